@@ -1,0 +1,141 @@
+// Package httpserver runs an HTTP server the way each of our services does:
+// bounded headers and read times, HTTP/1.1 and HTTP/2 without TLS on one port,
+// the health, readiness and metrics pages, and an end that lets requests finish.
+package httpserver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Check reports whether something the service needs works; its error says what is wrong.
+type Check func(ctx context.Context) error
+
+// Ops are the pages for operators.
+type Ops struct {
+	// Checks are what /ready asks, by name.
+	Checks   map[string]Check
+	Gatherer prometheus.Gatherer
+}
+
+const checkTimeout = 2 * time.Second
+
+// Mount adds /health (the process is up), /ready (all checks pass; 503 names
+// those that do not) and, with a Gatherer, /metrics.
+func (o Ops) Mount(mux *http.ServeMux) {
+	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, http.StatusOK, map[string]any{"status": "ok"})
+	})
+	mux.HandleFunc("GET /ready", o.ready)
+	if o.Gatherer != nil {
+		mux.Handle("GET /metrics", promhttp.HandlerFor(o.Gatherer, promhttp.HandlerOpts{}))
+	}
+}
+
+func (o Ops) ready(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), checkTimeout)
+	defer cancel()
+	var (
+		wg     sync.WaitGroup
+		mu     sync.Mutex // guards status, checks
+		status = http.StatusOK
+		checks = map[string]string{}
+	)
+	for name, check := range o.Checks {
+		wg.Go(func() {
+			err := check(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			checks[name] = "ok"
+			if err != nil {
+				// The cause is for the logs of the part itself; this page is public.
+				checks[name] = "not ready"
+				status = http.StatusServiceUnavailable
+			}
+		})
+	}
+	wg.Wait()
+	word := "ready"
+	if status != http.StatusOK {
+		word = "not ready"
+	}
+	writeJSON(w, status, map[string]any{"status": word, "checks": checks})
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(v) // the client went away: nobody to tell
+}
+
+// Config describes one listener.
+type Config struct {
+	Listener net.Listener
+	Handler  http.Handler
+	Log      *slog.Logger
+	// Drain bounds how long requests in flight may take after ctx is done. What
+	// is left is cut.
+	Drain time.Duration
+	// ConnContext, when set, is http.Server.ConnContext.
+	ConnContext func(context.Context, net.Conn) context.Context
+}
+
+// Serve serves until ctx is done, then drains and returns nil. The requests'
+// contexts are not cancelled with ctx: handlers that wait for ever (streams) are
+// told to end by their own service.
+func Serve(ctx context.Context, cfg Config) error {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
+	srv := &http.Server{
+		Handler:           cfg.Handler,
+		ReadHeaderTimeout: 5 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		Protocols:         protocols,
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: 1000},
+		ErrorLog:          slog.NewLogLogger(cfg.Log.Handler(), slog.LevelWarn),
+		BaseContext:       func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
+		ConnContext:       cfg.ConnContext,
+	}
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(cfg.Listener) }()
+	select {
+	case err := <-done:
+		return fmt.Errorf("serve %s: %w", cfg.Listener.Addr(), err)
+	case <-ctx.Done():
+	}
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.Drain)
+	defer cancel()
+	if err := srv.Shutdown(drain); err != nil {
+		cfg.Log.WarnContext(ctx, "requests cut at shutdown", "address", cfg.Listener.Addr().String())
+		_ = srv.Close() // the listener is closed already; connections are what matters
+	}
+	if err := <-done; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve %s: %w", cfg.Listener.Addr(), err)
+	}
+	return nil
+}
+
+// Listen opens a TCP listener; a port in use gives an error that says what to do.
+func Listen(ctx context.Context, addr string) (net.Listener, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
+	if isInUse(err) {
+		return nil, fmt.Errorf("%s is in use by another program: stop it, or choose another address", addr)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", addr, err)
+	}
+	return l, nil
+}

@@ -1,0 +1,216 @@
+package identity
+
+import (
+	"crypto/ed25519"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+
+	"signalbox.dev/pkg/id"
+)
+
+// Header carries a signed context between services over HTTP.
+const Header = "Signalbox-Context"
+
+// contextLifetime bounds how long a signed context that leaked is of use.
+const contextLifetime = 60 * time.Second
+
+// leeway is how far the clocks of two machines may be apart.
+const leeway = 30 * time.Second
+
+// maxToken bounds every token that is looked at.
+const maxToken = 8 << 10
+
+type contextClaims struct {
+	jwt.RegisteredClaims
+	Workspace string `json:"ws"`
+	Role      string `json:"role"`
+	Run       string `json:"run,omitempty"`
+	Session   string `json:"session,omitempty"`
+}
+
+// Key is a service's private Ed25519 key.
+type Key struct{ private ed25519.PrivateKey }
+
+// NewKey makes a fresh key.
+func NewKey() (Key, error) {
+	_, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		return Key{}, fmt.Errorf("generate a service key: %w", err)
+	}
+	return Key{private}, nil
+}
+
+// ParseKey reads what Encode wrote: the key's 32 byte seed in base64url without padding.
+func ParseKey(s string) (Key, error) {
+	seed, err := base64.RawURLEncoding.Strict().DecodeString(s)
+	if err != nil || len(seed) != ed25519.SeedSize {
+		return Key{}, errors.New("a service key is 32 bytes in base64url without padding: make one with `signalbox keygen`")
+	}
+	return Key{ed25519.NewKeyFromSeed(seed)}, nil
+}
+
+// Encode returns the key's secret text.
+func (k Key) Encode() string { return base64.RawURLEncoding.EncodeToString(k.private.Seed()) }
+
+// Public returns the public key's text, for the other services' lists of trusted keys.
+func (k Key) Public() string {
+	return base64.RawURLEncoding.EncodeToString(k.private.Public().(ed25519.PublicKey))
+}
+
+// String hides the key.
+func (Key) String() string { return "[redacted]" }
+
+// Signer signs contexts in the name of one service. It is safe for concurrent use.
+type Signer struct {
+	service string
+	key     Key
+}
+
+// NewSigner returns a signer for service.
+func NewSigner(service string, key Key) *Signer { return &Signer{service, key} }
+
+// Sign returns a token that tells audience, a service, that a acts. The token is
+// good for 60 seconds; it is made anew for every call.
+func (s *Signer) Sign(a Actor, audience string) (string, error) {
+	now := time.Now()
+	c := contextClaims{
+		RegisteredClaims: jwt.RegisteredClaims{
+			Issuer:    s.service,
+			Audience:  jwt.ClaimStrings{audience},
+			IssuedAt:  jwt.NewNumericDate(now),
+			ExpiresAt: jwt.NewNumericDate(now.Add(contextLifetime)),
+			Subject:   a.Member.String(),
+		},
+		Workspace: a.Workspace.String(),
+		Role:      a.Role.String(),
+	}
+	if !id.IsZero(a.Run) {
+		c.Run, c.Session = a.Run.String(), a.Session.String()
+	}
+	token, err := jwt.NewWithClaims(jwt.SigningMethodEdDSA, c).SignedString(s.key.private)
+	if err != nil {
+		return "", fmt.Errorf("sign a context for %s: %w", audience, err)
+	}
+	return token, nil
+}
+
+// Verifier checks signed contexts that are meant for one service. It is safe for
+// concurrent use.
+type Verifier struct {
+	audience string
+	trusted  map[string]ed25519.PublicKey
+}
+
+// NewVerifier returns a verifier for audience that trusts the given services:
+// names to public keys as Key.Public gives them.
+func NewVerifier(audience string, trusted map[string]string) (*Verifier, error) {
+	v := &Verifier{audience: audience, trusted: make(map[string]ed25519.PublicKey, len(trusted))}
+	for name, text := range trusted {
+		b, err := base64.RawURLEncoding.Strict().DecodeString(text)
+		if err != nil || len(b) != ed25519.PublicKeySize {
+			return nil, fmt.Errorf("the public key of %s is not 32 bytes in base64url without padding", name)
+		}
+		v.trusted[name] = b
+	}
+	return v, nil
+}
+
+// ParseTrusted reads "name=publickey" pairs separated by commas.
+func ParseTrusted(s string) (map[string]string, error) {
+	out := map[string]string{}
+	for pair := range strings.SplitSeq(s, ",") {
+		if pair = strings.TrimSpace(pair); pair == "" {
+			continue
+		}
+		name, key, ok := strings.Cut(pair, "=")
+		if !ok {
+			return nil, fmt.Errorf("trusted key %q is not of the form service=publickey", pair)
+		}
+		out[name] = key
+	}
+	return out, nil
+}
+
+// FormatTrusted writes what ParseTrusted reads, in the order of the names.
+func FormatTrusted(trusted map[string]string) string {
+	var b strings.Builder
+	for i, name := range sortedKeys(trusted) {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(name + "=" + trusted[name])
+	}
+	return b.String()
+}
+
+func sortedKeys(m map[string]string) []string {
+	return slices.Sorted(maps.Keys(m))
+}
+
+// Verify returns the actor that a token speaks for. Its errors say what was wrong
+// and are for logs; callers answer "unauthenticated".
+func (v *Verifier) Verify(token string) (Actor, error) {
+	var c contextClaims
+	_, err := parse(token, &c, []string{"EdDSA"}, func(t *jwt.Token) (any, error) {
+		issuer, err := t.Claims.GetIssuer()
+		if err != nil {
+			return nil, err
+		}
+		key, ok := v.trusted[issuer]
+		if !ok {
+			return nil, errors.New("the issuing service is not trusted here")
+		}
+		return key, nil
+	}, jwt.WithAudience(v.audience), jwt.WithIssuedAt())
+	if err != nil {
+		return Actor{}, err
+	}
+	if c.ExpiresAt.Sub(c.IssuedAt.Time) > contextLifetime {
+		return Actor{}, errors.New("the context lives too long")
+	}
+	a := Actor{Service: c.Issuer}
+	if a.Workspace, err = id.Parse[id.Workspace](c.Workspace); err != nil {
+		return Actor{}, fmt.Errorf("workspace: %w", err)
+	}
+	if a.Member, err = id.Parse[id.Member](c.Subject); err != nil {
+		return Actor{}, fmt.Errorf("subject: %w", err)
+	}
+	if a.Role, err = ParseRole(c.Role); err != nil {
+		return Actor{}, err
+	}
+	if c.Run != "" {
+		if a.Run, err = id.Parse[id.Run](c.Run); err != nil {
+			return Actor{}, fmt.Errorf("run: %w", err)
+		}
+		if a.Session, err = id.Parse[id.Session](c.Session); err != nil {
+			return Actor{}, fmt.Errorf("session: %w", err)
+		}
+	}
+	return a, nil
+}
+
+// parse is the one place where tokens are read: bounded, strict base64, exp
+// required, crit refused (RFC 7515, 4.1.11: we understand no extension).
+func parse(token string, claims jwt.Claims, methods []string, key jwt.Keyfunc, opts ...jwt.ParserOption) (*jwt.Token, error) {
+	if len(token) > maxToken {
+		return nil, fmt.Errorf("token of %d bytes is over the limit of %d", len(token), maxToken)
+	}
+	opts = append(opts, jwt.WithValidMethods(methods), jwt.WithExpirationRequired(), jwt.WithLeeway(leeway), jwt.WithStrictDecoding())
+	t, err := jwt.NewParser(opts...).ParseWithClaims(token, claims, func(t *jwt.Token) (any, error) {
+		if _, ok := t.Header["crit"]; ok {
+			return nil, errors.New("critical header extensions are not understood")
+		}
+		return key(t)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("verify token: %w", err)
+	}
+	return t, nil
+}

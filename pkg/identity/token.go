@@ -1,0 +1,294 @@
+package identity
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rsa"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/big"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+
+	"signalbox.dev/pkg/conf"
+	"signalbox.dev/pkg/id"
+)
+
+// TokenConfig says whose access tokens are accepted. Secret and JWKSURL may both
+// be set; each key verifies only its own algorithm.
+type TokenConfig struct {
+	// Secret verifies HS256; empty accepts no HS256 token.
+	Secret conf.Secret
+	// JWKSURL is a JSON Web Key Set (RFC 7517) of ES256 and RS256 keys; empty for none.
+	JWKSURL string
+	// Issuer and Audience must match exactly.
+	Issuer, Audience string
+	// HTTP fetches the key set; nil for a client with a 3 s limit.
+	HTTP *http.Client
+	Log  *slog.Logger
+}
+
+// TokenVerifier verifies people's access tokens (Supabase's, or those of the
+// development issuer). Start its Run where a JWKSURL is set; it is safe for
+// concurrent use.
+type TokenVerifier struct {
+	cfg  TokenConfig
+	keys *keySet
+}
+
+// NewTokenVerifier returns a verifier.
+func NewTokenVerifier(cfg TokenConfig) (*TokenVerifier, error) {
+	if cfg.Secret == "" && cfg.JWKSURL == "" {
+		return nil, errors.New("no key to verify access tokens with: set the JWT secret, the JWKS URL, or the development issuer")
+	}
+	if cfg.Secret != "" && len(cfg.Secret) < 32 {
+		return nil, errors.New("the JWT secret is shorter than 32 bytes: HS256 needs at least that")
+	}
+	if cfg.Issuer == "" || cfg.Audience == "" {
+		return nil, errors.New("issuer and audience of access tokens must be set")
+	}
+	v := &TokenVerifier{cfg: cfg}
+	if cfg.JWKSURL != "" {
+		v.keys = newKeySet(cfg.JWKSURL, cfg.HTTP, cfg.Log)
+	}
+	return v, nil
+}
+
+// Run keeps the key set fresh until ctx is done. Without it no key is ever
+// fetched: a request never waits for the key server.
+func (v *TokenVerifier) Run(ctx context.Context) error {
+	if v.keys == nil {
+		<-ctx.Done()
+		return nil
+	}
+	return v.keys.run(ctx)
+}
+
+// Token is what a verified access token says.
+type Token struct {
+	Member  id.Member
+	Expires time.Time
+}
+
+type accessClaims struct {
+	jwt.RegisteredClaims
+	Role string `json:"role"`
+}
+
+// Verify checks an access token. The project's own anonymous and service keys are
+// valid tokens too; only the role "authenticated" is a person.
+func (v *TokenVerifier) Verify(token string) (Token, error) {
+	var c accessClaims
+	_, err := parse(token, &c, v.methods(), v.key, jwt.WithIssuer(v.cfg.Issuer), jwt.WithAudience(v.cfg.Audience))
+	if err != nil {
+		return Token{}, err
+	}
+	if c.Role != "authenticated" {
+		return Token{}, errors.New("the token is not a signed-in person's: its role is not authenticated")
+	}
+	member, err := id.Parse[id.Member](c.Subject)
+	if err != nil {
+		return Token{}, fmt.Errorf("subject: %w", err)
+	}
+	return Token{Member: member, Expires: c.ExpiresAt.Time}, nil
+}
+
+func (v *TokenVerifier) methods() []string {
+	var m []string
+	if v.cfg.Secret != "" {
+		m = append(m, "HS256")
+	}
+	if v.keys != nil {
+		m = append(m, "ES256", "RS256")
+	}
+	return m
+}
+
+// key pins the algorithm to the key: an HS256 token never meets a public key, and
+// a key of the set only its own kind.
+func (v *TokenVerifier) key(t *jwt.Token) (any, error) {
+	alg := t.Method.Alg()
+	if alg == "HS256" {
+		return []byte(v.cfg.Secret.Reveal()), nil
+	}
+	kid, _ := t.Header["kid"].(string)
+	if kid == "" {
+		return nil, errors.New("the token names no key (kid)")
+	}
+	return v.keys.lookup(kid, alg)
+}
+
+// keySet caches a JSON Web Key Set. lookup never waits: an unknown kid asks run
+// for a refresh, which happens at most every 30 seconds and one at a time, and
+// the caller is refused meanwhile. A failed refresh keeps the last good keys.
+type keySet struct {
+	url  string
+	http *http.Client
+	log  *slog.Logger
+	want chan struct{} // capacity 1: a refresh is wanted
+
+	mu   sync.RWMutex // guards keys
+	keys map[string]publicKey
+}
+
+type publicKey struct {
+	alg string
+	key any
+}
+
+const (
+	refreshAtMost = 30 * time.Second
+	refreshAnyway = 10 * time.Minute
+	maxKeySet     = 64 << 10
+	fetchTimeout  = 3 * time.Second
+)
+
+func newKeySet(url string, client *http.Client, log *slog.Logger) *keySet {
+	if client == nil {
+		client = &http.Client{Timeout: fetchTimeout}
+	}
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &keySet{url: url, http: client, log: log, want: make(chan struct{}, 1)}
+}
+
+func (s *keySet) lookup(kid, alg string) (any, error) {
+	s.mu.RLock()
+	k, ok := s.keys[kid]
+	s.mu.RUnlock()
+	if !ok {
+		select {
+		case s.want <- struct{}{}:
+		default: // one is asked for already
+		}
+		return nil, errors.New("the token's key is not known (yet)")
+	}
+	if k.alg != alg {
+		return nil, fmt.Errorf("the token's key is for %s, not %s", k.alg, alg)
+	}
+	return k.key, nil
+}
+
+func (s *keySet) run(ctx context.Context) error {
+	for {
+		if err := s.refresh(ctx); err != nil && ctx.Err() == nil {
+			s.log.WarnContext(ctx, "key set not refreshed; the last good keys stay", "url", s.url, "error", err)
+		}
+		floor := time.NewTimer(refreshAtMost)
+		select {
+		case <-ctx.Done():
+			floor.Stop()
+			return nil
+		case <-floor.C:
+		}
+		anyway := time.NewTimer(refreshAnyway - refreshAtMost)
+		select {
+		case <-ctx.Done():
+			anyway.Stop()
+			return nil
+		case <-s.want:
+		case <-anyway.C:
+		}
+		anyway.Stop()
+	}
+}
+
+func (s *keySet) refresh(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url, nil)
+	if err != nil {
+		return fmt.Errorf("key set: %w", err)
+	}
+	res, err := s.http.Do(req)
+	if err != nil {
+		return fmt.Errorf("fetch key set: %w", err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("fetch key set: status %d", res.StatusCode)
+	}
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxKeySet+1))
+	if err != nil {
+		return fmt.Errorf("read key set: %w", err)
+	}
+	if len(body) > maxKeySet {
+		return fmt.Errorf("key set is over %d bytes", maxKeySet)
+	}
+	keys, err := parseKeySet(body)
+	if err != nil {
+		return err
+	}
+	if len(keys) == 0 {
+		return errors.New("key set has no usable key (ES256 or RS256 with a kid)")
+	}
+	s.mu.Lock()
+	s.keys = keys
+	s.mu.Unlock()
+	return nil
+}
+
+// parseKeySet reads RFC 7517 and skips what it does not use: symmetric keys (an
+// oct key in a public set must never verify anything), encryption keys, other curves.
+func parseKeySet(body []byte) (map[string]publicKey, error) {
+	var set struct {
+		Keys []struct {
+			Kty, Kid, Use, Alg, Crv, X, Y, N, E string
+		}
+	}
+	if err := json.Unmarshal(body, &set); err != nil {
+		return nil, fmt.Errorf("parse key set: %w", err)
+	}
+	keys := map[string]publicKey{}
+	for _, k := range set.Keys {
+		if k.Kid == "" || (k.Use != "" && k.Use != "sig") {
+			continue
+		}
+		switch {
+		case k.Kty == "EC" && k.Crv == "P-256" && (k.Alg == "" || k.Alg == "ES256"):
+			if key, err := ecKey(k.X, k.Y); err == nil {
+				keys[k.Kid] = publicKey{"ES256", key}
+			}
+		case k.Kty == "RSA" && (k.Alg == "" || k.Alg == "RS256"):
+			if key, err := rsaKey(k.N, k.E); err == nil {
+				keys[k.Kid] = publicKey{"RS256", key}
+			}
+		}
+	}
+	return keys, nil
+}
+
+func ecKey(x, y string) (*ecdsa.PublicKey, error) {
+	bx, err1 := base64.RawURLEncoding.DecodeString(x)
+	by, err2 := base64.RawURLEncoding.DecodeString(y)
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, err
+	}
+	if len(bx) != 32 || len(by) != 32 {
+		return nil, errors.New("P-256 coordinates are 32 bytes each")
+	}
+	point := append(append([]byte{4}, bx...), by...) // uncompressed, SEC 1, 2.3.3
+	return ecdsa.ParseUncompressedPublicKey(elliptic.P256(), point)
+}
+
+func rsaKey(n, e string) (*rsa.PublicKey, error) {
+	bn, err1 := base64.RawURLEncoding.DecodeString(n)
+	be, err2 := base64.RawURLEncoding.DecodeString(e)
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, err
+	}
+	exp := new(big.Int).SetBytes(be)
+	if len(bn) < 256 || len(bn) > 1024 || !exp.IsInt64() || exp.Int64() < 3 || exp.Int64() > 1<<31-1 {
+		return nil, errors.New("RSA key of an unusable size")
+	}
+	return &rsa.PublicKey{N: new(big.Int).SetBytes(bn), E: int(exp.Int64())}, nil
+}

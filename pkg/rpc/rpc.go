@@ -1,0 +1,259 @@
+// Package rpc is Connect as our services use it: who calls is proven by a signed
+// context, failures travel as faults, traces follow, sizes are bounded, a panic
+// is an internal error. A service mounts its handlers with HandlerOptions and
+// calls others through the clients that Client's options make.
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"time"
+
+	"connectrpc.com/connect"
+	"connectrpc.com/otelconnect"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/identity"
+	faultv1 "signalbox.dev/proto/signalbox/fault/v1"
+)
+
+// MaxMessage bounds a message in either direction: a document of 10 MiB or a
+// message with 20 MiB of files, and room around it.
+const MaxMessage = 32 << 20
+
+// defaultTimeout is the deadline of a unary call whose caller set none.
+const defaultTimeout = 15 * time.Second
+
+// Server is what handlers are mounted with.
+type Server struct {
+	Verifier *identity.Verifier
+	Log      *slog.Logger
+}
+
+// HandlerOptions returns the options for every Connect handler of a service. Its
+// handlers find the verified actor with identity.From.
+func (s Server) HandlerOptions() ([]connect.HandlerOption, error) {
+	tracing, err := otelconnect.NewInterceptor(otelconnect.WithTrustRemote(), otelconnect.WithoutMetrics())
+	if err != nil {
+		return nil, fmt.Errorf("trace Connect handlers: %w", err)
+	}
+	return []connect.HandlerOption{
+		connect.WithReadMaxBytes(MaxMessage),
+		connect.WithSendMaxBytes(MaxMessage),
+		connect.WithInterceptors(tracing, &serverInterceptor{s.Verifier, s.Log}),
+		connect.WithRecover(func(ctx context.Context, spec connect.Spec, _ http.Header, p any) error {
+			s.Log.ErrorContext(ctx, "handler panicked", "procedure", spec.Procedure, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			return toConnect(errors.New("panic"))
+		}),
+	}, nil
+}
+
+// Client is what calls to one service are made with.
+type Client struct {
+	Signer *identity.Signer
+	// Audience is the called service's name.
+	Audience string
+}
+
+// ClientOptions returns the options for a Connect client. Calls carry the
+// context's actor, signed; errors come back as faults.
+func (c Client) ClientOptions() ([]connect.ClientOption, error) {
+	tracing, err := otelconnect.NewInterceptor(otelconnect.WithoutMetrics())
+	if err != nil {
+		return nil, fmt.Errorf("trace Connect clients: %w", err)
+	}
+	return []connect.ClientOption{
+		connect.WithReadMaxBytes(MaxMessage),
+		connect.WithSendMaxBytes(MaxMessage),
+		connect.WithInterceptors(&clientInterceptor{c.Signer, c.Audience}, tracing),
+	}, nil
+}
+
+// NewHTTPClient returns the client for calls between services: HTTP/2 without TLS
+// to http URLs, one connection for many calls, broken ones noticed by pings. It
+// never follows a redirect and asks no proxy.
+func NewHTTPClient() *http.Client {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP2(true)
+	protocols.SetUnencryptedHTTP2(true)
+	return &http.Client{
+		Transport: &http.Transport{
+			Protocols:       protocols,
+			DialContext:     (&net.Dialer{Timeout: 3 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
+			IdleConnTimeout: 90 * time.Second,
+			HTTP2:           &http.HTTP2Config{SendPingTimeout: 5 * time.Second, PingTimeout: 3 * time.Second},
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+type serverInterceptor struct {
+	verifier *identity.Verifier
+	log      *slog.Logger
+}
+
+func (i *serverInterceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
+		ctx, err := i.authenticate(ctx, req.Header())
+		if err != nil {
+			return nil, toConnect(err)
+		}
+		res, err := next(ctx, req)
+		if err != nil {
+			i.report(ctx, req.Spec().Procedure, err)
+			return nil, toConnect(err)
+		}
+		return res, nil
+	}
+}
+
+func (i *serverInterceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
+		ctx, err := i.authenticate(ctx, conn.RequestHeader())
+		if err != nil {
+			return toConnect(err)
+		}
+		if err := next(ctx, conn); err != nil {
+			i.report(ctx, conn.Spec().Procedure, err)
+			return toConnect(err)
+		}
+		return nil
+	}
+}
+
+func (*serverInterceptor) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return next
+}
+
+func (i *serverInterceptor) authenticate(ctx context.Context, h http.Header) (context.Context, error) {
+	actor, err := i.verifier.Verify(h.Get(identity.Header))
+	if err != nil {
+		i.log.WarnContext(ctx, "call refused", "error", err)
+		return ctx, fault.New(fault.Unauthenticated, "the calling service did not prove who it is")
+	}
+	return identity.With(ctx, actor), nil
+}
+
+// report logs what nobody is told about: internal errors, and the causes behind
+// an unavailable part.
+func (i *serverInterceptor) report(ctx context.Context, procedure string, err error) {
+	switch fault.KindOf(err) {
+	case fault.Internal:
+		i.log.ErrorContext(ctx, "call failed", "procedure", procedure, "error", err)
+	case fault.Unavailable, fault.Deadline:
+		i.log.WarnContext(ctx, "call not served", "procedure", procedure, "error", err)
+	}
+}
+
+type clientInterceptor struct {
+	signer   *identity.Signer
+	audience string
+}
+
+func (i *clientInterceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
+		if err := i.sign(ctx, req.Header()); err != nil {
+			return nil, err
+		}
+		if _, ok := ctx.Deadline(); !ok {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, defaultTimeout)
+			defer cancel()
+		}
+		res, err := next(ctx, req)
+		return res, fromConnect(ctx, err)
+	}
+}
+
+func (i *clientInterceptor) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
+		conn := next(ctx, spec)
+		if err := i.sign(ctx, conn.RequestHeader()); err != nil {
+			return failedConn{conn, err}
+		}
+		return faultConn{conn, ctx}
+	}
+}
+
+func (*clientInterceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return next
+}
+
+func (i *clientInterceptor) sign(ctx context.Context, h http.Header) error {
+	actor, ok := identity.From(ctx)
+	if !ok {
+		return fmt.Errorf("call %s: the context carries no identity", i.audience)
+	}
+	token, err := i.signer.Sign(actor, i.audience)
+	if err != nil {
+		return err
+	}
+	h.Set(identity.Header, token)
+	return nil
+}
+
+// failedConn is a stream that could not be signed: every use gives the reason.
+type failedConn struct {
+	connect.StreamingClientConn
+	err error
+}
+
+func (c failedConn) Send(any) error    { return c.err }
+func (c failedConn) Receive(any) error { return c.err }
+
+// faultConn gives a stream's errors as faults.
+type faultConn struct {
+	connect.StreamingClientConn
+	ctx context.Context //nolint:containedctx // a stream has one context for its whole life
+}
+
+func (c faultConn) Receive(msg any) error {
+	return fromConnect(c.ctx, c.StreamingClientConn.Receive(msg))
+}
+
+func toConnect(err error) error {
+	f := fault.From(err)
+	ce := connect.NewError(f.Kind.ConnectCode(), errors.New(f.Message))
+	detail := &faultv1.Fault{Code: f.Code, Message: f.Message}
+	if f.RetryAfter > 0 {
+		detail.RetryAfter = durationpb.New(f.RetryAfter)
+	}
+	if d, err := connect.NewErrorDetail(detail); err == nil {
+		ce.AddDetail(d)
+	}
+	return ce
+}
+
+// fromConnect turns a Connect error into a fault. An error without our detail did
+// not come from a handler: the service could not be reached, or died.
+func fromConnect(ctx context.Context, err error) error {
+	ce, ok := errors.AsType[*connect.Error](err)
+	if !ok {
+		return err
+	}
+	for _, d := range ce.Details() {
+		v, err := d.Value()
+		if err != nil {
+			continue
+		}
+		if f, ok := v.(*faultv1.Fault); ok {
+			return &fault.Error{Kind: fault.KindOfCode(ce.Code()), Code: f.GetCode(), Message: f.GetMessage(), RetryAfter: f.GetRetryAfter().AsDuration()}
+		}
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+	}
+	switch ce.Code() {
+	case connect.CodeDeadlineExceeded:
+		return fault.Wrap(err, fault.Deadline, "a part of the system took too long: try again")
+	case connect.CodeResourceExhausted:
+		return fault.Wrap(err, fault.TooLarge, "the message is too large")
+	}
+	return fault.Wrap(err, fault.Unavailable, "a part of the system cannot be reached: try again in a moment")
+}

@@ -1,0 +1,86 @@
+// Package telemetry sets up what operators see: logs on stderr, traces to an
+// OTLP collector when one is configured. Metrics are registered with the
+// prometheus.Registerer that a service is handed.
+package telemetry
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/sdk/resource"
+	"go.opentelemetry.io/otel/sdk/trace"
+	oteltrace "go.opentelemetry.io/otel/trace"
+)
+
+// Config says how much is told, and to whom.
+type Config struct {
+	LogLevel  slog.Level `env:"LOG_LEVEL" envDefault:"info" doc:"Least level that is logged: debug, info, warn or error."`
+	LogFormat string     `env:"LOG_FORMAT" envDefault:"json" doc:"Format of log lines: json or text."`
+	// The exporter itself reads the other OTEL_EXPORTER_OTLP_ variables of the OpenTelemetry specification.
+	OTLPEndpoint string `env:"OTEL_EXPORTER_OTLP_ENDPOINT" doc:"URL of an OpenTelemetry collector (OTLP over HTTP); empty turns traces off."`
+}
+
+// NewLogger returns the logger of a service.
+func NewLogger(w io.Writer, cfg Config, service string) (*slog.Logger, error) {
+	opts := &slog.HandlerOptions{Level: cfg.LogLevel}
+	var h slog.Handler
+	switch cfg.LogFormat {
+	case "json":
+		h = slog.NewJSONHandler(w, opts)
+	case "text":
+		h = slog.NewTextHandler(w, opts)
+	default:
+		return nil, fmt.Errorf("LOG_FORMAT is %q: use json or text", cfg.LogFormat)
+	}
+	return slog.New(traceHandler{h}).With("service", service), nil
+}
+
+// StartTracing installs the process-wide tracer provider and the W3C propagator,
+// and returns what flushes it at the end. Without an endpoint nothing is exported
+// and spans cost next to nothing, but trace contexts still pass through.
+func StartTracing(ctx context.Context, cfg Config, service, version string) (stop func(context.Context) error, err error) {
+	otel.SetTextMapPropagator(propagation.TraceContext{})
+	if cfg.OTLPEndpoint == "" {
+		return func(context.Context) error { return nil }, nil
+	}
+	exporter, err := otlptracehttp.New(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("export traces to %s: %w", cfg.OTLPEndpoint, err)
+	}
+	host, _ := os.Hostname() // without a name the process id must do
+	provider := trace.NewTracerProvider(
+		trace.WithBatcher(exporter),
+		trace.WithResource(resource.NewSchemaless(
+			attribute.String("service.name", service),
+			attribute.String("service.version", version),
+			attribute.String("service.instance.id", fmt.Sprintf("%s/%d", host, os.Getpid())),
+		)),
+	)
+	otel.SetTracerProvider(provider)
+	return provider.Shutdown, nil
+}
+
+// traceHandler adds the trace's id to each line logged under one.
+type traceHandler struct{ slog.Handler }
+
+func (h traceHandler) Handle(ctx context.Context, r slog.Record) error {
+	if sc := oteltrace.SpanContextFromContext(ctx); sc.HasTraceID() {
+		r.AddAttrs(slog.String("trace_id", sc.TraceID().String()))
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+func (h traceHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return traceHandler{h.Handler.WithAttrs(attrs)}
+}
+
+func (h traceHandler) WithGroup(name string) slog.Handler {
+	return traceHandler{h.Handler.WithGroup(name)}
+}
