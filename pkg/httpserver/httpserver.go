@@ -113,6 +113,7 @@ func Serve(ctx context.Context, cfg Config) error {
 	go func() { done <- srv.Serve(cfg.Listener) }()
 	select {
 	case err := <-done:
+		_ = srv.Close() // cuts what was accepted; the error of Serve says more
 		return fmt.Errorf("serve %s: %w", cfg.Listener.Addr(), err)
 	case <-ctx.Done():
 	}

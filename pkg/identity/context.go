@@ -67,6 +67,9 @@ func (k Key) Public() string {
 // String hides the key.
 func (Key) String() string { return "[redacted]" }
 
+// GoString hides the key from %#v.
+func (Key) GoString() string { return "[redacted]" }
+
 // Signer signs contexts in the name of one service. It is safe for concurrent use.
 type Signer struct {
 	service string
@@ -130,8 +133,11 @@ func ParseTrusted(s string) (map[string]string, error) {
 			continue
 		}
 		name, key, ok := strings.Cut(pair, "=")
-		if !ok {
+		if !ok || name == "" || key == "" {
 			return nil, fmt.Errorf("trusted key %q is not of the form service=publickey", pair)
+		}
+		if _, ok := out[name]; ok {
+			return nil, fmt.Errorf("the service %s has two trusted keys: leave one", name)
 		}
 		out[name] = key
 	}
@@ -158,7 +164,7 @@ func sortedKeys(m map[string]string) []string {
 // and are for logs; callers answer "unauthenticated".
 func (v *Verifier) Verify(token string) (Actor, error) {
 	var c contextClaims
-	_, err := parse(token, &c, []string{"EdDSA"}, func(t *jwt.Token) (any, error) {
+	err := parse(token, &c, []string{"EdDSA"}, func(t *jwt.Token) (any, error) {
 		issuer, err := t.Claims.GetIssuer()
 		if err != nil {
 			return nil, err
@@ -171,6 +177,9 @@ func (v *Verifier) Verify(token string) (Actor, error) {
 	}, jwt.WithAudience(v.audience), jwt.WithIssuedAt())
 	if err != nil {
 		return Actor{}, err
+	}
+	if c.IssuedAt == nil {
+		return Actor{}, errors.New("the context does not say when it was issued")
 	}
 	if c.ExpiresAt.Sub(c.IssuedAt.Time) > contextLifetime {
 		return Actor{}, errors.New("the context lives too long")
@@ -198,19 +207,41 @@ func (v *Verifier) Verify(token string) (Actor, error) {
 
 // parse is the one place where tokens are read: bounded, strict base64, exp
 // required, crit refused (RFC 7515, 4.1.11: we understand no extension).
-func parse(token string, claims jwt.Claims, methods []string, key jwt.Keyfunc, opts ...jwt.ParserOption) (*jwt.Token, error) {
+func parse(token string, claims jwt.Claims, methods []string, key jwt.Keyfunc, opts ...jwt.ParserOption) error {
 	if len(token) > maxToken {
-		return nil, fmt.Errorf("token of %d bytes is over the limit of %d", len(token), maxToken)
+		return fmt.Errorf("token of %d bytes is over the limit of %d", len(token), maxToken)
+	}
+	if strings.ContainsAny(token, "\r\n") { // which even a strict base64 decoder skips
+		return errors.New("token holds a line break")
 	}
 	opts = append(opts, jwt.WithValidMethods(methods), jwt.WithExpirationRequired(), jwt.WithLeeway(leeway), jwt.WithStrictDecoding())
-	t, err := jwt.NewParser(opts...).ParseWithClaims(token, claims, func(t *jwt.Token) (any, error) {
+	_, err := jwt.NewParser(opts...).ParseWithClaims(token, claims, func(t *jwt.Token) (any, error) {
 		if _, ok := t.Header["crit"]; ok {
 			return nil, errors.New("critical header extensions are not understood")
 		}
 		return key(t)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("verify token: %w", err)
+		return fmt.Errorf("verify token: %w", err)
 	}
-	return t, nil
+	return nil
+}
+
+// OpenSigner returns service's signer with the key that Encode wrote.
+func OpenSigner(service, key string) (*Signer, error) {
+	k, err := ParseKey(key)
+	if err != nil {
+		return nil, err
+	}
+	return NewSigner(service, k), nil
+}
+
+// OpenVerifier returns a verifier for audience from "name=publickey" pairs
+// separated by commas.
+func OpenVerifier(audience, trusted string) (*Verifier, error) {
+	keys, err := ParseTrusted(trusted)
+	if err != nil {
+		return nil, err
+	}
+	return NewVerifier(audience, keys)
 }

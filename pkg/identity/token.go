@@ -87,7 +87,7 @@ type accessClaims struct {
 // valid tokens too; only the role "authenticated" is a person.
 func (v *TokenVerifier) Verify(token string) (Token, error) {
 	var c accessClaims
-	_, err := parse(token, &c, v.methods(), v.key, jwt.WithIssuer(v.cfg.Issuer), jwt.WithAudience(v.cfg.Audience))
+	err := parse(token, &c, v.methods(), v.key, jwt.WithIssuer(v.cfg.Issuer), jwt.WithAudience(v.cfg.Audience))
 	if err != nil {
 		return Token{}, err
 	}
@@ -238,19 +238,21 @@ func (s *keySet) refresh(ctx context.Context) error {
 }
 
 // parseKeySet reads RFC 7517 and skips what it does not use: symmetric keys (an
-// oct key in a public set must never verify anything), encryption keys, other curves.
+// oct key in a public set must never verify anything), encryption keys, other
+// curves, and keys of a shape that is not known here (section 5 asks for that).
 func parseKeySet(body []byte) (map[string]publicKey, error) {
 	var set struct {
-		Keys []struct {
-			Kty, Kid, Use, Alg, Crv, X, Y, N, E string
-		}
+		Keys []json.RawMessage `json:"keys"`
 	}
 	if err := json.Unmarshal(body, &set); err != nil {
 		return nil, fmt.Errorf("parse key set: %w", err)
 	}
 	keys := map[string]publicKey{}
-	for _, k := range set.Keys {
-		if k.Kid == "" || (k.Use != "" && k.Use != "sig") {
+	for _, raw := range set.Keys {
+		var k struct {
+			Kty, Kid, Use, Alg, Crv, X, Y, N, E string
+		}
+		if json.Unmarshal(raw, &k) != nil || k.Kid == "" || (k.Use != "" && k.Use != "sig") {
 			continue
 		}
 		switch {
@@ -286,9 +288,10 @@ func rsaKey(n, e string) (*rsa.PublicKey, error) {
 	if err := errors.Join(err1, err2); err != nil {
 		return nil, err
 	}
-	exp := new(big.Int).SetBytes(be)
-	if len(bn) < 256 || len(bn) > 1024 || !exp.IsInt64() || exp.Int64() < 3 || exp.Int64() > 1<<31-1 {
+	mod, exp := new(big.Int).SetBytes(bn), new(big.Int).SetBytes(be)
+	// BitLen, not the length of the text: leading zeros make no key strong.
+	if mod.BitLen() < 2048 || mod.BitLen() > 8192 || !exp.IsInt64() || exp.Int64() < 3 || exp.Int64() > 1<<31-1 {
 		return nil, errors.New("RSA key of an unusable size")
 	}
-	return &rsa.PublicKey{N: new(big.Int).SetBytes(bn), E: int(exp.Int64())}, nil
+	return &rsa.PublicKey{N: mod, E: int(exp.Int64())}, nil
 }

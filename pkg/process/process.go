@@ -24,11 +24,21 @@ func Usage(format string, args ...any) error {
 // Main runs main under a context that ends with the first signal, and returns the
 // exit code. After the second signal the process is gone.
 func Main(main func(ctx context.Context) error) int {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := Signals(context.Background())
 	defer stop()
-	// After the first signal the default action is back: the second one kills.
+	return Code(main(ctx))
+}
+
+// Signals returns a context that ends with the first SIGINT or SIGTERM. From then
+// on the default action is back: the second one kills.
+func Signals(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
-	err := main(ctx)
+	return ctx, stop
+}
+
+// Code tells err on stderr, if there is one, and returns the exit code for it.
+func Code(err error) int {
 	switch {
 	case err == nil:
 		return 0

@@ -46,10 +46,12 @@ func (s Server) HandlerOptions() ([]connect.HandlerOption, error) {
 	return []connect.HandlerOption{
 		connect.WithReadMaxBytes(MaxMessage),
 		connect.WithSendMaxBytes(MaxMessage),
-		connect.WithInterceptors(tracing, &serverInterceptor{s.Verifier, s.Log}),
-		connect.WithRecover(func(ctx context.Context, spec connect.Spec, _ http.Header, p any) error {
-			s.Log.ErrorContext(ctx, "handler panicked", "procedure", spec.Procedure, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
-			return toConnect(errors.New("panic"))
+		// A gate, not an interceptor: who may not call sends no message either.
+		connect.WithRequestGate(s.authenticate),
+		connect.WithInterceptors(tracing, serverInterceptor{s.Log}),
+		// Inside of the interceptors, so that a panic is reported like any other failure.
+		connect.WithRecover(func(_ context.Context, _ connect.Spec, _ http.Header, p any) error {
+			return fmt.Errorf("handler panicked: %v\n%s", p, debug.Stack())
 		}),
 	}, nil
 }
@@ -71,6 +73,8 @@ func (c Client) ClientOptions() ([]connect.ClientOption, error) {
 	return []connect.ClientOption{
 		connect.WithReadMaxBytes(MaxMessage),
 		connect.WithSendMaxBytes(MaxMessage),
+		// Not compressed: our services are near each other, and gzip costs more than the wire.
+		connect.WithAcceptCompression("gzip", nil, nil),
 		connect.WithInterceptors(&clientInterceptor{c.Signer, c.Audience}, tracing),
 	}, nil
 }
@@ -93,17 +97,20 @@ func NewHTTPClient() *http.Client {
 	}
 }
 
-type serverInterceptor struct {
-	verifier *identity.Verifier
-	log      *slog.Logger
+func (s Server) authenticate(ctx context.Context, spec connect.Spec, _ connect.Peer, h http.Header) (context.Context, error) {
+	actor, err := s.Verifier.Verify(h.Get(identity.Header))
+	if err != nil {
+		s.Log.WarnContext(ctx, "call refused", "procedure", spec.Procedure, "error", err)
+		return nil, toConnect(fault.New(fault.Unauthenticated, "the calling service did not prove who it is"))
+	}
+	return identity.With(ctx, actor), nil
 }
 
-func (i *serverInterceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+// serverInterceptor turns what handlers return into what may travel.
+type serverInterceptor struct{ log *slog.Logger }
+
+func (i serverInterceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
-		ctx, err := i.authenticate(ctx, req.Header())
-		if err != nil {
-			return nil, toConnect(err)
-		}
 		res, err := next(ctx, req)
 		if err != nil {
 			i.report(ctx, req.Spec().Procedure, err)
@@ -113,36 +120,26 @@ func (i *serverInterceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc 
 	}
 }
 
-func (i *serverInterceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+func (i serverInterceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
-		ctx, err := i.authenticate(ctx, conn.RequestHeader())
-		if err != nil {
-			return toConnect(err)
+		err := next(ctx, conn)
+		if err == nil {
+			return nil
 		}
-		if err := next(ctx, conn); err != nil {
+		if ctx.Err() == nil { // else the caller has left, and what failed was to write to it
 			i.report(ctx, conn.Spec().Procedure, err)
-			return toConnect(err)
 		}
-		return nil
+		return toConnect(err)
 	}
 }
 
-func (*serverInterceptor) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+func (serverInterceptor) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
 	return next
-}
-
-func (i *serverInterceptor) authenticate(ctx context.Context, h http.Header) (context.Context, error) {
-	actor, err := i.verifier.Verify(h.Get(identity.Header))
-	if err != nil {
-		i.log.WarnContext(ctx, "call refused", "error", err)
-		return ctx, fault.New(fault.Unauthenticated, "the calling service did not prove who it is")
-	}
-	return identity.With(ctx, actor), nil
 }
 
 // report logs what nobody is told about: internal errors, and the causes behind
 // an unavailable part.
-func (i *serverInterceptor) report(ctx context.Context, procedure string, err error) {
+func (i serverInterceptor) report(ctx context.Context, procedure string, err error) {
 	switch fault.KindOf(err) {
 	case fault.Internal:
 		i.log.ErrorContext(ctx, "call failed", "procedure", procedure, "error", err)
@@ -198,14 +195,17 @@ func (i *clientInterceptor) sign(ctx context.Context, h http.Header) error {
 	return nil
 }
 
-// failedConn is a stream that could not be signed: every use gives the reason.
+// failedConn is a stream that could not be signed: every use gives the reason, and
+// closing it does not send what was never to be sent.
 type failedConn struct {
 	connect.StreamingClientConn
 	err error
 }
 
-func (c failedConn) Send(any) error    { return c.err }
-func (c failedConn) Receive(any) error { return c.err }
+func (c failedConn) Send(any) error       { return c.err }
+func (c failedConn) Receive(any) error    { return c.err }
+func (c failedConn) CloseRequest() error  { return nil }
+func (c failedConn) CloseResponse() error { return nil }
 
 // faultConn gives a stream's errors as faults.
 type faultConn struct {
@@ -238,11 +238,16 @@ func fromConnect(ctx context.Context, err error) error {
 		return err
 	}
 	for _, d := range ce.Details() {
-		v, err := d.Value()
-		if err != nil {
+		v, detailErr := d.Value()
+		if detailErr != nil {
 			continue
 		}
 		if f, ok := v.(*faultv1.Fault); ok {
+			if ce.Code() == connect.CodeUnauthenticated {
+				// It is we who were not believed: keys or clocks are wrong. The person
+				// we act for is signed in all the same and must not be told otherwise.
+				return fmt.Errorf("refused by the called service: %w", err)
+			}
 			return &fault.Error{Kind: fault.KindOfCode(ce.Code()), Code: f.GetCode(), Message: f.GetMessage(), RetryAfter: f.GetRetryAfter().AsDuration()}
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/url"
 	"os"
 
 	"go.opentelemetry.io/otel"
@@ -50,7 +51,11 @@ func StartTracing(ctx context.Context, cfg Config, service, version string) (sto
 	if cfg.OTLPEndpoint == "" {
 		return func(context.Context) error { return nil }, nil
 	}
-	exporter, err := otlptracehttp.New(ctx)
+	collector, err := url.Parse(cfg.OTLPEndpoint)
+	if err != nil || collector.Host == "" || (collector.Scheme != "http" && collector.Scheme != "https") {
+		return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_ENDPOINT is %q: use the URL of a collector, such as http://collector:4318", cfg.OTLPEndpoint)
+	}
+	exporter, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(collector.JoinPath("v1/traces").String()))
 	if err != nil {
 		return nil, fmt.Errorf("export traces to %s: %w", cfg.OTLPEndpoint, err)
 	}

@@ -1,0 +1,281 @@
+package identity_test
+
+import (
+	"crypto/ed25519"
+	"encoding/base64"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+	"github.com/google/go-cmp/cmp"
+
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+)
+
+func newKey(tb testing.TB) identity.Key {
+	tb.Helper()
+	k, err := identity.NewKey()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return k
+}
+
+// private is the Ed25519 key behind k, for tokens that Sign would never make.
+func private(tb testing.TB, k identity.Key) ed25519.PrivateKey {
+	tb.Helper()
+	seed, err := base64.RawURLEncoding.DecodeString(k.Encode())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return ed25519.NewKeyFromSeed(seed)
+}
+
+func newVerifier(tb testing.TB, audience string, trusted map[string]string) *identity.Verifier {
+	tb.Helper()
+	v, err := identity.NewVerifier(audience, trusted)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return v
+}
+
+func TestSignedContext(t *testing.T) {
+	t.Parallel()
+	key := newKey(t)
+	verifier := newVerifier(t, "agent-runner", map[string]string{"gateway": key.Public()})
+	signer := identity.NewSigner("gateway", key)
+
+	person := identity.Actor{Workspace: id.New[id.Workspace](), Member: id.New[id.Member](), Role: identity.Editor}
+	inRun := person
+	inRun.Run, inRun.Session = id.New[id.Run](), id.New[id.Session]()
+
+	for name, actor := range map[string]identity.Actor{"a person": person, "a run": inRun} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			token, err := signer.Sign(actor, "agent-runner")
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := verifier.Verify(token)
+			if err != nil {
+				t.Fatalf("Verify = %v", err)
+			}
+			want := actor
+			want.Service = "gateway"
+			if d := cmp.Diff(want, got); d != "" {
+				t.Errorf("Verify (-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+func TestSignedContextExpires(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		key := newKey(t)
+		verifier := newVerifier(t, "b", map[string]string{"a": key.Public()})
+		token, err := identity.NewSigner("a", key).Sign(identity.Actor{Role: identity.Viewer}, "b")
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(89 * time.Second) // 60 s of life and 30 s of leeway
+		if _, err := verifier.Verify(token); err != nil {
+			t.Errorf("Verify after 89 s = %v, want it to be good", err)
+		}
+		<-time.After(2 * time.Second)
+		if _, err := verifier.Verify(token); err == nil {
+			t.Error("Verify after 91 s = nil, want an error")
+		}
+	})
+}
+
+// TestForgedContext goes through what an attacker, or a service with a bug, might send.
+func TestForgedContext(t *testing.T) {
+	t.Parallel()
+	key, other := newKey(t), newKey(t)
+	verifier := newVerifier(t, "agent-runner", map[string]string{"gateway": key.Public(), "tool-executor": other.Public()})
+
+	now := time.Now()
+	good := func() jwt.MapClaims {
+		return jwt.MapClaims{
+			"iss": "gateway", "aud": []string{"agent-runner"}, "sub": id.New[id.Member]().String(),
+			"iat": now.Unix(), "exp": now.Add(time.Minute).Unix(),
+			"ws": id.New[id.Workspace]().String(), "role": "editor",
+		}
+	}
+	sign := func(method jwt.SigningMethod, with any, c jwt.MapClaims, header map[string]any) string {
+		tok := jwt.NewWithClaims(method, c)
+		maps.Copy(tok.Header, header)
+		s, err := tok.SignedString(with)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	ed := func(change func(jwt.MapClaims)) string {
+		c := good()
+		change(c)
+		return sign(jwt.SigningMethodEdDSA, private(t, key), c, nil)
+	}
+	set := func(k string, v any) func(jwt.MapClaims) { return func(c jwt.MapClaims) { c[k] = v } }
+	drop := func(k string) func(jwt.MapClaims) { return func(c jwt.MapClaims) { delete(c, k) } }
+
+	if _, err := verifier.Verify(ed(func(jwt.MapClaims) {})); err != nil {
+		t.Fatalf("Verify(the good one) = %v: the table below would prove nothing", err)
+	}
+	valid := ed(func(jwt.MapClaims) {})
+	signature := valid[strings.LastIndexByte(valid, '.')+1:]
+
+	tests := map[string]string{
+		"empty":                    "",
+		"no token":                 "hello",
+		"too long":                 ed(set("pad", strings.Repeat("x", 9<<10))),
+		"another audience":         ed(set("aud", "gateway")),
+		"no audience":              ed(drop("aud")),
+		"unknown issuer":           ed(set("iss", "console")),
+		"no issuer":                ed(drop("iss")),
+		"issuer of another key":    ed(set("iss", "tool-executor")),
+		"expired":                  ed(func(c jwt.MapClaims) { c["iat"], c["exp"] = now.Unix()-200, now.Unix()-100 }),
+		"never expires":            ed(drop("exp")),
+		"no issue time":            ed(drop("iat")),
+		"issued in the future":     ed(set("iat", now.Add(45*time.Second).Unix())),
+		"lives for an hour":        ed(set("exp", now.Add(time.Hour).Unix())),
+		"expires in the far":       ed(set("exp", 1e300)),
+		"not yet":                  ed(set("nbf", now.Add(45*time.Second).Unix())),
+		"no workspace":             ed(drop("ws")),
+		"workspace is no id":       ed(set("ws", "../other")),
+		"workspace is a number":    ed(set("ws", 7)),
+		"no subject":               ed(drop("sub")),
+		"no role":                  ed(drop("role")),
+		"unknown role":             ed(set("role", "root")),
+		"run is no id":             ed(set("run", "1")),
+		"run without a session":    ed(set("run", id.New[id.Run]().String())),
+		"signed by a stranger":     sign(jwt.SigningMethodEdDSA, private(t, newKey(t)), good(), nil),
+		"alg none":                 sign(jwt.SigningMethodNone, jwt.UnsafeAllowNoneSignatureType, good(), nil),
+		"HMAC with the public key": sign(jwt.SigningMethodHS256, []byte(private(t, key).Public().(ed25519.PublicKey)), good(), nil),
+		"critical extension":       sign(jwt.SigningMethodEdDSA, private(t, key), good(), map[string]any{"crit": []string{"b64"}, "b64": false}),
+		"signature cut":            valid[:len(valid)-4],
+		"no signature":             valid[:len(valid)-len(signature)],
+		"payload of another":       splice(ed(set("role", "owner")), valid),
+		"loose base64":             looseBase64(valid),
+		"padded base64":            valid + "==",
+		"with a newline":           valid + "\n",
+	}
+	for name, token := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, err := verifier.Verify(token)
+			if err == nil || got != (identity.Actor{}) {
+				t.Fatalf("Verify = %+v, %v, want no actor and an error", got, err)
+			}
+			if len(token) > 40 && strings.Contains(err.Error(), token[:40]) {
+				t.Errorf("Verify's error repeats the token: %v", err)
+			}
+		})
+	}
+}
+
+// splice returns the header and payload of a with the signature of b.
+func splice(a, b string) string {
+	return a[:strings.LastIndexByte(a, '.')] + b[strings.LastIndexByte(b, '.'):]
+}
+
+// looseBase64 changes the unused bits of the signature's last character: the same
+// bytes to a lenient decoder, another token to a cache or a log.
+func looseBase64(token string) string {
+	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+	last := strings.IndexByte(alphabet, token[len(token)-1])
+	return token[:len(token)-1] + string(alphabet[last^1]) // 64 bytes: the last 4 bits are unused
+}
+
+func TestKeyText(t *testing.T) {
+	t.Parallel()
+	k := newKey(t)
+	again, err := identity.ParseKey(k.Encode())
+	if err != nil || again.Public() != k.Public() {
+		t.Fatalf("ParseKey(Encode()) = %v, %v, want the same key", again, err)
+	}
+	for _, in := range []string{"", "x", k.Encode() + "A", k.Encode()[1:], k.Encode() + "=", strings.Repeat("A", 44)} {
+		if _, err := identity.ParseKey(in); err == nil {
+			t.Errorf("ParseKey(%d characters) = nil, want an error", len(in))
+		} else if in != "" && in != "x" && strings.Contains(err.Error(), in) {
+			t.Errorf("ParseKey's error repeats the key: %v", err)
+		}
+	}
+	for _, format := range []string{"%v", "%+v", "%#v", "%s"} {
+		if got := fmt.Sprintf(format, k); got != "[redacted]" {
+			t.Errorf("Sprintf(%q, key) = %q, want it hidden", format, got)
+		}
+	}
+}
+
+func TestTrustedText(t *testing.T) {
+	t.Parallel()
+	want := map[string]string{"gateway": newKey(t).Public(), "agent-runner": newKey(t).Public()}
+	text := identity.FormatTrusted(want)
+	if !strings.HasPrefix(text, "agent-runner=") {
+		t.Errorf("FormatTrusted = %q, want the names in order", text)
+	}
+	got, err := identity.ParseTrusted(" " + strings.ReplaceAll(text, ",", " , ") + ",")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("ParseTrusted(FormatTrusted(x)) (-want +got):\n%s", d)
+	}
+	if _, err := identity.NewVerifier("x", got); err != nil {
+		t.Errorf("NewVerifier = %v", err)
+	}
+	if got, err := identity.ParseTrusted(""); err != nil || len(got) != 0 {
+		t.Errorf("ParseTrusted of nothing = %v, %v, want nobody", got, err)
+	}
+	for _, in := range []string{"gateway", "=key", "gateway=", "a=1,a=2"} {
+		if _, err := identity.ParseTrusted(in); err == nil {
+			t.Errorf("ParseTrusted(%q) = nil, want an error", in)
+		}
+	}
+	for _, key := range []string{"", "abc", newKey(t).Public() + "AA", strings.Repeat("!", 43)} {
+		if _, err := identity.NewVerifier("x", map[string]string{"a": key}); err == nil {
+			t.Errorf("NewVerifier(%q) = nil, want an error", key)
+		}
+	}
+}
+
+func FuzzVerify(f *testing.F) {
+	key := newKey(f)
+	verifier := newVerifier(f, "b", map[string]string{"a": key.Public()})
+	token, err := identity.NewSigner("a", key).Sign(identity.Actor{Role: identity.Owner}, "b")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(token)
+	f.Add(token + "=")
+	f.Add("e30.e30.")
+	f.Add("eyJhbGciOiJFZERTQSIsImNyaXQiOltdfQ.e30.AAAA")
+	f.Fuzz(func(t *testing.T, s string) {
+		if a, err := verifier.Verify(s); err == nil && s != token {
+			t.Errorf("Verify(%q) = %v: only the signed one is good", s, a)
+		}
+	})
+}
+
+func BenchmarkVerify(b *testing.B) {
+	b.ReportAllocs()
+	key := newKey(b)
+	verifier := newVerifier(b, "b", map[string]string{"a": key.Public()})
+	token, err := identity.NewSigner("a", key).Sign(identity.Actor{Role: identity.Owner}, "b")
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if _, err := verifier.Verify(token); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

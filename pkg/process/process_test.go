@@ -1,0 +1,176 @@
+package process_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"signalbox.dev/pkg/process"
+)
+
+// TestMain is the child process too: Main takes over signals and returns an exit
+// code, which only a process of its own can show.
+func TestMain(m *testing.M) {
+	if story := os.Getenv("PROCESS_TEST_STORY"); story != "" {
+		os.Exit(process.Main(stories[story]))
+	}
+	os.Exit(m.Run())
+}
+
+var errBroken = errors.New("the disk is full")
+
+var stories = map[string]func(context.Context) error{
+	"well":   func(context.Context) error { return nil },
+	"failed": func(context.Context) error { return fmt.Errorf("open: %w", errBroken) },
+	"usage":  func(context.Context) error { return fmt.Errorf("up: %w", process.Usage("unknown flag %q", "--x")) },
+	"drain": func(ctx context.Context) error {
+		fmt.Println("ready") //nolint:forbidigo // the child of this test
+		<-ctx.Done()
+		fmt.Println("drained") //nolint:forbidigo // the child of this test
+		return nil
+	},
+	"hang": func(ctx context.Context) error {
+		fmt.Println("ready") //nolint:forbidigo // the child of this test
+		<-ctx.Done()
+		fmt.Println("draining") //nolint:forbidigo // the child of this test
+		select {}
+	},
+}
+
+type child struct {
+	cmd    *exec.Cmd
+	stdout *bufio.Scanner
+	stderr *strings.Builder
+}
+
+func start(t *testing.T, story string) *child {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	t.Cleanup(cancel)
+	c := &child{cmd: exec.CommandContext(ctx, self), stderr: &strings.Builder{}}
+	c.cmd.Env = append(os.Environ(), "PROCESS_TEST_STORY="+story)
+	c.cmd.Stderr = c.stderr
+	out, err := c.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.stdout = bufio.NewScanner(out)
+	if err := c.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func (c *child) expect(t *testing.T, line string) {
+	t.Helper()
+	if !c.stdout.Scan() || c.stdout.Text() != line {
+		t.Fatalf("child said %q (%v), want %q; stderr: %s", c.stdout.Text(), c.stdout.Err(), line, c.stderr)
+	}
+}
+
+func (c *child) wait(t *testing.T) *os.ProcessState {
+	t.Helper()
+	_ = c.cmd.Wait() // the state says how it ended
+	return c.cmd.ProcessState
+}
+
+func TestExitCodes(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		story  string
+		code   int
+		stderr string
+	}{
+		{"well", 0, ""},
+		{"failed", 1, "error: open: the disk is full\n"},
+		{"usage", 2, "up: usage: unknown flag \"--x\"\n"},
+	} {
+		t.Run(tt.story, func(t *testing.T) {
+			t.Parallel()
+			c := start(t, tt.story)
+			if got := c.wait(t).ExitCode(); got != tt.code {
+				t.Errorf("exit code %d, want %d", got, tt.code)
+			}
+			if got := c.stderr.String(); got != tt.stderr {
+				t.Errorf("stderr %q, want %q", got, tt.stderr)
+			}
+		})
+	}
+}
+
+func TestFirstSignalDrains(t *testing.T) {
+	t.Parallel()
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		t.Run(sig.String(), func(t *testing.T) {
+			t.Parallel()
+			c := start(t, "drain")
+			c.expect(t, "ready")
+			if err := c.cmd.Process.Signal(sig); err != nil {
+				t.Fatal(err)
+			}
+			c.expect(t, "drained")
+			if got := c.wait(t).ExitCode(); got != 0 {
+				t.Errorf("exit code %d after a drain, want 0", got)
+			}
+		})
+	}
+}
+
+func TestSecondSignalEnds(t *testing.T) {
+	t.Parallel()
+	c := start(t, "hang")
+	c.expect(t, "ready")
+	if err := c.cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	c.expect(t, "draining")
+	ended := make(chan *os.ProcessState, 1)
+	go func() { ended <- c.wait(t) }()
+	// The default action comes back a moment after the first signal: a person
+	// presses Ctrl-C until the program is gone.
+	again := time.NewTicker(20 * time.Millisecond)
+	defer again.Stop()
+	for {
+		select {
+		case state := <-ended:
+			status, ok := state.Sys().(syscall.WaitStatus)
+			if !ok || status.Signal() != syscall.SIGINT {
+				t.Errorf("ended as %v, want by SIGINT", state)
+			}
+			return
+		case <-again.C:
+			if err := c.cmd.Process.Signal(syscall.SIGINT); err != nil && !errors.Is(err, os.ErrProcessDone) {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	if err := process.Usage("no %s", "command"); !errors.Is(err, process.ErrUsage) || err.Error() != "usage: no command" {
+		t.Errorf("Usage = %v", err)
+	}
+	if errors.Is(io.EOF, process.ErrUsage) {
+		t.Error("another error is no usage error")
+	}
+}
+
+func TestVersion(t *testing.T) {
+	t.Parallel()
+	if process.Version() == "" {
+		t.Error("Version is empty")
+	}
+}

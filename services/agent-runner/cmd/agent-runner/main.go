@@ -1,0 +1,68 @@
+// Agent-runner answers user messages: see package agentrunner. It is configured
+// by environment variables, which --help lists.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"signalbox.dev/pkg/bus"
+	"signalbox.dev/pkg/httpserver"
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/pg"
+	"signalbox.dev/pkg/service"
+	"signalbox.dev/pkg/subject"
+	"signalbox.dev/pkg/telemetry"
+	agentrunner "signalbox.dev/services/agent-runner"
+)
+
+func main() {
+	var cfg agentrunner.Config
+	os.Exit(service.Command{
+		Name:       subject.AgentRunner,
+		About:      "keeps conversations and answers them: it runs the agent loop",
+		Config:     &cfg,
+		Telemetry:  func() telemetry.Config { return cfg.Telemetry },
+		HealthAddr: func() string { return cfg.Addr },
+		Run:        func(ctx context.Context, env service.Env) error { return run(ctx, cfg, env) },
+	}.Main())
+}
+
+func run(ctx context.Context, cfg agentrunner.Config, env service.Env) error {
+	signer, err := identity.OpenSigner(subject.AgentRunner, cfg.ServiceKey.Reveal())
+	if err != nil {
+		return fmt.Errorf("SERVICE_KEY: %w", err)
+	}
+	verifier, err := identity.OpenVerifier(subject.AgentRunner, cfg.TrustedKeys)
+	if err != nil {
+		return fmt.Errorf("TRUSTED_KEYS: %w", err)
+	}
+	db, err := pg.Open(ctx, pg.Config{
+		URL: cfg.DatabaseURL, Role: agentrunner.Role, Schema: agentrunner.Schema, MaxConns: cfg.DatabaseConns,
+		Application: subject.AgentRunner, Tracer: cfg.Telemetry.QueryTracer(),
+	})
+	if err != nil {
+		return fmt.Errorf("DATABASE_URL: %w", err)
+	}
+	defer db.Close()
+	b, err := bus.Connect(ctx, bus.Config{
+		URL: cfg.NATSURL, Service: subject.AgentRunner, User: cfg.NATSUser, Password: cfg.NATSPassword, Log: env.Log, Metrics: env.Registry,
+	})
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	listener, err := httpserver.Listen(ctx, cfg.Addr)
+	if err != nil {
+		return err
+	}
+	s, err := agentrunner.New(cfg, agentrunner.Deps{
+		Log: env.Log, DB: db, Bus: b, Listener: listener, Verifier: verifier, Signer: signer, Registerer: env.Registry, Gatherer: env.Registry,
+	})
+	if err != nil {
+		return err
+	}
+	env.Log.InfoContext(ctx, "serving", "address", listener.Addr().String())
+	return s.Run(ctx)
+}

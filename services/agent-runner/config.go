@@ -1,0 +1,66 @@
+package agentrunner
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"signalbox.dev/pkg/conf"
+	"signalbox.dev/pkg/telemetry"
+)
+
+// Config is what a person who operates the service can set.
+type Config struct {
+	Addr          string      `env:"AGENT_RUNNER_ADDR" envDefault:":8081" doc:"Address of the listener for other services and for /health, /ready and /metrics."`
+	DatabaseURL   conf.Secret `env:"DATABASE_URL,required" doc:"Postgres, as postgres://user:password@host:5432/database; the user is signalbox_agent or a member of it."`
+	DatabaseConns int32       `env:"DATABASE_CONNS" envDefault:"20" doc:"Most connections to Postgres."`
+	NATSURL       string      `env:"NATS_URL" envDefault:"nats://127.0.0.1:4222" doc:"NATS servers, separated by commas."`
+	NATSUser      string      `env:"NATS_USER" envDefault:"agent-runner" doc:"User on the bus."`
+	NATSPassword  conf.Secret `env:"NATS_PASSWORD" doc:"Password on the bus; empty where the servers check none."`
+	ServiceKey    conf.Secret `env:"SERVICE_KEY,required" doc:"Private key that proves to other services who calls; make one with signalbox keygen."`
+	TrustedKeys   string      `env:"TRUSTED_KEYS,required" doc:"Public keys of the services that may call (gateway), as name=key pairs separated by commas."`
+
+	ToolExecutorURL     string `env:"TOOL_EXECUTOR_URL" envDefault:"http://127.0.0.1:8082" doc:"Base URL of tool-executor."`
+	CredentialBrokerURL string `env:"CREDENTIAL_BROKER_URL" envDefault:"http://127.0.0.1:8084" doc:"Base URL of credential-broker, whose egress leads to the model providers."`
+
+	Partitions      int    `env:"EVENT_PARTITIONS" envDefault:"4" doc:"Partitions of the run log; the same everywhere, and as migrated."`
+	DefaultModel    string `env:"DEFAULT_MODEL" envDefault:"claude-sonnet-4-5-20250514" doc:"Model of a session that names none."`
+	DefaultProvider string `env:"DEFAULT_PROVIDER" envDefault:"anthropic" doc:"Provider of a session that names none."`
+
+	Slots     int           `env:"AGENT_RUNNER_SLOTS" envDefault:"256" doc:"Runs that are worked on at a time."`
+	MaxQueued int           `env:"AGENT_RUNNER_MAX_QUEUED" envDefault:"32" doc:"Messages that may wait behind the active run of a session."`
+	Drain     time.Duration `env:"AGENT_RUNNER_DRAIN" envDefault:"25s" doc:"How long after SIGTERM runs may take to reach a step border, where another runner takes them over."`
+
+	Lease         time.Duration `env:"AGENT_RUNNER_LEASE" envDefault:"6s" doc:"How long a claim of a run holds without a sign of life."`
+	Beat          time.Duration `env:"AGENT_RUNNER_BEAT" envDefault:"2s" doc:"How often claims are renewed and lost runs looked for."`
+	RunTime       time.Duration `env:"AGENT_RUNNER_RUN_TIME" envDefault:"30m" doc:"How long a run may take in all."`
+	StepTime      time.Duration `env:"AGENT_RUNNER_STEP_TIME" envDefault:"10m" doc:"How long one model call may take."`
+	ToolTime      time.Duration `env:"AGENT_RUNNER_TOOL_TIME" envDefault:"30s" doc:"How long a tool may take that names no time of its own."`
+	ToolQueueing  time.Duration `env:"AGENT_RUNNER_TOOL_QUEUEING" envDefault:"60s" doc:"How long a tool call may wait for an executor."`
+	ModelTries    int           `env:"AGENT_RUNNER_MODEL_TRIES" envDefault:"3" doc:"How often a model call is made before the run fails."`
+	ModelBackoff  time.Duration `env:"AGENT_RUNNER_MODEL_BACKOFF" envDefault:"500ms" doc:"Wait after the first failed model call; it doubles with each."`
+	MaxRetryAfter time.Duration `env:"AGENT_RUNNER_MAX_RETRY_AFTER" envDefault:"30s" doc:"Longest wait that a provider may ask for; when it asks for more the run fails and says so."`
+	FirstByte     time.Duration `env:"AGENT_RUNNER_FIRST_BYTE" envDefault:"5m" doc:"How long a model may take to begin its answer."`
+	Idle          time.Duration `env:"AGENT_RUNNER_IDLE" envDefault:"2m" doc:"How long a model may fall silent in an answer."`
+
+	Telemetry telemetry.Config
+}
+
+// Validate says what is wrong with the settings.
+func (c *Config) Validate() error {
+	var errs []error
+	for name, n := range map[string]int{
+		"AGENT_RUNNER_SLOTS": c.Slots, "AGENT_RUNNER_MODEL_TRIES": c.ModelTries, "EVENT_PARTITIONS": c.Partitions,
+	} {
+		if n < 1 {
+			errs = append(errs, fmt.Errorf("%s is %d: it must be at least 1", name, n))
+		}
+	}
+	if c.MaxQueued < 0 {
+		errs = append(errs, fmt.Errorf("AGENT_RUNNER_MAX_QUEUED is %d: it must not be negative", c.MaxQueued))
+	}
+	if c.Lease < 2*c.Beat || c.Beat <= 0 {
+		errs = append(errs, fmt.Errorf("AGENT_RUNNER_LEASE is %s and AGENT_RUNNER_BEAT %s: a claim must outlast a lost beat, so make it at least twice as long", c.Lease, c.Beat))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,114 @@
+package conversation
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	runv1 "signalbox.dev/proto/signalbox/run/v1"
+	"signalbox.dev/services/agent-runner/internal/outbox"
+	"signalbox.dev/services/agent-runner/internal/run"
+)
+
+// Cancel stops the session's runs, or only one of them: Stop means that nothing
+// goes on, so it ends the queued ones too. Queued runs end here; a running one
+// gets a stop in its inbox and is returned, for its runner to be nudged.
+func (s *Store) Cancel(ctx context.Context, a identity.Actor, session id.Session, only id.Run) (told, running []id.Run, err error) {
+	err = s.db.InWorkspace(ctx, a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		told, running = nil, nil
+		if err := lock(ctx, tx, a.Workspace, session); err != nil {
+			return err
+		}
+		open, err := openRuns(ctx, tx, a.Workspace, session)
+		if err != nil {
+			return err
+		}
+		found := false
+		for _, r := range open {
+			if !id.IsZero(only) && r.ID != only {
+				continue
+			}
+			found = true
+			if err := s.stop(ctx, tx, a, &r); err != nil {
+				return err
+			}
+			told = append(told, r.ID)
+			if r.State != run.Queued {
+				running = append(running, r.ID)
+			}
+		}
+		if !found && !id.IsZero(only) {
+			return s.ended(ctx, tx, a.Workspace, session, only)
+		}
+		return run.WakeNext(ctx, tx, a.Workspace, session)
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("cancel: %w", err)
+	}
+	s.out.Poke()
+	return told, running, nil
+}
+
+// ended tells a run that has ended, which is fine to cancel, from one that never was.
+func (*Store) ended(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.Session, r id.Run) error {
+	var known bool
+	err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM runs WHERE workspace_id = $1 AND session_id = $2 AND id = $3)`, ws, session, r).Scan(&known)
+	if err != nil {
+		return err
+	}
+	if !known {
+		return fault.New(fault.NotFound, "this session has no such run")
+	}
+	return nil
+}
+
+func (s *Store) stop(ctx context.Context, tx pgx.Tx, a identity.Actor, r *run.Run) error {
+	if r.State == run.Queued {
+		return s.endQueued(ctx, tx, r)
+	}
+	_, err := tx.Exec(ctx, `
+		INSERT INTO run_inbox (workspace_id, run_id, kind, created_by)
+		SELECT @workspace, @run, 'stop', @member
+		WHERE NOT EXISTS (SELECT FROM run_inbox WHERE run_id = @run AND kind = 'stop' AND read_at IS NULL)`,
+		pgx.NamedArgs{"workspace": a.Workspace, "run": r.ID, "member": a.Member})
+	if err != nil {
+		return fmt.Errorf("put a stop into the inbox: %w", err)
+	}
+	return nil
+}
+
+// endQueued ends a run that no runner ever had: its message joins the
+// conversation, unanswered, and its two events go out under epoch 0.
+func (s *Store) endQueued(ctx context.Context, tx pgx.Tx, r *run.Run) error {
+	args := pgx.NamedArgs{"workspace": r.Workspace, "session": r.Session, "run": r.ID, "message": r.UserMessage}
+	var content string
+	err := tx.QueryRow(ctx, `
+		WITH place AS (
+			UPDATE sessions SET next_position = next_position + 1
+			WHERE workspace_id = @workspace AND id = @session RETURNING next_position - 1 AS position)
+		UPDATE messages SET position = place.position, created_at = clock_timestamp()
+		FROM place WHERE workspace_id = @workspace AND id = @message
+		RETURNING content::text`, args).Scan(&content)
+	if err != nil {
+		return fmt.Errorf("join the message of a queued run: %w", err)
+	}
+	_, err = tx.Exec(ctx, `
+		UPDATE runs SET state = 'cancelled', finish_reason = 'cancelled', last_event = 1, ended_at = clock_timestamp()
+		WHERE workspace_id = @workspace AND id = @run`, args)
+	if err != nil {
+		return fmt.Errorf("end a queued run: %w", err)
+	}
+	event := func(n int64) *runv1.Event {
+		return &runv1.Event{RunId: r.ID.String(), RunOrdinal: r.Ordinal, Number: n, Time: timestamppb.Now()}
+	}
+	said, end := event(0), event(1)
+	said.Body = run.UserMessageEvent(r.UserMessage, r.CreatedBy, []byte(content), said.GetTime().AsTime())
+	end.Body = &runv1.Event_Done{Done: &runv1.Done{FinishReason: "cancelled"}}
+	_, subj := run.LogSubject(s.cfg.Partitions, r.Workspace, r.Session)
+	return outbox.Add(ctx, tx, run.EventMessages(r.Workspace, subj, []*runv1.Event{said, end})...)
+}

@@ -1,0 +1,162 @@
+package conversation
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/pg"
+	"signalbox.dev/services/agent-runner/internal/run"
+)
+
+// View is a session as its people see it at one moment.
+type View struct {
+	Session  Session
+	Messages []run.Message
+	// Active is the run that is being worked on or, when none is, the first queued
+	// one; nil when there is nothing to do.
+	Active *run.Run
+	// Last is the run whose last committed event is the newest that Messages
+	// contains; nil when no run ever began.
+	Last *run.Run
+}
+
+// Look returns a session with its messages and runs, all of one moment.
+func (s *Store) Look(ctx context.Context, a identity.Actor, session id.Session, withMessages bool) (*View, error) {
+	v := &View{}
+	err := s.db.Snapshot(ctx, a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		return v.read(ctx, tx, a.Workspace, session, withMessages)
+	})
+	if pg.NoRows(err) {
+		return nil, notFound()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read session: %w", err)
+	}
+	return v, nil
+}
+
+func (v *View) read(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.Session, withMessages bool) error {
+	rows, err := tx.Query(ctx, `SELECT `+columns+` FROM sessions WHERE workspace_id = $1 AND id = $2`, ws, session)
+	if err != nil {
+		return err
+	}
+	if v.Session, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[Session]); err != nil {
+		return err
+	}
+	open, err := openRuns(ctx, tx, ws, session)
+	if err != nil {
+		return err
+	}
+	if len(open) > 0 {
+		v.Active = &open[0]
+	}
+	rows, err = tx.Query(ctx, `
+		SELECT `+run.Columns+` FROM runs
+		WHERE workspace_id = $1 AND session_id = $2 AND epoch > 0
+		ORDER BY ordinal DESC LIMIT 1`, ws, session)
+	if err != nil {
+		return err
+	}
+	last, err := pgx.CollectRows(rows, pgx.RowToStructByName[run.Run])
+	if err != nil {
+		return err
+	}
+	if len(last) > 0 {
+		v.Last = &last[0]
+	}
+	if !withMessages {
+		return nil
+	}
+	rows, err = tx.Query(ctx, `
+		SELECT `+run.MessageColumns+` FROM messages
+		WHERE workspace_id = $1 AND session_id = $2
+		ORDER BY position NULLS LAST, created_at, id`, ws, session)
+	if err != nil {
+		return err
+	}
+	v.Messages, err = pgx.CollectRows(rows, pgx.RowToStructByName[run.Message])
+	return err
+}
+
+// Step is a row of steps.
+type Step struct {
+	StepIndex          int
+	FinishReason       string
+	InputTokens        int64
+	CacheReadTokens    int64
+	CacheWriteTokens   int64
+	OutputTokens       int64
+	ReasoningTokens    int64
+	WastedInputTokens  int64
+	WastedOutputTokens int64
+	CommittedAt        *time.Time
+}
+
+// ToolCall is a row of tool_calls.
+type ToolCall struct {
+	Key        id.Operation
+	StepIndex  int
+	ToolCallID string
+	ToolName   string
+	Args       json.RawMessage
+	Effect     string
+	Phase      string
+	State      string
+	Result     *json.RawMessage
+	ErrorType  string
+	Summary    string
+	DurationMS int64
+}
+
+// RunView is a run with all that was committed of it.
+type RunView struct {
+	Run   run.Run
+	Steps []Step
+	Calls []ToolCall
+}
+
+// Run returns a run with its steps and tool calls.
+func (s *Store) Run(ctx context.Context, a identity.Actor, r id.Run) (*RunView, error) {
+	v := &RunView{}
+	err := s.db.Snapshot(ctx, a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, `SELECT `+run.Columns+` FROM runs WHERE workspace_id = $1 AND id = $2`, a.Workspace, r)
+		if err != nil {
+			return err
+		}
+		if v.Run, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[run.Run]); err != nil {
+			return err
+		}
+		rows, err = tx.Query(ctx, `
+			SELECT step_index, finish_reason, input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, reasoning_tokens,
+				wasted_input_tokens, wasted_output_tokens, committed_at
+			FROM steps WHERE workspace_id = $1 AND run_id = $2 ORDER BY step_index`, a.Workspace, r)
+		if err != nil {
+			return err
+		}
+		if v.Steps, err = pgx.CollectRows(rows, pgx.RowToStructByName[Step]); err != nil {
+			return err
+		}
+		rows, err = tx.Query(ctx, `
+			SELECT key, step_index, tool_call_id, tool_name, args, effect, phase, state, result, error_type, summary, duration_ms
+			FROM tool_calls WHERE workspace_id = $1 AND run_id = $2 ORDER BY step_index, call_index`, a.Workspace, r)
+		if err != nil {
+			return err
+		}
+		v.Calls, err = pgx.CollectRows(rows, pgx.RowToStructByName[ToolCall])
+		return err
+	})
+	if pg.NoRows(err) {
+		return nil, fault.New(fault.NotFound, "there is no such run")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read run: %w", err)
+	}
+	return v, nil
+}

@@ -1,0 +1,410 @@
+// Package conversation is what people do with sessions: make, find, change and
+// remove them, say something, and stop the answering. Runs themselves belong to
+// package run; the two share their tables and the rule that a session's row is
+// locked before one of its runs'.
+//
+// Every write here is one transaction. What has to be said on the bus because of
+// it is in the outbox of the same transaction.
+package conversation
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/pg"
+	"signalbox.dev/services/agent-runner/internal/modelmsg"
+	"signalbox.dev/services/agent-runner/internal/outbox"
+	"signalbox.dev/services/agent-runner/internal/preset"
+)
+
+// Session is a row of sessions.
+type Session struct {
+	ID           id.Session
+	Workspace    id.Workspace `db:"workspace_id"`
+	CreatedBy    id.Member
+	Title        string
+	TitleSource  string
+	Model        string
+	Provider     string
+	SystemPrompt string
+	Preset       string
+	Tools        []string // nil: the preset's
+	MaxSteps     *int     // nil: the preset's
+	Archived     bool
+	CreatedAt    time.Time
+	UpdatedAt    time.Time
+}
+
+const columns = `id, workspace_id, created_by, title, title_source, model, provider, system_prompt, preset, tools, max_steps,
+	archived, created_at, updated_at`
+
+// Config are the defaults of what callers leave out, and the parts' limits.
+type Config struct {
+	Model    string
+	Provider string
+	// Partitions of the run log.
+	Partitions int
+	// MaxQueued bounds the runs that wait in one session.
+	MaxQueued int
+	Content   modelmsg.Limits
+}
+
+// Store reads and writes sessions.
+type Store struct {
+	db      *pg.DB
+	out     *outbox.Outbox
+	presets *preset.Set
+	cfg     Config
+}
+
+// NewStore returns a store.
+func NewStore(db *pg.DB, out *outbox.Outbox, presets *preset.Set, cfg Config) *Store {
+	return &Store{db: db, out: out, presets: presets, cfg: cfg}
+}
+
+// Limits of a session's fields.
+const (
+	maxTitle  = 200
+	maxName   = 100 // model, provider
+	maxPrompt = 64 << 10
+	maxTools  = 128
+	maxKey    = 255
+	maxSteps  = 50
+)
+
+// NewSession is what a caller says of a session it creates; empty fields get defaults.
+type NewSession struct {
+	Title, Model, Provider, SystemPrompt, Preset string
+	Tools                                        []string
+	MaxSteps                                     int
+	IdempotencyKey                               string
+}
+
+func (n *NewSession) validate() error {
+	if n.MaxSteps < 0 || n.MaxSteps > maxSteps {
+		return fault.New(fault.Invalid, "max_steps must be 1 to %d", maxSteps)
+	}
+	if err := checkKey(n.IdempotencyKey); err != nil {
+		return err
+	}
+	return checkFields(&n.Title, &n.Model, &n.Provider, &n.SystemPrompt, n.Tools)
+}
+
+func checkFields(title, model, provider, prompt *string, tools []string) error {
+	for _, f := range []struct {
+		name  string
+		value *string
+		max   int
+		line  bool
+	}{
+		{"title", title, maxTitle, true},
+		{"model", model, maxName, true},
+		{"provider", provider, maxName, true},
+		{"system_prompt", prompt, maxPrompt, false},
+	} {
+		if f.value == nil {
+			continue
+		}
+		if err := checkText(f.name, *f.value, f.max, f.line); err != nil {
+			return err
+		}
+	}
+	if provider != nil && *provider != "" && !isName(*provider) {
+		return fault.New(fault.Invalid, "provider must be a name of lower-case letters, digits and -, such as anthropic")
+	}
+	if len(tools) > maxTools {
+		return fault.New(fault.Invalid, "tools has %d names; at most %d are allowed", len(tools), maxTools)
+	}
+	for i, name := range tools {
+		if !isToolName(name) {
+			return fault.New(fault.Invalid, "tools[%d] is not a tool's name: 1 to 64 of letters, digits, _ and -", i)
+		}
+	}
+	return nil
+}
+
+func checkText(name, value string, limit int, line bool) error {
+	if n := len([]rune(value)); n > limit {
+		return fault.New(fault.Invalid, "%s has %d characters; at most %d are allowed", name, n, limit)
+	}
+	if strings.ContainsRune(value, 0) || line && strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+		return fault.New(fault.Invalid, "%s must not contain control characters", name)
+	}
+	return nil
+}
+
+func checkKey(key string) error {
+	if len(key) > maxKey {
+		return fault.New(fault.Invalid, "idempotency_key has %d bytes; at most %d are allowed", len(key), maxKey)
+	}
+	return checkText("idempotency_key", key, maxKey, true)
+}
+
+func isName(s string) bool {
+	return strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == "" && s[0] != '-'
+}
+
+func isToolName(s string) bool {
+	return s != "" && len(s) <= 64 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") == ""
+}
+
+// Create makes a session. The same idempotency key of the same member gives the
+// session that was made with it first.
+func (s *Store) Create(ctx context.Context, a identity.Actor, n NewSession) (*Session, error) {
+	if err := n.validate(); err != nil {
+		return nil, err
+	}
+	p, err := s.presets.Get(n.Preset)
+	if err != nil {
+		return nil, err
+	}
+	args := pgx.NamedArgs{
+		"id": id.New[id.Session](), "workspace": a.Workspace, "member": a.Member,
+		"title": n.Title, "source": sourceOf(n.Title), "model": orElse(n.Model, s.cfg.Model), "provider": orElse(n.Provider, s.cfg.Provider),
+		"prompt": n.SystemPrompt, "preset": p.Name, "tools": n.Tools, "steps": orNil(n.MaxSteps), "key": orNil(n.IdempotencyKey),
+	}
+	var session Session
+	// Two sessions of a workspace may meet in the same microsecond: created_at is
+	// unique there, because it is the cursor of a page, and the later one moves on.
+	err = retryOn(ctx, "sessions_created_at", func() error {
+		return s.db.InWorkspace(ctx, a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+			session, err = insert(ctx, tx, args)
+			return err
+		})
+	})
+	if pg.IsUniqueViolation(err, "sessions_idempotency") {
+		return s.byKey(ctx, a, n.IdempotencyKey)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("create session: %w", err)
+	}
+	return &session, nil
+}
+
+func insert(ctx context.Context, tx pgx.Tx, args pgx.NamedArgs) (Session, error) {
+	rows, err := tx.Query(ctx, `
+		WITH moment AS (
+			SELECT greatest(clock_timestamp(), (
+				SELECT max(created_at) + interval '1 microsecond' FROM sessions WHERE workspace_id = @workspace)) AS at)
+		INSERT INTO sessions (id, workspace_id, created_by, title, title_source, model, provider, system_prompt, preset, tools,
+			max_steps, idempotency_key, created_at, updated_at)
+		SELECT @id, @workspace, @member, @title, @source, @model, @provider, @prompt, @preset, @tools, @steps, @key, at, at FROM moment
+		RETURNING `+columns, args)
+	if err != nil {
+		return Session{}, err
+	}
+	return pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[Session])
+}
+
+func retryOn(ctx context.Context, constraint string, f func() error) error {
+	for {
+		err := f()
+		if !pg.IsUniqueViolation(err, constraint) || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+func (s *Store) byKey(ctx context.Context, a identity.Actor, key string) (*Session, error) {
+	return s.one(ctx, a, `workspace_id = @workspace AND created_by = @member AND idempotency_key = @key`,
+		pgx.NamedArgs{"workspace": a.Workspace, "member": a.Member, "key": key})
+}
+
+// Get returns a session.
+func (s *Store) Get(ctx context.Context, a identity.Actor, session id.Session) (*Session, error) {
+	return s.one(ctx, a, `workspace_id = @workspace AND id = @session`,
+		pgx.NamedArgs{"workspace": a.Workspace, "session": session})
+}
+
+func (s *Store) one(ctx context.Context, a identity.Actor, where string, args pgx.NamedArgs) (*Session, error) {
+	var session Session
+	err := s.db.InWorkspace(ctx, a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, `SELECT `+columns+` FROM sessions WHERE `+where, args)
+		if err != nil {
+			return err
+		}
+		session, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[Session])
+		return err
+	})
+	if pg.NoRows(err) {
+		return nil, notFound()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read session: %w", err)
+	}
+	return &session, nil
+}
+
+func notFound() error { return fault.New(fault.NotFound, "there is no such session") }
+
+// Query says which sessions to list.
+type Query struct {
+	Before   time.Time // zero for the first page
+	Limit    int
+	Words    string
+	Archived bool
+}
+
+// List returns a page of sessions, newest first, and whether there is another one.
+func (s *Store) List(ctx context.Context, a identity.Actor, q Query) (page []Session, more bool, err error) {
+	if q.Limit == 0 {
+		q.Limit = 20
+	}
+	if q.Limit < 1 || q.Limit > 100 {
+		return nil, false, fault.New(fault.Invalid, "limit must be 1 to 100")
+	}
+	args := pgx.NamedArgs{"workspace": a.Workspace, "limit": q.Limit + 1, "archived": q.Archived, "words": likeWords(q.Words), "before": nil}
+	if !q.Before.IsZero() {
+		args["before"] = q.Before
+	}
+	err = s.db.InWorkspace(ctx, a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, `
+			SELECT `+columns+` FROM sessions
+			WHERE workspace_id = @workspace AND archived = @archived
+				AND (@before::timestamptz IS NULL OR created_at < @before)
+				AND title ILIKE ALL (@words::text[])
+			ORDER BY created_at DESC LIMIT @limit`, args)
+		if err != nil {
+			return err
+		}
+		page, err = pgx.CollectRows(rows, pgx.RowToStructByName[Session])
+		return err
+	})
+	if err != nil {
+		return nil, false, fmt.Errorf("list sessions: %w", err)
+	}
+	if len(page) > q.Limit {
+		return page[:q.Limit], true, nil
+	}
+	return page, false, nil
+}
+
+// likeWords turns words into patterns that each must match; none match everything.
+func likeWords(q string) []string {
+	escape := strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
+	patterns := []string{}
+	for _, w := range strings.Fields(q) {
+		patterns = append(patterns, "%"+escape.Replace(w)+"%")
+	}
+	return patterns
+}
+
+// Change is what to change of a session; nil leaves a field as it is.
+type Change struct {
+	Title, Model, Provider, SystemPrompt *string
+	Archived                             *bool
+	Tools                                []string // nil: unchanged
+	ResetTools                           bool
+}
+
+// Update changes a session.
+func (s *Store) Update(ctx context.Context, a identity.Actor, session id.Session, c Change) (*Session, error) {
+	if err := checkFields(c.Title, c.Model, c.Provider, c.SystemPrompt, c.Tools); err != nil {
+		return nil, err
+	}
+	args := pgx.NamedArgs{
+		"workspace": a.Workspace, "session": session, "title": c.Title, "model": emptyIsDefault(c.Model, s.cfg.Model),
+		"provider": emptyIsDefault(c.Provider, s.cfg.Provider), "prompt": c.SystemPrompt, "archived": c.Archived,
+		"tools": c.Tools, "reset": c.ResetTools,
+	}
+	var changed Session
+	err := s.db.InWorkspace(ctx, a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, `
+			UPDATE sessions SET
+				title = coalesce(@title, title),
+				title_source = CASE WHEN @title::text IS NULL THEN title_source WHEN @title = '' THEN '' ELSE 'person' END,
+				model = coalesce(@model, model), provider = coalesce(@provider, provider),
+				system_prompt = coalesce(@prompt, system_prompt), archived = coalesce(@archived, archived),
+				tools = CASE WHEN @reset::boolean THEN NULL ELSE coalesce(@tools::text[], tools) END,
+				updated_at = clock_timestamp()
+			WHERE workspace_id = @workspace AND id = @session
+			RETURNING `+columns, args)
+		if err != nil {
+			return err
+		}
+		changed, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[Session])
+		return err
+	})
+	if pg.NoRows(err) {
+		return nil, notFound()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("update session: %w", err)
+	}
+	return &changed, nil
+}
+
+// Delete removes a session with all that belongs to it and returns the runs that
+// were active, for their runners to be told; what a runner still writes is fenced off.
+func (s *Store) Delete(ctx context.Context, a identity.Actor, session id.Session) ([]id.Run, error) {
+	var active []id.Run
+	err := s.db.InWorkspace(ctx, a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		if err := lock(ctx, tx, a.Workspace, session); err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, `
+			SELECT id FROM runs WHERE workspace_id = $1 AND session_id = $2 AND state = 'running'`, a.Workspace, session)
+		if err != nil {
+			return err
+		}
+		if active, err = pgx.CollectRows(rows, pgx.RowTo[id.Run]); err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, `DELETE FROM sessions WHERE workspace_id = $1 AND id = $2`, a.Workspace, session)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("delete session: %w", err)
+	}
+	return active, nil
+}
+
+// lock takes a session's row, or returns NotFound.
+func lock(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.Session) error {
+	var one int
+	err := tx.QueryRow(ctx, `SELECT 1 FROM sessions WHERE workspace_id = $1 AND id = $2 FOR UPDATE`, ws, session).Scan(&one)
+	if pg.NoRows(err) {
+		return notFound()
+	}
+	if err != nil {
+		return fmt.Errorf("lock session: %w", err)
+	}
+	return nil
+}
+
+func sourceOf(title string) string {
+	if title == "" {
+		return ""
+	}
+	return "person"
+}
+
+func orElse(v, otherwise string) string {
+	if v == "" {
+		return otherwise
+	}
+	return v
+}
+
+func emptyIsDefault(v *string, otherwise string) *string {
+	if v != nil && *v == "" {
+		return &otherwise
+	}
+	return v
+}
+
+// orNil returns nil for a zero value, which Postgres stores as NULL.
+func orNil[T comparable](v T) *T {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return &v
+}

@@ -1,0 +1,198 @@
+package llm
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"signalbox.dev/services/agent-runner/internal/llm/jscan"
+)
+
+// StatusError returns the error of an HTTP answer that is not 200. The body may be of
+// either dialect, of a proxy in between, or no JSON at all.
+func StatusError(status int, h http.Header, body []byte) *Error {
+	f := readFailure(body)
+	e := f.error(status)
+	e.RetryAfter = retryAfter(h, time.Now())
+	for _, name := range []string{"Request-Id", "X-Request-Id"} {
+		if id := h.Get(name); id != "" && e.RequestID == "" {
+			e.RequestID = cleanDetail(id)
+		}
+	}
+	switch h.Get("X-Should-Retry") {
+	case "true":
+		e.Retryable = true
+	case "false":
+		e.Retryable = false
+	}
+	return e
+}
+
+// EventError returns the error that an error event in a stream stands for; data is
+// the event's JSON.
+func EventError(data []byte) *Error {
+	f := readFailure(data)
+	status, _ := strconv.Atoi(f.code) // OpenRouter puts the status into the code
+	e := f.error(status)
+	e.Status = 0
+	return e
+}
+
+// failure is what an error body says.
+type failure struct {
+	typ, code, message, request string
+}
+
+// readFailure understands {"error":{type,code,message}}, with Anthropic's
+// request_id and OpenRouter's metadata beside it, {"error":"text"}, {"message":…}
+// and {"detail":…}. Anything else is taken as plain text.
+func readFailure(body []byte) failure {
+	body = jscan.ValidUTF8(body)
+	if jscan.KindOf(body) != jscan.Object || !jscan.Valid(body) {
+		text := strings.TrimSpace(string(body[:min(len(body), 4*maxDetail)]))
+		if strings.HasPrefix(text, "<") {
+			text = "" // a proxy's HTML page
+		}
+		return failure{message: text}
+	}
+	var f failure
+	f.request = jscan.MemberString(body, "request_id")
+	inner := jscan.Member(body, "error")
+	switch jscan.KindOf(inner) {
+	case jscan.Object:
+		f.fill(inner)
+		f.upstream(jscan.Member(inner, "metadata"))
+	case jscan.String:
+		f.fill(body)
+		f.message = jscan.MemberString(body, "error")
+	default:
+		f.fill(body)
+	}
+	if f.message == "" {
+		f.message = jscan.MemberString(body, "detail")
+	}
+	return f
+}
+
+func (f *failure) fill(object []byte) {
+	f.typ = jscan.MemberString(object, "type")
+	f.message = jscan.MemberString(object, "message")
+	code := jscan.Member(object, "code")
+	switch jscan.KindOf(code) {
+	case jscan.String:
+		f.code = jscan.MemberString(object, "code")
+	case jscan.Number:
+		f.code = string(code)
+	}
+}
+
+// upstream replaces OpenRouter's "Provider returned error" by what the provider said.
+func (f *failure) upstream(metadata []byte) {
+	raw := jscan.MemberString(metadata, "raw")
+	if raw == "" {
+		return
+	}
+	inner := readFailure([]byte(raw))
+	if inner.message != "" {
+		f.message = inner.message
+	}
+	if f.typ == "" {
+		f.typ = inner.typ
+	}
+}
+
+func (f *failure) error(status int) *Error {
+	e := NewError(f.kind(status), nil, "%s", f.message)
+	e.Status = status
+	e.Type, e.Code, e.RequestID = cleanDetail(f.typ), cleanDetail(f.code), cleanDetail(f.request)
+	return e
+}
+
+// kind classifies by code, then type, then status; only where these say no more than
+// "invalid" by the provider's own phrases, because a message can quote the user.
+func (f *failure) kind(status int) Kind {
+	k, ok := kindOfName(f.code)
+	if !ok {
+		k, ok = kindOfName(f.typ)
+	}
+	if !ok {
+		k = kindOfStatus(status)
+		if status == 0 && f.typ == "invalid_request_error" {
+			k = KindInvalid
+		}
+	}
+	if k == KindInvalid {
+		k = kindOfPhrase(f.message)
+	}
+	return k
+}
+
+func kindOfName(name string) (Kind, bool) {
+	switch name {
+	case "overloaded_error", "overloaded", "server_overloaded", "engine_overloaded", "service_unavailable", "service_unavailable_error":
+		return KindOverloaded, true
+	case "rate_limit_error", "rate_limit_exceeded", "tokens", "requests", "too_many_requests":
+		return KindRateLimited, true
+	case "insufficient_quota", "billing_error", "billing_hard_limit_reached", "billing_not_active", "quota_exceeded", "payment_required":
+		return KindQuota, true
+	case "authentication_error", "permission_error", "invalid_api_key", "permission_denied", "account_deactivated", "invalid_authentication":
+		return KindAuth, true
+	case "not_found_error", "model_not_found", "not_found":
+		return KindNotFound, true
+	case "request_too_large":
+		return KindTooLarge, true
+	case "context_length_exceeded", "model_context_window_exceeded":
+		return KindContextLength, true
+	case "content_filter", "content_policy_violation", "moderation_blocked":
+		return KindContentFilter, true
+	case "api_error", "server_error", "internal_error", "internal_server_error":
+		return KindServer, true
+	case "timeout_error", "timeout", "gateway_timeout":
+		return KindTimeout, true
+	}
+	return KindServer, false
+}
+
+func kindOfStatus(status int) Kind {
+	switch status {
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return KindAuth
+	case http.StatusPaymentRequired:
+		return KindQuota
+	case http.StatusNotFound:
+		return KindNotFound
+	case http.StatusRequestEntityTooLarge:
+		return KindTooLarge
+	case http.StatusTooManyRequests:
+		return KindRateLimited
+	case http.StatusRequestTimeout, http.StatusGatewayTimeout, 524:
+		return KindTimeout
+	case http.StatusServiceUnavailable, 529:
+		return KindOverloaded
+	case http.StatusConflict, http.StatusTooEarly:
+		return KindServer
+	}
+	if status >= 400 && status < 500 {
+		return KindInvalid
+	}
+	return KindServer
+}
+
+func kindOfPhrase(message string) Kind {
+	for _, p := range []struct {
+		phrase string
+		kind   Kind
+	}{
+		{"prompt is too long", KindContextLength},
+		{"exceed context limit", KindContextLength},
+		{"maximum context length", KindContextLength},
+		{"exceeds the maximum number of tokens", KindContextLength},
+		{"credit balance is too low", KindQuota},
+	} {
+		if strings.Contains(message, p.phrase) {
+			return p.kind
+		}
+	}
+	return KindInvalid
+}

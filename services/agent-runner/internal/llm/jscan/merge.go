@@ -1,0 +1,163 @@
+package jscan
+
+// Edit gives a member of an object a new value, as JSON.
+type Edit struct {
+	Name  string
+	Value []byte
+}
+
+// AppendSpliced appends the object with the members of edits replaced, or added at
+// its end where it has none of that name. All other bytes stay as they are. Of several
+// edits of one name the first counts. Text that is not an object is appended unchanged.
+func AppendSpliced(dst, object []byte, edits ...Edit) []byte {
+	r := NewReader(object)
+	if len(edits) == 0 || !r.Object() {
+		return append(dst, object...)
+	}
+	done := make([]bool, len(edits))
+	copied, members := 0, 0
+	for key, ok := r.Key(); ok; key, ok = r.Key() {
+		members++
+		value := r.Skip()
+		if i := take(edits, done, string(key)); i >= 0 {
+			dst = append(dst, object[copied:r.pos-len(value)]...)
+			dst = append(dst, edits[i].Value...)
+			copied = r.pos
+		}
+	}
+	if r.bad {
+		return append(dst, object[copied:]...)
+	}
+	dst = append(dst, object[copied:r.pos-1]...)
+	for i, e := range edits {
+		if done[i] {
+			continue
+		}
+		take(edits, done, e.Name)
+		if members++; members > 1 {
+			dst = append(dst, ',')
+		}
+		dst = AppendString(dst, e.Name)
+		dst = append(dst, ':')
+		dst = append(dst, e.Value...)
+	}
+	return append(dst, object[r.pos-1:]...)
+}
+
+// take marks all edits called name and returns the first that was not marked, or -1.
+func take(edits []Edit, done []bool, name string) int {
+	first := -1
+	for i := range edits {
+		if edits[i].Name == name && !done[i] {
+			done[i] = true
+			if first < 0 {
+				first = i
+			}
+		}
+	}
+	return first
+}
+
+// Merged collects the members of delta objects whose meaning is not known: strings
+// are fragments and are joined, arrays are continued, anything else replaces what was
+// there, and null changes nothing. The zero value is ready to use.
+type Merged struct {
+	members []merged
+}
+
+type merged struct {
+	name  string
+	kind  Kind
+	value []byte // a string without quotes, an array without brackets, else the value
+}
+
+const maxMerged = 64
+
+// Add merges one member. It is false when there are more different names than any
+// known provider sends; the member is then not kept.
+func (m *Merged) Add(name string, value []byte) bool {
+	kind := KindOf(value)
+	if kind == Null || kind == Invalid {
+		return true
+	}
+	body := value
+	if kind == String || kind == Array {
+		body = value[1 : len(value)-1]
+	}
+	for i := range m.members {
+		if e := &m.members[i]; e.name == name {
+			e.add(kind, body)
+			return true
+		}
+	}
+	if len(m.members) >= maxMerged {
+		return false
+	}
+	m.members = append(m.members, merged{name: name, kind: kind, value: append([]byte(nil), body...)})
+	return true
+}
+
+// Has reports whether a member called name was added.
+func (m *Merged) Has(name string) bool {
+	for i := range m.members {
+		if m.members[i].name == name {
+			return true
+		}
+	}
+	return false
+}
+
+func (e *merged) add(kind Kind, body []byte) {
+	switch {
+	case kind != e.kind || (kind != String && kind != Array):
+		e.kind = kind
+		e.value = append(e.value[:0], body...)
+	case kind == String:
+		e.value = append(e.value, body...)
+	default:
+		r := NewReader(body)
+		if r.Kind() == Invalid {
+			return // an empty array
+		}
+		rest := NewReader(e.value)
+		if rest.Kind() != Invalid {
+			e.value = append(e.value, ',')
+		}
+		e.value = append(e.value, body...)
+	}
+}
+
+// Edits returns the members as edits for AppendSpliced.
+func (m *Merged) Edits() []Edit {
+	if len(m.members) == 0 {
+		return nil
+	}
+	edits := make([]Edit, 0, len(m.members))
+	for _, e := range m.members {
+		edits = append(edits, Edit{Name: e.name, Value: e.json()})
+	}
+	return edits
+}
+
+func (e *merged) json() []byte {
+	switch e.kind {
+	case String:
+		return wrap('"', e.value, '"')
+	case Array:
+		return wrap('[', e.value, ']')
+	}
+	return e.value
+}
+
+func wrap(left byte, body []byte, right byte) []byte {
+	out := make([]byte, 0, len(body)+2)
+	out = append(out, left)
+	out = append(out, body...)
+	return append(out, right)
+}
+
+// Quoted returns a raw string with its quotes.
+func Quoted(raw []byte) []byte { return wrap('"', raw, '"') }
+
+// Bracketed returns elements, joined with commas, as an array.
+func Bracketed(elements []byte) []byte { return wrap('[', elements, ']') }

@@ -1,0 +1,184 @@
+package llm
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"signalbox.dev/pkg/sse"
+)
+
+// Decoder decodes the answer of one dialect. It keeps what it needs; the bytes it is
+// given are gone after the call.
+type Decoder interface {
+	// Decode takes one server-sent event, appends what happened to out and reports
+	// whether the answer is complete.
+	Decode(ev sse.Event, out []Event) (events []Event, done bool, err error)
+	// End takes a clean end of the stream that came before Decode reported done. It
+	// returns ErrTruncated where the answer is not complete.
+	End(out []Event) (events []Event, err error)
+	// Response returns the answer; with partial, what there is of it, fit to be kept
+	// and to be sent back.
+	Response(partial bool) *Response
+}
+
+// Stream is the answer to one Request while it arrives. Read it like this:
+//
+//	for s.Next() {
+//		ev := s.Event()
+//		…
+//	}
+//	if err := s.Err(); err != nil { … }
+//	resp := s.Response()
+//
+// It belongs to one goroutine. Close it in any case.
+type Stream struct {
+	ctx  context.Context //nolint:containedctx // it is the request's, and ends with Close
+	dec  Decoder
+	sse  *sse.Reader
+	body *watched
+
+	queue []Event
+	at    int
+	done  bool
+	err   error
+}
+
+// NewStream returns a Stream over body, which it closes. It is for tests and
+// benchmarks; clients open theirs with Transport.
+func NewStream(body io.Reader, dec Decoder, limits Limits) *Stream {
+	w := &watched{r: body, left: limits.withDefaults().Response}
+	return newStream(context.Background(), w, dec, limits)
+}
+
+func newStream(ctx context.Context, w *watched, dec Decoder, limits Limits) *Stream {
+	return &Stream{ctx: ctx, dec: dec, body: w, sse: sse.NewReader(w, limits.withDefaults().Event)}
+}
+
+// Next moves to the next event. It is false at the end of the answer, whole or not:
+// Err tells.
+func (s *Stream) Next() bool {
+	if s.at++; s.at < len(s.queue) {
+		return true
+	}
+	for s.at = 0; !s.done; {
+		s.queue = s.queue[:0]
+		s.read()
+		if len(s.queue) > 0 {
+			return true
+		}
+	}
+	s.queue = s.queue[:0]
+	return false
+}
+
+// Event returns the current event.
+func (s *Stream) Event() *Event { return &s.queue[s.at] }
+
+// Err returns why the stream ended early, nil if the answer is whole: an *Error, or
+// the cause of the context's end.
+func (s *Stream) Err() error { return s.err }
+
+// Response returns the whole answer, nil unless Next returned false and Err is nil.
+func (s *Stream) Response() *Response {
+	if !s.done || s.err != nil {
+		return nil
+	}
+	return s.dec.Response(false)
+}
+
+// Partial returns what has arrived so far, in a form that can be stored and sent back:
+// text and finished reasoning stay, tool calls go, because nobody will run them.
+func (s *Stream) Partial() *Response { return s.dec.Response(true) }
+
+// Close ends the stream and closes its connection, or gives it back for the next
+// request where the answer was read to its end. It may be called again.
+func (s *Stream) Close() { s.body.close(s.done && s.err == nil) }
+
+// read takes one server-sent event.
+func (s *Stream) read() {
+	ev, err := s.sse.Next()
+	if err == nil {
+		s.queue, s.done, err = s.dec.Decode(ev, s.queue)
+	} else if errors.Is(err, io.EOF) {
+		s.queue, err = s.dec.End(s.queue)
+		s.done = true
+	}
+	if err != nil {
+		s.done = true
+		s.err = s.explain(err)
+	}
+}
+
+// explain gives a failure its kind. The end of the context comes first: it is what
+// broke the connection.
+func (s *Stream) explain(err error) error {
+	if s.ctx.Err() != nil {
+		return context.Cause(s.ctx)
+	}
+	if _, ok := errors.AsType[*Error](err); ok {
+		return err
+	}
+	switch {
+	case errors.Is(err, ErrTruncated):
+		return NewError(KindTruncated, err, "")
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return NewError(KindTruncated, ErrTruncated, "")
+	case errors.Is(err, sse.ErrTooLong):
+		return OverLimit("an event is too long")
+	}
+	return NewError(KindNetwork, err, "")
+}
+
+// watched is a response body that is bounded in size and in silence.
+type watched struct {
+	r      io.Reader
+	left   int64
+	idle   time.Duration
+	timer  *time.Timer // cancels the request when it fires; nil for none
+	cancel context.CancelCauseFunc
+	closed bool
+}
+
+func (w *watched) Read(p []byte) (int, error) {
+	if w.left <= 0 {
+		return 0, OverLimit("it is too long")
+	}
+	if int64(len(p)) > w.left {
+		p = p[:w.left]
+	}
+	n, err := w.r.Read(p)
+	w.left -= int64(n)
+	if n > 0 && w.timer != nil && !w.closed {
+		w.timer.Reset(w.idle)
+	}
+	return n, err
+}
+
+const (
+	drainTime  = 25 * time.Millisecond
+	drainBytes = 4 << 10
+)
+
+// close ends the request. After a whole answer the body's end usually is there
+// already; reading it lets the connection be used again.
+func (w *watched) close(drain bool) {
+	if w.closed {
+		return
+	}
+	w.closed = true
+	if w.timer != nil && drain {
+		w.timer.Reset(drainTime)
+		_, _ = io.CopyN(io.Discard, w.r, drainBytes)
+	}
+	if w.timer != nil {
+		w.timer.Stop()
+	}
+	if w.cancel != nil {
+		w.cancel(nil)
+	}
+	if c, ok := w.r.(io.Closer); ok {
+		_ = c.Close()
+	}
+}

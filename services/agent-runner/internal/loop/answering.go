@@ -1,0 +1,362 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"signalbox.dev/pkg/id"
+	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
+	"signalbox.dev/services/agent-runner/internal/llm"
+	"signalbox.dev/services/agent-runner/internal/modelmsg"
+	"signalbox.dev/services/agent-runner/internal/preset"
+	"signalbox.dev/services/agent-runner/internal/prompt"
+	"signalbox.dev/services/agent-runner/internal/run"
+	"signalbox.dev/services/agent-runner/internal/runlog"
+	"signalbox.dev/services/agent-runner/internal/toolbox"
+)
+
+// answering is the work on one claim. It belongs to one goroutine, that of run.
+type answering struct {
+	*Loop
+	claim    *run.Claim
+	draining <-chan struct{}
+	mail     <-chan struct{}
+
+	log     *runlog.Writer
+	waiter  *toolbox.Waiter
+	dialect string
+	model   Model
+	preset  *preset.Preset
+	session run.Setting
+	tools   []*toolv1.Tool
+	history []run.Message
+	text    string // of the last step
+	paused  bool   // the provider paused in its last answer
+}
+
+// run works until the run has ended (nil), is parked (nil), or cannot go on here.
+func (a *answering) run(ctx context.Context) error {
+	if err := a.load(ctx); err != nil {
+		return err
+	}
+	last, err := a.Store.LastStep(ctx, a.claim)
+	if err != nil {
+		return err
+	}
+	tail, err := a.open(ctx, last)
+	if err != nil {
+		return err
+	}
+	defer a.log.Close()
+	a.waiter = a.Tools.Listen(a.claim.Run.ID)
+	defer a.waiter.Close()
+
+	stoppable, stop := a.watch(ctx)
+	defer stop()
+	if last != nil {
+		a.text = lastText(a.history)
+		a.paused = last.State == "complete" && last.FinishReason == pausedReason
+	}
+	if last != nil && last.State == "answered" {
+		ended, err := a.useTools(ctx, stoppable, last, resultsInLog(tail, last.Index), true)
+		if ended || err != nil {
+			return err
+		}
+	}
+	for {
+		ended, err := a.step(ctx, stoppable)
+		if ended || err != nil {
+			return err
+		}
+	}
+}
+
+// load reads what the run is about.
+func (a *answering) load(ctx context.Context) (err error) {
+	if a.history, a.session, err = a.Store.History(ctx, a.claim); err != nil {
+		return err
+	}
+	if a.preset, err = a.Presets.Get(a.session.Preset); err != nil {
+		// The preset was there when the session was made, in another version or place.
+		if a.preset, err = a.Presets.Get(preset.Default); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// open wins the run log and says what has to be said first.
+func (a *answering) open(ctx context.Context, last *run.OpenStep) (runlog.Tail, error) {
+	r := &a.claim.Run
+	stream, subj := run.LogSubject(a.cfg.Partitions, r.Workspace, r.Session)
+	asked := run.UserMessageEvent(r.UserMessage, r.CreatedBy, nil, r.CreatedAt)
+	for _, m := range a.history {
+		if m.ID == r.UserMessage {
+			asked = run.UserMessageEvent(m.ID, r.CreatedBy, m.Content, m.CreatedAt)
+		}
+	}
+	var held runlog.Tail
+	w, err := runlog.Open(ctx, runlog.Config{Bus: a.Bus, Log: a.Log, Stream: stream, Subject: subj, Claim: a.claim},
+		func(tail runlog.Tail) runlog.Opening {
+			held = tail
+			return opening(a.claim, asked, last, tail)
+		})
+	a.log = w
+	return held, err
+}
+
+// watch returns a context that ends when a person stops the run or its wall time
+// is over: the context of what may be interrupted. stop ends the watching.
+func (a *answering) watch(ctx context.Context) (stoppable context.Context, stop func()) {
+	end := func() {}
+	if d := a.claim.Run.Deadline; d != nil {
+		ctx, end = context.WithDeadlineCause(ctx, *d, errWallTime)
+	}
+	stoppable, cancel := context.WithCancelCause(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			select {
+			case <-stoppable.Done():
+				return
+			case <-a.mail:
+			}
+			mail, err := a.Store.ReadInbox(stoppable, a.claim, false)
+			switch {
+			case err != nil && stoppable.Err() == nil:
+				a.Log.WarnContext(ctx, "inbox not read; the next renewal tries again", "run", a.claim.Run.ID, "error", err)
+			case mail.Stop:
+				cancel(errStopped)
+			}
+		}
+	})
+	return stoppable, func() {
+		cancel(nil)
+		wg.Wait()
+		end()
+	}
+}
+
+// step goes from one step border to the next. ended means that there is nothing
+// more to do here: the run has ended, or is parked.
+func (a *answering) step(ctx, stoppable context.Context) (ended bool, err error) {
+	select {
+	case <-a.draining:
+		return true, a.park(ctx)
+	default:
+	}
+	mail, err := a.Store.ReadInbox(ctx, a.claim, true)
+	if err != nil {
+		return false, err
+	}
+	if mail.Stop {
+		return true, a.finish(ctx, run.End{State: run.Cancelled, FinishReason: reasonCancelled})
+	}
+	if err := a.welcome(ctx, mail.Joined); err != nil {
+		return false, err
+	}
+	if reason := a.spent(stoppable); reason != "" {
+		return true, a.finish(ctx, run.End{State: run.Done, FinishReason: reason})
+	}
+	index := a.claim.Run.Steps
+	res, err := a.ask(stoppable, index)
+	if err != nil {
+		return a.askFailed(ctx, stoppable, index, res, err)
+	}
+	return a.answered(ctx, stoppable, index, res)
+}
+
+// Finish reasons of our own, beside the model's.
+const (
+	reasonCancelled = "cancelled"
+	reasonMaxSteps  = "max-steps"
+	reasonMaxTime   = "max-time"
+	// pausedReason marks a step in which the provider paused; the next one goes on.
+	pausedReason = "pause"
+)
+
+// spent names the budget that is spent, if one is.
+func (a *answering) spent(stoppable context.Context) string {
+	limit := a.preset.MaxSteps
+	if a.session.MaxSteps != nil {
+		limit = *a.session.MaxSteps
+	}
+	switch {
+	case errors.Is(context.Cause(stoppable), errWallTime):
+		return reasonMaxTime
+	case a.claim.Run.Steps >= limit:
+		return reasonMaxSteps
+	}
+	return ""
+}
+
+// welcome tells viewers of steering messages that have just joined.
+func (a *answering) welcome(ctx context.Context, joined []run.Message) error {
+	for _, m := range joined {
+		a.history = append(a.history, m)
+		if err := a.log.Append(ctx, userMessage(m, a.claim.Run.CreatedBy)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *answering) park(ctx context.Context) error {
+	if err := a.log.Flush(ctx); err != nil {
+		return err
+	}
+	if err := a.Store.Park(ctx, a.claim); err != nil {
+		return err
+	}
+	a.Log.InfoContext(ctx, "run parked at a step border", "run", a.claim.Run.ID, "steps", a.claim.Run.Steps)
+	return nil
+}
+
+// answered commits a model's answer and, with it, either the run's end, or the
+// step, or the calls that have to be made before the step is complete.
+func (a *answering) answered(ctx, stoppable context.Context, index int, res *llm.Response) (ended bool, err error) {
+	answer := a.answer(index, res)
+	if err := a.log.Flush(ctx); err != nil {
+		return false, err
+	}
+	a.Metrics.answered(a.claim.Run.Provider, answer.Usage)
+	if len(answer.Calls) > 0 {
+		if err := a.Store.CommitAnswer(ctx, a.claim, answer, a.log.Next()+int64(len(answer.Calls))-1); err != nil {
+			return false, err
+		}
+		a.remember(answer)
+		for _, ev := range callsComplete(index, answer.Calls) {
+			if err := a.log.Append(ctx, ev); err != nil {
+				return false, err
+			}
+		}
+		return a.useTools(ctx, stoppable, &run.OpenStep{
+			Index: index, FinishReason: answer.FinishReason, InputTokens: answer.Usage.Input, OutputTokens: answer.Usage.Output, Calls: answer.Calls,
+		}, nil, false)
+	}
+	if !res.Paused {
+		a.text = modelmsg.PlainText(answer.Content)
+		err := a.finish(ctx, run.End{State: run.Done, FinishReason: answer.FinishReason, Answer: &answer, UnlessSteered: true})
+		if !errors.Is(err, run.ErrMoreToDo) {
+			return true, err
+		}
+	}
+	if err := a.Store.CompleteStep(ctx, a.claim, answer, a.log.Next()); err != nil {
+		return false, err
+	}
+	a.remember(answer)
+	a.paused = res.Paused
+	return false, a.log.Append(ctx, stepComplete(index, answer.Usage.Input, answer.Usage.Output, answer.FinishReason))
+}
+
+// answer turns a response into what is committed of it.
+func (a *answering) answer(index int, res *llm.Response) run.Answer {
+	answer := run.Answer{
+		Step: index, RawDialect: res.Raw.Dialect, Raw: res.Raw.Blocks, Model: a.claim.Run.Model, ResponseID: res.ID,
+		FinishReason: string(res.Finish), Usage: usageOf(res.Usage),
+	}
+	if string(res.Content) != "[]" {
+		answer.Content = res.Content
+	}
+	if res.Paused {
+		answer.FinishReason = pausedReason
+	}
+	now := time.Now()
+	for i, c := range res.ToolCalls {
+		answer.Calls = append(answer.Calls, a.plan(index, i, c, now))
+	}
+	return answer
+}
+
+// plan decides about one call: whom it goes to, until when, and whether at all.
+func (a *answering) plan(step, i int, c llm.ToolCall, now time.Time) run.Call {
+	call := run.Call{
+		Key:   id.Derive(a.claim.Run.ID.UUID, fmt.Sprint(step), fmt.Sprint(i), c.ID),
+		Index: i, ID: c.ID, Name: c.Name, Args: c.Args,
+		Effect: toolv1.Effect_EFFECT_UNSAFE, Deadline: now.Add(a.cfg.Queueing + a.cfg.ToolTime),
+	}
+	var tool *toolv1.Tool
+	for _, t := range a.tools {
+		if t.GetName() == c.Name && !prompt.IsProvider(t) {
+			tool = t
+		}
+	}
+	switch {
+	case tool == nil:
+		call.Outcome = refused("unknown_tool", "there is no tool %q here: use one of those you were given", c.Name)
+	case c.Invalid:
+		call.Outcome = refused("invalid_arguments", "the arguments are not a JSON object: write them again")
+	default:
+		call.Effect = tool.GetEffect()
+		if ms := tool.GetDeadlineMs(); ms > 0 {
+			call.Deadline = now.Add(a.cfg.Queueing + time.Duration(ms)*time.Millisecond)
+		}
+	}
+	return call
+}
+
+// remember adds to the conversation in memory what was committed.
+func (a *answering) remember(answer run.Answer) {
+	if answer.Content == nil {
+		return
+	}
+	a.text = modelmsg.PlainText(answer.Content)
+	a.history = append(a.history, run.Message{
+		Run: a.claim.Run.ID, Role: string(llm.Assistant), Content: answer.Content, RawDialect: &answer.RawDialect, Raw: answer.Raw,
+	})
+}
+
+// finish commits the end of the run and leaves its announcement to the outbox.
+func (a *answering) finish(ctx context.Context, e run.End) error {
+	if err := a.log.Flush(ctx); err != nil {
+		return err
+	}
+	r := &a.claim.Run
+	usage, steps := r.Usage(), r.Steps
+	if e.Answer != nil {
+		usage = usage.Add(e.Answer.Usage)
+		if !e.Answer.Interrupted {
+			steps = e.Answer.Step + 1
+			e.Events = append(e.Events, stepComplete(e.Answer.Step, e.Answer.Usage.Input, e.Answer.Usage.Output, e.Answer.FinishReason))
+		}
+	}
+	if e.Results != nil {
+		steps = e.Results.Step + 1
+	}
+	e.Text = a.text
+	if e.State == run.Failed {
+		e.Events = append(e.Events, failed(e.ErrorMessage, e.ErrorCode))
+	} else {
+		e.Events = append(e.Events, done(e.Text, usage, steps, e.FinishReason))
+	}
+	e.Events = a.log.Stamp(e.Events...)
+	_, e.Subject = run.LogSubject(a.cfg.Partitions, r.Workspace, r.Session)
+	if err := a.Store.Finish(ctx, a.claim, e); err != nil {
+		return err
+	}
+	reason := e.FinishReason
+	if e.State == run.Failed {
+		reason = "error"
+	}
+	a.Metrics.runs.WithLabelValues(reason).Inc()
+	a.Log.InfoContext(ctx, "run ended", "run", r.ID, "session", r.Session, "workspace", r.Workspace, "state", string(e.State),
+		"finish_reason", reason, "steps", steps, "tokens_in", usage.Input, "tokens_out", usage.Output, "epoch", r.Epoch, "error_code", e.ErrorCode)
+	return nil
+}
+
+func usageOf(u llm.Usage) run.Usage {
+	return run.Usage{Input: u.InputTokens, CacheRead: u.CacheRead, CacheWrite: u.CacheWrite, Output: u.OutputTokens, Reasoning: u.Reasoning}
+}
+
+// lastText returns the text of the conversation's last answer.
+func lastText(history []run.Message) string {
+	for i := len(history) - 1; i >= 0; i-- {
+		if history[i].Role == string(llm.Assistant) {
+			return modelmsg.PlainText(history[i].Content)
+		}
+	}
+	return ""
+}

@@ -1,0 +1,219 @@
+package loop
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"signalbox.dev/pkg/fault"
+	runv1 "signalbox.dev/proto/signalbox/run/v1"
+	"signalbox.dev/services/agent-runner/internal/llm"
+	"signalbox.dev/services/agent-runner/internal/modelmsg"
+	"signalbox.dev/services/agent-runner/internal/prompt"
+	"signalbox.dev/services/agent-runner/internal/run"
+)
+
+// ask calls the model until it has answered whole, or cannot. With an error the
+// response is what had arrived, if the run was stopped while it did.
+func (a *answering) ask(ctx context.Context, index int) (*llm.Response, error) {
+	if err := a.prepare(ctx); err != nil {
+		return nil, err
+	}
+	req := prompt.Build(prompt.Input{
+		Run: &a.claim.Run, Step: index, Dialect: a.dialect, Preset: a.preset, Session: a.session, Tools: a.tools,
+		Messages: a.history, Now: time.Now(), Continue: a.paused,
+	})
+	for try := 1; ; try++ {
+		res, streamed, err := a.call(ctx, index, req)
+		if err == nil {
+			return res, nil
+		}
+		if ctx.Err() != nil {
+			return res, context.Cause(ctx)
+		}
+		failure, ok := errors.AsType[*llm.Error](err)
+		if !ok || !failure.Retryable || try >= a.cfg.Tries || failure.RetryAfter > a.cfg.MaxRetryAfter {
+			return nil, err
+		}
+		a.Log.WarnContext(ctx, "model call failed; trying again", "run", a.claim.Run.ID, "step", index, "try", try, "error", err)
+		if streamed {
+			if err := a.void(ctx, index, res, failure); err != nil {
+				return nil, err
+			}
+		}
+		if err := a.backoff(ctx, try, failure.RetryAfter); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// prepare finds the provider and the tools, once for the claim.
+func (a *answering) prepare(ctx context.Context) (err error) {
+	if a.model != nil {
+		return nil
+	}
+	catalogue, err := a.Tools.Catalogue(ctx)
+	if err != nil {
+		return err
+	}
+	selected := a.session.Tools
+	if a.claim.Run.Tools != nil {
+		selected = a.claim.Run.Tools
+	}
+	a.tools = prompt.Tools(catalogue, selected, a.preset)
+	a.dialect, a.model, err = a.Models.For(ctx, a.claim.Run.Provider)
+	return err
+}
+
+// call makes one model call. streamed tells whether viewers have seen any of it.
+func (a *answering) call(ctx context.Context, index int, req *llm.Request) (res *llm.Response, streamed bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.StepTime)
+	defer cancel()
+	defer func() {
+		outcome := "ok"
+		if failure, ok := errors.AsType[*llm.Error](err); ok {
+			outcome = failure.Kind.String()
+		} else if err != nil {
+			outcome = "interrupted"
+		}
+		a.Metrics.modelCalls.WithLabelValues(a.claim.Run.Provider, outcome).Inc()
+	}()
+	start := time.Now()
+	stream, err := a.model.Stream(ctx, req)
+	if err != nil {
+		return nil, false, err
+	}
+	defer stream.Close()
+	for stream.Next() {
+		if !streamed {
+			a.Metrics.firstToken.Observe(time.Since(start).Seconds())
+		}
+		wrote, err := a.relay(ctx, index, stream.Event())
+		streamed = streamed || wrote
+		if err != nil {
+			return stream.Partial(), streamed, err
+		}
+	}
+	if err := stream.Err(); err != nil {
+		return stream.Partial(), streamed, err
+	}
+	return stream.Response(), streamed, nil
+}
+
+// relay puts a stream's event into the run log. Calls of our own tools are told
+// when they are committed; what the provider runs itself is told as it comes.
+func (a *answering) relay(ctx context.Context, index int, ev *llm.Event) (wrote bool, err error) {
+	event := &runv1.Event{StepIndex: int32(index)}
+	switch ev.Type {
+	case llm.TextDelta:
+		return true, a.log.Text(ctx, index, int32(ev.Index), string(ev.Text))
+	case llm.ReasoningDelta:
+		return true, a.log.Reasoning(ctx, index, int32(ev.Index), string(ev.Text))
+	case llm.ToolCallDelta:
+		return true, a.log.ToolDelta(ctx, index, ev.ID, ev.Name, string(ev.Text))
+	case llm.ToolCallStart:
+		event.Body = &runv1.Event_ToolCallStart{ToolCallStart: &runv1.ToolCallStart{ToolCallId: ev.ID, ToolName: ev.Name}}
+	case llm.ServerToolCall:
+		event.Body = &runv1.Event_ToolCallComplete{ToolCallComplete: &runv1.ToolCallComplete{
+			ToolCallId: ev.ID, ToolName: ev.Name, ArgsJson: string(ev.Args), ProviderExecuted: true,
+		}}
+	case llm.ServerToolResult:
+		event.Body = &runv1.Event_ToolResult{ToolResult: &runv1.ToolResult{
+			ToolCallId: ev.ID, ToolName: ev.Name, ResultJson: bounded(ev.Args), IsError: ev.IsError, ProviderExecuted: true,
+		}}
+	case llm.Source:
+		event.Body = &runv1.Event_Source{Source: &runv1.Source{Url: ev.URL, Title: ev.Title}}
+	default:
+		return false, nil
+	}
+	return true, a.log.Append(ctx, event)
+}
+
+// maxServerResult bounds what a viewer is sent of a provider's tool result; the
+// whole of it is in the message.
+const maxServerResult = 256 << 10
+
+func bounded(result json.RawMessage) string {
+	if len(result) > maxServerResult {
+		return `{"result":"too large to stream: it is in the message"}`
+	}
+	return string(result)
+}
+
+// void tells viewers that what the step has streamed so far comes again, and
+// notes what it cost.
+func (a *answering) void(ctx context.Context, index int, partial *llm.Response, failure *llm.Error) error {
+	if partial != nil {
+		if err := a.Store.AddWaste(ctx, a.claim, index, usageOf(partial.Usage)); err != nil {
+			return err
+		}
+	}
+	return a.log.Append(ctx, stepRetry(index, failure.Message))
+}
+
+// backoff waits before the next try: as long as the provider asks, or twice as
+// long as the last time, give or take a half.
+func (a *answering) backoff(ctx context.Context, try int, asked time.Duration) error {
+	wait := a.cfg.Backoff << (try - 1)
+	wait = wait/2 + rand.N(wait)
+	timer := time.NewTimer(max(wait, asked))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// askFailed ends a run whose model did not answer, or hands the failure up when
+// it is ours and may pass.
+func (a *answering) askFailed(ctx, stoppable context.Context, index int, partial *llm.Response, err error) (ended bool, _ error) {
+	if ctx.Err() != nil {
+		return false, context.Cause(ctx)
+	}
+	switch cause := context.Cause(stoppable); {
+	case errors.Is(cause, errStopped):
+		return true, a.cutShort(ctx, index, partial, run.Cancelled, reasonCancelled)
+	case errors.Is(cause, errWallTime):
+		return true, a.cutShort(ctx, index, partial, run.Done, reasonMaxTime)
+	}
+	if failure, ok := errors.AsType[*llm.Error](err); ok {
+		return true, a.finish(ctx, run.End{State: run.Failed, ErrorMessage: failure.Message, ErrorCode: code(failure)})
+	}
+	switch f := fault.From(err); f.Kind {
+	case fault.Internal, fault.Unavailable, fault.Deadline, fault.Cancelled:
+		return false, err // ours: the run is tried again
+	default:
+		return true, a.finish(ctx, run.End{State: run.Failed, ErrorMessage: f.Message, ErrorCode: f.Code})
+	}
+}
+
+// cutShort ends a run in the middle of an answer and keeps what was said.
+func (a *answering) cutShort(ctx context.Context, index int, partial *llm.Response, state run.State, reason string) error {
+	end := run.End{State: state, FinishReason: reason}
+	if partial != nil && string(partial.Content) != "[]" {
+		answer := a.answer(index, partial)
+		answer.Content = modelmsg.MarkCancelled(answer.Content)
+		answer.Interrupted, answer.FinishReason, answer.Calls = true, string(llm.FinishOther), nil
+		a.text = modelmsg.PlainText(answer.Content)
+		end.Answer = &answer
+	}
+	return a.finish(ctx, end)
+}
+
+// code is the machine-readable name of a model failure: MODEL_OVERLOADED.
+func code(e *llm.Error) string {
+	b := []byte("MODEL_" + e.Kind.String())
+	for i, c := range b {
+		switch {
+		case c == '-':
+			b[i] = '_'
+		case c >= 'a' && c <= 'z':
+			b[i] = c - 'a' + 'A'
+		}
+	}
+	return string(b)
+}

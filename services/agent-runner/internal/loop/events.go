@@ -1,0 +1,54 @@
+package loop
+
+import (
+	"signalbox.dev/pkg/id"
+	runv1 "signalbox.dev/proto/signalbox/run/v1"
+	"signalbox.dev/services/agent-runner/internal/run"
+)
+
+// The events of the run log, made in one place so that what is made again after a
+// crash is the same.
+
+func runStart(r *run.Run) *runv1.Event {
+	return &runv1.Event{Body: &runv1.Event_RunStart{RunStart: &runv1.RunStart{Provider: r.Provider, Model: r.Model}}}
+}
+
+func stepRetry(step int, reason string) *runv1.Event {
+	return &runv1.Event{StepIndex: int32(step), Body: &runv1.Event_StepRetry{StepRetry: &runv1.StepRetry{Reason: reason}}}
+}
+
+func stepComplete(step int, in, out int64, finish string) *runv1.Event {
+	return &runv1.Event{StepIndex: int32(step), Body: &runv1.Event_StepComplete{
+		StepComplete: &runv1.StepComplete{TokensIn: in, TokensOut: out, FinishReason: finish},
+	}}
+}
+
+func callsComplete(step int, calls []run.Call) []*runv1.Event {
+	out := make([]*runv1.Event, len(calls))
+	for i, c := range calls {
+		out[i] = &runv1.Event{StepIndex: int32(step), Body: &runv1.Event_ToolCallComplete{
+			ToolCallComplete: &runv1.ToolCallComplete{ToolCallId: c.ID, ToolName: c.Name, ArgsJson: string(c.Args)},
+		}}
+	}
+	return out
+}
+
+func toolResult(step int, c *run.Call, o *run.Outcome) *runv1.Event {
+	return &runv1.Event{StepIndex: int32(step), Body: &runv1.Event_ToolResult{
+		ToolResult: &runv1.ToolResult{ToolCallId: c.ID, ToolName: c.Name, ResultJson: string(o.Result), IsError: o.IsError()},
+	}}
+}
+
+func done(text string, usage run.Usage, steps int, finish string) *runv1.Event {
+	return &runv1.Event{Body: &runv1.Event_Done{Done: &runv1.Done{
+		Text: text, TotalTokensIn: usage.Input, TotalTokensOut: usage.Output, Steps: int32(steps), FinishReason: finish,
+	}}}
+}
+
+func failed(message, code string) *runv1.Event {
+	return &runv1.Event{Body: &runv1.Event_Error{Error: &runv1.Error{Message: message, Code: code}}}
+}
+
+func userMessage(m run.Message, by id.Member) *runv1.Event {
+	return &runv1.Event{Body: run.UserMessageEvent(m.ID, by, m.Content, m.CreatedAt)}
+}

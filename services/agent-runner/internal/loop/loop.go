@@ -1,0 +1,152 @@
+// Package loop answers user messages: it takes runs from the work queue and works
+// on each until it ends.
+//
+// # One run
+//
+//	claim → open the run log → ┌ border: drain? stop? steering? step limit? time?
+//	                           │ model call, streamed into the log
+//	                           │ flush the log, commit the answer and its tool calls
+//	                           │ wait for the tools, commit their results
+//	                           └ …until the model asks for no tool
+//	      → commit the end → ack
+//
+// A run is one goroutine, the work queue's handler; it owns everything of the run
+// but the lease, which the keeper renews for all runs of the process, and the stop,
+// which a watcher goroutine (waited for) turns into a cancelled context.
+//
+// # What if it dies here
+//
+// During the model call: nothing of the step is committed; whoever claims the run
+// says step-retry and calls again. After the answer's commit: the calls are in the
+// ledger and in the outbox; whoever claims the run waits for their outcomes, which
+// the executors record under the same keys. After the results' commit, or a
+// completed step: the next step. After the end's commit: the outbox says the end,
+// and the redelivered work finds nothing to do. A runner that lost its claim
+// without dying finds out at its next write, and stops (run.ErrFenced).
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"signalbox.dev/pkg/bus"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	runv1 "signalbox.dev/proto/signalbox/run/v1"
+	"signalbox.dev/services/agent-runner/internal/llm"
+	"signalbox.dev/services/agent-runner/internal/preset"
+	"signalbox.dev/services/agent-runner/internal/run"
+	"signalbox.dev/services/agent-runner/internal/toolbox"
+)
+
+// Model calls one provider.
+type Model interface {
+	Stream(ctx context.Context, req *llm.Request) (*llm.Stream, error)
+}
+
+// Models finds the way to a provider: its dialect and the model client for it. The
+// context carries the run's identity.
+type Models interface {
+	For(ctx context.Context, provider string) (dialect string, m Model, err error)
+}
+
+// Config are the loop's limits.
+type Config struct {
+	// Tries is how often a model call is made before the run fails.
+	Tries int
+	// Backoff is the wait after the first failed call; it doubles with each.
+	Backoff time.Duration
+	// MaxRetryAfter is the longest wait that a provider may ask for; when it asks
+	// for more, the run fails at once and says so.
+	MaxRetryAfter time.Duration
+	// StepTime bounds one model call.
+	StepTime time.Duration
+	// ToolTime is the deadline of a tool that names none.
+	ToolTime time.Duration
+	// Queueing is how long a call may wait for an executor before its own time begins.
+	Queueing time.Duration
+	// Partitions of the run log.
+	Partitions int
+}
+
+// Deps are what the loop works with.
+type Deps struct {
+	Store   *run.Store
+	Bus     *bus.Bus
+	Tools   *toolbox.Toolbox
+	Presets *preset.Set
+	Models  Models
+	Keeper  *Keeper
+	Metrics *Metrics
+	Log     *slog.Logger
+}
+
+// Loop works on runs. Handle may be called from many goroutines.
+type Loop struct {
+	cfg Config
+	Deps
+}
+
+// New returns a loop.
+func New(cfg Config, deps Deps) *Loop { return &Loop{cfg, deps} }
+
+// The causes for which a run's work is interrupted.
+var (
+	errStopped  = errors.New("a person stopped the run")
+	errWallTime = errors.New("the run's time is over")
+)
+
+// Handle is the work queue's handler: it works on the run until it ends, is parked,
+// or is lost to another runner.
+func (l *Loop) Handle(ctx context.Context, d *bus.Delivery) error {
+	work, err := bus.Decode[*runv1.Work](&d.Message)
+	if err != nil {
+		return err
+	}
+	ws, session, runID, err := ids(work)
+	if err != nil {
+		return bus.Terminal(err)
+	}
+	claim, err := l.Store.Claim(ctx, ws, session, runID)
+	if errors.Is(err, run.ErrNotClaimable) {
+		return nil // ended, taken, or not its turn: its end wakes the next, the sweeper wakes the lost
+	}
+	if err != nil {
+		return err
+	}
+	start := time.Now()
+	err = l.work(ctx, claim, d.Draining())
+	l.Metrics.worked(err, time.Since(start))
+	if errors.Is(err, run.ErrFenced) {
+		l.Log.InfoContext(ctx, "run left to another runner", "run", runID, "epoch", claim.Run.Epoch)
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("run %s: %w", runID, err)
+	}
+	return nil
+}
+
+func ids(w *runv1.Work) (ws id.Workspace, session id.Session, r id.Run, err error) {
+	ws, err1 := id.Parse[id.Workspace](w.GetWorkspaceId())
+	session, err2 := id.Parse[id.Session](w.GetSessionId())
+	r, err3 := id.Parse[id.Run](w.GetRunId())
+	return ws, session, r, errors.Join(err1, err2, err3)
+}
+
+// work is one claim's life. ctx ends when the process must let go at once; the
+// run's own context ends also with a stop, the wall time, or the loss of the claim.
+func (l *Loop) work(ctx context.Context, claim *run.Claim, draining <-chan struct{}) error {
+	actor, err := claim.Run.Actor()
+	if err != nil {
+		return bus.Terminal(err)
+	}
+	ctx = identity.With(ctx, actor)
+	held, release := l.Keeper.hold(ctx, claim.Lease())
+	defer release()
+	a := &answering{Loop: l, claim: claim, draining: draining, mail: held.mail}
+	return a.run(held.ctx)
+}

@@ -1,0 +1,59 @@
+package loop
+
+import (
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"signalbox.dev/services/agent-runner/internal/run"
+)
+
+// Metrics are the loop's numbers for operators.
+type Metrics struct {
+	claims     *prometheus.CounterVec
+	claimTime  prometheus.Histogram
+	runs       *prometheus.CounterVec
+	steps      prometheus.Counter
+	firstToken prometheus.Histogram
+	modelCalls *prometheus.CounterVec
+	tokens     *prometheus.CounterVec
+	toolCalls  *prometheus.CounterVec
+}
+
+// NewMetrics registers with reg.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	m := &Metrics{
+		claims:     prometheus.NewCounterVec(prometheus.CounterOpts{Name: "signalbox_run_claims_total", Help: "Claims of runs by how they were left: ended, fenced, failed."}, []string{"left"}),
+		claimTime:  prometheus.NewHistogram(prometheus.HistogramOpts{Name: "signalbox_run_claim_seconds", Help: "Time from claim to leaving the run.", Buckets: prometheus.ExponentialBuckets(0.05, 3, 9)}),
+		runs:       prometheus.NewCounterVec(prometheus.CounterOpts{Name: "signalbox_runs_total", Help: "Runs that ended, by finish reason."}, []string{"finish_reason"}),
+		steps:      prometheus.NewCounter(prometheus.CounterOpts{Name: "signalbox_steps_total", Help: "Steps that were committed."}),
+		firstToken: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "signalbox_model_first_event_seconds", Help: "Time from calling the model to its first event.", Buckets: prometheus.ExponentialBuckets(0.005, 2, 14)}),
+		modelCalls: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "signalbox_model_calls_total", Help: "Model calls by provider and outcome."}, []string{"provider", "outcome"}),
+		tokens:     prometheus.NewCounterVec(prometheus.CounterOpts{Name: "signalbox_tokens_total", Help: "Tokens by provider and kind."}, []string{"provider", "kind"}),
+		toolCalls:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "signalbox_run_tool_calls_total", Help: "Tool calls of runs by outcome."}, []string{"outcome"}),
+	}
+	reg.MustRegister(m.claims, m.claimTime, m.runs, m.steps, m.firstToken, m.modelCalls, m.tokens, m.toolCalls)
+	return m
+}
+
+func (m *Metrics) worked(err error, d time.Duration) {
+	left := "done"
+	switch {
+	case errors.Is(err, run.ErrFenced):
+		left = "fenced"
+	case err != nil:
+		left = "failed"
+	}
+	m.claims.WithLabelValues(left).Inc()
+	m.claimTime.Observe(d.Seconds())
+}
+
+func (m *Metrics) answered(provider string, u run.Usage) {
+	m.steps.Inc()
+	for kind, n := range map[string]int64{
+		"input": u.Input, "cache_read": u.CacheRead, "cache_write": u.CacheWrite, "output": u.Output, "reasoning": u.Reasoning,
+	} {
+		m.tokens.WithLabelValues(provider, kind).Add(float64(max(n, 0)))
+	}
+}

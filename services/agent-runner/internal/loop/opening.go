@@ -1,0 +1,57 @@
+package loop
+
+import (
+	runv1 "signalbox.dev/proto/signalbox/run/v1"
+	"signalbox.dev/services/agent-runner/internal/run"
+	"signalbox.dev/services/agent-runner/internal/runlog"
+)
+
+// opening decides what a claim says first, from what is committed and from what
+// the log holds.
+//
+// Committed is everything up to event number run.LastEvent. The log may lack a
+// tail of that, whose events are made again from the rows under their numbers.
+// What the log holds beyond it was streamed by a step that is now void (a
+// step-retry says so), or is the results of a committed answer's tools.
+func opening(c *run.Claim, asked *runv1.Event_UserMessage, last *run.OpenStep, tail runlog.Tail) runlog.Opening {
+	r := &c.Run
+	if c.First {
+		return runlog.Opening{Events: []*runv1.Event{{Body: asked}, runStart(r)}}
+	}
+	o := runlog.Opening{From: max(tail.Number, r.LastEvent) + 1}
+	announced := announcement(r, asked, last)
+	first := r.LastEvent - int64(len(announced)) + 1 // the number of announced[0]
+	if missing := tail.Number + 1; missing >= first && missing <= r.LastEvent {
+		o.From = missing
+		o.Events = announced[missing-first:]
+	}
+	o.Events = append(o.Events, runStart(r))
+	if tail.Number > r.LastEvent && (last == nil || last.State == "complete") {
+		o.Events = append(o.Events, stepRetry(r.Steps, "the runner was lost: this step begins again"))
+	}
+	return o
+}
+
+// announcement returns the events of the last commit, the last of which is number
+// run.LastEvent.
+func announcement(r *run.Run, asked *runv1.Event_UserMessage, last *run.OpenStep) []*runv1.Event {
+	switch {
+	case last == nil:
+		return []*runv1.Event{{Body: asked}, runStart(r)}
+	case last.State == "complete":
+		return []*runv1.Event{stepComplete(last.Index, last.InputTokens, last.OutputTokens, last.FinishReason)}
+	default:
+		return callsComplete(last.Index, last.Calls)
+	}
+}
+
+// resultsInLog returns the ids of the calls of a step whose results the log holds.
+func resultsInLog(tail runlog.Tail, step int) map[string]bool {
+	seen := map[string]bool{}
+	for _, ev := range tail.Events {
+		if b, ok := ev.GetBody().(*runv1.Event_ToolResult); ok && int(ev.GetStepIndex()) == step && !b.ToolResult.GetProviderExecuted() {
+			seen[b.ToolResult.GetToolCallId()] = true
+		}
+	}
+	return seen
+}

@@ -1,0 +1,154 @@
+package modelmsg
+
+import (
+	"encoding/json"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"signalbox.dev/services/agent-runner/internal/llm/jscan"
+)
+
+const (
+	titleRunes = 80
+	untitled   = "Untitled"
+)
+
+// PlainText returns what content says: its text parts, joined as they are, because
+// providers split one answer into several parts. Reasoning, files and tools are left
+// out; content that cannot be read gives an empty string.
+func PlainText(content json.RawMessage) string {
+	parts, err := Parse(content)
+	if err != nil {
+		return ""
+	}
+	var b strings.Builder
+	for i := range parts {
+		if parts[i].Type == Text {
+			b.WriteString(parts[i].Text)
+		}
+	}
+	return b.String()
+}
+
+// Title returns a title made from a user message: the first line that says
+// something, at most 80 runes, cut between words; else the name of the first file;
+// else "Untitled".
+func Title(content json.RawMessage) string {
+	parts, err := Parse(content)
+	if err != nil {
+		return untitled
+	}
+	for i := range parts {
+		if parts[i].Type != Text {
+			continue
+		}
+		for line := range strings.Lines(parts[i].Text) {
+			if t := titleLine(line); t != "" {
+				return t
+			}
+		}
+	}
+	for i := range parts {
+		if parts[i].Type == File {
+			if t := titleLine(parts[i].Filename); t != "" {
+				return t
+			}
+		}
+	}
+	return untitled
+}
+
+// titleLine returns one line as a title, empty where it has no letter or digit.
+func titleLine(line string) string {
+	line = strings.Map(func(r rune) rune {
+		switch {
+		case unicode.IsSpace(r):
+			return ' '
+		case unicode.IsControl(r), unicode.Is(unicode.Cf, r) && r != '\u200d', r == utf8.RuneError:
+			return -1
+		}
+		return r
+	}, line)
+	line = strings.Join(strings.Fields(strings.TrimLeft(line, "#>*- ")), " ")
+	if !strings.ContainsFunc(line, func(r rune) bool { return unicode.IsPrint(r) && r != ' ' }) {
+		return ""
+	}
+	if utf8.RuneCountInString(line) <= titleRunes {
+		return line
+	}
+	runes := []rune(line)[:titleRunes] // one more than is kept: a space there is a border
+	cut := strings.LastIndexByte(string(runes), ' ')
+	if short := string(runes[:titleRunes-1]); cut < len(short)/2 {
+		return short + "…"
+	}
+	return strings.TrimRight(string(runes)[:cut], " ,;:.-") + "…"
+}
+
+// MarkCancelled returns assistant content with the mark of an answer that was cut
+// short: `"signalbox":{"cancelled":true}` among the provider options of the last
+// text part, or of an empty text part where there is none. Content that is already
+// marked, or cannot be read, comes back as it is.
+func MarkCancelled(content json.RawMessage) json.RawMessage {
+	parts, err := Parse(content)
+	if err != nil || jscan.KindOf(content) != jscan.Array || Cancelled(content) {
+		return content
+	}
+	last := len(parts) - 1
+	for last >= 0 && parts[last].Type != Text {
+		last--
+	}
+	out := []byte{'['}
+	for i := range parts {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		if i == last {
+			out = appendMarked(out, parts[i].Text, parts[i].ProviderOptions)
+		} else {
+			out = append(out, parts[i].Raw...)
+		}
+	}
+	if last < 0 {
+		if len(parts) > 0 {
+			out = append(out, ',')
+		}
+		out = appendMarked(out, "", nil)
+	}
+	return append(out, ']')
+}
+
+func appendMarked(dst []byte, text string, options json.RawMessage) []byte {
+	dst = append(dst, `{"type":"text","text":`...)
+	dst = jscan.AppendString(dst, text)
+	dst = append(dst, `,"providerOptions":{"signalbox":{"cancelled":true}`...)
+	r := jscan.NewReader(options)
+	if len(options) > 0 && r.Object() {
+		for key, ok := r.Key(); ok; key, ok = r.Key() {
+			value := r.Skip()
+			if string(key) == "signalbox" || value == nil {
+				continue
+			}
+			dst = append(dst, ',')
+			dst = jscan.AppendString(dst, key)
+			dst = append(dst, ':')
+			dst = append(dst, value...)
+		}
+	}
+	return append(dst, "}}"...)
+}
+
+// Cancelled reports whether content has the mark of MarkCancelled.
+func Cancelled(content json.RawMessage) bool {
+	parts, err := Parse(content)
+	if err != nil {
+		return false
+	}
+	for i := range parts {
+		mark := jscan.Member(parts[i].ProviderOptions, "signalbox")
+		if string(jscan.Member(mark, "cancelled")) == "true" {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,203 @@
+// Package outbox says things on the bus if, and only if, a transaction
+// committed: the transaction writes rows with Add, and the publisher of any
+// replica says them afterwards, in the order of their ids.
+//
+// States of a row: written → published → deleted. It dies here: after a crash
+// between publish and delete the row is published again, under the same message
+// id, which the stream drops or, after its window, readers do (a work message
+// for a run that is taken, an event whose number was seen). One publisher works
+// at a time in the whole cluster, behind an advisory lock, so that rows of one
+// transaction reach a subject in their order.
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"go.opentelemetry.io/otel/propagation"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+
+	"signalbox.dev/pkg/bus"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/pg"
+)
+
+// Message is one thing to say on a durable subject.
+type Message struct {
+	Workspace id.Workspace
+	Subject   string
+	// ID makes a second publication harmless.
+	ID   string
+	Body proto.Message
+}
+
+// Add writes messages in the caller's transaction. Call Outbox.Poke after it committed.
+func Add(ctx context.Context, tx pgx.Tx, messages ...Message) error {
+	carrier := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(ctx, carrier)
+	batch := &pgx.Batch{}
+	for _, m := range messages {
+		payload, err := proto.Marshal(m.Body)
+		if err != nil {
+			return fmt.Errorf("encode %s for the outbox: %w", m.ID, err)
+		}
+		batch.Queue(`
+			INSERT INTO outbox (workspace_id, subject, message_id, schema, payload, trace)
+			VALUES (@workspace, @subject, @id, @schema, @payload, @trace)`,
+			pgx.NamedArgs{
+				"workspace": m.Workspace, "subject": m.Subject, "id": m.ID,
+				"schema": string(m.Body.ProtoReflect().Descriptor().FullName()), "payload": payload,
+				"trace": carrier.Get("traceparent"),
+			})
+	}
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+		return fmt.Errorf("write to the outbox: %w", err)
+	}
+	return nil
+}
+
+const (
+	batchSize = 64
+	// lookAnyway finds rows of replicas that died before they could publish.
+	lookAnyway = time.Second
+	// publishTimeout bounds a batch, and so how long the lock is held.
+	publishTimeout = 10 * time.Second
+	// lock is the advisory lock's number; arbitrary, and never to be changed.
+	lock = 0x6f75_7462_6f78
+)
+
+// Outbox publishes rows. Run is its only goroutine.
+type Outbox struct {
+	db   *pg.DB
+	bus  *bus.Bus
+	log  *slog.Logger
+	poke chan struct{}
+}
+
+// New returns an outbox; nothing is published until Run.
+func New(db *pg.DB, b *bus.Bus, log *slog.Logger) *Outbox {
+	return &Outbox{db: db, bus: b, log: log, poke: make(chan struct{}, 1)}
+}
+
+// Poke tells the publisher that a transaction with rows has committed. It never blocks.
+func (o *Outbox) Poke() {
+	select {
+	case o.poke <- struct{}{}:
+	default: // it is going to look anyway
+	}
+}
+
+// Run publishes until ctx is done, and then once more what there is.
+func (o *Outbox) Run(ctx context.Context) error {
+	tick := time.NewTicker(lookAnyway)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), publishTimeout)
+			defer cancel()
+			o.drain(last)
+			return nil
+		case <-o.poke:
+		case <-tick.C:
+		}
+		o.drain(ctx)
+	}
+}
+
+func (o *Outbox) drain(ctx context.Context) {
+	for {
+		n, err := o.publish(ctx)
+		if err != nil && ctx.Err() == nil {
+			o.log.WarnContext(ctx, "outbox waits", "error", err)
+		}
+		if err != nil || n < batchSize {
+			return
+		}
+	}
+}
+
+type row struct {
+	ID        int64
+	Subject   string
+	MessageID string
+	Schema    string
+	Payload   []byte
+	Trace     string
+}
+
+// publish says one batch and returns how many rows there were. What was said
+// before an error is deleted; the rest waits.
+func (o *Outbox) publish(ctx context.Context) (n int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
+	defer cancel()
+	var failed error
+	// AsSystem: the outbox carries the messages of all workspaces.
+	err = o.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1)`, int64(lock)); err != nil {
+			return fmt.Errorf("wait for the outbox lock: %w", err)
+		}
+		rows, err := tx.Query(ctx, `
+			SELECT id, subject, message_id, schema, payload, trace
+			FROM outbox ORDER BY id LIMIT $1`, batchSize)
+		if err != nil {
+			return fmt.Errorf("read the outbox: %w", err)
+		}
+		batch, err := pgx.CollectRows(rows, pgx.RowToStructByName[row])
+		if err != nil {
+			return fmt.Errorf("read the outbox: %w", err)
+		}
+		n = len(batch)
+		var said []int64
+		for _, r := range batch {
+			if failed = o.say(ctx, r); failed != nil {
+				break
+			}
+			said = append(said, r.ID)
+		}
+		if len(said) == 0 {
+			return nil
+		}
+		if _, err := tx.Exec(ctx, `DELETE FROM outbox WHERE id = ANY ($1)`, said); err != nil {
+			return fmt.Errorf("empty the outbox: %w", err)
+		}
+		return nil
+	})
+	return n, errors.Join(err, failed)
+}
+
+func (o *Outbox) say(ctx context.Context, r row) error {
+	body, err := decode(r)
+	if err != nil {
+		// Nobody will ever be able to say this: a row of a newer version is
+		// published by the replica that knows its schema.
+		return err
+	}
+	if r.Trace != "" {
+		ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": r.Trace})
+	}
+	_, err = o.bus.Publish(ctx, r.Subject, r.MessageID, body)
+	if errors.Is(err, bus.ErrTooLarge) {
+		o.log.ErrorContext(ctx, "message dropped from the outbox", "subject", r.Subject, "message", r.MessageID, "error", err)
+		return nil
+	}
+	return err
+}
+
+func decode(r row) (proto.Message, error) {
+	t, err := protoregistry.GlobalTypes.FindMessageByName(protoreflect.FullName(r.Schema))
+	if err != nil {
+		return nil, fmt.Errorf("outbox row %d has the unknown schema %s: %w", r.ID, r.Schema, err)
+	}
+	m := t.New().Interface()
+	if err := proto.Unmarshal(r.Payload, m); err != nil {
+		return nil, fmt.Errorf("outbox row %d: %w", r.ID, err)
+	}
+	return m, nil
+}

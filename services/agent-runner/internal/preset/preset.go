@@ -1,0 +1,120 @@
+// Package preset is what kinds of agents there are, as data: each file in presets
+// is one agent's name, prompt, limits and tools.
+package preset
+
+import (
+	"embed"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+
+	"signalbox.dev/pkg/fault"
+)
+
+// Default is the preset of a session that names none.
+const Default = "workspace"
+
+// Preset is a kind of agent.
+type Preset struct {
+	Name string `yaml:"name"`
+	// Prompt parts open the system prompt, in order.
+	Prompt []string `yaml:"prompt"`
+	// MaxSteps is how many model calls a run may make, 1 to 50.
+	MaxSteps int `yaml:"max_steps"`
+	// MaxOutputTokens of one model call; 0 leaves it to the provider.
+	MaxOutputTokens int `yaml:"max_output_tokens"`
+	// Tools are names, or prefixes that end in *.
+	Tools []string `yaml:"tools"`
+}
+
+// Enables reports whether the preset's tools include name.
+func (p *Preset) Enables(name string) bool {
+	return slices.ContainsFunc(p.Tools, func(pattern string) bool {
+		if prefix, ok := strings.CutSuffix(pattern, "*"); ok {
+			return strings.HasPrefix(name, prefix)
+		}
+		return pattern == name
+	})
+}
+
+// Set is the presets by name.
+type Set struct{ byName map[string]*Preset }
+
+//go:embed presets/*.yaml
+var builtin embed.FS
+
+// Builtin returns the presets that ship with the product.
+func Builtin() (*Set, error) {
+	sub, err := fs.Sub(builtin, "presets")
+	if err != nil {
+		return nil, err
+	}
+	return Load(sub)
+}
+
+// Load reads every .yaml file of a folder. Unknown fields, missing ones and values
+// out of range are errors that name the file.
+func Load(dir fs.FS) (*Set, error) {
+	files, err := fs.Glob(dir, "*.yaml")
+	if err != nil {
+		return nil, fmt.Errorf("list presets: %w", err)
+	}
+	s := &Set{byName: map[string]*Preset{}}
+	for _, file := range files {
+		p, err := read(dir, file)
+		if err != nil {
+			return nil, fmt.Errorf("preset %s: %w", file, err)
+		}
+		s.byName[p.Name] = p
+	}
+	if s.byName[Default] == nil {
+		return nil, fmt.Errorf("there is no preset %q", Default)
+	}
+	return s, nil
+}
+
+func read(dir fs.FS, file string) (*Preset, error) {
+	b, err := fs.ReadFile(dir, file)
+	if err != nil {
+		return nil, err
+	}
+	p := &Preset{}
+	if err := yaml.UnmarshalWithOptions(b, p, yaml.Strict()); err != nil {
+		return nil, err
+	}
+	switch {
+	case p.Name == "" || p.Name != strings.TrimSuffix(path.Base(file), ".yaml"):
+		return nil, fmt.Errorf("name is %q: it must be the file's name", p.Name)
+	case p.MaxSteps < 1 || p.MaxSteps > 50:
+		return nil, fmt.Errorf("max_steps is %d: it must be 1 to 50", p.MaxSteps)
+	case p.MaxOutputTokens < 0:
+		return nil, fmt.Errorf("max_output_tokens is %d: it must not be negative", p.MaxOutputTokens)
+	}
+	return p, nil
+}
+
+// Get returns the preset of that name; the empty name is Default's.
+func (s *Set) Get(name string) (*Preset, error) {
+	if name == "" {
+		name = Default
+	}
+	p, ok := s.byName[name]
+	if !ok {
+		return nil, fault.New(fault.Invalid, "preset %q is not known: use one of %s", name, strings.Join(s.Names(), ", "))
+	}
+	return p, nil
+}
+
+// Names returns the presets' names in order.
+func (s *Set) Names() []string {
+	var names []string
+	for n := range s.byName {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	return names
+}

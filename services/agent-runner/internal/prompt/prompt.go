@@ -1,0 +1,130 @@
+// Package prompt puts together what a model is asked: the system prompt, the
+// conversation, and the tools.
+package prompt
+
+import (
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
+	"signalbox.dev/services/agent-runner/internal/llm"
+	"signalbox.dev/services/agent-runner/internal/preset"
+	"signalbox.dev/services/agent-runner/internal/run"
+)
+
+// Tools returns the tools that are enabled: those that the run, else its session,
+// else the preset selects, and those that always are.
+func Tools(catalogue []*toolv1.Tool, selected []string, p *preset.Preset) []*toolv1.Tool {
+	var enabled []*toolv1.Tool
+	for _, t := range catalogue {
+		chosen := p.Enables(t.GetName())
+		if selected != nil {
+			chosen = slices.Contains(selected, t.GetName())
+		}
+		if chosen || t.GetAlways() {
+			enabled = append(enabled, t)
+		}
+	}
+	return enabled
+}
+
+// providerTools are the definitions of tools that a provider runs itself, by
+// dialect and name. They go out as they are.
+var providerTools = map[string]map[string]json.RawMessage{
+	"anthropic": {"web_search": json.RawMessage(`{"type":"web_search_20250305","name":"web_search","max_uses":8}`)},
+}
+
+// ProviderTool reports whether a tool of source "provider" exists in a dialect.
+func ProviderTool(dialect, name string) bool { return providerTools[dialect][name] != nil }
+
+const providerSource = "provider"
+
+// IsProvider reports whether a tool is run by the model's provider.
+func IsProvider(t *toolv1.Tool) bool { return t.GetSource() == providerSource }
+
+// Input is what a request is made of.
+type Input struct {
+	Run      *run.Run
+	Step     int
+	Dialect  string
+	Preset   *preset.Preset
+	Session  run.Setting
+	Tools    []*toolv1.Tool
+	Messages []run.Message
+	// Now gives the date that the model is told.
+	Now time.Time
+	// Continue says that the provider paused in its last answer.
+	Continue bool
+}
+
+// Build returns the request for a run's next step.
+func Build(in Input) *llm.Request {
+	req := &llm.Request{
+		Model:           in.Run.Model,
+		System:          system(in),
+		MaxOutputTokens: in.Preset.MaxOutputTokens,
+		Continue:        in.Continue,
+		Meta: llm.Meta{
+			User:    in.Run.CreatedBy.String(),
+			Session: in.Run.Session.String(),
+			IDSeed:  in.Run.ID.String() + "/" + strconv.Itoa(in.Step),
+		},
+	}
+	for _, t := range in.Tools {
+		if IsProvider(t) {
+			if def := providerTools[in.Dialect][t.GetName()]; def != nil {
+				req.Tools = append(req.Tools, llm.ToolDef{Name: t.GetName(), Provider: in.Dialect, Definition: def})
+			}
+			continue
+		}
+		req.Tools = append(req.Tools, llm.ToolDef{Name: t.GetName(), Description: t.GetDescription(), Schema: json.RawMessage(t.GetInputSchemaJson())})
+	}
+	for _, m := range in.Messages {
+		msg := llm.Message{Role: llm.Role(m.Role), Content: m.Content}
+		if m.RawDialect != nil && len(m.Raw) > 0 {
+			msg.Raw = llm.Raw{Dialect: *m.RawDialect, Blocks: m.Raw}
+		}
+		req.Messages = append(req.Messages, msg)
+	}
+	return req
+}
+
+// system returns what stays the same first, so that the provider's prompt cache
+// reaches as far as it can; the date changes once a day.
+func system(in Input) []llm.SystemBlock {
+	parts := slices.Clone(in.Preset.Prompt)
+	if g := guidance(in.Tools); g != "" {
+		parts = append(parts, g)
+	}
+	if s := strings.TrimSpace(in.Session.SystemPrompt); s != "" {
+		parts = append(parts, s)
+	}
+	return []llm.SystemBlock{
+		{Text: strings.Join(parts, "\n\n"), Cache: true},
+		{Text: "Today is " + date(in.Now, in.Run.Timezone) + "."},
+	}
+}
+
+func guidance(tools []*toolv1.Tool) string {
+	var lines []string
+	for _, t := range tools {
+		if g := strings.TrimSpace(t.GetGuidance()); g != "" && !slices.Contains(lines, g) {
+			lines = append(lines, g)
+		}
+	}
+	if len(lines) == 0 {
+		return ""
+	}
+	return "How to use your tools:\n" + strings.Join(lines, "\n")
+}
+
+func date(now time.Time, zone string) string {
+	loc, err := time.LoadLocation(zone)
+	if err != nil {
+		loc = time.UTC // a name that this machine does not know
+	}
+	return now.In(loc).Format("Monday, 2 January 2006")
+}

@@ -1,0 +1,192 @@
+package run
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/pg"
+)
+
+// Claim is a run in the hands of this runner.
+type Claim struct {
+	Run Run
+	// First is true for the run's first claim: nothing of it is in the log yet.
+	First bool
+}
+
+func (c *Claim) key() pgx.NamedArgs {
+	return pgx.NamedArgs{"workspace": c.Run.Workspace, "session": c.Run.Session, "run": c.Run.ID, "epoch": c.Run.Epoch}
+}
+
+// Lease is what Renew needs of a claim.
+type Lease struct {
+	Run   id.Run
+	Epoch int64
+}
+
+// Lease returns the claim's lease.
+func (c *Claim) Lease() Lease { return Lease{c.Run.ID, c.Run.Epoch} }
+
+// Claim takes a run: a queued one whose turn it is, or a running one whose lease
+// ran out. It returns ErrNotClaimable when there is nothing to do.
+func (s *Store) Claim(ctx context.Context, ws id.Workspace, session id.Session, run id.Run) (*Claim, error) {
+	var c *Claim
+	err := s.db.InWorkspace(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
+		var one int
+		err := tx.QueryRow(ctx, `SELECT 1 FROM sessions WHERE workspace_id = $1 AND id = $2 FOR UPDATE`, ws, session).Scan(&one)
+		if pg.NoRows(err) {
+			return ErrNotClaimable
+		}
+		if err != nil {
+			return fmt.Errorf("lock session: %w", err)
+		}
+		rows, err := tx.Query(ctx, `
+			UPDATE runs r SET
+				state = 'running', epoch = epoch + 1, runner = @runner,
+				lease_until = clock_timestamp() + @lease,
+				last_event = greatest(last_event, 1),
+				started_at = coalesce(started_at, clock_timestamp()),
+				deadline = coalesce(deadline, clock_timestamp() + @wall)
+			WHERE workspace_id = @workspace AND session_id = @session AND id = @run AND (
+				state = 'running' AND lease_until < clock_timestamp()
+				OR state = 'queued' AND NOT EXISTS (
+					SELECT FROM runs o WHERE o.session_id = r.session_id AND (
+						o.state IN ('running', 'waiting') OR o.state = 'queued' AND o.ordinal < r.ordinal)))
+			RETURNING `+Columns, pgx.NamedArgs{
+			"workspace": ws, "session": session, "run": run, "runner": s.runner,
+			"lease": s.cfg.Lease, "wall": s.cfg.WallTime,
+		})
+		if err != nil {
+			return fmt.Errorf("claim: %w", err)
+		}
+		r, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[Run])
+		if pg.NoRows(err) {
+			return ErrNotClaimable
+		}
+		if err != nil {
+			return fmt.Errorf("claim: %w", err)
+		}
+		c = &Claim{Run: r, First: r.Epoch == 1}
+		if !c.First {
+			return nil
+		}
+		return join(ctx, tx, ws, session, r.UserMessage)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("run %s: %w", run, err)
+	}
+	return c, nil
+}
+
+// join gives a waiting message its place at the end of the conversation.
+func join(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.Session, message id.Message) error {
+	position, err := nextPosition(ctx, tx, ws, session)
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, `
+		UPDATE messages SET position = @position, created_at = clock_timestamp()
+		WHERE workspace_id = @workspace AND id = @message AND position IS NULL`,
+		pgx.NamedArgs{"workspace": ws, "message": message, "position": position})
+	if err != nil {
+		return fmt.Errorf("join message %s: %w", message, err)
+	}
+	return nil
+}
+
+// Beat is what Renew learned about one lease.
+type Beat struct {
+	Run id.Run
+	// Mail is true when the run's inbox has something unread.
+	Mail bool
+}
+
+// Renew prolongs leases of this process. What is missing from the answer is lost:
+// another runner has it, or it ended.
+func (s *Store) Renew(ctx context.Context, leases []Lease) ([]Beat, error) {
+	runs := make([]string, len(leases))
+	epochs := make([]int64, len(leases))
+	for i, l := range leases {
+		runs[i], epochs[i] = l.Run.String(), l.Epoch
+	}
+	var beats []Beat
+	// AsSystem: a runner holds runs of many workspaces and renews them in one statement.
+	err := s.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, `
+			UPDATE runs r SET lease_until = clock_timestamp() + @lease
+			FROM unnest(@runs::uuid[], @epochs::bigint[]) AS mine (id, epoch)
+			WHERE r.id = mine.id AND r.epoch = mine.epoch AND r.state = 'running'
+			RETURNING r.id, EXISTS (SELECT FROM run_inbox i WHERE i.run_id = r.id AND i.read_at IS NULL)`,
+			pgx.NamedArgs{"lease": s.cfg.Lease, "runs": runs, "epochs": epochs})
+		if err != nil {
+			return err
+		}
+		beats, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Beat])
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("renew %d leases: %w", len(leases), err)
+	}
+	return beats, nil
+}
+
+// Park gives a run back at a step border: its lease ends now and its wake-up is
+// in the outbox.
+func (s *Store) Park(ctx context.Context, c *Claim) error {
+	err := s.db.InWorkspace(ctx, c.Run.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		if err := fence(ctx, tx, c); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `
+			UPDATE runs SET lease_until = clock_timestamp()
+			WHERE workspace_id = @workspace AND id = @run AND epoch = @epoch`, c.key())
+		if err != nil {
+			return err
+		}
+		return wake(ctx, tx, c.Run.Workspace, c.Run.Session, c.Run.ID, fmt.Sprintf("parked-%d", c.Run.Epoch))
+	})
+	if err != nil {
+		return fmt.Errorf("park run %s: %w", c.Run.ID, err)
+	}
+	s.out.Poke()
+	return nil
+}
+
+// Abandoned is a run that somebody ought to be working on.
+type Abandoned struct {
+	Workspace id.Workspace
+	Session   id.Session
+	Run       id.Run
+	Epoch     int64
+}
+
+// Sweep returns runs whose lease ran out, and runs that could start but have been
+// waiting longer than patience: their wake-up was lost. Oldest first, at most limit.
+func (s *Store) Sweep(ctx context.Context, patience time.Duration, limit int) ([]Abandoned, error) {
+	var found []Abandoned
+	// AsSystem: the sweeper looks after the runs of all workspaces.
+	err := s.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, `
+			SELECT workspace_id, session_id, id, epoch FROM runs r
+			WHERE state IN ('queued', 'running')
+				AND coalesce(lease_until, created_at) < clock_timestamp() - CASE state WHEN 'queued' THEN @patience::interval ELSE '0'::interval END
+				AND (state = 'running' OR NOT EXISTS (
+					SELECT FROM runs o WHERE o.session_id = r.session_id AND (
+						o.state IN ('running', 'waiting') OR o.state = 'queued' AND o.ordinal < r.ordinal)))
+			ORDER BY coalesce(lease_until, created_at) LIMIT @limit`,
+			pgx.NamedArgs{"patience": patience, "limit": limit})
+		if err != nil {
+			return err
+		}
+		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Abandoned])
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("sweep for abandoned runs: %w", err)
+	}
+	return found, nil
+}

@@ -1,0 +1,96 @@
+package run
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"signalbox.dev/pkg/id"
+)
+
+// Mail is what was found in a run's inbox.
+type Mail struct {
+	// Stop is true when somebody wants the run to end. It stays so: the row is
+	// marked as read only by the commit that ends the run.
+	Stop bool
+	// Joined are the steering messages that joined the conversation with this reading.
+	Joined []Message
+}
+
+// ReadInbox reads what people want of the run and lets steering messages join the
+// conversation. It is called at a step border, and when a nudge says so.
+func (s *Store) ReadInbox(ctx context.Context, c *Claim, border bool) (Mail, error) {
+	var mail Mail
+	err := s.db.InWorkspace(ctx, c.Run.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		mail = Mail{}
+		rows, err := tx.Query(ctx, `
+			SELECT kind, message_id FROM run_inbox
+			WHERE workspace_id = @workspace AND run_id = @run AND read_at IS NULL
+			ORDER BY id`, c.key())
+		if err != nil {
+			return err
+		}
+		type entry struct {
+			Kind      string
+			MessageID *id.Message
+		}
+		entries, err := pgx.CollectRows(rows, pgx.RowToStructByName[entry])
+		if err != nil {
+			return err
+		}
+		var steering []id.Message
+		for _, e := range entries {
+			switch {
+			case e.Kind == "stop":
+				mail.Stop = true
+			case e.Kind == "steer" && border && e.MessageID != nil:
+				steering = append(steering, *e.MessageID)
+			}
+		}
+		if mail.Stop || len(steering) == 0 {
+			return nil
+		}
+		mail.Joined, err = steer(ctx, tx, c, steering)
+		return err
+	})
+	if err != nil {
+		return Mail{}, fmt.Errorf("read the inbox of run %s: %w", c.Run.ID, err)
+	}
+	return mail, nil
+}
+
+func steer(ctx context.Context, tx pgx.Tx, c *Claim, messages []id.Message) ([]Message, error) {
+	for _, m := range messages {
+		if err := join(ctx, tx, c.Run.Workspace, c.Run.Session, m); err != nil {
+			return nil, err
+		}
+	}
+	if err := fence(ctx, tx, c); err != nil {
+		return nil, err
+	}
+	args := c.key()
+	args["messages"] = texts(messages)
+	_, err := tx.Exec(ctx, `
+		UPDATE run_inbox SET read_at = clock_timestamp()
+		WHERE workspace_id = @workspace AND run_id = @run AND message_id = ANY (@messages::uuid[])`, args)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := tx.Query(ctx, `
+		SELECT `+MessageColumns+` FROM messages
+		WHERE workspace_id = @workspace AND id = ANY (@messages::uuid[])
+		ORDER BY position`, args)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByName[Message])
+}
+
+func texts(ids []id.Message) []string {
+	out := make([]string, len(ids))
+	for i, m := range ids {
+		out[i] = m.String()
+	}
+	return out
+}

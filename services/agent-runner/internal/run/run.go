@@ -1,0 +1,218 @@
+// Package run is the durable side of the agent loop: which run is whose, what of
+// it is committed, and how it ended. All of it is rows in Postgres; the loop
+// (package loop) holds nothing that these rows do not.
+//
+// # States
+//
+//	queued → running → done | failed | cancelled
+//	   └────────────────────────────→ cancelled
+//
+// A session has at most one running run (a unique index says so); later ones are
+// queued in the order of their ordinals, and the end of one wakes the next.
+//
+// # Claims
+//
+// A runner owns a run by its claim: Claim adds one to runs.epoch and sets a lease.
+// Every later write names that epoch in the same transaction (fence); when it is
+// no longer the newest, the write fails with ErrFenced and the runner stops at
+// once: another one has the run. A lease only says when others may try; the
+// epoch decides.
+//
+// # What is committed when
+//
+//	Claim          user message joins; events 0 (user_message) and 1 (run_start) are announced
+//	CommitAnswer   the model's message, its planned and dispatched tool calls, usage
+//	CommitResults  the tool message, in call order
+//	Finish         the last answer, the run's end, its terminal events (outbox), the next run's wake-up (outbox)
+//
+// Each commit sets runs.last_event to the number of the event that announces it,
+// which is published right after. All events with lower numbers were acknowledged
+// by the log before. So after a crash, the log holds either everything up to the
+// last commit or lacks a tail that can be made again from the rows (package loop
+// does); what the log holds beyond it belongs to a step that is void.
+//
+// Lock order is session, then run. If it dies here: nothing, or all of one of the
+// commits above.
+package run
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/pg"
+	"signalbox.dev/services/agent-runner/internal/outbox"
+)
+
+// State is where a run stands.
+type State string
+
+// The states.
+const (
+	Queued    State = "queued"
+	Running   State = "running"
+	Waiting   State = "waiting"
+	Done      State = "done"
+	Failed    State = "failed"
+	Cancelled State = "cancelled"
+)
+
+// Ended reports whether nothing will happen to the run any more.
+func (s State) Ended() bool { return s == Done || s == Failed || s == Cancelled }
+
+var (
+	// ErrFenced means that the claim is no longer the newest, or that the run has
+	// ended or is gone: whoever gets it stops and writes nothing more.
+	ErrFenced = errors.New("another runner has this run")
+	// ErrNotClaimable means that there is nothing to do: the run has ended, is
+	// gone, is being worked on, or is not the next one of its session.
+	ErrNotClaimable = errors.New("nothing to do for this run")
+)
+
+// Usage is tokens as the provider counted them.
+type Usage struct {
+	Input, CacheRead, CacheWrite, Output, Reasoning int64
+}
+
+// Add returns the sum.
+func (u Usage) Add(v Usage) Usage {
+	return Usage{u.Input + v.Input, u.CacheRead + v.CacheRead, u.CacheWrite + v.CacheWrite, u.Output + v.Output, u.Reasoning + v.Reasoning}
+}
+
+// Run is a row of runs.
+type Run struct {
+	ID               id.Run
+	Workspace        id.Workspace `db:"workspace_id"`
+	Session          id.Session   `db:"session_id"`
+	Ordinal          int64
+	State            State
+	UserMessage      id.Message `db:"user_message_id"`
+	CreatedBy        id.Member
+	Role             string
+	Provider         string
+	Model            string
+	Tools            []string // nil: the session's choice
+	Timezone         string
+	CollectToolStats bool
+	Epoch            int64
+	LastEvent        int64
+	Steps            int
+	InputTokens      int64
+	CacheReadTokens  int64
+	CacheWriteTokens int64
+	OutputTokens     int64
+	ReasoningTokens  int64
+	Text             string
+	FinishReason     string
+	ErrorMessage     string
+	ErrorCode        string
+	Deadline         *time.Time
+	CreatedAt        time.Time
+	StartedAt        *time.Time
+	EndedAt          *time.Time
+}
+
+// Columns are the columns of a Run, for queries that collect one by name.
+const Columns = `id, workspace_id, session_id, ordinal, state, user_message_id, created_by, role, provider, model, tools,
+	timezone, collect_tool_stats, epoch, last_event, steps, input_tokens, cache_read_tokens, cache_write_tokens,
+	output_tokens, reasoning_tokens, text, finish_reason, error_message, error_code, deadline, created_at, started_at, ended_at`
+
+// Usage returns the tokens of all committed steps.
+func (r *Run) Usage() Usage {
+	return Usage{r.InputTokens, r.CacheReadTokens, r.CacheWriteTokens, r.OutputTokens, r.ReasoningTokens}
+}
+
+func (r *Run) add(u Usage) {
+	r.InputTokens += u.Input
+	r.CacheReadTokens += u.CacheRead
+	r.CacheWriteTokens += u.CacheWrite
+	r.OutputTokens += u.Output
+	r.ReasoningTokens += u.Reasoning
+}
+
+// Actor returns on whose behalf the run acts.
+func (r *Run) Actor() (identity.Actor, error) {
+	role, err := identity.ParseRole(r.Role)
+	if err != nil {
+		return identity.Actor{}, fmt.Errorf("run %s: %w", r.ID, err)
+	}
+	return identity.Actor{Workspace: r.Workspace, Member: r.CreatedBy, Role: role, Run: r.ID, Session: r.Session}, nil
+}
+
+// Store reads and writes runs in the name of one runner.
+type Store struct {
+	db     *pg.DB
+	out    *outbox.Outbox
+	runner string
+	cfg    Config
+}
+
+// Config are the limits of claims.
+type Config struct {
+	// Lease is how long a claim holds without Renew.
+	Lease time.Duration
+	// WallTime bounds a run from its first claim to its end.
+	WallTime time.Duration
+}
+
+// NewStore returns a store; runner names this process in claims.
+func NewStore(db *pg.DB, out *outbox.Outbox, runner string, cfg Config) *Store {
+	return &Store{db: db, out: out, runner: runner, cfg: cfg}
+}
+
+// fence takes the run's row for the claim, or returns ErrFenced.
+func fence(ctx context.Context, tx pgx.Tx, c *Claim) error {
+	var one int
+	err := tx.QueryRow(ctx, `
+		SELECT 1 FROM runs
+		WHERE workspace_id = @workspace AND id = @run AND epoch = @epoch AND state = 'running'
+		FOR UPDATE`, c.key()).Scan(&one)
+	if pg.NoRows(err) {
+		return ErrFenced
+	}
+	if err != nil {
+		return fmt.Errorf("fence run %s: %w", c.Run.ID, err)
+	}
+	return nil
+}
+
+// nextPosition hands out the next place in the conversation. It locks the session.
+func nextPosition(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.Session) (int64, error) {
+	var position int64
+	err := tx.QueryRow(ctx, `
+		UPDATE sessions SET next_position = next_position + 1
+		WHERE workspace_id = $1 AND id = $2
+		RETURNING next_position - 1`, ws, session).Scan(&position)
+	if pg.NoRows(err) {
+		return 0, ErrFenced // the session was deleted under the run
+	}
+	if err != nil {
+		return 0, fmt.Errorf("place a message in session %s: %w", session, err)
+	}
+	return position, nil
+}
+
+// Message is a stored entry of the conversation.
+type Message struct {
+	ID          id.Message
+	Run         id.Run `db:"run_id"`
+	StepIndex   *int
+	Role        string
+	Content     json.RawMessage
+	RawDialect  *string
+	Raw         []byte
+	Interrupted bool
+	TokensIn    *int64
+	TokensOut   *int64
+	Model       string
+	CreatedAt   time.Time
+}
+
+// MessageColumns are the columns of a Message, for queries that collect by name.
+const MessageColumns = `id, run_id, step_index, role, content, raw_dialect, raw, interrupted, tokens_in, tokens_out, model, created_at`

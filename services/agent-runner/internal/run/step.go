@@ -1,0 +1,362 @@
+package run
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/pg"
+	"signalbox.dev/pkg/subject"
+	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
+	"signalbox.dev/services/agent-runner/internal/outbox"
+)
+
+// Answer is the model's side of a step.
+type Answer struct {
+	Step int
+	// Content is the assistant message as the AI SDK stores it; nil when the model
+	// said nothing, and then no message is written.
+	Content json.RawMessage
+	// RawDialect and Raw are the provider's own blocks.
+	RawDialect   string
+	Raw          []byte
+	Model        string
+	ResponseID   string
+	FinishReason string
+	Usage        Usage
+	Interrupted  bool
+	Calls        []Call
+}
+
+// Call is a tool call of an answer.
+type Call struct {
+	Key   id.Operation
+	Index int
+	ID    string `db:"tool_call_id"`
+	Name  string `db:"tool_name"`
+	// Args is a JSON object.
+	Args     json.RawMessage
+	Effect   toolv1.Effect
+	Deadline time.Time
+	// Outcome is set when the call was decided without being dispatched, such as
+	// one for a tool that is not enabled.
+	Outcome *Outcome
+}
+
+// Outcome is how a call ended.
+type Outcome struct {
+	State      toolv1.OutcomeState
+	Result     json.RawMessage
+	ErrorType  string
+	Summary    string
+	DurationMS int64
+}
+
+// IsError reports whether the model is told of an error.
+func (o *Outcome) IsError() bool { return o.State != toolv1.OutcomeState_OUTCOME_STATE_OK }
+
+// CommitAnswer commits the model's answer and plans its tool calls: those without
+// an outcome are dispatched through the outbox. lastEvent is the number of the
+// last event that announces it.
+func (s *Store) CommitAnswer(ctx context.Context, c *Claim, a Answer, lastEvent int64) error {
+	err := s.db.InWorkspace(ctx, c.Run.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		if err := writeAnswer(ctx, tx, c, a, "answered"); err != nil {
+			return err
+		}
+		if err := planCalls(ctx, tx, c, a); err != nil {
+			return err
+		}
+		return announce(ctx, tx, c, lastEvent)
+	})
+	if err != nil {
+		return fmt.Errorf("commit the answer of step %d: %w", a.Step, err)
+	}
+	c.Run.LastEvent = lastEvent
+	c.Run.add(a.Usage)
+	s.out.Poke()
+	return nil
+}
+
+// writeAnswer writes the message, the step and its usage. It takes the session's
+// lock, then the fence.
+func writeAnswer(ctx context.Context, tx pgx.Tx, c *Claim, a Answer, state string) error {
+	position, err := nextPosition(ctx, tx, c.Run.Workspace, c.Run.Session)
+	if err != nil {
+		return err
+	}
+	if err := fence(ctx, tx, c); err != nil {
+		return err
+	}
+	args := c.key()
+	args["step"], args["state"] = a.Step, state
+	args["response"], args["reason"] = a.ResponseID, a.FinishReason
+	args["member"], args["provider"], args["model"] = c.Run.CreatedBy, c.Run.Provider, a.Model
+	args["in"], args["cacheread"], args["cachewrite"] = a.Usage.Input, a.Usage.CacheRead, a.Usage.CacheWrite
+	args["out"], args["reasoning"], args["calls"] = a.Usage.Output, a.Usage.Reasoning, len(a.Calls)
+	batch := &pgx.Batch{}
+	if a.Content != nil {
+		args["id"], args["position"], args["content"] = id.New[id.Message](), position, string(a.Content)
+		args["dialect"], args["raw"], args["interrupted"] = a.RawDialect, a.Raw, a.Interrupted
+		batch.Queue(`
+			INSERT INTO messages (id, workspace_id, session_id, run_id, position, step_index, role, content, raw_dialect, raw,
+				interrupted, tokens_in, tokens_out, model, created_at)
+			VALUES (@id, @workspace, @session, @run, @position, @step, 'assistant', @content, @dialect, @raw,
+				@interrupted, @in, @out, @model, clock_timestamp())`, args)
+	}
+	batch.Queue(`
+		INSERT INTO steps (run_id, step_index, workspace_id, state, response_id, finish_reason,
+			input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, reasoning_tokens, committed_at)
+		VALUES (@run, @step, @workspace, @state, @response, @reason, @in, @cacheread, @cachewrite, @out, @reasoning, clock_timestamp())
+		ON CONFLICT (run_id, step_index) DO UPDATE SET
+			state = @state, response_id = @response, finish_reason = @reason, input_tokens = @in, cache_read_tokens = @cacheread,
+			cache_write_tokens = @cachewrite, output_tokens = @out, reasoning_tokens = @reasoning, committed_at = clock_timestamp()`, args)
+	batch.Queue(`
+		INSERT INTO usage (run_id, step_index, workspace_id, member_id, provider, model,
+			input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, reasoning_tokens, tool_calls)
+		VALUES (@run, @step, @workspace, @member, @provider, @model, @in, @cacheread, @cachewrite, @out, @reasoning, @calls)`, args)
+	batch.Queue(`
+		UPDATE runs SET input_tokens = input_tokens + @in, cache_read_tokens = cache_read_tokens + @cacheread,
+			cache_write_tokens = cache_write_tokens + @cachewrite, output_tokens = output_tokens + @out,
+			reasoning_tokens = reasoning_tokens + @reasoning
+		WHERE workspace_id = @workspace AND id = @run`, args)
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+		return fmt.Errorf("write the answer: %w", err)
+	}
+	return nil
+}
+
+// planCalls writes the ledger. What is to be dispatched is so in the same
+// transaction: no call leaves without its row.
+func planCalls(ctx context.Context, tx pgx.Tx, c *Claim, a Answer) error {
+	batch := &pgx.Batch{}
+	var work []outbox.Message
+	for _, call := range a.Calls {
+		args := c.key()
+		args["key"], args["step"], args["index"] = call.Key, a.Step, call.Index
+		args["callid"], args["name"], args["args"] = call.ID, call.Name, string(call.Args)
+		args["effect"], args["deadline"] = effectName(call.Effect), call.Deadline
+		batch.Queue(`
+			INSERT INTO tool_calls (key, workspace_id, session_id, run_id, step_index, call_index, tool_call_id, tool_name,
+				args, effect, phase, deadline, planned_at)
+			VALUES (@key, @workspace, @session, @run, @step, @index, @callid, @name, @args, @effect, 'dispatched', @deadline, clock_timestamp())`, args)
+		if call.Outcome != nil {
+			queueOutcome(batch, c, call.Key, call.Outcome)
+			continue
+		}
+		work = append(work, Dispatch(&c.Run, a.Step, call, c.Run.Epoch))
+	}
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+		return fmt.Errorf("plan tool calls: %w", err)
+	}
+	if len(work) == 0 {
+		return nil
+	}
+	return outbox.Add(ctx, tx, work...)
+}
+
+// Dispatch returns the message that asks an executor to run a call. Each epoch
+// asks anew: the executor knows by the key what it has done already.
+func Dispatch(r *Run, step int, call Call, epoch int64) outbox.Message {
+	return outbox.Message{
+		Workspace: r.Workspace,
+		Subject:   subject.ToolWork(call.Name),
+		ID:        fmt.Sprintf("%s:%d", call.Key, epoch),
+		Body:      work(r, step, call),
+	}
+}
+
+func queueOutcome(batch *pgx.Batch, c *Claim, key id.Operation, o *Outcome) {
+	args := c.key()
+	args["key"], args["outcome"], args["result"] = key, outcomeName(o.State), string(o.Result)
+	args["errortype"], args["summary"], args["duration"] = o.ErrorType, o.Summary, o.DurationMS
+	batch.Queue(`
+		UPDATE tool_calls SET phase = 'done', state = @outcome, result = @result, error_type = @errortype,
+			summary = @summary, duration_ms = @duration, done_at = clock_timestamp()
+		WHERE workspace_id = @workspace AND key = @key AND phase <> 'done'`, args)
+}
+
+// Results is the tools' side of a step.
+type Results struct {
+	Step int
+	// Content is the tool message: results in call order.
+	Content  json.RawMessage
+	Outcomes map[id.Operation]*Outcome
+}
+
+// CommitResults commits the outcomes of a step's calls, which completes the step.
+// lastEvent is the number of its step-complete event.
+func (s *Store) CommitResults(ctx context.Context, c *Claim, r Results, lastEvent int64) error {
+	err := s.db.InWorkspace(ctx, c.Run.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		if err := writeResults(ctx, tx, c, r); err != nil {
+			return err
+		}
+		return announce(ctx, tx, c, lastEvent)
+	})
+	if err != nil {
+		return fmt.Errorf("commit the results of step %d: %w", r.Step, err)
+	}
+	c.Run.LastEvent = lastEvent
+	c.Run.Steps = r.Step + 1
+	return nil
+}
+
+func writeResults(ctx context.Context, tx pgx.Tx, c *Claim, r Results) error {
+	position, err := nextPosition(ctx, tx, c.Run.Workspace, c.Run.Session)
+	if err != nil {
+		return err
+	}
+	if err := fence(ctx, tx, c); err != nil {
+		return err
+	}
+	batch := &pgx.Batch{}
+	for key, o := range r.Outcomes {
+		queueOutcome(batch, c, key, o)
+	}
+	args := c.key()
+	args["id"], args["position"], args["content"], args["step"] = id.New[id.Message](), position, string(r.Content), r.Step
+	batch.Queue(`
+		INSERT INTO messages (id, workspace_id, session_id, run_id, position, step_index, role, content, created_at)
+		VALUES (@id, @workspace, @session, @run, @position, @step, 'tool', @content, clock_timestamp())`, args)
+	queueComplete(batch, c, r.Step)
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+		return fmt.Errorf("write the results: %w", err)
+	}
+	return nil
+}
+
+func queueComplete(batch *pgx.Batch, c *Claim, step int) {
+	args := c.key()
+	args["step"] = step
+	batch.Queue(`
+		UPDATE steps SET state = 'complete', committed_at = clock_timestamp()
+		WHERE workspace_id = @workspace AND run_id = @run AND step_index = @step`, args)
+	batch.Queue(`
+		UPDATE runs SET steps = greatest(steps, @step + 1) WHERE workspace_id = @workspace AND id = @run`, args)
+}
+
+// announce notes the number of the event that announces what this transaction commits.
+func announce(ctx context.Context, tx pgx.Tx, c *Claim, lastEvent int64) error {
+	args := c.key()
+	args["event"] = lastEvent
+	_, err := tx.Exec(ctx, `
+		UPDATE runs SET last_event = @event WHERE workspace_id = @workspace AND id = @run AND epoch = @epoch`, args)
+	if err != nil {
+		return fmt.Errorf("note event %d: %w", lastEvent, err)
+	}
+	return nil
+}
+
+// CompleteStep completes an answered step that has no tool calls but is not the
+// last: the provider paused, or a steering message came.
+func (s *Store) CompleteStep(ctx context.Context, c *Claim, a Answer, lastEvent int64) error {
+	err := s.db.InWorkspace(ctx, c.Run.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		if err := writeAnswer(ctx, tx, c, a, "complete"); err != nil {
+			return err
+		}
+		batch := &pgx.Batch{}
+		queueComplete(batch, c, a.Step)
+		if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+			return err
+		}
+		return announce(ctx, tx, c, lastEvent)
+	})
+	if err != nil {
+		return fmt.Errorf("commit step %d: %w", a.Step, err)
+	}
+	c.Run.LastEvent, c.Run.Steps = lastEvent, a.Step+1
+	c.Run.add(a.Usage)
+	return nil
+}
+
+// AddWaste notes tokens of a model call that died half way.
+func (s *Store) AddWaste(ctx context.Context, c *Claim, step int, wasted Usage) error {
+	err := s.db.InWorkspace(ctx, c.Run.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		if err := fence(ctx, tx, c); err != nil {
+			return err
+		}
+		args := c.key()
+		args["step"], args["in"], args["out"] = step, wasted.Input, wasted.Output
+		_, err := tx.Exec(ctx, `
+			INSERT INTO steps (run_id, step_index, workspace_id, state, wasted_input_tokens, wasted_output_tokens)
+			VALUES (@run, @step, @workspace, 'open', @in, @out)
+			ON CONFLICT (run_id, step_index) DO UPDATE SET
+				wasted_input_tokens = steps.wasted_input_tokens + @in, wasted_output_tokens = steps.wasted_output_tokens + @out`, args)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("note the waste of step %d: %w", step, err)
+	}
+	return nil
+}
+
+// OpenStep is what a runner that takes over finds of a step that is answered but
+// not complete, or of the last complete one.
+type OpenStep struct {
+	Index        int `db:"step_index"`
+	State        string
+	FinishReason string
+	InputTokens  int64
+	OutputTokens int64
+	Calls        []Call `db:"-"`
+}
+
+// LastStep returns the newest committed step of a run with its calls; nil when
+// none is committed.
+func (s *Store) LastStep(ctx context.Context, c *Claim) (*OpenStep, error) {
+	var step *OpenStep
+	err := s.db.InWorkspace(ctx, c.Run.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, `
+			SELECT step_index, state, finish_reason, input_tokens, output_tokens FROM steps
+			WHERE workspace_id = @workspace AND run_id = @run AND state <> 'open'
+			ORDER BY step_index DESC LIMIT 1`, c.key())
+		if err != nil {
+			return err
+		}
+		found, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[OpenStep])
+		if pg.NoRows(err) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		step = &found
+		step.Calls, err = readCalls(ctx, tx, c, found.Index)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the last step of run %s: %w", c.Run.ID, err)
+	}
+	return step, nil
+}
+
+func readCalls(ctx context.Context, tx pgx.Tx, c *Claim, step int) ([]Call, error) {
+	args := c.key()
+	args["step"] = step
+	rows, err := tx.Query(ctx, `
+		SELECT key, call_index, tool_call_id, tool_name, args, effect, deadline, phase, state, coalesce(result, 'null'), error_type, summary, duration_ms
+		FROM tool_calls
+		WHERE workspace_id = @workspace AND run_id = @run AND step_index = @step
+		ORDER BY call_index`, args)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (Call, error) {
+		var (
+			call                 Call
+			o                    Outcome
+			effect, phase, state string
+		)
+		err := row.Scan(&call.Key, &call.Index, &call.ID, &call.Name, &call.Args, &effect, &call.Deadline,
+			&phase, &state, &o.Result, &o.ErrorType, &o.Summary, &o.DurationMS)
+		call.Effect = effectOf(effect)
+		if phase == "done" {
+			o.State = outcomeOf(state)
+			call.Outcome = &o
+		}
+		return call, err
+	})
+}

@@ -1,0 +1,59 @@
+package run
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/pg"
+	"signalbox.dev/pkg/subject"
+	runv1 "signalbox.dev/proto/signalbox/run/v1"
+	"signalbox.dev/services/agent-runner/internal/outbox"
+)
+
+// Work returns the message that wakes a runner for a run.
+func Work(ws id.Workspace, session id.Session, run id.Run) *runv1.Work {
+	return &runv1.Work{RunId: run.String(), WorkspaceId: ws.String(), SessionId: session.String()}
+}
+
+// Wake puts a run's wake-up into the caller's transaction, under the run's id:
+// the first one of its life. Poke the outbox afterwards.
+func Wake(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.Session, run id.Run) error {
+	return wake(ctx, tx, ws, session, run, "")
+}
+
+// wake with an occasion is a later wake-up, which the stream must not take for a
+// repetition of the first.
+func wake(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.Session, run id.Run, occasion string) error {
+	message := run.String()
+	if occasion != "" {
+		message += ":" + occasion
+	}
+	return outbox.Add(ctx, tx, outbox.Message{
+		Workspace: ws,
+		Subject:   subject.RunWork(subject.Shard(session)),
+		ID:        message,
+		Body:      Work(ws, session, run),
+	})
+}
+
+// WakeNext wakes the first queued run of a session, if none is active. The caller
+// holds the session's lock.
+func WakeNext(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.Session) error {
+	var next id.Run
+	err := tx.QueryRow(ctx, `
+		SELECT id FROM runs
+		WHERE workspace_id = @workspace AND session_id = @session AND state = 'queued'
+			AND NOT EXISTS (SELECT FROM runs o WHERE o.session_id = @session AND o.state IN ('running', 'waiting'))
+		ORDER BY ordinal LIMIT 1`,
+		pgx.NamedArgs{"workspace": ws, "session": session}).Scan(&next)
+	if pg.NoRows(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look for the next run: %w", err)
+	}
+	return Wake(ctx, tx, ws, session, next)
+}

@@ -1,0 +1,420 @@
+// Package runlog writes a run's events to the session's subject in the run log.
+//
+// # Numbers and fences
+//
+// Events of a run are numbered from 0 without holes over all its claims. A claim
+// begins with Open: it reads how far the log is, asks the caller what to say
+// first, and publishes the first of that on condition that nothing came in
+// between. A refusal means that the runner before this one still wrote: the log
+// is read again and the caller asked again. From then on readers ignore what the
+// older claim may still write.
+//
+// # Order and loss
+//
+// One goroutine, owned by the Writer, sends one event at a time and keeps it until
+// the log has acknowledged it, however long that takes (a change of leader takes
+// seconds); the same message id makes a repetition harmless. While it waits,
+// deltas that follow merge, so that the log falls behind in events and not in
+// text. When the buffer is full, Append and Delta block, and the model is not
+// read any further. If it dies here: what was not acknowledged belongs to a step
+// that is not committed, because Flush comes before every commit.
+//
+// Deltas are merged when they are written, never when they are served: the first
+// goes out at once, then at most one every 20 ms.
+package runlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"signalbox.dev/pkg/bus"
+	runv1 "signalbox.dev/proto/signalbox/run/v1"
+	"signalbox.dev/services/agent-runner/internal/run"
+)
+
+const (
+	deltaInterval = 20 * time.Millisecond
+	maxDelta      = 32 << 10 // of text in one event
+	maxBuffered   = 1 << 20  // bytes, about ten seconds of a fast model
+	maxEntries    = 4096
+	retryWait     = 100 * time.Millisecond
+	attemptLimit  = 5 * time.Second
+)
+
+// Tail is what the log holds of a run.
+type Tail struct {
+	// Number is that of the last event; -1 when there is none (any more).
+	Number int64
+	// Events are those that a reader would accept, in order. The oldest may have
+	// been dropped by the log.
+	Events []*runv1.Event
+}
+
+// Config says whose events go where.
+type Config struct {
+	Bus    *bus.Bus
+	Log    *slog.Logger
+	Stream string
+	// Subject is the session's.
+	Subject string
+	Claim   *run.Claim
+}
+
+// Opening is what a claim says first: bodies numbered from From.
+type Opening struct {
+	From   int64
+	Events []*runv1.Event
+}
+
+// Writer writes the events of one claim. Append, Delta, Flush and Next are for
+// one goroutine at a time; Close ends the writer's own.
+type Writer struct {
+	cfg  Config
+	stop context.CancelFunc
+	done chan struct{}
+
+	mu      sync.Mutex // guards what follows
+	queue   []*entry
+	sending bool // the head of the queue is on its way
+	size    int
+	next    int64 // the number of the next entry
+	hurry   bool  // Flush waits: do not hold deltas back
+	err     error // why the writer ended
+	changed chan struct{}
+}
+
+type entry struct {
+	event *runv1.Event
+	delta *string // the text that may grow while the entry waits
+	size  int
+}
+
+// Open wins the log for a claim. opening is asked what to say first, given what
+// the log holds; it may be asked again, and must give at least one event. The
+// writer lives until Close or until ctx is done.
+func Open(ctx context.Context, cfg Config, opening func(Tail) Opening) (*Writer, error) {
+	for {
+		tail, last, err := readTail(ctx, cfg)
+		if err != nil {
+			return nil, err
+		}
+		o := opening(tail)
+		if len(o.Events) == 0 {
+			return nil, errors.New("open the run log: nothing to say first")
+		}
+		for i, ev := range o.Events {
+			stamp(cfg.Claim, ev, o.From+int64(i))
+		}
+		first := o.Events[0]
+		_, err = cfg.Bus.PublishFenced(ctx, cfg.Subject, run.EventID(first), last, first)
+		if err != nil && !wasStored(ctx, cfg, first) {
+			if errors.Is(err, bus.ErrFenced) {
+				continue // somebody else spoke: look again
+			}
+			if ctx.Err() != nil {
+				return nil, fmt.Errorf("open the run log: %w", errors.Join(context.Cause(ctx), err))
+			}
+			cfg.Log.WarnContext(ctx, "run log does not answer", "run", cfg.Claim.Run.ID, "error", err)
+			if err := pause(ctx, retryWait); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		return start(ctx, cfg, o), nil
+	}
+}
+
+// wasStored tells whether an event is the last of its subject: its
+// acknowledgement was lost, not the event.
+func wasStored(ctx context.Context, cfg Config, ev *runv1.Event) bool {
+	last, err := cfg.Bus.Last(ctx, cfg.Stream, cfg.Subject)
+	return err == nil && last.ID == run.EventID(ev)
+}
+
+func start(ctx context.Context, cfg Config, o Opening) *Writer {
+	ctx, stop := context.WithCancel(ctx)
+	w := &Writer{
+		cfg: cfg, stop: stop, done: make(chan struct{}), changed: make(chan struct{}),
+		next: o.From + int64(len(o.Events)),
+	}
+	for _, ev := range o.Events[1:] {
+		w.queue = append(w.queue, &entry{event: ev})
+	}
+	go w.send(ctx)
+	return w
+}
+
+// readTail returns what the log holds of the claim's run, and the sequence of the
+// subject's last message. A run that is claimed for the first time has nothing there.
+func readTail(ctx context.Context, cfg Config) (Tail, uint64, error) {
+	last, err := cfg.Bus.Last(ctx, cfg.Stream, cfg.Subject)
+	if errors.Is(err, bus.ErrNotFound) {
+		return Tail{Number: -1}, 0, nil
+	}
+	if err != nil {
+		return Tail{}, 0, fmt.Errorf("open the run log: %w", err)
+	}
+	if cfg.Claim.First {
+		return Tail{Number: -1}, last.Seq, nil
+	}
+	tail := Tail{Number: -1}
+	var epoch int64
+	for m, err := range cfg.Bus.Read(ctx, cfg.Stream, cfg.Subject, 0, last.Seq) {
+		if err != nil {
+			return Tail{}, 0, fmt.Errorf("open the run log: %w", err)
+		}
+		ev := new(runv1.Event)
+		if err := bus.DecodeInto(&m.Message, ev); err != nil {
+			continue // not an event: no reader takes it for one
+		}
+		if ev.GetRunId() != cfg.Claim.Run.ID.String() || ev.GetEpoch() < epoch || ev.GetNumber() <= tail.Number {
+			continue
+		}
+		epoch, tail.Number = ev.GetEpoch(), ev.GetNumber()
+		tail.Events = append(tail.Events, ev)
+	}
+	return tail, last.Seq, nil
+}
+
+func stamp(c *run.Claim, ev *runv1.Event, number int64) {
+	ev.RunId, ev.RunOrdinal, ev.Epoch, ev.Number = c.Run.ID.String(), c.Run.Ordinal, c.Run.Epoch, number
+	ev.Time = timestamppb.Now()
+}
+
+// Stamp numbers events that will follow all that was appended, without sending
+// them: the end of a run goes through the outbox. It is called after Flush.
+func (w *Writer) Stamp(events ...*runv1.Event) []*runv1.Event {
+	next := w.Next()
+	for i, ev := range events {
+		stamp(w.cfg.Claim, ev, next+int64(i))
+	}
+	return events
+}
+
+// Append adds an event. It blocks while the buffer is full, and returns why the
+// writer ended, if it has.
+func (w *Writer) Append(ctx context.Context, ev *runv1.Event) error {
+	return w.add(ctx, &entry{event: ev, size: proto.Size(ev)})
+}
+
+// Text adds a piece of the answer's text.
+func (w *Writer) Text(ctx context.Context, step int, block int32, text string) error {
+	d := &runv1.TextDelta{Delta: text, Block: block}
+	ev := &runv1.Event{StepIndex: int32(step), Body: &runv1.Event_TextDelta{TextDelta: d}}
+	return w.add(ctx, &entry{event: ev, delta: &d.Delta, size: len(text)})
+}
+
+// Reasoning adds a piece of the model's reasoning.
+func (w *Writer) Reasoning(ctx context.Context, step int, block int32, text string) error {
+	d := &runv1.ReasoningDelta{Delta: text, Block: block}
+	ev := &runv1.Event{StepIndex: int32(step), Body: &runv1.Event_ReasoningDelta{ReasoningDelta: d}}
+	return w.add(ctx, &entry{event: ev, delta: &d.Delta, size: len(text)})
+}
+
+// ToolDelta adds a piece of a tool call's arguments.
+func (w *Writer) ToolDelta(ctx context.Context, step int, callID, name, text string) error {
+	d := &runv1.ToolCallDelta{ToolCallId: callID, ToolName: name, Delta: text}
+	ev := &runv1.Event{StepIndex: int32(step), Body: &runv1.Event_ToolCallDelta{ToolCallDelta: d}}
+	return w.add(ctx, &entry{event: ev, delta: &d.Delta, size: len(text)})
+}
+
+func (w *Writer) add(ctx context.Context, e *entry) error {
+	w.mu.Lock()
+	for w.err == nil && (w.size >= maxBuffered || len(w.queue) >= maxEntries) {
+		if err := w.wait(ctx); err != nil {
+			w.mu.Unlock()
+			return err
+		}
+	}
+	defer w.mu.Unlock()
+	if w.err != nil {
+		return w.err
+	}
+	w.size += e.size
+	// What is on its way may not grow any more.
+	if last := len(w.queue) - 1; (last > 0 || last == 0 && !w.sending) && merge(w.queue[last], e) {
+		return nil
+	}
+	stamp(w.cfg.Claim, e.event, w.next)
+	w.next++
+	w.queue = append(w.queue, e)
+	w.signal()
+	return nil
+}
+
+// merge appends the text of b to a, if they are deltas of one block.
+func merge(a, b *entry) bool {
+	if a.delta == nil || b.delta == nil || a.size+b.size > maxDelta || a.event.GetStepIndex() != b.event.GetStepIndex() {
+		return false
+	}
+	if !sameBlock(a.event, b.event) {
+		return false
+	}
+	*a.delta += *b.delta
+	a.size += b.size
+	return true
+}
+
+func sameBlock(a, b *runv1.Event) bool {
+	switch x := a.GetBody().(type) {
+	case *runv1.Event_TextDelta:
+		y, ok := b.GetBody().(*runv1.Event_TextDelta)
+		return ok && x.TextDelta.GetBlock() == y.TextDelta.GetBlock()
+	case *runv1.Event_ReasoningDelta:
+		y, ok := b.GetBody().(*runv1.Event_ReasoningDelta)
+		return ok && x.ReasoningDelta.GetBlock() == y.ReasoningDelta.GetBlock()
+	case *runv1.Event_ToolCallDelta:
+		y, ok := b.GetBody().(*runv1.Event_ToolCallDelta)
+		return ok && x.ToolCallDelta.GetToolCallId() == y.ToolCallDelta.GetToolCallId()
+	}
+	return false
+}
+
+// Flush returns when the log has acknowledged everything.
+func (w *Writer) Flush(ctx context.Context) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.hurry = true
+	defer func() { w.hurry = false }()
+	w.signal()
+	for w.err == nil && len(w.queue) > 0 {
+		if err := w.wait(ctx); err != nil {
+			return err
+		}
+	}
+	return w.err
+}
+
+// Next returns the number that the next event gets.
+func (w *Writer) Next() int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.next
+}
+
+// Close ends the writer and waits for its goroutine. What is not flushed is lost.
+func (w *Writer) Close() {
+	w.stop()
+	<-w.done
+}
+
+// signal wakes everyone who waits; w.mu is held.
+func (w *Writer) signal() {
+	close(w.changed)
+	w.changed = make(chan struct{})
+}
+
+// wait releases w.mu until something changed.
+func (w *Writer) wait(ctx context.Context) error {
+	changed := w.changed
+	w.mu.Unlock()
+	defer w.mu.Lock()
+	select {
+	case <-changed:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("write the run log: %w", context.Cause(ctx))
+	}
+}
+
+func (w *Writer) send(ctx context.Context) {
+	defer close(w.done)
+	lastDelta := time.Now().Add(-deltaInterval)
+	for {
+		e, err := w.head(ctx, lastDelta)
+		if err == nil {
+			err = w.publish(ctx, e)
+		}
+		w.mu.Lock()
+		if err != nil {
+			w.err = err
+		} else {
+			w.queue = w.queue[1:]
+			w.size -= e.size
+		}
+		w.sending = false
+		w.signal()
+		w.mu.Unlock()
+		if err != nil {
+			return
+		}
+		if e.delta != nil {
+			lastDelta = time.Now()
+		}
+	}
+}
+
+// head returns the next entry when it is due: a delta that nothing follows waits
+// for company until the interval is over.
+func (w *Writer) head(ctx context.Context, lastDelta time.Time) (*entry, error) {
+	due := time.NewTimer(time.Until(lastDelta.Add(deltaInterval)))
+	defer due.Stop()
+	for {
+		w.mu.Lock()
+		e := w.takeHead(time.Since(lastDelta) >= deltaInterval)
+		changed := w.changed
+		w.mu.Unlock()
+		if e != nil {
+			return e, nil
+		}
+		select {
+		case <-changed:
+		case <-due.C:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("write the run log: %w", context.Cause(ctx))
+		}
+	}
+}
+
+// takeHead marks the head as on its way and returns it, or nil when there is none
+// to send yet. w.mu is held.
+func (w *Writer) takeHead(due bool) *entry {
+	if len(w.queue) == 0 {
+		return nil
+	}
+	e := w.queue[0]
+	if e.delta != nil && len(w.queue) == 1 && !w.hurry && !due {
+		return nil
+	}
+	w.sending = true
+	return e
+}
+
+// publish sends one event until the log has it.
+func (w *Writer) publish(ctx context.Context, e *entry) error {
+	for {
+		attempt, cancel := context.WithTimeout(ctx, attemptLimit)
+		_, err := w.cfg.Bus.Publish(attempt, w.cfg.Subject, run.EventID(e.event), e.event)
+		cancel()
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, bus.ErrTooLarge):
+			return fmt.Errorf("write the run log: %w", err)
+		case ctx.Err() != nil:
+			return fmt.Errorf("write the run log: %w", context.Cause(ctx))
+		}
+		w.cfg.Log.WarnContext(ctx, "run log does not acknowledge", "run", w.cfg.Claim.Run.ID, "number", e.event.GetNumber(), "error", err)
+		if err := pause(ctx, retryWait); err != nil {
+			return err
+		}
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("write the run log: %w", context.Cause(ctx))
+	}
+}

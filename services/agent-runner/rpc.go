@@ -1,0 +1,297 @@
+package agentrunner
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
+	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
+	"signalbox.dev/services/agent-runner/internal/conversation"
+	"signalbox.dev/services/agent-runner/internal/run"
+)
+
+// conversations is ConversationService.
+type conversations struct {
+	store *conversation.Store
+	nudge func(context.Context, ...id.Run)
+}
+
+func (c *conversations) CreateSession(ctx context.Context, req *agentv1.CreateSessionRequest) (*agentv1.CreateSessionResponse, error) {
+	actor, err := identity.Require(ctx, identity.Editor)
+	if err != nil {
+		return nil, err
+	}
+	s, err := c.store.Create(ctx, actor, conversation.NewSession{
+		Title: req.GetTitle(), Model: req.GetModel(), Provider: req.GetProvider(), SystemPrompt: req.GetSystemPrompt(),
+		Preset: req.GetPreset(), Tools: selection(req.GetTools()), MaxSteps: int(req.GetMaxSteps()), IdempotencyKey: req.GetIdempotencyKey(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &agentv1.CreateSessionResponse{Session: sessionOf(s)}, nil
+}
+
+func (c *conversations) ListSessions(ctx context.Context, req *agentv1.ListSessionsRequest) (*agentv1.ListSessionsResponse, error) {
+	actor, err := identity.Require(ctx, identity.Viewer)
+	if err != nil {
+		return nil, err
+	}
+	q := conversation.Query{Limit: int(req.GetLimit()), Words: req.GetQuery(), Archived: req.GetArchived()}
+	if req.GetBefore() != nil {
+		q.Before = req.GetBefore().AsTime()
+	}
+	page, more, err := c.store.List(ctx, actor, q)
+	if err != nil {
+		return nil, err
+	}
+	res := &agentv1.ListSessionsResponse{More: more}
+	for i := range page {
+		res.Sessions = append(res.Sessions, sessionOf(&page[i]))
+	}
+	return res, nil
+}
+
+func (c *conversations) GetSession(ctx context.Context, req *agentv1.GetSessionRequest) (*agentv1.GetSessionResponse, error) {
+	actor, session, err := reader(ctx, req.GetId())
+	if err != nil {
+		return nil, err
+	}
+	v, err := c.store.Look(ctx, actor, session, !req.GetWithoutMessages())
+	if err != nil {
+		return nil, err
+	}
+	res := &agentv1.GetSessionResponse{Session: sessionOf(&v.Session)}
+	for i := range v.Messages {
+		res.Messages = append(res.Messages, messageOf(session, &v.Messages[i]))
+	}
+	if v.Active != nil {
+		res.ActiveRun = runOf(v.Active)
+	}
+	if v.Last != nil {
+		res.LastEvent = &agentv1.EventPosition{RunOrdinal: v.Last.Ordinal, Number: v.Last.LastEvent}
+	}
+	return res, nil
+}
+
+func (c *conversations) UpdateSession(ctx context.Context, req *agentv1.UpdateSessionRequest) (*agentv1.UpdateSessionResponse, error) {
+	actor, session, err := writer(ctx, req.GetId())
+	if err != nil {
+		return nil, err
+	}
+	s, err := c.store.Update(ctx, actor, session, conversation.Change{
+		Title: req.Title, Model: req.Model, Provider: req.Provider, SystemPrompt: req.SystemPrompt,
+		Archived: req.Archived, Tools: selection(req.GetTools()), ResetTools: req.GetResetTools(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &agentv1.UpdateSessionResponse{Session: sessionOf(s)}, nil
+}
+
+func (c *conversations) DeleteSession(ctx context.Context, req *agentv1.DeleteSessionRequest) (*agentv1.DeleteSessionResponse, error) {
+	actor, session, err := writer(ctx, req.GetId())
+	if err != nil {
+		return nil, err
+	}
+	active, err := c.store.Delete(ctx, actor, session)
+	if err != nil {
+		return nil, err
+	}
+	c.nudge(ctx, active...)
+	return &agentv1.DeleteSessionResponse{}, nil
+}
+
+func (c *conversations) Submit(ctx context.Context, req *agentv1.SubmitRequest) (*agentv1.SubmitResponse, error) {
+	actor, session, err := writer(ctx, req.GetSessionId())
+	if err != nil {
+		return nil, err
+	}
+	out, err := c.store.Submit(ctx, actor, conversation.NewMessage{
+		Session: session, Content: json.RawMessage(req.GetContentJson()), Model: req.GetModel(), Provider: req.GetProvider(),
+		Tools: selection(req.GetTools()), CollectToolStats: req.GetCollectToolStats(), IdempotencyKey: req.GetIdempotencyKey(),
+		Mode: modeOf(req.GetMode()), Timezone: req.GetTimezone(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	if out.Steered {
+		c.nudge(ctx, out.Run.ID)
+	}
+	return &agentv1.SubmitResponse{Run: runOf(&out.Run), MessageId: out.Message.String(), Created: out.Created}, nil
+}
+
+func modeOf(m agentv1.SubmitMode) conversation.Mode {
+	switch m {
+	case agentv1.SubmitMode_SUBMIT_MODE_STEER:
+		return conversation.Steer
+	case agentv1.SubmitMode_SUBMIT_MODE_REJECT:
+		return conversation.Reject
+	default:
+		return conversation.Queue
+	}
+}
+
+func (c *conversations) Cancel(ctx context.Context, req *agentv1.CancelRequest) (*agentv1.CancelResponse, error) {
+	actor, session, err := writer(ctx, req.GetSessionId())
+	if err != nil {
+		return nil, err
+	}
+	var only id.Run
+	if req.GetRunId() != "" {
+		if only, err = id.Parse[id.Run](req.GetRunId()); err != nil {
+			return nil, fault.New(fault.Invalid, "run_id: %v", err)
+		}
+	}
+	told, running, err := c.store.Cancel(ctx, actor, session, only)
+	if err != nil {
+		return nil, err
+	}
+	c.nudge(ctx, running...)
+	res := &agentv1.CancelResponse{}
+	for _, r := range told {
+		res.RunIds = append(res.RunIds, r.String())
+	}
+	return res, nil
+}
+
+// runs is RunService.
+type runs struct{ store *conversation.Store }
+
+func (r *runs) GetRun(ctx context.Context, req *agentv1.GetRunRequest) (*agentv1.GetRunResponse, error) {
+	actor, err := identity.Require(ctx, identity.Viewer)
+	if err != nil {
+		return nil, err
+	}
+	runID, err := id.Parse[id.Run](req.GetId())
+	if err != nil {
+		return nil, fault.New(fault.NotFound, "there is no such run")
+	}
+	v, err := r.store.Run(ctx, actor, runID)
+	if err != nil {
+		return nil, err
+	}
+	res := &agentv1.GetRunResponse{Run: runOf(&v.Run)}
+	for _, s := range v.Steps {
+		res.Steps = append(res.Steps, stepOf(&s))
+	}
+	for _, c := range v.Calls {
+		res.ToolCalls = append(res.ToolCalls, callOf(&v.Run, &c))
+	}
+	return res, nil
+}
+
+// reader and writer return who calls and which session they mean. An id that is
+// none is a session that does not exist.
+func reader(ctx context.Context, session string) (identity.Actor, id.Session, error) {
+	return allowed(ctx, identity.Viewer, session)
+}
+
+func writer(ctx context.Context, session string) (identity.Actor, id.Session, error) {
+	return allowed(ctx, identity.Editor, session)
+}
+
+func allowed(ctx context.Context, least identity.Role, session string) (identity.Actor, id.Session, error) {
+	actor, err := identity.Require(ctx, least)
+	if err != nil {
+		return actor, id.Session{}, err
+	}
+	s, err := id.Parse[id.Session](session)
+	if err != nil {
+		return actor, s, fault.New(fault.NotFound, "there is no such session")
+	}
+	return actor, s, nil
+}
+
+// selection keeps the difference between no choice (nil) and the choice of none.
+func selection(t *agentv1.ToolSelection) []string {
+	if t == nil {
+		return nil
+	}
+	return append([]string{}, t.GetNames()...)
+}
+
+func sessionOf(s *conversation.Session) *agentv1.Session {
+	out := &agentv1.Session{
+		Id: s.ID.String(), WorkspaceId: s.Workspace.String(), CreatedBy: s.CreatedBy.String(), Title: s.Title, Model: s.Model,
+		Provider: s.Provider, SystemPrompt: s.SystemPrompt, Preset: s.Preset, Archived: s.Archived,
+		CreatedAt: timestamppb.New(s.CreatedAt), UpdatedAt: timestamppb.New(s.UpdatedAt),
+	}
+	if s.Tools != nil {
+		out.Tools = &agentv1.ToolSelection{Names: s.Tools}
+	}
+	if s.MaxSteps != nil {
+		out.MaxSteps = int32(*s.MaxSteps)
+	}
+	return out
+}
+
+func messageOf(session id.Session, m *run.Message) *agentv1.Message {
+	out := &agentv1.Message{
+		Id: m.ID.String(), SessionId: session.String(), Role: m.Role, ContentJson: string(m.Content), RunId: m.Run.String(),
+		TokensIn: m.TokensIn, TokensOut: m.TokensOut, Model: m.Model, CreatedAt: timestamppb.New(m.CreatedAt),
+	}
+	if m.StepIndex != nil {
+		step := int32(*m.StepIndex)
+		out.StepIndex = &step
+	}
+	return out
+}
+
+func runOf(r *run.Run) *agentv1.Run {
+	out := &agentv1.Run{
+		Id: r.ID.String(), SessionId: r.Session.String(), Ordinal: r.Ordinal,
+		State:         agentv1.RunState(agentv1.RunState_value["RUN_STATE_"+strings.ToUpper(string(r.State))]),
+		UserMessageId: r.UserMessage.String(), CreatedBy: r.CreatedBy.String(), Provider: r.Provider, Model: r.Model,
+		Steps: int32(r.Steps), FinishReason: r.FinishReason, ErrorMessage: r.ErrorMessage, ErrorCode: r.ErrorCode, Text: r.Text,
+		CollectToolStats: r.CollectToolStats, CreatedAt: timestamppb.New(r.CreatedAt),
+		StartedAt: timestampOf(r.StartedAt), EndedAt: timestampOf(r.EndedAt),
+		Usage: &agentv1.Usage{
+			InputTokens: r.InputTokens, CacheReadTokens: r.CacheReadTokens, CacheWriteTokens: r.CacheWriteTokens,
+			OutputTokens: r.OutputTokens, ReasoningTokens: r.ReasoningTokens,
+		},
+	}
+	if r.LastEvent >= 0 {
+		out.LastEvent = &r.LastEvent
+	}
+	return out
+}
+
+func stepOf(s *conversation.Step) *agentv1.Step {
+	return &agentv1.Step{
+		Index: int32(s.StepIndex), FinishReason: s.FinishReason, CommittedAt: timestampOf(s.CommittedAt),
+		Usage: &agentv1.Usage{
+			InputTokens: s.InputTokens, CacheReadTokens: s.CacheReadTokens, CacheWriteTokens: s.CacheWriteTokens,
+			OutputTokens: s.OutputTokens, ReasoningTokens: s.ReasoningTokens,
+		},
+		Wasted: &agentv1.Usage{InputTokens: s.WastedInputTokens, OutputTokens: s.WastedOutputTokens},
+	}
+}
+
+func callOf(r *run.Run, c *conversation.ToolCall) *agentv1.ToolCall {
+	out := &agentv1.ToolCall{
+		StepIndex: int32(c.StepIndex), ToolCallId: c.ToolCallID, ToolName: c.ToolName, ArgsJson: string(c.Args), Phase: c.Phase,
+		Effect: toolv1.Effect(toolv1.Effect_value["EFFECT_"+strings.ToUpper(c.Effect)]),
+	}
+	if c.Result != nil {
+		out.Outcome = &toolv1.Outcome{
+			Key: c.Key.String(), RunId: r.ID.String(), ToolCallId: c.ToolCallID, ToolName: c.ToolName,
+			State:      toolv1.OutcomeState(toolv1.OutcomeState_value["OUTCOME_STATE_"+strings.ToUpper(c.State)]),
+			ResultJson: string(*c.Result), DurationMs: c.DurationMS, ErrorType: c.ErrorType, Summary: c.Summary,
+		}
+	}
+	return out
+}
+
+func timestampOf(t *time.Time) *timestamppb.Timestamp {
+	if t == nil {
+		return nil
+	}
+	return timestamppb.New(*t)
+}

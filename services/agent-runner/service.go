@@ -1,0 +1,207 @@
+// Package agentrunner is the service that answers user messages: it keeps sessions
+// and messages, and runs the agent loop.
+//
+// Its doors are ConversationService and RunService over Connect (rpc.go) and the
+// work queue of runs (consume.go). Behind them: conversation (what people do with
+// sessions), run (the durable side of the loop), loop (the loop), runlog (events
+// for viewers), outbox (what has to be said after a commit), llm (the wire to model
+// providers), toolbox (tools as seen from here).
+//
+// Replicas share everything through Postgres and the bus, and none is special:
+// any one may die at any moment, and another claims its runs.
+package agentrunner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
+	"golang.org/x/sync/errgroup"
+
+	"signalbox.dev/pkg/bus"
+	"signalbox.dev/pkg/httpserver"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/pg"
+	"signalbox.dev/pkg/rpc"
+	"signalbox.dev/pkg/subject"
+	"signalbox.dev/proto/signalbox/agent/v1/agentv1connect"
+	"signalbox.dev/proto/signalbox/credential/v1/credentialv1connect"
+	"signalbox.dev/proto/signalbox/tool/v1/toolv1connect"
+	"signalbox.dev/services/agent-runner/internal/conversation"
+	"signalbox.dev/services/agent-runner/internal/loop"
+	"signalbox.dev/services/agent-runner/internal/outbox"
+	"signalbox.dev/services/agent-runner/internal/preset"
+	"signalbox.dev/services/agent-runner/internal/provider"
+	"signalbox.dev/services/agent-runner/internal/run"
+	"signalbox.dev/services/agent-runner/internal/toolbox"
+	"signalbox.dev/services/agent-runner/migrations"
+)
+
+// Schema and Role are the service's place in Postgres.
+const (
+	Schema = "agent"
+	Role   = "signalbox_agent"
+)
+
+// Migrations returns what the service brings to the database.
+func Migrations() pg.Migrations {
+	return pg.Migrations{Schema: Schema, Role: Role, FS: migrations.FS}
+}
+
+// Deps is what the service works with. Whoever opened these closes them, after
+// Run; the listener is closed by Run.
+type Deps struct {
+	Log *slog.Logger
+	DB  *pg.DB   // as Role, in Schema
+	Bus *bus.Bus // as subject.AgentRunner
+	// Listener takes calls of other services and the pages for operators.
+	Listener net.Listener
+	// Verifier knows who may call: the gateway.
+	Verifier *identity.Verifier
+	// Signer proves to tool-executor and credential-broker who calls.
+	Signer     *identity.Signer
+	Registerer prometheus.Registerer
+	Gatherer   prometheus.Gatherer // nil: no /metrics page
+}
+
+// Service is agent-runner.
+type Service struct {
+	cfg     Config
+	deps    Deps
+	out     *outbox.Outbox
+	runs    *run.Store
+	keeper  *loop.Keeper
+	tools   *toolbox.Toolbox
+	loop    *loop.Loop
+	handler http.Handler
+}
+
+// New wires the service; it does nothing before Run.
+func New(cfg Config, deps Deps) (*Service, error) {
+	if deps.Log == nil || deps.DB == nil || deps.Bus == nil || deps.Listener == nil || deps.Verifier == nil || deps.Signer == nil || deps.Registerer == nil {
+		return nil, errors.New("agent-runner: log, database, bus, listener, verifier, signer and metrics are needed")
+	}
+	presets, err := preset.Builtin()
+	if err != nil {
+		return nil, fmt.Errorf("agent-runner: %w", err)
+	}
+	s := &Service{cfg: cfg, deps: deps}
+	s.out = outbox.New(deps.DB, deps.Bus, deps.Log)
+	s.runs = run.NewStore(deps.DB, s.out, runnerName(), run.Config{Lease: cfg.Lease, WallTime: cfg.RunTime})
+	s.keeper = loop.NewKeeper(s.runs, cfg.Beat, deps.Log)
+	if err := s.wireLoop(presets); err != nil {
+		return nil, fmt.Errorf("agent-runner: %w", err)
+	}
+	if err := s.wireDoors(presets); err != nil {
+		return nil, fmt.Errorf("agent-runner: %w", err)
+	}
+	return s, nil
+}
+
+// runnerName tells operators which process holds a claim; nothing depends on it.
+func runnerName() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return fmt.Sprintf("%s/%d/%s", host, os.Getpid(), id.New[id.Run]().String()[28:])
+}
+
+func (s *Service) wireLoop(presets *preset.Set) error {
+	internal := rpc.NewHTTPClient()
+	options := func(audience string) ([]connect.ClientOption, error) {
+		return rpc.Client{Signer: s.deps.Signer, Audience: audience}.ClientOptions()
+	}
+	toolOptions, err1 := options(subject.ToolExecutor)
+	brokerOptions, err2 := options(subject.CredentialBroker)
+	if err := errors.Join(err1, err2); err != nil {
+		return err
+	}
+	s.tools = toolbox.New(toolv1connect.NewToolServiceClient(internal, s.cfg.ToolExecutorURL, toolOptions...), s.deps.Bus, s.deps.Log)
+	providers := provider.New(provider.Config{
+		BrokerURL: s.cfg.CredentialBrokerURL,
+		HTTP:      egressClient(),
+		Signer:    s.deps.Signer,
+		Accounts:  credentialv1connect.NewAccountServiceClient(internal, s.cfg.CredentialBrokerURL, brokerOptions...),
+		FirstByte: s.cfg.FirstByte,
+		Idle:      s.cfg.Idle,
+	})
+	s.loop = loop.New(loop.Config{
+		Tries: s.cfg.ModelTries, Backoff: s.cfg.ModelBackoff, MaxRetryAfter: s.cfg.MaxRetryAfter, StepTime: s.cfg.StepTime,
+		ToolTime: s.cfg.ToolTime, Queueing: s.cfg.ToolQueueing, Partitions: s.cfg.Partitions,
+	}, loop.Deps{
+		Store: s.runs, Bus: s.deps.Bus, Tools: s.tools, Presets: presets, Models: providers, Keeper: s.keeper,
+		Metrics: loop.NewMetrics(s.deps.Registerer), Log: s.deps.Log,
+	})
+	return nil
+}
+
+// egressClient is for model streams: HTTP/1.1, a connection each, so that closing
+// one is the end of the provider's work.
+func egressClient() *http.Client {
+	return &http.Client{
+		Transport: otelhttp.NewTransport(&http.Transport{
+			DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
+			MaxIdleConnsPerHost: 256,
+			IdleConnTimeout:     time.Minute,
+			DisableCompression:  true,
+		}),
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+func (s *Service) wireDoors(presets *preset.Set) error {
+	sessions := conversation.NewStore(s.deps.DB, s.out, presets, conversation.Config{
+		Model: s.cfg.DefaultModel, Provider: s.cfg.DefaultProvider, Partitions: s.cfg.Partitions, MaxQueued: s.cfg.MaxQueued,
+	})
+	options, err := rpc.Server{Verifier: s.deps.Verifier, Log: s.deps.Log}.HandlerOptions()
+	if err != nil {
+		return err
+	}
+	mux := http.NewServeMux()
+	mux.Handle(agentv1connect.NewConversationServiceHandler(&conversations{store: sessions, nudge: s.nudge}, options...))
+	mux.Handle(agentv1connect.NewRunServiceHandler(&runs{store: sessions}, options...))
+	httpserver.Ops{
+		Checks:   map[string]httpserver.Check{"postgres": s.deps.DB.Ping, "nats": s.deps.Bus.Ready},
+		Gatherer: s.deps.Gatherer,
+	}.Mount(mux)
+	s.handler = mux
+	return nil
+}
+
+// Run serves until ctx is done; then runs are parked at their next step border,
+// those that have not reached it within Config.Drain are left to others, and it
+// returns nil. It is called once.
+func (s *Service) Run(ctx context.Context) error {
+	if err := errors.Join(s.keeper.Listen(s.deps.Bus), s.tools.Start()); err != nil {
+		return fmt.Errorf("agent-runner: %w", err)
+	}
+	// What the handlers of runs need goes on until they have ended.
+	support, stopSupport := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopSupport()
+	behind, support := errgroup.WithContext(support)
+	behind.Go(func() error { return s.keeper.Run(support) })
+	behind.Go(func() error { return s.out.Run(support) })
+
+	front, ctx := errgroup.WithContext(ctx)
+	front.Go(func() error { return s.consume(ctx) })
+	front.Go(func() error { return s.sweep(ctx) })
+	front.Go(func() error {
+		return httpserver.Serve(ctx, httpserver.Config{Listener: s.deps.Listener, Handler: s.handler, Log: s.deps.Log, Drain: s.cfg.Drain})
+	})
+	err := front.Wait()
+	stopSupport()
+	if err := errors.Join(err, behind.Wait()); err != nil {
+		return fmt.Errorf("agent-runner: %w", err)
+	}
+	return nil
+}
