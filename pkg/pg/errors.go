@@ -1,0 +1,111 @@
+package pg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/puddle/v2"
+
+	"signalbox.dev/pkg/fault"
+)
+
+// errBusy is the cause when no connection was to be had in time.
+var errBusy = errors.New("no database connection in 5 s")
+
+// NoRows reports whether err is that a query for one row found none.
+func NoRows(err error) bool { return errors.Is(err, pgx.ErrNoRows) }
+
+// IsUniqueViolation reports whether err is the violation of the unique
+// constraint or index of that name; an empty name stands for any.
+func IsUniqueViolation(err error, constraint string) bool {
+	return isViolation(err, "23505", constraint)
+}
+
+// IsForeignKeyViolation reports whether err is the violation of the foreign key
+// of that name; an empty name stands for any.
+func IsForeignKeyViolation(err error, constraint string) bool {
+	return isViolation(err, "23503", constraint)
+}
+
+func isViolation(err error, code, constraint string) bool {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && e.Code == code && (constraint == "" || e.ConstraintName == constraint)
+}
+
+// classify adds what was being done and, where the database is to blame and may
+// recover, the kind Unavailable. ctx is the caller's: when it has ended, the
+// error is the caller's own and keeps its kind (Cancelled, Deadline).
+func classify(ctx context.Context, doing string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if cause := ctx.Err(); cause != nil {
+		if !errors.Is(err, cause) {
+			err = errors.Join(cause, err)
+		}
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	if isUnavailable(err) || isNetwork(err) {
+		return unavailable(fmt.Errorf("%s: %w", doing, err))
+	}
+	return fmt.Errorf("%s: %w", doing, err)
+}
+
+// classifyIn does the same for what fn returned. fn may have called other
+// things than the database, so that a network error counts only when the
+// transaction's connection is gone.
+func classifyIn(ctx context.Context, tx pgx.Tx, err error) error {
+	if _, ok := errors.AsType[*fault.Error](err); ok || ctx.Err() != nil {
+		return err
+	}
+	if isUnavailable(err) || isNetwork(err) && tx.Conn().IsClosed() {
+		return unavailable(err)
+	}
+	return err
+}
+
+func unavailable(err error) error {
+	return fault.Wrap(err, fault.Unavailable, "the database is not available at the moment; try again")
+}
+
+// isUnavailable reports whether the same transaction may work later.
+func isUnavailable(err error) bool {
+	if errors.Is(err, errBusy) || errors.Is(err, puddle.ErrClosedPool) {
+		return true
+	}
+	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		return true
+	}
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok {
+		return false
+	}
+	switch e.Code {
+	case "57014", // statement timeout
+		"57P01", "57P02", "57P03", "57P05", // shut down, crashed, starting up, idle too long
+		"25P03",          // idle in transaction too long
+		"55P03",          // lock timeout
+		"40001", "40P01", // serialization failure, deadlock
+		"25006", // read-only: we are talking to a former primary
+		"58030": // I/O error
+		return true
+	}
+	return strings.HasPrefix(e.Code, "08") || // connection
+		strings.HasPrefix(e.Code, "53") // disk full, out of memory, too many connections
+}
+
+// isNetwork reports whether err is the loss of a connection or a time limit.
+func isNetwork(err error) bool {
+	if _, ok := errors.AsType[net.Error](err); ok {
+		return true
+	}
+	return errors.Is(err, pgconn.ErrConnClosed) || errors.Is(err, net.ErrClosed) ||
+		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, context.DeadlineExceeded) || pgconn.SafeToRetry(err)
+}

@@ -1,0 +1,129 @@
+package pg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"signalbox.dev/pkg/id"
+)
+
+// claims is what a transaction may see. The zero value sees nothing.
+type claims struct {
+	workspace, member, system string
+	snapshot                  bool // all statements see one moment, and none may write
+}
+
+// begin returns the statements that open a transaction with these claims. It is
+// sent as one simple query, one round trip. The values are UUIDs that we print
+// ourselves or "on", so there is nothing to quote. All three are always set: a
+// session-wide setting that some statement left behind is covered.
+func (c claims) begin() string {
+	mode := "begin"
+	if c.snapshot {
+		mode = "begin isolation level repeatable read read only"
+	}
+	return mode + "; select set_config('signalbox.workspace', '" + c.workspace +
+		"', true), set_config('signalbox.member', '" + c.member +
+		"', true), set_config('signalbox.system', '" + c.system + "', true)"
+}
+
+// InWorkspace runs fn in a transaction that sees the rows of one workspace. It
+// commits when fn returns nil and rolls back when fn fails or panics. Errors of
+// fn come back in the chain. The whole takes a minute at most.
+func (db *DB) InWorkspace(ctx context.Context, ws id.Workspace, fn func(ctx context.Context, tx pgx.Tx) error) error {
+	if id.IsZero(ws) {
+		return errors.New("begin a transaction: no workspace given")
+	}
+	return db.transact(ctx, claims{workspace: ws.String()}, fn)
+}
+
+// Snapshot is InWorkspace for reading: all of fn's statements see the rows as they
+// were at one moment.
+func (db *DB) Snapshot(ctx context.Context, ws id.Workspace, fn func(ctx context.Context, tx pgx.Tx) error) error {
+	if id.IsZero(ws) {
+		return errors.New("begin a transaction: no workspace given")
+	}
+	return db.transact(ctx, claims{workspace: ws.String(), snapshot: true}, fn)
+}
+
+// AsMember runs fn like InWorkspace, in a transaction that sees what a person
+// may see of all workspaces: their own memberships.
+func (db *DB) AsMember(ctx context.Context, m id.Member, fn func(ctx context.Context, tx pgx.Tx) error) error {
+	if id.IsZero(m) {
+		return errors.New("begin a transaction: no member given")
+	}
+	return db.transact(ctx, claims{member: m.String()}, fn)
+}
+
+// AsSystem runs fn like InWorkspace, in a transaction that sees all workspaces.
+// It is for what crosses them by nature: sweepers, the outbox, looking up whom
+// a key belongs to. Each use says in a comment why it needs this.
+func (db *DB) AsSystem(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) error) error {
+	return db.transact(ctx, claims{system: "on"}, fn)
+}
+
+func (db *DB) transact(ctx context.Context, c claims, fn func(context.Context, pgx.Tx) error) error {
+	limited, cancel := context.WithTimeout(ctx, transactionTimeout)
+	defer cancel()
+	tx, err := db.begin(limited, c)
+	if err != nil {
+		return classify(ctx, "begin a transaction", err)
+	}
+	// Also when fn panics or calls runtime.Goexit, as t.FailNow does. Under a
+	// context of its own: the caller's may be what ended the transaction.
+	defer func() {
+		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+		defer cancel()
+		_ = tx.Rollback(clean) // after Commit a no-op; a connection that cannot roll back is closed by the pool
+	}()
+	if err := fn(limited, tx); err != nil {
+		return classifyIn(ctx, tx, err)
+	}
+	if err := tx.Commit(limited); err != nil {
+		return classify(ctx, "commit", err)
+	}
+	return nil
+}
+
+// begin opens a transaction. After a restart of Postgres the pool holds
+// connections that are dead and do not know it; each costs one attempt, and
+// repeating is safe because nothing but the begin was sent.
+func (db *DB) begin(ctx context.Context, c claims) (pgx.Tx, error) {
+	options := pgx.TxOptions{BeginQuery: c.begin()}
+	for attempt := 1; ; attempt++ {
+		tx, err := db.beginOnce(ctx, options)
+		if err == nil || attempt >= db.attempts || ctx.Err() != nil || !isStale(err) {
+			return tx, err
+		}
+	}
+}
+
+func (db *DB) beginOnce(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error) {
+	limited, cancel := context.WithTimeoutCause(ctx, acquireTimeout, errBusy)
+	defer cancel()
+	tx, err := db.pool.BeginTx(limited, options)
+	if err != nil && errors.Is(context.Cause(limited), errBusy) {
+		s := db.pool.Stat()
+		return nil, fmt.Errorf("%w (%d of %d in use): %w", errBusy, s.AcquiredConns(), s.MaxConns(), err)
+	}
+	return tx, err
+}
+
+// isStale reports whether err says that an established connection was lost, in
+// contrast to one that could not be made.
+func isStale(err error) bool {
+	if errors.Is(err, errBusy) {
+		return false
+	}
+	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		return false
+	}
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return e.Code == "57P01" || e.Code == "57P02" // terminated by an administrator, or by a crash
+	}
+	return isNetwork(err)
+}

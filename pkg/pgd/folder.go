@@ -1,0 +1,206 @@
+package pgd
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// inspect returns the major version that made the data folder, 0 when there is
+// none yet.
+func inspect(dir string) (int, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0 {
+		return 0, nil
+	}
+	if errors.Is(err, fs.ErrPermission) {
+		return 0, fmt.Errorf("data folder %s belongs to another user: start as that user, or choose another folder: %w", dir, err)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read the data folder: %w", err)
+	}
+	damaged := func(what string) error {
+		return fmt.Errorf("data folder %s is not empty and %s: it is damaged or not a data folder of PostgreSQL. "+
+			"Restore it, or move it away to start with an empty one", dir, what)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "PG_VERSION"))
+	if err != nil {
+		return 0, damaged("has no readable PG_VERSION")
+	}
+	major, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil || major <= 0 {
+		return 0, damaged(fmt.Sprintf("its PG_VERSION says %.20q", text))
+	}
+	if _, err := os.Stat(filepath.Join(dir, "global", "pg_control")); err != nil {
+		return 0, damaged("has no global/pg_control")
+	}
+	return major, nil
+}
+
+// initialize runs initdb in a folder beside dir and renames it. What killed
+// runs left there is removed; the caller holds the owner's lock.
+func initialize(ctx context.Context, bins binaries, as user, dir string, fast bool) error {
+	old, _ := filepath.Glob(dir + ".init-*") // a strange dir matches nothing, and nothing is lost
+	for _, o := range old {
+		_ = os.RemoveAll(o)
+	}
+	tmp, err := os.MkdirTemp(filepath.Dir(dir), filepath.Base(dir)+".init-")
+	if err != nil {
+		return fmt.Errorf("make the data folder: %w", err)
+	}
+	defer func() { _ = os.RemoveAll(tmp) }() // after the rename there is none
+	if err := as.give(tmp); err != nil {
+		return err
+	}
+	args := []string{"-D", tmp, "--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-instructions"}
+	if fast {
+		args = append(args, "--no-sync")
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(bins.dir, "initdb"), args...)
+	cmd.Dir = "/"
+	cmd.Env = environment()
+	cmd.SysProcAttr = as.attr()
+	cmd.WaitDelay = quitTimeout // for what initdb started itself
+	if out, err := cmd.CombinedOutput(); err != nil {
+		lines := bytes.Split(bytes.TrimSpace(out), []byte("\n"))
+		return fmt.Errorf("initdb: %w; %s", err, explain(bytes.Join(lines[max(0, len(lines)-len(tail{})):], []byte("\n"))))
+	}
+	if err := os.Rename(tmp, dir); err != nil {
+		return fmt.Errorf("move the new data folder into place (it must not be a mount point; use a folder in it): %w", err)
+	}
+	return nil
+}
+
+// lockOwner takes the lock that says which process runs the server of dir. It
+// waits a moment, because an owner that was just killed may still be going.
+func lockOwner(ctx context.Context, dir string) (*os.File, error) {
+	f, err := os.OpenFile(dir+".lock", os.O_RDWR|os.O_CREATE, 0o644)
+	if errors.Is(err, fs.ErrPermission) {
+		return nil, fmt.Errorf("the data folder belongs to another user: start as that user, or choose another folder: %w", err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock the data folder: %w", err)
+	}
+	if err := lock(ctx, f, ownerTimeout); err != nil {
+		_ = f.Close()
+		return nil, running(dir)
+	}
+	return f, nil
+}
+
+func running(dir string) error {
+	pid := "" // none while it starts
+	if p := readPidFile(dir).pid; p > 0 {
+		pid = fmt.Sprintf(" (pid %d)", p)
+	}
+	return fmt.Errorf("data folder %s is in use by a running PostgreSQL%s: stop the program that started it, or choose another folder", dir, pid)
+}
+
+// lockLife takes the lock that the server's processes inherit, once the last
+// process of an earlier server has let go of it.
+func lockLife(ctx context.Context, dir string) (*os.File, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, fmt.Errorf("lock the data folder: %w", err)
+	}
+	if err := lock(ctx, f, leaveTimeout); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("the earlier PostgreSQL of data folder %s (pid %d) lost its owner and has not ended: %w", dir, readPidFile(dir).pid, err)
+	}
+	return f, nil
+}
+
+// lock tries until the lock is free or the time is over: the system's own
+// waiting cannot be given a limit.
+func lock(ctx context.Context, f *os.File, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// sweep removes temporary folders whose owner and server are gone and which
+// nobody removed: their process was killed in the middle of initdb, or the shell
+// with it. Nothing depends on it, so what cannot be removed is left.
+func sweep(parent string) {
+	tops, _ := filepath.Glob(filepath.Join(parent, temporary+"*")) // a strange parent matches nothing
+	for _, top := range tops {
+		info, err := os.Lstat(top)
+		if err != nil || !info.IsDir() || time.Since(info.ModTime()) < time.Minute { // it may be about to take its locks
+			continue
+		}
+		if isFree(filepath.Join(top, "data.lock"), false) && isFree(filepath.Join(top, "data"), true) {
+			_ = os.RemoveAll(top)
+		}
+	}
+}
+
+// isFree reports whether nobody holds the lock on a file. A missing one is free if absent says so.
+func isFree(name string, absent bool) bool {
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return absent && errors.Is(err, fs.ErrNotExist)
+	}
+	defer func() { _ = f.Close() }()
+	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil
+}
+
+// pidFile is what a postmaster writes about itself.
+type pidFile struct {
+	pid                int
+	port, socket, host string
+}
+
+func readPidFile(dir string) pidFile {
+	text, err := os.ReadFile(filepath.Join(dir, "postmaster.pid"))
+	if err != nil {
+		return pidFile{}
+	}
+	lines := append(strings.Split(string(text), "\n"), make([]string, 8)...)
+	pid, _ := strconv.Atoi(strings.TrimSpace(lines[0]))
+	return pidFile{pid: pid, port: lines[3], socket: lines[4], host: lines[5]}
+}
+
+// clearStale removes the pid files of a server that was killed. No server of
+// ours is alive, because we hold its lock; but somebody may have started one by
+// hand. Postgres itself would ask whether the process id is in use, by anything,
+// and refuse to start after a reboot that gave the id to another program.
+func clearStale(dir string) error {
+	p := readPidFile(dir)
+	if p.pid > 0 && syscall.Kill(p.pid, 0) != syscall.ESRCH {
+		for network, address := range map[string]string{"unix": filepath.Join(p.socket, ".s.PGSQL."+p.port), "tcp": net.JoinHostPort(p.host, p.port)} {
+			if c, err := net.DialTimeout(network, address, time.Second); err == nil {
+				_ = c.Close()
+				return running(dir)
+			}
+		}
+	}
+	for _, name := range []string{"postmaster.pid", socketName, socketName + ".lock"} {
+		err := os.Remove(filepath.Join(dir, name))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove what a killed server left: %w", err)
+		}
+	}
+	return nil
+}

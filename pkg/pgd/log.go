@@ -1,0 +1,72 @@
+package pgd
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"log/slog"
+	"os"
+	"sync"
+)
+
+// maxLine is how much of one line of the server's log is kept.
+const maxLine = 4 << 10
+
+// relay reads the server's log until its last process has ended. It never
+// blocks on anything of ours: a server that cannot write its log stands still.
+func (s *Server) relay(ctx context.Context, stderr *os.File) {
+	defer func() { _ = stderr.Close() }()
+	ready := sync.OnceFunc(func() { close(s.ready) })
+	in := bufio.NewReaderSize(stderr, maxLine)
+	for {
+		line, more, err := in.ReadLine()
+		if err != nil {
+			return
+		}
+		for more && err == nil { // the rest of a line that is too long
+			_, more, err = in.ReadLine()
+		}
+		if bytes.Contains(line, []byte("database system is ready to accept connections")) {
+			ready()
+		}
+		s.mu.Lock()
+		s.tail.add(line)
+		s.mu.Unlock()
+		s.log.Log(ctx, level(line), "postgres", "line", string(line))
+	}
+}
+
+// level ranks a line of the log. What a client did wrong is the client's to
+// report, and what is normal is of no interest.
+func level(line []byte) slog.Level {
+	word, _, _ := bytes.Cut(line, []byte(":"))
+	switch string(word) {
+	case "PANIC":
+		return slog.LevelError
+	case "WARNING":
+		return slog.LevelWarn
+	}
+	return slog.LevelDebug
+}
+
+// explain turns the end of a log into the rest of an error: what to do, where
+// it is known, and what Postgres said.
+func explain(log []byte) string {
+	hint := ""
+	for _, known := range [...]struct{ text, hint string }{
+		{"No space left on device", "the disk is full: make room and start again. "},
+		{"Permission denied", "a file is not accessible to the user that runs PostgreSQL: check owner and mode of the data folder. "},
+		{"could not look up effective user ID", "the user has no entry in the system's user database: run as another user, or set DATABASE_URL. "},
+		{"could not create shared memory segment", "the system gives too little shared memory: in a container, raise it (--shm-size). "},
+		{"could not locate a valid checkpoint record", "the data folder is damaged: restore it, or move it away to start empty. "},
+	} {
+		if bytes.Contains(log, []byte(known.text)) {
+			hint = known.hint
+			break
+		}
+	}
+	if len(log) == 0 {
+		return hint + "it said nothing"
+	}
+	return hint + "its last words:\n" + string(log)
+}

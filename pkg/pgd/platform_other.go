@@ -1,0 +1,11 @@
+//go:build !linux
+
+package pgd
+
+import "syscall"
+
+// namespaced is what only Linux has; elsewhere root changes to uid 65534 or fails.
+func namespaced() *syscall.SysProcAttr { return ownGroup() }
+
+// memoryFolder is what only Linux has.
+func memoryFolder() string { return "" }

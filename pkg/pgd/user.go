@@ -1,0 +1,87 @@
+package pgd
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// nobody is the user and group that Postgres runs as when we are root.
+const nobody = 65534
+
+// user is how Postgres's programs are run.
+type user struct {
+	attr func() *syscall.SysProcAttr
+	uid  int // whom the files belong to, seen from here
+}
+
+// chooseUser finds a way to run what is in bin, with a data folder in parent,
+// as somebody who is not root.
+func chooseUser(ctx context.Context, bin, parent string) (user, error) {
+	if os.Geteuid() != 0 {
+		return user{attr: ownGroup, uid: os.Geteuid()}, nil
+	}
+	asNobody := user{uid: nobody, attr: func() *syscall.SysProcAttr {
+		a := ownGroup()
+		a.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
+		return a
+	}}
+	err := asNobody.probe(ctx, bin, parent)
+	if err == nil {
+		return asNobody, nil
+	}
+	asRoot := user{uid: 0, attr: namespaced}
+	if nsErr := asRoot.probe(ctx, bin, parent); nsErr != nil {
+		return user{}, fmt.Errorf("PostgreSQL does not run as root; as uid %d it cannot reach its files (%w), and a user namespace is not to be had (%v). "+
+			"Start as an ordinary user, or let others pass through the folders on the way (chmod o+x), or set DATABASE_URL", nobody, err, nsErr)
+	}
+	return asRoot, nil
+}
+
+// ownGroup keeps Ctrl-C at a terminal away from the server, which ends when we say so.
+func ownGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+
+// probe reports whether the programs run and the folder can be entered.
+func (u user) probe(ctx context.Context, bin, parent string) error {
+	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", `cd "$1" && exec "$2" --version`, "sh", parent, filepath.Join(bin, "postgres"))
+	cmd.Dir = "/"
+	cmd.Env = environment()
+	cmd.SysProcAttr = u.attr()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
+// give makes the folder and all in it the user's, unless it is already. The
+// folder itself comes last, so that an interrupted run is seen and repeated.
+func (u user) give(dir string) error {
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return fmt.Errorf("look at %s: %w", dir, err)
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) == u.uid {
+		return nil
+	}
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("%s belongs to another user: start as that user, or choose another folder", dir)
+	}
+	err = filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || path == dir {
+			return err
+		}
+		return os.Lchown(path, u.uid, u.uid)
+	})
+	if err == nil {
+		err = os.Lchown(dir, u.uid, u.uid)
+	}
+	if err != nil {
+		return fmt.Errorf("give %s to uid %d: %w", dir, u.uid, err)
+	}
+	return nil
+}
