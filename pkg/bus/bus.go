@@ -1,0 +1,269 @@
+// Package bus carries protobuf messages over NATS: durably over JetStream, as
+// nudges over core NATS.
+//
+// What a reader must know:
+//
+//   - Postgres is the truth. A work message says that there is something to do,
+//     an event shows how far it is. Anything here may come twice, and everything
+//     may be lost with the server's disk.
+//   - A durable message has an id. Publishing it again under the same id within
+//     the stream's window is harmless.
+//   - A work-queue handler's error is the delivery decision: nil acks, Terminal
+//     drops, RetryAfter waits, anything else backs off. See Consume.
+//   - Each message names its schema and carries the W3C trace context in its
+//     headers. Decode refuses another schema than the one expected, for good.
+//
+// One Bus is one connection. It reconnects for as long as it lives, so services
+// and servers start in any order. Goroutines: the NATS client's own, which Close
+// ends, and those of Consume, which Consume waits for. If the process dies, work
+// that was in hand is delivered to somebody else after subject.AckWait.
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"signalbox.dev/pkg/conf"
+	"signalbox.dev/pkg/subject"
+)
+
+// Bounds on what a call waits for when its context says nothing.
+const (
+	attemptTimeout = 2 * time.Second  // one ack of Publish, which sends again
+	requestTimeout = 5 * time.Second  // one answer of the server
+	asyncTimeout   = 4 * time.Second  // an ack of PublishAsync; one in flight when a leader dies never comes
+	closeTimeout   = 10 * time.Second // Close, for what is on its way
+	asyncPending   = 16_384           // PublishAsync, messages without an ack
+)
+
+// Config says how to connect.
+type Config struct {
+	URL      string      // nats://host:port, several separated by commas; not used in process
+	Service  string      // names the connection, the inbox and, unless User does, the user
+	User     string      // Service when empty
+	Password conf.Secret // no login when empty
+
+	Conn       []nats.Option                 // applied last, such as natsd's for a connection in process
+	Log        *slog.Logger                  // required
+	Metrics    prometheus.Registerer         // nil: none
+	Tracer     trace.TracerProvider          // nil: the global one
+	Propagator propagation.TextMapPropagator // nil: W3C trace context
+}
+
+// Bus is a connection to NATS. Its methods may be called from any goroutine.
+type Bus struct {
+	service   string
+	nc        *nats.Conn
+	js        jetstream.JetStream
+	log       *slog.Logger
+	metrics   *metrics
+	tracer    trace.Tracer
+	propagate propagation.TextMapPropagator
+	async     asyncAcks
+
+	connected func()        // called at the first connection
+	once      chan struct{} // closed then
+	closed    chan struct{} // closed when the connection is gone for good
+
+	mu      sync.Mutex // guards lastErr
+	lastErr error      // why it is not connected, for Ready
+}
+
+// Connect returns a bus. It does not wait for a server: one that is not there
+// yet is tried again in the background for ever, and Ready tells. An error
+// means that the configuration is wrong. The caller closes the bus.
+func Connect(ctx context.Context, cfg Config) (*Bus, error) {
+	if cfg.Service == "" {
+		return nil, errors.New("connect to NATS: the service has no name")
+	}
+	if cfg.URL == "" && len(cfg.Conn) == 0 {
+		return nil, errors.New("connect to NATS: no address; give one such as nats://127.0.0.1:4222")
+	}
+	if cfg.Log == nil {
+		return nil, errors.New("connect to NATS: no logger")
+	}
+	b := &Bus{
+		service:   cfg.Service,
+		log:       cfg.Log,
+		metrics:   newMetrics(cfg.Metrics, cfg.Service),
+		propagate: cfg.Propagator,
+		once:      make(chan struct{}),
+		closed:    make(chan struct{}),
+	}
+	b.async.b = b
+	b.connected = sync.OnceFunc(func() { close(b.once) })
+	if b.propagate == nil {
+		b.propagate = propagation.TraceContext{}
+	}
+	tracers := cfg.Tracer
+	if tracers == nil {
+		tracers = otel.GetTracerProvider()
+	}
+	b.tracer = tracers.Tracer("signalbox.dev/pkg/bus")
+
+	var err error
+	if b.nc, err = nats.Connect(cfg.URL, b.options(ctx, cfg)...); err != nil {
+		return nil, fmt.Errorf("connect to NATS: %w", err)
+	}
+	if b.nc.IsConnected() {
+		b.connected()
+	}
+	b.js, err = jetstream.New(b.nc,
+		jetstream.WithDefaultTimeout(requestTimeout),
+		jetstream.WithPublishAsyncTimeout(asyncTimeout),
+		jetstream.WithPublishAsyncMaxPending(asyncPending),
+		jetstream.WithPublishAsyncAckHandler(b.async.acked),
+		jetstream.WithPublishAsyncErrHandler(b.async.refused),
+	)
+	if err != nil {
+		b.nc.Close()
+		return nil, fmt.Errorf("connect to NATS: %w", err)
+	}
+	return b, nil
+}
+
+func (b *Bus) options(ctx context.Context, cfg Config) []nats.Option {
+	ctx = context.WithoutCancel(ctx) // the callbacks log for as long as the bus lives
+	opts := []nats.Option{
+		nats.Name(cfg.Service),
+		nats.CustomInboxPrefix(subject.InboxPrefix(cfg.Service)),
+		nats.RetryOnFailedConnect(true),
+		nats.MaxReconnects(-1),
+		nats.ReconnectWait(250 * time.Millisecond),
+		nats.ReconnectJitter(250*time.Millisecond, time.Second),
+		// Nothing is kept for after a reconnect: it would overtake what was lost
+		// with the connection and is published again.
+		nats.ReconnectBufSize(-1),
+		nats.IgnoreAuthErrorAbort(), // a password may be right tomorrow
+		nats.Timeout(requestTimeout),
+		nats.PingInterval(5 * time.Second),
+		nats.MaxPingsOutstanding(2),
+		nats.DrainTimeout(closeTimeout),
+		nats.ConnectHandler(func(nc *nats.Conn) {
+			b.connected()
+			b.log.InfoContext(ctx, "connected to nats", "address", nc.ConnectedUrlRedacted())
+		}),
+		nats.ReconnectHandler(func(nc *nats.Conn) {
+			b.metrics.reconnects.Inc()
+			b.log.InfoContext(ctx, "reconnected to nats", "address", nc.ConnectedUrlRedacted())
+		}),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			b.setErr(err)
+			if err != nil {
+				b.log.WarnContext(ctx, "nats connection lost", "error", err)
+			}
+		}),
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { b.setErr(err) }),
+		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
+			subj := ""
+			if sub != nil {
+				subj = sub.Subject
+			}
+			b.log.WarnContext(ctx, "nats reports an error", "subject", subj, "error", err)
+		}),
+		nats.ClosedHandler(func(*nats.Conn) { close(b.closed) }),
+	}
+	if cfg.Password != "" {
+		user := cfg.User
+		if user == "" {
+			user = cfg.Service
+		}
+		opts = append(opts, nats.UserInfo(user, cfg.Password.Reveal()))
+	}
+	return append(opts, cfg.Conn...)
+}
+
+func (b *Bus) setErr(err error) {
+	if err == nil {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.lastErr = err
+}
+
+// Ready returns nil when the server answers on this connection. Without a
+// deadline in ctx it waits two seconds for that.
+func (b *Bus) Ready(ctx context.Context) error {
+	if !b.nc.IsConnected() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.lastErr != nil {
+			return fmt.Errorf("not connected to NATS: %w", b.lastErr)
+		}
+		return errors.New("not connected to NATS")
+	}
+	ctx, cancel := atMost(ctx, 2*time.Second)
+	defer cancel()
+	if err := b.nc.FlushWithContext(ctx); err != nil {
+		return fmt.Errorf("NATS does not answer: %w", err)
+	}
+	return nil
+}
+
+// Flush returns when the server has processed all that was sent before, such
+// as a subscription.
+func (b *Bus) Flush(ctx context.Context) error {
+	if err := b.awaitFirst(ctx); err != nil {
+		return err
+	}
+	ctx, cancel := atMost(ctx, requestTimeout)
+	defer cancel()
+	if err := b.nc.FlushWithContext(ctx); err != nil {
+		return fmt.Errorf("flush the NATS connection: %w", err)
+	}
+	return nil
+}
+
+// Close lets callbacks end, sends what is buffered, and closes the connection;
+// it gives up on that after ten seconds. End Consume first. Closing twice is harmless.
+func (b *Bus) Close() {
+	if err := b.nc.Drain(); err != nil {
+		b.nc.Close() // not connected: there is nobody to send to
+	}
+	select {
+	case <-b.closed:
+	case <-time.After(closeTimeout + time.Second):
+		b.nc.Close()
+	}
+	b.js.CleanupPublisher()
+}
+
+// awaitFirst waits for the first connection: until then the client does not
+// know what the server can do, and refuses headers.
+func (b *Bus) awaitFirst(ctx context.Context) error {
+	select {
+	case <-b.once:
+		return nil
+	default:
+	}
+	ctx, cancel := atMost(ctx, requestTimeout)
+	defer cancel()
+	select {
+	case <-b.once:
+		return nil
+	case <-b.closed:
+		return ErrClosed
+	case <-ctx.Done():
+		return fmt.Errorf("wait for NATS: %w", ctx.Err())
+	}
+}
+
+// atMost is context.WithTimeout that leaves an existing deadline alone.
+func atMost(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, d)
+}

@@ -1,0 +1,115 @@
+package bus
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/protobuf/proto"
+
+	"signalbox.dev/pkg/subject"
+)
+
+// Nudge sends m to whoever listens now. It may get lost, as when nobody does or
+// the connection breaks: the truth is elsewhere.
+func (b *Bus) Nudge(ctx context.Context, subj string, m proto.Message) (err error) {
+	msg, err := encode(subj, "", m)
+	if err != nil {
+		return err
+	}
+	if err := b.awaitFirst(ctx); err != nil {
+		return fmt.Errorf("nudge %s: %w", subj, err)
+	}
+	_, done := b.startPublish(ctx, msg)
+	defer func() { done(err) }()
+	if err := b.nc.PublishMsg(msg); err != nil {
+		return fmt.Errorf("nudge %s: %w", subj, translate(err))
+	}
+	return nil
+}
+
+// Subscription is an interest in a subject. It ends with the bus.
+type Subscription struct{ sub *nats.Subscription }
+
+// Unsubscribe ends the interest. A callback that runs is not waited for, and
+// may be followed by none.
+func (s *Subscription) Unsubscribe() error {
+	if err := s.sub.Unsubscribe(); err != nil {
+		return fmt.Errorf("unsubscribe %s: %w", s.sub.Subject, translate(err))
+	}
+	return nil
+}
+
+// Subscribe calls fn for each message on subj, which may hold wildcards, one
+// after the other, on a goroutine of the subscription. fn gets the sender's
+// trace; a panic in it is logged. Messages that fn is too slow for are lost
+// (65,536 wait). The server may not know of the interest yet: see Flush.
+func (b *Bus) Subscribe(subj string, fn func(ctx context.Context, m *Message)) (*Subscription, error) {
+	sub, err := b.nc.Subscribe(subj, func(m *nats.Msg) {
+		ctx, span := b.tracer.Start(b.extract(context.Background(), m.Header), "receive "+subject.Kind(m.Subject),
+			trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(attribute.String("messaging.system", "nats")))
+		defer span.End()
+		defer func() {
+			if p := recover(); p != nil {
+				b.log.ErrorContext(ctx, "subscriber panicked", "subject", m.Subject, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			}
+		}()
+		msg := received(m)
+		fn(ctx, &msg)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("subscribe to %s: %w", subj, translate(err))
+	}
+	if err := sub.SetPendingLimits(65_536, 64<<20); err != nil {
+		return nil, fmt.Errorf("subscribe to %s: %w", subj, err)
+	}
+	return &Subscription{sub}, nil
+}
+
+// SubscribeChan puts each message on subj into ch, which many subscriptions may
+// share and which the caller never closes while one of them lives. When ch is
+// full the message is dropped and logged by the client: a reader of the run log
+// sees the gap (Republished). There is no goroutine per subscription.
+func (b *Bus) SubscribeChan(subj string, ch chan *nats.Msg) (*Subscription, error) {
+	sub, err := b.nc.ChanSubscribe(subj, ch)
+	if err != nil {
+		return nil, fmt.Errorf("subscribe to %s: %w", subj, translate(err))
+	}
+	return &Subscription{sub}, nil
+}
+
+// Republished reads a message of the run log that came on a live subject. Its
+// Subject is that of the log, Seq its sequence, and Prev the sequence of the
+// message before it on the same subject (0: none), which shows any gap.
+func Republished(m *nats.Msg) (*Stored, error) {
+	s, err := stored(m)
+	if err != nil {
+		return nil, err
+	}
+	prev := m.Header.Get(jetstream.LastSequenceHeader)
+	if s.Prev, err = strconv.ParseUint(prev, 10, 64); err != nil {
+		return nil, fmt.Errorf("message on %s: previous sequence %q is no number", m.Subject, clip(prev))
+	}
+	return s, nil
+}
+
+// stored reads the headers that the server adds when it hands out a stored message.
+func stored(m *nats.Msg) (*Stored, error) {
+	s := &Stored{Message: received(m)}
+	subj, seq := m.Header.Get(jetstream.SubjectHeader), m.Header.Get(jetstream.SequenceHeader)
+	var err error
+	if s.Seq, err = strconv.ParseUint(seq, 10, 64); err != nil || subj == "" {
+		return nil, fmt.Errorf("message on %s is not one of a stream: sequence %q, subject %q", m.Subject, clip(seq), clip(subj))
+	}
+	s.Subject = subj
+	if s.Time, err = time.Parse(time.RFC3339Nano, m.Header.Get(jetstream.TimeStampHeaer)); err != nil {
+		return nil, fmt.Errorf("message %d on %s: time: %w", s.Seq, subj, err)
+	}
+	return s, nil
+}

@@ -1,0 +1,151 @@
+package bus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Stored is a message as its stream keeps it.
+type Stored struct {
+	Message
+	Seq  uint64    // in the stream
+	Prev uint64    // of the message before it on its subject; only Republished knows it
+	Time time.Time // when it was stored
+}
+
+// One request of Read asks for this much.
+const (
+	readBatch = 256
+	readBytes = 1 << 20
+)
+
+// numPendingHeader is on the end of a batch: how many more there are.
+const numPendingHeader = "Nats-Num-Pending"
+
+// directGet is the server's request for stored messages without a consumer.
+type directGet struct {
+	Seq      uint64 `json:"seq,omitempty"`
+	LastFor  string `json:"last_by_subj,omitempty"`
+	NextFor  string `json:"next_by_subj,omitempty"`
+	Batch    int    `json:"batch,omitempty"`
+	MaxBytes int    `json:"max_bytes,omitempty"`
+}
+
+// Last returns the last message of a stream on subj, or ErrNotFound.
+func (b *Bus) Last(ctx context.Context, stream, subj string) (*Stored, error) {
+	ctx, cancel := atMost(ctx, requestTimeout)
+	defer cancel()
+	req, err := json.Marshal(directGet{LastFor: subj})
+	if err != nil {
+		return nil, fmt.Errorf("read the last message on %s: %w", subj, err)
+	}
+	m, err := b.nc.RequestWithContext(ctx, directGetSubject(stream), req)
+	if err == nil {
+		var s *Stored
+		if s, err = answer(m); err == nil {
+			return s, nil
+		}
+	}
+	return nil, fmt.Errorf("read the last message on %s: %w", subj, translate(err))
+}
+
+// Read yields the messages of a stream on subj with after < sequence ≤ through,
+// in order, as far as they are still there. It ends with the first error, and
+// before the end of the log no later than at through; to read what there is,
+// pass math.MaxUint64. The stream is read in bounded pieces while the loop
+// runs. JetStream has no index by subject: this scans, so it is for repairing a
+// gap and not for reading a session from its beginning.
+func (b *Bus) Read(ctx context.Context, stream, subj string, after, through uint64) iter.Seq2[*Stored, error] {
+	return func(yield func(*Stored, error) bool) {
+		if after >= through {
+			return
+		}
+		if err := b.read(ctx, stream, subj, after, through, yield); err != nil {
+			yield(nil, fmt.Errorf("read %s after %d: %w", subj, after, translate(err)))
+		}
+	}
+}
+
+func (b *Bus) read(ctx context.Context, stream, subj string, after, through uint64, yield func(*Stored, error) bool) error {
+	inbox := b.nc.NewInbox()
+	sub, err := b.nc.SubscribeSync(inbox)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = sub.Unsubscribe() }() // fails only when the connection is gone, and so is the interest
+	for {
+		req, err := json.Marshal(directGet{Seq: after + 1, NextFor: subj, Batch: readBatch, MaxBytes: readBytes})
+		if err != nil {
+			return err
+		}
+		if err := b.nc.PublishRequest(directGetSubject(stream), inbox, req); err != nil {
+			return err
+		}
+		last, more, err := readAnswers(ctx, sub, through, yield)
+		if err != nil || !more {
+			return err
+		}
+		if last <= after {
+			return fmt.Errorf("the server answers %d after %d", last, after)
+		}
+		after = last
+	}
+}
+
+// readAnswers yields the messages of one request. more tells whether another
+// one, after last, is due.
+func readAnswers(ctx context.Context, sub *nats.Subscription, through uint64, yield func(*Stored, error) bool) (last uint64, more bool, err error) {
+	for {
+		m, err := nextAnswer(ctx, sub)
+		if err != nil {
+			return 0, false, err
+		}
+		if m.Header.Get("Status") == "204" { // end of this batch
+			pending, err := strconv.ParseUint(m.Header.Get(numPendingHeader), 10, 64)
+			return last, err == nil && pending > 0 && last < through, nil
+		}
+		s, err := answer(m)
+		if errors.Is(err, ErrNotFound) {
+			return last, false, nil
+		}
+		if err != nil {
+			return 0, false, err
+		}
+		if s.Seq > through || !yield(s, nil) || s.Seq == through {
+			return last, false, nil
+		}
+		last = s.Seq
+	}
+}
+
+func nextAnswer(ctx context.Context, sub *nats.Subscription) (*nats.Msg, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	return sub.NextMsgWithContext(ctx)
+}
+
+func directGetSubject(stream string) string {
+	return jetstream.DefaultAPIPrefix + "DIRECT.GET." + stream
+}
+
+// answer reads one answer to a direct get.
+func answer(m *nats.Msg) (*Stored, error) {
+	switch status := m.Header.Get("Status"); status {
+	case "":
+		return stored(m)
+	case "404":
+		return nil, ErrNotFound
+	case "503":
+		return nil, nats.ErrNoResponders
+	default:
+		return nil, fmt.Errorf("the server answers %s %s", status, m.Header.Get("Description"))
+	}
+}

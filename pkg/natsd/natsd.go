@@ -1,0 +1,249 @@
+// Package natsd runs a NATS server with JetStream inside this process: for
+// standalone, and for tests (natstest). It is the only package that imports the
+// server, so no service's binary holds one.
+//
+// The server's folder belongs to one process at a time and is locked while the
+// server runs. What is in it is no truth: when it is lost or damaged, delete it,
+// and unfinished runs are queued again from Postgres.
+package natsd
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+
+	"signalbox.dev/pkg/conf"
+	"signalbox.dev/pkg/subject"
+)
+
+// Config says how to run the server.
+type Config struct {
+	Dir string       // where JetStream keeps its files; made when absent
+	Log *slog.Logger // required
+
+	// Port to listen on at Host: 0 for none, so that only this process can
+	// connect (Options), -1 for a free one.
+	Port int
+	Host string // 127.0.0.1 when empty
+
+	// Users turns permissions on. Each gets the password that Passwords has for
+	// it, or a new one (Options, Password). Without users everybody may do everything.
+	Users     []subject.User
+	Passwords map[string]conf.Secret
+
+	// SyncInterval is how often files are synced to disk: 100 ms when 0, before
+	// every ack when negative.
+	SyncInterval time.Duration
+	MaxStore     int64 // bytes on disk that streams may reserve; 8 GiB when 0
+}
+
+// Server is a running NATS server.
+type Server struct {
+	srv       *server.Server
+	lock      *os.File
+	cfg       Config
+	passwords map[string]conf.Secret
+}
+
+// Start runs a server and returns when it takes connections and JetStream has
+// read its folder. The caller ends it with Shutdown; ctx bounds the start only.
+func Start(ctx context.Context, cfg Config) (*Server, error) {
+	if cfg.Dir == "" || cfg.Log == nil {
+		return nil, errors.New("start NATS: a folder and a logger are needed")
+	}
+	dir, err := filepath.Abs(cfg.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("start NATS: %w", err)
+	}
+	cfg.Dir = dir
+	if cfg.Host == "" {
+		cfg.Host = "127.0.0.1"
+	}
+	s := &Server{cfg: cfg, passwords: map[string]conf.Secret{}}
+	opts, err := s.options()
+	if err != nil {
+		return nil, fmt.Errorf("start NATS: %w", err)
+	}
+	if s.lock, err = lockDir(dir); err != nil {
+		return nil, fmt.Errorf("start NATS: %w", err)
+	}
+	if err := s.start(ctx, opts); err != nil {
+		s.unlock()
+		return nil, fmt.Errorf("start NATS: %w", err)
+	}
+	return s, nil
+}
+
+func (s *Server) options() (*server.Options, error) {
+	cfg, opts := s.cfg, &server.Options{}
+	if len(cfg.Users) > 0 {
+		for _, u := range cfg.Users {
+			s.passwords[u.Name] = cfg.Passwords[u.Name]
+			if s.passwords[u.Name] == "" {
+				s.passwords[u.Name] = conf.Secret("p" + rand.Text())
+			}
+		}
+		text := subject.AccountsConf(cfg.Users, func(user string) string {
+			return fmt.Sprintf("%q", s.passwords[user].Reveal())
+		})
+		if err := opts.ProcessConfigString(string(text)); err != nil {
+			return nil, fmt.Errorf("read the accounts: %w", err)
+		}
+	}
+	opts.ServerName = "signalbox"
+	opts.Host = cfg.Host
+	opts.Port = cfg.Port
+	opts.DontListen = cfg.Port == 0
+	opts.NoSigs = true
+	opts.JetStream = true
+	opts.DisableJetStreamBanner = true
+	opts.StoreDir = cfg.Dir
+	opts.MaxPayload = subject.MaxMessage
+	opts.JetStreamMaxStore = cfg.MaxStore
+	if opts.JetStreamMaxStore == 0 {
+		opts.JetStreamMaxStore = 8 << 30
+	}
+	opts.JetStreamMaxMemory = 64 << 20 // no stream of ours is in memory
+	switch {
+	case cfg.SyncInterval < 0:
+		opts.SyncAlways = true
+	case cfg.SyncInterval == 0:
+		opts.SyncInterval = 100 * time.Millisecond
+	default:
+		opts.SyncInterval = cfg.SyncInterval
+	}
+	return opts, nil
+}
+
+func (s *Server) start(ctx context.Context, opts *server.Options) error {
+	srv, err := server.NewServer(opts)
+	if err != nil {
+		return err
+	}
+	s.srv = srv
+	log := newServerLog(s.cfg.Log)
+	srv.SetLoggerV2(log, false, false, false)
+	srv.Start() // returns when the folder is read; stopping it half way would damage the folder
+	err = s.started(ctx, log)
+	if err == nil {
+		err = damaged(srv, s.cfg.Dir, log)
+	}
+	if err != nil {
+		srv.Shutdown()
+		srv.WaitForShutdown()
+		return explain(err, s.cfg)
+	}
+	if a, ok := srv.Addr().(*net.TCPAddr); ok {
+		s.cfg.Port = a.Port // the one that -1 stood for
+	}
+	return nil
+}
+
+// started returns why the server, whose Start has returned, does not run.
+func (s *Server) started(ctx context.Context, log *serverLog) error {
+	select {
+	case err := <-log.fatal:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	default:
+	}
+	if !s.srv.JetStreamEnabled() || s.cfg.Port != 0 && s.srv.Addr() == nil {
+		return errors.New("the server did not become ready")
+	}
+	return nil
+}
+
+// damaged looks for streams that are in the folder and not on the server: it
+// skips what it cannot read, with a warning.
+func damaged(srv *server.Server, dir string, log *serverLog) error {
+	found, err := filepath.Glob(filepath.Join(dir, server.JetStreamStoreDir, "*", "streams", "*"))
+	if err != nil || len(found) == 0 {
+		return err
+	}
+	z, err := srv.Jsz(&server.JSzOptions{Accounts: true, Streams: true})
+	if err != nil {
+		return fmt.Errorf("list the streams: %w", err)
+	}
+	accounts, alive := map[string]bool{}, map[string]bool{}
+	for _, a := range z.AccountDetails {
+		accounts[a.Id] = true
+		for _, st := range a.Streams {
+			alive[filepath.Join(a.Id, st.Name)] = true
+		}
+	}
+	var lost []string
+	for _, path := range found {
+		account := filepath.Base(filepath.Dir(filepath.Dir(path)))
+		// An account that the server does not know is of another way to run it, without users.
+		if name := filepath.Base(path); accounts[account] && !alive[filepath.Join(account, name)] {
+			lost = append(lost, name)
+		}
+	}
+	if len(lost) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: the server cannot read the streams %s: %s", errDamaged, strings.Join(lost, ", "), log.lastWarning())
+}
+
+var errDamaged = errors.New("the folder is damaged")
+
+func explain(err error, cfg Config) error {
+	text := err.Error()
+	switch {
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return err
+	case strings.Contains(text, "Error listening"):
+		return fmt.Errorf("port %d at %s: %w: is another server running? Stop it, or choose another port", cfg.Port, cfg.Host, err)
+	case errors.Is(err, errDamaged), strings.Contains(text, "JetStream"):
+		return fmt.Errorf("JetStream in %s: %w: what it holds is no truth; move the folder away and start again", cfg.Dir, err)
+	}
+	return err
+}
+
+// ClientURL returns the address to connect to, or "" when only this process can.
+func (s *Server) ClientURL() string {
+	if s.cfg.Port == 0 {
+		return ""
+	}
+	return s.srv.ClientURL()
+}
+
+// Options returns how a bus of this process connects as a user, without a port.
+func (s *Server) Options(user string) []nats.Option {
+	opts := []nats.Option{nats.InProcessServer(s.srv)}
+	if p, ok := s.passwords[user]; ok {
+		opts = append(opts, nats.UserInfo(user, p.Reveal()))
+	}
+	return opts
+}
+
+// Password returns a user's password, for processes that connect by ClientURL;
+// it is empty when permissions are off.
+func (s *Server) Password(user string) conf.Secret { return s.passwords[user] }
+
+// Config returns what to start the same server with again after Shutdown: the
+// same folder, port and passwords, so that clients come back.
+func (s *Server) Config() Config {
+	cfg := s.cfg
+	cfg.Passwords = maps.Clone(s.passwords)
+	return cfg
+}
+
+// Shutdown ends the server and returns when all is on disk. Twice is harmless.
+func (s *Server) Shutdown() {
+	s.srv.Shutdown()
+	s.srv.WaitForShutdown()
+	s.unlock()
+}
