@@ -1,0 +1,486 @@
+package agentrunner_test
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"signalbox.dev/pkg/identity"
+	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
+	runv1 "signalbox.dev/proto/signalbox/run/v1"
+	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
+	agentrunner "signalbox.dev/services/agent-runner"
+)
+
+func TestAnswer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.model.then(says("Hello", " there."))
+	w.start()
+	session := w.session(&agentv1.CreateSessionRequest{})
+	v := w.watch(session)
+	sub := w.submit(session, "Hi, who are you?")
+	events := v.until(isEnd)
+	want := []string{`1 user "Hi, who are you?"`, "1 start", "1 text Hello there.", "1 step 0 stop 10/5", `1 done stop "Hello there." 1`}
+	if diff := cmp.Diff(want, lines(events)); diff != "" {
+		t.Error(diff)
+	}
+	checkDense(t, events)
+
+	got := w.look(session)
+	if got.GetSession().GetTitle() != "Hi, who are you?" {
+		t.Errorf("title = %q, want the first message", got.GetSession().GetTitle())
+	}
+	var messages []string
+	for _, m := range got.GetMessages() {
+		messages = append(messages, m.GetRole()+" "+m.GetContentJson())
+	}
+	want = []string{`user "Hi, who are you?"`, `assistant [{"type":"text","text":"Hello there."}]`}
+	if diff := cmp.Diff(want, messages); diff != "" {
+		t.Error(diff)
+	}
+	if got.GetActiveRun() != nil || got.GetLastEvent().GetNumber() != int64(events[len(events)-1].GetNumber()) {
+		t.Errorf("active run %v, last event %v; want none, and the terminal event's number %d", got.GetActiveRun(), got.GetLastEvent(), events[len(events)-1].GetNumber())
+	}
+	r := w.run(sub.GetRun().GetId())
+	if r.GetRun().GetState() != agentv1.RunState_RUN_STATE_DONE || r.GetRun().GetUsage().GetInputTokens() != 10 || r.GetRun().GetUsage().GetOutputTokens() != 5 || len(r.GetSteps()) != 1 {
+		t.Errorf("GetRun = %v", r)
+	}
+}
+
+func TestTools(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.tools.add("one", func(context.Context, *toolv1.Call) string { return `{"result":"1"}` })
+	w.tools.add("two", func(_ context.Context, c *toolv1.Call) string {
+		if c.GetArgsJson() != `{"n":2}` {
+			t.Errorf("args = %s", c.GetArgsJson())
+		}
+		return `{"result":"2"}`
+	})
+	w.model.then(calls([3]string{"a", "one", "{}"}, [3]string{"b", "two", `{"n":2}`}, [3]string{"c", "nope", "{}"}, [3]string{"d", "one", `{"broken`}), says("Done."))
+	w.start()
+	session := w.session(&agentv1.CreateSessionRequest{})
+	v := w.watch(session)
+	sub := w.submit(session, "go")
+	events := v.until(isEnd)
+	checkDense(t, events)
+
+	var tool, last string
+	for _, m := range w.look(session).GetMessages() {
+		if m.GetRole() == "tool" {
+			tool = m.GetContentJson()
+		}
+		last = m.GetContentJson()
+	}
+	var parts []struct {
+		ToolCallID string
+		Output     struct{ Type string }
+	}
+	if err := json.Unmarshal([]byte(tool), &parts); err != nil {
+		t.Fatalf("tool message %q: %v", tool, err)
+	}
+	var order []string
+	for _, p := range parts {
+		order = append(order, p.ToolCallID+" "+p.Output.Type)
+	}
+	if diff := cmp.Diff([]string{"a json", "b json", "c error-json", "d error-json"}, order); diff != "" {
+		t.Errorf("the tool message has the results in call order:\n%s", diff)
+	}
+	if last != `[{"type":"text","text":"Done."}]` {
+		t.Errorf("last message = %s", last)
+	}
+	if got := lines(events); got[len(got)-1] != `1 done stop "Done." 2` {
+		t.Errorf("events:\n%s", strings.Join(got, "\n"))
+	}
+	r := w.run(sub.GetRun().GetId())
+	if len(r.GetToolCalls()) != 4 || len(r.GetSteps()) != 2 || r.GetRun().GetUsage().GetInputTokens() != 20 {
+		t.Errorf("GetRun = %v", r)
+	}
+	for _, c := range []string{"a", "b"} {
+		if n := w.tools.timesRan(c); n != 1 {
+			t.Errorf("call %s ran %d times, want once", c, n)
+		}
+	}
+	// The second request holds the first one's blocks and all four results.
+	second := string(w.model.asked()[1])
+	for _, want := range []string{`"tool_use_id":"a"`, `"tool_use_id":"d"`, `"is_error":true`} {
+		if !strings.Contains(second, want) {
+			t.Errorf("the second request lacks %s: %s", want, second)
+		}
+	}
+}
+
+// An outcome whose announcement is lost is read from the executor's rows.
+func TestToolAnnouncementLost(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.tools.silent = true
+	w.tools.add("one", func(context.Context, *toolv1.Call) string { return `{"result":"1"}` })
+	w.model.then(calls([3]string{"a", "one", "{}"}), says("Done."))
+	w.start()
+	session := w.session(&agentv1.CreateSessionRequest{})
+	v := w.watch(session)
+	w.submit(session, "go")
+	v.until(isEnd)
+	if n := w.tools.timesRan("a"); n != 1 {
+		t.Errorf("the tool ran %d times", n)
+	}
+}
+
+func TestQueue(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	release := make(chan struct{})
+	w.model.then(func(a *answer) { a.begin(); <-release; a.text("First."); a.end() }, says("Second."), says("Third."))
+	w.start()
+	session := w.session(&agentv1.CreateSessionRequest{})
+	v := w.watch(session)
+	w.submit(session, "one")
+	v.until(func(ev *runv1.Event) bool { return ev.GetRunStart() != nil })
+	second := w.submit(session, "two")
+	if got := second.GetRun().GetState(); got != agentv1.RunState_RUN_STATE_QUEUED {
+		t.Errorf("state = %v, want queued", got)
+	}
+	w.submit(session, "three")
+	if _, err := w.conversations.Submit(w.as(identity.Editor), &agentv1.SubmitRequest{SessionId: session, ContentJson: `"no"`, Mode: agentv1.SubmitMode_SUBMIT_MODE_REJECT}); err == nil || !strings.Contains(err.Error(), "active") {
+		t.Errorf("Submit with reject = %v, want a conflict", err)
+	}
+	close(release)
+	ends := 0
+	events := v.until(func(ev *runv1.Event) bool {
+		if isEnd(ev) {
+			ends++
+		}
+		return ends == 3
+	})
+	want := []string{
+		"1 text First.", "1 step 0 stop 10/5", `1 done stop "First." 1`,
+		`2 user "two"`, "2 start", "2 text Second.", "2 step 0 stop 10/5", `2 done stop "Second." 1`,
+		`3 user "three"`, "3 start", "3 text Third.", "3 step 0 stop 10/5", `3 done stop "Third." 1`,
+	}
+	if diff := cmp.Diff(want, lines(events)); diff != "" {
+		t.Error(diff)
+	}
+	var order []string
+	for _, m := range w.look(session).GetMessages() {
+		order = append(order, m.GetRole())
+	}
+	if diff := cmp.Diff([]string{"user", "assistant", "user", "assistant", "user", "assistant"}, order); diff != "" {
+		t.Errorf("a queued message joins when its run begins:\n%s", diff)
+	}
+}
+
+func TestCancel(t *testing.T) {
+	t.Parallel()
+	t.Run("while the model speaks, with one queued", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		cut := make(chan struct{})
+		w.model.then(func(a *answer) {
+			a.begin()
+			a.event("content_block_start", `{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}`)
+			a.event("content_block_delta", `{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"So far"}}`)
+			<-a.r.Context().Done()
+			close(cut)
+		})
+		w.start()
+		session := w.session(&agentv1.CreateSessionRequest{})
+		v := w.watch(session)
+		w.submit(session, "one")
+		v.until(func(ev *runv1.Event) bool { return ev.GetTextDelta() != nil })
+		w.submit(session, "two")
+		if _, err := w.conversations.Cancel(w.as(identity.Editor), &agentv1.CancelRequest{SessionId: session}); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-cut:
+		case <-time.After(patient):
+			t.Fatal("the model call was not cut")
+		}
+		ended := map[int64]string{}
+		v.until(func(ev *runv1.Event) bool {
+			if ev.GetDone() != nil {
+				ended[ev.GetRunOrdinal()] = ev.GetDone().GetFinishReason()
+			}
+			return len(ended) == 2
+		})
+		if diff := cmp.Diff(map[int64]string{1: "cancelled", 2: "cancelled"}, ended); diff != "" {
+			t.Error(diff)
+		}
+		var kept bool
+		for _, m := range w.look(session).GetMessages() {
+			kept = kept || m.GetRole() == "assistant" && strings.Contains(m.GetContentJson(), "So far")
+		}
+		if !kept {
+			t.Error("what was said so far is not kept")
+		}
+		w.model.then(says("Again."))
+		w.submit(session, "three")
+		events := v.until(isEnd)
+		if got := lines(events); got[len(got)-1] != `3 done stop "Again." 1` {
+			t.Errorf("the session does not go on: %v", got)
+		}
+	})
+	t.Run("while a tool runs", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		started := make(chan struct{})
+		w.tools.add("slow", func(ctx context.Context, _ *toolv1.Call) string {
+			close(started)
+			<-w.tools.cancelled
+			return `{"error":"cancelled"}`
+		})
+		w.model.then(calls([3]string{"a", "slow", "{}"}))
+		w.start()
+		session := w.session(&agentv1.CreateSessionRequest{})
+		v := w.watch(session)
+		w.submit(session, "one")
+		<-started
+		if _, err := w.conversations.Cancel(w.as(identity.Editor), &agentv1.CancelRequest{SessionId: session}); err != nil {
+			t.Fatal(err)
+		}
+		events := v.until(isEnd)
+		if got := lines(events); !strings.HasPrefix(got[len(got)-1], "1 done cancelled") {
+			t.Errorf("events: %v", got)
+		}
+		checkDense(t, events)
+		msgs := w.look(session).GetMessages()
+		if last := msgs[len(msgs)-1]; last.GetRole() != "tool" || !strings.Contains(last.GetContentJson(), "error-json") {
+			t.Errorf("last message = %v, want the tool message with an error", last)
+		}
+	})
+}
+
+func TestRetry(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	broken := func(a *answer) {
+		a.begin()
+		a.text("Lost words")
+		panic(http.ErrAbortHandler)
+	}
+	w.model.then(fails(529, overloaded), broken, says("Whole."))
+	w.start()
+	session := w.session(&agentv1.CreateSessionRequest{})
+	v := w.watch(session)
+	w.submit(session, "go")
+	events := v.until(isEnd)
+	checkDense(t, events)
+	want := []string{`1 user "go"`, "1 start", "1 text Lost words", "1 retry 0", "1 text Whole.", "1 step 0 stop 10/5", `1 done stop "Whole." 1`}
+	if diff := cmp.Diff(want, lines(events)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestModelFailure(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		answers []func(*answer)
+		code    string
+	}{
+		"overloaded each time": {[]func(*answer){fails(529, overloaded), fails(529, overloaded), fails(529, overloaded)}, "MODEL_OVERLOADED"},
+		"invalid request":      {[]func(*answer){fails(400, `{"type":"error","error":{"type":"invalid_request_error","message":"bad"}}`)}, "MODEL_INVALID_REQUEST"},
+		"ends without its end": {[]func(*answer){
+			func(a *answer) { a.begin(); a.text("x") }, func(a *answer) { a.begin(); a.text("x") }, func(a *answer) { a.begin(); a.text("x") },
+		}, "MODEL_TRUNCATED"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.model.then(tc.answers...)
+			w.start()
+			session := w.session(&agentv1.CreateSessionRequest{})
+			v := w.watch(session)
+			sub := w.submit(session, "go")
+			events := v.until(isEnd)
+			checkDense(t, events)
+			if got := lines(events); got[len(got)-1] != "1 error "+tc.code {
+				t.Errorf("events: %v, want the error %s", got, tc.code)
+			}
+			r := w.run(sub.GetRun().GetId()).GetRun()
+			if r.GetState() != agentv1.RunState_RUN_STATE_FAILED || r.GetErrorCode() != tc.code || r.GetErrorMessage() == "" {
+				t.Errorf("GetRun = %v", r)
+			}
+		})
+	}
+}
+
+func TestStepLimit(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.tools.add("one", func(context.Context, *toolv1.Call) string { return `{"result":"1"}` })
+	w.model.then(calls([3]string{"a", "one", "{}"}), calls([3]string{"b", "one", "{}"}))
+	w.start()
+	session := w.session(&agentv1.CreateSessionRequest{MaxSteps: 2})
+	v := w.watch(session)
+	w.submit(session, "go")
+	events := v.until(isEnd)
+	checkDense(t, events)
+	if got := lines(events); got[len(got)-1] != `1 done max-steps "" 2` {
+		t.Errorf("events: %v", got)
+	}
+}
+
+func TestSteer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	started, release := make(chan struct{}), make(chan struct{})
+	w.model.then(func(a *answer) { a.begin(); close(started); <-release; a.text("First."); a.end() }, says("Steered."))
+	w.start()
+	session := w.session(&agentv1.CreateSessionRequest{})
+	v := w.watch(session)
+	first := w.submit(session, "one")
+	<-started
+	second := w.submit(session, "rather two", func(r *agentv1.SubmitRequest) { r.Mode = agentv1.SubmitMode_SUBMIT_MODE_STEER })
+	if first.GetRun().GetId() != second.GetRun().GetId() {
+		t.Error("a steering message belongs to the active run")
+	}
+	close(release)
+	events := v.until(isEnd)
+	checkDense(t, events)
+	want := []string{
+		`1 user "one"`, "1 start", "1 text First.", "1 step 0 stop 10/5", `1 user "rather two"`, "1 text Steered.", "1 step 1 stop 10/5", `1 done stop "Steered." 2`,
+	}
+	if diff := cmp.Diff(want, lines(events)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestIdempotentSubmit(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.model.then(says("Once."))
+	w.start()
+	session := w.session(&agentv1.CreateSessionRequest{})
+	v := w.watch(session)
+	key := func(r *agentv1.SubmitRequest) { r.IdempotencyKey = "k" }
+	first := w.submit(session, "go", key)
+	again := w.submit(session, "go", key)
+	v.until(isEnd)
+	late := w.submit(session, "go", key)
+	if first.GetRun().GetId() != again.GetRun().GetId() || first.GetRun().GetId() != late.GetRun().GetId() || again.GetCreated() || !first.GetCreated() {
+		t.Errorf("the same key gives the same run: %v, %v, %v", first, again, late)
+	}
+	if n := len(w.model.asked()); n != 1 {
+		t.Errorf("the model was called %d times", n)
+	}
+	_, err := w.conversations.Submit(w.as(identity.Editor), &agentv1.SubmitRequest{SessionId: session, ContentJson: `"other"`, IdempotencyKey: "k"})
+	if err == nil || !strings.Contains(err.Error(), "idempotency key") {
+		t.Errorf("the same key with another message: %v, want a conflict", err)
+	}
+}
+
+// A runner that drains parks its run at the next border; another one goes on.
+func TestDrain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	started, release := make(chan struct{}), make(chan struct{})
+	w.tools.add("one", func(context.Context, *toolv1.Call) string { return `{"result":"1"}` })
+	w.model.then(func(a *answer) { a.begin(); close(started); <-release; a.call("a", "one", "{}"); a.end() }, says("Done elsewhere."))
+	first := w.start()
+	session := w.session(&agentv1.CreateSessionRequest{})
+	v := w.watch(session)
+	w.submit(session, "go")
+	<-started
+	first.stop()
+	second := w.start()
+	close(release)
+	events := v.until(isEnd)
+	checkDense(t, events)
+	want := []string{
+		`1 user "go"`, "1 start", "1 tool-start one", "1 tool-delta {}", "1 call a one {}", `1 result a {"result":"1"} false`, "1 step 0 tool-calls 10/5",
+		"1 start", "1 text Done elsewhere.", "1 step 1 stop 10/5", `1 done stop "Done elsewhere." 2`,
+	}
+	if diff := cmp.Diff(want, lines(events)); diff != "" {
+		t.Error(diff)
+	}
+	w.connect(second)
+	if n := w.tools.timesRan("a"); n != 1 {
+		t.Errorf("the tool ran %d times", n)
+	}
+}
+
+// A runner that lets go in the middle of a model call: another one says
+// step-retry and calls again; the events stay dense and the answer whole.
+func TestTakeover(t *testing.T) {
+	t.Parallel()
+	for name, story := range map[string]struct {
+		first []func(*answer)
+		then  []func(*answer)
+		want  []string
+	}{
+		"in the middle of an answer": {
+			first: []func(*answer){func(a *answer) {
+				a.begin()
+				a.event("content_block_start", `{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}`)
+				a.event("content_block_delta", `{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"Half"}}`)
+				<-a.r.Context().Done()
+			}},
+			then: []func(*answer){says("Whole.")},
+			want: []string{`1 user "go"`, "1 start", "1 text Half", "1 start", "1 retry 0", "1 text Whole.", "1 step 0 stop 10/5", `1 done stop "Whole." 1`},
+		},
+		"before the first word": {
+			first: []func(*answer){func(a *answer) { a.begin(); <-a.r.Context().Done() }},
+			then:  []func(*answer){says("Whole.")},
+			want:  []string{`1 user "go"`, "1 start", "1 start", "1 text Whole.", "1 step 0 stop 10/5", `1 done stop "Whole." 1`},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			began := make(chan struct{})
+			w.model.then(func(a *answer) { close(began); story.first[0](a) })
+			// It gives its runs up at once when it is stopped: as if it were killed.
+			killed := w.start(func(c *agentrunner.Config) { c.Drain = 50 * time.Millisecond })
+			session := w.session(&agentv1.CreateSessionRequest{})
+			v := w.watch(session)
+			w.submit(session, "go")
+			<-began
+			var head []*runv1.Event
+			head = v.until(func(ev *runv1.Event) bool {
+				return ev.GetTextDelta() != nil || name != "in the middle of an answer" && ev.GetRunStart() != nil
+			})
+			w.model.then(story.then...)
+			killed.stop()
+			w.start()
+			events := append(head, v.until(isEnd)...)
+			checkDense(t, events)
+			if diff := cmp.Diff(story.want, lines(events)); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestDeleteWhileRunning(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	cut := make(chan struct{})
+	w.model.then(func(a *answer) { a.begin(); <-a.r.Context().Done(); close(cut) }, says("Fine."))
+	w.start()
+	session := w.session(&agentv1.CreateSessionRequest{})
+	v := w.watch(session)
+	w.submit(session, "go")
+	v.until(func(ev *runv1.Event) bool { return ev.GetRunStart() != nil })
+	if _, err := w.conversations.DeleteSession(w.as(identity.Editor), &agentv1.DeleteSessionRequest{Id: session}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-cut:
+	case <-time.After(patient):
+		t.Fatal("the model call of a deleted session goes on")
+	}
+	if _, err := w.conversations.GetSession(w.as(identity.Viewer), &agentv1.GetSessionRequest{Id: session}); err == nil {
+		t.Error("the session is still there")
+	}
+	other := w.session(&agentv1.CreateSessionRequest{})
+	v = w.watch(other)
+	w.submit(other, "go")
+	v.until(isEnd)
+}

@@ -1,0 +1,182 @@
+package agentrunner_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/pg"
+	"signalbox.dev/pkg/pgtest"
+	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
+	agentrunner "signalbox.dev/services/agent-runner"
+)
+
+func TestCatalogue(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, agentrunner.Migrations())
+	problems, err := pg.CheckCatalogue(t.Context(), db.AdminURL, nil, agentrunner.Migrations())
+	if err != nil || len(problems) > 0 {
+		t.Errorf("CheckCatalogue = %q, %v, want no problem", problems, err)
+	}
+}
+
+// Pages hold every session once, also when many are made in the same moment.
+func TestListSessions(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.start()
+	const n = 25
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { w.session(&agentv1.CreateSessionRequest{Title: fmt.Sprintf("50%% of talk %02d", i)}) })
+	}
+	wg.Wait()
+	seen := map[string]bool{}
+	req := &agentv1.ListSessionsRequest{Limit: 7}
+	for {
+		res, err := w.conversations.ListSessions(w.as(identity.Viewer), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range res.GetSessions() {
+			if seen[s.GetId()] {
+				t.Errorf("session %s comes twice", s.GetId())
+			}
+			seen[s.GetId()] = true
+			req.Before = s.GetCreatedAt()
+		}
+		if !res.GetMore() {
+			break
+		}
+	}
+	if len(seen) != n {
+		t.Errorf("%d sessions on all pages, want %d", len(seen), n)
+	}
+	for q, want := range map[string]int{"50% talk 07": 1, "50_": 0, "TALK": 20, "07 missing": 0} {
+		res, err := w.conversations.ListSessions(w.as(identity.Viewer), &agentv1.ListSessionsRequest{Query: q})
+		if err != nil || len(res.GetSessions()) != want {
+			t.Errorf("ListSessions(%q) = %d sessions, %v, want %d", q, len(res.GetSessions()), err, want)
+		}
+	}
+}
+
+func TestSessionLife(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.start()
+	ctx := w.as(identity.Editor)
+	made, err := w.conversations.CreateSession(ctx, &agentv1.CreateSessionRequest{IdempotencyKey: "k", Tools: &agentv1.ToolSelection{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := made.GetSession()
+	if s.GetModel() != "claude-sonnet-4-5-20250514" || s.GetProvider() != "anthropic" || s.GetPreset() != "workspace" || s.GetTools() == nil || len(s.GetTools().GetNames()) != 0 {
+		t.Errorf("CreateSession = %v, want the defaults and the choice of no tools", s)
+	}
+	again, err := w.conversations.CreateSession(ctx, &agentv1.CreateSessionRequest{IdempotencyKey: "k"})
+	if err != nil || again.GetSession().GetId() != s.GetId() {
+		t.Errorf("CreateSession with the same key = %v, %v, want the same session", again, err)
+	}
+	title, archived := "Plans", true
+	changed, err := w.conversations.UpdateSession(ctx, &agentv1.UpdateSessionRequest{Id: s.GetId(), Title: &title, Archived: &archived, ResetTools: true})
+	if err != nil || changed.GetSession().GetTitle() != title || !changed.GetSession().GetArchived() || changed.GetSession().GetTools() != nil {
+		t.Errorf("UpdateSession = %v, %v", changed, err)
+	}
+	list, err := w.conversations.ListSessions(ctx, &agentv1.ListSessionsRequest{})
+	if err != nil || len(list.GetSessions()) != 0 {
+		t.Errorf("ListSessions = %v, %v, want no archived ones", list, err)
+	}
+	if _, err := w.conversations.DeleteSession(ctx, &agentv1.DeleteSessionRequest{Id: s.GetId()}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.conversations.DeleteSession(ctx, &agentv1.DeleteSessionRequest{Id: s.GetId()}); fault.KindOf(err) != fault.NotFound {
+		t.Errorf("DeleteSession again = %v, want not found", err)
+	}
+}
+
+func TestTenancy(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.start()
+	session := w.session(&agentv1.CreateSessionRequest{})
+	stranger := identity.With(t.Context(), identity.Actor{Workspace: id.New[id.Workspace](), Member: id.New[id.Member](), Role: identity.Owner})
+	for name, call := range map[string]func(context.Context) error{
+		"get": func(ctx context.Context) error {
+			_, err := w.conversations.GetSession(ctx, &agentv1.GetSessionRequest{Id: session})
+			return err
+		},
+		"update": func(ctx context.Context) error {
+			_, err := w.conversations.UpdateSession(ctx, &agentv1.UpdateSessionRequest{Id: session})
+			return err
+		},
+		"delete": func(ctx context.Context) error {
+			_, err := w.conversations.DeleteSession(ctx, &agentv1.DeleteSessionRequest{Id: session})
+			return err
+		},
+		"submit": func(ctx context.Context) error {
+			_, err := w.conversations.Submit(ctx, &agentv1.SubmitRequest{SessionId: session, ContentJson: `"hi"`})
+			return err
+		},
+		"cancel": func(ctx context.Context) error {
+			_, err := w.conversations.Cancel(ctx, &agentv1.CancelRequest{SessionId: session})
+			return err
+		},
+	} {
+		if err := call(stranger); fault.KindOf(err) != fault.NotFound {
+			t.Errorf("%s from another workspace = %v, want not found", name, err)
+		}
+		if err := call(w.as(identity.Viewer)); name != "get" && fault.KindOf(err) != fault.Forbidden {
+			t.Errorf("%s by a viewer = %v, want forbidden", name, err)
+		}
+	}
+	if err := w.look(session).GetSession(); err == nil {
+		t.Error("the session is gone")
+	}
+}
+
+func TestBadRequests(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.start()
+	ctx := w.as(identity.Editor)
+	session := w.session(&agentv1.CreateSessionRequest{})
+	create := func(r *agentv1.CreateSessionRequest) error { _, err := w.conversations.CreateSession(ctx, r); return err }
+	submit := func(content string) error {
+		_, err := w.conversations.Submit(ctx, &agentv1.SubmitRequest{SessionId: session, ContentJson: content})
+		return err
+	}
+	for _, tc := range []struct {
+		name string
+		err  error
+		want string
+	}{
+		{"long title", create(&agentv1.CreateSessionRequest{Title: strings.Repeat("x", 201)}), "title"},
+		{"control character", create(&agentv1.CreateSessionRequest{Title: "a\nb"}), "title"},
+		{"provider", create(&agentv1.CreateSessionRequest{Provider: "../etc"}), "provider"},
+		{"preset", create(&agentv1.CreateSessionRequest{Preset: "nope"}), "preset"},
+		{"steps", create(&agentv1.CreateSessionRequest{MaxSteps: 51}), "max_steps"},
+		{"tool name", create(&agentv1.CreateSessionRequest{Tools: &agentv1.ToolSelection{Names: []string{"ok", "no good"}}}), "tools[1]"},
+		{"empty content", submit(`""`), "content"},
+		{"no JSON", submit(`{`), "content"},
+		{"number", submit(`1`), "content"},
+		{"image part", submit(`[{"type":"image","image":"x"}]`), "file"},
+		{"bad base64", submit(`[{"type":"file","mediaType":"image/png","data":"***"}]`), "content[0]"},
+	} {
+		if fault.KindOf(tc.err) != fault.Invalid || !strings.Contains(tc.err.Error(), tc.want) {
+			t.Errorf("%s: %v, want an invalid fault that names %s", tc.name, tc.err, tc.want)
+		}
+	}
+	if got := len(w.look(session).GetMessages()); got != 0 {
+		t.Errorf("%d messages were stored", got)
+	}
+	if diff := cmp.Diff(0, len(w.model.asked())); diff != "" {
+		t.Error(diff)
+	}
+}
