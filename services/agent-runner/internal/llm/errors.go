@@ -136,6 +136,7 @@ func Refuse(k Kind, format string, args ...any) *Error {
 func Malformed(format string, args ...any) *Error {
 	e := NewError(KindServer, nil, format, args...)
 	e.Type = "malformed_stream"
+	e.Message = "The model provider sent an answer that cannot be read."
 	return e
 }
 

@@ -34,7 +34,7 @@ type Decoder interface {
 //
 // It belongs to one goroutine. Close it in any case.
 type Stream struct {
-	ctx  context.Context //nolint:containedctx // it is the request's, and ends with Close
+	ctx  context.Context // of the request; it ends with Close, and says why the body broke
 	dec  Decoder
 	sse  *sse.Reader
 	body *watched

@@ -108,8 +108,9 @@ func (t *Transport) Open(ctx context.Context, header http.Header, body []byte, d
 	}
 	resp, err := t.post(ctx, header, body)
 	if err != nil {
+		err = failed(ctx, err)
 		stop()
-		return nil, failed(ctx, err)
+		return nil, err
 	}
 	if resp.StatusCode != http.StatusOK || !isEventStream(resp.Header) {
 		err := refused(resp)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
+	"slices"
 
 	"signalbox.dev/services/agent-runner/internal/modelmsg"
 )
@@ -178,7 +179,7 @@ func (p *planner) wireID(id string) string {
 	if !same || p.used[string(wire)] {
 		base := wire[:min(len(wire), max(p.wire.MaxID-17, 0))]
 		for n := 0; ; n++ {
-			wire = fmt.Appendf(base[:len(base):len(base)], "_%016x", hash(id, fmt.Sprint(n)))
+			wire = fmt.Appendf(slices.Clip(base), "_%016x", hash(id, fmt.Sprint(n)))
 			if !p.used[string(wire)] {
 				break
 			}

@@ -259,12 +259,21 @@ func (b *builder) messages() error {
 	return nil
 }
 
+// joined returns the text of an answer. Texts that follow each other are one text that
+// the provider split; those with something else between them are two.
 func joined(parts []modelmsg.Part) string {
 	var s strings.Builder
+	apart := false
 	for i := range parts {
-		if parts[i].Type == modelmsg.Text {
-			s.WriteString(parts[i].Text)
+		if parts[i].Type != modelmsg.Text {
+			apart = s.Len() > 0
+			continue
 		}
+		if apart && parts[i].Text != "" {
+			s.WriteString("\n\n")
+			apart = false
+		}
+		s.WriteString(parts[i].Text)
 	}
 	return s.String()
 }

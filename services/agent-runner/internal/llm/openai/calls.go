@@ -1,8 +1,10 @@
 package openai
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
+	"slices"
 
 	"signalbox.dev/services/agent-runner/internal/llm"
 	"signalbox.dev/services/agent-runner/internal/llm/jscan"
@@ -126,8 +128,18 @@ func (d *Decoder) addCall(f *fragment, out []llm.Event) ([]llm.Event, error) {
 // says reports whether the fragment brings arguments.
 func (f *fragment) says() bool { return len(f.args.Raw) > 0 || f.object != nil }
 
+func same(s jscan.Str, v string) bool {
+	if s.Escaped {
+		return s.String() == v
+	}
+	return s.Is(v)
+}
+
 // whole reports whether the call's arguments are a whole JSON object already.
 func (c *call) whole() bool {
+	if !bytes.HasSuffix(bytes.TrimRight(c.args, " "), []byte("}")) {
+		return false
+	}
 	text := c.written()
 	return jscan.KindOf(text) == jscan.Object && jscan.Valid(text)
 }
@@ -143,12 +155,11 @@ func (d *Decoder) callFor(f *fragment) (*call, int) {
 		case len(f.name.Raw) == 0:
 			return false
 		case len(f.id.Raw) > 0 && !c.newID:
-			return f.id.String() != c.id
+			return !same(f.id, c.id)
 		}
 		return f.says() && c.whole()
 	}
-	for i := len(d.calls) - 1; i >= 0; i-- {
-		c := d.calls[i]
+	for i, c := range slices.Backward(d.calls) {
 		switch {
 		case f.hasIndex && c.index == max(f.index, 0):
 			if other(c) {
@@ -156,7 +167,7 @@ func (d *Decoder) callFor(f *fragment) (*call, int) {
 			}
 			return c, i
 		case !f.hasIndex && len(f.id.Raw) > 0:
-			if c.id == f.id.String() {
+			if same(f.id, c.id) {
 				return c, i
 			}
 		case !f.hasIndex:

@@ -1,0 +1,238 @@
+// Package catalogue knows models: how much they read and write, what they can do and
+// what they cost. It is data, models.json, which an operator can add to and replace
+// parts of with a file of the same form. A model that is not there still works: it
+// gets the values of the longest family its id begins with, else cautious defaults,
+// and its price is unknown.
+//
+// A Catalogue does not change after New and is safe for concurrent use.
+package catalogue
+
+import (
+	"bytes"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"os"
+	"slices"
+	"strings"
+
+	"signalbox.dev/services/agent-runner/internal/llm"
+)
+
+//go:embed models.json
+var builtin []byte
+
+const maxFile = 1 << 20
+
+// The defaults of a model that nobody knows.
+const (
+	unknownContext   = 128_000
+	unknownMaxOutput = 8_192
+)
+
+// Model is what is known of one model.
+type Model struct {
+	Provider string `json:"provider"`
+	ID       string `json:"id"`
+	Name     string `json:"name"` // for people
+
+	Context       int `json:"context"`       // tokens, prompt and answer together
+	MaxOutput     int `json:"maxOutput"`     // tokens it can write
+	DefaultOutput int `json:"defaultOutput"` // tokens to ask for; 0: MaxOutput, at most 16,384
+
+	Reasoning   bool     `json:"reasoning"`
+	Images      bool     `json:"images"`
+	ServerTools []string `json:"serverTools,omitempty"` // tools that the provider runs
+
+	Price *Price `json:"price,omitempty"` // nil: unknown
+
+	// Family makes the entry stand for every model of the provider whose id begins
+	// with ID.
+	Family bool `json:"family,omitempty"`
+}
+
+// Price is what a million tokens cost, in US dollars.
+type Price struct {
+	Input      float64 `json:"input"`
+	Output     float64 `json:"output"`
+	CacheRead  float64 `json:"cacheRead"`
+	CacheWrite float64 `json:"cacheWrite"`
+}
+
+// Cost returns what a call cost in millionths of a dollar; it is false where the
+// price is unknown.
+func (m *Model) Cost(u llm.Usage) (microUSD int64, known bool) {
+	if m.Price == nil {
+		return 0, false
+	}
+	p := m.Price
+	fresh := max(u.InputTokens-u.CacheRead-u.CacheWrite, 0)
+	cost := float64(fresh)*p.Input + float64(u.CacheRead)*p.CacheRead + float64(u.CacheWrite)*p.CacheWrite + float64(u.OutputTokens)*p.Output
+	return int64(math.Round(cost)), true
+}
+
+// HasServerTool reports whether the provider runs the tool for this model.
+func (m *Model) HasServerTool(name string) bool { return slices.Contains(m.ServerTools, name) }
+
+// file is the form of models.json and of an operator's own.
+type file struct {
+	Models []Model `json:"models"`
+	// ServerTools are the definitions of tools that providers run, by provider and
+	// name, as they go into a request.
+	ServerTools map[string]map[string]json.RawMessage `json:"serverTools"`
+}
+
+// Catalogue is a set of models.
+type Catalogue struct {
+	models []Model // sorted by provider and id
+	tools  map[string]map[string]json.RawMessage
+}
+
+// New returns the built-in catalogue with the entries of override put over it, an
+// empty override for none. Entries with the same provider, id and family
+// mark are replaced whole.
+func New(override []byte) (*Catalogue, error) {
+	base, err := read(builtin)
+	if err != nil {
+		return nil, fmt.Errorf("read the built-in model catalogue: %w", err)
+	}
+	c := &Catalogue{tools: make(map[string]map[string]json.RawMessage)}
+	c.add(base)
+	if len(bytes.TrimSpace(override)) > 0 {
+		own, err := read(override)
+		if err != nil {
+			return nil, fmt.Errorf("read the operator's model catalogue: %w", err)
+		}
+		c.add(own)
+	}
+	slices.SortFunc(c.models, func(a, b Model) int {
+		return strings.Compare(a.Provider+"\x00"+a.ID, b.Provider+"\x00"+b.ID)
+	})
+	return c, nil
+}
+
+// Load is New with the override in the file at path; an empty path means none.
+func Load(path string) (*Catalogue, error) {
+	if path == "" {
+		return New(nil)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open the model catalogue: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("read the model catalogue: %w", err)
+	}
+	if len(data) > maxFile {
+		return nil, fmt.Errorf("the model catalogue %s is over %d bytes", path, maxFile)
+	}
+	return New(data)
+}
+
+func read(data []byte) (*file, error) {
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	var f file
+	if err := d.Decode(&f); err != nil {
+		return nil, err
+	}
+	if d.More() {
+		return nil, errors.New("there is something behind the object")
+	}
+	for i := range f.Models {
+		if err := f.Models[i].check(); err != nil {
+			return nil, fmt.Errorf("models[%d]: %w", i, err)
+		}
+	}
+	return &f, nil
+}
+
+func (m *Model) check() error {
+	switch {
+	case m.Provider == "" || m.ID == "":
+		return errors.New("provider and id are needed")
+	case m.Context <= 0 || m.MaxOutput <= 0 || m.DefaultOutput < 0:
+		return fmt.Errorf("%s: context and maxOutput have to be above 0", m.ID)
+	case m.DefaultOutput > m.MaxOutput:
+		return fmt.Errorf("%s: defaultOutput is above maxOutput", m.ID)
+	case m.Price != nil && min(m.Price.Input, m.Price.Output, m.Price.CacheRead, m.Price.CacheWrite) < 0:
+		return fmt.Errorf("%s: a price is negative", m.ID)
+	}
+	return nil
+}
+
+func (c *Catalogue) add(f *file) {
+	for _, m := range f.Models {
+		m.fill()
+		if i := slices.IndexFunc(c.models, func(o Model) bool { return o.Provider == m.Provider && o.ID == m.ID && o.Family == m.Family }); i >= 0 {
+			c.models[i] = m
+		} else {
+			c.models = append(c.models, m)
+		}
+	}
+	for provider, tools := range f.ServerTools {
+		if c.tools[provider] == nil {
+			c.tools[provider] = make(map[string]json.RawMessage)
+		}
+		maps.Copy(c.tools[provider], tools)
+	}
+}
+
+func (m *Model) fill() {
+	if m.Name == "" {
+		m.Name = m.ID
+	}
+	if m.DefaultOutput == 0 {
+		m.DefaultOutput = min(m.MaxOutput, 16_384)
+	}
+}
+
+// Lookup returns what is known of a model. It always returns something to work with;
+// known is false where the model itself is not listed.
+func (c *Catalogue) Lookup(provider, id string) (m Model, known bool) {
+	best := -1
+	for i := range c.models {
+		o := &c.models[i]
+		if o.Provider != provider {
+			continue
+		}
+		if o.ID == id && !o.Family {
+			return *o, true
+		}
+		if o.Family && strings.HasPrefix(id, o.ID) && (best < 0 || len(o.ID) > len(c.models[best].ID)) {
+			best = i
+		}
+	}
+	if best >= 0 {
+		m = c.models[best]
+		m.ID, m.Name, m.Family = id, id, false
+		return m, false
+	}
+	m = Model{Provider: provider, ID: id, Context: unknownContext, MaxOutput: unknownMaxOutput}
+	m.fill()
+	return m, false
+}
+
+// Models returns the listed models of a provider, of all with an empty one, sorted.
+func (c *Catalogue) Models(provider string) []Model {
+	var out []Model
+	for i := range c.models {
+		if m := &c.models[i]; !m.Family && (provider == "" || m.Provider == provider) {
+			out = append(out, *m)
+		}
+	}
+	return out
+}
+
+// ServerTool returns the definition of a tool that a provider runs, to be used as
+// llm.ToolDef.Definition.
+func (c *Catalogue) ServerTool(provider, name string) (json.RawMessage, bool) {
+	def, ok := c.tools[provider][name]
+	return slices.Clone(def), ok
+}

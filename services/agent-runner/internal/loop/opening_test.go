@@ -1,0 +1,75 @@
+package loop
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	runv1 "signalbox.dev/proto/signalbox/run/v1"
+	"signalbox.dev/services/agent-runner/internal/run"
+	"signalbox.dev/services/agent-runner/internal/runlog"
+)
+
+// What a claim says first follows from the rows and the log alone: every number up
+// to the last commit's is in the log afterwards, and none is used twice.
+func TestOpening(t *testing.T) {
+	t.Parallel()
+	complete := &run.OpenStep{Index: 0, State: "complete", FinishReason: "tool-calls"}
+	answered := &run.OpenStep{Index: 0, State: "answered", Calls: []run.Call{
+		{ID: "a", Name: "t", Args: json.RawMessage("{}")}, {ID: "b", Name: "t", Args: json.RawMessage("{}")},
+	}}
+	for _, tc := range []struct {
+		name   string
+		first  bool
+		steps  int
+		last   *run.OpenStep
+		commit int64 // runs.last_event
+		log    int64 // the last number in the log, -1 for none
+		from   int64
+		want   []string
+	}{
+		{"first claim", true, 0, nil, 1, -1, 0, []string{"user", "start"}},
+		{"died before it said anything", false, 0, nil, 1, -1, 0, []string{"user", "start", "start"}},
+		{"died after its first event", false, 0, nil, 1, 0, 1, []string{"start", "start"}},
+		{"died before the first token", false, 0, nil, 1, 1, 2, []string{"start"}},
+		{"died while the model spoke", false, 0, nil, 1, 5, 6, []string{"start", "retry 0"}},
+		{"answer committed, calls not said", false, 0, answered, 6, 4, 5, []string{"call a", "call b", "start"}},
+		{"answer committed, one call said", false, 0, answered, 6, 5, 6, []string{"call b", "start"}},
+		{"answer committed, all calls said", false, 0, answered, 6, 6, 7, []string{"start"}},
+		{"a result was said", false, 0, answered, 6, 7, 8, []string{"start"}},
+		{"results committed, step not said", false, 1, complete, 9, 8, 9, []string{"step 0", "start"}},
+		{"step said", false, 1, complete, 9, 9, 10, []string{"start"}},
+		{"died in the second step", false, 1, complete, 9, 12, 13, []string{"start", "retry 1"}},
+		{"the log is lost", false, 1, complete, 9, -1, 10, []string{"start"}},
+		{"the log is lost with the answer committed", false, 0, answered, 6, -1, 7, []string{"start"}},
+	} {
+		c := &run.Claim{First: tc.first, Run: run.Run{LastEvent: tc.commit, Steps: tc.steps}}
+		got := opening(c, &runv1.Event_UserMessage{UserMessage: &runv1.UserMessage{}}, tc.last, runlog.Tail{Number: tc.log})
+		if diff := cmp.Diff(tc.want, names(got.Events)); diff != "" || got.From != tc.from {
+			t.Errorf("%s: opening begins at %d, want %d; events:\n%s", tc.name, got.From, tc.from, diff)
+		}
+	}
+}
+
+func names(events []*runv1.Event) []string {
+	var out []string
+	for _, ev := range events {
+		switch b := ev.GetBody().(type) {
+		case *runv1.Event_UserMessage:
+			out = append(out, "user")
+		case *runv1.Event_RunStart:
+			out = append(out, "start")
+		case *runv1.Event_StepRetry:
+			out = append(out, fmt.Sprint("retry ", ev.GetStepIndex()))
+		case *runv1.Event_ToolCallComplete:
+			out = append(out, "call "+b.ToolCallComplete.GetToolCallId())
+		case *runv1.Event_StepComplete:
+			out = append(out, fmt.Sprint("step ", ev.GetStepIndex()))
+		default:
+			out = append(out, fmt.Sprintf("%T", b))
+		}
+	}
+	return out
+}

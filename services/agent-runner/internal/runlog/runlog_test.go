@@ -1,0 +1,206 @@
+package runlog_test
+
+import (
+	"context"
+	"log/slog"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"signalbox.dev/pkg/bus"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/natsd"
+	"signalbox.dev/pkg/natsd/natstest"
+	"signalbox.dev/pkg/subject"
+	runv1 "signalbox.dev/proto/signalbox/run/v1"
+	"signalbox.dev/services/agent-runner/internal/run"
+	"signalbox.dev/services/agent-runner/internal/runlog"
+)
+
+type world struct {
+	t    testing.TB
+	nats *natsd.Server
+	run  run.Run
+}
+
+func newWorld(t testing.TB) *world {
+	return &world{t, natstest.New(t), run.Run{
+		ID: id.New[id.Run](), Workspace: id.New[id.Workspace](), Session: id.New[id.Session](), Ordinal: 1,
+	}}
+}
+
+// open is a claim of the run under an epoch, by a process of its own.
+func (w *world) open(epoch int64, opening func(runlog.Tail) runlog.Opening) *runlog.Writer {
+	w.t.Helper()
+	r := w.run
+	r.Epoch = epoch
+	stream, subj := run.LogSubject(4, r.Workspace, r.Session)
+	out, err := runlog.Open(w.t.Context(), runlog.Config{
+		Bus: natstest.Bus(w.t, w.nats, subject.AgentRunner), Log: slog.New(slog.DiscardHandler), Stream: stream, Subject: subj,
+		Claim: &run.Claim{Run: r, First: epoch == 1},
+	}, opening)
+	if err != nil {
+		w.t.Fatalf("Open: %v", err)
+	}
+	w.t.Cleanup(out.Close)
+	return out
+}
+
+func start() *runv1.Event {
+	return &runv1.Event{Body: &runv1.Event_RunStart{RunStart: &runv1.RunStart{}}}
+}
+
+func begin(runlog.Tail) runlog.Opening { return runlog.Opening{Events: []*runv1.Event{start()}} }
+
+// again begins behind what the log holds.
+func again(tail runlog.Tail) runlog.Opening {
+	return runlog.Opening{From: tail.Number + 1, Events: []*runv1.Event{start()}}
+}
+
+// read returns what a reader accepts.
+func (w *world) read() []*runv1.Event {
+	w.t.Helper()
+	stream, subj := run.LogSubject(4, w.run.Workspace, w.run.Session)
+	var out []*runv1.Event
+	var epoch int64
+	next := int64(0)
+	for m, err := range natstest.Bus(w.t, w.nats, subject.Gateway).Read(w.t.Context(), stream, subj, 0, math.MaxUint64) {
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		ev, err := bus.Decode[*runv1.Event](&m.Message)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if ev.GetEpoch() < epoch || ev.GetNumber() < next {
+			continue
+		}
+		if ev.GetNumber() != next {
+			w.t.Errorf("event %d where %d is due", ev.GetNumber(), next)
+		}
+		epoch, next = ev.GetEpoch(), ev.GetNumber()+1
+		out = append(out, ev)
+	}
+	return out
+}
+
+func text(events []*runv1.Event) string {
+	var b strings.Builder
+	for _, ev := range events {
+		b.WriteString(ev.GetTextDelta().GetDelta())
+	}
+	return b.String()
+}
+
+// Deltas merge while one is on its way or the interval is not over; what they say
+// stays whole and in order, and other events do not wait behind them.
+func TestMerge(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	log := w.open(1, begin)
+	var want strings.Builder
+	for range 500 {
+		want.WriteString("abc ")
+		if err := log.Text(t.Context(), 0, 0, "abc "); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := log.Text(t.Context(), 0, 1, "other block"); err != nil {
+		t.Fatal(err)
+	}
+	want.WriteString("other block")
+	if err := log.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	events := w.read()
+	if diff := cmp.Diff(want.String(), text(events)); diff != "" {
+		t.Error(diff)
+	}
+	if len(events) > 100 {
+		t.Errorf("500 deltas became %d events", len(events))
+	}
+	if log.Next() != int64(len(events)) {
+		t.Errorf("Next = %d, want %d", log.Next(), len(events))
+	}
+}
+
+// A newer claim takes over while the older one still writes: numbers stay dense
+// and what the older one writes afterwards is ignored.
+func TestTakeover(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	old := w.open(1, begin)
+	writing, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for writing.Err() == nil {
+			if err := old.Append(writing, &runv1.Event{Body: &runv1.Event_TextDelta{TextDelta: &runv1.TextDelta{Delta: "x"}}}); err != nil {
+				return
+			}
+		}
+	}()
+	heir := w.open(2, again)
+	if err := heir.Text(t.Context(), 0, 0, "heir"); err != nil {
+		t.Fatal(err)
+	}
+	if err := heir.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	<-done
+	events := w.read()
+	if last := events[len(events)-1]; last.GetEpoch() != 2 || last.GetTextDelta().GetDelta() != "heir" {
+		t.Errorf("the last event is %v", last)
+	}
+}
+
+// While the bus is away the writer keeps what it has, and goes on afterwards.
+func TestBusAway(t *testing.T) {
+	t.Parallel()
+	top := natstest.Topology(t)
+	w := newWorld(t)
+	w.nats = natstest.Start(t, natsd.Config{Dir: t.TempDir(), Port: -1, Users: subject.Users(top)})
+	natstest.Apply(t, w.nats, top)
+	stream, subj := run.LogSubject(4, w.run.Workspace, w.run.Session)
+	r := w.run
+	r.Epoch = 1
+	log, err := runlog.Open(t.Context(), runlog.Config{
+		Bus: natstest.Dial(t, w.nats, subject.AgentRunner), Log: slog.New(slog.DiscardHandler), Stream: stream, Subject: subj,
+		Claim: &run.Claim{Run: r, First: true},
+	}, begin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	cfg := w.nats.Config()
+	w.nats.Shutdown()
+	for range 50 {
+		if err := log.Text(t.Context(), 0, 0, "kept "); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.nats = natstest.Start(t, cfg)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if err := log.Flush(ctx); err != nil {
+		t.Fatalf("Flush after the bus came back: %v", err)
+	}
+	if got := text(w.read()); got != strings.Repeat("kept ", 50) {
+		t.Errorf("the log says %q", got)
+	}
+}
+
+func BenchmarkText(b *testing.B) {
+	w := newWorld(b)
+	log := w.open(1, begin)
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := log.Text(b.Context(), 0, 0, "some words "); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
