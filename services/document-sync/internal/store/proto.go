@@ -1,0 +1,41 @@
+package store
+
+import (
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"signalbox.dev/pkg/id"
+	documentv1 "signalbox.dev/proto/signalbox/document/v1"
+)
+
+// Proto returns the document as other services see it.
+func (d Document) Proto() *documentv1.Document {
+	return &documentv1.Document{
+		Id:          d.ID.String(),
+		WorkspaceId: d.Workspace.String(),
+		Name:        d.Name,
+		CreatedBy:   d.CreatedBy.String(),
+		CreatedAt:   timestamppb.New(d.CreatedAt),
+		UpdatedAt:   timestamppb.New(d.UpdatedAt),
+		Sequence:    d.Sequence,
+	}
+}
+
+// Proto returns the author as other services see it.
+func (a Author) Proto() *documentv1.Author {
+	out := &documentv1.Author{MemberId: a.Member.String()}
+	if !id.IsZero(a.Run) {
+		out.RunId = a.Run.String()
+	}
+	return out
+}
+
+// Proto returns the version as other services see it.
+func (v Version) Proto() *documentv1.Version {
+	return &documentv1.Version{
+		Version:   v.Version,
+		Author:    v.Author.Proto(),
+		CreatedAt: timestamppb.New(v.CreatedAt),
+		Operation: v.Operation,
+		Name:      v.Name,
+	}
+}

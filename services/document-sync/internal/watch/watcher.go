@@ -1,0 +1,202 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	documentv1 "signalbox.dev/proto/signalbox/document/v1"
+)
+
+var (
+	errBehind = fault.New(fault.Limited, "too far behind the changes: read the document and subscribe again")
+	errEnding = fault.New(fault.Unavailable, "this instance is shutting down: subscribe again")
+	errClosed = errors.New("the watcher was closed")
+)
+
+// Watcher hears of the changes of one document, or of all of a workspace.
+type Watcher struct {
+	hub   *Hub
+	ws    id.Workspace
+	doc   id.Document // zero: all
+	queue chan *documentv1.SubscribeResponse
+	ended chan struct{} // closed when the hub let go
+	why   error         // written before ended is closed
+	seen  *seen         // guarded by hub.mu
+}
+
+// Watch returns a watcher that hears of every change that is committed after
+// Watch returned. doc may be zero for the whole workspace. The caller closes it.
+func (h *Hub) Watch(ctx context.Context, ws id.Workspace, doc id.Document) (*Watcher, error) {
+	select {
+	case <-h.up:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	w, err := h.add(ws, doc)
+	if err != nil {
+		return nil, err
+	}
+	// The server has the hub's subscription once it has answered this.
+	if err := h.cfg.Bus.Flush(ctx); err != nil {
+		w.Close()
+		return nil, fault.Wrap(err, fault.Unavailable, "changes cannot be followed at the moment: try again")
+	}
+	return w, nil
+}
+
+func (h *Hub) add(ws id.Workspace, doc id.Document) (*Watcher, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case h.closed:
+		return nil, errEnding
+	case h.count >= h.cfg.Watchers:
+		return nil, fault.New(fault.Unavailable, "this instance has all the subscribers it can take: try again")
+	}
+	w := &Watcher{
+		hub: h, ws: ws, doc: doc,
+		queue: make(chan *documentv1.SubscribeResponse, h.cfg.Queue), ended: make(chan struct{}),
+		seen: newSeen(2 * h.span()),
+	}
+	if h.watchers[ws] == nil {
+		h.watchers[ws] = map[*Watcher]struct{}{}
+	}
+	h.watchers[ws][w] = struct{}{}
+	h.count++
+	return w, nil
+}
+
+// end lets go of w; h.mu is held.
+func (h *Hub) end(w *Watcher, why error) {
+	if _, ok := h.watchers[w.ws][w]; !ok {
+		return
+	}
+	delete(h.watchers[w.ws], w)
+	if len(h.watchers[w.ws]) == 0 {
+		delete(h.watchers, w.ws)
+	}
+	h.count--
+	w.why = why
+	close(w.ended)
+}
+
+func (h *Hub) close() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.closed = true
+	for _, set := range h.watchers {
+		for w := range set {
+			h.end(w, errEnding)
+		}
+	}
+}
+
+// Count returns how many watchers there are.
+func (h *Hub) Count() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.count
+}
+
+// Told says that the caller was shown a document in this state in another way:
+// Next leaves out what is not newer.
+func (w *Watcher) Told(doc id.Document, sequence int64, updated time.Time) {
+	w.hub.mu.Lock()
+	defer w.hub.mu.Unlock()
+	w.seen.told(doc, sequence, updated)
+}
+
+// Next returns the next change; it waits for one. No state of a document comes
+// twice, nor an older one after a newer. When the hub let go of the watcher it
+// returns the reason, a fault, at once: what is left in the queue is not the
+// whole story any more.
+func (w *Watcher) Next(ctx context.Context) (*documentv1.SubscribeResponse, error) {
+	for {
+		select {
+		case <-w.ended:
+			return nil, w.why
+		default:
+		}
+		select {
+		case c := <-w.queue:
+			if !w.stale(c.GetDocument()) {
+				return c, nil
+			}
+		case <-w.ended:
+			return nil, w.why
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+func (w *Watcher) stale(d *documentv1.Document) bool {
+	doc, err := id.Parse[id.Document](d.GetId())
+	w.hub.mu.Lock()
+	defer w.hub.mu.Unlock()
+	return err != nil || d.GetSequence() <= w.seen.documents[doc].told
+}
+
+// Close ends the watching. Closing twice is harmless.
+func (w *Watcher) Close() {
+	w.hub.mu.Lock()
+	defer w.hub.mu.Unlock()
+	w.hub.end(w, errClosed)
+}
+
+// seen is what a watcher knows of documents, kept for as long as news about one
+// can come late or twice.
+type seen struct {
+	documents map[id.Document]state
+	keep      time.Duration
+	prune     int // the size at which old ones are looked for
+}
+
+type state struct {
+	heard, told int64 // sequences: put into the queue, and shown otherwise
+	at          time.Time
+}
+
+const pruneAt = 1024
+
+func newSeen(keep time.Duration) *seen {
+	return &seen{documents: map[id.Document]state{}, keep: keep, prune: pruneAt}
+}
+
+// fresh reports whether the sequence is news, and remembers it.
+func (s *seen) fresh(doc id.Document, sequence int64) bool {
+	st := s.documents[doc]
+	if sequence <= max(st.heard, st.told) {
+		return false
+	}
+	st.heard = sequence
+	s.put(doc, st, time.Now())
+	return true
+}
+
+func (s *seen) told(doc id.Document, sequence int64, updated time.Time) {
+	now := time.Now()
+	if now.Sub(updated) > s.keep {
+		return // nothing about this state can still be on its way
+	}
+	st := s.documents[doc]
+	st.told = max(st.told, sequence)
+	s.put(doc, st, now)
+}
+
+func (s *seen) put(doc id.Document, st state, now time.Time) {
+	st.at = now
+	s.documents[doc] = st
+	if len(s.documents) < s.prune {
+		return
+	}
+	for k, v := range s.documents {
+		if now.Sub(v.at) > s.keep {
+			delete(s.documents, k)
+		}
+	}
+	s.prune = max(pruneAt, 2*len(s.documents))
+}

@@ -1,0 +1,607 @@
+package documentsync_test
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/natsd/natstest"
+	"signalbox.dev/pkg/pg"
+	documentv1 "signalbox.dev/proto/signalbox/document/v1"
+	"signalbox.dev/proto/signalbox/document/v1/documentv1connect"
+	documentsync "signalbox.dev/services/document-sync"
+)
+
+func newKey() string { return id.New[id.Operation]().String() }
+
+func mustCreate(ctx context.Context, t testing.TB, c documentv1connect.DocumentServiceClient, name, markdown string) *documentv1.Document {
+	t.Helper()
+	res, err := c.Create(ctx, &documentv1.CreateRequest{Name: name, Markdown: markdown})
+	if err != nil {
+		t.Fatalf("Create(%q) = %v", name, err)
+	}
+	return res.GetDocument()
+}
+
+func content(ctx context.Context, t testing.TB, c documentv1connect.DocumentServiceClient, doc string) string {
+	t.Helper()
+	res, err := c.Read(ctx, &documentv1.ReadRequest{Id: doc})
+	if err != nil {
+		t.Fatalf("Read(%s) = %v", doc, err)
+	}
+	return res.GetMarkdown()
+}
+
+func TestCatalogue(t *testing.T) {
+	t.Parallel()
+	problems, err := pg.CheckCatalogue(t.Context(), newWorld(t).db.AdminURL, nil, documentsync.Migrations())
+	if err != nil || len(problems) > 0 {
+		t.Errorf("CheckCatalogue() = %q, %v, want none", problems, err)
+	}
+}
+
+func TestLifeOfADocument(t *testing.T) {
+	t.Parallel()
+	a := actor()
+	ctx, c := as(t, a), newWorld(t).start(t, documentsync.Config{}).client(t)
+
+	d := mustCreate(ctx, t, c, " Plan ", "# Plan\r\n\r\none two")
+	if d.GetName() != "Plan" || d.GetSequence() != 1 || d.GetWorkspaceId() != a.Workspace.String() || d.GetCreatedBy() != a.Member.String() || !d.GetCreatedAt().IsValid() {
+		t.Errorf("Create = %v", d)
+	}
+	if got, want := content(ctx, t, c, d.GetId()), "# Plan\n\none two"; got != want {
+		t.Errorf("content after Create = %q, want %q", got, want)
+	}
+	edited, err := c.Edit(ctx, &documentv1.EditRequest{Id: d.GetId(), OldText: "two", NewText: "2"})
+	if err != nil || edited.GetReplacements() != 1 || edited.GetDocument().GetSequence() != 2 {
+		t.Errorf("Edit = %v, %v", edited, err)
+	}
+	if _, err := c.Append(ctx, &documentv1.AppendRequest{Id: d.GetId(), Markdown: "- three"}); err != nil {
+		t.Errorf("Append = %v", err)
+	}
+	if _, err := c.Rename(ctx, &documentv1.RenameRequest{Id: d.GetId(), Name: "Plan B"}); err != nil {
+		t.Errorf("Rename = %v", err)
+	}
+	if _, err := c.Replace(ctx, &documentv1.ReplaceRequest{Id: d.GetId(), Markdown: "new"}); err != nil {
+		t.Errorf("Replace = %v", err)
+	}
+	if _, err := c.Restore(ctx, &documentv1.RestoreRequest{Id: d.GetId(), Version: 3}); err != nil {
+		t.Errorf("Restore = %v", err)
+	}
+	if got, want := content(ctx, t, c, d.GetId()), "# Plan\n\none 2\n\n- three"; got != want {
+		t.Errorf("content after Restore = %q, want %q", got, want)
+	}
+	got, err := c.Get(ctx, &documentv1.GetRequest{Id: d.GetId()})
+	if err != nil || got.GetDocument().GetName() != "Plan B" || got.GetDocument().GetSequence() != 6 {
+		t.Errorf("Get = %v, %v, want Plan B at sequence 6", got, err)
+	}
+	history, err := c.Versions(ctx, &documentv1.VersionsRequest{Id: d.GetId()})
+	if err != nil {
+		t.Fatalf("Versions = %v", err)
+	}
+	var operations []string
+	for _, v := range history.GetVersions() {
+		operations = append(operations, fmt.Sprintf("%d %s %s", v.GetVersion(), v.GetOperation(), v.GetName()))
+		if diff := gocmp.Diff(&documentv1.Author{MemberId: a.Member.String(), RunId: a.Run.String()}, v.GetAuthor(), protocmp.Transform()); diff != "" {
+			t.Errorf("author of version %d (-want +got):\n%s", v.GetVersion(), diff)
+		}
+	}
+	want := []string{"6 restore Plan B", "5 replace Plan B", "4 rename Plan B", "3 append Plan", "2 edit Plan", "1 create Plan"}
+	if diff := gocmp.Diff(want, operations); diff != "" {
+		t.Errorf("Versions (-want +got):\n%s", diff)
+	}
+	if _, err := c.Delete(ctx, &documentv1.DeleteRequest{Id: d.GetId()}); err != nil {
+		t.Errorf("Delete = %v", err)
+	}
+	for call, err := range map[string]error{
+		"Read":     second(c.Read(ctx, &documentv1.ReadRequest{Id: d.GetId()})),
+		"Get":      second(c.Get(ctx, &documentv1.GetRequest{Id: d.GetId()})),
+		"Versions": second(c.Versions(ctx, &documentv1.VersionsRequest{Id: d.GetId()})),
+		"Append":   second(c.Append(ctx, &documentv1.AppendRequest{Id: d.GetId(), Markdown: "x"})),
+		"Delete":   second(c.Delete(ctx, &documentv1.DeleteRequest{Id: d.GetId()})),
+	} {
+		if fault.KindOf(err) != fault.NotFound {
+			t.Errorf("%s of a deleted document = %v, want NotFound", call, err)
+		}
+	}
+	if list, err := c.List(ctx, &documentv1.ListRequest{}); err != nil || len(list.GetDocuments()) != 0 {
+		t.Errorf("List after Delete = %v, %v, want none", list, err)
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+func TestNothingToChange(t *testing.T) {
+	t.Parallel()
+	ctx, c := as(t, actor()), newWorld(t).start(t, documentsync.Config{}).client(t)
+	d := mustCreate(ctx, t, c, "n", "same")
+	key := newKey()
+	for range 2 { // the second time from the record
+		r, err := c.Replace(ctx, &documentv1.ReplaceRequest{Id: d.GetId(), Markdown: "same", OperationKey: key})
+		if err != nil || r.GetDocument().GetSequence() != 1 {
+			t.Errorf("Replace with the same content = %v, %v, want sequence 1", r, err)
+		}
+	}
+	if r, err := c.Rename(ctx, &documentv1.RenameRequest{Id: d.GetId(), Name: "n"}); err != nil || r.GetDocument().GetSequence() != 1 {
+		t.Errorf("Rename to the same name = %v, %v, want sequence 1", r, err)
+	}
+	if r, err := c.Edit(ctx, &documentv1.EditRequest{Id: d.GetId(), OldText: "am", NewText: "am"}); err != nil || r.GetDocument().GetSequence() != 1 || r.GetReplacements() != 1 {
+		t.Errorf("Edit to the same text = %v, %v, want sequence 1 and one replacement", r, err)
+	}
+	if v, err := c.Versions(ctx, &documentv1.VersionsRequest{Id: d.GetId()}); err != nil || len(v.GetVersions()) != 1 {
+		t.Errorf("Versions = %v, %v, want one", v, err)
+	}
+	// The key was used up by doing nothing.
+	if _, err := c.Replace(ctx, &documentv1.ReplaceRequest{Id: d.GetId(), Markdown: "other", OperationKey: key}); fault.From(err).Code != "OPERATION_KEY_REUSED" {
+		t.Errorf("Replace with a used key = %v, want OPERATION_KEY_REUSED", err)
+	}
+}
+
+func TestBadInput(t *testing.T) {
+	t.Parallel()
+	ctx, c := as(t, actor()), newWorld(t).start(t, documentsync.Config{}).client(t)
+	d := mustCreate(ctx, t, c, "n", "x x")
+	doc := d.GetId()
+	big := strings.Repeat("a", 10<<20)
+	for name, tt := range map[string]struct {
+		err  error
+		kind fault.Kind
+		says string
+	}{
+		"no name":          {second(c.Create(ctx, &documentv1.CreateRequest{})), fault.Invalid, "name:"},
+		"long name":        {second(c.Create(ctx, &documentv1.CreateRequest{Name: strings.Repeat("x", 201)})), fault.Invalid, "201"},
+		"control in name":  {second(c.Rename(ctx, &documentv1.RenameRequest{Id: doc, Name: "a\tb"})), fault.Invalid, "U+0009"},
+		"NUL":              {second(c.Create(ctx, &documentv1.CreateRequest{Name: "n", Markdown: "a\x00"})), fault.Invalid, "NUL"},
+		"too large":        {second(c.Create(ctx, &documentv1.CreateRequest{Name: "n", Markdown: big + "a"})), fault.TooLarge, "10 MiB"},
+		"grows too large":  {second(c.Append(ctx, &documentv1.AppendRequest{Id: doc, Markdown: big})), fault.TooLarge, "10 MiB"},
+		"bad id":           {second(c.Read(ctx, &documentv1.ReadRequest{Id: "nope"})), fault.Invalid, `id: "nope" is not a UUID`},
+		"no id":            {second(c.Append(ctx, &documentv1.AppendRequest{Markdown: "x"})), fault.Invalid, "id:"},
+		"unknown id":       {second(c.Read(ctx, &documentv1.ReadRequest{Id: newKey()})), fault.NotFound, "does not exist"},
+		"bad key":          {second(c.Delete(ctx, &documentv1.DeleteRequest{Id: doc, OperationKey: "k"})), fault.Invalid, "operation_key:"},
+		"empty old text":   {second(c.Edit(ctx, &documentv1.EditRequest{Id: doc})), fault.Invalid, "old_text:"},
+		"no match":         {second(c.Edit(ctx, &documentv1.EditRequest{Id: doc, OldText: "y"})), fault.Conflict, "0 matches"},
+		"two matches":      {second(c.Edit(ctx, &documentv1.EditRequest{Id: doc, OldText: "x"})), fault.Conflict, "2 times"},
+		"nothing appended": {second(c.Append(ctx, &documentv1.AppendRequest{Id: doc, Markdown: "\n"})), fault.Invalid, "empty"},
+		"no such version":  {second(c.Restore(ctx, &documentv1.RestoreRequest{Id: doc, Version: 9})), fault.NotFound, "no version 9"},
+		"page size":        {second(c.List(ctx, &documentv1.ListRequest{PageSize: 101})), fault.Invalid, "page_size:"},
+		"negative size":    {second(c.Versions(ctx, &documentv1.VersionsRequest{Id: doc, PageSize: -1})), fault.Invalid, "page_size:"},
+		"page token":       {second(c.List(ctx, &documentv1.ListRequest{PageToken: "x"})), fault.Invalid, "page_token:"},
+		"token's time":     {second(c.List(ctx, &documentv1.ListRequest{PageToken: strings.Repeat("_", 32)})), fault.Invalid, "page_token:"},
+		"versions token":   {second(c.Versions(ctx, &documentv1.VersionsRequest{Id: doc, PageToken: strings.Repeat("_", 11)})), fault.Invalid, "page_token:"},
+		"query":            {second(c.List(ctx, &documentv1.ListRequest{Query: strings.Repeat("x ", 11)})), fault.Invalid, "query:"},
+	} {
+		if f := fault.From(tt.err); tt.err == nil || f.Kind != tt.kind || !strings.Contains(f.Message, tt.says) {
+			t.Errorf("%s: %v, want %v %q", name, tt.err, tt.kind, tt.says)
+		}
+	}
+	if got := content(ctx, t, c, doc); got != "x x" {
+		t.Errorf("content after refused changes = %q, want it untouched", got)
+	}
+}
+
+func TestRolesAndTenants(t *testing.T) {
+	t.Parallel()
+	a := actor()
+	c := newWorld(t).start(t, documentsync.Config{}).client(t)
+	d := mustCreate(as(t, a), t, c, "n", "x")
+
+	viewer := a
+	viewer.Role = identity.Viewer
+	ctx := as(t, viewer)
+	if got := content(ctx, t, c, d.GetId()); got != "x" {
+		t.Errorf("Read by a viewer = %q, want x", got)
+	}
+	for call, err := range map[string]error{
+		"Create":  second(c.Create(ctx, &documentv1.CreateRequest{Name: "v"})),
+		"Rename":  second(c.Rename(ctx, &documentv1.RenameRequest{Id: d.GetId(), Name: "v"})),
+		"Edit":    second(c.Edit(ctx, &documentv1.EditRequest{Id: d.GetId(), OldText: "x", NewText: "y"})),
+		"Append":  second(c.Append(ctx, &documentv1.AppendRequest{Id: d.GetId(), Markdown: "y"})),
+		"Replace": second(c.Replace(ctx, &documentv1.ReplaceRequest{Id: d.GetId(), Markdown: "y"})),
+		"Restore": second(c.Restore(ctx, &documentv1.RestoreRequest{Id: d.GetId(), Version: 1})),
+		"Delete":  second(c.Delete(ctx, &documentv1.DeleteRequest{Id: d.GetId()})),
+	} {
+		if f := fault.From(err); f.Kind != fault.Forbidden || !strings.Contains(f.Message, "needs the role editor") {
+			t.Errorf("%s by a viewer = %v, want Forbidden", call, err)
+		}
+	}
+
+	stranger := as(t, actor())
+	key := newKey()
+	if _, err := c.Replace(as(t, a), &documentv1.ReplaceRequest{Id: d.GetId(), Markdown: "x2", OperationKey: key}); err != nil {
+		t.Fatal(err)
+	}
+	for call, err := range map[string]error{
+		"Get":    second(c.Get(stranger, &documentv1.GetRequest{Id: d.GetId()})),
+		"Read":   second(c.Read(stranger, &documentv1.ReadRequest{Id: d.GetId()})),
+		"Append": second(c.Append(stranger, &documentv1.AppendRequest{Id: d.GetId(), Markdown: "y"})),
+		"Delete": second(c.Delete(stranger, &documentv1.DeleteRequest{Id: d.GetId()})),
+		// The key of another workspace's operation means nothing here.
+		"Replace with their key": second(c.Replace(stranger, &documentv1.ReplaceRequest{Id: d.GetId(), Markdown: "x2", OperationKey: key})),
+	} {
+		if fault.KindOf(err) != fault.NotFound {
+			t.Errorf("%s from another workspace = %v, want NotFound", call, err)
+		}
+	}
+	if l, err := c.List(stranger, &documentv1.ListRequest{}); err != nil || len(l.GetDocuments()) != 0 {
+		t.Errorf("List from another workspace = %v, %v, want none", l, err)
+	}
+	if _, err := c.List(t.Context(), &documentv1.ListRequest{}); err == nil {
+		t.Error("List without an identity worked")
+	}
+}
+
+func TestOperationKeys(t *testing.T) {
+	t.Parallel()
+	w, a := newWorld(t), actor()
+	ctx := as(t, a)
+	one, two := w.start(t, documentsync.Config{}).client(t), w.start(t, documentsync.Config{}).client(t)
+
+	create := &documentv1.CreateRequest{Name: "n", Markdown: "a a", OperationKey: newKey()}
+	first, err := one.Create(ctx, create)
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc := first.GetDocument().GetId()
+	for name, call := range map[string]func(documentv1connect.DocumentServiceClient) (any, error){
+		"create": func(c documentv1connect.DocumentServiceClient) (any, error) { return c.Create(ctx, create) },
+	} {
+		assertSame(t, name, call, one, two)
+	}
+	steps := []struct {
+		name string
+		call func(c documentv1connect.DocumentServiceClient, key string) (any, error)
+	}{
+		{"edit", func(c documentv1connect.DocumentServiceClient, k string) (any, error) {
+			return c.Edit(ctx, &documentv1.EditRequest{Id: doc, OldText: "a", NewText: "b", ReplaceAll: true, OperationKey: k})
+		}},
+		{"append", func(c documentv1connect.DocumentServiceClient, k string) (any, error) {
+			return c.Append(ctx, &documentv1.AppendRequest{Id: doc, Markdown: "c", OperationKey: k})
+		}},
+		{"rename", func(c documentv1connect.DocumentServiceClient, k string) (any, error) {
+			return c.Rename(ctx, &documentv1.RenameRequest{Id: doc, Name: "m", OperationKey: k})
+		}},
+		{"replace", func(c documentv1connect.DocumentServiceClient, k string) (any, error) {
+			return c.Replace(ctx, &documentv1.ReplaceRequest{Id: doc, Markdown: "d", OperationKey: k})
+		}},
+		{"restore", func(c documentv1connect.DocumentServiceClient, k string) (any, error) {
+			return c.Restore(ctx, &documentv1.RestoreRequest{Id: doc, Version: 1, OperationKey: k})
+		}},
+		{"delete", func(c documentv1connect.DocumentServiceClient, k string) (any, error) {
+			return c.Delete(ctx, &documentv1.DeleteRequest{Id: doc, OperationKey: k})
+		}},
+	}
+	for _, s := range steps {
+		key := newKey()
+		assertSame(t, s.name, func(c documentv1connect.DocumentServiceClient) (any, error) { return s.call(c, key) }, one, two)
+	}
+	if _, err := two.Create(ctx, &documentv1.CreateRequest{Name: "other", OperationKey: create.GetOperationKey()}); fault.KindOf(err) != fault.Conflict {
+		t.Errorf("Create with the key of another request = %v, want Conflict", err)
+	}
+	if _, err := two.Delete(ctx, &documentv1.DeleteRequest{Id: doc, OperationKey: create.GetOperationKey()}); fault.KindOf(err) != fault.Conflict {
+		t.Errorf("Delete with Create's key = %v, want Conflict", err)
+	}
+}
+
+// assertSame checks that a call answers the same whenever and wherever it is repeated.
+func assertSame(t *testing.T, name string, call func(documentv1connect.DocumentServiceClient) (any, error), clients ...documentv1connect.DocumentServiceClient) {
+	t.Helper()
+	want, err := call(clients[0])
+	if err != nil {
+		t.Fatalf("%s = %v", name, err)
+	}
+	for i, c := range slices.Concat(clients, clients) {
+		got, err := call(c)
+		if err != nil {
+			t.Errorf("%s, repetition %d = %v", name, i, err)
+		}
+		if diff := gocmp.Diff(want, got, protocmp.Transform()); diff != "" {
+			t.Errorf("%s, repetition %d (-first +repeated):\n%s", name, i, diff)
+		}
+	}
+}
+
+// TestOneKeyManyCallers sends each operation from many callers at once, over two
+// instances: exactly one of them takes effect.
+func TestOneKeyManyCallers(t *testing.T) {
+	t.Parallel()
+	w, a := newWorld(t), actor()
+	ctx := as(t, a)
+	clients := []documentv1connect.DocumentServiceClient{w.start(t, documentsync.Config{}).client(t), w.start(t, documentsync.Config{}).client(t)}
+	d := mustCreate(ctx, t, clients[0], "n", "start")
+
+	const operations, callers = 8, 6
+	var wg sync.WaitGroup
+	ids := make([][]string, operations)
+	for op := range operations {
+		appendKey, createKey := newKey(), newKey()
+		ids[op] = make([]string, callers)
+		for i := range callers {
+			c := clients[i%2]
+			wg.Go(func() {
+				if _, err := c.Append(ctx, &documentv1.AppendRequest{Id: d.GetId(), Markdown: fmt.Sprintf("line %d", op), OperationKey: appendKey}); err != nil {
+					t.Errorf("Append = %v", err)
+				}
+				r, err := c.Create(ctx, &documentv1.CreateRequest{Name: "made", OperationKey: createKey})
+				if err != nil {
+					t.Errorf("Create = %v", err)
+				}
+				ids[op][i] = r.GetDocument().GetId()
+			})
+		}
+	}
+	wg.Wait()
+	got := content(ctx, t, clients[0], d.GetId())
+	for op := range operations {
+		if n := strings.Count(got, fmt.Sprintf("line %d", op)); n != 1 {
+			t.Errorf("line %d is there %d times, want once", op, n)
+		}
+		if len(slices.Compact(ids[op])) != 1 {
+			t.Errorf("one key made the documents %v", ids[op])
+		}
+	}
+	list, err := clients[0].List(ctx, &documentv1.ListRequest{PageSize: 100})
+	if err != nil || len(list.GetDocuments()) != operations+1 {
+		t.Errorf("List = %d documents, %v, want %d", len(list.GetDocuments()), err, operations+1)
+	}
+}
+
+func TestListPages(t *testing.T) {
+	t.Parallel()
+	w, a := newWorld(t), actor()
+	ctx := as(t, a)
+	c := w.start(t, documentsync.Config{}).client(t)
+	var want []string
+	for i := range 25 {
+		want = append(want, mustCreate(ctx, t, c, fmt.Sprintf("doc %d", i), "x").GetId())
+	}
+	slices.Reverse(want)
+	// Many documents with one time: the id decides.
+	db := w.db.Open(t, documentsync.Migrations())
+	err := db.InWorkspace(t.Context(), a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `update documents set updated_at = '2026-01-01' where workspace_id = $1 and name like 'doc 1%'`, a.Workspace)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, size := range []int32{1, 7, 12, 25, 100} {
+		if got := pages(ctx, t, c, size, nil); len(got) != 25 || len(slices.Compact(slices.Sorted(slices.Values(got)))) != 25 {
+			t.Errorf("pages of %d hold %d documents, want each of 25 once: %v", size, len(got), got)
+		}
+	}
+
+	// While somebody pages, documents that are and are not reached yet change.
+	seen := pages(ctx, t, c, 5, func(page int) {
+		for _, i := range []int{0, 20} {
+			if _, err := c.Append(ctx, &documentv1.AppendRequest{Id: want[24-i], Markdown: fmt.Sprint(page)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+	counts := map[string]int{}
+	for _, d := range seen {
+		counts[d]++
+	}
+	for i, d := range want {
+		n := counts[d]
+		if moved := 24-i == 0 || 24-i == 20; n > 1 || n < 1 && !moved {
+			t.Errorf("document %d was on %d pages", 24-i, n)
+		}
+	}
+
+	found, err := c.List(ctx, &documentv1.ListRequest{Query: "DOC 24"})
+	if err != nil || len(found.GetDocuments()) != 1 || found.GetDocuments()[0].GetName() != "doc 24" {
+		t.Errorf(`List of "DOC 24" = %v, %v`, found, err)
+	}
+	mustCreate(ctx, t, c, `100% of_it\`, "")
+	for query, n := range map[string]int{"%": 1, "_": 1, `\`: 1, "doc_": 0, "of 100": 1, "": 20} {
+		if l, err := c.List(ctx, &documentv1.ListRequest{Query: query}); err != nil || len(l.GetDocuments()) != n {
+			t.Errorf("List of %q = %d documents, %v, want %d", query, len(l.GetDocuments()), err, n)
+		}
+	}
+}
+
+// pages reads all pages and calls between after each.
+func pages(ctx context.Context, t *testing.T, c documentv1connect.DocumentServiceClient, size int32, between func(page int)) []string {
+	t.Helper()
+	var out []string
+	token := ""
+	for page := 0; page < 50; page++ {
+		res, err := c.List(ctx, &documentv1.ListRequest{PageSize: size, PageToken: token})
+		if err != nil {
+			t.Fatalf("List page %d = %v", page, err)
+		}
+		for _, d := range res.GetDocuments() {
+			out = append(out, d.GetId())
+		}
+		if token = res.GetNextPageToken(); token == "" {
+			return out
+		}
+		if between != nil {
+			between(page)
+		}
+	}
+	t.Fatal("the pages do not end")
+	return nil
+}
+
+func TestHistoryIsBounded(t *testing.T) {
+	t.Parallel()
+	ctx := as(t, actor())
+	w := newWorld(t)
+	c := w.start(t, documentsync.Config{Versions: 20}).client(t)
+	d := mustCreate(ctx, t, c, "n", "v1")
+	for i := 2; i <= 100; i++ {
+		if _, err := c.Replace(ctx, &documentv1.ReplaceRequest{Id: d.GetId(), Markdown: fmt.Sprintf("v%d", i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var all []int64
+	token := ""
+	for {
+		res, err := c.Versions(ctx, &documentv1.VersionsRequest{Id: d.GetId(), PageSize: 6, PageToken: token})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range res.GetVersions() {
+			all = append(all, v.GetVersion())
+		}
+		if token = res.GetNextPageToken(); token == "" {
+			break
+		}
+	}
+	if len(all) > 20 || !slices.IsSortedFunc(all, func(a, b int64) int { return cmp.Compare(b, a) }) {
+		t.Errorf("history = %v, want at most 20 versions, newest first", all)
+	}
+	if !slices.Contains(all, 1) || !slices.Contains(all, 100) || !slices.Contains(all, 96) {
+		t.Errorf("history = %v, want the first version and all of the newest", all)
+	}
+	// What is kept can be restored.
+	for _, v := range []int64{1, all[1]} {
+		if _, err := c.Restore(ctx, &documentv1.RestoreRequest{Id: d.GetId(), Version: v}); err != nil {
+			t.Errorf("Restore(%d) = %v", v, err)
+		}
+		if got := content(ctx, t, c, d.GetId()); got != fmt.Sprintf("v%d", v) {
+			t.Errorf("content after Restore(%d) = %q", v, got)
+		}
+	}
+}
+
+func TestHistoryIsBoundedInBytes(t *testing.T) {
+	t.Parallel()
+	a := actor()
+	ctx := as(t, a)
+	w := newWorld(t)
+	c := w.start(t, documentsync.Config{HistoryMB: 1}).client(t)
+	d := mustCreate(ctx, t, c, "n", "")
+	for i := range 40 {
+		if _, err := c.Replace(ctx, &documentv1.ReplaceRequest{Id: d.GetId(), Markdown: strings.Repeat(fmt.Sprint(i%10), 100<<10)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var count, counted int
+	var size, added int64
+	err := w.db.Open(t, documentsync.Migrations()).InWorkspace(t.Context(), a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		return tx.QueryRow(ctx, `select d.versions, d.version_bytes, count(*), sum(octet_length(v.content)) from documents d, versions v
+			where d.workspace_id = $1 and v.workspace_id = $1 and v.document_id = d.id group by 1, 2`, a.Workspace).Scan(&count, &size, &counted, &added)
+	})
+	if err != nil || count != counted || size != added {
+		t.Errorf("the document counts %d versions of %d bytes, %v; there are %d of %d", count, size, err, counted, added)
+	}
+	if added > 1<<20 {
+		t.Errorf("history takes %d bytes, want at most 1 MiB", added)
+	}
+}
+
+func TestOps(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	i := w.start(t, documentsync.Config{})
+	for path, want := range map[string]string{"/health": `{"status":"ok"}`, "/ready": `"nats":"ok"`} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, i.url+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(res.Body)
+		_ = res.Body.Close()
+		if err != nil || res.StatusCode != http.StatusOK || !strings.Contains(string(body), want) {
+			t.Errorf("GET %s = %d %s, %v", path, res.StatusCode, body, err)
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
+}
+
+func TestDrainLetsCallsFinish(t *testing.T) {
+	t.Parallel()
+	w, a := newWorld(t), actor()
+	ctx := as(t, a)
+	i := w.start(t, documentsync.Config{})
+	c := i.client(t)
+	d := mustCreate(ctx, t, c, "n", "")
+	// Somebody holds the row; the call waits for it, and the service for the call.
+	db := w.db.Open(t, documentsync.Migrations())
+	answered := make(chan error, 1)
+	err := db.InWorkspace(t.Context(), a.Workspace, func(txctx context.Context, tx pgx.Tx) error {
+		if _, err := tx.Exec(txctx, `select from documents where workspace_id = $1 for update`, a.Workspace); err != nil {
+			return err
+		}
+		go func() { answered <- second(c.Append(ctx, &documentv1.AppendRequest{Id: d.GetId(), Markdown: "x"})) }()
+		waitForLock(txctx, t, w)
+		go i.stop()
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := <-answered; err != nil {
+		t.Errorf("Append during the drain = %v, want it finished", err)
+	}
+	i.stop()
+}
+
+// waitForLock returns when somebody waits for a lock in the test's database.
+func waitForLock(ctx context.Context, t *testing.T, w *world) {
+	t.Helper()
+	conn, err := pgx.Connect(ctx, w.db.AdminURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	for {
+		var waiting bool
+		err := conn.QueryRow(ctx, `select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')`).Scan(&waiting)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if waiting {
+			return
+		}
+	}
+}
+
+func TestStartsWithoutNATS(t *testing.T) {
+	t.Parallel()
+	w, a := newWorld(t), actor()
+	ctx := as(t, a)
+	b := natstest.Bus(t, w.nats, "document-sync")
+	w.nats.Shutdown()
+	c := w.startOn(t, documentsync.Config{}, b).client(t)
+	d := mustCreate(ctx, t, c, "n", "x")
+	if got := content(ctx, t, c, d.GetId()); got != "x" {
+		t.Errorf("content = %q, want x: documents do not need the bus", got)
+	}
+}
+
+func BenchmarkAppend(b *testing.B) {
+	w := newWorld(b)
+	ctx, c := as(b, actor()), w.start(b, documentsync.Config{}).client(b)
+	d := mustCreate(ctx, b, c, "n", "")
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		if _, err := c.Append(ctx, &documentv1.AppendRequest{Id: d.GetId(), Markdown: "a line of text", OperationKey: newKey()}); err != nil {
+			b.Fatal(err)
+		}
+		if i%200 == 199 { // the cost of an append, not of a document that only grows
+			if _, err := c.Replace(ctx, &documentv1.ReplaceRequest{Id: d.GetId(), Markdown: ""}); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+}

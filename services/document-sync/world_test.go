@@ -1,0 +1,122 @@
+package documentsync_test
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"signalbox.dev/pkg/bus"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/natsd"
+	"signalbox.dev/pkg/natsd/natstest"
+	"signalbox.dev/pkg/pgtest"
+	"signalbox.dev/pkg/rpc"
+	"signalbox.dev/pkg/subject"
+	"signalbox.dev/proto/signalbox/document/v1/documentv1connect"
+	documentsync "signalbox.dev/services/document-sync"
+)
+
+func TestMain(m *testing.M) {
+	// The test server of Postgres lives as long as the process does.
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreAnyFunction("signalbox.dev/pkg/pgd.(*Server).watch"),
+		goleak.IgnoreAnyFunction("signalbox.dev/pkg/pgd.(*Server).watch.func1"))
+}
+
+// world is what instances of the service share: a database, a bus, and a gateway
+// whose word they take.
+type world struct {
+	db      *pgtest.Database
+	nats    *natsd.Server
+	gateway identity.Key
+}
+
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	key, err := identity.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &world{db: pgtest.New(t, documentsync.Migrations()), nats: natstest.New(t), gateway: key}
+}
+
+// instance is a running service.
+type instance struct {
+	w    *world
+	url  string
+	stop func() // asks it to end and waits for that
+}
+
+func (w *world) start(t testing.TB, cfg documentsync.Config) *instance {
+	t.Helper()
+	return w.startOn(t, cfg, natstest.Bus(t, w.nats, subject.DocumentSync))
+}
+
+func (w *world) startOn(t testing.TB, cfg documentsync.Config, b *bus.Bus) *instance {
+	t.Helper()
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	verifier, err := identity.NewVerifier(subject.DocumentSync, map[string]string{subject.Gateway: w.gateway.Public()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := documentsync.New(cfg, documentsync.Deps{
+		Log: natstest.Log(t), DB: w.db.Open(t, documentsync.Migrations()), Bus: b, Listener: l, Verifier: verifier,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	i := &instance{w: w, url: "http://" + l.Addr().String()}
+	i.stop = func() {
+		cancel()
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Errorf("Run = %v", err)
+			}
+			ended <- nil // a second stop finds it ended
+		case <-time.After(15 * time.Second):
+			t.Error("Run has not ended 15 s after its context")
+		}
+	}
+	t.Cleanup(i.stop)
+	return i
+}
+
+// client returns a client of the instance; whom it speaks for is in each call's context.
+func (i *instance) client(t testing.TB) documentv1connect.DocumentServiceClient {
+	t.Helper()
+	options, err := rpc.Client{Signer: identity.NewSigner(subject.Gateway, i.w.gateway), Audience: subject.DocumentSync}.ClientOptions()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := rpc.NewHTTPClient()
+	t.Cleanup(h.CloseIdleConnections)
+	return documentv1connect.NewDocumentServiceClient(h, i.url, options...)
+}
+
+// actor returns an editor of a fresh workspace, as an agent's run.
+func actor() identity.Actor {
+	return identity.Actor{
+		Workspace: id.New[id.Workspace](), Member: id.New[id.Member](), Role: identity.Editor,
+		Run: id.New[id.Run](), Session: id.New[id.Session](),
+	}
+}
+
+// as returns the test's context with an actor.
+func as(t testing.TB, a identity.Actor) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(identity.With(t.Context(), a), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
