@@ -1,0 +1,300 @@
+// Package play performs an answer: it walks the steps, waits where they say so,
+// and lets a dialect's Encoder put each event into words. It runs on the goroutine
+// of the request and starts none. The request's context ends it at once, wherever
+// it waits.
+package play
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"time"
+
+	"signalbox.dev/services/simulator/internal/chat"
+	"signalbox.dev/services/simulator/internal/journal"
+	"signalbox.dev/services/simulator/internal/wire"
+)
+
+// Encoder puts one answer into a dialect's words. Each method appends whole
+// events to b. An encoder belongs to one answer and may keep state.
+type Encoder interface {
+	// Header sets the header of a 200.
+	Header(h http.Header)
+	// Begin is what comes before the first block.
+	Begin(b []byte) []byte
+	// Start opens block number i.
+	Start(b []byte, i int, blk *chat.Block) []byte
+	// Piece is the nth delta of block i.
+	Piece(b []byte, i int, blk *chat.Block, n int) []byte
+	// Stop closes block i.
+	Stop(b []byte, i int, blk *chat.Block) []byte
+	// End is what comes after the last block.
+	End(b []byte) []byte
+	// Event is an event given by the script.
+	Event(b []byte, e *chat.Event) []byte
+	// Failure is an error in the middle of a stream.
+	Failure(b []byte, f *chat.Fault) []byte
+	// Whole is the answer to a request that does not stream.
+	Whole() []byte
+	// Refuse writes an error answer with its status.
+	Refuse(w http.ResponseWriter, f *chat.Fault) (status int, n int64)
+}
+
+// Player plays one answer.
+type Player struct {
+	W      *wire.Writer
+	Out    http.ResponseWriter
+	Enc    Encoder
+	Answer *chat.Answer
+	Pace   float64 // factor on every wait that is not a fault
+
+	sent   bool // the header
+	begun  bool // what begins every stream
+	blocks int
+}
+
+// Outcome is how an answer ended.
+type Outcome struct {
+	Ended  string // one of the journal's words
+	Status int
+	Bytes  int64
+}
+
+// Stream plays the answer as a stream of events.
+func (p *Player) Stream(ctx context.Context) Outcome {
+	for _, s := range p.Answer.Steps {
+		if s.Fault != nil {
+			if how, ended := p.fault(ctx, s.Fault); ended {
+				return how
+			}
+			continue
+		}
+		if err := p.step(ctx, s); err != nil {
+			return p.outcome(journal.ClientLeft)
+		}
+	}
+	if err := p.open(ctx); err != nil {
+		return p.outcome(journal.ClientLeft)
+	}
+	p.W.B = p.Enc.End(p.W.B)
+	if err := p.W.Flush(ctx); err != nil {
+		return p.outcome(journal.ClientLeft)
+	}
+	return p.outcome(journal.Complete)
+}
+
+func (p *Player) outcome(how string) Outcome {
+	status, n := p.W.Sent()
+	return Outcome{Ended: how, Status: status, Bytes: n}
+}
+
+// open sends the header and what begins every stream, once.
+func (p *Player) open(ctx context.Context) error {
+	p.header()
+	if p.begun {
+		return nil
+	}
+	p.begun = true
+	p.W.B = p.Enc.Begin(p.W.B)
+	return p.W.Mark(ctx)
+}
+
+// header sends the header of a stream, once.
+func (p *Player) header() {
+	if !p.sent {
+		p.sent = true
+		p.Enc.Header(p.W.Header())
+		p.W.Status(http.StatusOK)
+	}
+}
+
+func (p *Player) step(ctx context.Context, s chat.Step) error {
+	if err := p.open(ctx); err != nil {
+		return err
+	}
+	switch {
+	case s.Block != nil:
+		return p.block(ctx, s.Block)
+	case s.Together != nil:
+		return p.together(ctx, s.Together)
+	case s.Event != nil:
+		p.W.B = p.Enc.Event(p.W.B, s.Event)
+		return p.W.Mark(ctx)
+	default:
+		return p.W.Sleep(ctx, p.scaled(s.Wait))
+	}
+}
+
+func (p *Player) block(ctx context.Context, blk *chat.Block) error {
+	i := p.blocks
+	p.blocks++
+	p.W.B = p.Enc.Start(p.W.B, i, blk)
+	if err := p.W.Mark(ctx); err != nil {
+		return err
+	}
+	delay := p.scaled(blk.Delay)
+	for n := range Pieces(blk) {
+		if err := p.W.Sleep(ctx, delay); err != nil {
+			return err
+		}
+		p.W.B = p.Enc.Piece(p.W.B, i, blk, n)
+		if err := p.W.Mark(ctx); err != nil {
+			return err
+		}
+	}
+	p.W.B = p.Enc.Stop(p.W.B, i, blk)
+	return p.W.Mark(ctx)
+}
+
+// together opens all blocks, lets their deltas take turns, and closes them.
+func (p *Player) together(ctx context.Context, blocks []*chat.Block) error {
+	from := p.blocks
+	p.blocks += len(blocks)
+	longest := 0
+	for i, blk := range blocks {
+		longest = max(longest, Pieces(blk))
+		p.W.B = p.Enc.Start(p.W.B, from+i, blk)
+		if err := p.W.Mark(ctx); err != nil {
+			return err
+		}
+	}
+	for n := range longest {
+		for i, blk := range blocks {
+			if n >= Pieces(blk) {
+				continue
+			}
+			if err := p.W.Sleep(ctx, p.scaled(blk.Delay)); err != nil {
+				return err
+			}
+			p.W.B = p.Enc.Piece(p.W.B, from+i, blk, n)
+			if err := p.W.Mark(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	for i, blk := range blocks {
+		p.W.B = p.Enc.Stop(p.W.B, from+i, blk)
+		if err := p.W.Mark(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Pieces returns how many deltas a block has.
+func Pieces(blk *chat.Block) int {
+	if blk.Kind == chat.RawBlock {
+		return len(blk.Raw.Deltas)
+	}
+	return len(blk.Pieces)
+}
+
+// fault lets something go wrong and reports whether that ended the answer. Where
+// nothing was sent yet, a fault inside the stream comes right after the header.
+func (p *Player) fault(ctx context.Context, f *chat.Fault) (Outcome, bool) {
+	if f.InStream || f.Kind == chat.Cut {
+		p.header()
+		if p.W.Flush(ctx) != nil {
+			return p.outcome(journal.ClientLeft), true
+		}
+	}
+	if f.Answers() {
+		if !p.sent {
+			status, n := p.Enc.Refuse(p.Out, f)
+			return Outcome{Ended: journal.Refused, Status: status, Bytes: n}, true
+		}
+		p.W.B = p.Enc.Failure(p.W.B, f)
+	}
+	if f.Kind == chat.Stall {
+		wait := func() error { return p.W.Sleep(ctx, f.For) }
+		if f.Ends() {
+			wait = func() error { return p.W.Hold(ctx) }
+		}
+		err := wait()
+		return p.outcome(journal.ClientLeft), err != nil
+	}
+	if len(p.W.B) > 0 && p.W.Flush(ctx) != nil {
+		return p.outcome(journal.ClientLeft), true
+	}
+	switch f.Kind {
+	case chat.Reset:
+		defer p.W.Reset()
+	case chat.Drop:
+		defer p.W.Drop()
+	default:
+	}
+	return p.outcome(journal.Broken), true
+}
+
+// Whole plays the answer as one JSON document. A failing connection breaks in the
+// middle of it.
+func (p *Player) Whole(ctx context.Context) Outcome {
+	for _, s := range p.Answer.Steps {
+		if f := s.Fault; f != nil {
+			switch {
+			case f.Answers():
+				status, n := p.Enc.Refuse(p.Out, f)
+				return Outcome{Ended: journal.Refused, Status: status, Bytes: n}
+			case f.Kind == chat.Stall:
+				if f.Ends() && p.W.Hold(ctx) != nil || p.W.Sleep(ctx, f.For) != nil {
+					return p.outcome(journal.ClientLeft)
+				}
+			default:
+				return p.half(ctx, f)
+			}
+			continue
+		}
+		if err := p.W.Sleep(ctx, p.scaled(s.Wait+streaming(s))); err != nil {
+			return p.outcome(journal.ClientLeft)
+		}
+	}
+	body := p.Enc.Whole()
+	p.Enc.Header(p.W.Header())
+	p.W.Header().Set("Content-Type", "application/json")
+	p.W.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	p.W.Status(http.StatusOK)
+	p.W.B = append(p.W.B, body...)
+	if err := p.W.Flush(ctx); err != nil {
+		return p.outcome(journal.ClientLeft)
+	}
+	return p.outcome(journal.Complete)
+}
+
+// half writes the first half of the document, then lets the connection fail.
+func (p *Player) half(ctx context.Context, f *chat.Fault) Outcome {
+	if f.Kind == chat.Cut || f.InStream {
+		body := p.Enc.Whole()
+		p.Enc.Header(p.W.Header())
+		p.W.Header().Set("Content-Type", "application/json")
+		p.W.Status(http.StatusOK)
+		p.W.B = append(p.W.B, body[:len(body)/2]...)
+		if err := p.W.Flush(ctx); err != nil {
+			return p.outcome(journal.ClientLeft)
+		}
+	}
+	switch f.Kind {
+	case chat.Reset:
+		defer p.W.Reset()
+	case chat.Drop:
+		defer p.W.Drop()
+	default:
+	}
+	return p.outcome(journal.Broken)
+}
+
+// streaming is the time that the deltas of a step would take.
+func streaming(s chat.Step) time.Duration {
+	blocks := s.Together
+	if s.Block != nil {
+		blocks = []*chat.Block{s.Block}
+	}
+	var d time.Duration
+	for _, blk := range blocks {
+		d += blk.Delay * time.Duration(Pieces(blk))
+	}
+	return d
+}
+
+func (p *Player) scaled(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * p.Pace)
+}

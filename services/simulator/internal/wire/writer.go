@@ -1,0 +1,190 @@
+// Package wire writes an answer's bytes: event by event, flushed as soon as
+// something would have to wait, in the shape that a script asks for, and ended in
+// any of the ways in which connections end.
+//
+// A Writer belongs to the goroutine of its request. It holds at most a few
+// kilobytes: events that are due at the same moment go out in one write, and
+// nothing stays behind while the player waits. A write to a client that does not
+// read blocks until it does, leaves, or a minute has passed.
+package wire
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"signalbox.dev/services/simulator/internal/chat"
+)
+
+const (
+	flushAt      = 4 << 10
+	writeTimeout = time.Minute
+)
+
+// ErrGone means that the client left, or did not read for a minute.
+var ErrGone = errors.New("the client is gone")
+
+// Writer writes one answer.
+type Writer struct {
+	// B is what is to be written next. Encoders append to it.
+	B []byte
+
+	out      http.ResponseWriter
+	ctl      *http.ResponseController
+	shape    chat.Shape
+	comment  string
+	ping     string
+	events   int
+	bytes    int64
+	status   int
+	deadline time.Time
+	timer    *time.Timer
+}
+
+// New returns a writer to out. comment and ping are what the shape's comments and
+// pings consist of; an empty one is left out.
+func New(out http.ResponseWriter, shape chat.Shape, comment, ping string) *Writer {
+	return &Writer{out: out, ctl: http.NewResponseController(out), shape: shape, comment: comment, ping: ping}
+}
+
+// Header returns the header that Status will send.
+func (w *Writer) Header() http.Header { return w.out.Header() }
+
+// Status sends the status line and the header.
+func (w *Writer) Status(code int) {
+	for k, v := range w.shape.Headers {
+		w.out.Header().Set(k, v)
+	}
+	w.status = code
+	w.out.WriteHeader(code)
+}
+
+// Sent returns the status and the number of body bytes written so far; status 0
+// means that nothing was.
+func (w *Writer) Sent() (status int, n int64) { return w.status, w.bytes }
+
+// Mark ends an event in B. It writes B when enough has gathered.
+func (w *Writer) Mark(ctx context.Context) error {
+	w.events++
+	if n := w.shape.Comments; n > 0 && w.events%n == 0 {
+		w.B = append(w.B, w.comment...)
+	}
+	if n := w.shape.Pings; n > 0 && w.events%n == 0 {
+		w.B = append(w.B, w.ping...)
+	}
+	if len(w.B) < flushAt {
+		return nil
+	}
+	return w.Flush(ctx)
+}
+
+// Flush writes B out to the network.
+func (w *Writer) Flush(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return ErrGone
+	}
+	b := w.B
+	w.B = w.B[:0]
+	if w.shape.CRLF {
+		b = bytes.ReplaceAll(b, []byte("\n"), []byte("\r\n"))
+	}
+	if w.shape.Write <= 0 {
+		if err := w.write(b); err != nil {
+			return err
+		}
+		return w.pause(ctx, w.shape.Every)
+	}
+	for len(b) > 0 {
+		n := min(w.shape.Write, len(b))
+		if err := w.write(b[:n]); err != nil {
+			return err
+		}
+		b = b[n:]
+		if err := w.pause(ctx, w.shape.Every); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *Writer) write(b []byte) error {
+	now := time.Now()
+	if now.Add(writeTimeout / 2).After(w.deadline) {
+		w.deadline = now.Add(writeTimeout)
+		_ = w.ctl.SetWriteDeadline(w.deadline) // a recorder has none; then nothing blocks either
+	}
+	if len(b) > 0 {
+		n, err := w.out.Write(b)
+		w.bytes += int64(n)
+		if err != nil {
+			return ErrGone
+		}
+	}
+	if err := w.ctl.Flush(); err != nil {
+		return ErrGone
+	}
+	return nil
+}
+
+// Sleep writes out what there is, then waits. It returns ErrGone as soon as ctx ends.
+func (w *Writer) Sleep(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return nil
+	}
+	if len(w.B) > 0 {
+		if err := w.Flush(ctx); err != nil {
+			return err
+		}
+	}
+	return w.pause(ctx, d)
+}
+
+func (w *Writer) pause(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return nil
+	}
+	if w.timer == nil {
+		w.timer = time.NewTimer(d)
+	} else {
+		w.timer.Reset(d)
+	}
+	select {
+	case <-w.timer.C:
+		return nil
+	case <-ctx.Done():
+		w.timer.Stop()
+		return ErrGone
+	}
+}
+
+// Hold writes out what there is and waits until ctx ends.
+func (w *Writer) Hold(ctx context.Context) error {
+	if len(w.B) > 0 {
+		if err := w.Flush(ctx); err != nil {
+			return err
+		}
+	}
+	<-ctx.Done()
+	return ErrGone
+}
+
+// Reset ends the connection with a TCP reset. Nothing may be written afterwards.
+// On HTTP/2 the stream is reset.
+func (w *Writer) Reset() { w.end(true) }
+
+// Drop closes the connection without the end of the body.
+func (w *Writer) Drop() { w.end(false) }
+
+func (w *Writer) end(reset bool) {
+	conn, _, err := w.ctl.Hijack()
+	if err != nil {
+		// HTTP/2, or a writer without a connection: net/http's own way to abort.
+		panic(http.ErrAbortHandler)
+	}
+	if tcp, ok := conn.(interface{ SetLinger(sec int) error }); ok && reset {
+		_ = tcp.SetLinger(0) // a connection that is closed already needs no reset
+	}
+	_ = conn.Close() // there is nobody to tell
+}
