@@ -27,6 +27,8 @@ type Config struct {
 	DefaultModel    string `env:"DEFAULT_MODEL" envDefault:"claude-sonnet-4-5-20250514" doc:"Model of a session that names none."`
 	DefaultProvider string `env:"DEFAULT_PROVIDER" envDefault:"anthropic" doc:"Provider of a session that names none."`
 
+	ModelCatalogue string `env:"MODEL_CATALOGUE" doc:"File with models (context, limits, prices) that are put over the built-in ones; empty for none."`
+
 	Slots     int           `env:"AGENT_RUNNER_SLOTS" envDefault:"256" doc:"Runs that are worked on at a time."`
 	MaxQueued int           `env:"AGENT_RUNNER_MAX_QUEUED" envDefault:"32" doc:"Messages that may wait behind the active run of a session."`
 	Drain     time.Duration `env:"AGENT_RUNNER_DRAIN" envDefault:"25s" doc:"How long after SIGTERM runs may take to reach a step border, where another runner takes them over."`

@@ -37,6 +37,7 @@ import (
 	"signalbox.dev/proto/signalbox/credential/v1/credentialv1connect"
 	"signalbox.dev/proto/signalbox/tool/v1/toolv1connect"
 	"signalbox.dev/services/agent-runner/internal/conversation"
+	"signalbox.dev/services/agent-runner/internal/llm/catalogue"
 	"signalbox.dev/services/agent-runner/internal/loop"
 	"signalbox.dev/services/agent-runner/internal/outbox"
 	"signalbox.dev/services/agent-runner/internal/preset"
@@ -123,7 +124,8 @@ func (s *Service) wireLoop(presets *preset.Set) error {
 	}
 	toolOptions, err1 := options(subject.ToolExecutor)
 	brokerOptions, err2 := options(subject.CredentialBroker)
-	if err := errors.Join(err1, err2); err != nil {
+	models, err3 := catalogue.Load(s.cfg.ModelCatalogue)
+	if err := errors.Join(err1, err2, err3); err != nil {
 		return err
 	}
 	s.tools = toolbox.New(toolv1connect.NewToolServiceClient(internal, s.cfg.ToolExecutorURL, toolOptions...), s.deps.Bus, s.deps.Log)
@@ -139,7 +141,7 @@ func (s *Service) wireLoop(presets *preset.Set) error {
 		Tries: s.cfg.ModelTries, Backoff: s.cfg.ModelBackoff, MaxRetryAfter: s.cfg.MaxRetryAfter, StepTime: s.cfg.StepTime,
 		ToolTime: s.cfg.ToolTime, Queueing: s.cfg.ToolQueueing, Partitions: s.cfg.Partitions,
 	}, loop.Deps{
-		Store: s.runs, Bus: s.deps.Bus, Tools: s.tools, Presets: presets, Models: providers, Keeper: s.keeper,
+		Store: s.runs, Bus: s.deps.Bus, Tools: s.tools, Presets: presets, Models: providers, Catalogue: models, Keeper: s.keeper,
 		Metrics: loop.NewMetrics(s.deps.Registerer), Log: s.deps.Log,
 	})
 	return nil

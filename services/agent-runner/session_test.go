@@ -147,7 +147,10 @@ func TestBadRequests(t *testing.T) {
 	w.start()
 	ctx := w.as(identity.Editor)
 	session := w.session(&agentv1.CreateSessionRequest{})
-	create := func(r *agentv1.CreateSessionRequest) error { _, err := w.conversations.CreateSession(ctx, r); return err }
+	create := func(r *agentv1.CreateSessionRequest) error {
+		_, err := w.conversations.CreateSession(ctx, r)
+		return err
+	}
 	submit := func(content string) error {
 		_, err := w.conversations.Submit(ctx, &agentv1.SubmitRequest{SessionId: session, ContentJson: content})
 		return err

@@ -21,8 +21,9 @@ func (a *answering) ask(ctx context.Context, index int) (*llm.Response, error) {
 	if err := a.prepare(ctx); err != nil {
 		return nil, err
 	}
+	model, _ := a.Catalogue.Lookup(a.claim.Run.Provider, a.claim.Run.Model)
 	req := prompt.Build(prompt.Input{
-		Run: &a.claim.Run, Step: index, Dialect: a.dialect, Preset: a.preset, Session: a.session, Tools: a.tools,
+		Run: &a.claim.Run, Step: index, Model: model, Dialect: a.dialect, ServerTools: a.Catalogue.ServerTool, Preset: a.preset, Session: a.session, Tools: a.tools,
 		Messages: a.history, Now: time.Now(), Continue: a.paused,
 	})
 	for try := 1; ; try++ {

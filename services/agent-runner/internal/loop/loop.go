@@ -37,6 +37,7 @@ import (
 	"signalbox.dev/pkg/identity"
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 	"signalbox.dev/services/agent-runner/internal/llm"
+	"signalbox.dev/services/agent-runner/internal/llm/catalogue"
 	"signalbox.dev/services/agent-runner/internal/preset"
 	"signalbox.dev/services/agent-runner/internal/run"
 	"signalbox.dev/services/agent-runner/internal/toolbox"
@@ -79,9 +80,11 @@ type Deps struct {
 	Tools   *toolbox.Toolbox
 	Presets *preset.Set
 	Models  Models
-	Keeper  *Keeper
-	Metrics *Metrics
-	Log     *slog.Logger
+	// Catalogue knows what models can do.
+	Catalogue *catalogue.Catalogue
+	Keeper    *Keeper
+	Metrics   *Metrics
+	Log       *slog.Logger
 }
 
 // Loop works on runs. Handle may be called from many goroutines.

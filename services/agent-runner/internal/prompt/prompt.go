@@ -11,6 +11,7 @@ import (
 
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
 	"signalbox.dev/services/agent-runner/internal/llm"
+	"signalbox.dev/services/agent-runner/internal/llm/catalogue"
 	"signalbox.dev/services/agent-runner/internal/preset"
 	"signalbox.dev/services/agent-runner/internal/run"
 )
@@ -31,15 +32,6 @@ func Tools(catalogue []*toolv1.Tool, selected []string, p *preset.Preset) []*too
 	return enabled
 }
 
-// providerTools are the definitions of tools that a provider runs itself, by
-// dialect and name. They go out as they are.
-var providerTools = map[string]map[string]json.RawMessage{
-	"anthropic": {"web_search": json.RawMessage(`{"type":"web_search_20250305","name":"web_search","max_uses":8}`)},
-}
-
-// ProviderTool reports whether a tool of source "provider" exists in a dialect.
-func ProviderTool(dialect, name string) bool { return providerTools[dialect][name] != nil }
-
 const providerSource = "provider"
 
 // IsProvider reports whether a tool is run by the model's provider.
@@ -47,13 +39,17 @@ func IsProvider(t *toolv1.Tool) bool { return t.GetSource() == providerSource }
 
 // Input is what a request is made of.
 type Input struct {
-	Run      *run.Run
-	Step     int
-	Dialect  string
-	Preset   *preset.Preset
-	Session  run.Setting
-	Tools    []*toolv1.Tool
-	Messages []run.Message
+	Run   *run.Run
+	Step  int
+	Model catalogue.Model
+	// Dialect is that of the model's provider.
+	Dialect string
+	// ServerTools finds the definition of a tool that the provider runs itself.
+	ServerTools func(provider, name string) (json.RawMessage, bool)
+	Preset      *preset.Preset
+	Session     run.Setting
+	Tools       []*toolv1.Tool
+	Messages    []run.Message
 	// Now gives the date that the model is told.
 	Now time.Time
 	// Continue says that the provider paused in its last answer.
@@ -65,7 +61,7 @@ func Build(in Input) *llm.Request {
 	req := &llm.Request{
 		Model:           in.Run.Model,
 		System:          system(in),
-		MaxOutputTokens: in.Preset.MaxOutputTokens,
+		MaxOutputTokens: maxOutput(in),
 		Continue:        in.Continue,
 		Meta: llm.Meta{
 			User:    in.Run.CreatedBy.String(),
@@ -75,7 +71,8 @@ func Build(in Input) *llm.Request {
 	}
 	for _, t := range in.Tools {
 		if IsProvider(t) {
-			if def := providerTools[in.Dialect][t.GetName()]; def != nil {
+			def, ok := in.ServerTools(in.Run.Provider, t.GetName())
+			if ok && in.Model.HasServerTool(t.GetName()) {
 				req.Tools = append(req.Tools, llm.ToolDef{Name: t.GetName(), Provider: in.Dialect, Definition: def})
 			}
 			continue
@@ -90,6 +87,14 @@ func Build(in Input) *llm.Request {
 		req.Messages = append(req.Messages, msg)
 	}
 	return req
+}
+
+// maxOutput is what the preset asks for, as far as the model can, else the model's own.
+func maxOutput(in Input) int {
+	if in.Preset.MaxOutputTokens > 0 {
+		return min(in.Preset.MaxOutputTokens, in.Model.MaxOutput)
+	}
+	return in.Model.DefaultOutput
 }
 
 // system returns what stays the same first, so that the provider's prompt cache

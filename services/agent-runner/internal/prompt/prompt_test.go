@@ -1,0 +1,87 @@
+package prompt_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
+	"signalbox.dev/services/agent-runner/internal/llm/catalogue"
+	"signalbox.dev/services/agent-runner/internal/preset"
+	"signalbox.dev/services/agent-runner/internal/prompt"
+	"signalbox.dev/services/agent-runner/internal/run"
+)
+
+func tool(name string, change ...func(*toolv1.Tool)) *toolv1.Tool {
+	t := &toolv1.Tool{Name: name, Source: "built-in", InputSchemaJson: `{"type":"object"}`, Guidance: "Use " + name + " well."}
+	for _, c := range change {
+		c(t)
+	}
+	return t
+}
+
+func TestTools(t *testing.T) {
+	t.Parallel()
+	all := []*toolv1.Tool{tool("doc_read"), tool("web_search"), tool("clock", func(t *toolv1.Tool) { t.Always = true })}
+	p := &preset.Preset{Tools: []string{"doc_*"}}
+	for _, tc := range []struct {
+		name     string
+		selected []string
+		want     []string
+	}{
+		{"the preset's", nil, []string{"doc_read", "clock"}},
+		{"none", []string{}, []string{"clock"}},
+		{"chosen", []string{"web_search", "nope"}, []string{"web_search", "clock"}},
+	} {
+		var got []string
+		for _, t := range prompt.Tools(all, tc.selected, p) {
+			got = append(got, t.GetName())
+		}
+		if diff := cmp.Diff(tc.want, got); diff != "" {
+			t.Errorf("%s:\n%s", tc.name, diff)
+		}
+	}
+}
+
+func TestBuild(t *testing.T) {
+	t.Parallel()
+	models, err := catalogue.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dialect := "anthropic"
+	in := prompt.Input{
+		Run: &run.Run{Provider: "anthropic", Model: "claude-sonnet-4-5-20250514", Timezone: "Asia/Tokyo"}, Dialect: dialect,
+		ServerTools: models.ServerTool,
+		Preset:      &preset.Preset{Prompt: []string{"Be good."}},
+		Session:     run.Setting{SystemPrompt: "  Speak Latin.  "},
+		Tools:       []*toolv1.Tool{tool("doc_read"), tool("web_search", func(t *toolv1.Tool) { t.Source = "provider"; t.Guidance = "" })},
+		Messages: []run.Message{
+			{Role: "user", Content: json.RawMessage(`"hi"`)},
+			{Role: "assistant", Content: json.RawMessage(`[]`), RawDialect: &dialect, Raw: []byte(`[{"type":"text"}]`)},
+		},
+		Now: time.Date(2026, 1, 1, 20, 0, 0, 0, time.UTC),
+	}
+	in.Model, _ = models.Lookup("anthropic", in.Run.Model)
+	req := prompt.Build(in)
+	if want := "Be good.\n\nHow to use your tools:\nUse doc_read well.\n\nSpeak Latin."; req.System[0].Text != want || !req.System[0].Cache {
+		t.Errorf("system = %+v, want %q, cached", req.System[0], want)
+	}
+	if want := "Today is Friday, 2 January 2026."; req.System[1].Text != want {
+		t.Errorf("system = %q, want %q in the person's own timezone", req.System[1].Text, want)
+	}
+	if len(req.Tools) != 2 || !strings.Contains(string(req.Tools[1].Definition), "web_search") {
+		t.Errorf("tools = %+v", req.Tools)
+	}
+	if req.MaxOutputTokens != in.Model.DefaultOutput || req.Messages[1].Raw.Dialect != "anthropic" {
+		t.Errorf("request = %+v", req)
+	}
+	in.Run.Provider, in.Run.Model, in.Dialect = "openai", "gpt-5", "openai"
+	in.Model, _ = models.Lookup("openai", "gpt-5")
+	if got := prompt.Build(in).Tools; len(got) != 1 {
+		t.Errorf("tools for another provider = %+v, want no web search", got)
+	}
+}
