@@ -419,7 +419,7 @@ func pages(ctx context.Context, t *testing.T, c documentv1connect.DocumentServic
 	t.Helper()
 	var out []string
 	token := ""
-	for page := 0; page < 50; page++ {
+	for page := range 50 {
 		res, err := c.List(ctx, &documentv1.ListRequest{PageSize: size, PageToken: token})
 		if err != nil {
 			t.Fatalf("List page %d = %v", page, err)

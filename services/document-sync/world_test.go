@@ -119,4 +119,3 @@ func as(t testing.TB, a identity.Actor) context.Context {
 	t.Cleanup(cancel)
 	return ctx
 }
-

@@ -82,7 +82,7 @@ func (h *Hub) Announce(ctx context.Context, ws id.Workspace, doc id.Document, c 
 // Run listens until ctx is done and then lets go of all watchers.
 func (h *Hub) Run(ctx context.Context) error {
 	defer h.close()
-	sub, err := h.cfg.Bus.Subscribe(subject.AllDocUpdates, h.hear)
+	sub, err := h.cfg.Bus.Subscribe(subject.AllDocUpdates, h.hear) //nolint:contextcheck // a message has its sender's context
 	if err != nil {
 		return err
 	}

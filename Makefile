@@ -1,0 +1,150 @@
+# Signalbox. `make help` lists what there is.
+#
+# One set of flags for everything that is compiled, so that programs, tests and
+# linters share the build cache. -trimpath and -buildvcs=false make a binary depend
+# on its sources alone.
+export GOFLAGS := $(strip $(GOFLAGS) -trimpath -buildvcs=false)
+# Programs need no C. Tests under the race detector do: see test-race.
+export CGO_ENABLED ?= 0
+
+MODULES  := ./proto/... ./pkg/... ./services/...
+COMMANDS := $(patsubst %/main.go,./%,$(wildcard services/*/cmd/*/main.go))
+SERVICES := $(notdir $(COMMANDS))
+
+# The generators and linters are a module outside of go.work.
+TOOLS    := $(CURDIR)/bin/tools
+GO_TOOLS := GOWORK=off go -C tools
+
+# One PostgreSQL for all tests of a run, and their outcome in numbers.
+WITHPG := go run ./pkg/pgtest/withpg --
+REPORT := $(TOOLS)/testreport
+PHASE  := PHASES=bin/phases sh tools/phase.sh
+
+GO_TEST := go test -json -timeout 10m
+
+.DEFAULT_GOAL := help
+.PHONY: help run build test test-short bench e2e gen gen-check lint images clean setup
+.PHONY: need-go test-race test-go test-clients test-alone test-outside
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+## ---- running
+
+run: setup build ## Build and start everything in one process (ARGS="--http 127.0.0.1:9000" for more)
+	@exec bin/signalbox up $(ARGS)
+
+setup: need-go ## Get what running and testing needs: a private PostgreSQL where there is none
+	@sh tools/need.sh git
+	@sh tools/setup.sh
+
+need-go:
+	@sh tools/need.sh go
+
+build: need-go ## Build every program into bin/
+	@mkdir -p bin
+	@echo "Building $(SERVICES). The first time takes a minute or two."
+	@go build -o bin/ $(COMMANDS)
+
+images: ## Build a container image of each program (TAG=dev)
+	@command -v docker >/dev/null && docker info >/dev/null 2>&1 || { \
+		echo "There is no Docker engine here: start one, or build without images with 'make build'." >&2; exit 1; }
+	@set -e; for service in $(SERVICES); do \
+		echo "Building signalbox/$$service:$(or $(TAG),dev)"; \
+		docker build -f deploy/Dockerfile --build-arg SERVICE=$$service -t signalbox/$$service:$(or $(TAG),dev) .; \
+	done
+
+clean: ## Remove what was built; data (.signalbox) and downloads stay
+	rm -rf bin
+
+## ---- testing
+
+test: setup build $(REPORT) clients ## Run every test: unit, integration, end to end, clients, deployment
+	@mkdir -p bin && rm -f bin/phases
+	@$(WITHPG) $(MAKE) --no-print-directory test-phases
+
+# Under one PostgreSQL. Every phase runs, whatever became of those before it.
+.PHONY: test-phases
+test-phases:
+	@$(PHASE) 'Go tests' $(MAKE) --no-print-directory test-go
+	@$(PHASE) 'Go tests under the race detector' $(MAKE) --no-print-directory test-race
+	@$(PHASE) 'npm clients' $(MAKE) --no-print-directory test-clients
+	@$(PHASE) 'modules alone (GOWORK=off)' $(MAKE) --no-print-directory test-alone
+	@$(PHASE) 'layout and deployment' $(MAKE) --no-print-directory test-outside
+	@$(PHASE) --summary
+
+test-go:
+	@$(REPORT) $(GO_TEST) $(MODULES)
+
+# Where goroutines share memory most. The race detector needs a C compiler.
+RACE ?= ./pkg/bus/... ./pkg/httpserver/... ./pkg/identity/... ./pkg/natsd/... ./pkg/pg/... ./pkg/rpc/... ./pkg/sse/...
+
+test-race:
+	@if command -v "$$(go env CC)" >/dev/null; then \
+		CGO_ENABLED=1 $(REPORT) $(GO_TEST) -race $(RACE); \
+	else \
+		echo "Left out: the race detector needs a C compiler, and there is no $$(go env CC) here."; \
+	fi
+
+test-clients: clients
+	@cd services/e2e/node && node --test
+
+# Each module builds without the workspace, as it does for those who import it.
+test-alone:
+	@set -e; for module in proto pkg services; do echo "go build $$module"; GOWORK=off go -C $$module build ./...; done
+
+# What lies outside of go.work.
+test-outside: $(REPORT)
+	@cd tools && GOWORK=off $(REPORT) $(GO_TEST) ./layout/... ./testreport/...
+	@cd deploy/check && GOWORK=off $(REPORT) $(GO_TEST) ./...
+
+test-short: setup $(REPORT) ## Run the quick tests only (-short)
+	@$(WITHPG) $(REPORT) $(GO_TEST) -short $(MODULES)
+
+e2e: setup build $(REPORT) clients ## Run the end-to-end stories only
+	@$(WITHPG) $(REPORT) $(GO_TEST) ./services/e2e/...
+
+bench: setup ## Run the benchmarks (BENCH=. COUNT=1)
+	@$(WITHPG) go test -run '^$$' -bench '$(or $(BENCH),.)' -count $(or $(COUNT),1) $(MODULES)
+
+# The npm clients that the end-to-end tests run; a stamp says that they are there.
+.PHONY: clients
+clients: services/e2e/node/node_modules/.installed
+
+services/e2e/node/node_modules/.installed: services/e2e/node/package-lock.json
+	@sh tools/need.sh node
+	@echo "npm fetches the client libraries of the end-to-end tests (services/e2e/node)."
+	@npm ci --prefix services/e2e/node --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
+
+## ---- checking
+
+gen: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-connect-go ## Generate Go from proto/
+	@PATH="$(TOOLS):$$PATH" buf generate
+
+gen-check: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-connect-go ## Compare the committed Go with what proto/ gives
+	@rm -rf bin/gen && mkdir -p bin/gen
+	@PATH="$(TOOLS):$$PATH" buf generate -o bin/gen
+	@diff -r -x '*.proto' -x go.mod -x go.sum bin/gen/proto proto && echo "Generated code is up to date." || \
+		{ echo "Generated code and proto/ differ: run 'make gen' and commit the result." >&2; exit 1; }
+
+lint: need-go $(TOOLS)/buf $(TOOLS)/golangci-lint ## Check style: golangci-lint, gofumpt, buf, tidy go.mod files
+	@$(TOOLS)/golangci-lint run $(MODULES)
+	@cd tools && GOWORK=off $(TOOLS)/golangci-lint run -c ../.golangci.yml ./layout/... ./testreport/...
+	@cd deploy/check && GOWORK=off $(TOOLS)/golangci-lint run -c ../../.golangci.yml ./...
+	@$(TOOLS)/buf lint
+	@$(TOOLS)/buf format --diff --exit-code
+	@set -e; for module in proto pkg services tools deploy/check; do GOWORK=off go -C $$module mod tidy -diff; done
+
+define TOOL
+$$(TOOLS)/$(notdir $(1)): tools/go.mod tools/go.sum | need-go
+	@echo "Building $$(@F). The first time takes a while."
+	@$$(GO_TOOLS) build -o $$@ $(1)
+endef
+$(eval $(call TOOL,github.com/bufbuild/buf/cmd/buf))
+$(eval $(call TOOL,github.com/golangci/golangci-lint/v2/cmd/golangci-lint))
+$(eval $(call TOOL,google.golang.org/protobuf/cmd/protoc-gen-go))
+$(eval $(call TOOL,connectrpc.com/connect/cmd/protoc-gen-connect-go))
+
+$(TOOLS)/testreport: $(wildcard tools/testreport/*.go)
+	@$(GO_TOOLS) build -o $@ ./testreport

@@ -1,0 +1,132 @@
+package credentialbroker
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	"signalbox.dev/pkg/conf"
+	"signalbox.dev/pkg/telemetry"
+	"signalbox.dev/services/credential-broker/internal/pool"
+	"signalbox.dev/services/credential-broker/internal/proxy"
+	"signalbox.dev/services/credential-broker/internal/vault"
+)
+
+// Config is what a person who operates the service can set. New fills in the
+// default of each time and limit that is zero; the address, the database and the
+// trusted keys are for cmd/credential-broker, which opens what Deps holds.
+type Config struct {
+	Addr          string      `env:"CREDENTIAL_BROKER_ADDR" envDefault:":8084" doc:"Address of the listener for the egress, calls of other services, and /health, /ready and /metrics."`
+	DatabaseURL   conf.Secret `env:"DATABASE_URL,required" doc:"Postgres, as postgres://user:password@host:5432/database; the user is signalbox_credentials or a member of it."`
+	DatabaseConns int32       `env:"DATABASE_CONNS" envDefault:"10" doc:"Most connections to Postgres."`
+	TrustedKeys   string      `env:"TRUSTED_KEYS,required" doc:"Public keys of the services that may call (gateway, agent-runner, tool-executor), as name=key pairs separated by commas."`
+	KeyFile       string      `env:"CREDENTIAL_BROKER_KEY_FILE,required" doc:"File with the key that seals stored credentials; made when it is not there. Keep a backup apart from the database's."`
+
+	AllowPrivate bool   `env:"CREDENTIAL_BROKER_ALLOW_PRIVATE" envDefault:"false" doc:"Allows accounts with base URLs at loopback and private addresses, over http too: for model servers of your own."`
+	SimulatorURL string `env:"SIMULATOR_URL" doc:"Base URL of the simulated provider, which answers for providers without any credential; empty for none."`
+
+	Environment Environment
+
+	HeadersTimeout    time.Duration `env:"CREDENTIAL_BROKER_HEADERS_TIMEOUT" doc:"How long a provider may take to begin an answer; empty for what the request profiles say."`
+	FirstEventTimeout time.Duration `env:"CREDENTIAL_BROKER_FIRST_EVENT_TIMEOUT" envDefault:"5m" doc:"How long the first event of a stream may take after its headers."`
+	IdleTimeout       time.Duration `env:"CREDENTIAL_BROKER_IDLE_TIMEOUT" envDefault:"3m" doc:"How long an answer may pause."`
+	GateTimeout       time.Duration `env:"CREDENTIAL_BROKER_GATE_TIMEOUT" envDefault:"10s" doc:"How long a stream that has said nothing yet is held back, so that another account can still be tried."`
+	WriteTimeout      time.Duration `env:"CREDENTIAL_BROKER_WRITE_TIMEOUT" envDefault:"30s" doc:"How long a caller may take to read a piece of an answer."`
+	Drain             time.Duration `env:"CREDENTIAL_BROKER_DRAIN" envDefault:"25s" doc:"How long open requests may go on after a signal to stop."`
+	MaxRequests       int64         `env:"CREDENTIAL_BROKER_MAX_REQUESTS" envDefault:"4096" doc:"Requests that may be open at once."`
+	MaxBodies         int64         `env:"CREDENTIAL_BROKER_MAX_BODIES" envDefault:"1073741824" doc:"Bytes of request bodies that may be held in memory at once."`
+
+	Telemetry telemetry.Config
+}
+
+// Environment are credentials that come from the environment. They serve every
+// workspace that has no account for the provider, own or shared.
+type Environment struct {
+	AnthropicKey  conf.Secret `env:"ANTHROPIC_API_KEY" doc:"API key for Anthropic, for workspaces without an account of their own."`
+	AnthropicURL  string      `env:"ANTHROPIC_BASE_URL" doc:"Base URL in place of https://api.anthropic.com."`
+	OpenAIKey     conf.Secret `env:"OPENAI_API_KEY" doc:"API key for OpenAI, or a server that speaks its API, for workspaces without an account of their own."`
+	OpenAIURL     string      `env:"OPENAI_BASE_URL" doc:"Base URL in place of https://api.openai.com/v1; a server that wants no key may be set without one."`
+	OpenRouterKey conf.Secret `env:"OPENROUTER_API_KEY" doc:"API key for OpenRouter, for workspaces without an account of their own."`
+	OpenRouterURL string      `env:"OPENROUTER_BASE_URL" doc:"Base URL in place of https://openrouter.ai/api/v1."`
+}
+
+// Validate says what is wrong, and what would be right.
+func (c *Config) Validate() error {
+	_, simulator := c.simulator()
+	_, environment := c.Environment.accounts()
+	errs := []error{simulator, environment}
+	for name, d := range map[string]time.Duration{
+		"CREDENTIAL_BROKER_HEADERS_TIMEOUT": c.HeadersTimeout, "CREDENTIAL_BROKER_FIRST_EVENT_TIMEOUT": c.FirstEventTimeout,
+		"CREDENTIAL_BROKER_IDLE_TIMEOUT": c.IdleTimeout, "CREDENTIAL_BROKER_GATE_TIMEOUT": c.GateTimeout,
+		"CREDENTIAL_BROKER_WRITE_TIMEOUT": c.WriteTimeout, "CREDENTIAL_BROKER_DRAIN": c.Drain,
+	} {
+		if d < 0 {
+			errs = append(errs, fmt.Errorf("%s is %s: use a time such as 30s or 5m", name, d))
+		}
+	}
+	if c.MaxRequests < 0 || c.MaxBodies < 0 {
+		errs = append(errs, errors.New("CREDENTIAL_BROKER_MAX_REQUESTS and CREDENTIAL_BROKER_MAX_BODIES must not be negative"))
+	}
+	return errors.Join(errs...)
+}
+
+func (c *Config) simulator() (*url.URL, error) {
+	if c.SimulatorURL == "" {
+		return nil, nil
+	}
+	return operatorURL("SIMULATOR_URL", c.SimulatorURL)
+}
+
+func (c *Config) timers() proxy.Timers {
+	return proxy.Timers{Headers: c.HeadersTimeout, FirstEvent: c.FirstEventTimeout, Idle: c.IdleTimeout, Gate: c.GateTimeout, Write: c.WriteTimeout}
+}
+
+// accounts returns what the environment holds. A base URL alone makes an account
+// too: a server of one's own may want no key.
+func (e *Environment) accounts() ([]pool.EnvironmentAccount, error) {
+	var all []pool.EnvironmentAccount
+	var errs []error
+	for _, v := range []struct {
+		provider, variable, base string
+		key                      conf.Secret
+	}{
+		{"anthropic", "ANTHROPIC", e.AnthropicURL, e.AnthropicKey},
+		{"openai", "OPENAI", e.OpenAIURL, e.OpenAIKey},
+		{"openrouter", "OPENROUTER", e.OpenRouterURL, e.OpenRouterKey},
+	} {
+		key := strings.TrimSpace(v.key.Reveal())
+		if key == "" && v.base == "" {
+			continue
+		}
+		if err := checkSecret(key); key != "" && err != nil {
+			errs = append(errs, fmt.Errorf("%s_API_KEY: %w", v.variable, err))
+		}
+		a := pool.EnvironmentAccount{Provider: v.provider, Secret: vault.NewSecret(key)}
+		if v.base != "" {
+			u, err := operatorURL(v.variable+"_BASE_URL", v.base)
+			if err == nil && strings.HasPrefix(u.Path, proxy.Prefix) {
+				err = fmt.Errorf("%s_BASE_URL leads to a credential broker: name the provider itself", v.variable)
+			}
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			a.BaseURL = u
+		}
+		all = append(all, a)
+	}
+	return all, errors.Join(errs...)
+}
+
+// operatorURL reads a base URL from the environment. The operator may send
+// requests wherever they like, over http too.
+func operatorURL(variable, text string) (*url.URL, error) {
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return nil, fmt.Errorf("%s is not a base URL: use https://host/path, without a user, ? or #", variable)
+	}
+	u.Path = strings.TrimRight(u.Path, "/")
+	return u, nil
+}

@@ -1,0 +1,187 @@
+// Package dialect knows how providers say that something went wrong: it writes
+// our own errors in a provider's shape, so that an unmodified SDK understands
+// them, and reads a provider's, so that the broker can tell whose fault it was.
+// It is pure functions over bytes.
+package dialect
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+
+	"signalbox.dev/services/credential-broker/internal/profile"
+)
+
+// Error is an error of our own. Message is for people and holds no secret.
+type Error struct {
+	Status  int
+	Code    string // machine-readable, lower snake case
+	Message string
+}
+
+// Body returns the error as the JSON body of an answer.
+func Body(d profile.Dialect, e Error) []byte {
+	if d == profile.Anthropic {
+		return encode(anthropicError{Type: "error", Error: anthropicDetail{anthropicType(e.Status), e.Message}})
+	}
+	return encode(openAIError{openAIDetail{Message: e.Message, Type: openAIType(e.Status), Code: e.Code}})
+}
+
+// Event returns the error as an event of a stream that fails half way. typed says
+// that the stream's events carry names.
+func Event(d profile.Dialect, typed bool, e Error) []byte {
+	switch {
+	case d == profile.Anthropic:
+		return frame("error", Body(d, e))
+	case typed:
+		return frame("error", encode(responsesError{Type: "error", Code: e.Code, Message: e.Message, Error: openAIDetail{Message: e.Message, Type: openAIType(e.Status), Code: e.Code}}))
+	}
+	return frame("", Body(d, e))
+}
+
+type anthropicError struct {
+	Type  string          `json:"type"`
+	Error anthropicDetail `json:"error"`
+}
+
+type anthropicDetail struct {
+	Type    string `json:"type"`
+	Message string `json:"message"`
+}
+
+type openAIError struct {
+	Error openAIDetail `json:"error"`
+}
+
+type openAIDetail struct {
+	Message string  `json:"message"`
+	Type    string  `json:"type"`
+	Param   *string `json:"param"`
+	Code    string  `json:"code"`
+}
+
+// responsesError is the error event of OpenAI's responses; the member error is
+// for clients that look for it in every event.
+type responsesError struct {
+	Type           string       `json:"type"`
+	Code           string       `json:"code"`
+	Message        string       `json:"message"`
+	Param          *string      `json:"param"`
+	SequenceNumber int          `json:"sequence_number"`
+	Error          openAIDetail `json:"error"`
+}
+
+func encode(v any) []byte {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(v) // strings and numbers always encode
+	return bytes.TrimRight(b.Bytes(), "\n")
+}
+
+func frame(name string, data []byte) []byte {
+	var b []byte
+	if name != "" {
+		b = append(b, "event: "+name+"\n"...)
+	}
+	b = append(b, "data: "...)
+	b = append(b, data...)
+	return append(b, "\n\n"...)
+}
+
+func anthropicType(status int) string {
+	switch status {
+	case http.StatusUnauthorized:
+		return "authentication_error"
+	case http.StatusPaymentRequired:
+		return "billing_error"
+	case http.StatusForbidden:
+		return "permission_error"
+	case http.StatusNotFound:
+		return "not_found_error"
+	case http.StatusRequestEntityTooLarge:
+		return "request_too_large"
+	case http.StatusTooManyRequests:
+		return "rate_limit_error"
+	case http.StatusGatewayTimeout:
+		return "timeout_error"
+	}
+	if status >= 500 {
+		return "api_error"
+	}
+	return "invalid_request_error"
+}
+
+func openAIType(status int) string {
+	switch {
+	case status == http.StatusTooManyRequests:
+		return "rate_limit_error"
+	case status >= 500:
+		return "server_error"
+	}
+	return "invalid_request_error"
+}
+
+// Failure is what a provider's error says, as far as it says so in members that
+// have a meaning; the message can echo the user's text.
+type Failure struct {
+	Type, Code, Message string
+}
+
+// Read finds the failure in a provider's error body or in the data of an error
+// event. It is false where there is none that it understands.
+func Read(body []byte) (Failure, bool) {
+	var outer struct {
+		Type     text            `json:"type"`
+		Code     text            `json:"code"`
+		Message  text            `json:"message"`
+		Error    json.RawMessage `json:"error"`
+		Response struct {
+			Error json.RawMessage `json:"error"`
+		} `json:"response"`
+	}
+	if json.Unmarshal(body, &outer) != nil {
+		return Failure{}, false
+	}
+	for _, raw := range []json.RawMessage{outer.Error, outer.Response.Error} {
+		var inner struct {
+			Type    text `json:"type"`
+			Code    text `json:"code"`
+			Message text `json:"message"`
+		}
+		var plain string
+		switch {
+		case len(raw) == 0 || string(raw) == "null":
+		case json.Unmarshal(raw, &inner) == nil:
+			return Failure{string(inner.Type), string(inner.Code), string(inner.Message)}, true
+		case json.Unmarshal(raw, &plain) == nil: // {"error":"model not found"}
+			return Failure{Message: plain}, true
+		}
+	}
+	if outer.Type == "error" || outer.Message != "" {
+		f := Failure{Code: string(outer.Code), Message: string(outer.Message)}
+		if outer.Type != "error" {
+			f.Type = string(outer.Type)
+		}
+		return f, true
+	}
+	return Failure{}, false
+}
+
+// text is a string, or a number as providers send codes too; anything else is empty.
+type text string
+
+// UnmarshalJSON reads a string or a number and takes anything else for nothing.
+func (t *text) UnmarshalJSON(b []byte) error {
+	var s string
+	var n json.Number
+	switch {
+	case json.Unmarshal(b, &s) == nil:
+		*t = text(s)
+	case json.Unmarshal(b, &n) == nil:
+		*t = text(n.String())
+	default:
+		*t = ""
+	}
+	return nil
+}

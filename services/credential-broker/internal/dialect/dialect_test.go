@@ -1,0 +1,84 @@
+package dialect_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"signalbox.dev/services/credential-broker/internal/dialect"
+	"signalbox.dev/services/credential-broker/internal/profile"
+)
+
+func TestBody(t *testing.T) {
+	t.Parallel()
+	e := dialect.Error{Status: 401, Code: "no_credential", Message: `add <one> & "try"`}
+	tests := []struct {
+		name string
+		got  []byte
+		want string
+	}{
+		{"anthropic", dialect.Body(profile.Anthropic, e), `{"type":"error","error":{"type":"authentication_error","message":"add <one> & \"try\""}}`},
+		{"openai", dialect.Body(profile.OpenAI, e), `{"error":{"message":"add <one> & \"try\"","type":"invalid_request_error","param":null,"code":"no_credential"}}`},
+		{"anthropic event", dialect.Event(profile.Anthropic, true, dialect.Error{Status: 504, Message: "m"}), "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"timeout_error\",\"message\":\"m\"}}\n\n"},
+		{"chat event", dialect.Event(profile.OpenAI, false, dialect.Error{Status: 502, Code: "c", Message: "m"}), "data: {\"error\":{\"message\":\"m\",\"type\":\"server_error\",\"param\":null,\"code\":\"c\"}}\n\n"},
+		{"responses event", dialect.Event(profile.OpenAI, true, dialect.Error{Status: 502, Code: "c", Message: "m"}), "event: error\ndata: {\"type\":\"error\",\"code\":\"c\",\"message\":\"m\",\"param\":null,\"sequence_number\":0,\"error\":{\"message\":\"m\",\"type\":\"server_error\",\"param\":null,\"code\":\"c\"}}\n\n"},
+	}
+	for _, tt := range tests {
+		if diff := cmp.Diff(tt.want, string(tt.got)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+	}
+}
+
+func TestRead(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		in   string
+		want dialect.Failure
+		ok   bool
+	}{
+		{`{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"},"request_id":"r"}`, dialect.Failure{Type: "overloaded_error", Message: "Overloaded"}, true},
+		{`{"error":{"message":"m","type":"insufficient_quota","param":null,"code":"insufficient_quota"}}`, dialect.Failure{Type: "insufficient_quota", Code: "insufficient_quota", Message: "m"}, true},
+		{`{"error":{"code":402,"message":"Insufficient credits","metadata":{}}}`, dialect.Failure{Code: "402", Message: "Insufficient credits"}, true},
+		{`{"error":"model not found"}`, dialect.Failure{Message: "model not found"}, true},
+		{`{"type":"error","code":"rate_limit_exceeded","message":"slow","sequence_number":3}`, dialect.Failure{Code: "rate_limit_exceeded", Message: "slow"}, true},
+		{`{"type":"response.failed","response":{"status":"failed","error":{"code":"server_error","message":"m"}}}`, dialect.Failure{Code: "server_error", Message: "m"}, true},
+		{`{"error":{"type":["a"],"code":{"x":1},"message":null}}`, dialect.Failure{}, true},
+		{`{"error":null}`, dialect.Failure{}, false},
+		{`{"type":"message"}`, dialect.Failure{}, false},
+		{`[1]`, dialect.Failure{}, false},
+		{`<html>`, dialect.Failure{}, false},
+		{``, dialect.Failure{}, false},
+	}
+	for _, tt := range tests {
+		got, ok := dialect.Read([]byte(tt.in))
+		if diff := cmp.Diff(tt.want, got); diff != "" || ok != tt.ok {
+			t.Errorf("Read(%s) = %+v, %v, want %+v, %v", tt.in, got, ok, tt.want, tt.ok)
+		}
+	}
+}
+
+// Whatever a message holds, an event stays one frame of one data line, and
+// what we write we can read.
+func FuzzEvent(f *testing.F) {
+	f.Add("m", 500, true)
+	f.Add("a\r\nb\n\n", 401, false)
+	f.Fuzz(func(t *testing.T, message string, status int, typed bool) {
+		for _, d := range []profile.Dialect{profile.Anthropic, profile.OpenAI} {
+			e := dialect.Error{Status: status, Code: "c", Message: message}
+			ev := string(dialect.Event(d, typed, e))
+			if strings.Count(ev, "\n\n") != 1 || !strings.HasSuffix(ev, "\n\n") || strings.Contains(ev, "\r") {
+				t.Fatalf("Event(%q) = %q, want one frame", message, ev)
+			}
+			body := dialect.Body(d, e)
+			if !json.Valid(body) {
+				t.Fatalf("Body(%q) = %q", message, body)
+			}
+			if got, ok := dialect.Read(body); !ok || got.Message != strings.ToValidUTF8(message, "\ufffd") {
+				t.Fatalf("Read(Body(%q)) = %+v, %v", message, got, ok)
+			}
+		}
+	})
+}

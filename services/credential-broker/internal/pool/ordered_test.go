@@ -1,0 +1,233 @@
+package pool_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/pg"
+	"signalbox.dev/pkg/pgtest"
+	"signalbox.dev/services/credential-broker/internal/pool"
+	"signalbox.dev/services/credential-broker/internal/profile"
+	"signalbox.dev/services/credential-broker/internal/store"
+	"signalbox.dev/services/credential-broker/internal/target"
+	"signalbox.dev/services/credential-broker/internal/vault"
+	"signalbox.dev/services/credential-broker/migrations"
+)
+
+type world struct {
+	t     *testing.T
+	db    *pg.DB
+	store *store.Store
+	vault *vault.Vault
+	pool  *pool.Ordered
+	log   *bytes.Buffer
+	actor identity.Actor
+}
+
+func newWorld(t *testing.T, change func(*pool.Config)) *world {
+	t.Helper()
+	m := pg.Migrations{Schema: "credentials", Role: "signalbox_credentials", FS: migrations.FS}
+	db := pgtest.New(t, m).Open(t, m)
+	key, err := vault.OpenFile(filepath.Join(t.TempDir(), "key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	profiles, err := profile.Load("1", profile.Shipped())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := store.New(db)
+	w := &world{t: t, db: db, store: s, vault: vault.New(key, s), log: &bytes.Buffer{}, actor: identity.Actor{
+		Workspace: id.New[id.Workspace](), Member: id.New[id.Member](), Session: id.New[id.Session](), Role: identity.Editor, Service: "agent-runner",
+	}}
+	cfg := pool.Config{Store: s, Vault: w.vault, Profiles: profiles, CheckBase: target.Policy{}.Check, Log: slog.New(slog.NewTextHandler(w.log, nil))}
+	if change != nil {
+		change(&cfg)
+	}
+	if w.pool, err = pool.NewOrdered(cfg); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// add stores an account; seal says for whom its secret is sealed.
+func (w *world) add(ws id.Workspace, provider, profileName, base, secret string, seal id.Workspace) {
+	w.t.Helper()
+	a := store.Account{WorkspaceID: ws, ID: id.New[id.Account](), Provider: provider, Profile: profileName, BaseURL: base}
+	for _, place := range []id.Workspace{ws, seal} { // so that both have a data key
+		sealed, err := w.vault.Seal(w.t.Context(), vault.Place{Workspace: place, Account: a.ID, Field: "secret"}, vault.NewSecret(secret))
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		a.KeyVersion, a.Sealed = sealed.KeyVersion, sealed.Bytes
+	}
+	if _, err := w.store.Add(w.t.Context(), a, store.Event{Action: "created", Account: a.ID, Provider: provider, Origin: "workspace", Service: "test"}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+type choice struct{ Origin, Secret, Base string }
+
+// all returns every account that one request would be given, in order.
+func (w *world) all(provider string) ([]choice, error) {
+	var out []choice
+	var tried []id.Account
+	for {
+		a, err := w.pool.Select(w.t.Context(), pool.Request{Actor: w.actor, Provider: provider, Tried: tried})
+		if errors.Is(err, pool.ErrExhausted) {
+			return out, nil
+		}
+		if err != nil {
+			return out, err
+		}
+		tried = append(tried, a.ID)
+		out = append(out, choice{string(a.Origin), a.Secret.Reveal(), a.Base.Scheme + "://" + a.Base.Host + a.Base.Path})
+	}
+}
+
+func (w *world) want(provider string, want ...choice) {
+	w.t.Helper()
+	got, err := w.all(provider)
+	if err != nil {
+		w.t.Errorf("Select of %s: %v", provider, err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		w.t.Errorf("accounts of %s (-want +got):\n%s", provider, diff)
+	}
+}
+
+func mustURL(text string) *url.URL {
+	u, err := url.Parse(text)
+	if err != nil {
+		panic(err)
+	}
+	return u
+}
+
+func TestOrder(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(c *pool.Config) {
+		c.Environment = []pool.EnvironmentAccount{
+			{Provider: "openai", Secret: vault.NewSecret("env-key"), BaseURL: mustURL("http://ollama:11434/v1")},
+			{Provider: "anthropic", Secret: vault.NewSecret("env-ant")},
+		}
+		c.Simulator = mustURL("http://127.0.0.1:7070")
+	})
+	w.want("openai", choice{"environment", "env-key", "http://ollama:11434/v1"})
+	w.want("anthropic", choice{"environment", "env-ant", "https://api.anthropic.com"})
+	w.want("openrouter", choice{"simulator", "signalbox-no-credential", "http://127.0.0.1:7070/openrouter/api/v1"})
+	if _, err := w.all("mine"); !errors.Is(err, pool.ErrNone) {
+		t.Errorf("Select of an unknown provider = %v, want ErrNone", err)
+	}
+
+	shared, mine := id.Workspace{}, w.actor.Workspace
+	w.add(shared, "openai", "openai", "", "shared-1", shared)
+	w.pool.Forget(mine)
+	w.want("openai", choice{"shared", "shared-1", "https://api.openai.com/v1"})
+	w.add(mine, "openai", "openai", "", "mine-1", mine)
+	w.add(mine, "openai", "openai", "https://other.example/v1", "mine-2", mine)
+	w.add(id.New[id.Workspace](), "openai", "openai", "", "not-mine", id.New[id.Workspace]())
+	w.want("openai", choice{"shared", "shared-1", "https://api.openai.com/v1"}) // as read a moment ago
+	w.pool.Forget(id.Workspace{})
+	w.want("openai", choice{"workspace", "mine-1", "https://api.openai.com/v1"}, choice{"workspace", "mine-2", "https://other.example/v1"})
+
+	got, err := w.pool.Providers(t.Context(), mine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	origins := map[string]string{}
+	for name, a := range got {
+		origins[name] = string(a.Origin)
+	}
+	if diff := cmp.Diff(map[string]string{"openai": "workspace", "anthropic": "environment", "openrouter": "simulator"}, origins); diff != "" {
+		t.Errorf("Providers (-want +got):\n%s", diff)
+	}
+}
+
+// An account that cannot be used is skipped with a line in the log; when none is
+// left, nobody else's credential takes its place.
+func TestUnusableAccounts(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(c *pool.Config) {
+		c.Environment = []pool.EnvironmentAccount{{Provider: "openai", Secret: vault.NewSecret("env-key")}}
+	})
+	mine := w.actor.Workspace
+	w.add(mine, "openai", "openai", "", "stolen", id.New[id.Workspace]()) // sealed for another row
+	w.add(mine, "openai", "no-such-profile", "", "x", mine)
+	w.add(mine, "openai", "openai", "http://127.0.0.1:1", "x", mine) // no longer allowed
+	_, err := w.all("openai")
+	if fault.KindOf(err) != fault.Conflict || !strings.Contains(err.Error(), "cannot be used") {
+		t.Errorf("Select = %v, want a Conflict that says so", err)
+	}
+	for _, want := range []string{"they were changed, or belong to another row", `no request profile \"no-such-profile\"`, "must begin with https"} {
+		if !strings.Contains(w.log.String(), want) {
+			t.Errorf("the log does not say %q:\n%s", want, w.log)
+		}
+	}
+	if got, err := w.pool.Providers(t.Context(), mine); err != nil || len(got) != 0 {
+		t.Errorf("Providers = %v, %v, want none", got, err)
+	}
+	w.add(mine, "openai", "openai", "", "good", mine)
+	w.pool.Forget(mine)
+	w.want("openai", choice{"workspace", "good", "https://api.openai.com/v1"})
+}
+
+func TestUseIsRecorded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(c *pool.Config) {
+		c.Environment = []pool.EnvironmentAccount{{Provider: "openai", Secret: vault.NewSecret("env-key")}}
+		c.Simulator = mustURL("http://127.0.0.1:7070")
+	})
+	w.add(w.actor.Workspace, "anthropic", "anthropic-api-key", "", "k", w.actor.Workspace)
+	second := w.actor
+	second.Session = id.New[id.Session]()
+	var wg sync.WaitGroup
+	for _, actor := range []identity.Actor{w.actor, w.actor, second} {
+		for _, provider := range []string{"anthropic", "openai", "openrouter"} {
+			wg.Go(func() {
+				if _, err := w.pool.Select(t.Context(), pool.Request{Actor: actor, Provider: provider, Address: "10.0.0.1:5"}); err != nil {
+					t.Errorf("Select: %v", err)
+				}
+			})
+		}
+	}
+	wg.Wait()
+	var got []string
+	err := w.db.InWorkspace(t.Context(), w.actor.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, `SELECT concat_ws(' ', action, provider, origin, service, address, member_id = $1, count(*)) FROM audit WHERE action = 'used' GROUP BY action, provider, origin, service, address, member_id ORDER BY 1`, w.actor.Member)
+		if err != nil {
+			return err
+		}
+		got, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"used anthropic workspace agent-runner 10.0.0.1:5 t 2", "used openai environment agent-runner 10.0.0.1:5 t 2"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("audit (-want +got):\n%s", diff)
+	}
+}
+
+func TestDatabaseAway(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.db.Close()
+	if _, err := w.all("openai"); fault.KindOf(err) != fault.Unavailable {
+		t.Errorf("Select without a database = %v, want Unavailable", err)
+	}
+}

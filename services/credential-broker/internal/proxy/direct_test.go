@@ -1,0 +1,223 @@
+package proxy_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"signalbox.dev/services/credential-broker/internal/pool"
+	"signalbox.dev/services/credential-broker/internal/proxy"
+)
+
+// canned is a transport that answers every request with one stream.
+type canned struct {
+	body func() io.Reader
+}
+
+func (c *canned) RoundTrip(req *http.Request) (*http.Response, error) {
+	return &http.Response{
+		StatusCode: 200, Header: http.Header{"Content-Type": {"text/event-stream"}}, ContentLength: -1,
+		Body: io.NopCloser(c.body()), Request: req,
+	}, nil
+}
+
+// steps reads n bytes at a time.
+type steps struct {
+	rest []byte
+	n    int
+}
+
+func (s *steps) Read(p []byte) (int, error) {
+	if len(s.rest) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(p[:min(len(p), s.n)], s.rest)
+	s.rest = s.rest[n:]
+	return n, nil
+}
+
+// direct serves one request without a network and reports whether it ended cleanly.
+func direct(h http.Handler, w http.ResponseWriter, req *http.Request) (clean bool) {
+	defer func() {
+		if p := recover(); p != nil {
+			if err, ok := p.(error); !ok || !errors.Is(err, http.ErrAbortHandler) {
+				panic(p)
+			}
+		}
+	}()
+	h.ServeHTTP(w, req)
+	return true
+}
+
+// Split at every position, with every kind of line end, a stream comes out as it
+// went in.
+func TestEverySplit(t *testing.T) {
+	t.Parallel()
+	source := &canned{}
+	r := newRig(t, &loopback{}, func(c *proxy.Config) { c.Open = source })
+	r.pool.all = []pool.Account{r.account("anthropic", "http://up.test", "sk-"+canary)}
+	token := r.token()
+	for _, end := range []string{"\n", "\r\n", "\r"} {
+		in := strings.ReplaceAll(msgStart+msgPing+": c\n\n"+msgBlock+"data: 1\ndata: 2\n\n"+msgDelta+msgStop, "\n", end)
+		for i := range len(in) + 1 {
+			source.body = func() io.Reader {
+				return io.MultiReader(strings.NewReader(in[:i]), strings.NewReader(in[i:]))
+			}
+			req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, messages, strings.NewReader(asking))
+			req.Header.Set("X-Api-Key", token)
+			w := httptest.NewRecorder()
+			if clean := direct(r.proxy, w, req); !clean || w.Body.String() != in {
+				t.Fatalf("with %q, split behind %q: clean %v, got %q", end, in[:i], clean, w.Body.String())
+			}
+		}
+	}
+}
+
+// Any bytes in any pieces: a clean end has them all; a broken one has a
+// beginning of them and at most an error event.
+func FuzzStream(f *testing.F) {
+	for i, s := range []string{goodAnswer, goodChat, msgStart + msgPing + msgError, msgStart + msgBlock + msgDelta[:20], chatDelta + "data: [DONE]", strings.ReplaceAll(goodAnswer, "\n", "\r\n"), "\r\r\n\n"} {
+		f.Add([]byte(s), uint8(i), uint8(i))
+	}
+	source := &canned{}
+	r := newRig(f, &loopback{}, func(c *proxy.Config) { c.Open = source })
+	paths := [...]string{messages, chats, "/egress/anthropic/v1/other", "/egress/openai/v1/responses"}
+	providers := [...]string{"anthropic", "openai", "anthropic", "openai"}
+	var all []pool.Account
+	for _, p := range providers {
+		all = append(all, r.account(p, "http://up.test", "sk-"+canary))
+	}
+	token := r.token()
+	f.Fuzz(func(t *testing.T, in []byte, step, route uint8) {
+		n := int(route) % len(paths)
+		r.pool.all = all[n : n+1]
+		source.body = func() io.Reader { return &steps{in, int(step) + 1} }
+		req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, paths[n], strings.NewReader(asking))
+		req.Header.Set("X-Api-Key", token)
+		w := httptest.NewRecorder()
+		clean := direct(r.proxy, w, req)
+		got := w.Body.Bytes()
+		switch {
+		case w.Code == http.StatusBadGateway:
+			if !clean || bytes.Contains(in, []byte("message_stop")) && n == 0 && step == 255 && !bytes.Contains(in, []byte("\r")) && strings.Contains(string(in), msgStop) {
+				t.Fatalf("%s: %q is taken for nothing", paths[n], in)
+			}
+		case w.Code == http.StatusUnauthorized:
+			t.Skip("the token has expired")
+		case clean:
+			if !bytes.Equal(got, in) {
+				t.Fatalf("%s: %q comes out as %q", paths[n], in, got)
+			}
+		default:
+			i := bytes.LastIndex(got, []byte(`broke the answer off`))
+			if i >= 0 && !bytes.HasPrefix(in, got) {
+				got = got[:max(bytes.LastIndex(got, []byte("event: error\ndata: ")), bytes.LastIndex(got, []byte("data: {\"error\"")), 0)]
+			}
+			if !bytes.HasPrefix(in, got) {
+				t.Fatalf("%s: %q comes out, broken, as %q", paths[n], in, w.Body)
+			}
+		}
+	})
+}
+
+// sink is a caller that reads as fast as anyone can.
+type sink struct {
+	header http.Header
+	bytes  int
+}
+
+func (s *sink) Header() http.Header              { return s.header }
+func (s *sink) WriteHeader(int)                  {}
+func (s *sink) Flush()                           {}
+func (s *sink) SetWriteDeadline(time.Time) error { return nil }
+func (s *sink) Write(p []byte) (int, error)      { s.bytes += len(p); return len(p), nil }
+
+const chunks = 1000
+
+// BenchmarkStream forwards streams of 1,000 chunks, one read each, through all of
+// the proxy but the sockets. bare is the least that any proxy does: read, write,
+// flush.
+func BenchmarkStream(b *testing.B) {
+	for _, tt := range []struct{ name, path, provider, chunk, end string }{
+		{"anthropic", messages, "anthropic", msgDelta, msgStop},
+		{"chat", chats, "openai", chatDelta, chatDone},
+	} {
+		in := []byte(strings.Repeat(tt.chunk, chunks-1) + tt.end)
+		b.Run(tt.name, func(b *testing.B) {
+			source := &canned{body: func() io.Reader { return &steps{in, len(tt.chunk)} }}
+			r := newRig(b, &loopback{}, func(c *proxy.Config) { c.Open = source })
+			r.pool.all = []pool.Account{r.account(tt.provider, "http://up.test", "sk-"+canary)}
+			b.ReportAllocs()
+			b.SetBytes(int64(len(in)))
+			for b.Loop() {
+				req := r.request(b.Context(), tt.path, asking)
+				req.RequestURI = tt.path
+				w := &sink{header: http.Header{}}
+				if !direct(r.proxy, w, req) || w.bytes != len(in) {
+					b.Fatalf("%d of %d bytes", w.bytes, len(in))
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*chunks), "ns/chunk")
+		})
+		b.Run(tt.name+"/bare", func(b *testing.B) {
+			buf := make([]byte, 32<<10)
+			b.ReportAllocs()
+			b.SetBytes(int64(len(in)))
+			for b.Loop() {
+				w := &sink{header: http.Header{}}
+				src := &steps{in, len(tt.chunk)}
+				for {
+					n, err := src.Read(buf)
+					_, _ = w.Write(buf[:n])
+					w.Flush()
+					if err != nil {
+						break
+					}
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*chunks), "ns/chunk")
+		})
+	}
+}
+
+// BenchmarkFirstEvent measures the time from sending a request to its first
+// meaningful event over loopback, straight and through the proxy.
+func BenchmarkFirstEvent(b *testing.B) {
+	r := newRig(b, &loopback{}, nil)
+	r.upstream("anthropic", func(w http.ResponseWriter, req *http.Request) {
+		_, _ = io.Copy(io.Discard, req.Body)
+		stream(msgStart, msgBlock+msgStop)(w, req)
+	})
+	for _, tt := range []struct{ name, url string }{
+		{"straight", r.pool.all[0].Base.String() + "/v1/messages"},
+		{"proxy", r.url + messages},
+	} {
+		b.Run(tt.name, func(b *testing.B) {
+			body := make([]byte, 4096)
+			for b.Loop() {
+				req, err := http.NewRequestWithContext(b.Context(), http.MethodPost, tt.url, strings.NewReader(asking))
+				if err != nil {
+					b.Fatal(err)
+				}
+				req.Header.Set("X-Api-Key", r.token())
+				res, err := r.client.Do(req)
+				if err != nil {
+					b.Fatal(err)
+				}
+				for n := 0; !bytes.Contains(body[:n], []byte("content_block_start")); {
+					m, err := res.Body.Read(body[n:])
+					if n += m; err != nil && m == 0 {
+						b.Fatal(err)
+					}
+				}
+				_, _ = io.Copy(io.Discard, res.Body)
+				_ = res.Body.Close()
+			}
+		})
+	}
+}

@@ -1,0 +1,39 @@
+// Package proxy is the egress: other services reach providers through it, with a
+// signed context in place of a credential, and an unmodified SDK does not notice.
+//
+// # One request
+//
+//	admit     authenticate, check method and path, read the body once (request.go)
+//	attempt   pick an account, send, wait for headers (attempt.go)
+//	gate      hold the answer back until it means something (gate.go)
+//	deliver   status and headers, then the copy loop until the end (relay.go)
+//
+// An attempt whose answer is the account's own fault (classify, package pool) is
+// thrown away while nothing of it was shown, and the next account is tried, each
+// once. What is not, or has nobody left to try, goes back as it came: status,
+// headers, body, byte for byte.
+//
+// # Streams
+//
+// A stream is read in events, cut at the blank line (frames.go), and forwarded in
+// whole events only, the same bytes, all that is in the buffer with one write and
+// one flush. So when it fails, there is room for one more event that says so, in
+// the provider's shape; then the connection is broken off. A stream that ends
+// without its terminal event (events.go) is broken off too: a reader never takes
+// half an answer for a whole one. An event larger than the buffer may be is
+// forwarded as it comes; if the stream fails inside it, only the break tells.
+//
+// # Goroutines and time
+//
+// A request is served by its handler's goroutine alone. Two timers look in from
+// outside: the watch, which cancels the upstream request with a cause (headers,
+// first event, idle), and the gate's, which opens the gate when it has been shut
+// too long; while the gate is shut, its mutex guards the response writer and the
+// buffer's finished part. The caller's context is the parent of the upstream
+// request's: when the caller goes, the upstream request goes at once. There is no
+// other buffer than one per stream, so that a slow reader slows the provider down;
+// a reader that takes nothing for longer than the write timeout is cut off.
+//
+// If the process dies here, every open stream breaks without a clean end, and
+// nothing is sent twice: the caller decides.
+package proxy

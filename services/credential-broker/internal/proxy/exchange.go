@@ -1,0 +1,334 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/services/credential-broker/internal/dialect"
+	"signalbox.dev/services/credential-broker/internal/pool"
+	"signalbox.dev/services/credential-broker/internal/profile"
+)
+
+// exchange is one caller's request from beginning to end. It belongs to the
+// handler's goroutine; while a gate is shut, the gate's mutex guards w and what
+// writing to it changes.
+type exchange struct {
+	p    *Proxy
+	w    http.ResponseWriter
+	rc   *http.ResponseController
+	r    *http.Request
+	ctx  context.Context //nolint:containedctx // an exchange is one request and lives as long
+	end  context.CancelCauseFunc
+	stop func() bool // ends the watch over the proxy's end
+	span trace.Span
+
+	began    time.Time
+	reading  time.Duration // spent waiting for the caller's body
+	provider string
+	label    string // the provider for metrics: one that exists, or unknown
+	path     string // behind the provider, as escaped by the caller
+	dialect  profile.Dialect
+	actor    identity.Actor
+	header   http.Header // to send, before the profile's changes
+	query    string
+	body     []byte
+	reserved int64
+	stream   bool // the request asks for one
+
+	account  pool.Account
+	tried    []id.Account
+	attempts int
+
+	deadline time.Time // of writes, as last set
+	status   int       // that the caller was told
+	outcome  string
+	broken   bool // the connection must not end cleanly
+	lost     bool // a write failed: the caller has gone
+	cause    error
+}
+
+func newExchange(p *Proxy, w http.ResponseWriter, r *http.Request) *exchange {
+	x := &exchange{p: p, w: w, r: r, rc: http.NewResponseController(w), began: time.Now(), dialect: profile.OpenAI, label: "unknown"}
+	ctx := otel.GetTextMapPropagator().Extract(r.Context(), propagation.HeaderCarrier(r.Header))
+	ctx, x.span = p.tracer.Start(ctx, "egress", trace.WithSpanKind(trace.SpanKindServer))
+	x.ctx, x.end = context.WithCancelCause(ctx)
+	x.stop = context.AfterFunc(p.ending, func() { x.end(errEnding) }) //nolint:contextcheck // the proxy's end reaches into every request
+	return x
+}
+
+// close gives back what the exchange holds and tells operators how it went.
+func (x *exchange) close() {
+	x.stop()
+	x.end(nil)
+	x.releaseBody()
+	x.p.open.Add(-1)
+	account := ""
+	if !id.IsZero(x.account.ID) {
+		account = x.account.ID.String()
+	}
+	x.p.metrics.requests.WithLabelValues(x.label, account, x.outcome).Inc()
+	x.span.SetAttributes(
+		attribute.String("provider", x.provider), attribute.String("account", account), attribute.String("outcome", x.outcome),
+		attribute.Int("http.response.status_code", x.status), attribute.Int("attempts", x.attempts))
+	if x.broken {
+		x.span.SetStatus(codes.Error, x.outcome)
+	}
+	x.span.End()
+	level := slog.LevelDebug
+	switch x.outcome {
+	case outcomeBroken, outcomeTimeout, outcomeUnreachable, outcomeUnavailable:
+		level = slog.LevelWarn
+	}
+	if !x.p.cfg.Log.Enabled(x.ctx, level) {
+		return
+	}
+	attrs := []slog.Attr{
+		slog.String("provider", x.provider), slog.String("account", account), slog.String("outcome", x.outcome),
+		slog.Int("status", x.status), slog.Int("attempts", x.attempts), slog.Duration("took", time.Since(x.began)),
+	}
+	if !id.IsZero(x.actor.Workspace) {
+		attrs = append(attrs, slog.String("workspace", x.actor.Workspace.String()))
+	}
+	if x.cause != nil {
+		attrs = append(attrs, slog.String("error", x.scrub(x.cause.Error())))
+	}
+	x.p.cfg.Log.LogAttrs(x.ctx, level, "egress request ended", attrs...)
+}
+
+// serve takes the request through its stations.
+func (x *exchange) serve() {
+	if r := x.admit(); r != nil {
+		x.refuse(r)
+		return
+	}
+	account, err := x.choose()
+	if err != nil {
+		x.refuse(x.noAccount(err))
+		return
+	}
+	for {
+		x.account = account
+		a, r := x.attempt()
+		if r != nil {
+			x.refuse(r)
+			return
+		}
+		if a.reason.Switch() {
+			// The answer is kept until it is known that somebody else can try.
+			if next, err := x.choose(); err == nil {
+				x.report(a.reason, a.res)
+				x.retried(a.reason)
+				a.discard()
+				account = next
+				continue
+			}
+		}
+		x.deliver(a)
+		return
+	}
+}
+
+// admit lets a request in or says why not.
+func (x *exchange) admit() *refusal {
+	n := x.p.open.Add(1)
+	provider, path, ok := split(x.r.URL)
+	if ok {
+		if p, known := x.p.cfg.Profiles.For(provider); known {
+			x.dialect, x.label = p.Dialect, provider
+		}
+	}
+	// In the provider's shape from here on.
+	secret := token(x.r.Header)
+	if secret == "" {
+		return refused(http.StatusUnauthorized, "no_identity", "no workspace token: send one where the API key goes", nil)
+	}
+	actor, err := x.p.cfg.Verifier.Verify(secret)
+	if err != nil {
+		return refused(http.StatusUnauthorized, "no_identity", "the workspace token was not accepted: it may have expired, or be meant for another service", err)
+	}
+	x.actor = actor
+	if actor.Role < identity.Editor {
+		return refused(http.StatusForbidden, "forbidden", "this needs the role editor; yours is "+actor.Role.String(), nil)
+	}
+	if !ok {
+		return refused(http.StatusNotFound, "unknown_provider", "the path must begin with "+Prefix+" and a provider's name, such as "+Prefix+"anthropic", nil)
+	}
+	x.provider, x.path = provider, path
+	switch {
+	case !checkPath(x.r.URL):
+		return refused(http.StatusBadRequest, "bad_path", "the path must hold no empty, . or .. segment and no control character", nil)
+	case !isAllowed(x.r.Method):
+		return refused(http.StatusMethodNotAllowed, "bad_method", "the method "+x.r.Method+" is not forwarded", nil)
+	case n > x.p.cfg.Limits.Requests:
+		r := refused(http.StatusServiceUnavailable, "busy", "the credential broker serves as many requests as it may: try again in a moment", nil)
+		r.outcome, r.final, r.wait = outcomeUnavailable, false, time.Second
+		return r
+	case x.p.ending.Err() != nil:
+		return x.shutdown()
+	}
+	x.header = outgoing(x.r.Header, secret)
+	x.query = query(x.r.URL.RawQuery, secret)
+	start := time.Now()
+	r := x.readBody()
+	x.reading = time.Since(start)
+	x.stream = wantsStream(x.body)
+	return r
+}
+
+func isAllowed(method string) bool {
+	for _, m := range allowed {
+		if m == method {
+			return true
+		}
+	}
+	return false
+}
+
+func refused(status int, code, message string, cause error) *refusal {
+	return &refusal{Error: dialect.Error{Status: status, Code: code, Message: message}, outcome: outcomeRefused, final: true, cause: cause}
+}
+
+func (x *exchange) shutdown() *refusal {
+	r := refused(http.StatusServiceUnavailable, "shutting_down", "the credential broker is shutting down: try again in a moment", errEnding)
+	r.outcome, r.final, r.wait = outcomeUnavailable, false, time.Second
+	return r
+}
+
+// choose asks the pool for an account that was not tried.
+func (x *exchange) choose() (pool.Account, error) {
+	a, err := x.p.cfg.Pool.Select(x.ctx, pool.Request{Actor: x.actor, Provider: x.provider, Address: x.r.RemoteAddr, Tried: x.tried})
+	if err != nil {
+		return pool.Account{}, err
+	}
+	x.tried = append(x.tried, a.ID)
+	x.dialect, x.label = a.Profile.Dialect, x.provider
+	return a, nil
+}
+
+func (x *exchange) noAccount(err error) *refusal {
+	switch {
+	case x.ctx.Err() != nil:
+		return x.gone(err)
+	case errors.Is(err, pool.ErrNone):
+		r := refused(http.StatusUnauthorized, "no_credential", fmt.Sprintf("there is no credential for the provider %s: add one with `signalbox accounts add %s`, or set its key in the credential broker's environment", x.provider, x.provider), nil)
+		r.outcome = outcomeNoAccount
+		return r
+	}
+	f := fault.From(err)
+	r := refused(f.Kind.HTTPStatus(), "account_unavailable", f.Message, err)
+	r.outcome = outcomeUnavailable
+	switch f.Kind {
+	case fault.Unavailable, fault.Deadline:
+		r.final, r.wait = false, max(f.RetryAfter, time.Second)
+	case fault.Conflict:
+		r.outcome = outcomeNoAccount
+	case fault.Internal:
+		r.Message = "the credential broker has an internal error: its log says more"
+	}
+	return r
+}
+
+// gone is the end of a request whose caller left, or that the shutdown ended,
+// before it had an answer.
+func (x *exchange) gone(err error) *refusal {
+	if x.r.Context().Err() == nil && errors.Is(context.Cause(x.ctx), errEnding) {
+		return x.shutdown()
+	}
+	return &refusal{
+		Error:   dialect.Error{Status: 499, Code: "cancelled", Message: "the request was cancelled"},
+		outcome: outcomeCancelled, final: true, cause: err,
+	}
+}
+
+// refuse answers with an error of our own.
+func (x *exchange) refuse(r *refusal) {
+	x.outcome, x.cause, x.status = r.outcome, r.cause, r.Status
+	if r.outcome == outcomeCancelled {
+		x.broken = true // nobody listens
+		return
+	}
+	h := x.w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Cache-Control", "no-store")
+	if r.final {
+		h.Set("X-Should-Retry", "false")
+	}
+	if r.wait > 0 {
+		h.Set("Retry-After", strconv.Itoa(int((r.wait+time.Second-1)/time.Second)))
+	}
+	if r.Status == http.StatusMethodNotAllowed {
+		h.Set("Allow", "GET, HEAD, POST, DELETE")
+	}
+	body := dialect.Body(x.dialect, r.Error)
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	x.extendDeadline()
+	x.w.WriteHeader(r.Status)
+	_, _ = x.w.Write(body) // the caller went away: nobody to tell
+}
+
+// report tells the pool how an attempt went.
+func (x *exchange) report(reason pool.Reason, res *http.Response) {
+	out := pool.Outcome{Reason: reason}
+	if res != nil {
+		out.Status, out.RetryAfter = res.StatusCode, pool.RetryAfter(res.Header, time.Now())
+	}
+	// The pool shall hear of it although the caller has gone.
+	x.p.cfg.Pool.Report(context.WithoutCancel(x.ctx), x.account, out)
+}
+
+func (x *exchange) retried(reason pool.Reason) {
+	x.p.metrics.retries.WithLabelValues(x.label, x.account.ID.String(), string(reason)).Inc()
+	x.p.cfg.Log.InfoContext(x.ctx, "answer thrown away for another attempt", "provider", x.provider, "account", x.account.ID, "reason", string(reason))
+}
+
+// write sends bytes to the caller, at once.
+func (x *exchange) write(b []byte) error {
+	x.extendDeadline()
+	_, err := x.w.Write(b)
+	if err == nil {
+		err = x.rc.Flush()
+	}
+	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		x.lost = true
+	}
+	return err
+}
+
+// extendDeadline gives the next write its time. The deadline is moved at most
+// once a second: it is a system of locks and timers below.
+func (x *exchange) extendDeadline() {
+	now := time.Now()
+	if want := now.Add(x.p.cfg.Timers.Write); want.Sub(x.deadline) > min(time.Second, x.p.cfg.Timers.Write/2) {
+		x.deadline = want
+		_ = x.rc.SetWriteDeadline(want) // a writer without deadlines is a test's
+	}
+}
+
+// target returns where the request goes with its account.
+func (x *exchange) target() (*url.URL, profile.Route) {
+	base := x.account.Base
+	path := x.account.Profile.Path(x.path)
+	escaped := base.EscapedPath() + path
+	u := &url.URL{Scheme: base.Scheme, Host: base.Host, RawPath: escaped, RawQuery: x.query}
+	var err error
+	if u.Path, err = url.PathUnescape(escaped); err != nil {
+		u.Path, u.RawPath = escaped, "" // cannot happen: net/http parsed it
+	}
+	return u, x.account.Profile.Route(path)
+}

@@ -1,0 +1,250 @@
+package proxy
+
+import "bytes"
+
+const (
+	firstBuffer = 32 << 10
+	keepBuffer  = 64 << 10 // larger ones are not kept for the next stream
+	maxFrame    = 1 << 20  // a longer event is forwarded before it is whole
+)
+
+// event is what is known of one whole event, or of the beginning of an overlong
+// one. Its slices point into the buffer.
+type event struct {
+	name    []byte
+	data    []byte
+	hasData bool
+}
+
+// span is a piece of the frame under way, relative to its start, so that it stays
+// right when the buffer moves.
+type span struct{ from, to int }
+
+// frames finds the events of a stream in the buffer that it owns: in
+//
+//	buf[:done]     whole events, which next has returned
+//	buf[done:at]   whole lines of the event under way
+//	buf[at:end]    an unfinished line, or what was not looked at yet
+//
+// Lines end with \n, \r\n or \r. A \r at the very end of what was read ends its
+// line at once; a \n that follows later is skipped at the front of the next event.
+type frames struct {
+	buf           []byte
+	done, at, end int
+	scanned       int // no line end in buf[at:scanned]
+
+	begun  bool // the first line was read
+	skipLF bool // a \n that comes next belongs to the line before
+
+	name  span
+	data  span
+	lines int // data lines
+	// over: the event under way did not fit; its beginning was given up.
+	over     bool
+	overLine bool // in an overlong event: the current line is not empty so far
+}
+
+// next returns the next whole event. It is false when more must be read.
+func (f *frames) next() (event, bool) {
+	if f.over && !f.skim() {
+		return event{}, false
+	}
+	for f.at < f.end {
+		if f.skipLF {
+			f.skipLF = false
+			if f.buf[f.at] == '\n' {
+				f.at++
+				continue
+			}
+		}
+		from := max(f.at, f.scanned)
+		i := lineEnd(f.buf[from:f.end])
+		if i < 0 {
+			f.scanned = f.end
+			break
+		}
+		start, stop := f.at, from+i
+		f.at = f.past(stop)
+		if !f.begun {
+			f.begun = true
+			if bytes.HasPrefix(f.buf[start:stop], []byte("\xef\xbb\xbf")) {
+				start += 3
+			}
+		}
+		if start == stop {
+			ev := f.event()
+			f.finish()
+			return ev, true
+		}
+		f.field(start, stop)
+	}
+	return event{}, false
+}
+
+// past returns the index behind the line end at i.
+func (f *frames) past(i int) int {
+	if f.buf[i] == '\n' {
+		return i + 1
+	}
+	if i+1 == f.end {
+		f.skipLF = true
+		return i + 1
+	}
+	if f.buf[i+1] == '\n' {
+		return i + 2
+	}
+	return i + 1
+}
+
+// lineEnd returns the index of the first \n or \r in b, or -1.
+func lineEnd(b []byte) int {
+	lf := bytes.IndexByte(b, '\n')
+	if lf >= 0 {
+		b = b[:lf]
+	}
+	if cr := bytes.IndexByte(b, '\r'); cr >= 0 {
+		return cr
+	}
+	return lf
+}
+
+// field notes where the event's name and data are.
+func (f *frames) field(start, stop int) {
+	line := f.buf[start:stop]
+	switch {
+	case len(line) >= 4 && string(line[:4]) == "data":
+		if v, ok := value(line, 4); ok {
+			f.lines++
+			if f.lines == 1 {
+				f.data = span{start + v - f.done, stop - f.done}
+			}
+		}
+	case len(line) >= 5 && string(line[:5]) == "event":
+		if v, ok := value(line, 5); ok {
+			f.name = span{start + v - f.done, stop - f.done}
+		}
+	}
+}
+
+// value returns where a field's value begins, behind its name of n bytes.
+func value(line []byte, n int) (int, bool) {
+	switch {
+	case len(line) == n:
+		return n, true
+	case line[n] != ':':
+		return 0, false
+	case len(line) > n+1 && line[n+1] == ' ':
+		return n + 2, true
+	}
+	return n + 1, true
+}
+
+// event returns the event under way, which ends at f.at.
+func (f *frames) event() event {
+	whole := f.buf[f.done:f.at]
+	ev := event{name: whole[f.name.from:f.name.to], data: whole[f.data.from:f.data.to], hasData: f.lines > 0}
+	if f.lines > 1 {
+		ev.data = joinData(whole)
+	}
+	return ev
+}
+
+// joinData returns the data lines of an event joined with \n. Providers send one
+// line; this is for those that do not.
+func joinData(whole []byte) []byte {
+	var data []byte
+	for len(whole) > 0 {
+		i := lineEnd(whole)
+		if i < 0 {
+			i = len(whole)
+		}
+		line := whole[:i]
+		whole = whole[min(i+1, len(whole)):]
+		if len(line) < 4 || string(line[:4]) != "data" {
+			continue
+		}
+		if v, ok := value(line, 4); ok {
+			data = append(append(data, line[v:]...), '\n')
+		}
+	}
+	return bytes.TrimSuffix(data, []byte("\n"))
+}
+
+// finish makes f.at the beginning of the next event.
+func (f *frames) finish() {
+	f.done, f.scanned = f.at, f.at
+	f.name, f.data, f.lines = span{}, span{}, 0
+}
+
+// rest returns what a stream that has ended left behind its last whole event: an
+// event whose blank line is missing, or a part of one.
+func (f *frames) rest() event {
+	if f.at < f.end {
+		f.field(f.at, f.end)
+		f.at = f.end
+	}
+	ev := f.event()
+	f.finish()
+	return ev
+}
+
+// room makes space behind f.end. The bytes before from are not needed any more.
+// It is false when the event under way has reached the size limit.
+func (f *frames) room(from int) bool {
+	if from > 0 {
+		copy(f.buf, f.buf[from:f.end])
+		f.done, f.at, f.end, f.scanned = f.done-from, f.at-from, f.end-from, max(f.scanned-from, 0)
+	}
+	if f.end < len(f.buf) {
+		return true
+	}
+	if len(f.buf) >= maxFrame {
+		return false
+	}
+	next := make([]byte, min(2*len(f.buf), maxFrame))
+	copy(next, f.buf[:f.end])
+	f.buf = next
+	return true
+}
+
+// giveUp returns what is known of the event under way, which is too long to hold,
+// and goes on behind what was read of it.
+func (f *frames) giveUp() event {
+	partial := f.at < f.end
+	if partial {
+		f.field(f.at, f.end)
+		f.at = f.end
+	}
+	ev := f.event()
+	f.finish()
+	f.over, f.overLine = true, partial
+	return ev
+}
+
+// skim moves f.done towards the end of an overlong event and reports whether it
+// was reached.
+func (f *frames) skim() bool {
+	for f.at < f.end {
+		if f.skipLF {
+			f.skipLF = false
+			if f.buf[f.at] == '\n' {
+				f.at++
+				continue
+			}
+		}
+		i := lineEnd(f.buf[f.at:f.end])
+		if i < 0 {
+			f.at, f.overLine = f.end, true
+			break
+		}
+		blank := i == 0 && !f.overLine
+		f.at = f.past(f.at + i)
+		f.overLine = false
+		if blank {
+			f.over = false
+			break
+		}
+	}
+	f.finish()
+	return !f.over
+}

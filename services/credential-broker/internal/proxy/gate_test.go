@@ -1,0 +1,272 @@
+package proxy_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"signalbox.dev/services/credential-broker/internal/pool"
+)
+
+// bySecret answers each account in its own way.
+func bySecret(answers map[string]http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		key := r.Header.Get("X-Api-Key") + strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+		answers[key](w, r)
+	}
+}
+
+// then does one thing after the other.
+func then(all ...http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		for _, h := range all {
+			h(w, r)
+		}
+	}
+}
+
+func cutting(http.ResponseWriter, *http.Request) { cut() }
+
+const (
+	rateLimited = `{"type":"error","error":{"type":"rate_limit_error","message":"slow down"}}`
+	noQuota     = `{"error":{"message":"You exceeded your current quota","type":"insufficient_quota","code":"insufficient_quota"}}`
+	goodAnswer  = msgStart + msgBlock + msgDelta + msgStop
+	goodChat    = chatRole + chatDelta + chatFinish + chatDone
+)
+
+func TestNextAccount(t *testing.T) {
+	t.Parallel()
+	event := func(kind string) string {
+		return "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"" + kind + "\",\"message\":\"m\"}}\n\n"
+	}
+	tests := []struct {
+		name, provider, path string
+		first                http.HandlerFunc
+		reason               pool.Reason
+		status               int
+	}{
+		{"429", "anthropic", messages, answer(429, rateLimited), pool.RateLimited, 429},
+		{"429 quota", "openai", chats, answer(429, noQuota), pool.QuotaExhausted, 429},
+		{"401", "anthropic", messages, answer(401, `{"type":"error","error":{"type":"authentication_error","message":"invalid x-api-key"}}`), pool.AuthFailed, 401},
+		{"402", "openai", chats, answer(402, `{"error":{"code":402,"message":"Insufficient credits"}}`), pool.QuotaExhausted, 402},
+		{"403 permission", "anthropic", messages, answer(403, `{"type":"error","error":{"type":"permission_error","message":"m"}}`), pool.QuotaExhausted, 403},
+		{"400 credit", "anthropic", messages, answer(400, `{"type":"error","error":{"type":"invalid_request_error","message":"Your credit balance is too low to access the Anthropic API."}}`), pool.QuotaExhausted, 400},
+		{"400 rate limit", "openai", chats, answer(400, `{"error":{"message":"m","code":"rate_limit_exceeded"}}`), pool.RateLimited, 400},
+		{"overloaded in a 200", "anthropic", messages, stream(msgError), pool.Overloaded, 200},
+		{"overloaded after the preamble", "anthropic", messages, stream(msgStart, msgPing, ": c\n\n", msgError), pool.Overloaded, 200},
+		{"rate limit in a 200, torn", "anthropic", messages, stream(strings.SplitAfter(msgStart+event("rate_limit_error"), "e")...), pool.RateLimited, 200},
+		{"auth in a 200", "anthropic", messages, stream(event("authentication_error")), pool.AuthFailed, 200},
+		{"chat error in a 200", "openai", chats, stream(chatRole, "data: {\"error\":{\"message\":\"m\",\"code\":429}}\n\n"), pool.RateLimited, 200},
+		{"responses failed at once", "openai", "/egress/openai/v1/responses", stream("event: response.created\ndata: {\"type\":\"response.created\"}\n\nevent: response.failed\ndata: {\"type\":\"response.failed\",\"response\":{\"error\":{\"code\":\"rate_limit_exceeded\",\"message\":\"m\"}}}\n\n"), pool.RateLimited, 200},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, &loopback{}, nil)
+			good := goodAnswer
+			switch tt.path {
+			case chats:
+				good = goodChat
+			case "/egress/openai/v1/responses":
+				good = "event: response.completed\ndata: {}\n\n"
+			}
+			r.upstream(tt.provider, bySecret(map[string]http.HandlerFunc{"first-account": tt.first, "second-account": stream(good)}), "first-account", "second-account")
+			got := r.post(tt.path, asking)
+			if got.err != nil || got.status != 200 || got.body != good {
+				t.Errorf("got %d %q, %v, want the second account's answer", got.status, got.body, got.err)
+			}
+			want := []report{{"first-account", tt.reason, tt.status}, {"second-account", pool.OK, 200}}
+			if diff := cmp.Diff(want, r.pool.got()); diff != "" {
+				t.Errorf("reports (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestNotSwitched(t *testing.T) {
+	t.Parallel()
+	internal := strings.Replace(msgError, "overloaded_error", "api_error", 1)
+	invalid := strings.Replace(msgError, "overloaded_error", "invalid_request_error", 1)
+	tests := []struct {
+		name   string
+		first  http.HandlerFunc
+		status int
+		body   string
+		broken bool
+		reason pool.Reason
+	}{
+		{"500", answer(500, rateLimited), 500, rateLimited, false, pool.Service},
+		{"503", answer(503, `{}`), 503, `{}`, false, pool.Service},
+		{"529", answer(529, `{}`), 529, `{}`, false, pool.Service},
+		{"400 that only says so in its message", answer(400, `{"error":{"message":"why is it insufficient_quota or rate limited?"}}`), 400, `{"error":{"message":"why is it insufficient_quota or rate limited?"}}`, false, pool.Caller},
+		{"404", answer(404, `{}`), 404, `{}`, false, pool.Caller},
+		{"internal error in a 200", stream(msgStart, internal), 200, msgStart + internal, true, pool.Service},
+		{"invalid request in a 200", stream(invalid), 200, invalid, true, pool.Caller},
+		{"error after the gate", stream(msgStart, msgBlock, msgError), 200, msgStart + msgBlock + msgError, true, pool.Unreachable},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, &loopback{}, nil)
+			r.upstream("anthropic", bySecret(map[string]http.HandlerFunc{"first-account": tt.first}), "first-account", "second-account")
+			got := r.post(messages, asking)
+			if got.status != tt.status || got.body != tt.body || (got.err != nil) != tt.broken {
+				t.Errorf("got %d %q, end %v, want %d %q, broken %v", got.status, got.body, got.err, tt.status, tt.body, tt.broken)
+			}
+			if diff := cmp.Diff([]report{{"first-account", tt.reason, tt.status}}, r.pool.got()); diff != "" {
+				t.Errorf("reports (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// With every account tried, each once, the last answer goes back as it came.
+func TestAllAccountsTried(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, &loopback{}, nil)
+	calls := make(chan string, 10)
+	answers := map[string]http.HandlerFunc{}
+	for i, a := range []http.HandlerFunc{answer(401, `{}`), stream(msgStart, msgError), answer(429, rateLimited, "Retry-After", "17", "Request-Id", "last")} {
+		name := fmt.Sprintf("account-%d", i)
+		answers[name] = then(func(http.ResponseWriter, *http.Request) { calls <- name }, a)
+	}
+	r.upstream("anthropic", bySecret(answers), "account-0", "account-1", "account-2")
+	got := r.post(messages, asking)
+	if got.status != 429 || got.body != rateLimited || got.err != nil || got.header.Get("Retry-After") != "17" || got.header.Get("Request-Id") != "last" {
+		t.Errorf("got %d %s %v, %v", got.status, got.body, got.header, got.err)
+	}
+	close(calls)
+	var order []string
+	for c := range calls {
+		order = append(order, c)
+	}
+	if diff := cmp.Diff([]string{"account-0", "account-1", "account-2"}, order); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+}
+
+// An overload inside a 200 that nobody is left to try: the same bytes, and no
+// clean end.
+func TestOverloadHandedBack(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, &loopback{}, nil)
+	r.upstream("anthropic", stream(msgStart, msgPing, msgError))
+	got := r.post(messages, asking)
+	if got.status != 200 || got.body != msgStart+msgPing+msgError || got.err == nil {
+		t.Errorf("got %d %q, end %v, want all events and a broken end", got.status, got.body, got.err)
+	}
+}
+
+// A stream never ends cleanly without its terminal event, and what was whole of
+// it arrives.
+func TestTruncationIsNeverClean(t *testing.T) {
+	t.Parallel()
+	anthropicError := "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"api_error\",\"message\":\"the provider anthropic broke the answer off\"}}\n\n"
+	chatError := "data: {\"error\":{\"message\":\"the provider openai broke the answer off\",\"type\":\"server_error\",\"param\":null,\"code\":\"provider_broke_off\"}}\n\n"
+	tests := []struct {
+		name, provider, path string
+		upstream             http.HandlerFunc
+		want                 string
+	}{
+		{"clean cut", "anthropic", messages, stream(msgStart, msgBlock, msgDelta), msgStart + msgBlock + msgDelta + anthropicError},
+		{"reset", "anthropic", messages, then(stream(msgStart, msgBlock), cutting), msgStart + msgBlock + anthropicError},
+		{"clean cut in an event", "anthropic", messages, stream(msgBlock, msgDelta[:40]), msgBlock + anthropicError},
+		{"reset in an event", "anthropic", messages, then(stream(msgBlock, msgDelta[:40]), cutting), msgBlock + anthropicError},
+		{"cut in the terminal event", "anthropic", messages, stream(msgBlock, msgStop[:len(msgStop)-6]), msgBlock + anthropicError},
+		{"chat, clean cut", "openai", chats, stream(chatRole, chatDelta), chatRole + chatDelta + chatError},
+		{"chat, reset after the finish", "openai", chats, then(stream(chatDelta, chatFinish), cutting), chatDelta + chatFinish + chatError},
+		{"chat, cut in the finish", "openai", chats, stream(chatDelta, chatFinish[:len(chatFinish)-5]), chatDelta + chatError},
+		{"another route's events, reset", "anthropic", "/egress/anthropic/v1/other", then(stream("data: 1\n\n"), cutting), "data: 1\n\n" + anthropicError},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, &loopback{}, nil)
+			r.upstream(tt.provider, tt.upstream)
+			got := r.post(tt.path, asking)
+			if got.err == nil {
+				t.Error("the stream ends cleanly")
+			}
+			if diff := cmp.Diff(tt.want, got.body); diff != "" {
+				t.Errorf("body (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// What comes after the terminal event cannot spoil an answer that is whole.
+func TestResetAfterTheEnd(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ provider, path, body string }{{"anthropic", messages, goodAnswer}, {"openai", chats, goodChat}} {
+		r := newRig(t, &loopback{}, nil)
+		r.upstream(tt.provider, then(stream(tt.body, ": x"), cutting))
+		if got := r.post(tt.path, asking); got.err != nil || !strings.HasPrefix(got.body, tt.body) {
+			t.Errorf("%s: got %q, %v, want a clean end", tt.provider, got.body, got.err)
+		}
+	}
+}
+
+// A stream that ends before it began has shown nothing: an error with a status.
+func TestEndBeforeTheGate(t *testing.T) {
+	t.Parallel()
+	for name, upstream := range map[string]http.HandlerFunc{
+		"nothing":        stream(""),
+		"preamble":       stream(msgStart, msgPing),
+		"preamble, torn": stream(msgStart, msgBlock[:30]),
+		"torn in data":   stream(msgStart, msgBlock[:60]),
+		"reset":          then(stream(msgStart), cutting),
+		"no headers":     cutting,
+	} {
+		r := newRig(t, &loopback{}, nil)
+		r.upstream("anthropic", upstream, "first-account", "second-account")
+		got := r.post(messages, asking)
+		if got.status != 502 || got.err != nil || !strings.Contains(got.body, `"api_error"`) || got.header.Get("Content-Type") != "application/json" {
+			t.Errorf("%s: got %d %q, %v", name, got.status, got.body, got.err)
+		}
+		if reports := r.pool.got(); len(reports) != 1 || reports[0].Reason != pool.Unreachable {
+			t.Errorf("%s: reports %v, want one of an unreachable provider", name, reports)
+		}
+	}
+}
+
+// Held back are at most 64 KiB: more preamble than that opens the gate.
+func TestGateSize(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, &loopback{}, nil)
+	pings := strings.Repeat(msgPing, 3000)
+	r.upstream("anthropic", stream(msgStart, pings, msgError), "first-account", "second-account")
+	got := r.post(messages, asking)
+	if got.status != 200 || got.body != msgStart+pings+msgError || got.err == nil {
+		t.Errorf("got %d with %d bytes, end %v, want all %d bytes and a broken end", got.status, len(got.body), got.err, len(msgStart+pings+msgError))
+	}
+}
+
+// Events larger than what is held in memory pass in pieces, and count when whole.
+func TestOverlongEvents(t *testing.T) {
+	t.Parallel()
+	const responses = "/egress/openai/v1/responses"
+	huge := strings.Repeat("x", 5<<20)
+	long := "event: response.output\ndata: {\"type\":\"response.output\",\"x\":\"" + huge + "\"}\n\n"
+	last := "event: response.completed\ndata: {\"type\":\"response.completed\",\"x\":\"" + huge + "\"}\n\n"
+	for name, tt := range map[string]struct {
+		body  string
+		clean bool
+	}{
+		"in the middle": {long + "event: response.completed\ndata: {}\n\n", true},
+		"at the end":    {last, true},
+		"broken inside": {last[:4<<20], false},
+		"without end":   {long, false},
+	} {
+		r := newRig(t, &loopback{}, nil)
+		r.upstream("openai", stream(tt.body))
+		got := r.post(responses, asking)
+		if (got.err == nil) != tt.clean || !strings.HasPrefix(got.body, tt.body) || tt.clean && len(got.body) != len(tt.body) {
+			t.Errorf("%s: got %d bytes of %d, end %v", name, len(got.body), len(tt.body), got.err)
+		}
+	}
+}

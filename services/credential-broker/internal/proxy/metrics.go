@@ -1,0 +1,55 @@
+package proxy
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics are per provider and account, the account by its opaque id. Providers
+// nobody has heard of count as "unknown", so that callers cannot make series.
+type metrics struct {
+	requests *prometheus.CounterVec
+	retries  *prometheus.CounterVec
+	gate     *prometheus.HistogramVec
+	added    *prometheus.HistogramVec
+	open     *prometheus.GaugeVec
+}
+
+func newMetrics(reg prometheus.Registerer) (*metrics, error) {
+	m := &metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "signalbox_broker_requests_total",
+			Help: "Requests by provider, account that answered last, and how they ended.",
+		}, []string{"provider", "account", "outcome"}),
+		retries: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "signalbox_broker_retries_total",
+			Help: "Answers that were thrown away for another attempt, by account and reason.",
+		}, []string{"provider", "account", "reason"}),
+		gate: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "signalbox_broker_gate_seconds",
+			Help:    "Time that a stream's first events were held back.",
+			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9),
+		}, []string{"provider"}),
+		added: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "signalbox_broker_added_seconds",
+			Help:    "Time that the broker itself added before a request was sent.",
+			Buckets: prometheus.ExponentialBuckets(0.00005, 3, 10),
+		}, []string{"provider"}),
+		open: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "signalbox_broker_open_streams",
+			Help: "Event streams that are being forwarded.",
+		}, []string{"provider"}),
+	}
+	for _, c := range []prometheus.Collector{m.requests, m.retries, m.gate, m.added, m.open} {
+		if err := reg.Register(c); err != nil {
+			return nil, fmt.Errorf("register metrics: %w", err)
+		}
+	}
+	return m, nil
+}
+
+func (m *metrics) observe(h *prometheus.HistogramVec, provider string, d time.Duration) {
+	h.WithLabelValues(provider).Observe(d.Seconds())
+}

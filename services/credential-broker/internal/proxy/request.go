@@ -1,0 +1,279 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/services/credential-broker/internal/dialect"
+)
+
+// refusal is an error of our own for the caller.
+type refusal struct {
+	dialect.Error
+	outcome string        // for metrics
+	final   bool          // the same request would only be refused again
+	wait    time.Duration // Retry-After
+	cause   error         // for logs
+}
+
+// Outcomes of requests, as metrics name them.
+const (
+	outcomeOK          = "ok"
+	outcomeRefused     = "refused"       // by us: identity, method, path, size
+	outcomeNoAccount   = "no_account"    // nothing to send it with
+	outcomeUnavailable = "unavailable"   // a part of ours is down or full
+	outcomeUnreachable = "unreachable"   // the provider did not answer
+	outcomeTimeout     = "timeout"       // the provider did not answer in time
+	outcomeBroken      = "broken"        // the answer broke off
+	outcomeCancelled   = "cancelled"     // by the caller
+	outcomeClientError = "client_error"  // the provider's 4xx, handed back
+	outcomeServerError = "service_error" // the provider's 5xx, handed back
+)
+
+// allowed are the methods that are forwarded.
+var allowed = [...]string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodDelete}
+
+var providerForm = regexp.MustCompile(`^[a-z][a-z0-9-]{0,63}$`)
+
+// split takes the provider and the path behind it, as escaped by the caller, out
+// of a request's path.
+func split(u *url.URL) (provider, path string, ok bool) {
+	provider, path, _ = strings.Cut(strings.TrimPrefix(u.EscapedPath(), Prefix), "/")
+	return provider, "/" + path, providerForm.MatchString(provider)
+}
+
+// checkPath refuses paths that could mean another place to the provider than to us.
+func checkPath(u *url.URL) bool {
+	for _, r := range u.Path {
+		if r < ' ' || r == 0x7f || r == '\\' {
+			return false
+		}
+	}
+	segments := strings.Split(strings.TrimPrefix(u.Path, Prefix), "/")
+	for i, s := range segments {
+		if s == "." || s == ".." || s == "" && i < len(segments)-1 {
+			return false
+		}
+	}
+	return true
+}
+
+// token returns the signed context that a caller sent where its SDK puts a key.
+func token(h http.Header) string {
+	if t := h.Get(identity.Header); t != "" {
+		return t
+	}
+	if t := h.Get("X-Api-Key"); t != "" {
+		return t
+	}
+	scheme, t, _ := strings.Cut(h.Get("Authorization"), " ")
+	if strings.EqualFold(scheme, "bearer") {
+		return strings.TrimSpace(t)
+	}
+	return ""
+}
+
+// dropped are headers of a request that end at the proxy: the hop's own
+// (RFC 9110, 7.6.1), credentials, and what tells of our inside.
+var dropped = [...]string{
+	"Connection", "Keep-Alive", "Proxy-Connection", "Proxy-Authenticate", "Proxy-Authorization", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Expect", "Http2-Settings",
+	"Authorization", "X-Api-Key", "Api-Key", "X-Goog-Api-Key", "Cookie", identity.Header,
+	"Host", "Content-Length", "Accept-Encoding",
+	"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Port", "X-Forwarded-Prefix", "X-Real-Ip", "Via",
+	"Traceparent", "Tracestate", "Baggage",
+}
+
+// outgoing returns a copy of a caller's headers without those that end here. A
+// header that repeats the token ends here too, whatever its name.
+func outgoing(h http.Header, token string) http.Header {
+	out := make(http.Header, len(h)+2)
+	for name, values := range h {
+		if slices.Contains(dropped[:], name) || slices.ContainsFunc(values, func(v string) bool { return strings.Contains(v, token) }) {
+			continue
+		}
+		out[name] = slices.Clone(values)
+	}
+	for _, line := range h["Connection"] {
+		for name := range strings.SplitSeq(line, ",") {
+			out.Del(strings.TrimSpace(name))
+		}
+	}
+	// net/http sends a POST again on its own when it carries one of these headers
+	// under its usual spelling. Whether to send again is decided in attempt, and
+	// header names have no case on the wire.
+	for _, name := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
+		if v, ok := out[name]; ok {
+			delete(out, name)
+			out[strings.ToLower(name)] = v
+		}
+	}
+	return out
+}
+
+// secretParams are query parameters in which clients put keys.
+var secretParams = [...]string{"key", "api_key", "api-key", "apikey", "access_token", "token", "auth_token", "x-api-key", "authorization"}
+
+// query returns a raw query without parameters for keys, the others as they are.
+func query(raw, token string) string {
+	if raw == "" {
+		return ""
+	}
+	var keep []string
+	for pair := range strings.SplitSeq(raw, "&") {
+		name, value, _ := strings.Cut(pair, "=")
+		if plain, err := url.QueryUnescape(name); err != nil || slices.Contains(secretParams[:], strings.ToLower(plain)) {
+			continue
+		}
+		if plain, err := url.QueryUnescape(value); err == nil && strings.Contains(plain, token) {
+			continue
+		}
+		keep = append(keep, pair)
+	}
+	return strings.Join(keep, "&")
+}
+
+// wantsStream reports whether a request asks for an event stream. It decides
+// only which time limit holds, so that a member "stream" somewhere deeper, which
+// it cannot tell apart, does no harm.
+func wantsStream(body []byte) bool {
+	name := []byte(`"stream"`)
+	for {
+		i := bytes.Index(body, name)
+		if i < 0 {
+			return false
+		}
+		body = body[i+len(name):]
+		rest := bytes.TrimLeft(body, " \t\r\n")
+		if len(rest) == 0 || rest[0] != ':' {
+			continue
+		}
+		if bytes.HasPrefix(bytes.TrimLeft(rest[1:], " \t\r\n"), []byte("true")) {
+			return true
+		}
+	}
+}
+
+const (
+	bodyQueue = 10 * time.Second // waiting for room among the bodies in flight
+	discard   = 2                // times the limit of a body that is read only to be refused
+)
+
+// readBody reads the whole request before anything is sent: it may be needed
+// again, and net/http cuts answers short while a request's body is unread
+// (golang/go#40747).
+func (x *exchange) readBody() *refusal {
+	limit := x.p.cfg.Limits.Body
+	size := x.r.ContentLength
+	if size == 0 {
+		return nil
+	}
+	_ = x.rc.SetReadDeadline(time.Now().Add(x.p.cfg.Timers.Body))
+	// Gone before the answer begins: net/http watches for the caller's end with
+	// the same deadline.
+	defer func() { _ = x.rc.SetReadDeadline(time.Time{}) }()
+	if size > limit {
+		return x.tooLarge(size)
+	}
+	weight := size
+	if size < 0 {
+		weight = limit
+	}
+	if r := x.reserve(weight); r != nil {
+		return r
+	}
+	var err error
+	if size > 0 {
+		x.body = make([]byte, size)
+		if _, err = io.ReadFull(x.r.Body, x.body); err == nil {
+			// Up to the end, which is when net/http begins to watch for the caller's.
+			_, err = x.r.Body.Read(make([]byte, 1))
+			if errors.Is(err, io.EOF) {
+				err = nil
+			}
+		}
+	} else {
+		var b bytes.Buffer
+		_, err = b.ReadFrom(io.LimitReader(x.r.Body, limit+1))
+		x.body = b.Bytes()
+	}
+	if err != nil {
+		return x.unread(err)
+	}
+	if int64(len(x.body)) > limit {
+		return x.tooLarge(-1)
+	}
+	x.shrink(int64(len(x.body)))
+	return nil
+}
+
+// reserve takes room for a body among all that are in memory.
+func (x *exchange) reserve(n int64) *refusal {
+	if x.p.bodies.TryAcquire(n) {
+		x.reserved = n
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(x.ctx, bodyQueue)
+	defer cancel()
+	if err := x.p.bodies.Acquire(ctx, n); err != nil {
+		return &refusal{
+			Error:   dialect.Error{Status: http.StatusServiceUnavailable, Code: "busy", Message: "the credential broker holds as many requests as it may: try again in a moment"},
+			outcome: outcomeUnavailable, wait: time.Second, cause: err,
+		}
+	}
+	x.reserved = n
+	return nil
+}
+
+// shrink gives back what was reserved beyond n.
+func (x *exchange) shrink(n int64) {
+	if x.reserved > n {
+		x.p.bodies.Release(x.reserved - n)
+		x.reserved = n
+	}
+}
+
+// releaseBody forgets the body once the answer is being delivered: nothing is
+// sent again from then on.
+func (x *exchange) releaseBody() {
+	x.body = nil
+	x.shrink(0)
+}
+
+// tooLarge reads on for a while, so that a caller that sends before it listens
+// gets the answer and not a broken connection.
+func (x *exchange) tooLarge(size int64) *refusal {
+	limit := x.p.cfg.Limits.Body
+	if size <= discard*limit && x.r.Header.Get("Expect") == "" {
+		_, _ = io.CopyN(io.Discard, x.r.Body, discard*limit) // best effort
+	}
+	x.w.Header().Set("Connection", "close")
+	return &refusal{
+		Error:   dialect.Error{Status: http.StatusRequestEntityTooLarge, Code: "request_too_large", Message: fmt.Sprintf("the request is over the limit of %d MiB", limit>>20)},
+		outcome: outcomeRefused, final: true,
+	}
+}
+
+func (x *exchange) unread(err error) *refusal {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		x.w.Header().Set("Connection", "close")
+		return &refusal{
+			Error:   dialect.Error{Status: http.StatusRequestTimeout, Code: "request_timeout", Message: "the request did not arrive in time"},
+			outcome: outcomeRefused, cause: err,
+		}
+	}
+	return &refusal{
+		Error:   dialect.Error{Status: http.StatusBadRequest, Code: "request_incomplete", Message: "the request did not arrive whole"},
+		outcome: outcomeCancelled, cause: err,
+	}
+}

@@ -1,0 +1,259 @@
+// Package store keeps accounts, wrapped data keys and the audit in Postgres. It
+// knows no plaintext: what it stores of a credential is sealed (package vault).
+//
+// Every function is one transaction. What belongs to a workspace runs under that
+// workspace's claim; the operator's shared accounts belong to the zero workspace
+// and are reached as the system.
+package store
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/pg"
+	"signalbox.dev/services/credential-broker/internal/vault"
+)
+
+// shared is the workspace of the operator's accounts, in SQL.
+const shared = `'00000000-0000-0000-0000-000000000000'`
+
+// maxAccounts bounds one workspace's accounts: the largest pool there is.
+const maxAccounts = 1000
+
+// Account is a stored account.
+type Account struct {
+	WorkspaceID id.Workspace
+	ID          id.Account
+	Provider    string
+	Profile     string
+	Label       string
+	Hint        string
+	BaseURL     string
+	Enabled     bool
+	KeyVersion  int
+	Sealed      []byte
+	CreatedAt   time.Time
+	LastUsedAt  *time.Time
+}
+
+// Shared reports whether the account is the operator's.
+func (a *Account) Shared() bool { return id.IsZero(a.WorkspaceID) }
+
+// Place is where the account's secret is sealed to.
+func (a *Account) Place() vault.Place {
+	return vault.Place{Workspace: a.WorkspaceID, Account: a.ID, Field: "secret"}
+}
+
+// Event is a row of the audit. Its workspace is that of the transaction.
+type Event struct {
+	Action  string // created, removed, used
+	Account id.Account
+	// Provider and Origin say what was acted on, after the account is gone.
+	Provider, Origin string
+	// Member is zero for the operator's command line.
+	Member  id.Member
+	Service string
+	Address string
+	// Session is where the account was used; zero where that was in none.
+	Session id.Session
+}
+
+// Store is the tables.
+type Store struct{ db *pg.DB }
+
+// New returns a Store over the service's database.
+func New(db *pg.DB) *Store { return &Store{db} }
+
+const columns = `workspace_id, id, provider, profile, label, hint, base_url, enabled, key_version, sealed, created_at, last_used_at`
+
+// in runs fn under a workspace's claim. The operator's rows have no claim of
+// their own and need the system's.
+func (s *Store) in(ctx context.Context, ws id.Workspace, fn func(context.Context, pgx.Tx) error) error {
+	if id.IsZero(ws) {
+		return s.db.AsSystem(ctx, fn)
+	}
+	return s.db.InWorkspace(ctx, ws, fn)
+}
+
+// Add stores an account and its audit row and returns it as stored.
+func (s *Store) Add(ctx context.Context, a Account, ev Event) (Account, error) {
+	err := s.in(ctx, a.WorkspaceID, func(ctx context.Context, tx pgx.Tx) error {
+		var n int
+		if err := tx.QueryRow(ctx, `SELECT count(*) FROM accounts WHERE workspace_id = $1`, a.WorkspaceID).Scan(&n); err != nil {
+			return fmt.Errorf("count accounts: %w", err)
+		}
+		if n >= maxAccounts {
+			return fault.New(fault.Conflict, "there are %d accounts already, the most there can be: remove one first", n)
+		}
+		rows, err := tx.Query(ctx, `
+			INSERT INTO accounts (workspace_id, id, provider, profile, label, hint, base_url, key_version, sealed)
+			VALUES (@workspace, @id, @provider, @profile, @label, @hint, @base_url, @key_version, @sealed)
+			RETURNING `+columns, pgx.NamedArgs{
+			"workspace": a.WorkspaceID, "id": a.ID, "provider": a.Provider, "profile": a.Profile, "label": a.Label,
+			"hint": a.Hint, "base_url": a.BaseURL, "key_version": a.KeyVersion, "sealed": a.Sealed,
+		})
+		if err != nil {
+			return fmt.Errorf("insert account: %w", err)
+		}
+		if a, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[Account]); err != nil {
+			return fmt.Errorf("insert account: %w", err)
+		}
+		return record(ctx, tx, a.WorkspaceID, ev)
+	})
+	return a, err
+}
+
+// List returns a workspace's accounts and the shared ones after them, in the
+// order in which they were added.
+func (s *Store) List(ctx context.Context, ws id.Workspace) ([]Account, error) {
+	return s.query(ctx, ws, `
+		SELECT `+columns+` FROM accounts WHERE workspace_id IN (@workspace, `+shared+`)
+		ORDER BY workspace_id = `+shared+`, created_at, id`, pgx.NamedArgs{"workspace": ws})
+}
+
+// ListAll returns the accounts of all workspaces. It is for the operator's
+// command line, which is why it needs the system's claim.
+func (s *Store) ListAll(ctx context.Context) ([]Account, error) {
+	return s.query(ctx, id.Workspace{}, `SELECT `+columns+` FROM accounts ORDER BY workspace_id, created_at, id`, pgx.NamedArgs{})
+}
+
+// Enabled returns the accounts that a workspace may use for a provider, in order:
+// its own where it has any, else the shared ones.
+func (s *Store) Enabled(ctx context.Context, ws id.Workspace, provider string) ([]Account, error) {
+	all, err := s.query(ctx, ws, `
+		SELECT `+columns+` FROM accounts
+		WHERE workspace_id IN (@workspace, `+shared+`) AND provider = @provider AND enabled
+		ORDER BY workspace_id = `+shared+`, created_at, id`, pgx.NamedArgs{"workspace": ws, "provider": provider})
+	if err != nil {
+		return nil, err
+	}
+	if i := slices.IndexFunc(all, func(a Account) bool { return a.Shared() }); i > 0 {
+		all = all[:i]
+	}
+	return all, nil
+}
+
+func (s *Store) query(ctx context.Context, ws id.Workspace, sql string, args pgx.NamedArgs) ([]Account, error) {
+	var all []Account
+	err := s.in(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, sql, args)
+		if err != nil {
+			return err
+		}
+		all, err = pgx.CollectRows(rows, pgx.RowToStructByName[Account])
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read accounts: %w", err)
+	}
+	return all, nil
+}
+
+// WorkspaceOf returns whose an account is. It is for the operator's command line,
+// which knows accounts by their ids alone and therefore needs the system's claim.
+func (s *Store) WorkspaceOf(ctx context.Context, account id.Account) (id.Workspace, error) {
+	var ws id.Workspace
+	err := s.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		err := tx.QueryRow(ctx, `SELECT workspace_id FROM accounts WHERE id = $1`, account).Scan(&ws)
+		if pg.NoRows(err) {
+			return fault.New(fault.NotFound, "there is no account %s", account)
+		}
+		return err
+	})
+	return ws, err
+}
+
+// Remove deletes an account and records it. An account that the workspace does
+// not have is a NotFound fault. Of ev, Account, Provider and Origin are filled in.
+func (s *Store) Remove(ctx context.Context, ws id.Workspace, account id.Account, ev Event) error {
+	return s.in(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
+		err := tx.QueryRow(ctx, `DELETE FROM accounts WHERE workspace_id = $1 AND id = $2 RETURNING provider`, ws, account).Scan(&ev.Provider)
+		if pg.NoRows(err) {
+			return fault.New(fault.NotFound, "there is no account %s", account)
+		}
+		if err != nil {
+			return fmt.Errorf("delete account: %w", err)
+		}
+		ev.Account, ev.Action = account, "removed"
+		return record(ctx, tx, ws, ev)
+	})
+}
+
+// Use records that an account was used in a session, once for each pair, and
+// sets when it was last used.
+func (s *Store) Use(ctx context.Context, ws id.Workspace, ev Event) error {
+	// As the system: the account may be the operator's, which a workspace cannot write.
+	return s.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		ev.Action = "used"
+		if err := record(ctx, tx, ws, ev); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `UPDATE accounts SET last_used_at = now() WHERE workspace_id IN ($1, `+shared+`) AND id = $2`, ws, ev.Account)
+		if err != nil {
+			return fmt.Errorf("set when account %s was last used: %w", ev.Account, err)
+		}
+		return nil
+	})
+}
+
+func record(ctx context.Context, tx pgx.Tx, ws id.Workspace, ev Event) error {
+	eventID, err := uuid.NewV7()
+	if err != nil {
+		return fmt.Errorf("name an audit row: %w", err)
+	}
+	_, err = tx.Exec(ctx, `
+		INSERT INTO audit (workspace_id, id, action, account_id, provider, origin, member_id, service, address, session_id)
+		VALUES (@workspace, @id, @action, @account, @provider, @origin, @member, @service, @address, @session)
+		ON CONFLICT (workspace_id, account_id, session_id) WHERE action = 'used' DO NOTHING`, pgx.NamedArgs{
+		"workspace": ws, "id": eventID, "action": ev.Action, "account": ev.Account, "provider": ev.Provider, "origin": ev.Origin,
+		"member": orNull(ev.Member), "service": ev.Service, "address": ev.Address, "session": ev.Session,
+	})
+	if err != nil {
+		return fmt.Errorf("write the audit: %w", err)
+	}
+	return nil
+}
+
+func orNull[T id.Kind](v T) any {
+	if id.IsZero(v) {
+		return nil
+	}
+	return v
+}
+
+// DataKeys returns the wrapped data keys of a workspace.
+func (s *Store) DataKeys(ctx context.Context, ws id.Workspace) ([]vault.WrappedKey, error) {
+	var keys []vault.WrappedKey
+	err := s.in(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, `SELECT version, kek, wrapped FROM data_keys WHERE workspace_id = $1`, ws)
+		if err != nil {
+			return err
+		}
+		keys, err = pgx.CollectRows(rows, pgx.RowToStructByName[vault.WrappedKey])
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read data keys: %w", err)
+	}
+	return keys, nil
+}
+
+// AddDataKey stores a data key unless its version is taken.
+func (s *Store) AddDataKey(ctx context.Context, ws id.Workspace, k vault.WrappedKey) error {
+	err := s.in(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `INSERT INTO data_keys (workspace_id, version, kek, wrapped) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING`,
+			ws, k.Version, k.KEK, k.Wrapped)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("store a data key: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,148 @@
+// Package target decides which hosts an account's requests may go to. An account
+// of a workspace brings a base URL that the operator did not choose; without
+// care it would be a door into the operator's network. The URL is checked when
+// the account is added and when it is read (Policy.Parse, Policy.Check), and the
+// address it resolves to again on every dial (Policy.Control), so that a name
+// which changes its mind gains nothing.
+package target
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"strings"
+	"syscall"
+)
+
+// Policy says what is allowed.
+type Policy struct {
+	// AllowPrivate allows loopback and private addresses, and plain http to them:
+	// for model servers of one's own.
+	AllowPrivate bool
+}
+
+const maxURL = 2048
+
+// ErrAddress is in the chain of a dial error for an address that is not allowed.
+var ErrAddress = errors.New("the address is not allowed")
+
+// Parse reads a base URL that a person gave. Its errors are written for them.
+func (p Policy) Parse(text string) (*url.URL, error) {
+	if len(text) > maxURL {
+		return nil, fmt.Errorf("the base URL is longer than %d bytes", maxURL)
+	}
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" || u.Opaque != "" {
+		return nil, errors.New("the base URL is not a URL: use https://host/path")
+	}
+	if err := p.Check(u); err != nil {
+		return nil, err
+	}
+	u.Path = strings.TrimRight(u.Path, "/")
+	u.RawPath = ""
+	return u, nil
+}
+
+// Check refuses what Policy does not allow.
+func (p Policy) Check(u *url.URL) error {
+	switch {
+	case u.User != nil:
+		return errors.New("the base URL must hold no user or password: the secret belongs in its own field")
+	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
+		return errors.New("the base URL must end with the path, without ? or #")
+	case u.Hostname() == "":
+		return errors.New("the base URL has no host")
+	case u.Scheme != "https" && u.Scheme != "http":
+		return fmt.Errorf("the base URL begins with %q: use https", u.Scheme+":")
+	case strings.Contains(u.Path, "/../") || strings.HasSuffix(u.Path, "/.."):
+		return errors.New("the base URL must not hold .. as a segment of its path")
+	}
+	private := isPrivateName(u.Hostname())
+	if u.Scheme == "http" && (!private || !p.AllowPrivate) {
+		return errors.New("the base URL must begin with https (http is for loopback and private addresses, where the operator allows them)")
+	}
+	if private && !p.AllowPrivate {
+		return errors.New("the base URL names a loopback or private address, which the operator has not allowed")
+	}
+	if a, err := netip.ParseAddr(u.Hostname()); err == nil {
+		return p.checkAddr(a)
+	}
+	return nil
+}
+
+// isPrivateName reports whether a host is, by its name alone, on the own machine
+// or network.
+func isPrivateName(host string) bool {
+	host = strings.TrimSuffix(strings.ToLower(host), ".")
+	if a, err := netip.ParseAddr(host); err == nil {
+		return !isPublic(a)
+	}
+	if !strings.Contains(host, ".") {
+		return true // localhost, or a name of the local network or cluster
+	}
+	for _, suffix := range []string{".localhost", ".local", ".internal", ".svc", ".lan", ".home.arpa"} {
+		if strings.HasSuffix(host, suffix) {
+			return true
+		}
+	}
+	return false
+}
+
+// Control is a net.Dialer's Control hook: it sees every address after name
+// resolution, before the connection is made.
+func (p Policy) Control(_, address string, _ syscall.RawConn) error {
+	ap, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return fmt.Errorf("%w: %s", ErrAddress, address)
+	}
+	return p.checkAddr(ap.Addr())
+}
+
+func (p Policy) checkAddr(a netip.Addr) error {
+	if isPublic(a) {
+		return nil
+	}
+	a = unwrap(a)
+	if p.AllowPrivate && a.Zone() == "" && (a.IsLoopback() || a.IsPrivate()) {
+		return nil
+	}
+	return fmt.Errorf("%w: %s is not a public address", ErrAddress, a)
+}
+
+// isPublic reports whether an address is reachable by everyone: a global unicast
+// address that no registry has set aside.
+func isPublic(a netip.Addr) bool {
+	if a.Zone() != "" {
+		return false
+	}
+	a = unwrap(a)
+	if !a.IsGlobalUnicast() || a.IsPrivate() || a.IsLinkLocalUnicast() {
+		return false
+	}
+	for _, text := range setAside {
+		if netip.MustParsePrefix(text).Contains(a) {
+			return false
+		}
+	}
+	return true
+}
+
+// setAside are the special-purpose ranges (IANA's registries for IPv4 and IPv6)
+// that netip's own predicates do not know.
+var setAside = [...]string{
+	"0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "198.18.0.0/15",
+	"198.51.100.0/24", "203.0.113.0/24", "240.0.0.0/4",
+	"64:ff9b:1::/48", "100::/64", "2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20", "5f00::/16", "fec0::/10",
+}
+
+// unwrap returns the IPv4 address inside a mapped or NAT64 one: that is where a
+// connection ends up.
+func unwrap(a netip.Addr) netip.Addr {
+	a = a.Unmap()
+	if netip.MustParsePrefix("64:ff9b::/96").Contains(a) {
+		b := a.As16()
+		return netip.AddrFrom4([4]byte(b[12:16]))
+	}
+	return a
+}

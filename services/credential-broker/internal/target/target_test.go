@@ -1,0 +1,119 @@
+package target_test
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"signalbox.dev/services/credential-broker/internal/target"
+)
+
+func TestParse(t *testing.T) {
+	t.Parallel()
+	open, strict := target.Policy{AllowPrivate: true}, target.Policy{}
+	tests := []struct {
+		in     string
+		policy target.Policy
+		want   string // part of the error; "" for none
+	}{
+		{"https://api.example.com", strict, ""},
+		{"https://api.example.com:8443/v1/", strict, ""},
+		{"https://93.184.216.34/v1", strict, ""},
+		{"http://api.example.com", strict, "must begin with https"},
+		{"http://api.example.com", open, "must begin with https"},
+		{"http://127.0.0.1:11434/v1", strict, "must begin with https"},
+		{"http://127.0.0.1:11434/v1", open, ""},
+		{"http://localhost:8000", open, ""},
+		{"http://ollama:11434", open, ""},
+		{"http://model.default.svc.cluster.local", open, ""},
+		{"http://[::1]:1", open, ""},
+		{"https://10.0.0.1", strict, "loopback or private"},
+		{"https://10.0.0.1", open, ""},
+		{"https://169.254.169.254", strict, "loopback or private"},
+		{"http://169.254.169.254/latest", open, "not a public address"},
+		{"https://metadata.google.internal", strict, "loopback or private"},
+		{"https://[::ffff:127.0.0.1]", strict, "loopback or private"},
+		{"https://[64:ff9b::7f00:1]", strict, "loopback or private"},
+		{"https://[fe80::1%25eth0]", open, "not a public address"},
+		{"https://user:pass@api.example.com", strict, "no user or password"},
+		{"https://api.example.com?key=1", strict, "without ? or #"},
+		{"https://api.example.com#x", strict, "without ? or #"},
+		{"https://api.example.com/a/../b", strict, "as a segment of its path"},
+		{"ftp://api.example.com", strict, "use https"},
+		{"api.example.com", strict, "not a URL"},
+		{"https://", strict, "not a URL"},
+		{"https://:443/", strict, "no host"},
+		{"https:opaque", strict, "not a URL"},
+		{"", strict, "not a URL"},
+		{"https://x.example/" + strings.Repeat("a", 3000), strict, "longer than"},
+	}
+	for _, tt := range tests {
+		u, err := tt.policy.Parse(tt.in)
+		if tt.want == "" && (err != nil || strings.HasSuffix(u.Path, "/")) {
+			t.Errorf("Parse(%q) = %v, %v, want a URL without a slash at the end", tt.in, u, err)
+		}
+		if tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+			t.Errorf("Parse(%q) = %v, %v, want an error with %q", tt.in, u, err, tt.want)
+		}
+	}
+}
+
+func TestControl(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		addr         string
+		strict, open bool // allowed
+	}{
+		{"93.184.216.34:443", true, true},
+		{"[2606:2800:220:1::1]:443", true, true},
+		{"127.0.0.1:80", false, true},
+		{"10.1.2.3:443", false, true},
+		{"[::1]:443", false, true},
+		{"[fd00::1]:443", false, true},
+		{"[::ffff:10.0.0.1]:443", false, true},
+		{"[64:ff9b::a00:1]:443", false, true},
+		{"169.254.169.254:80", false, false},
+		{"[fe80::1%lo]:443", false, false},
+		{"0.0.0.0:80", false, false},
+		{"[::]:80", false, false},
+		{"100.64.0.1:443", false, false},
+		{"224.0.0.1:443", false, false},
+		{"255.255.255.255:443", false, false},
+		{"[2002:7f00:1::]:443", false, false},
+		{"not an address", false, false},
+	}
+	for _, tt := range tests {
+		for _, p := range []struct {
+			policy target.Policy
+			want   bool
+		}{{target.Policy{}, tt.strict}, {target.Policy{AllowPrivate: true}, tt.open}} {
+			err := p.policy.Control("tcp", tt.addr, nil)
+			if (err == nil) != p.want || (err != nil && !errors.Is(err, target.ErrAddress)) {
+				t.Errorf("%+v.Control(%q) = %v, want allowed %v", p.policy, tt.addr, err, p.want)
+			}
+		}
+	}
+}
+
+// Whatever a base URL looks like: when it names an address, what Parse allows,
+// Control allows too, and nothing passes that is not https or private.
+func FuzzParse(f *testing.F) {
+	f.Add("https://[64:ff9b::7f00:1]:1/x", false)
+	f.Add("http://2130706433/", true)
+	f.Fuzz(func(t *testing.T, text string, allow bool) {
+		p := target.Policy{AllowPrivate: allow}
+		u, err := p.Parse(text)
+		if err != nil {
+			return
+		}
+		if u.Scheme == "http" && !allow {
+			t.Fatalf("Parse(%q) allows http", text)
+		}
+		if a, err := netip.ParseAddr(u.Hostname()); err == nil {
+			if err := p.Control("tcp", netip.AddrPortFrom(a, 443).String(), nil); err != nil {
+				t.Fatalf("Parse(%q) allows what Control refuses: %v", text, err)
+			}
+		}
+	})
+}

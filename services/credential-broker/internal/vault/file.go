@@ -1,0 +1,154 @@
+package vault
+
+import (
+	"context"
+	"crypto/cipher"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// A key file is one line: the prefix, the key in base64url, a colon, and the
+// first bytes of a hash over it, so that a damaged file is told from another key.
+const (
+	filePrefix  = "signalbox-credential-key-v1:"
+	maxKeyFile  = 4 << 10
+	checkLength = 8
+)
+
+// FileKey is a KEK in a local file.
+type FileKey struct {
+	path string
+	id   string
+	aead cipher.AEAD
+}
+
+// OpenFile reads the key file at path; where there is none it makes one, mode
+// 0600, whole or not at all, also when several brokers start at once. A file
+// that is damaged, or that others may read or write, is refused with what to do,
+// and never changed.
+func OpenFile(path string) (*FileKey, error) {
+	if path == "" {
+		return nil, errors.New("credential key file: no path is set")
+	}
+	k, err := readKeyFile(path)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return k, err
+	}
+	if err := createKeyFile(path); err != nil {
+		return nil, fmt.Errorf("create the credential key file %s: %w", path, err)
+	}
+	return readKeyFile(path)
+}
+
+func readKeyFile(path string) (*FileKey, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("credential key file: %w", err)
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	info, err := f.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("credential key file: %w", err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("credential key file %s is not a regular file: name a file, or a path that does not exist yet", path)
+	}
+	// The group may read it: that is how orchestrators hand files to a service.
+	if info.Mode().Perm()&0o027 != 0 {
+		return nil, fmt.Errorf("credential key file %s can be read or written by others (mode %04o): run chmod 600 on it", path, info.Mode().Perm())
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxKeyFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("read credential key file %s: %w", path, err)
+	}
+	key, err := decodeKey(string(text))
+	if err != nil {
+		return nil, fmt.Errorf("credential key file %s %w: put the file back from a backup; without it the stored credentials cannot be opened. To start over, move the file away, restart, and add the accounts again", path, err)
+	}
+	aead, err := newAEAD(key)
+	if err != nil {
+		return nil, fmt.Errorf("credential key file %s: %w", path, err)
+	}
+	return &FileKey{path: path, id: hashOf("id", key), aead: aead}, nil
+}
+
+// createKeyFile writes a temporary file and links it to path: the link fails
+// when another broker was first, whose key then counts.
+func createKeyFile(path string) error {
+	dir := filepath.Dir(path)
+	tmp, err := os.CreateTemp(dir, ".credential-key-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(tmp.Name()) }() // at worst a file that nobody reads is left
+	key := make([]byte, keySize)
+	_, _ = rand.Read(key) // never fails: crypto/rand
+	_, err = tmp.WriteString(encodeKey(key))
+	if err := errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
+		return err
+	}
+	if err := os.Link(tmp.Name(), path); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+func encodeKey(key []byte) string {
+	return filePrefix + base64.RawURLEncoding.EncodeToString(key) + ":" + hashOf("check", key) + "\n"
+}
+
+func decodeKey(text string) ([]byte, error) {
+	if strings.TrimSpace(text) == "" {
+		return nil, errors.New("is empty")
+	}
+	body, ok := strings.CutPrefix(strings.TrimSpace(text), filePrefix)
+	if !ok {
+		return nil, errors.New("is not a key file of ours")
+	}
+	encoded, check, _ := strings.Cut(body, ":")
+	key, err := base64.RawURLEncoding.Strict().DecodeString(encoded)
+	if err != nil || len(key) != keySize || subtle.ConstantTimeCompare([]byte(check), []byte(hashOf("check", key))) != 1 {
+		return nil, errors.New("is damaged")
+	}
+	return key, nil
+}
+
+// hashOf names a key for one purpose without revealing it.
+func hashOf(purpose string, key []byte) string {
+	sum := sha256.Sum256(append([]byte("signalbox.credential.v1 "+purpose+" "), key...))
+	return hex.EncodeToString(sum[:checkLength])
+}
+
+// ID names the key.
+func (k *FileKey) ID() string { return k.id }
+
+// Wrap seals a data key.
+func (k *FileKey) Wrap(_ context.Context, key, bound []byte) ([]byte, error) {
+	return k.aead.Seal(nil, nil, key, bound), nil
+}
+
+// Unwrap opens what Wrap sealed.
+func (k *FileKey) Unwrap(_ context.Context, wrapped, bound []byte) ([]byte, error) {
+	key, err := k.aead.Open(nil, nil, wrapped, bound)
+	if err != nil {
+		return nil, fmt.Errorf("with credential key file %s: %w", k.path, ErrDamaged)
+	}
+	return key, nil
+}
+
+// String hides the key.
+func (k *FileKey) String() string { return "credential key " + k.id }

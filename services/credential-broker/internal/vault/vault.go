@@ -1,0 +1,216 @@
+package vault
+
+import (
+	"context"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+
+	"signalbox.dev/pkg/id"
+)
+
+// KEK wraps data keys. It is a file today; a key management service fits too,
+// which is why the calls take a context.
+type KEK interface {
+	// ID names the key without revealing it.
+	ID() string
+	Wrap(ctx context.Context, key, bound []byte) ([]byte, error)
+	Unwrap(ctx context.Context, wrapped, bound []byte) ([]byte, error)
+}
+
+// WrappedKey is a data key as it is stored.
+type WrappedKey struct {
+	Version int
+	KEK     string // ID of the KEK that wrapped it
+	Wrapped []byte
+}
+
+// Keys stores wrapped data keys.
+type Keys interface {
+	// DataKeys returns all data keys of a workspace, in any order.
+	DataKeys(ctx context.Context, ws id.Workspace) ([]WrappedKey, error)
+	// AddDataKey stores a key unless its version is taken; the caller looks again.
+	AddDataKey(ctx context.Context, ws id.Workspace, k WrappedKey) error
+}
+
+// Place is where a sealed field belongs.
+type Place struct {
+	Workspace id.Workspace // zero for the operator's shared accounts
+	Account   id.Account
+	Field     string
+}
+
+// Sealed is a secret as it is stored.
+type Sealed struct {
+	KeyVersion int
+	Bytes      []byte
+}
+
+// ErrKeyLost is in the chain of an error about a secret that this broker's key
+// file cannot open.
+var ErrKeyLost = errors.New("sealed with another key file")
+
+// ErrDamaged is in the chain of an error about sealed bytes that do not open in
+// their place: they were changed, or belong to another row.
+var ErrDamaged = errors.New("sealed bytes do not open here: they were changed, or belong to another row")
+
+const (
+	keySize   = 32
+	maxCached = 10_000
+	attempts  = 4 // to agree with other brokers on a new data key
+)
+
+// Vault seals and opens.
+type Vault struct {
+	kek  KEK
+	keys Keys
+
+	mu     sync.Mutex // guards opened
+	opened map[dataKeyID]cipher.AEAD
+}
+
+type dataKeyID struct {
+	workspace id.Workspace
+	version   int
+}
+
+// New returns a Vault over a KEK and the store of the data keys.
+func New(kek KEK, keys Keys) *Vault {
+	return &Vault{kek: kek, keys: keys, opened: map[dataKeyID]cipher.AEAD{}}
+}
+
+// Seal seals a secret for a place.
+func (v *Vault) Seal(ctx context.Context, at Place, s Secret) (Sealed, error) {
+	version, aead, err := v.current(ctx, at.Workspace)
+	if err != nil {
+		return Sealed{}, fmt.Errorf("seal: %w", err)
+	}
+	return Sealed{version, aead.Seal(nil, nil, []byte(s.Reveal()), at.bound(version))}, nil
+}
+
+// Open opens what Seal made for the same place.
+func (v *Vault) Open(ctx context.Context, at Place, sealed Sealed) (Secret, error) {
+	aead, err := v.dataKey(ctx, at.Workspace, sealed.KeyVersion)
+	if err != nil {
+		return Secret{}, fmt.Errorf("open account %s: %w", at.Account, err)
+	}
+	text, err := aead.Open(nil, nil, sealed.Bytes, at.bound(sealed.KeyVersion))
+	if err != nil {
+		return Secret{}, fmt.Errorf("open account %s: %w", at.Account, ErrDamaged)
+	}
+	return NewSecret(string(text)), nil
+}
+
+// current returns the data key that new secrets of a workspace are sealed with.
+func (v *Vault) current(ctx context.Context, ws id.Workspace) (int, cipher.AEAD, error) {
+	for range attempts {
+		all, err := v.keys.DataKeys(ctx, ws)
+		if err != nil {
+			return 0, nil, err
+		}
+		newest, mine := 0, WrappedKey{}
+		for _, k := range all {
+			newest = max(newest, k.Version)
+			if k.KEK == v.kek.ID() && k.Version > mine.Version {
+				mine = k
+			}
+		}
+		if mine.Version > 0 {
+			aead, err := v.unwrap(ctx, ws, mine)
+			return mine.Version, aead, err
+		}
+		if err := v.makeDataKey(ctx, ws, newest+1); err != nil {
+			return 0, nil, err
+		}
+		// Read it back: another broker may have taken the version.
+	}
+	return 0, nil, errors.New("agree on a new data key: too many brokers try at once")
+}
+
+func (v *Vault) makeDataKey(ctx context.Context, ws id.Workspace, version int) error {
+	key := make([]byte, keySize)
+	_, _ = rand.Read(key) // never fails: crypto/rand
+	wrapped, err := v.kek.Wrap(ctx, key, boundKey(ws, version))
+	if err != nil {
+		return fmt.Errorf("wrap a new data key: %w", err)
+	}
+	return v.keys.AddDataKey(ctx, ws, WrappedKey{Version: version, KEK: v.kek.ID(), Wrapped: wrapped})
+}
+
+// dataKey returns one version of a workspace's data key.
+func (v *Vault) dataKey(ctx context.Context, ws id.Workspace, version int) (cipher.AEAD, error) {
+	v.mu.Lock()
+	aead, ok := v.opened[dataKeyID{ws, version}]
+	v.mu.Unlock()
+	if ok {
+		return aead, nil
+	}
+	all, err := v.keys.DataKeys(ctx, ws)
+	if err != nil {
+		return nil, err
+	}
+	for _, k := range all {
+		if k.Version == version {
+			return v.unwrap(ctx, ws, k)
+		}
+	}
+	return nil, fmt.Errorf("data key %d is not there: %w", version, ErrDamaged)
+}
+
+func (v *Vault) unwrap(ctx context.Context, ws id.Workspace, k WrappedKey) (cipher.AEAD, error) {
+	if k.KEK != v.kek.ID() {
+		return nil, fmt.Errorf("%w: the credential was sealed under key %s and this broker has key %s; put the former key file back, or remove the account and add it again", ErrKeyLost, k.KEK, v.kek.ID())
+	}
+	key, err := v.kek.Unwrap(ctx, k.Wrapped, boundKey(ws, k.Version))
+	if err != nil {
+		return nil, fmt.Errorf("unwrap data key %d: %w", k.Version, err)
+	}
+	aead, err := newAEAD(key)
+	if err != nil {
+		return nil, fmt.Errorf("data key %d: %w", k.Version, err)
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.opened) >= maxCached {
+		clear(v.opened)
+	}
+	v.opened[dataKeyID{ws, k.Version}] = aead
+	return aead, nil
+}
+
+// newAEAD returns AES-256-GCM that puts a random nonce before what it seals.
+// 96 random bits are safe for 2^32 messages under one key; a workspace has at
+// most some thousands.
+func newAEAD(key []byte) (cipher.AEAD, error) {
+	if len(key) != keySize {
+		return nil, fmt.Errorf("key of %d bytes, want %d", len(key), keySize)
+	}
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, err
+	}
+	return cipher.NewGCMWithRandomNonce(block)
+}
+
+func (p Place) bound(version int) []byte {
+	return bind("field", p.Workspace.String(), p.Account.String(), p.Field, version)
+}
+
+func boundKey(ws id.Workspace, version int) []byte {
+	return bind("data key", ws.String(), "", "", version)
+}
+
+// bind encodes associated data so that no two different places give the same
+// bytes: each part is preceded by its length.
+func bind(what, ws, account, field string, version int) []byte {
+	b := []byte("signalbox.credential.v1")
+	for _, part := range []string{what, ws, account, field} {
+		b = binary.BigEndian.AppendUint32(b, uint32(len(part)))
+		b = append(b, part...)
+	}
+	return binary.BigEndian.AppendUint64(b, uint64(version))
+}

@@ -1,0 +1,9 @@
+// Package migrations holds the tables of the credentials schema, as goose files.
+package migrations
+
+import "embed"
+
+// FS is the files.
+//
+//go:embed *.sql
+var FS embed.FS

@@ -1,0 +1,169 @@
+// Package credentialbroker is the service that holds every secret. Other services
+// reach providers through its egress (routes.go, internal/proxy), which takes a
+// signed context in place of a credential and adds the credential on the way out;
+// nobody ever gets one back. Workspaces keep their credentials here over Connect
+// (rpc.go), the operator through Accounts or the environment.
+//
+// The rooms: proxy forwards one request and decides what may still be retried;
+// pool chooses the account; profile knows how requests of a credential look, as
+// data; dialect speaks of errors the way providers do; vault seals; store keeps
+// what is sealed; target keeps workspaces' base URLs out of the operator's network.
+//
+// A Service shares nothing with another instance but the database, and instances
+// start and stop in any order. When it is told to stop it goes on with open
+// requests for a bounded time; streams that are still open then get an error event
+// and a broken end, which every caller takes for what it is. If it dies, they
+// break without one.
+package credentialbroker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"signalbox.dev/pkg/httpserver"
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/pg"
+	"signalbox.dev/pkg/process"
+	"signalbox.dev/services/credential-broker/internal/pool"
+	"signalbox.dev/services/credential-broker/internal/profile"
+	"signalbox.dev/services/credential-broker/internal/proxy"
+	"signalbox.dev/services/credential-broker/migrations"
+)
+
+// Schema and Role are the service's place in Postgres.
+const (
+	Schema = "credentials"
+	Role   = "signalbox_credentials"
+)
+
+const (
+	defaultDrain = 25 * time.Second
+	abortGrace   = 3 * time.Second // for error events to be written after the drain
+)
+
+// Migrations returns what the service brings to the database.
+func Migrations() pg.Migrations {
+	return pg.Migrations{Schema: Schema, Role: Role, FS: migrations.FS}
+}
+
+// Deps is what the service works with. Whoever opened these closes them, after
+// Run; the listener is closed by Run.
+type Deps struct {
+	Log *slog.Logger
+	DB  *pg.DB // as Role, in Schema
+	// Listener takes egress requests, calls of other services and the pages for operators.
+	Listener net.Listener
+	// Verifier knows who may call: gateway, agent-runner and tool-executor.
+	Verifier   *identity.Verifier
+	Registerer prometheus.Registerer // nil: no metrics
+	Gatherer   prometheus.Gatherer   // nil: no /metrics page
+}
+
+// Service is one broker.
+type Service struct {
+	cfg        Config
+	deps       Deps
+	accounts   *Accounts
+	pool       *pool.Ordered
+	proxy      *proxy.Proxy
+	transports []*http.Transport
+	handler    http.Handler
+}
+
+// New wires a Service. It touches the key file and nothing else outside: the
+// database may be away.
+func New(cfg Config, deps Deps) (*Service, error) {
+	if deps.Log == nil || deps.DB == nil || deps.Listener == nil || deps.Verifier == nil {
+		return nil, errors.New("credential-broker: log, database, listener and verifier are needed")
+	}
+	if deps.Registerer == nil {
+		deps.Registerer = prometheus.NewRegistry() // nobody looks
+	}
+	if cfg.Drain <= 0 {
+		cfg.Drain = defaultDrain
+	}
+	s := &Service{cfg: cfg, deps: deps}
+	profiles, err := profile.Load(process.Version(), profile.Shipped())
+	if err != nil {
+		return nil, fmt.Errorf("load request profiles: %w", err)
+	}
+	s.accounts, err = openAccounts(AccountsConfig{DB: deps.DB, KeyFile: cfg.KeyFile, AllowPrivate: cfg.AllowPrivate}, profiles)
+	if err != nil {
+		return nil, err
+	}
+	if s.pool, err = newPool(cfg, deps.Log, s.accounts); err != nil {
+		return nil, err
+	}
+	open, guarded := proxy.NewTransport(nil), proxy.NewTransport(s.accounts.policy.Control)
+	s.transports = []*http.Transport{open, guarded}
+	s.proxy, err = proxy.New(proxy.Config{
+		Pool: s.pool, Profiles: profiles, Verifier: deps.Verifier, Open: open, Guarded: guarded,
+		Timers: cfg.timers(), Limits: proxy.Limits{Requests: cfg.MaxRequests, Bodies: cfg.MaxBodies},
+		Metrics: deps.Registerer, Log: deps.Log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if s.handler, err = s.routes(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func newPool(cfg Config, log *slog.Logger, a *Accounts) (*pool.Ordered, error) {
+	environment, err := cfg.Environment.accounts()
+	if err != nil {
+		return nil, err
+	}
+	simulator, err := cfg.simulator()
+	if err != nil {
+		return nil, err
+	}
+	return pool.NewOrdered(pool.Config{
+		Store: a.store, Vault: a.vault, Profiles: a.profiles, Environment: environment, Simulator: simulator,
+		CheckBase: a.policy.Check, Log: log,
+	})
+}
+
+// Run serves until ctx is done and open requests have ended or were ended. It
+// returns nil then. A Service runs once.
+func (s *Service) Run(ctx context.Context) error {
+	stopped := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() { s.abortLate(ctx, stopped) })
+	err := httpserver.Serve(ctx, httpserver.Config{
+		Listener: s.deps.Listener, Handler: s.handler, Log: s.deps.Log, Drain: s.cfg.Drain + abortGrace,
+	})
+	close(stopped)
+	s.proxy.Abort() // what is left has no connection any more
+	s.proxy.Wait()
+	wg.Wait()
+	for _, t := range s.transports {
+		t.CloseIdleConnections()
+	}
+	return err
+}
+
+// abortLate ends what is still open when the drain's time is up.
+func (s *Service) abortLate(ctx context.Context, stopped <-chan struct{}) {
+	select {
+	case <-stopped:
+		return
+	case <-ctx.Done():
+	}
+	late := time.NewTimer(s.cfg.Drain)
+	defer late.Stop()
+	select {
+	case <-stopped:
+	case <-late.C:
+		s.proxy.Abort()
+	}
+}

@@ -1,0 +1,578 @@
+package credentialbroker_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	"signalbox.dev/pkg/conf"
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/httpserver"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/pg"
+	"signalbox.dev/pkg/pgtest"
+	"signalbox.dev/pkg/rpc"
+	credentialv1 "signalbox.dev/proto/signalbox/credential/v1"
+	"signalbox.dev/proto/signalbox/credential/v1/credentialv1connect"
+	credentialbroker "signalbox.dev/services/credential-broker"
+)
+
+func TestMain(m *testing.M) {
+	// The test server's own goroutines live as long as the process (package pgtest).
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreAnyFunction("signalbox.dev/pkg/pgd.(*Server).watch"), goleak.IgnoreAnyFunction("signalbox.dev/pkg/pgd.(*Server).relay"))
+}
+
+const canary = "canary-7d31aa-secret-key"
+
+// lines is a log that tests read while it is written.
+type lines struct {
+	mu sync.Mutex // guards b
+	b  bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// broker is a running service and those who call it.
+type broker struct {
+	t       *testing.T
+	adminDB string
+	db      *pg.DB
+	keyFile string
+	url     string
+	log     *lines
+	signer  *identity.Signer
+	service *credentialbroker.Service
+	stop    context.CancelFunc
+	done    chan error
+	http    *http.Client
+}
+
+func start(t *testing.T, cfg credentialbroker.Config) *broker {
+	t.Helper()
+	m := credentialbroker.Migrations()
+	database := pgtest.New(t, m)
+	b := &broker{t: t, adminDB: database.AdminURL, db: database.Open(t, m), keyFile: filepath.Join(t.TempDir(), "broker.key"), log: &lines{}, done: make(chan error, 1)}
+	key, err := identity.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.signer = identity.NewSigner("gateway", key)
+	verifier, err := identity.NewVerifier("credential-broker", map[string]string{"gateway": key.Public()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := httpserver.Listen(t.Context(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.KeyFile = b.keyFile
+	registry := prometheus.NewRegistry()
+	b.service, err = credentialbroker.New(cfg, credentialbroker.Deps{
+		Log: slog.New(slog.NewJSONHandler(b.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		DB:  b.db, Listener: listener, Verifier: verifier, Registerer: registry, Gatherer: registry,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.url = "http://" + listener.Addr().String()
+	b.http = rpc.NewHTTPClient()
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	b.stop = stop
+	go func() { b.done <- b.service.Run(ctx) }()
+	t.Cleanup(func() {
+		b.http.CloseIdleConnections()
+		b.stop()
+		if err := <-b.done; err != nil {
+			t.Errorf("Run = %v, want nil", err)
+		}
+	})
+	return b
+}
+
+func member(role identity.Role) identity.Actor {
+	return identity.Actor{Workspace: id.New[id.Workspace](), Member: id.New[id.Member](), Role: role, Run: id.New[id.Run](), Session: id.New[id.Session]()}
+}
+
+func (b *broker) client() credentialv1connect.AccountServiceClient {
+	opts, err := rpc.Client{Signer: b.signer, Audience: "credential-broker"}.ClientOptions()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return credentialv1connect.NewAccountServiceClient(b.http, b.url, opts...)
+}
+
+// ask sends a request through the egress as the actor.
+func (b *broker) ask(a identity.Actor, path string) (status int, body string, err error) {
+	b.t.Helper()
+	token, err := b.signer.Sign(a, "credential-broker")
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	req, err := http.NewRequestWithContext(b.t.Context(), http.MethodPost, b.url+path, strings.NewReader(`{"stream":true}`))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	res, err := b.http.Do(req)
+	if err != nil {
+		return 0, "", err
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	return res.StatusCode, string(text), err
+}
+
+// provider is an upstream that says which key it was asked with.
+func provider(t *testing.T) string {
+	t.Helper()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		key := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ") + r.Header.Get("X-Api-Key")
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprintf(w, "event: content_block_start\ndata: {\"path\":%q,\"keylen\":%d}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\ndata: [DONE]\n\n", r.URL.Path, len(key))
+	}))
+	t.Cleanup(srv.Close)
+	return srv.URL
+}
+
+const messages = "/egress/anthropic/v1/messages"
+
+func TestAccountsOverConnect(t *testing.T) {
+	t.Parallel()
+	b := start(t, credentialbroker.Config{AllowPrivate: true})
+	up := provider(t)
+	owner := member(identity.Owner)
+	ctx := identity.With(t.Context(), owner)
+	c := b.client()
+
+	if status, body, _ := b.ask(owner, messages); status != 401 || !strings.Contains(body, "signalbox accounts add anthropic") {
+		t.Errorf("without any account: %d %s", status, body)
+	}
+	added, err := c.AddAccount(ctx, &credentialv1.AddAccountRequest{Provider: "anthropic", Label: "mine", Secret: " sk-" + canary + "\n", BaseUrl: up + "/v1/"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &credentialv1.Account{
+		Id: added.GetAccount().GetId(), Provider: "anthropic", Profile: "anthropic-api-key", Label: "mine", Hint: "-key", BaseUrl: up + "/v1",
+		Origin: credentialv1.Origin_ORIGIN_WORKSPACE, Enabled: true, CreatedAt: added.GetAccount().GetCreatedAt(),
+	}
+	if diff := cmp.Diff(want, added.GetAccount(), protocmp.Transform()); diff != "" {
+		t.Errorf("AddAccount (-want +got):\n%s", diff)
+	}
+	status, body, err := b.ask(owner, messages)
+	if status != 200 || err != nil || !strings.Contains(body, fmt.Sprintf(`"path":"/v1/messages","keylen":%d`, len("sk-"+canary))) {
+		t.Errorf("with the account: %d %s, %v", status, body, err)
+	}
+	if status, _, _ := b.ask(member(identity.Owner), messages); status != 401 {
+		t.Errorf("another workspace is answered with %d, want 401", status)
+	}
+	listed, err := c.ListAccounts(ctx, &credentialv1.ListAccountsRequest{})
+	if err != nil || len(listed.GetAccounts()) != 1 || listed.GetAccounts()[0].GetLastUsedAt() == nil {
+		t.Errorf("ListAccounts = %v, %v, want the one account, used", listed, err)
+	}
+	providers, err := c.ListProviders(ctx, &credentialv1.ListProvidersRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantProviders := &credentialv1.ListProvidersResponse{Providers: []*credentialv1.Provider{{Name: "anthropic", Origin: credentialv1.Origin_ORIGIN_WORKSPACE, Dialect: "anthropic"}}}
+	if diff := cmp.Diff(wantProviders, providers, protocmp.Transform()); diff != "" {
+		t.Errorf("ListProviders (-want +got):\n%s", diff)
+	}
+	if _, err := c.RemoveAccount(identity.With(t.Context(), member(identity.Owner)), &credentialv1.RemoveAccountRequest{Id: want.GetId()}); fault.KindOf(err) != fault.NotFound {
+		t.Errorf("RemoveAccount by another workspace = %v, want NotFound", err)
+	}
+	if _, err := c.RemoveAccount(ctx, &credentialv1.RemoveAccountRequest{Id: want.GetId()}); err != nil {
+		t.Errorf("RemoveAccount = %v", err)
+	}
+	if status, _, _ := b.ask(owner, messages); status != 401 {
+		t.Errorf("after the removal: %d, want 401", status)
+	}
+	b.hides(canary, fmt.Sprint(added, listed, providers, body))
+}
+
+// hides looks for a secret in everything that the broker told or kept.
+func (b *broker) hides(secret, told string) {
+	b.t.Helper()
+	places := map[string]string{"answers": told, "log": b.log.String()}
+	conn, err := pgx.Connect(b.t.Context(), b.adminDB)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer conn.Close(context.WithoutCancel(b.t.Context()))
+	for _, table := range []string{"accounts", "data_keys", "audit"} {
+		rows, err := conn.Query(b.t.Context(), "SELECT to_jsonb(t)::text FROM credentials."+table+" t")
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		all, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		places["table "+table] = strings.Join(all, "\n")
+	}
+	res, err := b.http.Get(b.url + "/metrics")
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	metrics, err := io.ReadAll(res.Body)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if !bytes.Contains(metrics, []byte("signalbox_broker_requests_total")) {
+		b.t.Errorf("/metrics has nothing of ours")
+	}
+	places["metrics"] = string(metrics)
+	for place, text := range places {
+		for _, form := range []string{secret, fmt.Sprintf("%x", secret)} {
+			if strings.Contains(text, form) {
+				b.t.Errorf("the secret shows in %s:\n%s", place, text)
+			}
+		}
+	}
+}
+
+func TestRoles(t *testing.T) {
+	t.Parallel()
+	b := start(t, credentialbroker.Config{})
+	c := b.client()
+	for _, role := range []identity.Role{identity.Viewer, identity.Editor} {
+		ctx := identity.With(t.Context(), member(role))
+		for name, call := range map[string]func() error{
+			"AddAccount": func() error {
+				_, err := c.AddAccount(ctx, &credentialv1.AddAccountRequest{Provider: "openai", Secret: "k"})
+				return err
+			},
+			"ListAccounts": func() error { _, err := c.ListAccounts(ctx, &credentialv1.ListAccountsRequest{}); return err },
+			"RemoveAccount": func() error {
+				_, err := c.RemoveAccount(ctx, &credentialv1.RemoveAccountRequest{Id: id.New[id.Account]().String()})
+				return err
+			},
+		} {
+			if err := call(); fault.KindOf(err) != fault.Forbidden {
+				t.Errorf("%s as %s = %v, want Forbidden", name, role, err)
+			}
+		}
+		if _, err := c.ListProviders(ctx, &credentialv1.ListProvidersRequest{}); err != nil {
+			t.Errorf("ListProviders as %s = %v", role, err)
+		}
+	}
+	ctx := identity.With(t.Context(), member(identity.Owner))
+	if _, err := c.AddAccount(ctx, &credentialv1.AddAccountRequest{Provider: "openai", Secret: canary, Shared: true}); fault.KindOf(err) != fault.Forbidden {
+		t.Errorf("AddAccount of a shared one = %v, want Forbidden", err)
+	}
+	if _, err := c.RemoveAccount(ctx, &credentialv1.RemoveAccountRequest{Id: "x"}); fault.KindOf(err) != fault.Invalid {
+		t.Errorf("RemoveAccount(x) = %v, want Invalid", err)
+	}
+}
+
+func TestBadAccounts(t *testing.T) {
+	t.Parallel()
+	b := start(t, credentialbroker.Config{})
+	c := b.client()
+	ctx := identity.With(t.Context(), member(identity.Owner))
+	good := &credentialv1.AddAccountRequest{Provider: "openai", Secret: canary}
+	for _, tt := range []struct {
+		name   string
+		change func(*credentialv1.AddAccountRequest)
+		want   string
+	}{
+		{"no provider", func(r *credentialv1.AddAccountRequest) { r.Provider = "" }, "provider: "},
+		{"odd provider", func(r *credentialv1.AddAccountRequest) { r.Provider = "../x" }, "provider: "},
+		{"provider without profile", func(r *credentialv1.AddAccountRequest) { r.Provider = "mine" }, "profile: the provider mine has none of its own: use one of anthropic-api-key, generic, openai, openrouter"},
+		{"unknown profile", func(r *credentialv1.AddAccountRequest) { r.Profile = "x" }, `profile: there is no request profile "x"`},
+		{"generic without base URL", func(r *credentialv1.AddAccountRequest) { r.Provider, r.Profile = "mine", "generic" }, "base_url: the profile generic has none"},
+		{"no secret", func(r *credentialv1.AddAccountRequest) { r.Secret = " \n" }, "secret: it is empty"},
+		{"two lines", func(r *credentialv1.AddAccountRequest) { r.Secret = canary + "\r\nx: y" }, "secret: it holds a space, a line break"},
+		{"long secret", func(r *credentialv1.AddAccountRequest) { r.Secret = strings.Repeat("x", 9000) }, "secret: it is longer than 8192 bytes"},
+		{"long label", func(r *credentialv1.AddAccountRequest) { r.Label = strings.Repeat("ä", 101) }, "label: it is longer than 100 characters"},
+		{"label with controls", func(r *credentialv1.AddAccountRequest) { r.Label = "a\x1b[31m" }, "label: it holds a control character"},
+		{"http", func(r *credentialv1.AddAccountRequest) { r.BaseUrl = "http://api.example.com" }, "base_url: the base URL must begin with https"},
+		{"private", func(r *credentialv1.AddAccountRequest) { r.BaseUrl = "https://10.0.0.1" }, "base_url: the base URL names a loopback or private address"},
+		{"userinfo", func(r *credentialv1.AddAccountRequest) { r.BaseUrl = "https://u:" + canary + "@x.example" }, "base_url: the base URL must hold no user or password"},
+	} {
+		req := &credentialv1.AddAccountRequest{Provider: good.GetProvider(), Secret: good.GetSecret()}
+		tt.change(req)
+		_, err := c.AddAccount(ctx, req)
+		if fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), canary) {
+			t.Errorf("%s: AddAccount = %v, want Invalid with %q", tt.name, err, tt.want)
+		}
+	}
+	if res, err := c.ListAccounts(ctx, &credentialv1.ListAccountsRequest{}); err != nil || len(res.GetAccounts()) != 0 {
+		t.Errorf("ListAccounts = %v, %v, want none", res, err)
+	}
+	if strings.Contains(b.log.String(), canary) {
+		t.Errorf("the secret shows in the log:\n%s", b.log)
+	}
+}
+
+func TestOperatorsAccounts(t *testing.T) {
+	t.Parallel()
+	b := start(t, credentialbroker.Config{AllowPrivate: true})
+	up := provider(t)
+	ctx := t.Context()
+	accounts, err := credentialbroker.OpenAccounts(credentialbroker.AccountsConfig{DB: b.db, KeyFile: b.keyFile, AllowPrivate: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	owner := member(identity.Owner)
+	shared, err := accounts.Add(ctx, credentialbroker.NewAccount{Provider: "openai", Label: "team", BaseURL: up, Secret: conf.Secret("sk-" + canary)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := accounts.Add(ctx, credentialbroker.NewAccount{Workspace: owner.Workspace, Provider: "mine", Profile: "generic", BaseURL: up, Secret: "short"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if own.Hint != "" || !shared.Shared || own.Shared || own.Workspace != owner.Workspace.String() || shared.Workspace != "" {
+		t.Errorf("Add = %+v and %+v", shared, own)
+	}
+	for _, path := range []string{"/egress/openai/v1/chat/completions", "/egress/mine/v1/chat/completions"} {
+		if status, body, err := b.ask(owner, path); status != 200 || err != nil || !strings.Contains(body, `"path":"/chat/completions"`) {
+			t.Errorf("%s: %d %s, %v", path, status, body, err)
+		}
+	}
+	all, err := accounts.List(ctx)
+	if err != nil || len(all) != 2 || all[0].ID != shared.ID || all[1].ID != own.ID {
+		t.Errorf("List = %+v, %v", all, err)
+	}
+	asJSON, err := json.Marshal(all)
+	if err != nil || !strings.Contains(string(asJSON), `"label":"team"`) || !strings.Contains(string(asJSON), `"last_used_at":"`) {
+		t.Errorf("as JSON: %s, %v", asJSON, err)
+	}
+	// Of the shared account a tenant learns only that it is there, and cannot remove it.
+	c, asOwner := b.client(), identity.With(ctx, owner)
+	res, err := c.ListAccounts(asOwner, &credentialv1.ListAccountsRequest{})
+	if err != nil || len(res.GetAccounts()) != 2 {
+		t.Fatalf("ListAccounts = %v, %v", res, err)
+	}
+	want := &credentialv1.Account{Id: shared.ID, Provider: "openai", Profile: "openai", Origin: credentialv1.Origin_ORIGIN_SHARED, Enabled: true, CreatedAt: res.GetAccounts()[1].GetCreatedAt()}
+	if diff := cmp.Diff(want, res.GetAccounts()[1], protocmp.Transform()); diff != "" {
+		t.Errorf("the shared account, to a tenant (-want +got):\n%s", diff)
+	}
+	if _, err := c.RemoveAccount(asOwner, &credentialv1.RemoveAccountRequest{Id: shared.ID}); fault.KindOf(err) != fault.NotFound {
+		t.Errorf("RemoveAccount of a shared one = %v, want NotFound", err)
+	}
+	for _, a := range all {
+		if err := accounts.Remove(ctx, id.Must[id.Account](a.ID)); err != nil {
+			t.Errorf("Remove(%s) = %v", a.ID, err)
+		}
+	}
+	if err := accounts.Remove(ctx, id.Must[id.Account](own.ID)); fault.KindOf(err) != fault.NotFound {
+		t.Errorf("Remove again = %v, want NotFound", err)
+	}
+	b.hides(canary, string(asJSON)+fmt.Sprint(res, shared, own))
+}
+
+// A row that was copied into another workspace or account does not open, and
+// nothing else takes its place.
+func TestCopiedRows(t *testing.T) {
+	t.Parallel()
+	b := start(t, credentialbroker.Config{AllowPrivate: true, SimulatorURL: provider(t)})
+	c := b.client()
+	victim, thief := member(identity.Owner), member(identity.Owner)
+	for _, who := range []identity.Actor{victim, thief} {
+		if _, err := c.AddAccount(identity.With(t.Context(), who), &credentialv1.AddAccountRequest{Provider: "anthropic", Secret: canary, BaseUrl: provider(t)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	conn, err := pgx.Connect(t.Context(), b.adminDB)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.WithoutCancel(t.Context()))
+	if _, err := conn.Exec(t.Context(), `UPDATE credentials.accounts a SET sealed = v.sealed FROM credentials.accounts v WHERE a.workspace_id = $1 AND v.workspace_id = $2`, thief.Workspace, victim.Workspace); err != nil {
+		t.Fatal(err)
+	}
+	if status, body, _ := b.ask(thief, messages); status != 409 || !strings.Contains(body, "cannot be used") {
+		t.Errorf("with a copied row: %d %s", status, body)
+	}
+	if status, _, _ := b.ask(victim, messages); status != 200 {
+		t.Errorf("the victim: %d", status)
+	}
+	if !strings.Contains(b.log.String(), "they were changed, or belong to another row") {
+		t.Errorf("the log does not say why:\n%s", b.log)
+	}
+}
+
+func TestEnvironmentAndSimulator(t *testing.T) {
+	t.Parallel()
+	up := provider(t)
+	b := start(t, credentialbroker.Config{
+		SimulatorURL: up,
+		Environment:  credentialbroker.Environment{OpenAIKey: conf.Secret(canary), OpenAIURL: up + "/local/v1"},
+	})
+	a := member(identity.Editor)
+	for path, want := range map[string]string{
+		messages: `"path":"/anthropic/v1/messages","keylen":23`,
+		"/egress/openrouter/api/v1/chat/completions": `"path":"/openrouter/api/v1/chat/completions","keylen":23`,
+		"/egress/openrouter/v1/chat/completions":     `"path":"/openrouter/api/v1/chat/completions","keylen":23`,
+		"/egress/openai/v1/chat/completions":         fmt.Sprintf(`"path":"/local/v1/chat/completions","keylen":%d`, len(canary)),
+	} {
+		if status, body, err := b.ask(a, path); status != 200 || err != nil || !strings.Contains(body, want) {
+			t.Errorf("%s: %d %s, %v, want %s", path, status, body, err, want)
+		}
+	}
+	res, err := b.client().ListProviders(identity.With(t.Context(), a), &credentialv1.ListProvidersRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []*credentialv1.Provider{
+		{Name: "anthropic", Origin: credentialv1.Origin_ORIGIN_SIMULATOR, Dialect: "anthropic"},
+		{Name: "openai", Origin: credentialv1.Origin_ORIGIN_ENVIRONMENT, Dialect: "openai"},
+		{Name: "openrouter", Origin: credentialv1.Origin_ORIGIN_SIMULATOR, Dialect: "openai"},
+	}
+	if diff := cmp.Diff(want, res.GetProviders(), protocmp.Transform()); diff != "" {
+		t.Errorf("ListProviders (-want +got):\n%s", diff)
+	}
+	b.hides(canary, res.String())
+}
+
+// Told to stop, a broker lets open streams go on for a while, then ends them with
+// an error event and without a clean end.
+func TestDrain(t *testing.T) {
+	t.Parallel()
+	arrived := make(chan struct{}, 2)
+	release := make(chan struct{})
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprint(w, "event: content_block_start\ndata: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n")
+		_ = http.NewResponseController(w).Flush()
+		arrived <- struct{}{}
+		if r.URL.Path == "/v1/messages" {
+			<-release
+			fmt.Fprint(w, "event: message_stop\ndata: {}\n\n")
+			return
+		}
+		<-r.Context().Done()
+	}))
+	t.Cleanup(up.Close)
+	b := start(t, credentialbroker.Config{
+		Drain:       time.Second,
+		Environment: credentialbroker.Environment{AnthropicURL: up.URL, OpenAIURL: up.URL + "/v1"},
+	})
+	a := member(identity.Editor)
+	type result struct {
+		path, body string
+		err        error
+	}
+	results := make(chan result, 2)
+	for _, path := range []string{messages, "/egress/openai/v1/chat/completions"} {
+		go func() {
+			_, body, err := b.ask(a, path)
+			results <- result{path, body, err}
+		}()
+	}
+	<-arrived
+	<-arrived
+	b.stop()
+	close(release)
+	for range 2 {
+		switch r := <-results; r.path {
+		case messages:
+			if r.err != nil || !strings.HasSuffix(r.body, "event: message_stop\ndata: {}\n\n") {
+				t.Errorf("the stream that could finish: %q, %v", r.body, r.err)
+			}
+		default:
+			if r.err == nil || !strings.Contains(r.body, "shutting down") {
+				t.Errorf("the stream that could not: %q, %v", r.body, r.err)
+			}
+		}
+	}
+}
+
+func TestOperatorPages(t *testing.T) {
+	t.Parallel()
+	b := start(t, credentialbroker.Config{})
+	for path, want := range map[string]string{"/health": `"ok"`, "/ready": `"postgres":"ok"`} {
+		res, err := b.http.Get(b.url + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(res.Body)
+		_ = res.Body.Close()
+		if res.StatusCode != 200 || !strings.Contains(string(body), want) {
+			t.Errorf("%s: %d %s", path, res.StatusCode, body)
+		}
+	}
+	status, body, _ := b.ask(member(identity.Editor), "/egress/anthropic/v1/../../health")
+	if status != 400 || !strings.Contains(body, "invalid_request_error") {
+		t.Errorf("a path with dots: %d %s", status, body)
+	}
+}
+
+func TestDamagedKeyFile(t *testing.T) {
+	t.Parallel()
+	m := credentialbroker.Migrations()
+	db := pgtest.New(t, m).Open(t, m)
+	path := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(path, []byte("signalbox-credential-key-v1:damaged\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := credentialbroker.OpenAccounts(credentialbroker.AccountsConfig{DB: db, KeyFile: path})
+	if err == nil || !strings.Contains(err.Error(), path+" is damaged: put the file back from a backup") {
+		t.Errorf("OpenAccounts = %v", err)
+	}
+	if text, _ := os.ReadFile(path); string(text) != "signalbox-credential-key-v1:damaged\n" {
+		t.Errorf("the file was changed to %q", text)
+	}
+}
+
+func TestConfig(t *testing.T) {
+	t.Parallel()
+	needed := []string{"DATABASE_URL=postgres://x", "TRUSTED_KEYS=gateway=x", "CREDENTIAL_BROKER_KEY_FILE=/k"}
+	for _, tt := range []struct{ env, want string }{
+		{"ANTHROPIC_API_KEY=sk-x", ""},
+		{"OPENAI_BASE_URL=http://ollama:11434/v1", ""},
+		{"OPENAI_BASE_URL=ollama:11434", "OPENAI_BASE_URL is not a base URL"},
+		{"OPENAI_BASE_URL=https://u:p@x", "OPENAI_BASE_URL is not a base URL"},
+		{"ANTHROPIC_BASE_URL=http://127.0.0.1:8084/egress/anthropic", "leads to a credential broker"},
+		{"ANTHROPIC_API_KEY=" + canary + " two", "ANTHROPIC_API_KEY: it holds a space"},
+		{"SIMULATOR_URL=x", "SIMULATOR_URL is not a base URL"},
+		{"CREDENTIAL_BROKER_IDLE_TIMEOUT=-1s", "CREDENTIAL_BROKER_IDLE_TIMEOUT is -1s"},
+		{"CREDENTIAL_BROKER_MAX_REQUESTS=-1", "must not be negative"},
+	} {
+		var cfg credentialbroker.Config
+		err := conf.Load(&cfg, append([]string{tt.env}, needed...))
+		if (err == nil) != (tt.want == "") || err != nil && (!strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), canary)) {
+			t.Errorf("%s: Load = %v, want %q", tt.env, err, tt.want)
+		}
+	}
+	if _, err := credentialbroker.New(credentialbroker.Config{}, credentialbroker.Deps{}); err == nil {
+		t.Error("New without dependencies works")
+	}
+	if err := conf.Load(new(credentialbroker.Config), nil); err == nil || errors.Is(err, io.EOF) {
+		t.Errorf("Load of nothing = %v", err)
+	}
+}

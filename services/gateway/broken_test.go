@@ -1,0 +1,258 @@
+package gateway_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"signalbox.dev/pkg/natsd/natstest"
+	"signalbox.dev/pkg/subject"
+	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
+
+	"signalbox.dev/services/gateway"
+)
+
+// wipe loses all that JetStream holds.
+func (w *world) wipe(t *testing.T) {
+	t.Helper()
+	nc, err := nats.Connect("", append(w.nats.Options(subject.Admin), nats.CustomInboxPrefix(subject.InboxPrefix(subject.Admin)))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for p := range partitions {
+		if err := js.DeleteStream(t.Context(), subject.EventStream(p)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	natstest.Apply(t, w.nats, natstest.Topology(t))
+}
+
+func TestJetStreamLosesEverything(t *testing.T) {
+	t.Parallel()
+	t.Run("and the run goes on", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		in := w.gateway(t)
+		session := in.newSession(t, w.owner)
+		viewer := in.open(t, w.owner, "GET", eventsOf(session), "")
+		sender := in.open(t, w.owner, "POST", messagesOf(session), `{"content":"one"}`)
+		run := w.runner.latest(t, session, 1)
+		run.begin(t)
+		run.say(t, "a", "b")
+		viewer.next(t)
+		viewer.next(t)
+		viewer.next(t)
+		viewer.next(t)
+		w.wipe(t)
+		run.say(t, "c")
+		run.step(t, "abc")
+		run.end(t)
+		want := []string{"text-delta 1-2", "text-delta 1-3", "text-delta 1-4", "step-complete 1-5", "done 1-6"}
+		if diff := cmp.Diff(want, ids(sender.until(t, "done"))); diff != "" {
+			t.Errorf("sender's events differ (-want +got):\n%s", diff)
+		}
+		if err := sender.ended(t); err != nil {
+			t.Errorf("stream ended with %v, want a clean end", err)
+		}
+		if diff := cmp.Diff(want[2:], ids(viewer.until(t, "done"))); diff != "" {
+			t.Errorf("viewer's events differ (-want +got):\n%s", diff)
+		}
+	})
+	t.Run("and what the run said", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		in := w.gateway(t)
+		session := in.newSession(t, w.owner)
+		viewer := in.open(t, w.owner, "GET", eventsOf(session), "")
+		sender := in.open(t, w.owner, "POST", messagesOf(session), `{"content":"one"}`)
+		run := w.runner.latest(t, session, 1)
+		run.begin(t)
+		run.say(t, "a")
+		sender.next(t)
+		run.event(textDelta("never comes"))
+		run.say(t, "b") // a number is skipped
+		got := sender.next(t)
+		if got.name != "snapshot" {
+			t.Fatalf("event at the hole = %v, want a snapshot", got)
+		}
+		// The snapshot says that nothing is committed: what there is of the step comes again.
+		run.step(t, "axb")
+		run.end(t)
+		if diff := cmp.Diff([]string{"text-delta 1-2", "text-delta 1-4", "step-complete 1-5", "done 1-6"}, ids(sender.until(t, "done"))); diff != "" {
+			t.Errorf("sender's events after the snapshot differ (-want +got):\n%s", diff)
+		}
+		viewer.until(t, "snapshot")
+		viewer.until(t, "done")
+	})
+	t.Run("and the end", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		in := w.gateway(t)
+		session := in.newSession(t, w.owner)
+		viewer := in.open(t, w.owner, "GET", eventsOf(session), "")
+		sender := in.open(t, w.owner, "POST", messagesOf(session), `{"content":"one"}`)
+		run := w.runner.latest(t, session, 1)
+		run.begin(t)
+		run.step(t, "abc")
+		run.commitEnd(agentv1.RunState_RUN_STATE_DONE, "stop") // and never published
+		want := []string{"step-complete 1-2", "done 1-3"}
+		if diff := cmp.Diff(want, ids(sender.until(t, "done"))); diff != "" {
+			t.Errorf("sender's events differ (-want +got):\n%s", diff)
+		}
+		if err := sender.ended(t); err != nil {
+			t.Errorf("stream ended with %v, want a clean end", err)
+		}
+		if diff := cmp.Diff(want, ids(viewer.until(t, "done"))[2:]); diff != "" {
+			t.Errorf("viewer's events differ (-want +got):\n%s", diff)
+		}
+		// The made-up id is as good as a real one.
+		again := in.open(t, w.owner, "GET", eventsOf(session), "", after("1-3"))
+		second := w.gateway(t).open(t, w.owner, "GET", eventsOf(session), "", after("1-3"))
+		w.runner.script = func(r *fakeRun) { r.answer(t, "next") }
+		call[object](t, in, w.owner, "POST", messagesOf(session), `{"content":"two"}`, http.StatusAccepted, prefer)
+		for _, s := range []*stream{again, second} {
+			if e := s.next(t); e.id != "2-0" {
+				t.Errorf("event after the made-up end = %v, want 2-0", e)
+			}
+		}
+	})
+	t.Run("and all of a failed run", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		in := w.gateway(t)
+		session := in.newSession(t, w.owner)
+		sender := in.open(t, w.owner, "POST", messagesOf(session), `{"content":"one"}`)
+		run := w.runner.latest(t, session, 1)
+		run.set(func() { run.next = 7 })
+		run.commitEnd(agentv1.RunState_RUN_STATE_FAILED, "")
+		got := sender.until(t, "error")
+		if diff := cmp.Diff([]string{"snapshot 1-7", "error 1-7"}, ids(got)); diff != "" {
+			t.Errorf("sender's events differ (-want +got):\n%s", diff)
+		}
+		if err := sender.ended(t); err != nil {
+			t.Errorf("stream ended with %v, want a clean end", err)
+		}
+	})
+}
+
+func TestHeartbeat(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t, func(c *gateway.Config) { c.Feed.Heartbeat = 30 * time.Millisecond })
+	session := in.newSession(t, w.owner)
+	s := in.open(t, w.owner, "GET", eventsOf(session), "")
+	eventually(t, "three heartbeats", func() bool { return strings.HasPrefix(s.text(), "retry: 1000\n:\n:\n:\n:\n") })
+}
+
+func TestSlowViewer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t, func(c *gateway.Config) { c.Feed.BehindBytes = 1 << 20 })
+	session := in.newSession(t, w.owner)
+
+	// One that asks and does not read.
+	slow := in.rawViewer(t, w.owner, session)
+	quick := in.open(t, w.owner, "GET", eventsOf(session), "")
+	sender := in.open(t, w.owner, "POST", messagesOf(session), `{"content":"one"}`)
+	run := w.runner.latest(t, session, 1)
+	run.begin(t)
+	piece := strings.Repeat("x", 64<<10)
+	const n = 160 // 10 MiB: more than the sockets hold
+	for i := range n {
+		run.say(t, piece)
+		if e := sender.next(t); len(e.data) < len(piece) {
+			t.Fatalf("event %d = %.100v, want a piece", i, e)
+		}
+	}
+	run.step(t, "much")
+	run.end(t)
+	if err := sender.ended(t); err != nil {
+		t.Fatalf("quick viewer's stream ended with %v", err)
+	}
+	if got := len(quick.until(t, "done")); got != n+4 {
+		t.Errorf("quick viewer saw %d events, want %d", got, n+4)
+	}
+	// Now the slow one reads: what it had, then a snapshot, then the cut.
+	var last string
+	for {
+		line, err := slow.ReadString('\n')
+		if err != nil {
+			break
+		}
+		if name, ok := strings.CutPrefix(line, "event: "); ok {
+			last = strings.TrimSpace(name)
+		}
+	}
+	if last != "snapshot" {
+		t.Errorf("slow viewer's last event = %q, want a snapshot before the cut", last)
+	}
+}
+
+// rawViewer asks for a session's events over a connection with small buffers.
+func (in *instance) rawViewer(t *testing.T, p person, session string) *bufio.Reader {
+	t.Helper()
+	addr := strings.TrimPrefix(in.url, "http://")
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		_ = tcp.SetReadBuffer(128 << 10)
+	}
+	fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nX-Workspace-Id: %s\r\n\r\n", eventsOf(session), addr, p.token, p.workspace)
+	r := bufio.NewReaderSize(conn, 64<<10)
+	for {
+		line, err := r.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		if line == ":\n" { // the stream has begun
+			return r
+		}
+	}
+}
+
+func TestNATSIsAway(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t)
+	session := in.newSession(t, w.owner)
+	s := in.open(t, w.owner, "GET", eventsOf(session), "")
+	_ = s
+	ready := in.send(t, in.request(t, person{}, "GET", "/ready", "", nil))
+	if ready.status != http.StatusOK {
+		t.Errorf("/ready = %d %s, want 200", ready.status, ready.body)
+	}
+	w.nats.Shutdown()
+	eventually(t, "not ready without NATS", func() bool {
+		return in.send(t, in.request(t, person{}, "GET", "/ready", "", nil)).status == http.StatusServiceUnavailable
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	fresh := in.newSession(t, w.owner)
+	got := in.send(t, in.request(t, w.owner, "POST", messagesOf(fresh), `{"content":"one"}`, nil).WithContext(ctx))
+	if got.status != http.StatusServiceUnavailable || got.header.Get("Retry-After") == "" || !strings.Contains(got.body, `"error"`) {
+		t.Errorf("send without NATS = %d %s, want 503", got.status, got.body)
+	}
+	if len(w.runner.sessions[fresh].runs) != 0 {
+		t.Error("the message was submitted, want it refused first")
+	}
+	if got := in.send(t, in.request(t, w.owner, "POST", messagesOf(fresh), `{"content":"one"}`, prefer)); got.status != http.StatusAccepted {
+		t.Errorf("async send without NATS = %d %s, want 202: it needs no feed", got.status, got.body)
+	}
+}

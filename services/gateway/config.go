@@ -1,0 +1,131 @@
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	"signalbox.dev/pkg/conf"
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/subject"
+	"signalbox.dev/pkg/telemetry"
+)
+
+// Config is every setting of the gateway. Load it with conf.Load.
+type Config struct {
+	HTTPAddr string `env:"GATEWAY_HTTP_ADDR" envDefault:":8080" doc:"Address of the public HTTP listener."`
+	OpsAddr  string `env:"GATEWAY_OPS_ADDR" envDefault:"127.0.0.1:9080" doc:"Address of the operators' listener (/health, /ready, /metrics); not for the public."`
+
+	DatabaseURL conf.Secret `env:"DATABASE_URL" doc:"PostgreSQL, as a user that is the role signalbox_gateway or a member of it: postgres://user:password@host:5432/database."`
+	DatabaseMax int32       `env:"GATEWAY_DATABASE_CONNECTIONS" envDefault:"20" doc:"Connections to PostgreSQL at most."`
+
+	NATSURL        string      `env:"NATS_URL" envDefault:"nats://127.0.0.1:4222" doc:"NATS servers, separated by commas."`
+	NATSUser       string      `env:"NATS_USER" envDefault:"gateway" doc:"User at NATS, where the server checks permissions."`
+	NATSPassword   conf.Secret `env:"NATS_PASSWORD" doc:"Password at NATS; no login when empty."`
+	NATSPartitions int         `env:"NATS_PARTITIONS" envDefault:"4" doc:"Partitions of the run log; the same for all services."`
+
+	AgentRunnerURL  string `env:"AGENT_RUNNER_URL" envDefault:"http://127.0.0.1:8081" doc:"Where agent-runner serves Connect."`
+	ToolExecutorURL string `env:"TOOL_EXECUTOR_URL" envDefault:"http://127.0.0.1:8082" doc:"Where tool-executor serves Connect."`
+	DocumentSyncURL string `env:"DOCUMENT_SYNC_URL" envDefault:"http://127.0.0.1:8083" doc:"Where document-sync serves Connect."`
+
+	ServiceKey conf.Secret `env:"GATEWAY_SERVICE_KEY" doc:"The gateway's private key, which the other services trust the public part of; make one with signalbox keygen."`
+
+	JWT       JWTConfig
+	DevSecret conf.Secret `env:"GATEWAY_DEV_SECRET" doc:"Turns the development issuer on: tokens that are signed with this secret (32 bytes or more) are accepted. Not for production."`
+
+	MemberPerMinute    int `env:"GATEWAY_MEMBER_REQUESTS_PER_MINUTE" envDefault:"1200" doc:"Requests that one person may make per minute."`
+	MemberBurst        int `env:"GATEWAY_MEMBER_REQUESTS_BURST" envDefault:"400" doc:"Requests that one person may make at once."`
+	WorkspacePerMinute int `env:"GATEWAY_WORKSPACE_REQUESTS_PER_MINUTE" envDefault:"12000" doc:"Requests that one workspace may make per minute."`
+	WorkspaceBurst     int `env:"GATEWAY_WORKSPACE_REQUESTS_BURST" envDefault:"4000" doc:"Requests that one workspace may make at once."`
+	MemberStreams      int `env:"GATEWAY_MEMBER_STREAMS" envDefault:"100" doc:"Streams that one person may have open on one gateway."`
+	WorkspaceStreams   int `env:"GATEWAY_WORKSPACE_STREAMS" envDefault:"5000" doc:"Streams that one workspace may have open on one gateway."`
+
+	CORSOrigins []string `env:"GATEWAY_CORS_ORIGINS" doc:"Origins, separated by commas, whose pages may call the API from a browser; * for all."`
+
+	DrainWindow time.Duration `env:"GATEWAY_DRAIN_WINDOW" envDefault:"5s" doc:"On shutdown, open streams are cut spread over this time."`
+	DrainLimit  time.Duration `env:"GATEWAY_DRAIN_LIMIT" envDefault:"25s" doc:"On shutdown, requests may take this long to finish."`
+
+	Telemetry telemetry.Config
+
+	// Feed overrides the feed's times; the zero value is right outside of tests.
+	Feed FeedConfig
+}
+
+// JWTConfig says whose access tokens are accepted.
+type JWTConfig struct {
+	Secret   conf.Secret `env:"GATEWAY_JWT_SECRET" doc:"Secret of HS256 access tokens, such as a Supabase project's (32 bytes or more)."`
+	JWKSURL  string      `env:"GATEWAY_JWKS_URL" doc:"URL of a JSON Web Key Set with the keys of ES256 and RS256 access tokens."`
+	Issuer   string      `env:"GATEWAY_JWT_ISSUER" doc:"Issuer (iss) of access tokens, such as https://<project>.supabase.co/auth/v1."`
+	Audience string      `env:"GATEWAY_JWT_AUDIENCE" envDefault:"authenticated" doc:"Audience (aud) of access tokens."`
+}
+
+// FeedConfig are times that tests shorten; zero stands for the default.
+type FeedConfig struct {
+	Linger, Heartbeat, Silence, Pace, Idle, Pulse, MaxBehind, Recheck time.Duration
+	RingFrames                                                        int
+	BehindBytes                                                       uint64
+}
+
+// Validate implements conf.Validator.
+func (c Config) Validate() error {
+	var problems []error
+	complain := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
+	for name, u := range map[string]string{"AGENT_RUNNER_URL": c.AgentRunnerURL, "TOOL_EXECUTOR_URL": c.ToolExecutorURL, "DOCUMENT_SYNC_URL": c.DocumentSyncURL} {
+		if p, err := url.Parse(u); err != nil || p.Host == "" || p.Scheme != "http" && p.Scheme != "https" {
+			complain("%s is %q: want a URL such as http://host:8081", name, u)
+		}
+	}
+	if c.NATSPartitions < 1 || c.NATSPartitions > subject.MaxPartitions {
+		complain("NATS_PARTITIONS is %d: want 1 to %d", c.NATSPartitions, subject.MaxPartitions)
+	}
+	if c.JWT.Secret == "" && c.JWT.JWKSURL == "" && c.DevSecret == "" {
+		complain("nobody could sign in: set GATEWAY_JWT_SECRET or GATEWAY_JWKS_URL or, for development, GATEWAY_DEV_SECRET")
+	}
+	if (c.JWT.Secret != "" || c.JWT.JWKSURL != "") && c.JWT.Issuer == "" {
+		complain("GATEWAY_JWT_ISSUER is not set: whose tokens are to be accepted?")
+	}
+	for name, s := range map[string]conf.Secret{"GATEWAY_JWT_SECRET": c.JWT.Secret, "GATEWAY_DEV_SECRET": c.DevSecret} {
+		if s != "" && len(s) < 32 {
+			complain("%s is shorter than 32 bytes", name)
+		}
+	}
+	for name, n := range map[string]int{
+		"GATEWAY_MEMBER_REQUESTS_PER_MINUTE": c.MemberPerMinute, "GATEWAY_MEMBER_REQUESTS_BURST": c.MemberBurst,
+		"GATEWAY_WORKSPACE_REQUESTS_PER_MINUTE": c.WorkspacePerMinute, "GATEWAY_WORKSPACE_REQUESTS_BURST": c.WorkspaceBurst,
+		"GATEWAY_MEMBER_STREAMS": c.MemberStreams, "GATEWAY_WORKSPACE_STREAMS": c.WorkspaceStreams,
+	} {
+		if n < 1 {
+			complain("%s is %d: want 1 or more", name, n)
+		}
+	}
+	for _, o := range c.CORSOrigins {
+		if o = strings.TrimSpace(o); o != "*" && !strings.HasPrefix(o, "http://") && !strings.HasPrefix(o, "https://") {
+			complain("GATEWAY_CORS_ORIGINS has %q: want origins such as http://localhost:5173", o)
+		}
+	}
+	if c.DrainWindow <= 0 || c.DrainLimit <= c.DrainWindow {
+		complain("GATEWAY_DRAIN_LIMIT (%s) must be longer than GATEWAY_DRAIN_WINDOW (%s), and both more than 0", c.DrainLimit, c.DrainWindow)
+	}
+	return errors.Join(problems...)
+}
+
+// verifiers returns who checks access tokens.
+func (c Config) verifiers() (all []*identity.TokenVerifier, err error) {
+	if c.JWT.Secret != "" || c.JWT.JWKSURL != "" {
+		v, err := identity.NewTokenVerifier(identity.TokenConfig{Secret: c.JWT.Secret, JWKSURL: c.JWT.JWKSURL, Issuer: c.JWT.Issuer, Audience: c.JWT.Audience})
+		if err != nil {
+			return nil, fmt.Errorf("access tokens: %w", err)
+		}
+		all = append(all, v)
+	}
+	if c.DevSecret != "" {
+		v, err := identity.NewTokenVerifier(identity.TokenConfig{Secret: c.DevSecret, Issuer: identity.DevIssuer, Audience: identity.DevAudience})
+		if err != nil {
+			return nil, fmt.Errorf("development tokens: %w", err)
+		}
+		all = append(all, v)
+	}
+	return all, nil
+}

@@ -1,0 +1,559 @@
+package gateway_test
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"signalbox.dev/pkg/bus"
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/subject"
+	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
+	"signalbox.dev/proto/signalbox/agent/v1/agentv1connect"
+	documentv1 "signalbox.dev/proto/signalbox/document/v1"
+	"signalbox.dev/proto/signalbox/document/v1/documentv1connect"
+	runv1 "signalbox.dev/proto/signalbox/run/v1"
+	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
+)
+
+const partitions = 4
+
+// fakeRunner is a small agent-runner: it keeps sessions and runs in memory and
+// publishes what a test tells its runs to say.
+type fakeRunner struct {
+	agentv1connect.UnimplementedConversationServiceHandler
+	agentv1connect.UnimplementedRunServiceHandler
+	bus *bus.Bus
+
+	mu       sync.Mutex // guards what follows
+	sessions map[string]*fakeSession
+	runs     map[string]*fakeRun
+	keys     map[string]string // idempotency key → run or session
+	last     time.Time
+	script   func(*fakeRun) // what a new run does, on a goroutine of its own
+	scripts  sync.WaitGroup
+	before   func() // runs before Submit answers
+}
+
+type fakeSession struct {
+	*agentv1.Session
+	messages []*agentv1.Message
+	runs     []*fakeRun
+}
+
+// fakeRun is a run. Its say methods publish; commit makes what was said truth.
+type fakeRun struct {
+	r       *fakeRunner
+	session *fakeSession
+	*agentv1.Run
+	message *agentv1.Message
+	epoch   int64
+	next    int64
+	prefix  string // of message ids, so that a test can publish twice
+}
+
+func newFakeRunner(b *bus.Bus) *fakeRunner {
+	return &fakeRunner{bus: b, sessions: map[string]*fakeSession{}, runs: map[string]*fakeRun{}, keys: map[string]string{}}
+}
+
+// now never gives the same microsecond twice, as the sessions' created_at must be.
+func (r *fakeRunner) now() *timestamppb.Timestamp {
+	t := time.Now().Truncate(time.Microsecond)
+	if !t.After(r.last) {
+		t = r.last.Add(time.Microsecond)
+	}
+	r.last = t
+	return timestamppb.New(t)
+}
+
+// may is what the real service does first: who is it, and may they?
+func may(ctx context.Context, least identity.Role) (identity.Actor, error) {
+	return identity.Require(ctx, least)
+}
+
+func (r *fakeRunner) session(ctx context.Context, session string, least identity.Role) (*fakeSession, error) {
+	a, err := may(ctx, least)
+	if err != nil {
+		return nil, err
+	}
+	s := r.sessions[session]
+	if s == nil || s.GetWorkspaceId() != a.Workspace.String() {
+		return nil, fault.New(fault.NotFound, "no such session")
+	}
+	return s, nil
+}
+
+func (r *fakeRunner) CreateSession(ctx context.Context, req *agentv1.CreateSessionRequest) (*agentv1.CreateSessionResponse, error) {
+	a, err := may(ctx, identity.Editor)
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	key := a.Workspace.String() + req.GetIdempotencyKey()
+	if old := r.keys[key]; old != "" && req.GetIdempotencyKey() != "" {
+		return &agentv1.CreateSessionResponse{Session: proto.CloneOf(r.sessions[old].Session)}, nil
+	}
+	s := &agentv1.Session{
+		Id: uuid.NewString(), WorkspaceId: a.Workspace.String(), CreatedBy: a.Member.String(), Title: req.GetTitle(),
+		Model: cmp.Or(req.GetModel(), "claude-sonnet-4-5-20250514"), Provider: cmp.Or(req.GetProvider(), "anthropic"),
+		SystemPrompt: req.GetSystemPrompt(), Preset: cmp.Or(req.GetPreset(), "workspace"), Tools: req.GetTools(), MaxSteps: req.GetMaxSteps(),
+		CreatedAt: r.now(),
+	}
+	s.UpdatedAt = s.CreatedAt
+	r.sessions[s.Id] = &fakeSession{Session: s}
+	r.keys[key] = s.Id
+	return &agentv1.CreateSessionResponse{Session: proto.CloneOf(s)}, nil
+}
+
+func (r *fakeRunner) ListSessions(ctx context.Context, req *agentv1.ListSessionsRequest) (*agentv1.ListSessionsResponse, error) {
+	a, err := may(ctx, identity.Viewer)
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var found []*agentv1.Session
+	for _, s := range r.sessions {
+		if s.GetWorkspaceId() == a.Workspace.String() && s.GetArchived() == req.GetArchived() && strings.Contains(s.GetTitle(), req.GetQuery()) &&
+			(req.GetBefore() == nil || s.GetCreatedAt().AsTime().Before(req.GetBefore().AsTime())) {
+			found = append(found, proto.CloneOf(s.Session))
+		}
+	}
+	slices.SortFunc(found, func(a, b *agentv1.Session) int { return b.GetCreatedAt().AsTime().Compare(a.GetCreatedAt().AsTime()) })
+	limit := int(cmp.Or(req.GetLimit(), 20))
+	res := &agentv1.ListSessionsResponse{Sessions: found[:min(limit, len(found))], More: len(found) > limit}
+	return res, nil
+}
+
+func (r *fakeRunner) GetSession(ctx context.Context, req *agentv1.GetSessionRequest) (*agentv1.GetSessionResponse, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s, err := r.session(ctx, req.GetId(), identity.Viewer)
+	if err != nil {
+		return nil, err
+	}
+	res := &agentv1.GetSessionResponse{Session: proto.CloneOf(s.Session)}
+	if !req.GetWithoutMessages() {
+		for _, m := range s.messages {
+			res.Messages = append(res.Messages, proto.CloneOf(m))
+		}
+	}
+	for _, run := range s.runs {
+		if run.LastEvent != nil {
+			res.LastEvent = &agentv1.EventPosition{RunOrdinal: run.GetOrdinal(), Number: run.GetLastEvent()}
+		}
+		if res.ActiveRun == nil && run.GetState() <= agentv1.RunState_RUN_STATE_WAITING {
+			res.ActiveRun = proto.CloneOf(run.Run)
+		}
+	}
+	return res, nil
+}
+
+func (r *fakeRunner) UpdateSession(ctx context.Context, req *agentv1.UpdateSessionRequest) (*agentv1.UpdateSessionResponse, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s, err := r.session(ctx, req.GetId(), identity.Editor)
+	if err != nil {
+		return nil, err
+	}
+	if req.Title != nil {
+		s.Title = req.GetTitle()
+	}
+	if req.Archived != nil {
+		s.Archived = req.GetArchived()
+	}
+	if req.Model != nil {
+		s.Model = req.GetModel()
+	}
+	if req.Tools != nil {
+		s.Tools = req.Tools
+	}
+	return &agentv1.UpdateSessionResponse{Session: proto.CloneOf(s.Session)}, nil
+}
+
+func (r *fakeRunner) DeleteSession(ctx context.Context, req *agentv1.DeleteSessionRequest) (*agentv1.DeleteSessionResponse, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s, err := r.session(ctx, req.GetId(), identity.Editor)
+	if err != nil {
+		return nil, err
+	}
+	for _, run := range s.runs {
+		delete(r.runs, run.GetId())
+	}
+	delete(r.sessions, req.GetId())
+	return &agentv1.DeleteSessionResponse{}, nil
+}
+
+func (r *fakeRunner) Submit(ctx context.Context, req *agentv1.SubmitRequest) (*agentv1.SubmitResponse, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s, err := r.session(ctx, req.GetSessionId(), identity.Editor)
+	if err != nil {
+		return nil, err
+	}
+	if old := r.runs[r.keys[s.GetId()+req.GetIdempotencyKey()]]; old != nil && req.GetIdempotencyKey() != "" {
+		return &agentv1.SubmitResponse{Run: proto.CloneOf(old.Run), MessageId: old.message.GetId()}, nil
+	}
+	var active *fakeRun
+	for _, run := range s.runs {
+		if run.GetState() <= agentv1.RunState_RUN_STATE_WAITING {
+			active = run
+		}
+	}
+	m := &agentv1.Message{Id: uuid.NewString(), SessionId: s.GetId(), Role: "user", ContentJson: req.GetContentJson(), CreatedAt: r.now()}
+	s.messages = append(s.messages, m)
+	if active != nil && req.GetMode() == agentv1.SubmitMode_SUBMIT_MODE_REJECT {
+		return nil, fault.Coded(fault.Conflict, "RUN_ACTIVE", "a run of this session is active")
+	}
+	if active != nil && req.GetMode() == agentv1.SubmitMode_SUBMIT_MODE_STEER {
+		return &agentv1.SubmitResponse{Run: proto.CloneOf(active.Run), MessageId: m.GetId(), Created: true}, nil
+	}
+	run := &fakeRun{r: r, session: s, message: m, epoch: 1, Run: &agentv1.Run{
+		Id: uuid.NewString(), SessionId: s.GetId(), Ordinal: int64(len(s.runs) + 1), State: agentv1.RunState_RUN_STATE_QUEUED, UserMessageId: m.GetId(),
+		Provider: "anthropic", Model: "simulated", CreatedAt: r.now(), CollectToolStats: req.GetCollectToolStats(), Usage: &agentv1.Usage{},
+	}}
+	s.runs = append(s.runs, run)
+	r.runs[run.GetId()] = run
+	r.keys[s.GetId()+req.GetIdempotencyKey()] = run.GetId()
+	if r.script != nil {
+		script := r.script
+		r.scripts.Go(func() { script(run) })
+	}
+	res := &agentv1.SubmitResponse{Run: proto.CloneOf(run.Run), MessageId: m.GetId(), Created: true}
+	if r.before != nil {
+		r.mu.Unlock()
+		r.before()
+		r.mu.Lock()
+	}
+	return res, nil
+}
+
+func (r *fakeRunner) Cancel(ctx context.Context, req *agentv1.CancelRequest) (*agentv1.CancelResponse, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s, err := r.session(ctx, req.GetSessionId(), identity.Editor)
+	if err != nil {
+		return nil, err
+	}
+	res := &agentv1.CancelResponse{}
+	for _, run := range s.runs {
+		if run.GetState() <= agentv1.RunState_RUN_STATE_WAITING && (req.GetRunId() == "" || req.GetRunId() == run.GetId()) {
+			res.RunIds = append(res.RunIds, run.GetId())
+		}
+	}
+	return res, nil
+}
+
+func (r *fakeRunner) GetRun(ctx context.Context, req *agentv1.GetRunRequest) (*agentv1.GetRunResponse, error) {
+	a, err := may(ctx, identity.Viewer)
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	run := r.runs[req.GetId()]
+	if run == nil || run.session.GetWorkspaceId() != a.Workspace.String() {
+		return nil, fault.New(fault.NotFound, "no such run")
+	}
+	res := &agentv1.GetRunResponse{Run: proto.CloneOf(run.Run)}
+	if run.CollectToolStats {
+		res.ToolCalls = []*agentv1.ToolCall{{ToolCallId: "c1", ToolName: "doc_read", ArgsJson: `{"id":"x"}`, Phase: "done", Outcome: &toolv1.Outcome{
+			State: toolv1.OutcomeState_OUTCOME_STATE_OK, ResultJson: `{"id":"x"}`, DurationMs: 12, Summary: "x",
+		}}}
+	}
+	res.Steps = []*agentv1.Step{{FinishReason: "stop", Usage: run.GetUsage()}}
+	return res, nil
+}
+
+// latest returns a session's newest run, waiting for it to be submitted.
+func (r *fakeRunner) latest(t testing.TB, session string, ordinal int) *fakeRun {
+	t.Helper()
+	var run *fakeRun
+	eventually(t, "the run is submitted", func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		s := r.sessions[session]
+		if s == nil || len(s.runs) < ordinal {
+			return false
+		}
+		run = s.runs[ordinal-1]
+		return true
+	})
+	return run
+}
+
+func (f *fakeRun) subject() string {
+	ws, s := id.Must[id.Workspace](f.session.GetWorkspaceId()), id.Must[id.Session](f.session.GetId())
+	return subject.Events(subject.Partition(s, partitions), ws, s)
+}
+
+// publish writes one event as it is.
+func (f *fakeRun) publish(t testing.TB, e *runv1.Event) {
+	t.Helper()
+	if _, err := f.r.bus.Publish(t.Context(), f.subject(), f.prefix+uuid.NewString(), e); err != nil {
+		t.Errorf("publish: %v", err)
+	}
+}
+
+// event makes the run's next event.
+func (f *fakeRun) event(e *runv1.Event) *runv1.Event {
+	f.r.mu.Lock()
+	defer f.r.mu.Unlock()
+	e.RunId, e.RunOrdinal, e.Epoch, e.Number = f.GetId(), f.GetOrdinal(), f.epoch, f.next
+	f.next++
+	return e
+}
+
+func (f *fakeRun) begin(t testing.TB) {
+	t.Helper()
+	f.set(func() { f.State = agentv1.RunState_RUN_STATE_RUNNING })
+	f.publish(t, f.event(&runv1.Event{Body: &runv1.Event_UserMessage{UserMessage: &runv1.UserMessage{MessageId: f.message.GetId(), CreatedBy: "u", ContentJson: f.message.GetContentJson()}}}))
+	f.publish(t, f.event(&runv1.Event{Body: &runv1.Event_RunStart{RunStart: &runv1.RunStart{Provider: "anthropic", Model: "simulated"}}}))
+}
+
+func textDelta(s string) *runv1.Event {
+	return &runv1.Event{Body: &runv1.Event_TextDelta{TextDelta: &runv1.TextDelta{Delta: s}}}
+}
+
+func (f *fakeRun) say(t testing.TB, words ...string) {
+	t.Helper()
+	for _, w := range words {
+		f.publish(t, f.event(textDelta(w)))
+	}
+}
+
+func (f *fakeRun) set(fn func()) {
+	f.r.mu.Lock()
+	defer f.r.mu.Unlock()
+	fn()
+}
+
+// step commits a step: its message is in the history before the event is out.
+func (f *fakeRun) step(t testing.TB, text string) {
+	t.Helper()
+	content, err := json.Marshal([]map[string]string{{"type": "text", "text": text}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := f.event(&runv1.Event{Body: &runv1.Event_StepComplete{StepComplete: &runv1.StepComplete{TokensIn: 10, TokensOut: 5, FinishReason: "stop"}}})
+	f.set(func() {
+		f.session.messages = append(f.session.messages, &agentv1.Message{
+			Id: uuid.NewString(), SessionId: f.session.GetId(), Role: "assistant", ContentJson: string(content), RunId: f.GetId(), CreatedAt: f.r.now(),
+			StepIndex: new(f.GetSteps()), Model: "simulated",
+		})
+		f.LastEvent, f.Steps, f.Text = new(e.GetNumber()), f.GetSteps()+1, text
+		f.Usage = &agentv1.Usage{InputTokens: 10, OutputTokens: 5}
+	})
+	f.publish(t, e)
+}
+
+// commitEnd ends the run in the rows and returns its last event, unpublished.
+func (f *fakeRun) commitEnd(state agentv1.RunState, reason string) *runv1.Event {
+	e := f.event(&runv1.Event{})
+	f.set(func() {
+		f.State, f.FinishReason, f.LastEvent, f.EndedAt = state, reason, new(e.GetNumber()), f.r.now()
+		if state == agentv1.RunState_RUN_STATE_FAILED {
+			f.ErrorMessage, f.ErrorCode = "the model is overloaded", "PROVIDER_OVERLOADED"
+			e.Body = &runv1.Event_Error{Error: &runv1.Error{Message: f.ErrorMessage, Code: f.ErrorCode}}
+			return
+		}
+		e.Body = &runv1.Event_Done{Done: &runv1.Done{Text: f.Text, TotalTokensIn: f.GetUsage().GetInputTokens(), TotalTokensOut: f.GetUsage().GetOutputTokens(), Steps: f.Steps, FinishReason: reason}}
+	})
+	return e
+}
+
+func (f *fakeRun) end(t testing.TB) {
+	t.Helper()
+	f.publish(t, f.commitEnd(agentv1.RunState_RUN_STATE_DONE, "stop"))
+}
+
+// answer is a whole run: one step of the given words.
+func (f *fakeRun) answer(t testing.TB, words ...string) {
+	t.Helper()
+	f.begin(t)
+	f.say(t, words...)
+	f.step(t, strings.Join(words, ""))
+	f.end(t)
+}
+
+// fakeTools is a catalogue of two.
+type fakeTools struct{}
+
+func (fakeTools) ListTools(ctx context.Context, _ *toolv1.ListToolsRequest) (*toolv1.ListToolsResponse, error) {
+	if _, err := may(ctx, identity.Viewer); err != nil {
+		return nil, err
+	}
+	return &toolv1.ListToolsResponse{Tools: []*toolv1.Tool{
+		{Name: "doc_read", Description: "Reads.", InputSchemaJson: `{"type":"object"}`, Available: true, Source: "built-in"},
+		{Name: "calendar_list_events", Description: "Lists.", InputSchemaJson: "", UnavailableReason: "connect Google first", ConnectUrl: "https://x", Source: "built-in", NeedsApproval: true},
+	}}, nil
+}
+
+func (fakeTools) GetOutcomes(context.Context, *toolv1.GetOutcomesRequest) (*toolv1.GetOutcomesResponse, error) {
+	return &toolv1.GetOutcomesResponse{}, nil
+}
+
+// fakeDocuments keeps documents in memory; an operation key works once.
+type fakeDocuments struct {
+	documentv1connect.UnimplementedDocumentServiceHandler
+
+	mu   sync.Mutex // guards what follows
+	docs map[string]*fakeDocument
+	keys map[string]*documentv1.Document
+}
+
+type fakeDocument struct {
+	*documentv1.Document
+	versions []fakeVersion
+}
+
+type fakeVersion struct {
+	*documentv1.Version
+	markdown string
+}
+
+func newFakeDocuments() *fakeDocuments {
+	return &fakeDocuments{docs: map[string]*fakeDocument{}, keys: map[string]*documentv1.Document{}}
+}
+
+// change runs fn on a document, once per key.
+func (f *fakeDocuments) change(ctx context.Context, document, key, operation string, fn func(d *fakeDocument) string) (*documentv1.Document, error) {
+	a, err := may(ctx, identity.Editor)
+	if err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if old := f.keys[key]; old != nil {
+		return old, nil
+	}
+	d := f.docs[document]
+	if operation == "create" {
+		d = &fakeDocument{Document: &documentv1.Document{Id: uuid.NewString(), WorkspaceId: a.Workspace.String(), CreatedBy: a.Member.String(), CreatedAt: timestamppb.Now()}}
+		f.docs[d.Id] = d
+	}
+	if d == nil || d.GetWorkspaceId() != a.Workspace.String() {
+		return nil, fault.New(fault.NotFound, "no such document")
+	}
+	markdown := fn(d)
+	d.Sequence++
+	d.UpdatedAt = timestamppb.Now()
+	d.versions = append(d.versions, fakeVersion{&documentv1.Version{
+		Version: d.Sequence, Operation: operation, Name: d.Name, CreatedAt: d.UpdatedAt, Author: &documentv1.Author{MemberId: a.Member.String()},
+	}, markdown})
+	out := proto.CloneOf(d.Document)
+	if key != "" {
+		f.keys[key] = out
+	}
+	return out, nil
+}
+
+func (d *fakeDocument) markdown() string { return d.versions[len(d.versions)-1].markdown }
+
+func (f *fakeDocuments) Create(ctx context.Context, req *documentv1.CreateRequest) (*documentv1.CreateResponse, error) {
+	d, err := f.change(ctx, "", req.GetOperationKey(), "create", func(d *fakeDocument) string {
+		d.Name = req.GetName()
+		return req.GetMarkdown()
+	})
+	return &documentv1.CreateResponse{Document: d}, err
+}
+
+func (f *fakeDocuments) Rename(ctx context.Context, req *documentv1.RenameRequest) (*documentv1.RenameResponse, error) {
+	d, err := f.change(ctx, req.GetId(), req.GetOperationKey(), "rename", func(d *fakeDocument) string {
+		d.Name = req.GetName()
+		return d.markdown()
+	})
+	return &documentv1.RenameResponse{Document: d}, err
+}
+
+func (f *fakeDocuments) Replace(ctx context.Context, req *documentv1.ReplaceRequest) (*documentv1.ReplaceResponse, error) {
+	d, err := f.change(ctx, req.GetId(), req.GetOperationKey(), "replace", func(*fakeDocument) string { return req.GetMarkdown() })
+	return &documentv1.ReplaceResponse{Document: d}, err
+}
+
+func (f *fakeDocuments) Restore(ctx context.Context, req *documentv1.RestoreRequest) (*documentv1.RestoreResponse, error) {
+	d, err := f.change(ctx, req.GetId(), req.GetOperationKey(), "restore", func(d *fakeDocument) string {
+		return d.versions[req.GetVersion()-1].markdown
+	})
+	return &documentv1.RestoreResponse{Document: d}, err
+}
+
+func (f *fakeDocuments) get(ctx context.Context, document string) (*fakeDocument, error) {
+	a, err := may(ctx, identity.Viewer)
+	if err != nil {
+		return nil, err
+	}
+	d := f.docs[document]
+	if d == nil || d.GetWorkspaceId() != a.Workspace.String() {
+		return nil, fault.New(fault.NotFound, "no such document")
+	}
+	return d, nil
+}
+
+func (f *fakeDocuments) Delete(ctx context.Context, req *documentv1.DeleteRequest) (*documentv1.DeleteResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, err := f.get(ctx, req.GetId()); err != nil {
+		return nil, err
+	}
+	delete(f.docs, req.GetId())
+	return &documentv1.DeleteResponse{}, nil
+}
+
+func (f *fakeDocuments) Read(ctx context.Context, req *documentv1.ReadRequest) (*documentv1.ReadResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	d, err := f.get(ctx, req.GetId())
+	if err != nil {
+		return nil, err
+	}
+	return &documentv1.ReadResponse{Document: proto.CloneOf(d.Document), Markdown: d.markdown()}, nil
+}
+
+func (f *fakeDocuments) List(ctx context.Context, req *documentv1.ListRequest) (*documentv1.ListResponse, error) {
+	a, err := may(ctx, identity.Viewer)
+	if err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var found []*documentv1.Document
+	for _, d := range f.docs {
+		if d.GetWorkspaceId() == a.Workspace.String() && d.GetId() > req.GetPageToken() {
+			found = append(found, proto.CloneOf(d.Document))
+		}
+	}
+	slices.SortFunc(found, func(a, b *documentv1.Document) int { return strings.Compare(a.GetId(), b.GetId()) })
+	res := &documentv1.ListResponse{Documents: found}
+	if n := int(req.GetPageSize()); len(found) > n {
+		res.Documents, res.NextPageToken = found[:n], found[n-1].GetId()
+	}
+	return res, nil
+}
+
+func (f *fakeDocuments) Versions(ctx context.Context, req *documentv1.VersionsRequest) (*documentv1.VersionsResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	d, err := f.get(ctx, req.GetId())
+	if err != nil {
+		return nil, err
+	}
+	res := &documentv1.VersionsResponse{}
+	for _, v := range slices.Backward(d.versions) {
+		res.Versions = append(res.Versions, v.Version)
+	}
+	return res, nil
+}

@@ -1,0 +1,136 @@
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+)
+
+// Content is a user message as it is sent: a string, or text and file parts.
+type Content struct{ json.RawMessage }
+
+// maxParts bounds the parts of one message.
+const maxParts = 100
+
+// Schema implements huma.SchemaProvider.
+func (Content) Schema(huma.Registry) *huma.Schema {
+	text := func(doc string) *huma.Schema { return &huma.Schema{Type: huma.TypeString, Description: doc} }
+	kind := func(name string) *huma.Schema { return &huma.Schema{Type: huma.TypeString, Enum: []any{name}} }
+	return &huma.Schema{
+		Description: "A string, or an array of text and file parts. Images are file parts.",
+		Examples:    []any{"What's on my calendar?"},
+		OneOf: []*huma.Schema{
+			text(""),
+			{Type: huma.TypeArray, Items: &huma.Schema{OneOf: []*huma.Schema{
+				{
+					Type: huma.TypeObject, Required: []string{"type", "text"},
+					Properties: map[string]*huma.Schema{"type": kind("text"), "text": text("")},
+				},
+				{
+					Type: huma.TypeObject, Required: []string{"type", "mediaType", "data"},
+					Properties: map[string]*huma.Schema{
+						"type": kind("file"), "mediaType": text("Such as image/png or application/pdf."),
+						"data": text("An https URL, a data: URL, or base64."), "filename": text(""),
+					},
+				},
+			}}},
+		},
+	}
+}
+
+// check says what is wrong with content, naming the place.
+func (c Content) check() error {
+	raw := c.RawMessage
+	if len(raw) == 0 || string(raw) == "null" {
+		return invalid("content is required: a string, or an array of parts")
+	}
+	var text string
+	if json.Unmarshal(raw, &text) == nil {
+		return checkSaid("content", text)
+	}
+	var parts []json.RawMessage
+	if json.Unmarshal(raw, &parts) != nil {
+		return invalid("content: want a string or an array of parts")
+	}
+	if len(parts) == 0 {
+		return invalid("content: an empty array says nothing")
+	}
+	if len(parts) > maxParts {
+		return invalid("content: more than %d parts", maxParts)
+	}
+	for i, p := range parts {
+		if err := checkPart(fmt.Sprintf("content[%d]", i), p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkSaid(where, text string) error {
+	if strings.TrimSpace(text) == "" {
+		return invalid("%s: the text is empty", where)
+	}
+	return checkText(where, text, limitMessage)
+}
+
+func checkPart(where string, raw json.RawMessage) error {
+	var p map[string]json.RawMessage
+	if json.Unmarshal(raw, &p) != nil || p == nil {
+		return invalid("%s: want an object", where)
+	}
+	kind, _, err := partField(where, p, "type")
+	if err != nil {
+		return err
+	}
+	switch kind {
+	case "text":
+		text, _, err := partField(where, p, "text")
+		if err != nil {
+			return err
+		}
+		return checkSaid(where+".text", text)
+	case "file":
+		return checkFile(where, p)
+	case "image":
+		return invalid("%s: send images as file parts: {\"type\":\"file\",\"mediaType\":\"image/png\",\"data\":…}", where)
+	case "":
+		return invalid("%s.type is required: text or file", where)
+	}
+	return invalid("%s.type: %q is not taken here: use text or file", where, clip(kind))
+}
+
+func checkFile(where string, p map[string]json.RawMessage) error {
+	media, _, err := partField(where, p, "mediaType")
+	if err != nil {
+		return err
+	}
+	if major, minor, ok := strings.Cut(media, "/"); !ok || major == "" || minor == "" || len(media) > 200 {
+		return invalid("%s.mediaType: want a type such as image/png", where)
+	}
+	data, ok, err := partField(where, p, "data")
+	if err != nil {
+		return err
+	}
+	if !ok || data == "" {
+		return invalid("%s.data is required: an https URL, a data: URL, or base64", where)
+	}
+	name, _, err := partField(where, p, "filename")
+	if err != nil {
+		return err
+	}
+	return checkText(where+".filename", name, 255)
+}
+
+// partField returns a part's string field; null is as good as absent.
+func partField(where string, p map[string]json.RawMessage, name string) (value string, ok bool, err error) {
+	raw, ok := p[name]
+	if !ok || string(raw) == "null" {
+		return "", false, nil
+	}
+	if json.Unmarshal(raw, &value) != nil {
+		return "", false, invalid("%s.%s: want a string", where, name)
+	}
+	return value, true, nil
+}

@@ -1,0 +1,271 @@
+package api
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	documentv1 "signalbox.dev/proto/signalbox/document/v1"
+)
+
+const maxMarkdown = 10 << 20
+
+// DocumentPath is the path of one document.
+type DocumentPath struct {
+	ID string `path:"id" format:"uuid" doc:"The document's id."`
+}
+
+type documentOutput struct {
+	Body struct {
+		Document Document `json:"document"`
+	}
+}
+
+func showDocument(d *documentv1.Document, content *string) *documentOutput {
+	out := &documentOutput{}
+	out.Body.Document = viewDocument(d, content)
+	return out
+}
+
+func (a *API) documents() {
+	handle(a, huma.Operation{
+		OperationID: "create-document", Method: http.MethodPost, Path: "/api/documents", DefaultStatus: http.StatusCreated,
+		Tags: []string{"Documents"}, Summary: "Create a document of Markdown", MaxBodyBytes: limitDocument,
+	}, access{role: identity.Editor}, a.createDocument)
+	handle(a, huma.Operation{
+		OperationID: "list-documents", Method: http.MethodGet, Path: "/api/documents",
+		Tags: []string{"Documents"}, Summary: "List documents, last changed first, without content",
+	}, access{role: identity.Viewer}, a.listDocuments)
+	handle(a, huma.Operation{
+		OperationID: "get-document", Method: http.MethodGet, Path: "/api/documents/{id}",
+		Tags: []string{"Documents"}, Summary: "Read a document as Markdown",
+	}, access{role: identity.Viewer}, a.getDocument)
+	handle(a, huma.Operation{
+		OperationID: "update-document", Method: http.MethodPatch, Path: "/api/documents/{id}",
+		Tags: []string{"Documents"}, Summary: "Rename a document, or set its content as a minimal change", MaxBodyBytes: limitDocument,
+	}, access{role: identity.Editor}, a.updateDocument)
+	handle(a, huma.Operation{
+		OperationID: "delete-document", Method: http.MethodDelete, Path: "/api/documents/{id}",
+		Tags: []string{"Documents"}, Summary: "Delete a document and its history",
+	}, access{role: identity.Editor}, a.deleteDocument)
+	handle(a, huma.Operation{
+		OperationID: "list-document-versions", Method: http.MethodGet, Path: "/api/documents/{id}/versions",
+		Tags: []string{"Documents"}, Summary: "A document's history, newest first",
+	}, access{role: identity.Viewer}, a.listVersions)
+	handle(a, huma.Operation{
+		OperationID: "restore-document-version", Method: http.MethodPost, Path: "/api/documents/{id}/versions/{version}/restore",
+		Tags: []string{"Documents"}, Summary: "Make an old version the content of a new one",
+	}, access{role: identity.Editor}, a.restoreVersion)
+}
+
+// CreateDocument is the body of POST /api/documents.
+type CreateDocument struct {
+	Name    string `json:"name" minLength:"1" maxLength:"200"`
+	Content string `json:"content,omitempty" doc:"Markdown."`
+}
+
+func (a *API) createDocument(ctx context.Context, in *struct {
+	Idempotent
+	Body CreateDocument
+},
+) (*documentOutput, error) {
+	key, err := in.key()
+	if err != nil {
+		return nil, err
+	}
+	name, err := checkName("name", in.Body.Name)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkMarkdown(in.Body.Content); err != nil {
+		return nil, err
+	}
+	res, err := a.cfg.Documents.Create(ctx, &documentv1.CreateRequest{
+		Name: name, Markdown: in.Body.Content, OperationKey: operationKey(guestOf(ctx).Actor, "create-document", key),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return showDocument(res.GetDocument(), nil), nil
+}
+
+func checkMarkdown(s string) error {
+	if len(s) > maxMarkdown {
+		return &Error{status: http.StatusRequestEntityTooLarge, Code: "TOO_LARGE", Message: "content: a document holds at most 10 MiB"}
+	}
+	return checkText("content", s, maxMarkdown)
+}
+
+type documentsOutput struct {
+	Body struct {
+		Documents  []Document `json:"documents" nullable:"false"`
+		NextCursor *string    `json:"next_cursor" doc:"Null at the end."`
+	}
+}
+
+func (a *API) listDocuments(ctx context.Context, in *struct {
+	Cursor string `query:"cursor" maxLength:"500" doc:"next_cursor of the page before."`
+	Limit  int32  `query:"limit" minimum:"1" maximum:"100" default:"20"`
+	Query  string `query:"q" maxLength:"200" doc:"Words that the name contains."`
+},
+) (*documentsOutput, error) {
+	if err := checkText("q", in.Query, 200); err != nil {
+		return nil, err
+	}
+	res, err := a.cfg.Documents.List(ctx, &documentv1.ListRequest{PageToken: in.Cursor, PageSize: in.Limit, Query: in.Query})
+	if err != nil {
+		return nil, err
+	}
+	out := &documentsOutput{}
+	out.Body.Documents = make([]Document, len(res.GetDocuments()))
+	for i, d := range res.GetDocuments() {
+		out.Body.Documents[i] = viewDocument(d, nil)
+	}
+	out.Body.NextCursor = orNull(res.GetNextPageToken())
+	return out, nil
+}
+
+func (a *API) getDocument(ctx context.Context, in *DocumentPath) (*documentOutput, error) {
+	document, err := parseID[id.Document]("id", in.ID)
+	if err != nil {
+		return nil, err
+	}
+	res, err := a.cfg.Documents.Read(ctx, &documentv1.ReadRequest{Id: document.String()})
+	if err != nil {
+		return nil, err
+	}
+	return showDocument(res.GetDocument(), new(res.GetMarkdown())), nil
+}
+
+// UpdateDocument is the body of PATCH /api/documents/{id}. What is absent stays.
+type UpdateDocument struct {
+	Name    *string `json:"name,omitempty" nullable:"true" minLength:"1" maxLength:"200"`
+	Content *string `json:"content,omitempty" nullable:"true" doc:"Markdown."`
+}
+
+func (a *API) updateDocument(ctx context.Context, in *struct {
+	DocumentPath
+	Idempotent
+	Body UpdateDocument
+},
+) (*documentOutput, error) {
+	document, err := parseID[id.Document]("id", in.ID)
+	if err != nil {
+		return nil, err
+	}
+	key, err := in.key()
+	if err != nil {
+		return nil, err
+	}
+	b, actor := in.Body, guestOf(ctx).Actor
+	if b.Name == nil && b.Content == nil {
+		return nil, invalid("name or content is required")
+	}
+	if b.Content != nil {
+		if err := checkMarkdown(*b.Content); err != nil {
+			return nil, err
+		}
+	}
+	var d *documentv1.Document
+	if b.Name != nil {
+		name, err := checkName("name", *b.Name)
+		if err != nil {
+			return nil, err
+		}
+		res, err := a.cfg.Documents.Rename(ctx, &documentv1.RenameRequest{
+			Id: document.String(), Name: name, OperationKey: operationKey(actor, "rename-document "+in.ID, key),
+		})
+		if err != nil {
+			return nil, err
+		}
+		d = res.GetDocument()
+	}
+	if b.Content != nil {
+		res, err := a.cfg.Documents.Replace(ctx, &documentv1.ReplaceRequest{
+			Id: document.String(), Markdown: *b.Content, OperationKey: operationKey(actor, "replace-document "+in.ID, key),
+		})
+		if err != nil {
+			return nil, err
+		}
+		d = res.GetDocument()
+	}
+	return showDocument(d, nil), nil
+}
+
+func (a *API) deleteDocument(ctx context.Context, in *struct {
+	DocumentPath
+	Idempotent
+},
+) (*done, error) {
+	document, err := parseID[id.Document]("id", in.ID)
+	if err != nil {
+		return nil, err
+	}
+	key, err := in.key()
+	if err != nil {
+		return nil, err
+	}
+	_, err = a.cfg.Documents.Delete(ctx, &documentv1.DeleteRequest{
+		Id: document.String(), OperationKey: operationKey(guestOf(ctx).Actor, "delete-document "+in.ID, key),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return succeeded(), nil
+}
+
+type versionsOutput struct {
+	Body struct {
+		Versions   []DocumentVersion `json:"versions" nullable:"false"`
+		NextCursor *string           `json:"next_cursor" doc:"Null at the end."`
+	}
+}
+
+func (a *API) listVersions(ctx context.Context, in *struct {
+	DocumentPath
+	Cursor string `query:"cursor" maxLength:"500" doc:"next_cursor of the page before."`
+	Limit  int32  `query:"limit" minimum:"1" maximum:"100" default:"20"`
+},
+) (*versionsOutput, error) {
+	document, err := parseID[id.Document]("id", in.ID)
+	if err != nil {
+		return nil, err
+	}
+	res, err := a.cfg.Documents.Versions(ctx, &documentv1.VersionsRequest{Id: document.String(), PageToken: in.Cursor, PageSize: in.Limit})
+	if err != nil {
+		return nil, err
+	}
+	out := &versionsOutput{}
+	out.Body.Versions = make([]DocumentVersion, len(res.GetVersions()))
+	for i, v := range res.GetVersions() {
+		out.Body.Versions[i] = viewVersion(v)
+	}
+	out.Body.NextCursor = orNull(res.GetNextPageToken())
+	return out, nil
+}
+
+func (a *API) restoreVersion(ctx context.Context, in *struct {
+	DocumentPath
+	Idempotent
+	Version int64 `path:"version" minimum:"1"`
+},
+) (*documentOutput, error) {
+	document, err := parseID[id.Document]("id", in.ID)
+	if err != nil {
+		return nil, err
+	}
+	key, err := in.key()
+	if err != nil {
+		return nil, err
+	}
+	res, err := a.cfg.Documents.Restore(ctx, &documentv1.RestoreRequest{
+		Id: document.String(), Version: in.Version, OperationKey: operationKey(guestOf(ctx).Actor, "restore-document "+in.ID, key),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return showDocument(res.GetDocument(), nil), nil
+}

@@ -1,0 +1,144 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"signalbox.dev/pkg/fault"
+)
+
+// Error is how every error looks on the wire.
+type Error struct {
+	Message string `json:"error" doc:"What was wrong and what to do, for people." example:"title: want a string, got number"`
+	Code    string `json:"code,omitempty" doc:"For programs; absent where the status says enough." example:"RATE_LIMITED"`
+
+	status int
+	header http.Header
+}
+
+// Error implements error.
+func (e *Error) Error() string { return e.Message }
+
+// GetStatus implements huma.StatusError.
+func (e *Error) GetStatus() int { return e.status }
+
+// GetHeaders implements huma.HeadersError.
+func (e *Error) GetHeaders() http.Header { return e.header }
+
+func (e *Error) write(w http.ResponseWriter) {
+	for k, v := range e.header {
+		w.Header()[k] = v
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(e.status)
+	_ = json.NewEncoder(w).Encode(e) // the client went away: nobody to tell
+}
+
+// WriteError answers with err in the public form.
+func WriteError(w http.ResponseWriter, err error) { publicError(err).write(w) }
+
+// failure gives err its public form and logs what must not be shown.
+func (a *API) failure(ctx context.Context, operation string, err error) *Error {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e
+	}
+	switch fault.KindOf(err) {
+	case fault.Internal:
+		a.cfg.Log.ErrorContext(ctx, "request failed", "operation", operation, "error", err)
+	case fault.Unavailable, fault.Deadline:
+		a.cfg.Log.WarnContext(ctx, "request refused for now", "operation", operation, "error", err)
+	}
+	return publicError(err)
+}
+
+func publicError(err error) *Error {
+	f := fault.From(err)
+	e := &Error{status: f.Kind.HTTPStatus(), Message: f.Message, Code: f.Code}
+	switch f.Kind {
+	case fault.Internal:
+		e.Message, e.Code = "internal error", ""
+	case fault.Unauthenticated:
+		e.header = http.Header{"Www-Authenticate": {"Bearer"}}
+	case fault.Limited, fault.Unavailable:
+		wait := max(f.RetryAfter, time.Second)
+		e.header = http.Header{"Retry-After": {strconv.Itoa(int(math.Ceil(wait.Seconds())))}}
+	}
+	return e
+}
+
+func invalid(format string, args ...any) error { return fault.New(fault.Invalid, format, args...) }
+
+// decodeJSON reads a body and says in one sentence what is wrong with it. Unknown
+// fields are ignored; null is as good as absent.
+func decodeJSON(data []byte, v any) error {
+	err := json.Unmarshal(data, v)
+	if err == nil {
+		return nil
+	}
+	if e, ok := errors.AsType[*json.SyntaxError](err); ok {
+		return fmt.Errorf("the body is not valid JSON: %w (at byte %d)", e, e.Offset)
+	}
+	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		if e.Field == "" {
+			return fmt.Errorf("the body must be a JSON object, not %s", e.Value)
+		}
+		return fmt.Errorf("%s: want %s, got %s", e.Field, describeType(e.Type), e.Value)
+	}
+	return errors.New("the body is not valid JSON")
+}
+
+func describeType(t reflect.Type) string {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch t.Kind() {
+	case reflect.String:
+		return "a string"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Int, reflect.Int32, reflect.Int64:
+		return "a whole number"
+	case reflect.Slice:
+		return "an array"
+	case reflect.Struct, reflect.Map:
+		return "an object"
+	}
+	return "another type"
+}
+
+// transformError turns huma's own errors, about parameters and bodies, into ours.
+func transformError(ctx huma.Context, status string, v any) (any, error) {
+	m, ok := v.(*huma.ErrorModel)
+	if !ok {
+		return v, nil
+	}
+	if status == "413" {
+		return &Error{Message: fmt.Sprintf("the body is too large: at most %d bytes are taken here", ctx.Operation().MaxBodyBytes-1), Code: "TOO_LARGE"}, nil
+	}
+	if strings.HasPrefix(status, "5") {
+		return &Error{Message: "internal error"}, nil
+	}
+	var all []string
+	for _, d := range m.Errors {
+		_, field, ok := strings.Cut(d.Location, ".")
+		if !ok || field == "" {
+			all = append(all, d.Message)
+			continue
+		}
+		all = append(all, field+": "+d.Message)
+	}
+	if len(all) == 0 {
+		all = append(all, m.Detail)
+	}
+	return &Error{Message: strings.Join(all, "; ")}, nil
+}

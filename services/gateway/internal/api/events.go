@@ -1,0 +1,123 @@
+package api
+
+import "encoding/json"
+
+// The types of this file describe the events of a stream for the OpenAPI
+// document. Package dialect writes them; a test holds the two together.
+
+// SnapshotEvent tells what a session holds when its events cannot be gone through.
+type SnapshotEvent struct {
+	Type string `json:"type" enum:"snapshot"`
+	SessionDetails
+}
+
+// TextDeltaEvent is a piece of the answer's text.
+type TextDeltaEvent struct {
+	Type  string `json:"type" enum:"text-delta"`
+	Delta string `json:"delta"`
+}
+
+// ReasoningDeltaEvent is a piece of the model's reasoning.
+type ReasoningDeltaEvent struct {
+	Type  string `json:"type" enum:"reasoning-delta"`
+	Delta string `json:"delta"`
+}
+
+// ToolCallStartEvent tells that the model begins to write a tool call.
+type ToolCallStartEvent struct {
+	Type       string `json:"type" enum:"tool-call-start"`
+	ToolCallID string `json:"toolCallId"`
+	ToolName   string `json:"toolName"`
+}
+
+// ToolCallDeltaEvent is a piece of a tool call's arguments, as JSON text.
+type ToolCallDeltaEvent struct {
+	Type       string `json:"type" enum:"tool-call-delta"`
+	ToolCallID string `json:"toolCallId"`
+	ToolName   string `json:"toolName"`
+	Delta      string `json:"delta"`
+}
+
+// ToolCallCompleteEvent is a tool call whose arguments are whole.
+type ToolCallCompleteEvent struct {
+	Type       string         `json:"type" enum:"tool-call-complete"`
+	ToolCallID string         `json:"toolCallId"`
+	ToolName   string         `json:"toolName"`
+	Args       map[string]any `json:"args"`
+}
+
+// ToolApprovalRequestEvent is a tool call that waits for a person.
+type ToolApprovalRequestEvent struct {
+	Type       string         `json:"type" enum:"tool-approval-request"`
+	ToolCallID string         `json:"toolCallId"`
+	ToolName   string         `json:"toolName"`
+	Args       map[string]any `json:"args"`
+}
+
+// ToolResultEvent is the outcome of a tool call.
+type ToolResultEvent struct {
+	Type       string `json:"type" enum:"tool-result"`
+	ToolCallID string `json:"toolCallId"`
+	ToolName   string `json:"toolName"`
+	Result     string `json:"result" doc:"The result envelope, as JSON text."`
+	IsError    bool   `json:"isError"`
+}
+
+// SourceEvent is something the answer rests on.
+type SourceEvent struct {
+	Type  string `json:"type" enum:"source"`
+	URL   string `json:"url"`
+	Title string `json:"title"`
+}
+
+// StepCompleteEvent tells that a step is committed.
+type StepCompleteEvent struct {
+	Type         string `json:"type" enum:"step-complete"`
+	StepIndex    int32  `json:"stepIndex"`
+	TokensIn     int64  `json:"tokensIn"`
+	TokensOut    int64  `json:"tokensOut"`
+	FinishReason string `json:"finishReason"`
+}
+
+// StepRetryEvent tells that what the step has streamed so far is void.
+type StepRetryEvent struct {
+	Type      string `json:"type" enum:"step-retry"`
+	StepIndex int32  `json:"stepIndex"`
+	Reason    string `json:"reason"`
+}
+
+// UserMessageEvent is a message that somebody else sent.
+type UserMessageEvent struct {
+	Type      string          `json:"type" enum:"user-message"`
+	MessageID string          `json:"messageId"`
+	Content   json.RawMessage `json:"content"`
+	CreatedBy string          `json:"createdBy"`
+	RunID     string          `json:"runId"`
+}
+
+// RunStartEvent tells that a run was begun with.
+type RunStartEvent struct {
+	Type     string `json:"type" enum:"run-start"`
+	RunID    string `json:"runId"`
+	Model    string `json:"model"`
+	Provider string `json:"provider"`
+}
+
+// DoneEvent is a run's end.
+type DoneEvent struct {
+	Type           string `json:"type" enum:"done"`
+	Text           string `json:"text"`
+	TotalTokensIn  int64  `json:"totalTokensIn"`
+	TotalTokensOut int64  `json:"totalTokensOut"`
+	Steps          int32  `json:"steps"`
+	FinishReason   string `json:"finishReason" example:"stop"`
+	RunID          string `json:"runId"`
+}
+
+// ErrorEvent is a run's end in failure.
+type ErrorEvent struct {
+	Type  string `json:"type" enum:"error"`
+	Error string `json:"error"`
+	Code  string `json:"code,omitempty"`
+	RunID string `json:"runId"`
+}

@@ -1,0 +1,117 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+
+	"signalbox.dev/services/gateway/internal/door"
+)
+
+type (
+	guestKey  struct{}
+	personKey struct{}
+	tokenKey  struct{}
+)
+
+// HideToken takes a token out of the URL before anything can log or trace it, and
+// keeps it in the context for the operations that accept it there.
+func HideToken(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.RawQuery == "" {
+			next.ServeHTTP(w, r)
+			return
+		}
+		q := r.URL.Query()
+		if !q.Has("token") {
+			next.ServeHTTP(w, r)
+			return
+		}
+		token := q.Get("token")
+		q.Del("token")
+		r = r.WithContext(context.WithValue(r.Context(), tokenKey{}, token))
+		u := *r.URL
+		u.RawQuery = q.Encode()
+		r.URL, r.RequestURI = &u, u.RequestURI()
+		next.ServeHTTP(w, r)
+	})
+}
+
+// guard finds out who asks and refuses who may not.
+func (a *API) guard(hc huma.Context, next func(huma.Context)) {
+	who, ok := hc.Operation().Metadata[accessKey].(access)
+	if !ok {
+		a.refuse(hc, fault.New(fault.Forbidden, "this operation says nothing about who may use it"))
+		return
+	}
+	ctx, err := a.enter(hc, who)
+	if err != nil {
+		a.refuse(hc, err)
+		return
+	}
+	next(huma.WithContext(hc, ctx))
+}
+
+func (a *API) enter(hc huma.Context, who access) (context.Context, error) {
+	ctx := hc.Context()
+	person, err := a.cfg.Door.Who(ctx, bearer(hc, who))
+	if err != nil {
+		return nil, err
+	}
+	ctx = context.WithValue(ctx, personKey{}, person)
+	if who.workspace == fromNowhere {
+		return ctx, nil
+	}
+	workspace := hc.Param("id")
+	if who.workspace == fromHeader {
+		if workspace = hc.Header("X-Workspace-Id"); workspace == "" {
+			workspace = hc.Query("workspace_id")
+		}
+	} else if _, err := parseID[id.Workspace]("id", workspace); err != nil {
+		return nil, err
+	}
+	guest, err := a.cfg.Door.Enter(ctx, person, workspace)
+	if err != nil {
+		return nil, err
+	}
+	ctx = identity.With(context.WithValue(ctx, guestKey{}, guest), guest.Actor)
+	_, err = identity.Require(ctx, who.role)
+	return ctx, err
+}
+
+// bearer returns the request's token. A header says more than a URL.
+func bearer(hc huma.Context, who access) string {
+	if scheme, token, ok := strings.Cut(hc.Header("Authorization"), " "); ok && strings.EqualFold(scheme, "Bearer") {
+		return strings.TrimSpace(token)
+	}
+	if token, ok := hc.Context().Value(tokenKey{}).(string); ok && who.urlToken {
+		return token
+	}
+	return ""
+}
+
+func (a *API) refuse(hc huma.Context, err error) {
+	e := a.failure(hc.Context(), hc.Operation().OperationID, err)
+	for k, v := range e.header {
+		hc.SetHeader(k, v[0])
+	}
+	hc.SetHeader("Content-Type", "application/json")
+	hc.SetStatus(e.status)
+	_ = encodeJSON(hc.BodyWriter(), e) // the client went away: nobody to tell
+}
+
+func guestOf(ctx context.Context) door.Guest {
+	g, _ := ctx.Value(guestKey{}).(door.Guest) // guard has put it there
+	return g
+}
+
+func personOf(ctx context.Context) door.Person {
+	p, _ := ctx.Value(personKey{}).(door.Person) // guard has put it there
+	return p
+}

@@ -1,0 +1,148 @@
+package api
+
+import (
+	"reflect"
+	"strconv"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+)
+
+const exampleStream = `retry: 1000
+:
+event: text-delta
+data: {"type":"text-delta","delta":"Hello"}
+id: 1-2
+
+event: step-complete
+data: {"type":"step-complete","stepIndex":0,"tokensIn":12,"tokensOut":3,"finishReason":"stop"}
+id: 1-3
+
+event: done
+data: {"type":"done","text":"Hello","totalTokensIn":12,"totalTokensOut":3,"steps":1,"finishReason":"stop","runId":"0193a1b2-7c3d-7e4f-8a5b-6c7d8e9f0a1b"}
+id: 1-4
+
+`
+
+// streamResponse describes a stream of events.
+func (a *API) streamResponse() *huma.Response {
+	r := a.huma.OpenAPI().Components.Schemas
+	event := &huma.Schema{Description: "The data of one event; its `event:` line is the same as `type`."}
+	for _, t := range []reflect.Type{
+		reflect.TypeFor[TextDeltaEvent](), reflect.TypeFor[ReasoningDeltaEvent](), reflect.TypeFor[ToolCallStartEvent](),
+		reflect.TypeFor[ToolCallDeltaEvent](), reflect.TypeFor[ToolCallCompleteEvent](), reflect.TypeFor[ToolApprovalRequestEvent](),
+		reflect.TypeFor[ToolResultEvent](), reflect.TypeFor[SourceEvent](), reflect.TypeFor[StepCompleteEvent](),
+		reflect.TypeFor[StepRetryEvent](), reflect.TypeFor[RunStartEvent](), reflect.TypeFor[UserMessageEvent](),
+		reflect.TypeFor[DoneEvent](), reflect.TypeFor[ErrorEvent](), reflect.TypeFor[SnapshotEvent](),
+	} {
+		event.OneOf = append(event.OneOf, r.Schema(t, true, t.Name()))
+	}
+	r.Map()["Event"] = event
+	return &huma.Response{
+		Description: "Server-sent events: per step any deltas, then each tool-call-complete with its tool-result, then step-complete; " +
+			"at a run's end one done or one error. A connection that breaks without it was cut on our side: come back with the last id.",
+		Content: map[string]*huma.MediaType{"text/event-stream": {
+			Schema:  &huma.Schema{Type: huma.TypeString, Description: "Events whose data is one line of JSON, an Event.", Extensions: map[string]any{"x-event-schema": map[string]any{"$ref": "#/components/schemas/Event"}}},
+			Example: exampleStream,
+		}},
+	}
+}
+
+func (a *API) sendResponses() map[string]*huma.Response {
+	r := a.huma.OpenAPI().Components.Schemas
+	ok := a.streamResponse()
+	ok.Content["application/json"] = &huma.MediaType{Schema: r.Schema(reflect.TypeFor[SendResult](), true, "SendResult")}
+	return map[string]*huma.Response{
+		"200": ok,
+		"202": {
+			Description: "With Prefer: respond-async: the run that goes on.",
+			Content: map[string]*huma.MediaType{"application/json": {Schema: &huma.Schema{
+				Type: huma.TypeObject, Required: []string{"run"},
+				Properties: map[string]*huma.Schema{"run": r.Schema(reflect.TypeFor[Run](), true, "Run")},
+			}}},
+		},
+	}
+}
+
+// describe completes the description with what is the same everywhere: who may
+// ask, and how errors look.
+func describe(doc *huma.OpenAPI) {
+	schemas := doc.Components.Schemas
+	failure := schemas.Schema(reflect.TypeFor[Error](), true, "Error")
+	doc.Components.SecuritySchemes = map[string]*huma.SecurityScheme{
+		"token": {Type: "http", Scheme: "bearer", Description: "An access token (JWT) of a person, or an API key of a workspace (sb_…)."},
+		"url":   {Type: "apiKey", In: "query", Name: "token", Description: "The same, for clients that cannot set headers."},
+	}
+	for _, item := range doc.Paths {
+		for _, op := range []*huma.Operation{item.Get, item.Post, item.Patch, item.Delete} {
+			if op == nil {
+				continue
+			}
+			delete(op.Responses, "default")
+			op.Security = []map[string][]string{{"token": {}}}
+			who, _ := op.Metadata[accessKey].(access)
+			if who.urlToken {
+				op.Security = append(op.Security, map[string][]string{"url": {}})
+			}
+			if who.workspace == fromHeader {
+				op.Parameters = append(op.Parameters, &huma.Param{
+					Name: "X-Workspace-Id", In: "header", Schema: &huma.Schema{Type: huma.TypeString, Format: "uuid"},
+					Description: "The workspace. It may be left out with an API key, and be ?workspace_id= instead.",
+				})
+			}
+			for _, e := range errorsOf(op, who) {
+				op.Responses[strconv.Itoa(e.status)] = &huma.Response{
+					Description: e.about,
+					Content:     map[string]*huma.MediaType{"application/json": {Schema: failure, Example: e.example}},
+				}
+			}
+		}
+	}
+	for _, name := range []string{"ErrorModel", "ErrorDetail"} {
+		delete(schemas.Map(), name)
+	}
+	for _, s := range schemas.Map() {
+		if _, ok := s.AdditionalProperties.(bool); ok {
+			s.AdditionalProperties = nil // we ignore what we do not know, and so should clients
+		}
+	}
+	// A run or null: huma knows null only for scalars.
+	for _, name := range []string{"SessionDetails", "SnapshotEvent"} {
+		if s := schemas.Map()[name]; s != nil {
+			s.Properties["active_run"] = &huma.Schema{
+				Description: s.Properties["active_run"].Description,
+				AnyOf:       []*huma.Schema{{Ref: "#/components/schemas/Run"}, {Type: "null"}},
+			}
+		}
+	}
+}
+
+// errorAnswer documents one status.
+type errorAnswer struct {
+	status  int
+	about   string
+	example Error
+}
+
+func errorsOf(op *huma.Operation, who access) []errorAnswer {
+	all := []errorAnswer{
+		{400, "Bad or missing fields; the message names them.", Error{Message: "name is required"}},
+		{401, "No token, or one that is not valid.", Error{Message: "the token is not valid, or has expired: sign in again", Code: "INVALID_TOKEN"}},
+	}
+	if who.workspace != fromNowhere {
+		all = append(all, errorAnswer{403, "Not a member, or the role is too low.", Error{Message: "you are not a member of this workspace", Code: "NOT_A_MEMBER"}})
+	}
+	if strings.Contains(op.Path, "{") {
+		all = append(all, errorAnswer{404, "Not there, or not visible to the caller: the two cannot be told apart.", Error{Message: "no such session"}})
+	}
+	if op.Method != "GET" {
+		all = append(all, errorAnswer{409, "The state of things refuses it now.", Error{Message: "a run of this session is active"}})
+	}
+	if op.RequestBody != nil {
+		all = append(all, errorAnswer{413, "The body is over the limit.", Error{Message: "the body is too large: at most 1048576 bytes are taken here", Code: "TOO_LARGE"}})
+	}
+	return append(all,
+		errorAnswer{429, "Too many requests or streams; Retry-After says how long to wait.", Error{Message: "you make too many requests: wait 2s", Code: "RATE_LIMITED"}},
+		errorAnswer{500, "Our fault; nothing internal is shown.", Error{Message: "internal error"}},
+		errorAnswer{503, "A part of the system is away; the same request may work later.", Error{Message: "a part of the system cannot be reached: try again in a moment"}})
+}

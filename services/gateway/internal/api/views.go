@@ -1,0 +1,332 @@
+package api
+
+import (
+	"encoding/json"
+	"reflect"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
+	documentv1 "signalbox.dev/proto/signalbox/document/v1"
+	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
+
+	"signalbox.dev/services/gateway/internal/dialect"
+	"signalbox.dev/services/gateway/internal/feed"
+)
+
+// Session is a conversation.
+type Session struct {
+	ID           string    `json:"id" format:"uuid"`
+	WorkspaceID  string    `json:"workspace_id" format:"uuid"`
+	CreatedBy    string    `json:"created_by" format:"uuid"`
+	Title        *string   `json:"title" doc:"Null until the first message gives it one."`
+	Model        string    `json:"model" example:"claude-sonnet-4-5-20250514"`
+	Provider     string    `json:"provider" example:"anthropic"`
+	SystemPrompt *string   `json:"system_prompt"`
+	Preset       string    `json:"preset" example:"workspace"`
+	Tools        *[]string `json:"tools" nullable:"true" doc:"Names of the enabled tools; null for the preset's."`
+	MaxSteps     *int32    `json:"max_steps" doc:"Null for the preset's."`
+	Archived     bool      `json:"archived"`
+	CreatedAt    string    `json:"created_at" format:"date-time"`
+	UpdatedAt    string    `json:"updated_at" format:"date-time"`
+}
+
+func viewSession(s *agentv1.Session) Session {
+	v := Session{
+		ID: s.GetId(), WorkspaceID: s.GetWorkspaceId(), CreatedBy: s.GetCreatedBy(), Title: orNull(s.GetTitle()),
+		Model: s.GetModel(), Provider: s.GetProvider(), SystemPrompt: orNull(s.GetSystemPrompt()), Preset: s.GetPreset(),
+		Archived: s.GetArchived(), CreatedAt: stamp(s.GetCreatedAt()), UpdatedAt: stamp(s.GetUpdatedAt()),
+	}
+	if s.GetTools() != nil {
+		names := append([]string{}, s.GetTools().GetNames()...)
+		v.Tools = &names
+	}
+	if n := s.GetMaxSteps(); n != 0 {
+		v.MaxSteps = &n
+	}
+	return v
+}
+
+// Message is a stored message. Together with role, content is an AI SDK ModelMessage.
+type Message struct {
+	ID        string          `json:"id" format:"uuid"`
+	SessionID string          `json:"session_id" format:"uuid"`
+	Role      string          `json:"role" enum:"user,assistant,tool,system"`
+	Content   json.RawMessage `json:"content" doc:"AI SDK ModelMessage content: a string or an array of parts."`
+	CreatedAt string          `json:"created_at" format:"date-time"`
+	RunID     *string         `json:"run_id" format:"uuid"`
+	StepIndex *int32          `json:"step_index"`
+	TokensIn  *int64          `json:"tokens_in"`
+	TokensOut *int64          `json:"tokens_out"`
+	Model     *string         `json:"model"`
+}
+
+func viewMessage(m *agentv1.Message) Message {
+	return Message{
+		ID: m.GetId(), SessionID: m.GetSessionId(), Role: m.GetRole(), Content: json.RawMessage(m.GetContentJson()),
+		CreatedAt: stamp(m.GetCreatedAt()), RunID: orNull(m.GetRunId()), StepIndex: m.StepIndex,
+		TokensIn: m.TokensIn, TokensOut: m.TokensOut, Model: orNull(m.GetModel()),
+	}
+}
+
+// history is a session's messages in one of two forms.
+type history struct {
+	plain []Message
+	ui    []dialect.UIMessage // when not nil
+}
+
+// MarshalJSON implements json.Marshaler.
+func (h history) MarshalJSON() ([]byte, error) {
+	if h.ui != nil {
+		return marshal(h.ui)
+	}
+	return marshal(h.plain)
+}
+
+// Schema implements huma.SchemaProvider.
+func (history) Schema(r huma.Registry) *huma.Schema {
+	return &huma.Schema{
+		Description: "In the order of the conversation. With format=ui, UIMessages for useChat.",
+		OneOf: []*huma.Schema{
+			{Type: huma.TypeArray, Items: r.Schema(reflect.TypeFor[Message](), true, "Message")},
+			{Type: huma.TypeArray, Items: r.Schema(reflect.TypeFor[dialect.UIMessage](), true, "UIMessage")},
+		},
+	}
+}
+
+func viewHistory(in []*agentv1.Message, ui bool) (history, error) {
+	if !ui {
+		out := make([]Message, len(in))
+		for i, m := range in {
+			out[i] = viewMessage(m)
+		}
+		return history{plain: out}, nil
+	}
+	stored := make([]dialect.Stored, len(in))
+	for i, m := range in {
+		stored[i] = dialect.Stored{
+			ID: m.GetId(), Role: m.GetRole(), RunID: m.GetRunId(), Model: m.GetModel(),
+			Content: json.RawMessage(m.GetContentJson()), CreatedAt: m.GetCreatedAt().AsTime(),
+		}
+	}
+	out, err := dialect.UIMessages(stored)
+	return history{ui: out}, err
+}
+
+// Usage is tokens as the provider counted them.
+type Usage struct {
+	InputTokens      int64 `json:"input_tokens" doc:"All input, cached or not."`
+	CacheReadTokens  int64 `json:"cache_read_tokens"`
+	CacheWriteTokens int64 `json:"cache_write_tokens"`
+	OutputTokens     int64 `json:"output_tokens" doc:"All output, reasoning included."`
+	ReasoningTokens  int64 `json:"reasoning_tokens"`
+}
+
+func viewUsage(u *agentv1.Usage) Usage {
+	return Usage{u.GetInputTokens(), u.GetCacheReadTokens(), u.GetCacheWriteTokens(), u.GetOutputTokens(), u.GetReasoningTokens()}
+}
+
+// Run is the answering of one user message.
+type Run struct {
+	ID            string    `json:"id" format:"uuid"`
+	SessionID     string    `json:"session_id" format:"uuid"`
+	Ordinal       int64     `json:"ordinal" doc:"The run's place in its session, from 1."`
+	State         string    `json:"state" enum:"queued,running,waiting,done,failed,cancelled"`
+	UserMessageID string    `json:"user_message_id" format:"uuid"`
+	CreatedBy     string    `json:"created_by" format:"uuid"`
+	Provider      string    `json:"provider"`
+	Model         string    `json:"model"`
+	Steps         int32     `json:"steps" doc:"Steps that are committed."`
+	Usage         Usage     `json:"usage"`
+	Text          string    `json:"text" doc:"The text of the last step."`
+	FinishReason  *string   `json:"finish_reason" doc:"Null until the run has ended."`
+	Error         *RunError `json:"error,omitempty" doc:"Of a failed run."`
+	LastEventID   *string   `json:"last_event_id" doc:"The newest event that is committed."`
+	CreatedAt     string    `json:"created_at" format:"date-time"`
+	StartedAt     *string   `json:"started_at" format:"date-time"`
+	EndedAt       *string   `json:"ended_at" format:"date-time"`
+}
+
+// RunError says why a run failed.
+type RunError struct {
+	Message string `json:"message"`
+	Code    string `json:"code,omitempty"`
+}
+
+func runState(s agentv1.RunState) string {
+	switch s {
+	case agentv1.RunState_RUN_STATE_QUEUED:
+		return "queued"
+	case agentv1.RunState_RUN_STATE_WAITING:
+		return "waiting"
+	case agentv1.RunState_RUN_STATE_DONE:
+		return "done"
+	case agentv1.RunState_RUN_STATE_FAILED:
+		return "failed"
+	case agentv1.RunState_RUN_STATE_CANCELLED:
+		return "cancelled"
+	}
+	return "running"
+}
+
+func viewRun(r *agentv1.Run) Run {
+	v := Run{
+		ID: r.GetId(), SessionID: r.GetSessionId(), Ordinal: r.GetOrdinal(), State: runState(r.GetState()),
+		UserMessageID: r.GetUserMessageId(), CreatedBy: r.GetCreatedBy(), Provider: r.GetProvider(), Model: r.GetModel(),
+		Steps: r.GetSteps(), Usage: viewUsage(r.GetUsage()), Text: r.GetText(), FinishReason: orNull(r.GetFinishReason()),
+		CreatedAt: stamp(r.GetCreatedAt()), StartedAt: stampOrNull(r.GetStartedAt()), EndedAt: stampOrNull(r.GetEndedAt()),
+	}
+	if r.GetErrorMessage() != "" || r.GetErrorCode() != "" {
+		v.Error = &RunError{r.GetErrorMessage(), r.GetErrorCode()}
+	}
+	if r.LastEvent != nil {
+		v.LastEventID = new(feed.Position{Run: r.GetOrdinal(), Number: r.GetLastEvent()}.String())
+	}
+	return v
+}
+
+// Step is one model call and the tools it asked for.
+type Step struct {
+	Index        int32  `json:"index"`
+	FinishReason string `json:"finish_reason"`
+	Usage        Usage  `json:"usage"`
+	Wasted       Usage  `json:"wasted" doc:"Tokens of calls that died half way."`
+	CommittedAt  string `json:"committed_at" format:"date-time"`
+}
+
+func viewStep(s *agentv1.Step) Step {
+	return Step{s.GetIndex(), s.GetFinishReason(), viewUsage(s.GetUsage()), viewUsage(s.GetWasted()), stamp(s.GetCommittedAt())}
+}
+
+// ToolCall is one tool call of a run.
+type ToolCall struct {
+	StepIndex  int32           `json:"step_index"`
+	ToolCallID string          `json:"tool_call_id"`
+	ToolName   string          `json:"tool_name"`
+	Args       json.RawMessage `json:"args"`
+	Phase      string          `json:"phase" enum:"planned,dispatched,done"`
+	State      *string         `json:"state" enum:"ok,error,unknown,cancelled" doc:"How the call ended; null before."`
+	Result     *string         `json:"result" doc:"The result envelope, as JSON text."`
+	DurationMS *int64          `json:"duration_ms"`
+	ErrorType  *string         `json:"error_type"`
+}
+
+func outcomeState(s toolv1.OutcomeState) string {
+	switch s {
+	case toolv1.OutcomeState_OUTCOME_STATE_OK:
+		return "ok"
+	case toolv1.OutcomeState_OUTCOME_STATE_ERROR:
+		return "error"
+	case toolv1.OutcomeState_OUTCOME_STATE_CANCELLED:
+		return "cancelled"
+	}
+	return "unknown"
+}
+
+func viewToolCall(c *agentv1.ToolCall) ToolCall {
+	v := ToolCall{
+		StepIndex: c.GetStepIndex(), ToolCallID: c.GetToolCallId(), ToolName: c.GetToolName(),
+		Args: objectOrEmpty(c.GetArgsJson()), Phase: c.GetPhase(),
+	}
+	if o := c.GetOutcome(); o != nil {
+		v.State, v.Result, v.ErrorType = new(outcomeState(o.GetState())), new(o.GetResultJson()), orNull(o.GetErrorType())
+		v.DurationMS = new(o.GetDurationMs())
+	}
+	return v
+}
+
+// Tool is a tool that a session could enable.
+type Tool struct {
+	Name              string          `json:"name"`
+	Description       string          `json:"description"`
+	InputSchema       json.RawMessage `json:"input_schema" doc:"A JSON Schema of type object."`
+	Available         bool            `json:"available"`
+	UnavailableReason *string         `json:"unavailable_reason"`
+	ConnectURL        *string         `json:"connect_url" doc:"Where to connect what the tool needs."`
+	Source            string          `json:"source" doc:"built-in, provider, or an MCP server's name."`
+	NeedsApproval     bool            `json:"needs_approval"`
+	Always            bool            `json:"always" doc:"Enabled in every session."`
+}
+
+func viewTool(t *toolv1.Tool) Tool {
+	return Tool{
+		Name: t.GetName(), Description: t.GetDescription(), InputSchema: objectOrEmpty(t.GetInputSchemaJson()),
+		Available: t.GetAvailable(), UnavailableReason: orNull(t.GetUnavailableReason()), ConnectURL: orNull(t.GetConnectUrl()),
+		Source: t.GetSource(), NeedsApproval: t.GetNeedsApproval(), Always: t.GetAlways(),
+	}
+}
+
+// Document is a document; content is there where one document is read.
+type Document struct {
+	ID          string  `json:"id" format:"uuid"`
+	WorkspaceID string  `json:"workspace_id" format:"uuid"`
+	Name        string  `json:"name"`
+	Content     *string `json:"content,omitempty" doc:"Markdown."`
+	CreatedBy   string  `json:"created_by" format:"uuid"`
+	CreatedAt   string  `json:"created_at" format:"date-time"`
+	UpdatedAt   string  `json:"updated_at" format:"date-time"`
+	Sequence    int64   `json:"sequence" doc:"Grows with each change of the content."`
+}
+
+func viewDocument(d *documentv1.Document, content *string) Document {
+	return Document{
+		ID: d.GetId(), WorkspaceID: d.GetWorkspaceId(), Name: d.GetName(), Content: content, CreatedBy: d.GetCreatedBy(),
+		CreatedAt: stamp(d.GetCreatedAt()), UpdatedAt: stamp(d.GetUpdatedAt()), Sequence: d.GetSequence(),
+	}
+}
+
+// DocumentVersion is one entry of a document's history.
+type DocumentVersion struct {
+	Version   int64   `json:"version"`
+	Operation string  `json:"operation" doc:"create, edit, append, replace, restore or rename."`
+	Name      string  `json:"name"`
+	MemberID  *string `json:"member_id" format:"uuid"`
+	RunID     *string `json:"run_id" format:"uuid" doc:"Set when an agent's run made the change."`
+	CreatedAt string  `json:"created_at" format:"date-time"`
+}
+
+func viewVersion(v *documentv1.Version) DocumentVersion {
+	return DocumentVersion{
+		v.GetVersion(), v.GetOperation(), v.GetName(), orNull(v.GetAuthor().GetMemberId()), orNull(v.GetAuthor().GetRunId()), stamp(v.GetCreatedAt()),
+	}
+}
+
+// Success is the answer where there is nothing to show.
+type Success struct {
+	Success bool `json:"success"`
+}
+
+// done is the output of an operation with nothing to show.
+type done struct{ Body Success }
+
+func succeeded() *done { return &done{Success{true}} }
+
+// micros is RFC 3339 with the microseconds that Postgres has.
+const micros = "2006-01-02T15:04:05.000000Z07:00"
+
+func stamp(t *timestamppb.Timestamp) string { return t.AsTime().Format(micros) }
+
+func stampOrNull(t *timestamppb.Timestamp) *string {
+	if t == nil {
+		return nil
+	}
+	return new(stamp(t))
+}
+
+func timeStamp(t time.Time) string { return t.UTC().Format(micros) }
+
+func orNull(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
+func objectOrEmpty(s string) json.RawMessage {
+	if !json.Valid([]byte(s)) {
+		return json.RawMessage("{}")
+	}
+	return json.RawMessage(s)
+}

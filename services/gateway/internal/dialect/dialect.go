@@ -1,0 +1,116 @@
+// Package dialect says how the run log is told to clients. A dialect is a pure
+// function of the log: the same event gives the same bytes on every gateway and
+// after every restart, so that viewers can change gateways in the middle of a
+// stream. What is batched together is decided where the log is written.
+//
+// Plain is the public API's own dialect. UIMessages gives stored messages the
+// form that the AI SDK's useChat starts from.
+package dialect
+
+import (
+	"strconv"
+
+	"signalbox.dev/pkg/sse"
+	runv1 "signalbox.dev/proto/signalbox/run/v1"
+)
+
+// Dialect encodes events of the run log for one kind of client.
+type Dialect interface {
+	// Append appends e, whole and with its id, and returns dst. Where the dialect
+	// has no word for e's body it appends nothing: a newer runner may write events
+	// that an older gateway does not know.
+	Append(dst []byte, e *runv1.Event) []byte
+	// AppendSnapshot appends an event that tells what the session holds now.
+	// data is a JSON object on one line whose type is snapshot.
+	AppendSnapshot(dst, data []byte, id string) []byte
+}
+
+// ID returns an event's id on the wire.
+func ID(runOrdinal, number int64) string {
+	b := make([]byte, 0, 24)
+	b = strconv.AppendInt(b, runOrdinal, 10)
+	b = append(b, '-')
+	return string(strconv.AppendInt(b, number, 10))
+}
+
+// Plain is the dialect of POST /api/sessions/:id/messages and the events routes.
+type Plain struct{}
+
+// Append implements Dialect.
+func (Plain) Append(dst []byte, e *runv1.Event) []byte {
+	var room [1 << 10]byte // most events are smaller: then this stays on the stack
+	name, data := appendPlain(room[:0], e)
+	if name == "" {
+		return dst
+	}
+	if dst == nil {
+		dst = make([]byte, 0, len(data)+2*len(name)+48)
+	}
+	return sse.AppendEvent(dst, name, data, ID(e.GetRunOrdinal(), e.GetNumber()))
+}
+
+// AppendSnapshot implements Dialect.
+func (Plain) AppendSnapshot(dst, data []byte, id string) []byte {
+	return sse.AppendEvent(dst, "snapshot", data, id)
+}
+
+// appendPlain appends the data of an event and returns its type; an empty type
+// stands for a body that this dialect does not know.
+func appendPlain(b []byte, e *runv1.Event) (string, []byte) {
+	switch body := e.GetBody().(type) {
+	case *runv1.Event_TextDelta:
+		return "text-delta", object(b, "text-delta").text("delta", body.TextDelta.GetDelta()).end()
+	case *runv1.Event_ReasoningDelta:
+		return "reasoning-delta", object(b, "reasoning-delta").text("delta", body.ReasoningDelta.GetDelta()).end()
+	case *runv1.Event_ToolCallStart:
+		m := body.ToolCallStart
+		return "tool-call-start", object(b, "tool-call-start").call(m.GetToolCallId(), m.GetToolName()).end()
+	case *runv1.Event_ToolCallDelta:
+		m := body.ToolCallDelta
+		return "tool-call-delta", object(b, "tool-call-delta").call(m.GetToolCallId(), m.GetToolName()).text("delta", m.GetDelta()).end()
+	case *runv1.Event_ToolCallComplete:
+		m := body.ToolCallComplete
+		return "tool-call-complete", object(b, "tool-call-complete").call(m.GetToolCallId(), m.GetToolName()).args(m.GetArgsJson()).end()
+	case *runv1.Event_ToolApprovalRequest:
+		m := body.ToolApprovalRequest
+		return "tool-approval-request", object(b, "tool-approval-request").call(m.GetToolCallId(), m.GetToolName()).args(m.GetArgsJson()).end()
+	case *runv1.Event_ToolResult:
+		m := body.ToolResult
+		return "tool-result", object(b, "tool-result").call(m.GetToolCallId(), m.GetToolName()).text("result", m.GetResultJson()).truth("isError", m.GetIsError()).end()
+	case *runv1.Event_Source:
+		return "source", object(b, "source").text("url", body.Source.GetUrl()).text("title", body.Source.GetTitle()).end()
+	case *runv1.Event_StepComplete:
+		m := body.StepComplete
+		return "step-complete", object(b, "step-complete").number("stepIndex", int64(e.GetStepIndex())).number("tokensIn", m.GetTokensIn()).
+			number("tokensOut", m.GetTokensOut()).text("finishReason", m.GetFinishReason()).end()
+	case *runv1.Event_StepRetry:
+		return "step-retry", object(b, "step-retry").number("stepIndex", int64(e.GetStepIndex())).text("reason", body.StepRetry.GetReason()).end()
+	}
+	return appendPlainBorder(b, e)
+}
+
+// appendPlainBorder is appendPlain for the events at a run's beginning and end.
+func appendPlainBorder(b []byte, e *runv1.Event) (string, []byte) {
+	switch body := e.GetBody().(type) {
+	case *runv1.Event_UserMessage:
+		m := body.UserMessage
+		return "user-message", object(b, "user-message").text("messageId", m.GetMessageId()).json("content", m.GetContentJson(), `""`).
+			text("createdBy", m.GetCreatedBy()).text("runId", e.GetRunId()).end()
+	case *runv1.Event_RunStart:
+		m := body.RunStart
+		return "run-start", object(b, "run-start").text("runId", e.GetRunId()).text("model", m.GetModel()).text("provider", m.GetProvider()).end()
+	case *runv1.Event_Done:
+		m := body.Done
+		return "done", object(b, "done").text("text", m.GetText()).number("totalTokensIn", m.GetTotalTokensIn()).
+			number("totalTokensOut", m.GetTotalTokensOut()).number("steps", int64(m.GetSteps())).
+			text("finishReason", m.GetFinishReason()).text("runId", e.GetRunId()).end()
+	case *runv1.Event_Error:
+		m := body.Error
+		o := object(b, "error").text("error", m.GetMessage())
+		if m.GetCode() != "" {
+			o = o.text("code", m.GetCode())
+		}
+		return "error", o.text("runId", e.GetRunId()).end()
+	}
+	return "", nil
+}

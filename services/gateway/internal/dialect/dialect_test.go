@@ -1,0 +1,213 @@
+package dialect_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	runv1 "signalbox.dev/proto/signalbox/run/v1"
+	"signalbox.dev/services/gateway/internal/dialect"
+)
+
+func TestPlain(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		in   *runv1.Event
+		want string
+	}{
+		{"text", &runv1.Event{Body: &runv1.Event_TextDelta{TextDelta: &runv1.TextDelta{Delta: "Hi \"you\"\n\t\r\x00\x7f ü 🙂"}}}, `event: text-delta
+data: {"type":"text-delta","delta":"Hi \"you\"\n\t\r\u0000\u007f ü 🙂"}
+id: 3-7
+
+`},
+		{"reasoning", &runv1.Event{Body: &runv1.Event_ReasoningDelta{ReasoningDelta: &runv1.ReasoningDelta{Delta: "hm"}}}, `event: reasoning-delta
+data: {"type":"reasoning-delta","delta":"hm"}
+id: 3-7
+
+`},
+		{"call start", &runv1.Event{Body: &runv1.Event_ToolCallStart{ToolCallStart: &runv1.ToolCallStart{ToolCallId: "c1", ToolName: "doc_create"}}}, `event: tool-call-start
+data: {"type":"tool-call-start","toolCallId":"c1","toolName":"doc_create"}
+id: 3-7
+
+`},
+		{"call delta", &runv1.Event{Body: &runv1.Event_ToolCallDelta{ToolCallDelta: &runv1.ToolCallDelta{ToolCallId: "c1", ToolName: "doc_create", Delta: `{"na`}}}, `event: tool-call-delta
+data: {"type":"tool-call-delta","toolCallId":"c1","toolName":"doc_create","delta":"{\"na"}
+id: 3-7
+
+`},
+		{"args are an object on one line", &runv1.Event{Body: &runv1.Event_ToolCallComplete{ToolCallComplete: &runv1.ToolCallComplete{ToolCallId: "c1", ToolName: "doc_create", ArgsJson: "{\n  \"name\": \"A\"\r\n}"}}}, `event: tool-call-complete
+data: {"type":"tool-call-complete","toolCallId":"c1","toolName":"doc_create","args":{"name":"A"}}
+id: 3-7
+
+`},
+		{"args that are no JSON", &runv1.Event{Body: &runv1.Event_ToolCallComplete{ToolCallComplete: &runv1.ToolCallComplete{ToolCallId: "c1", ToolName: "x", ArgsJson: `{"a":`}}}, `event: tool-call-complete
+data: {"type":"tool-call-complete","toolCallId":"c1","toolName":"x","args":{}}
+id: 3-7
+
+`},
+		{"result is a string of JSON", &runv1.Event{Body: &runv1.Event_ToolResult{ToolResult: &runv1.ToolResult{ToolCallId: "c1", ToolName: "x", ResultJson: `{"error":"no"}`, IsError: true}}}, `event: tool-result
+data: {"type":"tool-result","toolCallId":"c1","toolName":"x","result":"{\"error\":\"no\"}","isError":true}
+id: 3-7
+
+`},
+		{"approval", &runv1.Event{Body: &runv1.Event_ToolApprovalRequest{ToolApprovalRequest: &runv1.ToolApprovalRequest{ToolCallId: "c1", ToolName: "x", ArgsJson: "{}"}}}, `event: tool-approval-request
+data: {"type":"tool-approval-request","toolCallId":"c1","toolName":"x","args":{}}
+id: 3-7
+
+`},
+		{"source", &runv1.Event{Body: &runv1.Event_Source{Source: &runv1.Source{Url: "https://a", Title: "A"}}}, `event: source
+data: {"type":"source","url":"https://a","title":"A"}
+id: 3-7
+
+`},
+		{"step complete", &runv1.Event{StepIndex: 2, Body: &runv1.Event_StepComplete{StepComplete: &runv1.StepComplete{TokensIn: 5, TokensOut: 6, FinishReason: "tool-calls"}}}, `event: step-complete
+data: {"type":"step-complete","stepIndex":2,"tokensIn":5,"tokensOut":6,"finishReason":"tool-calls"}
+id: 3-7
+
+`},
+		{"step retry", &runv1.Event{StepIndex: 2, Body: &runv1.Event_StepRetry{StepRetry: &runv1.StepRetry{Reason: "gone"}}}, `event: step-retry
+data: {"type":"step-retry","stepIndex":2,"reason":"gone"}
+id: 3-7
+
+`},
+		{"user message", &runv1.Event{RunId: "r", Body: &runv1.Event_UserMessage{UserMessage: &runv1.UserMessage{MessageId: "m", CreatedBy: "u", ContentJson: `"hi"`}}}, `event: user-message
+data: {"type":"user-message","messageId":"m","content":"hi","createdBy":"u","runId":"r"}
+id: 3-7
+
+`},
+		{"run start", &runv1.Event{RunId: "r", Body: &runv1.Event_RunStart{RunStart: &runv1.RunStart{Provider: "p", Model: "m"}}}, `event: run-start
+data: {"type":"run-start","runId":"r","model":"m","provider":"p"}
+id: 3-7
+
+`},
+		{"done", &runv1.Event{RunId: "r", Body: &runv1.Event_Done{Done: &runv1.Done{Text: "t", TotalTokensIn: 1, TotalTokensOut: 2, Steps: 3, FinishReason: "stop"}}}, `event: done
+data: {"type":"done","text":"t","totalTokensIn":1,"totalTokensOut":2,"steps":3,"finishReason":"stop","runId":"r"}
+id: 3-7
+
+`},
+		{"error", &runv1.Event{RunId: "r", Body: &runv1.Event_Error{Error: &runv1.Error{Message: "no", Code: "X"}}}, `event: error
+data: {"type":"error","error":"no","code":"X","runId":"r"}
+id: 3-7
+
+`},
+		{"error without code", &runv1.Event{RunId: "r", Body: &runv1.Event_Error{Error: &runv1.Error{Message: "no"}}}, `event: error
+data: {"type":"error","error":"no","runId":"r"}
+id: 3-7
+
+`},
+		{"a body of the future", &runv1.Event{}, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			tt.in.RunOrdinal, tt.in.Number = 3, 7
+			got := string(dialect.Plain{}.Append(nil, tt.in))
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("Append(%v) differs (-want +got):\n%s", tt.in, diff)
+			}
+		})
+	}
+}
+
+func FuzzPlainText(f *testing.F) {
+	f.Add("a\nb", "{}")
+	f.Add("\xff\x00\u2028", "{\"a\":\n1}")
+	f.Fuzz(func(t *testing.T, text, args string) {
+		for _, e := range []*runv1.Event{
+			{Body: &runv1.Event_TextDelta{TextDelta: &runv1.TextDelta{Delta: text}}},
+			{Body: &runv1.Event_ToolCallComplete{ToolCallComplete: &runv1.ToolCallComplete{ToolName: text, ArgsJson: args}}},
+			{Body: &runv1.Event_ToolResult{ToolResult: &runv1.ToolResult{ResultJson: text}}},
+			{Body: &runv1.Event_UserMessage{UserMessage: &runv1.UserMessage{ContentJson: args}}},
+		} {
+			lines := strings.Split(string(dialect.Plain{}.Append(nil, e)), "\n")
+			if len(lines) != 5 || lines[3] != "" || lines[4] != "" {
+				t.Fatalf("Append(%v) = %q, want three lines and a blank one", e, lines)
+			}
+			var got map[string]any
+			data := strings.TrimPrefix(lines[1], "data: ")
+			if err := json.Unmarshal([]byte(data), &got); err != nil {
+				t.Fatalf("data %q: %v", data, err)
+			}
+			if want := strings.ToValidUTF8(text, "\ufffd"); e.GetTextDelta() != nil && len(want) == len(text) && got["delta"] != want {
+				t.Fatalf("delta = %q, want %q", got["delta"], want)
+			}
+		}
+	})
+}
+
+func TestUIMessages(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 11, 21, 8, 0, 0, 0, time.UTC)
+	in := []dialect.Stored{
+		{ID: "s", Role: "system", Content: json.RawMessage(`"be kind"`), CreatedAt: at},
+		{ID: "u", Role: "user", Content: json.RawMessage(`[{"type":"text","text":"see"},{"type":"file","mediaType":"image/png","data":"aGk=","filename":"a.png"},{"type":"file","mediaType":"image/png","data":"https://x/y.png"}]`), CreatedAt: at},
+		{ID: "a1", Role: "assistant", RunID: "r", Model: "m", CreatedAt: at, Content: json.RawMessage(`[
+			{"type":"reasoning","text":"think","providerOptions":{"anthropic":{"signature":"SIG"}}},
+			{"type":"text","text":"Creating."},
+			{"type":"tool-call","toolCallId":"c1","toolName":"doc_create","input":{"title":"A"}},
+			{"type":"tool-call","toolCallId":"c2","toolName":"doc_read","input":{}},
+			{"type":"tool-call","toolCallId":"w","toolName":"web_search","input":{"query":"x"},"providerExecuted":true},
+			{"type":"tool-result","toolCallId":"w","toolName":"web_search","output":{"type":"json","value":[1]}}]`)},
+		{ID: "t1", Role: "tool", RunID: "r", CreatedAt: at, Content: json.RawMessage(`[
+			{"type":"tool-result","toolCallId":"c1","toolName":"doc_create","output":{"type":"json","value":{"id":"d1"}}},
+			{"type":"tool-result","toolCallId":"c2","toolName":"doc_read","output":{"type":"error-text","value":"not found"}},
+			{"type":"tool-result","toolCallId":"nobody","toolName":"doc_read","output":{"type":"text","value":"x"}}]`)},
+		{ID: "a2", Role: "assistant", RunID: "r", Model: "m", CreatedAt: at, Content: json.RawMessage(`[{"type":"text","text":"Done."}]`)},
+		{ID: "u2", Role: "user", Content: json.RawMessage(`"more"`), CreatedAt: at},
+		{ID: "a3", Role: "assistant", RunID: "r2", Content: json.RawMessage(`"ok"`), CreatedAt: at},
+	}
+	messages, err := dialect.UIMessages(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := json.MarshalIndent(messages, "", " ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var g, w any
+	const want = `[
+{"id":"s","role":"system","metadata":{"createdAt":"2026-11-21T08:00:00Z"},"parts":[{"type":"text","text":"be kind","state":"done"}]},
+{"id":"u","role":"user","metadata":{"createdAt":"2026-11-21T08:00:00Z"},"parts":[
+ {"type":"text","text":"see","state":"done"},
+ {"type":"file","mediaType":"image/png","filename":"a.png","url":"data:image/png;base64,aGk="},
+ {"type":"file","mediaType":"image/png","url":"https://x/y.png"}]},
+{"id":"a1","role":"assistant","metadata":{"createdAt":"2026-11-21T08:00:00Z","runId":"r","model":"m"},"parts":[
+ {"type":"step-start"},
+ {"type":"reasoning","text":"think","state":"done","providerMetadata":{"anthropic":{"signature":"SIG"}}},
+ {"type":"text","text":"Creating.","state":"done"},
+ {"type":"tool-doc_create","toolCallId":"c1","state":"output-available","input":{"title":"A"},"output":{"id":"d1"}},
+ {"type":"tool-doc_read","toolCallId":"c2","state":"output-error","input":{},"errorText":"not found"},
+ {"type":"tool-web_search","toolCallId":"w","state":"output-available","input":{"query":"x"},"output":[1],"providerExecuted":true},
+ {"type":"step-start"},
+ {"type":"text","text":"Done.","state":"done"}]},
+{"id":"u2","role":"user","metadata":{"createdAt":"2026-11-21T08:00:00Z"},"parts":[{"type":"text","text":"more","state":"done"}]},
+{"id":"a3","role":"assistant","metadata":{"createdAt":"2026-11-21T08:00:00Z","runId":"r2"},"parts":[{"type":"step-start"},{"type":"text","text":"ok","state":"done"}]}
+]`
+	if err := json.Unmarshal(got, &g); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal([]byte(want), &w); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(w, g); diff != "" {
+		t.Errorf("UIMessages differ (-want +got):\n%s", diff)
+	}
+}
+
+func TestUIMessagesRefusesWhatIsNoContent(t *testing.T) {
+	t.Parallel()
+	if _, err := dialect.UIMessages([]dialect.Stored{{ID: "x", Role: "user", Content: json.RawMessage(`{"a":1}`)}}); err == nil {
+		t.Error("UIMessages of an object = nil error, want one")
+	}
+}
+
+func BenchmarkPlain(b *testing.B) {
+	e := &runv1.Event{RunOrdinal: 3, Number: 117, Body: &runv1.Event_TextDelta{TextDelta: &runv1.TextDelta{Delta: "a few words of an answer, as a model sends them"}}}
+	b.ReportAllocs()
+	for b.Loop() {
+		dialect.Plain{}.Append(nil, e)
+	}
+}

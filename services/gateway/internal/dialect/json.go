@@ -1,0 +1,100 @@
+package dialect
+
+import (
+	"bytes"
+	"encoding/json"
+	"strconv"
+	"unicode/utf8"
+)
+
+// jsonObject is a JSON object that is being appended to. Keys are constants of
+// this package and need no escaping.
+type jsonObject []byte
+
+func object(dst []byte, kind string) jsonObject {
+	dst = append(dst, `{"type":"`...)
+	dst = append(dst, kind...)
+	return append(dst, '"')
+}
+
+func (o jsonObject) key(k string) jsonObject {
+	o = append(o, ',', '"')
+	o = append(o, k...)
+	return append(o, '"', ':')
+}
+
+func (o jsonObject) text(k, v string) jsonObject { return appendString(o.key(k), v) }
+
+func (o jsonObject) number(k string, v int64) jsonObject { return strconv.AppendInt(o.key(k), v, 10) }
+
+func (o jsonObject) truth(k string, v bool) jsonObject { return strconv.AppendBool(o.key(k), v) }
+
+func (o jsonObject) call(callID, tool string) jsonObject {
+	return o.text("toolCallId", callID).text("toolName", tool)
+}
+
+// args is json for a tool call's arguments, which are an object.
+func (o jsonObject) args(v string) jsonObject { return o.json("args", v, "{}") }
+
+// json puts v, JSON from another service, on one line. What is not JSON would
+// break the client's parser for the whole event, so otherwise stands in for it.
+func (o jsonObject) json(k, v, otherwise string) jsonObject {
+	o = o.key(k)
+	if !json.Valid([]byte(v)) {
+		return append(o, otherwise...)
+	}
+	for i := range len(v) {
+		if v[i] == '\n' || v[i] == '\r' {
+			var line bytes.Buffer
+			_ = json.Compact(&line, []byte(v)) // valid, so it cannot fail
+			return append(o, line.Bytes()...)
+		}
+	}
+	return append(o, v...)
+}
+
+func (o jsonObject) end() []byte { return append(o, '}') }
+
+const hex = "0123456789abcdef"
+
+// appendString appends s as a JSON string on one line. Bytes that are not UTF-8
+// become U+FFFD, as encoding/json does it.
+func appendString(dst []byte, s string) []byte {
+	dst = append(dst, '"')
+	start := 0
+	for i := 0; i < len(s); {
+		c := s[i]
+		if c >= utf8.RuneSelf {
+			r, size := utf8.DecodeRuneInString(s[i:])
+			if r == utf8.RuneError && size == 1 {
+				dst = append(append(dst, s[start:i]...), `\ufffd`...)
+				start = i + 1
+			}
+			i += size
+			continue
+		}
+		if c >= ' ' && c != '"' && c != '\\' && c != 0x7f {
+			i++
+			continue
+		}
+		dst = append(dst, s[start:i]...)
+		dst = appendEscape(dst, c)
+		i++
+		start = i
+	}
+	return append(append(dst, s[start:]...), '"')
+}
+
+func appendEscape(dst []byte, c byte) []byte {
+	switch c {
+	case '"', '\\':
+		return append(dst, '\\', c)
+	case '\n':
+		return append(dst, '\\', 'n')
+	case '\r':
+		return append(dst, '\\', 'r')
+	case '\t':
+		return append(dst, '\\', 't')
+	}
+	return append(dst, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
+}

@@ -1,0 +1,221 @@
+package dialect
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Stored is a message as it is kept: a role and AI SDK ModelMessage content.
+type Stored struct {
+	ID        string
+	Role      string // user, assistant, tool or system
+	RunID     string
+	Model     string
+	Content   json.RawMessage
+	CreatedAt time.Time
+}
+
+// UIMessage is a message in the form that the AI SDK's useChat takes as its
+// initial messages (versions 5 to 7).
+type UIMessage struct {
+	ID       string      `json:"id"`
+	Role     string      `json:"role" enum:"system,user,assistant"`
+	Metadata *UIMetadata `json:"metadata,omitempty"`
+	Parts    []UIPart    `json:"parts"`
+}
+
+// UIMetadata is what we say about a UIMessage beyond its parts.
+type UIMetadata struct {
+	CreatedAt time.Time `json:"createdAt"`
+	RunID     string    `json:"runId,omitempty"`
+	Model     string    `json:"model,omitempty"`
+}
+
+// UIPart is one part of a UIMessage. Which fields are set depends on Type: text,
+// reasoning, file, source-url, step-start, or tool-<name>.
+type UIPart struct {
+	Type             string          `json:"type"`
+	Text             *string         `json:"text,omitempty"`
+	State            string          `json:"state,omitempty"`
+	MediaType        string          `json:"mediaType,omitempty"`
+	Filename         string          `json:"filename,omitempty"`
+	URL              string          `json:"url,omitempty"`
+	SourceID         string          `json:"sourceId,omitempty"`
+	Title            string          `json:"title,omitempty"`
+	ToolCallID       string          `json:"toolCallId,omitempty"`
+	Input            json.RawMessage `json:"input,omitempty"`
+	Output           json.RawMessage `json:"output,omitempty"`
+	ErrorText        string          `json:"errorText,omitempty"`
+	ProviderExecuted bool            `json:"providerExecuted,omitempty"`
+	ProviderMetadata json.RawMessage `json:"providerMetadata,omitempty"`
+}
+
+// UIMessages converts a conversation, in its order. All that the assistant said
+// and did in one run becomes one message, as useChat would have built it from the
+// stream: a step-start before each step, a tool's result in the part of its call.
+func UIMessages(stored []Stored) ([]UIMessage, error) {
+	c := converter{out: []UIMessage{}}
+	for _, m := range stored {
+		if err := c.add(m); err != nil {
+			return nil, fmt.Errorf("message %s: %w", m.ID, err)
+		}
+	}
+	return c.out, nil
+}
+
+// converter builds UIMessages one stored message at a time.
+type converter struct {
+	out   []UIMessage
+	run   string         // whose run the last message of out is, when it is the assistant's
+	open  bool           // the last message of out takes more steps
+	calls map[string]int // parts of the last message by their tool call id
+}
+
+// modelPart is any part of ModelMessage content.
+type modelPart struct {
+	Type             string          `json:"type"`
+	Text             string          `json:"text"`
+	MediaType        string          `json:"mediaType"`
+	Data             string          `json:"data"`
+	Filename         string          `json:"filename"`
+	URL              string          `json:"url"`
+	Title            string          `json:"title"`
+	ToolCallID       string          `json:"toolCallId"`
+	ToolName         string          `json:"toolName"`
+	Input            json.RawMessage `json:"input"`
+	Output           *toolOutput     `json:"output"`
+	ProviderExecuted bool            `json:"providerExecuted"`
+	ProviderOptions  json.RawMessage `json:"providerOptions"`
+}
+
+type toolOutput struct {
+	Type   string          `json:"type"`
+	Value  json.RawMessage `json:"value"`
+	Reason string          `json:"reason"`
+}
+
+func (c *converter) add(m Stored) error {
+	parts, err := partsOf(m.Content)
+	if err != nil {
+		return err
+	}
+	switch m.Role {
+	case "assistant":
+		c.step(m, parts)
+	case "tool":
+		c.results(parts)
+	default:
+		c.open = false
+		out := UIMessage{ID: m.ID, Role: m.Role, Metadata: &UIMetadata{CreatedAt: m.CreatedAt}, Parts: []UIPart{}}
+		for _, p := range parts {
+			if q, ok := plainPart(p, len(out.Parts)); ok {
+				out.Parts = append(out.Parts, q)
+			}
+		}
+		c.out = append(c.out, out)
+	}
+	return nil
+}
+
+// partsOf reads content: a string stands for one text part.
+func partsOf(content json.RawMessage) ([]modelPart, error) {
+	var text string
+	if err := json.Unmarshal(content, &text); err == nil {
+		return []modelPart{{Type: "text", Text: text}}, nil
+	}
+	var parts []modelPart
+	if err := json.Unmarshal(content, &parts); err != nil {
+		return nil, fmt.Errorf("read content: %w", err)
+	}
+	return parts, nil
+}
+
+func (c *converter) step(m Stored, parts []modelPart) {
+	if !c.open || c.run != m.RunID {
+		c.out = append(c.out, UIMessage{ID: m.ID, Role: "assistant", Metadata: &UIMetadata{CreatedAt: m.CreatedAt, RunID: m.RunID, Model: m.Model}})
+		c.open, c.run, c.calls = true, m.RunID, map[string]int{}
+	}
+	msg := &c.out[len(c.out)-1]
+	msg.Parts = append(msg.Parts, UIPart{Type: "step-start"})
+	for _, p := range parts {
+		switch p.Type {
+		case "tool-call":
+			c.calls[p.ToolCallID] = len(msg.Parts)
+			if p.Input == nil {
+				p.Input = json.RawMessage("{}")
+			}
+			msg.Parts = append(msg.Parts, UIPart{
+				Type: "tool-" + p.ToolName, ToolCallID: p.ToolCallID, State: "input-available",
+				Input: p.Input, ProviderExecuted: p.ProviderExecuted,
+			})
+		case "tool-result":
+			c.result(p)
+		default:
+			if q, ok := plainPart(p, len(msg.Parts)); ok {
+				q.ProviderMetadata = p.ProviderOptions
+				msg.Parts = append(msg.Parts, q)
+			}
+		}
+	}
+}
+
+func (c *converter) results(parts []modelPart) {
+	for _, p := range parts {
+		if p.Type == "tool-result" {
+			c.result(p)
+		}
+	}
+}
+
+// result puts a tool's result into the part of its call. One without a call is
+// left out: clients refuse it.
+func (c *converter) result(p modelPart) {
+	i, ok := c.calls[p.ToolCallID]
+	if !ok || !c.open || p.Output == nil {
+		return
+	}
+	part := &c.out[len(c.out)-1].Parts[i]
+	switch p.Output.Type {
+	case "error-text", "error-json":
+		part.State, part.ErrorText = "output-error", plainText(p.Output.Value)
+	case "execution-denied":
+		part.State, part.ErrorText = "output-error", "denied: "+p.Output.Reason
+	default:
+		part.State, part.Output = "output-available", p.Output.Value
+	}
+}
+
+// plainText returns a JSON string's text, or other JSON as it is.
+func plainText(v json.RawMessage) string {
+	var s string
+	if err := json.Unmarshal(v, &s); err == nil {
+		return s
+	}
+	return string(v)
+}
+
+// plainPart converts what has no call behind it; false for what a UIMessage has
+// no part for. n numbers sources within their message.
+func plainPart(p modelPart, n int) (UIPart, bool) {
+	switch p.Type {
+	case "text", "reasoning":
+		return UIPart{Type: p.Type, Text: &p.Text, State: "done"}, true
+	case "file":
+		return UIPart{Type: "file", MediaType: p.MediaType, Filename: p.Filename, URL: fileURL(p)}, true
+	case "source":
+		return UIPart{Type: "source-url", SourceID: fmt.Sprintf("source-%d", n), URL: p.URL, Title: p.Title}, p.URL != ""
+	}
+	return UIPart{}, false
+}
+
+// fileURL returns where a client finds the file: stored data is a URL or base64.
+func fileURL(p modelPart) string {
+	for _, scheme := range [...]string{"https://", "http://", "data:"} {
+		if strings.HasPrefix(p.Data, scheme) {
+			return p.Data
+		}
+	}
+	return "data:" + p.MediaType + ";base64," + p.Data
+}

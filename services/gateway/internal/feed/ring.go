@@ -1,0 +1,149 @@
+package feed
+
+import (
+	"time"
+
+	runv1 "signalbox.dev/proto/signalbox/run/v1"
+	"signalbox.dev/services/gateway/internal/dialect"
+)
+
+// place is where an event stands in a session's log: the stream's sequence and,
+// above it, how often the stream has begun anew. The zero place is before all.
+type place uint64
+
+const placeBits = 48
+
+func placeOf(generation, seq uint64) place {
+	return place(generation<<placeBits | seq&(1<<placeBits-1))
+}
+
+// kind is what a reader of frames needs to know of an event without decoding it.
+type kind uint8
+
+const (
+	other kind = iota
+	userMessage
+	runStart
+	runEnd
+	hole // no event: some are missing here
+)
+
+// frame is one event, encoded, or a hole.
+type frame struct {
+	place     place
+	synthetic bool // not from the log: stands after the log's event of the same place
+	pos       Position
+	kind      kind
+	message   string       // the message's id, of a userMessage
+	end       *runv1.Event // of a runEnd
+	data      []byte       // shared by all viewers: never written to
+	time      time.Time    // when it came here
+	through   uint64       // bytes of all frames of the topic up to and with this one
+}
+
+// newFrame encodes e; false when the dialect has no word for it.
+func newFrame(d dialect.Dialect, e *runv1.Event, at place, now time.Time) (frame, bool) {
+	f := frame{place: at, pos: Position{e.GetRunOrdinal(), e.GetNumber()}, data: d.Append(nil, e), time: now}
+	if len(f.data) == 0 {
+		return frame{}, false
+	}
+	switch body := e.GetBody().(type) {
+	case *runv1.Event_UserMessage:
+		f.kind, f.message = userMessage, body.UserMessage.GetMessageId()
+	case *runv1.Event_RunStart:
+		f.kind = runStart
+	case *runv1.Event_Done, *runv1.Event_Error:
+		f.kind, f.end = runEnd, e
+	}
+	return f, true
+}
+
+// ring is the last frames of a topic. Each has an index that stays its own.
+type ring struct {
+	frames   []frame
+	first    uint64 // index of frames[0]; of the next frame when there is none
+	bytes    int    // of frames
+	pushed   uint64 // bytes of all frames ever
+	evicted  place  // of the last frame that had to make room
+	maxCount int
+	maxBytes int
+}
+
+// firstIndex leaves room for frames that are put before the first one.
+const firstIndex = 1 << 32
+
+func newRing(maxCount, maxBytes int) ring {
+	return ring{first: firstIndex, maxCount: maxCount, maxBytes: maxBytes}
+}
+
+func (r *ring) end() uint64 { return r.first + uint64(len(r.frames)) }
+
+func (r *ring) push(f frame) {
+	r.pushed += uint64(len(f.data))
+	r.bytes += len(f.data)
+	f.through = r.pushed
+	r.frames = append(r.frames, f)
+	for len(r.frames) > r.maxCount || len(r.frames) > 1 && r.bytes > r.maxBytes {
+		r.evicted = r.frames[0].place
+		r.bytes -= len(r.frames[0].data)
+		r.frames[0] = frame{} // let go of the data
+		r.frames = r.frames[1:]
+		r.first++
+	}
+}
+
+// fill puts older frames, in order, before the first one, as many as there is
+// room for. They must be those right before it.
+func (r *ring) fill(older []frame) {
+	if r.evicted != 0 {
+		return // full once, full for ever
+	}
+	n, size := 0, 0
+	for n < len(older) && len(r.frames)+n < r.maxCount {
+		size += len(older[len(older)-1-n].data)
+		if r.bytes+size > r.maxBytes {
+			break
+		}
+		n++
+	}
+	if n == 0 {
+		return
+	}
+	if n < len(older) {
+		r.evicted = older[len(older)-n-1].place
+	}
+	older = older[len(older)-n:]
+	r.frames = append(append(make([]frame, 0, len(r.frames)+n), older...), r.frames...)
+	r.first -= uint64(n)
+	r.bytes = 0
+	for i := range r.frames {
+		r.bytes += len(r.frames[i].data)
+	}
+}
+
+// find returns the index of the event at p.
+func (r *ring) find(p Position) (uint64, bool) {
+	i, ok := findFrame(r.frames, p)
+	return r.first + uint64(i), ok
+}
+
+// after returns the index of the first frame that stands after the log's event
+// at p; false when frames after it are gone already.
+func (r *ring) after(p place) (uint64, bool) {
+	for i := range r.frames {
+		if f := &r.frames[i]; f.place > p || f.place == p && f.synthetic {
+			return r.first + uint64(i), r.evicted <= p
+		}
+	}
+	return r.end(), r.evicted <= p
+}
+
+// findFrame looks from the end: what is looked for is usually recent.
+func findFrame(frames []frame, p Position) (int, bool) {
+	for i := len(frames) - 1; i >= 0; i-- {
+		if frames[i].pos == p && frames[i].kind != hole {
+			return i, true
+		}
+	}
+	return 0, false
+}

@@ -1,0 +1,272 @@
+package feed
+
+import (
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"signalbox.dev/pkg/bus"
+	"signalbox.dev/pkg/id"
+	runv1 "signalbox.dev/proto/signalbox/run/v1"
+)
+
+// phase is where a topic stands; see the package comment.
+type phase uint8
+
+const (
+	opening phase = iota
+	flowing
+	repairing
+	closed
+)
+
+// Bounds on what waits while the log is read. What is over them is dropped and
+// shows as a gap afterwards.
+const (
+	maxHeld      = 4096
+	maxHeldBytes = 8 << 20
+	maxPending   = 32 // runs whose end is waited for
+)
+
+// topic is a session that is watched here.
+type topic struct {
+	shard   *shard
+	session id.Session
+	live    string // subject of its live events
+	log     string // subject of its stored events
+	stream  string
+	opened  chan struct{} // closed when the topic has left opening
+
+	// The worker's own.
+	sub        *bus.Subscription
+	phase      phase
+	generation uint64 // how often the stream has begun anew
+	head       uint64 // sequence of the newest event that was dealt with
+	order      *order
+	held       []*bus.Stored // live events that wait for a repair
+	heldBytes  int
+	looking    bool // the log is being compared or repaired
+	trouble    time.Time
+	loads      []chan tail // who waits for the log's tail; nil when nobody reads it
+	pending    map[int64]*pendingRun
+	nextLook   time.Time
+	emptySince time.Time
+	dirty      bool
+
+	reached atomic.Uint64 // the head's place, for all to read
+
+	mu      sync.Mutex // guards what follows; viewers read it
+	err     error      // why the topic is closed
+	ring    ring
+	viewers map[*Viewer]struct{}
+
+	snapshots snapshots
+}
+
+// pendingRun is a run whose end has not been seen.
+type pendingRun struct {
+	id      string
+	moved   time.Time // its newest event
+	nextAsk time.Time
+	ended   time.Time // when Postgres first said so
+}
+
+func newTopic(s *shard, live, log, stream string, session id.Session) *topic {
+	return &topic{
+		shard: s, session: session, live: live, log: log, stream: stream,
+		opened: make(chan struct{}), order: newOrder(), pending: map[int64]*pendingRun{},
+		ring:    newRing(s.feed.cfg.RingFrames, s.feed.cfg.RingBytes),
+		viewers: map[*Viewer]struct{}{},
+	}
+}
+
+func (t *topic) place(seq uint64) place { return placeOf(t.generation, seq) }
+
+func (t *topic) setHead(seq uint64) {
+	t.head = seq
+	t.reached.Store(uint64(t.place(seq)))
+}
+
+// arrive takes a live event.
+func (t *topic) arrive(st *bus.Stored) {
+	switch t.phase {
+	case opening, repairing:
+		t.hold(st)
+	case flowing:
+		t.take(st)
+	case closed:
+	}
+}
+
+func (t *topic) hold(st *bus.Stored) {
+	if len(t.held) >= maxHeld || t.heldBytes+len(st.Data) > maxHeldBytes {
+		return
+	}
+	t.held = append(t.held, st)
+	t.heldBytes += len(st.Data)
+}
+
+// take deals with the next live event of a flowing topic.
+func (t *topic) take(st *bus.Stored) {
+	switch {
+	case st.Seq <= t.head:
+		// A second delivery, or the stream has begun anew.
+		if e, ok := t.decode(st); !ok || t.order.seen(e) {
+			return
+		}
+		t.repair(st, 0)
+	case st.Prev > t.head:
+		t.shard.feed.metrics.gaps.Inc()
+		t.repair(st, st.Prev)
+	default:
+		t.setHead(st.Seq)
+		t.push(st)
+	}
+}
+
+func (t *topic) repair(st *bus.Stored, want uint64) {
+	t.phase = repairing
+	t.hold(st)
+	t.look(want, nil, 0)
+}
+
+func (t *topic) decode(st *bus.Stored) (*runv1.Event, bool) {
+	e := &runv1.Event{}
+	if err := bus.DecodeInto(&st.Message, e); err != nil {
+		t.shard.feed.cfg.Log.WarnContext(t.shard.ctx, "event not understood", "subject", t.log, "sequence", st.Seq, "error", err)
+		return nil, false
+	}
+	return e, true
+}
+
+// push brings the log's next event to the viewers.
+func (t *topic) push(st *bus.Stored) {
+	if e, ok := t.decode(st); ok {
+		t.pushEvent(e, t.place(st.Seq), false)
+	}
+}
+
+func (t *topic) pushEvent(e *runv1.Event, at place, synthetic bool) {
+	v := t.order.admit(e)
+	if v == drop {
+		t.shard.feed.metrics.dropped.Inc()
+		return
+	}
+	now := time.Now()
+	t.track(e, now)
+	f, ok := newFrame(t.shard.feed.cfg.Dialect, e, at, now)
+	f.synthetic = synthetic
+	t.mu.Lock()
+	if v == passAfterHole {
+		t.ring.push(frame{place: at, synthetic: synthetic, kind: hole, time: now})
+	}
+	if ok {
+		t.ring.push(f)
+	}
+	t.mu.Unlock()
+	t.shard.feed.metrics.frames.Inc()
+	t.touch()
+}
+
+// touch has the viewers woken after the worker's turn.
+func (t *topic) touch() {
+	if !t.dirty {
+		t.dirty = true
+		t.shard.dirty = append(t.shard.dirty, t)
+	}
+}
+
+// track keeps the list of runs whose end is waited for.
+func (t *topic) track(e *runv1.Event, now time.Time) {
+	n := e.GetRunOrdinal()
+	if isEnd(e) {
+		delete(t.pending, n)
+		return
+	}
+	if p := t.pending[n]; p != nil {
+		p.moved = now
+		return
+	}
+	t.expect(n, e.GetRunId(), now)
+}
+
+// expect waits for the end of a run.
+func (t *topic) expect(ordinal int64, run string, now time.Time) {
+	if p := t.order.runs[ordinal]; p != nil && p.ended {
+		return
+	}
+	if t.pending[ordinal] == nil && len(t.pending) < maxPending {
+		t.pending[ordinal] = &pendingRun{id: run, moved: now}
+	}
+}
+
+// sweep looks at the clock: is somebody still there, is a run too quiet?
+func (t *topic) sweep(now time.Time) {
+	if t.phase == opening || t.phase == closed {
+		return
+	}
+	t.mu.Lock()
+	watched := len(t.viewers) > 0
+	t.mu.Unlock()
+	cfg := t.shard.feed.cfg
+	if !watched {
+		if t.emptySince.IsZero() {
+			t.emptySince = now
+		}
+		if now.Sub(t.emptySince) >= cfg.Linger {
+			t.close(ErrLost)
+		}
+		return
+	}
+	t.emptySince = time.Time{}
+	if t.looking {
+		return
+	}
+	if ask := t.due(now); len(ask) > 0 || now.After(t.nextLook) {
+		t.nextLook = now.Add(cfg.Idle/2 + rand.N(cfg.Idle))
+		t.look(0, ask, 0)
+	}
+}
+
+// due returns the runs that are to be looked up, by ordinal.
+func (t *topic) due(now time.Time) map[int64]string {
+	var ask map[int64]string
+	cfg := t.shard.feed.cfg
+	for n, p := range t.pending {
+		if now.Sub(p.moved) < cfg.Silence || now.Before(p.nextAsk) || len(ask) >= 8 {
+			continue
+		}
+		if ask == nil {
+			ask = map[int64]string{}
+		}
+		ask[n] = p.id
+		p.nextAsk = now.Add(cfg.Pace)
+	}
+	return ask
+}
+
+// close ends the topic; its viewers are cut.
+func (t *topic) close(why error) {
+	if t.phase == closed {
+		return
+	}
+	t.mu.Lock()
+	t.err = why
+	t.ring = newRing(0, 0)
+	t.mu.Unlock()
+	if t.phase == opening {
+		close(t.opened)
+	}
+	t.phase = closed
+	t.held, t.pending = nil, nil
+	delete(t.shard.topics, t.live)
+	if err := t.sub.Unsubscribe(); err != nil {
+		t.shard.feed.cfg.Log.DebugContext(t.shard.ctx, "unsubscribe", "error", err) // the connection is gone, and the interest with it
+	}
+	for _, c := range t.loads {
+		c <- tail{err: why}
+	}
+	t.loads = nil
+	t.touch()
+}

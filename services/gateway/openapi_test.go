@@ -1,0 +1,88 @@
+package gateway_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "rewrite golden files")
+
+func TestOpenAPI(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t)
+	got := in.send(t, in.request(t, person{}, "GET", "/openapi.json", "", nil))
+	if got.status != http.StatusOK || got.header.Get("Content-Type") != "application/json" {
+		t.Fatalf("/openapi.json = %d %v", got.status, got.header)
+	}
+	var doc map[string]any
+	if err := json.Unmarshal([]byte(got.body), &doc); err != nil {
+		t.Fatal(err)
+	}
+	if doc["openapi"] != "3.1.0" {
+		t.Errorf("openapi = %v, want 3.1.0", doc["openapi"])
+	}
+	checkRefs(t, doc, doc)
+	if info, ok := doc["info"].(map[string]any); ok {
+		info["version"] = "golden"
+	}
+	var text bytes.Buffer
+	enc := json.NewEncoder(&text)
+	enc.SetIndent("", " ")
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(doc); err != nil {
+		t.Fatal(err)
+	}
+	golden := filepath.Join("testdata", "openapi.json")
+	if *update {
+		if err := os.WriteFile(golden, text.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(text.String(), "\n")); diff != "" {
+		t.Errorf("the public API changed; run the test with -update if that is meant (-want +got):\n%s", diff)
+	}
+}
+
+// checkRefs fails for a reference to nowhere, and for an operation without an id
+// or without our errors.
+func checkRefs(t *testing.T, doc map[string]any, v any) {
+	t.Helper()
+	switch v := v.(type) {
+	case map[string]any:
+		if ref, ok := v["$ref"].(string); ok {
+			var at any = doc
+			for step := range strings.SplitSeq(strings.TrimPrefix(ref, "#/"), "/") {
+				m, _ := at.(map[string]any)
+				at = m[step]
+			}
+			if at == nil {
+				t.Errorf("reference to nowhere: %s", ref)
+			}
+		}
+		if responses, ok := v["responses"].(map[string]any); ok {
+			if v["operationId"] == nil || responses["400"] == nil || responses["401"] == nil || responses["422"] != nil || responses["default"] != nil {
+				t.Errorf("operation %v has the responses %v", v["operationId"], responses)
+			}
+		}
+		for _, sub := range v {
+			checkRefs(t, doc, sub)
+		}
+	case []any:
+		for _, sub := range v {
+			checkRefs(t, doc, sub)
+		}
+	}
+}

@@ -1,0 +1,499 @@
+package gateway_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/pg"
+
+	"signalbox.dev/services/gateway"
+)
+
+func TestErrors(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t)
+	session := in.newSession(t, w.owner)
+	made := call[map[string]object](t, in, w.owner, "POST", "/api/documents", `{"name":"d"}`, http.StatusCreated)
+	document := fmt.Sprint(made["document"]["id"])
+	nobody := id.New[id.Session]().String()
+	members := "/api/workspaces/" + w.workspace.String() + "/members"
+	send := messagesOf(session)
+	part := func(p string) string { return `{"content":[` + p + `]}` }
+	for _, tt := range []struct {
+		name, method, path, body string
+		want                     int
+		says                     string
+	}{
+		{"unknown path", "GET", "/api/nothing", "", 404, "no such path"},
+		{"root", "GET", "/", "", 404, "no such path"},
+		{"method", "PUT", "/api/sessions", "", 405, "use GET, HEAD, POST"},
+		{"malformed JSON", "POST", "/api/sessions", `{"title":`, 400, "not valid JSON"},
+		{"two values", "POST", "/api/sessions", `{} {}`, 400, "not valid JSON"},
+		{"array", "POST", "/api/sessions", `[]`, 400, "must be a JSON object"},
+		{"string for object", "POST", "/api/sessions", `"x"`, 400, "must be a JSON object"},
+		{"title is a number", "POST", "/api/sessions", `{"title":5}`, 400, "title: want a string"},
+		{"tools is a string", "POST", "/api/sessions", `{"tools":"a"}`, 400, "tools: want an array"},
+		{"tool is a number", "POST", "/api/sessions", `{"tools":[1]}`, 400, "tools"},
+		{"steps is a fraction", "POST", "/api/sessions", `{"max_steps":1.5}`, 400, "max_steps: want a whole number"},
+		{"steps out of range", "POST", "/api/sessions", `{"max_steps":51}`, 400, "max_steps"},
+		{"steps below", "POST", "/api/sessions", `{"max_steps":0}`, 400, "max_steps"},
+		{"title too long", "POST", "/api/sessions", `{"title":"` + strings.Repeat("é", 301) + `"}`, 400, "title: longer"},
+		{"title with NUL", "POST", "/api/sessions", `{"title":"a\u0000"}`, 400, "title"},
+		{"body too large", "POST", "/api/sessions", `{"title":"` + strings.Repeat("x", 1<<20) + `"}`, 413, "1048576"},
+		{"archived is a string", "PATCH", "/api/sessions/" + session, `{"archived":"yes"}`, 400, "archived: want true or false"},
+		{"no body", "PATCH", "/api/sessions/" + session, "", 400, "body is required"},
+		{"limit zero", "GET", "/api/sessions?limit=0", "", 400, "limit"},
+		{"limit 101", "GET", "/api/sessions?limit=101", "", 400, "limit"},
+		{"limit no number", "GET", "/api/sessions?limit=ten", "", 400, "limit"},
+		{"archived no bool", "GET", "/api/sessions?archived=maybe", "", 400, "archived"},
+		{"cursor no time", "GET", "/api/sessions?cursor=yesterday", "", 400, "cursor"},
+		{"format unknown", "GET", "/api/sessions/" + session + "?format=xml", "", 400, "format"},
+		{"id no UUID", "GET", "/api/sessions/7", "", 400, "id"},
+		{"id in braces", "GET", "/api/sessions/%7B" + nobody + "%7D", "", 400, "id"},
+		{"no such session", "GET", "/api/sessions/" + nobody, "", 404, "no such session"},
+		{"change no session", "PATCH", "/api/sessions/" + nobody, "{}", 404, "no such session"},
+		{"delete no session", "DELETE", "/api/sessions/" + nobody, "", 404, "no such session"},
+		{"send to no session", "POST", messagesOf(nobody), `{"content":"x"}`, 404, "no such session"},
+		{"watch no session", "GET", eventsOf(nobody), "", 404, "no such session"},
+		{"cancel no session", "POST", "/api/sessions/" + nobody + "/cancel", "", 404, "no such session"},
+		{"no such run", "GET", "/api/runs/" + nobody, "", 404, "no such run"},
+		{"watch no run", "GET", "/api/runs/" + nobody + "/events", "", 404, "no such run"},
+		{"approvals are not there yet", "POST", "/api/sessions/" + session + "/approvals/c1", `{"approved":true}`, 404, "no such path"},
+		{"cancel run no UUID", "POST", "/api/sessions/" + session + "/cancel", `{"run_id":"x"}`, 400, "run_id"},
+		{"no content", "POST", send, `{}`, 400, "content is required"},
+		{"content null", "POST", send, `{"content":null}`, 400, "content is required"},
+		{"content number", "POST", send, `{"content":5}`, 400, "content: want a string or an array"},
+		{"content object", "POST", send, `{"content":{"type":"text"}}`, 400, "content"},
+		{"content empty", "POST", send, `{"content":" \n"}`, 400, "content: the text is empty"},
+		{"content empty array", "POST", send, `{"content":[]}`, 400, "content"},
+		{"content NUL", "POST", send, `{"content":"a\u0000b"}`, 400, "content"},
+		{"part string", "POST", send, part(`"x"`), 400, "content[0]: want an object"},
+		{"part null", "POST", send, part(`null`), 400, "content[0]: want an object"},
+		{"part without type", "POST", send, part(`{"text":"x"}`), 400, "content[0].type"},
+		{"part unknown", "POST", send, part(`{"type":"video"}`), 400, "video"},
+		{"part image", "POST", send, part(`{"type":"text","text":"x"},{"type":"image","image":"x"}`), 400, "content[1]: send images as file parts"},
+		{"part text number", "POST", send, part(`{"type":"text","text":1}`), 400, "content[0].text: want a string"},
+		{"file without type", "POST", send, part(`{"type":"file","data":"aGk="}`), 400, "content[0].mediaType"},
+		{"file without data", "POST", send, part(`{"type":"file","mediaType":"image/png"}`), 400, "content[0].data is required"},
+		{"file name number", "POST", send, part(`{"type":"file","mediaType":"image/png","data":"aGk=","filename":1}`), 400, "content[0].filename"},
+		{"mode unknown", "POST", send, `{"content":"x","mode":"push"}`, 400, "mode"},
+		{"timezone unknown", "POST", send, `{"content":"x","timezone":"Mars/Base"}`, 400, "timezone"},
+		{"stats a string", "POST", send, `{"content":"x","collect_tool_stats":"yes"}`, 400, "collect_tool_stats: want true or false"},
+		{"key too long", "POST", send, `{"content":"x","idempotency_key":"` + strings.Repeat("k", 256) + `"}`, 400, "idempotency_key"},
+		{"message too large", "POST", send, `{"content":"` + strings.Repeat("x", 20<<20) + `"}`, 413, "too large"},
+		{"document without name", "POST", "/api/documents", `{"content":"x"}`, 400, "name is required"},
+		{"document blank name", "POST", "/api/documents", `{"name":"  "}`, 400, "name is required"},
+		{"document long name", "POST", "/api/documents", `{"name":"` + strings.Repeat("n", 201) + `"}`, 400, "name: longer"},
+		{"document content number", "POST", "/api/documents", `{"name":"n","content":1}`, 400, "content: want a string"},
+		{"document content over 10 MiB", "POST", "/api/documents", `{"name":"n","content":"` + strings.Repeat("x", 10<<20+1) + `"}`, 413, "10 MiB"},
+		{"document body too large", "POST", "/api/documents", strings.Repeat(" ", 11<<20), 413, "too large"},
+		{"document nothing to change", "PATCH", "/api/documents/" + document, `{"name":null}`, 400, "name or content"},
+		{"no such document", "GET", "/api/documents/" + nobody, "", 404, "no such document"},
+		{"document versions limit", "GET", "/api/documents/" + document + "/versions?limit=1000", "", 400, "limit"},
+		{"restore what", "POST", "/api/documents/" + document + "/versions/x/restore", "", 400, "version"},
+		{"key without name", "POST", "/api/keys", `{}`, 400, "name is required"},
+		{"key role", "POST", "/api/keys", `{"name":"k","role":"god"}`, 400, "role"},
+		{"no such key", "DELETE", "/api/keys/" + nobody, "", 404, "no such key"},
+		{"keys cursor", "GET", "/api/keys?cursor=x", "", 400, "cursor"},
+		{"workspace without name", "POST", "/api/workspaces", `{}`, 400, "name is required"},
+		{"member without id", "POST", members, `{"role":"viewer"}`, 400, "member_id is required"},
+		{"member id no UUID", "POST", members, `{"member_id":"bob","role":"viewer"}`, 400, "member_id"},
+		{"member without role", "POST", members, `{"member_id":"` + nobody + `"}`, 400, "role is required"},
+		{"member role", "POST", members, `{"member_id":"` + nobody + `","role":"admin"}`, 400, "role"},
+		{"no such member", "PATCH", members + "/" + nobody, `{"role":"viewer"}`, 404, "no such member"},
+		{"remove no member", "DELETE", members + "/" + nobody, "", 404, "no such member"},
+		{"last owner leaves", "DELETE", members + "/" + w.owner.member.String(), "", 409, "needs an owner"},
+		{"last owner steps down", "PATCH", members + "/" + w.owner.member.String(), `{"role":"editor"}`, 409, "needs an owner"},
+		{"members of no UUID", "GET", "/api/workspaces/7/members", "", 400, "id:"},
+		{"members of another", "GET", "/api/workspaces/" + nobody + "/members", "", 403, "not a member"},
+	} {
+		got := in.send(t, in.request(t, w.owner, tt.method, tt.path, tt.body, nil))
+		var e map[string]any
+		if err := json.Unmarshal([]byte(got.body), &e); err != nil || got.header.Get("Content-Type") != "application/json" {
+			t.Errorf("%s: body %q of type %s is no JSON", tt.name, clip(got.body), got.header.Get("Content-Type"))
+			continue
+		}
+		text, _ := e["error"].(string)
+		delete(e, "error")
+		delete(e, "code")
+		if got.status != tt.want || !strings.Contains(text, tt.says) || len(e) != 0 {
+			t.Errorf("%s: %s %s = %d %s, want %d with %q", tt.name, tt.method, clip(tt.path), got.status, clip(got.body), tt.want, tt.says)
+		}
+	}
+	both := in.send(t, in.request(t, w.owner, "POST", send, `{"content":"x","idempotency_key":"a"}`, func(r *http.Request) { r.Header.Set("Idempotency-Key", "b") }))
+	if both.status != http.StatusBadRequest || !strings.Contains(both.body, "idempotency_key") {
+		t.Errorf("two keys = %d %s, want 400", both.status, both.body)
+	}
+	if n := len(w.runner.sessions[session].runs); n != 0 {
+		t.Errorf("bad messages made %d runs", n)
+	}
+}
+
+func clip(s string) string {
+	if len(s) > 200 {
+		return s[:200] + "…"
+	}
+	return s
+}
+
+func TestSessions(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t)
+	// Unknown fields are ignored, null is as good as absent, any content type is JSON.
+	got := call[map[string]object](t, in, w.owner, "POST", "/api/sessions",
+		`{"title":"T","model":null,"system_prompt":"be kind","tools":[],"max_steps":7,"unknown":{"a":1}}`, http.StatusCreated,
+		func(r *http.Request) { r.Header.Set("Content-Type", "application/x-www-form-urlencoded") })["session"]
+	session := fmt.Sprint(got["id"])
+	for _, field := range []string{"id", "created_at", "updated_at"} {
+		delete(got, field)
+	}
+	want := object{
+		"workspace_id": w.workspace.String(), "created_by": w.owner.member.String(), "title": "T", "model": "claude-sonnet-4-5-20250514",
+		"provider": "anthropic", "system_prompt": "be kind", "preset": "workspace", "tools": []any{}, "max_steps": 7.0, "archived": false,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("session differs (-want +got):\n%s", diff)
+	}
+	patched := call[map[string]object](t, in, w.owner, "PATCH", "/api/sessions/"+session, `{"archived":true,"tools":["doc_read"],"title":null}`, http.StatusOK)["session"]
+	if patched["archived"] != true || patched["title"] != "T" || fmt.Sprint(patched["tools"]) != "[doc_read]" {
+		t.Errorf("patched session = %v", patched)
+	}
+	key := func(r *http.Request) { r.Header.Set("Idempotency-Key", "once") }
+	first := call[map[string]object](t, in, w.owner, "POST", "/api/sessions", `{}`, http.StatusCreated, key)
+	second := call[map[string]object](t, in, w.owner, "POST", "/api/sessions", ``, http.StatusCreated, key)
+	if diff := cmp.Diff(first, second); diff != "" {
+		t.Errorf("repetition differs:\n%s", diff)
+	}
+	call[object](t, in, w.owner, "DELETE", "/api/sessions/"+session, "", http.StatusOK)
+	if got := in.send(t, in.request(t, w.owner, "GET", "/api/sessions/"+session, "", nil)); got.status != http.StatusNotFound {
+		t.Errorf("deleted session = %d, want 404", got.status)
+	}
+}
+
+func TestListSessions(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t)
+	var want []string
+	for range 23 {
+		want = append([]string{in.newSession(t, w.owner)}, want...)
+	}
+	type page struct {
+		Sessions []struct {
+			ID      string `json:"id"`
+			Created string `json:"created_at"`
+		} `json:"sessions"`
+		Next *string `json:"next_cursor"`
+	}
+	for _, limit := range []int{1, 7, 20, 100} {
+		var got []string
+		cursor := ""
+		for {
+			p := call[page](t, in, w.owner, "GET", fmt.Sprintf("/api/sessions?limit=%d&cursor=%s", limit, url.QueryEscape(cursor)), "", http.StatusOK)
+			for _, s := range p.Sessions {
+				got = append(got, s.ID)
+			}
+			if p.Next == nil {
+				break
+			}
+			if cursor = *p.Next; cursor != p.Sessions[len(p.Sessions)-1].Created {
+				t.Fatalf("next_cursor = %s, want the last item's created_at %s", cursor, p.Sessions[len(p.Sessions)-1].Created)
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("pages of %d differ (-want +got):\n%s", limit, diff)
+		}
+	}
+	if p := call[page](t, in, w.owner, "GET", "/api/sessions", "", http.StatusOK); len(p.Sessions) != 20 || p.Next == nil {
+		t.Errorf("first page without a limit has %d, next %v, want 20 and a cursor", len(p.Sessions), p.Next)
+	}
+	if p := call[page](t, in, w.owner, "GET", "/api/sessions?archived=true", "", http.StatusOK); len(p.Sessions) != 0 || p.Next != nil {
+		t.Errorf("archived = %v, want none", p)
+	}
+}
+
+func TestHistoryForms(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t)
+	session := in.newSession(t, w.owner)
+	w.runner.script = func(r *fakeRun) { r.answer(t, "Hello") }
+	if err := in.open(t, w.owner, "POST", messagesOf(session), `{"content":"hi <&>"}`).ended(t); err != nil {
+		t.Fatal(err)
+	}
+	type message struct {
+		Role    string          `json:"role"`
+		Content json.RawMessage `json:"content"`
+		Run     *string         `json:"run_id"`
+		Step    *int            `json:"step_index"`
+	}
+	got := call[struct {
+		Messages []message `json:"messages"`
+		Last     string    `json:"last_event_id"`
+	}](t, in, w.owner, "GET", "/api/sessions/"+session, "", http.StatusOK)
+	run := w.runner.latest(t, session, 1).GetId()
+	want := []message{{"user", json.RawMessage(`"hi <&>"`), nil, nil}, {"assistant", json.RawMessage(`[{"text":"Hello","type":"text"}]`), &run, new(0)}}
+	if diff := cmp.Diff(want, got.Messages); diff != "" || got.Last != "1-4" {
+		t.Errorf("messages differ, last %s (-want +got):\n%s", got.Last, diff)
+	}
+	ui := call[struct {
+		Messages []struct {
+			Role  string   `json:"role"`
+			Parts []object `json:"parts"`
+		} `json:"messages"`
+	}](t, in, w.owner, "GET", "/api/sessions/"+session+"?format=ui", "", http.StatusOK).Messages
+	if len(ui) != 2 || ui[1].Role != "assistant" || len(ui[1].Parts) != 2 || ui[1].Parts[1]["text"] != "Hello" {
+		t.Errorf("UIMessages = %v, want a user's and an assistant's", ui)
+	}
+}
+
+func TestDocuments(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t)
+	key := func(k string) func(*http.Request) {
+		return func(r *http.Request) { r.Header.Set("Idempotency-Key", k) }
+	}
+	make := func() string {
+		return fmt.Sprint(call[map[string]object](t, in, w.owner, "POST", "/api/documents", `{"name":"Plan","content":"# One"}`, http.StatusCreated, key("a"))["document"]["id"])
+	}
+	doc := make()
+	if again := make(); again != doc {
+		t.Errorf("repetition made document %s, want %s", again, doc)
+	}
+	other := w.join(t, w.workspace, identity.Editor)
+	if theirs := call[map[string]object](t, in, other, "POST", "/api/documents", `{"name":"Plan"}`, http.StatusCreated, key("a"))["document"]["id"]; theirs == doc {
+		t.Error("somebody else's key gave the first one's document")
+	}
+	path := "/api/documents/" + doc
+	got := call[map[string]object](t, in, w.owner, "GET", path, "", http.StatusOK)["document"]
+	if got["content"] != "# One" || got["name"] != "Plan" {
+		t.Errorf("document = %v", got)
+	}
+	call[object](t, in, w.owner, "PATCH", path, `{"name":"Plan B","content":"# Two"}`, http.StatusOK, key("b"))
+	call[object](t, in, w.owner, "PATCH", path, `{"content":"# Three"}`, http.StatusOK, key("b")) // the key's second use changes nothing
+	got = call[map[string]object](t, in, w.owner, "GET", path, "", http.StatusOK)["document"]
+	if got["content"] != "# Two" || got["name"] != "Plan B" {
+		t.Errorf("patched document = %v", got)
+	}
+	versions := call[struct {
+		Versions []struct {
+			Version   int    `json:"version"`
+			Operation string `json:"operation"`
+			Member    string `json:"member_id"`
+		} `json:"versions"`
+	}](t, in, w.owner, "GET", path+"/versions", "", http.StatusOK).Versions
+	if len(versions) != 3 || versions[2].Operation != "create" || versions[0].Member != w.owner.member.String() {
+		t.Errorf("versions = %v, want three, newest first", versions)
+	}
+	call[object](t, in, w.owner, "POST", fmt.Sprintf("%s/versions/%d/restore", path, versions[2].Version), "", http.StatusOK)
+	if got := call[map[string]object](t, in, w.owner, "GET", path, "", http.StatusOK)["document"]; got["content"] != "# One" {
+		t.Errorf("restored document = %v", got)
+	}
+	list := call[struct {
+		Documents []object `json:"documents"`
+		Next      *string  `json:"next_cursor"`
+	}](t, in, w.owner, "GET", "/api/documents?limit=1", "", http.StatusOK)
+	if len(list.Documents) != 1 || list.Next == nil || list.Documents[0]["content"] != nil {
+		t.Errorf("list = %v, want one without content and a cursor", list)
+	}
+	call[object](t, in, w.owner, "DELETE", path, "", http.StatusOK)
+	if got := in.send(t, in.request(t, w.owner, "GET", path, "", nil)); got.status != http.StatusNotFound {
+		t.Errorf("deleted document = %d, want 404", got.status)
+	}
+}
+
+func TestWorkspacesAndMembers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t)
+	founder := person{member: id.New[id.Member]()}
+	founder.token = devToken(t, founder.member, time.Hour)
+	key := func(r *http.Request) { r.Header.Set("Idempotency-Key", "w") }
+	made := call[map[string]object](t, in, founder, "POST", "/api/workspaces", `{"name":" Atelier "}`, http.StatusCreated, key)["workspace"]
+	again := call[map[string]object](t, in, founder, "POST", "/api/workspaces", `{"name":"Atelier"}`, http.StatusCreated, key)["workspace"]
+	if diff := cmp.Diff(made, again); diff != "" || made["name"] != "Atelier" || made["role"] != "owner" {
+		t.Errorf("workspace %v, repeated:\n%s", made, diff)
+	}
+	call[object](t, in, founder, "POST", "/api/workspaces", `{"name":"Second"}`, http.StatusCreated)
+	type list struct {
+		Workspaces []struct{ Name string } `json:"workspaces"`
+		Next       *string                 `json:"next_cursor"`
+	}
+	one := call[list](t, in, founder, "GET", "/api/workspaces?limit=1", "", http.StatusOK)
+	if len(one.Workspaces) != 1 || one.Next == nil || one.Workspaces[0].Name != "Atelier" {
+		t.Fatalf("first page = %v", one)
+	}
+	two := call[list](t, in, founder, "GET", "/api/workspaces?limit=1&cursor="+url.QueryEscape(*one.Next), "", http.StatusOK)
+	if len(two.Workspaces) != 1 || two.Next != nil || two.Workspaces[0].Name != "Second" {
+		t.Errorf("second page = %v", two)
+	}
+	ws := fmt.Sprint(made["id"])
+	founder.workspace = id.Must[id.Workspace](ws)
+	members := "/api/workspaces/" + ws + "/members"
+	guest := person{id.New[id.Member](), "", founder.workspace}
+	guest.token = devToken(t, guest.member, time.Hour)
+	if got := in.send(t, in.request(t, guest, "GET", "/api/sessions", "", nil)); got.status != http.StatusForbidden {
+		t.Errorf("request before the invitation = %d, want 403", got.status)
+	}
+	add := fmt.Sprintf(`{"member_id":%q,"role":"viewer"}`, guest.member)
+	call[object](t, in, founder, "POST", members, add, http.StatusCreated)
+	call[object](t, in, founder, "POST", members, add, http.StatusCreated) // a repetition
+	if got := in.send(t, in.request(t, founder, "POST", members, strings.Replace(add, "viewer", "owner", 1), nil)); got.status != http.StatusConflict {
+		t.Errorf("adding with another role = %d %s, want 409", got.status, got.body)
+	}
+	call[object](t, in, guest, "GET", "/api/sessions", "", http.StatusOK)
+	if got := in.send(t, in.request(t, guest, "DELETE", members+"/"+founder.member.String(), "", nil)); got.status != http.StatusForbidden {
+		t.Errorf("removing the owner as a viewer = %d, want 403", got.status)
+	}
+	changed := call[map[string]object](t, in, founder, "PATCH", members+"/"+guest.member.String(), `{"role":"owner"}`, http.StatusOK)["member"]
+	if changed["role"] != "owner" {
+		t.Errorf("member = %v, want an owner", changed)
+	}
+	all := call[map[string]any](t, in, guest, "GET", members, "", http.StatusOK)["members"]
+	if n, _ := all.([]any); len(n) != 2 {
+		t.Errorf("members = %v, want two", all)
+	}
+	call[object](t, in, guest, "DELETE", members+"/"+guest.member.String(), "", http.StatusOK) // leaves
+	if got := in.send(t, in.request(t, guest, "GET", "/api/sessions", "", nil)); got.status != http.StatusForbidden {
+		t.Errorf("request after leaving = %d, want 403", got.status)
+	}
+}
+
+func TestAPIKeys(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t)
+	once := func(r *http.Request) { r.Header.Set("Idempotency-Key", "k") }
+	first := call[map[string]any](t, in, w.owner, "POST", "/api/keys", `{"name":"ci","role":"viewer"}`, http.StatusCreated, once)
+	second := call[map[string]any](t, in, w.owner, "POST", "/api/keys", `{"name":"ci","role":"viewer"}`, http.StatusCreated, once)
+	old, secret := fmt.Sprint(first["secret"]), fmt.Sprint(second["secret"])
+	if !strings.HasPrefix(secret, "sb_") || len(secret) != 46 || old == secret {
+		t.Errorf("secrets = %q, %q, want two of 256 bits", old, secret)
+	}
+	if list := call[map[string]any](t, in, w.owner, "GET", "/api/keys", "", http.StatusOK); len(list["keys"].([]any)) != 1 || strings.Contains(fmt.Sprint(list), secret) {
+		t.Errorf("keys = %v, want one, without its secret", list)
+	}
+	use := func(secret string, ws id.Workspace) int {
+		return in.send(t, in.request(t, person{token: secret, workspace: ws}, "GET", "/api/sessions", "", nil)).status
+	}
+	if got := use(old, w.workspace); got != http.StatusUnauthorized {
+		t.Errorf("replaced secret = %d, want 401", got)
+	}
+	if got := use(secret, w.workspace); got != http.StatusOK {
+		t.Errorf("key = %d, want 200", got)
+	}
+	if got := use(secret, id.New[id.Workspace]()); got != http.StatusForbidden {
+		t.Errorf("key in another workspace = %d, want 403", got)
+	}
+	if got := in.send(t, in.request(t, person{token: secret, workspace: w.workspace}, "POST", "/api/sessions", "{}", nil)); got.status != http.StatusForbidden {
+		t.Errorf("viewer's key writes = %d, want 403", got.status)
+	}
+	if got := in.send(t, in.request(t, person{token: secret}, "POST", "/api/workspaces", `{"name":"x"}`, nil)); got.status != http.StatusForbidden {
+		t.Errorf("key makes a workspace = %d, want 403", got.status)
+	}
+	// A key is never more than its maker, and ends with their membership.
+	maker := w.join(t, w.workspace, identity.Owner)
+	theirs := fmt.Sprint(call[map[string]any](t, in, maker, "POST", "/api/keys", `{"name":"mine","role":"owner"}`, http.StatusCreated)["secret"])
+	members := "/api/workspaces/" + w.workspace.String() + "/members/" + maker.member.String()
+	call[object](t, in, w.owner, "PATCH", members, `{"role":"viewer"}`, http.StatusOK)
+	if got := in.send(t, in.request(t, person{token: theirs, workspace: w.workspace}, "POST", "/api/sessions", "{}", nil)); got.status != http.StatusForbidden {
+		t.Errorf("key of one who became a viewer writes = %d, want 403", got.status)
+	}
+	call[object](t, in, w.owner, "DELETE", members, "", http.StatusOK)
+	if got := use(theirs, w.workspace); got != http.StatusUnauthorized {
+		t.Errorf("key of a former member = %d, want 401", got)
+	}
+	made, _ := second["key"].(object)
+	call[object](t, in, w.owner, "DELETE", fmt.Sprintf("/api/keys/%s", made["id"]), "", http.StatusOK)
+	if got := use(secret, w.workspace); got != http.StatusUnauthorized {
+		t.Errorf("revoked key = %d, want 401", got)
+	}
+	if strings.Contains(in.log.String(), secret) {
+		t.Error("the log holds a key")
+	}
+}
+
+func TestTools(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t)
+	got := call[map[string]any](t, in, w.owner, "GET", "/api/tools", "", http.StatusOK)
+	want := map[string]any{"next_cursor": nil, "tools": []any{
+		object{"name": "doc_read", "description": "Reads.", "input_schema": object{"type": "object"}, "available": true, "unavailable_reason": nil, "connect_url": nil, "source": "built-in", "needs_approval": false, "always": false},
+		object{"name": "calendar_list_events", "description": "Lists.", "input_schema": object{}, "available": false, "unavailable_reason": "connect Google first", "connect_url": "https://x", "source": "built-in", "needs_approval": true, "always": false},
+	}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("tools differ (-want +got):\n%s", diff)
+	}
+}
+
+func TestServiceIsAway(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t, func(c *gateway.Config) { c.ToolExecutorURL = "http://127.0.0.1:1" })
+	got := in.send(t, in.request(t, w.owner, "GET", "/api/tools", "", nil))
+	if got.status != http.StatusServiceUnavailable || got.header.Get("Retry-After") == "" || strings.Contains(got.body, "127.0.0.1") {
+		t.Errorf("request for a service that is away = %d %v %s, want 503 without internals", got.status, got.header, got.body)
+	}
+	if got := in.send(t, in.request(t, person{}, "GET", "/ready", "", nil)); got.status != http.StatusServiceUnavailable || !strings.Contains(got.body, `"tool-executor":"not ready"`) {
+		t.Errorf("/ready = %d %s, want 503 naming tool-executor", got.status, got.body)
+	}
+	if got := in.send(t, in.request(t, person{}, "GET", "/health", "", nil)); got.status != http.StatusOK {
+		t.Errorf("/health = %d, want 200", got.status)
+	}
+	if got := in.send(t, in.request(t, person{}, "GET", "/metrics", "", nil)); got.status != http.StatusNotFound {
+		t.Errorf("public /metrics = %d, want 404", got.status)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), "GET", in.ops+"/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := in.send(t, req); got.status != http.StatusOK || !strings.Contains(got.body, `gateway_http_requests_total{route="GET /api/tools",status="503"} 1`) {
+		t.Errorf("metrics = %d, without the request: %s", got.status, got.body)
+	}
+}
+
+func TestCORS(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t, func(c *gateway.Config) { c.CORSOrigins = []string{"http://localhost:5173"} })
+	origin := func(o string) func(*http.Request) {
+		return func(r *http.Request) {
+			r.Header.Set("Origin", o)
+			if r.Method == http.MethodOptions {
+				r.Header.Set("Access-Control-Request-Method", "POST")
+			}
+		}
+	}
+	pre := in.send(t, in.request(t, person{}, "OPTIONS", "/api/sessions", "", origin("http://localhost:5173")))
+	if pre.status != http.StatusNoContent || !strings.Contains(pre.header.Get("Access-Control-Allow-Headers"), "Last-Event-ID") {
+		t.Errorf("preflight = %d %v, want 204", pre.status, pre.header)
+	}
+	if got := in.send(t, in.request(t, w.owner, "GET", "/api/sessions", "", origin("http://localhost:5173"))); got.header.Get("Access-Control-Allow-Origin") != "http://localhost:5173" {
+		t.Errorf("answer's headers = %v, want the origin allowed", got.header)
+	}
+	if got := in.send(t, in.request(t, w.owner, "GET", "/api/sessions", "", origin("https://evil.example"))); got.header.Get("Access-Control-Allow-Origin") != "" {
+		t.Errorf("answer's headers = %v, want no origin allowed", got.header)
+	}
+}
+
+func TestCatalogue(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	problems, err := pg.CheckCatalogue(t.Context(), w.pg.AdminURL, nil, gateway.Migrations())
+	if err != nil || len(problems) > 0 {
+		t.Errorf("CheckCatalogue = %q, %v, want none", problems, err)
+	}
+}

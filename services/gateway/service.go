@@ -1,0 +1,233 @@
+// Package gateway is Signalbox' public door: the REST API, the streams of events,
+// and who is asking. It keeps workspaces, members and API keys; everything else it
+// asks the service that owns it, on behalf of whom it let in.
+//
+// # The way of a request
+//
+// routes.go is the door: it hides tokens that came in a URL, observes, and hands
+// over to internal/api. There internal/door finds out who asks (a token or a key,
+// a workspace, a role), a handler checks the input and calls the owning service
+// over Connect with a signed context, and the answer gets its public form. Streams
+// are served by internal/feed out of the run log on the bus; internal/dialect says
+// how an event looks.
+//
+// # What runs
+//
+// Run starts the HTTP listeners, the feed's workers, the refreshing of key sets
+// and the re-check of what open streams rest on. When its context is done it takes
+// no new streams, cuts the open ones spread over the drain window, lets requests
+// finish, and then stops the rest. If the process dies here, nothing is lost but
+// connections: clients come back with their last event's id, to any gateway.
+package gateway
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"signalbox.dev/pkg/bus"
+	"signalbox.dev/pkg/httpserver"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/pg"
+	"signalbox.dev/pkg/process"
+	"signalbox.dev/pkg/rpc"
+	"signalbox.dev/proto/signalbox/agent/v1/agentv1connect"
+	"signalbox.dev/proto/signalbox/document/v1/documentv1connect"
+	"signalbox.dev/proto/signalbox/tool/v1/toolv1connect"
+
+	"connectrpc.com/connect"
+
+	"signalbox.dev/services/gateway/internal/api"
+	"signalbox.dev/services/gateway/internal/dialect"
+	"signalbox.dev/services/gateway/internal/door"
+	"signalbox.dev/services/gateway/internal/feed"
+	"signalbox.dev/services/gateway/internal/limit"
+	"signalbox.dev/services/gateway/internal/store"
+)
+
+// Name is the service's name: on the bus, in signed contexts, in logs.
+const Name = "gateway"
+
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+// Migrations returns the gateway's schema, role and migration files.
+func Migrations() pg.Migrations {
+	files, err := fs.Sub(migrations, "migrations")
+	if err != nil {
+		panic(err) // the path is a constant
+	}
+	return pg.Migrations{Schema: "gateway", Role: "signalbox_gateway", FS: files}
+}
+
+// Deps is what the gateway works with. Whoever made it closes it after Run.
+type Deps struct {
+	Log    *slog.Logger
+	DB     *pg.DB           // opened with the role and schema of Migrations
+	Bus    *bus.Bus         // connected as subject.Gateway
+	Signer *identity.Signer // of this service
+	HTTP   *http.Client     // for calls to other services: rpc.NewHTTPClient
+	Public net.Listener
+	Ops    net.Listener // nil: the operators' pages are served elsewhere
+	// Registerer takes the metrics and Gatherer shows them on Ops; either may be nil.
+	Registerer prometheus.Registerer
+	Gatherer   prometheus.Gatherer
+}
+
+// Service is the gateway.
+type Service struct {
+	cfg       Config
+	deps      Deps
+	verifiers []*identity.TokenVerifier
+	streams   *door.Streams
+	feed      *feed.Feed
+	api       *api.API
+	public    http.Handler
+}
+
+// New wires the gateway; Run makes it work. An error means that a setting is wrong.
+func New(cfg Config, deps Deps) (*Service, error) {
+	if deps.Log == nil || deps.DB == nil || deps.Bus == nil || deps.Signer == nil || deps.HTTP == nil || deps.Public == nil {
+		return nil, errors.New("gateway: a dependency is missing")
+	}
+	s := &Service{cfg: cfg, deps: deps}
+	var err error
+	if s.verifiers, err = cfg.verifiers(); err != nil {
+		return nil, fmt.Errorf("gateway: %w", err)
+	}
+	peers, err := s.connect()
+	if err != nil {
+		return nil, fmt.Errorf("gateway: %w", err)
+	}
+	members := store.New(deps.DB)
+	s.streams = door.NewStreams(door.StreamsConfig{
+		Grants: members, Log: deps.Log, PerMember: cfg.MemberStreams, PerWorkspace: cfg.WorkspaceStreams, Recheck: cfg.Feed.Recheck,
+	})
+	s.feed = feed.New(feed.Config{
+		Bus: deps.Bus, Source: api.Origin{Conversations: peers.conversations, Runs: peers.runs}, Dialect: dialect.Plain{},
+		Log: deps.Log, Metrics: deps.Registerer, Partitions: cfg.NATSPartitions, DrainWindow: cfg.DrainWindow,
+		Linger: cfg.Feed.Linger, Heartbeat: cfg.Feed.Heartbeat, Silence: cfg.Feed.Silence, Pace: cfg.Feed.Pace, Idle: cfg.Feed.Idle,
+		Pulse: cfg.Feed.Pulse, MaxBehind: cfg.Feed.MaxBehind, RingFrames: cfg.Feed.RingFrames, BehindBytes: cfg.Feed.BehindBytes,
+	})
+	checks := make([]door.Verifier, len(s.verifiers))
+	for i, v := range s.verifiers {
+		checks[i] = v
+	}
+	s.api, err = api.New(api.Config{
+		Conversations: peers.conversations, Runs: peers.runs, Tools: peers.tools, Documents: peers.documents,
+		Feed: s.feed, Store: members, Streams: s.streams, Log: deps.Log, Version: process.Version(),
+		Door: door.New(door.Config{
+			Verifiers: checks, Members: members, Log: deps.Log,
+			PerMember:    limit.Rate{PerMinute: cfg.MemberPerMinute, Burst: cfg.MemberBurst},
+			PerWorkspace: limit.Rate{PerMinute: cfg.WorkspacePerMinute, Burst: cfg.WorkspaceBurst},
+		}),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("gateway: %w", err)
+	}
+	s.public = s.routes(newRequestMetrics(deps.Registerer))
+	return s, nil
+}
+
+// peers are the services that the gateway asks.
+type peers struct {
+	conversations agentv1connect.ConversationServiceClient
+	runs          agentv1connect.RunServiceClient
+	tools         toolv1connect.ToolServiceClient
+	documents     documentv1connect.DocumentServiceClient
+}
+
+func (s *Service) connect() (p peers, err error) {
+	options := func(audience string) (opts []connect.ClientOption) {
+		if err == nil {
+			opts, err = rpc.Client{Signer: s.deps.Signer, Audience: audience}.ClientOptions()
+		}
+		return opts
+	}
+	runner, tools, documents := options("agent-runner"), options("tool-executor"), options("document-sync")
+	if err != nil {
+		return peers{}, err
+	}
+	return peers{
+		agentv1connect.NewConversationServiceClient(s.deps.HTTP, s.cfg.AgentRunnerURL, runner...),
+		agentv1connect.NewRunServiceClient(s.deps.HTTP, s.cfg.AgentRunnerURL, runner...),
+		toolv1connect.NewToolServiceClient(s.deps.HTTP, s.cfg.ToolExecutorURL, tools...),
+		documentv1connect.NewDocumentServiceClient(s.deps.HTTP, s.cfg.DocumentSyncURL, documents...),
+	}, nil
+}
+
+// checks are what /ready asks.
+func (s *Service) checks() map[string]httpserver.Check {
+	return map[string]httpserver.Check{
+		"nats":          s.deps.Bus.Ready,
+		"postgres":      s.deps.DB.Ping,
+		"agent-runner":  s.healthy(s.cfg.AgentRunnerURL),
+		"tool-executor": s.healthy(s.cfg.ToolExecutorURL),
+		"document-sync": s.healthy(s.cfg.DocumentSyncURL),
+	}
+}
+
+func (s *Service) healthy(base string) httpserver.Check {
+	return func(ctx context.Context) error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/health", nil)
+		if err != nil {
+			return fmt.Errorf("ask for health: %w", err)
+		}
+		res, err := s.deps.HTTP.Do(req)
+		if err != nil {
+			return fmt.Errorf("ask for health: %w", err)
+		}
+		defer res.Body.Close()
+		if res.StatusCode != http.StatusOK {
+			return fmt.Errorf("%s answers %s", base, res.Status)
+		}
+		return nil
+	}
+}
+
+// Run serves until ctx is done, drains, and returns nil.
+func (s *Service) Run(ctx context.Context) error {
+	// What requests need outlives the listeners.
+	inner, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	background, inner := errgroup.WithContext(inner)
+	background.Go(func() error { return s.feed.Run(inner) })
+	background.Go(func() error { return s.streams.Run(inner) })
+	for _, v := range s.verifiers {
+		background.Go(func() error { return v.Run(inner) })
+	}
+
+	doors, outer := errgroup.WithContext(ctx)
+	context.AfterFunc(outer, s.feed.Drain)
+	doors.Go(func() error {
+		return httpserver.Serve(outer, httpserver.Config{Listener: s.deps.Public, Handler: s.public, Log: s.deps.Log, Drain: s.cfg.DrainLimit})
+	})
+	if s.deps.Ops != nil {
+		mux := http.NewServeMux()
+		httpserver.Ops{Checks: s.checks(), Gatherer: s.deps.Gatherer}.Mount(mux)
+		doors.Go(func() error {
+			return httpserver.Serve(outer, httpserver.Config{Listener: s.deps.Ops, Handler: mux, Log: s.deps.Log, Drain: time.Second})
+		})
+	}
+	s.deps.Log.InfoContext(ctx, "gateway serves", "address", s.deps.Public.Addr().String())
+	err := doors.Wait()
+	stop()
+	return errors.Join(err, background.Wait())
+}
+
+// EnsureMember makes a workspace and a member of it exist, the member with that
+// role. It is for the standalone binary and its token command; a workspace that
+// exists keeps its name.
+func EnsureMember(ctx context.Context, db *pg.DB, ws id.Workspace, name string, member id.Member, role identity.Role) error {
+	return store.New(db).Ensure(ctx, ws, name, member, role)
+}

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/subject"
+	"signalbox.dev/services/standalone"
+)
+
+func (c *cli) keygen() *cobra.Command {
+	return &cobra.Command{
+		Use:   "keygen",
+		Short: "Make the services' keys for a cluster, as environment variables",
+		Long: `Makes a private key for each service, by which it proves to the others who calls,
+and for each service the public keys of those whose calls it takes. Keep the
+output secret: every service gets its own _SERVICE_KEY as SERVICE_KEY, and its own
+_TRUSTED_KEYS as TRUSTED_KEYS.`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			services := []string{subject.Gateway, subject.AgentRunner, subject.ToolExecutor, subject.DocumentSync, subject.CredentialBroker}
+			keys := map[string]identity.Key{}
+			for _, s := range services {
+				k, err := identity.NewKey()
+				if err != nil {
+					return err
+				}
+				keys[s] = k
+			}
+			for _, s := range services {
+				name := strings.ToUpper(strings.ReplaceAll(s, "-", "_"))
+				fmt.Fprintf(c.out, "%s_SERVICE_KEY=%s\n", name, keys[s].Encode())
+				callers := standalone.Callers(s)
+				if len(callers) == 0 {
+					continue
+				}
+				trusted := map[string]string{}
+				for _, caller := range slices.Sorted(slices.Values(callers)) {
+					trusted[caller] = keys[caller].Public()
+				}
+				fmt.Fprintf(c.out, "%s_TRUSTED_KEYS=%s\n", name, identity.FormatTrusted(trusted))
+			}
+			return nil
+		},
+	}
+}

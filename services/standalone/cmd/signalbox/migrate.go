@@ -1,0 +1,90 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"signalbox.dev/pkg/bus"
+	"signalbox.dev/pkg/conf"
+	"signalbox.dev/pkg/pg"
+	"signalbox.dev/pkg/process"
+	"signalbox.dev/pkg/subject"
+	"signalbox.dev/services/standalone"
+)
+
+// migrateSettings say what to bring up to date, and as whom.
+type migrateSettings struct {
+	DatabaseURL  conf.Secret `env:"DATABASE_URL,required" doc:"The database, as its administrator: a superuser, or a user with CREATEROLE and CREATE on it."`
+	NATSURL      string      `env:"NATS_URL" doc:"NATS servers; empty leaves the streams alone."`
+	NATSUser     string      `env:"NATS_USER" envDefault:"admin" doc:"The user on the bus that administers streams."`
+	NATSPassword conf.Secret `env:"NATS_PASSWORD" doc:"Its password; empty where the servers check none."`
+	Partitions   int         `env:"EVENT_PARTITIONS" envDefault:"4" doc:"Partitions of the run log: the same number everywhere. It cannot be lowered later."`
+	Replicas     int         `env:"EVENT_REPLICAS" envDefault:"1" doc:"Replicas of each stream: 1 on a single server, 3 in a cluster."`
+
+	Gateway     conf.Secret `env:"GATEWAY_DB_PASSWORD" doc:"Makes the role signalbox_gateway a login with this password; empty leaves its login as it is."`
+	Agent       conf.Secret `env:"AGENT_RUNNER_DB_PASSWORD" doc:"The same for signalbox_agent."`
+	Tools       conf.Secret `env:"TOOL_EXECUTOR_DB_PASSWORD" doc:"The same for signalbox_tools."`
+	Documents   conf.Secret `env:"DOCUMENT_SYNC_DB_PASSWORD" doc:"The same for signalbox_documents."`
+	Credentials conf.Secret `env:"CREDENTIAL_BROKER_DB_PASSWORD" doc:"The same for signalbox_credentials."`
+}
+
+// passwords by schema.
+func (s *migrateSettings) passwords() map[string]conf.Secret {
+	return map[string]conf.Secret{
+		"gateway": s.Gateway, "agent": s.Agent, "tools": s.Tools, "documents": s.Documents, "credentials": s.Credentials,
+	}
+}
+
+func (c *cli) migrate() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "migrate",
+		Short: "Bring a database and a bus up to date for the services",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var s migrateSettings
+			if err := c.settings(&s); err != nil {
+				return err
+			}
+			log, err := c.log()
+			if err != nil {
+				return err
+			}
+			ctx, stop := process.Signals(cmd.Context())
+			defer stop()
+			all := standalone.Migrations()
+			for i := range all {
+				all[i].Password = s.passwords()[all[i].Schema]
+			}
+			if err := pg.Migrate(ctx, s.DatabaseURL.Reveal(), log, all...); err != nil {
+				return err
+			}
+			fmt.Fprintln(c.out, "database: up to date")
+			if s.NATSURL == "" {
+				fmt.Fprintln(c.out, "streams: left alone (NATS_URL is not set)")
+				return nil
+			}
+			topology, err := subject.NewTopology(subject.Options{Partitions: s.Partitions, Replicas: s.Replicas})
+			if err != nil {
+				return fmt.Errorf("EVENT_PARTITIONS, EVENT_REPLICAS: %w", err)
+			}
+			admin, err := bus.Connect(ctx, bus.Config{URL: s.NATSURL, Service: subject.Admin, User: s.NATSUser, Password: s.NATSPassword, Log: log})
+			if err != nil {
+				return err
+			}
+			defer admin.Close()
+			if err := bus.Apply(ctx, admin, topology); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(c.out, "streams: up to date")
+			return err
+		},
+	}
+	help := cmd.HelpFunc()
+	cmd.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		help(cmd, args)
+		fmt.Fprintln(c.out, "\nEnvironment:")
+		_ = conf.WriteHelp(c.out, new(migrateSettings)) // the terminal went away
+	})
+	return cmd
+}

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"signalbox.dev/pkg/httpserver"
+	"signalbox.dev/pkg/process"
+	"signalbox.dev/services/simulator"
+)
+
+func (c *cli) simulator() *cobra.Command {
+	var addr, script string
+	cmd := &cobra.Command{
+		Use:   "simulator",
+		Short: "Run the simulated model provider alone",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var cfg simulator.Config
+			if err := c.settings(&cfg); err != nil {
+				return err
+			}
+			if addr != "" {
+				cfg.Addr = addr
+			}
+			if script != "" {
+				cfg.Script = script
+			}
+			log, err := c.log()
+			if err != nil {
+				return err
+			}
+			sim, err := simulator.New(cfg, simulator.Deps{Log: log})
+			if err != nil {
+				return err
+			}
+			ctx, stop := process.Signals(cmd.Context())
+			defer stop()
+			listener, err := httpserver.Listen(ctx, cfg.Addr)
+			if err != nil {
+				return err
+			}
+			defer context.AfterFunc(ctx, sim.Close)()
+			fmt.Fprintf(c.out, "the simulated provider answers at http://%s\n", listener.Addr())
+			return httpserver.Serve(ctx, httpserver.Config{Listener: listener, Handler: sim, Log: log, Drain: 5 * time.Second})
+		},
+	}
+	cmd.Flags().StringVar(&addr, "addr", "", "address (default $SIMULATOR_ADDR)")
+	cmd.Flags().StringVar(&script, "script", "", "script file or folder (default $SIMULATOR_SCRIPT, else the built-in one)")
+	return cmd
+}

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"signalbox.dev/pkg/conf"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/process"
+	"signalbox.dev/services/standalone"
+)
+
+type tokenSettings struct {
+	DatabaseURL conf.Secret `env:"DATABASE_URL" doc:"The database of a deployment."`
+	Secret      conf.Secret `env:"GATEWAY_DEV_SECRET" doc:"The secret of its development issuer."`
+}
+
+func (c *cli) token() *cobra.Command {
+	var (
+		opts                    standalone.TokenOptions
+		workspace, member, role string
+		asJSON                  bool
+	)
+	cmd := &cobra.Command{
+		Use:   "token",
+		Short: "Make a development token",
+		Long: `Makes a development token, for the data folder's own workspace and member or for
+others, which are made if they are not there. It works whether Signalbox runs in
+that folder or not. With DATABASE_URL and GATEWAY_DEV_SECRET in the environment it
+makes one for a deployment whose development issuer is on.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var s tokenSettings
+			err := c.settings(&s)
+			if err != nil {
+				return err
+			}
+			if opts.Workspace, err = optional[id.Workspace]("workspace", workspace); err != nil {
+				return err
+			}
+			if opts.Member, err = optional[id.Member]("member", member); err != nil {
+				return err
+			}
+			if opts.Role, err = identity.ParseRole(role); err != nil {
+				return process.Usage("--role: %v", err)
+			}
+			if opts.Log, err = c.log(); err != nil {
+				return err
+			}
+			opts.DatabaseURL, opts.Secret = s.DatabaseURL, s.Secret
+			ctx, stop := process.Signals(cmd.Context())
+			defer stop()
+			token, err := standalone.NewToken(ctx, opts)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return c.printJSON(token)
+			}
+			_, err = fmt.Fprintln(c.out, token.Token)
+			return err
+		},
+	}
+	dataFlag(cmd, &opts.Data)
+	cmd.Flags().StringVar(&workspace, "workspace", "", "workspace id (default: the data folder's)")
+	cmd.Flags().StringVar(&member, "member", "", "member id (default: the data folder's)")
+	cmd.Flags().StringVar(&role, "role", "owner", "owner, editor or viewer")
+	cmd.Flags().BoolVar(&asJSON, "json", false, `print {"token","workspace_id","member_id","expires_at"}`)
+	return cmd
+}
+
+// optional parses an id that may be left out.
+func optional[T id.Kind](flag, text string) (T, error) {
+	var none T
+	if text == "" {
+		return none, nil
+	}
+	v, err := id.Parse[T](text)
+	if err != nil {
+		return none, process.Usage("--%s: %v", flag, err)
+	}
+	return v, nil
+}

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"signalbox.dev/pkg/conf"
+	"signalbox.dev/pkg/process"
+	"signalbox.dev/services/standalone"
+)
+
+// upSettings are what `signalbox up` takes from the environment beside the
+// services' own variables.
+type upSettings struct {
+	DatabaseURL conf.Secret `env:"DATABASE_URL" doc:"A PostgreSQL database to use instead of a private one, as its administrator."`
+	NATSURL     conf.Secret `env:"NATS_URL" doc:"NATS servers with JetStream to use instead of one in the process."`
+}
+
+func (c *cli) up() *cobra.Command {
+	var opts standalone.Options
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Run all of Signalbox in this process",
+		Long: `Runs the five services in one process, with a NATS server inside and a private
+PostgreSQL beside it, and keeps everything in the data folder. A second start
+finds it again. Ctrl-C parks what is going on and stops; a second one kills.
+
+Environment: DATABASE_URL and NATS_URL name others to use; ANTHROPIC_API_KEY,
+OPENAI_API_KEY and OPENROUTER_API_KEY are credentials; without one the simulated
+provider answers. Every variable of the services works too (gateway --help).`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var s upSettings
+			if err := c.settings(&s); err != nil {
+				return err
+			}
+			log, err := c.log()
+			if err != nil {
+				return err
+			}
+			ctx, stop := process.Signals(cmd.Context())
+			defer stop()
+			opts.DatabaseURL, opts.NATSURL, opts.Environ, opts.Out, opts.Log = s.DatabaseURL, s.NATSURL, c.environ, c.out, log
+			return standalone.Up(ctx, opts)
+		},
+	}
+	cmd.Flags().StringVar(&opts.HTTP, "http", "127.0.0.1:8080", "public address")
+	dataFlag(cmd, &opts.Data)
+	return cmd
+}

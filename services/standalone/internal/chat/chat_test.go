@@ -1,0 +1,120 @@
+package chat_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"signalbox.dev/services/standalone/internal/chat"
+)
+
+// server plays a gateway: each connection is answered by the next of answers.
+type server struct {
+	mu      sync.Mutex // guards what follows
+	answers []func(w http.ResponseWriter)
+	seen    []string
+	keys    map[string]bool
+}
+
+func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var body struct {
+		Content        string
+		IdempotencyKey string `json:"idempotency_key"`
+	}
+	_ = json.NewDecoder(r.Body).Decode(&body) // a GET has none
+	s.mu.Lock()
+	s.seen = append(s.seen, strings.TrimSpace(r.Method+" "+r.URL.Path+" "+r.Header.Get("Last-Event-ID")))
+	if body.IdempotencyKey != "" {
+		s.keys[body.IdempotencyKey] = true
+	}
+	answer := refuse(http.StatusTeapot, "there is no further answer")
+	if len(s.answers) > 0 {
+		answer, s.answers = s.answers[0], s.answers[1:]
+	}
+	s.mu.Unlock()
+	answer(w)
+}
+
+func stream(cut bool, events ...string) func(http.ResponseWriter) {
+	return func(w http.ResponseWriter) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprint(w, ":\n")
+		for _, ev := range events {
+			id, rest, _ := strings.Cut(ev, " ")
+			kind, data, _ := strings.Cut(rest, " ")
+			fmt.Fprintf(w, "event: %s\ndata: %s\nid: %s\n\n", kind, data, id)
+		}
+		_ = http.NewResponseController(w).Flush() // an abort would drop what is buffered
+		if cut {
+			panic(http.ErrAbortHandler)
+		}
+	}
+}
+
+func refuse(status int, text string) func(http.ResponseWriter) {
+	return func(w http.ResponseWriter) {
+		w.WriteHeader(status)
+		fmt.Fprintf(w, `{"error":%q}`, text)
+	}
+}
+
+func talk(t *testing.T, answers ...func(http.ResponseWriter)) (shown string, s *server, err error) {
+	t.Helper()
+	s = &server{answers: answers, keys: map[string]bool{}}
+	ts := httptest.NewServer(s)
+	t.Cleanup(ts.Close)
+	var out strings.Builder
+	terminal := &chat.Terminal{
+		Client:  &chat.Client{URL: ts.URL, HTTP: ts.Client(), Notice: func(string, ...any) {}},
+		Session: "s", Out: &out,
+	}
+	err = terminal.Say(t.Context(), "hi")
+	return out.String(), s, err
+}
+
+// However often the connection breaks, everything is shown once.
+func TestResume(t *testing.T) {
+	t.Parallel()
+	shown, s, err := talk(t,
+		stream(true), // before the first event: the message is sent again, under the same key
+		refuse(http.StatusServiceUnavailable, "in a moment"),
+		stream(true, `4-2 text-delta {"delta":"Hel"}`),
+		stream(true, `4-3 text-delta {"delta":"lo\n"}`),
+		stream(false, `5-0 user-message {"content":"other"}`, `4-4 tool-call-complete {"toolName":"t","args":{"a":1}}`, `4-5 tool-result {"toolName":"t","result":"{}","isError":true}`,
+			`4-6 done {"finishReason":"stop","steps":1,"totalTokensIn":3,"totalTokensOut":4}`),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "Hello\n→ t {\"a\":1}\n✗ t {}\n[stop, 1 step, 3 tokens in, 4 out]\n"
+	if diff := cmp.Diff(want, shown); diff != "" {
+		t.Error(diff)
+	}
+	wantSeen := []string{
+		"POST /api/sessions/s/messages", "POST /api/sessions/s/messages", "POST /api/sessions/s/messages",
+		"GET /api/sessions/s/events 4-2", "GET /api/sessions/s/events 4-3",
+	}
+	if diff := cmp.Diff(wantSeen, s.seen); diff != "" {
+		t.Error(diff)
+	}
+	if len(s.keys) != 1 {
+		t.Errorf("%d idempotency keys were used, want one", len(s.keys))
+	}
+}
+
+func TestRefusal(t *testing.T) {
+	t.Parallel()
+	if _, _, err := talk(t, refuse(http.StatusForbidden, "not yours")); err == nil || !strings.Contains(err.Error(), "not yours") {
+		t.Errorf("Say = %v, want what the server said", err)
+	}
+	shown, _, err := talk(t, stream(false, `1-2 error {"error":"The model provider is overloaded."}`))
+	if err == nil || !strings.Contains(shown, "overloaded") {
+		t.Errorf("Say shows %q and returns %v, want both to tell of the failure", shown, err)
+	}
+}

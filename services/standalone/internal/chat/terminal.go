@@ -1,0 +1,176 @@
+package chat
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+)
+
+// Terminal shows a conversation in a terminal, or in a pipe.
+type Terminal struct {
+	Client  *Client
+	Session string
+	Out     io.Writer
+	// JSON prints each event as a line of JSON instead of prose.
+	JSON bool
+	// Colour uses escape sequences.
+	Colour bool
+
+	inReasoning bool
+	column      bool // the cursor is not at the beginning of a line
+}
+
+// Talk reads messages from in, a line each, until it ends; prompt is shown before
+// each. Ctrl-C stops the run that answers, and at the prompt ends the program.
+func (t *Terminal) Talk(ctx context.Context, in io.Reader, prompt string) error {
+	lines := bufio.NewScanner(in)
+	lines.Buffer(nil, 1<<20)
+	for {
+		fmt.Fprint(t.Out, prompt)
+		if !lines.Scan() {
+			if prompt != "" {
+				fmt.Fprintln(t.Out)
+			}
+			return lines.Err()
+		}
+		text := strings.TrimSpace(lines.Text())
+		switch text {
+		case "":
+			continue
+		case "/quit", "/exit":
+			return nil
+		}
+		if err := t.Say(ctx, text); err != nil {
+			if _, ok := errors.AsType[errFinal](err); !ok && ctx.Err() != nil {
+				return err
+			}
+			t.line("error: " + err.Error())
+		}
+	}
+}
+
+// Say sends one message and shows the answer. Ctrl-C asks Signalbox to stop; what
+// was said so far stays.
+func (t *Terminal) Say(ctx context.Context, text string) error {
+	interrupts := make(chan os.Signal, 1)
+	signal.Notify(interrupts, os.Interrupt)
+	defer signal.Stop(interrupts)
+	stopped := make(chan error, 1)
+	over := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		select {
+		case <-interrupts:
+			stopped <- t.Client.Cancel(ctx, t.Session)
+		case <-over:
+		}
+	}()
+	var failed error
+	err := t.Client.Send(ctx, t.Session, text, func(ev Event) error {
+		if ev.Type == "error" {
+			failed = errors.New("the run failed")
+		}
+		return t.show(ev)
+	})
+	close(over)
+	return errors.Join(err, <-stopped, failed)
+}
+
+func (t *Terminal) show(ev Event) error {
+	if t.JSON {
+		b, err := json.Marshal(map[string]any{"id": ev.ID, "event": ev.Type, "data": ev.Data})
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(t.Out, "%s\n", b)
+		return err
+	}
+	var d struct {
+		Delta, ToolName, Result, Error, Reason, FinishReason, URL, Title string
+		Args                                                             json.RawMessage
+		IsError                                                          bool
+		TotalTokensIn, TotalTokensOut, Steps                             int64
+	}
+	if err := json.Unmarshal(ev.Data, &d); err != nil {
+		return fmt.Errorf("event %s is not understood: %w", ev.ID, err)
+	}
+	switch ev.Type {
+	case "text-delta":
+		t.write(false, d.Delta)
+	case "reasoning-delta":
+		t.write(true, d.Delta)
+	case "tool-call-complete":
+		t.line(t.dim("→ " + d.ToolName + " " + clip(string(d.Args), 200)))
+	case "tool-result":
+		mark := "← "
+		if d.IsError {
+			mark = "✗ "
+		}
+		t.line(t.dim(mark + d.ToolName + " " + clip(d.Result, 200)))
+	case "source":
+		t.line(t.dim("· " + d.Title + " " + d.URL))
+	case "step-retry":
+		t.line(t.dim("↻ " + d.Reason))
+	case "error":
+		t.line("error: " + d.Error)
+	case "done":
+		t.line(t.dim(fmt.Sprintf("[%s, %s, %d tokens in, %d out]", d.FinishReason, plural(d.Steps, "step"), d.TotalTokensIn, d.TotalTokensOut)))
+	}
+	return nil
+}
+
+func plural(n int64, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// write adds to what is being said; a change between reasoning and answer begins a line.
+func (t *Terminal) write(reasoning bool, text string) {
+	if reasoning != t.inReasoning {
+		t.newline()
+		t.inReasoning = reasoning
+	}
+	if text == "" {
+		return
+	}
+	t.column = !strings.HasSuffix(text, "\n")
+	if reasoning {
+		text = t.dim(text)
+	}
+	fmt.Fprint(t.Out, text)
+}
+
+// line writes a line of its own.
+func (t *Terminal) line(text string) {
+	t.newline()
+	fmt.Fprintln(t.Out, text)
+}
+
+func (t *Terminal) newline() {
+	if t.column {
+		fmt.Fprintln(t.Out)
+		t.column = false
+	}
+}
+
+func (t *Terminal) dim(s string) string {
+	if !t.Colour {
+		return s
+	}
+	return "\x1b[2m" + s + "\x1b[22m"
+}
+
+func clip(s string, n int) string {
+	if r := []rune(s); len(r) > n {
+		return string(r[:n]) + "…"
+	}
+	return s
+}

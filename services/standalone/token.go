@@ -1,0 +1,127 @@
+package standalone
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"signalbox.dev/pkg/conf"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/pg"
+	"signalbox.dev/services/gateway"
+	"signalbox.dev/services/standalone/internal/datadir"
+)
+
+// TokenLifetime is how long a development token is good.
+const (
+	TokenLifetime = 30 * 24 * time.Hour
+	lifetimeText  = "30 days"
+)
+
+// TokenOptions say for whom a token is wanted. Zero ids stand for the data folder's
+// own workspace and member.
+type TokenOptions struct {
+	Data      string
+	Workspace id.Workspace
+	Member    id.Member
+	Role      identity.Role
+	// DatabaseURL and Secret name a deployment with a development issuer, instead of
+	// a data folder.
+	DatabaseURL, Secret conf.Secret
+	Log                 *slog.Logger
+}
+
+// NewToken makes the member if there is none, and returns a development token. It
+// works whether the data folder's Signalbox is running or not.
+func NewToken(ctx context.Context, o TokenOptions) (Token, error) {
+	if o.DatabaseURL != "" && o.Secret != "" {
+		if id.IsZero(o.Workspace) {
+			o.Workspace = id.New[id.Workspace]()
+		}
+		if id.IsZero(o.Member) {
+			o.Member = id.New[id.Member]()
+		}
+		return o.issue(ctx, o.DatabaseURL)
+	}
+	dir, err := datadir.Open(o.Data)
+	if err != nil {
+		return Token{}, err
+	}
+	who, err := dir.Identity()
+	if err != nil {
+		return Token{}, err
+	}
+	o.Secret = conf.Secret(who.Secret)
+	if id.IsZero(o.Workspace) {
+		o.Workspace = who.Workspace
+	}
+	if id.IsZero(o.Member) {
+		o.Member = who.Member
+	}
+	var token Token
+	err = WithDatabase(ctx, dir.Path(), o.Log, func(admin conf.Secret) error {
+		token, err = o.issue(ctx, admin)
+		return err
+	})
+	return token, err
+}
+
+// WithDatabase calls f with the address of a data folder's database: that of the
+// Signalbox which runs there or, when none does, of a server that runs meanwhile.
+func WithDatabase(ctx context.Context, data string, log *slog.Logger, f func(admin conf.Secret) error) error {
+	dir, err := datadir.Open(data)
+	if err != nil {
+		return err
+	}
+	running, alive, err := dir.Running()
+	if err != nil {
+		return err
+	}
+	if alive {
+		return f(conf.Secret(running.DatabaseURL))
+	}
+	if err := dir.Lock(); err != nil {
+		return fmt.Errorf("%w; if it is starting, try again in a moment", err)
+	}
+	defer dir.Unlock()
+	server, err := OpenDatabase(ctx, dir.Path("postgres"), log)
+	if err != nil {
+		return err
+	}
+	admin := conf.Secret(server.URL(databaseName))
+	err = pg.Migrate(ctx, admin.Reveal(), log, Migrations()...)
+	if err == nil {
+		err = f(admin)
+	}
+	return errors.Join(err, server.Stop(context.WithoutCancel(ctx)))
+}
+
+func (o TokenOptions) issue(ctx context.Context, admin conf.Secret) (Token, error) {
+	m := gateway.Migrations()
+	db, err := pg.Open(ctx, pg.Config{URL: admin, Role: m.Role, Schema: m.Schema, MaxConns: 1, Application: "signalbox token"})
+	if err != nil {
+		return Token{}, err
+	}
+	defer db.Close()
+	if err := gateway.EnsureMember(ctx, db, o.Workspace, workspaceName, o.Member, o.Role); err != nil {
+		return Token{}, err
+	}
+	token, expires, err := identity.DevToken(o.Secret, o.Member, TokenLifetime)
+	if err != nil {
+		return Token{}, err
+	}
+	return Token{Token: token, Workspace: o.Workspace, Member: o.Member, ExpiresAt: expires.UTC().Format(time.RFC3339)}, nil
+}
+
+const workspaceName = "Development"
+
+// ensureMember lets the data folder's person into its workspace.
+func (w *world) ensureMember(ctx context.Context) error {
+	_, err := TokenOptions{
+		Workspace: w.who.Workspace, Member: w.who.Member, Role: identity.Owner, Secret: conf.Secret(w.who.Secret),
+	}.issue(ctx, conf.Secret(w.adminURL))
+	return err
+}

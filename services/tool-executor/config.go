@@ -1,0 +1,41 @@
+package toolexecutor
+
+import (
+	"cmp"
+	"time"
+
+	"signalbox.dev/pkg/conf"
+	"signalbox.dev/pkg/telemetry"
+)
+
+// Config is what a person who operates the service can set. New fills in the
+// default of each limit that is zero; addresses and keys are for cmd/tool-executor,
+// which opens what Deps holds.
+type Config struct {
+	Addr            string      `env:"TOOL_EXECUTOR_ADDR" envDefault:":8082" doc:"Address of the listener for other services and for /health, /ready and /metrics."`
+	DatabaseURL     conf.Secret `env:"DATABASE_URL,required" doc:"Postgres, as postgres://user:password@host:5432/database; the user is signalbox_tools or a member of it."`
+	DatabaseConns   int32       `env:"DATABASE_CONNS" envDefault:"10" doc:"Most connections to Postgres."`
+	NATSURL         string      `env:"NATS_URL" envDefault:"nats://127.0.0.1:4222" doc:"NATS servers, separated by commas."`
+	NATSUser        string      `env:"NATS_USER" envDefault:"tool-executor" doc:"User on the bus."`
+	NATSPassword    conf.Secret `env:"NATS_PASSWORD" doc:"Password on the bus; empty where the servers check none."`
+	DocumentSyncURL string      `env:"DOCUMENT_SYNC_URL" envDefault:"http://127.0.0.1:8083" doc:"Where document-sync takes calls."`
+	ServiceKey      conf.Secret `env:"SERVICE_KEY,required" doc:"This service's own private key; document-sync trusts its public half."`
+	TrustedKeys     string      `env:"TRUSTED_KEYS,required" doc:"Public keys of the services that may call, gateway and agent-runner, as name=key pairs separated by commas."`
+
+	Slots        int           `env:"TOOL_EXECUTOR_SLOTS" envDefault:"32" doc:"Tool calls that this process runs at a time."`
+	PerWorkspace int           `env:"TOOL_EXECUTOR_WORKSPACE_SLOTS" envDefault:"8" doc:"Of these, at most so many for one workspace; what is over comes again later."`
+	Lease        time.Duration `env:"TOOL_EXECUTOR_LEASE" envDefault:"6s" doc:"How long another executor waits for the calls of one that died; renewed three times as often."`
+	KeepOutcomes time.Duration `env:"TOOL_EXECUTOR_KEEP_OUTCOMES" envDefault:"168h" doc:"How long outcomes are remembered for calls that are delivered again."`
+	Drain        time.Duration `env:"TOOL_EXECUTOR_DRAIN" envDefault:"20s" doc:"How long calls in hand may take after SIGTERM before they are handed to another executor."`
+
+	Telemetry telemetry.Config
+}
+
+func (c Config) withDefaults() Config {
+	c.Slots = cmp.Or(c.Slots, 32)
+	c.PerWorkspace = cmp.Or(c.PerWorkspace, 8)
+	c.Lease = cmp.Or(c.Lease, 6*time.Second)
+	c.KeepOutcomes = cmp.Or(c.KeepOutcomes, 7*24*time.Hour)
+	c.Drain = cmp.Or(c.Drain, 20*time.Second)
+	return c
+}

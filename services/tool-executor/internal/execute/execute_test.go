@@ -1,0 +1,793 @@
+package execute_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"signalbox.dev/pkg/bus"
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
+	"signalbox.dev/services/tool-executor/internal/execute"
+	"signalbox.dev/services/tool-executor/internal/ledger"
+	"signalbox.dev/services/tool-executor/internal/tool"
+)
+
+const (
+	pure   = toolv1.Effect_EFFECT_PURE
+	sameTx = toolv1.Effect_EFFECT_SAME_TX
+	keyed  = toolv1.Effect_EFFECT_KEYED
+	verify = toolv1.Effect_EFFECT_VERIFY
+	unsafe = toolv1.Effect_EFFECT_UNSAFE
+
+	ok        = toolv1.OutcomeState_OUTCOME_STATE_OK
+	failed    = toolv1.OutcomeState_OUTCOME_STATE_ERROR
+	unknown   = toolv1.OutcomeState_OUTCOME_STATE_UNKNOWN
+	cancelled = toolv1.OutcomeState_OUTCOME_STATE_CANCELLED
+)
+
+func TestACallIsRunOnce(t *testing.T) {
+	t.Parallel()
+	end := newFarEnd()
+	var actor identity.Actor
+	w := newWorld(t, newFake("act", unsafe, func(ctx context.Context, c tool.Call) (tool.Result, error) {
+		actor, _ = identity.From(ctx)
+		end.again(c.Key)
+		return tool.Object(map[string]any{"args": c.Args, "zone": c.Timezone}), nil
+	}))
+	one, two := w.start(t, nil), w.start(t, nil)
+	c := w.call("act", `{"n":1}`)
+	c.Timezone = "Europe/Berlin"
+	for _, e := range []*executor{one, one, two} {
+		if err := e.Handle(t.Context(), c); err != nil {
+			t.Fatalf("Handle = %v", err)
+		}
+	}
+	o := w.ended(t, c, ok, "")
+	if effects, runs := end.count(c.GetKey()); effects != 1 || runs != 1 {
+		t.Errorf("three deliveries had %d effects in %d runs, want one", effects, runs)
+	}
+	want := &toolv1.Outcome{
+		Key: c.GetKey(), RunId: c.GetRunId(), ToolCallId: "toolu_1", ToolName: "act", State: ok,
+		ResultJson: `{"args":{"n":1},"zone":"Europe/Berlin"}`, Summary: "a summary", DurationMs: o.GetDurationMs(),
+	}
+	if diff := cmp.Diff(want, o, protocmp.Transform()); diff != "" {
+		t.Errorf("outcome (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]*toolv1.Outcome{want, want}, one.said.get(), protocmp.Transform()); diff != "" {
+		t.Errorf("announced by the first (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]*toolv1.Outcome{want}, two.said.get(), protocmp.Transform()); diff != "" {
+		t.Errorf("announced by the second (-want +got):\n%s", diff)
+	}
+	if actor.Workspace != w.ws || actor.Run != w.run || actor.Role != identity.Editor || actor.Member.String() != c.GetMemberId() {
+		t.Errorf("the tool ran for %+v", actor)
+	}
+	// The same key in another workspace is another call.
+	stranger := proto.CloneOf(c)
+	stranger.WorkspaceId = id.New[id.Workspace]().String()
+	if err := one.Handle(t.Context(), stranger); err != nil {
+		t.Fatal(err)
+	}
+	if _, runs := end.count(c.GetKey()); runs != 2 {
+		t.Errorf("the same key in another workspace was not run")
+	}
+}
+
+func TestEndsWithoutARun(t *testing.T) {
+	t.Parallel()
+	end := newFarEnd()
+	act := newFake("act", unsafe, func(_ context.Context, c tool.Call) (tool.Result, error) {
+		end.again(c.Key)
+		return tool.Text("done"), nil
+	})
+	away := newFake("away", pure, act.run)
+	away.available = tool.Availability{Reason: "Calendar is not connected", ConnectURL: "https://example.com/connect"}
+	w := newWorld(t, act, away)
+	e := w.start(t, nil)
+	for name, tt := range map[string]struct {
+		call      func() *toolv1.Call
+		state     toolv1.OutcomeState
+		errorType string
+		says      string
+	}{
+		"unknown tool": {func() *toolv1.Call { return w.call("nothing", `{}`) }, failed, "unknown_tool", `no tool called \"nothing\"`},
+		"odd name":     {func() *toolv1.Call { return w.call("a\x00\"b", `{}`) }, failed, "unknown_tool", "no tool called"},
+		"wrong args":   {func() *toolv1.Call { return w.call("act", `{"n":"x"}`) }, failed, "invalid_arguments", "arguments.n: must be integer, not string"},
+		"no object":    {func() *toolv1.Call { return w.call("act", `[]`) }, failed, "invalid_arguments", "must be a JSON object"},
+		"no JSON":      {func() *toolv1.Call { return w.call("act", `{"n":`) }, failed, "invalid_arguments", "not valid JSON"},
+		"too large":    {func() *toolv1.Call { return w.call("act", strings.Repeat(" ", 1<<20)+"{}") }, failed, "invalid_arguments", "at most 1048576"},
+		"unavailable":  {func() *toolv1.Call { return w.call("away", `{}`) }, failed, "unavailable", "https://example.com/connect"},
+		"too late": {func() *toolv1.Call {
+			c := w.call("act", `{}`)
+			c.Deadline = timestamppb.New(time.Now().Add(-time.Second))
+			return c
+		}, failed, "timeout", "did nothing"},
+	} {
+		c := tt.call()
+		if err := e.Handle(t.Context(), c); err != nil {
+			t.Errorf("%s: Handle = %v", name, err)
+			continue
+		}
+		if o := w.ended(t, c, tt.state, tt.errorType); !strings.Contains(o.GetResultJson(), tt.says) || !strings.HasPrefix(o.GetResultJson(), `{"error":`) {
+			t.Errorf("%s: result %s, want an error with %q", name, o.GetResultJson(), tt.says)
+		}
+	}
+	if _, runs := end.count(id.New[id.Operation]().String()); runs != 0 {
+		t.Errorf("the tool was run %d times, want never", runs)
+	}
+}
+
+func TestWhatNobodyCanAnswerIsDropped(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	e := w.start(t, nil)
+	for name, break1 := range map[string]func(*toolv1.Call){
+		"key":       func(c *toolv1.Call) { c.Key = "x" },
+		"workspace": func(c *toolv1.Call) { c.WorkspaceId = "" },
+		"run":       func(c *toolv1.Call) { c.RunId = "1" },
+		"session":   func(c *toolv1.Call) { c.SessionId = "" },
+		"member":    func(c *toolv1.Call) { c.MemberId = "" },
+		"role":      func(c *toolv1.Call) { c.Role = "god" },
+		"call id":   func(c *toolv1.Call) { c.ToolCallId = strings.Repeat("x", 600) },
+	} {
+		c := w.call("act", `{}`)
+		break1(c)
+		if err := e.Handle(t.Context(), c); err == nil {
+			t.Errorf("a call with a broken %s was acked", name)
+		}
+	}
+}
+
+// TestDeathAroundACall lets an executor die at each point around a call, for each
+// effect, and looks at what the next one makes of it.
+func TestDeathAroundACall(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		effect  toolv1.Effect
+		died    string // before the effect, or after it
+		state   toolv1.OutcomeState
+		effects int
+		runs    int // in all
+	}{
+		{pure, "before", ok, 1, 1},
+		{pure, "after", ok, 2, 2},
+		{sameTx, "before", ok, 1, 1},
+		{sameTx, "after", ok, 1, 2},
+		{keyed, "before", ok, 1, 1},
+		{keyed, "after", ok, 1, 2},
+		{verify, "before", ok, 1, 1},
+		{verify, "after", ok, 1, 1},
+		{unsafe, "before", unknown, 0, 0},
+		{unsafe, "after", unknown, 1, 1},
+	} {
+		t.Run(fmt.Sprintf("%v %s", tt.effect, tt.died), func(t *testing.T) {
+			t.Parallel()
+			end := newFarEnd()
+			act := &checked{fake: *newFake("act", tt.effect, func(_ context.Context, c tool.Call) (tool.Result, error) {
+				if tt.effect == sameTx || tt.effect == keyed {
+					end.once(c.Key)
+				} else {
+					end.again(c.Key)
+				}
+				return tool.Text("done"), nil
+			})}
+			act.verify = func(_ context.Context, c tool.Call) (tool.Result, bool, error) {
+				effects, _ := end.count(c.Key.String())
+				return tool.Text("found"), effects > 0, nil
+			}
+			w := newWorld(t, act)
+			c := w.call("act", `{}`)
+			r := ref(t, c)
+
+			// The first one begins, and is not heard of again.
+			dead := ledger.New(w.db, time.Hour)
+			claim, err := dead.Claim(t.Context(), ledger.Call{Ref: r, Run: w.run, Session: id.Must[id.Session](c.GetSessionId()), ToolName: "act", Effect: tt.effect})
+			if err != nil || claim.Attempt != 1 {
+				t.Fatalf("Claim = %+v, %v", claim, err)
+			}
+			if tt.died == "after" {
+				if _, err := act.Run(t.Context(), tool.Call{Key: r.Key}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			next := w.start(t, nil)
+			if err := next.Handle(t.Context(), c); err == nil {
+				t.Fatal("Handle took the call of an executor whose lease is good")
+			}
+			if o := w.outcome(t, c); o != nil {
+				t.Fatalf("outcome while the lease is good: %v", o)
+			}
+			expire(t, dead, r)
+
+			if err := next.Handle(t.Context(), c); err != nil {
+				t.Fatalf("Handle after the lease = %v", err)
+			}
+			effects, runs := end.count(c.GetKey())
+			if effects != tt.effects || runs != tt.runs {
+				t.Errorf("%d effects in %d runs, want %d in %d", effects, runs, tt.effects, tt.runs)
+			}
+			o := w.outcome(t, c)
+			if o.GetState() != tt.state {
+				t.Errorf("outcome = %v %s, want %v", o.GetState(), o.GetResultJson(), tt.state)
+			}
+			if tt.state == unknown && (o.GetErrorType() != "unknown_outcome" || !strings.Contains(o.GetResultJson(), "not known whether")) {
+				t.Errorf("outcome = %q %s, want one that says it is unknown", o.GetErrorType(), o.GetResultJson())
+			}
+			// It died after the record and before the ack: one more delivery changes nothing.
+			if err := w.start(t, nil).Handle(t.Context(), c); err != nil {
+				t.Errorf("Handle of a call that is done = %v", err)
+			}
+			if _, again := end.count(c.GetKey()); again != runs {
+				t.Errorf("a call that is done was run again")
+			}
+			// And the dead one, should it live, is not heard.
+			if err := dead.Record(t.Context(), r.Workspace, 1, &toolv1.Outcome{Key: c.GetKey(), State: ok, ResultJson: "{}"}); !errors.Is(err, ledger.ErrLost) {
+				t.Errorf("Record by the dead one = %v, want ErrLost", err)
+			}
+		})
+	}
+}
+
+// expire makes the lease of a call's first claim run out.
+func expire(t *testing.T, l *ledger.Ledger, r ledger.Ref) {
+	t.Helper()
+	if err := l.Release(t.Context(), r, 1); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestVerifyThatCannotTell(t *testing.T) {
+	t.Parallel()
+	end := newFarEnd()
+	run := func(_ context.Context, c tool.Call) (tool.Result, error) {
+		end.again(c.Key)
+		return tool.Text("done"), nil
+	}
+	broken := &checked{
+		fake: *newFake("broken", verify, run),
+		verify: func(context.Context, tool.Call) (tool.Result, bool, error) {
+			return tool.Result{}, false, errors.New("no idea")
+		},
+	}
+	w := newWorld(t, broken, newFake("blind", verify, run))
+	e := w.start(t, nil)
+	for _, name := range []string{"broken", "blind"} {
+		c := w.call(name, `{}`)
+		dead := ledger.New(w.db, time.Hour)
+		if _, err := dead.Claim(t.Context(), ledger.Call{Ref: ref(t, c), Run: w.run, ToolName: name, Effect: verify}); err != nil {
+			t.Fatal(err)
+		}
+		expire(t, dead, ref(t, c))
+		if err := e.Handle(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		w.ended(t, c, unknown, "unknown_outcome")
+	}
+	if _, runs := end.count(id.New[id.Operation]().String()); runs != 0 {
+		t.Errorf("what could not be verified was run %d times", runs)
+	}
+}
+
+func TestTwoExecutorsAtOnce(t *testing.T) {
+	t.Parallel()
+	end := newFarEnd()
+	w := newWorld(t, newFake("act", unsafe, func(_ context.Context, c tool.Call) (tool.Result, error) {
+		end.again(c.Key)
+		return tool.Text("done"), nil
+	}))
+	executors := []*executor{w.start(t, nil), w.start(t, nil), w.start(t, nil)}
+	for range 20 {
+		c := w.call("act", `{}`)
+		var wg sync.WaitGroup
+		for _, e := range executors {
+			wg.Go(func() {
+				for range 2 { // redelivered at once, whatever was answered
+					_ = e.Handle(t.Context(), c)
+				}
+			})
+		}
+		wg.Wait()
+		if effects, _ := end.count(c.GetKey()); effects != 1 {
+			t.Fatalf("three executors had %d effects, want one", effects)
+		}
+		w.ended(t, c, ok, "")
+	}
+}
+
+func TestZombie(t *testing.T) {
+	t.Parallel()
+	act, begun := blocking("act", keyed)
+	w := newWorld(t, act)
+	zombie := w.start(t, func(c *execute.Config) { c.Renew = time.Hour }) // stopped: it renews nothing
+	c := w.call("act", `{}`)
+	ended := make(chan error, 1)
+	ctx, wake := context.WithCancelCause(t.Context())
+	go func() { ended <- zombie.Handle(ctx, c) }()
+	<-begun
+	expire(t, zombie.ledger, ref(t, c))
+
+	// Another one takes over and ends the call.
+	act2 := newFake("act", keyed, func(context.Context, tool.Call) (tool.Result, error) { return tool.Text("by the second"), nil })
+	second := (&world{db: w.db, tools: []tool.Tool{act2}, ws: w.ws, run: w.run}).start(t, nil)
+	if err := second.Handle(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	// The zombie wakes up; what it makes of the call is refused, and not acked.
+	if err := zombie.Cancel(&toolv1.Cancel{RunId: c.GetRunId()}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; !errors.Is(err, ledger.ErrLost) {
+		t.Errorf("Handle of the zombie = %v, want ErrLost in it", err)
+	}
+	wake(nil)
+	if o := w.ended(t, c, ok, ""); !strings.Contains(o.GetResultJson(), "by the second") {
+		t.Errorf("result = %s, want the second one's", o.GetResultJson())
+	}
+	if len(zombie.said.get()) != 0 {
+		t.Errorf("the zombie announced %v", zombie.said.get())
+	}
+}
+
+func TestALostLeaseEndsTheTool(t *testing.T) {
+	t.Parallel()
+	act, begun := blocking("act", keyed)
+	w := newWorld(t, act)
+	e := w.start(t, nil)
+	c := w.call("act", `{}`)
+	ended := make(chan error, 1)
+	go func() { ended <- e.Handle(t.Context(), c) }()
+	<-begun
+	// Somebody claims the call, as after a long stop of this process.
+	expire(t, e.ledger, ref(t, c))
+	other := ledger.New(w.db, time.Hour)
+	for {
+		claim, err := other.Claim(t.Context(), ledger.Call{Ref: ref(t, c), Run: w.run, ToolName: "act", Effect: keyed})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if claim.Attempt == 2 {
+			break
+		}
+		expire(t, e.ledger, ref(t, c)) // it renewed in between
+	}
+	if err := <-ended; err == nil {
+		t.Error("Handle of a lost call was acked")
+	}
+	if o := w.outcome(t, c); o != nil {
+		t.Errorf("outcome of a lost call: %v", o)
+	}
+}
+
+func TestLeaseIsKeptWhileALongCallRuns(t *testing.T) {
+	t.Parallel()
+	act, begun := blocking("act", unsafe)
+	w := newWorld(t, act)
+	e := w.start(t, func(c *execute.Config) { c.Ledger = ledger.New(w.db, 300*time.Millisecond) })
+	c := w.call("act", `{}`)
+	ended := make(chan error, 1)
+	go func() { ended <- e.Handle(t.Context(), c) }()
+	<-begun
+	other := ledger.New(w.db, time.Hour)
+	for until := time.Now().Add(time.Second); time.Now().Before(until); {
+		claim, err := other.Claim(t.Context(), ledger.Call{Ref: ref(t, c), Run: w.run, ToolName: "act", Effect: unsafe})
+		if err != nil || claim.Busy == 0 {
+			t.Fatalf("Claim of a call that is running = %+v, %v, want it busy", claim, err)
+		}
+	}
+	if err := e.Cancel(&toolv1.Cancel{RunId: w.run.String()}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Errorf("Handle = %v", err)
+	}
+	w.ended(t, c, cancelled, "cancelled")
+}
+
+func TestCancel(t *testing.T) {
+	t.Parallel()
+	act, begun := blocking("act", sameTx)
+	w := newWorld(t, act)
+	e := w.start(t, nil)
+	first, second, other := w.call("act", `{}`), w.call("act", `{}`), w.call("act", `{}`)
+	other.RunId = id.New[id.Run]().String()
+	var wg sync.WaitGroup
+	for _, c := range []*toolv1.Call{first, second, other} {
+		wg.Go(func() {
+			if err := e.Handle(t.Context(), c); err != nil {
+				t.Errorf("Handle = %v", err)
+			}
+		})
+		<-begun
+	}
+	// One call of the run.
+	if err := e.Cancel(&toolv1.Cancel{RunId: w.run.String(), Keys: []string{first.GetKey()}}); err != nil {
+		t.Fatal(err)
+	}
+	awaitOutcome(t, w, first)
+	if o := w.ended(t, first, cancelled, "cancelled"); !strings.Contains(o.GetResultJson(), "not known whether it took effect") {
+		t.Errorf("result = %s, want it to say what is not known", o.GetResultJson())
+	}
+	if o := w.outcome(t, second); o != nil {
+		t.Errorf("the call that was not meant ended with %v", o)
+	}
+	// All of it, and what of it comes later.
+	if err := e.Cancel(&toolv1.Cancel{RunId: w.run.String()}); err != nil {
+		t.Fatal(err)
+	}
+	awaitOutcome(t, w, second)
+	late := w.call("act", `{}`)
+	if err := e.Handle(t.Context(), late); err != nil {
+		t.Errorf("Handle of a late call = %v", err)
+	}
+	if o := w.ended(t, late, cancelled, "cancelled"); !strings.Contains(o.GetResultJson(), "before it began") {
+		t.Errorf("result = %s", o.GetResultJson())
+	}
+	if o := w.outcome(t, other); o != nil {
+		t.Errorf("the call of another run ended with %v", o)
+	}
+	if err := e.Cancel(&toolv1.Cancel{RunId: other.GetRunId()}); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+	if err := e.Cancel(&toolv1.Cancel{RunId: "x"}); err == nil {
+		t.Error("Cancel of no run worked")
+	}
+}
+
+func awaitOutcome(t *testing.T, w *world, c *toolv1.Call) {
+	t.Helper()
+	for until := time.Now().Add(10 * time.Second); w.outcome(t, c) == nil; {
+		if time.Now().After(until) {
+			t.Fatal("no outcome in 10 s")
+		}
+	}
+}
+
+func TestDeadlines(t *testing.T) {
+	t.Parallel()
+	slow, _ := blocking("slow", pure)
+	slow.spec.Deadline = 50 * time.Millisecond
+	effective, _ := blocking("effective", sameTx)
+	effective.spec.Deadline = 50 * time.Millisecond
+	patient, _ := blocking("patient", pure)
+	w := newWorld(t, slow, effective, patient)
+	e := w.start(t, nil)
+	for name, tt := range map[string]struct {
+		state toolv1.OutcomeState
+		says  string
+	}{
+		"slow":      {failed, "try again, or do without it"},
+		"effective": {unknown, "not known whether it took effect"},
+		"patient":   {failed, "did not end in time"},
+	} {
+		c := w.call(name, `{}`)
+		if name == "patient" { // the caller's own deadline
+			c.Deadline = timestamppb.New(time.Now().Add(100 * time.Millisecond))
+		}
+		if err := e.Handle(t.Context(), c); err != nil {
+			t.Errorf("%s: Handle = %v", name, err)
+		}
+		if o := w.ended(t, c, tt.state, "timeout"); !strings.Contains(o.GetResultJson(), tt.says) {
+			t.Errorf("%s: result = %s, want %q", name, o.GetResultJson(), tt.says)
+		}
+	}
+	// Somebody began, and then its time was over: only a pure tool certainly did nothing.
+	c := w.call("effective", `{}`)
+	c.Deadline = timestamppb.New(time.Now().Add(-time.Second))
+	dead := ledger.New(w.db, time.Hour)
+	if _, err := dead.Claim(t.Context(), ledger.Call{Ref: ref(t, c), Run: w.run, ToolName: "effective", Effect: sameTx}); err != nil {
+		t.Fatal(err)
+	}
+	expire(t, dead, ref(t, c))
+	if err := e.Handle(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	w.ended(t, c, unknown, "timeout")
+}
+
+func TestAToolThatHoldsOn(t *testing.T) {
+	t.Parallel()
+	letGo := make(chan struct{})
+	deaf := newFake("deaf", pure, func(context.Context, tool.Call) (tool.Result, error) {
+		<-letGo
+		return tool.Text("late"), nil
+	})
+	deaf.spec.Deadline = 50 * time.Millisecond
+	w := newWorld(t, deaf, newFake("act", pure, func(context.Context, tool.Call) (tool.Result, error) { return tool.Text("done"), nil }))
+	e := w.start(t, func(c *execute.Config) { c.Slots = 2 })
+	c := w.call("deaf", `{}`)
+	if err := e.Handle(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	w.ended(t, c, failed, "timeout")
+	if !strings.Contains(e.log.String(), "holds on") {
+		t.Error("nothing is logged about a tool that holds on")
+	}
+	// It keeps its slot: with a second one the executor is full.
+	if err := e.Handle(t.Context(), w.call("deaf", `{}`)); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Handle(t.Context(), w.call("act", `{}`)); err == nil {
+		t.Error("a call was admitted while tools hold on to all slots")
+	}
+	close(letGo)
+	if err := e.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c = w.call("act", `{}`)
+	if err := e.Handle(t.Context(), c); err != nil {
+		t.Fatalf("Handle after the tools let go = %v", err)
+	}
+	w.ended(t, c, ok, "")
+}
+
+func TestSlots(t *testing.T) {
+	t.Parallel()
+	act, begun := blocking("act", pure)
+	w := newWorld(t, act)
+	e := w.start(t, func(c *execute.Config) { c.Slots, c.PerWorkspace = 3, 2 })
+	var wg sync.WaitGroup
+	begin := func(c *toolv1.Call) {
+		wg.Go(func() {
+			if err := e.Handle(t.Context(), c); err != nil {
+				t.Errorf("Handle = %v", err)
+			}
+		})
+		<-begun
+	}
+	begin(w.call("act", `{}`))
+	begin(w.call("act", `{}`))
+	for range 100 {
+		if err := e.Handle(t.Context(), w.call("act", `{}`)); err == nil {
+			t.Fatal("a third call of the workspace was admitted")
+		}
+	}
+	// Another workspace is not held up.
+	elsewhere := w.call("act", `{}`)
+	elsewhere.WorkspaceId = id.New[id.Workspace]().String()
+	begin(elsewhere)
+	full := w.call("act", `{}`)
+	full.WorkspaceId = id.New[id.Workspace]().String()
+	if err := e.Handle(t.Context(), full); err == nil {
+		t.Error("a fourth call was admitted to three slots")
+	}
+	if err := e.Handle(t.Context(), elsewhere); err == nil {
+		t.Error("a call that is running was admitted again")
+	}
+	if err := e.Cancel(&toolv1.Cancel{RunId: w.run.String()}); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+	if o := w.outcome(t, full); o != nil {
+		t.Errorf("a call that was turned away has the outcome %v", o)
+	}
+}
+
+func TestErrorsOfTools(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name      string
+		effect    toolv1.Effect
+		err       error
+		state     toolv1.OutcomeState
+		errorType string
+		says      string
+	}{
+		{"invalid", sameTx, fault.New(fault.Invalid, "id: is wrong"), failed, "invalid", "id: is wrong"},
+		{"coded", sameTx, fault.Coded(fault.Conflict, "NOT_FOUND_TEXT", "0 matches"), failed, "not_found_text", "0 matches"},
+		{"forbidden", sameTx, fault.New(fault.Forbidden, "this needs the role editor; yours is viewer"), failed, "forbidden", "yours is viewer"},
+		{"internal", pure, errors.New("secret dsn"), failed, "internal", "failed inside; try again"},
+		{"internal with an effect", sameTx, errors.New("secret dsn"), failed, "internal", "not known whether"},
+		{"unavailable", pure, fault.New(fault.Unavailable, "it is away"), failed, "timeout", "did not end in time"},
+		{"unavailable with an effect", sameTx, fault.New(fault.Unavailable, "it is away"), unknown, "timeout", "not known whether"},
+		{"unavailable and blind", unsafe, fault.New(fault.Unavailable, "it is away"), unknown, "unavailable", "it is away"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			act := newFake("act", tt.effect, func(context.Context, tool.Call) (tool.Result, error) { return tool.Result{}, tt.err })
+			act.spec.Deadline = 200 * time.Millisecond
+			w := newWorld(t, act)
+			c := w.call("act", `{}`)
+			if err := w.start(t, nil).Handle(t.Context(), c); err != nil {
+				t.Fatal(err)
+			}
+			o := w.ended(t, c, tt.state, tt.errorType)
+			if !strings.Contains(o.GetResultJson(), tt.says) || strings.Contains(o.GetResultJson(), "secret") {
+				t.Errorf("result = %s, want %q", o.GetResultJson(), tt.says)
+			}
+		})
+	}
+}
+
+func TestAFarEndThatComesBack(t *testing.T) {
+	t.Parallel()
+	tries := 0
+	w := newWorld(t, newFake("act", sameTx, func(context.Context, tool.Call) (tool.Result, error) {
+		if tries++; tries < 3 {
+			return tool.Result{}, fault.New(fault.Unavailable, "restarting")
+		}
+		return tool.Text("done"), nil
+	}))
+	c := w.call("act", `{}`)
+	if err := w.start(t, nil).Handle(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	w.ended(t, c, ok, "")
+}
+
+func TestPanic(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, newFake("act", pure, func(context.Context, tool.Call) (tool.Result, error) { panic("ouch") }))
+	e := w.start(t, nil)
+	c := w.call("act", `{}`)
+	if err := e.Handle(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	if o := w.ended(t, c, failed, "internal"); strings.Contains(o.GetResultJson(), "ouch") {
+		t.Errorf("result = %s tells of the panic", o.GetResultJson())
+	}
+	if log := e.log.String(); !strings.Contains(log, "ouch") || !strings.Contains(log, "execute_test.go") {
+		t.Errorf("the log has no panic with its stack:\n%s", log)
+	}
+}
+
+func TestOutputCap(t *testing.T) {
+	t.Parallel()
+	for _, effect := range []toolv1.Effect{pure, keyed} {
+		big := newFake("big", effect, func(context.Context, tool.Call) (tool.Result, error) {
+			return tool.Text(strings.Repeat("x", 64<<10)), nil
+		})
+		big.spec.Less = "use a page_token"
+		w := newWorld(t, big)
+		c := w.call("big", `{}`)
+		if err := w.start(t, nil).Handle(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		o := w.ended(t, c, failed, "output_too_large")
+		if !strings.Contains(o.GetResultJson(), "over the limit of 65536: use a page_token") || strings.Contains(o.GetResultJson(), "it took effect") != (effect == keyed) {
+			t.Errorf("%v: result = %s", effect, o.GetResultJson())
+		}
+	}
+}
+
+// unsteady is a ledger whose database is away for a while.
+type unsteady struct {
+	*ledger.Ledger
+	mu       sync.Mutex // guards failures
+	failures int
+}
+
+func (u *unsteady) Record(ctx context.Context, ws id.Workspace, attempt int, o *toolv1.Outcome) error {
+	u.mu.Lock()
+	u.failures--
+	away := u.failures >= 0
+	u.mu.Unlock()
+	if away {
+		return fault.New(fault.Unavailable, "the database is away")
+	}
+	return u.Ledger.Record(ctx, ws, attempt, o)
+}
+
+func TestTheDatabaseIsAwayWhenAToolHasRun(t *testing.T) {
+	t.Parallel()
+	end := newFarEnd()
+	w := newWorld(t, newFake("act", unsafe, func(_ context.Context, c tool.Call) (tool.Result, error) {
+		end.again(c.Key)
+		return tool.Text("done"), nil
+	}))
+	var u *unsteady
+	e := w.start(t, func(c *execute.Config) {
+		u = &unsteady{Ledger: ledger.New(w.db, 10*time.Second), failures: 2}
+		c.Ledger, c.Insist = u, 2*time.Second
+	})
+	c := w.call("act", `{}`)
+	if err := e.Handle(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	w.ended(t, c, ok, "")
+
+	// Away for too long: the message comes again, and nobody knows.
+	u.mu.Lock()
+	u.failures = 1000
+	u.mu.Unlock()
+	c = w.call("act", `{}`)
+	if err := e.Handle(t.Context(), c); err == nil {
+		t.Error("Handle acked what it could not record")
+	}
+	u.mu.Lock()
+	u.failures = 0
+	u.mu.Unlock()
+	if err := e.Handle(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	w.ended(t, c, unknown, "unknown_outcome")
+	if effects, _ := end.count(c.GetKey()); effects != 1 {
+		t.Errorf("%d effects, want one", effects)
+	}
+}
+
+func TestDrain(t *testing.T) {
+	t.Parallel()
+	for _, effect := range []toolv1.Effect{pure, sameTx, unsafe} {
+		act, begun := blocking("act", effect)
+		w := newWorld(t, act)
+		leaving := w.start(t, nil)
+		c := w.call("act", `{}`)
+		ctx, letGo := context.WithCancelCause(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- leaving.Handle(ctx, c) }()
+		<-begun
+		letGo(bus.ErrDraining)
+		err := <-ended
+		if effect == unsafe {
+			if err != nil {
+				t.Errorf("%v: Handle = %v, want the unknown outcome recorded", effect, err)
+			}
+			w.ended(t, c, unknown, "unknown_outcome")
+			continue
+		}
+		if !errors.Is(err, bus.ErrDraining) {
+			t.Errorf("%v: Handle = %v, want the call handed on", effect, err)
+		}
+		// The next one need not wait for the lease.
+		act2 := newFake("act", effect, func(context.Context, tool.Call) (tool.Result, error) { return tool.Text("done"), nil })
+		next := (&world{db: w.db, tools: []tool.Tool{act2}, ws: w.ws, run: w.run}).start(t, nil)
+		if err := next.Handle(t.Context(), c); err != nil {
+			t.Errorf("%v: Handle of the next = %v", effect, err)
+		}
+		w.ended(t, c, ok, "")
+	}
+}
+
+func TestEachCallIsLoggedOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, newFake("act", pure, func(context.Context, tool.Call) (tool.Result, error) { return tool.Text("the answer"), nil }))
+	e := w.start(t, nil)
+	c := w.call("act", `{"n":4711}`)
+	for range 3 {
+		if err := e.Handle(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	log := strings.TrimSpace(e.log.String())
+	var line map[string]any
+	if err := json.Unmarshal([]byte(log), &line); err != nil {
+		t.Fatalf("the log is not one line: %v\n%s", err, log)
+	}
+	delete(line, "time")
+	delete(line, "duration_ms")
+	want := map[string]any{
+		"level": "INFO", "msg": "tool call", "tool": "act", "workspace": w.ws.String(), "session": c.GetSessionId(), "run": c.GetRunId(),
+		"key": c.GetKey(), "tool_call_id": "toolu_1", "ok": true, "bytes": float64(len(`{"result":"the answer"}`)), "error_type": "", "attempt": 1.0,
+	}
+	if diff := cmp.Diff(want, line); diff != "" {
+		t.Errorf("log line (-want +got):\n%s", diff)
+	}
+	if strings.Contains(log, "4711") || strings.Contains(log, "the answer") {
+		t.Errorf("the log holds arguments or results: %s", log)
+	}
+}
+
+func BenchmarkDispatch(b *testing.B) {
+	w := newWorld(b, newFake("act", pure, func(context.Context, tool.Call) (tool.Result, error) { return tool.Text("done"), nil }))
+	e := w.start(b, nil)
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := e.Handle(b.Context(), w.call("act", `{"n":1}`)); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

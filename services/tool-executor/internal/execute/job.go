@@ -1,0 +1,115 @@
+package execute
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
+	"signalbox.dev/services/tool-executor/internal/ledger"
+	"signalbox.dev/services/tool-executor/internal/tool"
+)
+
+// job is one call in hand.
+type job struct {
+	ledger.Ref
+	msg    *toolv1.Call
+	run    id.Run
+	actor  identity.Actor
+	entry  tool.Entry
+	known  bool // entry is that of the call's tool
+	args   json.RawMessage
+	cancel context.CancelCauseFunc
+
+	attempt   int  // of our claim; 0 before it; guarded by Executor.mu
+	abandoned bool // its tool holds on and keeps the slot; guarded by Executor.mu
+}
+
+// newJob reads a message. The bus lets only the agent-runner publish calls, which
+// has verified whom they are for: that is why an actor may be made of one.
+func newJob(msg *toolv1.Call, catalogue *tool.Catalogue) (*job, error) {
+	j := &job{msg: msg}
+	var errs [5]error
+	j.Key, errs[0] = id.Parse[id.Operation](msg.GetKey())
+	j.Workspace, errs[1] = id.Parse[id.Workspace](msg.GetWorkspaceId())
+	j.run, errs[2] = id.Parse[id.Run](msg.GetRunId())
+	j.actor.Session, errs[3] = id.Parse[id.Session](msg.GetSessionId())
+	j.actor.Member, errs[4] = id.Parse[id.Member](msg.GetMemberId())
+	if err := errors.Join(errs[:]...); err != nil {
+		return nil, err
+	}
+	role, err := identity.ParseRole(msg.GetRole())
+	if err != nil {
+		return nil, err
+	}
+	if len(msg.GetToolCallId()) > maxID || len(msg.GetToolName()) > maxID {
+		return nil, fmt.Errorf("call id and tool name may have %d bytes at most", maxID)
+	}
+	j.actor.Workspace, j.actor.Role, j.actor.Run = j.Workspace, role, j.run
+	j.entry, j.known = catalogue.Get(msg.GetToolName())
+	return j, nil
+}
+
+// maxID bounds names that a model made up and that we write down.
+const maxID = 512
+
+func (j *job) ledgerCall() ledger.Call {
+	effect := toolv1.Effect_EFFECT_PURE // an unknown tool does nothing
+	if j.known {
+		effect = j.entry.Spec.Effect
+	}
+	return ledger.Call{
+		Ref: j.Ref, Run: j.run, Session: j.actor.Session,
+		ToolCallID: writable(j.msg.GetToolCallId()), ToolName: writable(j.msg.GetToolName()), Effect: effect,
+	}
+}
+
+// writable is s as Postgres takes it; models make up names with anything in them.
+func writable(s string) string { return strings.ReplaceAll(s, "\x00", "\uFFFD") }
+
+func (j *job) call() tool.Call {
+	return tool.Call{Key: j.Key, Args: j.args, Timezone: j.msg.GetTimezone(), OutputCap: j.entry.Spec.OutputCap}
+}
+
+// deadline is the zero time when the caller waits for as long as the tool may take.
+func (j *job) deadline() time.Time {
+	if !j.msg.GetDeadline().IsValid() {
+		return time.Time{}
+	}
+	return j.msg.GetDeadline().AsTime()
+}
+
+// repeated reports whether somebody may have run the tool for this call before.
+// It is for the goroutine of Handle, after the claim.
+func (j *job) repeated() bool { return j.attempt > 1 }
+
+func (j *job) pure() bool { return !j.known || j.entry.Spec.Effect == toolv1.Effect_EFFECT_PURE }
+
+// repeatable reports whether running the tool twice does no more than once.
+func (j *job) repeatable() bool {
+	switch j.ledgerCall().Effect {
+	case toolv1.Effect_EFFECT_PURE, toolv1.Effect_EFFECT_SAME_TX, toolv1.Effect_EFFECT_KEYED:
+		return true
+	}
+	return false
+}
+
+func (j *job) summary() string {
+	s, ok := j.entry.Tool.(tool.Summarizer)
+	if !ok || len(j.args) == 0 {
+		return ""
+	}
+	return clip(s.Summary(j.args))
+}
+
+func clip(s string) string {
+	if r := []rune(s); len(r) > 200 {
+		return string(r[:200]) + "…"
+	}
+	return s
+}

@@ -1,0 +1,42 @@
+package execute
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
+)
+
+// Metrics count calls. Tools are a label, so what models make up is one of them.
+type Metrics struct {
+	calls   *prometheus.HistogramVec
+	running prometheus.Gauge
+}
+
+// NewMetrics registers the metrics; reg may be nil.
+func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
+	m := &Metrics{
+		calls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "signalbox_tool_call_seconds", Help: "Time of one tool call, by tool and outcome (ok, error, unknown, cancelled).",
+			Buckets: prometheus.ExponentialBuckets(0.001, 3, 11),
+		}, []string{"tool", "outcome"}),
+		running: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "signalbox_tool_calls_in_hand", Help: "Slots for tool calls that are taken.",
+		}),
+	}
+	if reg == nil {
+		return m, nil
+	}
+	return m, errors.Join(reg.Register(m.calls), reg.Register(m.running))
+}
+
+func (m *Metrics) done(j *job, o *toolv1.Outcome) {
+	name := "unknown"
+	if j.known {
+		name = o.GetToolName()
+	}
+	outcome := strings.ToLower(strings.TrimPrefix(o.GetState().String(), "OUTCOME_STATE_"))
+	m.calls.WithLabelValues(name, outcome).Observe(float64(o.GetDurationMs()) / 1000)
+}

@@ -1,0 +1,255 @@
+// Package ledger remembers what became of every call, so that a call which is
+// delivered again is answered and not run again.
+//
+// A call has one row, under its key. An executor claims it before it runs the
+// tool: the row says "started", with the executor's name and a lease that it
+// renews while the tool runs. Afterwards it records the outcome, once. When an
+// executor dies, its lease runs out, and whoever gets the message next claims the
+// row again, with a higher attempt; what that means for a tool that may have run
+// already is the caller's to decide. Time is Postgres' own, so executors' clocks
+// do not matter.
+//
+// An executor that was only thought dead cannot write: Record is refused unless
+// its claim is still the latest.
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/pg"
+	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
+)
+
+// Ledger is one executor's hand on the table. It is safe for concurrent use.
+type Ledger struct {
+	db    *pg.DB
+	owner uuid.UUID
+	lease time.Duration
+}
+
+// New returns a ledger under a fresh owner's name. A claim is good for lease
+// unless it is renewed.
+func New(db *pg.DB, lease time.Duration) *Ledger {
+	return &Ledger{db: db, owner: uuid.New(), lease: lease}
+}
+
+// Ref names a call.
+type Ref struct {
+	Workspace id.Workspace
+	Key       id.Operation
+}
+
+// Call is what is written down about a call when it is claimed.
+type Call struct {
+	Ref
+	Run        id.Run
+	Session    id.Session
+	ToolCallID string
+	ToolName   string
+	Effect     toolv1.Effect
+}
+
+// Claim is what Claim found: exactly one of the three.
+type Claim struct {
+	// Attempt is set when the call is the caller's now: 1 the first time, more when
+	// somebody had begun with it before and may have run the tool.
+	Attempt int
+	// Done is the outcome that was recorded before.
+	Done *toolv1.Outcome
+	// Busy is how long another executor's lease still lasts, if it is not renewed.
+	Busy time.Duration
+}
+
+// Claim makes the call the caller's, unless it is done or another executor is at
+// work on it. A claim of this very ledger that is still open is taken over: the
+// caller knows that it is not at work on it.
+func (l *Ledger) Claim(ctx context.Context, c Call) (Claim, error) {
+	var out Claim
+	err := l.db.InWorkspace(ctx, c.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		b := &pgx.Batch{}
+		args := pgx.NamedArgs{
+			"ws": c.Workspace, "key": c.Key, "run": c.Run, "session": c.Session, "call": c.ToolCallID, "tool": c.ToolName,
+			"effect": int16(c.Effect), "owner": l.owner, "lease": l.lease.Seconds(),
+		}
+		b.Queue(`insert into outcomes (workspace_id, key, run_id, session_id, tool_call_id, tool_name, effect, started_at, state, attempt, owner, lease_until)
+			values (@ws, @key, @run, @session, @call, @tool, @effect, now(), 'started', 1, @owner, now() + make_interval(secs => @lease))
+			on conflict (workspace_id, key) do update
+				set attempt = outcomes.attempt + 1, owner = excluded.owner, lease_until = excluded.lease_until
+				where outcomes.state = 'started' and (outcomes.lease_until < clock_timestamp() or outcomes.owner = excluded.owner)
+			returning attempt`, args).QueryRow(func(r pgx.Row) error {
+			err := r.Scan(&out.Attempt)
+			if pg.NoRows(err) {
+				return nil
+			}
+			return err
+		})
+		b.Queue(`select `+columns+`, state = 'done', extract(epoch from lease_until - clock_timestamp())::float8 from outcomes
+			where workspace_id = @ws and key = @key`, args).QueryRow(func(r pgx.Row) error {
+			var done bool
+			var left float64
+			o, err := scan(r, &done, &left)
+			switch {
+			case err != nil:
+				return err
+			case out.Attempt > 0:
+			case done:
+				out.Done = o
+			default:
+				out.Busy = max(time.Duration(left*float64(time.Second)), time.Millisecond)
+			}
+			return nil
+		})
+		return tx.SendBatch(ctx, b).Close()
+	})
+	if err != nil {
+		return Claim{}, fmt.Errorf("claim call %s: %w", c.Key, err)
+	}
+	return out, nil
+}
+
+// ErrLost means that the claim is not the latest any more: somebody else has the
+// call, or its outcome is recorded.
+var ErrLost = errors.New("the call is somebody else's now")
+
+// Record writes the outcome of a claimed call, or returns ErrLost. It is the
+// last word: the outcome never changes again.
+func (l *Ledger) Record(ctx context.Context, ws id.Workspace, attempt int, o *toolv1.Outcome) error {
+	key, err := id.Parse[id.Operation](o.GetKey())
+	if err != nil {
+		return fmt.Errorf("record an outcome: key: %w", err)
+	}
+	err = l.write(ctx, ws, `update outcomes set state = 'done', outcome = @outcome, result = @result, error_type = @type, summary = @summary,
+			duration_ms = @duration, bytes = @bytes, finished_at = now()
+		where workspace_id = @ws and key = @key and owner = @owner and attempt = @attempt and state = 'started'`,
+		pgx.NamedArgs{
+			"ws": ws, "key": key, "owner": l.owner, "attempt": attempt,
+			"outcome": int16(o.GetState()), "result": o.GetResultJson(), "type": o.GetErrorType(), "summary": o.GetSummary(),
+			"duration": o.GetDurationMs(), "bytes": len(o.GetResultJson()),
+		})
+	if err != nil {
+		return fmt.Errorf("record the outcome of call %s: %w", key, err)
+	}
+	return nil
+}
+
+// Release ends a claim without an outcome, so that another executor need not
+// wait for the lease to run out. It returns ErrLost as Record does.
+func (l *Ledger) Release(ctx context.Context, ref Ref, attempt int) error {
+	err := l.write(ctx, ref.Workspace, `update outcomes set lease_until = '-infinity'
+		where workspace_id = @ws and key = @key and owner = @owner and attempt = @attempt and state = 'started'`,
+		pgx.NamedArgs{"ws": ref.Workspace, "key": ref.Key, "owner": l.owner, "attempt": attempt})
+	if err != nil {
+		return fmt.Errorf("release call %s: %w", ref.Key, err)
+	}
+	return nil
+}
+
+func (l *Ledger) write(ctx context.Context, ws id.Workspace, statement string, args pgx.NamedArgs) error {
+	return l.db.InWorkspace(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, statement, args)
+		if err == nil && tag.RowsAffected() == 0 {
+			return ErrLost
+		}
+		return err
+	})
+}
+
+// Renew renews the leases of the given claims and returns the current attempt of
+// each; a claim that is not there, or with a higher attempt, is lost.
+func (l *Ledger) Renew(ctx context.Context, refs []Ref) (map[Ref]int, error) {
+	workspaces, keys := make([]uuid.UUID, len(refs)), make([]uuid.UUID, len(refs))
+	for i, r := range refs {
+		workspaces[i], keys[i] = r.Workspace.UUID, r.Key.UUID
+	}
+	held := make(map[Ref]int, len(refs))
+	// As the system: one executor's calls are of many workspaces, and only its own
+	// rows are touched.
+	err := l.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, `update outcomes set lease_until = now() + make_interval(secs => $2)
+			where owner = $1 and state = 'started' and (workspace_id, key) in (select * from unnest($3::uuid[], $4::uuid[]))
+			returning workspace_id, key, attempt`, l.owner, l.lease.Seconds(), workspaces, keys)
+		if err != nil {
+			return err
+		}
+		var ref Ref
+		var attempt int
+		_, err = pgx.ForEachRow(rows, []any{&ref.Workspace, &ref.Key, &attempt}, func() error {
+			held[ref] = attempt
+			return nil
+		})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("renew leases: %w", err)
+	}
+	return held, nil
+}
+
+// Outcomes returns what is recorded under keys; calls without an outcome are absent.
+func (l *Ledger) Outcomes(ctx context.Context, ws id.Workspace, keys []id.Operation) ([]*toolv1.Outcome, error) {
+	plain := make([]uuid.UUID, len(keys))
+	for i, k := range keys {
+		plain[i] = k.UUID
+	}
+	var out []*toolv1.Outcome
+	err := l.db.InWorkspace(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, `select `+columns+` from outcomes where workspace_id = $1 and key = any ($2) and state = 'done'`, ws, plain)
+		if err != nil {
+			return err
+		}
+		out, err = pgx.CollectRows(rows, func(r pgx.CollectableRow) (*toolv1.Outcome, error) { return scan(r) })
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read outcomes: %w", err)
+	}
+	return out, nil
+}
+
+const columns = `key, run_id, tool_call_id, tool_name, coalesce(outcome, 0), coalesce(result, ''), coalesce(error_type, ''), coalesce(summary, ''), coalesce(duration_ms, 0)`
+
+func scan(r pgx.Row, rest ...any) (*toolv1.Outcome, error) {
+	var (
+		o     toolv1.Outcome
+		key   id.Operation
+		run   id.Run
+		state int16
+	)
+	into := append([]any{&key, &run, &o.ToolCallId, &o.ToolName, &state, &o.ResultJson, &o.ErrorType, &o.Summary, &o.DurationMs}, rest...)
+	if err := r.Scan(into...); err != nil {
+		return nil, err
+	}
+	o.Key, o.RunId, o.State = key.String(), run.String(), toolv1.OutcomeState(state)
+	return &o, nil
+}
+
+// housekeepBatch bounds one transaction of Housekeep.
+const housekeepBatch = 1000
+
+// Housekeep removes rows older than age. It is safe to run on every executor at once.
+func (l *Ledger) Housekeep(ctx context.Context, age time.Duration) (removed int64, err error) {
+	for {
+		var n int64
+		// As the system: age knows no workspace.
+		err := l.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
+			tag, err := tx.Exec(ctx, `delete from outcomes where (workspace_id, key) in (
+				select workspace_id, key from outcomes where started_at < now() - make_interval(secs => $1) and (state = 'done' or lease_until < now())
+				limit $2 for update skip locked)`, age.Seconds(), housekeepBatch)
+			n = tag.RowsAffected()
+			return err
+		})
+		if err != nil {
+			return removed, fmt.Errorf("remove old outcomes: %w", err)
+		}
+		if removed += n; n < housekeepBatch {
+			return removed, nil
+		}
+	}
+}

@@ -1,0 +1,156 @@
+package tool
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Result is the answer to a call: always one line of valid JSON, an object, made
+// by marshalling a value. The zero Result says that the tool answered nothing,
+// which is an error too.
+type Result struct {
+	json      string
+	isError   bool
+	errorType string
+}
+
+// Text returns {"result": s}.
+func Text(s string) Result { return Object(map[string]string{"result": s}) }
+
+// Output returns {"output": s}.
+func Output(s string) Result { return Object(map[string]string{"output": s}) }
+
+// Object returns v as it marshals, which should be an object with fields of the
+// tool's own; anything else becomes {"result": v}. What does not marshal is an
+// error result.
+func Object(v any) Result {
+	b, err := marshal(v)
+	if err == nil && !bytes.HasPrefix(b, []byte("{")) {
+		b, err = marshal(map[string]json.RawMessage{"result": b})
+	}
+	if err != nil {
+		return Errorf("internal", "the tool's answer could not be written as JSON; do without it")
+	}
+	return Result{json: string(b)}
+}
+
+// Errorf returns {"error": message}. The message says what went wrong and what to
+// do; errorType is a short class for logs and statistics, such as invalid_arguments.
+func Errorf(errorType, format string, args ...any) Result {
+	b, err := marshal(map[string]string{"error": fmt.Sprintf(format, args...)})
+	if err != nil { // a map of strings always marshals
+		return Result{errorType: errorType, isError: true}
+	}
+	return Result{json: string(b), errorType: errorType, isError: true}
+}
+
+// JSON returns the envelope.
+func (r Result) JSON() string {
+	if r.json == "" {
+		return `{"error":"the tool answered nothing; do without it"}`
+	}
+	return r.json
+}
+
+// IsError reports whether the call went wrong.
+func (r Result) IsError() bool { return r.isError || r.json == "" }
+
+// ErrorType returns the class of the error; empty when there is none.
+func (r Result) ErrorType() string {
+	if r.json == "" && r.errorType == "" {
+		return "internal"
+	}
+	return r.errorType
+}
+
+// marshal returns v as JSON that any reader takes, jsonb of Postgres included:
+// valid UTF-8, no half of a surrogate pair, no NUL. Each of these becomes U+FFFD.
+func marshal(v any) ([]byte, error) {
+	b, err := encode(v)
+	if err != nil {
+		return nil, err
+	}
+	if utf8.Valid(b) && !hasAny(b, `\u0000`, `\ud`, `\uD`) {
+		return b, nil
+	}
+	// Rare: foreign JSON, or a NUL. Decoding repairs the first two.
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.UseNumber()
+	var tree any
+	if err := d.Decode(&tree); err != nil {
+		return nil, fmt.Errorf("read back: %w", err)
+	}
+	return encode(withoutNUL(tree))
+}
+
+func encode(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false) // no page holds this, and documents are full of < and &
+	if err := e.Encode(v); err != nil {
+		return nil, fmt.Errorf("marshal: %w", err)
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+}
+
+func hasAny(b []byte, all ...string) bool {
+	for _, s := range all {
+		if bytes.Contains(b, []byte(s)) {
+			return true
+		}
+	}
+	return false
+}
+
+func withoutNUL(v any) any {
+	switch v := v.(type) {
+	case string:
+		return strings.ReplaceAll(v, "\x00", "\uFFFD")
+	case []any:
+		for i := range v {
+			v[i] = withoutNUL(v[i])
+		}
+		return v
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for k, e := range v {
+			out[strings.ReplaceAll(k, "\x00", "\uFFFD")] = withoutNUL(e)
+		}
+		return out
+	}
+	return v
+}
+
+// OutputText returns the readable text of an envelope: its result, output,
+// content or error if that is a string, else the JSON itself, compact. It is for
+// logs, titles and terminals, so control characters except line ends and tabs
+// are left out.
+func OutputText(envelope string) string {
+	var fields map[string]any
+	if err := json.Unmarshal([]byte(envelope), &fields); err != nil {
+		return readable(envelope)
+	}
+	for _, name := range []string{"result", "output", "content", "error"} {
+		if s, ok := fields[name].(string); ok {
+			return readable(s)
+		}
+	}
+	var b bytes.Buffer
+	if err := json.Compact(&b, []byte(envelope)); err != nil {
+		return readable(envelope)
+	}
+	return readable(b.String())
+}
+
+func readable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\n' && r != '\t' {
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(s, "\uFFFD"))
+}

@@ -1,0 +1,257 @@
+package tool
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/santhosh-tekuri/jsonschema/v6/kind"
+	"golang.org/x/text/language"
+	"golang.org/x/text/message"
+
+	"signalbox.dev/pkg/fault"
+)
+
+// MaxArgs bounds the arguments of a call, in bytes of JSON.
+const MaxArgs = 1 << 20
+
+// maxViolations bounds how many mistakes are listed at once.
+const maxViolations = 8
+
+// Schema is a compiled JSON Schema for arguments. It is safe for concurrent use.
+type Schema struct {
+	schema *jsonschema.Schema
+	fields []string // the names of the top level, for messages
+}
+
+// refuser loads nothing: a schema that refers to anything outside itself does not compile.
+type refuser struct{}
+
+// Load refuses.
+func (refuser) Load(url string) (any, error) {
+	return nil, fmt.Errorf("the schema refers to %s: references outside the schema are not allowed", url)
+}
+
+// CompileSchema compiles a schema (draft 2020-12 unless it says otherwise) whose
+// type must be object.
+func CompileSchema(name string, text []byte) (*Schema, error) {
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+	if err != nil {
+		return nil, fmt.Errorf("read the input schema: %w", err)
+	}
+	object, ok := doc.(map[string]any)
+	if !ok || object["type"] != "object" {
+		return nil, errors.New("the input schema must have the type object")
+	}
+	url := "tool:" + name
+	c := jsonschema.NewCompiler()
+	c.UseLoader(refuser{})
+	if err := c.AddResource(url, doc); err != nil {
+		return nil, fmt.Errorf("add the input schema: %w", err)
+	}
+	compiled, err := c.Compile(url)
+	if err != nil {
+		return nil, fmt.Errorf("compile the input schema: %w", err)
+	}
+	s := &Schema{schema: compiled}
+	if properties, ok := object["properties"].(map[string]any); ok {
+		s.fields = slices.Sorted(maps.Keys(properties))
+	}
+	return s, nil
+}
+
+// Check returns args as JSON if they satisfy the schema; no text at all stands
+// for no arguments. Otherwise it returns an Invalid fault (TooLarge over MaxArgs)
+// that names each field that is wrong, written for the model that must mend its call.
+func (s *Schema) Check(args string) (json.RawMessage, error) {
+	if len(args) > MaxArgs {
+		return nil, fault.New(fault.TooLarge, "the arguments are %d bytes; at most %d are allowed: do it in several calls", len(args), MaxArgs)
+	}
+	if strings.TrimSpace(args) == "" {
+		args = "{}"
+	}
+	v, err := decode(args)
+	if err != nil {
+		return nil, fault.New(fault.Invalid, "the arguments are not valid JSON (%v): send one JSON object", err)
+	}
+	if _, ok := v.(map[string]any); !ok {
+		return nil, fault.New(fault.Invalid, "the arguments must be a JSON object, not %s", typeName(v))
+	}
+	if v, err = plainNumbers(v); err != nil {
+		return nil, fault.New(fault.Invalid, "the arguments hold %v", err)
+	}
+	if err := s.schema.Validate(v); err != nil {
+		violation, ok := errors.AsType[*jsonschema.ValidationError](err)
+		if !ok {
+			return nil, fmt.Errorf("validate the arguments: %w", err)
+		}
+		return nil, fault.New(fault.Invalid, "%s", s.describe(violation))
+	}
+	// What was validated, and not the text: of a key that comes twice both would
+	// read the last, but nothing here should depend on that.
+	checked, err := marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("write the arguments: %w", err)
+	}
+	return checked, nil
+}
+
+func decode(text string) (any, error) {
+	d := json.NewDecoder(strings.NewReader(text))
+	d.UseNumber()
+	var v any
+	if err := d.Decode(&v); err != nil {
+		if errors.Is(err, io.ErrUnexpectedEOF) {
+			return nil, errors.New("it ends too early")
+		}
+		return nil, err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("something follows the value")
+	}
+	return v, nil
+}
+
+// plainNumbers writes whole numbers as such (5 for 5.0 or 0.5e1), which is how
+// tools read them, and refuses numbers that no tool can: comparing with a number
+// of a million digits takes its time.
+func plainNumbers(v any) (any, error) {
+	var err error
+	switch v := v.(type) {
+	case json.Number:
+		f, perr := v.Float64()
+		if perr != nil || len(v) > maxNumber {
+			return nil, fmt.Errorf("a number that is out of range: %s", clip(v.String()))
+		}
+		if f == math.Trunc(f) && math.Abs(f) <= 1<<53 && strings.ContainsAny(v.String(), ".eE") {
+			return json.Number(strconv.FormatInt(int64(f), 10)), nil
+		}
+	case []any:
+		for i := range v {
+			if v[i], err = plainNumbers(v[i]); err != nil {
+				return nil, err
+			}
+		}
+	case map[string]any:
+		for k := range v {
+			if v[k], err = plainNumbers(v[k]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return v, nil
+}
+
+// maxNumber bounds the digits of a number; a float64 in full has fewer.
+const maxNumber = 400
+
+func typeName(v any) string {
+	switch v.(type) {
+	case nil:
+		return "null"
+	case string:
+		return "a string"
+	case bool:
+		return "a boolean"
+	case json.Number:
+		return "a number"
+	case []any:
+		return "an array"
+	}
+	return "an object"
+}
+
+// describe lists what is wrong, a sentence for each field, fields in order.
+func (s *Schema) describe(e *jsonschema.ValidationError) string {
+	var all []string
+	var walk func(e *jsonschema.ValidationError)
+	walk = func(e *jsonschema.ValidationError) {
+		for _, c := range e.Causes {
+			walk(c)
+		}
+		if len(e.Causes) == 0 {
+			all = append(all, s.sentences(e)...)
+		}
+	}
+	walk(e)
+	slices.Sort(all)
+	all = slices.Compact(all)
+	if len(all) > maxViolations {
+		all = append(all[:maxViolations], "and more")
+	}
+	return strings.Join(all, "; ")
+}
+
+func (s *Schema) sentences(e *jsonschema.ValidationError) []string {
+	at := path(e.InstanceLocation)
+	switch k := e.ErrorKind.(type) {
+	case *kind.Required:
+		return each(k.Missing, func(f string) string { return at + "." + clip(f) + ": is missing" })
+	case *kind.AdditionalProperties:
+		return each(k.Properties, func(f string) string {
+			known := ""
+			if len(e.InstanceLocation) == 0 && len(s.fields) > 0 {
+				known = "; the fields are " + strings.Join(s.fields, ", ")
+			}
+			return at + "." + clip(f) + ": is not known" + known
+		})
+	case *kind.Type:
+		hint := ""
+		if k.Got == "null" {
+			hint = "; leave it out instead"
+		}
+		return []string{fmt.Sprintf("%s: must be %s, not %s%s", at, strings.Join(k.Want, " or "), k.Got, hint)}
+	case *kind.MinLength:
+		if k.Got == 0 {
+			return []string{at + ": must not be empty"}
+		}
+		return []string{fmt.Sprintf("%s: has %d characters, at least %d are needed", at, k.Got, k.Want)}
+	case *kind.MaxLength:
+		return []string{fmt.Sprintf("%s: has %d characters, at most %d are allowed", at, k.Got, k.Want)}
+	case *kind.Pattern:
+		return []string{fmt.Sprintf("%s: must match the pattern %s", at, k.Want)}
+	case *kind.Minimum:
+		return []string{fmt.Sprintf("%s: must be at least %s", at, k.Want.RatString())}
+	case *kind.Maximum:
+		return []string{fmt.Sprintf("%s: must be at most %s", at, k.Want.RatString())}
+	}
+	return []string{at + ": " + clip(e.ErrorKind.LocalizedString(message.NewPrinter(language.English)))}
+}
+
+func each(names []string, f func(string) string) []string {
+	out := make([]string, 0, len(names))
+	for _, n := range names {
+		out = append(out, f(n))
+	}
+	return out
+}
+
+// path writes an instance location as code would: arguments.items[3].name.
+func path(location []string) string {
+	var b strings.Builder
+	b.WriteString("arguments")
+	for _, step := range location {
+		if _, err := strconv.Atoi(step); err == nil {
+			b.WriteString("[" + clip(step) + "]")
+			continue
+		}
+		b.WriteString("." + clip(step))
+	}
+	return b.String()
+}
+
+// clip bounds what is repeated of a model's own text.
+func clip(s string) string {
+	if r := []rune(s); len(r) > 100 {
+		return string(r[:100]) + "…"
+	}
+	return s
+}

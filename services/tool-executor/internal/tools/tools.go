@@ -1,0 +1,43 @@
+// Package tools holds the built-in tools. One tool is two files: the code, and a
+// page (.md) with what the model is told: description, input, guidance.
+//
+// The document tools call document-sync on behalf of the context's actor. Each
+// change goes out under the call's key, so that document-sync does it once however
+// often the call is run.
+package tools
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"signalbox.dev/proto/signalbox/document/v1/documentv1connect"
+	"signalbox.dev/services/tool-executor/internal/tool"
+)
+
+// Deps is what the tools work with.
+type Deps struct {
+	Documents documentv1connect.DocumentServiceClient
+	Now       func() time.Time // nil: the clock
+}
+
+// New returns all built-in tools. Its errors are programming errors.
+func New(d Deps) ([]tool.Tool, error) {
+	if d.Documents == nil {
+		return nil, errors.New("the document tools need a document service")
+	}
+	if d.Now == nil {
+		d.Now = time.Now
+	}
+	var out []tool.Tool
+	for _, define := range []func(Deps) (tool.Tool, error){
+		getCurrentDatetime, docCreate, docRead, docEdit, docAppend, docList, docDelete, webSearch,
+	} {
+		t, err := define(d)
+		if err != nil {
+			return nil, fmt.Errorf("built-in tools: %w", err)
+		}
+		out = append(out, t)
+	}
+	return out, nil
+}

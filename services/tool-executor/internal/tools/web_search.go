@@ -1,0 +1,21 @@
+package tools
+
+import (
+	"context"
+	_ "embed"
+
+	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
+	"signalbox.dev/services/tool-executor/internal/tool"
+)
+
+//go:embed web_search.md
+var webSearchPage string
+
+// webSearch is in the list only: providers search by themselves, and which model
+// can is known to those who call it.
+func webSearch(Deps) (tool.Tool, error) {
+	spec, err := tool.Spec{Name: "web_search", Source: tool.Provider, Effect: toolv1.Effect_EFFECT_PURE}.Describe(webSearchPage)
+	return tool.Define(spec, func(context.Context, tool.Call, struct{}) (tool.Result, error) {
+		return tool.Errorf("unavailable", "web_search is run by the model's provider, and this model's has none: do without it"), nil
+	}, nil), err
+}

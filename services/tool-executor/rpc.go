@@ -1,0 +1,63 @@
+package toolexecutor
+
+import (
+	"context"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
+	"signalbox.dev/services/tool-executor/internal/ledger"
+	"signalbox.dev/services/tool-executor/internal/tool"
+)
+
+// calls is the door for other services: what tools there are, and what became of calls.
+type calls struct {
+	catalogue *tool.Catalogue
+	ledger    *ledger.Ledger
+}
+
+// ListTools implements ToolService.
+func (c *calls) ListTools(ctx context.Context, _ *toolv1.ListToolsRequest) (*toolv1.ListToolsResponse, error) {
+	if _, err := identity.Require(ctx, identity.Viewer); err != nil {
+		return nil, err
+	}
+	res := &toolv1.ListToolsResponse{}
+	for _, e := range c.catalogue.All() {
+		a := e.Tool.Available(ctx)
+		res.Tools = append(res.Tools, &toolv1.Tool{
+			Name: e.Spec.Name, Description: e.Spec.Description, InputSchemaJson: string(e.Spec.InputSchema),
+			Available: a.Available, UnavailableReason: a.Reason, ConnectUrl: a.ConnectURL,
+			Source: e.Spec.Source, NeedsApproval: e.Spec.NeedsApproval, Effect: e.Spec.Effect, Guidance: e.Spec.Guidance,
+			DeadlineMs: e.Spec.Deadline.Milliseconds(), Always: e.Spec.Always,
+		})
+	}
+	return res, nil
+}
+
+// maxKeys is what the contract of GetOutcomes says.
+const maxKeys = 256
+
+// GetOutcomes implements ToolService.
+func (c *calls) GetOutcomes(ctx context.Context, req *toolv1.GetOutcomesRequest) (*toolv1.GetOutcomesResponse, error) {
+	actor, err := identity.Require(ctx, identity.Viewer)
+	if err != nil {
+		return nil, err
+	}
+	if len(req.GetKeys()) > maxKeys {
+		return nil, fault.New(fault.Invalid, "keys: are %d; at most %d are allowed", len(req.GetKeys()), maxKeys)
+	}
+	keys := make([]id.Operation, 0, len(req.GetKeys()))
+	for _, k := range req.GetKeys() {
+		key, err := id.Parse[id.Operation](k)
+		if err != nil {
+			return nil, fault.New(fault.Invalid, "keys: %v", err)
+		}
+		keys = append(keys, key)
+	}
+	outcomes, err := c.ledger.Outcomes(ctx, actor.Workspace, keys)
+	if err != nil {
+		return nil, err
+	}
+	return &toolv1.GetOutcomesResponse{Outcomes: outcomes}, nil
+}

@@ -1,0 +1,307 @@
+package toolexecutor_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/pg"
+	"signalbox.dev/pkg/subject"
+	documentv1 "signalbox.dev/proto/signalbox/document/v1"
+	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
+	toolexecutor "signalbox.dev/services/tool-executor"
+	"signalbox.dev/services/tool-executor/internal/ledger"
+)
+
+const (
+	ok        = toolv1.OutcomeState_OUTCOME_STATE_OK
+	failed    = toolv1.OutcomeState_OUTCOME_STATE_ERROR
+	cancelled = toolv1.OutcomeState_OUTCOME_STATE_CANCELLED
+)
+
+func TestCatalogue(t *testing.T) {
+	t.Parallel()
+	problems, err := pg.CheckCatalogue(t.Context(), newWorld(t).db.AdminURL, nil, toolexecutor.Migrations())
+	if err != nil || len(problems) > 0 {
+		t.Errorf("CheckCatalogue() = %q, %v, want none", problems, err)
+	}
+}
+
+func TestDocumentsOverTheBus(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	i := w.start(t, toolexecutor.Config{})
+	created := w.do(t, "doc_create", map[string]any{"name": "Plan", "content": "one"})
+	doc, _ := fields(t, created)["id"].(string)
+	if created.GetState() != ok || doc == "" || created.GetSummary() != "Plan" || created.GetToolCallId() != "toolu_1" || created.GetRunId() != w.actor.Run.String() {
+		t.Fatalf("doc_create = %v", created)
+	}
+	if o := w.do(t, "doc_edit", map[string]any{"id": doc, "old_text": "one", "new_text": "two"}); o.GetState() != ok || fields(t, o)["replacements"] != 1.0 {
+		t.Errorf("doc_edit = %v", o)
+	}
+	if o := w.do(t, "doc_edit", map[string]any{"id": doc, "old_text": "one", "new_text": "two"}); o.GetState() != failed || o.GetErrorType() != "not_found_text" {
+		t.Errorf("doc_edit of what is not there = %v", o)
+	}
+	if o := w.do(t, "doc_read", map[string]any{"id": doc}); fields(t, o)["content"] != "two" {
+		t.Errorf("doc_read = %v", o)
+	}
+	if o := w.do(t, "doc_read", map[string]any{"name": "Plan"}); o.GetErrorType() != "invalid_arguments" || !strings.Contains(o.GetResultJson(), "arguments.id: is missing") {
+		t.Errorf("doc_read without an id = %v", o)
+	}
+	if o := w.do(t, "get_current_datetime", map[string]any{}); o.GetState() != ok || fields(t, o)["timezone"] != "UTC" {
+		t.Errorf("get_current_datetime = %v", o)
+	}
+	if o := w.do(t, "no such tool", map[string]any{}); o.GetErrorType() != "unknown_tool" {
+		t.Errorf("an unknown tool = %v", o)
+	}
+	if o := w.do(t, "web_search", map[string]any{"query": "x"}); o.GetState() != failed {
+		t.Errorf("web_search = %v", o)
+	}
+
+	// What was announced can also be asked for, in the call's workspace.
+	c := i.client(t)
+	keys := []string{created.GetKey(), id.New[id.Operation]().String()}
+	got, err := c.GetOutcomes(identity.With(t.Context(), w.actor), &toolv1.GetOutcomesRequest{Keys: keys})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]*toolv1.Outcome{created}, got.GetOutcomes(), protocmp.Transform()); diff != "" {
+		t.Errorf("GetOutcomes (-want +got):\n%s", diff)
+	}
+	stranger := w.actor
+	stranger.Workspace = id.New[id.Workspace]()
+	if got, err := c.GetOutcomes(identity.With(t.Context(), stranger), &toolv1.GetOutcomesRequest{Keys: keys}); err != nil || len(got.GetOutcomes()) != 0 {
+		t.Errorf("GetOutcomes of another workspace = %v, %v, want none", got, err)
+	}
+	for name, keys := range map[string][]string{"no UUID": {"x"}, "too many": slices.Repeat(keys, 129)} {
+		if _, err := c.GetOutcomes(identity.With(t.Context(), w.actor), &toolv1.GetOutcomesRequest{Keys: keys}); fault.KindOf(err) != fault.Invalid {
+			t.Errorf("GetOutcomes, %s = %v, want Invalid", name, err)
+		}
+	}
+}
+
+func TestListTools(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c := w.start(t, toolexecutor.Config{}).client(t)
+	viewer := w.actor
+	viewer.Role = identity.Viewer
+	res, err := c.ListTools(identity.With(t.Context(), viewer), &toolv1.ListToolsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, tool := range res.GetTools() {
+		names = append(names, tool.GetName())
+		if !tool.GetAvailable() || tool.GetDeadlineMs() != 30_000 || !strings.Contains(tool.GetInputSchemaJson(), `"type": "object"`) || tool.GetGuidance() == "" {
+			t.Errorf("tool %v", tool)
+		}
+	}
+	want := []string{"doc_append", "doc_create", "doc_delete", "doc_edit", "doc_list", "doc_read", "get_current_datetime", "web_search"}
+	if diff := cmp.Diff(want, names); diff != "" {
+		t.Errorf("tools (-want +got):\n%s", diff)
+	}
+	if _, err := c.ListTools(t.Context(), &toolv1.ListToolsRequest{}); err == nil {
+		t.Error("ListTools without an identity worked")
+	}
+}
+
+func TestRolesAndTenants(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.start(t, toolexecutor.Config{})
+	doc, _ := fields(t, w.do(t, "doc_create", map[string]any{"name": "n"}))["id"].(string)
+
+	w.actor.Role = identity.Viewer
+	if o := w.do(t, "doc_append", map[string]any{"id": doc, "content": "x"}); o.GetErrorType() != "forbidden" || !strings.Contains(o.GetResultJson(), "may only read documents") {
+		t.Errorf("doc_append by a viewer's run = %v", o)
+	}
+	if o := w.do(t, "doc_read", map[string]any{"id": doc}); o.GetState() != ok {
+		t.Errorf("doc_read by a viewer's run = %v", o)
+	}
+	w.actor.Role, w.actor.Workspace = identity.Owner, id.New[id.Workspace]()
+	if o := w.do(t, "doc_read", map[string]any{"id": doc}); o.GetErrorType() != "not_found" {
+		t.Errorf("doc_read from another workspace = %v", o)
+	}
+}
+
+// TestDocumentToolsTakeEffectOnce delivers calls again and lets executors die
+// around them, through the whole service.
+func TestDocumentToolsTakeEffectOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.start(t, toolexecutor.Config{Lease: 600 * time.Millisecond})
+	w.start(t, toolexecutor.Config{Lease: 600 * time.Millisecond})
+	doc, _ := fields(t, w.do(t, "doc_create", map[string]any{"name": "n"}))["id"].(string)
+
+	for i, died := range []string{"never", "before the effect", "before the record"} {
+		line := fmt.Sprintf("line %d", i)
+		c := w.call(t, "doc_append", map[string]any{"id": doc, "content": line})
+		if died != "never" {
+			l := ledger.New(w.db.Open(t, toolexecutor.Migrations()), 300*time.Millisecond) // runs out while the message waits
+			ref := ledger.Ref{Workspace: w.actor.Workspace, Key: id.Must[id.Operation](c.GetKey())}
+			if _, err := l.Claim(t.Context(), ledger.Call{Ref: ref, Run: w.actor.Run, Session: w.actor.Session, ToolName: "doc_append", Effect: toolv1.Effect_EFFECT_SAME_TX}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if died == "before the record" {
+			// The effect of the one that died, under the call's key.
+			ctx := identity.With(t.Context(), w.actor)
+			if _, err := w.docs.Append(ctx, &documentv1.AppendRequest{Id: doc, Markdown: line, OperationKey: c.GetKey()}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for n := range 3 {
+			w.publish(t, c, fmt.Sprint(n))
+		}
+		for range 3 { // one outcome for each delivery
+			if o := w.next(t); o.GetKey() != c.GetKey() || o.GetState() != ok {
+				t.Errorf("died %s: outcome %v", died, o)
+			}
+		}
+		if n := strings.Count(w.docs.Content(doc), line); n != 1 {
+			t.Errorf("died %s: the line is there %d times, want once", died, n)
+		}
+	}
+}
+
+func TestCancelOverTheBus(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.start(t, toolexecutor.Config{})
+	w.start(t, toolexecutor.Config{})
+	defer w.docs.Hold()()
+	c := w.call(t, "doc_create", map[string]any{"name": "n"})
+	w.publish(t, c, "")
+	await(t, "the call to be on its way", func() bool { return len(w.docs.Actors()) == 1 })
+	if err := w.bus.Nudge(t.Context(), subject.ToolCancel(w.actor.Run), &toolv1.Cancel{RunId: w.actor.Run.String()}); err != nil {
+		t.Fatal(err)
+	}
+	if o := w.next(t); o.GetState() != cancelled || o.GetErrorType() != "cancelled" || w.docs.Effects() != 0 {
+		t.Errorf("outcome = %v with %d effects, want it cancelled", o, w.docs.Effects())
+	}
+}
+
+// await polls what tells nobody when it changes.
+func await(t testing.TB, what string, done func() bool) {
+	t.Helper()
+	for until := time.Now().Add(20 * time.Second); !done(); {
+		if time.Now().After(until) {
+			t.Fatalf("waited 20 s for %s", what)
+		}
+		<-time.After(time.Millisecond)
+	}
+}
+
+func TestDrainHandsCallsOn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	leaving := w.start(t, toolexecutor.Config{Drain: 100 * time.Millisecond})
+	release := w.docs.Hold()
+	c := w.call(t, "doc_create", map[string]any{"name": "n"})
+	w.publish(t, c, "")
+	await(t, "the call to be on its way", func() bool { return len(w.docs.Actors()) == 1 })
+	leaving.stop()
+	release()
+	w.start(t, toolexecutor.Config{})
+	if o := w.next(t); o.GetKey() != c.GetKey() || o.GetState() != ok || w.docs.Effects() != 1 {
+		t.Errorf("outcome = %v with %d effects, want it done once, by the next executor", o, w.docs.Effects())
+	}
+}
+
+func TestDrainLetsCallsFinish(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	leaving := w.start(t, toolexecutor.Config{})
+	release := w.docs.Hold()
+	w.publish(t, w.call(t, "doc_create", map[string]any{"name": "n"}), "")
+	await(t, "the call to be on its way", func() bool { return len(w.docs.Actors()) == 1 })
+	stopped := make(chan struct{})
+	go func() {
+		leaving.stop()
+		close(stopped)
+	}()
+	release()
+	if o := w.next(t); o.GetState() != ok {
+		t.Errorf("outcome = %v, want the call finished while draining", o)
+	}
+	<-stopped
+}
+
+func TestAWorkspaceThatFloodsDoesNotHoldUpOthers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.start(t, toolexecutor.Config{Slots: 4, PerWorkspace: 2})
+	release := w.docs.Hold()
+	const flood = 30
+	for range flood {
+		w.publish(t, w.call(t, "doc_create", map[string]any{"name": "flood"}), "")
+	}
+	await(t, "the flood to take its slots", func() bool { return len(w.docs.Actors()) == 2 })
+	w.actor.Workspace = id.New[id.Workspace]()
+	if o := w.do(t, "get_current_datetime", map[string]any{}); o.GetState() != ok {
+		t.Errorf("outcome of the other workspace = %v", o)
+	}
+	release()
+	for range flood {
+		if o := w.next(t); o.GetState() != ok {
+			t.Errorf("outcome of the flood = %v", o)
+		}
+	}
+	if n := w.docs.Effects(); n != flood {
+		t.Errorf("%d effects, want %d", n, flood)
+	}
+}
+
+func TestDocumentSyncRestarts(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.start(t, toolexecutor.Config{})
+	away := fault.New(fault.Unavailable, "shutting down")
+	w.docs.FailNext(away, away)
+	if o := w.do(t, "doc_create", map[string]any{"name": "n"}); o.GetState() != ok || w.docs.Effects() != 1 {
+		t.Errorf("outcome = %v with %d effects, want one", o, w.docs.Effects())
+	}
+}
+
+func TestOps(t *testing.T) {
+	t.Parallel()
+	i := newWorld(t).start(t, toolexecutor.Config{})
+	for path, want := range map[string]string{"/health": `{"status":"ok"}`, "/ready": `"postgres":"ok"`} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, i.url+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(res.Body)
+		_ = res.Body.Close()
+		if err != nil || res.StatusCode != http.StatusOK || !strings.Contains(string(body), want) {
+			t.Errorf("GET %s = %d %s, %v", path, res.StatusCode, body, err)
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
+}
+
+func BenchmarkBus(b *testing.B) {
+	w := newWorld(b)
+	w.start(b, toolexecutor.Config{})
+	b.ReportAllocs()
+	for b.Loop() {
+		if o := w.do(b, "get_current_datetime", map[string]any{}); o.GetState() != ok {
+			b.Fatalf("outcome = %v", o)
+		}
+	}
+}

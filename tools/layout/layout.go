@@ -1,0 +1,148 @@
+// Package layout says what may import what in this repository, and checks it by
+// reading the import clauses of every Go file of the three modules proto, pkg
+// and services (imports.go) and their go.mod files (modules.go). It compiles
+// nothing, so it also sees files behind build constraints, and it works on a tree
+// that does not build.
+package layout
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// module is the prefix of our import paths.
+const module = "signalbox.dev/"
+
+// Check returns what in the repository at root is against its rules, one
+// sentence each, sorted. The error is for a tree that cannot be read.
+func Check(root fs.FS) ([]string, error) {
+	packages, err := load(root)
+	if err != nil {
+		return nil, err
+	}
+	var wrong []string
+	for _, p := range packages {
+		wrong = append(wrong, p.checkImports()...)
+		wrong = append(wrong, p.checkComment()...)
+	}
+	modules, err := checkModules(root)
+	if err != nil {
+		return nil, err
+	}
+	wrong = append(wrong, modules...)
+	slices.Sort(wrong)
+	return wrong, nil
+}
+
+// dir is one folder with Go files in it.
+type dir struct {
+	// path is below the repository, with slashes: services/gateway/internal/api.
+	path  string
+	files []file
+}
+
+type file struct {
+	name      string
+	pkg       string // the package clause
+	imports   []string
+	doc       string
+	test      bool // _test.go
+	generated bool
+}
+
+// load parses the Go files of the three modules.
+func load(root fs.FS) ([]dir, error) {
+	found := map[string]*dir{}
+	for _, top := range members {
+		err := fs.WalkDir(root, top, func(name string, e fs.DirEntry, err error) error {
+			switch {
+			case err != nil:
+				return err
+			case e.IsDir() && skipped(e.Name()):
+				return fs.SkipDir
+			case e.IsDir() || path.Ext(name) != ".go":
+				return nil
+			}
+			f, err := read(root, name)
+			if err != nil {
+				return err
+			}
+			d := found[path.Dir(name)]
+			if d == nil {
+				d = &dir{path: path.Dir(name)}
+				found[d.path] = d
+			}
+			d.files = append(d.files, f)
+			return nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("read the packages of %s: %w", top, err)
+		}
+	}
+	all := make([]dir, 0, len(found))
+	for _, d := range found {
+		all = append(all, *d)
+	}
+	return all, nil
+}
+
+// skipped names the folders that the go command does not build either.
+func skipped(name string) bool {
+	return name == "testdata" || name == "node_modules" || name == "vendor" || strings.HasPrefix(name, ".") || strings.HasPrefix(name, "_")
+}
+
+func read(root fs.FS, name string) (file, error) {
+	text, err := fs.ReadFile(root, name)
+	if err != nil {
+		return file{}, err
+	}
+	tree, err := parser.ParseFile(token.NewFileSet(), name, text, parser.ImportsOnly|parser.ParseComments)
+	if err != nil {
+		return file{}, err
+	}
+	f := file{
+		name: path.Base(name), pkg: tree.Name.Name, doc: tree.Doc.Text(),
+		test: strings.HasSuffix(name, "_test.go"), generated: ast.IsGenerated(tree),
+	}
+	for _, spec := range tree.Imports {
+		imported, err := strconv.Unquote(spec.Path.Value)
+		if err != nil {
+			return file{}, fmt.Errorf("%s: import %s: %w", name, spec.Path.Value, err)
+		}
+		f.imports = append(f.imports, imported)
+	}
+	return f, nil
+}
+
+// checkComment asks for one package comment, in the form that go doc shows best.
+// Generated packages are documented in their .proto files.
+func (d dir) checkComment() []string {
+	var with, without []string
+	var wrong []string
+	for _, f := range d.files {
+		switch {
+		case f.test || f.generated:
+		case f.doc == "":
+			without = append(without, f.name)
+		default:
+			with = append(with, f.name)
+			if f.pkg != "main" && !strings.HasPrefix(f.doc, "Package "+f.pkg+" ") {
+				wrong = append(wrong, fmt.Sprintf("%s/%s: the package comment does not begin with %q", d.path, f.name, "Package "+f.pkg))
+			}
+		}
+	}
+	switch {
+	case len(with) == 0 && len(without) > 0:
+		wrong = append(wrong, d.path+": no package comment: say what the package is for and what its reader must know")
+	case len(with) > 1:
+		wrong = append(wrong, fmt.Sprintf("%s: %d package comments (%s): leave one", d.path, len(with), strings.Join(with, ", ")))
+	}
+	return wrong
+}
