@@ -13,25 +13,38 @@ if [ -e "$file" ]; then
 fi
 command -v openssl >/dev/null || { echo "openssl is missing: install it, or fill in a copy of deploy/.env.example by hand." >&2; exit 1; }
 
-base64url() { openssl base64 -A | tr '+/' '-_' | tr -d '='; }
-
-# The last 32 bytes of an Ed25519 key in DER are the key itself (RFC 8410).
-pem=$(mktemp)
 new=$(mktemp "$file.XXXXXX")
-trap 'rm -f "$pem" "$new"' EXIT
+keys=$(mktemp -d)
+trap 'rm -rf "$keys" "$new"' EXIT
+
+# key private|public SERVICE: the last 32 bytes of an Ed25519 key in DER are the key
+# itself (RFC 8410), here in base64url.
+key() {
+	[ -e "$keys/$2" ] || openssl genpkey -algorithm ed25519 -out "$keys/$2"
+	case $1 in public) set -- -pubout "$2" ;; private) set -- '' "$2" ;; esac
+	openssl pkey -in "$keys/$2" $1 -outform DER | tail -c 32 | openssl base64 -A | tr '+/' '-_' | tr -d '='
+}
+
+# trust SERVICE...: their public keys as TRUSTED_KEYS wants them.
+trust() {
+	separator=
+	for service in "$@"; do
+		printf '%s%s=%s' "$separator" "$service" "$(key public "$service")"
+		separator=,
+	done
+}
+
 while IFS= read -r line; do
 	case $line in
 	'#'* | '') ;;
-	*_SERVICE_KEY=)
-		openssl genpkey -algorithm ed25519 -out "$pem"
-		line=$line$(openssl pkey -in "$pem" -outform DER | tail -c 32 | base64url)
-		;;
-	*_PUBLIC_KEY=) # of the pair that was made for the line above
-		line=$line$(openssl pkey -in "$pem" -pubout -outform DER | tail -c 32 | base64url)
-		;;
-	*_PASSWORD= | *_SECRET=)
-		line=${line}p$(openssl rand -hex 20)
-		;;
+	GATEWAY_SERVICE_KEY=) line=$line$(key private gateway) ;;
+	AGENT_RUNNER_SERVICE_KEY=) line=$line$(key private agent-runner) ;;
+	TOOL_EXECUTOR_SERVICE_KEY=) line=$line$(key private tool-executor) ;;
+	AGENT_RUNNER_TRUSTED_KEYS=) line=$line$(trust gateway) ;;
+	TOOL_EXECUTOR_TRUSTED_KEYS=) line=$line$(trust agent-runner gateway) ;;
+	DOCUMENT_SYNC_TRUSTED_KEYS=) line=$line$(trust gateway tool-executor) ;;
+	CREDENTIAL_BROKER_TRUSTED_KEYS=) line=$line$(trust agent-runner gateway tool-executor) ;;
+	*_PASSWORD= | *_SECRET=) line=${line}p$(openssl rand -hex 20) ;;
 	*=)
 		echo "$0 does not know how to fill in $line" >&2
 		exit 1
@@ -40,5 +53,5 @@ while IFS= read -r line; do
 	printf '%s\n' "$line"
 done <"$here/.env.example" >"$new"
 mv "$new" "$file"
-trap 'rm -f "$pem"' EXIT
+trap 'rm -rf "$keys"' EXIT
 echo "Wrote $file. Next: docker compose up --build --wait"

@@ -1,11 +1,11 @@
 package check_test
 
 import (
-	"bufio"
 	"context"
 	"crypto/ed25519"
 	"encoding/base64"
 	"errors"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -236,25 +236,29 @@ func TestExample(t *testing.T) {
 	}
 }
 
-// TestMakeEnv runs the script that a newcomer runs.
-func TestMakeEnv(t *testing.T) {
-	t.Parallel()
+// makeEnv runs the script that a newcomer runs.
+func makeEnv(t *testing.T, file string) map[string]string {
+	t.Helper()
 	if _, err := exec.LookPath("openssl"); err != nil {
 		t.Skip("there is no openssl, which deploy/make-env.sh needs")
 	}
-	file := filepath.Join(t.TempDir(), ".env")
-	run := func() ([]byte, error) {
-		return exec.CommandContext(t.Context(), "sh", filepath.Join(root, "deploy/make-env.sh"), file).CombinedOutput()
-	}
-	if out, err := run(); err != nil {
+	out, err := exec.CommandContext(t.Context(), "sh", filepath.Join(root, "deploy/make-env.sh"), file).CombinedOutput()
+	if err != nil {
 		t.Fatalf("make-env.sh: %v: %s", err, out)
-	}
-	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("%s has the mode %v, want 0600", file, info.Mode())
 	}
 	env, err := dotenv.Read(file)
 	if err != nil {
 		t.Fatal(err)
+	}
+	return env
+}
+
+func TestMakeEnv(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), ".env")
+	env := makeEnv(t, file)
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%s has the mode %v, want 0600", file, info.Mode())
 	}
 	if _, err := load(env); err != nil {
 		t.Errorf("docker-compose.yml with the written file: %v", err)
@@ -270,21 +274,18 @@ func TestMakeEnv(t *testing.T) {
 			if !regexp.MustCompile(`^[a-z][a-z0-9]{32,}$`).MatchString(value) {
 				t.Errorf("%s has characters that NATS or a URL reads otherwise, or too few", name)
 			}
-		case strings.HasSuffix(name, "_SERVICE_KEY"):
-			public := env[strings.TrimSuffix(name, "_SERVICE_KEY")+"_PUBLIC_KEY"]
-			seed, err := base64.RawURLEncoding.Strict().DecodeString(value)
-			if err != nil || len(seed) != ed25519.SeedSize {
-				t.Errorf("%s is no Ed25519 seed: %v", name, err)
-				continue
-			}
-			key, ok := ed25519.NewKeyFromSeed(seed).Public().(ed25519.PublicKey)
-			if want := base64.RawURLEncoding.EncodeToString(key); !ok || public != want {
-				t.Errorf("the public key of %s is %s, want %s", name, public, want)
+		case strings.HasSuffix(name, "_TRUSTED_KEYS"):
+			for pair := range strings.SplitSeq(value, ",") {
+				caller, key, _ := strings.Cut(pair, "=")
+				if want := public(t, env[prefix(caller)+"SERVICE_KEY"]); key != want {
+					t.Errorf("%s: the key of %s is %q, want %q, which belongs to its private key", name, caller, key, want)
+				}
 			}
 		}
 	}
 	before := read(t, file)
-	if out, err := run(); err == nil || !strings.Contains(string(out), "stays as it is") {
+	again := exec.CommandContext(t.Context(), "sh", filepath.Join(root, "deploy/make-env.sh"), file)
+	if out, err := again.CombinedOutput(); err == nil || !strings.Contains(string(out), "stays as it is") {
 		t.Errorf("make-env.sh over a file that exists: %v: %s", err, out)
 	}
 	if read(t, file) != before {
@@ -371,32 +372,69 @@ func prefix(service string) string {
 	return strings.ToUpper(strings.ReplaceAll(service, "-", "_")) + "_"
 }
 
-// TestKeys sees that each service trusts those who call it and no other.
+// public returns the public key of an encoded private key.
+func public(t *testing.T, private string) string {
+	t.Helper()
+	seed, err := base64.RawURLEncoding.Strict().DecodeString(private)
+	if err != nil || len(seed) != ed25519.SeedSize {
+		t.Fatalf("%q is no Ed25519 seed in base64url: %v", private, err)
+	}
+	key, ok := ed25519.NewKeyFromSeed(seed).Public().(ed25519.PublicKey)
+	if !ok {
+		t.Fatal("no Ed25519 key")
+	}
+	return base64.RawURLEncoding.EncodeToString(key)
+}
+
+// callers returns who may call each service by the lines of an environment.
+func callers(env map[string]string) map[string][]string {
+	all := map[string][]string{}
+	for name, value := range env {
+		called, ok := strings.CutSuffix(name, "_TRUSTED_KEYS")
+		if !ok {
+			continue
+		}
+		for pair := range strings.SplitSeq(value, ",") {
+			caller, _, _ := strings.Cut(pair, "=")
+			all[called] = append(all[called], caller)
+		}
+		slices.Sort(all[called])
+	}
+	return all
+}
+
+// TestKeys sees that make-env.sh and `signalbox keygen` agree on who calls whom, and
+// that each service gets what it needs for that.
 func TestKeys(t *testing.T) {
 	t.Parallel()
-	p := project(t)
-	env := settings(t)
-	callers := map[string][]string{
-		"agent-runner":      {"gateway"},
-		"tool-executor":     {"gateway", "agent-runner"},
-		"document-sync":     {"gateway", "tool-executor"},
-		"credential-broker": {"gateway", "agent-runner"},
+	written, err := dotenv.UnmarshalBytesWithLookup(program(t, "signalbox", "keygen"), nil)
+	if err != nil {
+		t.Fatal(err)
 	}
-	for called, who := range callers {
-		var want []string
-		for _, caller := range who {
-			want = append(want, caller+"="+env[prefix(caller)+"PUBLIC_KEY"])
+	env := makeEnv(t, filepath.Join(t.TempDir(), ".env"))
+	if got, want := callers(env), callers(written); !maps.EqualFunc(got, want, slices.Equal) {
+		t.Errorf("make-env.sh lets %v call, signalbox keygen %v", got, want)
+	}
+	p, err := load(env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	called := 0
+	for _, name := range services {
+		mine := p.Services[name].Environment
+		trusted := callers(env)[strings.TrimSuffix(prefix(name), "_")]
+		if got := mine["TRUSTED_KEYS"]; len(trusted) > 0 && (got == nil || *got != env[prefix(name)+"TRUSTED_KEYS"]) {
+			t.Errorf("%s does not know who calls it", name)
 		}
-		got := p.Services[called].Environment["TRUSTED_KEYS"]
-		if got == nil || *got != strings.Join(want, ",") {
-			t.Errorf("%s: TRUSTED_KEYS = %v, want %q", called, got, want)
-		}
-		for _, caller := range who {
-			mine := p.Services[caller].Environment
-			if mine["SERVICE_KEY"] == nil && mine[prefix(caller)+"SERVICE_KEY"] == nil {
-				t.Errorf("%s calls %s and has no key", caller, called)
+		for _, caller := range trusted {
+			called++
+			if key := p.Services[caller].Environment["SERVICE_KEY"]; key == nil || *key != env[prefix(caller)+"SERVICE_KEY"] {
+				t.Errorf("%s calls %s and does not have its key", caller, name)
 			}
 		}
+	}
+	if called == 0 {
+		t.Error("nobody calls anybody")
 	}
 }
 
@@ -409,7 +447,7 @@ func TestVariablesExist(t *testing.T) {
 			continue
 		}
 		var command []string
-		for _, arg := range slices.Concat(s.Entrypoint, types.ShellCommand(s.Command)) {
+		for _, arg := range slices.Concat(s.Entrypoint, s.Command) {
 			if arg != "/service" && !strings.HasPrefix(arg, "-") {
 				command = append(command, arg)
 			}
@@ -420,35 +458,46 @@ func TestVariablesExist(t *testing.T) {
 				t.Errorf("%s is given %s, which its --help does not list", name, key)
 			}
 		}
-		for key := range required {
-			if v, ok := s.Environment[key]; !ok || v == nil || *v == "" {
+		for key, needed := range required {
+			if v := s.Environment[key]; needed && (v == nil || *v == "") {
 				t.Errorf("%s is not given %s, which it requires", name, key)
 			}
 		}
 	}
 }
 
-// help asks a program for its variables.
-func help(t *testing.T, program string, command ...string) (known, required map[string]bool) {
+// program runs one of bin/ and returns what it prints.
+func program(t *testing.T, name string, args ...string) []byte {
 	t.Helper()
-	bin := filepath.Join(root, "bin", program)
+	bin := filepath.Join(root, "bin", name)
 	if _, err := os.Stat(bin); errors.Is(err, os.ErrNotExist) {
-		t.Fatalf("there is no bin/%s: run make build first", program)
+		t.Fatalf("there is no bin/%s: run make build first", name)
 	}
-	out, err := exec.CommandContext(t.Context(), bin, append(command, "--help")...).Output()
+	out, err := exec.CommandContext(t.Context(), bin, args...).Output()
 	if err != nil {
-		t.Fatalf("%s --help: %v", program, err)
+		t.Fatalf("%s %q: %v", name, args, err)
 	}
+	return out
+}
+
+var (
+	row  = regexp.MustCompile(`(?m)^\s+([A-Z][A-Z0-9_]*)\s{2,}\S.*$`)
+	word = regexp.MustCompile(`\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b`)
+)
+
+// help asks a program for its variables: the rows of its table or, without one,
+// those that its text names.
+func help(t *testing.T, name string, command ...string) (known, required map[string]bool) {
+	t.Helper()
+	text := string(program(t, name, append(command, "--help")...))
 	known, required = map[string]bool{}, map[string]bool{}
-	lines := bufio.NewScanner(strings.NewReader(string(out)))
-	for lines.Scan() {
-		m := regexp.MustCompile(`^\s+([A-Z][A-Z0-9_]*)\s{2,}\S`).FindStringSubmatch(lines.Text())
-		if m == nil {
-			continue
-		}
+	for _, m := range row.FindAllStringSubmatch(text, -1) {
 		known[m[1]] = true
-		if strings.HasSuffix(lines.Text(), "(required)") {
-			required[m[1]] = true
+		required[m[1]] = strings.HasSuffix(m[0], "(required)")
+	}
+	if len(known) == 0 {
+		for _, w := range word.FindAllString(text, -1) {
+			known[w] = true
 		}
 	}
 	return known, required

@@ -24,13 +24,13 @@ type Config struct {
 	NATSURL        string      `env:"NATS_URL" envDefault:"nats://127.0.0.1:4222" doc:"NATS servers, separated by commas."`
 	NATSUser       string      `env:"NATS_USER" envDefault:"gateway" doc:"User at NATS, where the server checks permissions."`
 	NATSPassword   conf.Secret `env:"NATS_PASSWORD" doc:"Password at NATS; no login when empty."`
-	NATSPartitions int         `env:"NATS_PARTITIONS" envDefault:"4" doc:"Partitions of the run log; the same for all services."`
+	NATSPartitions int         `env:"EVENT_PARTITIONS" envDefault:"4" doc:"Partitions of the run log; the same for all services."`
 
 	AgentRunnerURL  string `env:"AGENT_RUNNER_URL" envDefault:"http://127.0.0.1:8081" doc:"Where agent-runner serves Connect."`
 	ToolExecutorURL string `env:"TOOL_EXECUTOR_URL" envDefault:"http://127.0.0.1:8082" doc:"Where tool-executor serves Connect."`
 	DocumentSyncURL string `env:"DOCUMENT_SYNC_URL" envDefault:"http://127.0.0.1:8083" doc:"Where document-sync serves Connect."`
 
-	ServiceKey conf.Secret `env:"GATEWAY_SERVICE_KEY" doc:"The gateway's private key, which the other services trust the public part of; make one with signalbox keygen."`
+	ServiceKey conf.Secret `env:"SERVICE_KEY" doc:"The gateway's private key, which the other services trust the public part of; make one with signalbox keygen."`
 
 	JWT       JWTConfig
 	DevSecret conf.Secret `env:"GATEWAY_DEV_SECRET" doc:"Turns the development issuer on: tokens that are signed with this secret (32 bytes or more) are accepted. Not for production."`
@@ -78,7 +78,7 @@ func (c Config) Validate() error {
 		}
 	}
 	if c.NATSPartitions < 1 || c.NATSPartitions > subject.MaxPartitions {
-		complain("NATS_PARTITIONS is %d: want 1 to %d", c.NATSPartitions, subject.MaxPartitions)
+		complain("EVENT_PARTITIONS is %d: want 1 to %d", c.NATSPartitions, subject.MaxPartitions)
 	}
 	if c.JWT.Secret == "" && c.JWT.JWKSURL == "" && c.DevSecret == "" {
 		complain("nobody could sign in: set GATEWAY_JWT_SECRET or GATEWAY_JWKS_URL or, for development, GATEWAY_DEV_SECRET")

@@ -6,7 +6,7 @@
 //	admit     authenticate, check method and path, read the body once (request.go)
 //	attempt   pick an account, send, wait for headers (attempt.go)
 //	gate      hold the answer back until it means something (gate.go)
-//	deliver   status and headers, then the copy loop until the end (relay.go)
+//	deliver   status and headers, then the body to its end (deliver.go, relay.go)
 //
 // An attempt whose answer is the account's own fault (classify, package pool) is
 // thrown away while nothing of it was shown, and the next account is tried, each

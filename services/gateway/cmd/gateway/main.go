@@ -50,7 +50,7 @@ func run(ctx context.Context, args, environ []string, out io.Writer) (err error)
 	defer func() { err = errors.Join(err, flush(context.WithoutCancel(ctx))) }()
 	key, err := identity.ParseKey(cfg.ServiceKey.Reveal())
 	if err != nil {
-		return fmt.Errorf("GATEWAY_SERVICE_KEY: %w", err)
+		return fmt.Errorf("SERVICE_KEY: %w", err)
 	}
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

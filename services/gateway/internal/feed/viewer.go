@@ -331,6 +331,8 @@ func (v *Viewer) pull() ([]frame, error) {
 		return nil, t.err
 	case v.next < r.first:
 		return nil, errFellOff
+	case r.pushed-v.consumed > v.feed.cfg.BehindBytes:
+		return nil, ErrSlow
 	case len(v.backlog) > 0:
 		v.backlog = v.backlog[take(v.backlog):]
 	default:
@@ -342,21 +344,17 @@ func (v *Viewer) pull() ([]frame, error) {
 	}
 	if v.next == r.end() && len(v.backlog) == 0 {
 		v.behindSince = now
-	} else if v.isSlow(now, r) {
+	} else if now.Sub(v.behindSince) > v.feed.cfg.MaxBehind {
 		return nil, ErrSlow
 	}
 	return v.batch, nil
-}
-
-func (v *Viewer) isSlow(now time.Time, r *ring) bool {
-	return r.pushed-v.consumed > v.feed.cfg.BehindBytes || now.Sub(v.behindSince) > v.feed.cfg.MaxBehind
 }
 
 // catchUp places a viewer that the ring has left behind where it was, out of the log.
 func (v *Viewer) catchUp(ctx context.Context) error {
 	t := v.topic
 	t.mu.Lock()
-	slow := v.isSlow(time.Now(), &t.ring)
+	slow := t.ring.pushed-v.consumed > v.feed.cfg.BehindBytes || time.Since(v.behindSince) > v.feed.cfg.MaxBehind
 	t.mu.Unlock()
 	if slow || v.last == (Position{}) {
 		return ErrSlow

@@ -1,0 +1,474 @@
+package feed_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go"
+	"go.uber.org/goleak"
+
+	"signalbox.dev/pkg/bus"
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/natsd"
+	"signalbox.dev/pkg/natsd/natstest"
+	"signalbox.dev/pkg/sse"
+	"signalbox.dev/pkg/subject"
+	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
+	runv1 "signalbox.dev/proto/signalbox/run/v1"
+
+	"signalbox.dev/services/gateway/internal/dialect"
+	"signalbox.dev/services/gateway/internal/feed"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const partitions = 4
+
+// lossy is a bus that drops live messages for which lose says so.
+type lossy struct {
+	*bus.Bus
+	lose func(n int) bool // the n-th live message, from 0
+
+	mu    sync.Mutex // guards what follows
+	seen  int
+	reads int
+	done  []func()
+}
+
+func (l *lossy) SubscribeChan(subj string, ch chan *nats.Msg) (*bus.Subscription, error) {
+	if l.lose == nil {
+		return l.Bus.SubscribeChan(subj, ch)
+	}
+	in, stop := make(chan *nats.Msg, 1024), make(chan struct{})
+	var work sync.WaitGroup
+	work.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			case m := <-in:
+				l.mu.Lock()
+				lost := l.lose(l.seen)
+				l.seen++
+				l.mu.Unlock()
+				if !lost {
+					ch <- m
+				}
+			}
+		}
+	})
+	l.mu.Lock()
+	l.done = append(l.done, func() { close(stop); work.Wait() })
+	l.mu.Unlock()
+	return l.Bus.SubscribeChan(subj, in)
+}
+
+func (l *lossy) close() {
+	for _, f := range l.done {
+		f()
+	}
+}
+
+// rows is a source that holds what a test puts there.
+type rows struct {
+	mu   sync.Mutex // guards what follows
+	runs map[string]*agentv1.Run
+	snap feed.Snapshot
+	asks int
+}
+
+func (r *rows) Run(_ context.Context, run id.Run) (*agentv1.Run, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if v := r.runs[run.String()]; v != nil {
+		return v, nil
+	}
+	return nil, fault.New(fault.Unavailable, "not known")
+}
+
+func (r *rows) Snapshot(context.Context, id.Session) (feed.Snapshot, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asks++
+	return r.snap, nil
+}
+
+// world is a feed over a real bus, and a writer of one session's log.
+type world struct {
+	t       testing.TB
+	srv     *natsd.Server
+	writer  *bus.Bus
+	bus     *lossy
+	rows    *rows
+	feed    *feed.Feed
+	ctx     context.Context
+	session id.Session
+	subject string
+	next    int64
+	run     id.Run
+}
+
+func newWorld(t testing.TB, lose func(int) bool, change ...func(*feed.Config)) *world {
+	t.Helper()
+	w := &world{t: t, srv: natstest.New(t), rows: &rows{runs: map[string]*agentv1.Run{}}, session: id.New[id.Session](), run: id.New[id.Run]()}
+	w.writer = natstest.Bus(t, w.srv, subject.AgentRunner)
+	w.bus = &lossy{Bus: natstest.Bus(t, w.srv, subject.Gateway), lose: lose}
+	cfg := feed.Config{
+		Bus: w.bus, Source: w.rows, Dialect: dialect.Plain{}, Log: slog.New(slog.DiscardHandler), Partitions: partitions,
+		Silence: 60 * time.Millisecond, Pace: 100 * time.Millisecond, Idle: 200 * time.Millisecond, Pulse: 10 * time.Millisecond,
+	}
+	for _, c := range change {
+		c(&cfg)
+	}
+	w.feed = feed.New(cfg)
+	actor := identity.Actor{Workspace: id.New[id.Workspace](), Member: id.New[id.Member](), Role: identity.Viewer}
+	w.ctx = identity.With(t.Context(), actor)
+	w.subject = subject.Events(subject.Partition(w.session, partitions), actor.Workspace, w.session)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- w.feed.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run() = %v, want nil", err)
+		}
+		w.bus.close()
+	})
+	return w
+}
+
+func (w *world) publish(e *runv1.Event) {
+	w.t.Helper()
+	e.RunId, e.RunOrdinal, e.Epoch, e.Number = w.run.String(), 1, 1, w.next
+	w.next++
+	if _, err := w.writer.Publish(w.ctx, w.subject, fmt.Sprintf("%s:%d", w.run, e.Number), e); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) say(words ...string) {
+	w.t.Helper()
+	for _, word := range words {
+		w.publish(&runv1.Event{Body: &runv1.Event_TextDelta{TextDelta: &runv1.TextDelta{Delta: word}}})
+	}
+}
+
+func (w *world) end() {
+	w.t.Helper()
+	w.publish(&runv1.Event{Body: &runv1.Event_Done{Done: &runv1.Done{FinishReason: "stop"}}})
+}
+
+// buffer is a sink in memory.
+type buffer struct {
+	mu   sync.Mutex // guards what follows
+	text bytes.Buffer
+	gate chan struct{} // when not nil, a write waits for it
+	want int
+	got  chan struct{} // closed when want events are there
+}
+
+func (b *buffer) Write(p []byte) error {
+	if b.gate != nil {
+		<-b.gate
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.text.Write(p)
+	if b.want > 0 && bytes.Count(b.text.Bytes(), []byte("\n\n")) >= b.want {
+		close(b.got)
+		b.want = 0
+	}
+	return nil
+}
+
+func (b *buffer) ids(t testing.TB) []string {
+	t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var out []string
+	r := sse.NewReader(strings.NewReader(b.text.String()), 0)
+	for {
+		e, err := r.Next()
+		if err != nil {
+			return out
+		}
+		out = append(out, e.Type+" "+string(e.ID))
+	}
+}
+
+// watch serves a viewer until its run has ended.
+func (w *world) watch(b *buffer) (wait func() error) {
+	w.t.Helper()
+	v, err := w.feed.Open(w.ctx, w.session)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	v.FollowRun(&agentv1.Run{Id: w.run.String(), Ordinal: 1}, feed.Follow{})
+	done := make(chan error, 1)
+	go func() {
+		defer v.Close()
+		done <- v.Serve(w.ctx, b, nil)
+	}()
+	return func() error {
+		w.t.Helper()
+		select {
+		case err := <-done:
+			return err
+		case <-time.After(10 * time.Second):
+			w.t.Fatalf("stream did not end; so far %v", b.ids(w.t))
+			return nil
+		}
+	}
+}
+
+func wantIDs(n int) (all []string) {
+	for i := range n {
+		all = append(all, fmt.Sprintf("text-delta 1-%d", i))
+	}
+	return append(all, fmt.Sprintf("done 1-%d", n))
+}
+
+func TestGapsAreRepaired(t *testing.T) {
+	t.Parallel()
+	const n = 12
+	for name, lose := range map[string]func(int) bool{
+		"nothing":        func(int) bool { return false },
+		"every other":    func(i int) bool { return i%2 == 1 },
+		"the first five": func(i int) bool { return i < 5 },
+		"the middle":     func(i int) bool { return i > 3 && i < 9 },
+		"the last":       func(i int) bool { return i == n },
+		"the last five":  func(i int) bool { return i > n-5 },
+		"everything":     func(int) bool { return true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, lose)
+			var b buffer
+			wait := w.watch(&b)
+			for i := range n {
+				w.say(fmt.Sprint(i))
+			}
+			w.end()
+			if err := wait(); err != nil {
+				t.Fatalf("Serve() = %v, want nil", err)
+			}
+			if diff := cmp.Diff(wantIDs(n), b.ids(t)); diff != "" {
+				t.Errorf("events differ (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestReconnect(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil, func(c *feed.Config) { c.Silence = time.Hour; c.Idle = time.Hour }) // only the connection tells
+	var b buffer
+	wait := w.watch(&b)
+	w.say("a")
+	cfg := w.srv.Config()
+	w.srv.Shutdown()
+	again, err := natsd.Start(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(again.Shutdown)
+	for deadline := time.Now().Add(10 * time.Second); w.writer.Ready(w.ctx) != nil; {
+		if time.Now().After(deadline) {
+			t.Fatal("the writer does not come back")
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+	// Published before the gateway is back, or after: both arrive.
+	w.say("b", "c")
+	w.end()
+	if err := wait(); err != nil {
+		t.Fatalf("Serve() = %v, want nil", err)
+	}
+	if diff := cmp.Diff(wantIDs(3), b.ids(t)); diff != "" {
+		t.Errorf("events differ (-want +got):\n%s", diff)
+	}
+}
+
+func TestCatchUpFromTheLog(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil, func(c *feed.Config) { c.RingFrames = 8 })
+	slow := &buffer{gate: make(chan struct{})}
+	quick := &buffer{}
+	waitSlow, waitQuick := w.watch(slow), w.watch(quick)
+	const n = 100
+	for i := range n {
+		w.say(fmt.Sprint(i))
+		if i == 3 {
+			slow.gate <- struct{}{} // one write
+		}
+	}
+	w.end()
+	if err := waitQuick(); err != nil {
+		t.Fatal(err)
+	}
+	close(slow.gate) // the ring has gone on without it
+	if err := waitSlow(); err != nil {
+		t.Fatal(err)
+	}
+	for name, b := range map[string]*buffer{"quick": quick, "slow": slow} {
+		if diff := cmp.Diff(wantIDs(n), b.ids(t)); diff != "" {
+			t.Errorf("%s viewer's events differ (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+func TestTooFarBehind(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil, func(c *feed.Config) { c.BehindBytes = 10_000 })
+	w.rows.snap = feed.Snapshot{Data: []byte(`{"type":"snapshot"}`)}
+	slow := &buffer{gate: make(chan struct{})}
+	wait := w.watch(slow)
+	w.say("a")
+	slow.gate <- struct{}{} // the opening
+	for range 20 {
+		w.say(strings.Repeat("x", 1000))
+	}
+	probe := &buffer{}
+	waitProbe := w.watch(probe)
+	w.end()
+	if err := waitProbe(); err != nil {
+		t.Fatal(err)
+	}
+	close(slow.gate)
+	if err := wait(); !errors.Is(err, feed.ErrSlow) {
+		t.Errorf("Serve() = %v, want ErrSlow", err)
+	}
+	got := slow.ids(t)
+	if len(got) == 0 || got[len(got)-1] != "snapshot 0-0" {
+		t.Errorf("slow viewer's events = %v, want a snapshot at the end", got)
+	}
+}
+
+func TestSnapshotsAreShared(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.rows.snap = feed.Snapshot{Data: []byte(`{"type":"snapshot"}`)}
+	const n = 20
+	buffers := make([]buffer, n)
+	var waits []func() error
+	for i := range buffers {
+		waits = append(waits, w.watch(&buffers[i]))
+	}
+	w.say("a")
+	w.next += 3 // gone for good
+	w.say("b")
+	w.end()
+	for i, wait := range waits {
+		if err := wait(); err != nil {
+			t.Fatal(err)
+		}
+		if got := buffers[i].ids(t); !slices.Contains(got, "snapshot 0-0") || got[len(got)-1] != "done 1-5" {
+			t.Errorf("viewer %d saw %v, want a snapshot and the end", i, got)
+		}
+	}
+	if w.rows.asks >= n {
+		t.Errorf("%d snapshots were fetched for %d viewers, want them shared", w.rows.asks, n)
+	}
+}
+
+func TestTopicsAreGivenUp(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil, func(c *feed.Config) { c.Linger = 50 * time.Millisecond })
+	v, err := w.feed.Open(w.ctx, w.session)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.say("a")
+	v.Close()
+	v.Close() // harmless
+	deadline := time.Now().Add(5 * time.Second)
+	for {
+		// A viewer of a topic that was given up finds the event in the log.
+		v, err := w.feed.Open(w.ctx, w.session)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, err := v.After(w.ctx, feed.Position{Run: 1, Number: 0})
+		v.Close()
+		if err != nil || !found {
+			t.Fatalf("After(1-0) = %v, %v, want it found", found, err)
+		}
+		if time.Now().After(deadline) {
+			return
+		}
+		<-time.After(100 * time.Millisecond)
+		if time.Until(deadline) < 4*time.Second {
+			return
+		}
+	}
+}
+
+func TestOpenNeedsIdentity(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	if _, err := w.feed.Open(t.Context(), w.session); fault.KindOf(err) != fault.Unauthenticated {
+		t.Errorf("Open without identity = %v, want Unauthenticated", err)
+	}
+	w.feed.Drain()
+	if _, err := w.feed.Open(w.ctx, w.session); fault.KindOf(err) != fault.Unavailable {
+		t.Errorf("Open while draining = %v, want Unavailable", err)
+	}
+}
+
+// BenchmarkFanOut is one event on its way from the bus to 100 viewers.
+func BenchmarkFanOut(b *testing.B) {
+	w := newWorld(b, nil)
+	const viewers = 100
+	const perRound = 200
+	buffers := make([]*buffer, viewers)
+	var stops []func()
+	for i := range buffers {
+		v, err := w.feed.Open(w.ctx, w.session)
+		if err != nil {
+			b.Fatal(err)
+		}
+		buffers[i] = &buffer{}
+		ctx, cancel := context.WithCancel(w.ctx)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			defer v.Close()
+			_ = v.Serve(ctx, buffers[i], nil)
+		}()
+		stops = append(stops, func() { cancel(); <-done })
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		for _, s := range buffers {
+			s.mu.Lock()
+			s.text.Reset()
+			s.want, s.got = perRound, make(chan struct{})
+			s.mu.Unlock()
+		}
+		for range perRound {
+			e := &runv1.Event{RunId: w.run.String(), RunOrdinal: 1, Epoch: 1, Number: w.next, Body: &runv1.Event_TextDelta{TextDelta: &runv1.TextDelta{Delta: "a few words"}}}
+			w.next++
+			if _, err := w.writer.PublishAsync(w.subject, fmt.Sprintf("%s:%d", w.run, e.Number), e); err != nil {
+				b.Fatal(err)
+			}
+		}
+		for _, s := range buffers {
+			<-s.got
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/perRound/viewers, "ns/write")
+	for _, stop := range stops {
+		stop()
+	}
+}
