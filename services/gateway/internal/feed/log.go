@@ -215,6 +215,7 @@ func (t *topic) askRuns(ctx context.Context, ask map[int64]string) (runs map[int
 // learnNews is the worker's part of look.
 func (t *topic) learnNews(n *news) {
 	t.looking = false
+	defer t.startTail()
 	if t.phase == closed {
 		return
 	}

@@ -18,16 +18,25 @@ type tail struct {
 }
 
 // load has the log's tail sent to c, which has room for it. All who ask while it
-// is being read share one reading.
+// is being read share one reading. The log is compared first: what is asked for
+// may be stored already and not yet have come here.
 func (t *topic) load(c chan tail) {
 	if t.phase == closed {
 		c <- tail{err: ErrLost}
 		return
 	}
 	t.loads = append(t.loads, c)
-	if len(t.loads) > 1 {
+	if len(t.loads) == 1 && !t.looking {
+		t.look(0, nil, 0)
+	}
+}
+
+// startTail begins to read what load was asked for.
+func (t *topic) startTail() {
+	if t.reading || len(t.loads) == 0 || t.phase == closed {
 		return
 	}
+	t.reading = true
 	generation, head := t.generation, t.head
 	t.shard.start(func(ctx context.Context) {
 		got := t.readTail(ctx, generation, head)
@@ -80,6 +89,7 @@ func (t *topic) readTail(ctx context.Context, generation, head uint64) tail {
 // learnTail is the worker's part of load: the ring gets what it has room for, so
 // that the next one who comes back finds it there.
 func (t *topic) learnTail(got tail) {
+	t.reading = false
 	if t.phase == closed {
 		return // close has answered
 	}

@@ -48,7 +48,8 @@ type topic struct {
 	heldBytes  int
 	looking    bool // the log is being compared or repaired
 	trouble    time.Time
-	loads      []chan tail // who waits for the log's tail; nil when nobody reads it
+	loads      []chan tail // who waits for the log's tail
+	reading    bool        // it is being read
 	pending    map[int64]*pendingRun
 	nextLook   time.Time
 	emptySince time.Time
