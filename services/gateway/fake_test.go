@@ -303,7 +303,8 @@ func (f *fakeRun) subject() string {
 // publish writes one event as it is.
 func (f *fakeRun) publish(t testing.TB, e *runv1.Event) {
 	t.Helper()
-	if _, err := f.r.bus.Publish(t.Context(), f.subject(), f.prefix+uuid.NewString(), e); err != nil {
+	// A script may go on while its test ends; the world waits for it.
+	if _, err := f.r.bus.Publish(context.WithoutCancel(t.Context()), f.subject(), f.prefix+uuid.NewString(), e); err != nil {
 		t.Errorf("publish: %v", err)
 	}
 }

@@ -67,6 +67,7 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	w.runner = newFakeRunner(natstest.Bus(t, w.nats, subject.AgentRunner))
+	t.Cleanup(w.runner.scripts.Wait)
 	w.docs = newFakeDocuments()
 	w.peers = w.servePeers(t)
 	w.workspace = id.New[id.Workspace]()

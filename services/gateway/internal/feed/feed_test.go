@@ -316,11 +316,11 @@ func TestReconnect(t *testing.T) {
 
 func TestCatchUpFromTheLog(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, nil, func(c *feed.Config) { c.RingFrames = 8 })
+	w := newWorld(t, nil, func(c *feed.Config) { c.RingFrames = 64 })
 	slow := &buffer{gate: make(chan struct{})}
 	quick := &buffer{}
 	waitSlow, waitQuick := w.watch(slow), w.watch(quick)
-	const n = 100
+	const n = 300
 	for i := range n {
 		w.say(fmt.Sprint(i))
 		if i == 3 {

@@ -24,6 +24,7 @@ const (
 	lookAttempts = 5
 	resetDoubt   = 300 * time.Millisecond // a replica may be a little behind
 	retryDelay   = 250 * time.Millisecond
+	troubleDelay = time.Second
 	giveUpAfter  = 15 * time.Second
 )
 
@@ -254,11 +255,12 @@ func (t *topic) learnLog(n *news) {
 // endureTrouble tries a repair again for a while; comparing alone can wait.
 func (t *topic) endureTrouble(n *news) {
 	log, ctx := t.shard.feed.cfg.Log, t.shard.ctx
+	now := time.Now()
 	if t.phase != repairing {
 		log.DebugContext(ctx, "log not compared", "session", t.session, "error", n.err)
+		t.nextLook = now.Add(min(troubleDelay, t.shard.feed.cfg.Idle))
 		return
 	}
-	now := time.Now()
 	if t.trouble.IsZero() {
 		t.trouble = now
 		log.WarnContext(ctx, "log not read, trying again", "session", t.session, "error", n.err)

@@ -30,8 +30,7 @@ func newShard(f *Feed) *shard {
 
 func (s *shard) run(ctx context.Context) {
 	s.ctx = ctx
-	// Often enough for the shortest of the times that are watched.
-	tick := time.NewTicker(max(s.feed.cfg.Silence/6, 5*time.Millisecond))
+	tick := time.NewTicker(min(max(s.feed.cfg.Silence/6, 5*time.Millisecond), 250*time.Millisecond))
 	defer tick.Stop()
 	for {
 		select {

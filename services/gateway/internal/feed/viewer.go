@@ -43,8 +43,8 @@ type Viewer struct {
 	behindSince time.Time // when it last had everything
 }
 
-// errAgain means that the ring had moved on meanwhile.
-var errAgain = errors.New("the ring has moved on")
+// errAgain means that the ring moves on faster than the log can be read.
+var errAgain = errors.New("the ring moves on faster than the log can be read")
 
 // errFellOff means that the ring has no longer what the viewer wants next.
 var errFellOff = errors.New("the viewer fell off the ring")
@@ -52,6 +52,8 @@ var errFellOff = errors.New("the viewer fell off the ring")
 const (
 	pullBytes  = 64 << 10 // what is written at once
 	pullFrames = 256
+	// tailAttempts bounds how often the log is read again because the ring moved on.
+	tailAttempts = 4
 	// aheadWait is how long an event that another gateway already had may take to come here.
 	aheadWait = 500 * time.Millisecond
 )
@@ -154,28 +156,47 @@ func (v *Viewer) FromStartOfNew(ctx context.Context, run int64) error {
 
 // seek looks for the event at p, in the ring and then in the log, and places the
 // viewer skip frames after it.
-func (v *Viewer) seek(ctx context.Context, p Position, skip int) (bool, error) {
+func (v *Viewer) seek(ctx context.Context, p Position, skip int) (found bool, err error) {
 	if skip > 0 {
 		v.last = p
 	}
 	if v.seekRing(p, skip) {
 		return true, nil
 	}
-	got, err := v.load(ctx)
-	if err != nil {
-		return false, err
-	}
-	if i, ok := findFrame(got.frames, p); ok {
-		return v.join(got, i+skip)
-	}
-	// An event before all: right when the log reaches back to the session's first.
-	if p == (Position{}) && skip == 1 && len(got.frames) > 0 && got.frames[0].pos == (Position{1, 0}) {
-		return v.join(got, 0)
-	}
-	if skip == 1 && isAhead(got.frames, p) {
+	var ahead bool
+	err = v.fromTail(ctx, func(frames []frame) (int, bool) {
+		i, ok := findFrame(frames, p)
+		found = ok
+		switch {
+		case ok:
+			return i + skip, true
+		case p == (Position{}) && skip == 1 && len(frames) > 0 && frames[0].pos == (Position{1, 0}):
+			found = true // before all, and the log reaches back to the session's first event
+			return 0, true
+		}
+		ahead = skip == 1 && isAhead(frames, p)
+		return 0, false
+	})
+	if err == nil && !found && ahead {
 		return v.await(ctx, p)
 	}
-	return false, nil
+	return found, err
+}
+
+// fromTail places the viewer at that frame of the log's tail which at tells;
+// false leaves the viewer where it is.
+func (v *Viewer) fromTail(ctx context.Context, at func([]frame) (int, bool)) error {
+	for range tailAttempts {
+		got, err := v.load(ctx)
+		if err != nil {
+			return err
+		}
+		i, ok := at(got.frames)
+		if !ok || v.join(got, i) {
+			return nil
+		}
+	}
+	return unavailable(errAgain)
 }
 
 func (v *Viewer) seekRing(p Position, skip int) bool {
@@ -236,18 +257,17 @@ func (v *Viewer) load(ctx context.Context) (tail, error) {
 }
 
 // join makes the tail's frames from the i-th on the viewer's backlog, before what
-// the ring has after the tail.
-func (v *Viewer) join(got tail, i int) (bool, error) {
+// the ring has after the tail; false when the ring has moved on since.
+func (v *Viewer) join(got tail, i int) bool {
 	t := v.topic
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	index, ok := t.ring.after(got.until)
-	if !ok {
-		return false, unavailable(errAgain) // more than a ring of events while the tail came: hopeless now
+	if ok {
+		v.stand(index)
+		v.backlog = got.frames[i:]
 	}
-	v.stand(index)
-	v.backlog = got.frames[i:]
-	return true, nil
+	return ok
 }
 
 // Snapshot returns what the session holds, as of after this call.
@@ -270,13 +290,10 @@ func (v *Viewer) Restart(ctx context.Context, snap Snapshot) error {
 	if v.restartInRing(snap.Contents.Position()) {
 		return nil
 	}
-	got, err := v.load(ctx)
-	if err != nil {
-		return err
-	}
-	i, _ := v.restartAt(got.frames, snap.Contents.Position())
-	_, err = v.join(got, i) // what the snapshot contains is left out one by one
-	return err
+	return v.fromTail(ctx, func(frames []frame) (int, bool) {
+		i, _ := v.restartAt(frames, snap.Contents.Position())
+		return i, true // what the snapshot contains is left out one by one
+	})
 }
 
 func (v *Viewer) restartInRing(p Position) bool {

@@ -5,69 +5,51 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-
 	"signalbox.dev/pkg/bus"
-	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/httpserver"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pg"
-	"signalbox.dev/pkg/process"
 	"signalbox.dev/pkg/rpc"
+	"signalbox.dev/pkg/service"
 	"signalbox.dev/pkg/subject"
 	"signalbox.dev/pkg/telemetry"
 	toolexecutor "signalbox.dev/services/tool-executor"
 )
 
 func main() {
-	os.Exit(process.Main(func(ctx context.Context) error { return run(ctx, os.Args[1:], os.Environ(), os.Stdout) }))
+	var cfg toolexecutor.Config
+	os.Exit(service.Command{
+		Name:       subject.ToolExecutor,
+		About:      "runs the tools that models call",
+		Config:     &cfg,
+		Telemetry:  func() telemetry.Config { return cfg.Telemetry },
+		HealthAddr: func() string { return cfg.Addr },
+		Run:        func(ctx context.Context, env service.Env) error { return run(ctx, cfg, env) },
+	}.Main())
 }
 
-func run(ctx context.Context, args, environ []string, stdout io.Writer) error {
-	var cfg toolexecutor.Config
-	if len(args) > 0 {
-		if args[0] != "--help" && args[0] != "-h" {
-			return process.Usage("tool-executor takes no arguments; --help lists its environment variables")
-		}
-		fmt.Fprintln(stdout, "tool-executor runs the tools that models call. Environment variables:")
-		return conf.WriteHelp(stdout, &cfg)
-	}
-	if err := conf.Load(&cfg, environ); err != nil {
-		return err
-	}
-	log, err := telemetry.NewLogger(os.Stderr, cfg.Telemetry, subject.ToolExecutor)
-	if err != nil {
-		return err
-	}
-	stopTracing, err := telemetry.StartTracing(ctx, cfg.Telemetry, subject.ToolExecutor, process.Version())
-	if err != nil {
-		return err
-	}
-	defer func() { _ = stopTracing(context.WithoutCancel(ctx)) }() // at worst the last spans are missing
-	key, err := identity.ParseKey(cfg.ServiceKey.Reveal())
+func run(ctx context.Context, cfg toolexecutor.Config, env service.Env) error {
+	signer, err := identity.OpenSigner(subject.ToolExecutor, cfg.ServiceKey.Reveal())
 	if err != nil {
 		return fmt.Errorf("SERVICE_KEY: %w", err)
 	}
-	trusted, err := identity.ParseTrusted(cfg.TrustedKeys)
+	verifier, err := identity.OpenVerifier(subject.ToolExecutor, cfg.TrustedKeys)
 	if err != nil {
 		return fmt.Errorf("TRUSTED_KEYS: %w", err)
 	}
-	verifier, err := identity.NewVerifier(subject.ToolExecutor, trusted)
-	if err != nil {
-		return fmt.Errorf("TRUSTED_KEYS: %w", err)
-	}
-	db, err := pg.Open(ctx, pg.Config{URL: cfg.DatabaseURL, Role: toolexecutor.Role, Schema: toolexecutor.Schema, MaxConns: cfg.DatabaseConns, Application: subject.ToolExecutor})
+	db, err := pg.Open(ctx, pg.Config{
+		URL: cfg.DatabaseURL, Role: toolexecutor.Role, Schema: toolexecutor.Schema, MaxConns: cfg.DatabaseConns,
+		Application: subject.ToolExecutor, Tracer: cfg.Telemetry.QueryTracer(),
+	})
 	if err != nil {
 		return fmt.Errorf("DATABASE_URL: %w", err)
 	}
 	defer db.Close()
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	b, err := bus.Connect(ctx, bus.Config{URL: cfg.NATSURL, Service: subject.ToolExecutor, User: cfg.NATSUser, Password: cfg.NATSPassword, Log: log, Metrics: registry})
+	b, err := bus.Connect(ctx, bus.Config{
+		URL: cfg.NATSURL, Service: subject.ToolExecutor, User: cfg.NATSUser, Password: cfg.NATSPassword, Log: env.Log, Metrics: env.Registry,
+	})
 	if err != nil {
 		return err
 	}
@@ -79,12 +61,12 @@ func run(ctx context.Context, args, environ []string, stdout io.Writer) error {
 	client := rpc.NewHTTPClient()
 	defer client.CloseIdleConnections()
 	s, err := toolexecutor.New(cfg, toolexecutor.Deps{
-		Log: log, DB: db, Bus: b, Listener: listener, Verifier: verifier,
-		Signer: identity.NewSigner(subject.ToolExecutor, key), HTTP: client, Registerer: registry, Gatherer: registry,
+		Log: env.Log, DB: db, Bus: b, Listener: listener, Verifier: verifier, Signer: signer, HTTP: client,
+		Registerer: env.Registry, Gatherer: env.Registry,
 	})
 	if err != nil {
 		return err
 	}
-	log.InfoContext(ctx, "serving", "address", listener.Addr().String())
+	env.Log.InfoContext(ctx, "serving", "address", listener.Addr().String())
 	return s.Run(ctx)
 }

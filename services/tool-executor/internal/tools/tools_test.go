@@ -100,7 +100,7 @@ func TestCatalogue(t *testing.T) {
 		"doc_edit":             {Effect: own, Source: "built-in"},
 		"doc_append":           {Effect: own, Source: "built-in"},
 		"doc_list":             {Effect: pure, Source: "built-in"},
-		"doc_delete":           {Effect: own, Source: "built-in", Approval: true},
+		"doc_delete":           {Effect: own, Source: "built-in"},
 		"web_search":           {Effect: pure, Source: "provider"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
