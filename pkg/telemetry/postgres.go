@@ -12,5 +12,5 @@ func (c Config) QueryTracer() pgx.QueryTracer {
 	if c.OTLPEndpoint == "" {
 		return nil
 	}
-	return otelpgx.NewTracer(otelpgx.WithTrimSQLInSpanName(), otelpgx.WithDisableConnectionDetailsInAttributes())
+	return otelpgx.NewTracer(otelpgx.WithDisableConnectionDetailsInAttributes())
 }

@@ -44,7 +44,7 @@ func TestAnswer(t *testing.T) {
 	if diff := cmp.Diff(want, messages); diff != "" {
 		t.Error(diff)
 	}
-	if got.GetActiveRun() != nil || got.GetLastEvent().GetNumber() != int64(events[len(events)-1].GetNumber()) {
+	if got.GetActiveRun() != nil || got.GetLastEvent().GetNumber() != events[len(events)-1].GetNumber() {
 		t.Errorf("active run %v, last event %v; want none, and the terminal event's number %d", got.GetActiveRun(), got.GetLastEvent(), events[len(events)-1].GetNumber())
 	}
 	r := w.run(sub.GetRun().GetId())
@@ -442,8 +442,7 @@ func TestTakeover(t *testing.T) {
 			v := w.watch(session)
 			w.submit(session, "go")
 			<-began
-			var head []*runv1.Event
-			head = v.until(func(ev *runv1.Event) bool {
+			head := v.until(func(ev *runv1.Event) bool {
 				return ev.GetTextDelta() != nil || name != "in the middle of an answer" && ev.GetRunStart() != nil
 			})
 			w.model.then(story.then...)

@@ -465,7 +465,12 @@ func newExecutor(w *world) *executor {
 	go func() {
 		ended <- e.bus.Consume(ctx, bus.ConsumeConfig{Stream: subject.Tools, Consumer: subject.Executors, Slots: 16, Handler: e.handle, DrainTimeout: time.Second})
 	}()
-	w.t.Cleanup(func() { cancel(); <-ended })
+	w.t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			w.t.Errorf("Consume = %v", err)
+		}
+	})
 	return e
 }
 

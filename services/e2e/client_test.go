@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -42,9 +43,7 @@ func (p *person) call(method, path string, in, out any) {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	for name, values := range p.header() {
-		req.Header[name] = values
-	}
+	maps.Copy(req.Header, p.header())
 	req.Header.Set("Accept", "application/json")
 	req.Header.Set("Content-Type", "application/json")
 	res, err := http.DefaultClient.Do(req)

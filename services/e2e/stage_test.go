@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"strconv"
@@ -120,9 +121,7 @@ func (s *stage) do(ctx context.Context, ts *testscript.TestScript, r request) *h
 	if r.body != "" {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	for name, values := range r.header {
-		req.Header[name] = values
-	}
+	maps.Copy(req.Header, r.header)
 	res, err := http.DefaultClient.Do(req)
 	ts.Check(err)
 	return res
@@ -150,7 +149,7 @@ func (s *stage) get(ts *testscript.TestScript, neg bool, args []string) {
 	dec := json.NewDecoder(bytes.NewReader(s.last))
 	dec.UseNumber()
 	ts.Check(dec.Decode(&v))
-	for _, step := range strings.Split(args[len(args)-1], ".") {
+	for step := range strings.SplitSeq(args[len(args)-1], ".") {
 		switch x := v.(type) {
 		case map[string]any:
 			v = x[step]
@@ -201,7 +200,7 @@ func (s *stage) stream(ts *testscript.TestScript, args []string) {
 	if r.header.Get("Accept") == "" {
 		r.header.Set("Accept", "text/event-stream")
 	}
-	res := s.do(ctx, ts, r)
+	res := s.do(ctx, ts, r) //nolint:bodyclose // the goroutine that reads the stream closes it
 	if res.StatusCode != http.StatusOK {
 		body, _ := io.ReadAll(res.Body) // for the message only
 		cancel()

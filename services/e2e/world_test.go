@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -99,7 +100,9 @@ var (
 func (w *world) up(t *testing.T) *world {
 	t.Helper()
 	w.once.Do(func() {
-		if w.dir, w.err = os.MkdirTemp("", "signalbox-e2e-"+w.name+"-"); w.err == nil {
+		// Not the test's folder: the world outlives the test that needed it first.
+		w.dir = filepath.Join(bin, w.name)
+		if w.err = os.Mkdir(w.dir, 0o755); w.err == nil {
 			w.err = w.start(w)
 		}
 	})
@@ -115,13 +118,10 @@ func (w *world) stop() {
 			fmt.Fprintf(os.Stderr, "%s: %v\n", p.name, err)
 		}
 	}
-	for i := len(w.closers) - 1; i >= 0; i-- {
-		if err := w.closers[i](); err != nil {
+	for _, v := range slices.Backward(w.closers) {
+		if err := v(); err != nil {
 			fmt.Fprintf(os.Stderr, "%s: %v\n", w.name, err)
 		}
-	}
-	if w.dir != "" {
-		_ = os.RemoveAll(w.dir) // a temporary folder
 	}
 }
 
@@ -195,13 +195,21 @@ func (p *proc) ready(url string) error {
 		select {
 		case ended := <-p.ended:
 			p.ended <- ended
-			return fmt.Errorf("%s ended: %v\n%s", p.name, ended, p.tail())
+			return fmt.Errorf("%s ended: %w\n%s", p.name, orWell(ended), p.tail())
 		case <-time.After(50 * time.Millisecond):
 		}
 		if time.Now().After(deadline) {
 			return fmt.Errorf("%s is not ready: %w\n%s", p.name, err, p.tail())
 		}
 	}
+}
+
+// orWell is how a program ended, also when that was well and yet too early.
+func orWell(ended error) error {
+	if ended == nil {
+		return errors.New("exit status 0")
+	}
+	return ended
 }
 
 func startStandalone(w *world) error {
@@ -224,7 +232,7 @@ func startStandalone(w *world) error {
 		select {
 		case ended := <-p.ended:
 			p.ended <- ended
-			return fmt.Errorf("signalbox ended: %v\n%s", ended, p.tail())
+			return fmt.Errorf("signalbox ended: %w\n%s", orWell(ended), p.tail())
 		case <-time.After(20 * time.Millisecond):
 		}
 		if time.Now().After(deadline) {

@@ -3,6 +3,7 @@ package standalone
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 
 	"signalbox.dev/pkg/bus"
@@ -147,9 +148,7 @@ var required = map[string]string{"DATABASE_URL": "handed over", "SERVICE_KEY": "
 func with(more map[string]string) map[string]string {
 	out := map[string]string{}
 	for _, m := range []map[string]string{required, more} {
-		for k, v := range m {
-			out[k] = v
-		}
+		maps.Copy(out, m)
 	}
 	return out
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -55,14 +56,14 @@ const stopTime = 30 * time.Second
 
 // close stops everything in the reverse order of its start.
 func (w *world) close(ctx context.Context) error {
-	for i := len(w.stages) - 1; i >= 0; i-- {
-		w.stages[i].stop()
-		w.stages[i].done.Wait()
+	for _, v := range slices.Backward(w.stages) {
+		v.stop()
+		v.done.Wait()
 	}
 	var errs []error
-	for i := len(w.closers) - 1; i >= 0; i-- {
+	for _, v := range slices.Backward(w.closers) {
 		limited, cancel := context.WithTimeout(ctx, stopTime)
-		errs = append(errs, w.closers[i](limited))
+		errs = append(errs, v(limited))
 		cancel()
 	}
 	return errors.Join(errs...)

@@ -290,7 +290,7 @@ func (s *Store) List(ctx context.Context, a identity.Actor, q Query) (page []Ses
 func likeWords(q string) []string {
 	escape := strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
 	patterns := []string{}
-	for _, w := range strings.Fields(q) {
+	for w := range strings.FieldsSeq(q) {
 		patterns = append(patterns, "%"+escape.Replace(w)+"%")
 	}
 	return patterns

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -353,9 +354,9 @@ func usageOf(u llm.Usage) run.Usage {
 
 // lastText returns the text of the conversation's last answer.
 func lastText(history []run.Message) string {
-	for i := len(history) - 1; i >= 0; i-- {
-		if history[i].Role == string(llm.Assistant) {
-			return modelmsg.PlainText(history[i].Content)
+	for _, h := range slices.Backward(history) {
+		if h.Role == string(llm.Assistant) {
+			return modelmsg.PlainText(h.Content)
 		}
 	}
 	return ""

@@ -151,5 +151,5 @@ func (l *Loop) work(ctx context.Context, claim *run.Claim, draining <-chan struc
 	held, release := l.Keeper.hold(ctx, claim.Lease())
 	defer release()
 	a := &answering{Loop: l, claim: claim, draining: draining, mail: held.mail}
-	return a.run(held.ctx)
+	return a.run(held.ctx) //nolint:contextcheck // hold derives it from ctx
 }

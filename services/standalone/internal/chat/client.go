@@ -153,7 +153,7 @@ func (f *follower) read(r *sse.Reader) (ended bool, err error) {
 			continue
 		}
 		f.last = string(ev.ID)
-		out := Event{Type: string(ev.Type), ID: f.last, Data: bytes.Clone(ev.Data)}
+		out := Event{Type: ev.Type, ID: f.last, Data: bytes.Clone(ev.Data)}
 		if err := f.got(out); err != nil {
 			return true, err
 		}
