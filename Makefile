@@ -20,7 +20,8 @@ WITHPG := go run ./pkg/pgtest/withpg --
 REPORT := $(TOOLS)/testreport
 PHASE  := PHASES=bin/phases sh tools/phase.sh
 
-GO_TEST := go test -json -timeout 10m
+# Not from the cache: it does not see the programs, scripts and settings that tests use.
+GO_TEST := go test -json -count=1 -timeout 10m
 
 .DEFAULT_GOAL := help
 .PHONY: help run build test test-short bench e2e gen gen-check lint images clean setup

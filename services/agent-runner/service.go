@@ -84,6 +84,7 @@ type Service struct {
 	tools   *toolbox.Toolbox
 	loop    *loop.Loop
 	handler http.Handler
+	clients []*http.Client
 }
 
 // New wires the service; it does nothing before Run.
@@ -118,7 +119,8 @@ func runnerName() string {
 }
 
 func (s *Service) wireLoop(presets *preset.Set) error {
-	internal := rpc.NewHTTPClient()
+	internal, egress := rpc.NewHTTPClient(), egressClient()
+	s.clients = []*http.Client{internal, egress}
 	options := func(audience string) ([]connect.ClientOption, error) {
 		return rpc.Client{Signer: s.deps.Signer, Audience: audience}.ClientOptions()
 	}
@@ -131,7 +133,7 @@ func (s *Service) wireLoop(presets *preset.Set) error {
 	s.tools = toolbox.New(toolv1connect.NewToolServiceClient(internal, s.cfg.ToolExecutorURL, toolOptions...), s.deps.Bus, s.deps.Log)
 	providers := provider.New(provider.Config{
 		BrokerURL: s.cfg.CredentialBrokerURL,
-		HTTP:      egressClient(),
+		HTTP:      egress,
 		Signer:    s.deps.Signer,
 		Accounts:  credentialv1connect.NewAccountServiceClient(internal, s.cfg.CredentialBrokerURL, brokerOptions...),
 		FirstByte: s.cfg.FirstByte,
@@ -201,6 +203,9 @@ func (s *Service) Run(ctx context.Context) error {
 		return httpserver.Serve(ctx, httpserver.Config{Listener: s.deps.Listener, Handler: s.handler, Log: s.deps.Log, Drain: s.cfg.Drain})
 	})
 	err := front.Wait()
+	for _, c := range s.clients {
+		c.CloseIdleConnections() // or the services behind them wait for us when they stop
+	}
 	stopSupport()
 	if err := errors.Join(err, behind.Wait()); err != nil {
 		return fmt.Errorf("agent-runner: %w", err)

@@ -89,6 +89,7 @@ func cors(origins []string, next http.Handler) http.Handler {
 // cuts a connection on purpose goes through.
 func recoverPanics(log *slog.Logger, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx := r.Context()
 		defer func() {
 			p := recover()
 			if p == nil {
@@ -97,7 +98,7 @@ func recoverPanics(log *slog.Logger, next http.Handler) http.Handler {
 			if p == http.ErrAbortHandler { //nolint:errorlint // net/http compares it so
 				panic(p)
 			}
-			log.ErrorContext(r.Context(), "handler panicked", "method", r.Method, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			log.ErrorContext(ctx, "handler panicked", "method", r.Method, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 			if o, ok := w.(*observed); ok && o.status != 0 {
 				panic(http.ErrAbortHandler) // half an answer is out
 			}
@@ -131,7 +132,7 @@ func newRequestMetrics(reg prometheus.Registerer) *requestMetrics {
 // and a query may hold anything.
 func (m *requestMetrics) observe(log *slog.Logger, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		start := time.Now()
+		ctx, start := r.Context(), time.Now()
 		o := &observed{ResponseWriter: w, start: start}
 		defer func() {
 			route := r.Pattern
@@ -142,7 +143,7 @@ func (m *requestMetrics) observe(log *slog.Logger, next http.Handler) http.Handl
 			if !o.first.IsZero() {
 				m.took.WithLabelValues(route).Observe(o.first.Sub(start).Seconds())
 			}
-			log.DebugContext(r.Context(), "request", "route", route, "method", r.Method, "status", o.status, "took", time.Since(start))
+			log.DebugContext(ctx, "request", "route", route, "method", r.Method, "status", o.status, "took", time.Since(start))
 		}()
 		next.ServeHTTP(o, r)
 	})

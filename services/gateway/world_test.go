@@ -289,7 +289,7 @@ func (in *instance) open(t testing.TB, p person, method, path, body string, chan
 		first = change[0]
 	}
 	req := in.request(t, p, method, path, body, first).WithContext(ctx)
-	res, err := in.http.Do(req)
+	res, err := in.http.Do(req) //nolint:bodyclose // the stream closes it
 	if err != nil {
 		cancel()
 		t.Fatal(err)

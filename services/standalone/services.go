@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/http"
 
 	"signalbox.dev/pkg/bus"
-	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/httpserver"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pg"
@@ -81,7 +81,8 @@ func newKeyring() (keyring, error) {
 // placeFor opens a service's connections; they are closed with the world.
 func (w *world) placeFor(ctx context.Context, ring keyring, service string, m pg.Migrations) (*place, error) {
 	var cfg telemetry.Config
-	if err := w.load(&cfg, nil); err != nil {
+	err := w.load(&cfg, nil)
+	if err != nil {
 		return nil, err
 	}
 	p := &place{signer: identity.NewSigner(service, ring[service])}
@@ -89,12 +90,15 @@ func (w *world) placeFor(ctx context.Context, ring keyring, service string, m pg
 	for _, caller := range Callers(service) {
 		trusted[caller] = ring[caller].Public()
 	}
-	var err error
 	if p.verifier, err = identity.NewVerifier(service, trusted); err != nil {
 		return nil, err
 	}
+	database, err := w.databaseURL(m.Role)
+	if err != nil {
+		return nil, err
+	}
 	p.db, err = pg.Open(ctx, pg.Config{
-		URL: conf.Secret(w.adminURL), Role: m.Role, Schema: m.Schema, MaxConns: connections, Application: service, Tracer: cfg.QueryTracer(),
+		URL: database, Role: m.Role, Schema: m.Schema, MaxConns: connections, Application: service, Tracer: cfg.QueryTracer(),
 	})
 	if err != nil {
 		return nil, err
@@ -151,6 +155,15 @@ func with(more map[string]string) map[string]string {
 		maps.Copy(out, m)
 	}
 	return out
+}
+
+// closing gives a service's idle connections back when it has ended: the services
+// behind them would wait for it.
+func closing(client *http.Client, run func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		defer client.CloseIdleConnections()
+		return run(ctx)
+	}
 }
 
 func (w *world) startSimulator(ctx context.Context) (url string, err error) {
@@ -222,14 +235,15 @@ func (w *world) startTools(ctx context.Context, ring keyring, documents string) 
 	if err != nil {
 		return "", err
 	}
+	client := rpc.NewHTTPClient()
 	s, err := toolexecutor.New(cfg, toolexecutor.Deps{
 		Log: w.log(subject.ToolExecutor), DB: p.db, Bus: p.bus, Listener: p.listener, Verifier: p.verifier, Signer: p.signer,
-		HTTP: rpc.NewHTTPClient(), Registerer: w.metrics(subject.ToolExecutor),
+		HTTP: client, Registerer: w.metrics(subject.ToolExecutor),
 	})
 	if err != nil {
 		return "", err
 	}
-	w.stage(ctx, subject.ToolExecutor, s.Run)
+	w.stage(ctx, subject.ToolExecutor, closing(client, s.Run))
 	return p.url, nil
 }
 
@@ -265,13 +279,14 @@ func (w *world) startGateway(ctx context.Context, ring keyring, runner, tools, d
 	if err != nil {
 		return err
 	}
+	client := rpc.NewHTTPClient()
 	s, err := gateway.New(cfg, gateway.Deps{
-		Log: w.log(subject.Gateway), DB: p.db, Bus: p.bus, Public: w.public, Ops: p.listener, Signer: p.signer, HTTP: rpc.NewHTTPClient(),
+		Log: w.log(subject.Gateway), DB: p.db, Bus: p.bus, Public: w.public, Ops: p.listener, Signer: p.signer, HTTP: client,
 		Registerer: w.metrics(subject.Gateway), Gatherer: w.registry,
 	})
 	if err != nil {
 		return fmt.Errorf("gateway: %w", err)
 	}
-	w.stage(ctx, subject.Gateway, s.Run)
+	w.stage(ctx, subject.Gateway, closing(client, s.Run))
 	return nil
 }

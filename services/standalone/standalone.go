@@ -22,6 +22,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -139,14 +140,28 @@ Signalbox is ready at %[1]s
 
     export TOKEN=%[2]s
     export WORKSPACE=%[3]s
-    SESSION=$(curl -s %[1]s/api/sessions -H "Authorization: Bearer $TOKEN" -H "X-Workspace-Id: $WORKSPACE" -H 'Content-Type: application/json' -d '{}' | sed 's/.*"session":{[^}]*"id":"\([^"]*\)".*/\1/')
+    SESSION=$(curl -s %[1]s/api/sessions -H "Authorization: Bearer $TOKEN" -H "X-Workspace-Id: $WORKSPACE" -H 'Content-Type: application/json' -d '{}' | sed 's/.*"session":{"id":"\([^"]*\)".*/\1/')
     curl -N %[1]s/api/sessions/$SESSION/messages -H "Authorization: Bearer $TOKEN" -H "X-Workspace-Id: $WORKSPACE" -H 'Content-Type: application/json' -d '{"content":"create a document about tea"}'
 
 Ctrl-C stops it.
 `, url, token, w.who.Workspace, w.opts.Data, lifetimeText)
-	if w.simulated {
-		fmt.Fprintln(w.opts.Out, "No credential is set, so the simulated provider answers. Add one with: signalbox accounts add")
+	if !w.hasCredential() {
+		fmt.Fprintln(w.opts.Out, "No credential is in the environment: without a stored one the simulated provider answers.\nStore one with: bin/signalbox accounts add anthropic --data "+w.opts.Data)
 	}
+}
+
+// hasCredential tells whether the environment names a credential.
+func (w *world) hasCredential() bool {
+	for _, kv := range w.opts.Environ {
+		name, value, _ := strings.Cut(kv, "=")
+		switch name {
+		case "ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENROUTER_API_KEY":
+			if value != "" {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // Token is a development token and whom it stands for.

@@ -2,10 +2,12 @@ package standalone
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"net/url"
 	"slices"
 	"sync"
 	"time"
@@ -33,8 +35,10 @@ type world struct {
 	public   net.Listener
 	registry *prometheus.Registry
 
-	adminURL  string // Postgres, as administrator
-	simulated bool   // some provider is answered by the simulator
+	adminURL string // Postgres, as administrator
+	// logins are the services' passwords at the private database, by role; nil where
+	// the database was named, and services act as members of their roles.
+	logins map[string]conf.Secret
 
 	connect func(service string) bus.Config
 	stages  []*stage // in the order of their start
@@ -85,9 +89,32 @@ func (w *world) startPostgres(ctx context.Context) error {
 		}
 		w.onClose(server.Stop)
 		w.adminURL = server.URL(databaseName)
+		w.logins = map[string]conf.Secret{}
 		go w.watch(server)
 	}
-	return pg.Migrate(ctx, w.adminURL, w.log("migrate"), Migrations()...)
+	migrations := Migrations()
+	for i, m := range migrations {
+		if w.logins != nil {
+			w.logins[m.Role] = conf.Secret(rand.Text())
+			migrations[i].Password = w.logins[m.Role]
+		}
+	}
+	return pg.Migrate(ctx, w.adminURL, w.log("migrate"), migrations...)
+}
+
+// databaseURL returns the database as a service reaches it: at the private one as
+// its own login, which is less than the administrator whatever it is made to say.
+func (w *world) databaseURL(role string) (conf.Secret, error) {
+	password, ok := w.logins[role]
+	if !ok {
+		return conf.Secret(w.adminURL), nil
+	}
+	u, err := url.Parse(w.adminURL)
+	if err != nil {
+		return "", fmt.Errorf("address of the private database: %w", err)
+	}
+	u.User = url.UserPassword(role, password.Reveal())
+	return conf.Secret(u.String()), nil
 }
 
 // watch ends when the database does, whoever ended it.

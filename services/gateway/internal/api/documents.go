@@ -76,7 +76,7 @@ func (a *API) createDocument(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	name, err := checkName("name", in.Body.Name)
+	name, err := checkName(in.Body.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -171,7 +171,7 @@ func (a *API) updateDocument(ctx context.Context, in *struct {
 	}
 	var d *documentv1.Document
 	if b.Name != nil {
-		name, err := checkName("name", *b.Name)
+		name, err := checkName(*b.Name)
 		if err != nil {
 			return nil, err
 		}

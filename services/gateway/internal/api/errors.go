@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"reflect"
@@ -36,9 +37,7 @@ func (e *Error) GetStatus() int { return e.status }
 func (e *Error) GetHeaders() http.Header { return e.header }
 
 func (e *Error) write(w http.ResponseWriter) {
-	for k, v := range e.header {
-		w.Header()[k] = v
-	}
+	maps.Copy(w.Header(), e.header)
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(e.status)
 	_ = json.NewEncoder(w).Encode(e) // the client went away: nobody to tell

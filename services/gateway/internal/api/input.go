@@ -73,13 +73,13 @@ func checkText(field, s string, limit int) error {
 	return nil
 }
 
-// checkName is checkText for a name that must not be empty; it returns it trimmed.
-func checkName(field, s string) (string, error) {
+// checkName is checkText for a name, which must not be empty; it returns it trimmed.
+func checkName(s string) (string, error) {
 	s = strings.TrimSpace(s)
 	if s == "" {
-		return "", invalid("%s is required", field)
+		return "", invalid("name is required")
 	}
-	return s, checkText(field, s, 200)
+	return s, checkText("name", s, 200)
 }
 
 func checkTools(names []string) error {

@@ -14,8 +14,8 @@ import (
 	"signalbox.dev/services/gateway/internal/store"
 )
 
-// APIKey is an API key without its secret.
-type APIKey struct {
+// Key is an API key without its secret.
+type Key struct {
 	ID        string `json:"id" format:"uuid"`
 	Name      string `json:"name"`
 	Hint      string `json:"hint" doc:"How the secret begins." example:"sb_a1B2c3"`
@@ -24,8 +24,8 @@ type APIKey struct {
 	CreatedAt string `json:"created_at" format:"date-time"`
 }
 
-func viewKey(k store.Key) APIKey {
-	return APIKey{k.ID.String(), k.Name, k.Hint, k.Role.String(), k.CreatedBy.String(), timeStamp(k.CreatedAt)}
+func viewKey(k store.Key) Key {
+	return Key{k.ID.String(), k.Name, k.Hint, k.Role.String(), k.CreatedBy.String(), timeStamp(k.CreatedAt)}
 }
 
 func (a *API) keys() {
@@ -47,7 +47,7 @@ func (a *API) keys() {
 
 type keysOutput struct {
 	Body struct {
-		Keys       []APIKey `json:"keys" nullable:"false"`
+		Keys       []Key `json:"keys" nullable:"false"`
 		NextCursor *string  `json:"next_cursor" doc:"Null at the end."`
 	}
 }
@@ -63,7 +63,7 @@ func (a *API) listKeys(ctx context.Context, in *PageInput) (*keysOutput, error) 
 	}
 	out := &keysOutput{}
 	found, out.Body.NextCursor = cut(*in, found, func(k store.Key) (time.Time, uuid.UUID) { return k.CreatedAt, k.ID.UUID })
-	out.Body.Keys = make([]APIKey, len(found))
+	out.Body.Keys = make([]Key, len(found))
 	for i, k := range found {
 		out.Body.Keys[i] = viewKey(k)
 	}
@@ -78,7 +78,7 @@ type CreateKey struct {
 
 type keyOutput struct {
 	Body struct {
-		Key    APIKey `json:"key"`
+		Key    Key `json:"key"`
 		Secret string `json:"secret" doc:"What to send as the bearer token. It is not shown again." example:"sb_…"`
 	}
 }
@@ -92,7 +92,7 @@ func (a *API) createKey(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	name, err := checkName("name", in.Body.Name)
+	name, err := checkName(in.Body.Name)
 	if err != nil {
 		return nil, err
 	}

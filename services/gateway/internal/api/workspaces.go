@@ -134,7 +134,7 @@ func (a *API) createWorkspace(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	name, err := checkName("name", in.Body.Name)
+	name, err := checkName(in.Body.Name)
 	if err != nil {
 		return nil, err
 	}

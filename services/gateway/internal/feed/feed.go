@@ -159,7 +159,7 @@ func (f *Feed) Open(ctx context.Context, session id.Session) (*Viewer, error) {
 	default:
 	}
 	s := f.shards[subject.Partition(session, len(f.shards))]
-	v := &Viewer{feed: f, shard: s, actor: actor, wake: make(chan struct{}, 1), behindSince: time.Now()}
+	v := &Viewer{feed: f, shard: s, actor: actor, wake: make(chan struct{}, 1)}
 	joined := make(chan error, 1)
 	if !s.post(func() { joined <- s.join(ctx, v, actor.Workspace, session) }) {
 		return nil, unavailable(ErrDraining)

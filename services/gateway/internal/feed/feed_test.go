@@ -40,10 +40,9 @@ type lossy struct {
 	*bus.Bus
 	lose func(n int) bool // the n-th live message, from 0
 
-	mu    sync.Mutex // guards what follows
-	seen  int
-	reads int
-	done  []func()
+	mu   sync.Mutex // guards what follows
+	seen int
+	done []func()
 }
 
 func (l *lossy) SubscribeChan(subj string, ch chan *nats.Msg) (*bus.Subscription, error) {
@@ -344,7 +343,7 @@ func TestCatchUpFromTheLog(t *testing.T) {
 
 func TestTooFarBehind(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, nil, func(c *feed.Config) { c.BehindBytes = 64_000 })
+	w := newWorld(t, nil, func(c *feed.Config) { c.BehindBytes, c.MaxBehind = 64_000, 3*time.Second })
 	w.rows.snap = feed.Snapshot{Data: []byte(`{"type":"snapshot"}`)}
 	slow := &buffer{gate: make(chan struct{})}
 	wait, waitQuick := w.watch(slow), w.watch(&buffer{})
@@ -357,6 +356,7 @@ func TestTooFarBehind(t *testing.T) {
 	if err := waitQuick(); err != nil {
 		t.Fatal(err)
 	}
+	<-time.After(250 * time.Millisecond) // a moment to read on, which it does not use
 	close(slow.gate)
 	if err := wait(); !errors.Is(err, feed.ErrSlow) {
 		t.Errorf("Serve() = %v, want ErrSlow", err)

@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"slices"
 	"time"
 
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
@@ -140,8 +141,8 @@ func (r *ring) after(p place) (uint64, bool) {
 
 // findFrame looks from the end: what is looked for is usually recent.
 func findFrame(frames []frame, p Position) (int, bool) {
-	for i := len(frames) - 1; i >= 0; i-- {
-		if frames[i].pos == p && frames[i].kind != hole {
+	for i, f := range slices.Backward(frames) {
+		if f.pos == p && f.kind != hole {
 			return i, true
 		}
 	}

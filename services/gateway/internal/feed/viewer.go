@@ -39,8 +39,8 @@ type Viewer struct {
 	consumed uint64 // bytes of the topic that are behind next
 	batch    []frame
 
-	held        *Snapshot // the last one it got
-	behindSince time.Time // when it last had everything
+	held   *Snapshot // the last one it got
+	placed time.Time // when it was put where it is
 }
 
 // errAgain means that the ring moves on faster than the log can be read.
@@ -69,7 +69,7 @@ func (v *Viewer) start() error {
 // stand places the viewer at an index of the ring. The topic's lock is held.
 func (v *Viewer) stand(index uint64) {
 	r := &v.topic.ring
-	v.backlog, v.next, v.consumed = nil, index, r.pushed
+	v.backlog, v.next, v.consumed, v.placed = nil, index, r.pushed, time.Now()
 	if index < r.end() {
 		if f := r.frames[index-r.first]; f.through > 0 {
 			v.consumed = f.through - uint64(len(f.data))
@@ -327,7 +327,7 @@ func (v *Viewer) restartAt(frames []frame, p Position) (i int, ok bool) {
 // pull returns the next frames, as many as are written at once; none when the
 // viewer has everything. They are the viewer's until the next pull.
 func (v *Viewer) pull() ([]frame, error) {
-	now, size := time.Now(), 0
+	size := 0
 	v.batch = v.batch[:0]
 	take := func(from []frame) int {
 		for i := range from {
@@ -346,10 +346,10 @@ func (v *Viewer) pull() ([]frame, error) {
 	switch {
 	case t.err != nil:
 		return nil, t.err
+	case v.isSlow(r):
+		return nil, ErrSlow
 	case v.next < r.first:
 		return nil, errFellOff
-	case r.pushed-v.consumed > v.feed.cfg.BehindBytes:
-		return nil, ErrSlow
 	case len(v.backlog) > 0:
 		v.backlog = v.backlog[take(v.backlog):]
 	default:
@@ -359,29 +359,34 @@ func (v *Viewer) pull() ([]frame, error) {
 			v.consumed = max(v.consumed, v.batch[n-1].through)
 		}
 	}
-	if v.next == r.end() && len(v.backlog) == 0 {
-		v.behindSince = now
-	} else if now.Sub(v.behindSince) > v.feed.cfg.MaxBehind {
-		return nil, ErrSlow
-	}
 	return v.batch, nil
+}
+
+// isSlow reports whether the viewer is too far behind to be carried along: by time
+// or, when it has had a moment to read on, by bytes. The topic's lock is held.
+func (v *Viewer) isSlow(r *ring) bool {
+	if v.next >= r.end() && len(v.backlog) == 0 {
+		return false
+	}
+	waiting := v.placed
+	if i := max(v.next, r.first); len(v.backlog) == 0 && r.frames[i-r.first].time.After(waiting) {
+		waiting = r.frames[i-r.first].time
+	}
+	age, limit := time.Since(waiting), v.feed.cfg.MaxBehind
+	return age > limit || age > limit/15 && r.pushed-v.consumed > v.feed.cfg.BehindBytes
 }
 
 // catchUp places a viewer that the ring has left behind where it was, out of the log.
 func (v *Viewer) catchUp(ctx context.Context) error {
-	t := v.topic
-	t.mu.Lock()
-	slow := t.ring.pushed-v.consumed > v.feed.cfg.BehindBytes || time.Since(v.behindSince) > v.feed.cfg.MaxBehind
-	t.mu.Unlock()
-	if slow || v.last == (Position{}) {
+	if v.last == (Position{}) {
 		return ErrSlow
 	}
-	since := v.behindSince
+	placed := v.placed
 	ok, err := v.After(ctx, v.last)
 	if err != nil {
 		return err
 	}
-	if v.behindSince = since; !ok {
+	if v.placed = placed; !ok {
 		return ErrSlow
 	}
 	return nil
