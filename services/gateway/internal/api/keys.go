@@ -47,8 +47,8 @@ func (a *API) keys() {
 
 type keysOutput struct {
 	Body struct {
-		Keys       []Key `json:"keys" nullable:"false"`
-		NextCursor *string  `json:"next_cursor" doc:"Null at the end."`
+		Keys       []Key   `json:"keys" nullable:"false"`
+		NextCursor *string `json:"next_cursor" doc:"Null at the end."`
 	}
 }
 
@@ -78,7 +78,7 @@ type CreateKey struct {
 
 type keyOutput struct {
 	Body struct {
-		Key    Key `json:"key"`
+		Key    Key    `json:"key"`
 		Secret string `json:"secret" doc:"What to send as the bearer token. It is not shown again." example:"sb_…"`
 	}
 }

@@ -110,7 +110,7 @@ func (d *Door) who(ctx context.Context, token string) (Person, error) {
 		}
 		reasons = append(reasons, err)
 	}
-	d.cfg.Log.InfoContext(ctx, "token refused", "error", errors.Join(reasons...))
+	d.cfg.Log.DebugContext(ctx, "token refused", "error", errors.Join(reasons...))
 	return Person{}, fault.Coded(fault.Unauthenticated, "INVALID_TOKEN", "the token is not valid, or has expired: sign in again")
 }
 

