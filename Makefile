@@ -60,6 +60,9 @@ clean: ## Remove what was built; data (.signalbox) and downloads stay
 
 ## ---- testing
 
+# The end-to-end tests take the programs that were just built.
+test e2e: export SIGNALBOX_E2E_BIN := $(CURDIR)/bin
+
 test: setup build $(REPORT) clients ## Run every test: unit, integration, end to end, clients, deployment
 	@mkdir -p bin && rm -f bin/phases
 	@$(WITHPG) $(MAKE) --no-print-directory test-phases
