@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -255,4 +256,44 @@ func TestNATSIsAway(t *testing.T) {
 	if got := in.send(t, in.request(t, w.owner, "POST", messagesOf(fresh), `{"content":"one"}`, prefer)); got.status != http.StatusAccepted {
 		t.Errorf("async send without NATS = %d %s, want 202: it needs no feed", got.status, got.body)
 	}
+}
+
+func TestBodiesThatDoNotCome(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t, func(c *gateway.Config) { c.BodyTimeout = 100 * time.Millisecond })
+	session := in.newSession(t, w.owner)
+	for name, tt := range map[string]struct{ path, token, want string }{
+		"that a handler reads":   {"/api/sessions", w.owner.token, "HTTP/1.1 400"},
+		"of nobody":              {"/api/sessions", "nonsense", "HTTP/1.1 401"},
+		"for a path that is not": {"/api/nothing", w.owner.token, "HTTP/1.1 404"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(in.url, "http://"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\nAuthorization: Bearer %s\r\nX-Workspace-Id: %s\r\n\r\n{", tt.path, tt.token, w.workspace)
+			all, err := io.ReadAll(conn)
+			if err != nil || !strings.HasPrefix(string(all), tt.want) || !strings.Contains(string(all), `{"error":"`) {
+				t.Errorf("answer = %q, %v, want %s and the connection closed", all, err, tt.want)
+			}
+		})
+	}
+	t.Run("and a run that takes longer", func(t *testing.T) {
+		t.Parallel()
+		asJSON := func(r *http.Request) { r.Header.Set("Accept", "application/json") }
+		go w.runner.latestOf(t, session, func(r *fakeRun) {
+			r.begin(t)
+			<-time.After(300 * time.Millisecond) // thinks, longer than a body may take
+			r.step(t, "x")
+			r.end(t)
+		})
+		call[object](t, in, w.owner, "POST", messagesOf(session), `{"content":"hi"}`, http.StatusOK, asJSON)
+	})
 }

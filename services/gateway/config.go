@@ -42,6 +42,8 @@ type Config struct {
 	MemberStreams      int `env:"GATEWAY_MEMBER_STREAMS" envDefault:"100" doc:"Streams that one person may have open on one gateway."`
 	WorkspaceStreams   int `env:"GATEWAY_WORKSPACE_STREAMS" envDefault:"5000" doc:"Streams that one workspace may have open on one gateway."`
 
+	BodyTimeout time.Duration `env:"GATEWAY_BODY_TIMEOUT" envDefault:"10s" doc:"How long a request's body of up to 1 MiB may take to come; larger ones get a quarter more for each MiB."`
+
 	CORSOrigins []string `env:"GATEWAY_CORS_ORIGINS" doc:"Origins, separated by commas, whose pages may call the API from a browser; * for all."`
 
 	DrainWindow time.Duration `env:"GATEWAY_DRAIN_WINDOW" envDefault:"5s" doc:"On shutdown, open streams are cut spread over this time."`
@@ -104,6 +106,9 @@ func (c Config) Validate() error {
 		if o = strings.TrimSpace(o); o != "*" && !strings.HasPrefix(o, "http://") && !strings.HasPrefix(o, "https://") {
 			complain("GATEWAY_CORS_ORIGINS has %q: want origins such as http://localhost:5173", o)
 		}
+	}
+	if c.BodyTimeout <= 0 {
+		complain("GATEWAY_BODY_TIMEOUT is %s: want more than 0", c.BodyTimeout)
 	}
 	if c.DrainWindow <= 0 || c.DrainLimit <= c.DrainWindow {
 		complain("GATEWAY_DRAIN_LIMIT (%s) must be longer than GATEWAY_DRAIN_WINDOW (%s), and both more than 0", c.DrainLimit, c.DrainWindow)

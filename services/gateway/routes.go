@@ -1,7 +1,9 @@
 package gateway
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"runtime/debug"
@@ -32,6 +34,7 @@ func (s *Service) routes(requests *requestMetrics) http.Handler {
 	mux.Handle("/", s.api)
 
 	var h http.Handler = mux
+	h = boundBodies(s.cfg.BodyTimeout, h)
 	h = recoverPanics(s.deps.Log, h)
 	h = cors(s.cfg.CORSOrigins, h)
 	h = secure(h)
@@ -52,6 +55,35 @@ func secure(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// boundBodies gives every body a time to come in, also those that no handler
+// reads: net/http itself reads on a little before it answers. With the body's end
+// the deadline goes: left on the connection it would end the request's context.
+func boundBodies(limit time.Duration, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Body != nil && r.Body != http.NoBody {
+			rc := http.NewResponseController(w)
+			if rc.SetReadDeadline(time.Now().Add(limit)) == nil {
+				r.Body = &timedBody{r.Body, rc}
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+type timedBody struct {
+	io.ReadCloser
+	rc *http.ResponseController
+}
+
+// Read implements io.Reader.
+func (b *timedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if errors.Is(err, io.EOF) {
+		_ = b.rc.SetReadDeadline(time.Time{}) // it could be set, so it can be taken away
+	}
+	return n, err
 }
 
 // cors lets pages of the given origins call the API. Credentials in the sense of

@@ -125,7 +125,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	s.api, err = api.New(api.Config{
 		Conversations: peers.conversations, Runs: peers.runs, Tools: peers.tools, Documents: peers.documents,
-		Feed: s.feed, Store: members, Streams: s.streams, Log: deps.Log, Version: process.Version(),
+		Feed: s.feed, Store: members, Streams: s.streams, Log: deps.Log, Version: process.Version(), BodyTimeout: cfg.BodyTimeout,
 		Door: door.New(door.Config{
 			Verifiers: checks, Members: members, Log: deps.Log,
 			PerMember:    limit.Rate{PerMinute: cfg.MemberPerMinute, Burst: cfg.MemberBurst},

@@ -140,7 +140,7 @@ func (w *world) gateway(t *testing.T, change ...func(*gateway.Config)) *instance
 	cfg := gateway.Config{
 		NATSPartitions: partitions, AgentRunnerURL: w.peers, ToolExecutorURL: w.peers, DocumentSyncURL: w.peers,
 		DevSecret: devSecret, MemberPerMinute: 100_000, MemberBurst: 10_000, WorkspacePerMinute: 100_000, WorkspaceBurst: 10_000,
-		MemberStreams: 200, WorkspaceStreams: 500, DrainWindow: 50 * time.Millisecond, DrainLimit: 10 * time.Second,
+		MemberStreams: 200, WorkspaceStreams: 500, DrainWindow: 50 * time.Millisecond, DrainLimit: 10 * time.Second, BodyTimeout: 10 * time.Second,
 		Feed: gateway.FeedConfig{Silence: 150 * time.Millisecond, Pace: 200 * time.Millisecond, Idle: 500 * time.Millisecond, Pulse: 20 * time.Millisecond, Recheck: 100 * time.Millisecond},
 	}
 	for _, c := range change {

@@ -43,6 +43,8 @@ type Config struct {
 	Version       string
 	// WriteTimeout bounds one write to a viewer; 10 s when 0.
 	WriteTimeout time.Duration
+	// BodyTimeout bounds how long a body may take to come; big ones get more. 10 s when 0.
+	BodyTimeout time.Duration
 }
 
 // API serves the operations. It may be used from any goroutine.
@@ -64,6 +66,9 @@ const (
 func New(cfg Config) (*API, error) {
 	if cfg.WriteTimeout == 0 {
 		cfg.WriteTimeout = 10 * time.Second
+	}
+	if cfg.BodyTimeout == 0 {
+		cfg.BodyTimeout = 10 * time.Second
 	}
 	a := &API{cfg: cfg, mux: http.NewServeMux()}
 	a.huma = newHuma(a.mux, cfg.Version)
@@ -145,7 +150,7 @@ func handle[I, O any](a *API, op huma.Operation, who access, h func(context.Cont
 	if op.MaxBodyBytes == 0 {
 		op.MaxBodyBytes = limitJSON
 	}
-	op.BodyReadTimeout = 10*time.Second + time.Duration(op.MaxBodyBytes>>20)*3*time.Second
+	op.BodyReadTimeout = a.cfg.BodyTimeout * time.Duration(3+op.MaxBodyBytes>>20) / 4
 	op.MaxBodyBytes++ // huma refuses a body of exactly the limit
 	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*O, error) {
 		out, err := h(ctx, in)

@@ -3,15 +3,9 @@ package api
 import (
 	"bytes"
 	"encoding/json"
-	"io"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/danielgtaylor/huma/v2"
-	"github.com/danielgtaylor/huma/v2/adapters/humago"
 	"github.com/google/go-cmp/cmp"
 
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
@@ -92,39 +86,6 @@ func TestEventsAreDescribed(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%T differs from what is sent (-sent +described):\n%s", tt.into, diff)
 		}
-	}
-}
-
-// deadlines is a ResponseWriter that remembers the read deadline.
-type deadlines struct {
-	http.ResponseWriter
-	read []time.Time
-}
-
-func (d *deadlines) SetReadDeadline(t time.Time) error {
-	d.read = append(d.read, t)
-	return nil
-}
-
-// TestReadDeadlineGoesAway guards against a trap: with the deadline of the body
-// left on the connection, net/http ends the request's context when it passes.
-func TestReadDeadlineGoesAway(t *testing.T) {
-	t.Parallel()
-	w := &deadlines{ResponseWriter: httptest.NewRecorder()}
-	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader("{}"))
-	x := &exchange{humaContext: humago.NewContext(&huma.Operation{}, r, w), w: w}
-	if err := x.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
-		t.Fatal(err)
-	}
-	body := x.BodyReader()
-	if _, err := io.ReadAll(body); err != nil {
-		t.Fatal(err)
-	}
-	if c, ok := body.(io.Closer); !ok || c.Close() != nil {
-		t.Fatal("the body cannot be closed")
-	}
-	if n := len(w.read); n != 2 || !w.read[1].IsZero() {
-		t.Errorf("read deadlines = %v, want one and then none", w.read)
 	}
 }
 

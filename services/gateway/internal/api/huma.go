@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"strings"
-	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
@@ -55,7 +54,7 @@ type adapter struct{ mux *http.ServeMux }
 // Handle implements huma.Adapter.
 func (a adapter) Handle(op *huma.Operation, handler func(huma.Context)) {
 	a.mux.HandleFunc(op.Method+" "+op.Path, func(w http.ResponseWriter, r *http.Request) {
-		handler(&exchange{humaContext: humago.NewContext(op, r, w), w: w})
+		handler(&exchange{humago.NewContext(op, r, w)})
 	})
 }
 
@@ -64,12 +63,9 @@ func (a adapter) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.mux.Serve
 
 type humaContext huma.Context
 
-// exchange is a request and its answer, with our way of four things that huma has
+// exchange is a request and its answer, with our way of three things that huma has
 // another way of.
-type exchange struct {
-	humaContext
-	w http.ResponseWriter
-}
+type exchange struct{ humaContext }
 
 // Unwrap gives humago its own context.
 func (x *exchange) Unwrap() huma.Context { return x.humaContext }
@@ -98,17 +94,3 @@ func (x *exchange) SetHeader(name, value string) {
 	}
 	x.humaContext.SetHeader(name, value)
 }
-
-// BodyReader takes the read deadline away when the body has been read: it would
-// otherwise end the request's context while the answer is being made.
-func (x *exchange) BodyReader() io.Reader {
-	return body{x.humaContext.BodyReader(), http.NewResponseController(x.w)}
-}
-
-type body struct {
-	io.Reader
-	rc *http.ResponseController
-}
-
-// Close implements io.Closer.
-func (b body) Close() error { return b.rc.SetReadDeadline(time.Time{}) }
