@@ -23,6 +23,8 @@ const (
 	sweepLimit = 256
 	// patience is how long a run may be ready to start before its wake-up is taken for lost.
 	patience = 5 * time.Second
+	// queuedMoment is the stream's window for repetitions.
+	queuedMoment = 2 * time.Minute
 )
 
 // sweep wakes runners for runs that nobody works on: their runner died, or their
@@ -54,8 +56,13 @@ func (s *Service) sweep(ctx context.Context) error {
 }
 
 func (s *Service) wakeAgain(ctx context.Context, r run.Abandoned) error {
-	occasion := time.Now().Unix() / int64(s.cfg.Lease/time.Second+1)
-	message := fmt.Sprintf("%s:%d:%d", r.Run, r.Epoch, occasion)
+	// One wake-up for each moment: the stream drops the others. A run that only waits
+	// for a free slot must not fill the queue, and is not in a hurry.
+	moment := s.cfg.Lease + time.Second
+	if r.Queued {
+		moment = queuedMoment
+	}
+	message := fmt.Sprintf("%s:%d:%d", r.Run, r.Epoch, time.Now().UnixNano()/int64(moment))
 	_, err := s.deps.Bus.Publish(ctx, subject.RunWork(subject.Shard(r.Session)), message, run.Work(r.Workspace, r.Session, r.Run))
 	return err
 }

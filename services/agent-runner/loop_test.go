@@ -337,9 +337,17 @@ func TestSteer(t *testing.T) {
 	v := w.watch(session)
 	first := w.submit(session, "one")
 	<-started
-	second := w.submit(session, "rather two", func(r *agentv1.SubmitRequest) { r.Mode = agentv1.SubmitMode_SUBMIT_MODE_STEER })
+	second := w.submit(session, "rather two", func(r *agentv1.SubmitRequest) {
+		r.Mode, r.IdempotencyKey = agentv1.SubmitMode_SUBMIT_MODE_STEER, "k"
+	})
 	if first.GetRun().GetId() != second.GetRun().GetId() {
 		t.Error("a steering message belongs to the active run")
+	}
+	again := w.submit(session, "rather two", func(r *agentv1.SubmitRequest) {
+		r.Mode, r.IdempotencyKey = agentv1.SubmitMode_SUBMIT_MODE_STEER, "k"
+	})
+	if again.GetCreated() || again.GetMessageId() != second.GetMessageId() {
+		t.Errorf("the same key again = %v, want the message of the first time", again)
 	}
 	close(release)
 	events := v.until(isEnd)
@@ -460,13 +468,12 @@ func TestTakeover(t *testing.T) {
 func TestDeleteWhileRunning(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	cut := make(chan struct{})
-	w.model.then(func(a *answer) { a.begin(); <-a.r.Context().Done(); close(cut) }, says("Fine."))
+	began, cut := make(chan struct{}), make(chan struct{})
+	w.model.then(func(a *answer) { a.begin(); close(began); <-a.r.Context().Done(); close(cut) }, says("Fine."))
 	w.start()
 	session := w.session(&agentv1.CreateSessionRequest{})
-	v := w.watch(session)
 	w.submit(session, "go")
-	v.until(func(ev *runv1.Event) bool { return ev.GetRunStart() != nil })
+	<-began
 	if _, err := w.conversations.DeleteSession(w.as(identity.Editor), &agentv1.DeleteSessionRequest{Id: session}); err != nil {
 		t.Fatal(err)
 	}
@@ -479,7 +486,7 @@ func TestDeleteWhileRunning(t *testing.T) {
 		t.Error("the session is still there")
 	}
 	other := w.session(&agentv1.CreateSessionRequest{})
-	v = w.watch(other)
+	v := w.watch(other)
 	w.submit(other, "go")
 	v.until(isEnd)
 }

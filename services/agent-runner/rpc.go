@@ -21,6 +21,8 @@ import (
 type conversations struct {
 	store *conversation.Store
 	nudge func(context.Context, ...id.Run)
+	// cancelTools asks the executors to stop a run's calls.
+	cancelTools func(context.Context, id.Run)
 }
 
 func (c *conversations) CreateSession(ctx context.Context, req *agentv1.CreateSessionRequest) (*agentv1.CreateSessionResponse, error) {
@@ -105,6 +107,9 @@ func (c *conversations) DeleteSession(ctx context.Context, req *agentv1.DeleteSe
 		return nil, err
 	}
 	c.nudge(ctx, active...)
+	for _, r := range active {
+		c.cancelTools(ctx, r)
+	}
 	return &agentv1.DeleteSessionResponse{}, nil
 }
 

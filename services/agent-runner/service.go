@@ -98,7 +98,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	s := &Service{cfg: cfg, deps: deps}
 	s.out = outbox.New(deps.DB, deps.Bus, deps.Log)
-	s.runs = run.NewStore(deps.DB, s.out, runnerName(), run.Config{Lease: cfg.Lease, WallTime: cfg.RunTime})
+	s.runs = run.NewStore(deps.DB, s.out, runnerName(), run.Config{Lease: cfg.Lease, WallTime: cfg.RunTime, Partitions: cfg.Partitions})
 	s.keeper = loop.NewKeeper(s.runs, cfg.Beat, deps.Log)
 	if err := s.wireLoop(presets); err != nil {
 		return nil, fmt.Errorf("agent-runner: %w", err)
@@ -141,13 +141,17 @@ func (s *Service) wireLoop(presets *preset.Set) error {
 	})
 	s.loop = loop.New(loop.Config{
 		Tries: s.cfg.ModelTries, Backoff: s.cfg.ModelBackoff, MaxRetryAfter: s.cfg.MaxRetryAfter, StepTime: s.cfg.StepTime,
-		ToolTime: s.cfg.ToolTime, Queueing: s.cfg.ToolQueueing, Partitions: s.cfg.Partitions,
+		ToolTime: s.cfg.ToolTime, Queueing: s.cfg.ToolQueueing, Patience: s.cfg.Patience, MaxFruitless: maxFruitless, Partitions: s.cfg.Partitions,
 	}, loop.Deps{
 		Store: s.runs, Bus: s.deps.Bus, Tools: s.tools, Presets: presets, Models: providers, Catalogue: models, Keeper: s.keeper,
 		Metrics: loop.NewMetrics(s.deps.Registerer), Log: s.deps.Log,
 	})
 	return nil
 }
+
+// maxFruitless is how many claims in a row may bring nothing, be it that their
+// runners died, before a run is given up.
+const maxFruitless = 20
 
 // egressClient is for model streams: HTTP/1.1, a connection each, so that closing
 // one is the end of the provider's work.
@@ -163,16 +167,20 @@ func egressClient() *http.Client {
 	}
 }
 
+// maxSession leaves room for what models and tools add below rpc.MaxMessage and
+// what providers take in one request.
+const maxSession = 24 << 20
+
 func (s *Service) wireDoors(presets *preset.Set) error {
 	sessions := conversation.NewStore(s.deps.DB, s.out, presets, conversation.Config{
-		Model: s.cfg.DefaultModel, Provider: s.cfg.DefaultProvider, Partitions: s.cfg.Partitions, MaxQueued: s.cfg.MaxQueued,
+		Model: s.cfg.DefaultModel, Provider: s.cfg.DefaultProvider, Partitions: s.cfg.Partitions, MaxQueued: s.cfg.MaxQueued, MaxBytes: maxSession,
 	})
 	options, err := rpc.Server{Verifier: s.deps.Verifier, Log: s.deps.Log}.HandlerOptions()
 	if err != nil {
 		return err
 	}
 	mux := http.NewServeMux()
-	mux.Handle(agentv1connect.NewConversationServiceHandler(&conversations{store: sessions, nudge: s.nudge}, options...))
+	mux.Handle(agentv1connect.NewConversationServiceHandler(&conversations{store: sessions, nudge: s.nudge, cancelTools: s.tools.Cancel}, options...))
 	mux.Handle(agentv1connect.NewRunServiceHandler(&runs{store: sessions}, options...))
 	httpserver.Ops{
 		Checks:   map[string]httpserver.Check{"postgres": s.deps.DB.Ping, "nats": s.deps.Bus.Ready},

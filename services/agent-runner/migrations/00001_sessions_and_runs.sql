@@ -42,13 +42,16 @@ CREATE TABLE messages (
     -- the provider's own blocks, for the next request in the same dialect
     raw_dialect   text,
     raw           bytea,
+    -- of a user message: the same key again is the same message
+    idempotency_key text,
     -- the person stopped the run before the answer was whole
     interrupted   boolean NOT NULL DEFAULT false,
     tokens_in     bigint,
     tokens_out    bigint,
     model         text NOT NULL DEFAULT '',
     created_at    timestamptz NOT NULL,
-    CONSTRAINT messages_position UNIQUE (session_id, position)
+    CONSTRAINT messages_position UNIQUE (session_id, position),
+    CONSTRAINT messages_idempotency UNIQUE (session_id, idempotency_key)
 );
 CREATE INDEX messages_run ON messages (run_id);
 
@@ -67,11 +70,12 @@ CREATE TABLE runs (
     tools              text[],
     timezone           text NOT NULL DEFAULT '',
     collect_tool_stats boolean NOT NULL DEFAULT false,
-    idempotency_key    text,
     -- a claim: each one adds one to epoch, and writes only while it is the newest
     epoch              bigint NOT NULL DEFAULT 0,
     runner             text NOT NULL DEFAULT '',
     lease_until        timestamptz,
+    -- claims since something was committed: a run that fails the same way each time is given up
+    fruitless          integer NOT NULL DEFAULT 0,
     -- the number of the event that announces what is committed; -1 before the first
     last_event         bigint NOT NULL DEFAULT -1,
     steps              integer NOT NULL DEFAULT 0,
@@ -88,8 +92,7 @@ CREATE TABLE runs (
     created_at         timestamptz NOT NULL,
     started_at         timestamptz,
     ended_at           timestamptz,
-    CONSTRAINT runs_ordinal UNIQUE (session_id, ordinal),
-    CONSTRAINT runs_idempotency UNIQUE (session_id, idempotency_key)
+    CONSTRAINT runs_ordinal UNIQUE (session_id, ordinal)
 );
 -- only one run of a session is active at a time
 CREATE UNIQUE INDEX runs_active ON runs (session_id) WHERE state IN ('running', 'waiting');
@@ -154,7 +157,7 @@ CREATE TABLE run_inbox (
     created_at   timestamptz NOT NULL DEFAULT now(),
     read_at      timestamptz
 );
-CREATE INDEX run_inbox_unread ON run_inbox (run_id, id) WHERE read_at IS NULL;
+CREATE INDEX run_inbox_run ON run_inbox (run_id, id);
 
 -- What each step cost, for ever: sessions may be deleted.
 CREATE TABLE usage (
@@ -187,6 +190,7 @@ CREATE TABLE outbox (
     trace        text NOT NULL DEFAULT '',
     created_at   timestamptz NOT NULL DEFAULT now()
 );
+CREATE INDEX outbox_subject ON outbox (subject);
 
 -- +goose StatementBegin
 DO $$

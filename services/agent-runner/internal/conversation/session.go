@@ -51,6 +51,8 @@ type Config struct {
 	Provider string
 	// Partitions of the run log.
 	Partitions int
+	// MaxBytes bounds the content of a session's messages.
+	MaxBytes int
 	// MaxQueued bounds the runs that wait in one session.
 	MaxQueued int
 	Content   modelmsg.Limits

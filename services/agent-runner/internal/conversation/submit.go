@@ -90,6 +90,9 @@ func (s *Store) submit(ctx context.Context, tx pgx.Tx, a identity.Actor, n NewMe
 			return found, err
 		}
 	}
+	if err := s.refuseFull(ctx, tx, a.Workspace, n); err != nil {
+		return nil, err
+	}
 	open, err := openRuns(ctx, tx, a.Workspace, n.Session)
 	if err != nil {
 		return nil, err
@@ -103,6 +106,22 @@ func (s *Store) submit(ctx context.Context, tx pgx.Tx, a identity.Actor, n NewMe
 		return nil, fault.Coded(fault.Conflict, "QUEUE_FULL", "%d messages of this session wait already: wait for an answer, or cancel", len(open)-1)
 	}
 	return s.enqueue(ctx, tx, a, n, session, len(open) == 0)
+}
+
+// refuseFull keeps a session within what can be read in one answer and sent to a
+// model in one request.
+func (s *Store) refuseFull(ctx context.Context, tx pgx.Tx, ws id.Workspace, n NewMessage) error {
+	var size int
+	err := tx.QueryRow(ctx, `
+		SELECT coalesce(sum(octet_length(content::text)), 0) FROM messages
+		WHERE workspace_id = $1 AND session_id = $2`, ws, n.Session).Scan(&size)
+	if err != nil {
+		return fmt.Errorf("measure the session: %w", err)
+	}
+	if size+len(n.Content) > s.cfg.MaxBytes {
+		return fault.Coded(fault.TooLarge, "SESSION_FULL", "this session holds %d MiB already, and %d MiB is the most: start a new one", size>>20, s.cfg.MaxBytes>>20)
+	}
+	return nil
 }
 
 type lockedSession struct {
@@ -127,29 +146,33 @@ func lockSession(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.Ses
 // byIdempotencyKey finds what the key did before: its run, or the run that its
 // message steered. A key that came with other content is a mistake of the caller.
 func byIdempotencyKey(ctx context.Context, tx pgx.Tx, ws id.Workspace, n NewMessage) (*Submitted, error) {
-	rows, err := tx.Query(ctx, `
-		SELECT `+run.Columns+` FROM runs
+	var (
+		message  id.Message
+		answered id.Run
+		same     bool
+	)
+	err := tx.QueryRow(ctx, `
+		SELECT id, run_id, content::text = @content FROM messages
 		WHERE workspace_id = @workspace AND session_id = @session AND idempotency_key = @key`,
-		pgx.NamedArgs{"workspace": ws, "session": n.Session, "key": n.IdempotencyKey})
-	if err != nil {
-		return nil, err
-	}
-	r, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[run.Run])
+		pgx.NamedArgs{"workspace": ws, "session": n.Session, "key": n.IdempotencyKey, "content": string(n.Content)}).Scan(&message, &answered, &same)
 	if pg.NoRows(err) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	var same bool
-	err = tx.QueryRow(ctx, `SELECT content::text = $3 FROM messages WHERE workspace_id = $1 AND id = $2`, ws, r.UserMessage, string(n.Content)).Scan(&same)
-	if err != nil {
-		return nil, err
-	}
 	if !same {
 		return nil, fault.Coded(fault.Conflict, "IDEMPOTENCY_KEY_REUSED", "this idempotency key was used with another message: use a new key for a new message")
 	}
-	return &Submitted{Run: r, Message: r.UserMessage}, nil
+	rows, err := tx.Query(ctx, `SELECT `+run.Columns+` FROM runs WHERE workspace_id = $1 AND id = $2`, ws, answered)
+	if err != nil {
+		return nil, err
+	}
+	r, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[run.Run])
+	if err != nil {
+		return nil, err
+	}
+	return &Submitted{Run: r, Message: message}, nil
 }
 
 // openRuns returns the session's runs that have not ended, in order.
@@ -186,13 +209,13 @@ func (s *Store) enqueue(ctx context.Context, tx pgx.Tx, a identity.Actor, n NewM
 	}
 	rows, err := tx.Query(ctx, `
 		INSERT INTO runs (id, workspace_id, session_id, ordinal, state, user_message_id, created_by, role, provider, model, tools,
-			timezone, collect_tool_stats, idempotency_key, created_at)
+			timezone, collect_tool_stats, created_at)
 		VALUES (@run, @workspace, @session, @ordinal, 'queued', @message, @member, @role, @provider, @model, @tools,
-			@timezone, @stats, @key, clock_timestamp())
+			@timezone, @stats, clock_timestamp())
 		RETURNING `+run.Columns, pgx.NamedArgs{
 		"run": newRun, "workspace": a.Workspace, "session": n.Session, "ordinal": session.NextOrdinal, "message": message,
 		"member": a.Member, "role": a.Role.String(), "provider": orElse(n.Provider, session.Provider), "model": orElse(n.Model, session.Model),
-		"tools": n.Tools, "timezone": n.Timezone, "stats": n.CollectToolStats, "key": orNil(n.IdempotencyKey),
+		"tools": n.Tools, "timezone": n.Timezone, "stats": n.CollectToolStats,
 	})
 	if err != nil {
 		return nil, err
@@ -225,9 +248,12 @@ func (s *Store) enqueue(ctx context.Context, tx pgx.Tx, a identity.Actor, n NewM
 // insertMessage stores a user message that has not joined the conversation yet.
 func insertMessage(ctx context.Context, tx pgx.Tx, a identity.Actor, n NewMessage, message id.Message, answered id.Run) error {
 	_, err := tx.Exec(ctx, `
-		INSERT INTO messages (id, workspace_id, session_id, run_id, role, content, created_at)
-		VALUES (@id, @workspace, @session, @run, 'user', @content, clock_timestamp())`,
-		pgx.NamedArgs{"id": message, "workspace": a.Workspace, "session": n.Session, "run": answered, "content": string(n.Content)})
+		INSERT INTO messages (id, workspace_id, session_id, run_id, role, content, idempotency_key, created_at)
+		VALUES (@id, @workspace, @session, @run, 'user', @content, @key, clock_timestamp())`,
+		pgx.NamedArgs{
+			"id": message, "workspace": a.Workspace, "session": n.Session, "run": answered, "content": string(n.Content),
+			"key": orNil(n.IdempotencyKey),
+		})
 	if err != nil {
 		return fmt.Errorf("store message: %w", err)
 	}

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"signalbox.dev/pkg/fault"
 	"signalbox.dev/services/agent-runner/internal/llm"
 	"signalbox.dev/services/agent-runner/internal/llm/anthropic"
 	"signalbox.dev/services/agent-runner/internal/llm/openai"
@@ -364,8 +365,8 @@ func TestStreamNotSent(t *testing.T) {
 	cfg.Headers = nil
 	cfg.BaseURL = "http://127.0.0.1:1"
 	_, err = claude(t, cfg).Stream(t.Context(), hello())
-	if e, ok := errors.AsType[*llm.Error](err); !ok || e.Kind != llm.KindNetwork || !e.Retryable {
-		t.Errorf("Stream to nobody = %v, want a retryable network error", err)
+	if fault.KindOf(err) != fault.Unavailable {
+		t.Errorf("Stream to nobody = %v, want an unavailable fault", err)
 	}
 }
 

@@ -7,10 +7,13 @@ import (
 	"fmt"
 	"io"
 	"mime"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
 	"time"
+
+	"signalbox.dev/pkg/fault"
 )
 
 // Config says how a provider is reached. Every client needs HTTP and BaseURL.
@@ -94,8 +97,8 @@ func NewTransport(cfg Config, path string) (*Transport, error) {
 // Limits returns the limits in force.
 func (t *Transport) Limits() Limits { return t.cfg.Limits }
 
-// Open posts body and returns the stream of the answer. The error is an *Error, or
-// the cause of the end of ctx.
+// Open posts body and returns the stream of the answer. The error is an *Error, a
+// fault that is Unavailable where nobody listens, or the cause of the end of ctx.
 func (t *Transport) Open(ctx context.Context, header http.Header, body []byte, dec Decoder) (*Stream, error) {
 	if len(body) > t.cfg.Limits.Request {
 		return nil, Refuse(KindTooLarge, "The conversation with its files is %d bytes long, %d can be sent to a model. Start a new session, or attach smaller files.", len(body), t.cfg.Limits.Request)
@@ -154,6 +157,10 @@ func setAll(dst, src http.Header) {
 func failed(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
+	}
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+		// Nothing was sent, and it is not the provider that is away but what leads there.
+		return fault.Wrap(err, fault.Unavailable, "the way to the model providers is not available")
 	}
 	return NewError(KindNetwork, err, "")
 }

@@ -8,7 +8,9 @@ import (
 	"sync"
 	"time"
 
+	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
+	runv1 "signalbox.dev/proto/signalbox/run/v1"
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
 	"signalbox.dev/services/agent-runner/internal/llm"
 	"signalbox.dev/services/agent-runner/internal/modelmsg"
@@ -55,8 +57,18 @@ func (a *answering) run(ctx context.Context) error {
 	a.waiter = a.Tools.Listen(a.claim.Run.ID)
 	defer a.waiter.Close()
 
-	stoppable, stop := a.watch(ctx)
+	stoppable, cancel, stop := a.watch(ctx)
 	defer stop()
+	if !a.claim.First {
+		// A stop may have come while nobody had the run.
+		mail, err := a.Store.ReadInbox(ctx, a.claim, false)
+		if err != nil {
+			return err
+		}
+		if mail.Stop {
+			cancel(errStopped)
+		}
+	}
 	if last != nil {
 		a.text = lastText(a.history)
 		a.paused = last.State == "complete" && last.FinishReason == pausedReason
@@ -109,14 +121,58 @@ func (a *answering) open(ctx context.Context, last *run.OpenStep) (runlog.Tail, 
 	return held, err
 }
 
+// giveUp ends a run of which nothing came in too many claims: whatever it fails at
+// would fail again.
+func (a *answering) giveUp(ctx context.Context) error {
+	a.Log.ErrorContext(ctx, "run given up", "run", a.claim.Run.ID, "claims", a.claim.Run.Fruitless)
+	limited, cancel := context.WithTimeout(ctx, giveUpTimeout)
+	defer cancel()
+	r := &a.claim.Run
+	end := run.End{State: run.Failed, ErrorMessage: "The run could not be brought to its end. Try again.", ErrorCode: "RUN_STUCK"}
+	stream, subj := run.LogSubject(a.cfg.Partitions, r.Workspace, r.Session)
+	end.Subject = subj
+	end.Events = []*runv1.Event{failed(end.ErrorMessage, end.ErrorCode)}
+	w, err := runlog.Open(limited, runlog.Config{Bus: a.Bus, Log: a.Log, Stream: stream, Subject: subj, Claim: a.claim},
+		func(tail runlog.Tail) runlog.Opening {
+			return runlog.Opening{From: max(tail.Number, r.LastEvent) + 1, Events: []*runv1.Event{runStart(r)}}
+		})
+	if err != nil {
+		// Without the log: viewers learn of the end from the rows.
+		runlog.Stamp(a.claim, r.LastEvent+1, end.Events...)
+		return a.Store.Finish(ctx, a.claim, end)
+	}
+	defer w.Close()
+	w.Stamp(end.Events...)
+	return a.Store.Finish(ctx, a.claim, end)
+}
+
+const giveUpTimeout = 5 * time.Second
+
+// insist repeats a commit while the database is away: the work that it saves is
+// paid for. A commit may be repeated; one that happened is found to have happened.
+func (a *answering) insist(ctx context.Context, commit func() error) error {
+	begun := time.Now()
+	for {
+		err := commit()
+		if fault.KindOf(err) != fault.Unavailable || time.Since(begun) > a.cfg.Patience {
+			return err
+		}
+		a.Log.WarnContext(ctx, "commit put off", "run", a.claim.Run.ID, "error", err)
+		if stop := a.backoff(ctx, 1, 0); stop != nil {
+			return errors.Join(stop, err)
+		}
+	}
+}
+
 // watch returns a context that ends when a person stops the run or its wall time
-// is over: the context of what may be interrupted. stop ends the watching.
-func (a *answering) watch(ctx context.Context) (stoppable context.Context, stop func()) {
+// is over: the context of what may be interrupted. cancel ends it too, stop also
+// the watching.
+func (a *answering) watch(ctx context.Context) (stoppable context.Context, cancel context.CancelCauseFunc, stop func()) {
 	end := func() {}
 	if d := a.claim.Run.Deadline; d != nil {
 		ctx, end = context.WithDeadlineCause(ctx, *d, errWallTime)
 	}
-	stoppable, cancel := context.WithCancelCause(ctx)
+	stoppable, cancel = context.WithCancelCause(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for {
@@ -127,6 +183,8 @@ func (a *answering) watch(ctx context.Context) (stoppable context.Context, stop 
 			}
 			mail, err := a.Store.ReadInbox(stoppable, a.claim, false)
 			switch {
+			case errors.Is(err, run.ErrFenced):
+				cancel(run.ErrFenced) // taken over, or deleted with its session
 			case err != nil && stoppable.Err() == nil:
 				a.Log.WarnContext(ctx, "inbox not read; the next renewal tries again", "run", a.claim.Run.ID, "error", err)
 			case mail.Stop:
@@ -134,7 +192,7 @@ func (a *answering) watch(ctx context.Context) (stoppable context.Context, stop 
 			}
 		}
 	})
-	return stoppable, func() {
+	return stoppable, cancel, func() {
 		cancel(nil)
 		wg.Wait()
 		end()
@@ -175,6 +233,8 @@ const (
 	reasonCancelled = "cancelled"
 	reasonMaxSteps  = "max-steps"
 	reasonMaxTime   = "max-time"
+	// reasonMaxStepTime: one model call took too long.
+	reasonMaxStepTime = "max-step-time"
 	// pausedReason marks a step in which the provider paused; the next one goes on.
 	pausedReason = "pause"
 )
@@ -225,7 +285,8 @@ func (a *answering) answered(ctx, stoppable context.Context, index int, res *llm
 	}
 	a.Metrics.answered(a.claim.Run.Provider, answer.Usage)
 	if len(answer.Calls) > 0 {
-		if err := a.Store.CommitAnswer(ctx, a.claim, answer, a.log.Next()+int64(len(answer.Calls))-1); err != nil {
+		last := a.log.Next() + int64(len(answer.Calls)) - 1
+		if err := a.insist(ctx, func() error { return a.Store.CommitAnswer(ctx, a.claim, answer, last) }); err != nil {
 			return false, err
 		}
 		a.remember(answer)
@@ -245,7 +306,8 @@ func (a *answering) answered(ctx, stoppable context.Context, index int, res *llm
 			return true, err
 		}
 	}
-	if err := a.Store.CompleteStep(ctx, a.claim, answer, a.log.Next()); err != nil {
+	next := a.log.Next()
+	if err := a.insist(ctx, func() error { return a.Store.CompleteStep(ctx, a.claim, answer, next) }); err != nil {
 		return false, err
 	}
 	a.remember(answer)
@@ -288,6 +350,8 @@ func (a *answering) plan(step, i int, c llm.ToolCall, now time.Time) run.Call {
 	switch {
 	case tool == nil:
 		call.Outcome = refused("unknown_tool", "there is no tool %q here: use one of those you were given", c.Name)
+	case len(c.Args) > maxArgs:
+		call.Outcome = refused("too_large", "the arguments are over %d KiB: do it in several calls", maxArgs>>10)
 	case c.Invalid:
 		call.Outcome = refused("invalid_arguments", "the arguments are not a JSON object: write them again")
 	default:
@@ -335,7 +399,7 @@ func (a *answering) finish(ctx context.Context, e run.End) error {
 	}
 	e.Events = a.log.Stamp(e.Events...)
 	_, e.Subject = run.LogSubject(a.cfg.Partitions, r.Workspace, r.Session)
-	if err := a.Store.Finish(ctx, a.claim, e); err != nil {
+	if err := a.insist(ctx, func() error { return a.Store.Finish(ctx, a.claim, e) }); err != nil {
 		return err
 	}
 	reason := e.FinishReason

@@ -26,13 +26,23 @@ func (a *answering) ask(ctx context.Context, index int) (*llm.Response, error) {
 		Run: &a.claim.Run, Step: index, Model: model, Dialect: a.dialect, ServerTools: a.Catalogue.ServerTool, Preset: a.preset, Session: a.session, Tools: a.tools,
 		Messages: a.history, Now: time.Now(), Continue: a.paused,
 	})
+	begun := time.Now()
 	for try := 1; ; try++ {
 		res, streamed, err := a.call(ctx, index, req)
-		if err == nil {
+		switch {
+		case err == nil:
 			return res, nil
-		}
-		if ctx.Err() != nil {
+		case ctx.Err() != nil:
 			return res, context.Cause(ctx)
+		case errors.Is(err, errStepTime):
+			return res, err
+		case fault.KindOf(err) == fault.Unavailable && time.Since(begun) < a.cfg.Patience:
+			// A part of ours is away, such as the broker while it restarts.
+			if err := a.backoff(ctx, 1, 0); err != nil {
+				return nil, err
+			}
+			try--
+			continue
 		}
 		failure, ok := errors.AsType[*llm.Error](err)
 		if !ok || !failure.Retryable || try >= a.cfg.Tries || failure.RetryAfter > a.cfg.MaxRetryAfter {
@@ -70,7 +80,7 @@ func (a *answering) prepare(ctx context.Context) (err error) {
 
 // call makes one model call. streamed tells whether viewers have seen any of it.
 func (a *answering) call(ctx context.Context, index int, req *llm.Request) (res *llm.Response, streamed bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, a.cfg.StepTime)
+	ctx, cancel := context.WithTimeoutCause(ctx, a.cfg.StepTime, errStepTime)
 	defer cancel()
 	defer func() {
 		outcome := "ok"
@@ -125,6 +135,9 @@ func (a *answering) relay(ctx context.Context, index int, ev *llm.Event) (wrote 
 			ToolCallId: ev.ID, ToolName: ev.Name, ResultJson: bounded(ev.Args), IsError: ev.IsError, ProviderExecuted: true,
 		}}
 	case llm.Source:
+		if len(ev.URL)+len(ev.Title) > maxArgs {
+			return false, nil // no address that anybody could follow
+		}
 		event.Body = &runv1.Event_Source{Source: &runv1.Source{Url: ev.URL, Title: ev.Title}}
 	default:
 		return false, nil
@@ -180,6 +193,10 @@ func (a *answering) askFailed(ctx, stoppable context.Context, index int, partial
 		return true, a.cutShort(ctx, index, partial, run.Cancelled, reasonCancelled)
 	case errors.Is(cause, errWallTime):
 		return true, a.cutShort(ctx, index, partial, run.Done, reasonMaxTime)
+	case errors.Is(cause, run.ErrFenced):
+		return false, cause
+	case errors.Is(err, errStepTime):
+		return true, a.cutShort(ctx, index, partial, run.Done, reasonMaxStepTime)
 	}
 	if failure, ok := errors.AsType[*llm.Error](err); ok {
 		return true, a.finish(ctx, run.End{State: run.Failed, ErrorMessage: failure.Message, ErrorCode: code(failure)})

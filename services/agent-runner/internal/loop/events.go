@@ -1,6 +1,9 @@
 package loop
 
 import (
+	"encoding/json"
+	"strings"
+
 	"signalbox.dev/pkg/id"
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 	"signalbox.dev/services/agent-runner/internal/run"
@@ -23,9 +26,19 @@ func stepComplete(step int, in, out int64, finish string) *runv1.Event {
 	}}
 }
 
+// Bounds of what one event carries: an event has to fit into a message of the bus.
+// The messages of the conversation have all of it.
+const (
+	maxArgs = 256 << 10 // of a tool call; longer ones are refused
+	maxText = 256 << 10 // of a run's last answer
+)
+
 func callsComplete(step int, calls []run.Call) []*runv1.Event {
 	out := make([]*runv1.Event, len(calls))
 	for i, c := range calls {
+		if len(c.Args) > maxArgs {
+			c.Args = json.RawMessage(`{"too_large":"the arguments are in the message"}`)
+		}
 		out[i] = &runv1.Event{StepIndex: int32(step), Body: &runv1.Event_ToolCallComplete{
 			ToolCallComplete: &runv1.ToolCallComplete{ToolCallId: c.ID, ToolName: c.Name, ArgsJson: string(c.Args)},
 		}}
@@ -40,6 +53,9 @@ func toolResult(step int, c *run.Call, o *run.Outcome) *runv1.Event {
 }
 
 func done(text string, usage run.Usage, steps int, finish string) *runv1.Event {
+	if len(text) > maxText {
+		text = strings.ToValidUTF8(text[:maxText], "") + "… (shortened: the message has the whole text)"
+	}
 	return &runv1.Event{Body: &runv1.Event_Done{Done: &runv1.Done{
 		Text: text, TotalTokensIn: usage.Input, TotalTokensOut: usage.Output, Steps: int32(steps), FinishReason: finish,
 	}}}

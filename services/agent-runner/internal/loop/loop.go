@@ -69,6 +69,11 @@ type Config struct {
 	ToolTime time.Duration
 	// Queueing is how long a call may wait for an executor before its own time begins.
 	Queueing time.Duration
+	// Patience is how long a run waits for a part of ours that is away before it is
+	// left to another runner.
+	Patience time.Duration
+	// MaxFruitless is how many claims in a row may bring nothing before a run is given up.
+	MaxFruitless int
 	// Partitions of the run log.
 	Partitions int
 }
@@ -100,6 +105,7 @@ func New(cfg Config, deps Deps) *Loop { return &Loop{cfg, deps} }
 var (
 	errStopped  = errors.New("a person stopped the run")
 	errWallTime = errors.New("the run's time is over")
+	errStepTime = errors.New("the step's time is over")
 )
 
 // Handle is the work queue's handler: it works on the run until it ends, is parked,
@@ -114,23 +120,48 @@ func (l *Loop) Handle(ctx context.Context, d *bus.Delivery) error {
 		return bus.Terminal(err)
 	}
 	claim, err := l.Store.Claim(ctx, ws, session, runID)
-	if errors.Is(err, run.ErrNotClaimable) {
+	switch {
+	case errors.Is(err, run.ErrNotClaimable):
 		return nil // ended, taken, or not its turn: its end wakes the next, the sweeper wakes the lost
-	}
-	if err != nil {
+	case errors.Is(err, run.ErrTooEarly):
+		return bus.RetryAfter(earlyRetry, err)
+	case err != nil:
 		return err
 	}
 	start := time.Now()
 	err = l.work(ctx, claim, d.Draining())
 	l.Metrics.worked(err, time.Since(start))
-	if errors.Is(err, run.ErrFenced) {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, run.ErrFenced):
 		l.Log.InfoContext(ctx, "run left to another runner", "run", runID, "epoch", claim.Run.Epoch)
 		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("run %s: %w", runID, err)
+	return l.leave(ctx, claim, err)
+}
+
+const (
+	// earlyRetry is when a run is looked at again that came before its turn.
+	earlyRetry   = 100 * time.Millisecond
+	leaveTimeout = 2 * time.Second
+	firstRetry   = 250 * time.Millisecond
+	lastRetry    = 10 * time.Second
+)
+
+// leave gives up a run that could not be brought on here, for whoever hears of it
+// next; the more often nothing came of it, the later that is.
+func (l *Loop) leave(ctx context.Context, claim *run.Claim, cause error) error {
+	letGo, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	defer cancel()
+	if err := l.Store.Release(letGo, claim); err != nil {
+		l.Log.WarnContext(ctx, "run not released; its lease has to run out", "run", claim.Run.ID, "error", err)
 	}
-	return nil
+	err := fmt.Errorf("run %s: %w", claim.Run.ID, cause)
+	if ctx.Err() != nil {
+		return err // drained: another replica gets it at once
+	}
+	return bus.RetryAfter(min(firstRetry<<min(claim.Run.Fruitless, 10), lastRetry), err)
 }
 
 func ids(w *runv1.Work) (ws id.Workspace, session id.Session, r id.Run, err error) {
@@ -151,5 +182,8 @@ func (l *Loop) work(ctx context.Context, claim *run.Claim, draining <-chan struc
 	held, release := l.Keeper.hold(ctx, claim.Lease())
 	defer release()
 	a := &answering{Loop: l, claim: claim, draining: draining, mail: held.mail}
+	if claim.Run.Fruitless > l.cfg.MaxFruitless {
+		return a.giveUp(held.ctx) //nolint:contextcheck // hold derives it from ctx
+	}
 	return a.run(held.ctx) //nolint:contextcheck // hold derives it from ctx
 }

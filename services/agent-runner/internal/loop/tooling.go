@@ -41,11 +41,18 @@ func (a *answering) useTools(ctx, stoppable context.Context, s *run.OpenStep, to
 		if c.Deadline.After(latest) {
 			latest = c.Deadline
 		}
-		if again {
+		if again && stoppable.Err() == nil {
 			m := run.Dispatch(&a.claim.Run, step, *c, a.claim.Run.Epoch)
 			if _, err := a.Bus.Publish(ctx, m.Subject, m.ID, m.Body); err != nil {
 				return false, fmt.Errorf("dispatch %s again: %w", c.Name, err)
 			}
+		}
+	}
+	if again {
+		// Their time may have run out while nobody had the run, and their outcomes be
+		// recorded long since: whoever takes over gives them time to be found.
+		if least := time.Now().Add(a.cfg.ToolTime); latest.Before(least) {
+			latest = least
 		}
 	}
 	waiting, cancel := context.WithDeadlineCause(stoppable, latest.Add(afterDeadline), errToolTime)
@@ -55,6 +62,9 @@ func (a *answering) useTools(ctx, stoppable context.Context, s *run.OpenStep, to
 	})
 	if err != nil && (ctx.Err() != nil || waiting.Err() == nil) {
 		return false, err
+	}
+	if errors.Is(context.Cause(stoppable), run.ErrFenced) {
+		return false, run.ErrFenced
 	}
 	interrupted := stoppable.Err() != nil
 	if interrupted {
@@ -103,7 +113,8 @@ func (a *answering) completeStep(ctx, stoppable context.Context, s *run.OpenStep
 		end.Events = append(end.Events, complete)
 		return true, a.finish(ctx, end)
 	}
-	if err := a.Store.CommitResults(ctx, a.claim, r, a.log.Next()); err != nil {
+	next := a.log.Next()
+	if err := a.insist(ctx, func() error { return a.Store.CommitResults(ctx, a.claim, r, next) }); err != nil {
 		return false, err
 	}
 	a.history = append(a.history, run.Message{Run: a.claim.Run.ID, Role: string(llm.Tool), Content: r.Content})

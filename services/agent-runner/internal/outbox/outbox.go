@@ -7,7 +7,8 @@
 // id, which the stream drops or, after its window, readers do (a work message
 // for a run that is taken, an event whose number was seen). One publisher works
 // at a time in the whole cluster, behind an advisory lock, so that rows of one
-// transaction reach a subject in their order.
+// transaction reach a subject in their order; a subject that takes nothing holds up
+// its own rows only.
 package outbox
 
 import (
@@ -100,7 +101,7 @@ func (o *Outbox) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), publishTimeout)
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*publishTimeout)
 			defer cancel()
 			o.drain(last)
 			return nil
@@ -111,16 +112,28 @@ func (o *Outbox) Run(ctx context.Context) error {
 	}
 }
 
+// drain goes through the outbox once, page by page. A subject that does not take a
+// message (its stream is full, or away) keeps its later ones waiting, and no other's.
 func (o *Outbox) drain(ctx context.Context) {
-	for {
-		n, err := o.publish(ctx)
-		if err != nil && ctx.Err() == nil {
+	p := pass{stuck: map[string]error{}}
+	for more := true; more && ctx.Err() == nil; {
+		var err error
+		if more, err = o.page(ctx, &p); err != nil && ctx.Err() == nil {
 			o.log.WarnContext(ctx, "outbox waits", "error", err)
-		}
-		if err != nil || n < batchSize {
 			return
 		}
 	}
+	for subj, err := range p.stuck {
+		if ctx.Err() == nil {
+			o.log.WarnContext(ctx, "outbox waits", "subject", subj, "error", err)
+		}
+	}
+}
+
+// pass is one way through the outbox.
+type pass struct {
+	after int64            // the id of the last row that was looked at
+	stuck map[string]error // subjects that take nothing now
 }
 
 type row struct {
@@ -132,12 +145,10 @@ type row struct {
 	Trace     string
 }
 
-// publish says one batch and returns how many rows there were. What was said
-// before an error is deleted; the rest waits.
-func (o *Outbox) publish(ctx context.Context) (n int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
-	defer cancel()
-	var failed error
+// page says the rows of one page and deletes what was said; more tells whether
+// another page may follow.
+func (o *Outbox) page(ctx context.Context, p *pass) (more bool, err error) {
+	var said []int64
 	// AsSystem: the outbox carries the messages of all workspaces.
 	err = o.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1)`, int64(lock)); err != nil {
@@ -145,7 +156,7 @@ func (o *Outbox) publish(ctx context.Context) (n int, err error) {
 		}
 		rows, err := tx.Query(ctx, `
 			SELECT id, subject, message_id, schema, payload, trace
-			FROM outbox ORDER BY id LIMIT $1`, batchSize)
+			FROM outbox WHERE id > $1 ORDER BY id LIMIT $2`, p.after, batchSize)
 		if err != nil {
 			return fmt.Errorf("read the outbox: %w", err)
 		}
@@ -153,14 +164,8 @@ func (o *Outbox) publish(ctx context.Context) (n int, err error) {
 		if err != nil {
 			return fmt.Errorf("read the outbox: %w", err)
 		}
-		n = len(batch)
-		var said []int64
-		for _, r := range batch {
-			if failed = o.say(ctx, r); failed != nil {
-				break
-			}
-			said = append(said, r.ID)
-		}
+		more = len(batch) == batchSize
+		said = o.sayAll(ctx, p, batch)
 		if len(said) == 0 {
 			return nil
 		}
@@ -169,7 +174,26 @@ func (o *Outbox) publish(ctx context.Context) (n int, err error) {
 		}
 		return nil
 	})
-	return n, errors.Join(err, failed)
+	return more, err
+}
+
+// sayAll publishes what can be published, in order, and returns the ids of it. It
+// leaves time to delete them.
+func (o *Outbox) sayAll(ctx context.Context, p *pass, batch []row) (said []int64) {
+	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
+	defer cancel()
+	for _, r := range batch {
+		p.after = r.ID
+		if p.stuck[r.Subject] != nil {
+			continue
+		}
+		if err := o.say(ctx, r); err != nil {
+			p.stuck[r.Subject] = err
+			continue
+		}
+		said = append(said, r.ID)
+	}
+	return said
 }
 
 func (o *Outbox) say(ctx context.Context, r row) error {

@@ -63,15 +63,17 @@ func New(cfg Config) *Providers {
 // For returns a provider's dialect and its client. The context carries the run's
 // identity. A provider that the workspace cannot call is an Invalid fault.
 func (p *Providers) For(ctx context.Context, name string) (string, loop.Model, error) {
-	p.mu.Lock()
-	known, ok := p.clients[name]
-	p.mu.Unlock()
-	if ok {
-		return known.dialect, known.model, nil
-	}
+	// Two workspaces may mean different things by a name of their own.
 	dialect, err := p.dialect(ctx, name)
 	if err != nil {
 		return "", nil, err
+	}
+	key := name + " " + dialect
+	p.mu.Lock()
+	known, ok := p.clients[key]
+	p.mu.Unlock()
+	if ok {
+		return known.dialect, known.model, nil
 	}
 	c, err := p.open(name, dialect)
 	if err != nil {
@@ -82,7 +84,7 @@ func (p *Providers) For(ctx context.Context, name string) (string, loop.Model, e
 	if len(p.clients) >= maxClients {
 		clear(p.clients)
 	}
-	p.clients[name] = c
+	p.clients[key] = c
 	return c.dialect, c.model, nil
 }
 

@@ -44,9 +44,12 @@ func (s *Store) Claim(ctx context.Context, ws id.Workspace, session id.Session, 
 		if err != nil {
 			return fmt.Errorf("lock session: %w", err)
 		}
+		if err := s.refuseEarly(ctx, tx, ws, session); err != nil {
+			return err
+		}
 		rows, err := tx.Query(ctx, `
 			UPDATE runs r SET
-				state = 'running', epoch = epoch + 1, runner = @runner,
+				state = 'running', epoch = epoch + 1, fruitless = fruitless + 1, runner = @runner,
 				lease_until = clock_timestamp() + @lease,
 				last_event = greatest(last_event, 1),
 				started_at = coalesce(started_at, clock_timestamp()),
@@ -80,6 +83,22 @@ func (s *Store) Claim(ctx context.Context, ws id.Workspace, session id.Session, 
 		return nil, fmt.Errorf("run %s: %w", run, err)
 	}
 	return c, nil
+}
+
+// refuseEarly holds a run back while events of its session wait in the outbox:
+// viewers hear the end of one run before the beginning of the next.
+func (s *Store) refuseEarly(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.Session) error {
+	_, subj := LogSubject(s.cfg.Partitions, ws, session)
+	var waits bool
+	err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox WHERE workspace_id = $1 AND subject = $2)`, ws, subj).Scan(&waits)
+	if err != nil {
+		return fmt.Errorf("look into the outbox: %w", err)
+	}
+	if waits {
+		s.out.Poke()
+		return ErrTooEarly
+	}
+	return nil
 }
 
 // join gives a waiting message its place at the end of the conversation.
@@ -156,12 +175,29 @@ func (s *Store) Park(ctx context.Context, c *Claim) error {
 	return nil
 }
 
+// Release gives a run back after a failure of ours: its lease ends now, and whoever
+// hears of it next may claim it.
+func (s *Store) Release(ctx context.Context, c *Claim) error {
+	err := s.db.InWorkspace(ctx, c.Run.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `
+			UPDATE runs SET lease_until = clock_timestamp()
+			WHERE workspace_id = @workspace AND id = @run AND epoch = @epoch AND state = 'running'`, c.key())
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("release run %s: %w", c.Run.ID, err)
+	}
+	return nil
+}
+
 // Abandoned is a run that somebody ought to be working on.
 type Abandoned struct {
 	Workspace id.Workspace
 	Session   id.Session
 	Run       id.Run
 	Epoch     int64
+	// Queued tells a run that waits for its first runner from one that lost its own.
+	Queued bool
 }
 
 // Sweep returns runs whose lease ran out, and runs that could start but have been
@@ -171,7 +207,7 @@ func (s *Store) Sweep(ctx context.Context, patience time.Duration, limit int) ([
 	// AsSystem: the sweeper looks after the runs of all workspaces.
 	err := s.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `
-			SELECT workspace_id, session_id, id, epoch FROM runs r
+			SELECT workspace_id, session_id, id, epoch, state = 'queued' FROM runs r
 			WHERE state IN ('queued', 'running')
 				AND coalesce(lease_until, created_at) < clock_timestamp() - CASE state WHEN 'queued' THEN @patience::interval ELSE '0'::interval END
 				AND (state = 'running' OR NOT EXISTS (

@@ -114,7 +114,7 @@ func writeEnd(ctx context.Context, tx pgx.Tx, c *Claim, e End) error {
 	args["state"], args["text"], args["reason"] = e.State, e.Text, e.FinishReason
 	args["message"], args["code"], args["event"] = e.ErrorMessage, e.ErrorCode, last.GetNumber()
 	batch := &pgx.Batch{}
-	if e.Answer != nil {
+	if e.Answer != nil && !e.Answer.Interrupted {
 		queueComplete(batch, c, e.Answer.Step)
 	}
 	batch.Queue(`

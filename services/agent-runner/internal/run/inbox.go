@@ -24,6 +24,15 @@ func (s *Store) ReadInbox(ctx context.Context, c *Claim, border bool) (Mail, err
 	var mail Mail
 	err := s.db.InWorkspace(ctx, c.Run.Workspace, func(ctx context.Context, tx pgx.Tx) error {
 		mail = Mail{}
+		var held bool
+		err := tx.QueryRow(ctx, `
+			SELECT EXISTS (SELECT FROM runs WHERE workspace_id = @workspace AND id = @run AND epoch = @epoch AND state = 'running')`, c.key()).Scan(&held)
+		if err != nil {
+			return err
+		}
+		if !held {
+			return ErrFenced // taken over, or deleted with its session
+		}
 		rows, err := tx.Query(ctx, `
 			SELECT kind, message_id FROM run_inbox
 			WHERE workspace_id = @workspace AND run_id = @run AND read_at IS NULL

@@ -73,6 +73,8 @@ var (
 	// ErrNotClaimable means that there is nothing to do: the run has ended, is
 	// gone, is being worked on, or is not the next one of its session.
 	ErrNotClaimable = errors.New("nothing to do for this run")
+	// ErrTooEarly means that the end of the run before this one is not announced yet.
+	ErrTooEarly = errors.New("the end of the run before is not announced yet")
 )
 
 // Usage is tokens as the provider counted them.
@@ -101,6 +103,7 @@ type Run struct {
 	Timezone         string
 	CollectToolStats bool
 	Epoch            int64
+	Fruitless        int // claims since something was committed, this one included
 	LastEvent        int64
 	Steps            int
 	InputTokens      int64
@@ -120,7 +123,7 @@ type Run struct {
 
 // Columns are the columns of a Run, for queries that collect one by name.
 const Columns = `id, workspace_id, session_id, ordinal, state, user_message_id, created_by, role, provider, model, tools,
-	timezone, collect_tool_stats, epoch, last_event, steps, input_tokens, cache_read_tokens, cache_write_tokens,
+	timezone, collect_tool_stats, epoch, fruitless, last_event, steps, input_tokens, cache_read_tokens, cache_write_tokens,
 	output_tokens, reasoning_tokens, text, finish_reason, error_message, error_code, deadline, created_at, started_at, ended_at`
 
 // Usage returns the tokens of all committed steps.
@@ -159,6 +162,8 @@ type Config struct {
 	Lease time.Duration
 	// WallTime bounds a run from its first claim to its end.
 	WallTime time.Duration
+	// Partitions of the run log.
+	Partitions int
 }
 
 // NewStore returns a store; runner names this process in claims.

@@ -62,8 +62,13 @@ func (o *Outcome) IsError() bool { return o.State != toolv1.OutcomeState_OUTCOME
 // CommitAnswer commits the model's answer and plans its tool calls: those without
 // an outcome are dispatched through the outbox. lastEvent is the number of the
 // last event that announces it.
+//
+// Like the other commits it may be repeated when it is not known whether it happened.
 func (s *Store) CommitAnswer(ctx context.Context, c *Claim, a Answer, lastEvent int64) error {
 	err := s.db.InWorkspace(ctx, c.Run.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		if done, err := committed(ctx, tx, c, a.Step, "answered"); done || err != nil {
+			return err
+		}
 		if err := writeAnswer(ctx, tx, c, a, "answered"); err != nil {
 			return err
 		}
@@ -191,6 +196,9 @@ type Results struct {
 // lastEvent is the number of its step-complete event.
 func (s *Store) CommitResults(ctx context.Context, c *Claim, r Results, lastEvent int64) error {
 	err := s.db.InWorkspace(ctx, c.Run.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		if done, err := committed(ctx, tx, c, r.Step, "complete"); done || err != nil {
+			return err
+		}
 		if err := writeResults(ctx, tx, c, r); err != nil {
 			return err
 		}
@@ -238,12 +246,29 @@ func queueComplete(batch *pgx.Batch, c *Claim, step int) {
 		UPDATE runs SET steps = greatest(steps, @step + 1) WHERE workspace_id = @workspace AND id = @run`, args)
 }
 
+// committed tells whether this claim has brought a step to a state already: the
+// answer to an earlier try of the same commit was lost.
+func committed(ctx context.Context, tx pgx.Tx, c *Claim, step int, state string) (bool, error) {
+	args := c.key()
+	args["step"], args["state"] = step, state
+	var done bool
+	err := tx.QueryRow(ctx, `
+		SELECT EXISTS (SELECT FROM steps s JOIN runs r ON r.id = s.run_id
+			WHERE s.workspace_id = @workspace AND s.run_id = @run AND s.step_index = @step AND s.state IN (@state, 'complete')
+				AND r.epoch = @epoch)`, args).Scan(&done)
+	if err != nil {
+		return false, fmt.Errorf("look whether step %d is committed: %w", step, err)
+	}
+	return done, nil
+}
+
 // announce notes the number of the event that announces what this transaction commits.
 func announce(ctx context.Context, tx pgx.Tx, c *Claim, lastEvent int64) error {
 	args := c.key()
 	args["event"] = lastEvent
 	_, err := tx.Exec(ctx, `
-		UPDATE runs SET last_event = @event WHERE workspace_id = @workspace AND id = @run AND epoch = @epoch`, args)
+		UPDATE runs SET last_event = @event, fruitless = 0
+		WHERE workspace_id = @workspace AND id = @run AND epoch = @epoch`, args)
 	if err != nil {
 		return fmt.Errorf("note event %d: %w", lastEvent, err)
 	}
@@ -254,6 +279,9 @@ func announce(ctx context.Context, tx pgx.Tx, c *Claim, lastEvent int64) error {
 // last: the provider paused, or a steering message came.
 func (s *Store) CompleteStep(ctx context.Context, c *Claim, a Answer, lastEvent int64) error {
 	err := s.db.InWorkspace(ctx, c.Run.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		if done, err := committed(ctx, tx, c, a.Step, "complete"); done || err != nil {
+			return err
+		}
 		if err := writeAnswer(ctx, tx, c, a, "complete"); err != nil {
 			return err
 		}

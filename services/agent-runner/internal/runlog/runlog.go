@@ -30,6 +30,7 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -121,6 +122,9 @@ func Open(ctx context.Context, cfg Config, opening func(Tail) Opening) (*Writer,
 			if ctx.Err() != nil {
 				return nil, fmt.Errorf("open the run log: %w", errors.Join(context.Cause(ctx), err))
 			}
+			if errors.Is(err, bus.ErrTooLarge) {
+				return nil, fmt.Errorf("open the run log: %w", err)
+			}
 			cfg.Log.WarnContext(ctx, "run log does not answer", "run", cfg.Claim.Run.ID, "error", err)
 			if err := pause(ctx, retryWait); err != nil {
 				return nil, err
@@ -191,9 +195,13 @@ func stamp(c *run.Claim, ev *runv1.Event, number int64) {
 // Stamp numbers events that will follow all that was appended, without sending
 // them: the end of a run goes through the outbox. It is called after Flush.
 func (w *Writer) Stamp(events ...*runv1.Event) []*runv1.Event {
-	next := w.Next()
+	return Stamp(w.cfg.Claim, w.Next(), events...)
+}
+
+// Stamp numbers events of a claim from a number on.
+func Stamp(c *run.Claim, from int64, events ...*runv1.Event) []*runv1.Event {
 	for i, ev := range events {
-		stamp(w.cfg.Claim, ev, next+int64(i))
+		stamp(c, ev, from+int64(i))
 	}
 	return events
 }
@@ -206,23 +214,53 @@ func (w *Writer) Append(ctx context.Context, ev *runv1.Event) error {
 
 // Text adds a piece of the answer's text.
 func (w *Writer) Text(ctx context.Context, step int, block int32, text string) error {
-	d := &runv1.TextDelta{Delta: text, Block: block}
-	ev := &runv1.Event{StepIndex: int32(step), Body: &runv1.Event_TextDelta{TextDelta: d}}
-	return w.add(ctx, &entry{event: ev, delta: &d.Delta, size: len(text)})
+	return w.delta(ctx, step, text, func(ev *runv1.Event, piece string) *string {
+		d := &runv1.TextDelta{Delta: piece, Block: block}
+		ev.Body = &runv1.Event_TextDelta{TextDelta: d}
+		return &d.Delta
+	})
+}
+
+// delta adds text as one event or, when it is long, as several.
+func (w *Writer) delta(ctx context.Context, step int, text string, body func(ev *runv1.Event, piece string) *string) error {
+	for {
+		piece, rest := cut(text)
+		ev := &runv1.Event{StepIndex: int32(step)}
+		if err := w.add(ctx, &entry{event: ev, delta: body(ev, piece), size: len(piece)}); err != nil || rest == "" {
+			return err
+		}
+		text = rest
+	}
+}
+
+// cut splits text after at most maxDelta bytes, between runes.
+func cut(text string) (piece, rest string) {
+	if len(text) <= maxDelta {
+		return text, ""
+	}
+	at := maxDelta
+	for at > maxDelta-utf8.UTFMax && !utf8.RuneStart(text[at]) {
+		at--
+	}
+	return text[:at], text[at:]
 }
 
 // Reasoning adds a piece of the model's reasoning.
 func (w *Writer) Reasoning(ctx context.Context, step int, block int32, text string) error {
-	d := &runv1.ReasoningDelta{Delta: text, Block: block}
-	ev := &runv1.Event{StepIndex: int32(step), Body: &runv1.Event_ReasoningDelta{ReasoningDelta: d}}
-	return w.add(ctx, &entry{event: ev, delta: &d.Delta, size: len(text)})
+	return w.delta(ctx, step, text, func(ev *runv1.Event, piece string) *string {
+		d := &runv1.ReasoningDelta{Delta: piece, Block: block}
+		ev.Body = &runv1.Event_ReasoningDelta{ReasoningDelta: d}
+		return &d.Delta
+	})
 }
 
 // ToolDelta adds a piece of a tool call's arguments.
 func (w *Writer) ToolDelta(ctx context.Context, step int, callID, name, text string) error {
-	d := &runv1.ToolCallDelta{ToolCallId: callID, ToolName: name, Delta: text}
-	ev := &runv1.Event{StepIndex: int32(step), Body: &runv1.Event_ToolCallDelta{ToolCallDelta: d}}
-	return w.add(ctx, &entry{event: ev, delta: &d.Delta, size: len(text)})
+	return w.delta(ctx, step, text, func(ev *runv1.Event, piece string) *string {
+		d := &runv1.ToolCallDelta{ToolCallId: callID, ToolName: name, Delta: piece}
+		ev.Body = &runv1.Event_ToolCallDelta{ToolCallDelta: d}
+		return &d.Delta
+	})
 }
 
 func (w *Writer) add(ctx context.Context, e *entry) error {

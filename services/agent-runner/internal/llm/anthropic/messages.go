@@ -200,10 +200,12 @@ func (w *writer) answer(t *llm.Turn, s serverTools, last bool) {
 		}
 		return
 	}
-	r := jscan.NewReader(t.Raw)
-	r.Array()
-	for r.Elem() {
-		block := r.Skip()
+	blocks := rawBlocks(t.Raw)
+	for !last && len(blocks) > 0 && isThinking(blocks[len(blocks)-1]) {
+		// The API refuses an answer that ends with thinking, as one that was cut short does.
+		blocks = blocks[:len(blocks)-1]
+	}
+	for _, block := range blocks {
 		typ := jscan.MemberString(block, "type")
 		tail := false
 		switch kindOf(typ) {
@@ -229,6 +231,25 @@ func (w *writer) answer(t *llm.Turn, s serverTools, last bool) {
 			w.tail = len(w.out) - len(`"}`)
 		}
 	}
+}
+
+// rawBlocks returns the elements of a raw answer.
+func rawBlocks(raw []byte) [][]byte {
+	var blocks [][]byte
+	r := jscan.NewReader(raw)
+	r.Array()
+	for r.Elem() {
+		blocks = append(blocks, r.Skip())
+	}
+	return blocks
+}
+
+func isThinking(block []byte) bool {
+	switch jscan.MemberString(block, "type") {
+	case "thinking", "redacted_thinking":
+		return true
+	}
+	return false
 }
 
 func lastMember(object []byte) string {
