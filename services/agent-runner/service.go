@@ -194,7 +194,7 @@ func (s *Service) wireDoors(presets *preset.Set) error {
 // those that have not reached it within Config.Drain are left to others, and it
 // returns nil. It is called once.
 func (s *Service) Run(ctx context.Context) error {
-	if err := errors.Join(s.keeper.Listen(s.deps.Bus), s.tools.Start()); err != nil { //nolint:contextcheck // the bus gives a callback its own context
+	if err := errors.Join(s.keeper.Listen(s.deps.Bus), s.tools.Start()); err != nil {
 		return fmt.Errorf("agent-runner: %w", err)
 	}
 	// What the handlers of runs need goes on until they have ended.
