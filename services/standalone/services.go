@@ -287,6 +287,7 @@ func (w *world) startGateway(ctx context.Context, ring keyring, runner, tools, d
 	if err != nil {
 		return fmt.Errorf("gateway: %w", err)
 	}
+	w.opsURL = p.url
 	w.stage(ctx, subject.Gateway, closing(client, s.Run))
 	return nil
 }

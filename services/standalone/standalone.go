@@ -113,7 +113,7 @@ func (w *world) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	running := datadir.Running{PID: os.Getpid(), URL: url, DatabaseURL: w.adminURL}
+	running := datadir.Running{PID: os.Getpid(), URL: url, OpsURL: w.opsURL, DatabaseURL: w.adminURL}
 	if err := w.dir.SetRunning(running); err != nil {
 		return err
 	}
@@ -143,8 +143,8 @@ Signalbox is ready at %[1]s
     SESSION=$(curl -s %[1]s/api/sessions -H "Authorization: Bearer $TOKEN" -H "X-Workspace-Id: $WORKSPACE" -H 'Content-Type: application/json' -d '{}' | sed 's/.*"session":{"id":"\([^"]*\)".*/\1/')
     curl -N %[1]s/api/sessions/$SESSION/messages -H "Authorization: Bearer $TOKEN" -H "X-Workspace-Id: $WORKSPACE" -H 'Content-Type: application/json' -d '{"content":"create a document about tea"}'
 
-Ctrl-C stops it.
-`, url, token, w.who.Workspace, w.opts.Data, lifetimeText)
+The API is described at %[1]s/openapi.json, metrics are at %[6]s/metrics. Ctrl-C stops it.
+`, url, token, w.who.Workspace, w.opts.Data, lifetimeText, w.opsURL)
 	if !w.hasCredential() {
 		fmt.Fprintln(w.opts.Out, "No credential is in the environment: without a stored one the simulated provider answers.\nStore one with: bin/signalbox accounts add anthropic --data "+w.opts.Data)
 	}

@@ -36,6 +36,7 @@ type world struct {
 	registry *prometheus.Registry
 
 	adminURL string // Postgres, as administrator
+	opsURL   string // the operators' pages
 	// logins are the services' passwords at the private database, by role; nil where
 	// the database was named, and services act as members of their roles.
 	logins map[string]conf.Secret

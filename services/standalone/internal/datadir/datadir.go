@@ -24,7 +24,6 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/id"
 )
 
@@ -113,10 +112,11 @@ func (d *Dir) Identity() (Identity, error) {
 
 // Running says how to reach what runs here.
 type Running struct {
-	PID         int         `json:"pid"`
-	URL         string      `json:"url"`
-	DatabaseURL string      `json:"database_url"`
-	Token       conf.Secret `json:"-"`
+	PID int    `json:"pid"`
+	URL string `json:"url"`
+	// OpsURL has the pages for operators: /health, /ready, /metrics.
+	OpsURL      string `json:"ops_url"`
+	DatabaseURL string `json:"database_url"`
 }
 
 // Running returns what `signalbox up` noted, and whether it is still there.
