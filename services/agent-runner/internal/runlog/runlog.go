@@ -94,6 +94,7 @@ type Writer struct {
 type entry struct {
 	event *runv1.Event
 	delta *string // the text that may grow while the entry waits
+	grown []byte  // the text when it has grown; delta is set when it is sent
 	size  int
 }
 
@@ -295,7 +296,10 @@ func merge(a, b *entry) bool {
 	if !sameBlock(a.event, b.event) {
 		return false
 	}
-	*a.delta += *b.delta
+	if a.grown == nil {
+		a.grown = append(a.grown, *a.delta...)
+	}
+	a.grown = append(a.grown, *b.delta...)
 	a.size += b.size
 	return true
 }
@@ -422,6 +426,9 @@ func (w *Writer) takeHead(due bool) *entry {
 		return nil
 	}
 	w.sending = true
+	if e.grown != nil {
+		*e.delta = string(e.grown)
+	}
 	return e
 }
 
