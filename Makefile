@@ -8,6 +8,8 @@ export GOFLAGS := $(strip $(GOFLAGS) -trimpath -buildvcs=false)
 export CGO_ENABLED ?= 0
 
 MODULES  := ./proto/... ./pkg/... ./services/...
+# All but the end-to-end stories, which build and start everything.
+UNITS     = $(shell go list $(MODULES) | grep -v /services/e2e)
 COMMANDS := $(patsubst %/main.go,./%,$(wildcard services/*/cmd/*/main.go))
 SERVICES := $(notdir $(COMMANDS))
 
@@ -21,7 +23,7 @@ REPORT := $(TOOLS)/testreport
 PHASE  := PHASES=bin/phases sh tools/phase.sh
 
 # Not from the cache: it does not see the programs, scripts and settings that tests use.
-GO_TEST := go test -json -count=1 -timeout 10m
+GO_TEST := go test -json -count=1 -timeout 5m
 
 .DEFAULT_GOAL := help
 .PHONY: help run build test test-short bench e2e gen gen-check lint images clean setup
@@ -80,8 +82,9 @@ test-phases:
 test-go:
 	@$(REPORT) $(GO_TEST) $(MODULES)
 
-# Where goroutines share memory most. The race detector needs a C compiler.
-RACE ?= ./pkg/bus/... ./pkg/httpserver/... ./pkg/identity/... ./pkg/natsd/... ./pkg/pg/... ./pkg/rpc/... ./pkg/sse/...
+# Everything with goroutines of its own. The race detector needs a C compiler.
+RACE ?= $(addprefix ./pkg/,$(addsuffix /...,bus httpserver identity natsd pg rpc sse)) \
+	$(addprefix ./services/,$(addsuffix /...,gateway agent-runner tool-executor document-sync credential-broker simulator))
 
 test-race:
 	@if command -v "$$(go env CC)" >/dev/null; then \
@@ -102,14 +105,14 @@ test-outside: $(REPORT)
 	@cd tools && GOWORK=off $(REPORT) $(GO_TEST) ./layout/... ./testreport/...
 	@cd deploy/check && GOWORK=off $(REPORT) $(GO_TEST) ./...
 
-test-short: setup $(REPORT) ## Run the quick tests only (-short)
-	@$(WITHPG) $(REPORT) $(GO_TEST) -short $(MODULES)
+test-short: setup $(REPORT) ## Run the quick tests only: -short, no stories
+	@$(WITHPG) $(REPORT) $(GO_TEST) -short $(UNITS)
 
 e2e: setup build $(REPORT) clients ## Run the end-to-end stories only
 	@$(WITHPG) $(REPORT) $(GO_TEST) ./services/e2e/...
 
 bench: setup ## Run the benchmarks (BENCH=. COUNT=1)
-	@$(WITHPG) go test -run '^$$' -bench '$(or $(BENCH),.)' -count $(or $(COUNT),1) $(MODULES)
+	@$(WITHPG) go test -run '^$$' -bench '$(or $(BENCH),.)' -count $(or $(COUNT),1) $(UNITS)
 
 # The npm clients that the end-to-end tests run; a stamp says that they are there.
 .PHONY: clients

@@ -84,7 +84,11 @@ func (r *report) take(e event) {
 func (r *report) pass(n name) {
 	if n.test != "" {
 		r.passed++
-		delete(r.output, n)
+		// What a dying process says last is put down to the test that printed last,
+		// and that may be one that passed.
+		if !died(r.output[n]) {
+			delete(r.output, n)
+		}
 		return
 	}
 	r.pkgs++
@@ -122,6 +126,19 @@ func (r *report) lines(n name) {
 			r.say("%s", line)
 		}
 	}
+}
+
+// died reports whether output holds the last words of a process.
+func died(output *strings.Builder) bool {
+	if output == nil {
+		return false
+	}
+	for line := range strings.Lines(output.String()) {
+		if strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ") || strings.HasPrefix(line, "SIG") {
+			return true
+		}
+	}
+	return false
 }
 
 // text takes the output of n.

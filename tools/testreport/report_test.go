@@ -32,6 +32,17 @@ const failing = `{"Action":"output","Package":"c","Test":"TestBad","Output":"   
 {"Action":"fail","Package":"c"}
 `
 
+// dying is a process that ends while TestNext hangs; its panic is put down to
+// TestLast, which then passes.
+const dying = `{"Action":"output","Package":"e","Test":"TestNext","Output":"=== RUN   TestNext\n"}
+{"Action":"output","Package":"e","Test":"TestLast","Output":"chatter\n"}
+{"Action":"output","Package":"e","Test":"TestLast","Output":"panic: test timed out after 1s\n"}
+{"Action":"output","Package":"e","Test":"TestLast","Output":"running tests: TestNext\n"}
+{"Action":"pass","Package":"e","Test":"TestLast"}
+{"Action":"output","Package":"e","Output":"FAIL\te\t1s\n"}
+{"Action":"fail","Package":"e"}
+`
+
 const unbuilt = `{"ImportPath":"d","Action":"build-output","Output":"d/d.go:3:1: undefined: x\n"}
 {"ImportPath":"d","Action":"build-fail"}
 {"Action":"output","Package":"d","Output":"FAIL\td [build failed]\n"}
@@ -56,6 +67,12 @@ func TestReport(t *testing.T) {
 			"a test fails", stream + failing,
 			[]string{"got 1, want 2", "panic: test timed out", "FAIL\tc\t1s\n", "FAILED: c.TestBad\n", "FAILED: c\n", "2 packages, 1 tests passed, 1 failed, 1 skipped"},
 			[]string{"chatter"},
+			false,
+		},
+		{
+			"a process dies", dying,
+			[]string{"panic: test timed out", "running tests: TestNext", "FAILED: e\n"},
+			nil,
 			false,
 		},
 		{
