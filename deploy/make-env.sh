@@ -1,9 +1,22 @@
 #!/bin/sh
-# make-env.sh [FILE]: writes FILE (default .env, next to docker-compose.yml) from
-# deploy/.env.example with a fresh password or key in each empty place. It never
-# changes a file that exists: the database was made with its passwords.
+# make-env.sh [--development] [FILE]: writes FILE (default .env, next to
+# docker-compose.yml) from deploy/.env.example with a fresh password or key in each
+# empty place. With --development it also turns the development issuer on, which is
+# for trying it out: its tokens sign in anybody. It never changes a file that exists:
+# the database was made with its passwords.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
+development=
+case ${1:-} in
+--development)
+	development=yes
+	shift
+	;;
+-*)
+	echo "usage: $0 [--development] [FILE]" >&2
+	exit 2
+	;;
+esac
 file=${1:-$here/../.env}
 umask 077
 
@@ -35,6 +48,9 @@ trust() {
 }
 
 while IFS= read -r line; do
+	case $development$line in
+	'yes# GATEWAY_DEV_SECRET=') line="${line#\# }" ;;
+	esac
 	case $line in
 	'#'* | '') ;;
 	GATEWAY_SERVICE_KEY=) line=$line$(key private gateway) ;;
@@ -54,4 +70,8 @@ while IFS= read -r line; do
 done <"$here/.env.example" >"$new"
 mv "$new" "$file"
 trap 'rm -rf "$keys"' EXIT
-echo "Wrote $file. Next: docker compose up --build --wait"
+if [ -n "$development" ]; then
+	echo "Wrote $file. Next: docker compose up --build --wait"
+else
+	echo "Wrote $file. Next: say in it who signs in (GATEWAY_JWT_ISSUER and GATEWAY_JWKS_URL or GATEWAY_JWT_SECRET), then docker compose up --build --wait"
+fi

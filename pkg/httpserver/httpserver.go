@@ -21,14 +21,18 @@ import (
 // Check reports whether something the service needs works; its error says what is wrong.
 type Check func(ctx context.Context) error
 
-// Ops are the pages for operators.
+// Ops are the pages for operators. /ready may be asked by anybody and asks others
+// itself: its answer is kept for a second, and one check runs at a time.
 type Ops struct {
 	// Checks are what /ready asks, by name.
 	Checks   map[string]Check
 	Gatherer prometheus.Gatherer
 }
 
-const checkTimeout = 2 * time.Second
+const (
+	checkTimeout = 2 * time.Second
+	checkAtMost  = time.Second // how long an answer of /ready is kept
+)
 
 // Mount adds /health (the process is up), /ready (all checks pass; 503 names
 // those that do not) and, with a Gatherer, /metrics.
@@ -36,14 +40,43 @@ func (o Ops) Mount(mux *http.ServeMux) {
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
 		writeJSON(w, http.StatusOK, map[string]any{"status": "ok"})
 	})
-	mux.HandleFunc("GET /ready", o.ready)
+	mux.Handle("GET /ready", &readiness{checks: o.Checks})
 	if o.Gatherer != nil {
 		mux.Handle("GET /metrics", promhttp.HandlerFor(o.Gatherer, promhttp.HandlerOpts{}))
 	}
 }
 
-func (o Ops) ready(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), checkTimeout)
+// readiness serves /ready. Who asks while the checks run waits for their end, which
+// is bounded, and gets the same answer.
+type readiness struct {
+	checks map[string]Check
+
+	mu     sync.Mutex // guards what follows, and is held while the checks run
+	at     time.Time  // when the answer was found; zero before the first
+	status int
+	page   map[string]any
+}
+
+// ServeHTTP implements http.Handler.
+func (s *readiness) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	status, page := s.answer(r.Context())
+	writeJSON(w, status, page)
+}
+
+func (s *readiness) answer(ctx context.Context) (int, map[string]any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.at.IsZero() || time.Since(s.at) >= checkAtMost {
+		// Others wait for the answer too: it does not end with who asked first.
+		s.status, s.page = ask(context.WithoutCancel(ctx), s.checks)
+		s.at = time.Now()
+	}
+	return s.status, s.page
+}
+
+// ask runs all checks at once.
+func ask(ctx context.Context, all map[string]Check) (int, map[string]any) {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	var (
 		wg     sync.WaitGroup
@@ -51,7 +84,7 @@ func (o Ops) ready(w http.ResponseWriter, r *http.Request) {
 		status = http.StatusOK
 		checks = map[string]string{}
 	)
-	for name, check := range o.Checks {
+	for name, check := range all {
 		wg.Go(func() {
 			err := check(ctx)
 			mu.Lock()
@@ -69,7 +102,7 @@ func (o Ops) ready(w http.ResponseWriter, r *http.Request) {
 	if status != http.StatusOK {
 		word = "not ready"
 	}
-	writeJSON(w, status, map[string]any{"status": word, "checks": checks})
+	return status, map[string]any{"status": word, "checks": checks}
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) {

@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -32,59 +33,74 @@ func get(t *testing.T, h http.Handler, path string) (int, http.Header, string) {
 
 func TestOps(t *testing.T) {
 	t.Parallel()
-	registry := prometheus.NewRegistry()
-	counter := prometheus.NewCounter(prometheus.CounterOpts{Name: "signalbox_test_total", Help: "A test."})
-	registry.MustRegister(counter)
-	broken := errors.New("dial tcp 10.0.0.7:5432: connection refused")
-	var mu sync.Mutex // guards natsErr
-	var natsErr error
-	mux := http.NewServeMux()
-	httpserver.Ops{
-		Gatherer: registry,
-		Checks: map[string]httpserver.Check{
-			"postgres": func(context.Context) error { return nil },
-			"nats": func(context.Context) error {
-				mu.Lock()
-				defer mu.Unlock()
-				return natsErr
+	synctest.Test(t, func(t *testing.T) {
+		registry := prometheus.NewRegistry()
+		counter := prometheus.NewCounter(prometheus.CounterOpts{Name: "signalbox_test_total", Help: "A test."})
+		registry.MustRegister(counter)
+		broken := errors.New("dial tcp 10.0.0.7:5432: connection refused")
+		var mu sync.Mutex // guards natsErr
+		var natsErr error
+		var asked atomic.Int64
+		mux := http.NewServeMux()
+		httpserver.Ops{
+			Gatherer: registry,
+			Checks: map[string]httpserver.Check{
+				"postgres": func(context.Context) error {
+					asked.Add(1)
+					return nil
+				},
+				"nats": func(context.Context) error {
+					mu.Lock()
+					defer mu.Unlock()
+					return natsErr
+				},
 			},
-		},
-	}.Mount(mux)
+		}.Mount(mux)
 
-	ready := func() (int, map[string]any) {
-		status, header, body := get(t, mux, "/ready")
-		if got := header.Get("Cache-Control"); got != "no-store" {
-			t.Errorf("/ready: Cache-Control = %q, want no-store", got)
+		ready := func() (int, map[string]any) {
+			status, header, body := get(t, mux, "/ready")
+			if got := header.Get("Cache-Control"); got != "no-store" {
+				t.Errorf("/ready: Cache-Control = %q, want no-store", got)
+			}
+			if strings.Contains(body, "10.0.0.7") {
+				t.Errorf("/ready shows the cause: %s", body)
+			}
+			var page map[string]any
+			if err := json.Unmarshal([]byte(body), &page); err != nil {
+				t.Fatalf("/ready = %s: %v", body, err)
+			}
+			return status, page
 		}
-		if strings.Contains(body, "10.0.0.7") {
-			t.Errorf("/ready shows the cause: %s", body)
-		}
-		var page map[string]any
-		if err := json.Unmarshal([]byte(body), &page); err != nil {
-			t.Fatalf("/ready = %s: %v", body, err)
-		}
-		return status, page
-	}
 
-	status, page := ready()
-	want := map[string]any{"status": "ready", "checks": map[string]any{"postgres": "ok", "nats": "ok"}}
-	if d := cmp.Diff(want, page); status != http.StatusOK || d != "" {
-		t.Errorf("/ready = %d (-want +got):\n%s", status, d)
-	}
-	mu.Lock()
-	natsErr = broken
-	mu.Unlock()
-	status, page = ready()
-	want = map[string]any{"status": "not ready", "checks": map[string]any{"postgres": "ok", "nats": "not ready"}}
-	if d := cmp.Diff(want, page); status != http.StatusServiceUnavailable || d != "" {
-		t.Errorf("/ready = %d (-want +got):\n%s", status, d)
-	}
-	if status, _, body := get(t, mux, "/health"); status != http.StatusOK || !strings.Contains(body, `"ok"`) {
-		t.Errorf("/health = %d %s: the process is up whatever its parts do", status, body)
-	}
-	if status, _, body := get(t, mux, "/metrics"); status != http.StatusOK || !strings.Contains(body, "signalbox_test_total 0") {
-		t.Errorf("/metrics = %d %s", status, body)
-	}
+		status, page := ready()
+		want := map[string]any{"status": "ready", "checks": map[string]any{"postgres": "ok", "nats": "ok"}}
+		if d := cmp.Diff(want, page); status != http.StatusOK || d != "" {
+			t.Errorf("/ready = %d (-want +got):\n%s", status, d)
+		}
+		mu.Lock()
+		natsErr = broken
+		mu.Unlock()
+		for range 100 { // who asks again at once gets the same answer
+			if status, _ := ready(); status != http.StatusOK {
+				t.Fatalf("/ready = %d within the second, want 200", status)
+			}
+		}
+		if n := asked.Load(); n != 1 {
+			t.Errorf("a hundred requests made %d checks, want 1", n)
+		}
+		<-time.After(time.Second)
+		status, page = ready()
+		want = map[string]any{"status": "not ready", "checks": map[string]any{"postgres": "ok", "nats": "not ready"}}
+		if d := cmp.Diff(want, page); status != http.StatusServiceUnavailable || d != "" {
+			t.Errorf("/ready = %d (-want +got):\n%s", status, d)
+		}
+		if status, _, body := get(t, mux, "/health"); status != http.StatusOK || !strings.Contains(body, `"ok"`) {
+			t.Errorf("/health = %d %s: the process is up whatever its parts do", status, body)
+		}
+		if status, _, body := get(t, mux, "/metrics"); status != http.StatusOK || !strings.Contains(body, "signalbox_test_total 0") {
+			t.Errorf("/metrics = %d %s", status, body)
+		}
+	})
 }
 
 func TestOpsWithoutChecksOrMetrics(t *testing.T) {

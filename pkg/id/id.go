@@ -45,7 +45,9 @@ func New[T Kind]() T {
 }
 
 // Parse reads the canonical 36 character form. Other forms that the uuid
-// library knows (braces, urn:) are refused: an id has one spelling.
+// library knows (braces, urn:) are refused: an id has one spelling. So is the id of
+// nothing: whoever sends it has forgotten to fill something in, and as a member it
+// would be everybody who forgot.
 func Parse[T Kind](s string) (T, error) {
 	if len(s) != 36 {
 		return T{}, fmt.Errorf("%q is not a UUID", clip(s))
@@ -53,6 +55,9 @@ func Parse[T Kind](s string) (T, error) {
 	u, err := uuid.Parse(s)
 	if err != nil {
 		return T{}, fmt.Errorf("%q is not a UUID", clip(s))
+	}
+	if u == uuid.Nil {
+		return T{}, fmt.Errorf("%q is the UUID of nothing", s)
 	}
 	return T{u}, nil
 }

@@ -14,7 +14,7 @@ func TestParse(t *testing.T) {
 	if err != nil || got != want {
 		t.Fatalf("Parse(%q) = %v, %v, want %v", want, got, err, want)
 	}
-	for _, bad := range []string{"", "x", "{" + want.String() + "}", "urn:uuid:" + want.String(), want.String()[:35], "zzzzzzzz-zzzz-zzzz-zzzz-zzzzzzzzzzzz"} {
+	for _, bad := range []string{"", "x", "{" + want.String() + "}", "urn:uuid:" + want.String(), want.String()[:35], "zzzzzzzz-zzzz-zzzz-zzzz-zzzzzzzzzzzz", "00000000-0000-0000-0000-000000000000"} {
 		if v, err := id.Parse[id.Run](bad); err == nil {
 			t.Errorf("Parse(%q) = %v, want an error", bad, v)
 		}

@@ -80,7 +80,7 @@ func TestSignedContextExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		key := newKey(t)
 		verifier := newVerifier(t, "b", map[string]string{"a": key.Public()})
-		token, err := identity.NewSigner("a", key).Sign(identity.Actor{Role: identity.Viewer}, "b")
+		token, err := identity.NewSigner("a", key).Sign(identity.Actor{Workspace: id.New[id.Workspace](), Member: id.New[id.Member](), Role: identity.Viewer}, "b")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -250,7 +250,7 @@ func TestTrustedText(t *testing.T) {
 func FuzzVerify(f *testing.F) {
 	key := newKey(f)
 	verifier := newVerifier(f, "b", map[string]string{"a": key.Public()})
-	token, err := identity.NewSigner("a", key).Sign(identity.Actor{Role: identity.Owner}, "b")
+	token, err := identity.NewSigner("a", key).Sign(identity.Actor{Workspace: id.New[id.Workspace](), Member: id.New[id.Member](), Role: identity.Owner}, "b")
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -269,7 +269,7 @@ func BenchmarkVerify(b *testing.B) {
 	b.ReportAllocs()
 	key := newKey(b)
 	verifier := newVerifier(b, "b", map[string]string{"a": key.Public()})
-	token, err := identity.NewSigner("a", key).Sign(identity.Actor{Role: identity.Owner}, "b")
+	token, err := identity.NewSigner("a", key).Sign(identity.Actor{Workspace: id.New[id.Workspace](), Member: id.New[id.Member](), Role: identity.Owner}, "b")
 	if err != nil {
 		b.Fatal(err)
 	}

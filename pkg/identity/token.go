@@ -78,6 +78,10 @@ type Token struct {
 	Expires time.Time
 }
 
+// End returns when Verify takes the token no longer: clocks may be apart, so that
+// it is a little later than Expires. What rests on the token lasts until then.
+func (t Token) End() time.Time { return t.Expires.Add(leeway) }
+
 type accessClaims struct {
 	jwt.RegisteredClaims
 	Role string `json:"role"`

@@ -112,6 +112,7 @@ func TestAccessTokenBySecret(t *testing.T) {
 		"no subject":               hs("sub", nil),
 		"subject is no id":         hs("sub", "alice"),
 		"subject in braces":        hs("sub", "{"+member.String()+"}"),
+		"subject is nobody":        hs("sub", "00000000-0000-0000-0000-000000000000"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -136,6 +137,13 @@ func TestDevToken(t *testing.T) {
 	got, err := v.Verify(token)
 	if err != nil || got.Member != member || !got.Expires.Equal(expires) {
 		t.Errorf("Verify(DevToken) = %+v, %v, want %v until %v", got, err, member, expires)
+	}
+	late, expired, err := identity.DevToken(secret, member, -20*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := v.Verify(late); err != nil || !got.Expires.Equal(expired) || !got.End().After(time.Now()) {
+		t.Errorf("Verify of a token that expired 20 s ago = %+v until %v, %v, want it good for a while", got, got.End(), err)
 	}
 	if _, err := v.Verify(accessToken(t, jwt.SigningMethodHS256, []byte(secret.Reveal()), "", claims(member.String()))); err == nil {
 		t.Error("a token of another issuer is taken by the development verifier")

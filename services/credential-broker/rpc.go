@@ -11,6 +11,7 @@ import (
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/subject"
 	credentialv1 "signalbox.dev/proto/signalbox/credential/v1"
 	"signalbox.dev/services/credential-broker/internal/pool"
 	"signalbox.dev/services/credential-broker/internal/store"
@@ -23,9 +24,20 @@ type accountServer struct {
 	pool     *pool.Ordered
 }
 
+// require returns the actor if their role is enough and one of the given services
+// vouches for them. Every service may call some of what is behind this door: none
+// is to do more with it than it was made for.
+func require(ctx context.Context, least identity.Role, services ...string) (identity.Actor, error) {
+	actor, err := identity.Require(ctx, least)
+	if err == nil && !slices.Contains(services, actor.Service) {
+		return identity.Actor{}, fault.New(fault.Forbidden, "the service %s may not ask for this", actor.Service)
+	}
+	return actor, err
+}
+
 // AddAccount seals a credential of the caller's workspace.
 func (s *accountServer) AddAccount(ctx context.Context, req *credentialv1.AddAccountRequest) (*credentialv1.AddAccountResponse, error) {
-	actor, err := identity.Require(ctx, identity.Owner)
+	actor, err := require(ctx, identity.Owner, subject.Gateway)
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +58,7 @@ func (s *accountServer) AddAccount(ctx context.Context, req *credentialv1.AddAcc
 // ListAccounts returns the workspace's accounts and the shared ones. Of a shared
 // one it tells only that it is there.
 func (s *accountServer) ListAccounts(ctx context.Context, _ *credentialv1.ListAccountsRequest) (*credentialv1.ListAccountsResponse, error) {
-	actor, err := identity.Require(ctx, identity.Owner)
+	actor, err := require(ctx, identity.Owner, subject.Gateway)
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +84,7 @@ func forWorkspace(row *store.Account) Account {
 
 // RemoveAccount forgets a credential of the caller's workspace.
 func (s *accountServer) RemoveAccount(ctx context.Context, req *credentialv1.RemoveAccountRequest) (*credentialv1.RemoveAccountResponse, error) {
-	actor, err := identity.Require(ctx, identity.Owner)
+	actor, err := require(ctx, identity.Owner, subject.Gateway)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +101,7 @@ func (s *accountServer) RemoveAccount(ctx context.Context, req *credentialv1.Rem
 
 // ListProviders returns what every member's runs can call.
 func (s *accountServer) ListProviders(ctx context.Context, _ *credentialv1.ListProvidersRequest) (*credentialv1.ListProvidersResponse, error) {
-	actor, err := identity.Require(ctx, identity.Viewer)
+	actor, err := require(ctx, identity.Viewer, subject.Gateway, subject.AgentRunner)
 	if err != nil {
 		return nil, err
 	}

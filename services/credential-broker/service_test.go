@@ -31,6 +31,7 @@ import (
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/pgtest"
 	"signalbox.dev/pkg/rpc"
+	"signalbox.dev/pkg/subject"
 	credentialv1 "signalbox.dev/proto/signalbox/credential/v1"
 	"signalbox.dev/proto/signalbox/credential/v1/credentialv1connect"
 	credentialbroker "signalbox.dev/services/credential-broker"
@@ -70,7 +71,7 @@ type broker struct {
 	keyFile string
 	url     string
 	log     *lines
-	signer  *identity.Signer
+	signers map[string]*identity.Signer // by service
 	service *credentialbroker.Service
 	stop    context.CancelFunc
 	done    chan error
@@ -82,12 +83,16 @@ func start(t *testing.T, cfg credentialbroker.Config) *broker {
 	m := credentialbroker.Migrations()
 	database := pgtest.New(t, m)
 	b := &broker{t: t, adminDB: database.AdminURL, db: database.Open(t, m), keyFile: filepath.Join(t.TempDir(), "broker.key"), log: &lines{}, done: make(chan error, 1)}
-	key, err := identity.NewKey()
-	if err != nil {
-		t.Fatal(err)
+	trusted := map[string]string{}
+	b.signers = map[string]*identity.Signer{}
+	for _, service := range []string{subject.Gateway, subject.AgentRunner, subject.ToolExecutor, subject.DocumentSync} {
+		key, err := identity.NewKey()
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.signers[service], trusted[service] = identity.NewSigner(service, key), key.Public()
 	}
-	b.signer = identity.NewSigner("gateway", key)
-	verifier, err := identity.NewVerifier("credential-broker", map[string]string{"gateway": key.Public()})
+	verifier, err := identity.NewVerifier("credential-broker", trusted)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,18 +128,27 @@ func member(role identity.Role) identity.Actor {
 	return identity.Actor{Workspace: id.New[id.Workspace](), Member: id.New[id.Member](), Role: role, Run: id.New[id.Run](), Session: id.New[id.Session]()}
 }
 
+// client calls as the gateway.
 func (b *broker) client() credentialv1connect.AccountServiceClient {
-	opts, err := rpc.Client{Signer: b.signer, Audience: "credential-broker"}.ClientOptions()
+	return b.clientOf(subject.Gateway)
+}
+
+func (b *broker) clientOf(service string) credentialv1connect.AccountServiceClient {
+	opts, err := rpc.Client{Signer: b.signers[service], Audience: "credential-broker"}.ClientOptions()
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	return credentialv1connect.NewAccountServiceClient(b.http, b.url, opts...)
 }
 
-// ask sends a request through the egress as the actor.
+// ask sends a request through the egress as agent-runner, for the actor.
 func (b *broker) ask(a identity.Actor, path string) (status int, body string, err error) {
+	return b.askOf(subject.AgentRunner, a, path)
+}
+
+func (b *broker) askOf(service string, a identity.Actor, path string) (status int, body string, err error) {
 	b.t.Helper()
-	token, err := b.signer.Sign(a, "credential-broker")
+	token, err := b.signers[service].Sign(a, "credential-broker")
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -293,6 +307,46 @@ func TestRoles(t *testing.T) {
 	}
 	if _, err := c.RemoveAccount(ctx, &credentialv1.RemoveAccountRequest{Id: "x"}); fault.KindOf(err) != fault.Invalid {
 		t.Errorf("RemoveAccount(x) = %v, want Invalid", err)
+	}
+}
+
+// TestCallers sees that a service does no more here than it was made for, whatever
+// the role of the member for whom it calls.
+func TestCallers(t *testing.T) {
+	t.Parallel()
+	b := start(t, credentialbroker.Config{AllowPrivate: true})
+	owner := member(identity.Owner)
+	ctx := identity.With(t.Context(), owner)
+	if _, err := b.client().AddAccount(ctx, &credentialv1.AddAccountRequest{Provider: "anthropic", Secret: canary, BaseUrl: provider(t)}); err != nil {
+		t.Fatal(err)
+	}
+	for service, may := range map[string]struct{ accounts, providers, egress bool }{
+		subject.Gateway:      {accounts: true, providers: true},
+		subject.AgentRunner:  {providers: true, egress: true},
+		subject.ToolExecutor: {egress: true},
+		subject.DocumentSync: {},
+	} {
+		c := b.clientOf(service)
+		check := func(what string, allowed bool, err error) {
+			if forbidden := fault.KindOf(err) == fault.Forbidden && err != nil; forbidden == allowed {
+				t.Errorf("%s by %s = %v, want allowed: %t", what, service, err, allowed)
+			}
+		}
+		_, err := c.AddAccount(ctx, &credentialv1.AddAccountRequest{Provider: "x y", Secret: "k"})
+		check("AddAccount", may.accounts, err)
+		_, err = c.ListAccounts(ctx, &credentialv1.ListAccountsRequest{})
+		check("ListAccounts", may.accounts, err)
+		_, err = c.RemoveAccount(ctx, &credentialv1.RemoveAccountRequest{Id: id.New[id.Account]().String()})
+		check("RemoveAccount", may.accounts, err)
+		_, err = c.ListProviders(ctx, &credentialv1.ListProvidersRequest{})
+		check("ListProviders", may.providers, err)
+		want := http.StatusForbidden
+		if may.egress {
+			want = http.StatusOK
+		}
+		if status, body, err := b.askOf(service, owner, messages); err != nil || status != want {
+			t.Errorf("egress for %s = %d %s, %v, want %d", service, status, body, err, want)
+		}
 	}
 }
 

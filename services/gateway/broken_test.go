@@ -258,15 +258,56 @@ func TestNATSIsAway(t *testing.T) {
 	}
 }
 
+// TestAnswerThatNobodyReads sees that it does not stay in memory.
+func TestAnswerThatNobodyReads(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t, func(c *gateway.Config) { c.WriteTimeout = 200 * time.Millisecond })
+	body := `{"name":"d","content":"` + strings.Repeat("x", 10<<20) + `"}` // more than the sockets hold
+	made := call[map[string]object](t, in, w.owner, "POST", "/api/documents", body, http.StatusCreated)
+	addr := strings.TrimPrefix(in.url, "http://")
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		_ = tcp.SetReadBuffer(64 << 10)
+	}
+	fmt.Fprintf(conn, "GET /api/documents/%s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nX-Workspace-Id: %s\r\n\r\n", made["document"]["id"], addr, w.owner.token, w.workspace)
+	eventually(t, "the request is over", func() bool { return strings.Contains(in.log.String(), "GET /api/documents/{id}") })
+}
+
+// TestTraceBeginsHere sees that no client decides what a trace is called.
+func TestTraceBeginsHere(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t)
+	const theirs = "0af7651916cd43dd8448eb211c80319c"
+	in.send(t, in.request(t, w.owner, "GET", "/api/tools", "", func(r *http.Request) { r.Header.Set("Traceparent", "00-"+theirs+"-b7ad6b7169203331-01") }))
+	if len(w.traced.values()) == 0 {
+		t.Fatal("the gateway asked nobody")
+	}
+	for _, got := range w.traced.values() {
+		if strings.Contains(got, theirs) {
+			t.Errorf("a service was asked under the client's trace: %s", got)
+		}
+	}
+}
+
 func TestBodiesThatDoNotCome(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	in := w.gateway(t, func(c *gateway.Config) { c.BodyTimeout = 100 * time.Millisecond })
+	in := w.gateway(t, func(c *gateway.Config) {
+		c.BodyTimeout, c.CORSOrigins = 100*time.Millisecond, []string{"*"}
+	})
 	session := in.newSession(t, w.owner)
-	for name, tt := range map[string]struct{ path, token, want string }{
-		"that a handler reads":   {"/api/sessions", w.owner.token, "HTTP/1.1 400"},
-		"of nobody":              {"/api/sessions", "nonsense", "HTTP/1.1 401"},
-		"for a path that is not": {"/api/nothing", w.owner.token, "HTTP/1.1 404"},
+	for name, tt := range map[string]struct{ request, token, want string }{
+		"that a handler reads":   {"POST /api/sessions", w.owner.token, "HTTP/1.1 400"},
+		"of nobody":              {"POST /api/sessions", "nonsense", "HTTP/1.1 401"},
+		"for a path that is not": {"POST /api/nothing", w.owner.token, "HTTP/1.1 404"},
+		"with a health check":    {"GET /health", "", "HTTP/1.1 200"},
+		"with a preflight":       {"OPTIONS /api/sessions", "", "HTTP/1.1 204"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -278,9 +319,10 @@ func TestBodiesThatDoNotCome(t *testing.T) {
 			if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
 				t.Fatal(err)
 			}
-			fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\nAuthorization: Bearer %s\r\nX-Workspace-Id: %s\r\n\r\n{", tt.path, tt.token, w.workspace)
+			fmt.Fprintf(conn, "%s HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\nOrigin: http://o\r\nAccess-Control-Request-Method: POST\r\n"+
+				"Authorization: Bearer %s\r\nX-Workspace-Id: %s\r\n\r\n{", tt.request, tt.token, w.workspace)
 			all, err := io.ReadAll(conn)
-			if err != nil || !strings.HasPrefix(string(all), tt.want) || !strings.Contains(string(all), `{"error":"`) {
+			if err != nil || !strings.HasPrefix(string(all), tt.want) || strings.Contains(tt.want, " 4") && !strings.Contains(string(all), `{"error":"`) {
 				t.Errorf("answer = %q, %v, want %s and the connection closed", all, err, tt.want)
 			}
 		})

@@ -3,6 +3,7 @@ package gateway
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"strings"
 	"time"
@@ -43,6 +44,8 @@ type Config struct {
 	WorkspaceStreams   int `env:"GATEWAY_WORKSPACE_STREAMS" envDefault:"5000" doc:"Streams that one workspace may have open on one gateway."`
 
 	BodyTimeout time.Duration `env:"GATEWAY_BODY_TIMEOUT" envDefault:"10s" doc:"How long a request's body of up to 1 MiB may take to come; larger ones get a quarter more for each MiB."`
+
+	WriteTimeout time.Duration `env:"GATEWAY_WRITE_TIMEOUT" envDefault:"10s" doc:"How long a client may take to read the next 64 KiB of an answer before it is cut."`
 
 	CORSOrigins []string `env:"GATEWAY_CORS_ORIGINS" doc:"Origins, separated by commas, whose pages may call the API from a browser; * for all."`
 
@@ -110,6 +113,9 @@ func (c Config) Validate() error {
 	if c.BodyTimeout <= 0 {
 		complain("GATEWAY_BODY_TIMEOUT is %s: want more than 0", c.BodyTimeout)
 	}
+	if c.WriteTimeout <= 0 {
+		complain("GATEWAY_WRITE_TIMEOUT is %s: want more than 0", c.WriteTimeout)
+	}
 	if c.DrainWindow <= 0 || c.DrainLimit <= c.DrainWindow {
 		complain("GATEWAY_DRAIN_LIMIT (%s) must be longer than GATEWAY_DRAIN_WINDOW (%s), and both more than 0", c.DrainLimit, c.DrainWindow)
 	}
@@ -117,16 +123,16 @@ func (c Config) Validate() error {
 }
 
 // verifiers returns who checks access tokens.
-func (c Config) verifiers() (all []*identity.TokenVerifier, err error) {
+func (c Config) verifiers(log *slog.Logger) (all []*identity.TokenVerifier, err error) {
 	if c.JWT.Secret != "" || c.JWT.JWKSURL != "" {
-		v, err := identity.NewTokenVerifier(identity.TokenConfig{Secret: c.JWT.Secret, JWKSURL: c.JWT.JWKSURL, Issuer: c.JWT.Issuer, Audience: c.JWT.Audience})
+		v, err := identity.NewTokenVerifier(identity.TokenConfig{Secret: c.JWT.Secret, JWKSURL: c.JWT.JWKSURL, Issuer: c.JWT.Issuer, Audience: c.JWT.Audience, Log: log})
 		if err != nil {
 			return nil, fmt.Errorf("access tokens: %w", err)
 		}
 		all = append(all, v)
 	}
 	if c.DevSecret != "" {
-		v, err := identity.NewTokenVerifier(identity.TokenConfig{Secret: c.DevSecret, Issuer: identity.DevIssuer, Audience: identity.DevAudience})
+		v, err := identity.NewTokenVerifier(identity.TokenConfig{Secret: c.DevSecret, Issuer: identity.DevIssuer, Audience: identity.DevAudience, Log: log})
 		if err != nil {
 			return nil, fmt.Errorf("development tokens: %w", err)
 		}

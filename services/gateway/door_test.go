@@ -149,6 +149,7 @@ func TestIdentity(t *testing.T) {
 		"the anonymous key":                hs(set("role", "anon")),
 		"the service key":                  hs(set("role", "service_role")),
 		"subject is no UUID":               hs(set("sub", "admin")),
+		"subject is nobody":                hs(set("sub", "00000000-0000-0000-0000-000000000000")),
 		"without subject":                  hs(func(c jwt.MapClaims) { delete(c, "sub") }),
 		"HS256 with the public RSA key":    sign(jwt.SigningMethodHS256, asPEM, "rsa", nil),
 		"RS256 key named by an ES256":      sign(jwt.SigningMethodES256, keys.ec, "rsa", nil),
@@ -176,6 +177,15 @@ func TestIdentity(t *testing.T) {
 	if got := in.send(t, in.request(t, person{workspace: w.workspace}, "GET", "/api/sessions?token="+w.owner.token, "", nil)); got.status != http.StatusUnauthorized {
 		t.Errorf("token in the URL of no stream = %d, want 401", got.status)
 	}
+}
+
+func TestKeySetIsAway(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t, func(c *gateway.Config) {
+		c.JWT = gateway.JWTConfig{JWKSURL: "http://127.0.0.1:1/jwks.json", Issuer: testIssuer, Audience: "authenticated"}
+	})
+	eventually(t, "the log tells", func() bool { return strings.Contains(in.log.String(), "key set not refreshed") })
 }
 
 func TestWorkspaceOfARequest(t *testing.T) {

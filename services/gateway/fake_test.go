@@ -177,7 +177,7 @@ func (r *fakeRunner) UpdateSession(ctx context.Context, req *agentv1.UpdateSessi
 	if req.Model != nil {
 		s.Model = req.GetModel()
 	}
-	if req.Tools != nil {
+	if req.Tools != nil || req.GetResetTools() {
 		s.Tools = req.Tools
 	}
 	return &agentv1.UpdateSessionResponse{Session: proto.CloneOf(s.Session)}, nil
@@ -528,6 +528,9 @@ func (f *fakeDocuments) List(ctx context.Context, req *documentv1.ListRequest) (
 	a, err := may(ctx, identity.Viewer)
 	if err != nil {
 		return nil, err
+	}
+	if token := req.GetPageToken(); token != "" && uuid.Validate(token) != nil {
+		return nil, fault.New(fault.Invalid, "page_token: is not one of ours; pass next_page_token of the page before, unchanged")
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -31,6 +32,17 @@ func TestOpenAPI(t *testing.T) {
 		t.Errorf("openapi = %v, want 3.1.0", doc["openapi"])
 	}
 	checkRefs(t, doc, doc)
+	for path, want := range map[string]any{
+		// An empty history is of both forms, and a call that has not ended has no state.
+		"components schemas SessionDetails properties messages anyOf 1 type": "array",
+		"components schemas ToolCall properties state enum 4":                nil,
+		"paths /api/workspaces post responses 403 description":               "An API key does not do.",
+		"components schemas UpdateSession properties tools type 1":           "null",
+	} {
+		if got, ok := lookUp(doc, path); !ok || got != want {
+			t.Errorf("%s = %v (%t), want %v", path, got, ok, want)
+		}
+	}
 	if info, ok := doc["info"].(map[string]any); ok {
 		info["version"] = "golden"
 	}
@@ -54,6 +66,28 @@ func TestOpenAPI(t *testing.T) {
 	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(text.String(), "\n")); diff != "" {
 		t.Errorf("the public API changed; run the test with -update if that is meant (-want +got):\n%s", diff)
 	}
+}
+
+// lookUp goes down a document by names and numbers.
+func lookUp(v any, path string) (any, bool) {
+	for step := range strings.FieldsSeq(path) {
+		switch at := v.(type) {
+		case map[string]any:
+			v = at[step]
+			if _, ok := at[step]; !ok {
+				return nil, false
+			}
+		case []any:
+			i, err := strconv.Atoi(step)
+			if err != nil || i >= len(at) {
+				return nil, false
+			}
+			v = at[i]
+		default:
+			return nil, false
+		}
+	}
+	return v, true
 }
 
 // checkRefs fails for a reference to nowhere, and for an operation without an id

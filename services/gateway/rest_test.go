@@ -114,6 +114,15 @@ func TestErrors(t *testing.T) {
 		{"remove no member", "DELETE", members + "/" + nobody, "", 404, "no such member"},
 		{"last owner leaves", "DELETE", members + "/" + w.owner.member.String(), "", 409, "needs an owner"},
 		{"last owner steps down", "PATCH", members + "/" + w.owner.member.String(), `{"role":"editor"}`, 409, "needs an owner"},
+		{"member is nobody", "POST", members, `{"member_id":"00000000-0000-0000-0000-000000000000","role":"owner"}`, 400, "member_id"},
+		{"patched tools no array", "PATCH", "/api/sessions/" + session, `{"tools":"a"}`, 400, "tools: want an array"},
+		{"query no text", "GET", "/api/sessions?q=%ff", "", 400, "q: not valid UTF-8"},
+		{"documents query no text", "GET", "/api/documents?q=%ff", "", 400, "q: not valid UTF-8"},
+		{"documents cursor no text", "GET", "/api/documents?cursor=%ff", "", 400, "cursor: not valid UTF-8"},
+		{"documents cursor not ours", "GET", "/api/documents?cursor=x", "", 400, "cursor: is not one of ours; pass next_cursor"},
+		{"content no text", "POST", send, "{\"content\":\"\xff\"}", 400, "content: not valid UTF-8"},
+		{"name no text", "POST", "/api/documents", "{\"name\":\"a\xff\"}", 400, "name: not valid UTF-8"},
+		{"body no text", "POST", "/api/sessions", "\xff", 400, "UTF-8"},
 		{"members of no UUID", "GET", "/api/workspaces/7/members", "", 400, "id:"},
 		{"members of another", "GET", "/api/workspaces/" + nobody + "/members", "", 403, "not a member"},
 	} {
@@ -168,6 +177,14 @@ func TestSessions(t *testing.T) {
 	patched := call[map[string]object](t, in, w.owner, "PATCH", "/api/sessions/"+session, `{"archived":true,"tools":["doc_read"],"title":null}`, http.StatusOK)["session"]
 	if patched["archived"] != true || patched["title"] != "T" || fmt.Sprint(patched["tools"]) != "[doc_read]" {
 		t.Errorf("patched session = %v", patched)
+	}
+	untouched := call[map[string]object](t, in, w.owner, "PATCH", "/api/sessions/"+session, `{"title":"U"}`, http.StatusOK)["session"]
+	if fmt.Sprint(untouched["tools"]) != "[doc_read]" {
+		t.Errorf("tools after a change of the title = %v", untouched["tools"])
+	}
+	reset := call[map[string]object](t, in, w.owner, "PATCH", "/api/sessions/"+session, `{"tools":null}`, http.StatusOK)["session"]
+	if reset["tools"] != nil {
+		t.Errorf("tools after null = %v, want the preset's", reset["tools"])
 	}
 	key := func(r *http.Request) { r.Header.Set("Idempotency-Key", "once") }
 	first := call[map[string]object](t, in, w.owner, "POST", "/api/sessions", `{}`, http.StatusCreated, key)
@@ -377,19 +394,19 @@ func TestAPIKeys(t *testing.T) {
 	in := w.gateway(t)
 	once := func(r *http.Request) { r.Header.Set("Idempotency-Key", "k") }
 	first := call[map[string]any](t, in, w.owner, "POST", "/api/keys", `{"name":"ci","role":"viewer"}`, http.StatusCreated, once)
-	second := call[map[string]any](t, in, w.owner, "POST", "/api/keys", `{"name":"ci","role":"viewer"}`, http.StatusCreated, once)
-	old, secret := fmt.Sprint(first["secret"]), fmt.Sprint(second["secret"])
-	if !strings.HasPrefix(secret, "sb_") || len(secret) != 46 || old == secret {
-		t.Errorf("secrets = %q, %q, want two of 256 bits", old, secret)
+	secret := fmt.Sprint(first["secret"])
+	if !strings.HasPrefix(secret, "sb_") || len(secret) != 46 {
+		t.Errorf("secret = %q, want one of 256 bits", secret)
+	}
+	again := in.send(t, in.request(t, w.owner, "POST", "/api/keys", `{"name":"ci","role":"viewer"}`, once))
+	if again.status != http.StatusConflict || strings.Contains(again.body, "sb_") || !strings.Contains(again.body, "IDEMPOTENCY_KEY_REUSED") {
+		t.Errorf("repetition = %d %s, want 409 without a secret", again.status, again.body)
 	}
 	if list := call[map[string]any](t, in, w.owner, "GET", "/api/keys", "", http.StatusOK); len(list["keys"].([]any)) != 1 || strings.Contains(fmt.Sprint(list), secret) {
 		t.Errorf("keys = %v, want one, without its secret", list)
 	}
 	use := func(secret string, ws id.Workspace) int {
 		return in.send(t, in.request(t, person{token: secret, workspace: ws}, "GET", "/api/sessions", "", nil)).status
-	}
-	if got := use(old, w.workspace); got != http.StatusUnauthorized {
-		t.Errorf("replaced secret = %d, want 401", got)
 	}
 	if got := use(secret, w.workspace); got != http.StatusOK {
 		t.Errorf("key = %d, want 200", got)
@@ -415,13 +432,56 @@ func TestAPIKeys(t *testing.T) {
 	if got := use(theirs, w.workspace); got != http.StatusUnauthorized {
 		t.Errorf("key of a former member = %d, want 401", got)
 	}
-	made, _ := second["key"].(object)
+	made, _ := first["key"].(object)
 	call[object](t, in, w.owner, "DELETE", fmt.Sprintf("/api/keys/%s", made["id"]), "", http.StatusOK)
 	if got := use(secret, w.workspace); got != http.StatusUnauthorized {
 		t.Errorf("revoked key = %d, want 401", got)
 	}
 	if strings.Contains(in.log.String(), secret) {
 		t.Error("the log holds a key")
+	}
+}
+
+// TestAPIKeysDoNotAdminister sees that who holds a key, of whatever role, gets no
+// further than the workspace's contents.
+func TestAPIKeysDoNotAdminister(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t)
+	maker := w.join(t, w.workspace, identity.Owner)
+	elsewhere := id.New[id.Workspace]()
+	if err := gateway.EnsureMember(t.Context(), w.db, elsewhere, "Elsewhere", maker.member, identity.Owner); err != nil {
+		t.Fatal(err)
+	}
+	spare := w.join(t, w.workspace, identity.Viewer)
+	members := "/api/workspaces/" + w.workspace.String() + "/members"
+	for _, role := range []string{"viewer", "owner"} {
+		made := call[map[string]any](t, in, maker, "POST", "/api/keys", fmt.Sprintf(`{"name":"k","role":%q}`, role), http.StatusCreated)
+		key, _ := made["key"].(object)
+		holder := person{token: fmt.Sprint(made["secret"]), workspace: w.workspace}
+		for _, tt := range []struct{ method, path, body string }{
+			{"DELETE", members + "/" + maker.member.String(), ""},
+			{"DELETE", members + "/" + spare.member.String(), ""},
+			{"PATCH", members + "/" + spare.member.String(), `{"role":"owner"}`},
+			{"POST", members, `{"member_id":"` + id.New[id.Member]().String() + `","role":"owner"}`},
+			{"GET", "/api/keys", ""},
+			{"POST", "/api/keys", `{"name":"more"}`},
+			{"DELETE", fmt.Sprintf("/api/keys/%s", key["id"]), ""},
+			{"POST", "/api/workspaces", `{"name":"x"}`},
+		} {
+			got := in.send(t, in.request(t, holder, tt.method, tt.path, tt.body, nil))
+			if got.status != http.StatusForbidden || !strings.Contains(got.body, "PERSON_NEEDED") {
+				t.Errorf("%s %s with a key of the role %s = %d %s, want 403", tt.method, tt.path, role, got.status, got.body)
+			}
+		}
+		list := call[struct{ Workspaces []struct{ ID, Role string } }](t, in, holder, "GET", "/api/workspaces", "", http.StatusOK).Workspaces
+		if len(list) != 1 || list[0].ID != w.workspace.String() || list[0].Role != role {
+			t.Errorf("workspaces of a key = %v, want its own with the role %s", list, role)
+		}
+		call[object](t, in, holder, "GET", members, "", http.StatusOK)
+	}
+	if list := call[struct{ Workspaces []object }](t, in, maker, "GET", "/api/workspaces", "", http.StatusOK).Workspaces; len(list) != 2 {
+		t.Errorf("workspaces of the person = %v, want both", list)
 	}
 }
 

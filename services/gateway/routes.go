@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
+	"go.opentelemetry.io/otel/propagation"
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/httpserver"
@@ -21,9 +22,9 @@ import (
 	"signalbox.dev/services/gateway/internal/api"
 )
 
-// routes is the public door. From the outside in: the token leaves the URL before
-// anything else sees it; then traces, logs and metrics; then what a browser needs
-// to know; then the API.
+// routes is the public door. From the outside in: what comes and goes gets its
+// time; the token leaves the URL before anything else sees it; then traces, logs
+// and metrics; then what a browser needs to know; then the API.
 func (s *Service) routes(requests *requestMetrics) http.Handler {
 	mux := http.NewServeMux()
 	httpserver.Ops{Checks: s.checks()}.Mount(mux) // no Gatherer: metrics are not public
@@ -34,13 +35,17 @@ func (s *Service) routes(requests *requestMetrics) http.Handler {
 	mux.Handle("/", s.api)
 
 	var h http.Handler = mux
-	h = boundBodies(s.cfg.BodyTimeout, h)
 	h = recoverPanics(s.deps.Log, h)
 	h = cors(s.cfg.CORSOrigins, h)
 	h = secure(h)
 	h = requests.observe(s.deps.Log, h)
-	h = otelhttp.NewHandler(h, "http", otelhttp.WithSpanNameFormatter(func(_ string, r *http.Request) string { return r.Method }))
-	return api.HideToken(h)
+	h = otelhttp.NewHandler(h, "http",
+		// A trace begins here: clients decide neither its id nor whether it is kept.
+		otelhttp.WithPropagators(propagation.NewCompositeTextMapPropagator()),
+		otelhttp.WithSpanNameFormatter(func(_ string, r *http.Request) string { return r.Method }))
+	h = api.HideToken(h)
+	h = boundBodies(s.cfg.BodyTimeout, h)
+	return httpserver.BoundWrites(h, s.cfg.WriteTimeout)
 }
 
 // secure sets the headers that keep a browser from guessing and from telling others.
@@ -65,7 +70,9 @@ func boundBodies(limit time.Duration, next http.Handler) http.Handler {
 		if r.Body != nil && r.Body != http.NoBody {
 			rc := http.NewResponseController(w)
 			if rc.SetReadDeadline(time.Now().Add(limit)) == nil {
-				r.Body = &timedBody{r.Body, rc}
+				body := &timedBody{r.Body, rc}
+				r = r.WithContext(r.Context()) // net/http looks at its own body when it is done
+				r.Body = body
 			}
 		}
 		next.ServeHTTP(w, r)

@@ -102,7 +102,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	s := &Service{cfg: cfg, deps: deps}
 	var err error
-	if s.verifiers, err = cfg.verifiers(); err != nil {
+	if s.verifiers, err = cfg.verifiers(deps.Log); err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
 	peers, err := s.connect()

@@ -412,11 +412,12 @@ func TestIdempotentReplay(t *testing.T) {
 	}
 }
 
+func asJSON(r *http.Request) { r.Header.Set("Accept", "application/json, text/plain, */*") }
+
 func TestWaitForTheEnd(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	in := w.gateway(t)
-	asJSON := func(r *http.Request) { r.Header.Set("Accept", "application/json, text/plain, */*") }
 	t.Run("done", func(t *testing.T) {
 		t.Parallel()
 		session := in.newSession(t, w.owner)
@@ -444,6 +445,25 @@ func TestWaitForTheEnd(t *testing.T) {
 		got := in.send(t, in.request(t, w.owner, "POST", messagesOf(session), `{"content":"hi"}`, asJSON))
 		if got.status != http.StatusServiceUnavailable || got.body != `{"error":"the model is overloaded","code":"PROVIDER_OVERLOADED"}`+"\n" {
 			t.Errorf("answer of a failed run = %d %s, want 503 with its error", got.status, got.body)
+		}
+	})
+	t.Run("as one stream too many", func(t *testing.T) {
+		t.Parallel()
+		narrow := w.gateway(t, func(c *gateway.Config) { c.MemberStreams = 1 })
+		session := narrow.newSession(t, w.owner)
+		narrow.open(t, w.owner, "GET", eventsOf(session), "")
+		got := narrow.send(t, narrow.request(t, w.owner, "POST", messagesOf(session), `{"content":"hi"}`, asJSON))
+		if got.status != http.StatusTooManyRequests || !strings.Contains(got.body, "TOO_MANY_STREAMS") {
+			t.Errorf("answer = %d %s, want 429", got.status, got.body)
+		}
+	})
+	t.Run("respond-async in a second line", func(t *testing.T) {
+		t.Parallel()
+		got := in.send(t, in.request(t, w.owner, "POST", messagesOf(in.newSession(t, w.owner)), `{"content":"hi"}`, func(r *http.Request) {
+			r.Header["Prefer"] = []string{"wait=10", "respond-async"}
+		}))
+		if got.status != http.StatusAccepted {
+			t.Errorf("answer = %d %s, want 202", got.status, got.body)
 		}
 	})
 	t.Run("respond-async", func(t *testing.T) {
@@ -511,10 +531,32 @@ func TestStreamsEndWithTheirRight(t *testing.T) {
 	t.Run("token expires", func(t *testing.T) {
 		t.Parallel()
 		p := w.join(t, w.workspace, identity.Viewer)
-		p.token = devToken(t, p.member, 2*time.Second)
+		p.token = devToken(t, p.member, -28*time.Second) // taken for 30 s, as clocks may be apart
 		s := in.open(t, p, "GET", eventsOf(session), "")
 		if err := s.ended(t); err == nil {
 			t.Error("stream ended cleanly, want it cut")
+		}
+	})
+	t.Run("token expires while its sender waits", func(t *testing.T) {
+		t.Parallel()
+		p := w.join(t, w.workspace, identity.Editor)
+		p.token = devToken(t, p.member, -28*time.Second)
+		got := in.send(t, in.request(t, p, "POST", messagesOf(in.newSession(t, w.owner)), `{"content":"hi"}`, asJSON))
+		if got.status != http.StatusUnauthorized || !strings.Contains(got.body, "INVALID_TOKEN") {
+			t.Errorf("answer = %d %s, want 401", got.status, got.body)
+		}
+	})
+	t.Run("member is removed while they wait", func(t *testing.T) {
+		t.Parallel()
+		p := w.join(t, w.workspace, identity.Editor)
+		theirs := in.newSession(t, w.owner)
+		w.runner.scripts.Go(func() {
+			w.runner.latest(t, theirs, 1)
+			call[object](t, in, w.owner, "DELETE", fmt.Sprintf("/api/workspaces/%s/members/%s", w.workspace, p.member), "", http.StatusOK)
+		})
+		got := in.send(t, in.request(t, p, "POST", messagesOf(theirs), `{"content":"hi"}`, asJSON))
+		if got.status != http.StatusForbidden || !strings.Contains(got.body, "NOT_A_MEMBER") {
+			t.Errorf("answer = %d %s, want 403", got.status, got.body)
 		}
 	})
 	t.Run("member is removed", func(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -45,10 +46,29 @@ type world struct {
 	runner *fakeRunner
 	docs   *fakeDocuments
 	peers  string // URL of the fakes
+	traced traced
 	key    identity.Key
 
 	workspace id.Workspace
 	owner     person
+}
+
+// traced keeps under which traces the fakes were asked.
+type traced struct {
+	mu  sync.Mutex // guards all
+	all []string
+}
+
+func (tr *traced) add(parent string) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.all = append(tr.all, parent)
+}
+
+func (tr *traced) values() []string {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	return slices.Clone(tr.all)
 }
 
 // person is somebody with a token.
@@ -97,7 +117,10 @@ func (w *world) servePeers(t *testing.T) string {
 	mux.Handle(toolv1connect.NewToolServiceHandler(fakeTools{}, tools...))
 	mux.Handle(documentv1connect.NewDocumentServiceHandler(w.docs, docs...))
 	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
-	srv := httptest.NewUnstartedServer(mux)
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		w.traced.add(r.Header.Get("Traceparent"))
+		mux.ServeHTTP(rw, r)
+	}))
 	srv.Config.Protocols = new(http.Protocols)
 	srv.Config.Protocols.SetUnencryptedHTTP2(true)
 	srv.Start()
@@ -140,7 +163,7 @@ func (w *world) gateway(t *testing.T, change ...func(*gateway.Config)) *instance
 	cfg := gateway.Config{
 		NATSPartitions: partitions, AgentRunnerURL: w.peers, ToolExecutorURL: w.peers, DocumentSyncURL: w.peers,
 		DevSecret: devSecret, MemberPerMinute: 100_000, MemberBurst: 10_000, WorkspacePerMinute: 100_000, WorkspaceBurst: 10_000,
-		MemberStreams: 200, WorkspaceStreams: 500, DrainWindow: 50 * time.Millisecond, DrainLimit: 10 * time.Second, BodyTimeout: 10 * time.Second,
+		MemberStreams: 200, WorkspaceStreams: 500, DrainWindow: 50 * time.Millisecond, DrainLimit: 10 * time.Second, BodyTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second,
 		Feed: gateway.FeedConfig{Silence: 150 * time.Millisecond, Pace: 200 * time.Millisecond, Idle: 500 * time.Millisecond, Pulse: 20 * time.Millisecond, Recheck: 100 * time.Millisecond},
 	}
 	for _, c := range change {

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 
@@ -20,10 +21,14 @@ import (
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/subject"
 	"signalbox.dev/services/credential-broker/internal/dialect"
 	"signalbox.dev/services/credential-broker/internal/pool"
 	"signalbox.dev/services/credential-broker/internal/profile"
 )
+
+// callers are the services that reach providers: with models and with tools.
+var callers = [...]string{subject.AgentRunner, subject.ToolExecutor}
 
 // exchange is one caller's request from beginning to end. It belongs to the
 // handler's goroutine; while a gate is shut, the gate's mutex guards w and what
@@ -163,6 +168,9 @@ func (x *exchange) admit() *refusal {
 		return refused(http.StatusUnauthorized, "no_identity", "the workspace token was not accepted: it may have expired, or be meant for another service", err)
 	}
 	x.actor = actor
+	if !slices.Contains(callers[:], actor.Service) {
+		return refused(http.StatusForbidden, "forbidden", "the service "+actor.Service+" may not use the egress", nil)
+	}
 	if actor.Role < identity.Editor {
 		return refused(http.StatusForbidden, "forbidden", "this needs the role editor; yours is "+actor.Role.String(), nil)
 	}

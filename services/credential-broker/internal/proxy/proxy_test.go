@@ -131,7 +131,7 @@ func TestRequestHeaders(t *testing.T) {
 	req := r.request(t.Context(), messages+"?beta=true&key=k&api_key=x&a=%20b&access_token="+r.token(), asking)
 	for k, v := range map[string]string{
 		"Authorization": "Bearer " + r.token(), "User-Agent": "Anthropic/JS 1.0", "Anthropic-Version": "2023-06-01", "X-Stainless-Lang": "js",
-		"Anthropic-Beta": "a,b", "Cookie": "session=1", "X-Forwarded-For": "10.0.0.1", "Forwarded": "for=10.0.0.1", "Traceparent": "00-1-2-01",
+		"Anthropic-Beta": "a,b", "Cookie": "session=1", "X-Forwarded-For": "10.0.0.1", "Forwarded": "for=10.0.0.1", "Traceparent": "00-1-2-01", "X-Signalbox-Session": "0193a1b2",
 		"Accept-Encoding": "gzip, br", "Connection": "X-Private", "X-Private": "1", "Proxy-Authorization": "x", "Te": "trailers",
 		"Idempotency-Key": "i1", "X-Copy": "my token is " + req.Header.Get("X-Api-Key"), identity.Header: r.token(), "Accept": "application/json",
 	} {

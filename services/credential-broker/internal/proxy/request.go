@@ -94,12 +94,16 @@ var dropped = [...]string{
 	"Traceparent", "Tracestate", "Baggage",
 }
 
+// ours is how the headers begin that services of ours send to each other. They tell
+// of sessions and members.
+const ours = "X-Signalbox-"
+
 // outgoing returns a copy of a caller's headers without those that end here. A
 // header that repeats the token ends here too, whatever its name.
 func outgoing(h http.Header, token string) http.Header {
 	out := make(http.Header, len(h)+2)
 	for name, values := range h {
-		if slices.Contains(dropped[:], name) || slices.ContainsFunc(values, func(v string) bool { return strings.Contains(v, token) }) {
+		if slices.Contains(dropped[:], name) || strings.HasPrefix(name, ours) || slices.ContainsFunc(values, func(v string) bool { return strings.Contains(v, token) }) {
 			continue
 		}
 		out[name] = slices.Clone(values)

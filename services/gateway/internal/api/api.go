@@ -41,8 +41,6 @@ type Config struct {
 	Streams       *door.Streams
 	Log           *slog.Logger
 	Version       string
-	// WriteTimeout bounds one write to a viewer; 10 s when 0.
-	WriteTimeout time.Duration
 	// BodyTimeout bounds how long a body may take to come; big ones get more. 10 s when 0.
 	BodyTimeout time.Duration
 }
@@ -64,9 +62,6 @@ const (
 
 // New returns the API. An error means that its description could not be written.
 func New(cfg Config) (*API, error) {
-	if cfg.WriteTimeout == 0 {
-		cfg.WriteTimeout = 10 * time.Second
-	}
 	if cfg.BodyTimeout == 0 {
 		cfg.BodyTimeout = 10 * time.Second
 	}
@@ -130,6 +125,9 @@ type access struct {
 	workspace source
 	// urlToken allows the token in the URL: EventSource cannot set headers.
 	urlToken bool
+	// people refuses API keys: who holds one acts in its workspace, and decides
+	// neither who else does nor about the person who made it.
+	people bool
 }
 
 type source uint8

@@ -3,6 +3,7 @@ package api
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 
@@ -34,6 +35,24 @@ func TestMannerOf(t *testing.T) {
 	} {
 		if got := mannerOf(tt.accept, tt.prefer); got != tt.want {
 			t.Errorf("mannerOf(%q, %q) = %v, want %v", tt.accept, tt.prefer, got, tt.want)
+		}
+	}
+}
+
+func TestRunFailure(t *testing.T) {
+	t.Parallel()
+	for code, want := range map[string]int{
+		"": 500, "INTERNAL": 500, "MODEL_OVERLOADED": 503, "MODEL_NETWORK": 503, "MODEL_RATE_LIMIT": 429, "MODEL_QUOTA": 429,
+		"MODEL_INVALID_REQUEST": 400, "MODEL_TOO_LARGE": 400, "MODEL_NOT_FOUND": 400, "MODEL_CONTEXT_LENGTH": 400, "UNKNOWN_MODEL": 400, "UNKNOWN_PROVIDER": 400,
+	} {
+		if e, ok := errors.AsType[*Error](runFailure(&runv1.Error{Code: code, Message: "m"})); ok {
+			if e.status != want {
+				t.Errorf("runFailure(%q) = %d, want %d", code, e.status, want)
+			}
+			continue
+		}
+		if got := publicError(runFailure(&runv1.Error{Code: code, Message: "m"})).status; got != want {
+			t.Errorf("runFailure(%q) = %d, want %d", code, got, want)
 		}
 	}
 }

@@ -9,9 +9,11 @@ import (
 	"math"
 	"net/http"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -64,6 +66,8 @@ func publicError(err error) *Error {
 	f := fault.From(err)
 	e := &Error{status: f.Kind.HTTPStatus(), Message: f.Message, Code: f.Code}
 	switch f.Kind {
+	case fault.Invalid:
+		e.Message = publicName(f.Message)
 	case fault.Internal:
 		e.Message, e.Code = "internal error", ""
 	case fault.Unauthenticated:
@@ -75,11 +79,31 @@ func publicError(err error) *Error {
 	return e
 }
 
+// publicNames are what clients know fields as that services have other names for.
+var publicNames = map[string]string{
+	"page_token": "cursor", "page_size": "limit", "query": "q", "operation_key": "Idempotency-Key", "markdown": "content", "content_json": "content",
+}
+
+// publicName exchanges the field that a service's message begins with.
+func publicName(message string) string {
+	i := strings.IndexAny(message, ": ")
+	if i < 0 {
+		return message
+	}
+	if name, ok := publicNames[message[:i]]; ok {
+		return strings.ReplaceAll(name+message[i:], "next_page_token", "next_cursor")
+	}
+	return message
+}
+
 func invalid(format string, args ...any) error { return fault.New(fault.Invalid, format, args...) }
 
 // decodeJSON reads a body and says in one sentence what is wrong with it. Unknown
 // fields are ignored; null is as good as absent.
 func decodeJSON(data []byte, v any) error {
+	if !utf8.Valid(data) {
+		return notText(data)
+	}
 	err := json.Unmarshal(data, v)
 	if err == nil {
 		return nil
@@ -94,6 +118,19 @@ func decodeJSON(data []byte, v any) error {
 		return fmt.Errorf("%s: want %s, got %s", e.Field, describeType(e.Type), e.Value)
 	}
 	return errors.New("the body is not valid JSON")
+}
+
+// notText says where a body is not UTF-8, by its field where it has fields.
+func notText(data []byte) error {
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(data, &fields) == nil {
+		for _, name := range slices.Sorted(maps.Keys(fields)) {
+			if !utf8.Valid(fields[name]) {
+				return fmt.Errorf("%s: not valid UTF-8", clip(name))
+			}
+		}
+	}
+	return errors.New("the body is not valid UTF-8")
 }
 
 func describeType(t reflect.Type) string {

@@ -4,8 +4,10 @@ import (
 	"context"
 	"net/http"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
@@ -60,9 +62,15 @@ func (a *API) guard(hc huma.Context, next func(huma.Context)) {
 
 func (a *API) enter(hc huma.Context, who access) (context.Context, error) {
 	ctx := hc.Context()
+	if err := checkQuery(hc); err != nil {
+		return nil, err
+	}
 	person, err := a.cfg.Door.Who(ctx, bearer(hc, who))
 	if err != nil {
 		return nil, err
+	}
+	if who.people && person.IsKey() {
+		return nil, fault.Coded(fault.Forbidden, "PERSON_NEEDED", "an API key cannot administer workspaces, members or keys: use a person's token")
 	}
 	ctx = context.WithValue(ctx, personKey{}, person)
 	if who.workspace == fromNowhere {
@@ -83,6 +91,22 @@ func (a *API) enter(hc huma.Context, who access) (context.Context, error) {
 	ctx = identity.With(context.WithValue(ctx, guestKey{}, guest), guest.Actor)
 	_, err = identity.Require(ctx, who.role)
 	return ctx, err
+}
+
+// checkQuery refuses what is no text in a query: nothing behind this door takes it.
+func checkQuery(hc huma.Context) error {
+	r, _ := humago.Unwrap(hc)
+	for name, values := range r.URL.Query() {
+		if !utf8.ValidString(name) {
+			return invalid("the query has a parameter whose name is not valid UTF-8")
+		}
+		for _, v := range values {
+			if !utf8.ValidString(v) {
+				return invalid("%s: not valid UTF-8", clip(name))
+			}
+		}
+	}
+	return nil
 }
 
 // bearer returns the request's token. A header says more than a URL.

@@ -63,17 +63,22 @@ func (a adapter) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.mux.Serve
 
 type humaContext huma.Context
 
-// exchange is a request and its answer, with our way of three things that huma has
+// exchange is a request and its answer, with our way of some things that huma has
 // another way of.
 type exchange struct{ humaContext }
 
 // Unwrap gives humago its own context.
 func (x *exchange) Unwrap() huma.Context { return x.humaContext }
 
-// Header calls every body JSON: curl -d names another type unless it is told.
+// Header calls every body JSON: curl -d names another type unless it is told. Of
+// headers that are lists it gives all lines.
 func (x *exchange) Header(name string) string {
-	if strings.EqualFold(name, "Content-Type") {
+	switch {
+	case strings.EqualFold(name, "Content-Type"):
 		return "application/json"
+	case strings.EqualFold(name, "Accept"), strings.EqualFold(name, "Prefer"):
+		r, _ := humago.Unwrap(x.humaContext)
+		return strings.Join(r.Header.Values(name), ", ") // RFC 9110, 5.3
 	}
 	return x.humaContext.Header(name)
 }

@@ -22,13 +22,25 @@ func parseID[T id.Kind](name, s string) (T, error) {
 	return v, nil
 }
 
-// Idempotent is the header that makes a write repeatable.
+// Idempotent is the header that makes a write repeatable which would otherwise be
+// done twice.
 type Idempotent struct {
 	Key string `header:"Idempotency-Key" doc:"The same key again gives the first call's result and changes nothing more. 255 printable characters at most."`
 }
 
 // key returns the key, checked; empty for none.
 func (i Idempotent) key() (string, error) { return checkKey("Idempotency-Key", i.Key) }
+
+// Repeatable is the same header of a write that can be repeated as it is.
+type Repeatable struct {
+	Key string `header:"Idempotency-Key" doc:"Taken and not needed: the call can be repeated as it is. What is deleted is not there the second time: 404."`
+}
+
+// check refuses a key that would be refused elsewhere.
+func (r Repeatable) check() error {
+	_, err := checkKey("Idempotency-Key", r.Key)
+	return err
+}
 
 func checkKey(name, key string) (string, error) {
 	if len(key) > 255 {

@@ -33,16 +33,16 @@ func (a *API) keys() {
 	handle(a, huma.Operation{
 		OperationID: "list-keys", Method: http.MethodGet, Path: "/api/keys",
 		Tags: tags, Summary: "List the workspace's API keys",
-	}, access{role: identity.Owner}, a.listKeys)
+	}, access{role: identity.Owner, people: true}, a.listKeys)
 	handle(a, huma.Operation{
 		OperationID: "create-key", Method: http.MethodPost, Path: "/api/keys", DefaultStatus: http.StatusCreated,
 		Tags: tags, Summary: "Create an API key; its secret is shown this once",
-		Description: "A repetition with the same Idempotency-Key gives the key a new secret: there is one key, and the last answer's secret is good.",
-	}, access{role: identity.Owner}, a.createKey)
+		Description: "An Idempotency-Key makes one API key: a repetition answers 409, for the secret is not shown again. Whoever missed it revokes the key and makes another, with another Idempotency-Key.",
+	}, access{role: identity.Owner, people: true}, a.createKey)
 	handle(a, huma.Operation{
 		OperationID: "delete-key", Method: http.MethodDelete, Path: "/api/keys/{id}",
 		Tags: tags, Summary: "Revoke an API key",
-	}, access{role: identity.Owner}, a.deleteKey)
+	}, access{role: identity.Owner, people: true}, a.deleteKey)
 }
 
 type keysOutput struct {
@@ -84,11 +84,11 @@ type keyOutput struct {
 }
 
 func (a *API) createKey(ctx context.Context, in *struct {
-	Idempotent
+	Key  string `header:"Idempotency-Key" doc:"One API key is made for it: a repetition answers 409. 255 printable characters at most."`
 	Body CreateKey
 },
 ) (*keyOutput, error) {
-	key, err := in.key()
+	key, err := checkKey("Idempotency-Key", in.Key)
 	if err != nil {
 		return nil, err
 	}
@@ -118,10 +118,10 @@ func (a *API) createKey(ctx context.Context, in *struct {
 
 func (a *API) deleteKey(ctx context.Context, in *struct {
 	ID string `path:"id" format:"uuid" doc:"The key's id."`
-	Idempotent
+	Repeatable
 },
 ) (*done, error) {
-	if _, err := in.key(); err != nil {
+	if err := in.check(); err != nil {
 		return nil, err
 	}
 	key, err := parseID[store.KeyID]("id", in.ID)

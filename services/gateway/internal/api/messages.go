@@ -247,6 +247,7 @@ func (a *API) sendAndStream(ctx context.Context, req *agentv1.SubmitRequest) (_ 
 	}
 	v, res, err := a.openFor(sctx, req)
 	if err != nil {
+		err = withReason(sctx, err)
 		release()
 		return nil, err
 	}
@@ -287,7 +288,22 @@ type ToolStat struct {
 	ErrorType  string `json:"errorType,omitempty"`
 }
 
+// sendAndWait holds a connection and a viewer as a stream does, and so it counts as
+// one and ends with its right.
 func (a *API) sendAndWait(ctx context.Context, req *agentv1.SubmitRequest) (*reply, error) {
+	sctx, release, err := a.cfg.Streams.Add(ctx, guestOf(ctx))
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	r, err := a.submitAndWait(sctx, req)
+	if err != nil {
+		return nil, withReason(sctx, err)
+	}
+	return r, nil
+}
+
+func (a *API) submitAndWait(ctx context.Context, req *agentv1.SubmitRequest) (*reply, error) {
 	v, res, err := a.openFor(ctx, req)
 	if err != nil {
 		return nil, err
@@ -371,7 +387,9 @@ func runFailure(e *runv1.Error) error {
 		return &Error{status: http.StatusInternalServerError, Message: e.GetMessage(), Code: code}
 	case strings.Contains(code, "RATE_LIMIT"), strings.Contains(code, "QUOTA"):
 		kind = fault.Limited
-	case strings.Contains(code, "INVALID"), strings.Contains(code, "TOO_LARGE"), strings.Contains(code, "UNKNOWN_MODEL"):
+	case strings.Contains(code, "INVALID"), strings.Contains(code, "TOO_LARGE"), strings.HasPrefix(code, "UNKNOWN_"),
+		code == "MODEL_NOT_FOUND", code == "MODEL_CONTEXT_LENGTH", code == "MODEL_CONTENT_FILTER":
+		// The same request would only fail again.
 		kind = fault.Invalid
 	}
 	return fault.Coded(kind, e.GetCode(), "%s", e.GetMessage())
@@ -407,7 +425,7 @@ type cancelOutput struct {
 
 func (a *API) cancel(ctx context.Context, in *struct {
 	SessionPath
-	Idempotent
+	Repeatable
 	Body *Cancel `required:"false"`
 },
 ) (*cancelOutput, error) {
@@ -415,7 +433,7 @@ func (a *API) cancel(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := in.key(); err != nil {
+	if err := in.check(); err != nil {
 		return nil, err
 	}
 	req := &agentv1.CancelRequest{SessionId: session.String()}

@@ -105,6 +105,11 @@ func describe(doc *huma.OpenAPI) {
 		if _, ok := s.AdditionalProperties.(bool); ok {
 			s.AdditionalProperties = nil // we ignore what we do not know, and so should clients
 		}
+		for _, p := range s.Properties {
+			if p.Nullable && len(p.Enum) > 0 {
+				p.Enum = append(p.Enum, nil) // huma adds null to the type only
+			}
+		}
 	}
 	// A run or null: huma knows null only for scalars.
 	for _, name := range []string{"SessionDetails", "SnapshotEvent"} {
@@ -130,7 +135,14 @@ func errorsOf(op *huma.Operation, who access) []errorAnswer {
 		{401, "No token, or one that is not valid.", Error{Message: "the token is not valid, or has expired: sign in again", Code: "INVALID_TOKEN"}},
 	}
 	if who.workspace != fromNowhere {
-		all = append(all, errorAnswer{403, "Not a member, or the role is too low.", Error{Message: "you are not a member of this workspace", Code: "NOT_A_MEMBER"}})
+		about := "Not a member, or the role is too low."
+		if who.people {
+			about = "Not a member, the role is too low, or an API key asks for what only people may do."
+		}
+		all = append(all, errorAnswer{403, about, Error{Message: "you are not a member of this workspace", Code: "NOT_A_MEMBER"}})
+	}
+	if who.people && who.workspace == fromNowhere {
+		all = append(all, errorAnswer{403, "An API key does not do.", Error{Message: "an API key cannot administer workspaces, members or keys: use a person's token", Code: "PERSON_NEEDED"}})
 	}
 	if strings.Contains(op.Path, "{") {
 		all = append(all, errorAnswer{404, "Not there, or not visible to the caller: the two cannot be told apart.", Error{Message: "no such session"}})

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"time"
 
@@ -212,17 +213,37 @@ func (a *API) getSession(ctx context.Context, in *struct {
 
 // UpdateSession is the body of PATCH /api/sessions/{id}. What is absent stays.
 type UpdateSession struct {
-	Title        *string  `json:"title,omitempty" nullable:"true" maxLength:"300"`
-	Archived     *bool    `json:"archived,omitempty" nullable:"true"`
-	Model        *string  `json:"model,omitempty" nullable:"true"`
-	Provider     *string  `json:"provider,omitempty" nullable:"true"`
-	SystemPrompt *string  `json:"system_prompt,omitempty" nullable:"true" maxLength:"100000"`
-	Tools        []string `json:"tools,omitempty" nullable:"true"`
+	Title        *string     `json:"title,omitempty" nullable:"true" maxLength:"300"`
+	Archived     *bool       `json:"archived,omitempty" nullable:"true"`
+	Model        *string     `json:"model,omitempty" nullable:"true"`
+	Provider     *string     `json:"provider,omitempty" nullable:"true"`
+	SystemPrompt *string     `json:"system_prompt,omitempty" nullable:"true" maxLength:"100000"`
+	Tools        ToolsChange `json:"tools,omitzero"`
+}
+
+// ToolsChange is names of tools, null for the preset's again, or absent for no change.
+type ToolsChange struct {
+	Names []string
+	Reset bool
+}
+
+// UnmarshalJSON implements json.Unmarshaler; null comes here too.
+func (c *ToolsChange) UnmarshalJSON(data []byte) error {
+	c.Reset = string(data) == "null"
+	return json.Unmarshal(data, &c.Names)
+}
+
+// Schema implements huma.SchemaProvider.
+func (ToolsChange) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{
+		Type: huma.TypeArray, Nullable: true, Items: &huma.Schema{Type: huma.TypeString},
+		Description: "Names of the tools to enable; null goes back to the preset's.",
+	}
 }
 
 func (a *API) updateSession(ctx context.Context, in *struct {
 	SessionPath
-	Idempotent
+	Repeatable
 	Body UpdateSession
 },
 ) (*sessionOutput, error) {
@@ -230,16 +251,16 @@ func (a *API) updateSession(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := in.key(); err != nil {
+	if err := in.check(); err != nil {
 		return nil, err
 	}
 	b := in.Body
-	if err := checkSessionFields(b.Title, b.Model, b.Provider, b.SystemPrompt, b.Tools); err != nil {
+	if err := checkSessionFields(b.Title, b.Model, b.Provider, b.SystemPrompt, b.Tools.Names); err != nil {
 		return nil, err
 	}
 	res, err := a.cfg.Conversations.UpdateSession(ctx, &agentv1.UpdateSessionRequest{
 		Id: session.String(), Title: b.Title, Archived: b.Archived, Model: b.Model, Provider: b.Provider,
-		SystemPrompt: b.SystemPrompt, Tools: selection(b.Tools),
+		SystemPrompt: b.SystemPrompt, Tools: selection(b.Tools.Names), ResetTools: b.Tools.Reset,
 	})
 	if err != nil {
 		return nil, err
@@ -249,14 +270,14 @@ func (a *API) updateSession(ctx context.Context, in *struct {
 
 func (a *API) deleteSession(ctx context.Context, in *struct {
 	SessionPath
-	Idempotent
+	Repeatable
 },
 ) (*done, error) {
 	session, err := parseID[id.Session]("id", in.ID)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := in.key(); err != nil {
+	if err := in.check(); err != nil {
 		return nil, err
 	}
 	if _, err := a.cfg.Conversations.DeleteSession(ctx, &agentv1.DeleteSessionRequest{Id: session.String()}); err != nil {

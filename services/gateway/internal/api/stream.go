@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
@@ -16,6 +15,7 @@ import (
 	"signalbox.dev/proto/signalbox/agent/v1/agentv1connect"
 
 	"signalbox.dev/services/gateway/internal/dialect"
+	"signalbox.dev/services/gateway/internal/door"
 	"signalbox.dev/services/gateway/internal/feed"
 )
 
@@ -43,6 +43,7 @@ func (s *stream) close() {
 func (s *stream) reply(err error) (*reply, error) {
 	if err != nil {
 		leave(s.viewer, err)
+		err = withReason(s.ctx, err)
 		s.release()
 		return nil, err
 	}
@@ -65,7 +66,7 @@ func (s *stream) serve(hc huma.Context) {
 	if r.Method == http.MethodHead {
 		return
 	}
-	out := &sink{w: w, rc: http.NewResponseController(w), timeout: s.api.cfg.WriteTimeout}
+	out := &sink{w: w, rc: http.NewResponseController(w)}
 	opening := append(sse.AppendHeartbeat(sse.AppendRetry(nil, retryMS)), s.opening...)
 	var err error
 	if s.over {
@@ -77,21 +78,16 @@ func (s *stream) serve(hc huma.Context) {
 		s.api.cfg.Log.DebugContext(s.ctx, "stream cut", "session", s.viewer.Session(), "error", err)
 		panic(http.ErrAbortHandler)
 	}
-	_ = out.rc.SetWriteDeadline(time.Time{}) // the connection may serve another request; where that cannot be set, it was not before
 }
 
-// sink is a stream over net/http.
+// sink is a stream over net/http. The server bounds how long a write may take.
 type sink struct {
-	w       http.ResponseWriter
-	rc      *http.ResponseController
-	timeout time.Duration
+	w  http.ResponseWriter
+	rc *http.ResponseController
 }
 
 // Write implements feed.Sink.
 func (s *sink) Write(p []byte) error {
-	if err := s.rc.SetWriteDeadline(time.Now().Add(s.timeout)); err != nil && !errors.Is(err, errors.ErrUnsupported) {
-		return fmt.Errorf("set the write deadline: %w", err)
-	}
 	if _, err := s.w.Write(p); err != nil {
 		return fmt.Errorf("write to the viewer: %w", err)
 	}
@@ -123,10 +119,19 @@ func (a *API) openStream(ctx context.Context, session id.Session) (*stream, erro
 	}
 	v, err := a.cfg.Feed.Open(sctx, session)
 	if err != nil {
+		err = withReason(sctx, err)
 		release()
 		return nil, err
 	}
 	return &stream{api: a, ctx: sctx, viewer: v, release: release}, nil
+}
+
+// withReason returns why a stream's right ended where that is what err comes from.
+func withReason(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); errors.Is(cause, door.ErrExpired) || errors.Is(cause, door.ErrRevoked) {
+		return cause
+	}
+	return err
 }
 
 func (a *API) watchSession(ctx context.Context, in *struct {

@@ -89,7 +89,7 @@ func (h history) MarshalJSON() ([]byte, error) {
 func (history) Schema(r huma.Registry) *huma.Schema {
 	return &huma.Schema{
 		Description: "In the order of the conversation. With format=ui, UIMessages for useChat.",
-		OneOf: []*huma.Schema{
+		AnyOf: []*huma.Schema{ // an empty one is both
 			{Type: huma.TypeArray, Items: r.Schema(reflect.TypeFor[Message](), true, "Message")},
 			{Type: huma.TypeArray, Items: r.Schema(reflect.TypeFor[dialect.UIMessage](), true, "UIMessage")},
 		},

@@ -8,7 +8,6 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
 
-	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 
@@ -65,12 +64,12 @@ func (a *API) workspaces() {
 	tags := []string{"Workspaces"}
 	handle(a, huma.Operation{
 		OperationID: "list-workspaces", Method: http.MethodGet, Path: "/api/workspaces",
-		Tags: tags, Summary: "List the caller's workspaces",
+		Tags: tags, Summary: "List the caller's workspaces; with an API key, its own",
 	}, access{workspace: fromNowhere}, a.listWorkspaces)
 	handle(a, huma.Operation{
 		OperationID: "create-workspace", Method: http.MethodPost, Path: "/api/workspaces", DefaultStatus: http.StatusCreated,
 		Tags: tags, Summary: "Create a workspace, with the caller as its owner",
-	}, access{workspace: fromNowhere}, a.createWorkspace)
+	}, access{workspace: fromNowhere, people: true}, a.createWorkspace)
 	handle(a, huma.Operation{
 		OperationID: "list-members", Method: http.MethodGet, Path: "/api/workspaces/{id}/members",
 		Tags: tags, Summary: "List a workspace's members",
@@ -78,15 +77,15 @@ func (a *API) workspaces() {
 	handle(a, huma.Operation{
 		OperationID: "add-member", Method: http.MethodPost, Path: "/api/workspaces/{id}/members", DefaultStatus: http.StatusCreated,
 		Tags: tags, Summary: "Make a person a member",
-	}, access{role: identity.Owner, workspace: fromPath}, a.addMember)
+	}, access{role: identity.Owner, workspace: fromPath, people: true}, a.addMember)
 	handle(a, huma.Operation{
 		OperationID: "update-member", Method: http.MethodPatch, Path: "/api/workspaces/{id}/members/{member_id}",
 		Tags: tags, Summary: "Change a member's role",
-	}, access{role: identity.Owner, workspace: fromPath}, a.updateMember)
+	}, access{role: identity.Owner, workspace: fromPath, people: true}, a.updateMember)
 	handle(a, huma.Operation{
 		OperationID: "remove-member", Method: http.MethodDelete, Path: "/api/workspaces/{id}/members/{member_id}",
 		Tags: tags, Summary: "Remove a member, or leave; the member's API keys end with it",
-	}, access{role: identity.Viewer, workspace: fromPath}, a.removeMember)
+	}, access{role: identity.Viewer, workspace: fromPath, people: true}, a.removeMember)
 }
 
 type workspacesOutput struct {
@@ -101,9 +100,16 @@ func (a *API) listWorkspaces(ctx context.Context, in *PageInput) (*workspacesOut
 	if err != nil {
 		return nil, err
 	}
-	found, err := a.cfg.Store.Workspaces(ctx, personOf(ctx).Member, page)
+	person := personOf(ctx)
+	key, isKey := person.Key()
+	found, err := a.cfg.Store.Workspaces(ctx, person.Member, key.Workspace, page)
 	if err != nil {
 		return nil, err
+	}
+	if isKey {
+		for i := range found {
+			found[i].Role = key.Role
+		}
 	}
 	out := &workspacesOutput{}
 	found, out.Body.NextCursor = cut(*in, found, func(w store.Workspace) (time.Time, uuid.UUID) { return w.CreatedAt, w.ID.UUID })
@@ -139,9 +145,6 @@ func (a *API) createWorkspace(ctx context.Context, in *struct {
 		return nil, err
 	}
 	person := personOf(ctx)
-	if person.IsKey() {
-		return nil, fault.New(fault.Forbidden, "an API key cannot create workspaces: use a person's token")
-	}
 	ws := id.New[id.Workspace]()
 	if key != "" {
 		ws.UUID = operation(identity.Actor{Member: person.Member}, "create-workspace", key).UUID
@@ -192,11 +195,11 @@ type AddMember struct {
 
 func (a *API) addMember(ctx context.Context, in *struct {
 	WorkspacePath
-	Idempotent
+	Repeatable
 	Body AddMember
 },
 ) (*memberOutput, error) {
-	if _, err := in.key(); err != nil {
+	if err := in.check(); err != nil {
 		return nil, err
 	}
 	member, role, err := memberAndRole(in.Body.MemberID, in.Body.Role)
@@ -240,11 +243,11 @@ type UpdateMember struct {
 
 func (a *API) updateMember(ctx context.Context, in *struct {
 	MemberPath
-	Idempotent
+	Repeatable
 	Body UpdateMember
 },
 ) (*memberOutput, error) {
-	if _, err := in.key(); err != nil {
+	if err := in.check(); err != nil {
 		return nil, err
 	}
 	member, role, err := memberAndRole(in.MemberID, in.Body.Role)
@@ -260,10 +263,10 @@ func (a *API) updateMember(ctx context.Context, in *struct {
 
 func (a *API) removeMember(ctx context.Context, in *struct {
 	MemberPath
-	Idempotent
+	Repeatable
 },
 ) (*done, error) {
-	if _, err := in.key(); err != nil {
+	if err := in.check(); err != nil {
 		return nil, err
 	}
 	member, err := parseID[id.Member]("member_id", in.MemberID)

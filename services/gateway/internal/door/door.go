@@ -69,6 +69,9 @@ type Person struct {
 // IsKey reports whether an API key speaks for the person.
 func (p Person) IsKey() bool { return p.holder.Key != (store.KeyID{}) }
 
+// Key returns what the API key is good for that speaks for the person, if one does.
+func (p Person) Key() (store.Holder, bool) { return p.holder, p.IsKey() }
+
 // Guest is a person in a workspace.
 type Guest struct {
 	Actor   identity.Actor
@@ -106,7 +109,7 @@ func (d *Door) who(ctx context.Context, token string) (Person, error) {
 	for _, v := range d.cfg.Verifiers {
 		t, err := v.Verify(token)
 		if err == nil {
-			return Person{Member: t.Member, Expires: t.Expires}, nil
+			return Person{Member: t.Member, Expires: t.End()}, nil
 		}
 		reasons = append(reasons, err)
 	}

@@ -2,7 +2,6 @@ package door
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -13,10 +12,10 @@ import (
 	"signalbox.dev/services/gateway/internal/store"
 )
 
-// Reasons for which a stream's context ends.
+// Reasons for which a stream's context ends. They are for its client, too.
 var (
-	ErrExpired = errors.New("the token has expired")
-	ErrRevoked = errors.New("the membership or the API key has ended")
+	ErrExpired error = fault.Coded(fault.Unauthenticated, "INVALID_TOKEN", "the token has expired: sign in again")
+	ErrRevoked error = fault.Coded(fault.Forbidden, "NOT_A_MEMBER", "your membership of this workspace, or the API key, has ended")
 )
 
 // Grants tells which of the rights that streams rest on have ended.

@@ -44,8 +44,7 @@ type Holder struct {
 }
 
 // CreateKey makes an API key and returns its secret, which nobody can see again.
-// The same id again gives the key a new secret: whoever repeats the call has not
-// seen the first one.
+// An id that is taken is a Conflict.
 func (s *Store) CreateKey(ctx context.Context, ws id.Workspace, k Key) (Key, conf.Secret, error) {
 	var random [32]byte
 	rand.Read(random[:]) // never fails
@@ -56,13 +55,16 @@ func (s *Store) CreateKey(ctx context.Context, ws id.Workspace, k Key) (Key, con
 		rows, err := tx.Query(ctx, `
 			insert into api_keys (workspace_id, key_id, hash, hint, name, role, created_by)
 			values (@workspace, @key, @hash, @hint, @name, @role, @member)
-			on conflict (workspace_id, key_id) do update set hash = excluded.hash, hint = excluded.hint
+			on conflict (workspace_id, key_id) do nothing
 			returning key_id, name, hint, role, created_by, created_at`,
 			pgx.NamedArgs{"workspace": ws, "key": k.ID, "hash": hash[:], "hint": k.Hint, "name": k.Name, "role": k.Role.String(), "member": k.CreatedBy})
 		if err != nil {
 			return err
 		}
 		k, err = pgx.CollectExactlyOneRow(rows, scanKey)
+		if pg.NoRows(err) {
+			return fault.Coded(fault.Conflict, "IDEMPOTENCY_KEY_REUSED", "this Idempotency-Key has made an API key, whose secret is not shown again: revoke that key, and make another with another Idempotency-Key")
+		}
 		return err
 	})
 	if err != nil {

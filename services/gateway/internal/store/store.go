@@ -39,16 +39,17 @@ type Page struct {
 	Limit int
 }
 
-// Workspaces returns a member's workspaces, oldest first.
-func (s *Store) Workspaces(ctx context.Context, m id.Member, p Page) ([]Workspace, error) {
+// Workspaces returns a member's workspaces, oldest first: all or, unless only is
+// zero, that one.
+func (s *Store) Workspaces(ctx context.Context, m id.Member, only id.Workspace, p Page) ([]Workspace, error) {
 	var out []Workspace
 	err := s.db.AsMember(ctx, m, func(ctx context.Context, tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `
 			select w.workspace_id, w.name, m.role, w.created_at
 			from members m join workspaces w using (workspace_id)
-			where m.member_id = @member and (w.created_at, w.workspace_id) > (@after, @id)
+			where m.member_id = @member and (@all or w.workspace_id = @only) and (w.created_at, w.workspace_id) > (@after, @id)
 			order by w.created_at, w.workspace_id limit @limit`,
-			pgx.NamedArgs{"member": m, "after": p.After, "id": p.ID, "limit": p.Limit})
+			pgx.NamedArgs{"member": m, "all": id.IsZero(only), "only": only, "after": p.After, "id": p.ID, "limit": p.Limit})
 		if err != nil {
 			return err
 		}
