@@ -95,7 +95,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		Checks:   map[string]httpserver.Check{"postgres": deps.DB.Ping, "nats": deps.Bus.Ready},
 		Gatherer: deps.Gatherer,
 	}.Mount(mux)
-	s.handler = boundWrites(mux, cfg.WriteWait)
+	s.handler = httpserver.BoundWrites(mux, cfg.WriteWait)
 	return s, nil
 }
 

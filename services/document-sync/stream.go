@@ -2,8 +2,6 @@ package documentsync
 
 import (
 	"context"
-	"net/http"
-	"time"
 
 	"connectrpc.com/connect"
 
@@ -94,37 +92,4 @@ func sendCurrent(w *watch.Watcher, d store.Document, out *stream) error {
 	return out.Send(&documentv1.SubscribeResponse{
 		Kind: documentv1.SubscribeResponse_KIND_CURRENT, Document: d.Proto(), Author: d.Author.Proto(),
 	})
-}
-
-// boundWrites cuts a response whose reader takes longer than wait for one write:
-// a stream's handler must not hang on somebody who stopped reading.
-func boundWrites(next http.Handler, wait time.Duration) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		next.ServeHTTP(&boundWriter{w, http.NewResponseController(w), wait}, r)
-	})
-}
-
-type boundWriter struct {
-	http.ResponseWriter
-	control *http.ResponseController
-	wait    time.Duration
-}
-
-// Write gives the reader a fresh span of time.
-func (w *boundWriter) Write(b []byte) (int, error) {
-	w.extend()
-	return w.ResponseWriter.Write(b)
-}
-
-// Flush does too, as it is where bytes of a stream leave.
-func (w *boundWriter) Flush() {
-	w.extend()
-	_ = w.control.Flush() // the next write tells when the connection is gone
-}
-
-// Unwrap lets a ResponseController through.
-func (w *boundWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
-func (w *boundWriter) extend() {
-	_ = w.control.SetWriteDeadline(time.Now().Add(w.wait)) // every net/http connection can
 }
