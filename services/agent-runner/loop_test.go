@@ -360,6 +360,54 @@ func TestSteer(t *testing.T) {
 	}
 }
 
+// A steering message that came too late for an answer is told and kept all the same.
+func TestSteerThenCancel(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	began := make(chan struct{})
+	w.model.then(func(a *answer) { a.begin(); close(began); <-a.r.Context().Done() })
+	w.start()
+	session := w.session(&agentv1.CreateSessionRequest{})
+	v := w.watch(session)
+	w.submit(session, "one")
+	<-began
+	w.submit(session, "rather two", func(r *agentv1.SubmitRequest) { r.Mode = agentv1.SubmitMode_SUBMIT_MODE_STEER })
+	if _, err := w.conversations.Cancel(w.as(identity.Editor), &agentv1.CancelRequest{SessionId: session}); err != nil {
+		t.Fatal(err)
+	}
+	events := v.until(isEnd)
+	checkDense(t, events)
+	want := []string{`1 user "one"`, "1 start", `1 user "rather two"`, `1 done cancelled "" 0`}
+	if diff := cmp.Diff(want, lines(events)); diff != "" {
+		t.Error(diff)
+	}
+	if n := len(w.look(session).GetMessages()); n != 2 {
+		t.Errorf("%d messages, want both", n)
+	}
+}
+
+// A provider that pauses in the middle of its own tools is asked to go on.
+func TestPauseTurn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.model.then(func(a *answer) { a.begin(); a.text("Looking."); a.stop = "pause_turn"; a.end() }, says("Found."))
+	w.start()
+	session := w.session(&agentv1.CreateSessionRequest{})
+	v := w.watch(session)
+	w.submit(session, "search")
+	events := v.until(isEnd)
+	checkDense(t, events)
+	want := []string{
+		`1 user "search"`, "1 start", "1 text Looking.", "1 step 0 pause 10/5", "1 text Found.", "1 step 1 stop 10/5", `1 done stop "Found." 2`,
+	}
+	if diff := cmp.Diff(want, lines(events)); diff != "" {
+		t.Error(diff)
+	}
+	if second := string(w.model.asked()[1]); !strings.Contains(second, `"Looking."`) {
+		t.Errorf("the second request lacks the paused answer: %s", second)
+	}
+}
+
 func TestIdempotentSubmit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

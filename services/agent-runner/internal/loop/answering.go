@@ -376,6 +376,15 @@ func (a *answering) remember(answer run.Answer) {
 
 // finish commits the end of the run and leaves its announcement to the outbox.
 func (a *answering) finish(ctx context.Context, e run.End) error {
+	if !e.UnlessSteered {
+		joined, err := a.Store.JoinSteering(ctx, a.claim)
+		if err != nil {
+			return err
+		}
+		if err := a.welcome(ctx, joined); err != nil {
+			return err
+		}
+	}
 	if err := a.log.Flush(ctx); err != nil {
 		return err
 	}

@@ -46,7 +46,7 @@ func (a *answering) ask(ctx context.Context, index int) (*llm.Response, error) {
 		}
 		failure, ok := errors.AsType[*llm.Error](err)
 		if !ok || !failure.Retryable || try >= a.cfg.Tries || failure.RetryAfter > a.cfg.MaxRetryAfter {
-			return nil, err
+			return res, err
 		}
 		a.Log.WarnContext(ctx, "model call failed; trying again", "run", a.claim.Run.ID, "step", index, "try", try, "error", err)
 		if streamed {
@@ -199,6 +199,11 @@ func (a *answering) askFailed(ctx, stoppable context.Context, index int, partial
 		return true, a.cutShort(ctx, index, partial, run.Done, reasonMaxStepTime)
 	}
 	if failure, ok := errors.AsType[*llm.Error](err); ok {
+		if partial != nil && usageOf(partial.Usage) != (run.Usage{}) {
+			if err := a.Store.AddWaste(ctx, a.claim, index, usageOf(partial.Usage)); err != nil {
+				return false, err
+			}
+		}
 		return true, a.finish(ctx, run.End{State: run.Failed, ErrorMessage: failure.Message, ErrorCode: code(failure)})
 	}
 	switch f := fault.From(err); f.Kind {

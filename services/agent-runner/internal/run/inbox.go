@@ -69,6 +69,23 @@ func (s *Store) ReadInbox(ctx context.Context, c *Claim, border bool) (Mail, err
 	return mail, nil
 }
 
+// JoinSteering lets steering messages that nobody read join the conversation,
+// unanswered: the run is about to end.
+func (s *Store) JoinSteering(ctx context.Context, c *Claim) (joined []Message, err error) {
+	err = s.db.InWorkspace(ctx, c.Run.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		unread, err := unreadSteering(ctx, tx, c)
+		if err != nil || len(unread) == 0 {
+			return err
+		}
+		joined, err = steer(ctx, tx, c, unread)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("let messages of run %s join: %w", c.Run.ID, err)
+	}
+	return joined, nil
+}
+
 func steer(ctx context.Context, tx pgx.Tx, c *Claim, messages []id.Message) ([]Message, error) {
 	for _, m := range messages {
 		if err := join(ctx, tx, c.Run.Workspace, c.Run.Session, m); err != nil {

@@ -55,12 +55,14 @@ func (o *order) admit(e *runv1.Event) verdict {
 	}
 	// After a start in the middle a higher claim corrects what a zombie made us believe.
 	corrected := p.tentative && e.GetEpoch() > p.epoch
+	// The log lost events that were seen here, and the next claim went on before them.
+	lost := !p.tentative && e.GetEpoch() > p.epoch && e.GetNumber() <= p.number
 	switch {
-	case e.GetEpoch() < p.epoch, e.GetNumber() <= p.number && !corrected, p.ended && !corrected:
+	case e.GetEpoch() < p.epoch, e.GetNumber() <= p.number && !corrected && !lost, p.ended && !corrected:
 		return drop
 	}
 	v := pass
-	if e.GetNumber() > p.number+1 && !corrected {
+	if lost || e.GetNumber() > p.number+1 && !corrected {
 		v = passAfterHole
 	}
 	p.epoch, p.number, p.tentative, p.ended = e.GetEpoch(), e.GetNumber(), false, isEnd(e)
@@ -93,7 +95,7 @@ func (o *order) seen(e *runv1.Event) bool {
 	if p == nil {
 		return e.GetRunOrdinal() <= o.forgotten
 	}
-	return e.GetEpoch() < p.epoch || e.GetNumber() <= p.number
+	return e.GetEpoch() < p.epoch || e.GetEpoch() == p.epoch && e.GetNumber() <= p.number
 }
 
 // learn takes over what another order, one that has read more, knows better.
