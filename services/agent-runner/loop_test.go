@@ -10,6 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
@@ -398,7 +400,7 @@ func TestPauseTurn(t *testing.T) {
 	events := v.until(isEnd)
 	checkDense(t, events)
 	want := []string{
-		`1 user "search"`, "1 start", "1 text Looking.", "1 step 0 pause 10/5", "1 text Found.", "1 step 1 stop 10/5", `1 done stop "Found." 2`,
+		`1 user "search"`, "1 start", "1 text Looking.", "1 step 0 other 10/5", "1 text Found.", "1 step 1 stop 10/5", `1 done stop "Found." 2`,
 	}
 	if diff := cmp.Diff(want, lines(events)); diff != "" {
 		t.Error(diff)
@@ -429,6 +431,44 @@ func TestIdempotentSubmit(t *testing.T) {
 	_, err := w.conversations.Submit(w.as(identity.Editor), &agentv1.SubmitRequest{SessionId: session, ContentJson: `"other"`, IdempotencyKey: "k"})
 	if err == nil || !strings.Contains(err.Error(), "idempotency key") {
 		t.Errorf("the same key with another message: %v, want a conflict", err)
+	}
+}
+
+// Who leaves a workspace leaves nothing running there; only owners make them.
+func TestCancelMember(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	began := make(chan struct{})
+	w.model.then(func(a *answer) { a.begin(); close(began); <-a.r.Context().Done() })
+	w.start()
+	session := w.session(&agentv1.CreateSessionRequest{})
+	v := w.watch(session)
+	first := w.submit(session, "one")
+	<-began
+	second := w.submit(session, "two")
+	actor, _ := identity.From(w.as(identity.Editor))
+	req := &agentv1.CancelRequest{MemberId: actor.Member.String()}
+	other := actor
+	other.Member = id.New[id.Member]()
+	if _, err := w.conversations.Cancel(identity.With(t.Context(), other), req); fault.KindOf(err) != fault.Forbidden {
+		t.Errorf("Cancel by another editor = %v, want forbidden", err)
+	}
+	other.Role = identity.Owner
+	res, err := w.conversations.Cancel(identity.With(t.Context(), other), req)
+	if err != nil || len(res.GetRunIds()) != 2 {
+		t.Fatalf("Cancel by an owner = %v, %v, want both runs", res, err)
+	}
+	ends := 0
+	v.until(func(ev *runv1.Event) bool {
+		if ev.GetDone() != nil {
+			ends++
+		}
+		return ends == 2
+	})
+	for _, r := range []string{first.GetRun().GetId(), second.GetRun().GetId()} {
+		if got := w.run(r).GetRun().GetState(); got != agentv1.RunState_RUN_STATE_CANCELLED {
+			t.Errorf("state = %v, want cancelled", got)
+		}
 	}
 }
 

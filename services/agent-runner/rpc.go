@@ -144,17 +144,11 @@ func modeOf(m agentv1.SubmitMode) conversation.Mode {
 }
 
 func (c *conversations) Cancel(ctx context.Context, req *agentv1.CancelRequest) (*agentv1.CancelResponse, error) {
-	actor, session, err := writer(ctx, req.GetSessionId())
-	if err != nil {
-		return nil, err
+	cancel := c.cancel
+	if req.GetMemberId() != "" {
+		cancel = c.cancelMember
 	}
-	var only id.Run
-	if req.GetRunId() != "" {
-		if only, err = id.Parse[id.Run](req.GetRunId()); err != nil {
-			return nil, fault.New(fault.Invalid, "run_id: %v", err)
-		}
-	}
-	told, running, err := c.store.Cancel(ctx, actor, session, only)
+	told, running, err := cancel(ctx, req)
 	if err != nil {
 		return nil, err
 	}
@@ -164,6 +158,35 @@ func (c *conversations) Cancel(ctx context.Context, req *agentv1.CancelRequest) 
 		res.RunIds = append(res.RunIds, r.String())
 	}
 	return res, nil
+}
+
+func (c *conversations) cancel(ctx context.Context, req *agentv1.CancelRequest) (told, running []id.Run, err error) {
+	actor, session, err := writer(ctx, req.GetSessionId())
+	if err != nil {
+		return nil, nil, err
+	}
+	var only id.Run
+	if req.GetRunId() != "" {
+		if only, err = id.Parse[id.Run](req.GetRunId()); err != nil {
+			return nil, nil, fault.New(fault.Invalid, "run_id: %v", err)
+		}
+	}
+	return c.store.Cancel(ctx, actor, session, only)
+}
+
+func (c *conversations) cancelMember(ctx context.Context, req *agentv1.CancelRequest) (told, running []id.Run, err error) {
+	actor, err := identity.Require(ctx, identity.Viewer)
+	if err != nil {
+		return nil, nil, err
+	}
+	member, err := id.Parse[id.Member](req.GetMemberId())
+	if err != nil {
+		return nil, nil, fault.New(fault.Invalid, "member_id: %v", err)
+	}
+	if member != actor.Member && actor.Role < identity.Owner {
+		return nil, nil, fault.New(fault.Forbidden, "only owners stop other people's runs")
+	}
+	return c.store.CancelMember(ctx, actor, member)
 }
 
 // runs is RunService.

@@ -1236,7 +1236,10 @@ type CancelRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	SessionId string                 `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
 	// Empty for all runs of the session.
-	RunId         string `protobuf:"bytes,2,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
+	RunId string `protobuf:"bytes,2,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
+	// Instead of a session: all runs of the workspace that this member started,
+	// because they left it. For the member themself and for owners.
+	MemberId      string `protobuf:"bytes,3,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1281,6 +1284,13 @@ func (x *CancelRequest) GetSessionId() string {
 func (x *CancelRequest) GetRunId() string {
 	if x != nil {
 		return x.RunId
+	}
+	return ""
+}
+
+func (x *CancelRequest) GetMemberId() string {
+	if x != nil {
+		return x.MemberId
 	}
 	return ""
 }
@@ -1443,11 +1453,12 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\x03run\x18\x01 \x01(\v2\x17.signalbox.agent.v1.RunR\x03run\x12\x1d\n" +
 	"\n" +
 	"message_id\x18\x02 \x01(\tR\tmessageId\x12\x18\n" +
-	"\acreated\x18\x03 \x01(\bR\acreated\"E\n" +
+	"\acreated\x18\x03 \x01(\bR\acreated\"b\n" +
 	"\rCancelRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x15\n" +
-	"\x06run_id\x18\x02 \x01(\tR\x05runId\")\n" +
+	"\x06run_id\x18\x02 \x01(\tR\x05runId\x12\x1b\n" +
+	"\tmember_id\x18\x03 \x01(\tR\bmemberId\")\n" +
 	"\x0eCancelResponse\x12\x17\n" +
 	"\arun_ids\x18\x01 \x03(\tR\x06runIds*o\n" +
 	"\n" +

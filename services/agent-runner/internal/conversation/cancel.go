@@ -54,6 +54,36 @@ func (s *Store) Cancel(ctx context.Context, a identity.Actor, session id.Session
 	return told, running, nil
 }
 
+// CancelMember stops all runs that a member started in the workspace.
+func (s *Store) CancelMember(ctx context.Context, a identity.Actor, member id.Member) (told, running []id.Run, err error) {
+	type open struct {
+		SessionID id.Session
+		ID        id.Run
+	}
+	var runs []open
+	err = s.db.InWorkspace(ctx, a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, `
+			SELECT session_id, id FROM runs
+			WHERE workspace_id = $1 AND created_by = $2 AND state IN ('queued', 'running', 'waiting')`, a.Workspace, member)
+		if err != nil {
+			return err
+		}
+		runs, err = pgx.CollectRows(rows, pgx.RowToStructByName[open])
+		return err
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("look for the runs of member %s: %w", member, err)
+	}
+	for _, r := range runs {
+		stopped, going, err := s.Cancel(ctx, a, r.SessionID, r.ID)
+		if err != nil && fault.KindOf(err) != fault.NotFound { // deleted in between
+			return told, running, err
+		}
+		told, running = append(told, stopped...), append(running, going...)
+	}
+	return told, running, nil
+}
+
 // ended tells a run that has ended, which is fine to cancel, from one that never was.
 func (*Store) ended(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.Session, r id.Run) error {
 	var known bool

@@ -6,6 +6,7 @@ import (
 
 	"signalbox.dev/pkg/id"
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
+	"signalbox.dev/services/agent-runner/internal/llm"
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
@@ -21,6 +22,9 @@ func stepRetry(step int, reason string) *runv1.Event {
 }
 
 func stepComplete(step int, in, out int64, finish string) *runv1.Event {
+	if finish == pausedReason { // ours, not one that viewers know
+		finish = string(llm.FinishOther)
+	}
 	return &runv1.Event{StepIndex: int32(step), Body: &runv1.Event_StepComplete{
 		StepComplete: &runv1.StepComplete{TokensIn: in, TokensOut: out, FinishReason: finish},
 	}}

@@ -10,6 +10,7 @@ import (
 
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
+	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
 
 	"signalbox.dev/services/gateway/internal/store"
 )
@@ -258,6 +259,9 @@ func (a *API) updateMember(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
+	if role < identity.Editor {
+		a.stopRunsOf(ctx, member)
+	}
 	return showMember(m), nil
 }
 
@@ -282,5 +286,14 @@ func (a *API) removeMember(ctx context.Context, in *struct {
 	if err := a.cfg.Store.RemoveMember(ctx, actor.Workspace, member); err != nil {
 		return nil, err
 	}
+	a.stopRunsOf(ctx, member)
 	return succeeded(), nil
+}
+
+// stopRunsOf ends what somebody who may no longer write has left running. It is
+// done as well as it can be: the membership is gone already.
+func (a *API) stopRunsOf(ctx context.Context, member id.Member) {
+	if _, err := a.cfg.Conversations.Cancel(ctx, &agentv1.CancelRequest{MemberId: member.String()}); err != nil {
+		a.cfg.Log.WarnContext(ctx, "runs of a former member not stopped", "member", member, "error", err)
+	}
 }

@@ -30,6 +30,7 @@ func TestOrder(t *testing.T) {
 		{"after the end", nil, []*runv1.Event{done(1, 1, 0), ev(1, 1, 1), done(1, 2, 1)}, []verdict{pass, drop, drop}},
 		{"two runs interleaved", nil, []*runv1.Event{ev(1, 1, 0), ev(2, 0, 0), done(2, 0, 1), ev(1, 1, 1), done(2, 0, 1)}, []verdict{pass, pass, pass, pass, drop}},
 		{"numbers missing", nil, []*runv1.Event{ev(1, 1, 0), ev(1, 1, 2), ev(1, 1, 1)}, []verdict{pass, passAfterHole, drop}},
+		{"the log lost its tail", nil, []*runv1.Event{ev(1, 1, 0), ev(1, 1, 1), ev(1, 1, 2), ev(1, 2, 1), ev(1, 1, 2), ev(1, 2, 2)}, []verdict{pass, pass, pass, passAfterHole, drop, pass}},
 		{"a run's beginning is missing", nil, []*runv1.Event{ev(1, 1, 0), ev(2, 1, 3)}, []verdict{pass, passAfterHole}},
 		{"begun in the middle", nil, []*runv1.Event{ev(3, 1, 7), ev(3, 1, 8)}, []verdict{pass, pass}},
 		{"head known", ev(3, 2, 7), []*runv1.Event{ev(3, 2, 7), ev(3, 2, 8), ev(3, 2, 10)}, []verdict{drop, pass, passAfterHole}},

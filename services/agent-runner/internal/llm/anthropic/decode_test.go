@@ -42,12 +42,12 @@ func TestDecodeSplits(t *testing.T) {
 func TestDecodeCutIsNeverSuccess(t *testing.T) {
 	t.Parallel()
 	for name, stream := range llmtest.Streams(t, streamsDir) {
+		last := bytes.Index(stream, []byte("event: message_stop"))
+		if last < 0 {
+			continue // has no end to cut
+		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			last := bytes.Index(stream, []byte("event: message_stop"))
-			if last < 0 {
-				t.Skip("has no end to cut")
-			}
 			for i := range last + len("event: message_stop\ndata: {\"type\":\"message_stop\"}\n") + 1 {
 				s := llm.NewStream(bytes.NewReader(stream[:i]), newDecoder(), llm.Limits{})
 				for s.Next() {
