@@ -19,7 +19,6 @@ import (
 	"testing"
 	"time"
 
-	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pgd"
@@ -456,10 +455,9 @@ func freeAddr() (string, error) {
 
 // member is somebody with a token.
 type member struct {
-	Token     string      `json:"token"`
-	Workspace string      `json:"workspace_id"`
-	Member    string      `json:"member_id"`
-	Secret    conf.Secret `json:"-"`
+	Token     string `json:"token"`
+	Workspace string `json:"workspace_id"`
+	Member    string `json:"member_id"`
 }
 
 // newMember makes a member with `signalbox token`, in a workspace of their own if
