@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/identity"
 	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
@@ -85,6 +87,23 @@ func TestSessionFull(t *testing.T) {
 	}
 	if n := len(w.look(session).GetMessages()); n < 2 {
 		t.Errorf("%d messages, want at least the two that were taken", n)
+	}
+}
+
+// So does a tool executor: the claim is kept and waits.
+func TestExecutorAway(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.tools.away = 30
+	w.model.then(says("Back."))
+	w.start()
+	session := w.session(&agentv1.CreateSessionRequest{})
+	v := w.watch(session)
+	w.submit(session, "go")
+	events := v.until(isEnd)
+	want := []string{`1 user "go"`, "1 start", "1 text Back.", "1 step 0 stop 10/5", `1 done stop "Back." 1`}
+	if diff := cmp.Diff(want, lines(events)); diff != "" {
+		t.Error(diff)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/conf"
+	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/httpserver"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
@@ -431,6 +432,7 @@ type executor struct {
 	outcomes  map[string]*toolv1.Outcome
 	ran       map[string]int
 	silent    bool // outcomes are not announced
+	away      int  // so many calls of ListTools are refused
 	cancelled chan string
 }
 
@@ -513,6 +515,10 @@ func (e *executor) timesRan(callID string) int {
 func (e *executor) ListTools(context.Context, *toolv1.ListToolsRequest) (*toolv1.ListToolsResponse, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.away > 0 {
+		e.away--
+		return nil, fault.New(fault.Unavailable, "away")
+	}
 	res := &toolv1.ListToolsResponse{}
 	for name := range e.tools {
 		res.Tools = append(res.Tools, &toolv1.Tool{

@@ -148,16 +148,17 @@ func (a *answering) giveUp(ctx context.Context) error {
 
 const giveUpTimeout = 5 * time.Second
 
-// insist repeats a commit while the database is away: the work that it saves is
-// paid for. A commit may be repeated; one that happened is found to have happened.
-func (a *answering) insist(ctx context.Context, commit func() error) error {
+// insist repeats what may be repeated while a part of ours is away, for as long as
+// the run's patience lasts: the work so far is paid for. A commit that happened,
+// though its answer was lost, is found to have happened.
+func (a *answering) insist(ctx context.Context, do func() error) error {
 	begun := time.Now()
 	for {
-		err := commit()
+		err := do()
 		if fault.KindOf(err) != fault.Unavailable || time.Since(begun) > a.cfg.Patience {
 			return err
 		}
-		a.Log.WarnContext(ctx, "commit put off", "run", a.claim.Run.ID, "error", err)
+		a.Log.WarnContext(ctx, "run waits for a part that is away", "run", a.claim.Run.ID, "error", err)
 		if stop := a.backoff(ctx, 1, 0); stop != nil {
 			return errors.Join(stop, err)
 		}

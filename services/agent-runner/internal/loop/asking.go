@@ -18,7 +18,7 @@ import (
 // ask calls the model until it has answered whole, or cannot. With an error the
 // response is what had arrived, if the run was stopped while it did.
 func (a *answering) ask(ctx context.Context, index int) (*llm.Response, error) {
-	if err := a.prepare(ctx); err != nil {
+	if err := a.insist(ctx, func() error { return a.prepare(ctx) }); err != nil {
 		return nil, err
 	}
 	model, _ := a.Catalogue.Lookup(a.claim.Run.Provider, a.claim.Run.Model)
@@ -26,9 +26,13 @@ func (a *answering) ask(ctx context.Context, index int) (*llm.Response, error) {
 		Run: &a.claim.Run, Step: index, Model: model, Dialect: a.dialect, ServerTools: a.Catalogue.ServerTool, Preset: a.preset, Session: a.session, Tools: a.tools,
 		Messages: a.history, Now: time.Now(), Continue: a.paused,
 	})
-	begun := time.Now()
 	for try := 1; ; try++ {
-		res, streamed, err := a.call(ctx, index, req)
+		var res *llm.Response
+		var streamed bool
+		err := a.insist(ctx, func() (err error) {
+			res, streamed, err = a.call(ctx, index, req)
+			return err
+		})
 		switch {
 		case err == nil:
 			return res, nil
@@ -36,13 +40,6 @@ func (a *answering) ask(ctx context.Context, index int) (*llm.Response, error) {
 			return res, context.Cause(ctx)
 		case errors.Is(err, errStepTime):
 			return res, err
-		case fault.KindOf(err) == fault.Unavailable && time.Since(begun) < a.cfg.Patience:
-			// A part of ours is away, such as the broker while it restarts.
-			if err := a.backoff(ctx, 1, 0); err != nil {
-				return nil, err
-			}
-			try--
-			continue
 		}
 		failure, ok := errors.AsType[*llm.Error](err)
 		if !ok || !failure.Retryable || try >= a.cfg.Tries || failure.RetryAfter > a.cfg.MaxRetryAfter {

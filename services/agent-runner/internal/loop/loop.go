@@ -154,14 +154,18 @@ const (
 func (l *Loop) leave(ctx context.Context, claim *run.Claim, cause error) error {
 	letGo, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
-	if err := l.Store.Release(letGo, claim); err != nil {
+	var wait time.Duration // drained: another replica gets it at once
+	if ctx.Err() == nil {
+		wait = min(firstRetry<<min(claim.Run.Fruitless, 10), lastRetry)
+	}
+	if err := l.Store.Release(letGo, claim, wait); err != nil {
 		l.Log.WarnContext(ctx, "run not released; its lease has to run out", "run", claim.Run.ID, "error", err)
 	}
 	err := fmt.Errorf("run %s: %w", claim.Run.ID, cause)
-	if ctx.Err() != nil {
-		return err // drained: another replica gets it at once
+	if wait == 0 {
+		return err
 	}
-	return bus.RetryAfter(min(firstRetry<<min(claim.Run.Fruitless, 10), lastRetry), err)
+	return bus.RetryAfter(wait+earlyRetry, err)
 }
 
 func ids(w *runv1.Work) (ws id.Workspace, session id.Session, r id.Run, err error) {

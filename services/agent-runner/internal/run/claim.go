@@ -175,13 +175,15 @@ func (s *Store) Park(ctx context.Context, c *Claim) error {
 	return nil
 }
 
-// Release gives a run back after a failure of ours: its lease ends now, and whoever
-// hears of it next may claim it.
-func (s *Store) Release(ctx context.Context, c *Claim) error {
+// Release gives a run back after a failure of ours: its lease ends after wait, and
+// whoever hears of it then may claim it.
+func (s *Store) Release(ctx context.Context, c *Claim, wait time.Duration) error {
 	err := s.db.InWorkspace(ctx, c.Run.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		args := c.key()
+		args["wait"] = wait
 		_, err := tx.Exec(ctx, `
-			UPDATE runs SET lease_until = clock_timestamp()
-			WHERE workspace_id = @workspace AND id = @run AND epoch = @epoch AND state = 'running'`, c.key())
+			UPDATE runs SET lease_until = clock_timestamp() + @wait
+			WHERE workspace_id = @workspace AND id = @run AND epoch = @epoch AND state = 'running'`, args)
 		return err
 	})
 	if err != nil {
