@@ -102,12 +102,13 @@ type entry struct {
 // the log holds; it may be asked again, and must give at least one event. The
 // writer lives until Close or until ctx is done.
 func Open(ctx context.Context, cfg Config, opening func(Tail) Opening) (*Writer, error) {
+	t := tailReader{cfg: cfg, tail: Tail{Number: -1}}
 	for {
-		tail, last, err := readTail(ctx, cfg)
+		last, err := t.read(ctx)
 		if err != nil {
 			return nil, err
 		}
-		o := opening(tail)
+		o := opening(t.tail)
 		if len(o.Events) == 0 {
 			return nil, errors.New("open the run log: nothing to say first")
 		}
@@ -156,36 +157,45 @@ func start(ctx context.Context, cfg Config, o Opening) *Writer {
 	return w
 }
 
-// readTail returns what the log holds of the claim's run, and the sequence of the
-// subject's last message. A run that is claimed for the first time has nothing there.
-func readTail(ctx context.Context, cfg Config) (Tail, uint64, error) {
-	last, err := cfg.Bus.Last(ctx, cfg.Stream, cfg.Subject)
+// tailReader reads what the log holds of the claim's run. Each reading goes on where
+// the one before ended, so that it is faster than a runner that still writes.
+type tailReader struct {
+	cfg   Config
+	tail  Tail
+	epoch int64  // of the newest event that was accepted
+	after uint64 // the sequence up to which the subject was read
+}
+
+// read brings the tail up to date and returns the sequence of the subject's last
+// message. A run that is claimed for the first time has nothing there.
+func (t *tailReader) read(ctx context.Context) (uint64, error) {
+	last, err := t.cfg.Bus.Last(ctx, t.cfg.Stream, t.cfg.Subject)
 	if errors.Is(err, bus.ErrNotFound) {
-		return Tail{Number: -1}, 0, nil
+		t.after = 0
+		return 0, nil
 	}
 	if err != nil {
-		return Tail{}, 0, fmt.Errorf("open the run log: %w", err)
+		return 0, fmt.Errorf("open the run log: %w", err)
 	}
-	if cfg.Claim.First {
-		return Tail{Number: -1}, last.Seq, nil
+	if t.cfg.Claim.First {
+		return last.Seq, nil
 	}
-	tail := Tail{Number: -1}
-	var epoch int64
-	for m, err := range cfg.Bus.Read(ctx, cfg.Stream, cfg.Subject, 0, last.Seq) {
+	for m, err := range t.cfg.Bus.Read(ctx, t.cfg.Stream, t.cfg.Subject, t.after, last.Seq) {
 		if err != nil {
-			return Tail{}, 0, fmt.Errorf("open the run log: %w", err)
+			return 0, fmt.Errorf("open the run log: %w", err)
 		}
 		ev := new(runv1.Event)
 		if err := bus.DecodeInto(&m.Message, ev); err != nil {
 			continue // not an event: no reader takes it for one
 		}
-		if ev.GetRunId() != cfg.Claim.Run.ID.String() || ev.GetEpoch() < epoch || ev.GetNumber() <= tail.Number {
+		if ev.GetRunId() != t.cfg.Claim.Run.ID.String() || ev.GetEpoch() < t.epoch || ev.GetNumber() <= t.tail.Number {
 			continue
 		}
-		epoch, tail.Number = ev.GetEpoch(), ev.GetNumber()
-		tail.Events = append(tail.Events, ev)
+		t.epoch, t.tail.Number = ev.GetEpoch(), ev.GetNumber()
+		t.tail.Events = append(t.tail.Events, ev)
 	}
-	return tail, last.Seq, nil
+	t.after = last.Seq
+	return last.Seq, nil
 }
 
 func stamp(c *run.Claim, ev *runv1.Event, number int64) {

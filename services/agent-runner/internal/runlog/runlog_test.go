@@ -137,7 +137,10 @@ func TestTakeover(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		pace := time.NewTicker(5 * time.Millisecond) // four times as fast as a model is written
+		defer pace.Stop()
 		for writing.Err() == nil {
+			<-pace.C
 			if err := old.Append(writing, &runv1.Event{Body: &runv1.Event_TextDelta{TextDelta: &runv1.TextDelta{Delta: "x"}}}); err != nil {
 				return
 			}
