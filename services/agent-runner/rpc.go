@@ -12,6 +12,7 @@ import (
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
+	"signalbox.dev/proto/signalbox/agent/v1/agentv1connect"
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
 	"signalbox.dev/services/agent-runner/internal/conversation"
 	"signalbox.dev/services/agent-runner/internal/run"
@@ -190,7 +191,11 @@ func (c *conversations) cancelMember(ctx context.Context, req *agentv1.CancelReq
 }
 
 // runs is RunService.
-type runs struct{ store *conversation.Store }
+type runs struct {
+	agentv1connect.UnimplementedRunServiceHandler
+
+	store *conversation.Store
+}
 
 func (r *runs) GetRun(ctx context.Context, req *agentv1.GetRunRequest) (*agentv1.GetRunResponse, error) {
 	actor, err := identity.Require(ctx, identity.Viewer)

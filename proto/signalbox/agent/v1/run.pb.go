@@ -11,6 +11,7 @@ import (
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
+	v11 "signalbox.dev/proto/signalbox/run/v1"
 	v1 "signalbox.dev/proto/signalbox/tool/v1"
 	sync "sync"
 	unsafe "unsafe"
@@ -638,11 +639,200 @@ func (x *GetRunResponse) GetToolCalls() []*ToolCall {
 	return nil
 }
 
+type ListEventsRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	SessionId string                 `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	// The event to begin at: its run's place in the session, from 1, and its number in the run.
+	RunOrdinal int64 `protobuf:"varint,2,opt,name=run_ordinal,json=runOrdinal,proto3" json:"run_ordinal,omitempty"`
+	Number     int64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
+	// The page before ended here: its next_page_token. Only the session is then looked at besides.
+	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListEventsRequest) Reset() {
+	*x = ListEventsRequest{}
+	mi := &file_signalbox_agent_v1_run_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListEventsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListEventsRequest) ProtoMessage() {}
+
+func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_agent_v1_run_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
+func (*ListEventsRequest) Descriptor() ([]byte, []int) {
+	return file_signalbox_agent_v1_run_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ListEventsRequest) GetSessionId() string {
+	if x != nil {
+		return x.SessionId
+	}
+	return ""
+}
+
+func (x *ListEventsRequest) GetRunOrdinal() int64 {
+	if x != nil {
+		return x.RunOrdinal
+	}
+	return 0
+}
+
+func (x *ListEventsRequest) GetNumber() int64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *ListEventsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+type ListEventsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In canonical order: that of the stream, without an older claim's. The first is
+	// the one that was asked for.
+	Events []*LoggedEvent `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
+	// Set when there is more.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListEventsResponse) Reset() {
+	*x = ListEventsResponse{}
+	mi := &file_signalbox_agent_v1_run_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListEventsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListEventsResponse) ProtoMessage() {}
+
+func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_agent_v1_run_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
+func (*ListEventsResponse) Descriptor() ([]byte, []int) {
+	return file_signalbox_agent_v1_run_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *ListEventsResponse) GetEvents() []*LoggedEvent {
+	if x != nil {
+		return x.Events
+	}
+	return nil
+}
+
+func (x *ListEventsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// One event of the run log, and where it stands there.
+type LoggedEvent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Event *v11.Event             `protobuf:"bytes,1,opt,name=event,proto3" json:"event,omitempty"`
+	// Its sequence in its stream. Those of one stream grow.
+	Sequence uint64 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	// When the stream was created: tells one stream from the one that took its
+	// place after its disk was lost.
+	StreamCreated *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=stream_created,json=streamCreated,proto3" json:"stream_created,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LoggedEvent) Reset() {
+	*x = LoggedEvent{}
+	mi := &file_signalbox_agent_v1_run_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LoggedEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LoggedEvent) ProtoMessage() {}
+
+func (x *LoggedEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_agent_v1_run_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LoggedEvent.ProtoReflect.Descriptor instead.
+func (*LoggedEvent) Descriptor() ([]byte, []int) {
+	return file_signalbox_agent_v1_run_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *LoggedEvent) GetEvent() *v11.Event {
+	if x != nil {
+		return x.Event
+	}
+	return nil
+}
+
+func (x *LoggedEvent) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+func (x *LoggedEvent) GetStreamCreated() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StreamCreated
+	}
+	return nil
+}
+
 var File_signalbox_agent_v1_run_proto protoreflect.FileDescriptor
 
 const file_signalbox_agent_v1_run_proto_rawDesc = "" +
 	"\n" +
-	"\x1csignalbox/agent/v1/run.proto\x12\x12signalbox.agent.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1csignalbox/tool/v1/tool.proto\"\xd4\x01\n" +
+	"\x1csignalbox/agent/v1/run.proto\x12\x12signalbox.agent.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1csignalbox/run/v1/event.proto\x1a\x1csignalbox/tool/v1/tool.proto\"\xd4\x01\n" +
 	"\x05Usage\x12!\n" +
 	"\finput_tokens\x18\x01 \x01(\x03R\vinputTokens\x12*\n" +
 	"\x11cache_read_tokens\x18\x02 \x01(\x03R\x0fcacheReadTokens\x12,\n" +
@@ -699,7 +889,22 @@ const file_signalbox_agent_v1_run_proto_rawDesc = "" +
 	"\x03run\x18\x01 \x01(\v2\x17.signalbox.agent.v1.RunR\x03run\x12.\n" +
 	"\x05steps\x18\x02 \x03(\v2\x18.signalbox.agent.v1.StepR\x05steps\x12;\n" +
 	"\n" +
-	"tool_calls\x18\x03 \x03(\v2\x1c.signalbox.agent.v1.ToolCallR\ttoolCalls*\xac\x01\n" +
+	"tool_calls\x18\x03 \x03(\v2\x1c.signalbox.agent.v1.ToolCallR\ttoolCalls\"\x8a\x01\n" +
+	"\x11ListEventsRequest\x12\x1d\n" +
+	"\n" +
+	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x1f\n" +
+	"\vrun_ordinal\x18\x02 \x01(\x03R\n" +
+	"runOrdinal\x12\x16\n" +
+	"\x06number\x18\x03 \x01(\x03R\x06number\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x04 \x01(\tR\tpageToken\"u\n" +
+	"\x12ListEventsResponse\x127\n" +
+	"\x06events\x18\x01 \x03(\v2\x1f.signalbox.agent.v1.LoggedEventR\x06events\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x9b\x01\n" +
+	"\vLoggedEvent\x12-\n" +
+	"\x05event\x18\x01 \x01(\v2\x17.signalbox.run.v1.EventR\x05event\x12\x1a\n" +
+	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12A\n" +
+	"\x0estream_created\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\rstreamCreated*\xac\x01\n" +
 	"\bRunState\x12\x19\n" +
 	"\x15RUN_STATE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10RUN_STATE_QUEUED\x10\x01\x12\x15\n" +
@@ -707,10 +912,12 @@ const file_signalbox_agent_v1_run_proto_rawDesc = "" +
 	"\x11RUN_STATE_WAITING\x10\x03\x12\x12\n" +
 	"\x0eRUN_STATE_DONE\x10\x04\x12\x14\n" +
 	"\x10RUN_STATE_FAILED\x10\x05\x12\x17\n" +
-	"\x13RUN_STATE_CANCELLED\x10\x062b\n" +
+	"\x13RUN_STATE_CANCELLED\x10\x062\xc4\x01\n" +
 	"\n" +
 	"RunService\x12T\n" +
-	"\x06GetRun\x12!.signalbox.agent.v1.GetRunRequest\x1a\".signalbox.agent.v1.GetRunResponse\"\x03\x90\x02\x01B0Z.signalbox.dev/proto/signalbox/agent/v1;agentv1b\x06proto3"
+	"\x06GetRun\x12!.signalbox.agent.v1.GetRunRequest\x1a\".signalbox.agent.v1.GetRunResponse\"\x03\x90\x02\x01\x12`\n" +
+	"\n" +
+	"ListEvents\x12%.signalbox.agent.v1.ListEventsRequest\x1a&.signalbox.agent.v1.ListEventsResponse\"\x03\x90\x02\x01B0Z.signalbox.dev/proto/signalbox/agent/v1;agentv1b\x06proto3"
 
 var (
 	file_signalbox_agent_v1_run_proto_rawDescOnce sync.Once
@@ -725,7 +932,7 @@ func file_signalbox_agent_v1_run_proto_rawDescGZIP() []byte {
 }
 
 var file_signalbox_agent_v1_run_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_signalbox_agent_v1_run_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_signalbox_agent_v1_run_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_signalbox_agent_v1_run_proto_goTypes = []any{
 	(RunState)(0),                 // 0: signalbox.agent.v1.RunState
 	(*Usage)(nil),                 // 1: signalbox.agent.v1.Usage
@@ -734,31 +941,40 @@ var file_signalbox_agent_v1_run_proto_goTypes = []any{
 	(*ToolCall)(nil),              // 4: signalbox.agent.v1.ToolCall
 	(*GetRunRequest)(nil),         // 5: signalbox.agent.v1.GetRunRequest
 	(*GetRunResponse)(nil),        // 6: signalbox.agent.v1.GetRunResponse
-	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
-	(v1.Effect)(0),                // 8: signalbox.tool.v1.Effect
-	(*v1.Outcome)(nil),            // 9: signalbox.tool.v1.Outcome
+	(*ListEventsRequest)(nil),     // 7: signalbox.agent.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),    // 8: signalbox.agent.v1.ListEventsResponse
+	(*LoggedEvent)(nil),           // 9: signalbox.agent.v1.LoggedEvent
+	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
+	(v1.Effect)(0),                // 11: signalbox.tool.v1.Effect
+	(*v1.Outcome)(nil),            // 12: signalbox.tool.v1.Outcome
+	(*v11.Event)(nil),             // 13: signalbox.run.v1.Event
 }
 var file_signalbox_agent_v1_run_proto_depIdxs = []int32{
 	0,  // 0: signalbox.agent.v1.Run.state:type_name -> signalbox.agent.v1.RunState
 	1,  // 1: signalbox.agent.v1.Run.usage:type_name -> signalbox.agent.v1.Usage
-	7,  // 2: signalbox.agent.v1.Run.created_at:type_name -> google.protobuf.Timestamp
-	7,  // 3: signalbox.agent.v1.Run.started_at:type_name -> google.protobuf.Timestamp
-	7,  // 4: signalbox.agent.v1.Run.ended_at:type_name -> google.protobuf.Timestamp
+	10, // 2: signalbox.agent.v1.Run.created_at:type_name -> google.protobuf.Timestamp
+	10, // 3: signalbox.agent.v1.Run.started_at:type_name -> google.protobuf.Timestamp
+	10, // 4: signalbox.agent.v1.Run.ended_at:type_name -> google.protobuf.Timestamp
 	1,  // 5: signalbox.agent.v1.Step.usage:type_name -> signalbox.agent.v1.Usage
 	1,  // 6: signalbox.agent.v1.Step.wasted:type_name -> signalbox.agent.v1.Usage
-	7,  // 7: signalbox.agent.v1.Step.committed_at:type_name -> google.protobuf.Timestamp
-	8,  // 8: signalbox.agent.v1.ToolCall.effect:type_name -> signalbox.tool.v1.Effect
-	9,  // 9: signalbox.agent.v1.ToolCall.outcome:type_name -> signalbox.tool.v1.Outcome
+	10, // 7: signalbox.agent.v1.Step.committed_at:type_name -> google.protobuf.Timestamp
+	11, // 8: signalbox.agent.v1.ToolCall.effect:type_name -> signalbox.tool.v1.Effect
+	12, // 9: signalbox.agent.v1.ToolCall.outcome:type_name -> signalbox.tool.v1.Outcome
 	2,  // 10: signalbox.agent.v1.GetRunResponse.run:type_name -> signalbox.agent.v1.Run
 	3,  // 11: signalbox.agent.v1.GetRunResponse.steps:type_name -> signalbox.agent.v1.Step
 	4,  // 12: signalbox.agent.v1.GetRunResponse.tool_calls:type_name -> signalbox.agent.v1.ToolCall
-	5,  // 13: signalbox.agent.v1.RunService.GetRun:input_type -> signalbox.agent.v1.GetRunRequest
-	6,  // 14: signalbox.agent.v1.RunService.GetRun:output_type -> signalbox.agent.v1.GetRunResponse
-	14, // [14:15] is the sub-list for method output_type
-	13, // [13:14] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	9,  // 13: signalbox.agent.v1.ListEventsResponse.events:type_name -> signalbox.agent.v1.LoggedEvent
+	13, // 14: signalbox.agent.v1.LoggedEvent.event:type_name -> signalbox.run.v1.Event
+	10, // 15: signalbox.agent.v1.LoggedEvent.stream_created:type_name -> google.protobuf.Timestamp
+	5,  // 16: signalbox.agent.v1.RunService.GetRun:input_type -> signalbox.agent.v1.GetRunRequest
+	7,  // 17: signalbox.agent.v1.RunService.ListEvents:input_type -> signalbox.agent.v1.ListEventsRequest
+	6,  // 18: signalbox.agent.v1.RunService.GetRun:output_type -> signalbox.agent.v1.GetRunResponse
+	8,  // 19: signalbox.agent.v1.RunService.ListEvents:output_type -> signalbox.agent.v1.ListEventsResponse
+	18, // [18:20] is the sub-list for method output_type
+	16, // [16:18] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_signalbox_agent_v1_run_proto_init() }
@@ -773,7 +989,7 @@ func file_signalbox_agent_v1_run_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_signalbox_agent_v1_run_proto_rawDesc), len(file_signalbox_agent_v1_run_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   6,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

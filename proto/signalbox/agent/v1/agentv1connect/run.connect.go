@@ -35,12 +35,18 @@ const (
 const (
 	// RunServiceGetRunProcedure is the fully-qualified name of the RunService's GetRun RPC.
 	RunServiceGetRunProcedure = "/signalbox.agent.v1.RunService/GetRun"
+	// RunServiceListEventsProcedure is the fully-qualified name of the RunService's ListEvents RPC.
+	RunServiceListEventsProcedure = "/signalbox.agent.v1.RunService/ListEvents"
 )
 
 // RunServiceClient is a client for the signalbox.agent.v1.RunService service.
 type RunServiceClient interface {
 	// GetRun returns a run with its steps and tool calls.
 	GetRun(context.Context, *v1.GetRunRequest) (*v1.GetRunResponse, error)
+	// ListEvents returns what Postgres keeps of a session's run log: the record that
+	// is written a moment behind the log and outlives the log's hot tail by a day. An
+	// event that is not kept (any more, or yet) is NotFound.
+	ListEvents(context.Context, *v1.ListEventsRequest) (*v1.ListEventsResponse, error)
 }
 
 // NewRunServiceClient constructs a client for the signalbox.agent.v1.RunService service. By
@@ -61,12 +67,20 @@ func NewRunServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
+		listEvents: connect.NewClient[v1.ListEventsRequest, v1.ListEventsResponse](
+			httpClient,
+			baseURL+RunServiceListEventsProcedure,
+			connect.WithSchema(runServiceMethods.ByName("ListEvents")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // runServiceClient implements RunServiceClient.
 type runServiceClient struct {
-	getRun *connect.Client[v1.GetRunRequest, v1.GetRunResponse]
+	getRun     *connect.Client[v1.GetRunRequest, v1.GetRunResponse]
+	listEvents *connect.Client[v1.ListEventsRequest, v1.ListEventsResponse]
 }
 
 // GetRun calls signalbox.agent.v1.RunService.GetRun.
@@ -78,10 +92,23 @@ func (c *runServiceClient) GetRun(ctx context.Context, req *v1.GetRunRequest) (*
 	return nil, err
 }
 
+// ListEvents calls signalbox.agent.v1.RunService.ListEvents.
+func (c *runServiceClient) ListEvents(ctx context.Context, req *v1.ListEventsRequest) (*v1.ListEventsResponse, error) {
+	response, err := c.listEvents.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // RunServiceHandler is an implementation of the signalbox.agent.v1.RunService service.
 type RunServiceHandler interface {
 	// GetRun returns a run with its steps and tool calls.
 	GetRun(context.Context, *v1.GetRunRequest) (*v1.GetRunResponse, error)
+	// ListEvents returns what Postgres keeps of a session's run log: the record that
+	// is written a moment behind the log and outlives the log's hot tail by a day. An
+	// event that is not kept (any more, or yet) is NotFound.
+	ListEvents(context.Context, *v1.ListEventsRequest) (*v1.ListEventsResponse, error)
 }
 
 // NewRunServiceHandler builds an HTTP handler from the service implementation. It returns the path
@@ -98,10 +125,19 @@ func NewRunServiceHandler(svc RunServiceHandler, opts ...connect.HandlerOption) 
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
+	runServiceListEventsHandler := connect.NewUnaryHandlerSimple(
+		RunServiceListEventsProcedure,
+		svc.ListEvents,
+		connect.WithSchema(runServiceMethods.ByName("ListEvents")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/signalbox.agent.v1.RunService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case RunServiceGetRunProcedure:
 			runServiceGetRunHandler.ServeHTTP(w, r)
+		case RunServiceListEventsProcedure:
+			runServiceListEventsHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -113,4 +149,8 @@ type UnimplementedRunServiceHandler struct{}
 
 func (UnimplementedRunServiceHandler) GetRun(context.Context, *v1.GetRunRequest) (*v1.GetRunResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.agent.v1.RunService.GetRun is not implemented"))
+}
+
+func (UnimplementedRunServiceHandler) ListEvents(context.Context, *v1.ListEventsRequest) (*v1.ListEventsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.agent.v1.RunService.ListEvents is not implemented"))
 }
