@@ -34,7 +34,7 @@ type Config struct {
 	Drain     time.Duration `env:"AGENT_RUNNER_DRAIN" envDefault:"25s" doc:"How long after SIGTERM runs may take to reach a step border, where another runner takes them over."`
 
 	Lease         time.Duration `env:"AGENT_RUNNER_LEASE" envDefault:"6s" doc:"How long a claim of a run holds without a sign of life."`
-	Beat          time.Duration `env:"AGENT_RUNNER_BEAT" envDefault:"2s" doc:"How often claims are renewed and lost runs looked for."`
+	Beat          time.Duration `env:"AGENT_RUNNER_BEAT" envDefault:"1s" doc:"How often claims are renewed; a runner that died is noticed when it has missed one."`
 	RunTime       time.Duration `env:"AGENT_RUNNER_RUN_TIME" envDefault:"30m" doc:"How long a run may take in all."`
 	StepTime      time.Duration `env:"AGENT_RUNNER_STEP_TIME" envDefault:"10m" doc:"How long one model call may take."`
 	ToolTime      time.Duration `env:"AGENT_RUNNER_TOOL_TIME" envDefault:"30s" doc:"How long a tool may take that names no time of its own."`

@@ -21,17 +21,25 @@ func (s *Service) consume(ctx context.Context) error {
 
 const (
 	sweepLimit = 256
+	// sweepEvery is short: it is part of what a killed runner costs those who watch.
+	sweepEvery = 500 * time.Millisecond
 	// patience is how long a run may be ready to start before its wake-up is taken for lost.
 	patience = 5 * time.Second
-	// queuedMoment is the stream's window for repetitions.
-	queuedMoment = 2 * time.Minute
+	// A run is woken once in each moment: the stream drops the other wake-ups. One that
+	// only waits for a free slot must not fill the queue, and is not in a hurry; its
+	// moment is the stream's window for repetitions.
+	runningMoment = 2 * time.Second
+	queuedMoment  = 2 * time.Minute
 )
 
 // sweep wakes runners for runs that nobody works on: their runner died, or their
 // wake-up was lost with the queue. It reads Postgres alone. Replicas may sweep the
 // same run: a claim decides, and the message id holds the sweeps of one moment together.
+//
+// It waits while this process's own presence is young: Postgres may just have come
+// back, and the runners that hold leases have to renew them first.
 func (s *Service) sweep(ctx context.Context) error {
-	tick := time.NewTicker(s.cfg.Beat)
+	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
 	for {
 		select {
@@ -39,26 +47,37 @@ func (s *Service) sweep(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		found, err := s.runs.Sweep(ctx, patience, sweepLimit)
-		if err != nil {
-			if ctx.Err() == nil {
-				s.deps.Log.WarnContext(ctx, "sweep put off", "error", err)
-			}
+		if s.presence.Steady() < 2*s.cfg.Beat {
 			continue
 		}
-		for _, r := range found {
-			if err := s.wakeAgain(ctx, r); err != nil && ctx.Err() == nil {
-				s.deps.Log.WarnContext(ctx, "run not woken; the next sweep tries again", "run", r.Run, "error", err)
-				break
-			}
+		if err := s.sweepOnce(ctx); err != nil && ctx.Err() == nil {
+			s.deps.Log.WarnContext(ctx, "sweep put off", "error", err)
 		}
 	}
 }
 
+func (s *Service) sweepOnce(ctx context.Context) error {
+	expired, err := s.runs.ExpireAbsent(ctx, s.cfg.Beat+s.cfg.Beat/2)
+	if err != nil {
+		return err
+	}
+	if expired > 0 {
+		s.deps.Log.InfoContext(ctx, "runs of a runner that died are free again", "runs", expired)
+	}
+	found, err := s.runs.Sweep(ctx, patience, sweepLimit)
+	if err != nil {
+		return err
+	}
+	for _, r := range found {
+		if err := s.wakeAgain(ctx, r); err != nil {
+			return fmt.Errorf("wake run %s again: %w", r.Run, err)
+		}
+	}
+	return nil
+}
+
 func (s *Service) wakeAgain(ctx context.Context, r run.Abandoned) error {
-	// One wake-up for each moment: the stream drops the others. A run that only waits
-	// for a free slot must not fill the queue, and is not in a hurry.
-	moment := s.cfg.Lease + time.Second
+	moment := runningMoment
 	if r.Queued {
 		moment = queuedMoment
 	}

@@ -76,15 +76,17 @@ type Deps struct {
 
 // Service is agent-runner.
 type Service struct {
-	cfg     Config
-	deps    Deps
-	out     *outbox.Outbox
-	runs    *run.Store
-	keeper  *loop.Keeper
-	tools   *toolbox.Toolbox
-	loop    *loop.Loop
-	handler http.Handler
-	clients []*http.Client
+	cfg  Config
+	deps Deps
+	out  *outbox.Outbox
+	runs *run.Store
+	// presence tells the other runners that this one lives.
+	presence *pg.Presence
+	keeper   *loop.Keeper
+	tools    *toolbox.Toolbox
+	loop     *loop.Loop
+	handler  http.Handler
+	clients  []*http.Client
 }
 
 // New wires the service; it does nothing before Run.
@@ -98,7 +100,9 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	s := &Service{cfg: cfg, deps: deps}
 	s.out = outbox.New(deps.DB, deps.Bus, deps.Log)
-	s.runs = run.NewStore(deps.DB, s.out, runnerName(), run.Config{Lease: cfg.Lease, WallTime: cfg.RunTime, Partitions: cfg.Partitions})
+	name := runnerName()
+	s.presence = pg.NewPresence(deps.DB, name, deps.Log)
+	s.runs = run.NewStore(deps.DB, s.out, name, run.Config{Lease: cfg.Lease, WallTime: cfg.RunTime, Partitions: cfg.Partitions})
 	s.keeper = loop.NewKeeper(s.runs, cfg.Beat, deps.Log)
 	if err := s.wireLoop(presets); err != nil {
 		return nil, fmt.Errorf("agent-runner: %w", err)
@@ -109,7 +113,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	return s, nil
 }
 
-// runnerName tells operators which process holds a claim; nothing depends on it.
+// runnerName tells which process holds a claim. No other ever has the same.
 func runnerName() string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -201,6 +205,7 @@ func (s *Service) Run(ctx context.Context) error {
 	support, stopSupport := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopSupport()
 	behind, support := errgroup.WithContext(support)
+	behind.Go(func() error { return s.presence.Run(support) })
 	behind.Go(func() error { return s.keeper.Run(support) })
 	behind.Go(func() error { return s.out.Run(support) })
 

@@ -113,7 +113,7 @@ func (k *Keeper) renew(ctx context.Context) {
 	if len(leases) == 0 {
 		return
 	}
-	limited, cancel := context.WithTimeout(ctx, k.every)
+	limited, cancel := context.WithTimeout(ctx, 2*k.every)
 	defer cancel()
 	beats, err := k.store.Renew(limited, leases)
 	if err != nil {

@@ -192,6 +192,40 @@ func (s *Store) Release(ctx context.Context, c *Claim, wait time.Duration) error
 	return nil
 }
 
+// ExpireAbsent ends the leases of runs whose runner died: its presence is gone, and
+// its last sign of life is older than quiet, which is more than a beat. It returns
+// how many there were.
+func (s *Store) ExpireAbsent(ctx context.Context, quiet time.Duration) (int, error) {
+	var expired int
+	// AsSystem: a runner that died had runs of many workspaces.
+	err := s.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		args := pgx.NamedArgs{"unrenewed": s.cfg.Lease - quiet}
+		rows, err := tx.Query(ctx, `
+			SELECT DISTINCT runner FROM runs
+			WHERE state = 'running' AND lease_until BETWEEN clock_timestamp() AND clock_timestamp() + @unrenewed`, args)
+		if err != nil {
+			return err
+		}
+		quietOnes, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil || len(quietOnes) == 0 {
+			return err
+		}
+		if args["absent"], err = pg.Absent(ctx, tx, quietOnes); err != nil {
+			return err
+		}
+		tag, err := tx.Exec(ctx, `
+			UPDATE runs SET lease_until = clock_timestamp()
+			WHERE state = 'running' AND lease_until BETWEEN clock_timestamp() AND clock_timestamp() + @unrenewed
+				AND runner = ANY (@absent)`, args)
+		expired = int(tag.RowsAffected())
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("expire leases of absent runners: %w", err)
+	}
+	return expired, nil
+}
+
 // Abandoned is a run that somebody ought to be working on.
 type Abandoned struct {
 	Workspace id.Workspace
