@@ -127,3 +127,70 @@ func isStale(err error) bool {
 	}
 	return isNetwork(err)
 }
+
+// ReadInWorkspace sends a batch of statements that change nothing, as one round
+// trip: they see the rows of one workspace, each as of its own begin. Results go
+// to the functions that the batch was queued with. A dead connection is skipped
+// as a begin does.
+func (db *DB) ReadInWorkspace(ctx context.Context, ws id.Workspace, b *pgx.Batch) error {
+	if id.IsZero(ws) {
+		return errors.New("send a batch: no workspace given")
+	}
+	return db.batch(ctx, claims{workspace: ws.String()}, b, db.attempts)
+}
+
+// ReadAsMember is ReadInWorkspace with what a person may see of all workspaces.
+func (db *DB) ReadAsMember(ctx context.Context, m id.Member, b *pgx.Batch) error {
+	if id.IsZero(m) {
+		return errors.New("send a batch: no member given")
+	}
+	return db.batch(ctx, claims{member: m.String()}, b, db.attempts)
+}
+
+// WriteInWorkspace sends a batch of statements as one transaction in one round
+// trip: when one of them fails, none has happened. They run one after the other,
+// and a later one sees what the earlier did. After an error of the connection
+// nobody knows whether it happened.
+func (db *DB) WriteInWorkspace(ctx context.Context, ws id.Workspace, b *pgx.Batch) error {
+	if id.IsZero(ws) {
+		return errors.New("send a batch: no workspace given")
+	}
+	return db.batch(ctx, claims{workspace: ws.String()}, b, 1)
+}
+
+// batch puts the claims before the statements. Postgres takes what is sent in one
+// go for one transaction, so they are as local as those of a begin.
+func (db *DB) batch(ctx context.Context, c claims, b *pgx.Batch, attempts int) error {
+	limited, cancel := context.WithTimeout(ctx, transactionTimeout)
+	defer cancel()
+	claim := &pgx.QueuedQuery{SQL: setClaims, Arguments: []any{c.workspace, c.member, c.system}}
+	all := &pgx.Batch{QueuedQueries: append([]*pgx.QueuedQuery{claim}, b.QueuedQueries...)}
+	for attempt := 1; ; attempt++ {
+		err := db.batchOnce(limited, all)
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil || attempt > db.attempts:
+		case pgconn.SafeToRetry(err) && isStale(err), attempt < attempts && isStale(err):
+			continue
+		}
+		return classify(ctx, "send a batch", err)
+	}
+}
+
+const setClaims = `select set_config('signalbox.workspace', $1, true), set_config('signalbox.member', $2, true), set_config('signalbox.system', $3, true)`
+
+func (db *DB) batchOnce(ctx context.Context, b *pgx.Batch) error {
+	limited, cancel := context.WithTimeoutCause(ctx, acquireTimeout, errBusy)
+	conn, err := db.pool.Acquire(limited)
+	if err != nil && errors.Is(context.Cause(limited), errBusy) {
+		s := db.pool.Stat()
+		err = fmt.Errorf("%w (%d of %d in use): %w", errBusy, s.AcquiredConns(), s.MaxConns(), err)
+	}
+	cancel()
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	return conn.SendBatch(ctx, b).Close()
+}

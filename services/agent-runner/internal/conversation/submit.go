@@ -10,7 +10,6 @@ import (
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
-	"signalbox.dev/pkg/pg"
 	"signalbox.dev/services/agent-runner/internal/modelmsg"
 	"signalbox.dev/services/agent-runner/internal/run"
 )
@@ -78,25 +77,18 @@ func (s *Store) Submit(ctx context.Context, a identity.Actor, n NewMessage) (*Su
 }
 
 func (s *Store) submit(ctx context.Context, tx pgx.Tx, a identity.Actor, n NewMessage) (*Submitted, error) {
-	// The lock makes the session's runs stand in line: ordinals, the queue and the
-	// idempotency key are decided under it.
-	session, err := lockSession(ctx, tx, a.Workspace, n.Session)
+	found, err := lookAt(ctx, tx, a.Workspace, n)
 	if err != nil {
 		return nil, err
 	}
-	if n.IdempotencyKey != "" {
-		found, err := byIdempotencyKey(ctx, tx, a.Workspace, n)
-		if found != nil || err != nil {
-			return found, err
-		}
+	if found.same != nil {
+		return found.same.submitted(n)
 	}
-	if err := s.refuseFull(ctx, tx, a.Workspace, n); err != nil {
-		return nil, err
+	if found.size+len(n.Content) > s.cfg.MaxBytes {
+		// A session has to be read in one answer and sent to a model in one request.
+		return nil, fault.Coded(fault.TooLarge, "SESSION_FULL", "this session holds %d MiB already, and %d MiB is the most: start a new one", found.size>>20, s.cfg.MaxBytes>>20)
 	}
-	open, err := openRuns(ctx, tx, a.Workspace, n.Session)
-	if err != nil {
-		return nil, err
-	}
+	open := found.open
 	switch {
 	case len(open) > 0 && n.Mode == Reject:
 		return nil, fault.Coded(fault.Conflict, "RUN_ACTIVE", "a run of this session is active: wait for its end, cancel it, or send the message with mode queue or steer")
@@ -105,23 +97,15 @@ func (s *Store) submit(ctx context.Context, tx pgx.Tx, a identity.Actor, n NewMe
 	case len(open) > s.cfg.MaxQueued:
 		return nil, fault.Coded(fault.Conflict, "QUEUE_FULL", "%d messages of this session wait already: wait for an answer, or cancel", len(open)-1)
 	}
-	return s.enqueue(ctx, tx, a, n, session, len(open) == 0)
+	return s.enqueue(ctx, tx, a, n, found.session, len(open) == 0)
 }
 
-// refuseFull keeps a session within what can be read in one answer and sent to a
-// model in one request.
-func (s *Store) refuseFull(ctx context.Context, tx pgx.Tx, ws id.Workspace, n NewMessage) error {
-	var size int
-	err := tx.QueryRow(ctx, `
-		SELECT coalesce(sum(octet_length(content::text)), 0) FROM messages
-		WHERE workspace_id = $1 AND session_id = $2`, ws, n.Session).Scan(&size)
-	if err != nil {
-		return fmt.Errorf("measure the session: %w", err)
-	}
-	if size+len(n.Content) > s.cfg.MaxBytes {
-		return fault.Coded(fault.TooLarge, "SESSION_FULL", "this session holds %d MiB already, and %d MiB is the most: start a new one", size>>20, s.cfg.MaxBytes>>20)
-	}
-	return nil
+// surroundings is what a new message finds.
+type surroundings struct {
+	session lockedSession
+	same    *repeated // what the idempotency key did before
+	size    int       // of the session's messages
+	open    []run.Run // that have not ended, in order
 }
 
 type lockedSession struct {
@@ -129,133 +113,154 @@ type lockedSession struct {
 	NextOrdinal                  int64
 }
 
-func lockSession(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.Session) (lockedSession, error) {
-	rows, err := tx.Query(ctx, `
-		SELECT model, provider, title_source, next_ordinal FROM sessions
-		WHERE workspace_id = $1 AND id = $2 FOR UPDATE`, ws, session)
-	if err != nil {
-		return lockedSession{}, err
-	}
-	l, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[lockedSession])
-	if pg.NoRows(err) {
-		return l, notFound()
-	}
-	return l, err
+// repeated is the message of an idempotency key that was used before, and the run
+// that answers it, or that it steered.
+type repeated struct {
+	message id.Message
+	same    bool // it came with the same content
+	run     []run.Run
 }
 
-// byIdempotencyKey finds what the key did before: its run, or the run that its
-// message steered. A key that came with other content is a mistake of the caller.
-func byIdempotencyKey(ctx context.Context, tx pgx.Tx, ws id.Workspace, n NewMessage) (*Submitted, error) {
-	var (
-		message  id.Message
-		answered id.Run
-		same     bool
-	)
-	err := tx.QueryRow(ctx, `
-		SELECT id, run_id, content::text = @content FROM messages
-		WHERE workspace_id = @workspace AND session_id = @session AND idempotency_key = @key`,
-		pgx.NamedArgs{"workspace": ws, "session": n.Session, "key": n.IdempotencyKey, "content": string(n.Content)}).Scan(&message, &answered, &same)
-	if pg.NoRows(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	if !same {
+func (r *repeated) submitted(n NewMessage) (*Submitted, error) {
+	if !r.same {
 		return nil, fault.Coded(fault.Conflict, "IDEMPOTENCY_KEY_REUSED", "this idempotency key was used with another message: use a new key for a new message")
 	}
-	rows, err := tx.Query(ctx, `SELECT `+run.Columns+` FROM runs WHERE workspace_id = $1 AND id = $2`, ws, answered)
-	if err != nil {
-		return nil, err
+	if len(r.run) == 0 {
+		return nil, fmt.Errorf("the message of idempotency key %q has no run", n.IdempotencyKey)
 	}
-	r, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[run.Run])
-	if err != nil {
-		return nil, err
-	}
-	return &Submitted{Run: r, Message: message}, nil
+	return &Submitted{Run: r.run[0], Message: r.message}, nil
 }
+
+// lookAt locks the session and reads what a new message finds, in one round trip.
+// The lock makes the session's runs stand in line: ordinals, the queue and the
+// idempotency key are decided under it.
+func lookAt(ctx context.Context, tx pgx.Tx, ws id.Workspace, n NewMessage) (surroundings, error) {
+	var (
+		found   surroundings
+		session []lockedSession
+	)
+	args := pgx.NamedArgs{"workspace": ws, "session": n.Session, "key": n.IdempotencyKey, "content": string(n.Content)}
+	b := &pgx.Batch{}
+	b.Queue(`
+		SELECT model, provider, title_source, next_ordinal FROM sessions
+		WHERE workspace_id = @workspace AND id = @session FOR UPDATE`, args).Query(collect(&session))
+	if n.IdempotencyKey != "" {
+		queueRepeated(b, args, &found.same)
+	}
+	b.Queue(`
+		SELECT coalesce(sum(octet_length(content::text)), 0) FROM messages
+		WHERE workspace_id = @workspace AND session_id = @session`, args).
+		QueryRow(func(row pgx.Row) error { return row.Scan(&found.size) })
+	b.Queue(selectOpen, args).Query(collect(&found.open))
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return found, fmt.Errorf("look at the session: %w", err)
+	}
+	if len(session) == 0 {
+		return found, notFound()
+	}
+	found.session = session[0]
+	return found, nil
+}
+
+// selectOpen selects the session's runs that have not ended, in order.
+const selectOpen = `
+	SELECT ` + run.Columns + ` FROM runs
+	WHERE workspace_id = @workspace AND session_id = @session AND state IN ('queued', 'running', 'waiting')
+	ORDER BY state = 'queued', ordinal`
 
 // openRuns returns the session's runs that have not ended, in order.
 func openRuns(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.Session) ([]run.Run, error) {
-	rows, err := tx.Query(ctx, `
-		SELECT `+run.Columns+` FROM runs
-		WHERE workspace_id = $1 AND session_id = $2 AND state IN ('queued', 'running', 'waiting')
-		ORDER BY state = 'queued', ordinal`, ws, session)
+	rows, err := tx.Query(ctx, selectOpen, pgx.NamedArgs{"workspace": ws, "session": session})
 	if err != nil {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, pgx.RowToStructByName[run.Run])
 }
 
-func steer(ctx context.Context, tx pgx.Tx, a identity.Actor, n NewMessage, active run.Run) (*Submitted, error) {
-	message := id.New[id.Message]()
-	if err := insertMessage(ctx, tx, a, n, message, active.ID); err != nil {
-		return nil, err
+// queueRepeated looks for the message of an idempotency key, and its run.
+func queueRepeated(b *pgx.Batch, args pgx.NamedArgs, into **repeated) {
+	var found repeated
+	b.Queue(`
+		SELECT id, content::text = @content FROM messages
+		WHERE workspace_id = @workspace AND session_id = @session AND idempotency_key = @key`, args).
+		Query(func(rows pgx.Rows) error {
+			if rows.Next() {
+				*into = &found
+				return rows.Scan(&found.message, &found.same)
+			}
+			return rows.Err()
+		})
+	b.Queue(`
+		SELECT `+run.Columns+` FROM runs WHERE workspace_id = @workspace AND id = (
+			SELECT run_id FROM messages WHERE workspace_id = @workspace AND session_id = @session AND idempotency_key = @key)`, args).
+		Query(collect(&found.run))
+}
+
+// collect returns a function for a batch that reads all rows by name.
+func collect[T any](into *[]T) func(pgx.Rows) error {
+	return func(rows pgx.Rows) (err error) {
+		*into, err = pgx.CollectRows(rows, pgx.RowToStructByName[T])
+		return err
 	}
-	_, err := tx.Exec(ctx, `
-		INSERT INTO run_inbox (workspace_id, run_id, kind, message_id, created_by)
-		VALUES (@workspace, @run, 'steer', @message, @member)`,
-		pgx.NamedArgs{"workspace": a.Workspace, "run": active.ID, "message": message, "member": a.Member})
-	if err != nil {
-		return nil, err
-	}
-	return &Submitted{Run: active, Message: message, Created: true, Steered: true}, nil
 }
 
 func (s *Store) enqueue(ctx context.Context, tx pgx.Tx, a identity.Actor, n NewMessage, session lockedSession, first bool) (*Submitted, error) {
 	message, newRun := id.New[id.Message](), id.New[id.Run]()
-	if err := insertMessage(ctx, tx, a, n, message, newRun); err != nil {
-		return nil, err
-	}
-	rows, err := tx.Query(ctx, `
-		INSERT INTO runs (id, workspace_id, session_id, ordinal, state, user_message_id, created_by, role, provider, model, tools,
-			timezone, collect_tool_stats, created_at)
-		VALUES (@run, @workspace, @session, @ordinal, 'queued', @message, @member, @role, @provider, @model, @tools,
-			@timezone, @stats, clock_timestamp())
-		RETURNING `+run.Columns, pgx.NamedArgs{
-		"run": newRun, "workspace": a.Workspace, "session": n.Session, "ordinal": session.NextOrdinal, "message": message,
-		"member": a.Member, "role": a.Role.String(), "provider": orElse(n.Provider, session.Provider), "model": orElse(n.Model, session.Model),
-		"tools": n.Tools, "timezone": n.Timezone, "stats": n.CollectToolStats,
-	})
-	if err != nil {
-		return nil, err
-	}
-	r, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[run.Run])
-	if err != nil {
-		return nil, err
-	}
 	title := ""
 	if session.TitleSource == "" {
 		title = modelmsg.Title(n.Content)
 	}
-	_, err = tx.Exec(ctx, `
+	args := pgx.NamedArgs{
+		"run": newRun, "workspace": a.Workspace, "session": n.Session, "ordinal": session.NextOrdinal, "message": message,
+		"member": a.Member, "role": a.Role.String(), "provider": orElse(n.Provider, session.Provider), "model": orElse(n.Model, session.Model),
+		"tools": n.Tools, "timezone": n.Timezone, "stats": n.CollectToolStats, "title": title,
+	}
+	var made []run.Run
+	b := &pgx.Batch{}
+	queueMessage(b, a, n, message, newRun)
+	b.Queue(`
+		INSERT INTO runs (id, workspace_id, session_id, ordinal, state, user_message_id, created_by, role, provider, model, tools,
+			timezone, collect_tool_stats, created_at)
+		VALUES (@run, @workspace, @session, @ordinal, 'queued', @message, @member, @role, @provider, @model, @tools,
+			@timezone, @stats, clock_timestamp())
+		RETURNING `+run.Columns, args).Query(collect(&made))
+	b.Queue(`
 		UPDATE sessions SET next_ordinal = next_ordinal + 1, updated_at = clock_timestamp(),
 			title = CASE WHEN @title = '' THEN title ELSE @title END,
 			title_source = CASE WHEN @title = '' THEN title_source ELSE 'message' END
-		WHERE workspace_id = @workspace AND id = @session`,
-		pgx.NamedArgs{"workspace": a.Workspace, "session": n.Session, "title": title})
-	if err != nil {
-		return nil, err
+		WHERE workspace_id = @workspace AND id = @session`, args)
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return nil, fmt.Errorf("store message: %w", err)
 	}
 	if first {
 		if err := run.Wake(ctx, tx, a.Workspace, n.Session, newRun); err != nil {
 			return nil, err
 		}
 	}
-	return &Submitted{Run: r, Message: message, Created: true}, nil
+	return &Submitted{Run: made[0], Message: message, Created: true}, nil
 }
 
-// insertMessage stores a user message that has not joined the conversation yet.
-func insertMessage(ctx context.Context, tx pgx.Tx, a identity.Actor, n NewMessage, message id.Message, answered id.Run) error {
-	_, err := tx.Exec(ctx, `
+func steer(ctx context.Context, tx pgx.Tx, a identity.Actor, n NewMessage, active run.Run) (*Submitted, error) {
+	message := id.New[id.Message]()
+	b := &pgx.Batch{}
+	queueMessage(b, a, n, message, active.ID)
+	b.Queue(`
+		INSERT INTO run_inbox (workspace_id, run_id, kind, message_id, created_by)
+		VALUES (@workspace, @run, 'steer', @message, @member)`,
+		pgx.NamedArgs{"workspace": a.Workspace, "run": active.ID, "message": message, "member": a.Member})
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return nil, fmt.Errorf("store message: %w", err)
+	}
+	return &Submitted{Run: active, Message: message, Created: true, Steered: true}, nil
+}
+
+// queueMessage stores a user message that has not joined the conversation yet.
+func queueMessage(b *pgx.Batch, a identity.Actor, n NewMessage, message id.Message, answered id.Run) {
+	b.Queue(`
 		INSERT INTO messages (id, workspace_id, session_id, run_id, role, content, idempotency_key, created_at)
 		VALUES (@id, @workspace, @session, @run, 'user', @content, @key, clock_timestamp())`,
 		pgx.NamedArgs{
 			"id": message, "workspace": a.Workspace, "session": n.Session, "run": answered, "content": string(n.Content),
 			"key": orNil(n.IdempotencyKey),
 		})
-	if err != nil {
-		return fmt.Errorf("store message: %w", err)
-	}
-	return nil
 }

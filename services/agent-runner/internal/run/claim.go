@@ -16,6 +16,10 @@ type Claim struct {
 	Run Run
 	// First is true for the run's first claim: nothing of it is in the log yet.
 	First bool
+
+	// What was read with the claim, in the same round trip, for those who ask first.
+	history *history
+	last    *lastStep
 }
 
 func (c *Claim) key() pgx.NamedArgs {
@@ -32,73 +36,72 @@ type Lease struct {
 func (c *Claim) Lease() Lease { return Lease{c.Run.ID, c.Run.Epoch} }
 
 // Claim takes a run: a queued one whose turn it is, or a running one whose lease
-// ran out. It returns ErrNotClaimable when there is nothing to do.
+// ran out. It returns ErrNotClaimable when there is nothing to do, and ErrTooEarly
+// while events of the session wait in the outbox: viewers hear the end of one run
+// before the beginning of the next.
 func (s *Store) Claim(ctx context.Context, ws id.Workspace, session id.Session, run id.Run) (*Claim, error) {
-	var c *Claim
-	err := s.db.InWorkspace(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
-		var one int
-		err := tx.QueryRow(ctx, `SELECT 1 FROM sessions WHERE workspace_id = $1 AND id = $2 FOR UPDATE`, ws, session).Scan(&one)
-		if pg.NoRows(err) {
-			return ErrNotClaimable
-		}
-		if err != nil {
-			return fmt.Errorf("lock session: %w", err)
-		}
-		if err := s.refuseEarly(ctx, tx, ws, session); err != nil {
-			return err
-		}
-		rows, err := tx.Query(ctx, `
-			UPDATE runs r SET
-				state = 'running', epoch = epoch + 1, fruitless = fruitless + 1, runner = @runner,
-				lease_until = clock_timestamp() + @lease,
-				last_event = greatest(last_event, 1),
-				started_at = coalesce(started_at, clock_timestamp()),
-				deadline = coalesce(deadline, clock_timestamp() + @wall)
-			WHERE workspace_id = @workspace AND session_id = @session AND id = @run AND (
-				state = 'running' AND lease_until < clock_timestamp()
+	_, subj := LogSubject(s.cfg.Partitions, ws, session)
+	args := pgx.NamedArgs{
+		"workspace": ws, "session": session, "run": run, "subject": subj, "runner": s.runner, "lease": s.cfg.Lease, "wall": s.cfg.WallTime,
+	}
+	var (
+		claimed []Run
+		early   bool
+		c       Claim
+	)
+	// One round trip: the claim is on the way from a message to the first word of
+	// its answer. The statements see what those before them did.
+	b := &pgx.Batch{}
+	b.Queue(`SELECT FROM sessions WHERE workspace_id = @workspace AND id = @session FOR UPDATE`, args)
+	b.Queue(`
+		UPDATE runs r SET
+			state = 'running', epoch = epoch + 1, fruitless = fruitless + 1, runner = @runner,
+			lease_until = clock_timestamp() + @lease,
+			last_event = greatest(last_event, 1),
+			started_at = coalesce(started_at, clock_timestamp()),
+			deadline = coalesce(deadline, clock_timestamp() + @wall)
+		WHERE workspace_id = @workspace AND session_id = @session AND id = @run
+			AND NOT EXISTS (SELECT FROM outbox WHERE workspace_id = @workspace AND subject = @subject)
+			AND (state = 'running' AND lease_until < clock_timestamp()
 				OR state = 'queued' AND NOT EXISTS (
 					SELECT FROM runs o WHERE o.session_id = r.session_id AND (
 						o.state IN ('running', 'waiting') OR o.state = 'queued' AND o.ordinal < r.ordinal)))
-			RETURNING `+Columns, pgx.NamedArgs{
-			"workspace": ws, "session": session, "run": run, "runner": s.runner,
-			"lease": s.cfg.Lease, "wall": s.cfg.WallTime,
-		})
-		if err != nil {
-			return fmt.Errorf("claim: %w", err)
-		}
-		r, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[Run])
-		if pg.NoRows(err) {
-			return ErrNotClaimable
-		}
-		if err != nil {
-			return fmt.Errorf("claim: %w", err)
-		}
-		c = &Claim{Run: r, First: r.Epoch == 1}
-		if !c.First {
-			return nil
-		}
-		return join(ctx, tx, ws, session, r.UserMessage)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("run %s: %w", run, err)
+		RETURNING `+Columns, args).Query(collect[Run](&claimed))
+	b.Queue(`SELECT EXISTS (SELECT FROM outbox WHERE workspace_id = @workspace AND subject = @subject)`, args).
+		QueryRow(func(row pgx.Row) error { return row.Scan(&early) })
+	// The message that waited joins the conversation with the first claim.
+	b.Queue(`
+		WITH asked AS (
+			SELECT m.id FROM runs r JOIN messages m ON m.id = r.user_message_id
+			WHERE r.workspace_id = @workspace AND r.id = @run AND r.state = 'running' AND r.runner = @runner AND m.position IS NULL
+		), place AS (
+			UPDATE sessions SET next_position = next_position + 1
+			WHERE workspace_id = @workspace AND id = @session AND EXISTS (SELECT FROM asked)
+			RETURNING next_position - 1 AS position
+		)
+		UPDATE messages m SET position = place.position, created_at = clock_timestamp()
+		FROM place, asked WHERE m.workspace_id = @workspace AND m.id = asked.id`, args)
+	c.history, c.last = queueHistory(b, args), queueLastStep(b, args)
+	if err := s.db.WriteInWorkspace(ctx, ws, b); err != nil {
+		return nil, fmt.Errorf("claim run %s: %w", run, err)
 	}
-	return c, nil
+	switch {
+	case len(claimed) == 1:
+		c.Run, c.First = claimed[0], claimed[0].Epoch == 1
+		return &c, nil
+	case early:
+		s.out.Poke()
+		return nil, fmt.Errorf("claim run %s: %w", run, ErrTooEarly)
+	}
+	return nil, fmt.Errorf("claim run %s: %w", run, ErrNotClaimable)
 }
 
-// refuseEarly holds a run back while events of its session wait in the outbox:
-// viewers hear the end of one run before the beginning of the next.
-func (s *Store) refuseEarly(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.Session) error {
-	_, subj := LogSubject(s.cfg.Partitions, ws, session)
-	var waits bool
-	err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox WHERE workspace_id = $1 AND subject = $2)`, ws, subj).Scan(&waits)
-	if err != nil {
-		return fmt.Errorf("look into the outbox: %w", err)
+// collect returns a function for a batch that reads all rows by name.
+func collect[T any](into *[]T) func(pgx.Rows) error {
+	return func(rows pgx.Rows) (err error) {
+		*into, err = pgx.CollectRows(rows, pgx.RowToStructByName[T])
+		return err
 	}
-	if waits {
-		s.out.Poke()
-		return ErrTooEarly
-	}
-	return nil
 }
 
 // join gives a waiting message its place at the end of the conversation.

@@ -20,44 +20,44 @@ type Setting struct {
 // maxHistory bounds what one run holds of a conversation in memory.
 const maxHistory = 64 << 20
 
-// History returns the conversation up to now, oldest first, and the session's settings.
+// history is a conversation as a batch reads it.
+type history struct {
+	messages []Message
+	settings []Setting
+	size     int64
+}
+
+// queueHistory reads the conversation with a batch.
+func queueHistory(b *pgx.Batch, args pgx.NamedArgs) *history {
+	h := &history{}
+	const size = `(SELECT coalesce(sum(octet_length(content::text) + coalesce(octet_length(raw), 0)), 0) FROM messages
+		WHERE workspace_id = @workspace AND session_id = @session AND position IS NOT NULL)`
+	b.Queue(`SELECT system_prompt, preset, tools, max_steps FROM sessions
+		WHERE workspace_id = @workspace AND id = @session`, args).Query(collect[Setting](&h.settings))
+	b.Queue(`SELECT `+size, args).QueryRow(func(row pgx.Row) error { return row.Scan(&h.size) })
+	b.Queue(fmt.Sprintf(`SELECT %s FROM messages
+		WHERE workspace_id = @workspace AND session_id = @session AND position IS NOT NULL AND %s <= %d
+		ORDER BY position`, MessageColumns, size, maxHistory), args).Query(collect[Message](&h.messages))
+	return h
+}
+
+// History returns the conversation up to now, oldest first, and the session's
+// settings. The first call after Claim returns what was read with it.
 func (s *Store) History(ctx context.Context, c *Claim) ([]Message, Setting, error) {
-	var (
-		messages []Message
-		setting  Setting
-	)
-	err := s.db.InWorkspace(ctx, c.Run.Workspace, func(ctx context.Context, tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, `
-			SELECT system_prompt, preset, tools, max_steps FROM sessions
-			WHERE workspace_id = @workspace AND id = @session`, c.key())
-		if err != nil {
-			return err
+	h := c.history
+	c.history = nil
+	if h == nil {
+		b := &pgx.Batch{}
+		h = queueHistory(b, c.key())
+		if err := s.db.ReadInWorkspace(ctx, c.Run.Workspace, b); err != nil {
+			return nil, Setting{}, fmt.Errorf("read the conversation: %w", err)
 		}
-		if setting, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[Setting]); err != nil {
-			return err
-		}
-		var size int64
-		err = tx.QueryRow(ctx, `
-			SELECT coalesce(sum(octet_length(content::text) + coalesce(octet_length(raw), 0)), 0) FROM messages
-			WHERE workspace_id = @workspace AND session_id = @session AND position IS NOT NULL`, c.key()).Scan(&size)
-		if err != nil {
-			return err
-		}
-		if size > maxHistory {
-			return fault.Coded(fault.TooLarge, "SESSION_FULL", "the conversation is too long to be answered: start a new session")
-		}
-		rows, err = tx.Query(ctx, `
-			SELECT `+MessageColumns+` FROM messages
-			WHERE workspace_id = @workspace AND session_id = @session AND position IS NOT NULL
-			ORDER BY position`, c.key())
-		if err != nil {
-			return err
-		}
-		messages, err = pgx.CollectRows(rows, pgx.RowToStructByName[Message])
-		return err
-	})
-	if err != nil {
-		return nil, Setting{}, fmt.Errorf("read the conversation: %w", err)
 	}
-	return messages, setting, nil
+	switch {
+	case len(h.settings) == 0:
+		return nil, Setting{}, fmt.Errorf("read the conversation: %w", ErrFenced) // the session was deleted under the run
+	case h.size > maxHistory:
+		return nil, Setting{}, fault.Coded(fault.TooLarge, "SESSION_FULL", "the conversation is too long to be answered: start a new session")
+	}
+	return h.messages, h.settings[0], nil
 }

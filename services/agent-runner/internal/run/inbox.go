@@ -18,59 +18,36 @@ type Mail struct {
 	Joined []Message
 }
 
-// ReadInbox reads what people want of the run and lets steering messages join the
-// conversation. It is called at a step border, and when a nudge says so.
+// ReadInbox reads what people want of the run and, at a step border, lets steering
+// messages join the conversation. It is called there, and when a nudge says so.
 func (s *Store) ReadInbox(ctx context.Context, c *Claim, border bool) (Mail, error) {
-	var mail Mail
-	err := s.db.InWorkspace(ctx, c.Run.Workspace, func(ctx context.Context, tx pgx.Tx) error {
-		mail = Mail{}
-		var held bool
-		err := tx.QueryRow(ctx, `
-			SELECT EXISTS (SELECT FROM runs WHERE workspace_id = @workspace AND id = @run AND epoch = @epoch AND state = 'running')`, c.key()).Scan(&held)
-		if err != nil {
-			return err
+	var held, stop, steering bool
+	b := &pgx.Batch{}
+	b.Queue(`
+		SELECT EXISTS (SELECT FROM runs WHERE workspace_id = @workspace AND id = @run AND epoch = @epoch AND state = 'running'),
+			coalesce(bool_or(kind = 'stop'), false), coalesce(bool_or(kind = 'steer'), false)
+		FROM run_inbox WHERE workspace_id = @workspace AND run_id = @run AND read_at IS NULL`, c.key()).
+		QueryRow(func(row pgx.Row) error { return row.Scan(&held, &stop, &steering) })
+	err := s.db.ReadInWorkspace(ctx, c.Run.Workspace, b)
+	switch {
+	case err != nil:
+	case !held:
+		err = ErrFenced // taken over, or deleted with its session
+	case stop:
+		return Mail{Stop: true}, nil
+	case steering && border:
+		var joined []Message
+		if joined, err = s.JoinSteering(ctx, c); err == nil {
+			return Mail{Joined: joined}, nil
 		}
-		if !held {
-			return ErrFenced // taken over, or deleted with its session
-		}
-		rows, err := tx.Query(ctx, `
-			SELECT kind, message_id FROM run_inbox
-			WHERE workspace_id = @workspace AND run_id = @run AND read_at IS NULL
-			ORDER BY id`, c.key())
-		if err != nil {
-			return err
-		}
-		type entry struct {
-			Kind      string
-			MessageID *id.Message
-		}
-		entries, err := pgx.CollectRows(rows, pgx.RowToStructByName[entry])
-		if err != nil {
-			return err
-		}
-		var steering []id.Message
-		for _, e := range entries {
-			switch {
-			case e.Kind == "stop":
-				mail.Stop = true
-			case e.Kind == "steer" && border && e.MessageID != nil:
-				steering = append(steering, *e.MessageID)
-			}
-		}
-		if mail.Stop || len(steering) == 0 {
-			return nil
-		}
-		mail.Joined, err = steer(ctx, tx, c, steering)
-		return err
-	})
+	}
 	if err != nil {
 		return Mail{}, fmt.Errorf("read the inbox of run %s: %w", c.Run.ID, err)
 	}
-	return mail, nil
+	return Mail{}, nil
 }
 
-// JoinSteering lets steering messages that nobody read join the conversation,
-// unanswered: the run is about to end.
+// JoinSteering lets steering messages that nobody read join the conversation.
 func (s *Store) JoinSteering(ctx context.Context, c *Claim) (joined []Message, err error) {
 	err = s.db.InWorkspace(ctx, c.Run.Workspace, func(ctx context.Context, tx pgx.Tx) error {
 		unread, err := unreadSteering(ctx, tx, c)

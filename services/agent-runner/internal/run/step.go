@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"signalbox.dev/pkg/id"
-	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/subject"
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
 	"signalbox.dev/services/agent-runner/internal/outbox"
@@ -332,59 +331,63 @@ type OpenStep struct {
 	Calls        []Call `db:"-"`
 }
 
-// LastStep returns the newest committed step of a run with its calls; nil when
-// none is committed.
-func (s *Store) LastStep(ctx context.Context, c *Claim) (*OpenStep, error) {
-	var step *OpenStep
-	err := s.db.InWorkspace(ctx, c.Run.Workspace, func(ctx context.Context, tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, `
-			SELECT step_index, state, finish_reason, input_tokens, output_tokens FROM steps
-			WHERE workspace_id = @workspace AND run_id = @run AND state <> 'open'
-			ORDER BY step_index DESC LIMIT 1`, c.key())
-		if err != nil {
-			return err
-		}
-		found, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[OpenStep])
-		if pg.NoRows(err) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		step = &found
-		step.Calls, err = readCalls(ctx, tx, c, found.Index)
+// lastStep is the newest committed step as a batch reads it.
+type lastStep struct {
+	steps []OpenStep
+	calls []Call
+}
+
+// queueLastStep reads the newest committed step and its calls with a batch.
+func queueLastStep(b *pgx.Batch, args pgx.NamedArgs) *lastStep {
+	l := &lastStep{}
+	b.Queue(`
+		SELECT step_index, state, finish_reason, input_tokens, output_tokens FROM steps
+		WHERE workspace_id = @workspace AND run_id = @run AND state <> 'open'
+		ORDER BY step_index DESC LIMIT 1`, args).Query(collect[OpenStep](&l.steps))
+	b.Queue(`
+		SELECT key, call_index, tool_call_id, tool_name, args, effect, deadline, phase, state, coalesce(result, 'null'), error_type, summary, duration_ms
+		FROM tool_calls
+		WHERE workspace_id = @workspace AND run_id = @run AND step_index = (
+			SELECT max(step_index) FROM steps WHERE workspace_id = @workspace AND run_id = @run AND state <> 'open')
+		ORDER BY call_index`, args).Query(func(rows pgx.Rows) (err error) {
+		l.calls, err = pgx.CollectRows(rows, scanCall)
 		return err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("read the last step of run %s: %w", c.Run.ID, err)
+	return l
+}
+
+// LastStep returns the newest committed step of a run with its calls; nil when
+// none is committed. The first call after Claim returns what was read with it.
+func (s *Store) LastStep(ctx context.Context, c *Claim) (*OpenStep, error) {
+	l := c.last
+	c.last = nil
+	if l == nil {
+		b := &pgx.Batch{}
+		l = queueLastStep(b, c.key())
+		if err := s.db.ReadInWorkspace(ctx, c.Run.Workspace, b); err != nil {
+			return nil, fmt.Errorf("read the last step of run %s: %w", c.Run.ID, err)
+		}
 	}
+	if len(l.steps) == 0 {
+		return nil, nil //nolint:nilnil // no step is committed, and that is well
+	}
+	step := &l.steps[0]
+	step.Calls = l.calls
 	return step, nil
 }
 
-func readCalls(ctx context.Context, tx pgx.Tx, c *Claim, step int) ([]Call, error) {
-	args := c.key()
-	args["step"] = step
-	rows, err := tx.Query(ctx, `
-		SELECT key, call_index, tool_call_id, tool_name, args, effect, deadline, phase, state, coalesce(result, 'null'), error_type, summary, duration_ms
-		FROM tool_calls
-		WHERE workspace_id = @workspace AND run_id = @run AND step_index = @step
-		ORDER BY call_index`, args)
-	if err != nil {
-		return nil, err
+func scanCall(row pgx.CollectableRow) (Call, error) {
+	var (
+		call                 Call
+		o                    Outcome
+		effect, phase, state string
+	)
+	err := row.Scan(&call.Key, &call.Index, &call.ID, &call.Name, &call.Args, &effect, &call.Deadline,
+		&phase, &state, &o.Result, &o.ErrorType, &o.Summary, &o.DurationMS)
+	call.Effect = effectOf(effect)
+	if phase == "done" {
+		o.State = outcomeOf(state)
+		call.Outcome = &o
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (Call, error) {
-		var (
-			call                 Call
-			o                    Outcome
-			effect, phase, state string
-		)
-		err := row.Scan(&call.Key, &call.Index, &call.ID, &call.Name, &call.Args, &effect, &call.Deadline,
-			&phase, &state, &o.Result, &o.ErrorType, &o.Summary, &o.DurationMS)
-		call.Effect = effectOf(effect)
-		if phase == "done" {
-			o.State = outcomeOf(state)
-			call.Outcome = &o
-		}
-		return call, err
-	})
+	return call, err
 }

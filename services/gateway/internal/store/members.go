@@ -22,11 +22,11 @@ type Member struct {
 
 // Role returns a person's role in a workspace, NoRole when they have none.
 func (s *Store) Role(ctx context.Context, ws id.Workspace, m id.Member) (identity.Role, error) {
-	var text string
-	err := s.db.AsMember(ctx, m, func(ctx context.Context, tx pgx.Tx) error {
-		return tx.QueryRow(ctx, `select role from members where workspace_id = @workspace and member_id = @member`,
-			pgx.NamedArgs{"workspace": ws, "member": m}).Scan(&text)
-	})
+	text := ""
+	b := &pgx.Batch{}
+	b.Queue(`select role from members where workspace_id = @workspace and member_id = @member`, pgx.NamedArgs{"workspace": ws, "member": m}).
+		QueryRow(func(row pgx.Row) error { return row.Scan(&text) })
+	err := s.db.ReadAsMember(ctx, m, b)
 	if pg.NoRows(err) {
 		return identity.NoRole, nil
 	}

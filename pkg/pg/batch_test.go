@@ -1,0 +1,96 @@
+package pg_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/pg"
+	"signalbox.dev/pkg/pgtest"
+)
+
+func collect(into *[]string) func(pgx.Rows) error {
+	return func(rows pgx.Rows) (err error) {
+		*into, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		return err
+	}
+}
+
+func TestBatch(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t, notes())
+	db := d.Open(t, notes())
+	ours, theirs := id.New[id.Workspace](), id.New[id.Workspace]()
+	mustAdd(t, db, theirs, "theirs")
+	insert := "insert into notes (id, workspace_id, text) values ($1, $2, $3)"
+	read := "select text from notes order by text"
+
+	t.Run("is one transaction with claims", func(t *testing.T) {
+		var got []string
+		b := &pgx.Batch{}
+		b.Queue(insert, id.New[id.Message](), ours, "a")
+		b.Queue(insert, id.New[id.Message](), ours, "b")
+		b.Queue(read).Query(collect(&got))
+		if err := db.WriteInWorkspace(t.Context(), ours, b); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]string{"a", "b"}, got); diff != "" {
+			t.Errorf("the batch reads (-want +got):\n%s", diff)
+		}
+	})
+	t.Run("happens as a whole or not at all", func(t *testing.T) {
+		b := &pgx.Batch{}
+		b.Queue(insert, id.New[id.Message](), ours, "c")
+		b.Queue(insert, id.New[id.Message](), ours, "a")
+		if err := db.WriteInWorkspace(t.Context(), ours, b); !pg.IsUniqueViolation(err, "notes_text_key") {
+			t.Errorf("WriteInWorkspace() = %v, want a violation of notes_text_key", err)
+		}
+		if diff := cmp.Diff([]string{"a", "b"}, seen(t, inWorkspace(db, ours))); diff != "" {
+			t.Errorf("after a failed batch there are (-want +got):\n%s", diff)
+		}
+	})
+	t.Run("leaves no claim behind", func(t *testing.T) {
+		var got []string
+		b := &pgx.Batch{}
+		b.Queue(read).Query(collect(&got))
+		for range 20 { // whatever connection comes
+			if err := db.ReadAsMember(t.Context(), id.New[id.Member](), b); err != nil {
+				t.Fatal(err)
+			}
+			if len(got) != 0 {
+				t.Fatalf("a stranger reads %v", got)
+			}
+		}
+	})
+	t.Run("refuses the rows of others", func(t *testing.T) {
+		b := &pgx.Batch{}
+		b.Queue(insert, id.New[id.Message](), theirs, "d")
+		if err := db.WriteInWorkspace(t.Context(), ours, b); err == nil {
+			t.Error("WriteInWorkspace() of another workspace's row = nil, want an error")
+		}
+	})
+	t.Run("a read outlives its connections", func(t *testing.T) {
+		admin, err := pgx.Connect(t.Context(), d.AdminURL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer admin.Close(t.Context())
+		if _, err := admin.Exec(t.Context(), `
+			select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()`); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		b := &pgx.Batch{}
+		b.Queue(read).Query(collect(&got))
+		if err := db.ReadInWorkspace(t.Context(), ours, b); err != nil || len(got) != 2 {
+			t.Errorf("ReadInWorkspace() = %v with %v, want two notes", err, got)
+		}
+	})
+	t.Run("needs a workspace", func(t *testing.T) {
+		if err := db.WriteInWorkspace(t.Context(), id.Workspace{}, &pgx.Batch{}); err == nil {
+			t.Error("WriteInWorkspace() without a workspace = nil, want an error")
+		}
+	})
+}
