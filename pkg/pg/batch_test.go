@@ -18,6 +18,7 @@ func collect(into *[]string) func(pgx.Rows) error {
 	}
 }
 
+//nolint:paralleltest // the parts use each other's notes and connections
 func TestBatch(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t, notes())
