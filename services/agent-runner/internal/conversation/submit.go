@@ -11,6 +11,7 @@ import (
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/services/agent-runner/internal/modelmsg"
+	"signalbox.dev/services/agent-runner/internal/outbox"
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
@@ -229,13 +230,13 @@ func (s *Store) enqueue(ctx context.Context, tx pgx.Tx, a identity.Actor, n NewM
 			title = CASE WHEN @title = '' THEN title ELSE @title END,
 			title_source = CASE WHEN @title = '' THEN title_source ELSE 'message' END
 		WHERE workspace_id = @workspace AND id = @session`, args)
-	if err := tx.SendBatch(ctx, b).Close(); err != nil {
-		return nil, fmt.Errorf("store message: %w", err)
-	}
 	if first {
-		if err := run.Wake(ctx, tx, a.Workspace, n.Session, newRun); err != nil {
+		if err := outbox.Queue(ctx, b, run.Wake(a.Workspace, n.Session, newRun)); err != nil {
 			return nil, err
 		}
+	}
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return nil, fmt.Errorf("store message: %w", err)
 	}
 	return &Submitted{Run: made[0], Message: message, Created: true}, nil
 }

@@ -40,15 +40,26 @@ type Message struct {
 
 // Add writes messages in the caller's transaction. Call Outbox.Poke after it committed.
 func Add(ctx context.Context, tx pgx.Tx, messages ...Message) error {
+	b := &pgx.Batch{}
+	if err := Queue(ctx, b, messages...); err != nil {
+		return err
+	}
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return fmt.Errorf("write to the outbox: %w", err)
+	}
+	return nil
+}
+
+// Queue is Add with a batch of the caller's transaction.
+func Queue(ctx context.Context, b *pgx.Batch, messages ...Message) error {
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, carrier)
-	batch := &pgx.Batch{}
 	for _, m := range messages {
 		payload, err := proto.Marshal(m.Body)
 		if err != nil {
 			return fmt.Errorf("encode %s for the outbox: %w", m.ID, err)
 		}
-		batch.Queue(`
+		b.Queue(`
 			INSERT INTO outbox (workspace_id, subject, message_id, schema, payload, trace)
 			VALUES (@workspace, @subject, @id, @schema, @payload, @trace)`,
 			pgx.NamedArgs{
@@ -56,9 +67,6 @@ func Add(ctx context.Context, tx pgx.Tx, messages ...Message) error {
 				"schema": string(m.Body.ProtoReflect().Descriptor().FullName()), "payload": payload,
 				"trace": carrier.Get("traceparent"),
 			})
-	}
-	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
-		return fmt.Errorf("write to the outbox: %w", err)
 	}
 	return nil
 }
@@ -73,17 +81,33 @@ const (
 	lock = 0x6f75_7462_6f78
 )
 
+// Publisher is where rows go: *bus.Bus, whose contract this is.
+type Publisher interface {
+	Publish(ctx context.Context, subj, id string, m proto.Message) (uint64, error)
+}
+
+// Rows is the table, as the publisher needs it.
+type Rows interface {
+	// Page gives say the first rows behind an id, in order, and deletes those whose
+	// ids it returns, in one transaction that holds the lock of all publishers. It
+	// returns how many there were.
+	Page(ctx context.Context, after int64, limit int, say func(ctx context.Context, rows []Row) (said []int64)) (n int, err error)
+}
+
 // Outbox publishes rows. Run is its only goroutine.
 type Outbox struct {
-	db   *pg.DB
-	bus  *bus.Bus
+	rows Rows
+	bus  Publisher
 	log  *slog.Logger
 	poke chan struct{}
 }
 
-// New returns an outbox; nothing is published until Run.
-func New(db *pg.DB, b *bus.Bus, log *slog.Logger) *Outbox {
-	return &Outbox{db: db, bus: b, log: log, poke: make(chan struct{}, 1)}
+// New returns an outbox over the table of a database; nothing is published until Run.
+func New(db *pg.DB, b Publisher, log *slog.Logger) *Outbox { return Over(postgres{db}, b, log) }
+
+// Over is New over rows that are kept anywhere.
+func Over(rows Rows, b Publisher, log *slog.Logger) *Outbox {
+	return &Outbox{rows: rows, bus: b, log: log, poke: make(chan struct{}, 1)}
 }
 
 // Poke tells the publisher that a transaction with rows has committed. It never blocks.
@@ -136,7 +160,8 @@ type pass struct {
 	stuck map[string]error // subjects that take nothing now
 }
 
-type row struct {
+// Row is a message as it waits.
+type Row struct {
 	ID        int64
 	Subject   string
 	MessageID string
@@ -148,24 +173,32 @@ type row struct {
 // page says the rows of one page and deletes what was said; more tells whether
 // another page may follow.
 func (o *Outbox) page(ctx context.Context, p *pass) (more bool, err error) {
-	var said []int64
+	n, err := o.rows.Page(ctx, p.after, batchSize, func(ctx context.Context, rows []Row) []int64 { return o.sayAll(ctx, p, rows) })
+	return n == batchSize, err
+}
+
+// postgres is the table in a database.
+type postgres struct{ db *pg.DB }
+
+// Page implements Rows.
+func (p postgres) Page(ctx context.Context, after int64, limit int, say func(context.Context, []Row) []int64) (n int, err error) {
 	// AsSystem: the outbox carries the messages of all workspaces.
-	err = o.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
+	err = p.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1)`, int64(lock)); err != nil {
 			return fmt.Errorf("wait for the outbox lock: %w", err)
 		}
 		rows, err := tx.Query(ctx, `
 			SELECT id, subject, message_id, schema, payload, trace
-			FROM outbox WHERE id > $1 ORDER BY id LIMIT $2`, p.after, batchSize)
+			FROM outbox WHERE id > $1 ORDER BY id LIMIT $2`, after, limit)
 		if err != nil {
 			return fmt.Errorf("read the outbox: %w", err)
 		}
-		batch, err := pgx.CollectRows(rows, pgx.RowToStructByName[row])
+		batch, err := pgx.CollectRows(rows, pgx.RowToStructByName[Row])
 		if err != nil {
 			return fmt.Errorf("read the outbox: %w", err)
 		}
-		more = len(batch) == batchSize
-		said = o.sayAll(ctx, p, batch)
+		n = len(batch)
+		said := say(ctx, batch)
 		if len(said) == 0 {
 			return nil
 		}
@@ -174,12 +207,12 @@ func (o *Outbox) page(ctx context.Context, p *pass) (more bool, err error) {
 		}
 		return nil
 	})
-	return more, err
+	return n, err
 }
 
 // sayAll publishes what can be published, in order, and returns the ids of it. It
 // leaves time to delete them.
-func (o *Outbox) sayAll(ctx context.Context, p *pass, batch []row) (said []int64) {
+func (o *Outbox) sayAll(ctx context.Context, p *pass, batch []Row) (said []int64) {
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
 	for _, r := range batch {
@@ -196,7 +229,7 @@ func (o *Outbox) sayAll(ctx context.Context, p *pass, batch []row) (said []int64
 	return said
 }
 
-func (o *Outbox) say(ctx context.Context, r row) error {
+func (o *Outbox) say(ctx context.Context, r Row) error {
 	body, err := decode(r)
 	if err != nil {
 		// Nobody will ever be able to say this: a row of a newer version is
@@ -214,7 +247,7 @@ func (o *Outbox) say(ctx context.Context, r row) error {
 	return err
 }
 
-func decode(r row) (proto.Message, error) {
+func decode(r Row) (proto.Message, error) {
 	t, err := protoregistry.GlobalTypes.FindMessageByName(protoreflect.FullName(r.Schema))
 	if err != nil {
 		return nil, fmt.Errorf("outbox row %d has the unknown schema %s: %w", r.ID, r.Schema, err)

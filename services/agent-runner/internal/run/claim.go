@@ -9,6 +9,7 @@ import (
 
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/pg"
+	"signalbox.dev/services/agent-runner/internal/outbox"
 )
 
 // Claim is a run in the hands of this runner.
@@ -96,30 +97,6 @@ func (s *Store) Claim(ctx context.Context, ws id.Workspace, session id.Session, 
 	return nil, fmt.Errorf("claim run %s: %w", run, ErrNotClaimable)
 }
 
-// collect returns a function for a batch that reads all rows by name.
-func collect[T any](into *[]T) func(pgx.Rows) error {
-	return func(rows pgx.Rows) (err error) {
-		*into, err = pgx.CollectRows(rows, pgx.RowToStructByName[T])
-		return err
-	}
-}
-
-// join gives a waiting message its place at the end of the conversation.
-func join(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.Session, message id.Message) error {
-	position, err := nextPosition(ctx, tx, ws, session)
-	if err != nil {
-		return err
-	}
-	_, err = tx.Exec(ctx, `
-		UPDATE messages SET position = @position, created_at = clock_timestamp()
-		WHERE workspace_id = @workspace AND id = @message AND position IS NULL`,
-		pgx.NamedArgs{"workspace": ws, "message": message, "position": position})
-	if err != nil {
-		return fmt.Errorf("join message %s: %w", message, err)
-	}
-	return nil
-}
-
 // Beat is what Renew learned about one lease.
 type Beat struct {
 	Run id.Run
@@ -159,17 +136,11 @@ func (s *Store) Renew(ctx context.Context, leases []Lease) ([]Beat, error) {
 // Park gives a run back at a step border: its lease ends now and its wake-up is
 // in the outbox.
 func (s *Store) Park(ctx context.Context, c *Claim) error {
-	err := s.db.InWorkspace(ctx, c.Run.Workspace, func(ctx context.Context, tx pgx.Tx) error {
-		if err := fence(ctx, tx, c); err != nil {
-			return err
-		}
-		_, err := tx.Exec(ctx, `
+	err := s.commit(ctx, c, 0, "", func(ctx context.Context, b *pgx.Batch, _ *standing) error {
+		b.Queue(`
 			UPDATE runs SET lease_until = clock_timestamp()
 			WHERE workspace_id = @workspace AND id = @run AND epoch = @epoch`, c.key())
-		if err != nil {
-			return err
-		}
-		return wake(ctx, tx, c.Run.Workspace, c.Run.Session, c.Run.ID, fmt.Sprintf("parked-%d", c.Run.Epoch))
+		return outbox.Queue(ctx, b, wake(c.Run.Workspace, c.Run.Session, c.Run.ID, fmt.Sprintf("parked-%d", c.Run.Epoch)))
 	})
 	if err != nil {
 		return fmt.Errorf("park run %s: %w", c.Run.ID, err)

@@ -42,42 +42,32 @@ type End struct {
 // the state, the terminal events and the wake-up of the next queued run. With
 // ErrMoreToDo it has committed nothing.
 func (s *Store) Finish(ctx context.Context, c *Claim, e End) error {
-	err := s.db.InWorkspace(ctx, c.Run.Workspace, func(ctx context.Context, tx pgx.Tx) error {
-		if err := lockSession(ctx, tx, c.Run.Workspace, c.Run.Session); err != nil {
-			return err
-		}
-		if err := fence(ctx, tx, c); err != nil {
-			return err
-		}
-		unread, err := unreadSteering(ctx, tx, c)
-		if err != nil {
-			return err
-		}
-		if len(unread) > 0 && e.UnlessSteered {
+	err := s.commit(ctx, c, 0, "", func(ctx context.Context, b *pgx.Batch, st *standing) error {
+		if len(st.unread) > 0 && e.UnlessSteered {
 			return ErrMoreToDo
 		}
 		if e.Answer != nil {
-			if err := writeAnswer(ctx, tx, c, *e.Answer, "complete"); err != nil {
-				return err
-			}
-			if err := planCalls(ctx, tx, c, *e.Answer); err != nil {
+			queueAnswer(b, c, e.Answer, "complete")
+			if err := queueCalls(ctx, b, c, e.Answer); err != nil {
 				return err
 			}
 		}
 		if e.Results != nil {
-			if err := writeResults(ctx, tx, c, *e.Results); err != nil {
-				return err
-			}
+			queueResults(b, c, e.Results)
 		}
-		for _, m := range unread {
-			if err := join(ctx, tx, c.Run.Workspace, c.Run.Session, m); err != nil {
-				return err
-			}
+		for _, m := range st.unread {
+			queueJoin(b, c, m)
 		}
-		if err := writeEnd(ctx, tx, c, e); err != nil {
+		queueEnd(b, c, e)
+		if err := outbox.Queue(ctx, b, EventMessages(c.Run.Workspace, e.Subject, e.Events)...); err != nil {
 			return err
 		}
-		return WakeNext(ctx, tx, c.Run.Workspace, c.Run.Session)
+		for _, next := range st.next {
+			if err := outbox.Queue(ctx, b, Wake(c.Run.Workspace, c.Run.Session, next)); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("finish run %s: %w", c.Run.ID, err)
@@ -86,50 +76,23 @@ func (s *Store) Finish(ctx context.Context, c *Claim, e End) error {
 	return nil
 }
 
-func lockSession(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.Session) error {
-	if _, err := tx.Exec(ctx, `SELECT FROM sessions WHERE workspace_id = $1 AND id = $2 FOR UPDATE`, ws, session); err != nil {
-		return fmt.Errorf("lock session: %w", err)
-	}
-	return nil
-}
-
-func unreadSteering(ctx context.Context, tx pgx.Tx, c *Claim) ([]id.Message, error) {
-	rows, err := tx.Query(ctx, `
-		SELECT message_id FROM run_inbox
-		WHERE workspace_id = @workspace AND run_id = @run AND kind = 'steer' AND read_at IS NULL
-		ORDER BY id`, c.key())
-	if err != nil {
-		return nil, fmt.Errorf("look for steering messages: %w", err)
-	}
-	unread, err := pgx.CollectRows(rows, pgx.RowTo[id.Message])
-	if err != nil {
-		return nil, fmt.Errorf("look for steering messages: %w", err)
-	}
-	return unread, nil
-}
-
-func writeEnd(ctx context.Context, tx pgx.Tx, c *Claim, e End) error {
+func queueEnd(b *pgx.Batch, c *Claim, e End) {
 	last := e.Events[len(e.Events)-1]
 	args := c.key()
 	args["state"], args["text"], args["reason"] = e.State, e.Text, e.FinishReason
 	args["message"], args["code"], args["event"] = e.ErrorMessage, e.ErrorCode, last.GetNumber()
-	batch := &pgx.Batch{}
 	if e.Answer != nil && !e.Answer.Interrupted {
-		queueComplete(batch, c, e.Answer.Step)
+		queueComplete(b, c, e.Answer.Step)
 	}
-	batch.Queue(`
+	b.Queue(`
 		UPDATE runs SET state = @state, text = @text, finish_reason = @reason, error_message = @message, error_code = @code,
 			last_event = @event, lease_until = NULL, ended_at = clock_timestamp()
 		WHERE workspace_id = @workspace AND id = @run AND epoch = @epoch`, args)
-	batch.Queue(`
+	b.Queue(`
 		UPDATE run_inbox SET read_at = clock_timestamp()
 		WHERE workspace_id = @workspace AND run_id = @run AND read_at IS NULL`, args)
-	batch.Queue(`
+	b.Queue(`
 		UPDATE sessions SET updated_at = clock_timestamp() WHERE workspace_id = @workspace AND id = @session`, args)
-	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
-		return fmt.Errorf("write the end: %w", err)
-	}
-	return outbox.Add(ctx, tx, EventMessages(c.Run.Workspace, e.Subject, e.Events)...)
 }
 
 // EventMessages are events of the run log on their way through the outbox.

@@ -49,45 +49,28 @@ func (s *Store) ReadInbox(ctx context.Context, c *Claim, border bool) (Mail, err
 
 // JoinSteering lets steering messages that nobody read join the conversation.
 func (s *Store) JoinSteering(ctx context.Context, c *Claim) (joined []Message, err error) {
-	err = s.db.InWorkspace(ctx, c.Run.Workspace, func(ctx context.Context, tx pgx.Tx) error {
-		unread, err := unreadSteering(ctx, tx, c)
-		if err != nil || len(unread) == 0 {
-			return err
+	err = s.commit(ctx, c, 0, "", func(_ context.Context, b *pgx.Batch, st *standing) error {
+		if len(st.unread) == 0 {
+			return nil
 		}
-		joined, err = steer(ctx, tx, c, unread)
-		return err
+		args := c.key()
+		args["messages"] = texts(st.unread)
+		for _, m := range st.unread {
+			queueJoin(b, c, m)
+		}
+		b.Queue(`
+			UPDATE run_inbox SET read_at = clock_timestamp()
+			WHERE workspace_id = @workspace AND run_id = @run AND message_id = ANY (@messages::uuid[])`, args)
+		b.Queue(`
+			SELECT `+MessageColumns+` FROM messages
+			WHERE workspace_id = @workspace AND id = ANY (@messages::uuid[])
+			ORDER BY position`, args).Query(collect(&joined))
+		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("let messages of run %s join: %w", c.Run.ID, err)
 	}
 	return joined, nil
-}
-
-func steer(ctx context.Context, tx pgx.Tx, c *Claim, messages []id.Message) ([]Message, error) {
-	for _, m := range messages {
-		if err := join(ctx, tx, c.Run.Workspace, c.Run.Session, m); err != nil {
-			return nil, err
-		}
-	}
-	if err := fence(ctx, tx, c); err != nil {
-		return nil, err
-	}
-	args := c.key()
-	args["messages"] = texts(messages)
-	_, err := tx.Exec(ctx, `
-		UPDATE run_inbox SET read_at = clock_timestamp()
-		WHERE workspace_id = @workspace AND run_id = @run AND message_id = ANY (@messages::uuid[])`, args)
-	if err != nil {
-		return nil, err
-	}
-	rows, err := tx.Query(ctx, `
-		SELECT `+MessageColumns+` FROM messages
-		WHERE workspace_id = @workspace AND id = ANY (@messages::uuid[])
-		ORDER BY position`, args)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, pgx.RowToStructByName[Message])
 }
 
 func texts(ids []id.Message) []string {

@@ -13,7 +13,7 @@
 // # Claims
 //
 // A runner owns a run by its claim: Claim adds one to runs.epoch and sets a lease.
-// Every later write names that epoch in the same transaction (fence); when it is
+// Every later write names that epoch in the same transaction (commit); when it is
 // no longer the newest, the write fails with ErrFenced and the runner stops at
 // once: another one has the run. A lease only says when others may try; the
 // epoch decides.
@@ -36,13 +36,10 @@
 package run
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
@@ -169,38 +166,6 @@ type Config struct {
 // NewStore returns a store; runner names this process in claims.
 func NewStore(db *pg.DB, out *outbox.Outbox, runner string, cfg Config) *Store {
 	return &Store{db: db, out: out, runner: runner, cfg: cfg}
-}
-
-// fence takes the run's row for the claim, or returns ErrFenced.
-func fence(ctx context.Context, tx pgx.Tx, c *Claim) error {
-	var one int
-	err := tx.QueryRow(ctx, `
-		SELECT 1 FROM runs
-		WHERE workspace_id = @workspace AND id = @run AND epoch = @epoch AND state = 'running'
-		FOR UPDATE`, c.key()).Scan(&one)
-	if pg.NoRows(err) {
-		return ErrFenced
-	}
-	if err != nil {
-		return fmt.Errorf("fence run %s: %w", c.Run.ID, err)
-	}
-	return nil
-}
-
-// nextPosition hands out the next place in the conversation. It locks the session.
-func nextPosition(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.Session) (int64, error) {
-	var position int64
-	err := tx.QueryRow(ctx, `
-		UPDATE sessions SET next_position = next_position + 1
-		WHERE workspace_id = $1 AND id = $2
-		RETURNING next_position - 1`, ws, session).Scan(&position)
-	if pg.NoRows(err) {
-		return 0, ErrFenced // the session was deleted under the run
-	}
-	if err != nil {
-		return 0, fmt.Errorf("place a message in session %s: %w", session, err)
-	}
-	return position, nil
 }
 
 // Message is a stored entry of the conversation.

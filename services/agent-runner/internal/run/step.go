@@ -64,17 +64,10 @@ func (o *Outcome) IsError() bool { return o.State != toolv1.OutcomeState_OUTCOME
 //
 // Like the other commits it may be repeated when it is not known whether it happened.
 func (s *Store) CommitAnswer(ctx context.Context, c *Claim, a Answer, lastEvent int64) error {
-	err := s.db.InWorkspace(ctx, c.Run.Workspace, func(ctx context.Context, tx pgx.Tx) error {
-		if done, err := committed(ctx, tx, c, a.Step, "answered"); done || err != nil {
-			return err
-		}
-		if err := writeAnswer(ctx, tx, c, a, "answered"); err != nil {
-			return err
-		}
-		if err := planCalls(ctx, tx, c, a); err != nil {
-			return err
-		}
-		return announce(ctx, tx, c, lastEvent)
+	err := s.commit(ctx, c, a.Step, "answered", func(ctx context.Context, b *pgx.Batch, _ *standing) error {
+		queueAnswer(b, c, &a, "answered")
+		queueAnnounce(b, c, lastEvent)
+		return queueCalls(ctx, b, c, &a)
 	})
 	if err != nil {
 		return fmt.Errorf("commit the answer of step %d: %w", a.Step, err)
@@ -85,81 +78,57 @@ func (s *Store) CommitAnswer(ctx context.Context, c *Claim, a Answer, lastEvent 
 	return nil
 }
 
-// writeAnswer writes the message, the step and its usage. It takes the session's
-// lock, then the fence.
-func writeAnswer(ctx context.Context, tx pgx.Tx, c *Claim, a Answer, state string) error {
-	position, err := nextPosition(ctx, tx, c.Run.Workspace, c.Run.Session)
-	if err != nil {
-		return err
-	}
-	if err := fence(ctx, tx, c); err != nil {
-		return err
-	}
+// queueAnswer writes the message, the step and its usage.
+func queueAnswer(b *pgx.Batch, c *Claim, a *Answer, state string) {
 	args := c.key()
 	args["step"], args["state"] = a.Step, state
 	args["response"], args["reason"] = a.ResponseID, a.FinishReason
 	args["member"], args["provider"], args["model"] = c.Run.CreatedBy, c.Run.Provider, a.Model
 	args["in"], args["cacheread"], args["cachewrite"] = a.Usage.Input, a.Usage.CacheRead, a.Usage.CacheWrite
 	args["out"], args["reasoning"], args["calls"] = a.Usage.Output, a.Usage.Reasoning, len(a.Calls)
-	batch := &pgx.Batch{}
 	if a.Content != nil {
-		args["id"], args["position"], args["content"] = id.New[id.Message](), position, string(a.Content)
+		args["id"], args["role"], args["content"] = id.New[id.Message](), "assistant", string(a.Content)
 		args["dialect"], args["raw"], args["interrupted"] = a.RawDialect, a.Raw, a.Interrupted
-		batch.Queue(`
-			INSERT INTO messages (id, workspace_id, session_id, run_id, position, step_index, role, content, raw_dialect, raw,
-				interrupted, tokens_in, tokens_out, model, created_at)
-			VALUES (@id, @workspace, @session, @run, @position, @step, 'assistant', @content, @dialect, @raw,
-				@interrupted, @in, @out, @model, clock_timestamp())`, args)
+		queueMessage(b, args)
 	}
-	batch.Queue(`
+	b.Queue(`
 		INSERT INTO steps (run_id, step_index, workspace_id, state, response_id, finish_reason,
 			input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, reasoning_tokens, committed_at)
 		VALUES (@run, @step, @workspace, @state, @response, @reason, @in, @cacheread, @cachewrite, @out, @reasoning, clock_timestamp())
 		ON CONFLICT (run_id, step_index) DO UPDATE SET
 			state = @state, response_id = @response, finish_reason = @reason, input_tokens = @in, cache_read_tokens = @cacheread,
 			cache_write_tokens = @cachewrite, output_tokens = @out, reasoning_tokens = @reasoning, committed_at = clock_timestamp()`, args)
-	batch.Queue(`
+	b.Queue(`
 		INSERT INTO usage (run_id, step_index, workspace_id, member_id, provider, model,
 			input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, reasoning_tokens, tool_calls)
 		VALUES (@run, @step, @workspace, @member, @provider, @model, @in, @cacheread, @cachewrite, @out, @reasoning, @calls)`, args)
-	batch.Queue(`
+	b.Queue(`
 		UPDATE runs SET input_tokens = input_tokens + @in, cache_read_tokens = cache_read_tokens + @cacheread,
 			cache_write_tokens = cache_write_tokens + @cachewrite, output_tokens = output_tokens + @out,
 			reasoning_tokens = reasoning_tokens + @reasoning
 		WHERE workspace_id = @workspace AND id = @run`, args)
-	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
-		return fmt.Errorf("write the answer: %w", err)
-	}
-	return nil
 }
 
-// planCalls writes the ledger. What is to be dispatched is so in the same
+// queueCalls writes the ledger. What is to be dispatched is so in the same
 // transaction: no call leaves without its row.
-func planCalls(ctx context.Context, tx pgx.Tx, c *Claim, a Answer) error {
-	batch := &pgx.Batch{}
+func queueCalls(ctx context.Context, b *pgx.Batch, c *Claim, a *Answer) error {
 	var work []outbox.Message
 	for _, call := range a.Calls {
 		args := c.key()
 		args["key"], args["step"], args["index"] = call.Key, a.Step, call.Index
 		args["callid"], args["name"], args["args"] = call.ID, call.Name, string(call.Args)
 		args["effect"], args["deadline"] = effectName(call.Effect), call.Deadline
-		batch.Queue(`
+		b.Queue(`
 			INSERT INTO tool_calls (key, workspace_id, session_id, run_id, step_index, call_index, tool_call_id, tool_name,
 				args, effect, phase, deadline, planned_at)
 			VALUES (@key, @workspace, @session, @run, @step, @index, @callid, @name, @args, @effect, 'dispatched', @deadline, clock_timestamp())`, args)
 		if call.Outcome != nil {
-			queueOutcome(batch, c, call.Key, call.Outcome)
+			queueOutcome(b, c, call.Key, call.Outcome)
 			continue
 		}
 		work = append(work, Dispatch(&c.Run, a.Step, call, c.Run.Epoch))
 	}
-	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
-		return fmt.Errorf("plan tool calls: %w", err)
-	}
-	if len(work) == 0 {
-		return nil
-	}
-	return outbox.Add(ctx, tx, work...)
+	return outbox.Queue(ctx, b, work...)
 }
 
 // Dispatch returns the message that asks an executor to run a call. Each epoch
@@ -194,14 +163,10 @@ type Results struct {
 // CommitResults commits the outcomes of a step's calls, which completes the step.
 // lastEvent is the number of its step-complete event.
 func (s *Store) CommitResults(ctx context.Context, c *Claim, r Results, lastEvent int64) error {
-	err := s.db.InWorkspace(ctx, c.Run.Workspace, func(ctx context.Context, tx pgx.Tx) error {
-		if done, err := committed(ctx, tx, c, r.Step, "complete"); done || err != nil {
-			return err
-		}
-		if err := writeResults(ctx, tx, c, r); err != nil {
-			return err
-		}
-		return announce(ctx, tx, c, lastEvent)
+	err := s.commit(ctx, c, r.Step, "complete", func(_ context.Context, b *pgx.Batch, _ *standing) error {
+		queueResults(b, c, &r)
+		queueAnnounce(b, c, lastEvent)
+		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("commit the results of step %d: %w", r.Step, err)
@@ -211,28 +176,15 @@ func (s *Store) CommitResults(ctx context.Context, c *Claim, r Results, lastEven
 	return nil
 }
 
-func writeResults(ctx context.Context, tx pgx.Tx, c *Claim, r Results) error {
-	position, err := nextPosition(ctx, tx, c.Run.Workspace, c.Run.Session)
-	if err != nil {
-		return err
-	}
-	if err := fence(ctx, tx, c); err != nil {
-		return err
-	}
-	batch := &pgx.Batch{}
+func queueResults(b *pgx.Batch, c *Claim, r *Results) {
 	for key, o := range r.Outcomes {
-		queueOutcome(batch, c, key, o)
+		queueOutcome(b, c, key, o)
 	}
 	args := c.key()
-	args["id"], args["position"], args["content"], args["step"] = id.New[id.Message](), position, string(r.Content), r.Step
-	batch.Queue(`
-		INSERT INTO messages (id, workspace_id, session_id, run_id, position, step_index, role, content, created_at)
-		VALUES (@id, @workspace, @session, @run, @position, @step, 'tool', @content, clock_timestamp())`, args)
-	queueComplete(batch, c, r.Step)
-	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
-		return fmt.Errorf("write the results: %w", err)
-	}
-	return nil
+	args["id"], args["role"], args["content"], args["step"] = id.New[id.Message](), "tool", string(r.Content), r.Step
+	args["dialect"], args["raw"], args["interrupted"], args["in"], args["out"], args["model"] = nil, nil, false, nil, nil, ""
+	queueMessage(b, args)
+	queueComplete(b, c, r.Step)
 }
 
 func queueComplete(batch *pgx.Batch, c *Claim, step int) {
@@ -245,51 +197,14 @@ func queueComplete(batch *pgx.Batch, c *Claim, step int) {
 		UPDATE runs SET steps = greatest(steps, @step + 1) WHERE workspace_id = @workspace AND id = @run`, args)
 }
 
-// committed tells whether this claim has brought a step to a state already: the
-// answer to an earlier try of the same commit was lost.
-func committed(ctx context.Context, tx pgx.Tx, c *Claim, step int, state string) (bool, error) {
-	args := c.key()
-	args["step"], args["state"] = step, state
-	var done bool
-	err := tx.QueryRow(ctx, `
-		SELECT EXISTS (SELECT FROM steps s JOIN runs r ON r.id = s.run_id
-			WHERE s.workspace_id = @workspace AND s.run_id = @run AND s.step_index = @step AND s.state IN (@state, 'complete')
-				AND r.epoch = @epoch)`, args).Scan(&done)
-	if err != nil {
-		return false, fmt.Errorf("look whether step %d is committed: %w", step, err)
-	}
-	return done, nil
-}
-
-// announce notes the number of the event that announces what this transaction commits.
-func announce(ctx context.Context, tx pgx.Tx, c *Claim, lastEvent int64) error {
-	args := c.key()
-	args["event"] = lastEvent
-	_, err := tx.Exec(ctx, `
-		UPDATE runs SET last_event = @event, fruitless = 0
-		WHERE workspace_id = @workspace AND id = @run AND epoch = @epoch`, args)
-	if err != nil {
-		return fmt.Errorf("note event %d: %w", lastEvent, err)
-	}
-	return nil
-}
-
 // CompleteStep completes an answered step that has no tool calls but is not the
 // last: the provider paused, or a steering message came.
 func (s *Store) CompleteStep(ctx context.Context, c *Claim, a Answer, lastEvent int64) error {
-	err := s.db.InWorkspace(ctx, c.Run.Workspace, func(ctx context.Context, tx pgx.Tx) error {
-		if done, err := committed(ctx, tx, c, a.Step, "complete"); done || err != nil {
-			return err
-		}
-		if err := writeAnswer(ctx, tx, c, a, "complete"); err != nil {
-			return err
-		}
-		batch := &pgx.Batch{}
-		queueComplete(batch, c, a.Step)
-		if err := tx.SendBatch(ctx, batch).Close(); err != nil {
-			return err
-		}
-		return announce(ctx, tx, c, lastEvent)
+	err := s.commit(ctx, c, a.Step, "complete", func(_ context.Context, b *pgx.Batch, _ *standing) error {
+		queueAnswer(b, c, &a, "complete")
+		queueComplete(b, c, a.Step)
+		queueAnnounce(b, c, lastEvent)
+		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("commit step %d: %w", a.Step, err)
@@ -301,18 +216,15 @@ func (s *Store) CompleteStep(ctx context.Context, c *Claim, a Answer, lastEvent 
 
 // AddWaste notes tokens of a model call that died half way.
 func (s *Store) AddWaste(ctx context.Context, c *Claim, step int, wasted Usage) error {
-	err := s.db.InWorkspace(ctx, c.Run.Workspace, func(ctx context.Context, tx pgx.Tx) error {
-		if err := fence(ctx, tx, c); err != nil {
-			return err
-		}
-		args := c.key()
-		args["step"], args["in"], args["out"] = step, wasted.Input, wasted.Output
-		_, err := tx.Exec(ctx, `
+	args := c.key()
+	args["step"], args["in"], args["out"] = step, wasted.Input, wasted.Output
+	err := s.commit(ctx, c, step, "", func(_ context.Context, b *pgx.Batch, _ *standing) error {
+		b.Queue(`
 			INSERT INTO steps (run_id, step_index, workspace_id, state, wasted_input_tokens, wasted_output_tokens)
 			VALUES (@run, @step, @workspace, 'open', @in, @out)
 			ON CONFLICT (run_id, step_index) DO UPDATE SET
 				wasted_input_tokens = steps.wasted_input_tokens + @in, wasted_output_tokens = steps.wasted_output_tokens + @out`, args)
-		return err
+		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("note the waste of step %d: %w", step, err)

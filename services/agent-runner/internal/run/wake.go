@@ -18,25 +18,24 @@ func Work(ws id.Workspace, session id.Session, run id.Run) *runv1.Work {
 	return &runv1.Work{RunId: run.String(), WorkspaceId: ws.String(), SessionId: session.String()}
 }
 
-// Wake puts a run's wake-up into the caller's transaction, under the run's id:
-// the first one of its life. Poke the outbox afterwards.
-func Wake(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.Session, run id.Run) error {
-	return wake(ctx, tx, ws, session, run, "")
+// Wake is a run's wake-up under the run's id: the first one of its life.
+func Wake(ws id.Workspace, session id.Session, run id.Run) outbox.Message {
+	return wake(ws, session, run, "")
 }
 
 // wake with an occasion is a later wake-up, which the stream must not take for a
 // repetition of the first.
-func wake(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.Session, run id.Run, occasion string) error {
+func wake(ws id.Workspace, session id.Session, run id.Run, occasion string) outbox.Message {
 	message := run.String()
 	if occasion != "" {
 		message += ":" + occasion
 	}
-	return outbox.Add(ctx, tx, outbox.Message{
+	return outbox.Message{
 		Workspace: ws,
 		Subject:   subject.RunWork(subject.Shard(session)),
 		ID:        message,
 		Body:      Work(ws, session, run),
-	})
+	}
 }
 
 // WakeNext wakes the first queued run of a session, if none is active. The caller
@@ -55,5 +54,5 @@ func WakeNext(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.Sessio
 	if err != nil {
 		return fmt.Errorf("look for the next run: %w", err)
 	}
-	return Wake(ctx, tx, ws, session, next)
+	return outbox.Add(ctx, tx, Wake(ws, session, next))
 }
