@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"math"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -24,10 +25,19 @@ type world struct {
 	t    testing.TB
 	nats *natsd.Server
 	run  run.Run
+	// bus returns a connection of a service, of a process of its own.
+	bus func(service string) *bus.Bus
 }
 
 func newWorld(t testing.TB) *world {
-	return &world{t, natstest.New(t), run.Run{
+	w := newRun(t)
+	w.nats = natstest.New(t)
+	w.bus = func(service string) *bus.Bus { return natstest.Bus(t, w.nats, service) }
+	return w
+}
+
+func newRun(t testing.TB) *world {
+	return &world{t: t, run: run.Run{
 		ID: id.New[id.Run](), Workspace: id.New[id.Workspace](), Session: id.New[id.Session](), Ordinal: 1,
 	}}
 }
@@ -39,7 +49,7 @@ func (w *world) open(epoch int64, opening func(runlog.Tail) runlog.Opening) *run
 	r.Epoch = epoch
 	stream, subj := run.LogSubject(4, r.Workspace, r.Session)
 	out, err := runlog.Open(w.t.Context(), runlog.Config{
-		Bus: natstest.Bus(w.t, w.nats, subject.AgentRunner), Log: slog.New(slog.DiscardHandler), Stream: stream, Subject: subj,
+		Bus: w.bus(subject.AgentRunner), Log: slog.New(slog.DiscardHandler), Stream: stream, Subject: subj,
 		Claim: &run.Claim{Run: r, First: epoch == 1},
 	}, opening)
 	if err != nil {
@@ -67,7 +77,7 @@ func (w *world) read() []*runv1.Event {
 	var out []*runv1.Event
 	var epoch int64
 	next := int64(0)
-	for m, err := range natstest.Bus(w.t, w.nats, subject.Gateway).Read(w.t.Context(), stream, subj, 0, math.MaxUint64) {
+	for m, err := range w.bus(subject.Gateway).Read(w.t.Context(), stream, subj, 0, math.MaxUint64) {
 		if err != nil {
 			w.t.Fatal(err)
 		}
@@ -197,12 +207,67 @@ func TestBusAway(t *testing.T) {
 	}
 }
 
+// A stream of three replicas loses its leader while a run is written: the writer
+// keeps what is not acknowledged, and the log has every event once and in order.
+func TestLeaderChange(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("three servers")
+	}
+	c := natstest.NewCluster(t, 4)
+	w := newRun(t)
+	w.bus = c.Bus
+	log := w.open(1, begin)
+	stream, _ := run.LogSubject(4, w.run.Workspace, w.run.Session)
+	var want strings.Builder
+	pace := time.NewTicker(2 * time.Millisecond)
+	defer pace.Stop()
+	for i := range 400 {
+		if i == 100 {
+			c.StopLeader(stream)
+		}
+		<-pace.C
+		word := strconv.Itoa(i) + " "
+		want.WriteString(word)
+		if err := log.Text(t.Context(), 0, int32(i/10), word); err != nil { // a new block is a new event
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if err := log.Flush(ctx); err != nil {
+		t.Fatalf("Flush after a change of leader: %v", err)
+	}
+	if diff := cmp.Diff(want.String(), text(w.read())); diff != "" {
+		t.Errorf("the log's text differs (-want +got):\n%s", diff)
+	}
+}
+
 func BenchmarkText(b *testing.B) {
 	w := newWorld(b)
 	log := w.open(1, begin)
 	b.ReportAllocs()
 	for b.Loop() {
 		if err := log.Text(b.Context(), 0, 0, "some words "); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkReplicated is one event after the other, each acknowledged by a stream of
+// three replicas: the writer sends no second one before, and a model's deltas are
+// 20 ms apart.
+func BenchmarkReplicated(b *testing.B) {
+	c := natstest.NewCluster(b, 4)
+	w := newRun(b)
+	w.bus = c.Bus
+	log := w.open(1, begin)
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := log.Append(b.Context(), start()); err != nil {
+			b.Fatal(err)
+		}
+		if err := log.Flush(b.Context()); err != nil {
 			b.Fatal(err)
 		}
 	}
