@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"signalbox.dev/services/e2e/world"
 )
 
 // The command line, as a person at a terminal meets it.
@@ -121,7 +123,7 @@ func nowhere(ts *testscript.TestScript, _ bool, args []string) {
 
 // forEachService runs every service's program with the same arguments.
 func forEachService(ts *testscript.TestScript, _ bool, args []string) {
-	for _, s := range services("") {
-		ts.Check(ts.Exec(s.name, args...))
+	for _, s := range world.Services() {
+		ts.Check(ts.Exec(s, args...))
 	}
 }

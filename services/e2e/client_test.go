@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"signalbox.dev/services/e2e/world"
 )
 
 // The npm clients that front ends are built with, unmodified, against both worlds.
@@ -21,16 +23,16 @@ import (
 type person struct {
 	t   *testing.T
 	url string
-	member
+	world.Member
 }
 
-func (w *world) person(t *testing.T) *person {
+func (w *house) person(t *testing.T) *person {
 	t.Helper()
 	m, err := w.newMember("", "owner")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &person{t, w.gateways[0], m}
+	return &person{t, w.Gateways[0], m}
 }
 
 func (p *person) call(method, path string, in, out any) {
@@ -121,7 +123,7 @@ func eventsOf(t *testing.T, out []byte, withIDs bool) []clientEvent {
 func TestClients(t *testing.T) {
 	t.Parallel()
 	needNode(t)
-	for _, w := range []*world{standalone, cluster} {
+	for _, w := range []*house{standalone, cluster} {
 		t.Run(w.name, func(t *testing.T) {
 			t.Parallel()
 			p := w.up(t).person(t)

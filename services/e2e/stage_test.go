@@ -18,14 +18,16 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"signalbox.dev/pkg/sse"
+
+	"signalbox.dev/services/e2e/world"
 )
 
 type stageKey struct{}
 
 // stage is where one story happens: its people and their open streams.
 type stage struct {
-	world   *world
-	people  map[string]member
+	house   *house
+	people  map[string]world.Member
 	streams map[string]*stream
 	last    []byte // the body of the last answer
 }
@@ -34,7 +36,7 @@ type stage struct {
 // an owner of another.
 func (s *stage) cast(env *testscript.Env) error {
 	for _, p := range []struct{ name, of, role string }{{"owner", "", "owner"}, {"viewer", "owner", "viewer"}, {"stranger", "", "owner"}} {
-		m, err := s.world.newMember(s.people[p.of].Workspace, p.role)
+		m, err := s.house.newMember(s.people[p.of].Workspace, p.role)
 		if err != nil {
 			return err
 		}
@@ -42,8 +44,8 @@ func (s *stage) cast(env *testscript.Env) error {
 		env.Setenv(strings.ToUpper(p.name)+"_TOKEN", m.Token)
 		env.Setenv(strings.ToUpper(p.name)+"_WORKSPACE", m.Workspace)
 	}
-	env.Setenv("GATEWAY1", s.world.gateways[0])
-	env.Setenv("GATEWAY2", s.world.gateways[1])
+	env.Setenv("GATEWAY1", s.house.Gateways[0])
+	env.Setenv("GATEWAY2", s.house.Gateways[1])
 	env.Setenv("PATH", bin+string(os.PathListSeparator)+env.Getenv("PATH"))
 	return nil
 }
@@ -108,7 +110,7 @@ func parse(ts *testscript.TestScript, args []string) request {
 }
 
 func (s *stage) do(ctx context.Context, ts *testscript.TestScript, r request) *http.Response {
-	req, err := http.NewRequestWithContext(ctx, r.method, s.world.gateways[r.on-1]+r.path, strings.NewReader(r.body))
+	req, err := http.NewRequestWithContext(ctx, r.method, s.house.Gateways[r.on-1]+r.path, strings.NewReader(r.body))
 	ts.Check(err)
 	if r.as != "nobody" {
 		m, ok := s.people[r.as]

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"signalbox.dev/services/e2e/world"
 )
 
 // Each story is told in both worlds.
@@ -18,12 +20,12 @@ func TestCluster(t *testing.T) {
 	tell(t, cluster.up(t))
 }
 
-func tell(t *testing.T, w *world) {
+func tell(t *testing.T, w *house) {
 	t.Helper()
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
 		Setup: func(env *testscript.Env) error {
-			s := &stage{world: w, streams: map[string]*stream{}, people: map[string]member{}}
+			s := &stage{house: w, streams: map[string]*stream{}, people: map[string]world.Member{}}
 			env.Values[stageKey{}] = s
 			env.Defer(s.close)
 			return s.cast(env)

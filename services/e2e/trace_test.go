@@ -36,11 +36,6 @@ func newCollector() *collector {
 	return c
 }
 
-func (c *collector) close() error {
-	c.server.Close()
-	return nil
-}
-
 const maxExport = 16 << 20
 
 func (c *collector) take(w http.ResponseWriter, r *http.Request) {

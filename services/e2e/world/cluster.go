@@ -1,0 +1,261 @@
+package world
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/subject"
+)
+
+// service describes a service of the cluster.
+type service struct {
+	name, role string            // role is its login at the database
+	peers      map[string]string // variable → service
+}
+
+var cluster = []service{
+	{name: subject.CredentialBroker, role: "signalbox_credentials"},
+	{name: subject.DocumentSync, role: "signalbox_documents"},
+	{name: subject.ToolExecutor, role: "signalbox_tools", peers: map[string]string{"DOCUMENT_SYNC_URL": subject.DocumentSync}},
+	{name: subject.AgentRunner, role: "signalbox_agent", peers: map[string]string{
+		"TOOL_EXECUTOR_URL": subject.ToolExecutor, "CREDENTIAL_BROKER_URL": subject.CredentialBroker,
+	}},
+	{name: subject.Gateway, role: "signalbox_gateway", peers: map[string]string{
+		"AGENT_RUNNER_URL": subject.AgentRunner, "TOOL_EXECUTOR_URL": subject.ToolExecutor, "DOCUMENT_SYNC_URL": subject.DocumentSync,
+	}},
+}
+
+// maker is a cluster in the making.
+type maker struct {
+	*World
+	natsAddr, natsMonitor, simulator string
+	nats                             map[string]string // user → password
+	logins                           map[string]string // role → password
+	keys                             map[string]identity.Key
+	trusted                          string
+	addrs                            map[string][]string // service → address of each replica
+}
+
+// Start runs a cluster and returns when all of it is ready. The caller closes the
+// world, also after an error.
+func Start(ctx context.Context, o Options) (*World, error) {
+	w, err := newWorld(o)
+	if err != nil {
+		return nil, err
+	}
+	m := &maker{
+		World: w, nats: map[string]string{}, logins: map[string]string{}, keys: map[string]identity.Key{}, addrs: map[string][]string{},
+	}
+	w.migrate, w.secret = m.runMigrate, devSecret
+	if w.Postgres, err = startPostgres(ctx, filepath.Join(w.opts.DataDir, "pg"), o.Durable); err != nil {
+		return w, err
+	}
+	if err := w.Postgres.Ready(ctx); err != nil {
+		return w, err
+	}
+	w.Database = w.Postgres.current().URL(database)
+	w.TokenEnv = []string{"DATABASE_URL=" + w.Database, "GATEWAY_DEV_SECRET=" + devSecret}
+	if err := m.invent(); err != nil {
+		return w, err
+	}
+	if err := m.startNATS(ctx); err != nil {
+		return w, err
+	}
+	if err := w.Migrate(ctx); err != nil {
+		return w, err
+	}
+	w.Simulator = "http://" + m.simulator
+	if _, err := w.start(ctx, spec{
+		name: SimulatorName, service: SimulatorName, replica: 1, addr: m.simulator, ops: w.Simulator, health: w.Simulator + "/simulator/scripts",
+		env: []string{"SIMULATOR_ADDR=" + m.simulator, "LOG_LEVEL=" + w.opts.LogLevel},
+	}); err != nil {
+		return w, err
+	}
+	for _, s := range cluster {
+		for replica := range w.opts.Replicas {
+			if err := m.startService(ctx, s, replica); err != nil {
+				return w, err
+			}
+		}
+	}
+	return w, nil
+}
+
+// invent settles every address, password and key.
+func (m *maker) invent() error {
+	var errs []error
+	addr := func() string {
+		a, err := freeAddr()
+		errs = append(errs, err)
+		return a
+	}
+	m.natsAddr, m.natsMonitor, m.simulator = addr(), addr(), addr()
+	for _, user := range append([]string{subject.Admin}, Services()...) {
+		m.nats[user] = "p" + strings.ReplaceAll(id.New[id.Run]().String(), "-", "")
+	}
+	trusted := map[string]string{}
+	for _, s := range cluster {
+		key, err := identity.NewKey()
+		errs = append(errs, err)
+		m.keys[s.name], trusted[s.name] = key, key.Public()
+		m.logins[s.role] = "p-" + id.New[id.Run]().String()
+		for range m.opts.Replicas {
+			m.addrs[s.name] = append(m.addrs[s.name], addr())
+		}
+	}
+	m.trusted = identity.FormatTrusted(trusted)
+	return errors.Join(errs...)
+}
+
+// startNATS runs the server with deploy's accounts.
+func (m *maker) startNATS(ctx context.Context) error {
+	root, err := Checkout()
+	if err != nil {
+		return err
+	}
+	accounts, err := os.ReadFile(filepath.Join(root, "deploy/nats/accounts.conf"))
+	if err != nil {
+		return err
+	}
+	config := fmt.Sprintf("listen: %s\nhttp: %s\nmax_payload: %d\njetstream { store_dir: %q, max_file_store: 8G, sync_interval: \"100ms\" }\ninclude ./accounts.conf\n",
+		m.natsAddr, m.natsMonitor, subject.MaxMessage, m.natsDir)
+	file := filepath.Join(m.Dir, "nats.conf")
+	if err := errors.Join(os.WriteFile(filepath.Join(m.Dir, "accounts.conf"), accounts, 0o600), os.WriteFile(file, []byte(config), 0o600)); err != nil {
+		return err
+	}
+	var env []string
+	for user, password := range m.nats {
+		env = append(env, subject.PasswordVariable(user)+"="+password)
+	}
+	slices.Sort(env)
+	monitor := "http://" + m.natsMonitor
+	_, err = m.start(ctx, spec{
+		name: NATSName, service: NATSName, replica: 1, path: m.program("nats-server", 1), addr: m.natsAddr, ops: monitor,
+		health: monitor + "/healthz", args: []string{"-c", file}, env: env,
+	})
+	return err
+}
+
+func (m *maker) runMigrate(context.Context) error {
+	env := []string{
+		"DATABASE_URL=" + m.Database, "NATS_URL=nats://" + m.natsAddr, "NATS_PASSWORD=" + m.nats[subject.Admin],
+		fmt.Sprintf("EVENT_PARTITIONS=%d", m.opts.Partitions),
+	}
+	for _, s := range cluster {
+		env = append(env, variable(s.name)+"_DB_PASSWORD="+m.logins[s.role])
+	}
+	p, err := run(spec{name: "migrate", path: m.program("signalbox", 1), dir: m.Dir, args: []string{"migrate"}, env: env})
+	if err != nil {
+		return err
+	}
+	<-p.Done()
+	if err := p.Ended(); err != nil {
+		return fmt.Errorf("migrate: %w\n%s", err, p.Tail(4000))
+	}
+	return nil
+}
+
+// variable begins the names of a service's own settings.
+func variable(service string) string {
+	return strings.ToUpper(strings.ReplaceAll(service, "-", "_"))
+}
+
+func (m *maker) startService(ctx context.Context, s service, replica int) error {
+	addr := m.addrs[s.name][replica]
+	name := fmt.Sprintf("%s-%d", s.name, replica+1)
+	env, err := m.environment(s, replica, name)
+	if err != nil {
+		return err
+	}
+	ops, addrVariable := addr, variable(s.name)+"_ADDR"
+	if s.name == subject.Gateway {
+		addrVariable = "GATEWAY_HTTP_ADDR"
+		if ops, err = freeAddr(); err != nil {
+			return err
+		}
+		env = append(env, "GATEWAY_OPS_ADDR="+ops)
+		m.Gateways = append(m.Gateways, "http://"+addr)
+	}
+	_, err = m.start(ctx, spec{
+		name: name, service: s.name, replica: replica + 1, addr: addr, ops: "http://" + ops, health: "http://" + addr + "/ready",
+		env: append(env, addrVariable+"="+addr),
+	})
+	return err
+}
+
+// environment is what a service is told: its links first of all.
+func (m *maker) environment(s service, replica int, name string) ([]string, error) {
+	database, err := m.databaseURL(s.role, name)
+	if err != nil {
+		return nil, err
+	}
+	nats, err := m.via(Link{From: name, To: NATSName, Network: "tcp", Address: m.natsAddr})
+	if err != nil {
+		return nil, err
+	}
+	env := []string{
+		"DATABASE_URL=" + database, "NATS_URL=nats://" + nats, "NATS_PASSWORD=" + m.nats[s.name],
+		"SERVICE_KEY=" + m.keys[s.name].Encode(), "TRUSTED_KEYS=" + m.trusted,
+		fmt.Sprintf("EVENT_PARTITIONS=%d", m.opts.Partitions), "LOG_LEVEL=" + m.opts.LogLevel,
+	}
+	if m.opts.Traces != "" {
+		env = append(env, "OTEL_EXPORTER_OTLP_ENDPOINT="+m.opts.Traces, "OTEL_BSP_SCHEDULE_DELAY=200")
+	}
+	switch s.name {
+	case subject.Gateway:
+		env = append(env, "GATEWAY_DEV_SECRET="+devSecret)
+	case subject.CredentialBroker:
+		simulator, err := m.via(Link{From: name, To: SimulatorName, Network: "tcp", Address: m.simulator})
+		if err != nil {
+			return nil, err
+		}
+		env = append(env, "SIMULATOR_URL=http://"+simulator, "CREDENTIAL_BROKER_KEY_FILE="+filepath.Join(m.Dir, "broker.key"))
+	}
+	for variable, peer := range s.peers {
+		// Each replica calls the next one's number: the first calls second replicas.
+		n := (replica + 1) % m.opts.Replicas
+		addr, err := m.via(Link{From: name, To: fmt.Sprintf("%s-%d", peer, n+1), Network: "tcp", Address: m.addrs[peer][n]})
+		if err != nil {
+			return nil, err
+		}
+		env = append(env, variable+"=http://"+addr)
+	}
+	return env, nil
+}
+
+func (m *maker) via(l Link) (string, error) {
+	if m.opts.Via == nil {
+		return l.Address, nil
+	}
+	addr, err := m.opts.Via(l)
+	if err != nil {
+		return "", fmt.Errorf("way from %s to %s: %w", l.From, l.To, err)
+	}
+	return addr, nil
+}
+
+// databaseURL returns the database as a service logs in to it.
+func (m *maker) databaseURL(role, from string) (string, error) {
+	u, err := url.Parse(m.Database)
+	if err != nil {
+		return "", err
+	}
+	u.User = url.UserPassword(role, m.logins[role])
+	direct := m.Postgres.socket()
+	addr, err := m.via(Link{From: from, To: PostgresName, Network: "unix", Address: direct})
+	if err != nil {
+		return "", err
+	}
+	if addr != direct {
+		u.Host, u.RawQuery = addr, "sslmode=disable"
+	}
+	return u.String(), nil
+}

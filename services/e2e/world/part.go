@@ -1,0 +1,242 @@
+package world
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Patient bounds every wait for a part of a world; reaching it is a failure.
+const Patient = 60 * time.Second
+
+// Part is something of a world that can be ended and started again.
+type Part interface {
+	// Name is the part's own in its world: postgres, nats, simulator, gateway-1.
+	Name() string
+	// Kill ends the part as `kill -9` does, and returns when nothing is left of it.
+	Kill() error
+	// Stop asks the part to end by itself, and waits for it. What has ended is fine.
+	Stop() error
+	// Restart starts the part again as it was. It does not wait until it is ready.
+	Restart() error
+	// Ready waits until the part can do its work.
+	Ready(ctx context.Context) error
+	// Running reports whether the part has been started and has not ended.
+	Running() bool
+}
+
+// Proc is a program that runs.
+type Proc struct {
+	// Service is the program's name and Replica counts from 1.
+	Service string
+	Replica int
+	// Addr is where it listens, Ops the base URL of its /metrics.
+	Addr, Ops string
+
+	name, path, log, health string
+	args, env               []string
+
+	mu   sync.Mutex // guards what follows
+	cmd  *exec.Cmd
+	done chan struct{} // closed when cmd has ended
+	err  error         // how it ended, when done is closed
+}
+
+// spec says how a program is run.
+type spec struct {
+	name, path, dir   string // dir is where its log goes
+	service           string
+	replica           int
+	addr, ops, health string // health is the URL that answers 200 when it is ready
+	args, env         []string
+}
+
+// run starts a program with nothing in its environment but env and what finds
+// programs; its output goes to a file.
+func run(s spec) (*Proc, error) {
+	p := &Proc{
+		Service: s.service, Replica: s.replica, Addr: s.addr, Ops: s.ops,
+		name: s.name, path: s.path, log: filepath.Join(s.dir, s.name+".log"), health: s.health, args: s.args,
+		env: append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "TMPDIR=" + os.TempDir()}, s.env...),
+	}
+	return p, p.Restart()
+}
+
+// Name implements Part.
+func (p *Proc) Name() string { return p.name }
+
+// LogFile returns the path of the program's log.
+func (p *Proc) LogFile() string { return p.log }
+
+// Restart implements Part.
+func (p *Proc) Restart() error {
+	if p.Running() {
+		return fmt.Errorf("%s is running", p.name)
+	}
+	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = log.Close() }() // the program has it
+	cmd := exec.Command(p.path, p.args...)
+	cmd.Env, cmd.Stdout, cmd.Stderr = p.env, log, log
+	cmd.SysProcAttr = dieWithUs()
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", p.name, err)
+	}
+	done := make(chan struct{})
+	p.mu.Lock()
+	p.cmd, p.done = cmd, done
+	p.mu.Unlock()
+	go func() {
+		err := cmd.Wait()
+		p.mu.Lock()
+		p.err = err
+		p.mu.Unlock()
+		close(done)
+	}()
+	return nil
+}
+
+// PID returns the process id of the running program, or of the last one.
+func (p *Proc) PID() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.cmd.Process.Pid
+}
+
+// Done is closed when the program that runs now has ended.
+func (p *Proc) Done() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.done
+}
+
+// Running implements Part.
+func (p *Proc) Running() bool {
+	p.mu.Lock()
+	done := p.done
+	p.mu.Unlock()
+	if done == nil {
+		return false
+	}
+	select {
+	case <-done:
+		return false
+	default:
+		return true
+	}
+}
+
+// Ended returns how the program ended: nil for exit status 0. It is for after Done.
+func (p *Proc) Ended() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.err
+}
+
+// Signal sends a signal to the program.
+func (p *Proc) Signal(sig syscall.Signal) error {
+	p.mu.Lock()
+	cmd := p.cmd
+	p.mu.Unlock()
+	return cmd.Process.Signal(sig)
+}
+
+// Kill implements Part.
+func (p *Proc) Kill() error {
+	if err := p.Signal(syscall.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("kill %s: %w", p.name, err)
+	}
+	<-p.Done()
+	return nil
+}
+
+// Stop implements Part.
+func (p *Proc) Stop() error {
+	if !p.Running() {
+		return nil // whoever waited for it said how it ended
+	}
+	if err := p.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("stop %s: %w", p.name, err)
+	}
+	select {
+	case <-p.Done():
+		if err := p.Ended(); err != nil {
+			return fmt.Errorf("%s did not end well: %w\n%s", p.name, err, p.Tail(4000))
+		}
+		return nil
+	case <-time.After(Patient):
+		return errors.Join(fmt.Errorf("%s did not end after SIGTERM", p.name), p.Kill())
+	}
+}
+
+// Ready implements Part: the program's health page answers 200.
+func (p *Proc) Ready(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, Patient)
+	defer cancel()
+	done := p.Done()
+	for {
+		err := p.healthy(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-done:
+			ended := p.Ended()
+			if ended == nil {
+				ended = errors.New("exit status 0")
+			}
+			return fmt.Errorf("%s ended: %w\n%s", p.name, ended, p.Tail(4000))
+		case <-ctx.Done():
+			return fmt.Errorf("%s is not ready: %w\n%s", p.name, err, p.Tail(4000))
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+func (p *Proc) healthy(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.health, nil)
+	if err != nil {
+		return err
+	}
+	req.Close = true // the next look may be at another process
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	_, _ = io.Copy(io.Discard, res.Body) // only the status counts
+	if res.StatusCode != http.StatusOK {
+		return errors.New(res.Status)
+	}
+	return nil
+}
+
+// Tail returns the last n bytes of the program's log.
+func (p *Proc) Tail(n int64) string {
+	f, err := os.Open(p.log)
+	if err != nil {
+		return err.Error()
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		return err.Error()
+	}
+	b, err := io.ReadAll(io.NewSectionReader(f, max(0, info.Size()-n), n))
+	if err != nil {
+		return err.Error()
+	}
+	return string(b)
+}

@@ -1,0 +1,9 @@
+//go:build !linux
+
+package world
+
+import "syscall"
+
+func dieWithUs() *syscall.SysProcAttr { return nil }
+
+func memoryFolder() string { return "" }

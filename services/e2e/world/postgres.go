@@ -1,0 +1,110 @@
+package world
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+
+	"signalbox.dev/pkg/pgd"
+)
+
+// Postgres is a PostgreSQL server that can be killed. Where it is not durable, a
+// kill may cost it commits: only stop it then.
+type Postgres struct {
+	cfg pgd.Config
+
+	mu     sync.Mutex // guards what follows
+	server *pgd.Server
+}
+
+func startPostgres(ctx context.Context, dir string, durable bool) (*Postgres, error) {
+	p := &Postgres{cfg: pgd.Config{Dir: dir, Fast: !durable, MaxConnections: 300}}
+	server, err := pgd.Start(ctx, p.cfg)
+	if err != nil {
+		return nil, err
+	}
+	p.server = server
+	return p, nil
+}
+
+func (p *Postgres) current() *pgd.Server {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.server
+}
+
+// Name implements Part.
+func (p *Postgres) Name() string { return "postgres" }
+
+// PID returns the postmaster's process id, 0 when there is none.
+func (p *Postgres) PID() int {
+	text, err := os.ReadFile(filepath.Join(p.cfg.Dir, "postmaster.pid"))
+	if err != nil {
+		return 0
+	}
+	line, _, _ := strings.Cut(string(text), "\n")
+	pid, _ := strconv.Atoi(strings.TrimSpace(line)) // 0 for what is no number
+	return pid
+}
+
+// Running implements Part.
+func (p *Postgres) Running() bool {
+	select {
+	case <-p.current().Done():
+		return false
+	default:
+		return true
+	}
+}
+
+// Kill implements Part. The postmaster is killed; its children see it go and end.
+func (p *Postgres) Kill() error {
+	if !p.Running() {
+		return nil
+	}
+	pid := p.PID()
+	if pid == 0 {
+		return errors.New("kill postgres: it has no process id")
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("kill postgres: %w", err)
+	}
+	<-p.current().Done()
+	return nil
+}
+
+// Stop implements Part.
+func (p *Postgres) Stop() error {
+	ctx, cancel := context.WithTimeout(context.Background(), Patient)
+	defer cancel()
+	return p.current().Stop(ctx)
+}
+
+// Restart implements Part. When it returns the server answers.
+func (p *Postgres) Restart() error {
+	if p.Running() {
+		return errors.New("postgres is running")
+	}
+	server, err := pgd.Start(context.Background(), p.cfg)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.server = server
+	return nil
+}
+
+// Ready implements Part.
+func (p *Postgres) Ready(ctx context.Context) error {
+	return p.current().EnsureDatabase(ctx, database)
+}
+
+// socket returns the path of its socket.
+func (p *Postgres) socket() string { return filepath.Join(p.cfg.Dir, ".s.PGSQL.5432") }

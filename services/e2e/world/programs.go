@@ -1,0 +1,62 @@
+package world
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// Built names a folder with the programs of this very checkout, which `make` has
+// just built; without it Build builds them.
+const Built = "SIGNALBOX_E2E_BIN"
+
+// Build puts the programs of this checkout into a folder, and the NATS server that
+// pkg/natsd embeds as a program of its own.
+func Build(ctx context.Context, dir string) error {
+	root, err := Checkout()
+	if err != nil {
+		return err
+	}
+	mains, err := filepath.Glob(filepath.Join(root, "services/*/cmd/*"))
+	if err != nil {
+		return err
+	}
+	args := []string{"build", "-o", dir + string(filepath.Separator), "github.com/nats-io/nats-server/v2"}
+	for _, m := range mains {
+		if built := os.Getenv(Built); built != "" {
+			name := filepath.Base(m)
+			if err := os.Symlink(filepath.Join(built, name), filepath.Join(dir, name)); err != nil {
+				return fmt.Errorf("take the program %s: %w", name, err)
+			}
+			continue
+		}
+		args = append(args, m)
+	}
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = filepath.Join(root, "services")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the programs: %w\n%s", err, out)
+	}
+	return nil
+}
+
+// Checkout returns the folder of this checkout: the one of go.work, at or above
+// the working folder.
+func Checkout() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.work")); err == nil {
+			return dir, nil
+		}
+		if filepath.Dir(dir) == dir {
+			return "", errors.New("there is no go.work here or above: run inside of the checkout")
+		}
+		dir = filepath.Dir(dir)
+	}
+}
