@@ -105,9 +105,8 @@ func (s *stopTest) stopped(run world.Run) {
 	}
 }
 
-// cuts are the answers of this test's script that their reader cut, and how many
-// are open.
-func (s *stopTest) cuts() (cuts []time.Time, open int) {
+// cuts says when the answers of this test's script were cut by their reader.
+func (s *stopTest) cuts() (cuts []time.Time) {
 	s.Helper()
 	req, err := http.NewRequestWithContext(s.ctx, http.MethodGet, s.w.Simulator+"/simulator/streams", nil)
 	if err != nil {
@@ -119,7 +118,6 @@ func (s *stopTest) cuts() (cuts []time.Time, open int) {
 	}
 	defer res.Body.Close()
 	var streams struct {
-		Open int
 		Cuts []struct {
 			Script string
 			At     time.Time
@@ -133,7 +131,7 @@ func (s *stopTest) cuts() (cuts []time.Time, open int) {
 			cuts = append(cuts, c.At)
 		}
 	}
-	return cuts, streams.Open
+	return cuts
 }
 
 // awaitCut waits until the n-th answer was cut, and returns when that was.
@@ -142,7 +140,7 @@ func (s *stopTest) awaitCut(n int) time.Time {
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		if cuts, _ := s.cuts(); len(cuts) >= n {
+		if cuts := s.cuts(); len(cuts) >= n {
 			return cuts[n-1]
 		}
 		select {
@@ -158,7 +156,7 @@ func (s *stopTest) awaitCut(n int) time.Time {
 func (s *stopTest) whileSpeaking() {
 	const times = 20
 	took := make([]time.Duration, times)
-	before, _ := s.cuts()
+	before := s.cuts()
 	for i := range times {
 		session, run, stream := s.speaking()
 		begin := time.Now()
@@ -188,7 +186,7 @@ func (s *stopTest) whileQueued() {
 	if err != nil {
 		s.Fatal(err)
 	}
-	before, _ := s.cuts()
+	before := s.cuts()
 	if err := s.there.Cancel(s.ctx, session); err != nil {
 		s.Fatal(err)
 	}
