@@ -48,6 +48,10 @@ func TestConnectionFaults(t *testing.T) {
 		"drop-first", `rules: [{then: [{fail: drop}]}]`,
 		"cut", `rules: [{then: [{say: half}, {fail: cut}]}]`,
 		"cut-first", `rules: [{then: [{fail: cut}]}]`,
+		"cut-late", `rules: [{then: [{say: half}, {fail: {kind: cut, late: true}}]}]`,
+		"cut-torn", `rules: [{then: [{say: half}, {fail: {kind: cut, torn: true}}]}]`,
+		"reset-late", `rules: [{then: [{say: half}, {fail: {kind: reset, late: true}}]}]`,
+		"drop-torn", `rules: [{then: [{say: half}, {fail: {kind: drop, torn: true}}]}]`,
 		"whole", `rules: [{then: [{say: half}]}]`,
 	)
 	const terminator = "\r\n0\r\n\r\n"
@@ -57,14 +61,20 @@ func TestConnectionFaults(t *testing.T) {
 		terminated bool // the body has its clean end
 		has        string
 		empty      bool
+		stops      bool // says why it stops
+		torn       bool // ends within an event
 	}{
-		{script: "whole", terminated: true, has: "half"},
+		{script: "whole", terminated: true, has: "half", stops: true},
 		{script: "reset", reset: true, has: "half"},
 		{script: "reset-first", reset: true, empty: true},
 		{script: "drop", has: "half"},
 		{script: "drop-first", empty: true},
 		{script: "cut", terminated: true, has: "half"},
 		{script: "cut-first", terminated: true, has: "200 OK"},
+		{script: "cut-late", terminated: true, has: "half", stops: true},
+		{script: "cut-torn", terminated: true, has: "half", torn: true},
+		{script: "reset-late", reset: true, has: "half", stops: true},
+		{script: "drop-torn", has: "half", torn: true},
 	}
 	for _, p := range providers() {
 		for _, c := range cases {
@@ -80,12 +90,34 @@ func TestConnectionFaults(t *testing.T) {
 				if !strings.Contains(got, c.has) || c.empty && got != "" {
 					t.Errorf("received %q, want it to hold %q (empty: %t)", got, c.has, c.empty)
 				}
+				if stops := strings.Contains(got, `"end_turn"`) || strings.Contains(got, `"finish_reason":"stop"`); stops != c.stops {
+					t.Errorf("it says why it stops = %t, want %t; received:\n%s", stops, c.stops, got)
+				}
+				body := strings.TrimSuffix(strings.TrimSuffix(got, "0\r\n\r\n"), "\r\n")
+				if torn := body != "" && !strings.HasSuffix(body, "\n\n") && !strings.HasSuffix(body, "\r\n"); torn != c.torn {
+					t.Errorf("it ends within an event = %t, want %t; received:\n%q", torn, c.torn, got)
+				}
 				last := strings.Contains(got, "message_stop") || strings.Contains(got, "[DONE]")
 				if want := c.script == "whole"; last != want {
 					t.Errorf("the last event came = %t, want %t", last, want)
 				}
 			})
 		}
+	}
+}
+
+// TestBrokenArguments checks that a call can stop in the middle of its arguments.
+func TestBrokenArguments(t *testing.T) {
+	t.Parallel()
+	s := start(t, simulator.Config{}, "broken", `rules: [{then: [{call: {tool: t, args: '{"a":"hello world"}', break: 9, chunk: all}}]}]`)
+	for _, p := range providers() {
+		t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
+			_, _, body := s.ask(t, p, request(p, "sim/broken", "hi", true))
+			if !strings.Contains(body, `"{\"a\":\"hel"`) || strings.Contains(body, "world") || !strings.Contains(body, `"tool_`) {
+				t.Errorf("received %s, want a call with the first 9 characters of its arguments", body)
+			}
+		})
 	}
 }
 

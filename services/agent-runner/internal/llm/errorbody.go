@@ -1,6 +1,7 @@
 package llm
 
 import (
+	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -14,7 +15,9 @@ import (
 func StatusError(status int, h http.Header, body []byte) *Error {
 	f := readFailure(body)
 	e := f.error(status)
-	e.RetryAfter = retryAfter(h, time.Now())
+	if e.RetryAfter = retryAfter(h, time.Now()); e.RetryAfter >= time.Second {
+		e.Message = fmt.Sprintf("%s. It asks to wait %s.", strings.TrimSuffix(e.Message, "."), e.RetryAfter.Round(time.Second))
+	}
 	for _, name := range []string{"Request-Id", "X-Request-Id"} {
 		if id := h.Get(name); id != "" && e.RequestID == "" {
 			e.RequestID = cleanDetail(id)
@@ -109,8 +112,9 @@ func (f *failure) error(status int) *Error {
 	return e
 }
 
-// kind classifies by code, then type, then status; only where these say no more than
-// "invalid" by the provider's own phrases, because a message can quote the user.
+// kind classifies by code, then type, then status; where these say no more than that
+// the provider failed, by the status again, and where they say no more than "invalid",
+// by the provider's own phrases: other messages can quote the user.
 func (f *failure) kind(status int) Kind {
 	k, ok := kindOfName(f.code)
 	if !ok {
@@ -122,8 +126,13 @@ func (f *failure) kind(status int) Kind {
 			k = KindInvalid
 		}
 	}
-	if k == KindInvalid {
-		k = kindOfPhrase(f.message)
+	switch k {
+	case KindInvalid:
+		return kindOfPhrase(f.message)
+	case KindServer: // OpenAI says server_error with a 503
+		if by := kindOfStatus(status); by == KindOverloaded || by == KindTimeout {
+			return by
+		}
 	}
 	return k
 }
@@ -150,6 +159,19 @@ func kindOfName(name string) (Kind, bool) {
 		return KindServer, true
 	case "timeout_error", "timeout", "gateway_timeout":
 		return KindTimeout, true
+	}
+	return kindOfOurs(name)
+}
+
+// kindOfOurs knows the codes that the credential broker's egress gives its own errors.
+func kindOfOurs(code string) (Kind, bool) {
+	switch code {
+	case "provider_timeout":
+		return KindTimeout, true
+	case "provider_unreachable", "shutting_down":
+		return KindNetwork, true
+	case "provider_broke_off":
+		return KindTruncated, true
 	}
 	return KindServer, false
 }

@@ -38,11 +38,15 @@ func TestStatusError(t *testing.T) {
 		{"openai model", 404, `{"error":{"message":"The model x does not exist","type":"invalid_request_error","code":"model_not_found"}}`, llm.KindNotFound, false},
 		{"openai filter", 400, `{"error":{"message":"flagged","code":"content_policy_violation"}}`, llm.KindContentFilter, false},
 		{"openai 500", 500, `{"error":{"message":"oops","type":"server_error","code":null}}`, llm.KindServer, true},
+		{"openai 503", 503, `{"error":{"message":"The engine is currently overloaded","type":"server_error","param":null,"code":null}}`, llm.KindOverloaded, true},
 		{"openrouter 402", 402, `{"error":{"code":402,"message":"Insufficient credits"}}`, llm.KindQuota, false},
 		{"openrouter upstream", 429, `{"error":{"code":429,"message":"Provider returned error","metadata":{"raw":"{\"error\":{\"message\":\"busy\"}}"}}}`, llm.KindRateLimited, true},
 		{"ollama", 404, `{"error":"model \"x\" not found"}`, llm.KindNotFound, false},
 		{"fastapi", 422, `{"detail":"bad field"}`, llm.KindInvalid, false},
 		{"echo of the user's words", 400, `{"error":{"type":"invalid_request_error","message":"text says overloaded_error rate_limit_error"}}`, llm.KindInvalid, false},
+		{"our egress, timeout", 504, `{"type":"error","error":{"type":"timeout_error","message":"x","code":"provider_timeout"}}`, llm.KindTimeout, true},
+		{"our egress, unreachable", 502, `{"type":"error","error":{"type":"api_error","message":"x","code":"provider_unreachable"}}`, llm.KindNetwork, true},
+		{"our egress, broken off", 502, `{"error":{"message":"x","type":"server_error","param":null,"code":"provider_broke_off"}}`, llm.KindTruncated, true},
 		{"html", 502, `<html><h1>Bad Gateway</h1></html>`, llm.KindServer, true},
 		{"nothing", 503, ``, llm.KindOverloaded, true},
 		{"not UTF-8", 500, "{\"error\":{\"message\":\"\xff\xfe\"}}", llm.KindServer, true},
@@ -63,7 +67,7 @@ func TestStatusErrorDetails(t *testing.T) {
 	t.Parallel()
 	h := http.Header{"Request-Id": {"req_1"}, "X-Should-Retry": {"false"}, "Retry-After": {"7"}}
 	e := llm.StatusError(429, h, []byte(`{"error":{"type":"rate_limit_error","message":"slow\ndown"}}`))
-	if e.RequestID != "req_1" || e.Retryable || e.RetryAfter != 7*time.Second || e.Detail != "slow down" {
+	if e.RequestID != "req_1" || e.Retryable || e.RetryAfter != 7*time.Second || e.Detail != "slow down" || !strings.HasSuffix(e.Message, "reached. It asks to wait 7s.") {
 		t.Errorf("StatusError = %+v, want request id, no retry, 7s", e)
 	}
 	e = llm.StatusError(400, http.Header{"X-Should-Retry": {"true"}}, []byte(`{"request_id":"req_2","error":{"message":"x"}}`))

@@ -22,7 +22,7 @@ type Error struct {
 // Body returns the error as the JSON body of an answer.
 func Body(d profile.Dialect, e Error) []byte {
 	if d == profile.Anthropic {
-		return encode(anthropicError{Type: "error", Error: anthropicDetail{anthropicType(e.Status), e.Message}})
+		return encode(anthropicError{Type: "error", Error: anthropicDetail{anthropicType(e.Status), e.Message, e.Code}})
 	}
 	return encode(openAIError{openAIDetail{Message: e.Message, Type: openAIType(e.Status), Code: e.Code}})
 }
@@ -44,9 +44,12 @@ type anthropicError struct {
 	Error anthropicDetail `json:"error"`
 }
 
+// anthropicDetail has a code beside Anthropic's own members: the type alone does not
+// tell a broken connection from a provider that failed.
 type anthropicDetail struct {
 	Type    string `json:"type"`
 	Message string `json:"message"`
+	Code    string `json:"code,omitempty"`
 }
 
 type openAIError struct {

@@ -19,7 +19,7 @@ func TestBody(t *testing.T) {
 		got  []byte
 		want string
 	}{
-		{"anthropic", dialect.Body(profile.Anthropic, e), `{"type":"error","error":{"type":"authentication_error","message":"add <one> & \"try\""}}`},
+		{"anthropic", dialect.Body(profile.Anthropic, e), `{"type":"error","error":{"type":"authentication_error","message":"add <one> & \"try\"","code":"no_credential"}}`},
 		{"openai", dialect.Body(profile.OpenAI, e), `{"error":{"message":"add <one> & \"try\"","type":"invalid_request_error","param":null,"code":"no_credential"}}`},
 		{"anthropic event", dialect.Event(profile.Anthropic, true, dialect.Error{Status: 504, Message: "m"}), "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"timeout_error\",\"message\":\"m\"}}\n\n"},
 		{"chat event", dialect.Event(profile.OpenAI, false, dialect.Error{Status: 502, Code: "c", Message: "m"}), "data: {\"error\":{\"message\":\"m\",\"type\":\"server_error\",\"param\":null,\"code\":\"c\"}}\n\n"},

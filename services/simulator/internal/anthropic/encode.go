@@ -138,13 +138,17 @@ func (e *Encoder) Stop(b []byte, i int, blk *chat.Block) []byte {
 	return e.close(b)
 }
 
-// End writes message_delta and message_stop.
-func (e *Encoder) End(b []byte) []byte {
+// Finish writes message_delta.
+func (e *Encoder) Finish(b []byte) []byte {
 	a := e.answer
 	b = append(b, "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{"...)
 	b = append(e.stop(b), `},"usage":{`...)
 	b = number(inputs(b, a.Usage), `,"output_tokens":`, a.Usage.Output)
-	b = e.close(append(e.details(b), '}'))
+	return e.close(append(e.details(b), '}'))
+}
+
+// Last writes message_stop.
+func (e *Encoder) Last(b []byte) []byte {
 	return e.close(append(b, "event: message_stop\ndata: {\"type\":\"message_stop\""...))
 }
 

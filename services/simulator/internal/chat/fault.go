@@ -42,6 +42,8 @@ type Fault struct {
 	RetryAfter string // the header's value, "" for none
 	Headers    map[string]string
 	InStream   bool          // even when nothing was sent yet: an error inside a 200
+	Late       bool          // behind the reason to stop: only the last event is missing
+	Torn       bool          // in the middle of an event
 	For        time.Duration // of a stall; 0: until the client leaves
 }
 

@@ -237,8 +237,8 @@ func annotations(b []byte, cites []chat.Source, from, to int) []byte {
 	return b
 }
 
-// End writes the finish chunk, the usage where it was asked for, and [DONE].
-func (e *Encoder) End(b []byte) []byte {
+// Finish writes the finish chunk, and the usage where it was asked for.
+func (e *Encoder) Finish(b []byte) []byte {
 	b = append(b, e.before...)
 	if e.router() {
 		b = e.close(append(b, `{"role":"assistant","content":""}`...), e.finish())
@@ -255,8 +255,11 @@ func (e *Encoder) End(b []byte) []byte {
 		b = e.usage(append(b, `,"usage":`...))
 		b = append(e.obfuscate(b), "}\n\n"...)
 	}
-	return append(b, "data: [DONE]\n\n"...)
+	return b
 }
+
+// Last writes [DONE].
+func (e *Encoder) Last(b []byte) []byte { return append(b, "data: [DONE]\n\n"...) }
 
 func (e *Encoder) finish() string {
 	switch e.answer.Stop {

@@ -5,6 +5,7 @@
 package play
 
 import (
+	"bytes"
 	"context"
 	"net/http"
 	"strconv"
@@ -28,8 +29,10 @@ type Encoder interface {
 	Piece(b []byte, i int, blk *chat.Block, n int) []byte
 	// Stop closes block i.
 	Stop(b []byte, i int, blk *chat.Block) []byte
-	// End is what comes after the last block.
-	End(b []byte) []byte
+	// Finish is what comes after the last block: why the answer stops, and its tokens.
+	Finish(b []byte) []byte
+	// Last is the event that says that the answer is whole.
+	Last(b []byte) []byte
 	// Event is an event given by the script.
 	Event(b []byte, e *chat.Event) []byte
 	// Failure is an error in the middle of a stream.
@@ -76,7 +79,7 @@ func (p *Player) Stream(ctx context.Context) Outcome {
 	if err := p.open(ctx); err != nil {
 		return p.outcome(journal.ClientLeft)
 	}
-	p.W.B = p.Enc.End(p.W.B)
+	p.W.B = p.Enc.Last(p.Enc.Finish(p.W.B))
 	if err := p.W.Flush(ctx); err != nil {
 		return p.outcome(journal.ClientLeft)
 	}
@@ -197,6 +200,17 @@ func (p *Player) fault(ctx context.Context, f *chat.Fault) (Outcome, bool) {
 		if p.W.Flush(ctx) != nil {
 			return p.outcome(journal.ClientLeft), true
 		}
+	}
+	if f.Late || f.Torn {
+		if p.open(ctx) != nil {
+			return p.outcome(journal.ClientLeft), true
+		}
+		end := p.Enc.Finish(nil)
+		if f.Torn {
+			event, _, _ := bytes.Cut(end, []byte("\n\n"))
+			end = event[:len(event)/3] // why it stops is not among it
+		}
+		p.W.B = append(p.W.B, end...)
 	}
 	if f.Answers() {
 		if !p.sent {

@@ -44,7 +44,8 @@ type Think struct {
 // Call is a tool call; several in a row are made in parallel.
 type Call struct {
 	Tool  Template  `yaml:"tool"`
-	Args  *Args     `yaml:"args"` // absent: not a byte of arguments is streamed
+	Args  *Args     `yaml:"args"`  // absent: not a byte of arguments is streamed
+	Break int       `yaml:"break"` // only so many characters of them come; 0: all
 	ID    string    `yaml:"id"`
 	Chunk *Chunk    `yaml:"chunk"`
 	Delay *Duration `yaml:"delay"`
@@ -82,6 +83,8 @@ type Fail struct {
 	Times      int               `yaml:"times"` // 0: each time
 	Scope      string            `yaml:"scope"` // conversation (default) or script
 	InStream   bool              `yaml:"in_stream"`
+	Late       bool              `yaml:"late"` // behind the reason to stop
+	Torn       bool              `yaml:"torn"` // in the middle of an event
 	For        Duration          `yaml:"for"`
 	Status     int               `yaml:"status"`
 	Type       string            `yaml:"type"`
@@ -127,7 +130,13 @@ func (a *Action) read(name string, key, value ast.Node) error {
 		return a.Redacted.UnmarshalYAML(value)
 	case "call":
 		a.Call = new(Call)
-		return shortOr(value, &a.Call.Tool, a.Call)
+		if err := shortOr(value, &a.Call.Tool, a.Call); err != nil {
+			return err
+		}
+		if a.Call.Break < 0 {
+			return bad(value, "break is not negative; leave it out for whole arguments")
+		}
+		return nil
 	case "search":
 		a.Search = new(SearchAction)
 		return shortOr(value, &a.Search.Query, a.Search)
@@ -180,6 +189,10 @@ func (a *Action) readFail(value ast.Node) error {
 		return bad(value, "status %d is no error: use 400 to 599", f.Status)
 	case f.For != 0 && f.Kind != chat.Stall:
 		return bad(value, "for belongs to stall")
+	case f.For != 0 && (f.Late || f.Torn):
+		return bad(value, "late and torn are for failures that end the answer: leave out for")
+	case f.Torn && (f.Late || !slices.Contains([]chat.FaultKind{chat.Stall, chat.Reset, chat.Drop, chat.Cut}, f.Kind)):
+		return bad(value, "torn belongs to stall, reset, drop and cut, and not beside late")
 	}
 	return nil
 }

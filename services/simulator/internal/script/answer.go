@@ -193,6 +193,9 @@ func (b *builder) call(a *Call) (*chat.Block, error) {
 			return nil, fmt.Errorf("call %s: %w", name, err)
 		}
 	}
+	if runes := []rune(args); a.Break > 0 && a.Break < len(runes) {
+		args = string(runes[:a.Break])
+	}
 	chunk := a.Chunk
 	if chunk == nil {
 		chunk = argSizes()
@@ -262,7 +265,7 @@ func (b *builder) fail(f *Fail, i int) {
 	}
 	fault := &chat.Fault{
 		Kind: f.Kind, Status: f.Status, Type: f.Type, Code: f.Code, Message: f.Message, RetryAfter: f.RetryAfter,
-		Headers: f.Headers, InStream: f.InStream, For: time.Duration(f.For),
+		Headers: f.Headers, InStream: f.InStream, Late: f.Late, Torn: f.Torn, For: time.Duration(f.For),
 	}
 	b.add(chat.Step{Fault: fault})
 	b.ended = fault.Ends()

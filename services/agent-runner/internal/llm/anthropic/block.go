@@ -1,6 +1,7 @@
 package anthropic
 
 import (
+	"cmp"
 	"encoding/json"
 	"strings"
 
@@ -269,7 +270,7 @@ func (b *block) resultName(names map[string]string) string {
 	if name := names[b.id]; name != "" {
 		return name
 	}
-	return strings.TrimSuffix(jscan.MemberString(b.start, "type"), "_tool_result")
+	return cmp.Or(strings.TrimSuffix(jscan.MemberString(b.start, "type"), "_tool_result"), "unnamed")
 }
 
 // appendWithout appends value on one line; of an object, without the member called

@@ -69,7 +69,7 @@ func (d *Decoder) Decode(ev sse.Event, out []llm.Event) ([]llm.Event, bool, erro
 	if !ok {
 		return out, false, llm.Malformed("the event %q is not a JSON object", ev.Type)
 	}
-	typ := f.typ.Raw
+	typ := f.typ.Bytes()
 	if len(typ) == 0 {
 		typ = []byte(ev.Type)
 	}
@@ -226,7 +226,7 @@ func (d *Decoder) find(f *frame) (*block, error) {
 			return b, nil
 		}
 	}
-	return nil, llm.Malformed("a %s for the block %d, which is not open", f.typ.Raw, f.index)
+	return nil, llm.Malformed("a %s for the block %d, which is not open", f.typ, f.index)
 }
 
 func (d *Decoder) blockStart(f *frame, out []llm.Event) ([]llm.Event, error) {
@@ -289,7 +289,7 @@ func (d *Decoder) blockDelta(f *frame, out []llm.Event) ([]llm.Event, error) {
 		return out, llm.Malformed("content_block_delta without a delta")
 	}
 	value := f.value
-	switch string(f.deltaType.Raw) {
+	switch string(f.deltaType.Bytes()) {
 	case "text_delta":
 		return d.said(b, "text", value, out), nil
 	case "thinking_delta":

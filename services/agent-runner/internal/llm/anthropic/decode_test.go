@@ -2,6 +2,7 @@ package anthropic_test
 
 import (
 	"bytes"
+	"math/rand/v2"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -96,6 +97,9 @@ func TestDecodeLimits(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	for _, stream := range llmtest.Streams(f, streamsDir) {
 		f.Add(stream)
+	}
+	for seed := range uint64(20) {
+		f.Add(llmtest.AnthropicStream(rand.New(rand.NewPCG(seed, 4))).Bytes)
 	}
 	limits := llm.Limits{Blocks: 64, Calls: 8}
 	f.Fuzz(func(t *testing.T, stream []byte) {

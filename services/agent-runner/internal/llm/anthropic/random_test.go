@@ -1,6 +1,7 @@
 package anthropic_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -127,4 +128,24 @@ func randomStream(r *rand.Rand) (stream string, blocks []any, text string) {
 		blocks = []any{}
 	}
 	return b.String(), blocks, text
+}
+
+// A generated stream that is cut anywhere before its last event is an error, and what
+// is kept of it is in order.
+func TestDecodeRandomCuts(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(seeds / 8) {
+		r := rand.New(rand.NewPCG(seed, 3))
+		stream := llmtest.AnthropicStream(r).Bytes
+		cut := r.IntN(bytes.LastIndex(stream, []byte("event:")))
+		s := llm.NewStream(llmtest.Chunks(r, stream[:cut]), newDecoder(), llm.Limits{})
+		for s.Next() {
+		}
+		if s.Err() == nil || s.Response() != nil {
+			t.Fatalf("seed %d cut at %d: Err = %v, Response = %v, want an error and no response", seed, cut, s.Err(), s.Response())
+		}
+		if err := llmtest.Check(s.Partial()); err != nil {
+			t.Fatalf("seed %d cut at %d: partial %v", seed, cut, err)
+		}
+	}
 }

@@ -33,16 +33,20 @@ type Str struct {
 	Escaped bool // Raw holds at least one backslash
 }
 
-// Is reports whether the string is s. Only an unescaped spelling is recognised.
-func (s Str) Is(v string) bool { return string(s.Raw) == v }
+// Is reports whether the string is v, however it is spelled.
+func (s Str) Is(v string) bool { return string(s.Bytes()) == v }
+
+// Bytes returns the text of the string. It points into the Reader's text where
+// nothing in it is escaped.
+func (s Str) Bytes() []byte {
+	if !s.Escaped {
+		return s.Raw
+	}
+	return AppendUnescaped(nil, s.Raw)
+}
 
 // String returns the text of the string.
-func (s Str) String() string {
-	if !s.Escaped {
-		return string(s.Raw)
-	}
-	return string(AppendUnescaped(nil, s.Raw))
-}
+func (s Str) String() string { return string(s.Bytes()) }
 
 // Reader walks over one JSON text. The methods that ask for a value of some kind
 // always consume the value; their second result is false where it was of another

@@ -128,13 +128,6 @@ func (d *Decoder) addCall(f *fragment, out []llm.Event) ([]llm.Event, error) {
 // says reports whether the fragment brings arguments.
 func (f *fragment) says() bool { return len(f.args.Raw) > 0 || f.object != nil }
 
-func same(s jscan.Str, v string) bool {
-	if s.Escaped {
-		return s.String() == v
-	}
-	return s.Is(v)
-}
-
 // whole reports whether the call's arguments are a whole JSON object already.
 func (c *call) whole() bool {
 	if !bytes.HasSuffix(bytes.TrimRight(c.args, " "), []byte("}")) {
@@ -155,7 +148,7 @@ func (d *Decoder) callFor(f *fragment) (*call, int) {
 		case len(f.name.Raw) == 0:
 			return false
 		case len(f.id.Raw) > 0 && !c.newID:
-			return !same(f.id, c.id)
+			return !f.id.Is(c.id)
 		}
 		return f.says() && c.whole()
 	}
@@ -167,7 +160,7 @@ func (d *Decoder) callFor(f *fragment) (*call, int) {
 			}
 			return c, i
 		case !f.hasIndex && len(f.id.Raw) > 0:
-			if same(f.id, c.id) {
+			if f.id.Is(c.id) {
 				return c, i
 			}
 		case !f.hasIndex:

@@ -181,34 +181,50 @@ func (d *Decoder) choices(r *jscan.Reader, out []llm.Event) ([]llm.Event, error)
 	if !r.Array() {
 		return out, nil
 	}
-	for r.Elem() {
-		if !r.Object() {
-			continue
-		}
-		index := int64(0)
-		for key, ok := r.Key(); ok; key, ok = r.Key() {
-			switch string(key) {
-			case "index":
-				index, _ = r.Int()
-			case "delta":
-				if index != 0 {
-					r.Skip()
-					continue
-				}
-				var err error
-				if out, err = d.delta(r, out); err != nil {
-					return out, err
-				}
-			case "finish_reason":
-				if s, _ := r.Str(); index == 0 && len(s.Raw) > 0 {
-					d.finish = s.String()
-				}
-			default:
-				r.Skip()
-			}
+	var err error
+	for r.Elem() && err == nil {
+		if r.Object() {
+			out, err = d.choice(r, out)
 		}
 	}
-	return out, nil
+	return out, err
+}
+
+// choice takes one choice. Its index usually comes first; where it does not, the rest
+// waits for it.
+func (d *Decoder) choice(r *jscan.Reader, out []llm.Event) ([]llm.Event, error) {
+	index, known := int64(0), false
+	var late []byte // a delta that came before the index
+	var finish jscan.Str
+	var err error
+	for key, ok := r.Key(); ok && err == nil; key, ok = r.Key() {
+		switch string(key) {
+		case "index":
+			index, _ = r.Int()
+			known = true
+		case "delta":
+			if known && index == 0 {
+				out, err = d.delta(r, out)
+			} else {
+				late = r.Skip()
+			}
+		case "finish_reason":
+			finish, _ = r.Str()
+		default:
+			r.Skip()
+		}
+	}
+	if index != 0 || err != nil {
+		return out, err
+	}
+	if late != nil {
+		l := jscan.NewReader(late)
+		out, err = d.delta(&l, out)
+	}
+	if len(finish.Raw) > 0 {
+		d.finish = finish.String()
+	}
+	return out, err
 }
 
 // delta is the hot path: one for each few characters of an answer.

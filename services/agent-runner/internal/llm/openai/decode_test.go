@@ -2,6 +2,7 @@ package openai_test
 
 import (
 	"bytes"
+	"math/rand/v2"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -116,6 +117,9 @@ func FuzzDecode(f *testing.F) {
 	for _, stream := range llmtest.Streams(f, streamsDir) {
 		f.Add(stream, false)
 		f.Add(stream, true)
+	}
+	for seed := range uint64(20) {
+		f.Add(llmtest.OpenAIStream(rand.New(rand.NewPCG(seed, 4))).Bytes, false)
 	}
 	limits := llm.Limits{Blocks: 64, Calls: 8}
 	f.Fuzz(func(t *testing.T, stream []byte, router bool) {

@@ -1,8 +1,10 @@
 package openai_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -109,4 +111,37 @@ func randomStream(r *rand.Rand) (stream, text string, calls []string) {
 	chunk("", `"stop"`)
 	b.WriteString("data: [DONE]\n\n")
 	return b.String(), text, calls
+}
+
+// A generated stream that is cut anywhere is an error, or the answer is whole but for
+// its usage: the finish reason had come.
+func TestDecodeRandomCuts(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(seeds / 8) {
+		r := rand.New(rand.NewPCG(seed, 3))
+		stream := llmtest.OpenAIStream(r).Bytes
+		whole, err := readAll(bytes.NewReader(stream))
+		if err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		cut := r.IntN(len(stream))
+		got, err := readAll(llmtest.Chunks(r, stream[:cut]))
+		if err == nil && !bytes.Equal(got.Content, whole.Content) {
+			t.Fatalf("seed %d cut at %d: the answer is %s, want an error or %s", seed, cut, got.Content, whole.Content)
+		}
+		if err := llmtest.Check(got); err != nil {
+			t.Fatalf("seed %d cut at %d: partial %v", seed, cut, err)
+		}
+	}
+}
+
+// readAll returns the answer, or with an error what there is of it.
+func readAll(body io.Reader) (*llm.Response, error) {
+	s := llm.NewStream(body, openai.NewDecoder(openai.Compatible, "", llm.Limits{}), llm.Limits{})
+	for s.Next() {
+	}
+	if err := s.Err(); err != nil {
+		return s.Partial(), err
+	}
+	return s.Response(), nil
 }
