@@ -24,6 +24,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -76,8 +78,9 @@ type Bus struct {
 	once      chan struct{} // closed then
 	closed    chan struct{} // closed when the connection is gone for good
 
-	mu      sync.Mutex // guards lastErr
-	lastErr error      // why it is not connected, for Ready
+	mu      sync.Mutex           // guards what follows
+	lastErr error                // why it is not connected, for Ready
+	again   map[*func()]struct{} // called at each reconnect
 }
 
 // Connect returns a bus. It does not wait for a server: one that is not there
@@ -100,6 +103,7 @@ func Connect(ctx context.Context, cfg Config) (*Bus, error) {
 		propagate: cfg.Propagator,
 		once:      make(chan struct{}),
 		closed:    make(chan struct{}),
+		again:     map[*func()]struct{}{},
 	}
 	b.async.b = b
 	b.connected = sync.OnceFunc(func() { close(b.once) })
@@ -147,7 +151,7 @@ func (b *Bus) options(ctx context.Context, cfg Config) []nats.Option {
 		nats.ReconnectBufSize(-1),
 		nats.IgnoreAuthErrorAbort(), // a password may be right tomorrow
 		nats.Timeout(requestTimeout),
-		nats.PingInterval(5 * time.Second),
+		nats.PingInterval(2 * time.Second), // a line that went silent is given up after 6 s
 		nats.MaxPingsOutstanding(2),
 		nats.DrainTimeout(closeTimeout),
 		nats.ConnectHandler(func(nc *nats.Conn) {
@@ -157,6 +161,7 @@ func (b *Bus) options(ctx context.Context, cfg Config) []nats.Option {
 		nats.ReconnectHandler(func(nc *nats.Conn) {
 			b.metrics.reconnects.Inc()
 			b.log.InfoContext(ctx, "reconnected to nats", "address", nc.ConnectedUrlRedacted())
+			b.announce()
 		}),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			b.setErr(err)
@@ -191,6 +196,32 @@ func (b *Bus) setErr(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.lastErr = err
+}
+
+// OnReconnect has fn called each time the connection was lost and is back: what
+// was sent on core subjects meanwhile did not come. The server knows of all
+// subscriptions before it hears what fn asks. fn runs on a goroutine of the client
+// and must not wait. After stop it is not called any more, but for a call that has
+// begun.
+func (b *Bus) OnReconnect(fn func()) (stop func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	key := &fn
+	b.again[key] = struct{}{}
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.again, key)
+	}
+}
+
+func (b *Bus) announce() {
+	b.mu.Lock()
+	all := slices.Collect(maps.Keys(b.again))
+	b.mu.Unlock()
+	for _, fn := range all {
+		(*fn)()
+	}
 }
 
 // Ready returns nil when the server answers on this connection. Without a

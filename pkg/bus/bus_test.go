@@ -443,6 +443,79 @@ func TestReadLog(t *testing.T) {
 	}
 }
 
+func TestReadAll(t *testing.T) {
+	t.Parallel()
+	srv := natstest.New(t)
+	runner, js := natstest.Bus(t, srv, subject.AgentRunner), administer(t, srv)
+	stream, ws := subject.EventStream(0), id.New[id.Workspace]()
+	state := func() bus.StreamState {
+		t.Helper()
+		s, err := runner.Stream(t.Context(), stream)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	empty := state()
+	if empty.First != 0 || empty.Last != 0 || time.Since(empty.Created) > time.Minute {
+		t.Errorf("Stream of a new stream = %+v, want zeros and just now", empty)
+	}
+	const n = 300 // more than two requests' worth
+	for i := range n {
+		publish(t, runner, subject.Events(0, ws, id.New[id.Session]()), fmt.Sprint(i))
+	}
+	handle, err := js.Stream(t.Context(), stream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, gone := range []uint64{1, 2, 7, 200} {
+		if err := handle.DeleteMsg(t.Context(), gone); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, want := state(), (bus.StreamState{Created: empty.Created, First: 3, Last: n}); got != want {
+		t.Errorf("Stream = %+v, want %+v", got, want)
+	}
+	for _, tc := range []struct {
+		name           string
+		after, through uint64
+		first, last    uint64
+		count          int
+	}{
+		{"all", 0, math.MaxUint64, 3, n, n - 4},
+		{"from one that is gone", 6, math.MaxUint64, 8, n, n - 8},
+		{"to one that is gone", 150, 200, 151, 199, 49},
+		{"a piece over a border", 100, 260, 101, 260, 159},
+		{"past the end", n, math.MaxUint64, 0, 0, 0},
+		{"nothing", 5, 5, 0, 0, 0},
+		{"after the end of numbers", math.MaxUint64, math.MaxUint64, 0, 0, 0},
+	} {
+		var seqs []uint64
+		for m, err := range runner.ReadAll(t.Context(), stream, tc.after, tc.through) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(seqs) > 0 && m.Seq <= seqs[len(seqs)-1] {
+				t.Errorf("%s: %d comes after %d", tc.name, m.Seq, seqs[len(seqs)-1])
+			}
+			seqs = append(seqs, m.Seq)
+		}
+		if len(seqs) != tc.count || tc.count > 0 && (seqs[0] != tc.first || seqs[len(seqs)-1] != tc.last) {
+			t.Errorf("%s: ReadAll(%d, %d) yields %d: %v, want %d from %d to %d", tc.name, tc.after, tc.through, len(seqs), seqs, tc.count, tc.first, tc.last)
+		}
+	}
+	if err := js.DeleteStream(t.Context(), stream); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := runner.Stream(t.Context(), stream); !errors.Is(err, bus.ErrNoStream) {
+		t.Errorf("Stream of none = %v, want %v", err, bus.ErrNoStream)
+	}
+	natstest.Apply(t, srv, natstest.Topology(t))
+	if got := state(); !got.Created.After(empty.Created) || got.Last != 0 {
+		t.Errorf("Stream made again = %+v, want it empty and created after %v", got, empty.Created)
+	}
+}
+
 func TestReadErrors(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t, natsd.Config{Dir: t.TempDir()})

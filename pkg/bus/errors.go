@@ -44,6 +44,20 @@ func Terminal(err error) error { return &terminalError{err} }
 // RetryAfter makes err a decision to deliver the message again after d.
 func RetryAfter(d time.Duration, err error) error { return &retryError{d, err} }
 
+// After returns the delay that a RetryAfter in err's chain asks for.
+func After(err error) (d time.Duration, ok bool) {
+	if r, ok := errors.AsType[*retryError](err); ok {
+		return r.after, true
+	}
+	return 0, false
+}
+
+// IsTerminal reports whether err's chain has a Terminal.
+func IsTerminal(err error) bool {
+	_, ok := errors.AsType[*terminalError](err)
+	return ok
+}
+
 type terminalError struct{ err error }
 
 func (e *terminalError) Error() string { return text(e.err, "dropped") }

@@ -21,10 +21,13 @@ type Stored struct {
 	Time time.Time // when it was stored
 }
 
-// One request of Read asks for this much.
+// One request of Read or ReadAll asks for this much. Publishers of the stream wait
+// while the server answers one; ReadAll, which reads for as long as they write,
+// asks for less at a time.
 const (
-	readBatch = 256
-	readBytes = 1 << 20
+	readBatch    = 256
+	readAllBatch = 128
+	readBytes    = 1 << 20
 )
 
 // numPendingHeader is on the end of a batch: how many more there are.
@@ -65,31 +68,70 @@ func (b *Bus) Last(ctx context.Context, stream, subj string) (*Stored, error) {
 // gap and not for reading a session from its beginning.
 func (b *Bus) Read(ctx context.Context, stream, subj string, after, through uint64) iter.Seq2[*Stored, error] {
 	return func(yield func(*Stored, error) bool) {
-		if after >= through {
-			return
-		}
-		if err := b.read(ctx, stream, subj, after, through, yield); err != nil {
+		err := b.read(ctx, stream, directGet{Seq: after + 1, NextFor: subj, Batch: readBatch, MaxBytes: readBytes}, through, yield)
+		if err != nil {
 			yield(nil, fmt.Errorf("read %s after %d: %w", subj, after, translate(err)))
 		}
 	}
 }
 
-func (b *Bus) read(ctx context.Context, stream, subj string, after, through uint64, yield func(*Stored, error) bool) error {
-	inbox := b.nc.NewInbox()
-	sub, err := b.nc.SubscribeSync(inbox)
+// ReadAll is Read of all subjects of a stream, for what copies it: every message
+// is one that is wanted, so nothing is scanned.
+func (b *Bus) ReadAll(ctx context.Context, stream string, after, through uint64) iter.Seq2[*Stored, error] {
+	return func(yield func(*Stored, error) bool) {
+		err := b.read(ctx, stream, directGet{Seq: after + 1, Batch: readAllBatch, MaxBytes: readBytes}, through, yield)
+		if err != nil {
+			yield(nil, fmt.Errorf("read stream %s after %d: %w", stream, after, translate(err)))
+		}
+	}
+}
+
+// StreamState says where a stream stands.
+type StreamState struct {
+	// Created tells the stream from another one of its name, which took its place
+	// when it was lost and counts from one again.
+	Created time.Time
+	// First and Last are the sequences of the oldest and the newest message. In an
+	// empty stream Last is that of the last one there was, and First is Last + 1; both
+	// are 0 where there never was any.
+	First, Last uint64
+}
+
+// Stream returns where a stream stands, or ErrNoStream.
+func (b *Bus) Stream(ctx context.Context, stream string) (StreamState, error) {
+	if err := b.awaitFirst(ctx); err != nil {
+		return StreamState{}, fmt.Errorf("look at stream %s: %w", stream, err)
+	}
+	s, err := b.js.Stream(ctx, stream)
+	if err != nil {
+		return StreamState{}, fmt.Errorf("look at stream %s: %w", stream, translate(err))
+	}
+	info := s.CachedInfo()
+	return StreamState{Created: info.Created, First: info.State.FirstSeq, Last: info.State.LastSeq}, nil
+}
+
+// read asks with request, as often as it takes to reach through or the end.
+func (b *Bus) read(ctx context.Context, stream string, request directGet, through uint64, yield func(*Stored, error) bool) error {
+	after := request.Seq - 1
+	if after >= through {
+		return nil
+	}
+	inbox, answers := b.nc.NewInbox(), make(chan *nats.Msg, 2*readBatch) // SubscribeSync takes half a megabyte
+	sub, err := b.nc.ChanSubscribe(inbox, answers)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = sub.Unsubscribe() }() // fails only when the connection is gone, and so is the interest
 	for {
-		req, err := json.Marshal(directGet{Seq: after + 1, NextFor: subj, Batch: readBatch, MaxBytes: readBytes})
+		request.Seq = after + 1
+		req, err := json.Marshal(request)
 		if err != nil {
 			return err
 		}
 		if err := b.nc.PublishRequest(directGetSubject(stream), inbox, req); err != nil {
 			return err
 		}
-		last, more, err := readAnswers(ctx, sub, through, yield)
+		last, more, err := b.readAnswers(ctx, answers, through, yield)
 		if err != nil || !more {
 			return err
 		}
@@ -102,9 +144,9 @@ func (b *Bus) read(ctx context.Context, stream, subj string, after, through uint
 
 // readAnswers yields the messages of one request. more tells whether another
 // one, after last, is due.
-func readAnswers(ctx context.Context, sub *nats.Subscription, through uint64, yield func(*Stored, error) bool) (last uint64, more bool, err error) {
+func (b *Bus) readAnswers(ctx context.Context, answers <-chan *nats.Msg, through uint64, yield func(*Stored, error) bool) (last uint64, more bool, err error) {
 	for {
-		m, err := nextAnswer(ctx, sub)
+		m, err := b.nextAnswer(ctx, answers)
 		if err != nil {
 			return 0, false, err
 		}
@@ -126,10 +168,17 @@ func readAnswers(ctx context.Context, sub *nats.Subscription, through uint64, yi
 	}
 }
 
-func nextAnswer(ctx context.Context, sub *nats.Subscription) (*nats.Msg, error) {
+func (b *Bus) nextAnswer(ctx context.Context, answers <-chan *nats.Msg) (*nats.Msg, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	return sub.NextMsgWithContext(ctx)
+	select {
+	case m := <-answers:
+		return m, nil
+	case <-b.closed:
+		return nil, ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 func directGetSubject(stream string) string {

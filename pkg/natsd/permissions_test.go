@@ -119,6 +119,8 @@ func testPermissions(t *testing.T, dial func(t *testing.T, user string) *nats.Co
 		{"pub", "$JS.API.CONSUMER.DELETE.RUNS.x", only(subject.Admin)},
 		{"pub", "$JS.API.DIRECT.GET.EV_00", only(subject.Admin, subject.Gateway, subject.AgentRunner)},
 		{"pub", "$JS.API.DIRECT.GET.RUNS", only(subject.Admin)},
+		{"pub", "$JS.API.STREAM.INFO.EV_00", only(subject.Admin, subject.Gateway, subject.AgentRunner)},
+		{"pub", "$JS.API.STREAM.INFO.RUNS", only(subject.Admin)},
 		{"pub", "$JS.API.CONSUMER.MSG.NEXT.RUNS.runners", only(subject.Admin, subject.AgentRunner)},
 		{"pub", "$JS.API.CONSUMER.INFO.RUNS.runners", only(subject.Admin, subject.AgentRunner)},
 		{"pub", "$JS.ACK.RUNS.runners.1.1.1.1.0", only(subject.AgentRunner)},

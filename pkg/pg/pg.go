@@ -20,10 +20,11 @@ import (
 const (
 	connectTimeout     = 5 * time.Second
 	acquireTimeout     = 5 * time.Second  // waiting for a free connection of the pool
-	transactionTimeout = 1 * time.Minute  // begin to commit, also when the caller set no deadline
+	pingTimeout        = 2 * time.Second  // of a connection that has not been used for a while
+	transactionTimeout = 15 * time.Second // begin to commit, also when the caller set no deadline
 	statementTimeout   = 30 * time.Second // one statement, in the server
 	lockTimeout        = 10 * time.Second // waiting for one lock, in the server
-	idleTimeout        = 1 * time.Minute  // a transaction that does nothing, in the server
+	idleTimeout        = 10 * time.Second // a transaction that does nothing, in the server: its process is stopped, or cut off
 	rollbackTimeout    = 5 * time.Second
 	defaultMaxConns    = 10
 )
@@ -66,7 +67,7 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 	pc.MaxConnLifetime = time.Hour
 	pc.MaxConnLifetimeJitter = 10 * time.Minute
 	pc.MaxConnIdleTime = 5 * time.Minute
-	pc.PingTimeout = connectTimeout
+	pc.PingTimeout = pingTimeout
 	pc.AfterConnect = refusePower
 	cc := pc.ConnConfig
 	cc.Tracer = cfg.Tracer

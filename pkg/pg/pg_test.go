@@ -248,7 +248,7 @@ func TestLimitsReachTheServer(t *testing.T) {
 	db := pgtest.New(t, notes()).Open(t, notes())
 	err := db.AsSystem(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
 		for name, want := range map[string]string{
-			"statement_timeout": "30s", "lock_timeout": "10s", "idle_in_transaction_session_timeout": "1min",
+			"statement_timeout": "30s", "lock_timeout": "10s", "idle_in_transaction_session_timeout": "10s",
 			"role": "pgtest_notes", "search_path": "notes", "application_name": t.Name(),
 		} {
 			var got string

@@ -33,7 +33,7 @@ func (c claims) begin() string {
 
 // InWorkspace runs fn in a transaction that sees the rows of one workspace. It
 // commits when fn returns nil and rolls back when fn fails or panics. Errors of
-// fn come back in the chain. The whole takes a minute at most.
+// fn come back in the chain. The whole takes 15 s at most.
 func (db *DB) InWorkspace(ctx context.Context, ws id.Workspace, fn func(ctx context.Context, tx pgx.Tx) error) error {
 	if id.IsZero(ws) {
 		return errors.New("begin a transaction: no workspace given")
@@ -163,9 +163,13 @@ func (db *DB) WriteInWorkspace(ctx context.Context, ws id.Workspace, b *pgx.Batc
 func (db *DB) batch(ctx context.Context, c claims, b *pgx.Batch, attempts int) error {
 	limited, cancel := context.WithTimeout(ctx, transactionTimeout)
 	defer cancel()
-	claim := &pgx.QueuedQuery{SQL: setClaims, Arguments: []any{c.workspace, c.member, c.system}}
-	all := &pgx.Batch{QueuedQueries: append([]*pgx.QueuedQuery{claim}, b.QueuedQueries...)}
 	for attempt := 1; ; attempt++ {
+		// Made anew each time: pgx notes in the statements what the connection knows of them.
+		all := &pgx.Batch{}
+		all.Queue(setClaims, c.workspace, c.member, c.system)
+		for _, q := range b.QueuedQueries {
+			all.QueuedQueries = append(all.QueuedQueries, &pgx.QueuedQuery{SQL: q.SQL, Arguments: q.Arguments, Fn: q.Fn})
+		}
 		err := db.batchOnce(limited, all)
 		switch {
 		case err == nil:

@@ -86,6 +86,17 @@ func Events(p int, ws id.Workspace, s id.Session) string {
 	return fmt.Sprintf("ev.%02d.%s.%s", p, ws, s)
 }
 
+// SessionOf returns whose events are on a subject of the run log.
+func SessionOf(events string) (ws id.Workspace, s id.Session, ok bool) {
+	tokens := strings.Split(events, ".")
+	if len(tokens) != 4 || tokens[0] != "ev" {
+		return ws, s, false
+	}
+	ws, err1 := id.Parse[id.Workspace](tokens[2])
+	s, err2 := id.Parse[id.Session](tokens[3])
+	return ws, s, err1 == nil && err2 == nil
+}
+
 // Live returns the subject that a session's events are republished on.
 func Live(p int, ws id.Workspace, s id.Session) string {
 	return fmt.Sprintf("live.%02d.%s.%s", p, ws, s)

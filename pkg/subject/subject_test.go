@@ -44,6 +44,14 @@ func TestSubjects(t *testing.T) {
 	if got, ok := subject.EventsOfLive(subject.Live(1, ws, session)); !ok || got != subject.Events(1, ws, session) {
 		t.Errorf("EventsOfLive(Live) = %q, %v, want Events", got, ok)
 	}
+	if w, s, ok := subject.SessionOf(subject.Events(1, ws, session)); w != ws || s != session || !ok {
+		t.Errorf("SessionOf(Events) = %v, %v, %v, want %v, %v", w, s, ok, ws, session)
+	}
+	for _, bad := range []string{"", "ev", "ev.00." + ws.String(), subject.Live(1, ws, session), subject.Events(1, ws, session) + ".x", "ev.00.x." + session.String()} {
+		if w, s, ok := subject.SessionOf(bad); ok {
+			t.Errorf("SessionOf(%q) = %v, %v, want none", bad, w, s)
+		}
+	}
 }
 
 func TestToolWork(t *testing.T) {

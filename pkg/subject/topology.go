@@ -120,7 +120,8 @@ func queue(o Options, name, filter, consumer, description string) Stream {
 // from Postgres; when MaxBytes (a reservation, see queue) is reached before
 // MaxAge, the oldest goes first and a resume finds it in Postgres as well.
 //
-// Room is left for one durable consumer per partition that writes the log behind.
+// It has no consumer. What copies the log to Postgres reads every message in its
+// order, and keeps its place there, in the transaction that writes the copy.
 func events(o Options, p int) Stream {
 	return Stream{Config: jetstream.StreamConfig{
 		Name:        EventStream(p),

@@ -42,7 +42,7 @@ func PasswordVariable(user string) string {
 //
 // No service administers streams. To publish durably a service needs the
 // stream's subject and its own inbox; to consume, what consume lists; to read
-// the log, direct get on the log's streams and on no other.
+// the log, what readLog lists, and for no other stream.
 func Users(t Topology) []User {
 	log := readLog(t)
 	users := []User{
@@ -93,10 +93,12 @@ func consume(stream, consumer string) []string {
 	}
 }
 
+// readLog lists what a reader of the run log publishes: it asks for stored
+// messages, and for where a stream stands and since when it is there.
 func readLog(t Topology) []string {
 	var out []string
 	for p := range t.Partitions {
-		out = append(out, "$JS.API.DIRECT.GET."+EventStream(p))
+		out = append(out, "$JS.API.DIRECT.GET."+EventStream(p), "$JS.API.STREAM.INFO."+EventStream(p))
 	}
 	return out
 }
