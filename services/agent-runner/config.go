@@ -46,6 +46,9 @@ type Config struct {
 	Patience      time.Duration `env:"AGENT_RUNNER_PATIENCE" envDefault:"20s" doc:"How long a run waits for the database or the broker to come back before it is left to another runner."`
 	Idle          time.Duration `env:"AGENT_RUNNER_IDLE" envDefault:"2m" doc:"How long a model may fall silent in an answer."`
 
+	RunLogDelay time.Duration `env:"AGENT_RUNNER_RUN_LOG_DELAY" envDefault:"250ms" doc:"How long events are gathered before they are copied from the bus to Postgres; longer makes fewer and larger rows."`
+	RunLogKeep  time.Duration `env:"AGENT_RUNNER_RUN_LOG_KEEP" envDefault:"24h" doc:"How long the copy of the events is kept; viewers that were away for longer get the session's messages instead."`
+
 	Telemetry telemetry.Config
 }
 
@@ -61,6 +64,13 @@ func (c *Config) Validate() error {
 	}
 	if c.MaxQueued < 0 {
 		errs = append(errs, fmt.Errorf("AGENT_RUNNER_MAX_QUEUED is %d: it must not be negative", c.MaxQueued))
+	}
+	for name, d := range map[string]time.Duration{
+		"AGENT_RUNNER_RUN_LOG_DELAY": c.RunLogDelay, "AGENT_RUNNER_RUN_LOG_KEEP": c.RunLogKeep,
+	} {
+		if d <= 0 {
+			errs = append(errs, fmt.Errorf("%s is %s: it must be positive", name, d))
+		}
 	}
 	if c.Lease < 2*c.Beat || c.Beat <= 0 {
 		errs = append(errs, fmt.Errorf("AGENT_RUNNER_LEASE is %s and AGENT_RUNNER_BEAT %s: a claim must outlast a lost beat, so make it at least twice as long", c.Lease, c.Beat))

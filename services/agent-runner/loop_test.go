@@ -257,6 +257,36 @@ func TestCancel(t *testing.T) {
 			t.Errorf("last message = %v, want the tool message with an error", last)
 		}
 	})
+	t.Run("while a tool runs and a steering message waits", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		started := make(chan struct{})
+		w.tools.add("slow", func(context.Context, *toolv1.Call) string {
+			close(started)
+			<-w.tools.cancelled
+			return `{"error":"cancelled"}`
+		})
+		w.model.then(calls([3]string{"a", "slow", "{}"}))
+		w.start()
+		session := w.session(&agentv1.CreateSessionRequest{})
+		v := w.watch(session)
+		w.submit(session, "one")
+		<-started
+		if _, err := w.conversations.Submit(w.as(identity.Editor), &agentv1.SubmitRequest{SessionId: session, ContentJson: `"two"`, Mode: agentv1.SubmitMode_SUBMIT_MODE_STEER}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.conversations.Cancel(w.as(identity.Editor), &agentv1.CancelRequest{SessionId: session}); err != nil {
+			t.Fatal(err)
+		}
+		checkDense(t, v.until(isEnd))
+		var order []string
+		for _, m := range w.look(session).GetMessages() {
+			order = append(order, m.GetRole())
+		}
+		if diff := cmp.Diff([]string{"user", "assistant", "tool", "user"}, order); diff != "" {
+			t.Errorf("results follow their calls, whatever joins:\n%s", diff)
+		}
+	})
 }
 
 func TestRetry(t *testing.T) {

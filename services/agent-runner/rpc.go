@@ -12,8 +12,8 @@ import (
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
-	"signalbox.dev/proto/signalbox/agent/v1/agentv1connect"
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
+	"signalbox.dev/services/agent-runner/internal/archive"
 	"signalbox.dev/services/agent-runner/internal/conversation"
 	"signalbox.dev/services/agent-runner/internal/run"
 )
@@ -192,9 +192,8 @@ func (c *conversations) cancelMember(ctx context.Context, req *agentv1.CancelReq
 
 // runs is RunService.
 type runs struct {
-	agentv1connect.UnimplementedRunServiceHandler
-
-	store *conversation.Store
+	store   *conversation.Store
+	archive *archive.Archive
 }
 
 func (r *runs) GetRun(ctx context.Context, req *agentv1.GetRunRequest) (*agentv1.GetRunResponse, error) {
@@ -218,6 +217,16 @@ func (r *runs) GetRun(ctx context.Context, req *agentv1.GetRunRequest) (*agentv1
 		res.ToolCalls = append(res.ToolCalls, callOf(&v.Run, &c))
 	}
 	return res, nil
+}
+
+func (r *runs) ListEvents(ctx context.Context, req *agentv1.ListEventsRequest) (*agentv1.ListEventsResponse, error) {
+	actor, session, err := reader(ctx, req.GetSessionId())
+	if err != nil {
+		return nil, err
+	}
+	return r.archive.List(ctx, actor.Workspace, archive.Query{
+		Session: session, Run: req.GetRunOrdinal(), Number: req.GetNumber(), Token: req.GetPageToken(),
+	})
 }
 
 // reader and writer return who calls and which session they mean. An id that is

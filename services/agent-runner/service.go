@@ -4,8 +4,8 @@
 // Its doors are ConversationService and RunService over Connect (rpc.go) and the
 // work queue of runs (consume.go). Behind them: conversation (what people do with
 // sessions), run (the durable side of the loop), loop (the loop), runlog (events
-// for viewers), outbox (what has to be said after a commit), llm (the wire to model
-// providers), toolbox (tools as seen from here).
+// for viewers), archive (their copy in Postgres), outbox (what has to be said after
+// a commit), llm (the wire to model providers), toolbox (tools as seen from here).
 //
 // Replicas share everything through Postgres and the bus, and none is special:
 // any one may die at any moment, and another claims its runs.
@@ -36,6 +36,7 @@ import (
 	"signalbox.dev/proto/signalbox/agent/v1/agentv1connect"
 	"signalbox.dev/proto/signalbox/credential/v1/credentialv1connect"
 	"signalbox.dev/proto/signalbox/tool/v1/toolv1connect"
+	"signalbox.dev/services/agent-runner/internal/archive"
 	"signalbox.dev/services/agent-runner/internal/conversation"
 	"signalbox.dev/services/agent-runner/internal/llm/catalogue"
 	"signalbox.dev/services/agent-runner/internal/loop"
@@ -43,6 +44,7 @@ import (
 	"signalbox.dev/services/agent-runner/internal/preset"
 	"signalbox.dev/services/agent-runner/internal/provider"
 	"signalbox.dev/services/agent-runner/internal/run"
+	"signalbox.dev/services/agent-runner/internal/sweep"
 	"signalbox.dev/services/agent-runner/internal/toolbox"
 	"signalbox.dev/services/agent-runner/migrations"
 )
@@ -83,8 +85,10 @@ type Service struct {
 	// presence tells the other runners that this one lives.
 	presence *pg.Presence
 	keeper   *loop.Keeper
+	sweeper  *sweep.Sweeper
 	tools    *toolbox.Toolbox
 	loop     *loop.Loop
+	archive  *archive.Archive
 	handler  http.Handler
 	clients  []*http.Client
 }
@@ -104,6 +108,13 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	s.presence = pg.NewPresence(deps.DB, name, deps.Log)
 	s.runs = run.NewStore(deps.DB, s.out, name, run.Config{Lease: cfg.Lease, WallTime: cfg.RunTime, Partitions: cfg.Partitions})
 	s.keeper = loop.NewKeeper(s.runs, cfg.Beat, deps.Log)
+	s.sweeper = sweep.New(sweep.Config{Store: s.runs, Bus: deps.Bus, Presence: s.presence, Beat: cfg.Beat, Log: deps.Log})
+	if s.archive, err = archive.New(archive.Config{
+		DB: deps.DB, Bus: deps.Bus, Log: deps.Log, Registerer: deps.Registerer,
+		Partitions: cfg.Partitions, Delay: cfg.RunLogDelay, Keep: cfg.RunLogKeep,
+	}); err != nil {
+		return nil, fmt.Errorf("agent-runner: %w", err)
+	}
 	if err := s.wireLoop(presets); err != nil {
 		return nil, fmt.Errorf("agent-runner: %w", err)
 	}
@@ -185,7 +196,7 @@ func (s *Service) wireDoors(presets *preset.Set) error {
 	}
 	mux := http.NewServeMux()
 	mux.Handle(agentv1connect.NewConversationServiceHandler(&conversations{store: sessions, nudge: s.nudge, cancelTools: s.tools.Cancel}, options...))
-	mux.Handle(agentv1connect.NewRunServiceHandler(&runs{store: sessions}, options...))
+	mux.Handle(agentv1connect.NewRunServiceHandler(&runs{store: sessions, archive: s.archive}, options...))
 	httpserver.Ops{
 		Checks:   map[string]httpserver.Check{"postgres": s.deps.DB.Ping, "nats": s.deps.Bus.Ready},
 		Gatherer: s.deps.Gatherer,
@@ -208,10 +219,11 @@ func (s *Service) Run(ctx context.Context) error {
 	behind.Go(func() error { return s.presence.Run(support) })
 	behind.Go(func() error { return s.keeper.Run(support) })
 	behind.Go(func() error { return s.out.Run(support) })
+	behind.Go(func() error { return s.archive.Run(support) })
 
 	front, ctx := errgroup.WithContext(ctx)
 	front.Go(func() error { return s.consume(ctx) })
-	front.Go(func() error { return s.sweep(ctx) })
+	front.Go(func() error { return s.sweeper.Run(ctx) })
 	front.Go(func() error {
 		return httpserver.Serve(ctx, httpserver.Config{Listener: s.deps.Listener, Handler: s.handler, Log: s.deps.Log, Drain: s.cfg.Drain})
 	})

@@ -82,7 +82,7 @@ type runner struct {
 
 func fast(cfg *agentrunner.Config) {
 	cfg.ModelBackoff = time.Millisecond
-	cfg.Beat, cfg.Lease = 100*time.Millisecond, 400*time.Millisecond
+	cfg.Beat, cfg.Lease = 100*time.Millisecond, 2*time.Second // so long that a busy machine loses no claim
 }
 
 // start runs a replica; the first one takes the test's calls.

@@ -70,6 +70,9 @@ type Error struct {
 
 	RetryAfter time.Duration // what the provider asked for; 0 when it did not
 	Retryable  bool          // the same request may succeed later
+	// Broken: the connection to what leads to the provider broke without a word. It
+	// tells of the provider's failures, so it is itself what failed.
+	Broken    bool
 	RequestID  string        // the provider's
 
 	Err error // the cause; may be nil

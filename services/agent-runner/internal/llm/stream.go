@@ -124,11 +124,17 @@ func (s *Stream) explain(err error) error {
 	case errors.Is(err, ErrTruncated):
 		return NewError(KindTruncated, err, "")
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return NewError(KindTruncated, ErrTruncated, "")
+		return broken(KindTruncated, ErrTruncated)
 	case errors.Is(err, sse.ErrTooLong):
 		return OverLimit("an event is too long")
 	}
-	return NewError(KindNetwork, err, "")
+	return broken(KindNetwork, err)
+}
+
+func broken(k Kind, cause error) *Error {
+	e := NewError(k, cause, "")
+	e.Broken = true
+	return e
 }
 
 // watched is a response body that is bounded in size and in silence.

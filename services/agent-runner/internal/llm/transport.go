@@ -162,7 +162,7 @@ func failed(ctx context.Context, err error) error {
 		// Nothing was sent, and it is not the provider that is away but what leads there.
 		return fault.Wrap(err, fault.Unavailable, "the way to the model providers is not available")
 	}
-	return NewError(KindNetwork, err, "")
+	return broken(KindNetwork, err)
 }
 
 // refused explains an answer that is no stream. A 200 with JSON is how some servers

@@ -106,16 +106,22 @@ func (a *answering) open(ctx context.Context, last *run.OpenStep) (runlog.Tail, 
 	r := &a.claim.Run
 	stream, subj := run.LogSubject(a.cfg.Partitions, r.Workspace, r.Session)
 	asked := run.UserMessageEvent(r.UserMessage, r.CreatedBy, nil, r.CreatedAt)
+	var joined []run.Message
 	for _, m := range a.history {
-		if m.ID == r.UserMessage {
+		switch {
+		case m.ID == r.UserMessage:
 			asked = run.UserMessageEvent(m.ID, r.CreatedBy, m.Content, m.CreatedAt)
+		case m.Run == r.ID && m.Role == string(llm.User):
+			joined = append(joined, m)
+		case m.Run == r.ID:
+			joined = nil // what had joined before an answer was told before it was committed
 		}
 	}
 	var held runlog.Tail
 	w, err := runlog.Open(ctx, runlog.Config{Bus: a.Bus, Log: a.Log, Stream: stream, Subject: subj, Claim: a.claim},
 		func(tail runlog.Tail) runlog.Opening {
 			held = tail
-			return opening(a.claim, asked, last, tail)
+			return opening(a.claim, asked, a.said(joined), last, tail)
 		})
 	a.log = w
 	return held, err
@@ -124,26 +130,35 @@ func (a *answering) open(ctx context.Context, last *run.OpenStep) (runlog.Tail, 
 // giveUp ends a run of which nothing came in too many claims: whatever it fails at
 // would fail again.
 func (a *answering) giveUp(ctx context.Context) error {
-	a.Log.ErrorContext(ctx, "run given up", "run", a.claim.Run.ID, "claims", a.claim.Run.Fruitless)
-	limited, cancel := context.WithTimeout(ctx, giveUpTimeout)
-	defer cancel()
 	r := &a.claim.Run
+	a.Log.ErrorContext(ctx, "run given up", "run", r.ID, "claims", r.Fruitless)
 	end := run.End{State: run.Failed, ErrorMessage: "The run could not be brought to its end. Try again.", ErrorCode: "RUN_STUCK"}
-	stream, subj := run.LogSubject(a.cfg.Partitions, r.Workspace, r.Session)
-	end.Subject = subj
-	end.Events = []*runv1.Event{failed(end.ErrorMessage, end.ErrorCode)}
-	w, err := runlog.Open(limited, runlog.Config{Bus: a.Bus, Log: a.Log, Stream: stream, Subject: subj, Claim: a.claim},
-		func(tail runlog.Tail) runlog.Opening {
-			return runlog.Opening{From: max(tail.Number, r.LastEvent) + 1, Events: []*runv1.Event{runStart(r)}}
-		})
-	if err != nil {
-		// Without the log: viewers learn of the end from the rows.
-		runlog.Stamp(a.claim, r.LastEvent+1, end.Events...)
-		return a.Store.Finish(ctx, a.claim, end)
+	err := a.giveUpAloud(ctx, end)
+	if err == nil || errors.Is(err, run.ErrFenced) {
+		return err
 	}
-	defer w.Close()
-	w.Stamp(end.Events...)
+	// Without the log: viewers learn of the end from the rows.
+	_, end.Subject = run.LogSubject(a.cfg.Partitions, r.Workspace, r.Session)
+	end.Events = runlog.Stamp(a.claim, r.LastEvent+1, failed(end.ErrorMessage, end.ErrorCode))
 	return a.Store.Finish(ctx, a.claim, end)
+}
+
+// giveUpAloud ends the run the way that others end, if that can be done soon.
+func (a *answering) giveUpAloud(ctx context.Context, end run.End) error {
+	ctx, cancel := context.WithTimeout(ctx, giveUpTimeout)
+	defer cancel()
+	if err := a.load(ctx); err != nil {
+		return err
+	}
+	last, err := a.Store.LastStep(ctx, a.claim)
+	if err != nil {
+		return err
+	}
+	if _, err := a.open(ctx, last); err != nil {
+		return err
+	}
+	defer a.log.Close()
+	return a.finish(ctx, end)
 }
 
 const giveUpTimeout = 5 * time.Second
@@ -257,13 +272,22 @@ func (a *answering) spent(stoppable context.Context) string {
 
 // welcome tells viewers of steering messages that have just joined.
 func (a *answering) welcome(ctx context.Context, joined []run.Message) error {
-	for _, m := range joined {
-		a.history = append(a.history, m)
-		if err := a.log.Append(ctx, userMessage(m, a.claim.Run.CreatedBy)); err != nil {
+	a.history = append(a.history, joined...)
+	for _, ev := range a.said(joined) {
+		if err := a.log.Append(ctx, ev); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// said returns the events that tell of messages.
+func (a *answering) said(messages []run.Message) []*runv1.Event {
+	out := make([]*runv1.Event, len(messages))
+	for i, m := range messages {
+		out[i] = userMessage(m, a.claim.Run.CreatedBy)
+	}
+	return out
 }
 
 func (a *answering) park(ctx context.Context) error {
@@ -375,9 +399,14 @@ func (a *answering) remember(answer run.Answer) {
 	})
 }
 
-// finish commits the end of the run and leaves its announcement to the outbox.
+// finish commits the end of the run and leaves its announcement to the outbox. Where
+// the end does not wait for them, steering messages join before it, unanswered.
 func (a *answering) finish(ctx context.Context, e run.End) error {
-	if !e.UnlessSteered {
+	if e.UnlessSteered {
+		return a.end(ctx, e)
+	}
+	e.UnlessSteered = true // one may come at the last moment
+	for {
 		joined, err := a.Store.JoinSteering(ctx, a.claim)
 		if err != nil {
 			return err
@@ -385,7 +414,13 @@ func (a *answering) finish(ctx context.Context, e run.End) error {
 		if err := a.welcome(ctx, joined); err != nil {
 			return err
 		}
+		if err := a.end(ctx, e); !errors.Is(err, run.ErrMoreToDo) {
+			return err
+		}
 	}
+}
+
+func (a *answering) end(ctx context.Context, e run.End) error {
 	if err := a.log.Flush(ctx); err != nil {
 		return err
 	}
@@ -397,9 +432,6 @@ func (a *answering) finish(ctx context.Context, e run.End) error {
 			steps = e.Answer.Step + 1
 			e.Events = append(e.Events, stepComplete(e.Answer.Step, e.Answer.Usage.Input, e.Answer.Usage.Output, e.Answer.FinishReason))
 		}
-	}
-	if e.Results != nil {
-		steps = e.Results.Step + 1
 	}
 	e.Text = a.text
 	if e.State == run.Failed {

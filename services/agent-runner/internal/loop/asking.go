@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"math/rand/v2"
 	"time"
 
 	"signalbox.dev/pkg/fault"
@@ -26,7 +25,7 @@ func (a *answering) ask(ctx context.Context, index int) (*llm.Response, error) {
 		Run: &a.claim.Run, Step: index, Model: model, Dialect: a.dialect, ServerTools: a.Catalogue.ServerTool, Preset: a.preset, Session: a.session, Tools: a.tools,
 		Messages: a.history, Now: time.Now(), Continue: a.paused,
 	})
-	for try := 1; ; try++ {
+	for try, breaks := 1, 0; ; try++ {
 		var res *llm.Response
 		var streamed bool
 		err := a.insist(ctx, func() (err error) {
@@ -42,20 +41,28 @@ func (a *answering) ask(ctx context.Context, index int) (*llm.Response, error) {
 			return res, err
 		}
 		failure, ok := errors.AsType[*llm.Error](err)
+		if ok && failure.Broken && breaks < maxBreaks {
+			breaks++
+			try-- // the provider has not failed: what leads to it has
+		}
 		if !ok || !failure.Retryable || try >= a.cfg.Tries || failure.RetryAfter > a.cfg.MaxRetryAfter {
 			return res, err
 		}
 		a.Log.WarnContext(ctx, "model call failed; trying again", "run", a.claim.Run.ID, "step", index, "try", try, "error", err)
 		if streamed {
 			if err := a.void(ctx, index, res, failure); err != nil {
-				return nil, err
+				return res, err // viewers do not know that it is void: if this is a stop, it stands
 			}
 		}
-		if err := a.backoff(ctx, try, failure.RetryAfter); err != nil {
+		if err := a.backoff(ctx, max(try, 1), failure.RetryAfter); err != nil {
 			return nil, err
 		}
 	}
 }
+
+// maxBreaks is how often a step may lose the connection to the broker without that
+// being taken for the provider's failure.
+const maxBreaks = 10
 
 // prepare finds the provider and the tools, once for the claim.
 func (a *answering) prepare(ctx context.Context) (err error) {
@@ -168,7 +175,7 @@ func (a *answering) void(ctx context.Context, index int, partial *llm.Response, 
 // long as the last time, give or take a half.
 func (a *answering) backoff(ctx context.Context, try int, asked time.Duration) error {
 	wait := a.cfg.Backoff << (try - 1)
-	wait = wait/2 + rand.N(wait)
+	wait = wait/2 + a.cfg.Jitter(wait)
 	timer := time.NewTimer(max(wait, asked))
 	defer timer.Stop()
 	select {

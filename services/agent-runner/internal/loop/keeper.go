@@ -13,12 +13,22 @@ import (
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
+// Leases is what the keeper needs of *run.Store, whose contract this is.
+type Leases interface {
+	Renew(ctx context.Context, leases []run.Lease) ([]run.Beat, error)
+}
+
+// Subscriber is what the keeper needs of *bus.Bus, whose contract this is.
+type Subscriber interface {
+	Subscribe(subj string, fn func(ctx context.Context, m *bus.Message)) (*bus.Subscription, error)
+}
+
 // Keeper renews the leases of all runs of this process in one statement, and tells
 // a run when its inbox has mail: a nudge says so at once, the renewal says so when
 // the nudge was lost. A run whose lease is gone has its context cancelled with
 // run.ErrFenced.
 type Keeper struct {
-	store *run.Store
+	store Leases
 	every time.Duration
 	log   *slog.Logger
 
@@ -35,12 +45,12 @@ type held struct {
 }
 
 // NewKeeper returns a keeper that renews as often as every says.
-func NewKeeper(store *run.Store, every time.Duration, log *slog.Logger) *Keeper {
+func NewKeeper(store Leases, every time.Duration, log *slog.Logger) *Keeper {
 	return &Keeper{store: store, every: every, log: log, runs: map[id.Run]*held{}}
 }
 
 // Listen hears nudges until the bus is closed.
-func (k *Keeper) Listen(b *bus.Bus) error {
+func (k *Keeper) Listen(b Subscriber) error {
 	_, err := b.Subscribe(subject.AllCtlRuns, func(ctx context.Context, m *bus.Message) {
 		nudge, err := bus.Decode[*runv1.InboxNudge](m)
 		if err != nil {
@@ -103,6 +113,9 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
+// renewTimeout is longer than a beat: a database that is slow for a moment loses nobody's claim.
+const renewTimeout = 3 * time.Second
+
 func (k *Keeper) renew(ctx context.Context) {
 	k.mu.Lock()
 	leases := make([]run.Lease, 0, len(k.runs))
@@ -113,7 +126,7 @@ func (k *Keeper) renew(ctx context.Context) {
 	if len(leases) == 0 {
 		return
 	}
-	limited, cancel := context.WithTimeout(ctx, 2*k.every)
+	limited, cancel := context.WithTimeout(ctx, renewTimeout)
 	defer cancel()
 	beats, err := k.store.Renew(limited, leases)
 	if err != nil {

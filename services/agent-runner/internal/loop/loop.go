@@ -30,9 +30,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"time"
 
 	"signalbox.dev/pkg/bus"
+	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
@@ -40,6 +42,7 @@ import (
 	"signalbox.dev/services/agent-runner/internal/llm/catalogue"
 	"signalbox.dev/services/agent-runner/internal/preset"
 	"signalbox.dev/services/agent-runner/internal/run"
+	"signalbox.dev/services/agent-runner/internal/runlog"
 	"signalbox.dev/services/agent-runner/internal/toolbox"
 )
 
@@ -52,6 +55,22 @@ type Model interface {
 // context carries the run's identity.
 type Models interface {
 	For(ctx context.Context, provider string) (dialect string, m Model, err error)
+}
+
+// Store keeps runs: *run.Store, whose contracts these are.
+type Store interface {
+	Claim(ctx context.Context, ws id.Workspace, session id.Session, r id.Run) (*run.Claim, error)
+	Release(ctx context.Context, c *run.Claim, wait time.Duration) error
+	Park(ctx context.Context, c *run.Claim) error
+	History(ctx context.Context, c *run.Claim) ([]run.Message, run.Setting, error)
+	LastStep(ctx context.Context, c *run.Claim) (*run.OpenStep, error)
+	ReadInbox(ctx context.Context, c *run.Claim, border bool) (run.Mail, error)
+	JoinSteering(ctx context.Context, c *run.Claim) ([]run.Message, error)
+	CommitAnswer(ctx context.Context, c *run.Claim, a run.Answer, lastEvent int64) error
+	CommitResults(ctx context.Context, c *run.Claim, r run.Results, lastEvent int64) error
+	CompleteStep(ctx context.Context, c *run.Claim, a run.Answer, lastEvent int64) error
+	AddWaste(ctx context.Context, c *run.Claim, step int, wasted run.Usage) error
+	Finish(ctx context.Context, c *run.Claim, e run.End) error
 }
 
 // Config are the loop's limits.
@@ -76,12 +95,15 @@ type Config struct {
 	MaxFruitless int
 	// Partitions of the run log.
 	Partitions int
+	// Jitter returns a part of a wait, by chance; nil for the usual one.
+	Jitter func(wait time.Duration) time.Duration
 }
 
 // Deps are what the loop works with.
 type Deps struct {
-	Store   *run.Store
-	Bus     *bus.Bus
+	Store Store
+	// Bus takes the run log, and calls that are dispatched again.
+	Bus     runlog.Bus
 	Tools   *toolbox.Toolbox
 	Presets *preset.Set
 	Models  Models
@@ -99,7 +121,12 @@ type Loop struct {
 }
 
 // New returns a loop.
-func New(cfg Config, deps Deps) *Loop { return &Loop{cfg, deps} }
+func New(cfg Config, deps Deps) *Loop {
+	if cfg.Jitter == nil {
+		cfg.Jitter = rand.N[time.Duration]
+	}
+	return &Loop{cfg, deps}
+}
 
 // The causes for which a run's work is interrupted.
 var (
@@ -111,7 +138,13 @@ var (
 // Handle is the work queue's handler: it works on the run until it ends, is parked,
 // or is lost to another runner.
 func (l *Loop) Handle(ctx context.Context, d *bus.Delivery) error {
-	work, err := bus.Decode[*runv1.Work](&d.Message)
+	return l.Take(ctx, &d.Message, d.Draining())
+}
+
+// Take is Handle of a message that came in any way; draining is closed when the
+// process shuts down.
+func (l *Loop) Take(ctx context.Context, m *bus.Message, draining <-chan struct{}) error {
+	work, err := bus.Decode[*runv1.Work](m)
 	if err != nil {
 		return err
 	}
@@ -126,10 +159,12 @@ func (l *Loop) Handle(ctx context.Context, d *bus.Delivery) error {
 	case errors.Is(err, run.ErrTooEarly):
 		return bus.RetryAfter(earlyRetry, err)
 	case err != nil:
-		return err
+		// Not the bus's own backoff: it goes by the number of deliveries, and a run that
+		// has waited for its turn had many.
+		return bus.RetryAfter(claimRetry, err)
 	}
 	start := time.Now()
-	err = l.work(ctx, claim, d.Draining())
+	err = l.work(ctx, claim, draining)
 	l.Metrics.worked(err, time.Since(start))
 	switch {
 	case err == nil:
@@ -143,8 +178,10 @@ func (l *Loop) Handle(ctx context.Context, d *bus.Delivery) error {
 
 const (
 	// earlyRetry is when a run is looked at again that came before its turn.
-	earlyRetry   = 100 * time.Millisecond
-	leaveTimeout = 2 * time.Second
+	earlyRetry = 100 * time.Millisecond
+	// claimRetry is when one is, that Postgres could not be asked about.
+	claimRetry   = time.Second
+	leaveTimeout = 5 * time.Second // then its lease is about to run out by itself
 	firstRetry   = 250 * time.Millisecond
 	lastRetry    = 10 * time.Second
 )
@@ -152,13 +189,11 @@ const (
 // leave gives up a run that could not be brought on here, for whoever hears of it
 // next; the more often nothing came of it, the later that is.
 func (l *Loop) leave(ctx context.Context, claim *run.Claim, cause error) error {
-	letGo, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
-	defer cancel()
 	var wait time.Duration // drained: another replica gets it at once
 	if ctx.Err() == nil {
 		wait = min(firstRetry<<min(claim.Run.Fruitless, 10), lastRetry)
 	}
-	if err := l.Store.Release(letGo, claim, wait); err != nil {
+	if err := l.release(ctx, claim, wait); err != nil {
 		l.Log.WarnContext(ctx, "run not released; its lease has to run out", "run", claim.Run.ID, "error", err)
 	}
 	err := fmt.Errorf("run %s: %w", claim.Run.ID, cause)
@@ -166,6 +201,24 @@ func (l *Loop) leave(ctx context.Context, claim *run.Claim, cause error) error {
 		return err
 	}
 	return bus.RetryAfter(wait+earlyRetry, err)
+}
+
+// release tries for a while: what made the run be left is often that the database
+// is away for a moment.
+func (l *Loop) release(ctx context.Context, claim *run.Claim, wait time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	defer cancel()
+	for {
+		err := l.Store.Release(ctx, claim, wait)
+		if fault.KindOf(err) != fault.Unavailable {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(earlyRetry):
+		}
+	}
 }
 
 func ids(w *runv1.Work) (ws id.Workspace, session id.Session, r id.Run, err error) {

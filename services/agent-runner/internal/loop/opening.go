@@ -12,8 +12,9 @@ import (
 // Committed is everything up to event number run.LastEvent. The log may lack a
 // tail of that, whose events are made again from the rows under their numbers.
 // What the log holds beyond it was streamed by a step that is now void (a
-// step-retry says so), or is the results of a committed answer's tools.
-func opening(c *run.Claim, asked *runv1.Event_UserMessage, last *run.OpenStep, tail runlog.Tail) runlog.Opening {
+// step-retry says so), or is the results of a committed answer's tools. A message
+// that joined, and that nobody told of, is told now.
+func opening(c *run.Claim, asked *runv1.Event_UserMessage, joined []*runv1.Event, last *run.OpenStep, tail runlog.Tail) runlog.Opening {
 	r := &c.Run
 	if c.First {
 		return runlog.Opening{Events: []*runv1.Event{{Body: asked}, runStart(r)}}
@@ -29,7 +30,23 @@ func opening(c *run.Claim, asked *runv1.Event_UserMessage, last *run.OpenStep, t
 	if tail.Number > r.LastEvent && (last == nil || last.State == "complete") {
 		o.Events = append(o.Events, stepRetry(r.Steps, "the runner was lost: this step begins again"))
 	}
+	o.Events = append(o.Events, untold(joined, tail)...)
 	return o
+}
+
+// untold returns those of the messages that the log does not have.
+func untold(joined []*runv1.Event, tail runlog.Tail) []*runv1.Event {
+	told := map[string]bool{}
+	for _, ev := range tail.Events {
+		told[ev.GetUserMessage().GetMessageId()] = true
+	}
+	var out []*runv1.Event
+	for _, ev := range joined {
+		if !told[ev.GetUserMessage().GetMessageId()] {
+			out = append(out, ev)
+		}
+	}
+	return out
 }
 
 // announcement returns the events of the last commit, the last of which is number
@@ -45,12 +62,13 @@ func announcement(r *run.Run, asked *runv1.Event_UserMessage, last *run.OpenStep
 	}
 }
 
-// resultsInLog returns the ids of the calls of a step whose results the log holds.
-func resultsInLog(tail runlog.Tail, step int) map[string]bool {
-	seen := map[string]bool{}
+// resultsInLog returns the results of a step's calls that the log holds, by the
+// calls' ids.
+func resultsInLog(tail runlog.Tail, step int) map[string]*runv1.ToolResult {
+	seen := map[string]*runv1.ToolResult{}
 	for _, ev := range tail.Events {
 		if b, ok := ev.GetBody().(*runv1.Event_ToolResult); ok && int(ev.GetStepIndex()) == step && !b.ToolResult.GetProviderExecuted() {
-			seen[b.ToolResult.GetToolCallId()] = true
+			seen[b.ToolResult.GetToolCallId()] = b.ToolResult
 		}
 	}
 	return seen

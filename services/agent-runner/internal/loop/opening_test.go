@@ -46,10 +46,29 @@ func TestOpening(t *testing.T) {
 		{"the log is lost with the answer committed", false, 0, answered, 6, -1, 7, []string{"start"}},
 	} {
 		c := &run.Claim{First: tc.first, Run: run.Run{LastEvent: tc.commit, Steps: tc.steps}}
-		got := opening(c, &runv1.Event_UserMessage{UserMessage: &runv1.UserMessage{}}, tc.last, runlog.Tail{Number: tc.log})
+		got := opening(c, &runv1.Event_UserMessage{UserMessage: &runv1.UserMessage{}}, nil, tc.last, runlog.Tail{Number: tc.log})
 		if diff := cmp.Diff(tc.want, names(got.Events)); diff != "" || got.From != tc.from {
 			t.Errorf("%s: opening begins at %d, want %d; events:\n%s", tc.name, got.From, tc.from, diff)
 		}
+	}
+}
+
+// A steering message that joined, and that its runner could not tell of any more,
+// is told by the next.
+func TestOpeningTellsOfWhoJoined(t *testing.T) {
+	t.Parallel()
+	message := func(id string) *runv1.Event {
+		return &runv1.Event{Body: &runv1.Event_UserMessage{UserMessage: &runv1.UserMessage{MessageId: id}}}
+	}
+	c := &run.Claim{Run: run.Run{LastEvent: 9, Steps: 1}}
+	tail := runlog.Tail{Number: 11, Events: []*runv1.Event{message("told"), {Body: &runv1.Event_TextDelta{}}}}
+	joined := []*runv1.Event{message("told"), message("untold")}
+	got := opening(c, &runv1.Event_UserMessage{}, joined, &run.OpenStep{Index: 0, State: "complete"}, tail)
+	if diff := cmp.Diff([]string{"start", "retry 1", "user"}, names(got.Events)); diff != "" {
+		t.Fatal(diff)
+	}
+	if id := got.Events[2].GetUserMessage().GetMessageId(); id != "untold" {
+		t.Errorf("the opening tells of message %s, want the untold one", id)
 	}
 }
 

@@ -5,9 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"signalbox.dev/pkg/id"
+	runv1 "signalbox.dev/proto/signalbox/run/v1"
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
 	"signalbox.dev/services/agent-runner/internal/llm"
 	"signalbox.dev/services/agent-runner/internal/modelmsg"
@@ -19,14 +23,13 @@ import (
 const afterDeadline = 5 * time.Second
 
 // useTools sees the calls of an answered step through, tells viewers of each
-// result as it comes (but for those in told), and completes the step. With again,
-// the calls were dispatched by another claim, and are dispatched once more: an
-// executor that has run one answers with what it recorded.
-func (a *answering) useTools(ctx, stoppable context.Context, s *run.OpenStep, told map[string]bool, again bool) (ended bool, err error) {
+// result as it comes (but for those that told says they have), and completes the
+// step. With again, the calls were dispatched by another claim, and are dispatched
+// once more: an executor that has run one answers with what it recorded.
+func (a *answering) useTools(ctx, stoppable context.Context, s *run.OpenStep, told map[string]*runv1.ToolResult, again bool) (ended bool, err error) {
 	step, calls := s.Index, s.Calls
 	outcomes := make(map[id.Operation]*run.Outcome, len(calls))
 	open := map[string]*run.Call{}
-	var keys []id.Operation
 	var latest time.Time
 	for i := range calls {
 		c := &calls[i]
@@ -37,7 +40,6 @@ func (a *answering) useTools(ctx, stoppable context.Context, s *run.OpenStep, to
 			continue
 		}
 		open[c.Key.String()] = c
-		keys = append(keys, c.Key)
 		if c.Deadline.After(latest) {
 			latest = c.Deadline
 		}
@@ -57,7 +59,7 @@ func (a *answering) useTools(ctx, stoppable context.Context, s *run.OpenStep, to
 	}
 	waiting, cancel := context.WithDeadlineCause(stoppable, latest.Add(afterDeadline), errToolTime)
 	defer cancel()
-	err = a.waiter.Await(waiting, keys, again, func(o *toolv1.Outcome) error {
+	err = a.await(waiting, s, open, again, func(o *toolv1.Outcome) error {
 		return a.tell(ctx, step, open[o.GetKey()], outcomeOf(o), told, outcomes)
 	})
 	if err != nil && (ctx.Err() != nil || waiting.Err() == nil) {
@@ -70,30 +72,86 @@ func (a *answering) useTools(ctx, stoppable context.Context, s *run.OpenStep, to
 	if interrupted {
 		a.Tools.Cancel(ctx, a.claim.Run.ID)
 	}
-	for _, c := range open {
-		if outcomes[c.Key] == nil {
-			if err := a.tell(ctx, step, c, unfinished(c, context.Cause(waiting)), told, outcomes); err != nil {
-				return false, err
-			}
+	for i := range calls {
+		c := &calls[i]
+		if outcomes[c.Key] != nil {
+			continue
+		}
+		outcome := unfinished(c, context.Cause(waiting))
+		if r := told[c.ID]; r != nil {
+			outcome = outcomeTold(r) // a stop does not unsay it
+		}
+		if err := a.tell(ctx, step, c, outcome, told, outcomes); err != nil {
+			return false, err
 		}
 	}
 	return a.completeStep(ctx, stoppable, s, outcomes, interrupted)
 }
 
-var errToolTime = errors.New("the tools' time is over")
+var (
+	errToolTime = errors.New("the tools' time is over")
+	errNoAnswer = errors.New("no executor has answered yet")
+)
 
-// tell keeps an outcome and puts it into the run log.
-func (a *answering) tell(ctx context.Context, step int, c *run.Call, o *run.Outcome, told map[string]bool, outcomes map[id.Operation]*run.Outcome) error {
+// Calls without an answer are dispatched again after dispatchAgain, and then each
+// time after twice as long and a second, never in the moment when they are asked for.
+const (
+	dispatchAgain   = 3 * time.Second
+	dispatchTimeout = 2 * time.Second
+)
+
+// await waits for the outcomes of open calls. The message of one that nobody has
+// answered may have died with an executor that had not begun with it, or with the
+// bus, so it is said again: who has the call in hand knows it by its key, and acks.
+func (a *answering) await(ctx context.Context, s *run.OpenStep, open map[string]*run.Call, again bool, got func(*toolv1.Outcome) error) error {
+	missing := maps.Clone(open)
+	take := func(o *toolv1.Outcome) error {
+		delete(missing, o.GetKey())
+		return got(o)
+	}
+	for round, wait := 1, dispatchAgain; ; round, wait = round+1, 2*wait+time.Second {
+		keys := make([]id.Operation, 0, len(missing))
+		for _, c := range missing {
+			keys = append(keys, c.Key)
+		}
+		limited, cancel := context.WithTimeoutCause(ctx, wait, errNoAnswer)
+		err := a.waiter.Await(limited, keys, again || round > 1, take)
+		cancel()
+		if ctx.Err() != nil || !errors.Is(err, errNoAnswer) {
+			return err
+		}
+		for _, c := range s.Calls {
+			if missing[c.Key.String()] == nil {
+				continue
+			}
+			m := run.Dispatch(&a.claim.Run, s.Index, c, a.claim.Run.Epoch)
+			if err := a.dispatch(ctx, m.Subject, fmt.Sprintf("%s:%d", m.ID, round), m.Body); err != nil {
+				a.Log.WarnContext(ctx, "call not dispatched again", "run", a.claim.Run.ID, "key", c.Key, "error", err)
+			}
+		}
+	}
+}
+
+func (a *answering) dispatch(ctx context.Context, subj, id string, m proto.Message) error {
+	ctx, cancel := context.WithTimeout(ctx, dispatchTimeout)
+	defer cancel()
+	_, err := a.Bus.Publish(ctx, subj, id, m)
+	return err
+}
+
+// tell keeps an outcome and puts it into the run log, unless that has it. One that
+// was told before by a claim which did not wait for it any longer is told anew.
+func (a *answering) tell(ctx context.Context, step int, c *run.Call, o *run.Outcome, told map[string]*runv1.ToolResult, outcomes map[id.Operation]*run.Outcome) error {
 	outcomes[c.Key] = o
 	a.Metrics.toolCalls.WithLabelValues(o.State.String()).Inc()
-	if told[c.ID] {
+	if r := told[c.ID]; r != nil && r.GetResultJson() == string(o.Result) && r.GetIsError() == o.IsError() {
 		return nil
 	}
 	return a.log.Append(ctx, toolResult(step, c, o))
 }
 
-// completeStep commits the results in call order, or with them the end of a run
-// that was interrupted.
+// completeStep commits the results in call order, and then the end of a run that
+// was interrupted.
 func (a *answering) completeStep(ctx, stoppable context.Context, s *run.OpenStep, outcomes map[id.Operation]*run.Outcome, interrupted bool) (ended bool, err error) {
 	results := make([]modelmsg.Result, len(s.Calls))
 	for i, c := range s.Calls {
@@ -104,22 +162,21 @@ func (a *answering) completeStep(ctx, stoppable context.Context, s *run.OpenStep
 	if err := a.log.Flush(ctx); err != nil {
 		return false, err
 	}
-	complete := stepComplete(s.Index, s.InputTokens, s.OutputTokens, s.FinishReason)
-	if interrupted {
-		end := run.End{State: run.Cancelled, FinishReason: reasonCancelled, Results: &r}
-		if errors.Is(context.Cause(stoppable), errWallTime) {
-			end.FinishReason = reasonMaxTime
-		}
-		end.Events = append(end.Events, complete)
-		return true, a.finish(ctx, end)
-	}
 	next := a.log.Next()
 	if err := a.insist(ctx, func() error { return a.Store.CommitResults(ctx, a.claim, r, next) }); err != nil {
 		return false, err
 	}
 	a.history = append(a.history, run.Message{Run: a.claim.Run.ID, Role: string(llm.Tool), Content: r.Content})
 	a.paused = false
-	return false, a.log.Append(ctx, complete)
+	err = a.log.Append(ctx, stepComplete(s.Index, s.InputTokens, s.OutputTokens, s.FinishReason))
+	if err != nil || !interrupted {
+		return false, err
+	}
+	end := run.End{State: run.Cancelled, FinishReason: reasonCancelled}
+	if errors.Is(context.Cause(stoppable), errWallTime) {
+		end.FinishReason = reasonMaxTime
+	}
+	return true, a.finish(ctx, end)
 }
 
 func outcomeOf(o *toolv1.Outcome) *run.Outcome {
@@ -129,12 +186,25 @@ func outcomeOf(o *toolv1.Outcome) *run.Outcome {
 	}
 }
 
+// outcomeTold is an outcome of which only what viewers were told is known.
+func outcomeTold(r *runv1.ToolResult) *run.Outcome {
+	o := &run.Outcome{State: toolv1.OutcomeState_OUTCOME_STATE_OK, Result: json.RawMessage(r.GetResultJson())}
+	if r.GetIsError() {
+		o.State, o.ErrorType = toolv1.OutcomeState_OUTCOME_STATE_ERROR, "interrupted"
+	}
+	return o
+}
+
 // unfinished is the outcome of a call that nobody waits for any longer.
 func unfinished(c *run.Call, cause error) *run.Outcome {
 	switch {
-	case errors.Is(cause, errStopped):
+	case errors.Is(cause, errStopped) && c.Effect == toolv1.Effect_EFFECT_PURE:
 		o := refused("cancelled", "a person stopped the run before this call had ended")
 		o.State = toolv1.OutcomeState_OUTCOME_STATE_CANCELLED
+		return o
+	case errors.Is(cause, errStopped):
+		o := refused("cancelled", "a person stopped the run before this call had ended and its effect is unknown: look whether it happened before you try again")
+		o.State = toolv1.OutcomeState_OUTCOME_STATE_UNKNOWN
 		return o
 	case c.Effect == toolv1.Effect_EFFECT_PURE:
 		return refused("timeout", "the tool did not answer in time: try again, or do without")

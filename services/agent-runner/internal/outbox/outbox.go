@@ -7,7 +7,7 @@
 // id, which the stream drops or, after its window, readers do (a work message
 // for a run that is taken, an event whose number was seen). One publisher works
 // at a time in the whole cluster, behind an advisory lock, so that rows of one
-// transaction reach a subject in their order; a subject that takes nothing holds up
+// transaction reach a subject in their order; a stream that takes nothing holds up
 // its own rows only.
 package outbox
 
@@ -16,6 +16,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -76,7 +78,12 @@ const (
 	// lookAnyway finds rows of replicas that died before they could publish.
 	lookAnyway = time.Second
 	// publishTimeout bounds a batch, and so how long the lock is held.
-	publishTimeout = 10 * time.Second
+	publishTimeout = 5 * time.Second
+	// sayTimeout bounds one message: a stream that is silent leaves time for the others.
+	sayTimeout = time.Second
+	// stopTimeout is when the server takes the lock from a publisher that says nothing:
+	// its process is stopped, or cut off. All others wait for it.
+	stopTimeout = publishTimeout + time.Second
 	// lock is the advisory lock's number; arbitrary, and never to be changed.
 	lock = 0x6f75_7462_6f78
 )
@@ -132,12 +139,25 @@ func (o *Outbox) Run(ctx context.Context) error {
 		case <-o.poke:
 		case <-tick.C:
 		}
+		o.heed(tick)
 		o.drain(ctx)
 	}
 }
 
-// drain goes through the outbox once, page by page. A subject that does not take a
-// message (its stream is full, or away) keeps its later ones waiting, and no other's.
+// heed takes what else asks for a look: one look answers all.
+func (o *Outbox) heed(tick *time.Ticker) {
+	select {
+	case <-o.poke:
+	default:
+	}
+	select {
+	case <-tick.C:
+	default:
+	}
+}
+
+// drain goes through the outbox once, page by page. A stream that does not take a
+// message (it is full, or away) keeps its later ones waiting, and no other's.
 func (o *Outbox) drain(ctx context.Context) {
 	p := pass{stuck: map[string]error{}}
 	for more := true; more && ctx.Err() == nil; {
@@ -149,7 +169,7 @@ func (o *Outbox) drain(ctx context.Context) {
 	}
 	for subj, err := range p.stuck {
 		if ctx.Err() == nil {
-			o.log.WarnContext(ctx, "outbox waits", "subject", subj, "error", err)
+			o.log.WarnContext(ctx, "outbox waits", "stream", subj, "error", err)
 		}
 	}
 }
@@ -157,7 +177,14 @@ func (o *Outbox) drain(ctx context.Context) {
 // pass is one way through the outbox.
 type pass struct {
 	after int64            // the id of the last row that was looked at
-	stuck map[string]error // subjects that take nothing now
+	stuck map[string]error // streams that take nothing now, by the beginning of their subjects
+}
+
+// stream returns the part of a subject that says which stream takes it: work.run, ev.03.
+func stream(subj string) string {
+	kind, rest, _ := strings.Cut(subj, ".")
+	part, _, _ := strings.Cut(rest, ".")
+	return kind + "." + part
 }
 
 // Row is a message as it waits.
@@ -184,7 +211,8 @@ type postgres struct{ db *pg.DB }
 func (p postgres) Page(ctx context.Context, after int64, limit int, say func(context.Context, []Row) []int64) (n int, err error) {
 	// AsSystem: the outbox carries the messages of all workspaces.
 	err = p.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1)`, int64(lock)); err != nil {
+		if _, err := tx.Exec(ctx, `SELECT set_config('idle_in_transaction_session_timeout', $2, true), pg_advisory_xact_lock($1)`,
+			int64(lock), strconv.FormatInt(stopTimeout.Milliseconds(), 10)); err != nil {
 			return fmt.Errorf("wait for the outbox lock: %w", err)
 		}
 		rows, err := tx.Query(ctx, `
@@ -217,11 +245,19 @@ func (o *Outbox) sayAll(ctx context.Context, p *pass, batch []Row) (said []int64
 	defer cancel()
 	for _, r := range batch {
 		p.after = r.ID
-		if p.stuck[r.Subject] != nil {
+		to := stream(r.Subject)
+		if p.stuck[to] != nil || p.stuck[r.Subject] != nil {
 			continue
 		}
-		if err := o.say(ctx, r); err != nil {
+		body, err := decode(r)
+		if err != nil {
+			// Nobody here will ever be able to say this: a row of a newer version is
+			// published by the replica that knows its schema.
 			p.stuck[r.Subject] = err
+			continue
+		}
+		if err := o.say(ctx, r, body); err != nil {
+			p.stuck[to] = err
 			continue
 		}
 		said = append(said, r.ID)
@@ -229,17 +265,13 @@ func (o *Outbox) sayAll(ctx context.Context, p *pass, batch []Row) (said []int64
 	return said
 }
 
-func (o *Outbox) say(ctx context.Context, r Row) error {
-	body, err := decode(r)
-	if err != nil {
-		// Nobody will ever be able to say this: a row of a newer version is
-		// published by the replica that knows its schema.
-		return err
-	}
+func (o *Outbox) say(ctx context.Context, r Row, body proto.Message) error {
+	ctx, cancel := context.WithTimeout(ctx, sayTimeout)
+	defer cancel()
 	if r.Trace != "" {
 		ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": r.Trace})
 	}
-	_, err = o.bus.Publish(ctx, r.Subject, r.MessageID, body)
+	_, err := o.bus.Publish(ctx, r.Subject, r.MessageID, body)
 	if errors.Is(err, bus.ErrTooLarge) {
 		o.log.ErrorContext(ctx, "message dropped from the outbox", "subject", r.Subject, "message", r.MessageID, "error", err)
 		return nil

@@ -136,12 +136,12 @@ func (s *Store) Renew(ctx context.Context, leases []Lease) ([]Beat, error) {
 // Park gives a run back at a step border: its lease ends now and its wake-up is
 // in the outbox.
 func (s *Store) Park(ctx context.Context, c *Claim) error {
-	err := s.commit(ctx, c, 0, "", func(ctx context.Context, b *pgx.Batch, _ *standing) error {
+	err := s.commit(ctx, c, change{write: func(ctx context.Context, b *pgx.Batch, _ *waiting) error {
 		b.Queue(`
 			UPDATE runs SET lease_until = clock_timestamp()
 			WHERE workspace_id = @workspace AND id = @run AND epoch = @epoch`, c.key())
 		return outbox.Queue(ctx, b, wake(c.Run.Workspace, c.Run.Session, c.Run.ID, fmt.Sprintf("parked-%d", c.Run.Epoch)))
-	})
+	}})
 	if err != nil {
 		return fmt.Errorf("park run %s: %w", c.Run.ID, err)
 	}

@@ -9,62 +9,84 @@ import (
 	"signalbox.dev/pkg/id"
 )
 
-// standing is what a commit finds before it writes.
-type standing struct {
-	held   bool         // the claim is the newest, and the run has not ended
-	done   bool         // the step is there already: the answer to an earlier try of this commit was lost
+// change is what a transaction of a claim does.
+type change struct {
+	// step and state say what the transaction brings about, so that a repetition does
+	// nothing: the answer to the first try was lost. State is empty where a repetition
+	// is harmless.
+	step  int
+	state string
+	// queued asks for what waits: steering messages, and the next run.
+	queued bool
+	// write queues the statements.
+	write func(ctx context.Context, b *pgx.Batch, w *waiting) error
+}
+
+// waiting is what a session has for after a step or a run.
+type waiting struct {
 	unread []id.Message // steering messages that nobody has read
-	next   []id.Run     // the queued runs of the session, in order
+	next   []id.Run     // the first queued run
 }
 
 // commit runs a transaction of a claim: it locks the session and then the run,
 // looks how things stand, and sends what write queues, each in one round trip. It
-// returns ErrFenced when the claim does not hold any more. step and state say what
-// the transaction brings about, so that a repetition does nothing; state is empty
-// where a repetition is harmless.
-func (s *Store) commit(ctx context.Context, c *Claim, step int, state string, write func(ctx context.Context, b *pgx.Batch, st *standing) error) error {
-	args := c.key()
-	args["step"], args["state"] = step, state
+// returns ErrFenced when the claim does not hold any more.
+func (s *Store) commit(ctx context.Context, c *Claim, ch change) error {
 	return s.db.InWorkspace(ctx, c.Run.Workspace, func(ctx context.Context, tx pgx.Tx) error {
-		var st standing
+		var (
+			held, done bool
+			w          waiting
+		)
 		look := &pgx.Batch{}
-		look.Queue(`SELECT FROM sessions WHERE workspace_id = @workspace AND id = @session FOR UPDATE`, args)
+		look.Queue(`SELECT FROM sessions WHERE workspace_id = @workspace AND id = @session FOR UPDATE`, c.key())
 		look.Queue(`
 			SELECT FROM runs WHERE workspace_id = @workspace AND id = @run AND epoch = @epoch AND state = 'running'
-			FOR UPDATE`, args).
-			Query(func(rows pgx.Rows) error {
-				st.held = rows.Next()
-				return rows.Err()
-			})
-		look.Queue(`
-			SELECT EXISTS (SELECT FROM steps
-				WHERE workspace_id = @workspace AND run_id = @run AND step_index = @step AND @state <> '' AND state IN (@state, 'complete'))`, args).
-			QueryRow(func(row pgx.Row) error { return row.Scan(&st.done) })
-		look.Queue(`
-			SELECT message_id FROM run_inbox
-			WHERE workspace_id = @workspace AND run_id = @run AND kind = 'steer' AND read_at IS NULL
-			ORDER BY id`, args).
-			Query(collectIDs(&st.unread))
-		look.Queue(`
-			SELECT id FROM runs
-			WHERE workspace_id = @workspace AND session_id = @session AND state = 'queued'
-			ORDER BY ordinal LIMIT 1`, args).
-			Query(collectIDs(&st.next))
+			FOR UPDATE`, c.key()).Query(exists(&held))
+		if ch.state != "" {
+			args := c.key()
+			args["step"], args["state"] = ch.step, ch.state
+			look.Queue(`
+				SELECT FROM steps
+				WHERE workspace_id = @workspace AND run_id = @run AND step_index = @step AND state IN (@state, 'complete')`, args).
+				Query(exists(&done))
+		}
+		if ch.queued {
+			queueWaiting(look, c, &w)
+		}
 		if err := tx.SendBatch(ctx, look).Close(); err != nil {
 			return fmt.Errorf("look at run %s: %w", c.Run.ID, err)
 		}
 		switch {
-		case !st.held:
+		case !held:
 			return ErrFenced
-		case st.done:
+		case done:
 			return nil
 		}
 		b := &pgx.Batch{}
-		if err := write(ctx, b, &st); err != nil || b.Len() == 0 {
+		if err := ch.write(ctx, b, &w); err != nil || b.Len() == 0 {
 			return err
 		}
 		return tx.SendBatch(ctx, b).Close()
 	})
+}
+
+func queueWaiting(b *pgx.Batch, c *Claim, w *waiting) {
+	b.Queue(`
+		SELECT message_id FROM run_inbox
+		WHERE workspace_id = @workspace AND run_id = @run AND kind = 'steer' AND read_at IS NULL
+		ORDER BY id`, c.key()).Query(collectIDs(&w.unread))
+	b.Queue(`
+		SELECT id FROM runs
+		WHERE workspace_id = @workspace AND session_id = @session AND state = 'queued'
+		ORDER BY ordinal LIMIT 1`, c.key()).Query(collectIDs(&w.next))
+}
+
+// exists returns a function for a batch that tells whether there is a row.
+func exists(into *bool) func(pgx.Rows) error {
+	return func(rows pgx.Rows) error {
+		*into = rows.Next()
+		return rows.Err()
+	}
 }
 
 // collect returns a function for a batch that reads all rows by name.
@@ -113,11 +135,15 @@ func queueJoin(b *pgx.Batch, c *Claim, message id.Message) {
 		FROM place, waiting WHERE m.workspace_id = @workspace AND m.id = waiting.id`, args)
 }
 
-// queueAnnounce notes the number of the event that announces what is committed.
-func queueAnnounce(b *pgx.Batch, c *Claim, lastEvent int64) {
+// queueProgress notes in the run's row what a transaction brings: tokens, the number
+// of complete steps, and that of the event that announces it.
+func queueProgress(b *pgx.Batch, c *Claim, u Usage, steps int, lastEvent int64) {
 	args := c.key()
-	args["event"] = lastEvent
+	args["in"], args["cacheread"], args["cachewrite"] = u.Input, u.CacheRead, u.CacheWrite
+	args["out"], args["reasoning"], args["steps"], args["event"] = u.Output, u.Reasoning, steps, lastEvent
 	b.Queue(`
-		UPDATE runs SET last_event = @event, fruitless = 0
-		WHERE workspace_id = @workspace AND id = @run AND epoch = @epoch`, args)
+		UPDATE runs SET input_tokens = input_tokens + @in, cache_read_tokens = cache_read_tokens + @cacheread,
+			cache_write_tokens = cache_write_tokens + @cachewrite, output_tokens = output_tokens + @out,
+			reasoning_tokens = reasoning_tokens + @reasoning, steps = greatest(steps, @steps), last_event = @event, fruitless = 0
+		WHERE workspace_id = @workspace AND id = @run`, args)
 }

@@ -26,8 +26,6 @@ type End struct {
 	ErrorCode    string
 	// Answer is the last step's, when it is not committed yet.
 	Answer *Answer
-	// Results are the last step's, when they are not committed yet.
-	Results *Results
 	// UnlessSteered gives ErrMoreToDo when a steering message is unread: the model
 	// has yet to answer it. Otherwise such messages join the conversation unanswered.
 	UnlessSteered bool
@@ -38,12 +36,12 @@ type End struct {
 	Subject string
 }
 
-// Finish commits the end of a run: in one transaction the last answer or results,
-// the state, the terminal events and the wake-up of the next queued run. With
+// Finish commits the end of a run: in one transaction the last answer, the
+// state, the terminal events and the wake-up of the next queued run. With
 // ErrMoreToDo it has committed nothing.
 func (s *Store) Finish(ctx context.Context, c *Claim, e End) error {
-	err := s.commit(ctx, c, 0, "", func(ctx context.Context, b *pgx.Batch, st *standing) error {
-		if len(st.unread) > 0 && e.UnlessSteered {
+	err := s.commit(ctx, c, change{queued: true, write: func(ctx context.Context, b *pgx.Batch, w *waiting) error {
+		if len(w.unread) > 0 && e.UnlessSteered {
 			return ErrMoreToDo
 		}
 		if e.Answer != nil {
@@ -52,23 +50,16 @@ func (s *Store) Finish(ctx context.Context, c *Claim, e End) error {
 				return err
 			}
 		}
-		if e.Results != nil {
-			queueResults(b, c, e.Results)
-		}
-		for _, m := range st.unread {
+		for _, m := range w.unread {
 			queueJoin(b, c, m)
 		}
 		queueEnd(b, c, e)
-		if err := outbox.Queue(ctx, b, EventMessages(c.Run.Workspace, e.Subject, e.Events)...); err != nil {
-			return err
+		out := EventMessages(c.Run.Workspace, e.Subject, e.Events)
+		for _, next := range w.next {
+			out = append(out, Wake(c.Run.Workspace, c.Run.Session, next))
 		}
-		for _, next := range st.next {
-			if err := outbox.Queue(ctx, b, Wake(c.Run.Workspace, c.Run.Session, next)); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+		return outbox.Queue(ctx, b, out...)
+	}})
 	if err != nil {
 		return fmt.Errorf("finish run %s: %w", c.Run.ID, err)
 	}
@@ -77,17 +68,21 @@ func (s *Store) Finish(ctx context.Context, c *Claim, e End) error {
 }
 
 func queueEnd(b *pgx.Batch, c *Claim, e End) {
-	last := e.Events[len(e.Events)-1]
+	var used Usage
+	steps := 0
+	if e.Answer != nil {
+		if used = e.Answer.Usage; !e.Answer.Interrupted {
+			steps = e.Answer.Step + 1
+		}
+	}
+	queueProgress(b, c, used, steps, e.Events[len(e.Events)-1].GetNumber())
 	args := c.key()
 	args["state"], args["text"], args["reason"] = e.State, e.Text, e.FinishReason
-	args["message"], args["code"], args["event"] = e.ErrorMessage, e.ErrorCode, last.GetNumber()
-	if e.Answer != nil && !e.Answer.Interrupted {
-		queueComplete(b, c, e.Answer.Step)
-	}
+	args["message"], args["code"] = e.ErrorMessage, e.ErrorCode
 	b.Queue(`
 		UPDATE runs SET state = @state, text = @text, finish_reason = @reason, error_message = @message, error_code = @code,
-			last_event = @event, lease_until = NULL, ended_at = clock_timestamp()
-		WHERE workspace_id = @workspace AND id = @run AND epoch = @epoch`, args)
+			lease_until = NULL, ended_at = clock_timestamp()
+		WHERE workspace_id = @workspace AND id = @run`, args)
 	b.Queue(`
 		UPDATE run_inbox SET read_at = clock_timestamp()
 		WHERE workspace_id = @workspace AND run_id = @run AND read_at IS NULL`, args)

@@ -49,13 +49,13 @@ func (s *Store) ReadInbox(ctx context.Context, c *Claim, border bool) (Mail, err
 
 // JoinSteering lets steering messages that nobody read join the conversation.
 func (s *Store) JoinSteering(ctx context.Context, c *Claim) (joined []Message, err error) {
-	err = s.commit(ctx, c, 0, "", func(_ context.Context, b *pgx.Batch, st *standing) error {
-		if len(st.unread) == 0 {
+	err = s.commit(ctx, c, change{queued: true, write: func(_ context.Context, b *pgx.Batch, w *waiting) error {
+		if len(w.unread) == 0 {
 			return nil
 		}
 		args := c.key()
-		args["messages"] = texts(st.unread)
-		for _, m := range st.unread {
+		args["messages"] = texts(w.unread)
+		for _, m := range w.unread {
 			queueJoin(b, c, m)
 		}
 		b.Queue(`
@@ -66,7 +66,7 @@ func (s *Store) JoinSteering(ctx context.Context, c *Claim) (joined []Message, e
 			WHERE workspace_id = @workspace AND id = ANY (@messages::uuid[])
 			ORDER BY position`, args).Query(collect(&joined))
 		return nil
-	})
+	}})
 	if err != nil {
 		return nil, fmt.Errorf("let messages of run %s join: %w", c.Run.ID, err)
 	}

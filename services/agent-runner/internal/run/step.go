@@ -64,11 +64,11 @@ func (o *Outcome) IsError() bool { return o.State != toolv1.OutcomeState_OUTCOME
 //
 // Like the other commits it may be repeated when it is not known whether it happened.
 func (s *Store) CommitAnswer(ctx context.Context, c *Claim, a Answer, lastEvent int64) error {
-	err := s.commit(ctx, c, a.Step, "answered", func(ctx context.Context, b *pgx.Batch, _ *standing) error {
+	err := s.commit(ctx, c, change{step: a.Step, state: "answered", write: func(ctx context.Context, b *pgx.Batch, _ *waiting) error {
 		queueAnswer(b, c, &a, "answered")
-		queueAnnounce(b, c, lastEvent)
+		queueProgress(b, c, a.Usage, 0, lastEvent)
 		return queueCalls(ctx, b, c, &a)
-	})
+	}})
 	if err != nil {
 		return fmt.Errorf("commit the answer of step %d: %w", a.Step, err)
 	}
@@ -102,11 +102,6 @@ func queueAnswer(b *pgx.Batch, c *Claim, a *Answer, state string) {
 		INSERT INTO usage (run_id, step_index, workspace_id, member_id, provider, model,
 			input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, reasoning_tokens, tool_calls)
 		VALUES (@run, @step, @workspace, @member, @provider, @model, @in, @cacheread, @cachewrite, @out, @reasoning, @calls)`, args)
-	b.Queue(`
-		UPDATE runs SET input_tokens = input_tokens + @in, cache_read_tokens = cache_read_tokens + @cacheread,
-			cache_write_tokens = cache_write_tokens + @cachewrite, output_tokens = output_tokens + @out,
-			reasoning_tokens = reasoning_tokens + @reasoning
-		WHERE workspace_id = @workspace AND id = @run`, args)
 }
 
 // queueCalls writes the ledger. What is to be dispatched is so in the same
@@ -163,11 +158,11 @@ type Results struct {
 // CommitResults commits the outcomes of a step's calls, which completes the step.
 // lastEvent is the number of its step-complete event.
 func (s *Store) CommitResults(ctx context.Context, c *Claim, r Results, lastEvent int64) error {
-	err := s.commit(ctx, c, r.Step, "complete", func(_ context.Context, b *pgx.Batch, _ *standing) error {
+	err := s.commit(ctx, c, change{step: r.Step, state: "complete", write: func(_ context.Context, b *pgx.Batch, _ *waiting) error {
 		queueResults(b, c, &r)
-		queueAnnounce(b, c, lastEvent)
+		queueProgress(b, c, Usage{}, r.Step+1, lastEvent)
 		return nil
-	})
+	}})
 	if err != nil {
 		return fmt.Errorf("commit the results of step %d: %w", r.Step, err)
 	}
@@ -184,28 +179,19 @@ func queueResults(b *pgx.Batch, c *Claim, r *Results) {
 	args["id"], args["role"], args["content"], args["step"] = id.New[id.Message](), "tool", string(r.Content), r.Step
 	args["dialect"], args["raw"], args["interrupted"], args["in"], args["out"], args["model"] = nil, nil, false, nil, nil, ""
 	queueMessage(b, args)
-	queueComplete(b, c, r.Step)
-}
-
-func queueComplete(batch *pgx.Batch, c *Claim, step int) {
-	args := c.key()
-	args["step"] = step
-	batch.Queue(`
+	b.Queue(`
 		UPDATE steps SET state = 'complete', committed_at = clock_timestamp()
 		WHERE workspace_id = @workspace AND run_id = @run AND step_index = @step`, args)
-	batch.Queue(`
-		UPDATE runs SET steps = greatest(steps, @step + 1) WHERE workspace_id = @workspace AND id = @run`, args)
 }
 
 // CompleteStep completes an answered step that has no tool calls but is not the
 // last: the provider paused, or a steering message came.
 func (s *Store) CompleteStep(ctx context.Context, c *Claim, a Answer, lastEvent int64) error {
-	err := s.commit(ctx, c, a.Step, "complete", func(_ context.Context, b *pgx.Batch, _ *standing) error {
+	err := s.commit(ctx, c, change{step: a.Step, state: "complete", write: func(_ context.Context, b *pgx.Batch, _ *waiting) error {
 		queueAnswer(b, c, &a, "complete")
-		queueComplete(b, c, a.Step)
-		queueAnnounce(b, c, lastEvent)
+		queueProgress(b, c, a.Usage, a.Step+1, lastEvent)
 		return nil
-	})
+	}})
 	if err != nil {
 		return fmt.Errorf("commit step %d: %w", a.Step, err)
 	}
@@ -218,14 +204,14 @@ func (s *Store) CompleteStep(ctx context.Context, c *Claim, a Answer, lastEvent 
 func (s *Store) AddWaste(ctx context.Context, c *Claim, step int, wasted Usage) error {
 	args := c.key()
 	args["step"], args["in"], args["out"] = step, wasted.Input, wasted.Output
-	err := s.commit(ctx, c, step, "", func(_ context.Context, b *pgx.Batch, _ *standing) error {
+	err := s.commit(ctx, c, change{write: func(_ context.Context, b *pgx.Batch, _ *waiting) error {
 		b.Queue(`
 			INSERT INTO steps (run_id, step_index, workspace_id, state, wasted_input_tokens, wasted_output_tokens)
 			VALUES (@run, @step, @workspace, 'open', @in, @out)
 			ON CONFLICT (run_id, step_index) DO UPDATE SET
 				wasted_input_tokens = steps.wasted_input_tokens + @in, wasted_output_tokens = steps.wasted_output_tokens + @out`, args)
 		return nil
-	})
+	}})
 	if err != nil {
 		return fmt.Errorf("note the waste of step %d: %w", step, err)
 	}

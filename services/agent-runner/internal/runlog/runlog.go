@@ -27,6 +27,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"sync"
 	"time"
@@ -58,9 +59,17 @@ type Tail struct {
 	Events []*runv1.Event
 }
 
+// Bus is what the log is written to and read from: *bus.Bus, whose contracts these are.
+type Bus interface {
+	Publish(ctx context.Context, subj, id string, m proto.Message) (uint64, error)
+	PublishFenced(ctx context.Context, subj, id string, last uint64, m proto.Message) (uint64, error)
+	Last(ctx context.Context, stream, subj string) (*bus.Stored, error)
+	Read(ctx context.Context, stream, subj string, after, through uint64) iter.Seq2[*bus.Stored, error]
+}
+
 // Config says whose events go where.
 type Config struct {
-	Bus    *bus.Bus
+	Bus    Bus
 	Log    *slog.Logger
 	Stream string
 	// Subject is the session's.
@@ -105,6 +114,13 @@ func Open(ctx context.Context, cfg Config, opening func(Tail) Opening) (*Writer,
 	t := tailReader{cfg: cfg, tail: Tail{Number: -1}}
 	for {
 		last, err := t.read(ctx)
+		if errors.Is(err, errBehind) && t.behind < maxBehind {
+			t.behind++
+			if err := pause(ctx, retryWait); err != nil {
+				return nil, err
+			}
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -164,7 +180,16 @@ type tailReader struct {
 	tail  Tail
 	epoch int64  // of the newest event that was accepted
 	after uint64 // the sequence up to which the subject was read
+
+	behind int // how often the log lacked its own last message
 }
+
+// errBehind means that the log was read from a replica that does not have all of it
+// yet. What it lacks may be events of ours, whose numbers must not be given again.
+var errBehind = errors.New("open the run log: a replica is behind")
+
+// maxBehind is how often the log is read again before the claim is given up.
+const maxBehind = 50
 
 // read brings the tail up to date and returns the sequence of the subject's last
 // message. A run that is claimed for the first time has nothing there.
@@ -180,10 +205,15 @@ func (t *tailReader) read(ctx context.Context) (uint64, error) {
 	if t.cfg.Claim.First {
 		return last.Seq, nil
 	}
+	if last.Seq < t.after {
+		t.after = 0 // the stream began anew
+	}
+	reached := t.after
 	for m, err := range t.cfg.Bus.Read(ctx, t.cfg.Stream, t.cfg.Subject, t.after, last.Seq) {
 		if err != nil {
 			return 0, fmt.Errorf("open the run log: %w", err)
 		}
+		reached = m.Seq
 		ev := new(runv1.Event)
 		if err := bus.DecodeInto(&m.Message, ev); err != nil {
 			continue // not an event: no reader takes it for one
@@ -193,6 +223,9 @@ func (t *tailReader) read(ctx context.Context) (uint64, error) {
 		}
 		t.epoch, t.tail.Number = ev.GetEpoch(), ev.GetNumber()
 		t.tail.Events = append(t.tail.Events, ev)
+	}
+	if reached != last.Seq {
+		return 0, errBehind
 	}
 	t.after = last.Seq
 	return last.Seq, nil

@@ -15,6 +15,8 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
@@ -31,10 +33,16 @@ const (
 	announcements = 256 // buffered for one waiter; what is more is asked for
 )
 
+// Bus is where outcomes are announced: *bus.Bus, whose contracts these are.
+type Bus interface {
+	Subscribe(subj string, fn func(ctx context.Context, m *bus.Message)) (*bus.Subscription, error)
+	Nudge(ctx context.Context, subj string, m proto.Message) error
+}
+
 // Toolbox is safe for concurrent use.
 type Toolbox struct {
 	client toolv1connect.ToolServiceClient
-	bus    *bus.Bus
+	bus    Bus
 	log    *slog.Logger
 
 	mu         sync.Mutex // guards waiters and catalogues
@@ -48,7 +56,7 @@ type catalogue struct {
 }
 
 // New returns a toolbox. Nothing is heard before Start.
-func New(client toolv1connect.ToolServiceClient, b *bus.Bus, log *slog.Logger) *Toolbox {
+func New(client toolv1connect.ToolServiceClient, b Bus, log *slog.Logger) *Toolbox {
 	return &Toolbox{client: client, bus: b, log: log, waiters: map[string]chan *toolv1.Outcome{}, catalogues: map[id.Workspace]catalogue{}}
 }
 
@@ -154,6 +162,14 @@ func (w *Waiter) Await(ctx context.Context, keys []id.Operation, ask bool, got f
 	}
 	for len(missing) > 0 {
 		var err error
+		select {
+		case o := <-w.heard: // before anything is asked
+			if err := take(o); err != nil {
+				return err
+			}
+			continue
+		default:
+		}
 		select {
 		case o := <-w.heard:
 			err = take(o)

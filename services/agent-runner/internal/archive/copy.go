@@ -1,0 +1,236 @@
+package archive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"signalbox.dev/pkg/bus"
+)
+
+const (
+	lookTimeout = 2 * time.Second  // looking where a stream stands; a server that goes leaves it without an answer
+	readTimeout = 10 * time.Second // reading a batch
+	lastTimeout = 5 * time.Second  // copying what there still is when Run ends
+	idleDelays  = 4                // the longest pause of who copies, in delays
+	lookDelays  = 8                // the pause of those who only look
+)
+
+// position is a place in a stream.
+type position struct {
+	Created  int64  // when the stream was made, in nanoseconds; 0 before the first copy
+	Sequence uint64 // of the last message that is copied
+}
+
+// copier copies one stream, or looks whether somebody does.
+type copier struct {
+	*Archive
+	stream string
+	log    *slog.Logger
+
+	at      position      // up to where the stream is copied, as far as is known here
+	active  bool          // the last batch was written here
+	stuck   position      // where the copy stood at the last look
+	waits   bool          // there was something behind it then
+	shorter bool          // the stream was shorter than the copy at the last look
+	failing bool          // since the last copy
+	pause   time.Duration // the last pause
+}
+
+func (c *copier) run(ctx context.Context) {
+	// Replicas that start together do not look together.
+	wait := rand.N(c.cfg.Delay)
+	for {
+		select {
+		case <-ctx.Done():
+			c.finish(ctx)
+			return
+		case <-time.After(wait):
+		}
+		wait = c.pass(ctx)
+	}
+}
+
+// pass copies a batch, or looks, and returns how long to wait for the next time.
+func (c *copier) pass(ctx context.Context) time.Duration {
+	b, err := c.next(ctx)
+	if ctx.Err() != nil {
+		return 0
+	}
+	if err != nil {
+		if !c.failing {
+			c.log.WarnContext(ctx, "run log not copied, trying again", "error", err)
+		}
+		// Nobody knows whether the batch was written: look first.
+		c.failing, c.active, c.waits = true, false, false
+	} else if b != nil && c.failing {
+		c.failing = false
+		c.log.InfoContext(ctx, "run log is copied again")
+	}
+	switch {
+	case !c.active:
+		c.pause = lookDelays*c.cfg.Delay/2 + rand.N(lookDelays*c.cfg.Delay/2)
+	case b == nil:
+		c.pause = min(max(2*c.pause, c.cfg.Delay), idleDelays*c.cfg.Delay)
+	case b.full():
+		c.pause = 0
+	default:
+		c.pause = c.cfg.Delay
+	}
+	return c.pause
+}
+
+// finish copies what there still is, if it was copied here before.
+func (c *copier) finish(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastTimeout)
+	defer cancel()
+	if !c.active {
+		return
+	}
+	// The batch that ctx ended may have been written or not.
+	at, err := c.look(ctx)
+	c.at = at
+	for more := true; more && err == nil && c.active; {
+		var b *batch
+		b, err = c.next(ctx)
+		more = b != nil && b.full()
+	}
+	if err != nil {
+		c.log.WarnContext(ctx, "the end of the run log is left to another replica", "error", err)
+	}
+}
+
+// next copies the next batch and returns it, or nil when there is nothing to copy,
+// or somebody else does it.
+func (c *copier) next(ctx context.Context) (*batch, error) {
+	if !c.active {
+		var err error
+		if c.at, err = c.look(ctx); err != nil {
+			return nil, err
+		}
+	}
+	state, err := c.state(ctx)
+	if err != nil {
+		return nil, err
+	}
+	from, lost, doubtful := c.begin(state)
+	if doubtful || from.Sequence >= state.Last && from == c.at {
+		c.waits = false
+		return nil, nil //nolint:nilnil // nothing to copy, and that is well
+	}
+	if !c.active && !c.takesOver() {
+		return nil, nil //nolint:nilnil // somebody else copies
+	}
+	b, err := c.read(ctx, from, state)
+	if err != nil {
+		return nil, err
+	}
+	if b.read == 0 && from == c.at {
+		return nil, nil //nolint:nilnil // whoever answered is a little behind
+	}
+	if from.Sequence < c.at.Sequence {
+		c.log.WarnContext(ctx, "the stream is not the one that was copied, or lost its end: it is copied from its beginning",
+			"copied", c.at.Sequence, "last", state.Last)
+	}
+	if err := c.write(ctx, b, position{state.Created.UnixNano(), max(b.last, from.Sequence)}); err != nil {
+		return nil, err
+	}
+	if c.active && lost > 0 {
+		c.log.ErrorContext(ctx, "the stream dropped messages before they were copied", "messages", lost)
+		c.metrics.lost.Add(float64(lost))
+	}
+	return b, nil
+}
+
+// state returns where the stream stands.
+func (c *copier) state(ctx context.Context) (bus.StreamState, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	return c.cfg.Bus.Stream(ctx, c.stream)
+}
+
+// begin returns from where to copy a stream that stands as it does, and how many
+// messages are lost to the copy. It is doubtful that a stream is shorter than what
+// was copied, until it is so again: a new leader may still be catching up.
+func (c *copier) begin(state bus.StreamState) (from position, lost uint64, doubtful bool) {
+	created := state.Created.UnixNano()
+	if c.at.Created != created {
+		c.shorter = false
+		return position{Created: created}, 0, false
+	}
+	wasShorter := c.shorter
+	c.shorter = state.Last < c.at.Sequence
+	switch {
+	case c.shorter:
+		return position{Created: created}, 0, !wasShorter
+	case state.First > c.at.Sequence+1:
+		return position{created, state.First - 1}, state.First - 1 - c.at.Sequence, false
+	}
+	return c.at, 0, false
+}
+
+// takesOver reports whether the copy stands still although there is more.
+func (c *copier) takesOver() bool {
+	stands := c.waits && c.stuck == c.at
+	c.waits, c.stuck = true, c.at
+	return stands
+}
+
+// read reads a batch. It is of the stream that state tells of: that one was there
+// before, and is there afterwards.
+func (c *copier) read(ctx context.Context, from position, state bus.StreamState) (*batch, error) {
+	limited, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	b := newBatch()
+	for m, err := range c.cfg.Bus.ReadAll(limited, c.stream, from.Sequence, state.Last) {
+		if err != nil {
+			return nil, err
+		}
+		if err := b.add(m); err != nil {
+			c.log.WarnContext(ctx, "message on the run log is no event, and is not copied", "subject", m.Subject, "sequence", m.Seq, "error", err)
+		}
+		if b.full() {
+			break
+		}
+	}
+	after, err := c.state(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !after.Created.Equal(state.Created) {
+		return nil, fmt.Errorf("stream %s was made anew while it was read", c.stream)
+	}
+	return b, nil
+}
+
+// errOvertaken means that somebody else has copied what the batch has.
+var errOvertaken = errors.New("another replica copied this")
+
+// write writes a batch and moves the place from where it is known to be.
+func (c *copier) write(ctx context.Context, b *batch, to position) error {
+	select {
+	case c.writing <- struct{}{}:
+		defer func() { <-c.writing }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	begun := time.Now()
+	err := c.commit(ctx, b, to)
+	if errors.Is(err, errOvertaken) {
+		c.active, c.waits = false, false
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	c.at, c.active = to, true
+	c.metrics.batches.Observe(time.Since(begun).Seconds())
+	c.metrics.events.Add(float64(b.events))
+	if b.read > 0 {
+		c.metrics.lag.Observe(time.Since(b.oldest).Seconds())
+	}
+	return nil
+}

@@ -1,0 +1,377 @@
+package sim
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"signalbox.dev/pkg/id"
+	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
+	"signalbox.dev/services/agent-runner/internal/modelmsg"
+	"signalbox.dev/services/agent-runner/internal/run"
+)
+
+// observer looks at the rows after every transaction: what must hold at all times.
+type observer struct {
+	states map[id.Run]run.State
+}
+
+// observe compares the runs with what they were.
+func (w *world) observe() {
+	active := map[id.Session]int64{}
+	for _, r := range w.pg.allRuns {
+		if w.pg.runs[r.ID] != r {
+			continue
+		}
+		before := w.watcher.states[r.ID]
+		w.watcher.states[r.ID] = r.State
+		if before.Ended() && before != r.State {
+			w.violated("run %s was %s and is %s", runLabel(&r.Run), before, r.State)
+		}
+		if r.State != run.Running {
+			continue
+		}
+		if other, ok := active[r.Session]; ok {
+			w.violated("runs %d and %d of session %s are both active", other, r.Ordinal, short(r.Session))
+		}
+		active[r.Session] = r.Ordinal
+		if before != run.Running {
+			for _, o := range w.pg.runsOf(r.Session) {
+				if o.State == run.Queued && o.Ordinal < r.Ordinal {
+					w.violated("run %s starts before run %s", runLabel(&r.Run), runLabel(&o.Run))
+				}
+			}
+		}
+	}
+}
+
+// checkTaken refuses that a run is taken from a runner that is well and at work on it.
+func (w *world) checkTaken(by *process, c *run.Claim, from holder) {
+	w.note("claim", label(c), "by", by.name, "from", from.runner)
+	for _, p := range w.processes {
+		if p == nil || p.name != from.runner || p.dead || time.Since(p.ill) < lease+2*beat {
+			continue
+		}
+		if p.holding[c.Run.ID] == from.epoch && time.Since(p.renewed) < lease-beat {
+			w.violated("%s takes run %s from %s, which is well and at work on it", by.name, label(c), p.name)
+		}
+	}
+}
+
+// checkWanted refuses that a model is asked for a run that its runner knew was to stop.
+func (w *world) checkWanted(p *process, session string) {
+	for _, r := range w.pg.runs {
+		if r.Session.String() == session && r.State == run.Running && r.runner == p.name && !r.stop.IsZero() && r.border.After(r.stop) {
+			w.violated("%s asks the model in run %s, which was to stop", p.name, runLabel(&r.Run))
+		}
+	}
+}
+
+// checkPlanned refuses a call that is in no ledger.
+func (w *world) checkPlanned(c *toolv1.Call) {
+	key, err := id.Parse[id.Operation](c.GetKey())
+	session, err2 := id.Parse[id.Session](c.GetSessionId())
+	if err != nil || err2 != nil {
+		w.violated("call %v has no key", c)
+		return
+	}
+	if w.pg.sessions[session] != nil && w.pg.calls[key] == nil {
+		w.violated("call %s of run %s was dispatched before it was written down", c.GetToolCallId(), c.GetRunId())
+	}
+}
+
+// limits of what may wait while nothing is in its way.
+type limits struct {
+	death  time.Duration // a run whose runner died
+	orphan time.Duration // a run whose lease ran out
+	turn   time.Duration // a run whose turn it is
+	stop   time.Duration // a run that was told to stop
+	over   time.Duration // a run after its deadline
+	say    time.Duration // the outbox
+}
+
+// limits are wider where requests are slow, or their answers are lost now and then.
+func (s *shape) limits() limits {
+	if s.slowRows == 0 && s.slowBus == 0 && s.lostAnswers == 0 && s.lostAcks == 0 {
+		return limits{death: 5 * time.Second, orphan: 5 * time.Second, turn: 8 * time.Second, stop: 4 * time.Second, over: 8 * time.Second, say: 8 * time.Second}
+	}
+	return limits{death: 10 * time.Second, orphan: 12 * time.Second, turn: 20 * time.Second, stop: 15 * time.Second, over: 30 * time.Second, say: 30 * time.Second}
+}
+
+// checkWaiting refuses that something waits for long while nothing is in its way.
+func (w *world) checkWaiting() {
+	if w.troubles > 0 || w.reported {
+		return
+	}
+	waits := func(since time.Time, limit time.Duration, format string, args ...any) {
+		for _, t := range []time.Time{w.trouble, w.crowded} {
+			if since.Before(t) {
+				since = t
+			}
+		}
+		if time.Since(since) > limit {
+			w.reported = true
+			w.violated(format, args...)
+		}
+	}
+	limit := w.shape.limits()
+	// Rows have the time of Postgres.
+	ours := func(t time.Time) time.Time { return t.Add(-w.pg.ahead) }
+	capacity, active := 0, 0
+	for _, p := range w.runners() {
+		if !p.leaves() {
+			capacity += w.shape.slots
+		}
+	}
+	for _, r := range w.pg.runs {
+		if r.State == run.Running {
+			active++
+		}
+	}
+	if active >= capacity {
+		w.crowded = time.Now() // who waits may be waiting for a slot
+	}
+	for _, r := range w.pg.allRuns {
+		switch {
+		case w.pg.runs[r.ID] != r:
+		case r.State == run.Running:
+			if died := w.death(r.runner); !died.IsZero() {
+				waits(died, limit.death, "nobody takes run %s, whose runner died", runLabel(&r.Run))
+			}
+			waits(ours(r.lease), limit.orphan, "nobody takes run %s, whose lease ran out", runLabel(&r.Run))
+			if !r.stop.IsZero() {
+				waits(r.stop, limit.stop, "run %s does not stop", runLabel(&r.Run))
+			}
+			if r.Deadline != nil {
+				waits(ours(*r.Deadline), limit.over+w.pg.ahead.Abs(), "run %s goes on after its deadline", runLabel(&r.Run))
+			}
+		case r.State == run.Queued && !w.pg.blocked(r):
+			waits(ours(w.turn(r)), limit.turn, "nobody begins with run %s", runLabel(&r.Run))
+		}
+	}
+	if len(w.pg.outbox) > 0 {
+		waits(w.saidAll, limit.say, "the outbox keeps %d messages, the first is %s", len(w.pg.outbox), w.pg.outbox[0].MessageID)
+	} else {
+		w.saidAll = time.Now()
+	}
+}
+
+// death returns when a runner died; zero while it lives.
+func (w *world) death(runner string) time.Time {
+	for _, p := range w.all {
+		if p.name == runner && p.dead {
+			return p.died
+		}
+	}
+	return time.Time{}
+}
+
+// turn returns since when it has been a queued run's turn.
+func (w *world) turn(r *runRow) time.Time {
+	since := r.CreatedAt
+	for _, o := range w.pg.runsOf(r.Session) {
+		if o.EndedAt != nil && o.EndedAt.After(since) {
+			since = *o.EndedAt
+		}
+	}
+	return since
+}
+
+// checkEnd is what must hold when all is quiet.
+func (w *world) checkEnd(people []*person) {
+	for _, r := range w.pg.runs {
+		if !r.State.Ended() {
+			w.violated("run %s has not ended: %s", runLabel(&r.Run), r.State)
+		}
+	}
+	if n := len(w.pg.outbox); n > 0 {
+		w.violated("the outbox holds %d messages", n)
+	}
+	for _, s := range w.nats.streams {
+		if s.reader != nil && len(s.reader.entries) > 0 {
+			w.violated("stream %s holds %d messages", s.name, len(s.reader.entries))
+		}
+	}
+	for _, p := range people {
+		w.checkAccepted(p)
+	}
+	for _, s := range w.pg.allSessions {
+		if w.pg.sessions[s.id] != s {
+			continue
+		}
+		w.checkConversation(s)
+		for _, r := range w.pg.runsOf(s.id) {
+			w.checkRun(r)
+		}
+		w.checkLog(s)
+	}
+	w.checkCalls()
+}
+
+// checkAccepted: what was accepted is there, once.
+func (w *world) checkAccepted(p *person) {
+	if w.pg.sessions[p.session] == nil {
+		return
+	}
+	found := map[string]int{}
+	for _, m := range w.pg.conversation(p.session) {
+		if m.key != "" {
+			found[m.key]++
+		}
+	}
+	for key, out := range p.accepted {
+		if found[key] != 1 {
+			w.violated("message %q was accepted and is %d times in the conversation", key, found[key])
+		}
+		if w.pg.runs[out.Run.ID] == nil {
+			w.violated("message %q was accepted and has no run", key)
+		}
+	}
+}
+
+// stuck is why a run was given up.
+const stuck = "RUN_STUCK"
+
+func (w *world) gaveUp(r id.Run) bool { return w.pg.runs[r] != nil && w.pg.runs[r].ErrorCode == stuck }
+
+// checkRun: a run ended once, for a reason, in time, and its sums are right.
+func (w *world) checkRun(r *runRow) {
+	name := runLabel(&r.Run)
+	if r.ErrorCode == stuck && w.shape.fruitless == usualFruitless {
+		w.violated("run %s was given up", name)
+	}
+	if r.State == run.Cancelled && r.Epoch > 0 && r.stop.IsZero() {
+		w.violated("run %s is cancelled, and nobody stopped it", name)
+	}
+	if r.State == run.Failed && r.ErrorCode == "" {
+		w.violated("run %s failed without a word: %s", name, r.ErrorMessage)
+	}
+	var sum run.Usage
+	steps := 0
+	for k, u := range w.pg.usage {
+		if k.run == r.ID {
+			sum = sum.Add(u)
+		}
+	}
+	for k, s := range w.pg.steps {
+		if k.run != r.ID || s.state == "open" {
+			continue
+		}
+		if s.state == "complete" {
+			steps++
+		}
+		if u, ok := w.pg.usage[k]; !ok || u != s.usage {
+			w.violated("step %d of run %s used %v, and %v is booked", k.index, name, s.usage, u)
+		}
+	}
+	if sum != r.Usage() {
+		w.violated("run %s used %v, its steps %v", name, r.Usage(), sum)
+	}
+	for i := range r.Steps {
+		if w.pg.steps[stepKey{r.ID, i}] == nil {
+			w.violated("run %s has %d steps, and no step %d", name, r.Steps, i)
+		}
+	}
+}
+
+// checkConversation: the messages are a conversation that a model can be asked to
+// go on with.
+func (w *world) checkConversation(s *sessionRow) {
+	var open []string // calls that want results
+	var by *messageRow
+	began := int64(0)
+	for _, m := range w.pg.conversation(s.id) {
+		parts, err := modelmsg.Parse(m.Content)
+		if err != nil {
+			w.violated("message %d of session %s: %v", m.position, short(s.id), err)
+			continue
+		}
+		if r := w.pg.runs[m.Run]; r != nil && r.Epoch == 0 && m.Role == "user" {
+			continue // cancelled while it was queued: it joined wherever the conversation was
+		}
+		if len(open) > 0 && w.gaveUp(by.Run) && (m.Run != by.Run || m.Role == "user") {
+			open = nil // it was given up in the middle of its tools
+		}
+		if len(open) > 0 && (m.Role != "tool" || m.Run != by.Run || *m.StepIndex != *by.StepIndex) {
+			w.violated("session %s: message %d, by %s, comes between calls and their results", short(s.id), m.position, m.Role)
+		}
+		switch r := w.pg.runs[m.Run]; {
+		case r == nil:
+			w.violated("message %d of session %s belongs to no run", m.position, short(s.id))
+		case r.Ordinal < began:
+			w.violated("message %d of session %s, of run %d, comes after those of run %d", m.position, short(s.id), r.Ordinal, began)
+		default:
+			began = r.Ordinal
+		}
+		var calls, results []string
+		for _, p := range parts {
+			switch p.Type {
+			case modelmsg.ToolCall:
+				calls = append(calls, p.ToolCallID)
+			case modelmsg.ToolResult:
+				results = append(results, p.ToolCallID)
+			}
+		}
+		if !slices.Equal(results, open) {
+			w.violated("message %d of session %s has the results of %v, want %v", m.position, short(s.id), results, open)
+		}
+		open, by = calls, m
+	}
+	if len(open) > 0 && !w.gaveUp(by.Run) {
+		w.violated("the calls %v at the end of session %s have no results", open, short(s.id))
+	}
+}
+
+// checkCalls: no effect twice, and "ok" is told only of what happened.
+func (w *world) checkCalls() {
+	for _, key := range slices.Sorted(maps.Keys(w.executors.happened)) {
+		row, n := w.executors.ledger[key], w.executors.happened[key]
+		if row == nil {
+			continue
+		}
+		if n > 1 && !w.isPure(key) {
+			w.violated("call %s took effect %d times", key, n)
+		}
+	}
+	for key, c := range w.pg.calls {
+		switch {
+		case c.done:
+		case w.gaveUp(c.run):
+			continue
+		default:
+			w.violated("call %s of run %s has no outcome", c.ID, c.run)
+			continue
+		}
+		if c.Outcome.State != toolv1.OutcomeState_OUTCOME_STATE_OK {
+			continue
+		}
+		var result struct{ Result string }
+		if err := json.Unmarshal(c.Outcome.Result, &result); err != nil || result.Result != key.String() {
+			w.violated("call %s is ok with the result %s", c.ID, c.Outcome.Result)
+		}
+		if w.executors.happened[key.String()] == 0 {
+			w.violated("call %s is told to be ok and never happened", c.ID)
+		}
+	}
+}
+
+func (w *world) isPure(key string) bool {
+	k, err := id.Parse[id.Operation](key)
+	c := w.pg.calls[k]
+	return err == nil && c != nil && c.Effect == toolv1.Effect_EFFECT_PURE || c == nil
+}
+
+// short names a thing in the trace by its number.
+func short[T id.Kind](v T) string {
+	u := struct{ uuid.UUID }(v)
+	return fmt.Sprint("#", binary.BigEndian.Uint32(u.UUID[12:]))
+}
+
+func runLabel(r *run.Run) string {
+	return fmt.Sprintf("%s.%d/%d", short(r.Session), r.Ordinal, r.Epoch)
+}

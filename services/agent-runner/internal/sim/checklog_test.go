@@ -1,0 +1,216 @@
+package sim
+
+import (
+	"encoding/json"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	runv1 "signalbox.dev/proto/signalbox/run/v1"
+	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
+	"signalbox.dev/services/agent-runner/internal/modelmsg"
+	"signalbox.dev/services/agent-runner/internal/run"
+)
+
+// shown is what a viewer who was there all the time has seen of one run.
+type shown struct {
+	epoch, number int64
+	events        []*runv1.Event
+	holes         bool // the log lost something that it had acknowledged
+	ended         bool
+	stuck         bool // the run was given up, perhaps without the log
+}
+
+// checkLog reads a session's log as viewers do, in the order in which it was
+// stored, and compares what they saw with the rows.
+func (w *world) checkLog(s *sessionRow) {
+	_, subj := run.LogSubject(partitions, s.ws, s.id)
+	runs := map[string]*shown{}
+	for _, r := range w.pg.runsOf(s.id) {
+		runs[r.ID.String()] = &shown{number: -1, stuck: r.ErrorCode == stuck}
+	}
+	var begun *shown // the newest run that a runner has begun to tell of
+	for _, m := range w.nats.stored {
+		if m.subject != subj {
+			continue
+		}
+		ev := &runv1.Event{}
+		if err := proto.Unmarshal(m.data, ev); err != nil {
+			w.violated("event %s: %v", m.id, err)
+			continue
+		}
+		v := runs[ev.GetRunId()]
+		if v == nil || !w.admit(v, ev) {
+			continue
+		}
+		if ev.GetNumber() == 0 && ev.GetEpoch() > 0 {
+			if begun != nil && begun != v && !begun.ended && !begun.stuck {
+				w.violated("run %d of session %s begins before the end of the one before is told", ev.GetRunOrdinal(), short(s.id))
+			}
+			begun = v
+		}
+	}
+	for _, r := range w.pg.runsOf(s.id) {
+		v := runs[r.ID.String()]
+		if !v.ended {
+			if v.stuck {
+				continue // without the log: the gateway reads the row
+			}
+			w.violated("viewers never hear of the end of run %s", runLabel(&r.Run))
+			continue
+		}
+		w.checkTold(r, v)
+	}
+}
+
+// admit reports whether a viewer takes an event for the next of its run: the rules
+// are those of the proto, and of the gateway's feed where the log has lost something.
+func (w *world) admit(v *shown, ev *runv1.Event) bool {
+	higher := ev.GetEpoch() > v.epoch
+	switch {
+	case ev.GetEpoch() < v.epoch:
+		return false
+	case v.ended && higher:
+		w.violated("run %d goes on after its end is told: event %d of epoch %d", ev.GetRunOrdinal(), ev.GetNumber(), ev.GetEpoch())
+		return false
+	case ev.GetNumber() <= v.number && !higher:
+		return false
+	case ev.GetNumber() != v.number+1:
+		if !w.nats.lost && ev.GetError().GetCode() != stuck {
+			w.violated("event %d of run %d, epoch %d, follows event %d of epoch %d", ev.GetNumber(), ev.GetRunOrdinal(), ev.GetEpoch(), v.number, v.epoch)
+		}
+		v.holes = true
+	}
+	v.epoch, v.number = ev.GetEpoch(), ev.GetNumber()
+	v.events = append(v.events, ev)
+	v.ended = ev.GetDone() != nil || ev.GetError() != nil
+	return true
+}
+
+// checkTold compares what was told of a run with what became of it.
+func (w *world) checkTold(r *runRow, v *shown) {
+	name := runLabel(&r.Run)
+	last := v.events[len(v.events)-1]
+	if last.GetNumber() != r.LastEvent {
+		w.violated("run %s ends with event %d, viewers with %d", name, r.LastEvent, last.GetNumber())
+	}
+	switch done := last.GetDone(); {
+	case done == nil != (r.State == run.Failed):
+		w.violated("run %s is %s, and viewers are told %v", name, r.State, last)
+	case done != nil && (done.GetFinishReason() != r.FinishReason || done.GetText() != r.Text):
+		w.violated("run %s ends with %s %q, viewers are told %s %q", name, r.FinishReason, r.Text, done.GetFinishReason(), done.GetText())
+	case done != nil && r.Epoch > 0 && (done.GetTotalTokensIn() != r.InputTokens || done.GetTotalTokensOut() != r.OutputTokens || int(done.GetSteps()) != r.Steps):
+		w.violated("run %s used %v in %d steps, viewers are told %v", name, r.Usage(), r.Steps, done)
+	}
+	if v.holes {
+		return // viewers got a snapshot
+	}
+	w.checkJoined(r, v)
+	for i := range w.pg.maxStep(r.ID) + 1 {
+		w.checkStep(r, v, i)
+	}
+}
+
+// checkJoined: every message that joined the conversation was told; once, unless the
+// log forgot that it was.
+func (w *world) checkJoined(r *runRow, v *shown) {
+	told := map[string]int{}
+	for _, ev := range v.events {
+		if m := ev.GetUserMessage(); m != nil {
+			told[m.GetMessageId()]++
+		}
+	}
+	if v.stuck {
+		return
+	}
+	for _, m := range w.pg.conversation(r.Session) {
+		n := told[m.ID.String()]
+		if m.Run == r.ID && m.Role == "user" && (n == 0 || n > 1 && !w.nats.lost) {
+			w.violated("message %d of run %s was told %d times", m.position, runLabel(&r.Run), n)
+		}
+	}
+}
+
+// toldStep is what viewers hold of a step in the end.
+type toldStep struct {
+	text      strings.Builder
+	calls     map[string]int
+	results   map[string]*runv1.ToolResult
+	twice     bool
+	completed int
+}
+
+func readStep(v *shown, step int) *toldStep {
+	t := &toldStep{calls: map[string]int{}, results: map[string]*runv1.ToolResult{}}
+	for _, ev := range v.events {
+		if int(ev.GetStepIndex()) != step {
+			continue
+		}
+		switch b := ev.GetBody().(type) {
+		case *runv1.Event_StepRetry:
+			t = &toldStep{calls: map[string]int{}, results: map[string]*runv1.ToolResult{}}
+		case *runv1.Event_TextDelta:
+			t.text.WriteString(b.TextDelta.GetDelta())
+		case *runv1.Event_ToolCallComplete:
+			t.calls[b.ToolCallComplete.GetToolCallId()]++
+		case *runv1.Event_ToolResult:
+			t.twice = t.twice || proto.Equal(t.results[b.ToolResult.GetToolCallId()], b.ToolResult)
+			t.results[b.ToolResult.GetToolCallId()] = b.ToolResult
+		case *runv1.Event_StepComplete:
+			t.completed++
+		}
+	}
+	return t
+}
+
+// checkStep compares a committed step with what viewers were told of it.
+func (w *world) checkStep(r *runRow, v *shown, step int) {
+	row := w.pg.steps[stepKey{r.ID, step}]
+	if row == nil || row.state == "open" {
+		return
+	}
+	name, t := runLabel(&r.Run), readStep(v, step)
+	text, interrupted := "", false
+	for _, m := range w.pg.conversation(r.Session) {
+		if m.Run == r.ID && m.Role == "assistant" && *m.StepIndex == step {
+			text, interrupted = allText(m.Content), m.Interrupted
+		}
+	}
+	switch {
+	case interrupted && !strings.HasPrefix(text, t.text.String()):
+		w.violated("step %d of run %s was cut short after %q, viewers saw %q", step, name, text, t.text.String())
+	case !interrupted && text != t.text.String():
+		w.violated("step %d of run %s says %q, viewers saw %q", step, name, text, t.text.String())
+	case !interrupted && row.state == "complete" && t.completed != 1:
+		w.violated("step %d of run %s is complete, viewers are told so %d times", step, name, t.completed)
+	case t.twice && !w.nats.lost:
+		w.violated("a result of step %d of run %s is told twice", step, name)
+	}
+	for _, c := range w.pg.callsOf(r.ID, step) {
+		told := t.results[c.ID]
+		switch {
+		case t.calls[c.ID] != 1:
+			w.violated("call %s of run %s is told %d times", c.ID, name, t.calls[c.ID])
+		case c.Outcome == nil:
+		case told == nil:
+			w.violated("the result of call %s of run %s is never told", c.ID, name)
+		case told.GetIsError() == (c.Outcome.State == toolv1.OutcomeState_OUTCOME_STATE_OK) || told.GetResultJson() != string(c.Outcome.Result):
+			w.violated("call %s of run %s ended with %s, viewers are told %s", c.ID, name, c.Outcome.Result, told.GetResultJson())
+		}
+	}
+}
+
+// allText is the text of all of an answer's parts, as deltas have it.
+func allText(content json.RawMessage) string {
+	parts, err := modelmsg.Parse(content)
+	if err != nil {
+		return err.Error()
+	}
+	var b strings.Builder
+	for _, p := range parts {
+		if p.Type == modelmsg.Text {
+			b.WriteString(p.Text)
+		}
+	}
+	return b.String()
+}

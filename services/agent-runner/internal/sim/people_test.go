@@ -1,0 +1,163 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/subject"
+	runv1 "signalbox.dev/proto/signalbox/run/v1"
+	"signalbox.dev/services/agent-runner/internal/conversation"
+)
+
+// person talks in one session. Like everybody who was told to, they repeat what got
+// no answer, under the same key, until somebody answers.
+type person struct {
+	w       *world
+	name    string
+	actor   identity.Actor
+	session id.Session
+	// accepted are the messages that were answered with a run, by key.
+	accepted map[string]*conversation.Submitted
+}
+
+func (w *world) newPerson(n int) *person {
+	p := &person{w: w, name: fmt.Sprintf("person %d", n), accepted: map[string]*conversation.Submitted{}}
+	p.actor = identity.Actor{Workspace: newID[id.Workspace](w.pg.rows), Member: newID[id.Member](w.pg.rows), Role: identity.Editor}
+	p.session = w.pg.createSession(p.actor, 2+w.pick(p.name, 4))
+	return p
+}
+
+// talk says a few things, stops some of the answers, and may delete the session.
+func (p *person) talk(ctx context.Context) {
+	messages := 1 + p.draw(4)
+	for i := range messages {
+		p.wait(ctx, 10*time.Millisecond, 6*time.Second)
+		mode := conversation.Queue
+		switch p.draw(6) {
+		case 0, 1:
+			mode = conversation.Steer
+		case 2:
+			mode = conversation.Reject
+		}
+		p.say(ctx, fmt.Sprintf("%s message %d", p.name, i), mode)
+		if p.draw(4) == 0 {
+			p.wait(ctx, time.Millisecond, 5*time.Second)
+			p.stop(ctx)
+		}
+	}
+	if p.draw(16) == 0 {
+		p.wait(ctx, 0, 5*time.Second)
+		p.leave(ctx)
+	}
+}
+
+func (p *person) draw(n int) (v int) {
+	p.w.locked(func() { v = p.w.pick(p.name, n) })
+	return v
+}
+
+func (p *person) wait(ctx context.Context, lo, hi time.Duration) {
+	var d time.Duration
+	p.w.locked(func() { d = p.w.moment(p.w.between(p.name, lo, hi)) })
+	_ = sleep(ctx, d) // the end of the world ends everything else too
+}
+
+// insist asks one runner after the other until one answers.
+func (p *person) insist(ctx context.Context, ask func(ctx context.Context, at *process) error) error {
+	for ctx.Err() == nil {
+		var at *process
+		p.w.locked(func() {
+			var able []*process
+			for _, r := range p.w.runners() {
+				if !r.leaves() {
+					able = append(able, r)
+				}
+			}
+			if len(able) > 0 {
+				at = able[p.w.pick(p.name, len(able))]
+			}
+		})
+		if at != nil {
+			limited, cancel := context.WithTimeout(ctx, 5*time.Second)
+			err := ask(limited, at)
+			cancel()
+			known := fault.KindOf(err)
+			if err == nil || known == fault.Conflict || known == fault.NotFound {
+				return err
+			}
+		}
+		p.wait(ctx, 100*time.Millisecond, time.Second)
+	}
+	return ctx.Err()
+}
+
+func (p *person) say(ctx context.Context, text string, mode conversation.Mode) {
+	var out *conversation.Submitted
+	err := p.insist(ctx, func(ctx context.Context, at *process) (err error) {
+		out, err = at.people.Submit(ctx, p.actor, conversation.NewMessage{
+			Session: p.session, Content: quoted(text), IdempotencyKey: text, Mode: mode,
+		})
+		if err == nil && out.Steered {
+			p.nudge(ctx, at, out.Run.ID)
+		}
+		return err
+	})
+	if err == nil {
+		p.w.locked(func() { p.accepted[text] = out })
+	}
+}
+
+func (p *person) stop(ctx context.Context) {
+	var only id.Run
+	if p.draw(2) == 0 {
+		p.w.locked(func() {
+			if open := p.w.pg.openRuns(p.session); len(open) > 0 {
+				only = open[p.w.pick(p.name, len(open))].ID
+			}
+		})
+	}
+	_ = p.insist(ctx, func(ctx context.Context, at *process) error {
+		running, err := at.people.Cancel(ctx, p.actor, p.session, only)
+		if err == nil {
+			p.nudge(ctx, at, running...)
+		}
+		return err
+	})
+}
+
+func (p *person) leave(ctx context.Context) {
+	_ = p.insist(ctx, func(ctx context.Context, at *process) error {
+		active, err := at.people.Delete(ctx, p.actor, p.session)
+		if err == nil {
+			p.nudge(ctx, at, active...)
+			for _, r := range active {
+				at.tools.Cancel(ctx, r)
+			}
+		}
+		return err
+	})
+}
+
+// nudge is the service's: a row first, then this, which may get lost.
+func (p *person) nudge(ctx context.Context, at *process, runs ...id.Run) {
+	for _, r := range runs {
+		if err := (wire{p.w, at}).Nudge(ctx, subject.CtlRun(r), &runv1.InboxNudge{RunId: r.String()}); errors.Is(err, errDead) {
+			return
+		}
+	}
+}
+
+// allEnded reports whether every run has ended.
+func (w *world) allEnded() bool {
+	for _, r := range w.pg.runs {
+		if !r.State.Ended() {
+			return false
+		}
+	}
+	return true
+}

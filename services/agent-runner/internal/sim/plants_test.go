@@ -1,0 +1,74 @@
+package sim
+
+import (
+	"strings"
+	"testing"
+)
+
+// plant is a fault that is planted into the models on purpose: what they then do is
+// what a mistake in the code behind the interfaces would do.
+type plant string
+
+const (
+	none            plant = ""
+	noFence         plant = "writes are not fenced"
+	sameEpoch       plant = "a claim keeps the epoch"
+	claimsHeld      plant = "sweeper and claims ignore leases"
+	claimsBlocked   plant = "sweeper and claims ignore the session's other runs"
+	claimsEarly     plant = "a claim does not wait until the end before it is told"
+	commitsOnce     plant = "a commit cannot be repeated"
+	dispatchesFirst plant = "calls are dispatched whatever becomes of their commit"
+	forgetsStops    plant = "a stop is forgotten once it was read"
+	forgetsKeys     plant = "idempotency keys are ignored"
+	leavesQueued    plant = "nobody wakes the next run"
+	sweepsNothing   plant = "the sweeper finds nothing"
+	deletesFirst    plant = "the outbox deletes before it publishes"
+	logsUnfenced    plant = "the log does not fence"
+	acksUnstored    plant = "the log acknowledges before it has stored"
+	runsTwice       plant = "executors have no ledger"
+	wakesEarly      plant = "the end is told before it is committed"
+)
+
+// TestPlantsAreFound plants a fault at a time: some world has to show it.
+func TestPlantsAreFound(t *testing.T) {
+	t.Parallel()
+	if raced {
+		t.Skip("the race detector finds nothing here that it does not find in TestSeeds")
+	}
+	const seeds = 2000
+	k := newKit(t)
+	for _, tc := range []struct {
+		plant plant
+		want  string // in one of the violations
+	}{
+		{noFence, ""},
+		{sameEpoch, ""},
+		{claimsHeld, ""},
+		{claimsBlocked, ""},
+		{claimsEarly, ""},
+		{commitsOnce, ""},
+		{dispatchesFirst, ""},
+		{forgetsStops, ""},
+		{forgetsKeys, ""},
+		{leavesQueued, ""},
+		{sweepsNothing, ""},
+		{deletesFirst, ""},
+		{logsUnfenced, ""},
+		{acksUnstored, ""},
+		{runsTwice, ""},
+		{wakesEarly, ""},
+	} {
+		t.Run(string(tc.plant), func(t *testing.T) {
+			t.Parallel()
+			for seed := uint64(1); seed <= seeds; seed++ {
+				for _, v := range live(t, k, seed, tc.plant, nil).wrong {
+					if strings.Contains(v, tc.want) {
+						t.Logf("%s: found by seed %d: %s", tc.plant, seed, v)
+						return
+					}
+				}
+			}
+			t.Errorf("%s: %d worlds do not show it", tc.plant, seeds)
+		})
+	}
+}

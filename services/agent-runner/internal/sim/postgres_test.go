@@ -1,0 +1,426 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/services/agent-runner/internal/conversation"
+	"signalbox.dev/services/agent-runner/internal/outbox"
+	"signalbox.dev/services/agent-runner/internal/run"
+)
+
+// postgres is the server: its tables, and how it fails. The world's lock guards it.
+type postgres struct {
+	*rows
+
+	away  bool          // it refuses connections
+	hangs bool          // it does not answer
+	life  int           // how often it was away: what was open before is lost
+	ahead time.Duration // of the runners' clocks is its own
+
+	holder  *process  // of the outbox's lock
+	waiting []*waiter // for it
+}
+
+// waiter waits for the outbox's lock.
+type waiter struct {
+	p    *process
+	turn chan struct{} // closed when it has the lock
+}
+
+// Limits of package pg.
+const (
+	acquireTimeout  = 5 * time.Second
+	lockTimeout     = 10 * time.Second
+	idleTransaction = time.Minute
+)
+
+var errAway = fault.Wrap(errors.New("connection refused"), fault.Unavailable, "the database is not available at the moment; try again")
+
+// transact makes one transaction on behalf of p. An error of the network leaves it
+// open whether it was committed.
+func (w *world) transact(ctx context.Context, p *process, name string, do func() error) error {
+	var away, hangs, slow, lost bool
+	life := 0
+	name = p.name + " " + name
+	if err := p.enter(ctx, name); err != nil {
+		return err
+	}
+	w.locked(func() {
+		away, hangs, life = w.pg.away || p.noPostgres, w.pg.hangs, w.pg.life
+		slow = w.chance(name, w.shape.slowRows)
+		lost = !w.calm && w.chance(name, w.shape.lostAnswers)
+	})
+	switch {
+	case away:
+		return w.request(ctx, p, request{name: name, lo: time.Millisecond, hi: 20 * time.Millisecond, do: func() error { return errAway }})
+	case hangs:
+		if err := w.request(ctx, p, request{name: name, lo: acquireTimeout, hi: acquireTimeout + time.Second, do: func() error { return errAway }}); err != nil {
+			return err
+		}
+	}
+	r := request{name: name, lo: 200 * time.Microsecond, hi: 4 * time.Millisecond}
+	if slow {
+		r.lo, r.hi = 50*time.Millisecond, 900*time.Millisecond
+	}
+	r.do = func() error {
+		if w.pg.away || w.pg.hangs || w.pg.life != life || p.noPostgres {
+			w.note(name, "lost")
+			return errAway // nothing was committed
+		}
+		err := do()
+		if err == nil {
+			w.observe()
+		}
+		w.note(name, brief(err))
+		return err
+	}
+	err := w.request(ctx, p, r)
+	if err == nil && lost {
+		// It was committed, and the connection broke.
+		w.locked(func() { w.note(name, "answer lost") })
+		if err := sleep(ctx, 50*time.Millisecond); err != nil {
+			return err
+		}
+		return errAway
+	}
+	return err
+}
+
+// brief names an error in the trace.
+func brief(err error) string {
+	switch {
+	case err == nil:
+		return "ok"
+	case errors.Is(err, run.ErrFenced):
+		return "fenced"
+	}
+	return err.Error()
+}
+
+// store is Postgres as one runner sees it: it takes the place of *run.Store,
+// *conversation.Store and the outbox's table.
+type store struct {
+	w *world
+	p *process
+}
+
+// label names a run in the trace: session, ordinal, epoch.
+func label(c *run.Claim) string { return runLabel(&c.Run) }
+
+// ask makes a transaction that has an answer.
+func ask[T any](ctx context.Context, s store, name string, do func() (T, error)) (T, error) {
+	var out T // nobody reads it once the caller has gone
+	err := s.w.transact(ctx, s.p, name, func() (err error) {
+		out, err = do()
+		return err
+	})
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return out, nil
+}
+
+func (s store) tell(ctx context.Context, name string, do func() error) error {
+	return s.w.transact(ctx, s.p, name, do)
+}
+
+func (s store) Claim(ctx context.Context, ws id.Workspace, session id.Session, r id.Run) (*run.Claim, error) {
+	c, err := ask(ctx, s, "claim "+short(r), func() (*run.Claim, error) {
+		before := s.w.pg.holderOf(r)
+		c, err := s.w.pg.claim(s.p.name, ws, session, r)
+		if err == nil {
+			s.w.checkTaken(s.p, c, before)
+		}
+		return c, err
+	})
+	if errors.Is(err, run.ErrTooEarly) {
+		s.p.out.Poke()
+	}
+	if err == nil {
+		s.w.locked(func() {
+			s.p.holding[c.Run.ID] = c.Run.Epoch
+			if held, ok := ctx.Value(inWorkKey{}).(*inWork); ok {
+				*held = inWork{c.Run.ID, c.Run.Epoch}
+			}
+		})
+	}
+	return c, err
+}
+
+func (s store) Renew(ctx context.Context, leases []run.Lease) ([]run.Beat, error) {
+	slices.SortFunc(leases, func(a, b run.Lease) int { return slices.Compare(a.Run.UUID[:], b.Run.UUID[:]) })
+	return ask(ctx, s, "renew", func() ([]run.Beat, error) {
+		s.p.renewed = time.Now()
+		return s.w.pg.renew(leases), nil
+	})
+}
+
+func (s store) Park(ctx context.Context, c *run.Claim) error {
+	err := s.tell(ctx, "park "+label(c), func() error {
+		delete(s.p.holding, c.Run.ID)
+		return s.w.pg.park(c)
+	})
+	s.p.out.Poke()
+	return err
+}
+
+func (s store) Release(ctx context.Context, c *run.Claim, wait time.Duration) error {
+	return s.tell(ctx, "release "+label(c), func() error {
+		delete(s.p.holding, c.Run.ID)
+		s.w.pg.release(c, wait)
+		return nil
+	})
+}
+
+func (s store) ExpireAbsent(ctx context.Context, quiet time.Duration) (int, error) {
+	return ask(ctx, s, "expire", func() (int, error) {
+		return s.w.pg.expireAbsent(quiet, func(runner string) bool { return !s.w.isPresent(runner) }), nil
+	})
+}
+
+func (s store) Sweep(ctx context.Context, patience time.Duration, limit int) ([]run.Abandoned, error) {
+	return ask(ctx, s, "sweep", func() ([]run.Abandoned, error) {
+		if s.w.plant == sweepsNothing {
+			return nil, nil
+		}
+		return s.w.pg.sweep(patience, limit), nil
+	})
+}
+
+func (s store) History(ctx context.Context, c *run.Claim) ([]run.Message, run.Setting, error) {
+	type conversation struct {
+		messages []run.Message
+		setting  run.Setting
+	}
+	out, err := ask(ctx, s, "history "+label(c), func() (out conversation, err error) {
+		out.messages, out.setting, err = s.w.pg.readHistory(c)
+		return out, err
+	})
+	return out.messages, out.setting, err
+}
+
+func (s store) LastStep(ctx context.Context, c *run.Claim) (*run.OpenStep, error) {
+	return ask(ctx, s, "last step "+label(c), func() (*run.OpenStep, error) { return s.w.pg.lastStep(c), nil })
+}
+
+func (s store) ReadInbox(ctx context.Context, c *run.Claim, border bool) (run.Mail, error) {
+	name := "inbox "
+	if border {
+		name = "inbox at the border "
+	}
+	type found struct{ stop, steering bool }
+	in, err := ask(ctx, s, name+label(c), func() (in found, err error) {
+		in.stop, in.steering, err = s.w.pg.lookInbox(c)
+		if row := s.w.pg.runs[c.Run.ID]; row != nil && err == nil && border {
+			row.border = time.Now()
+		}
+		return in, err
+	})
+	if err != nil || in.stop || !in.steering || !border {
+		return run.Mail{Stop: in.stop}, err
+	}
+	joined, err := s.JoinSteering(ctx, c)
+	if err != nil {
+		return run.Mail{}, err
+	}
+	return run.Mail{Joined: joined}, nil
+}
+
+func (s store) JoinSteering(ctx context.Context, c *run.Claim) ([]run.Message, error) {
+	return ask(ctx, s, "join "+label(c), func() ([]run.Message, error) { return s.w.pg.joinSteering(c) })
+}
+
+func (s store) CommitAnswer(ctx context.Context, c *run.Claim, a run.Answer, lastEvent int64) error {
+	given := *c // what is on its way does not change with the caller's
+	err := s.tell(ctx, "commit answer "+label(c), func() error { return s.w.pg.commitAnswer(&given, a, lastEvent) })
+	if err != nil {
+		return err
+	}
+	c.Run.LastEvent = lastEvent
+	addUsage(&c.Run, a.Usage)
+	s.p.out.Poke()
+	return nil
+}
+
+func (s store) CommitResults(ctx context.Context, c *run.Claim, r run.Results, lastEvent int64) error {
+	given := *c
+	err := s.tell(ctx, "commit results "+label(c), func() error { return s.w.pg.commitResults(&given, r, lastEvent) })
+	if err != nil {
+		return err
+	}
+	c.Run.LastEvent, c.Run.Steps = lastEvent, r.Step+1
+	return nil
+}
+
+func (s store) CompleteStep(ctx context.Context, c *run.Claim, a run.Answer, lastEvent int64) error {
+	given := *c
+	err := s.tell(ctx, "complete step "+label(c), func() error { return s.w.pg.completeStep(&given, a, lastEvent) })
+	if err != nil {
+		return err
+	}
+	c.Run.LastEvent, c.Run.Steps = lastEvent, a.Step+1
+	addUsage(&c.Run, a.Usage)
+	return nil
+}
+
+func addUsage(r *run.Run, u run.Usage) {
+	u = r.Usage().Add(u)
+	r.InputTokens, r.CacheReadTokens, r.CacheWriteTokens, r.OutputTokens, r.ReasoningTokens = u.Input, u.CacheRead, u.CacheWrite, u.Output, u.Reasoning
+}
+
+func (s store) AddWaste(ctx context.Context, c *run.Claim, step int, wasted run.Usage) error {
+	given := *c
+	return s.tell(ctx, "waste "+label(c), func() error { return s.w.pg.addWaste(&given, step, wasted) })
+}
+
+func (s store) Finish(ctx context.Context, c *run.Claim, e run.End) error {
+	given := *c
+	err := s.tell(ctx, "finish "+label(c), func() error {
+		err := s.w.pg.finish(&given, e)
+		if err == nil {
+			s.w.note("ended", label(&given), string(e.State), e.FinishReason, e.ErrorCode)
+		}
+		return err
+	})
+	if err == nil {
+		s.p.out.Poke()
+	}
+	return err
+}
+
+// Submit, Cancel and Delete are what the service's doors do with a request.
+
+func (s store) Submit(ctx context.Context, a identity.Actor, n conversation.NewMessage) (*conversation.Submitted, error) {
+	out, err := ask(ctx, s, "submit "+n.IdempotencyKey, func() (*conversation.Submitted, error) { return s.w.pg.submit(a, n) })
+	if err == nil {
+		s.p.out.Poke()
+	}
+	return out, err
+}
+
+func (s store) Cancel(ctx context.Context, a identity.Actor, session id.Session, only id.Run) ([]id.Run, error) {
+	running, err := ask(ctx, s, "cancel "+short(session), func() ([]id.Run, error) {
+		_, running, err := s.w.pg.cancel(a, session, only)
+		return running, err
+	})
+	if err == nil {
+		s.p.out.Poke()
+	}
+	return running, err
+}
+
+func (s store) Delete(ctx context.Context, a identity.Actor, session id.Session) ([]id.Run, error) {
+	return ask(ctx, s, "delete "+short(session), func() ([]id.Run, error) { return s.w.pg.deleteSession(a, session) })
+}
+
+// Page is a transaction that publishes while it holds the outbox's lock.
+func (s store) Page(ctx context.Context, after int64, limit int, say func(context.Context, []outbox.Row) []int64) (n int, err error) {
+	if err := s.lockOutbox(ctx); err != nil {
+		return 0, err
+	}
+	begun := time.Now()
+	defer func() { s.w.locked(func() { s.w.pg.unlockOutbox(s.p) }) }()
+	life := 0
+	s.w.locked(func() { life = s.w.pg.life })
+	batch, err := ask(ctx, s, "outbox", func() ([]outbox.Row, error) { return s.w.pg.page(after, limit), nil })
+	if err != nil || len(batch) == 0 {
+		return 0, err
+	}
+	remove := func(said []int64) error {
+		return s.tell(ctx, "outbox said", func() error {
+			// The transaction ended with its connection, or for being idle.
+			if s.w.pg.life != life || time.Since(begun) > idleTransaction || s.w.pg.holder != s.p {
+				return errAway
+			}
+			s.w.pg.deleteOutbox(said)
+			return nil
+		})
+	}
+	if s.w.plant == deletesFirst {
+		var ids []int64
+		for _, r := range batch {
+			ids = append(ids, r.ID)
+		}
+		if err := remove(ids); err != nil {
+			return len(batch), err
+		}
+	}
+	said := say(ctx, batch)
+	if len(said) == 0 {
+		return len(batch), nil
+	}
+	return len(batch), remove(said)
+}
+
+func (s store) lockOutbox(ctx context.Context) error {
+	if err := s.p.enter(ctx, s.p.name+" outbox"); err != nil {
+		return err
+	}
+	me := &waiter{s.p, make(chan struct{})}
+	s.w.locked(func() {
+		s.w.pg.waiting = append(s.w.pg.waiting, me)
+		s.w.pg.nextOutbox()
+	})
+	limit := time.NewTimer(lockTimeout)
+	defer limit.Stop()
+	var err error
+	select {
+	case <-me.turn:
+		return nil
+	case <-limit.C:
+		err = errAway
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	s.w.locked(func() {
+		s.w.pg.waiting = slices.DeleteFunc(s.w.pg.waiting, func(o *waiter) bool { return o == me })
+		s.w.pg.unlockOutbox(s.p) // its turn may have come in this moment
+	})
+	return err
+}
+
+// unlockOutbox lets go of the lock, if p has it.
+func (pg *postgres) unlockOutbox(p *process) {
+	if pg.holder == p {
+		pg.holder = nil
+		pg.nextOutbox()
+	}
+}
+
+// nextOutbox gives a free lock to who has waited longest.
+func (pg *postgres) nextOutbox() {
+	if pg.holder == nil && len(pg.waiting) > 0 {
+		next := pg.waiting[0]
+		pg.waiting = pg.waiting[1:]
+		pg.holder = next.p
+		close(next.turn)
+	}
+}
+
+// crash loses what is open. It comes back with what was committed.
+func (pg *postgres) crash() {
+	pg.life++
+	if pg.holder != nil {
+		pg.unlockOutbox(pg.holder)
+	}
+}
+
+// holderOf returns the name of the runner that a run is claimed by, and its lease.
+func (pg *postgres) holderOf(r id.Run) holder {
+	if row := pg.runs[r]; row != nil && row.State == run.Running {
+		return holder{row.runner, row.Epoch}
+	}
+	return holder{}
+}
+
+type holder struct {
+	runner string
+	epoch  int64
+}

@@ -1,0 +1,292 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"signalbox.dev/pkg/bus"
+	"signalbox.dev/pkg/subject"
+)
+
+// consumer is the durable consumer of a work queue, which all processes of a
+// service share. The world's lock guards it.
+type consumer struct {
+	w       *world
+	stream  *stream
+	entries []*entry // those of the stream's messages, in order
+	pulls   []*pull  // who asks for one
+}
+
+// entry is a message of the queue as its consumer sees it.
+type entry struct {
+	*message
+	attempt int
+	held    bool      // delivered, and neither acked nor given up
+	until   time.Time // held: when it is given up; else: when it may be delivered
+	watched bool      // somebody will look at until
+}
+
+// pull is a process's request for one message.
+type pull struct {
+	p   *process
+	got chan *entry // of one
+}
+
+func newQueue(w *world, name, prefix string) *stream {
+	s := &stream{name: name, prefix: prefix, window: 2 * time.Minute, limit: queueLimit, known: map[string]*message{}}
+	s.reader = &consumer{w: w, stream: s}
+	return s
+}
+
+func (c *consumer) add(m *message) {
+	c.entries = append(c.entries, &entry{message: m})
+	c.pump()
+}
+
+func (c *consumer) wipe() { c.entries = nil }
+
+// drop forgets a message, whoever works on it.
+func (c *consumer) drop(m *message) {
+	c.entries = slices.DeleteFunc(c.entries, func(e *entry) bool { return e.message == m })
+}
+
+// reachable reports whether the consumer serves anybody.
+func (c *consumer) reachable() bool { return !c.w.nats.down && c.stream.state == serving }
+
+// pump delivers what can be delivered.
+func (c *consumer) pump() {
+	if !c.reachable() {
+		return
+	}
+	for _, e := range c.entries {
+		if e.held || time.Now().Before(e.until) {
+			continue
+		}
+		if !c.deliver(e) {
+			return
+		}
+	}
+}
+
+func (c *consumer) deliver(e *entry) bool {
+	able := slices.DeleteFunc(slices.Clone(c.pulls), func(p *pull) bool { return p.p.dead || p.p.noNATS })
+	if len(able) == 0 {
+		return false
+	}
+	slices.SortFunc(able, func(a, b *pull) int { return strings.Compare(a.p.name, b.p.name) })
+	to := able[c.w.pick("deliver "+e.id, len(able))]
+	c.pulls = slices.DeleteFunc(c.pulls, func(p *pull) bool { return p == to })
+	e.attempt++
+	e.held = true
+	c.w.note("deliver", e.id, fmt.Sprint(e.attempt), "to", to.p.name)
+	c.hold(e)
+	wait := c.w.between("deliver "+e.id, 50*time.Microsecond, 2*time.Millisecond)
+	c.w.after(wait, func() { to.got <- e })
+	return true
+}
+
+// hold gives whoever has the message the whole time again.
+func (c *consumer) hold(e *entry) {
+	e.until = time.Now().Add(subject.AckWait)
+	if !e.watched {
+		c.watch(e)
+	}
+}
+
+// watch gives the message up when its time is over.
+func (c *consumer) watch(e *entry) {
+	e.watched = true
+	c.w.after(time.Until(e.until)+c.w.between("gives up "+e.id, 0, 50*time.Millisecond), func() {
+		switch {
+		case !e.held:
+			e.watched = false
+		case time.Now().Before(e.until):
+			c.watch(e)
+		default:
+			e.watched, e.held = false, false
+			c.pump()
+		}
+	})
+}
+
+// again makes a message ready after a while.
+func (c *consumer) again(e *entry, after time.Duration) {
+	e.held, e.until = false, time.Now().Add(after)
+	c.w.after(after+time.Nanosecond, c.pump)
+}
+
+// repeat delivers a message that somebody works on to somebody else as well.
+func (c *consumer) repeat(name string) {
+	var held []*entry
+	for _, e := range c.entries {
+		if e.held {
+			held = append(held, e)
+		}
+	}
+	if len(held) > 0 {
+		e := held[c.w.pick(name, len(held))]
+		e.held, e.until = false, time.Now()
+		c.pump()
+	}
+}
+
+// consume hands messages to handle until the process drains or dies; then it waits
+// for those in hand. It is bus.Consume with the contract that handle's error is the
+// decision.
+func (p *process) consume(name string, slots int, handle func(ctx context.Context, m *bus.Message, draining <-chan struct{}) error) {
+	c := p.w.nats.stream(name).reader
+	ctx, letGo := context.WithCancelCause(p.ctx)
+	defer letGo(nil)
+	free := make(chan struct{}, slots)
+	in := inHand{entries: map[*entry]bool{}}
+	stop := make(chan struct{})
+	p.work.Go(func() { p.signs(c, &in, stop) })
+	defer close(stop)
+	for {
+		select {
+		case free <- struct{}{}:
+		case <-p.drain:
+		case <-p.ctx.Done():
+		}
+		if p.leaves() {
+			break
+		}
+		e := p.pull(c)
+		if e == nil {
+			break
+		}
+		p.w.locked(func() { in.entries[e] = true })
+		in.work.Go(func() {
+			defer func() { <-free }()
+			err := p.handled(ctx, e, handle)
+			p.w.locked(func() { delete(in.entries, e) })
+			p.settle(ctx, c, e, err)
+		})
+	}
+	done := make(chan struct{})
+	go func() {
+		in.work.Wait()
+		close(done)
+	}()
+	limit := time.NewTimer(drainTime)
+	defer limit.Stop()
+	select {
+	case <-done:
+	case <-limit.C:
+		letGo(bus.ErrDraining)
+	case <-p.ctx.Done():
+	}
+	<-done
+}
+
+// pull asks for a message; nil when the process drains or dies first.
+func (p *process) pull(c *consumer) *entry {
+	ask := &pull{p, make(chan *entry, 1)}
+	p.w.locked(func() {
+		c.pulls = append(c.pulls, ask)
+		c.pump()
+	})
+	select {
+	case e := <-ask.got:
+		if p.enter(p.ctx, p.name+" takes "+e.id) != nil {
+			return nil
+		}
+		return e
+	case <-p.drain:
+	case <-p.ctx.Done():
+	}
+	asked := false
+	p.w.locked(func() {
+		asked = slices.Contains(c.pulls, ask)
+		c.pulls = slices.DeleteFunc(c.pulls, func(o *pull) bool { return o == ask })
+	})
+	if !asked { // it is on its way here
+		e := <-ask.got
+		p.settle(p.ctx, c, e, bus.RetryAfter(20*time.Millisecond, nil))
+	}
+	return nil
+}
+
+func (p *process) handled(ctx context.Context, e *entry, handle func(ctx context.Context, m *bus.Message, draining <-chan struct{}) error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			p.w.locked(func() { p.w.violated("%s panics: %v\n%s", p.name, v, debug.Stack()) })
+			err = errors.New("panic")
+		}
+	}()
+	return handle(ctx, received(e.message), p.drain)
+}
+
+// settle tells the queue what was decided, for as long as bus.Consume does.
+func (p *process) settle(ctx context.Context, c *consumer, e *entry, decision error) {
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
+	defer cancel()
+	name := p.name + " settles " + e.id
+	for {
+		err := p.w.request(limited, p, request{name: name, lo: 100 * time.Microsecond, hi: 2 * time.Millisecond, do: func() error {
+			if !c.reachable() || p.noNATS {
+				return bus.ErrDisconnected
+			}
+			p.settled(c, e, name, decision)
+			return nil
+		}})
+		if !errors.Is(err, bus.ErrDisconnected) || sleep(limited, resendPause) != nil {
+			return
+		}
+	}
+}
+
+func (p *process) settled(c *consumer, e *entry, name string, decision error) {
+	after, asked := bus.After(decision)
+	p.w.note(name, fmt.Sprint(decision == nil), after.String())
+	if !slices.Contains(c.entries, e) {
+		return // an ack came before, or it was lost
+	}
+	switch {
+	case decision == nil:
+		// Also from somebody who was given up: only the rows fence.
+		c.drop(e.message)
+		c.stream.msgs = slices.DeleteFunc(c.stream.msgs, func(m *message) bool { return m == e.message })
+	case bus.IsTerminal(decision):
+		p.w.violated("%s drops %s: %v", p.name, e.id, decision)
+	case asked:
+		c.again(e, max(after, 20*time.Millisecond))
+	default:
+		c.again(e, p.w.between(name, 0, min(30*time.Second, 250*time.Millisecond<<min(e.attempt, 7))))
+	}
+}
+
+// inHand are the messages that a process works on. The world's lock guards entries.
+type inHand struct {
+	entries map[*entry]bool
+	work    sync.WaitGroup
+}
+
+// signs tells the queue at intervals that the process is at work.
+func (p *process) signs(c *consumer, in *inHand, stop <-chan struct{}) {
+	tick := time.NewTicker(subject.InProgress)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-stop:
+			return
+		}
+		if p.enter(p.ctx, p.name+" signs") != nil {
+			return
+		}
+		p.w.locked(func() {
+			for _, e := range c.entries {
+				if in.entries[e] && e.held && c.reachable() && !p.noNATS {
+					e.until = time.Now().Add(subject.AckWait)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,154 @@
+package sim
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/subject"
+	"signalbox.dev/services/agent-runner/internal/outbox"
+	"signalbox.dev/services/agent-runner/internal/run"
+)
+
+func (d *rows) claim(runner string, ws id.Workspace, session id.Session, r id.Run) (*run.Claim, error) {
+	if d.saysSoon(ws, session) && d.cfg.plant != claimsEarly {
+		return nil, run.ErrTooEarly
+	}
+	s, row, now := d.session(ws, session), d.runs[r], d.cfg.now()
+	if s == nil || row == nil || row.Session != session {
+		return nil, run.ErrNotClaimable
+	}
+	lost := row.State == run.Running && (row.lease.Before(now) || d.cfg.plant == claimsHeld)
+	next := row.State == run.Queued && (!d.blocked(row) || d.cfg.plant == claimsBlocked)
+	if !lost && !next {
+		return nil, run.ErrNotClaimable
+	}
+	row.State = run.Running
+	if d.cfg.plant != sameEpoch || row.Epoch == 0 {
+		row.Epoch++
+	}
+	row.Fruitless++
+	row.runner, row.lease = runner, now.Add(d.cfg.run.Lease)
+	row.LastEvent = max(row.LastEvent, 1)
+	if row.StartedAt == nil {
+		deadline := now.Add(d.cfg.run.WallTime)
+		row.StartedAt, row.Deadline = &now, &deadline
+	}
+	c := &run.Claim{Run: row.Run, First: row.Epoch == 1}
+	if c.First {
+		d.join(s, row.UserMessage)
+	}
+	return c, nil
+}
+
+// saysSoon reports whether events of the session wait in the outbox.
+func (d *rows) saysSoon(ws id.Workspace, session id.Session) bool {
+	_, subj := run.LogSubject(d.cfg.run.Partitions, ws, session)
+	return slices.ContainsFunc(d.outbox, func(o outbox.Row) bool { return o.Subject == subj })
+}
+
+// fence returns the run's row for the claim, or run.ErrFenced.
+func (d *rows) fence(c *run.Claim) (*runRow, *sessionRow, error) {
+	row := d.runs[c.Run.ID]
+	if row == nil {
+		return nil, nil, run.ErrFenced
+	}
+	if d.cfg.plant == noFence && !row.State.Ended() {
+		return row, d.sessions[row.Session], nil
+	}
+	if row.Epoch != c.Run.Epoch || row.State != run.Running {
+		return nil, nil, run.ErrFenced
+	}
+	return row, d.sessions[row.Session], nil
+}
+
+func (d *rows) renew(leases []run.Lease) []run.Beat {
+	var beats []run.Beat
+	for _, l := range leases {
+		row := d.runs[l.Run]
+		if row == nil || row.Epoch != l.Epoch || row.State != run.Running {
+			continue
+		}
+		row.lease = d.cfg.now().Add(d.cfg.run.Lease)
+		beats = append(beats, run.Beat{Run: l.Run, Mail: slices.ContainsFunc(d.inbox, func(i *inboxRow) bool { return i.run == l.Run && !i.read })})
+	}
+	return beats
+}
+
+func (d *rows) park(c *run.Claim) error {
+	row, _, err := d.fence(c)
+	if err != nil {
+		return err
+	}
+	row.lease = d.cfg.now()
+	d.wake(row, fmt.Sprintf(":parked-%d", c.Run.Epoch))
+	return nil
+}
+
+func (d *rows) release(c *run.Claim, wait time.Duration) {
+	if row := d.runs[c.Run.ID]; row != nil && row.Epoch == c.Run.Epoch && row.State == run.Running {
+		row.lease = d.cfg.now().Add(wait)
+	}
+}
+
+func (d *rows) expireAbsent(quiet time.Duration, absent func(runner string) bool) (expired int) {
+	now := d.cfg.now()
+	for _, row := range d.allRuns {
+		if d.runs[row.ID] == nil || row.State != run.Running || row.lease.Before(now) || row.lease.After(now.Add(d.cfg.run.Lease-quiet)) || !absent(row.runner) {
+			continue
+		}
+		row.lease = now
+		expired++
+	}
+	return expired
+}
+
+func (d *rows) sweep(patience time.Duration, limit int) []run.Abandoned {
+	type found struct {
+		since time.Time
+		run.Abandoned
+	}
+	var all []found
+	now := d.cfg.now()
+	for _, row := range d.allRuns {
+		if d.runs[row.ID] == nil {
+			continue
+		}
+		f := found{row.lease, run.Abandoned{Workspace: row.Workspace, Session: row.Session, Run: row.ID, Epoch: row.Epoch, Queued: row.State == run.Queued}}
+		switch {
+		case row.State == run.Running && (row.lease.Before(now) || d.cfg.plant == claimsHeld):
+		case row.State == run.Queued && d.cfg.plant != leavesQueued && row.CreatedAt.Before(now.Add(-patience)) && (!d.blocked(row) || d.cfg.plant == claimsBlocked):
+			f.since = row.CreatedAt
+		default:
+			continue
+		}
+		all = append(all, f)
+	}
+	slices.SortStableFunc(all, func(a, b found) int {
+		return cmp.Or(a.since.Compare(b.since), cmp.Compare(a.Run.String(), b.Run.String()))
+	})
+	var out []run.Abandoned
+	for _, f := range all[:min(limit, len(all))] {
+		out = append(out, f.Abandoned)
+	}
+	return out
+}
+
+// wake puts a run's wake-up into the outbox; occasion tells it from the first.
+func (d *rows) wake(r *runRow, occasion string) {
+	d.say(outbox.Message{
+		Workspace: r.Workspace, Subject: subject.RunWork(subject.Shard(r.Session)), ID: r.ID.String() + occasion,
+		Body: run.Work(r.Workspace, r.Session, r.ID),
+	})
+}
+
+func (d *rows) wakeNext(s *sessionRow) {
+	for _, r := range d.runsOf(s.id) {
+		if r.State == run.Queued && !d.blocked(r) && d.cfg.plant != leavesQueued {
+			d.wake(r, "")
+			return
+		}
+	}
+}

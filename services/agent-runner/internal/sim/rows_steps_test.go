@@ -1,0 +1,176 @@
+package sim
+
+import (
+	"errors"
+	"slices"
+
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/services/agent-runner/internal/run"
+)
+
+// errDuplicate is what the unique keys of the tables say.
+var errDuplicate = errors.New("duplicate key value violates unique constraint")
+
+// committed reports whether a step is in one of these states already.
+func (d *rows) committed(c *run.Claim, step int, states ...string) bool {
+	s := d.steps[stepKey{c.Run.ID, step}]
+	return s != nil && slices.Contains(states, s.state) && d.cfg.plant != commitsOnce
+}
+
+func (d *rows) commitAnswer(c *run.Claim, a run.Answer, lastEvent int64) error {
+	row, s, err := d.fence(c)
+	if d.cfg.plant == dispatchesFirst && err != nil {
+		d.dispatch(c, a)
+	}
+	if err != nil || d.committed(c, a.Step, "answered", "complete") {
+		return err
+	}
+	if err := d.mayAnswer(c, a); err != nil {
+		return err
+	}
+	d.writeAnswer(row, s, a, "answered")
+	d.planCalls(c, a)
+	row.LastEvent, row.Fruitless = lastEvent, 0
+	return nil
+}
+
+// mayAnswer says what the unique keys say.
+func (d *rows) mayAnswer(c *run.Claim, a run.Answer) error {
+	if _, ok := d.usage[stepKey{c.Run.ID, a.Step}]; ok {
+		return errDuplicate
+	}
+	for _, call := range a.Calls {
+		if d.calls[call.Key] != nil {
+			return errDuplicate
+		}
+	}
+	return nil
+}
+
+func (d *rows) writeAnswer(row *runRow, s *sessionRow, a run.Answer, state string) {
+	if a.Content != nil {
+		position := d.nextPosition(s)
+		in, out, step, dialect := a.Usage.Input, a.Usage.Output, a.Step, a.RawDialect
+		d.insertMessage(s, messageRow{position: position, Message: run.Message{
+			Run: row.ID, StepIndex: &step, Role: "assistant", Content: a.Content, RawDialect: &dialect, Raw: a.Raw,
+			Interrupted: a.Interrupted, TokensIn: &in, TokensOut: &out, Model: a.Model,
+		}})
+	}
+	key := stepKey{row.ID, a.Step}
+	wasted := run.Usage{}
+	if old := d.steps[key]; old != nil {
+		wasted = old.wasted
+	}
+	d.steps[key] = &stepRow{state: state, response: a.ResponseID, reason: a.FinishReason, usage: a.Usage, wasted: wasted}
+	d.usage[key] = a.Usage
+	u := row.Usage().Add(a.Usage)
+	row.InputTokens, row.CacheReadTokens, row.CacheWriteTokens, row.OutputTokens, row.ReasoningTokens = u.Input, u.CacheRead, u.CacheWrite, u.Output, u.Reasoning
+}
+
+func (d *rows) planCalls(c *run.Claim, a run.Answer) {
+	for _, call := range a.Calls {
+		d.calls[call.Key] = &callRow{Call: call, run: c.Run.ID, step: a.Step, done: call.Outcome != nil}
+	}
+	d.dispatch(c, a)
+}
+
+func (d *rows) dispatch(c *run.Claim, a run.Answer) {
+	for _, call := range a.Calls {
+		if call.Outcome == nil {
+			d.say(run.Dispatch(&c.Run, a.Step, call, c.Run.Epoch))
+		}
+	}
+}
+
+func (d *rows) commitResults(c *run.Claim, r run.Results, lastEvent int64) error {
+	row, s, err := d.fence(c)
+	if err != nil || d.committed(c, r.Step, "complete") {
+		return err
+	}
+	d.writeResults(row, s, r)
+	row.LastEvent, row.Fruitless = lastEvent, 0
+	return nil
+}
+
+func (d *rows) writeResults(row *runRow, s *sessionRow, r run.Results) {
+	position := d.nextPosition(s)
+	for key, o := range r.Outcomes {
+		if call := d.calls[key]; call != nil && !call.done {
+			call.Outcome, call.done = o, true
+		}
+	}
+	step := r.Step
+	d.insertMessage(s, messageRow{position: position, Message: run.Message{Run: row.ID, StepIndex: &step, Role: "tool", Content: r.Content}})
+	d.complete(row, r.Step)
+}
+
+func (d *rows) complete(row *runRow, step int) {
+	if s := d.steps[stepKey{row.ID, step}]; s != nil {
+		s.state = "complete"
+	}
+	row.Steps = max(row.Steps, step+1)
+}
+
+func (d *rows) completeStep(c *run.Claim, a run.Answer, lastEvent int64) error {
+	row, s, err := d.fence(c)
+	if err != nil || d.committed(c, a.Step, "complete") {
+		return err
+	}
+	if err := d.mayAnswer(c, a); err != nil {
+		return err
+	}
+	d.writeAnswer(row, s, a, "complete")
+	d.complete(row, a.Step)
+	row.LastEvent, row.Fruitless = lastEvent, 0
+	return nil
+}
+
+func (d *rows) addWaste(c *run.Claim, step int, wasted run.Usage) error {
+	if _, _, err := d.fence(c); err != nil {
+		return err
+	}
+	key := stepKey{c.Run.ID, step}
+	if d.steps[key] == nil {
+		d.steps[key] = &stepRow{state: "open"}
+	}
+	// Only what the statement adds.
+	d.steps[key].wasted.Input += wasted.Input
+	d.steps[key].wasted.Output += wasted.Output
+	return nil
+}
+
+func (d *rows) lastStep(c *run.Claim) *run.OpenStep {
+	for i := d.maxStep(c.Run.ID); i >= 0; i-- {
+		s := d.steps[stepKey{c.Run.ID, i}]
+		if s == nil || s.state == "open" {
+			continue
+		}
+		return &run.OpenStep{
+			Index: i, State: s.state, FinishReason: s.reason, InputTokens: s.usage.Input, OutputTokens: s.usage.Output,
+			Calls: d.callsOf(c.Run.ID, i),
+		}
+	}
+	return nil
+}
+
+func (d *rows) maxStep(r id.Run) int {
+	last := -1
+	for k := range d.steps {
+		if k.run == r {
+			last = max(last, k.index)
+		}
+	}
+	return last
+}
+
+func (d *rows) readHistory(c *run.Claim) ([]run.Message, run.Setting, error) {
+	s := d.session(c.Run.Workspace, c.Run.Session)
+	if s == nil {
+		return nil, run.Setting{}, run.ErrFenced // deleted
+	}
+	var out []run.Message
+	for _, m := range d.conversation(s.id) {
+		out = append(out, m.Message)
+	}
+	return out, run.Setting{Preset: s.preset, MaxSteps: s.maxSteps}, nil
+}

@@ -1,0 +1,243 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/services/agent-runner/internal/llm/catalogue"
+	"signalbox.dev/services/agent-runner/internal/loop"
+	"signalbox.dev/services/agent-runner/internal/preset"
+	"signalbox.dev/services/agent-runner/internal/run"
+)
+
+// kit is what all worlds share and none changes.
+type kit struct {
+	presets   *preset.Set
+	catalogue *catalogue.Catalogue
+	metrics   *loop.Metrics
+}
+
+func newKit(t testing.TB) *kit {
+	t.Helper()
+	presets, err := preset.Builtin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	models, err := catalogue.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &kit{presets, models, loop.NewMetrics(prometheus.NewRegistry())}
+}
+
+// outcome is what became of a seed.
+type outcome struct {
+	seed   uint64
+	wrong  []string
+	hash   uint64
+	events int
+	runs   int
+	took   time.Duration // of the world's time
+}
+
+// horizon is how long after the last fault a world may take to come to rest.
+const horizon = 8 * time.Minute
+
+// live makes a world from a seed, lets it live until all is quiet, and says what
+// was wrong with it.
+func live(t *testing.T, k *kit, seed uint64, p plant, out io.Writer) (o outcome) {
+	t.Helper()
+	synctest.Test(t, func(*testing.T) {
+		w := newWorld(k, seed, p, out)
+		o = w.live()
+	})
+	return o
+}
+
+func newWorld(k *kit, seed uint64, p plant, out io.Writer) *world {
+	w := &world{
+		seed: seed, plant: p, start: time.Now(), out: out, kit: k, trouble: time.Now(), saidAll: time.Now(),
+		counts: map[string]uint64{}, taken: map[time.Time]bool{}, watcher: observer{map[id.Run]run.State{}},
+		providers: &providers{}, executors: &executors{ledger: map[string]*ledgerRow{}, happened: map[string]int{}},
+	}
+	w.shape = w.shapeOf()
+	w.pg = &postgres{rows: newRows(rowsConfig{
+		run: run.Config{Lease: lease, WallTime: wallTime, Partitions: partitions}, maxQueued: 4, now: func() time.Time { return time.Now().Add(w.pg.ahead) },
+		salt: uint32(mix(seed)), plant: p,
+	})}
+	w.nats = newJet(w, partitions)
+	return w
+}
+
+func (w *world) live() outcome {
+	ctx, end := context.WithCancel(context.Background())
+	defer end()
+	var people []*person
+	w.locked(func() {
+		w.note("shape", fmt.Sprintf("%+v", w.shape))
+		for n := range w.shape.people {
+			people = append(people, w.newPerson(n))
+		}
+		w.processes = make([]*process, w.shape.runners+w.shape.executors)
+		for slot := range w.processes {
+			w.begin(slot)
+		}
+	})
+	var busy sync.WaitGroup
+	for _, p := range people {
+		busy.Go(func() { p.talk(ctx) })
+	}
+	busy.Go(func() { w.rule(ctx) })
+	said := make(chan struct{})
+	go func() {
+		busy.Wait()
+		close(said)
+	}()
+	w.untilQuiet(said)
+	w.locked(func() {
+		w.checkEnd(people)
+		w.quiet = true
+	})
+	end()
+	<-said
+	w.locked(func() {
+		for _, p := range w.all {
+			if !p.dead {
+				w.die(p)
+			}
+			if p.resumed != nil {
+				close(p.resumed)
+				p.resumed = nil
+			}
+		}
+	})
+	for _, p := range w.all {
+		p.work.Wait()
+	}
+	return outcome{seed: w.seed, wrong: w.wrong, hash: w.hash, events: w.events, runs: len(w.pg.allRuns), took: time.Since(w.start)}
+}
+
+// untilQuiet waits until nothing is left to be done, or for too long.
+func (w *world) untilQuiet(said <-chan struct{}) {
+	tick := time.NewTicker(250*time.Millisecond + 1)
+	defer tick.Stop()
+	for range tick.C {
+		quiet := false
+		w.locked(func() {
+			w.checkWaiting()
+			quiet = closed(said) && w.allEnded() && len(w.pg.outbox) == 0 && w.nats.queuesEmpty() ||
+				closed(said) && time.Since(w.trouble) > horizon || w.reported
+		})
+		if quiet {
+			return
+		}
+	}
+}
+
+// Settings of TestSeeds, from the environment.
+const (
+	seedVariable  = "SIGNALBOX_SIM_SEED"  // one seed alone, with its trace
+	seedsVariable = "SIGNALBOX_SIM_SEEDS" // how many
+	firstVariable = "SIGNALBOX_SIM_FIRST" // the first of them; 1 without
+)
+
+func number(t *testing.T, variable string, otherwise uint64) uint64 {
+	t.Helper()
+	v := os.Getenv(variable)
+	if v == "" {
+		return otherwise
+	}
+	n, err := strconv.ParseUint(v, 10, 64)
+	if err != nil {
+		t.Fatalf("%s=%s: %v", variable, v, err)
+	}
+	return n
+}
+
+// TestSeeds lives through thousands of worlds.
+//
+//	SIGNALBOX_SIM_SEED=123 go test -run TestSeeds -v ./services/agent-runner/internal/sim
+//
+// shows one of them, and SIGNALBOX_SIM_SEEDS=100000 takes more.
+func TestSeeds(t *testing.T) {
+	t.Parallel()
+	k := newKit(t)
+	if one := number(t, seedVariable, 0); one > 0 {
+		o := live(t, k, one, none, t.Output())
+		report(t, o)
+		return
+	}
+	n := uint64(3000)
+	if testing.Short() || raced {
+		n = 200
+	}
+	first, n := number(t, firstVariable, 1), number(t, seedsVariable, n)
+	begun := time.Now()
+	var runs, failed atomic.Int64
+	each(t, first, n, func(t *testing.T, seed uint64) bool {
+		o := live(t, k, seed, none, nil)
+		runs.Add(int64(o.runs))
+		report(t, o)
+		return len(o.wrong) == 0 || failed.Add(1) < 20
+	})
+	took := time.Since(begun)
+	t.Logf("%d seeds, %d runs, %.0f seeds/s", n, runs.Load(), float64(n)/took.Seconds())
+}
+
+func report(t *testing.T, o outcome) {
+	t.Helper()
+	for _, v := range o.wrong {
+		t.Errorf("seed %d: %s", o.seed, v)
+	}
+	t.Logf("seed %d: %d runs, %d events, %s, trace %016x", o.seed, o.runs, o.events, o.took, o.hash)
+}
+
+// each does f for every seed, several at a time, until f returns false.
+func each(t *testing.T, first, n uint64, f func(t *testing.T, seed uint64) bool) {
+	t.Helper()
+	var next atomic.Uint64
+	var stop atomic.Bool
+	next.Store(first)
+	t.Run("workers", func(t *testing.T) {
+		for i := range runtime.GOMAXPROCS(0) {
+			t.Run(strconv.Itoa(i), func(t *testing.T) {
+				t.Parallel()
+				for !stop.Load() {
+					seed := next.Add(1) - 1
+					if seed >= first+n {
+						return
+					}
+					if !f(t, seed) {
+						stop.Store(true)
+					}
+				}
+			})
+		}
+	})
+}
+
+// A seed is the same world each time.
+func TestReplay(t *testing.T) {
+	t.Parallel()
+	k := newKit(t)
+	const n = 20
+	each(t, 1, n, func(t *testing.T, seed uint64) bool {
+		first, again := live(t, k, seed, none, nil), live(t, k, seed, none, nil)
+		if first.hash != again.hash || first.events != again.events {
+			t.Errorf("seed %d: trace %016x of %d events, then %016x of %d", seed, first.hash, first.events, again.hash, again.events)
+		}
+		return true
+	})
+}
