@@ -24,7 +24,7 @@ type Config struct {
 
 	Slots        int           `env:"TOOL_EXECUTOR_SLOTS" envDefault:"32" doc:"Tool calls that this process runs at a time."`
 	PerWorkspace int           `env:"TOOL_EXECUTOR_WORKSPACE_SLOTS" envDefault:"8" doc:"Of these, at most so many for one workspace; what is over comes again later."`
-	Lease        time.Duration `env:"TOOL_EXECUTOR_LEASE" envDefault:"6s" doc:"How long another executor waits for the calls of one that died; renewed three times as often."`
+	Lease        time.Duration `env:"TOOL_EXECUTOR_LEASE" envDefault:"6s" doc:"How long the others leave calls to an executor that gives no sign of life while its process may still be there; one that is gone loses them after a second."`
 	KeepOutcomes time.Duration `env:"TOOL_EXECUTOR_KEEP_OUTCOMES" envDefault:"168h" doc:"How long outcomes are remembered for calls that are delivered again."`
 	Drain        time.Duration `env:"TOOL_EXECUTOR_DRAIN" envDefault:"20s" doc:"How long calls in hand may take after SIGTERM before they are handed to another executor."`
 

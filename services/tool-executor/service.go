@@ -7,8 +7,10 @@
 // built-in ones. Other services ask here what tools there are and what became of
 // calls (rpc.go).
 //
-// Executors share a queue; any of them takes any call. If one dies here, its calls
-// come to another one after subject.AckWait.
+// Executors share a queue; any of them takes any call. If one dies here, the others
+// see that its presence is gone (pg.Presence) and that its rows in the ledger stand
+// still, and take its calls over from there after about a second; what it had not
+// claimed yet comes again after subject.AckWait.
 package toolexecutor
 
 import (
@@ -18,9 +20,12 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
@@ -61,8 +66,10 @@ type Deps struct {
 	// Verifier knows who may call: gateway and agent-runner.
 	Verifier *identity.Verifier
 	// Signer and HTTP are for calls to Config.DocumentSyncURL.
-	Signer     *identity.Signer
-	HTTP       *http.Client
+	Signer *identity.Signer
+	HTTP   *http.Client
+	// Tools are offered beside the built-in ones.
+	Tools      []Tool
 	Registerer prometheus.Registerer // nil: no metrics
 	Gatherer   prometheus.Gatherer   // nil: no /metrics page
 }
@@ -70,6 +77,8 @@ type Deps struct {
 // Bounds that nobody needs to set.
 const (
 	announceTimeout = time.Second
+	renewEvery      = 500 * time.Millisecond // of leases, at most a third of one
+	lookEvery       = 250 * time.Millisecond // for calls of executors that died
 	toolGrace       = 2 * time.Second
 	insistFor       = 20 * time.Second
 	housekeepEvery  = time.Hour
@@ -80,6 +89,7 @@ type Service struct {
 	cfg      Config
 	deps     Deps
 	ledger   *ledger.Ledger
+	presence *pg.Presence
 	executor *execute.Executor
 	handler  http.Handler
 }
@@ -90,7 +100,8 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, errors.New("tool-executor: log, database, bus, listener, verifier, signer and HTTP client are needed")
 	}
 	cfg = cfg.withDefaults()
-	s := &Service{cfg: cfg, deps: deps, ledger: ledger.New(deps.DB, cfg.Lease)}
+	name := subject.ToolExecutor + "/" + uuid.NewString()
+	s := &Service{cfg: cfg, deps: deps, ledger: ledger.New(deps.DB, name, cfg.Lease), presence: pg.NewPresence(deps.DB, name, deps.Log)}
 	catalogue, err := s.catalogue()
 	if err != nil {
 		return nil, fmt.Errorf("tool-executor: %w", err)
@@ -99,9 +110,12 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tool-executor: register metrics: %w", err)
 	}
+	renew := min(renewEvery, cfg.Lease/3)
 	s.executor = execute.New(execute.Config{
-		Catalogue: catalogue, Ledger: s.ledger, Announce: announce(deps.Bus, deps.Log), Log: deps.Log, Metrics: metrics,
-		Slots: cfg.Slots, PerWorkspace: cfg.PerWorkspace, Renew: cfg.Lease / 3, Grace: toolGrace, Insist: insistFor,
+		Catalogue: catalogue, Ledger: s.ledger, Presence: executors{deps.DB, s.presence, 2 * renew},
+		Announce: announce(deps.Bus, deps.Log), Log: deps.Log, Metrics: metrics,
+		Slots: cfg.Slots, PerWorkspace: cfg.PerWorkspace, Renew: renew, Quiet: 2 * renew, Lease: cfg.Lease, Look: lookEvery,
+		Grace: toolGrace, Insist: insistFor,
 	})
 	options, err := rpc.Server{Verifier: deps.Verifier, Log: deps.Log}.HandlerOptions()
 	if err != nil {
@@ -126,7 +140,31 @@ func (s *Service) catalogue() (*tool.Catalogue, error) {
 	if err != nil {
 		return nil, err
 	}
-	return tool.NewCatalogue(all...)
+	return tool.NewCatalogue(append(all, s.deps.Tools...)...)
+}
+
+// executors tells which of them are gone.
+type executors struct {
+	db  *pg.DB
+	own *pg.Presence
+	// steady is for how long we must have been present ourselves to say so: when
+	// Postgres comes back, everybody is absent for a moment.
+	steady time.Duration
+}
+
+// Absent implements execute.Presence.
+func (e executors) Absent(ctx context.Context, names []string) (absent []string, err error) {
+	if e.own.Steady() < e.steady {
+		return nil, nil
+	}
+	// Without a name is who knows of no presence: the version before.
+	names = slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == "" })
+	// As the system: locks are nobody's rows.
+	err = e.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		absent, err = pg.Absent(ctx, tx, names)
+		return err
+	})
+	return absent, err
 }
 
 // Run takes calls until ctx is done; then those in hand are finished within
@@ -149,14 +187,22 @@ func (s *Service) Run(ctx context.Context) error {
 	return nil
 }
 
-// work consumes until ctx is done. Leases are kept until the last call has ended.
+// work consumes and sweeps until ctx is done. Leases and presence are kept until
+// the last call has ended.
 func (s *Service) work(ctx context.Context) error {
 	until, done := context.WithCancel(context.WithoutCancel(ctx))
-	var leases sync.WaitGroup
-	leases.Go(func() { s.executor.KeepLeases(until) })
-	defer leases.Wait()
+	var behind sync.WaitGroup
+	behind.Go(func() { s.executor.KeepLeases(until) })
+	behind.Go(func() { _ = s.presence.Run(until) }) // it has no error
+	defer behind.Wait()
 	defer done()
-	if err := s.consume(ctx); err != nil {
+	g, working := errgroup.WithContext(ctx)
+	g.Go(func() error { return s.consume(working) })
+	g.Go(func() error {
+		s.executor.Sweep(working, s.cfg.Drain)
+		return nil
+	})
+	if err := g.Wait(); err != nil {
 		return err
 	}
 	limited, cancel := context.WithTimeout(until, toolGrace)

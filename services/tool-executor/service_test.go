@@ -1,15 +1,18 @@
 package toolexecutor_test
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 
 	"signalbox.dev/pkg/fault"
@@ -19,14 +22,15 @@ import (
 	"signalbox.dev/pkg/subject"
 	documentv1 "signalbox.dev/proto/signalbox/document/v1"
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
+	"signalbox.dev/services/e2e/farend"
 	toolexecutor "signalbox.dev/services/tool-executor"
 	"signalbox.dev/services/tool-executor/internal/ledger"
 )
 
 const (
-	ok        = toolv1.OutcomeState_OUTCOME_STATE_OK
-	failed    = toolv1.OutcomeState_OUTCOME_STATE_ERROR
-	cancelled = toolv1.OutcomeState_OUTCOME_STATE_CANCELLED
+	ok      = toolv1.OutcomeState_OUTCOME_STATE_OK
+	failed  = toolv1.OutcomeState_OUTCOME_STATE_ERROR
+	unknown = toolv1.OutcomeState_OUTCOME_STATE_UNKNOWN
 )
 
 func TestCatalogue(t *testing.T) {
@@ -140,19 +144,15 @@ func TestRolesAndTenants(t *testing.T) {
 func TestDocumentToolsTakeEffectOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.start(t, toolexecutor.Config{Lease: 600 * time.Millisecond})
-	w.start(t, toolexecutor.Config{Lease: 600 * time.Millisecond})
+	w.start(t, toolexecutor.Config{})
+	w.start(t, toolexecutor.Config{})
 	doc, _ := fields(t, w.do(t, "doc_create", map[string]any{"name": "n"}))["id"].(string)
 
 	for i, died := range []string{"never", "before the effect", "before the record"} {
 		line := fmt.Sprintf("line %d", i)
 		c := w.call(t, "doc_append", map[string]any{"id": doc, "content": line})
 		if died != "never" {
-			l := ledger.New(w.db.Open(t, toolexecutor.Migrations()), 300*time.Millisecond) // runs out while the message waits
-			ref := ledger.Ref{Workspace: w.actor.Workspace, Key: id.Must[id.Operation](c.GetKey())}
-			if _, err := l.Claim(t.Context(), ledger.Call{Ref: ref, Run: w.actor.Run, Session: w.actor.Session, ToolName: "doc_append", Effect: toolv1.Effect_EFFECT_SAME_TX}); err != nil {
-				t.Fatal(err)
-			}
+			w.dies(t, c, toolv1.Effect_EFFECT_SAME_TX)
 		}
 		if died == "before the record" {
 			// The effect of the one that died, under the call's key.
@@ -164,14 +164,108 @@ func TestDocumentToolsTakeEffectOnce(t *testing.T) {
 		for n := range 3 {
 			w.publish(t, c, fmt.Sprint(n))
 		}
-		for range 3 { // one outcome for each delivery
-			if o := w.next(t); o.GetKey() != c.GetKey() || o.GetState() != ok {
-				t.Errorf("died %s: outcome %v", died, o)
-			}
+		if o := w.of(t, c); o.GetState() != ok {
+			t.Errorf("died %s: outcome %v", died, o)
+		}
+		w.publish(t, c, "late") // it is announced again
+		if o := w.of(t, c); o.GetState() != ok {
+			t.Errorf("died %s: outcome %v, announced again", died, o)
 		}
 		if n := strings.Count(w.docs.Content(doc), line); n != 1 {
 			t.Errorf("died %s: the line is there %d times, want once", died, n)
 		}
+	}
+}
+
+// dies lets an executor claim a call and not be heard of again.
+func (w *world) dies(t testing.TB, c *toolv1.Call, effect toolv1.Effect) {
+	t.Helper()
+	work, err := proto.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := ledger.New(w.db.Open(t, toolexecutor.Migrations()), "dead/"+c.GetKey(), time.Hour)
+	_, err = l.Claim(t.Context(), ledger.Call{
+		Ref: ledger.Ref{Workspace: w.actor.Workspace, Key: id.Must[id.Operation](c.GetKey())}, Run: w.actor.Run, Session: w.actor.Session,
+		ToolName: c.GetToolName(), Effect: effect, Work: work,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestACallWithoutItsMessage is about a bus that has lost everything: what an
+// executor had begun with is ended by another one all the same.
+func TestACallWithoutItsMessage(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.start(t, toolexecutor.Config{})
+	w.start(t, toolexecutor.Config{})
+	c := w.call(t, "doc_create", map[string]any{"name": "n"})
+	w.dies(t, c, toolv1.Effect_EFFECT_SAME_TX)
+	if o := w.next(t); o.GetKey() != c.GetKey() || o.GetState() != ok || w.docs.Effects() != 1 {
+		t.Errorf("outcome = %v with %d effects, want it done once", o, w.docs.Effects())
+	}
+}
+
+// blind is a tool of a main package, with an effect that nobody can look up.
+type blind struct{ far *farend.Client }
+
+func (b blind) Spec() toolexecutor.Spec {
+	return toolexecutor.Spec{
+		Name: "act_blindly", Description: "acts upon the far end", InputSchema: []byte(`{"type":"object"}`), Effect: toolv1.Effect_EFFECT_UNSAFE,
+	}
+}
+
+func (b blind) Available(context.Context) toolexecutor.Availability {
+	return toolexecutor.Availability{Available: true}
+}
+
+func (b blind) Run(ctx context.Context, c toolexecutor.Call) (toolexecutor.Result, error) {
+	e, err := b.far.Blind(ctx, c.Key.String(), farend.Latency{})
+	if err != nil {
+		return toolexecutor.Result{}, err
+	}
+	return toolexecutor.Object(e), nil
+}
+
+// TestToolsOfAMain runs tools that are not built in, and delivers them again.
+func TestToolsOfAMain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	far := farend.New()
+	web := httptest.NewServer(far)
+	h := &http.Client{Transport: &http.Transport{}}
+	t.Cleanup(func() {
+		far.Close()
+		h.CloseIdleConnections()
+		web.Close()
+	})
+	w.tools = []toolexecutor.Tool{blind{farend.NewClient(web.URL, h)}}
+	i := w.start(t, toolexecutor.Config{})
+	res, err := i.client(t).ListTools(identity.With(t.Context(), w.actor), &toolv1.ListToolsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(res.GetTools(), func(tool *toolv1.Tool) bool {
+		return tool.GetName() == "act_blindly" && tool.GetSource() == "built-in" && tool.GetEffect() == toolv1.Effect_EFFECT_UNSAFE
+	}) {
+		t.Errorf("ListTools has no act_blindly: %v", res)
+	}
+	c := w.call(t, "act_blindly", map[string]any{})
+	for n := range 3 {
+		w.publish(t, c, fmt.Sprint(n))
+	}
+	if o := w.of(t, c); o.GetState() != ok || o.GetResultJson() != `{"id":"1"}` {
+		t.Errorf("outcome = %v", o)
+	}
+	dead := w.call(t, "act_blindly", map[string]any{})
+	w.dies(t, dead, toolv1.Effect_EFFECT_UNSAFE)
+	if o := w.of(t, dead); o.GetState() != unknown || o.GetErrorType() != "unknown_outcome" {
+		t.Errorf("outcome of the call of a dead executor = %v, want it unknown", o)
+	}
+	if got := far.Get(c.GetKey()).Effects + far.Get(dead.GetKey()).Effects; got != 1 {
+		t.Errorf("%d effects, want 1", got)
 	}
 }
 
@@ -187,7 +281,8 @@ func TestCancelOverTheBus(t *testing.T) {
 	if err := w.bus.Nudge(t.Context(), subject.ToolCancel(w.actor.Run), &toolv1.Cancel{RunId: w.actor.Run.String()}); err != nil {
 		t.Fatal(err)
 	}
-	if o := w.next(t); o.GetState() != cancelled || o.GetErrorType() != "cancelled" || w.docs.Effects() != 0 {
+	// The request was on its way: that it had no effect is not known here.
+	if o := w.next(t); o.GetState() != unknown || o.GetErrorType() != "cancelled" || w.docs.Effects() != 0 {
 		t.Errorf("outcome = %v with %d effects, want it cancelled", o, w.docs.Effects())
 	}
 }
@@ -206,7 +301,7 @@ func await(t testing.TB, what string, done func() bool) {
 func TestDrainHandsCallsOn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	leaving := w.start(t, toolexecutor.Config{Drain: 100 * time.Millisecond})
+	leaving := w.start(t, toolexecutor.Config{Drain: time.Second})
 	release := w.docs.Hold()
 	c := w.call(t, "doc_create", map[string]any{"name": "n"})
 	w.publish(t, c, "")

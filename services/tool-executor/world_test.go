@@ -43,6 +43,7 @@ type world struct {
 	bus      *bus.Bus // the runner's
 	outcomes chan *toolv1.Outcome
 	actor    identity.Actor
+	tools    []toolexecutor.Tool // beside the built-in ones
 }
 
 func newWorld(t testing.TB) *world {
@@ -103,7 +104,7 @@ func (w *world) start(t testing.TB, cfg toolexecutor.Config) *instance {
 	client := rpc.NewHTTPClient()
 	s, err := toolexecutor.New(cfg, toolexecutor.Deps{
 		Log: natstest.Log(t), DB: w.db.Open(t, toolexecutor.Migrations()), Bus: natstest.Bus(t, w.nats, subject.ToolExecutor), Listener: l,
-		Verifier: verifier, Signer: identity.NewSigner(subject.ToolExecutor, w.key), HTTP: client,
+		Verifier: verifier, Signer: identity.NewSigner(subject.ToolExecutor, w.key), HTTP: client, Tools: w.tools,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -175,16 +176,22 @@ func (w *world) next(t testing.TB) *toolv1.Outcome {
 	}
 }
 
-// do runs a call through the bus.
-func (w *world) do(t testing.TB, name string, args any) *toolv1.Outcome {
+// of returns what the runner hears next of a call.
+func (w *world) of(t testing.TB, c *toolv1.Call) *toolv1.Outcome {
 	t.Helper()
-	c := w.call(t, name, args)
-	w.publish(t, c, "")
 	for {
 		if o := w.next(t); o.GetKey() == c.GetKey() {
 			return o
 		}
 	}
+}
+
+// do runs a call through the bus.
+func (w *world) do(t testing.TB, name string, args any) *toolv1.Outcome {
+	t.Helper()
+	c := w.call(t, name, args)
+	w.publish(t, c, "")
+	return w.of(t, c)
 }
 
 // fields returns the fields of a result.

@@ -1,33 +1,3 @@
-// Package execute runs tool calls that come from the bus, each of them once as far
-// as anybody can tell.
-//
-// # A call's way
-//
-//	admitted   there is a free slot, for the process and for its workspace; otherwise it comes again later
-//	claimed    its row in the ledger is ours (package ledger); one that is done is announced again and that is all
-//	decided    unknown tool, wrong arguments, too late, cancelled: the outcome is there without a run
-//	run        under a deadline, in a goroutine of its own
-//	recorded   the outcome, once and for ever, if the claim is still ours
-//	announced  on the bus, where it may be lost; whoever waits also asks the ledger
-//
-// Handle's error is the delivery decision; nil acks, and it is nil only when the
-// outcome is recorded.
-//
-// # If it dies here
-//
-// The message comes again when nobody gives a sign of life, and its claim runs
-// out. Whoever claims it next sees that somebody had begun (Claim.Attempt > 1) and
-// does what the tool's effect allows: run again (pure), run again under the same
-// key (same_tx, keyed: the far end does it once), look first (verify), or say that
-// nobody knows (unsafe). An executor that was only stopped for a while finds its
-// claim lost: its tool is cancelled, and what it would record is refused.
-//
-// # Who owns what
-//
-// Handle owns its call and waits for the tool's goroutine. A tool that holds on
-// after its context has ended is left behind after a grace period: its outcome is
-// that of the context, and its slot stays taken until it returns, so that tools
-// which hang cannot pile up.
 package execute
 
 import (
@@ -46,18 +16,29 @@ import (
 	"signalbox.dev/services/tool-executor/internal/tool"
 )
 
-// Ledger is what remembers outcomes: see package ledger for the contracts.
+// Ledger is what remembers calls: see package ledger for the contracts.
 type Ledger interface {
 	Claim(ctx context.Context, c ledger.Call) (ledger.Claim, error)
 	Record(ctx context.Context, ws id.Workspace, attempt int, o *toolv1.Outcome) error
 	Release(ctx context.Context, ref ledger.Ref, attempt int) error
 	Renew(ctx context.Context, refs []ledger.Ref) (map[ledger.Ref]int, error)
+	Open(ctx context.Context) ([]ledger.Open, error)
+	Work(ctx context.Context, ref ledger.Ref) ([]byte, error)
+	TakeOver(ctx context.Context, o ledger.Open) (ledger.Claim, error)
+}
+
+// Presence knows which executors live.
+type Presence interface {
+	// Absent returns those of names whose process is gone as far as anybody can see:
+	// it has ended, or has lost its connection for the moment.
+	Absent(ctx context.Context, names []string) ([]string, error)
 }
 
 // Config is what an Executor works with. All fields are needed.
 type Config struct {
 	Catalogue *tool.Catalogue
 	Ledger    Ledger
+	Presence  Presence
 	// Announce tells who waits that an outcome is recorded; it may fail silently.
 	Announce func(ctx context.Context, o *toolv1.Outcome)
 	Log      *slog.Logger
@@ -66,6 +47,9 @@ type Config struct {
 	Slots        int           // calls at a time
 	PerWorkspace int           // of them, at most this many for one workspace
 	Renew        time.Duration // how often leases are renewed
+	Quiet        time.Duration // without a renewal, until calls of a process that is gone are taken over; at least twice Renew
+	Lease        time.Duration // the same for a process that is only silent
+	Look         time.Duration // how often Sweep looks
 	Grace        time.Duration // for a tool to return after its context has ended
 	Insist       time.Duration // for recording an outcome while the database is away
 }
@@ -79,7 +63,8 @@ type Executor struct {
 	hands hands
 }
 
-// New returns an executor. KeepLeases must run for as long as Handle is called.
+// New returns an executor. KeepLeases must run for as long as Handle is called or
+// Sweep runs.
 func New(cfg Config) *Executor {
 	e := &Executor{cfg: cfg}
 	e.hands = newHands(cfg.Slots, cfg.PerWorkspace)
@@ -93,9 +78,12 @@ var (
 	errLost      = errors.New("another executor has the call")
 )
 
-// Handle runs a call unless it was run before, and sees to it that its outcome is
-// recorded. ctx bounds the work: when its cause is bus.ErrDraining, the call is
-// handed to another executor where its effect allows that.
+// errInHand is why a call is not admitted that this process has claimed already.
+var errInHand = errors.New("the call is being run here already")
+
+// Handle runs a call unless it was run before or is in somebody's hands, and sees to
+// it that its outcome is recorded. ctx bounds the work: when its cause is
+// bus.ErrDraining, the call is handed to another executor where its effect allows that.
 func (e *Executor) Handle(ctx context.Context, msg *toolv1.Call) error {
 	j, err := newJob(msg, e.cfg.Catalogue)
 	if err != nil {
@@ -105,24 +93,41 @@ func (e *Executor) Handle(ctx context.Context, msg *toolv1.Call) error {
 	defer cancel(nil)
 	j.cancel = cancel
 	if err := e.admit(j); err != nil {
+		if errors.Is(err, errInHand) {
+			return nil // as below
+		}
 		return err
 	}
 	defer e.leave(j)
 
-	claim, err := e.cfg.Ledger.Claim(ctx, j.ledgerCall())
+	row, err := j.row()
+	if err != nil {
+		return bus.Terminal(fmt.Errorf("tool call: %w", err))
+	}
+	asked := time.Now()
+	claim, err := e.cfg.Ledger.Claim(ctx, row)
 	switch {
+	case errors.Is(err, ledger.ErrReused):
+		return bus.Terminal(fmt.Errorf("call of %s: %w", j.msg.GetToolName(), err))
 	case err != nil:
 		return err
 	case claim.Done != nil:
 		e.cfg.Log.DebugContext(ctx, "tool call answered from the ledger", "tool", j.msg.GetToolName(), "key", j.Key)
 		e.cfg.Announce(ctx, claim.Done)
 		return nil
+	case claim.Kept:
+		return nil // the message is one too many: see Sweep
 	case claim.Attempt == 0:
-		return bus.RetryAfter(min(claim.Busy, busyReturn), errors.New("another executor is at work on the call"))
+		return bus.RetryAfter(busyReturn, errors.New("an executor of the version before is at work on the call"))
 	}
-	e.claimed(j, claim.Attempt)
+	return e.carryOut(work, j, claim, asked)
+}
+
+// carryOut brings a claimed call to its end. asked is from when the claim is good.
+func (e *Executor) carryOut(ctx context.Context, j *job, claim ledger.Claim, asked time.Time) error {
+	e.claimed(j, claim, asked)
 	start := time.Now()
-	end := e.perform(work, j)
+	end := e.perform(ctx, j)
 	if end.handOn {
 		return e.release(ctx, j, end)
 	}
@@ -134,7 +139,11 @@ func (e *Executor) perform(ctx context.Context, j *job) ending {
 	if end, over := e.decide(ctx, j); over {
 		return end
 	}
-	until := time.Now().Add(j.entry.Spec.Deadline)
+	limit := j.entry.Spec.Deadline
+	if j.repeated() && j.effect == toolv1.Effect_EFFECT_VERIFY {
+		limit += j.entry.Spec.Settle // it is looked up for so long before it is run
+	}
+	until := time.Now().Add(limit)
 	if d := j.deadline(); !d.IsZero() && d.Before(until) {
 		until = d
 	}
@@ -146,11 +155,11 @@ func (e *Executor) perform(ctx context.Context, j *job) ending {
 // decide returns the end of a call that needs no run.
 func (e *Executor) decide(ctx context.Context, j *job) (ending, bool) {
 	if !j.known {
-		return failed("unknown_tool", "there is no tool called %q; use one of those that are listed", j.msg.GetToolName()), true
+		return j.doubted(failed("unknown_tool", "there is no tool called %q; use one of those that are listed", j.msg.GetToolName())), true
 	}
 	args, err := j.entry.Check(j.msg.GetArgsJson())
 	if err != nil {
-		return j.fromFault(err, "invalid_arguments"), true
+		return j.doubted(j.fromFault(err, "invalid_arguments")), true
 	}
 	j.args = args
 	if e.isCancelled(j) {
@@ -160,9 +169,9 @@ func (e *Executor) decide(ctx context.Context, j *job) (ending, bool) {
 		return j.timedOut(), true
 	}
 	if a := j.entry.Tool.Available(ctx); !a.Available {
-		return j.notAvailable(a), true
+		return j.doubted(j.notAvailable(a)), true
 	}
-	if j.repeated() && j.entry.Spec.Effect == toolv1.Effect_EFFECT_UNSAFE {
+	if j.repeated() && j.effect == toolv1.Effect_EFFECT_UNSAFE {
 		return j.unknown(), true
 	}
 	return ending{}, false

@@ -41,8 +41,8 @@ const (
 	firstReturn  = 50 * time.Millisecond
 	returnStep   = 10 * time.Millisecond
 	lastReturn   = 10 * time.Second
-	heldReturn   = time.Second     // for a call that this process has in hand already
-	busyReturn   = 2 * time.Second // for one that another executor has, at most: it may be done sooner than its lease is
+	heldReturn   = time.Second     // for a call that this process is about to claim
+	busyReturn   = 2 * time.Second // for one that an executor of the version before has
 	rememberFor  = 10 * time.Minute
 	rememberRuns = 10_000
 )
@@ -60,8 +60,11 @@ func (e *Executor) admit(j *job) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	h := &e.hands
-	if _, ok := h.jobs[j.Ref]; ok {
-		return bus.RetryAfter(heldReturn, errors.New("the call is being run here already"))
+	if other, ok := h.jobs[j.Ref]; ok {
+		if other.attempt > 0 {
+			return errInHand
+		}
+		return bus.RetryAfter(heldReturn, errors.New("the call is being claimed here"))
 	}
 	s := h.workspaces[j.Workspace]
 	if s == nil {
@@ -140,10 +143,15 @@ func (e *Executor) free(ws id.Workspace) {
 	e.cfg.Metrics.running.Dec()
 }
 
-func (e *Executor) claimed(j *job, attempt int) {
+// claimed notes the claim of j; the tool's own effect may have been another one in
+// the version of an executor before us, and then the worse one counts.
+func (e *Executor) claimed(j *job, c ledger.Claim, confirmed time.Time) {
+	if c.Attempt > 1 {
+		j.former, j.effect = c.Former, max(j.effect, c.Effect)
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	j.attempt = attempt
+	j.attempt, j.confirmed = c.Attempt, confirmed
 }
 
 // Cancel ends the calls of a run that are running here, and those that come in

@@ -1,12 +1,18 @@
 package execute
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
@@ -15,7 +21,8 @@ import (
 	"signalbox.dev/services/tool-executor/internal/tool"
 )
 
-// job is one call in hand.
+// job is one call in hand. What no comment says otherwise of belongs to the
+// goroutine of Handle or Sweep, and to that of the tool while it runs.
 type job struct {
 	ledger.Ref
 	msg    *toolv1.Call
@@ -23,17 +30,21 @@ type job struct {
 	actor  identity.Actor
 	entry  tool.Entry
 	known  bool // entry is that of the call's tool
+	effect toolv1.Effect
 	args   json.RawMessage
+	former []string // executors that had begun with it before
 	cancel context.CancelCauseFunc
+	begun  atomic.Bool // our own run has begun
 
-	attempt   int  // of our claim; 0 before it; guarded by Executor.mu
-	abandoned bool // its tool holds on and keeps the slot; guarded by Executor.mu
+	attempt   int       // of our claim; 0 before it; guarded by Executor.mu
+	confirmed time.Time // when the claim was certainly ours; guarded by Executor.mu
+	abandoned bool      // its tool holds on and keeps the slot; guarded by Executor.mu
 }
 
 // newJob reads a message. The bus lets only the agent-runner publish calls, which
 // has verified whom they are for: that is why an actor may be made of one.
 func newJob(msg *toolv1.Call, catalogue *tool.Catalogue) (*job, error) {
-	j := &job{msg: msg}
+	j := &job{msg: msg, effect: toolv1.Effect_EFFECT_PURE} // an unknown tool does nothing
 	var errs [5]error
 	j.Key, errs[0] = id.Parse[id.Operation](msg.GetKey())
 	j.Workspace, errs[1] = id.Parse[id.Workspace](msg.GetWorkspaceId())
@@ -51,22 +62,42 @@ func newJob(msg *toolv1.Call, catalogue *tool.Catalogue) (*job, error) {
 		return nil, fmt.Errorf("call id and tool name may have %d bytes at most", maxID)
 	}
 	j.actor.Workspace, j.actor.Role, j.actor.Run = j.Workspace, role, j.run
-	j.entry, j.known = catalogue.Get(msg.GetToolName())
+	if j.entry, j.known = catalogue.Get(msg.GetToolName()); j.known {
+		j.effect = j.entry.Spec.Effect
+	}
 	return j, nil
 }
 
 // maxID bounds names that a model made up and that we write down.
 const maxID = 512
 
-func (j *job) ledgerCall() ledger.Call {
-	effect := toolv1.Effect_EFFECT_PURE // an unknown tool does nothing
-	if j.known {
-		effect = j.entry.Spec.Effect
+// row is what the ledger is told.
+func (j *job) row() (ledger.Call, error) {
+	work, err := proto.Marshal(j.msg)
+	if err != nil {
+		return ledger.Call{}, fmt.Errorf("write the call down: %w", err)
 	}
 	return ledger.Call{
 		Ref: j.Ref, Run: j.run, Session: j.actor.Session,
-		ToolCallID: writable(j.msg.GetToolCallId()), ToolName: writable(j.msg.GetToolName()), Effect: effect,
+		ToolCallID: writable(j.msg.GetToolCallId()), ToolName: writable(j.msg.GetToolName()), Effect: j.effect,
+		Work: work, Request: request(j.msg),
+	}, nil
+}
+
+// request is a digest of what a call asks for. How the arguments are spaced is no
+// part of it, nor what may differ when the call is dispatched once more.
+func request(msg *toolv1.Call) []byte {
+	h := sha256.New()
+	args := []byte(msg.GetArgsJson())
+	var compact bytes.Buffer
+	if json.Compact(&compact, args) == nil {
+		args = compact.Bytes()
 	}
+	for _, part := range [][]byte{[]byte(msg.GetRunId()), []byte(msg.GetToolName()), args} {
+		h.Write([]byte(strconv.Itoa(len(part)) + ":")) // a hash never refuses
+		h.Write(part)
+	}
+	return h.Sum(nil)
 }
 
 // writable is s as Postgres takes it; models make up names with anything in them.
@@ -85,14 +116,17 @@ func (j *job) deadline() time.Time {
 }
 
 // repeated reports whether somebody may have run the tool for this call before.
-// It is for the goroutine of Handle, after the claim.
+// It is for the time after the claim.
 func (j *job) repeated() bool { return j.attempt > 1 }
 
-func (j *job) pure() bool { return !j.known || j.entry.Spec.Effect == toolv1.Effect_EFFECT_PURE }
+// harmless reports whether nothing can have happened in the world.
+func (j *job) harmless() bool {
+	return j.effect == toolv1.Effect_EFFECT_PURE || !j.repeated() && !j.begun.Load()
+}
 
 // repeatable reports whether running the tool twice does no more than once.
 func (j *job) repeatable() bool {
-	switch j.ledgerCall().Effect {
+	switch j.effect {
 	case toolv1.Effect_EFFECT_PURE, toolv1.Effect_EFFECT_SAME_TX, toolv1.Effect_EFFECT_KEYED:
 		return true
 	}
@@ -104,12 +138,15 @@ func (j *job) summary() string {
 	if !ok || len(j.args) == 0 {
 		return ""
 	}
-	return clip(s.Summary(j.args))
+	return clip(s.Summary(j.args), 200)
 }
 
-func clip(s string) string {
-	if r := []rune(s); len(r) > 200 {
-		return string(r[:200]) + "…"
+func clip(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	if r := []rune(s); len(r) > most {
+		return string(r[:most]) + "…"
 	}
 	return s
 }

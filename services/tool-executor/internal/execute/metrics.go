@@ -11,8 +11,9 @@ import (
 
 // Metrics count calls. Tools are a label, so what models make up is one of them.
 type Metrics struct {
-	calls   *prometheus.HistogramVec
-	running prometheus.Gauge
+	calls     *prometheus.HistogramVec
+	running   prometheus.Gauge
+	takeovers *prometheus.CounterVec
 }
 
 // NewMetrics registers the metrics; reg may be nil.
@@ -25,11 +26,14 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 		running: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "signalbox_tool_calls_in_hand", Help: "Slots for tool calls that are taken.",
 		}),
+		takeovers: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "signalbox_tool_calls_taken_over_total", Help: "Calls taken over from another executor, by reason (absent, silent, released).",
+		}, []string{"reason"}),
 	}
 	if reg == nil {
 		return m, nil
 	}
-	return m, errors.Join(reg.Register(m.calls), reg.Register(m.running))
+	return m, errors.Join(reg.Register(m.calls), reg.Register(m.running), reg.Register(m.takeovers))
 }
 
 func (m *Metrics) done(j *job, o *toolv1.Outcome) {

@@ -93,16 +93,22 @@ func (e *Executor) KeepLeases(ctx context.Context) {
 			return
 		case <-t.C:
 		}
-		if err := e.renew(ctx); err != nil && ctx.Err() == nil {
-			// The leases may run out now. That alone costs nothing: others claim a call
-			// only when they are given its message, and the signs of life go on.
+		held, refs := e.held()
+		if len(refs) == 0 {
+			continue
+		}
+		if err := e.renew(ctx, held, refs); err != nil && ctx.Err() == nil {
+			// Others may take the calls over now, if they can reach the database. A tool
+			// that runs goes on: what its effect allows is decided there.
 			e.cfg.Log.WarnContext(ctx, "leases not renewed", "error", err)
 		}
 	}
 }
 
-func (e *Executor) renew(ctx context.Context) error {
+// held returns the claimed calls in hand with their attempts.
+func (e *Executor) held() (map[*job]int, []ledger.Ref) {
 	e.mu.Lock()
+	defer e.mu.Unlock()
 	held := make(map[*job]int, len(e.hands.jobs))
 	refs := make([]ledger.Ref, 0, len(e.hands.jobs))
 	for ref, j := range e.hands.jobs {
@@ -111,20 +117,26 @@ func (e *Executor) renew(ctx context.Context) error {
 			refs = append(refs, ref)
 		}
 	}
-	e.mu.Unlock()
-	if len(refs) == 0 {
-		return nil
-	}
+	return held, refs
+}
+
+// renew renews leases and ends the calls whose claim is not ours any more.
+func (e *Executor) renew(ctx context.Context, held map[*job]int, refs []ledger.Ref) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
+	asked := time.Now()
 	current, err := e.cfg.Ledger.Renew(ctx, refs)
 	if err != nil {
 		return err
 	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	for j, attempt := range held {
 		// A call that is recorded meanwhile is not among them either; its tool has ended.
 		if current[j.Ref] != attempt {
 			j.cancel(errLost)
+		} else if j.confirmed.Before(asked) {
+			j.confirmed = asked
 		}
 	}
 	return nil

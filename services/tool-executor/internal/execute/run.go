@@ -10,6 +10,7 @@ import (
 
 	"signalbox.dev/pkg/fault"
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
+	"signalbox.dev/services/tool-executor/internal/ledger"
 	"signalbox.dev/services/tool-executor/internal/tool"
 )
 
@@ -19,10 +20,14 @@ const (
 	lastPause  = 2 * time.Second
 )
 
+// cancelGrace is Grace for a call that a person stopped: they wait for it.
+const cancelGrace = 100 * time.Millisecond
+
 // answer is what came of running a tool.
 type answer struct {
 	result tool.Result
 	err    error
+	tried  bool // it had been run before, here or by another executor
 }
 
 // panicked is the error of a tool that panicked.
@@ -42,14 +47,18 @@ func (e *Executor) run(ctx context.Context, j *job) ending {
 	done := make(chan answer, 1) // of one, so that a tool which nobody waits for can end
 	e.tools.Go(func() {
 		defer e.returned(j)
-		done <- attempt(ctx, j)
+		done <- e.attempt(ctx, j)
 	})
 	select {
 	case a := <-done:
 		return e.judge(ctx, j, a)
 	case <-ctx.Done():
 	}
-	grace := time.NewTimer(e.cfg.Grace)
+	limit := e.cfg.Grace
+	if errors.Is(context.Cause(ctx), errCancelled) {
+		limit = min(limit, cancelGrace)
+	}
+	grace := time.NewTimer(limit)
 	defer grace.Stop()
 	select {
 	case a := <-done:
@@ -63,41 +72,98 @@ func (e *Executor) run(ctx context.Context, j *job) ending {
 
 // attempt runs the tool, again while its far end is unavailable and that is
 // harmless. A panic is an error.
-func attempt(ctx context.Context, j *job) (a answer) {
+func (e *Executor) attempt(ctx context.Context, j *job) (a answer) {
 	defer func() {
 		if p := recover(); p != nil {
 			a = answer{err: &panicked{p, string(debug.Stack())}}
 		}
 	}()
-	t, call := j.entry.Tool, j.call()
-	if j.repeated() && j.entry.Spec.Effect == toolv1.Effect_EFFECT_VERIFY {
-		v, ok := t.(tool.Verifier)
-		if !ok {
-			return answer{err: errUnverified}
-		}
-		r, found, err := verify(ctx, v, call)
-		if err != nil {
-			return answer{err: errors.Join(errUnverified, err)}
-		}
-		if found {
-			return answer{result: r}
-		}
-	}
+	call := j.call()
+	tried := j.repeated()
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
-		r, err := t.Run(ctx, call)
-		if err == nil || !j.repeatable() || !passing(err) || !wait(ctx, pause) {
-			return answer{r, err}
+		if tried && j.effect == toolv1.Effect_EFFECT_VERIFY {
+			r, found, err := e.lookUp(ctx, j, call)
+			if err != nil {
+				return answer{err: err}
+			}
+			if found {
+				return answer{result: r}
+			}
+		}
+		if err := e.confirm(ctx, j); err != nil {
+			return answer{err: err}
+		}
+		j.begun.Store(true)
+		r, err := j.entry.Tool.Run(ctx, call)
+		again := j.repeatable() || j.effect == toolv1.Effect_EFFECT_VERIFY
+		if err == nil || !again || !passing(err) || !wait(ctx, pause) {
+			return answer{r, err, tried}
+		}
+		tried = true
+	}
+}
+
+// confirm returns when the claim is certainly ours, or was so a moment ago: others
+// take it over only when it has not been renewed for longer.
+func (e *Executor) confirm(ctx context.Context, j *job) error {
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		e.mu.Lock()
+		fresh := time.Since(j.confirmed) < e.cfg.Quiet
+		e.mu.Unlock()
+		if fresh {
+			return ctx.Err()
+		}
+		err := e.renew(ctx, map[*job]int{j: j.attempt}, []ledger.Ref{j.Ref})
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx) // errLost among others
+		case err != nil && !wait(ctx, pause):
+			return err
 		}
 	}
 }
 
-func verify(ctx context.Context, v tool.Verifier, call tool.Call) (tool.Result, bool, error) {
+// lookUp finds out what became of a call that somebody may have run, and returns
+// when it is found, or when it is certain that it will not be: see the package's
+// comment. Its error is one of errUnverified.
+func (e *Executor) lookUp(ctx context.Context, j *job, call tool.Call) (r tool.Result, found bool, err error) {
+	v, ok := j.entry.Tool.(tool.Verifier)
+	if !ok { // NewCatalogue refuses it
+		return tool.Result{}, false, errUnverified
+	}
+	var settled time.Time // when what is not found will not be; zero while others may be at it
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		if settled.IsZero() && e.allGone(ctx, j) {
+			settled = time.Now().Add(j.entry.Spec.Settle)
+		}
+		late := !settled.IsZero() && !time.Now().Before(settled)
 		r, found, err := v.Verify(ctx, call)
-		if err == nil || !passing(err) || !wait(ctx, pause) {
-			return r, found, err
+		switch {
+		case err != nil && !passing(err):
+			return tool.Result{}, false, errors.Join(errUnverified, err)
+		case err == nil && (found || late):
+			return r, found, nil
+		}
+		next := pause
+		if left := time.Until(settled); err == nil && left > 0 {
+			next = min(next, 2*left) // wait takes half of it at least
+		}
+		if !wait(ctx, next) {
+			return tool.Result{}, false, errors.Join(errUnverified, context.Cause(ctx), err)
 		}
 	}
+}
+
+// allGone reports whether no executor that had begun with the call can still act.
+func (e *Executor) allGone(ctx context.Context, j *job) bool {
+	if len(j.former) == 0 {
+		return true
+	}
+	absent, err := e.cfg.Presence.Absent(ctx, j.former)
+	if err != nil && ctx.Err() == nil {
+		e.cfg.Log.WarnContext(ctx, "not known whether executors live", "error", err)
+	}
+	return err == nil && len(absent) == len(j.former)
 }
 
 // passing reports whether the same call may work in a moment.

@@ -9,7 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"go.uber.org/goleak"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"signalbox.dev/pkg/id"
@@ -33,10 +35,11 @@ func schema() pg.Migrations {
 	return pg.Migrations{Schema: "tools", Role: "signalbox_tools", FS: migrations.FS}
 }
 
-// world is what executors share: a ledger's table, tools and their far end, and
-// the workspace of one run.
+// world is what executors share: a ledger's table, who is present, tools, and the
+// workspace of one run.
 type world struct {
 	db    *pg.DB
+	alive *presence
 	tools []tool.Tool
 	ws    id.Workspace
 	run   id.Run
@@ -44,18 +47,55 @@ type world struct {
 
 func newWorld(t testing.TB, tools ...tool.Tool) *world {
 	t.Helper()
-	return &world{db: pgtest.New(t, schema()).Open(t, schema()), tools: tools, ws: id.New[id.Workspace](), run: id.New[id.Run]()}
+	return &world{
+		db: pgtest.New(t, schema()).Open(t, schema()), alive: &presence{names: map[string]bool{}},
+		tools: tools, ws: id.New[id.Workspace](), run: id.New[id.Run](),
+	}
+}
+
+// with returns the same world for executors that have other tools.
+func (w *world) with(tools ...tool.Tool) *world {
+	other := *w
+	other.tools = tools
+	return &other
+}
+
+// presence is who lives.
+type presence struct {
+	mu    sync.Mutex // guards names
+	names map[string]bool
+}
+
+func (p *presence) set(name string, here bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.names[name] = here
+}
+
+func (p *presence) Absent(_ context.Context, names []string) (absent []string, _ error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, n := range names {
+		if !p.names[n] {
+			absent = append(absent, n)
+		}
+	}
+	return absent, nil
 }
 
 // executor is one process.
 type executor struct {
 	*execute.Executor
+	name   string
 	ledger *ledger.Ledger
 	said   *announcements
 	log    *lines
 }
 
-// start returns an executor whose leases are kept until the test ends. change may be nil.
+// patience is a lease that no test waits for.
+const patience = time.Minute
+
+// start returns an executor that keeps its leases until the test ends. change may be nil.
 func (w *world) start(t testing.TB, change func(*execute.Config)) *executor {
 	t.Helper()
 	catalogue, err := tool.NewCatalogue(w.tools...)
@@ -66,10 +106,13 @@ func (w *world) start(t testing.TB, change func(*execute.Config)) *executor {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &executor{ledger: ledger.New(w.db, 10*time.Second), said: &announcements{}, log: &lines{}}
+	e := &executor{name: "executor/" + uuid.NewString(), said: &announcements{}, log: &lines{}}
+	e.ledger = ledger.New(w.db, e.name, patience)
+	w.alive.set(e.name, true)
 	cfg := execute.Config{
-		Catalogue: catalogue, Ledger: e.ledger, Announce: e.said.add, Log: slog.New(slog.NewJSONHandler(e.log, nil)), Metrics: metrics,
-		Slots: 16, PerWorkspace: 8, Renew: 20 * time.Millisecond, Grace: 50 * time.Millisecond, Insist: 5 * time.Second,
+		Catalogue: catalogue, Ledger: e.ledger, Presence: w.alive, Announce: e.said.add, Log: slog.New(slog.NewJSONHandler(e.log, nil)), Metrics: metrics,
+		Slots: 16, PerWorkspace: 8, Renew: 20 * time.Millisecond, Quiet: 60 * time.Millisecond, Lease: patience, Look: 10 * time.Millisecond,
+		Grace: 50 * time.Millisecond, Insist: 5 * time.Second,
 	}
 	if change != nil {
 		change(&cfg)
@@ -90,6 +133,48 @@ func (w *world) start(t testing.TB, change func(*execute.Config)) *executor {
 	return e
 }
 
+// sweep lets an executor take over calls until the test ends.
+func (e *executor) sweep(t testing.TB) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var wg sync.WaitGroup
+	wg.Go(func() { e.Sweep(ctx, time.Second) })
+	t.Cleanup(func() {
+		cancel()
+		wg.Wait()
+	})
+}
+
+// dead returns the ledger of an executor that claims and is not heard of again.
+func (w *world) dead(t testing.TB, c *toolv1.Call) *ledger.Ledger {
+	t.Helper()
+	l := ledger.New(w.db, "dead/"+uuid.NewString(), patience)
+	effect := pure
+	for _, x := range w.tools {
+		if s := x.Spec(); s.Name == c.GetToolName() {
+			effect = s.Effect
+		}
+	}
+	work, err := proto.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	claim, err := l.Claim(t.Context(), ledger.Call{
+		Ref: ref(t, c), Run: w.run, Session: id.Must[id.Session](c.GetSessionId()), ToolName: c.GetToolName(), Effect: effect, Work: work,
+	})
+	if err != nil || claim.Attempt != 1 {
+		t.Fatalf("Claim = %+v, %v", claim, err)
+	}
+	return l
+}
+
+// letGo ends the first claim of a call, so that its message brings it to the next one.
+func letGo(t testing.TB, l *ledger.Ledger, c *toolv1.Call) {
+	t.Helper()
+	if err := l.Release(t.Context(), ref(t, c), 1); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // call returns a fresh call of a tool.
 func (w *world) call(name, args string) *toolv1.Call {
 	return &toolv1.Call{
@@ -107,7 +192,7 @@ func ref(t testing.TB, c *toolv1.Call) ledger.Ref {
 // outcome returns what is recorded for a call, nil if nothing is.
 func (w *world) outcome(t testing.TB, c *toolv1.Call) *toolv1.Outcome {
 	t.Helper()
-	all, err := ledger.New(w.db, time.Second).Outcomes(t.Context(), id.Must[id.Workspace](c.GetWorkspaceId()), []id.Operation{id.Must[id.Operation](c.GetKey())})
+	all, err := ledger.New(w.db, "reader", time.Second).Outcomes(t.Context(), id.Must[id.Workspace](c.GetWorkspaceId()), []id.Operation{id.Must[id.Operation](c.GetKey())})
 	if err != nil {
 		t.Fatal(err)
 	}

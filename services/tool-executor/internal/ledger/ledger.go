@@ -2,12 +2,15 @@
 // delivered again is answered and not run again.
 //
 // A call has one row, under its key. An executor claims it before it runs the
-// tool: the row says "started", with the executor's name and a lease that it
-// renews while the tool runs. Afterwards it records the outcome, once. When an
-// executor dies, its lease runs out, and whoever gets the message next claims the
-// row again, with a higher attempt; what that means for a tool that may have run
-// already is the caller's to decide. Time is Postgres' own, so executors' clocks
-// do not matter.
+// tool: the row says "started", with the executor's name, the whole call, and a
+// lease that the executor renews while the tool runs. Afterwards it records the
+// outcome, once, and the call itself is forgotten.
+//
+// When an executor dies, its row stops changing. The others look at the open rows
+// (Open) and judge by their own clocks for how long one has not changed; TakeOver
+// then succeeds only if it still has not, and counts the attempt up. What that
+// means for a tool that may have run already is the caller's to decide. No clock
+// but Postgres' is in a row, and none is compared with another.
 //
 // An executor that was only thought dead cannot write: Record is refused unless
 // its claim is still the latest.
@@ -29,15 +32,17 @@ import (
 
 // Ledger is one executor's hand on the table. It is safe for concurrent use.
 type Ledger struct {
-	db    *pg.DB
-	owner uuid.UUID
-	lease time.Duration
+	db       *pg.DB
+	owner    uuid.UUID
+	executor string
+	lease    time.Duration
 }
 
-// New returns a ledger under a fresh owner's name. A claim is good for lease
-// unless it is renewed.
-func New(db *pg.DB, lease time.Duration) *Ledger {
-	return &Ledger{db: db, owner: uuid.New(), lease: lease}
+// New returns a ledger whose claims are in the name of executor, which is what
+// others look for when they want to know whether the process lives. The name must
+// be fresh: one process, one name. A claim is good for lease unless it is renewed.
+func New(db *pg.DB, executor string, lease time.Duration) *Ledger {
+	return &Ledger{db: db, owner: uuid.New(), executor: executor, lease: lease}
 }
 
 // Ref names a call.
@@ -54,35 +59,66 @@ type Call struct {
 	ToolCallID string
 	ToolName   string
 	Effect     toolv1.Effect
+	// Work is the whole call, for whoever has to go on with it.
+	Work []byte
+	// Request tells two requests apart that come under the same key.
+	Request []byte
 }
 
-// Claim is what Claim found: exactly one of the three.
+// Claim is what Claim and TakeOver found: a claim (Attempt), an outcome (Done), or
+// neither, and then another executor has the call.
 type Claim struct {
 	// Attempt is set when the call is the caller's now: 1 the first time, more when
 	// somebody had begun with it before and may have run the tool.
 	Attempt int
+	// Former are the executors that had begun with it, without the caller. They may
+	// be dead, or only silent.
+	Former []string
+	// Effect is that of the tool as the first of them knew it.
+	Effect toolv1.Effect
 	// Done is the outcome that was recorded before.
 	Done *toolv1.Outcome
-	// Busy is how long another executor's lease still lasts, if it is not renewed.
-	Busy time.Duration
+	// Kept says that the call of another executor is in its row: it does not depend
+	// on its message.
+	Kept bool
 }
 
-// Claim makes the call the caller's, unless it is done or another executor is at
-// work on it. A claim of this very ledger that is still open is taken over: the
-// caller knows that it is not at work on it.
+// Refusals.
+var (
+	// ErrLost means that the claim is not the latest any more: somebody else has the
+	// call, or its outcome is recorded.
+	ErrLost = errors.New("the call is somebody else's now")
+	// ErrReused means that the key was claimed for another request before.
+	ErrReused = errors.New("the key stands for another request")
+)
+
+// take is what a claim of an open row changes. A name that is among the former
+// ones already is not added again.
+const take = `attempt = outcomes.attempt + 1, owner = @owner, executor = @executor, lease_until = now() + make_interval(secs => @lease),
+	former = case when outcomes.executor = @executor or outcomes.executor = any (outcomes.former) then outcomes.former
+		else outcomes.former || outcomes.executor end`
+
+// Claim makes the call the caller's if nobody has begun with it, or whoever had
+// has let go of it (Release). A claim of this very ledger that is still open is
+// claimed anew: the caller knows that it is not at work on it. ErrReused tells
+// that the key stands for something else.
+//
+// A row without its call is of the version before, whose claims are the next
+// one's when their lease has run out.
 func (l *Ledger) Claim(ctx context.Context, c Call) (Claim, error) {
 	var out Claim
 	err := l.db.InWorkspace(ctx, c.Workspace, func(ctx context.Context, tx pgx.Tx) error {
 		b := &pgx.Batch{}
 		args := pgx.NamedArgs{
 			"ws": c.Workspace, "key": c.Key, "run": c.Run, "session": c.Session, "call": c.ToolCallID, "tool": c.ToolName,
-			"effect": int16(c.Effect), "owner": l.owner, "lease": l.lease.Seconds(),
+			"effect": int16(c.Effect), "owner": l.owner, "executor": l.executor, "lease": l.lease.Seconds(), "work": c.Work, "request": c.Request,
 		}
-		b.Queue(`insert into outcomes (workspace_id, key, run_id, session_id, tool_call_id, tool_name, effect, started_at, state, attempt, owner, lease_until)
-			values (@ws, @key, @run, @session, @call, @tool, @effect, now(), 'started', 1, @owner, now() + make_interval(secs => @lease))
-			on conflict (workspace_id, key) do update
-				set attempt = outcomes.attempt + 1, owner = excluded.owner, lease_until = excluded.lease_until
-				where outcomes.state = 'started' and (outcomes.lease_until < clock_timestamp() or outcomes.owner = excluded.owner)
+		b.Queue(`insert into outcomes (workspace_id, key, run_id, session_id, tool_call_id, tool_name, effect, started_at,
+				state, attempt, owner, executor, lease_until, work, request)
+			values (@ws, @key, @run, @session, @call, @tool, @effect, now(), 'started', 1, @owner, @executor, now() + make_interval(secs => @lease), @work, @request)
+			on conflict (workspace_id, key) do update set `+take+`, work = excluded.work, request = excluded.request
+				where outcomes.state = 'started' and coalesce(outcomes.request, excluded.request) is not distinct from excluded.request
+					and (outcomes.lease_until = '-infinity' or outcomes.owner = excluded.owner or outcomes.work is null and outcomes.lease_until < clock_timestamp())
 			returning attempt`, args).QueryRow(func(r pgx.Row) error {
 			err := r.Scan(&out.Attempt)
 			if pg.NoRows(err) {
@@ -90,20 +126,21 @@ func (l *Ledger) Claim(ctx context.Context, c Call) (Claim, error) {
 			}
 			return err
 		})
-		b.Queue(`select `+columns+`, state = 'done', extract(epoch from lease_until - clock_timestamp())::float8 from outcomes
+		b.Queue(`select `+columns+`, state = 'done', coalesce(request, @request) is distinct from @request, array_remove(former, @executor), effect, work is not null from outcomes
 			where workspace_id = @ws and key = @key`, args).QueryRow(func(r pgx.Row) error {
-			var done bool
-			var left float64
-			o, err := scan(r, &done, &left)
+			var done, other, kept bool
+			var effect int16
+			o, err := scan(r, &done, &other, &out.Former, &effect, &kept)
 			switch {
 			case err != nil:
 				return err
-			case out.Attempt > 0:
+			case other:
+				return ErrReused
 			case done:
 				out.Done = o
-			default:
-				out.Busy = max(time.Duration(left*float64(time.Second)), time.Millisecond)
 			}
+			out.Kept = kept && out.Attempt == 0
+			out.Effect = toolv1.Effect(effect)
 			return nil
 		})
 		return tx.SendBatch(ctx, b).Close()
@@ -114,9 +151,79 @@ func (l *Ledger) Claim(ctx context.Context, c Call) (Claim, error) {
 	return out, nil
 }
 
-// ErrLost means that the claim is not the latest any more: somebody else has the
-// call, or its outcome is recorded.
-var ErrLost = errors.New("the call is somebody else's now")
+// Open is a call that somebody has begun with and nobody has recorded.
+type Open struct {
+	Ref
+	// Version changes with every change of the row, renewals of the lease included.
+	Version string
+	// Executor has the claim; it has let go of it when Released is set.
+	Executor string
+	Released bool
+}
+
+// maxOpen bounds what Open returns. It is far more than all executors have slots.
+const maxOpen = 10_000
+
+// Open returns the calls that are open, of all executors and workspaces.
+func (l *Ledger) Open(ctx context.Context) ([]Open, error) {
+	var out []Open
+	// As the system: the calls of a dead executor are of many workspaces.
+	err := l.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, `select workspace_id, key, xmin::text, executor, lease_until = '-infinity' from outcomes
+			where state = 'started' and work is not null limit $1`, maxOpen)
+		if err != nil {
+			return err
+		}
+		out, err = pgx.CollectRows(rows, func(r pgx.CollectableRow) (o Open, err error) {
+			return o, r.Scan(&o.Workspace, &o.Key, &o.Version, &o.Executor, &o.Released)
+		})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read open calls: %w", err)
+	}
+	return out, nil
+}
+
+// Work returns an open call as it came, or ErrLost when it is not open any more.
+func (l *Ledger) Work(ctx context.Context, ref Ref) ([]byte, error) {
+	var work []byte
+	err := l.db.InWorkspace(ctx, ref.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		err := tx.QueryRow(ctx, `select work from outcomes where workspace_id = $1 and key = $2 and state = 'started' and work is not null`,
+			ref.Workspace, ref.Key).Scan(&work)
+		if pg.NoRows(err) {
+			return ErrLost
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read call %s: %w", ref.Key, err)
+	}
+	return work, nil
+}
+
+// TakeOver makes an open call the caller's, whoever has it, provided that its row
+// has not changed since o was read; else it returns ErrLost.
+func (l *Ledger) TakeOver(ctx context.Context, o Open) (Claim, error) {
+	var out Claim
+	err := l.db.InWorkspace(ctx, o.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		var effect int16
+		err := tx.QueryRow(ctx, `update outcomes set `+take+`
+			where workspace_id = @ws and key = @key and state = 'started' and xmin::text = @version
+			returning attempt, array_remove(former, @executor), effect`, pgx.NamedArgs{
+			"ws": o.Workspace, "key": o.Key, "version": o.Version, "owner": l.owner, "executor": l.executor, "lease": l.lease.Seconds(),
+		}).Scan(&out.Attempt, &out.Former, &effect)
+		if pg.NoRows(err) {
+			return ErrLost
+		}
+		out.Effect = toolv1.Effect(effect)
+		return err
+	})
+	if err != nil {
+		return Claim{}, fmt.Errorf("take over call %s: %w", o.Key, err)
+	}
+	return out, nil
+}
 
 // Record writes the outcome of a claimed call, or returns ErrLost. It is the
 // last word: the outcome never changes again.
@@ -126,7 +233,7 @@ func (l *Ledger) Record(ctx context.Context, ws id.Workspace, attempt int, o *to
 		return fmt.Errorf("record an outcome: key: %w", err)
 	}
 	err = l.write(ctx, ws, `update outcomes set state = 'done', outcome = @outcome, result = @result, error_type = @type, summary = @summary,
-			duration_ms = @duration, bytes = @bytes, finished_at = now()
+			duration_ms = @duration, bytes = @bytes, finished_at = now(), work = null
 		where workspace_id = @ws and key = @key and owner = @owner and attempt = @attempt and state = 'started'`,
 		pgx.NamedArgs{
 			"ws": ws, "key": key, "owner": l.owner, "attempt": attempt,
@@ -140,7 +247,7 @@ func (l *Ledger) Record(ctx context.Context, ws id.Workspace, attempt int, o *to
 }
 
 // Release ends a claim without an outcome, so that another executor need not
-// wait for the lease to run out. It returns ErrLost as Record does.
+// wait for its silence. It returns ErrLost as Record does.
 func (l *Ledger) Release(ctx context.Context, ref Ref, attempt int) error {
 	err := l.write(ctx, ref.Workspace, `update outcomes set lease_until = '-infinity'
 		where workspace_id = @ws and key = @key and owner = @owner and attempt = @attempt and state = 'started'`,
@@ -162,7 +269,7 @@ func (l *Ledger) write(ctx context.Context, ws id.Workspace, statement string, a
 }
 
 // Renew renews the leases of the given claims and returns the current attempt of
-// each; a claim that is not there, or with a higher attempt, is lost.
+// each; a claim that is not there, or with a higher attempt, is lost or was let go of.
 func (l *Ledger) Renew(ctx context.Context, refs []Ref) (map[Ref]int, error) {
 	workspaces, keys := make([]uuid.UUID, len(refs)), make([]uuid.UUID, len(refs))
 	for i, r := range refs {
@@ -173,7 +280,7 @@ func (l *Ledger) Renew(ctx context.Context, refs []Ref) (map[Ref]int, error) {
 	// rows are touched.
 	err := l.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `update outcomes set lease_until = now() + make_interval(secs => $2)
-			where owner = $1 and state = 'started' and (workspace_id, key) in (select * from unnest($3::uuid[], $4::uuid[]))
+			where owner = $1 and state = 'started' and lease_until <> '-infinity' and (workspace_id, key) in (select * from unnest($3::uuid[], $4::uuid[]))
 			returning workspace_id, key, attempt`, l.owner, l.lease.Seconds(), workspaces, keys)
 		if err != nil {
 			return err

@@ -1,9 +1,16 @@
 package ledger_test
 
 import (
+	"context"
 	"errors"
+	"slices"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/jackc/pgx/v5"
 
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/pg"
@@ -17,10 +24,13 @@ func schema() pg.Migrations {
 	return pg.Migrations{Schema: "tools", Role: "signalbox_tools", FS: migrations.FS}
 }
 
+func open(t *testing.T) *pg.DB { return pgtest.New(t, schema()).Open(t, schema()) }
+
 func newCall() ledger.Call {
 	return ledger.Call{
 		Ref: ledger.Ref{Workspace: id.New[id.Workspace](), Key: id.New[id.Operation]()},
-		Run: id.New[id.Run](), Session: id.New[id.Session](), ToolCallID: "toolu_1", ToolName: "act", Effect: toolv1.Effect_EFFECT_PURE,
+		Run: id.New[id.Run](), Session: id.New[id.Session](), ToolCallID: "toolu_1", ToolName: "act", Effect: toolv1.Effect_EFFECT_KEYED,
+		Work: []byte("the call"), Request: []byte("digest"),
 	}
 }
 
@@ -33,22 +43,36 @@ func mustClaim(t *testing.T, l *ledger.Ledger, c ledger.Call) ledger.Claim {
 	return claim
 }
 
+// find returns the row of a call as Open gives it.
+func find(t *testing.T, l *ledger.Ledger, c ledger.Call) (ledger.Open, bool) {
+	t.Helper()
+	all, err := l.Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(all, func(o ledger.Open) bool { return o.Ref == c.Ref })
+	if i < 0 {
+		return ledger.Open{}, false
+	}
+	return all[i], true
+}
+
 func done(c ledger.Call) *toolv1.Outcome {
 	return &toolv1.Outcome{Key: c.Key.String(), State: toolv1.OutcomeState_OUTCOME_STATE_OK, ResultJson: `{}`}
 }
 
 func TestClaims(t *testing.T) {
 	t.Parallel()
-	db := pgtest.New(t, schema()).Open(t, schema())
-	one, two := ledger.New(db, time.Minute), ledger.New(db, time.Minute)
+	db := open(t)
+	one, two := ledger.New(db, "one", time.Minute), ledger.New(db, "two", time.Minute)
 	c := newCall()
-	if got := mustClaim(t, one, c); got.Attempt != 1 {
+	if got := mustClaim(t, one, c); got.Attempt != 1 || got.Effect != c.Effect || len(got.Former) != 0 {
 		t.Errorf("first claim = %+v, want attempt 1", got)
 	}
-	if got := mustClaim(t, two, c); got.Attempt != 0 || got.Busy < 50*time.Second || got.Busy > time.Minute {
-		t.Errorf("claim of another's = %+v, want it busy for a minute", got)
+	if got := mustClaim(t, two, c); got.Attempt != 0 || got.Done != nil || !got.Kept {
+		t.Errorf("claim of another's = %+v, want none", got)
 	}
-	if got := mustClaim(t, one, c); got.Attempt != 2 {
+	if got := mustClaim(t, one, c); got.Attempt != 2 || len(got.Former) != 0 {
 		t.Errorf("claim of the own = %+v, want attempt 2", got)
 	}
 	if err := one.Record(t.Context(), c.Workspace, 1, done(c)); !errors.Is(err, ledger.ErrLost) {
@@ -66,8 +90,11 @@ func TestClaims(t *testing.T) {
 	if err := one.Release(t.Context(), c.Ref, 2); err != nil {
 		t.Errorf("Release = %v", err)
 	}
-	if got := mustClaim(t, two, c); got.Attempt != 3 {
-		t.Errorf("claim after a release = %+v, want attempt 3", got)
+	if held, err := one.Renew(t.Context(), []ledger.Ref{c.Ref}); err != nil || len(held) != 0 {
+		t.Errorf("Renew of what was let go of = %v, %v, want none", held, err)
+	}
+	if got := mustClaim(t, two, c); got.Attempt != 3 || !slices.Equal(got.Former, []string{"one"}) {
+		t.Errorf("claim after a release = %+v, want attempt 3 after one", got)
 	}
 	if err := two.Record(t.Context(), c.Workspace, 3, done(c)); err != nil {
 		t.Errorf("Record = %v", err)
@@ -75,14 +102,148 @@ func TestClaims(t *testing.T) {
 	if err := two.Record(t.Context(), c.Workspace, 3, done(c)); !errors.Is(err, ledger.ErrLost) {
 		t.Errorf("a second Record = %v, want ErrLost", err)
 	}
-	if got := mustClaim(t, one, c); got.Done.GetResultJson() != `{}` || got.Done.GetToolCallId() != "toolu_1" {
+	if got := mustClaim(t, one, c); got.Attempt != 0 || got.Done.GetResultJson() != `{}` || got.Done.GetToolCallId() != "toolu_1" {
 		t.Errorf("claim of what is done = %+v, want its outcome", got)
+	}
+}
+
+func TestAKeyStandsForOneRequest(t *testing.T) {
+	t.Parallel()
+	l := ledger.New(open(t), "one", time.Minute)
+	c := newCall()
+	mustClaim(t, l, c)
+	other := c
+	other.Request = []byte("another digest")
+	if _, err := l.Claim(t.Context(), other); !errors.Is(err, ledger.ErrReused) {
+		t.Errorf("Claim for another request = %v, want ErrReused", err)
+	}
+	if err := l.Record(t.Context(), c.Workspace, 1, done(c)); err != nil {
+		t.Errorf("Record after that = %v", err)
+	}
+	if _, err := l.Claim(t.Context(), other); !errors.Is(err, ledger.ErrReused) {
+		t.Errorf("Claim for another request when it is done = %v, want ErrReused", err)
+	}
+	// In another workspace the key is another one.
+	other.Workspace = id.New[id.Workspace]()
+	if got := mustClaim(t, l, other); got.Attempt != 1 {
+		t.Errorf("Claim in another workspace = %+v, want attempt 1", got)
+	}
+}
+
+func TestTakeOver(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	one, two, three := ledger.New(db, "one", time.Minute), ledger.New(db, "two", time.Minute), ledger.New(db, "three", time.Minute)
+	c := newCall()
+	mustClaim(t, one, c)
+	row, ok := find(t, two, c)
+	if want := (ledger.Open{Ref: c.Ref, Executor: "one"}); !ok || cmp.Diff(want, row, cmpopts.IgnoreFields(ledger.Open{}, "Version")) != "" {
+		t.Fatalf("Open has %+v, %v, want %+v", row, ok, want)
+	}
+	if again, _ := find(t, two, c); again != row {
+		t.Errorf("Open of a row that stands still = %+v, then %+v", row, again)
+	}
+	if work, err := two.Work(t.Context(), c.Ref); err != nil || string(work) != "the call" {
+		t.Errorf("Work = %q, %v, want the call", work, err)
+	}
+
+	// A sign of life in between, and it is not taken over.
+	if _, err := one.Renew(t.Context(), []ledger.Ref{c.Ref}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := two.TakeOver(t.Context(), row); !errors.Is(err, ledger.ErrLost) {
+		t.Errorf("TakeOver after a renewal = %v, want ErrLost", err)
+	}
+	// Of several who try, one gets it.
+	row, _ = find(t, two, c)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var claims []ledger.Claim
+	for range 4 {
+		for _, l := range []*ledger.Ledger{two, three} {
+			wg.Go(func() {
+				claim, err := l.TakeOver(t.Context(), row)
+				if errors.Is(err, ledger.ErrLost) {
+					return
+				}
+				if err != nil {
+					t.Errorf("TakeOver = %v", err)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				claims = append(claims, claim)
+			})
+		}
+	}
+	wg.Wait()
+	want := []ledger.Claim{{Attempt: 2, Former: []string{"one"}, Effect: c.Effect}}
+	if diff := cmp.Diff(want, claims); diff != "" {
+		t.Fatalf("claims (-want +got):\n%s", diff)
+	}
+	if err := one.Record(t.Context(), c.Workspace, 1, done(c)); !errors.Is(err, ledger.ErrLost) {
+		t.Errorf("Record by the one before = %v, want ErrLost", err)
+	}
+	// Everybody who had it is remembered, once.
+	for _, l := range []*ledger.Ledger{one, two, one} {
+		row, _ = find(t, l, c)
+		if _, err := l.TakeOver(t.Context(), row); err != nil {
+			t.Fatal(err)
+		}
+	}
+	row, _ = find(t, three, c)
+	last, err := three.TakeOver(t.Context(), row)
+	slices.Sort(last.Former)
+	if err != nil || !slices.Equal(last.Former, []string{"one", "two"}) || last.Attempt != 6 {
+		t.Errorf("TakeOver = %+v, %v, want attempt 6 after one and two", last, err)
+	}
+	if err := three.Record(t.Context(), c.Workspace, 6, done(c)); err != nil {
+		t.Fatal(err)
+	}
+	if row, ok := find(t, one, c); ok {
+		t.Errorf("Open has %+v, which is done", row)
+	}
+	if _, err := one.Work(t.Context(), c.Ref); !errors.Is(err, ledger.ErrLost) {
+		t.Errorf("Work of what is done = %v, want ErrLost", err)
+	}
+}
+
+// A row of the version before has no call in it: nobody sweeps it, and the next
+// one gets it with its message, when its lease has run out.
+func TestRowsOfTheVersionBefore(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	c := newCall()
+	write := func(statement string) {
+		t.Helper()
+		err := db.InWorkspace(t.Context(), c.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, statement, pgx.NamedArgs{"ws": c.Workspace, "key": c.Key, "run": c.Run, "session": c.Session})
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(`insert into outcomes (workspace_id, key, run_id, session_id, tool_call_id, tool_name, effect, started_at, state, attempt, owner, lease_until)
+		values (@ws, @key, @run, @session, 'toolu_1', 'act', 3, now(), 'started', 1, gen_random_uuid(), now() + '1 hour')`)
+	l := ledger.New(db, "one", time.Minute)
+	if got := mustClaim(t, l, c); got.Attempt != 0 || got.Kept {
+		t.Errorf("claim while the lease is good = %+v, want none", got)
+	}
+	if row, ok := find(t, l, c); ok {
+		t.Errorf("Open has %+v, which nobody could go on with", row)
+	}
+	write(`update outcomes set lease_until = now() - interval '1 second' where workspace_id = @ws and key = @key`)
+	if got := mustClaim(t, l, c); got.Attempt != 2 || !slices.Equal(got.Former, []string{""}) {
+		t.Errorf("claim after the lease = %+v, want attempt 2 after somebody without a name", got)
+	}
+	if row, ok := find(t, l, c); !ok || row.Executor != "one" {
+		t.Errorf("Open has %+v, %v, want the row: now it holds the call", row, ok)
 	}
 }
 
 func TestHousekeep(t *testing.T) {
 	t.Parallel()
-	l := ledger.New(pgtest.New(t, schema()).Open(t, schema()), time.Minute)
+	l := ledger.New(open(t), "one", time.Minute)
 	ended, running := newCall(), newCall()
 	mustClaim(t, l, ended)
 	mustClaim(t, l, running)

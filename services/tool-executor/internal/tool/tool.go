@@ -42,7 +42,11 @@ type Spec struct {
 	Source      string          // BuiltIn when empty
 	Effect      toolv1.Effect
 	Deadline    time.Duration // DefaultDeadline when 0
-	OutputCap   int           // bytes of JSON; DefaultOutputCap when 0
+	OutputCap   int           // bytes of JSON; DefaultOutputCap when 0, which is also the most
+	// Settle is for EFFECT_VERIFY: after this time since a run began that was cut off,
+	// its effect is there or never comes. It has to hold for the far end too, which may
+	// be at work on a request that nobody waits for any more. Deadline when 0.
+	Settle time.Duration
 	// Less tells the model how to ask for less when a result was over the cap.
 	Less          string
 	NeedsApproval bool
@@ -77,15 +81,17 @@ type Tool interface {
 	// Run runs a call and returns when ctx is done at the latest. An error with a
 	// fault is told to the model (what it did wrong, or what it may not do);
 	// fault.Unavailable is tried again where the effect allows it; any other error
-	// is ours and told to nobody.
+	// is ours and told to nobody. Whatever may have reached the far end is one of the
+	// last two: the rest says that nothing happened.
 	Run(ctx context.Context, c Call) (Result, error)
 }
 
-// Verifier is implemented by tools of EFFECT_VERIFY that can find out what became
-// of a call.
+// Verifier is implemented by every tool of EFFECT_VERIFY.
 type Verifier interface {
-	// Verify looks for the effect of a call that may have run. found says that it
-	// happened, and the result is then the call's.
+	// Verify looks by Call.Key for the effect of a call that may have run. found says
+	// that it happened, and the result is then the call's. Not found means that it has
+	// not happened yet: whether it still can is for the caller to know (Spec.Settle).
+	// An error says that nobody can tell; fault.Unavailable, that they may later.
 	Verify(ctx context.Context, c Call) (r Result, found bool, err error)
 }
 
@@ -136,6 +142,15 @@ func NewCatalogue(tools ...Tool) (*Catalogue, error) {
 		}
 		if s.OutputCap == 0 {
 			s.OutputCap = DefaultOutputCap
+		}
+		if s.OutputCap > DefaultOutputCap {
+			return nil, fmt.Errorf("tool %s: its output cap is over %d bytes", s.Name, DefaultOutputCap)
+		}
+		if s.Settle == 0 {
+			s.Settle = s.Deadline
+		}
+		if _, ok := t.(Verifier); !ok && s.Effect == toolv1.Effect_EFFECT_VERIFY {
+			return nil, fmt.Errorf("tool %s: its effect is to be verified, and it is no Verifier", s.Name)
 		}
 		c.entries = append(c.entries, Entry{t, s, schema})
 	}

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"signalbox.dev/pkg/fault"
+	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
+	"signalbox.dev/services/e2e/farend"
+	toolexecutor "signalbox.dev/services/tool-executor"
+)
+
+// settle is for test_verify: what an executor sent before it was killed is done
+// within so long, if the far end is not told to take longer.
+const settle = 1500 * time.Millisecond
+
+const schema = `{
+	"type": "object",
+	"properties": {
+		"note": {"type": "string", "maxLength": 1000},
+		"before_ms": {"type": "integer", "minimum": 0, "maximum": 60000},
+		"after_ms": {"type": "integer", "minimum": 0, "maximum": 60000}
+	},
+	"additionalProperties": false
+}`
+
+// tools returns test_pure, test_keyed, test_verify and test_unsafe; the fifth
+// effect, same_tx, is that of the document tools. The far end counts by the call's key.
+func tools(far *farend.Client) []toolexecutor.Tool {
+	verify := &verified{tool{
+		name: "test_verify", does: "an effect that can be looked up", effect: toolv1.Effect_EFFECT_VERIFY,
+		act: func(ctx context.Context, key string, l farend.Latency) (farend.Effect, error) {
+			return far.Marked(ctx, key, key, l)
+		},
+	}, far}
+	return []toolexecutor.Tool{
+		&tool{
+			name: "test_pure", does: "no effect", effect: toolv1.Effect_EFFECT_PURE,
+			act: func(ctx context.Context, key string, _ farend.Latency) (farend.Effect, error) { return far.Read(ctx, key) },
+		},
+		&tool{
+			name: "test_keyed", does: "an effect that happens once for each key", effect: toolv1.Effect_EFFECT_KEYED,
+			act: func(ctx context.Context, key string, l farend.Latency) (farend.Effect, error) {
+				return far.Keyed(ctx, key, key, l)
+			},
+		},
+		verify,
+		&tool{name: "test_unsafe", does: "an effect that nobody can look up", effect: toolv1.Effect_EFFECT_UNSAFE, act: far.Blind},
+	}
+}
+
+// tool is a request to the far end.
+type tool struct {
+	name, does string
+	effect     toolv1.Effect
+	act        func(ctx context.Context, key string, l farend.Latency) (farend.Effect, error)
+}
+
+// Spec implements toolexecutor.Tool.
+func (t *tool) Spec() toolexecutor.Spec {
+	return toolexecutor.Spec{
+		Name: t.name, Description: "For tests: " + t.does + ".", Guidance: "Only for tests.", InputSchema: json.RawMessage(schema),
+		Effect: t.effect, Settle: settle,
+	}
+}
+
+// Available implements toolexecutor.Tool.
+func (t *tool) Available(context.Context) toolexecutor.Availability {
+	return toolexecutor.Availability{Available: true}
+}
+
+// Run implements toolexecutor.Tool.
+func (t *tool) Run(ctx context.Context, c toolexecutor.Call) (toolexecutor.Result, error) {
+	var latency farend.Latency
+	if err := json.Unmarshal(c.Args, &latency); err != nil {
+		return toolexecutor.Result{}, err
+	}
+	e, err := t.act(ctx, c.Key.String(), latency)
+	if err != nil {
+		return toolexecutor.Result{}, away(err)
+	}
+	return toolexecutor.Object(e), nil
+}
+
+func away(err error) error { return fault.Wrap(err, fault.Unavailable, "the far end did not answer") }
+
+// verified is a tool whose effect the far end finds.
+type verified struct {
+	tool
+	far *farend.Client
+}
+
+// Verify implements toolexecutor.Verifier.
+func (v *verified) Verify(ctx context.Context, c toolexecutor.Call) (toolexecutor.Result, bool, error) {
+	e, found, err := v.far.Find(ctx, c.Key.String())
+	if err != nil {
+		return toolexecutor.Result{}, false, away(err)
+	}
+	return toolexecutor.Object(e), found, nil
+}

@@ -1,0 +1,128 @@
+package farend
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+)
+
+// Client is what tools call a far end with. Any error of its methods but those of
+// Find leaves open whether the request took effect.
+type Client struct {
+	url  string
+	http *http.Client
+}
+
+// NewClient returns a client of the far end at a base URL.
+func NewClient(base string, h *http.Client) *Client {
+	return &Client{strings.TrimSuffix(base, "/"), h}
+}
+
+// Latency is what a request asks for; nil is what the far end is set to.
+type Latency struct {
+	BeforeMS *int `json:"before_ms,omitempty"`
+	AfterMS  *int `json:"after_ms,omitempty"`
+}
+
+// Read reads.
+func (c *Client) Read(ctx context.Context, operation string) (Effect, error) {
+	e, _, err := c.do(ctx, http.MethodGet, "/pure?operation="+url.QueryEscape(operation), nil)
+	return e, err
+}
+
+// Keyed acts once for each key.
+func (c *Client) Keyed(ctx context.Context, operation, key string, l Latency) (Effect, error) {
+	return c.post(ctx, "/keyed", struct {
+		Operation string `json:"operation"`
+		Key       string `json:"key"`
+		Latency
+	}{operation, key, l})
+}
+
+// Marked acts, and leaves a marker that Find finds.
+func (c *Client) Marked(ctx context.Context, operation, marker string, l Latency) (Effect, error) {
+	return c.post(ctx, "/marked", struct {
+		Operation string `json:"operation"`
+		Marker    string `json:"marker"`
+		Latency
+	}{operation, marker, l})
+}
+
+// Blind acts.
+func (c *Client) Blind(ctx context.Context, operation string, l Latency) (Effect, error) {
+	return c.post(ctx, "/blind", struct {
+		Operation string `json:"operation"`
+		Latency
+	}{operation, l})
+}
+
+// Find looks for what has a marker.
+func (c *Client) Find(ctx context.Context, marker string) (e Effect, found bool, err error) {
+	e, status, err := c.do(ctx, http.MethodGet, "/marked?marker="+url.QueryEscape(marker), nil)
+	if status == http.StatusNotFound {
+		return Effect{}, false, nil
+	}
+	return e, err == nil, err
+}
+
+// Set sets the latencies of all requests that bring none.
+func (c *Client) Set(ctx context.Context, to Settings) error {
+	b, err := json.Marshal(to)
+	if err != nil {
+		return err
+	}
+	_, _, err = c.do(ctx, http.MethodPut, "/settings", b)
+	return err
+}
+
+// Report returns what was asked and done.
+func (c *Client) Report(ctx context.Context) (Report, error) {
+	var out Report
+	_, err := c.call(ctx, http.MethodGet, "/report", nil, &out)
+	return out, err
+}
+
+func (c *Client) post(ctx context.Context, path string, body any) (Effect, error) {
+	b, err := json.Marshal(body)
+	if err != nil {
+		return Effect{}, err
+	}
+	e, _, err := c.do(ctx, http.MethodPost, path, b)
+	return e, err
+}
+
+func (c *Client) do(ctx context.Context, method, path string, body []byte) (e Effect, status int, err error) {
+	status, err = c.call(ctx, method, path, body, &e)
+	return e, status, err
+}
+
+// maxReport bounds what is read of an answer.
+const maxReport = 256 << 20
+
+func (c *Client) call(ctx context.Context, method, path string, body []byte, into any) (status int, err error) {
+	req, err := http.NewRequestWithContext(ctx, method, c.url+path, bytes.NewReader(body))
+	if err != nil {
+		return 0, err
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	res, err := c.http.Do(req)
+	if err != nil {
+		return 0, fmt.Errorf("call the far end: %w", err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, maxBody)) // so that the connection is used again
+		return res.StatusCode, fmt.Errorf("%s %s answered %s", method, path, res.Status)
+	}
+	if err := json.NewDecoder(io.LimitReader(res.Body, maxReport)).Decode(into); err != nil {
+		return res.StatusCode, fmt.Errorf("read the answer to %s %s: %w", method, path, err)
+	}
+	return res.StatusCode, nil
+}

@@ -1,0 +1,290 @@
+// Package farend is what tools act upon in tests: the HTTP service of somebody
+// else, which knows nothing of our retries and does what it is asked for, also when
+// nobody waits for the answer any more. It counts.
+//
+//	GET  /pure?operation=     reads: no effect
+//	POST /keyed               {"operation","key"}: takes a client's key, the second time is no effect
+//	POST /marked              {"operation","marker"}: an effect each time
+//	GET  /marked?marker=      finds what has that marker
+//	POST /blind               {"operation"}: an effect each time, and no way to ask
+//	GET  /report              what was asked and done, by operation
+//	PUT  /settings            {"before_ms","after_ms"}: latency until the effect, and from there to the answer
+//	GET  /ready               200
+//
+// An operation is whatever the caller counts by; the far end does not look at it. A
+// request may bring latencies of its own, before_ms and after_ms. All is in memory:
+// the far end is what survives while others are killed.
+//
+// Tests in the same process can hold requests at either point (Hold).
+package farend
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Bounds of what a request may say.
+const (
+	maxBody    = 64 << 10
+	maxLatency = 5 * time.Minute
+)
+
+// Point is a moment in the life of a request.
+type Point int
+
+// The points at which a request can be held.
+const (
+	Received Point = iota // and nothing has happened yet
+	Done                  // and not answered
+)
+
+// Operation is what became of one operation.
+type Operation struct {
+	Operation string `json:"operation"`
+	Kind      string `json:"kind"` // pure, keyed, marked, blind
+	Requests  int    `json:"requests"`
+	Effects   int    `json:"effects"`
+}
+
+// Effect is the answer to a request that acts: the same for the same key.
+type Effect struct {
+	ID string `json:"id"`
+}
+
+// Report is the answer of /report, in the order of the operations' names.
+type Report struct {
+	Operations []Operation `json:"operations"`
+}
+
+// Settings are the latencies of requests that bring none.
+type Settings struct {
+	BeforeMS int `json:"before_ms"`
+	AfterMS  int `json:"after_ms"`
+}
+
+// request is the body of a request that acts.
+type request struct {
+	Operation string `json:"operation"`
+	Key       string `json:"key"`
+	Marker    string `json:"marker"`
+	BeforeMS  *int   `json:"before_ms"`
+	AfterMS   *int   `json:"after_ms"`
+}
+
+// Server is the far end, an http.Handler. Close lets go of the requests in hand.
+type Server struct {
+	mux    *http.ServeMux
+	closed chan struct{}
+	close  func()
+
+	mu         sync.Mutex // guards the rest
+	settings   Settings
+	operations map[string]*Operation
+	byName     map[string]Effect // keys and markers
+	effects    int
+	holds      map[Point]*Hold
+}
+
+// New returns a far end to which nothing has been done.
+func New() *Server {
+	s := &Server{
+		mux: http.NewServeMux(), closed: make(chan struct{}),
+		operations: map[string]*Operation{}, byName: map[string]Effect{}, holds: map[Point]*Hold{},
+	}
+	s.close = sync.OnceFunc(func() { close(s.closed) })
+	s.mux.HandleFunc("GET /pure", s.read)
+	s.mux.HandleFunc("POST /keyed", s.act("keyed"))
+	s.mux.HandleFunc("POST /marked", s.act("marked"))
+	s.mux.HandleFunc("GET /marked", s.find)
+	s.mux.HandleFunc("POST /blind", s.act("blind"))
+	s.mux.HandleFunc("GET /report", func(w http.ResponseWriter, _ *http.Request) { reply(w, http.StatusOK, s.Report()) })
+	s.mux.HandleFunc("PUT /settings", s.set)
+	s.mux.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) { reply(w, http.StatusOK, struct{}{}) })
+	return s
+}
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
+
+// Close ends the waiting of all requests, without an effect for those that had none.
+func (s *Server) Close() { s.close() }
+
+// Set sets the latencies.
+func (s *Server) Set(to Settings) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.settings = to
+}
+
+// Report returns what was asked and done.
+func (s *Server) Report() Report {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := Report{Operations: make([]Operation, 0, len(s.operations))}
+	for _, o := range s.operations {
+		out.Operations = append(out.Operations, *o)
+	}
+	slices.SortFunc(out.Operations, func(a, b Operation) int { return strings.Compare(a.Operation, b.Operation) })
+	return out
+}
+
+// Get returns what became of one operation; the zero Operation if nobody has asked for it.
+func (s *Server) Get(operation string) Operation {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o := s.operations[operation]; o != nil {
+		return *o
+	}
+	return Operation{}
+}
+
+// Hold is a point at which requests that act wait.
+type Hold struct {
+	reached chan string
+	release chan struct{}
+	once    func()
+}
+
+// Reached gives the operation of each request that has come to the point.
+func (h *Hold) Reached() <-chan string { return h.reached }
+
+// Release lets the requests go on, those to come as well.
+func (h *Hold) Release() { h.once() }
+
+// Hold makes requests that act wait at a point, from now on until it is released.
+func (s *Server) Hold(at Point) *Hold {
+	h := &Hold{reached: make(chan string, 1024), release: make(chan struct{})}
+	h.once = sync.OnceFunc(func() { close(h.release) })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.holds[at] = h
+	return h
+}
+
+// pause waits for as long as settings, request and test want; it returns false when
+// the far end is closed. That the client has gone away does not matter.
+func (s *Server) pause(at Point, req request) bool {
+	s.mu.Lock()
+	ms, own, hold := s.settings.BeforeMS, req.BeforeMS, s.holds[at]
+	if at == Done {
+		ms, own = s.settings.AfterMS, req.AfterMS
+	}
+	s.mu.Unlock()
+	if own != nil {
+		ms = *own
+	}
+	if hold != nil {
+		select {
+		case hold.reached <- req.Operation:
+		default: // nobody counts that many
+		}
+		select {
+		case <-hold.release:
+		case <-s.closed:
+			return false
+		}
+	}
+	t := time.NewTimer(min(time.Duration(max(ms, 0))*time.Millisecond, maxLatency))
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-s.closed:
+		return false
+	}
+}
+
+// requested counts a request.
+func (s *Server) requested(operation, kind string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.of(operation, kind).Requests++
+}
+
+// of returns the operation's count; mu is held.
+func (s *Server) of(operation, kind string) *Operation {
+	o := s.operations[operation]
+	if o == nil {
+		o = &Operation{Operation: operation, Kind: kind}
+		s.operations[operation] = o
+	}
+	return o
+}
+
+func (s *Server) read(w http.ResponseWriter, r *http.Request) {
+	req := request{Operation: r.FormValue("operation")}
+	s.requested(req.Operation, "pure")
+	if !s.pause(Received, req) || !s.pause(Done, req) {
+		reply(w, http.StatusServiceUnavailable, struct{}{})
+		return
+	}
+	reply(w, http.StatusOK, Effect{"read"})
+}
+
+func (s *Server) find(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	e, ok := s.byName["marked:"+r.FormValue("marker")]
+	s.mu.Unlock()
+	if !ok {
+		reply(w, http.StatusNotFound, struct{}{})
+		return
+	}
+	reply(w, http.StatusOK, e)
+}
+
+func (s *Server) act(kind string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		var req request
+		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&req); err != nil || req.Operation == "" ||
+			kind == "keyed" && req.Key == "" || kind == "marked" && req.Marker == "" {
+			reply(w, http.StatusBadRequest, map[string]string{"error": "want a JSON object with an operation, and a key or a marker where there is one"})
+			return
+		}
+		s.requested(req.Operation, kind)
+		if !s.pause(Received, req) {
+			reply(w, http.StatusServiceUnavailable, struct{}{})
+			return
+		}
+		e := s.do(kind, req)
+		s.pause(Done, req)
+		reply(w, http.StatusOK, e)
+	}
+}
+
+// do is the effect.
+func (s *Server) do(kind string, req request) Effect {
+	name := kind + ":" + req.Key + req.Marker
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e, ok := s.byName[name]; ok && kind == "keyed" {
+		return e
+	}
+	s.effects++
+	s.of(req.Operation, kind).Effects++
+	e := Effect{fmt.Sprint(s.effects)}
+	if kind != "blind" {
+		s.byName[name] = e
+	}
+	return e
+}
+
+func (s *Server) set(w http.ResponseWriter, r *http.Request) {
+	var to Settings
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&to); err != nil {
+		reply(w, http.StatusBadRequest, map[string]string{"error": err.Error()})
+		return
+	}
+	s.Set(to)
+	reply(w, http.StatusOK, to)
+}
+
+func reply(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(v) // the client may have gone
+}

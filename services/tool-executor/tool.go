@@ -1,0 +1,29 @@
+package toolexecutor
+
+import "signalbox.dev/services/tool-executor/internal/tool"
+
+// What tools are made of that a main package brings along (Deps.Tools): they are
+// listed, enabled and run like the built-in ones. The contracts are those of
+// package tool.
+type (
+	// Tool is something that a model can call.
+	Tool = tool.Tool
+	// Verifier is a Tool whose effects can be looked up.
+	Verifier = tool.Verifier
+	// Spec is all that is fixed about a tool.
+	Spec = tool.Spec
+	// Call is one call of a tool.
+	Call = tool.Call
+	// Result is the answer to a call.
+	Result = tool.Result
+	// Availability says whether a workspace can use a tool now.
+	Availability = tool.Availability
+)
+
+// Object returns a result with v's own fields; v marshals as an object.
+func Object(v any) Result { return tool.Object(v) }
+
+// Errorf returns an error result; errorType is a short class for statistics.
+func Errorf(errorType, format string, args ...any) Result {
+	return tool.Errorf(errorType, format, args...)
+}
