@@ -244,9 +244,13 @@ func SessionEvents(session string) string { return "/api/sessions/" + session + 
 // RunEvents is the path of a run's events.
 func RunEvents(run string) string { return "/api/runs/" + run + "/events" }
 
+// ErrNothingMore says that a stream which was asked for is over already: nothing
+// comes behind the event that it was to begin after.
+var ErrNothingMore = errors.New("nothing comes after this event")
+
 // Watch streams the events of a path from behind the event with id after; "" is
-// from now on for a session, from the beginning for a run. The error io.EOF says
-// that nothing comes behind after.
+// from now on for a session, from the beginning for a run. The error may be
+// ErrNothingMore.
 func (c Client) Watch(ctx context.Context, path, after string) (*Stream, error) {
 	r := Request{Method: http.MethodGet, Path: path, Header: http.Header{}}
 	if after != "" {
@@ -263,7 +267,7 @@ func (c Client) stream(ctx context.Context, r Request) (*Stream, error) {
 	}
 	if res.StatusCode == http.StatusNoContent {
 		_ = res.Body.Close()
-		return nil, io.EOF
+		return nil, ErrNothingMore
 	}
 	return &Stream{Run: res.Header.Get("X-Run-Id"), body: res.Body, reader: sse.NewReader(res.Body, maxAnswer)}, nil
 }
@@ -290,7 +294,7 @@ func (s *Stream) Close() error { return s.body.Close() }
 func Follow(ctx context.Context, next func() Client, path, after string, take func(sse.Event) bool) error {
 	for {
 		s, err := next().Watch(ctx, path, after)
-		if errors.Is(err, io.EOF) {
+		if errors.Is(err, ErrNothingMore) {
 			return nil
 		}
 		if r, ok := errors.AsType[*Refused](err); ok && !r.Temporary() {
@@ -308,9 +312,9 @@ func Follow(ctx context.Context, next func() Client, path, after string, take fu
 		}
 		if s != nil {
 			_ = s.Close()
-		}
-		if errors.Is(err, io.EOF) {
-			return nil
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
 		}
 		select {
 		case <-ctx.Done():

@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"signalbox.dev/pkg/bus"
+	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/subject"
@@ -55,6 +58,9 @@ func Start(ctx context.Context, o Options) (*World, error) {
 		World: w, nats: map[string]string{}, logins: map[string]string{}, keys: map[string]identity.Key{}, addrs: map[string][]string{},
 	}
 	w.migrate, w.secret = m.runMigrate, devSecret
+	w.bus = func(service string) bus.Config {
+		return bus.Config{URL: "nats://" + m.natsAddr, Service: service, Password: conf.Secret(m.nats[service]), Log: slog.New(slog.DiscardHandler)}
+	}
 	if w.Postgres, err = startPostgres(ctx, filepath.Join(w.opts.DataDir, "pg"), o.Durable); err != nil {
 		return w, err
 	}

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/subject"
 )
 
@@ -100,6 +101,7 @@ type World struct {
 	natsDir string
 	own     *os.File // the lock on the folder of our own, nil without one
 	migrate func(context.Context) error
+	bus     func(service string) bus.Config
 
 	mu    sync.Mutex // guards what follows
 	procs []*Proc    // in the order of their start
@@ -217,6 +219,14 @@ func (w *World) WipeNATS(ctx context.Context) error {
 		return err
 	}
 	return w.Migrate(ctx)
+}
+
+// Bus connects to NATS with the rights of a service. The caller closes the bus.
+func (w *World) Bus(ctx context.Context, service string) (*bus.Bus, error) {
+	if w.bus == nil {
+		return nil, errors.New("connect to NATS: standalone lets nobody else in")
+	}
+	return bus.Connect(ctx, w.bus(service))
 }
 
 // Close stops everything, those that were started last first, and removes the

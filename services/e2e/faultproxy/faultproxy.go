@@ -1,0 +1,229 @@
+// Package faultproxy is a stream proxy whose line can be made bad while it runs: for
+// tests of what a service does when the network between two parts is slow, silent or
+// gone. It needs no rights and works wherever TCP or Unix sockets do.
+//
+// A Proxy stands on one line: it listens where one part dials and dials where the
+// other listens. Set makes the line so and so, for the connections that are open as
+// well as for new ones; the zero Fault makes it good again.
+//
+// # Who owns what
+//
+// One goroutine accepts. Each connection has one that dials and waits, and, for each
+// direction, one that reads into a bounded queue and one that writes out of it when
+// the line lets it. All of them end with Close, which waits for them. Bytes keep
+// their order whatever is set when.
+package faultproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// dialTimeout bounds the way to the target; after it the client is reset.
+const dialTimeout = 10 * time.Second
+
+// Proxy stands between those who dial and a target.
+type Proxy struct {
+	listen func(context.Context) (net.Listener, error)
+	dial   func(context.Context) (net.Conn, error)
+	ctx    context.Context //nolint:containedctx // the proxy's life: Close ends it
+	stop   context.CancelFunc
+	work   sync.WaitGroup
+	line   atomic.Pointer[line]
+
+	mu       sync.Mutex // guards what follows, and changes of line
+	listener net.Listener
+	refusing bool
+	conns    map[*conn]struct{}
+	accepted int
+}
+
+// Listen returns a proxy from one address to another. An address is host:port or
+// unix:path; the port to listen on may be 0. The caller closes the proxy.
+func Listen(ctx context.Context, from, to string) (*Proxy, error) {
+	network, at := split(from)
+	// Settled with the first listener, so that the address stays when the line refuses for a while.
+	listen := func(ctx context.Context) (net.Listener, error) {
+		l, err := new(net.ListenConfig).Listen(ctx, network, at)
+		if err == nil {
+			at = l.Addr().String()
+		}
+		return l, err
+	}
+	toNetwork, target := split(to)
+	return Start(ctx, listen, func(ctx context.Context) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, toNetwork, target)
+	})
+}
+
+func split(addr string) (network, at string) {
+	if path, ok := strings.CutPrefix(addr, "unix:"); ok {
+		return "unix", path
+	}
+	return "tcp", addr
+}
+
+// Start is Listen for other kinds of connection: listen is called again when a line
+// that refused is made good. The values of ctx go to both functions; its end does
+// not end the proxy.
+func Start(ctx context.Context, listen func(context.Context) (net.Listener, error), dial func(context.Context) (net.Conn, error)) (*Proxy, error) {
+	p := &Proxy{listen: listen, dial: dial, conns: map[*conn]struct{}{}}
+	p.ctx, p.stop = context.WithCancel(context.WithoutCancel(ctx))
+	p.line.Store(&line{changed: make(chan struct{})})
+	if err := p.open(); err != nil { //nolint:contextcheck // the proxy's own comes from ctx
+		p.stop()
+		return nil, err
+	}
+	return p, nil
+}
+
+// Addr is where to dial: host:port or the path of a Unix socket.
+func (p *Proxy) Addr() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.listener.Addr().String()
+}
+
+// Stats are a proxy's connections.
+type Stats struct {
+	Open     int // now
+	Accepted int // ever
+}
+
+// Stats counts connections.
+func (p *Proxy) Stats() Stats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return Stats{Open: len(p.conns), Accepted: p.accepted}
+}
+
+// Set makes the line so from now on. An error means that the line cannot be made to
+// accept again, because somebody else took its address meanwhile, or that the proxy
+// is closed.
+func (p *Proxy) Set(f Fault) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ctx.Err() != nil {
+		return net.ErrClosed
+	}
+	old := p.line.Swap(&line{Fault: f, changed: make(chan struct{})})
+	close(old.changed)
+	for c := range p.conns {
+		c.meet(f)
+	}
+	switch {
+	case f.Refuse && !p.refusing:
+		p.refusing = true
+		_ = p.listener.Close() // who waited to be accepted is reset by that
+	case !f.Refuse && p.refusing:
+		if err := p.open(); err != nil {
+			return err
+		}
+		p.refusing = false
+	}
+	return nil
+}
+
+// Reset resets all connections, once. The line stays as it is.
+func (p *Proxy) Reset() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.conns {
+		c.abort()
+	}
+}
+
+// Close stops listening, cuts all connections and waits until nothing of the proxy
+// runs any more. Closing twice is harmless.
+func (p *Proxy) Close() error {
+	p.mu.Lock()
+	p.stop()
+	_ = p.listener.Close()
+	for c := range p.conns {
+		c.abort()
+	}
+	p.mu.Unlock()
+	p.work.Wait()
+	return nil
+}
+
+// open begins to listen and accept; p.mu is held, or nobody else has p yet.
+func (p *Proxy) open() error {
+	l, err := p.listen(p.ctx)
+	if err != nil {
+		return fmt.Errorf("listen for a bad line: %w", err)
+	}
+	p.listener = l
+	p.work.Go(func() { p.accept(l) })
+	return nil
+}
+
+// accept ends when the listener is closed.
+func (p *Proxy) accept(l net.Listener) {
+	for {
+		client, err := l.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			// Out of files, or the client has left: the next may do better.
+			select {
+			case <-time.After(10 * time.Millisecond):
+				continue
+			case <-p.ctx.Done():
+				return
+			}
+		}
+		p.work.Go(func() { p.serve(client) })
+	}
+}
+
+// serve owns one connection.
+func (p *Proxy) serve(client net.Conn) {
+	c := newConn(p, client)
+	if !p.add(c) {
+		return
+	}
+	defer p.remove(c)
+	if !c.forgotten.Load() {
+		server, err := p.reach(c)
+		if err != nil || !c.join(server) {
+			c.abort()
+			return
+		}
+	}
+	c.run()
+}
+
+// reach dials the target for as long as the connection is not cut.
+func (p *Proxy) reach(c *conn) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(c.ctx, dialTimeout)
+	defer cancel()
+	return p.dial(ctx)
+}
+
+// add registers a connection and lets it meet the line as it is.
+func (p *Proxy) add(c *conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.accepted++
+	if p.ctx.Err() != nil {
+		c.abort()
+		return false
+	}
+	p.conns[c] = struct{}{}
+	c.meet(p.line.Load().Fault)
+	return true
+}
+
+func (p *Proxy) remove(c *conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.conns, c)
+}

@@ -1,0 +1,388 @@
+package e2e_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"signalbox.dev/pkg/subject"
+	"signalbox.dev/services/e2e/world"
+)
+
+// providerFault is something that a model provider does wrong, or in an odd way, and
+// the run's answer to it: a whole answer, or an error that says what happened.
+type providerFault struct {
+	name     string
+	then     string // the script's actions
+	rules    string // that come before, YAML lines
+	wire     string // the script's shape of the bytes
+	dialects string // empty for all
+
+	code    string // of the run's error; empty for an answer, which is the whole text
+	says    string // the error's message, or a part of it
+	limit   string // the finish reason of a run that ran into it, with what was said by then
+	asked   int    // how often the provider was
+	retries int    // what had been shown and was taken back
+	refused bool   // a tool call was not made
+	atLeast time.Duration
+}
+
+// The answer of every script, whole, and the part of it that comes before most faults.
+const (
+	wholeAnswer = "One two three four five."
+	begun       = `{say: 'One two '}`
+	rest        = `{say: 'three four five.'}`
+)
+
+// stepTime is how long a model call may take here.
+const stepTime = 8 * time.Second
+
+// A fault happens before the answer, in the middle of it, or behind its text.
+func first(fault string) string     { return "[" + fault + ", " + begun + ", " + rest + "]" }
+func midway(fault string) string    { return "[" + begun + ", " + fault + ", " + rest + "]" }
+func lastThing(fault string) string { return "[" + begun + ", " + rest + ", " + fault + "]" }
+
+func providerFaults() []providerFault {
+	const chats, claude = "openai openrouter", "anthropic"
+	return []providerFault{
+		{name: "nothing", then: "[" + begun + ", " + rest + "]", asked: 1},
+
+		{name: "429 with retry-after", then: first(`{fail: {kind: rate_limit, retry_after: '1', times: 1}}`), asked: 2, atLeast: time.Second},
+		{name: "429 without retry-after", then: first(`{fail: {kind: rate_limit, times: 2}}`), asked: 3},
+		{name: "429 that asks for too much", then: first(`{fail: {kind: rate_limit, retry_after: '3600'}}`), code: "MODEL_RATE_LIMIT", says: "It asks to wait 1h0m0s.", asked: 1},
+		{name: "429 for ever", then: first(`{fail: rate_limit}`), code: "MODEL_RATE_LIMIT", asked: 3},
+		{name: "overloaded", then: first(`{fail: {kind: overloaded, times: 1}}`), asked: 2},
+		{name: "overloaded for ever", then: first(`{fail: overloaded}`), code: "MODEL_OVERLOADED", asked: 3},
+		{name: "500", then: first(`{fail: {kind: server_error, times: 1}}`), asked: 2},
+		{name: "500 for ever", then: first(`{fail: server_error}`), code: "MODEL_SERVER", asked: 3},
+		{name: "504 for ever", then: first(`{fail: timeout}`), code: "MODEL_TIMEOUT", asked: 3},
+		{name: "a refused credential", then: first(`{fail: unauthorized}`), code: "MODEL_AUTH", asked: 1},
+		{name: "no credit", then: first(`{fail: no_credit}`), code: "MODEL_QUOTA", asked: 1},
+		{name: "an unknown model", then: first(`{fail: not_found}`), code: "MODEL_NOT_FOUND", asked: 1},
+		{name: "a refused request", then: first(`{fail: invalid}`), code: "MODEL_INVALID_REQUEST", asked: 1},
+		{name: "a request that is too large", then: first(`{fail: too_large}`), code: "MODEL_TOO_LARGE", asked: 1},
+
+		{name: "an error as the first event", then: first(`{fail: {kind: overloaded, in_stream: true, times: 1}}`), asked: 2},
+		{name: "an error as the first event for ever", then: first(`{fail: {kind: rate_limit, in_stream: true}}`), code: "MODEL_RATE_LIMIT", asked: 3},
+		{name: "an error midway", then: midway(`{fail: {kind: overloaded, times: 1}}`), asked: 2, retries: 1},
+		{name: "an error midway for ever", then: midway(`{fail: {kind: rate_limit}}`), code: "MODEL_RATE_LIMIT", asked: 3, retries: 2},
+		{name: "an error behind the reason to stop", then: lastThing(`{fail: {kind: rate_limit, late: true, times: 1}}`), asked: 2, retries: 1},
+
+		{name: "silence before the headers", then: first(`{fail: {kind: stall, times: 1}}`), asked: 2},
+		{name: "silence before the headers for ever", then: first(`{fail: stall}`), code: "MODEL_TIMEOUT", asked: 3},
+		{name: "silence before the first event", then: first(`{fail: {kind: stall, in_stream: true, times: 1}}`), asked: 2},
+		{name: "silence before the first event for ever", then: first(`{fail: {kind: stall, in_stream: true}}`), code: "MODEL_TIMEOUT", asked: 3},
+		{name: "silence before the first word", then: first(`{wait: 0s}, {fail: {kind: stall, times: 1}}`), asked: 2},
+		{name: "silence midway", then: midway(`{fail: {kind: stall, times: 1}}`), asked: 2, retries: 1},
+		{name: "silence midway for ever", then: midway(`{fail: stall}`), code: "MODEL_TIMEOUT", asked: 3, retries: 2},
+		{name: "silence in an event", then: midway(`{fail: {kind: stall, torn: true, times: 1}}`), asked: 2, retries: 1},
+		{name: "silence that ends", then: midway(`{fail: {kind: stall, for: 500ms}}`), asked: 1, atLeast: 500 * time.Millisecond},
+
+		{name: "a reset at first", then: first(`{fail: {kind: reset, times: 1}}`), asked: 2},
+		{name: "a reset at first for ever", then: first(`{fail: reset}`), code: "MODEL_NETWORK", asked: 3},
+		{name: "a reset midway", then: midway(`{fail: {kind: reset, times: 1}}`), asked: 2, retries: 1},
+		{name: "a reset midway for ever", then: midway(`{fail: reset}`), code: "MODEL_NETWORK", asked: 3, retries: 2},
+		{name: "a reset before the last event", then: lastThing(`{fail: {kind: reset, late: true, times: 1}}`), asked: 2, retries: 1},
+		{name: "a dropped connection midway", then: midway(`{fail: {kind: drop, times: 1}}`), asked: 2, retries: 1},
+		{name: "a dropped connection midway for ever", then: midway(`{fail: {kind: drop, torn: true}}`), code: "MODEL_TRUNCATED", asked: 3, retries: 2},
+
+		{name: "a clean end at first", then: first(`{fail: {kind: cut, times: 1}}`), asked: 2},
+		{name: "a clean end at first for ever", then: first(`{fail: cut}`), code: "MODEL_TRUNCATED", asked: 3},
+		{name: "a clean end midway", then: midway(`{fail: {kind: cut, times: 1}}`), asked: 2, retries: 1},
+		{name: "a clean end midway for ever", then: midway(`{fail: cut}`), code: "MODEL_TRUNCATED", asked: 3, retries: 2},
+		{name: "a clean end in an event", then: midway(`{fail: {kind: cut, torn: true, times: 1}}`), asked: 2, retries: 1},
+		{name: "a clean end behind the text", then: lastThing(`{fail: cut}`), code: "MODEL_TRUNCATED", asked: 3, retries: 2},
+		// Anthropic's last event alone says that the answer is whole; in the other dialect
+		// the reason to stop does, and many servers leave [DONE] out.
+		{name: "no message_stop", then: lastThing(`{fail: {kind: cut, late: true}}`), dialects: claude, code: "MODEL_TRUNCATED", asked: 3, retries: 2},
+		{name: "no [DONE]", then: lastThing(`{fail: {kind: cut, late: true}}`), dialects: chats, asked: 1},
+		{name: "[DONE] without a reason to stop", then: lastThing(`{event: {data: '[DONE]'}}, {fail: cut}`), dialects: chats, code: "MODEL_TRUNCATED", asked: 3, retries: 2},
+
+		{name: "half of a call", then: `[{say: 'One two '}, {call: {tool: doc_list, args: {query: 'three four five'}, break: 10}}, {fail: cut}]`, code: "MODEL_TRUNCATED", asked: 3, retries: 2},
+		// A call whose arguments are cut is not made: the model is told and writes it again.
+		{
+			name: "half of the arguments", asked: 2, refused: true,
+			then:  `[{call: {tool: doc_list, args: {query: 'three four five'}, break: 10}}, {stop: max_tokens}]`,
+			rules: `  - {when: {result: {error: true}}, then: [{say: '` + wholeAnswer + `'}]}` + "\n",
+		},
+		{name: "JSON that is none", then: midway(`{event: {name: content_block_delta, data: '{"type":"content_block_delta","choices":[{'}}`), code: "MODEL_SERVER", asked: 3, retries: 2},
+
+		{name: "padding", wire: `{padding: true}`, then: midway(`{wait: 1ms}`), asked: 1},
+		{name: "pings and comments", wire: `{pings: 1, comments: 1}`, then: midway(`{wait: 1ms}`), asked: 1},
+		{name: "CRLF", wire: `{crlf: true}`, then: midway(`{wait: 1ms}`), asked: 1},
+		{name: "a byte at a time", wire: `{write: 1, every: 1ms}`, then: midway(`{wait: 1ms}`), asked: 1},
+		{name: "CRLF in odd pieces", wire: `{crlf: true, write: 3}`, then: midway(`{wait: 1ms}`), asked: 1},
+		{name: "a character at a time", then: `[{say: {text: '` + wholeAnswer + `', chunk: 1, delay: 20ms}}]`, asked: 1},
+		{name: "a trickle without end", then: `[{say: {text: '` + strings.Repeat("on and ", 1000) + `', delay: 250ms}}]`, limit: "max-step-time", asked: 1, atLeast: stepTime},
+		{name: "blocks that take turns", then: `[{interleave: [{think: {text: 'Let me count to five.', chunk: 2}}, {say: {text: '` + wholeAnswer + `', chunk: 3}}]}]`, asked: 1},
+		{name: "an event that nobody knows", then: midway(`{event: {name: tomorrow, data: '{"type":"tomorrow"}'}}`), asked: 1},
+	}
+}
+
+// Each fault of a provider, in each dialect, gives a whole answer or a clear error
+// through the real chain: provider, credential-broker, agent-runner, gateway. What was
+// shown before is taken back, what it cost is counted, and nothing that is cut off is
+// ever passed off as whole.
+func TestProviderFaults(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 4*patient)
+	defer cancel()
+	f := startFaulty(ctx, t)
+	dialects := []string{"anthropic", "openai", "openrouter"}
+
+	// All at once, because most of them wait, and each for somebody else, because
+	// nobody may have so many streams.
+	var wg sync.WaitGroup
+	results := make(map[string]*faultResult)
+	owners, err := f.NewMembers(ctx, "", "owner", len(providerFaults())*len(dialects))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, row := range providerFaults() {
+		for _, dialect := range dialects {
+			if row.dialects == "" || strings.Contains(row.dialects, dialect) {
+				r := &faultResult{row: row, dialect: dialect, script: fmt.Sprintf("fault-%d-%s", i, dialect)}
+				r.Client = f.Client(0, owners[len(results)])
+				results[dialect+"/"+row.name] = r
+				wg.Go(func() { r.err = f.play(ctx, r) })
+			}
+		}
+	}
+	wg.Wait()
+	for name, r := range results {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r.check(t)
+		})
+	}
+}
+
+// faulty is a world whose parts lose patience early: the runner before the headers,
+// the broker inside of a stream.
+type faulty struct {
+	*world.World
+	db   *pgx.Conn
+	dbMu sync.Mutex // guards db
+}
+
+func startFaulty(ctx context.Context, t *testing.T) *faulty {
+	t.Helper()
+	settings := map[string][]string{
+		world.SimulatorName: {"SIMULATOR_REQUESTS=2000"}, // all of them are counted
+		subject.AgentRunner: {
+			"AGENT_RUNNER_STEP_TIME=" + stepTime.String(), "AGENT_RUNNER_MODEL_BACKOFF=50ms", "AGENT_RUNNER_MAX_RETRY_AFTER=10s", "AGENT_RUNNER_FIRST_BYTE=3s", "AGENT_RUNNER_IDLE=20s",
+		},
+		subject.CredentialBroker: {
+			"CREDENTIAL_BROKER_HEADERS_TIMEOUT=20s", "CREDENTIAL_BROKER_GATE_TIMEOUT=500ms", "CREDENTIAL_BROKER_FIRST_EVENT_TIMEOUT=3s", "CREDENTIAL_BROKER_IDLE_TIMEOUT=3s",
+		},
+	}
+	w, err := world.Start(ctx, world.Options{
+		Dir: t.TempDir(), Programs: bin, Replicas: 1, LogLevel: "debug",
+		Env: func(service string, _ int) []string { return settings[service] },
+	})
+	if w != nil {
+		t.Cleanup(func() { //nolint:contextcheck // it has to end whatever became of the test
+			if err := w.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &faulty{World: w}
+	if f.db, err = pgx.Connect(ctx, w.Database); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.db.Close(context.WithoutCancel(ctx)) }) // it was only read from
+	return f
+}
+
+// faultResult is what a row came to in one dialect.
+type faultResult struct {
+	world.Client
+	row             providerFault
+	dialect, script string
+
+	got     world.Run
+	seen    string // what the viewer has at the end
+	last    string // event
+	retries int
+	stored  string // of the assistant's messages
+	marked  bool   // as cut short
+	waste   int64  // tokens
+	asked   int
+	took    time.Duration
+	err     error
+}
+
+func (f *faulty) play(ctx context.Context, r *faultResult) error {
+	script := "rules:\n" + r.row.rules + "  - then: " + r.row.then + "\n"
+	if r.row.wire != "" {
+		script = "wire: " + r.row.wire + "\n" + script
+	}
+	if err := f.PutScript(ctx, r.script, script); err != nil {
+		return err
+	}
+	var made struct{ Session struct{ ID string } }
+	body := map[string]any{"model": "sim/" + r.script, "provider": r.dialect}
+	if err := r.Call(ctx, world.Request{Method: http.MethodPost, Path: "/api/sessions", Body: body}, &made); err != nil {
+		return err
+	}
+	start := time.Now()
+	s, err := r.Send(ctx, made.Session.ID, world.Sending{Content: "Count to five."})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if err := r.watch(s); err != nil {
+		return err
+	}
+	r.took = time.Since(start)
+	if r.got, err = r.Run(ctx, s.Run); err != nil {
+		return err
+	}
+	messages, err := r.Messages(ctx, made.Session.ID)
+	if err != nil {
+		return err
+	}
+	for _, m := range messages {
+		if m.Role == "assistant" {
+			r.stored += m.Text()
+			r.marked = r.marked || bytes.Contains(m.Content, []byte(`"cancelled":true`))
+		}
+	}
+	if err := f.waste(ctx, r); err != nil {
+		return err
+	}
+	r.asked, err = f.asked(ctx, r.script)
+	return err
+}
+
+// watch reads the events as a viewer does: step-retry voids what the step has shown.
+func (r *faultResult) watch(s *world.Stream) error {
+	for {
+		ev, err := s.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		r.last = ev.Type + " " + string(ev.Data)
+		switch ev.Type {
+		case "text-delta":
+			var d struct{ Delta string }
+			if err := json.Unmarshal(ev.Data, &d); err != nil {
+				return err
+			}
+			r.seen += d.Delta
+		case "step-retry":
+			r.retries++
+			r.seen = ""
+		}
+	}
+}
+
+func (f *faulty) waste(ctx context.Context, r *faultResult) error {
+	f.dbMu.Lock()
+	defer f.dbMu.Unlock()
+	return f.db.QueryRow(ctx,
+		`select coalesce(sum(wasted_input_tokens + wasted_output_tokens), 0)::bigint from agent.steps where run_id = $1::uuid`, r.got.ID).Scan(&r.waste)
+}
+
+func (f *faulty) asked(ctx context.Context, script string) (int, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s/simulator/requests?script=%s&limit=100", f.Simulator, script), nil)
+	if err != nil {
+		return 0, err
+	}
+	res, err := f.HTTP.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer res.Body.Close()
+	var out struct{ Requests []struct{} }
+	err = json.NewDecoder(res.Body).Decode(&out)
+	return len(out.Requests), err
+}
+
+func (r *faultResult) check(t *testing.T) {
+	t.Helper()
+	if r.err != nil {
+		t.Fatal(r.err)
+	}
+	t.Logf("%s in %s: %s", r.got.State, r.took.Round(time.Millisecond), r.last)
+	switch {
+	case r.row.limit != "":
+		r.checkLimit(t)
+	case r.row.code != "":
+		r.checkError(t)
+	default:
+		r.checkAnswer(t)
+	}
+	if r.asked != r.row.asked || r.retries != r.row.retries {
+		t.Errorf("the provider was asked %d times with %d step-retries, want %d and %d", r.asked, r.retries, r.row.asked, r.row.retries)
+	}
+	if r.row.refused != (len(r.got.ToolCalls) == 1) {
+		t.Errorf("the run has the tool calls %+v", r.got.ToolCalls)
+	}
+	for _, c := range r.got.ToolCalls {
+		if !r.row.refused || c.State == nil || *c.State != "error" || c.Result == nil || !strings.Contains(*c.Result, "not a JSON object") {
+			t.Errorf("the call %+v was made", c)
+		}
+	}
+	// Anthropic counts the prompt at the beginning, the others at the end only.
+	if wasted := r.waste > 0; r.dialect == "anthropic" && wasted != (r.row.retries > 0) {
+		t.Errorf("%d tokens are noted as waste after %d step-retries", r.waste, r.row.retries)
+	}
+	if r.took < r.row.atLeast || r.took > patient {
+		t.Errorf("it took %s, want at least %s and less than %s", r.took, r.row.atLeast, patient)
+	}
+}
+
+func (r *faultResult) checkAnswer(t *testing.T) {
+	t.Helper()
+	if r.got.State != "done" || r.got.FinishReason == nil || *r.got.FinishReason != "stop" || r.got.Error != nil {
+		t.Errorf("the run is %+v, want it done", r.got)
+	}
+	if r.seen != wholeAnswer || r.stored != wholeAnswer || r.got.Text != wholeAnswer {
+		t.Errorf("the viewer has %q, the session %q, the run %q, want %q", r.seen, r.stored, r.got.Text, wholeAnswer)
+	}
+	if !strings.HasPrefix(r.last, "done ") || r.marked {
+		t.Errorf("the last event is %s, want done", r.last)
+	}
+}
+
+// checkLimit: what was said is kept, and the finish reason says that it is not all.
+func (r *faultResult) checkLimit(t *testing.T) {
+	t.Helper()
+	if r.got.State != "done" || r.got.FinishReason == nil || *r.got.FinishReason != r.row.limit {
+		t.Errorf("the run is %+v, want it ended by %s", r.got, r.row.limit)
+	}
+	if r.seen == "" || r.stored != r.seen || !r.marked || !strings.Contains(r.last, r.row.limit) {
+		t.Errorf("the viewer has %q, the session %q and the last event is %s, want the same, and %s", r.seen, r.stored, r.last, r.row.limit)
+	}
+}
+
+func (r *faultResult) checkError(t *testing.T) {
+	t.Helper()
+	if r.got.State != "failed" || r.got.Error == nil || r.got.Error.Code != r.row.code || r.got.Error.Message == "" || !strings.Contains(r.got.Error.Message, r.row.says) {
+		t.Errorf("the run is %+v with the error %+v, want it failed with %s", r.got, r.got.Error, r.row.code)
+	}
+	if r.stored != "" || r.got.Text != "" {
+		t.Errorf("the session keeps %q and the run %q of an answer that is not whole", r.stored, r.got.Text)
+	}
+	if !strings.HasPrefix(r.last, "error ") || !strings.Contains(r.last, r.row.code) {
+		t.Errorf("the last event is %s, want the error %s", r.last, r.row.code)
+	}
+}

@@ -1,0 +1,382 @@
+package kill
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"signalbox.dev/services/e2e/world"
+)
+
+// check holds a transcript that is complete against what must be true of it. It
+// only reads.
+func (t *transcript) check() []problem {
+	c := &checker{transcript: t}
+	c.streams()
+	c.order()
+	c.ends()
+	c.conversation()
+	for _, id := range slices.Sorted(maps.Keys(t.runs)) {
+		c.run(t.runs[id])
+	}
+	c.effects()
+	c.histories()
+	return c.found
+}
+
+type checker struct {
+	*transcript
+	found []problem
+}
+
+func (c *checker) wrong(s sort, format string, args ...any) {
+	c.found = append(c.found, problem{s, c.session, fmt.Sprintf(format, args...)})
+}
+
+// streams checks that what each witness saw is dense and single.
+func (c *checker) streams() {
+	for _, s := range c.seen {
+		c.stream(s)
+	}
+}
+
+func (c *checker) stream(s *seen) {
+	next := map[int64]int64{}   // of each run, the number that comes next
+	loose := map[int64]bool{}   // runs of which a snapshot may have told more
+	had := map[place]bool{}     // seen already
+	told, all := place{}, false // by the last snapshot, if there was one
+	for _, x := range s.sights {
+		if x.snapshot {
+			told, all = x.place, true
+			clear(loose)
+			continue
+		}
+		if had[x.place] {
+			c.wrong(twice, "%s saw %s twice", s.name, x.place)
+			continue
+		}
+		had[x.place] = true
+		want := next[x.run]
+		switch {
+		case x.number == want:
+		case x.number < want:
+			c.wrong(twice, "%s saw %s after %d-%d", s.name, x.place, x.run, want-1)
+		case s.sender && c.known(x.run, want, x.number):
+		case all && !loose[x.run] && (x.run != told.run || x.number == told.number+1):
+		case all && s.run != 0 && x.place == told && c.events[x.place].isEnd(): // a run's own end always comes
+		default:
+			c.wrong(hole, "%s saw %s when %d-%d was next", s.name, x.place, x.run, want)
+		}
+		loose[x.run] = true
+		next[x.run] = max(want, x.number+1)
+	}
+}
+
+// known reports whether all events of a run in a range are such that its sender is
+// not told of them.
+func (c *checker) known(run, from, to int64) bool {
+	for n := from; n < to; n++ {
+		e := c.events[place{run, n}]
+		if e == nil || e.kind != "run-start" && e.kind != "user-message" {
+			return false
+		}
+	}
+	return true
+}
+
+// order checks that all who watched the whole session saw one order: that of the
+// witness who saw the most.
+func (c *checker) order() {
+	var longest *seen
+	for _, s := range c.seen {
+		if s.run == 0 && (longest == nil || len(s.sights) > len(longest.sights)) {
+			longest = s
+		}
+	}
+	if longest == nil {
+		return
+	}
+	index := map[place]int{}
+	for i, x := range longest.sights {
+		index[x.place] = i
+	}
+	for _, s := range c.seen {
+		last := -1
+		for _, x := range s.sights {
+			i, ok := index[x.place]
+			if x.snapshot || !ok {
+				continue
+			}
+			if i < last {
+				c.wrong(differs, "%s saw %s after %s, and %s before", s.name, x.place, longest.sights[last].place, longest.name)
+				break
+			}
+			last = i
+		}
+	}
+}
+
+// ends checks that each run has one end, and nothing behind it.
+func (c *checker) ends() {
+	ends, newest := map[int64][]place{}, map[int64]int64{}
+	for p, e := range c.events {
+		if e.isEnd() {
+			ends[p.run] = append(ends[p.run], p)
+		}
+		newest[p.run] = max(newest[p.run], p.number)
+	}
+	for run, all := range ends {
+		if len(all) > 1 {
+			c.wrong(twoEnds, "run %d has the ends %v", run, all)
+		} else if newest[run] > all[0].number {
+			c.wrong(twoEnds, "run %d ended with %s and went on to %d", run, all[0], newest[run])
+		}
+	}
+}
+
+// conversation checks that every message is there once, and no other.
+func (c *checker) conversation() {
+	times := map[string]int{}
+	for _, m := range c.messages {
+		if m.Role == "user" {
+			times[m.Text()]++
+		}
+	}
+	for _, a := range c.asks {
+		n := times[a.content()]
+		delete(times, a.content())
+		switch {
+		case n > 1:
+			c.wrong(repeated, "the message %q is there %d times", a.content(), n)
+		case n == 0 && a.run != "" && c.runs[a.run].Ended():
+			c.wrong(lost, "the message %q is not in the conversation; its run is %d", a.content(), a.ordinal)
+		}
+	}
+	for m := range times {
+		c.wrong(differs, "nobody sent the message %q", m)
+	}
+}
+
+// run checks one run: that it ended, as it was told, and that what it says is whole.
+func (c *checker) run(run world.Run) {
+	if !run.Ended() {
+		c.wrong(lost, "run %d (%s) is %s", run.Ordinal, run.ID, run.State)
+		return
+	}
+	end, ok := c.transcript.ends[run.Ordinal]
+	if !ok {
+		c.wrong(lost, "run %d (%s) is %s and nobody saw its end", run.Ordinal, run.ID, run.State)
+		return
+	}
+	e := c.events[end]
+	reason, text := "", ""
+	if e.kind == "done" {
+		e.field("finishReason", &reason)
+		e.field("text", &text)
+	}
+	switch {
+	case (e.kind == "error") != (run.State == "failed"),
+		e.kind == "done" && (run.FinishReason == nil || *run.FinishReason != reason),
+		e.kind == "done" && run.Text != text:
+		c.wrong(differs, "run %d ended with %s %s and is stored as %+v", run.Ordinal, e.kind, e.data, run)
+	}
+	stored := c.stored(run)
+	c.stepTexts(run, stored)
+	if reason == "stop" {
+		c.whole(run, stored)
+	}
+	if e.kind == "done" && reason != "stop" && reason != "cancelled" {
+		c.wrong(differs, "run %d ended with the reason %q", run.Ordinal, reason)
+	}
+	if reason == "cancelled" && len(c.stops) == 0 {
+		c.wrong(falseOK, "run %d was cancelled by nobody", run.Ordinal)
+	}
+}
+
+// stored returns the texts of a run's committed answers, by step.
+func (c *checker) stored(run world.Run) map[int]string {
+	texts := map[int]string{}
+	for _, m := range c.messages {
+		if m.Role == "assistant" && m.RunID != nil && *m.RunID == run.ID && m.StepIndex != nil {
+			texts[*m.StepIndex] += m.Text()
+		}
+	}
+	return texts
+}
+
+// stepTexts checks that the stream's text of each step, after its last step-retry,
+// is what is stored. A run of which not every event was seen is left out.
+func (c *checker) stepTexts(run world.Run, stored map[int]string) {
+	streamed := map[int]string{}
+	step, now := 0, ""
+	for n := int64(0); n <= c.transcript.ends[run.Ordinal].number; n++ {
+		e := c.events[place{run.Ordinal, n}]
+		if e == nil {
+			return
+		}
+		switch e.kind {
+		case "text-delta":
+			delta := ""
+			e.field("delta", &delta)
+			now += delta
+		case "step-retry":
+			now = ""
+		case "step-complete":
+			e.field("stepIndex", &step)
+			streamed[step], now = now, ""
+			step++
+		}
+	}
+	if now != "" {
+		streamed[step] = now
+	}
+	if run.State == "failed" { // what an error cut short is not kept
+		delete(streamed, step)
+	}
+	for step := range 10 {
+		if streamed[step] != stored[step] {
+			c.wrong(falseOK, "run %d (%s), step %d streamed %q and holds %q", run.Ordinal, run.ID, step, streamed[step], stored[step])
+		}
+	}
+}
+
+// whole checks that a run that says it is done holds its script's whole answer.
+func (c *checker) whole(run world.Run, stored map[int]string) {
+	var asked, joined *ask
+	for _, a := range c.asks {
+		switch {
+		case a.run != run.ID:
+		case a.kind == turn:
+			joined = a
+		default:
+			asked = a
+		}
+	}
+	if joined != nil {
+		asked = joined // what joins is answered last
+	}
+	if asked == nil {
+		c.wrong(differs, "run %d (%s) answers no message of ours", run.Ordinal, run.ID)
+		return
+	}
+	last := -1
+	for step := range stored {
+		last = max(last, step)
+	}
+	failed := slices.ContainsFunc(run.ToolCalls, func(t world.ToolCall) bool { return t.State == nil || *t.State != "ok" })
+	got := stored[last]
+	if whole := got == asked.answer() || failed && got == asked.failure(); !whole || got != run.Text {
+		c.wrong(falseOK, "run %d (%s) is done with %q, and its text is %q; the whole answer is %q", run.Ordinal, run.ID, got, run.Text, asked.answer())
+	}
+}
+
+// effects checks that what a call does was done once where the call says so, and
+// never twice.
+func (c *checker) effects() {
+	for _, x := range c.calls {
+		switch {
+		case x.Tool == "test_pure":
+		case x.effects > 1:
+			c.wrong(doubled, "call %s of %s took effect %d times and says %q", x.Key, x.Tool, x.effects, x.State)
+		case x.effects == 0 && x.State == "ok":
+			c.wrong(falseOK, "call %s of %s says ok and took no effect", x.Key, x.Tool)
+		}
+	}
+	c.written()
+}
+
+// written is effects for documents.
+func (c *checker) written() {
+	for _, a := range c.asks {
+		if a.kind != doc || a.run == "" {
+			continue
+		}
+		var mine []document
+		for _, d := range c.documents {
+			if d.name == a.document() {
+				mine = append(mine, d)
+			}
+		}
+		outcomes := c.outcomes(a)
+		if len(mine) > 1 {
+			c.wrong(doubled, "document %q is there %d times", a.document(), len(mine))
+		}
+		if len(mine) == 0 {
+			if outcomes[a.document()] == "ok" {
+				c.wrong(falseOK, "document %q is not there, and its call said ok", a.document())
+			}
+			continue
+		}
+		for _, m := range a.markers() {
+			switch n := strings.Count(mine[0].content, m); {
+			case n > 1:
+				c.wrong(doubled, "document %q has %q %d times:\n%s", a.document(), m, n, mine[0].content)
+			case n == 0 && outcomes[m] == "ok":
+				c.wrong(falseOK, "document %q lacks %q, whose call said ok:\n%s", a.document(), m, mine[0].content)
+			}
+		}
+	}
+}
+
+// outcomes returns how the calls of a doc message ended: by marker, and by the
+// document's name for the first.
+func (c *checker) outcomes(a *ask) map[string]string {
+	out := map[string]string{}
+	for _, call := range c.runs[a.run].ToolCalls {
+		state := ""
+		if call.State != nil {
+			state = *call.State
+		}
+		for _, name := range append(a.markers(), a.document()) {
+			if strings.Contains(string(call.Args), name) {
+				out[name] = state
+			}
+		}
+	}
+	return out
+}
+
+// snap is a snapshot that a witness got.
+type snap struct {
+	at     time.Time
+	spared bool
+}
+
+// snapshots lists the snapshots that witnesses got.
+func (t *transcript) snapshots() []snap {
+	var out []snap
+	for _, s := range t.seen {
+		last := map[int64]int64{}
+		for _, x := range s.sights {
+			if !x.snapshot {
+				last[x.run] = x.number
+				continue
+			}
+			// Every event between what the witness had and what the snapshot tells was
+			// seen by somebody: the log had them.
+			spared := true
+			for run := max(1, placeOf(x.cursor).run); run <= x.run; run++ {
+				to := t.ends[run].number
+				if run == x.run {
+					to = x.number
+				}
+				from := int64(0)
+				if n, ok := last[run]; ok {
+					from = n + 1
+				}
+				for n := from; n <= to; n++ {
+					spared = spared && t.events[place{run, n}] != nil
+				}
+			}
+			out = append(out, snap{x.at, spared})
+		}
+	}
+	return out
+}
+
+func placeOf(id string) place {
+	p, _ := parsePlace(id) // zero for none
+	return p
+}

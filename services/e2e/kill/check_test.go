@@ -1,0 +1,251 @@
+package kill
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"signalbox.dev/services/e2e/world"
+)
+
+// clean makes the transcript of a session in which all went well: two texts, the
+// second of which was waiting for the first, and a document.
+func clean() *transcript {
+	b := &builder{transcript: newTranscript("s"), now: time.Unix(1000, 0)}
+	for _, name := range []string{"one who stays", "one who cuts"} {
+		b.witness(name)
+	}
+	one, two := &ask{id: "a", kind: text, n: 3}, &ask{id: "b", kind: text, n: 2}
+	written := &ask{id: "d", kind: doc}
+	b.submit(one, 1)
+	b.submit(two, 2)
+	b.run(one, one.answer())
+	b.run(two, two.answer())
+	b.submit(written, 3)
+	b.run(written, written.answer(), "doc_create", "doc_append")
+	b.document(written, "d-a. d-b. d-c.")
+	b.calls = []call{{Key: "k", Tool: "test_keyed", State: "ok", effects: 1}, {Key: "u", Tool: "test_unsafe", State: "unknown"}}
+	return b.transcript
+}
+
+type builder struct {
+	*transcript
+	now time.Time
+}
+
+func (b *builder) tick() time.Time {
+	b.now = b.now.Add(time.Second)
+	return b.now
+}
+
+func (b *builder) submit(a *ask, ordinal int64) {
+	a.from, a.to = b.tick(), b.tick()
+	a.key, a.run, a.ordinal = a.id, fmt.Sprintf("run-%d", ordinal), ordinal
+	b.asks = append(b.asks, a)
+}
+
+func (b *builder) say(run, number int64, kind string, fields map[string]any) {
+	data, err := json.Marshal(fields)
+	if err != nil {
+		panic(err)
+	}
+	for _, s := range b.seen {
+		b.note(s, kind, place{run, number}.String(), data, "")
+	}
+	b.events[place{run, number}].at = b.tick()
+}
+
+func (b *builder) run(a *ask, answer string, tools ...string) {
+	started := b.tick()
+	b.say(a.ordinal, 0, "user-message", nil)
+	b.say(a.ordinal, 1, "run-start", nil)
+	b.say(a.ordinal, 2, "text-delta", map[string]any{"delta": "void"})
+	b.say(a.ordinal, 3, "step-retry", map[string]any{"stepIndex": 0})
+	half := len(answer) / 2
+	b.say(a.ordinal, 4, "text-delta", map[string]any{"delta": answer[:half]})
+	b.say(a.ordinal, 5, "text-delta", map[string]any{"delta": answer[half:]})
+	b.say(a.ordinal, 6, "step-complete", map[string]any{"stepIndex": 0})
+	ended := b.tick()
+	b.say(a.ordinal, 7, "done", map[string]any{"finishReason": "stop", "text": answer})
+	reason := "stop"
+	r := world.Run{ID: a.run, Ordinal: a.ordinal, State: "done", Text: answer, FinishReason: &reason, StartedAt: &started, EndedAt: &ended}
+	ok := "ok"
+	for _, tool := range tools {
+		args := fmt.Sprintf(`{"name":%q}`, a.document())
+		if tool == "doc_append" {
+			args = fmt.Sprintf(`{"content":%q}`, strings.Join(a.markers(), " "))
+		}
+		r.ToolCalls = append(r.ToolCalls, world.ToolCall{Tool: tool, Args: json.RawMessage(args), State: &ok})
+	}
+	b.runs[a.run] = r
+	step := 0
+	content, err := json.Marshal(answer)
+	if err != nil {
+		panic(err)
+	}
+	asked, err := json.Marshal(a.content())
+	if err != nil {
+		panic(err)
+	}
+	b.messages = append(b.messages, world.Message{Role: "user", Content: asked, RunID: &a.run},
+		world.Message{Role: "assistant", Content: content, RunID: &a.run, StepIndex: &step})
+}
+
+func (b *builder) document(a *ask, content string) {
+	b.documents = append(b.documents, document{a.document(), content})
+	b.readings = append(b.readings, reading{span{b.tick(), b.tick()}, a.document(), content})
+}
+
+// Each fault that is planted in a clean transcript is found, and called by its name.
+func TestCheckFindsPlantedFaults(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		plant func(*transcript)
+		want  []sort
+	}{
+		"none":         {func(*transcript) {}, nil},
+		"lost event":   {func(t *transcript) { drop(t.seen[0], 4) }, []sort{hole}},
+		"event twice":  {func(t *transcript) { t.seen[1].sights = slices.Insert(t.seen[1].sights, 4, t.seen[1].sights[3]) }, []sort{twice}},
+		"late event":   {func(t *transcript) { swap(t.seen[1], 4, 5) }, []sort{hole, twice, differs}},
+		"two orders":   {func(t *transcript) { swapRuns(t.seen[1]) }, []sort{differs}},
+		"other bytes":  {func(t *transcript) { t.note(t.seen[0], "text-delta", "1-4", []byte(`{"delta":"x"}`), "") }, []sort{twice, differs}},
+		"snapshot":     {func(t *transcript) { snapshotAt(t.seen[0], 3, place{1, 4}) }, nil},
+		"hole behind":  {func(t *transcript) { snapshotAt(t.seen[0], 3, place{1, 3}) }, []sort{hole}},
+		"two ends":     {func(t *transcript) { t.events[place{1, 6}].kind = "error" }, []sort{twoEnds}},
+		"no end":       {func(t *transcript) { delete(t.ends, 1); delete(t.events, place{1, 7}) }, []sort{lost}},
+		"still runs":   {func(t *transcript) { change(t, "run-2", func(r *world.Run) { r.State = "running" }) }, []sort{lost}},
+		"lost message": {func(t *transcript) { t.messages = slices.Delete(t.messages, 0, 1) }, []sort{lost}},
+		"two messages": {func(t *transcript) { t.messages = append(t.messages, t.messages[0]) }, []sort{repeated}},
+		"truncated": {func(t *transcript) {
+			t.messages[1].Content = json.RawMessage(`"answer a: 1 2"`)
+		}, []sort{falseOK, falseOK}},
+		"other end":         {func(t *transcript) { change(t, "run-1", func(r *world.Run) { r.State = "failed" }) }, []sort{differs}},
+		"append twice":      {func(t *transcript) { edit(t, "d-a. d-b. d-b. d-c.") }, []sort{doubled, unordered}},
+		"append lost":       {func(t *transcript) { edit(t, "d-a. d-c.") }, []sort{falseOK, unordered}},
+		"two documents":     {func(t *transcript) { t.documents = append(t.documents, t.documents[0]) }, []sort{doubled}},
+		"effect twice":      {func(t *transcript) { t.calls[0].effects = 2 }, []sort{doubled}},
+		"unknown twice":     {func(t *transcript) { t.calls[1].effects = 2 }, []sort{doubled}},
+		"effect that isn't": {func(t *transcript) { t.calls[0].effects = 0 }, []sort{falseOK}},
+		"out of turn":       {overtake, []sort{unordered}},
+		"read of the past": {func(t *transcript) {
+			early := t.readings[0]
+			early.content = ""
+			early.from, early.to = early.to.Add(time.Second), early.to.Add(2*time.Second)
+			t.readings = append(t.readings, early)
+		}, []sort{unordered}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tr := clean()
+			tc.plant(tr)
+			var got []sort
+			all := append(tr.problems, tr.check()...)
+			for _, p := range all {
+				got = append(got, p.Sort)
+			}
+			slices.Sort(got)
+			slices.Sort(tc.want)
+			if diff := cmp.Diff(slices.Compact(tc.want), slices.Compact(got)); diff != "" {
+				t.Errorf("check() (-want +got):\n%s\n%v", diff, all)
+			}
+		})
+	}
+}
+
+func drop(s *seen, i int)    { s.sights = slices.Delete(s.sights, i, i+1) }
+func swap(s *seen, i, j int) { s.sights[i], s.sights[j] = s.sights[j], s.sights[i] }
+
+// swapRuns shows a witness the second run before the first.
+func swapRuns(s *seen) { s.sights = slices.Concat(s.sights[8:16], s.sights[:8], s.sights[16:]) }
+
+// snapshotAt gives a witness a snapshot in place of the events up to at.
+func snapshotAt(s *seen, i int, at place) {
+	s.sights = slices.Concat(s.sights[:i], []sight{{place: at, snapshot: true, cursor: "1-2"}}, s.sights[5:])
+}
+
+func change(t *transcript, run string, f func(*world.Run)) {
+	r := t.runs[run]
+	f(&r)
+	t.runs[run] = r
+}
+
+func edit(t *transcript, content string) {
+	t.documents[0].content, t.readings[0].content = content, content
+}
+
+// overtake makes the second run begin before the first has ended.
+func overtake(t *transcript) {
+	first, second := t.runs["run-1"], t.runs["run-2"]
+	before := first.EndedAt.Add(-2 * time.Second)
+	second.StartedAt = &before
+	t.runs["run-2"] = second
+	t.events[place{2, 0}].at = before.Add(time.Second)
+}
+
+func TestScriptAnswers(t *testing.T) {
+	t.Parallel()
+	for _, a := range []*ask{{id: "x", kind: text, n: 12}, {id: "x", kind: clock}, {id: "x", kind: doc}, {id: "x", kind: far}, {id: "x", kind: work}, {id: "x", kind: turn}, {id: "x", kind: long}} {
+		if !strings.HasSuffix(a.answer(), "end x") || !strings.Contains(string(script), string(a.kind)+" (?P<id>") {
+			t.Errorf("the script has no answer %q to %q", a.answer(), a.content())
+		}
+	}
+	if got, want := count(12), "1 2 3 4 5 6 7 8 9 10\n11 12"; got != want {
+		t.Errorf("count(12) = %q, want %q", got, want)
+	}
+}
+
+func TestSnapshotsAreClassified(t *testing.T) {
+	t.Parallel()
+	tr := clean()
+	snapshotAt(tr.seen[0], 3, place{1, 4})
+	if got := tr.snapshots(); len(got) != 1 || !got[0].spared {
+		t.Errorf("snapshots() = %v, want one of events that another witness saw", got)
+	}
+	maps.DeleteFunc(tr.events, func(p place, _ *event) bool { return p == place{1, 3} })
+	if got := tr.snapshots(); len(got) != 1 || got[0].spared {
+		t.Errorf("snapshots() = %v, want one of an event that nobody saw", got)
+	}
+}
+
+func TestPauses(t *testing.T) {
+	t.Parallel()
+	start := time.Unix(1000, 0)
+	after := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
+	p := newPauses()
+	d := &death{part: "agent-runner-1", at: after(1000)}
+	p.died(d)
+	p.owned(d, []string{"r"})
+	p.died(&death{part: "nats", at: after(1500)})
+	for _, gap := range []struct {
+		from, to int
+		run      string
+		want     time.Duration
+	}{
+		{0, 900, "r", 0},                           // before
+		{950, 1020, "r", 0},                        // was on its way
+		{1020, 3000, "r", 2 * time.Second},         // from the kill, although something came behind it
+		{1400, 1600, "x", 0},                       // too short to notice
+		{1600, 2600, "x", 1100 * time.Millisecond}, // nats, just before
+		{2600, 9000, "x", 0},                       // nobody died
+	} {
+		if got := p.add(Pause{Run: gap.run, From: after(gap.from), To: after(gap.to)}); got != gap.want {
+			t.Errorf("add(%d to %d) = %s, want %s", gap.from, gap.to, got, gap.want)
+		}
+	}
+	want := map[string][]time.Duration{"agent-runner": {2 * time.Second}, "nats": {1100 * time.Millisecond}}
+	if diff := cmp.Diff(want, p.by); diff != "" {
+		t.Errorf("by part (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]time.Duration{2 * time.Second}, p.exact); diff != "" {
+		t.Errorf("of the killed runner (-want +got):\n%s", diff)
+	}
+	if got, want := quantilesOf([]time.Duration{3, 1, 2}), (quantiles{3, 2, 3, 3}); got != want {
+		t.Errorf("quantilesOf(3, 1, 2) = %v, want %v", got, want)
+	}
+}

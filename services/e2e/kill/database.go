@@ -1,0 +1,47 @@
+package kill
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"signalbox.dev/services/e2e/world"
+)
+
+// query reads rows from the database as its administrator. It fails at once where
+// there is no database at the moment.
+func query[T any](ctx context.Context, h *harness, limit time.Duration, fn pgx.RowToFunc[T], sql string, args ...any) ([]T, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	db, err := pgx.Connect(ctx, h.world.Database)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = db.Close(context.WithoutCancel(ctx)) }() // it was only read from
+	rows, err := db.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, fn)
+}
+
+// claimed returns which runs a runner has; none when the database does not say so
+// at once.
+func (h *harness) claimed(ctx context.Context, p *world.Proc) []string {
+	runs, err := query(ctx, h, 300*time.Millisecond, pgx.RowTo[string],
+		`select id::text from agent.runs where state = 'running' and runner like '%/' || $1::text || '/%'`, fmt.Sprint(p.PID()))
+	if err != nil {
+		return nil
+	}
+	return runs
+}
+
+// calls returns a session's calls upon the far end.
+func (h *harness) calls(ctx context.Context, session string) ([]call, error) {
+	return query(ctx, h, 5*time.Second, func(row pgx.CollectableRow) (c call, err error) {
+		err = row.Scan(&c.Key, &c.Tool, &c.State)
+		return c, err
+	}, `select key::text, tool_name, state from agent.tool_calls where session_id = $1::uuid and tool_name like 'test_%'`, session)
+}

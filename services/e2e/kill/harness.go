@@ -1,0 +1,307 @@
+package kill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"signalbox.dev/pkg/httpserver"
+	"signalbox.dev/pkg/subject"
+
+	"signalbox.dev/services/e2e/farend"
+	"signalbox.dev/services/e2e/world"
+)
+
+// workspaces is over how many the conversations are spread.
+const workspaces = 16
+
+// harness is one run of the kill test.
+type harness struct {
+	cfg     Config
+	world   *world.World
+	members []world.Member
+	pauses  *pauses
+	far     *farend.Server // what the tools of all tests act upon
+	closers []func() error // of what was started, in that order
+	tokens  chan struct{}  // a run may be begun; closed when no more are offered
+	begun   time.Time
+
+	mu     sync.Mutex // guards what follows
+	report Report
+	fail   error // of the harness itself
+}
+
+// Run keeps conversations going while it kills, and returns what it saw. The error
+// says that it could not do so; broken promises are in the report.
+func Run(ctx context.Context, cfg Config) (*Report, error) {
+	cfg = cfg.withDefaults()
+	h := &harness{cfg: cfg, pauses: newPauses(), tokens: make(chan struct{}, max(1, int(cfg.Rate/4))), report: newReport(cfg)}
+	h.say("seed %d, %d kills, %.0f runs/s offered to %d talkers", cfg.Seed, cfg.Kills, cfg.Rate, cfg.Talkers)
+	if err := h.start(ctx); err != nil {
+		return nil, errors.Join(err, h.close())
+	}
+	err := errors.Join(h.storm(ctx), h.close())
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.report.finish(h.pauses)
+	return &h.report, errors.Join(err, h.fail)
+}
+
+func (h *harness) close() error {
+	var errs []error
+	for _, f := range slices.Backward(h.closers) {
+		errs = append(errs, f())
+	}
+	return errors.Join(errs...)
+}
+
+// start starts the world, with limits that do not stand in the way.
+func (h *harness) start(ctx context.Context) error {
+	scripts := filepath.Join(h.cfg.Dir, "scripts")
+	err := errors.Join(os.MkdirAll(scripts, 0o755), os.WriteFile(filepath.Join(scripts, scriptName+".yaml"), script, 0o600))
+	if err != nil {
+		return err
+	}
+	far, err := httpserver.Listen(ctx, "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	h.far = farend.New()
+	web := &http.Server{Handler: h.far, ReadHeaderTimeout: world.Patient}
+	go func() { _ = web.Serve(far) }() // it ends with Close
+	h.closers = append(h.closers, func() error { h.far.Close(); return web.Close() })
+	h.world, err = world.Start(ctx, world.Options{
+		Dir: h.cfg.Dir, Programs: h.cfg.Programs, Durable: true,
+		Program: func(service string, _ int) string {
+			if service == subject.ToolExecutor {
+				return filepath.Join(h.cfg.Programs, "tool-executor-farends")
+			}
+			return ""
+		},
+		Env: func(service string, _ int) []string {
+			switch service {
+			case subject.ToolExecutor:
+				return []string{"FAR_END_URL=http://" + far.Addr().String()}
+			case world.SimulatorName:
+				return []string{"SIMULATOR_SCRIPT=" + scripts}
+			case subject.Gateway:
+				return []string{
+					"GATEWAY_MEMBER_REQUESTS_PER_MINUTE=1000000", "GATEWAY_MEMBER_REQUESTS_BURST=1000000",
+					"GATEWAY_WORKSPACE_REQUESTS_PER_MINUTE=1000000", "GATEWAY_WORKSPACE_REQUESTS_BURST=1000000",
+					"GATEWAY_MEMBER_STREAMS=10000", "GATEWAY_WORKSPACE_STREAMS=10000",
+				}
+			}
+			return nil
+		},
+	})
+	if h.world != nil {
+		h.closers = append(h.closers, h.world.Close)
+	}
+	if err != nil {
+		return err
+	}
+	h.members, err = h.world.NewMembers(ctx, "", "owner", workspaces)
+	return err
+}
+
+// storm is the time between the start and the end of the world.
+func (h *harness) storm(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	h.begun = time.Now()
+	rnd := rand.New(rand.NewPCG(h.cfg.Seed, 1))
+	killer := &killer{harness: h, rnd: rand.New(rand.NewPCG(h.cfg.Seed, 2)), busy: map[string]bool{}}
+	var talkers, others sync.WaitGroup
+	for n := range h.cfg.Talkers {
+		k := &talker{harness: h, n: n, rnd: rand.New(rand.NewPCG(rnd.Uint64(), rnd.Uint64()))}
+		talkers.Go(func() { k.run(ctx) })
+	}
+	background, end := context.WithCancel(ctx)
+	offering, enough := context.WithCancel(ctx)
+	others.Go(func() { killer.supervise(background) })
+	others.Go(func() { h.tell(background) })
+	others.Go(func() { h.offer(offering) })
+	killer.run(ctx)
+	h.count(func(r *Report) { r.Storm = time.Since(h.begun) })
+	h.say("that was the last kill; %d runs are to come to their end", h.active())
+	enough()
+	talkers.Wait()
+	end()
+	others.Wait()
+	h.recount()
+	return context.Cause(ctx)
+}
+
+// recount looks for effects that came twice, the second time after their session
+// was checked.
+func (h *harness) recount() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := 0
+	for _, o := range h.far.Report().Operations {
+		if o.Kind != "pure" && o.Effects > 1 {
+			n++
+		}
+	}
+	h.report.FarEffectsTwice = n
+	if known := h.report.Problems[doubled]; n > known {
+		h.report.Problems[doubled] = n
+	}
+}
+
+// offer gives leave to begin a run at the configured rate. What nobody takes is
+// not carried.
+func (h *harness) offer(ctx context.Context) {
+	defer close(h.tokens)
+	tick := time.NewTicker(time.Duration(float64(time.Second) / h.cfg.Rate))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		select {
+		case h.tokens <- struct{}{}:
+			h.count(func(r *Report) { r.Offered++ })
+		default:
+			h.count(func(r *Report) { r.NotCarried++ })
+		}
+	}
+}
+
+// offered waits for leave to begin a run; false when there is none any more.
+func (h *harness) offered(ctx context.Context) bool {
+	select {
+	case _, ok := <-h.tokens:
+		return ok
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// tell says how it goes.
+func (h *harness) tell(ctx context.Context) {
+	for pause(ctx, reportEvery) {
+		h.mu.Lock()
+		r := &h.report
+		line := fmt.Sprintf("%3.0fs  %d kills, %d messages, %d runs ended, %d problems", time.Since(h.begun).Seconds(), r.kills(), r.Messages, r.Runs, r.problems())
+		h.mu.Unlock()
+		h.pauses.mu.Lock()
+		var all []time.Duration
+		for _, p := range h.pauses.by {
+			all = append(all, p...)
+		}
+		exact := h.pauses.exact
+		h.pauses.mu.Unlock()
+		q, e := quantilesOf(all), quantilesOf(exact)
+		h.say("%s; pauses p50 %s p99 %s max %s (%d), of killed runners p50 %s p99 %s (%d)", line,
+			short(q.P50), short(q.P99), short(q.Max), q.N, short(e.P50), short(e.P99), e.N)
+	}
+}
+
+func short(d time.Duration) time.Duration { return d.Round(10 * time.Millisecond) }
+
+func (h *harness) active() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.report.Messages - h.report.Answered
+}
+
+func (h *harness) say(format string, args ...any) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	fmt.Fprintf(h.cfg.Out, strings.TrimSuffix(format, "\n")+"\n", args...)
+}
+
+func (h *harness) count(f func(*Report)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	f(&h.report)
+}
+
+// fatal notes that the harness itself could not do its work.
+func (h *harness) fatal(err error) {
+	h.say("the harness: %v", err)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.fail = errors.Join(h.fail, err)
+}
+
+// client is a member at a gateway by chance.
+func (h *harness) client(rnd *rand.Rand, who world.Member) world.Client {
+	return h.world.Client(rnd.IntN(len(h.world.Gateways)), who)
+}
+
+// attempt bounds one try of a request.
+const attempt = 20 * time.Second
+
+// try makes a request until it succeeds, each time at a gateway by chance. It is
+// false when ctx is done, or the refusal is for good, which is a problem.
+func (k *talker) try(ctx context.Context, request func(context.Context, world.Client) error) bool {
+	for {
+		limited, cancel := context.WithTimeout(ctx, attempt)
+		err := request(limited, k.client(k.rnd, k.who))
+		cancel()
+		switch {
+		case err == nil:
+			return true
+		case ctx.Err() != nil:
+			return false
+		case k.refusal(k.t, err):
+			return false
+		}
+		k.count(func(r *Report) { r.Retries++ })
+		if !pause(ctx, between(k.rnd, 50*time.Millisecond, 250*time.Millisecond)) {
+			return false
+		}
+	}
+}
+
+// refusal reports whether an error is a refusal for good, and notes it.
+func (h *harness) refusal(t *transcript, err error) bool {
+	r, ok := errors.AsType[*world.Refused](err)
+	if !ok {
+		kind := "connection"
+		if errors.Is(err, context.DeadlineExceeded) {
+			kind = "no answer in time"
+		} else if err == errNotOpen { //nolint:errorlint // the mark alone: whoever met the failure has noted it
+			return false
+		}
+		h.count(func(r *Report) { r.Failures[kind]++ })
+		return false
+	}
+	h.count(func(rep *Report) { rep.Failures[fmt.Sprintf("%d %s", r.Status, r.Code)]++ })
+	if r.Temporary() {
+		return false
+	}
+	if t != nil {
+		t.complain(refused, "%v", r)
+	} else {
+		h.say("refused for good: %v", r)
+	}
+	return true
+}
+
+// describe tells what the API knows of a run.
+func (k *talker) describe(ctx context.Context, run string) string {
+	ctx, cancel := context.WithTimeout(ctx, attempt)
+	defer cancel()
+	r, err := k.client(k.rnd, k.who).Run(ctx, run)
+	if err != nil {
+		return err.Error()
+	}
+	last := "none"
+	if r.LastEventID != nil {
+		last = *r.LastEventID
+	}
+	return fmt.Sprintf("it is %s after %d steps, its last committed event is %s", r.State, r.Steps, last)
+}

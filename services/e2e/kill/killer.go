@@ -1,0 +1,144 @@
+package kill
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	"signalbox.dev/pkg/subject"
+
+	"signalbox.dev/services/e2e/world"
+)
+
+// kindOf returns a part's name without the replica's number.
+func kindOf(part string) string {
+	if i := strings.LastIndexByte(part, '-'); i > 0 && i == len(part)-2 {
+		return part[:i]
+	}
+	return part
+}
+
+// killer kills parts and starts them again. run is its goroutine; each part that is
+// down has one of its own, and each program one that waits for its end.
+type killer struct {
+	*harness
+	rnd *rand.Rand
+
+	wg   sync.WaitGroup
+	mu   sync.Mutex // guards what follows
+	busy map[string]bool
+}
+
+// run kills until there were enough or ctx is done, and returns when all parts are
+// up again.
+func (k *killer) run(ctx context.Context) {
+	defer k.wg.Wait()
+	for range k.cfg.Kills {
+		if !pause(ctx, between(k.rnd, k.cfg.Least, k.cfg.Most)) {
+			return
+		}
+		victim := k.choose()
+		if victim == nil {
+			continue
+		}
+		away := between(k.rnd, leastDown, mostDown)
+		k.kill(ctx, victim, away)
+	}
+}
+
+// choose picks a part that runs.
+func (k *killer) choose() world.Part {
+	var alive []world.Part
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, p := range k.world.Parts() {
+		if k.wanted(p.Name()) && !k.busy[p.Name()] {
+			alive = append(alive, p)
+		}
+	}
+	if len(alive) == 0 {
+		return nil
+	}
+	victim := alive[k.rnd.IntN(len(alive))]
+	k.busy[victim.Name()] = true
+	return victim
+}
+
+func (k *killer) wanted(name string) bool {
+	for _, prefix := range k.cfg.Only {
+		if strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	return len(k.cfg.Only) == 0
+}
+
+func (k *killer) kill(ctx context.Context, victim world.Part, away time.Duration) {
+	var runs []string
+	if p, ok := victim.(*world.Proc); ok && p.Service == subject.AgentRunner {
+		runs = k.claimed(ctx, p)
+	}
+	d := &death{part: victim.Name(), at: time.Now()}
+	if err := victim.Kill(); err != nil {
+		k.fatal(err)
+		return
+	}
+	k.pauses.died(d)
+	k.pauses.owned(d, runs)
+	k.count(func(r *Report) { r.Kills[kindOf(victim.Name())]++ })
+	k.wg.Go(func() {
+		// Also when ctx is done: the conversations are to come to their end.
+		pause(context.WithoutCancel(ctx), away)
+		k.revive(context.WithoutCancel(ctx), victim)
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		delete(k.busy, victim.Name())
+	})
+}
+
+// revive starts a part until it stays up, as a supervisor does: a program that ends
+// because what it needs is away is started again.
+func (k *killer) revive(ctx context.Context, part world.Part) {
+	for range 100 {
+		if err := part.Restart(); err != nil {
+			k.count(func(r *Report) { r.EndedAlone[kindOf(part.Name())]++ })
+			k.say("%s does not start: %v", part.Name(), err)
+		} else if err := part.Ready(ctx); err == nil {
+			return
+		} else if part.Running() {
+			k.fatal(fmt.Errorf("after a kill: %w", err))
+			return
+		} else {
+			k.count(func(r *Report) { r.EndedAlone[kindOf(part.Name())]++ })
+			k.say("ended by itself: %v", err)
+		}
+		pause(ctx, 200*time.Millisecond)
+	}
+	k.fatal(fmt.Errorf("%s does not stay up", part.Name()))
+}
+
+// supervise starts again what ends without having been killed, until ctx is done.
+func (k *killer) supervise(ctx context.Context) {
+	for pause(ctx, 100*time.Millisecond) {
+		for _, p := range k.world.Procs() {
+			k.mu.Lock()
+			alone := !k.busy[p.Name()] && !p.Running()
+			if alone {
+				k.busy[p.Name()] = true
+			}
+			k.mu.Unlock()
+			if !alone {
+				continue
+			}
+			k.count(func(r *Report) { r.EndedAlone[kindOf(p.Name())]++ })
+			k.say("%s ended by itself (%v):\n%s", p.Name(), p.Ended(), p.Tail(2000))
+			k.revive(context.WithoutCancel(ctx), p)
+			k.mu.Lock()
+			delete(k.busy, p.Name())
+			k.mu.Unlock()
+		}
+	}
+}

@@ -1,0 +1,133 @@
+package kill
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// death is one kill of a part.
+type death struct {
+	part string
+	at   time.Time
+	runs map[string]bool // those that a runner had, until they are heard of again
+}
+
+// pauses measures what kills cost those who watch.
+type pauses struct {
+	mu     sync.Mutex // guards what follows
+	deaths []*death   // in order
+	// noticed pauses by the part that was killed first in them.
+	by map[string][]time.Duration
+	// longest are the longest of them, as many as keepLongest.
+	longest []Pause
+	// exact are the pauses of the runs that a killed runner had claimed.
+	exact []time.Duration
+}
+
+const keepLongest = 20
+
+// Pause is what one witness saw: nothing of a run for a while.
+type Pause struct {
+	Part     string        `json:"part"` // that was killed first
+	Length   time.Duration `json:"length_ns"`
+	Session  string        `json:"session"`
+	Run      string        `json:"run"`
+	From, To time.Time     // between which events there was nothing
+	Next     string        `json:"next"`  // the kind of the event that came then
+	Kills    []string      `json:"kills"` // all from the first one on
+}
+
+func newPauses() *pauses { return &pauses{by: map[string][]time.Duration{}} }
+
+func (p *pauses) died(d *death) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.deaths = append(p.deaths, d)
+}
+
+// owned says which runs the part had that has just died.
+func (p *pauses) owned(d *death, runs []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	d.runs = map[string]bool{}
+	for _, r := range runs {
+		d.runs[r] = true
+	}
+}
+
+// wake is how long after a kill events may still come that were on their way.
+const wake = 200 * time.Millisecond
+
+// add counts the pause of a witness before an event: from the first kill in it, or
+// just before it, to its end. It returns its length, zero for none to speak of.
+func (p *pauses) add(gap Pause) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.addExact(gap)
+	i, _ := slices.BinarySearchFunc(p.deaths, gap.From.Add(-wake), func(d *death, t time.Time) int { return d.at.Compare(t) })
+	if i == len(p.deaths) || gap.To.Sub(gap.From) < noticed || gap.To.Sub(p.deaths[i].at) < noticed {
+		return 0
+	}
+	gap.Part, gap.Length = p.deaths[i].part, gap.To.Sub(p.deaths[i].at)
+	for _, d := range p.deaths[i:] {
+		if d.at.Before(gap.To) {
+			gap.Kills = append(gap.Kills, fmt.Sprintf("%s at %s", d.part, at(d.at)))
+		}
+	}
+	name := kindOf(gap.Part)
+	p.by[name] = append(p.by[name], gap.Length)
+	p.longest = append(p.longest, gap)
+	slices.SortFunc(p.longest, func(a, b Pause) int { return cmp.Compare(b.Length, a.Length) })
+	p.longest = p.longest[:min(len(p.longest), keepLongest)]
+	return gap.Length
+}
+
+// addExact counts the first event of a run after its runner was killed; p.mu is held.
+func (p *pauses) addExact(gap Pause) {
+	for _, d := range slices.Backward(p.deaths) {
+		if !d.runs[gap.Run] {
+			continue
+		}
+		if after := gap.To.Sub(d.at); after > wake || after > 0 && gap.Next == "run-start" {
+			p.exact = append(p.exact, after)
+			delete(d.runs, gap.Run)
+		}
+		return
+	}
+}
+
+// recent lists the parts that were killed in a time before now.
+func (p *pauses) recent(before time.Time, window time.Duration) []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var out []string
+	for _, d := range slices.Backward(p.deaths) {
+		if before.Sub(d.at) > window {
+			break
+		}
+		if !d.at.After(before) {
+			out = append(out, d.part)
+		}
+	}
+	return out
+}
+
+// quantiles are of a list of durations.
+type quantiles struct {
+	N   int           `json:"n"`
+	P50 time.Duration `json:"p50_ns"`
+	P99 time.Duration `json:"p99_ns"`
+	Max time.Duration `json:"max_ns"`
+}
+
+func quantilesOf(all []time.Duration) quantiles {
+	if len(all) == 0 {
+		return quantiles{}
+	}
+	s := slices.Sorted(slices.Values(all))
+	at := func(q float64) time.Duration { return s[min(len(s)-1, int(q*float64(len(s))))] }
+	return quantiles{N: len(s), P50: at(0.5), P99: at(0.99), Max: s[len(s)-1]}
+}

@@ -1,0 +1,216 @@
+package kill
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Report is what a run of the kill test saw.
+type Report struct {
+	Seed  uint64        `json:"seed"`
+	Rate  float64       `json:"rate"`
+	Storm time.Duration `json:"storm_ns"` // from the first message to the last kill
+
+	Kills map[string]int `json:"kills"` // by kind of part
+	// EndedAlone are programs that ended though nobody killed them.
+	EndedAlone map[string]int `json:"ended_alone"`
+
+	Offered    int `json:"offered"`     // runs that somebody was free to begin
+	NotCarried int `json:"not_carried"` // runs that nobody was
+	Messages   int `json:"messages"`    // sent; each until it was accepted
+	Answered   int `json:"answered"`    // messages whose run was seen to end
+	Retries    int `json:"retries"`
+	// Failures are requests that had to be repeated, by the answer.
+	Failures map[string]int `json:"failures"`
+
+	Sessions  int            `json:"sessions"`
+	Runs      int            `json:"runs"`
+	Ends      map[string]int `json:"ends"`  // of runs, by finish reason or error code
+	Tools     map[string]int `json:"tools"` // calls by their outcome
+	Events    int            `json:"events"`
+	Sights    int            `json:"sights"` // events that witnesses saw
+	Resumes   int            `json:"resumes"`
+	StepRetry int            `json:"step_retries"`
+	// Snapshots that viewers got in place of events: Needed when nobody saw the
+	// events that it covers, Spared when somebody did, so that the log had them.
+	Snapshots struct {
+		Needed int            `json:"needed"`
+		Spared int            `json:"spared"`
+		After  map[string]int `json:"after"` // by the part that was killed last
+	} `json:"snapshots"`
+
+	// Pauses are what witnesses who stay saw between a kill and the next event of a
+	// run, from 0.4 s on, by the part that was killed first. Runners are the pauses of
+	// the runs that a killed runner had, all of them.
+	Pauses  map[string]quantiles `json:"pauses"`
+	All     quantiles            `json:"all_pauses"`
+	Runners quantiles            `json:"runner_pauses"`
+
+	// FarEffectsTwice are operations that the far end did twice.
+	FarEffectsTwice int `json:"far_effects_twice"`
+
+	// Longest are the longest pauses.
+	Longest []Pause `json:"longest"`
+
+	Problems map[sort]int `json:"problems"`
+	// First are the first problems of each sort.
+	First []problem `json:"first"`
+}
+
+const keepProblems = 10 // of each sort
+
+func newReport(cfg Config) Report {
+	r := Report{
+		Seed: cfg.Seed, Rate: cfg.Rate, Kills: map[string]int{}, EndedAlone: map[string]int{}, Failures: map[string]int{},
+		Ends: map[string]int{}, Tools: map[string]int{}, Pauses: map[string]quantiles{}, Problems: map[sort]int{},
+	}
+	r.Snapshots.After = map[string]int{}
+	return r
+}
+
+// OK reports whether every promise was kept.
+func (r *Report) OK() bool { return r.problems() == 0 }
+
+func (r *Report) problems() int { return total(r.Problems) }
+func (r *Report) kills() int    { return total(r.Kills) }
+
+func total[K comparable](m map[K]int) int {
+	n := 0
+	for _, v := range m {
+		n += v
+	}
+	return n
+}
+
+// finish works the pauses out.
+func (r *Report) finish(p *pauses) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var all []time.Duration
+	for part, list := range p.by {
+		r.Pauses[part] = quantilesOf(list)
+		all = append(all, list...)
+	}
+	r.Longest = p.longest
+	r.All, r.Runners = quantilesOf(all), quantilesOf(p.exact)
+}
+
+// Write prints the report as a table.
+func (r *Report) Write(w io.Writer) {
+	seconds := max(r.Storm.Seconds(), 1e-9)
+	fmt.Fprintf(w, "\n%d kills in %.0f s: %s\n", r.kills(), seconds, counts(r.Kills))
+	fmt.Fprintf(w, "load: %d messages (%.1f/s) of %.0f/s wanted, %d of which nobody was free for; %d requests repeated\n",
+		r.Messages, float64(r.Messages)/seconds, r.Rate, r.NotCarried, r.Retries)
+	fmt.Fprintf(w, "requests that failed: %s\n", counts(r.Failures))
+	fmt.Fprintf(w, "programs that ended by themselves: %s\n", counts(r.EndedAlone))
+	fmt.Fprintf(w, "seen: %d sessions, %d runs (%s), %d events, %d times by their viewers, who resumed %d times\n",
+		r.Sessions, r.Runs, counts(r.Ends), r.Events, r.Sights, r.Resumes)
+	fmt.Fprintf(w, "tool calls: %s; steps begun again: %d\n", counts(r.Tools), r.StepRetry)
+	fmt.Fprintf(w, "snapshots: %d where the log had nothing, %d where it had; after the kill of %s\n", r.Snapshots.Needed, r.Snapshots.Spared, counts(r.Snapshots.After))
+	fmt.Fprintf(w, "\n%-34s %6s %8s %8s %8s\n", "pause of a run, from the kill on", "n", "p50", "p99", "max")
+	line := func(name string, q quantiles) {
+		fmt.Fprintf(w, "%-34s %6d %7.2fs %7.2fs %7.2fs\n", name, q.N, q.P50.Seconds(), q.P99.Seconds(), q.Max.Seconds())
+	}
+	line("on the killed runner, all", r.Runners)
+	line("0.4 s or longer, any part", r.All)
+	for _, part := range slices.Sorted(maps.Keys(r.Pauses)) {
+		line("  "+part, r.Pauses[part])
+	}
+	fmt.Fprintln(w)
+	for _, p := range r.Longest {
+		if p.Length > slow {
+			fmt.Fprintf(w, "%.2fs until %s at %s, run %s of session %s: %s\n", p.Length.Seconds(), p.Next, at(p.To), p.Run, p.Session, strings.Join(p.Kills, ", "))
+		}
+	}
+	fmt.Fprintln(w)
+	for _, s := range sorts {
+		fmt.Fprintf(w, "%-40s %d\n", s, r.Problems[s])
+	}
+	for _, p := range r.First {
+		fmt.Fprintf(w, "\n%s, session %s: %.1000s\n", p.Sort, p.Session, p.What)
+	}
+}
+
+// counts writes a map in the order of its keys.
+func counts[K ~string](m map[K]int) string {
+	if len(m) == 0 {
+		return "none"
+	}
+	var out []string
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		out = append(out, fmt.Sprintf("%s %d", k, m[k]))
+	}
+	return strings.Join(out, ", ")
+}
+
+// judge checks a transcript and adds it to the report.
+func (h *harness) judge(t *transcript) {
+	problems := append(t.problems, t.check()...)
+	h.mu.Lock()
+	r := &h.report
+	r.add(t)
+	for _, s := range t.snapshots() {
+		if s.spared {
+			r.Snapshots.Spared++
+		} else {
+			r.Snapshots.Needed++
+		}
+		last := "nothing"
+		if parts := h.pauses.recent(s.at, 10*time.Second); len(parts) > 0 {
+			last = kindOf(parts[0])
+		}
+		r.Snapshots.After[last]++
+	}
+	for _, p := range problems {
+		r.Problems[p.Sort]++
+		if r.Problems[p.Sort] <= keepProblems {
+			r.First = append(r.First, p)
+		}
+	}
+	h.mu.Unlock()
+	for _, p := range problems {
+		h.say("PROBLEM %s, session %s: %.300s", p.Sort, p.Session, p.What)
+	}
+	if len(problems) > 0 || t.slowest > slow {
+		if err := t.keep(h.cfg.Dir, problems); err != nil {
+			h.fatal(err)
+		}
+	}
+}
+
+// add counts what a transcript has.
+func (r *Report) add(t *transcript) {
+	r.Sessions++
+	r.Runs += len(t.runs)
+	for _, run := range t.runs {
+		switch {
+		case run.Error != nil:
+			r.Ends[run.State+" "+run.Error.Code]++
+		case run.FinishReason != nil:
+			r.Ends[*run.FinishReason]++
+		default:
+			r.Ends[run.State]++
+		}
+		for _, c := range run.ToolCalls {
+			state := c.Phase
+			if c.State != nil {
+				state = *c.State
+			}
+			r.Tools[state]++
+		}
+	}
+	r.Events += len(t.events)
+	for _, e := range t.events {
+		if e.kind == "step-retry" {
+			r.StepRetry++
+		}
+	}
+	for _, s := range t.seen {
+		r.Sights += len(s.sights)
+		r.Resumes += s.resumed
+	}
+}

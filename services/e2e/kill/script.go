@@ -1,0 +1,95 @@
+package kill
+
+import (
+	_ "embed"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+//go:embed script.yaml
+var script []byte
+
+// scriptName is the script's, and so the model is sim/kill.
+const scriptName, model = "kill", "sim/kill"
+
+// tools are those that the script calls.
+var tools = []string{"get_current_datetime", "doc_create", "doc_append", "test_pure", "test_keyed", "test_verify", "test_unsafe"}
+
+// kind is what a message asks for.
+type kind string
+
+const (
+	text  kind = "text"  // words, with nothing to it
+	clock kind = "clock" // two calls of a tool that only reads
+	doc   kind = "doc"   // a document is made and added to, by three steps of calls
+	work  kind = "work"  // a call in its middle, at which another message can join
+	far   kind = "far"   // a call of each kind of effect upon a far end that counts
+	turn  kind = "turn"  // the message that joins
+	long  kind = "long"  // words for half a minute, to be stopped
+)
+
+// ask is one message and what became of it.
+type ask struct {
+	id   string // unique in all runs
+	kind kind
+	n    int // of text: how far it counts
+	key  string
+	mode string
+	span // from the first try to the acceptance, in the talker's eyes
+	run  string
+	// ordinal of the run, 0 before it is known
+	ordinal int64
+}
+
+func (a *ask) content() string {
+	if a.kind == text {
+		return fmt.Sprintf("text %s %d", a.id, a.n)
+	}
+	return fmt.Sprintf("%s %s", a.kind, a.id)
+}
+
+// answer is the text of the last step, when all went well.
+func (a *ask) answer() string {
+	switch a.kind {
+	case text:
+		return fmt.Sprintf("answer %s: %s end %s", a.id, count(a.n), a.id)
+	case clock:
+		return fmt.Sprintf("clock %s has struck. end %s", a.id, a.id)
+	case doc:
+		return fmt.Sprintf("doc %s is written. end %s", a.id, a.id)
+	case work:
+		return fmt.Sprintf("worked %s to its end. end %s", a.id, a.id)
+	case far:
+		return fmt.Sprintf("far %s is done. end %s", a.id, a.id)
+	case turn:
+		return fmt.Sprintf("turned %s as asked. end %s", a.id, a.id)
+	case long:
+		return fmt.Sprintf("long %s: %s end %s", a.id, count(400), a.id)
+	}
+	return ""
+}
+
+// failure is the text of the last step when a tool said that it failed.
+func (a *ask) failure() string { return fmt.Sprintf("failed %s: a tool said so. end %s", a.id, a.id) }
+
+// document is the name of the document that a doc message makes, and markers are
+// what is added to it.
+func (a *ask) document() string  { return "kill " + a.id }
+func (a *ask) markers() []string { return []string{a.id + "-a.", a.id + "-b.", a.id + "-c."} }
+
+// count is the script language's function of that name.
+func count(n int) string {
+	var b strings.Builder
+	for i := 1; i <= n; i++ {
+		b.WriteString(strconv.Itoa(i))
+		switch {
+		case i == n:
+		case i%10 == 0:
+			b.WriteByte('\n')
+		default:
+			b.WriteByte(' ')
+		}
+	}
+	return b.String()
+}

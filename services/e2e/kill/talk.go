@@ -1,0 +1,423 @@
+package kill
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"slices"
+	"sync"
+	"time"
+
+	"signalbox.dev/services/e2e/world"
+)
+
+// talker leads conversations, one after the other.
+type talker struct {
+	*harness
+	n   int
+	rnd *rand.Rand
+
+	// Of the conversation at hand.
+	who      world.Member
+	t        *transcript
+	watchers []*watcher
+	// beside does something while the conversation lasts.
+	beside func(func(context.Context))
+}
+
+// run leads conversations until offering is over; ctx is the harness's own.
+func (k *talker) run(ctx context.Context) {
+	for n := 0; k.offered(ctx); n++ {
+		k.converse(ctx, fmt.Sprintf("t%dc%d", k.n, n))
+	}
+}
+
+// converse is one conversation: a session with a few exchanges, watched all the while.
+func (k *talker) converse(ctx context.Context, name string) {
+	k.who = k.members[k.rnd.IntN(len(k.members))]
+	k.t, k.watchers = nil, nil
+	session, ok := k.newSession(ctx, name)
+	if !ok {
+		return
+	}
+	k.t = newTranscript(session)
+	watching, leave := context.WithCancel(ctx)
+	defer leave()
+	var wg sync.WaitGroup
+	k.beside = func(f func(context.Context)) { wg.Go(func() { f(watching) }) }
+	for i := range 2 + k.rnd.IntN(2) {
+		k.open(ctx, i > 0)
+	}
+	alive := true
+	for i := 0; alive; i++ {
+		alive = k.exchange(ctx, fmt.Sprintf("%se%d", name, i)) && i < 4 && k.offered(ctx)
+	}
+	k.settle(ctx)
+	leave()
+	wg.Wait()
+	k.inspect(ctx)
+}
+
+// open starts a witness and waits until it is there, so that it sees everything.
+func (k *talker) open(ctx context.Context, cuts bool) {
+	there := make(chan struct{})
+	w := &watcher{
+		harness: k.harness, t: k.t, who: k.who, rnd: k.fork(), cuts: cuts, last: map[int64]time.Time{},
+		open: sync.OnceFunc(func() { close(there) }),
+	}
+	if cuts {
+		w.seen = k.t.witness("one who cuts")
+	} else {
+		w.seen, w.pauses = k.t.witness("one who stays"), k.pauses
+	}
+	k.watchers = append(k.watchers, w)
+	k.beside(w.watch)
+	select {
+	case <-there:
+	case <-ctx.Done():
+	}
+}
+
+// fork returns a source of chance for somebody else.
+func (k *talker) fork() *rand.Rand { return rand.New(rand.NewPCG(k.rnd.Uint64(), k.rnd.Uint64())) }
+
+// exchange is a message, or some that belong together, and their answers. It is
+// false when the session cannot go on.
+func (k *talker) exchange(ctx context.Context, id string) bool {
+	switch n := k.rnd.IntN(100); {
+	case n < 42:
+		return k.single(ctx, &ask{id: id, kind: text, n: 8 + k.rnd.IntN(20)})
+	case n < 52:
+		return k.single(ctx, &ask{id: id, kind: clock})
+	case n < 62:
+		return k.single(ctx, &ask{id: id, kind: far})
+	case n < 74:
+		return k.document(ctx, &ask{id: id, kind: doc})
+	case n < 83:
+		return k.queue(ctx, id)
+	case n < 93:
+		return k.stop(ctx, id)
+	default:
+		return k.steer(ctx, id)
+	}
+}
+
+func (k *talker) single(ctx context.Context, a *ask) bool {
+	return k.send(ctx, a) && k.answered(ctx, a)
+}
+
+// document reads the document while it is written.
+func (k *talker) document(ctx context.Context, a *ask) bool {
+	if !k.send(ctx, a) {
+		return false
+	}
+	if pause(ctx, between(k.rnd, 200*time.Millisecond, time.Second)) {
+		k.look(ctx, a.document(), 1)
+	}
+	return k.answered(ctx, a)
+}
+
+// queue sends three messages at once; they are answered in their order.
+func (k *talker) queue(ctx context.Context, id string) bool {
+	var all []*ask
+	for i := range 3 {
+		a := &ask{id: fmt.Sprintf("%sq%d", id, i), kind: text, n: 4 + k.rnd.IntN(6)}
+		if !k.send(ctx, a) {
+			return false
+		}
+		all = append(all, a)
+	}
+	for _, a := range all {
+		if !k.answered(ctx, a) {
+			return false
+		}
+	}
+	return true
+}
+
+// stop sends a long request, sometimes one behind it, and stops them.
+func (k *talker) stop(ctx context.Context, id string) bool {
+	all := []*ask{{id: id, kind: long}}
+	if k.rnd.IntN(2) == 0 {
+		all = append(all, &ask{id: id + "b", kind: text, n: 5})
+	}
+	for _, a := range all {
+		if !k.send(ctx, a) {
+			return false
+		}
+	}
+	if !pause(ctx, between(k.rnd, 0, 2*time.Second)) {
+		return false
+	}
+	s := span{from: time.Now()}
+	if !k.try(ctx, func(ctx context.Context, c world.Client) error { return c.Cancel(ctx, k.t.session) }) {
+		return false
+	}
+	s.to = time.Now()
+	k.t.mu.Lock()
+	k.t.stops = append(k.t.stops, s)
+	k.t.mu.Unlock()
+	for _, a := range all {
+		if !k.answered(ctx, a) {
+			return false
+		}
+	}
+	return true
+}
+
+// steer sends a message that joins the run under way, or comes too late for it.
+func (k *talker) steer(ctx context.Context, id string) bool {
+	a, b := &ask{id: id, kind: work}, &ask{id: id + "s", kind: turn, mode: "steer"}
+	return k.send(ctx, a) && pause(ctx, between(k.rnd, 0, 1500*time.Millisecond)) && k.send(ctx, b) &&
+		k.answered(ctx, a) && k.answered(ctx, b)
+}
+
+// send sends a message until it is accepted: by an answer with its run, or by a
+// stream that begins. Who began a stream follows it.
+func (k *talker) send(ctx context.Context, a *ask) bool {
+	a.key = a.id
+	a.from = time.Now()
+	k.t.mu.Lock()
+	k.t.asks = append(k.t.asks, a)
+	k.t.mu.Unlock()
+	k.count(func(r *Report) { r.Messages++ })
+	s := world.Sending{Content: a.content(), Mode: a.mode, Key: a.key}
+	if a.mode == "" && k.rnd.IntN(2) == 0 {
+		return k.sendAndFollow(ctx, a, s)
+	}
+	var run world.Run
+	ok := k.try(ctx, func(ctx context.Context, c world.Client) (err error) {
+		run, err = c.Submit(ctx, k.t.session, s)
+		return err
+	})
+	if ok {
+		k.accepted(ctx, a, run)
+	}
+	return ok
+}
+
+func (k *talker) sendAndFollow(ctx context.Context, a *ask, s world.Sending) bool {
+	var stream *world.Stream
+	c := k.client(k.rnd, k.who)
+	stream, err := c.Send(ctx, k.t.session, s)
+	if err != nil {
+		k.refusal(k.t, err)
+		k.count(func(r *Report) { r.Retries++ })
+		stream = nil
+	}
+	var run world.Run
+	if !k.try(ctx, func(ctx context.Context, c world.Client) (err error) {
+		// The same key: it says which run this is, or is the message's first arrival.
+		run, err = c.Submit(ctx, k.t.session, s)
+		return err
+	}) {
+		if stream != nil {
+			_ = stream.Close()
+		}
+		return false
+	}
+	if stream != nil && stream.Run != run.ID {
+		k.t.complain(repeated, "message %s was accepted as run %s and, with the same key, as run %s", a.id, stream.Run, run.ID)
+	}
+	k.accepted(ctx, a, run)
+	w := &sender{ask: a, watcher: watcher{harness: k.harness, t: k.t, who: k.who, rnd: k.fork()}}
+	w.seen = k.t.witness("the sender of " + a.id)
+	w.sender = true
+	w.run = run.Ordinal
+	k.beside(func(ctx context.Context) { w.follow(ctx, stream) })
+	return true
+}
+
+// accepted writes down what became of a message, and sometimes sends it again.
+func (k *talker) accepted(ctx context.Context, a *ask, run world.Run) {
+	k.t.mu.Lock()
+	a.to, a.run, a.ordinal = time.Now(), run.ID, run.Ordinal
+	k.t.mu.Unlock()
+	if k.rnd.IntN(4) > 0 {
+		return
+	}
+	var again world.Run
+	if k.try(ctx, func(ctx context.Context, c world.Client) (err error) {
+		again, err = c.Submit(ctx, k.t.session, world.Sending{Content: a.content(), Mode: a.mode, Key: a.key})
+		return err
+	}) && again.ID != run.ID {
+		k.t.complain(repeated, "message %s was accepted as run %s and, with the same key, as run %s", a.id, run.ID, again.ID)
+	}
+}
+
+// answered waits until somebody saw the end of a message's run. A run that shows
+// no progress for a minute is stuck.
+func (k *talker) answered(ctx context.Context, a *ask) bool {
+	for {
+		k.t.mu.Lock()
+		_, ended := k.t.ends[a.ordinal]
+		changed := k.t.changed
+		progress := a.to
+		for _, at := range k.t.lastSeen {
+			if at.After(progress) {
+				progress = at
+			}
+		}
+		k.t.mu.Unlock()
+		if ended {
+			k.count(func(r *Report) { r.Answered++ })
+			return true
+		}
+		left := stuckAfter - time.Since(progress)
+		if left <= 0 {
+			k.t.complain(stuck, "run %d (%s, message %s) has said nothing for %s; %s", a.ordinal, a.run, a.id, stuckAfter, k.describe(ctx, a.run))
+			return false
+		}
+		timer := time.NewTimer(left)
+		select {
+		case <-changed:
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return false
+		}
+		timer.Stop()
+	}
+}
+
+// settle waits until every witness has seen the end of every run.
+func (k *talker) settle(ctx context.Context) {
+	deadline := time.Now().Add(stuckAfter)
+	for {
+		behind := k.t.behind()
+		if behind == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			k.t.complain(late, "%s", behind)
+			return
+		}
+		if !pause(ctx, 20*time.Millisecond) {
+			return
+		}
+	}
+}
+
+// behind names a witness that has not seen the end of a run that somebody has seen.
+func (t *transcript) behind() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, s := range t.seen {
+		for run, end := range t.ends {
+			if s.run != 0 && s.run != run {
+				continue
+			}
+			if !s.knows(end) {
+				return fmt.Sprintf("%s has not seen %s", s.name, end)
+			}
+		}
+	}
+	return ""
+}
+
+// knows reports whether the witness saw an event, or a snapshot after which it
+// need not come.
+func (s *seen) knows(p place) bool {
+	for _, x := range slices.Backward(s.sights) {
+		if x.snapshot || x.place == p {
+			return true
+		}
+	}
+	return false
+}
+
+// inspect reads what the session holds in the end, and checks all of it.
+func (k *talker) inspect(ctx context.Context) {
+	ok := k.try(ctx, func(ctx context.Context, c world.Client) (err error) {
+		k.t.messages, err = c.Messages(ctx, k.t.session)
+		return err
+	})
+	for _, a := range k.t.asks {
+		if a.run == "" || !ok {
+			continue
+		}
+		var run world.Run
+		if ok = k.try(ctx, func(ctx context.Context, c world.Client) (err error) {
+			run, err = c.Run(ctx, a.run)
+			return err
+		}); ok {
+			k.t.runs[a.run] = run
+		}
+		if a.kind == doc {
+			k.look(ctx, a.document(), 2)
+		}
+	}
+	if !ok || ctx.Err() != nil || !k.readLedger(ctx) {
+		return
+	}
+	k.judge(k.t)
+}
+
+// readLedger reads what the database holds of the session's calls upon the far end,
+// and what the far end says of them.
+func (k *talker) readLedger(ctx context.Context) bool {
+	if !slices.ContainsFunc(k.t.asks, func(a *ask) bool { return a.kind == far && a.run != "" }) {
+		return true
+	}
+	var calls []call
+	for {
+		var err error
+		if calls, err = k.calls(ctx, k.t.session); err == nil {
+			break
+		}
+		if !pause(ctx, 200*time.Millisecond) {
+			return false
+		}
+	}
+	for i := range calls {
+		calls[i].effects = k.far.Get(calls[i].Key).Effects
+	}
+	k.t.calls = calls
+	return true
+}
+
+// look reads all documents of a name. The last time around they are kept for the
+// check; before that they are readings in the middle.
+func (k *talker) look(ctx context.Context, name string, round int) {
+	at := span{from: time.Now()}
+	var list struct {
+		Documents []struct{ ID, Name string }
+	}
+	if !k.try(ctx, func(ctx context.Context, c world.Client) error {
+		return c.Call(ctx, world.Request{Method: http.MethodGet, Path: "/api/documents?q=" + url.QueryEscape(name)}, &list)
+	}) {
+		return
+	}
+	for _, d := range list.Documents {
+		if d.Name != name {
+			continue
+		}
+		var got struct{ Document struct{ Content string } }
+		at.from = time.Now()
+		if !k.try(ctx, func(ctx context.Context, c world.Client) error {
+			return c.Call(ctx, world.Request{Method: http.MethodGet, Path: "/api/documents/" + d.ID}, &got)
+		}) {
+			return
+		}
+		at.to = time.Now()
+		k.t.mu.Lock()
+		k.t.readings = append(k.t.readings, reading{at, name, got.Document.Content})
+		if round > 1 {
+			k.t.documents = append(k.t.documents, document{name, got.Document.Content})
+		}
+		k.t.mu.Unlock()
+	}
+}
+
+// newSession makes a session, once however often it is tried.
+func (k *talker) newSession(ctx context.Context, name string) (string, bool) {
+	var made struct{ Session struct{ ID string } }
+	ok := k.try(ctx, func(ctx context.Context, c world.Client) error {
+		return c.Call(ctx, world.Request{
+			Method: http.MethodPost, Path: "/api/sessions", Header: http.Header{"Idempotency-Key": {name}}, Body: map[string]any{"model": model, "tools": tools},
+		}, &made)
+	})
+	return made.Session.ID, ok
+}

@@ -1,0 +1,193 @@
+package kill
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"signalbox.dev/services/e2e/world"
+)
+
+// place is an event's in its session: the run's ordinal, the event's number.
+type place struct{ run, number int64 }
+
+func (p place) String() string { return fmt.Sprintf("%d-%d", p.run, p.number) }
+
+func parsePlace(id string) (place, bool) {
+	r, n, ok := strings.Cut(id, "-")
+	run, err1 := strconv.ParseInt(r, 10, 64)
+	number, err2 := strconv.ParseInt(n, 10, 64)
+	return place{run, number}, ok && err1 == nil && err2 == nil
+}
+
+// span is from when to when something happened.
+type span struct{ from, to time.Time }
+
+// event is what the first witness saw of an event.
+type event struct {
+	kind string
+	data []byte
+	at   time.Time
+	by   string
+}
+
+// isEnd reports whether the event ends its run.
+func (e *event) isEnd() bool { return e.kind == "done" || e.kind == "error" }
+
+// sight is what one witness saw: an event or, with snapshot, the session as it is.
+type sight struct {
+	place
+	snapshot bool
+	cursor   string // of a snapshot: what the witness had asked for
+	at       time.Time
+}
+
+// seen is what one witness saw, in the order of its seeing.
+type seen struct {
+	name string
+	// whole sessions are watched by most; a run's sender sees that run alone, and of
+	// it not what the sender knows.
+	run     int64
+	sender  bool
+	sights  []sight
+	resumed int
+}
+
+// document is a document of the workspace.
+type document struct{ name, content string }
+
+// reading is one look at a document.
+type reading struct {
+	span
+	name, content string
+}
+
+// transcript is all that is known of one session. Witnesses and the talker write
+// to it under mu; when the session is over it is checked without.
+type transcript struct {
+	session string
+
+	mu       sync.Mutex
+	events   map[place]*event
+	ends     map[int64]place // of runs, as first seen
+	lastSeen map[int64]time.Time
+	seen     []*seen
+	asks     []*ask
+	stops    []span
+	readings []reading
+	problems []problem
+	slowest  time.Duration // pause that a witness saw
+	changed  chan struct{} // closed and made anew with each end
+
+	// Read at the end, from the API.
+	runs      map[string]world.Run
+	messages  []world.Message
+	documents []document
+	calls     []call
+}
+
+// call is a call upon the far end, as the ledger has it, and how often it took effect.
+type call struct {
+	Key, Tool, State string
+	effects          int
+}
+
+func newTranscript(session string) *transcript {
+	return &transcript{
+		session: session, events: map[place]*event{}, ends: map[int64]place{}, lastSeen: map[int64]time.Time{},
+		runs: map[string]world.Run{}, changed: make(chan struct{}),
+	}
+}
+
+// sort says what kind of promise a problem breaks.
+type sort string
+
+const (
+	lost      sort = "lost run"
+	twoEnds   sort = "run with two ends"
+	stuck     sort = "stuck run"
+	doubled   sort = "duplicate effect"
+	falseOK   sort = "false ok"
+	hole      sort = "hole in a stream"
+	twice     sort = "event twice"
+	differs   sort = "viewers differ"
+	repeated  sort = "submit not idempotent"
+	unordered sort = "history not linearizable"
+	unclean   sort = "stream ended cleanly without an end"
+	refused   sort = "request refused for good"
+	late      sort = "viewer did not catch up"
+)
+
+// sorts in the order of the report.
+var sorts = []sort{lost, twoEnds, stuck, doubled, falseOK, hole, twice, differs, repeated, unordered, unclean, refused, late}
+
+// problem is a promise that was broken.
+type problem struct {
+	Sort    sort   `json:"sort"`
+	Session string `json:"session"`
+	What    string `json:"what"`
+}
+
+// complain notes a problem. mu is not held.
+func (t *transcript) complain(s sort, format string, args ...any) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.problems = append(t.problems, problem{s, t.session, fmt.Sprintf(format, args...)})
+}
+
+// witness makes a witness's page.
+func (t *transcript) witness(name string) *seen {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := &seen{name: name}
+	t.seen = append(t.seen, s)
+	return s
+}
+
+// note writes down an event that a witness saw just now; false for one that
+// nobody can place.
+func (t *transcript) note(s *seen, kind, id string, data []byte, cursor string) (at place, ok bool) {
+	now := time.Now()
+	p, ok := parsePlace(id)
+	if !ok {
+		t.complain(differs, "%s saw a %s event with the id %q, which is none of ours", s.name, kind, id)
+		return p, false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if kind == "snapshot" {
+		s.sights = append(s.sights, sight{place: p, snapshot: true, cursor: cursor, at: now})
+		return p, true
+	}
+	s.sights = append(s.sights, sight{place: p, at: now})
+	t.lastSeen[p.run] = now
+	known := t.events[p]
+	switch {
+	case known == nil:
+		known = &event{kind: kind, data: bytes.Clone(data), at: now, by: s.name}
+		t.events[p] = known
+	case known.kind != kind || !bytes.Equal(known.data, data):
+		t.problems = append(t.problems, problem{differs, t.session, fmt.Sprintf("event %s is %s %s for %s, and %s %s for %s",
+			p, known.kind, known.data, known.by, kind, bytes.Clone(data), s.name)})
+	}
+	if known.isEnd() {
+		if _, ok := t.ends[p.run]; !ok {
+			t.ends[p.run] = p
+		}
+		close(t.changed)
+		t.changed = make(chan struct{})
+	}
+	return p, true
+}
+
+// field reads a field of an event's data, and leaves into as it is where there is none.
+func (e *event) field(name string, into any) {
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(e.data, &fields) == nil {
+		_ = json.Unmarshal(fields[name], into) // what it cannot be compared with will tell
+	}
+}
