@@ -135,6 +135,24 @@ func TestToolAnnouncementLost(t *testing.T) {
 	}
 }
 
+// A call whose message is lost before an executor has begun with it is dispatched
+// again.
+func TestToolMessageLost(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.tools.lose = 1
+	w.tools.add("one", func(context.Context, *toolv1.Call) string { return `{"result":"1"}` })
+	w.model.then(calls([3]string{"a", "one", "{}"}), says("Done."))
+	w.start()
+	session := w.session(&agentv1.CreateSessionRequest{})
+	v := w.watch(session)
+	w.submit(session, "go")
+	v.until(isEnd)
+	if n := w.tools.timesRan("a"); n != 1 {
+		t.Errorf("the call ran %d times, want once", n)
+	}
+}
+
 func TestQueue(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -431,6 +431,8 @@ type executor struct {
 	tools     map[string]func(ctx context.Context, c *toolv1.Call) string
 	outcomes  map[string]*toolv1.Outcome
 	ran       map[string]int
+	inHand    map[string]bool
+	lose      int  // so many messages are acked and forgotten
 	silent    bool // outcomes are not announced
 	away      int  // so many calls of ListTools are refused
 	cancelled chan string
@@ -440,7 +442,7 @@ func newExecutor(w *world) *executor {
 	w.t.Helper()
 	e := &executor{
 		w: w, bus: natstest.Bus(w.t, w.nats, subject.ToolExecutor), tools: map[string]func(context.Context, *toolv1.Call) string{},
-		outcomes: map[string]*toolv1.Outcome{}, ran: map[string]int{}, cancelled: make(chan string, 10),
+		outcomes: map[string]*toolv1.Outcome{}, ran: map[string]int{}, inHand: map[string]bool{}, cancelled: make(chan string, 10),
 	}
 	verifier, err := identity.NewVerifier(subject.ToolExecutor, map[string]string{subject.AgentRunner: w.keys[subject.AgentRunner].Public()})
 	if err != nil {
@@ -489,7 +491,13 @@ func (e *executor) handle(ctx context.Context, d *bus.Delivery) error {
 	}
 	e.mu.Lock()
 	known, tool := e.outcomes[c.GetKey()], e.tools[c.GetToolName()]
+	e.lose--
+	superfluous := e.lose >= 0 || known == nil && e.inHand[c.GetKey()]
+	e.inHand[c.GetKey()] = e.inHand[c.GetKey()] || !superfluous
 	e.mu.Unlock()
+	if superfluous {
+		return nil
+	}
 	if known == nil {
 		known = &toolv1.Outcome{
 			Key: c.GetKey(), RunId: c.GetRunId(), ToolCallId: c.GetToolCallId(), ToolName: c.GetToolName(),

@@ -73,7 +73,7 @@ type Error struct {
 	// Broken: the connection to what leads to the provider broke without a word. It
 	// tells of the provider's failures, so it is itself what failed.
 	Broken    bool
-	RequestID  string        // the provider's
+	RequestID string // the provider's
 
 	Err error // the cause; may be nil
 }

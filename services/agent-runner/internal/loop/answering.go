@@ -118,7 +118,7 @@ func (a *answering) open(ctx context.Context, last *run.OpenStep) (runlog.Tail, 
 		}
 	}
 	var held runlog.Tail
-	w, err := runlog.Open(ctx, runlog.Config{Bus: a.Bus, Log: a.Log, Stream: stream, Subject: subj, Claim: a.claim},
+	w, err := runlog.Open(ctx, runlog.Config{Bus: a.Bus, Log: a.Log, Stream: stream, Subject: subj, Claim: a.claim, Patience: a.cfg.Patience},
 		func(tail runlog.Tail) runlog.Opening {
 			held = tail
 			return opening(a.claim, asked, a.said(joined), last, tail)

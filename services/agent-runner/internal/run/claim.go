@@ -166,6 +166,11 @@ func (s *Store) Release(ctx context.Context, c *Claim, wait time.Duration) error
 	return nil
 }
 
+// unrenewed are the runs whose lease holds and was not renewed lately, or ends later
+// than any could: the clock has jumped back.
+const unrenewed = `state = 'running' AND lease_until > clock_timestamp()
+	AND NOT lease_until BETWEEN clock_timestamp() + @unrenewed AND clock_timestamp() + @lease`
+
 // ExpireAbsent ends the leases of runs whose runner died: its presence is gone, and
 // its last sign of life is older than quiet, which is more than a beat. It returns
 // how many there were.
@@ -173,10 +178,9 @@ func (s *Store) ExpireAbsent(ctx context.Context, quiet time.Duration) (int, err
 	var expired int
 	// AsSystem: a runner that died had runs of many workspaces.
 	err := s.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		args := pgx.NamedArgs{"unrenewed": s.cfg.Lease - quiet}
+		args := pgx.NamedArgs{"unrenewed": s.cfg.Lease - quiet, "lease": s.cfg.Lease}
 		rows, err := tx.Query(ctx, `
-			SELECT DISTINCT runner FROM runs
-			WHERE state = 'running' AND lease_until BETWEEN clock_timestamp() AND clock_timestamp() + @unrenewed`, args)
+			SELECT DISTINCT runner FROM runs WHERE `+unrenewed, args)
 		if err != nil {
 			return err
 		}
@@ -189,8 +193,7 @@ func (s *Store) ExpireAbsent(ctx context.Context, quiet time.Duration) (int, err
 		}
 		tag, err := tx.Exec(ctx, `
 			UPDATE runs SET lease_until = clock_timestamp()
-			WHERE state = 'running' AND lease_until BETWEEN clock_timestamp() AND clock_timestamp() + @unrenewed
-				AND runner = ANY (@absent)`, args)
+			WHERE `+unrenewed+` AND runner = ANY (@absent)`, args)
 		expired = int(tag.RowsAffected())
 		return err
 	})

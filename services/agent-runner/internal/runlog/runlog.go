@@ -12,8 +12,9 @@
 // # Order and loss
 //
 // One goroutine, owned by the Writer, sends one event at a time and keeps it until
-// the log has acknowledged it, however long that takes (a change of leader takes
-// seconds); the same message id makes a repetition harmless. While it waits,
+// the log has acknowledged it, however long that takes within the patience that it was
+// given (a change of leader takes seconds); the same message id makes a repetition
+// harmless. While it waits,
 // deltas that follow merge, so that the log falls behind in events and not in
 // text. When the buffer is full, Append and Delta block, and the model is not
 // read any further. If it dies here: what was not acknowledged belongs to a step
@@ -37,6 +38,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"signalbox.dev/pkg/bus"
+	"signalbox.dev/pkg/fault"
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 	"signalbox.dev/services/agent-runner/internal/run"
 )
@@ -75,6 +77,19 @@ type Config struct {
 	// Subject is the session's.
 	Subject string
 	Claim   *run.Claim
+	// Patience is how long the log may take no event before the writer gives up with an
+	// Unavailable fault: it may be this process alone that does not reach it, and
+	// another runner brings the run on. For ever when 0.
+	Patience time.Duration
+}
+
+// lost returns the error of a log that has not answered since begun, nil while there
+// is patience.
+func (c *Config) lost(begun time.Time, err error) error {
+	if c.Patience <= 0 || time.Since(begun) < c.Patience {
+		return nil
+	}
+	return fault.Wrap(fmt.Errorf("write the run log: %w", err), fault.Unavailable, "the run log is not available at the moment; try again")
 }
 
 // Opening is what a claim says first: bodies numbered from From.
@@ -112,6 +127,7 @@ type entry struct {
 // writer lives until Close or until ctx is done.
 func Open(ctx context.Context, cfg Config, opening func(Tail) Opening) (*Writer, error) {
 	t := tailReader{cfg: cfg, tail: Tail{Number: -1}}
+	begun := time.Now()
 	for {
 		last, err := t.read(ctx)
 		if errors.Is(err, errBehind) && t.behind < maxBehind {
@@ -144,6 +160,9 @@ func Open(ctx context.Context, cfg Config, opening func(Tail) Opening) (*Writer,
 				return nil, fmt.Errorf("open the run log: %w", err)
 			}
 			cfg.Log.WarnContext(ctx, "run log does not answer", "run", cfg.Claim.Run.ID, "error", err)
+			if err := cfg.lost(begun, err); err != nil {
+				return nil, err
+			}
 			if err := pause(ctx, retryWait); err != nil {
 				return nil, err
 			}
@@ -477,6 +496,7 @@ func (w *Writer) takeHead(due bool) *entry {
 
 // publish sends one event until the log has it.
 func (w *Writer) publish(ctx context.Context, e *entry) error {
+	begun := time.Now()
 	for {
 		attempt, cancel := context.WithTimeout(ctx, attemptLimit)
 		_, err := w.cfg.Bus.Publish(attempt, w.cfg.Subject, run.EventID(e.event), e.event)
@@ -490,6 +510,9 @@ func (w *Writer) publish(ctx context.Context, e *entry) error {
 			return fmt.Errorf("write the run log: %w", context.Cause(ctx))
 		}
 		w.cfg.Log.WarnContext(ctx, "run log does not acknowledge", "run", w.cfg.Claim.Run.ID, "number", e.event.GetNumber(), "error", err)
+		if err := w.cfg.lost(begun, err); err != nil {
+			return err
+		}
 		if err := pause(ctx, retryWait); err != nil {
 			return err
 		}

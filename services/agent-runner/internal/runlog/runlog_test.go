@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"signalbox.dev/pkg/bus"
+	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/natsd"
 	"signalbox.dev/pkg/natsd/natstest"
@@ -252,6 +253,30 @@ func TestBusAway(t *testing.T) {
 	}
 	if got := text(w.read()); got != strings.Repeat("kept ", 50) {
 		t.Errorf("the log says %q", got)
+	}
+}
+
+// A log that takes nothing is given up when the writer's patience is at its end.
+func TestPatience(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	stream, subj := run.LogSubject(4, w.run.Workspace, w.run.Session)
+	log, err := runlog.Open(t.Context(), runlog.Config{
+		Bus: w.bus(subject.AgentRunner), Log: slog.New(slog.DiscardHandler), Stream: stream, Subject: subj,
+		Claim: &run.Claim{Run: w.run, First: true}, Patience: time.Millisecond,
+	}, begin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	w.nats.Shutdown()
+	if err := log.Text(t.Context(), 0, 0, "lost"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if err := log.Flush(ctx); fault.KindOf(err) != fault.Unavailable {
+		t.Errorf("Flush = %v, want an unavailable fault", err)
 	}
 }
 

@@ -51,7 +51,7 @@ func (w *world) observe() {
 }
 
 // checkTaken refuses that a run is taken from a runner that is well and at work on it.
-func (w *world) checkTaken(by *process, c *run.Claim, from holder) {
+func (w *world) checkTaken(by *process, c *run.Claim, from claimant) {
 	w.note("claim", label(c), "by", by.name, "from", from.runner)
 	for _, p := range w.processes {
 		if p == nil || p.name != from.runner || p.dead || time.Since(p.ill) < lease+2*beat {
@@ -95,12 +95,13 @@ type limits struct {
 	say    time.Duration // the outbox
 }
 
-// limits are wider where requests are slow, or their answers are lost now and then.
+// limits are wider where requests are slow, or their answers are lost now and then:
+// a run that fails here and there is left for ten seconds in the end.
 func (s *shape) limits() limits {
 	if s.slowRows == 0 && s.slowBus == 0 && s.lostAnswers == 0 && s.lostAcks == 0 {
 		return limits{death: 5 * time.Second, orphan: 5 * time.Second, turn: 8 * time.Second, stop: 4 * time.Second, over: 8 * time.Second, say: 8 * time.Second}
 	}
-	return limits{death: 10 * time.Second, orphan: 12 * time.Second, turn: 20 * time.Second, stop: 15 * time.Second, over: 30 * time.Second, say: 30 * time.Second}
+	return limits{death: 25 * time.Second, orphan: 25 * time.Second, turn: 30 * time.Second, stop: 45 * time.Second, over: 60 * time.Second, say: 30 * time.Second}
 }
 
 // checkWaiting refuses that something waits for long while nothing is in its way.

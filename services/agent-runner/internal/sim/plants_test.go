@@ -32,8 +32,8 @@ const (
 // TestPlantsAreFound plants a fault at a time: some world has to show it.
 func TestPlantsAreFound(t *testing.T) {
 	t.Parallel()
-	if raced {
-		t.Skip("the race detector finds nothing here that it does not find in TestSeeds")
+	if raced || testing.Short() {
+		t.Skip("thousands of worlds, and nothing for the race detector that TestSeeds has not")
 	}
 	const seeds = 2000
 	k := newKit(t)

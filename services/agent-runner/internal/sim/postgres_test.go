@@ -412,15 +412,16 @@ func (pg *postgres) crash() {
 	}
 }
 
-// holderOf returns the name of the runner that a run is claimed by, and its lease.
-func (pg *postgres) holderOf(r id.Run) holder {
+// holderOf returns who has a run; nobody where it is not running.
+func (pg *postgres) holderOf(r id.Run) claimant {
 	if row := pg.runs[r]; row != nil && row.State == run.Running {
-		return holder{row.runner, row.Epoch}
+		return claimant{row.runner, row.Epoch}
 	}
-	return holder{}
+	return claimant{}
 }
 
-type holder struct {
+// claimant is who has a run, or had.
+type claimant struct {
 	runner string
 	epoch  int64
 }

@@ -29,10 +29,10 @@ type world struct {
 	quiet    bool               // everything is, nothing is noted any more
 	troubles int                // faults that last
 	trouble  time.Time          // when the last one was mended
-	crowded  time.Time
-	saidAll  time.Time // when the outbox was last seen empty
-	reported bool      // something waits for too long
-	lives    int       // of processes
+	crowded  time.Time          // when there last was no free slot
+	saidAll  time.Time          // when the outbox was last seen empty
+	reported bool               // something waits for too long
+	lives    int                // of processes
 
 	pg        *postgres
 	nats      *jet
