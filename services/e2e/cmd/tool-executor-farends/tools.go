@@ -37,7 +37,9 @@ func tools(far *farend.Client) []toolexecutor.Tool {
 	return []toolexecutor.Tool{
 		&tool{
 			name: "test_pure", does: "no effect", effect: toolv1.Effect_EFFECT_PURE,
-			act: func(ctx context.Context, key string, _ farend.Latency) (farend.Effect, error) { return far.Read(ctx, key) },
+			act: func(ctx context.Context, key string, _ farend.Latency) (farend.Effect, error) {
+				return far.Read(ctx, key)
+			},
 		},
 		&tool{
 			name: "test_keyed", does: "an effect that happens once for each key", effect: toolv1.Effect_EFFECT_KEYED,

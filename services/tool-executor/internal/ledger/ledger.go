@@ -24,6 +24,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/pg"
@@ -107,44 +108,42 @@ const take = `attempt = outcomes.attempt + 1, owner = @owner, executor = @execut
 // one's when their lease has run out.
 func (l *Ledger) Claim(ctx context.Context, c Call) (Claim, error) {
 	var out Claim
-	err := l.db.InWorkspace(ctx, c.Workspace, func(ctx context.Context, tx pgx.Tx) error {
-		b := &pgx.Batch{}
-		args := pgx.NamedArgs{
-			"ws": c.Workspace, "key": c.Key, "run": c.Run, "session": c.Session, "call": c.ToolCallID, "tool": c.ToolName,
-			"effect": int16(c.Effect), "owner": l.owner, "executor": l.executor, "lease": l.lease.Seconds(), "work": c.Work, "request": c.Request,
-		}
-		b.Queue(`insert into outcomes (workspace_id, key, run_id, session_id, tool_call_id, tool_name, effect, started_at,
-				state, attempt, owner, executor, lease_until, work, request)
-			values (@ws, @key, @run, @session, @call, @tool, @effect, now(), 'started', 1, @owner, @executor, now() + make_interval(secs => @lease), @work, @request)
-			on conflict (workspace_id, key) do update set `+take+`, work = excluded.work, request = excluded.request
-				where outcomes.state = 'started' and coalesce(outcomes.request, excluded.request) is not distinct from excluded.request
-					and (outcomes.lease_until = '-infinity' or outcomes.owner = excluded.owner or outcomes.work is null and outcomes.lease_until < clock_timestamp())
-			returning attempt`, args).QueryRow(func(r pgx.Row) error {
-			err := r.Scan(&out.Attempt)
-			if pg.NoRows(err) {
-				return nil
-			}
-			return err
-		})
-		b.Queue(`select `+columns+`, state = 'done', coalesce(request, @request) is distinct from @request, array_remove(former, @executor), effect, work is not null from outcomes
-			where workspace_id = @ws and key = @key`, args).QueryRow(func(r pgx.Row) error {
-			var done, other, kept bool
-			var effect int16
-			o, err := scan(r, &done, &other, &out.Former, &effect, &kept)
-			switch {
-			case err != nil:
-				return err
-			case other:
-				return ErrReused
-			case done:
-				out.Done = o
-			}
-			out.Kept = kept && out.Attempt == 0
-			out.Effect = toolv1.Effect(effect)
+	b := &pgx.Batch{}
+	args := pgx.NamedArgs{
+		"ws": c.Workspace, "key": c.Key, "run": c.Run, "session": c.Session, "call": c.ToolCallID, "tool": c.ToolName,
+		"effect": int16(c.Effect), "owner": l.owner, "executor": l.executor, "lease": l.lease.Seconds(), "work": c.Work, "request": c.Request,
+	}
+	b.Queue(`insert into outcomes (workspace_id, key, run_id, session_id, tool_call_id, tool_name, effect, started_at,
+			state, attempt, owner, executor, lease_until, work, request)
+		values (@ws, @key, @run, @session, @call, @tool, @effect, now(), 'started', 1, @owner, @executor, now() + make_interval(secs => @lease), @work, @request)
+		on conflict (workspace_id, key) do update set `+take+`, work = excluded.work, request = excluded.request
+			where outcomes.state = 'started' and coalesce(outcomes.request, excluded.request) is not distinct from excluded.request
+				and (outcomes.lease_until = '-infinity' or outcomes.owner = excluded.owner or outcomes.work is null and outcomes.lease_until < clock_timestamp())
+		returning attempt`, args).QueryRow(func(r pgx.Row) error {
+		err := r.Scan(&out.Attempt)
+		if pg.NoRows(err) {
 			return nil
-		})
-		return tx.SendBatch(ctx, b).Close()
+		}
+		return err
 	})
+	b.Queue(`select `+columns+`, state = 'done', coalesce(request, @request) is distinct from @request, array_remove(former, @executor), effect, work is not null
+		from outcomes where workspace_id = @ws and key = @key`, args).QueryRow(func(r pgx.Row) error {
+		var done, other, kept bool
+		var effect int16
+		o, err := scan(r, &done, &other, &out.Former, &effect, &kept)
+		switch {
+		case err != nil:
+			return err
+		case other:
+			return ErrReused
+		case done:
+			out.Done = o
+		}
+		out.Kept = kept && out.Attempt == 0
+		out.Effect = toolv1.Effect(effect)
+		return nil
+	})
+	err := l.db.WriteInWorkspace(ctx, c.Workspace, b)
 	if err != nil {
 		return Claim{}, fmt.Errorf("claim call %s: %w", c.Key, err)
 	}
@@ -188,14 +187,16 @@ func (l *Ledger) Open(ctx context.Context) ([]Open, error) {
 // Work returns an open call as it came, or ErrLost when it is not open any more.
 func (l *Ledger) Work(ctx context.Context, ref Ref) ([]byte, error) {
 	var work []byte
-	err := l.db.InWorkspace(ctx, ref.Workspace, func(ctx context.Context, tx pgx.Tx) error {
-		err := tx.QueryRow(ctx, `select work from outcomes where workspace_id = $1 and key = $2 and state = 'started' and work is not null`,
-			ref.Workspace, ref.Key).Scan(&work)
+	b := &pgx.Batch{}
+	b.Queue(`select work from outcomes where workspace_id = $1 and key = $2 and state = 'started' and work is not null`,
+		ref.Workspace, ref.Key).QueryRow(func(r pgx.Row) error {
+		err := r.Scan(&work)
 		if pg.NoRows(err) {
 			return ErrLost
 		}
 		return err
 	})
+	err := l.db.ReadInWorkspace(ctx, ref.Workspace, b)
 	if err != nil {
 		return nil, fmt.Errorf("read call %s: %w", ref.Key, err)
 	}
@@ -206,19 +207,21 @@ func (l *Ledger) Work(ctx context.Context, ref Ref) ([]byte, error) {
 // has not changed since o was read; else it returns ErrLost.
 func (l *Ledger) TakeOver(ctx context.Context, o Open) (Claim, error) {
 	var out Claim
-	err := l.db.InWorkspace(ctx, o.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+	b := &pgx.Batch{}
+	b.Queue(`update outcomes set `+take+`
+		where workspace_id = @ws and key = @key and state = 'started' and xmin::text = @version
+		returning attempt, array_remove(former, @executor), effect`, pgx.NamedArgs{
+		"ws": o.Workspace, "key": o.Key, "version": o.Version, "owner": l.owner, "executor": l.executor, "lease": l.lease.Seconds(),
+	}).QueryRow(func(r pgx.Row) error {
 		var effect int16
-		err := tx.QueryRow(ctx, `update outcomes set `+take+`
-			where workspace_id = @ws and key = @key and state = 'started' and xmin::text = @version
-			returning attempt, array_remove(former, @executor), effect`, pgx.NamedArgs{
-			"ws": o.Workspace, "key": o.Key, "version": o.Version, "owner": l.owner, "executor": l.executor, "lease": l.lease.Seconds(),
-		}).Scan(&out.Attempt, &out.Former, &effect)
+		err := r.Scan(&out.Attempt, &out.Former, &effect)
 		if pg.NoRows(err) {
 			return ErrLost
 		}
 		out.Effect = toolv1.Effect(effect)
 		return err
 	})
+	err := l.db.WriteInWorkspace(ctx, o.Workspace, b)
 	if err != nil {
 		return Claim{}, fmt.Errorf("take over call %s: %w", o.Key, err)
 	}
@@ -259,13 +262,14 @@ func (l *Ledger) Release(ctx context.Context, ref Ref, attempt int) error {
 }
 
 func (l *Ledger) write(ctx context.Context, ws id.Workspace, statement string, args pgx.NamedArgs) error {
-	return l.db.InWorkspace(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, statement, args)
-		if err == nil && tag.RowsAffected() == 0 {
+	b := &pgx.Batch{}
+	b.Queue(statement, args).Exec(func(tag pgconn.CommandTag) error {
+		if tag.RowsAffected() == 0 {
 			return ErrLost
 		}
-		return err
+		return nil
 	})
+	return l.db.WriteInWorkspace(ctx, ws, b)
 }
 
 // Renew renews the leases of the given claims and returns the current attempt of
@@ -306,14 +310,12 @@ func (l *Ledger) Outcomes(ctx context.Context, ws id.Workspace, keys []id.Operat
 		plain[i] = k.UUID
 	}
 	var out []*toolv1.Outcome
-	err := l.db.InWorkspace(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, `select `+columns+` from outcomes where workspace_id = $1 and key = any ($2) and state = 'done'`, ws, plain)
-		if err != nil {
-			return err
-		}
+	b := &pgx.Batch{}
+	b.Queue(`select `+columns+` from outcomes where workspace_id = $1 and key = any ($2) and state = 'done'`, ws, plain).Query(func(rows pgx.Rows) (err error) {
 		out, err = pgx.CollectRows(rows, func(r pgx.CollectableRow) (*toolv1.Outcome, error) { return scan(r) })
 		return err
 	})
+	err := l.db.ReadInWorkspace(ctx, ws, b)
 	if err != nil {
 		return nil, fmt.Errorf("read outcomes: %w", err)
 	}

@@ -205,6 +205,14 @@ func TestTakeOver(t *testing.T) {
 	if _, err := one.Work(t.Context(), c.Ref); !errors.Is(err, ledger.ErrLost) {
 		t.Errorf("Work of what is done = %v, want ErrLost", err)
 	}
+	// Its arguments are nobody's business any more.
+	var kept bool
+	err = db.InWorkspace(t.Context(), c.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		return tx.QueryRow(ctx, `select work is not null from outcomes where workspace_id = $1 and key = $2`, c.Workspace, c.Key).Scan(&kept)
+	})
+	if err != nil || kept {
+		t.Errorf("the call is kept when it is done: %v, %v", kept, err)
+	}
 }
 
 // A row of the version before has no call in it: nobody sweeps it, and the next
