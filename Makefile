@@ -11,7 +11,7 @@ MODULES  := ./proto/... ./pkg/... ./services/...
 # All but the end-to-end stories, which build and start everything.
 UNITS     = $(shell go list $(MODULES) | grep -v /services/e2e)
 COMMANDS := $(patsubst %/main.go,./%,$(wildcard services/*/cmd/*/main.go))
-SERVICES := $(notdir $(COMMANDS))
+SERVICES := $(notdir $(filter-out ./services/e2e/%,$(COMMANDS)))
 
 # The generators and linters are a module outside of go.work.
 TOOLS    := $(CURDIR)/bin/tools
@@ -26,8 +26,9 @@ PHASE  := PHASES=bin/phases sh tools/phase.sh
 GO_TEST := go test -json -count=1 -timeout 5m
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-short bench e2e gen gen-check lint images clean setup
-.PHONY: need-go test-race test-go test-clients test-alone test-outside
+.PHONY: help run build test test-short e2e e2e-kill e2e-faults simulate oracle gen gen-check lint images clean setup
+.PHONY: need-go test-race test-go test-e2e test-kill test-faults test-clients test-alone test-outside
+.PHONY: bench bench-go bench-load bench-oracle bench-peers
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -63,7 +64,7 @@ clean: ## Remove what was built; data (.signalbox) and downloads stay
 ## ---- testing
 
 # The end-to-end tests take the programs that were just built.
-test e2e: export SIGNALBOX_E2E_BIN := $(CURDIR)/bin
+test e2e e2e-kill e2e-faults bench-load: export SIGNALBOX_E2E_BIN := $(CURDIR)/bin
 
 test: setup build $(REPORT) clients ## Run every test: unit, integration, end to end, clients, deployment
 	@mkdir -p bin && rm -f bin/phases
@@ -74,13 +75,27 @@ test: setup build $(REPORT) clients ## Run every test: unit, integration, end to
 test-phases:
 	@$(PHASE) 'Go tests' $(MAKE) --no-print-directory test-go
 	@$(PHASE) 'Go tests under the race detector' $(MAKE) --no-print-directory test-race
+	@$(PHASE) 'end to end' $(MAKE) --no-print-directory test-e2e
+	@$(PHASE) 'kills' $(MAKE) --no-print-directory test-kill
+	@$(PHASE) 'faults' $(MAKE) --no-print-directory test-faults
 	@$(PHASE) 'npm clients' $(MAKE) --no-print-directory test-clients
 	@$(PHASE) 'modules alone (GOWORK=off)' $(MAKE) --no-print-directory test-alone
 	@$(PHASE) 'layout and deployment' $(MAKE) --no-print-directory test-outside
 	@$(PHASE) --summary
 
 test-go:
-	@$(REPORT) $(GO_TEST) $(MODULES)
+	@$(REPORT) $(GO_TEST) $(UNITS)
+
+# The stories, and what the parts of the end-to-end tests promise themselves.
+test-e2e:
+	@$(REPORT) $(GO_TEST) $(filter-out %/kill %/faults,$(shell go list ./services/e2e/...))
+
+# Short versions of `make e2e-kill` and `make e2e-faults`, each alone on the machine.
+test-kill:
+	@$(REPORT) $(GO_TEST) ./services/e2e/kill
+
+test-faults:
+	@$(REPORT) $(GO_TEST) ./services/e2e/faults
 
 # Everything with goroutines of its own. The race detector needs a C compiler.
 RACE ?= $(addprefix ./pkg/,$(addsuffix /...,bus httpserver identity natsd pg rpc sse)) \
@@ -104,15 +119,45 @@ test-alone:
 test-outside: $(REPORT)
 	@cd tools && GOWORK=off $(REPORT) $(GO_TEST) ./layout/... ./testreport/...
 	@cd deploy/check && GOWORK=off $(REPORT) $(GO_TEST) ./...
+	@cd bench/oracle && GOWORK=off $(REPORT) $(GO_TEST) ./...
 
 test-short: setup $(REPORT) ## Run the quick tests only: -short, no stories
 	@$(WITHPG) $(REPORT) $(GO_TEST) -short $(UNITS)
 
 e2e: setup build $(REPORT) clients ## Run the end-to-end stories only
-	@$(WITHPG) $(REPORT) $(GO_TEST) ./services/e2e/...
+	@$(WITHPG) $(MAKE) --no-print-directory test-e2e
 
-bench: setup ## Run the benchmarks (BENCH=. COUNT=1)
+## ---- testing at length
+
+e2e-kill: setup build ## Kill parts at random under load (KILLS=140 RATE=50 SEED=)
+	@rm -rf bin/kill
+	@go run ./services/e2e/kill/e2e-kill -kills $(or $(KILLS),140) -rate $(or $(RATE),50) $(if $(SEED),-seed $(SEED)) -logs bin/kill -json bin/kill.json
+
+e2e-faults: setup build $(REPORT) ## Break every link in every way, stop and wipe parts (about 15 min)
+	@SIGNALBOX_E2E_FAULTS=full $(REPORT) go test -json -count=1 -timeout 40m ./services/e2e/faults
+
+simulate: ## Run the protocol of runs through many seeds (SEEDS=100000 FIRST=1)
+	@SIGNALBOX_SIM_SEEDS=$(or $(SEEDS),100000) SIGNALBOX_SIM_FIRST=$(or $(FIRST),1) \
+		go test -count=1 -timeout 120m -run TestSeeds -v ./services/agent-runner/internal/sim
+
+oracle: ## Compare the model codec with the official SDKs at length (EVENTS=1000000 for each)
+	@cd bench/oracle && GOWORK=off go test -count=1 -timeout 30m -run Generated -v . -args -events $(or $(EVENTS),1000000)
+
+## ---- measuring
+
+bench: bench-go bench-oracle bench-peers bench-load ## Measure everything: about half an hour, on an idle machine
+
+bench-go: setup ## Run the Go benchmarks (BENCH=. COUNT=1)
 	@$(WITHPG) go test -run '^$$' -bench '$(or $(BENCH),.)' -count $(or $(COUNT),1) $(UNITS)
+
+bench-load: setup build ## Put load on a running system (ARGS="ttft live idle steps", --help)
+	@go run ./services/e2e/load $(ARGS)
+
+bench-oracle: ## The model codec beside the official SDKs
+	@cd bench/oracle && GOWORK=off go test -run '^$$' -bench . -count $(or $(COUNT),1)
+
+bench-peers: setup ## The egress beside Bifrost (ARGS=--help)
+	@cd bench/peers && GOWORK=off go run . $(ARGS)
 
 # The npm clients that the end-to-end tests run; a stamp says that they are there.
 .PHONY: clients
@@ -139,9 +184,10 @@ lint: need-go $(TOOLS)/buf $(TOOLS)/golangci-lint ## Check style: golangci-lint,
 	@$(TOOLS)/golangci-lint run $(MODULES)
 	@cd tools && GOWORK=off $(TOOLS)/golangci-lint run -c ../.golangci.yml ./layout/... ./testreport/...
 	@cd deploy/check && GOWORK=off $(TOOLS)/golangci-lint run -c ../../.golangci.yml ./...
+	@cd bench/oracle && GOWORK=off $(TOOLS)/golangci-lint run -c ../../.golangci.yml ./...
 	@$(TOOLS)/buf lint
 	@$(TOOLS)/buf format --diff --exit-code
-	@set -e; for module in proto pkg services tools deploy/check; do GOWORK=off go -C $$module mod tidy -diff; done
+	@set -e; for module in proto pkg services tools deploy/check bench/oracle bench/peers; do GOWORK=off go -C $$module mod tidy -diff; done
 
 define TOOL
 $$(TOOLS)/$(notdir $(1)): tools/go.mod tools/go.sum | need-go
