@@ -9,4 +9,7 @@
 // The stories know only the public API. In the cluster, requests go to the first
 // or the second gateway (-on 1, -on 2), and each gateway to replicas of its own.
 // node holds the npm clients that front ends are built with.
+//
+// Package world starts and speaks with the running system, here and for what lies
+// beside the stories: kill kills its parts under load and counts what is lost.
 package e2e

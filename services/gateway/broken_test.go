@@ -39,6 +39,9 @@ func (w *world) wipe(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	w.runner.mu.Lock()
+	w.runner.streams++
+	w.runner.mu.Unlock()
 	natstest.Apply(t, w.nats, natstest.Topology(t))
 }
 
@@ -46,113 +49,120 @@ func TestJetStreamLosesEverything(t *testing.T) {
 	t.Parallel()
 	t.Run("and the run goes on", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(t)
-		in := w.gateway(t)
-		session := in.newSession(t, w.owner)
-		viewer := in.open(t, w.owner, "GET", eventsOf(session), "")
-		sender := in.open(t, w.owner, "POST", messagesOf(session), `{"content":"one"}`)
-		run := w.runner.latest(t, session, 1)
-		run.begin(t)
-		run.say(t, "a", "b")
-		viewer.next(t)
-		viewer.next(t)
-		viewer.next(t)
-		viewer.next(t)
-		w.wipe(t)
-		run.say(t, "c")
-		run.step(t, "abc")
-		run.end(t)
-		want := []string{"text-delta 1-2", "text-delta 1-3", "text-delta 1-4", "step-complete 1-5", "done 1-6"}
-		if diff := cmp.Diff(want, ids(sender.until(t, "done"))); diff != "" {
-			t.Errorf("sender's events differ (-want +got):\n%s", diff)
-		}
-		if err := sender.ended(t); err != nil {
-			t.Errorf("stream ended with %v, want a clean end", err)
-		}
-		if diff := cmp.Diff(want[2:], ids(viewer.until(t, "done"))); diff != "" {
-			t.Errorf("viewer's events differ (-want +got):\n%s", diff)
-		}
+		overBoth(t, func(t *testing.T, w *world) {
+			in := w.gateway(t)
+			session := in.newSession(t, w.owner)
+			viewer := in.open(t, w.owner, "GET", eventsOf(session), "")
+			sender := in.open(t, w.owner, "POST", messagesOf(session), `{"content":"one"}`)
+			run := w.runner.latest(t, session, 1)
+			run.begin(t)
+			run.say(t, "a", "b")
+			viewer.next(t)
+			viewer.next(t)
+			viewer.next(t)
+			viewer.next(t)
+			w.wipe(t)
+			run.say(t, "c")
+			run.step(t, "abc")
+			run.end(t)
+			want := []string{"text-delta 1-2", "text-delta 1-3", "text-delta 1-4", "step-complete 1-5", "done 1-6"}
+			if diff := cmp.Diff(want, ids(sender.until(t, "done"))); diff != "" {
+				t.Errorf("sender's events differ (-want +got):\n%s", diff)
+			}
+			if err := sender.ended(t); err != nil {
+				t.Errorf("stream ended with %v, want a clean end", err)
+			}
+			if diff := cmp.Diff(want[2:], ids(viewer.until(t, "done"))); diff != "" {
+				t.Errorf("viewer's events differ (-want +got):\n%s", diff)
+			}
+		})
 	})
 	t.Run("and what the run said", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(t)
-		in := w.gateway(t)
-		session := in.newSession(t, w.owner)
-		viewer := in.open(t, w.owner, "GET", eventsOf(session), "")
-		sender := in.open(t, w.owner, "POST", messagesOf(session), `{"content":"one"}`)
-		run := w.runner.latest(t, session, 1)
-		run.begin(t)
-		run.say(t, "a")
-		sender.next(t)
-		run.event(textDelta("never comes"))
-		run.say(t, "b") // a number is skipped
-		got := sender.next(t)
-		if got.name != "snapshot" {
-			t.Fatalf("event at the hole = %v, want a snapshot", got)
-		}
-		// The snapshot says that nothing is committed: what there is of the step comes again.
-		run.step(t, "axb")
-		run.end(t)
-		if diff := cmp.Diff([]string{"text-delta 1-2", "text-delta 1-4", "step-complete 1-5", "done 1-6"}, ids(sender.until(t, "done"))); diff != "" {
-			t.Errorf("sender's events after the snapshot differ (-want +got):\n%s", diff)
-		}
-		viewer.until(t, "snapshot")
-		viewer.until(t, "done")
+		overBoth(t, func(t *testing.T, w *world) {
+			in := w.gateway(t)
+			session := in.newSession(t, w.owner)
+			viewer := in.open(t, w.owner, "GET", eventsOf(session), "")
+			sender := in.open(t, w.owner, "POST", messagesOf(session), `{"content":"one"}`)
+			run := w.runner.latest(t, session, 1)
+			run.begin(t)
+			run.say(t, "a")
+			sender.next(t)
+			run.event(textDelta("never comes"))
+			run.say(t, "b") // a number is skipped
+			got := sender.next(t)
+			if got.name != "snapshot" {
+				t.Fatalf("event at the hole = %v, want a snapshot", got)
+			}
+			// The snapshot says that nothing is committed: what there is of the step comes again.
+			run.step(t, "axb")
+			run.end(t)
+			if diff := cmp.Diff([]string{"text-delta 1-2", "text-delta 1-4", "step-complete 1-5", "done 1-6"}, ids(sender.until(t, "done"))); diff != "" {
+				t.Errorf("sender's events after the snapshot differ (-want +got):\n%s", diff)
+			}
+			viewer.until(t, "snapshot")
+			viewer.until(t, "done")
+		})
 	})
 	t.Run("and the end", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(t)
-		in := w.gateway(t)
-		session := in.newSession(t, w.owner)
-		viewer := in.open(t, w.owner, "GET", eventsOf(session), "")
-		sender := in.open(t, w.owner, "POST", messagesOf(session), `{"content":"one"}`)
-		run := w.runner.latest(t, session, 1)
-		run.begin(t)
-		run.step(t, "abc")
-		run.commitEnd(agentv1.RunState_RUN_STATE_DONE, "stop") // and never published
-		want := []string{"step-complete 1-2", "done 1-3"}
-		if diff := cmp.Diff(want, ids(sender.until(t, "done"))); diff != "" {
-			t.Errorf("sender's events differ (-want +got):\n%s", diff)
-		}
-		if err := sender.ended(t); err != nil {
-			t.Errorf("stream ended with %v, want a clean end", err)
-		}
-		if diff := cmp.Diff(want, ids(viewer.until(t, "done"))[2:]); diff != "" {
-			t.Errorf("viewer's events differ (-want +got):\n%s", diff)
-		}
-		// The made-up id is as good as a real one.
-		again := in.open(t, w.owner, "GET", eventsOf(session), "", after("1-3"))
-		second := w.gateway(t).open(t, w.owner, "GET", eventsOf(session), "", after("1-3"))
-		w.runner.script = func(r *fakeRun) { r.answer(t, "next") }
-		call[object](t, in, w.owner, "POST", messagesOf(session), `{"content":"two"}`, http.StatusAccepted, prefer)
-		for _, s := range []*stream{again, second} {
-			if e := s.next(t); e.id != "2-0" {
-				t.Errorf("event after the made-up end = %v, want 2-0", e)
+		overBoth(t, func(t *testing.T, w *world) {
+			in := w.gateway(t)
+			session := in.newSession(t, w.owner)
+			viewer := in.open(t, w.owner, "GET", eventsOf(session), "")
+			sender := in.open(t, w.owner, "POST", messagesOf(session), `{"content":"one"}`)
+			run := w.runner.latest(t, session, 1)
+			run.begin(t)
+			run.step(t, "abc")
+			run.commitEnd(agentv1.RunState_RUN_STATE_DONE, "stop") // and never published
+			want := []string{"step-complete 1-2", "done 1-3"}
+			if diff := cmp.Diff(want, ids(sender.until(t, "done"))); diff != "" {
+				t.Errorf("sender's events differ (-want +got):\n%s", diff)
 			}
-		}
+			if err := sender.ended(t); err != nil {
+				t.Errorf("stream ended with %v, want a clean end", err)
+			}
+			if diff := cmp.Diff(want, ids(viewer.until(t, "done"))[2:]); diff != "" {
+				t.Errorf("viewer's events differ (-want +got):\n%s", diff)
+			}
+			// The made-up id is as good as a real one.
+			again := in.open(t, w.owner, "GET", eventsOf(session), "", after("1-3"))
+			second := w.gateway(t).open(t, w.owner, "GET", eventsOf(session), "", after("1-3"))
+			w.runner.script = func(r *fakeRun) { r.answer(t, "next") }
+			call[object](t, in, w.owner, "POST", messagesOf(session), `{"content":"two"}`, http.StatusAccepted, prefer)
+			for _, s := range []*stream{again, second} {
+				if e := s.next(t); e.id != "2-0" {
+					t.Errorf("event after the made-up end = %v, want 2-0", e)
+				}
+			}
+		})
 	})
 	t.Run("and all of a failed run", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(t)
-		in := w.gateway(t)
-		session := in.newSession(t, w.owner)
-		sender := in.open(t, w.owner, "POST", messagesOf(session), `{"content":"one"}`)
-		run := w.runner.latest(t, session, 1)
-		run.set(func() { run.next = 7 })
-		run.commitEnd(agentv1.RunState_RUN_STATE_FAILED, "")
-		got := sender.until(t, "error")
-		if diff := cmp.Diff([]string{"snapshot 1-7", "error 1-7"}, ids(got)); diff != "" {
-			t.Errorf("sender's events differ (-want +got):\n%s", diff)
-		}
-		if err := sender.ended(t); err != nil {
-			t.Errorf("stream ended with %v, want a clean end", err)
-		}
+		overBoth(t, func(t *testing.T, w *world) {
+			in := w.gateway(t)
+			session := in.newSession(t, w.owner)
+			sender := in.open(t, w.owner, "POST", messagesOf(session), `{"content":"one"}`)
+			run := w.runner.latest(t, session, 1)
+			run.set(func() { run.next = 7 })
+			run.commitEnd(agentv1.RunState_RUN_STATE_FAILED, "")
+			got := sender.until(t, "error")
+			if diff := cmp.Diff([]string{"snapshot 1-7", "error 1-7"}, ids(got)); diff != "" {
+				t.Errorf("sender's events differ (-want +got):\n%s", diff)
+			}
+			if err := sender.ended(t); err != nil {
+				t.Errorf("stream ended with %v, want a clean end", err)
+			}
+		})
 	})
 }
 
 func TestHeartbeat(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	overBoth(t, testHeartbeat)
+}
+
+func testHeartbeat(t *testing.T, w *world) {
 	in := w.gateway(t, func(c *gateway.Config) { c.Feed.Heartbeat = 30 * time.Millisecond })
 	session := in.newSession(t, w.owner)
 	s := in.open(t, w.owner, "GET", eventsOf(session), "")
@@ -161,7 +171,10 @@ func TestHeartbeat(t *testing.T) {
 
 func TestSlowViewer(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	overBoth(t, testSlowViewer)
+}
+
+func testSlowViewer(t *testing.T, w *world) {
 	in := w.gateway(t, func(c *gateway.Config) { c.Feed.BehindBytes = 1 << 20 })
 	session := in.newSession(t, w.owner)
 

@@ -66,11 +66,13 @@ type JWTConfig struct {
 	Audience string      `env:"GATEWAY_JWT_AUDIENCE" envDefault:"authenticated" doc:"Audience (aud) of access tokens."`
 }
 
-// FeedConfig are times that tests shorten; zero stands for the default.
+// FeedConfig is what tests change; zero stands for the default.
 type FeedConfig struct {
-	Linger, Heartbeat, Silence, Pace, Idle, Pulse, MaxBehind, Recheck time.Duration
-	RingFrames                                                        int
-	BehindBytes                                                       uint64
+	Linger, Heartbeat, Silence, Pace, Idle, MaxBehind, Recheck time.Duration
+	RingFrames, GroupSize                                      int
+	BehindBytes                                                uint64
+	// KeepConnections leaves streams to net/http.
+	KeepConnections bool
 }
 
 // Validate implements conf.Validator.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -44,12 +45,15 @@ type fakeRunner struct {
 	script   func(*fakeRun) // what a new run does, on a goroutine of its own
 	scripts  sync.WaitGroup
 	before   func() // runs before Submit answers
+	behind   int    // events that the record of a session is behind its log
+	streams  int64  // how often the log began anew
 }
 
 type fakeSession struct {
 	*agentv1.Session
 	messages []*agentv1.Message
 	runs     []*fakeRun
+	log      []*agentv1.LoggedEvent // all that was published, as it came
 }
 
 // fakeRun is a run. Its say methods publish; commit makes what was said truth.
@@ -64,7 +68,7 @@ type fakeRun struct {
 }
 
 func newFakeRunner(b *bus.Bus) *fakeRunner {
-	return &fakeRunner{bus: b, sessions: map[string]*fakeSession{}, runs: map[string]*fakeRun{}, keys: map[string]string{}}
+	return &fakeRunner{bus: b, behind: 2, sessions: map[string]*fakeSession{}, runs: map[string]*fakeRun{}, keys: map[string]string{}}
 }
 
 // now never gives the same microsecond twice, as the sessions' created_at must be.
@@ -278,6 +282,56 @@ func (r *fakeRunner) GetRun(ctx context.Context, req *agentv1.GetRunRequest) (*a
 	return res, nil
 }
 
+// record returns a session's log in canonical order, as far as it is kept.
+func (s *fakeSession) record(behind int) (kept []*agentv1.LoggedEvent) {
+	type progress struct{ epoch, number int64 }
+	runs := map[int64]progress{}
+	for _, e := range s.log {
+		p, seen := runs[e.GetEvent().GetRunOrdinal()]
+		if seen && (e.GetEvent().GetEpoch() < p.epoch || e.GetEvent().GetNumber() <= p.number) {
+			continue
+		}
+		runs[e.GetEvent().GetRunOrdinal()] = progress{e.GetEvent().GetEpoch(), e.GetEvent().GetNumber()}
+		kept = append(kept, e)
+	}
+	return kept[:max(0, len(kept)-behind)]
+}
+
+// forget drops what the record has.
+func (r *fakeRunner) forget(session string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sessions[session].log = nil
+}
+
+func (r *fakeRunner) ListEvents(ctx context.Context, req *agentv1.ListEventsRequest) (*agentv1.ListEventsResponse, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s, err := r.session(ctx, req.GetSessionId(), identity.Viewer)
+	if err != nil {
+		return nil, err
+	}
+	if req.GetPageToken() == "" && req.GetRunOrdinal() < 1 {
+		return nil, fault.New(fault.Invalid, "run_ordinal: runs are counted from 1")
+	}
+	kept, begin := s.record(r.behind), 0
+	if token := req.GetPageToken(); token != "" {
+		if begin, err = strconv.Atoi(token); err != nil {
+			return nil, fault.New(fault.Invalid, "page_token: is not one of ours")
+		}
+	} else if begin = slices.IndexFunc(kept, func(e *agentv1.LoggedEvent) bool {
+		return e.GetEvent().GetRunOrdinal() == req.GetRunOrdinal() && e.GetEvent().GetNumber() == req.GetNumber()
+	}); begin < 0 {
+		return nil, fault.New(fault.NotFound, "no such event")
+	}
+	const page = 3
+	res := &agentv1.ListEventsResponse{Events: kept[begin:min(begin+page, len(kept))]}
+	if end := begin + page; end < len(kept) {
+		res.NextPageToken = strconv.Itoa(end)
+	}
+	return res, nil
+}
+
 // latest returns a session's newest run, waiting for it to be submitted.
 func (r *fakeRunner) latest(t testing.TB, session string, ordinal int) *fakeRun {
 	t.Helper()
@@ -304,9 +358,14 @@ func (f *fakeRun) subject() string {
 func (f *fakeRun) publish(t testing.TB, e *runv1.Event) {
 	t.Helper()
 	// A script may go on while its test ends; the world waits for it.
-	if _, err := f.r.bus.Publish(context.WithoutCancel(t.Context()), f.subject(), f.prefix+uuid.NewString(), e); err != nil {
+	e = proto.CloneOf(e)
+	seq, err := f.r.bus.Publish(context.WithoutCancel(t.Context()), f.subject(), f.prefix+uuid.NewString(), e)
+	if err != nil {
 		t.Errorf("publish: %v", err)
 	}
+	f.set(func() {
+		f.session.log = append(f.session.log, &agentv1.LoggedEvent{Event: e, Sequence: seq, StreamCreated: &timestamppb.Timestamp{Seconds: f.r.streams}})
+	})
 }
 
 // event makes the run's next event.

@@ -1,10 +1,12 @@
 package gateway
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"runtime/debug"
 	"slices"
@@ -197,6 +199,15 @@ type observed struct {
 
 // Unwrap lets http.ResponseController through.
 func (o *observed) Unwrap() http.ResponseWriter { return o.ResponseWriter }
+
+// Hijack implements http.Hijacker: the answer is a stream, which goes out beside us.
+func (o *observed) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(o.ResponseWriter).Hijack()
+	if err == nil {
+		o.status, o.first = http.StatusOK, time.Now()
+	}
+	return conn, rw, err
+}
 
 // WriteHeader implements http.ResponseWriter.
 func (o *observed) WriteHeader(status int) {

@@ -117,7 +117,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		Bus: deps.Bus, Source: api.Origin{Conversations: peers.conversations, Runs: peers.runs}, Dialect: dialect.Plain{},
 		Log: deps.Log, Metrics: deps.Registerer, Partitions: cfg.NATSPartitions, DrainWindow: cfg.DrainWindow,
 		Linger: cfg.Feed.Linger, Heartbeat: cfg.Feed.Heartbeat, Silence: cfg.Feed.Silence, Pace: cfg.Feed.Pace, Idle: cfg.Feed.Idle,
-		Pulse: cfg.Feed.Pulse, MaxBehind: cfg.Feed.MaxBehind, RingFrames: cfg.Feed.RingFrames, BehindBytes: cfg.Feed.BehindBytes,
+		MaxBehind: cfg.Feed.MaxBehind, RingFrames: cfg.Feed.RingFrames, BehindBytes: cfg.Feed.BehindBytes, GroupSize: cfg.Feed.GroupSize,
 	})
 	checks := make([]door.Verifier, len(s.verifiers))
 	for i, v := range s.verifiers {
@@ -125,7 +125,8 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	s.api, err = api.New(api.Config{
 		Conversations: peers.conversations, Runs: peers.runs, Tools: peers.tools, Documents: peers.documents,
-		Feed: s.feed, Store: members, Streams: s.streams, Log: deps.Log, Version: process.Version(), BodyTimeout: cfg.BodyTimeout,
+		Feed: s.feed, Store: members, Streams: s.streams, Log: deps.Log, Version: process.Version(),
+		BodyTimeout: cfg.BodyTimeout, WriteTimeout: cfg.WriteTimeout, KeepConnections: cfg.Feed.KeepConnections,
 		Door: door.New(door.Config{
 			Verifiers: checks, Members: members, Log: deps.Log,
 			PerMember:    limit.Rate{PerMinute: cfg.MemberPerMinute, Burst: cfg.MemberBurst},
@@ -208,7 +209,11 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 
 	doors, outer := errgroup.WithContext(ctx)
-	context.AfterFunc(outer, s.feed.Drain)
+	doors.Go(func() error {
+		<-outer.Done()
+		s.drainStreams(ctx)
+		return nil
+	})
 	doors.Go(func() error {
 		return httpserver.Serve(outer, httpserver.Config{Listener: s.deps.Public, Handler: s.public, Log: s.deps.Log, Drain: s.cfg.DrainLimit})
 	})
@@ -223,6 +228,19 @@ func (s *Service) Run(ctx context.Context) error {
 	err := doors.Wait()
 	stop()
 	return errors.Join(err, background.Wait())
+}
+
+// drainStreams ends the streams and waits for those that the HTTP server does not
+// know of any more.
+func (s *Service) drainStreams(ctx context.Context) {
+	s.feed.Drain()
+	limit := time.NewTimer(s.cfg.DrainLimit)
+	defer limit.Stop()
+	select {
+	case <-s.feed.Drained():
+	case <-limit.C:
+		s.deps.Log.WarnContext(ctx, "streams cut at shutdown")
+	}
 }
 
 // EnsureMember makes a workspace and a member of it exist, the member with that

@@ -34,11 +34,14 @@ func frames(s *stream) string {
 
 func TestSendStreamsByteExact(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	in := w.gateway(t)
+	overBoth(t, testSendStreamsByteExact)
+}
+
+func testSendStreamsByteExact(t *testing.T, w *world) {
+	in := w.gateway(t, func(c *gateway.Config) { c.CORSOrigins = []string{"http://page.example"} })
 	session := in.newSession(t, w.owner)
 	w.runner.script = func(r *fakeRun) { r.answer(t, "Hel", "lo\nyou") }
-	s := in.open(t, w.owner, "POST", messagesOf(session), `{"content":"hi"}`)
+	s := in.open(t, w.owner, "POST", messagesOf(session), `{"content":"hi"}`, func(r *http.Request) { r.Header.Set("Origin", "http://page.example") })
 	if err := s.ended(t); err != nil {
 		t.Fatalf("stream ended with %v, want a clean end", err)
 	}
@@ -68,20 +71,54 @@ id: 1-5
 	for k, v := range map[string]string{
 		"Content-Type": "text/event-stream", "Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no",
 		"Content-Encoding": "", "X-Run-Id": run.GetId(), "X-Content-Type-Options": "nosniff",
+		"Access-Control-Allow-Origin": "http://page.example", "Content-Length": "",
 	} {
 		if got := s.header.Get(k); got != v {
 			t.Errorf("header %s = %q, want %q", k, got, v)
 		}
 	}
-	// The connection that was cleanly ended is good for another request, also later than the write deadline.
+	// Whatever became of the connection, the client goes on with its next request.
 	if got := in.send(t, in.request(t, w.owner, "GET", "/api/sessions/"+session, "", nil)); got.status != http.StatusOK {
 		t.Errorf("next request = %d %s, want 200", got.status, got.body)
 	}
+	counted := `gateway_http_requests_total{route="POST /api/sessions/{id}/messages",status="200"} 1`
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, in.ops+"/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, counted, func() bool { return strings.Contains(in.send(t, req).body, counted) })
+}
+
+// TestStreamsAreCounted sees that a stream counts until its client has left.
+func TestStreamsAreCounted(t *testing.T) {
+	t.Parallel()
+	overBoth(t, testStreamsAreCounted)
+}
+
+func testStreamsAreCounted(t *testing.T, w *world) {
+	in := w.gateway(t, func(c *gateway.Config) { c.MemberStreams, c.WorkspaceStreams = 1, 2 })
+	session := in.newSession(t, w.owner)
+	first := in.open(t, w.owner, "GET", eventsOf(session), "")
+	in.open(t, w.join(t, w.workspace, identity.Viewer), "GET", eventsOf(session), "")
+	for name, p := range map[string]person{"their second": w.owner, "the workspace's third": w.join(t, w.workspace, identity.Viewer)} {
+		got := in.send(t, in.request(t, p, "GET", eventsOf(session), "", nil))
+		if got.status != http.StatusTooManyRequests || got.header.Get("Retry-After") == "" || !strings.Contains(got.body, "TOO_MANY_STREAMS") || !strings.Contains(got.body, "close one") {
+			t.Errorf("%s stream = %d %v %s, want 429 that says what to do", name, got.status, got.header, got.body)
+		}
+	}
+	first.cancel()
+	eventually(t, "room for another stream", func() bool {
+		// HEAD is answered as a stream is, and over at once.
+		return in.send(t, in.request(t, w.owner, "HEAD", eventsOf(session), "", nil)).status == http.StatusOK
+	})
 }
 
 func TestViewersSeeTheSameBytes(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	overBoth(t, testViewersSeeTheSameBytes)
+}
+
+func testViewersSeeTheSameBytes(t *testing.T, w *world) {
 	a, b := w.gateway(t), w.gateway(t)
 	session := a.newSession(t, w.owner)
 	viewer := w.join(t, w.workspace, identity.Viewer)
@@ -116,7 +153,10 @@ func TestViewersSeeTheSameBytes(t *testing.T) {
 
 func TestResumeAtEveryEvent(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	overBoth(t, testResumeAtEveryEvent)
+}
+
+func testResumeAtEveryEvent(t *testing.T, w *world) {
 	a, b := w.gateway(t), w.gateway(t)
 	session := a.newSession(t, w.owner)
 	whole := a.open(t, w.owner, "GET", eventsOf(session), "")
@@ -149,7 +189,10 @@ func TestResumeAtEveryEvent(t *testing.T) {
 
 func TestResumeBringsMissedAndLive(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	overBoth(t, testResumeBringsMissedAndLive)
+}
+
+func testResumeBringsMissedAndLive(t *testing.T, w *world) {
 	a, b := w.gateway(t), w.gateway(t)
 	session := a.newSession(t, w.owner)
 	s := a.open(t, w.owner, "POST", messagesOf(session), `{"content":"hi"}`)
@@ -178,7 +221,10 @@ func TestResumeBringsMissedAndLive(t *testing.T) {
 
 func TestDuplicatesAndZombiesAreDropped(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	overBoth(t, testDuplicatesAndZombiesAreDropped)
+}
+
+func testDuplicatesAndZombiesAreDropped(t *testing.T, w *world) {
 	in := w.gateway(t)
 	session := in.newSession(t, w.owner)
 	s := in.open(t, w.owner, "GET", eventsOf(session), "")
@@ -225,7 +271,10 @@ func prefer(r *http.Request) { r.Header.Set("Prefer", "respond-async") }
 
 func TestSnapshot(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	overBoth(t, testSnapshot)
+}
+
+func testSnapshot(t *testing.T, w *world) {
 	in := w.gateway(t)
 	session := in.newSession(t, w.owner)
 	w.runner.script = func(r *fakeRun) { r.answer(t, "first") }
@@ -295,7 +344,10 @@ func TestSnapshot(t *testing.T) {
 
 func TestQueuedRun(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	overBoth(t, testQueuedRun)
+}
+
+func testQueuedRun(t *testing.T, w *world) {
 	in := w.gateway(t, func(c *gateway.Config) { c.Feed.Heartbeat = 20 * time.Millisecond })
 	session := in.newSession(t, w.owner)
 	first := in.open(t, w.owner, "POST", messagesOf(session), `{"content":"one"}`)
@@ -342,7 +394,10 @@ func TestQueuedRun(t *testing.T) {
 
 func TestModes(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	overBoth(t, testModes)
+}
+
+func testModes(t *testing.T, w *world) {
 	in := w.gateway(t)
 	session := in.newSession(t, w.owner)
 	in.open(t, w.owner, "POST", messagesOf(session), `{"content":"one"}`)
@@ -365,7 +420,10 @@ func TestModes(t *testing.T) {
 
 func TestIdempotentReplay(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	overBoth(t, testIdempotentReplay)
+}
+
+func testIdempotentReplay(t *testing.T, w *world) {
 	a, b := w.gateway(t), w.gateway(t)
 	session := a.newSession(t, w.owner)
 	key := func(r *http.Request) { r.Header.Set("Idempotency-Key", "k1") }
@@ -397,8 +455,20 @@ func TestIdempotentReplay(t *testing.T) {
 	}
 	res := call[object](t, a, w.owner, "POST", messagesOf(session), `{"content":"one"}`, http.StatusOK, func(r *http.Request) { key(r); r.Header.Set("Accept", "application/json") })
 	_ = res
-	// When the log has forgotten it: a snapshot, then the end.
+	// When the log has forgotten it, the record has not.
 	w.wipe(t)
+	w.runner.mu.Lock()
+	w.runner.behind = 0
+	w.runner.mu.Unlock()
+	recorded := w.gateway(t).open(t, w.owner, "POST", messagesOf(session), `{"content":"one"}`, key)
+	if err := recorded.ended(t); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(frames(first), frames(recorded)); diff != "" {
+		t.Errorf("recorded bytes differ (-first +recorded):\n%s", diff)
+	}
+	// When both have: a snapshot, then the end.
+	w.runner.forget(session)
 	fresh := w.gateway(t)
 	fourth := fresh.open(t, w.owner, "POST", messagesOf(session), `{"content":"one"}`, key)
 	if diff := cmp.Diff([]string{"snapshot 1-4", "done 1-4"}, ids(fourth.until(t, "done"))); diff != "" {
@@ -484,7 +554,10 @@ func (r *fakeRunner) latestOf(t testing.TB, session string, fn func(*fakeRun)) {
 
 func TestWatchRun(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	overBoth(t, testWatchRun)
+}
+
+func testWatchRun(t *testing.T, w *world) {
 	a, b := w.gateway(t), w.gateway(t)
 	session := a.newSession(t, w.owner)
 	call[object](t, a, w.owner, "POST", messagesOf(session), `{"content":"one"}`, http.StatusAccepted, prefer)
@@ -525,7 +598,10 @@ func TestWatchRun(t *testing.T) {
 
 func TestStreamsEndWithTheirRight(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	overBoth(t, testStreamsEndWithTheirRight)
+}
+
+func testStreamsEndWithTheirRight(t *testing.T, w *world) {
 	in := w.gateway(t)
 	session := in.newSession(t, w.owner)
 	t.Run("token expires", func(t *testing.T) {
@@ -595,7 +671,10 @@ func TestStreamsEndWithTheirRight(t *testing.T) {
 
 func TestDrainCutsStreams(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	overBoth(t, testDrainCutsStreams)
+}
+
+func testDrainCutsStreams(t *testing.T, w *world) {
 	a, b := w.gateway(t), w.gateway(t)
 	session := a.newSession(t, w.owner)
 	var streams []*stream

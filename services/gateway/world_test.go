@@ -48,6 +48,7 @@ type world struct {
 	peers  string // URL of the fakes
 	traced traced
 	key    identity.Key
+	keep   bool // gateways leave streams to net/http
 
 	workspace id.Workspace
 	owner     person
@@ -93,6 +94,20 @@ func newWorld(t *testing.T) *world {
 	w.workspace = id.New[id.Workspace]()
 	w.owner = w.join(t, w.workspace, identity.Owner)
 	return w
+}
+
+// overBoth runs a test with streams that the feed writes by itself, and with ones
+// that net/http does.
+func overBoth(t *testing.T, test func(t *testing.T, w *world)) {
+	t.Helper()
+	for name, keep := range map[string]bool{"handed over": false, "over net-http": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.keep = keep
+			test(t, w)
+		})
+	}
 }
 
 // servePeers serves the fakes as the real services are served.
@@ -164,7 +179,7 @@ func (w *world) gateway(t *testing.T, change ...func(*gateway.Config)) *instance
 		NATSPartitions: partitions, AgentRunnerURL: w.peers, ToolExecutorURL: w.peers, DocumentSyncURL: w.peers,
 		DevSecret: devSecret, MemberPerMinute: 100_000, MemberBurst: 10_000, WorkspacePerMinute: 100_000, WorkspaceBurst: 10_000,
 		MemberStreams: 200, WorkspaceStreams: 500, DrainWindow: 50 * time.Millisecond, DrainLimit: 10 * time.Second, BodyTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second,
-		Feed: gateway.FeedConfig{Silence: 150 * time.Millisecond, Pace: 200 * time.Millisecond, Idle: 500 * time.Millisecond, Pulse: 20 * time.Millisecond, Recheck: 100 * time.Millisecond},
+		Feed: gateway.FeedConfig{Silence: 150 * time.Millisecond, Pace: 200 * time.Millisecond, Idle: 500 * time.Millisecond, Recheck: 100 * time.Millisecond, KeepConnections: w.keep},
 	}
 	for _, c := range change {
 		c(&cfg)

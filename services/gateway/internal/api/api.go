@@ -43,6 +43,11 @@ type Config struct {
 	Version       string
 	// BodyTimeout bounds how long a body may take to come; big ones get more. 10 s when 0.
 	BodyTimeout time.Duration
+	// WriteTimeout bounds how long a stream's client may take for 64 KiB. 10 s when 0.
+	WriteTimeout time.Duration
+	// KeepConnections leaves streams to net/http, also where the feed could take
+	// their connections over.
+	KeepConnections bool
 }
 
 // API serves the operations. It may be used from any goroutine.
@@ -64,6 +69,9 @@ const (
 func New(cfg Config) (*API, error) {
 	if cfg.BodyTimeout == 0 {
 		cfg.BodyTimeout = 10 * time.Second
+	}
+	if cfg.WriteTimeout == 0 {
+		cfg.WriteTimeout = 10 * time.Second
 	}
 	a := &API{cfg: cfg, mux: http.NewServeMux()}
 	a.huma = newHuma(a.mux, cfg.Version)

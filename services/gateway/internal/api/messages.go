@@ -241,17 +241,17 @@ func leave(v *feed.Viewer, err error) {
 }
 
 func (a *API) sendAndStream(ctx context.Context, req *agentv1.SubmitRequest) (_ *reply, err error) {
-	sctx, release, err := a.cfg.Streams.Add(ctx, guestOf(ctx))
+	sctx, count, err := a.cfg.Streams.Add(ctx, guestOf(ctx))
 	if err != nil {
 		return nil, err
 	}
 	v, res, err := a.openFor(sctx, req)
 	if err != nil {
 		err = withReason(sctx, err)
-		release()
+		count.Close()
 		return nil, err
 	}
-	s := &stream{api: a, ctx: sctx, viewer: v, release: release, run: res.GetRun()}
+	s := &stream{api: a, ctx: sctx, viewer: v, count: count, run: res.GetRun()}
 	follow := feed.Follow{Sender: true, Message: res.GetMessageId()}
 	switch {
 	case !res.GetCreated():
@@ -291,11 +291,11 @@ type ToolStat struct {
 // sendAndWait holds a connection and a viewer as a stream does, and so it counts as
 // one and ends with its right.
 func (a *API) sendAndWait(ctx context.Context, req *agentv1.SubmitRequest) (*reply, error) {
-	sctx, release, err := a.cfg.Streams.Add(ctx, guestOf(ctx))
+	sctx, count, err := a.cfg.Streams.Add(ctx, guestOf(ctx))
 	if err != nil {
 		return nil, err
 	}
-	defer release()
+	defer count.Close()
 	r, err := a.submitAndWait(sctx, req)
 	if err != nil {
 		return nil, withReason(sctx, err)

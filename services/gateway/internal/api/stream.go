@@ -27,16 +27,10 @@ type stream struct {
 	api     *API
 	ctx     context.Context //nolint:containedctx // the stream's life: also its token's and its membership's
 	viewer  *feed.Viewer
-	release func()
+	count   *door.Stream
 	run     *agentv1.Run // nil for a whole session
 	opening []byte       // what is written before the feed's events
 	over    bool         // nothing comes after opening
-}
-
-// close gives back what the stream holds.
-func (s *stream) close() {
-	s.viewer.Close()
-	s.release()
 }
 
 // reply makes the stream the answer, or gives it up for an error.
@@ -44,16 +38,16 @@ func (s *stream) reply(err error) (*reply, error) {
 	if err != nil {
 		leave(s.viewer, err)
 		err = withReason(s.ctx, err)
-		s.release()
+		s.count.Close()
 		return nil, err
 	}
 	return &reply{s.serve}, nil
 }
 
-// serve writes the stream. When it does not end well the connection is cut, so
-// that no client takes half of an answer for the whole.
+// serve writes the stream, or hands it to the feed with its connection. When it
+// does not end well the connection is cut, so that no client takes half of an
+// answer for the whole.
 func (s *stream) serve(hc huma.Context) {
-	defer s.close()
 	r, w := humago.Unwrap(hc)
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
@@ -62,12 +56,17 @@ func (s *stream) serve(hc huma.Context) {
 	if s.run != nil {
 		h.Set("X-Run-Id", s.run.GetId())
 	}
+	opening := append(sse.AppendHeartbeat(sse.AppendRetry(nil, retryMS)), s.opening...)
+	if r.Method != http.MethodHead && !s.over && s.hand(w, r, opening) {
+		return
+	}
+	defer s.count.Close()
+	defer s.viewer.Close()
 	w.WriteHeader(http.StatusOK)
 	if r.Method == http.MethodHead {
 		return
 	}
 	out := &sink{w: w, rc: http.NewResponseController(w)}
-	opening := append(sse.AppendHeartbeat(sse.AppendRetry(nil, retryMS)), s.opening...)
 	var err error
 	if s.over {
 		err = out.Write(opening)
@@ -78,6 +77,33 @@ func (s *stream) serve(hc huma.Context) {
 		s.api.cfg.Log.DebugContext(s.ctx, "stream cut", "session", s.viewer.Session(), "error", err)
 		panic(http.ErrAbortHandler)
 	}
+}
+
+// hand gives the stream to the feed, which needs neither this goroutine for it nor
+// what the request holds; false when the connection is not of that kind.
+func (s *stream) hand(w http.ResponseWriter, r *http.Request, opening []byte) bool {
+	if s.api.cfg.KeepConnections {
+		return false
+	}
+	c, err := feed.Hijack(w, r, s.api.cfg.WriteTimeout)
+	if errors.Is(err, http.ErrNotSupported) {
+		return false
+	}
+	log, viewer, count := s.api.cfg.Log, s.viewer, s.count
+	if err != nil {
+		log.DebugContext(s.ctx, "stream cut", "session", viewer.Session(), "error", err)
+		viewer.Close()
+		count.Close()
+		return true
+	}
+	count.Detach(viewer.Cut)
+	viewer.Hand(c, opening, func(err error) {
+		count.Close()
+		if err != nil {
+			log.Debug("stream cut", "session", viewer.Session(), "error", err) //nolint:sloglint // the request is long over
+		}
+	})
+	return true
 }
 
 // sink is a stream over net/http. The server bounds how long a write may take.
@@ -113,17 +139,17 @@ func (in *WatchInput) cursor() string {
 }
 
 func (a *API) openStream(ctx context.Context, session id.Session) (*stream, error) {
-	sctx, release, err := a.cfg.Streams.Add(ctx, guestOf(ctx))
+	sctx, count, err := a.cfg.Streams.Add(ctx, guestOf(ctx))
 	if err != nil {
 		return nil, err
 	}
 	v, err := a.cfg.Feed.Open(sctx, session)
 	if err != nil {
 		err = withReason(sctx, err)
-		release()
+		count.Close()
 		return nil, err
 	}
-	return &stream{api: a, ctx: sctx, viewer: v, release: release}, nil
+	return &stream{api: a, ctx: sctx, viewer: v, count: count}, nil
 }
 
 // withReason returns why a stream's right ended where that is what err comes from.
@@ -228,6 +254,12 @@ type Origin struct {
 func (o Origin) Run(ctx context.Context, run id.Run) (*agentv1.Run, error) {
 	res, err := o.Runs.GetRun(ctx, &agentv1.GetRunRequest{Id: run.String()})
 	return res.GetRun(), err
+}
+
+// Events implements feed.Source.
+func (o Origin) Events(ctx context.Context, session id.Session, from feed.Position, page string) ([]*agentv1.LoggedEvent, string, error) {
+	res, err := o.Runs.ListEvents(ctx, &agentv1.ListEventsRequest{SessionId: session.String(), RunOrdinal: from.Run, Number: from.Number, PageToken: page})
+	return res.GetEvents(), res.GetNextPageToken(), err
 }
 
 // Snapshot implements feed.Source.

@@ -3,6 +3,8 @@ package door
 import (
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -36,25 +38,33 @@ type StreamsConfig struct {
 type Streams struct {
 	cfg StreamsConfig
 
-	mu         sync.Mutex // guards what follows
+	mu         sync.Mutex // guards what follows, and the streams' end
 	members    map[id.Member]int
 	workspaces map[id.Workspace]int
-	open       map[store.Grant]map[*openStream]struct{}
+	open       map[store.Grant]map[*Stream]struct{}
 }
 
-type openStream struct{ cancel context.CancelCauseFunc }
+// Stream is one open stream. It ends with its guest's right.
+type Stream struct {
+	all     *Streams
+	grant   store.Grant
+	expires time.Time               // zero for never
+	cancel  context.CancelCauseFunc // of its context; nil when it is detached
+	end     func(error)             // in its place
+	cause   error                   // why it was ended
+}
 
 // NewStreams returns an empty set of streams; Run keeps it honest.
 func NewStreams(cfg StreamsConfig) *Streams {
 	if cfg.Recheck == 0 {
 		cfg.Recheck = 3 * time.Second
 	}
-	return &Streams{cfg: cfg, members: map[id.Member]int{}, workspaces: map[id.Workspace]int{}, open: map[store.Grant]map[*openStream]struct{}{}}
+	return &Streams{cfg: cfg, members: map[id.Member]int{}, workspaces: map[id.Workspace]int{}, open: map[store.Grant]map[*Stream]struct{}{}}
 }
 
 // Add counts a guest's stream. The context that it returns ends with ctx, when
-// the guest's token expires or their right ends; release must be called once.
-func (s *Streams) Add(ctx context.Context, g Guest) (_ context.Context, release func(), err error) {
+// the guest's token expires or their right ends. The stream must be closed.
+func (s *Streams) Add(ctx context.Context, g Guest) (context.Context, *Stream, error) {
 	who, ws := g.Actor.Member, g.Actor.Workspace
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,28 +77,59 @@ func (s *Streams) Add(ctx context.Context, g Guest) (_ context.Context, release 
 	s.members[who]++
 	s.workspaces[ws]++
 	ctx, cancel := context.WithCancelCause(ctx)
-	expire := func() bool { return true }
-	if !g.Expires.IsZero() {
-		timer := time.AfterFunc(time.Until(g.Expires), func() { cancel(ErrExpired) })
-		expire = timer.Stop
-	}
-	stream := &openStream{cancel}
+	stream := &Stream{all: s, grant: g.Grant, expires: g.Expires, cancel: cancel}
 	if s.open[g.Grant] == nil {
-		s.open[g.Grant] = map[*openStream]struct{}{}
+		s.open[g.Grant] = map[*Stream]struct{}{}
 	}
 	s.open[g.Grant][stream] = struct{}{}
-	return ctx, func() {
-		expire()
+	return ctx, stream, nil
+}
+
+// Detach has end called, at most once and with the reason, in place of the
+// cancelling of the context, which is over: a stream can outlive the request that
+// asked for it. end must not wait; it may close the stream.
+func (s *Stream) Detach(end func(error)) {
+	s.all.mu.Lock()
+	cancel, cause := s.cancel, s.cause
+	s.cancel, s.end = nil, end
+	s.all.mu.Unlock()
+	cancel(nil)
+	if cause != nil {
+		end(cause)
+	}
+}
+
+// Close takes the stream out of the count; its context is over. It is to be called
+// once.
+func (s *Stream) Close() {
+	a := s.all
+	a.mu.Lock()
+	countDown(a.members, s.grant.Member)
+	countDown(a.workspaces, s.grant.Workspace)
+	delete(a.open[s.grant], s)
+	if len(a.open[s.grant]) == 0 {
+		delete(a.open, s.grant)
+	}
+	cancel := s.cancel
+	a.mu.Unlock()
+	if cancel != nil {
 		cancel(nil)
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		countDown(s.members, who)
-		countDown(s.workspaces, ws)
-		delete(s.open[g.Grant], stream)
-		if len(s.open[g.Grant]) == 0 {
-			delete(s.open, g.Grant)
-		}
-	}, nil
+	}
+}
+
+// stop ends the stream for a reason, the first time.
+func (s *Stream) stop(why error) {
+	s.all.mu.Lock()
+	cancel, end, before := s.cancel, s.end, s.cause
+	s.cause = why
+	s.all.mu.Unlock()
+	switch {
+	case before != nil:
+	case end != nil:
+		end(why)
+	default:
+		cancel(why)
+	}
 }
 
 func countDown[K comparable](m map[K]int, k K) {
@@ -106,24 +147,42 @@ func tooManyStreams(who string) error {
 
 // Run ends streams whose right has gone, until ctx is done.
 func (s *Streams) Run(ctx context.Context) error {
-	tick := time.NewTicker(s.cfg.Recheck)
-	defer tick.Stop()
+	recheck := time.NewTicker(s.cfg.Recheck)
+	defer recheck.Stop()
+	expiry := time.NewTicker(min(s.cfg.Recheck, time.Second))
+	defer expiry.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-tick.C:
+		case <-recheck.C:
 			s.recheck(ctx)
+		case now := <-expiry.C:
+			s.expire(now)
 		}
+	}
+}
+
+// expire ends the streams whose token has expired.
+func (s *Streams) expire(now time.Time) {
+	var over []*Stream
+	s.mu.Lock()
+	for _, streams := range s.open {
+		for stream := range streams {
+			if !stream.expires.IsZero() && !now.Before(stream.expires) {
+				over = append(over, stream)
+			}
+		}
+	}
+	s.mu.Unlock()
+	for _, stream := range over {
+		stream.stop(ErrExpired)
 	}
 }
 
 func (s *Streams) recheck(ctx context.Context) {
 	s.mu.Lock()
-	grants := make([]store.Grant, 0, len(s.open))
-	for g := range s.open {
-		grants = append(grants, g)
-	}
+	grants := slices.Collect(maps.Keys(s.open))
 	s.mu.Unlock()
 	if len(grants) == 0 {
 		return
@@ -135,11 +194,13 @@ func (s *Streams) recheck(ctx context.Context) {
 		s.cfg.Log.WarnContext(ctx, "memberships of open streams not checked", "error", err)
 		return
 	}
+	var over []*Stream
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	for _, g := range ended {
-		for stream := range s.open[g] {
-			stream.cancel(ErrRevoked)
-		}
+		over = slices.AppendSeq(over, maps.Keys(s.open[g]))
+	}
+	s.mu.Unlock()
+	for _, stream := range over {
+		stream.stop(ErrRevoked)
 	}
 }

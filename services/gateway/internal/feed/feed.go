@@ -25,8 +25,8 @@ import (
 // Bus is what the feed needs of the bus.
 type Bus interface {
 	SubscribeChan(subj string, ch chan *nats.Msg) (*bus.Subscription, error)
+	OnReconnect(fn func()) (stop func())
 	Flush(ctx context.Context) error
-	Ready(ctx context.Context) error
 	Last(ctx context.Context, stream, subj string) (*bus.Stored, error)
 	Read(ctx context.Context, stream, subj string, after, through uint64) iter.Seq2[*bus.Stored, error]
 }
@@ -37,6 +37,10 @@ type Source interface {
 	Run(ctx context.Context, run id.Run) (*agentv1.Run, error)
 	// Snapshot returns what a session holds now.
 	Snapshot(ctx context.Context, session id.Session) (Snapshot, error)
+	// Events returns a page of a session's log as it is kept, which is a moment
+	// behind: from the event at from on or, with the page before's next, after that.
+	// An error of kind fault.NotFound tells that the event is not kept.
+	Events(ctx context.Context, session id.Session, from Position, page string) (events []*agentv1.LoggedEvent, next string, err error)
 }
 
 // Snapshot is what a session holds: a snapshot event's data, one line of JSON,
@@ -64,12 +68,12 @@ type Config struct {
 	Silence     time.Duration // of a run, after which the log is compared: 1.5 s
 	Pace        time.Duration // between two look-ups of a silent run: 5 s
 	Idle        time.Duration // between two comparisons of a session without a run: 30 s
-	Pulse       time.Duration // between two looks at the bus's connection: 250 ms
 	MaxBehind   time.Duration // how long a viewer may be behind: 30 s
 	DrainWindow time.Duration // over which streams end: 5 s
 	RingFrames  int           // 512
 	RingBytes   int           // 4 MiB
 	BehindBytes uint64        // how far a viewer may be behind: 2 MiB
+	GroupSize   int           // viewers that a worker writes to in one turn: 200
 }
 
 // Errors that end a stream on our side. The connection is to be cut, not closed:
@@ -79,6 +83,7 @@ var (
 	ErrLost     = errors.New("the session's feed was lost")
 	ErrGone     = errors.New("the session is gone")
 	ErrSlow     = errors.New("the viewer is too far behind")
+	ErrLeft     = errors.New("the viewer has left")
 )
 
 const (
@@ -92,11 +97,17 @@ type Feed struct {
 	cfg      Config
 	metrics  *metrics
 	shards   []*shard
-	reads    chan struct{}  // a token for each read of the log
-	work     sync.WaitGroup // goroutines that workers started
+	reads    chan struct{}   // a token for each read of the log
+	life     context.Context //nolint:containedctx // the workers' and goroutines' life
+	end      context.CancelFunc
 	draining chan struct{}
 	drain    sync.Once
-	stopped  chan struct{} // closed when the workers are told to end
+	drained  chan struct{} // closed when the feed drains and holds no connection
+
+	mu      sync.Mutex // guards what follows
+	stopped bool       // no goroutine is begun any more
+	conns   int        // connections that were handed over and are open
+	work    sync.WaitGroup
 }
 
 // New returns a feed that works once Run is called.
@@ -106,15 +117,16 @@ func New(cfg Config) *Feed {
 	setDefault(&cfg.Silence, 1500*time.Millisecond)
 	setDefault(&cfg.Pace, 5*time.Second)
 	setDefault(&cfg.Idle, 30*time.Second)
-	setDefault(&cfg.Pulse, 250*time.Millisecond)
 	setDefault(&cfg.MaxBehind, 30*time.Second)
 	setDefault(&cfg.DrainWindow, 5*time.Second)
 	setDefault(&cfg.RingFrames, 512)
 	setDefault(&cfg.RingBytes, 4<<20)
 	setDefault(&cfg.BehindBytes, 2<<20)
-	f := &Feed{cfg: cfg, reads: make(chan struct{}, logReads), draining: make(chan struct{}), stopped: make(chan struct{})}
-	for range max(1, min(runtime.GOMAXPROCS(0), 16)) {
-		f.shards = append(f.shards, newShard(f))
+	setDefault(&cfg.GroupSize, 200)
+	f := &Feed{cfg: cfg, reads: make(chan struct{}, logReads), draining: make(chan struct{}), drained: make(chan struct{})}
+	f.life, f.end = context.WithCancel(context.Background())
+	for i := range max(1, min(runtime.GOMAXPROCS(0), 16)) {
+		f.shards = append(f.shards, newShard(f, i))
 	}
 	f.metrics = newMetrics(cfg.Metrics)
 	return f
@@ -127,23 +139,94 @@ func setDefault[T int | uint64 | time.Duration](v *T, d T) {
 }
 
 // Run works until ctx is done, then cuts what is still open and returns nil.
-// Drain first, so that viewers leave one after the other.
+// Drain first, and wait for Drained, so that viewers leave one after the other.
 func (f *Feed) Run(ctx context.Context) error {
 	var workers sync.WaitGroup
 	for _, s := range f.shards {
-		workers.Go(func() { s.run(ctx) })
+		workers.Go(s.run)
 	}
-	workers.Go(func() { f.watchConnection(ctx) })
+	again := make(chan struct{}, 1)
+	workers.Go(func() { f.watchConnection(again) })
+	stop := f.cfg.Bus.OnReconnect(func() {
+		select {
+		case again <- struct{}{}:
+		default: // all will look as it is
+		}
+	})
 	<-ctx.Done()
-	close(f.stopped)
+	stop()
+	f.end()
 	workers.Wait()
+	f.mu.Lock()
+	f.stopped = true
+	f.mu.Unlock()
 	f.work.Wait()
 	return nil
 }
 
+// start runs fn, which may wait, on a goroutine that Run waits for; false when
+// there is none any more.
+func (f *Feed) start(fn func()) bool {
+	if !f.enter() {
+		return false
+	}
+	go func() {
+		defer f.work.Done()
+		fn()
+	}()
+	return true
+}
+
+// enter has Run wait for the caller, who calls f.work.Done; false when it is too late.
+func (f *Feed) enter() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.stopped {
+		return false
+	}
+	f.work.Add(1)
+	return true
+}
+
+// count takes connections that came, or went, into account.
+func (f *Feed) count(n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.conns += n
+	f.checkDrained()
+}
+
+// checkDrained tells who waits for it that all are gone. The lock is held.
+func (f *Feed) checkDrained() {
+	if f.conns > 0 || !isClosed(f.draining) || isClosed(f.drained) {
+		return
+	}
+	close(f.drained)
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
 // Drain lets no viewer in any more and cuts those that are there, spread over the
 // drain window. It returns at once.
-func (f *Feed) Drain() { f.drain.Do(func() { close(f.draining) }) }
+func (f *Feed) Drain() {
+	f.drain.Do(func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		close(f.draining)
+		f.checkDrained()
+	})
+}
+
+// Drained is closed when Drain was called and no connection is left that was
+// handed over.
+func (f *Feed) Drained() <-chan struct{} { return f.drained }
 
 // Open returns a viewer of a session that stands at the newest event: what is
 // published after Open returned is not missed. The context's identity is whose
@@ -153,20 +236,18 @@ func (f *Feed) Open(ctx context.Context, session id.Session) (*Viewer, error) {
 	if err != nil {
 		return nil, err
 	}
-	select {
-	case <-f.draining:
+	if isClosed(f.draining) {
 		return nil, &fault.Error{Kind: fault.Unavailable, Code: "DRAINING", Message: "this gateway is going away: try again", RetryAfter: time.Second}
-	default:
 	}
 	s := f.shards[subject.Partition(session, len(f.shards))]
-	v := &Viewer{feed: f, shard: s, actor: actor, wake: make(chan struct{}, 1)}
+	v := &Viewer{feed: f, actor: actor, since: time.Now(), wake: make(chan struct{}, 1)}
 	joined := make(chan error, 1)
 	if !s.post(func() { joined <- s.join(ctx, v, actor.Workspace, session) }) {
 		return nil, unavailable(ErrDraining)
 	}
 	select {
 	case err = <-joined:
-	case <-f.stopped:
+	case <-f.life.Done():
 		err = ErrDraining
 	}
 	if err != nil {
@@ -191,23 +272,16 @@ func unavailable(err error) error {
 
 // watchConnection makes all topics look at the log when the connection to the bus
 // was lost and is back: what was published meanwhile was not delivered.
-func (f *Feed) watchConnection(ctx context.Context) {
-	tick := time.NewTicker(f.cfg.Pulse)
-	defer tick.Stop()
-	up := true
+func (f *Feed) watchConnection(again <-chan struct{}) {
 	for {
 		select {
-		case <-ctx.Done():
+		case <-f.life.Done():
 			return
-		case <-tick.C:
+		case <-again:
 		}
-		err := f.cfg.Bus.Ready(ctx)
-		if err == nil && !up {
-			for _, s := range f.shards {
-				s.post(s.lookAgain)
-			}
+		for _, s := range f.shards {
+			s.post(s.lookAgain)
 		}
-		up = err == nil
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go"
 	"go.uber.org/goleak"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/fault"
@@ -33,7 +35,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const partitions = 4
+const (
+	partitions = 4
+	patience   = time.Minute // for what takes milliseconds where nothing else runs
+)
 
 // lossy is a bus that drops live messages for which lose says so.
 type lossy struct {
@@ -43,9 +48,22 @@ type lossy struct {
 	mu   sync.Mutex // guards what follows
 	seen int
 	done []func()
+	last chan *nats.Msg // of the last subscription
+
+	reads int // messages of the log
+}
+
+// channel returns where the messages of the last subscription go.
+func (l *lossy) channel() chan *nats.Msg {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.last
 }
 
 func (l *lossy) SubscribeChan(subj string, ch chan *nats.Msg) (*bus.Subscription, error) {
+	l.mu.Lock()
+	l.last = ch
+	l.mu.Unlock()
 	if l.lose == nil {
 		return l.Bus.SubscribeChan(subj, ch)
 	}
@@ -81,10 +99,16 @@ func (l *lossy) close() {
 
 // rows is a source that holds what a test puts there.
 type rows struct {
-	mu   sync.Mutex // guards what follows
-	runs map[string]*agentv1.Run
-	snap feed.Snapshot
-	asks int
+	mu      sync.Mutex // guards what follows
+	runs    map[string]*agentv1.Run
+	snap    feed.Snapshot
+	asks    int
+	kept    []*agentv1.LoggedEvent // the record, with what it does not have yet
+	behind  int                    // how much that is
+	records error                  // what the record answers instead
+	pages   int                    // that were read
+	page    int                    // events on one
+	before  func()                 // runs before a page is read
 }
 
 func (r *rows) Run(_ context.Context, run id.Run) (*agentv1.Run, error) {
@@ -103,6 +127,39 @@ func (r *rows) Snapshot(context.Context, id.Session) (feed.Snapshot, error) {
 	return r.snap, nil
 }
 
+// pageSize is small, so that most reads take several.
+const pageSize = 7
+
+// Events keeps to the contract of RunService.ListEvents.
+func (r *rows) Events(_ context.Context, _ id.Session, from feed.Position, page string) ([]*agentv1.LoggedEvent, string, error) {
+	if r.before != nil {
+		r.before()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pages++
+	if r.records != nil {
+		return nil, "", r.records
+	}
+	kept := r.kept[:max(0, len(r.kept)-r.behind)]
+	begin, err := strconv.Atoi(page)
+	if page == "" {
+		begin = slices.IndexFunc(kept, func(e *agentv1.LoggedEvent) bool {
+			return e.GetEvent().GetRunOrdinal() == from.Run && e.GetEvent().GetNumber() == from.Number
+		})
+		if begin < 0 {
+			return nil, "", fault.New(fault.NotFound, "no such event")
+		}
+	} else if err != nil {
+		return nil, "", err
+	}
+	end := min(len(kept), begin+r.page)
+	if end == len(kept) {
+		return kept[begin:end], "", nil
+	}
+	return kept[begin:end], strconv.Itoa(end), nil
+}
+
 // world is a feed over a real bus, and a writer of one session's log.
 type world struct {
 	t       testing.TB
@@ -116,16 +173,19 @@ type world struct {
 	subject string
 	next    int64
 	run     id.Run
+	created time.Time // of the stream
+	stop    func()    // ends the feed
 }
 
 func newWorld(t testing.TB, lose func(int) bool, change ...func(*feed.Config)) *world {
 	t.Helper()
-	w := &world{t: t, ctx: t.Context(), srv: natstest.New(t), rows: &rows{runs: map[string]*agentv1.Run{}}, session: id.New[id.Session](), run: id.New[id.Run]()}
+	w := &world{t: t, ctx: t.Context(), srv: natstest.New(t), rows: &rows{runs: map[string]*agentv1.Run{}, behind: 3, page: pageSize}, session: id.New[id.Session](), run: id.New[id.Run](), created: time.Unix(1000, 0)}
 	w.writer = w.connect(subject.AgentRunner)
 	w.bus = &lossy{Bus: w.connect(subject.Gateway), lose: lose}
 	cfg := feed.Config{
 		Bus: w.bus, Source: w.rows, Dialect: dialect.Plain{}, Log: slog.New(slog.DiscardHandler), Partitions: partitions,
-		Silence: 60 * time.Millisecond, Pace: 100 * time.Millisecond, Idle: 200 * time.Millisecond, Pulse: 10 * time.Millisecond,
+		Silence: 60 * time.Millisecond, Pace: 100 * time.Millisecond, Idle: 200 * time.Millisecond,
+		MaxBehind: time.Hour, // however slow the machine is
 	}
 	for _, c := range change {
 		c(&cfg)
@@ -137,13 +197,14 @@ func newWorld(t testing.TB, lose func(int) bool, change ...func(*feed.Config)) *
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- w.feed.Run(ctx) }()
-	t.Cleanup(func() {
+	w.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Errorf("Run() = %v, want nil", err)
 		}
 		w.bus.close()
 	})
+	t.Cleanup(w.stop)
 	return w
 }
 
@@ -165,9 +226,24 @@ func (w *world) publish(e *runv1.Event) {
 	w.t.Helper()
 	e.RunId, e.RunOrdinal, e.Epoch, e.Number = w.run.String(), 1, 1, w.next
 	w.next++
-	if _, err := w.writer.Publish(w.ctx, w.subject, fmt.Sprintf("%s:%d", w.run, e.Number), e); err != nil {
-		w.t.Fatal(err)
+	w.keep(e, w.store(e))
+}
+
+// store publishes an event as it is.
+func (w *world) store(e *runv1.Event) uint64 {
+	w.t.Helper()
+	seq, err := w.writer.Publish(w.ctx, w.subject, fmt.Sprintf("%s:%d:%d:%v", e.GetRunId(), e.GetEpoch(), e.GetNumber(), w.created), e)
+	if err != nil {
+		w.t.Error(err)
 	}
+	return seq
+}
+
+// keep puts an event into the record.
+func (w *world) keep(e *runv1.Event, seq uint64) {
+	w.rows.mu.Lock()
+	defer w.rows.mu.Unlock()
+	w.rows.kept = append(w.rows.kept, &agentv1.LoggedEvent{Event: e, Sequence: seq, StreamCreated: timestamppb.New(w.created)})
 }
 
 func (w *world) say(words ...string) {
@@ -238,7 +314,7 @@ func (w *world) watch(b *buffer) (wait func() error) {
 		select {
 		case err := <-done:
 			return err
-		case <-time.After(10 * time.Second):
+		case <-time.After(patience):
 			w.t.Fatalf("stream did not end; so far %v", b.ids(w.t))
 			return nil
 		}
@@ -296,13 +372,9 @@ func TestReconnect(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(again.Shutdown)
-	for deadline := time.Now().Add(10 * time.Second); w.writer.Ready(w.ctx) != nil; {
-		if time.Now().After(deadline) {
-			t.Fatal("the writer does not come back")
-		}
-		<-time.After(5 * time.Millisecond)
-	}
-	// Published before the gateway is back, or after: both arrive.
+	// Usually published before the gateway is back: it waits a little before it tries again.
+	w.srv = again
+	w.writer = w.connect(subject.AgentRunner)
 	w.say("b", "c")
 	w.end()
 	if err := wait(); err != nil {

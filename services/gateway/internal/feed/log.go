@@ -16,9 +16,9 @@ import (
 
 // Bounds of one read of the log.
 const (
-	maxRead      = 20_000
+	maxRead      = 40_000
 	maxReadBytes = 8 << 20
-	maxTailBytes = 4 << 20 // encoded
+	maxTailBytes = 8 << 20 // encoded
 	readTimeout  = 10 * time.Second
 	lookTimeout  = 3 * time.Second // also for opening: better a refusal than a long wait
 	lookAttempts = 5
@@ -30,6 +30,7 @@ const (
 
 // open finds the head of the log, once the server knows of the subscription.
 func (t *topic) open(ctx context.Context) {
+	begun := time.Now()
 	head, err := t.readHead(ctx)
 	t.shard.post(func() {
 		if t.phase != opening {
@@ -49,7 +50,7 @@ func (t *topic) open(ctx context.Context) {
 				t.expectOpen(t.order, now)
 			}
 		}
-		t.phase = flowing
+		t.phase, t.compared = flowing, begun
 		t.takeHeld(0)
 		close(t.opened)
 	})
@@ -80,6 +81,7 @@ func (t *topic) expectOpen(o *order, now time.Time) {
 
 // news is what a look at the log and at silent runs brought.
 type news struct {
+	begun  time.Time
 	began  bool // the stream has begun anew
 	msgs   []*bus.Stored
 	runs   map[int64]*agentv1.Run
@@ -95,6 +97,7 @@ func (t *topic) look(want uint64, ask map[int64]string, delay time.Duration) {
 	head, actor := t.head, t.anyActor()
 	t.shard.start(func(ctx context.Context) {
 		n := news{wanted: want, err: pause(ctx, delay)}
+		n.begun = time.Now()
 		if n.err == nil {
 			n.began, n.msgs, n.err = t.readNews(ctx, head, want)
 		}
@@ -110,8 +113,13 @@ func (t *topic) look(want uint64, ask map[int64]string, delay time.Duration) {
 func (t *topic) anyActor() identity.Actor {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for v := range t.viewers {
+	for _, v := range t.viewers {
 		return v.actor
+	}
+	for _, g := range t.groups {
+		for _, v := range g.viewers {
+			return v.actor
+		}
 	}
 	return identity.Actor{}
 }
@@ -225,9 +233,12 @@ func (t *topic) learnNews(n *news) {
 		return
 	}
 	if n.err != nil {
+		if t.phase != repairing { // which is tried again
+			t.answerLoads(tail{err: n.err})
+		}
 		t.endureTrouble(n)
 	} else {
-		t.trouble = time.Time{}
+		t.trouble, t.compared = time.Time{}, n.begun
 		t.learnLog(n)
 	}
 	// Events may still be on their way; longer where the log has no leader just now.
@@ -259,7 +270,7 @@ func (t *topic) learnLog(n *news) {
 
 // endureTrouble tries a repair again for a while; comparing alone can wait.
 func (t *topic) endureTrouble(n *news) {
-	log, ctx := t.shard.feed.cfg.Log, t.shard.ctx
+	log, ctx := t.shard.feed.cfg.Log, t.shard.feed.life
 	now := time.Now()
 	if t.phase != repairing {
 		log.DebugContext(ctx, "log not compared", "session", t.session, "error", n.err)
@@ -321,7 +332,7 @@ func (t *topic) learnRun(ordinal int64, run *agentv1.Run, patience time.Duration
 	}
 	e.Epoch, e.Number = known.epoch, max(e.Number, known.number+1)
 	t.shard.feed.metrics.madeUp.Inc()
-	t.shard.feed.cfg.Log.WarnContext(t.shard.ctx, "run's end made up: the log does not have it", "run", run.GetId(), "number", e.GetNumber())
+	t.shard.feed.cfg.Log.WarnContext(t.shard.feed.life, "run's end made up: the log does not have it", "run", run.GetId(), "number", e.GetNumber())
 	t.pushEvent(e, t.place(t.head), true)
 }
 

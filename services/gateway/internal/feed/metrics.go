@@ -3,9 +3,10 @@ package feed
 import "github.com/prometheus/client_golang/prometheus"
 
 type metrics struct {
-	frames, dropped, gaps, logReads, snapshots, madeUp prometheus.Counter
-	viewers                                            prometheus.Gauge
-	cut                                                *prometheus.CounterVec
+	frames, dropped, gaps, logReads, recordReads, snapshots, madeUp, catchUps, writes, bytes prometheus.Counter
+
+	viewers prometheus.Gauge
+	cut     *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -13,17 +14,21 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "gateway", Subsystem: "feed", Name: name, Help: help})
 	}
 	m := &metrics{
-		frames:    counter("events_total", "Events that were encoded for viewers."),
-		dropped:   counter("events_dropped_total", "Second deliveries and events of older claims."),
-		gaps:      counter("gaps_total", "Live events that did not follow the one before."),
-		logReads:  counter("log_reads_total", "Reads of the run log."),
-		snapshots: counter("snapshots_total", "Snapshots that were fetched for viewers."),
-		madeUp:    counter("ends_made_up_total", "Ends of runs that the log did not have."),
-		viewers:   prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "gateway", Subsystem: "feed", Name: "viewers", Help: "Viewers of sessions."}),
-		cut:       prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "gateway", Subsystem: "feed", Name: "streams_ended_total", Help: "Streams that ended, by reason."}, []string{"reason"}),
+		frames:      counter("events_total", "Events that were encoded for viewers."),
+		dropped:     counter("events_dropped_total", "Second deliveries and events of older claims."),
+		gaps:        counter("gaps_total", "Live events that did not follow the one before."),
+		logReads:    counter("log_reads_total", "Reads of the run log."),
+		recordReads: counter("record_reads_total", "Reads of what is kept of the run log in PostgreSQL."),
+		snapshots:   counter("snapshots_total", "Snapshots that were fetched for viewers."),
+		madeUp:      counter("ends_made_up_total", "Ends of runs that the log did not have."),
+		catchUps:    counter("catch_ups_total", "Times that a viewer was handed to a goroutine of its own."),
+		writes:      counter("writes_total", "Writes by workers to viewers' connections."),
+		bytes:       counter("written_bytes_total", "Bytes in writes by workers to viewers' connections."),
+		viewers:     prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "gateway", Subsystem: "feed", Name: "viewers", Help: "Viewers of sessions."}),
+		cut:         prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "gateway", Subsystem: "feed", Name: "streams_ended_total", Help: "Streams that ended, by reason."}, []string{"reason"}),
 	}
 	if reg != nil {
-		reg.MustRegister(m.frames, m.dropped, m.gaps, m.logReads, m.snapshots, m.madeUp, m.viewers, m.cut)
+		reg.MustRegister(m.frames, m.dropped, m.gaps, m.logReads, m.recordReads, m.snapshots, m.madeUp, m.catchUps, m.writes, m.bytes, m.viewers, m.cut)
 	}
 	return m
 }

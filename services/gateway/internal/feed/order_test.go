@@ -107,11 +107,11 @@ func FuzzParsePosition(f *testing.F) {
 func TestRing(t *testing.T) {
 	t.Parallel()
 	r := newRing(3, 100)
-	f := func(n int64, size int) frame {
-		return frame{place: place(n), pos: Position{1, n}, data: make([]byte, size)}
+	f := func(n int64, size int) *frame {
+		return &frame{place: place(n), pos: Position{1, n}, data: make([]byte, size)}
 	}
 	r.push(f(5, 10))
-	r.fill([]frame{f(1, 10), f(2, 10), f(3, 10), f(4, 10)})
+	r.fill([]*frame{f(1, 10), f(2, 10), f(3, 10), f(4, 10)})
 	if i, ok := r.find(Position{1, 3}); !ok || i != r.first || len(r.frames) != 3 {
 		t.Errorf("find in a filled ring = %d, %v of %d, want the first of 3", i, ok, len(r.frames))
 	}
@@ -136,7 +136,7 @@ func TestRing(t *testing.T) {
 	if i, ok := r.after(7); !ok || i != r.end() {
 		t.Errorf("after the newest = %d, %v, want the end", i, ok)
 	}
-	r.push(frame{place: 7, synthetic: true, kind: hole})
+	r.push(&frame{place: 7, synthetic: true, kind: hole})
 	if i, ok := r.after(7); !ok || i != r.end()-1 {
 		t.Errorf("after(7) with something made up = %d, %v, want that", i, ok)
 	}

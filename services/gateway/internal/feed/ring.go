@@ -29,7 +29,8 @@ const (
 	hole // no event: some are missing here
 )
 
-// frame is one event, encoded, or a hole.
+// frame is one event, encoded, or a hole. Once it is in a ring or a tail it is
+// shared, and nothing writes to it.
 type frame struct {
 	place     place
 	synthetic bool // not from the log: stands after the log's event of the same place
@@ -37,16 +38,16 @@ type frame struct {
 	kind      kind
 	message   string       // the message's id, of a userMessage
 	end       *runv1.Event // of a runEnd
-	data      []byte       // shared by all viewers: never written to
-	time      time.Time    // when it came here
-	through   uint64       // bytes of all frames of the topic up to and with this one
+	data      []byte
+	time      time.Time // when it came here
+	through   uint64    // bytes of all frames of the topic up to and with this one
 }
 
-// newFrame encodes e; false when the dialect has no word for it.
-func newFrame(d dialect.Dialect, e *runv1.Event, at place, now time.Time) (frame, bool) {
-	f := frame{place: at, pos: Position{e.GetRunOrdinal(), e.GetNumber()}, data: d.Append(nil, e), time: now}
+// newFrame encodes e; nil when the dialect has no word for it.
+func newFrame(d dialect.Dialect, e *runv1.Event, at place, now time.Time) *frame {
+	f := &frame{place: at, pos: Position{e.GetRunOrdinal(), e.GetNumber()}, data: d.Append(nil, e), time: now}
 	if len(f.data) == 0 {
-		return frame{}, false
+		return nil
 	}
 	switch body := e.GetBody().(type) {
 	case *runv1.Event_UserMessage:
@@ -56,16 +57,17 @@ func newFrame(d dialect.Dialect, e *runv1.Event, at place, now time.Time) (frame
 	case *runv1.Event_Done, *runv1.Event_Error:
 		f.kind, f.end = runEnd, e
 	}
-	return f, true
+	return f
 }
 
 // ring is the last frames of a topic. Each has an index that stays its own.
 type ring struct {
-	frames   []frame
+	frames   []*frame
 	first    uint64 // index of frames[0]; of the next frame when there is none
 	bytes    int    // of frames
 	pushed   uint64 // bytes of all frames ever
-	evicted  place  // of the last frame that had to make room
+	full     bool   // frames had to make room
+	evicted  place  // the highest of theirs
 	maxCount int
 	maxBytes int
 }
@@ -79,15 +81,15 @@ func newRing(maxCount, maxBytes int) ring {
 
 func (r *ring) end() uint64 { return r.first + uint64(len(r.frames)) }
 
-func (r *ring) push(f frame) {
+func (r *ring) push(f *frame) {
 	r.pushed += uint64(len(f.data))
 	r.bytes += len(f.data)
 	f.through = r.pushed
 	r.frames = append(r.frames, f)
 	for len(r.frames) > r.maxCount || len(r.frames) > 1 && r.bytes > r.maxBytes {
-		r.evicted = r.frames[0].place
+		r.full, r.evicted = true, max(r.evicted, r.frames[0].place)
 		r.bytes -= len(r.frames[0].data)
-		r.frames[0] = frame{} // let go of the data
+		r.frames[0] = nil // let go of it
 		r.frames = r.frames[1:]
 		r.first++
 	}
@@ -95,9 +97,9 @@ func (r *ring) push(f frame) {
 
 // fill puts older frames, in order, before the first one, as many as there is
 // room for. They must be those right before it.
-func (r *ring) fill(older []frame) {
-	if r.evicted != 0 {
-		return // full once, full for ever
+func (r *ring) fill(older []*frame) {
+	if r.full {
+		return // once, and so for ever
 	}
 	n, size := 0, 0
 	for n < len(older) && len(r.frames)+n < r.maxCount {
@@ -111,15 +113,31 @@ func (r *ring) fill(older []frame) {
 		return
 	}
 	if n < len(older) {
-		r.evicted = older[len(older)-n-1].place
+		r.full, r.evicted = true, older[len(older)-n-1].place
 	}
 	older = older[len(older)-n:]
-	r.frames = append(append(make([]frame, 0, len(r.frames)+n), older...), r.frames...)
+	r.frames = append(append(make([]*frame, 0, len(r.frames)+n), older...), r.frames...)
 	r.first -= uint64(n)
 	r.bytes = 0
-	for i := range r.frames {
-		r.bytes += len(r.frames[i].data)
+	for _, f := range r.frames {
+		r.bytes += len(f.data)
 	}
+}
+
+// missing returns those of a tail's frames that are before the first one, nil when
+// that cannot be told.
+func (r *ring) missing(frames []*frame, until place) []*frame {
+	if i, ok := r.after(until); ok && i == r.first {
+		return frames
+	}
+	if len(r.frames) == 0 {
+		return nil
+	}
+	first := r.frames[0]
+	if i, ok := findFrame(frames, first.pos); ok && first.kind != hole && !first.synthetic {
+		return frames[:i]
+	}
+	return nil
 }
 
 // find returns the index of the event at p.
@@ -131,8 +149,8 @@ func (r *ring) find(p Position) (uint64, bool) {
 // after returns the index of the first frame that stands after the log's event
 // at p; false when frames after it are gone already.
 func (r *ring) after(p place) (uint64, bool) {
-	for i := range r.frames {
-		if f := &r.frames[i]; f.place > p || f.place == p && f.synthetic {
+	for i, f := range r.frames {
+		if f.place > p || f.place == p && f.synthetic {
 			return r.first + uint64(i), r.evicted <= p
 		}
 	}
@@ -140,7 +158,7 @@ func (r *ring) after(p place) (uint64, bool) {
 }
 
 // findFrame looks from the end: what is looked for is usually recent.
-func findFrame(frames []frame, p Position) (int, bool) {
+func findFrame(frames []*frame, p Position) (int, bool) {
 	for i, f := range slices.Backward(frames) {
 		if f.pos == p && f.kind != hole {
 			return i, true

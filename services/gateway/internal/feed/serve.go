@@ -19,7 +19,8 @@ type Sink interface {
 
 // Serve writes opening, then events as they come, until the followed run has
 // ended: then it returns nil. Every other end is an error, and the connection is
-// to be cut: the context's cause, the sink's error, or one of this package.
+// to be cut: the context's cause, the sink's error, or one of this package. Hand is
+// the same without a goroutine, for connections that allow it.
 func (v *Viewer) Serve(ctx context.Context, w Sink, opening []byte) (err error) {
 	defer func() { v.feed.metrics.cut.WithLabelValues(reason(err)).Inc() }()
 	if err := w.Write(opening); err != nil {
@@ -29,14 +30,14 @@ func (v *Viewer) Serve(ctx context.Context, w Sink, opening []byte) (err error) 
 	defer wait.stop()
 	var buf []byte
 	for {
-		var over bool
-		buf, over, err = v.collect(ctx, buf[:0])
+		var isOver bool
+		buf, isOver, err = v.collect(ctx, buf[:0])
 		if len(buf) > 0 {
 			if werr := w.Write(buf); werr != nil {
 				return werr
 			}
 		}
-		if err != nil || over {
+		if err != nil || isOver {
 			return err
 		}
 		if err := wait.next(ctx, len(buf) > 0); err != nil {
@@ -45,68 +46,11 @@ func (v *Viewer) Serve(ctx context.Context, w Sink, opening []byte) (err error) 
 	}
 }
 
-// collect appends what the viewer is to see next, nothing when it has everything;
-// over tells that the followed run has ended. What it appended is to be written
-// also when there is an error.
-func (v *Viewer) collect(ctx context.Context, buf []byte) (_ []byte, over bool, err error) {
-	for len(buf) == 0 {
-		batch, err := v.pull()
-		if errors.Is(err, errFellOff) {
-			if err = v.catchUp(ctx); err == nil {
-				continue
-			}
-		}
-		if errors.Is(err, ErrSlow) {
-			if snap, serr := v.Snapshot(ctx); serr == nil {
-				buf = v.AppendSnapshot(buf, snap)
-			}
-		}
-		if err != nil || len(batch) == 0 {
-			return buf, false, err
-		}
-		for i := range batch {
-			f := &batch[i]
-			if f.kind == hole {
-				if v.knows(f) {
-					continue
-				}
-				// Takes the viewer to another place: the rest of the batch is void.
-				return v.bridge(ctx, buf, f)
-			}
-			if !f.synthetic {
-				v.last = f.pos
-			}
-			if !v.wants(f) {
-				continue
-			}
-			buf = append(buf, f.data...)
-			if f.kind == runEnd && v.follow.Run != 0 {
-				return buf, true, nil
-			}
-		}
-	}
-	return buf, false, nil
-}
-
-// bridge makes good for a hole with a snapshot.
-func (v *Viewer) bridge(ctx context.Context, buf []byte, f *frame) ([]byte, bool, error) {
-	snap, err := v.snapshotAfter(ctx, f.time)
-	if err != nil {
-		return buf, false, err
-	}
-	return v.AppendSnapshot(buf, snap), false, v.Restart(ctx, snap)
-}
-
-// AppendSnapshot appends the event that tells a viewer what the session holds.
-func (v *Viewer) AppendSnapshot(buf []byte, snap Snapshot) []byte {
-	return v.feed.cfg.Dialect.AppendSnapshot(buf, snap.Data, snap.Contents.Position().String())
-}
-
 // End waits for the end of the run that is followed and returns its event. After
 // an error the run may have ended or not: its row tells.
 func (v *Viewer) End(ctx context.Context) (*runv1.Event, error) {
 	for {
-		batch, err := v.pull()
+		frames, err := v.pull()
 		if errors.Is(err, errFellOff) {
 			if err = v.catchUp(ctx); err == nil {
 				continue
@@ -115,8 +59,7 @@ func (v *Viewer) End(ctx context.Context) (*runv1.Event, error) {
 		if err != nil {
 			return nil, err
 		}
-		for i := range batch {
-			f := &batch[i]
+		for _, f := range frames {
 			if f.kind != hole && !f.synthetic {
 				v.last = f.pos
 			}
@@ -124,7 +67,7 @@ func (v *Viewer) End(ctx context.Context) (*runv1.Event, error) {
 				return f.end, nil
 			}
 		}
-		if len(batch) > 0 {
+		if len(frames) > 0 {
 			continue
 		}
 		select {
@@ -135,6 +78,27 @@ func (v *Viewer) End(ctx context.Context) (*runv1.Event, error) {
 			return nil, context.Cause(ctx)
 		}
 	}
+}
+
+// pull returns the frames that come next, none when the viewer has everything.
+func (v *Viewer) pull() ([]*frame, error) {
+	t := v.topic
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := &t.ring
+	var frames []*frame
+	switch {
+	case t.err != nil:
+		return nil, t.err
+	case len(v.backlog) > 0:
+		frames, v.backlog = v.backlog, nil
+	case v.next < r.first:
+		return nil, errFellOff
+	default:
+		frames = append(frames, r.frames[v.next-r.first:]...)
+		v.next, v.consumed = r.end(), r.pushed
+	}
+	return frames, nil
 }
 
 // waiting is what a stream does between two writes.
@@ -213,7 +177,7 @@ func reason(err error) string {
 		return "lost"
 	case errors.Is(err, ErrGone):
 		return "gone"
-	case errors.Is(err, context.Canceled):
+	case errors.Is(err, ErrLeft), errors.Is(err, context.Canceled):
 		return "left"
 	}
 	return "other"

@@ -3,6 +3,7 @@ package feed
 import (
 	"context"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -12,45 +13,84 @@ import (
 	"signalbox.dev/pkg/subject"
 )
 
-// shard is one worker and the topics it owns.
+// shard is one worker, the topics it owns, and the groups that it writes to.
 type shard struct {
 	feed   *Feed
+	index  int
 	in     chan *nats.Msg // shared by all its subscriptions; never closed
 	do     chan func()    // what others hand to the worker
+	bell   chan struct{}  // capacity 1: another worker has queued something
 	topics map[string]*topic
-	dirty  []*topic        // topics with frames that their viewers do not know of yet
-	ctx    context.Context //nolint:containedctx // the worker's life, for the goroutines that it starts
+	dirty  []*topic // topics with frames that their viewers do not know of yet
+	pen    *pen
+	hands  []*Viewer // scratch: those that a turn is about
+
+	mu     sync.Mutex // guards what follows
+	queue  []*group   // with frames to write
+	looks  []*group   // to look after, when there is nothing to write
+	queued int        // of queue, those that were served
+	looked int        // of looks
+	turns  int
 }
 
-const burst = 256 // messages that are taken before viewers are woken
+const (
+	burst   = 256 // messages that are taken before viewers are written to
+	share   = 8   // of so many turns one is for looking after viewers, however much there is to write
+	maxLook = time.Second
+)
 
-func newShard(f *Feed) *shard {
-	return &shard{feed: f, in: make(chan *nats.Msg, inbox), do: make(chan func(), 64), topics: map[string]*topic{}}
+func newShard(f *Feed, index int) *shard {
+	return &shard{
+		feed: f, index: index, in: make(chan *nats.Msg, inbox), do: make(chan func(), 64), bell: make(chan struct{}, 1),
+		topics: map[string]*topic{}, pen: newPen(),
+	}
 }
 
-func (s *shard) run(ctx context.Context) {
-	s.ctx = ctx
-	tick := time.NewTicker(min(max(s.feed.cfg.Silence/6, 5*time.Millisecond), 250*time.Millisecond))
+// lookEvery is how often each connection is looked after: has its viewer left, is a
+// heartbeat due, has its time come?
+func (c *Config) lookEvery() time.Duration {
+	return min(max(c.Heartbeat/8, 5*time.Millisecond), maxLook)
+}
+
+func (s *shard) run() {
+	cfg := &s.feed.cfg
+	tick := time.NewTicker(min(max(cfg.Silence/6, 5*time.Millisecond), 250*time.Millisecond, cfg.lookEvery()))
 	defer tick.Stop()
+	draining := s.feed.draining
+	always := make(chan struct{})
+	close(always)
 	for {
+		var ready <-chan struct{}
+		if s.hasQueued() {
+			ready = always
+		}
 		select {
-		case <-ctx.Done():
+		case <-ready:
+		case <-s.bell:
+		case <-s.feed.life.Done():
 			for _, t := range s.topics {
 				t.close(ErrDraining)
 			}
-			s.wake()
+			s.announce()
 			return
 		case fn := <-s.do:
 			fn()
 		case m := <-s.in:
 			s.receive(m)
-			s.receiveMore()
 		case now := <-tick.C:
 			for _, t := range s.topics {
 				t.sweep(now)
+				if draining == nil {
+					t.drain(now)
+				}
 			}
+		case <-draining:
+			draining = nil
+			tick.Reset(max(cfg.DrainWindow/100, time.Millisecond))
 		}
-		s.wake()
+		s.receiveMore()
+		s.announce()
+		s.serveNext()
 	}
 }
 
@@ -59,14 +99,14 @@ func (s *shard) post(fn func()) bool {
 	select {
 	case s.do <- fn:
 		return true
-	case <-s.feed.stopped:
+	case <-s.feed.life.Done():
 		return false
 	}
 }
 
-// start runs fn, which may wait, outside the worker. Run waits for it.
+// start runs fn, which may wait, outside the worker.
 func (s *shard) start(fn func(ctx context.Context)) {
-	s.feed.work.Go(func() { fn(s.ctx) })
+	s.feed.start(func() { fn(s.feed.life) }) // when there is no goroutine any more, there is no worker either
 }
 
 func (s *shard) receiveMore() {
@@ -87,24 +127,86 @@ func (s *shard) receive(m *nats.Msg) {
 	}
 	st, err := bus.Republished(m)
 	if err != nil {
-		s.feed.cfg.Log.WarnContext(s.ctx, "live message not understood", "error", err)
+		s.feed.cfg.Log.WarnContext(s.feed.life, "live message not understood", "error", err)
 		return
 	}
 	t.arrive(st)
 }
 
-// wake tells the viewers of topics with new frames.
-func (s *shard) wake() {
+// announce tells of new frames: viewers that have a goroutine are woken, groups
+// are queued with their worker.
+func (s *shard) announce() {
 	for i, t := range s.dirty {
 		t.dirty = false
 		t.mu.Lock()
-		for v := range t.viewers {
+		for _, v := range t.viewers {
 			v.poke()
+		}
+		for _, g := range t.groups {
+			g.enqueue(s, false)
 		}
 		t.mu.Unlock()
 		s.dirty[i] = nil
 	}
 	s.dirty = s.dirty[:0]
+}
+
+// hasQueued reports whether a group waits for the worker.
+func (s *shard) hasQueued() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.queue) > 0 || len(s.looks) > 0
+}
+
+// serveNext lets one group have its turn. One at a time: between two of them the
+// worker takes in what has come meanwhile, so that it goes out with one write.
+func (s *shard) serveNext() {
+	s.mu.Lock()
+	var g *group
+	s.turns++
+	look := len(s.queue) == 0 || len(s.looks) > 0 && s.turns%share == 0
+	if look {
+		if g = pop(&s.looks, &s.looked); g != nil {
+			g.isLooked = false
+		}
+	} else {
+		g = pop(&s.queue, &s.queued)
+		g.isQueued = false
+	}
+	s.mu.Unlock()
+	if g != nil {
+		s.serve(g, look)
+	}
+}
+
+// pop takes the first of a list, of which done were taken before.
+func pop(list *[]*group, done *int) *group {
+	l := *list
+	if len(l) == 0 {
+		return nil
+	}
+	g := l[*done]
+	l[*done] = nil
+	*done++
+	if *done == len(l) || *done >= 256 && *done > len(l)/2 {
+		n := copy(l, l[*done:])
+		clear(l[n:])
+		*list, *done = l[:n], 0
+	}
+	return g
+}
+
+func (s *shard) serve(g *group, look bool) {
+	t := g.topic
+	t.mu.Lock()
+	s.hands = append(s.hands[:0], g.viewers...)
+	t.mu.Unlock()
+	now := time.Now()
+	for _, v := range s.hands {
+		v.turn(s.pen, now, look)
+	}
+	clear(s.hands)
+	s.pen.settle(s.feed.metrics)
 }
 
 // join puts v into the session's topic, which is opened if need be.
@@ -129,7 +231,7 @@ func (s *shard) join(ctx context.Context, v *Viewer, ws id.Workspace, session id
 	t.emptySince = time.Time{}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.viewers[v] = struct{}{}
+	t.add(v)
 	s.feed.metrics.viewers.Inc()
 	return nil
 }
@@ -138,6 +240,6 @@ func (s *shard) join(ctx context.Context, v *Viewer, ws id.Workspace, session id
 func (s *shard) lookAgain() {
 	now := time.Now()
 	for _, t := range s.topics {
-		t.nextLook = now.Add(rand.N(200 * time.Millisecond))
+		t.nextLook, t.nextSweep = now.Add(rand.N(200*time.Millisecond)), now
 	}
 }

@@ -4,86 +4,206 @@ import (
 	"context"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"signalbox.dev/pkg/bus"
+	"signalbox.dev/pkg/identity"
+	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 )
 
-// tail is what the log holds of a session, in canonical order and encoded: all of
-// it, or the newest part that is within the bounds.
+// tail is what has happened in a session from some event on, in canonical order
+// and encoded: out of Postgres what is recorded, out of the log what is not yet.
+// It may begin earlier than what it was read for. Without that event, it is all
+// that the log holds, or the newest part of it that is within the bounds.
 type tail struct {
-	frames []frame
+	from   Position // what it was read for
+	frames []*frame
 	order  *order
-	until  place // of the log's head when it was read
+	until  place // the log's event that it ends with
+	short  bool  // there was too much: its beginning is missing, or all of it
 	err    error
 }
 
-// load has the log's tail sent to c, which has room for it. All who ask while it
-// is being read share one reading. The log is compared first: what is asked for
-// may be stored already and not yet have come here.
-func (t *topic) load(c chan tail) {
+// wanted is somebody who waits for a tail.
+type wanted struct {
+	from  Position
+	since time.Time // what is asked for was stored before
+	actor identity.Actor
+	c     chan tail // has room for it
+}
+
+// load has a tail sent to w.c. One is read at a time, and all who find in it what
+// they want share it.
+func (t *topic) load(w wanted) {
 	if t.phase == closed {
-		c <- tail{err: ErrLost}
+		w.c <- tail{err: ErrLost}
 		return
 	}
-	t.loads = append(t.loads, c)
-	if len(t.loads) == 1 && !t.looking {
-		t.look(0, nil, 0)
+	t.loads = append(t.loads, w)
+	if len(t.loads) == 1 {
+		t.startTail()
 	}
 }
 
-// startTail begins to read what load was asked for.
+// startTail begins to read what load was asked for. The log is compared first: that
+// may be stored already and not yet have come here.
 func (t *topic) startTail() {
-	if t.reading || len(t.loads) == 0 || t.phase == closed {
+	if t.reading || t.looking || len(t.loads) == 0 || t.phase == closed {
+		return
+	}
+	if !t.compared.After(t.loads[0].since) {
+		t.look(0, nil, 0) // comes back here
 		return
 	}
 	t.reading = true
-	generation, head := t.generation, t.head
+	generation, head, w := t.generation, t.head, t.loads[0]
 	t.shard.start(func(ctx context.Context) {
-		got := t.readTail(ctx, generation, head)
+		got := t.readTail(ctx, generation, head, w)
 		t.shard.post(func() { t.learnTail(got) })
 	})
 }
 
-func (t *topic) readTail(ctx context.Context, generation, head uint64) tail {
-	got := tail{order: newOrder(), until: placeOf(generation, head)}
-	if head == 0 {
-		return got
-	}
+func (t *topic) readTail(ctx context.Context, generation, head uint64, w wanted) tail {
 	if !t.shard.feed.acquire(ctx) {
 		return tail{err: ctx.Err()}
 	}
 	defer t.shard.feed.release()
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	t.shard.feed.metrics.logReads.Inc()
-	now, size := time.Now(), 0
-	for st, err := range t.shard.feed.cfg.Bus.Read(ctx, t.stream, t.log, 0, head) {
-		if err != nil {
-			return tail{err: err}
-		}
-		e := &runv1.Event{}
-		if bus.DecodeInto(&st.Message, e) != nil {
-			continue // reported when it was live
-		}
-		v := got.order.admit(e)
-		if v == drop {
-			continue
-		}
-		at := placeOf(generation, st.Seq)
-		if v == passAfterHole {
-			got.frames = append(got.frames, frame{place: at, kind: hole, time: now})
-		}
-		if f, ok := newFrame(t.shard.feed.cfg.Dialect, e, at, now); ok {
-			got.frames = append(got.frames, f)
-			size += len(f.data)
-		}
-		for size > maxTailBytes || len(got.frames) > maxRead {
-			size -= len(got.frames[0].data)
-			got.frames[0] = frame{}
-			got.frames = got.frames[1:]
-		}
+	b := tailBuilder{topic: t, generation: generation, head: head, now: time.Now()}
+	b.got = tail{from: w.from, order: newOrder(), until: placeOf(generation, head)}
+	r := t.readRecord(ctx, w)
+	var err error
+	switch {
+	case r.long:
+		b.got.short = true
+	case r.joined != 0:
+		b.joinRing(r)
+	default:
+		err = b.joinLog(ctx, r)
 	}
-	return got
+	if err != nil {
+		return tail{err: err}
+	}
+	return b.got
+}
+
+// tailBuilder puts a tail together.
+type tailBuilder struct {
+	topic            *topic
+	generation, head uint64
+	now              time.Time
+	got              tail
+	size             int
+}
+
+// joinRing builds a tail of the record alone, to whose last event the ring goes on.
+func (b *tailBuilder) joinRing(r record) {
+	last := r.events[len(r.events)-1]
+	b.got.until, b.generation = r.joined, uint64(r.joined>>placeBits)
+	var created *timestamppb.Timestamp
+	if placeOf(b.generation, last.GetSequence()) == r.joined {
+		created = last.GetStreamCreated()
+	}
+	b.addRecord(r, created)
+}
+
+// joinLog builds a tail of the record and what the log holds after it.
+func (b *tailBuilder) joinLog(ctx context.Context, r record) error {
+	if len(r.events) > 0 {
+		if done, err := b.goOn(ctx, r); done || err != nil {
+			return err
+		}
+		// The record's last event is not in the log any more, and what was before it
+		// neither: it is old, or the stream has begun anew.
+		b.addRecord(r, nil)
+	}
+	for st, err := range b.read(ctx, 0, b.head) {
+		if err != nil {
+			return err
+		}
+		b.addStored(st)
+	}
+	return nil
+}
+
+// goOn reads the log from the record's last event on; false when it is not there.
+func (b *tailBuilder) goOn(ctx context.Context, r record) (found bool, err error) {
+	last := r.events[len(r.events)-1]
+	seq := last.GetSequence()
+	for st, err := range b.read(ctx, seq-1, max(seq, b.head)) {
+		switch {
+		case err != nil:
+			return false, err
+		case found:
+			b.addStored(st)
+			continue
+		case st.Seq != seq || !isSame(st, last.GetEvent()):
+			return false, nil
+		}
+		found = true
+		b.addRecord(r, last.GetStreamCreated())
+	}
+	return found, nil
+}
+
+func isSame(st *bus.Stored, e *runv1.Event) bool {
+	var stored runv1.Event
+	return bus.DecodeInto(&st.Message, &stored) == nil &&
+		stored.GetRunOrdinal() == e.GetRunOrdinal() && stored.GetEpoch() == e.GetEpoch() && stored.GetNumber() == e.GetNumber()
+}
+
+// addRecord adds the record's events. Those of the stream that was created then
+// have a place in the log, and come as live events where the log goes on after
+// the head. The others are before all of it.
+func (b *tailBuilder) addRecord(r record, created *timestamppb.Timestamp) {
+	for _, e := range r.events {
+		at := place(0)
+		if created != nil && sameTime(e, created) {
+			if at = placeOf(b.generation, e.GetSequence()); at > b.got.until {
+				return
+			}
+		}
+		b.add(e.GetEvent(), at)
+	}
+}
+
+func sameTime(e *agentv1.LoggedEvent, created *timestamppb.Timestamp) bool {
+	c := e.GetStreamCreated()
+	return c.GetSeconds() == created.GetSeconds() && c.GetNanos() == created.GetNanos()
+}
+
+func (b *tailBuilder) read(ctx context.Context, after, through uint64) func(func(*bus.Stored, error) bool) {
+	b.topic.shard.feed.metrics.logReads.Inc()
+	return b.topic.shard.feed.cfg.Bus.Read(ctx, b.topic.stream, b.topic.log, after, through)
+}
+
+func (b *tailBuilder) addStored(st *bus.Stored) {
+	e := &runv1.Event{}
+	if bus.DecodeInto(&st.Message, e) == nil { // an error was reported when it was live
+		b.add(e, placeOf(b.generation, st.Seq))
+	}
+}
+
+func (b *tailBuilder) add(e *runv1.Event, at place) {
+	v := b.got.order.admit(e)
+	if v == drop {
+		return
+	}
+	if v == passAfterHole {
+		b.got.frames = append(b.got.frames, &frame{place: at, kind: hole, time: b.now})
+	}
+	if f := newFrame(b.topic.shard.feed.cfg.Dialect, e, at, b.now); f != nil {
+		b.got.frames = append(b.got.frames, f)
+		b.size += len(f.data)
+	}
+	for b.size > maxTailBytes || len(b.got.frames) > maxRead {
+		b.got.short = true
+		b.size -= len(b.got.frames[0].data)
+		b.got.frames[0] = nil
+		b.got.frames = b.got.frames[1:]
+	}
 }
 
 // learnTail is the worker's part of load: the ring gets what it has room for, so
@@ -97,17 +217,23 @@ func (t *topic) learnTail(got tail) {
 		t.order.learn(got.order)
 		t.expectOpen(got.order, time.Now())
 		t.mu.Lock()
-		older := got.frames
-		if len(t.ring.frames) > 0 {
-			for len(older) > 0 && older[len(older)-1].place >= t.ring.frames[0].place {
-				older = older[:len(older)-1]
-			}
-		}
-		t.ring.fill(older)
+		t.ring.fill(t.ring.missing(got.frames, got.until))
 		t.mu.Unlock()
 	}
-	for _, c := range t.loads {
-		c <- got
-	}
+	t.answerLoads(got)
+	t.startTail()
+}
+
+// answerLoads gives got to those who can use it.
+func (t *topic) answerLoads(got tail) {
+	waiting := t.loads
 	t.loads = nil
+	for _, w := range waiting {
+		_, found := findFrame(got.frames, w.from)
+		if found || w.from == got.from || got.err != nil {
+			w.c <- got
+		} else {
+			t.loads = append(t.loads, w)
+		}
+	}
 }

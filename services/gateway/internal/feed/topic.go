@@ -48,19 +48,22 @@ type topic struct {
 	heldBytes  int
 	looking    bool // the log is being compared or repaired
 	trouble    time.Time
-	loads      []chan tail // who waits for the log's tail
-	reading    bool        // it is being read
+	loads      []wanted // who waits for a tail
+	reading    bool     // one is being read
 	pending    map[int64]*pendingRun
+	compared   time.Time // with the log; when the newest comparison that went well was begun
 	nextLook   time.Time
+	nextSweep  time.Time
 	emptySince time.Time
 	dirty      bool
 
 	reached atomic.Uint64 // the head's place, for all to read
 
-	mu      sync.Mutex // guards what follows; viewers read it
+	mu      sync.Mutex // guards what follows
 	err     error      // why the topic is closed
 	ring    ring
-	viewers map[*Viewer]struct{}
+	viewers []*Viewer // those that a goroutine deals with
+	groups  []*group  // those with connections
 
 	snapshots snapshots
 }
@@ -77,8 +80,7 @@ func newTopic(s *shard, live, log, stream string, session id.Session) *topic {
 	return &topic{
 		shard: s, session: session, live: live, log: log, stream: stream,
 		opened: make(chan struct{}), order: newOrder(), pending: map[int64]*pendingRun{},
-		ring:    newRing(s.feed.cfg.RingFrames, s.feed.cfg.RingBytes),
-		viewers: map[*Viewer]struct{}{},
+		ring: newRing(s.feed.cfg.RingFrames, s.feed.cfg.RingBytes),
 	}
 }
 
@@ -135,7 +137,7 @@ func (t *topic) repair(st *bus.Stored, want uint64) {
 func (t *topic) decode(st *bus.Stored) (*runv1.Event, bool) {
 	e := &runv1.Event{}
 	if err := bus.DecodeInto(&st.Message, e); err != nil {
-		t.shard.feed.cfg.Log.WarnContext(t.shard.ctx, "event not understood", "subject", t.log, "sequence", st.Seq, "error", err)
+		t.shard.feed.cfg.Log.WarnContext(t.shard.feed.life, "event not understood", "subject", t.log, "sequence", st.Seq, "error", err)
 		return nil, false
 	}
 	return e, true
@@ -156,13 +158,13 @@ func (t *topic) pushEvent(e *runv1.Event, at place, synthetic bool) {
 	}
 	now := time.Now()
 	t.track(e, now)
-	f, ok := newFrame(t.shard.feed.cfg.Dialect, e, at, now)
-	f.synthetic = synthetic
+	f := newFrame(t.shard.feed.cfg.Dialect, e, at, now)
 	t.mu.Lock()
 	if v == passAfterHole {
-		t.ring.push(frame{place: at, synthetic: synthetic, kind: hole, time: now})
+		t.ring.push(&frame{place: at, synthetic: synthetic, kind: hole, time: now})
 	}
-	if ok {
+	if f != nil {
+		f.synthetic = synthetic
 		t.ring.push(f)
 	}
 	t.mu.Unlock()
@@ -199,18 +201,28 @@ func (t *topic) expect(ordinal int64, run string, now time.Time) {
 	}
 	if t.pending[ordinal] == nil && len(t.pending) < maxPending {
 		t.pending[ordinal] = &pendingRun{id: run, moved: now}
+		t.nextSweep = now
 	}
 }
 
 // sweep looks at the clock: is somebody still there, is a run too quiet?
 func (t *topic) sweep(now time.Time) {
-	if t.phase == opening || t.phase == closed {
+	if t.phase == opening || t.phase == closed || now.Before(t.nextSweep) {
 		return
 	}
+	cfg := &t.shard.feed.cfg
+	if len(t.pending) == 0 { // nothing is in a hurry
+		t.nextSweep = now.Add(min(cfg.Silence/2, cfg.Idle/2, cfg.Linger, cfg.lookEvery()))
+	}
 	t.mu.Lock()
-	watched := len(t.viewers) > 0
+	watched := t.watched()
+	for _, g := range t.groups {
+		if now.After(g.nextLook) {
+			g.nextLook = now.Add(cfg.lookEvery())
+			g.enqueue(t.shard, true)
+		}
+	}
 	t.mu.Unlock()
-	cfg := t.shard.feed.cfg
 	if !watched {
 		if t.emptySince.IsZero() {
 			t.emptySince = now
@@ -233,7 +245,7 @@ func (t *topic) sweep(now time.Time) {
 // due returns the runs that are to be looked up, by ordinal.
 func (t *topic) due(now time.Time) map[int64]string {
 	var ask map[int64]string
-	cfg := t.shard.feed.cfg
+	cfg := &t.shard.feed.cfg
 	for n, p := range t.pending {
 		if now.Sub(p.moved) < cfg.Silence || now.Before(p.nextAsk) || len(ask) >= 8 {
 			continue
@@ -255,6 +267,7 @@ func (t *topic) close(why error) {
 	t.mu.Lock()
 	t.err = why
 	t.ring = newRing(0, 0)
+	all := t.handed()
 	t.mu.Unlock()
 	if t.phase == opening {
 		close(t.opened)
@@ -263,11 +276,11 @@ func (t *topic) close(why error) {
 	t.held, t.pending = nil, nil
 	delete(t.shard.topics, t.live)
 	if err := t.sub.Unsubscribe(); err != nil {
-		t.shard.feed.cfg.Log.DebugContext(t.shard.ctx, "unsubscribe", "error", err) // the connection is gone, and the interest with it
+		t.shard.feed.cfg.Log.DebugContext(t.shard.feed.life, "unsubscribe", "error", err) // the connection is gone, and the interest with it
 	}
-	for _, c := range t.loads {
-		c <- tail{err: why}
-	}
-	t.loads = nil
+	t.answerLoads(tail{err: why})
 	t.touch()
+	for _, v := range all {
+		v.Cut(why)
+	}
 }

@@ -24,23 +24,43 @@ type Follow struct {
 
 // Viewer is one watcher's place in a session's feed. It belongs to one goroutine.
 // Its life: Open; perhaps After, FromStart or Restart to stand elsewhere than at
-// the newest event; then Serve or End; Close.
+// the newest event; then Serve or End, and Close; or Hand, after which it is the
+// feed's.
 type Viewer struct {
 	feed  *Feed
-	shard *shard
 	topic *topic
 	actor identity.Actor
-	wake  chan struct{} // capacity 1: there may be something new
+	since time.Time     // when it was opened
+	wake  chan struct{} // capacity 1: there may be something new; nil once it is handed over
 
+	// The owner's; see Hand.
 	follow   Follow
-	backlog  []frame // what comes before the ring
-	next     uint64  // index in the ring
-	last     Position
-	consumed uint64 // bytes of the topic that are behind next
-	batch    []frame
+	backlog  []*frame // what comes before the ring
+	next     uint64   // index in the ring
+	last     Position // it has this and what is before it
+	consumed uint64   // bytes of the topic that are behind next
+	held     *standing
+	placed   time.Time // when it was put where it is
+	wrote    time.Time // when it was last written to
 
-	held   *Snapshot // the last one it got
-	placed time.Time // when it was put where it is
+	// Guarded by the topic's mutex.
+	at    int // index in its group's or its topic's viewers
+	group *group
+	owned bool      // a goroutine deals with it
+	gone  bool      // it is in no list any more
+	cause error     // why it is to end
+	leave time.Time // when it is to end because the gateway drains
+
+	// Set by Hand.
+	conn  *Conn
+	ended func(error)
+}
+
+// standing is what the last snapshot told a viewer.
+type standing struct {
+	contents Contents
+	taken    time.Time
+	until    place
 }
 
 // errAgain means that the ring moves on faster than the log can be read.
@@ -50,12 +70,11 @@ var errAgain = errors.New("the ring moves on faster than the log can be read")
 var errFellOff = errors.New("the viewer fell off the ring")
 
 const (
-	pullBytes  = 64 << 10 // what is written at once
-	pullFrames = 256
 	// tailAttempts bounds how often the log is read again because the ring moved on.
 	tailAttempts = 4
 	// aheadWait is how long an event that another gateway already had may take to come here.
-	aheadWait = 500 * time.Millisecond
+	aheadWait  = 500 * time.Millisecond
+	aheadLooks = 25
 )
 
 // start places a viewer whose topic has just opened at the newest event.
@@ -79,25 +98,18 @@ func (v *Viewer) stand(index uint64) {
 
 // Close gives the viewer up. Closing twice is harmless.
 func (v *Viewer) Close() {
-	t := v.topic
-	if t == nil {
-		return
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if _, ok := t.viewers[v]; ok {
-		delete(t.viewers, v)
-		v.feed.metrics.viewers.Dec()
+	if v.topic != nil {
+		v.topic.remove(v)
 	}
 }
 
 // Forget is Close for a session that turned out not to exist: nothing of it is kept.
 func (v *Viewer) Forget() {
 	v.Close()
-	v.shard.post(func() {
-		t := v.topic
+	t := v.topic
+	t.shard.post(func() {
 		t.mu.Lock()
-		empty := len(t.viewers) == 0 && len(t.ring.frames) == 0
+		empty := !t.watched() && len(t.ring.frames) == 0
 		t.mu.Unlock()
 		if empty {
 			t.close(ErrGone)
@@ -117,10 +129,10 @@ func (v *Viewer) poke() {
 func (v *Viewer) FollowRun(run *agentv1.Run, f Follow) {
 	v.follow = f
 	v.follow.Run = run.GetOrdinal()
-	now := time.Now()
-	v.shard.post(func() {
-		if v.topic.phase != closed {
-			v.topic.expect(run.GetOrdinal(), run.GetId(), now)
+	t, now := v.topic, time.Now()
+	t.shard.post(func() {
+		if t.phase != closed {
+			t.expect(run.GetOrdinal(), run.GetId(), now)
 		}
 	})
 }
@@ -154,28 +166,30 @@ func (v *Viewer) FromStartOfNew(ctx context.Context, run int64) error {
 	return err
 }
 
-// seek looks for the event at p, in the ring and then in the log, and places the
-// viewer skip frames after it.
+// seek looks for the event at p, in the ring and then in what is kept behind it,
+// and places the viewer skip frames after it.
 func (v *Viewer) seek(ctx context.Context, p Position, skip int) (found bool, err error) {
-	if skip > 0 {
-		v.last = p
+	if cursor := p; skip > 0 {
+		defer func() {
+			if found {
+				v.last = cursor
+			}
+		}()
+	}
+	if p == (Position{}) { // before all: there is no such event, so it is the one after it
+		p, skip = Position{Run: 1}, 0
+	}
+	if p.Run < 1 {
+		return false, nil // runs are counted from 1
 	}
 	if v.seekRing(p, skip) {
 		return true, nil
 	}
 	var ahead bool
-	err = v.fromTail(ctx, func(frames []frame) (int, bool) {
-		i, ok := findFrame(frames, p)
-		found = ok
-		switch {
-		case ok:
-			return i + skip, true
-		case p == (Position{}) && skip == 1 && len(frames) > 0 && frames[0].pos == (Position{1, 0}):
-			found = true // before all, and the log reaches back to the session's first event
-			return 0, true
-		}
-		ahead = skip == 1 && isAhead(frames, p)
-		return 0, false
+	err = v.fromTail(ctx, p, func(got tail) (int, bool, error) {
+		i, ok := findFrame(got.frames, p)
+		found, ahead = ok, skip == 1 && isAhead(got.frames, p)
+		return i + skip, ok, nil
 	})
 	if err == nil && !found && ahead {
 		return v.await(ctx, p)
@@ -183,17 +197,17 @@ func (v *Viewer) seek(ctx context.Context, p Position, skip int) (found bool, er
 	return found, err
 }
 
-// fromTail places the viewer at that frame of the log's tail which at tells;
+// fromTail places the viewer at that frame of a tail read for p which at tells;
 // false leaves the viewer where it is.
-func (v *Viewer) fromTail(ctx context.Context, at func([]frame) (int, bool)) error {
+func (v *Viewer) fromTail(ctx context.Context, p Position, at func(tail) (int, bool, error)) error {
 	for range tailAttempts {
-		got, err := v.load(ctx)
+		got, err := v.load(ctx, p)
 		if err != nil {
 			return err
 		}
-		i, ok := at(got.frames)
+		i, ok, err := at(got)
 		if !ok || v.join(got, i) {
-			return nil
+			return err
 		}
 	}
 	return unavailable(errAgain)
@@ -211,7 +225,7 @@ func (v *Viewer) seekRing(p Position, skip int) bool {
 }
 
 // isAhead reports whether p could be the id of an event that is about to come.
-func isAhead(frames []frame, p Position) bool {
+func isAhead(frames []*frame, p Position) bool {
 	if len(frames) == 0 {
 		return false
 	}
@@ -221,26 +235,25 @@ func isAhead(frames []frame, p Position) bool {
 
 // await waits a moment for an event that the viewer has from a gateway that was ahead.
 func (v *Viewer) await(ctx context.Context, p Position) (bool, error) {
-	limit := time.NewTimer(aheadWait)
-	defer limit.Stop()
-	for {
+	tick := time.NewTicker(aheadWait / aheadLooks)
+	defer tick.Stop()
+	for range aheadLooks {
 		if v.seekRing(p, 1) {
 			return true, nil
 		}
 		select {
-		case <-v.wake:
-		case <-limit.C:
-			return false, nil
+		case <-tick.C:
 		case <-ctx.Done():
 			return false, context.Cause(ctx)
 		}
 	}
+	return v.seekRing(p, 1), nil
 }
 
-// load returns the log's tail.
-func (v *Viewer) load(ctx context.Context) (tail, error) {
-	c := make(chan tail, 1)
-	if !v.shard.post(func() { v.topic.load(c) }) {
+// load returns a tail that was read for p, or one that has the event at p.
+func (v *Viewer) load(ctx context.Context, p Position) (tail, error) {
+	t, c := v.topic, make(chan tail, 1)
+	if !t.shard.post(func() { t.load(wanted{p, v.since, v.actor, c}) }) {
 		return tail{}, unavailable(ErrDraining)
 	}
 	select {
@@ -249,7 +262,7 @@ func (v *Viewer) load(ctx context.Context) (tail, error) {
 			return tail{}, unavailable(got.err)
 		}
 		return got, nil
-	case <-v.feed.stopped:
+	case <-v.feed.life.Done():
 		return tail{}, unavailable(ErrDraining)
 	case <-ctx.Done():
 		return tail{}, context.Cause(ctx)
@@ -286,13 +299,22 @@ func (v *Viewer) snapshotAfter(ctx context.Context, need time.Time) (Snapshot, e
 // Restart places the viewer where a snapshot of Snapshot ends: before the events
 // that it does not contain. The end of a run that is followed still comes.
 func (v *Viewer) Restart(ctx context.Context, snap Snapshot) error {
-	v.held = &snap
-	if v.restartInRing(snap.Contents.Position()) {
+	p := snap.Contents.Position()
+	v.held = &standing{snap.Contents, snap.taken, snap.until}
+	v.last = p
+	if v.restartInRing(p) {
 		return nil
 	}
-	return v.fromTail(ctx, func(frames []frame) (int, bool) {
-		i, _ := v.restartAt(frames, snap.Contents.Position())
-		return i, true // what the snapshot contains is left out one by one
+	from := p
+	if v.follow.Run != 0 && p.Run != v.follow.Run || p == (Position{}) {
+		from = Position{Run: max(v.follow.Run, 1)}
+	}
+	return v.fromTail(ctx, from, func(got tail) (int, bool, error) {
+		i, ok := v.restartAt(got.frames, p)
+		if !ok && got.short {
+			return 0, false, unavailable(ErrSlow) // there is more after the snapshot than is brought after it
+		}
+		return i, true, nil // what the snapshot contains is left out one by one
 	})
 }
 
@@ -307,8 +329,9 @@ func (v *Viewer) restartInRing(p Position) bool {
 	return ok
 }
 
-// restartAt returns which of the frames to go on with when all up to p is known.
-func (v *Viewer) restartAt(frames []frame, p Position) (i int, ok bool) {
+// restartAt returns which of the frames to go on with when all up to p is known;
+// ok tells that nothing is missing before it.
+func (v *Viewer) restartAt(frames []*frame, p Position) (i int, ok bool) {
 	if i, ok = findFrame(frames, p); !ok {
 		return 0, false
 	}
@@ -321,62 +344,11 @@ func (v *Viewer) restartAt(frames []frame, p Position) (i int, ok bool) {
 			return j, true
 		}
 	}
-	return i, true
+	return i, p.Run <= v.follow.Run // of a later one, and the end that is waited for was before
 }
 
-// pull returns the next frames, as many as are written at once; none when the
-// viewer has everything. They are the viewer's until the next pull.
-func (v *Viewer) pull() ([]frame, error) {
-	size := 0
-	v.batch = v.batch[:0]
-	take := func(from []frame) int {
-		for i := range from {
-			if len(v.batch) >= pullFrames || size >= pullBytes {
-				return i
-			}
-			v.batch = append(v.batch, from[i])
-			size += len(from[i].data)
-		}
-		return len(from)
-	}
-	t := v.topic
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	r := &t.ring
-	switch {
-	case t.err != nil:
-		return nil, t.err
-	case v.isSlow(r):
-		return nil, ErrSlow
-	case v.next < r.first:
-		return nil, errFellOff
-	case len(v.backlog) > 0:
-		v.backlog = v.backlog[take(v.backlog):]
-	default:
-		n := take(r.frames[v.next-r.first:])
-		v.next += uint64(n)
-		if n > 0 {
-			v.consumed = max(v.consumed, v.batch[n-1].through)
-		}
-	}
-	return v.batch, nil
-}
-
-// isSlow reports whether the viewer is too far behind to be carried along: by time
-// or, when it has had a moment to read on, by bytes. The topic's lock is held.
-func (v *Viewer) isSlow(r *ring) bool {
-	if v.next >= r.end() && len(v.backlog) == 0 {
-		return false
-	}
-	waiting := v.placed
-	if i := max(v.next, r.first); len(v.backlog) == 0 && r.frames[i-r.first].time.After(waiting) {
-		waiting = r.frames[i-r.first].time
-	}
-	age, limit := time.Since(waiting), v.feed.cfg.MaxBehind
-	return age > limit || age > limit/15 && r.pushed-v.consumed > v.feed.cfg.BehindBytes
-}
-
-// catchUp places a viewer that the ring has left behind where it was, out of the log.
+// catchUp places a viewer that the ring has left behind where it was, out of what
+// is kept behind the ring.
 func (v *Viewer) catchUp(ctx context.Context) error {
 	if v.last == (Position{}) {
 		return ErrSlow
@@ -390,30 +362,6 @@ func (v *Viewer) catchUp(ctx context.Context) error {
 		return ErrSlow
 	}
 	return nil
-}
-
-// wants reports whether the viewer is to see a frame.
-func (v *Viewer) wants(f *frame) bool {
-	switch {
-	case v.follow.Run != 0 && f.pos.Run != v.follow.Run:
-		return false
-	case v.follow.Sender && f.kind == runStart, v.follow.Sender && f.kind == userMessage && f.message == v.follow.Message:
-		return false
-	case v.follow.Run != 0 && f.kind == runEnd:
-		return true // the stream's own end comes whatever the snapshot has told
-	}
-	return v.held == nil || !v.held.Contents.covers(f)
-}
-
-// knows reports whether the snapshot that the viewer has makes good for a hole.
-func (v *Viewer) knows(f *frame) bool {
-	switch {
-	case v.held == nil:
-		return false
-	case f.synthetic:
-		return !f.time.After(v.held.taken)
-	}
-	return f.place <= v.held.until
 }
 
 // Session returns the id of the viewer's session.

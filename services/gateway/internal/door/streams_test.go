@@ -1,0 +1,143 @@
+package door_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+
+	"signalbox.dev/services/gateway/internal/door"
+	"signalbox.dev/services/gateway/internal/store"
+)
+
+// grants is where rights end.
+type grants struct {
+	mu    sync.Mutex // guards ended
+	ended []store.Grant
+}
+
+func (g *grants) Ended(context.Context, []store.Grant) ([]store.Grant, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.ended, nil
+}
+
+func guest(ws id.Workspace, m id.Member, expires time.Time) door.Guest {
+	return door.Guest{
+		Actor: identity.Actor{Workspace: ws, Member: m, Role: identity.Viewer}, Expires: expires,
+		Grant: store.Grant{Workspace: ws, Member: m},
+	}
+}
+
+func TestStreamsAreCounted(t *testing.T) {
+	t.Parallel()
+	s := door.NewStreams(door.StreamsConfig{Grants: &grants{}, Log: slog.New(slog.DiscardHandler), PerMember: 2, PerWorkspace: 3})
+	ws, one, two := id.New[id.Workspace](), id.New[id.Member](), id.New[id.Member]()
+	add := func(g door.Guest) (*door.Stream, error) {
+		_, stream, err := s.Add(t.Context(), g)
+		return stream, err
+	}
+	var open []*door.Stream
+	for _, tt := range []struct {
+		who door.Guest
+		ok  bool
+	}{
+		{guest(ws, one, time.Time{}), true},
+		{guest(ws, one, time.Time{}), true},
+		{guest(ws, one, time.Time{}), false}, // their third
+		{guest(ws, two, time.Time{}), true},
+		{guest(ws, two, time.Time{}), false},                     // the workspace's fourth
+		{guest(id.New[id.Workspace](), two, time.Time{}), true},  // of another workspace
+		{guest(id.New[id.Workspace](), two, time.Time{}), false}, // whose third it would be
+		{guest(ws, id.New[id.Member](), time.Time{}), false},     // again the workspace's fourth
+	} {
+		stream, err := add(tt.who)
+		if (err == nil) != tt.ok {
+			t.Errorf("Add(%v) = %v, want allowed: %v", tt.who.Actor, err, tt.ok)
+		}
+		if f, is := errors.AsType[*fault.Error](err); err != nil && (!is || f.Kind != fault.Limited || f.RetryAfter == 0) {
+			t.Errorf("Add(%v) = %v, want Limited with a time to wait", tt.who.Actor, err)
+		}
+		if stream != nil {
+			open = append(open, stream)
+		}
+	}
+	open[0].Close()
+	if _, err := add(guest(ws, id.New[id.Member](), time.Time{})); err != nil {
+		t.Errorf("Add in the place of one that was closed = %v", err)
+	}
+}
+
+func TestStreamsEnd(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		end  func(*grants, door.Guest)
+		want error
+	}{
+		"token expires": {func(*grants, door.Guest) { time.Sleep(time.Minute) }, door.ErrExpired}, //nolint:forbidigo // of the bubble's time
+		"right ends": {func(g *grants, who door.Guest) {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			g.ended = []store.Grant{who.Grant}
+		}, door.ErrRevoked},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				rights := &grants{}
+				s := door.NewStreams(door.StreamsConfig{Grants: rights, Log: slog.New(slog.DiscardHandler), PerMember: 10, PerWorkspace: 10})
+				ctx, cancel := context.WithCancel(t.Context())
+				var run sync.WaitGroup
+				run.Go(func() { _ = s.Run(ctx) })
+				who := guest(id.New[id.Workspace](), id.New[id.Member](), time.Now().Add(time.Minute-100*time.Millisecond))
+				other := guest(who.Actor.Workspace, id.New[id.Member](), time.Time{})
+
+				attached, first, err1 := s.Add(ctx, who)
+				old, second, err2 := s.Add(ctx, who)
+				others, third, err3 := s.Add(ctx, other)
+				if err := errors.Join(err1, err2, err3); err != nil {
+					t.Fatal(err)
+				}
+				ended := make(chan error, 2)
+				second.Detach(func(err error) {
+					second.Close() // as the feed does
+					ended <- err
+				})
+				if old.Err() == nil {
+					t.Error("the context of a detached stream goes on")
+				}
+				tt.end(rights, who)
+				if err := <-ended; !errors.Is(err, tt.want) {
+					t.Errorf("detached stream ended with %v, want %v", err, tt.want)
+				}
+				<-attached.Done()
+				if err := context.Cause(attached); !errors.Is(err, tt.want) {
+					t.Errorf("attached stream ended with %v, want %v", err, tt.want)
+				}
+				// One that is detached too late is told at once.
+				first.Detach(func(err error) { ended <- err })
+				if err := <-ended; !errors.Is(err, tt.want) {
+					t.Errorf("stream that was detached too late ended with %v, want %v", err, tt.want)
+				}
+				if others.Err() != nil {
+					t.Errorf("somebody else's stream ended: %v", context.Cause(others))
+				}
+				time.Sleep(10 * time.Second) //nolint:forbidigo // of the bubble's time
+				if len(ended) != 0 {
+					t.Error("a stream was ended twice")
+				}
+				first.Close()
+				third.Close()
+				cancel()
+				run.Wait()
+			})
+		})
+	}
+}

@@ -1,0 +1,137 @@
+package feed
+
+import (
+	"math/rand/v2"
+	"time"
+)
+
+// group is some of a topic's viewers that have connections: as many as one worker
+// writes to in one turn. The groups of a topic have different workers, so that a
+// session that many watch holds up none of them for long.
+type group struct {
+	topic   *topic
+	shard   *shard
+	viewers []*Viewer // guarded by the topic's mutex
+
+	nextLook time.Time // the topic's worker's own
+
+	isQueued, isLooked bool // it is in a list of its shard, whose mutex guards them
+}
+
+// enqueue has the group's worker write to its viewers, or look after them. from is
+// the worker that asks. The topic's lock is held.
+func (g *group) enqueue(from *shard, look bool) {
+	if len(g.viewers) == 0 {
+		return
+	}
+	s := g.shard
+	s.mu.Lock()
+	switch {
+	case look && !g.isLooked:
+		g.isLooked = true
+		s.looks = append(s.looks, g)
+	case !look && !g.isQueued:
+		g.isQueued = true
+		s.queue = append(s.queue, g)
+	}
+	s.mu.Unlock()
+	if s == from {
+		return
+	}
+	select {
+	case s.bell <- struct{}{}:
+	default:
+	}
+}
+
+// watched reports whether the topic has viewers. The lock is held.
+func (t *topic) watched() bool {
+	if len(t.viewers) > 0 {
+		return true
+	}
+	for _, g := range t.groups {
+		if len(g.viewers) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// add makes v one of those that a goroutine deals with. The lock is held.
+func (t *topic) add(v *Viewer) {
+	v.at = len(t.viewers)
+	t.viewers = append(t.viewers, v)
+}
+
+// addToGroup makes v, which is in no list, one of those with a connection. The
+// lock is held.
+func (t *topic) addToGroup(v *Viewer) {
+	size, shards := t.shard.feed.cfg.GroupSize, t.shard.feed.shards
+	for _, g := range t.groups {
+		if len(g.viewers) < size {
+			v.group = g
+			break
+		}
+	}
+	if v.group == nil {
+		v.group = &group{topic: t, shard: shards[(t.shard.index+len(t.groups))%len(shards)], nextLook: time.Now()}
+		t.groups = append(t.groups, v.group)
+	}
+	v.at = len(v.group.viewers)
+	v.group.viewers = append(v.group.viewers, v)
+}
+
+// unlist takes v out of the list that it is in. The lock is held.
+func (t *topic) unlist(v *Viewer) {
+	list := &t.viewers
+	if v.group != nil {
+		list = &v.group.viewers
+	}
+	l := *list
+	last := len(l) - 1
+	l[v.at] = l[last]
+	l[v.at].at = v.at
+	l[last] = nil
+	*list = l[:last]
+}
+
+// remove takes v away. Doing that twice is harmless.
+func (t *topic) remove(v *Viewer) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if v.gone {
+		return
+	}
+	v.gone = true
+	t.unlist(v)
+	t.shard.feed.metrics.viewers.Dec()
+}
+
+// handed returns the viewers with connections. The lock is held.
+func (t *topic) handed() (all []*Viewer) {
+	for _, g := range t.groups {
+		all = append(all, g.viewers...)
+	}
+	return all
+}
+
+// drain ends those streams whose time has come, and chooses when the others end,
+// so that not all come back at once.
+func (t *topic) drain(now time.Time) {
+	var due []*Viewer
+	t.mu.Lock()
+	for _, g := range t.groups {
+		for _, v := range g.viewers {
+			switch {
+			case v.leave.IsZero():
+				v.leave = now.Add(rand.N(t.shard.feed.cfg.DrainWindow))
+			case !now.Before(v.leave):
+				due = append(due, v)
+			}
+		}
+	}
+	t.mu.Unlock()
+	for _, v := range due {
+		v.Cut(ErrDraining)
+	}
+}

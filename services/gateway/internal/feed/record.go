@@ -1,0 +1,88 @@
+package feed
+
+import (
+	"context"
+
+	"google.golang.org/protobuf/proto"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/identity"
+	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
+)
+
+// lag is how many events of a run the record may be behind the log. A runner
+// writes at most one in 20 ms, and the record is a second behind.
+const lag = 100
+
+// record is what Postgres keeps of a session's log, from some event on: canonical,
+// dense, and a moment old. An empty record says nothing about the log.
+type record struct {
+	events []*agentv1.LoggedEvent
+	joined place // of the last event, where the ring has that too; 0 when it has not
+	long   bool  // there is more than a viewer is carried along over
+}
+
+// readRecord reads the record from the event that is wanted on, until the ring has
+// what follows or the record ends. An event that is not recorded yet is looked for
+// behind one that is older.
+func (t *topic) readRecord(ctx context.Context, w wanted) record {
+	ctx = identity.With(ctx, w.actor)
+	begin := []int64{w.from.Number}
+	for _, n := range []int64{w.from.Number - lag, 0} {
+		if n >= 0 && n < begin[len(begin)-1] {
+			begin = append(begin, n)
+		}
+	}
+	for _, n := range begin {
+		r, err := t.readRecordFrom(ctx, Position{w.from.Run, n})
+		if err == nil {
+			return r
+		}
+		if fault.KindOf(err) != fault.NotFound {
+			// The log has the last quarter of an hour whatever happens to Postgres.
+			t.shard.feed.cfg.Log.WarnContext(ctx, "record of a session's log not read", "session", t.session, "error", err)
+			break
+		}
+	}
+	return record{}
+}
+
+func (t *topic) readRecordFrom(ctx context.Context, from Position) (record, error) {
+	t.shard.feed.metrics.recordReads.Inc()
+	var r record
+	page, size := "", 0
+	for {
+		limited, cancel := context.WithTimeout(ctx, callTimeout)
+		events, next, err := t.shard.feed.cfg.Source.Events(limited, t.session, from, page)
+		cancel()
+		if err != nil {
+			return record{}, err
+		}
+		if len(events) == 0 {
+			return r, nil
+		}
+		r.events = append(r.events, events...)
+		for _, e := range events {
+			size += proto.Size(e)
+		}
+		if len(r.events) > maxRead || size > maxTailBytes {
+			return record{long: true}, nil
+		}
+		if r.joined = t.placeInRing(events[len(events)-1].GetEvent().GetRunOrdinal(), events[len(events)-1].GetEvent().GetNumber()); r.joined != 0 || next == "" {
+			return r, nil
+		}
+		page = next
+	}
+}
+
+// placeInRing returns the place of an event of the log that the ring has, 0 when
+// it has not.
+func (t *topic) placeInRing(run, number int64) place {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	i, ok := findFrame(t.ring.frames, Position{run, number})
+	if !ok || t.ring.frames[i].synthetic {
+		return 0
+	}
+	return t.ring.frames[i].place
+}

@@ -1,0 +1,441 @@
+package feed_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"signalbox.dev/pkg/bus"
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/natsd/natstest"
+	"signalbox.dev/pkg/subject"
+	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
+	runv1 "signalbox.dev/proto/signalbox/run/v1"
+
+	"signalbox.dev/services/gateway/internal/feed"
+)
+
+// Read counts the messages that are read.
+func (l *lossy) Read(ctx context.Context, stream, subj string, after, through uint64) iter.Seq2[*bus.Stored, error] {
+	return func(yield func(*bus.Stored, error) bool) {
+		for st, err := range l.Bus.Read(ctx, stream, subj, after, through) {
+			l.mu.Lock()
+			l.reads++
+			l.mu.Unlock()
+			if !yield(st, err) {
+				return
+			}
+		}
+	}
+}
+
+// count returns how many messages and pages were read since it was last asked.
+func (w *world) count() (messages, pages int) {
+	w.bus.mu.Lock()
+	w.rows.mu.Lock()
+	defer w.bus.mu.Unlock()
+	defer w.rows.mu.Unlock()
+	messages, pages = w.bus.reads, w.rows.pages
+	w.bus.reads, w.rows.pages = 0, 0
+	return messages, pages
+}
+
+// undisturbed has the log read for viewers only.
+func undisturbed(c *feed.Config) { c.Silence, c.Idle = time.Hour, time.Hour }
+
+// resume watches the run from behind an event on; its second result waits for the
+// run's end.
+func (w *world) resume(p feed.Position) (found bool, wait func() []string) {
+	w.t.Helper()
+	v, err := w.feed.Open(w.ctx, w.session)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if found, err = v.After(w.ctx, p); err != nil {
+		w.t.Fatalf("After(%s) = %v", p, err)
+	}
+	if !found {
+		v.Close()
+		return false, nil
+	}
+	v.FollowRun(&agentv1.Run{Id: w.run.String(), Ordinal: 1}, feed.Follow{})
+	b := &buffer{}
+	done := make(chan error, 1)
+	go func() {
+		defer v.Close()
+		done <- v.Serve(w.ctx, b, nil)
+	}()
+	return true, func() []string {
+		w.t.Helper()
+		select {
+		case err := <-done:
+			if err != nil {
+				w.t.Errorf("Serve() = %v, want nil", err)
+			}
+		case <-time.After(patience):
+			w.t.Errorf("stream after %s did not end; so far %v", p, b.ids(w.t))
+		}
+		return b.ids(w.t)
+	}
+}
+
+// admin runs fn with the rights to change streams.
+func (w *world) admin(fn func(ctx context.Context, js jetstream.JetStream) error) {
+	w.t.Helper()
+	nc, err := nats.Connect("", append(w.srv.Options(subject.Admin), nats.CustomInboxPrefix(subject.InboxPrefix(subject.Admin)))...)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err == nil {
+		err = fn(w.t.Context(), js)
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) stream() string { return subject.EventStream(subject.Partition(w.session, partitions)) }
+
+// wipe has the log begin anew.
+func (w *world) wipe() {
+	w.t.Helper()
+	w.admin(func(ctx context.Context, js jetstream.JetStream) error { return js.DeleteStream(ctx, w.stream()) })
+	natstest.Apply(w.t, w.srv, natstest.Topology(w.t))
+	w.created = w.created.Add(time.Hour)
+}
+
+// age has the log forget all but the newest keep events of the session.
+func (w *world) age(keep uint64) {
+	w.t.Helper()
+	w.admin(func(ctx context.Context, js jetstream.JetStream) error {
+		s, err := js.Stream(ctx, w.stream())
+		if err != nil {
+			return err
+		}
+		return s.Purge(ctx, jetstream.WithPurgeSubject(w.subject), jetstream.WithPurgeKeep(keep))
+	})
+}
+
+func TestResumeFromTheRecord(t *testing.T) {
+	t.Parallel()
+	const n = 60 // before the viewers come
+	for _, tt := range []struct {
+		name   string
+		change func(w *world)
+		cursor int64
+		reads  int  // messages of the log at most
+		lost   bool // a snapshot is due
+	}{
+		{"all but the newest", func(w *world) { w.rows.behind = 5 }, 10, 6, false},
+		{"all", func(w *world) { w.rows.behind = 0 }, 10, 1, false},
+		{"the first event", func(w *world) { w.rows.behind = 5 }, 0, 6, false},
+		{"the last event of the record", func(w *world) { w.rows.behind = 5 }, n - 6, 6, false},
+		{"not the cursor yet", func(w *world) { w.rows.behind = 5 }, n - 3, 6, false},
+		{"only the run's beginning", func(w *world) { w.rows.behind = n - 2 }, n - 3, n, false},
+		{"nothing", func(w *world) { w.rows.behind = n }, 10, n, false},
+		{"an error", func(w *world) { w.rows.records = errors.New("Postgres is away") }, 10, n, false},
+		{"more than the log", func(w *world) { w.age(7); w.rows.behind = 5 }, 10, 7, false},
+		{"all that the log has not", func(w *world) { w.age(5); w.rows.behind = 5 }, 10, 10, false},
+		{"less than the log has lost", func(w *world) { w.age(3); w.rows.behind = 5 }, 10, 6, true},
+		{"what is not in the log any more", func(w *world) { w.rows.behind = 0; w.wipe() }, 10, 0, false},
+		{"an event that was never there", func(*world) {}, n + 200, 2 * n, true},
+	} {
+		for name, ring := range map[string]int{"": 512, " that the ring has no room for": 4} {
+			t.Run(tt.name+name, func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t, nil, undisturbed, func(c *feed.Config) { c.RingFrames = ring })
+				w.rows.snap = feed.Snapshot{Data: []byte(`{"type":"snapshot"}`)}
+				for i := range n {
+					w.say(fmt.Sprint(i))
+				}
+				tt.change(w)
+				found, wait := w.resume(feed.Position{Run: 1, Number: tt.cursor})
+				messages, pages := w.count()
+				if messages > tt.reads {
+					t.Errorf("%d messages of the log were read, want %d at most", messages, tt.reads)
+				}
+				if pages == 0 {
+					t.Error("the record was not read")
+				}
+				if tt.lost && !found {
+					return
+				}
+				if !found {
+					t.Fatalf("After(1-%d) = false, want it found", tt.cursor)
+				}
+				if _, _ = w.resume(feed.Position{Run: 1, Number: tt.cursor}); ring > n && !tt.lost {
+					if messages, pages := w.count(); messages+pages > 0 {
+						t.Errorf("%d messages and %d pages were read again, want them in the ring", messages, pages)
+					}
+				}
+				w.say("live")
+				w.end()
+				got := wait()
+				if tt.lost {
+					if !strings.Contains(strings.Join(got, " "), "snapshot") {
+						t.Errorf("events = %v, want a snapshot where some are missing", got)
+					}
+					return
+				}
+				if diff := cmp.Diff(wantIDs(n + 1)[tt.cursor+1:], got); diff != "" {
+					t.Errorf("events differ (-want +got):\n%s", diff)
+				}
+			})
+		}
+	}
+}
+
+func TestResumeFromNoEvent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil, undisturbed)
+	w.say("a")
+	found, _ := w.resume(feed.Position{Number: 1})
+	if messages, pages := w.count(); found || messages+pages > 0 {
+		t.Errorf("After(0-1) = %v with %d messages and %d pages, want it not looked for", found, messages, pages)
+	}
+}
+
+// TestResumeJoinsTheRing sees that the log is not read where the ring goes on from
+// what is recorded.
+func TestResumeJoinsTheRing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil, undisturbed, func(c *feed.Config) { c.RingFrames = 10 })
+	b := &buffer{want: 50, got: make(chan struct{})}
+	wait := w.watch(b)
+	const n = 50
+	for i := range n {
+		w.say(fmt.Sprint(i))
+	}
+	<-b.got
+	w.count()
+	found, rest := w.resume(feed.Position{Run: 1, Number: 4})
+	// The ring begins with 1-40, and the sixth page ends with 1-45.
+	if messages, pages := w.count(); !found || messages != 0 || pages != 6 {
+		t.Errorf("After(1-4) = %v with %d messages of the log and %d pages of the record, want none and 6", found, messages, pages)
+	}
+	w.end()
+	if err := wait(); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(wantIDs(n)[5:], rest()); diff != "" {
+		t.Errorf("events differ (-want +got):\n%s", diff)
+	}
+}
+
+// TestResumeTogether sees that viewers who come back at once share what is read.
+func TestResumeTogether(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil, undisturbed)
+	const n, viewers = 40, 50
+	for i := range n {
+		w.say(fmt.Sprint(i))
+	}
+	var together sync.WaitGroup
+	waits := make([]func() []string, viewers)
+	for i := range viewers {
+		together.Go(func() {
+			var found bool
+			if found, waits[i] = w.resume(feed.Position{Run: 1, Number: int64(i % 8)}); !found {
+				t.Errorf("After(1-%d) = false", i%8)
+			}
+		})
+	}
+	together.Wait()
+	// One reads it all, others what is before that: a page or two for each cursor.
+	if _, pages := w.count(); pages > n/pageSize+1+2*7 {
+		t.Errorf("%d pages were read for %d viewers, want them shared", pages, viewers)
+	}
+	w.end()
+	for i, wait := range waits {
+		if diff := cmp.Diff(wantIDs(n)[i%8+1:], wait()); diff != "" {
+			t.Errorf("events of viewer %d differ (-want +got):\n%s", i, diff)
+		}
+	}
+}
+
+// TestResumeWhileEventsFlow sees that nothing is missed or repeated where the
+// record, the log, the ring and live events meet.
+func TestResumeWhileEventsFlow(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil, func(c *feed.Config) { c.RingFrames, c.GroupSize = 16, 2 })
+	d := w.open(t, 10*time.Second, nil)
+	const n, clients = 200, 60
+	published := make(chan struct{})
+	var mu sync.Mutex
+	last := int64(-1)
+	go func() {
+		defer close(published)
+		for i := range int64(n) {
+			w.say(fmt.Sprint(i))
+			w.rows.mu.Lock()
+			w.rows.behind = rand.IntN(12)
+			w.rows.mu.Unlock()
+			mu.Lock()
+			last = i
+			mu.Unlock()
+		}
+		w.end()
+	}()
+	var all sync.WaitGroup
+	for i := range clients {
+		var cursor int64
+		for { // spread over the events
+			mu.Lock()
+			newest := last
+			mu.Unlock()
+			if newest >= int64(i*n/clients) {
+				cursor = max(0, newest-rand.Int64N(40))
+				break
+			}
+			<-time.After(time.Millisecond)
+		}
+		c := d.get(t, fmt.Sprintf("?after=1-%d", cursor))
+		all.Go(func() {
+			got, err := events(c.answer())
+			if err != nil {
+				t.Errorf("stream after 1-%d ended with %v, want a clean end", cursor, err)
+			}
+			if diff := cmp.Diff(wantIDs(n)[cursor+1:], got); diff != "" {
+				t.Errorf("events after 1-%d differ (-want +got):\n%s", cursor, diff)
+			}
+		})
+	}
+	all.Wait()
+	<-published
+}
+
+// TestSecondStreamIsToldFromTheFirst sees that a sequence of the stream before is
+// not looked up in the one that took its place.
+func TestSecondStreamIsToldFromTheFirst(t *testing.T) {
+	t.Parallel()
+	for _, recorded := range []bool{false, true} {
+		t.Run(fmt.Sprintf("recorded %v", recorded), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, nil)
+			const n = 10
+			for i := range n {
+				w.say(fmt.Sprint(i))
+			}
+			w.wipe()
+			w.rows.behind = 0
+			for i := range 2 * n { // the sequences of the first stream come again
+				if !recorded {
+					w.rows.behind++
+				}
+				w.say(fmt.Sprint(i))
+			}
+			found, wait := w.resume(feed.Position{Run: 1, Number: 3})
+			if !found {
+				t.Fatal("After(1-3) = false, want it found")
+			}
+			w.end()
+			if diff := cmp.Diff(wantIDs(3 * n)[4:], wait()); diff != "" {
+				t.Errorf("events differ (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestRecordTooLong sees that a viewer who was away for very long gets a snapshot,
+// and that what it would have missed is not read for nothing.
+func TestRecordTooLong(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	e := &runv1.Event{RunId: w.run.String(), RunOrdinal: 1, Epoch: 1, Body: &runv1.Event_TextDelta{TextDelta: &runv1.TextDelta{Delta: strings.Repeat("x", 1<<20)}}}
+	for i := range 20 {
+		w.rows.kept = append(w.rows.kept, &agentv1.LoggedEvent{Event: e, Sequence: uint64(i + 1)})
+	}
+	if found, _ := w.resume(feed.Position{Run: 1}); found {
+		t.Error("After(1-0) = true, want false: there is too much after it")
+	}
+	if messages, _ := w.count(); messages != 0 {
+		t.Errorf("%d messages of the log were read, want none", messages)
+	}
+}
+
+// TestRecordIsAhead sees that events which are recorded, but have not come here when
+// the log was compared, are seen once.
+func TestRecordIsAhead(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(n int) bool { return n < 8 }) // what comes late comes out of the log
+	w.rows.behind = 0
+	w.say("a", "b", "c")
+	delta := &runv1.Event_TextDelta{TextDelta: &runv1.TextDelta{Delta: "x"}}
+	var late sync.Once
+	w.rows.before = func() {
+		late.Do(func() {
+			second := id.New[id.Run]().String()
+			for i := range int64(4) { // of two runs, one after the other
+				one := &runv1.Event{RunId: w.run.String(), RunOrdinal: 1, Epoch: 1, Number: 3 + i, Body: delta}
+				two := &runv1.Event{RunId: second, RunOrdinal: 2, Epoch: 1, Number: i, Body: delta}
+				w.keep(one, w.store(one))
+				w.keep(two, w.store(two))
+			}
+		})
+	}
+	v, err := w.feed.Open(w.ctx, w.session)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer v.Close()
+	if found, err := v.After(w.ctx, feed.Position{Run: 1}); err != nil || !found {
+		t.Fatalf("After(1-0) = %v, %v, want it found", found, err)
+	}
+	b := &buffer{want: 10, got: make(chan struct{})}
+	ctx, cancel := context.WithCancel(w.ctx)
+	done := make(chan error, 1)
+	go func() { done <- v.Serve(ctx, b, nil) }()
+	<-b.got
+	w.next = 7
+	w.say("last")
+	for deadline := time.Now().Add(patience); len(b.ids(t)) < 11 && time.Now().Before(deadline); {
+		<-time.After(5 * time.Millisecond)
+	}
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("Serve() = %v, want it canceled", err)
+	}
+	want := []string{"text-delta 1-1", "text-delta 1-2"}
+	for i := range 4 {
+		want = append(want, fmt.Sprintf("text-delta 1-%d", 3+i), fmt.Sprintf("text-delta 2-%d", i))
+	}
+	if diff := cmp.Diff(append(want, "text-delta 1-7"), b.ids(t)); diff != "" {
+		t.Errorf("events differ (-want +got):\n%s", diff)
+	}
+}
+
+// TestResumeWithoutTheBus sees that who waits for the log is told that it is away.
+func TestResumeWithoutTheBus(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil, func(c *feed.Config) { c.RingFrames = 4 })
+	for i := range 20 {
+		w.say(fmt.Sprint(i))
+	}
+	for _, name := range []string{"whose topic was just opened", "whose topic is older"} {
+		v, err := w.feed.Open(w.ctx, w.session)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer v.Close()
+		if name == "whose topic is older" {
+			w.srv.Shutdown()
+		}
+		found, err := v.After(w.ctx, feed.Position{Run: 1, Number: 2})
+		if lost := name == "whose topic is older"; lost && fault.KindOf(err) != fault.Unavailable || !lost && !found {
+			t.Errorf("After(1-2) of a viewer %s = %v, %v", name, found, err)
+		}
+	}
+}
