@@ -103,14 +103,20 @@ type Rows interface {
 
 // Outbox publishes rows. Run is its only goroutine.
 type Outbox struct {
-	rows Rows
-	bus  Publisher
-	log  *slog.Logger
-	poke chan struct{}
+	rows  Rows
+	bus   Publisher
+	ready func(context.Context) error // nil: it is
+	log   *slog.Logger
+	poke  chan struct{}
+	stuck bool // the last pass could not publish everything
 }
 
 // New returns an outbox over the table of a database; nothing is published until Run.
-func New(db *pg.DB, b Publisher, log *slog.Logger) *Outbox { return Over(postgres{db}, b, log) }
+func New(db *pg.DB, b *bus.Bus, log *slog.Logger) *Outbox {
+	o := Over(postgres{db}, b, log)
+	o.ready = b.Ready
+	return o
+}
 
 // Over is New over rows that are kept anywhere.
 func Over(rows Rows, b Publisher, log *slog.Logger) *Outbox {
@@ -159,7 +165,18 @@ func (o *Outbox) heed(tick *time.Ticker) {
 // drain goes through the outbox once, page by page. A stream that does not take a
 // message (it is full, or away) keeps its later ones waiting, and no other's.
 func (o *Outbox) drain(ctx context.Context) {
+	if o.stuck && o.ready != nil {
+		// It may be this process alone that does not reach the bus: it must not hold the
+		// lock for that, or nobody publishes.
+		if err := o.ready(ctx); err != nil {
+			if ctx.Err() == nil {
+				o.log.WarnContext(ctx, "outbox waits", "error", err)
+			}
+			return
+		}
+	}
 	p := pass{stuck: map[string]error{}}
+	defer func() { o.stuck = len(p.stuck) > 0 }()
 	for more := true; more && ctx.Err() == nil; {
 		var err error
 		if more, err = o.page(ctx, &p); err != nil && ctx.Err() == nil {
