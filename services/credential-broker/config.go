@@ -29,6 +29,8 @@ type Config struct {
 
 	Environment Environment
 
+	Procs int `env:"CREDENTIAL_BROKER_PROCS" envDefault:"1" doc:"Processors to use at once. One carries thousands of streams and adds the least time to them; replicas do better than processors. 0, or a GOMAXPROCS of your own, leaves it to Go."`
+
 	HeadersTimeout    time.Duration `env:"CREDENTIAL_BROKER_HEADERS_TIMEOUT" doc:"How long a provider may take to begin an answer; empty for what the request profiles say."`
 	FirstEventTimeout time.Duration `env:"CREDENTIAL_BROKER_FIRST_EVENT_TIMEOUT" envDefault:"5m" doc:"How long the first event of a stream may take after its headers."`
 	IdleTimeout       time.Duration `env:"CREDENTIAL_BROKER_IDLE_TIMEOUT" envDefault:"3m" doc:"How long an answer may pause."`
@@ -65,6 +67,9 @@ func (c *Config) Validate() error {
 		if d < 0 {
 			errs = append(errs, fmt.Errorf("%s is %s: use a time such as 30s or 5m", name, d))
 		}
+	}
+	if c.Procs < 0 {
+		errs = append(errs, errors.New("CREDENTIAL_BROKER_PROCS must not be negative"))
 	}
 	if c.MaxRequests < 0 || c.MaxBodies < 0 {
 		errs = append(errs, errors.New("CREDENTIAL_BROKER_MAX_REQUESTS and CREDENTIAL_BROKER_MAX_BODIES must not be negative"))

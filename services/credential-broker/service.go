@@ -32,9 +32,11 @@ import (
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/process"
+	"signalbox.dev/services/credential-broker/internal/h1"
 	"signalbox.dev/services/credential-broker/internal/pool"
 	"signalbox.dev/services/credential-broker/internal/profile"
 	"signalbox.dev/services/credential-broker/internal/proxy"
+	"signalbox.dev/services/credential-broker/internal/sock"
 	"signalbox.dev/services/credential-broker/migrations"
 )
 
@@ -74,7 +76,7 @@ type Service struct {
 	accounts   *Accounts
 	pool       *pool.Ordered
 	proxy      *proxy.Proxy
-	transports []*http.Transport
+	transports []*h1.Transport
 	handler    http.Handler
 }
 
@@ -102,8 +104,8 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if s.pool, err = newPool(cfg, deps.Log, s.accounts); err != nil {
 		return nil, err
 	}
-	open, guarded := proxy.NewTransport(nil), proxy.NewTransport(s.accounts.policy.Control)
-	s.transports = []*http.Transport{open, guarded}
+	open, guarded := h1.New(h1.Config{}), h1.New(h1.Config{Control: s.accounts.policy.Control})
+	s.transports = []*h1.Transport{open, guarded}
 	s.proxy, err = proxy.New(proxy.Config{
 		Pool: s.pool, Profiles: profiles, Verifier: deps.Verifier, Open: open, Guarded: guarded,
 		Timers: cfg.timers(), Limits: proxy.Limits{Requests: cfg.MaxRequests, Bodies: cfg.MaxBodies},
@@ -140,11 +142,12 @@ func (s *Service) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { s.abortLate(ctx, stopped) })
 	err := httpserver.Serve(ctx, httpserver.Config{
-		Listener: s.deps.Listener, Handler: s.handler, Log: s.deps.Log, Drain: s.cfg.Drain + abortGrace,
+		Listener: sock.Listen(s.deps.Listener), Handler: s.handler, Log: s.deps.Log, Drain: s.cfg.Drain + abortGrace,
 	})
 	close(stopped)
 	s.proxy.Abort() // what is left has no connection any more
 	s.proxy.Wait()
+	s.pool.Wait()
 	wg.Wait()
 	for _, t := range s.transports {
 		t.CloseIdleConnections()

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"runtime"
 
 	"signalbox.dev/pkg/httpserver"
 	"signalbox.dev/pkg/identity"
@@ -30,6 +31,11 @@ func main() {
 }
 
 func run(ctx context.Context, cfg credentialbroker.Config, env service.Env) error {
+	// What it does for one chunk takes less time than waking another processor for
+	// it, which is what Go would do.
+	if cfg.Procs > 0 && os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(cfg.Procs)
+	}
 	verifier, err := identity.OpenVerifier(subject.CredentialBroker, cfg.TrustedKeys)
 	if err != nil {
 		return fmt.Errorf("TRUSTED_KEYS: %w", err)

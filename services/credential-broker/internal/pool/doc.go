@@ -8,9 +8,10 @@
 // once per request. Strategies, health and cooldowns come behind the same two
 // calls, Select and Report.
 //
-// Accounts are read from Postgres and opened by the vault at most once a second
-// per workspace and provider; a change made by another process therefore counts
-// within a second, one made by this process (Forget) at once. The first use of a
+// Accounts are read from Postgres and opened by the vault, per workspace and
+// provider, and believed for a second; a change made by another process therefore
+// counts within a second, one made by this process (Forget) at once. Where requests
+// keep coming they are read again ahead of time, and nobody waits. The first use of a
 // stored or environment account in a session is written to the audit before the
 // request goes out: no credential is used without a row.
 package pool

@@ -24,6 +24,7 @@ import (
 
 const (
 	fresh       = time.Second // how long accounts that were read are believed
+	ahead       = fresh / 2   // before that is over, they are read again if somebody asks
 	touchEvery  = time.Minute // how often an account's last use is written
 	loadTimeout = 10 * time.Second
 	maxEntries  = 10_000                    // of each cache; a full one is emptied
@@ -53,14 +54,20 @@ type Config struct {
 	Log       *slog.Logger
 }
 
-// Ordered hands out accounts in the order in which they were added.
+// Ordered hands out accounts in the order in which they were added. A request waits
+// for the database only where nothing is known yet: of a pool that nobody asked for
+// within a second, and of a session's first use of an account, which must be on
+// record before it happens. What is known is read again, and uses are dated, by
+// goroutines of the pool's own, which Wait waits for.
 type Ordered struct {
 	cfg    Config
 	env    map[string]Account
 	flight singleflight.Group
+	work   sync.WaitGroup
 
-	mu    sync.Mutex // guards cache, used
+	mu    sync.Mutex // guards cache, epoch, used
 	cache map[poolKey]entry
+	epoch int // counts Forget: what was read before is not kept after
 	used  map[useKey]time.Time
 }
 
@@ -72,6 +79,7 @@ type poolKey struct {
 type entry struct {
 	accounts []Account
 	until    time.Time
+	renewed  bool // is being read again, or was without success
 }
 
 type useKey struct {
@@ -127,6 +135,7 @@ func (*Ordered) Report(context.Context, Account, Outcome) {}
 func (o *Ordered) Forget(ws id.Workspace) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.epoch++
 	maps.DeleteFunc(o.cache, func(k poolKey, _ entry) bool { return id.IsZero(ws) || k.workspace == ws })
 }
 
@@ -160,20 +169,52 @@ func (o *Ordered) Providers(ctx context.Context, ws id.Workspace) (map[string]Ac
 	return out, nil
 }
 
+// Wait returns when nothing is read or written any more. Nobody may Select
+// meanwhile.
+func (o *Ordered) Wait() { o.work.Wait() }
+
 // accounts returns a workspace's pool for a provider.
 func (o *Ordered) accounts(ctx context.Context, ws id.Workspace, provider string) ([]Account, error) {
 	key := poolKey{ws, provider}
-	o.mu.Lock()
-	e, ok := o.cache[key]
-	o.mu.Unlock()
-	if ok && time.Now().Before(e.until) {
-		return e.accounts, nil
+	e, epoch, old := o.cached(key)
+	if e.accounts == nil {
+		return o.read(ctx, key, epoch)
 	}
-	// One reads for all who wait, under a context that none of them can end.
-	v, err, _ := o.flight.Do(ws.String()+" "+provider, func() (any, error) {
+	if old {
+		ctx := context.WithoutCancel(ctx)
+		o.work.Go(func() {
+			if _, err := o.read(ctx, key, epoch); err != nil {
+				o.cfg.Log.WarnContext(ctx, "accounts not read ahead of time", "workspace", ws, "provider", provider, "error", err)
+			}
+		})
+	}
+	return e.accounts, nil
+}
+
+// cached returns what is believed of a pool, the zero entry for nothing. old is true
+// for one caller, who reads it again.
+func (o *Ordered) cached(key poolKey) (e entry, epoch int, old bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	e = o.cache[key]
+	left := time.Until(e.until)
+	if left <= 0 {
+		return entry{}, o.epoch, false
+	}
+	if old = left <= ahead && !e.renewed; old {
+		e.renewed = true
+		o.cache[key] = e
+	}
+	return e, o.epoch, old
+}
+
+// read reads a pool from the database. One reads for all who wait, under a context
+// that none of them can end.
+func (o *Ordered) read(ctx context.Context, key poolKey, epoch int) ([]Account, error) {
+	v, err, _ := o.flight.Do(fmt.Sprint(key.workspace, key.provider, epoch), func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loadTimeout)
 		defer cancel()
-		return o.load(ctx, key)
+		return o.load(ctx, key, epoch)
 	})
 	if err != nil {
 		return nil, err
@@ -181,7 +222,7 @@ func (o *Ordered) accounts(ctx context.Context, ws id.Workspace, provider string
 	return v.([]Account), nil
 }
 
-func (o *Ordered) load(ctx context.Context, key poolKey) ([]Account, error) {
+func (o *Ordered) load(ctx context.Context, key poolKey, epoch int) ([]Account, error) {
 	began := time.Now()
 	stored, err := o.cfg.Store.Enabled(ctx, key.workspace, key.provider)
 	if err != nil {
@@ -208,10 +249,13 @@ func (o *Ordered) load(ctx context.Context, key poolKey) ([]Account, error) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if epoch != o.epoch {
+		return accounts, nil
+	}
 	if len(o.cache) >= maxEntries {
 		clear(o.cache)
 	}
-	o.cache[key] = entry{accounts, began.Add(fresh)}
+	o.cache[key] = entry{accounts: accounts, until: began.Add(fresh)}
 	return accounts, nil
 }
 
@@ -262,35 +306,52 @@ func (o *Ordered) unstored(provider string) []Account {
 	return []Account{{ID: derived(Simulator, provider), Provider: provider, Origin: Simulator, Profile: p, Base: &base, Secret: vault.NewSecret(simulated)}}
 }
 
-// note writes the first use of an account in a session to the audit, and once a
-// minute when it was last used.
+// note writes the first use of an account in a session to the audit, and about once
+// a minute when it was last used.
 func (o *Ordered) note(ctx context.Context, r Request, a Account) error {
 	if a.Origin == Simulator {
 		return nil
 	}
-	now := time.Now()
 	key := useKey{r.Actor.Workspace, a.ID, r.Actor.Session}
-	o.mu.Lock()
-	last, known := o.used[key]
-	o.mu.Unlock()
-	if known && now.Sub(last) < touchEvery {
-		return nil
-	}
-	err := o.cfg.Store.Use(ctx, r.Actor.Workspace, use(r.Actor, a, r.Address))
-	if err != nil {
-		if known {
-			o.cfg.Log.WarnContext(ctx, "last use of an account not written", "account", a.ID, "error", err)
-			return nil
+	known, due := o.due(key)
+	switch {
+	case !known:
+		if err := o.cfg.Store.Use(ctx, r.Actor.Workspace, use(r.Actor, a, r.Address)); err != nil {
+			return fmt.Errorf("record the use of account %s: %w", a.ID, err)
 		}
-		return fmt.Errorf("record the use of account %s: %w", a.ID, err)
+		o.noted(key)
+	case due:
+		ctx := context.WithoutCancel(ctx)
+		o.work.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, loadTimeout)
+			defer cancel()
+			if err := o.cfg.Store.Use(ctx, r.Actor.Workspace, use(r.Actor, a, r.Address)); err != nil {
+				o.cfg.Log.WarnContext(ctx, "last use of an account not written", "account", a.ID, "error", err)
+			}
+		})
 	}
+	return nil
+}
+
+// due reports whether a use is on record, and whether it is time to date it anew,
+// which it says to one caller.
+func (o *Ordered) due(key useKey) (known, due bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	last, known := o.used[key]
+	if due = known && time.Since(last) >= touchEvery; due {
+		o.used[key] = time.Now()
+	}
+	return known, due
+}
+
+func (o *Ordered) noted(key useKey) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if len(o.used) >= maxEntries {
 		clear(o.used)
 	}
-	o.used[key] = now
-	return nil
+	o.used[key] = time.Now()
 }
 
 func use(actor identity.Actor, a Account, address string) store.Event {

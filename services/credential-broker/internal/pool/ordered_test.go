@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/url"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -60,6 +61,7 @@ func newWorld(t *testing.T, change func(*pool.Config)) *world {
 	if w.pool, err = pool.NewOrdered(cfg); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(w.pool.Wait)
 	return w
 }
 
@@ -220,6 +222,68 @@ func TestUseIsRecorded(t *testing.T) {
 	want := []string{"used anthropic workspace agent-runner 10.0.0.1:5 t 2", "used openai environment agent-runner 10.0.0.1:5 t 2"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("audit (-want +got):\n%s", diff)
+	}
+}
+
+// An account that was removed is not used again, although it was being read, by
+// somebody else's request, when it was.
+func TestForgetWhileReading(t *testing.T) {
+	t.Parallel()
+	reading, goOn := make(chan struct{}), make(chan struct{})
+	w := newWorld(t, func(c *pool.Config) {
+		c.CheckBase = func(*url.URL) error {
+			close(reading)
+			<-goOn
+			return nil
+		}
+	})
+	mine := w.actor.Workspace
+	w.add(mine, "openai", "openai", "https://models.test", "k", mine)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if a, err := w.pool.Select(t.Context(), pool.Request{Actor: w.actor, Provider: "openai"}); err != nil || a.Secret.Reveal() != "k" {
+			t.Errorf("Select before = %v, %v, want the account", a, err)
+		}
+	})
+	<-reading
+	stored, err := w.store.List(t.Context(), mine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.store.Remove(t.Context(), mine, stored[0].ID, store.Event{Origin: "workspace", Service: "test"}); err != nil {
+		t.Fatal(err)
+	}
+	w.pool.Forget(mine)
+	if got, err := w.all("openai"); !errors.Is(err, pool.ErrNone) {
+		t.Errorf("Select after Forget = %v, %v, want %v", got, err, pool.ErrNone)
+	}
+	close(goOn)
+	wg.Wait()
+	if got, err := w.all("openai"); !errors.Is(err, pool.ErrNone) {
+		t.Errorf("Select after the old reading = %v, %v, want %v", got, err, pool.ErrNone)
+	}
+}
+
+// A change made by another process is seen while requests keep coming.
+func TestReadAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	mine := w.actor.Workspace
+	w.add(mine, "openai", "openai", "", "first", mine)
+	w.want("openai", choice{"workspace", "first", "https://api.openai.com/v1"})
+	w.add(mine, "openai", "openai", "", "second", mine)
+	for {
+		got, err := w.all("openai")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(got) == 2 {
+			return
+		}
+		if t.Context().Err() != nil {
+			t.Fatal("the second account is never seen")
+		}
+		runtime.Gosched()
 	}
 }
 

@@ -9,12 +9,13 @@ import (
 	"mime"
 	"net"
 	"net/http"
-	"net/http/httptrace"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"signalbox.dev/services/credential-broker/internal/dialect"
+	"signalbox.dev/services/credential-broker/internal/h1"
 	"signalbox.dev/services/credential-broker/internal/pool"
 	"signalbox.dev/services/credential-broker/internal/profile"
 	"signalbox.dev/services/credential-broker/internal/target"
@@ -34,26 +35,74 @@ const (
 )
 
 // watch cancels an upstream request when its time for the current station is up.
+// Within a station nothing is set or stopped: a read only notes when it began, and
+// the timer, when it fires, finds out how much time is left. All but fire is called
+// by the exchange's goroutine.
 type watch struct {
 	cancel context.CancelCauseFunc
-	timer  *time.Timer
-	cause  atomic.Pointer[error]
+	zero   time.Time
+	began  atomic.Int64 // since zero; paused while nothing is waited for
+
+	mu      sync.Mutex // guards what follows against fire
+	timer   *time.Timer
+	limit   time.Duration
+	cause   *error
+	stopped bool
 }
 
+const paused = -1
+
 func newWatch(cancel context.CancelCauseFunc, d time.Duration, cause *error) *watch {
-	w := &watch{cancel: cancel}
-	w.cause.Store(cause)
-	w.timer = time.AfterFunc(d, func() { w.cancel(*w.cause.Load()) })
+	w := &watch{cancel: cancel, zero: time.Now(), limit: d, cause: cause}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.timer = time.AfterFunc(d, w.fire)
 	return w
 }
 
-// enter begins another station.
+// enter begins a station: another, or the same anew.
 func (w *watch) enter(d time.Duration, cause *error) {
-	w.cause.Store(cause)
-	w.timer.Reset(d)
+	w.began.Store(int64(time.Since(w.zero)))
+	if d == w.limit && cause == w.cause {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.limit, w.cause = d, cause
+	if !w.stopped {
+		w.timer.Reset(d)
+	}
 }
 
-func (w *watch) pause() { w.timer.Stop() }
+// pause stops the clock until enter.
+func (w *watch) pause() { w.began.Store(paused) }
+
+// stop ends the watch. It may have fired.
+func (w *watch) stop() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.stopped = true
+	w.timer.Stop()
+}
+
+// fire runs on the timer's goroutine.
+func (w *watch) fire() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.stopped {
+		return
+	}
+	left := w.limit
+	if began := w.began.Load(); began != paused {
+		left = time.Duration(began) + w.limit - time.Since(w.zero)
+	}
+	if left > 0 {
+		w.timer.Reset(left)
+		return
+	}
+	w.stopped = true
+	w.cancel(*w.cause)
+}
 
 // answer is a provider's answer of which the caller has seen nothing yet, or
 // (relay.opened) only what the gate let through when its time was up.
@@ -94,9 +143,7 @@ func (x *exchange) send() (a *answer, sent bool, err error) {
 	u, route := x.target()
 	a = &answer{x: x, route: route}
 	a.ctx, a.cancel = context.WithCancelCause(x.ctx)
-	var got atomic.Bool
-	ctx := httptrace.WithClientTrace(a.ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { got.Store(true) }})
-	req := (&http.Request{Method: x.r.Method, URL: u, Host: u.Host, Header: x.header.Clone(), ContentLength: int64(len(x.body))}).WithContext(ctx)
+	req := (&http.Request{Method: x.r.Method, URL: u, Host: u.Host, Header: x.header.Clone(), ContentLength: int64(len(x.body))}).WithContext(a.ctx)
 	if len(x.body) > 0 {
 		body := x.body
 		req.Body = io.NopCloser(bytes.NewReader(body))
@@ -108,13 +155,13 @@ func (x *exchange) send() (a *answer, sent bool, err error) {
 		transport = x.p.cfg.Guarded
 	}
 	if x.attempts == 1 {
-		x.p.metrics.observe(x.p.metrics.added, x.label, time.Since(x.began)-x.reading)
+		x.p.metrics.of(x.label).added.Observe((time.Since(x.began) - x.reading).Seconds())
 	}
 	a.watch = newWatch(a.cancel, x.headerTime(route), &errHeaders)
 	a.res, err = transport.RoundTrip(req) //nolint:bodyclose // the answer's discard closes it
 	if err != nil {
-		a.watch.pause()
-		return a, got.Load(), err
+		a.watch.stop()
+		return a, !errors.Is(err, h1.ErrNotSent), err
 	}
 	return a, true, nil
 }
@@ -207,8 +254,15 @@ func isEventStream(res *http.Response) bool {
 	if e := res.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
 		return false // nothing was asked for; it passes as it is
 	}
-	kind, _, err := mime.ParseMediaType(res.Header.Get("Content-Type"))
-	return err == nil && kind == "text/event-stream"
+	kind, parameters, _ := strings.Cut(res.Header.Get("Content-Type"), ";")
+	if !strings.EqualFold(strings.TrimSpace(kind), "text/event-stream") {
+		return false
+	}
+	if strings.TrimSpace(parameters) == "" || strings.EqualFold(strings.TrimSpace(parameters), "charset=utf-8") {
+		return true // as everybody writes it
+	}
+	_, _, err := mime.ParseMediaType(res.Header.Get("Content-Type"))
+	return err == nil
 }
 
 // readFailure reads the beginning of an error's body, which says whose it is.
@@ -265,7 +319,7 @@ func (a *answer) discard() {
 
 // close ends the upstream request and what belongs to it.
 func (a *answer) close() {
-	a.watch.pause()
+	a.watch.stop()
 	a.cancel(context.Canceled)
 	if a.relay != nil {
 		a.relay.release()

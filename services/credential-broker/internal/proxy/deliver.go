@@ -50,8 +50,9 @@ func (x *exchange) deliver(a *answer) {
 	defer a.discard()
 	x.releaseBody()
 	if a.relay != nil {
-		x.p.metrics.open.WithLabelValues(x.label).Inc()
-		defer x.p.metrics.open.WithLabelValues(x.label).Dec()
+		open := x.p.metrics.of(x.label).open
+		open.Inc()
+		defer open.Dec()
 		a.relay.run()
 		return
 	}

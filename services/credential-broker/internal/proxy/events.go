@@ -62,50 +62,81 @@ func contains(list []string, name []byte) bool {
 	return false
 }
 
-// chunk is what matters of a chat completion chunk.
-type chunk struct {
-	Error   json.RawMessage `json:"error"`
-	Choices []struct {
-		Delta        map[string]json.RawMessage `json:"delta"`
-		Text         string                     `json:"text"`
-		FinishReason *string                    `json:"finish_reason"`
-	} `json:"choices"`
-}
-
 // judgeChunk reads a chat completion chunk. What does not parse is meaningful:
 // the reader on the other side shall see it.
 func judgeChunk(data []byte) verdict {
 	if isDone(data) {
 		return meaningful | terminal | finished
 	}
-	var c chunk
-	if json.Unmarshal(data, &c) != nil {
+	if !json.Valid(data) {
+		return meaningful
+	}
+	if top := data[space(data, 0)]; top != '{' && top != 'n' {
 		return meaningful
 	}
 	var v verdict
-	if isSet(c.Error) {
-		v |= meaningful | failure
-	}
-	for _, choice := range c.Choices {
-		if choice.FinishReason != nil {
-			v |= meaningful | finished
-		}
-		if choice.Text != "" {
-			v |= meaningful
-		}
-		for name, raw := range choice.Delta {
-			if name != "role" && isSet(raw) {
-				v |= meaningful
+	for name, value := range members(data) {
+		switch string(name) {
+		case "error":
+			if isSet(value) {
+				v |= meaningful | failure
+			}
+		case "choices":
+			if value[0] != '[' && !isNull(value) {
+				return meaningful
+			}
+			for choice := range elements(value) {
+				c, ok := judgeChoice(choice)
+				if !ok {
+					return meaningful
+				}
+				v |= c
 			}
 		}
 	}
 	return v
 }
 
+// judgeChoice reads one choice of a chunk. It is false where that is not what a
+// choice is.
+func judgeChoice(choice []byte) (v verdict, ok bool) {
+	if choice[0] != '{' {
+		return 0, isNull(choice)
+	}
+	for name, value := range members(choice) {
+		kind := byte(0) // that the value must have
+		switch string(name) {
+		case "finish_reason":
+			kind = '"'
+			if !isNull(value) {
+				v |= meaningful | finished
+			}
+		case "text":
+			kind = '"'
+			if isSet(value) {
+				v |= meaningful
+			}
+		case "delta":
+			kind = '{'
+			for name, value := range members(value) {
+				if string(name) != "role" && isSet(value) {
+					v |= meaningful
+				}
+			}
+		}
+		if kind != 0 && value[0] != kind && !isNull(value) {
+			return 0, false
+		}
+	}
+	return v, true
+}
+
+func isNull(value []byte) bool { return string(value) == "null" }
+
 // isSet reports whether a JSON value says anything.
-func isSet(raw json.RawMessage) bool {
-	switch string(raw) {
-	case "", "null", `""`, "[]", "{}":
+func isSet(value []byte) bool {
+	switch string(value) {
+	case "null", `""`, "[]", "{}":
 		return false
 	}
 	return true
@@ -145,64 +176,4 @@ func hasValue(data, name []byte) bool {
 			return true
 		}
 	}
-}
-
-// topString returns the string that a member of the outermost object has, as it
-// is written, or nothing. It reads no further than needed and tolerates data that
-// is cut short behind it.
-func topString(data []byte, member string) []byte {
-	depth, key := 0, false
-	for i := 0; i < len(data); i++ {
-		switch data[i] {
-		case '{', '[':
-			depth++
-			key = depth == 1 && data[i] == '{'
-		case '}', ']':
-			depth--
-		case ',':
-			key = depth == 1
-		case ':':
-			key = false
-		case '"':
-			end := stringEnd(data, i)
-			if end < 0 {
-				return nil
-			}
-			if key && string(data[i+1:end]) == member {
-				return stringValue(data[end+1:])
-			}
-			i = end
-		}
-	}
-	return nil
-}
-
-// stringEnd returns the index of the quote that closes the string opened at i.
-func stringEnd(data []byte, i int) int {
-	for i++; i < len(data); i++ {
-		switch data[i] {
-		case '\\':
-			i++
-		case '"':
-			return i
-		}
-	}
-	return -1
-}
-
-// stringValue returns the string behind a colon.
-func stringValue(data []byte) []byte {
-	data = bytes.TrimLeft(data, " \t\r\n")
-	if len(data) == 0 || data[0] != ':' {
-		return nil
-	}
-	data = bytes.TrimLeft(data[1:], " \t\r\n")
-	if len(data) == 0 || data[0] != '"' {
-		return nil
-	}
-	end := stringEnd(data, 0)
-	if end < 0 {
-		return nil
-	}
-	return data[1:end]
 }

@@ -101,6 +101,76 @@ func FuzzTopString(f *testing.F) {
 	})
 }
 
+// judgeChunk makes of a chunk what encoding/json would.
+func FuzzJudgeChunk(f *testing.F) {
+	for _, s := range []string{
+		`{"choices":[{"delta":{"role":"assistant","content":""},"finish_reason":null}]}`, ` { "error" : { } , "choices" : null } `, `{"choices":[null,{"text":"a"},{"text":1}]}`,
+		`{"choices":[{"delta":{"a":[1,{"b":"]}\\"}],"role":"x"}, "finish_reason":"stop"}],"n":-1.5e3}`, `{"choices":{}}`, `[]`, `"a"`, `{"choices":[{"delta":[]}]}`, `{"choices":[]}{}`,
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if caseVariant(data) || bytes.Contains(data, []byte(`\u`)) || json.Valid(data) && repeats(data) {
+			return // encoding/json takes more spellings of a name than anybody uses, and the last of two
+		}
+		if got, want := judgeChunk(data), decodedChunk(data); got != want {
+			t.Fatalf("judgeChunk(%q) = %04b, want %04b", data, got, want)
+		}
+	})
+}
+
+// repeats reports whether an object has two members of one name.
+func repeats(data []byte) bool {
+	seen := map[string]bool{}
+	for name, value := range members(data) {
+		if seen[string(name)] || repeats(value) {
+			return true
+		}
+		seen[string(name)] = true
+	}
+	for value := range elements(data) {
+		if repeats(value) {
+			return true
+		}
+	}
+	return false
+}
+
+func decodedChunk(data []byte) verdict {
+	if isDone(data) {
+		return meaningful | terminal | finished
+	}
+	var c struct {
+		Error   json.RawMessage `json:"error"`
+		Choices []struct {
+			Delta        map[string]json.RawMessage `json:"delta"`
+			Text         string                     `json:"text"`
+			FinishReason *string                    `json:"finish_reason"`
+		} `json:"choices"`
+	}
+	if json.Unmarshal(data, &c) != nil {
+		return meaningful
+	}
+	var v verdict
+	if len(c.Error) > 0 && isSet(c.Error) {
+		v |= meaningful | failure
+	}
+	for _, choice := range c.Choices {
+		if choice.FinishReason != nil {
+			v |= meaningful | finished
+		}
+		if choice.Text != "" {
+			v |= meaningful
+		}
+		for name, raw := range choice.Delta {
+			if name != "role" && isSet(raw) {
+				v |= meaningful
+			}
+		}
+	}
+	return v
+}
+
 // What the cheap look finds, the thorough one finds.
 func FuzzSkimChunk(f *testing.F) {
 	f.Add([]byte(`{"choices":[{"delta":{},"finish_reason":"stop"}]}`))
@@ -124,7 +194,7 @@ func FuzzSkimChunk(f *testing.F) {
 // caseVariant reports members that encoding/json takes although their case differs.
 func caseVariant(data []byte) bool {
 	lower := bytes.ToLower(data)
-	for _, name := range []string{`"error"`, `"finish_reason"`, `"choices"`} {
+	for _, name := range []string{`"error"`, `"finish_reason"`, `"choices"`, `"delta"`, `"text"`} {
 		if bytes.Count(lower, []byte(name)) != bytes.Count(data, []byte(name)) {
 			return true
 		}

@@ -70,7 +70,10 @@ type exchange struct {
 
 func newExchange(p *Proxy, w http.ResponseWriter, r *http.Request) *exchange {
 	x := &exchange{p: p, w: w, r: r, rc: http.NewResponseController(w), began: time.Now(), dialect: profile.OpenAI, label: "unknown"}
-	ctx := otel.GetTextMapPropagator().Extract(r.Context(), propagation.HeaderCarrier(r.Header))
+	ctx := r.Context()
+	if r.Header["Traceparent"] != nil {
+		ctx = otel.GetTextMapPropagator().Extract(ctx, propagation.HeaderCarrier(r.Header))
+	}
 	ctx, x.span = p.tracer.Start(ctx, "egress", trace.WithSpanKind(trace.SpanKindServer))
 	x.ctx, x.end = context.WithCancelCause(ctx)
 	x.stop = context.AfterFunc(p.ending, func() { x.end(errEnding) }) //nolint:contextcheck // the proxy's end reaches into every request

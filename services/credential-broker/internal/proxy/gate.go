@@ -26,7 +26,7 @@ func (r *relay) gate() *refusal {
 	for {
 		n, err := r.fill()
 		if more, refused := r.weigh(n, err); !more {
-			x.p.metrics.observe(x.p.metrics.gate, x.label, time.Since(r.began))
+			x.p.metrics.of(x.label).gate.Observe(time.Since(r.began).Seconds())
 			return refused
 		}
 	}

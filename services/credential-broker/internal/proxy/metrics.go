@@ -2,7 +2,7 @@ package proxy
 
 import (
 	"fmt"
-	"time"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -15,6 +15,14 @@ type metrics struct {
 	gate     *prometheus.HistogramVec
 	added    *prometheus.HistogramVec
 	open     *prometheus.GaugeVec
+
+	series sync.Map // label → *series, so that a request need not look for three
+}
+
+// series are one provider's.
+type series struct {
+	gate, added prometheus.Observer
+	open        prometheus.Gauge
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -50,6 +58,11 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	return m, nil
 }
 
-func (m *metrics) observe(h *prometheus.HistogramVec, provider string, d time.Duration) {
-	h.WithLabelValues(provider).Observe(d.Seconds())
+// of returns a provider's series.
+func (m *metrics) of(label string) *series {
+	if s, ok := m.series.Load(label); ok {
+		return s.(*series)
+	}
+	s, _ := m.series.LoadOrStore(label, &series{m.gate.WithLabelValues(label), m.added.WithLabelValues(label), m.open.WithLabelValues(label)})
+	return s.(*series)
 }

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -44,13 +43,23 @@ const (
 // allowed are the methods that are forwarded.
 var allowed = [...]string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodDelete}
 
-var providerForm = regexp.MustCompile(`^[a-z][a-z0-9-]{0,63}$`)
-
 // split takes the provider and the path behind it, as escaped by the caller, out
 // of a request's path.
 func split(u *url.URL) (provider, path string, ok bool) {
 	provider, path, _ = strings.Cut(strings.TrimPrefix(u.EscapedPath(), Prefix), "/")
-	return provider, "/" + path, providerForm.MatchString(provider)
+	return provider, "/" + path, isProvider(provider)
+}
+
+// isProvider reports whether a name can be a provider's: lower-case letters, digits
+// and dashes behind a letter.
+func isProvider(name string) bool {
+	for i := range len(name) {
+		c := name[i]
+		if letter := 'a' <= c && c <= 'z'; !letter && (i == 0 || c != '-' && (c < '0' || c > '9')) {
+			return false
+		}
+	}
+	return 0 < len(name) && len(name) <= 64
 }
 
 // checkPath refuses paths that could mean another place to the provider than to us.
@@ -111,15 +120,6 @@ func outgoing(h http.Header, token string) http.Header {
 	for _, line := range h["Connection"] {
 		for name := range strings.SplitSeq(line, ",") {
 			out.Del(strings.TrimSpace(name))
-		}
-	}
-	// net/http sends a POST again on its own when it carries one of these headers
-	// under its usual spelling. Whether to send again is decided in attempt, and
-	// header names have no case on the wire.
-	for _, name := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
-		if v, ok := out[name]; ok {
-			delete(out, name)
-			out[strings.ToLower(name)] = v
 		}
 	}
 	return out

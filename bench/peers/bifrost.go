@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/bytedance/sonic"
+	bifrost "github.com/maximhq/bifrost/core"
+	"github.com/maximhq/bifrost/core/providers/openai"
+	"github.com/maximhq/bifrost/core/schemas"
+)
+
+// account is one key of one provider, as Bifrost asks for it.
+type account struct{ base string }
+
+// GetConfiguredProviders implements schemas.Account.
+func (account) GetConfiguredProviders() ([]schemas.ModelProvider, error) {
+	return []schemas.ModelProvider{schemas.OpenAI}, nil
+}
+
+// GetKeysForProvider implements schemas.Account.
+func (account) GetKeysForProvider(context.Context, schemas.ModelProvider) ([]schemas.Key, error) {
+	return []schemas.Key{{ID: "1", Name: "bench", Value: *schemas.NewEnvVar("sk-bench-0123456789"), Models: schemas.WhiteList{"*"}, Weight: 1}}, nil
+}
+
+// GetConfigForProvider implements schemas.Account. All but the base URL is Bifrost's default.
+func (a account) GetConfigForProvider(schemas.ModelProvider) (*schemas.ProviderConfig, error) {
+	c := &schemas.ProviderConfig{NetworkConfig: schemas.NetworkConfig{BaseURL: a.base}}
+	c.CheckAndSetDefaults()
+	return c, nil
+}
+
+// gateway is Bifrost's core behind net/http.
+type gateway struct{ core *bifrost.Bifrost }
+
+// serveBifrost is the program "bifrost <base URL of the provider>".
+func serveBifrost(ctx context.Context, args []string, in io.Reader, out io.Writer) error {
+	if len(args) != 1 {
+		return errors.New("bifrost needs the provider's base URL")
+	}
+	core, err := bifrost.Init(ctx, schemas.BifrostConfig{
+		Account: account{args[0]}, Logger: bifrost.NewDefaultLogger(schemas.LogLevelError), InitialPoolSize: schemas.DefaultInitialPoolSize,
+	})
+	if err != nil {
+		return fmt.Errorf("start Bifrost: %w", err)
+	}
+	defer core.Shutdown()
+	g := gateway{core}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/chat/completions", g.chat)
+	mux.HandleFunc("POST /passthrough/v1/chat/completions", g.passthrough)
+	return serve(ctx, in, out, mux)
+}
+
+const maxBody = 32 << 20
+
+// chat takes a chat completion in OpenAI's dialect and gives one back: request
+// and chunks go through Bifrost's own schema, as they do for every provider.
+func (g gateway) chat(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	var req openai.OpenAIChatRequest
+	if err := sonic.Unmarshal(body, &req); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	ctx, cancel := schemas.NewBifrostContextWithCancel(r.Context())
+	defer cancel()
+	stream, failed := g.core.ChatCompletionStreamRequest(ctx, req.ToBifrostChatRequest(ctx))
+	if failed != nil {
+		refuse(w, failed)
+		return
+	}
+	rc := http.NewResponseController(w)
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("Cache-Control", "no-cache")
+	var b []byte
+	for c := range stream {
+		if c.BifrostChatResponse == nil {
+			panic(http.ErrAbortHandler) // the stream broke
+		}
+		data, err := sonic.Marshal(c.BifrostChatResponse)
+		if err != nil {
+			panic(http.ErrAbortHandler)
+		}
+		b = append(append(append(b[:0], "data: "...), data...), "\n\n"...)
+		if !send(w, rc, b) {
+			return
+		}
+	}
+	send(w, rc, []byte(done))
+}
+
+// passthrough has Bifrost forward bytes as they are: the least that it does.
+func (g gateway) passthrough(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	ctx, cancel := schemas.NewBifrostContextWithCancel(r.Context())
+	defer cancel()
+	stream, failed := g.core.PassthroughStream(ctx, schemas.OpenAI, &schemas.BifrostPassthroughRequest{
+		Method: http.MethodPost, Path: "/v1/chat/completions", Body: body, SafeHeaders: map[string]string{"Content-Type": "application/json"},
+	})
+	if failed != nil {
+		refuse(w, failed)
+		return
+	}
+	rc := http.NewResponseController(w)
+	w.Header().Set("Content-Type", "text/event-stream")
+	for c := range stream {
+		if c.BifrostPassthroughResponse == nil {
+			panic(http.ErrAbortHandler)
+		}
+		if !send(w, rc, c.BifrostPassthroughResponse.Body) {
+			return
+		}
+	}
+}
+
+func send(w io.Writer, rc *http.ResponseController, b []byte) bool {
+	if _, err := w.Write(b); err != nil {
+		return false
+	}
+	return rc.Flush() == nil
+}
+
+func refuse(w http.ResponseWriter, failed *schemas.BifrostError) {
+	status, message := http.StatusBadGateway, "Bifrost failed"
+	if failed.StatusCode != nil {
+		status = *failed.StatusCode
+	}
+	if failed.Error != nil {
+		message = failed.Error.Message
+	}
+	http.Error(w, message, status)
+}

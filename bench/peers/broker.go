@@ -1,0 +1,201 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/pgd"
+	"signalbox.dev/pkg/subject"
+)
+
+// way is one way to the provider.
+type way struct {
+	name string
+	url  string
+	// headers are made anew for each request; session tells the callers apart.
+	headers func(session int) (http.Header, error)
+	client  *http.Client
+	pid     int // of the process in between; 0 for none
+}
+
+// world is everything that runs.
+type world struct {
+	all   []*way
+	stops []func()
+}
+
+// stop ends everything, the last that was started first.
+func (w *world) stop() {
+	for _, v := range w.all {
+		v.client.CloseIdleConnections()
+	}
+	for _, f := range slices.Backward(w.stops) {
+		f()
+	}
+}
+
+func (w *world) add(v *way) {
+	// As agent-runner's own: HTTP/1.1, connections kept.
+	v.client = &http.Client{Transport: &http.Transport{
+		DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
+		MaxIdleConnsPerHost: 256, IdleConnTimeout: time.Minute, DisableCompression: true,
+	}}
+	w.all = append(w.all, v)
+}
+
+// Names of the ways.
+const (
+	straight    = "straight"
+	egress      = "egress"
+	bifrostChat = "bifrost"
+	bifrostRaw  = "passthrough"
+	bare        = "bare"
+)
+
+const chatPath = "/v1/chat/completions"
+
+func key(int) (http.Header, error) {
+	return http.Header{"Authorization": {"Bearer sk-bench-0123456789"}}, nil
+}
+
+// start starts everything. What it returns is to be stopped also when it fails.
+func start(ctx context.Context, bin string, p plan, log io.Writer) (*world, error) {
+	w := &world{}
+	up, addr, err := self("upstream", "upstream")
+	if err != nil {
+		return w, err
+	}
+	w.stops = append(w.stops, up.stop)
+	base := "http://" + addr
+	w.add(&way{name: straight, url: base + chatPath, headers: key})
+	if err := w.startBroker(ctx, bin, base, p.Streams, log); err != nil {
+		return w, err
+	}
+	for _, v := range []struct{ name, program, mount string }{{bifrostChat, "bifrost", ""}, {bifrostRaw, "bifrost", "/passthrough"}, {bare, "bare", ""}} {
+		c, addr, err := self(v.name, v.program, base)
+		if err != nil {
+			return w, err
+		}
+		w.stops = append(w.stops, c.stop)
+		w.add(&way{name: v.name, url: "http://" + addr + v.mount + chatPath, headers: key, pid: c.cmd.Process.Pid})
+	}
+	return w, nil
+}
+
+// startBroker starts credential-broker as a deployment does: its own database,
+// login, key file and trusted keys, and one stored account that leads to base.
+func (w *world) startBroker(ctx context.Context, bin, base string, sessions int, log io.Writer) error {
+	dir, err := os.MkdirTemp("", "signalbox-peers-")
+	if err != nil {
+		return fmt.Errorf("make a folder: %w", err)
+	}
+	w.stops = append(w.stops, func() { _ = os.RemoveAll(dir) })
+	root, err := checkout()
+	if err != nil {
+		return err
+	}
+	if bin == "" {
+		bin = dir
+		fmt.Fprintln(log, "Building credential-broker.")
+		if err := command(ctx, []string{"GOWORK=off", "CGO_ENABLED=0"}, "", "go", "build", "-C", filepath.Join(root, "services"), "-trimpath", "-buildvcs=false",
+			"-o", dir+"/", "./credential-broker/cmd/credential-broker", "./standalone/cmd/signalbox"); err != nil {
+			return err
+		}
+	}
+	pg, err := pgd.Start(ctx, pgd.Config{Fast: true, Search: []string{root}})
+	if err != nil {
+		return err
+	}
+	w.stops = append(w.stops, func() { _ = pg.Stop(context.WithoutCancel(ctx)) })
+	if err := pg.EnsureDatabase(ctx, "signalbox"); err != nil {
+		return err
+	}
+	admin := pg.URL("signalbox")
+	const password = "p-bench"
+	if err := command(ctx, []string{"DATABASE_URL=" + admin, "CREDENTIAL_BROKER_DB_PASSWORD=" + password}, "", filepath.Join(bin, "signalbox"), "migrate"); err != nil {
+		return err
+	}
+	signing, err := identity.NewKey()
+	if err != nil {
+		return err
+	}
+	addr, err := freeAddr(ctx)
+	if err != nil {
+		return err
+	}
+	env := []string{
+		"DATABASE_URL=" + strings.Replace(admin, "//postgres@", "//signalbox_credentials:"+password+"@", 1),
+		"CREDENTIAL_BROKER_KEY_FILE=" + filepath.Join(dir, "broker.key"),
+		"CREDENTIAL_BROKER_ALLOW_PRIVATE=true",
+		"CREDENTIAL_BROKER_ADDR=" + addr,
+		"TRUSTED_KEYS=" + identity.FormatTrusted(map[string]string{subject.AgentRunner: signing.Public()}),
+	}
+	if err := command(ctx, env, "sk-bench-0123456789\n", filepath.Join(bin, "signalbox"), "accounts", "add", "openai", "--base-url", base+"/v1"); err != nil {
+		return err
+	}
+	c, _, err := launch("credential-broker", filepath.Join(bin, "credential-broker"), env)
+	if err != nil {
+		return err
+	}
+	w.stops = append(w.stops, c.stop)
+	if err := c.ready(ctx, "http://"+addr+"/ready"); err != nil {
+		return err
+	}
+	w.add(&way{name: egress, url: "http://" + addr + "/egress/openai" + chatPath, headers: contexts(signing, sessions), pid: c.cmd.Process.Pid})
+	return nil
+}
+
+// contexts signs as agent-runner does: anew for every request, in the name of a
+// run in a session.
+func contexts(signing identity.Key, sessions int) func(int) (http.Header, error) {
+	signer := identity.NewSigner(subject.AgentRunner, signing)
+	actors := make([]identity.Actor, sessions)
+	workspace := id.New[id.Workspace]()
+	for i := range actors {
+		actors[i] = identity.Actor{
+			Workspace: workspace, Member: id.New[id.Member](), Role: identity.Editor, Run: id.New[id.Run](), Session: id.New[id.Session](),
+		}
+	}
+	return func(session int) (http.Header, error) {
+		token, err := signer.Sign(actors[session%len(actors)], subject.CredentialBroker)
+		if err != nil {
+			return nil, err
+		}
+		return http.Header{identity.Header: {token}}, nil
+	}
+}
+
+// checkout returns the repository's root.
+func checkout() (string, error) {
+	out, err := exec.Command("go", "env", "GOMOD").Output()
+	if err != nil {
+		return "", fmt.Errorf("find the checkout: %w", err)
+	}
+	root := filepath.Dir(filepath.Dir(filepath.Dir(strings.TrimSpace(string(out)))))
+	if _, err := os.Stat(filepath.Join(root, "services", "go.mod")); err != nil {
+		return "", errors.New("run this in bench/peers of a checkout")
+	}
+	return root, nil
+}
+
+// freeAddr returns an address that nobody listens on at the moment.
+func freeAddr(ctx context.Context) (string, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", fmt.Errorf("look for a free port: %w", err)
+	}
+	defer l.Close()
+	return l.Addr().String(), nil
+}

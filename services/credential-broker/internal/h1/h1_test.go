@@ -1,0 +1,513 @@
+package h1_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"signalbox.dev/services/credential-broker/internal/h1"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// server is net/http's, which counts the connections.
+type server struct {
+	*httptest.Server
+	conns atomic.Int32
+}
+
+func serve(t *testing.T, h http.HandlerFunc) *server {
+	t.Helper()
+	s := &server{Server: httptest.NewUnstartedServer(h)}
+	s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
+	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			s.conns.Add(1)
+		}
+	}
+	s.Start()
+	t.Cleanup(s.Close)
+	return s
+}
+
+func transport(t *testing.T, cfg h1.Config) *h1.Transport {
+	t.Helper()
+	tr := h1.New(cfg)
+	t.Cleanup(tr.CloseIdleConnections)
+	return tr
+}
+
+func ask(ctx context.Context, t *testing.T, method, url, body string) *http.Request {
+	t.Helper()
+	var r io.Reader
+	if body != "" {
+		r = strings.NewReader(body)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, url, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return req
+}
+
+// got sends a request and returns the answer in one line: its status, body and end.
+func got(tr *h1.Transport, req *http.Request) string {
+	res, err := tr.RoundTrip(req)
+	if err != nil {
+		return fmt.Sprint("error: ", err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	return fmt.Sprintf("%d %q %v", res.StatusCode, b, err)
+}
+
+// A request arrives as it was made, and connections are used again.
+func TestRequests(t *testing.T) {
+	t.Parallel()
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		fmt.Fprintf(w, "%s %s %s %d %q %d", r.Method, r.RequestURI, r.Host, r.ContentLength, r.Header["X-Two"], len(b))
+	})
+	tr := transport(t, h1.Config{})
+	host := strings.TrimPrefix(s.URL, "http://")
+	for _, tt := range []struct{ method, path, body, want string }{
+		{"POST", "/v1/a%2Fb?x=1&y=%20", "hello", `POST /v1/a%2Fb?x=1&y=%20 ` + host + ` 5 [\"1\" \"2\"] 5`},
+		{"POST", "/", "", `POST / ` + host + ` 0 [\"1\" \"2\"] 0`},
+		{"GET", "/models", "", `GET /models ` + host + ` 0 [\"1\" \"2\"] 0`},
+		{"DELETE", "/it", "", `DELETE /it ` + host + ` 0 [\"1\" \"2\"] 0`},
+		{"POST", "/long", strings.Repeat("x", 5<<20), `POST /long ` + host + ` 5242880 [\"1\" \"2\"] 5242880`},
+		{"POST", "/edge", strings.Repeat("x", 32<<10), `POST /edge ` + host + ` 32768 [\"1\" \"2\"] 32768`},
+	} {
+		req := ask(t.Context(), t, tt.method, s.URL+tt.path, tt.body)
+		req.Header["X-Two"] = []string{"1", "2"}
+		if g, want := got(tr, req), `200 "`+tt.want+`" <nil>`; g != want {
+			t.Errorf("%s %s:\n got %s\nwant %s", tt.method, tt.path, g, want)
+		}
+	}
+	req := ask(t.Context(), t, "HEAD", s.URL+"/", "")
+	if g := got(tr, req); g != `200 "" <nil>` {
+		t.Errorf("HEAD: got %s", g)
+	}
+	if n := s.conns.Load(); n != 1 {
+		t.Errorf("%d connections were made for requests one after the other, want 1", n)
+	}
+}
+
+// A server that closes an idle connection costs no request.
+func TestClosedWhileIdle(t *testing.T) {
+	t.Parallel()
+	s := serve(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
+	tr := transport(t, h1.Config{})
+	for i := range 3 {
+		if g := got(tr, ask(t.Context(), t, "POST", s.URL, "x")); g != `200 "" <nil>` {
+			t.Fatalf("request %d: %s", i, g)
+		}
+		s.CloseClientConnections()
+	}
+	if n := s.conns.Load(); n != 3 {
+		t.Errorf("%d connections, want 3", n)
+	}
+}
+
+// What a server may have seen is not sent twice, unless it may be asked twice.
+func TestNotTwice(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		method string
+		calls  int32
+		want   string
+	}{{"POST", 2, "error: unexpected EOF"}, {"DELETE", 2, "error: unexpected EOF"}, {"GET", 3, `200 "" <nil>`}} {
+		t.Run(tt.method, func(t *testing.T) {
+			t.Parallel()
+			var calls atomic.Int32
+			s := serve(t, func(_ http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				if calls.Add(1) == 2 {
+					panic(http.ErrAbortHandler)
+				}
+			})
+			tr := transport(t, h1.Config{})
+			if g := got(tr, ask(t.Context(), t, "GET", s.URL, "")); g != `200 "" <nil>` {
+				t.Fatal(g)
+			}
+			if g := got(tr, ask(t.Context(), t, tt.method, s.URL, "")); g != tt.want {
+				t.Errorf("got %s, want %s", g, tt.want)
+			}
+			if n := calls.Load(); n != tt.calls {
+				t.Errorf("the server was asked %d times, want %d", n, tt.calls)
+			}
+		})
+	}
+}
+
+// A server may answer before it has read a long request, and close then or not.
+func TestEarlyAnswer(t *testing.T) {
+	t.Parallel()
+	for _, end := range []string{"close", "stay"} {
+		t.Run(end, func(t *testing.T) {
+			t.Parallel()
+			over := make(chan struct{})
+			url := raw(t, func(c net.Conn, _ *bufio.Reader) {
+				_, _ = io.WriteString(c, "HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nbig")
+				if end == "close" {
+					_ = c.(*net.TCPConn).CloseWrite()
+				}
+				<-over
+			})
+			tr := transport(t, h1.Config{})
+			if g := got(tr, ask(t.Context(), t, "POST", url, strings.Repeat("x", 16<<20))); g != `413 "big" <nil>` {
+				t.Errorf("got %s", g)
+			}
+			close(over)
+		})
+	}
+}
+
+// raw starts a server that does with a connection what it likes, once the head of
+// a request has come.
+func raw(t testing.TB, h func(net.Conn, *bufio.Reader)) (url string) {
+	t.Helper()
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			r := bufio.NewReader(c)
+			for line := "x"; line != "\r\n"; {
+				if line, err = r.ReadString('\n'); err != nil {
+					break
+				}
+			}
+			if err == nil {
+				h(c, r)
+			}
+			_ = c.Close()
+		}
+	}()
+	t.Cleanup(func() {
+		_ = l.Close()
+		<-done
+	})
+	return "http://" + l.Addr().String()
+}
+
+// Answers as servers make them, and as they should not.
+func TestAnswers(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ name, answer, want string }{
+		{"length", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", `200 "hi" <nil>`},
+		{"chunks", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n3;ext=1\r\n yo\r\n0\r\nX-Trailer: 1\r\n\r\n", `200 "hi yo" <nil>`},
+		{"until the end", "HTTP/1.1 200 OK\r\n\r\nhi", `200 "hi" <nil>`},
+		{"an old one", "HTTP/1.0 200 OK\r\n\r\nhi", `200 "hi" <nil>`},
+		{"nothing", "HTTP/1.1 204 No Content\r\n\r\n", `204 "" <nil>`},
+		{"information first", "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", `200 "hi" <nil>`},
+		{"another protocol", "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\nhi", `101 "" <nil>`},
+
+		{"cut in a length", "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhi", `200 "hi" unexpected EOF`},
+		{"cut in chunks", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n", `200 "hi" unexpected EOF`},
+		{"cut in a chunk", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhi", `200 "hi" unexpected EOF`},
+		{"cut in the head", "HTTP/1.1 200 OK\r\nContent-", `error: malformed MIME header: missing colon: "Content-"`},
+		{"nothing at all", "", `error: unexpected EOF`},
+		{"another language", "SSH-2.0-x\r\n", `error: malformed HTTP response "SSH-2.0-x"`},
+		{"a head without end", "HTTP/1.1 200 OK\r\n" + strings.Repeat("X-A: "+strings.Repeat("a", 1000)+"\r\n", 300), `error: the head of the answer is over the limit of 256 KiB`},
+		{"information without end", strings.Repeat("HTTP/1.1 103 Early Hints\r\n\r\n", 20), `error: the server informs without end`},
+		{"both lengths", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nhi", `error: http: message cannot contain multiple Content-Length headers; got ["2" "3"]`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			url := raw(t, func(c net.Conn, _ *bufio.Reader) { _, _ = io.WriteString(c, tt.answer) })
+			if g := got(transport(t, h1.Config{}), ask(t.Context(), t, "GET", url, "")); g != tt.want {
+				t.Errorf("got %s, want %s", g, tt.want)
+			}
+		})
+	}
+}
+
+// After an answer that does not leave the connection clean, it is not used again.
+func TestNotKept(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ name, answer string }{
+		{"closing", "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi"},
+		{"more than was asked for", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhiHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"},
+		{"another protocol", "HTTP/1.1 101 Switching Protocols\r\n\r\n"},
+		{"not read to its end", "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nhi"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			var conns atomic.Int32
+			url := raw(t, func(c net.Conn, r *bufio.Reader) {
+				conns.Add(1)
+				_, _ = io.WriteString(c, tt.answer)
+				_, _ = io.Copy(io.Discard, r)
+			})
+			tr := transport(t, h1.Config{})
+			for range 2 {
+				res, err := tr.RoundTrip(ask(t.Context(), t, "GET", url, ""))
+				if err != nil {
+					t.Fatal(err)
+				}
+				b := make([]byte, 2)
+				_, _ = io.ReadFull(res.Body, b)
+				if tt.name != "not read to its end" {
+					_, _ = io.Copy(io.Discard, res.Body)
+				}
+				_ = res.Body.Close()
+				if n, err := res.Body.Read(b); n != 0 || err == nil {
+					t.Errorf("Read after Close = %d, %v, want an error", n, err)
+				}
+			}
+			if n := conns.Load(); n != 2 {
+				t.Errorf("%d connections for 2 requests, want 2", n)
+			}
+		})
+	}
+}
+
+// What is cancelled ends at once, wherever it is, with the cause; and the server
+// sees the connection close.
+func TestCancel(t *testing.T) {
+	t.Parallel()
+	why := errors.New("stop was pressed")
+	for _, tt := range []struct {
+		name   string
+		body   string
+		answer string
+		want   string
+	}{
+		{"before the answer", "x", "", "error: stop was pressed"},
+		{"while a long request is written", strings.Repeat("x", 32<<20), "", "error: stop was pressed"},
+		{"in the answer", "x", "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhi", `200 "hi" stop was pressed`},
+		{"in the answer to a long request", strings.Repeat("x", 32<<20), "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhi", `200 "hi" stop was pressed`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
+			closed := make(chan struct{})
+			url := raw(t, func(c net.Conn, r *bufio.Reader) {
+				_, _ = io.WriteString(c, tt.answer)
+				cancel(why)
+				_, _ = io.Copy(io.Discard, r)
+				close(closed)
+			})
+			g := got(transport(t, h1.Config{}), ask(ctx, t, "POST", url, tt.body))
+			if g != tt.want && (tt.answer == "" || g != "error: stop was pressed") {
+				t.Errorf("got %s, want %s", g, tt.want)
+			}
+			<-closed
+		})
+	}
+	t.Run("while dialling", func(t *testing.T) {
+		t.Parallel()
+		ctx, cancel := context.WithCancelCause(t.Context())
+		tr := h1.New(h1.Config{Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			cancel(why)
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}})
+		_, err := tr.RoundTrip(ask(ctx, t, "GET", "http://127.0.0.1:1", "")) //nolint:bodyclose // there is none
+		if !errors.Is(err, why) || !errors.Is(err, h1.ErrNotSent) {
+			t.Errorf("RoundTrip = %v, want %v and %v", err, why, h1.ErrNotSent)
+		}
+	})
+}
+
+// Over TLS nothing but HTTP/1.1 is offered, and a certificate is looked at.
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	s := &server{Server: httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, r.Proto)
+	}))}
+	s.EnableHTTP2 = true
+	s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	roots := x509.NewCertPool()
+	roots.AddCert(s.Certificate())
+	tr := transport(t, h1.Config{TLS: &tls.Config{RootCAs: roots}})
+	for range 2 {
+		if g := got(tr, ask(t.Context(), t, "POST", s.URL, "x")); g != `200 "HTTP/1.1" <nil>` {
+			t.Errorf("got %s", g)
+		}
+	}
+	_, err := transport(t, h1.Config{}).RoundTrip(ask(t.Context(), t, "POST", s.URL, "x")) //nolint:bodyclose // there is none
+	if !errors.Is(err, h1.ErrNotSent) || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("with a certificate that nobody trusts: %v", err)
+	}
+}
+
+// Nothing gets into a head that would be more than its header; and an error does
+// not tell the value, which may be a secret.
+func TestHead(t *testing.T) {
+	t.Parallel()
+	tr := h1.New(h1.Config{Dial: func(context.Context, string, string) (net.Conn, error) {
+		here, there := net.Pipe()
+		go func() {
+			b, _ := io.ReadAll(there)
+			if len(b) > 0 {
+				t.Errorf("%q was sent", b)
+			}
+			_ = there.Close()
+		}()
+		return here, nil
+	}})
+	for _, tt := range []struct {
+		name   string
+		change func(*http.Request)
+	}{
+		{"value", func(r *http.Request) { r.Header.Set("X-Api-Key", "secret\r\nX-Evil: 1") }},
+		{"name", func(r *http.Request) { r.Header["X: 1\r\nX-Evil"] = []string{"secret"} }},
+		{"method", func(r *http.Request) { r.Method = "GET /secret HTTP/1.1\r\nX:" }},
+		{"host", func(r *http.Request) { r.Host = "a\r\nX-Evil: 1" }},
+		{"query", func(r *http.Request) { r.URL.RawQuery = "a=b c" }},
+	} {
+		req := ask(t.Context(), t, "GET", "http://h.test", "")
+		tt.change(req)
+		_, err := tr.RoundTrip(req) //nolint:bodyclose // there is none
+		if err == nil || tt.name != "method" && strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: RoundTrip = %v, want an error that tells no value", tt.name, err)
+		}
+	}
+}
+
+// Idle connections are closed after a while.
+func TestIdle(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var open atomic.Int32
+		tr := h1.New(h1.Config{Dial: func(context.Context, string, string) (net.Conn, error) {
+			here, there := net.Pipe()
+			open.Add(1)
+			go func() {
+				defer open.Add(-1)
+				r := bufio.NewReader(there)
+				for {
+					req, err := http.ReadRequest(r)
+					if err != nil {
+						_ = there.Close()
+						return
+					}
+					_, _ = io.Copy(io.Discard, req.Body)
+					_, _ = io.WriteString(there, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+				}
+			}()
+			return here, nil
+		}})
+		use := func() {
+			t.Helper()
+			if g := got(tr, ask(t.Context(), t, "POST", "http://h.test", "x")); g != `200 "" <nil>` {
+				t.Fatal(g)
+			}
+			synctest.Wait()
+		}
+		use()
+		time.Sleep(60 * time.Second) //nolint:forbidigo // synctest's clock
+		use()
+		if n := open.Load(); n != 1 {
+			t.Errorf("%d connections after a minute, want 1", n)
+		}
+		time.Sleep(3 * time.Minute) //nolint:forbidigo // synctest's clock
+		synctest.Wait()
+		if n := open.Load(); n != 0 {
+			t.Errorf("%d connections after three more, want 0", n)
+		}
+		use()
+		tr.CloseIdleConnections()
+		synctest.Wait()
+		if n := open.Load(); n != 0 {
+			t.Errorf("%d connections after CloseIdleConnections, want 0", n)
+		}
+	})
+}
+
+// Whatever a server answers, the exchange ends, and a connection that is used
+// again begins with nothing left of it.
+func FuzzAnswer(f *testing.F) {
+	for _, s := range []string{
+		"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n",
+		"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 No\r\n\r\nrest", "HTTP/1.0 200 OK\r\n\r\nhi", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\nHTTP/1.1 200 OK\r\n",
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, answer []byte) {
+		dials := 0
+		tr := h1.New(h1.Config{Dial: func(context.Context, string, string) (net.Conn, error) {
+			dials++
+			first := dials == 1
+			here, there := net.Pipe()
+			go func() {
+				defer there.Close()
+				if _, err := http.ReadRequest(bufio.NewReader(there)); err != nil {
+					return
+				}
+				if !first {
+					_, _ = io.WriteString(there, "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nsecond")
+					return
+				}
+				_, _ = there.Write(answer)
+			}()
+			return here, nil
+		}})
+		defer tr.CloseIdleConnections()
+		_ = got(tr, ask(t.Context(), t, "GET", "http://h.test", ""))
+		if g := got(tr, ask(t.Context(), t, "GET", "http://h.test", "")); dials > 1 && g != `200 "second" <nil>` {
+			t.Errorf("the answer after %q: %s", answer, g)
+		}
+	})
+}
+
+// BenchmarkFirstByte measures a short exchange over loopback, beside net/http's.
+func BenchmarkFirstByte(b *testing.B) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		_, _ = io.WriteString(w, "hello")
+	}))
+	defer s.Close()
+	ours, theirs := h1.New(h1.Config{}), &http.Transport{DisableCompression: true}
+	defer ours.CloseIdleConnections()
+	defer theirs.CloseIdleConnections()
+	payload := bytes.Repeat([]byte("x"), 4<<10)
+	for _, tt := range []struct {
+		name string
+		rt   http.RoundTripper
+	}{{"h1", ours}, {"nethttp", theirs}} {
+		b.Run(tt.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				req, err := http.NewRequestWithContext(b.Context(), http.MethodPost, s.URL, bytes.NewReader(payload))
+				if err != nil {
+					b.Fatal(err)
+				}
+				res, err := tt.rt.RoundTrip(req)
+				if err != nil {
+					b.Fatal(err)
+				}
+				_, _ = io.Copy(io.Discard, res.Body)
+				_ = res.Body.Close()
+			}
+		})
+	}
+}

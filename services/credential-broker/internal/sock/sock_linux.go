@@ -1,0 +1,159 @@
+//go:build linux && !race
+
+package sock
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"unsafe"
+)
+
+// conn is a TCP connection that is read and written by raw system calls.
+type conn struct {
+	*net.TCPConn
+	raw syscall.RawConn
+
+	reading sync.Mutex // guards in
+	in      transfer
+	read    func(fd uintptr) bool // made once: a closure per call would be one on the heap
+
+	writing sync.Mutex // guards out
+	out     transfer
+	write   func(fd uintptr) bool
+}
+
+// transfer is one read or write under way.
+type transfer struct {
+	b     []byte
+	flags int
+	n     int
+	errno syscall.Errno
+}
+
+func wrap(tcp *net.TCPConn) net.Conn {
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return tcp
+	}
+	c := &conn{TCPConn: tcp, raw: raw}
+	c.read, c.write = c.in.receive, c.out.send
+	return c
+}
+
+// Read implements net.Conn.
+func (c *conn) Read(b []byte) (int, error) {
+	if len(b) == 0 {
+		return 0, nil
+	}
+	c.reading.Lock()
+	defer c.reading.Unlock()
+	c.in = transfer{b: b}
+	err := c.raw.Read(c.read)
+	n, errno := c.in.n, c.in.errno
+	c.in.b = nil
+	switch {
+	case err != nil:
+		return 0, c.named("read", err)
+	case errno != 0:
+		return 0, c.failed("read", "recvfrom", errno)
+	case n == 0:
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+// Write implements net.Conn.
+func (c *conn) Write(b []byte) (int, error) {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	c.out = transfer{b: b}
+	err := c.raw.Write(c.write)
+	n, errno := c.out.n, c.out.errno
+	c.out.b = nil
+	switch {
+	case err != nil:
+		return n, c.named("write", err)
+	case errno != 0:
+		return n, c.failed("write", "sendto", errno)
+	}
+	return n, nil
+}
+
+// alive looks without taking anything.
+func (c *conn) alive() bool {
+	c.reading.Lock()
+	defer c.reading.Unlock()
+	var b [1]byte
+	c.in = transfer{b: b[:], flags: syscall.MSG_PEEK | syscall.MSG_DONTWAIT}
+	err := c.raw.Read(c.read)
+	c.in.b = nil
+	return err == nil && c.in.errno == syscall.EAGAIN
+}
+
+// ReadFrom implements io.ReaderFrom: the embedded connection's would go past Write.
+func (c *conn) ReadFrom(r io.Reader) (int64, error) { return io.Copy(struct{ io.Writer }{c}, r) }
+
+// WriteTo implements io.WriterTo.
+func (c *conn) WriteTo(w io.Writer) (int64, error) { return io.Copy(w, struct{ io.Reader }{c}) }
+
+// receive reads once. It is false when there is nothing to read yet and that is to
+// be waited for.
+func (t *transfer) receive(fd uintptr) bool {
+	for {
+		n, _, errno := syscall.RawSyscall6(syscall.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(&t.b[0])), uintptr(len(t.b)), uintptr(t.flags), 0, 0)
+		switch errno {
+		case 0:
+			t.n = int(n)
+			return true
+		case syscall.EINTR:
+		case syscall.EAGAIN:
+			if t.flags&syscall.MSG_DONTWAIT == 0 {
+				return false
+			}
+			t.errno = errno
+			return true
+		default:
+			t.errno = errno
+			return true
+		}
+	}
+}
+
+// send writes what is left. It is false when the socket takes no more for now.
+func (t *transfer) send(fd uintptr) bool {
+	for t.n < len(t.b) {
+		rest := t.b[t.n:]
+		n, _, errno := syscall.RawSyscall6(syscall.SYS_SENDTO, fd, uintptr(unsafe.Pointer(&rest[0])), uintptr(min(len(rest), maxSend)), syscall.MSG_NOSIGNAL, 0, 0)
+		switch errno {
+		case 0:
+			t.n += int(n)
+		case syscall.EINTR:
+		case syscall.EAGAIN:
+			return false
+		default:
+			t.errno = errno
+			return true
+		}
+	}
+	return true
+}
+
+// maxSend bounds the time of one call, which nothing else can use the processor for.
+const maxSend = 256 << 10
+
+// failed is a system call's error as the net package words it.
+func (c *conn) failed(op, call string, errno syscall.Errno) error {
+	return &net.OpError{Op: op, Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: os.NewSyscallError(call, errno)}
+}
+
+// named gives an error of the raw connection the operation's usual name.
+func (c *conn) named(op string, err error) error {
+	if e, ok := errors.AsType[*net.OpError](err); ok {
+		return &net.OpError{Op: op, Net: e.Net, Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: e.Err}
+	}
+	return err
+}
