@@ -51,7 +51,7 @@ func newStage(ctx context.Context, b *bench, sessions int) (s *stage, err error)
 		return nil, err
 	}
 	if err := s.fill(ctx, sessions); err != nil {
-		s.close()
+		quietly(s.close)
 		return nil, err
 	}
 	return s, nil
@@ -94,7 +94,7 @@ func (s *stage) begin(ctx context.Context, m world.Member) (*openRun, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer stream.Close()
+	defer quietly(stream.Close)
 	for {
 		e, err := stream.Next()
 		if err != nil {
@@ -116,11 +116,11 @@ func (s *stage) begin(ctx context.Context, m world.Member) (*openRun, error) {
 	}
 }
 
-func (s *stage) close() {
+func (s *stage) close() error {
 	if s.bus != nil {
 		s.bus.Close()
 	}
-	_ = s.world.Close() // it has been told what matters
+	return s.world.Close()
 }
 
 // say publishes a delta that carries the time, as a runner does.
@@ -243,7 +243,7 @@ func liveOurs(ctx context.Context, b *bench, sessions, viewers, rate int) (*deli
 	if err != nil {
 		return nil, err
 	}
-	defer s.close()
+	defer quietly(s.close)
 	var targets []target
 	for _, o := range s.open {
 		for range viewers {
@@ -292,10 +292,10 @@ func (b *bench) deliver(ctx context.Context, targets []target, cpu func() map[st
 		fmt.Fprintf(b.out, "  %v\n", err)
 	}
 	for name, used := range cpu() {
-		switch {
-		case name == part:
+		switch name {
+		case part:
 			d.cpu = used - before[name]
-		case name == world.NATSName:
+		case world.NATSName:
 			d.other[name] = used - before[name]
 		}
 	}
@@ -337,7 +337,7 @@ func idleOurs(ctx context.Context, b *bench, sessions, viewers int) error {
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer quietly(s.close)
 	gateway := s.world.Replica(subject.Gateway, 1).PID()
 	before, err := resident(gateway)
 	if err != nil {

@@ -92,7 +92,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer quietly(func() error { return os.RemoveAll(dir) })
 	b := &bench{programs: filepath.Join(dir, "bin"), dir: dir, brief: *brief, out: stdout}
 	if *asJSON {
 		b.out = stderr
@@ -150,7 +150,7 @@ func (b *bench) world(ctx context.Context, o world.Options) (*world.World, error
 	}
 	w, err := world.Start(ctx, o)
 	if err != nil && w != nil {
-		err = errors.Join(err, w.Close())
+		quietly(w.Close)
 	}
 	return w, err
 }
@@ -182,6 +182,9 @@ func (b *bench) figure(name string, value float64, unit string) {
 	b.figures = append(b.figures, figure{name, value, unit})
 	fmt.Fprintf(b.out, "  %-58s %12s %s\n", name, strings.TrimRight(strings.TrimRight(fmt.Sprintf("%.3f", value), "0"), "."), unit)
 }
+
+// quietly ends something of which all that matters is known already.
+func quietly(end func() error) { _ = end() }
 
 // milliseconds of a duration.
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

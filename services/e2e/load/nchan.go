@@ -80,7 +80,9 @@ http {
 	if err := n.cmd.Start(); err != nil {
 		return nil, err
 	}
-	for deadline := time.Now().Add(10 * time.Second); ; {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(10 * time.Second); ; <-tick.C {
 		conn, err := net.Dial("tcp", addr)
 		if err == nil {
 			return n, conn.Close()
@@ -88,7 +90,6 @@ http {
 		if time.Now().After(deadline) {
 			return nil, errors.Join(fmt.Errorf("nginx does not come up: %w\n%s", err, &out), n.stop())
 		}
-		time.Sleep(20 * time.Millisecond)
 	}
 }
 
@@ -135,7 +136,7 @@ func liveNchan(ctx context.Context, b *bench, sessions, viewers, rate int) (*del
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = n.stop() }() // it has been told what matters
+	defer quietly(n.stop)
 	var targets []target
 	for channel := range sessions {
 		for range viewers {

@@ -30,7 +30,7 @@ func steps(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
-	defer w.Close()
+	defer quietly(w.Close)
 	if err := w.PutScript(ctx, "busy", busy); err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func finishRun(ctx context.Context, c world.Client) error {
 	if err != nil {
 		return err
 	}
-	defer stream.Close()
+	defer quietly(stream.Close)
 	var kinds []string
 	for {
 		e, err := stream.Next()

@@ -29,7 +29,7 @@ func ttft(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
-	defer w.Close()
+	defer quietly(w.Close)
 	if err := w.PutScript(ctx, "quick", quick); err != nil {
 		return err
 	}
@@ -76,7 +76,7 @@ func ask(ctx context.Context, c world.Client, session string) (first time.Durati
 	if err != nil {
 		return 0, err
 	}
-	defer stream.Close()
+	defer quietly(stream.Close)
 	for {
 		e, err := stream.Next()
 		if err != nil {
