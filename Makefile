@@ -98,8 +98,10 @@ test-faults:
 	@$(REPORT) $(GO_TEST) ./services/e2e/faults
 
 # Everything with goroutines of its own. The race detector needs a C compiler.
-RACE ?= $(addprefix ./pkg/,$(addsuffix /...,bus httpserver identity natsd pg rpc sse)) \
+RACE_ROOTS := $(addprefix ./pkg/,$(addsuffix /...,bus httpserver identity natsd pg rpc sse)) \
 	$(addprefix ./services/,$(addsuffix /...,gateway agent-runner tool-executor document-sync credential-broker simulator))
+ONE_GOROUTINE := /internal/(llm|modelmsg|preset|prompt|tool|script|tally|wire|field|openai|anthropic|dialect|profile)(/|$$)|/migrations$$
+RACE ?= $(shell go list $(RACE_ROOTS) | grep -vE '$(ONE_GOROUTINE)')
 
 test-race:
 	@if command -v "$$(go env CC)" >/dev/null; then \
