@@ -43,7 +43,7 @@ type Config struct {
 	ModelBackoff  time.Duration `env:"AGENT_RUNNER_MODEL_BACKOFF" envDefault:"500ms" doc:"Wait after the first failed model call; it doubles with each."`
 	MaxRetryAfter time.Duration `env:"AGENT_RUNNER_MAX_RETRY_AFTER" envDefault:"30s" doc:"Longest wait that a provider may ask for; when it asks for more the run fails and says so."`
 	FirstByte     time.Duration `env:"AGENT_RUNNER_FIRST_BYTE" envDefault:"5m" doc:"How long a model may take to begin its answer."`
-	Patience      time.Duration `env:"AGENT_RUNNER_PATIENCE" envDefault:"20s" doc:"How long a run waits for the database or the broker to come back before it is left to another runner."`
+	Patience      time.Duration `env:"AGENT_RUNNER_PATIENCE" envDefault:"20s" doc:"How long a run waits for the database, the broker or the run log to come back before it is left to another runner."`
 	Idle          time.Duration `env:"AGENT_RUNNER_IDLE" envDefault:"2m" doc:"How long a model may fall silent in an answer."`
 
 	RunLogDelay time.Duration `env:"AGENT_RUNNER_RUN_LOG_DELAY" envDefault:"250ms" doc:"How long events are gathered before they are copied from the bus to Postgres; longer makes fewer and larger rows."`

@@ -2,6 +2,7 @@ package faults_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"testing"
@@ -13,6 +14,13 @@ import (
 var programs string
 
 func TestMain(m *testing.M) {
+	flag.Parse()
+	if full() {
+		// The tests wait more than they work: all clusters run at once, on any machine.
+		if err := flag.Set("test.parallel", "8"); err != nil {
+			panic(err)
+		}
+	}
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "signalbox-faults-")
 		if err == nil {

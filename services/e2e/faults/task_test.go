@@ -119,7 +119,7 @@ func (k *task) send(ctx context.Context) bool {
 			k.hung++
 		}
 		if refusal, ok := errors.AsType[*world.Refused](err); ok {
-			if !refusal.Temporary() || refusal.Message == "" {
+			if !mayPass(refusal) {
 				k.wrong("the message was refused: %v", err)
 				return false
 			}
@@ -129,6 +129,12 @@ func (k *task) send(ctx context.Context) bool {
 			return false
 		}
 	}
+}
+
+// mayPass reports whether a refusal is one that a trouble explains: it says in words
+// that it will pass. An internal error is none.
+func mayPass(r *world.Refused) bool {
+	return r.Temporary() && r.Status != http.StatusInternalServerError && r.Message != ""
 }
 
 func (k *task) try(ctx context.Context, c world.Client) (run string, err error) {
@@ -193,7 +199,7 @@ func (v *viewer) stream(ctx context.Context, c world.Client) {
 		v.terminal = true
 		return
 	}
-	if refusal, ok := errors.AsType[*world.Refused](err); ok && !refusal.Temporary() {
+	if refusal, ok := errors.AsType[*world.Refused](err); ok && !mayPass(refusal) {
 		v.wrong("the stream was refused: %v", err)
 		v.terminal = true
 		return
@@ -319,7 +325,7 @@ func (k *task) ask(ctx context.Context, c world.Client, path string) {
 	defer cancel()
 	res, err := c.Do(ctx, world.Request{Method: http.MethodGet, Path: path})
 	if refusal, ok := errors.AsType[*world.Refused](err); ok {
-		if !refusal.Temporary() || refusal.Message == "" {
+		if !mayPass(refusal) {
 			k.wrong("%s: %v", path, err)
 		}
 		k.refused = append(k.refused, fmt.Sprint(refusal.Status, " ", refusal.Code))
