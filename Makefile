@@ -135,7 +135,7 @@ e2e-kill: setup build ## Kill parts at random under load (KILLS=140 RATE=50 SEED
 	@rm -rf bin/kill
 	@go run ./services/e2e/kill/e2e-kill -kills $(or $(KILLS),140) -rate $(or $(RATE),50) $(if $(SEED),-seed $(SEED)) -logs bin/kill -json bin/kill.json
 
-e2e-faults: setup build $(REPORT) ## Break every link in every way, stop and wipe parts (about 15 min)
+e2e-faults: setup build $(REPORT) ## Break every link in every way, stop and wipe parts (about 10 min)
 	@SIGNALBOX_E2E_FAULTS=full $(REPORT) go test -json -count=1 -timeout 40m ./services/e2e/faults
 
 simulate: ## Run the protocol of runs through many seeds (SEEDS=100000 FIRST=1)
