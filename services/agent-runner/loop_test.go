@@ -581,7 +581,7 @@ func TestTakeover(t *testing.T) {
 			began := make(chan struct{})
 			w.model.then(func(a *answer) { close(began); story.first[0](a) })
 			// It gives its runs up at once when it is stopped: as if it were killed.
-			killed := w.start(func(c *agentrunner.Config) { c.Drain = 50 * time.Millisecond })
+			killed := w.start(func(c *agentrunner.Config) { c.Drain = 500 * time.Millisecond })
 			session := w.session(&agentv1.CreateSessionRequest{})
 			v := w.watch(session)
 			w.submit(session, "go")

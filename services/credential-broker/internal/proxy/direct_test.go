@@ -2,10 +2,12 @@ package proxy_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -183,6 +185,81 @@ func BenchmarkStream(b *testing.B) {
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*chunks), "ns/chunk")
 		})
 	}
+}
+
+// BenchmarkLoopback forwards chunks over loopback, the next one once the last has
+// arrived, through the proxy and through the loop that any proxy over net/http has
+// at least.
+func BenchmarkLoopback(b *testing.B) {
+	r := newRig(b, &loopback{}, nil)
+	next := make(chan struct{})
+	r.upstream("openai", func(w http.ResponseWriter, req *http.Request) {
+		_, _ = io.Copy(io.Discard, req.Body)
+		w.Header().Set("Content-Type", "text/event-stream")
+		rc := http.NewResponseController(w)
+		for range next {
+			_, _ = io.WriteString(w, chatDelta)
+			_ = rc.Flush()
+		}
+	})
+	base := r.pool.all[0].Base.String() + "/chat/completions"
+	bare := &httptest.Server{Listener: r.net.listen(b), Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		body, _ := io.ReadAll(req.Body)
+		out, err := http.NewRequestWithContext(req.Context(), req.Method, base, bytes.NewReader(body))
+		if err != nil {
+			return
+		}
+		res, err := http.DefaultTransport.RoundTrip(out)
+		if err != nil {
+			return
+		}
+		defer res.Body.Close()
+		_, _ = io.Copy(flushed{w, http.NewResponseController(w)}, res.Body)
+	})}}
+	bare.Start()
+	defer bare.Close()
+	for _, tt := range []struct{ name, url string }{{"egress", r.url + chats}, {"bare", bare.URL}} {
+		b.Run(tt.name, func(b *testing.B) {
+			ctx, cancel := context.WithCancel(b.Context())
+			defer cancel()
+			req := r.request(ctx, chats, asking)
+			var err error
+			if req.URL, err = url.Parse(tt.url); err != nil {
+				b.Fatal(err)
+			}
+			next = make(chan struct{}, 1)
+			defer close(next)
+			next <- struct{}{}
+			res, err := r.client.Do(req)
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer res.Body.Close()
+			chunk := make([]byte, len(chatDelta))
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := io.ReadFull(res.Body, chunk); err != nil {
+					b.Fatal(err)
+				}
+				next <- struct{}{}
+			}
+		})
+	}
+}
+
+// flushed writes at once.
+type flushed struct {
+	w  io.Writer
+	rc *http.ResponseController
+}
+
+// Write implements io.Writer.
+func (f flushed) Write(p []byte) (int, error) {
+	n, err := f.w.Write(p)
+	if err != nil {
+		return n, err
+	}
+	return n, f.rc.Flush()
 }
 
 // BenchmarkFirstEvent measures the time from sending a request to its first

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
@@ -24,6 +25,7 @@ import (
 	"signalbox.dev/services/credential-broker/internal/pool"
 	"signalbox.dev/services/credential-broker/internal/profile"
 	"signalbox.dev/services/credential-broker/internal/proxy"
+	"signalbox.dev/services/credential-broker/internal/sock"
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
@@ -38,7 +40,8 @@ type accounts struct {
 	all []pool.Account
 	err error
 
-	mu      sync.Mutex // guards reports
+	mu      sync.Mutex // guards what follows
+	handed  int
 	reports []report
 }
 
@@ -58,6 +61,9 @@ func (a *accounts) Select(_ context.Context, r pool.Request) (pool.Account, erro
 	if len(r.Tried) >= len(a.all) {
 		return pool.Account{}, pool.ErrExhausted
 	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.handed++
 	return a.all[len(r.Tried)], nil
 }
 
@@ -67,10 +73,19 @@ func (a *accounts) Report(_ context.Context, acc pool.Account, out pool.Outcome)
 	a.reports = append(a.reports, report{acc.Secret.Reveal(), out.Reason, out.Status})
 }
 
+// got returns the reports. A caller may have its answer a moment before the account
+// is reported on.
 func (a *accounts) got() []report {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.reports
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(2 * time.Second); ; <-tick.C {
+		a.mu.Lock()
+		reports, all := a.reports, len(a.reports) >= a.handed
+		a.mu.Unlock()
+		if all || time.Now().After(deadline) {
+			return reports
+		}
+	}
 }
 
 // lines is a log that tests read while it is written.
@@ -233,7 +248,7 @@ func newRig(t testing.TB, n network, change func(*proxy.Config)) *rig {
 
 // serve starts an HTTP server and returns its URL.
 func (r *rig) serve(h http.Handler) string {
-	l := r.net.listen(r.t)
+	l := sock.Listen(r.net.listen(r.t)) // as the service does
 	srv := &httptest.Server{Listener: l, Config: &http.Server{Handler: h, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0)}}
 	srv.Start()
 	r.t.Cleanup(srv.Close)
