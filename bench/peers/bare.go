@@ -2,9 +2,20 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"io"
+	"maps"
 	"net/http"
 )
+
+// serveBare is the program "bare <base URL of the provider>".
+func serveBare(ctx context.Context, args []string, in io.Reader, out io.Writer) error {
+	if len(args) != 1 {
+		return errors.New("bare needs the provider's base URL")
+	}
+	return serve(ctx, in, out, bareHandler(args[0]))
+}
 
 // bareHandler is the least that a proxy over net/http does: pass the request on,
 // then read, write, flush. It adds no credential, knows no event, and takes half
@@ -31,9 +42,7 @@ func bareHandler(base string) http.Handler {
 			return
 		}
 		defer res.Body.Close()
-		for name, values := range res.Header {
-			w.Header()[name] = values
-		}
+		maps.Copy(w.Header(), res.Header)
 		w.WriteHeader(res.StatusCode)
 		rc := http.NewResponseController(w)
 		b := make([]byte, 32<<10)

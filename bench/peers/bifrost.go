@@ -41,18 +41,27 @@ func serveBifrost(ctx context.Context, args []string, in io.Reader, out io.Write
 	if len(args) != 1 {
 		return errors.New("bifrost needs the provider's base URL")
 	}
+	h, stop, err := bifrostHandler(ctx, args[0])
+	if err != nil {
+		return err
+	}
+	defer stop()
+	return serve(ctx, in, out, h)
+}
+
+// bifrostHandler starts Bifrost.
+func bifrostHandler(ctx context.Context, base string) (h http.Handler, stop func(), err error) {
 	core, err := bifrost.Init(ctx, schemas.BifrostConfig{
-		Account: account{args[0]}, Logger: bifrost.NewDefaultLogger(schemas.LogLevelError), InitialPoolSize: schemas.DefaultInitialPoolSize,
+		Account: account{base}, Logger: bifrost.NewDefaultLogger(schemas.LogLevelError), InitialPoolSize: schemas.DefaultInitialPoolSize,
 	})
 	if err != nil {
-		return fmt.Errorf("start Bifrost: %w", err)
+		return nil, nil, fmt.Errorf("start Bifrost: %w", err)
 	}
-	defer core.Shutdown()
 	g := gateway{core}
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /v1/chat/completions", g.chat)
-	mux.HandleFunc("POST /passthrough/v1/chat/completions", g.passthrough)
-	return serve(ctx, in, out, mux)
+	mux.HandleFunc("POST "+chatPath, g.chat)
+	mux.HandleFunc("POST /passthrough"+chatPath, g.passthrough)
+	return mux, core.Shutdown, nil
 }
 
 const maxBody = 32 << 20
@@ -119,7 +128,7 @@ func (g gateway) passthrough(w http.ResponseWriter, r *http.Request) {
 		if c.BifrostPassthroughResponse == nil {
 			panic(http.ErrAbortHandler)
 		}
-		if !send(w, rc, c.BifrostPassthroughResponse.Body) {
+		if !send(w, rc, c.Body) {
 			return
 		}
 	}

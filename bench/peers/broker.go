@@ -33,6 +33,7 @@ type way struct {
 // world is everything that runs.
 type world struct {
 	all   []*way
+	up    int // the provider's process
 	stops []func()
 }
 
@@ -73,18 +74,23 @@ func key(int) (http.Header, error) {
 // start starts everything. What it returns is to be stopped also when it fails.
 func start(ctx context.Context, bin string, p plan, log io.Writer) (*world, error) {
 	w := &world{}
-	up, addr, err := self("upstream", "upstream")
+	up, addr, err := self("upstream", nil, "upstream")
 	if err != nil {
 		return w, err
 	}
 	w.stops = append(w.stops, up.stop)
+	w.up = up.cmd.Process.Pid
 	base := "http://" + addr
 	w.add(&way{name: straight, url: base + chatPath, headers: key})
 	if err := w.startBroker(ctx, bin, base, p.Streams, log); err != nil {
 		return w, err
 	}
+	var env []string
+	if p.Procs > 0 {
+		env = []string{fmt.Sprint("GOMAXPROCS=", p.Procs)}
+	}
 	for _, v := range []struct{ name, program, mount string }{{bifrostChat, "bifrost", ""}, {bifrostRaw, "bifrost", "/passthrough"}, {bare, "bare", ""}} {
-		c, addr, err := self(v.name, v.program, base)
+		c, addr, err := self(v.name, env, v.program, base)
 		if err != nil {
 			return w, err
 		}

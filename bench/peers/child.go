@@ -72,12 +72,12 @@ func launch(name, program string, env []string, args ...string) (*child, io.Read
 }
 
 // self starts this program in another role and returns its address.
-func self(name string, args ...string) (*child, string, error) {
+func self(name string, env []string, args ...string) (*child, string, error) {
 	program, err := os.Executable()
 	if err != nil {
 		return nil, "", fmt.Errorf("find this program: %w", err)
 	}
-	c, out, err := launch(name, program, nil, args...)
+	c, out, err := launch(name, program, env, args...)
 	if err != nil {
 		return nil, "", err
 	}

@@ -4,6 +4,7 @@ go 1.26.1
 
 require (
 	github.com/bytedance/sonic v1.15.0
+	github.com/google/go-cmp v0.7.0
 	github.com/maximhq/bifrost/core v1.5.0
 	signalbox.dev/pkg v0.0.0
 )

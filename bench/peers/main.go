@@ -3,17 +3,21 @@
 //
 // # What runs
 //
-// Five programs, each a process of its own:
+// Each of these is a process of its own:
 //
 //	upstream      the provider: prepared bytes at a given pace (upstream.go)
 //	egress        the real credential-broker, with Postgres, a stored account,
 //	              signed contexts, audit and metrics, as it is deployed (broker.go)
 //	bifrost       Bifrost's core behind net/http, as one embeds it (bifrost.go)
 //	passthrough   the same program, asked to forward bytes as they are
+//	bare          the least that a proxy over net/http does (bare.go)
 //	peers         this one: the callers, and all clocks (load.go)
 //
 // Bifrost runs without plugins: no authentication, no log, no metrics. That is
-// less than the egress does.
+// less than the egress does, which checks a signature for each request. Every
+// program runs as it comes: the egress on the one processor that it takes unless it
+// is told otherwise, the others on as many as Go finds; --procs gives them another
+// number.
 //
 // # What is measured
 //
@@ -57,7 +61,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) 
 		case "bifrost":
 			return serveBifrost(ctx, args[1:], in, out)
 		case "bare":
-			return serve(ctx, in, out, bareHandler(args[1]))
+			return serveBare(ctx, args[1:], in, out)
 		}
 	}
 	var p plan
@@ -67,13 +71,14 @@ func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) 
 	f.SetOutput(errs)
 	f.BoolVar(&asJSON, "json", false, "print JSON instead of a table")
 	f.StringVar(&bin, "bin", "", "folder with credential-broker and signalbox; built from the checkout when empty")
-	f.IntVar(&p.Rounds, "rounds", 5, "rounds; each figure is the median of its rounds")
-	f.IntVar(&p.Requests, "requests", 200, "requests of each round, one at a time, for the time to the first token")
+	f.IntVar(&p.Rounds, "rounds", 4, "rounds; each figure is the median of its rounds")
+	f.IntVar(&p.Requests, "requests", 400, "requests of each round, one at a time, for the time to the first token")
 	f.IntVar(&p.Streams, "streams", 32, "streams at once")
-	f.IntVar(&p.Chunks, "chunks", 100, "chunks of each stream")
-	f.DurationVar(&p.Pace, "pace", 10*time.Millisecond, "pause between two chunks of a stream")
-	f.IntVar(&p.Flood, "flood", 1500, "chunks of each stream when they come as fast as they can")
+	f.IntVar(&p.Chunks, "chunks", 200, "chunks of each stream")
+	f.DurationVar(&p.Pace, "pace", 5*time.Millisecond, "pause between two chunks of a stream")
+	f.IntVar(&p.Flood, "flood", 1000, "chunks of each stream when they come as fast as they can")
 	f.IntVar(&p.Body, "body", 4<<10, "bytes of text in a request")
+	f.IntVar(&p.Procs, "procs", 0, "processors for Bifrost and the bare proxy; 0 leaves it to Go")
 	limit := f.Duration("max", time.Minute, "longest time to measure")
 	if err := f.Parse(args); err != nil {
 		return err
@@ -91,7 +96,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) 
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, *limit, errors.New("the time is up: ask for fewer rounds, or give it --max"))
 	defer cancel()
-	r, err := measure(ctx, p, ways.all)
+	r, err := measure(ctx, p, ways)
 	if err != nil {
 		return err
 	}

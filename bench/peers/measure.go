@@ -18,11 +18,12 @@ type plan struct {
 	Pace     time.Duration `json:"pace_ns"`
 	Flood    int           `json:"flood_chunks"`
 	Body     int           `json:"body_bytes"`
+	Procs    int           `json:"procs"`
 }
 
 func (p *plan) check() error {
-	if p.Rounds < 1 || p.Requests < 1 || p.Streams < 1 || p.Chunks < 1 || p.Flood < 1 || p.Body < 0 || p.Pace < 0 {
-		return errors.New("rounds, requests, streams, chunks and flood must be 1 or more, pace and body not negative")
+	if p.Rounds < 1 || p.Requests < 1 || p.Streams < 1 || p.Chunks < 1 || p.Flood < 1 || p.Body < 0 || p.Pace < 0 || p.Procs < 0 {
+		return errors.New("rounds, requests, streams, chunks and flood must be 1 or more, pace, body and procs not negative")
 	}
 	if p.Streams > 1000 || p.Chunks > maxChunks || p.Flood > maxChunks || p.Body > 16<<20 {
 		return fmt.Errorf("at most 1000 streams, %d chunks and 16 MiB of body", maxChunks)
@@ -41,8 +42,13 @@ type round struct {
 }
 
 // measure runs the plan over all ways.
-func measure(ctx context.Context, p plan, ways []*way) (*report, error) {
+func measure(ctx context.Context, p plan, in *world) (*report, error) {
+	ways := in.all
 	if err := warm(ctx, p, ways); err != nil {
+		return nil, err
+	}
+	before, err := in.busy()
+	if err != nil {
 		return nil, err
 	}
 	rounds := make(map[*way][]round, len(ways))
@@ -68,7 +74,16 @@ func measure(ctx context.Context, p plan, ways []*way) (*report, error) {
 			rounds[w] = append(rounds[w], *this[w])
 		}
 	}
-	return p.report(ways, rounds)
+	after, err := in.busy()
+	if err != nil {
+		return nil, err
+	}
+	r, err := p.report(ways, rounds)
+	if err != nil {
+		return nil, err
+	}
+	r.Others = after.others(before)
+	return r, nil
 }
 
 // turn returns the ways beginning with another each time.

@@ -58,9 +58,11 @@ type figures struct {
 
 // report is what was found.
 type report struct {
-	Machine string    `json:"machine"`
-	Plan    plan      `json:"plan"`
-	Ways    []figures `json:"ways"`
+	Machine string `json:"machine"`
+	Plan    plan   `json:"plan"`
+	// Others is the part of the machine that other programs used meanwhile.
+	Others float64   `json:"others"`
+	Ways   []figures `json:"ways"`
 	// Ratios are the egress's figure divided by the peer's, round by round.
 	Ratios []ratio `json:"ratios"`
 }
@@ -144,7 +146,7 @@ func (r *report) writeJSON(out io.Writer) error {
 
 func (r *report) writeTable(out io.Writer) error {
 	p := r.Plan
-	fmt.Fprintf(out, "%s. Medians of %d rounds (least–most).\n\n", r.Machine, p.Rounds)
+	fmt.Fprintf(out, "%s. Medians of %d rounds (least–most). Other programs used %.0f %% of the machine.\n\n", r.Machine, p.Rounds, 100*r.Others)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprint(w, "\t")
 	for _, f := range r.Ways {

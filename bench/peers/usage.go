@@ -35,6 +35,55 @@ func cpu(pid int) (time.Duration, error) {
 	return time.Duration(sum), nil
 }
 
+// load is how a machine and the programs of this measurement spent their time.
+type load struct{ busy, all, own time.Duration }
+
+// tick is the unit of /proc/stat on every Linux that Go knows.
+const tick = 10 * time.Millisecond
+
+// busy returns what was spent so far.
+func (w *world) busy() (load, error) {
+	var l load
+	for _, pid := range append([]int{os.Getpid(), w.up}, w.pids()...) {
+		d, err := cpu(pid)
+		if err != nil {
+			return l, err
+		}
+		l.own += d
+	}
+	b, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return l, fmt.Errorf("read the machine's load: %w", err)
+	}
+	line, _, _ := bytes.Cut(b, []byte("\n"))
+	for i, field := range bytes.Fields(line)[1:] {
+		n, err := strconv.ParseInt(string(field), 10, 64)
+		if err != nil {
+			return l, fmt.Errorf("read the machine's load: %w", err)
+		}
+		l.all += time.Duration(n) * tick
+		if i != 3 && i != 4 { // idle, and waiting for disks
+			l.busy += time.Duration(n) * tick
+		}
+	}
+	return l, nil
+}
+
+func (w *world) pids() []int {
+	var pids []int
+	for _, v := range w.all {
+		if v.pid != 0 {
+			pids = append(pids, v.pid)
+		}
+	}
+	return pids
+}
+
+// others returns the part of the machine that other programs used since before.
+func (l load) others(before load) float64 {
+	return max(0, float64(l.busy-before.busy-(l.own-before.own))/float64(l.all-before.all))
+}
+
 // resident returns a process's memory in bytes: now, and at most so far.
 func resident(pid int) (now, peak int64, err error) {
 	if pid == 0 {
