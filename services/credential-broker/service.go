@@ -5,9 +5,10 @@
 // (rpc.go), the operator through Accounts or the environment.
 //
 // The rooms: proxy forwards one request and decides what may still be retried;
-// pool chooses the account; profile knows how requests of a credential look, as
-// data; dialect speaks of errors the way providers do; vault seals; store keeps
-// what is sealed; target keeps workspaces' base URLs out of the operator's network.
+// h1 carries it to the provider, over connections that sock makes cheap; pool
+// chooses the account; profile knows how requests of a credential look, as data;
+// dialect speaks of errors the way providers do; vault seals; store keeps what is
+// sealed; target keeps workspaces' base URLs out of the operator's network.
 //
 // A Service shares nothing with another instance but the database, and instances
 // start and stop in any order. When it is told to stop it goes on with open
