@@ -158,6 +158,15 @@ func (db *DB) WriteInWorkspace(ctx context.Context, ws id.Workspace, b *pgx.Batc
 	return db.batch(ctx, claims{workspace: ws.String()}, b, 1)
 }
 
+// Collect returns a function for a statement of a batch that reads its rows, by the
+// columns' names, into a slice.
+func Collect[T any](into *[]T) func(pgx.Rows) error {
+	return func(rows pgx.Rows) (err error) {
+		*into, err = pgx.CollectRows(rows, pgx.RowToStructByName[T])
+		return err
+	}
+}
+
 // batch puts the claims before the statements. Postgres takes what is sent in one
 // go for one transaction, so they are as local as those of a begin.
 func (db *DB) batch(ctx context.Context, c claims, b *pgx.Batch, attempts int) error {

@@ -10,6 +10,7 @@ import (
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/pg"
 	"signalbox.dev/services/agent-runner/internal/modelmsg"
 	"signalbox.dev/services/agent-runner/internal/outbox"
 	"signalbox.dev/services/agent-runner/internal/run"
@@ -144,7 +145,7 @@ func lookAt(ctx context.Context, tx pgx.Tx, ws id.Workspace, n NewMessage) (surr
 	b := &pgx.Batch{}
 	b.Queue(`
 		SELECT model, provider, title_source, next_ordinal FROM sessions
-		WHERE workspace_id = @workspace AND id = @session FOR UPDATE`, args).Query(collect(&session))
+		WHERE workspace_id = @workspace AND id = @session FOR UPDATE`, args).Query(pg.Collect(&session))
 	if n.IdempotencyKey != "" {
 		queueRepeated(b, args, &found.same)
 	}
@@ -152,7 +153,7 @@ func lookAt(ctx context.Context, tx pgx.Tx, ws id.Workspace, n NewMessage) (surr
 		SELECT coalesce(sum(octet_length(content::text)), 0) FROM messages
 		WHERE workspace_id = @workspace AND session_id = @session`, args).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&found.size) })
-	b.Queue(selectOpen, args).Query(collect(&found.open))
+	b.Queue(selectOpen, args).Query(pg.Collect(&found.open))
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return found, fmt.Errorf("look at the session: %w", err)
 	}
@@ -194,15 +195,7 @@ func queueRepeated(b *pgx.Batch, args pgx.NamedArgs, into **repeated) {
 	b.Queue(`
 		SELECT `+run.Columns+` FROM runs WHERE workspace_id = @workspace AND id = (
 			SELECT run_id FROM messages WHERE workspace_id = @workspace AND session_id = @session AND idempotency_key = @key)`, args).
-		Query(collect(&found.run))
-}
-
-// collect returns a function for a batch that reads all rows by name.
-func collect[T any](into *[]T) func(pgx.Rows) error {
-	return func(rows pgx.Rows) (err error) {
-		*into, err = pgx.CollectRows(rows, pgx.RowToStructByName[T])
-		return err
-	}
+		Query(pg.Collect(&found.run))
 }
 
 func (s *Store) enqueue(ctx context.Context, tx pgx.Tx, a identity.Actor, n NewMessage, session lockedSession, first bool) (*Submitted, error) {
@@ -224,7 +217,7 @@ func (s *Store) enqueue(ctx context.Context, tx pgx.Tx, a identity.Actor, n NewM
 			timezone, collect_tool_stats, created_at)
 		VALUES (@run, @workspace, @session, @ordinal, 'queued', @message, @member, @role, @provider, @model, @tools,
 			@timezone, @stats, clock_timestamp())
-		RETURNING `+run.Columns, args).Query(collect(&made))
+		RETURNING `+run.Columns, args).Query(pg.Collect(&made))
 	b.Queue(`
 		UPDATE sessions SET next_ordinal = next_ordinal + 1, updated_at = clock_timestamp(),
 			title = CASE WHEN @title = '' THEN title ELSE @title END,

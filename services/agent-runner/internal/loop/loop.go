@@ -206,16 +206,18 @@ func (l *Loop) leave(ctx context.Context, claim *run.Claim, cause error) error {
 // release tries for a while: what made the run be left is often that the database
 // is away for a moment.
 func (l *Loop) release(ctx context.Context, claim *run.Claim, wait time.Duration) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
 	for {
-		err := l.Store.Release(ctx, claim, wait)
+		err := l.Store.Release(limited, claim, wait)
 		if fault.KindOf(err) != fault.Unavailable {
 			return err
 		}
 		select {
-		case <-ctx.Done():
+		case <-limited.Done():
 			return err
+		case <-ctx.Done():
+			return err // the process goes: its presence tells the others
 		case <-time.After(earlyRetry):
 		}
 	}

@@ -67,7 +67,7 @@ func (s *Store) Claim(ctx context.Context, ws id.Workspace, session id.Session, 
 				OR state = 'queued' AND NOT EXISTS (
 					SELECT FROM runs o WHERE o.session_id = r.session_id AND (
 						o.state IN ('running', 'waiting') OR o.state = 'queued' AND o.ordinal < r.ordinal)))
-		RETURNING `+Columns, args).Query(collect[Run](&claimed))
+		RETURNING `+Columns, args).Query(pg.Collect(&claimed))
 	b.Queue(`SELECT EXISTS (SELECT FROM outbox WHERE workspace_id = @workspace AND subject = @subject)`, args).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&early) })
 	// The message that waited joins the conversation with the first claim.

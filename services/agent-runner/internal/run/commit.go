@@ -89,14 +89,6 @@ func exists(into *bool) func(pgx.Rows) error {
 	}
 }
 
-// collect returns a function for a batch that reads all rows by name.
-func collect[T any](into *[]T) func(pgx.Rows) error {
-	return func(rows pgx.Rows) (err error) {
-		*into, err = pgx.CollectRows(rows, pgx.RowToStructByName[T])
-		return err
-	}
-}
-
 func collectIDs[T any](into *[]T) func(pgx.Rows) error {
 	return func(rows pgx.Rows) (err error) {
 		*into, err = pgx.CollectRows(rows, pgx.RowTo[T])

@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/pg"
 )
 
 // Setting is what a session says about its runs.
@@ -33,11 +34,11 @@ func queueHistory(b *pgx.Batch, args pgx.NamedArgs) *history {
 	const size = `(SELECT coalesce(sum(octet_length(content::text) + coalesce(octet_length(raw), 0)), 0) FROM messages
 		WHERE workspace_id = @workspace AND session_id = @session AND position IS NOT NULL)`
 	b.Queue(`SELECT system_prompt, preset, tools, max_steps FROM sessions
-		WHERE workspace_id = @workspace AND id = @session`, args).Query(collect[Setting](&h.settings))
+		WHERE workspace_id = @workspace AND id = @session`, args).Query(pg.Collect(&h.settings))
 	b.Queue(`SELECT `+size, args).QueryRow(func(row pgx.Row) error { return row.Scan(&h.size) })
 	b.Queue(fmt.Sprintf(`SELECT %s FROM messages
 		WHERE workspace_id = @workspace AND session_id = @session AND position IS NOT NULL AND %s <= %d
-		ORDER BY position`, MessageColumns, size, maxHistory), args).Query(collect[Message](&h.messages))
+		ORDER BY position`, MessageColumns, size, maxHistory), args).Query(pg.Collect(&h.messages))
 	return h
 }
 

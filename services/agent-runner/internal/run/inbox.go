@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/pg"
 )
 
 // Mail is what was found in a run's inbox.
@@ -64,7 +65,7 @@ func (s *Store) JoinSteering(ctx context.Context, c *Claim) (joined []Message, e
 		b.Queue(`
 			SELECT `+MessageColumns+` FROM messages
 			WHERE workspace_id = @workspace AND id = ANY (@messages::uuid[])
-			ORDER BY position`, args).Query(collect(&joined))
+			ORDER BY position`, args).Query(pg.Collect(&joined))
 		return nil
 	}})
 	if err != nil {

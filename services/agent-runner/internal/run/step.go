@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/subject"
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
 	"signalbox.dev/services/agent-runner/internal/outbox"
@@ -241,7 +242,7 @@ func queueLastStep(b *pgx.Batch, args pgx.NamedArgs) *lastStep {
 	b.Queue(`
 		SELECT step_index, state, finish_reason, input_tokens, output_tokens FROM steps
 		WHERE workspace_id = @workspace AND run_id = @run AND state <> 'open'
-		ORDER BY step_index DESC LIMIT 1`, args).Query(collect[OpenStep](&l.steps))
+		ORDER BY step_index DESC LIMIT 1`, args).Query(pg.Collect(&l.steps))
 	b.Queue(`
 		SELECT key, call_index, tool_call_id, tool_name, args, effect, deadline, phase, state, coalesce(result, 'null'), error_type, summary, duration_ms
 		FROM tool_calls
