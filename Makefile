@@ -26,9 +26,9 @@ PHASE  := PHASES=bin/phases sh tools/phase.sh
 GO_TEST := go test -json -count=1 -timeout 5m
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-short e2e e2e-kill e2e-faults simulate oracle gen gen-check lint images clean setup
+.PHONY: help run build test test-short e2e e2e-kill e2e-faults simulate oracle conformance gen gen-check lint images clean setup
 .PHONY: need-go test-race test-go test-e2e test-kill test-faults test-clients test-alone test-outside
-.PHONY: bench bench-go bench-load bench-oracle bench-peers
+.PHONY: bench bench-go bench-load bench-oracle bench-peers bench-yjs
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -145,30 +145,43 @@ simulate: ## Run the protocol of runs through many seeds (SEEDS=100000 FIRST=1)
 oracle: ## Compare the model codec with the official SDKs at length (EVENTS=1000000 for each)
 	@cd bench/oracle && GOWORK=off go test -count=1 -timeout 30m -run Generated -v . -args -events $(or $(EVENTS),1000000)
 
+conformance: clients ## Compare pkg/yjs with npm yjs at length (SEEDS=20000)
+	@SIGNALBOX_YJS_SEEDS=$(or $(SEEDS),20000) go test -count=1 -timeout 60m -run 'Histories|Scripts' -v ./pkg/yjs
+
 ## ---- measuring
 
-bench: bench-go bench-oracle bench-peers bench-load ## Measure everything: about half an hour, on an idle machine
+bench: bench-go bench-oracle bench-peers bench-yjs bench-load ## Measure everything: about half an hour, on an idle machine
 
 bench-go: setup ## Run the Go benchmarks (BENCH=. COUNT=1)
 	@$(WITHPG) go test -run '^$$' -bench '$(or $(BENCH),.)' -count $(or $(COUNT),1) $(UNITS)
 
-bench-load: setup build ## Put load on a running system (ARGS="ttft live idle steps", --help)
+bench-load: setup build ## Put load on a running system (ARGS="ttft live idle steps failover", --help)
 	@go run ./services/e2e/load $(ARGS)
 
 bench-oracle: ## The model codec beside the official SDKs
 	@cd bench/oracle && GOWORK=off go test -run '^$$' -bench . -count $(or $(COUNT),1)
 
+bench-yjs: clients ## pkg/yjs beside npm yjs (SIGNALBOX_B4_TRACE=b4-trace.txt.gz for the well-known trace, ARGS=--json)
+	@node bench/yjs/bench.mjs $(ARGS)
+
 bench-peers: setup ## The egress beside Bifrost (ARGS=--help)
 	@cd bench/peers && GOWORK=off go run . $(ARGS)
 
-# The npm clients that the end-to-end tests run; a stamp says that they are there.
+# The npm clients that the end-to-end tests run, and the npm yjs that ours is compared
+# with; a stamp says that they are there.
 .PHONY: clients
-clients: services/e2e/node/node_modules/.installed
+clients: services/e2e/node/node_modules/.installed bench/yjs/node_modules/.installed
 
 services/e2e/node/node_modules/.installed: services/e2e/node/package-lock.json
 	@sh tools/need.sh node
 	@echo "npm fetches the client libraries of the end-to-end tests (services/e2e/node)."
 	@npm ci --prefix services/e2e/node --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
+
+bench/yjs/node_modules/.installed: bench/yjs/package-lock.json
+	@sh tools/need.sh node
+	@echo "npm fetches yjs, with which ours is compared (bench/yjs)."
+	@npm ci --prefix bench/yjs --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
 ## ---- checking

@@ -1,0 +1,590 @@
+package yjs
+
+import (
+	"cmp"
+	"slices"
+)
+
+// ApplyUpdate integrates an update in encoding v1, which may be known already, in part
+// or whole, and may refer to work that has not arrived: that part waits. After
+// ErrMalformed the document is unchanged. After ErrBudget it is unchanged too, or when
+// it was [Limits.MaxScan] or MaxPending it has part of the update: it is consistent, its
+// state vector tells what it has, and a peer that syncs will send the rest again.
+func (d *Doc) ApplyUpdate(update []byte, origin any) error {
+	return d.apply(update, origin, false)
+}
+
+// ApplyUpdateV2 is [Doc.ApplyUpdate] for encoding v2.
+func (d *Doc) ApplyUpdateV2(update []byte, origin any) error {
+	return d.apply(update, origin, true)
+}
+
+func (d *Doc) apply(update []byte, origin any, v2 bool) error {
+	p := d.parsed
+	d.parsed = nil // an observer may apply another update
+	if p == nil {
+		p = &parsed{}
+	}
+	if err := p.parse(update, v2, &d.limits); err != nil {
+		return err
+	}
+	t, opened := d.begin(origin, false)
+	t.local = false
+	err := d.applyParsed(p)
+	d.end(opened)
+	if cap(p.structs) <= 64 {
+		p.reset()
+		d.parsed = p
+	}
+	return err
+}
+
+// parsed is an update, decoded.
+type parsed struct {
+	structs []wireStruct
+	groups  []group
+	ds      DeleteSet
+	stack   []int32
+}
+
+// group are the structs of one client in a parsed update: structs[i:to] are still to
+// be looked at, and from rest on they have to wait.
+type group struct {
+	client      uint64
+	i, to, rest int32
+}
+
+func (p *parsed) reset() {
+	clear(p.structs)
+	p.structs, p.groups, p.ds, p.stack = p.structs[:0], p.groups[:0], nil, p.stack[:0]
+}
+
+func (p *parsed) parse(update []byte, v2 bool, limits *Limits) error {
+	p.reset()
+	var dec decoder
+	dec.init(update, v2, limits.MaxValues)
+	n := dec.rest.uvarint()
+	if n > uint64(limits.MaxClients) {
+		return budget("clients in update", n, uint64(limits.MaxClients))
+	}
+	most := limits.structs(len(update))
+	for range n {
+		count := dec.rest.uvarint()
+		client := dec.client()
+		clock := dec.rest.clock()
+		if dec.failed() {
+			return ErrMalformed
+		}
+		if total := uint64(len(p.structs)) + count; total > most {
+			return budget("structs in update", total, most)
+		}
+		from := len(p.structs)
+		p.structs = slices.Grow(p.structs, int(min(count, uint64(len(update)))))
+		for range count {
+			p.structs = append(p.structs, wireStruct{})
+			s := &p.structs[len(p.structs)-1]
+			if !dec.read(s, client, clock) {
+				if dec.values < 0 {
+					return budget("values in update", uint64(limits.MaxValues)+1, uint64(limits.MaxValues))
+				}
+				return ErrMalformed
+			}
+			if clock = s.end(); s.length == 0 {
+				p.structs = p.structs[:len(p.structs)-1]
+			}
+		}
+		p.groups = append(p.groups, group{client, int32(from), int32(len(p.structs)), -1})
+	}
+	ds, err := dec.deleteSet(limits)
+	if err != nil {
+		return err
+	}
+	p.ds = ds
+	if len(p.groups) > 1 {
+		// Of equal clients the last counts.
+		slices.Reverse(p.groups)
+		slices.SortStableFunc(p.groups, func(a, b group) int { return cmp.Compare(a.client, b.client) })
+		p.groups = slices.CompactFunc(p.groups, func(a, b group) bool { return a.client == b.client })
+	}
+	return nil
+}
+
+func (p *parsed) group(client uint64) *group {
+	if len(p.groups) == 1 {
+		if p.groups[0].client == client {
+			return &p.groups[0]
+		}
+		return nil
+	}
+	i, ok := slices.BinarySearchFunc(p.groups, client, func(g group, id uint64) int { return cmp.Compare(g.client, id) })
+	if !ok {
+		return nil
+	}
+	return &p.groups[i]
+}
+
+// pending are structs that wait, as an update in encoding v2 (in parts, joined when
+// they are needed), and what they wait for: a client with the last clock it has here.
+type pending struct {
+	missing map[uint64]int64
+	parts   [][]byte
+	size    int
+}
+
+func (p *pending) join() []byte {
+	if len(p.parts) > 1 {
+		if all, err := MergeUpdatesV2(p.parts); err == nil {
+			p.parts = append(p.parts[:0], all)
+			p.size = len(all)
+		}
+	}
+	return p.parts[0]
+}
+
+func (d *Doc) applyParsed(p *parsed) error {
+	for {
+		before := d.added
+		again, err := d.applyOnce(p)
+		if err != nil {
+			return err
+		}
+		// Yjs looks only at what waited before; what began to wait just now may have got
+		// what it waits for from the same update.
+		again = again || d.added != before && d.ripe()
+		if !again {
+			return nil
+		}
+		update := d.pending.join()
+		d.pending = nil
+		p = &parsed{}
+		// What waits was within the limits when it came.
+		relaxed := d.limits
+		relaxed.MaxStructs, relaxed.MaxClients = 1<<31-1, 1<<31-1
+		if err := p.parse(update, true, &relaxed); err != nil {
+			return err
+		}
+	}
+}
+
+// applyOnce applies an update and says whether what waited may now go in.
+func (d *Doc) applyOnce(p *parsed) (again bool, err error) {
+	missing, err := d.integrateAll(p)
+	if err != nil {
+		return false, err
+	}
+	again = d.ripe()
+	var over error
+	if missing != nil {
+		over = d.wait(p, missing)
+	}
+	rest := d.applyDeletes(p.ds)
+	if d.txn.tired() {
+		return false, budget("steps of splitting", uint64(d.limits.MaxScan)+1, uint64(d.limits.MaxScan))
+	}
+	if len(d.pendingDeletes) > 0 {
+		rest2 := d.applyDeletes(d.pendingDeletes)
+		rest = mergeDeleteSets(rest, rest2)
+	}
+	d.pendingDeletes = rest
+	if n := rest.ranges(); n > d.limits.MaxPending/8 {
+		d.pendingDeletes = nil
+		over = budget("pending deletions", uint64(n), uint64(d.limits.MaxPending/8))
+	}
+	return again, over
+}
+
+// ripe says whether something that waits may go in.
+func (d *Doc) ripe() bool {
+	if d.pending != nil {
+		for client, clock := range d.pending.missing {
+			if clock < int64(d.stateOf(client)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (ds DeleteSet) ranges() (n int) {
+	for i := range ds {
+		n += len(ds[i].Ranges)
+	}
+	return n
+}
+
+// wait keeps the structs of p that could not be integrated.
+func (d *Doc) wait(p *parsed, missing map[uint64]int64) error {
+	update := p.encodeRest()
+	size := len(update)
+	if d.pending != nil {
+		size += d.pending.size
+	}
+	if size > d.limits.MaxPending {
+		return budget("bytes of pending structs", uint64(size), uint64(d.limits.MaxPending))
+	}
+	if d.pending == nil {
+		d.pending = &pending{missing: missing, parts: [][]byte{update}, size: size}
+		return nil
+	}
+	for client, clock := range missing {
+		if have, ok := d.pending.missing[client]; !ok || have > clock {
+			d.pending.missing[client] = clock
+		}
+	}
+	d.pending.parts = append(d.pending.parts, update)
+	d.pending.size = size
+	if len(d.pending.parts) >= 256 {
+		d.pending.join()
+	}
+	return nil
+}
+
+func (p *parsed) encodeRest() []byte {
+	e := newEncoder(true, 64)
+	n := 0
+	for i := range p.groups {
+		if p.groups[i].rest >= 0 {
+			n++
+		}
+	}
+	e.uvarint(uint64(n))
+	for i := len(p.groups) - 1; i >= 0; i-- {
+		g := &p.groups[i]
+		if g.rest < 0 {
+			continue
+		}
+		e.uvarint(uint64(g.to - g.rest))
+		e.client(g.client)
+		e.uvarint(uint64(p.structs[g.rest].clock))
+		for j := g.rest; j < g.to; j++ {
+			e.wire(&p.structs[j], 0)
+		}
+	}
+	e.uvarint(0)
+	return e.finish()
+}
+
+// integrateAll integrates what it can, clients from the highest id down; a struct that
+// needs another client's waits on a stack while those are integrated. It returns what
+// is missing for the rest, which is marked in the groups.
+func (d *Doc) integrateAll(p *parsed) (missing map[uint64]int64, err error) {
+	if len(p.groups) == 1 && len(p.structs) == 1 && d.appendFast(&p.structs[0]) {
+		return nil, nil
+	}
+	cur := len(p.groups) - 1 // the group that is next
+	stack := p.stack[:0]
+	defer func() { p.stack = stack[:0] }()
+	want := func(client uint64, clock int64) {
+		if missing == nil {
+			missing = make(map[uint64]int64)
+		}
+		if have, ok := missing[client]; !ok || have > clock {
+			missing[client] = clock
+		}
+	}
+	note := func(client uint64, clock int64) {
+		want(client, clock)
+		for _, i := range stack {
+			// Each waits for something of its own too. Yjs notes only what the last one
+			// waits for, and may then wait for ever.
+			if need, ok := d.missing(&p.structs[i]); ok {
+				want(need, int64(d.stateOf(need)))
+			}
+			g := p.group(p.structs[i].client)
+			if g.rest < 0 || i < g.rest {
+				g.rest = i
+			}
+			g.i = g.to
+		}
+		stack = stack[:0]
+	}
+	head := int32(-1)
+	for {
+		if head < 0 {
+			if n := len(stack); n > 0 {
+				head, stack = stack[n-1], stack[:n-1]
+			} else {
+				for cur >= 0 && p.groups[cur].i == p.groups[cur].to {
+					cur--
+				}
+				if cur < 0 {
+					return missing, nil
+				}
+				head = p.groups[cur].i
+				p.groups[cur].i++
+			}
+		}
+		s := &p.structs[head]
+		if s.kind == kindSkip {
+			head = -1
+			continue
+		}
+		have := d.stateOf(s.client)
+		if have < s.clock {
+			stack = append(stack, head)
+			note(s.client, int64(s.clock)-1)
+			head = -1
+			continue
+		}
+		if need, ok := d.missing(s); ok {
+			stack = append(stack, head)
+			g := p.group(need)
+			if g == nil || g.i == g.to {
+				note(need, int64(d.stateOf(need)))
+				head = -1
+			} else {
+				head = g.i
+				g.i++
+			}
+			continue
+		}
+		if d.txn.tired() || !d.integrateWire(s, have-s.clock) {
+			return nil, budget("steps of integration", uint64(d.limits.MaxScan)+1, uint64(d.limits.MaxScan))
+		}
+		head = -1
+	}
+}
+
+// missing returns a client of whom something has to arrive before s.
+func (d *Doc) missing(s *wireStruct) (client uint64, yes bool) {
+	if s.flags&(flagOrigin|flagParent) != 0 && s.oc != s.client && s.ok >= d.stateOf(s.oc) {
+		return s.oc, true
+	}
+	if s.flags&flagRight != 0 && s.rc != s.client && s.rk >= d.stateOf(s.rc) {
+		return s.rc, true
+	}
+	return 0, false
+}
+
+// appendFast lets a text that its author continues grow in place, which is what most
+// updates ask for. It does what integration and joining at commit would do together.
+func (d *Doc) appendFast(s *wireStruct) bool {
+	if s.kind != kindString || s.flags&flagOrigin == 0 || s.oc != s.client || s.ok != s.clock-1 {
+		return false
+	}
+	ci := d.lookup(s.client)
+	if ci == none || d.clients[ci].state != s.clock {
+		return false
+	}
+	var rc, rk uint32 = none, 0
+	if s.flags&flagRight != 0 {
+		rc, rk = d.lookup(s.rc), s.rk
+		if rc == none {
+			return false
+		}
+	}
+	return d.grow(ci, rc, rk, s.body, s.length, s.flags&flagASCII != 0)
+}
+
+// grow appends to the last item of a client if a new item there would be joined with
+// it: same neighbours, same right origin, both visible text.
+func (d *Doc) grow(ci, rc, rk uint32, body []byte, length uint32, ascii bool) bool {
+	c := &d.clients[ci]
+	if len(c.structs) == 0 {
+		return false
+	}
+	l := d.at(c.structs[len(c.structs)-1])
+	if l.kind != kindString || l.flags&(itDeleted|itRedone) != 0 || l.sub != 0 || l.rClient != rc || (rc != none && l.rClock != rk) {
+		return false
+	}
+	if rc == none {
+		if l.right != 0 {
+			return false
+		}
+	} else if l.right == 0 {
+		return false
+	} else if r := d.at(l.right); r.client != rc || r.clock != rk {
+		return false
+	}
+	d.touch(ci)
+	d.added++
+	d.appendText(l, body, ascii)
+	l.length += length
+	c = &d.clients[ci]
+	c.state += length
+	b := d.branches[l.parent]
+	b.length += length
+	d.noteChange(b, 0)
+	return true
+}
+
+// integrateWire integrates a struct of which the first offset units are known, and
+// whose references are. It reports false when the scan budget is used up.
+func (d *Doc) integrateWire(s *wireStruct, offset uint32) bool {
+	if offset == 0 && d.appendFast(s) {
+		return true
+	}
+	if s.kind == kindGC {
+		if offset < s.length {
+			d.addGC(d.clientOf(s.client), s.clock+offset, s.length-offset)
+		}
+		return true
+	}
+	var left, right ref
+	oClient, rClient := none, none
+	oClock, rClock := s.ok, s.rk
+	if s.flags&flagOrigin != 0 {
+		oClient = d.lookup(s.oc)
+		left = d.cleanEnd(oClient, s.ok)
+	}
+	if s.flags&flagRight != 0 {
+		rClient = d.lookup(s.rc)
+		right = d.cleanStart(rClient, s.rk)
+	}
+	if offset >= s.length {
+		return true
+	}
+	parent, sub := d.parentOf(s, left, right)
+	ci := d.clientOf(s.client)
+	if offset > 0 {
+		oClient, oClock = ci, s.clock+offset-1
+		left = d.cleanEnd(ci, oClock)
+		if d.at(left).kind == kindGC {
+			parent = 0
+		}
+	}
+	if parent == 0 {
+		d.addGC(ci, s.clock+offset, s.length-offset)
+		return true
+	}
+	r, it := d.newItem()
+	*it = item{
+		clock: s.clock + offset, length: s.length - offset, client: ci,
+		left: left, right: right, oClient: oClient, oClock: oClock, rClient: rClient, rClock: rClock,
+		parent: parent, sub: sub, kind: s.kind,
+	}
+	d.wireContent(it, s, offset)
+	if !d.integrate(r, it) {
+		if b := d.branchOf(it); b != nil {
+			d.freeBranch(b)
+		}
+		d.dropContent(it)
+		d.freeItem(r)
+		return false
+	}
+	return true
+}
+
+// parentOf returns the type that a struct belongs to; 0 when it has been collected.
+func (d *Doc) parentOf(s *wireStruct, left, right ref) (parent, sub uint32) {
+	if (left != 0 && d.at(left).kind == kindGC) || (right != 0 && d.at(right).kind == kindGC) {
+		return 0, 0
+	}
+	switch {
+	case s.flags&flagRoot != 0:
+		parent = d.rootBytes(s.root).index
+	case s.flags&flagParent != 0:
+		b := d.branchOf(d.at(d.itemAt(d.lookup(s.oc), s.ok)))
+		if b == nil {
+			return 0, 0
+		}
+		parent = b.index
+	case left != 0:
+		l := d.at(left)
+		return l.parent, l.sub
+	case right != 0:
+		r := d.at(right)
+		return r.parent, r.sub
+	}
+	if s.flags&flagSub != 0 {
+		sub = d.key(s.sub)
+	}
+	return parent, sub
+}
+
+func (d *Doc) rootBytes(name []byte) *branch {
+	if b := d.roots[string(name)]; b != nil {
+		return b
+	}
+	return d.root(string(name), refNone)
+}
+
+func (d *Doc) addGC(ci, clock, length uint32) {
+	r, it := d.newItem()
+	*it = item{clock: clock, length: length, client: ci, oClient: none, rClient: none, kind: kindGC, flags: itDeleted}
+	d.addStruct(r, it)
+}
+
+func (d *Doc) wireContent(it *item, s *wireStruct, offset uint32) {
+	switch s.kind {
+	case kindString:
+		body, ascii := s.body, s.flags&flagASCII != 0
+		if offset > 0 {
+			body = cutText(body, offset, ascii)
+		}
+		d.setText(it, body, ascii)
+	case kindAny, kindJSON:
+		vs, _ := s.val.([]any)
+		it.a = d.newPayload(vs[offset:])
+	case kindBinary:
+		it.a = d.newPayload(slices.Clone(s.body))
+	case kindEmbed:
+		it.a = d.newPayload(s.val)
+	case kindFormat:
+		it.a = d.newPayload(s.val)
+		it.b = d.key(s.body)
+	case kindType:
+		b := d.newBranch(s.ref)
+		if s.ref == refXMLElement || s.ref == refXMLHook {
+			b.name = d.key(s.body)
+		}
+		it.a = d.newPayload(b)
+	case kindDoc:
+		it.a = d.newPayload(newSubdoc(string(s.body), s.val))
+	}
+}
+
+// applyDeletes deletes what is known of ds and returns the rest.
+func (d *Doc) applyDeletes(ds DeleteSet) (rest DeleteSet) {
+	for _, c := range ds {
+		ci := d.lookup(c.Client)
+		var wait []Range
+		// Peers send ranges in order. From right to left, each split would move all the
+		// others.
+		if !slices.IsSortedFunc(c.Ranges, func(a, b Range) int { return cmp.Compare(a.Clock, b.Clock) }) {
+			c.Ranges = sortRanges(slices.Clone(c.Ranges))
+		}
+		for _, r := range c.Ranges {
+			var state uint32
+			if ci != none {
+				state = d.clients[ci].state
+			}
+			if r.Clock >= state {
+				wait = append(wait, r)
+				continue
+			}
+			if r.end() > state {
+				wait = append(wait, Range{state, r.end() - state})
+			}
+			if d.deleteRange(ci, r.Clock, r.end()); d.txn.tired() {
+				return nil
+			}
+		}
+		if wait != nil {
+			rest = append(rest, ClientRanges{c.Client, wait})
+		}
+	}
+	return rest
+}
+
+func (d *Doc) deleteRange(ci, clock, end uint32) {
+	i := d.find(ci, clock)
+	if it := d.at(d.clients[ci].structs[i]); !it.deleted() && it.clock < clock {
+		d.split(ci, i, clock-it.clock)
+		i++
+	}
+	for ; i < len(d.clients[ci].structs); i++ {
+		r := d.clients[ci].structs[i]
+		it := d.at(r)
+		if it.clock >= end {
+			return
+		}
+		if it.deleted() {
+			continue
+		}
+		if end < it.end() {
+			d.split(ci, i, end-it.clock)
+		}
+		d.deleteItem(r)
+	}
+}

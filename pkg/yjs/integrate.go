@@ -1,0 +1,350 @@
+package yjs
+
+// integrate puts an item whose parent, neighbours and origins are known into the list
+// and into the store. It reports false, and has done nothing, when the scan budget is
+// used up.
+func (d *Doc) integrate(r ref, it *item) bool {
+	b := d.branches[it.parent]
+	if (it.left == 0 && (it.right == 0 || d.at(it.right).left != 0)) ||
+		(it.left != 0 && d.at(it.left).right != it.right) {
+		last, now := d.placed, placement{r, it.left, it.oClient, it.oClock, it.client, d.txn.id}
+		if last.item != 0 && last.item == it.right && last.after(now) {
+			it.left = d.at(it.right).left
+		} else {
+			left, ok := d.place(it, b)
+			if !ok {
+				return false
+			}
+			it.left = left
+		}
+		d.placed = now
+	} else {
+		d.placed.item = 0
+	}
+	d.link(r, it, b)
+	if it.sub == 0 && it.countable() && !it.deleted() {
+		b.length += it.length
+	}
+	d.addStruct(r, it)
+	d.integrateContent(r, it, b)
+	d.noteChange(b, it.sub)
+	if b.deletedItem() || (it.sub != 0 && it.right != 0) {
+		d.deleteItem(r)
+	}
+	return true
+}
+
+// placement remembers where the last item went that place had to look for. Somebody who
+// types against the order of the text (always at one index) makes items that each have
+// the one before on their right and all else alike: place would pass the same items
+// again and stop in front of that one, which took quadratic time.
+type placement struct {
+	item, left              ref
+	oClient, oClock, client uint32
+	txn                     uint64
+}
+
+// after says whether an item is placed like the last one, nothing being in between.
+func (p placement) after(now placement) bool {
+	now.item = p.item
+	return p == now
+}
+
+func (d *Doc) link(r ref, it *item, b *branch) {
+	if it.left != 0 {
+		l := d.at(it.left)
+		it.right = l.right
+		l.right = r
+	} else if it.sub != 0 {
+		it.right = d.firstOf(b.entry(it.sub))
+	} else {
+		it.right = b.start
+		b.start = r
+	}
+	if it.right != 0 {
+		d.at(it.right).left = r
+	} else if it.sub != 0 {
+		b.setEntry(it.sub, r)
+		if it.left != 0 {
+			d.deleteItem(it.left) // this is the value now
+		}
+	}
+}
+
+// firstOf returns the leftmost item of a list.
+func (d *Doc) firstOf(r ref) ref {
+	for r != 0 {
+		l := d.at(r).left
+		if l == 0 {
+			break
+		}
+		r = l
+	}
+	return r
+}
+
+// place is YATA: it looks for the left neighbour among the items between the one that
+// was left and the one that was right of it when it was made. Items passed on the way
+// are seen; those from conflict on are the ones that may still come before it.
+func (d *Doc) place(it *item, b *branch) (left ref, ok bool) {
+	left = it.left
+	var first ref
+	switch {
+	case left != 0:
+		first = d.at(left).right
+	case it.sub != 0:
+		first = d.firstOf(b.entry(it.sub))
+	default:
+		first = b.start
+	}
+	id, right := d.clients[it.client].id, it.right
+	oc, ok32 := it.oClient, it.oClock
+	passed, conflict, limit := 0, 0, d.txn.scan
+	looked := false
+	for o := first; o != 0 && o != right; {
+		if passed++; passed > limit {
+			return 0, false
+		}
+		oi := d.at(o)
+		if oi.oClient == oc && (oc == none || oi.oClock == ok32) {
+			if oi.client != it.client && d.clients[oi.client].id < id {
+				left = o
+				conflict = passed
+			} else if it.rClient == oi.rClient && (it.rClient == none || it.rClock == oi.rClock) {
+				break
+			}
+		} else if oi.oClient != none {
+			if !looked {
+				looked = true
+				d.newScan()
+			}
+			at := d.seenAt(d.originOf(oi), first, o)
+			if at < 0 {
+				break
+			}
+			if at < conflict {
+				left = o
+				conflict = passed
+			}
+		} else {
+			break
+		}
+		o = oi.right
+	}
+	d.txn.scan -= passed
+	if looked {
+		d.stamp += uint32(len(d.seen))
+		if cap(d.seen) > 1<<14 {
+			d.seen = nil
+		}
+	}
+	return left, true
+}
+
+// newScan begins a list of what place has seen, for items that ask where their origin
+// stands in it; most do not. A stamp below Doc.stamp is from an earlier list.
+func (d *Doc) newScan() {
+	d.seen = d.seen[:0]
+	if len(d.stamps) < int(d.used) || d.stamp > 1<<31 {
+		d.stamps = make([]uint32, int(d.used)+int(d.used)/4+64)
+		d.stamp = 1
+	}
+}
+
+// seenAt returns the place of an item among those from first to last, or -1. The list
+// is made up to last when it is asked for.
+func (d *Doc) seenAt(org, first, last ref) int {
+	next := first
+	if n := len(d.seen); n > 0 {
+		next = d.at(d.seen[n-1]).right
+	}
+	for {
+		d.stamps[next] = d.stamp + uint32(len(d.seen))
+		d.seen = append(d.seen, next)
+		if next == last {
+			break
+		}
+		next = d.at(next).right
+	}
+	return int(d.stamps[org]) - int(d.stamp)
+}
+
+// originOf returns the item that holds an item's origin.
+func (d *Doc) originOf(it *item) ref {
+	if it.left != 0 {
+		if l := d.at(it.left); l.client == it.oClient && l.clock <= it.oClock && it.oClock < l.end() {
+			return it.left
+		}
+	}
+	return d.itemAt(it.oClient, it.oClock)
+}
+
+// addStruct appends to the store; the clock is the client's next.
+func (d *Doc) addStruct(r ref, it *item) {
+	c := &d.clients[it.client]
+	d.touch(it.client)
+	d.added++
+	c.structs = append(c.structs, r)
+	c.state = it.end()
+}
+
+// touch notes, before the first change, where a client stood.
+func (d *Doc) touch(ci uint32) {
+	c := &d.clients[ci]
+	if c.txn != d.txn.id {
+		c.txn = d.txn.id
+		c.touched = uint32(len(d.txn.touched))
+		d.txn.touched = append(d.txn.touched, span{client: ci, before: c.state})
+	}
+}
+
+func (d *Doc) integrateContent(r ref, it *item, b *branch) {
+	switch it.kind {
+	case kindDeleted:
+		d.txn.deleted = append(d.txn.deleted, dead{it.client, it.clock, it.length})
+		it.flags |= itDeleted
+	case kindFormat:
+		b.flags |= brFormatted
+		b.markers = nil
+	case kindType:
+		t := d.branchOf(it)
+		t.item = r
+		t.flush()
+	case kindDoc:
+		s, _ := d.payloads[it.a].(*Subdoc)
+		s.parent, s.item = d, r
+		d.txn.subdocs = append(d.txn.subdocs, subdocChange{s, true})
+	}
+}
+
+// noteChange records a change of a type that is not new in this transaction.
+func (d *Doc) noteChange(b *branch, sub uint32) {
+	t := d.txn
+	if b.item != 0 {
+		it := d.at(b.item)
+		if it.deleted() || it.clock >= t.before(it.client) {
+			return
+		}
+	}
+	if sub == 0 {
+		if b.changed == t.id {
+			return
+		}
+		b.changed = t.id
+	}
+	t.changes = append(t.changes, change{b, sub})
+}
+
+// deleteItem marks an item and all that it holds as deleted.
+func (d *Doc) deleteItem(r ref) {
+	it := d.at(r)
+	if it.deleted() {
+		return
+	}
+	d.markDeleted(it)
+	if b := d.branchOf(it); b != nil {
+		d.deleteChildren(b)
+	}
+}
+
+func (d *Doc) markDeleted(it *item) {
+	b := d.branches[it.parent]
+	if it.sub == 0 && it.countable() {
+		b.length -= it.length
+	}
+	it.flags |= itDeleted
+	if it.flags&itMarker != 0 && b.markers != nil {
+		b.markers.stale = true
+	}
+	d.txn.deleted = append(d.txn.deleted, dead{it.client, it.clock, it.length})
+	d.noteChange(b, it.sub)
+	if it.kind == kindDoc {
+		s, _ := d.payloads[it.a].(*Subdoc)
+		d.txn.subdocs = append(d.txn.subdocs, subdocChange{s, false})
+	}
+}
+
+// deleteChildren walks with a stack of its own: documents may be nested deeper than a
+// goroutine should be.
+func (d *Doc) deleteChildren(b *branch) {
+	type frame struct {
+		b     *branch
+		next  ref
+		entry int
+	}
+	stack := []frame{{b: b, next: b.start}}
+	for len(stack) > 0 {
+		f := &stack[len(stack)-1]
+		var r ref
+		if f.next != 0 {
+			r = f.next
+			f.next = d.at(r).right
+		} else if f.entry < len(f.b.entries) {
+			r = f.b.entries[f.entry].item
+			f.entry++
+		} else {
+			stack = stack[:len(stack)-1]
+			continue
+		}
+		it := d.at(r)
+		if it.deleted() {
+			// It will be collected with its parent, and may then be joined with others.
+			if it.clock < d.txn.before(it.client) {
+				d.txn.merge = append(d.txn.merge, place{it.client, it.clock})
+			}
+			continue
+		}
+		d.markDeleted(it)
+		if c := d.branchOf(it); c != nil {
+			stack = append(stack, frame{b: c, next: c.start})
+		}
+	}
+}
+
+// collect removes what a deleted item holds.
+func (d *Doc) collect(it *item) {
+	if b := d.branchOf(it); b != nil {
+		d.collectChildren(b)
+	}
+	if it.kind != kindDeleted {
+		d.dropContent(it)
+		it.kind = kindDeleted
+	}
+}
+
+func (d *Doc) collectChildren(b *branch) {
+	stack := []*branch{b}
+	for len(stack) > 0 {
+		b := stack[len(stack)-1]
+		stack = stack[:len(stack)-1]
+		for r := b.start; r != 0; {
+			it := d.at(r)
+			r = it.right
+			stack = d.bury(it, stack)
+		}
+		for _, e := range b.entries {
+			for r := e.item; r != 0; {
+				it := d.at(r)
+				r = it.left
+				stack = d.bury(it, stack)
+			}
+		}
+		d.freeBranch(b)
+	}
+}
+
+// bury turns an item into a bare length.
+func (d *Doc) bury(it *item, stack []*branch) []*branch {
+	if it.kind == kindGC {
+		return stack
+	}
+	if b := d.branchOf(it); b != nil {
+		stack = append(stack, b)
+	}
+	d.dropContent(it)
+	it.kind = kindGC
+	it.flags = itDeleted | it.flags&itRedone
+	it.left, it.right, it.parent, it.sub = 0, 0, 0, 0
+	it.oClient, it.rClient = none, none
+	return stack
+}

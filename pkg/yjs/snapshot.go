@@ -1,0 +1,223 @@
+package yjs
+
+import "slices"
+
+// Snapshot names a state of a document: what was there and what of it was deleted. It
+// has no content; that has to be kept in a document with [Options.KeepDeleted].
+type Snapshot struct {
+	Deletes DeleteSet
+	State   StateVector
+}
+
+// Snapshot returns the present state.
+func (d *Doc) Snapshot() Snapshot {
+	return Snapshot{Deletes: d.storeDeletes(), State: d.StateVector()}
+}
+
+// Encode returns the snapshot in encoding v1.
+func (s Snapshot) Encode() []byte { return s.encode(false) }
+
+// EncodeV2 returns the snapshot in encoding v2.
+func (s Snapshot) EncodeV2() []byte { return s.encode(true) }
+
+func (s Snapshot) encode(v2 bool) []byte {
+	e := &encoder{}
+	if v2 {
+		e.v2 = &columnWriters{}
+	}
+	e.deleteSet(mergeDeleteSets(s.Deletes))
+	return s.State.append(e.rest)
+}
+
+// DecodeSnapshot reads a snapshot in encoding v1.
+func DecodeSnapshot(b []byte) (Snapshot, error) { return decodeSnapshot(b, false) }
+
+// DecodeSnapshotV2 reads a snapshot in encoding v2.
+func DecodeSnapshotV2(b []byte) (Snapshot, error) { return decodeSnapshot(b, true) }
+
+func decodeSnapshot(b []byte, v2 bool) (Snapshot, error) {
+	dec := decoder{rest: cursor{b: b}}
+	if v2 {
+		dec.v2 = &columns{}
+	}
+	ds, err := dec.deleteSet(&defaultLimits)
+	if err != nil {
+		return Snapshot{}, err
+	}
+	sv := dec.rest.stateVector()
+	if dec.rest.bad {
+		return Snapshot{}, ErrMalformed
+	}
+	return Snapshot{Deletes: mergeDeleteSets(ds), State: sv}, nil
+}
+
+// Equal says whether two snapshots name the same state.
+func (s Snapshot) Equal(o Snapshot) bool {
+	if len(s.State) != len(o.State) {
+		return false
+	}
+	for id, clock := range s.State {
+		if have, ok := o.State[id]; !ok || have != clock {
+			return false
+		}
+	}
+	return slices.EqualFunc(mergeDeleteSets(s.Deletes), mergeDeleteSets(o.Deletes), func(a, b ClientRanges) bool {
+		return a.Client == b.Client && slices.Equal(a.Ranges, b.Ranges)
+	})
+}
+
+// Contains says whether the state has all of an update in encoding v1.
+func (s Snapshot) Contains(update []byte) (bool, error) {
+	limits := defaultLimits
+	var r structReader
+	r.init(update, false, &limits)
+	for r.next() {
+		if s.State[r.cur.client] < r.cur.end() {
+			return false, nil
+		}
+	}
+	if r.err != nil {
+		return false, r.err
+	}
+	ds, err := r.dec.deleteSet(&limits)
+	if err != nil {
+		return false, err
+	}
+	return s.Equal(Snapshot{State: s.State, Deletes: mergeDeleteSets(s.Deletes, ds)}), nil
+}
+
+// Restore returns a new document in the state that a snapshot names. The document has
+// to keep deleted content, or ErrGone is returned.
+func (d *Doc) Restore(s Snapshot, o Options) (*Doc, error) {
+	if !d.opts.KeepDeleted {
+		return nil, ErrGone
+	}
+	e := newEncoder(true, d.sizeHint())
+	_, opened := d.begin(nil, true)
+	cis := d.order(func(ci uint32) bool { return s.State[d.clients[ci].id] > 0 })
+	e.uvarint(uint64(len(cis)))
+	for _, ci := range cis {
+		end := min(s.State[d.clients[ci].id], d.clients[ci].state)
+		if end < d.clients[ci].state {
+			d.cleanStart(ci, end)
+		}
+		d.writeClient(e, ci, 0, end)
+	}
+	e.deleteSet(mergeDeleteSets(s.Deletes))
+	d.end(opened)
+	out := New(o)
+	if err := out.ApplyUpdateV2(e.finish(), nil); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// visible says which items a delta shows: those that are there, or were in a snapshot.
+type visible struct {
+	doc     *Doc
+	clients []seenClient
+}
+
+type seenClient struct {
+	clock   uint32
+	deletes []Range
+}
+
+func (v visible) shows(it *item) bool {
+	if v.doc == nil {
+		return !it.deleted()
+	}
+	c := &v.clients[it.client]
+	return it.clock < c.clock && !containsClock(c.deletes, it.clock)
+}
+
+// DeltaAt returns the text as it was in a snapshot. The document has to keep deleted
+// content, or what was deleted since is missing.
+func (t *Text) DeltaAt(s Snapshot) []Op {
+	b := (*branch)(t)
+	if b.doc == nil {
+		return nil
+	}
+	d := b.doc
+	_, opened := d.begin(nil, true)
+	v := visible{doc: d, clients: make([]seenClient, len(d.clients))}
+	for _, c := range mergeDeleteSets(s.Deletes) {
+		if ci := d.lookup(c.Client); ci != none {
+			v.clients[ci].deletes = c.Ranges
+			for _, r := range c.Ranges {
+				d.eachStruct(ci, r.Clock, min(r.end(), d.clients[ci].state), func(ref, *item) {})
+			}
+		}
+	}
+	for i := range v.clients {
+		c := &d.clients[i]
+		v.clients[i].clock = s.State[c.id]
+		if clock := s.State[c.id]; clock < c.state {
+			d.cleanStart(uint32(i), clock)
+		}
+	}
+	ops := b.delta(v)
+	d.end(opened)
+	return ops
+}
+
+// eachStruct calls f for the structs in a range, split so that they cover it exactly.
+func (d *Doc) eachStruct(ci, clock, end uint32, f func(r ref, it *item)) {
+	if clock >= end {
+		return
+	}
+	for i := d.cleanStartIndex(ci, clock); i < len(d.clients[ci].structs); i++ {
+		r := d.clients[ci].structs[i]
+		it := d.at(r)
+		if it.clock >= end {
+			return
+		}
+		if end < it.end() && it.kind != kindGC {
+			d.split(ci, i, end-it.clock)
+		}
+		f(r, it)
+	}
+}
+
+// delta returns text, formats and embedded objects.
+func (b *branch) delta(v visible) []Op {
+	if b.doc == nil {
+		return nil
+	}
+	d := b.doc
+	var ops []Op
+	var now attrs
+	var str []byte
+	object := func() Object {
+		var o Object
+		for _, a := range now {
+			o = o.Set(d.keys[a.key], a.value)
+		}
+		return o
+	}
+	pack := func() {
+		if len(str) > 0 {
+			ops = append(ops, Op{Insert: string(str), Attributes: object()})
+			str = str[:0]
+		}
+	}
+	for r := b.start; r != 0; {
+		it := d.at(r)
+		r = it.right
+		if !v.shows(it) {
+			continue
+		}
+		switch it.kind {
+		case kindString:
+			str = joinWTF8(str, d.textOf(it))
+		case kindType, kindEmbed:
+			pack()
+			ops = append(ops, Op{Insert: d.value(it), Attributes: object()})
+		case kindFormat:
+			pack()
+			now = now.update(it.b, d.payloads[it.a])
+		}
+	}
+	pack()
+	return ops
+}

@@ -1,0 +1,324 @@
+package yjs
+
+import (
+	"cmp"
+	"slices"
+)
+
+// StateVector returns what the document has of each client.
+func (d *Doc) StateVector() StateVector {
+	sv := make(StateVector, len(d.clients))
+	for i := range d.clients {
+		if c := &d.clients[i]; c.state > 0 {
+			sv[c.id] = c.state
+		}
+	}
+	return sv
+}
+
+// EncodeStateAsUpdate returns, in encoding v1, what a peer with state vector sv lacks;
+// everything when sv is nil. Structs that wait for others are part of it.
+func (d *Doc) EncodeStateAsUpdate(sv StateVector) []byte { return d.encodeState(sv, false) }
+
+// EncodeStateAsUpdateV2 is [Doc.EncodeStateAsUpdate] in encoding v2.
+func (d *Doc) EncodeStateAsUpdateV2(sv StateVector) []byte { return d.encodeState(sv, true) }
+
+func (d *Doc) encodeState(sv StateVector, v2 bool) []byte {
+	e := newEncoder(v2, d.sizeHint())
+	d.writeStructs(e, func(ci uint32) (uint32, bool) {
+		c := &d.clients[ci]
+		from := sv[c.id]
+		return from, c.state > from
+	})
+	d.writeStoreDeletes(e)
+	state := e.finish()
+	if d.pending == nil && len(d.pendingDeletes) == 0 {
+		return state
+	}
+	updates := [][]byte{state}
+	convert := func(update []byte, err error) {
+		if err == nil && !v2 {
+			update, err = ConvertV2ToV1(update)
+		}
+		if err == nil {
+			updates = append(updates, update)
+		}
+	}
+	if len(d.pendingDeletes) > 0 {
+		e := newEncoder(true, 16)
+		e.uvarint(0)
+		e.deleteSet(mergeDeleteSets(d.pendingDeletes))
+		convert(e.finish(), nil)
+	}
+	if d.pending != nil {
+		convert(DiffUpdateV2(d.pending.join(), sv))
+	}
+	merged, err := mergeUpdates(updates, v2)
+	if err != nil {
+		return state
+	}
+	return merged
+}
+
+func (d *Doc) sizeHint() int {
+	n := len(d.text) - d.garbage + 64
+	for i := range d.clients {
+		n += 14 * len(d.clients[i].structs)
+	}
+	return n
+}
+
+// order returns the clients for which want says so, by descending id.
+func (d *Doc) order(want func(ci uint32) bool) []uint32 {
+	var cis []uint32
+	for i := range d.clients {
+		if len(d.clients[i].structs) > 0 && want(uint32(i)) {
+			cis = append(cis, uint32(i))
+		}
+	}
+	slices.SortFunc(cis, func(a, b uint32) int { return cmp.Compare(d.clients[b].id, d.clients[a].id) })
+	return cis
+}
+
+// writeStructs writes the structs of the clients that from names, from the clock on
+// that it returns.
+func (d *Doc) writeStructs(e *encoder, from func(ci uint32) (uint32, bool)) {
+	cis := d.order(func(ci uint32) bool { _, ok := from(ci); return ok })
+	e.uvarint(uint64(len(cis)))
+	for _, ci := range cis {
+		clock, _ := from(ci)
+		d.writeClient(e, ci, clock, d.clients[ci].state)
+	}
+}
+
+func (d *Doc) writeClient(e *encoder, ci, clock, end uint32) {
+	c := &d.clients[ci]
+	first, last := d.find(ci, clock), d.find(ci, end-1)
+	e.uvarint(uint64(last - first + 1))
+	e.client(c.id)
+	e.uvarint(uint64(clock))
+	offset := clock - d.at(c.structs[first]).clock
+	if e.v2 == nil {
+		e.rest = d.appendItems(e.rest, c.structs[first:last+1], offset)
+		return
+	}
+	for _, r := range c.structs[first : last+1] {
+		d.writeItem(e, d.at(r), offset)
+		offset = 0
+	}
+}
+
+// appendItems is writeItem in encoding v1 for many: what most documents consist of is
+// written here, the rest by writeItem.
+func (d *Doc) appendItems(b []byte, rs []ref, offset uint32) []byte {
+	chunks, clients, text := d.chunks, d.clients, d.text
+	for _, r := range rs {
+		it := &chunks[r>>chunkBits][r&(chunkSize-1)]
+		plain := it.kind == kindString && it.flags&itASCII != 0 || it.kind == kindDeleted
+		if !plain || offset > 0 || it.oClient == none && it.rClient == none {
+			e := encoder{rest: b}
+			d.writeItem(&e, it, offset)
+			b = e.rest
+			offset = 0
+			continue
+		}
+		at := len(b)
+		b = append(b, it.kind)
+		if it.oClient != none {
+			b[at] |= infoOrigin
+			b = appendUvarint(appendUvarint(b, clients[it.oClient].id), uint64(it.oClock))
+		}
+		if it.rClient != none {
+			b[at] |= infoRight
+			b = appendUvarint(appendUvarint(b, clients[it.rClient].id), uint64(it.rClock))
+		}
+		if it.sub != 0 {
+			b[at] |= infoSub
+		}
+		if it.kind == kindDeleted {
+			b = appendUvarint(b, uint64(it.length))
+		} else {
+			b = appendUvarint(b, uint64(it.b))
+			b = append(b, text[it.a:it.a+it.b]...)
+		}
+	}
+	return b
+}
+
+func (d *Doc) writeItem(e *encoder, it *item, offset uint32) {
+	if it.kind == kindGC {
+		e.info(kindGC)
+		e.length(it.length - offset)
+		return
+	}
+	oc, ok := it.oClient, it.oClock
+	if offset > 0 {
+		oc, ok = it.client, it.clock+offset-1
+	}
+	info := it.kind
+	if oc != none {
+		info |= infoOrigin
+	}
+	if it.rClient != none {
+		info |= infoRight
+	}
+	if it.sub != 0 {
+		info |= infoSub
+	}
+	e.info(info)
+	if oc != none {
+		e.leftID(d.clients[oc].id, ok)
+	}
+	if it.rClient != none {
+		e.rightID(d.clients[it.rClient].id, it.rClock)
+	}
+	if oc == none && it.rClient == none {
+		b := d.branches[it.parent]
+		if b.item == 0 {
+			e.parentIsRoot(true)
+			e.str([]byte(d.keys[b.name]))
+		} else {
+			p := d.at(b.item)
+			e.parentIsRoot(false)
+			e.leftID(d.clients[p.client].id, p.clock)
+		}
+		if it.sub != 0 {
+			e.str([]byte(d.keys[it.sub]))
+		}
+	}
+	d.writeContent(e, it, offset)
+}
+
+func (d *Doc) writeContent(e *encoder, it *item, offset uint32) {
+	switch it.kind {
+	case kindDeleted:
+		e.length(it.length - offset)
+	case kindString:
+		p, ascii := d.textOf(it), it.flags&itASCII != 0
+		if offset > 0 {
+			p = tailText(p, offset, ascii)
+		}
+		e.text(p, it.length-offset, ascii)
+	case kindAny, kindJSON:
+		vs, _ := d.payloads[it.a].([]any)
+		e.values(it.kind, vs[offset:])
+	case kindBinary:
+		p, _ := d.payloads[it.a].([]byte)
+		e.rest = appendBytes(e.rest, p)
+	case kindEmbed:
+		e.json(d.payloads[it.a])
+	case kindFormat:
+		e.key([]byte(d.keys[it.b]))
+		e.json(d.payloads[it.a])
+	case kindType:
+		b := d.branchOf(it)
+		e.typeRef(b.kind)
+		if b.kind == refXMLElement || b.kind == refXMLHook {
+			e.key([]byte(d.keys[b.name]))
+		}
+	case kindDoc:
+		s, _ := d.payloads[it.a].(*Subdoc)
+		e.str([]byte(s.guid))
+		e.any(s.wireOptions())
+	}
+}
+
+// tailText is what a JavaScript slice gives: half a pair at its head stays half.
+func tailText(p []byte, n uint32, ascii bool) []byte {
+	if ascii {
+		return p[n:]
+	}
+	at, rest := wtf8Offset(p, uint64(n))
+	if rest == 0 || at >= len(p) {
+		return p[at:]
+	}
+	_, lo := splitPair(p[at:])
+	return append(lo, p[at+4:]...)
+}
+
+// storeDeletes returns what is deleted in the store, clients descending.
+func (d *Doc) storeDeletes() DeleteSet {
+	var ds DeleteSet
+	for _, ci := range d.order(func(uint32) bool { return true }) {
+		if rs := d.clientDeletes(ci, make([]Range, 0, len(d.clients[ci].structs)/2+1)); len(rs) > 0 {
+			ds = append(ds, ClientRanges{d.clients[ci].id, rs})
+		}
+	}
+	return ds
+}
+
+func (d *Doc) clientDeletes(ci uint32, rs []Range) []Range {
+	open, chunks := false, d.chunks
+	for _, r := range d.clients[ci].structs {
+		it := &chunks[r>>chunkBits][r&(chunkSize-1)]
+		switch {
+		case !it.deleted():
+			open = false
+		case open:
+			rs[len(rs)-1].Len += it.length
+		default:
+			rs = append(rs, Range{it.clock, it.length})
+			open = true
+		}
+	}
+	return rs
+}
+
+func (d *Doc) writeStoreDeletes(e *encoder) { e.deleteSet(d.storeDeletes()) }
+
+// sendUpdate hands the transaction's update to those who listen.
+func (d *Doc) sendUpdate(t *Txn) {
+	changed := len(t.deleted) > 0
+	for _, s := range t.touched {
+		changed = changed || s.before != s.after
+	}
+	if !changed {
+		return
+	}
+	u := Update{Origin: t.origin, Local: t.local, txn: t}
+	for _, f := range d.updateFns {
+		f.f(&u)
+	}
+}
+
+func (d *Doc) encodeTxn(t *Txn, v2 bool) []byte {
+	e := newEncoder(v2, 32)
+	if len(t.touched) == 1 && t.touched[0].before != t.touched[0].after {
+		s := t.touched[0]
+		e.uvarint(1)
+		d.writeClient(e, s.client, s.before, d.clients[s.client].state)
+	} else {
+		var cis []span
+		for _, s := range t.touched {
+			if s.before != s.after {
+				cis = append(cis, s)
+			}
+		}
+		slices.SortFunc(cis, func(a, b span) int { return cmp.Compare(d.clients[b.client].id, d.clients[a.client].id) })
+		e.uvarint(uint64(len(cis)))
+		for _, s := range cis {
+			d.writeClient(e, s.client, s.before, d.clients[s.client].state)
+		}
+	}
+	e.deleteSet(t.deleteSet())
+	return e.finish()
+}
+
+// deleteSet returns what the transaction deleted, clients descending.
+func (t *Txn) deleteSet() DeleteSet {
+	var ds DeleteSet
+	for i := 0; i < len(t.deleted); {
+		j := i
+		for j < len(t.deleted) && t.deleted[j].client == t.deleted[i].client {
+			j++
+		}
+		rs := make([]Range, 0, j-i)
+		for _, x := range t.deleted[i:j] {
+			rs = append(rs, Range{x.clock, x.length})
+		}
+		ds = append(ds, ClientRanges{t.doc.clients[t.deleted[i].client].id, rs})
+		i = j
+	}
+	slices.SortFunc(ds, func(a, b ClientRanges) int { return cmp.Compare(b.Client, a.Client) })
+	return ds
+}
