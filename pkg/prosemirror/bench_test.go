@@ -1,0 +1,95 @@
+package prosemirror_test
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	pm "signalbox.dev/pkg/prosemirror"
+)
+
+// fifty is a document of 50 blocks, most of them paragraphs with a format and a link.
+func fifty() *pm.Node {
+	r := rand.New(rand.NewPCG(1, 2))
+	link := pm.Mark{Type: "link", Attrs: pm.Attrs{"href": "https://example.com/a", "target": "_blank", "rel": "noopener noreferrer nofollow"}}
+	doc := pm.Elem("doc", nil)
+	p := func() *pm.Node {
+		return pm.Elem("paragraph", nil, pm.Text(sentence(r, 8)+" "), pm.Text(sentence(r, 2), pm.Mark{Type: "bold"}),
+			pm.Text(" "+sentence(r, 4)+" "), pm.Text(sentence(r, 2), link), pm.Text(" "+sentence(r, 6)+"."))
+	}
+	for i := range 50 {
+		switch i % 10 {
+		case 0:
+			doc.Content = append(doc.Content, pm.Elem("heading", pm.Attrs{"level": 2}, pm.Text(sentence(r, 4))))
+		case 5:
+			doc.Content = append(doc.Content, pm.Elem("bulletList", nil, pm.Elem("listItem", nil, p()), pm.Elem("listItem", nil, p())))
+		default:
+			doc.Content = append(doc.Content, p())
+		}
+	}
+	return doc
+}
+
+func BenchmarkParse(b *testing.B) {
+	s := pm.TipTap()
+	md := s.Render(fifty())
+	b.SetBytes(int64(len(md)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := s.Parse(md); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkRender(b *testing.B) {
+	s, doc := pm.TipTap(), fifty()
+	b.SetBytes(int64(len(s.Render(doc))))
+	b.ReportAllocs()
+	for b.Loop() {
+		s.Render(doc)
+	}
+}
+
+func BenchmarkRenderMap(b *testing.B) {
+	s, doc := pm.TipTap(), fifty()
+	b.ReportAllocs()
+	for b.Loop() {
+		s.RenderMap(doc)
+	}
+}
+
+func BenchmarkCheck(b *testing.B) {
+	s, doc := pm.TipTap(), fifty()
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := s.Check(doc); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkDiff compares with a copy in which a word of one paragraph changed.
+func BenchmarkDiff(b *testing.B) {
+	s, old := pm.TipTap(), fifty()
+	next := clone(old)
+	next.Content[20+1].Content[0] = pm.Text("another beginning " + next.Content[21].Content[0].Text)
+	b.ReportAllocs()
+	for b.Loop() {
+		if len(s.Diff(old, next)) != 1 {
+			b.Fatal("want one change")
+		}
+	}
+}
+
+// BenchmarkEdit replaces one word in the Markdown and compares.
+func BenchmarkEdit(b *testing.B) {
+	s, old := pm.TipTap(), fifty()
+	word := old.Content[21].Content[1].Text
+	b.ReportAllocs()
+	for b.Loop() {
+		next, err := s.Edit(old, word, "another", false)
+		if err != nil || len(s.Diff(old, next)) != 1 {
+			b.Fatal("want one change", err)
+		}
+	}
+}

@@ -1,0 +1,199 @@
+package prosemirror
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Append returns doc with the blocks of md at its end, in place of an empty
+// paragraph there.
+func (s *Schema) Append(doc *Node, md string) (*Node, error) {
+	more, err := s.parse(md)
+	if err != nil || len(more.Content) == 0 {
+		return doc, err
+	}
+	content := doc.Content
+	if n := len(content); n > 0 && emptyBlock(content[n-1]) {
+		content = content[:n-1]
+	}
+	return s.Fit(&Node{Type: doc.Type, Attrs: doc.Attrs, Content: slices.Concat(content, more.Content)}), nil
+}
+
+// Replace returns the document that md says. A block that reads the same in doc is
+// taken from there, with what Markdown does not show.
+func (s *Schema) Replace(doc *Node, md string) (*Node, error) {
+	next, err := s.parse(md)
+	if err != nil {
+		return nil, err
+	}
+	return s.compose(doc, s.keep(doc.Content, next.Content)), nil
+}
+
+// compose returns doc with content. Blocks of doc stay as they are, valid or not;
+// the others are made valid.
+func (s *Schema) compose(doc *Node, content []*Node) *Node {
+	old := map[*Node]bool{}
+	for _, n := range doc.Content {
+		old[n] = true
+	}
+	var out []*Node
+	for i := 0; i < len(content); {
+		j := i
+		for j < len(content) && !old[content[j]] {
+			j++
+		}
+		if j == i {
+			out = append(out, content[i])
+			i++
+			continue
+		}
+		f := &fitter{s: s}
+		out = append(out, f.place(s.top, f.children(content[i:j], 0), 0)...)
+		i = j
+	}
+	if len(out) == 0 {
+		return s.Fit(&Node{Type: doc.Type, Attrs: doc.Attrs})
+	}
+	next := &Node{Type: doc.Type, Attrs: doc.Attrs, Content: out}
+	if t := s.types[s.spec.Trailing]; t != nil && out[len(out)-1].Type != t.spec.Name {
+		next.Content = append(out, (&fitter{s: s}).make(t))
+	}
+	return next
+}
+
+// keep returns next with the blocks that read the same in old taken from there.
+func (s *Schema) keep(old, next []*Node) []*Node {
+	byText := map[string][]*Node{}
+	for _, n := range old {
+		text := s.renderBlock(n)
+		byText[text] = append(byText[text], n)
+	}
+	out := slices.Clone(next)
+	for i, n := range next {
+		text := s.renderBlock(n)
+		if same := byText[text]; len(same) > 0 {
+			out[i], byText[text] = same[0], same[1:]
+		}
+	}
+	return out
+}
+
+func (s *Schema) renderBlock(n *Node) string {
+	w := &writer{s: s}
+	w.child([]*Node{n}, 0, false)
+	return string(w.buf)
+}
+
+// MatchError says that the text to replace is not there once.
+type MatchError struct {
+	// Count is how often it is there.
+	Count int
+	// Lines are the lines of the Markdown, from 1, on which the first of them begin,
+	// and Texts what stands there.
+	Lines []int
+	Texts []string
+}
+
+// maxPlaces is how many places a MatchError shows.
+const maxPlaces = 5
+
+func (e *MatchError) Error() string {
+	if e.Count == 0 {
+		return "the text to replace is not in the document, read it again and copy it exactly"
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "the text to replace is there %d times, give more of what stands around it or replace all:", e.Count)
+	for i, line := range e.Lines {
+		fmt.Fprintf(&b, " line %d: %q", line, e.Texts[i])
+	}
+	return b.String()
+}
+
+// Edit returns doc with the one place where its Markdown has the text from saying
+// to, or with all places. Only the blocks at these places are read again. If there
+// is no place, or one is wanted and there are more, the error is a *MatchError.
+func (s *Schema) Edit(doc *Node, from, to string, all bool) (*Node, error) {
+	from, to = clean(from), clean(to)
+	m := s.RenderMap(doc)
+	places := find(m.Text, from)
+	if len(places) == 0 || len(places) > 1 && !all {
+		return nil, matchError(m.Text, places)
+	}
+	if n := len(m.Text) + len(places)*(len(to)-len(from)); n > MaxMarkdown {
+		return nil, fmt.Errorf("%w: %d bytes after the edit, at most %d", ErrTooLarge, n, MaxMarkdown)
+	}
+	var content []*Node
+	for i := 0; i < len(doc.Content); {
+		j := touched(m.Blocks, places, i)
+		if j == i {
+			content = append(content, doc.Content[i])
+			i++
+			continue
+		}
+		text := region(m, places, i, j, len(from), to)
+		next, err := s.parse(text)
+		if err != nil {
+			return nil, err
+		}
+		content = append(content, s.keep(doc.Content[i:j], next.Content)...)
+		i = j
+	}
+	return s.compose(doc, content), nil
+}
+
+// find returns where sub begins in text.
+func find(text, sub string) []Range {
+	var out []Range
+	for at := 0; sub != ""; {
+		i := strings.Index(text[at:], sub)
+		if i < 0 {
+			break
+		}
+		at += i + len(sub)
+		out = append(out, Range{at - len(sub), at})
+	}
+	return out
+}
+
+func matchError(text string, places []Range) *MatchError {
+	e := &MatchError{Count: len(places)}
+	for _, p := range places[:min(len(places), maxPlaces)] {
+		start := strings.LastIndexByte(text[:p.Start], '\n') + 1
+		line, _, _ := strings.Cut(text[start:], "\n")
+		if len(line) > 80 {
+			line = strings.ToValidUTF8(line[:80], "") + "…"
+		}
+		e.Lines = append(e.Lines, strings.Count(text[:p.Start], "\n")+1)
+		e.Texts = append(e.Texts, line)
+	}
+	return e
+}
+
+// touches tells whether p reaches into r, or into the blank line at either side,
+// so that what it leaves may belong together.
+func (p Range) touches(r Range) bool { return p.Start <= r.End+1 && p.End >= r.Start-1 }
+
+// touched returns the end of the blocks from i on that places touch.
+func touched(blocks []Range, places []Range, i int) int {
+	for i < len(blocks) && blocks[i].Start < blocks[i].End && slices.ContainsFunc(places, blocks[i].touches) {
+		i++
+	}
+	return i
+}
+
+// region returns the Markdown of blocks i to j with each place in it replaced.
+func region(m *Markdown, places []Range, i, j, size int, to string) string {
+	at, end := m.Blocks[i].Start, m.Blocks[j-1].End
+	var b strings.Builder
+	for _, p := range places {
+		if !p.touches(Range{m.Blocks[i].Start, end}) {
+			continue
+		}
+		b.WriteString(m.Text[at:max(at, p.Start)])
+		b.WriteString(to)
+		at = p.Start + size
+	}
+	b.WriteString(m.Text[min(at, end):end])
+	return b.String()
+}

@@ -1,0 +1,274 @@
+package prosemirror
+
+import (
+	"html"
+	"slices"
+	"strings"
+
+	"github.com/yuin/goldmark/ast"
+	extast "github.com/yuin/goldmark/extension/ast"
+)
+
+// emptyParagraph is how a paragraph without content is written, in TipTap's
+// Markdown too. One that consists of this character is written with the character.
+const emptyParagraph = "&nbsp;"
+
+// piece is a part of a text block: a node, or a tag that is still to be paired.
+type piece struct {
+	node *Node
+	tag  *htmlTag
+	pair int // of an opening tag: the index of the closing one, else -1
+}
+
+// inlineReader collects the pieces of one text block.
+type inlineReader struct {
+	r      *reader
+	pieces []piece
+}
+
+// inlines returns the content of a text block.
+func (r *reader) inlines(block ast.Node) []*Node {
+	in := &inlineReader{r: r}
+	in.children(block, nil)
+	return in.resolve()
+}
+
+func (in *inlineReader) text(s string, marks []Mark) {
+	if s != "" {
+		in.pieces = append(in.pieces, piece{node: Text(s, marks...)})
+	}
+}
+
+func (in *inlineReader) children(n ast.Node, marks []Mark) {
+	for c := n.FirstChild(); c != nil; c = c.NextSibling() {
+		in.inline(c, marks)
+	}
+}
+
+func (in *inlineReader) inline(n ast.Node, marks []Mark) {
+	src := in.r.src
+	switch n := n.(type) {
+	case *ast.Text:
+		in.text(unescape(n.Segment.Value(src)), marks)
+		switch {
+		case n.HardLineBreak():
+			in.pieces = append(in.pieces, piece{node: Elem("hardBreak", nil)})
+		case n.SoftLineBreak():
+			in.text(" ", marks)
+		}
+	case *ast.CodeSpan:
+		var b strings.Builder
+		for c := n.FirstChild(); c != nil; c = c.NextSibling() {
+			if t, ok := c.(*ast.Text); ok {
+				b.Write(t.Segment.Value(src))
+			}
+		}
+		in.text(strings.ReplaceAll(b.String(), "\n", " "), addMark(marks, Mark{Type: "code"}))
+	case *ast.Emphasis:
+		name := "italic"
+		if n.Level == 2 {
+			name = "bold"
+		}
+		in.children(n, addMark(marks, Mark{Type: name}))
+	case *extast.Strikethrough:
+		in.children(n, addMark(marks, Mark{Type: "strike"}))
+	case *ast.Link:
+		in.children(n, addMark(marks, in.r.link(unescape(n.Destination), n.Title)))
+	case *ast.AutoLink:
+		href, label := string(n.URL(src)), string(n.Label(src))
+		if n.AutoLinkType == ast.AutoLinkEmail {
+			href = "mailto:" + href
+		}
+		in.text(label, addMark(marks, in.r.link(href, nil)))
+	case *ast.Image:
+		attrs := Attrs{"src": unescape(n.Destination)}
+		if alt := in.plain(n); alt != "" {
+			attrs["alt"] = alt
+		}
+		if len(n.Title) > 0 {
+			attrs["title"] = unescape(n.Title)
+		}
+		in.pieces = append(in.pieces, piece{node: Elem("image", attrs)})
+	case *ast.RawHTML:
+		in.rawHTML(string(n.Segments.Value(src)), marks)
+	case *extast.TaskCheckBox:
+		in.checkBox(n, marks)
+	default:
+		in.children(n, marks)
+	}
+}
+
+// plain returns the text in n: what an image is instead of.
+func (in *inlineReader) plain(n ast.Node) string {
+	sub := &inlineReader{r: in.r}
+	sub.children(n, nil)
+	var b strings.Builder
+	for _, p := range sub.resolve() {
+		b.WriteString((&fitter{s: in.r.s}).leafText(p))
+	}
+	return b.String()
+}
+
+// link returns a link with the schema's defaults.
+func (r *reader) link(href string, title []byte) Mark {
+	attrs := Attrs{"href": href}
+	if len(title) > 0 {
+		attrs["title"] = unescape(title)
+	}
+	return Mark{Type: "link", Attrs: attrs}
+}
+
+// checkBox keeps the box of an item that is no task as text.
+func (in *inlineReader) checkBox(n *extast.TaskCheckBox, marks []Mark) {
+	if l, ok := n.Parent().Parent().Parent().(*ast.List); ok && !l.IsOrdered() {
+		return
+	}
+	if n.IsChecked {
+		in.text("[x] ", marks)
+		return
+	}
+	in.text("[ ] ", marks)
+}
+
+// addMark returns marks and m, where one of its type is not there already.
+func addMark(marks []Mark, m Mark) []Mark {
+	if slices.ContainsFunc(marks, func(o Mark) bool { return o.Type == m.Type }) {
+		return marks
+	}
+	return append(slices.Clip(marks), m)
+}
+
+func (in *inlineReader) rawHTML(raw string, marks []Mark) {
+	node := Text(strings.ReplaceAll(raw, "\n", " "), marks...)
+	tag, rest, ok := cutTag(raw)
+	if !ok || rest != "" {
+		in.pieces = append(in.pieces, piece{node: node})
+		return
+	}
+	switch {
+	case tag.end:
+	case tag.name == "br" && len(tag.attrs) == 0:
+		in.pieces = append(in.pieces, piece{node: Elem("hardBreak", nil)})
+		return
+	case tag.name == "img":
+		if img := in.r.s.tagImage(tag); img != nil {
+			node = img
+		}
+	case tag.name == "span":
+	default:
+		if _, ok := in.r.s.tagMark(tag); !ok {
+			in.pieces = append(in.pieces, piece{node: node})
+			return
+		}
+	}
+	in.pieces = append(in.pieces, piece{node: node, tag: &tag, pair: -1})
+	if node.Type == "image" {
+		in.pieces[len(in.pieces)-1].tag = nil
+	}
+}
+
+// resolve pairs the tags and returns the nodes between with their marks. A tag
+// without a partner is text.
+func (in *inlineReader) resolve() []*Node {
+	in.pairTags()
+	s := in.r.s
+	var marks []Mark
+	var ends []int // where each of marks ends
+	closers := map[int]bool{}
+	var out []*Node
+	for i := 0; i < len(in.pieces); i++ {
+		p := in.pieces[i]
+		for k, end := range slices.Backward(ends) {
+			if end <= i {
+				marks, ends = slices.Delete(slices.Clone(marks), k, k+1), slices.Delete(ends, k, k+1)
+			}
+		}
+		if closers[i] {
+			continue
+		}
+		if p.tag != nil && p.pair >= 0 {
+			if p.tag.name == "span" {
+				if n := s.tagMention(*p.tag); n != nil {
+					out = append(out, n)
+					i = p.pair
+					continue
+				}
+			} else if m, ok := s.tagMark(*p.tag); ok {
+				closers[p.pair] = true
+				if !slices.ContainsFunc(marks, func(o Mark) bool { return o.Type == m.Type }) {
+					marks, ends = append(slices.Clip(marks), m), append(ends, p.pair)
+				}
+				continue
+			}
+		}
+		n := p.node
+		if n.IsText() && len(marks) > 0 {
+			all := n.Marks
+			for _, m := range marks {
+				all = addMark(all, m)
+			}
+			n = Text(n.Text, all...)
+		}
+		out = append(out, n)
+	}
+	return join(out)
+}
+
+// pairTags finds for each opening tag the one that closes it. A closing tag
+// pairs with the last open one of its name; what was opened in between stays open.
+func (in *inlineReader) pairTags() {
+	open := map[string][]int{}
+	for i, p := range in.pieces {
+		if p.tag == nil {
+			continue
+		}
+		stack := open[p.tag.name]
+		if !p.tag.end {
+			open[p.tag.name] = append(stack, i)
+		} else if k := len(stack) - 1; k >= 0 && len(p.tag.attrs) == 0 {
+			in.pieces[stack[k]].pair = i
+			open[p.tag.name] = stack[:k]
+		}
+	}
+}
+
+// tagMention returns the mention that a <span> opens, or nil.
+func (s *Schema) tagMention(tag htmlTag) *Node {
+	t := s.types["mention"]
+	if typ, _ := tag.attr("data-type"); typ != "mention" || t == nil {
+		return nil
+	}
+	attrs, used := Attrs{}, 1
+	for _, a := range t.spec.Attrs {
+		raw, ok := tag.attr("data-" + kebab(a.Name))
+		if !ok {
+			continue
+		}
+		used++
+		v, ok := a.parse(raw)
+		if !ok {
+			return nil
+		}
+		attrs[a.Name] = v
+	}
+	if used != len(tag.attrs) {
+		return nil
+	}
+	return Elem("mention", attrs)
+}
+
+// kebab returns camelCase as camel-case.
+func kebab(s string) string {
+	var b strings.Builder
+	for _, c := range s {
+		if c >= 'A' && c <= 'Z' {
+			b.WriteByte('-')
+			c += 'a' - 'A'
+		}
+		b.WriteRune(c)
+	}
+	return b.String()
+}
+
+// unescapeHTML resolves references in HTML.
+func unescapeHTML(s string) string { return html.UnescapeString(s) }
