@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"time"
@@ -19,9 +20,7 @@ type Ack struct{ p *pendingAck }
 type pendingAck struct {
 	done  chan struct{}
 	start time.Time
-	conn  uint64 // which connection it went out on: how many there were before
-	seq   uint64 // this and err are written before done is closed
-	err   error
+	err   error // written before done is closed
 }
 
 // Done is closed when the outcome is known.
@@ -32,60 +31,32 @@ func (a Ack) Done() <-chan struct{} { return a.p.done }
 // have been stored.
 func (a Ack) Err() error { return a.p.err }
 
-// Seq returns the sequence in the stream. It must not be called before Done is closed.
-func (a Ack) Seq() uint64 { return a.p.seq }
-
-// PublishAsync is PublishAfter without a message before.
-func (b *Bus) PublishAsync(subj, id string, m proto.Message) (Ack, error) {
-	return b.PublishAfter(Ack{}, subj, id, m)
-}
-
-// PublishAfter sends m without waiting for the server. The caller keeps it until
-// its ack; when that brings an error, it publishes m again, and all that
-// followed, in order and under the same ids.
+// PublishAsync sends m without waiting for the server; of ctx it takes the trace only.
+// It is for what somebody looks after who sees that it is missing, and for many
+// messages of which the caller keeps those without an ack, to send them again under
+// the same ids. An error returned here means that m was not sent.
 //
-// prev is the ack of the message that must come before m in the stream, as that
-// of the event before it. PublishAfter refuses m with ErrOutOfOrder when prev was
-// not stored, or is under way on a connection that is lost: m would overtake it.
-// Any error returned here means that m was not sent.
-//
-// With replicas one way remains: between two leaders the server refuses a
-// message and takes the next one on the same connection. Readers of the run log
-// go by the number in the event.
-func (b *Bus) PublishAfter(prev Ack, subj, id string, m proto.Message) (Ack, error) {
+// The client does not repeat what the server refuses, and messages that are on their
+// way together may arrive in another order: between two leaders the server refuses one
+// and takes the next.
+func (b *Bus) PublishAsync(ctx context.Context, subj, id string, m proto.Message) (Ack, error) {
 	msg, err := b.durable(subj, id, m)
 	if err != nil {
 		return Ack{}, err
 	}
+	b.inject(ctx, msg)
 	select {
 	case <-b.once:
 	default:
 		return Ack{}, fmt.Errorf("publish on %s: %w yet", subj, ErrDisconnected)
 	}
-	p := &pendingAck{done: make(chan struct{}), start: time.Now(), conn: b.nc.Stats().Reconnects}
-	if !prev.allows(p) {
-		return Ack{}, fmt.Errorf("publish on %s: %w", subj, ErrOutOfOrder)
-	}
+	p := &pendingAck{done: make(chan struct{}), start: time.Now()}
 	b.async.add(msg, p)
-	// No retries by the client: they would come after later messages.
 	if _, err := b.js.PublishMsgAsync(msg, jetstream.WithRetryAttempts(0)); err != nil {
 		b.async.take(msg)
 		return Ack{}, fmt.Errorf("publish on %s: %w", subj, translate(err))
 	}
 	return Ack{p}, nil
-}
-
-// allows reports whether a message that goes out like next cannot overtake a's.
-func (a Ack) allows(next *pendingAck) bool {
-	if a.p == nil {
-		return true
-	}
-	select {
-	case <-a.p.done:
-		return a.p.err == nil
-	default:
-		return a.p.conn == next.conn
-	}
 }
 
 // asyncAcks are the promises that are not kept yet, by the message that the
@@ -106,9 +77,8 @@ func (a *asyncAcks) take(m *nats.Msg) (*pendingAck, bool) {
 	return p, ok
 }
 
-func (a *asyncAcks) acked(_ jetstream.JetStream, m *nats.Msg, ack *jetstream.PubAck) {
+func (a *asyncAcks) acked(_ jetstream.JetStream, m *nats.Msg, _ *jetstream.PubAck) {
 	if p, ok := a.take(m); ok {
-		p.seq = ack.Sequence
 		a.settle(m, p, nil)
 	}
 }

@@ -36,7 +36,7 @@ func BenchmarkPublishAsync(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		ack, err := c.PublishAsync(subj, fmt.Sprint("id", i), text("hello"))
+		ack, err := c.PublishAsync(b.Context(), subj, fmt.Sprint("id", i), text("hello"))
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -63,7 +63,7 @@ func BenchmarkConsume(b *testing.B) {
 	inFlight := 0
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		if _, err := c.PublishAsync(subject.RunWork(i%subject.Shards), fmt.Sprint("id", i), text("hello")); err != nil {
+		if _, err := c.PublishAsync(b.Context(), subject.RunWork(i%subject.Shards), fmt.Sprint("id", i), text("hello")); err != nil {
 			b.Fatal(err)
 		}
 		if inFlight++; inFlight == window {
@@ -88,7 +88,7 @@ func BenchmarkRead200(b *testing.B) {
 	var acks []bus.Ack
 	for i := range events {
 		for s := range sessions {
-			ack, err := c.PublishAsync(fmt.Sprintf("ev.00.w.%d", s), fmt.Sprintf("%d-%d", s, i), text("a delta of the usual size, about so"))
+			ack, err := c.PublishAsync(b.Context(), fmt.Sprintf("ev.00.w.%d", s), fmt.Sprintf("%d-%d", s, i), text("a delta of the usual size, about so"))
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -79,6 +79,7 @@ type Bus struct {
 	closed    chan struct{} // closed when the connection is gone for good
 
 	mu      sync.Mutex           // guards what follows
+	lines   lines                // what waits for an answer
 	lastErr error                // why it is not connected, for Ready
 	again   map[*func()]struct{} // called at each reconnect
 }
@@ -104,6 +105,7 @@ func Connect(ctx context.Context, cfg Config) (*Bus, error) {
 		once:      make(chan struct{}),
 		closed:    make(chan struct{}),
 		again:     map[*func()]struct{}{},
+		lines:     newLines(),
 	}
 	b.async.b = b
 	b.connected = sync.OnceFunc(func() { close(b.once) })
@@ -165,6 +167,7 @@ func (b *Bus) options(ctx context.Context, cfg Config) []nats.Option {
 		}),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			b.setErr(err)
+			b.lose()
 			if err != nil {
 				b.log.WarnContext(ctx, "nats connection lost", "error", err)
 			}
@@ -177,7 +180,10 @@ func (b *Bus) options(ctx context.Context, cfg Config) []nats.Option {
 			}
 			b.log.WarnContext(ctx, "nats reports an error", "subject", subj, "error", err)
 		}),
-		nats.ClosedHandler(func(*nats.Conn) { close(b.closed) }),
+		nats.ClosedHandler(func(*nats.Conn) {
+			b.lose()
+			close(b.closed)
+		}),
 	}
 	if cfg.Password != "" {
 		user := cfg.User
@@ -223,6 +229,9 @@ func (b *Bus) announce() {
 		(*fn)()
 	}
 }
+
+// Connected reports whether there is a connection, as far as is known without asking.
+func (b *Bus) Connected() bool { return b.nc.IsConnected() }
 
 // Ready returns nil when the server answers on this connection. Without a
 // deadline in ctx it waits two seconds for that.

@@ -125,7 +125,7 @@ func TestConnectBeforeTheServer(t *testing.T) {
 	if err := b.Ready(t.Context()); err == nil {
 		t.Error("Ready without a server = nil, want an error")
 	}
-	if _, err := b.PublishAsync(subject.RunWork(0), "a", text("a")); !errors.Is(err, bus.ErrDisconnected) {
+	if _, err := b.PublishAsync(t.Context(), subject.RunWork(0), "a", text("a")); !errors.Is(err, bus.ErrDisconnected) {
 		t.Errorf("PublishAsync without a server = %v, want %v", err, bus.ErrDisconnected)
 	}
 	got := make(chan string, 1)
@@ -374,7 +374,7 @@ func TestReadLog(t *testing.T) {
 	acks := make([]bus.Ack, 0, 2*n)
 	for i := range n {
 		for _, subj := range []string{mine, other} {
-			ack, err := runner.PublishAsync(subj, fmt.Sprintf("%s-%d", subj[len(subj)-4:], i), text(fmt.Sprint(i)))
+			ack, err := runner.PublishAsync(t.Context(), subj, fmt.Sprintf("%s-%d", subj[len(subj)-4:], i), text(fmt.Sprint(i)))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -30,9 +30,6 @@ var (
 	// ErrDisconnected means that there is no connection at the moment, or that it
 	// was lost before the server answered.
 	ErrDisconnected = errors.New("not connected to NATS")
-	// ErrOutOfOrder means that a message was not sent because the one before it
-	// is not stored: publish that again first.
-	ErrOutOfOrder = errors.New("the message before it is not stored")
 	// ErrClosed means that the bus was closed.
 	ErrClosed = errors.New("the bus is closed")
 )

@@ -50,14 +50,16 @@ func (b *Bus) Last(ctx context.Context, stream, subj string) (*Stored, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the last message on %s: %w", subj, err)
 	}
-	m, err := b.nc.RequestWithContext(ctx, directGetSubject(stream), req)
+	asking, forget := b.onLine(ctx)
+	defer forget()
+	m, err := b.nc.RequestWithContext(asking, directGetSubject(stream), req)
 	if err == nil {
 		var s *Stored
 		if s, err = answer(m); err == nil {
 			return s, nil
 		}
 	}
-	return nil, fmt.Errorf("read the last message on %s: %w", subj, translate(err))
+	return nil, fmt.Errorf("read the last message on %s: %w", subj, translate(unanswered(asking, err)))
 }
 
 // Read yields the messages of a stream on subj with after < sequence ≤ through,
@@ -102,9 +104,11 @@ func (b *Bus) Stream(ctx context.Context, stream string) (StreamState, error) {
 	if err := b.awaitFirst(ctx); err != nil {
 		return StreamState{}, fmt.Errorf("look at stream %s: %w", stream, err)
 	}
-	s, err := b.js.Stream(ctx, stream)
+	asking, forget := b.onLine(ctx)
+	defer forget()
+	s, err := b.js.Stream(asking, stream)
 	if err != nil {
-		return StreamState{}, fmt.Errorf("look at stream %s: %w", stream, translate(err))
+		return StreamState{}, fmt.Errorf("look at stream %s: %w", stream, translate(unanswered(asking, err)))
 	}
 	info := s.CachedInfo()
 	return StreamState{Created: info.Created, First: info.State.FirstSeq, Last: info.State.LastSeq}, nil
@@ -116,6 +120,8 @@ func (b *Bus) read(ctx context.Context, stream string, request directGet, throug
 	if after >= through {
 		return nil
 	}
+	ctx, forget := b.onLine(ctx)
+	defer forget()
 	inbox, answers := b.nc.NewInbox(), make(chan *nats.Msg, 2*readBatch) // SubscribeSync takes half a megabyte
 	sub, err := b.nc.ChanSubscribe(inbox, answers)
 	if err != nil {
@@ -133,7 +139,7 @@ func (b *Bus) read(ctx context.Context, stream string, request directGet, throug
 		}
 		last, more, err := b.readAnswers(ctx, answers, through, yield)
 		if err != nil || !more {
-			return err
+			return unanswered(ctx, err)
 		}
 		if last <= after {
 			return fmt.Errorf("the server answers %d after %d", last, after)

@@ -58,10 +58,13 @@ func (b *Bus) publish(ctx context.Context, wait time.Duration, subj, id string, 
 	ctx, done := b.startPublish(ctx, msg)
 	defer func() { done(err) }()
 
-	attempt, cancel := context.WithTimeout(ctx, wait)
+	asking, forget := b.onLine(ctx)
+	defer forget()
+	attempt, cancel := context.WithTimeout(asking, wait)
 	defer cancel()
 	ack, err := b.js.PublishMsg(attempt, msg, opts...)
 	if err != nil {
+		err = unanswered(asking, err)
 		if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout) {
 			err = fmt.Errorf("%w: %w", errLate, err)
 		}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 	"testing"
 
@@ -39,7 +38,7 @@ func TestPublish(t *testing.T) {
 	if _, err := b.Publish(t.Context(), subj, "", text("x")); err == nil {
 		t.Error("Publish without an id = nil, want an error")
 	}
-	if _, err := b.PublishAsync(subj, "", text("x")); err == nil {
+	if _, err := b.PublishAsync(t.Context(), subj, "", text("x")); err == nil {
 		t.Error("PublishAsync without an id = nil, want an error")
 	}
 }
@@ -50,16 +49,13 @@ func TestPublishWithoutAStream(t *testing.T) {
 	if _, err := b.Publish(t.Context(), subject.RunWork(0), "a", text("a")); !errors.Is(err, bus.ErrNoStream) {
 		t.Errorf("Publish = %v, want %v", err, bus.ErrNoStream)
 	}
-	ack, err := b.PublishAsync(subject.RunWork(0), "a", text("a"))
+	ack, err := b.PublishAsync(t.Context(), subject.RunWork(0), "a", text("a"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	receive(t, ack.Done())
 	if err := ack.Err(); !errors.Is(err, bus.ErrNoStream) {
 		t.Errorf("Ack = %v, want %v", err, bus.ErrNoStream)
-	}
-	if _, err := b.PublishAfter(ack, subject.RunWork(0), "b", text("b")); !errors.Is(err, bus.ErrOutOfOrder) {
-		t.Errorf("PublishAfter one that was lost = %v, want %v", err, bus.ErrOutOfOrder)
 	}
 }
 
@@ -107,113 +103,32 @@ func TestPublishFenced(t *testing.T) {
 	}
 }
 
-func TestPublishAsyncKeepsOrder(t *testing.T) {
+func TestPublishAsync(t *testing.T) {
 	t.Parallel()
 	b := natstest.Bus(t, natstest.New(t), subject.AgentRunner)
 	stream, subj, _ := session()
 	const n = 500
-	var prev bus.Ack
 	acks := make([]bus.Ack, n)
 	for i := range n {
-		ack, err := b.PublishAfter(prev, subj, fmt.Sprint("id", i), text(fmt.Sprint(i)))
-		if err != nil {
+		var err error
+		if acks[i], err = b.PublishAsync(t.Context(), subj, fmt.Sprint("id", i), text(fmt.Sprint(i))); err != nil {
 			t.Fatal(err)
 		}
-		acks[i], prev = ack, ack
 	}
-	for i, a := range acks {
+	for _, a := range acks {
 		receive(t, a.Done())
 		if err := a.Err(); err != nil {
 			t.Fatal(err)
 		}
-		if i > 0 && a.Seq() <= acks[i-1].Seq() {
-			t.Fatalf("message %d has sequence %d after %d", i, a.Seq(), acks[i-1].Seq())
-		}
 	}
+	checkLog(t, b, stream, subj, n)
+}
+
+// checkLog refuses a log that has not the numbers below n, each once and in order.
+func checkLog(t *testing.T, b *bus.Bus, stream, subj string, n int) {
+	t.Helper()
 	i := 0
 	for m, err := range b.Read(t.Context(), stream, subj, 0, math.MaxUint64) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := content(t, &m.Message); got != fmt.Sprint(i) {
-			t.Fatalf("message %d is %s", i, got)
-		}
-		i++
-	}
-	if i != n {
-		t.Errorf("the log has %d messages, want %d", i, n)
-	}
-}
-
-// writer does what a runner does: it keeps what has no ack, and after an error
-// publishes that again, in order, before anything new.
-type writer struct {
-	b      *bus.Bus
-	subj   string
-	unsent []int // not sent yet, or lost
-	sent   []int
-	acks   []bus.Ack
-}
-
-func (w *writer) step() {
-	for len(w.acks) > 0 {
-		select {
-		case <-w.acks[0].Done():
-		default:
-			w.send()
-			return
-		}
-		if w.acks[0].Err() != nil {
-			w.unsent = append(slices.Clone(w.sent), w.unsent...)
-			w.sent, w.acks = nil, nil
-			return
-		}
-		w.sent, w.acks = w.sent[1:], w.acks[1:]
-	}
-	w.send()
-}
-
-func (w *writer) send() {
-	if len(w.unsent) == 0 || len(w.acks) > 64 {
-		return
-	}
-	var prev bus.Ack
-	if len(w.acks) > 0 {
-		prev = w.acks[len(w.acks)-1]
-	}
-	n := w.unsent[0]
-	ack, err := w.b.PublishAfter(prev, w.subj, fmt.Sprint("id", n), text(fmt.Sprint(n)))
-	if err != nil {
-		return
-	}
-	w.unsent, w.sent, w.acks = w.unsent[1:], append(w.sent, n), append(w.acks, ack)
-}
-
-func TestRunLogSurvivesRestarts(t *testing.T) {
-	t.Parallel()
-	srv := natstest.New(t)
-	b := natstest.Dial(t, srv, subject.AgentRunner)
-	stream, subj, _ := session()
-	const n = 3000
-	w := &writer{b: b, subj: subj}
-	for i := range n {
-		w.unsent = append(w.unsent, i)
-	}
-	cfg := srv.Config()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
-	defer cancel()
-	for restarts := 0; len(w.unsent)+len(w.sent) > 0; w.step() {
-		if ctx.Err() != nil {
-			t.Fatalf("%d messages are not stored in time", len(w.unsent)+len(w.sent))
-		}
-		if restarts < 3 && len(w.unsent) < n-n/4*(restarts+1) {
-			restarts++
-			srv.Shutdown()
-			srv = natstest.Start(t, cfg)
-		}
-	}
-	i := 0
-	for m, err := range b.Read(ctx, stream, subj, 0, math.MaxUint64) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -225,6 +140,49 @@ func TestRunLogSurvivesRestarts(t *testing.T) {
 	if i != n {
 		t.Errorf("the log has %d messages, want %d", i, n)
 	}
+}
+
+// What is published one after the other is stored once and in order, though the server
+// goes away again and again.
+func TestRunLogSurvivesRestarts(t *testing.T) {
+	t.Parallel()
+	srv := natstest.New(t)
+	b := natstest.Dial(t, srv, subject.AgentRunner)
+	stream, subj, _ := session()
+	const n, restarts = 400, 3
+	cfg := srv.Config()
+	at, down, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	go func() {
+		for i := range n {
+			if i%(n/(restarts+1)) == n/(restarts+1)-1 && i < n-1 {
+				at <- struct{}{}
+				<-down
+			}
+			for {
+				_, err := b.Publish(ctx, subj, fmt.Sprint("id", i), text(fmt.Sprint(i)))
+				if err == nil {
+					break
+				}
+				if ctx.Err() != nil {
+					done <- fmt.Errorf("message %d: %w", i, err)
+					return
+				}
+			}
+		}
+		done <- nil
+	}()
+	for range restarts {
+		receive(t, at)
+		srv.Shutdown()
+		down <- struct{}{}
+		srv = natstest.Start(t, cfg)
+	}
+	if err := receive(t, done); err != nil {
+		t.Fatal(err)
+	}
+	checkLog(t, b, stream, subj, n)
 }
 
 func TestNudge(t *testing.T) {

@@ -1,11 +1,13 @@
 package pg_test
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
+	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/pgtest"
@@ -73,16 +75,8 @@ func TestBatch(t *testing.T) {
 		}
 	})
 	t.Run("a read outlives its connections", func(t *testing.T) {
-		admin, err := pgx.Connect(t.Context(), d.AdminURL)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer admin.Close(t.Context())
 		seen(t, inWorkspace(db, ours)) // a connection that was in use a moment ago is not looked at
-		if _, err := admin.Exec(t.Context(), `
-			select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()`); err != nil {
-			t.Fatal(err)
-		}
+		terminate(t, d.AdminURL)
 		var got []string
 		b := &pgx.Batch{}
 		// Not seen before: what a dead connection was told of it, the next one does not know.
@@ -96,4 +90,100 @@ func TestBatch(t *testing.T) {
 			t.Error("WriteInWorkspace() without a workspace = nil, want an error")
 		}
 	})
+}
+
+//nolint:paralleltest // the parts use each other's notes and connections
+func TestChange(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t, notes())
+	db := d.Open(t, notes())
+	ours, theirs := id.New[id.Workspace](), id.New[id.Workspace]()
+	mustAdd(t, db, theirs, "theirs")
+	mustAdd(t, db, ours, "a")
+	insert := "insert into notes (id, workspace_id, text) values ($1, $2, $3)"
+	look := func(into *[]string) *pgx.Batch {
+		b := &pgx.Batch{}
+		b.Queue("select text from notes order by text for update").Query(collect(into))
+		return b
+	}
+
+	t.Run("sees what it looked at, and commits", func(t *testing.T) {
+		var got []string
+		err := db.ChangeInWorkspace(t.Context(), ours, look(&got), func(b *pgx.Batch) error {
+			b.Queue(insert, id.New[id.Message](), ours, got[0]+"b")
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]string{"a", "ab"}, seen(t, inWorkspace(db, ours))); diff != "" {
+			t.Errorf("after the change there are (-want +got):\n%s", diff)
+		}
+	})
+	errAny := errors.New("any")
+	failing := map[string]func(b *pgx.Batch) error{
+		"nothing queued":   func(*pgx.Batch) error { return nil },
+		"fails":            func(b *pgx.Batch) error { b.Queue(insert, id.New[id.Message](), ours, "c"); return errAny },
+		"refused by a key": func(b *pgx.Batch) error { queueTwice(b, insert, ours); return nil },
+		"not our rows":     func(b *pgx.Batch) error { b.Queue(insert, id.New[id.Message](), theirs, "c"); return nil },
+	}
+	for name, change := range failing {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			err := db.ChangeInWorkspace(t.Context(), ours, look(&got), change)
+			if (err == nil) != (name == "nothing queued") {
+				t.Errorf("ChangeInWorkspace() = %v", err)
+			}
+			if name == "fails" && !errors.Is(err, errAny) {
+				t.Errorf("ChangeInWorkspace() = %v, want the change's error", err)
+			}
+			// On the same connections, and the rows are not locked any more.
+			if diff := cmp.Diff([]string{"a", "ab"}, seen(t, inWorkspace(db, ours))); diff != "" {
+				t.Errorf("after a change that did not happen there are (-want +got):\n%s", diff)
+			}
+			if err := db.ChangeInWorkspace(t.Context(), ours, look(&got), func(b *pgx.Batch) error { b.Queue("select"); return nil }); err != nil {
+				t.Errorf("the next change = %v", err)
+			}
+		})
+	}
+	t.Run("outlives its connections until it writes", func(t *testing.T) {
+		var got []string
+		terminate(t, d.AdminURL)
+		if err := db.ChangeInWorkspace(t.Context(), ours, look(&got), func(b *pgx.Batch) error { b.Queue("select"); return nil }); err != nil || len(got) != 2 {
+			t.Errorf("ChangeInWorkspace() = %v with %v, want two notes", err, got)
+		}
+		err := db.ChangeInWorkspace(t.Context(), ours, look(&got), func(b *pgx.Batch) error {
+			terminate(t, d.AdminURL)
+			b.Queue(insert, id.New[id.Message](), ours, "d")
+			return nil
+		})
+		if fault.KindOf(err) != fault.Unavailable {
+			t.Errorf("a change whose connection died = %v, want %v", err, fault.Unavailable)
+		}
+	})
+	t.Run("needs a workspace", func(t *testing.T) {
+		if err := db.ChangeInWorkspace(t.Context(), id.Workspace{}, &pgx.Batch{}, func(*pgx.Batch) error { return nil }); err == nil {
+			t.Error("ChangeInWorkspace() without a workspace = nil, want an error")
+		}
+	})
+}
+
+func queueTwice(b *pgx.Batch, insert string, ws id.Workspace) {
+	for range 2 {
+		b.Queue(insert, id.New[id.Message](), ws, "c")
+	}
+}
+
+// terminate ends the connections of all others to the database.
+func terminate(t *testing.T, adminURL string) {
+	t.Helper()
+	admin, err := pgx.Connect(t.Context(), adminURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close(t.Context())
+	if _, err := admin.Exec(t.Context(), `
+		select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()`); err != nil {
+		t.Fatal(err)
+	}
 }

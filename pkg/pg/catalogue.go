@@ -147,7 +147,7 @@ func relationsOf(ctx context.Context, db *pgx.Conn, m Migrations) ([]relation, e
 		from pg_class c
 		where c.relnamespace = to_regnamespace(@schema) and c.relkind in ('r', 'p', 'v', 'm', 'f') and c.relname <> @goose
 		order by c.relname`,
-		pgx.NamedArgs{"schema": m.Schema, "role": m.Role, "goose": versionTable})
+		Args{"schema": m.Schema, "role": m.Role, "goose": versionTable})
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +159,7 @@ func definersOf(ctx context.Context, db *pgx.Conn, m Migrations) ([]string, erro
 		select proname::text from pg_proc
 		where pronamespace = to_regnamespace(@schema) and prosecdef and has_function_privilege(@role, oid, 'execute')
 		order by proname`,
-		pgx.NamedArgs{"schema": m.Schema, "role": m.Role})
+		Args{"schema": m.Schema, "role": m.Role})
 	if err != nil {
 		return nil, err
 	}

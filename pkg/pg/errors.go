@@ -33,6 +33,10 @@ func IsForeignKeyViolation(err error, constraint string) bool {
 	return isViolation(err, "23503", constraint)
 }
 
+// HasCode reports whether Postgres refused with an error of that SQLSTATE, such as one
+// that a function of ours raises.
+func HasCode(err error, code string) bool { return isViolation(err, code, "") }
+
 func isViolation(err error, code, constraint string) bool {
 	e, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && e.Code == code && (constraint == "" || e.ConstraintName == constraint)

@@ -77,6 +77,10 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 	params := cc.RuntimeParams
 	params["role"] = cfg.Role
 	params["search_path"] = cfg.Schema
+	// Statements are prepared once for each connection, and nearly all of them go by a
+	// key. Left alone, Postgres plans many of them anew each time, which takes several
+	// times as long as running them.
+	params["plan_cache_mode"] = "force_generic_plan"
 	params["application_name"] = cmp.Or(cfg.Application, cfg.Role)
 	for name, d := range map[string]time.Duration{
 		"statement_timeout":                   statementTimeout,

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"signalbox.dev/pkg/id"
 )
@@ -147,6 +148,12 @@ func (db *DB) ReadAsMember(ctx context.Context, m id.Member, b *pgx.Batch) error
 	return db.batch(ctx, claims{member: m.String()}, b, db.attempts)
 }
 
+// ReadAsSystem is ReadInWorkspace with all workspaces. Each use says in a comment why it
+// needs this.
+func (db *DB) ReadAsSystem(ctx context.Context, b *pgx.Batch) error {
+	return db.batch(ctx, claims{system: "on"}, b, db.attempts)
+}
+
 // WriteInWorkspace sends a batch of statements as one transaction in one round
 // trip: when one of them fails, none has happened. They run one after the other,
 // and a later one sees what the earlier did. After an error of the connection
@@ -156,6 +163,65 @@ func (db *DB) WriteInWorkspace(ctx context.Context, ws id.Workspace, b *pgx.Batc
 		return errors.New("send a batch: no workspace given")
 	}
 	return db.batch(ctx, claims{workspace: ws.String()}, b, 1)
+}
+
+// ChangeInWorkspace is InWorkspace for what looks first and then writes, in two round
+// trips: one opens the transaction and sends look, the other sends what change queues,
+// and commits. change sees what look's functions have read. When it fails, or queues
+// nothing, nothing has happened. An error of a function that reads the results of a
+// change comes after the commit.
+func (db *DB) ChangeInWorkspace(ctx context.Context, ws id.Workspace, look *pgx.Batch, change func(b *pgx.Batch) error) error {
+	if id.IsZero(ws) {
+		return errors.New("begin a transaction: no workspace given")
+	}
+	limited, cancel := context.WithTimeout(ctx, transactionTimeout)
+	defer cancel()
+	conn, err := db.look(limited, claims{workspace: ws.String()}, look)
+	if err != nil {
+		return classify(ctx, "begin a transaction", err)
+	}
+	defer conn.Release() // closes the connection if it is still in a transaction
+	b := &pgx.Batch{}
+	if err := change(b); err != nil || b.Len() == 0 {
+		db.abandon(ctx, conn)
+		return err
+	}
+	b.Queue("commit")
+	if err := conn.SendBatch(limited, b).Close(); err != nil {
+		db.abandon(ctx, conn)
+		return classify(ctx, "change and commit", err)
+	}
+	return nil
+}
+
+// look opens a transaction and sends a batch in it, in one round trip. A dead
+// connection is skipped: nothing has been written.
+func (db *DB) look(ctx context.Context, c claims, b *pgx.Batch) (*pgxpool.Conn, error) {
+	for attempt := 1; ; attempt++ {
+		conn, err := db.acquire(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if err = conn.SendBatch(ctx, withClaims(c, b, "begin")).Close(); err == nil {
+			return conn, nil
+		}
+		db.abandon(ctx, conn)
+		conn.Release()
+		if attempt >= db.attempts || ctx.Err() != nil || !isStale(err) {
+			return nil, err
+		}
+	}
+}
+
+// abandon rolls back what a connection has open. One that cannot is closed by the pool.
+func (db *DB) abandon(ctx context.Context, conn *pgxpool.Conn) {
+	if c := conn.Conn(); c.IsClosed() || c.PgConn().TxStatus() == 'I' {
+		return
+	}
+	// Under a context of its own: the caller's may be what ended the transaction.
+	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+	defer cancel()
+	_, _ = conn.Exec(clean, "rollback")
 }
 
 // Collect returns a function for a statement of a batch that reads its rows, by the
@@ -173,13 +239,7 @@ func (db *DB) batch(ctx context.Context, c claims, b *pgx.Batch, attempts int) e
 	limited, cancel := context.WithTimeout(ctx, transactionTimeout)
 	defer cancel()
 	for attempt := 1; ; attempt++ {
-		// Made anew each time: pgx notes in the statements what the connection knows of them.
-		all := &pgx.Batch{}
-		all.Queue(setClaims, c.workspace, c.member, c.system)
-		for _, q := range b.QueuedQueries {
-			all.QueuedQueries = append(all.QueuedQueries, &pgx.QueuedQuery{SQL: q.SQL, Arguments: q.Arguments, Fn: q.Fn})
-		}
-		err := db.batchOnce(limited, all)
+		err := db.batchOnce(limited, withClaims(c, b))
 		switch {
 		case err == nil:
 			return nil
@@ -191,19 +251,40 @@ func (db *DB) batch(ctx context.Context, c claims, b *pgx.Batch, attempts int) e
 	}
 }
 
+// withClaims returns b behind the statements in front and those that set the claims.
+// It is made anew for each attempt: pgx notes in the statements what the connection
+// knows of them.
+func withClaims(c claims, b *pgx.Batch, front ...string) *pgx.Batch {
+	all := &pgx.Batch{}
+	for _, sql := range front {
+		all.Queue(sql)
+	}
+	all.Queue(setClaims, c.workspace, c.member, c.system)
+	for _, q := range b.QueuedQueries {
+		all.QueuedQueries = append(all.QueuedQueries, &pgx.QueuedQuery{SQL: q.SQL, Arguments: q.Arguments, Fn: q.Fn})
+	}
+	return all
+}
+
 const setClaims = `select set_config('signalbox.workspace', $1, true), set_config('signalbox.member', $2, true), set_config('signalbox.system', $3, true)`
 
 func (db *DB) batchOnce(ctx context.Context, b *pgx.Batch) error {
-	limited, cancel := context.WithTimeoutCause(ctx, acquireTimeout, errBusy)
-	conn, err := db.pool.Acquire(limited)
-	if err != nil && errors.Is(context.Cause(limited), errBusy) {
-		s := db.pool.Stat()
-		err = fmt.Errorf("%w (%d of %d in use): %w", errBusy, s.AcquiredConns(), s.MaxConns(), err)
-	}
-	cancel()
+	conn, err := db.acquire(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Release()
 	return conn.SendBatch(ctx, b).Close()
+}
+
+// acquire takes a connection of the pool; the caller releases it.
+func (db *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
+	limited, cancel := context.WithTimeoutCause(ctx, acquireTimeout, errBusy)
+	defer cancel()
+	conn, err := db.pool.Acquire(limited)
+	if err != nil && errors.Is(context.Cause(limited), errBusy) {
+		s := db.pool.Stat()
+		err = fmt.Errorf("%w (%d of %d in use): %w", errBusy, s.AcquiredConns(), s.MaxConns(), err)
+	}
+	return conn, err
 }

@@ -52,6 +52,10 @@ type Config struct {
 	Telemetry telemetry.Config
 }
 
+// ownSlots is how many of the slots are for runs that begin in this process; the rest
+// is for those that come by the queue.
+func (c *Config) ownSlots() int { return c.Slots / 2 }
+
 // Validate says what is wrong with the settings.
 func (c *Config) Validate() error {
 	var errs []error

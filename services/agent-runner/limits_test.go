@@ -76,7 +76,8 @@ func TestSessionFull(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.model.then(says("Seen."), says("Seen."))
-	w.start()
+	// It takes the race detector seconds to read what is near the limit.
+	w.start(func(c *agentrunner.Config) { c.Lease = time.Minute })
 	session := w.session(&agentv1.CreateSessionRequest{})
 	content := fmt.Sprintf(`[{"type":"file","mediaType":"application/pdf","data":%q}]`, strings.Repeat("JVBERi0x", 1_400_000))
 	for i := range 3 {

@@ -387,9 +387,14 @@ func TestSteer(t *testing.T) {
 	v := w.watch(session)
 	first := w.submit(session, "one")
 	<-started
-	second := w.submit(session, "rather two", func(r *agentv1.SubmitRequest) {
-		r.Mode, r.IdempotencyKey = agentv1.SubmitMode_SUBMIT_MODE_STEER, "k"
+	// Another person steers.
+	bob := identity.Actor{Workspace: w.workspace, Member: id.New[id.Member](), Role: identity.Editor}
+	second, err := w.conversations.Submit(identity.With(t.Context(), bob), &agentv1.SubmitRequest{
+		SessionId: session, ContentJson: `"rather two"`, Mode: agentv1.SubmitMode_SUBMIT_MODE_STEER, IdempotencyKey: "k",
 	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	if first.GetRun().GetId() != second.GetRun().GetId() {
 		t.Error("a steering message belongs to the active run")
 	}
@@ -402,6 +407,15 @@ func TestSteer(t *testing.T) {
 	close(release)
 	events := v.until(isEnd)
 	checkDense(t, events)
+	var said []string
+	for _, ev := range events {
+		if m := ev.GetUserMessage(); m != nil {
+			said = append(said, m.GetCreatedBy())
+		}
+	}
+	if diff := cmp.Diff([]string{"0198a000-0000-7000-8000-000000000001", bob.Member.String()}, said); diff != "" {
+		t.Errorf("who said it (-want +got):\n%s", diff)
+	}
 	want := []string{
 		`1 user "one"`, "1 start", "1 text First.", "1 step 0 stop 10/5", `1 user "rather two"`, "1 text Steered.", "1 step 1 stop 10/5", `1 done stop "Steered." 2`,
 	}

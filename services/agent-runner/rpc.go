@@ -20,8 +20,9 @@ import (
 
 // conversations is ConversationService.
 type conversations struct {
-	store *conversation.Store
-	nudge func(context.Context, ...id.Run)
+	store   *conversation.Store
+	nudge   func(context.Context, ...id.Run)
+	starter *starter
 	// cancelTools asks the executors to stop a run's calls.
 	cancelTools func(context.Context, id.Run)
 }
@@ -119,15 +120,20 @@ func (c *conversations) Submit(ctx context.Context, req *agentv1.SubmitRequest) 
 	if err != nil {
 		return nil, err
 	}
+	start := c.starter.reserve(actor.Workspace, session)
+	defer start.free(ctx)
 	out, err := c.store.Submit(ctx, actor, conversation.NewMessage{
 		Session: session, Content: json.RawMessage(req.GetContentJson()), Model: req.GetModel(), Provider: req.GetProvider(),
 		Tools: selection(req.GetTools()), CollectToolStats: req.GetCollectToolStats(), IdempotencyKey: req.GetIdempotencyKey(),
-		Mode: modeOf(req.GetMode()), Timezone: req.GetTimezone(),
+		Mode: modeOf(req.GetMode()), Timezone: req.GetTimezone(), Take: start.take(),
 	})
 	if err != nil {
 		return nil, err
 	}
-	if out.Steered {
+	switch {
+	case out.First:
+		start.begin(ctx, out)
+	case out.Steered:
 		c.nudge(ctx, out.Run.ID)
 	}
 	return &agentv1.SubmitResponse{Run: runOf(&out.Run), MessageId: out.Message.String(), Created: out.Created}, nil
@@ -210,6 +216,7 @@ func (r *runs) GetRun(ctx context.Context, req *agentv1.GetRunRequest) (*agentv1
 		return nil, err
 	}
 	res := &agentv1.GetRunResponse{Run: runOf(&v.Run)}
+	res.Run.EndWaits = v.EndWaits
 	for _, s := range v.Steps {
 		res.Steps = append(res.Steps, stepOf(&s))
 	}

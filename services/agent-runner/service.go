@@ -2,7 +2,7 @@
 // and messages, and runs the agent loop.
 //
 // Its doors are ConversationService and RunService over Connect (rpc.go) and the
-// work queue of runs (consume.go). Behind them: conversation (what people do with
+// work queue of runs (consume.go), beside which new runs begin here (start.go). Behind them: conversation (what people do with
 // sessions), run (the durable side of the loop), loop (the loop), runlog (events
 // for viewers), archive (their copy in Postgres), outbox (what has to be said after
 // a commit), llm (the wire to model providers), toolbox (tools as seen from here).
@@ -88,6 +88,7 @@ type Service struct {
 	sweeper  *sweep.Sweeper
 	tools    *toolbox.Toolbox
 	loop     *loop.Loop
+	starter  *starter
 	archive  *archive.Archive
 	handler  http.Handler
 	clients  []*http.Client
@@ -161,6 +162,10 @@ func (s *Service) wireLoop(presets *preset.Set) error {
 		Store: s.runs, Bus: s.deps.Bus, Tools: s.tools, Presets: presets, Models: providers, Catalogue: models, Keeper: s.keeper,
 		Metrics: loop.NewMetrics(s.deps.Registerer), Log: s.deps.Log,
 	})
+	s.starter = &starter{
+		runs: s.runs, loop: s.loop, bus: s.deps.Bus, log: s.deps.Log,
+		slots: make(chan struct{}, s.cfg.ownSlots()), draining: make(chan struct{}), letGo: make(chan struct{}),
+	}
 	return nil
 }
 
@@ -195,7 +200,7 @@ func (s *Service) wireDoors(presets *preset.Set) error {
 		return err
 	}
 	mux := http.NewServeMux()
-	mux.Handle(agentv1connect.NewConversationServiceHandler(&conversations{store: sessions, nudge: s.nudge, cancelTools: s.tools.Cancel}, options...))
+	mux.Handle(agentv1connect.NewConversationServiceHandler(&conversations{store: sessions, nudge: s.nudge, starter: s.starter, cancelTools: s.tools.Cancel}, options...))
 	mux.Handle(agentv1connect.NewRunServiceHandler(&runs{store: sessions, archive: s.archive}, options...))
 	httpserver.Ops{
 		Checks:   map[string]httpserver.Check{"postgres": s.deps.DB.Ping, "nats": s.deps.Bus.Ready},
@@ -223,6 +228,11 @@ func (s *Service) Run(ctx context.Context) error {
 
 	front, ctx := errgroup.WithContext(ctx)
 	front.Go(func() error { return s.consume(ctx) })
+	front.Go(func() error {
+		<-ctx.Done()
+		s.starter.drain(s.cfg.Drain)
+		return nil
+	})
 	front.Go(func() error { return s.sweeper.Run(ctx) })
 	front.Go(func() error {
 		return httpserver.Serve(ctx, httpserver.Config{Listener: s.deps.Listener, Handler: s.handler, Log: s.deps.Log, Drain: s.cfg.Drain})

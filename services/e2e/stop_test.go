@@ -17,8 +17,9 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// stopping is a world of its own: one of its runners is killed.
-var stopping = &house{name: "stopping", start: world.Start}
+// stopping is a world of its own: its runners are killed, and its tools hang. TestStop
+// says how it is started.
+var stopping = &house{name: "stopping"}
 
 // talkative answers for as long as it is let.
 const talkative = `
@@ -33,6 +34,8 @@ rules:
 // does not serve the viewer, and looks at the provider's side of it.
 func TestStop(t *testing.T) {
 	t.Parallel()
+	far := newHangingEnd(t)
+	stopping.start = far.start
 	w := stopping.up(t).World
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patient)
 	defer cancel()
@@ -46,6 +49,7 @@ func TestStop(t *testing.T) {
 	}
 	s.whileSpeaking()
 	s.whileQueued()
+	s.whileToolRuns(far)
 	s.whileRecovering()
 }
 

@@ -47,6 +47,7 @@ type fakeRunner struct {
 	before   func() // runs before Submit answers
 	behind   int    // events that the record of a session is behind its log
 	streams  int64  // how often the log began anew
+	listed   int    // pages of the record that were read
 }
 
 type fakeSession struct {
@@ -311,6 +312,7 @@ func (r *fakeRunner) ListEvents(ctx context.Context, req *agentv1.ListEventsRequ
 	if err != nil {
 		return nil, err
 	}
+	r.listed++
 	if req.GetPageToken() == "" && req.GetRunOrdinal() < 1 {
 		return nil, fault.New(fault.Invalid, "run_ordinal: runs are counted from 1")
 	}

@@ -552,6 +552,34 @@ func (r *fakeRunner) latestOf(t testing.TB, session string, fn func(*fakeRun)) {
 	r.scripts.Go(func() { fn(r.latest(t, session, 1)) })
 }
 
+// TestRunHasJustBegun sees that who watches from the beginning gets no snapshot of a
+// run whose row is ahead of its first event.
+func TestRunHasJustBegun(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t)
+	for name, path := range map[string]func(session string, run *fakeRun) string{
+		"the session": func(session string, _ *fakeRun) string { return eventsOf(session) + "?after=0-0" },
+		"the run":     func(_ string, run *fakeRun) string { return "/api/runs/" + run.GetId() + "/events" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			session := in.newSession(t, w.owner)
+			call[object](t, in, w.owner, "POST", messagesOf(session), `{"content":"one"}`, http.StatusAccepted, prefer)
+			run := w.runner.latest(t, session, 1)
+			run.set(func() { run.State, run.LastEvent = agentv1.RunState_RUN_STATE_RUNNING, new(int64(1)) })
+			w.runner.scripts.Go(func() {
+				<-time.After(50 * time.Millisecond)
+				run.answer(t, "a")
+			})
+			want := []string{"user-message 1-0", "run-start 1-1", "text-delta 1-2", "step-complete 1-3", "done 1-4"}
+			if diff := cmp.Diff(want, ids(in.open(t, w.owner, "GET", path(session, run), "").until(t, "done"))); diff != "" {
+				t.Errorf("events differ (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 func TestWatchRun(t *testing.T) {
 	t.Parallel()
 	overBoth(t, testWatchRun)

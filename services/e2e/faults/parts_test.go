@@ -247,14 +247,18 @@ func (r *rig) heldBy(t *testing.T, p *world.Proc) map[string]int {
 	return held
 }
 
-// whenBusy returns when a process that takes work from the bus has some in hand.
+// whenBusy returns when a process that does work has some in hand.
 func (r *rig) whenBusy(t *testing.T, p *world.Proc) {
 	t.Helper()
-	if p.Service == subject.Gateway {
+	metric := "signalbox_bus_in_hand{"
+	switch p.Service {
+	case subject.Gateway:
 		return // it always has viewers
+	case subject.AgentRunner:
+		metric = "signalbox_runs_in_hand" // most do not come by the bus
 	}
 	for deadline := time.Now().Add(world.Patient); ; {
-		n, err := r.metric(t.Context(), p, "signalbox_bus_in_hand{")
+		n, err := r.metric(t.Context(), p, metric)
 		if n > 0 {
 			return
 		}

@@ -43,14 +43,19 @@ func (c *checker) streams() {
 }
 
 func (c *checker) stream(s *seen) {
-	next := map[int64]int64{}   // of each run, the number that comes next
-	loose := map[int64]bool{}   // runs of which a snapshot may have told more
-	had := map[place]bool{}     // seen already
-	told, all := place{}, false // by the last snapshot, if there was one
+	next := map[int64]int64{} // of each run, the number that comes next
+	loose := map[int64]bool{} // runs of which a snapshot may have told more
+	had := map[place]bool{}   // seen already
+	var told place            // by the last snapshot, if there was one
 	for _, x := range s.sights {
 		if x.snapshot {
-			told, all = x.place, true
+			// The session is as the snapshot says: what is behind it comes now, also where it
+			// was seen before, and newer runs come from their beginning.
+			told = x.place
 			clear(loose)
+			maps.DeleteFunc(had, func(p place, _ bool) bool { return told.isBefore(p) })
+			maps.DeleteFunc(next, func(run, _ int64) bool { return run > told.run })
+			next[told.run] = told.number + 1
 			continue
 		}
 		if had[x.place] {
@@ -61,11 +66,11 @@ func (c *checker) stream(s *seen) {
 		want := next[x.run]
 		switch {
 		case x.number == want:
+		case s.run != 0 && x.place == told && c.events[x.place].isEnd(): // a run's own end always comes
 		case x.number < want:
 			c.wrong(twice, "%s saw %s after %d-%d", s.name, x.place, x.run, want-1)
 		case s.sender && c.known(x.run, want, x.number):
-		case all && !loose[x.run] && (x.run != told.run || x.number == told.number+1):
-		case all && s.run != 0 && x.place == told && c.events[x.place].isEnd(): // a run's own end always comes
+		case x.run < told.run && !loose[x.run]:
 		default:
 			c.wrong(hole, "%s saw %s when %d-%d was next", s.name, x.place, x.run, want)
 		}
@@ -73,6 +78,9 @@ func (c *checker) stream(s *seen) {
 		next[x.run] = max(want, x.number+1)
 	}
 }
+
+// isBefore reports whether a snapshot at p does not contain the event at q.
+func (p place) isBefore(q place) bool { return q.run > p.run || q.run == p.run && q.number > p.number }
 
 // known reports whether all events of a run in a range are such that its sender is
 // not told of them.
@@ -87,7 +95,7 @@ func (c *checker) known(run, from, to int64) bool {
 }
 
 // order checks that all who watched the whole session saw one order: that of the
-// witness who saw the most.
+// witness who saw the most. Of what came again behind a snapshot the last time counts.
 func (c *checker) order() {
 	var longest *seen
 	for _, s := range c.seen {
@@ -100,13 +108,21 @@ func (c *checker) order() {
 	}
 	index := map[place]int{}
 	for i, x := range longest.sights {
-		index[x.place] = i
+		if !x.snapshot {
+			index[x.place] = i
+		}
 	}
 	for _, s := range c.seen {
+		final := map[place]int{}
+		for at, x := range s.sights {
+			if !x.snapshot {
+				final[x.place] = at
+			}
+		}
 		last := -1
-		for _, x := range s.sights {
+		for at, x := range s.sights {
 			i, ok := index[x.place]
-			if x.snapshot || !ok {
+			if x.snapshot || !ok || final[x.place] != at {
 				continue
 			}
 			if i < last {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/anishathalye/porcupine"
 	"github.com/google/go-cmp/cmp"
 
 	"signalbox.dev/services/e2e/world"
@@ -109,19 +110,27 @@ func TestCheckFindsPlantedFaults(t *testing.T) {
 		plant func(*transcript)
 		want  []sort
 	}{
-		"none":         {func(*transcript) {}, nil},
-		"lost event":   {func(t *transcript) { drop(t.seen[0], 4) }, []sort{hole}},
-		"event twice":  {func(t *transcript) { t.seen[1].sights = slices.Insert(t.seen[1].sights, 4, t.seen[1].sights[3]) }, []sort{twice}},
-		"late event":   {func(t *transcript) { swap(t.seen[1], 4, 5) }, []sort{hole, twice, differs}},
-		"two orders":   {func(t *transcript) { swapRuns(t.seen[1]) }, []sort{differs}},
-		"other bytes":  {func(t *transcript) { t.note(t.seen[0], "text-delta", "1-4", []byte(`{"delta":"x"}`), "") }, []sort{twice, differs}},
-		"snapshot":     {func(t *transcript) { snapshotAt(t.seen[0], 3, place{1, 4}) }, nil},
-		"hole behind":  {func(t *transcript) { snapshotAt(t.seen[0], 3, place{1, 3}) }, []sort{hole}},
-		"two ends":     {func(t *transcript) { t.events[place{1, 6}].kind = "error" }, []sort{twoEnds}},
-		"no end":       {func(t *transcript) { delete(t.ends, 1); delete(t.events, place{1, 7}) }, []sort{lost}},
-		"still runs":   {func(t *transcript) { change(t, "run-2", func(r *world.Run) { r.State = "running" }) }, []sort{lost}},
-		"lost message": {func(t *transcript) { t.messages = slices.Delete(t.messages, 0, 1) }, []sort{lost}},
-		"two messages": {func(t *transcript) { t.messages = append(t.messages, t.messages[0]) }, []sort{repeated}},
+		"none":                            {func(*transcript) {}, nil},
+		"lost event":                      {func(t *transcript) { drop(t.seen[0], 4) }, []sort{hole}},
+		"event twice":                     {func(t *transcript) { t.seen[1].sights = slices.Insert(t.seen[1].sights, 4, t.seen[1].sights[3]) }, []sort{twice}},
+		"late event":                      {func(t *transcript) { swap(t.seen[1], 4, 5) }, []sort{hole, twice, differs}},
+		"two orders":                      {func(t *transcript) { swapRuns(t.seen[1]) }, []sort{differs}},
+		"other bytes":                     {func(t *transcript) { t.note(t.seen[0], "text-delta", "1-4", []byte(`{"delta":"x"}`), "") }, []sort{twice, differs}},
+		"snapshot":                        {func(t *transcript) { snapshotAt(t.seen[0], place{1, 4}) }, nil},
+		"hole behind":                     {func(t *transcript) { snapshotAt(t.seen[0], place{1, 3}) }, []sort{hole}},
+		"hole in a run after a snapshot":  {func(t *transcript) { snapshotAt(t.seen[0], place{1, 4}); drop(t.seen[0], 9) }, []sort{hole}},
+		"beginning lost after a snapshot": {func(t *transcript) { snapshotAt(t.seen[0], place{1, 4}); drop(t.seen[0], 7) }, []sort{hole}},
+		"first event lost after a snapshot": {func(t *transcript) {
+			snapshotAt(t.seen[0], place{1, 4})
+			t.seen[0].sights = slices.Delete(t.seen[0].sights, 7, 14)
+		}, []sort{hole}},
+		"again behind a snapshot": {func(t *transcript) { again(t.seen[0], place{1, 2}) }, nil},
+		"again before a snapshot": {func(t *transcript) { again(t.seen[0], place{1, 3}) }, []sort{twice}},
+		"two ends":                {func(t *transcript) { t.events[place{1, 6}].kind = "error" }, []sort{twoEnds}},
+		"no end":                  {func(t *transcript) { delete(t.ends, 1); delete(t.events, place{1, 7}) }, []sort{lost}},
+		"still runs":              {func(t *transcript) { change(t, "run-2", func(r *world.Run) { r.State = "running" }) }, []sort{lost}},
+		"lost message":            {func(t *transcript) { t.messages = slices.Delete(t.messages, 0, 1) }, []sort{lost}},
+		"two messages":            {func(t *transcript) { t.messages = append(t.messages, t.messages[0]) }, []sort{repeated}},
 		"truncated": {func(t *transcript) {
 			t.messages[1].Content = json.RawMessage(`"answer a: 1 2"`)
 		}, []sort{falseOK, falseOK}},
@@ -164,9 +173,14 @@ func swap(s *seen, i, j int) { s.sights[i], s.sights[j] = s.sights[j], s.sights[
 // swapRuns shows a witness the second run before the first.
 func swapRuns(s *seen) { s.sights = slices.Concat(s.sights[8:16], s.sights[:8], s.sights[16:]) }
 
-// snapshotAt gives a witness a snapshot in place of the events up to at.
-func snapshotAt(s *seen, i int, at place) {
-	s.sights = slices.Concat(s.sights[:i], []sight{{place: at, snapshot: true, cursor: "1-2"}}, s.sights[5:])
+// snapshotAt gives a witness a snapshot in place of 1-3 and 1-4.
+func snapshotAt(s *seen, at place) {
+	s.sights = slices.Concat(s.sights[:3], []sight{{place: at, snapshot: true, cursor: "1-2"}}, s.sights[5:])
+}
+
+// again gives a witness a snapshot behind 1-4, and then the events from 1-3 on.
+func again(s *seen, at place) {
+	s.sights = slices.Concat(s.sights[:5], []sight{{place: at, snapshot: true, cursor: "1-4"}}, s.sights[3:])
 }
 
 func change(t *transcript, run string, f func(*world.Run)) {
@@ -188,6 +202,22 @@ func overtake(t *transcript) {
 	t.events[place{2, 0}].at = before.Add(time.Second)
 }
 
+// TestHistoryUndecided sees that a history which cannot be checked in time is not
+// taken for a right one.
+func TestHistoryUndecided(t *testing.T) {
+	t.Parallel()
+	var ops []porcupine.Operation
+	for i := range 24 { // at once, in any order: too many to try
+		ops = append(ops, porcupine.Operation{Input: listOp{fmt.Sprint("m", i)}, Call: 0, Return: 100})
+	}
+	ops = append(ops, porcupine.Operation{Input: listOp{}, Output: "something else", Call: 200, Return: 300})
+	c := &checker{transcript: newTranscript("s")}
+	c.history(listModel, ops, 20*time.Millisecond, func() string { return "…" })
+	if len(c.found) != 1 || c.found[0].Sort != undecided {
+		t.Errorf("history() found %v, want that it is undecided", c.found)
+	}
+}
+
 func TestScriptAnswers(t *testing.T) {
 	t.Parallel()
 	for _, a := range []*ask{{id: "x", kind: text, n: 12}, {id: "x", kind: clock}, {id: "x", kind: doc}, {id: "x", kind: far}, {id: "x", kind: work}, {id: "x", kind: turn}, {id: "x", kind: long}} {
@@ -203,7 +233,7 @@ func TestScriptAnswers(t *testing.T) {
 func TestSnapshotsAreClassified(t *testing.T) {
 	t.Parallel()
 	tr := clean()
-	snapshotAt(tr.seen[0], 3, place{1, 4})
+	snapshotAt(tr.seen[0], place{1, 4})
 	if got := tr.snapshots(); len(got) != 1 || !got[0].spared {
 		t.Errorf("snapshots() = %v, want one of events that another witness saw", got)
 	}

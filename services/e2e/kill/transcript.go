@@ -117,13 +117,14 @@ const (
 	differs   sort = "viewers differ"
 	repeated  sort = "submit not idempotent"
 	unordered sort = "history not linearizable"
+	undecided sort = "history too long to check"
 	unclean   sort = "stream ended cleanly without an end"
 	refused   sort = "request refused for good"
 	late      sort = "viewer did not catch up"
 )
 
 // sorts in the order of the report.
-var sorts = []sort{lost, twoEnds, stuck, doubled, falseOK, hole, twice, differs, repeated, unordered, unclean, refused, late}
+var sorts = []sort{lost, twoEnds, stuck, doubled, falseOK, hole, twice, differs, repeated, unordered, undecided, unclean, refused, late}
 
 // problem is a promise that was broken.
 type problem struct {

@@ -126,13 +126,17 @@ func (w *watcher) measure(p place, kind string) {
 	w.t.slowest = max(w.t.slowest, length)
 }
 
-// acceptedAt returns when a run's message was accepted, zero when that is not known yet.
+// acceptedAt returns when a run's message was accepted or, before that is known,
+// when its sending began; zero for a run that nobody has asked for here.
 func (t *transcript) acceptedAt(ordinal int64) time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, a := range t.asks {
-		if a.ordinal == ordinal && a.mode == "" {
+		switch {
+		case a.ordinal == ordinal && a.mode == "":
 			return a.to
+		case a.ordinal == 0: // the last one: they are sent one after the other
+			return a.from
 		}
 	}
 	return time.Time{}
@@ -203,9 +207,8 @@ func (w *sender) read(ctx context.Context, s *world.Stream, after *string) error
 			return err
 		}
 		id := string(ev.ID)
-		if p, ok := w.t.note(w.seen, ev.Type, id, ev.Data, *after); ok {
+		if _, ok := w.t.note(w.seen, ev.Type, id, ev.Data, *after); ok {
 			*after = id
-			w.run = p.run
 		}
 		ended = ended || ev.Type == "done" || ev.Type == "error"
 	}

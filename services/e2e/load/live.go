@@ -44,10 +44,11 @@ type openRun struct {
 
 const stagePartitions = 4
 
-// newStage starts a world with that many sessions, each with a run in progress.
-func newStage(ctx context.Context, b *bench, sessions int) (s *stage, err error) {
+// newStage starts a world with that many replicas of each service, and sessions with
+// a run in progress each.
+func newStage(ctx context.Context, b *bench, replicas, sessions int) (s *stage, err error) {
 	s = &stage{}
-	if s.world, err = b.world(ctx, world.Options{Replicas: 1, Partitions: stagePartitions}); err != nil {
+	if s.world, err = b.world(ctx, world.Options{Replicas: replicas, Partitions: stagePartitions}); err != nil {
 		return nil, err
 	}
 	if err := s.fill(ctx, sessions); err != nil {
@@ -141,15 +142,18 @@ func payload() string {
 	return fmt.Sprintf("%s%d; some words of an answer", mark, time.Now().UnixNano())
 }
 
-// viewer is the request of a session's viewer.
-func (s *stage) viewer(o *openRun, after string) target {
+// viewer is the request of a session's viewer, who is its owner.
+func (s *stage) viewer(o *openRun, after string) target { return s.viewerAs(o, o.member, after) }
+
+// viewerAs is the request of somebody else.
+func (s *stage) viewerAs(o *openRun, who world.Member, after string) target {
 	u, _ := url.Parse(s.world.Gateways[0])
 	header := ""
 	if after != "" {
 		header = "Last-Event-ID: " + after + "\r\n"
 	}
 	return target{u.Host, fmt.Sprintf("GET %s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nX-Workspace-Id: %s\r\nAccept: text/event-stream\r\n%s\r\n",
-		world.SessionEvents(o.session.String()), u.Host, o.member.Token, o.member.Workspace, header)}
+		world.SessionEvents(o.session.String()), u.Host, who.Token, who.Workspace, header)}
 }
 
 // pace calls f about rate times a second, on some goroutines, until the time is over.
@@ -239,7 +243,7 @@ func (b *bench) delivery(name string, d *delivered) {
 const liveTime = 10 * time.Second
 
 func liveOurs(ctx context.Context, b *bench, sessions, viewers, rate int) (*delivered, error) {
-	s, err := newStage(ctx, b, sessions)
+	s, err := newStage(ctx, b, 1, sessions)
 	if err != nil {
 		return nil, err
 	}
@@ -333,7 +337,7 @@ func idle(ctx context.Context, b *bench) error {
 }
 
 func idleOurs(ctx context.Context, b *bench, sessions, viewers int) error {
-	s, err := newStage(ctx, b, sessions)
+	s, err := newStage(ctx, b, 1, sessions)
 	if err != nil {
 		return err
 	}

@@ -37,6 +37,7 @@ var measurements = []measurement{
 	{"ttft", "time to the first token that we add to the provider's own", ttft},
 	{"live", "publish to socket, and what an event costs, beside nginx with nchan", live},
 	{"idle", "memory of open streams", idle},
+	{"failover", "a gateway is killed, and stopped, under 2,000 streams", failover},
 	{"steps", "durable steps per second", steps},
 }
 

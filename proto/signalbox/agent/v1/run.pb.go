@@ -195,8 +195,10 @@ type Run struct {
 	// The text of the last step.
 	Text             string `protobuf:"bytes,18,opt,name=text,proto3" json:"text,omitempty"`
 	CollectToolStats bool   `protobuf:"varint,19,opt,name=collect_tool_stats,json=collectToolStats,proto3" json:"collect_tool_stats,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// GetRun only: the run has ended, and its last events are on their way to the log.
+	EndWaits      bool `protobuf:"varint,20,opt,name=end_waits,json=endWaits,proto3" json:"end_waits,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Run) Reset() {
@@ -358,6 +360,13 @@ func (x *Run) GetText() string {
 func (x *Run) GetCollectToolStats() bool {
 	if x != nil {
 		return x.CollectToolStats
+	}
+	return false
+}
+
+func (x *Run) GetEndWaits() bool {
+	if x != nil {
+		return x.EndWaits
 	}
 	return false
 }
@@ -838,7 +847,7 @@ const file_signalbox_agent_v1_run_proto_rawDesc = "" +
 	"\x11cache_read_tokens\x18\x02 \x01(\x03R\x0fcacheReadTokens\x12,\n" +
 	"\x12cache_write_tokens\x18\x03 \x01(\x03R\x10cacheWriteTokens\x12#\n" +
 	"\routput_tokens\x18\x04 \x01(\x03R\foutputTokens\x12)\n" +
-	"\x10reasoning_tokens\x18\x05 \x01(\x03R\x0freasoningTokens\"\xcd\x05\n" +
+	"\x10reasoning_tokens\x18\x05 \x01(\x03R\x0freasoningTokens\"\xea\x05\n" +
 	"\x03Run\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1d\n" +
 	"\n" +
@@ -865,7 +874,8 @@ const file_signalbox_agent_v1_run_proto_rawDesc = "" +
 	"\n" +
 	"last_event\x18\x11 \x01(\x03H\x00R\tlastEvent\x88\x01\x01\x12\x12\n" +
 	"\x04text\x18\x12 \x01(\tR\x04text\x12,\n" +
-	"\x12collect_tool_stats\x18\x13 \x01(\bR\x10collectToolStatsB\r\n" +
+	"\x12collect_tool_stats\x18\x13 \x01(\bR\x10collectToolStats\x12\x1b\n" +
+	"\tend_waits\x18\x14 \x01(\bR\bendWaitsB\r\n" +
 	"\v_last_event\"\xe4\x01\n" +
 	"\x04Step\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x05R\x05index\x12#\n" +

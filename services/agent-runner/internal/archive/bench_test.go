@@ -62,7 +62,7 @@ func (w *world) round(sessions []id.Session, first, last int64) {
 	var acks []bus.Ack
 	for n := first; n <= last; n++ {
 		for _, s := range sessions {
-			ack, err := w.bus.PublishAsync(w.subject(s), fmt.Sprint(s, n), event(1, 1, n, "of what it says, a few words"))
+			ack, err := w.bus.PublishAsync(w.t.Context(), w.subject(s), fmt.Sprint(s, n), event(1, 1, n, "of what it says, a few words"))
 			if err != nil {
 				w.t.Fatal(err)
 			}

@@ -127,7 +127,7 @@ func (p *page) begin(ctx context.Context, run, number int64) error {
 					LIMIT 1) IS NULL)
 		SELECT `+columnsOfRow+` FROM run_log
 		WHERE workspace_id = @workspace AND session_id = @session AND id >= (SELECT id FROM start)
-		ORDER BY id LIMIT @limit`, pgx.NamedArgs{"run": run, "number": number, "chunk": maxChunk})
+		ORDER BY id LIMIT @limit`, pg.Args{"run": run, "number": number, "chunk": maxChunk})
 	if err == nil && len(p.res.GetEvents()) == 0 {
 		return fault.New(fault.NotFound, "event %d of run %d is not kept: it is too old, or not copied yet", number, run)
 	}
@@ -150,7 +150,7 @@ const rowsFrom = `
 	ORDER BY id LIMIT @limit`
 
 // read fills the page with what a statement finds and what follows it.
-func (p *page) read(ctx context.Context, from cursor, sql string, args pgx.NamedArgs) error {
+func (p *page) read(ctx context.Context, from cursor, sql string, args pg.Args) error {
 	next := from.row
 	for {
 		var n int
@@ -189,8 +189,8 @@ func (p *page) read(ctx context.Context, from cursor, sql string, args pgx.Named
 }
 
 // query asks for rows in one round trip.
-func (p *page) query(ctx context.Context, sql string, args pgx.NamedArgs, from int64, each func(pgx.Rows) error) error {
-	all := pgx.NamedArgs{"workspace": p.ws, "session": p.session, "from": from, "limit": rowsAtOnce}
+func (p *page) query(ctx context.Context, sql string, args pg.Args, from int64, each func(pgx.Rows) error) error {
+	all := pg.Args{"workspace": p.ws, "session": p.session, "from": from, "limit": rowsAtOnce}
 	maps.Copy(all, args)
 	b := &pgx.Batch{}
 	b.Queue(sql, all).Query(each)
@@ -234,7 +234,7 @@ func (p *page) learn(ctx context.Context, before *row) error {
 			WHERE workspace_id = @workspace AND session_id = @session AND run_ordinal = @run AND id < @from)
 		SELECT epoch, max(last_number), bool_or(ends) FROM rows
 		WHERE epoch = (SELECT max(epoch) FROM rows) GROUP BY epoch`,
-		pgx.NamedArgs{"run": before.RunOrdinal}, before.ID, func(rows pgx.Rows) error {
+		pg.Args{"run": before.RunOrdinal}, before.ID, func(rows pgx.Rows) error {
 			for rows.Next() {
 				if err := rows.Scan(&known.epoch, &known.number, &known.ended); err != nil {
 					return err

@@ -46,7 +46,7 @@ func (c *copier) commit(ctx context.Context, b *batch, to position) error {
 	statements.Queue(`
 		UPDATE run_log_positions SET stream_created = @new_created, sequence = @new, moved_at = now()
 		WHERE stream = @stream AND stream_created = @created AND sequence = @old`,
-		pgx.NamedArgs{
+		pg.Args{
 			"stream": c.stream, "created": c.at.Created, "old": c.at.Sequence, "new_created": to.Created, "new": to.Sequence,
 		},
 	)
@@ -90,7 +90,7 @@ func (c *copier) commit(ctx context.Context, b *batch, to position) error {
 }
 
 // columns turns chunks into one array for each column.
-func columns(chunks []*chunk, created int64) pgx.NamedArgs {
+func columns(chunks []*chunk, created int64) pg.Args {
 	n := len(chunks)
 	workspaces, sessions := make([]uuid.UUID, n), make([]uuid.UUID, n)
 	runs, epochs, firsts, lasts := make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
@@ -100,7 +100,7 @@ func columns(chunks []*chunk, created int64) pgx.NamedArgs {
 		runs[i], epochs[i], firsts[i], lasts[i] = c.run, c.epoch, c.first, c.last
 		ends[i], events[i] = c.ends, c.events
 	}
-	return pgx.NamedArgs{
+	return pg.Args{
 		"workspaces": workspaces, "sessions": sessions, "runs": runs, "epochs": epochs, "firsts": firsts, "lasts": lasts,
 		"ends": ends, "events": events, "created": created,
 	}
@@ -148,7 +148,7 @@ func (a *Archive) expireSome(ctx context.Context) (n int64, err error) {
 			DELETE FROM run_log WHERE ctid = ANY (ARRAY(
 				SELECT ctid FROM run_log WHERE written_at < now() - @keep::interval
 				ORDER BY written_at LIMIT @limit FOR UPDATE SKIP LOCKED))`,
-			pgx.NamedArgs{"keep": a.cfg.Keep, "limit": expireBatch})
+			pg.Args{"keep": a.cfg.Keep, "limit": expireBatch})
 		n = deleted.RowsAffected()
 		return err
 	})

@@ -133,7 +133,7 @@ func (w *world) say(s id.Session, events ...*runv1.Event) {
 	acks := make([]bus.Ack, len(events))
 	for i, e := range events {
 		var err error
-		if acks[i], err = w.bus.PublishAsync(w.subject(s), fmt.Sprint(w.said.Add(1)), e); err != nil {
+		if acks[i], err = w.bus.PublishAsync(w.t.Context(), w.subject(s), fmt.Sprint(w.said.Add(1)), e); err != nil {
 			w.t.Fatal(err)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/pg"
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 	"signalbox.dev/services/agent-runner/internal/outbox"
 	"signalbox.dev/services/agent-runner/internal/run"
@@ -105,7 +106,7 @@ func (s *Store) stop(ctx context.Context, tx pgx.Tx, a identity.Actor, r *run.Ru
 		INSERT INTO run_inbox (workspace_id, run_id, kind, created_by)
 		SELECT @workspace, @run, 'stop', @member
 		WHERE NOT EXISTS (SELECT FROM run_inbox WHERE run_id = @run AND kind = 'stop' AND read_at IS NULL)`,
-		pgx.NamedArgs{"workspace": a.Workspace, "run": r.ID, "member": a.Member})
+		pg.Args{"workspace": a.Workspace, "run": r.ID, "member": a.Member})
 	if err != nil {
 		return fmt.Errorf("put a stop into the inbox: %w", err)
 	}
@@ -115,7 +116,7 @@ func (s *Store) stop(ctx context.Context, tx pgx.Tx, a identity.Actor, r *run.Ru
 // endQueued ends a run that no runner ever had: its message joins the
 // conversation, unanswered, and its two events go out under epoch 0.
 func (s *Store) endQueued(ctx context.Context, tx pgx.Tx, r *run.Run) error {
-	args := pgx.NamedArgs{"workspace": r.Workspace, "session": r.Session, "run": r.ID, "message": r.UserMessage}
+	args := pg.Args{"workspace": r.Workspace, "session": r.Session, "run": r.ID, "message": r.UserMessage}
 	var content string
 	err := tx.QueryRow(ctx, `
 		WITH place AS (

@@ -120,6 +120,8 @@ type RunView struct {
 	Run   run.Run
 	Steps []Step
 	Calls []ToolCall
+	// EndWaits is true while the last events of a run that has ended are in the outbox.
+	EndWaits bool
 }
 
 // Run returns a run with its steps and tool calls.
@@ -149,8 +151,11 @@ func (s *Store) Run(ctx context.Context, a identity.Actor, r id.Run) (*RunView, 
 		if err != nil {
 			return err
 		}
-		v.Calls, err = pgx.CollectRows(rows, pgx.RowToStructByName[ToolCall])
-		return err
+		if v.Calls, err = pgx.CollectRows(rows, pgx.RowToStructByName[ToolCall]); err != nil || !v.Run.State.Ended() {
+			return err
+		}
+		_, subj := run.LogSubject(s.cfg.Partitions, a.Workspace, v.Run.Session)
+		return tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox WHERE workspace_id = $1 AND subject = $2)`, a.Workspace, subj).Scan(&v.EndWaits)
 	})
 	if pg.NoRows(err) {
 		return nil, fault.New(fault.NotFound, "there is no such run")

@@ -3,8 +3,9 @@
 // package run; the two share their tables and the rule that a session's row is
 // locked before one of its runs'.
 //
-// Every write here is one transaction. What has to be said on the bus because of
-// it is in the outbox of the same transaction.
+// Every write here is one transaction. Events that have to be said because of it are in
+// the outbox of the same transaction; that a run waits for a runner is said by its row,
+// and by the caller.
 package conversation
 
 import (
@@ -167,7 +168,7 @@ func (s *Store) Create(ctx context.Context, a identity.Actor, n NewSession) (*Se
 	if err != nil {
 		return nil, err
 	}
-	args := pgx.NamedArgs{
+	args := pg.Args{
 		"id": id.New[id.Session](), "workspace": a.Workspace, "member": a.Member,
 		"title": n.Title, "source": sourceOf(n.Title), "model": orElse(n.Model, s.cfg.Model), "provider": orElse(n.Provider, s.cfg.Provider),
 		"prompt": n.SystemPrompt, "preset": p.Name, "tools": n.Tools, "steps": orNil(n.MaxSteps), "key": orNil(n.IdempotencyKey),
@@ -190,7 +191,7 @@ func (s *Store) Create(ctx context.Context, a identity.Actor, n NewSession) (*Se
 	return &session, nil
 }
 
-func insert(ctx context.Context, tx pgx.Tx, args pgx.NamedArgs) (Session, error) {
+func insert(ctx context.Context, tx pgx.Tx, args pg.Args) (Session, error) {
 	rows, err := tx.Query(ctx, `
 		WITH moment AS (
 			SELECT greatest(clock_timestamp(), (
@@ -216,16 +217,16 @@ func retryOn(ctx context.Context, constraint string, f func() error) error {
 
 func (s *Store) byKey(ctx context.Context, a identity.Actor, key string) (*Session, error) {
 	return s.one(ctx, a, `workspace_id = @workspace AND created_by = @member AND idempotency_key = @key`,
-		pgx.NamedArgs{"workspace": a.Workspace, "member": a.Member, "key": key})
+		pg.Args{"workspace": a.Workspace, "member": a.Member, "key": key})
 }
 
 // Get returns a session.
 func (s *Store) Get(ctx context.Context, a identity.Actor, session id.Session) (*Session, error) {
 	return s.one(ctx, a, `workspace_id = @workspace AND id = @session`,
-		pgx.NamedArgs{"workspace": a.Workspace, "session": session})
+		pg.Args{"workspace": a.Workspace, "session": session})
 }
 
-func (s *Store) one(ctx context.Context, a identity.Actor, where string, args pgx.NamedArgs) (*Session, error) {
+func (s *Store) one(ctx context.Context, a identity.Actor, where string, args pg.Args) (*Session, error) {
 	var session Session
 	err := s.db.InWorkspace(ctx, a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `SELECT `+columns+` FROM sessions WHERE `+where, args)
@@ -262,7 +263,7 @@ func (s *Store) List(ctx context.Context, a identity.Actor, q Query) (page []Ses
 	if q.Limit < 1 || q.Limit > 100 {
 		return nil, false, fault.New(fault.Invalid, "limit must be 1 to 100")
 	}
-	args := pgx.NamedArgs{"workspace": a.Workspace, "limit": q.Limit + 1, "archived": q.Archived, "words": likeWords(q.Words), "before": nil}
+	args := pg.Args{"workspace": a.Workspace, "limit": q.Limit + 1, "archived": q.Archived, "words": likeWords(q.Words), "before": nil}
 	if !q.Before.IsZero() {
 		args["before"] = q.Before
 	}
@@ -311,7 +312,7 @@ func (s *Store) Update(ctx context.Context, a identity.Actor, session id.Session
 	if err := checkFields(c.Title, c.Model, c.Provider, c.SystemPrompt, c.Tools); err != nil {
 		return nil, err
 	}
-	args := pgx.NamedArgs{
+	args := pg.Args{
 		"workspace": a.Workspace, "session": session, "title": c.Title, "model": emptyIsDefault(c.Model, s.cfg.Model),
 		"provider": emptyIsDefault(c.Provider, s.cfg.Provider), "prompt": c.SystemPrompt, "archived": c.Archived,
 		"tools": c.Tools, "reset": c.ResetTools,

@@ -12,7 +12,6 @@ import (
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/services/agent-runner/internal/modelmsg"
-	"signalbox.dev/services/agent-runner/internal/outbox"
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
@@ -37,6 +36,9 @@ type NewMessage struct {
 	IdempotencyKey   string
 	Mode             Mode
 	Timezone         string
+	// Take, if it is not nil, adds what claims the new run to the transaction, when it
+	// is the run's turn.
+	Take func(b *pgx.Batch, r id.Run)
 }
 
 // Submitted is what became of a message.
@@ -47,10 +49,13 @@ type Submitted struct {
 	Created bool
 	// Steered is true when the message joins a run that was there: it needs a nudge.
 	Steered bool
+	// First is true for a run whose turn it is already: it needs a runner.
+	First bool
 }
 
 // Submit stores a message and the run that answers it, or puts the message into
-// the inbox of the active run (Steer).
+// the inbox of the active run (Steer). The caller wakes a runner for a run that is
+// the First, unless Take has claimed it; one that nobody wakes is found by the sweeper.
 func (s *Store) Submit(ctx context.Context, a identity.Actor, n NewMessage) (*Submitted, error) {
 	content, err := modelmsg.Input(n.Content, s.cfg.Content)
 	if err != nil {
@@ -66,22 +71,25 @@ func (s *Store) Submit(ctx context.Context, a identity.Actor, n NewMessage) (*Su
 		return nil, err
 	}
 	n.Content = content
-	var out *Submitted
-	err = s.db.InWorkspace(ctx, a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
-		out, err = s.submit(ctx, tx, a, n)
+	var (
+		out   *Submitted
+		found surroundings
+	)
+	err = s.db.ChangeInWorkspace(ctx, a.Workspace, lookAt(a.Workspace, n, &found), func(b *pgx.Batch) (err error) {
+		out, err = s.submit(b, a, n, &found)
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("submit message: %w", err)
 	}
-	s.out.Poke()
 	return out, nil
 }
 
-func (s *Store) submit(ctx context.Context, tx pgx.Tx, a identity.Actor, n NewMessage) (*Submitted, error) {
-	found, err := lookAt(ctx, tx, a.Workspace, n)
-	if err != nil {
-		return nil, err
+// submit decides what becomes of a message, and queues the statements. What it
+// returns is whole when they have run.
+func (s *Store) submit(b *pgx.Batch, a identity.Actor, n NewMessage, found *surroundings) (*Submitted, error) {
+	if len(found.session) == 0 {
+		return nil, notFound()
 	}
 	if found.same != nil {
 		return found.same.submitted(n)
@@ -95,19 +103,19 @@ func (s *Store) submit(ctx context.Context, tx pgx.Tx, a identity.Actor, n NewMe
 	case len(open) > 0 && n.Mode == Reject:
 		return nil, fault.Coded(fault.Conflict, "RUN_ACTIVE", "a run of this session is active: wait for its end, cancel it, or send the message with mode queue or steer")
 	case len(open) > 0 && n.Mode == Steer && open[0].State == run.Running:
-		return steer(ctx, tx, a, n, open[0])
+		return steer(b, a, n, open[0]), nil
 	case len(open) > s.cfg.MaxQueued:
 		return nil, fault.Coded(fault.Conflict, "QUEUE_FULL", "%d messages of this session wait already: wait for an answer, or cancel", len(open)-1)
 	}
-	return s.enqueue(ctx, tx, a, n, found.session, len(open) == 0)
+	return enqueue(b, a, n, found.session[0], len(open) == 0), nil
 }
 
 // surroundings is what a new message finds.
 type surroundings struct {
-	session lockedSession
-	same    *repeated // what the idempotency key did before
-	size    int       // of the session's messages
-	open    []run.Run // that have not ended, in order
+	session []lockedSession // one, or none
+	same    *repeated       // what the idempotency key did before
+	size    int             // of the session's messages
+	open    []run.Run       // that have not ended, in order
 }
 
 type lockedSession struct {
@@ -133,19 +141,15 @@ func (r *repeated) submitted(n NewMessage) (*Submitted, error) {
 	return &Submitted{Run: r.run[0], Message: r.message}, nil
 }
 
-// lookAt locks the session and reads what a new message finds, in one round trip.
-// The lock makes the session's runs stand in line: ordinals, the queue and the
-// idempotency key are decided under it.
-func lookAt(ctx context.Context, tx pgx.Tx, ws id.Workspace, n NewMessage) (surroundings, error) {
-	var (
-		found   surroundings
-		session []lockedSession
-	)
-	args := pgx.NamedArgs{"workspace": ws, "session": n.Session, "key": n.IdempotencyKey, "content": string(n.Content)}
+// lookAt locks the session and reads what a new message finds. The lock makes the
+// session's runs stand in line: ordinals, the queue and the idempotency key are
+// decided under it.
+func lookAt(ws id.Workspace, n NewMessage, found *surroundings) *pgx.Batch {
+	args := pg.Args{"workspace": ws, "session": n.Session, "key": n.IdempotencyKey, "content": string(n.Content)}
 	b := &pgx.Batch{}
 	b.Queue(`
 		SELECT model, provider, title_source, next_ordinal FROM sessions
-		WHERE workspace_id = @workspace AND id = @session FOR UPDATE`, args).Query(pg.Collect(&session))
+		WHERE workspace_id = @workspace AND id = @session FOR UPDATE`, args).Query(pg.Collect(&found.session))
 	if n.IdempotencyKey != "" {
 		queueRepeated(b, args, &found.same)
 	}
@@ -154,14 +158,7 @@ func lookAt(ctx context.Context, tx pgx.Tx, ws id.Workspace, n NewMessage) (surr
 		WHERE workspace_id = @workspace AND session_id = @session`, args).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&found.size) })
 	b.Queue(selectOpen, args).Query(pg.Collect(&found.open))
-	if err := tx.SendBatch(ctx, b).Close(); err != nil {
-		return found, fmt.Errorf("look at the session: %w", err)
-	}
-	if len(session) == 0 {
-		return found, notFound()
-	}
-	found.session = session[0]
-	return found, nil
+	return b
 }
 
 // selectOpen selects the session's runs that have not ended, in order.
@@ -172,7 +169,7 @@ const selectOpen = `
 
 // openRuns returns the session's runs that have not ended, in order.
 func openRuns(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.Session) ([]run.Run, error) {
-	rows, err := tx.Query(ctx, selectOpen, pgx.NamedArgs{"workspace": ws, "session": session})
+	rows, err := tx.Query(ctx, selectOpen, pg.Args{"workspace": ws, "session": session})
 	if err != nil {
 		return nil, err
 	}
@@ -180,7 +177,7 @@ func openRuns(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.Sessio
 }
 
 // queueRepeated looks for the message of an idempotency key, and its run.
-func queueRepeated(b *pgx.Batch, args pgx.NamedArgs, into **repeated) {
+func queueRepeated(b *pgx.Batch, args pg.Args, into **repeated) {
 	var found repeated
 	b.Queue(`
 		SELECT id, content::text = @content FROM messages
@@ -198,54 +195,47 @@ func queueRepeated(b *pgx.Batch, args pgx.NamedArgs, into **repeated) {
 		Query(pg.Collect(&found.run))
 }
 
-func (s *Store) enqueue(ctx context.Context, tx pgx.Tx, a identity.Actor, n NewMessage, session lockedSession, first bool) (*Submitted, error) {
+func enqueue(b *pgx.Batch, a identity.Actor, n NewMessage, session lockedSession, first bool) *Submitted {
 	message, newRun := id.New[id.Message](), id.New[id.Run]()
 	title := ""
 	if session.TitleSource == "" {
 		title = modelmsg.Title(n.Content)
 	}
-	args := pgx.NamedArgs{
+	args := pg.Args{
 		"run": newRun, "workspace": a.Workspace, "session": n.Session, "ordinal": session.NextOrdinal, "message": message,
 		"member": a.Member, "role": a.Role.String(), "provider": orElse(n.Provider, session.Provider), "model": orElse(n.Model, session.Model),
 		"tools": n.Tools, "timezone": n.Timezone, "stats": n.CollectToolStats, "title": title,
 	}
-	var made []run.Run
-	b := &pgx.Batch{}
+	out := &Submitted{Message: message, Created: true, First: first}
 	queueMessage(b, a, n, message, newRun)
 	b.Queue(`
 		INSERT INTO runs (id, workspace_id, session_id, ordinal, state, user_message_id, created_by, role, provider, model, tools,
 			timezone, collect_tool_stats, created_at)
 		VALUES (@run, @workspace, @session, @ordinal, 'queued', @message, @member, @role, @provider, @model, @tools,
 			@timezone, @stats, clock_timestamp())
-		RETURNING `+run.Columns, args).Query(pg.Collect(&made))
+		RETURNING `+run.Columns, args).Query(func(rows pgx.Rows) (err error) {
+		out.Run, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[run.Run])
+		return err
+	})
 	b.Queue(`
 		UPDATE sessions SET next_ordinal = next_ordinal + 1, updated_at = clock_timestamp(),
 			title = CASE WHEN @title = '' THEN title ELSE @title END,
 			title_source = CASE WHEN @title = '' THEN title_source ELSE 'message' END
 		WHERE workspace_id = @workspace AND id = @session`, args)
-	if first {
-		if err := outbox.Queue(ctx, b, run.Wake(a.Workspace, n.Session, newRun)); err != nil {
-			return nil, err
-		}
+	if first && n.Take != nil {
+		n.Take(b, newRun)
 	}
-	if err := tx.SendBatch(ctx, b).Close(); err != nil {
-		return nil, fmt.Errorf("store message: %w", err)
-	}
-	return &Submitted{Run: made[0], Message: message, Created: true}, nil
+	return out
 }
 
-func steer(ctx context.Context, tx pgx.Tx, a identity.Actor, n NewMessage, active run.Run) (*Submitted, error) {
+func steer(b *pgx.Batch, a identity.Actor, n NewMessage, active run.Run) *Submitted {
 	message := id.New[id.Message]()
-	b := &pgx.Batch{}
 	queueMessage(b, a, n, message, active.ID)
 	b.Queue(`
 		INSERT INTO run_inbox (workspace_id, run_id, kind, message_id, created_by)
 		VALUES (@workspace, @run, 'steer', @message, @member)`,
-		pgx.NamedArgs{"workspace": a.Workspace, "run": active.ID, "message": message, "member": a.Member})
-	if err := tx.SendBatch(ctx, b).Close(); err != nil {
-		return nil, fmt.Errorf("store message: %w", err)
-	}
-	return &Submitted{Run: active, Message: message, Created: true, Steered: true}, nil
+		pg.Args{"workspace": a.Workspace, "run": active.ID, "message": message, "member": a.Member})
+	return &Submitted{Run: active, Message: message, Created: true, Steered: true}
 }
 
 // queueMessage stores a user message that has not joined the conversation yet.
@@ -253,7 +243,7 @@ func queueMessage(b *pgx.Batch, a identity.Actor, n NewMessage, message id.Messa
 	b.Queue(`
 		INSERT INTO messages (id, workspace_id, session_id, run_id, role, content, idempotency_key, created_at)
 		VALUES (@id, @workspace, @session, @run, 'user', @content, @key, clock_timestamp())`,
-		pgx.NamedArgs{
+		pg.Args{
 			"id": message, "workspace": a.Workspace, "session": n.Session, "run": answered, "content": string(n.Content),
 			"key": orNil(n.IdempotencyKey),
 		})

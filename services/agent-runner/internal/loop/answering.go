@@ -38,11 +38,15 @@ type answering struct {
 	history []run.Message
 	text    string // of the last step
 	paused  bool   // the provider paused in its last answer
+	unread  bool   // the inbox may have something unread
 }
 
 // run works until the run has ended (nil), is parked (nil), or cannot go on here.
 func (a *answering) run(ctx context.Context) error {
 	if err := a.load(ctx); err != nil {
+		if f := fault.From(err); f.Kind == fault.TooLarge {
+			return a.giveUp(ctx, f.Message, f.Code) // it would fail again
+		}
 		return err
 	}
 	last, err := a.Store.LastStep(ctx, a.claim)
@@ -127,12 +131,11 @@ func (a *answering) open(ctx context.Context, last *run.OpenStep) (runlog.Tail, 
 	return held, err
 }
 
-// giveUp ends a run of which nothing came in too many claims: whatever it fails at
-// would fail again.
-func (a *answering) giveUp(ctx context.Context) error {
+// giveUp ends a run of which nothing comes: whatever it fails at would fail again.
+func (a *answering) giveUp(ctx context.Context, message, code string) error {
 	r := &a.claim.Run
-	a.Log.ErrorContext(ctx, "run given up", "run", r.ID, "claims", r.Fruitless)
-	end := run.End{State: run.Failed, ErrorMessage: "The run could not be brought to its end. Try again.", ErrorCode: "RUN_STUCK"}
+	a.Log.ErrorContext(ctx, "run given up", "run", r.ID, "claims", r.Fruitless, "reason", message)
+	end := run.End{State: run.Failed, ErrorMessage: message, ErrorCode: code}
 	err := a.giveUpAloud(ctx, end)
 	if err == nil || errors.Is(err, run.ErrFenced) {
 		return err
@@ -148,7 +151,7 @@ func (a *answering) giveUpAloud(ctx context.Context, end run.End) error {
 	ctx, cancel := context.WithTimeout(ctx, giveUpTimeout)
 	defer cancel()
 	if err := a.load(ctx); err != nil {
-		return err
+		a.Log.WarnContext(ctx, "conversation not read", "run", a.claim.Run.ID, "error", err) // its end needs none
 	}
 	last, err := a.Store.LastStep(ctx, a.claim)
 	if err != nil {
@@ -223,15 +226,8 @@ func (a *answering) step(ctx, stoppable context.Context) (ended bool, err error)
 		return true, a.park(ctx)
 	default:
 	}
-	mail, err := a.Store.ReadInbox(ctx, a.claim, true)
-	if err != nil {
-		return false, err
-	}
-	if mail.Stop {
-		return true, a.finish(ctx, run.End{State: run.Cancelled, FinishReason: reasonCancelled})
-	}
-	if err := a.welcome(ctx, mail.Joined); err != nil {
-		return false, err
+	if ended, err := a.readMail(ctx); ended || err != nil {
+		return ended, err
 	}
 	if reason := a.spent(stoppable); reason != "" {
 		return true, a.finish(ctx, run.End{State: run.Done, FinishReason: reason})
@@ -242,6 +238,25 @@ func (a *answering) step(ctx, stoppable context.Context) (ended bool, err error)
 		return a.askFailed(ctx, stoppable, index, res, err)
 	}
 	return a.answered(ctx, stoppable, index, res)
+}
+
+// readMail reads at a step border what people want of the run, unless the inbox was
+// empty a moment ago: at the first claim, before which nobody can have wanted anything,
+// or when the results of the step were committed. What comes after that is announced.
+func (a *answering) readMail(ctx context.Context) (ended bool, err error) {
+	empty := !a.unread
+	a.unread = true
+	if empty {
+		return false, nil
+	}
+	mail, err := a.Store.ReadInbox(ctx, a.claim, true)
+	if err != nil {
+		return false, err
+	}
+	if mail.Stop {
+		return true, a.finish(ctx, run.End{State: run.Cancelled, FinishReason: reasonCancelled})
+	}
+	return false, a.welcome(ctx, mail.Joined)
 }
 
 // Finish reasons of our own, beside the model's.
@@ -285,7 +300,11 @@ func (a *answering) welcome(ctx context.Context, joined []run.Message) error {
 func (a *answering) said(messages []run.Message) []*runv1.Event {
 	out := make([]*runv1.Event, len(messages))
 	for i, m := range messages {
-		out[i] = userMessage(m, a.claim.Run.CreatedBy)
+		by := a.claim.Run.CreatedBy
+		if m.SteeredBy != nil {
+			by = *m.SteeredBy
+		}
+		out[i] = userMessage(m, by)
 	}
 	return out
 }

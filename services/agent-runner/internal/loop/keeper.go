@@ -86,6 +86,13 @@ func (k *Keeper) hold(ctx context.Context, lease run.Lease) (h *held, release fu
 	}
 }
 
+// holds reports whether this process works on a run.
+func (k *Keeper) holds(r id.Run) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.runs[r] != nil
+}
+
 func (k *Keeper) ring(r id.Run) {
 	k.mu.Lock()
 	h := k.runs[r]

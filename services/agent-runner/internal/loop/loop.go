@@ -18,8 +18,8 @@
 //
 // During the model call: nothing of the step is committed; whoever claims the run
 // says step-retry and calls again. After the answer's commit: the calls are in the
-// ledger and in the outbox; whoever claims the run waits for their outcomes, which
-// the executors record under the same keys. After the results' commit, or a
+// ledger; whoever claims the run dispatches them, again perhaps, and waits for their
+// outcomes, which the executors record under the same keys. After the results' commit, or a
 // completed step: the next step. After the end's commit: the outbox says the end,
 // and the redelivered work finds nothing to do. A runner that lost its claim
 // without dying finds out at its next write, and stops (run.ErrFenced).
@@ -61,13 +61,14 @@ type Models interface {
 type Store interface {
 	Claim(ctx context.Context, ws id.Workspace, session id.Session, r id.Run) (*run.Claim, error)
 	Release(ctx context.Context, c *run.Claim, wait time.Duration) error
+	Disown(ctx context.Context, ws id.Workspace, r id.Run) error
 	Park(ctx context.Context, c *run.Claim) error
 	History(ctx context.Context, c *run.Claim) ([]run.Message, run.Setting, error)
 	LastStep(ctx context.Context, c *run.Claim) (*run.OpenStep, error)
 	ReadInbox(ctx context.Context, c *run.Claim, border bool) (run.Mail, error)
 	JoinSteering(ctx context.Context, c *run.Claim) ([]run.Message, error)
 	CommitAnswer(ctx context.Context, c *run.Claim, a run.Answer, lastEvent int64) error
-	CommitResults(ctx context.Context, c *run.Claim, r run.Results, lastEvent int64) error
+	CommitResults(ctx context.Context, c *run.Claim, r run.Results, lastEvent int64) (mail bool, err error)
 	CompleteStep(ctx context.Context, c *run.Claim, a run.Answer, lastEvent int64) error
 	AddWaste(ctx context.Context, c *run.Claim, step int, wasted run.Usage) error
 	Finish(ctx context.Context, c *run.Claim, e run.End) error
@@ -159,18 +160,27 @@ func (l *Loop) Take(ctx context.Context, m *bus.Message, draining <-chan struct{
 	case errors.Is(err, run.ErrTooEarly):
 		return bus.RetryAfter(earlyRetry, err)
 	case err != nil:
+		l.Disown(ctx, ws, runID)
 		// Not the bus's own backoff: it goes by the number of deliveries, and a run that
 		// has waited for its turn had many.
 		return bus.RetryAfter(claimRetry, err)
 	}
+	return l.Answer(ctx, claim, draining)
+}
+
+// Answer works on a claimed run until it ends, is parked, or is lost to another
+// runner. After an error it was left to whoever claims it next.
+func (l *Loop) Answer(ctx context.Context, claim *run.Claim, draining <-chan struct{}) error {
+	l.Metrics.inHand.Inc()
+	defer l.Metrics.inHand.Dec()
 	start := time.Now()
-	err = l.work(ctx, claim, draining)
+	err := l.work(ctx, claim, draining)
 	l.Metrics.worked(err, time.Since(start))
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, run.ErrFenced):
-		l.Log.InfoContext(ctx, "run left to another runner", "run", runID, "epoch", claim.Run.Epoch)
+		l.Log.InfoContext(ctx, "run left to another runner", "run", claim.Run.ID, "epoch", claim.Run.Epoch)
 		return nil
 	}
 	return l.leave(ctx, claim, err)
@@ -178,10 +188,11 @@ func (l *Loop) Take(ctx context.Context, m *bus.Message, draining <-chan struct{
 
 const (
 	// earlyRetry is when a run is looked at again that came before its turn.
-	earlyRetry = 100 * time.Millisecond
+	earlyRetry = 20 * time.Millisecond
 	// claimRetry is when one is, that Postgres could not be asked about.
 	claimRetry   = time.Second
 	leaveTimeout = 5 * time.Second // then its lease is about to run out by itself
+	leaveRetry   = 100 * time.Millisecond
 	firstRetry   = 250 * time.Millisecond
 	lastRetry    = 10 * time.Second
 )
@@ -203,13 +214,32 @@ func (l *Loop) leave(ctx context.Context, claim *run.Claim, cause error) error {
 	return bus.RetryAfter(wait+earlyRetry, err)
 }
 
-// release tries for a while: what made the run be left is often that the database
-// is away for a moment.
+// release gives a run back after wait.
 func (l *Loop) release(ctx context.Context, claim *run.Claim, wait time.Duration) error {
+	return tryToLeave(ctx, func(ctx context.Context) error { return l.Store.Release(ctx, claim, wait) })
+}
+
+// Disown gives a run back of which nobody knows whether this process has claimed it,
+// because the answer was lost: it would be held by a process that does not work on it.
+func (l *Loop) Disown(ctx context.Context, ws id.Workspace, r id.Run) {
+	err := tryToLeave(ctx, func(ctx context.Context) error {
+		if l.Keeper.holds(r) {
+			return nil
+		}
+		return l.Store.Disown(ctx, ws, r)
+	})
+	if err != nil {
+		l.Log.WarnContext(ctx, "run not given back; if it was claimed, its lease has to run out", "run", r, "error", err)
+	}
+}
+
+// tryToLeave tries for a while: what made a run be left is often that the database is
+// away for a moment.
+func tryToLeave(ctx context.Context, leave func(context.Context) error) error {
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
 	for {
-		err := l.Store.Release(limited, claim, wait)
+		err := leave(limited)
 		if fault.KindOf(err) != fault.Unavailable {
 			return err
 		}
@@ -218,7 +248,7 @@ func (l *Loop) release(ctx context.Context, claim *run.Claim, wait time.Duration
 			return err
 		case <-ctx.Done():
 			return err // the process goes: its presence tells the others
-		case <-time.After(earlyRetry):
+		case <-time.After(leaveRetry):
 		}
 	}
 }
@@ -233,16 +263,18 @@ func ids(w *runv1.Work) (ws id.Workspace, session id.Session, r id.Run, err erro
 // work is one claim's life. ctx ends when the process must let go at once; the
 // run's own context ends also with a stop, the wall time, or the loss of the claim.
 func (l *Loop) work(ctx context.Context, claim *run.Claim, draining <-chan struct{}) error {
-	actor, err := claim.Run.Actor()
-	if err != nil {
-		return bus.Terminal(err)
+	actor, stranger := claim.Run.Actor()
+	if stranger == nil {
+		ctx = identity.With(ctx, actor)
 	}
-	ctx = identity.With(ctx, actor)
 	held, release := l.Keeper.hold(ctx, claim.Lease())
 	defer release()
-	a := &answering{Loop: l, claim: claim, draining: draining, mail: held.mail}
-	if claim.Run.Fruitless > l.cfg.MaxFruitless {
-		return a.giveUp(held.ctx) //nolint:contextcheck // hold derives it from ctx
+	a := &answering{Loop: l, claim: claim, draining: draining, mail: held.mail, unread: !claim.First}
+	switch {
+	case claim.Run.Fruitless > l.cfg.MaxFruitless:
+		return a.giveUp(held.ctx, "The run could not be brought to its end. Try again.", "RUN_STUCK") //nolint:contextcheck // hold derives it from ctx
+	case stranger != nil:
+		return stranger // a runner of a newer version may know the role
 	}
 	return a.run(held.ctx) //nolint:contextcheck // hold derives it from ctx
 }

@@ -8,13 +8,12 @@ import (
 	"maps"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	"signalbox.dev/pkg/id"
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
 	"signalbox.dev/services/agent-runner/internal/llm"
 	"signalbox.dev/services/agent-runner/internal/modelmsg"
+	"signalbox.dev/services/agent-runner/internal/outbox"
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
@@ -24,8 +23,8 @@ const afterDeadline = 5 * time.Second
 
 // useTools sees the calls of an answered step through, tells viewers of each
 // result as it comes (but for those that told says they have), and completes the
-// step. With again, the calls were dispatched by another claim, and are dispatched
-// once more: an executor that has run one answers with what it recorded.
+// step. With again, another claim may have dispatched the calls already: an executor
+// that has run one answers with what it recorded.
 func (a *answering) useTools(ctx, stoppable context.Context, s *run.OpenStep, told map[string]*runv1.ToolResult, again bool) (ended bool, err error) {
 	step, calls := s.Index, s.Calls
 	outcomes := make(map[id.Operation]*run.Outcome, len(calls))
@@ -42,12 +41,6 @@ func (a *answering) useTools(ctx, stoppable context.Context, s *run.OpenStep, to
 		open[c.Key.String()] = c
 		if c.Deadline.After(latest) {
 			latest = c.Deadline
-		}
-		if again && stoppable.Err() == nil {
-			m := run.Dispatch(&a.claim.Run, step, *c, a.claim.Run.Epoch)
-			if _, err := a.Bus.Publish(ctx, m.Subject, m.ID, m.Body); err != nil {
-				return false, fmt.Errorf("dispatch %s again: %w", c.Name, err)
-			}
 		}
 	}
 	if again {
@@ -94,48 +87,55 @@ var (
 )
 
 // Calls without an answer are dispatched again after dispatchAgain, and then each
-// time after twice as long and a second, never in the moment when they are asked for.
+// time after twice as long and a second, never in the moment when they are asked for;
+// those that the bus has not taken are after undispatched.
 const (
 	dispatchAgain   = 3 * time.Second
 	dispatchTimeout = 2 * time.Second
+	undispatched    = 250 * time.Millisecond
 )
 
-// await waits for the outcomes of open calls. The message of one that nobody has
-// answered may have died with an executor that had not begun with it, or with the
-// bus, so it is said again: who has the call in hand knows it by its key, and acks.
+// await dispatches open calls and waits for their outcomes. The message of one that
+// nobody has answered may have died with an executor that had not begun with it, or
+// with the bus, so it is said again: who has the call in hand knows it by its key,
+// and acks.
 func (a *answering) await(ctx context.Context, s *run.OpenStep, open map[string]*run.Call, again bool, got func(*toolv1.Outcome) error) error {
 	missing := maps.Clone(open)
 	take := func(o *toolv1.Outcome) error {
 		delete(missing, o.GetKey())
 		return got(o)
 	}
-	for round, wait := 1, dispatchAgain; ; round, wait = round+1, 2*wait+time.Second {
+	patience := dispatchAgain
+	for round := 0; len(missing) > 0; round++ {
 		keys := make([]id.Operation, 0, len(missing))
-		for _, c := range missing {
-			keys = append(keys, c.Key)
-		}
-		limited, cancel := context.WithTimeoutCause(ctx, wait, errNoAnswer)
-		err := a.waiter.Await(limited, keys, again || round > 1, take)
-		cancel()
-		if ctx.Err() != nil || !errors.Is(err, errNoAnswer) {
-			return err
-		}
+		wait := patience
 		for _, c := range s.Calls {
 			if missing[c.Key.String()] == nil {
 				continue
 			}
-			m := run.Dispatch(&a.claim.Run, s.Index, c, a.claim.Run.Epoch)
-			if err := a.dispatch(ctx, m.Subject, fmt.Sprintf("%s:%d", m.ID, round), m.Body); err != nil {
-				a.Log.WarnContext(ctx, "call not dispatched again", "run", a.claim.Run.ID, "key", c.Key, "error", err)
+			keys = append(keys, c.Key)
+			if err := a.dispatch(ctx, run.Dispatch(&a.claim.Run, s.Index, c, a.claim.Run.Epoch, round)); err != nil && ctx.Err() == nil {
+				a.Log.WarnContext(ctx, "call not dispatched", "run", a.claim.Run.ID, "key", c.Key, "error", err)
+				wait = undispatched
 			}
 		}
+		if wait == patience {
+			patience = 2*patience + time.Second
+		}
+		limited, cancel := context.WithTimeoutCause(ctx, wait, errNoAnswer)
+		err := a.waiter.Await(limited, keys, again || round > 0, take)
+		cancel()
+		if ctx.Err() != nil || !errors.Is(err, errNoAnswer) {
+			return err
+		}
 	}
+	return nil
 }
 
-func (a *answering) dispatch(ctx context.Context, subj, id string, m proto.Message) error {
+func (a *answering) dispatch(ctx context.Context, m outbox.Message) error {
 	ctx, cancel := context.WithTimeout(ctx, dispatchTimeout)
 	defer cancel()
-	_, err := a.Bus.Publish(ctx, subj, id, m)
+	_, err := a.Bus.Publish(ctx, m.Subject, m.ID, m.Body)
 	return err
 }
 
@@ -163,9 +163,14 @@ func (a *answering) completeStep(ctx, stoppable context.Context, s *run.OpenStep
 		return false, err
 	}
 	next := a.log.Next()
-	if err := a.insist(ctx, func() error { return a.Store.CommitResults(ctx, a.claim, r, next) }); err != nil {
+	var mail bool
+	if err := a.insist(ctx, func() (err error) {
+		mail, err = a.Store.CommitResults(ctx, a.claim, r, next)
+		return err
+	}); err != nil {
 		return false, err
 	}
+	a.unread = mail
 	a.history = append(a.history, run.Message{Run: a.claim.Run.ID, Role: string(llm.Tool), Content: r.Content})
 	a.paused = false
 	err = a.log.Append(ctx, stepComplete(s.Index, s.InputTokens, s.OutputTokens, s.FinishReason))

@@ -1,6 +1,16 @@
 // Package outbox says things on the bus if, and only if, a transaction
 // committed: the transaction writes rows with Add, and the publisher of any
-// replica says them afterwards, in the order of their ids.
+// replica says them afterwards.
+//
+// # Order
+//
+// Events of one session are said in the order of their ids, each when the log has
+// the one before. Sessions, and messages of work queues, are said side by side: what
+// waits here waits for answers and not for work, and those who watch wait with it. A
+// run's wake-up is said when the rows of the end before it are gone, because whoever
+// hears it looks for them (run.ErrTooEarly).
+//
+// # If it dies here
 //
 // States of a row: written → published → deleted. It dies here: after a crash
 // between publish and delete the row is published again, under the same message
@@ -18,10 +28,12 @@ import (
 	"log/slog"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"go.opentelemetry.io/otel/propagation"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
@@ -29,6 +41,7 @@ import (
 	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/pg"
+	runv1 "signalbox.dev/proto/signalbox/run/v1"
 )
 
 // Message is one thing to say on a durable subject.
@@ -64,7 +77,7 @@ func Queue(ctx context.Context, b *pgx.Batch, messages ...Message) error {
 		b.Queue(`
 			INSERT INTO outbox (workspace_id, subject, message_id, schema, payload, trace)
 			VALUES (@workspace, @subject, @id, @schema, @payload, @trace)`,
-			pgx.NamedArgs{
+			pg.Args{
 				"workspace": m.Workspace, "subject": m.Subject, "id": m.ID,
 				"schema": string(m.Body.ProtoReflect().Descriptor().FullName()), "payload": payload,
 				"trace": carrier.Get("traceparent"),
@@ -75,6 +88,8 @@ func Queue(ctx context.Context, b *pgx.Batch, messages ...Message) error {
 
 const (
 	batchSize = 64
+	// together is how many messages are on their way at a time.
+	together = 32
 	// lookAnyway finds rows of replicas that died before they could publish.
 	lookAnyway = time.Second
 	// publishTimeout bounds a batch, and so how long the lock is held.
@@ -175,7 +190,7 @@ func (o *Outbox) drain(ctx context.Context) {
 			return
 		}
 	}
-	p := pass{stuck: map[string]error{}}
+	p := pass{stuck: map[string]error{}, late: map[int64]bool{}}
 	defer func() { o.stuck = len(p.stuck) > 0 }()
 	for more := true; more && ctx.Err() == nil; {
 		var err error
@@ -193,8 +208,24 @@ func (o *Outbox) drain(ctx context.Context) {
 
 // pass is one way through the outbox.
 type pass struct {
-	after int64            // the id of the last row that was looked at
+	after int64          // the id of the last row that was looked at
+	late  map[int64]bool // wake-ups that were left for the page after theirs
+
+	mu    sync.Mutex       // guards stuck
 	stuck map[string]error // streams that take nothing now, by the beginning of their subjects
+}
+
+// isStuck reports whether a row's stream takes nothing now, or nobody here can say it.
+func (p *pass) isStuck(r Row) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.stuck[stream(r.Subject)] != nil || p.stuck[r.Subject] != nil
+}
+
+func (p *pass) setStuck(what string, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stuck[what] = err
 }
 
 // stream returns the part of a subject that says which stream takes it: work.run, ev.03.
@@ -217,8 +248,9 @@ type Row struct {
 // page says the rows of one page and deletes what was said; more tells whether
 // another page may follow.
 func (o *Outbox) page(ctx context.Context, p *pass) (more bool, err error) {
+	late := len(p.late)
 	n, err := o.rows.Page(ctx, p.after, batchSize, func(ctx context.Context, rows []Row) []int64 { return o.sayAll(ctx, p, rows) })
-	return n == batchSize, err
+	return n == batchSize || len(p.late) > late, err
 }
 
 // postgres is the table in a database.
@@ -255,31 +287,101 @@ func (p postgres) Page(ctx context.Context, after int64, limit int, say func(con
 	return n, err
 }
 
-// sayAll publishes what can be published, in order, and returns the ids of it. It
-// leaves time to delete them.
+// sayAll publishes what can be published, and returns the ids of it. It leaves time
+// to delete them.
 func (o *Outbox) sayAll(ctx context.Context, p *pass, batch []Row) (said []int64) {
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
+	var (
+		lines errgroup.Group
+		mu    sync.Mutex // guards said
+	)
+	lines.SetLimit(together)
+	for _, line := range p.lines(batch) {
+		lines.Go(func() error {
+			for _, r := range line {
+				if !o.sayOne(ctx, p, r) {
+					break
+				}
+				mu.Lock()
+				said = append(said, r.ID)
+				mu.Unlock()
+			}
+			return nil
+		})
+	}
+	_ = lines.Wait() // each has noted what went wrong
+	return said
+}
+
+// lines splits a page into what is said side by side. The wake-up of a session of
+// which the page has events is left for the next page, once.
+func (p *pass) lines(batch []Row) (lines [][]Row) {
+	events := map[string]int{}    // subject → which line has its events
+	speaking := map[string]bool{} // sessions of events
+	left := int64(0)              // the id of the first wake-up that is left
 	for _, r := range batch {
 		p.after = r.ID
-		to := stream(r.Subject)
-		if p.stuck[to] != nil || p.stuck[r.Subject] != nil {
+		if session, ok := spoken(r); ok {
+			i, known := events[r.Subject]
+			if !known {
+				i = len(lines)
+				events[r.Subject] = i
+				lines = append(lines, nil)
+			}
+			lines[i] = append(lines[i], r)
+			speaking[session] = true
 			continue
 		}
-		body, err := decode(r)
-		if err != nil {
-			// Nobody here will ever be able to say this: a row of a newer version is
-			// published by the replica that knows its schema.
-			p.stuck[r.Subject] = err
+		if speaking[woken(r)] && !p.late[r.ID] {
+			p.late[r.ID] = true
+			if left == 0 {
+				left = r.ID
+			}
 			continue
 		}
-		if err := o.say(ctx, r, body); err != nil {
-			p.stuck[to] = err
-			continue
-		}
-		said = append(said, r.ID)
+		lines = append(lines, []Row{r})
 	}
-	return said
+	if left > 0 {
+		p.after = left - 1
+	}
+	return lines
+}
+
+// spoken returns the session whose event a row is; false for another message.
+func spoken(r Row) (session string, ok bool) {
+	if !strings.HasPrefix(r.Subject, "ev.") {
+		return "", false
+	}
+	return r.Subject[strings.LastIndexByte(r.Subject, '.')+1:], true
+}
+
+// woken returns the session that a row wakes a runner for, "" when it is no wake-up.
+func woken(r Row) string {
+	var w runv1.Work
+	if r.Schema != string(w.ProtoReflect().Descriptor().FullName()) || proto.Unmarshal(r.Payload, &w) != nil {
+		return ""
+	}
+	return w.GetSessionId()
+}
+
+// sayOne publishes a row; false when it is to be tried again, and so are those after it.
+func (o *Outbox) sayOne(ctx context.Context, p *pass, r Row) bool {
+	if p.isStuck(r) {
+		return false
+	}
+	body, err := decode(r)
+	if err != nil {
+		// Nobody here will ever be able to say this: a row of a newer version is
+		// published by the replica that knows its schema.
+		p.setStuck(r.Subject, err)
+		return false
+	}
+	if err := o.say(ctx, r, body); err != nil {
+		p.setStuck(stream(r.Subject), err)
+		return false
+	}
+	return true
 }
 
 func (o *Outbox) say(ctx context.Context, r Row, body proto.Message) error {

@@ -3,9 +3,11 @@ package outbox_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,18 +23,31 @@ import (
 type table struct {
 	mu   sync.Mutex // guards rows
 	rows []outbox.Row
+	page atomic.Int64 // how many were read
 }
 
-func (t *table) add(id int64, subject string) {
+// add adds a row whose message, whatever its subject, is the wake-up of a session.
+func (t *table) add(id int64, subject, session string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.rows = append(t.rows, outbox.Row{ID: id, Subject: subject, MessageID: subject, Schema: "signalbox.run.v1.Work"})
+	payload, err := proto.Marshal(&runv1.Work{SessionId: session, RunId: fmt.Sprint(id)})
+	if err != nil {
+		panic(err) // it is a test's own
+	}
+	t.rows = append(t.rows, outbox.Row{ID: id, Subject: subject, MessageID: fmt.Sprint(id), Schema: "signalbox.run.v1.Work", Payload: payload})
+}
+
+func (t *table) len() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.rows)
 }
 
 // Page implements outbox.Rows.
 func (t *table) Page(ctx context.Context, after int64, limit int, say func(context.Context, []outbox.Row) []int64) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.page.Add(1)
 	var page []outbox.Row
 	for _, r := range t.rows {
 		if r.ID > after && len(page) < limit {
@@ -44,16 +59,18 @@ func (t *table) Page(ctx context.Context, after int64, limit int, say func(conte
 	return len(page), nil
 }
 
-// line publishes, but on the subjects of one stream nobody answers.
+// line publishes; on the subjects of one stream nobody answers.
 type line struct {
 	silent string
+	takes  time.Duration     // to answer
+	each   func(said string) // nil: nothing
 
 	mu   sync.Mutex // guards said
 	said []string
 }
 
 // Publish implements outbox.Publisher.
-func (l *line) Publish(ctx context.Context, subj, _ string, m proto.Message) (uint64, error) {
+func (l *line) Publish(ctx context.Context, subj, id string, m proto.Message) (uint64, error) {
 	if _, ok := m.(*runv1.Work); !ok {
 		return 0, errors.New("not what was written")
 	}
@@ -61,10 +78,33 @@ func (l *line) Publish(ctx context.Context, subj, _ string, m proto.Message) (ui
 		<-ctx.Done()
 		return 0, ctx.Err()
 	}
+	<-time.After(l.takes)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.said = append(l.said, subj)
+	l.said = append(l.said, id+" "+subj)
+	if l.each != nil {
+		l.each(subj)
+	}
 	return 1, nil
+}
+
+// run runs an outbox for a while of the bubble's time, and returns what it said.
+func run(t *testing.T, rows *table, bus *line, d time.Duration) []string {
+	t.Helper()
+	out := outbox.Over(rows, bus, slog.New(slog.DiscardHandler))
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- out.Run(ctx) }()
+	out.Poke()
+	<-time.After(d)
+	bus.mu.Lock()
+	said := slices.Clone(bus.said)
+	bus.mu.Unlock()
+	stop()
+	if err := <-done; err != nil {
+		t.Errorf("Run() = %v, want nil", err)
+	}
+	return said
 }
 
 // A stream that does not answer holds up its own rows, and not for long the others'.
@@ -73,23 +113,61 @@ func TestSilentStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rows, bus := &table{}, &line{silent: "ev.02"}
 		for i, subj := range []string{"ev.02.w.a", "ev.02.w.b", "ev.02.w.c", "ev.02.w.d", "ev.02.w.e", "work.run.1", "ev.01.w.a", "ev.02.w.f", "ev.01.w.b"} {
-			rows.add(int64(i+1), subj)
+			rows.add(int64(i+1), subj, "")
 		}
-		out := outbox.Over(rows, bus, slog.New(slog.DiscardHandler))
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- out.Run(ctx) }()
-		out.Poke()
-		<-time.After(5 * time.Second)
-		bus.mu.Lock()
-		said := slices.Clone(bus.said)
-		bus.mu.Unlock()
-		if diff := cmp.Diff([]string{"work.run.1", "ev.01.w.a", "ev.01.w.b"}, said); diff != "" {
+		said := run(t, rows, bus, 5*time.Second)
+		slices.Sort(said)
+		if diff := cmp.Diff([]string{"6 work.run.1", "7 ev.01.w.a", "9 ev.01.w.b"}, said); diff != "" {
 			t.Errorf("said within 5 s, while ev.02 is silent:\n%s", diff)
 		}
-		stop()
-		if err := <-done; err != nil {
-			t.Errorf("Run() = %v, want nil", err)
+	})
+}
+
+// Rows of different sessions do not wait for each other's answers; those of one
+// come in their order.
+func TestSideBySide(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rows, bus := &table{}, &line{takes: 10 * time.Millisecond}
+		for i := range int64(60) {
+			rows.add(i+1, fmt.Sprintf("ev.%02d.w.s%d", i%2, i%20), "")
+		}
+		said := run(t, rows, bus, 31*time.Millisecond) // three each, one after the other
+		if len(said) != 60 {
+			t.Fatalf("%d of 60 rows are said after three answers' time", len(said))
+		}
+		last := map[string]int{}
+		for _, s := range said {
+			var n int
+			var subj string
+			if _, err := fmt.Sscan(s, &n, &subj); err != nil {
+				t.Fatal(err)
+			}
+			if n < last[subj] {
+				t.Errorf("on %s row %d was said after row %d", subj, n, last[subj])
+			}
+			last[subj] = n
+		}
+	})
+}
+
+// Whoever hears that a session's next run may begin finds no row of the end before.
+func TestWakeUpAfterTheEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rows, bus := &table{}, &line{takes: time.Millisecond}
+		rows.add(1, "ev.01.w.a", "")
+		rows.add(2, "ev.01.w.a", "")
+		rows.add(3, "work.run.1", "a")
+		rows.add(4, "work.run.1", "b")
+		pages := map[string][]int64{}
+		bus.each = func(said string) { pages[said] = append(pages[said], rows.page.Load()) }
+		run(t, rows, bus, 100*time.Millisecond)
+		if diff := cmp.Diff(map[string][]int64{"ev.01.w.a": {1, 1}, "work.run.1": {1, 2}}, pages); diff != "" {
+			t.Errorf("the pages in which was said (-want +got):\n%s", diff)
+		}
+		if n := rows.len(); n > 0 {
+			t.Errorf("%d rows are left", n)
 		}
 	})
 }

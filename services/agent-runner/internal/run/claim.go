@@ -2,6 +2,7 @@ package run
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -17,14 +18,16 @@ type Claim struct {
 	Run Run
 	// First is true for the run's first claim: nothing of it is in the log yet.
 	First bool
+	// Asked is when the claim was asked for, by this process's clock; its lease began later.
+	Asked time.Time
 
 	// What was read with the claim, in the same round trip, for those who ask first.
 	history *history
 	last    *lastStep
 }
 
-func (c *Claim) key() pgx.NamedArgs {
-	return pgx.NamedArgs{"workspace": c.Run.Workspace, "session": c.Run.Session, "run": c.Run.ID, "epoch": c.Run.Epoch}
+func (c *Claim) key() pg.Args {
+	return pg.Args{"workspace": c.Run.Workspace, "session": c.Run.Session, "run": c.Run.ID, "epoch": c.Run.Epoch}
 }
 
 // Lease is what Renew needs of a claim.
@@ -41,19 +44,56 @@ func (c *Claim) Lease() Lease { return Lease{c.Run.ID, c.Run.Epoch} }
 // while events of the session wait in the outbox: viewers hear the end of one run
 // before the beginning of the next.
 func (s *Store) Claim(ctx context.Context, ws id.Workspace, session id.Session, run id.Run) (*Claim, error) {
+	// One round trip: the claim is on the way from a message to the first word of
+	// its answer.
+	b := &pgx.Batch{}
+	b.Queue(`SELECT FROM sessions WHERE workspace_id = @workspace AND id = @session FOR UPDATE`,
+		pg.Args{"workspace": ws, "session": session})
+	c := s.QueueClaim(b, ws, session, run)
+	if err := s.db.WriteInWorkspace(ctx, ws, b); err != nil {
+		return nil, fmt.Errorf("claim run %s: %w", run, err)
+	}
+	claim, err := c.Claim()
+	if errors.Is(err, ErrTooEarly) {
+		s.out.Poke()
+	}
+	return claim, err
+}
+
+// Claiming is a claim on its way.
+type Claiming struct {
+	run     id.Run
+	claimed []Run
+	early   bool
+	claim   Claim
+}
+
+// Claim returns the claim when the batch has run, or why there is none, as
+// Store.Claim does.
+func (c *Claiming) Claim() (*Claim, error) {
+	switch {
+	case len(c.claimed) == 1:
+		c.claim.Run, c.claim.First = c.claimed[0], c.claimed[0].Epoch == 1
+		return &c.claim, nil
+	case c.early:
+		return nil, fmt.Errorf("claim run %s: %w", c.run, ErrTooEarly)
+	}
+	return nil, fmt.Errorf("claim run %s: %w", c.run, ErrNotClaimable)
+}
+
+// QueueClaim adds a claim to a batch that has locked the session. The statements see
+// what those before them did.
+func (s *Store) QueueClaim(b *pgx.Batch, ws id.Workspace, session id.Session, run id.Run) *Claiming {
 	_, subj := LogSubject(s.cfg.Partitions, ws, session)
-	args := pgx.NamedArgs{
+	args := pg.Args{
 		"workspace": ws, "session": session, "run": run, "subject": subj, "runner": s.runner, "lease": s.cfg.Lease, "wall": s.cfg.WallTime,
 	}
-	var (
-		claimed []Run
-		early   bool
-		c       Claim
-	)
-	// One round trip: the claim is on the way from a message to the first word of
-	// its answer. The statements see what those before them did.
-	b := &pgx.Batch{}
-	b.Queue(`SELECT FROM sessions WHERE workspace_id = @workspace AND id = @session FOR UPDATE`, args)
+	c := &Claiming{run: run, claim: Claim{Asked: time.Now()}}
+	// Before the claim, because each statement has a snapshot of its own: what waits now
+	// and is said in the next moment is in nobody's way, but the other way about the
+	// claim would be refused without a reason.
+	b.Queue(`SELECT EXISTS (SELECT FROM outbox WHERE workspace_id = @workspace AND subject = @subject)`, args).
+		QueryRow(func(row pgx.Row) error { return row.Scan(&c.early) })
 	b.Queue(`
 		UPDATE runs r SET
 			state = 'running', epoch = epoch + 1, fruitless = fruitless + 1, runner = @runner,
@@ -67,9 +107,7 @@ func (s *Store) Claim(ctx context.Context, ws id.Workspace, session id.Session, 
 				OR state = 'queued' AND NOT EXISTS (
 					SELECT FROM runs o WHERE o.session_id = r.session_id AND (
 						o.state IN ('running', 'waiting') OR o.state = 'queued' AND o.ordinal < r.ordinal)))
-		RETURNING `+Columns, args).Query(pg.Collect(&claimed))
-	b.Queue(`SELECT EXISTS (SELECT FROM outbox WHERE workspace_id = @workspace AND subject = @subject)`, args).
-		QueryRow(func(row pgx.Row) error { return row.Scan(&early) })
+		RETURNING `+Columns, args).Query(pg.Collect(&c.claimed))
 	// The message that waited joins the conversation with the first claim.
 	b.Queue(`
 		WITH asked AS (
@@ -82,19 +120,8 @@ func (s *Store) Claim(ctx context.Context, ws id.Workspace, session id.Session, 
 		)
 		UPDATE messages m SET position = place.position, created_at = clock_timestamp()
 		FROM place, asked WHERE m.workspace_id = @workspace AND m.id = asked.id`, args)
-	c.history, c.last = queueHistory(b, args), queueLastStep(b, args)
-	if err := s.db.WriteInWorkspace(ctx, ws, b); err != nil {
-		return nil, fmt.Errorf("claim run %s: %w", run, err)
-	}
-	switch {
-	case len(claimed) == 1:
-		c.Run, c.First = claimed[0], claimed[0].Epoch == 1
-		return &c, nil
-	case early:
-		s.out.Poke()
-		return nil, fmt.Errorf("claim run %s: %w", run, ErrTooEarly)
-	}
-	return nil, fmt.Errorf("claim run %s: %w", run, ErrNotClaimable)
+	c.claim.history, c.claim.last = queueHistory(b, args), queueLastStep(b, args)
+	return c
 }
 
 // Beat is what Renew learned about one lease.
@@ -120,7 +147,7 @@ func (s *Store) Renew(ctx context.Context, leases []Lease) ([]Beat, error) {
 			FROM unnest(@runs::uuid[], @epochs::bigint[]) AS mine (id, epoch)
 			WHERE r.id = mine.id AND r.epoch = mine.epoch AND r.state = 'running'
 			RETURNING r.id, EXISTS (SELECT FROM run_inbox i WHERE i.run_id = r.id AND i.read_at IS NULL)`,
-			pgx.NamedArgs{"lease": s.cfg.Lease, "runs": runs, "epochs": epochs})
+			pg.Args{"lease": s.cfg.Lease, "runs": runs, "epochs": epochs})
 		if err != nil {
 			return err
 		}
@@ -136,12 +163,12 @@ func (s *Store) Renew(ctx context.Context, leases []Lease) ([]Beat, error) {
 // Park gives a run back at a step border: its lease ends now and its wake-up is
 // in the outbox.
 func (s *Store) Park(ctx context.Context, c *Claim) error {
-	err := s.commit(ctx, c, change{write: func(ctx context.Context, b *pgx.Batch, _ *waiting) error {
+	_, err := s.commit(ctx, c, 0, "", func(b *pgx.Batch) error {
 		b.Queue(`
 			UPDATE runs SET lease_until = clock_timestamp()
 			WHERE workspace_id = @workspace AND id = @run AND epoch = @epoch`, c.key())
 		return outbox.Queue(ctx, b, wake(c.Run.Workspace, c.Run.Session, c.Run.ID, fmt.Sprintf("parked-%d", c.Run.Epoch)))
-	}})
+	})
 	if err != nil {
 		return fmt.Errorf("park run %s: %w", c.Run.ID, err)
 	}
@@ -166,6 +193,19 @@ func (s *Store) Release(ctx context.Context, c *Claim, wait time.Duration) error
 	return nil
 }
 
+// Disown ends this runner's lease of a run, whatever its epoch, now.
+func (s *Store) Disown(ctx context.Context, ws id.Workspace, run id.Run) error {
+	b := &pgx.Batch{}
+	b.Queue(`
+		UPDATE runs SET lease_until = clock_timestamp()
+		WHERE workspace_id = @workspace AND id = @run AND runner = @runner AND state = 'running'`,
+		pg.Args{"workspace": ws, "run": run, "runner": s.runner})
+	if err := s.db.WriteInWorkspace(ctx, ws, b); err != nil {
+		return fmt.Errorf("disown run %s: %w", run, err)
+	}
+	return nil
+}
+
 // unrenewed are the runs whose lease holds and was not renewed lately, or ends later
 // than any could: the clock has jumped back.
 const unrenewed = `state = 'running' AND lease_until > clock_timestamp()
@@ -178,7 +218,7 @@ func (s *Store) ExpireAbsent(ctx context.Context, quiet time.Duration) (int, err
 	var expired int
 	// AsSystem: a runner that died had runs of many workspaces.
 	err := s.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		args := pgx.NamedArgs{"unrenewed": s.cfg.Lease - quiet, "lease": s.cfg.Lease}
+		args := pg.Args{"unrenewed": s.cfg.Lease - quiet, "lease": s.cfg.Lease}
 		rows, err := tx.Query(ctx, `
 			SELECT DISTINCT runner FROM runs WHERE `+unrenewed, args)
 		if err != nil {
@@ -214,7 +254,8 @@ type Abandoned struct {
 }
 
 // Sweep returns runs whose lease ran out, and runs that could start but have been
-// waiting longer than patience: their wake-up was lost. Oldest first, at most limit.
+// waiting longer than patience: their wake-up was lost. At most limit: those that have
+// begun first, because somebody watches, and then the oldest.
 func (s *Store) Sweep(ctx context.Context, patience time.Duration, limit int) ([]Abandoned, error) {
 	var found []Abandoned
 	// AsSystem: the sweeper looks after the runs of all workspaces.
@@ -226,8 +267,8 @@ func (s *Store) Sweep(ctx context.Context, patience time.Duration, limit int) ([
 				AND (state = 'running' OR NOT EXISTS (
 					SELECT FROM runs o WHERE o.session_id = r.session_id AND (
 						o.state IN ('running', 'waiting') OR o.state = 'queued' AND o.ordinal < r.ordinal)))
-			ORDER BY coalesce(lease_until, created_at) LIMIT @limit`,
-			pgx.NamedArgs{"patience": patience, "limit": limit})
+			ORDER BY state = 'queued', coalesce(lease_until, created_at) LIMIT @limit`,
+			pg.Args{"patience": patience, "limit": limit})
 		if err != nil {
 			return err
 		}

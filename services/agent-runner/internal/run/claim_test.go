@@ -2,6 +2,7 @@ package run_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"testing"
 	"time"
@@ -17,9 +18,20 @@ import (
 )
 
 // claimed is a run in the hands of a runner.
-func claimed(t *testing.T, db *pg.DB, s *run.Store) *run.Claim {
+func claimed(t testing.TB, db *pg.DB, s *run.Store) *run.Claim {
 	t.Helper()
-	ws, session, r := id.New[id.Workspace](), id.New[id.Session](), id.New[id.Run]()
+	ws, session, r := queued(t, db)
+	c, err := s.Claim(t.Context(), ws, session, r)
+	if err != nil {
+		t.Fatalf("Claim() = %v, want the run", err)
+	}
+	return c
+}
+
+// queued is a run whose turn it is.
+func queued(t testing.TB, db *pg.DB) (ws id.Workspace, session id.Session, r id.Run) {
+	t.Helper()
+	ws, session, r = id.New[id.Workspace](), id.New[id.Session](), id.New[id.Run]()
 	args := pgx.NamedArgs{"ws": ws, "session": session, "run": r, "message": id.New[id.Message](), "member": id.New[id.Member]()}
 	err := db.InWorkspace(t.Context(), ws, func(ctx context.Context, tx pgx.Tx) error {
 		batch := &pgx.Batch{}
@@ -34,11 +46,88 @@ func claimed(t *testing.T, db *pg.DB, s *run.Store) *run.Claim {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := s.Claim(t.Context(), ws, session, r)
-	if err != nil {
-		t.Fatalf("Claim() = %v, want the run", err)
+	return ws, session, r
+}
+
+// A claim comes while the outbox lets go of the end of the run before: it is too
+// early, or it has the run. A third answer would throw the wake-up away.
+func TestClaimBesideTheOutbox(t *testing.T) {
+	t.Parallel()
+	migrated := pg.Migrations{Schema: "agent", Role: "signalbox_agent", FS: migrations.FS}
+	db := pgtest.New(t, migrated).Open(t, migrated)
+	s := run.NewStore(db, outbox.New(db, nil, slog.New(slog.DiscardHandler)), "r", run.Config{Lease: time.Hour, WallTime: time.Hour, Partitions: 4})
+	early, taken := 0, 0
+	for i := range 1000 {
+		ws, session, r := queued(t, db)
+		_, subj := run.LogSubject(4, ws, session)
+		b := &pgx.Batch{}
+		b.Queue(`INSERT INTO outbox (workspace_id, subject, message_id, schema, payload) VALUES ($1, $2, 'x', 'x', '')`, ws, subj)
+		if err := db.WriteInWorkspace(t.Context(), ws, b); err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() {
+			b := &pgx.Batch{}
+			b.Queue(`DELETE FROM outbox`)
+			done <- db.WriteInWorkspace(t.Context(), ws, b)
+		}()
+		for range i % 50 * 1000 { // it meets the deletion at another moment each time
+		}
+		switch _, err := s.Claim(t.Context(), ws, session, r); {
+		case err == nil:
+			taken++
+		case errors.Is(err, run.ErrTooEarly):
+			early++
+		default:
+			t.Fatalf("Claim() = %v, want the run or %v", err, run.ErrTooEarly)
+		}
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
 	}
-	return c
+	t.Logf("%d claims were too early, %d took their run", early, taken)
+}
+
+// However many runs wait for their first runner, those that lost theirs are found.
+func TestSweepFindsTheLostFirst(t *testing.T) {
+	t.Parallel()
+	migrated := pg.Migrations{Schema: "agent", Role: "signalbox_agent", FS: migrations.FS}
+	db := pgtest.New(t, migrated).Open(t, migrated)
+	s := run.NewStore(db, outbox.New(db, nil, slog.New(slog.DiscardHandler)), "r", run.Config{Lease: time.Hour, WallTime: time.Hour, Partitions: 4})
+	for range 5 {
+		queued(t, db)
+	}
+	lost := claimed(t, db, s)
+	if err := s.Release(t.Context(), lost, 0); err != nil {
+		t.Fatal(err)
+	}
+	found, err := s.Sweep(t.Context(), 0, 3)
+	if err != nil || len(found) != 3 || found[0].Run != lost.Run.ID || !found[1].Queued {
+		t.Errorf("Sweep() = %v, %v, want three, and first the run %s", found, err, lost.Run.ID)
+	}
+}
+
+// Who does not know whether it has claimed a run gives it back, and nobody else's.
+func TestDisown(t *testing.T) {
+	t.Parallel()
+	migrated := pg.Migrations{Schema: "agent", Role: "signalbox_agent", FS: migrations.FS}
+	db := pgtest.New(t, migrated).Open(t, migrated)
+	store := func(runner string) *run.Store {
+		return run.NewStore(db, outbox.New(db, nil, slog.New(slog.DiscardHandler)), runner, run.Config{Lease: time.Hour, WallTime: time.Hour, Partitions: 4})
+	}
+	mine, other := store("mine"), store("other")
+	c := claimed(t, db, mine)
+	for _, tc := range []struct {
+		s    *run.Store
+		free int
+	}{{other, 0}, {mine, 1}} {
+		if err := tc.s.Disown(t.Context(), c.Run.Workspace, c.Run.ID); err != nil {
+			t.Fatal(err)
+		}
+		if found, err := other.Sweep(t.Context(), 0, 10); err != nil || len(found) != tc.free {
+			t.Errorf("Sweep() = %v, %v, want %d runs", found, err, tc.free)
+		}
+	}
 }
 
 // The runs of a runner that died are free before their leases run out; those of

@@ -2,24 +2,39 @@ package run
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/pg"
 )
 
-// change is what a transaction of a claim does.
-type change struct {
-	// step and state say what the transaction brings about, so that a repetition does
-	// nothing: the answer to the first try was lost. State is empty where a repetition
-	// is harmless.
-	step  int
-	state string
-	// queued asks for what waits: steering messages, and the next run.
-	queued bool
-	// write queues the statements.
-	write func(ctx context.Context, b *pgx.Batch, w *waiting) error
+// SQLSTATEs of the function fence.
+const (
+	codeFenced    = "SB001"
+	codeCommitted = "SB002"
+)
+
+// commit runs a transaction of a claim: what write queues, in one round trip. It
+// returns ErrFenced when the claim does not hold any more. step and state say what the
+// transaction brings about, so that a repetition does nothing (the answer to the first
+// try was lost) and is told by again; state is empty where a repetition is harmless.
+func (s *Store) commit(ctx context.Context, c *Claim, step int, state string, write func(b *pgx.Batch) error) (again bool, err error) {
+	args := c.key()
+	args["step"], args["state"] = step, state
+	b := &pgx.Batch{}
+	b.Queue(`SELECT fence(@workspace, @session, @run, @epoch, @step, @state)`, args)
+	if err := write(b); err != nil {
+		return false, err
+	}
+	err = s.db.WriteInWorkspace(ctx, c.Run.Workspace, b)
+	switch {
+	case pg.HasCode(err, codeFenced):
+		return false, ErrFenced
+	case pg.HasCode(err, codeCommitted):
+		return true, nil
+	}
+	return false, err
 }
 
 // waiting is what a session has for after a step or a run.
@@ -28,45 +43,24 @@ type waiting struct {
 	next   []id.Run     // the first queued run
 }
 
-// commit runs a transaction of a claim: it locks the session and then the run,
-// looks how things stand, and sends what write queues, each in one round trip. It
-// returns ErrFenced when the claim does not hold any more.
-func (s *Store) commit(ctx context.Context, c *Claim, ch change) error {
-	return s.db.InWorkspace(ctx, c.Run.Workspace, func(ctx context.Context, tx pgx.Tx) error {
-		var (
-			held, done bool
-			w          waiting
-		)
-		look := &pgx.Batch{}
-		look.Queue(`SELECT FROM sessions WHERE workspace_id = @workspace AND id = @session FOR UPDATE`, c.key())
-		look.Queue(`
-			SELECT FROM runs WHERE workspace_id = @workspace AND id = @run AND epoch = @epoch AND state = 'running'
-			FOR UPDATE`, c.key()).Query(exists(&held))
-		if ch.state != "" {
-			args := c.key()
-			args["step"], args["state"] = ch.step, ch.state
-			look.Queue(`
-				SELECT FROM steps
-				WHERE workspace_id = @workspace AND run_id = @run AND step_index = @step AND state IN (@state, 'complete')`, args).
-				Query(exists(&done))
-		}
-		if ch.queued {
-			queueWaiting(look, c, &w)
-		}
-		if err := tx.SendBatch(ctx, look).Close(); err != nil {
-			return fmt.Errorf("look at run %s: %w", c.Run.ID, err)
-		}
-		switch {
-		case !held:
+// commitQueued is commit for what depends on what waits: it locks and looks in one
+// round trip, and writes in another.
+func (s *Store) commitQueued(ctx context.Context, c *Claim, write func(ctx context.Context, b *pgx.Batch, w *waiting) error) error {
+	var (
+		held bool
+		w    waiting
+	)
+	look := &pgx.Batch{}
+	look.Queue(`SELECT FROM sessions WHERE workspace_id = @workspace AND id = @session FOR UPDATE`, c.key())
+	look.Queue(`
+		SELECT FROM runs WHERE workspace_id = @workspace AND id = @run AND epoch = @epoch AND state = 'running'
+		FOR UPDATE`, c.key()).Query(exists(&held))
+	queueWaiting(look, c, &w)
+	return s.db.ChangeInWorkspace(ctx, c.Run.Workspace, look, func(b *pgx.Batch) error {
+		if !held {
 			return ErrFenced
-		case done:
-			return nil
 		}
-		b := &pgx.Batch{}
-		if err := ch.write(ctx, b, &w); err != nil || b.Len() == 0 {
-			return err
-		}
-		return tx.SendBatch(ctx, b).Close()
+		return write(ctx, b, &w)
 	})
 }
 
@@ -98,7 +92,7 @@ func collectIDs[T any](into *[]T) func(pgx.Rows) error {
 
 // queueMessage gives a message of the run the next place in the conversation. args
 // are its columns.
-func queueMessage(b *pgx.Batch, args pgx.NamedArgs) {
+func queueMessage(b *pgx.Batch, args pg.Args) {
 	b.Queue(`
 		WITH place AS (
 			UPDATE sessions SET next_position = next_position + 1

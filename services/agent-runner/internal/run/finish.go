@@ -40,15 +40,13 @@ type End struct {
 // state, the terminal events and the wake-up of the next queued run. With
 // ErrMoreToDo it has committed nothing.
 func (s *Store) Finish(ctx context.Context, c *Claim, e End) error {
-	err := s.commit(ctx, c, change{queued: true, write: func(ctx context.Context, b *pgx.Batch, w *waiting) error {
+	err := s.commitQueued(ctx, c, func(ctx context.Context, b *pgx.Batch, w *waiting) error {
 		if len(w.unread) > 0 && e.UnlessSteered {
 			return ErrMoreToDo
 		}
 		if e.Answer != nil {
 			queueAnswer(b, c, e.Answer, "complete")
-			if err := queueCalls(ctx, b, c, e.Answer); err != nil {
-				return err
-			}
+			queueCalls(b, c, e.Answer)
 		}
 		for _, m := range w.unread {
 			queueJoin(b, c, m)
@@ -59,7 +57,7 @@ func (s *Store) Finish(ctx context.Context, c *Claim, e End) error {
 			out = append(out, Wake(c.Run.Workspace, c.Run.Session, next))
 		}
 		return outbox.Queue(ctx, b, out...)
-	}})
+	})
 	if err != nil {
 		return fmt.Errorf("finish run %s: %w", c.Run.ID, err)
 	}

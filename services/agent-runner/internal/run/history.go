@@ -29,7 +29,7 @@ type history struct {
 }
 
 // queueHistory reads the conversation with a batch.
-func queueHistory(b *pgx.Batch, args pgx.NamedArgs) *history {
+func queueHistory(b *pgx.Batch, args pg.Args) *history {
 	h := &history{}
 	const size = `(SELECT coalesce(sum(octet_length(content::text) + coalesce(octet_length(raw), 0)), 0) FROM messages
 		WHERE workspace_id = @workspace AND session_id = @session AND position IS NOT NULL)`

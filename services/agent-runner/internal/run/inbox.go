@@ -48,9 +48,14 @@ func (s *Store) ReadInbox(ctx context.Context, c *Claim, border bool) (Mail, err
 	return Mail{}, nil
 }
 
+// queueMail asks whether the inbox has anything unread.
+func queueMail(b *pgx.Batch, c *Claim, into *bool) {
+	b.Queue(`SELECT FROM run_inbox WHERE workspace_id = @workspace AND run_id = @run AND read_at IS NULL LIMIT 1`, c.key()).Query(exists(into))
+}
+
 // JoinSteering lets steering messages that nobody read join the conversation.
 func (s *Store) JoinSteering(ctx context.Context, c *Claim) (joined []Message, err error) {
-	err = s.commit(ctx, c, change{queued: true, write: func(_ context.Context, b *pgx.Batch, w *waiting) error {
+	err = s.commitQueued(ctx, c, func(_ context.Context, b *pgx.Batch, w *waiting) error {
 		if len(w.unread) == 0 {
 			return nil
 		}
@@ -67,7 +72,7 @@ func (s *Store) JoinSteering(ctx context.Context, c *Claim) (joined []Message, e
 			WHERE workspace_id = @workspace AND id = ANY (@messages::uuid[])
 			ORDER BY position`, args).Query(pg.Collect(&joined))
 		return nil
-	}})
+	})
 	if err != nil {
 		return nil, fmt.Errorf("let messages of run %s join: %w", c.Run.ID, err)
 	}

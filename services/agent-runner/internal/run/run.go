@@ -21,7 +21,7 @@
 // # What is committed when
 //
 //	Claim          user message joins; events 0 (user_message) and 1 (run_start) are announced
-//	CommitAnswer   the model's message, its planned and dispatched tool calls, usage
+//	CommitAnswer   the model's message, its planned tool calls, usage
 //	CommitResults  the tool message, in call order
 //	Finish         the last answer, the run's end, its terminal events (outbox), the next run's wake-up (outbox)
 //
@@ -182,7 +182,12 @@ type Message struct {
 	TokensOut   *int64
 	Model       string
 	CreatedAt   time.Time
+	// SteeredBy is who sent a message that joined a run; nil for the others.
+	SteeredBy *id.Member
 }
 
-// MessageColumns are the columns of a Message, for queries that collect by name.
-const MessageColumns = `id, run_id, step_index, role, content, raw_dialect, raw, interrupted, tokens_in, tokens_out, model, created_at`
+// MessageColumns are the columns of a Message, for queries of messages that collect by
+// name.
+const MessageColumns = `id, run_id, step_index, role, content, raw_dialect, raw, interrupted, tokens_in, tokens_out, model, created_at,
+	CASE role WHEN 'user' THEN (
+		SELECT i.created_by FROM run_inbox i WHERE i.run_id = messages.run_id AND i.message_id = messages.id) END AS steered_by`

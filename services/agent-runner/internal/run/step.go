@@ -59,23 +59,23 @@ type Outcome struct {
 // IsError reports whether the model is told of an error.
 func (o *Outcome) IsError() bool { return o.State != toolv1.OutcomeState_OUTCOME_STATE_OK }
 
-// CommitAnswer commits the model's answer and plans its tool calls: those without
-// an outcome are dispatched through the outbox. lastEvent is the number of the
-// last event that announces it.
+// CommitAnswer commits the model's answer and plans its tool calls: the claim
+// dispatches those without an outcome. lastEvent is the number of the last event that
+// announces it.
 //
 // Like the other commits it may be repeated when it is not known whether it happened.
 func (s *Store) CommitAnswer(ctx context.Context, c *Claim, a Answer, lastEvent int64) error {
-	err := s.commit(ctx, c, change{step: a.Step, state: "answered", write: func(ctx context.Context, b *pgx.Batch, _ *waiting) error {
+	_, err := s.commit(ctx, c, a.Step, "answered", func(b *pgx.Batch) error {
 		queueAnswer(b, c, &a, "answered")
 		queueProgress(b, c, a.Usage, 0, lastEvent)
-		return queueCalls(ctx, b, c, &a)
-	}})
+		queueCalls(b, c, &a)
+		return nil
+	})
 	if err != nil {
 		return fmt.Errorf("commit the answer of step %d: %w", a.Step, err)
 	}
 	c.Run.LastEvent = lastEvent
 	c.Run.add(a.Usage)
-	s.out.Poke()
 	return nil
 }
 
@@ -105,10 +105,9 @@ func queueAnswer(b *pgx.Batch, c *Claim, a *Answer, state string) {
 		VALUES (@run, @step, @workspace, @member, @provider, @model, @in, @cacheread, @cachewrite, @out, @reasoning, @calls)`, args)
 }
 
-// queueCalls writes the ledger. What is to be dispatched is so in the same
-// transaction: no call leaves without its row.
-func queueCalls(ctx context.Context, b *pgx.Batch, c *Claim, a *Answer) error {
-	var work []outbox.Message
+// queueCalls writes the ledger: no call is dispatched without its row, and whoever
+// has the claim dispatches what is there and has no outcome.
+func queueCalls(b *pgx.Batch, c *Claim, a *Answer) {
 	for _, call := range a.Calls {
 		args := c.key()
 		args["key"], args["step"], args["index"] = call.Key, a.Step, call.Index
@@ -120,20 +119,17 @@ func queueCalls(ctx context.Context, b *pgx.Batch, c *Claim, a *Answer) error {
 			VALUES (@key, @workspace, @session, @run, @step, @index, @callid, @name, @args, @effect, 'dispatched', @deadline, clock_timestamp())`, args)
 		if call.Outcome != nil {
 			queueOutcome(b, c, call.Key, call.Outcome)
-			continue
 		}
-		work = append(work, Dispatch(&c.Run, a.Step, call, c.Run.Epoch))
 	}
-	return outbox.Queue(ctx, b, work...)
 }
 
-// Dispatch returns the message that asks an executor to run a call. Each epoch
-// asks anew: the executor knows by the key what it has done already.
-func Dispatch(r *Run, step int, call Call, epoch int64) outbox.Message {
+// Dispatch returns the message that asks an executor to run a call. Each round of
+// each epoch asks anew: the executor knows by the key what it has done already.
+func Dispatch(r *Run, step int, call Call, epoch int64, round int) outbox.Message {
 	return outbox.Message{
 		Workspace: r.Workspace,
 		Subject:   subject.ToolWork(call.Name),
-		ID:        fmt.Sprintf("%s:%d", call.Key, epoch),
+		ID:        fmt.Sprintf("%s:%d:%d", call.Key, epoch, round),
 		Body:      work(r, step, call),
 	}
 }
@@ -157,19 +153,21 @@ type Results struct {
 }
 
 // CommitResults commits the outcomes of a step's calls, which completes the step.
-// lastEvent is the number of its step-complete event.
-func (s *Store) CommitResults(ctx context.Context, c *Claim, r Results, lastEvent int64) error {
-	err := s.commit(ctx, c, change{step: r.Step, state: "complete", write: func(_ context.Context, b *pgx.Batch, _ *waiting) error {
+// lastEvent is the number of its step-complete event. Without mail the inbox was empty
+// at this moment, and need not be read at the border that follows.
+func (s *Store) CommitResults(ctx context.Context, c *Claim, r Results, lastEvent int64) (mail bool, err error) {
+	again, err := s.commit(ctx, c, r.Step, "complete", func(b *pgx.Batch) error {
 		queueResults(b, c, &r)
 		queueProgress(b, c, Usage{}, r.Step+1, lastEvent)
+		queueMail(b, c, &mail)
 		return nil
-	}})
+	})
 	if err != nil {
-		return fmt.Errorf("commit the results of step %d: %w", r.Step, err)
+		return false, fmt.Errorf("commit the results of step %d: %w", r.Step, err)
 	}
 	c.Run.LastEvent = lastEvent
 	c.Run.Steps = r.Step + 1
-	return nil
+	return mail || again, nil
 }
 
 func queueResults(b *pgx.Batch, c *Claim, r *Results) {
@@ -188,11 +186,11 @@ func queueResults(b *pgx.Batch, c *Claim, r *Results) {
 // CompleteStep completes an answered step that has no tool calls but is not the
 // last: the provider paused, or a steering message came.
 func (s *Store) CompleteStep(ctx context.Context, c *Claim, a Answer, lastEvent int64) error {
-	err := s.commit(ctx, c, change{step: a.Step, state: "complete", write: func(_ context.Context, b *pgx.Batch, _ *waiting) error {
+	_, err := s.commit(ctx, c, a.Step, "complete", func(b *pgx.Batch) error {
 		queueAnswer(b, c, &a, "complete")
 		queueProgress(b, c, a.Usage, a.Step+1, lastEvent)
 		return nil
-	}})
+	})
 	if err != nil {
 		return fmt.Errorf("commit step %d: %w", a.Step, err)
 	}
@@ -205,14 +203,14 @@ func (s *Store) CompleteStep(ctx context.Context, c *Claim, a Answer, lastEvent 
 func (s *Store) AddWaste(ctx context.Context, c *Claim, step int, wasted Usage) error {
 	args := c.key()
 	args["step"], args["in"], args["out"] = step, wasted.Input, wasted.Output
-	err := s.commit(ctx, c, change{write: func(_ context.Context, b *pgx.Batch, _ *waiting) error {
+	_, err := s.commit(ctx, c, step, "", func(b *pgx.Batch) error {
 		b.Queue(`
 			INSERT INTO steps (run_id, step_index, workspace_id, state, wasted_input_tokens, wasted_output_tokens)
 			VALUES (@run, @step, @workspace, 'open', @in, @out)
 			ON CONFLICT (run_id, step_index) DO UPDATE SET
 				wasted_input_tokens = steps.wasted_input_tokens + @in, wasted_output_tokens = steps.wasted_output_tokens + @out`, args)
 		return nil
-	}})
+	})
 	if err != nil {
 		return fmt.Errorf("note the waste of step %d: %w", step, err)
 	}
@@ -237,7 +235,7 @@ type lastStep struct {
 }
 
 // queueLastStep reads the newest committed step and its calls with a batch.
-func queueLastStep(b *pgx.Batch, args pgx.NamedArgs) *lastStep {
+func queueLastStep(b *pgx.Batch, args pg.Args) *lastStep {
 	l := &lastStep{}
 	b.Queue(`
 		SELECT step_index, state, finish_reason, input_tokens, output_tokens FROM steps

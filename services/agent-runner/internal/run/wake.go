@@ -47,7 +47,7 @@ func WakeNext(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.Sessio
 		WHERE workspace_id = @workspace AND session_id = @session AND state = 'queued'
 			AND NOT EXISTS (SELECT FROM runs o WHERE o.session_id = @session AND o.state IN ('running', 'waiting'))
 		ORDER BY ordinal LIMIT 1`,
-		pgx.NamedArgs{"workspace": ws, "session": session}).Scan(&next)
+		pg.Args{"workspace": ws, "session": session}).Scan(&next)
 	if pg.NoRows(err) {
 		return nil
 	}

@@ -7,7 +7,9 @@
 // first, and publishes the first of that on condition that nothing came in
 // between. A refusal means that the runner before this one still wrote: the log
 // is read again and the caller asked again. From then on readers ignore what the
-// older claim may still write.
+// older claim may still write. The first claim of a run follows nobody, and while
+// nobody can have followed it either its first event goes out like any other: the
+// model need not wait for the log.
 //
 // # Order and loss
 //
@@ -50,6 +52,7 @@ const (
 	maxEntries    = 4096
 	retryWait     = 100 * time.Millisecond
 	attemptLimit  = 5 * time.Second
+	freshClaim    = time.Second // were a lease shorter, readers would still drop what comes too late
 )
 
 // Tail is what the log holds of a run.
@@ -92,6 +95,21 @@ func (c *Config) lost(begun time.Time, err error) error {
 	return fault.Wrap(fmt.Errorf("write the run log: %w", err), fault.Unavailable, "the run log is not available at the moment; try again")
 }
 
+// endure waits before the log is tried again, or returns why it is not.
+func (c *Config) endure(ctx context.Context, begun time.Time, err error) error {
+	c.Log.WarnContext(ctx, "run log does not answer", "run", c.Claim.Run.ID, "error", err)
+	if err := c.lost(begun, err); err != nil {
+		return err
+	}
+	return pause(ctx, retryWait)
+}
+
+// isAway reports whether the log did not answer, and may soon: a claim that is given
+// back for that costs those who watch more than the wait.
+func isAway(err error) bool {
+	return errors.Is(err, bus.ErrDisconnected) || errors.Is(err, bus.ErrNoStream) || errors.Is(err, context.DeadlineExceeded)
+}
+
 // Opening is what a claim says first: bodies numbered from From.
 type Opening struct {
 	From   int64
@@ -128,6 +146,13 @@ type entry struct {
 func Open(ctx context.Context, cfg Config, opening func(Tail) Opening) (*Writer, error) {
 	t := tailReader{cfg: cfg, tail: Tail{Number: -1}}
 	begun := time.Now()
+	if cfg.Claim.First && time.Since(cfg.Claim.Asked) < freshClaim {
+		o, err := t.ask(opening)
+		if err != nil {
+			return nil, err
+		}
+		return start(ctx, cfg, o, o.Events), nil
+	}
 	for {
 		last, err := t.read(ctx)
 		if errors.Is(err, errBehind) && t.behind < maxBehind {
@@ -137,15 +162,18 @@ func Open(ctx context.Context, cfg Config, opening func(Tail) Opening) (*Writer,
 			}
 			continue
 		}
+		if isAway(err) && ctx.Err() == nil {
+			if err := cfg.endure(ctx, begun, err); err != nil {
+				return nil, err
+			}
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
-		o := opening(t.tail)
-		if len(o.Events) == 0 {
-			return nil, errors.New("open the run log: nothing to say first")
-		}
-		for i, ev := range o.Events {
-			stamp(cfg.Claim, ev, o.From+int64(i))
+		o, err := t.ask(opening)
+		if err != nil {
+			return nil, err
 		}
 		first := o.Events[0]
 		_, err = cfg.Bus.PublishFenced(ctx, cfg.Subject, run.EventID(first), last, first)
@@ -159,17 +187,25 @@ func Open(ctx context.Context, cfg Config, opening func(Tail) Opening) (*Writer,
 			if errors.Is(err, bus.ErrTooLarge) {
 				return nil, fmt.Errorf("open the run log: %w", err)
 			}
-			cfg.Log.WarnContext(ctx, "run log does not answer", "run", cfg.Claim.Run.ID, "error", err)
-			if err := cfg.lost(begun, err); err != nil {
-				return nil, err
-			}
-			if err := pause(ctx, retryWait); err != nil {
+			if err := cfg.endure(ctx, begun, err); err != nil {
 				return nil, err
 			}
 			continue
 		}
-		return start(ctx, cfg, o), nil
+		return start(ctx, cfg, o, o.Events[1:]), nil
 	}
+}
+
+// ask returns what is said first, numbered.
+func (t *tailReader) ask(opening func(Tail) Opening) (Opening, error) {
+	o := opening(t.tail)
+	if len(o.Events) == 0 {
+		return o, errors.New("open the run log: nothing to say first")
+	}
+	for i, ev := range o.Events {
+		stamp(t.cfg.Claim, ev, o.From+int64(i))
+	}
+	return o, nil
 }
 
 // wasStored tells whether an event is the last of its subject: its
@@ -179,13 +215,14 @@ func wasStored(ctx context.Context, cfg Config, ev *runv1.Event) bool {
 	return err == nil && last.ID == run.EventID(ev)
 }
 
-func start(ctx context.Context, cfg Config, o Opening) *Writer {
+// start returns a writer that has the events to send.
+func start(ctx context.Context, cfg Config, o Opening, events []*runv1.Event) *Writer {
 	ctx, stop := context.WithCancel(ctx)
 	w := &Writer{
 		cfg: cfg, stop: stop, done: make(chan struct{}), changed: make(chan struct{}),
 		next: o.From + int64(len(o.Events)),
 	}
-	for _, ev := range o.Events[1:] {
+	for _, ev := range events {
 		w.queue = append(w.queue, &entry{event: ev})
 	}
 	go w.send(ctx)
@@ -222,6 +259,10 @@ func (t *tailReader) read(ctx context.Context) (uint64, error) {
 		return 0, fmt.Errorf("open the run log: %w", err)
 	}
 	if t.cfg.Claim.First {
+		ev, err := bus.Decode[*runv1.Event](&last.Message)
+		if err == nil && t.isNewer(ev) {
+			return 0, errNewer
+		}
 		return last.Seq, nil
 	}
 	if last.Seq < t.after {
@@ -237,6 +278,9 @@ func (t *tailReader) read(ctx context.Context) (uint64, error) {
 		if err := bus.DecodeInto(&m.Message, ev); err != nil {
 			continue // not an event: no reader takes it for one
 		}
+		if t.isNewer(ev) {
+			return 0, errNewer
+		}
 		if ev.GetRunId() != t.cfg.Claim.Run.ID.String() || ev.GetEpoch() < t.epoch || ev.GetNumber() <= t.tail.Number {
 			continue
 		}
@@ -248,6 +292,13 @@ func (t *tailReader) read(ctx context.Context) (uint64, error) {
 	}
 	t.after = last.Seq
 	return last.Seq, nil
+}
+
+// errNewer means that a newer claim of the run has spoken: this one is lost.
+var errNewer = fmt.Errorf("open the run log: a newer claim has it: %w", run.ErrFenced)
+
+func (t *tailReader) isNewer(ev *runv1.Event) bool {
+	return ev.GetEpoch() > t.cfg.Claim.Run.Epoch && ev.GetRunId() == t.cfg.Claim.Run.ID.String()
 }
 
 func stamp(c *run.Claim, ev *runv1.Event, number int64) {
@@ -339,8 +390,7 @@ func (w *Writer) add(ctx context.Context, e *entry) error {
 		return w.err
 	}
 	w.size += e.size
-	// What is on its way may not grow any more.
-	if last := len(w.queue) - 1; (last > 0 || last == 0 && !w.sending) && merge(w.queue[last], e) {
+	if w.join(e) {
 		return nil
 	}
 	stamp(w.cfg.Claim, e.event, w.next)
@@ -350,12 +400,24 @@ func (w *Writer) add(ctx context.Context, e *entry) error {
 	return nil
 }
 
-// merge appends the text of b to a, if they are deltas of one block.
-func merge(a, b *entry) bool {
-	if a.delta == nil || b.delta == nil || a.size+b.size > maxDelta || a.event.GetStepIndex() != b.event.GetStepIndex() {
-		return false
+// join lets a delta grow the last one of its block that waits. Deltas of other blocks
+// may be between the two, other events not. w.mu is held.
+func (w *Writer) join(e *entry) bool {
+	first := 0
+	if w.sending {
+		first = 1 // what is on its way may not grow any more
 	}
-	if !sameBlock(a.event, b.event) {
+	for i := len(w.queue) - 1; i >= first && e.delta != nil && w.queue[i].delta != nil; i-- {
+		if sameBlock(w.queue[i].event, e.event) {
+			return merge(w.queue[i], e)
+		}
+	}
+	return false
+}
+
+// merge appends the text of b to a, if there is room.
+func merge(a, b *entry) bool {
+	if a.size+b.size > maxDelta {
 		return false
 	}
 	if a.grown == nil {
@@ -367,6 +429,9 @@ func merge(a, b *entry) bool {
 }
 
 func sameBlock(a, b *runv1.Event) bool {
+	if a.GetStepIndex() != b.GetStepIndex() {
+		return false
+	}
 	switch x := a.GetBody().(type) {
 	case *runv1.Event_TextDelta:
 		y, ok := b.GetBody().(*runv1.Event_TextDelta)
@@ -455,8 +520,8 @@ func (w *Writer) send(ctx context.Context) {
 	}
 }
 
-// head returns the next entry when it is due: a delta that nothing follows waits
-// for company until the interval is over.
+// head returns the next entry when it is due: a delta that is not pressed waits for
+// company until the interval is over.
 func (w *Writer) head(ctx context.Context, lastDelta time.Time) (*entry, error) {
 	due := time.NewTimer(time.Until(lastDelta.Add(deltaInterval)))
 	defer due.Stop()
@@ -484,7 +549,7 @@ func (w *Writer) takeHead(due bool) *entry {
 		return nil
 	}
 	e := w.queue[0]
-	if e.delta != nil && len(w.queue) == 1 && !w.hurry && !due {
+	if e.delta != nil && !w.hurry && !due && !w.pressed() {
 		return nil
 	}
 	w.sending = true
@@ -492,6 +557,17 @@ func (w *Writer) takeHead(due bool) *entry {
 		*e.delta = string(e.grown)
 	}
 	return e
+}
+
+// pressed reports whether the head must not wait: an event that is no delta is behind
+// it, or more of its block, for which it had no room. w.mu is held.
+func (w *Writer) pressed() bool {
+	for _, e := range w.queue[1:] {
+		if e.delta == nil || sameBlock(w.queue[0].event, e.event) {
+			return true
+		}
+	}
+	return false
 }
 
 // publish sends one event until the log has it.

@@ -2,6 +2,7 @@ package runlog_test
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"log/slog"
 	"math"
@@ -47,18 +48,22 @@ func newRun(t testing.TB) *world {
 // open is a claim of the run under an epoch, by a process of its own.
 func (w *world) open(epoch int64, opening func(runlog.Tail) runlog.Opening) *runlog.Writer {
 	w.t.Helper()
-	r := w.run
-	r.Epoch = epoch
-	stream, subj := run.LogSubject(4, r.Workspace, r.Session)
-	out, err := runlog.Open(w.t.Context(), runlog.Config{
-		Bus: w.bus(subject.AgentRunner), Log: slog.New(slog.DiscardHandler), Stream: stream, Subject: subj,
-		Claim: &run.Claim{Run: r, First: epoch == 1},
-	}, opening)
+	out, err := w.tryOpen(epoch, opening)
 	if err != nil {
 		w.t.Fatalf("Open: %v", err)
 	}
 	w.t.Cleanup(out.Close)
 	return out
+}
+
+func (w *world) tryOpen(epoch int64, opening func(runlog.Tail) runlog.Opening) (*runlog.Writer, error) {
+	r := w.run
+	r.Epoch = epoch
+	stream, subj := run.LogSubject(4, r.Workspace, r.Session)
+	return runlog.Open(w.t.Context(), runlog.Config{
+		Bus: w.bus(subject.AgentRunner), Log: slog.New(slog.DiscardHandler), Stream: stream, Subject: subj,
+		Claim: &run.Claim{Run: r, First: epoch == 1},
+	}, opening)
 }
 
 func start() *runv1.Event {
@@ -105,6 +110,55 @@ func text(events []*runv1.Event) string {
 		b.WriteString(ev.GetTextDelta().GetDelta())
 	}
 	return b.String()
+}
+
+// A claim that comes to the log when a newer one has spoken is lost.
+func TestOlderClaim(t *testing.T) {
+	t.Parallel()
+	for _, older := range []int64{1, 2} {
+		w := newWorld(t)
+		newer := w.open(older+1, again)
+		if err := newer.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if log, err := w.tryOpen(older, again); !errors.Is(err, run.ErrFenced) {
+			t.Errorf("Open(epoch %d) after epoch %d = %v, %v, want %v", older, older+1, log, err, run.ErrFenced)
+		}
+	}
+}
+
+// Blocks that take turns come no more often than one does.
+func TestMergeInterleaved(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	log := w.open(1, begin)
+	begun := time.Now()
+	want := map[int32]string{}
+	for i := range int32(600) {
+		block := i % 3
+		want[block] += "abc "
+		if err := log.Text(t.Context(), 0, block, "abc "); err != nil {
+			t.Fatal(err)
+		}
+		if i%50 == 0 {
+			<-time.After(5 * time.Millisecond)
+		}
+	}
+	if err := log.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	events := w.read()[1:]
+	got := map[int32]string{}
+	for _, ev := range events {
+		got[ev.GetTextDelta().GetBlock()] += ev.GetTextDelta().GetDelta()
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("the blocks' texts (-want +got):\n%s", diff)
+	}
+	// Three go with the flush.
+	if most := int(time.Since(begun)/(20*time.Millisecond)) + 1 + 3; len(events) > most {
+		t.Errorf("%d events in %s, want %d at most", len(events), time.Since(begun), most)
+	}
 }
 
 // Deltas merge while one is on its way or the interval is not over; what they say

@@ -126,7 +126,7 @@ func (w *world) checkWaiting() {
 	capacity, active := 0, 0
 	for _, p := range w.runners() {
 		if !p.leaves() {
-			capacity += w.shape.slots
+			capacity += w.shape.slots - w.shape.ownSlots()
 		}
 	}
 	for _, r := range w.pg.runs {

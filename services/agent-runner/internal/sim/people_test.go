@@ -12,6 +12,7 @@ import (
 	"signalbox.dev/pkg/subject"
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 	"signalbox.dev/services/agent-runner/internal/conversation"
+	"signalbox.dev/services/agent-runner/internal/run"
 )
 
 // person talks in one session. Like everybody who was told to, they repeat what got
@@ -99,10 +100,17 @@ func (p *person) insist(ctx context.Context, ask func(ctx context.Context, at *p
 func (p *person) say(ctx context.Context, text string, mode conversation.Mode) {
 	var out *conversation.Submitted
 	err := p.insist(ctx, func(ctx context.Context, at *process) (err error) {
-		out, err = at.people.Submit(ctx, p.actor, conversation.NewMessage{
+		var claim *run.Claim
+		out, claim, err = at.people.Submit(ctx, p.actor, conversation.NewMessage{
 			Session: p.session, Content: quoted(text), IdempotencyKey: text, Mode: mode,
 		})
-		if err == nil && out.Steered {
+		switch {
+		case err != nil:
+		case claim != nil:
+			at.begin(claim) //nolint:contextcheck // the work outlives the request
+		case out.First:
+			p.wake(ctx, at, &out.Run)
+		case out.Steered:
 			p.nudge(ctx, at, out.Run.ID)
 		}
 		return err
@@ -141,6 +149,12 @@ func (p *person) leave(ctx context.Context) {
 		}
 		return err
 	})
+}
+
+// wake is the service's: it is sent once, and may get lost.
+func (p *person) wake(ctx context.Context, at *process, r *run.Run) {
+	m := run.Wake(r.Workspace, r.Session, r.ID)
+	_, _ = wire{p.w, at}.send(ctx, time.Second, m.Subject, m.ID, nil, m.Body)
 }
 
 // nudge is the service's: a row first, then this, which may get lost.

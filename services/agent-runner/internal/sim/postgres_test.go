@@ -171,6 +171,14 @@ func (s store) Park(ctx context.Context, c *run.Claim) error {
 	return err
 }
 
+func (s store) Disown(ctx context.Context, _ id.Workspace, r id.Run) error {
+	return s.tell(ctx, "disown "+short(r), func() error {
+		delete(s.p.holding, r)
+		s.w.pg.disown(s.p.name, r)
+		return nil
+	})
+}
+
 func (s store) Release(ctx context.Context, c *run.Claim, wait time.Duration) error {
 	return s.tell(ctx, "release "+label(c), func() error {
 		delete(s.p.holding, c.Run.ID)
@@ -239,24 +247,29 @@ func (s store) JoinSteering(ctx context.Context, c *run.Claim) ([]run.Message, e
 
 func (s store) CommitAnswer(ctx context.Context, c *run.Claim, a run.Answer, lastEvent int64) error {
 	given := *c // what is on its way does not change with the caller's
+	if s.w.plant == dispatchesFirst {
+		for _, call := range a.Calls {
+			m := run.Dispatch(&given.Run, a.Step, call, given.Run.Epoch, 0)
+			_, _ = wire(s).Publish(ctx, m.Subject, m.ID, m.Body)
+		}
+	}
 	err := s.tell(ctx, "commit answer "+label(c), func() error { return s.w.pg.commitAnswer(&given, a, lastEvent) })
 	if err != nil {
 		return err
 	}
 	c.Run.LastEvent = lastEvent
 	addUsage(&c.Run, a.Usage)
-	s.p.out.Poke()
 	return nil
 }
 
-func (s store) CommitResults(ctx context.Context, c *run.Claim, r run.Results, lastEvent int64) error {
+func (s store) CommitResults(ctx context.Context, c *run.Claim, r run.Results, lastEvent int64) (mail bool, err error) {
 	given := *c
-	err := s.tell(ctx, "commit results "+label(c), func() error { return s.w.pg.commitResults(&given, r, lastEvent) })
+	mail, err = ask(ctx, s, "commit results "+label(c), func() (bool, error) { return s.w.pg.commitResults(&given, r, lastEvent) })
 	if err != nil {
-		return err
+		return false, err
 	}
 	c.Run.LastEvent, c.Run.Steps = lastEvent, r.Step+1
-	return nil
+	return mail, nil
 }
 
 func (s store) CompleteStep(ctx context.Context, c *run.Claim, a run.Answer, lastEvent int64) error {
@@ -297,12 +310,32 @@ func (s store) Finish(ctx context.Context, c *run.Claim, e run.End) error {
 
 // Submit, Cancel and Delete are what the service's doors do with a request.
 
-func (s store) Submit(ctx context.Context, a identity.Actor, n conversation.NewMessage) (*conversation.Submitted, error) {
-	out, err := ask(ctx, s, "submit "+n.IdempotencyKey, func() (*conversation.Submitted, error) { return s.w.pg.submit(a, n) })
-	if err == nil {
-		s.p.out.Poke()
+// Submit also claims the run, if its turn is now and the process has a slot for it;
+// then the caller begins with it.
+func (s store) Submit(ctx context.Context, a identity.Actor, n conversation.NewMessage) (*conversation.Submitted, *run.Claim, error) {
+	type submission struct {
+		*conversation.Submitted
+		claim *run.Claim
 	}
-	return out, err
+	mine := s.p.reserve()
+	out, err := ask(ctx, s, "submit "+n.IdempotencyKey, func() (out submission, err error) {
+		out.Submitted, err = s.w.pg.submit(a, n)
+		if err != nil || !mine || !out.First {
+			return out, err
+		}
+		if c, err := s.w.pg.claim(s.p.name, a.Workspace, n.Session, out.Run.ID); err == nil {
+			s.w.checkTaken(s.p, c, claimant{})
+			out.claim = c
+		}
+		return out, nil
+	})
+	switch {
+	case mine && out.claim == nil:
+		s.p.free()
+	case mine:
+		s.w.locked(func() { s.p.holding[out.claim.Run.ID] = out.claim.Run.Epoch })
+	}
+	return out.Submitted, out.claim, err
 }
 
 func (s store) Cancel(ctx context.Context, a identity.Actor, session id.Session, only id.Run) ([]id.Run, error) {

@@ -46,7 +46,10 @@ type process struct {
 	present    time.Time // since when its presence is held; zero: it is not
 	ill        time.Time // when it last was less than well
 
+	own int // slots that runs which begin here have in use
+
 	out    *outbox.Outbox
+	loop   *loop.Loop
 	people store
 	tools  *toolbox.Toolbox
 }
@@ -146,7 +149,7 @@ func (w *world) startRunner(p *process) {
 	if err := errors.Join(keeper.Listen(line), p.tools.Start()); err != nil {
 		panic(err) // the model refuses nobody
 	}
-	w.locked(func() { p.people, p.ready = rows, true })
+	w.locked(func() { p.loop, p.people, p.ready = l, rows, true })
 	support, stop := context.WithCancel(p.ctx)
 	front, end := context.WithCancel(p.ctx)
 	var behind, doors sync.WaitGroup
@@ -159,7 +162,7 @@ func (w *world) startRunner(p *process) {
 	behind.Go(func() { rest("keeper"); _ = keeper.Run(support) })
 	behind.Go(func() { rest("outbox"); _ = p.out.Run(support) })
 	doors.Go(func() { rest("sweeper"); _ = sweeper.Run(front) })
-	doors.Go(func() { rest("queue"); p.consume(subject.Runs, w.shape.slots, p.takes(l)) })
+	doors.Go(func() { rest("queue"); p.consume(subject.Runs, w.shape.slots-w.shape.ownSlots(), p.takes(l)) })
 	p.work.Go(func() {
 		select {
 		case <-p.drain:
@@ -167,6 +170,7 @@ func (w *world) startRunner(p *process) {
 		}
 		end()
 		doors.Wait()
+		p.finishOwn()
 		stop()
 		behind.Wait()
 		close(p.left)

@@ -36,11 +36,18 @@ func (d *rows) claim(runner string, ws id.Workspace, session id.Session, r id.Ru
 		deadline := now.Add(d.cfg.run.WallTime)
 		row.StartedAt, row.Deadline = &now, &deadline
 	}
-	c := &run.Claim{Run: row.Run, First: row.Epoch == 1}
+	c := &run.Claim{Run: row.Run, First: row.Epoch == 1, Asked: time.Now()}
 	if c.First {
 		d.join(s, row.UserMessage)
 	}
 	return c, nil
+}
+
+// disown ends a runner's lease of a run, if it has one.
+func (d *rows) disown(runner string, r id.Run) {
+	if row := d.runs[r]; row != nil && row.State == run.Running && row.runner == runner {
+		row.lease = d.cfg.now()
+	}
 }
 
 // saysSoon reports whether events of the session wait in the outbox.
@@ -127,7 +134,7 @@ func (d *rows) sweep(patience time.Duration, limit int) []run.Abandoned {
 		all = append(all, f)
 	}
 	slices.SortStableFunc(all, func(a, b found) int {
-		return cmp.Or(a.since.Compare(b.since), cmp.Compare(a.Run.String(), b.Run.String()))
+		return cmp.Or(rank(a.Queued)-rank(b.Queued), a.since.Compare(b.since), cmp.Compare(a.Run.String(), b.Run.String()))
 	})
 	var out []run.Abandoned
 	for _, f := range all[:min(limit, len(all))] {
@@ -151,4 +158,12 @@ func (d *rows) wakeNext(s *sessionRow) {
 			return
 		}
 	}
+}
+
+// rank puts what has begun before what is queued.
+func rank(queued bool) int {
+	if queued {
+		return 1
+	}
+	return 0
 }

@@ -86,10 +86,7 @@ func (d *rows) enqueue(s *sessionRow, a identity.Actor, n conversation.NewMessag
 	r.UserMessage = d.insertMessage(s, messageRow{key: n.IdempotencyKey, Message: run.Message{Run: r.ID, Role: "user", Content: n.Content}}).ID
 	d.runs[r.ID] = r
 	d.allRuns = append(d.allRuns, r)
-	if first {
-		d.wake(r, "")
-	}
-	return &conversation.Submitted{Run: r.Run, Message: r.UserMessage, Created: true}
+	return &conversation.Submitted{Run: r.Run, Message: r.UserMessage, Created: true, First: first}
 }
 
 func (d *rows) cancel(a identity.Actor, session id.Session, only id.Run) (told, running []id.Run, err error) {

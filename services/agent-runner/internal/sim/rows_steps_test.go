@@ -19,9 +19,6 @@ func (d *rows) committed(c *run.Claim, step int, states ...string) bool {
 
 func (d *rows) commitAnswer(c *run.Claim, a run.Answer, lastEvent int64) error {
 	row, s, err := d.fence(c)
-	if d.cfg.plant == dispatchesFirst && err != nil {
-		d.dispatch(c, a)
-	}
 	if err != nil || d.committed(c, a.Step, "answered", "complete") {
 		return err
 	}
@@ -71,25 +68,16 @@ func (d *rows) planCalls(c *run.Claim, a run.Answer) {
 	for _, call := range a.Calls {
 		d.calls[call.Key] = &callRow{Call: call, run: c.Run.ID, step: a.Step, done: call.Outcome != nil}
 	}
-	d.dispatch(c, a)
 }
 
-func (d *rows) dispatch(c *run.Claim, a run.Answer) {
-	for _, call := range a.Calls {
-		if call.Outcome == nil {
-			d.say(run.Dispatch(&c.Run, a.Step, call, c.Run.Epoch))
-		}
-	}
-}
-
-func (d *rows) commitResults(c *run.Claim, r run.Results, lastEvent int64) error {
+func (d *rows) commitResults(c *run.Claim, r run.Results, lastEvent int64) (mail bool, err error) {
 	row, s, err := d.fence(c)
 	if err != nil || d.committed(c, r.Step, "complete") {
-		return err
+		return err == nil, err
 	}
 	d.writeResults(row, s, r)
 	row.LastEvent, row.Fruitless = lastEvent, 0
-	return nil
+	return slices.ContainsFunc(d.inbox, func(i *inboxRow) bool { return i.run == row.ID && !i.read }), nil
 }
 
 func (d *rows) writeResults(row *runRow, s *sessionRow, r run.Results) {

@@ -227,6 +227,7 @@ var acts = []act{
 	{"renew", (*both).renew},
 	{"park", (*both).park},
 	{"release", (*both).release},
+	{"disown", (*both).disown},
 	{"look into the inbox", (*both).inbox},
 	{"look into the inbox", (*both).inbox},
 	{"join", (*both).join},
@@ -263,8 +264,22 @@ func (b *both) submit() (here, there []string) {
 	if b.rng.IntN(10) == 0 {
 		n.Content = quoted("another message")
 	}
+	runner, takes := b.runners[b.rng.IntN(len(b.runners))], b.rng.IntN(2) == 0
+	var (
+		claim    *run.Claim
+		claiming *run.Claiming
+		refused  error
+	)
 	one, err1 := b.rows.submit(b.actor[0], n)
+	if takes && err1 == nil && one.First {
+		claim, refused = b.rows.claim(runner, b.actor[0].Workspace, s.here, one.Run.ID)
+	}
 	n.Session = s.there
+	if takes {
+		n.Take = func(batch *pgx.Batch, r id.Run) {
+			claiming = b.runs[runner].QueueClaim(batch, b.actor[1].Workspace, s.there, r)
+		}
+	}
 	two, err2 := b.people.Submit(b.t.Context(), b.actor[1], n)
 	if err1 == nil && err2 == nil && one.Created {
 		b.name(one.Message, two.Message, "message")
@@ -273,14 +288,23 @@ func (b *both) submit() (here, there []string) {
 			b.told = append(b.told, pair[id.Run]{one.Run.ID, two.Run.ID})
 		}
 	}
-	return submitted(one, err1), submitted(two, err2)
+	here, there = submitted(one, err1), submitted(two, err2)
+	if claiming == nil || err2 != nil {
+		return here, there
+	}
+	taken, err := claiming.Claim()
+	if claim != nil && taken != nil {
+		b.claims = append(b.claims, pair[*run.Claim]{claim, taken})
+		return append(here, runLine(&claim.Run)), append(there, runLine(&taken.Run))
+	}
+	return append(here, why(refused)), append(there, why(err))
 }
 
 func submitted(s *conversation.Submitted, err error) []string {
 	if err != nil {
 		return []string{why(err)}
 	}
-	return []string{fmt.Sprintf("%s in %s, created %v, steers %v", s.Message, runLine(&s.Run), s.Created, s.Steered)}
+	return []string{fmt.Sprintf("%s in %s, created %v, steers %v, is first %v", s.Message, runLine(&s.Run), s.Created, s.Steered, s.First)}
 }
 
 func runLine(r *run.Run) string {
@@ -361,24 +385,6 @@ func beats(all []run.Beat, err error) []string {
 	// Postgres answers in any order; the ids of both sides sort by when they were made.
 	slices.Sort(out)
 	return out
-}
-
-func (b *both) park() (here, there []string) {
-	c, ok := b.aClaim()
-	if !ok || b.rng.IntN(2) > 0 {
-		return nil, nil
-	}
-	return []string{why(b.rows.park(c.here))}, []string{why(b.store().Park(b.t.Context(), c.there))}
-}
-
-func (b *both) release() (here, there []string) {
-	c, ok := b.aClaim()
-	if !ok {
-		return nil, nil
-	}
-	wait := time.Duration(b.rng.IntN(2)) * time.Hour
-	b.rows.release(c.here, wait)
-	return []string{"ok"}, []string{why(b.store().Release(b.t.Context(), c.there, wait))}
 }
 
 func (b *both) inbox() (here, there []string) {
@@ -487,11 +493,12 @@ func (b *both) commitResults() (here, there []string) {
 		r.Outcomes[call.Key] = &run.Outcome{State: toolv1.OutcomeState_OUTCOME_STATE_OK, Result: json.RawMessage(fmt.Sprintf(`{"result":%d}`, i)), Summary: "s", DurationMS: 5}
 	}
 	event := c.here.Run.LastEvent + 1
-	err1 := b.rows.commitResults(c.here, r, event)
+	mail1, err1 := b.rows.commitResults(c.here, r, event)
 	if err1 == nil {
 		c.here.Run.LastEvent, c.here.Run.Steps = event, r.Step+1
 	}
-	return []string{why(err1)}, []string{why(b.store().CommitResults(b.t.Context(), c.there, r, event))}
+	mail2, err2 := b.store().CommitResults(b.t.Context(), c.there, r, event)
+	return []string{why(err1), fmt.Sprint(mail1)}, []string{why(err2), fmt.Sprint(mail2)}
 }
 
 func (b *both) completeStep() (here, there []string) {

@@ -12,9 +12,9 @@ import (
 	"log/slog"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
 
-	"signalbox.dev/pkg/subject"
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
@@ -52,15 +52,17 @@ func New(cfg Config) *Sweeper { return &Sweeper{cfg} }
 
 const (
 	limit = 256
+	// together is how many wake-ups are on their way at a time.
+	together = 32
 	// every is short: it is part of what a killed runner costs those who watch.
 	every = 500 * time.Millisecond
 	// patience is how long a run may be ready to start before its wake-up is taken for lost.
-	patience = 5 * time.Second
-	// A run is woken once in each moment: the stream drops the other wake-ups. One that
-	// only waits for a free slot must not fill the queue, and is not in a hurry; its
-	// moment is the stream's window for repetitions.
-	runningMoment = 2 * time.Second
-	queuedMoment  = 2 * time.Minute
+	patience = 2 * time.Second
+	// A run that lost its runner is woken once in each moment: the stream drops the other
+	// wake-ups. One that is queued may only wait for a free slot, and must not fill the
+	// queue: it is woken under the id of its first wake-up, which the stream takes again
+	// when it has forgotten that.
+	moment = 2 * time.Second
 )
 
 // Run sweeps until ctx is done, and returns nil.
@@ -97,20 +99,25 @@ func (s *Sweeper) once(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// Side by side: a runner that died had many, and each waits for an answer.
+	waking, ctx := errgroup.WithContext(ctx)
+	waking.SetLimit(together)
 	for _, r := range found {
-		if err := s.wake(ctx, r); err != nil {
-			return fmt.Errorf("wake run %s again: %w", r.Run, err)
-		}
+		waking.Go(func() error {
+			if err := s.wake(ctx, r); err != nil {
+				return fmt.Errorf("wake run %s again: %w", r.Run, err)
+			}
+			return nil
+		})
 	}
-	return nil
+	return waking.Wait()
 }
 
 func (s *Sweeper) wake(ctx context.Context, r run.Abandoned) error {
-	moment := runningMoment
-	if r.Queued {
-		moment = queuedMoment
+	m := run.Wake(r.Workspace, r.Session, r.Run)
+	if !r.Queued {
+		m.ID = fmt.Sprintf("%s:%d:%d", m.ID, r.Epoch, time.Now().UnixNano()/int64(moment))
 	}
-	message := fmt.Sprintf("%s:%d:%d", r.Run, r.Epoch, time.Now().UnixNano()/int64(moment))
-	_, err := s.cfg.Bus.Publish(ctx, subject.RunWork(subject.Shard(r.Session)), message, run.Work(r.Workspace, r.Session, r.Run))
+	_, err := s.cfg.Bus.Publish(ctx, m.Subject, m.ID, m.Body)
 	return err
 }

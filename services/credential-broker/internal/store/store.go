@@ -95,7 +95,7 @@ func (s *Store) Add(ctx context.Context, a Account, ev Event) (Account, error) {
 		rows, err := tx.Query(ctx, `
 			INSERT INTO accounts (workspace_id, id, provider, profile, label, hint, base_url, key_version, sealed)
 			VALUES (@workspace, @id, @provider, @profile, @label, @hint, @base_url, @key_version, @sealed)
-			RETURNING `+columns, pgx.NamedArgs{
+			RETURNING `+columns, pg.Args{
 			"workspace": a.WorkspaceID, "id": a.ID, "provider": a.Provider, "profile": a.Profile, "label": a.Label,
 			"hint": a.Hint, "base_url": a.BaseURL, "key_version": a.KeyVersion, "sealed": a.Sealed,
 		})
@@ -115,13 +115,13 @@ func (s *Store) Add(ctx context.Context, a Account, ev Event) (Account, error) {
 func (s *Store) List(ctx context.Context, ws id.Workspace) ([]Account, error) {
 	return s.query(ctx, ws, `
 		SELECT `+columns+` FROM accounts WHERE workspace_id IN (@workspace, `+shared+`)
-		ORDER BY workspace_id = `+shared+`, created_at, id`, pgx.NamedArgs{"workspace": ws})
+		ORDER BY workspace_id = `+shared+`, created_at, id`, pg.Args{"workspace": ws})
 }
 
 // ListAll returns the accounts of all workspaces. It is for the operator's
 // command line, which is why it needs the system's claim.
 func (s *Store) ListAll(ctx context.Context) ([]Account, error) {
-	return s.query(ctx, id.Workspace{}, `SELECT `+columns+` FROM accounts ORDER BY workspace_id, created_at, id`, pgx.NamedArgs{})
+	return s.query(ctx, id.Workspace{}, `SELECT `+columns+` FROM accounts ORDER BY workspace_id, created_at, id`, pg.Args{})
 }
 
 // Enabled returns the accounts that a workspace may use for a provider, in order:
@@ -130,7 +130,7 @@ func (s *Store) Enabled(ctx context.Context, ws id.Workspace, provider string) (
 	all, err := s.query(ctx, ws, `
 		SELECT `+columns+` FROM accounts
 		WHERE workspace_id IN (@workspace, `+shared+`) AND provider = @provider AND enabled
-		ORDER BY workspace_id = `+shared+`, created_at, id`, pgx.NamedArgs{"workspace": ws, "provider": provider})
+		ORDER BY workspace_id = `+shared+`, created_at, id`, pg.Args{"workspace": ws, "provider": provider})
 	if err != nil {
 		return nil, err
 	}
@@ -140,7 +140,7 @@ func (s *Store) Enabled(ctx context.Context, ws id.Workspace, provider string) (
 	return all, nil
 }
 
-func (s *Store) query(ctx context.Context, ws id.Workspace, sql string, args pgx.NamedArgs) ([]Account, error) {
+func (s *Store) query(ctx context.Context, ws id.Workspace, sql string, args pg.Args) ([]Account, error) {
 	var all []Account
 	err := s.in(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, sql, args)
@@ -211,7 +211,7 @@ func record(ctx context.Context, tx pgx.Tx, ws id.Workspace, ev Event) error {
 	_, err = tx.Exec(ctx, `
 		INSERT INTO audit (workspace_id, id, action, account_id, provider, origin, member_id, service, address, session_id)
 		VALUES (@workspace, @id, @action, @account, @provider, @origin, @member, @service, @address, @session)
-		ON CONFLICT (workspace_id, account_id, session_id) WHERE action = 'used' DO NOTHING`, pgx.NamedArgs{
+		ON CONFLICT (workspace_id, account_id, session_id) WHERE action = 'used' DO NOTHING`, pg.Args{
 		"workspace": ws, "id": eventID, "action": ev.Action, "account": ev.Account, "provider": ev.Provider, "origin": ev.Origin,
 		"member": orNull(ev.Member), "service": ev.Service, "address": ev.Address, "session": ev.Session,
 	})

@@ -215,8 +215,8 @@ func (s *Store) write(ctx context.Context, tx pgx.Tx, op Operation, before, afte
 	return answer, tx.SendBatch(ctx, b).Close()
 }
 
-func (d Document) args() pgx.NamedArgs {
-	return pgx.NamedArgs{
+func (d Document) args() pg.Args {
+	return pg.Args{
 		"ws": d.Workspace, "id": d.ID, "name": d.Name, "content": d.Content, "sequence": d.Sequence,
 		"created_by": d.CreatedBy, "created_at": d.CreatedAt,
 		"by": d.Author.Member, "run": uuid.NullUUID{UUID: d.Author.Run.UUID, Valid: !id.IsZero(d.Author.Run)}, "at": d.UpdatedAt,
@@ -231,7 +231,7 @@ func (s *Store) queueCreate(b *pgx.Batch, d Document) {
 	queueVersion(b, Create, args)
 }
 
-func queueVersion(b *pgx.Batch, operation string, args pgx.NamedArgs) {
+func queueVersion(b *pgx.Batch, operation string, args pg.Args) {
 	args["operation"] = operation
 	b.Queue(`insert into versions (workspace_id, document_id, version, member_id, run_id, operation, name, content, bytes, created_at)
 		values (@ws, @id, @sequence, @by, @run, @operation, @name, @content, @bytes, @at)`, args)

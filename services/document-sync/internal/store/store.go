@@ -145,7 +145,7 @@ func (s *Store) List(ctx context.Context, ws id.Workspace, words []string, after
 		rows, _ := tx.Query(ctx, `select `+columns+` from documents
 			where workspace_id = @ws and deleted_at is null and (updated_at, id) < (@at, @last) and name ilike all (@patterns)
 			order by updated_at desc, id desc limit @limit`,
-			pgx.NamedArgs{"ws": ws, "at": at, "last": last, "patterns": patterns, "limit": limit})
+			pg.Args{"ws": ws, "at": at, "last": last, "patterns": patterns, "limit": limit})
 		out, err = pgx.CollectRows(rows, row())
 		return err
 	})
@@ -170,7 +170,7 @@ func (s *Store) Changed(ctx context.Context, ws id.Workspace, span time.Duration
 		rows, _ := tx.Query(ctx, `select `+columns+` from documents
 			where workspace_id = @ws and updated_at > now() - make_interval(secs => @span) and (updated_at, id) > (@at, @last)
 			order by updated_at, id limit @limit`,
-			pgx.NamedArgs{"ws": ws, "span": span.Seconds(), "at": at, "last": last, "limit": limit})
+			pg.Args{"ws": ws, "span": span.Seconds(), "at": at, "last": last, "limit": limit})
 		out, err = pgx.CollectRows(rows, row())
 		return err
 	})

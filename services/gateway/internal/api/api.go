@@ -19,7 +19,9 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
+	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
 	"signalbox.dev/proto/signalbox/agent/v1/agentv1connect"
 	"signalbox.dev/proto/signalbox/document/v1/documentv1connect"
 	"signalbox.dev/proto/signalbox/tool/v1/toolv1connect"
@@ -56,6 +58,14 @@ type API struct {
 	mux  *http.ServeMux
 	huma huma.API
 	spec []byte
+	// lookups are of sessions that viewers come to at this moment.
+	lookups *together[sessionKey, *agentv1.GetSessionResponse]
+}
+
+// sessionKey names a session as somebody of a workspace may see it.
+type sessionKey struct {
+	workspace id.Workspace
+	session   id.Session
 }
 
 // Body limits.
@@ -73,7 +83,7 @@ func New(cfg Config) (*API, error) {
 	if cfg.WriteTimeout == 0 {
 		cfg.WriteTimeout = 10 * time.Second
 	}
-	a := &API{cfg: cfg, mux: http.NewServeMux()}
+	a := &API{cfg: cfg, mux: http.NewServeMux(), lookups: newTogether[sessionKey, *agentv1.GetSessionResponse](10 * time.Second)}
 	a.huma = newHuma(a.mux, cfg.Version)
 	a.huma.UseMiddleware(a.guard)
 	a.sessions()

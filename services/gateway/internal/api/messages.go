@@ -212,23 +212,52 @@ func writeBody(hc huma.Context, status int, v any) {
 	_ = encodeJSON(hc.BodyWriter(), v) // the client went away: nobody to tell
 }
 
-// openFor opens a viewer before the message is submitted, so that nothing of the
-// answer can be missed, and then submits it.
+// openFor opens a viewer and submits the message. The one does not wait for the
+// other, so either may be first: the viewer may stand behind some of the answer, and
+// Overtook tells. Two things wait for the viewer: a message for a run under way, which
+// is watched from here on, and any message while the bus is away, since it is better
+// refused than accepted and not shown.
 func (a *API) openFor(ctx context.Context, req *agentv1.SubmitRequest) (*feed.Viewer, *agentv1.SubmitResponse, error) {
 	session, err := parseID[id.Session]("id", req.GetSessionId())
 	if err != nil {
 		return nil, nil, err
 	}
-	v, err := a.cfg.Feed.Open(ctx, session)
+	v, err := a.cfg.Feed.Join(ctx, session)
 	if err != nil {
 		return nil, nil, err
+	}
+	if req.GetMode() == agentv1.SubmitMode_SUBMIT_MODE_STEER || !a.cfg.Feed.Connected() {
+		if err := v.Ready(ctx); err != nil {
+			v.Close()
+			return nil, nil, err
+		}
 	}
 	res, err := a.cfg.Conversations.Submit(ctx, req)
 	if err != nil {
 		leave(v, err)
 		return nil, nil, err
 	}
+	if err := v.Ready(ctx); err != nil {
+		v.Close()
+		return nil, nil, goesOn(ctx, err, "show the answer", res.GetRun().GetId())
+	}
 	return v, res, nil
+}
+
+// goesOn tells who sent a message that what they cannot see happens all the same.
+func goesOn(ctx context.Context, err error, what, run string) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	code := "FEED_LOST"
+	if errors.Is(err, feed.ErrDraining) {
+		code = "DRAINING"
+	}
+	return &fault.Error{
+		Kind: fault.Unavailable, Code: code, RetryAfter: time.Second, Err: err,
+		Message: "this gateway cannot " + what + " at the moment; the message was accepted and its run goes on: " +
+			"repeat the request with the same Idempotency-Key, or read /api/runs/" + run,
+	}
 }
 
 // leave closes a viewer that was opened for nothing.
@@ -260,9 +289,7 @@ func (a *API) sendAndStream(ctx context.Context, req *agentv1.SubmitRequest) (_ 
 		// The message joins a run that is under way: from now on.
 		v.FollowRun(res.GetRun(), follow)
 	default:
-		if err = v.FromStartOfNew(sctx, res.GetRun().GetOrdinal()); err == nil {
-			v.FollowRun(res.GetRun(), follow)
-		}
+		err = s.begin(follow)
 	}
 	return s.reply(err)
 }
@@ -317,8 +344,12 @@ func (a *API) submitAndWait(ctx context.Context, req *agentv1.SubmitRequest) (*r
 		return nil, runFailure(e)
 	}
 	d := end.GetDone()
+	text, err := a.wholeText(ctx, d, res.GetRun().GetId())
+	if err != nil {
+		return nil, err
+	}
 	out := SendResult{
-		Content: d.GetText(), InputTokens: d.GetTotalTokensIn(), OutputTokens: d.GetTotalTokensOut(),
+		Content: text, InputTokens: d.GetTotalTokensIn(), OutputTokens: d.GetTotalTokensOut(),
 		Steps: d.GetSteps(), FinishReason: d.GetFinishReason(), RunID: res.GetRun().GetId(),
 	}
 	if req.GetCollectToolStats() {
@@ -329,10 +360,26 @@ func (a *API) submitAndWait(ctx context.Context, req *agentv1.SubmitRequest) (*r
 	return &reply{func(hc huma.Context) { writeBody(hc, http.StatusOK, out) }}, nil
 }
 
+// maybeShortened is how long the text in a run's last event may be for it to be all
+// there is: events have bounds, and the run's row has not.
+const maybeShortened = 64 << 10
+
+func (a *API) wholeText(ctx context.Context, d *runv1.Done, run string) (string, error) {
+	if len(d.GetText()) < maybeShortened {
+		return d.GetText(), nil
+	}
+	res, err := a.cfg.Runs.GetRun(ctx, &agentv1.GetRunRequest{Id: run})
+	if err != nil {
+		return "", err
+	}
+	return res.GetRun().GetText(), nil
+}
+
 // awaitEnd returns the run's last event, from the feed or else from its row.
 func (a *API) awaitEnd(ctx context.Context, v *feed.Viewer, res *agentv1.SubmitResponse) (*runv1.Event, error) {
 	run := res.GetRun()
-	if !res.GetCreated() {
+	if !res.GetCreated() || v.Overtook(run.GetOrdinal()) {
+		// What has not ended by its row has its end still to come.
 		if end, err := a.endOf(ctx, run.GetId()); end != nil || err != nil {
 			return end, err
 		}
@@ -348,14 +395,7 @@ func (a *API) awaitEnd(ctx context.Context, v *feed.Viewer, res *agentv1.SubmitR
 	if end, rerr := a.endOf(ctx, run.GetId()); end != nil || rerr != nil {
 		return end, rerr
 	}
-	code := "FEED_LOST"
-	if errors.Is(err, feed.ErrDraining) {
-		code = "DRAINING"
-	}
-	return nil, &fault.Error{
-		Kind: fault.Unavailable, Code: code, RetryAfter: time.Second, Err: err,
-		Message: "this gateway cannot wait for the end of the run any longer; the run goes on: repeat the request with the same Idempotency-Key, or read /api/runs/" + run.GetId(),
-	}
+	return nil, goesOn(ctx, err, "wait for the end of the run", run.GetId())
 }
 
 // endOf returns the last event of a run that has ended, nil for one that has not.

@@ -99,7 +99,7 @@ func (s *stream) resumeRun(cursor, known bool, at feed.Position) error {
 	switch {
 	case !cursor:
 		return s.replay(feed.Follow{})
-	case known:
+	case known && (!hasEnded(s.run) || at.Number <= s.run.GetLastEvent()):
 		found, err := s.viewer.After(s.ctx, at)
 		if err != nil {
 			return err

@@ -180,18 +180,27 @@ func (a *API) watchSession(ctx context.Context, in *struct {
 // gives it a snapshot.
 func (s *stream) resumeSession(session id.Session, cursor string) error {
 	// After the feed was opened: what is committed later than this comes as events.
-	res, err := s.api.cfg.Conversations.GetSession(s.ctx, &agentv1.GetSessionRequest{Id: session.String(), WithoutMessages: true})
+	key := sessionKey{guestOf(s.ctx).Actor.Workspace, session}
+	res, err := s.api.lookups.get(s.ctx, key, func(ctx context.Context) (*agentv1.GetSessionResponse, error) {
+		return s.api.cfg.Conversations.GetSession(ctx, &agentv1.GetSessionRequest{Id: session.String(), WithoutMessages: true})
+	})
 	if err != nil || cursor == "" {
 		return err
 	}
-	if p, ok := feed.ParsePosition(cursor); ok {
+	c := feed.ContentsOf(res.GetLastEvent(), res.GetActiveRun())
+	if p, ok := feed.ParsePosition(cursor); ok && c.MayKnow(p) {
 		found, err := s.viewer.After(s.ctx, p)
 		if err != nil || found {
 			return err
 		}
 		// The log does not have it any more, and nothing has happened since.
-		if c := feed.ContentsOf(res.GetLastEvent(), res.GetActiveRun()); c.Position() == p {
+		if c.Position() == p {
 			return s.viewer.Restart(s.ctx, feed.Snapshot{Contents: c})
+		}
+		if p == (feed.Position{}) && c.HasBegun() {
+			if found, err := s.viewer.AwaitStart(s.ctx, 1); err != nil || found {
+				return err
+			}
 		}
 	}
 	return s.snapshot()
@@ -207,9 +216,25 @@ func (s *stream) snapshot() error {
 	return s.viewer.Restart(s.ctx, snap)
 }
 
+// begin places the viewer of a run that was just made at the run's beginning.
+func (s *stream) begin(f feed.Follow) error {
+	found, err := s.viewer.FromStartOfNew(s.ctx, s.run.GetOrdinal())
+	if err != nil {
+		return err
+	}
+	if found {
+		s.viewer.FollowRun(s.run, f)
+		return nil
+	}
+	return s.replayFromRow(f)
+}
+
 // replay places the viewer of a run at the run's beginning, wherever that is by now.
 func (s *stream) replay(f feed.Follow) error {
 	found, err := s.viewer.FromStart(s.ctx, s.run.GetOrdinal())
+	if err == nil && !found && s.run.LastEvent != nil && s.run.GetLastEvent() <= 1 && !hasEnded(s.run) {
+		found, err = s.viewer.AwaitStart(s.ctx, s.run.GetOrdinal()) // it has begun just now
+	}
 	if err != nil {
 		return err
 	}

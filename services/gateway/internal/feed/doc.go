@@ -6,8 +6,8 @@
 // repeats it on the live subject, with its sequence and the sequence of the event
 // before it on the same subject. A gateway that has a viewer of the session
 // subscribes to that subject once, brings the events into their canonical order
-// (package-internal type order), encodes each once, and puts it into the
-// session's ring. Viewers read the ring at their own pace.
+// (package runorder), encodes each once, and puts it into the session's ring.
+// Viewers read the ring at their own pace.
 //
 // # Who owns what
 //
@@ -64,7 +64,18 @@
 //
 // Sequences are compared as places: the sequence with, above it, a count of how
 // often the stream began anew, because a JetStream that lost its disk counts from
-// one again.
+// one again, and may have passed the old head before anybody looks. So a head is a
+// sequence and a time, and each comparison begins with finding it in the log: what
+// stands elsewhere is another stream's, or the stream has lost its end. A live event
+// that does not name the head as the one before it has the log compared first, and
+// so has the first one after a reconnect.
+//
+// # Joining
+//
+// Join puts a viewer behind what its topic has and does not wait; Ready waits until
+// the head is known. Who sends a message does both at once, joining and sending, so
+// the head may be of the answer already, or behind it: Overtook tells, and then the
+// run's beginning is read as for who comes back.
 //
 // # Coming back
 //
@@ -74,6 +85,12 @@
 // last moment, up to what the ring has or else to its end; then from JetStream, which
 // has no index by session and scans, only what comes after. The tail goes into the
 // ring where there is room, so that of those who come back together one reads.
+// A workspace has two tails read at a time, so that those who come back with ids
+// that never were hold up nobody else; live streams have their own reads.
+//
+// Of a tail a viewer keeps as much as it may be behind, and little when the viewers
+// of this gateway keep much together. It stands then before the ring, wherever that
+// is, and when it gets there it comes back as if from afar.
 //
 // # What can go missing
 //
@@ -81,9 +98,10 @@
 // nothing that follows, so a run that is silent is compared with the log, as all are
 // after a reconnect to the bus, and, when that has nothing new, looked up in Postgres
 // at a slow pace: if it has ended there, its end is made up here from the run's row.
-// Where events are gone for good (a number is skipped within a run), the ring gets a
-// hole, and each viewer that comes to it gets a snapshot of what the session holds,
-// and after that what is not in the snapshot.
+// Where events are gone for good (a number is skipped within a run, a run begins and
+// the one before it has no end, or is missing), the ring gets a hole, and each viewer
+// that comes to it gets a snapshot of what the session holds, and after that what is
+// not in the snapshot.
 //
 // # If it dies here
 //

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -27,6 +28,8 @@ type Bus interface {
 	SubscribeChan(subj string, ch chan *nats.Msg) (*bus.Subscription, error)
 	OnReconnect(fn func()) (stop func())
 	Flush(ctx context.Context) error
+	Connected() bool
+	Stream(ctx context.Context, stream string) (bus.StreamState, error)
 	Last(ctx context.Context, stream, subj string) (*bus.Stored, error)
 	Read(ctx context.Context, stream, subj string, after, through uint64) iter.Seq2[*bus.Stored, error]
 }
@@ -74,6 +77,10 @@ type Config struct {
 	RingBytes   int           // 4 MiB
 	BehindBytes uint64        // how far a viewer may be behind: 2 MiB
 	GroupSize   int           // viewers that a worker writes to in one turn: 200
+
+	// BacklogBytes is how much all viewers together may have of what was read for
+	// them, before they get it in small pages: 64 MiB.
+	BacklogBytes int64
 }
 
 // Errors that end a stream on our side. The connection is to be cut, not closed:
@@ -88,7 +95,6 @@ var (
 
 const (
 	inbox       = 8192             // live messages that wait for a worker
-	logReads    = 8                // reads of the log at once, per gateway
 	callTimeout = 10 * time.Second // one question to Postgres' keeper
 )
 
@@ -97,7 +103,9 @@ type Feed struct {
 	cfg      Config
 	metrics  *metrics
 	shards   []*shard
-	reads    chan struct{}   // a token for each read of the log
+	looks    tokens          // for reads of the log that live streams need
+	tails    *turns          // for reads of what viewers who come back have missed
+	backlogs atomic.Int64    // what viewers' backlogs take
 	life     context.Context //nolint:containedctx // the workers' and goroutines' life
 	end      context.CancelFunc
 	draining chan struct{}
@@ -123,16 +131,17 @@ func New(cfg Config) *Feed {
 	setDefault(&cfg.RingBytes, 4<<20)
 	setDefault(&cfg.BehindBytes, 2<<20)
 	setDefault(&cfg.GroupSize, 200)
-	f := &Feed{cfg: cfg, reads: make(chan struct{}, logReads), draining: make(chan struct{}), drained: make(chan struct{})}
+	setDefault(&cfg.BacklogBytes, 64<<20)
+	f := &Feed{cfg: cfg, looks: make(tokens, looksAtOnce), tails: newTurns(), draining: make(chan struct{}), drained: make(chan struct{})}
 	f.life, f.end = context.WithCancel(context.Background())
 	for i := range max(1, min(runtime.GOMAXPROCS(0), 16)) {
 		f.shards = append(f.shards, newShard(f, i))
 	}
-	f.metrics = newMetrics(cfg.Metrics)
+	f.metrics = newMetrics(cfg.Metrics, func() float64 { return float64(f.backlogs.Load()) })
 	return f
 }
 
-func setDefault[T int | uint64 | time.Duration](v *T, d T) {
+func setDefault[T int | int64 | uint64 | time.Duration](v *T, d T) {
 	if *v == 0 {
 		*v = d
 	}
@@ -228,10 +237,24 @@ func (f *Feed) Drain() {
 // handed over.
 func (f *Feed) Drained() <-chan struct{} { return f.drained }
 
-// Open returns a viewer of a session that stands at the newest event: what is
-// published after Open returned is not missed. The context's identity is whose
-// rights the feed uses for this viewer. The caller closes the viewer.
+// Open is Join and Ready.
 func (f *Feed) Open(ctx context.Context, session id.Session) (*Viewer, error) {
+	v, err := f.Join(ctx, session)
+	if err != nil {
+		return nil, err
+	}
+	if err := v.Ready(ctx); err != nil {
+		v.Close()
+		return nil, err
+	}
+	return v, nil
+}
+
+// Join returns a viewer of a session that stands at the newest event, and does not
+// wait for the log: what that is, is known when Ready has returned, before which the
+// viewer is good for Close and Forget only. The context's identity is whose rights
+// the feed uses for this viewer. The caller closes the viewer.
+func (f *Feed) Join(ctx context.Context, session id.Session) (*Viewer, error) {
 	actor, err := identity.Require(ctx, identity.Viewer)
 	if err != nil {
 		return nil, err
@@ -253,18 +276,12 @@ func (f *Feed) Open(ctx context.Context, session id.Session) (*Viewer, error) {
 	if err != nil {
 		return nil, unavailable(err)
 	}
-	select {
-	case <-v.topic.opened:
-		if err := v.start(); err != nil {
-			v.Close()
-			return nil, unavailable(err)
-		}
-		return v, nil
-	case <-ctx.Done():
-		v.Close()
-		return nil, context.Cause(ctx)
-	}
+	return v, nil
 }
+
+// Connected reports whether the bus can be reached, as far as is known without
+// asking: otherwise Ready may take long, and fail.
+func (f *Feed) Connected() bool { return f.cfg.Bus.Connected() }
 
 func unavailable(err error) error {
 	return fault.Wrap(err, fault.Unavailable, "live events are not available at the moment: try again")
@@ -284,15 +301,3 @@ func (f *Feed) watchConnection(again <-chan struct{}) {
 		}
 	}
 }
-
-// acquire takes a token for reading the log; false when the feed stops.
-func (f *Feed) acquire(ctx context.Context) bool {
-	select {
-	case f.reads <- struct{}{}:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-func (f *Feed) release() { <-f.reads }

@@ -45,6 +45,9 @@ type lossy struct {
 	*bus.Bus
 	lose func(n int) bool // the n-th live message, from 0
 
+	lasting func(ctx context.Context)              // when not nil, runs before the log's last message is read
+	reading func(ctx context.Context, subj string) // and this before the log is read
+
 	mu   sync.Mutex // guards what follows
 	seen int
 	done []func()
@@ -89,6 +92,14 @@ func (l *lossy) SubscribeChan(subj string, ch chan *nats.Msg) (*bus.Subscription
 	l.done = append(l.done, func() { close(stop); work.Wait() })
 	l.mu.Unlock()
 	return l.Bus.SubscribeChan(subj, in)
+}
+
+// Last waits where the test wants it to.
+func (l *lossy) Last(ctx context.Context, stream, subj string) (*bus.Stored, error) {
+	if l.lasting != nil {
+		l.lasting(ctx)
+	}
+	return l.Bus.Last(ctx, stream, subj)
 }
 
 func (l *lossy) close() {
@@ -172,6 +183,7 @@ type world struct {
 	session id.Session
 	subject string
 	next    int64
+	ordinal int64 // of the run
 	run     id.Run
 	created time.Time // of the stream
 	stop    func()    // ends the feed
@@ -179,7 +191,7 @@ type world struct {
 
 func newWorld(t testing.TB, lose func(int) bool, change ...func(*feed.Config)) *world {
 	t.Helper()
-	w := &world{t: t, ctx: t.Context(), srv: natstest.New(t), rows: &rows{runs: map[string]*agentv1.Run{}, behind: 3, page: pageSize}, session: id.New[id.Session](), run: id.New[id.Run](), created: time.Unix(1000, 0)}
+	w := &world{t: t, ctx: t.Context(), srv: natstest.New(t), rows: &rows{runs: map[string]*agentv1.Run{}, behind: 3, page: pageSize}, session: id.New[id.Session](), ordinal: 1, run: id.New[id.Run](), created: time.Unix(1000, 0)}
 	w.writer = w.connect(subject.AgentRunner)
 	w.bus = &lossy{Bus: w.connect(subject.Gateway), lose: lose}
 	cfg := feed.Config{
@@ -224,7 +236,7 @@ func (w *world) connect(service string) *bus.Bus {
 
 func (w *world) publish(e *runv1.Event) {
 	w.t.Helper()
-	e.RunId, e.RunOrdinal, e.Epoch, e.Number = w.run.String(), 1, 1, w.next
+	e.RunId, e.RunOrdinal, e.Epoch, e.Number = w.run.String(), w.ordinal, 1, w.next
 	w.next++
 	w.keep(e, w.store(e))
 }
@@ -536,7 +548,7 @@ func BenchmarkFanOut(b *testing.B) {
 		for range perRound {
 			e := &runv1.Event{RunId: w.run.String(), RunOrdinal: 1, Epoch: 1, Number: w.next, Body: &runv1.Event_TextDelta{TextDelta: &runv1.TextDelta{Delta: "a few words"}}}
 			w.next++
-			if _, err := w.writer.PublishAsync(w.subject, fmt.Sprintf("%s:%d", w.run, e.Number), e); err != nil {
+			if _, err := w.writer.PublishAsync(b.Context(), w.subject, fmt.Sprintf("%s:%d", w.run, e.Number), e); err != nil {
 				b.Fatal(err)
 			}
 		}

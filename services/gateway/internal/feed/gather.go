@@ -35,9 +35,7 @@ func (v *Viewer) gather(buf []byte) ([]byte, outcome) {
 		return buf, slow
 	case len(v.backlog) > 0:
 		n, buf, what := v.take(buf, v.backlog)
-		if v.backlog = v.backlog[n:]; len(v.backlog) == 0 {
-			v.backlog = nil
-		}
+		v.spend(n)
 		if what == everything && v.next < r.end() {
 			what = more
 		}
@@ -97,11 +95,12 @@ func (v *Viewer) isSlow(r *ring) bool {
 		return false
 	}
 	waiting := v.placed
-	if i := max(v.next, r.first); len(v.backlog) == 0 && r.frames[i-r.first].time.After(waiting) {
+	if i := max(v.next, r.first); len(v.backlog) == 0 && i < r.end() && r.frames[i-r.first].time.After(waiting) {
 		waiting = r.frames[i-r.first].time
 	}
 	age, limit := time.Since(waiting), v.feed.cfg.MaxBehind
-	return age > limit || age > limit/15 && r.pushed-v.consumed > v.feed.cfg.BehindBytes
+	behind := r.pushed - v.consumed + uint64(v.weight) //nolint:gosec // it is not negative
+	return age > limit || age > limit/15 && behind > v.feed.cfg.BehindBytes
 }
 
 // wants reports whether the viewer is to see a frame.

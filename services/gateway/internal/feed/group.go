@@ -103,6 +103,7 @@ func (t *topic) remove(v *Viewer) {
 		return
 	}
 	v.gone = true
+	v.spend(len(v.backlog))
 	t.unlist(v)
 	t.shard.feed.metrics.viewers.Dec()
 }

@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/runorder"
 	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 )
@@ -44,9 +47,10 @@ func (t *topic) open(ctx context.Context) {
 		now := time.Now()
 		t.nextLook = now.Add(t.shard.feed.cfg.Idle)
 		if head != nil {
-			t.setHead(head.Seq)
+			t.setHead(markOf(head))
 			if e, ok := t.decode(head); ok {
-				t.order.begin(e)
+				t.first, t.firstEnds = Position{e.GetRunOrdinal(), e.GetNumber()}, isEnd(e)
+				t.order.Begin(spanOf(e))
 				t.expectOpen(t.order, now)
 			}
 		}
@@ -71,11 +75,9 @@ func (t *topic) readHead(ctx context.Context) (*bus.Stored, error) {
 }
 
 // expectOpen waits for the ends of the runs that o has not seen end.
-func (t *topic) expectOpen(o *order, now time.Time) {
-	for n, p := range o.runs {
-		if !p.ended {
-			t.expect(n, p.id, now)
-		}
+func (t *topic) expectOpen(o *runorder.Order, now time.Time) {
+	for n, p := range o.Open() {
+		t.expect(n, p.ID, now)
 	}
 }
 
@@ -88,15 +90,20 @@ type news struct {
 	gone   bool // a run, and so its session, is not there any more
 	err    error
 	wanted uint64
+	repair uint64 // the repair that it is for, if it is for one
 }
 
 // look compares the log with the head and looks runs up, outside the worker. want
 // is the sequence that must be reached, 0 for none.
 func (t *topic) look(want uint64, ask map[int64]string, delay time.Duration) {
-	t.looking = true
+	t.looking++
 	head, actor := t.head, t.anyActor()
+	var repair uint64
+	if t.phase == repairing {
+		repair = t.repairs
+	}
 	t.shard.start(func(ctx context.Context) {
-		n := news{wanted: want, err: pause(ctx, delay)}
+		n := news{wanted: want, repair: repair, err: pause(ctx, delay)}
 		n.begun = time.Now()
 		if n.err == nil {
 			n.began, n.msgs, n.err = t.readNews(ctx, head, want)
@@ -125,55 +132,92 @@ func (t *topic) anyActor() identity.Actor {
 }
 
 // readNews returns the events after head. While they do not reach want it tries
-// again, a few times: a replica may be behind.
-func (t *topic) readNews(ctx context.Context, head, want uint64) (began bool, msgs []*bus.Stored, err error) {
-	if !t.shard.feed.acquire(ctx) {
+// again, a few times: a replica may be behind. began tells that head is not of this
+// stream any more: then they are all that there are.
+func (t *topic) readNews(ctx context.Context, head mark, want uint64) (began bool, msgs []*bus.Stored, err error) {
+	f := t.shard.feed
+	if !f.looks.acquire(ctx) {
 		return false, nil, ctx.Err()
 	}
-	defer t.shard.feed.release()
+	defer f.looks.release()
 	limit := lookTimeout
 	if want > 0 {
 		limit = readTimeout
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	doubt := false
+	doubts := 0
 	for attempt := range lookAttempts {
-		var last uint64
-		st, err := t.shard.feed.cfg.Bus.Last(ctx, t.stream, t.log)
+		last, err := f.cfg.Bus.Last(ctx, t.stream, t.log)
+		wait := 20 * time.Millisecond << attempt
 		switch {
 		case errors.Is(err, bus.ErrNotFound):
 			if want == 0 {
-				return false, nil, nil // aged out; were it begun anew, there would be something
+				return false, nil, nil // aged out, or lost and nothing has come since
 			}
 		case err != nil:
 			return false, nil, err
+		case head.is(last):
+			if want <= head.seq {
+				return false, nil, nil
+			}
 		default:
-			last = st.Seq
-		}
-		switch {
-		case st != nil && last < head && doubt:
-			msgs, err := t.readLog(ctx, 0, last)
-			return true, msgs, err
-		case st != nil && last < head:
-			doubt = true
-			if err := pause(ctx, resetDoubt); err != nil {
+			a, err := t.readAfter(ctx, head, last.Seq, doubts > 0)
+			if err != nil {
 				return false, nil, err
 			}
-			continue
-		case last > head && last >= want:
-			msgs, err := t.readLog(ctx, head, last)
-			if err != nil || reaches(msgs, want) || attempt == lookAttempts-1 {
-				return false, msgs, err
+			if !a.doubtful && (reaches(a.msgs, want) || attempt == lookAttempts-1) {
+				return a.began, a.msgs, nil
 			}
-		case last >= want:
-			return false, nil, nil
+			if a.doubtful {
+				doubts++
+				wait = resetDoubt
+			}
 		}
-		if err := pause(ctx, 20*time.Millisecond<<attempt); err != nil {
+		if err := pause(ctx, wait); err != nil {
 			return false, nil, err
 		}
 	}
 	return false, nil, nil
+}
+
+// after is what the log has after a mark.
+type after struct {
+	msgs     []*bus.Stored
+	began    bool // the mark is not in this stream: msgs are all that it has
+	doubtful bool // that cannot be told yet, and there are no msgs
+}
+
+// readAfter reads the log after head, up to through. What is there tells whether it
+// is still the same log: the head itself. When that is gone it is old, or the stream
+// was lost, and its creation says which, or the stream has lost its end. The latter
+// is believed the second time: a replica may be behind.
+func (t *topic) readAfter(ctx context.Context, head mark, through uint64, doubted bool) (after, error) {
+	if head == (mark{}) {
+		msgs, err := t.readLog(ctx, 0, through)
+		return after{msgs: msgs}, err
+	}
+	msgs, err := t.readLog(ctx, head.seq-1, through)
+	if err != nil {
+		return after{}, err
+	}
+	if len(msgs) > 0 && head.is(msgs[0]) {
+		return after{msgs: msgs[1:]}, nil
+	}
+	stream, err := t.shard.feed.cfg.Bus.Stream(ctx, t.stream)
+	switch {
+	case err != nil:
+		return after{}, err
+	case stream.Created.After(head.time), doubted: // begun anew
+	case stream.First > head.seq && len(msgs) > 0:
+		return after{msgs: msgs}, nil
+	default:
+		return after{doubtful: true}, nil
+	}
+	// Should it begin anew once more meanwhile, what is read now is the head that will
+	// not be there next time.
+	msgs, err = t.readLog(ctx, 0, through)
+	return after{msgs: msgs, began: true}, err
 }
 
 func reaches(msgs []*bus.Stored, want uint64) bool {
@@ -223,7 +267,7 @@ func (t *topic) askRuns(ctx context.Context, ask map[int64]string) (runs map[int
 
 // learnNews is the worker's part of look.
 func (t *topic) learnNews(n *news) {
-	t.looking = false
+	t.looking--
 	defer t.startTail()
 	if t.phase == closed {
 		return
@@ -233,7 +277,7 @@ func (t *topic) learnNews(n *news) {
 		return
 	}
 	if n.err != nil {
-		if t.phase != repairing { // which is tried again
+		if !t.isRepair(n) { // which is tried again
 			t.answerLoads(tail{err: n.err})
 		}
 		t.endureTrouble(n)
@@ -246,23 +290,26 @@ func (t *topic) learnNews(n *news) {
 	if n.err != nil {
 		patience *= 6
 	}
-	for ordinal, run := range n.runs {
-		t.learnRun(ordinal, run, patience)
+	for _, ordinal := range slices.Sorted(maps.Keys(n.runs)) { // as they began: viewers take them for their order
+		t.learnRun(ordinal, n.runs[ordinal], patience)
 	}
 }
+
+// isRepair reports whether a look is for the repair that is at work.
+func (t *topic) isRepair(n *news) bool { return t.phase == repairing && n.repair == t.repairs }
 
 func (t *topic) learnLog(n *news) {
 	if n.began {
 		t.generation++
-		t.setHead(0)
+		t.setHead(mark{})
 	}
 	for _, st := range n.msgs {
-		if st.Seq > t.head {
-			t.setHead(st.Seq)
+		if st.Seq > t.head.seq {
+			t.setHead(markOf(st))
 			t.push(st)
 		}
 	}
-	if t.phase == repairing {
+	if t.isRepair(n) {
 		t.phase = flowing
 		t.takeHeld(n.wanted)
 	}
@@ -272,7 +319,7 @@ func (t *topic) learnLog(n *news) {
 func (t *topic) endureTrouble(n *news) {
 	log, ctx := t.shard.feed.cfg.Log, t.shard.feed.life
 	now := time.Now()
-	if t.phase != repairing {
+	if !t.isRepair(n) {
 		log.DebugContext(ctx, "log not compared", "session", t.session, "error", n.err)
 		t.nextLook = now.Add(min(troubleDelay, t.shard.feed.cfg.Idle))
 		return
@@ -295,19 +342,22 @@ func (t *topic) takeHeld(wanted uint64) {
 	t.held, t.heldBytes = nil, 0
 	for i, st := range held {
 		switch {
-		case st.Seq <= t.head:
+		case st.Seq <= t.head.seq:
 			continue
-		case st.Prev > t.head && st.Prev > wanted:
+		case st.Prev > t.head.seq && st.Prev > wanted:
 			t.repair(st, st.Prev)
 			for _, later := range held[i+1:] {
 				t.hold(later)
 			}
 			return
 		}
-		t.setHead(st.Seq)
+		t.setHead(markOf(st))
 		t.push(st)
 	}
 }
+
+// outboxPatience is for an end that is on its way to the log: it is late, and not lost.
+const outboxPatience = 15 * time.Second
 
 // learnRun takes what Postgres says about a run whose log is silent. An end is
 // made up when the log does not show it within patience.
@@ -315,6 +365,9 @@ func (t *topic) learnRun(ordinal int64, run *agentv1.Run, patience time.Duration
 	p := t.pending[ordinal]
 	if p == nil || !ended(run) {
 		return
+	}
+	if run.GetEndWaits() {
+		patience = max(patience, outboxPatience)
 	}
 	now := time.Now()
 	if p.ended.IsZero() {
@@ -325,15 +378,12 @@ func (t *topic) learnRun(ordinal int64, run *agentv1.Run, patience time.Duration
 		return
 	}
 	e := EndOf(run)
-	known := t.order.runs[ordinal]
-	if known == nil { // nothing of it has ever come
-		known = &progress{id: run.GetId(), number: -1}
-		t.order.runs[ordinal] = known
-	}
-	e.Epoch, e.Number = known.epoch, max(e.Number, known.number+1)
+	t.order.Expect(ordinal, run.GetId()) // it may be that nothing of it has ever come
+	known, _ := t.order.Progress(ordinal)
+	e.Epoch, e.Number = known.Epoch, max(e.Number, known.Number+1)
 	t.shard.feed.metrics.madeUp.Inc()
 	t.shard.feed.cfg.Log.WarnContext(t.shard.feed.life, "run's end made up: the log does not have it", "run", run.GetId(), "number", e.GetNumber())
-	t.pushEvent(e, t.place(t.head), true)
+	t.pushEvent(e, t.place(t.head.seq), true)
 }
 
 func ended(run *agentv1.Run) bool {

@@ -9,7 +9,7 @@ type metrics struct {
 	cut     *prometheus.CounterVec
 }
 
-func newMetrics(reg prometheus.Registerer) *metrics {
+func newMetrics(reg prometheus.Registerer, backlogs func() float64) *metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "gateway", Subsystem: "feed", Name: name, Help: help})
 	}
@@ -27,8 +27,9 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		viewers:     prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "gateway", Subsystem: "feed", Name: "viewers", Help: "Viewers of sessions."}),
 		cut:         prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "gateway", Subsystem: "feed", Name: "streams_ended_total", Help: "Streams that ended, by reason."}, []string{"reason"}),
 	}
+	backlog := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "gateway", Subsystem: "feed", Name: "backlog_bytes", Help: "What was read for viewers who come back and is not written yet."}, backlogs)
 	if reg != nil {
-		reg.MustRegister(m.frames, m.dropped, m.gaps, m.logReads, m.recordReads, m.snapshots, m.madeUp, m.catchUps, m.writes, m.bytes, m.viewers, m.cut)
+		reg.MustRegister(m.frames, m.dropped, m.gaps, m.logReads, m.recordReads, m.snapshots, m.madeUp, m.catchUps, m.writes, m.bytes, m.viewers, m.cut, backlog)
 	}
 	return m
 }

@@ -71,6 +71,29 @@ func (c Contents) Position() Position {
 	return c.last
 }
 
+// maxWaited is how many runs behind the newest one that began may have been cancelled
+// while they waited, for their events to be looked for.
+const maxWaited = 64
+
+// MayKnow reports whether there may be an event at p, for somebody who had it before
+// the state was read: a run says nothing before its row tells that it began, and
+// nothing after the event that its row calls the last. One that was cancelled while
+// it waited has two events, and its row is none of those.
+func (c Contents) MayKnow(p Position) bool {
+	newest := max(c.last.Run, c.active)
+	switch {
+	case p.Run == c.last.Run && p.Run != c.active:
+		return p.Number <= c.last.Number
+	case p.Run <= newest:
+		return true
+	}
+	return p.Run <= newest+maxWaited && p.Number <= 1
+}
+
+// HasBegun reports whether the session's first run has just begun: it has said
+// nothing yet but, at most, what it was asked.
+func (c Contents) HasBegun() bool { return c.active == 1 && c.last.Number <= 1 }
+
 // covers reports whether the state contains the frame's event.
 func (c Contents) covers(f *frame) bool {
 	run, number := f.pos.Run, f.pos.Number

@@ -464,7 +464,7 @@ func TestBurst(t *testing.T) {
 	for range n {
 		e := &runv1.Event{RunId: w.run.String(), RunOrdinal: 1, Epoch: 1, Number: w.next, Body: &runv1.Event_TextDelta{TextDelta: &runv1.TextDelta{Delta: piece}}}
 		w.next++
-		if _, err := w.writer.PublishAsync(w.subject, fmt.Sprint(w.run, e.GetNumber()), e); err != nil {
+		if _, err := w.writer.PublishAsync(t.Context(), w.subject, fmt.Sprint(w.run, e.GetNumber()), e); err != nil {
 			t.Fatal(err)
 		}
 	}

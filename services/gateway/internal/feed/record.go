@@ -20,6 +20,7 @@ type record struct {
 	events []*agentv1.LoggedEvent
 	joined place // of the last event, where the ring has that too; 0 when it has not
 	long   bool  // there is more than a viewer is carried along over
+	part   bool  // there is more than was wanted
 }
 
 // readRecord reads the record from the event that is wanted on, until the ring has
@@ -33,8 +34,12 @@ func (t *topic) readRecord(ctx context.Context, w wanted) record {
 			begin = append(begin, n)
 		}
 	}
-	for _, n := range begin {
-		r, err := t.readRecordFrom(ctx, Position{w.from.Run, n})
+	for i, n := range begin {
+		page := w.page
+		if i > 0 {
+			page = 0 // it has to reach the event first
+		}
+		r, err := t.readRecordFrom(ctx, Position{w.from.Run, n}, page)
 		if err == nil {
 			return r
 		}
@@ -47,7 +52,7 @@ func (t *topic) readRecord(ctx context.Context, w wanted) record {
 	return record{}
 }
 
-func (t *topic) readRecordFrom(ctx context.Context, from Position) (record, error) {
+func (t *topic) readRecordFrom(ctx context.Context, from Position, limit int) (record, error) {
 	t.shard.feed.metrics.recordReads.Inc()
 	var r record
 	page, size := "", 0
@@ -61,14 +66,21 @@ func (t *topic) readRecordFrom(ctx context.Context, from Position) (record, erro
 		if len(events) == 0 {
 			return r, nil
 		}
-		r.events = append(r.events, events...)
+		enough := false
 		for _, e := range events {
+			if enough = limit > 0 && size > limit && len(r.events) > 1; enough {
+				break
+			}
+			r.events = append(r.events, e)
 			size += proto.Size(e)
 		}
 		if len(r.events) > maxRead || size > maxTailBytes {
 			return record{long: true}, nil
 		}
-		if r.joined = t.placeInRing(events[len(events)-1].GetEvent().GetRunOrdinal(), events[len(events)-1].GetEvent().GetNumber()); r.joined != 0 || next == "" {
+		last := r.events[len(r.events)-1].GetEvent()
+		r.joined = t.placeInRing(last.GetRunOrdinal(), last.GetNumber())
+		r.part = enough && r.joined == 0
+		if r.joined != 0 || enough || next == "" {
 			return r, nil
 		}
 		page = next

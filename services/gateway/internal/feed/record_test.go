@@ -26,9 +26,12 @@ import (
 	"signalbox.dev/services/gateway/internal/feed"
 )
 
-// Read counts the messages that are read.
+// Read counts the messages that are read, and waits where the test wants it to.
 func (l *lossy) Read(ctx context.Context, stream, subj string, after, through uint64) iter.Seq2[*bus.Stored, error] {
 	return func(yield func(*bus.Stored, error) bool) {
+		if l.reading != nil {
+			l.reading(ctx, subj)
+		}
 		for st, err := range l.Bus.Read(ctx, stream, subj, after, through) {
 			l.mu.Lock()
 			l.reads++
@@ -69,7 +72,7 @@ func (w *world) resume(p feed.Position) (found bool, wait func() []string) {
 		v.Close()
 		return false, nil
 	}
-	v.FollowRun(&agentv1.Run{Id: w.run.String(), Ordinal: 1}, feed.Follow{})
+	v.FollowRun(&agentv1.Run{Id: w.run.String(), Ordinal: w.ordinal}, feed.Follow{})
 	b := &buffer{}
 	done := make(chan error, 1)
 	go func() {
@@ -151,7 +154,6 @@ func TestResumeFromTheRecord(t *testing.T) {
 		{"all that the log has not", func(w *world) { w.age(5); w.rows.behind = 5 }, 10, 10, false},
 		{"less than the log has lost", func(w *world) { w.age(3); w.rows.behind = 5 }, 10, 6, true},
 		{"what is not in the log any more", func(w *world) { w.rows.behind = 0; w.wipe() }, 10, 0, false},
-		{"an event that was never there", func(*world) {}, n + 200, 2 * n, true},
 	} {
 		for name, ring := range map[string]int{"": 512, " that the ring has no room for": 4} {
 			t.Run(tt.name+name, func(t *testing.T) {
@@ -198,14 +200,44 @@ func TestResumeFromTheRecord(t *testing.T) {
 	}
 }
 
+// TestResumeFromNoEvent sees that what cannot be there is not looked for.
 func TestResumeFromNoEvent(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, nil, undisturbed)
-	w.say("a")
-	found, _ := w.resume(feed.Position{Number: 1})
-	if messages, pages := w.count(); found || messages+pages > 0 {
-		t.Errorf("After(0-1) = %v with %d messages and %d pages, want it not looked for", found, messages, pages)
+	for _, p := range []feed.Position{{Run: 0, Number: 1}, {Run: 1, Number: 1}, {Run: 1, Number: 999_999}} {
+		t.Run(p.String(), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, nil, undisturbed)
+			w.say("a")
+			found, _ := w.resume(p)
+			if messages, pages := w.count(); found || messages+pages > 0 {
+				t.Errorf("After(%s) = %v with %d messages and %d pages, want it not looked for", p, found, messages, pages)
+			}
+		})
 	}
+}
+
+// TestResumeOfQuietSession sees that nothing is read for who has all there is, and
+// that what comes then is seen.
+func TestResumeOfQuietSession(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil, undisturbed)
+	w.whole(1, 3)
+	w.begin(2)
+	for _, before := range []int{0, 3} { // events since the session was opened
+		for range before {
+			w.say("x")
+		}
+		found, wait := w.resume(feed.Position{Run: 1, Number: 3})
+		if messages, pages := w.count(); !found || messages+pages > 0 {
+			t.Errorf("After(1-3) = %v with %d messages and %d pages, want it found without reading", found, messages, pages)
+		}
+		defer func() {
+			if diff := cmp.Diff(idsOf(2, 3), wait()); diff != "" {
+				t.Errorf("events differ (-want +got):\n%s", diff)
+			}
+		}()
+	}
+	w.end()
 }
 
 // TestResumeJoinsTheRing sees that the log is not read where the ring goes on from
@@ -378,9 +410,9 @@ func TestRecordIsAhead(t *testing.T) {
 	w.rows.before = func() {
 		late.Do(func() {
 			second := id.New[id.Run]().String()
-			for i := range int64(4) { // of two runs, one after the other
+			for i := range int64(4) { // of a run, and of one that never had a runner
 				one := &runv1.Event{RunId: w.run.String(), RunOrdinal: 1, Epoch: 1, Number: 3 + i, Body: delta}
-				two := &runv1.Event{RunId: second, RunOrdinal: 2, Epoch: 1, Number: i, Body: delta}
+				two := &runv1.Event{RunId: second, RunOrdinal: 2, Number: i, Body: delta}
 				w.keep(one, w.store(one))
 				w.keep(two, w.store(two))
 			}
@@ -424,18 +456,22 @@ func TestResumeWithoutTheBus(t *testing.T) {
 	for i := range 20 {
 		w.say(fmt.Sprint(i))
 	}
-	for _, name := range []string{"whose topic was just opened", "whose topic is older"} {
-		v, err := w.feed.Open(w.ctx, w.session)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer v.Close()
-		if name == "whose topic is older" {
-			w.srv.Shutdown()
-		}
-		found, err := v.After(w.ctx, feed.Position{Run: 1, Number: 2})
-		if lost := name == "whose topic is older"; lost && fault.KindOf(err) != fault.Unavailable || !lost && !found {
-			t.Errorf("After(1-2) of a viewer %s = %v, %v", name, found, err)
-		}
+	first, err := w.feed.Open(w.ctx, w.session)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	if found, err := first.After(w.ctx, feed.Position{Run: 1, Number: 2}); err != nil || !found {
+		t.Errorf("After(1-2) = %v, %v, want it found", found, err)
+	}
+	w.srv.Shutdown()
+	// Opened after that: while the log was not compared since, nothing is answered.
+	second, err := w.feed.Open(w.ctx, w.session)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer second.Close()
+	if found, err := second.After(w.ctx, feed.Position{Run: 1, Number: 2}); fault.KindOf(err) != fault.Unavailable {
+		t.Errorf("After(1-2) without the bus = %v, %v, want %v", found, err, fault.Unavailable)
 	}
 }

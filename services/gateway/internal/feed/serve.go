@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"signalbox.dev/pkg/sse"
@@ -91,7 +92,8 @@ func (v *Viewer) pull() ([]*frame, error) {
 	case t.err != nil:
 		return nil, t.err
 	case len(v.backlog) > 0:
-		frames, v.backlog = v.backlog, nil
+		frames = slices.Clone(v.backlog)
+		v.spend(len(v.backlog))
 	case v.next < r.first:
 		return nil, errFellOff
 	default:

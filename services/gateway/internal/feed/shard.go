@@ -232,6 +232,7 @@ func (s *shard) join(ctx context.Context, v *Viewer, ws id.Workspace, session id
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.add(v)
+	v.stand(t.ring.end())
 	s.feed.metrics.viewers.Inc()
 	return nil
 }
@@ -240,6 +241,6 @@ func (s *shard) join(ctx context.Context, v *Viewer, ws id.Workspace, session id
 func (s *shard) lookAgain() {
 	now := time.Now()
 	for _, t := range s.topics {
-		t.nextLook, t.nextSweep = now.Add(rand.N(200*time.Millisecond)), now
+		t.shaken, t.nextLook, t.nextSweep = now, now.Add(rand.N(200*time.Millisecond)), now
 	}
 }

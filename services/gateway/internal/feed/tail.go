@@ -2,12 +2,14 @@ package feed
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/runorder"
 	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 )
@@ -19,15 +21,19 @@ import (
 type tail struct {
 	from   Position // what it was read for
 	frames []*frame
-	order  *order
+	order  *runorder.Order
 	until  place // the log's event that it ends with
 	short  bool  // there was too much: its beginning is missing, or all of it
+	part   bool  // there is more after it, before what the ring has
+	ahead  bool  // nothing was read: the event is none that the log has, but one that may come
 	err    error
 }
 
 // wanted is somebody who waits for a tail.
 type wanted struct {
 	from  Position
+	exact bool      // what is not after that event is of no use
+	page  int       // this many bytes will do; 0: all is wanted
 	since time.Time // what is asked for was stored before
 	actor identity.Actor
 	c     chan tail // has room for it
@@ -49,7 +55,11 @@ func (t *topic) load(w wanted) {
 // startTail begins to read what load was asked for. The log is compared first: that
 // may be stored already and not yet have come here.
 func (t *topic) startTail() {
-	if t.reading || t.looking || len(t.loads) == 0 || t.phase == closed {
+	if t.reading || t.looking > 0 || t.phase == closed {
+		return
+	}
+	t.loads = slices.DeleteFunc(t.loads, t.refuse)
+	if len(t.loads) == 0 {
 		return
 	}
 	if !t.compared.After(t.loads[0].since) {
@@ -57,27 +67,42 @@ func (t *topic) startTail() {
 		return
 	}
 	t.reading = true
-	generation, head, w := t.generation, t.head, t.loads[0]
+	generation, head, w := t.generation, t.head.seq, t.loads[0]
 	t.shard.start(func(ctx context.Context) {
 		got := t.readTail(ctx, generation, head, w)
 		t.shard.post(func() { t.learnTail(got) })
 	})
 }
 
+// refuse answers who wants to go on from an event that cannot be there, and reports
+// that: the log was compared, and has not come to it.
+func (t *topic) refuse(w wanted) bool {
+	p, _ := t.order.Progress(w.from.Run)
+	if !w.exact || p.Number < 0 || w.from.Number <= p.Number || !t.compared.After(w.since) {
+		return false
+	}
+	w.c <- tail{from: w.from, ahead: true}
+	return true
+}
+
 func (t *topic) readTail(ctx context.Context, generation, head uint64, w wanted) tail {
-	if !t.shard.feed.acquire(ctx) {
+	done, ok := t.shard.feed.tails.acquire(ctx, w.actor.Workspace)
+	if !ok {
 		return tail{err: ctx.Err()}
 	}
-	defer t.shard.feed.release()
+	defer done()
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	b := tailBuilder{topic: t, generation: generation, head: head, now: time.Now()}
-	b.got = tail{from: w.from, order: newOrder(), until: placeOf(generation, head)}
+	b.got = tail{from: w.from, order: runorder.New(), until: placeOf(generation, head)}
 	r := t.readRecord(ctx, w)
 	var err error
 	switch {
 	case r.long:
 		b.got.short = true
+	case r.part:
+		b.got.part = true
+		b.addRecord(r, nil)
 	case r.joined != 0:
 		b.joinRing(r)
 	default:
@@ -187,11 +212,11 @@ func (b *tailBuilder) addStored(st *bus.Stored) {
 }
 
 func (b *tailBuilder) add(e *runv1.Event, at place) {
-	v := b.got.order.admit(e)
-	if v == drop {
+	v, _ := b.got.order.Admit(spanOf(e))
+	if v == runorder.Drop {
 		return
 	}
-	if v == passAfterHole {
+	if v == runorder.Gap {
 		b.got.frames = append(b.got.frames, &frame{place: at, kind: hole, time: b.now})
 	}
 	if f := newFrame(b.topic.shard.feed.cfg.Dialect, e, at, b.now); f != nil {
@@ -213,8 +238,8 @@ func (t *topic) learnTail(got tail) {
 	if t.phase == closed {
 		return // close has answered
 	}
-	if got.err == nil {
-		t.order.learn(got.order)
+	if got.err == nil && !got.part {
+		t.order.Learn(got.order)
 		t.expectOpen(got.order, time.Now())
 		t.mu.Lock()
 		t.ring.fill(t.ring.missing(got.frames, got.until))

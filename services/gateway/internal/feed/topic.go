@@ -8,6 +8,7 @@ import (
 
 	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/runorder"
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 )
 
@@ -42,22 +43,29 @@ type topic struct {
 	sub        *bus.Subscription
 	phase      phase
 	generation uint64 // how often the stream has begun anew
-	head       uint64 // sequence of the newest event that was dealt with
-	order      *order
+	head       mark   // the newest event that was dealt with
+	order      *runorder.Order
 	held       []*bus.Stored // live events that wait for a repair
 	heldBytes  int
-	looking    bool // the log is being compared or repaired
+	looking    int    // looks at the log that are under way
+	repairs    uint64 // repairs that were begun; the last one is at work while repairing
 	trouble    time.Time
 	loads      []wanted // who waits for a tail
 	reading    bool     // one is being read
 	pending    map[int64]*pendingRun
 	compared   time.Time // with the log; when the newest comparison that went well was begun
+	shaken     time.Time // when the connection to the bus was last found to have been lost
 	nextLook   time.Time
 	nextSweep  time.Time
 	emptySince time.Time
 	dirty      bool
 
 	reached atomic.Uint64 // the head's place, for all to read
+
+	// Of the event that was the head when the topic was opened. They are set before
+	// opened is closed.
+	first     Position
+	firstEnds bool // it is a run's end
 
 	mu      sync.Mutex // guards what follows
 	err     error      // why the topic is closed
@@ -79,16 +87,37 @@ type pendingRun struct {
 func newTopic(s *shard, live, log, stream string, session id.Session) *topic {
 	return &topic{
 		shard: s, session: session, live: live, log: log, stream: stream,
-		opened: make(chan struct{}), order: newOrder(), pending: map[int64]*pendingRun{},
+		opened: make(chan struct{}), order: runorder.New(), pending: map[int64]*pendingRun{},
 		ring: newRing(s.feed.cfg.RingFrames, s.feed.cfg.RingBytes),
 	}
 }
 
 func (t *topic) place(seq uint64) place { return placeOf(t.generation, seq) }
 
-func (t *topic) setHead(seq uint64) {
-	t.head = seq
-	t.reached.Store(uint64(t.place(seq)))
+// mark is an event's place in a stream, and its time, which tells it from one that
+// stands there in another stream, or after the stream has lost its end. The zero
+// mark is before all.
+type mark struct {
+	seq  uint64
+	time time.Time
+}
+
+func markOf(st *bus.Stored) mark { return mark{st.Seq, st.Time} }
+
+// is reports whether it is st that was marked.
+func (m mark) is(st *bus.Stored) bool { return m.seq == st.Seq && m.time.Equal(st.Time) }
+
+func (t *topic) setHead(m mark) {
+	t.head = m
+	t.reached.Store(uint64(t.place(m.seq)))
+}
+
+// behindFirst returns the index of what comes after the event with which the topic was
+// opened, if p is that one and nothing else of its run can be there, which is so for
+// an end. A session in which nothing happens is resumed without reading. The lock is
+// held.
+func (t *topic) behindFirst(p Position) (index uint64, ok bool) {
+	return firstIndex, t.firstEnds && p == t.first && t.ring.first <= firstIndex
 }
 
 // arrive takes a live event.
@@ -112,24 +141,34 @@ func (t *topic) hold(st *bus.Stored) {
 
 // take deals with the next live event of a flowing topic.
 func (t *topic) take(st *bus.Stored) {
+	head := t.head.seq
 	switch {
-	case st.Seq <= t.head:
-		// A second delivery, or the stream has begun anew.
-		if e, ok := t.decode(st); !ok || t.order.seen(e) {
-			return
-		}
-		t.repair(st, 0)
-	case st.Prev > t.head:
+	case st.Prev > head:
 		t.shard.feed.metrics.gaps.Inc()
 		t.repair(st, st.Prev)
+	case st.Seq <= head:
+		// A second delivery, or the stream has begun anew.
+		if e, ok := t.decode(st); !ok || t.order.Seen(spanOf(e)) {
+			return
+		}
+		t.repair(st, something)
+	case st.Prev < head, !t.compared.After(t.shaken):
+		// The head is not there any more: it is old, or the stream has begun anew. And
+		// after a reconnect nobody knows what was missed.
+		t.repair(st, something)
 	default:
-		t.setHead(st.Seq)
+		t.setHead(markOf(st))
 		t.push(st)
 	}
 }
 
+// something has to be in the log where a live event came from.
+const something = 1
+
+// repair holds live events until the log was read at least up to want.
 func (t *topic) repair(st *bus.Stored, want uint64) {
 	t.phase = repairing
+	t.repairs++
 	t.hold(st)
 	t.look(want, nil, 0)
 }
@@ -151,8 +190,8 @@ func (t *topic) push(st *bus.Stored) {
 }
 
 func (t *topic) pushEvent(e *runv1.Event, at place, synthetic bool) {
-	v := t.order.admit(e)
-	if v == drop {
+	v, _ := t.order.Admit(spanOf(e))
+	if v == runorder.Drop {
 		t.shard.feed.metrics.dropped.Inc()
 		return
 	}
@@ -160,7 +199,7 @@ func (t *topic) pushEvent(e *runv1.Event, at place, synthetic bool) {
 	t.track(e, now)
 	f := newFrame(t.shard.feed.cfg.Dialect, e, at, now)
 	t.mu.Lock()
-	if v == passAfterHole {
+	if v == runorder.Gap {
 		t.ring.push(&frame{place: at, synthetic: synthetic, kind: hole, time: now})
 	}
 	if f != nil {
@@ -196,7 +235,7 @@ func (t *topic) track(e *runv1.Event, now time.Time) {
 
 // expect waits for the end of a run.
 func (t *topic) expect(ordinal int64, run string, now time.Time) {
-	if p := t.order.runs[ordinal]; p != nil && p.ended {
+	if p, _ := t.order.Progress(ordinal); p.Ended {
 		return
 	}
 	if t.pending[ordinal] == nil && len(t.pending) < maxPending {
@@ -233,7 +272,7 @@ func (t *topic) sweep(now time.Time) {
 		return
 	}
 	t.emptySince = time.Time{}
-	if t.looking {
+	if t.looking > 0 {
 		return
 	}
 	if ask := t.due(now); len(ask) > 0 || now.After(t.nextLook) {

@@ -23,7 +23,7 @@ type Follow struct {
 }
 
 // Viewer is one watcher's place in a session's feed. It belongs to one goroutine.
-// Its life: Open; perhaps After, FromStart or Restart to stand elsewhere than at
+// Its life: Open, or Join and Ready; perhaps After, FromStart or Restart to stand elsewhere than at
 // the newest event; then Serve or End, and Close; or Hand, after which it is the
 // feed's.
 type Viewer struct {
@@ -35,8 +35,9 @@ type Viewer struct {
 
 	// The owner's; see Hand.
 	follow   Follow
-	backlog  []*frame // what comes before the ring
-	next     uint64   // index in the ring
+	backlog  []*frame // what comes before the ring; set and spent under the topic's mutex
+	weight   int      // of the backlog
+	next     uint64   // index in the ring; 0 when there is more before the ring than the backlog
 	last     Position // it has this and what is before it
 	consumed uint64   // bytes of the topic that are behind next
 	held     *standing
@@ -77,18 +78,32 @@ const (
 	aheadLooks = 25
 )
 
-// start places a viewer whose topic has just opened at the newest event.
-func (v *Viewer) start() error {
+// Ready waits until the feed of the session is open: what is published after that
+// is not missed. After an error the viewer is to be closed.
+func (v *Viewer) Ready(ctx context.Context) error {
+	select {
+	case <-v.topic.opened:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 	v.topic.mu.Lock()
 	defer v.topic.mu.Unlock()
-	v.stand(v.topic.ring.end())
-	return v.topic.err
+	if v.topic.err != nil {
+		return unavailable(v.topic.err)
+	}
+	return nil
 }
+
+// Overtook reports whether the log had events of a run, or of a later one, when the
+// viewer's session was opened here: the viewer stands behind them, whoever made the
+// run.
+func (v *Viewer) Overtook(run int64) bool { return v.topic.first.Run >= run }
 
 // stand places the viewer at an index of the ring. The topic's lock is held.
 func (v *Viewer) stand(index uint64) {
 	r := &v.topic.ring
-	v.backlog, v.next, v.consumed, v.placed = nil, index, r.pushed, time.Now()
+	v.spend(len(v.backlog))
+	v.next, v.consumed, v.placed = index, r.pushed, time.Now()
 	if index < r.end() {
 		if f := r.frames[index-r.first]; f.through > 0 {
 			v.consumed = f.through - uint64(len(f.data))
@@ -140,35 +155,41 @@ func (v *Viewer) FollowRun(run *agentv1.Run, f Follow) {
 // After places the viewer behind the event at p; false when it is not known here
 // any more, or not yet: then a snapshot is due.
 func (v *Viewer) After(ctx context.Context, p Position) (bool, error) {
-	return v.seek(ctx, p, 1)
+	return v.seek(ctx, p, 1, 0)
 }
 
 // FromStart places the viewer before the first event of a run. When that is false
 // the log does not have it, and the viewer stands where it stood.
 func (v *Viewer) FromStart(ctx context.Context, run int64) (bool, error) {
-	return v.seek(ctx, Position{Run: run}, 0)
+	return v.seek(ctx, Position{Run: run}, 0, 0)
 }
 
-// FromStartOfNew is FromStart for a run that was made after Open: what is not here
-// yet is still to come.
-func (v *Viewer) FromStartOfNew(ctx context.Context, run int64) error {
+// FromStartOfNew is FromStart for a run that was made after Join: what is not here
+// yet is still to come, unless the log had it when the session was opened.
+func (v *Viewer) FromStartOfNew(ctx context.Context, run int64) (bool, error) {
+	if v.seekRing(Position{Run: run}, 0) {
+		return true, nil
+	}
 	t := v.topic
 	t.mu.Lock()
-	if i, ok := t.ring.find(Position{Run: run}); ok {
-		v.stand(i)
-	}
-	fine := t.ring.first <= v.next
+	toCome := t.ring.first <= v.next && !v.Overtook(run)
 	t.mu.Unlock()
-	if fine {
-		return nil
+	if toCome {
+		return true, nil
 	}
-	_, err := v.FromStart(ctx, run)
-	return err
+	return v.FromStart(ctx, run)
+}
+
+// AwaitStart is FromStart for a run that has begun and whose first event may be on
+// its way: it waits a moment for it.
+func (v *Viewer) AwaitStart(ctx context.Context, run int64) (bool, error) {
+	return v.await(ctx, Position{Run: run}, 0)
 }
 
 // seek looks for the event at p, in the ring and then in what is kept behind it,
-// and places the viewer skip frames after it.
-func (v *Viewer) seek(ctx context.Context, p Position, skip int) (found bool, err error) {
+// and places the viewer skip frames after it. It may do with a page of so many
+// bytes, if that is not 0.
+func (v *Viewer) seek(ctx context.Context, p Position, skip, page int) (found bool, err error) {
 	if cursor := p; skip > 0 {
 		defer func() {
 			if found {
@@ -186,22 +207,23 @@ func (v *Viewer) seek(ctx context.Context, p Position, skip int) (found bool, er
 		return true, nil
 	}
 	var ahead bool
-	err = v.fromTail(ctx, p, func(got tail) (int, bool, error) {
+	w := wanted{from: p, exact: true, page: page}
+	err = v.fromTail(ctx, w, func(got tail) (int, bool, error) {
 		i, ok := findFrame(got.frames, p)
-		found, ahead = ok, skip == 1 && isAhead(got.frames, p)
+		found, ahead = ok, skip == 1 && (got.ahead || isAhead(got.frames, p))
 		return i + skip, ok, nil
 	})
 	if err == nil && !found && ahead {
-		return v.await(ctx, p)
+		return v.await(ctx, p, skip)
 	}
 	return found, err
 }
 
-// fromTail places the viewer at that frame of a tail read for p which at tells;
+// fromTail places the viewer at that frame of a tail read for w which at tells;
 // false leaves the viewer where it is.
-func (v *Viewer) fromTail(ctx context.Context, p Position, at func(tail) (int, bool, error)) error {
+func (v *Viewer) fromTail(ctx context.Context, w wanted, at func(tail) (int, bool, error)) error {
 	for range tailAttempts {
-		got, err := v.load(ctx, p)
+		got, err := v.load(ctx, w)
 		if err != nil {
 			return err
 		}
@@ -218,8 +240,12 @@ func (v *Viewer) seekRing(p Position, skip int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	i, ok := t.ring.find(p)
+	i += uint64(skip)
+	if !ok && skip == 1 {
+		i, ok = t.behindFirst(p)
+	}
 	if ok {
-		v.stand(i + uint64(skip))
+		v.stand(i)
 	}
 	return ok
 }
@@ -233,12 +259,13 @@ func isAhead(frames []*frame, p Position) bool {
 	return p.Run == newest.Run && p.Number > newest.Number || p.Run == newest.Run+1
 }
 
-// await waits a moment for an event that the viewer has from a gateway that was ahead.
-func (v *Viewer) await(ctx context.Context, p Position) (bool, error) {
+// await waits a moment for an event that must come, such as one that the viewer has
+// from a gateway that was ahead.
+func (v *Viewer) await(ctx context.Context, p Position, skip int) (bool, error) {
 	tick := time.NewTicker(aheadWait / aheadLooks)
 	defer tick.Stop()
 	for range aheadLooks {
-		if v.seekRing(p, 1) {
+		if v.seekRing(p, skip) {
 			return true, nil
 		}
 		select {
@@ -247,13 +274,14 @@ func (v *Viewer) await(ctx context.Context, p Position) (bool, error) {
 			return false, context.Cause(ctx)
 		}
 	}
-	return v.seekRing(p, 1), nil
+	return v.seekRing(p, skip), nil
 }
 
-// load returns a tail that was read for p, or one that has the event at p.
-func (v *Viewer) load(ctx context.Context, p Position) (tail, error) {
+// load returns a tail that was read for w, or one that has the event it asks for.
+func (v *Viewer) load(ctx context.Context, w wanted) (tail, error) {
 	t, c := v.topic, make(chan tail, 1)
-	if !t.shard.post(func() { t.load(wanted{p, v.since, v.actor, c}) }) {
+	w.since, w.actor, w.c = v.since, v.actor, c
+	if !t.shard.post(func() { t.load(w) }) {
 		return tail{}, unavailable(ErrDraining)
 	}
 	select {
@@ -276,11 +304,11 @@ func (v *Viewer) join(got tail, i int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	index, ok := t.ring.after(got.until)
-	if ok {
+	if ok || got.part {
 		v.stand(index)
-		v.backlog = got.frames[i:]
+		v.keep(got.frames[i:], got.part)
 	}
-	return ok
+	return ok || got.part
 }
 
 // Snapshot returns what the session holds, as of after this call.
@@ -309,7 +337,7 @@ func (v *Viewer) Restart(ctx context.Context, snap Snapshot) error {
 	if v.follow.Run != 0 && p.Run != v.follow.Run || p == (Position{}) {
 		from = Position{Run: max(v.follow.Run, 1)}
 	}
-	return v.fromTail(ctx, from, func(got tail) (int, bool, error) {
+	return v.fromTail(ctx, wanted{from: from}, func(got tail) (int, bool, error) {
 		i, ok := v.restartAt(got.frames, p)
 		if !ok && got.short {
 			return 0, false, unavailable(ErrSlow) // there is more after the snapshot than is brought after it
@@ -323,8 +351,12 @@ func (v *Viewer) restartInRing(p Position) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	i, ok := v.restartAt(t.ring.frames, p)
+	index := t.ring.first + uint64(i)
+	if !ok && v.follow.Run == 0 {
+		index, ok = t.behindFirst(p)
+	}
 	if ok {
-		v.stand(t.ring.first + uint64(i))
+		v.stand(index)
 	}
 	return ok
 }
@@ -354,7 +386,7 @@ func (v *Viewer) catchUp(ctx context.Context) error {
 		return ErrSlow
 	}
 	placed := v.placed
-	ok, err := v.After(ctx, v.last)
+	ok, err := v.seek(ctx, v.last, 1, v.feed.page())
 	if err != nil {
 		return err
 	}

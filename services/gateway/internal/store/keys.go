@@ -57,7 +57,7 @@ func (s *Store) CreateKey(ctx context.Context, ws id.Workspace, k Key) (Key, con
 			values (@workspace, @key, @hash, @hint, @name, @role, @member)
 			on conflict (workspace_id, key_id) do nothing
 			returning key_id, name, hint, role, created_by, created_at`,
-			pgx.NamedArgs{"workspace": ws, "key": k.ID, "hash": hash[:], "hint": k.Hint, "name": k.Name, "role": k.Role.String(), "member": k.CreatedBy})
+			pg.Args{"workspace": ws, "key": k.ID, "hash": hash[:], "hint": k.Hint, "name": k.Name, "role": k.Role.String(), "member": k.CreatedBy})
 		if err != nil {
 			return err
 		}
@@ -89,7 +89,7 @@ func (s *Store) Keys(ctx context.Context, ws id.Workspace, p Page) ([]Key, error
 			select key_id, name, hint, role, created_by, created_at from api_keys
 			where workspace_id = @workspace and (created_at, key_id) > (@after, @id)
 			order by created_at, key_id limit @limit`,
-			pgx.NamedArgs{"workspace": ws, "after": p.After, "id": p.ID, "limit": p.Limit})
+			pg.Args{"workspace": ws, "after": p.After, "id": p.ID, "limit": p.Limit})
 		if err != nil {
 			return err
 		}
@@ -106,7 +106,7 @@ func (s *Store) Keys(ctx context.Context, ws id.Workspace, p Page) ([]Key, error
 func (s *Store) DeleteKey(ctx context.Context, ws id.Workspace, k KeyID) error {
 	err := s.db.InWorkspace(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, `delete from api_keys where workspace_id = @workspace and key_id = @key`,
-			pgx.NamedArgs{"workspace": ws, "key": k})
+			pg.Args{"workspace": ws, "key": k})
 		if err == nil && tag.RowsAffected() == 0 {
 			return fault.New(fault.NotFound, "no such key")
 		}
@@ -131,7 +131,7 @@ func (s *Store) Holder(ctx context.Context, secret conf.Secret) (Holder, bool, e
 		return tx.QueryRow(ctx, `
 			select k.key_id, k.workspace_id, k.created_by, k.role, m.role
 			from api_keys k join members m on m.workspace_id = k.workspace_id and m.member_id = k.created_by
-			where k.hash = @hash`, pgx.NamedArgs{"hash": hash[:]}).Scan(&h.Key, &h.Workspace, &h.Member, &key, &member)
+			where k.hash = @hash`, pg.Args{"hash": hash[:]}).Scan(&h.Key, &h.Workspace, &h.Member, &key, &member)
 	})
 	if pg.NoRows(err) {
 		return Holder{}, false, nil
@@ -174,7 +174,7 @@ func (s *Store) Ended(ctx context.Context, grants []Grant) ([]Grant, error) {
 			where not exists (select from members m where m.workspace_id = g.workspace and m.member_id = g.member)
 			or g.key <> '00000000-0000-0000-0000-000000000000'
 				and not exists (select from api_keys k where k.workspace_id = g.workspace and k.key_id = g.key)`,
-			pgx.NamedArgs{"workspaces": workspaces, "members": members, "keys": keys})
+			pg.Args{"workspaces": workspaces, "members": members, "keys": keys})
 		if err != nil {
 			return err
 		}

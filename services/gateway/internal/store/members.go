@@ -20,22 +20,6 @@ type Member struct {
 	CreatedAt time.Time
 }
 
-// Role returns a person's role in a workspace, NoRole when they have none.
-func (s *Store) Role(ctx context.Context, ws id.Workspace, m id.Member) (identity.Role, error) {
-	text := ""
-	b := &pgx.Batch{}
-	b.Queue(`select role from members where workspace_id = @workspace and member_id = @member`, pgx.NamedArgs{"workspace": ws, "member": m}).
-		QueryRow(func(row pgx.Row) error { return row.Scan(&text) })
-	err := s.db.ReadAsMember(ctx, m, b)
-	if pg.NoRows(err) {
-		return identity.NoRole, nil
-	}
-	if err != nil {
-		return identity.NoRole, fmt.Errorf("look up a membership: %w", err)
-	}
-	return identity.ParseRole(text)
-}
-
 // Members returns a workspace's members, oldest first.
 func (s *Store) Members(ctx context.Context, ws id.Workspace, p Page) ([]Member, error) {
 	var out []Member
@@ -44,7 +28,7 @@ func (s *Store) Members(ctx context.Context, ws id.Workspace, p Page) ([]Member,
 			select member_id, role, created_at from members
 			where workspace_id = @workspace and (created_at, member_id) > (@after, @id)
 			order by created_at, member_id limit @limit`,
-			pgx.NamedArgs{"workspace": ws, "after": p.After, "id": p.ID, "limit": p.Limit})
+			pg.Args{"workspace": ws, "after": p.After, "id": p.ID, "limit": p.Limit})
 		if err != nil {
 			return err
 		}
@@ -70,7 +54,7 @@ func scanMember(row pgx.CollectableRow) (m Member, err error) {
 func (s *Store) AddMember(ctx context.Context, ws id.Workspace, m id.Member, role identity.Role) (Member, error) {
 	var out Member
 	err := s.db.InWorkspace(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
-		args := pgx.NamedArgs{"workspace": ws, "member": m, "role": role.String()}
+		args := pg.Args{"workspace": ws, "member": m, "role": role.String()}
 		if _, err := tx.Exec(ctx, `
 			insert into members (workspace_id, member_id, role) values (@workspace, @member, @role) on conflict do nothing`, args); err != nil {
 			return err
@@ -103,7 +87,7 @@ func (s *Store) SetRole(ctx context.Context, ws id.Workspace, m id.Member, role 
 		rows, err := tx.Query(ctx, `
 			update members set role = @role where workspace_id = @workspace and member_id = @member
 			returning member_id, role, created_at`,
-			pgx.NamedArgs{"workspace": ws, "member": m, "role": role.String()})
+			pg.Args{"workspace": ws, "member": m, "role": role.String()})
 		if err != nil {
 			return err
 		}
@@ -127,7 +111,7 @@ func (s *Store) RemoveMember(ctx context.Context, ws id.Workspace, m id.Member) 
 			return err
 		}
 		tag, err := tx.Exec(ctx, `delete from members where workspace_id = @workspace and member_id = @member`,
-			pgx.NamedArgs{"workspace": ws, "member": m})
+			pg.Args{"workspace": ws, "member": m})
 		if err == nil && tag.RowsAffected() == 0 {
 			return fault.New(fault.NotFound, "no such member")
 		}
@@ -142,7 +126,7 @@ func (s *Store) RemoveMember(ctx context.Context, ws id.Workspace, m id.Member) 
 // keepOwner refuses to go on when m is the only owner. It holds the workspace's
 // row, so that two owners cannot leave at the same time.
 func keepOwner(ctx context.Context, tx pgx.Tx, ws id.Workspace, m id.Member) error {
-	args := pgx.NamedArgs{"workspace": ws, "member": m}
+	args := pg.Args{"workspace": ws, "member": m}
 	if _, err := tx.Exec(ctx, `select from workspaces where workspace_id = @workspace for update`, args); err != nil {
 		return err
 	}

@@ -19,10 +19,13 @@ import (
 )
 
 // Store reads and writes the gateway's tables.
-type Store struct{ db *pg.DB }
+type Store struct {
+	db    *pg.DB
+	roles *roles
+}
 
 // New returns a store over db, which stays the caller's.
-func New(db *pg.DB) *Store { return &Store{db} }
+func New(db *pg.DB) *Store { return &Store{db: db, roles: newRoles()} }
 
 // Workspace is a tenant as one of its members sees it.
 type Workspace struct {
@@ -49,7 +52,7 @@ func (s *Store) Workspaces(ctx context.Context, m id.Member, only id.Workspace, 
 			from members m join workspaces w using (workspace_id)
 			where m.member_id = @member and (@all or w.workspace_id = @only) and (w.created_at, w.workspace_id) > (@after, @id)
 			order by w.created_at, w.workspace_id limit @limit`,
-			pgx.NamedArgs{"member": m, "all": id.IsZero(only), "only": only, "after": p.After, "id": p.ID, "limit": p.Limit})
+			pg.Args{"member": m, "all": id.IsZero(only), "only": only, "after": p.After, "id": p.ID, "limit": p.Limit})
 		if err != nil {
 			return err
 		}
@@ -75,13 +78,13 @@ func (s *Store) CreateWorkspace(ctx context.Context, ws id.Workspace, name strin
 	w := Workspace{ID: ws, Role: identity.Owner}
 	err := s.db.InWorkspace(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, `insert into workspaces (workspace_id, name) values (@workspace, @name) on conflict do nothing`,
-			pgx.NamedArgs{"workspace": ws, "name": name})
+			pg.Args{"workspace": ws, "name": name})
 		if err != nil {
 			return err
 		}
 		if tag.RowsAffected() == 1 {
 			_, err = tx.Exec(ctx, `insert into members (workspace_id, member_id, role) values (@workspace, @member, 'owner')`,
-				pgx.NamedArgs{"workspace": ws, "member": owner})
+				pg.Args{"workspace": ws, "member": owner})
 			if err != nil {
 				return err
 			}
@@ -90,7 +93,7 @@ func (s *Store) CreateWorkspace(ctx context.Context, ws id.Workspace, name strin
 		err = tx.QueryRow(ctx, `
 			select w.name, w.created_at, m.role from workspaces w join members m using (workspace_id)
 			where w.workspace_id = @workspace and m.member_id = @member`,
-			pgx.NamedArgs{"workspace": ws, "member": owner}).Scan(&w.Name, &w.CreatedAt, &role)
+			pg.Args{"workspace": ws, "member": owner}).Scan(&w.Name, &w.CreatedAt, &role)
 		if pg.NoRows(err) {
 			return fault.New(fault.Conflict, "this Idempotency-Key made a workspace that you are no longer a member of: use another one")
 		}
@@ -108,7 +111,7 @@ func (s *Store) CreateWorkspace(ctx context.Context, ws id.Workspace, name strin
 // Ensure makes workspace and member exist, the member with that role.
 func (s *Store) Ensure(ctx context.Context, ws id.Workspace, name string, m id.Member, role identity.Role) error {
 	err := s.db.InWorkspace(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
-		args := pgx.NamedArgs{"workspace": ws, "name": name, "member": m, "role": role.String()}
+		args := pg.Args{"workspace": ws, "name": name, "member": m, "role": role.String()}
 		if _, err := tx.Exec(ctx, `insert into workspaces (workspace_id, name) values (@workspace, @name) on conflict do nothing`, args); err != nil {
 			return err
 		}

@@ -109,7 +109,7 @@ const take = `attempt = outcomes.attempt + 1, owner = @owner, executor = @execut
 func (l *Ledger) Claim(ctx context.Context, c Call) (Claim, error) {
 	var out Claim
 	b := &pgx.Batch{}
-	args := pgx.NamedArgs{
+	args := pg.Args{
 		"ws": c.Workspace, "key": c.Key, "run": c.Run, "session": c.Session, "call": c.ToolCallID, "tool": c.ToolName,
 		"effect": int16(c.Effect), "owner": l.owner, "executor": l.executor, "lease": l.lease.Seconds(), "work": c.Work, "request": c.Request,
 	}
@@ -210,7 +210,7 @@ func (l *Ledger) TakeOver(ctx context.Context, o Open) (Claim, error) {
 	b := &pgx.Batch{}
 	b.Queue(`update outcomes set `+take+`
 		where workspace_id = @ws and key = @key and state = 'started' and xmin::text = @version
-		returning attempt, array_remove(former, @executor), effect`, pgx.NamedArgs{
+		returning attempt, array_remove(former, @executor), effect`, pg.Args{
 		"ws": o.Workspace, "key": o.Key, "version": o.Version, "owner": l.owner, "executor": l.executor, "lease": l.lease.Seconds(),
 	}).QueryRow(func(r pgx.Row) error {
 		var effect int16
@@ -238,7 +238,7 @@ func (l *Ledger) Record(ctx context.Context, ws id.Workspace, attempt int, o *to
 	err = l.write(ctx, ws, `update outcomes set state = 'done', outcome = @outcome, result = @result, error_type = @type, summary = @summary,
 			duration_ms = @duration, bytes = @bytes, finished_at = now(), work = null
 		where workspace_id = @ws and key = @key and owner = @owner and attempt = @attempt and state = 'started'`,
-		pgx.NamedArgs{
+		pg.Args{
 			"ws": ws, "key": key, "owner": l.owner, "attempt": attempt,
 			"outcome": int16(o.GetState()), "result": o.GetResultJson(), "type": o.GetErrorType(), "summary": o.GetSummary(),
 			"duration": o.GetDurationMs(), "bytes": len(o.GetResultJson()),
@@ -254,14 +254,14 @@ func (l *Ledger) Record(ctx context.Context, ws id.Workspace, attempt int, o *to
 func (l *Ledger) Release(ctx context.Context, ref Ref, attempt int) error {
 	err := l.write(ctx, ref.Workspace, `update outcomes set lease_until = '-infinity'
 		where workspace_id = @ws and key = @key and owner = @owner and attempt = @attempt and state = 'started'`,
-		pgx.NamedArgs{"ws": ref.Workspace, "key": ref.Key, "owner": l.owner, "attempt": attempt})
+		pg.Args{"ws": ref.Workspace, "key": ref.Key, "owner": l.owner, "attempt": attempt})
 	if err != nil {
 		return fmt.Errorf("release call %s: %w", ref.Key, err)
 	}
 	return nil
 }
 
-func (l *Ledger) write(ctx context.Context, ws id.Workspace, statement string, args pgx.NamedArgs) error {
+func (l *Ledger) write(ctx context.Context, ws id.Workspace, statement string, args pg.Args) error {
 	b := &pgx.Batch{}
 	b.Queue(statement, args).Exec(func(tag pgconn.CommandTag) error {
 		if tag.RowsAffected() == 0 {

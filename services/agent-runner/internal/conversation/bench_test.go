@@ -1,0 +1,54 @@
+package conversation_test
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/pg"
+	"signalbox.dev/pkg/pgtest"
+	"signalbox.dev/services/agent-runner/internal/conversation"
+	"signalbox.dev/services/agent-runner/internal/outbox"
+	"signalbox.dev/services/agent-runner/internal/preset"
+	"signalbox.dev/services/agent-runner/internal/run"
+	"signalbox.dev/services/agent-runner/migrations"
+)
+
+// BenchmarkSubmit stores the first message of a session, and with take also claims
+// its run: what a person waits for before a model is asked.
+func BenchmarkSubmit(b *testing.B) {
+	for name, take := range map[string]bool{"queued": false, "taken": true} {
+		b.Run(name, func(b *testing.B) {
+			migrated := pg.Migrations{Schema: "agent", Role: "signalbox_agent", FS: migrations.FS}
+			db := pgtest.New(b, migrated).Open(b, migrated)
+			out := outbox.New(db, nil, slog.New(slog.DiscardHandler))
+			presets, err := preset.Builtin()
+			if err != nil {
+				b.Fatal(err)
+			}
+			people := conversation.NewStore(db, out, presets, conversation.Config{Model: "m", Provider: "p", Partitions: 4, MaxBytes: 1 << 20, MaxQueued: 1})
+			runs := run.NewStore(db, out, "r", run.Config{Lease: time.Hour, WallTime: time.Hour, Partitions: 4})
+			a := identity.Actor{Workspace: id.New[id.Workspace](), Member: id.New[id.Member](), Role: identity.Editor}
+			b.ReportAllocs()
+			for b.Loop() {
+				b.StopTimer()
+				s, err := people.Create(b.Context(), a, conversation.NewSession{})
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.StartTimer()
+				n := conversation.NewMessage{Session: s.ID, Content: []byte(`"hello"`)}
+				if take {
+					n.Take = func(batch *pgx.Batch, r id.Run) { runs.QueueClaim(batch, a.Workspace, s.ID, r) }
+				}
+				if _, err := people.Submit(b.Context(), a, n); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,33 @@
+package sim
+
+import "time"
+
+// The ways in which a runner leaves a run, in both.
+
+func (b *both) park() (here, there []string) {
+	c, ok := b.aClaim()
+	if !ok || b.rng.IntN(2) > 0 {
+		return nil, nil
+	}
+	return []string{why(b.rows.park(c.here))}, []string{why(b.store().Park(b.t.Context(), c.there))}
+}
+
+func (b *both) release() (here, there []string) {
+	c, ok := b.aClaim()
+	if !ok {
+		return nil, nil
+	}
+	wait := time.Duration(b.rng.IntN(2)) * time.Hour
+	b.rows.release(c.here, wait)
+	return []string{"ok"}, []string{why(b.store().Release(b.t.Context(), c.there, wait))}
+}
+
+func (b *both) disown() (here, there []string) {
+	c, ok := b.aClaim()
+	if !ok || b.rng.IntN(4) > 0 {
+		return nil, nil
+	}
+	runner := b.runners[b.rng.IntN(len(b.runners))]
+	b.rows.disown(runner, c.here.Run.ID)
+	return []string{"ok"}, []string{why(b.runs[runner].Disown(b.t.Context(), c.there.Run.Workspace, c.there.Run.ID))}
+}

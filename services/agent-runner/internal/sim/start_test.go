@@ -1,0 +1,71 @@
+package sim
+
+import (
+	"context"
+	"time"
+
+	"signalbox.dev/pkg/bus"
+	"signalbox.dev/services/agent-runner/internal/run"
+)
+
+// What service.go's starter does: a run begins in the process that made it, when that
+// has a free slot.
+
+// ownSlots is how many slots are for such runs.
+func (s *shape) ownSlots() int { return s.slots / 2 }
+
+// reserve takes a slot, if there is one.
+func (p *process) reserve() (mine bool) {
+	p.w.locked(func() {
+		if mine = p.own < p.w.shape.ownSlots() && !p.leaves(); mine {
+			p.own++
+		}
+	})
+	return mine
+}
+
+func (p *process) free() {
+	p.w.locked(func() { p.own-- })
+}
+
+// begin works on a claim in a slot that is reserved.
+func (p *process) begin(c *run.Claim) {
+	p.work.Go(func() {
+		defer p.free()
+		ctx, letGo := context.WithCancelCause(p.ctx)
+		defer letGo(nil)
+		done := make(chan struct{})
+		defer close(done)
+		p.work.Go(func() {
+			select {
+			case <-p.drain:
+			case <-done:
+				return
+			}
+			limit := time.NewTimer(drainTime)
+			defer limit.Stop()
+			select {
+			case <-limit.C:
+				letGo(bus.ErrDraining)
+			case <-done:
+			}
+		})
+		_ = p.loop.Answer(ctx, c, p.drain)
+		p.w.locked(func() {
+			if p.holding[c.Run.ID] == c.Run.Epoch {
+				delete(p.holding, c.Run.ID)
+			}
+		})
+	})
+}
+
+// finishOwn waits for the runs that began here.
+func (p *process) finishOwn() {
+	for {
+		var own int
+		p.w.locked(func() { own = p.own })
+		if own == 0 || p.sleep(time.Millisecond) != nil {
+			return
+		}
+	}
+}
