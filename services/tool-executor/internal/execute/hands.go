@@ -106,14 +106,30 @@ func (s *share) turnAway(now time.Time) time.Duration {
 	return wait
 }
 
+// forget takes j out of the calls at work, unless the same call is there anew.
+func (h *hands) forget(j *job) {
+	if h.jobs[j.Ref] == j {
+		delete(h.jobs, j.Ref)
+	}
+}
+
 // leave lets go of j, and of its slot unless the tool is still in it.
 func (e *Executor) leave(j *job) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	delete(e.hands.jobs, j.Ref)
+	e.hands.forget(j)
 	if !j.abandoned {
 		e.free(j.Workspace)
 	}
+}
+
+// settled is called when a call's outcome is recorded, before it is announced: who
+// announces the call again from now on is answered from the ledger, and not told that
+// it is in hand.
+func (e *Executor) settled(j *job) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.hands.forget(j)
 }
 
 // abandon leaves the slot to the tool that holds on to it.

@@ -33,6 +33,7 @@ func (e *Executor) finish(ctx context.Context, j *job, end ending, took time.Dur
 		}
 		return err
 	}
+	e.settled(j)
 	e.cfg.Announce(ctx, o)
 	e.tell(ctx, j, o)
 	return nil
