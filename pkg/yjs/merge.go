@@ -39,6 +39,13 @@ func StateVectorFromUpdateV2(update []byte) (StateVector, error) {
 	return stateVectorFrom(update, true)
 }
 
+// UpdateSpan returns, for each client that an update in encoding v1 has structs of, the
+// clock of the first one and the clock after the last one. There may be gaps between.
+func UpdateSpan(update []byte) (from, to StateVector, err error) { return spanOf(update, false) }
+
+// UpdateSpanV2 is [UpdateSpan] for encoding v2.
+func UpdateSpanV2(update []byte) (from, to StateVector, err error) { return spanOf(update, true) }
+
 var defaultLimits = Limits{}.withDefaults()
 
 // structWriter writes structs one by one; how many a client has is filled in at the end.
@@ -359,4 +366,21 @@ func stateVectorFrom(update []byte, v2 bool) (StateVector, error) {
 		return nil, r.err
 	}
 	return sv, nil
+}
+
+func spanOf(update []byte, v2 bool) (from, to StateVector, err error) {
+	limits := defaultLimits
+	var r structReader
+	r.init(update, v2, &limits)
+	from, to = StateVector{}, StateVector{}
+	for r.next() {
+		if _, ok := from[r.cur.client]; !ok {
+			from[r.cur.client] = r.cur.clock
+		}
+		to[r.cur.client] = r.cur.end()
+	}
+	if r.err != nil {
+		return nil, nil, r.err
+	}
+	return from, to, nil
 }

@@ -3,6 +3,7 @@ package yjs_test
 import (
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -373,5 +374,35 @@ func TestDeepNesting(t *testing.T) {
 	check(d.Array("a").Delete(0, 1))
 	if got := len(d.EncodeStateAsUpdate(nil)); got > 40 {
 		t.Errorf("the state of what was deleted has %d bytes", got)
+	}
+}
+
+func TestUpdateSpan(t *testing.T) {
+	t.Parallel()
+	d := yjs.New(yjs.Options{ClientID: 7})
+	var updates, updatesV2 [][]byte
+	d.OnUpdate(func(u *yjs.Update) {
+		updates, updatesV2 = append(updates, slices.Clone(u.V1())), append(updatesV2, slices.Clone(u.V2()))
+	})
+	text := d.Text("t")
+	for _, s := range []string{"abc", "d", "ef"} {
+		text.Insert(text.Len(), s)
+	}
+	text.Delete(0, 1)
+	for i, want := range [][2]yjs.StateVector{
+		{{7: 0}, {7: 3}}, {{7: 3}, {7: 4}}, {{7: 4}, {7: 6}}, {{}, {}},
+	} {
+		for version, span := range map[string]func() (yjs.StateVector, yjs.StateVector, error){
+			"v1": func() (yjs.StateVector, yjs.StateVector, error) { return yjs.UpdateSpan(updates[i]) },
+			"v2": func() (yjs.StateVector, yjs.StateVector, error) { return yjs.UpdateSpanV2(updatesV2[i]) },
+		} {
+			from, to, err := span()
+			if diff := cmp.Diff(want, [2]yjs.StateVector{from, to}); err != nil || diff != "" {
+				t.Errorf("span of update %d, %s: %v\n%s", i, version, err, diff)
+			}
+		}
+	}
+	if _, _, err := yjs.UpdateSpan([]byte{1, 1}); !errors.Is(err, yjs.ErrMalformed) {
+		t.Errorf("UpdateSpan of half an update = %v, want %v", err, yjs.ErrMalformed)
 	}
 }
