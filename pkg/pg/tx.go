@@ -165,6 +165,12 @@ func (db *DB) WriteInWorkspace(ctx context.Context, ws id.Workspace, b *pgx.Batc
 	return db.batch(ctx, claims{workspace: ws.String()}, b, 1)
 }
 
+// WriteAsSystem is WriteInWorkspace with all workspaces. Each use says in a comment why
+// it needs this.
+func (db *DB) WriteAsSystem(ctx context.Context, b *pgx.Batch) error {
+	return db.batch(ctx, claims{system: "on"}, b, 1)
+}
+
 // ChangeInWorkspace is InWorkspace for what looks first and then writes, in two round
 // trips: one opens the transaction and sends look, the other sends what change queues,
 // and commits. change sees what look's functions have read. When it fails, or queues

@@ -29,7 +29,7 @@ type Config struct {
 
 	AgentRunnerURL  string `env:"AGENT_RUNNER_URL" envDefault:"http://127.0.0.1:8081" doc:"Where agent-runner serves Connect."`
 	ToolExecutorURL string `env:"TOOL_EXECUTOR_URL" envDefault:"http://127.0.0.1:8082" doc:"Where tool-executor serves Connect."`
-	DocumentSyncURL string `env:"DOCUMENT_SYNC_URL" envDefault:"http://127.0.0.1:8083" doc:"Where document-sync serves Connect."`
+	DocumentSyncURL string `env:"DOCUMENT_SYNC_URL" envDefault:"http://127.0.0.1:8083" doc:"Where document-sync serves Connect and takes sockets."`
 
 	ServiceKey conf.Secret `env:"SERVICE_KEY" doc:"The gateway's private key, which the other services trust the public part of; make one with signalbox keygen."`
 
@@ -43,19 +43,25 @@ type Config struct {
 	MemberStreams      int `env:"GATEWAY_MEMBER_STREAMS" envDefault:"100" doc:"Streams that one person may have open on one gateway."`
 	WorkspaceStreams   int `env:"GATEWAY_WORKSPACE_STREAMS" envDefault:"5000" doc:"Streams that one workspace may have open on one gateway."`
 
+	MemberSockets    int `env:"GATEWAY_MEMBER_SOCKETS" envDefault:"200" doc:"Sockets of documents that one person may have open on one gateway; a client takes one for each document."`
+	WorkspaceSockets int `env:"GATEWAY_WORKSPACE_SOCKETS" envDefault:"5000" doc:"Sockets of documents that one workspace may have open on one gateway."`
+	Sockets          int `env:"GATEWAY_SOCKETS" envDefault:"20000" doc:"Sockets of documents that may be open on one gateway; each takes two file descriptors."`
+
 	BodyTimeout time.Duration `env:"GATEWAY_BODY_TIMEOUT" envDefault:"10s" doc:"How long a request's body of up to 1 MiB may take to come; larger ones get a quarter more for each MiB."`
 
 	WriteTimeout time.Duration `env:"GATEWAY_WRITE_TIMEOUT" envDefault:"10s" doc:"How long a client may take to read the next 64 KiB of an answer before it is cut."`
 
-	CORSOrigins []string `env:"GATEWAY_CORS_ORIGINS" doc:"Origins, separated by commas, whose pages may call the API from a browser; * for all."`
+	CORSOrigins []string `env:"GATEWAY_CORS_ORIGINS" doc:"Origins, separated by commas, whose pages may call the API from a browser, and open sockets besides the gateway's own; * for all."`
 
-	DrainWindow time.Duration `env:"GATEWAY_DRAIN_WINDOW" envDefault:"5s" doc:"On shutdown, open streams are cut spread over this time."`
+	DrainWindow time.Duration `env:"GATEWAY_DRAIN_WINDOW" envDefault:"5s" doc:"On shutdown, open streams are cut, and sockets closed, spread over this time."`
 	DrainLimit  time.Duration `env:"GATEWAY_DRAIN_LIMIT" envDefault:"25s" doc:"On shutdown, requests may take this long to finish."`
 
 	Telemetry telemetry.Config
 
 	// Feed overrides the feed's times; the zero value is right outside of tests.
 	Feed FeedConfig
+	// Relay does the same for sockets.
+	Relay RelayConfig
 }
 
 // JWTConfig says whose access tokens are accepted.
@@ -73,6 +79,11 @@ type FeedConfig struct {
 	BehindBytes                                                uint64
 	// KeepConnections leaves streams to net/http.
 	KeepConnections bool
+}
+
+// RelayConfig is what tests change; zero stands for the default.
+type RelayConfig struct {
+	TokenWait, Silence time.Duration
 }
 
 // Validate implements conf.Validator.
@@ -102,6 +113,7 @@ func (c Config) Validate() error {
 		"GATEWAY_MEMBER_REQUESTS_PER_MINUTE": c.MemberPerMinute, "GATEWAY_MEMBER_REQUESTS_BURST": c.MemberBurst,
 		"GATEWAY_WORKSPACE_REQUESTS_PER_MINUTE": c.WorkspacePerMinute, "GATEWAY_WORKSPACE_REQUESTS_BURST": c.WorkspaceBurst,
 		"GATEWAY_MEMBER_STREAMS": c.MemberStreams, "GATEWAY_WORKSPACE_STREAMS": c.WorkspaceStreams,
+		"GATEWAY_MEMBER_SOCKETS": c.MemberSockets, "GATEWAY_WORKSPACE_SOCKETS": c.WorkspaceSockets, "GATEWAY_SOCKETS": c.Sockets,
 	} {
 		if n < 1 {
 			complain("%s is %d: want 1 or more", name, n)
@@ -122,6 +134,15 @@ func (c Config) Validate() error {
 		complain("GATEWAY_DRAIN_LIMIT (%s) must be longer than GATEWAY_DRAIN_WINDOW (%s), and both more than 0", c.DrainLimit, c.DrainWindow)
 	}
 	return errors.Join(problems...)
+}
+
+// origins returns those of CORSOrigins as browsers send them.
+func (c Config) origins() []string {
+	all := make([]string, 0, len(c.CORSOrigins))
+	for _, o := range c.CORSOrigins {
+		all = append(all, strings.TrimSuffix(strings.TrimSpace(o), "/"))
+	}
+	return all
 }
 
 // verifiers returns who checks access tokens.

@@ -11,9 +11,9 @@ import (
 	"runtime/debug"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
+	"github.com/gorilla/websocket"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
 	"go.opentelemetry.io/otel/propagation"
@@ -34,11 +34,13 @@ func (s *Service) routes(requests *requestMetrics) http.Handler {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(s.api.Spec()) // the client went away: nobody to tell
 	})
+	mux.HandleFunc("GET /ws/documents/{id}", s.proxy.Document)
+	mux.HandleFunc("GET /ws/hocuspocus", s.proxy.Hocuspocus)
 	mux.Handle("/", s.api)
 
 	var h http.Handler = mux
 	h = recoverPanics(s.deps.Log, h)
-	h = cors(s.cfg.CORSOrigins, h)
+	h = cors(s.cfg.origins(), h)
 	h = secure(h)
 	h = requests.observe(s.deps.Log, h)
 	h = otelhttp.NewHandler(h, "http",
@@ -97,11 +99,7 @@ func (b *timedBody) Read(p []byte) (int, error) {
 
 // cors lets pages of the given origins call the API. Credentials in the sense of
 // CORS (cookies) are never used here.
-func cors(origins []string, next http.Handler) http.Handler {
-	allowed := make([]string, 0, len(origins))
-	for _, o := range origins {
-		allowed = append(allowed, strings.TrimSuffix(strings.TrimSpace(o), "/"))
-	}
+func cors(allowed []string, next http.Handler) http.Handler {
 	if len(allowed) == 0 {
 		return next
 	}
@@ -174,7 +172,10 @@ func newRequestMetrics(reg prometheus.Registerer) *requestMetrics {
 func (m *requestMetrics) observe(log *slog.Logger, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, start := r.Context(), time.Now()
-		o := &observed{ResponseWriter: w, start: start}
+		o := &observed{ResponseWriter: w, start: start, taken: http.StatusOK}
+		if websocket.IsWebSocketUpgrade(r) {
+			o.taken = http.StatusSwitchingProtocols
+		}
 		defer func() {
 			route := r.Pattern
 			if route == "" || route == "/" {
@@ -194,17 +195,19 @@ func (m *requestMetrics) observe(log *slog.Logger, next http.Handler) http.Handl
 type observed struct {
 	http.ResponseWriter
 	status       int
+	taken        int // the status when the connection is taken over
 	start, first time.Time
 }
 
 // Unwrap lets http.ResponseController through.
 func (o *observed) Unwrap() http.ResponseWriter { return o.ResponseWriter }
 
-// Hijack implements http.Hijacker: the answer is a stream, which goes out beside us.
+// Hijack implements http.Hijacker: the answer is a stream or a socket, which goes out
+// beside us.
 func (o *observed) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(o.ResponseWriter).Hijack()
 	if err == nil {
-		o.status, o.first = http.StatusOK, time.Now()
+		o.status, o.first = o.taken, time.Now()
 	}
 	return conn, rw, err
 }

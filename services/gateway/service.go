@@ -9,15 +9,16 @@
 // a workspace, a role), a handler checks the input and calls the owning service
 // over Connect with a signed context, and the answer gets its public form. Streams
 // are served by internal/feed out of the run log on the bus; internal/dialect says
-// how an event looks.
+// how an event looks. Sockets of documents go through internal/docproxy to
+// document-sync.
 //
 // # What runs
 //
 // Run starts the HTTP listeners, the feed's workers, the refreshing of key sets
-// and the re-check of what open streams rest on. When its context is done it takes
-// no new streams, cuts the open ones spread over the drain window, lets requests
-// finish, and then stops the rest. If the process dies here, nothing is lost but
-// connections: clients come back with their last event's id, to any gateway.
+// and the re-check of what open streams and sockets rest on. When its context is done
+// it takes no new ones, cuts streams and closes sockets spread over the drain window,
+// lets requests finish, and then stops the rest. If the process dies here, nothing is
+// lost but connections: clients come back, with their last event's id, to any gateway.
 package gateway
 
 import (
@@ -49,6 +50,7 @@ import (
 
 	"signalbox.dev/services/gateway/internal/api"
 	"signalbox.dev/services/gateway/internal/dialect"
+	"signalbox.dev/services/gateway/internal/docproxy"
 	"signalbox.dev/services/gateway/internal/door"
 	"signalbox.dev/services/gateway/internal/feed"
 	"signalbox.dev/services/gateway/internal/limit"
@@ -90,7 +92,9 @@ type Service struct {
 	deps      Deps
 	verifiers []*identity.TokenVerifier
 	streams   *door.Streams
+	sockets   *door.Streams
 	feed      *feed.Feed
+	proxy     *docproxy.Proxy
 	api       *api.API
 	public    http.Handler
 }
@@ -113,6 +117,9 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	s.streams = door.NewStreams(door.StreamsConfig{
 		Grants: members, Log: deps.Log, PerMember: cfg.MemberStreams, PerWorkspace: cfg.WorkspaceStreams, Recheck: cfg.Feed.Recheck,
 	})
+	s.sockets = door.NewStreams(door.StreamsConfig{
+		Grants: members, Log: deps.Log, PerMember: cfg.MemberSockets, PerWorkspace: cfg.WorkspaceSockets, Recheck: cfg.Feed.Recheck,
+	})
 	s.feed = feed.New(feed.Config{
 		Bus: deps.Bus, Source: api.Origin{Conversations: peers.conversations, Runs: peers.runs}, Dialect: dialect.Plain{},
 		Log: deps.Log, Metrics: deps.Registerer, Partitions: cfg.NATSPartitions, DrainWindow: cfg.DrainWindow,
@@ -123,15 +130,23 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	for i, v := range s.verifiers {
 		checks[i] = v
 	}
+	entrance := door.New(door.Config{
+		Verifiers: checks, Members: members, Log: deps.Log,
+		PerMember:    limit.Rate{PerMinute: cfg.MemberPerMinute, Burst: cfg.MemberBurst},
+		PerWorkspace: limit.Rate{PerMinute: cfg.WorkspacePerMinute, Burst: cfg.WorkspaceBurst},
+	})
+	s.proxy, err = docproxy.New(docproxy.Config{
+		Door: entrance, Streams: s.sockets, Signer: deps.Signer, URL: cfg.DocumentSyncURL, Log: deps.Log, Metrics: deps.Registerer,
+		Origins: cfg.origins(), Max: cfg.Sockets, Patience: cfg.WriteTimeout, DrainWindow: cfg.DrainWindow,
+		TokenWait: cfg.Relay.TokenWait, Silence: cfg.Relay.Silence,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("gateway: %w", err)
+	}
 	s.api, err = api.New(api.Config{
 		Conversations: peers.conversations, Runs: peers.runs, Tools: peers.tools, Documents: peers.documents,
-		Feed: s.feed, Store: members, Streams: s.streams, Log: deps.Log, Version: process.Version(),
+		Feed: s.feed, Store: members, Door: entrance, Streams: s.streams, Log: deps.Log, Version: process.Version(),
 		BodyTimeout: cfg.BodyTimeout, WriteTimeout: cfg.WriteTimeout, KeepConnections: cfg.Feed.KeepConnections,
-		Door: door.New(door.Config{
-			Verifiers: checks, Members: members, Log: deps.Log,
-			PerMember:    limit.Rate{PerMinute: cfg.MemberPerMinute, Burst: cfg.MemberBurst},
-			PerWorkspace: limit.Rate{PerMinute: cfg.WorkspacePerMinute, Burst: cfg.WorkspaceBurst},
-		}),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
@@ -204,6 +219,8 @@ func (s *Service) Run(ctx context.Context) error {
 	background, inner := errgroup.WithContext(inner)
 	background.Go(func() error { return s.feed.Run(inner) })
 	background.Go(func() error { return s.streams.Run(inner) })
+	background.Go(func() error { return s.sockets.Run(inner) })
+	background.Go(func() error { return s.proxy.Run(inner) })
 	for _, v := range s.verifiers {
 		background.Go(func() error { return v.Run(inner) })
 	}
@@ -230,16 +247,20 @@ func (s *Service) Run(ctx context.Context) error {
 	return errors.Join(err, background.Wait())
 }
 
-// drainStreams ends the streams and waits for those that the HTTP server does not
-// know of any more.
+// drainStreams ends the streams and sockets and waits for those that the HTTP server
+// does not know of any more.
 func (s *Service) drainStreams(ctx context.Context) {
 	s.feed.Drain()
+	s.proxy.Drain()
 	limit := time.NewTimer(s.cfg.DrainLimit)
 	defer limit.Stop()
-	select {
-	case <-s.feed.Drained():
-	case <-limit.C:
-		s.deps.Log.WarnContext(ctx, "streams cut at shutdown")
+	for _, drained := range []<-chan struct{}{s.feed.Drained(), s.proxy.Drained()} {
+		select {
+		case <-drained:
+		case <-limit.C:
+			s.deps.Log.WarnContext(ctx, "streams cut at shutdown")
+			return
+		}
 	}
 }
 

@@ -45,6 +45,7 @@ type world struct {
 	db     *pg.DB
 	runner *fakeRunner
 	docs   *fakeDocuments
+	sync   *fakeSync
 	peers  string // URL of the fakes
 	traced traced
 	key    identity.Key
@@ -90,6 +91,7 @@ func newWorld(t *testing.T) *world {
 	w.runner = newFakeRunner(natstest.Bus(t, w.nats, subject.AgentRunner))
 	t.Cleanup(w.runner.scripts.Wait)
 	w.docs = newFakeDocuments()
+	w.sync = newFakeSync(t, w.key)
 	w.peers = w.servePeers(t)
 	w.workspace = id.New[id.Workspace]()
 	w.owner = w.join(t, w.workspace, identity.Owner)
@@ -131,6 +133,7 @@ func (w *world) servePeers(t *testing.T) string {
 	mux.Handle(agentv1connect.NewRunServiceHandler(w.runner, runner...))
 	mux.Handle(toolv1connect.NewToolServiceHandler(fakeTools{}, tools...))
 	mux.Handle(documentv1connect.NewDocumentServiceHandler(w.docs, docs...))
+	mux.Handle("/ws/", w.sync)
 	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		w.traced.add(r.Header.Get("Traceparent"))
@@ -138,6 +141,7 @@ func (w *world) servePeers(t *testing.T) string {
 	}))
 	srv.Config.Protocols = new(http.Protocols)
 	srv.Config.Protocols.SetUnencryptedHTTP2(true)
+	srv.Config.Protocols.SetHTTP1(true) // sockets
 	srv.Start()
 	t.Cleanup(srv.Close)
 	return srv.URL
@@ -178,7 +182,7 @@ func (w *world) gateway(t *testing.T, change ...func(*gateway.Config)) *instance
 	cfg := gateway.Config{
 		NATSPartitions: partitions, AgentRunnerURL: w.peers, ToolExecutorURL: w.peers, DocumentSyncURL: w.peers,
 		DevSecret: devSecret, MemberPerMinute: 100_000, MemberBurst: 10_000, WorkspacePerMinute: 100_000, WorkspaceBurst: 10_000,
-		MemberStreams: 200, WorkspaceStreams: 500, DrainWindow: 50 * time.Millisecond, DrainLimit: 10 * time.Second, BodyTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second,
+		MemberStreams: 200, WorkspaceStreams: 500, MemberSockets: 200, WorkspaceSockets: 500, Sockets: 1000, DrainWindow: 50 * time.Millisecond, DrainLimit: 10 * time.Second, BodyTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second,
 		Feed: gateway.FeedConfig{Silence: 150 * time.Millisecond, Pace: 200 * time.Millisecond, Idle: 500 * time.Millisecond, Recheck: 100 * time.Millisecond, KeepConnections: w.keep},
 	}
 	for _, c := range change {

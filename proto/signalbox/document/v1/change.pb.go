@@ -21,11 +21,19 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// doc.<workspace>.<document>: tells other instances that a document changed. An
-// instance that sees a hole in the sequence reads Postgres.
+// doc.<workspace>.<document>: tells other instances what happened to a document. An
+// instance that sees a hole in the sequence reads Postgres. Any of the fields may be
+// absent.
 type Change struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Change        *SubscribeResponse     `protobuf:"bytes,1,opt,name=change,proto3" json:"change,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// For those who subscribed to documents.
+	Change *SubscribeResponse `protobuf:"bytes,1,opt,name=change,proto3" json:"change,omitempty"`
+	// For the instances that have it open.
+	Update *CommittedUpdate `protobuf:"bytes,2,opt,name=update,proto3" json:"update,omitempty"`
+	// Whoever has it open there shows this. Nothing of it is stored.
+	Awareness *Awareness `protobuf:"bytes,3,opt,name=awareness,proto3" json:"awareness,omitempty"`
+	// The instance that says it, which knows already.
+	Instance      string `protobuf:"bytes,4,opt,name=instance,proto3" json:"instance,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -67,13 +75,152 @@ func (x *Change) GetChange() *SubscribeResponse {
 	return nil
 }
 
+func (x *Change) GetUpdate() *CommittedUpdate {
+	if x != nil {
+		return x.Update
+	}
+	return nil
+}
+
+func (x *Change) GetAwareness() *Awareness {
+	if x != nil {
+		return x.Awareness
+	}
+	return nil
+}
+
+func (x *Change) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
+// An update that is in Postgres.
+type CommittedUpdate struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Sequence int64                  `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	// A Yjs update, v1; empty when it is too large for the bus: read it.
+	Data          []byte `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CommittedUpdate) Reset() {
+	*x = CommittedUpdate{}
+	mi := &file_signalbox_document_v1_change_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CommittedUpdate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CommittedUpdate) ProtoMessage() {}
+
+func (x *CommittedUpdate) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_document_v1_change_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CommittedUpdate.ProtoReflect.Descriptor instead.
+func (*CommittedUpdate) Descriptor() ([]byte, []int) {
+	return file_signalbox_document_v1_change_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *CommittedUpdate) GetSequence() int64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+func (x *CommittedUpdate) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+// What the people who have a document open show of themselves.
+type Awareness struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As y-protocols encodes it; empty when nothing is told.
+	Data []byte `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	// An instance that has just opened the document asks the others for theirs.
+	Query         bool `protobuf:"varint,2,opt,name=query,proto3" json:"query,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Awareness) Reset() {
+	*x = Awareness{}
+	mi := &file_signalbox_document_v1_change_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Awareness) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Awareness) ProtoMessage() {}
+
+func (x *Awareness) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_document_v1_change_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Awareness.ProtoReflect.Descriptor instead.
+func (*Awareness) Descriptor() ([]byte, []int) {
+	return file_signalbox_document_v1_change_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Awareness) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *Awareness) GetQuery() bool {
+	if x != nil {
+		return x.Query
+	}
+	return false
+}
+
 var File_signalbox_document_v1_change_proto protoreflect.FileDescriptor
 
 const file_signalbox_document_v1_change_proto_rawDesc = "" +
 	"\n" +
-	"\"signalbox/document/v1/change.proto\x12\x15signalbox.document.v1\x1a$signalbox/document/v1/document.proto\"J\n" +
+	"\"signalbox/document/v1/change.proto\x12\x15signalbox.document.v1\x1a$signalbox/document/v1/document.proto\"\xe6\x01\n" +
 	"\x06Change\x12@\n" +
-	"\x06change\x18\x01 \x01(\v2(.signalbox.document.v1.SubscribeResponseR\x06changeB6Z4signalbox.dev/proto/signalbox/document/v1;documentv1b\x06proto3"
+	"\x06change\x18\x01 \x01(\v2(.signalbox.document.v1.SubscribeResponseR\x06change\x12>\n" +
+	"\x06update\x18\x02 \x01(\v2&.signalbox.document.v1.CommittedUpdateR\x06update\x12>\n" +
+	"\tawareness\x18\x03 \x01(\v2 .signalbox.document.v1.AwarenessR\tawareness\x12\x1a\n" +
+	"\binstance\x18\x04 \x01(\tR\binstance\"A\n" +
+	"\x0fCommittedUpdate\x12\x1a\n" +
+	"\bsequence\x18\x01 \x01(\x03R\bsequence\x12\x12\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\"5\n" +
+	"\tAwareness\x12\x12\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\x12\x14\n" +
+	"\x05query\x18\x02 \x01(\bR\x05queryB6Z4signalbox.dev/proto/signalbox/document/v1;documentv1b\x06proto3"
 
 var (
 	file_signalbox_document_v1_change_proto_rawDescOnce sync.Once
@@ -87,18 +234,22 @@ func file_signalbox_document_v1_change_proto_rawDescGZIP() []byte {
 	return file_signalbox_document_v1_change_proto_rawDescData
 }
 
-var file_signalbox_document_v1_change_proto_msgTypes = make([]protoimpl.MessageInfo, 1)
+var file_signalbox_document_v1_change_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
 var file_signalbox_document_v1_change_proto_goTypes = []any{
 	(*Change)(nil),            // 0: signalbox.document.v1.Change
-	(*SubscribeResponse)(nil), // 1: signalbox.document.v1.SubscribeResponse
+	(*CommittedUpdate)(nil),   // 1: signalbox.document.v1.CommittedUpdate
+	(*Awareness)(nil),         // 2: signalbox.document.v1.Awareness
+	(*SubscribeResponse)(nil), // 3: signalbox.document.v1.SubscribeResponse
 }
 var file_signalbox_document_v1_change_proto_depIdxs = []int32{
-	1, // 0: signalbox.document.v1.Change.change:type_name -> signalbox.document.v1.SubscribeResponse
-	1, // [1:1] is the sub-list for method output_type
-	1, // [1:1] is the sub-list for method input_type
-	1, // [1:1] is the sub-list for extension type_name
-	1, // [1:1] is the sub-list for extension extendee
-	0, // [0:1] is the sub-list for field type_name
+	3, // 0: signalbox.document.v1.Change.change:type_name -> signalbox.document.v1.SubscribeResponse
+	1, // 1: signalbox.document.v1.Change.update:type_name -> signalbox.document.v1.CommittedUpdate
+	2, // 2: signalbox.document.v1.Change.awareness:type_name -> signalbox.document.v1.Awareness
+	3, // [3:3] is the sub-list for method output_type
+	3, // [3:3] is the sub-list for method input_type
+	3, // [3:3] is the sub-list for extension type_name
+	3, // [3:3] is the sub-list for extension extendee
+	0, // [0:3] is the sub-list for field type_name
 }
 
 func init() { file_signalbox_document_v1_change_proto_init() }
@@ -113,7 +264,7 @@ func file_signalbox_document_v1_change_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_signalbox_document_v1_change_proto_rawDesc), len(file_signalbox_document_v1_change_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   1,
+			NumMessages:   3,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -93,6 +93,7 @@ func New(cfg Config) (*API, error) {
 	a.documents()
 	a.workspaces()
 	a.keys()
+	a.sockets()
 	describe(a.huma.OpenAPI())
 	var err error
 	if a.spec, err = json.Marshal(a.huma.OpenAPI()); err != nil {
@@ -146,6 +147,8 @@ type access struct {
 	// people refuses API keys: who holds one acts in its workspace, and decides
 	// neither who else does nor about the person who made it.
 	people bool
+	// socket is not answered but upgraded.
+	socket bool
 }
 
 type source uint8

@@ -111,13 +111,25 @@ func checkQuery(hc huma.Context) error {
 
 // bearer returns the request's token. A header says more than a URL.
 func bearer(hc huma.Context, who access) string {
-	if scheme, token, ok := strings.Cut(hc.Header("Authorization"), " "); ok && strings.EqualFold(scheme, "Bearer") {
-		return strings.TrimSpace(token)
-	}
-	if token, ok := hc.Context().Value(tokenKey{}).(string); ok && who.urlToken {
+	r, _ := humago.Unwrap(hc)
+	if token, ok := headerToken(r); ok || !who.urlToken {
 		return token
 	}
-	return ""
+	return urlToken(r)
+}
+
+func headerToken(r *http.Request) (token string, ok bool) {
+	scheme, token, ok := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !ok || !strings.EqualFold(scheme, "Bearer") {
+		return "", false
+	}
+	return strings.TrimSpace(token), true
+}
+
+// urlToken returns what HideToken has kept.
+func urlToken(r *http.Request) string {
+	token, _ := r.Context().Value(tokenKey{}).(string)
+	return token
 }
 
 func (a *API) refuse(hc huma.Context, err error) {

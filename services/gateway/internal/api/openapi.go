@@ -130,6 +130,14 @@ type errorAnswer struct {
 }
 
 func errorsOf(op *huma.Operation, who access) []errorAnswer {
+	if who.socket {
+		return []errorAnswer{
+			{400, "The handshake is not a WebSocket's.", Error{Message: "unsupported version: 13 not found in 'Sec-Websocket-Version' header"}},
+			{403, "A page of this origin may not open sockets.", Error{Message: "pages of https://elsewhere.example may not open sockets here: GATEWAY_CORS_ORIGINS says whose may", Code: "ORIGIN_NOT_ALLOWED"}},
+			{426, "Not asked for as a WebSocket over HTTP/1.1.", Error{Message: "this is a WebSocket: connect with a WebSocket client, over HTTP/1.1", Code: "UPGRADE_REQUIRED"}},
+			{503, "The server is going away: try again.", Error{Message: "this gateway is going away: connect again", Code: "DRAINING"}},
+		}
+	}
 	all := []errorAnswer{
 		{400, "Bad or missing fields; the message names them.", Error{Message: "name is required"}},
 		{401, "No token, or one that is not valid.", Error{Message: "the token is not valid, or has expired: sign in again", Code: "INVALID_TOKEN"}},

@@ -1,0 +1,71 @@
+package api
+
+import (
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"signalbox.dev/pkg/identity"
+)
+
+// Sockets are served by package docproxy; here they are described, beside what else
+// there is, and what both read of a request and answer is written once.
+
+// TokenOf returns a request's token, which may be in its URL, for clients that cannot
+// set headers; empty for none.
+func TokenOf(r *http.Request) string {
+	if token, ok := headerToken(r); ok {
+		return token
+	}
+	return urlToken(r)
+}
+
+// WorkspaceOf returns the id of the workspace that a request is about; empty for none.
+func WorkspaceOf(r *http.Request) string {
+	if ws := r.Header.Get("X-Workspace-Id"); ws != "" {
+		return ws
+	}
+	return r.URL.Query().Get("workspace_id")
+}
+
+// WriteUpgradeRequired answers who asks for a socket as if it were a page.
+func WriteUpgradeRequired(w http.ResponseWriter) {
+	e := &Error{
+		status: http.StatusUpgradeRequired, Code: "UPGRADE_REQUIRED", Message: "this is a WebSocket: connect with a WebSocket client, over HTTP/1.1",
+		header: http.Header{"Upgrade": {"websocket"}, "Connection": {"Upgrade"}},
+	}
+	e.write(w)
+}
+
+const aboutSockets = " A socket that is refused, or whose right ends, is closed with a code and a reason: " +
+	"4400 something is missing, 4401 no token, or one that is not valid or has expired, 4403 no membership in the workspace, 4404 no such document, or it was deleted, " +
+	"1007 a malformed message, 1009 a message over the limit, 1012 the server goes away: connect again, 1013 too many sockets, too slow a reader, or a part of the system is away: try again later."
+
+// sockets describes what no handler of this package serves.
+func (a *API) sockets() {
+	doc := a.huma.OpenAPI()
+	workspace := &huma.Param{
+		Name: "workspace_id", In: "query", Schema: &huma.Schema{Type: huma.TypeString},
+		Description: "The workspace's id, for clients that cannot set headers.",
+	}
+	for _, op := range []*huma.Operation{
+		{
+			OperationID: "edit-document", Path: "/ws/documents/{id}", Summary: "Edit a document live, with the protocol of Yjs",
+			Description: "A WebSocket over HTTP/1.1 with binary messages of y-protocols: sync, awareness, auth. Clients such as y-websocket speak it." + aboutSockets,
+			Parameters: []*huma.Param{
+				{Name: "id", In: "path", Required: true, Schema: &huma.Schema{Type: huma.TypeString, Format: "uuid"}, Description: "The document's id."},
+				workspace,
+			},
+		},
+		{
+			OperationID: "edit-documents", Path: "/ws/hocuspocus", Summary: "Edit documents live, with Hocuspocus' provider",
+			Description: "A WebSocket over HTTP/1.1 with the messages of @hocuspocus/provider: any number of documents, whose names are their ids. The token may come with the provider's first message instead." + aboutSockets,
+			Parameters:  []*huma.Param{workspace},
+		},
+	} {
+		op.Method, op.Tags = http.MethodGet, []string{"Documents"}
+		op.Metadata = map[string]any{accessKey: access{role: identity.Viewer, urlToken: true, socket: true}}
+		op.Responses = map[string]*huma.Response{"101": {Description: "The socket is open, or is closed at once with a code."}}
+		doc.AddOperation(op)
+	}
+}

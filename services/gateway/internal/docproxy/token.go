@@ -1,0 +1,154 @@
+package docproxy
+
+import (
+	"context"
+	"errors"
+	"net"
+	"time"
+
+	"github.com/gorilla/websocket"
+)
+
+// Bounds of what a client may send before its token is known.
+const (
+	maxFirstMessages = 16
+	maxFirstBytes    = 64 << 10
+)
+
+// Numbers of Hocuspocus' messages: after the document's name comes the kind of
+// message and, in one of authentication, what it is about.
+const (
+	kindAuth   = 2
+	authToken  = 0
+	authDenied = 1
+)
+
+const reasonTooMuch = "too much came before the token"
+
+// auth is a message of Hocuspocus that holds a token.
+type auth struct{ document, token string }
+
+// firstToken reads messages until one has a token.
+func firstToken(ctx context.Context, c *websocket.Conn, wait time.Duration) (auth, error) {
+	c.SetReadLimit(maxFirstBytes)
+	if err := c.SetReadDeadline(time.Now().Add(wait)); err != nil {
+		return auth{}, errLeft
+	}
+	stop := context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) }) // fails when the connection is gone, which is as good
+	defer stop()
+	total := 0
+	for range maxFirstMessages {
+		kind, msg, err := c.ReadMessage()
+		if err != nil {
+			return auth{}, withCause(ctx, whyUnread(err))
+		}
+		if total += len(msg); total > maxFirstBytes {
+			return auth{}, &ending{code: codeTooBig, reason: reasonTooMuch}
+		}
+		if kind != websocket.BinaryMessage {
+			return auth{}, &ending{code: codeMalformed, reason: "want binary messages"}
+		}
+		a, found, err := parseAuth(msg)
+		if err != nil {
+			return auth{}, err
+		}
+		if found {
+			stop()
+			_ = c.SetReadDeadline(time.Time{}) // as above
+			return a, nil
+		}
+	}
+	return auth{}, errNoToken
+}
+
+// whyUnread tells what an error of reading the first messages means.
+func whyUnread(err error) error {
+	if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
+		return errNoToken
+	}
+	if e, ok := errors.AsType[*websocket.CloseError](err); ok {
+		return &ending{code: uint16(e.Code), reason: "the client closed the socket", told: true} // answered by c
+	}
+	switch {
+	case errors.Is(err, websocket.ErrReadLimit):
+		return &ending{code: codeTooBig, reason: reasonTooMuch, told: true}
+	case errors.Is(err, errTooMuch):
+		return &ending{code: codeTooBig, reason: reasonTooMuch}
+	}
+	return errLeft
+}
+
+// parseAuth returns the token of a message; false when it is of another kind.
+func parseAuth(msg []byte) (a auth, found bool, err error) {
+	r := reader{rest: msg}
+	a.document = r.text()
+	if r.number() != kindAuth || r.bad {
+		return auth{}, false, r.err()
+	}
+	if r.number() != authToken || r.bad {
+		return auth{}, false, r.err()
+	}
+	a.token = r.text()
+	return a, !r.bad, r.err()
+}
+
+// denied is the message by which Hocuspocus' provider learns that its token was not
+// accepted.
+func denied(document, reason string) []byte {
+	b := appendText(nil, document)
+	b = append(b, kindAuth, authDenied)
+	return appendText(b, reason)
+}
+
+func appendText(b []byte, s string) []byte {
+	n := uint(len(s))
+	for ; n >= 0x80; n >>= 7 {
+		b = append(b, byte(n)|0x80)
+	}
+	return append(append(b, byte(n)), s...)
+}
+
+// reader takes a message apart. After something that is not there, bad is set and
+// all that is read is zero.
+type reader struct {
+	rest []byte
+	bad  bool
+}
+
+func (r *reader) err() error {
+	if r.bad {
+		return &ending{code: codeMalformed, reason: "a message is not one of Hocuspocus"}
+	}
+	return nil
+}
+
+// number reads a number in groups of 7 bits, the lowest first.
+func (r *reader) number() (n uint64) {
+	for shift := 0; shift < 56 && !r.bad; shift += 7 {
+		if len(r.rest) == 0 {
+			break
+		}
+		b := r.rest[0]
+		r.rest = r.rest[1:]
+		n |= uint64(b&0x7f) << shift
+		if b < 0x80 {
+			return n
+		}
+	}
+	r.bad = true
+	return 0
+}
+
+// text reads a number and as many bytes.
+func (r *reader) text() string {
+	n := r.number()
+	if n > uint64(len(r.rest)) {
+		r.bad = true
+	}
+	if r.bad {
+		return ""
+	}
+	s := string(r.rest[:n])
+	r.rest = r.rest[n:]
+	return s
+}

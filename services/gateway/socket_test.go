@@ -1,0 +1,559 @@
+package gateway_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+	"github.com/gorilla/websocket"
+
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+
+	"signalbox.dev/services/gateway"
+)
+
+// dial opens a socket as a browser does, with what it has to say in the URL.
+func (in *instance) dial(t testing.TB, p person, path string, header http.Header) *websocket.Conn {
+	t.Helper()
+	q := url.Values{}
+	if p.token != "" {
+		q.Set("token", p.token)
+	}
+	if !id.IsZero(p.workspace) {
+		q.Set("workspace_id", p.workspace.String())
+	}
+	return in.dialURL(t, path+"?"+q.Encode(), header)
+}
+
+func (in *instance) dialURL(t testing.TB, target string, header http.Header) *websocket.Conn {
+	t.Helper()
+	dialer := websocket.Dialer{EnableCompression: true} // offered, as browsers do
+	c, res, err := dialer.DialContext(t.Context(), "ws"+strings.TrimPrefix(in.url, "http")+target, header)
+	if err != nil {
+		if res != nil {
+			b, _ := io.ReadAll(res.Body)
+			t.Fatalf("open a socket: %v: %s %s", err, res.Status, b)
+		}
+		t.Fatalf("open a socket: %v", err)
+	}
+	res.Body.Close()
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func someDocument() string { return "/ws/documents/" + uuid.NewString() }
+
+// receive returns the next message.
+func receive(t testing.TB, c *websocket.Conn) []byte {
+	t.Helper()
+	_ = c.SetReadDeadline(time.Now().Add(patience))
+	_, msg, err := c.ReadMessage()
+	if err != nil {
+		t.Fatalf("next message: %v", err)
+	}
+	return msg
+}
+
+func transmit(t testing.TB, c *websocket.Conn, msg string) {
+	t.Helper()
+	if err := c.WriteMessage(websocket.BinaryMessage, []byte(msg)); err != nil {
+		t.Fatalf("send: %v", err)
+	}
+}
+
+// closing returns the code and the reason that a socket is closed with; 1006 without.
+func closing(t testing.TB, c *websocket.Conn) (code int, reason string) {
+	t.Helper()
+	_ = c.SetReadDeadline(time.Now().Add(patience))
+	for {
+		_, _, err := c.ReadMessage()
+		if err == nil {
+			continue
+		}
+		if e, ok := errors.AsType[*websocket.CloseError](err); ok {
+			return e.Code, e.Text
+		}
+		if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() {
+			t.Fatalf("not closed in %s", patience)
+		}
+		return websocket.CloseAbnormalClosure, err.Error()
+	}
+}
+
+// wantClosed fails unless a socket is closed with a code, and a reason that says something.
+func wantClosed(t testing.TB, what string, c *websocket.Conn, want int, says string) {
+	t.Helper()
+	if got, reason := closing(t, c); got != want || !strings.Contains(reason, says) {
+		t.Errorf("%s: closed with %d %q, want %d that says %q", what, got, reason, want, says)
+	}
+}
+
+// seat returns the next socket that arrives at document-sync.
+func (f *fakeSync) seat(t testing.TB) *seat {
+	t.Helper()
+	select {
+	case s := <-f.seats:
+		return s
+	case <-time.After(patience):
+		t.Fatal("no socket arrived at document-sync")
+		return nil
+	}
+}
+
+// left waits for the end of a socket at document-sync.
+func (s *seat) left(t testing.TB) error {
+	t.Helper()
+	select {
+	case err := <-s.ended:
+		return err
+	case <-time.After(patience):
+		t.Fatal("the socket at document-sync did not end")
+		return nil
+	}
+}
+
+// open opens a socket and waits until it is relayed.
+func (in *instance) connected(t testing.TB, p person) (*websocket.Conn, *seat) {
+	t.Helper()
+	c := in.dial(t, p, someDocument(), nil)
+	if got := string(receive(t, c)); got != hello {
+		t.Fatalf("first message = %q, want %q", got, hello)
+	}
+	return c, in.w.sync.seat(t)
+}
+
+func TestSocketIdentity(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t)
+	viewer := w.join(t, w.workspace, identity.Viewer)
+	stranger := w.join(t, id.New[id.Workspace](), identity.Owner)
+	key := call[map[string]any](t, in, w.owner, "POST", "/api/keys", `{"name":"k","role":"editor"}`, http.StatusCreated)
+	secret, _ := key["secret"].(string)
+	if secret == "" {
+		t.Fatalf("create a key = %v, want a secret", key)
+	}
+	ws, doc := w.workspace.String(), someDocument()
+	bearer := func(token string) http.Header { return http.Header{"Authorization": {"Bearer " + token}} }
+
+	letIn := func() {
+		for name, tt := range map[string]struct {
+			target string
+			header http.Header
+			want   identity.Actor
+			ends   bool
+		}{
+			"URL":             {doc + "?token=" + w.owner.token + "&workspace_id=" + ws, nil, identity.Actor{Member: w.owner.member, Role: identity.Owner}, true},
+			"headers":         {doc, http.Header{"Authorization": {"Bearer " + viewer.token}, "X-Workspace-Id": {ws}}, identity.Actor{Member: viewer.member, Role: identity.Viewer}, true},
+			"key in a header": {doc, bearer(secret), identity.Actor{Member: w.owner.member, Role: identity.Editor}, false},
+			"key in the URL":  {doc + "?workspace_id=" + ws + "&token=" + secret, nil, identity.Actor{Member: w.owner.member, Role: identity.Editor}, false},
+			"Hocuspocus":      {"/ws/hocuspocus?token=" + w.owner.token + "&workspace_id=" + ws, nil, identity.Actor{Member: w.owner.member, Role: identity.Owner}, true},
+		} {
+			c := in.dialURL(t, tt.target, tt.header)
+			if got := string(receive(t, c)); got != hello {
+				t.Errorf("%s: first message = %q, want %q", name, got, hello)
+			}
+			s := w.sync.seat(t)
+			tt.want.Workspace, tt.want.Service = w.workspace, gateway.Name
+			if diff := cmp.Diff(tt.want, s.actor); diff != "" {
+				t.Errorf("%s: actor (-want +got):\n%s", name, diff)
+			}
+			expires, err := strconv.ParseInt(s.request.Header.Get("Signalbox-Token-Expires"), 10, 64)
+			if left := time.Until(time.Unix(expires, 0)); tt.ends && (err != nil || left < 50*time.Minute || left > 70*time.Minute) {
+				t.Errorf("%s: Signalbox-Token-Expires = %d, in %s, want about an hour from now", name, expires, left)
+			}
+			if got, ok := s.request.Header["Signalbox-Token-Expires"]; ok != tt.ends {
+				t.Errorf("%s: Signalbox-Token-Expires = %q, want one: %t", name, got, tt.ends)
+			}
+			wantURI, _, _ := strings.Cut(tt.target, "?")
+			if s.request.RequestURI != wantURI {
+				t.Errorf("%s: document-sync was asked for %s, want %s", name, s.request.RequestURI, wantURI)
+			}
+			c.Close()
+		}
+	}
+	refused := func() {
+		for name, tt := range map[string]struct {
+			target string
+			header http.Header
+			code   int
+			says   string
+		}{
+			"no token":           {doc + "?workspace_id=" + ws, nil, 4401, "no token"},
+			"bad token":          {doc + "?workspace_id=" + ws + "&token=x", nil, 4401, "sign in again"},
+			"expired token":      {doc + "?workspace_id=" + ws + "&token=" + devToken(t, w.owner.member, -time.Minute), nil, 4401, "expired"},
+			"no such key":        {doc + "?workspace_id=" + ws + "&token=sb_none", nil, 4401, "revoked"},
+			"header over URL":    {doc + "?workspace_id=" + ws + "&token=" + w.owner.token, bearer("x"), 4401, "sign in again"},
+			"stranger":           {doc + "?workspace_id=" + ws + "&token=" + stranger.token, nil, 4403, "not a member"},
+			"key of elsewhere":   {doc + "?workspace_id=" + stranger.workspace.String() + "&token=" + secret, nil, 4403, "another workspace"},
+			"no workspace":       {doc + "?token=" + w.owner.token, nil, 4400, "X-Workspace-Id"},
+			"bad workspace":      {doc + "?workspace_id=x&token=" + w.owner.token, nil, 4400, "X-Workspace-Id"},
+			"no such document":   {"/ws/documents/" + absentDocument + "?workspace_id=" + ws + "&token=" + w.owner.token, nil, 4404, "no such document"},
+			"no document's id":   {"/ws/documents/x?workspace_id=" + ws + "&token=" + w.owner.token, nil, 4404, "no such document"},
+			"Hocuspocus, bad":    {"/ws/hocuspocus?workspace_id=" + ws + "&token=x", nil, 4401, "sign in again"},
+			"Hocuspocus, no one": {"/ws/hocuspocus?token=" + w.owner.token, nil, 4400, "X-Workspace-Id"},
+		} {
+			wantClosed(t, name, in.dialURL(t, tt.target, tt.header), tt.code, tt.says)
+		}
+	}
+	letIn()
+	refused()
+	for _, secret := range []string{w.owner.token, viewer.token, stranger.token, secret, "token="} {
+		if strings.Contains(in.log.String(), secret) {
+			t.Errorf("log of the gateway holds %q", secret)
+		}
+	}
+	metrics := in.metrics(t)
+	for _, want := range []string{
+		`gateway_sockets_closed_total{code="4401"} 6`, `gateway_sockets_closed_total{code="4403"} 2`, `gateway_sockets_closed_total{code="4400"} 3`,
+		`gateway_http_requests_total{route="GET /ws/documents/{id}",status="101"}`,
+	} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("metrics lack %s", want)
+		}
+	}
+	if strings.Contains(metrics, "4404 ") || strings.Contains(metrics, w.owner.token) {
+		t.Error("metrics hold more than they should")
+	}
+}
+
+func (in *instance) metrics(t testing.TB) string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, in.ops+"/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return in.send(t, req).body
+}
+
+// TestSocketPassesNothingOn sees that document-sync is asked in the gateway's words.
+func TestSocketPassesNothingOn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t)
+	viewer := w.join(t, w.workspace, identity.Viewer)
+	forged, err := identity.NewSigner(gateway.Name, w.key).Sign(identity.Actor{Workspace: w.workspace, Member: w.owner.member, Role: identity.Owner}, "document-sync")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := in.dial(t, viewer, someDocument()+"?x=y", http.Header{
+		identity.Header: {forged}, "Signalbox-Token-Expires": {"99999999999"}, "X-Forwarded-For": {"10.0.0.1"}, "Forwarded": {"for=10.0.0.1"},
+		"Cookie": {"a=b"}, "Authorization": {"Bearer " + viewer.token}, "X-Workspace-Id": {w.workspace.String()}, "Origin": {in.url},
+		"Sec-Websocket-Protocol": {"token." + viewer.token}, "Traceparent": {"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"},
+	})
+	receive(t, c)
+	s := w.sync.seat(t)
+	if s.actor.Role != identity.Viewer || s.actor.Member != viewer.member {
+		t.Errorf("actor = %+v, want the viewer", s.actor)
+	}
+	h := s.request.Header
+	want := []string{"Connection", "Sec-Websocket-Key", "Sec-Websocket-Version", identity.Header, "Signalbox-Token-Expires", "Upgrade", "User-Agent"}
+	got := slices.DeleteFunc(slices.Sorted(maps.Keys(h)), func(k string) bool { return k == "Traceparent" })
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("headers at document-sync (-want +got):\n%s", diff)
+	}
+	if h.Get("Signalbox-Token-Expires") == "99999999999" || strings.Contains(h.Get("Traceparent"), "0af7651916cd43dd8448eb211c80319c") || s.request.URL.RawQuery != "" {
+		t.Errorf("the client's %v or %q came through", h, s.request.URL.RawQuery)
+	}
+}
+
+func TestSocketOrigin(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t, func(c *gateway.Config) { c.CORSOrigins = []string{" https://page.example/ "} })
+	for _, origin := range []string{in.url, strings.ToUpper(in.url), "https://page.example", ""} {
+		h := http.Header{}
+		if origin != "" {
+			h.Set("Origin", origin)
+		}
+		c := in.dial(t, w.owner, someDocument(), h)
+		receive(t, c)
+		c.Close()
+	}
+	for _, origin := range []string{"https://elsewhere.example", "https://page.example.elsewhere.example", "null", "file://"} {
+		got := in.handshake(t, someDocument()+"?token="+w.owner.token, func(r *http.Request) { r.Header.Set("Origin", origin) })
+		if got.status != http.StatusForbidden || !strings.Contains(got.body, "ORIGIN_NOT_ALLOWED") {
+			t.Errorf("origin %s: %d %s, want 403", origin, got.status, got.body)
+		}
+	}
+	all := w.gateway(t, func(c *gateway.Config) { c.CORSOrigins = []string{"*"} })
+	receive(t, all.dial(t, w.owner, someDocument(), http.Header{"Origin": {"https://elsewhere.example"}}))
+}
+
+// handshake sends the request of a WebSocket that is answered with something else.
+func (in *instance) handshake(t testing.TB, path string, change func(*http.Request)) answer {
+	t.Helper()
+	return in.send(t, in.request(t, person{}, "GET", path, "", func(r *http.Request) {
+		r.Header = http.Header{"Connection": {"Upgrade"}, "Upgrade": {"websocket"}, "Sec-Websocket-Version": {"13"}, "Sec-Websocket-Key": {"AAAAAAAAAAAAAAAAAAAAAA=="}}
+		change(r)
+	}))
+}
+
+func TestSocketHandshake(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t)
+	wantError := func(what string, got answer, status int) {
+		t.Helper()
+		var e struct{ Error, Code string }
+		if err := json.Unmarshal([]byte(got.body), &e); err != nil || e.Error == "" || got.status != status || got.header.Get("Content-Type") != "application/json" {
+			t.Errorf("%s = %d %v %s, want %d with our error", what, got.status, got.header, got.body, status)
+		}
+	}
+	for _, path := range []string{someDocument(), "/ws/hocuspocus"} {
+		wantError("GET "+path, in.send(t, in.request(t, w.owner, "GET", path, "", nil)), http.StatusUpgradeRequired)
+		two := new(http.Protocols)
+		two.SetUnencryptedHTTP2(true)
+		transport := &http.Transport{Protocols: two}
+		res, err := transport.RoundTrip(in.request(t, w.owner, "GET", path, "", nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, _ := io.ReadAll(res.Body)
+		res.Body.Close()
+		wantError("GET over HTTP/2 "+path, answer{res.StatusCode, res.Header, string(b)}, http.StatusUpgradeRequired)
+		transport.CloseIdleConnections()
+	}
+	wantError("another version", in.handshake(t, someDocument(), func(r *http.Request) { r.Header.Set("Sec-Websocket-Version", "8") }), http.StatusBadRequest)
+	wantError("no key", in.handshake(t, someDocument(), func(r *http.Request) { r.Header.Del("Sec-Websocket-Key") }), http.StatusBadRequest)
+	wantError("POST", in.send(t, in.request(t, w.owner, "POST", someDocument(), "", nil)), http.StatusNotFound)
+}
+
+func TestSocketRelays(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t)
+	c, s := in.connected(t, w.owner)
+	for _, n := range []int{0, 1, 125, 126, 65535, 65536, 1 << 20} {
+		msg := bytes.Repeat([]byte{byte(n), 7}, (n+1)/2)[:n]
+		transmit(t, c, string(msg))
+		if got := receive(t, c); !bytes.Equal(got, msg) {
+			t.Fatalf("%d bytes came back as %d", n, len(got))
+		}
+	}
+	const many = 1000
+	var writes sync.WaitGroup
+	writes.Go(func() {
+		for i := range many {
+			_ = c.WriteMessage(websocket.BinaryMessage, fmt.Append(nil, i)) // what is missing is missed below
+		}
+	})
+	for i := range many {
+		if got := string(receive(t, c)); got != strconv.Itoa(i) {
+			t.Fatalf("message %d = %q", i, got)
+		}
+	}
+	writes.Wait()
+	if err := s.conn.WriteControl(websocket.PingMessage, []byte("are you there"), time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	transmit(t, c, "x")
+	receive(t, c) // reads the ping first
+	transmit(t, c, "y")
+	if got := <-s.pongs; got != "are you there" {
+		t.Errorf("pong = %q", got)
+	}
+	if err := c.WriteMessage(websocket.CloseMessage, websocket.FormatCloseMessage(4200, "enough")); err != nil {
+		t.Fatal(err)
+	}
+	if e, ok := errors.AsType[*websocket.CloseError](s.left(t)); !ok || e.Code != 4200 || e.Text != "enough" {
+		t.Errorf("document-sync saw the end %v, want 4200", e)
+	}
+	wantClosed(t, "the client's own close", c, 4200, "")
+	for _, want := range []string{`gateway_sockets_closed_total{code="other"} 1`, "gateway_sockets_open 0"} {
+		eventually(t, want, func() bool { return strings.Contains(in.metrics(t), want) })
+	}
+	if m := in.metrics(t); !strings.Contains(m, `gateway_sockets_bytes_total{direction="down"} 1.`) || !strings.Contains(m, `gateway_sockets_bytes_total{direction="up"} 1.`) {
+		t.Errorf("metrics do not count the bytes:\n%s", m)
+	}
+}
+
+// TestSocketEndsWithTheOther sees what becomes of one side when the other one ends.
+func TestSocketEndsWithTheOther(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t)
+	for does, want := range map[string]struct {
+		code int
+		says string
+	}{
+		"close":          {4404, "deleted"},
+		"die":            {1013, "try again"},
+		"reset":          {1013, "try again"},
+		"die in a frame": {1006, ""},
+	} {
+		c, _ := in.connected(t, w.owner)
+		transmit(t, c, does)
+		wantClosed(t, does, c, want.code, want.says)
+	}
+	for what, leave := range map[string]func(*net.TCPConn) error{
+		"closes":          (*net.TCPConn).Close,
+		"resets":          func(c *net.TCPConn) error { _ = c.SetLinger(0); return c.Close() },
+		"closes its side": (*net.TCPConn).CloseWrite,
+	} {
+		c, s := in.connected(t, w.owner)
+		tcp, ok := c.NetConn().(*net.TCPConn)
+		if !ok {
+			t.Fatal("not a TCP connection")
+		}
+		if err := leave(tcp); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.left(t); err == nil {
+			t.Errorf("client %s: document-sync saw no end", what)
+		}
+	}
+}
+
+func TestSocketWithoutDocumentSync(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t)
+	for _, status := range []int{http.StatusServiceUnavailable, http.StatusNotFound, http.StatusUnauthorized, http.StatusOK} {
+		w.sync.set(status, nil)
+		wantClosed(t, http.StatusText(status), in.dial(t, w.owner, someDocument(), nil), 1013, "try again")
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	alone := w.gateway(t, func(c *gateway.Config) { c.DocumentSyncURL = "http://" + l.Addr().String() })
+	wantClosed(t, "nobody listens", alone.dial(t, w.owner, someDocument(), nil), 1013, "try again")
+}
+
+// TestSocketsEndWithTheirRight sees that sockets end when the token or the membership
+// does.
+func TestSocketsEndWithTheirRight(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t)
+	leaver := w.join(t, w.workspace, identity.Editor)
+	stays, _ := in.connected(t, w.owner)
+	c, s := in.connected(t, leaver)
+	expiring := leaver
+	// Tokens are good for another 30 seconds, in which clocks may differ.
+	expiring.member, expiring.token = w.owner.member, devToken(t, w.owner.member, -26*time.Second)
+	late, _ := in.connected(t, expiring)
+	in.remove(t, w.owner, leaver)
+	wantClosed(t, "a removed member's", c, 4403, "membership")
+	_ = s.left(t)
+	wantClosed(t, "an expired token's", late, 4401, "expired")
+	transmit(t, stays, "still here")
+	if got := string(receive(t, stays)); got != "still here" {
+		t.Errorf("the owner's socket = %q", got)
+	}
+}
+
+// remove ends somebody's membership.
+func (in *instance) remove(t testing.TB, by, who person) {
+	t.Helper()
+	got := in.send(t, in.request(t, by, "DELETE", "/api/workspaces/"+who.workspace.String()+"/members/"+who.member.String(), "", nil))
+	if got.status != http.StatusOK {
+		t.Fatalf("remove a member = %d %s", got.status, got.body)
+	}
+}
+
+// TestSocketRightEndsWhileOpening sees that a membership that ends while document-sync
+// is being asked counts.
+func TestSocketRightEndsWhileOpening(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t)
+	begin := make(chan struct{})
+	defer close(begin)
+	w.sync.set(0, begin)
+	leaver := w.join(t, w.workspace, identity.Editor)
+	c := in.dial(t, leaver, someDocument(), nil)
+	<-w.sync.asked
+	in.remove(t, w.owner, leaver)
+	wantClosed(t, "a removed member's", c, 4403, "membership")
+}
+
+func TestSocketLimits(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	other := w.join(t, w.workspace, identity.Editor)
+	in := w.gateway(t, func(c *gateway.Config) { c.MemberSockets, c.WorkspaceSockets = 1, 2 })
+	first, _ := in.connected(t, w.owner)
+	wantClosed(t, "their second", in.dial(t, w.owner, someDocument(), nil), 1013, "close one first")
+	in.connected(t, other)
+	wantClosed(t, "the workspace's third", in.dial(t, w.join(t, w.workspace, identity.Viewer), someDocument(), nil), 1013, "this workspace")
+	first.Close()
+	eventually(t, "room for another one", func() bool {
+		c := in.dial(t, w.owner, someDocument(), nil)
+		_ = c.SetReadDeadline(time.Now().Add(patience))
+		_, _, err := c.ReadMessage()
+		return err == nil
+	})
+	full := w.gateway(t, func(c *gateway.Config) { c.Sockets = 1 })
+	full.connected(t, w.owner)
+	wantClosed(t, "the gateway's second", full.dial(t, other, someDocument(), nil), 1013, "too many open sockets")
+	slow := w.gateway(t, func(c *gateway.Config) { c.MemberPerMinute, c.MemberBurst = 1, 1 })
+	slow.connected(t, w.owner)
+	wantClosed(t, "too many requests", slow.dial(t, w.owner, someDocument(), nil), 1013, "too many requests")
+}
+
+func TestSocketsDrain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t, func(c *gateway.Config) { c.DrainWindow = 200 * time.Millisecond })
+	var open []*websocket.Conn
+	for range 10 {
+		c, _ := in.connected(t, w.owner)
+		open = append(open, c)
+	}
+	begin := make(chan struct{})
+	defer close(begin)
+	w.sync.set(0, begin)
+	asking := in.dial(t, w.owner, someDocument(), nil)
+	<-w.sync.asked
+	silent := in.dial(t, person{workspace: w.workspace}, "/ws/hocuspocus", nil)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		in.stop()
+	}()
+	for i, c := range append(open, asking, silent) {
+		wantClosed(t, "socket "+strconv.Itoa(i), c, 1012, "connect again")
+	}
+	<-done
+}
+
+// TestSilentDocumentSync sees that a peer that hangs is found out.
+func TestSilentDocumentSync(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t, func(c *gateway.Config) { c.Relay.Silence = 300 * time.Millisecond })
+	c, s := in.connected(t, w.owner)
+	wantClosed(t, "after silence", c, 1013, "does not answer")
+	_ = s.left(t)
+}
+
+// TestSlowSocketIsCut sees that a client that takes nothing does not hold document-sync.
+func TestSlowSocketIsCut(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t, func(c *gateway.Config) { c.WriteTimeout = 300 * time.Millisecond })
+	c, s := in.connected(t, w.owner)
+	transmit(t, c, "flood")
+	if err := s.left(t); err == nil {
+		t.Error("document-sync could write for ever")
+	}
+	wantClosed(t, "the slow client's", c, 1006, "")
+}
