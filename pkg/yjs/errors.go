@@ -26,8 +26,10 @@ var (
 type Limits struct {
 	// MaxStructs is how many structs an update may have (1,048,576). Encoding v2 packs
 	// thousands into a few bytes, so that the size of an update bounds nothing; an update
-	// may besides have no more than 16 structs for each of its bytes, plus 10,000.
+	// may besides have no more than 16 structs for each of its bytes, plus 10,000, unless
+	// Dense is set: that is for states that one has encoded oneself.
 	MaxStructs int
+	Dense      bool
 	// MaxClients is how many clients an update or a delete set may name (65,536).
 	MaxClients int
 	// MaxValues is how many values an update's arrays, maps and embeds may hold (4,194,304).
@@ -55,6 +57,9 @@ func (l Limits) withDefaults() Limits {
 }
 
 func (l *Limits) structs(size int) uint64 {
+	if l.Dense {
+		return uint64(l.MaxStructs)
+	}
 	return min(uint64(l.MaxStructs), 10_000+16*uint64(size))
 }
 

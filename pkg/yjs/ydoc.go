@@ -85,6 +85,10 @@ func New(o Options) *Doc {
 	return d
 }
 
+// SetLimits has updates that are applied from now on obey other limits: a document may
+// be loaded with wide ones from where it is kept, and then take updates of strangers.
+func (d *Doc) SetLimits(l Limits) { d.limits = l.withDefaults() }
+
 // newClientID returns 32 random bits, as Yjs does: more would make every id longer.
 func newClientID() uint64 {
 	var b [4]byte

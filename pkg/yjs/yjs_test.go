@@ -1,6 +1,7 @@
 package yjs_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"slices"
@@ -404,5 +405,31 @@ func TestUpdateSpan(t *testing.T) {
 	}
 	if _, _, err := yjs.UpdateSpan([]byte{1, 1}); !errors.Is(err, yjs.ErrMalformed) {
 		t.Errorf("UpdateSpan of half an update = %v, want %v", err, yjs.ErrMalformed)
+	}
+}
+
+// TestDenseStates loads a state whose encoding v2 has thousands of structs for each byte.
+func TestDenseStates(t *testing.T) {
+	t.Parallel()
+	d := yjs.New(yjs.Options{ClientID: 1})
+	text := d.Text("t")
+	for range 40_000 {
+		text.Insert(0, "x")
+	}
+	text.Delete(0, text.Len())
+	state := d.EncodeStateAsUpdateV2(nil)
+	if err := yjs.New(yjs.Options{}).ApplyUpdateV2(state, nil); !errors.Is(err, yjs.ErrBudget) {
+		t.Errorf("ApplyUpdateV2 of %d bytes from a stranger = %v, want %v", len(state), err, yjs.ErrBudget)
+	}
+	own := yjs.New(yjs.Options{Limits: yjs.Limits{Dense: true}})
+	if err := own.ApplyUpdateV2(state, nil); err != nil {
+		t.Fatalf("ApplyUpdateV2 of a state of our own: %v", err)
+	}
+	if got := own.EncodeStateAsUpdateV2(nil); !bytes.Equal(got, state) {
+		t.Errorf("loaded and encoded again it is %d bytes, want the same %d", len(got), len(state))
+	}
+	own.SetLimits(yjs.Limits{})
+	if err := own.ApplyUpdateV2(state, nil); !errors.Is(err, yjs.ErrBudget) {
+		t.Errorf("after SetLimits, ApplyUpdateV2 = %v, want %v", err, yjs.ErrBudget)
 	}
 }
