@@ -18,11 +18,16 @@ import (
 // texts word by word.
 //
 // A mark outside the schema stays where it is, and text that is inserted behind
-// such text gets it too; an attribute outside the schema stays.
+// such text gets it too; an attribute outside the schema stays, and so does a node in
+// text as long as the text around it does.
 func (s *Schema) Diff(old, next *Node) []Op {
-	d := &differ{s: s, seed: maphash.MakeSeed(), hashes: map[*Node]uint64{}, bags: map[*Node][]word{}}
+	d := newDiffer(s)
 	d.element(nil, old, next)
 	return d.ops
+}
+
+func newDiffer(s *Schema) *differ {
+	return &differ{s: s, seed: maphash.MakeSeed(), hashes: map[*Node]uint64{}, bags: map[*Node][]word{}}
 }
 
 type differ struct {
@@ -39,6 +44,7 @@ func (d *differ) element(path []int, old, next *Node) {
 		return
 	}
 	d.attrs(path, old, next)
+	next = d.graft(old, next)
 	a, b := kids(old.Content), kids(next.Content)
 	pairs := d.align(a, b)
 	// From the end on, so that the indices before it stay right.

@@ -37,13 +37,27 @@ func words(text string) []string {
 	return out
 }
 
-const zeroWidthJoiner = '\u200d'
+const (
+	zeroWidthJoiner    = '\u200d'
+	zeroWidthNonJoiner = '\u200c'
+)
 
-// joins tells whether r belongs to the character before it.
+// joins tells whether r belongs to the character before it, whose last rune is last.
 func joins(last, r rune) bool {
-	return last == zeroWidthJoiner || r == zeroWidthJoiner || unicode.Is(unicode.M, r) ||
-		r >= 0x1f3fb && r <= 0x1f3ff || unicode.Is(unicode.Regional_Indicator, r) && unicode.Is(unicode.Regional_Indicator, last)
+	switch {
+	case r < 0x300:
+		return last == zeroWidthJoiner
+	case last == zeroWidthJoiner, r == zeroWidthJoiner, r == zeroWidthNonJoiner, unicode.Is(unicode.M, r):
+		return true
+	case r >= 0x1f3fb && r <= 0x1f3ff, r >= 0xe0020 && r <= 0xe007f: // skin, tags of a flag
+		return true
+	case unicode.Is(unicode.Regional_Indicator, r):
+		return unicode.Is(unicode.Regional_Indicator, last)
+	}
+	return hangul(r) && hangul(last) // a syllable, or several
 }
+
+func hangul(r rune) bool { return r >= 0x1100 && r < 0x1200 || r >= 0xac00 && r <= 0xd7a3 }
 
 // ideograph tells whether r is a word by itself, in scripts without blanks.
 func ideograph(r rune) bool {

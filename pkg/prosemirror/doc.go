@@ -6,8 +6,7 @@
 //
 // A document is a tree of Node values that nobody changes; each operation returns
 // another tree, which shares what is the same. Their JSON is what TipTap's getJSON
-// gives and setContent takes. Nothing here knows Yjs: a tree is what a Y.XmlFragment
-// holds, and the changes that Diff finds count children as Yjs does.
+// gives and setContent takes.
 //
 // # Schemas
 //
@@ -17,8 +16,9 @@
 //
 // Check finds what is wrong with a tree. Fit makes the nearest valid one: it makes
 // what is missing, wraps what stands in the wrong place, and turns into paragraphs
-// what cannot be there at all. It never drops text. This matters because an editor
-// deletes from a shared document, for everyone, what its schema does not accept.
+// what cannot be there at all. It never drops text, and it repairs tables as editors
+// do. This matters because an editor deletes from a shared document, for everyone, what
+// its schema does not accept.
 //
 // # Markdown
 //
@@ -54,6 +54,7 @@
 //
 // Markdown comes from outside, so that reading it is bounded: in size by MaxMarkdown,
 // in nesting, and in time, by leaving markup as text where there is absurdly much of it.
+// ParseLarge reads what a store has, in sections.
 //
 // RenderMap tells where each piece of Markdown comes from. Edit, Append and Replace
 // change a document through its Markdown and leave the blocks alone that they do not
@@ -64,16 +65,35 @@
 // Diff compares two trees and returns Ops: nodes inserted and deleted, attributes set,
 // texts spliced word by word with only the formats that differ. Equal blocks are paired
 // first, keeping the heaviest row that is in order in both, then those with the most
-// words in common. Applied to a shared document they leave in place what others look at
-// and write in.
+// words in common.
+//
+// # Shared documents
+//
+// TipTap keeps a document in a fragment of Yjs: an element for each node, with the
+// attributes that are not null, numbers and booleans as such; a text for each row of
+// text between them, with marks as formats {name: attributes}. Read shows a fragment as
+// TipTap does. Write applies Diff to it in one transaction: what does not differ is not
+// touched, so that carets stay, what others type at the same time stays, and updates
+// are small. Inserted text has the format of the text on its left if it means the same,
+// in the very words that are stored there. Seed makes the first update, the same one
+// wherever it is made.
+//
+// An editor that sees such an update finds nothing to correct. What is there and our
+// schema does not know, such as the nodes of an application's own extensions, stays as
+// it is until the text around it goes; what nobody has yet is made to fit before it is
+// written. Not touched either are values that no document has. A text at the top of a
+// fragment, on which editors crash, is put into a paragraph.
+//
+// A node that changes its type, or moves, is another node with the same content: Yjs
+// knows neither. What is typed into the old one at the same moment goes with it.
 //
 // # Sources
 //
 // CommonMark 0.31.2 and GitHub Flavored Markdown 0.29 for the syntax; the ProseMirror
 // guide, chapter Schemas, for content expressions; TipTap 3.31.3 for the schema (its own
-// answer is in testdata/tiptap.json); y-prosemirror for the shape of shared documents;
-// Myers 1986 for the comparison of texts. The parser is goldmark.
+// answer is in testdata/tiptap.json); y-prosemirror for the shape of shared documents,
+// with which bench/tiptap compares; Myers 1986 for the comparison of texts. The parser is goldmark.
 //
-// All functions are pure and a Schema is safe for concurrent use. Nothing here starts a
-// goroutine or keeps state.
+// All functions but Write are pure, and a Schema is safe for concurrent use. Nothing here
+// starts a goroutine or keeps state.
 package prosemirror

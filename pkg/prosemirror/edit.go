@@ -111,36 +111,40 @@ func (e *MatchError) Error() string {
 }
 
 // Edit returns doc with the one place where its Markdown has the text from saying
-// to, or with all places. Only the blocks at these places are read again. If there
-// is no place, or one is wanted and there are more, the error is a *MatchError.
-func (s *Schema) Edit(doc *Node, from, to string, all bool) (*Node, error) {
+// to, or with all places, and how many there were. Only the blocks at these places are
+// read again; MaxMarkdown is for what of them lies together. If there is no place, or
+// one is wanted and there are more, the error is a *MatchError.
+func (s *Schema) Edit(doc *Node, from, to string, all bool) (next *Node, places int, err error) {
 	from, to = clean(from), clean(to)
 	m := s.RenderMap(doc)
-	places := find(m.Text, from)
-	if len(places) == 0 || len(places) > 1 && !all {
-		return nil, matchError(m.Text, places)
+	found := find(m.Text, from)
+	if len(found) == 0 || len(found) > 1 && !all {
+		return nil, len(found), matchError(m.Text, found)
 	}
-	if n := len(m.Text) + len(places)*(len(to)-len(from)); n > MaxMarkdown {
-		return nil, fmt.Errorf("%w: %d bytes after the edit, at most %d", ErrTooLarge, n, MaxMarkdown)
+	if n := len(from) + (len(to)-len(from))*len(found); n > maxEdited {
+		return nil, 0, fmt.Errorf("%w: %d places would take %d bytes, at most %d", ErrTooLarge, len(found), n, maxEdited)
 	}
 	var content []*Node
 	for i := 0; i < len(doc.Content); {
-		j := touched(m.Blocks, places, i)
+		j := touched(m.Blocks, found, i)
 		if j == i {
 			content = append(content, doc.Content[i])
 			i++
 			continue
 		}
-		text := region(m, places, i, j, len(from), to)
-		next, err := s.parse(text)
+		text := region(m, found, i, j, len(from), to)
+		read, err := s.parse(text)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
-		content = append(content, s.keep(doc.Content[i:j], next.Content)...)
+		content = append(content, s.keep(doc.Content[i:j], read.Content)...)
 		i = j
 	}
-	return s.compose(doc, content), nil
+	return s.compose(doc, content), len(found), nil
 }
+
+// maxEdited bounds what all places of an edit may grow by.
+const maxEdited = 16 << 20
 
 // find returns where sub begins in text.
 func find(text, sub string) []Range {
@@ -174,9 +178,19 @@ func matchError(text string, places []Range) *MatchError {
 // so that what it leaves may belong together.
 func (p Range) touches(r Range) bool { return p.Start <= r.End+1 && p.End >= r.Start-1 }
 
+// touching returns those of places, which are in order, that touch r.
+func touching(places []Range, r Range) []Range {
+	from, _ := slices.BinarySearchFunc(places, r.Start-1, func(p Range, at int) int { return p.End - at })
+	to := from
+	for to < len(places) && places[to].touches(r) {
+		to++
+	}
+	return places[from:to]
+}
+
 // touched returns the end of the blocks from i on that places touch.
 func touched(blocks []Range, places []Range, i int) int {
-	for i < len(blocks) && blocks[i].Start < blocks[i].End && slices.ContainsFunc(places, blocks[i].touches) {
+	for i < len(blocks) && blocks[i].Start < blocks[i].End && len(touching(places, blocks[i])) > 0 {
 		i++
 	}
 	return i
@@ -186,10 +200,7 @@ func touched(blocks []Range, places []Range, i int) int {
 func region(m *Markdown, places []Range, i, j, size int, to string) string {
 	at, end := m.Blocks[i].Start, m.Blocks[j-1].End
 	var b strings.Builder
-	for _, p := range places {
-		if !p.touches(Range{m.Blocks[i].Start, end}) {
-			continue
-		}
+	for _, p := range touching(places, Range{at, end}) {
 		b.WriteString(m.Text[at:max(at, p.Start)])
 		b.WriteString(to)
 		at = p.Start + size

@@ -35,7 +35,7 @@ func TestEdit(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			old := parse(t, s, plan)
-			next, err := s.Edit(old, tc.from, tc.to, tc.all)
+			next, _, err := s.Edit(old, tc.from, tc.to, tc.all)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -56,7 +56,7 @@ func TestEditRefuses(t *testing.T) {
 	t.Parallel()
 	s := pm.TipTap()
 	doc := parse(t, s, plan)
-	_, err := s.Edit(doc, "Monday", "x", false)
+	_, _, err := s.Edit(doc, "Monday", "x", false)
 	var match *pm.MatchError
 	if !errors.As(err, &match) {
 		t.Fatalf("Edit: %v", err)
@@ -66,11 +66,11 @@ func TestEditRefuses(t *testing.T) {
 		t.Errorf("MatchError (-want +got):\n%s", diff)
 	}
 	for _, from := range []string{"", "Tuesday"} {
-		if _, err := s.Edit(doc, from, "x", true); !errors.As(err, &match) || match.Count != 0 {
+		if _, _, err := s.Edit(doc, from, "x", true); !errors.As(err, &match) || match.Count != 0 {
 			t.Errorf("Edit(%q): %v", from, err)
 		}
 	}
-	if _, err := s.Edit(doc, "Monday", strings.Repeat("x", pm.MaxMarkdown), true); !errors.Is(err, pm.ErrTooLarge) {
+	if _, _, err := s.Edit(doc, "Monday", strings.Repeat("x", pm.MaxMarkdown), true); !errors.Is(err, pm.ErrTooLarge) {
 		t.Errorf("Edit of too much: %v", err)
 	}
 }
@@ -83,7 +83,7 @@ func TestEditKeepsTheRest(t *testing.T) {
 	p := func(nodes ...*pm.Node) *pm.Node { return pm.Elem("paragraph", nil, nodes...) }
 	video := pm.Elem("video", pm.Attrs{"src": "v"}, p(pm.Text("a film")))
 	old := pm.Elem("doc", nil, p(pm.Text("one "), pm.Text("two three", comment)), video, p(pm.Text("four")))
-	next, err := s.Edit(old, "two", "two and a half", false)
+	next, _, err := s.Edit(old, "two", "two and a half", false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +154,7 @@ func TestRandomEdits(t *testing.T) {
 				i := g.IntN(len(text))
 				j := min(len(text), i+1+g.IntN(20))
 				from := strings.ToValidUTF8(text[i:j], "")
-				next, err := s.Edit(old, from, g.text(2), true)
+				next, _, err := s.Edit(old, from, g.text(2), true)
 				if from == "" || !strings.Contains(text, from) {
 					continue
 				}

@@ -25,7 +25,7 @@ func ExampleSchema_Parse() {
 func ExampleSchema_Diff() {
 	s := prosemirror.TipTap()
 	doc, _ := s.Parse("# Plan\n\nWe ship on *Monday* at noon.\n")
-	next, err := s.Edit(doc, "at noon", "at nine", false)
+	next, _, err := s.Edit(doc, "at noon", "at nine", false)
 	if err != nil {
 		fmt.Println(err)
 		return

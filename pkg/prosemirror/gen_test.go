@@ -214,9 +214,7 @@ func (g *generator) items(typ string, depth int) []*pm.Node {
 func (g *generator) table(depth int) *pm.Node {
 	t := pm.Elem("table", nil)
 	columns, rows, easy := 1+g.IntN(3), 1+g.IntN(3), g.IntN(3) > 0
-	if !easy && g.IntN(10) == 0 {
-		columns = 0
-	}
+	wide := g.IntN(12)
 	aligns := make([]any, columns)
 	for i := range aligns {
 		aligns[i] = []any{nil, "left", "right", "center"}[g.IntN(4)]
@@ -234,8 +232,11 @@ func (g *generator) table(depth int) *pm.Node {
 			if !easy && rows == 1 {
 				c.Attrs["colspan"] = 1 + g.IntN(2)
 			}
-			if !easy && g.IntN(4) == 0 {
+			if !easy && j == wide { // all cells of a column have the same
 				c.Attrs["colwidth"] = []any{100, nil}
+				if c.Attrs["colspan"] == 1 {
+					c.Attrs["colwidth"] = []any{100}
+				}
 			}
 			c.Content = []*pm.Node{g.paragraph()}
 			if !easy {

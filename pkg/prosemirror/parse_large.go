@@ -1,0 +1,233 @@
+package prosemirror
+
+import (
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/yuin/goldmark/ast"
+	"github.com/yuin/goldmark/parser"
+	"github.com/yuin/goldmark/text"
+)
+
+// MaxLarge is the size in bytes up to which ParseLarge reads Markdown.
+const MaxLarge = 16 << 20
+
+// sectionSize is about how large the sections are that ParseLarge reads.
+const sectionSize = MaxMarkdown / 2
+
+// ParseLarge is Parse for Markdown up to MaxLarge, which comes from a store and not from
+// a person or a model. It reads sections that are cut where one block ends and another
+// begins, or in a very long list between two items, so that the time it takes stays in
+// proportion. Only a single block that is larger than a section may be cut in two.
+func (s *Schema) ParseLarge(md string) (*Node, error) {
+	if len(md) <= MaxMarkdown {
+		return s.Parse(md)
+	}
+	if len(md) > MaxLarge {
+		return nil, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, len(md), MaxLarge)
+	}
+	return s.Fit(s.parseSections(cutMarkdown(clean(md), sectionSize))), nil
+}
+
+// parseSections reads sections as one document: what one defines links to, all may use.
+func (s *Schema) parseSections(sections []section) *Node {
+	roots := make([]ast.Node, len(sections))
+	var definitions []parser.Reference
+	parse := func(i int) parser.Context {
+		pc := parser.NewContext()
+		for _, d := range definitions {
+			pc.AddReference(d)
+		}
+		roots[i] = markdown().Parse(text.NewReader([]byte(sections[i].text)), parser.WithContext(pc))
+		return pc
+	}
+	var found []parser.Reference
+	for i := range sections {
+		found = append(found, parse(i).References()...)
+	}
+	if definitions = found; len(found) > 0 {
+		for i := range sections {
+			parse(i)
+		}
+	}
+	used := map[string]bool{}
+	for i := range roots {
+		(&reader{used: used}).findUsed(roots[i])
+	}
+	doc := Elem(s.spec.Top, nil)
+	for i, p := range sections {
+		blocks := (&reader{s: s, src: []byte(p.text), used: used}).blocks(roots[i], 0)
+		if last := len(doc.Content) - 1; p.item && last >= 0 && len(blocks) > 0 && blocks[0].Type == doc.Content[last].Type {
+			list := doc.Content[last] // ours alone still
+			list.Content = append(list.Content, blocks[0].Content...)
+			blocks = blocks[1:]
+		}
+		doc.Content = append(doc.Content, blocks...)
+	}
+	return doc
+}
+
+// section is a part of a Markdown document.
+type section struct {
+	text string
+	item bool // it begins with an item of the list that the section before ends with
+}
+
+// cutMarkdown cuts md into sections of about size, twice that at most.
+func cutMarkdown(md string, size int) []section {
+	var out []section
+	start, item := 0, false
+	// Where the present section may end: between blocks, else between items, else
+	// between lines.
+	var blockCut, itemCut, lineCut int
+	cut := func(at int, nextItem bool) {
+		out = append(out, section{text: md[start:at], item: item})
+		start, item = at, nextItem
+		blockCut, itemCut, lineCut = at, at, at
+	}
+	var c lineState
+	blank := true
+	for at := 0; at < len(md); {
+		line := md[at:]
+		if i := strings.IndexByte(line, '\n'); i >= 0 {
+			line = line[:i+1]
+		}
+		if !c.within() {
+			switch _, marker := cutMarker(line); {
+			case marker && line[0] != ' ':
+				itemCut = at
+			case blank && strings.TrimSpace(line) != "" && line[0] != ' ' && line[0] != '\t':
+				blockCut = at
+			}
+		}
+		lineCut = at
+	shorten:
+		for at+len(line)-start > size {
+			switch {
+			case blockCut > start:
+				cut(blockCut, false)
+			case at+len(line)-start <= 2*size:
+				break shorten // there may be a better place
+			case itemCut > start:
+				cut(itemCut, true)
+			case lineCut > start:
+				cut(lineCut, false)
+				c = lineState{}
+			default:
+				end := start + size
+				for !utf8.RuneStart(md[end]) {
+					end--
+				}
+				cut(end, false)
+			}
+		}
+		c.line(line)
+		blank = strings.TrimSpace(line) == ""
+		at += len(line)
+	}
+	if start < len(md) {
+		cut(len(md), false)
+	}
+	return out
+}
+
+// cutMarker returns what follows the list marker at the start of a line.
+func cutMarker(line string) (rest string, ok bool) {
+	s := strings.TrimLeft(line, " ")
+	i := 0
+	for i < len(s) && i < 9 && isDigit(s[i]) {
+		i++
+	}
+	switch {
+	case i == len(s):
+		return line, false
+	case i > 0 && (s[i] == '.' || s[i] == ')'), i == 0 && strings.IndexByte("-*+", s[0]) >= 0:
+		if rest = s[i+1:]; rest == "" || rest[0] == ' ' || rest[0] == '\t' || rest[0] == '\n' {
+			return rest, true
+		}
+	}
+	return line, false
+}
+
+// lineState is what a line stands in that must not be cut.
+type lineState struct {
+	fence    string // what opened a block of code
+	inside   bool   // in an item or quote, with which it ends
+	end      string // ends a block of HTML in which blank lines are
+	elements int    // tables and lists in HTML that are open
+}
+
+func (c *lineState) within() bool { return c.fence != "" || c.end != "" || c.elements > 0 }
+
+// htmlBlocks are the blocks of HTML in which blank lines are, and their ends.
+var htmlBlocks = [][2]string{
+	{"<!--", "-->"},
+	{"<script", "</script>"},
+	{"<pre", "</pre>"},
+	{"<style", "</style>"},
+	{"<textarea", "</textarea>"},
+	{"<?", "?>"},
+	{"<![CDATA[", "]]>"},
+}
+
+// line goes on behind a line.
+func (c *lineState) line(line string) {
+	body := strings.TrimRight(line, " \t\n")
+	plain := strings.TrimLeft(body, " ")
+	indent := len(body) - len(plain)
+	if c.fence != "" && c.inside && body != "" && indent == 0 && body[0] != '>' && body[0] != '\t' {
+		c.fence = "" // the item is over
+	}
+	switch {
+	case c.fence != "":
+		rest := strings.TrimLeft(body, " \t>")
+		if strings.HasPrefix(rest, c.fence) && strings.Trim(rest, c.fence[:1]) == "" {
+			c.fence = ""
+		}
+		return
+	case c.end != "":
+		if strings.Contains(line, c.end) {
+			c.end = ""
+		}
+		return
+	}
+	if c.open(body, indent); c.fence != "" || indent > 3 {
+		return
+	}
+	for _, b := range htmlBlocks {
+		if hasPrefixFold(plain, b[0]) && !strings.Contains(plain[len(b[0]):], b[1]) {
+			c.end = b[1]
+			return
+		}
+	}
+	if strings.HasPrefix(plain, "<") {
+		for _, tag := range []string{"table", "ol"} {
+			c.elements += strings.Count(plain, "<"+tag+">") + strings.Count(plain, "<"+tag+" ") - strings.Count(plain, "</"+tag+">")
+		}
+		c.elements = max(0, c.elements)
+	}
+}
+
+// open notes a block of code that begins, in items and quotes too.
+func (c *lineState) open(body string, indent int) {
+	inside := indent > 3
+	for more := true; more; {
+		trimmed := strings.TrimLeft(body, " \t>")
+		inside = inside || strings.Contains(body[:len(body)-len(trimmed)], ">")
+		if body, more = cutMarker(trimmed); more {
+			inside = true
+		}
+	}
+	if len(body) < 3 || body[0] != '`' && body[0] != '~' {
+		return
+	}
+	n := len(body) - len(strings.TrimLeft(body, body[:1]))
+	if n >= 3 && (body[0] == '~' || !strings.Contains(body[n:], "`")) {
+		c.fence, c.inside = body[:n], inside
+	}
+}
+
+func hasPrefixFold(s, prefix string) bool {
+	return len(s) >= len(prefix) && strings.EqualFold(s[:len(prefix)], prefix)
+}

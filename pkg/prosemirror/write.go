@@ -1,0 +1,344 @@
+package prosemirror
+
+import (
+	"fmt"
+	"slices"
+
+	"signalbox.dev/pkg/yjs"
+)
+
+// Written says what Write did.
+type Written struct {
+	// Changed tells whether anything was written.
+	Changed bool
+	// Caret is where the last change in the document ends, for the cursor of who made
+	// it: both anchor and head in the awareness of editors.
+	Caret yjs.RelativePosition
+}
+
+// Write makes the document in a fragment say what next says, in the caller's
+// transaction, and touches only what differs: see Diff. What next has outside the
+// schema, and the fragment has not, is made to fit first, since editors would delete it.
+//
+// After an error the fragment may hold part of the change: throw the document away.
+func (s *Schema) Write(txn *yjs.Txn, f *yjs.XMLFragment, next *Node) (Written, error) {
+	root := s.twin(f)
+	ops := s.Diff(root.tree, s.admit(root.tree, next))
+	w := &sharedWriter{s: s, doc: txn.Doc(), ops: ops}
+	for i, op := range ops {
+		w.rest = ops[i+1:]
+		if err := w.apply(root, op); err != nil {
+			return Written{}, fmt.Errorf("write change %d, %T at %v: %w", i, op, op.path(), err)
+		}
+	}
+	return Written{Changed: len(ops) > 0, Caret: w.caret}, nil
+}
+
+// admit returns next with what is not valid made to fit, unless it is a block that cur
+// has too.
+func (s *Schema) admit(cur, next *Node) *Node {
+	if s.Fit(next) == next {
+		return next
+	}
+	d := newDiffer(s)
+	old := map[uint64][]*Node{}
+	for _, n := range cur.Content {
+		if !n.IsText() { // what editors cannot show at all does not stay
+			old[d.nodeHash(n)] = append(old[d.nodeHash(n)], n)
+		}
+	}
+	content := slices.Clone(next.Content)
+	for i, n := range content {
+		same := old[d.nodeHash(n)]
+		if k := slices.IndexFunc(same, n.Equal); k >= 0 {
+			content[i] = same[k]
+		}
+	}
+	return s.compose(cur, content)
+}
+
+// sharedWriter applies changes to a fragment.
+type sharedWriter struct {
+	s         *Schema
+	doc       *yjs.Doc
+	ops, rest []Op // all, and those after the present one
+	caret     yjs.RelativePosition
+	// hasCaret means that caret is set, inText that it is in text.
+	hasCaret, inText bool
+}
+
+func (w *sharedWriter) apply(root *twin, op Op) error {
+	t := root
+	for _, i := range op.path() {
+		if i < 0 || i >= len(t.kids) {
+			return fmt.Errorf("nothing is there")
+		}
+		t = t.kids[i]
+	}
+	if _, text := op.(EditText); text != (t.fragment == nil) {
+		return fmt.Errorf("a text is not an element")
+	}
+	switch op := op.(type) {
+	case InsertNodes:
+		return w.insert(t, op.Index, op.Nodes)
+	case DeleteNodes:
+		return w.delete(t, op)
+	case SetAttr:
+		return w.setAttr(t, op)
+	case EditText:
+		return w.edit(t, op.Delta)
+	}
+	return fmt.Errorf("no such change")
+}
+
+func (w *sharedWriter) setAttr(t *twin, op SetAttr) error {
+	switch {
+	case t.element == nil: // a fragment has none
+		return nil
+	case op.Value == nil:
+		t.element.RemoveAttribute(op.Name)
+	default:
+		if err := t.element.SetAttribute(op.Name, op.Value); err != nil {
+			return fmt.Errorf("set attribute %s: %w", op.Name, err)
+		}
+	}
+	if w.wantsCaret(false) {
+		w.putCaret(t.fragment, 0)
+	}
+	return nil
+}
+
+// insert inserts nodes before kid i.
+func (w *sharedWriter) insert(t *twin, i int, nodes []*Node) error {
+	at, err := t.place(i)
+	if err != nil {
+		return err
+	}
+	groups := kids(nodes)
+	// TipTap leaves the text of an emptied paragraph there, and others may be in it: it
+	// takes the first or the last text.
+	reuse, empty := -1, t.emptyText(at)
+	if last := len(groups) - 1; empty == nil {
+	} else if groups[0].node == nil {
+		reuse = 0
+	} else if groups[last].node == nil {
+		reuse = last
+	}
+	made := make([]*twin, 0, len(groups))
+	add := make([]any, 0, len(groups))
+	for i, g := range groups {
+		if i == reuse {
+			if err := empty.ApplyDelta(w.s.delta(g.texts)); err != nil {
+				return err
+			}
+			made = append(made, &twin{run: []segment{{text: empty}}})
+			continue
+		}
+		child, m, err := w.s.shared(g)
+		if err != nil {
+			return err
+		}
+		made, add = append(made, m), append(add, child)
+	}
+	if reuse == 0 {
+		at++
+	}
+	if err := t.fragment.Insert(at, add...); err != nil {
+		return err
+	}
+	t.kids = slices.Insert(t.kids, i, made...)
+	w.caretBehind(t, made, at+len(add))
+	return nil
+}
+
+// place returns the index in the fragment at which kid i begins.
+func (t *twin) place(i int) (int, error) {
+	if i < 0 || i > len(t.kids) {
+		return 0, fmt.Errorf("no place %d among %d children", i, len(t.kids))
+	}
+	if t.plain || i == 0 {
+		return i, nil
+	}
+	_, last, err := t.span(t.kids[i-1])
+	return last + 1, err
+}
+
+// span returns the first and the last index that a kid has in the fragment.
+func (t *twin) span(k *twin) (first, last int, err error) {
+	first, last = -1, -1
+	at := -1
+	t.fragment.Each(func(child any) bool {
+		at++
+		if k.is(child) {
+			if last = at; first < 0 {
+				first = at
+			}
+		} else if first >= 0 && k.element != nil {
+			return false
+		}
+		return true
+	})
+	if first < 0 {
+		return 0, 0, fmt.Errorf("a child is gone")
+	}
+	return first, last, nil
+}
+
+// is tells whether a child of the fragment is k or, if k is a run of text, part of it.
+func (k *twin) is(child any) bool {
+	var text *yjs.Text
+	switch c := child.(type) {
+	case *yjs.XMLElement:
+		return k.element == c
+	case *yjs.XMLText:
+		text = c.Text()
+	case *yjs.Text:
+		text = c
+	default:
+		return false
+	}
+	return slices.ContainsFunc(k.run, func(s segment) bool { return s.text == text })
+}
+
+// emptyText returns the text at an index if there is nothing in it.
+func (t *twin) emptyText(at int) *yjs.Text {
+	if t.plain {
+		return nil // each child shows
+	}
+	child, _ := t.fragment.Get(at)
+	if text, ok := child.(*yjs.XMLText); ok && text.Text().Len() == 0 {
+		return text.Text()
+	}
+	return nil
+}
+
+func (w *sharedWriter) delete(t *twin, op DeleteNodes) error {
+	i, n := op.Index, op.Count
+	if i < 0 || n <= 0 || n > len(t.kids)-i {
+		return fmt.Errorf("no %d children at %d", n, i)
+	}
+	gone := t.kids[i : i+n]
+	switch {
+	case t.element != nil && len(t.kids) == 1 && gone[0].element == nil && !w.refills(op):
+		// The text stays, as TipTap leaves it, for what others write in it.
+		for _, seg := range gone[0].run {
+			seg.text.Delete(0, seg.text.Len())
+		}
+		t.plain = false
+	case t.plain:
+		if err := t.fragment.Delete(i, n); err != nil {
+			return err
+		}
+	default:
+		if err := t.deleteSpans(gone); err != nil {
+			return err
+		}
+	}
+	t.kids = slices.Delete(t.kids, i, i+n)
+	if w.wantsCaret(false) {
+		at, err := t.place(i)
+		if err != nil {
+			return err
+		}
+		w.putCaret(t.fragment, min(at, t.fragment.Len()))
+	}
+	return nil
+}
+
+// refills tells whether the next change inserts children where op deletes them.
+func (w *sharedWriter) refills(op DeleteNodes) bool {
+	if len(w.rest) == 0 {
+		return false
+	}
+	in, ok := w.rest[0].(InsertNodes)
+	return ok && slices.Equal(in.Path, op.Path)
+}
+
+// deleteSpans deletes children one by one, and leaves what does not show between them.
+func (t *twin) deleteSpans(gone []*twin) error {
+	for _, k := range gone {
+		for more := true; more; {
+			first, last, err := t.span(k)
+			if err != nil {
+				return err
+			}
+			if err := t.fragment.Delete(first, 1); err != nil {
+				return err
+			}
+			more = last > first
+		}
+	}
+	return nil
+}
+
+// shared returns what a child is in a fragment, to be inserted, and the twin of it.
+func (s *Schema) shared(k kid) (any, *twin, error) {
+	if k.node == nil {
+		text := yjs.NewXMLText("")
+		return text, &twin{run: []segment{{text: text.Text()}}}, text.Text().ApplyDelta(s.delta(k.texts))
+	}
+	e := yjs.NewXMLElement(k.node.Type)
+	t := &twin{tree: k.node, element: e, fragment: e.Fragment(), plain: true}
+	for _, m := range s.stored(k.node.Type, false, k.node.Attrs) {
+		if m.Value == nil {
+			continue
+		}
+		if err := e.SetAttribute(m.Key, m.Value); err != nil {
+			return nil, nil, fmt.Errorf("set attribute %s: %w", m.Key, err)
+		}
+	}
+	children := kids(k.node.Content)
+	if len(children) == 0 {
+		return e, t, nil
+	}
+	add := make([]any, len(children))
+	for i, c := range children {
+		child, kid, err := s.shared(c)
+		if err != nil {
+			return nil, nil, err
+		}
+		add[i], t.kids = child, append(t.kids, kid)
+	}
+	return e, t, e.Push(add...)
+}
+
+// stored returns attributes as editors store them: those of the schema in its order,
+// with defaults, then the others. Null is written down in those of marks only.
+func (s *Schema) stored(name string, mark bool, attrs Attrs) yjs.Object {
+	out := yjs.Object{}
+	specs := s.attrSpecs(name, mark)
+	for _, a := range specs {
+		v, ok := attrs[a.Name]
+		if !ok || v == nil && !mark {
+			v = a.Default
+		}
+		out = append(out, yjs.Member{Key: a.Name, Value: v})
+	}
+	if len(attrs) == 0 {
+		return out
+	}
+	for _, name := range sortedKeys(attrs) {
+		if !slices.ContainsFunc(specs, func(a AttrSpec) bool { return a.Name == name }) {
+			out = append(out, yjs.Member{Key: name, Value: attrs[name]})
+		}
+	}
+	return out
+}
+
+// format returns marks as they are stored.
+func (s *Schema) format(marks []Mark) yjs.Object {
+	var out yjs.Object
+	for _, m := range marks {
+		out = out.Set(m.Type, s.stored(m.Name(), true, m.Attrs))
+	}
+	return out
+}
+
+// delta returns texts as they are inserted into an empty text.
+func (s *Schema) delta(texts []*Node) []yjs.Op {
+	out := make([]yjs.Op, len(texts))
+	for i, t := range texts {
+		out[i] = yjs.Op{Insert: t.Text, Attributes: s.format(t.Marks)}
+	}
+	return out
+}
