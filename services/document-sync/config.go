@@ -29,6 +29,9 @@ type Config struct {
 	KeepKeys  time.Duration `env:"DOCUMENT_SYNC_KEEP_KEYS" envDefault:"168h" doc:"How long a repeated operation key is recognised, and a deleted document remembered."`
 	WriteWait time.Duration `env:"DOCUMENT_SYNC_WRITE_WAIT" envDefault:"30s" doc:"How long one write to a subscriber may take before its stream is cut."`
 
+	Rooms       int `env:"DOCUMENT_SYNC_ROOMS" envDefault:"10000" doc:"Most documents that are open here at a time; who wants one more is told to try again."`
+	Connections int `env:"DOCUMENT_SYNC_CONNECTIONS" envDefault:"10000" doc:"Most WebSocket connections at a time."`
+
 	Telemetry telemetry.Config
 }
 
@@ -41,5 +44,7 @@ func (c Config) withDefaults() Config {
 	c.HistoryMB = cmp.Or(c.HistoryMB, 64)
 	c.KeepKeys = cmp.Or(c.KeepKeys, 7*24*time.Hour)
 	c.WriteWait = cmp.Or(c.WriteWait, 30*time.Second)
+	c.Rooms = cmp.Or(c.Rooms, 10_000)
+	c.Connections = cmp.Or(c.Connections, 10_000)
 	return c
 }

@@ -2,6 +2,8 @@ package documentsync
 
 import (
 	"context"
+	"fmt"
+	"log/slog"
 	"strconv"
 	"strings"
 	"time"
@@ -9,18 +11,24 @@ import (
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/prosemirror"
+	"signalbox.dev/pkg/yjs"
 	documentv1 "signalbox.dev/proto/signalbox/document/v1"
 	"signalbox.dev/services/document-sync/internal/edit"
+	"signalbox.dev/services/document-sync/internal/room"
 	"signalbox.dev/services/document-sync/internal/store"
 	"signalbox.dev/services/document-sync/internal/watch"
 )
 
 // documents is the door: it says who may do what, checks what comes in, and
 // announces what changed. Viewers read, editors write; an agent's run writes for
-// its member.
+// its member, and is seen in the document while it does.
 type documents struct {
 	store   *store.Store
+	rooms   *room.Hub
+	editor  *edit.Editor
 	hub     *watch.Hub
+	log     *slog.Logger
 	metrics *metrics
 }
 
@@ -34,10 +42,22 @@ func (s *documents) Create(ctx context.Context, req *documentv1.CreateRequest) (
 	if err != nil {
 		return nil, err
 	}
-	a, err := s.change(ctx, change{
+	tree, err := s.editor.Parse(markdown)
+	if err != nil {
+		return nil, err
+	}
+	a, err := s.change(ctx, call{
 		name: store.Create, doc: id.New[id.Document]().String(), key: req.GetOperationKey(), request: []string{name, markdown},
-		next: func(context.Context, store.Document, store.History) (store.Next, error) {
-			return store.Next{Name: name, Content: markdown}, nil
+		run: func(ctx context.Context, op store.Operation) (store.Answer, error) {
+			doc, err := s.editor.New(op.Document.String(), tree)
+			if err != nil {
+				return store.Answer{}, err
+			}
+			first := store.Snapshot{
+				State: doc.EncodeStateAsUpdateV2(nil), Vector: doc.StateVector().Encode(),
+				Markdown: s.editor.Markdown(tree), Text: edit.Plain(tree),
+			}
+			return s.store.Create(ctx, op, name, first)
 		},
 	})
 	if err != nil {
@@ -52,10 +72,10 @@ func (s *documents) Rename(ctx context.Context, req *documentv1.RenameRequest) (
 	if err != nil {
 		return nil, err
 	}
-	a, err := s.change(ctx, change{
+	a, err := s.change(ctx, call{
 		name: store.Rename, doc: req.GetId(), key: req.GetOperationKey(), request: []string{name},
-		next: func(_ context.Context, d store.Document, _ store.History) (store.Next, error) {
-			return store.Next{Name: name, Content: d.Content}, nil
+		run: func(ctx context.Context, op store.Operation) (store.Answer, error) {
+			return s.store.Rename(ctx, op, name)
 		},
 	})
 	if err != nil {
@@ -66,12 +86,7 @@ func (s *documents) Rename(ctx context.Context, req *documentv1.RenameRequest) (
 
 // Delete implements DocumentService.
 func (s *documents) Delete(ctx context.Context, req *documentv1.DeleteRequest) (*documentv1.DeleteResponse, error) {
-	_, err := s.change(ctx, change{
-		name: store.Delete, doc: req.GetId(), key: req.GetOperationKey(),
-		next: func(_ context.Context, d store.Document, _ store.History) (store.Next, error) {
-			return store.Next{Name: d.Name, Deleted: true}, nil
-		},
-	})
+	_, err := s.change(ctx, call{name: store.Delete, doc: req.GetId(), key: req.GetOperationKey(), run: s.store.Delete})
 	if err != nil {
 		return nil, err
 	}
@@ -89,12 +104,10 @@ func (s *documents) Edit(ctx context.Context, req *documentv1.EditRequest) (*doc
 		return nil, err
 	}
 	all := req.GetReplaceAll()
-	a, err := s.change(ctx, change{
+	a, err := s.edit(ctx, call{
 		name: store.Edit, doc: req.GetId(), key: req.GetOperationKey(), request: []string{oldText, newText, strconv.FormatBool(all)},
-		next: func(_ context.Context, d store.Document, _ store.History) (store.Next, error) {
-			content, n, err := edit.Replace(d.Content, oldText, newText, all)
-			return store.Next{Name: d.Name, Content: content, Replacements: n}, err
-		},
+	}, func(tree *prosemirror.Node) (*prosemirror.Node, int, error) {
+		return s.editor.Replace(tree, oldText, newText, all)
 	})
 	if err != nil {
 		return nil, err
@@ -108,12 +121,11 @@ func (s *documents) Append(ctx context.Context, req *documentv1.AppendRequest) (
 	if err != nil {
 		return nil, err
 	}
-	a, err := s.change(ctx, change{
+	a, err := s.edit(ctx, call{
 		name: store.Append, doc: req.GetId(), key: req.GetOperationKey(), request: []string{markdown},
-		next: func(_ context.Context, d store.Document, _ store.History) (store.Next, error) {
-			content, err := edit.Append(d.Content, markdown)
-			return store.Next{Name: d.Name, Content: content}, err
-		},
+	}, func(tree *prosemirror.Node) (*prosemirror.Node, int, error) {
+		next, err := s.editor.Append(tree, markdown)
+		return next, 0, err
 	})
 	if err != nil {
 		return nil, err
@@ -127,11 +139,11 @@ func (s *documents) Replace(ctx context.Context, req *documentv1.ReplaceRequest)
 	if err != nil {
 		return nil, err
 	}
-	a, err := s.change(ctx, change{
+	a, err := s.edit(ctx, call{
 		name: store.Replace, doc: req.GetId(), key: req.GetOperationKey(), request: []string{markdown},
-		next: func(_ context.Context, d store.Document, _ store.History) (store.Next, error) {
-			return store.Next{Name: d.Name, Content: markdown}, nil
-		},
+	}, func(tree *prosemirror.Node) (*prosemirror.Node, int, error) {
+		next, err := s.editor.Rewrite(tree, markdown)
+		return next, 0, err
 	})
 	if err != nil {
 		return nil, err
@@ -142,27 +154,46 @@ func (s *documents) Replace(ctx context.Context, req *documentv1.ReplaceRequest)
 // Restore implements DocumentService.
 func (s *documents) Restore(ctx context.Context, req *documentv1.RestoreRequest) (*documentv1.RestoreResponse, error) {
 	version := req.GetVersion()
-	a, err := s.change(ctx, change{
+	var past *prosemirror.Node // read once
+	a, err := s.edit(ctx, call{
 		name: store.Restore, doc: req.GetId(), key: req.GetOperationKey(), request: []string{strconv.FormatInt(version, 10)},
-		next: func(ctx context.Context, d store.Document, h store.History) (store.Next, error) {
-			content, err := h.Content(ctx, version)
-			return store.Next{Name: d.Name, Content: content}, err
+		prepare: func(ctx context.Context, ref store.Ref) (err error) {
+			past, err = s.past(ctx, ref, version)
+			return err
 		},
-	})
+	}, func(*prosemirror.Node) (*prosemirror.Node, int, error) { return past, 0, nil })
 	if err != nil {
 		return nil, err
 	}
 	return &documentv1.RestoreResponse{Document: a.Document}, nil
 }
 
-// change is one call that writes, not yet checked.
-type change struct {
-	name, doc, key string
-	request        []string
-	next           func(context.Context, store.Document, store.History) (store.Next, error)
+// past returns what an old version said.
+func (s *documents) past(ctx context.Context, ref store.Ref, version int64) (*prosemirror.Node, error) {
+	old, err := s.store.Version(ctx, ref, version)
+	if err != nil {
+		return nil, err
+	}
+	if old.State == nil {
+		return s.editor.ParseStored(old.Markdown)
+	}
+	doc := yjs.New(yjs.Options{Limits: yjs.Limits{Dense: true}}) // it is a state of our own
+	if err := doc.ApplyUpdateV2(old.State, nil); err != nil {
+		return nil, fmt.Errorf("read version %d: %w", version, err)
+	}
+	return s.editor.Tree(doc), nil
 }
 
-func (s *documents) change(ctx context.Context, c change) (answer store.Answer, err error) {
+// call is one call that writes, not yet checked.
+type call struct {
+	name, doc, key string
+	request        []string
+	// prepare, which may be nil, reads what an edit needs beside the document.
+	prepare func(ctx context.Context, ref store.Ref) error
+	run     func(ctx context.Context, op store.Operation) (store.Answer, error)
+}
+
+func (s *documents) change(ctx context.Context, c call) (answer store.Answer, err error) {
 	defer func(start time.Time) { s.metrics.changed(c.name, start, err) }(time.Now())
 	actor, err := identity.Require(ctx, identity.Editor)
 	if err != nil {
@@ -179,13 +210,77 @@ func (s *documents) change(ctx context.Context, c change) (answer store.Answer, 
 		}
 	}
 	author := store.Author{Member: actor.Member, Run: actor.Run}
-	answer, err = s.store.Change(ctx, store.Operation{
+	answer, err = c.run(ctx, store.Operation{
 		Workspace: actor.Workspace, Document: doc, Author: author, Name: c.name, Key: key, Request: c.request,
-	}, c.next)
+	})
 	if err == nil && answer.Changed {
 		s.hub.Announce(ctx, actor.Workspace, doc, &documentv1.SubscribeResponse{Kind: kindOf(c.name), Document: answer.Document, Author: author.Proto()})
 	}
 	return answer, err
+}
+
+// edit is a change of a document's content: next says what becomes of its tree.
+func (s *documents) edit(ctx context.Context, c call, next func(*prosemirror.Node) (*prosemirror.Node, int, error)) (store.Answer, error) {
+	c.run = func(ctx context.Context, op store.Operation) (answer store.Answer, err error) {
+		ref := store.Ref{Workspace: op.Workspace, Document: op.Document}
+		var replacements int
+		var written prosemirror.Written
+		var refused error // the answer, unless the operation was done before
+		if c.prepare != nil {
+			refused = c.prepare(ctx, ref)
+		}
+		operate := func(ctx context.Context, change func() (store.Change, error)) (err error) {
+			answer, err = s.store.Operate(ctx, op, func(store.Document) (store.Change, error) {
+				if refused != nil {
+					return store.Change{}, refused
+				}
+				return change()
+			})
+			return err
+		}
+		err = s.rooms.Do(ctx, ref, room.Operation{
+			Origin: op.Author,
+			Edit: func(doc *yjs.Doc) (err error) {
+				if refused != nil {
+					return nil
+				}
+				var tree *prosemirror.Node
+				if tree, replacements, refused = next(s.editor.Tree(doc)); refused != nil {
+					return nil
+				}
+				written, err = s.editor.Write(doc, tree)
+				return err
+			},
+			Commit: func(ctx context.Context, e room.Edited) (int64, bool, error) {
+				err := operate(ctx, func() (store.Change, error) { return s.derive(e, replacements) })
+				return answer.Document.GetSequence(), answer.Repeated, err
+			},
+		})
+		if fault.KindOf(err) == fault.NotFound && refused == nil { // deleted since, perhaps after the operation
+			refused = err
+			err = operate(ctx, nil)
+		}
+		if err == nil {
+			s.show(ctx, ref, op.Author, written.Caret)
+		}
+		return answer, err
+	}
+	return s.change(ctx, c)
+}
+
+// derive makes what is stored of an edit.
+func (s *documents) derive(e room.Edited, replacements int) (store.Change, error) {
+	if len(e.Update) == 0 {
+		return store.Change{Replacements: replacements}, nil
+	}
+	markdown := s.editor.Markdown(s.editor.Tree(e.Doc))
+	if err := edit.CheckSize(markdown); err != nil {
+		return store.Change{}, err
+	}
+	return store.Change{
+		Update: e.Update, Replacements: replacements,
+		State: e.Doc.EncodeStateAsUpdateV2(nil), Markdown: markdown, Since: e.Since,
+	}, nil
 }
 
 func kindOf(operation string) documentv1.SubscribeResponse_Kind {
@@ -219,11 +314,22 @@ func (s *documents) Read(ctx context.Context, req *documentv1.ReadRequest) (*doc
 	if err != nil {
 		return nil, err
 	}
-	d, err := s.store.Read(ctx, actor.Workspace, doc)
+	ref := store.Ref{Workspace: actor.Workspace, Document: doc}
+	s.show(ctx, ref, store.Author{Member: actor.Member, Run: actor.Run}, yjs.RelativePosition{})
+	d, markdown, current, err := s.store.Markdown(ctx, actor.Workspace, doc)
 	if err != nil {
 		return nil, err
 	}
-	return &documentv1.ReadResponse{Document: d.Proto(), Markdown: d.Content}, nil
+	if !current {
+		err = s.rooms.Read(ctx, ref, func(open *yjs.Doc) error {
+			markdown = s.editor.Markdown(s.editor.Tree(open))
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return &documentv1.ReadResponse{Document: d.Proto(), Markdown: markdown}, nil
 }
 
 // List implements DocumentService.

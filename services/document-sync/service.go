@@ -1,15 +1,18 @@
-// Package documentsync is the service that keeps documents: what other services
-// see is DocumentService, Markdown in and out.
+// Package documentsync is the service that keeps documents, which people and agents
+// write in at once. Editors meet over WebSockets (internal/socket); other services see
+// DocumentService, Markdown in and out.
 //
-// Postgres holds content, history and the answers to past operations; a change
-// is one transaction there, so that an operation key is good for exactly one
-// change whatever dies (internal/store). After the commit the change is announced
-// on the bus, and every instance tells its subscribers (internal/watch). What an
-// operation makes of the text is decided by pure functions (internal/edit).
+// A document is a Yjs document. Postgres has its updates, its history and the answers
+// to past operations (internal/store); who has it open here is in its room
+// (internal/room), which commits what they write before anybody else sees it, and
+// tells the other instances on the bus. What an operation makes of a document is
+// decided by pure functions (internal/edit). Changes are also announced to those who
+// subscribed by RPC (internal/watch).
 //
 // Any instance serves any document; none keeps state that another one needs. If
 // it dies here, calls in hand fail as Unavailable and are repeated under the same
-// key, and subscribers subscribe elsewhere.
+// key, editors connect elsewhere and send what was not stored, and subscribers
+// subscribe elsewhere.
 package documentsync
 
 import (
@@ -19,6 +22,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -28,8 +32,13 @@ import (
 	"signalbox.dev/pkg/httpserver"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pg"
+	"signalbox.dev/pkg/prosemirror"
 	"signalbox.dev/pkg/rpc"
+	"signalbox.dev/pkg/yjs"
 	"signalbox.dev/proto/signalbox/document/v1/documentv1connect"
+	"signalbox.dev/services/document-sync/internal/edit"
+	"signalbox.dev/services/document-sync/internal/room"
+	"signalbox.dev/services/document-sync/internal/socket"
 	"signalbox.dev/services/document-sync/internal/store"
 	"signalbox.dev/services/document-sync/internal/watch"
 	"signalbox.dev/services/document-sync/migrations"
@@ -65,6 +74,8 @@ type Service struct {
 	cfg     Config
 	deps    Deps
 	store   *store.Store
+	rooms   *room.Hub
+	sockets *socket.Handler
 	hub     *watch.Hub
 	handler http.Handler
 }
@@ -80,6 +91,21 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	s.hub = watch.New(watch.Config{
 		Bus: deps.Bus, Source: s.store, Log: deps.Log, Resync: cfg.Resync, Watchers: cfg.Streams, Queue: cfg.Queue,
 	})
+	editor := edit.New(prosemirror.TipTap())
+	s.rooms = room.New(room.Config{
+		Store: s.store, Log: deps.Log, Bus: room.NewNATS(deps.Bus, deps.Log), Metrics: deps.Registerer,
+		Render: editor.Render,
+		Plant:  func(doc *yjs.Doc, seed store.Seed) error { return editor.Plant(doc, seed.Before, seed.After) },
+		Rooms:  cfg.Rooms,
+	})
+	var err error
+	s.sockets, err = socket.New(socket.Config{
+		Rooms: rooms{s.rooms}, Verifier: deps.Verifier, Log: deps.Log, Registerer: deps.Registerer,
+		Limits: socket.Limits{Connections: cfg.Connections},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("document-sync: %w", err)
+	}
 	m, err := newMetrics(deps.Registerer, s.hub.Count)
 	if err != nil {
 		return nil, fmt.Errorf("document-sync: register metrics: %w", err)
@@ -89,24 +115,55 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, fmt.Errorf("document-sync: %w", err)
 	}
 	mux := http.NewServeMux()
-	path, calls := documentv1connect.NewDocumentServiceHandler(&documents{store: s.store, hub: s.hub, metrics: m}, options...)
+	path, calls := documentv1connect.NewDocumentServiceHandler(&documents{
+		store: s.store, rooms: s.rooms, editor: editor, hub: s.hub, log: deps.Log, metrics: m,
+	}, options...)
 	mux.Handle(path, calls)
 	httpserver.Ops{
 		Checks:   map[string]httpserver.Check{"postgres": deps.DB.Ping, "nats": deps.Bus.Ready},
 		Gatherer: deps.Gatherer,
 	}.Mount(mux)
-	s.handler = httpserver.BoundWrites(mux, cfg.WriteWait)
+	all := http.NewServeMux()
+	all.Handle("/", httpserver.BoundWrites(mux, cfg.WriteWait))
+	s.sockets.Mount(all) // which bounds its writes itself
+	s.handler = all
 	return s, nil
 }
 
-// Run serves until ctx is done; then streams end, calls in hand finish within
-// Config.Drain, and it returns nil. It is called once.
+// rooms are the rooms as connections see them.
+type rooms struct{ *room.Hub }
+
+// Join implements socket.Rooms.
+func (r rooms) Join(ctx context.Context, ref store.Ref, actor identity.Actor, p room.Peer) (socket.Seat, error) {
+	return r.Hub.Join(ctx, ref, actor, p)
+}
+
+// Run serves until ctx is done; then streams end, connections are closed one after the
+// other and calls in hand finish, within Config.Drain, and what was written is stored.
+// It returns nil. It is called once.
 func (s *Service) Run(ctx context.Context) error {
+	defer s.store.Close()
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return s.hub.Run(ctx) })
+	// The rooms are there for as long as somebody is at a door.
+	open, closeRooms := context.WithCancel(context.WithoutCancel(ctx))
+	defer closeRooms()
+	var doors sync.WaitGroup
+	doors.Add(2)
 	g.Go(func() error {
+		defer doors.Done()
+		return s.sockets.Run(ctx)
+	})
+	g.Go(func() error {
+		defer doors.Done()
 		return httpserver.Serve(ctx, httpserver.Config{Listener: s.deps.Listener, Handler: s.handler, Log: s.deps.Log, Drain: s.cfg.Drain})
 	})
+	g.Go(func() error {
+		doors.Wait()
+		closeRooms()
+		return nil
+	})
+	g.Go(func() error { return s.rooms.Run(open) })
+	g.Go(func() error { return s.hub.Run(ctx) })
 	g.Go(func() error { return s.housekeep(ctx) })
 	if err := g.Wait(); err != nil {
 		return fmt.Errorf("document-sync: %w", err)
@@ -117,10 +174,13 @@ func (s *Service) Run(ctx context.Context) error {
 // housekeepEvery is how often old operation keys and tombstones are looked for.
 const housekeepEvery = time.Hour
 
+// housekeep also brings into live documents what was written as Markdown only: when
+// somebody opens one that happens anyway.
 func (s *Service) housekeep(ctx context.Context) error {
 	t := time.NewTicker(housekeepEvery)
 	defer t.Stop()
 	for {
+		s.plantAll(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -133,5 +193,42 @@ func (s *Service) housekeep(ctx context.Context) error {
 		if n > 0 {
 			s.deps.Log.InfoContext(ctx, "old operation keys removed", "rows", n)
 		}
+	}
+}
+
+// plantPage is how many documents are brought to life before others are looked for.
+const plantPage = 100
+
+func (s *Service) plantAll(ctx context.Context) {
+	planted := 0
+	var first store.Ref
+	for {
+		refs, err := s.store.Seeded(ctx, plantPage)
+		if len(refs) > 0 && refs[0] == first {
+			break // what cannot be brought in is there again
+		}
+		before := planted
+		for _, ref := range refs {
+			if e := s.rooms.Read(ctx, ref, func(*yjs.Doc) error { return nil }); e != nil {
+				err = e
+				continue
+			}
+			planted++
+		}
+		if len(refs) > 0 {
+			first = refs[0]
+		}
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			s.deps.Log.WarnContext(ctx, "text not brought into live documents yet", "error", err)
+		}
+		if planted == before {
+			break
+		}
+	}
+	if planted > 0 {
+		s.deps.Log.InfoContext(ctx, "text brought into live documents", "documents", planted)
 	}
 }

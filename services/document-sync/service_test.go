@@ -62,7 +62,7 @@ func TestLifeOfADocument(t *testing.T) {
 	if d.GetName() != "Plan" || d.GetSequence() != 1 || d.GetWorkspaceId() != a.Workspace.String() || d.GetCreatedBy() != a.Member.String() || !d.GetCreatedAt().IsValid() {
 		t.Errorf("Create = %v", d)
 	}
-	if got, want := content(ctx, t, c, d.GetId()), "# Plan\n\none two"; got != want {
+	if got, want := content(ctx, t, c, d.GetId()), "# Plan\n\none two\n"; got != want {
 		t.Errorf("content after Create = %q, want %q", got, want)
 	}
 	edited, err := c.Edit(ctx, &documentv1.EditRequest{Id: d.GetId(), OldText: "two", NewText: "2"})
@@ -81,7 +81,7 @@ func TestLifeOfADocument(t *testing.T) {
 	if _, err := c.Restore(ctx, &documentv1.RestoreRequest{Id: d.GetId(), Version: 3}); err != nil {
 		t.Errorf("Restore = %v", err)
 	}
-	if got, want := content(ctx, t, c, d.GetId()), "# Plan\n\none 2\n\n- three"; got != want {
+	if got, want := content(ctx, t, c, d.GetId()), "# Plan\n\none 2\n\n- three\n"; got != want {
 		t.Errorf("content after Restore = %q, want %q", got, want)
 	}
 	got, err := c.Get(ctx, &documentv1.GetRequest{Id: d.GetId()})
@@ -155,39 +155,39 @@ func TestBadInput(t *testing.T) {
 	ctx, c := as(t, actor()), newWorld(t).start(t, documentsync.Config{}).client(t)
 	d := mustCreate(ctx, t, c, "n", "x x")
 	doc := d.GetId()
-	big := strings.Repeat("a", 10<<20)
+	big := strings.Repeat("a", 1<<20)
 	for name, tt := range map[string]struct {
 		err  error
 		kind fault.Kind
 		says string
 	}{
-		"no name":          {second(c.Create(ctx, &documentv1.CreateRequest{})), fault.Invalid, "name:"},
-		"long name":        {second(c.Create(ctx, &documentv1.CreateRequest{Name: strings.Repeat("x", 201)})), fault.Invalid, "201"},
-		"control in name":  {second(c.Rename(ctx, &documentv1.RenameRequest{Id: doc, Name: "a\tb"})), fault.Invalid, "U+0009"},
-		"NUL":              {second(c.Create(ctx, &documentv1.CreateRequest{Name: "n", Markdown: "a\x00"})), fault.Invalid, "NUL"},
-		"too large":        {second(c.Create(ctx, &documentv1.CreateRequest{Name: "n", Markdown: big + "a"})), fault.TooLarge, "10 MiB"},
-		"grows too large":  {second(c.Append(ctx, &documentv1.AppendRequest{Id: doc, Markdown: big})), fault.TooLarge, "10 MiB"},
-		"bad id":           {second(c.Read(ctx, &documentv1.ReadRequest{Id: "nope"})), fault.Invalid, `id: "nope" is not a UUID`},
-		"no id":            {second(c.Append(ctx, &documentv1.AppendRequest{Markdown: "x"})), fault.Invalid, "id:"},
-		"unknown id":       {second(c.Read(ctx, &documentv1.ReadRequest{Id: newKey()})), fault.NotFound, "does not exist"},
-		"bad key":          {second(c.Delete(ctx, &documentv1.DeleteRequest{Id: doc, OperationKey: "k"})), fault.Invalid, "operation_key:"},
-		"empty old text":   {second(c.Edit(ctx, &documentv1.EditRequest{Id: doc})), fault.Invalid, "old_text:"},
-		"no match":         {second(c.Edit(ctx, &documentv1.EditRequest{Id: doc, OldText: "y"})), fault.Conflict, "0 matches"},
-		"two matches":      {second(c.Edit(ctx, &documentv1.EditRequest{Id: doc, OldText: "x"})), fault.Conflict, "2 times"},
-		"nothing appended": {second(c.Append(ctx, &documentv1.AppendRequest{Id: doc, Markdown: "\n"})), fault.Invalid, "empty"},
-		"no such version":  {second(c.Restore(ctx, &documentv1.RestoreRequest{Id: doc, Version: 9})), fault.NotFound, "no version 9"},
-		"page size":        {second(c.List(ctx, &documentv1.ListRequest{PageSize: 101})), fault.Invalid, "page_size:"},
-		"negative size":    {second(c.Versions(ctx, &documentv1.VersionsRequest{Id: doc, PageSize: -1})), fault.Invalid, "page_size:"},
-		"page token":       {second(c.List(ctx, &documentv1.ListRequest{PageToken: "x"})), fault.Invalid, "page_token:"},
-		"token's time":     {second(c.List(ctx, &documentv1.ListRequest{PageToken: strings.Repeat("_", 32)})), fault.Invalid, "page_token:"},
-		"versions token":   {second(c.Versions(ctx, &documentv1.VersionsRequest{Id: doc, PageToken: strings.Repeat("_", 11)})), fault.Invalid, "page_token:"},
-		"query":            {second(c.List(ctx, &documentv1.ListRequest{Query: strings.Repeat("x ", 11)})), fault.Invalid, "query:"},
+		"no name":             {second(c.Create(ctx, &documentv1.CreateRequest{})), fault.Invalid, "name:"},
+		"long name":           {second(c.Create(ctx, &documentv1.CreateRequest{Name: strings.Repeat("x", 201)})), fault.Invalid, "201"},
+		"control in name":     {second(c.Rename(ctx, &documentv1.RenameRequest{Id: doc, Name: "a\tb"})), fault.Invalid, "U+0009"},
+		"NUL":                 {second(c.Create(ctx, &documentv1.CreateRequest{Name: "n", Markdown: "a\x00"})), fault.Invalid, "NUL"},
+		"too large":           {second(c.Create(ctx, &documentv1.CreateRequest{Name: "n", Markdown: big + "a"})), fault.TooLarge, "1 MiB"},
+		"too much for a call": {second(c.Append(ctx, &documentv1.AppendRequest{Id: doc, Markdown: big + "a"})), fault.TooLarge, "1 MiB"},
+		"bad id":              {second(c.Read(ctx, &documentv1.ReadRequest{Id: "nope"})), fault.Invalid, `id: "nope" is not a UUID`},
+		"no id":               {second(c.Append(ctx, &documentv1.AppendRequest{Markdown: "x"})), fault.Invalid, "id:"},
+		"unknown id":          {second(c.Read(ctx, &documentv1.ReadRequest{Id: newKey()})), fault.NotFound, "does not exist"},
+		"bad key":             {second(c.Delete(ctx, &documentv1.DeleteRequest{Id: doc, OperationKey: "k"})), fault.Invalid, "operation_key:"},
+		"empty old text":      {second(c.Edit(ctx, &documentv1.EditRequest{Id: doc})), fault.Invalid, "old_text:"},
+		"no match":            {second(c.Edit(ctx, &documentv1.EditRequest{Id: doc, OldText: "y"})), fault.Conflict, "0 matches"},
+		"two matches":         {second(c.Edit(ctx, &documentv1.EditRequest{Id: doc, OldText: "x"})), fault.Conflict, "2 times"},
+		"nothing appended":    {second(c.Append(ctx, &documentv1.AppendRequest{Id: doc, Markdown: "\n"})), fault.Invalid, "empty"},
+		"no such version":     {second(c.Restore(ctx, &documentv1.RestoreRequest{Id: doc, Version: 9})), fault.NotFound, "no version 9"},
+		"page size":           {second(c.List(ctx, &documentv1.ListRequest{PageSize: 101})), fault.Invalid, "page_size:"},
+		"negative size":       {second(c.Versions(ctx, &documentv1.VersionsRequest{Id: doc, PageSize: -1})), fault.Invalid, "page_size:"},
+		"page token":          {second(c.List(ctx, &documentv1.ListRequest{PageToken: "x"})), fault.Invalid, "page_token:"},
+		"token's time":        {second(c.List(ctx, &documentv1.ListRequest{PageToken: strings.Repeat("_", 32)})), fault.Invalid, "page_token:"},
+		"versions token":      {second(c.Versions(ctx, &documentv1.VersionsRequest{Id: doc, PageToken: strings.Repeat("_", 11)})), fault.Invalid, "page_token:"},
+		"query":               {second(c.List(ctx, &documentv1.ListRequest{Query: strings.Repeat("x ", 11)})), fault.Invalid, "query:"},
 	} {
 		if f := fault.From(tt.err); tt.err == nil || f.Kind != tt.kind || !strings.Contains(f.Message, tt.says) {
 			t.Errorf("%s: %v, want %v %q", name, tt.err, tt.kind, tt.says)
 		}
 	}
-	if got := content(ctx, t, c, doc); got != "x x" {
+	if got := content(ctx, t, c, doc); got != "x x\n" {
 		t.Errorf("content after refused changes = %q, want it untouched", got)
 	}
 }
@@ -201,7 +201,7 @@ func TestRolesAndTenants(t *testing.T) {
 	viewer := a
 	viewer.Role = identity.Viewer
 	ctx := as(t, viewer)
-	if got := content(ctx, t, c, d.GetId()); got != "x" {
+	if got := content(ctx, t, c, d.GetId()); got != "x\n" {
 		t.Errorf("Read by a viewer = %q, want x", got)
 	}
 	for call, err := range map[string]error{
@@ -474,7 +474,7 @@ func TestHistoryIsBounded(t *testing.T) {
 		if _, err := c.Restore(ctx, &documentv1.RestoreRequest{Id: d.GetId(), Version: v}); err != nil {
 			t.Errorf("Restore(%d) = %v", v, err)
 		}
-		if got := content(ctx, t, c, d.GetId()); got != fmt.Sprintf("v%d", v) {
+		if got := content(ctx, t, c, d.GetId()); got != fmt.Sprintf("v%d\n", v) {
 			t.Errorf("content after Restore(%d) = %q", v, got)
 		}
 	}
@@ -495,7 +495,7 @@ func TestHistoryIsBoundedInBytes(t *testing.T) {
 	var count, counted int
 	var size, added int64
 	err := w.db.Open(t, documentsync.Migrations()).InWorkspace(t.Context(), a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
-		return tx.QueryRow(ctx, `select d.versions, d.version_bytes, count(*), sum(octet_length(v.content)) from documents d, versions v
+		return tx.QueryRow(ctx, `select d.versions, d.version_bytes, count(*), sum(octet_length(v.content) + coalesce(octet_length(v.state), 0)) from documents d, versions v
 			where d.workspace_id = $1 and v.workspace_id = $1 and v.document_id = d.id group by 1, 2`, a.Workspace).Scan(&count, &size, &counted, &added)
 	})
 	if err != nil || count != counted || size != added {
@@ -584,7 +584,7 @@ func TestStartsWithoutNATS(t *testing.T) {
 	w.nats.Shutdown()
 	c := w.startOn(t, documentsync.Config{}, b).client(t)
 	d := mustCreate(ctx, t, c, "n", "x")
-	if got := content(ctx, t, c, d.GetId()); got != "x" {
+	if got := content(ctx, t, c, d.GetId()); got != "x\n" {
 		t.Errorf("content = %q, want x: documents do not need the bus", got)
 	}
 }

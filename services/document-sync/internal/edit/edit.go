@@ -1,21 +1,24 @@
-// Package edit says what an operation makes of a document's text. It is pure:
-// content in, content out. Its errors are faults whose messages are written for
+// Package edit says what an operation makes of a document's tree. It is pure: a tree
+// and Markdown in, a tree out. Its errors are faults whose messages are written for
 // the one who edits, often a model that must mend its call.
 package edit
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 
 	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/prosemirror"
 )
 
 // The limits of a document.
 const (
-	MaxContent = 10 << 20 // bytes
-	MaxName    = 200      // characters
+	MaxContent = 10 << 20                // bytes of its Markdown
+	MaxText    = prosemirror.MaxMarkdown // bytes of what one call gives
+	MaxName    = 200                     // characters
 )
 
 // Codes of the faults that Replace returns.
@@ -23,9 +26,6 @@ const (
 	CodeNotFoundText  = "NOT_FOUND_TEXT"
 	CodeAmbiguousText = "AMBIGUOUS_TEXT"
 )
-
-// shownLines bounds how many places of an ambiguous text are named.
-const shownLines = 5
 
 // Name returns a document's name without the spaces around it, or an Invalid fault.
 func Name(s string) (string, error) {
@@ -51,8 +51,8 @@ func Name(s string) (string, error) {
 // Text returns text from outside with its line ends made \n, so that text which
 // somebody copies out of a document is found in it again. field names it in faults.
 func Text(field, s string) (string, error) {
-	if len(s) > MaxContent {
-		return "", tooLarge(field, len(s))
+	if len(s) > MaxText {
+		return "", fault.New(fault.TooLarge, "%s: has %d bytes; one call takes at most %d (1 MiB): append the rest in calls of its own", field, len(s), MaxText)
 	}
 	if !utf8.ValidString(s) {
 		return "", fault.New(fault.Invalid, "%s: is not valid UTF-8", field)
@@ -66,87 +66,86 @@ func Text(field, s string) (string, error) {
 	return strings.ReplaceAll(strings.ReplaceAll(s, "\r\n", "\n"), "\r", "\n"), nil
 }
 
-// Replace puts new in the place of old and returns the number of places. There
-// must be exactly one unless all is set; otherwise the fault says how many there
-// are, and where.
-func Replace(content, old, new string, all bool) (string, int, error) {
-	if old == "" {
-		return "", 0, fault.New(fault.Invalid, "old_text: is empty; give the text to replace, or append instead")
-	}
-	first := strings.Index(content, old)
-	if first < 0 {
-		return "", 0, fault.Coded(fault.Conflict, CodeNotFoundText,
-			"old_text was not found in the document (0 matches): read the document and use its exact text")
-	}
-	n := 1
-	switch {
-	case all:
-		n = strings.Count(content, old)
-	case overlapsLater(content, old, first):
-		// Two places that overlap are two to choose from, which Count sees as one.
-		n = max(strings.Count(content, old), 2)
-		return "", 0, fault.Coded(fault.Conflict, CodeAmbiguousText,
-			"old_text was found %d times in the document (%s): give more of the surrounding text, or set replace_all", n, places(content, old))
-	}
-	if size := len(content) + n*(len(new)-len(old)); size > MaxContent {
-		return "", 0, tooLarge("the document", size)
-	}
-	return strings.Replace(content, old, new, n), n, nil
+// Editor makes trees of one schema. It is safe for concurrent use.
+type Editor struct{ schema *prosemirror.Schema }
+
+// New returns an editor of documents of a schema.
+func New(schema *prosemirror.Schema) *Editor { return &Editor{schema} }
+
+// Parse returns the document that Markdown says.
+func (e *Editor) Parse(markdown string) (*prosemirror.Node, error) {
+	doc, err := e.schema.Parse(markdown)
+	return doc, explain(err)
 }
 
-func overlapsLater(content, old string, first int) bool {
-	_, size := utf8.DecodeRuneInString(content[first:])
-	return strings.Contains(content[first+size:], old)
+// ParseStored is Parse for Markdown that was kept as such: it may be as large as a
+// document.
+func (e *Editor) ParseStored(markdown string) (*prosemirror.Node, error) {
+	return e.schema.ParseLarge(markdown)
 }
 
-// places names the lines that the first few matches begin on.
-func places(content, old string) string {
-	var lines []string
-	for line, from := 1, 0; ; {
-		i := strings.Index(content[from:], old)
-		if i < 0 {
-			break
-		}
-		if len(lines) == shownLines {
-			lines = append(lines, "…")
-			break
-		}
-		line += strings.Count(content[from:from+i], "\n")
-		lines = append(lines, fmt.Sprint(line))
-		_, size := utf8.DecodeRuneInString(content[from+i:])
-		line += strings.Count(content[from+i:from+i+size], "\n")
-		from += i + size
-	}
-	return "lines " + strings.Join(lines, ", ")
+// Rewrite returns the document that Markdown says, with all blocks of doc that read
+// the same.
+func (e *Editor) Rewrite(doc *prosemirror.Node, markdown string) (*prosemirror.Node, error) {
+	next, err := e.schema.Replace(doc, markdown)
+	return next, explain(err)
 }
 
-// Append puts markdown behind content as blocks of its own: one blank line in between.
-func Append(content, markdown string) (string, error) {
-	// Indentation counts in Markdown, so whole blank lines are trimmed and nothing else.
-	markdown = trimLeadingBlankLines(markdown)
+// Append returns doc with the blocks of markdown at its end.
+func (e *Editor) Append(doc *prosemirror.Node, markdown string) (*prosemirror.Node, error) {
 	if strings.TrimSpace(markdown) == "" {
-		return "", fault.New(fault.Invalid, "markdown: is empty; give the blocks to append")
+		return nil, fault.New(fault.Invalid, "markdown: is empty; give the blocks to append")
 	}
-	content = strings.TrimRightFunc(content, unicode.IsSpace)
-	if content != "" {
-		content += "\n\n"
-	}
-	if size := len(content) + len(markdown); size > MaxContent {
-		return "", tooLarge("the document", size)
-	}
-	return content + markdown, nil
+	next, err := e.schema.Append(doc, markdown)
+	return next, explain(err)
 }
 
-func trimLeadingBlankLines(s string) string {
-	for {
-		line, rest, found := strings.Cut(s, "\n")
-		if !found || strings.TrimSpace(line) != "" {
-			return s
+// Replace puts new in the place of old, as the document's Markdown has it, and returns
+// the number of places. There must be exactly one unless all is set; otherwise the
+// fault says how many there are, and where.
+func (e *Editor) Replace(doc *prosemirror.Node, old, new string, all bool) (*prosemirror.Node, int, error) {
+	if old == "" {
+		return nil, 0, fault.New(fault.Invalid, "old_text: is empty; give the text to replace, or append instead")
+	}
+	next, places, err := e.schema.Edit(doc, old, new, all)
+	return next, places, explain(err)
+}
+
+// explain makes an error of the schema one for whoever edits.
+func explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	if m, ok := errors.AsType[*prosemirror.MatchError](err); ok {
+		if m.Count == 0 {
+			return fault.Coded(fault.Conflict, CodeNotFoundText,
+				"old_text was not found in the document (0 matches): read the document and use its exact text")
 		}
-		s = rest
+		return fault.Coded(fault.Conflict, CodeAmbiguousText,
+			"old_text was found %d times in the document (%s): give more of the surrounding text, or set replace_all", m.Count, lines(m))
 	}
+	if errors.Is(err, prosemirror.ErrTooLarge) {
+		return fault.New(fault.TooLarge, "%v", err)
+	}
+	return err
 }
 
-func tooLarge(what string, size int) error {
-	return fault.New(fault.TooLarge, "%s would be %d bytes; a document holds at most %d (10 MiB): split it", what, size, MaxContent)
+// lines names the lines that the first few matches begin on.
+func lines(m *prosemirror.MatchError) string {
+	names := make([]string, 0, len(m.Lines)+1)
+	for _, n := range m.Lines {
+		names = append(names, fmt.Sprint(n))
+	}
+	if m.Count > len(m.Lines) {
+		names = append(names, "…")
+	}
+	return "lines " + strings.Join(names, ", ")
+}
+
+// CheckSize returns a TooLarge fault for a document whose Markdown is over MaxContent.
+func CheckSize(markdown string) error {
+	if len(markdown) > MaxContent {
+		return fault.New(fault.TooLarge, "the document would be %d bytes; a document holds at most %d (10 MiB): split it", len(markdown), MaxContent)
+	}
+	return nil
 }

@@ -111,7 +111,9 @@ func (h *Hub) hear(ctx context.Context, m *bus.Message) {
 		h.cfg.Log.WarnContext(ctx, "announcement not understood", "subject", m.Subject, "error", err)
 		return
 	}
-	h.pass(ws, doc, change.GetChange())
+	if change.GetChange() != nil { // what else is said is for rooms
+		h.pass(ws, doc, change.GetChange())
+	}
 }
 
 func parse(subj string) (ws id.Workspace, doc id.Document, ok bool) {

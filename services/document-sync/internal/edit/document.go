@@ -1,0 +1,88 @@
+package edit
+
+import (
+	"fmt"
+	"strings"
+
+	"signalbox.dev/pkg/prosemirror"
+	"signalbox.dev/pkg/yjs"
+)
+
+// Tree returns what a shared document says.
+func (e *Editor) Tree(doc *yjs.Doc) *prosemirror.Node {
+	return e.schema.Read(doc.XMLFragment(prosemirror.Field))
+}
+
+// Write makes a shared document say what next says, and touches only what differs. It
+// is part of the transaction that the caller is in, if there is one.
+func (e *Editor) Write(doc *yjs.Doc, next *prosemirror.Node) (written prosemirror.Written, err error) {
+	doc.Transact(nil, func(txn *yjs.Txn) {
+		written, err = e.schema.Write(txn, doc.XMLFragment(prosemirror.Field), next)
+	})
+	return written, err
+}
+
+// Render derives Markdown and plain text from a shared document.
+func (e *Editor) Render(doc *yjs.Doc) (markdown, text string, err error) {
+	tree := e.Tree(doc)
+	return e.schema.Render(tree), Plain(tree), nil
+}
+
+// Markdown returns a document as Markdown.
+func (e *Editor) Markdown(tree *prosemirror.Node) string { return e.schema.Render(tree) }
+
+// New makes the shared document that begins with a tree. It is the same for the same
+// name, whoever makes it.
+func (e *Editor) New(name string, tree *prosemirror.Node) (*yjs.Doc, error) {
+	seed, err := e.schema.Seed(name, prosemirror.Field, tree)
+	if err != nil {
+		return nil, err
+	}
+	doc := yjs.New(yjs.Options{})
+	if err := doc.ApplyUpdate(seed, nil); err != nil {
+		return nil, fmt.Errorf("apply what a document begins with: %w", err)
+	}
+	return doc, nil
+}
+
+// Plain returns the text of a document, a line for each block that has some.
+func Plain(tree *prosemirror.Node) string {
+	var b strings.Builder
+	var walk func(n *prosemirror.Node)
+	walk = func(n *prosemirror.Node) {
+		inline := false
+		for _, c := range n.Content {
+			if c.IsText() {
+				b.WriteString(c.Text)
+				inline = true
+				continue
+			}
+			walk(c)
+		}
+		if inline {
+			b.WriteByte('\n')
+		}
+	}
+	walk(tree)
+	return b.String()
+}
+
+// Plant brings into a shared document what somebody changed who knows it as text only:
+// the difference between before and after. Nothing before is the beginning of a
+// document.
+func (e *Editor) Plant(doc *yjs.Doc, before, after string) error {
+	tree := e.Tree(doc)
+	next, err := e.ParseStored(after)
+	if err != nil {
+		return err
+	}
+	if e.schema.Render(tree) != before && before != "" {
+		old, err := e.ParseStored(before)
+		if err != nil {
+			return err
+		}
+		next = e.merge(old, next, tree)
+	}
+	_, err = e.Write(doc, next)
+	return err
+}

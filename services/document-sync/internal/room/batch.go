@@ -1,0 +1,311 @@
+package room
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/yjs"
+	"signalbox.dev/services/document-sync/internal/store"
+)
+
+// inbox has the updates that wait, in one piece of memory.
+type inbox struct {
+	data  []byte
+	items []item
+}
+
+// item is one update of an inbox.
+type item struct {
+	seat    *Seat
+	end     int   // in data; it begins where the one before ends
+	refused error // why it is not part of the batch
+}
+
+func (b *inbox) update(i int) []byte {
+	from := 0
+	if i > 0 {
+		from = b.items[i-1].end
+	}
+	return b.data[from:b.items[i].end:b.items[i].end]
+}
+
+// size is what the inbox costs, about.
+func (b *inbox) size() int { return len(b.data) + 64*len(b.items) }
+
+// refuse leaves an update out, and when it may have left a part of itself in the doc all
+// others of its sender, so that it cannot have the doc loaded again and again.
+func (b *inbox) refuse(i int, err error, all bool) {
+	for j := range b.items {
+		if it := &b.items[j]; j == i || all && it.seat == b.items[i].seat && it.refused == nil {
+			it.refused = err
+		}
+	}
+}
+
+// accepted returns the updates that were not refused, without empty ones.
+func (b *inbox) accepted() [][]byte {
+	var out [][]byte
+	for i := range b.items {
+		if u := b.update(i); b.items[i].refused == nil && !empty(u) {
+			out = append(out, u)
+		}
+	}
+	return out
+}
+
+// reusable bounds what memory an inbox keeps for the next batch.
+const reusable = 64 << 10
+
+// recycle keeps an inbox for the next batch of any room.
+func (h *Hub) recycle(b *inbox) {
+	if cap(b.data) > reusable || cap(b.items) > reusable/16 {
+		return
+	}
+	clear(b.items)
+	b.data, b.items = b.data[:0], b.items[:0]
+	h.inboxes.Put(b)
+}
+
+// put adds an update to the inbox and sees to it that there is a worker. mu is held.
+func (r *room) put(s *Seat, update []byte) {
+	if r.inbox == nil {
+		b, ok := r.hub.inboxes.Get().(*inbox)
+		if !ok {
+			b = &inbox{}
+		}
+		r.inbox = b
+	}
+	r.inbox.data = append(r.inbox.data, update...)
+	r.inbox.items = append(r.inbox.items, item{seat: s, end: len(r.inbox.data)})
+	if !r.working {
+		r.working = r.hub.spawn(r.work)
+	}
+}
+
+// take returns the inbox, or ends the worker when there is none.
+func (r *room) take() *inbox {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	b := r.inbox
+	r.inbox = nil
+	for _, w := range r.blocked {
+		close(w)
+	}
+	r.blocked = nil
+	if b == nil || r.end != nil {
+		r.working = false
+		return nil
+	}
+	r.next = time.Now().Add(r.hub.cfg.Gather)
+	return b
+}
+
+// idleNow ends the worker when there is nothing to do.
+func (r *room) idleNow() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.inbox == nil || r.end != nil {
+		r.working = false
+		return true
+	}
+	return false
+}
+
+// work is the worker: it commits what is in the inbox until there is nothing.
+func (r *room) work() {
+	for {
+		r.mu.Lock()
+		wait := time.Until(r.next)
+		r.mu.Unlock()
+		if wait > 0 && !r.pause(wait) || r.acquire(r.hub.life) != nil {
+			r.idleNow()
+			return
+		}
+		b := r.take()
+		if b == nil {
+			r.yield()
+			return
+		}
+		r.batch(b)
+		r.hub.recycle(b)
+		if r.idleNow() {
+			return
+		}
+	}
+}
+
+// batch applies, commits and passes on what is in b. It has the turn and gives it on.
+func (r *room) batch(b *inbox) {
+	update, err := r.apply(b)
+	for err != nil { // with one update less
+		if !r.afresh() {
+			return
+		}
+		update, err = r.apply(b)
+	}
+	var seq int64
+	if update != nil {
+		start := time.Now()
+		seq, err = r.commit(b.author(), update)
+		r.hub.metrics.commit.Observe(time.Since(start).Seconds())
+		if err != nil {
+			r.uncommitted(b, err)
+			return
+		}
+	}
+	r.hub.metrics.batches.Inc()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.end == nil {
+		r.closeRefused(b)
+		if update != nil {
+			r.unsaved.edited(b.author())
+			r.committed(seq, update, b.only())
+		}
+		r.tellStored(b)
+	}
+	r.release()
+}
+
+// author returns who made the last update.
+func (b *inbox) author() store.Author { return b.items[len(b.items)-1].seat.author }
+
+// only returns the sender when all updates are of one, who needs no copy.
+func (b *inbox) only() *Seat {
+	one := b.items[0].seat
+	for i := range b.items {
+		if b.items[i].seat != one {
+			return nil
+		}
+	}
+	return one
+}
+
+// apply applies a batch in one transaction and returns what is to be committed; nil when
+// there is nothing new. After an error one more of its updates is refused, and the doc
+// may have a part of it. The turn is held.
+func (r *room) apply(b *inbox) (update []byte, err error) {
+	at := 0
+	err = safely(func() error {
+		var failed error
+		update = r.transact(nil, func() {
+			for at = range b.items {
+				it := &b.items[at]
+				if it.refused != nil {
+					continue
+				}
+				err := r.doc.ApplyUpdate(b.update(at), nil)
+				if err == nil {
+					continue
+				}
+				partly := !errors.Is(err, yjs.ErrMalformed)
+				b.refuse(at, err, partly)
+				if partly {
+					failed = err
+					return
+				}
+			}
+		})
+		return failed
+	})
+	if err != nil {
+		if b.items[at].refused == nil { // a panic
+			b.refuse(at, err, true)
+			r.hub.cfg.Log.ErrorContext(r.hub.life, "update not applied", "document", r.ref.Document, "error", err)
+		}
+		return nil, err
+	}
+	if r.doc.Pending() {
+		// What waits is not in the transaction's update.
+		if all := b.accepted(); len(all) > 0 {
+			update = r.merge(all)
+			if len(all) == 1 {
+				update = slices.Clone(update) // the inbox is used again
+			}
+		}
+	}
+	return update, nil
+}
+
+// afresh replaces a doc that has a part of what was refused. The room keeps the turn;
+// false means that the room is over.
+func (r *room) afresh() bool {
+	r.hub.metrics.resets.Inc()
+	r.doc = nil
+	return r.restore()
+}
+
+// commit has the store keep an update. It tries until that works, the store says that it
+// never will, or the hub's life ends.
+func (r *room) commit(author store.Author, update []byte) (int64, error) {
+	h := r.hub
+	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+		seq, err := h.cfg.Store.Append(h.life, r.ref, author, update)
+		if err == nil {
+			return seq, nil
+		}
+		switch fault.KindOf(err) {
+		case fault.NotFound, fault.Invalid, fault.TooLarge, fault.Conflict:
+			return 0, err
+		}
+		if h.life.Err() != nil {
+			return 0, err
+		}
+		if pause == firstPause || pause == longestPause {
+			h.cfg.Log.WarnContext(h.life, "updates not committed yet", "document", r.ref.Document, "error", err)
+		}
+		if !r.pause(pause) {
+			return 0, err
+		}
+	}
+}
+
+// uncommitted deals with a batch that will not be committed, at least not by us. It gives
+// the turn on.
+func (r *room) uncommitted(b *inbox, err error) {
+	h := r.hub
+	switch fault.KindOf(err) {
+	case fault.NotFound:
+		r.gone()
+	case fault.Invalid, fault.TooLarge, fault.Conflict:
+		h.cfg.Log.WarnContext(h.life, "updates refused by the store", "document", r.ref.Document, "error", err)
+		for i := range b.items {
+			if it := &b.items[i]; it.refused == nil {
+				it.refused = err
+			}
+		}
+		r.mu.Lock()
+		r.closeRefused(b)
+		r.mu.Unlock()
+	}
+	r.doc = nil
+	r.yield()
+}
+
+// closeRefused closes whose updates were refused. mu is held.
+func (r *room) closeRefused(b *inbox) {
+	for i := range b.items {
+		switch it := &b.items[i]; {
+		case it.refused == nil:
+			continue
+		case errors.Is(it.refused, yjs.ErrMalformed):
+			it.seat.close(CloseMalformed, "the update is malformed")
+		default:
+			it.seat.close(CloseTooBig, "the update asks for too much work")
+		}
+		r.hub.metrics.refused.Inc()
+	}
+}
+
+func (r *room) tellStored(b *inbox) {
+	if r.stored == nil {
+		r.stored = &Message{Kind: KindStored}
+	}
+	for i := range b.items {
+		if it := &b.items[i]; it.refused == nil {
+			it.seat.send(r.stored)
+		}
+	}
+}

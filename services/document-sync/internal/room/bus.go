@@ -1,0 +1,286 @@
+package room
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"sync"
+
+	"github.com/nats-io/nats.go"
+	"google.golang.org/protobuf/proto"
+
+	"signalbox.dev/pkg/bus"
+	"signalbox.dev/pkg/subject"
+	documentv1 "signalbox.dev/proto/signalbox/document/v1"
+	"signalbox.dev/services/document-sync/internal/store"
+)
+
+// Bus reaches the rooms of other instances. What is said may be lost, and come late or
+// twice.
+type Bus interface {
+	// Run hears until ctx is done. What the instance itself says may be left out.
+	Run(ctx context.Context, instance string)
+	// Publish tells all instances. It does not wait for them, nor for a connection.
+	Publish(ctx context.Context, ref store.Ref, c *documentv1.Change) error
+	// Subscribe has hear called with what is said about a document, until stop is
+	// called and perhaps once more. hear does not wait for anything outside.
+	Subscribe(ref store.Ref, hear func(*documentv1.Change)) (stop func(), err error)
+	// OnReconnect has fn called when messages may have been lost for a while.
+	OnReconnect(fn func()) (stop func())
+}
+
+// NATS is the Bus over a connection to NATS. All its subscriptions share the goroutines
+// of Run.
+type NATS struct {
+	bus   *bus.Bus
+	log   *slog.Logger
+	lanes [lanes]chan *nats.Msg
+
+	mu   sync.Mutex // guards subs
+	subs map[string]*hearing
+}
+
+// lanes spread rooms over goroutines, so that one with much work to do does not keep
+// all others waiting; laneQueue is how many messages each may be behind.
+const (
+	lanes     = 8
+	laneQueue = 4096
+)
+
+type hearing struct{ hear func(*documentv1.Change) }
+
+// NewNATS returns a Bus over b.
+func NewNATS(b *bus.Bus, log *slog.Logger) *NATS {
+	n := &NATS{bus: b, log: log, subs: make(map[string]*hearing)}
+	for i := range n.lanes {
+		n.lanes[i] = make(chan *nats.Msg, laneQueue)
+	}
+	return n
+}
+
+// Run implements Bus.
+func (n *NATS) Run(ctx context.Context, instance string) {
+	// Fields are written in their order, and this is the last one. Where that is ever
+	// not so, the room finds out that it said it itself.
+	own, err := proto.Marshal(&documentv1.Change{Instance: instance})
+	if err != nil {
+		own = nil
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for _, in := range n.lanes {
+		wg.Go(func() {
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case m := <-in:
+					n.pass(ctx, m, own)
+				}
+			}
+		})
+	}
+}
+
+func (n *NATS) pass(ctx context.Context, m *nats.Msg, own []byte) {
+	if len(own) > 0 && bytes.HasSuffix(m.Data, own) {
+		return
+	}
+	n.mu.Lock()
+	s := n.subs[m.Subject]
+	n.mu.Unlock()
+	if s == nil {
+		return
+	}
+	c, err := bus.Decode[*documentv1.Change](&bus.Message{Subject: m.Subject, Header: m.Header, Data: m.Data})
+	if err != nil {
+		n.log.WarnContext(ctx, "message of another instance not understood", "subject", m.Subject, "error", err)
+		return
+	}
+	s.hear(c)
+}
+
+// Publish implements Bus. Without a connection nothing is kept for later: who listens
+// then reads Postgres.
+func (n *NATS) Publish(ctx context.Context, ref store.Ref, c *documentv1.Change) error {
+	if !n.bus.Connected() {
+		return bus.ErrDisconnected
+	}
+	return n.bus.Nudge(ctx, subject.DocUpdates(ref.Workspace, ref.Document), c)
+}
+
+// Subscribe implements Bus; a later call for the same document takes over.
+func (n *NATS) Subscribe(ref store.Ref, hear func(*documentv1.Change)) (stop func(), err error) {
+	subj, s := subject.DocUpdates(ref.Workspace, ref.Document), &hearing{hear}
+	n.mu.Lock()
+	n.subs[subj] = s
+	n.mu.Unlock()
+	sub, err := n.bus.SubscribeChan(subj, n.lanes[ref.Document.UUID[15]%lanes])
+	forget := func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if n.subs[subj] == s {
+			delete(n.subs, subj)
+		}
+	}
+	if err != nil {
+		forget()
+		return nil, err
+	}
+	return func() {
+		forget()
+		_ = sub.Unsubscribe() // fails only when the connection is gone, and so is the interest
+	}, nil
+}
+
+// OnReconnect implements Bus.
+func (n *NATS) OnReconnect(fn func()) (stop func()) { return n.bus.OnReconnect(fn) }
+
+// Bounds of what is to be published.
+const (
+	outQueue = 4096
+	outBytes = 64 << 20
+	// maxOnBus is how large an update may be to go over the bus: larger ones are read
+	// from Postgres.
+	maxOnBus = 700 << 10
+)
+
+type outgoing struct {
+	ref    store.Ref
+	change *documentv1.Change
+	size   int64
+}
+
+// publish queues what other instances are to hear, and drops it when the bus is too slow.
+func (h *Hub) publish(ref store.Ref, c *documentv1.Change) {
+	if h.cfg.Bus == nil {
+		return
+	}
+	c.Instance = h.instance
+	o := outgoing{ref: ref, change: c, size: int64(len(c.GetUpdate().GetData()) + len(c.GetAwareness().GetData()))}
+	if h.queued.Add(o.size) <= outBytes {
+		select {
+		case h.out <- o:
+			return
+		default:
+		}
+	}
+	h.queued.Add(-o.size)
+	h.metrics.dropped.Inc()
+}
+
+// publishCommitted tells other instances of an update.
+func (h *Hub) publishCommitted(ref store.Ref, seq int64, update []byte) {
+	if len(update) > maxOnBus {
+		update = nil
+	}
+	h.publish(ref, &documentv1.Change{Update: &documentv1.CommittedUpdate{Sequence: seq, Data: update}})
+}
+
+// publishAll publishes what is queued until the hub's life ends.
+func (h *Hub) publishAll() {
+	for {
+		select {
+		case <-h.life.Done():
+			return
+		case o := <-h.out:
+			h.queued.Add(-o.size)
+			if err := h.cfg.Bus.Publish(h.life, o.ref, o.change); err != nil {
+				h.metrics.dropped.Inc()
+			}
+		}
+	}
+}
+
+// subscribe hears what other instances say about a room's document.
+func (h *Hub) subscribe(r *room) error {
+	if h.cfg.Bus == nil {
+		return nil
+	}
+	leave, err := h.cfg.Bus.Subscribe(r.ref, r.hear)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	r.leave = leave
+	over := r.end != nil // it was heard already that the document is deleted
+	r.mu.Unlock()
+	if over {
+		r.leaveBus()
+	}
+	return nil
+}
+
+// remote is an update of another instance that waits for the doc to be clean.
+type remote struct {
+	sequence int64
+	data     []byte
+}
+
+// maxRemote bounds what waits so in bytes; the rest is read from Postgres.
+const maxRemote = 1 << 20
+
+// hear is called with what is said about the document.
+func (r *room) hear(c *documentv1.Change) {
+	if c.GetInstance() == r.hub.instance {
+		return
+	}
+	if c.GetChange().GetKind() == documentv1.SubscribeResponse_KIND_DELETED {
+		r.gone()
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.end != nil {
+		return
+	}
+	if s := c.GetChange().GetDocument().GetSequence(); s > r.seq.at { // such as a new name
+		r.known(s)
+	}
+	if u := c.GetUpdate(); u != nil {
+		r.hearUpdate(u)
+	}
+	if a := c.GetAwareness(); a != nil {
+		r.hearPresence(a)
+	}
+}
+
+// hearUpdate takes an update that is committed. mu is held.
+func (r *room) hearUpdate(u *documentv1.CommittedUpdate) {
+	switch {
+	case r.seq.has(u.GetSequence()):
+		return
+	case len(u.GetData()) == 0 || r.remoteBytes > maxRemote:
+		r.known(u.GetSequence())
+		return
+	}
+	r.remote = append(r.remote, remote{u.GetSequence(), u.GetData()})
+	r.remoteBytes += len(u.GetData())
+	if !r.busy {
+		r.busy = true
+		r.release()
+	}
+}
+
+// hearQueued applies what other instances have committed and passes it on. It reports
+// false when the doc is not to be trusted any more. mu and the turn are held.
+func (r *room) hearQueued() bool {
+	for i, u := range r.remote {
+		if r.seq.has(u.sequence) {
+			continue
+		}
+		if err := r.applyCommitted(u.data); err != nil {
+			r.hub.cfg.Log.ErrorContext(r.hub.life, "update of another instance not applied",
+				"document", r.ref.Document, "sequence", u.sequence, "error", err)
+			for _, u := range r.remote[i:] {
+				r.seq.want = max(r.seq.want, u.sequence)
+			}
+			r.remote, r.remoteBytes = nil, 0
+			return false
+		}
+		r.note(u.sequence)
+		r.sendAll(u.data)
+	}
+	r.remote, r.remoteBytes = nil, 0
+	return true
+}

@@ -1,0 +1,111 @@
+package room
+
+import (
+	"context"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/yjs"
+	"signalbox.dev/services/document-sync/internal/store"
+)
+
+// Operation is an edit by an agent, or by REST, that is committed in a transaction of its
+// own.
+type Operation struct {
+	// Origin is that of the Yjs transaction.
+	Origin any
+	// Edit changes the document within one transaction, or leaves it alone. Its error is
+	// that of Do, and nothing is committed.
+	Edit func(doc *yjs.Doc) error
+	// Commit commits what Edit made and returns its sequence. done says that the operation
+	// was committed before: this time nothing was.
+	Commit func(ctx context.Context, e Edited) (sequence int64, done bool, err error)
+}
+
+// Edited is what an operation made.
+type Edited struct {
+	Update []byte   // v1; nil: nothing changed
+	Doc    *yjs.Doc // as it will be, to be read until Commit returns
+	Since  int64    // the sequence up to which Doc has everything, Update apart
+}
+
+// Do runs an operation on a document, opened if need be, that has everything which was
+// committed before the call. It returns the errors of Edit and Commit, NotFound for a
+// document that does not exist, and Unavailable when there is no place. When it returns
+// nil, all who have the document open here were sent what was committed.
+func (h *Hub) Do(ctx context.Context, ref store.Ref, op Operation) error {
+	return h.withTurn(ctx, ref, func(r *room) error { return r.operate(ctx, op) })
+}
+
+// Read calls f with a document, opened if need be, as it is committed: with everything
+// from before the call. f only reads, and everybody else waits for it.
+func (h *Hub) Read(ctx context.Context, ref store.Ref, f func(doc *yjs.Doc) error) error {
+	return h.withTurn(ctx, ref, func(r *room) error { return f(r.doc) })
+}
+
+// withTurn calls f with the turn of a room that has caught up with Postgres.
+func (h *Hub) withTurn(ctx context.Context, ref store.Ref, f func(*room) error) error {
+	r, err := h.open(ctx, ref)
+	if err != nil {
+		return err
+	}
+	defer h.unpin(r)
+	st, err := r.since(ctx)
+	if err != nil {
+		return err
+	}
+	if err := r.acquire(ctx); err != nil {
+		return err
+	}
+	defer r.yield()
+	if err := r.absorb(ctx, st); err != nil {
+		return err
+	}
+	return f(r)
+}
+
+// operate runs an operation. The turn is held; there is no doc afterwards when it has
+// what was not committed.
+func (r *room) operate(ctx context.Context, op Operation) (err error) {
+	doc := r.doc
+	r.doc = nil // also if something panics from here on
+	var update []byte
+	r.listen, r.novel = true, nil
+	doc.Transact(op.Origin, func(*yjs.Txn) { err = op.Edit(doc) })
+	update, r.listen, r.novel = r.novel, false, nil
+	if err != nil {
+		if update == nil {
+			r.doc = doc
+		}
+		return err
+	}
+	r.mu.Lock()
+	at := r.seq.at
+	r.mu.Unlock()
+	seq, done, err := op.Commit(ctx, Edited{Update: update, Doc: doc, Since: at})
+	if update == nil {
+		r.doc = doc
+	}
+	switch {
+	case err != nil:
+		if fault.KindOf(err) == fault.NotFound {
+			r.deletedPerhaps(ctx)
+		}
+		return err
+	case done || update == nil:
+		return nil
+	}
+	r.doc = doc
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.end == nil {
+		r.unsaved.operated()
+		r.committed(seq, update, nil)
+	}
+	return nil
+}
+
+// deletedPerhaps ends the room if the document is not there any more: an operation may
+// have missed something else, such as a version.
+func (r *room) deletedPerhaps(ctx context.Context) {
+	_, _ = r.since(ctx)
+}

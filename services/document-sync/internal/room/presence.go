@@ -1,0 +1,132 @@
+package room
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	documentv1 "signalbox.dev/proto/signalbox/document/v1"
+	"signalbox.dev/services/document-sync/internal/presence"
+	"signalbox.dev/services/document-sync/internal/store"
+)
+
+// How often presence is passed on, at most: what changed, and that somebody is still
+// there. Clients count on hearing their own: y-websocket takes a line without any for dead.
+const (
+	presenceEvery = 25 * time.Millisecond
+	renewalEvery  = time.Second
+)
+
+// present passes a change of the table on, now or soon. mu is held.
+func (r *room) present(change presence.Change) {
+	gap := presenceEvery
+	switch change {
+	case presence.Nothing:
+		return
+	case presence.Renewed:
+		gap = renewalEvery
+	}
+	now := time.Now()
+	if due := r.awareAt.Add(gap); now.Before(due) {
+		r.arm(due)
+		return
+	}
+	r.flushPresence(now)
+}
+
+func (r *room) flushPresence(now time.Time) {
+	all, local := r.aware.Flush()
+	if all == nil {
+		return
+	}
+	r.awareAt = now
+	r.broadcast(&Message{Kind: KindAwareness, Payload: all}, nil)
+	if local != nil {
+		r.hub.publish(r.ref, &documentv1.Change{Awareness: &documentv1.Awareness{Data: local}})
+	}
+}
+
+// checkPresence passes on what is due, and keeps those alive that we show. mu is held.
+func (r *room) checkPresence(now time.Time) {
+	_, next := r.aware.Renew(now)
+	if !next.IsZero() {
+		r.arm(next)
+	}
+	if due := r.awareAt.Add(presenceEvery); !now.Before(due) {
+		r.flushPresence(now)
+	} else if r.aware.Dirty() {
+		r.arm(due)
+	}
+}
+
+// hearPresence takes what another instance says. mu is held.
+func (r *room) hearPresence(a *documentv1.Awareness) {
+	if data := a.GetData(); len(data) > 0 {
+		change, err := r.aware.Apply(nil, data, time.Now())
+		if err != nil {
+			r.hub.cfg.Log.WarnContext(r.hub.life, "awareness of another instance not taken", "document", r.ref.Document, "error", err)
+		}
+		r.present(change)
+	}
+	if a.GetQuery() {
+		if local := r.aware.Local(); local != nil {
+			r.hub.publish(r.ref, &documentv1.Change{Awareness: &documentv1.Awareness{Data: local}})
+		}
+	}
+}
+
+// Show lets everybody who has a document open, here and elsewhere, see a client that no
+// connection stands for, such as an agent at work: for a while from now on, or until
+// Hide. The state is what y-protocols' awareness would have for it; in JSON, an object.
+// The client is the caller's to choose, the same one for the same agent on all instances.
+func (h *Hub) Show(ctx context.Context, ref store.Ref, client uint64, state any, span time.Duration) error {
+	data, err := json.Marshal(state)
+	if err != nil {
+		return fmt.Errorf("show presence: %w", err)
+	}
+	r, err := h.open(ctx, ref)
+	if err != nil {
+		return err
+	}
+	defer h.unpin(r)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.end != nil {
+		return r.end
+	}
+	now := time.Now()
+	if err := r.aware.Show(client, data, now.Add(span), now); err != nil {
+		return awarenessFault(err)
+	}
+	r.present(presence.Changed)
+	r.arm(now.Add(min(span, presence.Timeout/2)))
+	return nil
+}
+
+// Hide ends what Show began on this instance. Where that was another one, it lasts until
+// its time is over.
+func (h *Hub) Hide(ref store.Ref, client uint64) {
+	h.mu.Lock()
+	r := h.rooms[ref]
+	h.mu.Unlock()
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.end == nil {
+		r.present(r.aware.Hide(client, time.Now()))
+	}
+}
+
+// expirePresence removes who has not been heard of for too long.
+func (r *room) expirePresence(now time.Time) {
+	if !r.mu.TryLock() {
+		return // the next time
+	}
+	defer r.mu.Unlock()
+	if r.end == nil && !r.aware.Empty() {
+		r.present(r.aware.Expire(now))
+	}
+}

@@ -1,0 +1,189 @@
+package room_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/services/document-sync/internal/presence"
+	"signalbox.dev/services/document-sync/internal/room"
+)
+
+// say is an awareness update about one client.
+func say(client, clock uint64, state string) []byte {
+	b := binary.AppendUvarint(nil, 1)
+	b = binary.AppendUvarint(binary.AppendUvarint(b, client), clock)
+	return append(binary.AppendUvarint(b, uint64(len(state))), state...)
+}
+
+// seen is what a client knows of others by what it was sent.
+func (c *client) seen(t *testing.T) string {
+	t.Helper()
+	c.read()
+	var table presence.Table
+	for _, update := range c.awareness {
+		if _, err := table.Apply(nil, update, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := table.Encode()
+	if all == nil {
+		return ""
+	}
+	n, k := binary.Uvarint(all)
+	all = all[k:]
+	var out []string
+	for range n {
+		client, k := binary.Uvarint(all)
+		all = all[k:]
+		_, k = binary.Uvarint(all)
+		all = all[k:]
+		size, k := binary.Uvarint(all)
+		out = append(out, fmt.Sprintf("%d %s", client, all[k:k+int(size)]))
+		all = all[k+int(size):]
+	}
+	return strings.Join(out, ", ")
+}
+
+func (c *client) say(t *testing.T, client, clock uint64, state string) {
+	t.Helper()
+	if err := c.seat.Awareness(say(client, clock, state)); err != nil {
+		t.Errorf("Awareness() = %v", err)
+	}
+}
+
+func TestPresence(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		ref := m.create()
+		w := newWire()
+		h1, stop1 := open(t, room.Config{Store: m, Bus: w})
+		defer stop1()
+		a, b := join(t, h1, ref), join(t, h1, ref)
+		a.say(t, 1, 1, `{"n":"a"}`)
+		synctest.Wait()
+		equal(t, "b", b.seen(t), `1 {"n":"a"}`)
+		equal(t, "a, who hears itself", a.seen(t), `1 {"n":"a"}`)
+
+		// An instance that opens the document asks the others.
+		h2, stop2 := open(t, room.Config{Store: m, Bus: w})
+		defer stop2()
+		c := join(t, h2, ref)
+		pass(100 * time.Millisecond)
+		equal(t, "c", c.seen(t), `1 {"n":"a"}`)
+		c.say(t, 3, 1, `{"n":"c"}`)
+		pass(100 * time.Millisecond)
+		equal(t, "b", b.seen(t), `1 {"n":"a"}, 3 {"n":"c"}`)
+		late := join(t, h2, ref)
+		equal(t, "late", late.seen(t), `1 {"n":"a"}, 3 {"n":"c"}`)
+
+		// What comes close together goes out together.
+		before := len(b.awareness)
+		for i := range 50 {
+			a.say(t, 1, uint64(2+i), fmt.Sprintf(`{"n":%d}`, i))
+		}
+		pass(100 * time.Millisecond)
+		equal(t, "b", b.seen(t), `1 {"n":49}, 3 {"n":"c"}`)
+		equal(t, "messages", len(b.awareness)-before, 2)
+
+		// Who leaves is removed everywhere; who asks is told.
+		a.seat.Leave()
+		pass(100 * time.Millisecond)
+		equal(t, "b", b.seen(t), `3 {"n":"c"}`)
+		equal(t, "late", late.seen(t), `3 {"n":"c"}`)
+		b.awareness = nil
+		b.seat.QueryAwareness()
+		equal(t, "b", b.seen(t), `3 {"n":"c"}`)
+
+		for name, update := range map[string][]byte{"malformed": {1}, "too large": say(9, 1, `"`+strings.Repeat("x", 1<<17)+`"`)} {
+			if err := b.seat.Awareness(update); fault.KindOf(err) != fault.Invalid && fault.KindOf(err) != fault.TooLarge {
+				t.Errorf("Awareness(%s) = %v", name, err)
+			}
+		}
+
+		// An instance dies: nobody says that its people are gone.
+		w.losing(1)
+		stop2()
+		pass(29 * time.Second)
+		equal(t, "b", b.seen(t), `3 {"n":"c"}`)
+		pass(10 * time.Second)
+		equal(t, "b", b.seen(t), ``)
+	})
+}
+
+// Those who are still there say so every 15 seconds, and that is passed on to all.
+func TestRenewals(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		ref := m.create()
+		h, stop := open(t, room.Config{Store: m})
+		defer stop()
+		a, b := join(t, h, ref), join(t, h, ref)
+		a.say(t, 1, 1, `{}`)
+		b.say(t, 2, 1, `{}`)
+		pass(time.Second)
+		for i := range 10 {
+			pass(15 * time.Second)
+			b.read()
+			before := len(b.awareness)
+			a.say(t, 1, uint64(2+i), `{}`)
+			b.say(t, 2, uint64(2+i), `{}`)
+			pass(1100 * time.Millisecond)
+			equal(t, "b", b.seen(t), `1 {}, 2 {}`)
+			if n := len(b.awareness) - before; n < 1 || n > 2 {
+				t.Errorf("%d messages for two renewals", n)
+			}
+		}
+	})
+}
+
+func TestAgentsAreShown(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		ref := m.create()
+		w := newWire()
+		h1, stop1 := open(t, room.Config{Store: m, Bus: w})
+		defer stop1()
+		h2, stop2 := open(t, room.Config{Store: m, Bus: w})
+		defer stop2()
+		c := join(t, h1, ref)
+		agent := map[string]string{"user": "agent"}
+		const seen = `77 {"user":"agent"}`
+		if err := h2.Show(t.Context(), ref, 77, agent, 2*time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		for range 11 {
+			pass(10 * time.Second)
+			equal(t, "c", c.seen(t), seen)
+		}
+		equal(t, "rooms", h2.Open(), 1)
+		pass(11 * time.Second)
+		equal(t, "c, when its time is over", c.seen(t), "")
+		pass(time.Minute)
+		equal(t, "rooms", h2.Open(), 0)
+
+		if err := h2.Show(t.Context(), ref, 77, agent, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		pass(time.Second)
+		equal(t, "c", c.seen(t), seen)
+		if err := h1.Show(t.Context(), ref, 77, agent, time.Hour); err != nil { // it goes on here
+			t.Fatal(err)
+		}
+		pass(time.Second)
+		h2.Hide(ref, 77)
+		pass(time.Second)
+		equal(t, "c", c.seen(t), seen)
+		h1.Hide(ref, 77)
+		pass(time.Second)
+		equal(t, "c", c.seen(t), "")
+		h1.Hide(newRef(), 77)
+	})
+}

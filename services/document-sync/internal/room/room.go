@@ -1,0 +1,243 @@
+package room
+
+import (
+	"container/list"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"signalbox.dev/pkg/yjs"
+	"signalbox.dev/services/document-sync/internal/presence"
+	"signalbox.dev/services/document-sync/internal/store"
+)
+
+type room struct {
+	hub *Hub
+	ref store.Ref
+
+	// Guarded by hub.mu.
+	pins    int
+	left    time.Time     // when the last pin was taken off
+	idle    *list.Element // in hub.idle
+	opening chan struct{} // closed and set to nil when loading is over
+	failed  error         // why loading did not work
+
+	// Owned by who has the turn, or holds mu while nobody has it.
+	doc    *yjs.Doc // nil: lost, or over
+	listen bool     // whether the next transaction's update is wanted
+	novel  []byte   // that update; nil when it changed nothing
+
+	mu     sync.Mutex // guards what follows
+	end    error      // why the room is over
+	leave  func()     // ends the interest on the bus
+	seats  []*Seat
+	stored *Message // of KindStored, for all
+
+	busy  bool
+	queue []chan struct{} // of those who wait for the turn; closed to hand it over
+
+	inbox   *inbox
+	working bool            // there is a worker
+	next    time.Time       // no batch before
+	blocked []chan struct{} // senders that wait for the inbox to be taken
+
+	waiting     []*Seat // to be greeted or answered once the doc is clean
+	remote      []remote
+	remoteBytes int
+
+	seq       sequence
+	hole      time.Time // since when there is one
+	repairing bool
+
+	aware   presence.Table
+	awareAt time.Time // when it was flushed last
+
+	timer *time.Timer
+	due   time.Time // of timer
+
+	unsaved unsaved
+}
+
+// acquire waits for the turn.
+func (r *room) acquire(ctx context.Context) error {
+	r.mu.Lock()
+	if r.end != nil {
+		defer r.mu.Unlock()
+		return r.end
+	}
+	if !r.busy {
+		r.busy = true
+		r.mu.Unlock()
+		return nil
+	}
+	w := make(chan struct{})
+	r.queue = append(r.queue, w)
+	r.mu.Unlock()
+	select {
+	case <-w:
+	case <-ctx.Done():
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.end != nil {
+		return r.end
+	}
+	if ctx.Err() == nil {
+		return nil
+	}
+	if i := slices.Index(r.queue, w); i >= 0 {
+		r.queue = slices.Delete(r.queue, i, i+1)
+	} else {
+		r.release() // it was handed over in the same moment
+	}
+	return ctx.Err()
+}
+
+// release gives the turn on; the doc has nothing but what is committed. mu is held.
+func (r *room) release() {
+	if r.end != nil {
+		r.doc = nil
+		return
+	}
+	if !r.hearQueued() {
+		r.lose()
+		return
+	}
+	r.answerWaiting()
+	if len(r.queue) > 0 {
+		close(r.queue[0])
+		r.queue = slices.Delete(r.queue, 0, 1)
+		return
+	}
+	r.queue = nil
+	r.busy = false
+}
+
+// lose throws the doc away, which has what will not be committed, and gives the turn to
+// a goroutine that loads it again. mu is held.
+func (r *room) lose() {
+	r.doc, r.novel = nil, nil
+	r.hub.metrics.resets.Inc()
+	r.hub.spawn(r.reload) // else the hub is at its end, and so is the room
+}
+
+// over ends the room; mu is held. Who has the turn finds out.
+func (r *room) over(why error) {
+	r.end = why
+	if !r.busy {
+		r.doc = nil
+	}
+	for _, w := range r.queue {
+		close(w)
+	}
+	for _, w := range r.blocked {
+		close(w)
+	}
+	r.queue, r.blocked, r.inbox, r.waiting, r.remote = nil, nil, nil, nil, nil
+	if r.timer != nil {
+		r.timer.Stop()
+		r.timer = nil
+	}
+}
+
+// finish ends the room and closes its peers. It takes hub.mu.
+func (r *room) finish(why error, code int, reason string) {
+	r.mu.Lock()
+	if r.end != nil {
+		r.mu.Unlock()
+		return
+	}
+	r.over(why)
+	for _, s := range r.seats {
+		s.close(code, reason)
+	}
+	r.mu.Unlock()
+	r.hub.forget(r)
+	r.leaveBus()
+}
+
+// gone is finish for a document that was deleted.
+func (r *room) gone() { r.finish(errGone(r.ref), CloseGone, "the document was deleted") }
+
+func (r *room) leaveBus() {
+	r.mu.Lock()
+	leave := r.leave
+	r.leave = nil
+	r.mu.Unlock()
+	if leave != nil {
+		leave()
+	}
+}
+
+// quiet says whether the room has nothing to do; mu is held.
+func (r *room) quiet() bool {
+	return !r.busy && !r.working && len(r.seats) == 0 && len(r.remote) == 0 && !r.repairing &&
+		r.aware.Shown() == 0 && (!r.unsaved.any() || r.unsaved.hopeless())
+}
+
+// broadcast sends a message to all but one; mu is held.
+func (r *room) broadcast(m *Message, except *Seat) {
+	if m.Kind == KindUpdate {
+		n := len(r.seats)
+		if except != nil {
+			n--
+		}
+		r.hub.metrics.deliveries.Add(float64(max(n, 0))) // a sender may have left
+	}
+	for _, s := range r.seats {
+		if s != except {
+			s.send(m)
+		}
+	}
+}
+
+// arm has tick called at a time, or before; mu is held.
+func (r *room) arm(at time.Time) {
+	switch {
+	case r.end != nil:
+	case r.timer == nil:
+		r.due = at
+		r.timer = time.AfterFunc(time.Until(at), r.tick)
+	case at.Before(r.due):
+		r.due = at
+		r.timer.Reset(time.Until(at))
+	}
+}
+
+// tick does what is due, and arms the timer for what is not.
+func (r *room) tick() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.end != nil {
+		return
+	}
+	if r.timer != nil {
+		r.timer.Stop()
+		r.timer = nil
+	}
+	now := time.Now()
+	r.checkHole(now)
+	r.checkSnapshot(now)
+	r.checkPresence(now)
+}
+
+// transact runs f within a transaction of the doc and returns what it changed. The
+// caller owns the doc.
+func (r *room) transact(origin any, f func()) []byte {
+	r.listen, r.novel = true, nil
+	defer func() { r.listen, r.novel = false, nil }()
+	r.doc.Transact(origin, func(*yjs.Txn) { f() })
+	return r.novel
+}
+
+// install makes a doc the room's. The caller owns the doc.
+func (r *room) install(doc *yjs.Doc) {
+	doc.SetLimits(yjs.Limits{})
+	doc.OnUpdate(func(u *yjs.Update) {
+		if r.listen {
+			r.novel = u.V1()
+		}
+	})
+	r.doc = doc
+}

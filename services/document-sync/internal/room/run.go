@@ -1,0 +1,158 @@
+package room
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"signalbox.dev/services/document-sync/internal/store"
+)
+
+// The hub's own rounds.
+const (
+	roundEvery   = 5 * time.Second // a fifth more or less, so that instances do not meet
+	headsTimeout = 10 * time.Second
+	headsPage    = 1000
+)
+
+// Run hears of other instances, reads the heads and unloads documents until ctx is done.
+// Then nobody may join any more and peers are closed, what they sent is committed and
+// saved within Config.Drain, and the hub is over. Do and Read work until then: cancel ctx
+// when the doors to them are closed. It is called once, and returns nil.
+func (h *Hub) Run(ctx context.Context) error {
+	if b := h.cfg.Bus; b != nil {
+		h.spawn(func() { b.Run(h.life, h.instance) })
+		h.spawn(h.publishAll)
+		defer b.OnReconnect(func() {
+			select {
+			case h.resync <- struct{}{}:
+			default: // it is asked for already
+			}
+		})()
+	}
+	for {
+		t := time.NewTimer(roundEvery*4/5 + rand.N(roundEvery*2/5))
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			h.drain() //nolint:contextcheck // ctx is over
+			return nil
+		case <-h.resync:
+		case <-t.C:
+		}
+		t.Stop()
+		h.round(ctx)
+	}
+}
+
+func (h *Hub) round(ctx context.Context) {
+	now := time.Now()
+	for _, r := range h.all(true) {
+		r.expirePresence(now)
+	}
+	h.unloadIdle(now)
+	rooms := h.all(false)
+	for len(rooms) > 0 {
+		page := rooms[:min(len(rooms), headsPage)]
+		rooms = rooms[len(page):]
+		if err := h.readHeads(ctx, page); err != nil {
+			if ctx.Err() == nil {
+				h.cfg.Log.WarnContext(ctx, "heads of open documents not read", "error", err)
+			}
+			return // the others would fare no better
+		}
+	}
+}
+
+// readHeads finds out which rooms missed something, and which documents are deleted.
+func (h *Hub) readHeads(ctx context.Context, rooms []*room) error {
+	ctx, cancel := context.WithTimeout(ctx, headsTimeout)
+	defer cancel()
+	refs := make([]store.Ref, len(rooms))
+	for i, r := range rooms {
+		refs[i] = r.ref
+	}
+	heads, err := h.cfg.Store.Heads(ctx, refs)
+	if err != nil {
+		return err
+	}
+	for _, r := range rooms {
+		head, ok := heads[r.ref]
+		if !ok {
+			r.gone()
+			continue
+		}
+		r.mu.Lock()
+		if r.end == nil && head > r.seq.at {
+			r.known(head)
+		}
+		r.mu.Unlock()
+	}
+	return nil
+}
+
+// drain ends the hub: peers first, then what they sent, then everything.
+func (h *Hub) drain() {
+	h.mu.Lock()
+	h.noJoin = errDraining()
+	h.mu.Unlock()
+	for _, r := range h.all(true) {
+		r.mu.Lock()
+		for _, s := range r.seats {
+			s.close(CloseRestart, restartReason)
+		}
+		r.mu.Unlock()
+	}
+	ctx, cancel := context.WithTimeout(h.life, h.cfg.Drain)
+	var wg sync.WaitGroup
+	for _, r := range h.all(true) {
+		wg.Go(func() { r.settle(ctx) })
+	}
+	wg.Wait()
+	cancel()
+
+	h.mu.Lock()
+	h.closed = errDraining()
+	h.mu.Unlock()
+	h.spawning.Lock()
+	h.stopped = true
+	h.spawning.Unlock()
+	h.endLife()
+	h.finishAll() // wakes who waits for a turn, which life does not
+	h.wg.Wait()
+	h.finishAll() // what was loading
+}
+
+func (h *Hub) finishAll() {
+	for _, r := range h.all(true) {
+		r.finish(errDraining(), CloseRestart, restartReason)
+	}
+}
+
+const restartReason = "this instance is going away: connect again"
+
+// settle commits what is in the inbox and saves what is unsaved, within ctx.
+func (r *room) settle(ctx context.Context) {
+	for saved := false; ctx.Err() == nil; {
+		if r.acquire(ctx) != nil {
+			return
+		}
+		r.yield() // a worker was before us in the queue, if there is one
+		r.mu.Lock()
+		working, save := r.working, false
+		if !working && r.unsaved.any() && !r.unsaved.saving && !saved {
+			r.unsaved.saving, save, saved = true, true, true
+		}
+		busy := r.end == nil && (working || r.unsaved.saving)
+		r.mu.Unlock()
+		switch {
+		case save:
+			r.save(ctx)
+		case !busy:
+			return
+		case !r.pause(firstPause):
+			return
+		}
+	}
+}

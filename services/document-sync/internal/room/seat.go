@@ -1,0 +1,255 @@
+package room
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/yjs"
+	"signalbox.dev/services/document-sync/internal/presence"
+	"signalbox.dev/services/document-sync/internal/store"
+)
+
+// maxSeats bounds the connections in one document.
+const maxSeats = 2000
+
+// Seat is a connection's place in a room. Its methods may be called from any goroutine,
+// but not by the Peer from within Send or Close. Once the room has closed the peer, they
+// return a fault and do nothing.
+type Seat struct {
+	room   *room
+	peer   Peer
+	author store.Author
+	reads  bool // a viewer: its updates are refused
+
+	// Guarded by room.mu.
+	owner   presence.Owner
+	syncs   []yjs.StateVector // to be answered
+	greet   bool              // still to be asked for what we lack
+	waits   bool              // is in room.waiting
+	closed  bool              // the room closed the peer
+	hasLeft bool
+}
+
+// Join opens a document for a peer, who is sent a KindStep1 and the awareness of all who
+// are there, and from then on what happens. It returns a NotFound fault for a document
+// that does not exist, and Unavailable when there is no place. The caller calls Leave.
+func (h *Hub) Join(ctx context.Context, ref store.Ref, actor identity.Actor, peer Peer) (*Seat, error) {
+	h.mu.Lock()
+	refused := h.noJoin
+	h.mu.Unlock()
+	if refused != nil {
+		return nil, refused
+	}
+	r, err := h.open(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	s := &Seat{room: r, peer: peer, greet: true, reads: actor.Role < identity.Editor}
+	s.author = store.Author{Member: actor.Member, Run: actor.Run}
+	s.owner.Who = actor.Member.UUID
+	if err := r.seat(s); err != nil {
+		h.unpin(r)
+		return nil, err
+	}
+	h.metrics.seats.Inc()
+	return s, nil
+}
+
+func (r *room) seat(s *Seat) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.end != nil {
+		return r.end
+	}
+	if len(r.seats) >= maxSeats {
+		return &fault.Error{Kind: fault.Unavailable, Message: "too many connections are in this document; try again later", RetryAfter: 10 * time.Second}
+	}
+	r.seats = append(r.seats, s)
+	s.answerSoon()
+	if all := r.aware.Encode(); all != nil {
+		s.send(&Message{Kind: KindAwareness, Payload: all})
+	}
+	return nil
+}
+
+// Leave takes the connection out of the room; its awareness is removed, everywhere.
+// What it has sent is committed all the same. A second call does nothing.
+func (s *Seat) Leave() {
+	r := s.room
+	r.mu.Lock()
+	if s.hasLeft {
+		r.mu.Unlock()
+		return
+	}
+	s.hasLeft, s.syncs = true, nil
+	if i := slices.Index(r.seats, s); i >= 0 {
+		last := len(r.seats) - 1
+		r.seats[i], r.seats[last] = r.seats[last], nil
+		r.seats = r.seats[:last]
+	}
+	if r.end == nil {
+		r.present(r.aware.Leave(&s.owner, time.Now()))
+	}
+	r.mu.Unlock()
+	r.hub.metrics.seats.Dec()
+	r.hub.unpin(r)
+}
+
+func (s *Seat) send(m *Message) {
+	if !s.closed && !s.hasLeft {
+		s.peer.Send(m)
+	}
+}
+
+func (s *Seat) close(code int, reason string) {
+	if !s.closed && !s.hasLeft {
+		s.closed = true
+		s.peer.Close(code, reason)
+	}
+}
+
+// gone returns why the seat is of no use any more; room.mu is held.
+func (s *Seat) gone() error {
+	switch {
+	case s.room.end != nil:
+		return s.room.end
+	case s.hasLeft || s.closed:
+		return fault.New(fault.Cancelled, "the connection is closed")
+	}
+	return nil
+}
+
+// maxSyncs is how many state vectors of one peer wait for the doc to be clean. A peer
+// that sends more is answered less often, with all that it lacks.
+const maxSyncs = 4
+
+// Sync is answered by a KindStep2 message with what a peer with this state vector lacks.
+// An Invalid fault says that it is none.
+func (s *Seat) Sync(vector []byte) error {
+	sv, err := yjs.DecodeStateVector(vector)
+	if err != nil {
+		return fault.Wrap(err, fault.Invalid, "the state vector is malformed")
+	}
+	r := s.room
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := s.gone(); err != nil {
+		return err
+	}
+	if len(s.syncs) < maxSyncs {
+		s.syncs = append(s.syncs, sv)
+	}
+	s.answerSoon()
+	return nil
+}
+
+// answerSoon answers now when the doc is clean, else as soon as it is. room.mu is held.
+func (s *Seat) answerSoon() {
+	if r := s.room; !r.busy {
+		s.answer()
+	} else if !s.waits {
+		s.waits = true
+		r.waiting = append(r.waiting, s)
+	}
+}
+
+// answerWaiting answers who waited for the doc to be clean. mu is held.
+func (r *room) answerWaiting() {
+	for _, s := range r.waiting {
+		s.waits = false
+		s.answer()
+	}
+	r.waiting = nil
+}
+
+func (s *Seat) answer() {
+	doc := s.room.doc
+	if s.greet {
+		s.greet = false
+		s.send(&Message{Kind: KindStep1, Payload: doc.StateVector().Encode()})
+	}
+	for _, sv := range s.syncs {
+		s.send(&Message{Kind: KindStep2, Payload: doc.EncodeStateAsUpdate(sv)})
+	}
+	s.syncs = nil
+}
+
+// Awareness shows what an update, as y-protocols encodes it, says about the peer. It
+// returns an Invalid or TooLarge fault for what cannot be shown.
+func (s *Seat) Awareness(update []byte) error {
+	r := s.room
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := s.gone(); err != nil {
+		return err
+	}
+	change, err := r.aware.Apply(&s.owner, update, time.Now())
+	if err != nil {
+		return awarenessFault(err)
+	}
+	r.present(change)
+	return nil
+}
+
+func awarenessFault(err error) error {
+	if errors.Is(err, presence.ErrTooMuch) {
+		return fault.Wrap(err, fault.TooLarge, "the awareness update is too large, or one of too many")
+	}
+	return fault.Wrap(err, fault.Invalid, "the awareness update is malformed")
+}
+
+// QueryAwareness sends the peer the awareness of all who are there.
+func (s *Seat) QueryAwareness() {
+	r := s.room
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if all := r.aware.Encode(); all != nil {
+		s.send(&Message{Kind: KindAwareness, Payload: all})
+	}
+}
+
+// Update takes an update of the document, of which it keeps a copy. It blocks only
+// while the room has too much that waits to be committed, until ctx is done. The peer is
+// told KindStored when it is committed, or closed with CloseMalformed or CloseTooBig. For
+// a viewer it returns a Forbidden fault.
+func (s *Seat) Update(ctx context.Context, update []byte) error {
+	s.room.hub.metrics.updates.Inc()
+	if s.reads {
+		return fault.New(fault.Forbidden, "viewers cannot change documents: ask an owner of the workspace to make you an editor")
+	}
+	r := s.room
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for {
+		if err := s.gone(); err != nil {
+			return err
+		}
+		if r.inbox == nil || r.inbox.size()+len(update) <= r.hub.cfg.QueueBytes {
+			break
+		}
+		w := make(chan struct{})
+		r.blocked = append(r.blocked, w)
+		r.mu.Unlock()
+		select {
+		case <-w:
+		case <-ctx.Done():
+		}
+		r.mu.Lock()
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+	if empty(update) && r.inbox == nil && !r.working { // what most have to say to our step 1
+		s.send(&Message{Kind: KindStored})
+		return nil
+	}
+	r.put(s, update)
+	return nil
+}
+
+// empty says whether an update has neither structs nor deletions.
+func empty(update []byte) bool { return len(update) == 2 && update[0] == 0 && update[1] == 0 }

@@ -1,0 +1,45 @@
+package room
+
+import "slices"
+
+// sequence says which committed updates a doc has.
+type sequence struct {
+	at    int64   // all up to here
+	ahead []int64 // and these, ascending
+	want  int64   // this one is known to exist
+}
+
+func (s *sequence) has(n int64) bool {
+	if n <= s.at {
+		return true
+	}
+	_, ok := slices.BinarySearch(s.ahead, n)
+	return ok
+}
+
+// note adds an update.
+func (s *sequence) note(n int64) {
+	if n == s.at+1 {
+		s.reach(n)
+		return
+	}
+	if i, ok := slices.BinarySearch(s.ahead, n); n > s.at && !ok {
+		s.ahead = slices.Insert(s.ahead, i, n)
+	}
+}
+
+// reach says that all up to n are there.
+func (s *sequence) reach(n int64) {
+	s.at = max(s.at, n)
+	i := 0
+	for i < len(s.ahead) && s.ahead[i] <= s.at+1 {
+		s.at = max(s.at, s.ahead[i])
+		i++
+	}
+	if s.ahead = s.ahead[i:]; len(s.ahead) == 0 {
+		s.ahead = nil
+	}
+}
+
+// hole says whether an update is missing that is known to exist.
+func (s *sequence) hole() bool { return len(s.ahead) > 0 || s.want > s.at }

@@ -1,0 +1,175 @@
+package room
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"time"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/yjs"
+	"signalbox.dev/services/document-sync/internal/store"
+)
+
+// When a snapshot is saved.
+const (
+	savePause   = 2 * time.Second  // after the last edit
+	saveAtLeast = 10 * time.Second // after the first one that is not saved
+	saveTimeout = time.Minute
+	saveRetry   = 5 * time.Second // after a failure, doubled each time
+	saveRetries = 6               // doublings; as many failures let the room be unloaded
+)
+
+// unsaved says what of a doc no snapshot of ours has.
+type unsaved struct {
+	last     int64     // the newest update that we want in one
+	saved    int64     // up to here one has everything
+	first    time.Time // when the oldest of them was made
+	latest   time.Time // and the newest
+	saving   bool
+	failures int
+	retry    time.Time // not before this
+
+	author store.Author // of the last live edit since the last version
+	edit   time.Time    // when it was; zero: there is none
+}
+
+func (u *unsaved) any() bool { return u.last > u.saved }
+
+// hopeless says that saving did not work often enough.
+func (u *unsaved) hopeless() bool { return !u.saving && u.failures >= saveRetries }
+
+func (u *unsaved) committed(seq int64, now time.Time) {
+	if !u.any() {
+		u.first = now
+	}
+	u.last, u.latest = max(u.last, seq), now
+}
+
+// loaded takes over what the state had behind its snapshot: who should have saved that
+// may be dead.
+func (u *unsaved) loaded(st store.State, now time.Time) {
+	u.saved = max(u.saved, st.At)
+	if n := len(st.Updates); n > 0 {
+		u.committed(st.Updates[n-1].Sequence, now)
+	}
+}
+
+// edited notes who edits live.
+func (u *unsaved) edited(author store.Author) { u.author, u.edit = author, time.Now() }
+
+// operated notes that a version was made, which has all edits before it.
+func (u *unsaved) operated() { u.author, u.edit = store.Author{}, time.Time{} }
+
+func (u *unsaved) due() time.Time {
+	at := u.latest.Add(savePause)
+	if most := u.first.Add(saveAtLeast); most.Before(at) {
+		at = most
+	}
+	if at.Before(u.retry) {
+		at = u.retry
+	}
+	return at
+}
+
+// armSnapshot has a snapshot saved when it is time. mu is held.
+func (r *room) armSnapshot() {
+	if r.unsaved.any() && !r.unsaved.saving {
+		r.arm(r.unsaved.due())
+	}
+}
+
+func (r *room) checkSnapshot(now time.Time) {
+	if !r.unsaved.any() || r.unsaved.saving {
+		return
+	}
+	if due := r.unsaved.due(); now.Before(due) {
+		r.arm(due)
+		return
+	}
+	r.unsaved.saving = r.hub.spawn(func() { r.save(r.hub.life) })
+}
+
+// save saves a snapshot. There is one at a time, which has set unsaved.saving.
+func (r *room) save(ctx context.Context) {
+	h := r.hub
+	select {
+	case h.saves <- struct{}{}:
+		defer func() { <-h.saves }()
+	case <-ctx.Done():
+	}
+	s, err := r.snapshot(ctx)
+	if err == nil {
+		err = loads(s)
+	}
+	if err == nil {
+		ctx, cancel := context.WithTimeout(ctx, saveTimeout)
+		err = h.cfg.Store.Save(ctx, s)
+		cancel()
+	}
+	if err != nil && fault.KindOf(err) == fault.NotFound {
+		r.gone()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	u := &r.unsaved
+	u.saving = false
+	if r.end != nil {
+		return
+	}
+	now := time.Now()
+	if err != nil {
+		u.retry = now.Add(saveRetry << min(u.failures, saveRetries))
+		u.failures++
+		h.metrics.unsaved.Inc()
+		h.cfg.Log.WarnContext(ctx, "snapshot not saved yet", "document", r.ref.Document, "error", err)
+	} else {
+		// Not again at once, as when a hole keeps the newest updates out of it.
+		u.retry, u.failures = now.Add(savePause), 0
+		u.saved = max(u.saved, s.Sequence)
+		u.first = now
+		if u.edit.Equal(s.EditedAt) {
+			u.author, u.edit = store.Author{}, time.Time{}
+		}
+		h.metrics.saves.Inc()
+	}
+	r.armSnapshot()
+}
+
+// loads tries whether a snapshot can be loaded again: the updates that it replaces are
+// gone then.
+func loads(s store.Snapshot) error {
+	doc := yjs.New(yjs.Options{Limits: limits})
+	if err := apply(doc, s.State, nil); err != nil {
+		return fmt.Errorf("load the encoded document %s again: %w", s.Ref.Document, err)
+	}
+	if !bytes.Equal(doc.StateVector().Encode(), s.Vector) {
+		return fmt.Errorf("load the encoded document %s again: it is not the same", s.Ref.Document)
+	}
+	return nil
+}
+
+// snapshot encodes the doc and what is derived from it.
+func (r *room) snapshot(ctx context.Context) (store.Snapshot, error) {
+	if err := r.acquire(ctx); err != nil {
+		return store.Snapshot{}, err
+	}
+	defer r.yield()
+	r.mu.Lock()
+	s := store.Snapshot{Ref: r.ref, Sequence: r.seq.at, Author: r.unsaved.author, EditedAt: r.unsaved.edit}
+	r.mu.Unlock()
+	s.State = r.doc.EncodeStateAsUpdateV2(nil)
+	s.Vector = r.doc.StateVector().Encode()
+	if s.Unrendered = r.hub.cfg.Render == nil; s.Unrendered {
+		return s, nil
+	}
+	err := safely(func() (err error) {
+		s.Markdown, s.Text, err = r.hub.cfg.Render(r.doc)
+		return err
+	})
+	if err != nil { // the state counts
+		s.Markdown, s.Text, s.Unrendered = "", "", true
+		r.hub.cfg.Log.ErrorContext(ctx, "document not rendered", "document", r.ref.Document, "error", err)
+	}
+	return s, nil
+}

@@ -1,0 +1,574 @@
+package room_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/yjs"
+	documentv1 "signalbox.dev/proto/signalbox/document/v1"
+	"signalbox.dev/services/document-sync/internal/room"
+	"signalbox.dev/services/document-sync/internal/store"
+)
+
+// memory is a Store in memory, that can be made to fail, to stall and to be slow.
+type memory struct {
+	mu    sync.Mutex
+	docs  map[store.Ref]*stored
+	fail  map[string]error // by method; what it returns
+	stall map[string]chan struct{}
+	calls map[string]int
+	// lie is how often Append commits and fails all the same, as when the answer is lost.
+	lie int
+	// refuse has Append refuse some updates for good.
+	refuse func(update []byte) error
+}
+
+type stored struct {
+	head     int64
+	snapshot *store.Snapshot
+	updates  []store.Update
+	saves    []store.Snapshot
+	seed     *store.Seed
+	live     *yjs.Doc // with all updates
+}
+
+func newMemory() *memory {
+	return &memory{docs: map[store.Ref]*stored{}, fail: map[string]error{}, stall: map[string]chan struct{}{}, calls: map[string]int{}}
+}
+
+func newRef() store.Ref {
+	return store.Ref{Workspace: id.New[id.Workspace](), Document: id.New[id.Document]()}
+}
+
+// create makes an empty document.
+func (m *memory) create() store.Ref {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	ref := newRef()
+	m.docs[ref] = &stored{live: yjs.New(yjs.Options{})}
+	return ref
+}
+
+// enter is the beginning of every call: it waits while the method is stalled.
+func (m *memory) enter(ctx context.Context, method string) error {
+	m.mu.Lock()
+	m.calls[method]++
+	gate := m.stall[method]
+	m.mu.Unlock()
+	if gate != nil {
+		select {
+		case <-gate:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.fail[method]
+}
+
+// hold stalls a method until the returned function is called.
+func (m *memory) hold(method string) (release func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	gate := make(chan struct{})
+	m.stall[method] = gate
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.stall, method)
+		close(gate)
+	}
+}
+
+// failing makes a method fail, or not with nil.
+func (m *memory) failing(method string, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.fail[method] = err
+}
+
+func (m *memory) count(method string) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.calls[method]
+}
+
+func (m *memory) remove(ref store.Ref) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.docs, ref)
+}
+
+func (m *memory) saves(ref store.Ref) []store.Snapshot {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.docs[ref].saves)
+}
+
+// lieOnce has the next Append commit and fail all the same.
+func (m *memory) lieOnce() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.lie = 1
+}
+
+func (m *memory) seed(ref store.Ref, s store.Seed) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.docs[ref].seed = &s
+}
+
+// behind is how many updates the snapshot does not have.
+func (m *memory) behind(ref store.Ref) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.docs[ref].updates)
+}
+
+func (m *memory) head(ref store.Ref) int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.docs[ref].head
+}
+
+func (m *memory) find(ref store.Ref) (*stored, error) {
+	if d := m.docs[ref]; d != nil {
+		return d, nil
+	}
+	return nil, fault.New(fault.NotFound, "document %s does not exist", ref.Document)
+}
+
+func (m *memory) Load(ctx context.Context, ref store.Ref) (store.State, error) {
+	if err := m.enter(ctx, "Load"); err != nil {
+		return store.State{}, err
+	}
+	return m.since(ref, 0)
+}
+
+func (m *memory) Since(ctx context.Context, ref store.Ref, after int64) (store.State, error) {
+	if err := m.enter(ctx, "Since"); err != nil {
+		return store.State{}, err
+	}
+	return m.since(ref, after)
+}
+
+func (m *memory) since(ref store.Ref, after int64) (store.State, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	d, err := m.find(ref)
+	if err != nil {
+		return store.State{}, err
+	}
+	st := store.State{At: after, Seed: d.seed, Document: store.Document{Workspace: ref.Workspace, ID: ref.Document, Sequence: d.head}}
+	if d.snapshot != nil && d.snapshot.Sequence > after {
+		st.At, st.Snapshot = d.snapshot.Sequence, d.snapshot.State
+	}
+	for _, u := range d.updates {
+		if u.Sequence > st.At {
+			st.Updates = append(st.Updates, u)
+		}
+	}
+	return st, nil
+}
+
+func (m *memory) Heads(ctx context.Context, refs []store.Ref) (map[store.Ref]int64, error) {
+	if err := m.enter(ctx, "Heads"); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	heads := map[store.Ref]int64{}
+	for _, ref := range refs {
+		if d := m.docs[ref]; d != nil {
+			heads[ref] = d.head
+		}
+	}
+	return heads, nil
+}
+
+func (m *memory) Append(ctx context.Context, ref store.Ref, author store.Author, update []byte) (int64, error) {
+	if err := m.enter(ctx, "Append"); err != nil {
+		return 0, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	d, err := m.find(ref)
+	if err != nil {
+		return 0, err
+	}
+	if m.refuse != nil {
+		if err := m.refuse(update); err != nil {
+			return 0, err
+		}
+	}
+	d.append(author, update)
+	if m.lie > 0 {
+		m.lie--
+		return 0, errDown
+	}
+	return d.head, nil
+}
+
+func (d *stored) append(author store.Author, update []byte) {
+	d.head++
+	_ = d.live.ApplyUpdate(update, nil) // a test may store what is none
+	d.updates = append(d.updates, store.Update{Sequence: d.head, Author: author, Data: slices.Clone(update)})
+}
+
+func (m *memory) Plant(ctx context.Context, ref store.Ref, seed store.Seed, update []byte) (int64, bool, error) {
+	if err := m.enter(ctx, "Plant"); err != nil {
+		return 0, false, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	d, err := m.find(ref)
+	if err != nil || d.seed == nil || *d.seed != seed {
+		return 0, false, err
+	}
+	d.seed = nil
+	d.append(store.Author{}, update)
+	return d.head, true, nil
+}
+
+func (m *memory) Save(ctx context.Context, s store.Snapshot) error {
+	if err := m.enter(ctx, "Save"); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	d, err := m.find(s.Ref)
+	if err != nil {
+		return err
+	}
+	d.saves = append(d.saves, s)
+	if d.snapshot == nil || d.snapshot.Sequence < s.Sequence {
+		d.snapshot = &s
+		d.updates = slices.DeleteFunc(d.updates, func(u store.Update) bool { return u.Sequence <= s.Sequence })
+	}
+	return nil
+}
+
+// text is what is stored, read as a root text.
+func (m *memory) text(t testing.TB, ref store.Ref) string {
+	t.Helper()
+	st, err := m.since(ref, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := yjs.New(yjs.Options{})
+	if st.Snapshot != nil {
+		if err := d.ApplyUpdateV2(st.Snapshot, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, u := range st.Updates {
+		if err := d.ApplyUpdate(u.Data, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return d.Text("t").String()
+}
+
+// hasAllBut checks that what a doc has of others than one client is committed.
+func (m *memory) hasAllBut(t testing.TB, ref store.Ref, doc *yjs.Doc, client uint64) {
+	t.Helper()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	have := m.docs[ref].live.StateVector()
+	for id, clock := range doc.StateVector() {
+		if id != client && clock > have[id] {
+			t.Errorf("somebody has %d of client %d, and %d is committed", clock, id, have[id])
+		}
+	}
+}
+
+// mortal is a Store of an instance that may die: then nothing of it arrives any more.
+type mortal struct {
+	*memory
+
+	dead atomic.Bool
+}
+
+func (m *mortal) die() { m.dead.Store(true) }
+
+// alive waits for the end when the instance is dead.
+func (m *mortal) alive(ctx context.Context) error {
+	if m.dead.Load() {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return nil
+}
+
+func (m *mortal) Load(ctx context.Context, ref store.Ref) (store.State, error) {
+	if err := m.alive(ctx); err != nil {
+		return store.State{}, err
+	}
+	return m.memory.Load(ctx, ref)
+}
+
+func (m *mortal) Since(ctx context.Context, ref store.Ref, after int64) (store.State, error) {
+	if err := m.alive(ctx); err != nil {
+		return store.State{}, err
+	}
+	return m.memory.Since(ctx, ref, after)
+}
+
+func (m *mortal) Append(ctx context.Context, ref store.Ref, author store.Author, update []byte) (int64, error) {
+	if err := m.alive(ctx); err != nil {
+		return 0, err
+	}
+	return m.memory.Append(ctx, ref, author, update)
+}
+
+func (m *mortal) Save(ctx context.Context, s store.Snapshot) error {
+	if err := m.alive(ctx); err != nil {
+		return err
+	}
+	return m.memory.Save(ctx, s)
+}
+
+// wire is a bus between hubs. It loses a part of what is said, and what arrives comes
+// after a while, in any order.
+type wire struct {
+	mu    sync.Mutex
+	rand  *rand.Rand
+	lose  float64
+	delay time.Duration
+	subs  map[store.Ref][]*hearing
+	said  int
+}
+
+type hearing struct{ hear func(*documentv1.Change) }
+
+func newWire() *wire {
+	return &wire{rand: rand.New(rand.NewPCG(1, 2)), subs: map[store.Ref][]*hearing{}}
+}
+
+// losing sets which part of what is said is lost.
+func (w *wire) losing(part float64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.lose = part
+}
+
+// count is how often something was said.
+func (w *wire) count() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.said
+}
+
+func (w *wire) Run(ctx context.Context, _ string) { <-ctx.Done() }
+
+func (w *wire) OnReconnect(func()) func() { return func() {} }
+
+func (w *wire) Publish(_ context.Context, ref store.Ref, c *documentv1.Change) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.said++
+	for _, s := range w.subs[ref] {
+		if w.rand.Float64() < w.lose {
+			continue
+		}
+		time.AfterFunc(time.Duration(w.rand.Int64N(int64(w.delay)+1)), func() { s.hear(c) })
+	}
+	return nil
+}
+
+func (w *wire) Subscribe(ref store.Ref, hear func(*documentv1.Change)) (func(), error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := &hearing{hear}
+	w.subs[ref] = append(w.subs[ref], s)
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.subs[ref] = slices.DeleteFunc(w.subs[ref], func(x *hearing) bool { return x == s })
+	}, nil
+}
+
+// open starts a hub, which ends with the returned function.
+func open(t testing.TB, cfg room.Config) (h *room.Hub, stop func()) {
+	t.Helper()
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	h = room.New(cfg)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := h.Run(ctx); err != nil {
+			t.Errorf("Run() = %v", err)
+		}
+	}()
+	return h, func() {
+		cancel()
+		<-done
+	}
+}
+
+func editor() identity.Actor {
+	return identity.Actor{Member: id.New[id.Member](), Role: identity.Editor}
+}
+
+// client is somebody with an editor: a doc, and a peer that keeps it in sync.
+type client struct {
+	t    testing.TB
+	doc  *yjs.Doc
+	seat *room.Seat
+	mute bool // does not answer the server's step 1
+
+	mu        sync.Mutex // guards what follows
+	got       []*room.Message
+	code      int
+	reason    string
+	stored    int
+	sent      int
+	awareness [][]byte
+	synced    bool
+}
+
+// Send implements room.Peer.
+func (c *client) Send(m *room.Message) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.got = append(c.got, m)
+}
+
+// Close implements room.Peer.
+func (c *client) Close(code int, reason string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.code, c.reason = code, reason
+}
+
+func (c *client) closed() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.code
+}
+
+// join opens a document for a new client and syncs it.
+func join(t testing.TB, h *room.Hub, ref store.Ref) *client {
+	t.Helper()
+	c := newClient(t)
+	c.join(h, ref)
+	return c
+}
+
+func newClient(t testing.TB) *client {
+	c := &client{t: t, doc: yjs.New(yjs.Options{})}
+	return c
+}
+
+func (c *client) join(h *room.Hub, ref store.Ref) {
+	c.t.Helper()
+	seat, err := h.Join(c.t.Context(), ref, editor(), c)
+	if err != nil {
+		c.t.Fatalf("Join() = %v", err)
+	}
+	c.mu.Lock()
+	c.seat, c.code, c.synced = seat, 0, false
+	c.mu.Unlock()
+	if err := seat.Sync(c.doc.StateVector().Encode()); err != nil {
+		c.t.Fatalf("Sync() = %v", err)
+	}
+	c.read()
+}
+
+// read takes in what was sent, and answers it.
+func (c *client) read() {
+	c.t.Helper()
+	c.mu.Lock()
+	got := c.got
+	c.got = nil
+	c.mu.Unlock()
+	for _, m := range got {
+		switch m.Kind {
+		case room.KindStep1:
+			sv, err := yjs.DecodeStateVector(m.Payload)
+			if err != nil {
+				c.t.Fatal(err)
+			}
+			if !c.mute {
+				c.send(c.doc.EncodeStateAsUpdate(sv))
+			}
+		case room.KindStep2, room.KindUpdate:
+			if err := c.doc.ApplyUpdate(m.Payload, "server"); err != nil {
+				c.t.Fatal(err)
+			}
+			c.synced = c.synced || m.Kind == room.KindStep2
+		case room.KindStored:
+			c.stored++
+		case room.KindAwareness:
+			c.awareness = append(c.awareness, m.Payload)
+		}
+	}
+}
+
+func (c *client) send(update []byte) {
+	c.t.Helper()
+	if err := c.seat.Update(c.t.Context(), update); err != nil && c.closed() == 0 {
+		c.t.Fatalf("Update() = %v", err)
+	}
+	c.sent++
+}
+
+// edit makes an edit and returns its update.
+func (c *client) edit(f func(t *yjs.Text)) []byte {
+	var update []byte
+	stop := c.doc.OnUpdate(func(u *yjs.Update) { update = u.V1() })
+	defer stop()
+	c.doc.Transact(nil, func(*yjs.Txn) { f(c.doc.Text("t")) })
+	return update
+}
+
+// write inserts text at a place and sends it.
+func (c *client) write(at int, s string) {
+	c.t.Helper()
+	c.send(c.edit(func(t *yjs.Text) { t.Insert(at, s) }))
+}
+
+func (c *client) text() string {
+	c.t.Helper()
+	c.read()
+	return c.doc.Text("t").String()
+}
+
+// settle waits until what was sent is there, and has the clients read.
+func settle(clients ...*client) {
+	for range 2 { // for what is gathered, and what they answer
+		pass(8 * time.Millisecond)
+		for _, c := range clients {
+			c.read()
+		}
+	}
+}
+
+// pass lets time pass.
+func pass(d time.Duration) {
+	t := time.NewTimer(d)
+	<-t.C
+	synctest.Wait()
+}
+
+func equal(t testing.TB, what string, got, want any) {
+	t.Helper()
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("%s = %v, want %v", what, got, want)
+	}
+}

@@ -1,0 +1,322 @@
+package socket_test
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"signalbox.dev/services/document-sync/internal/room"
+	"signalbox.dev/services/document-sync/internal/socket"
+)
+
+// Clients that type at once end up with the same bytes, as does the server.
+func TestConverge(t *testing.T) {
+	t.Parallel()
+	everyKind(t, func(t *testing.T, kind func(int) string) {
+		w, b := newWorld(t, socket.Limits{}), newBrowser(t)
+		ref := w.rooms.open(w.workspace)
+		name := ref.Document.String()
+		ids := []string{"a", "b", "c"}
+		for i, id := range ids {
+			b.open(w, id, kind(i), name, nil)
+		}
+		for _, id := range ids {
+			b.tell(id, "type", args{"text": id, "count": 40})
+		}
+		for _, id := range ids {
+			b.tell(id, "until", args{"length": 120, "synced": true, "settled": true})
+		}
+		// The late one gets everything, and takes part.
+		b.open(w, "late", kind(3), name, nil)
+		b.tell("late", "until", args{"length": 120, "synced": true, "settled": true})
+		b.tell("late", "insert", args{"at": 0, "text": "late "})
+		for _, id := range append(ids, "late") {
+			s := b.tell(id, "until", args{"length": 125, "settled": true})
+			eventually(t, "the server has all", func() bool { return len(w.rooms.text(ref)) == 125 })
+			if !bytes.Equal(s.Update, w.rooms.state(ref)) {
+				t.Errorf("%s has %q, the server %q", id, s.Text, w.rooms.text(ref))
+			}
+		}
+	})
+}
+
+// What was typed while the connection was gone comes in when it is back.
+func TestOffline(t *testing.T) {
+	t.Parallel()
+	everyKind(t, func(t *testing.T, kind func(int) string) {
+		w, b := newWorld(t, socket.Limits{}), newBrowser(t)
+		ref := w.rooms.open(w.workspace)
+		name := ref.Document.String()
+		b.open(w, "a", kind(1), name, nil)
+		b.open(w, "b", kind(2), name, nil)
+		b.tell("a", "insert", args{"text": "base "})
+		b.tell("b", "until", args{"text": "base ", "settled": true})
+		b.tell("a", "offline", nil)
+		b.tell("a", "until", args{"synced": false})
+		b.tell("a", "insert", args{"at": 5, "text": "offline "})
+		b.tell("b", "insert", args{"at": 0, "text": "online "})
+		b.tell("a", "online", nil)
+		for _, id := range []string{"a", "b"} {
+			b.tell(id, "until", args{"text": "online base offline ", "synced": true, "settled": true})
+		}
+		// A connection that breaks is no different.
+		b.tell("b", "cut", nil)
+		b.tell("b", "insert", args{"at": 0, "text": "cut "})
+		for _, id := range []string{"a", "b"} {
+			b.tell(id, "until", args{"text": "cut online base offline ", "synced": true, "settled": true})
+		}
+	})
+}
+
+// Who goes, goes from everybody's view, however they went.
+func TestAwareness(t *testing.T) {
+	t.Parallel()
+	everyKind(t, func(t *testing.T, kind func(int) string) {
+		w, b := newWorld(t, socket.Limits{}), newBrowser(t)
+		name := w.rooms.open(w.workspace).Document.String()
+		for i, id := range []string{"a", "b", "c"} {
+			b.open(w, id, kind(i), name, nil)
+			b.tell(id, "aware", named(strings.ToUpper(id)))
+		}
+		for _, id := range []string{"a", "b", "c"} {
+			b.tell(id, "until", args{"names": "A,B,C"})
+		}
+		b.open(w, "d", kind(3), name, args{"params": args{"as": "viewer"}})
+		b.tell("d", "aware", named("D"))
+		for _, id := range []string{"a", "b", "c", "d"} {
+			b.tell(id, "until", args{"names": "A,B,C,D"})
+		}
+		b.tell("b", "close", nil)
+		for _, id := range []string{"a", "c", "d"} {
+			b.tell(id, "until", args{"names": "A,C,D"})
+		}
+		b.tell("c", "cut", nil)
+		b.tell("c", "offline", nil)
+		for _, id := range []string{"a", "d"} {
+			b.tell(id, "until", args{"names": "A,D"})
+		}
+	})
+}
+
+// A viewer sees everything and changes nothing.
+func TestViewer(t *testing.T) {
+	t.Parallel()
+	everyKind(t, func(t *testing.T, kind func(int) string) {
+		w, b := newWorld(t, socket.Limits{}), newBrowser(t)
+		ref := w.rooms.open(w.workspace)
+		name := ref.Document.String()
+		b.open(w, "editor", kind(0), name, nil)
+		b.tell("editor", "insert", args{"text": "seen"})
+		b.open(w, "viewer", kind(1), name, args{"params": args{"as": "viewer"}})
+		s := b.tell("viewer", "until", args{"text": "seen", "synced": true, "settled": true})
+		if want := "readonly"; kind(1) != "y-websocket" && s.Scope != want {
+			t.Errorf("the viewer's scope is %q, want %q", s.Scope, want)
+		}
+		b.tell("viewer", "insert", args{"text": "never "})
+		b.tell("editor", "insert", args{"at": 4, "text": " and heard"})
+		s = b.tell("viewer", "until", args{"text": "never seen and heard"})
+		if kind(1) != "y-websocket" && s.Unsynced != 1 {
+			t.Errorf("the viewer has %d unsynced changes, want the refused one", s.Unsynced)
+		}
+		// What it changed offline is refused as well.
+		b.tell("viewer", "offline", nil)
+		b.tell("viewer", "until", args{"synced": false})
+		b.tell("viewer", "insert", args{"text": "never, "})
+		b.tell("viewer", "online", nil)
+		b.tell("viewer", "until", args{"synced": true})
+		b.tell("editor", "insert", args{"at": 14, "text": "!"})
+		b.tell("viewer", "until", args{"text": "never, never seen and heard!"})
+		if got, want := w.rooms.text(ref), "seen and heard!"; got != want {
+			t.Errorf("the document says %q, want %q", got, want)
+		}
+	})
+}
+
+// Many documents on one connection do not mix, and leave one by one.
+func TestManyDocuments(t *testing.T) {
+	t.Parallel()
+	for _, kind := range providers {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			w, b := newWorld(t, socket.Limits{}), newBrowser(t)
+			var ids []string
+			for i := range 20 {
+				ref := w.rooms.open(w.workspace)
+				id := join("d", i)
+				ids = append(ids, id)
+				b.open(w, id, kind, ref.Document.String(), args{"socket": "one"})
+				b.open(w, id+"'", kind, ref.Document.String(), args{"socket": "two"})
+				b.tell(id, "insert", args{"text": id})
+			}
+			for _, id := range ids {
+				b.tell(id+"'", "until", args{"text": id, "synced": true, "settled": true})
+				b.tell(id, "until", args{"synced": true, "settled": true})
+			}
+			if got := w.handler.Count(); got != 2 {
+				t.Errorf("%d connections are open, want 2", got)
+			}
+			for _, id := range ids[1:] {
+				b.tell(id, "close", nil)
+			}
+			eventually(t, "one document is left on the first connection", func() bool {
+				n := 0
+				for ref := range w.rooms.docs {
+					n += w.rooms.seats(ref)
+				}
+				return n == len(ids)+1
+			})
+			b.tell(ids[0]+"'", "insert", args{"text": "still "})
+			b.tell(ids[0], "until", args{"text": "still d0"})
+		})
+	}
+}
+
+// Two editors of one document share a connection when they ask for it.
+func TestSessions(t *testing.T) {
+	t.Parallel()
+	w, b := newWorld(t, socket.Limits{}), newBrowser(t)
+	ref := w.rooms.open(w.workspace)
+	for _, id := range []string{"a", "b"} {
+		b.open(w, id, "hocuspocus4", ref.Document.String(), args{"socket": "one", "session": true})
+	}
+	b.tell("a", "insert", args{"text": "hello"})
+	b.tell("b", "until", args{"text": "hello", "synced": true, "settled": true})
+	b.tell("a", "until", args{"settled": true})
+	if got := w.rooms.seats(ref); got != 2 || w.handler.Count() != 1 {
+		t.Errorf("%d seats on %d connections, want 2 on 1", got, w.handler.Count())
+	}
+}
+
+// A document that is refused or deleted ends alone; the client is told why.
+func TestDocumentGone(t *testing.T) {
+	t.Parallel()
+	for _, kind := range providers {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			w, b := newWorld(t, socket.Limits{}), newBrowser(t)
+			stays, goes := w.rooms.open(w.workspace), w.rooms.open(w.workspace)
+			b.open(w, "stays", kind, stays.Document.String(), args{"socket": "one"})
+			b.open(w, "goes", kind, goes.Document.String(), args{"socket": "one"})
+			b.open(w, "never", kind, "6f1e0000-0000-7000-8000-000000000000", args{"socket": "one"})
+			b.open(w, "odd", kind, "my page", args{"socket": "one"})
+			b.tell("goes", "until", args{"synced": true, "settled": true})
+			if s := b.tell("never", "until", args{"told": "denied"}); !strings.Contains(s.told("denied"), "There is no document 6f1e") {
+				t.Errorf("a document that never was: %+v", s.Told)
+			}
+			if s := b.tell("odd", "until", args{"told": "denied"}); s.told("denied") != "There is no such document." {
+				t.Errorf("a document with an odd name: %+v", s.Told)
+			}
+			w.rooms.remove(goes)
+			if s := b.tell("goes", "until", args{"told": "denied"}); s.told("denied") != "The document was deleted." {
+				t.Errorf("a document that was deleted: %+v", s.Told)
+			}
+			b.tell("stays", "insert", args{"text": "here"})
+			if s := b.tell("stays", "until", args{"settled": true}); len(s.Ends) != 0 {
+				t.Errorf("the connection ended: %+v", s.Ends)
+			}
+		})
+	}
+}
+
+// forceSync asks for everything again, and ends with nothing unsynced.
+func TestForceSync(t *testing.T) {
+	t.Parallel()
+	for _, kind := range providers {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			w, b := newWorld(t, socket.Limits{}), newBrowser(t)
+			ref := w.rooms.open(w.workspace)
+			b.open(w, "a", kind, ref.Document.String(), nil)
+			b.tell("a", "insert", args{"text": "text"})
+			b.tell("a", "until", args{"synced": true, "settled": true})
+			for range 3 {
+				b.tell("a", "forceSync", nil)
+				b.tell("a", "until", args{"settled": true})
+			}
+			b.tell("a", "stateless", args{"text": "nobody listens"})
+			b.tell("a", "insert", args{"text": "more "})
+			b.tell("a", "until", args{"settled": true})
+			if got := w.rooms.text(ref); got != "more text" {
+				t.Errorf("the document says %q", got)
+			}
+		})
+	}
+}
+
+// Stored is said when it is: until then a client has unsynced changes.
+func TestUnsynced(t *testing.T) {
+	t.Parallel()
+	for _, kind := range providers {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			w, b := newWorld(t, socket.Limits{}), newBrowser(t)
+			w.rooms.stored = make(chan struct{}, 100)
+			ref := w.rooms.open(w.workspace)
+			b.open(w, "a", kind, ref.Document.String(), nil)
+			b.tell("a", "until", args{"synced": true, "unsynced": 1})
+			b.tell("a", "type", args{"text": "x", "count": 4})
+			b.tell("a", "until", args{"unsynced": 5})
+			for i := range 5 { // the step 2, and four updates
+				w.rooms.stored <- struct{}{}
+				b.tell("a", "until", args{"unsynced": 4 - i})
+			}
+		})
+	}
+}
+
+// Ends that a client can do nothing about are codes that it understands.
+func TestCloseCodes(t *testing.T) {
+	t.Parallel()
+	w, b := newWorld(t, socket.Limits{}), newBrowser(t)
+	ref := w.rooms.open(w.workspace)
+	for _, tc := range []struct {
+		name, document, expires string
+		code                    int
+		reason                  string
+	}{
+		{"no such document", "6f1e0000-0000-7000-8000-000000000000", "", room.CloseGone, "There is no document"},
+		{"no document's name", "my-page", "", room.CloseGone, "There is no such document."},
+		{"a token that ran out", ref.Document.String(), in(-time.Second), room.CloseToken, "The token ran out"},
+		{"a token that runs out", ref.Document.String(), in(2 * time.Second), room.CloseToken, "The token ran out"},
+		{"an odd end of the token", ref.Document.String(), "tomorrow", room.CloseToken, "The end of the token"},
+	} {
+		b.open(w, tc.name, "y-websocket", tc.document, args{"params": args{"expires": tc.expires}})
+		s := b.tell(tc.name, "until", args{"ended": tc.code})
+		if len(s.Ends) != 1 || !strings.HasPrefix(s.Ends[0].Reason, tc.reason) {
+			t.Errorf("%s: %+v, want one end because %q", tc.name, s.Ends, tc.reason)
+		}
+	}
+	// A document that is deleted under its editors.
+	b.open(w, "editor", "y-websocket", ref.Document.String(), nil)
+	b.tell("editor", "until", args{"synced": true})
+	w.rooms.remove(ref)
+	if s := b.tell("editor", "until", args{"ended": room.CloseGone}); s.Ends[0].Reason != "The document was deleted." {
+		t.Errorf("deleted: %+v", s.Ends)
+	}
+}
+
+// An instance that goes away tells its clients, which go to another one and lose
+// nothing.
+func TestDrain(t *testing.T) {
+	t.Parallel()
+	everyKind(t, func(t *testing.T, kind func(int) string) {
+		w, b := newWorld(t, socket.Limits{Drain: 2 * time.Second}), newBrowser(t)
+		ref := w.rooms.open(w.workspace)
+		for i, id := range []string{"a", "b", "c"} {
+			b.open(w, id, kind(i), ref.Document.String(), nil)
+			b.tell(id, "until", args{"synced": true})
+		}
+		w.stop()
+		<-w.stopped
+		if n := w.handler.Count() + w.rooms.seats(ref); n != 0 {
+			t.Errorf("%d connections and seats are left", n)
+		}
+		for _, id := range []string{"a", "b", "c"} {
+			s := b.tell(id, "until", args{"ended": room.CloseRestart})
+			if !strings.Contains(s.Ends[0].Reason, "about to restart") {
+				t.Errorf("%s: %+v", id, s.Ends)
+			}
+		}
+	})
+}

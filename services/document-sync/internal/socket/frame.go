@@ -1,0 +1,43 @@
+package socket
+
+import "encoding/binary"
+
+// The first byte of the frames that a server sends: each is a whole message.
+const (
+	opBinary = 0x80 | 0x2
+	opClose  = 0x80 | 0x8
+	opPing   = 0x80 | 0x9
+	opPong   = 0x80 | 0xa
+)
+
+// frame returns the frame of a binary message that fill appends, of about size bytes.
+func frame(size int, fill func([]byte) []byte) []byte {
+	const head = 10 // the longest there is
+	b := fill(make([]byte, head, head+size))
+	n := len(b) - head
+	switch {
+	case n < 126:
+		b = b[head-2:]
+		b[1] = byte(n)
+	case n < 1<<16:
+		b = b[head-4:]
+		b[1] = 126
+		binary.BigEndian.PutUint16(b[2:], uint16(n))
+	default:
+		b[1] = 127
+		binary.BigEndian.PutUint64(b[2:], uint64(n))
+	}
+	b[0] = opBinary
+	return b
+}
+
+func closeFrame(code int, reason string) []byte {
+	reason = clip(reason, maxReason)
+	b := []byte{opClose, byte(2 + len(reason)), byte(code >> 8), byte(code)}
+	return append(b, reason...)
+}
+
+// pongFrame repeats what a ping carried, which is at most 125 bytes.
+func pongFrame(data string) []byte {
+	return append([]byte{opPong, byte(len(data))}, data...)
+}

@@ -1,0 +1,232 @@
+package socket
+
+import (
+	"strings"
+	"sync/atomic"
+
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/services/document-sync/internal/room"
+	"signalbox.dev/services/document-sync/internal/store"
+	"signalbox.dev/services/document-sync/internal/yproto"
+)
+
+// hocuspocus is the session of many documents.
+type hocuspocus struct {
+	c    *conn
+	docs map[string]*member // by the name as the client writes it
+}
+
+// member is one of the documents of a session, and the room's peer.
+type member struct {
+	c      *conn
+	name   string // as the client writes it
+	shared bool   // name is the one of all others too: so are the frames
+	seat   Seat
+	asked  bool // the client's first step 1 has come
+
+	welcome atomic.Bool                  // Authenticated is still to be sent
+	gone    atomic.Bool                  // the room closed it
+	step1   atomic.Pointer[room.Message] // what the room asked for at first
+}
+
+func (s *hocuspocus) open() error { return nil }
+
+func (s *hocuspocus) leave() {
+	for _, d := range s.docs {
+		d.seat.Leave()
+	}
+	s.docs = nil
+}
+
+func (s *hocuspocus) handle(msg []byte) error {
+	m, err := yproto.DecodeHocuspocus(msg)
+	if err != nil {
+		return err
+	}
+	if m.Kind == yproto.Ping {
+		s.c.enqueue(frame(1, yproto.AppendPong))
+		return nil
+	}
+	d := s.docs[string(m.Document)]
+	if d != nil && (d.gone.Load() || m.Kind == yproto.Close) {
+		d.seat.Leave()
+		delete(s.docs, d.name)
+		d = nil
+	}
+	if d == nil {
+		if m.Kind == yproto.Token {
+			return s.join(string(m.Document))
+		}
+		return nil // not joined: it comes again with the step 2
+	}
+	return s.tell(d, m)
+}
+
+// tell passes a message on to a document that was joined.
+func (s *hocuspocus) tell(d *member, m yproto.Message) error {
+	switch m.Kind {
+	case yproto.Step1:
+		if err := s.c.pay(stepPrice, 0); err != nil {
+			return err
+		}
+		if first := d.step1.Load(); d.asked && !m.Reply && first != nil {
+			d.deliver(first)
+		}
+		d.asked = true
+		return d.orGone(d.seat.Sync(m.Payload))
+	case yproto.Step2, yproto.Update:
+		if s.c.actor.Role < identity.Editor {
+			unchanged := m.Kind == yproto.Step2 && !yproto.HasStructs(m.Payload)
+			d.say(func(b []byte) []byte { return yproto.AppendSyncStatus(b, unchanged) })
+			return nil
+		}
+		return d.orGone(d.seat.Update(&s.c.life, m.Payload))
+	case yproto.Awareness:
+		return d.orGone(d.seat.Awareness(m.Payload))
+	case yproto.QueryAwareness:
+		d.seat.QueryAwareness()
+	case yproto.BroadcastStateless:
+		d.Close(room.CloseForbidden, "Only servers send this message.")
+	}
+	return nil // a token again, a stateless message, what versions to come say
+}
+
+// join lets the client into a document, or tells it why not.
+func (s *hocuspocus) join(name string) error {
+	plain, _, _ := strings.Cut(name, "\x00")
+	doc, err := id.Parse[id.Document](plain)
+	if err != nil {
+		s.c.deny(name, "There is no such document.")
+		return nil
+	}
+	if len(s.docs) >= s.c.h.limits.Documents {
+		s.sweep()
+	}
+	if len(s.docs) >= s.c.h.limits.Documents {
+		s.c.deny(name, "This connection has too many documents: close some, or use another connection.")
+		return nil
+	}
+	d := &member{c: s.c, name: name, shared: name == doc.String()}
+	d.welcome.Store(true)
+	if d.seat, err = s.c.join(store.Ref{Workspace: s.c.actor.Workspace, Document: doc}, d); err != nil {
+		// What may pass is the end of the connection: providers try that again by
+		// themselves. A document that cannot be loaded leaves the others be.
+		why := closingOf(err)
+		if why.again || why.label == labelLost {
+			return err
+		}
+		s.c.logged(why, err)
+		s.c.deny(name, why.reason)
+		return nil
+	}
+	if s.docs == nil {
+		s.docs = map[string]*member{}
+	}
+	s.docs[name] = d
+	d.say(nil)
+	return nil
+}
+
+// sweep gives up the seats of documents that their rooms have closed.
+func (s *hocuspocus) sweep() {
+	for name, d := range s.docs {
+		if d.gone.Load() {
+			d.seat.Leave()
+			delete(s.docs, name)
+		}
+	}
+}
+
+// ofDocument says whether an end concerns a document and not the connection.
+func (c closing) ofDocument() bool { return c.code == room.CloseForbidden || c.code == room.CloseGone }
+
+// orGone makes of an error that concerns the document alone the document's end.
+func (d *member) orGone(err error) error {
+	if err == nil || d.gone.Load() { // the room was faster
+		return nil
+	}
+	if why := closingOf(err); why.ofDocument() {
+		d.Close(why.code, why.reason)
+		return nil
+	}
+	return err
+}
+
+// deny refuses a document that was not joined.
+func (c *conn) deny(name, reason string) {
+	c.enqueue(frame(len(name)+len(reason)+8, func(b []byte) []byte {
+		return yproto.AppendHocuspocusDenied(yproto.AppendDocument(b, name), reason)
+	}))
+}
+
+// Send implements room.Peer.
+func (d *member) Send(m *room.Message) {
+	if d.gone.Load() {
+		return
+	}
+	if m.Kind == room.KindStep1 {
+		d.step1.CompareAndSwap(nil, m)
+	}
+	d.greet()
+	d.deliver(m)
+}
+
+func (d *member) deliver(m *room.Message) {
+	if d.shared {
+		d.c.enqueue(m.Encoded(envelopeHocuspocus, d.frame).([]byte))
+	} else {
+		d.c.enqueue(d.frame(m).([]byte))
+	}
+}
+
+func (d *member) frame(m *room.Message) any {
+	return frame(len(d.name)+len(m.Payload)+8, func(b []byte) []byte {
+		return appendMessage(yproto.AppendDocument(b, d.name), m)
+	})
+}
+
+// say sends a message to this client alone; with nil it only sees to the welcome.
+func (d *member) say(fill func([]byte) []byte) {
+	d.greet()
+	if fill != nil {
+		d.c.enqueue(frame(len(d.name)+32, func(b []byte) []byte { return fill(yproto.AppendDocument(b, d.name)) }))
+	}
+}
+
+// greet sends Authenticated ahead of the first message of a room that was joined.
+func (d *member) greet() {
+	if !d.welcome.Load() || !d.welcome.CompareAndSwap(true, false) {
+		return
+	}
+	scope := yproto.ScopeReadWrite
+	if d.c.actor.Role < identity.Editor {
+		scope = yproto.ScopeReadOnly
+	}
+	d.say(func(b []byte) []byte { return yproto.AppendAuthenticated(b, scope) })
+}
+
+// Close implements room.Peer. What concerns only the document leaves the others be;
+// the seat is left by the read goroutine.
+func (d *member) Close(code int, reason string) {
+	why := closing{code: code, reason: reason}
+	if !why.ofDocument() {
+		d.c.end(why)
+		return
+	}
+	if d.gone.Swap(true) {
+		return
+	}
+	d.c.deny(d.name, reason)
+	d.c.enqueue(frame(len(d.name)+len(reason)+8, func(b []byte) []byte {
+		return yproto.AppendClose(yproto.AppendDocument(b, d.name), reason)
+	}))
+}
+
+// hocuspocusIdle is a ping, and a message about a document of no name: providers note
+// that a message came before they look for whom it is.
+var hocuspocusIdle = append([]byte{opPing, 0}, frame(8, func(b []byte) []byte {
+	return yproto.AppendAwareness(yproto.AppendDocument(b, ""), nobody)
+})...)
+
+func (s *hocuspocus) idle() []byte { return hocuspocusIdle }

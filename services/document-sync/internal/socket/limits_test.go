@@ -1,0 +1,546 @@
+package socket_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gorilla/websocket"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/yjs"
+	"signalbox.dev/services/document-sync/internal/room"
+	"signalbox.dev/services/document-sync/internal/socket"
+	"signalbox.dev/services/document-sync/internal/store"
+	"signalbox.dev/services/document-sync/internal/yproto"
+)
+
+// Bad input ends the connection that it came on, with a code and a reason, and no
+// other.
+func TestBadInput(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, socket.Limits{Message: 1 << 20})
+	ref := w.rooms.open(w.workspace)
+	name := ref.Document.String()
+	other := w.dial(t, nil, path(name, ""))
+	other.until(yproto.Step1)
+	for _, tc := range []struct {
+		name, path string
+		kind       int
+		in         []byte
+		code       int
+		reason     string
+	}{
+		{"nothing", path(name, ""), websocket.BinaryMessage, nil, room.CloseMalformed, "The message cannot be read"},
+		{"truncated", path(name, ""), websocket.BinaryMessage, []byte{0, 2, 9, 1}, room.CloseMalformed, "The message cannot be read"},
+		{"no update", path(name, ""), websocket.BinaryMessage, yproto.AppendUpdate(nil, []byte("\xff\xff\xff")), room.CloseMalformed, "The message cannot be read"},
+		{"no state vector", path(name, ""), websocket.BinaryMessage, yproto.AppendStep1(nil, []byte{9}), room.CloseMalformed, "The message cannot be read"},
+		{"no awareness", path(name, ""), websocket.BinaryMessage, yproto.AppendAwareness(nil, []byte{1, 1, 1, 100}), room.CloseMalformed, "The message cannot be read"},
+		{"text", path(name, ""), websocket.TextMessage, []byte("hello"), room.CloseMalformed, "Messages have to be binary."},
+		{"too large", path(name, ""), websocket.BinaryMessage, make([]byte, 1<<20+1), room.CloseTooBig, "The message is too large"},
+		{"much too large", path(name, ""), websocket.BinaryMessage, make([]byte, 20<<20), room.CloseTooBig, "The message is too large"},
+		{"nothing", "/ws/hocuspocus", websocket.BinaryMessage, nil, room.CloseMalformed, "The message cannot be read"},
+		{"truncated", "/ws/hocuspocus", websocket.BinaryMessage, []byte{4, 'n', 'a', 'm'}, room.CloseMalformed, "The message cannot be read"},
+		{"a long name", "/ws/hocuspocus", websocket.BinaryMessage, yproto.AppendToken(yproto.AppendDocument(nil, strings.Repeat("n", 1000)), "", ""), room.CloseMalformed, "The message cannot be read"},
+	} {
+		r := w.dial(t, nil, tc.path)
+		if err := r.ws.WriteMessage(tc.kind, tc.in); err != nil && tc.code != room.CloseTooBig {
+			t.Fatal(err)
+		}
+		code, reason := r.end()
+		if code != tc.code || !strings.HasPrefix(reason, tc.reason) || len(reason) > 123 {
+			t.Errorf("%s on %s: %d %q, want %d %q", tc.name, tc.path, code, reason, tc.code, tc.reason)
+		}
+		r.ws.Close()
+	}
+	// Frames that are no WebSocket.
+	r := w.dial(t, nil, path(name, ""))
+	if _, err := r.ws.NetConn().Write([]byte("\x82\x01x")); err != nil { // not masked
+		t.Fatal(err)
+	}
+	if code, reason := r.end(); code != room.CloseMalformed || !strings.HasPrefix(reason, "This is not how") {
+		t.Errorf("an unmasked frame: %d %q", code, reason)
+	}
+	r.ws.Close()
+	other.send(yproto.AppendQueryAwareness(nil))
+	other.until(yproto.Awareness)
+	eventually(t, "only the other connection is left", func() bool { return w.handler.Count() == 1 && w.rooms.seats(ref) == 1 })
+	if got := w.count("signalbox_document_socket_closed_total", "too_big"); got != 2 {
+		t.Errorf("%v connections ended for a message too large, want 2", got)
+	}
+}
+
+// Unknown messages are for versions to come, and harmless.
+func TestUnknownMessages(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, socket.Limits{})
+	name := w.rooms.open(w.workspace).Document.String()
+	r := w.dial(t, nil, path(name, ""))
+	r.send([]byte{77, 1, 2, 3})
+	r.send(yproto.AppendDenied(nil, "no"))
+	r.send(yproto.AppendQueryAwareness(nil))
+	r.until(yproto.Awareness)
+
+	h := w.dial(t, nil, "/ws/hocuspocus")
+	h.send(yproto.AppendUpdate(yproto.AppendDocument(nil, name), []byte("not joined, not read")))
+	h.send(yproto.AppendPing(nil))
+	if _, b, err := h.ws.ReadMessage(); err != nil || !bytes.Equal(b, yproto.AppendPong(nil)) {
+		t.Errorf("the answer to a ping is %x, %v", b, err)
+	}
+}
+
+// Who is nobody is not upgraded.
+func TestStranger(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, socket.Limits{})
+	mux := http.NewServeMux()
+	w.handler.Mount(mux)
+	for _, token := range []string{"", "e30.e30.AAAA"} {
+		req := get(t, "/ws/hocuspocus")
+		req.Header.Set("Signalbox-Context", token)
+		rec := newRecorder()
+		mux.ServeHTTP(rec, req)
+		if rec.status != http.StatusUnauthorized {
+			t.Errorf("with the context %q: status %d, want 401", token, rec.status)
+		}
+	}
+}
+
+// Over its bounds a server says to try again later.
+func TestBusy(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, socket.Limits{Connections: 2, Documents: 2})
+	ref := w.rooms.open(w.workspace)
+	first := w.dial(t, nil, path(ref.Document.String(), ""))
+	h := w.dial(t, nil, "/ws/hocuspocus")
+	if code, reason := w.dial(t, nil, path(ref.Document.String(), "")).end(); code != room.CloseBusy || !strings.Contains(reason, "too many") {
+		t.Errorf("one connection too many: %d %q", code, reason)
+	}
+	first.until(yproto.Step1)
+
+	join := func(name string) yproto.Message {
+		h.send(yproto.AppendToken(yproto.AppendDocument(nil, name), "", ""))
+		for {
+			_, b, err := h.ws.ReadMessage()
+			if err != nil {
+				t.Fatal(err)
+			}
+			m, err := yproto.DecodeHocuspocus(b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if m.Kind == yproto.Authenticated || m.Kind == yproto.Denied {
+				return m
+			}
+		}
+	}
+	a, b, c := ref.Document.String(), w.rooms.open(w.workspace), w.rooms.open(w.workspace).Document.String()
+	for name, want := range map[string]yproto.Kind{a: yproto.Authenticated, b.Document.String(): yproto.Authenticated} {
+		if m := join(name); m.Kind != want {
+			t.Fatalf("joining %s: %+v", name, m)
+		}
+	}
+	if m := join(c); m.Kind != yproto.Denied || !strings.Contains(string(m.Payload), "too many documents") {
+		t.Errorf("one document too many: %+v", m)
+	}
+	w.rooms.remove(b) // makes room
+	if m := join(c); m.Kind == yproto.Denied {
+		m = join(c) // that was about b
+		if m.Kind != yproto.Authenticated {
+			t.Errorf("a document in the place of another: %s", m.Payload)
+		}
+	}
+}
+
+// Who does not read is closed, and nobody else notices.
+func TestSlowReader(t *testing.T) {
+	t.Parallel()
+	const count, size = 200, 50_000
+	for name, query := range map[string]string{"y-protocols": "", "hocuspocus": "h"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, socket.Limits{Queue: 1 << 20}, func(t *testing.T, w *world, p *pipes) {
+				ref := w.rooms.open(w.workspace)
+				doc := ref.Document.String()
+				fast := w.dial(t, p, path(doc, ""))
+				var slow *raw
+				if query == "" {
+					slow = w.dial(t, p, path(doc, ""))
+					slow.until(yproto.Step1)
+				} else {
+					slow = w.dial(t, p, "/ws/hocuspocus")
+					slow.send(yproto.AppendToken(yproto.AppendDocument(nil, doc), "", ""))
+					for range 2 {
+						if _, _, err := slow.ws.ReadMessage(); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				fast.until(yproto.Step1)
+				began := time.Now()
+				for range count {
+					w.rooms.broadcast(ref, &room.Message{Kind: room.KindUpdate, Payload: make([]byte, size)})
+					if m := fast.next(); len(m.Payload) != size {
+						t.Fatalf("an update of %d bytes came, want %d", len(m.Payload), size)
+					}
+				}
+				if d := time.Since(began); d != 0 {
+					t.Errorf("the fast reader waited for %v", d)
+				}
+				// What is in the pipe already comes, and then the reason.
+				if code, reason := slow.end(); code != room.CloseBusy || !strings.Contains(reason, "too slow") {
+					t.Errorf("the slow reader's end: %d %q", code, reason)
+				}
+				slow.ws.Close()
+				synctest.Wait()
+				if n := w.rooms.seats(ref); n != 1 {
+					t.Errorf("%d seats are taken, want 1", n)
+				}
+				if got := w.count("signalbox_document_socket_closed_total", "slow"); got != 1 {
+					t.Errorf("%v slow connections, want 1", got)
+				}
+			})
+		})
+	}
+}
+
+// Who does not read at all is cut after ten seconds, though little waits for it.
+func TestStuckReader(t *testing.T) {
+	t.Parallel()
+	bubble(t, socket.Limits{}, func(t *testing.T, w *world, p *pipes) {
+		ref := w.rooms.open(w.workspace)
+		w.dial(t, p, path(ref.Document.String(), "")) // and its step 1 is not read
+		synctest.Wait()
+		if n := w.rooms.seats(ref); n != 1 {
+			t.Fatalf("%d seats are taken, want 1", n)
+		}
+		<-time.After(11 * time.Second)
+		synctest.Wait()
+		if n := w.rooms.seats(ref) + w.handler.Count(); n != 0 {
+			t.Errorf("%d seats and connections are left after 11 s", n)
+		}
+	})
+}
+
+// A frame that is larger than the queue may be still gets through.
+func TestLargeDocument(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, socket.Limits{Queue: 100_000})
+	ref := w.rooms.open(w.workspace)
+	d := yjs.New(yjs.Options{})
+	d.Text("t").Insert(0, strings.Repeat("x", 3_000_000))
+	a := w.dial(t, nil, path(ref.Document.String(), ""))
+	a.send(yproto.AppendUpdate(nil, d.EncodeStateAsUpdate(nil)))
+	a.send(yproto.AppendStep1(nil, []byte{0}))
+	if m := a.until(yproto.Step2); len(m.Payload) < 3_000_000 {
+		t.Errorf("the step 2 has %d bytes", len(m.Payload))
+	}
+	b := w.dial(t, nil, path(ref.Document.String(), ""))
+	b.send(yproto.AppendStep1(nil, []byte{0}))
+	if m := b.until(yproto.Step2); len(m.Payload) < 3_000_000 {
+		t.Errorf("the other's step 2 has %d bytes", len(m.Payload))
+	}
+}
+
+// Messages that are large and slow share a budget.
+func TestPartial(t *testing.T) {
+	t.Parallel()
+	bubble(t, socket.Limits{Partial: 1 << 20}, func(t *testing.T, w *world, p *pipes) {
+		name := w.rooms.open(w.workspace).Document.String()
+		large := func() *raw {
+			r := w.dial(t, p, path(name, ""))
+			go func() { // which is not read to its end
+				msg, err := r.ws.NextWriter(websocket.BinaryMessage)
+				if err == nil {
+					_, _ = msg.Write(make([]byte, 600_000))
+				}
+			}()
+			return r
+		}
+		a := large()
+		a.until(yproto.Step1)
+		synctest.Wait()
+		b := large()
+		if code, reason := b.end(); code != room.CloseBusy || !strings.Contains(reason, "large messages") {
+			t.Errorf("the second: %d %q", code, reason)
+		}
+		a.ws.Close()
+		synctest.Wait()
+		c := w.dial(t, p, path(name, ""))
+		c.until(yproto.Step1)
+		c.send(yproto.AppendAwareness(nil, append([]byte{1, 1, 1, 0x80, 0xea, 0x30}, make([]byte, 800_000)...)))
+		c.send(yproto.AppendQueryAwareness(nil))
+		c.until(yproto.Awareness)
+	})
+}
+
+// Who sends too fast is read more slowly, and nothing is lost.
+func TestRate(t *testing.T) {
+	t.Parallel()
+	bubble(t, socket.Limits{Messages: 10}, func(t *testing.T, w *world, p *pipes) {
+		ref := w.rooms.open(w.workspace)
+		r := w.dial(t, p, path(ref.Document.String(), ""))
+		r.until(yproto.Step1)
+		told := make(chan struct{})
+		go func() { defer close(told); r.until(yproto.Step2) }()
+		began := time.Now()
+		for range 500 {
+			r.send(yproto.AppendUpdate(nil, []byte{0, 0}))
+		}
+		synctest.Wait()
+		if d := time.Since(began).Round(time.Second); d < 40*time.Second || d > 45*time.Second {
+			t.Errorf("500 messages took %v, want 42 s: 80 at once, and 10 a second", d)
+		}
+		<-time.After(2 * time.Second) // the last one may have to wait
+		w.rooms.broadcast(ref, &room.Message{Kind: room.KindStep2})
+		<-told
+		if got := w.rooms.docs[ref].updates; got != 500 {
+			t.Errorf("%d updates came, want 500", got)
+		}
+		if got := w.count("signalbox_document_socket_throttled_total", ""); got == 0 {
+			t.Error("nothing says that it was read more slowly")
+		}
+	})
+}
+
+// A room that is behind stops who writes, and is no reason to take them for dead.
+func TestBackpressure(t *testing.T) {
+	t.Parallel()
+	bubble(t, socket.Limits{}, func(t *testing.T, w *world, p *pipes) {
+		w.rooms.stored = make(chan struct{})
+		ref := w.rooms.open(w.workspace)
+		r := w.dial(t, p, path(ref.Document.String(), ""))
+		go func() { _, _ = io.Copy(io.Discard, r.ws.NetConn()) }()
+		r.send(yproto.AppendUpdate(nil, []byte{0, 0}))
+		synctest.Wait()
+		<-time.After(10 * time.Minute)
+		if n := w.rooms.seats(ref); n != 1 {
+			t.Fatalf("%d seats are taken after ten minutes, want 1", n)
+		}
+		close(w.rooms.stored)
+		synctest.Wait()
+		if got := w.rooms.docs[ref].updates; got != 1 {
+			t.Errorf("%d updates came, want 1", got)
+		}
+		<-time.After(61 * time.Second) // now its silence is its own
+		synctest.Wait()
+		if n := w.rooms.seats(ref); n != 0 {
+			t.Errorf("%d seats are taken a minute later, want 0", n)
+		}
+	})
+}
+
+// A peer that answers pings stays; one that is silent goes after a minute.
+func TestLiveness(t *testing.T) {
+	t.Parallel()
+	for _, door := range []string{"documents", "hocuspocus"} {
+		t.Run(door, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, socket.Limits{}, func(t *testing.T, w *world, p *pipes) {
+				at := "/ws/hocuspocus"
+				if door == "documents" {
+					at = path(w.rooms.open(w.workspace).Document.String(), "")
+				}
+				live, dead := w.dial(t, p, at), w.dial(t, p, at)
+				var longest, count atomic.Int64
+				go func() { // answers pings while it reads
+					last := time.Now()
+					for {
+						if _, _, err := live.ws.ReadMessage(); err != nil {
+							return
+						}
+						longest.Store(max(longest.Load(), int64(time.Since(last))))
+						last = time.Now()
+						count.Add(1)
+					}
+				}()
+				go func() { _, _ = io.Copy(io.Discard, dead.ws.NetConn()) }()
+				synctest.Wait()
+				<-time.After(59 * time.Second)
+				synctest.Wait()
+				if n := w.handler.Count(); n != 2 {
+					t.Fatalf("%d connections are open after 59 s, want 2", n)
+				}
+				<-time.After(3 * time.Second)
+				synctest.Wait()
+				if n := w.handler.Count(); n != 1 {
+					t.Fatalf("%d connections are open after 62 s, want 1", n)
+				}
+				<-time.After(10 * time.Minute)
+				if n := w.handler.Count(); n != 1 {
+					t.Errorf("%d connections are open after ten minutes, want 1", n)
+				}
+				if d := time.Duration(longest.Load()); d > 25*time.Second || count.Load() < 20 {
+					t.Errorf("%d messages came, the longest pause was %v: clients take 30 s for the end", count.Load(), d)
+				}
+				if got := w.count("signalbox_document_socket_closed_total", "dead"); got != 1 {
+					t.Errorf("%v dead connections, want 1", got)
+				}
+			})
+		})
+	}
+}
+
+// A token that runs out ends a connection that lives.
+func TestExpiry(t *testing.T) {
+	t.Parallel()
+	bubble(t, socket.Limits{}, func(t *testing.T, w *world, p *pipes) {
+		ref := w.rooms.open(w.workspace)
+		began := time.Now()
+		r := w.dial(t, p, path(ref.Document.String(), "expires="+in(90*time.Second)))
+		code, reason := r.end()
+		if code != room.CloseToken || !strings.Contains(reason, "token ran out") {
+			t.Errorf("the end is %d %q", code, reason)
+		}
+		if d := time.Since(began); d < 90*time.Second || d > 91*time.Second {
+			t.Errorf("it came after %v, want 90 s", d)
+		}
+		synctest.Wait()
+		if n := w.rooms.seats(ref); n != 0 {
+			t.Errorf("%d seats are taken, want 0", n)
+		}
+	})
+}
+
+// Run ends though a client does not, and spreads the ends over time.
+func TestDrainSpread(t *testing.T) {
+	t.Parallel()
+	bubble(t, socket.Limits{Drain: 10 * time.Second}, func(t *testing.T, w *world, p *pipes) {
+		ref := w.rooms.open(w.workspace)
+		began := time.Now()
+		ends := make(chan time.Duration, 20)
+		for range 20 {
+			r := w.dial(t, p, path(ref.Document.String(), ""))
+			go func() {
+				code, _ := r.end()
+				if code != room.CloseRestart {
+					t.Errorf("the code is %d, want 1012", code)
+				}
+				ends <- time.Since(began)
+				r.ws.Close()
+			}()
+		}
+		stuck := w.dial(t, p, path(ref.Document.String(), ""))
+		stuck.until(yproto.Step1) // and nothing more
+		synctest.Wait()
+		w.stop()
+		var first, last time.Duration
+		for i := range 20 {
+			d := <-ends
+			if i == 0 {
+				first = d
+			}
+			last = d
+		}
+		if last-first < 500*time.Millisecond || last > 5*time.Second {
+			t.Errorf("the ends came from %v to %v, want them spread within 5 s", first, last)
+		}
+		<-w.stopped
+		if d := time.Since(began); d > 10*time.Second {
+			t.Errorf("Run took %v to end", d)
+		}
+		_, res, err := w.dialer(p).DialContext(t.Context(), "ws://pipes"+path(ref.Document.String(), ""), nil)
+		if err == nil || res.StatusCode != http.StatusServiceUnavailable {
+			t.Errorf("a new connection: %v, want the status 503", err)
+		}
+		res.Body.Close()
+	})
+}
+
+// What rooms say against joining is told with the code that fits.
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		err    error
+		code   int
+		reason string
+		alone  bool // a Hocuspocus connection goes on
+	}{
+		{fault.New(fault.NotFound, "Gone."), room.CloseGone, "Gone.", true},
+		{fault.New(fault.Forbidden, "Not yours."), room.CloseForbidden, "Not yours.", true},
+		{fault.New(fault.Unauthenticated, "Who?"), room.CloseToken, "Who?", true},
+		{fault.New(fault.TooLarge, "Too large."), room.CloseTooBig, "Too large.", true},
+		{fault.Wrap(net.ErrClosed, fault.Unavailable, "The database is away."), room.CloseBusy, "The database is away.", false},
+		{&net.OpError{Op: "read", Err: net.ErrClosed}, room.CloseBusy, "Something went wrong here: try again later.", true},
+		{fmt.Errorf("load: %w", context.DeadlineExceeded), room.CloseBusy, "The document takes too long to load: try again later.", false},
+		{fmt.Errorf("snapshot: %w", yjs.ErrMalformed), room.CloseMalformed, "The message cannot be read: snapshot: malformed yjs data", true},
+	} {
+		w := prepareRooms(t, socket.Limits{}, refusing{tc.err})
+		w.listen()
+		name := id.New[id.Document]().String()
+		if code, reason := w.dial(t, nil, path(name, "")).end(); code != tc.code || reason != tc.reason {
+			t.Errorf("%v: %d %q, want %d %q", tc.err, code, reason, tc.code, tc.reason)
+		}
+		h := w.dial(t, nil, "/ws/hocuspocus")
+		h.send(yproto.AppendToken(yproto.AppendDocument(nil, name), "", ""))
+		if !tc.alone {
+			if code, reason := h.end(); code != tc.code || reason != tc.reason {
+				t.Errorf("%v on Hocuspocus: %d %q, want %d %q", tc.err, code, reason, tc.code, tc.reason)
+			}
+			continue
+		}
+		_, b, err := h.ws.ReadMessage()
+		if want := yproto.AppendHocuspocusDenied(yproto.AppendDocument(nil, name), tc.reason); err != nil || !bytes.Equal(b, want) {
+			t.Errorf("%v on Hocuspocus: %q, %v, want %q", tc.err, b, err, want)
+		}
+	}
+}
+
+// refusing are rooms that nobody gets into.
+type refusing struct{ err error }
+
+func (r refusing) Join(context.Context, store.Ref, identity.Actor, room.Peer) (socket.Seat, error) {
+	return nil, r.err
+}
+
+// A reason is cut to what fits, and only the first end counts.
+func TestReasons(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("ä", 200)
+	w := newWorld(t, socket.Limits{})
+	ref := w.rooms.open(w.workspace)
+	r := w.dial(t, nil, path(ref.Document.String(), ""))
+	r.until(yproto.Step1)
+	w.rooms.mu.Lock()
+	for s := range w.rooms.docs[ref].seats {
+		s.peer.Close(room.CloseBusy, long)
+		s.peer.Close(room.CloseGone, "the second one does not count")
+		s.peer.Send(&room.Message{Kind: room.KindUpdate, Payload: []byte("nor does this")})
+	}
+	w.rooms.mu.Unlock()
+	code, reason := r.end()
+	if code != room.CloseBusy || len(reason) > 123 || !strings.HasSuffix(reason, "ä…") {
+		t.Errorf("the end is %d %q (%d bytes)", code, reason, len(reason))
+	}
+}
+
+// recorder is a ResponseWriter that cannot be hijacked.
+type recorder struct {
+	header http.Header
+	status int
+}
+
+func newRecorder() *recorder                    { return &recorder{header: http.Header{}, status: http.StatusOK} }
+func (r *recorder) Header() http.Header         { return r.header }
+func (r *recorder) WriteHeader(status int)      { r.status = status }
+func (r *recorder) Write(p []byte) (int, error) { return len(p), nil }
+func get(t testing.TB, path string) *http.Request {
+	return must(http.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(fmt.Sprint("test: ", err))
+	}
+	return v
+}

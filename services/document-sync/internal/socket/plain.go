@@ -1,0 +1,117 @@
+package socket
+
+import (
+	"context"
+
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/services/document-sync/internal/room"
+	"signalbox.dev/services/document-sync/internal/store"
+	"signalbox.dev/services/document-sync/internal/yproto"
+)
+
+// The envelopes, by which room.Message remembers how it was encoded.
+const (
+	envelopePlain = iota
+	envelopeHocuspocus
+)
+
+const viewersRead = "You may read this document but not change it: an owner of the workspace can make you an editor."
+
+// plain is the session of y-protocols: one document. It is the room's peer.
+type plain struct {
+	c    *conn
+	ref  store.Ref
+	seat Seat // nil before open
+	told bool // that its updates are refused
+}
+
+func (p *plain) open() (err error) {
+	p.seat, err = p.c.join(p.ref, p)
+	return err
+}
+
+// join is for a session: a document that takes too long to load is no document.
+func (c *conn) join(ref store.Ref, p room.Peer) (Seat, error) {
+	ctx, cancel := context.WithTimeout(&c.life, joinWait)
+	defer cancel()
+	return c.h.rooms.Join(ctx, ref, c.actor, p)
+}
+
+func (p *plain) leave() {
+	if p.seat != nil {
+		p.seat.Leave()
+	}
+}
+
+func (p *plain) handle(msg []byte) error {
+	m, err := yproto.Decode(msg)
+	if err != nil {
+		return err
+	}
+	switch m.Kind {
+	case yproto.Step1:
+		if err := p.c.pay(stepPrice, 0); err != nil {
+			return err
+		}
+		return p.seat.Sync(m.Payload)
+	case yproto.Step2, yproto.Update:
+		if p.c.actor.Role < identity.Editor {
+			p.refuse(m)
+			return nil
+		}
+		return p.seat.Update(&p.c.life, m.Payload)
+	case yproto.Awareness:
+		return p.seat.Awareness(m.Payload)
+	case yproto.QueryAwareness:
+		p.seat.QueryAwareness()
+	}
+	return nil // of a version to come
+}
+
+// refuse tells a viewer, once, that it is none to write. A step 2 without structs is
+// what everybody sends who has nothing new.
+func (p *plain) refuse(m yproto.Message) {
+	if p.told || m.Kind == yproto.Step2 && !yproto.HasStructs(m.Payload) {
+		return
+	}
+	p.told = true
+	p.c.enqueue(frame(160, func(b []byte) []byte { return yproto.AppendDenied(b, viewersRead) }))
+}
+
+// Send implements room.Peer.
+func (p *plain) Send(m *room.Message) {
+	if m.Kind != room.KindStored { // which y-protocols cannot say
+		p.c.enqueue(m.Encoded(envelopePlain, plainFrame).([]byte))
+	}
+}
+
+// Close implements room.Peer.
+func (p *plain) Close(code int, reason string) { p.c.end(closing{code: code, reason: reason}) }
+
+func plainFrame(m *room.Message) any {
+	return frame(len(m.Payload)+8, func(b []byte) []byte { return appendMessage(b, m) })
+}
+
+func appendMessage(b []byte, m *room.Message) []byte {
+	switch m.Kind {
+	case room.KindStep1:
+		return yproto.AppendStep1(b, m.Payload)
+	case room.KindStep2:
+		return yproto.AppendStep2(b, m.Payload)
+	case room.KindUpdate:
+		return yproto.AppendUpdate(b, m.Payload)
+	case room.KindAwareness:
+		return yproto.AppendAwareness(b, m.Payload)
+	case room.KindStored:
+		return yproto.AppendSyncStatus(b, true)
+	}
+	panic("socket: a room sent a message of no kind")
+}
+
+// nobody is an awareness update about nobody.
+var nobody = []byte{0}
+
+// plainIdle is a ping, and a message that changes nothing.
+var plainIdle = append([]byte{opPing, 0}, frame(8, func(b []byte) []byte { return yproto.AppendAwareness(b, nobody) })...)
+
+func (p *plain) idle() []byte { return plainIdle }

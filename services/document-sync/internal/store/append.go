@@ -1,0 +1,283 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/pg"
+)
+
+// Bounds of one transaction.
+const (
+	groupUpdates = 1000
+	groupBytes   = 16 << 20 // and at least one update
+	groupTries   = 5        // of one that others stood in the way of
+)
+
+// Append commits an update and returns the sequence that it got; the update must not
+// be changed afterwards. It blocks until the commit, together with what others append
+// meanwhile, and returns at once when ctx is done: then the update may be committed or
+// not. An error that is no NotFound fault (the document was deleted) and no TooLarge
+// fault leaves that open as well; a repetition does no harm.
+func (s *Store) Append(ctx context.Context, ref Ref, author Author, update []byte) (int64, error) {
+	if len(update) > MaxUpdate {
+		return 0, fault.New(fault.TooLarge, "the update has %d bytes; one change of a document may have at most %d: make it in smaller steps", len(update), MaxUpdate)
+	}
+	if err := ctx.Err(); err != nil {
+		return 0, fmt.Errorf("append to document %s: %w", ref.Document, err)
+	}
+	a := &addition{ref: ref, author: author, data: update, done: make(chan struct{})}
+	s.free.add(ctx, a)
+	select {
+	case <-a.done:
+	case <-ctx.Done():
+		return 0, fmt.Errorf("append to document %s: %w", ref.Document, ctx.Err())
+	}
+	if a.err != nil {
+		return 0, fmt.Errorf("append to document %s: %w", ref.Document, a.err)
+	}
+	return a.sequence, nil
+}
+
+// Commits returns how many transactions of Append there were, and how many updates
+// they had.
+func (s *Store) Commits() (transactions, updates int64) {
+	return s.transactions.Load(), s.updates.Load()
+}
+
+// addition is an update that is to be committed.
+type addition struct {
+	ref    Ref
+	author Author
+	data   []byte
+
+	done     chan struct{} // closed when the rest is set
+	sequence int64
+	err      error
+}
+
+func (a *addition) end(sequence int64, err error) {
+	a.sequence, a.err = sequence, err
+	close(a.done)
+}
+
+// group commits additions, one transaction at a time, each with all that came while
+// the one before was under way. A goroutine does that for as long as there is
+// something to do.
+//
+// There are two: the first takes only heads that are free, and passes on what it
+// cannot have to the second, which waits for locks; what is not there for it either was
+// deleted. So a document that somebody else has locked for long, in an operation, keeps
+// up nobody but those like it.
+type group struct {
+	store *Store
+	waits bool
+
+	mu      sync.Mutex // guards the rest
+	queue   []*addition
+	running bool
+}
+
+func (g *group) add(ctx context.Context, more ...*addition) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.queue = append(g.queue, more...)
+	if len(g.queue) > 0 && !g.running {
+		g.running = true
+		// Whoever came first does not decide for all.
+		ctx = context.WithoutCancel(ctx)
+		g.store.commits.Go(func() { g.run(ctx) })
+	}
+}
+
+func (g *group) run(ctx context.Context) {
+	for batch := g.next(); len(batch) > 0; batch = g.next() {
+		g.commit(ctx, batch)
+	}
+}
+
+// next takes what fits into a transaction, in the order of arrival.
+func (g *group) next() []*addition {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n, size := 0, 0
+	for n < min(len(g.queue), groupUpdates) && (n == 0 || size+len(g.queue[n].data) <= groupBytes) {
+		size += len(g.queue[n].data)
+		n++
+	}
+	batch := g.queue[:n:n]
+	g.queue = g.queue[n:]
+	if len(g.queue) == 0 {
+		g.queue, g.running = nil, n > 0
+	}
+	return batch
+}
+
+// commit commits a batch and tells everybody, but those that it passes on. When
+// Postgres refuses something, and not because it is unwell, the batch is divided until
+// it is clear whose that is.
+func (g *group) commit(ctx context.Context, batch []*addition) {
+	parts := partsOf(batch)
+	var taken []*addition
+	var err error
+	for try := 1; ; try++ {
+		taken, err = g.store.transact(ctx, parts, g.waits)
+		if try == groupTries || !pg.HasCode(err, "40P01") && !pg.HasCode(err, "40001") { // deadlock, serialization
+			break
+		}
+	}
+	switch half := len(batch) / 2; {
+	case err == nil:
+		g.store.taken.add(ctx, taken...)
+	case half == 0 || fault.KindOf(err) == fault.Unavailable:
+		for _, a := range batch {
+			a.end(0, err)
+		}
+	default:
+		g.commit(ctx, batch[:half])
+		g.commit(ctx, batch[half:])
+	}
+}
+
+// part is what a batch has for one document.
+type part struct {
+	ref Ref
+	all []*addition
+
+	before int64 // the sequence before the first; 0: the head was not to be had
+}
+
+func partsOf(batch []*addition) []*part {
+	var parts []*part
+	byRef := map[Ref]*part{}
+	for _, a := range batch {
+		p := byRef[a.ref]
+		if p == nil {
+			p = &part{ref: a.ref}
+			byRef[a.ref] = p
+			parts = append(parts, p)
+		}
+		p.all = append(p.all, a)
+	}
+	return parts
+}
+
+// appendSQL locks the heads, moves each by the number of its updates and inserts those.
+// A head that changed since the statement began is read anew with its lock, and again
+// with the update. %s says what to do about heads that others have locked.
+const appendSQL = `
+	with locked as materialized (
+		select h.workspace_id, h.document_id, g.count, g.place from heads h
+		join unnest(@workspaces::uuid[], @documents::uuid[], @counts::bigint[])
+			with ordinality as g (workspace_id, document_id, count, place) using (workspace_id, document_id)
+		order by h.workspace_id, h.document_id for update of h %s
+	), moved as (
+		update heads h set sequence = h.sequence + l.count from locked l
+		where h.workspace_id = l.workspace_id and h.document_id = l.document_id
+		returning h.workspace_id, h.document_id, l.place, h.sequence - l.count as before
+	), added as (
+		insert into updates (workspace_id, document_id, sequence, data, member_id, run_id, created_at)
+		select m.workspace_id, m.document_id, m.before + u.nth, u.data, u.member, u.run, now()
+		from unnest(@places::bigint[], @nths::bigint[], @data::bytea[], @members::uuid[], @runs::uuid[]) as u (place, nth, data, member, run)
+		join moved m on m.place = u.place
+	)
+	select place, before from moved`
+
+var (
+	appendWaiting = fmt.Sprintf(appendSQL, "")
+	appendFree    = fmt.Sprintf(appendSQL, "skip locked")
+)
+
+// transact commits parts and tells those who wait for them, in one transaction. It
+// returns those whose heads it could not have without waiting, or at all; with an error
+// nobody was told anything.
+func (s *Store) transact(ctx context.Context, parts []*part, waits bool) (taken []*addition, err error) {
+	sql := appendFree
+	if waits {
+		sql = appendWaiting
+	}
+	for _, p := range parts {
+		p.before = 0 // of an attempt that failed in the end
+	}
+	b := &pgx.Batch{}
+	b.Queue(sql, argsOf(parts)).Query(func(rows pgx.Rows) error {
+		var place int
+		var before int64
+		_, err := pgx.ForEachRow(rows, []any{&place, &before}, func() error {
+			parts[place-1].before = before
+			return nil
+		})
+		return err
+	})
+	// As the system: what is open here is of many workspaces.
+	err = s.db.WriteAsSystem(ctx, b)
+	if err != nil {
+		return nil, err
+	}
+	s.count(parts)
+	for _, p := range parts {
+		switch {
+		case p.before > 0:
+			for i, a := range p.all {
+				a.end(p.before+1+int64(i), nil)
+			}
+		case !waits:
+			taken = append(taken, p.all...)
+		default:
+			for _, a := range p.all {
+				a.end(0, notFound(p.ref.Document))
+			}
+		}
+	}
+	return taken, nil
+}
+
+// count notes what was committed, before those who wait for it hear of that.
+func (s *Store) count(parts []*part) {
+	n := 0
+	for _, p := range parts {
+		if p.before > 0 {
+			n += len(p.all)
+		}
+	}
+	if n > 0 {
+		s.transactions.Add(1)
+		s.updates.Add(int64(n))
+	}
+}
+
+// argsOf returns the parts as columns: one row for each document, and one for each
+// update, which has the place of its document and is the nth of it.
+func argsOf(parts []*part) pg.Args {
+	var (
+		refs         []Ref
+		counts       []int64
+		places, nths []int64
+		data         [][]byte
+		members      []uuid.UUID
+		runs         []*uuid.UUID
+	)
+	for i, p := range parts {
+		refs, counts = append(refs, p.ref), append(counts, int64(len(p.all)))
+		for j, a := range p.all {
+			places, nths = append(places, int64(i+1)), append(nths, int64(j+1))
+			data, members = append(data, a.data), append(members, a.author.Member.UUID)
+			var run *uuid.UUID
+			if !id.IsZero(a.author.Run) {
+				run = &a.author.Run.UUID
+			}
+			runs = append(runs, run)
+		}
+	}
+	workspaces, docs := columnsOf(refs)
+	return pg.Args{
+		"workspaces": workspaces, "documents": docs, "counts": counts,
+		"places": places, "nths": nths, "data": data, "members": members, "runs": runs,
+	}
+}

@@ -1,0 +1,115 @@
+package store_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/services/document-sync/internal/store"
+)
+
+// A connection that dies in the commit: who waits is told, nothing is there in part,
+// and the repetition does no harm.
+func TestKilledInTheCommit(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, store.Limits{})
+	a, b := w.create(), w.create()
+	admin, gate := w.admin(), w.admin()
+	w.exec(admin, `create function wait_for_the_test() returns trigger language plpgsql as $$
+		begin perform pg_advisory_xact_lock(4711); return null; end $$`)
+	w.exec(admin, `create constraint trigger wait_for_the_test after insert on updates deferrable initially deferred
+		for each row execute function wait_for_the_test()`)
+	op := w.operation(a)
+	op.Name, op.Key = store.Edit, id.New[id.Operation]()
+	operate := func() (store.Answer, error) {
+		return w.store.Operate(t.Context(), op, func(d store.Document) (store.Change, error) {
+			return store.Change{Update: []byte("op"), State: []byte("s"), Markdown: "m", Since: d.Sequence}, nil
+		})
+	}
+	kill := func() {
+		w.until(admin, blocked)
+		w.exec(admin, `select pg_terminate_backend(pid) from pg_stat_activity
+			where datname = current_database() and wait_event_type = 'Lock' and pid <> pg_backend_pid()`)
+	}
+
+	w.exec(gate, `select pg_advisory_lock(4711)`)
+	var wg sync.WaitGroup
+	for _, ref := range []store.Ref{a, b} {
+		// One after the other, so that both get to the commit alone.
+		wg.Go(func() {
+			_, err := w.store.Append(t.Context(), ref, w.author, []byte("u"))
+			wantKind(t, "Append of which nobody knows", err, fault.Unavailable)
+		})
+		kill()
+		wg.Wait()
+	}
+	wg.Go(func() {
+		_, err := operate()
+		wantKind(t, "Operate of which nobody knows", err, fault.Unavailable)
+	})
+	kill()
+	wg.Wait()
+	w.exec(gate, `select pg_advisory_unlock(4711)`)
+
+	for _, ref := range []store.Ref{a, b} {
+		if n := w.append(ref, "again"); n != 2 {
+			t.Errorf("the repetition got %d, want 2", n)
+		}
+	}
+	answer, err := operate()
+	if err != nil || !answer.Changed || answer.Document.GetSequence() != 3 {
+		t.Errorf("the repeated operation = %v, %v", answer, err)
+	}
+	if diff := cmp.Diff([]string{"2:again", "3:op"}, data(w.load(a).Updates)); diff != "" {
+		t.Errorf("the document has (-want +got):\n%s", diff)
+	}
+}
+
+// A transaction that gave way to another one is tried again.
+func TestGivesWay(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, store.Limits{})
+	ref := w.create()
+	admin := w.admin()
+	w.exec(admin, `create sequence failures minvalue -100 start 1`)
+	w.exec(admin, `grant usage on sequence failures to signalbox_documents`)
+	w.exec(admin, `create function give_way() returns trigger language plpgsql as $$
+		begin
+			if nextval('failures') <= 2 then
+				raise exception 'as if somebody stood in the way' using errcode = '40P01';
+			end if;
+			return null;
+		end $$`)
+	w.exec(admin, `create trigger give_way after insert on updates for each row execute function give_way()`)
+	if n := w.append(ref, "u"); n != 2 {
+		t.Errorf("Append = %d, want 2", n)
+	}
+	w.exec(admin, `alter sequence failures restart with -100`)
+	_, err := w.store.Append(t.Context(), ref, w.author, []byte("u"))
+	wantKind(t, "Append that always gives way", err, fault.Unavailable)
+}
+
+// While Postgres is away, who appends is told so; when it is back, it goes on.
+func TestAway(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, store.Limits{})
+	ref := w.create()
+	w.pool.Close()
+	_, err := w.store.Append(t.Context(), ref, w.author, []byte("u"))
+	wantKind(t, "Append", err, fault.Unavailable)
+	_, err = w.store.Load(t.Context(), ref)
+	wantKind(t, "Load", err, fault.Unavailable)
+
+	_, again := w.open(store.Limits{Versions: 10, VersionBytes: 1 << 20})
+	if n, err := again.Append(t.Context(), ref, w.author, []byte("u")); err != nil || n != 2 {
+		t.Errorf("Append = %d, %v, want 2", n, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = again.Append(ctx, ref, w.author, []byte("u"))
+	wantKind(t, "Append of one who has left", err, fault.Cancelled)
+}

@@ -1,0 +1,158 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/pg"
+)
+
+// Load returns all that is stored of a document's state, as it was at one moment, or
+// a NotFound fault.
+func (s *Store) Load(ctx context.Context, ref Ref) (State, error) {
+	st, err := s.since(ctx, ref, 0)
+	if err != nil {
+		return State{}, fmt.Errorf("load document %s: %w", ref.Document, err)
+	}
+	return st, nil
+}
+
+// Since returns what came after a sequence that the caller has everything up to, as
+// of one moment: the updates, or a snapshot and the updates after that when those
+// before are gone. A deleted document is a NotFound fault.
+func (s *Store) Since(ctx context.Context, ref Ref, after int64) (State, error) {
+	st, err := s.since(ctx, ref, after)
+	if err != nil {
+		return State{}, fmt.Errorf("read what is new in document %s: %w", ref.Document, err)
+	}
+	return st, nil
+}
+
+// since is one statement, because each has a moment of its own: between two of them
+// a snapshot might be stored, and updates deleted. Its first row is the document, the
+// others are updates.
+func (s *Store) since(ctx context.Context, ref Ref, after int64) (st State, err error) {
+	found := false
+	b := &pgx.Batch{}
+	b.Queue(`
+		select `+columns+`, d.seed_before, case when d.seed_before is not null then d.content end,
+			coalesce(s.sequence, 0), case when s.sequence > @after then s.state end, null::bigint, null::bytea, null::uuid, null::uuid
+		from `+documents+` left join snapshots s on s.workspace_id = d.workspace_id and s.document_id = d.id
+		where d.workspace_id = @ws and d.id = @doc and d.deleted_at is null
+		union all
+		select null, null, null, null, null, null, null, null, null, null, null, null, null, null, u.sequence, u.data, u.member_id, u.run_id
+		from updates u where u.workspace_id = @ws and u.document_id = @doc and u.sequence > greatest(@after, (
+			select s.sequence from snapshots s where s.workspace_id = @ws and s.document_id = @doc))
+		order by 15 nulls first`,
+		pg.Args{"ws": ref.Workspace, "doc": ref.Document, "after": after}).Query(func(rows pgx.Rows) (err error) {
+		st, found, err = collect(rows, after)
+		return err
+	})
+	if err = s.read(ctx, ref, b); err == nil && !found {
+		err = notFound(ref.Document)
+	}
+	return st, err
+}
+
+func collect(rows pgx.Rows, after int64) (st State, found bool, err error) {
+	defer rows.Close()
+	if !rows.Next() {
+		return State{}, false, rows.Err()
+	}
+	var before, content *string
+	if st.Document, err = row(&before, &content, &st.At, &st.Snapshot, nil, nil, nil, nil)(rows); err != nil {
+		return State{}, false, err
+	}
+	if before != nil && content != nil {
+		st.Seed = &Seed{Before: *before, After: *content}
+	}
+	var u Update
+	var run uuid.NullUUID
+	into := append(make([]any, 14), &u.Sequence, &u.Data, &u.Author.Member, &run)
+	for rows.Next() {
+		u.Data = nil
+		if err := rows.Scan(into...); err != nil {
+			return State{}, false, err
+		}
+		u.Author.Run = id.Run{UUID: run.UUID}
+		st.Updates = append(st.Updates, u)
+	}
+	if err := rows.Err(); err != nil {
+		return State{}, false, err
+	}
+	return st, true, st.place(after)
+}
+
+func (s *Store) read(ctx context.Context, ref Ref, b *pgx.Batch) error {
+	return s.db.ReadInWorkspace(ctx, ref.Workspace, b)
+}
+
+// place says what the updates follow, and makes sure that they do, all of them: nobody
+// must ever take what is left of a document for all of it.
+func (st *State) place(after int64) error {
+	snapshot := st.At
+	st.At = st.Document.Sequence - int64(len(st.Updates))
+	for i, u := range st.Updates {
+		if u.Sequence != st.At+1+int64(i) {
+			return fmt.Errorf("the stored updates have a hole before %d", u.Sequence)
+		}
+	}
+	// Before its first snapshot a document begins at any sequence: there is nothing below.
+	if known := max(snapshot, after); snapshot > 0 && st.At > known {
+		return fmt.Errorf("the stored updates begin after %d, and only what is up to %d is known", st.At, known)
+	}
+	return nil
+}
+
+// Seeded returns up to limit documents, of any workspace, that have a seed: whoever
+// loads one brings it in.
+func (s *Store) Seeded(ctx context.Context, limit int) (refs []Ref, err error) {
+	b := &pgx.Batch{}
+	b.Queue(`select workspace_id, id from documents where seed_before is not null limit $1`, limit).Query(func(rows pgx.Rows) (err error) {
+		refs, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Ref])
+		return err
+	})
+	// As the system: it is part of an upgrade, and knows no workspace.
+	if err := s.db.ReadAsSystem(ctx, b); err != nil {
+		return nil, fmt.Errorf("look for documents with a seed: %w", err)
+	}
+	return refs, nil
+}
+
+// Heads returns the newest sequences of documents, of any workspace; those that are
+// deleted are absent.
+func (s *Store) Heads(ctx context.Context, refs []Ref) (map[Ref]int64, error) {
+	workspaces, docs := columnsOf(refs)
+	heads := make(map[Ref]int64, len(refs))
+	b := &pgx.Batch{}
+	b.Queue(`
+		select h.workspace_id, h.document_id, h.sequence from heads h
+		join unnest(@workspaces::uuid[], @documents::uuid[]) as g (workspace_id, document_id) using (workspace_id, document_id)`,
+		pg.Args{"workspaces": workspaces, "documents": docs}).Query(func(rows pgx.Rows) error {
+		var ref Ref
+		var sequence int64
+		_, err := pgx.ForEachRow(rows, []any{&ref.Workspace, &ref.Document, &sequence}, func() error {
+			heads[ref] = sequence
+			return nil
+		})
+		return err
+	})
+	// As the system: the documents that are open here are of many workspaces.
+	if err := s.db.ReadAsSystem(ctx, b); err != nil {
+		return nil, fmt.Errorf("read the newest sequences of %d documents: %w", len(refs), err)
+	}
+	return heads, nil
+}
+
+// columnsOf returns the two columns of refs.
+func columnsOf(refs []Ref) (workspaces, docs []uuid.UUID) {
+	workspaces, docs = make([]uuid.UUID, len(refs)), make([]uuid.UUID, len(refs))
+	for i, r := range refs {
+		workspaces[i], docs[i] = r.Workspace.UUID, r.Document.UUID
+	}
+	return workspaces, docs
+}

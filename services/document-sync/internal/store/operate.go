@@ -1,0 +1,270 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"strconv"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"google.golang.org/protobuf/proto"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/pg"
+	documentv1 "signalbox.dev/proto/signalbox/document/v1"
+)
+
+// CodeKeyReused is the code of the fault for a key that stands for another request.
+const CodeKeyReused = "OPERATION_KEY_REUSED"
+
+// Operations, as history shows them. Delete leaves no history, and Write is what
+// history calls a stretch of live editing.
+const (
+	Create  = "create"
+	Edit    = "edit"
+	Append  = "append"
+	Replace = "replace"
+	Restore = "restore"
+	Rename  = "rename"
+	Delete  = "delete"
+	Write   = "write"
+)
+
+// Operation is one request to change a document.
+type Operation struct {
+	Workspace id.Workspace
+	Document  id.Document // for Create, that of the document to be
+	Author    Author
+	Name      string       // one of the constants; Create, Rename and Delete set it themselves
+	Key       id.Operation // zero: the request need not be repeatable
+	// Request is what was asked, in a fixed order; with the same key it must be the same.
+	Request []string
+}
+
+// Change is what an operation makes of a document's state.
+type Change struct {
+	Update       []byte // v1; empty: there was nothing to change
+	Replacements int    // for the answer to Edit
+	// State (v2) and Markdown are of the document with Update, and all that it had up
+	// to the sequence Since. If others have committed more, they are still kept as the
+	// version, but Markdown does not count as current.
+	State    []byte
+	Markdown string
+	Since    int64
+}
+
+// Answer is what the caller of an operation is told.
+type Answer struct {
+	Document     *documentv1.Document // its sequence is that of the operation's update, if there was one
+	Replacements int32
+	// Changed is set when this very call changed the document; not when its key
+	// was seen before, nor when there was nothing to change.
+	Changed bool
+	// Repeated is set when the operation's key was seen before, and this is what was
+	// answered then.
+	Repeated bool
+}
+
+// Create makes a document of the given name and of first, of which State, Vector,
+// Markdown and Text count. It has the sequence 1, and no updates but those in State.
+func (s *Store) Create(ctx context.Context, op Operation, name string, first Snapshot) (Answer, error) {
+	op.Name = Create
+	return s.operate(ctx, op, func(b *pgx.Batch, h *held) (int, error) {
+		if len(first.State) > s.limits.StateBytes {
+			return 0, s.tooLarge(len(first.State))
+		}
+		h.Document = Document{
+			Workspace: op.Workspace, ID: op.Document, Name: name, Sequence: 1,
+			CreatedBy: op.Author.Member, CreatedAt: h.now, Author: op.Author, UpdatedAt: h.now,
+		}
+		// The head begins by itself.
+		b.Queue(`
+			with document as (
+				insert into documents (workspace_id, id, name, content, content_sequence, seed_before, sequence,
+					created_by, created_at, updated_by, updated_run, updated_at, versions, version_bytes)
+				values (@ws, @id, @name, @markdown, 1, null, 1, @by, @at, @by, @run, @at, 1, @bytes)
+			), version as (
+				insert into versions (workspace_id, document_id, version, member_id, run_id, operation, name, content, state, bytes, created_at)
+				values (@ws, @id, 1, @by, @run, @operation, @name, @markdown, @state, @bytes, @at)
+			)
+			insert into snapshots (workspace_id, document_id, sequence, state, vector, text, created_at)
+			values (@ws, @id, 1, @state, @vector, @text, @at)`,
+			pg.Args{
+				"ws": op.Workspace, "id": op.Document, "name": name, "by": op.Author.Member, "run": op.Author.run(), "at": h.now,
+				"operation": Create, "markdown": first.Markdown, "state": first.State, "vector": first.Vector, "text": first.Text,
+				"bytes": len(first.Markdown) + len(first.State),
+			})
+		return 0, nil
+	})
+}
+
+// Operate runs an operation on a document's state. change is called with the document,
+// whose sequence stands still until the commit; only when op.Key was not answered
+// before, and at most once per attempt. It must only compute; its fault is the answer.
+// The key of another request is a Conflict fault with CodeKeyReused.
+func (s *Store) Operate(ctx context.Context, op Operation, change func(d Document) (Change, error)) (Answer, error) {
+	return s.operate(ctx, op, func(b *pgx.Batch, h *held) (int, error) {
+		c, err := change(h.Document)
+		if err != nil || len(c.Update) == 0 {
+			return c.Replacements, err
+		}
+		if n := max(len(c.Update), len(c.State)); n > s.limits.StateBytes {
+			return 0, s.tooLarge(n)
+		}
+		current := c.Since == h.Sequence
+		h.advance(op.Author)
+		h.derived = 0
+		if current {
+			h.derived = h.Sequence
+		}
+		queueUpdate(b, h, op.Author, c.Update)
+		s.queueWrite(b, h, entry{
+			sequence: h.Sequence, operation: op.Name, author: op.Author, at: h.UpdatedAt, state: c.State, markdown: &c.Markdown,
+		})
+		return c.Replacements, nil
+	})
+}
+
+// Rename gives a document another name.
+func (s *Store) Rename(ctx context.Context, op Operation, name string) (Answer, error) {
+	op.Name = Rename
+	return s.operate(ctx, op, func(b *pgx.Batch, h *held) (int, error) {
+		if h.Name == name {
+			return 0, nil
+		}
+		current := h.derived == h.Sequence
+		h.advance(op.Author)
+		h.Name = name
+		if current {
+			h.derived = h.Sequence
+		}
+		queueUpdate(b, h, op.Author, noChange)
+		s.queueWrite(b, h, entry{sequence: h.Sequence, operation: Rename, author: op.Author, at: h.UpdatedAt})
+		return 0, nil
+	})
+}
+
+// Delete leaves a tombstone of a document.
+func (s *Store) Delete(ctx context.Context, op Operation) (Answer, error) {
+	op.Name = Delete
+	return s.operate(ctx, op, func(b *pgx.Batch, h *held) (int, error) {
+		h.advance(op.Author)
+		h.Deleted = true
+		// Head, snapshot and updates go by themselves.
+		b.Queue(`
+			update documents set content = '', content_sequence = 0, seed_before = null, writes = writes + 1, sequence = @sequence,
+				updated_by = @by, updated_run = @run, updated_at = @at, deleted_at = @at, versions = 0, version_bytes = 0
+			where workspace_id = @ws and id = @id`,
+			pg.Args{
+				"ws": op.Workspace, "id": op.Document, "sequence": h.Sequence,
+				"by": op.Author.Member, "run": op.Author.run(), "at": h.UpdatedAt,
+			})
+		b.Queue(`delete from versions where workspace_id = $1 and document_id = $2`, op.Workspace, op.Document)
+		return 0, nil
+	})
+}
+
+func (s *Store) tooLarge(n int) error {
+	return fault.New(fault.TooLarge, "the document would take %d bytes; it may take at most %d: split it", n, s.limits.StateBytes)
+}
+
+// operate runs an operation: write queues its statements, moves the document forward
+// and returns the number of replacements.
+func (s *Store) operate(ctx context.Context, op Operation, write func(b *pgx.Batch, h *held) (int, error)) (Answer, error) {
+	for attempt := 1; ; attempt++ {
+		answer, err := s.operateOnce(ctx, op, write)
+		// Two transactions had the same key for different documents, or for Create,
+		// where no row makes them queue: the second one finds the first one's record.
+		if pg.IsUniqueViolation(err, "operations_pkey") && attempt < 3 {
+			continue
+		}
+		if err != nil {
+			return Answer{}, fmt.Errorf("%s document %s: %w", op.Name, op.Document, err)
+		}
+		return answer, nil
+	}
+}
+
+func (s *Store) operateOnce(ctx context.Context, op Operation, write func(b *pgx.Batch, h *held) (int, error)) (answer Answer, err error) {
+	var h held
+	var past record
+	look := &pgx.Batch{}
+	if op.Name != Create {
+		queueHold(look, Ref{op.Workspace, op.Document}, &h)
+	}
+	// A statement after the one that waits for the lock: it sees what the lock's holder recorded.
+	look.Queue(`select clock_timestamp(), o.request, o.response from (values (1)) v left join operations o on o.workspace_id = $1 and o.key = $2`,
+		op.Workspace, op.key()).QueryRow(func(r pgx.Row) error { return r.Scan(&h.now, &past.request, &past.response) })
+	request := op.digest()
+	err = s.db.ChangeInWorkspace(ctx, op.Workspace, look, func(b *pgx.Batch) error {
+		if past.request != nil {
+			answer, err = past.answer(request)
+			return err
+		}
+		if !h.exists && op.Name != Create {
+			return notFound(op.Document)
+		}
+		before := h.Sequence
+		replacements, err := write(b, &h)
+		if err != nil {
+			return err
+		}
+		answer = Answer{Document: h.Proto(), Replacements: int32(min(replacements, 1<<30)), Changed: h.Sequence != before}
+		return queueAnswer(b, op, answer, request)
+	})
+	return answer, err
+}
+
+// record is what is kept of an operation that was answered.
+type record struct{ request, response []byte }
+
+// answer returns what was answered, if the request is the same. The record of every
+// operation is an EditResponse: it has all that any answer has.
+func (r record) answer(request []byte) (Answer, error) {
+	if !bytes.Equal(r.request, request) {
+		return Answer{}, fault.Coded(fault.Conflict, CodeKeyReused, "operation_key: this key was used for another request; take a new one")
+	}
+	var past documentv1.EditResponse
+	if err := proto.Unmarshal(r.response, &past); err != nil {
+		return Answer{}, fmt.Errorf("read the recorded answer: %w", err)
+	}
+	return Answer{Document: past.GetDocument(), Replacements: past.GetReplacements(), Repeated: true}, nil
+}
+
+func queueAnswer(b *pgx.Batch, op Operation, a Answer, request []byte) error {
+	if id.IsZero(op.Key) {
+		return nil
+	}
+	response, err := proto.Marshal(&documentv1.EditResponse{Document: a.Document, Replacements: a.Replacements})
+	if err != nil {
+		return fmt.Errorf("write the answer down: %w", err)
+	}
+	b.Queue(`insert into operations (workspace_id, key, request, response, created_at) values ($1, $2, $3, $4, now())`,
+		op.Workspace, op.Key, request, response)
+	return nil
+}
+
+func (op Operation) key() uuid.NullUUID {
+	return uuid.NullUUID{UUID: op.Key.UUID, Valid: !id.IsZero(op.Key)}
+}
+
+// digest identifies what was asked. Each part is preceded by its length, so that
+// no two requests look the same.
+func (op Operation) digest() []byte {
+	h := sha256.New()
+	add := func(s string) {
+		h.Write([]byte(strconv.Itoa(len(s)) + ":")) // a hash never refuses
+		h.Write([]byte(s))
+	}
+	add(op.Name)
+	if op.Name != Create {
+		add(op.Document.String())
+	}
+	for _, s := range op.Request {
+		add(s)
+	}
+	return h.Sum(nil)
+}

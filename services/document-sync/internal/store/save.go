@@ -1,0 +1,182 @@
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"signalbox.dev/pkg/pg"
+)
+
+// A stretch of live editing by one author is one version, if it is not longer than
+// this and nobody's operation came in between.
+const stretch = 5 * time.Minute
+
+// recentVersions is how many of the newest versions are looked at for the beginning of
+// a stretch: those of others may be in between.
+const recentVersions = 32
+
+// Save stores a snapshot and deletes the updates that are in it. If there is one of
+// the same sequence already, or a newer one, it does nothing: several instances may
+// save a document. What was edited live since the last version is kept as a version,
+// in place of the last one of the same stretch. A deleted document is a NotFound
+// fault, a state that is too large a TooLarge one.
+func (s *Store) Save(ctx context.Context, snap Snapshot) error {
+	if err := s.save(ctx, snap); err != nil {
+		return fmt.Errorf("save document %s: %w", snap.Ref.Document, err)
+	}
+	return nil
+}
+
+func (s *Store) save(ctx context.Context, snap Snapshot) error {
+	switch n := len(snap.State); {
+	case n == 0:
+		return errors.New("the snapshot has no state")
+	case n > s.limits.StateBytes:
+		return s.tooLarge(n)
+	}
+	var (
+		h      held
+		stored int64
+		last   []begun
+	)
+	look := &pgx.Batch{}
+	// Not the head: it may move on meanwhile.
+	look.Queue(lockDocument, snap.Ref.Workspace, snap.Ref.Document)
+	queueRead(look, snap.Ref, &h)
+	args := pg.Args{
+		"ws": snap.Ref.Workspace, "id": snap.Ref.Document, "member": snap.Author.Member, "run": snap.Author.run(),
+		"write": Write, "after": snap.EditedAt.Add(-stretch), "recent": recentVersions,
+	}
+	look.Queue(`
+		select clock_timestamp(), coalesce(s.sequence, 0) from (values (1)) v
+		left join snapshots s on s.workspace_id = @ws and s.document_id = @id`, args).QueryRow(func(r pgx.Row) error { return r.Scan(&h.now, &stored) })
+	look.Queue(`
+		with recent as (
+			select version, operation, member_id, run_id, bytes, began_at from versions
+			where workspace_id = @ws and document_id = @id order by version desc limit @recent
+		)
+		select version, bytes, began_at from recent
+		where operation = @write and member_id = @member and run_id is not distinct from @run and began_at > @after
+			and version > (select coalesce(max(version), 0) from recent where operation <> @write)
+		order by version desc limit 1`, args).Query(func(rows pgx.Rows) (err error) {
+		last, err = pgx.CollectRows(rows, pgx.RowToStructByPos[begun])
+		return err
+	})
+	return s.db.ChangeInWorkspace(ctx, snap.Ref.Workspace, look, func(b *pgx.Batch) error {
+		switch {
+		case !h.exists:
+			return notFound(snap.Ref.Document)
+		case snap.Sequence > h.Sequence:
+			return fmt.Errorf("the snapshot has the sequence %d, and the document only %d", snap.Sequence, h.Sequence)
+		case snap.Sequence <= stored:
+			return nil // nothing is queued, and nothing happens
+		}
+		queueSnapshot(b, snap)
+		e := entry{sequence: snap.Sequence, state: snap.State}
+		if !snap.Unrendered {
+			e.markdown, h.derived = &snap.Markdown, snap.Sequence
+		}
+		if !snap.EditedAt.IsZero() {
+			h.live(&e, snap)
+			if len(last) > 0 {
+				e.began = &last[0].At
+				h.replace(b, last[0])
+			}
+		}
+		s.queueWrite(b, &h, e)
+		return nil
+	})
+}
+
+// begun is the version of a stretch that goes on.
+type begun struct {
+	Version, Bytes int64
+	At             time.Time
+}
+
+// live makes an entry that of a stretch of live editing.
+func (h *held) live(e *entry, snap Snapshot) {
+	// The clock is that of the instance, and must not run ahead here.
+	at := snap.EditedAt
+	if at.After(h.now) {
+		at = h.now
+	}
+	h.touch(snap.Author, h.now)
+	e.operation, e.author, e.at, e.began = Write, snap.Author, at, &at
+}
+
+// replace removes a version in favour of the one that is to be written.
+func (h *held) replace(b *pgx.Batch, v begun) {
+	h.versions--
+	h.versionBytes -= v.Bytes
+	b.Queue(`
+		with gone as (
+			delete from versions where workspace_id = @ws and document_id = @id and version = @version
+		)
+		update documents set versions = versions - 1, version_bytes = version_bytes - @bytes
+		where workspace_id = @ws and id = @id`,
+		pg.Args{"ws": h.Workspace, "id": h.ID, "version": v.Version, "bytes": v.Bytes})
+}
+
+func queueSnapshot(b *pgx.Batch, snap Snapshot) {
+	args := pg.Args{
+		"ws": snap.Ref.Workspace, "id": snap.Ref.Document, "sequence": snap.Sequence, "state": snap.State, "vector": snap.Vector,
+		"text": snap.Text, "unrendered": snap.Unrendered,
+	}
+	b.Queue(`
+		insert into snapshots (workspace_id, document_id, sequence, state, vector, text, created_at)
+		values (@ws, @id, @sequence, @state, @vector, @text, now())
+		on conflict (workspace_id, document_id) do update set sequence = excluded.sequence, state = excluded.state, vector = excluded.vector,
+			text = case when @unrendered then snapshots.text else excluded.text end, created_at = excluded.created_at`, args)
+	b.Queue(`delete from updates where workspace_id = @ws and document_id = @id and sequence <= @sequence`, args)
+}
+
+// Plant commits the update that brings a document's seed into its state, if it is
+// still to be brought in, and says so; and it returns the sequence of that update. It
+// is planted by the first who comes, and not at all when the seed is another one
+// meanwhile: whoever is not the one reads the document again (Since), and what there
+// is now. The update may be empty, when there is no difference.
+func (s *Store) Plant(ctx context.Context, ref Ref, seed Seed, update []byte) (sequence int64, planted bool, err error) {
+	if len(update) > s.limits.StateBytes {
+		return 0, false, s.tooLarge(len(update))
+	}
+	if len(update) == 0 {
+		update = noChange
+	}
+	before, after := sha256.Sum256([]byte(seed.Before)), sha256.Sum256([]byte(seed.After))
+	var h held
+	look := &pgx.Batch{}
+	queueHold(look, ref, &h)
+	look.Queue(`
+		select from documents where workspace_id = @ws and id = @id and seed_before is not null
+			and sha256(convert_to(seed_before, 'UTF8')) = @before and sha256(convert_to(content, 'UTF8')) = @after`,
+		pg.Args{"ws": ref.Workspace, "id": ref.Document, "before": before[:], "after": after[:]}).Query(func(rows pgx.Rows) error {
+		planted = rows.Next()
+		return rows.Err()
+	})
+	err = s.db.ChangeInWorkspace(ctx, ref.Workspace, look, func(b *pgx.Batch) error {
+		if !h.exists {
+			return notFound(ref.Document)
+		}
+		if !planted {
+			return nil // nothing is queued, and nothing happens
+		}
+		h.Sequence++
+		queueUpdate(b, &h, h.Author, update) // of whoever wrote the seed
+		b.Queue(`update documents set seed_before = null, writes = writes + 1, sequence = greatest(sequence, $3) where workspace_id = $1 and id = $2`,
+			ref.Workspace, ref.Document, h.Sequence)
+		return nil
+	})
+	if err != nil {
+		return 0, false, fmt.Errorf("plant the seed of document %s: %w", ref.Document, err)
+	}
+	if !planted {
+		return 0, false, nil
+	}
+	return h.Sequence, true, nil
+}

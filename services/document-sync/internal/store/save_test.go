@@ -1,0 +1,196 @@
+package store_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/services/document-sync/internal/store"
+)
+
+func TestSave(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, store.Limits{StateBytes: 100, Versions: 10, VersionBytes: 1 << 20})
+	ref := w.create()
+	created := w.load(ref).Document
+	for range 4 { // 2 to 5
+		w.append(ref, "u")
+	}
+	if d := w.load(ref).Document; d.UpdatedAt != created.UpdatedAt {
+		t.Error("an update that is in no snapshot moved updated_at")
+	}
+	snap := snapshot(ref, 4)
+	snap.Author, snap.EditedAt = person(), time.Now()
+	w.save(snap)
+	st := w.load(ref)
+	if string(st.Snapshot) != "state 4" || st.At != 4 || cmp.Diff([]string{"5:u"}, data(st.Updates)) != "" {
+		t.Errorf("Load = %+v", st)
+	}
+	if d := st.Document; !d.UpdatedAt.After(created.UpdatedAt) || d.Author != snap.Author || d.Sequence != 5 {
+		t.Errorf("the document is %+v", d)
+	}
+	if _, _, current, err := w.store.Markdown(t.Context(), w.ws, ref.Document); err != nil || current {
+		t.Errorf("Markdown of 4 counts as that of 5: %v", err)
+	}
+	// Who has something that is gone gets the snapshot, who has more does not.
+	for after, want := range map[int64]string{2: "state 4", 3: "state 4", 4: "", 5: ""} {
+		st, err := w.store.Since(t.Context(), ref, after)
+		if err != nil || string(st.Snapshot) != want || st.At != max(after, 4) || len(st.Updates) != int(5-st.At) {
+			t.Errorf("Since(%d) = %+v, %v, want the snapshot %q", after, st, err, want)
+		}
+	}
+	// The same again and an older one do nothing.
+	for _, sequence := range []int64{4, 3} {
+		old := snapshot(ref, sequence)
+		old.State, old.EditedAt, old.Author = []byte("other"), time.Now(), person()
+		w.save(old)
+	}
+	if again := w.load(ref); cmp.Diff(st, again) != "" {
+		t.Errorf("an older snapshot changed the document: %s", cmp.Diff(st, again))
+	}
+	if err := w.store.Save(t.Context(), snapshot(ref, 6)); err == nil {
+		t.Error("Save of what was not committed = nil")
+	}
+	w.save(snapshot(ref, 5))
+	if d, markdown, current, err := w.store.Markdown(t.Context(), w.ws, ref.Document); err != nil || markdown != "# markdown 5" || !current || d.Author != snap.Author {
+		t.Errorf("Markdown = %q, %t, %v", markdown, current, err)
+	}
+	// What cannot be rendered is saved all the same.
+	w.append(ref, "u")
+	odd := snapshot(ref, 6)
+	odd.Unrendered, odd.Markdown, odd.Text = true, "", ""
+	odd.EditedAt, odd.Author = time.Now(), snap.Author
+	w.save(odd)
+	if st := w.load(ref); st.At != 6 || string(st.Snapshot) != "state 6" {
+		t.Errorf("Load = %+v", st)
+	}
+	if old, err := w.store.Version(t.Context(), ref, 6); err != nil || old.Markdown != "# markdown 5" || string(old.State) != "state 6" {
+		t.Errorf("Version(6) = %+v, %v", old, err)
+	}
+	if n := w.number(w.admin(), `select count(*) from snapshots where text = 'text 5'`); n != 1 {
+		t.Error("the text did not stay")
+	}
+	big := snapshot(ref, 6)
+	big.State = make([]byte, 101)
+	wantKind(t, "Save of too much", w.store.Save(t.Context(), big), fault.TooLarge)
+}
+
+// history returns what is kept, newest first.
+func (w *world) history(ref store.Ref) (out []string) {
+	w.t.Helper()
+	all, err := w.store.Versions(w.t.Context(), ref.Workspace, ref.Document, 0, 1000)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, v := range all {
+		out = append(out, fmt.Sprintf("%d:%s", v.Version, v.Operation))
+	}
+	return out
+}
+
+// A stretch of live editing by one author is one version.
+func TestLiveVersions(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, store.Limits{})
+	ref := w.create()
+	ann, bob := person(), person()
+	begin := time.Now().Add(-time.Hour)
+	live := func(author store.Author, at time.Duration) {
+		t.Helper()
+		snap := snapshot(ref, w.append(ref, "u"))
+		snap.Author, snap.EditedAt = author, begin.Add(at)
+		w.save(snap)
+	}
+	check := func(want ...string) {
+		t.Helper()
+		if diff := cmp.Diff(want, w.history(ref)); diff != "" {
+			t.Errorf("history (-want +got):\n%s", diff)
+		}
+	}
+	live(ann, 0) // 2
+	check("2:write", "1:create")
+	live(ann, time.Minute) // 3
+	live(bob, 2*time.Minute)
+	live(ann, 3*time.Minute)
+	live(bob, 4*time.Minute)
+	check("6:write", "5:write", "1:create")
+	live(ann, 5*time.Minute) // 7: the stretch began five minutes ago
+	check("7:write", "6:write", "5:write", "1:create")
+	// An operation ends a stretch: what was before it stays.
+	op := w.operation(ref)
+	op.Name = store.Edit
+	if _, err := w.store.Operate(t.Context(), op, func(d store.Document) (store.Change, error) {
+		return store.Change{Update: []byte("u"), State: []byte("op"), Markdown: "op", Since: d.Sequence}, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	live(ann, 6*time.Minute)
+	check("9:write", "8:edit", "7:write", "6:write", "5:write", "1:create")
+	// A snapshot without live editing is no version, and a version that is there stays.
+	w.save(snapshot(ref, w.append(ref, "u")))
+	check("9:write", "8:edit", "7:write", "6:write", "5:write", "1:create")
+	if old, err := w.store.Version(t.Context(), ref, 5); err != nil || old.Author != ann || string(old.State) != "state 5" || old.Markdown != "# markdown 5" ||
+		!old.CreatedAt.Equal(begin.Add(3*time.Minute).Truncate(time.Microsecond)) {
+		t.Errorf("Version(5) = %+v, %v", old, err)
+	}
+	admin := w.admin()
+	var n, bytes, sum int64
+	if err := admin.QueryRow(t.Context(), `select d.versions, d.version_bytes, (select sum(bytes) from versions v where v.document_id = d.id) from documents d where id = $1`,
+		ref.Document).Scan(&n, &bytes, &sum); err != nil || n != 6 || bytes != sum {
+		t.Errorf("the document counts %d versions with %d bytes, and there are 6 with %d, %v", n, bytes, sum, err)
+	}
+}
+
+func TestHistoryIsThinned(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, store.Limits{Versions: 8, VersionBytes: 1 << 20})
+	ref := w.create()
+	for i := range 30 {
+		snap := snapshot(ref, w.append(ref, "u"))
+		snap.Author, snap.EditedAt = person(), time.Now().Add(time.Duration(i)*time.Second)
+		w.save(snap)
+		if n := len(w.history(ref)); n > 8 {
+			t.Fatalf("there are %d versions, want 8 at most", n)
+		}
+	}
+	all := w.history(ref)
+	if all[0] != "31:write" || all[len(all)-1] != "1:create" {
+		t.Errorf("history = %v, want the first and the last among it", all)
+	}
+}
+
+// Several instances save the same document.
+func TestSaveByAll(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, store.Limits{})
+	_, other := w.open(store.Limits{Versions: 100, VersionBytes: 1 << 20})
+	ref := w.create()
+	const n = 20
+	for range n {
+		w.append(ref, "u")
+	}
+	now := time.Now()
+	var wg sync.WaitGroup
+	for i := range n {
+		for _, s := range []*store.Store{w.store, other} {
+			wg.Go(func() {
+				snap := snapshot(ref, int64(i+2))
+				snap.Author, snap.EditedAt = w.author, now
+				if err := s.Save(t.Context(), snap); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+	wg.Wait()
+	if st := w.load(ref); st.At != n+1 || string(st.Snapshot) != fmt.Sprint("state ", n+1) || len(st.Updates) != 0 {
+		t.Errorf("Load = %+v", st)
+	}
+	if diff := cmp.Diff([]string{fmt.Sprint(n+1, ":write"), "1:create"}, w.history(ref)); diff != "" {
+		t.Errorf("history (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,404 @@
+package store_test
+
+import (
+	"context"
+	"io/fs"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/pg"
+	"signalbox.dev/services/document-sync/internal/store"
+	"signalbox.dev/services/document-sync/migrations"
+)
+
+// old is the previous version of the program: its statements, as it sends them.
+type old struct {
+	t      testing.TB
+	db     *pg.DB
+	author store.Author
+}
+
+func (o old) create(ref store.Ref, content string) {
+	o.t.Helper()
+	o.in(ref, func(ctx context.Context, tx pgx.Tx) error {
+		args := o.args(ref, "old name", content, 1)
+		args["created_by"], args["created_at"], args["operation"] = o.author.Member, time.Now(), "create"
+		_, err := tx.Exec(ctx, `insert into documents (workspace_id, id, name, content, sequence, created_by, created_at, updated_by, updated_run, updated_at, versions, version_bytes)
+		values (@ws, @id, @name, @content, @sequence, @created_by, @created_at, @by, @run, @at, 1, @bytes)`, args)
+		if err != nil {
+			return err
+		}
+		return o.version(ctx, tx, args)
+	})
+}
+
+// read returns what the old program sees.
+func (o old) read(ref store.Ref) (content string, sequence int64) {
+	o.t.Helper()
+	o.in(ref, func(ctx context.Context, tx pgx.Tx) error {
+		return tx.QueryRow(ctx, `select content, sequence from documents where workspace_id = $1 and id = $2 and deleted_at is null`,
+			ref.Workspace, ref.Document).Scan(&content, &sequence)
+	})
+	return content, sequence
+}
+
+// change is an operation of the old program, which answers with the sequence that it
+// returns.
+func (o old) change(ref store.Ref, operation string, next func(name, content string) (string, string)) (sequence int64) {
+	o.t.Helper()
+	o.in(ref, func(ctx context.Context, tx pgx.Tx) error {
+		var name, content string
+		var n int
+		var size int64
+		err := tx.QueryRow(ctx, `select name, sequence, content, versions, version_bytes from documents
+			where workspace_id = $1 and id = $2 and deleted_at is null for update`, ref.Workspace, ref.Document).Scan(&name, &sequence, &content, &n, &size)
+		if err != nil {
+			return err
+		}
+		sequence++
+		if operation == store.Delete {
+			args := o.args(ref, "", "", sequence)
+			if _, err := tx.Exec(ctx, `update documents set content = '', sequence = @sequence, updated_by = @by, updated_run = @run, updated_at = @at,
+		deleted_at = @at, versions = 0, version_bytes = 0 where workspace_id = @ws and id = @id`, args); err != nil {
+				return err
+			}
+			_, err := tx.Exec(ctx, `delete from versions where workspace_id = @ws and document_id = @id`, args)
+			return err
+		}
+		name, content = next(name, content)
+		args := o.args(ref, name, content, sequence)
+		args["operation"] = operation
+		if _, err := tx.Exec(ctx, `update documents set name = @name, content = @content, sequence = @sequence, updated_by = @by, updated_run = @run, updated_at = @at,
+		versions = versions + 1, version_bytes = version_bytes + @bytes
+		where workspace_id = @ws and id = @id`, args); err != nil {
+			return err
+		}
+		return o.version(ctx, tx, args)
+	})
+	return sequence
+}
+
+func (o old) edit(ref store.Ref, content string) int64 {
+	o.t.Helper()
+	return o.change(ref, store.Replace, func(name, _ string) (string, string) { return name, content })
+}
+
+func (o old) version(ctx context.Context, tx pgx.Tx, args pg.Args) error {
+	_, err := tx.Exec(ctx, `insert into versions (workspace_id, document_id, version, member_id, run_id, operation, name, content, bytes, created_at)
+		values (@ws, @id, @sequence, @by, @run, @operation, @name, @content, @bytes, @at)`, args)
+	return err
+}
+
+func (o old) args(ref store.Ref, name, content string, sequence int64) pg.Args {
+	return pg.Args{
+		"ws": ref.Workspace, "id": ref.Document, "name": name, "content": content, "sequence": sequence,
+		"by": o.author.Member, "run": uuid.NullUUID{}, "at": time.Now(), "bytes": len(content),
+	}
+}
+
+func (o old) in(ref store.Ref, fn func(context.Context, pgx.Tx) error) {
+	o.t.Helper()
+	if err := o.db.InWorkspace(o.t.Context(), ref.Workspace, fn); err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+func (w *world) old() old { return old{w.t, w.pool, person()} }
+
+// plant brings the seed in that the document is said to have.
+func (w *world) plant(ref store.Ref, want store.Seed, wantSequence int64) {
+	w.t.Helper()
+	st := w.load(ref)
+	if st.Seed == nil || *st.Seed != want {
+		w.t.Fatalf("Load has the seed %v, want %v", st.Seed, want)
+	}
+	sequence, planted, err := w.store.Plant(w.t.Context(), ref, *st.Seed, []byte("planted"))
+	if err != nil || !planted || sequence != wantSequence {
+		w.t.Fatalf("Plant = %d, %t, %v, want %d", sequence, planted, err, wantSequence)
+	}
+	if st = w.load(ref); st.Seed != nil || st.Document.Sequence != wantSequence || string(st.Updates[len(st.Updates)-1].Data) != "planted" {
+		w.t.Fatalf("after Plant, Load = %+v", st)
+	}
+}
+
+// The old program creates a document while new ones run.
+func TestOldCreates(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, store.Limits{})
+	ref := w.ref()
+	w.old().create(ref, "# old")
+	st := w.load(ref)
+	if st.At != 1 || st.Snapshot != nil || len(st.Updates) != 0 || st.Document.Sequence != 1 {
+		t.Errorf("Load = %+v", st)
+	}
+	if _, _, current, err := w.store.Markdown(t.Context(), w.ws, ref.Document); err != nil || current {
+		t.Errorf("what was never in a state counts as its Markdown: %v", err)
+	}
+	w.plant(ref, store.Seed{Before: "", After: "# old"}, 2)
+	st = w.load(ref)
+	if st.At != 1 || cmp.Diff([]string{"2:planted"}, data(st.Updates)) != "" || st.Document.Name != "old name" {
+		t.Errorf("Load = %+v", st)
+	}
+	w.save(snapshot(ref, 2))
+	if _, markdown, current, err := w.store.Markdown(t.Context(), w.ws, ref.Document); err != nil || markdown != "# markdown 2" || !current {
+		t.Errorf("Markdown = %q, %t, %v", markdown, current, err)
+	}
+	if content, sequence := w.old().read(ref); content != "# markdown 2" || sequence != 2 {
+		t.Errorf("the old program reads %q at %d", content, sequence)
+	}
+}
+
+// The old program edits a document that new ones have open.
+func TestOldEdits(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, store.Limits{})
+	ref := w.create()
+	o := w.old()
+	for range 3 { // 2 to 4
+		w.append(ref, "u")
+	}
+	if answered := o.edit(ref, "# first, edited"); answered != 2 {
+		t.Errorf("the old program answers %d", answered)
+	}
+	st, err := w.store.Since(t.Context(), ref, 4)
+	want := store.Seed{Before: "# first", After: "# first, edited"}
+	if err != nil || cmp.Diff([]string{"5:\x00\x00"}, data(st.Updates)) != "" || st.Seed == nil || *st.Seed != want || st.Updates[0].Author != o.author {
+		t.Fatalf("Since(4) = %+v, %v", st, err)
+	}
+	if _, sequence := o.read(ref); sequence != 5 {
+		t.Errorf("the old program sees the sequence %d, want the head's", sequence)
+	}
+	// It is there as long as nobody has brought it in, whatever else happens.
+	w.append(ref, "u") // 6
+	snap := snapshot(ref, 6)
+	snap.Author, snap.EditedAt = w.author, time.Now()
+	w.save(snap)
+	op := w.operation(ref)
+	op.Name = store.Edit
+	if _, err := w.store.Operate(t.Context(), op, func(d store.Document) (store.Change, error) {
+		return store.Change{Update: []byte("u"), State: []byte("s"), Markdown: "# operated", Since: d.Sequence}, nil
+	}); err != nil { // 7
+		t.Fatal(err)
+	}
+	if content, _ := o.read(ref); content != "# first, edited" {
+		t.Errorf("the old program reads %q", content)
+	}
+	if _, _, current, err := w.store.Markdown(t.Context(), w.ws, ref.Document); err != nil || current {
+		t.Errorf("a seed counts as the document's Markdown: %v", err)
+	}
+	o.edit(ref, "# first, edited twice") // 8
+	if _, planted, err := w.store.Plant(t.Context(), ref, want, []byte("x")); err != nil || planted {
+		t.Errorf("Plant of a seed that is another one now = %t, %v", planted, err)
+	}
+	w.plant(ref, store.Seed{Before: "# first", After: "# first, edited twice"}, 9)
+	o.change(ref, store.Rename, func(_, content string) (string, string) { return "renamed", content }) // 10
+	if st := w.load(ref); st.Seed != nil || st.Document.Sequence != 10 || st.Document.Name != "renamed" {
+		t.Errorf("after it renamed, Load = %+v", st)
+	}
+	w.save(snapshot(ref, 10))
+	o.change(ref, store.Rename, func(_, content string) (string, string) { return "again", content }) // 11
+	if _, markdown, current, err := w.store.Markdown(t.Context(), w.ws, ref.Document); err != nil || markdown != "# markdown 10" || !current {
+		t.Errorf("after it renamed, Markdown = %q, %t, %v, want what it was", markdown, current, err)
+	}
+	// Its versions are among the others.
+	if diff := cmp.Diff([]string{"11:rename", "10:rename", "8:replace", "7:edit", "6:write", "2:replace", "1:create"}, w.history(ref)); diff != "" {
+		t.Errorf("history (-want +got):\n%s", diff)
+	}
+	if v, err := w.store.Version(t.Context(), ref, 2); err != nil || v.Markdown != "# first, edited" || v.State != nil {
+		t.Errorf("Version(2) = %+v, %v", v, err)
+	}
+}
+
+// A version of the old program has the number that a snapshot on its way takes.
+func TestOldTakesANumber(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, store.Limits{})
+	ref := w.create()
+	w.append(ref, "u") // 2
+	w.old().edit(ref, "old")
+	snap := snapshot(ref, 2)
+	snap.Author, snap.EditedAt = w.author, time.Now()
+	w.save(snap)
+	if st := w.load(ref); st.At != 2 || st.Document.Sequence != 3 || st.Seed == nil {
+		t.Errorf("Load = %+v", st)
+	}
+	if v, err := w.store.Version(t.Context(), ref, 2); err != nil || v.Operation != store.Replace {
+		t.Errorf("Version(2) = %+v, %v, want the old program's", v, err)
+	}
+	if n := w.number(w.admin(), `select versions from documents where id = $1`, ref.Document); n != 2 {
+		t.Errorf("the document counts %d versions, want 2", n)
+	}
+}
+
+// The old program deletes a document that new ones have open, and new ones delete one
+// that the old one knows.
+func TestOldDeletes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, store.Limits{})
+	ref := w.create()
+	for range 3 {
+		w.append(ref, "u")
+	}
+	w.old().change(ref, store.Delete, nil)
+	_, err := w.store.Append(t.Context(), ref, w.author, []byte("u"))
+	wantKind(t, "Append", err, fault.NotFound)
+	wantKind(t, "Save", w.store.Save(t.Context(), snapshot(ref, 4)), fault.NotFound)
+	if heads, err := w.store.Heads(t.Context(), []store.Ref{ref}); err != nil || len(heads) != 0 {
+		t.Errorf("Heads = %v, %v, want none", heads, err)
+	}
+	changed, err := w.store.Changed(t.Context(), w.ws, time.Hour, nil, 10)
+	if err != nil || len(changed) != 1 || !changed[0].Deleted || changed[0].Sequence != 5 {
+		t.Errorf("Changed = %+v, %v, want a tombstone with the sequence 5", changed, err)
+	}
+	for _, table := range []string{"heads", "snapshots", "updates", "versions"} {
+		if n := w.number(w.admin(), `select count(*) from `+table); n != 0 {
+			t.Errorf("%s has %d rows", table, n)
+		}
+	}
+	mine := w.ref()
+	w.old().create(mine, "old")
+	if a := w.delete(mine); a.Document.GetSequence() != 2 {
+		t.Errorf("Delete = %v", a)
+	}
+	if n, err := w.store.Housekeep(t.Context(), 0); err != nil || n != 2 {
+		t.Errorf("Housekeep = %d, %v, want 2 tombstones", n, err)
+	}
+}
+
+// Of several who would plant the same seed one does.
+func TestPlantOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, store.Limits{})
+	_, other := w.open(store.Limits{Versions: 100, VersionBytes: 1 << 20})
+	ref := w.ref()
+	w.old().create(ref, "# old")
+	seed := *w.load(ref).Seed
+	var wg sync.WaitGroup
+	did := make(chan int64, 8)
+	for i := range 8 {
+		s := []*store.Store{w.store, other}[i%2]
+		wg.Go(func() {
+			n, planted, err := s.Plant(t.Context(), ref, seed, []byte("planted"))
+			if err != nil {
+				t.Error(err)
+			}
+			if planted {
+				did <- n
+			}
+		})
+	}
+	wg.Wait()
+	if len(did) != 1 || <-did != 2 {
+		t.Errorf("%d planted it, want one, at 2", len(did)+1)
+	}
+	if st := w.load(ref); st.Seed != nil || cmp.Diff([]string{"2:planted"}, data(st.Updates)) != "" {
+		t.Errorf("Load = %+v", st)
+	}
+}
+
+// Old and new programs write the same documents at once: nobody fails, numbers stay dense.
+func TestOldAndNewAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, store.Limits{})
+	refs := []store.Ref{w.create(), w.create(), w.create()}
+	var wg sync.WaitGroup
+	for i := range 4 {
+		o := w.old()
+		wg.Go(func() {
+			for j := range 20 {
+				o.edit(refs[(i+j)%3], uuid.NewString())
+			}
+		})
+		wg.Go(func() {
+			for j := range 20 {
+				ref := refs[(i+j)%3]
+				n := w.append(ref, "u")
+				snap := snapshot(ref, n)
+				snap.Author, snap.EditedAt = w.author, time.Now()
+				w.save(snap)
+				if st := w.load(ref); st.Seed != nil {
+					if _, _, err := w.store.Plant(t.Context(), ref, *st.Seed, nil); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for _, ref := range refs {
+		w.load(ref) // fails when there is a hole
+	}
+	w.noDeadlocks()
+}
+
+// migrate returns goose for the service's files, or the first of them.
+func migrateTo(t *testing.T, w *world, files fs.FS) *goose.Provider {
+	t.Helper()
+	cfg, err := pgx.ParseConfig(w.db.AdminURL + "&search_path=documents")
+	if err != nil {
+		t.Fatal(err)
+	}
+	db := stdlib.OpenDB(*cfg)
+	t.Cleanup(func() { _ = db.Close() })
+	p, err := goose.NewProvider(goose.DialectPostgres, db, files, goose.WithTableName("documents.goose_db_version"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// Rows that were there before the migration are there after it, and after it was
+// taken back; sequences only grow.
+func TestMigration(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, store.Limits{})
+	p := migrateTo(t, w, migrations.FS)
+	if _, err := p.DownTo(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	o := w.old()
+	ref, gone := w.ref(), w.ref()
+	o.create(ref, "# one")
+	o.edit(ref, "# two")
+	o.create(gone, "gone")
+	o.change(gone, store.Delete, nil)
+	if _, err := p.Up(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if st := w.load(ref); st.At != 2 || st.Document.Sequence != 2 {
+		t.Errorf("Load = %+v", st)
+	}
+	w.plant(ref, store.Seed{Before: "", After: "# two"}, 3)
+	if heads, err := w.store.Heads(t.Context(), []store.Ref{ref, gone}); err != nil || len(heads) != 1 {
+		t.Errorf("Heads = %v, %v", heads, err)
+	}
+	w.save(snapshot(ref, 3))
+	w.append(ref, "u")
+	if _, err := p.DownTo(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	if content, sequence := o.read(ref); content != "# markdown 3" || sequence != 4 {
+		t.Errorf("the old program reads %q at %d", content, sequence)
+	}
+	o.edit(ref, "# five")
+	if _, err := p.Up(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if st := w.load(ref); st.Document.Sequence != 5 || st.Seed == nil || *st.Seed != (store.Seed{After: "# five"}) {
+		t.Errorf("Load = %+v", st)
+	}
+	if _, err := p.DownTo(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	if n := w.number(w.admin(), `select count(*) from pg_tables where schemaname = 'documents'`); n != 1 {
+		t.Errorf("%d tables are left, want goose's alone", n)
+	}
+}

@@ -1,0 +1,124 @@
+package documentsync_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	documentv1 "signalbox.dev/proto/signalbox/document/v1"
+	"signalbox.dev/proto/signalbox/document/v1/documentv1connect"
+	documentsync "signalbox.dev/services/document-sync"
+)
+
+// TestDocumentsThatWereMarkdown starts where the previous version of the program has
+// left documents.
+func TestDocumentsThatWereMarkdown(t *testing.T) {
+	t.Parallel()
+	w, a := newWorld(t), actor()
+	ctx := as(t, a)
+	db := w.db.Open(t, documentsync.Migrations())
+	large := strings.Repeat(strings.Repeat("word ", 100)+"\n\n", 3000) // 1.5 MB
+	contents := map[id.Document]string{
+		id.New[id.Document](): "# Old\n\nHard    blanks, *stars* and\n\n- a list\n",
+		id.New[id.Document](): "",
+		id.New[id.Document](): large,
+	}
+	for doc, content := range contents {
+		err := db.InWorkspace(ctx, a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, `insert into documents (workspace_id, id, name, content, sequence, created_by, created_at, updated_by, updated_at, versions, version_bytes)
+				values ($1, $2, 'old', $3, 7, $4, now(), $4, now(), 0, 0)`, a.Workspace, doc, content, a.Member)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := w.start(t, documentsync.Config{}).client(t)
+	for doc, before := range contents {
+		got := content(ctx, t, c, doc.String())
+		if strings.Join(strings.Fields(got), " ") != strings.Join(strings.Fields(before), " ") {
+			t.Errorf("the document says %.100q, and was %.100q", got, before)
+		}
+		if _, err := c.Append(ctx, &documentv1.AppendRequest{Id: doc.String(), Markdown: "More."}); err != nil {
+			t.Errorf("Append: %v", err)
+		}
+		if got := content(ctx, t, c, doc.String()); !strings.HasSuffix(got, "More.\n") {
+			t.Errorf("after Append the document ends with %q", got[max(0, len(got)-40):])
+		}
+	}
+	// All are brought to life, whether somebody opens them or not.
+	var left int
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); {
+		err := db.InWorkspace(ctx, a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+			return tx.QueryRow(ctx, `select count(*) from documents where seed_before is not null`).Scan(&left)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if left == 0 {
+			return
+		}
+	}
+	t.Errorf("%d documents are still only Markdown", left)
+}
+
+// TestOperationsOnTwoInstances has both instances do the same operation at once, many
+// times: it takes effect once, and both get the same answer.
+func TestOperationsOnTwoInstances(t *testing.T) {
+	t.Parallel()
+	w, a := newWorld(t), actor()
+	ctx := as(t, a)
+	one, two := w.start(t, documentsync.Config{}).client(t), w.start(t, documentsync.Config{}).client(t)
+	d := mustCreate(ctx, t, one, "n", "begin")
+	var want strings.Builder
+	want.WriteString("begin\n")
+	for i := range 20 {
+		line, key := fmt.Sprintf("line %d", i), newKey()
+		fmt.Fprintf(&want, "\n%s\n", line)
+		var answers [2]*documentv1.AppendResponse
+		var errs [2]error
+		var both sync.WaitGroup
+		for j, c := range []documentv1connect.DocumentServiceClient{one, two} {
+			both.Go(func() {
+				answers[j], errs[j] = c.Append(ctx, &documentv1.AppendRequest{Id: d.GetId(), Markdown: line, OperationKey: key})
+			})
+		}
+		both.Wait()
+		if err := errors.Join(errs[:]...); err != nil {
+			t.Fatal(err)
+		}
+		if x, y := answers[0].GetDocument().GetSequence(), answers[1].GetDocument().GetSequence(); x != y {
+			t.Errorf("the same operation was answered with sequence %d and %d", x, y)
+		}
+	}
+	for i, c := range []documentv1connect.DocumentServiceClient{one, two} {
+		res, err := c.Read(ctx, &documentv1.ReadRequest{Id: d.GetId()})
+		if err != nil || res.GetMarkdown() != want.String() {
+			t.Errorf("instance %d says %q, %v, want %q", i+1, res.GetMarkdown(), err, want.String())
+		}
+	}
+	// A document that is gone still answers what was done to it.
+	key := newKey()
+	done, err := one.Append(ctx, &documentv1.AppendRequest{Id: d.GetId(), Markdown: "last", OperationKey: key})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := two.Delete(ctx, &documentv1.DeleteRequest{Id: d.GetId()}); err != nil {
+		t.Fatal(err)
+	}
+	again, err := two.Append(ctx, &documentv1.AppendRequest{Id: d.GetId(), Markdown: "last", OperationKey: key})
+	if err != nil || again.GetDocument().GetSequence() != done.GetDocument().GetSequence() {
+		t.Errorf("the operation repeated after the end of the document = %v, %v, want %v", again, err, done)
+	}
+	if _, err := one.Append(ctx, &documentv1.AppendRequest{Id: d.GetId(), Markdown: "x", OperationKey: newKey()}); fault.KindOf(err) != fault.NotFound {
+		t.Errorf("Append to a document that is gone = %v, want NotFound", err)
+	}
+}
