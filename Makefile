@@ -26,8 +26,8 @@ PHASE  := PHASES=bin/phases sh tools/phase.sh
 GO_TEST := go test -json -count=1 -timeout 5m
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-short e2e e2e-kill e2e-faults simulate oracle conformance gen gen-check lint images clean setup
-.PHONY: need-go test-race test-go test-e2e test-kill test-faults test-clients test-alone test-outside
+.PHONY: help run build test test-short e2e e2e-kill e2e-faults e2e-editing simulate oracle conformance gen gen-check lint images clean setup
+.PHONY: need-go test-race test-go test-e2e test-kill test-faults test-documents test-clients test-alone test-outside
 .PHONY: bench bench-go bench-load bench-oracle bench-peers bench-yjs
 
 help: ## List the targets
@@ -64,7 +64,7 @@ clean: ## Remove what was built; data (.signalbox) and downloads stay
 ## ---- testing
 
 # The end-to-end tests take the programs that were just built.
-test e2e e2e-kill e2e-faults bench-load: export SIGNALBOX_E2E_BIN := $(CURDIR)/bin
+test e2e e2e-kill e2e-faults e2e-editing bench-load: export SIGNALBOX_E2E_BIN := $(CURDIR)/bin
 
 test: setup build $(REPORT) clients ## Run every test: unit, integration, end to end, clients, deployment
 	@mkdir -p bin && rm -f bin/phases
@@ -78,6 +78,7 @@ test-phases:
 	@$(PHASE) 'end to end' $(MAKE) --no-print-directory test-e2e
 	@$(PHASE) 'kills' $(MAKE) --no-print-directory test-kill
 	@$(PHASE) 'faults' $(MAKE) --no-print-directory test-faults
+	@$(PHASE) 'documents' $(MAKE) --no-print-directory test-documents
 	@$(PHASE) 'npm clients' $(MAKE) --no-print-directory test-clients
 	@$(PHASE) 'modules alone (GOWORK=off)' $(MAKE) --no-print-directory test-alone
 	@$(PHASE) 'layout and deployment' $(MAKE) --no-print-directory test-outside
@@ -88,7 +89,7 @@ test-go:
 
 # The stories, and what the parts of the end-to-end tests promise themselves.
 test-e2e:
-	@$(REPORT) $(GO_TEST) $(filter-out %/kill %/faults,$(shell go list ./services/e2e/...))
+	@$(REPORT) $(GO_TEST) $(filter-out %/kill %/faults %/editing %/browser,$(shell go list ./services/e2e/...))
 
 # Short versions of `make e2e-kill` and `make e2e-faults`, each alone on the machine.
 test-kill:
@@ -96,6 +97,11 @@ test-kill:
 
 test-faults:
 	@$(REPORT) $(GO_TEST) -run '^TestFaults$$' ./services/e2e/faults
+
+# People and agents in live documents: npm clients, a browser, and a short version of
+# `make e2e-editing`.
+test-documents:
+	@$(REPORT) $(GO_TEST) -p 1 ./services/e2e/browser ./services/e2e/editing
 
 # Everything with goroutines of its own. The race detector needs a C compiler.
 RACE_ROOTS := $(addprefix ./pkg/,$(addsuffix /...,bus httpserver identity natsd pg rpc sse)) \
@@ -138,6 +144,9 @@ e2e-kill: setup build ## Kill parts at random under load (KILLS=140 RATE=50 SEED
 e2e-faults: setup build $(REPORT) ## Break every link in every way, stop and wipe parts (about 10 min)
 	@SIGNALBOX_E2E_FAULTS=full $(REPORT) go test -json -count=1 -timeout 40m ./services/e2e/faults
 
+e2e-editing: setup build clients $(REPORT) ## Kill parts under 20 editors of one document (EDITS=100000)
+	@SIGNALBOX_E2E_EDITS=$(or $(EDITS),100000) $(REPORT) go test -json -count=1 -timeout 40m -run '^TestEditing$$' ./services/e2e/editing
+
 simulate: ## Run the protocol of runs through many seeds (SEEDS=100000 FIRST=1)
 	@SIGNALBOX_SIM_SEEDS=$(or $(SEEDS),100000) SIGNALBOX_SIM_FIRST=$(or $(FIRST),1) \
 		go test -count=1 -timeout 120m -run TestSeeds -v ./services/agent-runner/internal/sim
@@ -155,7 +164,7 @@ bench: bench-go bench-oracle bench-peers bench-yjs bench-load ## Measure everyth
 bench-go: setup ## Run the Go benchmarks (BENCH=. COUNT=1)
 	@$(WITHPG) go test -run '^$$' -bench '$(or $(BENCH),.)' -count $(or $(COUNT),1) $(UNITS)
 
-bench-load: setup build ## Put load on a running system (ARGS="ttft live idle steps failover", --help)
+bench-load: setup build ## Put load on a running system (ARGS="ttft live idle failover steps documents", --help)
 	@go run ./services/e2e/load $(ARGS)
 
 bench-oracle: ## The model codec beside the official SDKs
@@ -167,21 +176,16 @@ bench-yjs: clients ## pkg/yjs beside npm yjs (SIGNALBOX_B4_TRACE=b4-trace.txt.gz
 bench-peers: setup ## The egress beside Bifrost (ARGS=--help)
 	@cd bench/peers && GOWORK=off go run . $(ARGS)
 
-# The npm clients that the end-to-end tests run, and the npm yjs that ours is compared
-# with; a stamp says that they are there.
+# The npm clients that the end-to-end tests run, and the npm packages that ours are
+# compared with; a stamp says that they are there.
+CLIENTS := services/e2e/node services/e2e/yclients services/e2e/browser bench/yjs bench/tiptap
 .PHONY: clients
-clients: services/e2e/node/node_modules/.installed bench/yjs/node_modules/.installed
+clients: $(addsuffix /node_modules/.installed,$(CLIENTS))
 
-services/e2e/node/node_modules/.installed: services/e2e/node/package-lock.json
+%/node_modules/.installed: %/package-lock.json
 	@sh tools/need.sh node
-	@echo "npm fetches the client libraries of the end-to-end tests (services/e2e/node)."
-	@npm ci --prefix services/e2e/node --ignore-scripts --no-audit --no-fund --loglevel=error
-	@touch $@
-
-bench/yjs/node_modules/.installed: bench/yjs/package-lock.json
-	@sh tools/need.sh node
-	@echo "npm fetches yjs, with which ours is compared (bench/yjs)."
-	@npm ci --prefix bench/yjs --ignore-scripts --no-audit --no-fund --loglevel=error
+	@echo "npm fetches what $* needs."
+	@npm ci --prefix $* --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
 ## ---- checking

@@ -39,6 +39,7 @@ var measurements = []measurement{
 	{"idle", "memory of open streams", idle},
 	{"failover", "a gateway is killed, and stopped, under 2,000 streams", failover},
 	{"steps", "durable steps per second", steps},
+	{"documents", "live documents, beside the npm servers of y-websocket and Hocuspocus", documents},
 }
 
 // bench is what measurements work with.
@@ -162,12 +163,16 @@ func unlimited(service string, _ int) []string {
 	if service == subject.AgentRunner {
 		return []string{"AGENT_RUNNER_SLOTS=4096"}
 	}
+	if service == subject.DocumentSync {
+		return []string{"DOCUMENT_SYNC_CONNECTIONS=100000"}
+	}
 	if service != subject.Gateway {
 		return nil
 	}
 	return []string{
 		"GATEWAY_MEMBER_REQUESTS_PER_MINUTE=10000000", "GATEWAY_MEMBER_REQUESTS_BURST=1000000", "GATEWAY_MEMBER_STREAMS=100000",
 		"GATEWAY_WORKSPACE_REQUESTS_PER_MINUTE=10000000", "GATEWAY_WORKSPACE_REQUESTS_BURST=1000000", "GATEWAY_WORKSPACE_STREAMS=100000",
+		"GATEWAY_MEMBER_SOCKETS=100000", "GATEWAY_WORKSPACE_SOCKETS=100000", "GATEWAY_SOCKETS=100000",
 	}
 }
 

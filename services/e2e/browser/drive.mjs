@@ -1,0 +1,63 @@
+// Opens pages in Chromium and does in them what lines on standard input say. Each
+// line is {id, page, do, with}, and each answer {id, ok} or {id, error}; the browser
+// goes when the input ends.
+import { existsSync } from 'node:fs'
+import path from 'node:path'
+import readline from 'node:readline'
+import { fileURLToPath } from 'node:url'
+import { build } from 'esbuild'
+import { chromium } from 'playwright-core'
+
+const here = path.dirname(fileURLToPath(import.meta.url))
+const browser = await chromium.launch({
+  executablePath: [process.env.CHROMIUM, '/usr/bin/chromium', '/usr/bin/google-chrome', '/Applications/Google Chrome.app/Contents/MacOS/Google Chrome'].find(p => p && existsSync(p)),
+  // A page that is made up here has no address, and may else not connect to this machine.
+  args: ['--disable-features=LocalNetworkAccessChecks', ...(process.getuid?.() === 0 ? ['--no-sandbox'] : [])],
+})
+const built = await build({ entryPoints: [path.join(here, 'page.mjs')], bundle: true, write: false, format: 'iife', logLevel: 'error' })
+const html = `<!doctype html><meta charset="utf-8"><title>Document</title><div id="editor"></div><script>${
+  built.outputFiles[0].text.replaceAll('</script', '<\\/script')}</script>`
+
+const pages = new Map()
+
+const deeds = {
+  // The page comes from the gateway's own origin, as an application behind it would.
+  async open(name, { gateway, ...what }) {
+    const page = await (await browser.newContext()).newPage()
+    pages.set(name, page)
+    await page.route(`${gateway}/editor`, route => route.fulfill({ contentType: 'text/html', body: html }))
+    await page.goto(`${gateway}/editor`)
+    await page.evaluate(w => window.open_document(w), { url: `${gateway.replace(/^http/, 'ws')}/ws/documents`, ...what })
+  },
+  // Waits until a function of window.page returns something equal to what is given.
+  async until(name, { call, is }) {
+    const want = JSON.stringify(is)
+    await pages.get(name).waitForFunction(([call, want]) => JSON.stringify(window.page[call]()) === want, [call, want], { timeout: 30_000 })
+  },
+  async see(name, { text }) {
+    await pages.get(name).waitForFunction(t => window.page.text().includes(t), text, { timeout: 30_000 })
+  },
+  async type(name, { text, delay }) {
+    await pages.get(name).keyboard.type(text, { delay: delay ?? 0 })
+  },
+  async press(name, { key }) {
+    await pages.get(name).keyboard.press(key)
+  },
+  async call(name, { call, args }) {
+    return await pages.get(name).evaluate(([call, args]) => window.page[call](...args), [call, args ?? []])
+  },
+  async shot(name, { file }) {
+    await pages.get(name).screenshot({ path: file })
+  },
+}
+
+const turns = new Map() // what is done in one page is done in order
+for await (const line of readline.createInterface({ input: process.stdin })) {
+  const { id, page, do: deed, with: what } = JSON.parse(line)
+  const turn = (turns.get(page) ?? Promise.resolve())
+    .then(() => deeds[deed](page, what ?? {}))
+    .then(ok => ({ id, ok: ok ?? null }), e => ({ id, error: String(e?.message ?? e) }))
+  turns.set(page, turn)
+  turn.then(answer => process.stdout.write(`${JSON.stringify(answer)}\n`))
+}
+await browser.close()

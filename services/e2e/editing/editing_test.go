@@ -1,0 +1,385 @@
+package editing_test
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"signalbox.dev/pkg/subject"
+	"signalbox.dev/pkg/yjs"
+	"signalbox.dev/services/e2e/editing"
+	"signalbox.dev/services/e2e/world"
+)
+
+// programs is where the programs are, made by TestMain.
+var programs string
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "signalbox-editing-")
+		if err == nil {
+			defer os.RemoveAll(dir)
+			programs = dir
+			err = world.Build(context.Background(), dir)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		return m.Run()
+	}())
+}
+
+const (
+	editors  = 20
+	watchers = 3
+	// patient is how long anything may take to be as it should be.
+	patient = 90 * time.Second
+)
+
+// operations is how many edits there are: `make e2e-editing` wants more.
+func operations() int64 {
+	n, _ := strconv.ParseInt(os.Getenv("SIGNALBOX_E2E_EDITS"), 10, 64) // not set, or wrong, is 0
+	return cmp.Or(n, 5000)
+}
+
+// TestEditing is the whole story: see the package comment.
+func TestEditing(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	for range watchers {
+		s.watch()
+	}
+	for range editors {
+		s.hire()
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var trouble sync.WaitGroup
+	trouble.Go(func() { s.havoc(ctx) })
+	trouble.Go(func() { s.comeAndGo(ctx) })
+	s.typing.Wait()
+	stop()
+	trouble.Wait()
+	s.settle()
+	t.Logf("%d edits, kills: %v, %d blackouts, %d editors went for ever", operations(), s.kills, s.blackouts, len(s.gone))
+}
+
+// scene is a document, and who is in it.
+type scene struct {
+	t        *testing.T
+	w        *world.World
+	who      world.Member // writes
+	viewer   world.Member // only reads
+	document string
+	seed     uint64
+	left     atomic.Int64 // edits still to make
+	running  sync.WaitGroup
+	typing   sync.WaitGroup
+	kills    map[string]int
+	blackouts,
+	hired int
+
+	mu       sync.Mutex // guards what follows
+	working  []*worker
+	watching []*editing.Editor
+	gone     map[uint64]bool // the ids of editors that went for ever
+}
+
+// worker is an editor at work.
+type worker struct {
+	*editing.Editor
+	leave context.CancelFunc
+}
+
+func begin(t *testing.T) *scene {
+	w, err := world.Start(t.Context(), world.Options{Dir: t.TempDir(), Programs: programs, Durable: true, Env: unlimited})
+	if w != nil {
+		t.Cleanup(func() {
+			if err := w.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &scene{t: t, w: w, seed: rand.Uint64(), kills: map[string]int{}, gone: map[uint64]bool{}}
+	t.Logf("seed %d", s.seed)
+	t.Cleanup(s.running.Wait)
+	s.left.Store(operations())
+	if s.who, err = w.NewMember(t.Context(), "", "owner"); err != nil {
+		t.Fatal(err)
+	}
+	if s.viewer, err = w.NewMember(t.Context(), s.who.Workspace, "viewer"); err != nil {
+		t.Fatal(err)
+	}
+	var made struct{ Document struct{ ID string } }
+	err = w.Client(0, s.who).Call(t.Context(), world.Request{Method: http.MethodPost, Path: "/api/documents", Body: map[string]string{"name": "Shared"}}, &made)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.document = made.Document.ID
+	return s
+}
+
+// unlimited lifts the limits of one person: here they are all the same one.
+func unlimited(service string, _ int) []string {
+	if service != subject.Gateway {
+		return nil
+	}
+	return []string{"GATEWAY_MEMBER_REQUESTS_PER_MINUTE=10000000", "GATEWAY_MEMBER_REQUESTS_BURST=1000000", "GATEWAY_MEMBER_STREAMS=1000", "GATEWAY_MEMBER_SOCKETS=1000"}
+}
+
+// place returns where to connect to: one gateway after the other.
+func (s *scene) place(who world.Member) func() string {
+	var n atomic.Int64
+	n.Store(rand.Int64N(2))
+	return func() string { return editing.Place(s.w, int(n.Add(1)%2), who, s.document) }
+}
+
+// run keeps somebody connected until the returned function is called, or the test ends.
+func (s *scene) run(e *editing.Editor) (leave context.CancelFunc) {
+	ctx, leave := context.WithCancel(s.t.Context())
+	s.running.Go(func() {
+		if err := e.Run(ctx); err != nil {
+			s.t.Error(err)
+		}
+	})
+	return leave
+}
+
+func (s *scene) watch() *editing.Editor {
+	e := editing.NewEditor("a watcher", 0, s.place(s.viewer))
+	s.run(e)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.watching = append(s.watching, e)
+	return e
+}
+
+// hire has one more editor write until there is nothing left to write.
+func (s *scene) hire() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hired++
+	e := editing.NewEditor(fmt.Sprint("editor ", s.hired), s.seed+uint64(s.hired), s.place(s.who))
+	leave := s.run(e)
+	ctx, cancel := context.WithCancel(s.t.Context())
+	w := &worker{e, func() { leave(); cancel() }}
+	s.working = append(s.working, w)
+	s.typing.Go(func() {
+		defer cancel()
+		tick := time.NewTicker(100 * time.Millisecond)
+		defer tick.Stop()
+		for s.left.Add(-1) >= 0 {
+			if err := e.Edit(); err != nil {
+				s.t.Errorf("%s: %v", e.Name, err)
+				return
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+		}
+	})
+}
+
+// comeAndGo cuts editors off for a while, and has some go for ever and others come.
+func (s *scene) comeAndGo(ctx context.Context) {
+	rnd := rand.New(rand.NewPCG(s.seed, 2))
+	for turn := 1; pause(ctx, time.Second+rand.N(time.Second)); turn++ {
+		s.mu.Lock()
+		i := rnd.IntN(len(s.working))
+		w := s.working[i]
+		if turn%3 == 0 {
+			s.working = append(s.working[:i], s.working[i+1:]...)
+			s.gone[w.ClientID()] = true
+		}
+		s.mu.Unlock()
+		if turn%3 == 0 {
+			w.leave()
+			s.hire()
+			continue
+		}
+		w.Cut(true)
+		pause(ctx, time.Second)
+		w.Cut(false)
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// havoc kills parts, one after the other, until ctx is done.
+func (s *scene) havoc(ctx context.Context) {
+	rnd := rand.New(rand.NewPCG(s.seed, 3))
+	victims := []string{"document-sync-1", "document-sync-2", "gateway-1", "gateway-2", world.NATSName, world.PostgresName, "document-sync-1", "document-sync-2"}
+	for turn := 1; pause(ctx, time.Second+rand.N(time.Second)); turn++ {
+		if turn%5 == 0 {
+			s.blackout(turn%10 == 0)
+			continue
+		}
+		s.kill(victims[rnd.IntN(len(victims))], 200*time.Millisecond+rand.N(time.Second))
+	}
+}
+
+// kill kills a part, and starts it again after a while.
+func (s *scene) kill(name string, away time.Duration) {
+	s.kills[name]++
+	for _, p := range s.w.Parts() {
+		if p.Name() != name {
+			continue
+		}
+		if err := p.Kill(); err != nil {
+			s.t.Error(err)
+			return
+		}
+		pause(s.t.Context(), away)
+		s.revive(p)
+	}
+}
+
+// revive starts a part until it stays up: what ends because another part is away is
+// started again, as a supervisor would.
+func (s *scene) revive(p world.Part) {
+	var err error
+	for range 100 {
+		if err = p.Restart(); err == nil {
+			if err = p.Ready(s.t.Context()); err == nil {
+				return
+			}
+		}
+		pause(s.t.Context(), 100*time.Millisecond)
+	}
+	s.t.Errorf("%s does not come back: %v", p.Name(), err)
+}
+
+// blackout cuts all editors off and kills what keeps the document; what any watcher
+// has seen must be there afterwards, and nobody who could send it again is.
+func (s *scene) blackout(everything bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.blackouts++
+	for _, w := range s.working {
+		w.Cut(true)
+	}
+	seen := yjs.StateVector{}
+	for _, w := range s.watching {
+		for client, clock := range w.Seen() {
+			seen[client] = max(seen[client], clock)
+		}
+	}
+	if everything {
+		s.kill(world.PostgresName, 0)
+	}
+	s.kill("document-sync-1", 0)
+	s.kill("document-sync-2", 0)
+	fresh := editing.NewEditor("whoever opens the document", 0, s.place(s.viewer))
+	leave := s.run(fresh)
+	defer leave()
+	if s.until("the document opens after a blackout", fresh.Synced) {
+		s.holds("after a blackout", fresh.Seen(), seen)
+	}
+	for _, w := range s.working {
+		w.Cut(false)
+	}
+}
+
+// holds sees that a state has all that was seen.
+func (s *scene) holds(when string, has, seen yjs.StateVector) {
+	s.t.Helper()
+	for client, clock := range seen {
+		if has[client] < clock {
+			s.t.Errorf("%s: of client %d the document has what is before %d, and others have seen %d", when, client, has[client], clock)
+		}
+	}
+}
+
+func (s *scene) until(what string, ok func() bool) bool {
+	s.t.Helper()
+	for deadline := time.Now().Add(patient); !ok(); {
+		if time.Now().After(deadline) {
+			s.t.Errorf("not within %v: %s", patient, what)
+			return false
+		}
+		pause(s.t.Context(), 20*time.Millisecond)
+	}
+	return true
+}
+
+// settle brings everybody back and compares what they have.
+func (s *scene) settle() {
+	everyone := append([]*editing.Editor{}, s.watching...)
+	for _, w := range s.working {
+		w.Cut(false)
+		everyone = append(everyone, w.Editor)
+	}
+	for g := range 2 {
+		late := editing.NewEditor(fmt.Sprint("who opens it late on gateway ", g+1), 0, func() string { return editing.Place(s.w, g, s.viewer, s.document) })
+		s.run(late)
+		everyone = append(everyone, late)
+	}
+	own := yjs.StateVector{} // what each editor has made, which it must find in all others
+	s.until("all have the same", func() bool {
+		first, ok := s.state(everyone[0])
+		for _, e := range everyone[1:] {
+			if !ok {
+				return false
+			}
+			var state []byte
+			state, ok = s.state(e)
+			ok = ok && bytes.Equal(state, first)
+		}
+		return ok
+	})
+	for _, w := range s.working {
+		own[w.ClientID()] = w.Seen()[w.ClientID()]
+	}
+	for _, e := range everyone {
+		s.holds(e.Name, e.Seen(), own)
+	}
+	if s.t.Failed() {
+		s.explain(everyone)
+	}
+}
+
+func (s *scene) state(e *editing.Editor) (state []byte, synced bool) {
+	state, synced, err := e.State()
+	if err != nil {
+		s.t.Error(err)
+	}
+	return state, synced
+}
+
+// explain says how those who should be equal differ.
+func (s *scene) explain(everyone []*editing.Editor) {
+	first, _ := s.state(everyone[0])
+	for _, e := range everyone {
+		state, synced := s.state(e)
+		seen, same := e.Seen(), "the same clocks"
+		if !maps.Equal(seen, everyone[0].Seen()) {
+			same = fmt.Sprint("other clocks: ", seen)
+		}
+		s.t.Logf("%s: synced %t, %d bytes, equal %t, %s", e.Name, synced, len(state), bytes.Equal(first, state), same)
+	}
+}
