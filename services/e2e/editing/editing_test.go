@@ -151,8 +151,8 @@ func (s *scene) place(who world.Member) func() string {
 }
 
 // run keeps somebody connected until the returned function is called, or the test ends.
-func (s *scene) run(e *editing.Editor) (leave context.CancelFunc) {
-	ctx, leave := context.WithCancel(s.t.Context())
+func (s *scene) run(ctx context.Context, e *editing.Editor) (leave context.CancelFunc) {
+	ctx, leave = context.WithCancel(ctx)
 	s.running.Go(func() {
 		if err := e.Run(ctx); err != nil {
 			s.t.Error(err)
@@ -163,7 +163,7 @@ func (s *scene) run(e *editing.Editor) (leave context.CancelFunc) {
 
 func (s *scene) watch() *editing.Editor {
 	e := editing.NewEditor("a watcher", 0, s.place(s.viewer))
-	s.run(e)
+	s.run(s.t.Context(), e)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.watching = append(s.watching, e)
@@ -176,7 +176,7 @@ func (s *scene) hire() {
 	defer s.mu.Unlock()
 	s.hired++
 	e := editing.NewEditor(fmt.Sprint("editor ", s.hired), s.seed+uint64(s.hired), s.place(s.who))
-	leave := s.run(e)
+	leave := s.run(s.t.Context(), e)
 	ctx, cancel := context.WithCancel(s.t.Context())
 	w := &worker{e, func() { leave(); cancel() }}
 	s.working = append(s.working, w)
@@ -212,7 +212,7 @@ func (s *scene) comeAndGo(ctx context.Context) {
 		s.mu.Unlock()
 		if turn%3 == 0 {
 			w.leave()
-			s.hire()
+			s.hire() //nolint:contextcheck // who is hired stays when the trouble is over
 			continue
 		}
 		w.Cut(true)
@@ -236,15 +236,15 @@ func (s *scene) havoc(ctx context.Context) {
 	victims := []string{"document-sync-1", "document-sync-2", "gateway-1", "gateway-2", world.NATSName, world.PostgresName, "document-sync-1", "document-sync-2"}
 	for turn := 1; pause(ctx, time.Second+rand.N(time.Second)); turn++ {
 		if turn%5 == 0 {
-			s.blackout(turn%10 == 0)
+			s.blackout(s.t.Context(), turn%10 == 0) //nolint:contextcheck // what is down comes back
 			continue
 		}
-		s.kill(victims[rnd.IntN(len(victims))], 200*time.Millisecond+rand.N(time.Second))
+		s.kill(s.t.Context(), victims[rnd.IntN(len(victims))], 200*time.Millisecond+rand.N(time.Second)) //nolint:contextcheck // as above
 	}
 }
 
 // kill kills a part, and starts it again after a while.
-func (s *scene) kill(name string, away time.Duration) {
+func (s *scene) kill(ctx context.Context, name string, away time.Duration) {
 	s.kills[name]++
 	for _, p := range s.w.Parts() {
 		if p.Name() != name {
@@ -254,29 +254,29 @@ func (s *scene) kill(name string, away time.Duration) {
 			s.t.Error(err)
 			return
 		}
-		pause(s.t.Context(), away)
-		s.revive(p)
+		pause(ctx, away)
+		s.revive(ctx, p)
 	}
 }
 
 // revive starts a part until it stays up: what ends because another part is away is
 // started again, as a supervisor would.
-func (s *scene) revive(p world.Part) {
+func (s *scene) revive(ctx context.Context, p world.Part) {
 	var err error
 	for range 100 {
 		if err = p.Restart(); err == nil {
-			if err = p.Ready(s.t.Context()); err == nil {
+			if err = p.Ready(ctx); err == nil {
 				return
 			}
 		}
-		pause(s.t.Context(), 100*time.Millisecond)
+		pause(ctx, 100*time.Millisecond)
 	}
 	s.t.Errorf("%s does not come back: %v", p.Name(), err)
 }
 
 // blackout cuts all editors off and kills what keeps the document; what any watcher
 // has seen must be there afterwards, and nobody who could send it again is.
-func (s *scene) blackout(everything bool) {
+func (s *scene) blackout(ctx context.Context, everything bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.blackouts++
@@ -290,14 +290,14 @@ func (s *scene) blackout(everything bool) {
 		}
 	}
 	if everything {
-		s.kill(world.PostgresName, 0)
+		s.kill(ctx, world.PostgresName, 0)
 	}
-	s.kill("document-sync-1", 0)
-	s.kill("document-sync-2", 0)
+	s.kill(ctx, "document-sync-1", 0)
+	s.kill(ctx, "document-sync-2", 0)
 	fresh := editing.NewEditor("whoever opens the document", 0, s.place(s.viewer))
-	leave := s.run(fresh)
+	leave := s.run(ctx, fresh)
 	defer leave()
-	if s.until("the document opens after a blackout", fresh.Synced) {
+	if s.until("the document opens after a blackout", fresh.Synced) { //nolint:contextcheck // it waits as long as the test
 		s.holds("after a blackout", fresh.Seen(), seen)
 	}
 	for _, w := range s.working {
@@ -336,7 +336,7 @@ func (s *scene) settle() {
 	}
 	for g := range 2 {
 		late := editing.NewEditor(fmt.Sprint("who opens it late on gateway ", g+1), 0, func() string { return editing.Place(s.w, g, s.viewer, s.document) })
-		s.run(late)
+		s.run(s.t.Context(), late)
 		everyone = append(everyone, late)
 	}
 	own := yjs.StateVector{} // what each editor has made, which it must find in all others

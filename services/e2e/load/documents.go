@@ -174,7 +174,7 @@ func openOurs(ctx context.Context, b *bench) (library, error) {
 	}
 	member, err := w.NewMember(ctx, "", "owner")
 	if err != nil {
-		return nil, errors.Join(err, w.Close())
+		return nil, errors.Join(err, w.Close()) //nolint:contextcheck // it has a time of its own
 	}
 	return &ours{w, member}, nil
 }

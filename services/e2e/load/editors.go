@@ -132,7 +132,7 @@ func bytesOf(b []byte) []byte { return append(binary.AppendUvarint(nil, uint64(l
 
 func (p *press) open(ctx context.Context, r *room) (*editor, error) {
 	dialer := websocket.Dialer{HandshakeTimeout: 20 * time.Second, ReadBufferSize: 512, WriteBufferSize: 512}
-	conn, res, err := dialer.DialContext(ctx, r.place.url, nil)
+	conn, res, err := dialer.DialContext(ctx, r.place.url, nil) //nolint:bodyclose // the library has read it
 	if err != nil {
 		if res != nil {
 			err = fmt.Errorf("%s: %w", res.Status, err)
@@ -150,7 +150,8 @@ func (p *press) open(ctx context.Context, r *room) (*editor, error) {
 		return nil, errors.Join(err, conn.Close())
 	}
 	p.group.Go(func() {
-		if p.read(e) != nil && ctx.Err() == nil {
+		p.read(e)
+		if ctx.Err() == nil {
 			p.cut.Add(1)
 		}
 	})
@@ -170,13 +171,13 @@ func (e *editor) send(b []byte) error {
 	return e.conn.WriteMessage(websocket.BinaryMessage, b)
 }
 
-// read takes messages until the connection ends.
-func (p *press) read(e *editor) error {
+// read takes messages until the connection ends, or what comes is not understood.
+func (p *press) read(e *editor) {
 	begun := false
 	for {
 		_, b, err := e.conn.ReadMessage()
 		if err != nil {
-			return err
+			return
 		}
 		now := time.Now()
 		if e.room.place.hocuspocus != "" {
@@ -193,8 +194,8 @@ func (p *press) read(e *editor) error {
 			p.note(e, body, now)
 		case b[1] == step2 && !begun:
 			begun = true
-			if err := e.doc.ApplyUpdate(body, nil); err != nil {
-				return err
+			if e.doc.ApplyUpdate(body, nil) != nil {
+				return
 			}
 			close(e.ready)
 		}

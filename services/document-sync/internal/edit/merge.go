@@ -1,6 +1,10 @@
 package edit
 
-import "signalbox.dev/pkg/prosemirror"
+import (
+	"slices"
+
+	"signalbox.dev/pkg/prosemirror"
+)
 
 // mergeCells bounds how many pairs of blocks are compared; over it, blocks in the
 // middle count as different.
@@ -71,9 +75,9 @@ func pair(a, b []string) map[int]int {
 	for i := range longest {
 		longest[i] = make([]int32, len(b)+1)
 	}
-	for i := len(a) - 1; i >= 0; i-- {
+	for i, text := range slices.Backward(a) {
 		for j := len(b) - 1; j >= 0; j-- {
-			if a[i] == b[j] {
+			if text == b[j] {
 				longest[i][j] = longest[i+1][j+1] + 1
 			} else {
 				longest[i][j] = max(longest[i+1][j], longest[i][j+1])
