@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
@@ -260,19 +260,15 @@ func argsOf(parts []*part) pg.Args {
 		counts       []int64
 		places, nths []int64
 		data         [][]byte
-		members      []uuid.UUID
-		runs         []*uuid.UUID
+		members      []pgtype.UUID // which pgx encodes without looking into each by reflection
+		runs         []pgtype.UUID
 	)
 	for i, p := range parts {
 		refs, counts = append(refs, p.ref), append(counts, int64(len(p.all)))
 		for j, a := range p.all {
 			places, nths = append(places, int64(i+1)), append(nths, int64(j+1))
-			data, members = append(data, a.data), append(members, a.author.Member.UUID)
-			var run *uuid.UUID
-			if !id.IsZero(a.author.Run) {
-				run = &a.author.Run.UUID
-			}
-			runs = append(runs, run)
+			data, members = append(data, a.data), append(members, pgtype.UUID{Bytes: a.author.Member.UUID, Valid: true})
+			runs = append(runs, pgtype.UUID{Bytes: a.author.Run.UUID, Valid: !id.IsZero(a.author.Run)})
 		}
 	}
 	workspaces, docs := columnsOf(refs)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/pg"
@@ -149,10 +150,10 @@ func (s *Store) Heads(ctx context.Context, refs []Ref) (map[Ref]int64, error) {
 }
 
 // columnsOf returns the two columns of refs.
-func columnsOf(refs []Ref) (workspaces, docs []uuid.UUID) {
-	workspaces, docs = make([]uuid.UUID, len(refs)), make([]uuid.UUID, len(refs))
+func columnsOf(refs []Ref) (workspaces, docs []pgtype.UUID) {
+	workspaces, docs = make([]pgtype.UUID, len(refs)), make([]pgtype.UUID, len(refs))
 	for i, r := range refs {
-		workspaces[i], docs[i] = r.Workspace.UUID, r.Document.UUID
+		workspaces[i], docs[i] = pgtype.UUID{Bytes: r.Workspace.UUID, Valid: true}, pgtype.UUID{Bytes: r.Document.UUID, Valid: true}
 	}
 	return workspaces, docs
 }
