@@ -9,8 +9,12 @@ import { build } from 'esbuild'
 import { chromium } from 'playwright-core'
 
 const here = path.dirname(fileURLToPath(import.meta.url))
+const executablePath = [
+  process.env.CHROMIUM, '/usr/bin/chromium', '/usr/bin/google-chrome', '/Applications/Google Chrome.app/Contents/MacOS/Google Chrome',
+].find(p => p && existsSync(p))
+if (!executablePath) throw new Error('There is no Chromium here: install it (apt-get install chromium), or let CHROMIUM name it.')
 const browser = await chromium.launch({
-  executablePath: [process.env.CHROMIUM, '/usr/bin/chromium', '/usr/bin/google-chrome', '/Applications/Google Chrome.app/Contents/MacOS/Google Chrome'].find(p => p && existsSync(p)),
+  executablePath,
   // A page that is made up here has no address, and may else not connect to this machine.
   args: ['--disable-features=LocalNetworkAccessChecks', ...(process.getuid?.() === 0 ? ['--no-sandbox'] : [])],
 })
