@@ -118,6 +118,17 @@ func TestOperationsOnTwoInstances(t *testing.T) {
 	if err != nil || again.GetDocument().GetSequence() != done.GetDocument().GetSequence() {
 		t.Errorf("the operation repeated after the end of the document = %v, %v, want %v", again, err, done)
 	}
+	restore := newKey()
+	d = mustCreate(ctx, t, one, "n", "begin")
+	if _, err := one.Restore(ctx, &documentv1.RestoreRequest{Id: d.GetId(), Version: 1, OperationKey: restore}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := two.Delete(ctx, &documentv1.DeleteRequest{Id: d.GetId()}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := two.Restore(ctx, &documentv1.RestoreRequest{Id: d.GetId(), Version: 1, OperationKey: restore}); err != nil {
+		t.Errorf("Restore repeated after the end of the document = %v, want what was answered", err)
+	}
 	if _, err := one.Append(ctx, &documentv1.AppendRequest{Id: d.GetId(), Markdown: "x", OperationKey: newKey()}); fault.KindOf(err) != fault.NotFound {
 		t.Errorf("Append to a document that is gone = %v, want NotFound", err)
 	}

@@ -256,7 +256,7 @@ func (s *documents) edit(ctx context.Context, c call, next func(*prosemirror.Nod
 				return answer.Document.GetSequence(), answer.Repeated, err
 			},
 		})
-		if fault.KindOf(err) == fault.NotFound && refused == nil { // deleted since, perhaps after the operation
+		if fault.KindOf(err) == fault.NotFound { // deleted since, perhaps after the operation
 			refused = err
 			err = operate(ctx, nil)
 		}

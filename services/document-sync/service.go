@@ -135,7 +135,11 @@ type rooms struct{ *room.Hub }
 
 // Join implements socket.Rooms.
 func (r rooms) Join(ctx context.Context, ref store.Ref, actor identity.Actor, p room.Peer) (socket.Seat, error) {
-	return r.Hub.Join(ctx, ref, actor, p)
+	seat, err := r.Hub.Join(ctx, ref, actor, p)
+	if err != nil {
+		return nil, err // and no seat in it
+	}
+	return seat, nil
 }
 
 // Run serves until ctx is done; then streams end, connections are closed one after the

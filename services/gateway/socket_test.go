@@ -450,6 +450,13 @@ func TestSocketsEndWithTheirRight(t *testing.T) {
 	// Tokens are good for another 30 seconds, in which clocks may differ.
 	expiring.member, expiring.token = w.owner.member, devToken(t, w.owner.member, -26*time.Second)
 	late, _ := in.connected(t, expiring)
+	demoted := w.join(t, w.workspace, identity.Editor)
+	writes, _ := in.connected(t, demoted)
+	got := in.send(t, in.request(t, w.owner, "PATCH", "/api/workspaces/"+demoted.workspace.String()+"/members/"+demoted.member.String(), `{"role":"viewer"}`, nil))
+	if got.status != http.StatusOK {
+		t.Fatalf("make an editor a viewer = %d %s", got.status, got.body)
+	}
+	wantClosed(t, "an editor's who is a viewer now", writes, 4403, "membership")
 	in.remove(t, w.owner, leaver)
 	wantClosed(t, "a removed member's", c, 4403, "membership")
 	_ = s.left(t)

@@ -11,6 +11,9 @@
 //   - In the end all replicas are equal to the byte: editors, watchers, and whoever
 //     opens the document on either gateway.
 //
+// TestClients has npm's own clients, y-websocket and Hocuspocus' provider, do what their
+// users do, on both gateways of a cluster that stays up.
+//
 // An editor is a yjs.Doc with a connection that is made anew whenever it breaks. It
 // belongs to its mutex; two goroutines use it, one that reads from the connection and
 // one that edits.

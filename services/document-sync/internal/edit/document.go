@@ -25,11 +25,14 @@ func (e *Editor) Write(doc *yjs.Doc, next *prosemirror.Node) (written prosemirro
 // Render derives Markdown and plain text from a shared document.
 func (e *Editor) Render(doc *yjs.Doc) (markdown, text string, err error) {
 	tree := e.Tree(doc)
-	return e.schema.Render(tree), Plain(tree), nil
+	return e.Markdown(tree), Plain(tree), nil
 }
 
 // Markdown returns a document as Markdown.
-func (e *Editor) Markdown(tree *prosemirror.Node) string { return e.schema.Render(tree) }
+func (e *Editor) Markdown(tree *prosemirror.Node) string { return storable(e.schema.Render(tree)) }
+
+// storable returns s without what an editor lets people paste and Postgres has no text for.
+func storable(s string) string { return strings.ReplaceAll(s, "\x00", "\ufffd") }
 
 // New makes the shared document that begins with a tree. It is the same for the same
 // name, whoever makes it.
@@ -64,7 +67,7 @@ func Plain(tree *prosemirror.Node) string {
 		}
 	}
 	walk(tree)
-	return b.String()
+	return storable(b.String())
 }
 
 // Plant brings into a shared document what somebody changed who knows it as text only:

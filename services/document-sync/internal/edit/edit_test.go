@@ -173,3 +173,16 @@ func TestText(t *testing.T) {
 		}
 	}
 }
+
+// TestNUL is about what an editor lets people paste: no text in Postgres has it.
+func TestNUL(t *testing.T) {
+	t.Parallel()
+	doc := yjs.New(yjs.Options{})
+	if _, err := editor.Write(doc, prosemirror.Elem("doc", nil, prosemirror.Elem("paragraph", nil, prosemirror.Text("a\x00b")))); err != nil {
+		t.Fatal(err)
+	}
+	markdown, text, err := editor.Render(doc)
+	if want := "a\ufffdb\n"; err != nil || markdown != want || text != want {
+		t.Errorf("Render = %q, %q, %v, want %q twice", markdown, text, err, want)
+	}
+}

@@ -59,6 +59,9 @@ var (
 	ErrTooMuch = errors.New("too much awareness")
 )
 
+// errFull is what admit returns when the table has no more room, whoever filled it.
+var errFull = errors.New("the document's awareness is full")
+
 // Change says how much of the table an update touched.
 type Change uint8
 
@@ -111,7 +114,10 @@ func (t *Table) Apply(owner *Owner, update []byte, now time.Time) (Change, error
 	if err != nil {
 		return Nothing, err
 	}
-	if err := t.admit(owner, entries); err != nil {
+	switch err := t.admit(owner, entries); {
+	case errors.Is(err, errFull):
+		return Nothing, nil // who comes late is not seen, and may write all the same
+	case err != nil:
 		return Nothing, err
 	}
 	change := Nothing
@@ -127,7 +133,9 @@ func (t *Table) Apply(owner *Owner, update []byte, now time.Time) (Change, error
 func (t *Table) wins(owner *Owner, e *entry) bool {
 	c := t.clients[e.client]
 	if c == nil {
-		return e.clock > 0 // a clock that nobody has seen is 0
+		// A clock that nobody has seen is 0. That somebody left who was never here is worth
+		// a place only if another instance says so, from which the news may come late.
+		return e.clock > 0 && (e.state != nil || owner == nil)
 	}
 	switch {
 	case c.state != nil && owner != nil && (c.ours() || c.owner != nil && c.owner.Who != owner.Who):
@@ -164,10 +172,8 @@ func (t *Table) admit(owner *Owner, entries []entry) error {
 		}
 	}
 	switch {
-	case clients > MaxClients && clients > len(t.clients):
-		return fmt.Errorf("%w: %d clients in a document, at most %d", ErrTooMuch, clients, MaxClients)
-	case bytes > MaxBytes && bytes > t.bytes:
-		return fmt.Errorf("%w: %d bytes of states in a document, at most %d", ErrTooMuch, bytes, MaxBytes)
+	case clients > MaxClients && clients > len(t.clients), bytes > MaxBytes && bytes > t.bytes:
+		return errFull
 	case owner != nil && owned > MaxOwned && owned > len(owner.clients):
 		return fmt.Errorf("%w: %d clients of one connection, at most %d", ErrTooMuch, owned, MaxOwned)
 	}

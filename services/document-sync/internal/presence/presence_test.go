@@ -246,7 +246,6 @@ func TestBounds(t *testing.T) {
 		{"many clients", saying(many(presence.MaxOwned, 1), 1, `{}`), nil},
 		{"more clients", saying(many(presence.MaxOwned+1, 1), 1, `{}`), presence.ErrTooMuch},
 		{"all the bytes", saying(many(presence.MaxBytes/presence.MaxState, 1), 1, big), nil},
-		{"more bytes", saying(many(presence.MaxBytes/presence.MaxState+1, 1), 1, big), presence.ErrTooMuch},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -266,9 +265,21 @@ func TestBounds(t *testing.T) {
 			apply(t, &table, owner('a'), saying(many(100, i*100), 1, `{}`), presence.Changed)
 		}
 		apply(t, &table, owner('a'), say(5, 2, `{"x":1}`), presence.Changed) // who is there stays
-		if _, err := table.Apply(owner('a'), say(1<<40, 1, `{}`), start); !errors.Is(err, presence.ErrTooMuch) {
-			t.Errorf("Apply() = %v, want %v", err, presence.ErrTooMuch)
+		apply(t, &table, owner('a'), say(1<<40, 1, `{}`), presence.Nothing)  // who comes late is not seen
+	})
+	t.Run("bytes of a document", func(t *testing.T) {
+		t.Parallel()
+		var table presence.Table
+		apply(t, &table, owner('a'), saying(many(presence.MaxBytes/presence.MaxState+1, 1), 1, big), presence.Nothing)
+		if !table.Empty() {
+			t.Error("the table was changed")
 		}
+	})
+	t.Run("departures of nobody", func(t *testing.T) {
+		t.Parallel()
+		var table presence.Table
+		apply(t, &table, owner('a'), saying(many(presence.MaxClients, 1), 9, `null`), presence.Nothing)
+		apply(t, &table, owner('b'), say(1<<40, 1, `{}`), presence.Changed) // there is room
 	})
 }
 

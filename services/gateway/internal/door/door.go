@@ -135,6 +135,7 @@ func (d *Door) Enter(ctx context.Context, p Person, workspace string) (Guest, er
 		}
 	}
 	g.Actor = identity.Actor{Workspace: ws, Member: p.Member, Role: role}
+	g.Grant.Role = role
 	if wait, ok := d.workspaces.Take(ws, time.Now()); !ok {
 		return Guest{}, tooMany(wait, "this workspace makes")
 	}

@@ -151,35 +151,47 @@ func (s *Store) Holder(ctx context.Context, secret conf.Secret) (Holder, bool, e
 	return h, true, nil
 }
 
-// Grant is what an open stream rests on: a membership and, where the stream was
-// opened with a key, that key.
+// Grant is what an open stream rests on: a membership with at least a role and, where
+// the stream was opened with a key, that key.
 type Grant struct {
 	Workspace id.Workspace
 	Member    id.Member
+	Role      identity.Role
 	Key       KeyID // zero for none
 }
+
+// rising are the roles, each of which may do what those before it may.
+var rising = []string{identity.Viewer.String(), identity.Editor.String(), identity.Owner.String()}
 
 // Ended returns those of the grants that do not hold any more.
 func (s *Store) Ended(ctx context.Context, grants []Grant) ([]Grant, error) {
 	workspaces, members, keys := make([]uuid.UUID, len(grants)), make([]uuid.UUID, len(grants)), make([]uuid.UUID, len(grants))
+	roles := make([]string, len(grants))
 	for i, g := range grants {
-		workspaces[i], members[i], keys[i] = g.Workspace.UUID, g.Member.UUID, g.Key.UUID
+		workspaces[i], members[i], roles[i], keys[i] = g.Workspace.UUID, g.Member.UUID, g.Role.String(), g.Key.UUID
 	}
 	var out []Grant
 	// As the system: the streams of one gateway belong to many workspaces.
 	err := s.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `
-			select g.workspace, g.member, g.key
-			from unnest(@workspaces::uuid[], @members::uuid[], @keys::uuid[]) as g (workspace, member, key)
-			where not exists (select from members m where m.workspace_id = g.workspace and m.member_id = g.member)
+			select g.place
+			from unnest(@workspaces::uuid[], @members::uuid[], @roles::text[], @keys::uuid[]) with ordinality as g (workspace, member, role, key, place)
+			where not exists (
+				select from members m where m.workspace_id = g.workspace and m.member_id = g.member
+					and array_position(@rising::text[], m.role) >= array_position(@rising::text[], g.role))
 			or g.key <> '00000000-0000-0000-0000-000000000000'
 				and not exists (select from api_keys k where k.workspace_id = g.workspace and k.key_id = g.key)`,
-			pg.Args{"workspaces": workspaces, "members": members, "keys": keys})
+			pg.Args{"workspaces": workspaces, "members": members, "roles": roles, "rising": rising, "keys": keys})
 		if err != nil {
 			return err
 		}
-		out, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (g Grant, err error) {
-			return g, row.Scan(&g.Workspace, &g.Member, &g.Key)
+		out, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (Grant, error) {
+			var place int
+			err := row.Scan(&place)
+			if err != nil {
+				return Grant{}, err
+			}
+			return grants[place-1], nil
 		})
 		return err
 	})
