@@ -130,6 +130,9 @@ func DocUpdates(ws id.Workspace, d id.Document) string {
 	return fmt.Sprintf("doc.%s.%s", ws, d)
 }
 
+// WorkspaceDocUpdates matches DocUpdates of all documents of a workspace.
+func WorkspaceDocUpdates(ws id.Workspace) string { return fmt.Sprintf("doc.%s.*", ws) }
+
 // DocAwareness returns the subject of a document's cursors and presence.
 func DocAwareness(ws id.Workspace, d id.Document) string {
 	return fmt.Sprintf("aw.%s.%s", ws, d)

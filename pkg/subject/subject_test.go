@@ -28,6 +28,7 @@ func TestSubjects(t *testing.T) {
 		{"ToolDone", subject.ToolDone(run), "ctl.tool.01890000-0000-7000-8000-000000000003"},
 		{"ToolCancel", subject.ToolCancel(run), "ctl.cancel.01890000-0000-7000-8000-000000000003"},
 		{"DocUpdates", subject.DocUpdates(ws, doc), "doc.01890000-0000-7000-8000-000000000001.01890000-0000-7000-8000-000000000004"},
+		{"WorkspaceDocUpdates", subject.WorkspaceDocUpdates(ws), "doc.01890000-0000-7000-8000-000000000001.*"},
 		{"DocAwareness", subject.DocAwareness(ws, doc), "aw.01890000-0000-7000-8000-000000000001.01890000-0000-7000-8000-000000000004"},
 		{"CredState", subject.CredState(ws, account), "cred.state.01890000-0000-7000-8000-000000000001.01890000-0000-7000-8000-000000000005"},
 		{"EventStream", subject.EventStream(4), "EV_04"},

@@ -7,7 +7,8 @@
 // that somebody watches, and passes that on as if it had been announced; a
 // watcher drops what its document's sequence shows to be old.
 //
-// The Hub owns one subscription and the goroutine of Run. A watcher owns a
+// The Hub owns a subscription for each workspace that is watched, since what is typed in
+// documents goes the same way and is nothing to it, and the goroutine of Run. A watcher owns a
 // bounded queue: the hub never waits for one, it lets go of whoever falls behind.
 // If the instance dies here, its watchers' streams break and they subscribe
 // elsewhere; nothing but their place in the stream is lost.
@@ -60,13 +61,14 @@ type Hub struct {
 
 	mu       sync.Mutex // guards the rest
 	watchers map[id.Workspace]map[*Watcher]struct{}
+	heard    map[id.Workspace]*bus.Subscription // of the workspaces that somebody watches
 	count    int
 	closed   bool
 }
 
 // New returns a hub; it hears nothing before Run.
 func New(cfg Config) *Hub {
-	return &Hub{cfg: cfg, up: make(chan struct{}), watchers: map[id.Workspace]map[*Watcher]struct{}{}}
+	return &Hub{cfg: cfg, up: make(chan struct{}), watchers: map[id.Workspace]map[*Watcher]struct{}{}, heard: map[id.Workspace]*bus.Subscription{}}
 }
 
 // Announce tells every instance about a change that was committed. It takes a
@@ -82,11 +84,6 @@ func (h *Hub) Announce(ctx context.Context, ws id.Workspace, doc id.Document, c 
 // Run listens until ctx is done and then lets go of all watchers.
 func (h *Hub) Run(ctx context.Context) error {
 	defer h.close()
-	sub, err := h.cfg.Bus.Subscribe(subject.AllDocUpdates, h.hear) //nolint:contextcheck // a message has its sender's context
-	if err != nil {
-		return err
-	}
-	defer func() { _ = sub.Unsubscribe() }() // fails only when the connection is gone, and so is the interest
 	close(h.up)
 	t := time.NewTicker(h.cfg.Resync)
 	defer t.Stop()

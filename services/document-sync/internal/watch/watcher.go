@@ -7,6 +7,7 @@ import (
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/subject"
 	documentv1 "signalbox.dev/proto/signalbox/document/v1"
 )
 
@@ -39,7 +40,7 @@ func (h *Hub) Watch(ctx context.Context, ws id.Workspace, doc id.Document) (*Wat
 	if err != nil {
 		return nil, err
 	}
-	// The server has the hub's subscription once it has answered this.
+	// The server has the subscription once it has answered this.
 	if err := h.cfg.Bus.Flush(ctx); err != nil {
 		w.Close()
 		return nil, fault.Wrap(err, fault.Unavailable, "changes cannot be followed at the moment: try again")
@@ -62,7 +63,11 @@ func (h *Hub) add(ws id.Workspace, doc id.Document) (*Watcher, error) {
 		seen: newSeen(2 * h.span()),
 	}
 	if h.watchers[ws] == nil {
-		h.watchers[ws] = map[*Watcher]struct{}{}
+		sub, err := h.cfg.Bus.Subscribe(subject.WorkspaceDocUpdates(ws), h.hear)
+		if err != nil {
+			return nil, fault.Wrap(err, fault.Unavailable, "changes cannot be followed at the moment: try again")
+		}
+		h.watchers[ws], h.heard[ws] = map[*Watcher]struct{}{}, sub
 	}
 	h.watchers[ws][w] = struct{}{}
 	h.count++
@@ -76,7 +81,9 @@ func (h *Hub) end(w *Watcher, why error) {
 	}
 	delete(h.watchers[w.ws], w)
 	if len(h.watchers[w.ws]) == 0 {
+		_ = h.heard[w.ws].Unsubscribe() // fails only when the connection is gone, and so is the interest
 		delete(h.watchers, w.ws)
+		delete(h.heard, w.ws)
 	}
 	h.count--
 	w.why = why
