@@ -2,6 +2,8 @@ package yjs
 
 import (
 	"cmp"
+	"fmt"
+	"math"
 	"slices"
 )
 
@@ -30,6 +32,7 @@ func (d *Doc) apply(update []byte, origin any, v2 bool) error {
 	}
 	t, opened := d.begin(origin, false)
 	t.local = false
+	t.rested()
 	err := d.applyParsed(p)
 	d.end(opened)
 	if cap(p.structs) <= 64 {
@@ -131,39 +134,36 @@ type pending struct {
 	size    int
 }
 
-func (p *pending) join() []byte {
+// join returns all of it. Without it after an error, which is not to be expected, it is
+// as it was.
+func (p *pending) join() ([]byte, error) {
 	if len(p.parts) > 1 {
-		if all, err := MergeUpdatesV2(p.parts); err == nil {
-			p.parts = append(p.parts[:0], all)
-			p.size = len(all)
+		all, err := mergeUpdates(p.parts, true, &ownLimits)
+		if err != nil {
+			return nil, fmt.Errorf("join what waits: %w", err)
 		}
+		p.parts = append(p.parts[:0], all)
+		p.size = len(all)
 	}
-	return p.parts[0]
+	return p.parts[0], nil
 }
 
 func (d *Doc) applyParsed(p *parsed) error {
-	for {
-		before := d.added
-		again, err := d.applyOnce(p)
-		if err != nil {
-			return err
-		}
-		// Yjs looks only at what waited before; what began to wait just now may have got
-		// what it waits for from the same update.
-		again = again || d.added != before && d.ripe()
-		if !again {
-			return nil
-		}
-		update := d.pending.join()
-		d.pending = nil
-		p = &parsed{}
-		// What waits was within the limits when it came.
-		relaxed := d.limits
-		relaxed.MaxStructs, relaxed.MaxClients = 1<<31-1, 1<<31-1
-		if err := p.parse(update, true, &relaxed); err != nil {
-			return err
-		}
+	before := d.added
+	again, err := d.applyOnce(p)
+	// Yjs looks only at what waited before; what began to wait just now may have got what
+	// it waits for from the same update.
+	again = again || d.added != before && d.ripe()
+	if err != nil || !again {
+		return err
 	}
+	// What waits is charged for apart, once: who sends what others wait for does not
+	// answer for them.
+	d.txn.rested()
+	for again && err == nil {
+		again, err = d.retry()
+	}
+	return err
 }
 
 // applyOnce applies an update and says whether what waited may now go in.
@@ -173,24 +173,63 @@ func (d *Doc) applyOnce(p *parsed) (again bool, err error) {
 		return false, err
 	}
 	again = d.ripe()
-	var over error
 	if missing != nil {
-		over = d.wait(p, missing)
+		err = d.wait(p, missing, d.limits.MaxPending)
 	}
-	rest := d.applyDeletes(p.ds)
-	if d.txn.tired() {
-		return false, budget("steps of splitting", uint64(d.limits.MaxScan)+1, uint64(d.limits.MaxScan))
+	return again, cmp.Or(err, d.applyAllDeletes(p.ds))
+}
+
+// retry tries to integrate what waits, and says whether another time may bring more. It
+// was within the limits when it came, and has none now but the steps. When they are used
+// up it goes on waiting, whole, and the next update tries to get further.
+func (d *Doc) retry() (again bool, err error) {
+	waits := d.pending
+	update, err := waits.join()
+	if err != nil {
+		return false, err
+	}
+	p := &parsed{}
+	if err := p.parse(update, true, &ownLimits); err != nil {
+		return false, fmt.Errorf("read what waits: %w", err)
+	}
+	d.pending = nil
+	before := d.added
+	missing, err := d.integrateAll(p)
+	if err != nil {
+		waits.missing = map[uint64]int64{p.groups[0].client: -1} // it is always ripe
+		d.pending = waits
+		return false, nil
+	}
+	if missing != nil {
+		err = d.wait(p, missing, math.MaxInt)
+	}
+	err = cmp.Or(err, d.applyAllDeletes(nil))
+	return d.added != before && d.ripe(), err
+}
+
+// applyAllDeletes deletes what is known of ds and of the deletions that wait, and has the
+// rest wait.
+func (d *Doc) applyAllDeletes(ds DeleteSet) error {
+	rest := d.applyDeletes(ds)
+	if len(ds) > 0 && d.txn.tired() {
+		return budget("steps of splitting", uint64(d.limits.MaxScan)+1, uint64(d.limits.MaxScan))
 	}
 	if len(d.pendingDeletes) > 0 {
-		rest2 := d.applyDeletes(d.pendingDeletes)
-		rest = mergeDeleteSets(rest, rest2)
+		if left := d.applyDeletes(d.pendingDeletes); !d.txn.tired() { // else all of them go on waiting
+			d.pendingDeletes = left
+		}
+	}
+	switch {
+	case len(rest) == 0:
+		return nil
+	case len(d.pendingDeletes) > 0:
+		rest = mergeDeleteSets(rest, d.pendingDeletes)
+	}
+	if n, most := rest.ranges(), d.limits.MaxPending/8; n > most {
+		return budget("pending deletions", uint64(n), uint64(most))
 	}
 	d.pendingDeletes = rest
-	if n := rest.ranges(); n > d.limits.MaxPending/8 {
-		d.pendingDeletes = nil
-		over = budget("pending deletions", uint64(n), uint64(d.limits.MaxPending/8))
-	}
-	return again, over
+	return nil
 }
 
 // ripe says whether something that waits may go in.
@@ -212,15 +251,16 @@ func (ds DeleteSet) ranges() (n int) {
 	return n
 }
 
-// wait keeps the structs of p that could not be integrated.
-func (d *Doc) wait(p *parsed, missing map[uint64]int64) error {
+// wait keeps the structs of p that could not be integrated, if no more than so many bytes
+// wait then.
+func (d *Doc) wait(p *parsed, missing map[uint64]int64, most int) error {
 	update := p.encodeRest()
 	size := len(update)
 	if d.pending != nil {
 		size += d.pending.size
 	}
-	if size > d.limits.MaxPending {
-		return budget("bytes of pending structs", uint64(size), uint64(d.limits.MaxPending))
+	if size > most {
+		return budget("bytes of pending structs", uint64(size), uint64(most))
 	}
 	if d.pending == nil {
 		d.pending = &pending{missing: missing, parts: [][]byte{update}, size: size}
@@ -234,7 +274,8 @@ func (d *Doc) wait(p *parsed, missing map[uint64]int64) error {
 	d.pending.parts = append(d.pending.parts, update)
 	d.pending.size = size
 	if len(d.pending.parts) >= 256 {
-		d.pending.join()
+		_, err := d.pending.join()
+		return err
 	}
 	return nil
 }

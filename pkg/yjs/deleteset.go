@@ -34,6 +34,16 @@ func (ds DeleteSet) Contains(client uint64, clock uint32) bool {
 	return false
 }
 
+// Equal says whether two sets of this package's are the same.
+func (ds DeleteSet) Equal(o DeleteSet) bool {
+	return slices.EqualFunc(ds, o, func(a, b ClientRanges) bool {
+		return a.Client == b.Client && slices.Equal(a.Ranges, b.Ranges)
+	})
+}
+
+// Includes says whether all of another set of this package's is in the set.
+func (ds DeleteSet) Includes(o DeleteSet) bool { return mergeDeleteSets(ds, o).Equal(ds) }
+
 func containsClock(rs []Range, clock uint32) bool {
 	i := sort.Search(len(rs), func(i int) bool { return rs[i].end() > clock })
 	return i < len(rs) && rs[i].Clock <= clock

@@ -2,31 +2,35 @@ package yjs
 
 import "bytes"
 
-// The functions in this file work on updates without a document, with [Limits]'
+// The exported functions in this file work on updates without a document, with [Limits]'
 // defaults, and keep no more in memory than the updates and the result.
 
 // MergeUpdates joins updates in encoding v1 into one. Their order does not matter, and
 // they may overlap or leave gaps. It takes n log k steps for n structs in k updates.
-func MergeUpdates(updates [][]byte) ([]byte, error) { return mergeUpdates(updates, false) }
+func MergeUpdates(updates [][]byte) ([]byte, error) {
+	return mergeUpdates(updates, false, &defaultLimits)
+}
 
 // MergeUpdatesV2 is [MergeUpdates] for encoding v2.
-func MergeUpdatesV2(updates [][]byte) ([]byte, error) { return mergeUpdates(updates, true) }
+func MergeUpdatesV2(updates [][]byte) ([]byte, error) {
+	return mergeUpdates(updates, true, &defaultLimits)
+}
 
 // DiffUpdate returns what of an update in encoding v1 a peer with state vector sv lacks.
 func DiffUpdate(update []byte, sv StateVector) ([]byte, error) {
-	return diffUpdate(update, sv, false)
+	return diffUpdate(update, sv, false, &defaultLimits)
 }
 
 // DiffUpdateV2 is [DiffUpdate] for encoding v2.
 func DiffUpdateV2(update []byte, sv StateVector) ([]byte, error) {
-	return diffUpdate(update, sv, true)
+	return diffUpdate(update, sv, true, &defaultLimits)
 }
 
 // ConvertV1ToV2 writes an update in encoding v1 anew in encoding v2.
-func ConvertV1ToV2(update []byte) ([]byte, error) { return convert(update, false) }
+func ConvertV1ToV2(update []byte) ([]byte, error) { return convert(update, false, &defaultLimits) }
 
 // ConvertV2ToV1 writes an update in encoding v2 anew in encoding v1.
-func ConvertV2ToV1(update []byte) ([]byte, error) { return convert(update, true) }
+func ConvertV2ToV1(update []byte) ([]byte, error) { return convert(update, true, &defaultLimits) }
 
 // StateVectorFromUpdate returns the state vector of a document that has applied the
 // update in encoding v1 and nothing else.
@@ -46,7 +50,10 @@ func UpdateSpan(update []byte) (from, to StateVector, err error) { return spanOf
 // UpdateSpanV2 is [UpdateSpan] for encoding v2.
 func UpdateSpanV2(update []byte) (from, to StateVector, err error) { return spanOf(update, true) }
 
-var defaultLimits = Limits{}.withDefaults()
+var (
+	defaultLimits = Limits{}.withDefaults()
+	ownLimits     = Unlimited() // for what a document encoded itself
+)
 
 // structWriter writes structs one by one; how many a client has is filled in at the end.
 type structWriter struct {
@@ -130,17 +137,16 @@ func (h sourceHeap) down(i int) {
 	h[i] = s
 }
 
-func mergeUpdates(updates [][]byte, v2 bool) ([]byte, error) {
+func mergeUpdates(updates [][]byte, v2 bool, limits *Limits) ([]byte, error) {
 	if len(updates) == 1 {
 		return bytes.Clone(updates[0]), nil
 	}
-	limits := defaultLimits
 	sources := make([]source, len(updates))
 	heap := make(sourceHeap, 0, len(updates))
 	size := 16
 	for i := range sources {
 		s := &sources[i]
-		s.init(updates[i], v2, &limits)
+		s.init(updates[i], v2, limits)
 		s.turn = -int64(i)
 		s.forward()
 		if s.err != nil {
@@ -174,7 +180,7 @@ func mergeUpdates(updates [][]byte, v2 bool) ([]byte, error) {
 	m.w.finish()
 	sets := make([]DeleteSet, len(sources))
 	for i := range sources {
-		ds, err := sources[i].dec.deleteSet(&limits)
+		ds, err := sources[i].dec.deleteSet(limits)
 		if err != nil {
 			return nil, err
 		}
@@ -269,10 +275,9 @@ func (s *wireStruct) cut(diff uint32) {
 	}
 }
 
-func diffUpdate(update []byte, sv StateVector, v2 bool) ([]byte, error) {
-	limits := defaultLimits
+func diffUpdate(update []byte, sv StateVector, v2 bool, limits *Limits) ([]byte, error) {
 	var r structReader
-	r.init(update, v2, &limits)
+	r.init(update, v2, limits)
 	w := structWriter{e: newEncoder(v2, len(update))}
 	for r.next(); !r.done; {
 		if r.cur.kind == kindSkip { // the first struct that is written is no gap
@@ -299,7 +304,7 @@ func diffUpdate(update []byte, sv StateVector, v2 bool) ([]byte, error) {
 		return nil, r.err
 	}
 	w.finish()
-	return finishDeletes(&w, &r, &limits)
+	return finishDeletes(&w, &r, limits)
 }
 
 func finishDeletes(w *structWriter, r *structReader, limits *Limits) ([]byte, error) {
@@ -328,10 +333,9 @@ func (ds DeleteSet) descending() DeleteSet {
 	return ds
 }
 
-func convert(update []byte, fromV2 bool) ([]byte, error) {
-	limits := defaultLimits
+func convert(update []byte, fromV2 bool, limits *Limits) ([]byte, error) {
 	var r structReader
-	r.init(update, fromV2, &limits)
+	r.init(update, fromV2, limits)
 	w := structWriter{e: newEncoder(!fromV2, len(update))}
 	for r.next() {
 		w.write(&r.cur, 0)
@@ -340,7 +344,7 @@ func convert(update []byte, fromV2 bool) ([]byte, error) {
 		return nil, r.err
 	}
 	w.finish()
-	return finishDeletes(&w, &r, &limits)
+	return finishDeletes(&w, &r, limits)
 }
 
 func stateVectorFrom(update []byte, v2 bool) (StateVector, error) {

@@ -1,7 +1,5 @@
 package yjs
 
-import "slices"
-
 // Snapshot names a state of a document: what was there and what of it was deleted. It
 // has no content; that has to be kept in a document with [Options.KeepDeleted].
 type Snapshot struct {
@@ -61,9 +59,7 @@ func (s Snapshot) Equal(o Snapshot) bool {
 			return false
 		}
 	}
-	return slices.EqualFunc(mergeDeleteSets(s.Deletes), mergeDeleteSets(o.Deletes), func(a, b ClientRanges) bool {
-		return a.Client == b.Client && slices.Equal(a.Ranges, b.Ranges)
-	})
+	return mergeDeleteSets(s.Deletes).Equal(mergeDeleteSets(o.Deletes))
 }
 
 // Contains says whether the state has all of an update in encoding v1.

@@ -35,29 +35,62 @@ func (d *Doc) encodeState(sv StateVector, v2 bool) []byte {
 	if d.pending == nil && len(d.pendingDeletes) == 0 {
 		return state
 	}
-	updates := [][]byte{state}
-	convert := func(update []byte, err error) {
-		if err == nil && !v2 {
-			update, err = ConvertV2ToV1(update)
-		}
-		if err == nil {
-			updates = append(updates, update)
-		}
-	}
-	if len(d.pendingDeletes) > 0 {
-		e := newEncoder(true, 16)
-		e.uvarint(0)
-		e.deleteSet(mergeDeleteSets(d.pendingDeletes))
-		convert(e.finish(), nil)
-	}
-	if d.pending != nil {
-		convert(DiffUpdateV2(d.pending.join(), sv))
-	}
-	merged, err := mergeUpdates(updates, v2)
+	merged, err := d.withWaiting(state, sv, v2)
 	if err != nil {
+		// Not to be expected: all of it was read before. Who keeps the state and throws
+		// away what it is made of compares Contents.
 		return state
 	}
 	return merged
+}
+
+// withWaiting adds to an encoded state what waits.
+func (d *Doc) withWaiting(state []byte, sv StateVector, v2 bool) ([]byte, error) {
+	updates := [][]byte{state}
+	if len(d.pendingDeletes) > 0 {
+		e := newEncoder(v2, 16)
+		e.uvarint(0)
+		e.deleteSet(mergeDeleteSets(d.pendingDeletes))
+		updates = append(updates, e.finish())
+	}
+	if d.pending != nil {
+		update, err := d.pending.join()
+		if err == nil {
+			update, err = diffUpdate(update, sv, true, &ownLimits)
+		}
+		if err == nil && !v2 {
+			update, err = convert(update, true, &ownLimits)
+		}
+		if err != nil {
+			return nil, err
+		}
+		updates = append(updates, update)
+	}
+	return mergeUpdates(updates, v2, &ownLimits)
+}
+
+// Contents returns which structs and which deletions the document has, with those that
+// wait for others. A document that was made of this one's state has the same structs. It
+// has the same deletions too, and more when structs that waited here could go in there,
+// where all came at once.
+func (d *Doc) Contents() (structs, deletions DeleteSet) {
+	for i := range d.clients {
+		if c := &d.clients[i]; c.state > 0 {
+			structs = append(structs, ClientRanges{c.id, []Range{{0, c.state}}})
+		}
+	}
+	if d.pending != nil {
+		for _, part := range d.pending.parts {
+			var r structReader
+			r.init(part, true, &ownLimits)
+			for r.next() {
+				if r.cur.kind != kindSkip {
+					structs = append(structs, ClientRanges{r.cur.client, []Range{{r.cur.clock, r.cur.length}}})
+				}
+			}
+		}
+	}
+	return mergeDeleteSets(structs), mergeDeleteSets(d.storeDeletes(), d.pendingDeletes)
 }
 
 func (d *Doc) sizeHint() int {

@@ -22,8 +22,14 @@ type Txn struct {
 	moved   int      // entries of struct lists that made room or closed up
 }
 
-// tired says whether splits and joins in long lists have cost as much as MaxScan steps.
-func (t *Txn) tired() bool { return t.moved/16 > t.doc.limits.MaxScan }
+// movedPerStep is how many entries of a list move in the time that passing an item takes.
+const movedPerStep = 256
+
+// tired says whether splits in long lists have cost as much as MaxScan steps.
+func (t *Txn) tired() bool { return t.moved/movedPerStep > t.doc.limits.MaxScan }
+
+// rested begins a new budget of steps.
+func (t *Txn) rested() { t.scan, t.moved = t.doc.limits.MaxScan, 0 }
 
 type span struct {
 	client        uint32
@@ -274,7 +280,7 @@ func (d *Doc) collectDeleted(t *Txn) {
 func (d *Doc) joinDeleted(t *Txn) {
 	for _, x := range slices.Backward(t.deleted) {
 		si := min(len(d.clients[x.client].structs)-1, 1+d.find(x.client, x.clock+x.length-1))
-		if d.moved/16 > d.limits.MaxScan {
+		if d.moved/movedPerStep > d.limits.MaxScan {
 			return // enough: what is not joined means the same
 		}
 		for si > 0 && d.at(d.clients[x.client].structs[si]).clock >= x.clock {

@@ -177,7 +177,7 @@ func (s *documents) past(ctx context.Context, ref store.Ref, version int64) (*pr
 	if old.State == nil {
 		return s.editor.ParseStored(old.Markdown)
 	}
-	doc := yjs.New(yjs.Options{Limits: yjs.Limits{Dense: true}}) // it is a state of our own
+	doc := yjs.New(yjs.Options{Limits: yjs.Unlimited()}) // it is a state of our own
 	if err := doc.ApplyUpdateV2(old.State, nil); err != nil {
 		return nil, fmt.Errorf("read version %d: %w", version, err)
 	}

@@ -138,10 +138,54 @@ func (r *room) work() {
 
 // batch applies, commits and passes on what is in b. It has the turn and gives it on.
 func (r *room) batch(b *inbox) {
+	over, err := r.attempt(b)
+	if parts := b.senders(); fault.KindOf(err) == fault.TooLarge && len(parts) > 1 {
+		// One of them is to blame, or all together. Each alone the store may take.
+		r.mu.Lock()
+		r.closeRefused(b)
+		r.mu.Unlock()
+		over, err = r.apart(parts)
+	} else if err != nil {
+		r.uncommitted(b, err)
+	}
+	if over {
+		return
+	}
+	if err != nil {
+		r.doc = nil
+	}
+	r.yield()
+}
+
+// apart attempts what parts of a batch that was refused have, one by one. The doc still
+// has the batch; after an error it has what is not committed again.
+func (r *room) apart(parts []*inbox) (over bool, err error) {
+	clean := false
+	for _, b := range parts {
+		if !clean && !r.afresh() {
+			return true, nil
+		}
+		over, err = r.attempt(b)
+		if over {
+			return true, nil
+		}
+		if clean = err == nil; !clean {
+			r.uncommitted(b, err)
+			if !refused(err) {
+				return false, err
+			}
+		}
+	}
+	return false, err
+}
+
+// attempt applies, commits and passes on what is in b. After an error the doc has what
+// is not committed; over says that the room is. The turn is held.
+func (r *room) attempt(b *inbox) (over bool, err error) {
 	update, err := r.apply(b)
 	for err != nil { // with one update less
 		if !r.afresh() {
-			return
+			return true, nil
 		}
 		update, err = r.apply(b)
 	}
@@ -151,8 +195,7 @@ func (r *room) batch(b *inbox) {
 		seq, err = r.commit(b.author(), update)
 		r.hub.metrics.commit.Observe(time.Since(start).Seconds())
 		if err != nil {
-			r.uncommitted(b, err)
-			return
+			return false, err
 		}
 	}
 	r.hub.metrics.batches.Inc()
@@ -166,7 +209,26 @@ func (r *room) batch(b *inbox) {
 		}
 		r.tellStored(b)
 	}
-	r.release()
+	return false, nil
+}
+
+// senders returns an inbox for each sender with what was not refused of it.
+func (b *inbox) senders() []*inbox {
+	var parts []*inbox
+	of := make(map[*Seat]*inbox)
+	for i, it := range b.items {
+		if it.refused != nil {
+			continue
+		}
+		p := of[it.seat]
+		if p == nil {
+			p = &inbox{}
+			of[it.seat], parts = p, append(parts, p)
+		}
+		p.data = append(p.data, b.update(i)...)
+		p.items = append(p.items, item{seat: it.seat, end: len(p.data)})
+	}
+	return parts
 }
 
 // author returns who made the last update.
@@ -246,8 +308,7 @@ func (r *room) commit(author store.Author, update []byte) (int64, error) {
 		if err == nil {
 			return seq, nil
 		}
-		switch fault.KindOf(err) {
-		case fault.NotFound, fault.Invalid, fault.TooLarge, fault.Conflict:
+		if refused(err) || fault.KindOf(err) == fault.NotFound {
 			return 0, err
 		}
 		if h.life.Err() != nil {
@@ -262,14 +323,22 @@ func (r *room) commit(author store.Author, update []byte) (int64, error) {
 	}
 }
 
-// uncommitted deals with a batch that will not be committed, at least not by us. It gives
-// the turn on.
+// refused says whether the store will never take an update.
+func refused(err error) bool {
+	switch fault.KindOf(err) {
+	case fault.Invalid, fault.TooLarge, fault.Conflict:
+		return true
+	}
+	return false
+}
+
+// uncommitted tells those whose batch will not be committed, at least not by us.
 func (r *room) uncommitted(b *inbox, err error) {
 	h := r.hub
-	switch fault.KindOf(err) {
-	case fault.NotFound:
+	switch {
+	case fault.KindOf(err) == fault.NotFound:
 		r.gone()
-	case fault.Invalid, fault.TooLarge, fault.Conflict:
+	case refused(err):
 		h.cfg.Log.WarnContext(h.life, "updates refused by the store", "document", r.ref.Document, "error", err)
 		for i := range b.items {
 			if it := &b.items[i]; it.refused == nil {
@@ -280,8 +349,6 @@ func (r *room) uncommitted(b *inbox, err error) {
 		r.closeRefused(b)
 		r.mu.Unlock()
 	}
-	r.doc = nil
-	r.yield()
 }
 
 // closeRefused closes whose updates were refused. mu is held.

@@ -269,7 +269,7 @@ func (r *room) hearQueued() bool {
 		if r.seq.has(u.sequence) {
 			continue
 		}
-		if err := r.applyCommitted(u.data); err != nil {
+		if err := r.committedOnly(func() error { return r.doc.ApplyUpdate(u.data, nil) }); err != nil {
 			r.hub.cfg.Log.ErrorContext(r.hub.life, "update of another instance not applied",
 				"document", r.ref.Document, "sequence", u.sequence, "error", err)
 			for _, u := range r.remote[i:] {

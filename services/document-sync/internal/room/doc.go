@@ -39,7 +39,9 @@
 // and the bus. If something in the doc waits for updates that have not arrived, what is
 // committed is the updates as they came, so that the part that waits survives too.
 // An update that is malformed or asks for too much is refused to its sender alone; if it
-// may have left a part of itself in the doc, the doc is thrown away first.
+// may have left a part of itself in the doc, the doc is thrown away first. A batch that is
+// too large for the store is committed sender by sender, and who is too large alone is
+// refused.
 //
 // An operation first catches up with the head in Postgres, edits within one
 // transaction, and is committed by its caller's function, in a transaction of its own.

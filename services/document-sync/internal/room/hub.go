@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/yjs"
 	"signalbox.dev/services/document-sync/internal/store"
 )
@@ -73,9 +74,10 @@ type Hub struct {
 
 	mu     sync.Mutex // guards what follows
 	rooms  map[store.Ref]*room
-	idle   list.List // of *room without pins, the one that was left first in front
-	closed error     // why no room is opened any more
-	noJoin error     // why nobody may join any more
+	of     map[id.Workspace]int // rooms of each workspace
+	idle   list.List            // of *room without pins, the one that was left first in front
+	closed error                // why no room is opened any more
+	noJoin error                // why nobody may join any more
 }
 
 // New returns a hub. It hears of other instances and unloads documents while Run runs.
@@ -85,7 +87,7 @@ func New(cfg Config) *Hub {
 		cfg: cfg, instance: uuid.NewString(),
 		loads: make(chan struct{}, cfg.Loads), saves: make(chan struct{}, cfg.Snapshots),
 		out: make(chan outgoing, outQueue), resync: make(chan struct{}, 1),
-		rooms: make(map[store.Ref]*room),
+		rooms: make(map[store.Ref]*room), of: make(map[id.Workspace]int),
 	}
 	h.inboxes.New = func() any { return &inbox{} }
 	h.life, h.endLife = context.WithCancel(context.Background())
@@ -135,7 +137,7 @@ func (h *Hub) open(ctx context.Context, ref store.Ref) (*room, error) {
 	var evicted *room
 	if r == nil {
 		var ok bool
-		if evicted, ok = h.makeRoom(); !ok {
+		if evicted, ok = h.makeRoom(ref.Workspace); !ok {
 			h.mu.Unlock()
 			return nil, errFull()
 		}
@@ -145,6 +147,7 @@ func (h *Hub) open(ctx context.Context, ref store.Ref) (*room, error) {
 			return nil, errDraining()
 		}
 		h.rooms[ref] = r
+		h.of[ref.Workspace]++
 	}
 	h.pin(r)
 	opening := r.opening
@@ -202,6 +205,9 @@ func (h *Hub) unpin(r *room) {
 func (h *Hub) drop(r *room) {
 	if h.rooms[r.ref] == r {
 		delete(h.rooms, r.ref)
+		if h.of[r.ref.Workspace]--; h.of[r.ref.Workspace] == 0 {
+			delete(h.of, r.ref.Workspace)
+		}
 	}
 	if r.idle != nil {
 		h.idle.Remove(r.idle)
@@ -216,18 +222,23 @@ func (h *Hub) forget(r *room) {
 	h.drop(r)
 }
 
-// makeRoom makes place for one more room, if need be by unloading one; h.mu is held.
-func (h *Hub) makeRoom() (evicted *room, ok bool) {
-	if len(h.rooms) < h.cfg.Rooms {
+// makeRoom makes place for one more room of a workspace, if need be by unloading one; h.mu
+// is held. A workspace has a share of all at most, so that others find place too.
+func (h *Hub) makeRoom(ws id.Workspace) (evicted *room, ok bool) {
+	own := h.of[ws] >= (h.cfg.Rooms+roomShare-1)/roomShare
+	if !own && len(h.rooms) < h.cfg.Rooms {
 		return nil, true
 	}
 	for e := h.idle.Front(); e != nil; e = e.Next() {
-		if r, ok := e.Value.(*room); ok && h.unload(r) {
+		if r, ok := e.Value.(*room); ok && (!own || r.ref.Workspace == ws) && h.unload(r) {
 			return r, true
 		}
 	}
 	return nil, false
 }
+
+// roomShare is how many workspaces would fill an instance.
+const roomShare = 4
 
 // unload takes a room without pins out of memory, unless it has something to do yet;
 // h.mu is held. The caller then lets it leave the bus.

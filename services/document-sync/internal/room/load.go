@@ -23,9 +23,11 @@ const (
 	repairPause  = time.Second            // after one that did not work
 )
 
-// limits are those of a doc while it is loaded from our own tables. What comes from
-// outside later is bounded by yjs's defaults: see install.
-var limits = yjs.Limits{MaxStructs: 1 << 26, Dense: true, MaxClients: 1 << 22, MaxValues: 1 << 26, MaxScan: 1 << 30}
+// outside are the limits of updates that come from outside. MaxScan is about 0.3 s of
+// work, for which one may change 2,000 places that others changed too ninety times, or
+// 20,000 once; what waits fits into one update of the store. What is committed was within
+// them and has none any more: refused, it would take the document away from everybody.
+var outside = yjs.Limits{MaxScan: 8_000_000, MaxPending: store.MaxUpdate / 2}
 
 // load makes the doc of a new room. It has the turn.
 func (r *room) load() {
@@ -79,7 +81,7 @@ func (r *room) read(ctx context.Context) (store.State, *yjs.Doc, error) {
 		if err != nil {
 			return st, nil, err
 		}
-		doc := yjs.New(yjs.Options{Limits: limits})
+		doc := yjs.New(yjs.Options{Limits: yjs.Unlimited()})
 		if err := apply(doc, st.Snapshot, st.Updates); err != nil {
 			return st, nil, fmt.Errorf("load document %s: %w", r.ref.Document, err)
 		}
@@ -246,9 +248,15 @@ func (r *room) sendAll(update []byte) {
 	r.broadcast(&Message{Kind: KindUpdate, Payload: update}, nil)
 }
 
-// applyCommitted applies an update that somebody committed. The turn is held.
-func (r *room) applyCommitted(update []byte) error {
-	return safely(func() error { return r.doc.ApplyUpdate(update, nil) })
+// committedOnly runs f, which applies what somebody committed, without limits. The turn
+// is held.
+func (r *room) committedOnly(f func() error) error {
+	return safely(func() error {
+		doc := r.doc
+		doc.SetLimits(yjs.Unlimited())
+		defer doc.SetLimits(outside)
+		return f()
+	})
 }
 
 // note adds a committed update to what the doc has. mu is held.
@@ -391,7 +399,7 @@ func (r *room) absorbUpdates(st store.State) error {
 	}
 	if st.Snapshot != nil || len(rows) > 0 {
 		var update []byte
-		err := safely(func() (err error) {
+		err := r.committedOnly(func() (err error) {
 			update = r.transact(nil, func() { err = apply(r.doc, st.Snapshot, rows) })
 			return err
 		})

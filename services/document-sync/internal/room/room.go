@@ -233,7 +233,7 @@ func (r *room) transact(origin any, f func()) []byte {
 
 // install makes a doc the room's. The caller owns the doc.
 func (r *room) install(doc *yjs.Doc) {
-	doc.SetLimits(yjs.Limits{})
+	doc.SetLimits(outside)
 	doc.OnUpdate(func(u *yjs.Update) {
 		if r.listen {
 			r.novel = u.V1()

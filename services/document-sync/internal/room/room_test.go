@@ -591,6 +591,27 @@ func TestUnloadAndReload(t *testing.T) {
 	})
 }
 
+// A workspace that has its share of the rooms leaves the others to the others.
+func TestShare(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		h, stop := open(t, room.Config{Store: m, Rooms: 8})
+		defer stop()
+		ws := id.New[id.Workspace]()
+		greedy := []store.Ref{m.createIn(ws), m.createIn(ws), m.createIn(ws)}
+		join(t, h, greedy[0])
+		leaves := join(t, h, greedy[1])
+		if _, err := h.Join(t.Context(), greedy[2], editor(), newClient(t)); fault.KindOf(err) != fault.Unavailable {
+			t.Errorf("Join() of more than the share = %v, want Unavailable", err)
+		}
+		join(t, h, m.create()) // of another workspace
+		leaves.seat.Leave()
+		join(t, h, greedy[2])
+		equal(t, "rooms", h.Open(), 3)
+	})
+}
+
 func TestDeletion(t *testing.T) {
 	t.Parallel()
 	deleted := &documentv1.Change{Change: &documentv1.SubscribeResponse{Kind: documentv1.SubscribeResponse_KIND_DELETED}}

@@ -100,11 +100,11 @@ func (r *room) save(ctx context.Context) {
 	}
 	s, err := r.snapshot(ctx)
 	if err == nil {
-		err = loads(s)
+		err = s.loads()
 	}
 	if err == nil {
 		ctx, cancel := context.WithTimeout(ctx, saveTimeout)
-		err = h.cfg.Store.Save(ctx, s)
+		err = h.cfg.Store.Save(ctx, s.Snapshot)
 		cancel()
 	}
 	if err != nil && fault.KindOf(err) == fault.NotFound {
@@ -136,30 +136,55 @@ func (r *room) save(ctx context.Context) {
 	r.armSnapshot()
 }
 
-// loads tries whether a snapshot can be loaded again: the updates that it replaces are
-// gone then.
-func loads(s store.Snapshot) error {
-	doc := yjs.New(yjs.Options{Limits: limits})
+// encoded is a snapshot, and what the doc has that it was made of.
+type encoded struct {
+	store.Snapshot
+	structs, deletions yjs.DeleteSet
+}
+
+// loads tries whether a snapshot can be loaded again into a doc that has the same, what
+// waits included: the updates that it replaces are gone then. Bytes say less: structs
+// may be joined otherwise, and what an encoding left out would be missing in both.
+func (s *encoded) loads() error {
+	doc := yjs.New(yjs.Options{Limits: yjs.Unlimited()})
 	if err := apply(doc, s.State, nil); err != nil {
 		return fmt.Errorf("load the encoded document %s again: %w", s.Ref.Document, err)
 	}
-	if !bytes.Equal(doc.StateVector().Encode(), s.Vector) {
+	if !s.isIn(doc) {
 		return fmt.Errorf("load the encoded document %s again: it is not the same", s.Ref.Document)
 	}
 	return nil
 }
 
+// isIn says whether a doc has all that the one had that was encoded.
+func (s *encoded) isIn(doc *yjs.Doc) bool {
+	structs, deletions := doc.Contents()
+	vector := doc.StateVector()
+	if bytes.Equal(vector.Encode(), s.Vector) {
+		return structs.Equal(s.structs) && deletions.Equal(s.deletions)
+	}
+	// What waited may have gone in, now that all came at once, and have deleted something.
+	had, err := yjs.DecodeStateVector(s.Vector)
+	for client, clock := range had {
+		if vector[client] < clock {
+			return false
+		}
+	}
+	return err == nil && structs.Equal(s.structs) && deletions.Includes(s.deletions)
+}
+
 // snapshot encodes the doc and what is derived from it.
-func (r *room) snapshot(ctx context.Context) (store.Snapshot, error) {
+func (r *room) snapshot(ctx context.Context) (*encoded, error) {
 	if err := r.acquire(ctx); err != nil {
-		return store.Snapshot{}, err
+		return nil, err
 	}
 	defer r.yield()
 	r.mu.Lock()
-	s := store.Snapshot{Ref: r.ref, Sequence: r.seq.at, Author: r.unsaved.author, EditedAt: r.unsaved.edit}
+	s := &encoded{Snapshot: store.Snapshot{Ref: r.ref, Sequence: r.seq.at, Author: r.unsaved.author, EditedAt: r.unsaved.edit}}
 	r.mu.Unlock()
 	s.State = r.doc.EncodeStateAsUpdateV2(nil)
 	s.Vector = r.doc.StateVector().Encode()
+	s.structs, s.deletions = r.doc.Contents()
 	if s.Unrendered = r.hub.cfg.Render == nil; s.Unrendered {
 		return s, nil
 	}

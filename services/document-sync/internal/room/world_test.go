@@ -51,11 +51,13 @@ func newRef() store.Ref {
 	return store.Ref{Workspace: id.New[id.Workspace](), Document: id.New[id.Document]()}
 }
 
-// create makes an empty document.
-func (m *memory) create() store.Ref {
+// create makes an empty document, in a workspace of its own.
+func (m *memory) create() store.Ref { return m.createIn(id.New[id.Workspace]()) }
+
+func (m *memory) createIn(ws id.Workspace) store.Ref {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	ref := newRef()
+	ref := store.Ref{Workspace: ws, Document: id.New[id.Document]()}
 	m.docs[ref] = &stored{live: yjs.New(yjs.Options{})}
 	return ref
 }

@@ -1,0 +1,196 @@
+package room_test
+
+import (
+	"encoding/binary"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/yjs"
+	"signalbox.dev/services/document-sync/internal/room"
+	"signalbox.dev/services/document-sync/internal/store"
+)
+
+// uvarints appends numbers as updates have them.
+func uvarints(b []byte, ns ...uint64) []byte {
+	for _, n := range ns {
+		b = binary.AppendUvarint(b, n)
+	}
+	return b
+}
+
+// chain is an update of client 1 with two types X and Z in an array, and n between them.
+func chain(n int) []byte {
+	b := uvarints(nil, 1, uint64(n+2), 1, 0)
+	b = append(b, 7, 1, 1, 'x', 0, 0x87, 1, 0, 0)
+	prev := uint64(0)
+	for i := range n {
+		b = append(uvarints(append(b, 0xc7), 1, prev, 1, 1), 0)
+		prev = uint64(i + 2)
+	}
+	return append(b, 0)
+}
+
+// hammer is an update with 4,500 types between X and Z of a chain of 2,000. For each, all
+// of the chain is passed: that is more than strangers may ask for.
+func hammer(client uint64) []byte {
+	b := uvarints(nil, 1, 4501, client, 0)
+	b = append(uvarints(append(b, 0x87), 1, 2001), 0)
+	for range 4500 {
+		b = append(uvarints(append(b, 0xc7), 1, 0, 1, 1), 0)
+	}
+	return append(b, 0)
+}
+
+// An update that is small and would take seconds is refused to its sender. One that is
+// committed is read, and loaded, whatever it costs.
+func TestSlowUpdates(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		ref := m.create()
+		h, stop := open(t, room.Config{Store: m})
+		defer stop()
+		a, b := join(t, h, ref), join(t, h, ref)
+		m.mu.Lock()
+		m.docs[ref].append(store.Author{}, chain(2000))
+		m.docs[ref].append(store.Author{}, hammer(2))
+		m.mu.Unlock()
+		read := func() (hammered uint32, text string) {
+			t.Helper()
+			if err := h.Read(t.Context(), ref, func(doc *yjs.Doc) error {
+				hammered, text = doc.StateVector()[2], doc.Text("t").String()
+				return nil
+			}); err != nil {
+				t.Fatalf("Read() = %v", err)
+			}
+			return hammered, text
+		}
+		hammered, _ := read()
+		equal(t, "read", hammered, 4501)
+		equal(t, "loads", m.count("Load"), 1)
+		a.send(hammer(3)) // strangers' limits are back
+		settle()
+		equal(t, "code", a.closed(), room.CloseTooBig)
+		b.write(0, "fine")
+		settle()
+		equal(t, "other's code", b.closed(), 0)
+		hammered, text := read()
+		equal(t, "loaded again", hammered, 4501)
+		equal(t, "text", text, "fine")
+		equal(t, "loads", m.count("Load"), 2)
+	})
+}
+
+// What waits is in the snapshot that replaces its update, also beside other structs that
+// wait and are so alike that they take hardly a byte.
+func TestWaitingIsInSnapshots(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		ref := m.create()
+		h, stop := open(t, room.Config{Store: m})
+		defer stop()
+		a, b := join(t, h, ref), join(t, h, ref)
+		const n = 40_000 // types of client 1, the first of which never comes
+		gap := uvarints(nil, 1, n, 1, 1)
+		for i := range n {
+			gap = append(uvarints(append(gap, 0x87), 1, uint64(i)), 0)
+		}
+		a.send(append(gap, 0))
+		settle(a, b)
+		first := b.edit(func(x *yjs.Text) { x.Insert(0, "one ") })
+		b.send(b.edit(func(x *yjs.Text) { x.Insert(4, "two") }))
+		settle(a, b)
+		pass(15 * time.Second)
+		equal(t, "rows that no snapshot has", m.behind(ref), 0)
+		st, err := m.Load(t.Context(), ref)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := yjs.New(yjs.Options{Limits: yjs.Unlimited()})
+		if err := d.ApplyUpdateV2(st.Snapshot, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.ApplyUpdate(first, nil); err != nil {
+			t.Fatal(err)
+		}
+		equal(t, "text", d.Text("t").String(), "one two")
+	})
+}
+
+// A batch that is too large for the store is committed sender by sender.
+func TestTooLargeTogether(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name   string
+		length int // of what b writes
+		code   int // b is closed with
+		want   int // characters that are there then
+	}{
+		{"one is to blame", 200, room.CloseTooBig, 2},
+		{"all together", 70, 0, 72},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				m := newMemory()
+				ref := m.create()
+				m.refuse = func(update []byte) error {
+					if len(update) > 100 {
+						return fault.New(fault.TooLarge, "the update is too large")
+					}
+					return nil
+				}
+				h, stop := open(t, room.Config{Store: m})
+				defer stop()
+				a, b, c := join(t, h, ref), join(t, h, ref), join(t, h, ref)
+				settle(a, b, c)
+				release := m.hold("Append")
+				c.send([]byte{0, 1, 9, 1, 0, 1}) // something is on its way
+				synctest.Wait()                  // and what follows is one batch
+				a.write(0, "1")
+				b.write(0, strings.Repeat("b", tt.length))
+				c.write(0, "3")
+				before := a.stored
+				release()
+				settle(a, b, c)
+				equal(t, "code", b.closed(), tt.code)
+				equal(t, "others", [2]int{a.closed(), c.closed()}, [2]int{})
+				equal(t, "a was told", a.stored-before, 1)
+				equal(t, "stored", len(m.text(t, ref)), tt.want)
+				late := join(t, h, ref)
+				equal(t, "a", a.text(), late.text())
+				equal(t, "c", c.text(), late.text())
+			})
+		})
+	}
+}
+
+// What waits is less than an update of the store may have.
+func TestTooMuchWaits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		ref := m.create()
+		h, stop := open(t, room.Config{Store: m})
+		defer stop()
+		a, b := join(t, h, ref), join(t, h, ref)
+		gap := func(client uint64, size int) []byte { // waits for the client's first character
+			b := uvarints(nil, 1, 1, client, 1)
+			b = uvarints(append(b, 0x84), client, 0, uint64(size))
+			return append(append(b, strings.Repeat("x", size)...), 0)
+		}
+		a.send(gap(1, store.MaxUpdate/4))
+		settle(a, b)
+		equal(t, "code within the bound", a.closed(), 0)
+		a.send(gap(2, store.MaxUpdate/3))
+		settle(a, b)
+		equal(t, "code", a.closed(), room.CloseTooBig)
+		b.write(0, "fine")
+		settle(b)
+		equal(t, "stored", m.text(t, ref), "fine")
+	})
+}
