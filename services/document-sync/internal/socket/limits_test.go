@@ -304,7 +304,8 @@ func TestRate(t *testing.T) {
 		<-time.After(2 * time.Second) // the last one may have to wait
 		w.rooms.broadcast(ref, &room.Message{Kind: room.KindStep2})
 		<-told
-		if got := w.rooms.docs[ref].updates; got != 500 {
+		synctest.Wait()
+		if got := w.rooms.updates(ref); got != 500 {
 			t.Errorf("%d updates came, want 500", got)
 		}
 		if got := w.count("signalbox_document_socket_throttled_total", ""); got == 0 {
@@ -329,7 +330,7 @@ func TestBackpressure(t *testing.T) {
 		}
 		close(w.rooms.stored)
 		synctest.Wait()
-		if got := w.rooms.docs[ref].updates; got != 1 {
+		if got := w.rooms.updates(ref); got != 1 {
 			t.Errorf("%d updates came, want 1", got)
 		}
 		<-time.After(61 * time.Second) // now its silence is its own

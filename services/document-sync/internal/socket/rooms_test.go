@@ -72,6 +72,13 @@ func (r *rooms) text(ref store.Ref) string {
 	return r.docs[ref].doc.Text("t").String()
 }
 
+// updates is how many updates of the document came.
+func (r *rooms) updates(ref store.Ref) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.docs[ref].updates
+}
+
 // state is the whole document.
 func (r *rooms) state(ref store.Ref) []byte {
 	r.mu.Lock()
