@@ -14,6 +14,9 @@ import (
 // in it: its next call may take a model some time.
 const agentShown = 20 * time.Second
 
+// showTimeout bounds what an answer waits for that: the document may have to be loaded.
+const showTimeout = 250 * time.Millisecond
+
 // agentColors are for the carets of agents: those of people are chosen by their editors.
 var agentColors = []string{"#7c3aed", "#0e7490", "#b45309", "#be185d", "#15803d", "#1d4ed8"}
 
@@ -46,6 +49,8 @@ func (s *documents) show(ctx context.Context, ref store.Ref, author store.Author
 	if caret != (yjs.RelativePosition{}) {
 		state.Cursor = &awareCursor{caret, caret}
 	}
+	ctx, cancel := context.WithTimeout(ctx, showTimeout)
+	defer cancel()
 	if err := s.rooms.Show(ctx, ref, client, state, agentShown); err != nil {
 		s.log.DebugContext(ctx, "agent not shown in a document", "document", ref.Document, "error", err)
 	}

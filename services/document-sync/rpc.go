@@ -229,13 +229,8 @@ func (s *documents) edit(ctx context.Context, c call, next func(*prosemirror.Nod
 		if c.prepare != nil {
 			refused = c.prepare(ctx, ref)
 		}
-		operate := func(ctx context.Context, change func() (store.Change, error)) (err error) {
-			answer, err = s.store.Operate(ctx, op, func(store.Document) (store.Change, error) {
-				if refused != nil {
-					return store.Change{}, refused
-				}
-				return change()
-			})
+		operate := func(ctx context.Context, change store.Change) (err error) {
+			answer, err = s.store.Operate(ctx, op, func(store.Document) (store.Change, error) { return change, refused })
 			return err
 		}
 		err = s.rooms.Do(ctx, ref, room.Operation{
@@ -252,13 +247,17 @@ func (s *documents) edit(ctx context.Context, c call, next func(*prosemirror.Nod
 				return err
 			},
 			Commit: func(ctx context.Context, e room.Edited) (int64, bool, error) {
-				err := operate(ctx, func() (store.Change, error) { return s.derive(e, replacements) })
+				var change store.Change
+				if refused == nil { // before the document is locked for everybody
+					change, refused = s.derive(e, replacements)
+				}
+				err := operate(ctx, change)
 				return answer.Document.GetSequence(), answer.Repeated, err
 			},
 		})
 		if fault.KindOf(err) == fault.NotFound { // deleted since, perhaps after the operation
 			refused = err
-			err = operate(ctx, nil)
+			err = operate(ctx, store.Change{})
 		}
 		if err == nil {
 			s.show(ctx, ref, op.Author, written.Caret)
@@ -315,7 +314,6 @@ func (s *documents) Read(ctx context.Context, req *documentv1.ReadRequest) (*doc
 		return nil, err
 	}
 	ref := store.Ref{Workspace: actor.Workspace, Document: doc}
-	s.show(ctx, ref, store.Author{Member: actor.Member, Run: actor.Run}, yjs.RelativePosition{})
 	d, markdown, current, err := s.store.Markdown(ctx, actor.Workspace, doc)
 	if err != nil {
 		return nil, err
@@ -329,6 +327,7 @@ func (s *documents) Read(ctx context.Context, req *documentv1.ReadRequest) (*doc
 			return nil, err
 		}
 	}
+	s.show(ctx, ref, store.Author{Member: actor.Member, Run: actor.Run}, yjs.RelativePosition{})
 	return &documentv1.ReadResponse{Document: d.Proto(), Markdown: markdown}, nil
 }
 

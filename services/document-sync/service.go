@@ -200,17 +200,17 @@ func (s *Service) housekeep(ctx context.Context) error {
 	}
 }
 
-// plantPage is how many documents are brought to life before others are looked for.
-const plantPage = 100
+// How many documents are brought to life at a time, and how long the next ones wait:
+// they are in memory for a while, and people need the room.
+const (
+	plantPage  = 50
+	plantPause = 5 * time.Second
+)
 
 func (s *Service) plantAll(ctx context.Context) {
 	planted := 0
-	var first store.Ref
 	for {
 		refs, err := s.store.Seeded(ctx, plantPage)
-		if len(refs) > 0 && refs[0] == first {
-			break // what cannot be brought in is there again
-		}
 		before := planted
 		for _, ref := range refs {
 			if e := s.rooms.Read(ctx, ref, func(*yjs.Doc) error { return nil }); e != nil {
@@ -219,17 +219,16 @@ func (s *Service) plantAll(ctx context.Context) {
 			}
 			planted++
 		}
-		if len(refs) > 0 {
-			first = refs[0]
-		}
-		switch {
-		case ctx.Err() != nil:
-			return
-		case err != nil:
+		if err != nil && ctx.Err() == nil {
 			s.deps.Log.WarnContext(ctx, "text not brought into live documents yet", "error", err)
 		}
 		if planted == before {
-			break
+			break // there are none, or none that can be brought in now
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(plantPause):
 		}
 	}
 	if planted > 0 {
