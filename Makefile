@@ -84,8 +84,10 @@ test-phases:
 	@$(PHASE) 'layout and deployment' $(MAKE) --no-print-directory test-outside
 	@$(PHASE) --summary
 
+# What the race detector runs is not run without it too, but where tests differ by that
+# (a norace_test.go).
 test-go:
-	@$(REPORT) $(GO_TEST) $(UNITS)
+	@$(REPORT) $(GO_TEST) $(if $(CC_THERE),$(filter-out $(RACE_ONLY),$(UNITS)),$(UNITS))
 
 # The stories, and what the parts of the end-to-end tests promise themselves.
 test-e2e:
@@ -108,9 +110,11 @@ RACE_ROOTS := $(addprefix ./pkg/,$(addsuffix /...,bus httpserver identity natsd 
 	$(addprefix ./services/,$(addsuffix /...,gateway agent-runner tool-executor document-sync credential-broker simulator))
 ONE_GOROUTINE := /internal/(llm|modelmsg|preset|prompt|tool|script|tally|wire|field|openai|anthropic|dialect|profile)(/|$$)|/migrations$$
 RACE ?= $(shell go list $(RACE_ROOTS) | grep -vE '$(ONE_GOROUTINE)')
+RACE_ONLY = $(filter-out $(shell go list $(dir $(shell find pkg services -name norace_test.go | sed 's|^|./|'))),$(RACE))
+CC_THERE  = $(shell command -v "$$(go env CC)")
 
 test-race:
-	@if command -v "$$(go env CC)" >/dev/null; then \
+	@if [ -n "$(CC_THERE)" ]; then \
 		CGO_ENABLED=1 $(REPORT) $(GO_TEST) -race -skip '^TestPlantsAreFound$$' $(RACE); \
 	else \
 		echo "Left out: the race detector needs a C compiler, and there is no $$(go env CC) here."; \
