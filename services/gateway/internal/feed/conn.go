@@ -148,12 +148,8 @@ type pen struct {
 
 func newPen() *pen {
 	p := &pen{buf: make([]byte, room, 64<<10)}
-	p.onWrite = func(fd uintptr) {
-		for p.n, p.err = syscall.Write(int(fd), p.p); errors.Is(p.err, syscall.EINTR); {
-			p.n, p.err = syscall.Write(int(fd), p.p)
-		}
-	}
-	p.onRead = func(fd uintptr) { p.n, p.err = syscall.Read(int(fd), p.sink[:]) }
+	p.onWrite = func(fd uintptr) { p.n, p.err = send(fd, p.p) }
+	p.onRead = func(fd uintptr) { p.n, p.err = receive(fd, p.sink[:]) }
 	return p
 }
 

@@ -116,7 +116,7 @@ func BenchmarkDeliver(b *testing.B) {
 			b.Run(fmt.Sprintf("viewers=%d/burst=%d", viewers, burst), func(b *testing.B) {
 				registry := prometheus.NewRegistry()
 				w := newWorld(b, nil, func(c *feed.Config) {
-					c.Silence, c.Idle, c.MaxBehind, c.Metrics = time.Hour, time.Hour, time.Hour, registry
+					c.Silence, c.Idle, c.MaxBehind, c.Metrics, c.Rest = time.Hour, time.Hour, time.Hour, registry, time.Nanosecond
 				})
 				addr := w.open(b, 10*time.Second, nil).addr
 				c := newCrowd(b)

@@ -35,6 +35,12 @@
 // So an idle system writes at once, a busy one batches by itself, and a session that
 // thousands watch holds up nobody for longer than one group takes.
 //
+// A group that was written to rests, the longer the more viewers it has, up to
+// maxRest; what comes meanwhile gathers and goes out with one write to each. What
+// comes after a pause is written at once. So few viewers wait for nothing that can be
+// felt, and a crowd costs a bounded number of writes a second however fast its
+// session's events come.
+//
 // The worker writes and no goroutine beside it, because on the way of an event each
 // handing over costs as much as a system call, and the write is the work.
 //

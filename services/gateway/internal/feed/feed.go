@@ -78,6 +78,10 @@ type Config struct {
 	BehindBytes uint64        // how far a viewer may be behind: 2 MiB
 	GroupSize   int           // viewers that a worker writes to in one turn: 200
 
+	// Rest is how long viewers of a session with connections are not written to after
+	// a write, for each of their group, 30 ms at most: 300 µs.
+	Rest time.Duration
+
 	// BacklogBytes is how much all viewers together may have of what was read for
 	// them, before they get it in small pages: 64 MiB.
 	BacklogBytes int64
@@ -131,6 +135,7 @@ func New(cfg Config) *Feed {
 	setDefault(&cfg.RingBytes, 4<<20)
 	setDefault(&cfg.BehindBytes, 2<<20)
 	setDefault(&cfg.GroupSize, 200)
+	setDefault(&cfg.Rest, 300*time.Microsecond)
 	setDefault(&cfg.BacklogBytes, 64<<20)
 	f := &Feed{cfg: cfg, looks: make(tokens, looksAtOnce), tails: newTurns(), draining: make(chan struct{}), drained: make(chan struct{})}
 	f.life, f.end = context.WithCancel(context.Background())

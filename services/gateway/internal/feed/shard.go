@@ -3,6 +3,7 @@ package feed
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,12 +26,13 @@ type shard struct {
 	pen    *pen
 	hands  []*Viewer // scratch: those that a turn is about
 
-	mu     sync.Mutex // guards what follows
-	queue  []*group   // with frames to write
-	looks  []*group   // to look after, when there is nothing to write
-	queued int        // of queue, those that were served
-	looked int        // of looks
-	turns  int
+	mu      sync.Mutex // guards what follows
+	queue   []*group   // with frames to write
+	resting []*group   // with frames to write, once they have rested
+	looks   []*group   // to look after, when there is nothing to write
+	queued  int        // of queue, those that were served
+	looked  int        // of looks
+	turns   int
 }
 
 const (
@@ -56,16 +58,22 @@ func (s *shard) run() {
 	cfg := &s.feed.cfg
 	tick := time.NewTicker(min(max(cfg.Silence/6, 5*time.Millisecond), 250*time.Millisecond, cfg.lookEvery()))
 	defer tick.Stop()
+	rest := time.NewTimer(time.Hour)
+	defer rest.Stop()
 	draining := s.feed.draining
 	always := make(chan struct{})
 	close(always)
 	for {
 		var ready <-chan struct{}
-		if s.hasQueued() {
+		queued, resting := s.waiting()
+		if queued {
 			ready = always
+		} else if resting > 0 {
+			rest.Reset(resting)
 		}
 		select {
 		case <-ready:
+		case <-rest.C:
 		case <-s.bell:
 		case <-s.feed.life.Done():
 			for _, t := range s.topics {
@@ -151,11 +159,33 @@ func (s *shard) announce() {
 	s.dirty = s.dirty[:0]
 }
 
-// hasQueued reports whether a group waits for the worker.
-func (s *shard) hasQueued() bool {
+// waiting queues the groups that have rested. It reports whether a group waits for
+// the worker and, if none does, how long the first one still rests; 0 when none does.
+func (s *shard) waiting() (queued bool, resting time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.queue) > 0 || len(s.looks) > 0
+	if len(s.resting) > 0 {
+		resting = s.queueRested(time.Now())
+	}
+	return len(s.queue) > 0 || len(s.looks) > 0, resting
+}
+
+// queueRested queues the groups that have rested, and returns how long the first of
+// the others still rests. The lock is held.
+func (s *shard) queueRested(now time.Time) time.Duration {
+	next := time.Duration(0)
+	s.resting = slices.DeleteFunc(s.resting, func(g *group) bool {
+		left := g.rests.Sub(now)
+		if left <= 0 {
+			s.queue = append(s.queue, g)
+			return true
+		}
+		if next == 0 || left < next {
+			next = left
+		}
+		return false
+	})
+	return next
 }
 
 // serveNext lets one group have its turn. One at a time: between two of them the
@@ -202,6 +232,11 @@ func (s *shard) serve(g *group, look bool) {
 	s.hands = append(s.hands[:0], g.viewers...)
 	t.mu.Unlock()
 	now := time.Now()
+	if !look {
+		s.mu.Lock()
+		g.rests = now.Add(s.feed.cfg.rest(len(s.hands)))
+		s.mu.Unlock()
+	}
 	for _, v := range s.hands {
 		v.turn(s.pen, now, look)
 	}
