@@ -68,7 +68,10 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 	pc.MaxConnLifetimeJitter = 10 * time.Minute
 	pc.MaxConnIdleTime = 5 * time.Minute
 	pc.PingTimeout = pingTimeout
-	pc.AfterConnect = refusePower
+	pc.AfterConnect = func(ctx context.Context, c *pgx.Conn) error {
+		registerUUIDs(c.TypeMap())
+		return refusePower(ctx, c)
+	}
 	cc := pc.ConnConfig
 	cc.Tracer = cfg.Tracer
 	cc.ConnectTimeout = connectTimeout

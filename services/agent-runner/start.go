@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/services/agent-runner/internal/conversation"
@@ -44,10 +42,8 @@ type start struct {
 	*starter
 	workspace id.Workspace
 	session   id.Session
-	mine      bool // a slot is reserved
-	// Of the claim when it was queued with the message.
-	claiming *run.Claiming
-	claimed  id.Run
+	mine      bool        // a slot is reserved
+	taking    *run.Taking // the claim of the run, if one is
 }
 
 // reserve takes a slot, if there is one. The caller calls begin or free.
@@ -68,13 +64,11 @@ func (s *starter) reserve(ws id.Workspace, session id.Session) *start {
 }
 
 // take is conversation.NewMessage.Take: it claims the run if a slot is reserved.
-func (st *start) take() func(b *pgx.Batch, r id.Run) {
-	if !st.mine {
-		return nil
+func (st *start) take() *run.Taking {
+	if st.mine {
+		st.taking = st.runs.Take(st.workspace, st.session)
 	}
-	return func(b *pgx.Batch, r id.Run) {
-		st.claiming, st.claimed = st.runs.QueueClaim(b, st.workspace, st.session, r), r
-	}
+	return st.taking
 }
 
 // free gives the slot back, if begin has not used it. When nobody knows whether the
@@ -88,14 +82,15 @@ func (st *start) free(ctx context.Context) {
 		<-st.slots
 		st.work.Done()
 	}
-	if st.claiming == nil {
+	claimed, perhaps := st.taking.Sent()
+	if !perhaps {
 		release()
 		return
 	}
 	ctx = context.WithoutCancel(ctx)
 	go func() {
 		defer release()
-		st.loop.Disown(ctx, st.workspace, st.claimed)
+		st.loop.Disown(ctx, st.workspace, claimed)
 	}()
 }
 
@@ -103,14 +98,10 @@ func (st *start) free(ctx context.Context) {
 // not wait to hear that the queue has taken the message: the row of the run says the
 // same, and the sweeper reads it.
 func (st *start) begin(ctx context.Context, made *conversation.Submitted) {
-	if st.claiming != nil {
-		claim, err := st.claiming.Claim()
-		st.claiming = nil
-		if err == nil {
-			st.mine = false // the slot is the goroutine's
-			go st.answer(context.WithoutCancel(ctx), claim)
-			return
-		}
+	if claim := st.taking.Claim(); claim != nil {
+		st.mine = false // the slot is the goroutine's
+		go st.answer(context.WithoutCancel(ctx), claim)
+		return
 	}
 	m := run.Wake(st.workspace, st.session, made.Run.ID)
 	if _, err := st.bus.PublishAsync(ctx, m.Subject, m.ID, m.Body); err != nil {

@@ -5,8 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pg"
@@ -43,7 +41,7 @@ func BenchmarkSubmit(b *testing.B) {
 				b.StartTimer()
 				n := conversation.NewMessage{Session: s.ID, Content: []byte(`"hello"`)}
 				if take {
-					n.Take = func(batch *pgx.Batch, r id.Run) { runs.QueueClaim(batch, a.Workspace, s.ID, r) }
+					n.Take = runs.Take(a.Workspace, s.ID)
 				}
 				if _, err := people.Submit(b.Context(), a, n); err != nil {
 					b.Fatal(err)

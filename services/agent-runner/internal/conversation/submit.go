@@ -36,9 +36,9 @@ type NewMessage struct {
 	IdempotencyKey   string
 	Mode             Mode
 	Timezone         string
-	// Take, if it is not nil, adds what claims the new run to the transaction, when it
-	// is the run's turn.
-	Take func(b *pgx.Batch, r id.Run)
+	// Take, if it is not nil, claims the new run in the transaction that makes it, when
+	// it is the run's turn.
+	Take *run.Taking
 }
 
 // Submitted is what became of a message.
@@ -94,7 +94,7 @@ func (s *Store) submit(b *pgx.Batch, a identity.Actor, n NewMessage, found *surr
 	if found.same != nil {
 		return found.same.submitted(n)
 	}
-	if found.size+len(n.Content) > s.cfg.MaxBytes {
+	if found.size+int64(len(n.Content)) > int64(s.cfg.MaxBytes) {
 		// A session has to be read in one answer and sent to a model in one request.
 		return nil, fault.Coded(fault.TooLarge, "SESSION_FULL", "this session holds %d MiB already, and %d MiB is the most: start a new one", found.size>>20, s.cfg.MaxBytes>>20)
 	}
@@ -107,20 +107,22 @@ func (s *Store) submit(b *pgx.Batch, a identity.Actor, n NewMessage, found *surr
 	case len(open) > s.cfg.MaxQueued:
 		return nil, fault.Coded(fault.Conflict, "QUEUE_FULL", "%d messages of this session wait already: wait for an answer, or cancel", len(open)-1)
 	}
-	return enqueue(b, a, n, found.session[0], len(open) == 0), nil
+	return enqueue(b, a, n, found, len(open) == 0), nil
 }
 
 // surroundings is what a new message finds.
 type surroundings struct {
 	session []lockedSession // one, or none
 	same    *repeated       // what the idempotency key did before
-	size    int             // of the session's messages
+	size    int64           // of the session's messages
+	raw     int64           // of what providers said, beside that
 	open    []run.Run       // that have not ended, in order
 }
 
 type lockedSession struct {
 	Model, Provider, TitleSource string
-	NextOrdinal                  int64
+	NextOrdinal, NextPosition    int64
+	run.Setting
 }
 
 // repeated is the message of an idempotency key that was used before, and the run
@@ -148,16 +150,17 @@ func lookAt(ws id.Workspace, n NewMessage, found *surroundings) *pgx.Batch {
 	args := pg.Args{"workspace": ws, "session": n.Session, "key": n.IdempotencyKey, "content": string(n.Content)}
 	b := &pgx.Batch{}
 	b.Queue(`
-		SELECT model, provider, title_source, next_ordinal FROM sessions
+		SELECT model, provider, title_source, next_ordinal, next_position, system_prompt, preset, tools, max_steps FROM sessions
 		WHERE workspace_id = @workspace AND id = @session FOR UPDATE`, args).Query(pg.Collect(&found.session))
 	if n.IdempotencyKey != "" {
 		queueRepeated(b, args, &found.same)
 	}
 	b.Queue(`
-		SELECT coalesce(sum(octet_length(content::text)), 0) FROM messages
+		SELECT coalesce(sum(octet_length(content::text)), 0), coalesce(sum(octet_length(raw)), 0) FROM messages
 		WHERE workspace_id = @workspace AND session_id = @session`, args).
-		QueryRow(func(row pgx.Row) error { return row.Scan(&found.size) })
+		QueryRow(func(row pgx.Row) error { return row.Scan(&found.size, &found.raw) })
 	b.Queue(selectOpen, args).Query(pg.Collect(&found.open))
+	n.Take.QueueLook(b)
 	return b
 }
 
@@ -195,7 +198,10 @@ func queueRepeated(b *pgx.Batch, args pg.Args, into **repeated) {
 		Query(pg.Collect(&found.run))
 }
 
-func enqueue(b *pgx.Batch, a identity.Actor, n NewMessage, session lockedSession, first bool) *Submitted {
+// enqueue makes a run, which waits for its turn and for a runner unless the message
+// comes with one (NewMessage.Take).
+func enqueue(b *pgx.Batch, a identity.Actor, n NewMessage, found *surroundings, first bool) *Submitted {
+	session := found.session[0]
 	message, newRun := id.New[id.Message](), id.New[id.Run]()
 	title := ""
 	if session.TitleSource == "" {
@@ -205,32 +211,42 @@ func enqueue(b *pgx.Batch, a identity.Actor, n NewMessage, session lockedSession
 		"run": newRun, "workspace": a.Workspace, "session": n.Session, "ordinal": session.NextOrdinal, "message": message,
 		"member": a.Member, "role": a.Role.String(), "provider": orElse(n.Provider, session.Provider), "model": orElse(n.Model, session.Model),
 		"tools": n.Tools, "timezone": n.Timezone, "stats": n.CollectToolStats, "title": title,
+		"state": run.Queued, "epoch": 0, "event": -1, "runner": "", "lease": nil, "wall": nil, "joined": 0,
+	}
+	taken := first && n.Take.Ready()
+	var position *int64
+	if taken {
+		n.Take.Fill(newRun, args)
+		position, args["joined"] = &session.NextPosition, 1
 	}
 	out := &Submitted{Message: message, Created: true, First: first}
-	queueMessage(b, a, n, message, newRun)
+	asked := run.Message{ID: message, Run: newRun, Role: "user", Content: n.Content}
+	queueMessage(b, a, n, message, newRun, position).QueryRow(func(row pgx.Row) error { return row.Scan(&asked.CreatedAt) })
 	b.Queue(`
 		INSERT INTO runs (id, workspace_id, session_id, ordinal, state, user_message_id, created_by, role, provider, model, tools,
-			timezone, collect_tool_stats, created_at)
-		VALUES (@run, @workspace, @session, @ordinal, 'queued', @message, @member, @role, @provider, @model, @tools,
-			@timezone, @stats, clock_timestamp())
+			timezone, collect_tool_stats, created_at, epoch, fruitless, last_event, runner, lease_until, deadline, started_at)
+		VALUES (@run, @workspace, @session, @ordinal, @state, @message, @member, @role, @provider, @model, @tools,
+			@timezone, @stats, clock_timestamp(), @epoch::bigint, @epoch::bigint, @event, @runner, clock_timestamp() + @lease::interval,
+			clock_timestamp() + @wall::interval, CASE WHEN @epoch::bigint > 0 THEN clock_timestamp() END)
 		RETURNING `+run.Columns, args).Query(func(rows pgx.Rows) (err error) {
-		out.Run, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[run.Run])
+		if out.Run, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[run.Run]); err == nil && taken {
+			n.Take.Made(out.Run, asked, session.Setting, found.size+found.raw+int64(len(n.Content)))
+			out.Run.State, out.Run.Epoch, out.Run.Fruitless, out.Run.LastEvent = run.Queued, 0, 0, -1 // as it was sent
+			out.Run.StartedAt, out.Run.Deadline = nil, nil
+		}
 		return err
 	})
 	b.Queue(`
-		UPDATE sessions SET next_ordinal = next_ordinal + 1, updated_at = clock_timestamp(),
+		UPDATE sessions SET next_ordinal = next_ordinal + 1, next_position = next_position + @joined, updated_at = clock_timestamp(),
 			title = CASE WHEN @title = '' THEN title ELSE @title END,
 			title_source = CASE WHEN @title = '' THEN title_source ELSE 'message' END
 		WHERE workspace_id = @workspace AND id = @session`, args)
-	if first && n.Take != nil {
-		n.Take(b, newRun)
-	}
 	return out
 }
 
 func steer(b *pgx.Batch, a identity.Actor, n NewMessage, active run.Run) *Submitted {
 	message := id.New[id.Message]()
-	queueMessage(b, a, n, message, active.ID)
+	queueMessage(b, a, n, message, active.ID, nil)
 	b.Queue(`
 		INSERT INTO run_inbox (workspace_id, run_id, kind, message_id, created_by)
 		VALUES (@workspace, @run, 'steer', @message, @member)`,
@@ -238,13 +254,15 @@ func steer(b *pgx.Batch, a identity.Actor, n NewMessage, active run.Run) *Submit
 	return &Submitted{Run: active, Message: message, Created: true, Steered: true}
 }
 
-// queueMessage stores a user message that has not joined the conversation yet.
-func queueMessage(b *pgx.Batch, a identity.Actor, n NewMessage, message id.Message, answered id.Run) {
-	b.Queue(`
-		INSERT INTO messages (id, workspace_id, session_id, run_id, role, content, idempotency_key, created_at)
-		VALUES (@id, @workspace, @session, @run, 'user', @content, @key, clock_timestamp())`,
+// queueMessage stores a user message, which joins the conversation when it is given a
+// position, and returns the statement, whose result is when that was.
+func queueMessage(b *pgx.Batch, a identity.Actor, n NewMessage, message id.Message, answered id.Run, position *int64) *pgx.QueuedQuery {
+	return b.Queue(`
+		INSERT INTO messages (id, workspace_id, session_id, run_id, position, role, content, idempotency_key, created_at)
+		VALUES (@id, @workspace, @session, @run, @position, 'user', @content, @key, clock_timestamp())
+		RETURNING created_at`,
 		pg.Args{
-			"id": message, "workspace": a.Workspace, "session": n.Session, "run": answered, "content": string(n.Content),
+			"id": message, "workspace": a.Workspace, "session": n.Session, "run": answered, "position": position, "content": string(n.Content),
 			"key": orNil(n.IdempotencyKey),
 		})
 }

@@ -49,28 +49,27 @@ func (s *Store) Claim(ctx context.Context, ws id.Workspace, session id.Session, 
 	b := &pgx.Batch{}
 	b.Queue(`SELECT FROM sessions WHERE workspace_id = @workspace AND id = @session FOR UPDATE`,
 		pg.Args{"workspace": ws, "session": session})
-	c := s.QueueClaim(b, ws, session, run)
+	c := s.queueClaim(b, ws, session, run)
 	if err := s.db.WriteInWorkspace(ctx, ws, b); err != nil {
 		return nil, fmt.Errorf("claim run %s: %w", run, err)
 	}
-	claim, err := c.Claim()
+	claim, err := c.result()
 	if errors.Is(err, ErrTooEarly) {
 		s.out.Poke()
 	}
 	return claim, err
 }
 
-// Claiming is a claim on its way.
-type Claiming struct {
+// claiming is a claim on its way.
+type claiming struct {
 	run     id.Run
 	claimed []Run
 	early   bool
 	claim   Claim
 }
 
-// Claim returns the claim when the batch has run, or why there is none, as
-// Store.Claim does.
-func (c *Claiming) Claim() (*Claim, error) {
+// result returns the claim when the batch has run, or why there is none.
+func (c *claiming) result() (*Claim, error) {
 	switch {
 	case len(c.claimed) == 1:
 		c.claim.Run, c.claim.First = c.claimed[0], c.claimed[0].Epoch == 1
@@ -81,19 +80,18 @@ func (c *Claiming) Claim() (*Claim, error) {
 	return nil, fmt.Errorf("claim run %s: %w", c.run, ErrNotClaimable)
 }
 
-// QueueClaim adds a claim to a batch that has locked the session. The statements see
+// queueClaim adds a claim to a batch that has locked the session. The statements see
 // what those before them did.
-func (s *Store) QueueClaim(b *pgx.Batch, ws id.Workspace, session id.Session, run id.Run) *Claiming {
+func (s *Store) queueClaim(b *pgx.Batch, ws id.Workspace, session id.Session, run id.Run) *claiming {
 	_, subj := LogSubject(s.cfg.Partitions, ws, session)
 	args := pg.Args{
 		"workspace": ws, "session": session, "run": run, "subject": subj, "runner": s.runner, "lease": s.cfg.Lease, "wall": s.cfg.WallTime,
 	}
-	c := &Claiming{run: run, claim: Claim{Asked: time.Now()}}
+	c := &claiming{run: run, claim: Claim{Asked: time.Now()}}
 	// Before the claim, because each statement has a snapshot of its own: what waits now
 	// and is said in the next moment is in nobody's way, but the other way about the
 	// claim would be refused without a reason.
-	b.Queue(`SELECT EXISTS (SELECT FROM outbox WHERE workspace_id = @workspace AND subject = @subject)`, args).
-		QueryRow(func(row pgx.Row) error { return row.Scan(&c.early) })
+	queueUnsaid(b, args, &c.early)
 	b.Queue(`
 		UPDATE runs r SET
 			state = 'running', epoch = epoch + 1, fruitless = fruitless + 1, runner = @runner,
@@ -122,6 +120,12 @@ func (s *Store) QueueClaim(b *pgx.Batch, ws id.Workspace, session id.Session, ru
 		FROM place, asked WHERE m.workspace_id = @workspace AND m.id = asked.id`, args)
 	c.claim.history, c.claim.last = queueHistory(b, args), queueLastStep(b, args)
 	return c
+}
+
+// queueUnsaid asks whether events of a session wait in the outbox.
+func queueUnsaid(b *pgx.Batch, args pg.Args, into *bool) {
+	b.Queue(`SELECT EXISTS (SELECT FROM outbox WHERE workspace_id = @workspace AND subject = @subject)`, args).
+		QueryRow(func(row pgx.Row) error { return row.Scan(into) })
 }
 
 // Beat is what Renew learned about one lease.
@@ -213,9 +217,9 @@ const unrenewed = `state = 'running' AND lease_until > clock_timestamp()
 
 // ExpireAbsent ends the leases of runs whose runner died: its presence is gone, and
 // its last sign of life is older than quiet, which is more than a beat. It returns
-// how many there were.
-func (s *Store) ExpireAbsent(ctx context.Context, quiet time.Duration) (int, error) {
-	var expired int
+// these runs.
+func (s *Store) ExpireAbsent(ctx context.Context, quiet time.Duration) ([]Abandoned, error) {
+	var expired []Abandoned
 	// AsSystem: a runner that died had runs of many workspaces.
 	err := s.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		args := pg.Args{"unrenewed": s.cfg.Lease - quiet, "lease": s.cfg.Lease}
@@ -231,14 +235,17 @@ func (s *Store) ExpireAbsent(ctx context.Context, quiet time.Duration) (int, err
 		if args["absent"], err = pg.Absent(ctx, tx, quietOnes); err != nil {
 			return err
 		}
-		tag, err := tx.Exec(ctx, `
+		if rows, err = tx.Query(ctx, `
 			UPDATE runs SET lease_until = clock_timestamp()
-			WHERE `+unrenewed+` AND runner = ANY (@absent)`, args)
-		expired = int(tag.RowsAffected())
+			WHERE `+unrenewed+` AND runner = ANY (@absent)
+			RETURNING workspace_id, session_id, id, epoch, false`, args); err != nil {
+			return err
+		}
+		expired, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Abandoned])
 		return err
 	})
 	if err != nil {
-		return 0, fmt.Errorf("expire leases of absent runners: %w", err)
+		return nil, fmt.Errorf("expire leases of absent runners: %w", err)
 	}
 	return expired, nil
 }

@@ -28,18 +28,25 @@ type history struct {
 	size     int64
 }
 
+// sizeOfMessages is what the messages of a conversation take.
+const sizeOfMessages = `(SELECT coalesce(sum(octet_length(content::text) + coalesce(octet_length(raw), 0)), 0) FROM messages
+	WHERE workspace_id = @workspace AND session_id = @session AND position IS NOT NULL)`
+
 // queueHistory reads the conversation with a batch.
 func queueHistory(b *pgx.Batch, args pg.Args) *history {
 	h := &history{}
-	const size = `(SELECT coalesce(sum(octet_length(content::text) + coalesce(octet_length(raw), 0)), 0) FROM messages
-		WHERE workspace_id = @workspace AND session_id = @session AND position IS NOT NULL)`
 	b.Queue(`SELECT system_prompt, preset, tools, max_steps FROM sessions
 		WHERE workspace_id = @workspace AND id = @session`, args).Query(pg.Collect(&h.settings))
-	b.Queue(`SELECT `+size, args).QueryRow(func(row pgx.Row) error { return row.Scan(&h.size) })
-	b.Queue(fmt.Sprintf(`SELECT %s FROM messages
-		WHERE workspace_id = @workspace AND session_id = @session AND position IS NOT NULL AND %s <= %d
-		ORDER BY position`, MessageColumns, size, maxHistory), args).Query(pg.Collect(&h.messages))
+	b.Queue(`SELECT `+sizeOfMessages, args).QueryRow(func(row pgx.Row) error { return row.Scan(&h.size) })
+	queueMessages(b, "", args, &h.messages)
 	return h
+}
+
+// queueMessages reads a conversation that is not too long, on a further condition.
+func queueMessages(b *pgx.Batch, condition string, args pg.Args, into *[]Message) {
+	b.Queue(fmt.Sprintf(`SELECT %s FROM messages
+		WHERE workspace_id = @workspace AND session_id = @session AND position IS NOT NULL AND %s <= %d %s
+		ORDER BY position`, MessageColumns, sizeOfMessages, maxHistory, condition), args).Query(pg.Collect(into))
 }
 
 // History returns the conversation up to now, oldest first, and the session's

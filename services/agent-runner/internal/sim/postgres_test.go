@@ -187,9 +187,13 @@ func (s store) Release(ctx context.Context, c *run.Claim, wait time.Duration) er
 	})
 }
 
-func (s store) ExpireAbsent(ctx context.Context, quiet time.Duration) (int, error) {
-	return ask(ctx, s, "expire", func() (int, error) {
-		return s.w.pg.expireAbsent(quiet, func(runner string) bool { return !s.w.isPresent(runner) }), nil
+func (s store) ExpireAbsent(ctx context.Context, quiet time.Duration) ([]run.Abandoned, error) {
+	return ask(ctx, s, "expire", func() ([]run.Abandoned, error) {
+		expired := s.w.pg.expireAbsent(quiet, func(runner string) bool { return !s.w.isPresent(runner) })
+		if s.w.plant == sweepsNothing {
+			return nil, nil
+		}
+		return expired, nil
 	})
 }
 

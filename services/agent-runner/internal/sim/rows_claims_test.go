@@ -100,14 +100,14 @@ func (d *rows) release(c *run.Claim, wait time.Duration) {
 	}
 }
 
-func (d *rows) expireAbsent(quiet time.Duration, absent func(runner string) bool) (expired int) {
+func (d *rows) expireAbsent(quiet time.Duration, absent func(runner string) bool) (expired []run.Abandoned) {
 	now := d.cfg.now()
 	for _, row := range d.allRuns {
 		if d.runs[row.ID] == nil || row.State != run.Running || row.lease.Before(now) || row.lease.After(now.Add(d.cfg.run.Lease-quiet)) || !absent(row.runner) {
 			continue
 		}
 		row.lease = now
-		expired++
+		expired = append(expired, run.Abandoned{Workspace: row.Workspace, Session: row.Session, Run: row.ID, Epoch: row.Epoch})
 	}
 	return expired
 }

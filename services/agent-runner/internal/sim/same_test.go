@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"regexp"
 	"slices"
@@ -266,9 +267,8 @@ func (b *both) submit() (here, there []string) {
 	}
 	runner, takes := b.runners[b.rng.IntN(len(b.runners))], b.rng.IntN(2) == 0
 	var (
-		claim    *run.Claim
-		claiming *run.Claiming
-		refused  error
+		claim   *run.Claim
+		refused error
 	)
 	one, err1 := b.rows.submit(b.actor[0], n)
 	if takes && err1 == nil && one.First {
@@ -276,9 +276,7 @@ func (b *both) submit() (here, there []string) {
 	}
 	n.Session = s.there
 	if takes {
-		n.Take = func(batch *pgx.Batch, r id.Run) {
-			claiming = b.runs[runner].QueueClaim(batch, b.actor[1].Workspace, s.there, r)
-		}
+		n.Take = b.runs[runner].Take(b.actor[1].Workspace, s.there)
 	}
 	two, err2 := b.people.Submit(b.t.Context(), b.actor[1], n)
 	if err1 == nil && err2 == nil && one.Created {
@@ -289,15 +287,15 @@ func (b *both) submit() (here, there []string) {
 		}
 	}
 	here, there = submitted(one, err1), submitted(two, err2)
-	if claiming == nil || err2 != nil {
-		return here, there
-	}
-	taken, err := claiming.Claim()
+	taken := n.Take.Claim()
 	if claim != nil && taken != nil {
 		b.claims = append(b.claims, pair[*run.Claim]{claim, taken})
 		return append(here, runLine(&claim.Run)), append(there, runLine(&taken.Run))
 	}
-	return append(here, why(refused)), append(there, why(err))
+	if claim != nil || taken != nil || refused != nil && !errors.Is(refused, run.ErrTooEarly) {
+		return append(here, fmt.Sprint("claim ", claim, why(refused))), append(there, fmt.Sprint("claim ", taken))
+	}
+	return here, there
 }
 
 func submitted(s *conversation.Submitted, err error) []string {
@@ -607,9 +605,9 @@ func (b *both) runOut() (here, there []string) {
 
 func (b *both) expire() (here, there []string) {
 	quiet := time.Duration(b.rng.IntN(2)) * 30 * time.Minute
-	n1 := b.rows.expireAbsent(quiet, func(runner string) bool { return runner != b.runners[0] })
-	n2, err := b.store().ExpireAbsent(b.t.Context(), quiet)
-	return []string{fmt.Sprint(n1)}, []string{fmt.Sprint(n2) + strings.TrimPrefix(why(err), "ok")}
+	one := b.rows.expireAbsent(quiet, func(runner string) bool { return runner != b.runners[0] })
+	two, err := b.store().ExpireAbsent(b.t.Context(), quiet)
+	return abandoned(one, nil, math.MaxInt), abandoned(two, err, math.MaxInt)
 }
 
 func (b *both) sweep() (here, there []string) {

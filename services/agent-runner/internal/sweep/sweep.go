@@ -8,8 +8,10 @@ package sweep
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -20,7 +22,7 @@ import (
 
 // Store is what the sweeper needs of *run.Store, whose contracts these are.
 type Store interface {
-	ExpireAbsent(ctx context.Context, quiet time.Duration) (int, error)
+	ExpireAbsent(ctx context.Context, quiet time.Duration) ([]run.Abandoned, error)
 	Sweep(ctx context.Context, patience time.Duration, limit int) ([]run.Abandoned, error)
 }
 
@@ -55,20 +57,24 @@ const (
 	// together is how many wake-ups are on their way at a time.
 	together = 32
 	// every is short: it is part of what a killed runner costs those who watch.
-	every = 500 * time.Millisecond
+	every = 250 * time.Millisecond
 	// patience is how long a run may be ready to start before its wake-up is taken for lost.
 	patience = 2 * time.Second
 	// A run that lost its runner is woken once in each moment: the stream drops the other
 	// wake-ups. One that is queued may only wait for a free slot, and must not fill the
-	// queue: it is woken under the id of its first wake-up, which the stream takes again
-	// when it has forgotten that.
+	// queue: unless a runner has died, it is woken under the id of its first wake-up, which
+	// the stream takes again when it has forgotten that.
 	moment = 2 * time.Second
 )
 
 // Run sweeps until ctx is done, and returns nil.
 //
 // It waits while this process's own presence is young: Postgres may just have come
-// back, and the runners that hold leases have to renew them first.
+// back, and the others are on their way. Their presence is back within tenths of a
+// second, so who has none after a beat has died, and those who watch have waited for
+// Postgres already. The leases of who lives may all have run out, and the next beat
+// renews them: that is waited for twice over. To be wrong about either is safe, because
+// a claim fences, and costs a step that begins again.
 func (s *Sweeper) Run(ctx context.Context) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -78,33 +84,51 @@ func (s *Sweeper) Run(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		if s.cfg.Presence.Steady() < 2*s.cfg.Beat {
+		steady := s.cfg.Presence.Steady()
+		if steady < s.cfg.Beat {
 			continue
 		}
-		if err := s.once(ctx); err != nil && ctx.Err() == nil {
+		err := s.buryDead(ctx)
+		if err == nil && steady >= 2*s.cfg.Beat {
+			err = s.findLost(ctx)
+		}
+		if err != nil && ctx.Err() == nil {
 			s.cfg.Log.WarnContext(ctx, "sweep put off", "error", err)
 		}
 	}
 }
 
-func (s *Sweeper) once(ctx context.Context) error {
+// buryDead wakes runners for the runs of those that died, and for the queued ones: their
+// wake-ups may have been in the hands of the dead, out of which they come only after
+// subject.AckWait.
+func (s *Sweeper) buryDead(ctx context.Context) error {
 	expired, err := s.cfg.Store.ExpireAbsent(ctx, s.cfg.Beat+s.cfg.Beat/2)
-	if err != nil {
+	if err != nil || len(expired) == 0 {
 		return err
 	}
-	if expired > 0 {
-		s.cfg.Log.InfoContext(ctx, "runs of a runner that died are free again", "runs", expired)
-	}
+	s.cfg.Log.InfoContext(ctx, "runs of a runner that died are free again", "runs", len(expired))
+	found, err := s.cfg.Store.Sweep(ctx, 0, limit)
+	queued := slices.DeleteFunc(found, func(r run.Abandoned) bool { return !r.Queued })
+	return errors.Join(err, s.wakeAll(ctx, append(expired, queued...), true))
+}
+
+// findLost wakes runners for the runs that nobody has, and whose wake-up was lost.
+func (s *Sweeper) findLost(ctx context.Context) error {
 	found, err := s.cfg.Store.Sweep(ctx, patience, limit)
 	if err != nil {
 		return err
 	}
-	// Side by side: a runner that died had many, and each waits for an answer.
+	return s.wakeAll(ctx, found, false)
+}
+
+// wakeAll wakes side by side: a runner that died had many runs, and each wake-up waits
+// for an answer. With died, the first wake-ups of queued ones may be lost.
+func (s *Sweeper) wakeAll(ctx context.Context, runs []run.Abandoned, died bool) error {
 	waking, ctx := errgroup.WithContext(ctx)
 	waking.SetLimit(together)
-	for _, r := range found {
+	for _, r := range runs {
 		waking.Go(func() error {
-			if err := s.wake(ctx, r); err != nil {
+			if err := s.wake(ctx, r, died); err != nil {
 				return fmt.Errorf("wake run %s again: %w", r.Run, err)
 			}
 			return nil
@@ -113,9 +137,9 @@ func (s *Sweeper) once(ctx context.Context) error {
 	return waking.Wait()
 }
 
-func (s *Sweeper) wake(ctx context.Context, r run.Abandoned) error {
+func (s *Sweeper) wake(ctx context.Context, r run.Abandoned, died bool) error {
 	m := run.Wake(r.Workspace, r.Session, r.Run)
-	if !r.Queued {
+	if died || !r.Queued {
 		m.ID = fmt.Sprintf("%s:%d:%d", m.ID, r.Epoch, time.Now().UnixNano()/int64(moment))
 	}
 	_, err := s.cfg.Bus.Publish(ctx, m.Subject, m.ID, m.Body)

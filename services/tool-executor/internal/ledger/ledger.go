@@ -119,18 +119,33 @@ func (l *Ledger) Claim(ctx context.Context, c Call) (Claim, error) {
 		on conflict (workspace_id, key) do update set `+take+`, work = excluded.work, request = excluded.request
 			where outcomes.state = 'started' and coalesce(outcomes.request, excluded.request) is not distinct from excluded.request
 				and (outcomes.lease_until = '-infinity' or outcomes.owner = excluded.owner or outcomes.work is null and outcomes.lease_until < clock_timestamp())
-		returning attempt`, args).QueryRow(func(r pgx.Row) error {
-		err := r.Scan(&out.Attempt)
+		returning attempt, array_remove(former, @executor), effect`, args).QueryRow(func(r pgx.Row) error {
+		var effect int16
+		err := r.Scan(&out.Attempt, &out.Former, &effect)
 		if pg.NoRows(err) {
 			return nil
 		}
+		out.Effect = toolv1.Effect(effect)
 		return err
 	})
+	err := l.db.WriteInWorkspace(ctx, c.Workspace, b)
+	if err == nil && out.Attempt == 0 {
+		out, err = l.look(ctx, c, args)
+	}
+	if err != nil {
+		return Claim{}, fmt.Errorf("claim call %s: %w", c.Key, err)
+	}
+	return out, nil
+}
+
+// look says why a call could not be claimed.
+func (l *Ledger) look(ctx context.Context, c Call, args pg.Args) (out Claim, err error) {
+	b := &pgx.Batch{}
 	b.Queue(`select `+columns+`, state = 'done', coalesce(request, @request) is distinct from @request, array_remove(former, @executor), effect, work is not null
 		from outcomes where workspace_id = @ws and key = @key`, args).QueryRow(func(r pgx.Row) error {
-		var done, other, kept bool
+		var done, other bool
 		var effect int16
-		o, err := scan(r, &done, &other, &out.Former, &effect, &kept)
+		o, err := scan(r, &done, &other, &out.Former, &effect, &out.Kept)
 		switch {
 		case err != nil:
 			return err
@@ -139,15 +154,10 @@ func (l *Ledger) Claim(ctx context.Context, c Call) (Claim, error) {
 		case done:
 			out.Done = o
 		}
-		out.Kept = kept && out.Attempt == 0
 		out.Effect = toolv1.Effect(effect)
 		return nil
 	})
-	err := l.db.WriteInWorkspace(ctx, c.Workspace, b)
-	if err != nil {
-		return Claim{}, fmt.Errorf("claim call %s: %w", c.Key, err)
-	}
-	return out, nil
+	return out, l.db.ReadInWorkspace(ctx, c.Workspace, b)
 }
 
 // Open is a call that somebody has begun with and nobody has recorded.
