@@ -13,9 +13,9 @@
 //   - Each message names its schema and carries the W3C trace context in its
 //     headers. Decode refuses another schema than the one expected, for good.
 //
-// One Bus is one connection. It reconnects for as long as it lives, so services
-// and servers start in any order. Goroutines: the NATS client's own, which Close
-// ends, and those of Consume, which Consume waits for. If the process dies, work
+// One Bus is one connection; WithoutEcho opens another. It reconnects for as long as it
+// lives, so services and servers start in any order. Goroutines: the NATS client's own,
+// which Close ends, and those of Consume, which Consume waits for. If the process dies, work
 // that was in hand is delivered to somebody else after subject.AckWait.
 package bus
 
@@ -65,6 +65,7 @@ type Config struct {
 
 // Bus is a connection to NATS. Its methods may be called from any goroutine.
 type Bus struct {
+	cfg       Config
 	service   string
 	nc        *nats.Conn
 	js        jetstream.JetStream
@@ -98,6 +99,7 @@ func Connect(ctx context.Context, cfg Config) (*Bus, error) {
 		return nil, errors.New("connect to NATS: no logger")
 	}
 	b := &Bus{
+		cfg:       cfg,
 		service:   cfg.Service,
 		log:       cfg.Log,
 		metrics:   newMetrics(cfg.Metrics, cfg.Service),
@@ -137,6 +139,15 @@ func Connect(ctx context.Context, cfg Config) (*Bus, error) {
 		return nil, fmt.Errorf("connect to NATS: %w", err)
 	}
 	return b, nil
+}
+
+// WithoutEcho returns a bus over a connection of its own, as this one's was configured,
+// on which it does not hear what it sends itself: the server does not send that back. The
+// caller closes it.
+func (b *Bus) WithoutEcho(ctx context.Context) (*Bus, error) {
+	cfg := b.cfg
+	cfg.Conn = append(slices.Clone(cfg.Conn), nats.NoEcho())
+	return Connect(ctx, cfg)
 }
 
 func (b *Bus) options(ctx context.Context, cfg Config) []nats.Option {

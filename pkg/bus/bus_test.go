@@ -155,6 +155,45 @@ func TestConnectBeforeTheServer(t *testing.T) {
 	}
 }
 
+// A bus without echo does not hear itself, and hears all others.
+func TestWithoutEcho(t *testing.T) {
+	t.Parallel()
+	loud := natstest.Bus(t, natstest.New(t), subject.DocumentSync)
+	quiet, err := loud.WithoutEcho(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(quiet.Close)
+	subj := subject.DocUpdates(id.New[id.Workspace](), id.New[id.Document]())
+	heard := map[*bus.Bus]chan string{}
+	for _, b := range []*bus.Bus{loud, quiet} {
+		ch := make(chan string, 8)
+		heard[b] = ch
+		if _, err := b.Subscribe(subj, func(_ context.Context, m *bus.Message) { ch <- content(t, m) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, b := range []*bus.Bus{loud, quiet} {
+		if err := b.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	say := func(b *bus.Bus, s string) {
+		t.Helper()
+		if err := b.Nudge(t.Context(), subj, text(s)); err != nil {
+			t.Fatal(err)
+		}
+		if got := receive(t, heard[loud]); got != s { // in order: what quiet would hear comes no later
+			t.Fatalf("heard %q, want %q", got, s)
+		}
+	}
+	say(quiet, "of quiet")
+	say(loud, "of loud")
+	if got := receive(t, heard[quiet]); got != "of loud" {
+		t.Errorf("quiet heard %q, want what the other one said", got)
+	}
+}
+
 func TestReadySaysWhy(t *testing.T) {
 	t.Parallel()
 	srv := natstest.New(t)

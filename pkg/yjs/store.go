@@ -71,6 +71,7 @@ func (d *Doc) newItem() (ref, *item) {
 	if r := d.free; r != 0 {
 		it := d.at(r)
 		d.free = it.right
+		d.freeItems--
 		*it = item{}
 		return r, it
 	}
@@ -89,6 +90,7 @@ func (d *Doc) freeItem(r ref) {
 	}
 	*it = item{right: d.free}
 	d.free = r
+	d.freeItems++
 }
 
 // lookup returns the index of a client, or none.
@@ -238,25 +240,32 @@ func (d *Doc) splitContent(l, r *item, diff uint32) {
 		d.splitText(l, r, diff)
 	case kindAny, kindJSON:
 		vs, _ := d.payloads[l.a].([]any)
-		d.payloads[l.a] = vs[:diff:diff]
-		r.a = d.newPayload(vs[diff:])
+		left, right := splitWeight(d.weights[l.a], vs[:diff], vs[diff:])
+		d.payloads[l.a], d.weights[l.a] = vs[:diff:diff], left
+		d.weight -= int(right)
+		r.a = d.store(vs[diff:], right)
 	}
 }
 
 // newPayload stores what does not fit into an item.
-func (d *Doc) newPayload(v any) uint32 {
+func (d *Doc) newPayload(v any) uint32 { return d.store(v, uint32(weigh(v))) }
+
+// store is newPayload for a value that was weighed.
+func (d *Doc) store(v any, weight uint32) uint32 {
+	d.weight += int(weight)
 	if n := len(d.freePayloads); n > 0 {
 		i := d.freePayloads[n-1]
 		d.freePayloads = d.freePayloads[:n-1]
-		d.payloads[i] = v
+		d.payloads[i], d.weights[i] = v, weight
 		return i
 	}
-	d.payloads = append(d.payloads, v)
+	d.payloads, d.weights = append(d.payloads, v), append(d.weights, weight)
 	return uint32(len(d.payloads) - 1)
 }
 
 func (d *Doc) freePayload(i uint32) {
-	d.payloads[i] = nil
+	d.weight -= int(d.weights[i])
+	d.payloads[i], d.weights[i] = nil, 0
 	d.freePayloads = append(d.freePayloads, i)
 }
 
@@ -294,6 +303,7 @@ func (d *Doc) newKey(s string) uint32 {
 	}
 	i := uint32(len(d.keys))
 	d.keys = append(d.keys, s)
+	d.keyBytes += len(s)
 	d.keyIndex[s] = i
 	return i
 }

@@ -406,6 +406,8 @@ func (d *Doc) join(lr ref, l *item, rr ref, r *item) {
 			a, _ := d.payloads[l.a].([]any)
 			b, _ := d.payloads[r.a].([]any)
 			d.payloads[l.a] = append(a, b...)
+			d.weights[l.a] += d.weights[r.a]
+			d.weight += int(d.weights[r.a])
 			d.freePayload(r.a)
 		}
 	}

@@ -34,6 +34,8 @@ type UndoManager struct {
 	mode  int8 // -1 while undoing, 1 while redoing
 	last  time.Time
 	stop  func()
+
+	sparing bool // see Doc.UndoUpdate
 }
 
 // undoStep is what one undo takes back.
@@ -246,17 +248,12 @@ func joinInOrder(a, b DeleteSet) DeleteSet {
 // pop takes steps from a stack until one changes something.
 func (u *UndoManager) pop(steps *[]*undoStep) bool {
 	d := u.doc
-	t, opened := d.begin(u, true)
+	_, opened := d.begin(u, true)
 	changed := false
 	for len(*steps) > 0 && !changed {
 		s := (*steps)[len(*steps)-1]
 		*steps = (*steps)[:len(*steps)-1]
 		changed = u.apply(s)
-	}
-	for _, c := range t.changes {
-		if c.sub == 0 && c.b.markers != nil {
-			c.b.markers.list = c.b.markers.list[:0]
-		}
 	}
 	d.end(opened)
 	return changed
@@ -296,10 +293,18 @@ func (u *UndoManager) apply(s *undoStep) (changed bool) {
 		}
 	}
 	for _, r := range slices.Backward(remove) {
+		if u.sparing && d.spared(r, s.inserts) {
+			continue
+		}
 		if !d.at(r).deleted() {
 			d.deleteItem(r)
 		}
 		changed = true
+	}
+	for _, c := range d.txn.changes {
+		if c.sub == 0 && c.b.markers != nil {
+			c.b.markers.list = c.b.markers.list[:0]
+		}
 	}
 	return changed
 }

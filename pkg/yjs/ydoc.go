@@ -27,9 +27,10 @@ type Doc struct {
 	limits   Limits
 	clientID uint64
 
-	chunks []*chunk // the slab of items
-	used   uint32
-	free   ref
+	chunks    []*chunk // the slab of items
+	used      uint32
+	free      ref
+	freeItems int // behind free
 
 	clients    []client
 	byID       map[uint64]uint32
@@ -39,8 +40,11 @@ type Doc struct {
 	garbage int
 
 	payloads     []any
+	weights      []uint32 // of payloads, see weigh
+	weight       int      // of them all
 	freePayloads []uint32
 	keys         []string
+	keyBytes     int
 	keyIndex     map[string]uint32
 	branches     []*branch
 	freeBranches []uint32

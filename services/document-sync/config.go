@@ -30,6 +30,8 @@ type Config struct {
 	WriteWait time.Duration `env:"DOCUMENT_SYNC_WRITE_WAIT" envDefault:"30s" doc:"How long one write to a subscriber may take before its stream is cut."`
 
 	Rooms       int `env:"DOCUMENT_SYNC_ROOMS" envDefault:"10000" doc:"Most documents that are open here at a time; who wants one more is told to try again."`
+	MemoryMB    int `env:"DOCUMENT_SYNC_MEMORY_MB" envDefault:"1024" doc:"Megabytes that open documents may take; beyond, those that nobody has open leave, and who wants to open another is told to try again. One workspace may take a quarter."`
+	DocumentMB  int `env:"DOCUMENT_SYNC_DOCUMENT_MB" envDefault:"64" doc:"Megabytes that one document may take in memory; beyond, its editors can only delete."`
 	Connections int `env:"DOCUMENT_SYNC_CONNECTIONS" envDefault:"10000" doc:"Most WebSocket connections at a time."`
 
 	Telemetry telemetry.Config
@@ -45,6 +47,8 @@ func (c Config) withDefaults() Config {
 	c.KeepKeys = cmp.Or(c.KeepKeys, 7*24*time.Hour)
 	c.WriteWait = cmp.Or(c.WriteWait, 30*time.Second)
 	c.Rooms = cmp.Or(c.Rooms, 10_000)
+	c.MemoryMB = cmp.Or(c.MemoryMB, 1024)
+	c.DocumentMB = cmp.Or(c.DocumentMB, 64)
 	c.Connections = cmp.Or(c.Connections, 10_000)
 	return c
 }

@@ -188,6 +188,7 @@ func (s *documents) past(ctx context.Context, ref store.Ref, version int64) (*pr
 type call struct {
 	name, doc, key string
 	request        []string
+	undoes         int64 // the version that an undo takes back
 	// prepare, which may be nil, reads what an edit needs beside the document.
 	prepare func(ctx context.Context, ref store.Ref) error
 	run     func(ctx context.Context, op store.Operation) (store.Answer, error)
@@ -211,75 +212,12 @@ func (s *documents) change(ctx context.Context, c call) (answer store.Answer, er
 	}
 	author := store.Author{Member: actor.Member, Run: actor.Run}
 	answer, err = c.run(ctx, store.Operation{
-		Workspace: actor.Workspace, Document: doc, Author: author, Name: c.name, Key: key, Request: c.request,
+		Workspace: actor.Workspace, Document: doc, Author: author, Name: c.name, Key: key, Request: c.request, Undoes: c.undoes,
 	})
 	if err == nil && answer.Changed {
 		s.hub.Announce(ctx, actor.Workspace, doc, &documentv1.SubscribeResponse{Kind: kindOf(c.name), Document: answer.Document, Author: author.Proto()})
 	}
 	return answer, err
-}
-
-// edit is a change of a document's content: next says what becomes of its tree.
-func (s *documents) edit(ctx context.Context, c call, next func(*prosemirror.Node) (*prosemirror.Node, int, error)) (store.Answer, error) {
-	c.run = func(ctx context.Context, op store.Operation) (answer store.Answer, err error) {
-		ref := store.Ref{Workspace: op.Workspace, Document: op.Document}
-		var replacements int
-		var written prosemirror.Written
-		var refused error // the answer, unless the operation was done before
-		if c.prepare != nil {
-			refused = c.prepare(ctx, ref)
-		}
-		operate := func(ctx context.Context, change store.Change) (err error) {
-			answer, err = s.store.Operate(ctx, op, func(store.Document) (store.Change, error) { return change, refused })
-			return err
-		}
-		err = s.rooms.Do(ctx, ref, room.Operation{
-			Origin: op.Author,
-			Edit: func(doc *yjs.Doc) (err error) {
-				if refused != nil {
-					return nil
-				}
-				var tree *prosemirror.Node
-				if tree, replacements, refused = next(s.editor.Tree(doc)); refused != nil {
-					return nil
-				}
-				written, err = s.editor.Write(doc, tree)
-				return err
-			},
-			Commit: func(ctx context.Context, e room.Edited) (int64, bool, error) {
-				var change store.Change
-				if refused == nil { // before the document is locked for everybody
-					change, refused = s.derive(e, replacements)
-				}
-				err := operate(ctx, change)
-				return answer.Document.GetSequence(), answer.Repeated, err
-			},
-		})
-		if fault.KindOf(err) == fault.NotFound { // deleted since, perhaps after the operation
-			refused = err
-			err = operate(ctx, store.Change{})
-		}
-		if err == nil {
-			s.show(ctx, ref, op.Author, written.Caret)
-		}
-		return answer, err
-	}
-	return s.change(ctx, c)
-}
-
-// derive makes what is stored of an edit.
-func (s *documents) derive(e room.Edited, replacements int) (store.Change, error) {
-	if len(e.Update) == 0 {
-		return store.Change{Replacements: replacements}, nil
-	}
-	markdown := s.editor.Markdown(s.editor.Tree(e.Doc))
-	if err := edit.CheckSize(markdown); err != nil {
-		return store.Change{}, err
-	}
-	return store.Change{
-		Update: e.Update, Replacements: replacements,
-		State: e.Doc.EncodeStateAsUpdateV2(nil), Markdown: markdown, Since: e.Since,
-	}, nil
 }
 
 func kindOf(operation string) documentv1.SubscribeResponse_Kind {

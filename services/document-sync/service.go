@@ -74,6 +74,7 @@ type Service struct {
 	cfg     Config
 	deps    Deps
 	store   *store.Store
+	line    *bus.Bus // of the rooms, who need not hear themselves; closed by Run
 	rooms   *room.Hub
 	sockets *socket.Handler
 	hub     *watch.Hub
@@ -81,24 +82,32 @@ type Service struct {
 }
 
 // New wires the service; it serves nothing before Run.
-func New(cfg Config, deps Deps) (*Service, error) {
+func New(cfg Config, deps Deps) (s *Service, err error) {
 	if deps.Log == nil || deps.DB == nil || deps.Bus == nil || deps.Listener == nil || deps.Verifier == nil {
 		return nil, errors.New("document-sync: log, database, bus, listener and verifier are needed")
 	}
 	cfg = cfg.withDefaults()
-	s := &Service{cfg: cfg, deps: deps}
+	line, err := deps.Bus.WithoutEcho(context.Background()) // it logs for as long as it lives
+	if err != nil {
+		return nil, fmt.Errorf("document-sync: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			line.Close()
+		}
+	}()
+	s = &Service{cfg: cfg, deps: deps, line: line}
 	s.store = store.New(deps.DB, store.Limits{Versions: cfg.Versions, VersionBytes: int64(cfg.HistoryMB) << 20})
 	s.hub = watch.New(watch.Config{
 		Bus: deps.Bus, Source: s.store, Log: deps.Log, Resync: cfg.Resync, Watchers: cfg.Streams, Queue: cfg.Queue,
 	})
 	editor := edit.New(prosemirror.TipTap())
 	s.rooms = room.New(room.Config{
-		Store: s.store, Log: deps.Log, Bus: room.NewNATS(deps.Bus, deps.Log), Metrics: deps.Registerer,
+		Store: s.store, Log: deps.Log, Bus: room.NewNATS(line, deps.Log), Metrics: deps.Registerer,
 		Render: editor.Render,
 		Plant:  func(doc *yjs.Doc, seed store.Seed) error { return editor.Plant(doc, seed.Before, seed.After) },
-		Rooms:  cfg.Rooms,
+		Rooms:  cfg.Rooms, MemoryBytes: cfg.MemoryMB << 20, DocumentBytes: cfg.DocumentMB << 20,
 	})
-	var err error
 	s.sockets, err = socket.New(socket.Config{
 		Rooms: rooms{s.rooms}, Verifier: deps.Verifier, Log: deps.Log, Registerer: deps.Registerer,
 		Limits: socket.Limits{Connections: cfg.Connections},
@@ -146,6 +155,7 @@ func (r rooms) Join(ctx context.Context, ref store.Ref, actor identity.Actor, p 
 // other and calls in hand finish, within Config.Drain, and what was written is stored.
 // It returns nil. It is called once.
 func (s *Service) Run(ctx context.Context) error {
+	defer s.line.Close()
 	defer s.store.Close()
 	g, ctx := errgroup.WithContext(ctx)
 	// The rooms are there for as long as somebody is at a door.

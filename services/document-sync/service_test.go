@@ -211,6 +211,7 @@ func TestRolesAndTenants(t *testing.T) {
 		"Append":  second(c.Append(ctx, &documentv1.AppendRequest{Id: d.GetId(), Markdown: "y"})),
 		"Replace": second(c.Replace(ctx, &documentv1.ReplaceRequest{Id: d.GetId(), Markdown: "y"})),
 		"Restore": second(c.Restore(ctx, &documentv1.RestoreRequest{Id: d.GetId(), Version: 1})),
+		"Undo":    second(c.Undo(ctx, &documentv1.UndoRequest{Id: d.GetId(), Version: 1})),
 		"Delete":  second(c.Delete(ctx, &documentv1.DeleteRequest{Id: d.GetId()})),
 	} {
 		if f := fault.From(err); f.Kind != fault.Forbidden || !strings.Contains(f.Message, "needs the role editor") {
@@ -278,6 +279,9 @@ func TestOperationKeys(t *testing.T) {
 		}},
 		{"restore", func(c documentv1connect.DocumentServiceClient, k string) (any, error) {
 			return c.Restore(ctx, &documentv1.RestoreRequest{Id: doc, Version: 1, OperationKey: k})
+		}},
+		{"undo", func(c documentv1connect.DocumentServiceClient, k string) (any, error) {
+			return c.Undo(ctx, &documentv1.UndoRequest{Id: doc, Version: 5, OperationKey: k})
 		}},
 		{"delete", func(c documentv1connect.DocumentServiceClient, k string) (any, error) {
 			return c.Delete(ctx, &documentv1.DeleteRequest{Id: doc, OperationKey: k})
@@ -495,7 +499,7 @@ func TestHistoryIsBoundedInBytes(t *testing.T) {
 	var count, counted int
 	var size, added int64
 	err := w.db.Open(t, documentsync.Migrations()).InWorkspace(t.Context(), a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
-		return tx.QueryRow(ctx, `select d.versions, d.version_bytes, count(*), sum(octet_length(v.content) + coalesce(octet_length(v.state), 0)) from documents d, versions v
+		return tx.QueryRow(ctx, `select d.versions, d.version_bytes, count(*), sum(octet_length(v.content) + coalesce(octet_length(v.state), 0) + coalesce(octet_length(v.change), 0)) from documents d, versions v
 			where d.workspace_id = $1 and v.workspace_id = $1 and v.document_id = d.id group by 1, 2`, a.Workspace).Scan(&count, &size, &counted, &added)
 	})
 	if err != nil || count != counted || size != added {

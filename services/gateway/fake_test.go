@@ -515,6 +515,7 @@ func (f *fakeDocuments) change(ctx context.Context, document, key, operation str
 	d.UpdatedAt = timestamppb.Now()
 	d.versions = append(d.versions, fakeVersion{&documentv1.Version{
 		Version: d.Sequence, Operation: operation, Name: d.Name, CreatedAt: d.UpdatedAt, Author: &documentv1.Author{MemberId: a.Member.String()},
+		Undoable: operation != "create" && operation != "rename",
 	}, markdown})
 	out := proto.CloneOf(d.Document)
 	if key != "" {
@@ -551,6 +552,29 @@ func (f *fakeDocuments) Restore(ctx context.Context, req *documentv1.RestoreRequ
 		return d.versions[req.GetVersion()-1].markdown
 	})
 	return &documentv1.RestoreResponse{Document: d}, err
+}
+
+// Undo has the text of the version before again.
+func (f *fakeDocuments) Undo(ctx context.Context, req *documentv1.UndoRequest) (*documentv1.UndoResponse, error) {
+	n := req.GetVersion() - 1
+	var by int64
+	f.mu.Lock()
+	if d := f.docs[req.GetId()]; d != nil && f.keys[req.GetOperationKey()] == nil && n < int64(len(d.versions)) {
+		if by = d.versions[n].UndoneBy; by == 0 {
+			d.versions[n].UndoneBy, d.versions[n].Undoable = d.GetSequence()+1, false
+		}
+	}
+	f.mu.Unlock()
+	if by != 0 {
+		return nil, fault.Coded(fault.Conflict, "ALREADY_UNDONE", "version %d was undone already, by version %d", req.GetVersion(), by)
+	}
+	d, err := f.change(ctx, req.GetId(), req.GetOperationKey(), "undo", func(d *fakeDocument) string { return d.versions[n-1].markdown })
+	if err == nil {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.docs[req.GetId()].versions[d.GetSequence()-1].Undoes = req.GetVersion()
+	}
+	return &documentv1.UndoResponse{Document: d}, err
 }
 
 func (f *fakeDocuments) get(ctx context.Context, document string) (*fakeDocument, error) {

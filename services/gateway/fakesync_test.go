@@ -1,14 +1,15 @@
 package gateway_test
 
 import (
+	"encoding/binary"
 	"net"
 	"net/http"
 	"sync"
 	"testing"
-
-	"github.com/gorilla/websocket"
+	"time"
 
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/trunk"
 
 	"signalbox.dev/services/gateway"
 )
@@ -21,20 +22,32 @@ const absentDocument = "00000000-0000-4000-8000-000000000404"
 type fakeSync struct {
 	verifier *identity.Verifier
 	seats    chan *seat    // the sockets it let in, as they come
-	asked    chan struct{} // gets one for each upgrade that has to wait
+	asked    chan struct{} // gets one for each trunk that has to wait
+	trunks   trunk.Server
 
-	mu    sync.Mutex    // guards what follows
-	away  int           // when set, upgrades are answered with this status
-	begin chan struct{} // when set, upgrades are answered when it is closed
+	mu    sync.Mutex         // guards what follows
+	away  int                // when set, trunks are answered with this status
+	begin chan struct{}      // when set, trunks are answered when it is closed
+	asks  []*http.Request    // for trunks
+	conns map[*deafConn]bool // that trunks are on
+	deaf  bool               // new trunks are not read
 }
 
 // seat is a socket at the fake.
 type seat struct {
-	request *http.Request
+	fake    *fakeSync
+	stream  *trunk.Stream
+	opening trunk.Opening
 	actor   identity.Actor
-	conn    *websocket.Conn
-	pongs   chan string // what its pings were answered with
-	ended   chan error  // how it ended
+	message []byte
+	stopped chan struct{}
+	ended   chan left // how it ended
+}
+
+// left is how a stream ended.
+type left struct {
+	code   int
+	reason string
 }
 
 func newFakeSync(t testing.TB, key identity.Key) *fakeSync {
@@ -43,14 +56,55 @@ func newFakeSync(t testing.TB, key identity.Key) *fakeSync {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &fakeSync{verifier: v, seats: make(chan *seat, 1000), asked: make(chan struct{}, 1000)}
+	f := &fakeSync{verifier: v, seats: make(chan *seat, 1000), asked: make(chan struct{}, 1000), conns: map[*deafConn]bool{}}
+	f.trunks.Accept = func(s *trunk.Stream, o trunk.Opening) trunk.Session {
+		return &seat{fake: f, stream: s, opening: o, stopped: make(chan struct{}), ended: make(chan left, 1)}
+	}
+	return f
 }
 
-// set makes the fake answer upgrades with a status, or late.
+// set makes the fake answer trunks with a status, or late.
 func (f *fakeSync) set(away int, begin chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.away, f.begin = away, begin
+}
+
+// deafen makes the fake hear no pings on new trunks.
+func (f *fakeSync) deafen() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.deaf = true
+}
+
+// cut cuts all trunks, by a reset or not.
+func (f *fakeSync) cut(reset bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for c := range f.conns {
+		if tcp, ok := c.Conn.(*net.TCPConn); ok && reset {
+			_ = tcp.SetLinger(0)
+		}
+		_ = c.Close() // twice is as good
+	}
+	clear(f.conns)
+}
+
+// deafConn is a trunk's connection, which may hear no pings.
+type deafConn struct {
+	net.Conn
+	deaf bool
+}
+
+func (c *deafConn) Read(p []byte) (int, error) {
+	for {
+		n, err := c.Conn.Read(p)
+		// Pings are five bytes.
+		if c.deaf && err == nil && n == 5 && binary.BigEndian.Uint32(p) == 1 {
+			continue
+		}
+		return n, err
+	}
 }
 
 const hello = "hello"
@@ -58,7 +112,8 @@ const hello = "hello"
 // ServeHTTP implements http.Handler.
 func (f *fakeSync) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
-	away, begin := f.away, f.begin
+	away, begin, deaf := f.away, f.begin, f.deaf
+	f.asks = append(f.asks, r)
 	f.mu.Unlock()
 	if begin != nil {
 		f.asked <- struct{}{}
@@ -72,62 +127,81 @@ func (f *fakeSync) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "away", away)
 		return
 	}
-	actor, err := f.verifier.Verify(r.Header.Get(identity.Header))
-	if err != nil {
+	if _, err := f.verifier.Verify(r.Header.Get(identity.Header)); err != nil {
 		http.Error(w, err.Error(), http.StatusUnauthorized)
 		return
 	}
-	up := websocket.Upgrader{CheckOrigin: func(*http.Request) bool { return true }}
-	c, err := up.Upgrade(w, r, nil)
+	under, first, err := trunk.Take(w, r)
 	if err != nil {
 		return
 	}
-	defer c.Close()
-	if r.URL.Path == "/ws/documents/"+absentDocument {
-		_ = c.WriteMessage(websocket.CloseMessage, websocket.FormatCloseMessage(4404, "no such document"))
-		_, _, _ = c.ReadMessage()
-		return
-	}
-	s := &seat{request: r, actor: actor, conn: c, pongs: make(chan string, 10), ended: make(chan error, 1)}
-	c.SetPongHandler(func(data string) error {
-		s.pongs <- data
-		return nil
-	})
-	f.seats <- s
-	s.ended <- s.serve()
+	c := &deafConn{Conn: under, deaf: deaf}
+	f.mu.Lock()
+	f.conns[c] = true
+	f.mu.Unlock()
+	_ = f.trunks.Serve(c, first) // which ends with the gateway's end, or is cut
+	f.mu.Lock()
+	delete(f.conns, c)
+	f.mu.Unlock()
 }
 
-func (s *seat) serve() error {
-	if err := s.conn.WriteMessage(websocket.BinaryMessage, []byte(hello)); err != nil {
-		return err
+// message returns a WebSocket frame.
+func message(b []byte) []byte {
+	f := []byte{0x82, 127}
+	return append(binary.BigEndian.AppendUint64(f, uint64(len(b))), b...)
+}
+
+// Begin implements trunk.Session.
+func (s *seat) Begin() {
+	var err error
+	if s.actor, err = s.fake.verifier.Verify(s.opening.Context); err != nil {
+		s.stream.End(4401, err.Error())
+		return
 	}
-	for {
-		kind, msg, err := s.conn.ReadMessage()
-		if err != nil {
-			return err
-		}
-		switch string(msg) {
-		case "die":
-			return nil
-		case "die in a frame":
-			_, _ = s.conn.NetConn().Write([]byte{0x82, 100, 'h', 'a', 'l', 'f'})
-			return nil
-		case "reset":
-			_ = s.conn.NetConn().(*net.TCPConn).SetLinger(0)
-			return nil
-		case "close":
-			_ = s.conn.WriteMessage(websocket.CloseMessage, websocket.FormatCloseMessage(4404, "the document was deleted"))
-			_, _, err := s.conn.ReadMessage()
-			return err
-		case "flood":
-			for {
-				if err := s.conn.WriteMessage(websocket.BinaryMessage, make([]byte, 64<<10)); err != nil {
-					return err
-				}
+	if s.opening.Path == "/ws/documents/"+absentDocument {
+		s.stream.End(4404, "no such document")
+		return
+	}
+	s.send([]byte(hello))
+	s.fake.seats <- s
+}
+
+func (s *seat) send(b []byte) { _ = s.stream.Send(message(b)) } // full when the gateway is slow, which ends in its own way
+
+// Receive implements trunk.Session.
+func (s *seat) Receive(part []byte, more bool) {
+	s.message = append(s.message, part...)
+	if more {
+		return
+	}
+	msg := s.message
+	s.message = nil
+	switch string(msg) {
+	case "die":
+		s.fake.cut(false)
+	case "die in a frame":
+		_ = s.stream.Send([]byte{0x82, 126, 0xff})
+		_ = s.stream.Send(make([]byte, 1<<20)) // in pieces, at the first of which it dies
+	case "reset":
+		s.fake.cut(true)
+	case "close":
+		s.stream.End(4404, "the document was deleted")
+	case "flood":
+		for {
+			select {
+			case <-s.stopped:
+				return
+			case <-time.After(time.Millisecond):
+				s.send(make([]byte, 32<<10))
 			}
 		}
-		if err := s.conn.WriteMessage(kind, msg); err != nil {
-			return err
-		}
+	default:
+		s.send(msg)
 	}
 }
+
+// Stop implements trunk.Session.
+func (s *seat) Stop() { close(s.stopped) }
+
+// Left implements trunk.Session.
+func (s *seat) Left(code int, reason string) { s.ended <- left{code, reason} }

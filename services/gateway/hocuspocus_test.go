@@ -53,8 +53,8 @@ func TestHocuspocusToken(t *testing.T) {
 		if s.actor.Member != w.owner.member || s.actor.Role != identity.Owner || s.actor.Workspace != w.workspace {
 			t.Errorf("%s: actor = %+v, want the owner", name, s.actor)
 		}
-		if s.request.Header.Get("Signalbox-Token-Expires") == "" || s.request.RequestURI != "/ws/hocuspocus" {
-			t.Errorf("%s: document-sync was asked %s %v", name, s.request.RequestURI, s.request.Header)
+		if s.opening.Expires == 0 || s.opening.Path != "/ws/hocuspocus" {
+			t.Errorf("%s: document-sync was asked %+v", name, s.opening)
 		}
 		for i, want := range messages {
 			if got := receive(t, c); string(got) != want { // the fake sends it back

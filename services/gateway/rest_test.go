@@ -100,6 +100,7 @@ func TestErrors(t *testing.T) {
 		{"document nothing to change", "PATCH", "/api/documents/" + document, `{"name":null}`, 400, "name or content"},
 		{"no such document", "GET", "/api/documents/" + nobody, "", 404, "no such document"},
 		{"document versions limit", "GET", "/api/documents/" + document + "/versions?limit=1000", "", 400, "limit"},
+		{"undo what", "POST", "/api/documents/" + document + "/versions/0/undo", "", 400, "version"},
 		{"restore what", "POST", "/api/documents/" + document + "/versions/x/restore", "", 400, "version"},
 		{"key without name", "POST", "/api/keys", `{}`, 400, "name is required"},
 		{"key role", "POST", "/api/keys", `{"name":"k","role":"god"}`, 400, "role"},
@@ -317,6 +318,26 @@ func TestDocuments(t *testing.T) {
 	call[object](t, in, w.owner, "POST", fmt.Sprintf("%s/versions/%d/restore", path, versions[2].Version), "", http.StatusOK)
 	if got := call[map[string]object](t, in, w.owner, "GET", path, "", http.StatusOK)["document"]; got["content"] != "# One" {
 		t.Errorf("restored document = %v", got)
+	}
+	for range 2 { // the second time by its key
+		call[object](t, in, w.owner, "POST", path+"/versions/4/undo", "", http.StatusOK, key("c"))
+	}
+	if got := call[map[string]object](t, in, w.owner, "GET", path, "", http.StatusOK)["document"]; got["content"] != "# Two" || got["sequence"] != 5.0 {
+		t.Errorf("document after undo = %v", got)
+	}
+	if got := in.send(t, in.request(t, w.owner, "POST", path+"/versions/4/undo", "", nil)); got.status != http.StatusConflict || !strings.Contains(got.body, `"code":"ALREADY_UNDONE"`) {
+		t.Errorf("a second undo = %d %s, want 409", got.status, got.body)
+	}
+	history := call[struct {
+		Versions []struct {
+			Undoes   *int
+			UndoneBy *int `json:"undone_by"`
+			Undoable bool
+		} `json:"versions"`
+	}](t, in, w.owner, "GET", path+"/versions", "", http.StatusOK).Versions
+	if undo, restore := history[0], history[1]; undo.Undoes == nil || *undo.Undoes != 4 || !undo.Undoable || undo.UndoneBy != nil ||
+		restore.UndoneBy == nil || *restore.UndoneBy != 5 || restore.Undoable || restore.Undoes != nil {
+		t.Errorf("versions = %+v", history)
 	}
 	list := call[struct {
 		Documents []object `json:"documents"`

@@ -133,7 +133,7 @@ func (w *world) servePeers(t *testing.T) string {
 	mux.Handle(agentv1connect.NewRunServiceHandler(w.runner, runner...))
 	mux.Handle(toolv1connect.NewToolServiceHandler(fakeTools{}, tools...))
 	mux.Handle(documentv1connect.NewDocumentServiceHandler(w.docs, docs...))
-	mux.Handle("/ws/", w.sync)
+	mux.Handle("/trunk", w.sync)
 	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		w.traced.add(r.Header.Get("Traceparent"))

@@ -129,14 +129,15 @@ func TestTwoPeopleAndAnAgent(t *testing.T) {
 	}
 }
 
-// noWriteBacks changes the document in every way that an agent has, and sees that
-// no editor writes anything of its own.
+// noWriteBacks changes the document in every way that an agent has, takes each back and
+// does it again, and sees that no editor writes anything of its own.
 func (s *scene) noWriteBacks(doc string, pages ...*page) {
 	s.t.Helper()
 	before := map[*page]int{}
 	for _, p := range pages {
 		before[p] = p.wrote()
 	}
+	last := "Alpha begins gently"
 	for i, content := range []string{
 		"# Other\n\nA paragraph with *emphasis*, **strong**, `code`, ~~gone~~, ==marked?== and <u>under</u>.",
 		"- a\n  - b\n    1. c\n\n- [ ] t\n  - [x] u",
@@ -145,11 +146,22 @@ func (s *scene) noWriteBacks(doc string, pages ...*page) {
 		"",
 		page0,
 	} {
+		mark := fmt.Sprintf("Mark %d.", i)
 		s.patch(doc, content)
-		s.say(fmt.Sprintf("append Mark %d. to document %s", i, doc))
-		for _, p := range pages {
-			p.see(fmt.Sprintf("Mark %d.", i))
+		s.say("append " + mark + " to document " + doc)
+		see := func(text string) {
+			for _, p := range pages {
+				p.see(text)
+			}
 		}
+		see(mark)
+		appended := s.undo(doc, "append")
+		patched := s.undo(doc, "replace")
+		see(last)
+		s.undoVersion(doc, patched)
+		s.undoVersion(doc, appended)
+		see(mark)
+		last = mark
 	}
 	s.same(pages...)
 	for _, p := range pages {
@@ -230,6 +242,41 @@ func (s *scene) patch(doc, content string) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
+}
+
+// undo takes the last operation of a name back that can be, and returns the version
+// that did so.
+func (s *scene) undo(doc, operation string) int {
+	s.t.Helper()
+	var history struct {
+		Versions []struct {
+			Version   int
+			Operation string
+			Undoable  bool
+		}
+	}
+	if err := s.client(s.ben).Call(s.t.Context(), world.Request{Method: http.MethodGet, Path: "/api/documents/" + doc + "/versions"}, &history); err != nil {
+		s.t.Fatal(err)
+	}
+	for _, v := range history.Versions {
+		if v.Undoable && v.Operation == operation {
+			return s.undoVersion(doc, v.Version)
+		}
+	}
+	s.t.Fatalf("there is nothing of %s to undo: %+v", operation, history.Versions)
+	return 0
+}
+
+func (s *scene) undoVersion(doc string, version int) int {
+	s.t.Helper()
+	var done struct{ Document struct{ Sequence int } }
+	err := s.client(s.ben).Call(s.t.Context(), world.Request{
+		Method: http.MethodPost, Path: fmt.Sprintf("/api/documents/%s/versions/%d/undo", doc, version),
+	}, &done)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return done.Document.Sequence
 }
 
 // say has the agent do something, and waits for the end of its run.

@@ -32,6 +32,7 @@ func TestClients(t *testing.T) {
 			"agent's caret":      (*party).agentsCaret, // takes longest
 			"mixed":              (*party).mixed,
 			"patch against keys": (*party).patchAgainstKeys,
+			"undone":             (*party).undone,
 			"several documents":  (*party).severalDocuments,
 			"refused":            (*party).refused,
 			"ended":              (*party).ended,

@@ -79,7 +79,7 @@ func (x SubscribeResponse_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use SubscribeResponse_Kind.Descriptor instead.
 func (SubscribeResponse_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{26, 0}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{28, 0}
 }
 
 // A document without its content.
@@ -1171,9 +1171,16 @@ type Version struct {
 	Version   int64                  `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
 	Author    *Author                `protobuf:"bytes,2,opt,name=author,proto3" json:"author,omitempty"`
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
-	// create, edit, append, replace, restore, rename.
-	Operation     string `protobuf:"bytes,4,opt,name=operation,proto3" json:"operation,omitempty"`
-	Name          string `protobuf:"bytes,5,opt,name=name,proto3" json:"name,omitempty"`
+	// create, edit, append, replace, restore, undo, rename; write for a stretch of live
+	// editing by one author.
+	Operation string `protobuf:"bytes,4,opt,name=operation,proto3" json:"operation,omitempty"`
+	Name      string `protobuf:"bytes,5,opt,name=name,proto3" json:"name,omitempty"`
+	// The version that this one, an undo, took back; 0 for all others.
+	Undoes int64 `protobuf:"varint,6,opt,name=undoes,proto3" json:"undoes,omitempty"`
+	// The version that took this one back; 0 when none did.
+	UndoneBy int64 `protobuf:"varint,7,opt,name=undone_by,json=undoneBy,proto3" json:"undone_by,omitempty"`
+	// It can be undone, unless history has too little left of what was before it.
+	Undoable      bool `protobuf:"varint,8,opt,name=undoable,proto3" json:"undoable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1241,6 +1248,27 @@ func (x *Version) GetName() string {
 		return x.Name
 	}
 	return ""
+}
+
+func (x *Version) GetUndoes() int64 {
+	if x != nil {
+		return x.Undoes
+	}
+	return 0
+}
+
+func (x *Version) GetUndoneBy() int64 {
+	if x != nil {
+		return x.UndoneBy
+	}
+	return 0
+}
+
+func (x *Version) GetUndoable() bool {
+	if x != nil {
+		return x.Undoable
+	}
+	return false
 }
 
 type VersionsRequest struct {
@@ -1460,6 +1488,111 @@ func (x *RestoreResponse) GetDocument() *Document {
 	return nil
 }
 
+type UndoRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// That of the operation to take back.
+	Version       int64  `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
+	OperationKey  string `protobuf:"bytes,3,opt,name=operation_key,json=operationKey,proto3" json:"operation_key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UndoRequest) Reset() {
+	*x = UndoRequest{}
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UndoRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UndoRequest) ProtoMessage() {}
+
+func (x *UndoRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UndoRequest.ProtoReflect.Descriptor instead.
+func (*UndoRequest) Descriptor() ([]byte, []int) {
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *UndoRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *UndoRequest) GetVersion() int64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *UndoRequest) GetOperationKey() string {
+	if x != nil {
+		return x.OperationKey
+	}
+	return ""
+}
+
+type UndoResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Document      *Document              `protobuf:"bytes,1,opt,name=document,proto3" json:"document,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UndoResponse) Reset() {
+	*x = UndoResponse{}
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UndoResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UndoResponse) ProtoMessage() {}
+
+func (x *UndoResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UndoResponse.ProtoReflect.Descriptor instead.
+func (*UndoResponse) Descriptor() ([]byte, []int) {
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *UndoResponse) GetDocument() *Document {
+	if x != nil {
+		return x.Document
+	}
+	return nil
+}
+
 type SubscribeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Empty for all documents of the workspace.
@@ -1470,7 +1603,7 @@ type SubscribeRequest struct {
 
 func (x *SubscribeRequest) Reset() {
 	*x = SubscribeRequest{}
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[25]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1482,7 +1615,7 @@ func (x *SubscribeRequest) String() string {
 func (*SubscribeRequest) ProtoMessage() {}
 
 func (x *SubscribeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[25]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1495,7 +1628,7 @@ func (x *SubscribeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubscribeRequest.ProtoReflect.Descriptor instead.
 func (*SubscribeRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{25}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *SubscribeRequest) GetId() string {
@@ -1516,7 +1649,7 @@ type SubscribeResponse struct {
 
 func (x *SubscribeResponse) Reset() {
 	*x = SubscribeResponse{}
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[26]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1528,7 +1661,7 @@ func (x *SubscribeResponse) String() string {
 func (*SubscribeResponse) ProtoMessage() {}
 
 func (x *SubscribeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[26]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1541,7 +1674,7 @@ func (x *SubscribeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubscribeResponse.ProtoReflect.Descriptor instead.
 func (*SubscribeResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{26}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *SubscribeResponse) GetKind() SubscribeResponse_Kind {
@@ -1639,14 +1772,17 @@ const file_signalbox_document_v1_document_proto_rawDesc = "" +
 	"\bmarkdown\x18\x02 \x01(\tR\bmarkdown\x12#\n" +
 	"\roperation_key\x18\x03 \x01(\tR\foperationKey\"N\n" +
 	"\x0fReplaceResponse\x12;\n" +
-	"\bdocument\x18\x01 \x01(\v2\x1f.signalbox.document.v1.DocumentR\bdocument\"\xc7\x01\n" +
+	"\bdocument\x18\x01 \x01(\v2\x1f.signalbox.document.v1.DocumentR\bdocument\"\x98\x02\n" +
 	"\aVersion\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x03R\aversion\x125\n" +
 	"\x06author\x18\x02 \x01(\v2\x1d.signalbox.document.v1.AuthorR\x06author\x129\n" +
 	"\n" +
 	"created_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12\x1c\n" +
 	"\toperation\x18\x04 \x01(\tR\toperation\x12\x12\n" +
-	"\x04name\x18\x05 \x01(\tR\x04name\"]\n" +
+	"\x04name\x18\x05 \x01(\tR\x04name\x12\x16\n" +
+	"\x06undoes\x18\x06 \x01(\x03R\x06undoes\x12\x1b\n" +
+	"\tundone_by\x18\a \x01(\x03R\bundoneBy\x12\x1a\n" +
+	"\bundoable\x18\b \x01(\bR\bundoable\"]\n" +
 	"\x0fVersionsRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1d\n" +
 	"\n" +
@@ -1660,6 +1796,12 @@ const file_signalbox_document_v1_document_proto_rawDesc = "" +
 	"\aversion\x18\x02 \x01(\x03R\aversion\x12#\n" +
 	"\roperation_key\x18\x03 \x01(\tR\foperationKey\"N\n" +
 	"\x0fRestoreResponse\x12;\n" +
+	"\bdocument\x18\x01 \x01(\v2\x1f.signalbox.document.v1.DocumentR\bdocument\"\\\n" +
+	"\vUndoRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\x03R\aversion\x12#\n" +
+	"\roperation_key\x18\x03 \x01(\tR\foperationKey\"K\n" +
+	"\fUndoResponse\x12;\n" +
 	"\bdocument\x18\x01 \x01(\v2\x1f.signalbox.document.v1.DocumentR\bdocument\"\"\n" +
 	"\x10SubscribeRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"\xc2\x02\n" +
@@ -1673,7 +1815,7 @@ const file_signalbox_document_v1_document_proto_rawDesc = "" +
 	"\fKIND_CHANGED\x10\x02\x12\x10\n" +
 	"\fKIND_RENAMED\x10\x03\x12\x10\n" +
 	"\fKIND_DELETED\x10\x04\x12\x10\n" +
-	"\fKIND_CREATED\x10\x052\xb5\b\n" +
+	"\fKIND_CREATED\x10\x052\x86\t\n" +
 	"\x0fDocumentService\x12U\n" +
 	"\x06Create\x12$.signalbox.document.v1.CreateRequest\x1a%.signalbox.document.v1.CreateResponse\x12Q\n" +
 	"\x03Get\x12!.signalbox.document.v1.GetRequest\x1a\".signalbox.document.v1.GetResponse\"\x03\x90\x02\x01\x12T\n" +
@@ -1685,7 +1827,8 @@ const file_signalbox_document_v1_document_proto_rawDesc = "" +
 	"\x06Append\x12$.signalbox.document.v1.AppendRequest\x1a%.signalbox.document.v1.AppendResponse\x12X\n" +
 	"\aReplace\x12%.signalbox.document.v1.ReplaceRequest\x1a&.signalbox.document.v1.ReplaceResponse\x12`\n" +
 	"\bVersions\x12&.signalbox.document.v1.VersionsRequest\x1a'.signalbox.document.v1.VersionsResponse\"\x03\x90\x02\x01\x12X\n" +
-	"\aRestore\x12%.signalbox.document.v1.RestoreRequest\x1a&.signalbox.document.v1.RestoreResponse\x12`\n" +
+	"\aRestore\x12%.signalbox.document.v1.RestoreRequest\x1a&.signalbox.document.v1.RestoreResponse\x12O\n" +
+	"\x04Undo\x12\".signalbox.document.v1.UndoRequest\x1a#.signalbox.document.v1.UndoResponse\x12`\n" +
 	"\tSubscribe\x12'.signalbox.document.v1.SubscribeRequest\x1a(.signalbox.document.v1.SubscribeResponse0\x01B6Z4signalbox.dev/proto/signalbox/document/v1;documentv1b\x06proto3"
 
 var (
@@ -1701,7 +1844,7 @@ func file_signalbox_document_v1_document_proto_rawDescGZIP() []byte {
 }
 
 var file_signalbox_document_v1_document_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_signalbox_document_v1_document_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_signalbox_document_v1_document_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_signalbox_document_v1_document_proto_goTypes = []any{
 	(SubscribeResponse_Kind)(0),   // 0: signalbox.document.v1.SubscribeResponse.Kind
 	(*Document)(nil),              // 1: signalbox.document.v1.Document
@@ -1729,13 +1872,15 @@ var file_signalbox_document_v1_document_proto_goTypes = []any{
 	(*VersionsResponse)(nil),      // 23: signalbox.document.v1.VersionsResponse
 	(*RestoreRequest)(nil),        // 24: signalbox.document.v1.RestoreRequest
 	(*RestoreResponse)(nil),       // 25: signalbox.document.v1.RestoreResponse
-	(*SubscribeRequest)(nil),      // 26: signalbox.document.v1.SubscribeRequest
-	(*SubscribeResponse)(nil),     // 27: signalbox.document.v1.SubscribeResponse
-	(*timestamppb.Timestamp)(nil), // 28: google.protobuf.Timestamp
+	(*UndoRequest)(nil),           // 26: signalbox.document.v1.UndoRequest
+	(*UndoResponse)(nil),          // 27: signalbox.document.v1.UndoResponse
+	(*SubscribeRequest)(nil),      // 28: signalbox.document.v1.SubscribeRequest
+	(*SubscribeResponse)(nil),     // 29: signalbox.document.v1.SubscribeResponse
+	(*timestamppb.Timestamp)(nil), // 30: google.protobuf.Timestamp
 }
 var file_signalbox_document_v1_document_proto_depIdxs = []int32{
-	28, // 0: signalbox.document.v1.Document.created_at:type_name -> google.protobuf.Timestamp
-	28, // 1: signalbox.document.v1.Document.updated_at:type_name -> google.protobuf.Timestamp
+	30, // 0: signalbox.document.v1.Document.created_at:type_name -> google.protobuf.Timestamp
+	30, // 1: signalbox.document.v1.Document.updated_at:type_name -> google.protobuf.Timestamp
 	1,  // 2: signalbox.document.v1.CreateResponse.document:type_name -> signalbox.document.v1.Document
 	1,  // 3: signalbox.document.v1.GetResponse.document:type_name -> signalbox.document.v1.Document
 	1,  // 4: signalbox.document.v1.ListResponse.documents:type_name -> signalbox.document.v1.Document
@@ -1745,41 +1890,44 @@ var file_signalbox_document_v1_document_proto_depIdxs = []int32{
 	1,  // 8: signalbox.document.v1.AppendResponse.document:type_name -> signalbox.document.v1.Document
 	1,  // 9: signalbox.document.v1.ReplaceResponse.document:type_name -> signalbox.document.v1.Document
 	2,  // 10: signalbox.document.v1.Version.author:type_name -> signalbox.document.v1.Author
-	28, // 11: signalbox.document.v1.Version.created_at:type_name -> google.protobuf.Timestamp
+	30, // 11: signalbox.document.v1.Version.created_at:type_name -> google.protobuf.Timestamp
 	21, // 12: signalbox.document.v1.VersionsResponse.versions:type_name -> signalbox.document.v1.Version
 	1,  // 13: signalbox.document.v1.RestoreResponse.document:type_name -> signalbox.document.v1.Document
-	0,  // 14: signalbox.document.v1.SubscribeResponse.kind:type_name -> signalbox.document.v1.SubscribeResponse.Kind
-	1,  // 15: signalbox.document.v1.SubscribeResponse.document:type_name -> signalbox.document.v1.Document
-	2,  // 16: signalbox.document.v1.SubscribeResponse.author:type_name -> signalbox.document.v1.Author
-	3,  // 17: signalbox.document.v1.DocumentService.Create:input_type -> signalbox.document.v1.CreateRequest
-	5,  // 18: signalbox.document.v1.DocumentService.Get:input_type -> signalbox.document.v1.GetRequest
-	7,  // 19: signalbox.document.v1.DocumentService.List:input_type -> signalbox.document.v1.ListRequest
-	9,  // 20: signalbox.document.v1.DocumentService.Rename:input_type -> signalbox.document.v1.RenameRequest
-	11, // 21: signalbox.document.v1.DocumentService.Delete:input_type -> signalbox.document.v1.DeleteRequest
-	13, // 22: signalbox.document.v1.DocumentService.Read:input_type -> signalbox.document.v1.ReadRequest
-	15, // 23: signalbox.document.v1.DocumentService.Edit:input_type -> signalbox.document.v1.EditRequest
-	17, // 24: signalbox.document.v1.DocumentService.Append:input_type -> signalbox.document.v1.AppendRequest
-	19, // 25: signalbox.document.v1.DocumentService.Replace:input_type -> signalbox.document.v1.ReplaceRequest
-	22, // 26: signalbox.document.v1.DocumentService.Versions:input_type -> signalbox.document.v1.VersionsRequest
-	24, // 27: signalbox.document.v1.DocumentService.Restore:input_type -> signalbox.document.v1.RestoreRequest
-	26, // 28: signalbox.document.v1.DocumentService.Subscribe:input_type -> signalbox.document.v1.SubscribeRequest
-	4,  // 29: signalbox.document.v1.DocumentService.Create:output_type -> signalbox.document.v1.CreateResponse
-	6,  // 30: signalbox.document.v1.DocumentService.Get:output_type -> signalbox.document.v1.GetResponse
-	8,  // 31: signalbox.document.v1.DocumentService.List:output_type -> signalbox.document.v1.ListResponse
-	10, // 32: signalbox.document.v1.DocumentService.Rename:output_type -> signalbox.document.v1.RenameResponse
-	12, // 33: signalbox.document.v1.DocumentService.Delete:output_type -> signalbox.document.v1.DeleteResponse
-	14, // 34: signalbox.document.v1.DocumentService.Read:output_type -> signalbox.document.v1.ReadResponse
-	16, // 35: signalbox.document.v1.DocumentService.Edit:output_type -> signalbox.document.v1.EditResponse
-	18, // 36: signalbox.document.v1.DocumentService.Append:output_type -> signalbox.document.v1.AppendResponse
-	20, // 37: signalbox.document.v1.DocumentService.Replace:output_type -> signalbox.document.v1.ReplaceResponse
-	23, // 38: signalbox.document.v1.DocumentService.Versions:output_type -> signalbox.document.v1.VersionsResponse
-	25, // 39: signalbox.document.v1.DocumentService.Restore:output_type -> signalbox.document.v1.RestoreResponse
-	27, // 40: signalbox.document.v1.DocumentService.Subscribe:output_type -> signalbox.document.v1.SubscribeResponse
-	29, // [29:41] is the sub-list for method output_type
-	17, // [17:29] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	1,  // 14: signalbox.document.v1.UndoResponse.document:type_name -> signalbox.document.v1.Document
+	0,  // 15: signalbox.document.v1.SubscribeResponse.kind:type_name -> signalbox.document.v1.SubscribeResponse.Kind
+	1,  // 16: signalbox.document.v1.SubscribeResponse.document:type_name -> signalbox.document.v1.Document
+	2,  // 17: signalbox.document.v1.SubscribeResponse.author:type_name -> signalbox.document.v1.Author
+	3,  // 18: signalbox.document.v1.DocumentService.Create:input_type -> signalbox.document.v1.CreateRequest
+	5,  // 19: signalbox.document.v1.DocumentService.Get:input_type -> signalbox.document.v1.GetRequest
+	7,  // 20: signalbox.document.v1.DocumentService.List:input_type -> signalbox.document.v1.ListRequest
+	9,  // 21: signalbox.document.v1.DocumentService.Rename:input_type -> signalbox.document.v1.RenameRequest
+	11, // 22: signalbox.document.v1.DocumentService.Delete:input_type -> signalbox.document.v1.DeleteRequest
+	13, // 23: signalbox.document.v1.DocumentService.Read:input_type -> signalbox.document.v1.ReadRequest
+	15, // 24: signalbox.document.v1.DocumentService.Edit:input_type -> signalbox.document.v1.EditRequest
+	17, // 25: signalbox.document.v1.DocumentService.Append:input_type -> signalbox.document.v1.AppendRequest
+	19, // 26: signalbox.document.v1.DocumentService.Replace:input_type -> signalbox.document.v1.ReplaceRequest
+	22, // 27: signalbox.document.v1.DocumentService.Versions:input_type -> signalbox.document.v1.VersionsRequest
+	24, // 28: signalbox.document.v1.DocumentService.Restore:input_type -> signalbox.document.v1.RestoreRequest
+	26, // 29: signalbox.document.v1.DocumentService.Undo:input_type -> signalbox.document.v1.UndoRequest
+	28, // 30: signalbox.document.v1.DocumentService.Subscribe:input_type -> signalbox.document.v1.SubscribeRequest
+	4,  // 31: signalbox.document.v1.DocumentService.Create:output_type -> signalbox.document.v1.CreateResponse
+	6,  // 32: signalbox.document.v1.DocumentService.Get:output_type -> signalbox.document.v1.GetResponse
+	8,  // 33: signalbox.document.v1.DocumentService.List:output_type -> signalbox.document.v1.ListResponse
+	10, // 34: signalbox.document.v1.DocumentService.Rename:output_type -> signalbox.document.v1.RenameResponse
+	12, // 35: signalbox.document.v1.DocumentService.Delete:output_type -> signalbox.document.v1.DeleteResponse
+	14, // 36: signalbox.document.v1.DocumentService.Read:output_type -> signalbox.document.v1.ReadResponse
+	16, // 37: signalbox.document.v1.DocumentService.Edit:output_type -> signalbox.document.v1.EditResponse
+	18, // 38: signalbox.document.v1.DocumentService.Append:output_type -> signalbox.document.v1.AppendResponse
+	20, // 39: signalbox.document.v1.DocumentService.Replace:output_type -> signalbox.document.v1.ReplaceResponse
+	23, // 40: signalbox.document.v1.DocumentService.Versions:output_type -> signalbox.document.v1.VersionsResponse
+	25, // 41: signalbox.document.v1.DocumentService.Restore:output_type -> signalbox.document.v1.RestoreResponse
+	27, // 42: signalbox.document.v1.DocumentService.Undo:output_type -> signalbox.document.v1.UndoResponse
+	29, // 43: signalbox.document.v1.DocumentService.Subscribe:output_type -> signalbox.document.v1.SubscribeResponse
+	31, // [31:44] is the sub-list for method output_type
+	18, // [18:31] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_signalbox_document_v1_document_proto_init() }
@@ -1793,7 +1941,7 @@ func file_signalbox_document_v1_document_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_signalbox_document_v1_document_proto_rawDesc), len(file_signalbox_document_v1_document_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   27,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

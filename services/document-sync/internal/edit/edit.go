@@ -1,5 +1,6 @@
 // Package edit says what an operation makes of a document's tree. It is pure: a tree
-// and Markdown in, a tree out. Its errors are faults whose messages are written for
+// and Markdown in, a tree out; and what takes an operation back, long after (Undo): an update
+// out of two others and the present state. Its errors are faults whose messages are written for
 // the one who edits, often a model that must mend its call.
 package edit
 

@@ -12,10 +12,22 @@
 //   - a connection of this instance (an Owner). The last one that counted the clock up
 //     has it; Leave removes what it has. Browsers repeat to the server what it told them
 //     about others: that has no higher clock and changes nothing, nor does their guess
-//     that somebody is gone. Another person's entry cannot be taken over at all.
+//     that somebody is gone.
 //   - another instance, which tells when it goes;
 //   - this instance itself, for an agent at work (Show), which is counted up by Renew
 //     until its time is over.
+//
+// # Whose an entry is
+//
+// A client that is there belongs to the member whose connection brought it, on whatever
+// instance. That member may go on with it from any other connection, as a browser does
+// that was cut off and is not missed yet; nobody else can change or remove it. Instances
+// tell each other whose the clients are, and since when, in a tail of what Local and Flush
+// encode, which y-protocols does not read. When two members claim a client at once, on
+// two instances, it is that of who had it first: the instance that knows better counts
+// the clock up beyond the other's, so that everybody takes it, the client too. Agents
+// come before everybody. Who has a client that an instance without tails tells of is not
+// known, and it is anybody's.
 //
 // What nobody counts up for 30 seconds is removed by Expire, as an instance that died
 // leaves it. Removing keeps the clock, as y-protocols does: the same client, if it has
@@ -26,6 +38,8 @@
 package presence
 
 import (
+	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -33,6 +47,9 @@ import (
 	"time"
 	"unicode/utf8"
 )
+
+// agents are whose the clients are that instances show themselves.
+var agents = [16]byte{0: 0xff, 15: 0xff}
 
 // Bounds of what a document's table holds.
 const (
@@ -47,7 +64,9 @@ const (
 	forgetAfter = 2 * Timeout
 
 	maxSafe   = 1<<53 - 1 // the largest integer of JavaScript
+	maxClock  = 1 << 52   // of a connection, which leaves room to count up
 	leastSize = 4         // of a client in an update
+	tailSize  = 16 + 8    // of a client: whose it is, and the millisecond since when
 )
 
 var (
@@ -83,6 +102,7 @@ type Owner struct {
 type Table struct {
 	clients map[uint64]*client
 	dirty   []uint64 // clients that changed since Flush, each once
+	all     []byte   // what Encode returned, until something changes
 	bytes   int      // of all states
 	present int      // clients that have a state
 	shown   int      // of those, our own
@@ -92,6 +112,7 @@ type client struct {
 	clock uint64
 	state []byte // nil: gone
 	owner *Owner // nil: of another instance, or of nobody any more
+	claim claim
 	seen  time.Time
 	until time.Time // of those that we show; else zero
 	dirty bool
@@ -100,19 +121,46 @@ type client struct {
 
 func (c *client) ours() bool { return !c.until.IsZero() }
 
+// claim says whose a client is, and since when; its zero value that it is not known.
+type claim struct {
+	who   [16]byte
+	since uint64 // in milliseconds
+}
+
 // entry is one client of an update.
 type entry struct {
 	client, clock uint64
 	state         []byte // of the update; nil: gone
+	claim         claim
+}
+
+// against says whether somebody else has the client, who is there.
+func (e *entry) against(c *client) bool {
+	return c != nil && c.state != nil && e.claim.who != c.claim.who && e.claim.who != [16]byte{} && c.claim.who != [16]byte{}
+}
+
+// before says whether a claim is the better one of two.
+func (m claim) before(o claim) bool {
+	if m.since != o.since {
+		return m.since < o.since
+	}
+	return bytes.Compare(m.who[:], o.who[:]) < 0
 }
 
 // Apply merges an update as y-protocols encodes it; owner is nil for what another
-// instance says. The bytes are not kept.
+// instance says, with its tail. The bytes are not kept.
 func (t *Table) Apply(owner *Owner, update []byte, now time.Time) (Change, error) {
 	var few [4]entry // most updates name one
-	entries, err := decode(few[:0], update)
+	entries, tail, err := decode(few[:0], update)
 	if err != nil {
 		return Nothing, err
+	}
+	if owner == nil {
+		readClaims(entries, tail)
+	} else {
+		for i := range entries {
+			entries[i].claim = claim{owner.Who, millisecond(now)}
+		}
 	}
 	switch err := t.admit(owner, entries); {
 	case errors.Is(err, errFull):
@@ -132,14 +180,15 @@ func (t *Table) Apply(owner *Owner, update []byte, now time.Time) (Change, error
 // wins is y-protocols' rule, and ours about whose entry it is.
 func (t *Table) wins(owner *Owner, e *entry) bool {
 	c := t.clients[e.client]
-	if c == nil {
+	switch {
+	case owner != nil && e.clock > maxClock:
+		return false
+	case c == nil:
 		// A clock that nobody has seen is 0. That somebody left who was never here is worth
 		// a place only if another instance says so, from which the news may come late.
 		return e.clock > 0 && (e.state != nil || owner == nil)
-	}
-	switch {
-	case c.state != nil && owner != nil && (c.ours() || c.owner != nil && c.owner.Who != owner.Who):
-		return false
+	case e.against(c):
+		return owner == nil && e.state != nil && e.claim.before(c.claim)
 	case e.clock == c.clock:
 		return e.state == nil && c.state != nil && c.owner == owner
 	}
@@ -189,6 +238,10 @@ func (t *Table) put(owner *Owner, e *entry, now time.Time) Change {
 		c = &client{}
 		t.clients[e.client] = c
 	}
+	was, clock := c.state, e.clock
+	if e.against(c) { // whoever took the other for the client's is to take this one
+		clock = max(clock, min(c.clock+1, maxSafe))
+	}
 	change := Renewed
 	if string(e.state) != string(c.state) || (e.state == nil) != (c.state == nil) {
 		change = Changed
@@ -200,8 +253,11 @@ func (t *Table) put(owner *Owner, e *entry, now time.Time) Change {
 	}
 	t.own(c, e.client, next)
 	t.setUntil(c, time.Time{})
-	c.clock, c.seen = e.clock, now
-	t.touch(e.client, c, owner != nil)
+	c.clock, c.seen = clock, now
+	if was == nil || c.claim.who != e.claim.who || e.claim.before(c.claim) {
+		c.claim = e.claim
+	}
+	t.touch(e.client, c, owner != nil || clock != e.clock)
 	return change
 }
 
@@ -241,6 +297,7 @@ func (t *Table) own(c *client, id uint64, owner *Owner) {
 }
 
 func (t *Table) touch(id uint64, c *client, local bool) {
+	t.all = nil
 	if !c.dirty {
 		c.dirty = true
 		t.dirty = append(t.dirty, id)
@@ -272,7 +329,7 @@ func (t *Table) Leave(owner *Owner, now time.Time) Change {
 // reports ErrTooMuch as Apply does. The client may be shown by several instances one
 // after the other: its clock is taken from the time.
 func (t *Table) Show(id uint64, state []byte, until, now time.Time) error {
-	e := entry{client: id, clock: uint64(max(now.UnixMilli(), 1)), state: state}
+	e := entry{client: id, clock: max(millisecond(now), 1), state: state, claim: claim{who: agents}}
 	c := t.clients[id]
 	if c != nil {
 		e.clock = max(e.clock, c.clock+1)
@@ -287,8 +344,8 @@ func (t *Table) Show(id uint64, state []byte, until, now time.Time) error {
 	return nil
 }
 
-// Hide removes a client of our own.
-func (t *Table) Hide(id uint64, now time.Time) Change {
+// hide removes a client of our own.
+func (t *Table) hide(id uint64, now time.Time) Change {
 	c := t.clients[id]
 	if c == nil || !c.ours() {
 		return Nothing
@@ -309,7 +366,7 @@ func (t *Table) Renew(now time.Time) (change Change, next time.Time) {
 			continue
 		}
 		if !now.Before(c.until) {
-			change = max(change, t.Hide(id, now))
+			change = max(change, t.hide(id, now))
 			continue
 		}
 		if now.Sub(c.seen) >= renewEvery {
@@ -349,28 +406,22 @@ func (t *Table) Expire(now time.Time) Change {
 }
 
 // Flush returns what changed since it was called last, for those who are connected
-// here, and the part of it that other instances have not heard; nil for nothing.
-// The two may be the same bytes.
+// here, and the part of it that other instances have not heard, with its tail; nil for
+// nothing.
 func (t *Table) Flush() (all, local []byte) {
 	if len(t.dirty) == 0 {
 		return nil, nil
 	}
-	here := 0
+	all = t.encode(t.dirty)
+	here := t.dirty[:0:0]
 	for _, id := range t.dirty {
 		if t.clients[id].local {
-			here++
+			here = append(here, id)
 		}
-	}
-	all = t.encode(len(t.dirty), t.dirty, func(*client) bool { return true })
-	switch here {
-	case 0:
-	case len(t.dirty):
-		local = all
-	default:
-		local = t.encode(here, t.dirty, func(c *client) bool { return c.local })
-	}
-	for _, id := range t.dirty {
 		t.clients[id].dirty = false
+	}
+	if len(here) > 0 {
+		local = t.appendClaims(t.encode(here), here)
 	}
 	if t.dirty = t.dirty[:0]; cap(t.dirty) > 64 {
 		t.dirty = nil
@@ -378,29 +429,36 @@ func (t *Table) Flush() (all, local []byte) {
 	return all, local
 }
 
-// Encode returns the states of all who are there; nil when nobody is.
+// Encode returns the states of all who are there; nil when nobody is. Until something
+// changes it returns the same bytes, which are not to be written to.
 func (t *Table) Encode() []byte {
-	return t.encodeThose(func(c *client) bool { return c.state != nil })
+	if t.all == nil {
+		if ids := t.those(func(c *client) bool { return c.state != nil }); len(ids) > 0 {
+			t.all = t.encode(ids)
+		}
+	}
+	return t.all
 }
 
-// Local returns the states of those who are connected here, or shown by us; nil when
-// nobody is.
+// Local returns the states of those who are connected here, or shown by us, with the tail
+// for other instances; nil when nobody is.
 func (t *Table) Local() []byte {
-	return t.encodeThose(func(c *client) bool { return c.state != nil && (c.owner != nil || c.ours()) })
+	ids := t.those(func(c *client) bool { return c.state != nil && (c.owner != nil || c.ours()) })
+	if len(ids) == 0 {
+		return nil
+	}
+	return t.appendClaims(t.encode(ids), ids)
 }
 
-func (t *Table) encodeThose(want func(*client) bool) []byte {
+func (t *Table) those(want func(*client) bool) []uint64 {
 	ids := make([]uint64, 0, t.present)
 	for id, c := range t.clients {
 		if want(c) {
 			ids = append(ids, id)
 		}
 	}
-	if len(ids) == 0 {
-		return nil
-	}
 	slices.Sort(ids)
-	return t.encode(len(ids), ids, func(*client) bool { return true })
+	return ids
 }
 
 // Dirty says whether Flush has something.
@@ -414,17 +472,14 @@ func (t *Table) Empty() bool { return len(t.clients) == 0 }
 
 var null = []byte("null")
 
-func (t *Table) encode(n int, ids []uint64, want func(*client) bool) []byte {
+func (t *Table) encode(ids []uint64) []byte {
 	size := 5
 	for _, id := range ids {
 		size += 24 + len(t.clients[id].state)
 	}
-	b := appendUvarint(make([]byte, 0, size), uint64(n))
+	b := appendUvarint(make([]byte, 0, size), uint64(len(ids)))
 	for _, id := range ids {
 		c := t.clients[id]
-		if !want(c) {
-			continue
-		}
 		state := c.state
 		if state == nil {
 			state = null
@@ -435,17 +490,42 @@ func (t *Table) encode(n int, ids []uint64, want func(*client) bool) []byte {
 	return b
 }
 
-// decode appends the entries of an update to entries. Their states are part of it.
-func decode(entries []entry, update []byte) ([]entry, error) {
+// appendClaims appends the tail of an update about some clients.
+func (t *Table) appendClaims(b []byte, ids []uint64) []byte {
+	b = slices.Grow(b, tailSize*len(ids))
+	for _, id := range ids {
+		m := t.clients[id].claim
+		b = binary.BigEndian.AppendUint64(append(b, m.who[:]...), m.since)
+	}
+	return b
+}
+
+// readClaims reads the tail of an update, if it has one.
+func readClaims(entries []entry, tail []byte) {
+	if len(tail) != tailSize*len(entries) {
+		return
+	}
+	for i := range entries {
+		m := &entries[i].claim
+		tail = tail[copy(m.who[:], tail):]
+		m.since, tail = binary.BigEndian.Uint64(tail), tail[8:]
+	}
+}
+
+func millisecond(t time.Time) uint64 { return uint64(max(t.UnixMilli(), 0)) }
+
+// decode appends the entries of an update to entries, and returns what is behind them.
+// Their states are part of the update.
+func decode(entries []entry, update []byte) (all []entry, tail []byte, err error) {
 	n, b, ok := uvarint(update)
 	if !ok {
-		return nil, ErrMalformed
+		return nil, nil, ErrMalformed
 	}
 	if n > uint64(len(b)/leastSize) {
-		return nil, ErrMalformed
+		return nil, nil, ErrMalformed
 	}
 	if n > 2*MaxClients {
-		return nil, fmt.Errorf("%w: an update of %d clients", ErrTooMuch, n)
+		return nil, nil, fmt.Errorf("%w: an update of %d clients", ErrTooMuch, n)
 	}
 	for range n {
 		var e entry
@@ -455,19 +535,19 @@ func decode(entries []entry, update []byte) ([]entry, error) {
 		e.clock, b, ok2 = uvarint(b)
 		size, b, ok3 = uvarint(b)
 		if !ok1 || !ok2 || !ok3 || size > uint64(len(b)) {
-			return nil, ErrMalformed
+			return nil, nil, ErrMalformed
 		}
 		e.state, b = b[:size], b[size:]
 		// Whoever gets it hands it to JSON.parse: one bad state would lose them all.
 		if !utf8.Valid(e.state) || !json.Valid(e.state) {
-			return nil, ErrMalformed
+			return nil, nil, ErrMalformed
 		}
 		if isNull(e.state) {
 			e.state = nil
 		}
 		entries = append(entries, e)
 	}
-	return entries, nil
+	return entries, b, nil
 }
 
 // isNull says whether valid JSON is null.

@@ -48,13 +48,14 @@ func show(t *testing.T, update []byte) string {
 		}
 	}
 	var out []string
-	for range read() {
+	n := read()
+	for range n {
 		client, clock, size := read(), read(), read()
 		out = append(out, fmt.Sprintf("%d@%d %s", client, clock, update[:size]))
 		update = update[size:]
 	}
-	if len(update) > 0 {
-		t.Errorf("%d bytes behind the update", len(update))
+	if tail := len(update); tail != 0 && tail != 24*int(n) { // of what instances tell each other
+		t.Errorf("%d bytes behind the update", tail)
 	}
 	return strings.Join(out, ", ")
 }
@@ -147,6 +148,111 @@ func TestOwners(t *testing.T) {
 	equal(t, "Encode()", show(t, table.Encode()), `3@1 {}`)
 }
 
+// exchange tells each table what the other one has to say, until they have nothing more.
+func exchange(t *testing.T, tables ...*presence.Table) {
+	t.Helper()
+	for said := true; said; {
+		said = false
+		for i, from := range tables {
+			_, local := from.Flush()
+			for j, to := range tables {
+				if i == j || local == nil {
+					continue
+				}
+				said = true
+				if _, err := to.Apply(nil, local, start); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+}
+
+// Who has a client on one instance may go on with it on another, and nobody else may.
+func TestClaims(t *testing.T) {
+	t.Parallel()
+	var one, two presence.Table
+	ada, mallory := owner('a'), owner('m')
+	apply(t, &one, ada, say(5, 10, `{"n":"ada"}`), presence.Changed)
+	exchange(t, &one, &two)
+	const here = `5@10 {"n":"ada"}`
+	for _, lie := range [][]byte{say(5, 11, `{"n":"not ada"}`), say(5, 11, `null`), say(5, 10, `null`), say(5, 1<<50, `{}`)} {
+		apply(t, &two, mallory, lie, presence.Nothing)
+	}
+	equal(t, "one", show(t, one.Encode()), here)
+	equal(t, "two", show(t, two.Encode()), here)
+
+	// Her connection breaks, which one does not know yet.
+	again := owner('a')
+	apply(t, &two, again, say(5, 10, `{"n":"ada"}`), presence.Nothing)
+	apply(t, &two, again, say(5, 11, `{"n":"ada","again":1}`), presence.Changed)
+	exchange(t, &one, &two)
+	if change := one.Leave(ada, start); change != presence.Nothing {
+		t.Errorf("Leave() = %v of who is elsewhere", change)
+	}
+	apply(t, &one, mallory, say(5, 12, `{}`), presence.Nothing)
+	equal(t, "one", show(t, one.Encode()), `5@11 {"n":"ada","again":1}`)
+
+	// When she has left, the number is anybody's.
+	two.Leave(again, start)
+	exchange(t, &one, &two)
+	apply(t, &one, mallory, say(5, 12, `{"n":"m"}`), presence.Changed)
+	exchange(t, &one, &two)
+	apply(t, &two, again, say(5, 13, `{}`), presence.Nothing)
+	equal(t, "two", show(t, two.Encode()), `5@12 {"n":"m"}`)
+}
+
+// Two claim a client on two instances that have not heard of each other. It is that of
+// who was first, with a clock that all take who saw the other one.
+func TestClaimsAtOnce(t *testing.T) {
+	t.Parallel()
+	for name, order := range map[string][2]int{"the first is heard first": {0, 1}, "the second is heard first": {1, 0}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var tables [3]presence.Table
+			apply(t, &tables[0], owner('z'), say(5, 10, `{"n":"first"}`), presence.Changed)
+			if _, err := tables[1].Apply(owner('a'), say(5, 90, `{"n":"second"}`), start.Add(time.Millisecond)); err != nil {
+				t.Fatal(err)
+			}
+			exchange(t, &tables[order[0]], &tables[order[1]], &tables[2])
+			for i := range tables {
+				equal(t, fmt.Sprint("table ", i), show(t, tables[i].Encode()), `5@91 {"n":"first"}`)
+			}
+		})
+	}
+}
+
+// An instance of before tells nothing about whose the clients are.
+func TestNoClaims(t *testing.T) {
+	t.Parallel()
+	var table presence.Table
+	apply(t, &table, nil, say(5, 10, `{}`), presence.Changed)
+	apply(t, &table, owner('a'), say(5, 11, `{}`), presence.Renewed)
+	apply(t, &table, nil, say(5, 12, `{"elsewhere":1}`), presence.Changed)
+	equal(t, "Encode()", show(t, table.Encode()), `5@12 {"elsewhere":1}`)
+}
+
+// Agents cannot be impersonated on another instance either, and have their place even
+// if somebody has taken it.
+func TestClaimsOfAgents(t *testing.T) {
+	t.Parallel()
+	var one, two presence.Table
+	if err := one.Show(7, []byte(`{"agent":1}`), start.Add(time.Minute), start); err != nil {
+		t.Fatal(err)
+	}
+	exchange(t, &one, &two)
+	apply(t, &two, owner('m'), say(7, 1<<51, `{}`), presence.Nothing)
+	apply(t, &two, owner('m'), say(8, 1<<51, `{}`), presence.Changed)
+	if err := one.Show(8, []byte(`{"agent":2}`), start.Add(time.Minute), start); err != nil {
+		t.Fatal(err)
+	}
+	exchange(t, &one, &two)
+	equal(t, "one", show(t, one.Encode()), show(t, two.Encode()))
+	if all := show(t, two.Encode()); !strings.Contains(all, `{"agent":2}`) {
+		t.Errorf("two = %s, without the agent", all)
+	}
+}
+
 func TestTime(t *testing.T) {
 	t.Parallel()
 	var table presence.Table
@@ -186,7 +292,7 @@ func TestShow(t *testing.T) {
 	}
 	all, local := table.Flush()
 	equal(t, "Flush()", show(t, all), "7@"+clock(0)+` {"agent":1}`)
-	equal(t, "Flush(), local", string(local), string(all))
+	equal(t, "Flush(), local", show(t, local), show(t, all))
 	apply(t, &table, owner('a'), say(7, 1<<52, `{}`), presence.Nothing)
 	change, next := table.Renew(at(14))
 	if change != presence.Nothing || !next.Equal(at(15)) {
@@ -212,7 +318,7 @@ func TestShow(t *testing.T) {
 		t.Fatal(err)
 	}
 	apply(t, &table, nil, say(7, uint64(at(60).UnixMilli()), `{"there":1}`), presence.Changed)
-	if _, next := table.Renew(at(70)); !next.IsZero() || table.Hide(7, at(70)) != presence.Nothing {
+	if _, next := table.Renew(at(70)); !next.IsZero() || table.Shown() != 0 {
 		t.Error("what another instance shows is still ours")
 	}
 }

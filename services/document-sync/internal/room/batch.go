@@ -44,6 +44,16 @@ func (b *inbox) refuse(i int, err error, all bool) {
 	}
 }
 
+// refuseFrom leaves out an update that was not looked at yet, and what its sender sent
+// after it, which builds on it.
+func (b *inbox) refuseFrom(i int, err error) {
+	for j := range b.items[i:] {
+		if it := &b.items[i+j]; it.seat == b.items[i].seat && it.refused == nil {
+			it.refused = err
+		}
+	}
+}
+
 // accepted returns the updates that were not refused, without empty ones.
 func (b *inbox) accepted() [][]byte {
 	var out [][]byte
@@ -182,12 +192,16 @@ func (r *room) apart(parts []*inbox) (over bool, err error) {
 // attempt applies, commits and passes on what is in b. After an error the doc has what
 // is not committed; over says that the room is. The turn is held.
 func (r *room) attempt(b *inbox) (over bool, err error) {
+	before := r.doc.Size()
 	update, err := r.apply(b)
 	for err != nil { // with one update less
 		if !r.afresh() {
 			return true, nil
 		}
 		update, err = r.apply(b)
+	}
+	if err := r.outgrown(before); err != nil {
+		return false, err
 	}
 	var seq int64
 	if update != nil {
@@ -204,7 +218,6 @@ func (r *room) attempt(b *inbox) (over bool, err error) {
 	if r.end == nil {
 		r.closeRefused(b)
 		if update != nil {
-			r.unsaved.edited(b.author())
 			r.committed(seq, update, b.only())
 		}
 		r.tellStored(b)
@@ -256,6 +269,10 @@ func (r *room) apply(b *inbox) (update []byte, err error) {
 			for at = range b.items {
 				it := &b.items[at]
 				if it.refused != nil {
+					continue
+				}
+				if err := r.noPlaceFor(b.update(at)); err != nil {
+					b.refuseFrom(at, err)
 					continue
 				}
 				err := r.doc.ApplyUpdate(b.update(at), nil)
@@ -339,7 +356,7 @@ func (r *room) uncommitted(b *inbox, err error) {
 	case fault.KindOf(err) == fault.NotFound:
 		r.gone()
 	case refused(err):
-		h.cfg.Log.WarnContext(h.life, "updates refused by the store", "document", r.ref.Document, "error", err)
+		h.cfg.Log.WarnContext(h.life, "updates refused", "document", r.ref.Document, "error", err)
 		for i := range b.items {
 			if it := &b.items[i]; it.refused == nil {
 				it.refused = err
@@ -354,16 +371,28 @@ func (r *room) uncommitted(b *inbox, err error) {
 // closeRefused closes whose updates were refused. mu is held.
 func (r *room) closeRefused(b *inbox) {
 	for i := range b.items {
-		switch it := &b.items[i]; {
-		case it.refused == nil:
+		it := &b.items[i]
+		if it.refused == nil {
 			continue
-		case errors.Is(it.refused, yjs.ErrMalformed):
-			it.seat.close(CloseMalformed, "the update is malformed")
-		default:
-			it.seat.close(CloseTooBig, "the update asks for too much work")
 		}
+		it.seat.close(closingOf(it.refused))
 		r.hub.metrics.refused.Inc()
 	}
+}
+
+// closingOf says how a connection ends whose update was refused.
+func closingOf(refused error) (code int, reason string) {
+	if errors.Is(refused, yjs.ErrMalformed) {
+		return CloseMalformed, "the update is malformed"
+	}
+	f, ok := errors.AsType[*fault.Error](refused)
+	switch {
+	case ok && f.Kind == fault.Unavailable:
+		return CloseBusy, f.Message
+	case ok && f.Kind == fault.TooLarge:
+		return CloseTooBig, f.Message
+	}
+	return CloseTooBig, "the update asks for too much work"
 }
 
 func (r *room) tellStored(b *inbox) {

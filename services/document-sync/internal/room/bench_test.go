@@ -32,7 +32,7 @@ func (q *quick) Save(context.Context, store.Snapshot) error { return nil }
 // void is a Bus without others.
 type void struct{}
 
-func (void) Run(ctx context.Context, _ string)                             { <-ctx.Done() }
+func (void) Run(ctx context.Context)                                       { <-ctx.Done() }
 func (void) Publish(context.Context, store.Ref, *documentv1.Change) error  { return nil }
 func (void) OnReconnect(func()) func()                                     { return func() {} }
 func (void) Subscribe(store.Ref, func(*documentv1.Change)) (func(), error) { return func() {}, nil }
@@ -115,6 +115,54 @@ func benchUpdate(b *testing.B, peers, window int) {
 	if n := delivered.Load(); n > 0 {
 		b.ReportMetric(float64(n)/float64(b.N), "deliveries/op")
 	}
+}
+
+// BenchmarkLateJoin is one more who joins 200 in a document of some size, and is sent all of
+// it.
+func BenchmarkLateJoin(b *testing.B) {
+	q := &quick{memory: newMemory()}
+	ref := q.create()
+	h, stop := open(b, room.Config{Store: q, Log: slog.New(slog.DiscardHandler), Bus: void{}, Gather: -1})
+	defer stop()
+	author := &counter{delivered: &atomic.Int64{}, stored: make(chan struct{}, 1)}
+	seat, err := h.Join(b.Context(), ref, editor(), author)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := seat.Update(b.Context(), pieces(b, 50_000)); err != nil {
+		b.Fatal(err)
+	}
+	<-author.stored
+	join := func() *room.Seat {
+		s, err := h.Join(b.Context(), ref, editor(), &counter{delivered: author.delivered})
+		if err == nil {
+			err = s.Sync([]byte{0})
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+		return s
+	}
+	for range 199 {
+		join()
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		join().Leave()
+	}
+}
+
+// pieces returns a document of so many pieces.
+func pieces(b *testing.B, n int) []byte {
+	d := yjs.New(yjs.Options{})
+	d.Transact(nil, func(*yjs.Txn) {
+		for range n {
+			d.Text("t").Insert(0, "word ")
+		}
+	})
+	state := d.EncodeStateAsUpdate(nil)
+	b.Logf("a document of %d KiB", len(state)>>10)
+	return state
 }
 
 // BenchmarkIdle is the memory of an open document of one paragraph with three peers.

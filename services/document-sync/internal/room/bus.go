@@ -1,13 +1,11 @@
 package room
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
 	"sync"
 
 	"github.com/nats-io/nats.go"
-	"google.golang.org/protobuf/proto"
 
 	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/subject"
@@ -18,9 +16,10 @@ import (
 // Bus reaches the rooms of other instances. What is said may be lost, and come late or
 // twice.
 type Bus interface {
-	// Run hears until ctx is done. What the instance itself says may be left out.
-	Run(ctx context.Context, instance string)
-	// Publish tells all instances. It does not wait for them, nor for a connection.
+	// Run hears until ctx is done.
+	Run(ctx context.Context)
+	// Publish tells all other instances, and perhaps this one. It does not wait for them,
+	// nor for a connection.
 	Publish(ctx context.Context, ref store.Ref, c *documentv1.Change) error
 	// Subscribe has hear called with what is said about a document, until stop is
 	// called and perhaps once more. hear does not wait for anything outside.
@@ -49,7 +48,8 @@ const (
 
 type hearing struct{ hear func(*documentv1.Change) }
 
-// NewNATS returns a Bus over b.
+// NewNATS returns a Bus over b, which is best one without echo: rooms know already what
+// they say.
 func NewNATS(b *bus.Bus, log *slog.Logger) *NATS {
 	n := &NATS{bus: b, log: log, subs: make(map[string]*hearing)}
 	for i := range n.lanes {
@@ -59,13 +59,7 @@ func NewNATS(b *bus.Bus, log *slog.Logger) *NATS {
 }
 
 // Run implements Bus.
-func (n *NATS) Run(ctx context.Context, instance string) {
-	// Fields are written in their order, and this is the last one. Where that is ever
-	// not so, the room finds out that it said it itself.
-	own, err := proto.Marshal(&documentv1.Change{Instance: instance})
-	if err != nil {
-		own = nil
-	}
+func (n *NATS) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for _, in := range n.lanes {
@@ -75,17 +69,14 @@ func (n *NATS) Run(ctx context.Context, instance string) {
 				case <-ctx.Done():
 					return
 				case m := <-in:
-					n.pass(ctx, m, own)
+					n.pass(ctx, m)
 				}
 			}
 		})
 	}
 }
 
-func (n *NATS) pass(ctx context.Context, m *nats.Msg, own []byte) {
-	if len(own) > 0 && bytes.HasSuffix(m.Data, own) {
-		return
-	}
+func (n *NATS) pass(ctx context.Context, m *nats.Msg) {
 	n.mu.Lock()
 	s := n.subs[m.Subject]
 	n.mu.Unlock()
@@ -177,18 +168,34 @@ func (h *Hub) publishCommitted(ref store.Ref, seq int64, update []byte) {
 	h.publish(ref, &documentv1.Change{Update: &documentv1.CommittedUpdate{Sequence: seq, Data: update}})
 }
 
-// publishAll publishes what is queued until the hub's life ends.
+// publishAll publishes what is queued until the hub's life ends, all that has gathered
+// at a time: what a message costs, here and in NATS, is that somebody wakes up for it.
 func (h *Hub) publishAll() {
+	defer h.publishQueued() // such as who has left at last
 	for {
 		select {
 		case <-h.life.Done():
 			return
 		case o := <-h.out:
-			h.queued.Add(-o.size)
-			if err := h.cfg.Bus.Publish(h.life, o.ref, o.change); err != nil {
-				h.metrics.dropped.Inc()
-			}
+			h.publishNow(o)
+			h.publishQueued()
 		}
+		if !h.pause(h.cfg.Gather) {
+			return
+		}
+	}
+}
+
+func (h *Hub) publishQueued() {
+	for range len(h.out) {
+		h.publishNow(<-h.out)
+	}
+}
+
+func (h *Hub) publishNow(o outgoing) {
+	h.queued.Add(-o.size)
+	if err := h.cfg.Bus.Publish(h.life, o.ref, o.change); err != nil {
+		h.metrics.dropped.Inc()
 	}
 }
 

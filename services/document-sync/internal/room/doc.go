@@ -48,6 +48,24 @@
 // If that fails, or says that the key was answered before, the doc is thrown away: it
 // has what was never committed.
 //
+// # What it may take
+//
+// A document that takes Config.DocumentBytes of memory is full: updates that add to it
+// are refused, and so are operations that make it larger. Deletions are taken, unless they
+// divide what is there until it takes twice as much. It is loaded, read, exported and
+// deleted like any other. A state that is too large for the store's snapshots makes a
+// document full, too: else its updates would pile up.
+//
+// All rooms together have Config.MemoryBytes, a workspace a quarter of it. When that is
+// used up, rooms that nobody is in are unloaded as soon as they are saved, then opening
+// others is Unavailable; when editors use an eighth more, who adds something is closed with
+// CloseBusy and finds a place on another instance, or here when there is one. Nothing that
+// was taken is let go of for want of memory before it is committed and saved.
+//
+// An answer to Seat.Sync goes through all of the document. Each seat has a share in bytes a
+// second, and who has used it up waits, but the first answer is never kept back. Where a
+// crowd asks the same of the same state it gets the same message, encoded once.
+//
 // # Sequences
 //
 // Each committed update has the document's next sequence. A room knows up to where it
@@ -78,7 +96,8 @@
 //     remembered. Nothing is lost, and nothing grows.
 //   - A message on the bus is lost, late or comes twice: see Sequences. The bus is down:
 //     other instances are up to a few seconds behind; what is to be published is dropped
-//     when its queue is full.
+//     when its queue is full. When it is back, each instance asks for what it missed and
+//     tells who is with it.
 //   - The document is deleted. Told by the bus, by the heads, by a commit, a load or a
 //     snapshot that finds no row, whichever is first: the room is over, its peers are
 //     closed with 4404, waiting calls get NotFound. What was in flight is refused by the
@@ -87,8 +106,9 @@
 //     rooms with unsaved updates are saved, within a bound; then what still hangs is let
 //     go of, as if the process had died.
 //   - Nobody is in a room. It stays for half a minute, and longer while its snapshot
-//     is not saved or an agent is shown in it. When there are too many rooms those that
-//     were left first go first; when all are in use, opening another one is Unavailable.
+//     is not saved or an agent is shown in it. When there are too many rooms, or they take
+//     too much memory, those that were left first go first; when all are in use, opening
+//     another one is Unavailable.
 //
 // # Costs
 //

@@ -33,16 +33,20 @@ type Config struct {
 	// Metrics is where metrics are registered.
 	Metrics prometheus.Registerer
 
-	Rooms      int           // most documents in memory (10,000)
-	QueueBytes int           // of updates that wait in a room before senders block (1 MiB); one is always taken
-	Snapshots  int           // saved at once (4)
-	Loads      int           // of documents at once (8)
-	Gather     time.Duration // between two batches of a room (5 ms); negative for none
-	Drain      time.Duration // what commits and snapshots may take at the end (10 s)
+	Rooms         int           // most documents in memory (10,000)
+	MemoryBytes   int           // that they take before no more are opened (1 GiB)
+	DocumentBytes int           // that one takes before its editors can only delete (64 MiB)
+	QueueBytes    int           // of updates that wait in a room before senders block (1 MiB); one is always taken
+	Snapshots     int           // saved at once (4)
+	Loads         int           // of documents at once (8)
+	Gather        time.Duration // between two batches of a room, and of messages (5 ms); negative for none
+	Drain         time.Duration // what commits and snapshots may take at the end (10 s)
 }
 
 func (c Config) withDefaults() Config {
 	c.Rooms = cmp.Or(c.Rooms, 10_000)
+	c.MemoryBytes = cmp.Or(c.MemoryBytes, 1<<30)
+	c.DocumentBytes = cmp.Or(c.DocumentBytes, 64<<20)
 	c.QueueBytes = cmp.Or(c.QueueBytes, 1<<20)
 	c.Snapshots = cmp.Or(c.Snapshots, 4)
 	c.Loads = cmp.Or(c.Loads, 8)
@@ -66,7 +70,8 @@ type Hub struct {
 	inboxes sync.Pool
 	out     chan outgoing
 	queued  atomic.Int64  // bytes in out
-	resync  chan struct{} // asks Run to read the heads
+	resync  chan struct{} // the bus was away
+	bytes   atomic.Int64  // of all documents
 
 	spawning sync.Mutex // guards stopped, so that nothing is added behind the last Wait
 	stopped  bool
@@ -74,10 +79,10 @@ type Hub struct {
 
 	mu     sync.Mutex // guards what follows
 	rooms  map[store.Ref]*room
-	of     map[id.Workspace]int // rooms of each workspace
-	idle   list.List            // of *room without pins, the one that was left first in front
-	closed error                // why no room is opened any more
-	noJoin error                // why nobody may join any more
+	of     map[id.Workspace]*usage
+	idle   list.List // of *room without pins, the one that was left first in front
+	closed error     // why no room is opened any more
+	noJoin error     // why nobody may join any more
 }
 
 // New returns a hub. It hears of other instances and unloads documents while Run runs.
@@ -87,11 +92,11 @@ func New(cfg Config) *Hub {
 		cfg: cfg, instance: uuid.NewString(),
 		loads: make(chan struct{}, cfg.Loads), saves: make(chan struct{}, cfg.Snapshots),
 		out: make(chan outgoing, outQueue), resync: make(chan struct{}, 1),
-		rooms: make(map[store.Ref]*room), of: make(map[id.Workspace]int),
+		rooms: make(map[store.Ref]*room), of: make(map[id.Workspace]*usage),
 	}
 	h.inboxes.New = func() any { return &inbox{} }
 	h.life, h.endLife = context.WithCancel(context.Background())
-	h.metrics = newMetrics(cfg.Metrics, func() float64 { return float64(h.Open()) })
+	h.metrics = newMetrics(cfg.Metrics, func() float64 { return float64(h.Open()) }, func() float64 { return float64(h.bytes.Load()) })
 	return h
 }
 
@@ -118,10 +123,6 @@ func errDraining() error {
 	return &fault.Error{Kind: fault.Unavailable, Message: "this instance is going away; try again", RetryAfter: time.Second}
 }
 
-func errFull() error {
-	return &fault.Error{Kind: fault.Unavailable, Message: "too many documents are open here; try again later", RetryAfter: 10 * time.Second}
-}
-
 func errGone(ref store.Ref) error {
 	return fault.New(fault.NotFound, "document %s does not exist", ref.Document)
 }
@@ -133,27 +134,18 @@ func (h *Hub) open(ctx context.Context, ref store.Ref) (*room, error) {
 		h.mu.Unlock()
 		return nil, h.closed
 	}
-	r := h.rooms[ref]
-	var evicted *room
-	if r == nil {
-		var ok bool
-		if evicted, ok = h.makeRoom(ref.Workspace); !ok {
-			h.mu.Unlock()
-			return nil, errFull()
-		}
-		r = &room{hub: h, ref: ref, busy: true, opening: make(chan struct{})}
-		if !h.spawn(r.load) {
-			h.mu.Unlock()
-			return nil, errDraining()
-		}
-		h.rooms[ref] = r
-		h.of[ref.Workspace]++
+	r, evicted, err := h.find(ref)
+	var opening chan struct{}
+	if err == nil {
+		h.pin(r)
+		opening = r.opening
 	}
-	h.pin(r)
-	opening := r.opening
 	h.mu.Unlock()
-	if evicted != nil {
-		evicted.leaveBus()
+	for _, e := range evicted {
+		e.leaveBus()
+	}
+	if err != nil {
+		return nil, err
 	}
 	if opening == nil {
 		return r, nil
@@ -169,6 +161,29 @@ func (h *Hub) open(ctx context.Context, ref store.Ref) (*room, error) {
 		return nil, r.failed
 	}
 	return r, nil
+}
+
+// find returns the room of a document, which it has loaded if there was none, and those
+// that had to go, which the caller lets leave the bus; h.mu is held.
+func (h *Hub) find(ref store.Ref) (r *room, evicted []*room, err error) {
+	if r = h.rooms[ref]; r != nil {
+		return r, nil, nil
+	}
+	u := h.of[ref.Workspace]
+	if u == nil {
+		u = &usage{}
+	}
+	evicted, ok := h.makeRoom(ref.Workspace, u)
+	if !ok {
+		return nil, evicted, errFull()
+	}
+	r = &room{hub: h, ref: ref, usage: u, busy: true, opening: make(chan struct{})}
+	if !h.spawn(r.load) {
+		return nil, evicted, errDraining()
+	}
+	h.rooms[ref], h.of[ref.Workspace] = r, u
+	u.rooms++
+	return r, evicted, nil
 }
 
 // opened ends the loading of a room; after an error it is as if it had never been.
@@ -205,7 +220,7 @@ func (h *Hub) unpin(r *room) {
 func (h *Hub) drop(r *room) {
 	if h.rooms[r.ref] == r {
 		delete(h.rooms, r.ref)
-		if h.of[r.ref.Workspace]--; h.of[r.ref.Workspace] == 0 {
+		if r.usage.rooms--; r.usage.rooms == 0 {
 			delete(h.of, r.ref.Workspace)
 		}
 	}
@@ -222,24 +237,6 @@ func (h *Hub) forget(r *room) {
 	h.drop(r)
 }
 
-// makeRoom makes place for one more room of a workspace, if need be by unloading one; h.mu
-// is held. A workspace has a share of all at most, so that others find place too.
-func (h *Hub) makeRoom(ws id.Workspace) (evicted *room, ok bool) {
-	own := h.of[ws] >= (h.cfg.Rooms+roomShare-1)/roomShare
-	if !own && len(h.rooms) < h.cfg.Rooms {
-		return nil, true
-	}
-	for e := h.idle.Front(); e != nil; e = e.Next() {
-		if r, ok := e.Value.(*room); ok && (!own || r.ref.Workspace == ws) && h.unload(r) {
-			return r, true
-		}
-	}
-	return nil, false
-}
-
-// roomShare is how many workspaces would fill an instance.
-const roomShare = 4
-
 // unload takes a room without pins out of memory, unless it has something to do yet;
 // h.mu is held. The caller then lets it leave the bus.
 func (h *Hub) unload(r *room) bool {
@@ -255,7 +252,7 @@ func (h *Hub) unload(r *room) bool {
 	return true
 }
 
-// unloadAfter is how long a room stays when everybody has left.
+// unloadAfter is how long a room stays when everybody has left and there is memory.
 const unloadAfter = 30 * time.Second
 
 func (h *Hub) unloadIdle(now time.Time) {
@@ -264,7 +261,7 @@ func (h *Hub) unloadIdle(now time.Time) {
 	for e := h.idle.Front(); e != nil; {
 		next := e.Next()
 		r, ok := e.Value.(*room)
-		if !ok || now.Sub(r.left) < unloadAfter {
+		if !ok || now.Sub(r.left) < unloadAfter && !h.crowded() {
 			break
 		}
 		if h.unload(r) {

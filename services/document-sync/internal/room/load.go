@@ -215,16 +215,27 @@ func (r *room) restore() bool {
 
 // pause waits; false means that the hub's life is over, or the room.
 func (r *room) pause(d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-r.hub.life.Done():
+	if !r.hub.pause(d) {
 		return false
-	case <-t.C:
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.end == nil
+}
+
+// pause waits; false means that the hub's life is over.
+func (h *Hub) pause(d time.Duration) bool {
+	if d <= 0 {
+		return h.life.Err() == nil
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-h.life.Done():
+		return false
+	case <-t.C:
+		return true
+	}
 }
 
 // catchUpPeers sends what was committed and not broadcast before the doc was lost, or

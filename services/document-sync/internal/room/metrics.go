@@ -9,7 +9,7 @@ type metrics struct {
 	commit                                          prometheus.Histogram
 }
 
-func newMetrics(reg prometheus.Registerer, rooms func() float64) *metrics {
+func newMetrics(reg prometheus.Registerer, rooms, bytes func() float64) *metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: "signalbox_room_" + name, Help: help})
 	}
@@ -31,8 +31,9 @@ func newMetrics(reg prometheus.Registerer, rooms func() float64) *metrics {
 		}),
 	}
 	open := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "signalbox_rooms", Help: "Documents that are in memory."}, rooms)
+	memory := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "signalbox_rooms_bytes", Help: "What documents that are in memory take, about."}, bytes)
 	if reg != nil {
-		reg.MustRegister(open, m.seats, m.updates, m.batches, m.deliveries, m.refused, m.repairs, m.resets, m.loads, m.saves, m.unsaved, m.dropped, m.commit)
+		reg.MustRegister(open, memory, m.seats, m.updates, m.batches, m.deliveries, m.refused, m.repairs, m.resets, m.loads, m.saves, m.unsaved, m.dropped, m.commit)
 	}
 	return m
 }

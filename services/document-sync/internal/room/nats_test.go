@@ -58,7 +58,11 @@ func listen(t *testing.T, h *room.Hub, ref store.Ref) *listener {
 
 func natsHub(t *testing.T, m *memory, srv *natsd.Server) *room.Hub {
 	t.Helper()
-	b := natstest.Dial(t, srv, subject.DocumentSync)
+	b, err := natstest.Dial(t, srv, subject.DocumentSync).WithoutEcho(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
 	h, stop := open(t, room.Config{Store: m, Bus: room.NewNATS(b, slog.New(slog.DiscardHandler))})
 	t.Cleanup(stop)
 	return h
@@ -98,6 +102,7 @@ func TestInstancesOverNATS(t *testing.T) {
 	cfg := srv.Config()
 	srv.Shutdown()
 	a.write(0, strings.Repeat("y", 10))
+	a.say(t, 9, 1, `{"n":"a"}`)
 	a.until(t, "committed without a bus", func() bool { return m.head(ref) > 0 && a.stored >= 102 })
 	again, err := natsd.Start(t.Context(), cfg)
 	if err != nil {
@@ -105,4 +110,5 @@ func TestInstancesOverNATS(t *testing.T) {
 	}
 	t.Cleanup(again.Shutdown)
 	b.until(t, "b caught up", func() bool { return b.doc.Text("t").Len() == 210 })
+	b.until(t, "b sees a", func() bool { return b.seen(t) == `9 {"n":"a"}` })
 }

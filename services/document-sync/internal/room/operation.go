@@ -66,12 +66,15 @@ func (h *Hub) withTurn(ctx context.Context, ref store.Ref, f func(*room) error) 
 // operate runs an operation. The turn is held; there is no doc afterwards when it has
 // what was not committed.
 func (r *room) operate(ctx context.Context, op Operation) (err error) {
-	doc := r.doc
+	doc, before := r.doc, r.doc.Size()
 	r.doc = nil // also if something panics from here on
 	var update []byte
 	r.listen, r.novel = true, nil
 	doc.Transact(op.Origin, func(*yjs.Txn) { err = op.Edit(doc) })
 	update, r.listen, r.novel = r.novel, false, nil
+	if after := doc.Size(); err == nil && after > before && (after > r.hub.cfg.DocumentBytes || r.unsavable.Load()) {
+		err = errDocumentFull()
+	}
 	if err != nil {
 		if update == nil {
 			r.doc = doc
@@ -98,7 +101,6 @@ func (r *room) operate(ctx context.Context, op Operation) (err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.end == nil {
-		r.unsaved.operated()
 		r.committed(seq, update, nil)
 	}
 	return nil

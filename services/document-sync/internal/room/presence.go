@@ -76,10 +76,26 @@ func (r *room) hearPresence(a *documentv1.Awareness) {
 	}
 }
 
+// tellPresence tells other instances who is here, and asks who is there: what was said
+// while the bus was away did not come.
+func (r *room) tellPresence(ctx context.Context) {
+	r.mu.Lock()
+	local, needed := r.aware.Local(), r.end == nil && (len(r.seats) > 0 || !r.aware.Empty())
+	r.mu.Unlock()
+	if !needed {
+		return
+	}
+	h := r.hub
+	c := &documentv1.Change{Instance: h.instance, Awareness: &documentv1.Awareness{Data: local, Query: true}}
+	if err := h.cfg.Bus.Publish(ctx, r.ref, c); err != nil {
+		h.metrics.dropped.Inc()
+	}
+}
+
 // Show lets everybody who has a document open, here and elsewhere, see a client that no
-// connection stands for, such as an agent at work: for a while from now on, or until
-// Hide. The state is what y-protocols' awareness would have for it; in JSON, an object.
-// The client is the caller's to choose, the same one for the same agent on all instances.
+// connection stands for, such as an agent at work: for a while from now on. The state is
+// what y-protocols' awareness would have for it; in JSON, an object. The client is the
+// caller's to choose, the same one for the same agent on all instances.
 func (h *Hub) Show(ctx context.Context, ref store.Ref, client uint64, state any, span time.Duration) error {
 	data, err := json.Marshal(state)
 	if err != nil {
@@ -102,22 +118,6 @@ func (h *Hub) Show(ctx context.Context, ref store.Ref, client uint64, state any,
 	r.present(presence.Changed)
 	r.arm(now.Add(min(span, presence.Timeout/2)))
 	return nil
-}
-
-// Hide ends what Show began on this instance. Where that was another one, it lasts until
-// its time is over.
-func (h *Hub) Hide(ref store.Ref, client uint64) {
-	h.mu.Lock()
-	r := h.rooms[ref]
-	h.mu.Unlock()
-	if r == nil {
-		return
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.end == nil {
-		r.present(r.aware.Hide(client, time.Now()))
-	}
 }
 
 // expirePresence removes who has not been heard of for too long.

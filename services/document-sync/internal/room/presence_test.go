@@ -174,16 +174,113 @@ func TestAgentsAreShown(t *testing.T) {
 		}
 		pass(time.Second)
 		equal(t, "c", c.seen(t), seen)
-		if err := h1.Show(t.Context(), ref, 77, agent, time.Hour); err != nil { // it goes on here
+		if err := h1.Show(t.Context(), ref, 77, agent, time.Minute); err != nil { // it goes on here
 			t.Fatal(err)
 		}
-		pass(time.Second)
-		h2.Hide(ref, 77)
-		pass(time.Second)
+		pass(59 * time.Second)
 		equal(t, "c", c.seen(t), seen)
-		h1.Hide(ref, 77)
-		pass(time.Second)
+		pass(2 * time.Second)
 		equal(t, "c", c.seen(t), "")
-		h1.Hide(newRef(), 77)
+	})
+}
+
+// A client is that of the member who has it, on all instances.
+func TestNobodyIsImpersonated(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		ref := m.create()
+		w := newWire()
+		h1, stop1 := open(t, room.Config{Store: m, Bus: w})
+		defer stop1()
+		h2, stop2 := open(t, room.Config{Store: m, Bus: w})
+		defer stop2()
+		ada, near, far := join(t, h1, ref), join(t, h1, ref), join(t, h2, ref)
+		ada.say(t, 5, 10, `{"n":"ada"}`)
+		pass(100 * time.Millisecond)
+		for _, c := range []*client{near, far} {
+			c.say(t, 5, 11, `{"n":"somebody else"}`)
+			c.say(t, 5, 11, `null`)
+		}
+		pass(100 * time.Millisecond)
+		for _, c := range []*client{ada, near, far} {
+			equal(t, "everybody sees", c.seen(t), `5 {"n":"ada"}`)
+		}
+
+		// She comes back through the other instance before her line is found dead. What the
+		// first one then says about her, her client answers with a higher clock.
+		again := newClient(t)
+		again.actor = ada.actor
+		again.join(h2, ref)
+		again.say(t, 5, 10, `{"n":"ada"}`)
+		pass(100 * time.Millisecond)
+		ada.seat.Leave()
+		pass(100 * time.Millisecond)
+		equal(t, "far, when the line is dead", far.seen(t), ``)
+		equal(t, "she hears that", again.seen(t), ``)
+		again.say(t, 5, 11, `{"n":"ada"}`)
+		pass(100 * time.Millisecond)
+		equal(t, "near", near.seen(t), `5 {"n":"ada"}`)
+		equal(t, "far", far.seen(t), `5 {"n":"ada"}`)
+
+		// Or moves on before.
+		there := newClient(t)
+		there.actor = ada.actor
+		there.join(h1, ref)
+		there.say(t, 5, 12, `{"n":"ada moved"}`)
+		pass(100 * time.Millisecond)
+		again.seat.Leave()
+		pass(100 * time.Millisecond)
+		equal(t, "near", near.seen(t), `5 {"n":"ada moved"}`)
+		equal(t, "far", far.seen(t), `5 {"n":"ada moved"}`)
+	})
+}
+
+// What was said while the bus was away is made up for at once.
+func TestPresenceAfterTheBusWasAway(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		ref := m.create()
+		w := newWire()
+		h1, stop1 := open(t, room.Config{Store: m, Bus: w})
+		defer stop1()
+		h2, stop2 := open(t, room.Config{Store: m, Bus: w})
+		defer stop2()
+		a, b := join(t, h1, ref), join(t, h2, ref)
+		pass(100 * time.Millisecond)
+		w.losing(1)
+		a.say(t, 1, 1, `{"n":"a"}`)
+		b.say(t, 2, 1, `{"n":"b"}`)
+		pass(time.Second)
+		equal(t, "a", a.seen(t), `1 {"n":"a"}`)
+		w.losing(0)
+		w.reconnected()
+		pass(100 * time.Millisecond)
+		equal(t, "a", a.seen(t), `1 {"n":"a"}, 2 {"n":"b"}`)
+		equal(t, "b", b.seen(t), `1 {"n":"a"}, 2 {"n":"b"}`)
+	})
+}
+
+// Other instances hear of who left, though this one ends in the same moment.
+func TestWhoLeftLast(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		ref := m.create()
+		w := newWire()
+		h1, stop1 := open(t, room.Config{Store: m, Bus: w})
+		h2, stop2 := open(t, room.Config{Store: m, Bus: w})
+		defer stop2()
+		a, b := join(t, h1, ref), join(t, h2, ref)
+		a.say(t, 1, 1, `{"n":"a"}`)
+		pass(time.Second)
+		equal(t, "b", b.seen(t), `1 {"n":"a"}`)
+		other := join(t, h1, m.create()) // what is said of it goes first
+		other.say(t, 2, 1, `{}`)
+		a.seat.Leave()
+		stop1()
+		pass(100 * time.Millisecond)
+		equal(t, "b", b.seen(t), ``)
 	})
 }

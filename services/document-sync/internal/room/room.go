@@ -5,6 +5,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"signalbox.dev/pkg/yjs"
@@ -16,6 +17,8 @@ type room struct {
 	hub *Hub
 	ref store.Ref
 
+	usage *usage // of the workspace
+
 	// Guarded by hub.mu.
 	pins    int
 	left    time.Time     // when the last pin was taken off
@@ -24,9 +27,10 @@ type room struct {
 	failed  error         // why loading did not work
 
 	// Owned by who has the turn, or holds mu while nobody has it.
-	doc    *yjs.Doc // nil: lost, or over
-	listen bool     // whether the next transaction's update is wanted
-	novel  []byte   // that update; nil when it changed nothing
+	doc     *yjs.Doc // nil: lost, or over
+	listen  bool     // whether the next transaction's update is wanted
+	novel   []byte   // that update; nil when it changed nothing
+	answers answers  // of the doc as it is
 
 	mu     sync.Mutex // guards what follows
 	end    error      // why the room is over
@@ -42,7 +46,7 @@ type room struct {
 	next    time.Time       // no batch before
 	blocked []chan struct{} // senders that wait for the inbox to be taken
 
-	waiting     []*Seat // to be greeted or answered once the doc is clean
+	waiting     []*Seat // to be greeted or answered once the doc is clean, or their time has come
 	remote      []remote
 	remoteBytes int
 
@@ -56,7 +60,10 @@ type room struct {
 	timer *time.Timer
 	due   time.Time // of timer
 
-	unsaved unsaved
+	unsaved   unsaved
+	unsavable atomic.Bool // the last snapshot was too large for the store
+
+	bytes int // what hub and usage have for it
 }
 
 // acquire waits for the turn.
@@ -104,7 +111,10 @@ func (r *room) release() {
 		r.lose()
 		return
 	}
-	r.answerWaiting()
+	if len(r.waiting) > 0 {
+		r.answerWaiting(time.Now())
+	}
+	r.account()
 	if len(r.queue) > 0 {
 		close(r.queue[0])
 		r.queue = slices.Delete(r.queue, 0, 1)
@@ -128,6 +138,7 @@ func (r *room) over(why error) {
 	if !r.busy {
 		r.doc = nil
 	}
+	r.account()
 	for _, w := range r.queue {
 		close(w)
 	}
@@ -220,6 +231,7 @@ func (r *room) tick() {
 	r.checkHole(now)
 	r.checkSnapshot(now)
 	r.checkPresence(now)
+	r.checkWaiting(now)
 }
 
 // transact runs f within a transaction of the doc and returns what it changed. The
@@ -234,7 +246,9 @@ func (r *room) transact(origin any, f func()) []byte {
 // install makes a doc the room's. The caller owns the doc.
 func (r *room) install(doc *yjs.Doc) {
 	doc.SetLimits(outside)
+	r.answers = answers{}
 	doc.OnUpdate(func(u *yjs.Update) {
+		r.answers = answers{}
 		if r.listen {
 			r.novel = u.V1()
 		}

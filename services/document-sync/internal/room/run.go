@@ -17,12 +17,13 @@ const (
 )
 
 // Run hears of other instances, reads the heads and unloads documents until ctx is done.
+// When the bus was away, it makes up at once for what was not heard.
 // Then nobody may join any more and peers are closed, what they sent is committed and
 // saved within Config.Drain, and the hub is over. Do and Read work until then: cancel ctx
 // when the doors to them are closed. It is called once, and returns nil.
 func (h *Hub) Run(ctx context.Context) error {
 	if b := h.cfg.Bus; b != nil {
-		h.spawn(func() { b.Run(h.life, h.instance) })
+		h.spawn(func() { b.Run(h.life) })
 		h.spawn(h.publishAll)
 		defer b.OnReconnect(func() {
 			select {
@@ -39,6 +40,9 @@ func (h *Hub) Run(ctx context.Context) error {
 			h.drain() //nolint:contextcheck // ctx is over
 			return nil
 		case <-h.resync:
+			for _, r := range h.all(true) {
+				r.tellPresence(ctx) // past the queue, which many rooms would fill
+			}
 		case <-t.C:
 		}
 		t.Stop()
@@ -50,6 +54,7 @@ func (h *Hub) round(ctx context.Context) {
 	now := time.Now()
 	for _, r := range h.all(true) {
 		r.expirePresence(now)
+		r.forgetAnswers()
 	}
 	h.unloadIdle(now)
 	rooms := h.all(false)

@@ -8,7 +8,6 @@ import (
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/identity"
-	"signalbox.dev/pkg/yjs"
 	"signalbox.dev/services/document-sync/internal/presence"
 	"signalbox.dev/services/document-sync/internal/store"
 )
@@ -27,10 +26,11 @@ type Seat struct {
 
 	// Guarded by room.mu.
 	owner   presence.Owner
-	syncs   []yjs.StateVector // to be answered
-	greet   bool              // still to be asked for what we lack
-	waits   bool              // is in room.waiting
-	closed  bool              // the room closed the peer
+	asked   questions
+	ready   time.Time // when it is answered again
+	greet   bool      // still to be asked for what we lack
+	waits   bool      // is in room.waiting
+	closed  bool      // the room closed the peer
 	hasLeft bool
 }
 
@@ -85,7 +85,7 @@ func (s *Seat) Leave() {
 		r.mu.Unlock()
 		return
 	}
-	s.hasLeft, s.syncs = true, nil
+	s.hasLeft, s.asked = true, questions{}
 	if i := slices.Index(r.seats, s); i >= 0 {
 		last := len(r.seats) - 1
 		r.seats[i], r.seats[last] = r.seats[last], nil
@@ -123,61 +123,6 @@ func (s *Seat) gone() error {
 	return nil
 }
 
-// maxSyncs is how many state vectors of one peer wait for the doc to be clean. A peer
-// that sends more is answered less often, with all that it lacks.
-const maxSyncs = 4
-
-// Sync is answered by a KindStep2 message with what a peer with this state vector lacks.
-// An Invalid fault says that it is none.
-func (s *Seat) Sync(vector []byte) error {
-	sv, err := yjs.DecodeStateVector(vector)
-	if err != nil {
-		return fault.Wrap(err, fault.Invalid, "the state vector is malformed")
-	}
-	r := s.room
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err := s.gone(); err != nil {
-		return err
-	}
-	if len(s.syncs) < maxSyncs {
-		s.syncs = append(s.syncs, sv)
-	}
-	s.answerSoon()
-	return nil
-}
-
-// answerSoon answers now when the doc is clean, else as soon as it is. room.mu is held.
-func (s *Seat) answerSoon() {
-	if r := s.room; !r.busy {
-		s.answer()
-	} else if !s.waits {
-		s.waits = true
-		r.waiting = append(r.waiting, s)
-	}
-}
-
-// answerWaiting answers who waited for the doc to be clean. mu is held.
-func (r *room) answerWaiting() {
-	for _, s := range r.waiting {
-		s.waits = false
-		s.answer()
-	}
-	r.waiting = nil
-}
-
-func (s *Seat) answer() {
-	doc := s.room.doc
-	if s.greet {
-		s.greet = false
-		s.send(&Message{Kind: KindStep1, Payload: doc.StateVector().Encode()})
-	}
-	for _, sv := range s.syncs {
-		s.send(&Message{Kind: KindStep2, Payload: doc.EncodeStateAsUpdate(sv)})
-	}
-	s.syncs = nil
-}
-
 // Awareness shows what an update, as y-protocols encodes it, says about the peer. It
 // returns an Invalid or TooLarge fault for what cannot be shown.
 func (s *Seat) Awareness(update []byte) error {
@@ -202,24 +147,16 @@ func awarenessFault(err error) error {
 	return fault.Wrap(err, fault.Invalid, "the awareness update is malformed")
 }
 
-// QueryAwareness sends the peer the awareness of all who are there.
-func (s *Seat) QueryAwareness() {
-	r := s.room
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if all := r.aware.Encode(); all != nil {
-		s.send(&Message{Kind: KindAwareness, Payload: all})
-	}
-}
-
 // Update takes an update of the document, of which it keeps a copy. It blocks only
 // while the room has too much that waits to be committed, until ctx is done. The peer is
-// told KindStored when it is committed, or closed with CloseMalformed or CloseTooBig. For
-// a viewer it returns a Forbidden fault.
+// told KindStored when it is committed, or closed with CloseMalformed or CloseTooBig, or
+// with CloseBusy when the instance has no memory left for more. For a viewer it returns a
+// Forbidden fault, unless the update has nothing but deletions that were made already:
+// that is stored.
 func (s *Seat) Update(ctx context.Context, update []byte) error {
 	s.room.hub.metrics.updates.Inc()
 	if s.reads {
-		return fault.New(fault.Forbidden, "viewers cannot change documents: ask an owner of the workspace to make you an editor")
+		return s.view(ctx, update)
 	}
 	r := s.room
 	r.mu.Lock()
@@ -248,6 +185,21 @@ func (s *Seat) Update(ctx context.Context, update []byte) error {
 		return nil
 	}
 	r.put(s, update)
+	return nil
+}
+
+// view is Update for a viewer.
+func (s *Seat) view(ctx context.Context, update []byte) error {
+	known, err := s.known(ctx, update)
+	if err != nil {
+		return err
+	}
+	if !known {
+		return fault.New(fault.Forbidden, "viewers cannot change documents: ask an owner of the workspace to make you an editor")
+	}
+	s.room.mu.Lock()
+	defer s.room.mu.Unlock()
+	s.send(&Message{Kind: KindStored})
 	return nil
 }
 

@@ -29,9 +29,6 @@ type unsaved struct {
 	saving   bool
 	failures int
 	retry    time.Time // not before this
-
-	author store.Author // of the last live edit since the last version
-	edit   time.Time    // when it was; zero: there is none
 }
 
 func (u *unsaved) any() bool { return u.last > u.saved }
@@ -54,12 +51,6 @@ func (u *unsaved) loaded(st store.State, now time.Time) {
 		u.committed(st.Updates[n-1].Sequence, now)
 	}
 }
-
-// edited notes who edits live.
-func (u *unsaved) edited(author store.Author) { u.author, u.edit = author, time.Now() }
-
-// operated notes that a version was made, which has all edits before it.
-func (u *unsaved) operated() { u.author, u.edit = store.Author{}, time.Time{} }
 
 func (u *unsaved) due() time.Time {
 	at := u.latest.Add(savePause)
@@ -118,6 +109,9 @@ func (r *room) save(ctx context.Context) {
 		return
 	}
 	now := time.Now()
+	if tooLarge := fault.KindOf(err) == fault.TooLarge; tooLarge || err == nil {
+		r.unsavable.Store(tooLarge)
+	}
 	if err != nil {
 		u.retry = now.Add(saveRetry << min(u.failures, saveRetries))
 		u.failures++
@@ -128,9 +122,6 @@ func (r *room) save(ctx context.Context) {
 		u.retry, u.failures = now.Add(savePause), 0
 		u.saved = max(u.saved, s.Sequence)
 		u.first = now
-		if u.edit.Equal(s.EditedAt) {
-			u.author, u.edit = store.Author{}, time.Time{}
-		}
 		h.metrics.saves.Inc()
 	}
 	r.armSnapshot()
@@ -180,7 +171,7 @@ func (r *room) snapshot(ctx context.Context) (*encoded, error) {
 	}
 	defer r.yield()
 	r.mu.Lock()
-	s := &encoded{Snapshot: store.Snapshot{Ref: r.ref, Sequence: r.seq.at, Author: r.unsaved.author, EditedAt: r.unsaved.edit}}
+	s := &encoded{Snapshot: store.Snapshot{Ref: r.ref, Sequence: r.seq.at}}
 	r.mu.Unlock()
 	s.State = r.doc.EncodeStateAsUpdateV2(nil)
 	s.Vector = r.doc.StateVector().Encode()

@@ -350,6 +350,7 @@ type wire struct {
 	lose  float64
 	delay time.Duration
 	subs  map[store.Ref][]*hearing
+	again []func()
 	said  int
 }
 
@@ -373,9 +374,24 @@ func (w *wire) count() int {
 	return w.said
 }
 
-func (w *wire) Run(ctx context.Context, _ string) { <-ctx.Done() }
+func (w *wire) Run(ctx context.Context) { <-ctx.Done() }
 
-func (w *wire) OnReconnect(func()) func() { return func() {} }
+func (w *wire) OnReconnect(fn func()) func() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.again = append(w.again, fn)
+	return func() {}
+}
+
+// reconnected tells all that it was away.
+func (w *wire) reconnected() {
+	w.mu.Lock()
+	again := w.again
+	w.mu.Unlock()
+	for _, fn := range again {
+		fn()
+	}
+}
 
 func (w *wire) Publish(_ context.Context, ref store.Ref, c *documentv1.Change) error {
 	w.mu.Lock()
@@ -433,6 +449,8 @@ type client struct {
 	doc  *yjs.Doc
 	seat *room.Seat
 	mute bool // does not answer the server's step 1
+	// actor is who it is; an editor of its own by default.
+	actor identity.Actor
 
 	mu        sync.Mutex // guards what follows
 	got       []*room.Message
@@ -479,7 +497,10 @@ func newClient(t testing.TB) *client {
 
 func (c *client) join(h *room.Hub, ref store.Ref) {
 	c.t.Helper()
-	seat, err := h.Join(c.t.Context(), ref, editor(), c)
+	if id.IsZero(c.actor.Member) {
+		c.actor = editor()
+	}
+	seat, err := h.Join(c.t.Context(), ref, c.actor, c)
 	if err != nil {
 		c.t.Fatalf("Join() = %v", err)
 	}

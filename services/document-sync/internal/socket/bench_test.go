@@ -2,8 +2,6 @@ package socket_test
 
 import (
 	"context"
-	"net"
-	"net/http"
 	"runtime"
 	"sync/atomic"
 	"syscall"
@@ -11,6 +9,7 @@ import (
 	"time"
 
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/trunk"
 	"signalbox.dev/pkg/yjs"
 	"signalbox.dev/services/document-sync/internal/room"
 	"signalbox.dev/services/document-sync/internal/socket"
@@ -18,61 +17,51 @@ import (
 	"signalbox.dev/services/document-sync/internal/yproto"
 )
 
-// counted is a listener whose connections count writes.
-type counted struct {
-	net.Listener
-	writes, target atomic.Int64
-	there          chan struct{} // when writes reached target
+// counter are sinks that count what comes.
+type counter struct {
+	pieces, target atomic.Int64
+	there          chan struct{} // when pieces reached target
 }
 
-type countedConn struct {
-	net.Conn
-	l *counted
-}
-
-func (l *counted) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
+func (c *counter) Deliver([]byte, bool) {
+	if c.pieces.Add(1) == c.target.Load() {
+		c.there <- struct{}{}
 	}
-	return &countedConn{c, l}, nil
 }
+func (*counter) Flush()          {}
+func (*counter) End(int, string) {}
+func (*counter) Broken(error)    {}
 
-func (c *countedConn) Write(p []byte) (int, error) {
-	n, err := c.Conn.Write(p)
-	if c.l.writes.Add(1) == c.l.target.Load() {
-		c.l.there <- struct{}{}
+// crowd opens n streams that are in nobody's way, and returns what they share.
+func crowd(t testing.TB, w *world, path string, n int) *counter {
+	t.Helper()
+	had, c := w.handler.Count(), &counter{there: make(chan struct{}, 1)}
+	for range n {
+		if _, err := w.front.pool.Open(t.Context(), path, trunk.Opening{Path: path, Context: w.front.sign(identity.Editor)}, c); err != nil {
+			t.Fatal(err)
+		}
 	}
-	return n, err
+	eventually(t, "all are counted", func() bool { return w.handler.Count() == had+n })
+	return c
 }
 
-// BenchmarkDeliver sends one update to 200 connections. The clients are in another
-// process; what is reported is a delivery to one of them.
+// BenchmarkDeliver sends one update to 200 connections of one gateway. It costs both
+// ends of the trunk, without the writes to editors.
 func BenchmarkDeliver(b *testing.B) {
 	const n = 200
-	w := prepare(b, socket.Limits{})
-	under, err := new(net.ListenConfig).Listen(b.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		b.Fatal(err)
-	}
-	l := &counted{Listener: under, there: make(chan struct{}, 1)}
-	server := &http.Server{Handler: w.gateway}
-	go func() { _ = server.Serve(l) }()
-	b.Cleanup(func() { server.Close() })
-	w.url = "ws://" + under.Addr().String()
-	w.run()
+	w := newWorld(b, socket.Limits{})
 	ref := w.rooms.open(w.workspace)
-	crowd(b, w, "/ws/documents/"+ref.Document.String(), n)
-	eventually(b, "all sit and have read", func() bool { return w.rooms.seats(ref) == n && l.writes.Load() == 2*n })
+	c := crowd(b, w, "/ws/documents/"+ref.Document.String(), n)
+	eventually(b, "all sit and have read", func() bool { return w.rooms.seats(ref) == n && c.pieces.Load() == n })
 	update := make([]byte, 40)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	cpu := cpuTime(b)
 	rounds := 0
 	for b.Loop() {
-		l.target.Store(l.writes.Load() + n)
+		c.target.Store(c.pieces.Load() + n)
 		w.rooms.broadcast(ref, &room.Message{Kind: room.KindUpdate, Payload: update})
-		<-l.there
+		<-c.there
 		rounds++
 	}
 	used := cpuTime(b) - cpu
@@ -120,18 +109,13 @@ func (s *sink) Update(_ context.Context, update []byte) error {
 	return nil
 }
 
-// BenchmarkReceive is the way of an update, one typed character, from the network to a
-// seat, and to a document. The client writes many frames at once: what it costs is
-// little.
+// BenchmarkReceive is the way of an update, one typed character, over a trunk to a
+// seat, and to a document.
 func BenchmarkReceive(b *testing.B) {
 	const count = 10_000
-	var stream []byte
+	var all [][]byte
 	d := yjs.New(yjs.Options{})
-	d.OnUpdate(func(u *yjs.Update) {
-		msg := yproto.AppendUpdate(nil, u.V1())
-		stream = append(stream, 0x82, 0x80|byte(len(msg)), 0, 0, 0, 0) // a mask of zeros
-		stream = append(stream, msg...)
-	})
+	d.OnUpdate(func(u *yjs.Update) { all = append(all, yproto.AppendUpdate(nil, u.V1())) })
 	for i := range count {
 		d.Text("t").Insert(i, "x")
 	}
@@ -140,7 +124,11 @@ func BenchmarkReceive(b *testing.B) {
 			s := &sink{done: make(chan struct{}, 1)}
 			w := prepareRooms(b, socket.Limits{Messages: 1 << 40, Bytes: 1 << 40}, s)
 			w.listen()
-			c := w.dial(b, nil, path("6f1e0000-0000-7000-8000-000000000000", ""))
+			o := trunk.Opening{Path: "/ws/documents/6f1e0000-0000-7000-8000-000000000000", Context: w.front.sign(identity.Editor)}
+			up, err := w.front.pool.Open(b.Context(), "", o, &counter{})
+			if err != nil {
+				b.Fatal(err)
+			}
 			b.ReportAllocs()
 			cpu := cpuTime(b)
 			rounds := 0
@@ -149,8 +137,10 @@ func BenchmarkReceive(b *testing.B) {
 				if apply {
 					s.doc = yjs.New(yjs.Options{})
 				}
-				if _, err := c.ws.NetConn().Write(stream); err != nil {
-					b.Fatal(err)
+				for _, msg := range all {
+					if err := up.Send(msg, false, nil); err != nil {
+						b.Fatal(err)
+					}
 				}
 				<-s.done
 				rounds++

@@ -2,12 +2,10 @@ package socket
 
 import (
 	"errors"
-	"strings"
 	"unicode/utf8"
 
-	"github.com/gorilla/websocket"
-
 	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/trunk"
 	"signalbox.dev/pkg/yjs"
 	"signalbox.dev/services/document-sync/internal/room"
 	"signalbox.dev/services/document-sync/internal/yproto"
@@ -15,12 +13,11 @@ import (
 
 // closing is why a connection, or a document on it, ends.
 type closing struct {
-	code    int
-	reason  string // for people, at most maxReason bytes reach them
-	abandon bool   // what waits in the queue is thrown away
-	again   bool   // it may work when it is tried again
-	log     bool   // it is our fault
-	label   string // for the metrics, where the code does not say it
+	code   int
+	reason string // for people, at most maxReason bytes reach them
+	again  bool   // it may work when it is tried again
+	log    bool   // it is our fault
+	label  string // for the metrics, where the code does not say it
 }
 
 // Error implements error.
@@ -31,10 +28,9 @@ const maxReason = 123
 
 // The labels of ends that no close code of ours says.
 const (
-	labelClient = "client" // the client closed
-	labelLost   = "lost"   // the connection broke, or was cut
-	labelDead   = "dead"   // no byte came for too long
-	labelSlow   = "slow"   // it did not read fast enough
+	labelClient  = "client"  // the client closed
+	labelLost    = "lost"    // the connection broke, or was cut
+	labelGateway = "gateway" // the gateway closed: of a slow reader, or one whose right has ended
 )
 
 var labels = map[int]string{
@@ -57,19 +53,15 @@ func (c closing) metric() string {
 	return "other"
 }
 
-// closingOfRead says how a connection ends that cannot be read any further.
-func closingOfRead(err error) *closing {
-	if c, ok := errors.AsType[*websocket.CloseError](err); ok {
-		return closingOfPeer(c.Code)
+// leftLabel says who ended a connection that the gateway has ended, by its code.
+func leftLabel(code int) string {
+	switch code {
+	case trunk.CodeLost:
+		return labelLost
+	case room.CloseBusy, room.CloseRestart, room.CloseToken, room.CloseForbidden, room.CloseMalformed, room.CloseTooBig:
+		return labelGateway
 	}
-	if errors.Is(err, websocket.ErrReadLimit) {
-		return &closing{code: room.CloseTooBig, reason: "The message is too large: send smaller updates."}
-	}
-	// Gorilla's complaints about frames have no type.
-	if strings.HasPrefix(err.Error(), "websocket: ") {
-		return &closing{code: room.CloseMalformed, reason: "This is not how WebSocket works: " + err.Error()}
-	}
-	return &closing{label: labelLost}
+	return labelClient
 }
 
 // closingOf says how a connection, or a document on it, ends after an error of ours,
@@ -88,18 +80,6 @@ func closingOf(err error) closing {
 		return closing{code: room.CloseMalformed, reason: "The message cannot be read: " + err.Error()}
 	}
 	return closingOfFault(fault.From(err))
-}
-
-// closingOfPeer answers a close frame of the peer; 1006 is gorilla's word for an end
-// without one.
-func closingOfPeer(code int) *closing {
-	switch code {
-	case websocket.CloseAbnormalClosure:
-		return &closing{label: labelLost}
-	case websocket.CloseNoStatusReceived:
-		code = websocket.CloseNormalClosure
-	}
-	return &closing{code: code, label: labelClient}
 }
 
 func closingOfFault(f *fault.Error) closing {

@@ -2,23 +2,20 @@ package socket
 
 import (
 	"context"
-	"io"
+	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/gorilla/websocket"
-
+	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/trunk"
 	"signalbox.dev/services/document-sync/internal/room"
+	"signalbox.dev/services/document-sync/internal/store"
 )
 
-const (
-	closeWait = 5 * time.Second  // from our close frame to the peer's
-	joinWait  = 30 * time.Second // for a document to be loaded
-)
+const joinWait = 30 * time.Second // for a document to be loaded
 
-// session is what an envelope makes of a connection. Only the read goroutine calls it.
+// session is what an envelope makes of a connection. Only the stream's goroutine calls it.
 type session interface {
 	// open comes before the first message.
 	open() error
@@ -26,51 +23,71 @@ type session interface {
 	handle(msg []byte) error
 	// leave gives up all seats.
 	leave()
-	// idle is what is sent to a peer that was told nothing for long.
-	idle() []byte
 }
 
-// conn is a connection; the package comment has its states and its goroutines.
+// conn is a connection: a stream's trunk.Session. The package comment has its states.
 type conn struct {
 	h       *Handler
-	wire    wire // its Conn is what is written to
-	ws      *websocket.Conn
-	session session
+	stream  *trunk.Stream
+	opening *trunk.Opening // nil after Begin
+	session session        // nil before it is known who asks for what
 	actor   identity.Actor
-	expires int64    // Unix seconds; 0: never
-	refuse  *closing // set before the start: why there is to be no session
+	expires int64  // Unix seconds; 0: never
+	message []byte // the parts of a message that is not whole
+	credit  credit
 
-	life life // the context of the read goroutine's calls: done when the end begins
+	life life // the context of the session's calls: done when the end begins
 
-	seen   atomic.Int64 // tick of the last byte from the peer
-	sent   atomic.Int64 // tick of the last write
-	busy   atomic.Bool  // the read goroutine is not reading, for reasons of ours
-	pinged int64        // tick of the last ping; Run's
-	credit credit       // the read goroutine's
-
-	run   func()   // write, as a value: to start it costs nothing then
-	spare [][]byte // the writer's: a queue to be used again
-
-	mu      sync.Mutex // guards what follows
-	queue   [][]byte   // frames
-	waiting int        // their bytes
-	writing bool       // there is a writer
-	ending  bool       // nothing is added to the queue any more
-	label   string     // why, for the metrics
+	mu     sync.Mutex // guards what follows
+	ending bool       // nothing is sent any more
+	label  string     // why, for the metrics
 }
 
-// serve is the read goroutine.
-func (c *conn) serve() {
-	err := c.talk()
-	c.session.leave()
+// Begin implements trunk.Session.
+func (c *conn) Begin() {
+	if err := c.begin(); err != nil {
+		c.fail(err)
+	}
+}
+
+func (c *conn) begin() error {
+	o := c.opening
+	c.opening = nil
+	var err error
+	if c.actor, err = c.h.verifier.Verify(o.Context); err != nil {
+		c.h.log.WarnContext(&c.life, "socket refused", "error", err)
+		return &closing{code: room.CloseBusy, reason: "The gateway did not prove who you are: try again later."}
+	}
+	refused := c.choose(o.Path)
+	if err := c.h.register(c, o.Expires); err != nil {
+		return err
+	}
+	if refused != nil {
+		return refused
+	}
+	return c.session.open()
+}
+
+// choose makes the session that is asked for.
+func (c *conn) choose(path string) error {
+	if path == "/ws/hocuspocus" {
+		c.session = &hocuspocus{c: c}
+		return nil
+	}
+	name, ok := strings.CutPrefix(path, "/ws/documents/")
+	doc, err := id.Parse[id.Document](name)
+	c.session = &plain{c: c, ref: store.Ref{Workspace: c.actor.Workspace, Document: doc}}
+	if !ok || err != nil {
+		return &closing{code: room.CloseGone, reason: "There is no such document."}
+	}
+	return nil
+}
+
+// fail ends the connection for an error.
+func (c *conn) fail(err error) {
 	why := closingOf(err)
 	c.logged(why, err)
 	c.end(why)
-	c.drain()
-	c.h.unregister(c)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.h.metrics.closed.WithLabelValues(c.label).Inc()
 }
 
 // logged tells the operator of an end that is our fault.
@@ -80,95 +97,60 @@ func (c *conn) logged(why closing, err error) {
 	}
 }
 
-func (c *conn) talk() error {
-	if c.refuse != nil {
-		return c.refuse
-	}
-	if err := c.away(c.session.open); err != nil {
-		return err
-	}
-	for {
-		kind, r, err := c.ws.NextReader()
-		if err != nil {
-			return closingOfRead(err)
-		}
-		if kind != websocket.BinaryMessage {
-			return &closing{code: room.CloseMalformed, reason: "Messages have to be binary."}
-		}
-		if err := c.receive(r); err != nil {
-			return err
-		}
-	}
-}
-
-// away runs f, in which nothing is read: the peer's silence is our doing.
-func (c *conn) away(f func() error) error {
-	c.busy.Store(true)
-	err := f()
-	c.seen.Store(c.h.tick.Load())
-	c.busy.Store(false)
-	return err
-}
-
-// drain reads on until the peer closes, and closes.
-func (c *conn) drain() {
+// enqueue sends frames, which are shared and never changed, and returns at once.
+func (c *conn) enqueue(frames ...[]byte) {
 	c.mu.Lock()
-	lost := c.label == labelLost
+	ending := c.ending
 	c.mu.Unlock()
-	if !lost {
-		_ = c.wire.SetReadDeadline(time.Now().Add(closeWait)) // fails when it is closed
-		_, _ = io.Copy(io.Discard, onlyReader{c.wire.Conn})   // the error is how it ends
+	if ending {
+		return
 	}
-	c.wire.Close()
+	m := c.h.metrics
+	m.messagesOut.Add(float64(len(frames)))
+	for _, f := range frames {
+		m.bytesOut.Add(float64(len(f)))
+		if c.stream.Send(f) != nil {
+			c.end(closing{code: room.CloseBusy, reason: "Too many large documents are under way: try again later."})
+			return
+		}
+	}
 }
-
-// onlyReader hides a connection's WriteTo, which io.Copy would like better, from it.
-type onlyReader struct{ io.Reader }
-
-// longAgo is a deadline that wakes whoever reads.
-var longAgo = time.Unix(1, 0)
 
 // end begins the end, for the first reason that is given.
 func (c *conn) end(why closing) {
 	c.mu.Lock()
-	start := c.endLocked(why)
+	first := !c.ending
+	if first {
+		c.ending, c.label = true, why.metric()
+	}
 	c.mu.Unlock()
-	c.life.cancel()
-	if start {
-		go c.run()
+	if !first {
+		return
 	}
+	code := why.code
+	if code == 0 {
+		code = trunk.CodeLost
+	}
+	c.stream.End(code, clip(why.reason, maxReason))
 }
 
-// endLocked reports whether a writer has to be started.
-func (c *conn) endLocked(why closing) (start bool) {
-	if c.ending {
-		return false
-	}
-	c.ending, c.label = true, why.metric()
-	if why.abandon {
-		clear(c.queue)
-		c.queue, c.waiting = c.queue[:0], 0
-	}
-	// In the lock: the deadline of drain, which takes it before, has to come last.
-	_ = c.wire.SetReadDeadline(longAgo)
-	if c.label == labelLost {
-		return false
-	}
-	c.queue = append(c.queue, closeFrame(why.code, why.reason))
-	start = !c.writing
-	c.writing = true
-	return start
-}
+// Stop implements trunk.Session.
+func (c *conn) Stop() { c.life.cancel() }
 
-// kill cuts a peer that nothing can be told.
-func (c *conn) kill(label string) {
+// Left implements trunk.Session.
+func (c *conn) Left(code int, _ string) {
 	c.mu.Lock()
 	if !c.ending {
-		c.ending, c.label = true, label
+		c.ending, c.label = true, leftLabel(code)
 	}
+	label := c.label
 	c.mu.Unlock()
-	c.life.cancel()
-	c.wire.Close()
+	c.dropMessage()
+	if c.session != nil {
+		c.session.leave()
+		c.h.unregister(c)
+	}
+	c.h.metrics.closed.WithLabelValues(label).Inc()
 }
 
 // life is the context of a connection. One of package context would be the largest

@@ -2,13 +2,8 @@ package socket
 
 import "encoding/binary"
 
-// The first byte of the frames that a server sends: each is a whole message.
-const (
-	opBinary = 0x80 | 0x2
-	opClose  = 0x80 | 0x8
-	opPing   = 0x80 | 0x9
-	opPong   = 0x80 | 0xa
-)
+// opBinary is the first byte of a frame that is a whole binary message.
+const opBinary = 0x80 | 0x2
 
 // frame returns the frame of a binary message that fill appends, of about size bytes.
 func frame(size int, fill func([]byte) []byte) []byte {
@@ -29,15 +24,4 @@ func frame(size int, fill func([]byte) []byte) []byte {
 	}
 	b[0] = opBinary
 	return b
-}
-
-func closeFrame(code int, reason string) []byte {
-	reason = clip(reason, maxReason)
-	b := []byte{opClose, byte(2 + len(reason)), byte(code >> 8), byte(code)}
-	return append(b, reason...)
-}
-
-// pongFrame repeats what a ping carried, which is at most 125 bytes.
-func pongFrame(data string) []byte {
-	return append([]byte{opPong, byte(len(data))}, data...)
 }

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/services/document-sync/internal/room"
@@ -77,9 +78,7 @@ func (s *hocuspocus) tell(d *member, m yproto.Message) error {
 		return d.orGone(d.seat.Sync(m.Payload))
 	case yproto.Step2, yproto.Update:
 		if s.c.actor.Role < identity.Editor {
-			unchanged := m.Kind == yproto.Step2 && !yproto.HasStructs(m.Payload)
-			d.say(func(b []byte) []byte { return yproto.AppendSyncStatus(b, unchanged) })
-			return nil
+			return s.view(d, m)
 		}
 		return d.orGone(d.seat.Update(&s.c.life, m.Payload))
 	case yproto.Awareness:
@@ -90,6 +89,22 @@ func (s *hocuspocus) tell(d *member, m yproto.Message) error {
 		d.Close(room.CloseForbidden, "Only servers send this message.")
 	}
 	return nil // a token again, a stateless message, what versions to come say
+}
+
+// view answers what would change a document and comes from a viewer. A step 2 is also
+// what clients without changes send: one that has nothing new counts as stored.
+func (s *hocuspocus) view(d *member, m yproto.Message) error {
+	err := error(nil)
+	refused := m.Kind == yproto.Update || yproto.HasStructs(m.Payload)
+	if !refused {
+		err = d.seat.Update(&s.c.life, m.Payload)
+		refused = fault.KindOf(err) == fault.Forbidden
+	}
+	if refused {
+		d.say(func(b []byte) []byte { return yproto.AppendSyncStatus(b, false) })
+		return nil
+	}
+	return d.orGone(err)
 }
 
 // join lets the client into a document, or tells it why not.
@@ -222,11 +237,3 @@ func (d *member) Close(code int, reason string) {
 		return yproto.AppendClose(yproto.AppendDocument(b, d.name), reason)
 	}))
 }
-
-// hocuspocusIdle is a ping, and a message about a document of no name: providers note
-// that a message came before they look for whom it is.
-var hocuspocusIdle = append([]byte{opPing, 0}, frame(8, func(b []byte) []byte {
-	return yproto.AppendAwareness(yproto.AppendDocument(b, ""), nobody)
-})...)
-
-func (s *hocuspocus) idle() []byte { return hocuspocusIdle }

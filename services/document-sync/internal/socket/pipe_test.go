@@ -1,6 +1,7 @@
 package socket_test
 
 import (
+	"context"
 	"errors"
 	"net"
 	"net/http"
@@ -46,14 +47,21 @@ func bubble(t *testing.T, limits socket.Limits, f func(t *testing.T, w *world, p
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := prepare(t, limits)
-		p := &pipes{accept: make(chan net.Conn), closed: make(chan struct{})}
-		server := &http.Server{Handler: w.gateway}
-		served := make(chan struct{})
-		go func() { defer close(served); _ = server.Serve(p) }()
-		t.Cleanup(func() { server.Close(); <-served })
+		p, inner := newPipes(t, w.front), newPipes(t, w.doors)
+		w.front.dial = func(context.Context) (net.Conn, error) { return inner.dial() }
 		w.run()
 		f(t, w, p)
 	})
+}
+
+// newPipes serves h over pipes.
+func newPipes(t *testing.T, h http.Handler) *pipes {
+	p := &pipes{accept: make(chan net.Conn), closed: make(chan struct{})}
+	server := &http.Server{Handler: h}
+	served := make(chan struct{})
+	go func() { defer close(served); _ = server.Serve(p) }()
+	t.Cleanup(func() { server.Close(); <-served })
+	return p
 }
 
 // raw is a client that does what it is told and nothing by itself.

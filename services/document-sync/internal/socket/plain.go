@@ -107,11 +107,3 @@ func appendMessage(b []byte, m *room.Message) []byte {
 	}
 	panic("socket: a room sent a message of no kind")
 }
-
-// nobody is an awareness update about nobody.
-var nobody = []byte{0}
-
-// plainIdle is a ping, and a message that changes nothing.
-var plainIdle = append([]byte{opPing, 0}, frame(8, func(b []byte) []byte { return yproto.AppendAwareness(b, nobody) })...)
-
-func (p *plain) idle() []byte { return plainIdle }

@@ -1,73 +1,75 @@
 package socket
 
 import (
-	"errors"
-	"io"
-	"slices"
-	"sync"
 	"time"
 
 	"signalbox.dev/services/document-sync/internal/room"
 )
 
-// keepBuffer is the longest buffer that is used again. Messages that need more count
-// against Limits.Partial.
-const keepBuffer = 64 << 10
+// smallBuffer is up to where messages do not count against Limits.Partial.
+const smallBuffer = 64 << 10
 
-var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 2048); return &b }}
-
-// receive reads a message and hands it on. The buffer is taken only now: who sends
-// nothing has none.
-func (c *conn) receive(r io.Reader) error {
-	buf := buffers.Get().(*[]byte)
-	defer func() {
-		if cap(*buf) <= keepBuffer {
-			buffers.Put(buf)
-		} else {
-			c.h.partial.Add(-int64(cap(*buf)))
-		}
-	}()
-	if err := c.readAll(buf, r); err != nil {
-		return err
+// Receive implements trunk.Session.
+func (c *conn) Receive(part []byte, more bool) {
+	if c.life.Err() != nil {
+		return // what still came
 	}
+	if err := c.receive(part, more); err != nil {
+		c.fail(err)
+	}
+}
+
+// receive puts a message together, and hands it on. Most have one part.
+func (c *conn) receive(part []byte, more bool) error {
+	c.h.metrics.bytesIn.Add(float64(len(part)))
+	msg := part
+	if more || len(c.message) > 0 {
+		if err := c.append(part); err != nil {
+			return err
+		}
+		msg = c.message
+	}
+	if more {
+		return nil
+	}
+	defer c.dropMessage()
 	c.h.metrics.messagesIn.Inc()
-	if err := c.pay(1, len(*buf)); err != nil {
+	if err := c.pay(1, len(msg)); err != nil {
 		return err
 	}
-	return c.away(func() error { return c.session.handle(*buf) })
+	return c.session.handle(msg)
 }
 
-// readAll grows the buffer as bytes come, and not because somebody announces them.
-func (c *conn) readAll(buf *[]byte, r io.Reader) error {
-	*buf = (*buf)[:0]
-	for {
-		if len(*buf) == cap(*buf) && !c.grow(buf) {
-			return &closing{code: room.CloseBusy, reason: "Too many large messages are under way: try again later."}
-		}
-		b := *buf
-		n, err := r.Read(b[len(b):cap(b)])
-		*buf = b[:len(b)+n]
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return closingOfRead(err)
-		}
+// append grows the message as parts come, within Limits.Message and Limits.Partial.
+func (c *conn) append(part []byte) error {
+	had := cap(c.message)
+	if len(c.message)+len(part) > c.h.limits.Message {
+		return &closing{code: room.CloseTooBig, reason: "The message is too large: send smaller updates."}
 	}
+	if len(c.message)+len(part) > had {
+		c.message = append(make([]byte, 0, max(len(c.message)+len(part), 2*had)), c.message...)
+	}
+	c.message = append(c.message, part...)
+	if counted(cap(c.message)) > counted(had) &&
+		c.h.partial.Add(counted(cap(c.message))-counted(had)) > int64(c.h.limits.Partial) {
+		return &closing{code: room.CloseBusy, reason: "Too many large messages are under way: try again later."}
+	}
+	return nil
 }
 
-// grow doubles a buffer, and reports whether that is within Limits.Partial.
-func (c *conn) grow(buf *[]byte) bool {
-	had := cap(*buf)
-	*buf = slices.Grow(*buf, had)
-	now := cap(*buf)
-	if now <= keepBuffer {
-		return true
+// counted is how much of Limits.Partial a buffer takes.
+func counted(size int) int64 {
+	if size <= smallBuffer {
+		return 0
 	}
-	if had <= keepBuffer {
-		had = 0
+	return int64(size)
+}
+
+func (c *conn) dropMessage() {
+	if n := counted(cap(c.message)); n > 0 {
+		c.h.partial.Add(-n)
 	}
-	return c.h.partial.Add(int64(now-had)) <= int64(c.h.limits.Partial)
+	c.message = nil
 }
 
 // burst is how many seconds' worth of messages and bytes a connection may send at once.
@@ -82,8 +84,8 @@ type credit struct {
 	messages, bytes int
 }
 
-// pay takes from the credit. Who has none is read no further until there is some: its
-// own TCP window fills, and nothing is lost.
+// pay takes from the credit. Who has none is heard no further until there is some: the
+// stream's window fills, then the editor's own, and nothing is lost.
 func (c *conn) pay(messages, bytes int) error {
 	l := &c.h.limits
 	for waited := false; ; waited = true {
@@ -101,7 +103,7 @@ func (c *conn) pay(messages, bytes int) error {
 		if !waited {
 			c.h.metrics.throttled.Inc()
 		}
-		if err := c.away(c.nextTick); err != nil {
+		if err := c.nextTick(); err != nil {
 			return err
 		}
 	}

@@ -8,14 +8,9 @@ import (
 	"signalbox.dev/services/document-sync/internal/room"
 )
 
-const (
-	pingAfter = 20 // seconds of silence in either direction
-	deadAfter = 60 // seconds without a byte
-)
-
 // Run keeps time for the connections until ctx is done. Then it refuses new ones, and
 // closes all, spread over at most half of Limits.Drain, so that they do not all come to the
-// other instances in one moment; those that are left at its end are cut. It returns
+// other instances in one moment; trunks that are left at its end are cut. It returns
 // nil when there are none any more.
 func (h *Handler) Run(ctx context.Context) error {
 	t := time.NewTicker(time.Second)
@@ -44,19 +39,11 @@ func (h *Handler) list(all []*conn) []*conn {
 	return all
 }
 
-// look does for each connection what time asks for.
+// look ends those whose token ran out.
 func (h *Handler) look(all []*conn, now int64) {
-	tick := h.tick.Load()
 	for _, c := range all {
-		seen := c.seen.Load()
-		switch {
-		case c.expires != 0 && now >= c.expires:
+		if c.expires > 0 && now >= c.expires {
 			c.end(closing{code: room.CloseToken, reason: "The token ran out: connect again with a new one."})
-		case tick-seen >= deadAfter && !c.busy.Load():
-			c.kill(labelDead)
-		case tick-min(seen, c.sent.Load()) >= pingAfter && tick-c.pinged >= pingAfter:
-			c.pinged = tick
-			c.enqueue(c.session.idle())
 		}
 	}
 }
@@ -67,9 +54,9 @@ const drainStep = 50 * time.Millisecond
 func (h *Handler) drain() {
 	h.mu.Lock()
 	h.draining = true
+	h.checkEmpty()
 	h.mu.Unlock()
-	gone := make(chan struct{})
-	go func() { h.live.Wait(); close(gone) }()
+	h.trunks.Drain()
 
 	end := time.NewTimer(h.limits.Drain)
 	defer end.Stop()
@@ -80,18 +67,15 @@ func (h *Handler) drain() {
 		}
 		step := time.NewTimer(drainStep)
 		select {
-		case <-gone:
+		case <-h.empty:
 		case <-step.C:
 		}
 		step.Stop()
 	}
 	select {
-	case <-gone:
-		return
+	case <-h.empty:
 	case <-end.C:
+		end.Reset(0)
 	}
-	for _, c := range h.list(nil) {
-		c.kill(labelLost)
-	}
-	<-gone
+	h.trunks.Close(end.C)
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -30,15 +31,15 @@ import (
 // patient is how long something may take that is to happen.
 const patient = time.Minute
 
-// world is a handler behind something that does what the gateway does: the role and
-// the token's end come from the query.
+// world is a handler behind a front.
 type world struct {
 	t         testing.TB
 	rooms     *rooms
 	handler   *socket.Handler
 	registry  *prometheus.Registry
 	workspace id.Workspace
-	gateway   http.Handler
+	front     *front
+	doors     http.Handler  // of the handler
 	url       string        // ws://…
 	stop      func()        // ends Run
 	stopped   chan struct{} // Run has returned
@@ -53,9 +54,13 @@ func newWorld(t testing.TB, limits socket.Limits) *world {
 }
 
 func (w *world) listen() {
-	server := httptest.NewServer(w.gateway)
+	server, inner := httptest.NewServer(w.front), httptest.NewServer(w.doors)
 	w.t.Cleanup(server.Close)
+	w.t.Cleanup(inner.Close)
 	w.url = "ws" + strings.TrimPrefix(server.URL, "http")
+	w.front.dial = func(ctx context.Context) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "tcp", inner.Listener.Addr().String())
+	}
 	w.run()
 }
 
@@ -84,25 +89,10 @@ func prepareRooms(t testing.TB, limits socket.Limits, r socket.Rooms) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	signer := identity.NewSigner("gateway", key)
 	mux := http.NewServeMux()
 	w.handler.Mount(mux)
-	doors := httpserver.BoundWrites(mux, time.Minute) // as in the service
-	w.gateway = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		role, err := identity.ParseRole(r.URL.Query().Get("as"))
-		if err != nil {
-			role = identity.Editor
-		}
-		token, err := signer.Sign(identity.Actor{Workspace: w.workspace, Member: id.New[id.Member](), Role: role}, "document-sync")
-		if err != nil {
-			panic(err)
-		}
-		r.Header.Set(identity.Header, token)
-		if s := r.URL.Query().Get("expires"); s != "" {
-			r.Header.Set(socket.ExpiresHeader, s)
-		}
-		doors.ServeHTTP(rw, r)
-	})
+	w.doors = httpserver.BoundWrites(mux, time.Minute) // worse than in the service
+	w.front = newFront(w, identity.NewSigner("gateway", key))
 	return w
 }
 
@@ -113,6 +103,7 @@ func (w *world) run() {
 		defer close(w.stopped)
 		_ = w.handler.Run(ctx) // which is nil
 	}()
+	w.front.run(w.t)
 	w.t.Cleanup(func() {
 		cancel()
 		<-w.stopped

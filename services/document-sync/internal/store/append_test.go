@@ -8,7 +8,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
@@ -285,7 +284,6 @@ func TestConcurrently(t *testing.T) {
 				}
 				known := st.At + int64(rnd.IntN(len(st.Updates)+1))
 				snap := snapshot(ref, st.Document.Sequence)
-				snap.Author, snap.EditedAt = w.author, time.Now()
 				if err := s.Save(t.Context(), snap); err != nil {
 					t.Error(err)
 					return

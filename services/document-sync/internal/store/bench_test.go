@@ -94,7 +94,7 @@ func BenchmarkSave(b *testing.B) {
 	}
 	for b.Loop() {
 		snap := snapshot(ref, w.append(ref, "u"))
-		snap.State, snap.Markdown, snap.Author, snap.EditedAt = state, markdown, w.author, time.Now()
+		snap.State, snap.Markdown = state, markdown
 		w.save(snap)
 	}
 }

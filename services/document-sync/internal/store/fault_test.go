@@ -64,7 +64,24 @@ func TestKilledInTheCommit(t *testing.T) {
 	if err != nil || !answer.Changed || answer.Document.GetSequence() != 3 {
 		t.Errorf("the repeated operation = %v, %v", answer, err)
 	}
-	if diff := cmp.Diff([]string{"2:again", "3:op"}, data(w.load(a).Updates)); diff != "" {
+
+	// The same of an undo: what it undoes is not marked in part.
+	op.Name, op.Undoes, op.Key = store.Undo, 3, id.New[id.Operation]()
+	w.exec(gate, `select pg_advisory_lock(4711)`)
+	wg.Go(func() {
+		_, err := operate()
+		wantKind(t, "Undo of which nobody knows", err, fault.Unavailable)
+	})
+	kill()
+	wg.Wait()
+	w.exec(gate, `select pg_advisory_unlock(4711)`)
+	if answer, err := operate(); err != nil || !answer.Changed || answer.Document.GetSequence() != 4 {
+		t.Errorf("the repeated undo = %v, %v", answer, err)
+	}
+	if answer, err := operate(); err != nil || !answer.Repeated || answer.Document.GetSequence() != 4 {
+		t.Errorf("the undo repeated after its answer was lost = %v, %v", answer, err)
+	}
+	if diff := cmp.Diff([]string{"2:again", "3:op", "4:op"}, data(w.load(a).Updates)); diff != "" {
 		t.Errorf("the document has (-want +got):\n%s", diff)
 	}
 }

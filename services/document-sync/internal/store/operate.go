@@ -28,6 +28,7 @@ const (
 	Append  = "append"
 	Replace = "replace"
 	Restore = "restore"
+	Undo    = "undo"
 	Rename  = "rename"
 	Delete  = "delete"
 	Write   = "write"
@@ -42,12 +43,20 @@ type Operation struct {
 	Key       id.Operation // zero: the request need not be repeatable
 	// Request is what was asked, in a fixed order; with the same key it must be the same.
 	Request []string
+	// Undoes is the version that an Undo takes back. If another one has done so already,
+	// that is a Conflict fault with CodeUndone.
+	Undoes int64
 }
 
 // Change is what an operation makes of a document's state.
 type Change struct {
 	Update       []byte // v1; empty: there was nothing to change
 	Replacements int    // for the answer to Edit
+	// Before (v2) and BeforeMarkdown are of the document without Update: a version of
+	// their own if people edited live since the last one, so that history does not show
+	// their words as the operation's. Without Before there is none.
+	Before         []byte
+	BeforeMarkdown string
 	// State (v2) and Markdown are of the document with Update, and all that it had up
 	// to the sequence Since. If others have committed more, they are still kept as the
 	// version, but Markdown does not count as current.
@@ -114,6 +123,9 @@ func (s *Store) Operate(ctx context.Context, op Operation, change func(d Documen
 		if n := max(len(c.Update), len(c.State)); n > s.limits.StateBytes {
 			return 0, s.tooLarge(n)
 		}
+		if c.Before != nil {
+			s.queueLive(b, h, live{upTo: c.Since, state: c.Before, markdown: &c.BeforeMarkdown})
+		}
 		current := c.Since == h.Sequence
 		h.advance(op.Author)
 		h.derived = 0
@@ -121,9 +133,10 @@ func (s *Store) Operate(ctx context.Context, op Operation, change func(d Documen
 			h.derived = h.Sequence
 		}
 		queueUpdate(b, h, op.Author, c.Update)
-		s.queueWrite(b, h, entry{
-			sequence: h.Sequence, operation: op.Name, author: op.Author, at: h.UpdatedAt, state: c.State, markdown: &c.Markdown,
-		})
+		s.queueWrite(b, h, entry{operation: op.Name, change: c.Update, state: c.State, markdown: &c.Markdown, undoes: op.Undoes})
+		if h.undone != nil {
+			return 0, h.undone.queueMark(b, h)
+		}
 		return c.Replacements, nil
 	})
 }
@@ -142,7 +155,7 @@ func (s *Store) Rename(ctx context.Context, op Operation, name string) (Answer, 
 			h.derived = h.Sequence
 		}
 		queueUpdate(b, h, op.Author, noChange)
-		s.queueWrite(b, h, entry{sequence: h.Sequence, operation: Rename, author: op.Author, at: h.UpdatedAt})
+		s.queueWrite(b, h, entry{operation: Rename})
 		return 0, nil
 	})
 }
@@ -194,6 +207,10 @@ func (s *Store) operateOnce(ctx context.Context, op Operation, write func(b *pgx
 	look := &pgx.Batch{}
 	if op.Name != Create {
 		queueHold(look, Ref{op.Workspace, op.Document}, &h)
+	}
+	if op.Undoes != 0 {
+		h.undone = &undone{version: op.Undoes}
+		queueUndone(look, Ref{op.Workspace, op.Document}, h.undone)
 	}
 	// A statement after the one that waits for the lock: it sees what the lock's holder recorded.
 	look.Queue(`select clock_timestamp(), o.request, o.response from (values (1)) v left join operations o on o.workspace_id = $1 and o.key = $2`,

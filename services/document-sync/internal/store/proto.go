@@ -37,5 +37,8 @@ func (v Version) Proto() *documentv1.Version {
 		CreatedAt: timestamppb.New(v.CreatedAt),
 		Operation: v.Operation,
 		Name:      v.Name,
+		Undoes:    v.Undoes,
+		UndoneBy:  v.UndoneBy,
+		Undoable:  v.Undoable,
 	}
 }

@@ -5,20 +5,11 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"signalbox.dev/pkg/pg"
 )
-
-// A stretch of live editing by one author is one version, if it is not longer than
-// this and nobody's operation came in between.
-const stretch = 5 * time.Minute
-
-// recentVersions is how many of the newest versions are looked at for the beginning of
-// a stretch: those of others may be in between.
-const recentVersions = 32
 
 // Save stores a snapshot and deletes the updates that are in it. If there is one of
 // the same sequence already, or a newer one, it does nothing: several instances may
@@ -39,34 +30,16 @@ func (s *Store) save(ctx context.Context, snap Snapshot) error {
 	case n > s.limits.StateBytes:
 		return s.tooLarge(n)
 	}
-	var (
-		h      held
-		stored int64
-		last   []begun
-	)
+	var h held
+	var stored int64
 	look := &pgx.Batch{}
 	// Not the head: it may move on meanwhile.
 	look.Queue(lockDocument, snap.Ref.Workspace, snap.Ref.Document)
 	queueRead(look, snap.Ref, &h)
-	args := pg.Args{
-		"ws": snap.Ref.Workspace, "id": snap.Ref.Document, "member": snap.Author.Member, "run": snap.Author.run(),
-		"write": Write, "after": snap.EditedAt.Add(-stretch), "recent": recentVersions,
-	}
 	look.Queue(`
 		select clock_timestamp(), coalesce(s.sequence, 0) from (values (1)) v
-		left join snapshots s on s.workspace_id = @ws and s.document_id = @id`, args).QueryRow(func(r pgx.Row) error { return r.Scan(&h.now, &stored) })
-	look.Queue(`
-		with recent as (
-			select version, operation, member_id, run_id, bytes, began_at from versions
-			where workspace_id = @ws and document_id = @id order by version desc limit @recent
-		)
-		select version, bytes, began_at from recent
-		where operation = @write and member_id = @member and run_id is not distinct from @run and began_at > @after
-			and version > (select coalesce(max(version), 0) from recent where operation <> @write)
-		order by version desc limit 1`, args).Query(func(rows pgx.Rows) (err error) {
-		last, err = pgx.CollectRows(rows, pgx.RowToStructByPos[begun])
-		return err
-	})
+		left join snapshots s on s.workspace_id = $1 and s.document_id = $2`,
+		snap.Ref.Workspace, snap.Ref.Document).QueryRow(func(r pgx.Row) error { return r.Scan(&h.now, &stored) })
 	return s.db.ChangeInWorkspace(ctx, snap.Ref.Workspace, look, func(b *pgx.Batch) error {
 		switch {
 		case !h.exists:
@@ -76,51 +49,26 @@ func (s *Store) save(ctx context.Context, snap Snapshot) error {
 		case snap.Sequence <= stored:
 			return nil // nothing is queued, and nothing happens
 		}
-		queueSnapshot(b, snap)
-		e := entry{sequence: snap.Sequence, state: snap.State}
+		l := live{upTo: snap.Sequence, state: snap.State}
 		if !snap.Unrendered {
-			e.markdown, h.derived = &snap.Markdown, snap.Sequence
+			l.markdown = &snap.Markdown
 		}
-		if !snap.EditedAt.IsZero() {
-			h.live(&e, snap)
-			if len(last) > 0 {
-				e.began = &last[0].At
-				h.replace(b, last[0])
-			}
-		}
-		s.queueWrite(b, &h, e)
+		s.queueLive(b, &h, l) // while its updates are there
+		queueSnapshot(b, snap)
+		queueContent(b, &h, snap)
 		return nil
 	})
 }
 
-// begun is the version of a stretch that goes on.
-type begun struct {
-	Version, Bytes int64
-	At             time.Time
-}
-
-// live makes an entry that of a stretch of live editing.
-func (h *held) live(e *entry, snap Snapshot) {
-	// The clock is that of the instance, and must not run ahead here.
-	at := snap.EditedAt
-	if at.After(h.now) {
-		at = h.now
-	}
-	h.touch(snap.Author, h.now)
-	e.operation, e.author, e.at, e.began = Write, snap.Author, at, &at
-}
-
-// replace removes a version in favour of the one that is to be written.
-func (h *held) replace(b *pgx.Batch, v begun) {
-	h.versions--
-	h.versionBytes -= v.Bytes
+// queueContent writes what was derived of a snapshot.
+func queueContent(b *pgx.Batch, h *held, snap Snapshot) {
+	derive := !snap.Unrendered && !h.seeded
 	b.Queue(`
-		with gone as (
-			delete from versions where workspace_id = @ws and document_id = @id and version = @version
-		)
-		update documents set versions = versions - 1, version_bytes = version_bytes - @bytes
+		update documents set sequence = greatest(sequence, @sequence), writes = writes + 1,
+			content = case when @derive then @markdown else content end,
+			content_sequence = case when @derive then @sequence else content_sequence end
 		where workspace_id = @ws and id = @id`,
-		pg.Args{"ws": h.Workspace, "id": h.ID, "version": v.Version, "bytes": v.Bytes})
+		pg.Args{"ws": h.Workspace, "id": h.ID, "sequence": snap.Sequence, "derive": derive, "markdown": snap.Markdown})
 }
 
 func queueSnapshot(b *pgx.Batch, snap Snapshot) {

@@ -17,20 +17,19 @@ func TestSave(t *testing.T) {
 	w := newWorld(t, store.Limits{StateBytes: 100, Versions: 10, VersionBytes: 1 << 20})
 	ref := w.create()
 	created := w.load(ref).Document
+	ann := person()
 	for range 4 { // 2 to 5
-		w.append(ref, "u")
+		w.typed(ref, ann, time.Now())
 	}
 	if d := w.load(ref).Document; d.UpdatedAt != created.UpdatedAt {
 		t.Error("an update that is in no snapshot moved updated_at")
 	}
-	snap := snapshot(ref, 4)
-	snap.Author, snap.EditedAt = person(), time.Now()
-	w.save(snap)
+	w.save(snapshot(ref, 4))
 	st := w.load(ref)
 	if string(st.Snapshot) != "state 4" || st.At != 4 || cmp.Diff([]string{"5:u"}, data(st.Updates)) != "" {
 		t.Errorf("Load = %+v", st)
 	}
-	if d := st.Document; !d.UpdatedAt.After(created.UpdatedAt) || d.Author != snap.Author || d.Sequence != 5 {
+	if d := st.Document; !d.UpdatedAt.After(created.UpdatedAt) || d.Author != ann || d.Sequence != 5 {
 		t.Errorf("the document is %+v", d)
 	}
 	if _, _, current, err := w.store.Markdown(t.Context(), w.ws, ref.Document); err != nil || current {
@@ -46,7 +45,7 @@ func TestSave(t *testing.T) {
 	// The same again and an older one do nothing.
 	for _, sequence := range []int64{4, 3} {
 		old := snapshot(ref, sequence)
-		old.State, old.EditedAt, old.Author = []byte("other"), time.Now(), person()
+		old.State = []byte("other")
 		w.save(old)
 	}
 	if again := w.load(ref); cmp.Diff(st, again) != "" {
@@ -56,14 +55,13 @@ func TestSave(t *testing.T) {
 		t.Error("Save of what was not committed = nil")
 	}
 	w.save(snapshot(ref, 5))
-	if d, markdown, current, err := w.store.Markdown(t.Context(), w.ws, ref.Document); err != nil || markdown != "# markdown 5" || !current || d.Author != snap.Author {
+	if d, markdown, current, err := w.store.Markdown(t.Context(), w.ws, ref.Document); err != nil || markdown != "# markdown 5" || !current || d.Author != ann {
 		t.Errorf("Markdown = %q, %t, %v", markdown, current, err)
 	}
 	// What cannot be rendered is saved all the same.
 	w.append(ref, "u")
 	odd := snapshot(ref, 6)
 	odd.Unrendered, odd.Markdown, odd.Text = true, "", ""
-	odd.EditedAt, odd.Author = time.Now(), snap.Author
 	w.save(odd)
 	if st := w.load(ref); st.At != 6 || string(st.Snapshot) != "state 6" {
 		t.Errorf("Load = %+v", st)
@@ -77,6 +75,17 @@ func TestSave(t *testing.T) {
 	big := snapshot(ref, 6)
 	big.State = make([]byte, 101)
 	wantKind(t, "Save of too much", w.store.Save(t.Context(), big), fault.TooLarge)
+}
+
+// typed appends an update that somebody made live.
+func (w *world) typed(ref store.Ref, author store.Author, at time.Time) int64 {
+	w.t.Helper()
+	n, err := w.store.Append(w.t.Context(), ref, author, []byte("u"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.exec(w.admin(), `update updates set created_at = $3 where document_id = $1 and sequence = $2`, ref.Document, n, at)
+	return n
 }
 
 // history returns what is kept, newest first.
@@ -101,9 +110,7 @@ func TestLiveVersions(t *testing.T) {
 	begin := time.Now().Add(-time.Hour)
 	live := func(author store.Author, at time.Duration) {
 		t.Helper()
-		snap := snapshot(ref, w.append(ref, "u"))
-		snap.Author, snap.EditedAt = author, begin.Add(at)
-		w.save(snap)
+		w.save(snapshot(ref, w.typed(ref, author, begin.Add(at))))
 	}
 	check := func(want ...string) {
 		t.Helper()
@@ -131,7 +138,7 @@ func TestLiveVersions(t *testing.T) {
 	live(ann, 6*time.Minute)
 	check("9:write", "8:edit", "7:write", "6:write", "5:write", "1:create")
 	// A snapshot without live editing is no version, and a version that is there stays.
-	w.save(snapshot(ref, w.append(ref, "u")))
+	w.save(snapshot(ref, w.append(ref, "\x00\x00")))
 	check("9:write", "8:edit", "7:write", "6:write", "5:write", "1:create")
 	if old, err := w.store.Version(t.Context(), ref, 5); err != nil || old.Author != ann || string(old.State) != "state 5" || old.Markdown != "# markdown 5" ||
 		!old.CreatedAt.Equal(begin.Add(3*time.Minute).Truncate(time.Microsecond)) {
@@ -150,9 +157,7 @@ func TestHistoryIsThinned(t *testing.T) {
 	w := newWorld(t, store.Limits{Versions: 8, VersionBytes: 1 << 20})
 	ref := w.create()
 	for i := range 30 {
-		snap := snapshot(ref, w.append(ref, "u"))
-		snap.Author, snap.EditedAt = person(), time.Now().Add(time.Duration(i)*time.Second)
-		w.save(snap)
+		w.save(snapshot(ref, w.typed(ref, person(), time.Now().Add(time.Duration(i)*time.Second))))
 		if n := len(w.history(ref)); n > 8 {
 			t.Fatalf("there are %d versions, want 8 at most", n)
 		}
@@ -173,14 +178,11 @@ func TestSaveByAll(t *testing.T) {
 	for range n {
 		w.append(ref, "u")
 	}
-	now := time.Now()
 	var wg sync.WaitGroup
 	for i := range n {
 		for _, s := range []*store.Store{w.store, other} {
 			wg.Go(func() {
-				snap := snapshot(ref, int64(i+2))
-				snap.Author, snap.EditedAt = w.author, now
-				if err := s.Save(t.Context(), snap); err != nil {
+				if err := s.Save(t.Context(), snapshot(ref, int64(i+2))); err != nil {
 					t.Error(err)
 				}
 			})

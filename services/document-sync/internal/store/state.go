@@ -1,8 +1,6 @@
 package store
 
 import (
-	"time"
-
 	"signalbox.dev/pkg/id"
 )
 
@@ -46,8 +44,4 @@ type Snapshot struct {
 	Text     string // plain, for search
 	// Unrendered says that Markdown and Text could not be derived: what there is stays.
 	Unrendered bool
-	// Author and EditedAt are of the last live edit since the last version; a zero
-	// EditedAt says that there was none.
-	Author   Author
-	EditedAt time.Time
 }

@@ -28,6 +28,20 @@
 //
 // Locks are taken in the order documents, heads, snapshots, updates.
 //
+// # History
+//
+// A version is a state as somebody left it: a member, or a member's run. An operation
+// makes one in its transaction, with the update that it was. What people typed becomes one
+// for each stretch, whoever saves the document: before an operation and with a snapshot the
+// updates tell whether, and by whom, there is something that no version has (queueLive). So
+// an operation's version has nobody else's words, but for what another instance committed
+// while it was made, which the next version has.
+//
+// An operation can be undone (Done) as long as its version is there, and a version before
+// it still has what it deleted. The undo is an operation, whose transaction marks the
+// version that it takes back: that is done once. History is thinned out with age, and
+// bounded in versions and bytes.
+//
 // # Documents as text
 //
 // The previous version of the program knows documents only as Markdown, and may be

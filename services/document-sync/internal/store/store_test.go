@@ -212,12 +212,10 @@ func TestList(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, store.Limits{})
 	a, b := w.create(), w.create()
-	w.append(a, "typed")
-	edited := snapshot(a, 2)
-	edited.Author, edited.EditedAt = person(), time.Now()
-	w.save(edited)
+	ann := person()
+	w.save(snapshot(a, w.typed(a, ann, time.Now())))
 	list, err := w.store.List(t.Context(), w.ws, []string{"nam"}, nil, 10)
-	if err != nil || len(list) != 2 || list[0].ID != a.Document || list[0].Sequence != 2 || list[0].Author != edited.Author || list[1].ID != b.Document {
+	if err != nil || len(list) != 2 || list[0].ID != a.Document || list[0].Sequence != 2 || list[0].Author != ann || list[1].ID != b.Document {
 		t.Errorf("List = %v, %v, want what was edited last first, with its head's sequence", list, err)
 	}
 	list, err = w.store.List(t.Context(), w.ws, nil, &store.Place{UpdatedAt: list[0].UpdatedAt, ID: list[0].ID}, 10)

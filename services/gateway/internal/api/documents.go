@@ -59,6 +59,12 @@ func (a *API) documents() {
 		OperationID: "restore-document-version", Method: http.MethodPost, Path: "/api/documents/{id}/versions/{version}/restore",
 		Tags: []string{"Documents"}, Summary: "Make an old version the content of a new one",
 	}, access{role: identity.Editor}, a.restoreVersion)
+	handle(a, huma.Operation{
+		OperationID: "undo-document-version", Method: http.MethodPost, Path: "/api/documents/{id}/versions/{version}/undo",
+		Tags: []string{"Documents"}, Summary: "Take back what one operation did, and nothing that was done since",
+		Description: "The operation is undone as a new version, which can be undone in turn. 409 with the code ALREADY_UNDONE, " +
+			"NOT_UNDOABLE (no operation on content), or HISTORY_THINNED (too little is left of what was before; restore works).",
+	}, access{role: identity.Editor}, a.undoVersion)
 }
 
 // CreateDocument is the body of POST /api/documents.
@@ -247,23 +253,44 @@ func (a *API) listVersions(ctx context.Context, in *struct {
 	return out, nil
 }
 
-func (a *API) restoreVersion(ctx context.Context, in *struct {
+// VersionPath is the path of one version of a document, of which a change makes a new one.
+type VersionPath struct {
 	DocumentPath
 	Idempotent
 	Version int64 `path:"version" minimum:"1"`
-},
-) (*documentOutput, error) {
-	document, err := parseID[id.Document]("id", in.ID)
+}
+
+// operation returns the document and the key of a change that is made of a version.
+func (in *VersionPath) operation(ctx context.Context, name string) (document, operation string, err error) {
+	doc, err := parseID[id.Document]("id", in.ID)
 	if err != nil {
-		return nil, err
+		return "", "", err
 	}
 	key, err := in.key()
 	if err != nil {
+		return "", "", err
+	}
+	return doc.String(), operationKey(guestOf(ctx).Actor, name+"-document "+in.ID, key), nil
+}
+
+func (a *API) restoreVersion(ctx context.Context, in *VersionPath) (*documentOutput, error) {
+	document, operation, err := in.operation(ctx, "restore")
+	if err != nil {
 		return nil, err
 	}
-	res, err := a.cfg.Documents.Restore(ctx, &documentv1.RestoreRequest{
-		Id: document.String(), Version: in.Version, OperationKey: operationKey(guestOf(ctx).Actor, "restore-document "+in.ID, key),
-	})
+	res, err := a.cfg.Documents.Restore(ctx, &documentv1.RestoreRequest{Id: document, Version: in.Version, OperationKey: operation})
+	if err != nil {
+		return nil, err
+	}
+	return showDocument(res.GetDocument(), nil), nil
+}
+
+func (a *API) undoVersion(ctx context.Context, in *VersionPath) (*documentOutput, error) {
+	document, operation, err := in.operation(ctx, "undo")
+	if err != nil {
+		return nil, err
+	}
+	res, err := a.cfg.Documents.Undo(ctx, &documentv1.UndoRequest{Id: document, Version: in.Version, OperationKey: operation})
 	if err != nil {
 		return nil, err
 	}

@@ -280,16 +280,20 @@ func viewDocument(d *documentv1.Document, content *string) Document {
 // DocumentVersion is one entry of a document's history.
 type DocumentVersion struct {
 	Version   int64   `json:"version"`
-	Operation string  `json:"operation" doc:"create, edit, append, replace, restore or rename."`
+	Operation string  `json:"operation" doc:"create, edit, append, replace, restore, undo or rename; write for what one author typed."`
 	Name      string  `json:"name"`
 	MemberID  *string `json:"member_id" format:"uuid"`
 	RunID     *string `json:"run_id" format:"uuid" doc:"Set when an agent's run made the change."`
 	CreatedAt string  `json:"created_at" format:"date-time"`
+	Undoes    *int64  `json:"undoes" doc:"The version that this one, an undo, took back."`
+	UndoneBy  *int64  `json:"undone_by" doc:"The version that took this one back."`
+	Undoable  bool    `json:"undoable" doc:"An operation that nobody has undone."`
 }
 
 func viewVersion(v *documentv1.Version) DocumentVersion {
 	return DocumentVersion{
 		v.GetVersion(), v.GetOperation(), v.GetName(), orNull(v.GetAuthor().GetMemberId()), orNull(v.GetAuthor().GetRunId()), stamp(v.GetCreatedAt()),
+		orNull(v.GetUndoes()), orNull(v.GetUndoneBy()), v.GetUndoable(),
 	}
 }
 
@@ -317,11 +321,12 @@ func stampOrNull(t *timestamppb.Timestamp) *string {
 
 func timeStamp(t time.Time) string { return t.UTC().Format(micros) }
 
-func orNull(s string) *string {
-	if s == "" {
+func orNull[T comparable](v T) *T {
+	var zero T
+	if v == zero {
 		return nil
 	}
-	return &s
+	return &v
 }
 
 func objectOrEmpty(s string) json.RawMessage {

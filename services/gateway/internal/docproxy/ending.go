@@ -10,7 +10,6 @@ import (
 // The close codes that are the gateway's own: RFC 6455, section 7.4, and the range
 // that it leaves to applications, where they follow the REST API's statuses.
 const (
-	codeNone      = 1005 // of a close frame without a code; never sent
 	codeCut       = 1006 // of a connection that ended without a close frame; never sent
 	codeMalformed = 1007
 	codeTooBig    = 1009
@@ -25,9 +24,8 @@ const (
 
 // ending is why a socket ends, as its client is told.
 type ending struct {
-	code   uint16
+	code   int
 	reason string
-	told   bool  // the client has got a close frame
 	err    error // the cause, for logs only; may be nil
 }
 
@@ -50,9 +48,8 @@ var (
 	errStuck    = &ending{code: codeBusy, reason: "the documents' service takes nothing: try again later"}
 	errNoToken  = &ending{code: codeToken, reason: "no token: send it in the URL or, with Hocuspocus, as the provider's token"}
 
-	// errLeft and errSlow end a socket whose client is not to be told anything.
+	// errLeft ends a socket whose client is not to be told anything.
 	errLeft = &ending{code: codeCut, reason: "the client has left"}
-	errSlow = &ending{code: codeCut, reason: "the client takes nothing"}
 )
 
 const reasonAway = "the documents' service cannot be reached: try again in a moment"

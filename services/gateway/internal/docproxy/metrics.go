@@ -29,11 +29,11 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 
 // ended counts a socket by its code. Clients choose codes too: only those that mean
 // something here have a label.
-func (m *metrics) ended(code uint16) {
+func (m *metrics) ended(code int) {
 	label := "other"
 	switch {
 	case code >= 1000 && code <= 1015, code >= codeInvalid && code <= codeNotFound:
-		label = strconv.Itoa(int(code))
+		label = strconv.Itoa(code)
 	}
 	m.closed.WithLabelValues(label).Inc()
 }

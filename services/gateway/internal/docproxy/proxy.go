@@ -3,7 +3,6 @@ package docproxy
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -12,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/gorilla/websocket"
@@ -21,8 +19,10 @@ import (
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/trunk"
 
 	"signalbox.dev/services/gateway/internal/api"
+	"signalbox.dev/services/gateway/internal/docproxy/editor"
 	"signalbox.dev/services/gateway/internal/door"
 )
 
@@ -44,8 +44,7 @@ type Config struct {
 	DrainWindow time.Duration
 	// TokenWait is how long the first message with a token may take; 10 s when 0.
 	TokenWait time.Duration
-	// Silence is for how long document-sync may say nothing; 90 s when 0: it pings
-	// every 30 s.
+	// Silence is for how long document-sync may say nothing to pings; 90 s when 0.
 	Silence time.Duration
 }
 
@@ -54,7 +53,8 @@ type Proxy struct {
 	cfg     Config
 	target  *url.URL
 	metrics *metrics
-	tick    atomic.Int64 // goes up three times in Silence
+	host    *editor.Host
+	trunks  *trunk.Pool
 
 	draining context.Context //nolint:containedctx // the life of what is being opened
 	drain    context.CancelCauseFunc
@@ -66,16 +66,18 @@ type Proxy struct {
 	open    map[*relay]struct{}
 }
 
-// maxWaiting bounds how many may be on the way to tell who they are.
-const maxWaiting = 1000
+const (
+	maxWaiting = 1000        // who are on the way to tell who they are
+	maxMessage = 8 << 20     // bytes of a client's message, as many as document-sync takes
+	maxQueue   = 4 << 20     // bytes that wait for a client that reads slowly
+	lingering  = time.Second // in which a client may close its side once it was told
+	lookEvery  = time.Second // how often time is kept for sockets
+)
 
 // New returns a proxy; Run keeps it honest.
 func New(cfg Config) (*Proxy, error) {
 	if cfg.TokenWait == 0 {
 		cfg.TokenWait = 10 * time.Second
-	}
-	if cfg.Silence == 0 {
-		cfg.Silence = 90 * time.Second
 	}
 	target, err := url.Parse(cfg.URL)
 	if err != nil {
@@ -85,6 +87,12 @@ func New(cfg Config) (*Proxy, error) {
 		target.Path = "/" // JoinPath leaves it relative
 	}
 	p := &Proxy{cfg: cfg, target: target, metrics: newMetrics(cfg.Metrics), drained: make(chan struct{}), open: map[*relay]struct{}{}}
+	p.host = editor.NewHost(editor.Config{
+		Message: maxMessage, Queue: maxQueue, WriteWait: cfg.Patience, CloseWait: lingering, In: p.metrics.up, Out: p.metrics.down,
+	}, func(w http.ResponseWriter, reason error) {
+		api.WriteError(w, fault.New(fault.Invalid, "%s", strings.TrimPrefix(reason.Error(), "websocket: ")))
+	})
+	p.trunks = trunk.NewPool(trunk.Config{Dial: p.dial, Silence: cfg.Silence})
 	p.draining, p.drain = context.WithCancelCause(context.Background())
 	return p, nil
 }
@@ -96,7 +104,8 @@ func (p *Proxy) Document(w http.ResponseWriter, r *http.Request) {
 		if err != nil {
 			return fault.New(fault.NotFound, "no such document: its id is not one")
 		}
-		s.path = "/ws/documents/" + doc.String()
+		s.document = doc.String()
+		s.path, s.idle = "/ws/documents/"+s.document, plainIdle
 		return nil
 	})
 }
@@ -105,7 +114,7 @@ func (p *Proxy) Document(w http.ResponseWriter, r *http.Request) {
 // bring the token.
 func (p *Proxy) Hocuspocus(w http.ResponseWriter, r *http.Request) {
 	p.serve(w, r, func(ctx context.Context, s *opening) error {
-		s.path = "/ws/hocuspocus"
+		s.path, s.idle = "/ws/hocuspocus", hocuspocusIdle
 		if s.token != "" {
 			return nil
 		}
@@ -113,14 +122,24 @@ func (p *Proxy) Hocuspocus(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
+// What is sent to clients that were told nothing for long: awareness of nobody and,
+// with Hocuspocus, about a document of no name. Its providers note that a message came
+// before they look for whom it is.
+var (
+	plainIdle      = editor.Idle([]byte{1, 1, 0})
+	hocuspocusIdle = editor.Idle([]byte{0, 1, 1, 0})
+)
+
 // opening is a socket that is not relayed yet.
 type opening struct {
-	conn      *websocket.Conn
-	tape      *tape
+	conn      *editor.Conn
 	token     string
 	workspace string
-	path      string // at document-sync
-	document  string // the one of Hocuspocus' first token
+	path      string   // at document-sync
+	document  string   // what it is about, as far as that is known
+	asked     bool     // the token came in a message about document
+	kept      [][]byte // messages that came before the token
+	idle      []byte
 }
 
 // serve makes a request a socket. aim finds out what is asked for.
@@ -130,7 +149,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, aim func(context.C
 		return
 	}
 	if origin := r.Header.Get("Origin"); !p.allows(origin, r.Host) {
-		api.WriteError(w, fault.Coded(fault.Forbidden, "ORIGIN_NOT_ALLOWED", "pages of %s may not open sockets here: GATEWAY_CORS_ORIGINS says whose may", clip(origin, 100)))
+		api.WriteError(w, fault.Coded(fault.Forbidden, "ORIGIN_NOT_ALLOWED", "pages of %s may not open sockets here: GATEWAY_CORS_ORIGINS says whose may", editor.Clip(origin, 100)))
 		return
 	}
 	full, err := p.admit()
@@ -138,15 +157,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, aim func(context.C
 		api.WriteError(w, err)
 		return
 	}
-	h := &hijacker{ResponseWriter: w}
-	upgrader := websocket.Upgrader{
-		HandshakeTimeout: p.cfg.Patience,
-		CheckOrigin:      func(*http.Request) bool { return true },
-		Error: func(w http.ResponseWriter, _ *http.Request, _ int, reason error) {
-			api.WriteError(w, fault.New(fault.Invalid, "%s", strings.TrimPrefix(reason.Error(), "websocket: ")))
-		},
-	}
-	conn, err := upgrader.Upgrade(h, r, nil)
+	conn, err := p.host.Take(w, r)
 	if err != nil {
 		p.leave() // the client was told, or is gone
 		return
@@ -155,7 +166,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, aim func(context.C
 	defer cancel(nil)
 	stop := context.AfterFunc(p.draining, func() { cancel(context.Cause(p.draining)) }) //nolint:contextcheck // the end of the gateway's
 	defer stop()
-	s := &opening{conn: conn, tape: h.tape, token: api.TokenOf(r), workspace: api.WorkspaceOf(r)}
+	s := &opening{conn: conn, token: api.TokenOf(r), workspace: api.WorkspaceOf(r)}
 	if err = full; err == nil {
 		if err = aim(ctx, s); err == nil {
 			err = p.establish(ctx, s)
@@ -163,7 +174,6 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, aim func(context.C
 	}
 	if err != nil {
 		p.refuse(ctx, s, err)
-		p.leave()
 	}
 }
 
@@ -227,11 +237,11 @@ func (p *Proxy) awaitToken(ctx context.Context, s *opening) error {
 	if !free {
 		return errTooMany
 	}
-	a, err := firstToken(ctx, s.conn, p.cfg.TokenWait)
+	a, kept, err := firstToken(ctx, s.conn, p.cfg.TokenWait)
 	p.mu.Lock()
 	p.waiting--
 	p.mu.Unlock()
-	s.token, s.document = a.token, a.document
+	s.token, s.document, s.asked, s.kept = a.token, a.document, a.document != "", kept
 	return err
 }
 
@@ -253,16 +263,21 @@ func (p *Proxy) establish(ctx context.Context, s *opening) error {
 	if err != nil {
 		return err
 	}
-	backend, rest, err := p.dial(asking, guest, s.path)
+	relay := &relay{proxy: p, conn: s.conn, count: count}
+	first, err := p.opening(guest, s.path)
+	if err == nil {
+		if relay.up, err = p.trunks.Open(asking, s.document, first, relay); err != nil {
+			err = withCause(asking, away(err))
+		}
+	}
 	if err != nil {
-		err = withCause(asking, err)
 		count.Close()
 		return err
 	}
-	if tcp, ok := s.tape.Conn.(*net.TCPConn); ok {
+	if tcp, ok := s.conn.Under().(*net.TCPConn); ok {
 		_ = tcp.SetKeepAliveConfig(keepAlive) // fails when it is closed
 	}
-	relay := newRelay(p, s.tape.Conn, backend, count)
+	s.conn.SetIdle(s.idle)
 	p.mu.Lock()
 	p.open[relay] = struct{}{}
 	p.metrics.open.Set(float64(len(p.open)))
@@ -271,11 +286,12 @@ func (p *Proxy) establish(ctx context.Context, s *opening) error {
 	if p.draining.Err() != nil {
 		relay.end(errDraining) // it may have been too late for Drain to see
 	}
-	relay.start(s.tape.kept, rest)
+	go relay.run(s.kept)
 	return nil
 }
 
-// refuse tells the client why it gets no socket, and closes its connection.
+// refuse tells the client why it gets no socket, and closes its connection. It does
+// not wait for that.
 func (p *Proxy) refuse(ctx context.Context, s *opening, err error) {
 	e := endingOf(err)
 	switch e.code {
@@ -286,31 +302,20 @@ func (p *Proxy) refuse(ctx context.Context, s *opening, err error) {
 	default:
 		p.cfg.Log.DebugContext(ctx, "socket refused", "code", e.code, "error", err)
 	}
+	if s.asked && (e.code == codeToken || e.code == codeForbidden) {
+		s.conn.Send(editor.Message(denied(s.document, e.reason))) // the close frame says it too
+	}
 	p.metrics.ended(e.code)
-	c := s.tape.Conn
-	defer c.Close()
-	if e.code == codeCut {
-		return
-	}
-	if !e.told {
-		if s.document != "" && (e.code == codeToken || e.code == codeForbidden) {
-			_ = s.conn.SetWriteDeadline(time.Now().Add(lingering))
-			_ = s.conn.WriteMessage(websocket.BinaryMessage, denied(s.document, e.reason)) // the close frame says it too
-		}
-		if !say(c, e) {
-			return
-		}
-	}
-	closeWrite(c)
-	if c.SetReadDeadline(time.Now().Add(lingering)) == nil {
-		_, _ = io.Copy(io.Discard, c) // closed with unread bytes, the connection would be reset
-	}
+	go func() {
+		defer p.leave()
+		s.conn.Finish(editor.Closing{Code: e.code, Reason: e.reason})
+	}()
 }
 
 // ended forgets a relay that has closed everything.
-func (p *Proxy) ended(r *relay) {
-	p.metrics.ended(r.code)
-	p.cfg.Log.Debug("socket ended", "code", r.code, "error", r.cause) //nolint:sloglint // the request is long over
+func (p *Proxy) ended(r *relay, why editor.Closing) {
+	p.metrics.ended(why.Code)
+	p.cfg.Log.Debug("socket ended", "code", why.Code, "error", why.Reason) //nolint:sloglint // the request is long over
 	p.mu.Lock()
 	delete(p.open, r)
 	p.metrics.open.Set(float64(len(p.open)))
@@ -341,10 +346,15 @@ func (p *Proxy) each(f func(*relay)) {
 	}
 }
 
-// Run closes sockets whose other end is silent, until ctx is done; then it closes
-// what is left and returns when all are gone.
+// Run keeps time for sockets, and trunks, until ctx is done; then it closes what is
+// left and returns when all are gone.
 func (p *Proxy) Run(ctx context.Context) error {
-	t := time.NewTicker(p.cfg.Silence / 3)
+	trunks, hangUp := context.WithCancel(context.WithoutCancel(ctx))
+	var done sync.WaitGroup
+	done.Go(func() { _ = p.trunks.Run(trunks) }) // which is nil
+	defer done.Wait()
+	defer hangUp()
+	t := time.NewTicker(lookEvery)
 	defer t.Stop()
 	for {
 		select {
@@ -354,12 +364,8 @@ func (p *Proxy) Run(ctx context.Context) error {
 			<-p.drained
 			return nil
 		case <-t.C:
-			now := p.tick.Add(1)
-			p.each(func(r *relay) {
-				if now-r.heard.Load() > 3 {
-					r.end(errSilent)
-				}
-			})
+			p.host.Tick()
+			p.each(func(r *relay) { r.conn.Look() })
 		}
 	}
 }

@@ -1,11 +1,9 @@
 package docproxy_test
 
 import (
-	"bufio"
+	"bytes"
 	"context"
-	"crypto/sha1"
 	"crypto/tls"
-	"encoding/base64"
 	"errors"
 	"io"
 	"log/slog"
@@ -14,7 +12,6 @@ import (
 	"net/http/httptest"
 	"runtime"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -25,8 +22,10 @@ import (
 	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/trunk"
 
 	"signalbox.dev/services/gateway/internal/docproxy"
+	"signalbox.dev/services/gateway/internal/docproxy/editor"
 	"signalbox.dev/services/gateway/internal/door"
 	"signalbox.dev/services/gateway/internal/limit"
 	"signalbox.dev/services/gateway/internal/store"
@@ -85,51 +84,55 @@ func serve(t testing.TB, url string, secure bool) *httptest.Server {
 	return srv
 }
 
-// peer is a document-sync that accepts every socket and does nothing with it.
+// peer is a document-sync that accepts every stream, and does what its tests say.
 type peer struct {
-	l     net.Listener
-	conns chan net.Conn // upgraded
-	done  sync.WaitGroup
+	*httptest.Server
+	trunks  trunk.Server
+	streams chan *trunk.Stream
+	got     chan []byte
 }
 
-func newPeer(t testing.TB) *peer {
+func newPeer(t testing.TB, secure bool) *peer {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	p := &peer{streams: make(chan *trunk.Stream, 3000), got: make(chan []byte, 1000)}
+	p.trunks.Accept = func(s *trunk.Stream, _ trunk.Opening) trunk.Session {
+		p.streams <- s
+		return &guest{p: p, stream: s}
 	}
-	p := &peer{l: l, conns: make(chan net.Conn, 2000)}
-	p.done.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			if err := greet(c); err != nil {
-				c.Close()
-				continue
-			}
-			p.conns <- c
+	p.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn, first, err := trunk.Take(w, r)
+		if err == nil {
+			_ = p.trunks.Serve(conn, first) // which ends with the gateway
 		}
-	})
+	}))
+	if secure {
+		p.StartTLS()
+	} else {
+		p.Start()
+	}
 	t.Cleanup(func() {
-		l.Close()
-		p.done.Wait()
+		p.trunks.Close(time.After(10 * time.Second))
+		p.Close()
 	})
 	return p
 }
 
-func (p *peer) url() string { return "http://" + p.l.Addr().String() }
+// guest is a stream at the peer.
+type guest struct {
+	p      *peer
+	stream *trunk.Stream
+	whole  []byte
+}
 
-// greet answers an upgrade.
-func greet(c net.Conn) error {
-	r, err := http.ReadRequest(bufio.NewReaderSize(c, 1024))
-	if err != nil {
-		return err
+func (*guest) Begin()           {}
+func (*guest) Stop()            {}
+func (*guest) Left(int, string) {}
+
+func (g *guest) Receive(part []byte, more bool) {
+	if g.whole = append(g.whole, part...); !more {
+		g.p.got <- g.whole
+		g.whole = nil
 	}
-	sum := sha1.Sum([]byte(r.Header.Get("Sec-Websocket-Key") + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
-	_, err = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: "+base64.StdEncoding.EncodeToString(sum[:])+"\r\n\r\n")
-	return err
 }
 
 // knock opens a socket without a library, whose memory would be counted.
@@ -166,79 +169,57 @@ func memory() uint64 {
 	return m.HeapAlloc + m.StackInuse
 }
 
-// TestIdleMemory bounds what a socket costs that nothing goes through: both
-// connections, both pumps and the count of it. What the two ends cost that are in
-// this process, too, is taken off.
+// TestIdleMemory bounds what a socket costs that nothing goes through: its connection,
+// its goroutine, its stream at both ends and the count of it. What the client's end costs
+// that is in this process, too, is taken off.
 //
 //nolint:paralleltest // others would be counted
 func TestIdleMemory(t *testing.T) {
-	const n, most = 1000, 15 << 10
-	p := newPeer(t)
-	srv := serve(t, p.url(), false)
-	per := func(addr string, first []byte) int {
+	const n, most = 1000, 9 << 10
+	p := newPeer(t, false)
+	srv := serve(t, p.URL, false)
+	msg := append([]byte{0x82, 100}, make([]byte, 100)...)
+	per := func(talk bool) int {
 		var all []net.Conn
-		closeAll := func() {
+		defer func() {
 			for _, c := range all {
 				c.Close()
 			}
-		}
-		defer closeAll()
+		}()
 		before := memory()
 		for range n {
-			client := knock(t, addr)
-			backend := <-p.conns
-			all = append(all, client, backend)
-			if len(first) > 0 { // both pumps have had something to do
-				exchange(t, client, backend, first)
-				exchange(t, backend, client, first)
+			client := knock(t, srv.Listener.Addr().String())
+			stream := <-p.streams
+			all = append(all, client)
+			if talk {
+				masked := append([]byte{0x82, 0x80 | 100, 0, 0, 0, 0}, make([]byte, 100)...)
+				if _, err := client.Write(masked); err != nil {
+					t.Fatal(err)
+				}
+				<-p.got
+				if err := stream.Send(msg); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := io.ReadFull(client, make([]byte, len(msg))); err != nil {
+					t.Fatal(err)
+				}
 			}
 		}
 		return (int(memory()) - int(before)) / n
 	}
-	per(srv.Listener.Addr().String(), nil) // what is made once
-	ends := per(p.l.Addr().String(), nil)
-	fresh := per(srv.Listener.Addr().String(), nil) - ends
-	used := per(srv.Listener.Addr().String(), append([]byte{0x82, 100}, make([]byte, 100)...)) - ends
-	t.Logf("an idle socket takes %d bytes, %d after a message each way (without its ends, %d)", fresh, used, ends)
+	per(false) // what is made once
+	fresh, used := per(false), per(true)
+	t.Logf("an idle socket takes %d bytes, %d after a message each way", fresh, used)
 	if fresh > most || used > most {
 		t.Errorf("an idle socket takes %d bytes, %d after a message each way, want %d at most", fresh, used, most)
 	}
 }
 
-func exchange(t testing.TB, from, to net.Conn, b []byte) {
-	t.Helper()
-	if _, err := from.Write(b); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.ReadFull(to, make([]byte, len(b))); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// TestRelayOverTLS sees that connections which are more than a socket work, too.
-func TestRelayOverTLS(t *testing.T) {
+// TestOverTLS sees that connections which are more than a socket work, too.
+func TestOverTLS(t *testing.T) {
 	t.Parallel()
-	echo := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c, err := new(websocket.Upgrader).Upgrade(w, r, nil)
-		if err != nil {
-			return
-		}
-		defer c.Close()
-		for {
-			kind, msg, err := c.ReadMessage()
-			if err != nil {
-				return
-			}
-			if string(msg) == "die" {
-				return
-			}
-			if err := c.WriteMessage(kind, msg); err != nil {
-				return
-			}
-		}
-	}))
-	defer echo.Close()
-	srv := serve(t, echo.URL, true)
+	p := newPeer(t, false)
+	srv := serve(t, p.URL, true)
 	roots := srv.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
 	dialer := websocket.Dialer{TLSClientConfig: &tls.Config{RootCAs: roots}}
 	c, res, err := dialer.DialContext(t.Context(), "wss"+strings.TrimPrefix(srv.URL, "https")+"/ws/documents/"+uuid.NewString(), http.Header{"Authorization": {"Bearer sb_x"}})
@@ -247,74 +228,54 @@ func TestRelayOverTLS(t *testing.T) {
 	}
 	res.Body.Close()
 	defer c.Close()
+	stream := <-p.streams
 	for _, n := range []int{1, 5000, 1 << 20} {
 		msg := strings.Repeat("x", n)
 		if err := c.WriteMessage(websocket.BinaryMessage, []byte(msg)); err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.Send(editor.Message(<-p.got)); err != nil {
 			t.Fatal(err)
 		}
 		if _, got, err := c.ReadMessage(); err != nil || string(got) != msg {
 			t.Fatalf("%d bytes came back as %d, %v", n, len(got), err)
 		}
 	}
-	if err := c.WriteMessage(websocket.BinaryMessage, []byte("die")); err != nil {
-		t.Fatal(err)
-	}
+	stream.End(1013, "enough")
 	_, _, err = c.ReadMessage()
 	if e, ok := errors.AsType[*websocket.CloseError](err); !ok || e.Code != 1013 {
 		t.Errorf("end = %v, want 1013", err)
 	}
 }
 
-// BenchmarkRelay measures messages of 100 bytes: one there and back at a time, and
-// one after the other down to the client; with the relay in between and without.
-func BenchmarkRelay(b *testing.B) {
-	p := newPeer(b)
-	srv := serve(b, p.url(), false)
+// BenchmarkDeliver sends messages of 100 bytes to 200 clients of one gateway: what a delivery
+// costs, from the sender's call to the client's socket. The clients read nothing that
+// their sockets' buffers cannot hold.
+func BenchmarkDeliver(b *testing.B) {
+	const n = 200
+	p := newPeer(b, false)
+	srv := serve(b, p.URL, false)
 	msg := append([]byte{0x82, 100}, make([]byte, 100)...)
-	for _, way := range []struct{ name, addr string }{{"relayed", srv.Listener.Addr().String()}, {"direct", p.l.Addr().String()}} {
-		client := knock(b, way.addr)
-		backend := <-p.conns
-		defer client.Close()
-		defer backend.Close()
-		b.Run("there-and-back/"+way.name, func(b *testing.B) {
-			b.ReportAllocs()
-			var done sync.WaitGroup
-			done.Go(func() {
-				buf := make([]byte, len(msg))
-				for range b.N {
-					if _, err := io.ReadFull(backend, buf); err != nil {
-						return
-					}
-					if _, err := backend.Write(buf); err != nil {
-						return
-					}
-				}
-			})
-			buf := make([]byte, len(msg))
-			for range b.N {
-				if _, err := client.Write(msg); err != nil {
-					b.Fatal(err)
-				}
-				if _, err := io.ReadFull(client, buf); err != nil {
-					b.Fatal(err)
-				}
-			}
-			done.Wait()
-		})
-		b.Run("down/"+way.name, func(b *testing.B) {
-			b.ReportAllocs()
-			var done sync.WaitGroup
-			done.Go(func() {
-				for range b.N {
-					if _, err := backend.Write(msg); err != nil {
-						return
-					}
-				}
-			})
-			if _, err := io.CopyN(io.Discard, client, int64(b.N*len(msg))); err != nil {
+	var streams []*trunk.Stream
+	var clients []net.Conn
+	for range n {
+		c := knock(b, srv.Listener.Addr().String())
+		defer c.Close()
+		clients, streams = append(clients, c), append(streams, <-p.streams)
+	}
+	buf := make([]byte, 64<<10)
+	for b.Loop() {
+		shared := bytes.Clone(msg)
+		for _, s := range streams {
+			if err := s.Send(shared); err != nil {
 				b.Fatal(err)
 			}
-			done.Wait()
-		})
+		}
+		for _, c := range clients {
+			if _, err := io.ReadFull(c, buf[:len(msg)]); err != nil {
+				b.Fatal(err)
+			}
+		}
 	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*n), "ns/delivery")
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
+
+	"signalbox.dev/services/gateway/internal/docproxy/editor"
 )
 
 // Bounds of what a client may send before its token is known.
@@ -28,37 +30,36 @@ const reasonTooMuch = "too much came before the token"
 // auth is a message of Hocuspocus that holds a token.
 type auth struct{ document, token string }
 
-// firstToken reads messages until one has a token.
-func firstToken(ctx context.Context, c *websocket.Conn, wait time.Duration) (auth, error) {
-	c.SetReadLimit(maxFirstBytes)
-	if err := c.SetReadDeadline(time.Now().Add(wait)); err != nil {
-		return auth{}, errLeft
-	}
-	stop := context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) }) // fails when the connection is gone, which is as good
+// firstToken reads messages until one has a token, and returns them all.
+func firstToken(ctx context.Context, c *editor.Conn, wait time.Duration) (a auth, kept [][]byte, err error) {
+	stop := context.AfterFunc(ctx, func() {
+		e := endingOf(withCause(ctx, ctx.Err()))
+		c.End(editor.Closing{Code: e.code, Reason: e.reason})
+	})
 	defer stop()
+	deadline := time.Now().Add(wait)
 	total := 0
 	for range maxFirstMessages {
-		kind, msg, err := c.ReadMessage()
+		kind, msg, err := c.Before(maxFirstBytes, deadline)
 		if err != nil {
-			return auth{}, withCause(ctx, whyUnread(err))
+			return auth{}, nil, withCause(ctx, whyUnread(err))
 		}
 		if total += len(msg); total > maxFirstBytes {
-			return auth{}, &ending{code: codeTooBig, reason: reasonTooMuch}
+			return auth{}, nil, &ending{code: codeTooBig, reason: reasonTooMuch}
 		}
 		if kind != websocket.BinaryMessage {
-			return auth{}, &ending{code: codeMalformed, reason: "want binary messages"}
+			return auth{}, nil, &ending{code: codeMalformed, reason: "want binary messages"}
 		}
+		kept = append(kept, msg)
 		a, found, err := parseAuth(msg)
 		if err != nil {
-			return auth{}, err
+			return auth{}, nil, err
 		}
 		if found {
-			stop()
-			_ = c.SetReadDeadline(time.Time{}) // as above
-			return a, nil
+			return a, kept, nil
 		}
 	}
-	return auth{}, errNoToken
+	return auth{}, nil, errNoToken
 }
 
 // whyUnread tells what an error of reading the first messages means.
@@ -66,16 +67,11 @@ func whyUnread(err error) error {
 	if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
 		return errNoToken
 	}
-	if e, ok := errors.AsType[*websocket.CloseError](err); ok {
-		return &ending{code: uint16(e.Code), reason: "the client closed the socket", told: true} // answered by c
-	}
-	switch {
-	case errors.Is(err, websocket.ErrReadLimit):
-		return &ending{code: codeTooBig, reason: reasonTooMuch, told: true}
-	case errors.Is(err, errTooMuch):
+	if errors.Is(err, websocket.ErrReadLimit) {
 		return &ending{code: codeTooBig, reason: reasonTooMuch}
 	}
-	return errLeft
+	e := editor.ReadError(err)
+	return &ending{code: e.Code, reason: e.Reason}
 }
 
 // parseAuth returns the token of a message; false when it is of another kind.

@@ -56,6 +56,8 @@ const (
 	DocumentServiceVersionsProcedure = "/signalbox.document.v1.DocumentService/Versions"
 	// DocumentServiceRestoreProcedure is the fully-qualified name of the DocumentService's Restore RPC.
 	DocumentServiceRestoreProcedure = "/signalbox.document.v1.DocumentService/Restore"
+	// DocumentServiceUndoProcedure is the fully-qualified name of the DocumentService's Undo RPC.
+	DocumentServiceUndoProcedure = "/signalbox.document.v1.DocumentService/Undo"
 	// DocumentServiceSubscribeProcedure is the fully-qualified name of the DocumentService's Subscribe
 	// RPC.
 	DocumentServiceSubscribeProcedure = "/signalbox.document.v1.DocumentService/Subscribe"
@@ -87,6 +89,12 @@ type DocumentServiceClient interface {
 	Versions(context.Context, *v1.VersionsRequest) (*v1.VersionsResponse, error)
 	// Restore makes an old version the content of a new one.
 	Restore(context.Context, *v1.RestoreRequest) (*v1.RestoreResponse, error)
+	// Undo takes back what one operation did, however long ago: what it inserted and is
+	// still there goes, what it deleted comes back at its place, and what others did
+	// since stays. It is an operation, and can be undone in turn. A version that was undone
+	// is an ALREADY_UNDONE fault, one that is no operation NOT_UNDOABLE, and one of which
+	// history has too little left HISTORY_THINNED: Restore does without.
+	Undo(context.Context, *v1.UndoRequest) (*v1.UndoResponse, error)
 	// Subscribe streams changes of one document, or of all of the workspace, from now
 	// on: the state at the start first, so that nothing falls between. It ends with an
 	// error when the caller falls too far behind; subscribe again and read.
@@ -174,6 +182,12 @@ func NewDocumentServiceClient(httpClient connect.HTTPClient, baseURL string, opt
 			connect.WithSchema(documentServiceMethods.ByName("Restore")),
 			connect.WithClientOptions(opts...),
 		),
+		undo: connect.NewClient[v1.UndoRequest, v1.UndoResponse](
+			httpClient,
+			baseURL+DocumentServiceUndoProcedure,
+			connect.WithSchema(documentServiceMethods.ByName("Undo")),
+			connect.WithClientOptions(opts...),
+		),
 		subscribe: connect.NewClient[v1.SubscribeRequest, v1.SubscribeResponse](
 			httpClient,
 			baseURL+DocumentServiceSubscribeProcedure,
@@ -196,6 +210,7 @@ type documentServiceClient struct {
 	replace   *connect.Client[v1.ReplaceRequest, v1.ReplaceResponse]
 	versions  *connect.Client[v1.VersionsRequest, v1.VersionsResponse]
 	restore   *connect.Client[v1.RestoreRequest, v1.RestoreResponse]
+	undo      *connect.Client[v1.UndoRequest, v1.UndoResponse]
 	subscribe *connect.Client[v1.SubscribeRequest, v1.SubscribeResponse]
 }
 
@@ -298,6 +313,15 @@ func (c *documentServiceClient) Restore(ctx context.Context, req *v1.RestoreRequ
 	return nil, err
 }
 
+// Undo calls signalbox.document.v1.DocumentService.Undo.
+func (c *documentServiceClient) Undo(ctx context.Context, req *v1.UndoRequest) (*v1.UndoResponse, error) {
+	response, err := c.undo.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // Subscribe calls signalbox.document.v1.DocumentService.Subscribe.
 func (c *documentServiceClient) Subscribe(ctx context.Context, req *v1.SubscribeRequest) (*connect.ServerStreamForClient[v1.SubscribeResponse], error) {
 	return c.subscribe.CallServerStream(ctx, connect.NewRequest(req))
@@ -329,6 +353,12 @@ type DocumentServiceHandler interface {
 	Versions(context.Context, *v1.VersionsRequest) (*v1.VersionsResponse, error)
 	// Restore makes an old version the content of a new one.
 	Restore(context.Context, *v1.RestoreRequest) (*v1.RestoreResponse, error)
+	// Undo takes back what one operation did, however long ago: what it inserted and is
+	// still there goes, what it deleted comes back at its place, and what others did
+	// since stays. It is an operation, and can be undone in turn. A version that was undone
+	// is an ALREADY_UNDONE fault, one that is no operation NOT_UNDOABLE, and one of which
+	// history has too little left HISTORY_THINNED: Restore does without.
+	Undo(context.Context, *v1.UndoRequest) (*v1.UndoResponse, error)
 	// Subscribe streams changes of one document, or of all of the workspace, from now
 	// on: the state at the start first, so that nothing falls between. It ends with an
 	// error when the caller falls too far behind; subscribe again and read.
@@ -412,6 +442,12 @@ func NewDocumentServiceHandler(svc DocumentServiceHandler, opts ...connect.Handl
 		connect.WithSchema(documentServiceMethods.ByName("Restore")),
 		connect.WithHandlerOptions(opts...),
 	)
+	documentServiceUndoHandler := connect.NewUnaryHandlerSimple(
+		DocumentServiceUndoProcedure,
+		svc.Undo,
+		connect.WithSchema(documentServiceMethods.ByName("Undo")),
+		connect.WithHandlerOptions(opts...),
+	)
 	documentServiceSubscribeHandler := connect.NewServerStreamHandlerSimple(
 		DocumentServiceSubscribeProcedure,
 		svc.Subscribe,
@@ -442,6 +478,8 @@ func NewDocumentServiceHandler(svc DocumentServiceHandler, opts ...connect.Handl
 			documentServiceVersionsHandler.ServeHTTP(w, r)
 		case DocumentServiceRestoreProcedure:
 			documentServiceRestoreHandler.ServeHTTP(w, r)
+		case DocumentServiceUndoProcedure:
+			documentServiceUndoHandler.ServeHTTP(w, r)
 		case DocumentServiceSubscribeProcedure:
 			documentServiceSubscribeHandler.ServeHTTP(w, r)
 		default:
@@ -495,6 +533,10 @@ func (UnimplementedDocumentServiceHandler) Versions(context.Context, *v1.Version
 
 func (UnimplementedDocumentServiceHandler) Restore(context.Context, *v1.RestoreRequest) (*v1.RestoreResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.document.v1.DocumentService.Restore is not implemented"))
+}
+
+func (UnimplementedDocumentServiceHandler) Undo(context.Context, *v1.UndoRequest) (*v1.UndoResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.document.v1.DocumentService.Undo is not implemented"))
 }
 
 func (UnimplementedDocumentServiceHandler) Subscribe(context.Context, *v1.SubscribeRequest, *connect.ServerStream[v1.SubscribeResponse]) error {

@@ -1,0 +1,468 @@
+package trunk
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// stuckAfter is how long a Server may take nothing of a stream. It is long: a Session
+	// makes senders wait while a database is away.
+	stuckAfter = time.Minute
+	// maxWaiting is how many bytes may wait to go up before senders do.
+	maxWaiting = 1 << 20
+	// dialTimeout bounds how long a new trunk may take.
+	dialTimeout = 5 * time.Second
+)
+
+// Errors with which streams end, or are not opened. A trunk that breaks has others, too.
+var (
+	ErrSilent = errors.New("trunk: the other end is silent")
+	ErrStuck  = errors.New("trunk: the other end takes nothing of the stream")
+	ErrOver   = errors.New("trunk: the stream is over")
+	errClosed = errors.New("trunk: closed")
+	errAway   = errors.New("trunk: the other end takes no new streams")
+)
+
+// Config is what a Pool works with.
+type Config struct {
+	// Dial opens a connection and upgrades it; first is what was read behind that.
+	Dial func(context.Context) (conn net.Conn, first []byte, err error)
+	// Trunks is how many there are at most, besides those that drain: 4 when it is 0.
+	Trunks int
+	// Silence is for how long the other end may say nothing: 90 s when it is 0.
+	Silence time.Duration
+}
+
+// Sink is a socket's client, as a stream sees it. Its methods are called by the trunk's
+// only reader: they must not wait.
+type Sink interface {
+	// Deliver takes a piece of a message, to which more belongs or not. The piece is shared
+	// and must not be changed. It need not be written before Flush.
+	Deliver(piece []byte, more bool)
+	// Flush comes soon after Deliver, for all of a moment's pieces.
+	Flush()
+	// End says that the Server ended the stream, with a close code and a reason. Nothing
+	// but Flush follows.
+	End(code int, reason string)
+	// Broken comes in place of End when the trunk broke.
+	Broken(why error)
+}
+
+// Pool is the end of trunks where sockets come from. Trunks are opened when they are
+// needed: each has the streams of some keys. It is made by NewPool, works while Run
+// does, and may be used from any goroutine.
+type Pool struct {
+	cfg  Config
+	seed maphash.Seed
+	turn atomic.Uint64
+	tick atomic.Int64 // goes up three times in Silence
+	live sync.WaitGroup
+
+	dialing context.Context //nolint:containedctx // the life of what is being opened
+	stop    context.CancelFunc
+
+	mu     sync.Mutex // guards what follows
+	slots  []*slot
+	links  map[*poolLink]struct{}
+	closed bool
+}
+
+// slot is a place for a trunk.
+type slot struct {
+	link    *poolLink
+	dialing chan struct{} // closed when whoever dials is done; nil when nobody does
+	err     error         // of the last dialing
+}
+
+// poolLink is a trunk at a Pool.
+type poolLink struct {
+	pool  *Pool
+	out   outbox
+	once  sync.Once
+	heard atomic.Int64 // tick of the last byte
+
+	mu      sync.Mutex // guards what follows
+	streams map[uint64]*Uplink
+	newest  uint64
+	retired bool  // no new streams
+	broken  error // set once
+}
+
+// Uplink is a stream at a Pool.
+type Uplink struct {
+	link *poolLink
+	id   uint64
+	sink Sink
+	// dirty is the reader's: there is something to be flushed.
+	dirty bool
+
+	mu     sync.Mutex // guards what follows
+	credit int
+	wake   chan struct{} // when somebody waits for credit: gets one when there is more
+}
+
+// NewPool returns a pool without trunks.
+func NewPool(cfg Config) *Pool {
+	if cfg.Trunks == 0 {
+		cfg.Trunks = 4
+	}
+	if cfg.Silence == 0 {
+		cfg.Silence = 90 * time.Second
+	}
+	p := &Pool{cfg: cfg, seed: maphash.MakeSeed(), links: map[*poolLink]struct{}{}, slots: make([]*slot, cfg.Trunks)}
+	for i := range p.slots {
+		p.slots[i] = &slot{}
+	}
+	p.dialing, p.stop = context.WithCancel(context.Background())
+	return p
+}
+
+// Run keeps trunks honest until ctx is done; then it breaks all, and returns nil when
+// their streams have heard of it.
+func (p *Pool) Run(ctx context.Context) error {
+	t := time.NewTicker(p.cfg.Silence / 3)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			p.mu.Lock()
+			p.closed = true
+			p.mu.Unlock()
+			p.stop()
+			for _, l := range p.list() {
+				l.cut(errClosed)
+			}
+			p.live.Wait()
+			return nil
+		case <-t.C:
+			now := p.tick.Add(1)
+			for _, l := range p.list() {
+				if now-l.heard.Load() > 3 {
+					l.cut(ErrSilent)
+				} else {
+					l.out.send(&frame{kind: kindPing})
+				}
+			}
+		}
+	}
+}
+
+func (p *Pool) list() []*poolLink {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all := make([]*poolLink, 0, len(p.links))
+	for l := range p.links {
+		all = append(all, l)
+	}
+	return all
+}
+
+// Open begins a stream. Those with the same key share a trunk, while it lasts; those
+// with none are spread. The sink may be called before Open returns. An error is that
+// of dialing, or ctx's.
+func (p *Pool) Open(ctx context.Context, key string, o Opening, to Sink) (*Uplink, error) {
+	i := p.turn.Add(1)
+	if key != "" {
+		i = maphash.String(p.seed, key)
+	}
+	s := p.slots[i%uint64(len(p.slots))]
+	for range 3 { // a trunk may break in the very moment
+		l, err := p.linkOf(ctx, s)
+		if err != nil {
+			return nil, err
+		}
+		if u := l.open(o, to); u != nil {
+			return u, nil
+		}
+		p.retire(l)
+	}
+	return nil, errors.New("trunk: it breaks as soon as it is open")
+}
+
+// linkOf returns a slot's trunk; one who comes while there is none dials for all.
+func (p *Pool) linkOf(ctx context.Context, s *slot) (*poolLink, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for mine := false; ; {
+		switch {
+		case s.link != nil:
+			return s.link, nil
+		case p.closed:
+			return nil, errClosed
+		case s.dialing == nil && mine:
+			return nil, cmp.Or(s.err, errAway)
+		case s.dialing == nil:
+			s.dialing = make(chan struct{})
+			p.live.Add(1)
+			go p.dial(s) //nolint:contextcheck // it is for all who wait
+		}
+		mine = true
+		done := s.dialing
+		p.mu.Unlock()
+		select {
+		case <-done:
+		case <-ctx.Done():
+		}
+		p.mu.Lock()
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// dial fills a slot.
+func (p *Pool) dial(s *slot) {
+	defer p.live.Done()
+	ctx, cancel := context.WithTimeout(p.dialing, dialTimeout)
+	defer cancel()
+	conn, first, err := p.cfg.Dial(ctx)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	close(s.dialing)
+	s.dialing, s.err = nil, err
+	if err != nil {
+		return
+	}
+	l := &poolLink{pool: p, streams: map[uint64]*Uplink{}}
+	l.out = outbox{conn: conn, fail: l.cut}
+	l.heard.Store(p.tick.Load())
+	s.link = l
+	p.links[l] = struct{}{}
+	p.live.Add(1)
+	go l.serve(newReader(conn, first))
+	if p.closed {
+		l.cut(errClosed)
+	}
+}
+
+// retire has no new streams opened on a trunk, which goes when it has none.
+func (p *Pool) retire(l *poolLink) {
+	p.mu.Lock()
+	for _, s := range p.slots {
+		if s.link == l {
+			s.link = nil
+		}
+	}
+	p.mu.Unlock()
+	l.mu.Lock()
+	l.retired = true
+	idle := len(l.streams) == 0
+	l.mu.Unlock()
+	if idle {
+		l.out.finish()
+	}
+}
+
+// open begins a stream; nil when the trunk takes none.
+func (l *poolLink) open(o Opening, to Sink) *Uplink {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.retired || l.broken != nil {
+		return nil
+	}
+	l.newest++
+	u := &Uplink{link: l, id: l.newest, sink: to, credit: Window}
+	l.streams[u.id] = u
+	l.out.send(&frame{kind: kindOpen, stream: u.id, path: o.Path, text: o.Context, number: uint64(o.Expires)}) //nolint:gosec // it is none below zero
+	return u
+}
+
+// cut breaks the trunk, for the first reason that is given.
+func (l *poolLink) cut(why error) {
+	l.once.Do(func() {
+		l.mu.Lock()
+		l.broken = why
+		l.mu.Unlock()
+		_ = l.out.conn.Close() // nobody is left to tell
+		l.out.close()
+	})
+}
+
+// serve is the trunk's reader.
+func (l *poolLink) serve(r *reader) {
+	defer l.pool.live.Done()
+	l.cut(l.read(r))
+	l.pool.retire(l)
+	l.pool.mu.Lock()
+	delete(l.pool.links, l)
+	l.pool.mu.Unlock()
+	l.mu.Lock()
+	all, why := l.streams, l.broken
+	l.streams = nil
+	l.mu.Unlock()
+	for _, u := range all {
+		u.sink.Broken(why)
+	}
+}
+
+func (l *poolLink) read(r *reader) error {
+	var f frame
+	var to, dirty []*Uplink
+	for {
+		if !r.ready() {
+			for _, u := range dirty {
+				u.dirty = false
+				u.sink.Flush()
+			}
+			clear(dirty)
+			dirty = dirty[:0]
+		}
+		body, err := r.body()
+		if err != nil {
+			return fmt.Errorf("trunk: read: %w", err)
+		}
+		l.heard.Store(l.pool.tick.Load())
+		if err := f.parse(body); err != nil {
+			return err
+		}
+		if f.kind != kindDeliver {
+			if err := l.handle(&f); err != nil {
+				return err
+			}
+			continue
+		}
+		to = l.find(to[:0], f.streams)
+		if len(to) == 0 {
+			continue
+		}
+		piece := bytes.Clone(f.data)
+		for _, u := range to {
+			u.sink.Deliver(piece, f.more)
+			if !u.dirty {
+				u.dirty = true
+				dirty = append(dirty, u)
+			}
+		}
+		clear(to)
+	}
+}
+
+// find returns those streams that are not over.
+func (l *poolLink) find(to []*Uplink, ids []uint64) []*Uplink {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, id := range ids {
+		if u := l.streams[id]; u != nil {
+			to = append(to, u)
+		}
+	}
+	return to
+}
+
+func (l *poolLink) handle(f *frame) error {
+	switch f.kind {
+	case kindEnd:
+		if u := l.take(f.stream); u != nil {
+			u.sink.End(int(f.number), f.text) //nolint:gosec // whatever it is
+		}
+		return nil
+	case kindCredit:
+		l.mu.Lock()
+		u := l.streams[f.stream]
+		l.mu.Unlock()
+		if u != nil {
+			return u.grant(f.number)
+		}
+		return nil
+	case kindPong:
+		return nil
+	case kindAway:
+		l.pool.retire(l)
+		return nil
+	}
+	return fmt.Errorf("%w: kind %d does not go down", ErrMalformed, f.kind)
+}
+
+// take takes a stream off the trunk; nil when it is over already.
+func (l *poolLink) take(id uint64) *Uplink {
+	l.mu.Lock()
+	u := l.streams[id]
+	delete(l.streams, id)
+	idle := l.retired && len(l.streams) == 0 && l.streams != nil
+	l.mu.Unlock()
+	if idle && u != nil {
+		l.out.finish()
+	}
+	return u
+}
+
+func (u *Uplink) grant(n uint64) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if n > Window || u.credit+int(n) > Window { //nolint:gosec // it is small
+		return fmt.Errorf("%w: more is granted than a window", ErrMalformed)
+	}
+	u.credit += int(n) //nolint:gosec // as above
+	select {
+	case u.wake <- struct{}{}: // nil where nobody has waited
+	default:
+	}
+	return nil
+}
+
+// Send sends a part of a message, of at most Part bytes, to which more belongs or not.
+// It copies the part. It waits while the other end is behind, at most until stop is
+// closed, which is up to the caller when the stream is over: ErrOver; or for a minute:
+// ErrStuck. One goroutine sends.
+func (u *Uplink) Send(part []byte, more bool, stop <-chan struct{}) error {
+	if err := u.pay(len(part)+partCost, stop); err != nil {
+		return err
+	}
+	if !u.link.out.sendBounded(&frame{kind: kindData, stream: u.id, data: part, more: more}, maxWaiting, stop) {
+		return ErrOver
+	}
+	return nil
+}
+
+// pay takes from the credit, when there is enough.
+func (u *Uplink) pay(n int, stop <-chan struct{}) error {
+	var stuck <-chan time.Time
+	for {
+		u.mu.Lock()
+		if u.credit >= n {
+			u.credit -= n
+			u.mu.Unlock()
+			return nil
+		}
+		if u.wake == nil {
+			u.wake = make(chan struct{}, 1)
+		}
+		wake := u.wake
+		u.mu.Unlock()
+		if stuck == nil {
+			t := time.NewTimer(stuckAfter)
+			defer t.Stop()
+			stuck = t.C
+		}
+		select {
+		case <-wake:
+		case <-stop:
+			return ErrOver
+		case <-stuck:
+			return ErrStuck
+		}
+	}
+}
+
+// Leave ends the stream with the client's code and reason. Nothing comes to the sink
+// any more, but for what is on its way. It does nothing when the stream is over.
+func (u *Uplink) Leave(code int, reason string) {
+	l := u.link
+	l.mu.Lock()
+	_, live := l.streams[u.id]
+	l.mu.Unlock()
+	if !live {
+		return
+	}
+	l.out.send(&frame{kind: kindLeave, stream: u.id, number: uint64(code), text: reason}) //nolint:gosec // it is none below zero
+	l.take(u.id)
+}

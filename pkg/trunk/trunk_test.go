@@ -1,0 +1,593 @@
+package trunk_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"signalbox.dev/pkg/trunk"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const patience = 20 * time.Second
+
+// world is a server and a pool, over TCP.
+type world struct {
+	server   *trunk.Server
+	pool     *trunk.Pool
+	listener net.Listener
+	sessions chan *session
+
+	mu     sync.Mutex // guards what follows
+	conns  []net.Conn // of the pool
+	served []error    // what Serve returned
+}
+
+// session writes down what comes, and echoes it.
+type session struct {
+	stream  *trunk.Stream
+	opening trunk.Opening
+	mute    bool
+	stopped chan struct{}
+	hold    chan struct{} // Receive waits until it is closed
+	left    chan int
+	all     chan *session
+
+	mu       sync.Mutex // guards received
+	received bytes.Buffer
+	message  []byte
+}
+
+func (s *session) Begin() { s.all <- s }
+func (s *session) Stop()  { close(s.stopped) }
+func (s *session) Left(code int, _ string) {
+	s.left <- code
+}
+
+func (s *session) Receive(part []byte, more bool) {
+	if s.hold != nil {
+		select {
+		case <-s.hold:
+		case <-s.stopped:
+			return
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.received.Write(part)
+	if s.message = append(s.message, part...); !more && !s.mute {
+		_ = s.stream.Send(s.message) // it is seen at the other end
+		s.message = nil
+	}
+}
+
+func (s *session) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.received.Len()
+}
+
+// sink writes down what it is given.
+type sink struct {
+	mu     sync.Mutex // guards what follows
+	bytes  bytes.Buffer
+	pieces int
+	parted bool // the last piece was not the end of its message
+	flush  bool // since the last piece
+	end    string
+	over   chan struct{} // closed with end
+	some   chan struct{} // gets one when something comes
+}
+
+func newSink() *sink { return &sink{over: make(chan struct{}), some: make(chan struct{}, 1)} }
+
+func (s *sink) Deliver(piece []byte, more bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.bytes.Write(piece)
+	s.pieces++
+	s.parted, s.flush = more, false
+}
+
+func (s *sink) Flush() {
+	s.mu.Lock()
+	s.flush = true
+	s.mu.Unlock()
+	select {
+	case s.some <- struct{}{}:
+	default:
+	}
+}
+
+func (s *sink) End(code int, reason string) { s.ended(fmt.Sprint(code, " ", reason)) }
+func (s *sink) Broken(why error)            { s.ended("broken: " + why.Error()) }
+
+func (s *sink) ended(how string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.end = how
+	close(s.over)
+}
+
+// await waits until so many bytes are there, and flushed.
+func (s *sink) await(t testing.TB, n int) string {
+	t.Helper()
+	late := time.After(patience)
+	for {
+		s.mu.Lock()
+		got, flushed := s.bytes.String(), s.flush
+		s.mu.Unlock()
+		if len(got) >= n && flushed {
+			return got
+		}
+		select {
+		case <-s.some:
+		case <-late:
+			t.Fatalf("%d bytes came, want %d", len(got), n)
+		}
+	}
+}
+
+func (s *sink) wait(t testing.TB) string {
+	t.Helper()
+	select {
+	case <-s.over:
+	case <-time.After(patience):
+		t.Fatal("the stream did not end")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.end
+}
+
+func newWorld(t testing.TB, cfg trunk.Config, accept func(*session)) *world {
+	t.Helper()
+	w := &world{server: &trunk.Server{}, sessions: make(chan *session, 10_000)}
+	w.server.Accept = func(s *trunk.Stream, o trunk.Opening) trunk.Session {
+		x := &session{stream: s, opening: o, stopped: make(chan struct{}), left: make(chan int, 1), all: w.sessions}
+		if accept != nil {
+			accept(x)
+		}
+		return x
+	}
+	h := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		conn, first, err := trunk.Take(rw, r)
+		if err != nil {
+			return
+		}
+		err = w.server.Serve(conn, first)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.served = append(w.served, err)
+	}))
+	t.Cleanup(h.Close)
+	w.listener = h.Listener
+	cfg.Dial = w.dial
+	w.pool = trunk.NewPool(cfg)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = w.pool.Run(ctx) // which is nil
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+		w.server.Close(time.After(patience))
+	})
+	return w
+}
+
+func (w *world) dial(ctx context.Context) (net.Conn, []byte, error) {
+	c, err := new(net.Dialer).DialContext(ctx, "tcp", w.listener.Addr().String())
+	if err != nil {
+		return nil, nil, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://x/trunk", nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	first, err := trunk.Upgrade(c, req)
+	w.mu.Lock()
+	w.conns = append(w.conns, c)
+	w.mu.Unlock()
+	return c, first, err
+}
+
+func (w *world) open(t testing.TB) (*trunk.Uplink, *sink, *session) {
+	t.Helper()
+	s := newSink()
+	u, err := w.pool.Open(t.Context(), "k", trunk.Opening{Path: "/p", Context: "c", Expires: 7}, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case x := <-w.sessions:
+		return u, s, x
+	case <-time.After(patience):
+		t.Fatal("no session")
+		return nil, nil, nil
+	}
+}
+
+func leftWith(t testing.TB, s *session) int {
+	t.Helper()
+	select {
+	case code := <-s.left:
+		return code
+	case <-time.After(patience):
+		t.Fatal("the session did not end")
+		return 0
+	}
+}
+
+func send(t testing.TB, u *trunk.Uplink, s *sink, msg string) {
+	t.Helper()
+	for len(msg) > trunk.Part {
+		if err := u.Send([]byte(msg[:trunk.Part]), true, s.over); err != nil {
+			t.Fatal(err)
+		}
+		msg = msg[trunk.Part:]
+	}
+	if err := u.Send([]byte(msg), false, s.over); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestThereAndBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, trunk.Config{}, nil)
+	u, s, x := w.open(t)
+	if want := (trunk.Opening{Path: "/p", Context: "c", Expires: 7}); x.opening != want {
+		t.Errorf("opening = %+v, want %+v", x.opening, want)
+	}
+	var all strings.Builder
+	for _, n := range []int{0, 1, 100, trunk.Part, trunk.Part + 1, trunk.Piece, trunk.Piece + 1, 5 << 20, 3} {
+		msg := strings.Repeat(string(rune('a'+n%26)), n)
+		all.WriteString(msg)
+		send(t, u, s, msg)
+		if got := s.await(t, all.Len()); got != all.String() {
+			t.Fatalf("%d bytes came back as something else", n)
+		}
+	}
+	u.Leave(4200, "enough")
+	if code := leftWith(t, x); code != 4200 {
+		t.Errorf("the session was left with %d, want 4200", code)
+	}
+	u.Leave(4201, "again") // nothing
+	_, s, x = w.open(t)
+	x.stream.End(4404, "gone")
+	x.stream.End(4405, "again")
+	if got := s.wait(t); got != "4404 gone" {
+		t.Errorf("end = %q", got)
+	}
+	if code := leftWith(t, x); code != 0 {
+		t.Errorf("the session was left with %d, want 0: it ended the stream itself", code)
+	}
+}
+
+// A message for many crosses once, each stream keeps its order, and large ones let
+// others by.
+func TestDeliverToMany(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, trunk.Config{Trunks: 1}, nil)
+	var sinks []*sink
+	var sessions []*session
+	for range 4500 { // more than one frame's list
+		_, s, x := w.open(t)
+		sinks, sessions = append(sinks, s), append(sessions, x)
+	}
+	small, large := []byte("small"), bytes.Repeat([]byte("large"), 100_000)
+	for _, m := range [][]byte{small, large, small, []byte("last")} {
+		for i, x := range sessions {
+			if i > 20 && len(m) > 100 {
+				continue // to some
+			}
+			if err := x.stream.Send(m); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for i, s := range sinks {
+		want := "small" + "small" + "last"
+		if i <= 20 {
+			want = "small" + string(large) + "small" + "last"
+		}
+		if got := s.await(t, len(want)); got != want {
+			t.Fatalf("stream %d got %d bytes in another order", i, len(got))
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.conns) != 1 {
+		t.Errorf("there are %d trunks, want 1", len(w.conns))
+	}
+}
+
+// A stream that is stalled stops who sends, and nobody else.
+func TestStalledStream(t *testing.T) {
+	t.Parallel()
+	hold := make(chan struct{})
+	stalled := true
+	w := newWorld(t, trunk.Config{Trunks: 1}, func(s *session) {
+		if stalled { // the first one
+			s.hold, s.mute, stalled = hold, true, false
+		}
+	})
+	u, s, x := w.open(t)
+	const total = 100 * trunk.Part
+	sent := make(chan error, 1)
+	go func() {
+		for range 100 {
+			if err := u.Send(make([]byte, trunk.Part), false, s.over); err != nil {
+				sent <- err
+				return
+			}
+		}
+		sent <- nil
+	}()
+	v, live, _ := w.open(t)
+	for i := range 100 {
+		msg := strings.Repeat("x", 1000)
+		send(t, v, live, msg)
+		live.await(t, (i+1)*1000)
+	}
+	select {
+	case err := <-sent:
+		t.Errorf("everything was sent to a stream that is stalled: %v", err)
+	default:
+	}
+	close(hold)
+	if err := <-sent; err != nil {
+		t.Error(err)
+	}
+	for x.count() < total {
+		select {
+		case code := <-x.left:
+			t.Fatalf("the stalled session ended with %d", code)
+		case <-time.After(time.Millisecond):
+		}
+	}
+	// One that never goes on can be left.
+	stop := make(chan struct{})
+	close(stop)
+	if err := u.Send(make([]byte, trunk.Part), false, stop); err != nil && !errors.Is(err, trunk.ErrOver) {
+		t.Error(err)
+	}
+}
+
+// A trunk that is cut in the middle of a message breaks its streams, and the next one
+// opens a new trunk.
+func TestCut(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, trunk.Config{Trunks: 1}, nil)
+	_, s, x := w.open(t)
+	_, other, y := w.open(t)
+	if err := x.stream.Send(make([]byte, 60<<20)); err != nil {
+		t.Fatal(err)
+	}
+	s.await(t, 1)
+	w.mu.Lock()
+	for _, c := range w.conns {
+		c.Close()
+	}
+	w.mu.Unlock()
+	for _, s := range []*sink{s, other} {
+		if got := s.wait(t); !strings.HasPrefix(got, "broken: ") {
+			t.Errorf("end = %q, want that the trunk broke", got)
+		}
+	}
+	for _, x := range []*session{x, y} {
+		if code := leftWith(t, x); code != trunk.CodeLost {
+			t.Errorf("left with %d, want %d", code, trunk.CodeLost)
+		}
+	}
+	u, s, _ := w.open(t)
+	send(t, u, s, "again")
+	s.await(t, 5)
+}
+
+// Bulk is bounded, and dropped with the stream that it is for.
+func TestFull(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, trunk.Config{Trunks: 1}, nil)
+	u, _, x := w.open(t)
+	v, live, _ := w.open(t)
+	full := false
+	for range 100 {
+		if err := x.stream.Send(make([]byte, 10<<20)); errors.Is(err, trunk.ErrFull) {
+			full = true
+			x.stream.End(1013, "too much")
+			break
+		}
+	}
+	if !full {
+		t.Error("100 documents of 10 MiB wait in memory")
+	}
+	send(t, v, live, "hello")
+	live.await(t, 5)
+	u.Leave(1000, "")
+	leftWith(t, x)
+}
+
+// What breaks the protocol ends the trunk that it came on.
+func TestBreaches(t *testing.T) {
+	t.Parallel()
+	frame := func(body ...byte) []byte {
+		return append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...)
+	}
+	open := frame(1, 5, 0, 0, 0)
+	part := frame(append([]byte{2, 5, 0}, make([]byte, trunk.Part)...)...)
+	for name, in := range map[string][]byte{
+		"a number again":      append(bytes.Clone(open), open...),
+		"a number below":      append(bytes.Clone(open), frame(1, 4, 0, 0, 0)...),
+		"never opened":        frame(2, 9, 0),
+		"not up":              frame(8),
+		"more than a window":  append(bytes.Clone(open), bytes.Repeat(part, 5)...),
+		"many empty messages": append(bytes.Clone(open), bytes.Repeat(frame(2, 5, 0), 2000)...),
+		"not a frame":         []byte("GET / HTTP/1.1\r\n\r\n"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			hold := make(chan struct{})
+			defer close(hold)
+			w := newWorld(t, trunk.Config{}, func(s *session) { s.hold = hold })
+			c, first, err := w.dial(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			if _, err := c.Write(in); err != nil {
+				t.Fatal(err)
+			}
+			_ = c.SetReadDeadline(time.Now().Add(patience))
+			if _, err := io.Copy(io.Discard, io.MultiReader(bytes.NewReader(first), c)); err != nil && !strings.Contains(err.Error(), "reset") {
+				t.Errorf("the trunk's end: %v, want it closed", err)
+			}
+			if len(w.sessions) > 0 {
+				if code := leftWith(t, <-w.sessions); code != trunk.CodeLost {
+					t.Errorf("the session was left with %d", code)
+				}
+			}
+		})
+	}
+	// What is late is no breach.
+	w := newWorld(t, trunk.Config{}, nil)
+	c, _, err := w.dial(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Write(append(append(append(bytes.Clone(open), frame(3, 5, 1, 0)...), frame(2, 5, 0, 'x')...), frame(4)...)); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.SetReadDeadline(time.Now().Add(patience))
+	pong := make([]byte, 5)
+	if _, err := io.ReadFull(c, pong); err != nil || !bytes.Equal(pong, frame(8)) {
+		t.Errorf("the answer to a ping = %x, %v", pong, err)
+	}
+}
+
+// A server that drains gets new streams on no trunk, and its old ones go on.
+func TestDrain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, trunk.Config{Trunks: 1}, nil)
+	u, s, x := w.open(t)
+	w.server.Drain()
+	for { // until the pool has heard of it
+		if _, err := w.pool.Open(t.Context(), "k", trunk.Opening{}, newSink()); err != nil {
+			break
+		}
+	}
+	if n := len(w.trunks()); n < 2 {
+		t.Errorf("%d trunks were asked for, want another one", n)
+	}
+	send(t, u, s, "still here")
+	s.await(t, 10)
+	x.stream.End(1012, "restart")
+	if got := s.wait(t); got != "1012 restart" {
+		t.Errorf("end = %q", got)
+	}
+	w.server.Close(time.After(patience))
+}
+
+func (w *world) trunks() []net.Conn {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.conns
+}
+
+// A server that says nothing is given up.
+func TestSilence(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	p := trunk.NewPool(trunk.Config{Silence: 100 * time.Millisecond, Dial: func(ctx context.Context) (net.Conn, []byte, error) {
+		c, err := new(net.Dialer).DialContext(ctx, "tcp", l.Addr().String())
+		return c, nil, err
+	}})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = p.Run(ctx) }()
+	defer func() { cancel(); <-done }()
+	s := newSink()
+	if _, err := p.Open(ctx, "", trunk.Opening{}, s); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.wait(t); got != "broken: "+trunk.ErrSilent.Error() {
+		t.Errorf("end = %q, want silence", got)
+	}
+}
+
+// Streams come and go from both ends at once, with trunks that break below them.
+func TestRaces(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, trunk.Config{Trunks: 2}, nil)
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			for j := range 50 {
+				s := newSink()
+				u, err := w.pool.Open(t.Context(), fmt.Sprint(j%3), trunk.Opening{}, s)
+				if err != nil {
+					continue // broken in the very moment
+				}
+				for range 5 {
+					if u.Send([]byte("hello"), false, s.over) != nil {
+						break
+					}
+				}
+				switch (i + j) % 4 {
+				case 0:
+					select {
+					case x := <-w.sessions:
+						x.stream.End(1000, "")
+					default:
+					}
+				case 1:
+					for _, c := range w.trunks() {
+						if j == 25 {
+							c.Close()
+						}
+					}
+				}
+				u.Leave(1000, "")
+			}
+		})
+	}
+	all.Wait()
+	for len(w.sessions) > 0 {
+		leftWith(t, <-w.sessions)
+	}
+}
+
+// A door that is asked for something else says so.
+func TestNoTrunk(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, trunk.Config{}, nil)
+	res, err := http.Get("http://" + w.listener.Addr().String()) //nolint:noctx // a test
+	if err != nil {
+		t.Fatal(err)
+	}
+	res.Body.Close()
+	if res.StatusCode != http.StatusUpgradeRequired || res.Header.Get("Upgrade") != trunk.Protocol {
+		t.Errorf("%s with Upgrade: %s", res.Status, res.Header.Get("Upgrade"))
+	}
+	http.DefaultClient.CloseIdleConnections()
+}

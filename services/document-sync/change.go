@@ -1,0 +1,99 @@
+package documentsync
+
+import (
+	"context"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/prosemirror"
+	"signalbox.dev/pkg/yjs"
+	"signalbox.dev/services/document-sync/internal/edit"
+	"signalbox.dev/services/document-sync/internal/room"
+	"signalbox.dev/services/document-sync/internal/store"
+)
+
+// planned is what an operation is about to do to a shared document.
+type planned struct {
+	before       *prosemirror.Node // what the document says
+	replacements int
+	// apply does it, in the document's transaction, and returns where it wrote last.
+	apply func() (yjs.RelativePosition, error)
+}
+
+// edit is a change of a document's content: next says what becomes of its tree.
+func (s *documents) edit(ctx context.Context, c call, next func(*prosemirror.Node) (*prosemirror.Node, int, error)) (store.Answer, error) {
+	return s.write(ctx, c, func(doc *yjs.Doc) (planned, error) {
+		before := s.editor.Tree(doc)
+		tree, replacements, err := next(before)
+		return planned{before, replacements, func() (yjs.RelativePosition, error) {
+			written, err := s.editor.Write(doc, tree)
+			return written.Caret, err
+		}}, err
+	})
+}
+
+// write runs an operation on a document's content: plan says what is to be done to the
+// document as it is, and leaves it alone; its error is the answer, unless the operation
+// was done before.
+func (s *documents) write(ctx context.Context, c call, plan func(doc *yjs.Doc) (planned, error)) (store.Answer, error) {
+	c.run = func(ctx context.Context, op store.Operation) (answer store.Answer, err error) {
+		ref := store.Ref{Workspace: op.Workspace, Document: op.Document}
+		var todo planned
+		var before []byte
+		var caret yjs.RelativePosition
+		var refused error // the answer, unless the operation was done before
+		if c.prepare != nil {
+			refused = c.prepare(ctx, ref)
+		}
+		operate := func(ctx context.Context, change store.Change) (err error) {
+			answer, err = s.store.Operate(ctx, op, func(store.Document) (store.Change, error) { return change, refused })
+			return err
+		}
+		err = s.rooms.Do(ctx, ref, room.Operation{
+			Origin: op.Author,
+			Edit: func(doc *yjs.Doc) (err error) {
+				if refused != nil {
+					return nil
+				}
+				if todo, refused = plan(doc); refused != nil {
+					return nil
+				}
+				before = doc.EncodeStateAsUpdateV2(nil)
+				caret, err = todo.apply()
+				return err
+			},
+			Commit: func(ctx context.Context, e room.Edited) (int64, bool, error) {
+				var change store.Change
+				if refused == nil { // before the document is locked for everybody
+					change, refused = s.derive(e, todo, before)
+				}
+				err := operate(ctx, change)
+				return answer.Document.GetSequence(), answer.Repeated, err
+			},
+		})
+		if fault.KindOf(err) == fault.NotFound { // deleted since, perhaps after the operation
+			refused = err
+			err = operate(ctx, store.Change{})
+		}
+		if err == nil {
+			s.show(ctx, ref, op.Author, caret)
+		}
+		return answer, err
+	}
+	return s.change(ctx, c)
+}
+
+// derive makes what is stored of a change that was made to a document in the state before.
+func (s *documents) derive(e room.Edited, done planned, before []byte) (store.Change, error) {
+	if len(e.Update) == 0 {
+		return store.Change{Replacements: done.replacements}, nil
+	}
+	markdown := s.editor.Markdown(s.editor.Tree(e.Doc))
+	if err := edit.CheckSize(markdown); err != nil {
+		return store.Change{}, err
+	}
+	return store.Change{
+		Update: e.Update, Replacements: done.replacements,
+		Before: before, BeforeMarkdown: s.editor.Markdown(done.before),
+		State: e.Doc.EncodeStateAsUpdateV2(nil), Markdown: markdown, Since: e.Since,
+	}, nil
+}

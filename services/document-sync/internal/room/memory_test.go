@@ -1,0 +1,235 @@
+package room_test
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/yjs"
+	"signalbox.dev/services/document-sync/internal/room"
+	"signalbox.dev/services/document-sync/internal/store"
+)
+
+func (c *client) remove(at, n int) {
+	c.t.Helper()
+	c.send(c.edit(func(t *yjs.Text) { t.Delete(at, n) }))
+}
+
+// big is text of so many KiB.
+func big(kib int) string { return strings.Repeat("0123456789abcdef", kib*64) }
+
+// write has a document of so many KiB stored, by somebody else.
+func (m *memory) write(t *testing.T, ref store.Ref, kib int) {
+	t.Helper()
+	h, stop := open(t, room.Config{Store: m})
+	defer stop()
+	c := join(t, h, ref)
+	c.write(0, big(kib))
+	settle(c)
+	c.seat.Leave()
+}
+
+// A document that is full takes no more, keeps what it has, and can be made smaller.
+func TestFullDocument(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		ref := m.create()
+		h, stop := open(t, room.Config{Store: m, DocumentBytes: 100 << 10})
+		defer stop()
+		a, b := join(t, h, ref), join(t, h, ref)
+		a.write(0, big(90))
+		settle(a, b)
+		a.write(0, big(20))
+		a.write(0, "what builds on it")
+		b.remove(0, 1) // at the same time
+		settle(a, b)
+		equal(t, "code", a.closed(), room.CloseTooBig)
+		if !strings.Contains(a.reason, "full") {
+			t.Errorf("reason = %q", a.reason)
+		}
+		equal(t, "b", b.closed(), 0)
+		equal(t, "stored", len(m.text(t, ref)), 90<<10-1)
+
+		// Who comes back with the same is refused again; who comes anew can delete.
+		a.join(h, ref)
+		settle(a)
+		equal(t, "code", a.closed(), room.CloseTooBig)
+		c := join(t, h, ref)
+		c.remove(0, 50<<10)
+		settle(b, c)
+		c.write(0, big(20))
+		settle(b, c)
+		equal(t, "c", c.closed(), 0)
+		equal(t, "b", len(b.text()), 60<<10-1)
+		equal(t, "stored", len(m.text(t, ref)), 60<<10-1)
+	})
+}
+
+func TestDocumentOverTheLimitIsLoaded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		ref := m.create()
+		m.write(t, ref, 500)
+		h, stop := open(t, room.Config{Store: m, DocumentBytes: 100 << 10})
+		defer stop()
+		c := join(t, h, ref)
+		equal(t, "c", len(c.text()), 500<<10)
+		op := operation(m, ref, func(d *yjs.Doc) error { d.Text("t").Insert(0, "more"); return nil })
+		if err := h.Do(t.Context(), ref, op); fault.KindOf(err) != fault.TooLarge {
+			t.Errorf("Do() of what makes it larger = %v, want TooLarge", err)
+		}
+		op = operation(m, ref, func(d *yjs.Doc) error { d.Text("t").Delete(0, 100<<10); return nil })
+		if err := h.Do(t.Context(), ref, op); err != nil {
+			t.Errorf("Do() of what makes it smaller = %v", err)
+		}
+		c.read()
+		c.remove(0, 350<<10)
+		settle(c)
+		equal(t, "code", c.closed(), 0)
+		c.write(0, "!")
+		settle(c)
+		equal(t, "stored", len(m.text(t, ref)), 50<<10+1)
+	})
+}
+
+// Deleting here and there makes of one long text many short ones. What that may take is
+// bounded too, and refused to who does it alone.
+func TestDeletionsThatTakeMemory(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		ref := m.create()
+		h, stop := open(t, room.Config{Store: m, DocumentBytes: 20 << 10})
+		defer stop()
+		a, b := join(t, h, ref), join(t, h, ref)
+		a.write(0, big(18))
+		settle(a, b)
+		release := m.hold("Append")
+		b.remove(0, 1)
+		synctest.Wait() // what follows is one batch
+		a.send(a.edit(func(t *yjs.Text) {
+			for i := range 1000 {
+				t.Delete(i+1, 1)
+			}
+		}))
+		b.remove(0, 1)
+		release()
+		settle(a, b)
+		equal(t, "code", a.closed(), room.CloseTooBig)
+		equal(t, "b", b.closed(), 0)
+		equal(t, "b", len(b.text()), 18<<10-2)
+		equal(t, "stored", len(m.text(t, ref)), 18<<10-2)
+	})
+}
+
+// While a state is too large for the store, it may not grow.
+func TestStateThatIsTooLargeToSave(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		ref := m.create()
+		h, stop := open(t, room.Config{Store: m})
+		defer stop()
+		m.failing("Save", fault.New(fault.TooLarge, "the state is too large"))
+		a, b := join(t, h, ref), join(t, h, ref)
+		a.write(0, "abc")
+		pass(5 * time.Second)
+		a.write(0, "d")
+		settle(a, b)
+		equal(t, "code", a.closed(), room.CloseTooBig)
+		m.failing("Save", nil)
+		b.read()
+		b.remove(0, 1)
+		pass(time.Minute)
+		b.write(0, "e")
+		settle(b)
+		equal(t, "b", b.closed(), 0)
+		equal(t, "stored", m.text(t, ref), "ebc")
+	})
+}
+
+// When documents take all the memory there is, those that nobody has open go, and then no
+// more are opened; last, those that are open may not grow.
+func TestMemoryOfAll(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		refs := make([]store.Ref, 6)
+		for i := range refs {
+			refs[i] = m.create()
+			m.write(t, refs[i], 100)
+		}
+		h, stop := open(t, room.Config{Store: m, MemoryBytes: 500 << 10})
+		defer stop()
+		clients := make([]*client, 5)
+		for i := range clients {
+			clients[i] = join(t, h, refs[i])
+		}
+		if _, err := h.Join(t.Context(), refs[5], editor(), newClient(t)); fault.KindOf(err) != fault.Unavailable {
+			t.Errorf("Join() when there is no memory left = %v, want Unavailable", err)
+		}
+		again := join(t, h, refs[0]) // is in memory already
+		equal(t, "again", len(again.text()), 100<<10)
+
+		// What is not saved is not let go of.
+		m.failing("Save", errDown)
+		clients[1].write(0, "x")
+		settle(clients[1])
+		clients[1].seat.Leave()
+		if _, err := h.Join(t.Context(), refs[5], editor(), newClient(t)); fault.KindOf(err) != fault.Unavailable {
+			t.Errorf("Join() while the idle one is not saved = %v, want Unavailable", err)
+		}
+		m.failing("Save", nil)
+		pass(10 * time.Second)
+		equal(t, "rooms: the hub has let go of the idle one", h.Open(), 4)
+		join(t, h, refs[5])
+		equal(t, "rooms", h.Open(), 5)
+
+		clients[2].write(0, big(70)) // is above, but so little that it may
+		settle(clients[2])
+		equal(t, "code", clients[2].closed(), 0)
+		clients[3].write(0, "one too many")
+		clients[4].remove(0, 10)
+		settle(clients[3], clients[4])
+		equal(t, "code", clients[3].closed(), room.CloseBusy)
+		equal(t, "code of who deletes", clients[4].closed(), 0)
+		equal(t, "stored", len(m.text(t, refs[3])), 100<<10)
+		clients[2].seat.Leave()
+		pass(10 * time.Second)
+		clients[3].join(h, refs[3]) // brings it again
+		settle(clients[3])
+		equal(t, "stored", len(m.text(t, refs[3])), 100<<10+len("one too many"))
+	})
+}
+
+// A workspace that has its share of the memory leaves the rest to the others.
+func TestShareOfMemory(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		ws := id.New[id.Workspace]()
+		greedy := []store.Ref{m.createIn(ws), m.createIn(ws), m.createIn(ws)}
+		for _, ref := range greedy {
+			m.write(t, ref, 100)
+		}
+		h, stop := open(t, room.Config{Store: m, MemoryBytes: 800 << 10})
+		defer stop()
+		join(t, h, greedy[0])
+		leaves := join(t, h, greedy[1])
+		if _, err := h.Join(t.Context(), greedy[2], editor(), newClient(t)); fault.KindOf(err) != fault.Unavailable {
+			t.Errorf("Join() of more than the share = %v, want Unavailable", err)
+		}
+		other := join(t, h, m.create())
+		other.write(0, "x")
+		settle(other)
+		equal(t, "the other workspace", other.closed(), 0)
+		leaves.seat.Leave()
+		join(t, h, greedy[2])
+		equal(t, "rooms", h.Open(), 3)
+	})
+}

@@ -1,0 +1,95 @@
+package room_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"signalbox.dev/pkg/yjs"
+	"signalbox.dev/services/document-sync/internal/room"
+	"signalbox.dev/services/document-sync/internal/store"
+)
+
+func TestSnapshots(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		ref := m.create()
+		render := func(d *yjs.Doc) (string, string, error) {
+			return "# " + d.Text("t").String(), d.Text("t").String(), nil
+		}
+		h, stop := open(t, room.Config{Store: m, Render: render})
+		defer stop()
+		a := join(t, h, ref)
+		a.write(0, "x")
+		pass(1900 * time.Millisecond)
+		equal(t, "snapshots before the pause", len(m.saves(ref)), 0)
+		pass(200 * time.Millisecond)
+		saves := m.saves(ref)
+		if len(saves) != 1 || saves[0].Markdown != "# x" || saves[0].Text != "x" || saves[0].Sequence != 1 || saves[0].Unrendered {
+			t.Fatalf("snapshots = %+v", saves)
+		}
+		pass(time.Minute)
+		equal(t, "snapshots without edits", len(m.saves(ref)), 1)
+		for range 25 { // editing goes on for 25 seconds
+			a.write(0, "y")
+			pass(time.Second)
+		}
+		equal(t, "snapshots while editing", len(m.saves(ref)), 3)
+		pass(3 * time.Second)
+		equal(t, "snapshots after it", len(m.saves(ref)), 4)
+	})
+}
+
+// A store that is down piles nothing up, and what could not be saved is saved later.
+func TestSnapshotsThatFail(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		var refs []store.Ref
+		render := func(*yjs.Doc) (string, string, error) { panic("cannot") }
+		h, stop := open(t, room.Config{Store: m, Render: render, Snapshots: 2})
+		defer stop()
+		release := m.hold("Save")
+		for range 10 {
+			ref := m.create()
+			refs = append(refs, ref)
+			join(t, h, ref).write(0, "x")
+		}
+		pass(30 * time.Second)
+		equal(t, "snapshots at once", m.count("Save"), 2)
+		m.failing("Save", errDown)
+		release()
+		pass(time.Second)
+		equal(t, "snapshots tried", m.count("Save"), 10)
+		m.failing("Save", nil)
+		pass(10 * time.Second)
+		for _, ref := range refs {
+			saves := m.saves(ref)
+			if len(saves) != 1 || !saves[0].Unrendered || saves[0].Markdown != "" {
+				t.Errorf("snapshots = %+v, want one without Markdown", saves)
+			}
+		}
+	})
+}
+
+// Who loads a state with updates behind its snapshot saves one: its author may be dead.
+func TestLoaderSaves(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		ref := m.create()
+		if _, err := m.Append(t.Context(), ref, store.Author{}, newClient(t).edit(func(t *yjs.Text) { t.Insert(0, "x") })); err != nil {
+			t.Fatal(err)
+		}
+		h, stop := open(t, room.Config{Store: m})
+		defer stop()
+		if err := h.Read(t.Context(), ref, func(*yjs.Doc) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+		pass(3 * time.Second)
+		equal(t, "snapshots", len(m.saves(ref)), 1)
+		pass(time.Minute)
+		equal(t, "rooms", h.Open(), 0)
+	})
+}
