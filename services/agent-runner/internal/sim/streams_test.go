@@ -185,7 +185,10 @@ func (b wire) errOf(s *stream) error {
 	return nil
 }
 
-// Publish implements runlog.Bus, outbox.Publisher and sweep.Publisher.
+// OnReconnect implements sweep.Bus: connections do not break here.
+func (wire) OnReconnect(func()) (stop func()) { return func() {} }
+
+// Publish implements runlog.Bus, outbox.Publisher and sweep.Bus.
 func (b wire) Publish(ctx context.Context, subj, id string, m proto.Message) (uint64, error) {
 	ctx, cancel := atMost(ctx, requestTimeout)
 	defer cancel()

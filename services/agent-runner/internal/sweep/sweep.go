@@ -26,9 +26,10 @@ type Store interface {
 	Sweep(ctx context.Context, patience time.Duration, limit int) ([]run.Abandoned, error)
 }
 
-// Publisher is where wake-ups go: *bus.Bus, whose contract this is.
-type Publisher interface {
+// Bus is where wake-ups go: *bus.Bus, whose contract this is.
+type Bus interface {
 	Publish(ctx context.Context, subj, id string, m proto.Message) (uint64, error)
+	OnReconnect(fn func()) (stop func())
 }
 
 // Presence is this process's own: *pg.Presence, whose contract this is.
@@ -39,7 +40,7 @@ type Presence interface {
 // Config says what a sweeper works with.
 type Config struct {
 	Store    Store
-	Bus      Publisher
+	Bus      Bus
 	Presence Presence
 	// Beat is how often runners renew their leases.
 	Beat time.Duration
@@ -62,7 +63,7 @@ const (
 	patience = 2 * time.Second
 	// A run that lost its runner is woken once in each moment: the stream drops the other
 	// wake-ups. One that is queued may only wait for a free slot, and must not fill the
-	// queue: unless a runner has died, it is woken under the id of its first wake-up, which
+	// queue: unless a runner has died, or the queue was away, it is woken under the id of its first wake-up, which
 	// the stream takes again when it has forgotten that.
 	moment = 2 * time.Second
 )
@@ -78,11 +79,27 @@ const (
 func (s *Sweeper) Run(ctx context.Context) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
+	back := make(chan struct{}, 1)
+	defer s.cfg.Bus.OnReconnect(func() {
+		select {
+		case back <- struct{}{}:
+		default: // it is known already
+		}
+	})()
+	broken := false // the queue was away, and who is queued was not woken since
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-back:
+			broken = true
 		case <-tick.C:
+		}
+		if broken {
+			err := s.wakeQueued(ctx, nil)
+			if broken = err != nil; broken && ctx.Err() == nil {
+				s.cfg.Log.WarnContext(ctx, "queued runs not woken again yet", "error", err)
+			}
 		}
 		steady := s.cfg.Presence.Steady()
 		if steady < s.cfg.Beat {
@@ -98,18 +115,23 @@ func (s *Sweeper) Run(ctx context.Context) error {
 	}
 }
 
-// buryDead wakes runners for the runs of those that died, and for the queued ones: their
-// wake-ups may have been in the hands of the dead, out of which they come only after
-// subject.AckWait.
+// buryDead wakes runners for the runs of those that died, and for the queued ones.
 func (s *Sweeper) buryDead(ctx context.Context) error {
 	expired, err := s.cfg.Store.ExpireAbsent(ctx, s.cfg.Beat+s.cfg.Beat/2)
 	if err != nil || len(expired) == 0 {
 		return err
 	}
 	s.cfg.Log.InfoContext(ctx, "runs of a runner that died are free again", "runs", len(expired))
+	return s.wakeQueued(ctx, expired)
+}
+
+// wakeQueued wakes runners for runs and for all that are queued: the wake-ups of these
+// were on their way to somebody who died, or when the queue did, and would come again
+// after subject.AckWait only.
+func (s *Sweeper) wakeQueued(ctx context.Context, runs []run.Abandoned) error {
 	found, err := s.cfg.Store.Sweep(ctx, 0, limit)
 	queued := slices.DeleteFunc(found, func(r run.Abandoned) bool { return !r.Queued })
-	return errors.Join(err, s.wakeAll(ctx, append(expired, queued...), true))
+	return errors.Join(err, s.wakeAll(ctx, append(runs, queued...), true))
 }
 
 // findLost wakes runners for the runs that nobody has, and whose wake-up was lost.
@@ -122,13 +144,13 @@ func (s *Sweeper) findLost(ctx context.Context) error {
 }
 
 // wakeAll wakes side by side: a runner that died had many runs, and each wake-up waits
-// for an answer. With died, the first wake-ups of queued ones may be lost.
-func (s *Sweeper) wakeAll(ctx context.Context, runs []run.Abandoned, died bool) error {
+// for an answer. With anew, the first wake-ups of queued ones may be lost.
+func (s *Sweeper) wakeAll(ctx context.Context, runs []run.Abandoned, anew bool) error {
 	waking, ctx := errgroup.WithContext(ctx)
 	waking.SetLimit(together)
 	for _, r := range runs {
 		waking.Go(func() error {
-			if err := s.wake(ctx, r, died); err != nil {
+			if err := s.wake(ctx, r, anew); err != nil {
 				return fmt.Errorf("wake run %s again: %w", r.Run, err)
 			}
 			return nil
@@ -137,9 +159,9 @@ func (s *Sweeper) wakeAll(ctx context.Context, runs []run.Abandoned, died bool) 
 	return waking.Wait()
 }
 
-func (s *Sweeper) wake(ctx context.Context, r run.Abandoned, died bool) error {
+func (s *Sweeper) wake(ctx context.Context, r run.Abandoned, anew bool) error {
 	m := run.Wake(r.Workspace, r.Session, r.Run)
-	if died || !r.Queued {
+	if anew || !r.Queued {
 		m.ID = fmt.Sprintf("%s:%d:%d", m.ID, r.Epoch, time.Now().UnixNano()/int64(moment))
 	}
 	_, err := s.cfg.Bus.Publish(ctx, m.Subject, m.ID, m.Body)

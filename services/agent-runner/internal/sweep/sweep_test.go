@@ -37,10 +37,24 @@ func (r *rows) Sweep(_ context.Context, patience time.Duration, _ int) ([]run.Ab
 	return slices.Concat(r.lost, r.queued), nil
 }
 
-// line keeps the ids of wake-ups.
+// line keeps the ids of wake-ups. It is back, where it was away, when that is closed.
 type line struct {
+	back chan struct{}
+
 	mu  sync.Mutex
 	ids []string
+}
+
+func (l *line) OnReconnect(fn func()) (stop func()) {
+	stopped := make(chan struct{})
+	go func() {
+		select {
+		case <-l.back:
+			fn()
+		case <-stopped:
+		}
+	}()
+	return func() { close(stopped) }
 }
 
 func (l *line) Publish(_ context.Context, _, id string, _ proto.Message) (uint64, error) {
@@ -77,19 +91,25 @@ func TestSweeps(t *testing.T) {
 		name  string
 		rows  rows
 		after time.Duration // that Postgres came back
+		away  bool          // the queue was, and comes back
 		want  map[string]bool
 	}{
-		{"nobody is judged at once", rows{dead: []run.Abandoned{dead}}, beat / 2, map[string]bool{}},
-		{"the dead, and what they may have held", rows{dead: []run.Abandoned{dead}, queued: []run.Abandoned{queued}, lost: []run.Abandoned{lost}}, beat + beat/2,
+		{"nobody is judged at once", rows{dead: []run.Abandoned{dead}}, beat / 2, false, map[string]bool{}},
+		{"the dead, and what they may have held", rows{dead: []run.Abandoned{dead}, queued: []run.Abandoned{queued}, lost: []run.Abandoned{lost}}, beat + beat/2, false,
 			map[string]bool{dead.Run.String(): false, queued.Run.String(): false}},
-		{"leases that ran out are renewed first", rows{lost: []run.Abandoned{lost}}, beat + beat/2, map[string]bool{}},
-		{"and then they are lost", rows{lost: []run.Abandoned{lost}, queued: []run.Abandoned{queued}}, 3 * beat, map[string]bool{lost.Run.String(): false}},
-		{"a queued one that waits long is woken as at first", rows{lost: []run.Abandoned{queued}}, 3 * beat, map[string]bool{queued.Run.String(): true}},
+		{"leases that ran out are renewed first", rows{lost: []run.Abandoned{lost}}, beat + beat/2, false, map[string]bool{}},
+		{"and then they are lost", rows{lost: []run.Abandoned{lost}, queued: []run.Abandoned{queued}}, 3 * beat, false, map[string]bool{lost.Run.String(): false}},
+		{"the queue is back, and may have lost who is queued", rows{queued: []run.Abandoned{queued}, lost: []run.Abandoned{lost}}, beat / 2, true,
+			map[string]bool{queued.Run.String(): false}},
+		{"a queued one that waits long is woken as at first", rows{lost: []run.Abandoned{queued}}, 3 * beat, false, map[string]bool{queued.Run.String(): true}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				var l line
+				l := line{back: make(chan struct{})}
+				if tt.away {
+					close(l.back)
+				}
 				s := sweep.New(sweep.Config{Store: &tt.rows, Bus: &l, Presence: presence{time.Now()}, Beat: beat, Log: slog.New(slog.DiscardHandler)})
 				ctx, cancel := context.WithTimeout(t.Context(), tt.after)
 				defer cancel()
