@@ -26,7 +26,7 @@ PHASE  := PHASES=bin/phases sh tools/phase.sh
 GO_TEST := go test -json -count=1 -timeout 5m
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-short e2e e2e-kill e2e-faults e2e-editing simulate oracle conformance gen gen-check lint images clean setup
+.PHONY: help run build test test-short e2e e2e-kill e2e-faults e2e-editing e2e-oauth simulate oracle conformance gen gen-check lint images clean setup
 .PHONY: need-go test-race test-go test-e2e test-kill test-faults test-documents test-clients test-alone test-outside
 .PHONY: bench bench-go bench-load bench-oracle bench-peers bench-yjs
 
@@ -91,6 +91,7 @@ test-go:
 
 # The stories, and what the parts of the end-to-end tests promise themselves.
 test-e2e:
+	@cd bench/oracle && GOWORK=off go build -o $(CURDIR)/bin/ ./call
 	@$(REPORT) $(GO_TEST) $(filter-out %/kill %/faults %/editing %/browser,$(shell go list ./services/e2e/...))
 
 # Short versions of `make e2e-kill` and `make e2e-faults`, each alone on the machine.
@@ -108,7 +109,7 @@ test-documents:
 # Everything with goroutines of its own. The race detector needs a C compiler.
 RACE_ROOTS := $(addprefix ./pkg/,$(addsuffix /...,bus httpserver identity natsd pg rpc sse)) \
 	$(addprefix ./services/,$(addsuffix /...,gateway agent-runner tool-executor document-sync credential-broker simulator))
-ONE_GOROUTINE := /internal/(llm|modelmsg|preset|prompt|tool|script|tally|wire|field|openai|anthropic|dialect|profile)(/|$$)|/migrations$$
+ONE_GOROUTINE := /internal/(llm|modelmsg|preset|scan|transform|usage|prompt|tool|script|tally|wire|field|openai|anthropic|dialect|profile)(/|$$)|/migrations$$
 RACE ?= $(shell go list $(RACE_ROOTS) | grep -vE '$(ONE_GOROUTINE)')
 RACE_ONLY = $(filter-out $(shell go list $(dir $(shell find pkg services -name norace_test.go | sed 's|^|./|'))),$(RACE))
 CC_THERE  = $(shell command -v "$$(go env CC)")
@@ -150,6 +151,10 @@ e2e-faults: setup build $(REPORT) ## Break every link in every way, stop and wip
 
 e2e-editing: setup build clients $(REPORT) ## Kill parts under 20 editors of one document (EDITS=100000)
 	@SIGNALBOX_E2E_EDITS=$(or $(EDITS),100000) $(REPORT) go test -json -count=1 -timeout 40m -run '^TestEditing$$' ./services/e2e/editing
+
+e2e-oauth: setup ## Kill brokers while tokens expire (PROCESSES=8 WAITERS=1000 EXPIRIES=60)
+	@go test -count=1 -timeout 40m -run '^TestProcesses$$' -v ./services/credential-broker/internal/oauth \
+		-args -processes $(or $(PROCESSES),8) -waiters $(or $(WAITERS),1000) -expiries $(or $(EXPIRIES),60)
 
 simulate: ## Run the protocol of runs through many seeds (SEEDS=100000 FIRST=1)
 	@SIGNALBOX_SIM_SEEDS=$(or $(SEEDS),100000) SIGNALBOX_SIM_FIRST=$(or $(FIRST),1) \

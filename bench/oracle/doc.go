@@ -17,6 +17,9 @@
 //	go test . -args -events 1000000           # a million
 //	go test -run Generated . -args -seed 17   # one stream again
 //
+// Command call makes single calls with the SDKs, for the end-to-end tests of the egress
+// (services/e2e/egress).
+//
 // What an SDK decodes but does not add up (deltas of a type it does not know, reasoning
 // and other members that OpenAI's own API does not have) is added up here from the
 // events that it decoded, in the plainest way.

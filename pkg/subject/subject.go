@@ -9,7 +9,8 @@
 //	ctl.run.<run>                    core, a nudge                   the run's inbox has something new
 //	ctl.tool.<run>                   core, a nudge                   an outcome of a tool call is recorded
 //	ctl.cancel.<run>                 core, a nudge                   stop the tool calls of this run
-//	cred.state.<workspace>.<account> core, a nudge                   the state of a credential changed
+//	cred.state.<instance>            core, a nudge                   what a broker learned of accounts
+//	cred.accounts.<workspace>        core, a nudge                   accounts or settings were changed
 //	doc.<workspace>.<document>       core                            committed document updates
 //	aw.<workspace>.<document>        core                            cursors and presence
 //
@@ -22,21 +23,24 @@ import (
 	"hash/fnv"
 	"strings"
 
+	"github.com/google/uuid"
+
 	"signalbox.dev/pkg/id"
 )
 
 // Wildcards that services subscribe to or consume.
 const (
-	AllRuns        = "work.run.>"
-	AllTools       = "work.tool.>"
-	AllEvents      = "ev.>"
-	AllLive        = "live.>"
-	AllCtlRuns     = "ctl.run.*"
-	AllToolDone    = "ctl.tool.*"
-	AllToolCancels = "ctl.cancel.*"
-	AllCredStates  = "cred.state.>"
-	AllDocUpdates  = "doc.>"
-	AllAwareness   = "aw.>"
+	AllRuns         = "work.run.>"
+	AllTools        = "work.tool.>"
+	AllEvents       = "ev.>"
+	AllLive         = "live.>"
+	AllCtlRuns      = "ctl.run.*"
+	AllToolDone     = "ctl.tool.*"
+	AllToolCancels  = "ctl.cancel.*"
+	AllCredStates   = "cred.state.>"
+	AllCredAccounts = "cred.accounts.>"
+	AllDocUpdates   = "doc.>"
+	AllAwareness    = "aw.>"
 )
 
 // Shards is the number of subjects that runs are spread over. It is fixed: the
@@ -119,11 +123,13 @@ func ToolDone(r id.Run) string { return "ctl.tool." + r.String() }
 // go of a run's calls.
 func ToolCancel(r id.Run) string { return "ctl.cancel." + r.String() }
 
-// CredState returns the subject on which brokers tell each other that the
-// state of an account changed.
-func CredState(ws id.Workspace, a id.Account) string {
-	return fmt.Sprintf("cred.state.%s.%s", ws, a)
-}
+// CredState returns the subject on which a broker tells the others what it learned
+// of accounts.
+func CredState(instance uuid.UUID) string { return "cred.state." + instance.String() }
+
+// CredAccounts returns the subject on which brokers tell each other that accounts of a
+// workspace, or settings of its pools, were changed.
+func CredAccounts(ws id.Workspace) string { return "cred.accounts." + ws.String() }
 
 // DocUpdates returns the subject of a document's committed updates.
 func DocUpdates(ws id.Workspace, d id.Document) string {

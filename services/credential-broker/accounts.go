@@ -38,6 +38,8 @@ type AccountsConfig struct {
 	DB *pg.DB
 	// KeyFile is the broker's; it is made when it is not there.
 	KeyFile string
+	// Profiles is the folder of the operator's own request profiles; empty for none.
+	Profiles string
 	// AllowPrivate allows base URLs at loopback and private addresses.
 	AllowPrivate bool
 }
@@ -55,7 +57,7 @@ type Accounts struct {
 
 // OpenAccounts returns the accounts of a database. The caller closes the DB.
 func OpenAccounts(cfg AccountsConfig) (*Accounts, error) {
-	profiles, err := profile.Load(process.Version(), profile.Shipped())
+	profiles, err := profile.Open(process.Version(), cfg.Profiles)
 	if err != nil {
 		return nil, fmt.Errorf("load request profiles: %w", err)
 	}

@@ -22,13 +22,19 @@ type Config struct {
 	Addr          string      `env:"CREDENTIAL_BROKER_ADDR" envDefault:":8084" doc:"Address of the listener for the egress, calls of other services, and /health, /ready and /metrics."`
 	DatabaseURL   conf.Secret `env:"DATABASE_URL,required" doc:"Postgres, as postgres://user:password@host:5432/database; the user is signalbox_credentials or a member of it."`
 	DatabaseConns int32       `env:"DATABASE_CONNS" envDefault:"10" doc:"Most connections to Postgres."`
+	NATSURL       string      `env:"NATS_URL" envDefault:"nats://127.0.0.1:4222" doc:"NATS servers, separated by commas, over which instances share what they learn of accounts."`
+	NATSUser      string      `env:"NATS_USER" envDefault:"credential-broker" doc:"User on the bus."`
+	NATSPassword  conf.Secret `env:"NATS_PASSWORD" doc:"Password on the bus; empty where the servers check none."`
 	TrustedKeys   string      `env:"TRUSTED_KEYS,required" doc:"Public keys of the services that may call (gateway, agent-runner, tool-executor), as name=key pairs separated by commas."`
 	KeyFile       string      `env:"CREDENTIAL_BROKER_KEY_FILE,required" doc:"File with the key that seals stored credentials; made when it is not there. Keep a backup apart from the database's."`
+
+	Profiles string `env:"CREDENTIAL_BROKER_PROFILES" doc:"Folder with request profiles of your own (*.yaml), beside or in place of those that come with the product; read at the start. Empty for none."`
 
 	AllowPrivate bool   `env:"CREDENTIAL_BROKER_ALLOW_PRIVATE" envDefault:"false" doc:"Allows accounts with base URLs at loopback and private addresses, over http too: for model servers of your own."`
 	SimulatorURL string `env:"SIMULATOR_URL" doc:"Base URL of the simulated provider, which answers for providers without any credential; empty for none."`
 
 	Environment Environment
+	OAuth       OAuth
 
 	Procs int `env:"CREDENTIAL_BROKER_PROCS" envDefault:"1" doc:"Processors to use at once. One forwards more than a hundred thousand events a second and adds the least time to them; beyond that, replicas do better than processors. 0, or a GOMAXPROCS of your own, leaves it to Go."`
 
@@ -59,7 +65,7 @@ type Environment struct {
 func (c *Config) Validate() error {
 	_, simulator := c.simulator()
 	_, environment := c.Environment.accounts()
-	errs := []error{simulator, environment}
+	errs := []error{simulator, environment, c.OAuth.Validate()}
 	for name, d := range map[string]time.Duration{
 		"CREDENTIAL_BROKER_HEADERS_TIMEOUT": c.HeadersTimeout, "CREDENTIAL_BROKER_FIRST_EVENT_TIMEOUT": c.FirstEventTimeout,
 		"CREDENTIAL_BROKER_IDLE_TIMEOUT": c.IdleTimeout, "CREDENTIAL_BROKER_GATE_TIMEOUT": c.GateTimeout,

@@ -21,7 +21,7 @@ import (
 // credentials. No answer holds a secret.
 type accountServer struct {
 	accounts *Accounts
-	pool     *pool.Ordered
+	pool     *pool.Set
 }
 
 // require returns the actor if their role is enough and one of the given services

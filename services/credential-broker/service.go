@@ -7,11 +7,14 @@
 // The rooms: proxy forwards one request and decides what may still be retried;
 // h1 carries it to the provider, over connections that sock makes cheap; pool
 // chooses the account; profile knows how requests of a credential look, as data;
-// dialect speaks of errors the way providers do; vault seals; store keeps what is
-// sealed; target keeps workspaces' base URLs out of the operator's network.
+// transform edits bodies where a profile wants it, and scan finds the places; usage
+// reads what an answer cost; oauth keeps alive what somebody signed in to; dialect
+// speaks of errors the way providers do; vault seals; store keeps what is sealed;
+// target keeps workspaces' base URLs out of the operator's network.
 //
-// A Service shares nothing with another instance but the database, and instances
-// start and stop in any order. When it is told to stop it goes on with open
+// A Service shares the database with the other instances, and what they learn of
+// accounts over the bus; it goes on without either, and instances start and stop in
+// any order. When it is told to stop it goes on with open
 // requests for a bounded time; streams that are still open then get an error event
 // and a broken end, which every caller takes for what it is. If it dies, they
 // break without one.
@@ -28,12 +31,15 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
 
+	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/httpserver"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/process"
 	"signalbox.dev/services/credential-broker/internal/h1"
+	"signalbox.dev/services/credential-broker/internal/oauth"
 	"signalbox.dev/services/credential-broker/internal/pool"
 	"signalbox.dev/services/credential-broker/internal/profile"
 	"signalbox.dev/services/credential-broker/internal/proxy"
@@ -62,6 +68,8 @@ func Migrations() pg.Migrations {
 type Deps struct {
 	Log *slog.Logger
 	DB  *pg.DB // as Role, in Schema
+	// Bus is where other instances are, as subject.CredentialBroker; nil for none.
+	Bus *bus.Bus
 	// Listener takes egress requests, calls of other services and the pages for operators.
 	Listener net.Listener
 	// Verifier knows who may call: gateway, agent-runner and tool-executor.
@@ -75,8 +83,9 @@ type Service struct {
 	cfg        Config
 	deps       Deps
 	accounts   *Accounts
-	pool       *pool.Ordered
+	pool       *pool.Set
 	proxy      *proxy.Proxy
+	keeper     *oauth.Keeper
 	transports []*h1.Transport
 	handler    http.Handler
 }
@@ -94,7 +103,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		cfg.Drain = defaultDrain
 	}
 	s := &Service{cfg: cfg, deps: deps}
-	profiles, err := profile.Load(process.Version(), profile.Shipped())
+	profiles, err := profile.Open(process.Version(), cfg.Profiles)
 	if err != nil {
 		return nil, fmt.Errorf("load request profiles: %w", err)
 	}
@@ -102,7 +111,10 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.pool, err = newPool(cfg, deps.Log, s.accounts); err != nil {
+	if s.keeper, err = newKeeper(cfg.OAuth, deps.DB, s.accounts, deps.Log); err != nil {
+		return nil, err
+	}
+	if s.pool, err = newPool(cfg, deps, s.accounts, s.keeper); err != nil {
 		return nil, err
 	}
 	open, guarded := h1.New(h1.Config{}), h1.New(h1.Config{Control: s.accounts.policy.Control})
@@ -121,7 +133,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	return s, nil
 }
 
-func newPool(cfg Config, log *slog.Logger, a *Accounts) (*pool.Ordered, error) {
+func newPool(cfg Config, deps Deps, a *Accounts, tokens pool.Tokens) (*pool.Set, error) {
 	environment, err := cfg.Environment.accounts()
 	if err != nil {
 		return nil, err
@@ -130,9 +142,9 @@ func newPool(cfg Config, log *slog.Logger, a *Accounts) (*pool.Ordered, error) {
 	if err != nil {
 		return nil, err
 	}
-	return pool.NewOrdered(pool.Config{
-		Store: a.store, Vault: a.vault, Profiles: a.profiles, Environment: environment, Simulator: simulator,
-		CheckBase: a.policy.Check, Log: log,
+	return pool.New(pool.Config{
+		Store: a.store, Vault: a.vault, Tokens: tokens, Profiles: a.profiles, Environment: environment, Simulator: simulator,
+		CheckBase: a.policy.Check, Bus: deps.Bus, Log: deps.Log,
 	})
 }
 
@@ -142,14 +154,25 @@ func (s *Service) Run(ctx context.Context) error {
 	stopped := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() { s.abortLate(ctx, stopped) })
+	serving, served := context.WithCancel(ctx)
+	defer served()
+	wg.Go(func() { _ = s.keeper.Run(serving) }) // nil when ctx is done
+	sharing, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	var shared errgroup.Group
+	shared.Go(func() error { return s.pool.Run(sharing) })
 	err := httpserver.Serve(ctx, httpserver.Config{
 		Listener: sock.Listen(s.deps.Listener), Handler: s.handler, Log: s.deps.Log, Drain: s.cfg.Drain + abortGrace,
 	})
 	close(stopped)
+	served()
 	s.proxy.Abort() // what is left has no connection any more
 	s.proxy.Wait()
+	stop() // the pool writes what the last requests have taught it
+	err = errors.Join(err, shared.Wait())
 	s.pool.Wait()
 	wg.Wait()
+	s.keeper.Close()
 	for _, t := range s.transports {
 		t.CloseIdleConnections()
 	}

@@ -363,7 +363,7 @@ func TestBadAccounts(t *testing.T) {
 	}{
 		{"no provider", func(r *credentialv1.AddAccountRequest) { r.Provider = "" }, "provider: "},
 		{"odd provider", func(r *credentialv1.AddAccountRequest) { r.Provider = "../x" }, "provider: "},
-		{"provider without profile", func(r *credentialv1.AddAccountRequest) { r.Provider = "mine" }, "profile: the provider mine has none of its own: use one of anthropic-api-key, generic, openai, openrouter"},
+		{"provider without profile", func(r *credentialv1.AddAccountRequest) { r.Provider = "mine" }, "profile: the provider mine has none of its own: use one of anthropic-api-key, anthropic-oauth, generic, github, google, notion, openai, openrouter"},
 		{"unknown profile", func(r *credentialv1.AddAccountRequest) { r.Profile = "x" }, `profile: there is no request profile "x"`},
 		{"generic without base URL", func(r *credentialv1.AddAccountRequest) { r.Provider, r.Profile = "mine", "generic" }, "base_url: the profile generic has none"},
 		{"no secret", func(r *credentialv1.AddAccountRequest) { r.Secret = " \n" }, "secret: it is empty"},

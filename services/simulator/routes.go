@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strings"
 
+	"signalbox.dev/services/simulator/authserver"
 	"signalbox.dev/services/simulator/internal/anthropic"
 	"signalbox.dev/services/simulator/internal/chat"
 	"signalbox.dev/services/simulator/internal/openai"
@@ -28,6 +29,8 @@ func (s *Simulator) routes() *http.ServeMux {
 	}
 	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, r *http.Request) { s.models(guess(r, claude, gpt))(w, r) })
 	mux.HandleFunc("GET /v1/models/{id...}", func(w http.ResponseWriter, r *http.Request) { s.model(guess(r, claude, gpt))(w, r) })
+
+	mux.Handle("/oauth/", http.StripPrefix("/oauth", authserver.New(authserver.Settings{Rotate: true})))
 
 	mux.HandleFunc("GET /simulator/scripts", s.listScripts)
 	mux.HandleFunc("PUT /simulator/scripts/{name}", s.putScript)

@@ -198,7 +198,7 @@ func (w *world) startBroker(ctx context.Context, ring keyring, simulatorURL stri
 		return "", err
 	}
 	s, err := credentialbroker.New(cfg, credentialbroker.Deps{
-		Log: w.log(subject.CredentialBroker), DB: p.db, Listener: p.listener, Verifier: p.verifier, Registerer: w.metrics(subject.CredentialBroker),
+		Log: w.log(subject.CredentialBroker), DB: p.db, Bus: p.bus, Listener: p.listener, Verifier: p.verifier, Registerer: w.metrics(subject.CredentialBroker),
 	})
 	if err != nil {
 		return "", err

@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 
+	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/httpserver"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pg"
@@ -48,12 +49,19 @@ func run(ctx context.Context, cfg credentialbroker.Config, env service.Env) erro
 		return fmt.Errorf("DATABASE_URL: %w", err)
 	}
 	defer db.Close()
+	b, err := bus.Connect(ctx, bus.Config{
+		URL: cfg.NATSURL, Service: subject.CredentialBroker, User: cfg.NATSUser, Password: cfg.NATSPassword, Log: env.Log, Metrics: env.Registry,
+	})
+	if err != nil {
+		return err
+	}
+	defer b.Close()
 	listener, err := httpserver.Listen(ctx, cfg.Addr)
 	if err != nil {
 		return err
 	}
 	s, err := credentialbroker.New(cfg, credentialbroker.Deps{
-		Log: env.Log, DB: db, Listener: listener, Verifier: verifier, Registerer: env.Registry, Gatherer: env.Registry,
+		Log: env.Log, DB: db, Bus: b, Listener: listener, Verifier: verifier, Registerer: env.Registry, Gatherer: env.Registry,
 	})
 	if err != nil {
 		_ = listener.Close() // New failed, so Run will not

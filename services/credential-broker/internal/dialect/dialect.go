@@ -6,8 +6,10 @@ package dialect
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"net/http"
+	"strconv"
 
 	"signalbox.dev/services/credential-broker/internal/profile"
 )
@@ -21,8 +23,15 @@ type Error struct {
 
 // Body returns the error as the JSON body of an answer.
 func Body(d profile.Dialect, e Error) []byte {
-	if d == profile.Anthropic {
+	switch d {
+	case profile.Anthropic:
 		return encode(anthropicError{Type: "error", Error: anthropicDetail{anthropicType(e.Status), e.Message, e.Code}})
+	case profile.Google:
+		return encode(googleError{googleDetail{Code: e.Status, Message: e.Message, Status: googleStatus(e.Status), Errors: []googleReason{{Message: e.Message, Domain: "global", Reason: e.Code}}}})
+	case profile.Notion:
+		return encode(notionError{Object: "error", Status: e.Status, Code: e.Code, Message: e.Message})
+	case profile.GitHub:
+		return encode(gitHubError{Message: e.Message, Code: e.Code, Status: strconv.Itoa(e.Status)})
 	}
 	return encode(openAIError{openAIDetail{Message: e.Message, Type: openAIType(e.Status), Code: e.Code}})
 }
@@ -125,6 +134,78 @@ func openAIType(status int) string {
 	return "invalid_request_error"
 }
 
+type googleError struct {
+	Error googleDetail `json:"error"`
+}
+
+type googleDetail struct {
+	Code    int            `json:"code"`
+	Message string         `json:"message"`
+	Status  string         `json:"status"`
+	Errors  []googleReason `json:"errors"`
+}
+
+type googleReason struct {
+	Message string `json:"message"`
+	Domain  string `json:"domain"`
+	Reason  string `json:"reason"`
+}
+
+type notionError struct {
+	Object  string `json:"object"`
+	Status  int    `json:"status"`
+	Code    string `json:"code"`
+	Message string `json:"message"`
+}
+
+type gitHubError struct {
+	Message string `json:"message"`
+	Code    string `json:"code"`
+	Status  string `json:"status"`
+}
+
+func googleStatus(status int) string {
+	switch status {
+	case http.StatusUnauthorized:
+		return "UNAUTHENTICATED"
+	case http.StatusForbidden:
+		return "PERMISSION_DENIED"
+	case http.StatusNotFound:
+		return "NOT_FOUND"
+	case http.StatusTooManyRequests:
+		return "RESOURCE_EXHAUSTED"
+	case http.StatusGatewayTimeout:
+		return "DEADLINE_EXCEEDED"
+	}
+	if status >= 500 {
+		return "UNAVAILABLE"
+	}
+	return "INVALID_ARGUMENT"
+}
+
+// reasons are Google's words for what the others have codes for.
+var reasons = map[string]string{
+	"rateLimitExceeded": "rate_limit_exceeded", "userRateLimitExceeded": "rate_limit_exceeded",
+	"quotaExceeded": "quota_exceeded", "dailyLimitExceeded": "quota_exceeded",
+	"authError": "invalid_authentication",
+}
+
+// reason returns the code for the first of Google's errors that has one.
+func reason(list []byte) string {
+	var all []struct {
+		Reason text `json:"reason"`
+	}
+	if len(list) == 0 || json.Unmarshal(list, &all) != nil {
+		return ""
+	}
+	for _, e := range all {
+		if code, known := reasons[string(e.Reason)]; known {
+			return code
+		}
+	}
+	return ""
+}
+
 // Failure is what a provider's error says, as far as it says so in members that
 // have a meaning; the message can echo the user's text.
 type Failure struct {
@@ -148,15 +229,18 @@ func Read(body []byte) (Failure, bool) {
 	}
 	for _, raw := range []json.RawMessage{outer.Error, outer.Response.Error} {
 		var inner struct {
-			Type    text `json:"type"`
-			Code    text `json:"code"`
-			Message text `json:"message"`
+			Type    text            `json:"type"`
+			Code    text            `json:"code"`
+			Message text            `json:"message"`
+			Errors  json.RawMessage `json:"errors"`
 		}
 		var plain string
 		switch {
 		case len(raw) == 0 || string(raw) == "null":
 		case json.Unmarshal(raw, &inner) == nil:
-			return Failure{string(inner.Type), string(inner.Code), string(inner.Message)}, true
+			f := Failure{string(inner.Type), string(inner.Code), string(inner.Message)}
+			f.Code = cmp.Or(reason(inner.Errors), f.Code)
+			return f, true
 		case json.Unmarshal(raw, &plain) == nil: // {"error":"model not found"}
 			return Failure{Message: plain}, true
 		}

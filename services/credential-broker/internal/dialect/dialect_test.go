@@ -21,6 +21,9 @@ func TestBody(t *testing.T) {
 	}{
 		{"anthropic", dialect.Body(profile.Anthropic, e), `{"type":"error","error":{"type":"authentication_error","message":"add <one> & \"try\"","code":"no_credential"}}`},
 		{"openai", dialect.Body(profile.OpenAI, e), `{"error":{"message":"add <one> & \"try\"","type":"invalid_request_error","param":null,"code":"no_credential"}}`},
+		{"google", dialect.Body(profile.Google, e), `{"error":{"code":401,"message":"add <one> & \"try\"","status":"UNAUTHENTICATED","errors":[{"message":"add <one> & \"try\"","domain":"global","reason":"no_credential"}]}}`},
+		{"notion", dialect.Body(profile.Notion, e), `{"object":"error","status":401,"code":"no_credential","message":"add <one> & \"try\""}`},
+		{"github", dialect.Body(profile.GitHub, e), `{"message":"add <one> & \"try\"","code":"no_credential","status":"401"}`},
 		{"anthropic event", dialect.Event(profile.Anthropic, true, dialect.Error{Status: 504, Message: "m"}), "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"timeout_error\",\"message\":\"m\"}}\n\n"},
 		{"chat event", dialect.Event(profile.OpenAI, false, dialect.Error{Status: 502, Code: "c", Message: "m"}), "data: {\"error\":{\"message\":\"m\",\"type\":\"server_error\",\"param\":null,\"code\":\"c\"}}\n\n"},
 		{"responses event", dialect.Event(profile.OpenAI, true, dialect.Error{Status: 502, Code: "c", Message: "m"}), "event: error\ndata: {\"type\":\"error\",\"code\":\"c\",\"message\":\"m\",\"param\":null,\"sequence_number\":0,\"error\":{\"message\":\"m\",\"type\":\"server_error\",\"param\":null,\"code\":\"c\"}}\n\n"},
@@ -46,6 +49,10 @@ func TestRead(t *testing.T) {
 		{`{"type":"error","code":"rate_limit_exceeded","message":"slow","sequence_number":3}`, dialect.Failure{Code: "rate_limit_exceeded", Message: "slow"}, true},
 		{`{"type":"response.failed","response":{"status":"failed","error":{"code":"server_error","message":"m"}}}`, dialect.Failure{Code: "server_error", Message: "m"}, true},
 		{`{"error":{"type":["a"],"code":{"x":1},"message":null}}`, dialect.Failure{}, true},
+		{`{"error":{"errors":[{"domain":"usageLimits","reason":"userRateLimitExceeded","message":"m"}],"code":403,"message":"m"}}`, dialect.Failure{Code: "rate_limit_exceeded", Message: "m"}, true},
+		{`{"error":{"errors":[{"reason":"forbidden"}],"code":403,"message":"m"}}`, dialect.Failure{Code: "403", Message: "m"}, true},
+		{`{"error":{"errors":{"a":1},"code":403,"message":"m"}}`, dialect.Failure{Code: "403", Message: "m"}, true},
+		{`{"object":"error","status":429,"code":"rate_limited","message":"m"}`, dialect.Failure{Code: "rate_limited", Message: "m"}, true},
 		{`{"error":null}`, dialect.Failure{}, false},
 		{`{"type":"message"}`, dialect.Failure{}, false},
 		{`[1]`, dialect.Failure{}, false},
@@ -66,7 +73,7 @@ func FuzzEvent(f *testing.F) {
 	f.Add("m", 500, true)
 	f.Add("a\r\nb\n\n", 401, false)
 	f.Fuzz(func(t *testing.T, message string, status int, typed bool) {
-		for _, d := range []profile.Dialect{profile.Anthropic, profile.OpenAI} {
+		for _, d := range []profile.Dialect{profile.Anthropic, profile.OpenAI, profile.Google, profile.Notion, profile.GitHub} {
 			e := dialect.Error{Status: status, Code: "c", Message: message}
 			ev := string(dialect.Event(d, typed, e))
 			if strings.Count(ev, "\n\n") != 1 || !strings.HasSuffix(ev, "\n\n") || strings.Contains(ev, "\r") {

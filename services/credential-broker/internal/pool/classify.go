@@ -1,11 +1,13 @@
 package pool
 
 import (
+	"cmp"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"signalbox.dev/services/credential-broker/internal/dialect"
 )
@@ -97,6 +99,33 @@ func RetryAfter(h http.Header, now time.Time) time.Duration {
 	}
 	if at, err := http.ParseTime(text); err == nil {
 		return bounded(at.Sub(now).Seconds())
+	}
+	return 0
+}
+
+// RawWait returns the headers of an answer that say how long to wait, for people.
+func RawWait(h http.Header) string {
+	var lines []string
+	for name, values := range h {
+		lower := strings.ToLower(name)
+		if lower == "retry-after" || lower == "retry-after-ms" || strings.Contains(lower, "ratelimit") && strings.Contains(lower, "reset") {
+			lines = append(lines, lower+": "+strings.Join(values, ", "))
+		}
+	}
+	slices.SortFunc(lines, func(a, b string) int { // retry-after before the others
+		return cmp.Or(-cmp.Compare(btoi(strings.HasPrefix(a, "retry")), btoi(strings.HasPrefix(b, "retry"))), cmp.Compare(a, b))
+	})
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, strings.ToValidUTF8(clip(strings.Join(lines, "; "), maxRaw), ""))
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
 	}
 	return 0
 }

@@ -9,6 +9,8 @@ import (
 
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/services/credential-broker/internal/choice"
+	"signalbox.dev/services/credential-broker/internal/oauth"
 	"signalbox.dev/services/credential-broker/internal/profile"
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
@@ -36,6 +38,16 @@ type Account struct {
 	// request must not reach the operator's network.
 	Own    bool
 	Secret vault.Secret
+	// Grant is the grant whose access token is the Secret; zero where that is a key.
+	Grant oauth.Ref
+	// tokens and version are of the access token; nil where the Secret is a key
+	tokens  Tokens
+	version int64
+
+	// Where it was chosen; no pool for the simulator's.
+	pool   *choice.Pool
+	owner  owner
+	ticket *choice.Ticket
 }
 
 // Request is what an account is wanted for.
@@ -44,6 +56,9 @@ type Request struct {
 	Provider string
 	// Address is the caller's, for the audit.
 	Address string
+	// Model is the model that the request asks for, as far as it says so: some
+	// providers limit each on its own.
+	Model string
 	// Tried are the accounts that this request failed with.
 	Tried []id.Account
 }
@@ -52,35 +67,29 @@ type Request struct {
 // provider, wherever one could come from.
 var ErrNone = errors.New("no account for this provider")
 
-// ErrExhausted is returned by Select when every account was tried.
-var ErrExhausted = errors.New("all accounts were tried")
+// ErrExhausted is what Select's error is when every account was tried or is parked;
+// mostly it is an *Exhausted, which says until when.
+var ErrExhausted = choice.ErrExhausted
+
+// Exhausted says when an account comes back.
+type Exhausted = choice.Exhausted
 
 // Reason says how a request went, in the words that operators see.
-type Reason string
+type Reason = choice.Reason
 
-// The reasons. The first three are the account's own condition: another account
-// may do better.
+// The reasons. The first four are the account's own condition: another account may
+// do better.
 const (
-	RateLimited    Reason = "RATE_LIMIT_EXCEEDED"
-	AuthFailed     Reason = "AUTH_FAILED"
-	QuotaExhausted Reason = "QUOTA_EXHAUSTED"
-	// Overloaded is an overload reported inside a stream that had begun well.
-	Overloaded Reason = "OVERLOADED"
-	// Service is a failure of the whole provider.
-	Service Reason = "SERVICE"
-	// Caller is an error of the request itself.
-	Caller Reason = "CALLER"
-	// Unreachable is a provider that could not be asked, or did not answer in time.
-	Unreachable Reason = "UNREACHABLE"
-	// Cancelled is a request that the caller gave up.
-	Cancelled Reason = "CANCELLED"
-	OK        Reason = "OK"
+	RateLimited    = choice.RateLimited
+	AuthFailed     = choice.AuthFailed
+	QuotaExhausted = choice.QuotaExhausted
+	Overloaded     = choice.Overloaded
+	Service        = choice.Service
+	Caller         = choice.Caller
+	Unreachable    = choice.Unreachable
+	Cancelled      = choice.Cancelled
+	OK             = choice.OK
 )
-
-// Switch reports whether another account may do better.
-func (r Reason) Switch() bool {
-	return r == RateLimited || r == AuthFailed || r == QuotaExhausted || r == Overloaded
-}
 
 // Outcome is how a request went with one account.
 type Outcome struct {
@@ -88,6 +97,18 @@ type Outcome struct {
 	Status int
 	// RetryAfter is what the provider asked for; 0 when it did not.
 	RetryAfter time.Duration
+	// Raw is the header that said so, for operators.
+	Raw string
+	// Unsent says that nothing of the request was sent.
+	Unsent bool
+	// Usage is what the answer said that it cost, zero where it did not say.
+	Usage Usage
+}
+
+// Usage is what a provider counted for one request.
+type Usage struct {
+	Input, Output int64 // tokens; Input includes what came from a cache
+	CostMicros    int64 // in millionths of a dollar; 0 where the account has a flat rate
 }
 
 // derived returns the id of an account that is not stored: the same everywhere.

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -16,6 +17,8 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
+
+	"signalbox.dev/services/credential-broker/internal/transform"
 )
 
 const (
@@ -42,14 +45,40 @@ type source struct {
 		Append map[string]string `yaml:"append"`
 		Remove []string          `yaml:"remove"`
 	} `yaml:"headers"`
-	Routes []sourceRoute `yaml:"routes"`
+	ToolPrefix string        `yaml:"tool_prefix"`
+	System     sourceSystem  `yaml:"system"`
+	Usage      *sourceUsage  `yaml:"usage"`
+	Limits     []sourceLimit `yaml:"limits"`
+	Routes     []sourceRoute `yaml:"routes"`
+}
+
+type sourceSystem struct {
+	First []string `yaml:"first"`
+	Words []struct {
+		From string `yaml:"from"`
+		To   string `yaml:"to"`
+		Case string `yaml:"case"`
+	} `yaml:"words"`
+}
+
+type sourceUsage struct {
+	At     []string `yaml:"at"`
+	Input  []string `yaml:"input"`
+	Output []string `yaml:"output"`
+}
+
+type sourceLimit struct {
+	Remaining string `yaml:"remaining"`
+	Reset     string `yaml:"reset"`
 }
 
 type sourceRoute struct {
-	Path       string        `yaml:"path"`
-	Wait       string        `yaml:"wait"`
-	WaitStream string        `yaml:"wait_stream"`
-	Stream     *sourceStream `yaml:"stream"`
+	Path       string            `yaml:"path"`
+	Query      map[string]string `yaml:"query"`
+	Body       string            `yaml:"body"`
+	Wait       string            `yaml:"wait"`
+	WaitStream string            `yaml:"wait_stream"`
+	Stream     *sourceStream     `yaml:"stream"`
 }
 
 type sourceStream struct {
@@ -57,6 +86,23 @@ type sourceStream struct {
 	Preamble []string `yaml:"preamble"`
 	Terminal []string `yaml:"terminal"`
 	Error    []string `yaml:"error"`
+	Usage    []string `yaml:"usage"`
+}
+
+// Open loads what the product ships and, unless dir is empty, an operator's own
+// profiles from the folder of that name.
+func Open(version, dir string) (*Set, error) {
+	if dir == "" {
+		return Load(version, Shipped())
+	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		return nil, fmt.Errorf("read the folder of request profiles: %w", err)
+	}
+	if !info.IsDir() {
+		return nil, fmt.Errorf("read the folder of request profiles: %s is a file", dir)
+	}
+	return Load(version, Shipped(), os.DirFS(dir))
 }
 
 // Load reads every *.yaml file at the root of each of dirs. A profile of a later
@@ -87,6 +133,13 @@ func Load(version string, dirs ...fs.FS) (*Set, error) {
 			}
 			from[p.Name] = file
 			all[p.Name] = p
+		}
+		misnamed, err := fs.Glob(dir, "*.yml")
+		if err != nil {
+			return nil, fmt.Errorf("list request profiles: %w", err)
+		}
+		for _, file := range misnamed {
+			problems = append(problems, fmt.Errorf("%s: a request profile's file ends with .yaml: rename it", file))
 		}
 	}
 	s := &Set{byName: all, byProvider: map[string]*Profile{}}
@@ -201,8 +254,8 @@ func (c *checker) profile(src *source) *Profile {
 	if src.DefaultFor != "" && !nameForm.MatchString(src.DefaultFor) {
 		c.wrong("default_for", "%q is not a provider's name: use lower-case letters, digits and dashes", src.DefaultFor)
 	}
-	if p.Dialect != Anthropic && p.Dialect != OpenAI {
-		c.wrong("dialect", "%q is unknown: use anthropic or openai", src.Dialect)
+	if !slices.Contains(dialects, p.Dialect) {
+		c.wrong("dialect", "%q is unknown: use anthropic, openai, google, notion or github", src.Dialect)
 	}
 	p.BaseURL = c.baseURL(src.BaseURL)
 	for i, mount := range src.Mounts {
@@ -216,8 +269,20 @@ func (c *checker) profile(src *source) *Profile {
 		c.wrong("auth.scheme", "%q is not an authentication scheme: use a word such as Bearer, or leave it out", src.Auth.Scheme)
 	}
 	p.Headers = c.headers(src, p.Auth.Header)
+	p.Usage = c.usage(src.Usage)
+	p.Limits = c.limits(src.Limits)
+	messages := transform.NewMessages(c.rules(src))
 	for i := range src.Routes {
-		p.Routes = append(p.Routes, c.route(fmt.Sprintf("routes[%d]", i), &src.Routes[i], p.Routes))
+		field := fmt.Sprintf("routes[%d]", i)
+		r := c.route(field, &src.Routes[i], p.Routes)
+		switch src.Routes[i].Body {
+		case "":
+		case "messages":
+			r.Messages = messages
+		default:
+			c.wrong(field+".body", "%q is not a form of bodies that can be changed: use messages, for Anthropic's Messages API, or leave it out", src.Routes[i].Body)
+		}
+		p.Routes = append(p.Routes, r)
 	}
 	return p
 }
@@ -317,7 +382,7 @@ func (c *checker) headerValue(field, value string) string {
 }
 
 func (c *checker) route(field string, src *sourceRoute, before []Route) Route {
-	r := Route{Path: src.Path}
+	r := Route{Path: src.Path, Query: c.query(field, src.Query)}
 	if src.Path == "" || !pathForm.MatchString(src.Path) {
 		c.wrong(field+".path", "%q is not a path: begin with a slash; a * may end it", src.Path)
 	}
@@ -330,15 +395,15 @@ func (c *checker) route(field string, src *sourceRoute, before []Route) Route {
 		return r
 	}
 	s := src.Stream
-	r.Stream = &Stream{Events: Events(s.Events), Preamble: s.Preamble, Terminal: s.Terminal, Error: s.Error}
+	r.Stream = &Stream{Events: Events(s.Events), Preamble: s.Preamble, Terminal: s.Terminal, Error: s.Error, Usage: s.Usage}
 	switch r.Stream.Events {
 	case Typed:
 		if len(s.Terminal) == 0 {
 			c.wrong(field+".stream.terminal", "name the events that end a stream")
 		}
 	case Chat:
-		if len(s.Preamble)+len(s.Terminal)+len(s.Error) > 0 {
-			c.wrong(field+".stream", "chat chunks have no names: leave preamble, terminal and error out")
+		if len(s.Preamble)+len(s.Terminal)+len(s.Error)+len(s.Usage) > 0 {
+			c.wrong(field+".stream", "chat chunks have no names: leave preamble, terminal, error and usage out")
 		}
 	default:
 		c.wrong(field+".stream.events", "%q is not a form of events: use typed or chat", s.Events)
@@ -346,6 +411,7 @@ func (c *checker) route(field string, src *sourceRoute, before []Route) Route {
 	c.eventNames(field+".stream.preamble", s.Preamble)
 	c.eventNames(field+".stream.terminal", s.Terminal)
 	c.eventNames(field+".stream.error", s.Error)
+	c.eventNames(field+".stream.usage", s.Usage)
 	return r
 }
 

@@ -10,6 +10,9 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"signalbox.dev/services/credential-broker/internal/transform"
+	"signalbox.dev/services/credential-broker/internal/usage"
 )
 
 // Dialect is the protocol family that a provider speaks.
@@ -19,7 +22,15 @@ type Dialect string
 const (
 	Anthropic Dialect = "anthropic"
 	OpenAI    Dialect = "openai"
+	Google    Dialect = "google"
+	Notion    Dialect = "notion"
+	GitHub    Dialect = "github"
 )
+
+// Models reports whether providers of the dialect answer as models do.
+func (d Dialect) Models() bool { return d == Anthropic || d == OpenAI }
+
+var dialects = []Dialect{Anthropic, OpenAI, Google, Notion, GitHub}
 
 // Events says how the events of a stream are told apart.
 type Events string
@@ -42,17 +53,27 @@ type Stream struct {
 	Terminal []string
 	// Error are names of typed events that report a failure.
 	Error []string
+	// Usage are names of typed events that can count tokens. A chat completion counts
+	// them when it finishes.
+	Usage []string
 }
 
 // Route is what a profile knows of one path.
 type Route struct {
 	Path string
+	// Query is what is added to the URL's query, escaped and sorted.
+	Query []Param
+	// Messages edits the route's bodies; nil where they stay as they are.
+	Messages *transform.Messages
 	// Wait bounds the time until the answer's headers are there, WaitStream the
 	// same where the request asks for a stream.
 	Wait, WaitStream time.Duration
 	// Stream is nil where nothing is known of the route's events.
 	Stream *Stream
 }
+
+// Param is one parameter of a query, as it stands in a URL.
+type Param struct{ Name, Value string }
 
 // Profile is one loaded profile. It is not to be changed.
 type Profile struct {
@@ -67,7 +88,10 @@ type Profile struct {
 	TrimBase string
 	Auth     Auth
 	Headers  Headers
-	Routes   []Route
+	// Usage says where answers count tokens; nil where they do not.
+	Usage  *usage.Places
+	Limits []Limit
+	Routes []Route
 }
 
 // Auth says where the credential goes.
@@ -99,6 +123,32 @@ func (p *Profile) Route(path string) Route {
 		}
 	}
 	return best
+}
+
+// AddQuery returns a raw query with the route's parameters. One that the caller has
+// sent with the same value stays where it is; with another, the route's stands in its
+// place.
+func (r *Route) AddQuery(raw string) string {
+	if len(r.Query) == 0 {
+		return raw
+	}
+	var pairs []string
+	if raw != "" {
+		pairs = strings.Split(raw, "&")
+	}
+	for _, p := range r.Query {
+		pair := p.Name + "=" + p.Value
+		if slices.Contains(pairs, pair) {
+			continue
+		}
+		pairs = slices.DeleteFunc(pairs, func(have string) bool {
+			name, _, _ := strings.Cut(have, "=")
+			plain, err := url.QueryUnescape(name)
+			return err == nil && url.QueryEscape(plain) == p.Name
+		})
+		pairs = append(pairs, pair)
+	}
+	return strings.Join(pairs, "&")
 }
 
 // Path returns what path, as the caller wrote it behind the provider's name, is

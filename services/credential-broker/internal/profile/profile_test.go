@@ -4,6 +4,9 @@ import (
 	"io/fs"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -26,10 +29,10 @@ func shipped(t *testing.T) *profile.Set {
 func TestShipped(t *testing.T) {
 	t.Parallel()
 	s := shipped(t)
-	if diff := cmp.Diff([]string{"anthropic-api-key", "generic", "openai", "openrouter"}, s.Names()); diff != "" {
+	if diff := cmp.Diff([]string{"anthropic-api-key", "anthropic-oauth", "generic", "github", "google", "notion", "openai", "openrouter"}, s.Names()); diff != "" {
 		t.Errorf("Names() (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{"anthropic", "openai", "openrouter"}, s.Providers()); diff != "" {
+	if diff := cmp.Diff([]string{"anthropic", "github", "google", "notion", "openai", "openrouter"}, s.Providers()); diff != "" {
 		t.Errorf("Providers() (-want +got):\n%s", diff)
 	}
 	for _, name := range s.Names() {
@@ -45,7 +48,7 @@ func TestShipped(t *testing.T) {
 	r := p.Route("/v1/messages")
 	want := profile.Route{
 		Path: "/v1/messages", Wait: 10 * time.Minute, WaitStream: 3 * time.Minute,
-		Stream: &profile.Stream{Events: profile.Typed, Preamble: []string{"message_start", "ping"}, Terminal: []string{"message_stop"}, Error: []string{"error"}},
+		Stream: &profile.Stream{Events: profile.Typed, Preamble: []string{"message_start", "ping"}, Terminal: []string{"message_stop"}, Error: []string{"error"}, Usage: []string{"message_start", "message_delta"}},
 	}
 	if diff := cmp.Diff(want, r); diff != "" {
 		t.Errorf("Route(/v1/messages) (-want +got):\n%s", diff)
@@ -137,7 +140,7 @@ func TestLoadErrors(t *testing.T) {
 		{"wrong type", good + "routes: 7\n", "a.yaml:4: "},
 		{"name", "name: A b\ndialect: openai\nauth: {header: x}\n", `a.yaml:1: name: "A b" is not a name`},
 		{"no name", "dialect: openai\nauth: {header: x}\n", `a.yaml:1: name: "" is not a name`},
-		{"dialect", "name: a\ndialect: latin\nauth: {header: x}\n", `a.yaml:2: dialect: "latin" is unknown: use anthropic or openai`},
+		{"dialect", "name: a\ndialect: latin\nauth: {header: x}\n", `a.yaml:2: dialect: "latin" is unknown: use anthropic, openai, google, notion or github`},
 		{"auth header", "name: a\ndialect: openai\nauth:\n  header: 'a b'\n", `a.yaml:4: auth.header: "a b" is not the name of a header`},
 		{"no auth", "name: a\ndialect: openai\n", `auth.header: "" is not the name of a header`},
 		{"reserved header", good + "headers:\n  set:\n    host: evil\n", "a.yaml:6: headers.set.host: Host is decided by the proxy"},
@@ -157,6 +160,19 @@ func TestLoadErrors(t *testing.T) {
 		{"typed without end", good + "routes:\n  - path: /x\n    stream:\n      events: typed\n", "routes[0].stream.terminal: name the events that end a stream"},
 		{"chat with names", good + "routes:\n  - path: /x\n    stream: {events: chat, error: [e]}\n", "chat chunks have no names"},
 		{"event name", good + "routes:\n  - path: /x\n    stream: {events: typed, terminal: ['a b']}\n", `routes[0].stream.terminal[0]: "a b" is not the name of an event`},
+		{"prefix", good + "tool_prefix: 'a b'\nroutes:\n  - {path: /x, body: messages}\n", `a.yaml:4: tool_prefix: "a b" cannot begin the name of a tool`},
+		{"prefix without a place", good + "tool_prefix: mcp_\nroutes:\n  - path: /x\n", "a.yaml:4: tool_prefix: no route has body: messages"},
+		{"system without a place", good + "system:\n  first: [x]\n", "a.yaml:5: system: no route has body: messages"},
+		{"body", good + "tool_prefix: p\nroutes:\n  - path: /x\n    body: chat\n", `a.yaml:7: routes[0].body: "chat" is not a form of bodies that can be changed: use messages`},
+		{"empty block", good + "system:\n  first:\n    - a\n    - ' '\nroutes:\n  - {path: /x, body: messages}\n", "a.yaml:7: system.first[1]: a block of the system prompt has a text"},
+		{"word", good + "system:\n  words:\n    - {from: '/x', to: b}\nroutes:\n  - {path: /x, body: messages}\n", `a.yaml:6: system.words[0].from: "/x" is not a word`},
+		{"case", good + "system:\n  words:\n    - from: x\n      case: upper\nroutes:\n  - {path: /x, body: messages}\n", `a.yaml:7: system.words[0].case: "upper" is not a rule`},
+		{"query", good + "routes:\n  - path: /x\n    query: {'a b': c}\n", `routes[0].query.a b: "a b" is not the name of a parameter`},
+		{"usage", good + "usage:\n  at: [a..b]\n", `a.yaml:5: usage.at[0]: "a..b" is not the name of a member`},
+		{"usage nowhere", good + "usage:\n  input: [a]\n", "usage.at: say in which members"},
+		{"usage of chat", good + "routes:\n  - path: /x\n    stream: {events: chat, usage: [e]}\n", "chat chunks have no names"},
+		{"limit", good + "limits:\n  - {remaining: 'a b'}\n", `a.yaml:5: limits[0].remaining: "a b" is not the name of a header`},
+		{"empty limit", good + "limits:\n  - {}\n", "limits[0]: name the headers"},
 		{"too large", good + "# " + strings.Repeat("x", 70_000), "over the limit"},
 	}
 	for _, tt := range tests {
@@ -189,6 +205,111 @@ func TestLoadSeveral(t *testing.T) {
 	}
 	if _, err := profile.Load("1", profile.Shipped(), fstest.MapFS{"x.yaml": file("x", "default_for: openai\n")}); err == nil || !strings.Contains(err.Error(), "default_for") {
 		t.Errorf("Load of two defaults = %v, want an error", err)
+	}
+}
+
+func TestOpen(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if _, err := profile.Open("1", filepath.Join(dir, "gone")); err == nil || !strings.Contains(err.Error(), "folder of request profiles") {
+		t.Errorf("Open of a folder that is not there = %v, want an error", err)
+	}
+	write := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("mine.yaml", "name: mine\ndialect: openai\nauth: {header: x-key}\n")
+	if _, err := profile.Open("1", filepath.Join(dir, "mine.yaml")); err == nil {
+		t.Error("Open of a file gives no error")
+	}
+	s, err := profile.Open("1", dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := s.Get("mine"); !ok || len(s.Names()) != 9 {
+		t.Errorf("Open gives %v, want mine beside the shipped ones", s.Names())
+	}
+	write("other.yml", "name: other\n")
+	if _, err := profile.Open("1", dir); err == nil || !strings.Contains(err.Error(), "other.yml: a request profile's file ends with .yaml") {
+		t.Errorf("Open with other.yml = %v, want an error", err)
+	}
+}
+
+func TestAddQuery(t *testing.T) {
+	t.Parallel()
+	p, _ := shipped(t).Get("anthropic-oauth")
+	r := p.Route("/v1/messages")
+	for in, want := range map[string]string{
+		"": "beta=true", "beta=true": "beta=true", "beta=true&a=b": "beta=true&a=b", "a=%20b&c": "a=%20b&c&beta=true",
+		"beta=false&a=1": "a=1&beta=true", "be%74a=0": "beta=true",
+	} {
+		if got := r.AddQuery(in); got != want {
+			t.Errorf("AddQuery(%q) = %q, want %q", in, got, want)
+		}
+	}
+	if r := p.Route("/v1/models"); r.AddQuery("a=b") != "a=b" {
+		t.Errorf("a route without parameters adds some: %q", r.AddQuery("a=b"))
+	}
+}
+
+func TestReset(t *testing.T) {
+	t.Parallel()
+	s, err := profile.Load("1", fstest.MapFS{"a.yaml": {Data: []byte("name: a\ndialect: openai\nauth: {header: x-key}\nlimits:\n  - {remaining: r1, reset: t1}\n  - {remaining: r2, reset: t2}\n  - {reset: t3}\n")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, _ := s.Get("a")
+	now := time.Date(2025, 1, 2, 3, 4, 5, 0, time.UTC)
+	tests := []struct {
+		name      string
+		header    []string
+		want      time.Duration
+		exhausted bool
+	}{
+		{"nothing", nil, 0, false},
+		{"something left", []string{"R1", "3", "T1", "10"}, 0, false},
+		{"seconds", []string{"R1", "0", "T1", "10"}, 10 * time.Second, true},
+		{"the later one", []string{"R1", "0", "T1", "6m0s", "R2", "0", "T2", "20ms"}, 6 * time.Minute, true},
+		{"only what is used up", []string{"R1", "5", "T1", "6m0s", "R2", "0", "T2", "1s"}, time.Second, true},
+		{"a time", []string{"T3", "2025-01-02T03:05:05Z"}, time.Minute, false},
+		{"seconds since 1970", []string{"T3", strconv.FormatInt(now.Unix()+90, 10)}, 90 * time.Second, false},
+		{"milliseconds since 1970", []string{"T3", strconv.FormatInt(now.UnixMilli()+2500, 10)}, 2500 * time.Millisecond, false},
+		{"long ago", []string{"T3", "2020-01-01T00:00:00Z"}, 0, false},
+		{"far away", []string{"T3", "2099-01-01T00:00:00Z"}, 7 * 24 * time.Hour, false},
+		{"nonsense", []string{"R1", "none", "T1", "10", "T3", "NaN"}, 0, false},
+	}
+	for _, tt := range tests {
+		h := http.Header{}
+		for i := 0; i < len(tt.header); i += 2 {
+			h.Set(tt.header[i], tt.header[i+1])
+		}
+		if got, ex := p.Reset(h, now), p.Exhausted(h); got != tt.want || ex != tt.exhausted {
+			t.Errorf("%s: Reset = %v, Exhausted = %v, want %v, %v", tt.name, got, ex, tt.want, tt.exhausted)
+		}
+	}
+}
+
+func TestAnthropicOAuth(t *testing.T) {
+	t.Parallel()
+	p, _ := shipped(t).Get("anthropic-oauth")
+	h := http.Header{}
+	for k, v := range map[string]string{"x-stainless-lang": "js", "X-Stainless-Retry-Count": "0", "x-api-key": "k", "anthropic-beta": "mine-1, interleaved-thinking-2025-05-14", "user-agent": "sdk"} {
+		h.Set(k, v)
+	}
+	p.Apply(h, "tok")
+	want := http.Header{
+		"User-Agent": {"signalbox/1.2.3"}, "Authorization": {"Bearer tok"},
+		"Anthropic-Beta": {"mine-1,interleaved-thinking-2025-05-14,oauth-2025-04-20"},
+	}
+	if diff := cmp.Diff(want, h); diff != "" {
+		t.Errorf("Apply (-want +got):\n%s", diff)
+	}
+	if p.Route("/v1/messages").Messages == nil || p.Route("/v1/messages/count_tokens").Messages == nil || p.Route("/v1/models").Messages != nil {
+		t.Error("the routes with bodies to change are not messages and count_tokens")
+	}
+	if key, _ := shipped(t).For("anthropic"); key.Route("/v1/messages").Messages != nil {
+		t.Error("the API key's profile changes bodies")
 	}
 }
 

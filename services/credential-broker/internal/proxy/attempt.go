@@ -9,6 +9,7 @@ import (
 	"mime"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,6 +20,7 @@ import (
 	"signalbox.dev/services/credential-broker/internal/pool"
 	"signalbox.dev/services/credential-broker/internal/profile"
 	"signalbox.dev/services/credential-broker/internal/target"
+	"signalbox.dev/services/credential-broker/internal/usage"
 )
 
 // Causes under which the watch cancels an upstream request.
@@ -122,13 +124,21 @@ type answer struct {
 // that is worth showing, or can still be thrown away. It sends again only what
 // was never sent.
 func (x *exchange) attempt() (*answer, *refusal) {
-	a, sent, err := x.send()
+	u, route := x.target()
+	x.tally = usage.NewTally(x.account.Profile.Usage)
+	if r := x.edit(route.Messages); r != nil {
+		x.unsent = true
+		x.report(pool.Caller, nil)
+		return nil, r
+	}
+	a, sent, err := x.send(u, route)
 	if err != nil && !sent && a.ctx.Err() == nil && !errors.Is(err, target.ErrAddress) {
 		a.close()
 		x.retried(pool.Unreachable)
-		a, _, err = x.send()
+		a, sent, err = x.send(u, route)
 	}
 	if err != nil {
+		x.unsent = !sent
 		r := x.unreachable(a, err)
 		a.close()
 		return nil, r
@@ -138,17 +148,12 @@ func (x *exchange) attempt() (*answer, *refusal) {
 
 // send sends the request once. sent says whether a connection was there to send
 // it over. The answer is set, without a response, also when it fails.
-func (x *exchange) send() (a *answer, sent bool, err error) {
+func (x *exchange) send(u *url.URL, route profile.Route) (a *answer, sent bool, err error) {
 	x.attempts++
-	u, route := x.target()
 	a = &answer{x: x, route: route}
 	a.ctx, a.cancel = context.WithCancelCause(x.ctx)
-	req := (&http.Request{Method: x.r.Method, URL: u, Host: u.Host, Header: x.header.Clone(), ContentLength: int64(len(x.body))}).WithContext(a.ctx)
-	if len(x.body) > 0 {
-		body := x.body
-		req.Body = io.NopCloser(bytes.NewReader(body))
-		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
-	}
+	req := (&http.Request{Method: x.r.Method, URL: u, Host: u.Host, Header: x.header.Clone()}).WithContext(a.ctx)
+	x.putBody(req)
 	x.account.Profile.Apply(req.Header, x.account.Secret.Reveal())
 	transport := x.p.cfg.Open
 	if x.account.Own {
@@ -247,11 +252,14 @@ func (a *answer) inspect() (*answer, *refusal) {
 	}
 	a.reason = pool.OK
 	a.watch.enter(x.p.cfg.Timers.Idle, &errIdle)
+	if x.edited.answers != nil && x.r.Method != http.MethodHead && (isJSON(res) || isEncoded(res)) {
+		return a.translate()
+	}
 	return a, nil
 }
 
 func isEventStream(res *http.Response) bool {
-	if e := res.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
+	if isEncoded(res) {
 		return false // nothing was asked for; it passes as it is
 	}
 	kind, parameters, _ := strings.Cut(res.Header.Get("Content-Type"), ";")
@@ -263,6 +271,11 @@ func isEventStream(res *http.Response) bool {
 	}
 	_, _, err := mime.ParseMediaType(res.Header.Get("Content-Type"))
 	return err == nil
+}
+
+func isEncoded(res *http.Response) bool {
+	e := res.Header.Get("Content-Encoding")
+	return e != "" && !strings.EqualFold(e, "identity")
 }
 
 // readFailure reads the beginning of an error's body, which says whose it is.
@@ -280,6 +293,9 @@ func (a *answer) readFailure() (*answer, *refusal) {
 	a.head = head
 	f, _ := dialect.Read(head)
 	a.reason = pool.Classify(a.res.StatusCode, f)
+	if a.reason == pool.Caller && a.res.StatusCode == http.StatusForbidden && x.account.Profile.Exhausted(a.res.Header) {
+		a.reason = pool.RateLimited // it is not said in the body everywhere
+	}
 	a.hideSecret()
 	return a, nil
 }

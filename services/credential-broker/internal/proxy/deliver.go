@@ -6,6 +6,8 @@ import (
 	"io"
 	"slices"
 	"strings"
+
+	"signalbox.dev/services/credential-broker/internal/pool"
 )
 
 // withheld are headers of an answer that end at the proxy: the hop's own, and
@@ -49,6 +51,9 @@ func (a *answer) begin() {
 func (x *exchange) deliver(a *answer) {
 	defer a.discard()
 	x.releaseBody()
+	if a.reason == pool.OK {
+		x.p.cfg.Pool.Began(x.account)
+	}
 	if a.relay != nil {
 		open := x.p.metrics.of(x.label).open
 		open.Inc()
@@ -85,16 +90,20 @@ func (a *answer) copyPlain() error {
 	}
 	b := x.p.buffers.Get().(*[]byte)
 	defer x.p.buffers.Put(b)
+	count := newCounter(a)
+	count.add(a.head)
 	for {
 		a.watch.enter(x.p.cfg.Timers.Idle, &errIdle)
 		n, err := a.res.Body.Read(*b)
 		a.watch.pause()
 		if n > 0 {
+			count.add((*b)[:n])
 			if werr := x.write((*b)[:n]); werr != nil {
 				return werr
 			}
 		}
 		if errors.Is(err, io.EOF) {
+			count.done()
 			return nil
 		}
 		if err != nil {

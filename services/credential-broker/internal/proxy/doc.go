@@ -10,8 +10,10 @@
 //
 // An attempt whose answer is the account's own fault (classify, package pool) is
 // thrown away while nothing of it was shown, and the next account is tried, each
-// once. What is not, or has nobody left to try, goes back as it came: status,
-// headers, body, byte for byte.
+// once; the pool hears of it before it chooses. What is not goes back as it came:
+// status, headers, body, byte for byte. So does the answer of an account that is alone.
+// Where none of several is ready, the answer is our own: 429 or 503, with Retry-After
+// for the first that comes back.
 //
 // # Streams
 //
@@ -22,6 +24,17 @@
 // without its terminal event (events.go) is broken off too: a reader never takes
 // half an answer for a whole one. An event larger than the buffer may be is
 // forwarded as it comes; if the stream fails inside it, only the break tells.
+//
+// # What is changed
+//
+// Bodies go through as they are unless the account's request profile says otherwise
+// (edit.go, package transform); another account's profile starts again from the
+// caller's body. Where names of tools were prefixed, an event that begins a block is
+// looked at and shortened in the buffer; of an overlong event as far as it was held.
+// An answer that is not streamed is held whole for it, up to 8 MiB; one that cannot be
+// translated (larger, or compressed) becomes an error, never an answer with wrong
+// names. Tokens are read from the events that can count them, and of whole answers
+// from a copy of up to 256 KiB; larger ones go uncounted.
 //
 // # Goroutines and time
 //

@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel"
@@ -25,6 +26,7 @@ import (
 	"signalbox.dev/services/credential-broker/internal/dialect"
 	"signalbox.dev/services/credential-broker/internal/pool"
 	"signalbox.dev/services/credential-broker/internal/profile"
+	"signalbox.dev/services/credential-broker/internal/usage"
 )
 
 // callers are the services that reach providers: with models and with tools.
@@ -56,8 +58,15 @@ type exchange struct {
 	reserved int64
 	stream   bool // the request asks for one
 
+	edited edited      // for the account's profile
+	tally  usage.Tally // of this attempt
+
 	account  pool.Account
+	model    string // that is asked for; empty where the request does not say
 	tried    []id.Account
+	unsent   bool       // nothing was sent with the account
+	reported bool       // the pool has heard how it went with the account
+	renewed  id.Account // that was sent to with another token
 	attempts int
 
 	deadline time.Time // of writes, as last set
@@ -137,10 +146,29 @@ func (x *exchange) serve() {
 			x.refuse(r)
 			return
 		}
+		if a.reason == pool.AuthFailed && x.renewed != x.account.ID {
+			// An access token that was renewed or withdrawn meanwhile: once more with
+			// another one, which costs the account nothing.
+			if next, ok := x.account.Renewed(x.ctx); ok {
+				x.renewed = x.account.ID
+				x.retried(a.reason)
+				a.discard()
+				account = next
+				continue
+			}
+		}
 		if a.reason.Switch() {
-			// The answer is kept until it is known that somebody else can try.
-			if next, err := x.choose(); err == nil {
-				x.report(a.reason, a.res)
+			// The pool hears of it before it chooses again. The answer is kept until it
+			// is known that somebody else can try.
+			x.report(a.reason, a.res)
+			next, err := x.choose()
+			if e, ok := errors.AsType[*pool.Exhausted](err); ok && e.Members > 1 {
+				// Not the last one's answer: another account may be back before it.
+				a.discard()
+				x.refuse(x.exhausted(e))
+				return
+			}
+			if err == nil {
 				x.retried(a.reason)
 				a.discard()
 				account = next
@@ -199,6 +227,9 @@ func (x *exchange) admit() *refusal {
 	r := x.readBody()
 	x.reading = time.Since(start)
 	x.stream = wantsStream(x.body)
+	if model := topString(x.body, "model"); len(model) <= maxModel {
+		x.model = string(model)
+	}
 	return r
 }
 
@@ -221,13 +252,17 @@ func (x *exchange) shutdown() *refusal {
 	return r
 }
 
+// maxModel bounds the name of a model that the pool is told.
+const maxModel = 128
+
 // choose asks the pool for an account that was not tried.
 func (x *exchange) choose() (pool.Account, error) {
-	a, err := x.p.cfg.Pool.Select(x.ctx, pool.Request{Actor: x.actor, Provider: x.provider, Address: x.r.RemoteAddr, Tried: x.tried})
+	a, err := x.p.cfg.Pool.Select(x.ctx, pool.Request{Actor: x.actor, Provider: x.provider, Address: x.r.RemoteAddr, Model: x.model, Tried: x.tried})
 	if err != nil {
 		return pool.Account{}, err
 	}
 	x.tried = append(x.tried, a.ID)
+	x.reported, x.unsent = false, false
 	x.dialect, x.label = a.Profile.Dialect, x.provider
 	return a, nil
 }
@@ -241,6 +276,9 @@ func (x *exchange) noAccount(err error) *refusal {
 		r.outcome = outcomeNoAccount
 		return r
 	}
+	if e, ok := errors.AsType[*pool.Exhausted](err); ok {
+		return x.exhausted(e)
+	}
 	f := fault.From(err)
 	r := refused(f.Kind.HTTPStatus(), "account_unavailable", f.Message, err)
 	r.outcome = outcomeUnavailable
@@ -252,6 +290,27 @@ func (x *exchange) noAccount(err error) *refusal {
 	case fault.Internal:
 		r.Message = "the credential broker has an internal error: its log says more"
 	}
+	return r
+}
+
+// exhausted says when to come again where no account is ready.
+func (x *exchange) exhausted(e *pool.Exhausted) *refusal {
+	wait := max(time.Until(e.Back), time.Second).Round(time.Second)
+	status, why := http.StatusServiceUnavailable, "paused after failures"
+	switch e.Reason {
+	case pool.RateLimited:
+		status, why = http.StatusTooManyRequests, "at their rate limit"
+	case pool.QuotaExhausted:
+		status, why = http.StatusTooManyRequests, "out of quota"
+	case pool.AuthFailed:
+		why = "paused because the provider refused them"
+	}
+	message := fmt.Sprintf("all %d accounts for the provider %s are %s: the first is tried again in %s", e.Members, x.provider, why, wait)
+	if e.Members == 1 {
+		message = fmt.Sprintf("the account for the provider %s is %s: it is tried again in %s", x.provider, strings.NewReplacer("their", "its", "them", "it").Replace(why), wait)
+	}
+	r := refused(status, "accounts_exhausted", message, e)
+	r.outcome, r.final, r.wait = outcomeExhausted, false, wait
 	return r
 }
 
@@ -293,12 +352,23 @@ func (x *exchange) refuse(r *refusal) {
 	_, _ = x.w.Write(body) // the caller went away: nobody to tell
 }
 
-// report tells the pool how an attempt went.
+// report tells the pool how an attempt went, once.
 func (x *exchange) report(reason pool.Reason, res *http.Response) {
-	out := pool.Outcome{Reason: reason}
+	if x.reported {
+		return
+	}
+	x.reported = true
+	out := pool.Outcome{Reason: reason, Unsent: x.unsent}
 	if res != nil {
 		out.Status, out.RetryAfter = res.StatusCode, pool.RetryAfter(res.Header, time.Now())
+		if out.RetryAfter == 0 && reason == pool.RateLimited {
+			out.RetryAfter = x.account.Profile.Reset(res.Header, time.Now())
+		}
 	}
+	if out.RetryAfter > 0 {
+		out.Raw = x.scrub(pool.RawWait(res.Header))
+	}
+	out.Usage.Input, out.Usage.Output = x.tally.Sum()
 	// The pool shall hear of it although the caller has gone.
 	x.p.cfg.Pool.Report(context.WithoutCancel(x.ctx), x.account, out)
 }
@@ -335,11 +405,12 @@ func (x *exchange) extendDeadline() {
 func (x *exchange) target() (*url.URL, profile.Route) {
 	base := x.account.Base
 	path := x.account.Profile.Path(x.path)
+	route := x.account.Profile.Route(path)
 	escaped := base.EscapedPath() + path
-	u := &url.URL{Scheme: base.Scheme, Host: base.Host, RawPath: escaped, RawQuery: x.query}
+	u := &url.URL{Scheme: base.Scheme, Host: base.Host, RawPath: escaped, RawQuery: route.AddQuery(x.query)}
 	var err error
 	if u.Path, err = url.PathUnescape(escaped); err != nil {
 		u.Path, u.RawPath = escaped, "" // cannot happen: net/http parsed it
 	}
-	return u, x.account.Profile.Route(path)
+	return u, route
 }

@@ -1,6 +1,9 @@
 package proxy
 
-import "bytes"
+import (
+	"bytes"
+	"iter"
+)
 
 const (
 	firstBuffer = 32 << 10
@@ -14,6 +17,8 @@ type event struct {
 	name    []byte
 	data    []byte
 	hasData bool
+	from    int // where it begins in the buffer
+	at      int // where its data is in the buffer; -1 where it was joined from several lines
 }
 
 // span is a piece of the frame under way, relative to its start, so that it stays
@@ -142,32 +147,68 @@ func value(line []byte, n int) (int, bool) {
 // event returns the event under way, which ends at f.at.
 func (f *frames) event() event {
 	whole := f.buf[f.done:f.at]
-	ev := event{name: whole[f.name.from:f.name.to], data: whole[f.data.from:f.data.to], hasData: f.lines > 0}
+	ev := event{
+		name: whole[f.name.from:f.name.to], data: whole[f.data.from:f.data.to], hasData: f.lines > 0,
+		from: f.done, at: f.done + f.data.from,
+	}
 	if f.lines > 1 {
-		ev.data = joinData(whole)
+		ev.data, ev.at = joinData(whole), -1
 	}
 	return ev
+}
+
+// cut takes n bytes out of the buffer that are at i of the data of the event that was
+// returned last. The event's slices are not to be used any more.
+func (f *frames) cut(ev *event, i, n int) {
+	at := ev.at + i
+	if ev.at < 0 {
+		at = ev.from + unjoin(f.buf[ev.from:f.done], i)
+	}
+	copy(f.buf[at:], f.buf[at+n:f.end])
+	f.done, f.at, f.scanned, f.end = f.done-n, f.at-n, f.scanned-n, f.end-n
 }
 
 // joinData returns the data lines of an event joined with \n. Providers send one
 // line; this is for those that do not.
 func joinData(whole []byte) []byte {
 	var data []byte
-	for len(whole) > 0 {
-		i := lineEnd(whole)
-		if i < 0 {
-			i = len(whole)
-		}
-		line := whole[:i]
-		whole = whole[min(i+1, len(whole)):]
-		if len(line) < 4 || string(line[:4]) != "data" {
-			continue
-		}
-		if v, ok := value(line, 4); ok {
-			data = append(append(data, line[v:]...), '\n')
-		}
+	for line := range dataLines(whole) {
+		data = append(append(data, whole[line.from:line.to]...), '\n')
 	}
 	return bytes.TrimSuffix(data, []byte("\n"))
+}
+
+// unjoin returns where a byte of the joined data is in the event.
+func unjoin(whole []byte, i int) int {
+	for line := range dataLines(whole) {
+		if n := line.to - line.from; i > n {
+			i -= n + 1
+			continue
+		}
+		return line.from + i
+	}
+	return len(whole)
+}
+
+// dataLines iterates over the values of an event's data lines.
+func dataLines(whole []byte) iter.Seq[span] {
+	return func(yield func(span) bool) {
+		for at := 0; at < len(whole); {
+			i := lineEnd(whole[at:])
+			if i < 0 {
+				i = len(whole) - at
+			}
+			line := whole[at : at+i]
+			from := at
+			at += i + 1
+			if len(line) < 4 || string(line[:4]) != "data" {
+				continue
+			}
+			if v, ok := value(line, 4); ok && !yield(span{from + v, from + i}) {
+				return
+			}
+		}
+	}
 }
 
 // finish makes f.at the beginning of the next event.

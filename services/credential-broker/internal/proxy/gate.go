@@ -45,13 +45,13 @@ func (r *relay) weigh(n int, err error) (more bool, _ *refusal) {
 		return false, nil
 	}
 	for {
-		ev, ok := f.next()
+		ev, ok := r.next()
 		if !ok {
 			break
 		}
-		r.seen = r.seen || ev.hasData
 		v := judge(r.rules, ev, true)
 		r.met |= v
+		r.count(ev)
 		if v&failure != 0 {
 			failed, _ := dialect.Read(ev.data)
 			r.a.reason = pool.ClassifyEvent(failed)

@@ -26,6 +26,9 @@ const Prefix = "/egress/"
 // Pool chooses accounts and hears how they did.
 type Pool interface {
 	Select(context.Context, pool.Request) (pool.Account, error)
+	// Began is called when an answer begins to be shown that is a good one.
+	Began(pool.Account)
+	// Report is called once for each account that Select returned.
 	Report(context.Context, pool.Account, pool.Outcome)
 }
 

@@ -5,12 +5,15 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
 	"signalbox.dev/services/credential-broker/internal/dialect"
 	"signalbox.dev/services/credential-broker/internal/pool"
 	"signalbox.dev/services/credential-broker/internal/profile"
+	"signalbox.dev/services/credential-broker/internal/scan"
+	"signalbox.dev/services/credential-broker/internal/transform"
 )
 
 // relay forwards one event stream.
@@ -18,6 +21,9 @@ type relay struct {
 	a     *answer
 	rules *profile.Stream
 	src   io.Reader
+
+	answers *transform.Answers // nil: events go on as they are
+	cuts    []scan.Span
 
 	frames frames
 	pooled *[]byte
@@ -39,7 +45,7 @@ type relay struct {
 
 func newRelay(a *answer) *relay {
 	b := a.x.p.buffers.Get().(*[]byte)
-	return &relay{a: a, rules: a.route.Stream, src: a.res.Body, pooled: b, frames: frames{buf: *b}, began: time.Now()}
+	return &relay{a: a, rules: a.route.Stream, answers: a.x.edited.answers, src: a.res.Body, pooled: b, frames: frames{buf: *b}, began: time.Now()}
 }
 
 // release gives the buffer back, once.
@@ -112,7 +118,9 @@ func (r *relay) copy() error {
 		}
 		if !f.room(r.shown) {
 			// Too long to hold: what is known of the event so far must do.
-			r.late = judge(r.rules, f.giveUp(), false)
+			ev := f.giveUp()
+			r.translate(&ev)
+			r.late = judge(r.rules, ev, false)
 			continue
 		}
 		r.shown = 0
@@ -124,7 +132,7 @@ func (r *relay) copy() error {
 
 func (r *relay) judgeAll() {
 	for {
-		ev, ok := r.frames.next()
+		ev, ok := r.next()
 		if !r.frames.over {
 			r.met |= r.late
 			r.late = 0
@@ -132,8 +140,61 @@ func (r *relay) judgeAll() {
 		if !ok {
 			return
 		}
-		r.seen = r.seen || ev.hasData
 		r.met |= judge(r.rules, ev, false)
+		r.count(ev)
+	}
+}
+
+// next returns the next whole event as the caller shall have it.
+func (r *relay) next() (event, bool) {
+	ev, ok := r.frames.next()
+	if ok {
+		r.seen = r.seen || ev.hasData
+		r.translate(&ev)
+	}
+	return ev, ok
+}
+
+// translate gives the names of tools in an event back as the caller knows them.
+func (r *relay) translate(ev *event) {
+	if r.answers == nil || !ev.hasData || len(ev.name) > 0 && string(ev.name) != transform.ToolStart {
+		return
+	}
+	r.cuts = r.answers.Event(ev.data, r.cuts[:0])
+	if len(r.cuts) == 0 {
+		return
+	}
+	removed := 0
+	for _, c := range slices.Backward(r.cuts) {
+		r.frames.cut(ev, c.From, c.To-c.From)
+		removed += c.To - c.From
+	}
+	ev.name = toolStart // what followed the cut has moved
+	if ev.at >= 0 {
+		ev.data = ev.data[:len(ev.data)-removed]
+	}
+}
+
+var toolStart = []byte(transform.ToolStart)
+
+// count reads the tokens that an event counts, if it is one that can.
+func (r *relay) count(ev event) {
+	x := r.a.x
+	if r.rules == nil || !ev.hasData || !x.tally.Counts() {
+		return
+	}
+	if r.rules.Events == profile.Chat {
+		if r.met&finished != 0 { // not before
+			x.tally.Read(ev.data)
+		}
+		return
+	}
+	name := ev.name
+	if len(name) == 0 && len(r.rules.Usage) > 0 {
+		name = topString(ev.data, "type")
+	}
+	if contains(r.rules.Usage, name) {
+		x.tally.Read(ev.data)
 	}
 }
 
@@ -144,7 +205,9 @@ func (r *relay) finish() error {
 	if clean && f.end > r.shown {
 		// A last event without its blank line counts if it is one.
 		if ev := f.rest(); isWhole(ev) {
+			r.translate(&ev)
 			r.met |= judge(r.rules, ev, false)
+			r.count(ev)
 		}
 	}
 	switch {

@@ -31,6 +31,7 @@ const (
 	outcomeOK          = "ok"
 	outcomeRefused     = "refused"       // by us: identity, method, path, size
 	outcomeNoAccount   = "no_account"    // nothing to send it with
+	outcomeExhausted   = "exhausted"     // no account is ready
 	outcomeUnavailable = "unavailable"   // a part of ours is down or full
 	outcomeUnreachable = "unreachable"   // the provider did not answer
 	outcomeTimeout     = "timeout"       // the provider did not answer in time

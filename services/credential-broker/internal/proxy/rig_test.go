@@ -43,12 +43,21 @@ type accounts struct {
 	mu      sync.Mutex // guards what follows
 	handed  int
 	reports []report
+	told    []pool.Outcome
 }
 
 type report struct {
 	Account string
 	Reason  pool.Reason
 	Status  int
+}
+
+// outcomes are what the pool heard, whole.
+func (a *accounts) outcomes() []pool.Outcome {
+	a.got()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.told
 }
 
 func (a *accounts) Select(_ context.Context, r pool.Request) (pool.Account, error) {
@@ -67,9 +76,12 @@ func (a *accounts) Select(_ context.Context, r pool.Request) (pool.Account, erro
 	return a.all[len(r.Tried)], nil
 }
 
+func (*accounts) Began(pool.Account) {}
+
 func (a *accounts) Report(_ context.Context, acc pool.Account, out pool.Outcome) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.told = append(a.told, out)
 	a.reports = append(a.reports, report{acc.Secret.Reveal(), out.Reason, out.Status})
 }
 

@@ -1,5 +1,6 @@
-// Package store keeps accounts, wrapped data keys and the audit in Postgres. It
-// knows no plaintext: what it stores of a credential is sealed (package vault).
+// Package store keeps accounts, what is known of their pools (pools.go), wrapped data
+// keys and the audit in Postgres. It knows no plaintext: what it stores of a credential
+// is sealed (package vault).
 //
 // Every function is one transaction. What belongs to a workspace runs under that
 // workspace's claim; the operator's shared accounts belong to the zero workspace
@@ -9,10 +10,8 @@ package store
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"signalbox.dev/pkg/fault"
@@ -53,7 +52,7 @@ func (a *Account) Place() vault.Place {
 
 // Event is a row of the audit. Its workspace is that of the transaction.
 type Event struct {
-	Action  string // created, removed, used
+	Action  string // created, changed, refreshed, removed, used
 	Account id.Account
 	// Provider and Origin say what was acted on, after the account is gone.
 	Provider, Origin string
@@ -63,6 +62,8 @@ type Event struct {
 	Address string
 	// Session is where the account was used; zero where that was in none.
 	Session id.Session
+	// Detail says what was changed.
+	Detail string
 }
 
 // Store is the tables.
@@ -124,22 +125,6 @@ func (s *Store) ListAll(ctx context.Context) ([]Account, error) {
 	return s.query(ctx, id.Workspace{}, `SELECT `+columns+` FROM accounts ORDER BY workspace_id, created_at, id`, pg.Args{})
 }
 
-// Enabled returns the accounts that a workspace may use for a provider, in order:
-// its own where it has any, else the shared ones.
-func (s *Store) Enabled(ctx context.Context, ws id.Workspace, provider string) ([]Account, error) {
-	all, err := s.query(ctx, ws, `
-		SELECT `+columns+` FROM accounts
-		WHERE workspace_id IN (@workspace, `+shared+`) AND provider = @provider AND enabled
-		ORDER BY workspace_id = `+shared+`, created_at, id`, pg.Args{"workspace": ws, "provider": provider})
-	if err != nil {
-		return nil, err
-	}
-	if i := slices.IndexFunc(all, func(a Account) bool { return a.Shared() }); i > 0 {
-		all = all[:i]
-	}
-	return all, nil
-}
-
 func (s *Store) query(ctx context.Context, ws id.Workspace, sql string, args pg.Args) ([]Account, error) {
 	var all []Account
 	err := s.in(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
@@ -181,6 +166,11 @@ func (s *Store) Remove(ctx context.Context, ws id.Workspace, account id.Account,
 		if err != nil {
 			return fmt.Errorf("delete account: %w", err)
 		}
+		for _, table := range []string{"account_limits", "account_health", "account_stats"} {
+			if _, err := tx.Exec(ctx, `DELETE FROM `+table+` WHERE workspace_id = $1 AND account_id = $2`, ws, account); err != nil {
+				return fmt.Errorf("delete what is known of the account: %w", err)
+			}
+		}
 		ev.Account, ev.Action = account, "removed"
 		return record(ctx, tx, ws, ev)
 	})
@@ -191,34 +181,13 @@ func (s *Store) Remove(ctx context.Context, ws id.Workspace, account id.Account,
 func (s *Store) Use(ctx context.Context, ws id.Workspace, ev Event) error {
 	// As the system: the account may be the operator's, which a workspace cannot write.
 	return s.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		ev.Action = "used"
-		if err := record(ctx, tx, ws, ev); err != nil {
-			return err
-		}
 		_, err := tx.Exec(ctx, `UPDATE accounts SET last_used_at = now() WHERE workspace_id IN ($1, `+shared+`) AND id = $2`, ws, ev.Account)
 		if err != nil {
 			return fmt.Errorf("set when account %s was last used: %w", ev.Account, err)
 		}
-		return nil
+		ev.Action = "used"
+		return record(ctx, tx, ws, ev)
 	})
-}
-
-func record(ctx context.Context, tx pgx.Tx, ws id.Workspace, ev Event) error {
-	eventID, err := uuid.NewV7()
-	if err != nil {
-		return fmt.Errorf("name an audit row: %w", err)
-	}
-	_, err = tx.Exec(ctx, `
-		INSERT INTO audit (workspace_id, id, action, account_id, provider, origin, member_id, service, address, session_id)
-		VALUES (@workspace, @id, @action, @account, @provider, @origin, @member, @service, @address, @session)
-		ON CONFLICT (workspace_id, account_id, session_id) WHERE action = 'used' DO NOTHING`, pg.Args{
-		"workspace": ws, "id": eventID, "action": ev.Action, "account": ev.Account, "provider": ev.Provider, "origin": ev.Origin,
-		"member": orNull(ev.Member), "service": ev.Service, "address": ev.Address, "session": ev.Session,
-	})
-	if err != nil {
-		return fmt.Errorf("write the audit: %w", err)
-	}
-	return nil
 }
 
 func orNull[T id.Kind](v T) any {

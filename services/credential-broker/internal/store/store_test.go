@@ -98,9 +98,12 @@ func TestAccounts(t *testing.T) {
 	}{
 		{"List", func() ([]store.Account, error) { return w.store.List(ctx, mine) }, "mine1 mine2 shared1 shared2"},
 		{"ListAll", func() ([]store.Account, error) { return w.store.ListAll(ctx) }, ""},
-		{"Enabled, own", func() ([]store.Account, error) { return w.store.Enabled(ctx, mine, "openai") }, "mine1 mine2"},
-		{"Enabled, shared", func() ([]store.Account, error) { return w.store.Enabled(ctx, mine, "anthropic") }, "shared2"},
-		{"Enabled, none", func() ([]store.Account, error) { return w.store.Enabled(ctx, mine, "google") }, ""},
+		{"Pool, own", func() ([]store.Account, error) { p, err := w.store.Pool(ctx, mine, "openai"); return p.Accounts, err }, "mine1 mine2"},
+		{"Pool, shared", func() ([]store.Account, error) {
+			p, err := w.store.Pool(ctx, mine, "anthropic")
+			return p.Accounts, err
+		}, "shared2"},
+		{"Pool, none", func() ([]store.Account, error) { p, err := w.store.Pool(ctx, mine, "google"); return p.Accounts, err }, ""},
 	} {
 		all, err := tt.list()
 		if got := labels(all); err != nil || (got != tt.want && tt.want != "") || tt.name == "ListAll" && len(all) != 5 {

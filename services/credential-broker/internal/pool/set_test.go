@@ -33,15 +33,19 @@ type world struct {
 	db    *pg.DB
 	store *store.Store
 	vault *vault.Vault
-	pool  *pool.Ordered
-	log   *bytes.Buffer
-	actor identity.Actor
+	pool  *pool.Set
+	// For other instances on the same database.
+	database *pgtest.Database
+	config   pool.Config
+	log      *bytes.Buffer
+	actor    identity.Actor
 }
 
 func newWorld(t *testing.T, change func(*pool.Config)) *world {
 	t.Helper()
 	m := pg.Migrations{Schema: "credentials", Role: "signalbox_credentials", FS: migrations.FS}
-	db := pgtest.New(t, m).Open(t, m)
+	database := pgtest.New(t, m)
+	db := database.Open(t, m)
 	key, err := vault.OpenFile(filepath.Join(t.TempDir(), "key"))
 	if err != nil {
 		t.Fatal(err)
@@ -58,7 +62,8 @@ func newWorld(t *testing.T, change func(*pool.Config)) *world {
 	if change != nil {
 		change(&cfg)
 	}
-	if w.pool, err = pool.NewOrdered(cfg); err != nil {
+	w.database, w.config = database, cfg
+	if w.pool, err = pool.New(cfg); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.pool.Wait)
@@ -81,11 +86,11 @@ func (w *world) add(ws id.Workspace, provider, profileName, base, secret string,
 	}
 }
 
-type choice struct{ Origin, Secret, Base string }
+type chosen struct{ Origin, Secret, Base string }
 
 // all returns every account that one request would be given, in order.
-func (w *world) all(provider string) ([]choice, error) {
-	var out []choice
+func (w *world) all(provider string) ([]chosen, error) {
+	var out []chosen
 	var tried []id.Account
 	for {
 		a, err := w.pool.Select(w.t.Context(), pool.Request{Actor: w.actor, Provider: provider, Tried: tried})
@@ -96,11 +101,11 @@ func (w *world) all(provider string) ([]choice, error) {
 			return out, err
 		}
 		tried = append(tried, a.ID)
-		out = append(out, choice{string(a.Origin), a.Secret.Reveal(), a.Base.Scheme + "://" + a.Base.Host + a.Base.Path})
+		out = append(out, chosen{string(a.Origin), a.Secret.Reveal(), a.Base.Scheme + "://" + a.Base.Host + a.Base.Path})
 	}
 }
 
-func (w *world) want(provider string, want ...choice) {
+func (w *world) want(provider string, want ...chosen) {
 	w.t.Helper()
 	got, err := w.all(provider)
 	if err != nil {
@@ -128,9 +133,9 @@ func TestOrder(t *testing.T) {
 		}
 		c.Simulator = mustURL("http://127.0.0.1:7070")
 	})
-	w.want("openai", choice{"environment", "env-key", "http://ollama:11434/v1"})
-	w.want("anthropic", choice{"environment", "env-ant", "https://api.anthropic.com"})
-	w.want("openrouter", choice{"simulator", "signalbox-no-credential", "http://127.0.0.1:7070/openrouter/api/v1"})
+	w.want("openai", chosen{"environment", "env-key", "http://ollama:11434/v1"})
+	w.want("anthropic", chosen{"environment", "env-ant", "https://api.anthropic.com"})
+	w.want("openrouter", chosen{"simulator", "signalbox-no-credential", "http://127.0.0.1:7070/openrouter/api/v1"})
 	if _, err := w.all("mine"); !errors.Is(err, pool.ErrNone) {
 		t.Errorf("Select of an unknown provider = %v, want ErrNone", err)
 	}
@@ -138,13 +143,13 @@ func TestOrder(t *testing.T) {
 	shared, mine := id.Workspace{}, w.actor.Workspace
 	w.add(shared, "openai", "openai", "", "shared-1", shared)
 	w.pool.Forget(mine)
-	w.want("openai", choice{"shared", "shared-1", "https://api.openai.com/v1"})
+	w.want("openai", chosen{"shared", "shared-1", "https://api.openai.com/v1"})
 	w.add(mine, "openai", "openai", "", "mine-1", mine)
 	w.add(mine, "openai", "openai", "https://other.example/v1", "mine-2", mine)
 	w.add(id.New[id.Workspace](), "openai", "openai", "", "not-mine", id.New[id.Workspace]())
-	w.want("openai", choice{"shared", "shared-1", "https://api.openai.com/v1"}) // as read a moment ago
+	w.want("openai", chosen{"shared", "shared-1", "https://api.openai.com/v1"}) // as read a moment ago
 	w.pool.Forget(id.Workspace{})
-	w.want("openai", choice{"workspace", "mine-1", "https://api.openai.com/v1"}, choice{"workspace", "mine-2", "https://other.example/v1"})
+	w.want("openai", chosen{"workspace", "mine-1", "https://api.openai.com/v1"}, chosen{"workspace", "mine-2", "https://other.example/v1"})
 
 	got, err := w.pool.Providers(t.Context(), mine)
 	if err != nil {
@@ -184,7 +189,7 @@ func TestUnusableAccounts(t *testing.T) {
 	}
 	w.add(mine, "openai", "openai", "", "good", mine)
 	w.pool.Forget(mine)
-	w.want("openai", choice{"workspace", "good", "https://api.openai.com/v1"})
+	w.want("openai", chosen{"workspace", "good", "https://api.openai.com/v1"})
 }
 
 func TestUseIsRecorded(t *testing.T) {
@@ -270,7 +275,7 @@ func TestReadAgain(t *testing.T) {
 	w := newWorld(t, nil)
 	mine := w.actor.Workspace
 	w.add(mine, "openai", "openai", "", "first", mine)
-	w.want("openai", choice{"workspace", "first", "https://api.openai.com/v1"})
+	w.want("openai", chosen{"workspace", "first", "https://api.openai.com/v1"})
 	w.add(mine, "openai", "openai", "", "second", mine)
 	for {
 		got, err := w.all("openai")

@@ -1,0 +1,525 @@
+package choice
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/bits"
+	"slices"
+	"sync"
+	"time"
+
+	"signalbox.dev/pkg/id"
+)
+
+// Reason says how a request went, in the words that operators see.
+type Reason string
+
+// The reasons. The first four are the account's own condition: another account may
+// do better.
+const (
+	RateLimited    Reason = "RATE_LIMIT_EXCEEDED"
+	AuthFailed     Reason = "AUTH_FAILED"
+	QuotaExhausted Reason = "QUOTA_EXHAUSTED"
+	// Overloaded is an overload reported inside a stream that had begun well.
+	Overloaded Reason = "OVERLOADED"
+	// Service is a failure of the whole provider.
+	Service Reason = "SERVICE"
+	// Caller is an error of the request itself.
+	Caller Reason = "CALLER"
+	// Unreachable is a provider that could not be asked, or did not answer in time.
+	Unreachable Reason = "UNREACHABLE"
+	// Cancelled is a request that the caller gave up.
+	Cancelled Reason = "CANCELLED"
+	OK        Reason = "OK"
+)
+
+// Switch reports whether another account may do better.
+func (r Reason) Switch() bool {
+	return r == RateLimited || r == AuthFailed || r == QuotaExhausted || r == Overloaded
+}
+
+// ErrExhausted is what an Exhausted is.
+var ErrExhausted = errors.New("no account is ready")
+
+// Exhausted is returned by Pick when no account is left for a request: all were
+// tried, or are parked.
+type Exhausted struct {
+	// Back is the earliest time at which an account comes back.
+	Back time.Time
+	// Reason is why that one is away; OK if it is ready and was tried.
+	Reason Reason
+	// Members is how many accounts there are.
+	Members int
+}
+
+// Error implements error.
+func (e *Exhausted) Error() string {
+	return fmt.Sprintf("%v: the first of %d comes back at %s", ErrExhausted, e.Members, e.Back.Format(time.RFC3339))
+}
+
+// Unwrap returns ErrExhausted.
+func (e *Exhausted) Unwrap() error { return ErrExhausted }
+
+// Request is what an account is wanted for.
+type Request struct {
+	// Family is the model family, where the provider limits by it; else empty.
+	Family string
+	// Session prefers the account that served it last; zero for none.
+	Session id.Session
+	// Tried are the accounts that this request failed with.
+	Tried []id.Account
+}
+
+// Ticket is one account handed out for one request. It is to be settled once, by
+// Report.
+type Ticket struct {
+	Account id.Account
+	// Probe says that the request finds out whether the account is back.
+	Probe bool
+
+	family  string
+	session id.Session
+	windows [2]uint32 // of the account and of the family
+	probes  [2]bool
+	lease   time.Duration // until when it keeps others away, as a probe
+	token   bool          // one was taken
+	began   bool          // Began was reported
+}
+
+const (
+	whole    = 0  // limits of the account as a whole; families follow
+	families = 16 // that are limited at a time; more count for the whole account
+	forever  = time.Duration(math.MaxInt64)
+)
+
+// Pool is the accounts of one pool and what is known of them.
+type Pool struct {
+	mu       sync.Mutex // guards everything
+	zero     time.Time  // the pool's own time is since then
+	wall     time.Time  // the same for the clock on the wall, in whole microseconds
+	settings Settings
+	rates    rates
+
+	ids      []id.Account
+	index    map[id.Account]int
+	version  time.Time // of the members
+	hot      []hot
+	limited  mask // members with a limit
+	ready    mask // scratch
+	cold     []cold
+	limits   [][]limit // by family, then by member; the first is the whole account's
+	families map[string]int
+	windows  uint32 // counts parkings and clearings
+
+	current  id.Account // the account that was chosen last
+	at       int        // its index; −1 for none
+	cursor   int
+	sessions affinity
+	dirty    [listeners][]id.Account
+}
+
+// hot is what a hybrid choice looks at of each member: what tokens, health and rest
+// count for its score, in millionths of a point. Tokens and health are kept as they
+// would have been at time zero without bounds, so that a look is an addition.
+type hot struct{ tokens, health, used int64 }
+
+// cold is the rest.
+type cold struct {
+	counters Counters
+	told     Counters      // as the other instances were told last
+	since    time.Duration // when counting began
+	peers    []peer
+	dirty    [listeners]bool
+}
+
+// limit is a parking of an account, whole or for a family.
+type limit struct {
+	at, until time.Duration // the window; until is 0 once it is cleared
+	soon      time.Duration // its end for the last usable account
+	cut       bool          // it was: until is over although it is not
+	probe     time.Duration // a probe is out until then
+	window    uint32
+	step      int // of the ladder
+	reason    Reason
+	status    int
+	raw       string
+}
+
+// New returns a pool without members. Settings are valid.
+func New(now time.Time, s Settings) *Pool {
+	return &Pool{
+		zero: now, wall: now.Round(0).Truncate(time.Microsecond), settings: s, rates: s.rates(),
+		index: map[id.Account]int{}, families: map[string]int{}, limits: make([][]limit, 1), at: -1,
+	}
+}
+
+// since returns a time as the pool's own.
+func (p *Pool) since(now time.Time) time.Duration { return now.Sub(p.zero).Truncate(time.Microsecond) }
+
+// SetMembers makes the pool consist of these accounts, in this order. What is known
+// of one that stays is kept; of one that goes, forgotten. A list that was read before
+// the present one is ignored. It reports which members are new.
+func (p *Pool) SetMembers(now, read time.Time, members []id.Account) []id.Account {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if read.Before(p.version) {
+		return nil
+	}
+	p.version = read
+	if slices.Equal(p.ids, members) {
+		return nil
+	}
+	t := p.since(now)
+	index := make(map[id.Account]int, len(members))
+	hots, colds, limited := make([]hot, 0, len(members)), make([]cold, 0, len(members)), newMask(len(members))
+	limits := make([][]limit, len(p.limits))
+	ids := make([]id.Account, 0, len(members))
+	var added []id.Account
+	for _, m := range members {
+		if _, twice := index[m]; twice {
+			continue
+		}
+		i, ok := p.index[m]
+		index[m] = len(ids)
+		ids = append(ids, m)
+		if !ok {
+			added = append(added, m)
+			h := hot{used: restPoints(t) - maxRest}
+			p.setTokens(&h, t, p.settings.InitialTokens)
+			p.setHealth(&h, t, maxHealth)
+			hots, colds = append(hots, h), append(colds, cold{since: t})
+			for f := range limits {
+				limits[f] = append(limits[f], limit{})
+			}
+			continue
+		}
+		hots, colds = append(hots, p.hot[i]), append(colds, p.cold[i])
+		if p.limited.has(i) {
+			limited.set(len(ids) - 1)
+		}
+		for f := range limits {
+			limits[f] = append(limits[f], p.limits[f][i])
+		}
+	}
+	p.ids, p.index, p.hot, p.cold, p.limits = ids, index, hots, colds, limits
+	p.limited, p.ready = limited, newMask(len(ids))
+	p.place()
+	return added
+}
+
+// place finds the current account's index again.
+func (p *Pool) place() {
+	p.at = -1
+	if i, ok := p.index[p.current]; ok {
+		p.at = i
+	}
+	if len(p.ids) > 0 {
+		p.cursor %= len(p.ids)
+	}
+}
+
+// SetSettings changes the rules. Tokens and health stay what they are, within the new
+// bounds. Settings are valid.
+func (p *Pool) SetSettings(now time.Time, s Settings) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s == p.settings {
+		return
+	}
+	t := p.since(now)
+	old := make([][2]float64, len(p.hot))
+	for i := range p.hot {
+		old[i] = [2]float64{p.tokens(&p.hot[i], t), p.health(&p.hot[i], t)}
+	}
+	p.settings, p.rates = s, s.rates()
+	for i := range p.hot {
+		p.setTokens(&p.hot[i], t, old[i][0])
+		p.setHealth(&p.hot[i], t, old[i][1])
+	}
+}
+
+// family returns the index of a family's limits; whole where nothing limits it.
+func (p *Pool) family(name string) int {
+	if name == "" || len(p.families) == 0 {
+		return whole
+	}
+	return p.families[name]
+}
+
+// Pick hands out an account. Its error is an *Exhausted. It takes a token of the
+// account and, where the account has to show that it is back, makes the request its
+// probe.
+func (p *Pool) Pick(now time.Time, r Request) (Ticket, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t := p.since(now)
+	f := p.family(r.Family)
+	var i int
+	switch p.settings.Strategy {
+	case RoundRobin:
+		i = p.turn(t, f, r.Tried)
+	case Hybrid:
+		i = p.best(t, f, r)
+	default:
+		i = p.stick(t, f, r)
+	}
+	if i < 0 {
+		if i = p.spare(t, f, r.Tried); i < 0 {
+			return Ticket{}, p.exhausted(t, f)
+		}
+	}
+	return p.hand(t, f, i, r), nil
+}
+
+// open reports whether a request may go to a member: no limit stands against it,
+// or one whose time is over and that nobody probes.
+func (p *Pool) open(t time.Duration, f, i int) bool {
+	if !p.limited.has(i) {
+		return true
+	}
+	return p.limits[whole][i].open(t) && (f == whole || p.limits[f][i].open(t))
+}
+
+func (l *limit) set() bool { return l.until != 0 }
+
+// end is when the window is over.
+func (l *limit) end() time.Duration {
+	if l.cut {
+		return min(l.until, l.soon)
+	}
+	return l.until
+}
+
+func (l *limit) open(t time.Duration) bool { return !l.set() || t >= l.end() && t >= l.probe }
+
+func isTried(tried []id.Account, a id.Account) bool {
+	return len(tried) > 0 && slices.Contains(tried, a)
+}
+
+// stick is the strategy sticky.
+func (p *Pool) stick(t time.Duration, f int, r Request) int {
+	current := p.at
+	if i := p.served(r.Session); i >= 0 && p.open(t, f, i) && !isTried(r.Tried, p.ids[i]) {
+		return i
+	}
+	ready := current >= 0 && p.open(t, f, current)
+	if ready && !isTried(r.Tried, p.ids[current]) {
+		return current
+	}
+	p.readyFor(t, f, r.Tried)
+	i := p.ready.next(p.cursor)
+	if i < 0 {
+		i = p.ready.next(0)
+	}
+	if i >= 0 && !ready { // else it stays the current one for others
+		p.cursor = (i + 1) % len(p.ids)
+		p.setCurrent(i)
+	}
+	return i
+}
+
+func (p *Pool) setCurrent(i int) { p.current, p.at = p.ids[i], i }
+
+// turn is the strategy round-robin.
+func (p *Pool) turn(t time.Duration, f int, tried []id.Account) int {
+	n := p.readyFor(t, f, tried)
+	if n == 0 {
+		return -1
+	}
+	k := p.cursor % n
+	p.cursor++
+	return p.ready.nth(k)
+}
+
+// readyFor fills the scratch mask with the members that are open to a request, and
+// counts them.
+func (p *Pool) readyFor(t time.Duration, f int, tried []id.Account) int {
+	p.ready.fill(len(p.ids))
+	n := len(p.ids)
+	for w, word := range p.limited {
+		for ; word != 0; word &= word - 1 {
+			i := w*64 + bits.TrailingZeros64(word)
+			if !p.limits[whole][i].open(t) || f != whole && !p.limits[f][i].open(t) {
+				p.ready.clear(i)
+				n--
+			}
+		}
+	}
+	for _, a := range tried {
+		if i, ok := p.index[a]; ok && p.ready.has(i) {
+			p.ready.clear(i)
+			n--
+		}
+	}
+	return n
+}
+
+// best is the strategy hybrid.
+func (p *Pool) best(t time.Duration, f int, r Request) int {
+	current := p.served(r.Session)
+	if current < 0 || !p.open(t, f, current) {
+		current = p.at
+	}
+	if current >= 0 && (!p.open(t, f, current) || isTried(r.Tried, p.ids[current])) {
+		current = -1
+	}
+	p.readyFor(t, f, r.Tried)
+	found, scores := p.highest(p.hot, p.ready, t)
+	for k, i := range found {
+		if i < 0 {
+			continue
+		}
+		if current >= 0 {
+			score, tier := p.score(&p.hot[current], t)
+			if tier == k && scores[k]-score < p.rates.lead {
+				i = current
+			}
+		}
+		p.setCurrent(i)
+		return i
+	}
+	return -1
+}
+
+// served returns the member that served a session last, −1 for none.
+func (p *Pool) served(s id.Session) int {
+	if id.IsZero(s) {
+		return -1
+	}
+	if a, ok := p.sessions.get(s); ok {
+		if i, ok := p.index[a]; ok {
+			return i
+		}
+	}
+	return -1
+}
+
+// spare returns the last usable account, if nobody is ready or on the way back and
+// what the provider asked for is over.
+func (p *Pool) spare(t time.Duration, f int, tried []id.Account) int {
+	i := p.last(t, f)
+	if i < 0 || isTried(tried, p.ids[i]) || t < p.soonest(f, i) {
+		return -1
+	}
+	for _, l := range p.pair(f, i) {
+		if l != nil && l.set() {
+			l.cut = true
+		}
+	}
+	return i
+}
+
+// last returns the member that was parked last, −1 when one is ready, or being probed.
+func (p *Pool) last(t time.Duration, f int) int {
+	found := -1
+	var latest *limit
+	for i := range p.ids {
+		if p.open(t, f, i) {
+			return -1
+		}
+		for _, l := range p.pair(f, i) {
+			if l == nil || !l.set() {
+				continue
+			}
+			if l.probe > t {
+				return -1
+			}
+			if latest == nil || l.later(latest) {
+				found, latest = i, l
+			}
+		}
+	}
+	return found
+}
+
+// later reports whether a limit was set after another.
+func (l *limit) later(other *limit) bool {
+	return l.at > other.at || l.at == other.at && l.window > other.window
+}
+
+// soonest is when a member may be tried if it is the last.
+func (p *Pool) soonest(f, i int) time.Duration {
+	soon := time.Duration(0)
+	for _, l := range p.pair(f, i) {
+		if l != nil && l.set() {
+			soon = max(soon, min(l.end(), l.soon))
+		}
+	}
+	return soon
+}
+
+// pair returns the limits that bear on a request: the account's and the family's, or
+// nil for none.
+func (p *Pool) pair(f, i int) [2]*limit {
+	if f == whole {
+		return [2]*limit{&p.limits[whole][i], nil}
+	}
+	return [2]*limit{&p.limits[whole][i], &p.limits[f][i]}
+}
+
+// exhausted says when somebody comes back.
+func (p *Pool) exhausted(t time.Duration, f int) error {
+	back, reason := forever, OK
+	for i := range p.ids {
+		end, why := t, OK
+		for _, l := range p.pair(f, i) {
+			if l == nil || !l.set() {
+				continue
+			}
+			if e := max(l.end(), min(l.probe, t+probeWait)); e > end {
+				end, why = e, l.reason
+			}
+		}
+		if end < back {
+			back, reason = end, why
+		}
+	}
+	if i := p.last(t, f); i >= 0 {
+		if soon := p.soonest(f, i); soon < back {
+			back, reason = soon, p.why(f, i)
+		}
+	}
+	if back == forever {
+		back = t
+	}
+	return &Exhausted{Back: p.wall.Add(max(back, t)), Reason: reason, Members: len(p.ids)}
+}
+
+// why is the reason of the limit that was set last.
+func (p *Pool) why(f, i int) Reason {
+	var latest *limit
+	for _, l := range p.pair(f, i) {
+		if l != nil && l.set() && (latest == nil || l.later(latest)) {
+			latest = l
+		}
+	}
+	if latest == nil {
+		return OK
+	}
+	return latest.reason
+}
+
+// hand makes out the ticket.
+func (p *Pool) hand(t time.Duration, f, i int, r Request) Ticket {
+	k := Ticket{Account: p.ids[i], family: r.Family, session: r.Session}
+	for n, l := range p.pair(f, i) {
+		if l == nil {
+			continue
+		}
+		k.windows[n] = l.window
+		if l.set() {
+			l.probe = t + ProbeTime
+			k.probes[n], k.Probe, k.lease = true, true, l.probe
+		}
+	}
+	h := &p.hot[i]
+	h.used = restPoints(t)
+	if h.tokens+p.rates.grown(t) >= p.rates.token {
+		p.addTokens(h, t, -1)
+		k.token = true
+		p.cold[i].counters.Taken++
+		p.changed(i, Bus)
+	}
+	return k
+}

@@ -1,0 +1,506 @@
+package choice_test
+
+import (
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/services/credential-broker/internal/choice"
+)
+
+var start = time.Date(2026, 11, 22, 9, 0, 0, 0, time.UTC)
+
+// bench is a pool with a clock and names for its accounts: a, b, c…
+type bench struct {
+	t    *testing.T
+	now  time.Time
+	pool *choice.Pool
+	ids  []id.Account
+}
+
+func account(n int) id.Account {
+	return id.Account{UUID: uuid.NewSHA1(uuid.NameSpaceURL, []byte{byte(n >> 8), byte(n)})}
+}
+
+func accounts(n int) []id.Account {
+	all := make([]id.Account, n)
+	for i := range all {
+		all[i] = account(i)
+	}
+	return all
+}
+
+func newBench(t *testing.T, n int, change func(*choice.Settings)) *bench {
+	t.Helper()
+	s := choice.Defaults()
+	if change != nil {
+		change(&s)
+	}
+	if err := s.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	b := &bench{t: t, now: start, pool: choice.New(start, s), ids: accounts(n)}
+	b.pool.SetMembers(b.now, b.now, b.ids)
+	return b
+}
+
+func with(s choice.Strategy) func(*choice.Settings) {
+	return func(c *choice.Settings) { c.Strategy = s }
+}
+
+func (b *bench) name(a id.Account) string {
+	for i, x := range b.ids {
+		if x == a {
+			return string(rune('a' + i))
+		}
+	}
+	return "?"
+}
+
+func (b *bench) after(d time.Duration) { b.now = b.now.Add(d) }
+
+func (b *bench) pick(r choice.Request) choice.Ticket {
+	b.t.Helper()
+	k, err := b.pool.Pick(b.now, r)
+	if err != nil {
+		b.t.Fatalf("Pick(%+v) = %v", r, err)
+	}
+	return k
+}
+
+// use picks once for each reason, reports it, and returns who was picked. Nobody is -.
+func (b *bench) use(r choice.Request, reasons ...choice.Reason) string {
+	b.t.Helper()
+	got := ""
+	for _, reason := range reasons {
+		k, err := b.pool.Pick(b.now, r)
+		if errors.Is(err, choice.ErrExhausted) {
+			got += "-"
+			continue
+		}
+		got += b.name(k.Account)
+		b.pool.Report(b.now, k, choice.Outcome{Reason: reason})
+	}
+	return got
+}
+
+func (b *bench) want(what, got, want string) {
+	b.t.Helper()
+	if got != want {
+		b.t.Errorf("%s: %q, want %q", what, got, want)
+	}
+}
+
+// state is the first account's.
+func (b *bench) state() choice.State { return b.pool.States(b.now)[0] }
+
+// parked is how long the first account is still parked.
+func (b *bench) parked() time.Duration {
+	for _, l := range b.state().Limits {
+		if l.Family == "" && !l.Until.IsZero() {
+			return l.Until.Sub(b.now)
+		}
+	}
+	return 0
+}
+
+const (
+	ok      = choice.OK
+	limited = choice.RateLimited
+	quota   = choice.QuotaExhausted
+)
+
+var none choice.Request
+
+func TestSticky(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 3, nil)
+	b.want("stays", b.use(none, ok, ok, ok), "aaa")
+	b.want("goes on", b.use(none, limited, ok, ok), "abb")
+	b.after(31 * time.Second)
+	b.want("does not go back", b.use(none, ok, ok), "bb")
+	b.want("next by cursor", b.use(none, limited, ok, limited, ok), "bcca")
+}
+
+func TestRoundRobin(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 3, with(choice.RoundRobin))
+	b.want("in turn", b.use(none, ok, ok, ok, ok), "abca")
+	b.want("without the parked", b.use(none, limited, ok, ok, ok), "bcac")
+	b.want("within a session too", b.use(choice.Request{Session: id.New[id.Session]()}, ok, ok, ok), "aca")
+}
+
+func TestHybrid(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 2, with(choice.Hybrid))
+	got := ""
+	for range 60 {
+		got += b.use(none, ok)
+	}
+	// The current account has 150 on top and loses 10 for each token, and 360 at once for
+	// having been used: it is left when the other is better by 100.
+	if want := "ab"; got[:1] != want[:1] || !contains(got, 'b') {
+		t.Errorf("hybrid chose %s, want both", got)
+	}
+	b = newBench(t, 2, with(choice.Hybrid))
+	b.want("health", b.use(none, quota, ok), "ab")
+	b.after(90 * time.Second)
+	b.want("stays after the probe is due", b.use(none, ok, ok), "bb")
+
+	// Three failures make it unhealthy: it is left for last, and used then.
+	b = newBench(t, 2, with(choice.Hybrid))
+	for range 3 {
+		k := b.pick(choice.Request{Tried: []id.Account{b.ids[1]}})
+		b.pool.Report(b.now, k, choice.Outcome{Reason: choice.AuthFailed})
+		b.after(10 * time.Second)
+	}
+	if h := b.state().Health; h > 41 || h < 40 {
+		t.Errorf("health is %v, want 40 and what a minute mends", h)
+	}
+	for range 100 {
+		if got := b.use(none, ok); got != "b" {
+			t.Fatalf("chose %s, want b while it is healthy", got)
+		}
+	}
+	b.want("an unhealthy one before nobody", b.use(none, limited, ok), "ba")
+}
+
+func contains(s string, c rune) bool { return strings.ContainsRune(s, c) }
+
+func TestTried(t *testing.T) {
+	t.Parallel()
+	for _, s := range []choice.Strategy{choice.Sticky, choice.RoundRobin, choice.Hybrid} {
+		b := newBench(t, 5, with(s))
+		var tried []id.Account
+		seen := ""
+		for range 5 {
+			k := b.pick(choice.Request{Tried: tried})
+			tried = append(tried, k.Account)
+			seen += b.name(k.Account)
+			b.pool.Report(b.now, k, choice.Outcome{Reason: choice.Overloaded})
+		}
+		for _, c := range "abcde" {
+			if !contains(seen, c) {
+				t.Errorf("%s tried %s, want each once", s, seen)
+			}
+		}
+		_, err := b.pool.Pick(b.now, choice.Request{Tried: tried})
+		e, isIt := errors.AsType[*choice.Exhausted](err)
+		if !isIt || !e.Back.Equal(b.now) || e.Reason != ok || e.Members != 5 {
+			t.Errorf("%s: Pick when all were tried = %v, want an Exhausted of now", s, err)
+		}
+	}
+}
+
+func TestAffinity(t *testing.T) {
+	t.Parallel()
+	mine, other := choice.Request{Session: id.New[id.Session]()}, choice.Request{Session: id.New[id.Session]()}
+	b := newBench(t, 3, nil)
+	b.want("first", b.use(mine, ok), "a")
+	k := b.pick(other)
+	b.pool.Report(b.now, k, choice.Outcome{Reason: limited})
+	b.want("the next one", b.use(other, ok), "b")
+	b.want("parked for all", b.use(mine, ok), "b")
+	b.after(31 * time.Second)
+	b.want("who served last", b.use(mine, ok), "b")
+
+	b = newBench(t, 3, with(choice.Hybrid))
+	b.want("first", b.use(mine, ok), "a")
+	for range 20 {
+		b.use(none, ok)
+	}
+	b.want("its own while it is good enough", b.use(mine, ok), "a")
+}
+
+func TestLadder(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 2, nil)
+	for _, want := range []time.Duration{time.Minute, 5 * time.Minute, 30 * time.Minute, 2 * time.Hour, 2 * time.Hour} {
+		b.pool.SetSettings(b.now, choice.Defaults())
+		k := b.pick(choice.Request{Tried: b.ids[1:]})
+		b.pool.Report(b.now, k, choice.Outcome{Reason: quota})
+		if got := b.parked(); got != want {
+			t.Errorf("parked for %v, want %v", got, want)
+		}
+		b.after(want)
+	}
+	// A success is the end of it.
+	b.pool.Report(b.now, b.pick(choice.Request{Tried: b.ids[1:]}), choice.Outcome{Reason: ok})
+	b.pool.Report(b.now, b.pick(choice.Request{Tried: b.ids[1:]}), choice.Outcome{Reason: quota})
+	if got := b.parked(); got != time.Minute {
+		t.Errorf("parked for %v after a success, want a minute", got)
+	}
+}
+
+// Many requests in flight that fail together are one failure, also those that fail
+// when its window is over.
+func TestOneClimbForAWindow(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 2, nil)
+	var flight []choice.Ticket
+	for range 100 {
+		flight = append(flight, b.pick(none))
+	}
+	for _, k := range flight[:50] {
+		b.pool.Report(b.now, k, choice.Outcome{Reason: quota})
+	}
+	if s := b.state(); b.parked() != time.Minute || s.Health != 80 {
+		t.Errorf("parked for %v with health %v, want a minute and 80", b.parked(), s.Health)
+	}
+	b.after(2 * time.Minute)
+	for _, k := range flight[50:75] {
+		b.pool.Report(b.now, k, choice.Outcome{Reason: quota})
+	}
+	if got := b.parked(); got != time.Minute {
+		t.Errorf("those who were late parked it for %v, want a minute again", got)
+	}
+	// A wait in so many words extends the window.
+	b.pool.Report(b.now, flight[75], choice.Outcome{Reason: quota, Wait: time.Hour})
+	if got := b.parked(); got != time.Hour {
+		t.Errorf("parked for %v, want an hour", got)
+	}
+}
+
+func TestWaitsAreClamped(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		reason     choice.Reason
+		wait, want time.Duration
+	}{
+		{limited, 0, 30 * time.Second},
+		{limited, 12 * time.Second, 12 * time.Second},
+		{limited, time.Millisecond, time.Second},
+		{limited, 5 * time.Hour, 5 * time.Hour},
+		{limited, 30 * 24 * time.Hour, 6 * time.Hour},
+		{quota, 7 * 24 * time.Hour, 6 * time.Hour},
+		{choice.AuthFailed, 0, 5 * time.Second},
+		{choice.AuthFailed, time.Hour, 5 * time.Minute},
+		{choice.Overloaded, 0, 0},
+		{choice.Overloaded, time.Hour, 5 * time.Minute},
+		{choice.Service, time.Hour, 0},
+		{choice.Caller, time.Hour, 0},
+		{choice.Unreachable, time.Hour, 0},
+		{choice.Cancelled, time.Hour, 0},
+	} {
+		b := newBench(t, 2, nil)
+		b.pool.Report(b.now, b.pick(none), choice.Outcome{Reason: tt.reason, Wait: tt.wait, Raw: "retry-after: x"})
+		if got := b.parked(); got != tt.want {
+			t.Errorf("%s with %v parks for %v, want %v", tt.reason, tt.wait, got, tt.want)
+		}
+		if l := b.state().Limits; tt.want > 0 && l[0].Raw != "retry-after: x" {
+			t.Errorf("%s: the raw value is lost: %+v", tt.reason, l)
+		}
+	}
+}
+
+func TestOneProbe(t *testing.T) {
+	t.Parallel()
+	for _, s := range []choice.Strategy{choice.Sticky, choice.RoundRobin, choice.Hybrid} {
+		b := newBench(t, 2, with(s))
+		b.pool.SetMembers(b.now, b.now, b.ids[:1])
+		b.pool.SetMembers(b.now, b.now, b.ids)
+		onlyA := choice.Request{Tried: b.ids[1:]}
+		b.pool.Report(b.now, b.pick(onlyA), choice.Outcome{Reason: limited})
+		b.want("while it is parked", b.use(onlyA, ok), "-")
+		b.after(30 * time.Second)
+		probe := b.pick(onlyA)
+		if !probe.Probe {
+			t.Errorf("%s: the first request after a window is no probe", s)
+		}
+		b.want("beside the probe", b.use(onlyA, ok, ok), "--")
+		b.pool.Report(b.now, probe, choice.Outcome{Reason: choice.Cancelled})
+		probe = b.pick(onlyA)
+		b.want("beside the second probe", b.use(onlyA, ok), "-")
+		b.pool.Began(b.now, &probe)
+		b.want("behind a probe that is being answered", b.use(onlyA, ok, ok), "aa")
+		b.pool.Report(b.now, probe, choice.Outcome{Reason: ok})
+		if s := b.state(); s.Health > 100 || len(s.Limits) != 1 || !s.Limits[0].Until.IsZero() {
+			t.Errorf("after the probe: %+v", s)
+		}
+		// One that never answers does not keep the account for ever.
+		b.pool.Report(b.now, b.pick(onlyA), choice.Outcome{Reason: limited})
+		b.after(30 * time.Second)
+		b.pick(onlyA)
+		b.after(choice.ProbeTime)
+		b.want("after a lost probe", b.use(onlyA, ok), "a")
+	}
+}
+
+func TestLastUsable(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 1, nil)
+	for range 4 { // the ladder says up to two hours
+		b.want("fails", b.use(none, quota), "a")
+		b.want("parked", b.use(none, ok), "-")
+		_, err := b.pool.Pick(b.now, none)
+		if e, isIt := errors.AsType[*choice.Exhausted](err); !isIt || e.Back.Sub(b.now) != 5*time.Second || e.Reason != quota {
+			t.Errorf("Pick = %v, want to come back in 5 s", err)
+		}
+		b.after(5 * time.Second)
+	}
+	b.want("what the provider asked for counts", b.use(none, ok), "a")
+	b.pool.Report(b.now, b.pick(none), choice.Outcome{Reason: limited, Wait: time.Minute})
+	b.after(59 * time.Second)
+	b.want("still parked", b.use(none, ok), "-")
+	b.after(time.Second)
+	b.want("back", b.use(none, ok), "a")
+
+	// Of two, the one that was parked last; the other keeps to its ladder.
+	b = newBench(t, 2, nil)
+	b.want("both", b.use(none, quota, quota), "ab")
+	b.after(5 * time.Second)
+	b.want("the last", b.use(none, quota, ok), "b-")
+	b.after(5 * time.Second)
+	b.want("the last again", b.use(none, ok, ok), "bb")
+	// Whoever remains when the others are gone is the last.
+	b = newBench(t, 2, nil)
+	b.want("one", b.use(none, quota), "a")
+	b.after(10 * time.Second)
+	b.pool.SetMembers(b.now, b.now, b.ids[:1])
+	b.want("it remains", b.use(none, ok), "a")
+}
+
+func TestFamilies(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 2, nil)
+	opus, haiku := choice.Request{Family: "opus"}, choice.Request{Family: "haiku"}
+	b.want("one family", b.use(opus, limited), "a")
+	b.want("is parked", b.use(opus, ok), "b")
+	b.want("the others are not", b.use(choice.Request{Family: "haiku", Tried: b.ids[1:]}, ok), "a")
+	b.want("quota is the account's", b.use(choice.Request{Family: "haiku", Tried: b.ids[1:]}, quota), "a")
+	b.want("so it is parked for all", b.use(choice.Request{Tried: b.ids[1:]}, ok), "-")
+	b.want("opus goes on", b.use(opus, ok), "b")
+	b.want("and haiku", b.use(haiku, ok), "b")
+
+	// Names without end count for the whole account, and are forgotten in time.
+	b = newBench(t, 1, nil)
+	for i := range 100 {
+		k, err := b.pool.Pick(b.now, choice.Request{Family: string(rune('A' + i))})
+		if err != nil {
+			if i < 16 {
+				t.Fatalf("family %d: %v", i, err)
+			}
+			break
+		}
+		b.pool.Report(b.now, k, choice.Outcome{Reason: limited})
+		if i > 20 {
+			t.Fatal("families are kept without bound")
+		}
+	}
+	if n := len(b.state().Limits); n > 17 {
+		t.Errorf("%d limits are kept", n)
+	}
+}
+
+func TestTokens(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 1, func(s *choice.Settings) { s.MaxTokens, s.InitialTokens = 3, 2 })
+	tokens := func(want float64) {
+		t.Helper()
+		if got := b.state().Tokens; got < want-1e-6 || got > want+1e-6 {
+			t.Errorf("%v tokens, want %v", got, want)
+		}
+	}
+	tokens(2)
+	k := b.pick(none)
+	tokens(1)
+	b.pool.Report(b.now, k, choice.Outcome{Reason: choice.Unreachable, Unsent: true})
+	tokens(2)
+	b.want("no tokens refuse nobody", b.use(none, ok, ok, ok, ok), "aaaa")
+	tokens(0)
+	b.after(time.Second)
+	k = b.pick(none) // takes none: there is but a tenth of one
+	b.pool.Report(b.now, k, choice.Outcome{Reason: choice.Unreachable, Unsent: true})
+	tokens(0.1)
+	b.after(24 * time.Hour)
+	tokens(3)
+	b.pool.SetSettings(b.now, func() choice.Settings { s := choice.Defaults(); s.MaxTokens, s.InitialTokens = 2, 2; return s }())
+	tokens(2)
+}
+
+func TestHealthRecovers(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 1, nil)
+	b.use(none, quota)
+	b.after(time.Hour)
+	if h := b.state().Health; h < 81.99 || h > 82.01 {
+		t.Errorf("health after an hour is %v, want 82", h)
+	}
+	b.use(none, ok)
+	if h := b.state().Health; h < 82.99 || h > 83.01 {
+		t.Errorf("health after a success is %v, want 83", h)
+	}
+	b.after(24 * time.Hour)
+	b.use(none, ok)
+	if h := b.state().Health; h != 100 {
+		t.Errorf("health is %v, want 100", h)
+	}
+}
+
+func TestMembers(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 3, nil)
+	b.want("a is parked, b current", b.use(none, limited, ok), "ab")
+	added := b.pool.SetMembers(b.now, b.now.Add(time.Second), []id.Account{b.ids[2], b.ids[1], b.ids[0], b.ids[1], account(9)})
+	if diff := cmp.Diff([]id.Account{account(9)}, added); diff != "" {
+		t.Errorf("new members (-want +got):\n%s", diff)
+	}
+	b.want("b stays current", b.use(none, ok), "b")
+	b.want("a stays parked", b.use(choice.Request{Tried: []id.Account{b.ids[1], b.ids[2], account(9)}}, ok), "-")
+	b.pool.SetMembers(b.now, b.now, nil) // read before the other list
+	b.want("an old list is ignored", b.use(none, ok), "b")
+	k := b.pick(none)
+	b.pool.SetMembers(b.now, b.now.Add(2*time.Second), nil)
+	b.pool.Report(b.now, k, choice.Outcome{Reason: limited}) // of nobody
+	b.want("nobody is left", b.use(none, ok), "-")
+}
+
+func TestValidate(t *testing.T) {
+	t.Parallel()
+	for _, change := range []func(*choice.Settings){
+		func(s *choice.Settings) { s.Strategy = "best" },
+		func(s *choice.Settings) { s.MaxTokens = 0 },
+		func(s *choice.Settings) { s.InitialTokens = 51 },
+		func(s *choice.Settings) { s.RegenerationPerMinute = -1 },
+		func(s *choice.Settings) { s.MinUsable = 101 },
+		func(s *choice.Settings) { s.RateLimit = 1 },
+		func(s *choice.Settings) { s.FloorSeconds = 0 },
+	} {
+		s := choice.Defaults()
+		change(&s)
+		if s.Validate() == nil {
+			t.Errorf("Validate(%+v) = nil, want an error", s)
+		}
+	}
+}
+
+// TestConcurrent is for the race detector.
+func TestConcurrent(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 20, with(choice.Hybrid))
+	var wg sync.WaitGroup
+	for n := range 4 {
+		wg.Go(func() {
+			for i := range 200 {
+				now := b.now.Add(time.Duration(i) * time.Second)
+				k, err := b.pool.Pick(now, choice.Request{Family: "opus", Session: id.Session{UUID: uuid.UUID{byte(i % 7)}}})
+				if err == nil {
+					b.pool.Began(now, &k)
+					b.pool.Report(now, k, choice.Outcome{Reason: []choice.Reason{ok, limited, quota}[(i+n)%3]})
+				}
+				states, _ := b.pool.Changes(now, choice.Bus, 5)
+				for _, s := range states {
+					b.pool.Merge(now, uuid.UUID{byte(n)}, s)
+				}
+				b.pool.SetMembers(now, now, b.ids[i%3:])
+			}
+		})
+	}
+	wg.Wait()
+}

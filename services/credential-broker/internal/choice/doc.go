@@ -1,0 +1,80 @@
+// Package choice decides which account of a pool a request goes out under. It does
+// no I/O and reads no clock: the time comes with each call, so that days pass in a
+// test in no time. A Pool is safe for concurrent use, holds one mutex for a
+// microsecond, and is bounded in all that grows.
+//
+// # The model
+//
+// A member of a pool is in one of these states, for each model family that the
+// provider limits on its own, and for the account as a whole:
+//
+//	ready      requests go to it
+//	cooling    parked until a time: after 429, 401, or a used-up quota
+//	cooled     that time is over; the next request is its probe
+//	probing    one request is out to see; others go elsewhere until it has answered
+//	unhealthy  ready, but its health is below MinUsable: hybrid leaves it for last
+//
+// (Auth-failed is cooling for the reason AuthFailed. A disabled account is not a
+// member: whoever reads the accounts leaves it out.) What an outcome does:
+//
+//	OK                        health +1; ends the probe, clears the limit and the ladder
+//	RateLimited               health −10; parks the family, or the account: 30 s
+//	AuthFailed                health −20; parks the account: 5 s
+//	QuotaExhausted            health −20; parks the account: 1 min, 5 min, 30 min, 2 h
+//	Overloaded                health −10; parks only as long as the provider asks for
+//	Service, Unreachable      nothing: that is the provider's condition, or the network's
+//	Caller, Cancelled         nothing: that is the request's
+//
+// What the provider asks for (Outcome.Wait) comes before these times, clamped for
+// each reason: an account is not lost for days to one wrong header.
+//
+// A parking opens a window. Requests in flight that fail while it is open belong to
+// it: they cost no health and climb no ladder, and only a longer wait that the
+// provider asked for in so many words extends it. A request that went out before
+// the window and fails after it parks the account again and does not climb either:
+// a Ticket knows under which window it was handed out. So the ladder climbs once
+// for each window, and only by a request that had been let through after it.
+//
+// An account comes back by one probe and not by a herd. A probe that does not
+// answer for ProbeTime no longer keeps others away; one that ends without a word
+// about the account (cancelled, never sent) leaves the next request to probe.
+//
+// The last usable account of a pool is not parked for longer than the provider asked
+// for, else for Floor: when nobody is ready, the account that was parked last may be
+// probed from then on. It is decided when somebody asks, and not when the account is
+// parked, because only then is it known who else is there; its ladder goes on.
+//
+// # Strategies
+//
+// sticky stays on the current account while that is ready, else goes to the next
+// that is, from the cursor on. round-robin takes the ready ones in turn. hybrid takes
+// the highest score among those that are ready, healthy and have tokens:
+//
+//	health × 2 + tokens/MaxTokens × 500 + min(seconds since used, 3600) × 0.1
+//
+// the current account gets Stickiness on top, and another one has to be better by
+// SwitchThreshold. When no account has tokens and health, those without tokens come
+// next, then the unhealthy: a limit of our own making refuses nobody. Where a session
+// was served before, its account is the current one for it (sticky and hybrid;
+// taking turns leaves no room for that): the provider's prompt cache lives there.
+//
+// The token bucket is on our side and spreads the load. A request takes a token, one
+// that was never sent gives it back. A request tries each account once.
+//
+// # Several instances
+//
+// Each instance chooses for itself and tells the others what it learned: State, which
+// Merge takes. Merging is commutative, associative and idempotent in what is shared:
+//
+//   - a limit (account, family) is a register: of two, the one whose window began
+//     later wins, then the longer. A clearing is a value like any other. Who writes
+//     one dates it after the one it replaces, whatever its clock says.
+//   - counters (tokens taken and given back, health events) belong to the instance
+//     that counts, and only grow: of two, the greater is the newer. Who hears of an
+//     instance for the first time begins with what it had told before.
+//
+// Tokens and health are each instance's view: its own events and the growth of the
+// others' counters, applied when heard, within the bounds. A lost message is made up
+// for by the next. Views differ by what a bound cut off and by what is on its way, and
+// meet again as buckets fill and health recovers. A probe is each instance's own.
+package choice

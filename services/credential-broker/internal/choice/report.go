@@ -1,0 +1,214 @@
+package choice
+
+import (
+	"time"
+
+	"signalbox.dev/pkg/id"
+)
+
+// Outcome is how a request went.
+type Outcome struct {
+	Reason Reason
+	// Wait is what the provider asked for; 0 when it did not.
+	Wait time.Duration
+	// Unsent says that nothing of the request was sent.
+	Unsent bool
+	// Status and Raw, the header that Wait was read from, are shown to operators.
+	Status int
+	Raw    string
+}
+
+// Began tells that an account has begun to answer a request well: a probe need not
+// end for others to follow. The ticket is still to be reported.
+func (p *Pool) Began(now time.Time, k *Ticket) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i, ok := p.index[k.Account]
+	if !ok || k.began {
+		return
+	}
+	k.began = true
+	p.succeeded(p.since(now), i, k)
+}
+
+// Report settles a ticket. Of an account that is no member any more nothing is
+// remembered.
+func (p *Pool) Report(now time.Time, k Ticket, o Outcome) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i, ok := p.index[k.Account]
+	if !ok {
+		return
+	}
+	t := p.since(now)
+	c := &p.cold[i].counters
+	if o.Unsent && k.token {
+		h := &p.hot[i]
+		p.addTokens(h, t, 1)
+		c.Returned++
+		p.changed(i, Bus)
+	}
+	switch o.Reason {
+	case OK:
+		if !k.began {
+			p.succeeded(t, i, &k)
+		}
+	case RateLimited, AuthFailed, QuotaExhausted:
+		if p.park(t, i, &k, o) {
+			p.ail(t, i, o.Reason)
+		}
+	case Overloaded:
+		if o.Wait <= 0 || p.park(t, i, &k, o) {
+			p.ail(t, i, o.Reason)
+		}
+	}
+	if !k.began || o.Reason.Switch() {
+		p.release(i, &k)
+	}
+}
+
+// succeeded ends what the account was away for, unless that began after the request
+// went out.
+func (p *Pool) succeeded(t time.Duration, i int, k *Ticket) {
+	h := &p.hot[i]
+	if p.health(h, t) < maxHealth {
+		p.setHealth(h, t, p.health(h, t)+p.settings.Success)
+		p.cold[i].counters.Succeeded++
+		p.changed(i, Bus, Store)
+	}
+	for n, l := range p.pair(p.family(k.family), i) {
+		if l == nil || l.window != k.windows[n] {
+			continue
+		}
+		if k.probes[n] && l.set() {
+			p.clear(t, i, l)
+		}
+		if !l.set() {
+			l.step = 0
+		}
+	}
+	if !id.IsZero(k.session) {
+		p.sessions.put(k.session, k.Account)
+	}
+}
+
+// clear ends a limit. The empty limit is dated, so that others learn of it.
+func (p *Pool) clear(t time.Duration, i int, l *limit) {
+	p.windows++
+	*l = limit{at: after(t, l.at), window: p.windows}
+	p.relimit(i)
+	p.changed(i, Bus, Store)
+}
+
+// relimit notes whether a member has a limit of any kind.
+func (p *Pool) relimit(i int) {
+	p.limited.clear(i)
+	for f := range p.limits {
+		if p.limits[f][i].set() {
+			p.limited.set(i)
+		}
+	}
+}
+
+// after dates what replaces something of the date before, whatever the clock says.
+func after(t, before time.Duration) time.Duration { return max(t, before+time.Microsecond) }
+
+// ail takes health away.
+func (p *Pool) ail(t time.Duration, i int, r Reason) {
+	d, c := p.settings.Failure, &p.cold[i].counters
+	if r == RateLimited || r == Overloaded {
+		d = p.settings.RateLimit
+		c.Limited++
+	} else {
+		c.Failed++
+	}
+	h := &p.hot[i]
+	p.setHealth(h, t, p.health(h, t)+d)
+	p.changed(i, Bus, Store)
+}
+
+// park sets the limit that a failure is about. It reports whether that opened a window:
+// the failure of a request in flight belongs to the one that is open.
+func (p *Pool) park(t time.Duration, i int, k *Ticket, o Outcome) (opened bool) {
+	n, f := 0, whole
+	if o.Reason == RateLimited && k.family != "" {
+		if f = p.intern(k.family); f != whole {
+			n = 1
+		}
+	}
+	l := &p.limits[f][i]
+	wait := time.Duration(0)
+	if o.Wait > 0 {
+		wait = Clamp(o.Reason, o.Wait)
+	}
+	if l.set() && t < l.end() {
+		if until := t + wait; wait > 0 && until > l.until {
+			l.until, l.soon, l.reason, l.status, l.raw = until, until, o.Reason, o.Status, o.Raw
+			p.changed(i, Bus, Store)
+		}
+		return false
+	}
+	step := l.step
+	if o.Reason == QuotaExhausted {
+		if step == 0 || l.window == k.windows[n] {
+			step++
+		}
+		step = min(step, len(ladder))
+	}
+	d := wait
+	soon := wait
+	if d == 0 {
+		d = parking(o.Reason, step)
+		soon = min(d, p.settings.floor())
+	}
+	p.limited.set(i)
+	p.windows++
+	*l = limit{
+		at: after(t, l.at), until: t + d, soon: t + soon, window: p.windows, step: step, reason: o.Reason, status: o.Status, raw: o.Raw,
+	}
+	p.changed(i, Bus, Store)
+	return true
+}
+
+// release lets the next request probe where this one was to find out and did not.
+func (p *Pool) release(i int, k *Ticket) {
+	if !k.Probe {
+		return
+	}
+	for n, l := range p.pair(p.family(k.family), i) {
+		if l != nil && k.probes[n] && l.window == k.windows[n] && l.probe == k.lease {
+			l.probe = 0
+		}
+	}
+}
+
+// intern returns the index of a family's limits. When there are too many, one that
+// limits nobody makes room, else the family counts as the whole account.
+func (p *Pool) intern(name string) int {
+	if f, ok := p.families[name]; ok {
+		return f
+	}
+	if len(p.limits) <= families {
+		p.limits = append(p.limits, make([]limit, len(p.ids)))
+		p.families[name] = len(p.limits) - 1
+		return len(p.limits) - 1
+	}
+	for old, f := range p.families {
+		if !anySet(p.limits[f]) {
+			delete(p.families, old)
+			clear(p.limits[f])
+			p.families[name] = f
+			return f
+		}
+	}
+	return whole
+}
+
+func anySet(all []limit) bool {
+	for i := range all {
+		if all[i].set() {
+			return true
+		}
+	}
+	return false
+}

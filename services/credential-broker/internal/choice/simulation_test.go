@@ -1,0 +1,314 @@
+package choice_test
+
+import (
+	"container/heap"
+	"errors"
+	"flag"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/services/credential-broker/internal/choice"
+)
+
+var simulatedDays = flag.Int("days", 0, "days to simulate pools for; 0 for a few, in seconds")
+
+// TestSimulation has pools serve the demand of days with accounts like real ones:
+// requests a minute, a five-hour and a weekly quota, 429 out of nowhere, an expired
+// key, a flaky account. It prints how much each strategy completed of what a scheduler
+// who knows the future could have (clairvoyant), and wants 95 % of it
+// from hybrid, where quotas are short at the busy hours of a day.
+func TestSimulation(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		accounts, days, quota int
+		load, want            float64
+	}{
+		{3, 7, 200, 0.65, 0.95},
+		{30, 3, 60, 0.65, 0.95},
+		{300, 1, 10, 0.65, 0.95},
+		{1000, 1, 4, 0.65, 0.95},
+		// With more demand than quotas it comes to who uses those first that end first. Of
+		// the windows nobody is told: whoever chose at random among accounts that they knew
+		// to be ready would complete 92 %.
+		{30, 3, 60, 1.1, 0.88},
+	} {
+		t.Run(fmt.Sprintf("%d accounts at %.2f", c.accounts, c.load), func(t *testing.T) {
+			t.Parallel()
+			if *simulatedDays > 0 {
+				c.days = *simulatedDays
+			}
+			w := newWeather(uint64(c.accounts), c.accounts, c.days, c.quota, c.load)
+			most := w.clairvoyant()
+			line := fmt.Sprintf("%4d accounts, %2d days at %.2f, %6d requests, clairvoyant %6d:", c.accounts, c.days, c.load, len(w.arrivals), most)
+			for _, s := range []choice.Strategy{choice.Hybrid, choice.Sticky, choice.RoundRobin} {
+				done, calls := w.run(s)
+				share := float64(done) / float64(most)
+				line += fmt.Sprintf("  %s %.1f %% (%.2f calls each)", s, 100*share, float64(calls)/float64(max(1, done)))
+				if s == choice.Hybrid && share < c.want {
+					t.Errorf("hybrid completed %.1f %% of what was possible, want %.0f %%", 100*share, 100*c.want)
+				}
+				if share > 1 {
+					t.Errorf("%s completed more than is possible: %d of %d", s, done, most)
+				}
+			}
+			t.Log(line)
+		})
+	}
+}
+
+const (
+	fiveHours = 5 * time.Hour
+	week      = 7 * 24 * time.Hour
+	slot      = 30 * time.Minute // of the clairvoyant
+	phases    = 5
+)
+
+// limits of one account. Windows of five hours begin at its phase.
+type limits struct {
+	minute, fiveHour, week int
+	phase                  time.Duration
+	expired, flaky         bool
+	tells                  tells
+}
+
+// tells is what an account says when a quota is used up: most how long to wait, some
+// that it is too much, a few that it is over, as a billing limit does.
+type tells int
+
+const (
+	howLong tells = iota
+	tooMuch
+	over
+)
+
+// weather is a demand and the accounts that meet it.
+type weather struct {
+	seed     uint64
+	accounts []limits
+	length   time.Duration
+	arrivals []arrival
+}
+
+type arrival struct {
+	at      time.Duration
+	until   time.Duration // when it is given up
+	session id.Session
+}
+
+func newWeather(seed uint64, n, days, quota int, load float64) *weather {
+	r := rand.New(rand.NewPCG(seed, 3))
+	w := &weather{seed: seed, length: time.Duration(days) * 24 * time.Hour}
+	capacity := 0.0
+	for i := range n {
+		l := limits{
+			minute: 5 + r.IntN(10), fiveHour: quota/2 + r.IntN(quota), phase: time.Duration(r.IntN(phases)) * time.Hour,
+			tells: []tells{howLong, howLong, howLong, howLong, howLong, howLong, tooMuch, tooMuch, tooMuch, over}[(i+5)%10],
+		}
+		l.week = l.fiveHour * 20
+		l.expired, l.flaky = n > 2 && i == 1, n > 2 && i == 2
+		w.accounts = append(w.accounts, l)
+		if !l.expired {
+			capacity += min(float64(l.fiveHour)/5, float64(l.week)/min(24*7, w.length.Hours())) // an hour
+		}
+	}
+	// A part of what they can do, unevenly: by the hour of the day, and in bursts.
+	burst := 0
+	for at := time.Duration(0); at < w.length; at += time.Minute {
+		if burst--; burst < 0 && r.IntN(600) == 0 {
+			burst = 10
+		}
+		rate := capacity / 60 * load * (1 + 0.8*math.Sin(2*math.Pi*at.Hours()/24))
+		if burst > 0 {
+			rate *= 3
+		}
+		for range poisson(r, rate) {
+			s := id.Session{UUID: uuid.UUID{byte(r.IntN(8)), byte(at / time.Hour), 1}}
+			w.arrivals = append(w.arrivals, arrival{at: at + time.Duration(r.Int64N(int64(time.Minute))), session: s})
+		}
+	}
+	w.arrivals = sorted(w.arrivals)
+	return w
+}
+
+func poisson(r *rand.Rand, mean float64) int {
+	if mean > 30 {
+		return max(0, int(math.Round(mean+math.Sqrt(mean)*r.NormFloat64())))
+	}
+	n, p := 0, r.Float64()
+	for p > math.Exp(-mean) {
+		n++
+		p *= r.Float64()
+	}
+	return n
+}
+
+// meter is what an account has left of its limits.
+type meter struct {
+	limits
+	minuteOf, fiveHourOf, weekOf       int
+	minuteUsed, fiveHourUsed, weekUsed int
+}
+
+// ask is the provider's answer at a time.
+func (m *meter) ask(r *rand.Rand, at time.Duration) choice.Outcome {
+	if m.expired {
+		return choice.Outcome{Reason: choice.AuthFailed, Status: 401}
+	}
+	if r.IntN(500) == 0 || m.flaky && r.IntN(10) == 0 {
+		return choice.Outcome{Reason: choice.RateLimited, Status: 429, Wait: time.Duration(r.IntN(2)*15) * time.Second}
+	}
+	if n := int(at / time.Minute); n != m.minuteOf {
+		m.minuteOf, m.minuteUsed = n, 0
+	}
+	if n := int((at - m.phase + fiveHours) / fiveHours); n != m.fiveHourOf {
+		m.fiveHourOf, m.fiveHourUsed = n, 0
+	}
+	if n := int(at / week); n != m.weekOf {
+		m.weekOf, m.weekUsed = n, 0
+	}
+	end := time.Duration(0)
+	if m.minuteUsed >= m.minute {
+		end = time.Duration(m.minuteOf+1) * time.Minute
+	}
+	if m.fiveHourUsed >= m.fiveHour {
+		end = time.Duration(m.fiveHourOf)*fiveHours + m.phase
+	}
+	if m.weekUsed >= m.week {
+		end = time.Duration(m.weekOf+1) * week
+	}
+	switch {
+	case end == 0:
+		m.minuteUsed++
+		m.fiveHourUsed++
+		m.weekUsed++
+		return choice.Outcome{Reason: choice.OK, Status: 200}
+	case m.tells == howLong:
+		return choice.Outcome{Reason: choice.RateLimited, Status: 429, Wait: end - at}
+	case m.tells == over && end-at > time.Minute:
+		return choice.Outcome{Reason: choice.QuotaExhausted, Status: 403}
+	}
+	return choice.Outcome{Reason: choice.RateLimited, Status: 429}
+}
+
+// run serves the demand with one strategy and returns how many requests were
+// completed, and how many calls that took. Whoever finds no
+// account within a minute is lost.
+func (w *weather) run(s choice.Strategy) (done, calls int) {
+	r := rand.New(rand.NewPCG(w.seed, 4))
+	settings := choice.Defaults()
+	settings.Strategy = s
+	p := choice.New(start, settings)
+	ids := accounts(len(w.accounts))
+	p.SetMembers(start, start, ids)
+	meters := map[id.Account]*meter{}
+	for i, l := range w.accounts {
+		meters[ids[i]] = &meter{limits: l}
+	}
+	var tried []id.Account
+	queue := slices.Clone(w.arrivals)
+	for later := (retries{}); len(queue) > 0 || len(later) > 0; {
+		var a arrival
+		if len(later) == 0 || len(queue) > 0 && queue[0].at <= later[0].at {
+			a, queue = queue[0], queue[1:]
+			a.until = a.at + patience
+		} else {
+			a = heap.Pop(&later).(arrival)
+		}
+		now := start.Add(a.at)
+		tried = tried[:0]
+		for {
+			k, err := p.Pick(now, choice.Request{Session: a.session, Tried: tried})
+			if e, ok := errors.AsType[*choice.Exhausted](err); ok {
+				if a.at += max(patience/3, e.Back.Sub(now)); a.at <= a.until {
+					heap.Push(&later, a)
+				}
+				break
+			}
+			calls++
+			out := meters[k.Account].ask(r, a.at)
+			p.Report(now, k, out)
+			if out.Reason == choice.OK {
+				done++
+				break
+			}
+			tried = append(tried, k.Account)
+		}
+	}
+	return done, calls
+}
+
+// patience is how long a caller who was refused comes again when it is told to.
+const patience = time.Minute
+
+// retries are those who come again, the next one first.
+type retries []arrival
+
+func (q retries) Len() int           { return len(q) }
+func (q retries) Less(i, j int) bool { return q[i].at < q[j].at }
+func (q retries) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
+func (q *retries) Push(x any)        { *q = append(*q, x.(arrival)) }
+func (q *retries) Pop() any {
+	last := (*q)[len(*q)-1]
+	*q = (*q)[:len(*q)-1]
+	return last
+}
+
+// clairvoyant returns how many requests could be completed at most, by whoever knows
+// all that will happen: a maximal flow from quotas to demand. Each path is one request,
+// from a weekly quota through a five-hour quota to a half-hour in that window, to the
+// demand of that half-hour, or of the one before for those who waited. It is a bound
+// from above because it only forgets limits: accounts of one phase are put together
+// with the sum of their quotas; a five-hour window across the end of a week may be used
+// up in both; a minute takes as many requests as come; and no account is flaky, or
+// refuses for no reason.
+func (w *weather) clairvoyant() int {
+	slots, weeks := int(w.length/slot), int((w.length+week-1)/week)
+	var fiveHour, weekly [phases]int
+	for _, l := range w.accounts {
+		if !l.expired {
+			fiveHour[int(l.phase/time.Hour)] += l.fiveHour
+			weekly[int(l.phase/time.Hour)] += l.week
+		}
+	}
+	demand := make([]int, slots)
+	for _, a := range w.arrivals {
+		demand[int(a.at/slot)]++
+	}
+	g := &graph{}
+	source, sink := g.node(), g.node()
+	demands := make([]int, slots)
+	for i := range demands {
+		demands[i] = g.node()
+		g.edge(demands[i], sink, demand[i])
+	}
+	for phase := range phases {
+		for k := range weeks {
+			quota := g.node()
+			g.edge(source, quota, weekly[phase])
+			windows := map[int]int{}
+			for i := range slots {
+				at := time.Duration(i) * slot
+				if int(at/week) != k {
+					continue
+				}
+				number := int((at - time.Duration(phase)*time.Hour + fiveHours) / fiveHours)
+				if _, ok := windows[number]; !ok {
+					windows[number] = g.node()
+					g.edge(quota, windows[number], fiveHour[phase])
+				}
+				g.edge(windows[number], demands[i], math.MaxInt32)
+				if i > 0 {
+					g.edge(windows[number], demands[i-1], math.MaxInt32)
+				}
+			}
+		}
+	}
+	return g.flow(source, sink)
+}

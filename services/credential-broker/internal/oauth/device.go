@@ -1,0 +1,201 @@
+package oauth
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/pg"
+	"signalbox.dev/services/credential-broker/internal/vault"
+)
+
+const (
+	deviceGrant     = "urn:ietf:params:oauth:grant-type:device_code"
+	defaultInterval = 5 // seconds; RFC 8628, 3.2
+	slower          = 5 // seconds more after slow_down; 3.5
+	maxInterval     = 60
+	maxDeviceLife   = time.Hour
+)
+
+// Polled is what a Poll brought: an account, or for how long to wait.
+type Polled struct {
+	Done    bool
+	Account Ref
+	Wait    time.Duration
+}
+
+func (k *Keeper) startDevice(ctx context.Context, who Who, p *Provider, row loginRow) (Login, error) {
+	if p.Device == "" {
+		return Login{}, fault.New(fault.Invalid, "kind: %s does not let devices sign in: use browser or paste", p.Name)
+	}
+	params := parameters{"client_id": p.Client.ID}
+	if len(p.Scopes) > 0 {
+		params["scope"] = strings.Join(p.Scopes, " ")
+	}
+	object, err := k.post(ctx, p, p.Device, params)
+	if err != nil {
+		return Login{}, exchangeFault(p, err)
+	}
+	var d struct {
+		DeviceCode string          `json:"device_code"`
+		UserCode   string          `json:"user_code"`
+		URI        string          `json:"verification_uri"`
+		URL        string          `json:"verification_url"` // Google's name for it
+		Complete   string          `json:"verification_uri_complete"`
+		Interval   json.RawMessage `json:"interval"`
+		Life       json.RawMessage `json:"expires_in"`
+	}
+	for name, into := range map[string]any{
+		"device_code": &d.DeviceCode, "user_code": &d.UserCode, "verification_uri": &d.URI, "verification_url": &d.URL,
+		"verification_uri_complete": &d.Complete, "interval": &d.Interval, "expires_in": &d.Life,
+	} {
+		if raw, ok := object[name]; ok && json.Unmarshal(raw, into) != nil {
+			return Login{}, fault.New(fault.Unavailable, "%s answered with a %s that makes no sense; try again", p.Name, name)
+		}
+	}
+	if d.URI == "" {
+		d.URI = d.URL
+	}
+	if sendable(d.DeviceCode) != nil || d.DeviceCode == "" || d.UserCode == "" || len(d.UserCode) > 64 || !openable(d.URI) {
+		return Login{}, fault.New(fault.Unavailable, "%s gave no device code that could be used; try again", p.Name)
+	}
+	if !openable(d.Complete) {
+		d.Complete = ""
+	}
+	row.IntervalS = min(int(seconds(d.Interval).Seconds()), maxInterval)
+	if row.IntervalS <= 0 {
+		row.IntervalS = defaultInterval
+	}
+	life := min(seconds(d.Life), maxDeviceLife)
+	if life <= 0 {
+		life = loginLife
+	}
+	if err := k.begin(ctx, who, row, hash(row.ID.String()), vault.NewSecret(d.DeviceCode), life); err != nil {
+		return Login{}, err
+	}
+	return Login{
+		ID: row.ID, Kind: Device, URL: d.URI, UserCode: d.UserCode, URLWithCode: d.Complete,
+		Wait: time.Duration(row.IntervalS) * time.Second, Life: life,
+	}, nil
+}
+
+// openable reports whether a page that a server names can be shown to people as a link.
+func openable(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && len(text) <= 2048 && u.Host != "" && (u.Scheme == "https" || u.Scheme == "http")
+}
+
+// Poll asks whether the person has typed the code in. It asks the provider no more
+// often than the provider wants, however often and by whomever it is called.
+func (k *Keeper) Poll(ctx context.Context, who Who, login uuid.UUID) (Polled, error) {
+	row, wait, err := k.turn(ctx, who, login)
+	if err != nil || wait > 0 {
+		return Polled{Wait: wait}, err
+	}
+	p, err := k.cfg.Providers.Get(row.Provider)
+	if err != nil {
+		return Polled{}, err
+	}
+	code, err := k.cfg.Vault.Open(ctx, row.place(who), row.sealed())
+	if err != nil {
+		return Polled{}, err
+	}
+	// What the provider answers counts, though the one who polled may be gone.
+	ctx = context.WithoutCancel(ctx)
+	object, err := k.post(ctx, p, p.Token, parameters{"grant_type": deviceGrant, "device_code": code.Reveal()})
+	if err != nil {
+		return k.polled(ctx, who, p, row, err)
+	}
+	t, err := tokens(object)
+	if err != nil {
+		return Polled{}, exchangeFault(p, err)
+	}
+	if err := k.admit(ctx, who, p, row, t); err != nil {
+		return Polled{}, err
+	}
+	return Polled{Done: true, Account: Ref{who.Workspace, row.Account}}, nil
+}
+
+// turn returns the login if it is time to ask, else for how long to wait. Nobody else
+// has a turn while this one asks.
+func (k *Keeper) turn(ctx context.Context, who Who, login uuid.UUID) (row loginRow, wait time.Duration, err error) {
+	err = k.in(ctx, who.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		var left float64
+		err := tx.QueryRow(ctx, `
+			SELECT extract(epoch FROM poll_at - clock_timestamp())::float8 FROM logins
+			WHERE workspace_id = $1 AND member_id = $2 AND id = $3 AND kind = 'device' AND expires_at > now() FOR UPDATE`,
+			who.Workspace, who.Member, login).Scan(&left)
+		if pg.NoRows(err) {
+			return errStrange
+		}
+		if wait = duration(left); err != nil || wait > 0 {
+			return err
+		}
+		rows, err := tx.Query(ctx, `
+			UPDATE logins SET poll_at = clock_timestamp() + $3::interval WHERE workspace_id = $1 AND id = $2
+			RETURNING `+loginColumns, who.Workspace, login, k.cfg.PostTimeout)
+		if err != nil {
+			return err
+		}
+		row, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[loginRow])
+		return err
+	})
+	if err != nil {
+		return row, 0, fmt.Errorf("look for the login: %w", err)
+	}
+	return row, wait, nil
+}
+
+// polled handles an answer without tokens.
+func (k *Keeper) polled(ctx context.Context, who Who, p *Provider, row loginRow, err error) (Polled, error) {
+	f, ok := errors.AsType[*failure](err)
+	if !ok {
+		return Polled{}, err
+	}
+	interval := row.IntervalS
+	switch {
+	case f.Code == "slow_down":
+		interval = min(interval+slower, maxInterval)
+	case f.Code == "authorization_pending":
+	case !f.Answered: // of the network: RFC 8628 wants slower polling
+		interval = min(2*interval, maxInterval)
+	default:
+		if err := k.drop(ctx, who, row.ID); err != nil {
+			return Polled{}, err
+		}
+		if f.Code == "expired_token" || p.void(f.Code) {
+			return Polled{}, fault.Coded(fault.Conflict, "LOGIN_FAILED", "the code for %s was not typed in in time: start again", p.Name)
+		}
+		return Polled{}, declined(p, f.Code)
+	}
+	wait := time.Duration(interval) * time.Second
+	err = k.in(ctx, who.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `
+			UPDATE logins SET poll_interval = $3, poll_at = clock_timestamp() + $4::interval WHERE workspace_id = $1 AND id = $2`,
+			who.Workspace, row.ID, interval, wait)
+		return err
+	})
+	if err != nil {
+		return Polled{}, fmt.Errorf("write when to poll again: %w", err)
+	}
+	return Polled{Wait: wait}, nil
+}
+
+func (k *Keeper) drop(ctx context.Context, who Who, login uuid.UUID) error {
+	err := k.in(ctx, who.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `DELETE FROM logins WHERE workspace_id = $1 AND id = $2`, who.Workspace, login)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("remove a login: %w", err)
+	}
+	return nil
+}

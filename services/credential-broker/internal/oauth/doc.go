@@ -1,0 +1,108 @@
+// Package oauth gets, keeps and gives back grants: what a person let the broker have
+// at a provider's authorisation server. For the rest of the broker a grant is an
+// account whose secret is an access token; Token gives the one that can be sent now,
+// and Rejected another one after a 401.
+//
+// Providers are YAML files, shipped ones (Shipped) and an operator's own:
+//
+//	name: google                    # unique; letters, digits and dashes
+//	account: google                 # the provider's name in the pool; its own without
+//	profile: google                 # the request profile that its accounts use
+//	endpoints:
+//	  authorize: https://…          # for browser and paste
+//	  token: https://…
+//	  device: https://…             # RFC 8628
+//	  revoke: https://…             # RFC 7009
+//	  code_page: https://…          # of the provider's, that shows codes to be pasted
+//	client:
+//	  id: …                         # or the operator's setting, which goes before it
+//	  auth: body                    # none (a public client), body or basic; never guessed
+//	request:
+//	  encoding: form                # or json
+//	  state: false                  # the token endpoint wants the state too
+//	  authorize: {prompt: consent}  # more parameters
+//	  token: {}
+//	scopes: [read]
+//	tokens:
+//	  rotate: true                  # a refresh token is good once
+//	  refresh_ends_access: false    # a refresh ends the former access token
+//	  idle: 4320h                   # a refresh token dies of not being used for so long
+//	  ahead: 5m                     # how long before its expiry a token is renewed
+//	errors: [bad_refresh_token]     # codes that mean the same as invalid_grant
+//
+// # A grant
+//
+// A row of the table grants owns a grant; the Keepers of all instances are equal and
+// remember of it only what they may forget. Tokens are sealed to its row and field.
+// Each change of the tokens raises the version by one.
+//
+//	fresh        the access token is good, and refresh_at is to come
+//	due          refresh_at is over, the token is good still: a worker of any instance
+//	             renews it, or the next who asks, and nobody waits
+//	expired      within 30 s of its expiry, or a tenth of its life: whoever asks waits
+//	refreshing   an attempt is open: attempt_id says which, its row which instance
+//	             and which version, lease_until how long nobody else may begin one
+//	lapsed       the lease is over and the attempt has no outcome: its instance is gone
+//	reauthorize  the server has refused the refresh token, or the token has expired and
+//	             there is none: reason says so, and only a new sign-in helps
+//	revoking     signed out here; the provider may not know yet
+//	revoked      signed out, the tokens are erased
+//
+// All but the last three have the state active; nothing but the times tells them
+// apart, and these are the database's: of a row that is read, what is left until a
+// time is what counts, so that the clocks of instances do not matter.
+//
+// What others have changed every Keeper looks for once a second, with one query for all
+// grants, so that a token is not sent for longer than that after a sign-out elsewhere.
+//
+// # A renewal
+//
+// Within a process all who ask for the same wait for one goroutine. Between instances:
+//
+//  1. One transaction locks the row, looks again whether there is a need, writes the
+//     attempt and takes the lease. It is committed before anything is sent.
+//  2. One POST, on a connection of its own, without a retry of any layer. A slow server
+//     is waited for, and the lease extended, for a minute.
+//  3. One transaction stores what was issued where the version is still the one that
+//     was sent, closes the attempt and lets go of the lease. Only then does anybody
+//     get to see the new token. While the database is away this is tried for long.
+//
+// The lock is a lease and not a row lock that is held during the POST: a renewal takes
+// no connection while it waits for a server, so that a thousand accounts that are due
+// at once need no more of them than one. What a lease lacks against a lock, that its
+// holder may outlive it, the version makes good: a late answer is stored if nobody has
+// stored another, and thrown away if somebody has. Who was stopped between 1 and 2 for
+// more than half a lease sends nothing.
+//
+// # What if it dies here
+//
+// Before 1 is committed: nothing happened. After it: the attempt has no outcome, which
+// is how the crash shows. When the lease is over (15 s) the next instance marks the
+// attempt as lost and, where the provider rotates refresh tokens, the grant as
+// doubtful: the server may have issued tokens that nobody has. Then the stored refresh
+// token is sent again. Where it does not rotate this is harmless. Where it does, the
+// POST may not have reached the server, or the server gives grace to a token that it
+// has just replaced; and where it takes the second use for theft and ends the grant,
+// nothing is lost that could have been kept, for the tokens it issued are gone. A
+// refusal of a doubtful grant asks for a new sign-in with that reason. An answer that
+// got lost on the way is the same case without a death.
+//
+// Only the error code invalid_grant (and what a provider's data says means the same),
+// for the version that the row still has, ends a grant. Everything else (the network,
+// an overloaded server, a client that the operator has set wrong) is tried again
+// after a pause, from half a second up to 5 minutes, or what Retry-After asks for up to
+// 15; meanwhile the access token is used as long as it is good.
+//
+// # A login
+//
+// A row of the table logins is a login that has begun. It belongs to a workspace and a
+// member and holds the hash of the state and, sealed, the PKCE verifier or the device
+// code. Whoever completes it removes it first, so that an answer is good once; if it
+// dies after that, the person starts again. A login makes a new account, or replaces
+// the tokens of one that is there, which raises the version and so throws away what a
+// renewal under way will bring.
+//
+// No token is in a log, an error or a String: outside of SQL and of the body of one
+// request they are vault.Secret. Of what authorisation servers answer only the error
+// code is kept.
+package oauth

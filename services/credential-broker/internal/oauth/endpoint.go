@@ -1,0 +1,264 @@
+package oauth
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"mime"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"signalbox.dev/services/credential-broker/internal/vault"
+)
+
+const (
+	maxAnswer = 256 << 10
+	maxToken  = 16 << 10
+	maxWait   = 15 * time.Minute // that an authorisation server may ask for
+)
+
+// parameters of a request. Some are secret, so that the whole is never printed.
+type parameters map[string]string
+
+// issued are the tokens of an answer.
+type issued struct {
+	Access, Refresh vault.Secret
+	// Life and RefreshLife are 0 where the server did not say: for ever.
+	Life, RefreshLife time.Duration
+	Scope             string
+}
+
+// failure is how an authorisation server did not give what was asked for. It holds
+// the error code of the answer and no other word of it: descriptions quote tokens.
+type failure struct {
+	// Sent says that the server may have seen the request, Answered that it decided.
+	Sent, Answered bool
+	Status         int
+	Code           string
+	After          time.Duration // what Retry-After asked for
+	err            error         // of the network
+}
+
+// Error says what happened, without a word of the body.
+func (f *failure) Error() string {
+	switch {
+	case f.Code != "":
+		return fmt.Sprintf("the authorisation server answered %d %s", f.Status, f.Code)
+	case f.Status != 0 && f.err != nil:
+		return fmt.Sprintf("the answer of the authorisation server, %d, is of no use: %v", f.Status, f.err)
+	case f.Status != 0:
+		return fmt.Sprintf("the authorisation server answered %d", f.Status)
+	case f.Sent:
+		return fmt.Sprintf("the authorisation server did not answer: %v", f.err)
+	}
+	return fmt.Sprintf("the authorisation server was not reached: %v", f.err)
+}
+
+func (f *failure) Unwrap() error { return f.err }
+
+// newClient returns a client that sends a request once: it follows no redirect,
+// keeps no cookie and no connection. On a kept connection a request can get lost in a
+// way in which nobody knows whether it arrived.
+func newClient() *http.Client {
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.Proxy, t.DisableKeepAlives, t.ForceAttemptHTTP2 = nil, true, false
+	t.Protocols = new(http.Protocols)
+	t.Protocols.SetHTTP1(true)
+	t.TLSHandshakeTimeout, t.MaxResponseHeaderBytes = 10*time.Second, 64<<10
+	return &http.Client{
+		Transport:     t,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// post sends parameters to an endpoint of a provider, once, and returns the answer's
+// JSON object. Its errors are failures.
+func (k *Keeper) post(ctx context.Context, p *Provider, endpoint string, params parameters) (map[string]json.RawMessage, error) {
+	ctx, cancel := context.WithTimeout(ctx, k.cfg.PostTimeout)
+	defer cancel()
+	var sent atomic.Bool
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { sent.Store(true) }})
+	req, err := newRequest(ctx, p, endpoint, params)
+	if err != nil {
+		return nil, &failure{err: err}
+	}
+	req.Header.Set("User-Agent", k.cfg.UserAgent)
+	res, err := k.client.Do(req)
+	if err != nil {
+		return nil, &failure{Sent: sent.Load(), err: withoutURL(err)}
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer+1))
+	if err == nil && len(body) > maxAnswer {
+		err = fmt.Errorf("it is longer than %d bytes", maxAnswer)
+	}
+	f := &failure{Sent: true, Status: res.StatusCode, After: retryAfter(res.Header.Get("Retry-After")), err: err}
+	if err != nil {
+		return nil, f
+	}
+	object, code, ok := decode(res.Header, body)
+	f.Code = code
+	// What is behind a gateway's error may have happened all the same.
+	f.Answered = res.StatusCode < http.StatusInternalServerError && (ok || res.StatusCode >= http.StatusBadRequest)
+	if code != "" || res.StatusCode/100 != 2 {
+		return nil, f
+	}
+	if !ok && len(bytes.TrimSpace(body)) > 0 {
+		f.err = errors.New("it is no JSON object")
+		return nil, f
+	}
+	return object, nil
+}
+
+// withoutURL drops the URL that net/http puts into its errors: an endpoint of an
+// operator's own may hold something.
+func withoutURL(err error) error {
+	if e, ok := errors.AsType[*url.Error](err); ok {
+		return e.Err
+	}
+	return err
+}
+
+func newRequest(ctx context.Context, p *Provider, endpoint string, params parameters) (*http.Request, error) {
+	all := maps.Clone(params)
+	if p.Auth != AuthBasic {
+		all["client_id"] = p.Client.ID
+	}
+	if p.Auth == AuthBody {
+		all["client_secret"] = p.Client.Secret.Reveal()
+	}
+	var body []byte
+	kind := "application/x-www-form-urlencoded"
+	if p.Encoding == JSON {
+		var err error
+		if body, err = json.Marshal(all); err != nil {
+			return nil, errors.New("encode the parameters")
+		}
+		kind = "application/json"
+	} else {
+		form := url.Values{}
+		for name, value := range all {
+			form.Set(name, value)
+		}
+		body = []byte(form.Encode())
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, endpoint, bytes.NewReader(body))
+	if err != nil {
+		return nil, errors.New("the endpoint is not a URL")
+	}
+	req.GetBody = nil // sent once
+	req.Header.Set("Content-Type", kind)
+	req.Header.Set("Accept", "application/json")
+	if p.Auth == AuthBasic { // RFC 6749, 2.3.1: encoded before they are joined
+		req.SetBasicAuth(url.QueryEscape(p.Client.ID), url.QueryEscape(p.Client.Secret.Reveal()))
+	}
+	return req, nil
+}
+
+// decode returns an answer's object and error code. Some servers answer errors with
+// 200, some in the form encoding, some with an object in the place of the code.
+func decode(h http.Header, body []byte) (object map[string]json.RawMessage, code string, ok bool) {
+	if kind, _, _ := mime.ParseMediaType(h.Get("Content-Type")); kind == "application/x-www-form-urlencoded" {
+		form, err := url.ParseQuery(string(body))
+		object = map[string]json.RawMessage{}
+		for name := range form {
+			object[name], _ = json.Marshal(form.Get(name)) // a string always encodes
+		}
+		return object, clean(form.Get("error")), err == nil
+	}
+	if json.Unmarshal(body, &object) != nil || object == nil {
+		return nil, "", false
+	}
+	var inner struct {
+		Type string `json:"type"`
+		Code string `json:"code"`
+	}
+	raw, given := object["error"]
+	switch {
+	case !given || string(raw) == "null":
+	case json.Unmarshal(raw, &code) == nil:
+		code = clean(code)
+	case json.Unmarshal(raw, &inner) == nil && (inner.Code != "" || inner.Type != ""):
+		if code = inner.Code; code == "" {
+			code = inner.Type
+		}
+		code = clean(code)
+	default:
+		code = "error"
+	}
+	return object, code, true
+}
+
+// clean returns an error code if it looks like one.
+func clean(code string) string {
+	if code == "" || codeForm.MatchString(code) {
+		return code
+	}
+	return "error"
+}
+
+// tokens reads the answer of a token endpoint. Its errors are failures after which
+// nobody knows what the server holds for valid.
+func tokens(object map[string]json.RawMessage) (issued, error) {
+	text := func(name string) string {
+		var s string
+		_ = json.Unmarshal(object[name], &s) // absent, or not a text: as if absent
+		return s
+	}
+	access, refresh := text("access_token"), text("refresh_token")
+	if err := sendable(access); access == "" || err != nil {
+		return issued{}, &failure{Sent: true, Status: http.StatusOK, err: errors.New("it holds no access token that could be sent")}
+	}
+	if err := sendable(refresh); err != nil {
+		return issued{}, &failure{Sent: true, Status: http.StatusOK, err: errors.New("its refresh token cannot be sent")}
+	}
+	scope := text("scope")
+	if len(scope) > 4096 {
+		scope = ""
+	}
+	return issued{
+		Access: vault.NewSecret(access), Refresh: vault.NewSecret(refresh), Scope: strings.ToValidUTF8(scope, ""),
+		Life: seconds(object["expires_in"]), RefreshLife: seconds(object["refresh_token_expires_in"]),
+	}, nil
+}
+
+// sendable refuses what cannot be sent in a header.
+func sendable(token string) error {
+	if len(token) > maxToken {
+		return errors.New("too long")
+	}
+	for _, b := range []byte(token) {
+		if b <= ' ' || b > '~' {
+			return errors.New("not printable")
+		}
+	}
+	return nil
+}
+
+// seconds reads a number of seconds, which some servers send as a text.
+func seconds(raw json.RawMessage) time.Duration {
+	n, err := strconv.ParseFloat(strings.Trim(string(raw), `"`), 64)
+	if err != nil || !(n > 0) {
+		return 0
+	}
+	return time.Duration(min(n, maxTime.Seconds()) * float64(time.Second))
+}
+
+func retryAfter(text string) time.Duration {
+	if n, err := strconv.Atoi(text); err == nil && n > 0 {
+		return min(time.Duration(n)*time.Second, maxWait)
+	}
+	if at, err := http.ParseTime(text); err == nil {
+		return min(max(time.Until(at), 0), maxWait)
+	}
+	return 0
+}

@@ -1,0 +1,314 @@
+package oauth
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+
+	"signalbox.dev/services/credential-broker/internal/vault"
+)
+
+const (
+	maxFile      = 64 << 10
+	maxFiles     = 200
+	maxScopes    = 100
+	defaultAhead = 5 * time.Minute
+	maxTime      = 10 * 366 * 24 * time.Hour
+)
+
+// The source of a provider, as YAML.
+type source struct {
+	Name      string `yaml:"name"`
+	Account   string `yaml:"account"`
+	Profile   string `yaml:"profile"`
+	Endpoints struct {
+		Authorize string `yaml:"authorize"`
+		Token     string `yaml:"token"`
+		Device    string `yaml:"device"`
+		Revoke    string `yaml:"revoke"`
+		CodePage  string `yaml:"code_page"`
+	} `yaml:"endpoints"`
+	Client struct {
+		ID   string `yaml:"id"`
+		Auth string `yaml:"auth"`
+	} `yaml:"client"`
+	Request struct {
+		Encoding  string            `yaml:"encoding"`
+		State     bool              `yaml:"state"`
+		Authorize map[string]string `yaml:"authorize"`
+		Token     map[string]string `yaml:"token"`
+	} `yaml:"request"`
+	Scopes []string `yaml:"scopes"`
+	Tokens struct {
+		Rotate            bool   `yaml:"rotate"`
+		RefreshEndsAccess bool   `yaml:"refresh_ends_access"`
+		Idle              string `yaml:"idle"`
+		Ahead             string `yaml:"ahead"`
+	} `yaml:"tokens"`
+	Errors []string `yaml:"errors"`
+}
+
+// Load reads every *.yaml file at the root of each of dirs. A provider of a later
+// directory replaces one of the same name of an earlier one; within a directory names
+// are unique. clients, by provider, go before the id that a file has; naming a
+// provider that is not there is an error. The error joins all that is wrong, one line
+// for each, with file, line and field.
+func Load(clients map[string]Client, dirs ...fs.FS) (*Providers, error) {
+	all := map[string]*Provider{}
+	var problems []error
+	for _, dir := range dirs {
+		files, err := fs.Glob(dir, "*.yaml")
+		if err != nil {
+			return nil, fmt.Errorf("list OAuth providers: %w", err)
+		}
+		if len(files) > maxFiles {
+			return nil, fmt.Errorf("list OAuth providers: %d files are over the limit of %d", len(files), maxFiles)
+		}
+		from := map[string]string{}
+		for _, file := range files {
+			p, err := loadFile(dir, file)
+			if err != nil {
+				problems = append(problems, err)
+				continue
+			}
+			if other, taken := from[p.Name]; taken {
+				problems = append(problems, fmt.Errorf("%s: name: %q is taken by %s", file, p.Name, other))
+				continue
+			}
+			from[p.Name] = file
+			all[p.Name] = p
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(clients)) {
+		p, ok := all[name]
+		if !ok {
+			problems = append(problems, fmt.Errorf("OAuth client: there is no provider %q: use one of %v", name, slices.Sorted(maps.Keys(all))))
+			continue
+		}
+		p.Client = clients[name]
+	}
+	if err := errors.Join(problems...); err != nil {
+		return nil, err
+	}
+	return &Providers{all}, nil
+}
+
+// ParseClients reads the operator's setting: name=id or name=id:secret, separated by
+// commas, with % before the hexadecimal code of a comma, colon or percent sign in an
+// id or a secret. Its errors hold nothing of a secret.
+func ParseClients(text string) (map[string]Client, error) {
+	all := map[string]Client{}
+	if strings.TrimSpace(text) == "" {
+		return all, nil
+	}
+	for i, entry := range strings.Split(text, ",") {
+		name, rest, ok := strings.Cut(strings.TrimSpace(entry), "=")
+		if !ok || !nameForm.MatchString(name) {
+			return nil, fmt.Errorf("OAuth client %d: want provider=id or provider=id:secret", i+1)
+		}
+		if _, twice := all[name]; twice {
+			return nil, fmt.Errorf("OAuth client %d: %s has one already", i+1, name)
+		}
+		before, after, _ := strings.Cut(rest, ":")
+		clientID, errID := url.PathUnescape(before)
+		secret, errSecret := url.PathUnescape(after)
+		if errID != nil || errSecret != nil || clientID == "" {
+			return nil, fmt.Errorf("OAuth client of %s: want id or id:secret, with %%25 for %%, %%3A for : and %%2C for a comma", name)
+		}
+		all[name] = Client{ID: clientID, Secret: vault.NewSecret(secret)}
+	}
+	return all, nil
+}
+
+func loadFile(dir fs.FS, file string) (*Provider, error) {
+	info, err := fs.Stat(dir, file)
+	if err != nil {
+		return nil, fmt.Errorf("read OAuth provider: %w", err)
+	}
+	if info.Size() > maxFile {
+		return nil, fmt.Errorf("%s: an OAuth provider of %d bytes is over the limit of %d", file, info.Size(), maxFile)
+	}
+	text, err := fs.ReadFile(dir, file)
+	if err != nil {
+		return nil, fmt.Errorf("read OAuth provider: %w", err)
+	}
+	tree, err := parser.ParseBytes(text, 0)
+	if err != nil {
+		return nil, positioned(file, err)
+	}
+	if len(tree.Docs) != 1 || tree.Docs[0].Body == nil {
+		return nil, fmt.Errorf("%s: want exactly one YAML document", file)
+	}
+	var src source
+	if err := yaml.NodeToValue(tree.Docs[0].Body, &src, yaml.Strict()); err != nil {
+		return nil, positioned(file, err)
+	}
+	c := &checker{file: file, tree: tree}
+	p := c.provider(&src)
+	if err := errors.Join(c.problems...); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// positioned puts file and line in front of an error of the YAML library, in one line.
+func positioned(file string, err error) error {
+	if e, ok := errors.AsType[yaml.Error](err); ok && e.GetToken() != nil {
+		return fmt.Errorf("%s:%d: %s", file, e.GetToken().Position.Line, e.GetMessage())
+	}
+	first, _, _ := strings.Cut(err.Error(), "\n")
+	return fmt.Errorf("%s: %s", file, first)
+}
+
+// checker turns a source into a provider and notes what is wrong with it.
+type checker struct {
+	file     string
+	tree     *ast.File
+	problems []error
+}
+
+// wrong notes a problem with a field, given by its path.
+func (c *checker) wrong(path, format string, args ...any) {
+	c.problems = append(c.problems, fmt.Errorf("%s:%d: %s: %s", c.file, c.line(path), path, fmt.Sprintf(format, args...)))
+}
+
+// line returns the line of a field, or of the nearest one around it that is there.
+func (c *checker) line(path string) int {
+	for path != "" {
+		if p, err := yaml.PathString("$." + path); err == nil {
+			if node, err := p.FilterFile(c.tree); err == nil && node != nil && node.GetToken() != nil {
+				return node.GetToken().Position.Line
+			}
+		}
+		cut := strings.LastIndexAny(path, ".[")
+		if cut < 0 {
+			break
+		}
+		path = path[:cut]
+	}
+	return 1
+}
+
+var (
+	nameForm      = regexp.MustCompile(`^[a-z][a-z0-9-]{0,63}$`)
+	accountForm   = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
+	codeForm      = regexp.MustCompile(`^[a-z_]{1,64}$`)
+	scopeForm     = regexp.MustCompile(`^[!#-\[\]-~]{1,256}$`) // RFC 6749, 3.3
+	parameterForm = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
+)
+
+func (c *checker) provider(src *source) *Provider {
+	p := &Provider{
+		Name: src.Name, Account: cmp.Or(src.Account, src.Name), Profile: src.Profile,
+		Authorize: c.endpoint("endpoints.authorize", src.Endpoints.Authorize), Token: c.endpoint("endpoints.token", src.Endpoints.Token),
+		Device: c.endpoint("endpoints.device", src.Endpoints.Device), Revoke: c.endpoint("endpoints.revoke", src.Endpoints.Revoke),
+		CodePage: c.endpoint("endpoints.code_page", src.Endpoints.CodePage),
+		Client:   Client{ID: src.Client.ID}, Auth: ClientAuth(src.Client.Auth), Encoding: Encoding(cmp.Or(src.Request.Encoding, string(Form))),
+		Scopes: src.Scopes, AuthorizeParams: src.Request.Authorize, TokenParams: src.Request.Token, SendState: src.Request.State,
+		Rotates: src.Tokens.Rotate, KillsAccess: src.Tokens.RefreshEndsAccess, Void: src.Errors,
+		Idle: c.duration("tokens.idle", src.Tokens.Idle), Ahead: cmp.Or(c.duration("tokens.ahead", src.Tokens.Ahead), defaultAhead),
+	}
+	if !nameForm.MatchString(p.Name) {
+		c.wrong("name", "%q is not a name: use lower-case letters, digits and dashes, 64 at most", p.Name)
+	}
+	if !accountForm.MatchString(p.Account) {
+		c.wrong("account", "%q is not a provider's name: use lower-case letters, digits and dashes, 32 at most", p.Account)
+	}
+	if !nameForm.MatchString(p.Profile) {
+		c.wrong("profile", "%q is not the name of a request profile, which the accounts need", p.Profile)
+	}
+	if p.Token == "" {
+		c.wrong("endpoints.token", "say where tokens are had: https://host/path")
+	}
+	if p.Authorize == "" && p.Device == "" {
+		c.wrong("endpoints", "nobody can sign in without authorize or device")
+	}
+	if p.Auth != AuthNone && p.Auth != AuthBody && p.Auth != AuthBasic {
+		c.wrong("client.auth", "%q is unknown: use none (a public client), body or basic", src.Client.Auth)
+	}
+	if p.Encoding != Form && p.Encoding != JSON {
+		c.wrong("request.encoding", "%q is unknown: use form or json", src.Request.Encoding)
+	}
+	c.parameters("request.authorize", p.AuthorizeParams)
+	c.parameters("request.token", p.TokenParams)
+	c.list("scopes", p.Scopes, scopeForm, "a scope")
+	c.list("errors", p.Void, codeForm, "an error code")
+	return p
+}
+
+// ours are parameters that the broker itself decides about.
+var ours = []string{
+	"client_id", "client_secret", "code", "code_challenge", "code_challenge_method", "code_verifier", "device_code",
+	"grant_type", "redirect_uri", "refresh_token", "response_type", "scope", "state", "token",
+}
+
+func (c *checker) parameters(field string, all map[string]string) {
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		path := field + "." + name
+		// A parameter named code is Anthropic's own in an authorisation request, where
+		// the protocol has none.
+		reserved := slices.Contains(ours, name) && (field != "request.authorize" || name != "code")
+		switch {
+		case !parameterForm.MatchString(name):
+			c.wrong(path, "%q is not the name of a parameter", name)
+		case reserved:
+			c.wrong(path, "%s is decided by the broker and cannot be given here", name)
+		case len(all[name]) > 1024:
+			c.wrong(path, "the value is longer than 1024 bytes")
+		}
+	}
+}
+
+func (c *checker) list(field string, all []string, form *regexp.Regexp, what string) {
+	if len(all) > maxScopes {
+		c.wrong(field, "%d entries are over the limit of %d", len(all), maxScopes)
+	}
+	for i, one := range all {
+		if !form.MatchString(one) {
+			c.wrong(fmt.Sprintf("%s[%d]", field, i), "%q is not %s", one, what)
+		}
+	}
+}
+
+func (c *checker) endpoint(field, text string) string {
+	if text == "" {
+		return ""
+	}
+	u, err := url.Parse(text)
+	switch {
+	case err != nil || u.Host == "" || (u.Scheme != "https" && u.Scheme != "http"):
+		c.wrong(field, "want https://host/path")
+	case u.Scheme == "http" && !loopback(u.Hostname()):
+		c.wrong(field, "it must begin with https: tokens are sent there")
+	case u.User != nil || u.Fragment != "":
+		c.wrong(field, "it must hold no user, password or #")
+	}
+	return text
+}
+
+func loopback(host string) bool {
+	return host == "localhost" || host == "127.0.0.1" || host == "::1"
+}
+
+func (c *checker) duration(field, text string) time.Duration {
+	if text == "" {
+		return 0
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d <= 0 || d > maxTime {
+		c.wrong(field, "%q is not a time: use a number and a unit, such as 90s or 720h", text)
+		return 0
+	}
+	return d
+}

@@ -1,0 +1,143 @@
+package oauth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/pg"
+)
+
+const (
+	keepTimeout = 10 * time.Minute // that storing what was issued is tried for,
+	closeGrace  = 10 * time.Second // and while the process ends
+	keepPause   = 100 * time.Millisecond
+)
+
+// renew sends one request to the token endpoint, if there is still a need when the
+// grant is looked at under its lock, and stores what comes of it.
+func (k *Keeper) renew(ctx context.Context, ref Ref, p *Provider, rejected int64, force bool) error {
+	g, a, ok, err := k.open(ctx, ref, "refresh", func(g *grant) bool {
+		return g.needs(rejected, force) == renewal && (force || g.pause() == 0)
+	})
+	if err != nil || !ok {
+		return err
+	}
+	// From here on it goes to its end, whoever waits for it and for however long.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), k.cfg.PostTimeout+keepTimeout)
+	defer cancel()
+	stop := k.keepLease(ctx, a)
+	defer stop()
+	t, err := k.refresh(ctx, a, p, &g)
+	if err != nil {
+		return k.failed(ctx, a, p, err)
+	}
+	return k.store(ctx, a, p, t)
+}
+
+// refresh opens the refresh token and posts it. A process that was stopped since it
+// took the lease, and does not know for how long, sends nothing.
+func (k *Keeper) refresh(ctx context.Context, a attempt, p *Provider, g *grant) (issued, error) {
+	if err := p.ready(); err != nil {
+		return issued{}, &failure{err: err}
+	}
+	secret, err := k.cfg.Vault.Open(ctx, a.ref.place(refreshField), g.refresh())
+	if err != nil {
+		return issued{}, err
+	}
+	params := parameters{"grant_type": "refresh_token", "refresh_token": secret.Reveal()}
+	maps.Copy(params, p.TokenParams)
+	if took := max(time.Since(a.taken), time.Since(a.taken.Round(0))); took > k.cfg.Lease/2 {
+		return issued{}, &failure{err: fmt.Errorf("the lease is %s old already", took.Round(time.Millisecond))}
+	}
+	object, err := k.post(ctx, p, p.Token, params)
+	if err != nil {
+		return issued{}, err
+	}
+	return tokens(object)
+}
+
+// keepLease extends the lease while a slow server is asked. It returns what stops it.
+func (k *Keeper) keepLease(ctx context.Context, a attempt) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for sleep(ctx, k.cfg.Lease/3) == nil {
+			if ours, err := k.extend(ctx, a); err == nil && !ours {
+				return // another has taken over: only the version decides now
+			}
+		}
+	})
+	return func() {
+		cancel()
+		wg.Wait()
+	}
+}
+
+// store seals and commits what was issued, before anybody gets to see it. The tokens
+// are in this memory alone until it is done, so that it is tried for long.
+func (k *Keeper) store(ctx context.Context, a attempt, p *Provider, t issued) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	late := func() { _ = sleep(ctx, closeGrace); cancel() }
+	defer context.AfterFunc(k.closing, late)() //nolint:contextcheck // the Keeper's life, not the call's
+	began := time.Now()
+	for pause := keepPause; ; pause = min(2*pause, 5*time.Second) {
+		sealed, err := k.seal(ctx, a.ref, p, t, time.Since(began))
+		if err == nil {
+			err = k.keep(ctx, a, p, sealed)
+		}
+		if err == nil {
+			k.cfg.Log.InfoContext(ctx, "access token renewed", "account", a.ref.Account, "provider", p.Name)
+			return nil
+		}
+		k.cfg.Log.ErrorContext(ctx, "renewed tokens not stored yet", "account", a.ref.Account, "provider", p.Name, "error", err)
+		if fault.KindOf(err) == fault.NotFound {
+			return err // the account was removed
+		}
+		if sleep(ctx, pause) != nil {
+			return err
+		}
+	}
+}
+
+// failed writes that an attempt brought nothing and returns the error for those who
+// wait.
+func (k *Keeper) failed(ctx context.Context, a attempt, p *Provider, err error) error {
+	f, ok := errors.AsType[*failure](err)
+	if !ok { // ours: the refresh token does not open
+		f = &failure{err: errors.New("the refresh token could not be opened")}
+	}
+	k.cfg.Log.WarnContext(ctx, "access token not renewed", "account", a.ref.Account, "provider", p.Name, "error", err)
+	if written := k.fail(ctx, a, p, f); written != nil {
+		// The attempt stays open; when its lease is over somebody else goes on.
+		return written
+	}
+	if !ok {
+		return err
+	}
+	if _, over := verdict(p, f); over {
+		return nil // the next look says why
+	}
+	return fault.Wrap(err, fault.Unavailable, fmt.Sprintf("the access token for %s could not be renewed (%s); it is tried again", p.Name, f))
+}
+
+// giveUp says that somebody must sign in again, unless the grant has changed.
+func (k *Keeper) giveUp(ctx context.Context, ref Ref, version int64, reason string) error {
+	return k.in(ctx, ref.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `
+			UPDATE grants SET state = 'reauthorize', changed_at = clock_timestamp(), reason = @reason
+			WHERE workspace_id = @workspace AND account_id = @account AND version = @version AND state = 'active'`,
+			pg.Args{"workspace": ref.Workspace, "account": ref.Account, "version": version, "reason": reason})
+		if err != nil {
+			return fmt.Errorf("mark account %s for signing in again: %w", ref.Account, err)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,130 @@
+package oauth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/pg"
+	"signalbox.dev/services/credential-broker/internal/vault"
+)
+
+// Revocation is how a sign-out went.
+type Revocation struct {
+	// AtProvider says that the provider took the grant back too. Where it did not, Why
+	// says so to people: the tokens may be good for others until they expire.
+	AtProvider bool
+	Why        string
+}
+
+// Revoke signs an account out: first here, so that nobody uses it, then at the
+// provider (RFC 7009), then the tokens are erased. The account stays, and can be
+// authorised again. Called again it goes on where it was interrupted; a grant that is
+// signed out already is no error.
+func (k *Keeper) Revoke(ctx context.Context, who Who, ref Ref) (Revocation, error) {
+	g, a, done, err := k.openRevocation(ctx, who, ref)
+	k.forget(ref)
+	if err != nil {
+		return Revocation{}, err
+	}
+	if done {
+		return Revocation{Why: "it was signed out before"}, nil
+	}
+	// Whoever asked may leave: half a sign-out is worse than none.
+	ctx = context.WithoutCancel(ctx)
+	stop := k.keepLease(ctx, a)
+	defer stop()
+	r, f := k.tellProvider(ctx, ref, &g)
+	err = k.in(ctx, ref.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `
+			UPDATE grants SET state = 'revoked', changed_at = clock_timestamp(), reason = 'it was signed out', version = version + 1, attempt_id = NULL, lease_until = NULL,
+				access_sealed = NULL, access_key_version = NULL, refresh_sealed = NULL, refresh_key_version = NULL, refresh_at = NULL
+			WHERE workspace_id = $1 AND account_id = $2 AND version = $3 AND state = 'revoking'`, ref.Workspace, ref.Account, a.base)
+		if err != nil {
+			return fmt.Errorf("erase the tokens of account %s: %w", ref.Account, err)
+		}
+		outcome := outcomeDone
+		if f != nil {
+			outcome, _ = verdict(&Provider{}, f)
+		}
+		return closeAttempt(ctx, tx, a, outcome, f)
+	})
+	return r, err
+}
+
+// openRevocation marks the grant and takes its lease, when no renewal is under way
+// any more: the token that one brings is the one to be taken back.
+func (k *Keeper) openRevocation(ctx context.Context, who Who, ref Ref) (g grant, a attempt, done bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, k.cfg.PostTimeout+2*k.cfg.Lease)
+	defer cancel()
+	for look := firstLook; ; look = min(2*look, lastLook) {
+		var ok bool
+		g, a, ok, err = k.open(ctx, ref, "revoke", func(g *grant) bool { done = g.State == Revoked; return !done })
+		if err != nil || done {
+			return g, a, done, err
+		}
+		if ok {
+			return g, a, false, k.markRevoking(ctx, who, ref, &g)
+		}
+		if err := sleep(ctx, look); err != nil {
+			return g, a, false, fault.Wrap(err, fault.Unavailable, "a renewal of the account's token is under way: try again in a minute")
+		}
+	}
+}
+
+func (k *Keeper) markRevoking(ctx context.Context, who Who, ref Ref, g *grant) error {
+	return k.in(ctx, ref.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `
+			UPDATE grants SET state = 'revoking', changed_at = clock_timestamp(), reason = 'it is being signed out'
+			WHERE workspace_id = $1 AND account_id = $2 AND version = $3`,
+			ref.Workspace, ref.Account, g.Version)
+		if err != nil {
+			return fmt.Errorf("mark account %s as signed out: %w", ref.Account, err)
+		}
+		if g.State == Revoking {
+			return nil
+		}
+		var provider string
+		if err := tx.QueryRow(ctx, `SELECT provider FROM accounts WHERE workspace_id = $1 AND id = $2`, ref.Workspace, ref.Account).Scan(&provider); err != nil && !pg.NoRows(err) {
+			return fmt.Errorf("read account %s: %w", ref.Account, err)
+		}
+		return k.record(ctx, tx, Event{Ref: ref, Action: Changed, Provider: provider, Who: who})
+	})
+}
+
+// tellProvider sends the refresh token, which stands for the whole grant, else the
+// access token.
+func (k *Keeper) tellProvider(ctx context.Context, ref Ref, g *grant) (Revocation, *failure) {
+	p, err := k.cfg.Providers.Get(g.Provider)
+	switch {
+	case err != nil:
+		return Revocation{Why: "the sign-in provider is not configured any more"}, &failure{err: err}
+	case p.Revoke == "":
+		return Revocation{Why: fmt.Sprintf("%s has no way to be told: remove the access in the settings of the account there", p.Name)}, &failure{err: errors.New("no revocation endpoint")}
+	}
+	secret, hint, err := k.revocable(ctx, ref, g)
+	if err != nil {
+		return Revocation{Why: "the stored tokens could not be opened"}, &failure{err: err}
+	}
+	if _, err := k.post(ctx, p, p.Revoke, parameters{"token": secret.Reveal(), "token_type_hint": hint}); err != nil {
+		f, ok := errors.AsType[*failure](err)
+		if !ok {
+			f = &failure{err: err}
+		}
+		k.cfg.Log.WarnContext(ctx, "grant not revoked at the provider", "account", ref.Account, "provider", p.Name, "error", err)
+		return Revocation{Why: f.Error()}, f
+	}
+	return Revocation{AtProvider: true}, nil
+}
+
+func (k *Keeper) revocable(ctx context.Context, ref Ref, g *grant) (secret vault.Secret, hint string, err error) {
+	if g.RefreshKeyVersion != nil {
+		secret, err = k.cfg.Vault.Open(ctx, ref.place(refreshField), g.refresh())
+		return secret, refreshField, err
+	}
+	secret, err = k.cfg.Vault.Open(ctx, ref.place(accessField), g.access())
+	return secret, accessField, err
+}

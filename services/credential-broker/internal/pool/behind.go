@@ -1,0 +1,121 @@
+package pool
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/services/credential-broker/internal/choice"
+	"signalbox.dev/services/credential-broker/internal/store"
+)
+
+const (
+	writeEvery   = 500 * time.Millisecond
+	writeTimeout = 5 * time.Second
+	writeBatch   = 1000 // accounts of one pool that one transaction writes
+	quiet        = time.Minute
+)
+
+// statKey is what statistics are kept by.
+type statKey struct {
+	workspace id.Workspace
+	account   id.Account
+	reason    Reason
+}
+
+type tally struct {
+	provider string
+	requests int64
+	usage    Usage
+}
+
+// behind is what is still to be written to the statistics. It grows with accounts and
+// reasons, not with requests.
+type behind struct {
+	mu      sync.Mutex // guards pending
+	pending map[statKey]tally
+
+	// What is being written, until it is known to be: only the writer looks at it.
+	sequence int64
+	batch    []store.Stat
+	warned   time.Time
+}
+
+func (b *behind) add(k statKey, provider string, u Usage) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t := b.pending[k]
+	t.provider = provider
+	t.requests++
+	t.usage.Input += u.Input
+	t.usage.Output += u.Output
+	t.usage.CostMicros += u.CostMicros
+	b.pending[k] = t
+}
+
+// next returns the statistics to write: those of a try that failed before anything
+// newer.
+func (b *behind) next() []store.Stat {
+	if b.batch != nil {
+		return b.batch
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for k, t := range b.pending {
+		b.batch = append(b.batch, store.Stat{
+			Workspace: k.workspace, Provider: t.provider, Account: k.account, Reason: k.reason,
+			Requests: t.requests, TokensIn: t.usage.Input, TokensOut: t.usage.Output, CostMicros: t.usage.CostMicros,
+		})
+	}
+	clear(b.pending)
+	if b.batch != nil {
+		b.sequence++
+	}
+	return b.batch
+}
+
+// write writes what was learned since it was last called, if anything. What fails is
+// written the next time.
+func (s *Set) write(ctx context.Context) {
+	now := time.Now()
+	stats := s.behind.next()
+	l := store.Learned{Instance: s.instance, Stats: stats, Sequence: s.behind.sequence}
+	type wrote struct {
+		pool     *choice.Pool
+		accounts []id.Account
+	}
+	var from []wrote
+	for o, p := range s.all() {
+		if !p.Changed(choice.Store) {
+			continue
+		}
+		states, _ := p.Changes(now, choice.Store, writeBatch)
+		w := wrote{pool: p}
+		for _, x := range states {
+			w.accounts = append(w.accounts, x.Account)
+			l.Health = append(l.Health, store.Health{Workspace: o.workspace, Provider: o.provider, Account: x.Account, Health: x.Health, At: now})
+			for _, limit := range x.Limits {
+				l.Limits = append(l.Limits, store.Limit{Workspace: o.workspace, Provider: o.provider, Account: x.Account, Limit: limit})
+			}
+		}
+		from = append(from, w)
+	}
+	if len(l.Stats)+len(l.Limits)+len(l.Health) == 0 {
+		return
+	}
+	l.Sort()
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	if err := s.cfg.Store.Learn(ctx, l); err != nil {
+		for _, w := range from {
+			w.pool.Mark(choice.Store, w.accounts...)
+		}
+		if now.Sub(s.behind.warned) >= quiet {
+			s.behind.warned = now
+			s.cfg.Log.WarnContext(ctx, "what was learned of accounts is not written: it is tried again", "error", err)
+		}
+		return
+	}
+	s.behind.batch = nil
+}

@@ -1,0 +1,44 @@
+package pool
+
+import (
+	"strings"
+
+	"signalbox.dev/services/credential-broker/internal/profile"
+)
+
+// maxFamily bounds a family's name: it comes from a request.
+const maxFamily = 64
+
+// family returns the model family that a request counts for, where the provider is
+// known to limit by it; else nothing, and limits are the account's. Anthropic limits
+// its classes of models, OpenAI a model in all its versions.
+func family(p *profile.Profile, provider, model string) string {
+	if model == "" || len(model) > maxFamily {
+		return ""
+	}
+	switch {
+	case p.Dialect == profile.Anthropic:
+		for _, class := range [...]string{"opus", "sonnet", "haiku"} {
+			if strings.Contains(model, class) {
+				return class
+			}
+		}
+		return model
+	case provider == "openai":
+		if i := len(model) - len("-2006-01-02"); i > 0 && isDate(model[i:]) {
+			return model[:i]
+		}
+		return model
+	}
+	return ""
+}
+
+// isDate reports whether a text looks like -2006-01-02.
+func isDate(s string) bool {
+	for i, c := range []byte(s) {
+		if dash := i == 0 || i == 5 || i == 8; dash != (c == '-') || !dash && (c < '0' || c > '9') {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,236 @@
+package pool
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"signalbox.dev/pkg/bus"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/subject"
+	credentialv1 "signalbox.dev/proto/signalbox/credential/v1"
+	"signalbox.dev/services/credential-broker/internal/choice"
+)
+
+const (
+	tellEvery   = 200 * time.Millisecond
+	tellTimeout = time.Second
+	tellBatch   = 500 // accounts of a message
+	maxRaw      = 100 // bytes of a header that operators are shown
+)
+
+// Run tells other instances what this one learns, hears what they do, and writes it
+// behind, until ctx is done; then once more. Its error means that it could not begin.
+func (s *Set) Run(ctx context.Context) error {
+	if s.cfg.Bus != nil {
+		stop, err := s.listen()
+		if err != nil {
+			return err
+		}
+		defer stop()
+	}
+	s.work.Add(1)
+	defer s.work.Done()
+	told, wrote := time.NewTicker(tellEvery), time.NewTicker(writeEvery)
+	defer told.Stop()
+	defer wrote.Stop()
+	writing := make(chan struct{}, 1) // a slow database does not keep the bus waiting
+	for {
+		select {
+		case <-told.C:
+			s.tell(ctx)
+		case ws := <-s.forgotten:
+			s.tellForget(ctx, ws)
+		case <-wrote.C:
+			select {
+			case writing <- struct{}{}:
+				s.work.Go(func() {
+					s.write(context.WithoutCancel(ctx))
+					<-writing
+				})
+			default:
+			}
+		case <-ctx.Done():
+			ctx := context.WithoutCancel(ctx)
+			writing <- struct{}{}
+			s.tell(ctx)
+			s.write(ctx) // the batch of a try that failed
+			s.write(ctx) // and what came since
+			return nil
+		}
+	}
+}
+
+func (s *Set) listen() (stop func(), err error) {
+	states, err := s.cfg.Bus.Subscribe(subject.AllCredStates, s.hear)
+	if err != nil {
+		return nil, err
+	}
+	changes, err := s.cfg.Bus.Subscribe(subject.AllCredAccounts, s.hearForget)
+	if err != nil {
+		_ = states.Unsubscribe()
+		return nil, err
+	}
+	// What was said while the connection was away is said again.
+	forget := s.cfg.Bus.OnReconnect(func() {
+		for _, p := range s.all() {
+			p.MarkAll(choice.Bus)
+		}
+	})
+	return func() {
+		forget()
+		_ = states.Unsubscribe() // the bus ends with the process
+		_ = changes.Unsubscribe()
+	}, nil
+}
+
+// tell sends what changed since it was last called. While there is no connection it is
+// kept.
+func (s *Set) tell(ctx context.Context) {
+	if s.cfg.Bus == nil || !s.cfg.Bus.Connected() {
+		return
+	}
+	now := time.Now()
+	for o, p := range s.all() {
+		if !p.Changed(choice.Bus) {
+			continue
+		}
+		for more := true; more; {
+			var states []choice.State
+			states, more = p.Changes(now, choice.Bus, tellBatch)
+			m := &credentialv1.AccountStates{InstanceId: s.instance.String()}
+			for _, x := range states {
+				m.Accounts = append(m.Accounts, stateMessage(o, x))
+			}
+			ctx, cancel := context.WithTimeout(ctx, tellTimeout)
+			err := s.cfg.Bus.Nudge(ctx, subject.CredState(s.instance), m)
+			cancel()
+			if err != nil {
+				for _, x := range states {
+					p.Mark(choice.Bus, x.Account)
+				}
+				s.cfg.Log.WarnContext(ctx, "other instances not told of accounts: it is tried again", "error", err)
+				return
+			}
+		}
+	}
+}
+
+func stateMessage(o owner, x choice.State) *credentialv1.AccountState {
+	m := &credentialv1.AccountState{
+		AccountId: x.Account.String(), Provider: o.provider, Environment: o.environment, CountingSince: timestamppb.New(x.Since),
+		Counters: countersMessage(x.Counters), Told: countersMessage(x.Told),
+	}
+	if !id.IsZero(o.workspace) {
+		m.WorkspaceId = o.workspace.String()
+	}
+	for _, l := range x.Limits {
+		lm := &credentialv1.AccountLimit{
+			Family: l.Family, At: timestamppb.New(l.At), Step: int32(l.Step), Reason: string(l.Reason), Status: int32(l.Status), Raw: l.Raw,
+		}
+		if !l.Until.IsZero() {
+			lm.Until, lm.Soon = timestamppb.New(l.Until), timestamppb.New(l.Soon)
+		}
+		m.Limits = append(m.Limits, lm)
+	}
+	return m
+}
+
+func countersMessage(c choice.Counters) *credentialv1.AccountCounters {
+	return &credentialv1.AccountCounters{
+		TokensTaken: c.Taken, TokensReturned: c.Returned, Succeeded: c.Succeeded, RateLimited: c.Limited, Failed: c.Failed,
+	}
+}
+
+func counters(m *credentialv1.AccountCounters) choice.Counters {
+	return choice.Counters{
+		Taken: m.GetTokensTaken(), Returned: m.GetTokensReturned(),
+		Succeeded: m.GetSucceeded(), Limited: m.GetRateLimited(), Failed: m.GetFailed(),
+	}
+}
+
+// hear takes in what another instance tells. What is not understood, or of a pool that
+// nobody asked for here, is nobody's loss: the rows will say it.
+func (s *Set) hear(ctx context.Context, raw *bus.Message) {
+	m, err := bus.Decode[*credentialv1.AccountStates](raw)
+	if err != nil {
+		s.cfg.Log.WarnContext(ctx, "message of another instance not understood", "error", err)
+		return
+	}
+	instance, err := uuid.Parse(m.GetInstanceId())
+	if err != nil || instance == s.instance {
+		return
+	}
+	now := time.Now()
+	for _, a := range m.GetAccounts() {
+		o := owner{provider: a.GetProvider(), environment: a.GetEnvironment()}
+		if ws := a.GetWorkspaceId(); ws != "" {
+			if o.workspace, err = id.Parse[id.Workspace](ws); err != nil {
+				continue
+			}
+		}
+		account, err := id.Parse[id.Account](a.GetAccountId())
+		if err != nil {
+			continue
+		}
+		s.mu.Lock()
+		p := s.pools[o]
+		s.mu.Unlock()
+		if p != nil {
+			p.Merge(now, instance, state(account, a))
+		}
+	}
+}
+
+func state(account id.Account, a *credentialv1.AccountState) choice.State {
+	x := choice.State{Account: account, Since: a.GetCountingSince().AsTime(), Counters: counters(a.GetCounters()), Told: counters(a.GetTold())}
+	for _, l := range a.GetLimits() {
+		out := choice.Limit{
+			Family: clip(l.GetFamily(), maxFamily), At: l.GetAt().AsTime(), Step: int(l.GetStep()),
+			Reason: Reason(l.GetReason()), Status: int(l.GetStatus()), Raw: clip(l.GetRaw(), maxRaw),
+		}
+		if l.GetUntil() != nil {
+			out.Until, out.Soon = l.GetUntil().AsTime(), l.GetSoon().AsTime()
+		}
+		x.Limits = append(x.Limits, out)
+	}
+	return x
+}
+
+func clip(s string, n int) string { return s[:min(len(s), n)] }
+
+func (s *Set) tellForget(ctx context.Context, ws id.Workspace) {
+	if s.cfg.Bus == nil || !s.cfg.Bus.Connected() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
+	defer cancel()
+	m := &credentialv1.AccountsChanged{InstanceId: s.instance.String()}
+	if !id.IsZero(ws) {
+		m.WorkspaceId = ws.String()
+	}
+	// Who does not hear it believes what it knows for a second at most.
+	if err := s.cfg.Bus.Nudge(ctx, subject.CredAccounts(ws), m); err != nil {
+		s.cfg.Log.DebugContext(ctx, "other instances not told of a change", "workspace", ws, "error", err)
+	}
+}
+
+func (s *Set) hearForget(ctx context.Context, raw *bus.Message) {
+	m, err := bus.Decode[*credentialv1.AccountsChanged](raw)
+	if err != nil {
+		s.cfg.Log.WarnContext(ctx, "message of another instance not understood", "error", err)
+		return
+	}
+	if m.GetInstanceId() == s.instance.String() {
+		return
+	}
+	ws := id.Workspace{}
+	if text := m.GetWorkspaceId(); text != "" {
+		if ws, err = id.Parse[id.Workspace](text); err != nil {
+			return
+		}
+	}
+	s.forget(ws)
+}

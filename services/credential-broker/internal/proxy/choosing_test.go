@@ -1,0 +1,220 @@
+package proxy_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/services/credential-broker/internal/pool"
+	"signalbox.dev/services/credential-broker/internal/proxy"
+	"signalbox.dev/services/credential-broker/internal/vault"
+)
+
+// choosing is a pool that says in which order it was called.
+type choosing struct {
+	accounts
+	exhausted *pool.Exhausted // what Select returns when none is left
+
+	mu    sync.Mutex // guards calls
+	calls []string
+}
+
+func (c *choosing) say(format string, args ...any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.calls = append(c.calls, fmt.Sprintf(format, args...))
+}
+
+func (c *choosing) said() string {
+	c.got() // all that is to come
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return strings.Join(c.calls, ", ")
+}
+
+func (c *choosing) Select(ctx context.Context, r pool.Request) (pool.Account, error) {
+	a, err := c.accounts.Select(ctx, r)
+	if err != nil {
+		c.say("none")
+		if c.exhausted != nil {
+			return a, c.exhausted
+		}
+		return a, err
+	}
+	c.say("%s for %s", a.Secret.Reveal(), r.Model)
+	return a, nil
+}
+
+func (c *choosing) Began(a pool.Account) { c.say("%s began", a.Secret.Reveal()) }
+
+func (c *choosing) Report(ctx context.Context, a pool.Account, o pool.Outcome) {
+	text := fmt.Sprintf("%s %s", a.Secret.Reveal(), o.Reason)
+	if o.Unsent {
+		text += " unsent"
+	}
+	if o.RetryAfter > 0 {
+		text += fmt.Sprintf(" %s (%s)", o.RetryAfter, o.Raw)
+	}
+	c.say("%s", text)
+	c.accounts.Report(ctx, a, o)
+}
+
+func newChoosing(t *testing.T) (*rig, *choosing) {
+	c := &choosing{}
+	r := newRig(t, &memory{}, func(cfg *proxy.Config) { cfg.Pool = c })
+	return r, c
+}
+
+// The pool hears of a failure before it chooses again, once, and what the request asks
+// for.
+func TestPoolHears(t *testing.T) {
+	t.Parallel()
+	r, c := newChoosing(t)
+	limited := r.serve(answer(429, `{"type":"error","error":{"type":"rate_limit_error","message":"x"}}`, "Retry-After", "7"))
+	good := r.serve(stream(msgStart, msgBlock, msgStop))
+	c.all = []pool.Account{r.account("anthropic", limited, "account-1"), r.account("anthropic", good, "account-2")}
+	if got := r.post(messages, asking); got.status != 200 {
+		t.Errorf("answer %+v, want the second account's", got)
+	}
+	want := "account-1 for m, account-1 RATE_LIMIT_EXCEEDED 7s (retry-after: 7), account-2 for m, account-2 began, account-2 OK"
+	if diff := cmp.Diff(want, c.said()); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+}
+
+func TestUnsentIsSaid(t *testing.T) {
+	t.Parallel()
+	r, c := newChoosing(t)
+	c.all = []pool.Account{r.account("anthropic", "http://nobody.test", "account-1")}
+	if got := r.post(messages, asking); got.status != 502 {
+		t.Errorf("answer %+v, want 502", got)
+	}
+	if diff := cmp.Diff("account-1 for m, account-1 UNREACHABLE unsent", c.said()); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+}
+
+// When no account is left the answer says when one comes back, in the provider's shape;
+// an account that is alone answers for itself.
+func TestExhausted(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name    string
+		e       pool.Exhausted
+		tried   bool
+		status  int
+		message string
+	}{
+		{"all parked", pool.Exhausted{Reason: pool.RateLimited, Members: 3}, false, 429, "all 3 accounts for the provider anthropic are at their rate limit"},
+		{"the others parked", pool.Exhausted{Reason: pool.QuotaExhausted, Members: 3}, true, 429, "all 3 accounts for the provider anthropic are out of quota"},
+		{"keys refused", pool.Exhausted{Reason: pool.AuthFailed, Members: 2}, true, 503, "paused because the provider refused them"},
+		{"alone and parked", pool.Exhausted{Reason: pool.AuthFailed, Members: 1}, false, 503, "the account for the provider anthropic is paused because the provider refused it"},
+		{"alone and tried", pool.Exhausted{Reason: pool.RateLimited, Members: 1}, true, 429, "its own words"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			r, c := newChoosing(t)
+			tt.e.Back = time.Now().Add(42 * time.Second)
+			c.exhausted = &tt.e
+			base := r.serve(answer(429, `{"type":"error","error":{"type":"rate_limit_error","message":"its own words"}}`, "Retry-After", "42"))
+			c.all = []pool.Account{r.account("anthropic", base, "account-1")}
+			if !tt.tried {
+				c.err = pool.ErrExhausted
+			}
+			got := r.post(messages, asking)
+			if wait := got.header.Get("Retry-After"); got.status != tt.status || wait != "42" && wait != "41" || !strings.Contains(got.body, tt.message) || !strings.HasPrefix(got.body, `{"type":"error","error":{"type":`) {
+				t.Errorf("answer %d, Retry-After %s, %s; want %d, 42, %q", got.status, wait, got.body, tt.status, tt.message)
+			}
+			if retry := got.header.Get("X-Should-Retry"); retry != "" {
+				t.Errorf("X-Should-Retry is %q: it would help", retry)
+			}
+		})
+	}
+}
+
+// Whatever accounts do: each is asked once, each is reported on once, before the next
+// is chosen, and none is chosen after an answer has begun.
+func TestAccountsAtRandom(t *testing.T) {
+	t.Parallel()
+	r, c := newChoosing(t)
+	all := map[string]pool.Account{"away": r.account("anthropic", "http://nobody.test", "")}
+	for name, h := range map[string]http.HandlerFunc{
+		"limited":    answer(429, `{"type":"error","error":{"type":"rate_limit_error","message":"x"}}`),
+		"refused":    answer(401, `{"type":"error","error":{"type":"authentication_error","message":"x"}}`),
+		"quota":      answer(403, `{"type":"error","error":{"type":"permission_error","message":"x"}}`),
+		"service":    answer(529, `{"type":"error","error":{"type":"overloaded_error","message":"x"}}`),
+		"caller":     answer(400, `{"type":"error","error":{"type":"invalid_request_error","message":"x"}}`),
+		"overloaded": stream(msgStart, msgError),
+		"good":       stream(msgStart, msgBlock, msgDelta, msgStop),
+		"midway":     stream(msgStart, msgBlock, msgError),
+		"cut": func(w http.ResponseWriter, q *http.Request) {
+			stream(msgStart, msgBlock, msgDelta)(w, q)
+			cut()
+		},
+		"nothing": func(http.ResponseWriter, *http.Request) { cut() },
+	} {
+		all[name] = r.account("anthropic", r.serve(h), "")
+	}
+	names := []string{"limited", "refused", "quota", "service", "caller", "overloaded", "good", "midway", "cut", "nothing", "away", "limited", "overloaded"}
+	rnd := rand.New(rand.NewPCG(1, 7))
+	for n := range 500 {
+		*c = choosing{}
+		var kinds []string
+		for i := range 1 + rnd.IntN(5) {
+			kind := names[rnd.IntN(len(names))]
+			kinds = append(kinds, kind)
+			a := all[kind]
+			a.ID, a.Secret = id.New[id.Account](), vault.NewSecret(fmt.Sprintf("account-%d", i))
+			c.all = append(c.all, a)
+		}
+		c.exhausted = &pool.Exhausted{Back: time.Now(), Reason: pool.RateLimited, Members: len(kinds)}
+		got := r.post(messages, asking)
+		if err := follows(c.said()); err != nil {
+			t.Fatalf("request %d with %v, answered with %d: %v:\n%s", n, kinds, got.status, err, c.said())
+		}
+	}
+}
+
+// follows checks the order of calls of one request.
+func follows(said string) error {
+	chosen, open, began := map[string]bool{}, "", false
+	for call := range strings.SplitSeq(said, ", ") {
+		account, what, _ := strings.Cut(call, " ")
+		switch {
+		case call == "none":
+			if open != "" {
+				return fmt.Errorf("asked again before %s was reported on", open)
+			}
+		case strings.HasPrefix(what, "for "):
+			if began || open != "" || chosen[account] {
+				return fmt.Errorf("%s is chosen", account)
+			}
+			open, chosen[account] = account, true
+		case what == "began":
+			if began || account != open {
+				return fmt.Errorf("%s began", account)
+			}
+			began = true
+		default:
+			if account != open {
+				return fmt.Errorf("%s is reported on", account)
+			}
+			open = ""
+		}
+	}
+	if open != "" {
+		return fmt.Errorf("%s is not reported on", open)
+	}
+	return nil
+}
+
+var _ proxy.Pool = (*choosing)(nil)

@@ -1,0 +1,164 @@
+package proxy
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"signalbox.dev/services/credential-broker/internal/pool"
+	"signalbox.dev/services/credential-broker/internal/transform"
+)
+
+// edited is what a profile makes of the caller's body. The body itself stays as it
+// came: the next account's profile may want another.
+type edited struct {
+	by      *transform.Messages
+	edits   transform.Edits
+	answers *transform.Answers // nil: answers go on as they are
+}
+
+// edit finds out what is to be changed for the account that was chosen, unless the one
+// before it wanted the same.
+func (x *exchange) edit(m *transform.Messages) *refusal {
+	if m == x.edited.by {
+		return nil
+	}
+	x.edited = edited{by: m}
+	if m == nil || len(x.body) == 0 {
+		return nil
+	}
+	var err error
+	if x.edited.edits, x.edited.answers, err = m.Request(x.body); err != nil {
+		return refused(http.StatusBadRequest, "request_too_large", err.Error(), err)
+	}
+	return nil
+}
+
+// putBody gives a request the body.
+func (x *exchange) putBody(req *http.Request) {
+	body, edits := x.body, x.edited.edits
+	if len(body) == 0 {
+		return
+	}
+	open := func() (io.ReadCloser, error) {
+		if len(edits) > 0 {
+			return io.NopCloser(edits.Body(body)), nil
+		}
+		return io.NopCloser(bytes.NewReader(body)), nil
+	}
+	req.Body, _ = open()
+	req.GetBody = open
+	req.ContentLength = int64(edits.Size(len(body)))
+}
+
+// maxAnswer bounds an answer that is not streamed and has to be held to be translated.
+const maxAnswer = 8 << 20
+
+// translate reads a whole answer, whose length may change, and gives the names of
+// tools in it back as the caller knows them. Room for it is taken where the request's
+// body was, which is not needed any more.
+func (a *answer) translate() (*answer, *refusal) {
+	x, res := a.x, a.res
+	x.releaseBody()
+	fail := func(r *refusal, reason pool.Reason) (*answer, *refusal) {
+		a.discard()
+		x.report(reason, res)
+		return nil, r
+	}
+	if isEncoded(res) {
+		return fail(x.untranslated("compressed, which was not asked for"), pool.Service)
+	}
+	size := int64(maxAnswer)
+	if 0 <= res.ContentLength && res.ContentLength < size {
+		size = res.ContentLength
+	}
+	if r := x.reserve(size); r != nil {
+		return fail(r, pool.Cancelled)
+	}
+	body, err := readAll(io.LimitReader(res.Body, maxAnswer+1), func() { a.watch.enter(x.p.cfg.Timers.Idle, &errIdle) })
+	switch {
+	case err != nil && x.ctx.Err() != nil:
+		return fail(x.gone(err), pool.Cancelled)
+	case err != nil:
+		return fail(x.upstreamFailed(a.ctx, err), pool.Unreachable)
+	case len(body) > maxAnswer:
+		return fail(x.untranslated(fmt.Sprintf("with more than %d MiB", maxAnswer>>20)), pool.OK)
+	}
+	x.shrink(int64(len(body)))
+	a.head = body
+	if edits := x.edited.answers.Whole(body); len(edits) > 0 {
+		if a.head, err = io.ReadAll(edits.Body(body)); err != nil {
+			return fail(x.upstreamFailed(a.ctx, err), pool.Service) // cannot happen: it is in memory
+		}
+	}
+	if res.Header.Get("Content-Length") != "" {
+		res.Header.Set("Content-Length", strconv.Itoa(len(a.head)))
+	}
+	return a, nil
+}
+
+// readAll is io.ReadAll that says when it reads.
+func readAll(r io.Reader, reading func()) ([]byte, error) {
+	var b bytes.Buffer
+	for {
+		reading()
+		_, err := io.CopyN(&b, r, 64<<10)
+		if errors.Is(err, io.EOF) {
+			return b.Bytes(), nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (x *exchange) untranslated(how string) *refusal {
+	r := refused(http.StatusBadGateway, "provider_answer_unusable", fmt.Sprintf("the provider %s answered %s, so that the names of tools in it cannot be translated: ask for a stream", x.provider, how), nil)
+	r.outcome = outcomeServerError
+	return r
+}
+
+func isJSON(res *http.Response) bool {
+	kind, _, _ := strings.Cut(res.Header.Get("Content-Type"), ";")
+	return strings.EqualFold(strings.TrimSpace(kind), "application/json")
+}
+
+// maxCounted bounds the copy that is kept of an answer for its token counts, which can
+// stand anywhere in it.
+const maxCounted = 256 << 10
+
+// counter reads the tokens that an answer counts which is not streamed. It keeps what
+// it sees until it has seen all of it; what is too large goes uncounted.
+type counter struct {
+	a    *answer // nil: nothing is counted
+	seen []byte
+}
+
+func newCounter(a *answer) counter {
+	if a.route.Stream == nil || a.res.StatusCode != http.StatusOK || !a.x.tally.Counts() || !isJSON(a.res) || a.res.ContentLength > maxCounted {
+		return counter{}
+	}
+	return counter{a: a}
+}
+
+func (c *counter) add(b []byte) {
+	if c.a == nil {
+		return
+	}
+	if len(c.seen)+len(b) > maxCounted {
+		*c = counter{}
+		return
+	}
+	c.seen = append(c.seen, b...)
+}
+
+// done is for an answer that came whole.
+func (c *counter) done() {
+	if c.a != nil {
+		c.a.x.tally.Read(c.seen)
+	}
+}

@@ -1,0 +1,143 @@
+package scan_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+
+	"signalbox.dev/services/credential-broker/internal/scan"
+)
+
+// walk enters everything and returns what it met, one word for each.
+func walk(s *scan.Scanner, out []string, depth int) []string {
+	if depth > 50 {
+		return append(out, "deep "+string(s.Bytes(s.Skip())))
+	}
+	switch {
+	case s.Object():
+		out = append(out, "{")
+		for name, ok := s.Member(); ok; name, ok = s.Member() {
+			out = walk(s, append(out, string(s.Bytes(name))+":"), depth+1)
+		}
+		return append(out, "}")
+	case s.Array():
+		out = append(out, "[")
+		for s.Element() {
+			out = walk(s, out, depth+1)
+		}
+		return append(out, "]")
+	case s.Kind() == '"':
+		p, _ := s.String()
+		return append(out, `"`+string(s.Bytes(p))+`"`)
+	}
+	return append(out, string(s.Bytes(s.Skip())))
+}
+
+func TestWalk(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		in, want string
+		bad      bool
+	}{
+		{`{}`, "{ }", false},
+		{` [ ] `, "[ ]", false},
+		{`{"a":1,"b":[true,null,-1.5e3],"c":{"d":"e"},"f":[]}`, `{ a: 1 b: [ true null -1.5e3 ] c: { d: "e" } f: [ ] }`, false},
+		{"{ \"a\" :\n1 ,\t\"b\" : {} }", "{ a: 1 b: { } }", false},
+		{`["a\"b","\\","\\\"",""]`, `[ "a\"b" "\\" "\\\"" "" ]`, false},
+		{`[[[[]]],[{}]]`, "[ [ [ [ ] ] ] [ { } ] ]", false},
+		{`{"a":1,"a":2}`, "{ a: 1 a: 2 }", false},
+		{`9007199254740993`, "9007199254740993", false},
+		{``, "", true},
+		{`{"a"`, "{ }", true},
+		{`{"a":1`, "{ a: 1 }", true},
+		{`{"a":"b`, `{ a: "" }`, true},
+		{`{"a":1,}`, "{ a: 1 }", true},
+		{`[1,]`, "[ 1 ]", true},
+		{`[1 2]`, "[ 1 ]", true},
+		{`{"a" 1}`, "{ }", true},
+		{`{a:1}`, "{ }", true},
+		{`[}`, "[  ]", true},
+	}
+	for _, tt := range tests {
+		s := scan.New([]byte(tt.in))
+		got := strings.Join(walk(&s, nil, 0), " ")
+		if got != tt.want || s.Bad() != tt.bad || (!tt.bad && s.Rest()) {
+			t.Errorf("walk(%s) = %s, bad %v, want %s, %v", tt.in, got, s.Bad(), tt.want, tt.bad)
+		}
+	}
+}
+
+func TestSkip(t *testing.T) {
+	t.Parallel()
+	deep := strings.Repeat(`[{"a":`, 1_000_000) + "1" + strings.Repeat("}]", 1_000_000)
+	s := scan.New([]byte(` [` + deep + `, "x"]`))
+	if !s.Array() || !s.Element() {
+		t.Fatal("no element")
+	}
+	if p := s.Skip(); string(s.Bytes(p)) != deep {
+		t.Errorf("Skip went past %d bytes, want %d", p.To-p.From, len(deep))
+	}
+	if !s.Element() || string(s.Bytes(s.Skip())) != `"x"` || s.Element() || s.Rest() || s.Bad() {
+		t.Errorf("the element behind it was not found, bad %v", s.Bad())
+	}
+}
+
+func TestIs(t *testing.T) {
+	t.Parallel()
+	for raw, want := range map[string]bool{`name`: true, `n\u0061me`: true, `\u006e\u0061\u006d\u0065`: true, `nam`: false, `n\u0062me`: false, `name\u0000`: false} {
+		s := scan.New([]byte(`{"` + raw + `":1}`))
+		s.Object()
+		p, _ := s.Member()
+		if got := s.Is(p, "name"); got != want {
+			t.Errorf("Is(%s, name) = %v, want %v", raw, got, want)
+		}
+	}
+	if got := string(scan.Text([]byte(`a\n\"\ud83d\ude00`))); got != "a\n\"😀" {
+		t.Errorf("Text = %q", got)
+	}
+}
+
+// Valid JSON is never bad, and every value is found where encoding/json finds it; other
+// text does no harm.
+func FuzzScan(f *testing.F) {
+	for _, s := range []string{`{"a":[1,"b\"",{"c":null}],"d":{}}`, `[[],{}]`, `"\\"`, ` 1 `, `{"a":`, `[1,]`, `}`, `{"a":1}]`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, in []byte) {
+		s := scan.New(in)
+		words := walk(&s, nil, 0)
+		if !json.Valid(in) {
+			return
+		}
+		if s.Bad() || s.Rest() {
+			t.Fatalf("%q: bad %v", in, s.Bad())
+		}
+		if !utf8.Valid(in) {
+			return // encoding/json mends names, and we keep what is there
+		}
+		whole := scan.New(in)
+		if got := strings.TrimSpace(string(in)); string(whole.Bytes(whole.Skip())) != strings.Trim(string(in), " \t\r\n") {
+			t.Fatalf("Skip of %q leaves something", got)
+		}
+		var members map[string]json.RawMessage
+		if json.Unmarshal(in, &members) != nil || members == nil {
+			return
+		}
+		again := scan.New(in)
+		again.Object()
+		last := map[string]string{}
+		for name, ok := again.Member(); ok; name, ok = again.Member() {
+			last[string(scan.Text(again.Bytes(name)))] = string(again.Bytes(again.Skip()))
+		}
+		want := map[string]string{}
+		for k, v := range members {
+			want[k] = string(v)
+		}
+		if diff := cmp.Diff(want, last); diff != "" {
+			t.Fatalf("members of %q (-want +got), walked %v:\n%s", in, words, diff)
+		}
+	})
+}

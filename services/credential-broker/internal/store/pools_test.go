@@ -1,0 +1,85 @@
+package store_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/services/credential-broker/internal/choice"
+	"signalbox.dev/services/credential-broker/internal/store"
+)
+
+func TestLearn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ctx, mine := t.Context(), id.New[id.Workspace]()
+	a := w.add(mine, "openai", "a")
+	at := time.Date(2026, 11, 22, 9, 0, 0, 0, time.UTC)
+	limit := func(began, until time.Duration) store.Limit {
+		l := store.Limit{Workspace: mine, Provider: "openai", Account: a.ID, Limit: choice.Limit{Family: "opus", At: at.Add(began), Reason: choice.RateLimited, Status: 429, Raw: "retry-after: 5"}}
+		if until > 0 {
+			l.Until, l.Soon = at.Add(until), at.Add(until)
+		}
+		return l
+	}
+	stat := store.Stat{Workspace: mine, Provider: "openai", Account: a.ID, Reason: choice.OK, Requests: 2, TokensIn: 10, TokensOut: 5, CostMicros: 7}
+	health := func(n float64, after time.Duration) store.Health {
+		return store.Health{Workspace: mine, Provider: "openai", Account: a.ID, Health: n, At: at.Add(after)}
+	}
+	one := uuid.New()
+	for _, l := range []store.Learned{
+		{Instance: one, Sequence: 1, Stats: []store.Stat{stat}, Limits: []store.Limit{limit(0, time.Minute)}, Health: []store.Health{health(90, time.Second)}},
+		{Instance: one, Sequence: 1, Stats: []store.Stat{stat}},                                                         // its answer got lost
+		{Instance: uuid.New(), Sequence: 1, Stats: []store.Stat{stat}, Limits: []store.Limit{limit(0, 30*time.Second)}}, // shorter
+		{Instance: one, Sequence: 2, Stats: []store.Stat{stat}, Limits: []store.Limit{limit(-time.Hour, 10*time.Hour)}}, // older
+		{Health: []store.Health{health(50, 0)}},
+	} {
+		if err := w.store.Learn(ctx, l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := func() store.Pool {
+		t.Helper()
+		p, err := w.store.Pool(ctx, mine, "openai")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	p := read()
+	if diff := cmp.Diff([]store.Limit{limit(0, time.Minute)}, p.Limits); diff != "" {
+		t.Errorf("limits (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]store.Health{health(90, time.Second)}, p.Health); diff != "" {
+		t.Errorf("health (-want +got):\n%s", diff)
+	}
+	stats, err := w.store.Stats(ctx, mine)
+	want := stat
+	want.Requests, want.TokensIn, want.TokensOut, want.CostMicros = 6, 30, 15, 21
+	if diff := cmp.Diff([]store.Stat{want}, stats); diff != "" || err != nil {
+		t.Errorf("Stats: %v (-want +got):\n%s", err, diff)
+	}
+	if err := w.store.Learn(ctx, store.Learned{Limits: []store.Limit{limit(2*time.Minute, 0)}}); err != nil {
+		t.Fatal(err)
+	}
+	if p := read(); len(p.Limits) != 1 || !p.Limits[0].Until.IsZero() {
+		t.Errorf("after the clearing: %+v", p.Limits)
+	}
+	for _, settings := range [][]byte{[]byte(`{"strategy": "hybrid"}`), nil} {
+		if err := w.store.SetSettings(ctx, mine, "openai", settings); err != nil {
+			t.Fatal(err)
+		}
+		if got := read().Settings; string(got) != string(settings) {
+			t.Errorf("settings = %s, want %s", got, settings)
+		}
+	}
+	if err := w.store.Remove(ctx, mine, a.ID, store.Event{Origin: "workspace", Service: "test"}); err != nil {
+		t.Fatal(err)
+	}
+	if p := read(); len(p.Accounts)+len(p.Limits)+len(p.Health) > 0 {
+		t.Errorf("after the removal there is %+v", p)
+	}
+}

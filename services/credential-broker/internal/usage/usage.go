@@ -1,0 +1,108 @@
+// Package usage reads from answers how many tokens a request cost. Where providers
+// count is data of a request profile (Places); what an answer said so far is a Tally,
+// which a stream fills event by event: a number that comes again replaces the one
+// before, because providers count up.
+package usage
+
+import (
+	"strconv"
+
+	"signalbox.dev/services/credential-broker/internal/scan"
+)
+
+// MaxMembers bounds the members that are read of one answer.
+const MaxMembers = 16
+
+// maxTokens bounds what is believed.
+const maxTokens = 1_000_000_000
+
+// Path is the names of members from the outside to the inside.
+type Path []string
+
+// Places says where an answer counts tokens.
+type Places struct {
+	// At are the places of objects that hold counts, in an event or a whole answer.
+	At []Path
+	// Input and Output are places in such an object; each kind adds up. Together they
+	// are at most MaxMembers.
+	Input, Output []Path
+}
+
+// Tally is what one answer has said. The zero Tally of its Places has heard nothing.
+type Tally struct {
+	places *Places
+	counts [MaxMembers]int64
+}
+
+// NewTally returns an empty Tally. A nil p counts nothing.
+func NewTally(p *Places) Tally { return Tally{places: p} }
+
+// Counts reports whether there is anything to look for.
+func (t *Tally) Counts() bool { return t.places != nil }
+
+// Read takes what an event, or the body of a whole answer, says. What is no JSON says
+// nothing.
+func (t *Tally) Read(data []byte) {
+	if t.places == nil {
+		return
+	}
+	for _, at := range t.places.At {
+		object := find(data, at)
+		if len(object) == 0 {
+			continue
+		}
+		for i, m := range t.places.Input {
+			t.take(i, find(object, m))
+		}
+		for i, m := range t.places.Output {
+			t.take(len(t.places.Input)+i, find(object, m))
+		}
+	}
+}
+
+// Sum returns the tokens in and out.
+func (t *Tally) Sum() (in, out int64) {
+	if t.places == nil {
+		return 0, 0
+	}
+	for i := range len(t.places.Input) {
+		in += t.counts[i]
+	}
+	for i := range len(t.places.Output) {
+		out += t.counts[len(t.places.Input)+i]
+	}
+	return in, out
+}
+
+func (t *Tally) take(i int, number []byte) {
+	if len(number) == 0 || len(number) > 20 {
+		return
+	}
+	if n, err := strconv.ParseInt(string(number), 10, 64); err == nil && 0 <= n && n <= maxTokens {
+		t.counts[i] = n
+	}
+}
+
+// find returns the value at a path, or nothing. Of members that are there twice the last
+// one counts.
+func find(data []byte, path Path) []byte {
+	for _, want := range path {
+		s := scan.New(data)
+		if !s.Object() {
+			return nil
+		}
+		var value []byte
+		for name, ok := s.Member(); ok; name, ok = s.Member() {
+			if s.Is(name, want) {
+				value = s.Bytes(s.Skip())
+			} else {
+				s.Skip()
+			}
+		}
+		if s.Bad() {
+			return nil
+		}
+		data = value
+	}
+	return data
+}

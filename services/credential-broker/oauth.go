@@ -1,0 +1,107 @@
+package credentialbroker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/url"
+	"os"
+	"path"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"signalbox.dev/pkg/conf"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/pg"
+	"signalbox.dev/pkg/process"
+	"signalbox.dev/pkg/subject"
+	"signalbox.dev/services/credential-broker/internal/oauth"
+	"signalbox.dev/services/credential-broker/internal/profile"
+	"signalbox.dev/services/credential-broker/internal/store"
+)
+
+// OAuth is what a person who operates the service can set about signing in.
+type OAuth struct {
+	Clients   conf.Secret `env:"CREDENTIAL_BROKER_OAUTH_CLIENTS" doc:"Clients that you registered with providers, as provider=id or provider=id:secret, separated by commas (% codes for a comma or colon inside). Nobody can sign in to a provider without one."`
+	Providers string      `env:"CREDENTIAL_BROKER_OAUTH_PROVIDERS" doc:"Folder with OAuth providers of your own (*.yaml), beside or in place of those that come with the product; read at the start. Empty for none."`
+	Redirect  string      `env:"CREDENTIAL_BROKER_OAUTH_REDIRECT" doc:"Page of the console that providers send browsers back to, as registered with them; empty where codes are pasted."`
+}
+
+// Validate says what is wrong, and what would be right.
+func (o *OAuth) Validate() error {
+	if o.Redirect != "" {
+		u, err := url.Parse(o.Redirect)
+		if err != nil || u.Host == "" || (u.Scheme != "https" && u.Scheme != "http") || u.Fragment != "" {
+			return errors.New("CREDENTIAL_BROKER_OAUTH_REDIRECT is not a page: use https://host/path, without #")
+		}
+	}
+	if _, err := oauth.ParseClients(o.Clients.Reveal()); err != nil {
+		return fmt.Errorf("CREDENTIAL_BROKER_OAUTH_CLIENTS: %w", err)
+	}
+	return nil
+}
+
+// providers reads the shipped providers, the operator's own and their clients. Every
+// provider's accounts need a request profile that is there.
+func (o *OAuth) providers(profiles *profile.Set) (*oauth.Providers, error) {
+	clients, err := oauth.ParseClients(o.Clients.Reveal())
+	if err != nil {
+		return nil, fmt.Errorf("CREDENTIAL_BROKER_OAUTH_CLIENTS: %w", err)
+	}
+	dirs := []fs.FS{oauth.Shipped()}
+	if o.Providers != "" {
+		if _, err := os.Stat(o.Providers); err != nil {
+			return nil, fmt.Errorf("CREDENTIAL_BROKER_OAUTH_PROVIDERS: %w", err)
+		}
+		dirs = append(dirs, os.DirFS(o.Providers))
+	}
+	all, err := oauth.Load(clients, dirs...)
+	if err != nil {
+		return nil, fmt.Errorf("load OAuth providers: %w", err)
+	}
+	for _, name := range all.Names() {
+		p, err := all.Get(name)
+		if err != nil {
+			return nil, err
+		}
+		if _, ok := profiles.Get(p.Profile); !ok {
+			return nil, fmt.Errorf("load OAuth providers: %s: profile: there is no request profile %q", path.Join(o.Providers, name), p.Profile)
+		}
+	}
+	return all, nil
+}
+
+// newKeeper returns what keeps the accounts alive that somebody signed in to.
+func newKeeper(cfg OAuth, db *pg.DB, a *Accounts, log *slog.Logger) (*oauth.Keeper, error) {
+	providers, err := cfg.providers(a.profiles)
+	if err != nil {
+		return nil, err
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return oauth.New(oauth.Config{
+		DB: db, Vault: a.vault, Providers: providers, Log: log, Redirect: cfg.Redirect, Record: recordGrant,
+		Instance: host + " " + uuid.NewString(), UserAgent: "signalbox/" + process.Version(),
+	}), nil
+}
+
+// recordGrant writes what happened to a grant to the audit.
+func recordGrant(ctx context.Context, tx pgx.Tx, ev oauth.Event) error {
+	who := ev.Who
+	if who.Service == "" {
+		who.Service = subject.CredentialBroker // by itself
+	}
+	out := store.Event{
+		Action: string(ev.Action), Account: ev.Account, Provider: ev.Provider, Origin: "workspace",
+		Member: who.Member, Service: who.Service, Address: who.Address,
+	}
+	if id.IsZero(ev.Workspace) {
+		out.Origin = "shared"
+	}
+	return store.Record(ctx, tx, ev.Workspace, out)
+}

@@ -1,0 +1,460 @@
+package egress_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/pgtest"
+	"signalbox.dev/pkg/subject"
+	"signalbox.dev/services/e2e/world"
+	"signalbox.dev/services/simulator"
+)
+
+const patience = 2 * time.Minute
+
+// secret is the credential on both ways: the simulated provider's ids depend on it.
+const secret = "sk-test-0123456789"
+
+// call is one call that an SDK makes. Where script holds a §, the script of the
+// provider behind the broker has the profile's prefix.
+type call struct {
+	name, sdk, provider, profile, method string
+	script, body                         string
+	headers                              map[string]string
+}
+
+const tools = `"tools":[{"name":"doc_create","description":"d","input_schema":{"type":"object"}},{"name":"mcp_list","input_schema":{"type":"object"}},{"type":"web_search_20250305","name":"web_search"}]`
+
+const toolScript = `
+wire: {padding: true, pings: 3}
+rules:
+  - then:
+      - think: {text: 'doc_create or mcp_list?', signature: 'c2lnbmF0dXJl'}
+      - say: 'I call mcp_doc_create, {"type":"tool_use","name":"mcp_list"}.'
+      - interleave:
+          - call: {tool: '§doc_create', id: toolu_1, args: {title: 'mcp_x', name: 'mcp_list', size: 12345}}
+          - call: {tool: '§mcp_list', id: toolu_2, args: {}}
+      - usage: {input: 40, output: 20}
+`
+
+func calls() []call {
+	const (
+		claude = `{"model":"m","max_tokens":1000,"messages":[{"role":"user","content":"hello"}]}`
+		gpt    = `{"model":"m","messages":[{"role":"user","content":"hello"}]}`
+		say    = "rules: [{then: [{say: 'Hello, how are you today?'}]}]\n"
+	)
+	withTools := strings.TrimSuffix(claude, "}") + `,` + tools + `,"tool_choice":{"type":"tool","name":"doc_create"}}`
+	history := `{"model":"m","max_tokens":1000,` + tools + `,"system":"Be brief.","messages":[{"role":"user","content":"x"},{"role":"assistant","content":[{"type":"tool_use","id":"toolu_0","name":"doc_create","input":{"n":9007199254740993}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"toolu_0","content":"ok"}]}]}`
+	functions := strings.TrimSuffix(gpt, "}") + `,"tools":[{"type":"function","function":{"name":"doc_create","parameters":{"type":"object"}}},{"type":"function","function":{"name":"mcp_list","parameters":{"type":"object"}}}]}`
+	all := []call{
+		{name: "text", sdk: "anthropic", method: "stream", script: say, body: claude},
+		{name: "whole", sdk: "anthropic", method: "create", script: say, body: claude},
+		{name: "tools", sdk: "anthropic", method: "stream", script: toolScript, body: withTools, headers: map[string]string{"anthropic-beta": "files-api-2025-04-14"}},
+		{name: "whole with tools", sdk: "anthropic", method: "create", script: toolScript, body: withTools},
+		{name: "CRLF in small writes", sdk: "anthropic", method: "stream", script: "wire: {crlf: true, write: 7}\n" + toolScript[strings.Index(toolScript, "rules"):], body: history},
+		{name: "count", sdk: "anthropic", method: "count", script: say, body: `{"model":"m","messages":[{"role":"user","content":"hello"}]}`},
+		{name: "models", sdk: "anthropic", method: "models", script: say, body: `{}`},
+	}
+	for _, c := range slices.Clone(all) {
+		if c.method != "count" { // the prefix counts
+			c.name, c.profile = "prefixed "+c.name, "anthropic-oauth"
+			all = append(all, c)
+		}
+	}
+	all = append(all,
+		call{name: "text", sdk: "openai", method: "stream", script: say, body: strings.TrimSuffix(gpt, "}") + `,"stream_options":{"include_usage":true}}`},
+		call{name: "whole", sdk: "openai", method: "create", script: say, body: gpt},
+		call{name: "tools", sdk: "openai", method: "stream", script: toolScript, body: functions},
+		call{name: "CRLF in small writes", sdk: "openai", method: "stream", script: "wire: {crlf: true, write: 5, comments: 2}\n" + say, body: gpt},
+		call{name: "models", sdk: "openai", method: "models", script: say, body: `{}`},
+		call{name: "openrouter", sdk: "openai", provider: "openrouter", method: "stream", script: toolScript, body: functions},
+	)
+	for _, kind := range []string{"rate_limit", "overloaded", "server_error", "invalid", "not_found", "no_credit", "unauthorized"} {
+		fail := "rules: [{then: [{fail: {kind: " + kind + ", retry_after: '7', headers: {x-extra: 'a, b'}}}]}]\n"
+		all = append(all,
+			call{name: kind, sdk: "anthropic", method: "stream", script: fail, body: claude},
+			call{name: kind, sdk: "openai", method: "create", script: fail, body: gpt})
+	}
+	late := "rules: [{then: [{say: 'Hello'}, {fail: overloaded}]}]\n"
+	all = append(all,
+		call{name: "error in the stream", sdk: "anthropic", method: "stream", script: late, body: claude},
+		call{name: "error in the stream", sdk: "openai", method: "stream", script: late, body: gpt},
+		call{name: "error first in the stream", sdk: "anthropic", method: "stream", script: "rules: [{then: [{fail: {kind: overloaded, in_stream: true}}]}]\n", body: claude})
+	for i := range all {
+		if all[i].provider == "" {
+			all[i].provider = all[i].sdk
+		}
+	}
+	return all
+}
+
+// seen is what an SDK saw, as its program prints it.
+type seen struct {
+	Events []json.RawMessage
+	Value  json.RawMessage
+	Error  *struct {
+		Status     int
+		Message    string
+		RequestID  string `json:"requestId"`
+		RetryAfter string `json:"retryAfter"`
+	}
+	Wire struct {
+		Status  int
+		Headers map[string]string
+		Body    []byte
+	}
+}
+
+func TestSDKs(t *testing.T) {
+	t.Parallel()
+	h := start(t)
+	for name, program := range h.sdks(t) {
+		for _, c := range calls() {
+			t.Run(strings.Join([]string{name, c.sdk, c.name}, "/"), func(t *testing.T) {
+				t.Parallel()
+				near, far := h.provider(t, c, ""), h.provider(t, c, prefixOf(c))
+				straight := program.call(t, c, near.base(), secret)
+				through := program.call(t, c, h.broker+"/egress/"+mount(c), h.account(t, c, far.base()))
+				compare(t, c, straight, through, far)
+			})
+		}
+	}
+}
+
+func prefixOf(c call) string {
+	if c.profile == "anthropic-oauth" {
+		return "mcp_"
+	}
+	return ""
+}
+
+// mount is what an SDK has behind the host for a provider.
+func mount(c call) string {
+	switch c.provider {
+	case "openai":
+		return "openai/v1"
+	case "openrouter":
+		return "openrouter/api/v1"
+	}
+	return c.provider
+}
+
+// Ids and padding depend on the request, and so on what is changed in it.
+var (
+	ids     = regexp.MustCompile(`(msg|req)_[A-Za-z0-9_]+`)
+	padding = regexp.MustCompile(` +}(\r?\n)`)
+)
+
+// toolName finds the name of a tool where a block begins.
+var toolName = regexp.MustCompile(`("type":"tool_use","id":"[^"]*","name":")mcp_`)
+
+func compare(t *testing.T, c call, straight, through *seen, far *provider) {
+	t.Helper()
+	sent := far.body()
+	if prefixOf(c) != "" {
+		if c.script == toolScript && !toolName.Match(sent) {
+			t.Errorf("the provider was not asked with prefixed names: %.500s", sent)
+		}
+		sent = toolName.ReplaceAll(sent, []byte("$1"))
+	}
+	if diff := cmp.Diff(string(sent), string(through.Wire.Body)); diff != "" {
+		t.Errorf("what the provider sent and what arrived (-want +got):\n%s", diff)
+	}
+	plain := func(s *seen) string {
+		body := s.Wire.Body
+		if prefixOf(c) != "" {
+			body = padding.ReplaceAll(body, []byte("}$1"))
+		}
+		all, err := json.MarshalIndent(struct {
+			Events, Value, Error any
+			Status               int
+			Headers              map[string]string
+			Body                 string
+		}{s.Events, s.Value, s.Error, s.Wire.Status, s.headers(), string(body)}, "", " ")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if prefixOf(c) != "" {
+			all = ids.ReplaceAll(all, []byte("${1}_x"))
+		}
+		return string(all)
+	}
+	if diff := cmp.Diff(plain(straight), plain(through)); diff != "" {
+		t.Errorf("straight and through the broker (-straight +through):\n%s", diff)
+	}
+	switch failed := straight.Error != nil; {
+	case failed != strings.Contains(c.script, "fail"):
+		t.Errorf("straight, the call ended with %+v", straight.Error)
+	case c.method == "stream" && !failed && len(straight.Events) < 3:
+		t.Errorf("only %d events", len(straight.Events))
+	}
+}
+
+// headers are those that say something of the answer, and not of the connection.
+func (s *seen) headers() map[string]string {
+	h := maps.Clone(s.Wire.Headers)
+	for _, name := range []string{"date", "connection", "keep-alive", "transfer-encoding", "content-length"} {
+		delete(h, name)
+	}
+	return h
+}
+
+// provider is a simulated provider that keeps what it wrote last.
+type provider struct {
+	*httptest.Server
+	mount string
+
+	mu   sync.Mutex // guards last
+	last bytes.Buffer
+}
+
+func (p *provider) base() string { return p.URL + "/" + p.mount }
+
+// body returns the body of the last answer. The caller has it whole when the provider
+// may still be about to note the end of it, but not its bytes.
+func (p *provider) body() []byte {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return bytes.Clone(p.last.Bytes())
+}
+
+func (h *house) provider(t *testing.T, c call, prefix string) *provider {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "script.yaml")
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(c.script, "§", prefix)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	sim, err := simulator.New(simulator.Config{Script: file}, simulator.Deps{Now: func() time.Time { return h.began }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &provider{mount: mount(c)}
+	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p.mu.Lock()
+		p.last.Reset()
+		p.mu.Unlock()
+		if key, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok && c.sdk == "anthropic" {
+			// Where the credential stands is the SDK's business and then the broker's, and
+			// must not show in the provider's ids.
+			r.Header.Del("Authorization")
+			r.Header.Set("X-Api-Key", key)
+		}
+		sim.ServeHTTP(&keeping{w, p}, r)
+	}))
+	t.Cleanup(p.Close)
+	return p
+}
+
+// keeping writes what a provider writes, and keeps it.
+type keeping struct {
+	http.ResponseWriter
+	p *provider
+}
+
+// Write implements http.ResponseWriter.
+func (k *keeping) Write(b []byte) (int, error) {
+	k.p.mu.Lock()
+	defer k.p.mu.Unlock()
+	k.p.last.Write(b)
+	return k.ResponseWriter.Write(b)
+}
+
+// Unwrap is for http.ResponseController.
+func (k *keeping) Unwrap() http.ResponseWriter { return k.ResponseWriter }
+
+// program is one of the programs that call with an SDK.
+type program struct {
+	dir  string
+	argv []string
+}
+
+func (p program) call(t *testing.T, c call, url, key string) *seen {
+	t.Helper()
+	job, err := json.Marshal(map[string]any{"sdk": c.sdk, "url": url, "key": key, "method": c.method, "body": json.RawMessage(c.body), "headers": c.headers})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s seen
+	out := execute(t, p.dir, nil, string(job), p.argv...)
+	if err := json.Unmarshal([]byte(out), &s); err != nil {
+		t.Fatalf("%s: %v: %.500s", p.argv, err, out)
+	}
+	return &s
+}
+
+// execute runs a program to its end.
+func execute(t *testing.T, dir string, env []string, stdin string, argv ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Dir, cmd.Stdin = dir, strings.NewReader(stdin)
+	cmd.Env = append(os.Environ(), env...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s: %v\n%.2000s%.2000s", argv, err, out, &stderr)
+	}
+	return string(out)
+}
+
+// house is a credential broker and who may call it.
+type house struct {
+	programs string // the folder
+	env      []string
+	broker   string
+	signer   *identity.Signer
+	began    time.Time
+}
+
+// sdks returns the programs that call.
+func (h *house) sdks(t *testing.T) map[string]program {
+	t.Helper()
+	root, err := world.Checkout()
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := filepath.Join(root, "services/e2e/node")
+	if _, err := os.Stat(filepath.Join(node, "node_modules/.installed")); err != nil {
+		t.Fatal("the npm clients are not installed: run `make clients`")
+	}
+	bin := filepath.Join(os.Getenv(world.Built), "call")
+	if _, err := os.Stat(bin); os.Getenv(world.Built) == "" || err != nil {
+		// The SDKs take minutes to compile where they have not been yet.
+		bin = filepath.Join(t.TempDir(), "call")
+		execute(t, filepath.Join(root, "bench/oracle"), []string{"GOWORK=off"}, "", "go", "build", "-o", bin, "./call")
+	}
+	return map[string]program{"npm": {node, []string{"node", "call-provider.mjs"}}, "go": {"", []string{bin}}}
+}
+
+// account stores a credential for a workspace of its own, so that no call suffers from
+// what another one did to its account, and returns a token for that workspace.
+func (h *house) account(t *testing.T, c call, base string) string {
+	t.Helper()
+	ws := id.New[id.Workspace]()
+	argv := []string{filepath.Join(h.programs, "signalbox"), "accounts", "add", c.provider, "--workspace", ws.String(), "--base-url", base}
+	if c.profile != "" {
+		argv = append(argv, "--profile", c.profile)
+	}
+	execute(t, "", h.env, secret+"\n", argv...)
+	token, err := h.signer.Sign(identity.Actor{Workspace: ws, Member: id.New[id.Member](), Role: identity.Editor, Run: id.New[id.Run](), Session: id.New[id.Session]()}, subject.CredentialBroker)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token
+}
+
+// start runs a credential broker until the test ends.
+func start(t *testing.T) *house {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	dir := t.TempDir()
+	h := &house{programs: filepath.Join(dir, "bin"), began: time.Now()}
+	if err := os.Mkdir(h.programs, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := world.Build(ctx, h.programs); err != nil {
+		t.Fatal(err)
+	}
+	key, err := identity.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.signer = identity.NewSigner(subject.AgentRunner, key)
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	l.Close()
+	h.broker = "http://" + addr
+	h.env = []string{
+		"DATABASE_URL=" + pgtest.New(t).AdminURL, "CREDENTIAL_BROKER_KEY_FILE=" + filepath.Join(dir, "broker.key"),
+		"CREDENTIAL_BROKER_ALLOW_PRIVATE=true", "CREDENTIAL_BROKER_ADDR=" + addr,
+		"TRUSTED_KEYS=" + identity.FormatTrusted(map[string]string{subject.AgentRunner: key.Public()}),
+	}
+	execute(t, "", h.env, "", filepath.Join(h.programs, "signalbox"), "migrate")
+	h.run(t, filepath.Join(h.programs, "credential-broker"))
+	return h
+}
+
+// run starts the broker and waits until it is ready.
+func (h *house) run(t *testing.T, path string) {
+	t.Helper()
+	cmd := exec.Command(path)
+	cmd.Env = append(os.Environ(), h.env...)
+	var log bytes.Buffer // read when the program has ended
+	cmd.Stdout, cmd.Stderr = &log, &log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(os.Interrupt) // it may have ended
+		select {
+		case err := <-ended:
+			if err != nil || t.Failed() {
+				t.Logf("credential-broker ended: %v\n%.8000s", err, &log)
+			}
+		case <-time.After(patience):
+			t.Error("credential-broker does not end", cmd.Process.Kill())
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for tick := time.NewTicker(20 * time.Millisecond); ; {
+		if err := ready(ctx, h.broker+"/ready"); err == nil {
+			tick.Stop()
+			return
+		}
+		select {
+		case err := <-ended:
+			ended <- errors.New("at its start")
+			t.Fatalf("credential-broker ended: %v\n%.8000s", err, &log)
+		case <-ctx.Done():
+			t.Fatal("credential-broker does not come up")
+		case <-tick.C:
+		}
+	}
+}
+
+func ready(ctx context.Context, url string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	_, _ = io.Copy(io.Discard, res.Body) // only the status counts
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", url, res.Status)
+	}
+	return nil
+}
