@@ -107,7 +107,7 @@ test-documents:
 	@$(REPORT) $(GO_TEST) -p 1 ./services/e2e/browser ./services/e2e/editing
 
 # Everything with goroutines of its own. The race detector needs a C compiler.
-RACE_ROOTS := $(addprefix ./pkg/,$(addsuffix /...,bus httpserver identity natsd pg rpc sse)) \
+RACE_ROOTS := $(addprefix ./pkg/,$(addsuffix /...,bus httpserver identity natsd pg rpc sse trunk)) \
 	$(addprefix ./services/,$(addsuffix /...,gateway agent-runner tool-executor document-sync credential-broker simulator))
 ONE_GOROUTINE := /internal/(llm|modelmsg|preset|scan|transform|usage|prompt|tool|script|tally|wire|field|openai|anthropic|dialect|profile)(/|$$)|/migrations$$
 RACE ?= $(shell go list $(RACE_ROOTS) | grep -vE '$(ONE_GOROUTINE)')

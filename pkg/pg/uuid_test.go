@@ -39,7 +39,7 @@ func TestUUIDs(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("UUIDs there and back (-want +got):\n%s", diff)
 	}
-	var kept = run
+	kept := run
 	b = &pgx.Batch{}
 	b.Queue(`SELECT NULL::uuid`).QueryRow(func(r pgx.Row) error { return r.Scan(&kept) })
 	if err := db.ReadInWorkspace(t.Context(), ws, b); err != nil || kept != run {

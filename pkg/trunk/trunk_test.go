@@ -488,8 +488,13 @@ func TestDrain(t *testing.T) {
 	u, s, x := w.open(t)
 	w.server.Drain()
 	for { // until the pool has heard of it
-		if _, err := w.pool.Open(t.Context(), "k", trunk.Opening{}, newSink()); err != nil {
+		x := newSink()
+		if _, err := w.pool.Open(t.Context(), "k", trunk.Opening{}, x); err != nil {
 			break
+		}
+		select {
+		case <-w.sessions:
+		case <-x.over:
 		}
 	}
 	if n := len(w.trunks()); n < 2 {

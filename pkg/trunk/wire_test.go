@@ -24,8 +24,11 @@ var samples = []frame{
 	{kind: kindAway},
 }
 
-var comparing = cmp.Options{cmp.AllowUnexported(frame{}), cmp.Transformer("bytes", func(b []byte) string { return string(b) }),
-	cmp.Transformer("streams", func(s []uint64) [4]uint64 { var a [4]uint64; copy(a[:], s); return a })}
+var comparing = cmp.Options{
+	cmp.AllowUnexported(frame{}),
+	cmp.Transformer("bytes", func(b []byte) string { return string(b) }),
+	cmp.Transformer("streams", func(s []uint64) [4]uint64 { var a [4]uint64; copy(a[:], s); return a }),
+}
 
 func TestFrames(t *testing.T) {
 	t.Parallel()

@@ -81,13 +81,14 @@ type Service struct {
 	handler http.Handler
 }
 
-// New wires the service; it serves nothing before Run.
-func New(cfg Config, deps Deps) (s *Service, err error) {
+// New wires the service; it serves nothing before Run. ctx is for logs of its connection to
+// the bus, and may end before that.
+func New(ctx context.Context, cfg Config, deps Deps) (s *Service, err error) {
 	if deps.Log == nil || deps.DB == nil || deps.Bus == nil || deps.Listener == nil || deps.Verifier == nil {
 		return nil, errors.New("document-sync: log, database, bus, listener and verifier are needed")
 	}
 	cfg = cfg.withDefaults()
-	line, err := deps.Bus.WithoutEcho(context.Background()) // it logs for as long as it lives
+	line, err := deps.Bus.WithoutEcho(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("document-sync: %w", err)
 	}

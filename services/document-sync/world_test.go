@@ -66,7 +66,7 @@ func (w *world) startOn(t testing.TB, cfg documentsync.Config, b *bus.Bus) *inst
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := documentsync.New(cfg, documentsync.Deps{
+	s, err := documentsync.New(t.Context(), cfg, documentsync.Deps{
 		Log: natstest.Log(t), DB: w.db.Open(t, documentsync.Migrations()), Bus: b, Listener: l, Verifier: verifier,
 	})
 	if err != nil {

@@ -216,7 +216,7 @@ func (w *world) startDocuments(ctx context.Context, ring keyring) (url string, e
 	if err != nil {
 		return "", err
 	}
-	s, err := documentsync.New(cfg, documentsync.Deps{
+	s, err := documentsync.New(ctx, cfg, documentsync.Deps{
 		Log: w.log(subject.DocumentSync), DB: p.db, Bus: p.bus, Listener: p.listener, Verifier: p.verifier, Registerer: w.metrics(subject.DocumentSync),
 	})
 	if err != nil {

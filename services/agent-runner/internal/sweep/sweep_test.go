@@ -95,12 +95,20 @@ func TestSweeps(t *testing.T) {
 		want  map[string]bool
 	}{
 		{"nobody is judged at once", rows{dead: []run.Abandoned{dead}}, beat / 2, false, map[string]bool{}},
-		{"the dead, and what they may have held", rows{dead: []run.Abandoned{dead}, queued: []run.Abandoned{queued}, lost: []run.Abandoned{lost}}, beat + beat/2, false,
-			map[string]bool{dead.Run.String(): false, queued.Run.String(): false}},
+		{
+			"the dead, and what they may have held",
+			rows{dead: []run.Abandoned{dead}, queued: []run.Abandoned{queued}, lost: []run.Abandoned{lost}},
+			beat + beat/2, false,
+			map[string]bool{dead.Run.String(): false, queued.Run.String(): false},
+		},
 		{"leases that ran out are renewed first", rows{lost: []run.Abandoned{lost}}, beat + beat/2, false, map[string]bool{}},
 		{"and then they are lost", rows{lost: []run.Abandoned{lost}, queued: []run.Abandoned{queued}}, 3 * beat, false, map[string]bool{lost.Run.String(): false}},
-		{"the queue is back, and may have lost who is queued", rows{queued: []run.Abandoned{queued}, lost: []run.Abandoned{lost}}, beat / 2, true,
-			map[string]bool{queued.Run.String(): false}},
+		{
+			"the queue is back, and may have lost who is queued",
+			rows{queued: []run.Abandoned{queued}, lost: []run.Abandoned{lost}},
+			beat / 2, true,
+			map[string]bool{queued.Run.String(): false},
+		},
 		{"a queued one that waits long is woken as at first", rows{lost: []run.Abandoned{queued}}, 3 * beat, false, map[string]bool{queued.Run.String(): true}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

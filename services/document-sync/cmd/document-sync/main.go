@@ -53,7 +53,7 @@ func run(ctx context.Context, cfg documentsync.Config, env service.Env) error {
 	if err != nil {
 		return err
 	}
-	s, err := documentsync.New(cfg, documentsync.Deps{
+	s, err := documentsync.New(ctx, cfg, documentsync.Deps{
 		Log: env.Log, DB: db, Bus: b, Listener: listener, Verifier: verifier, Registerer: env.Registry, Gatherer: env.Registry,
 	})
 	if err != nil {
