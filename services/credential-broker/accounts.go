@@ -14,11 +14,11 @@ import (
 	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
-	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/process"
-	"signalbox.dev/services/credential-broker/internal/pool"
+	"signalbox.dev/services/credential-broker/internal/oauth"
 	"signalbox.dev/services/credential-broker/internal/profile"
+	"signalbox.dev/services/credential-broker/internal/rotation"
 	"signalbox.dev/services/credential-broker/internal/store"
 	"signalbox.dev/services/credential-broker/internal/target"
 	"signalbox.dev/services/credential-broker/internal/vault"
@@ -36,12 +36,18 @@ const (
 type AccountsConfig struct {
 	// DB is the credentials schema, as the service's role.
 	DB *pg.DB
-	// KeyFile is the broker's; it is made when it is not there.
+	// KeyFile is the broker's; it is made when it is not there, unless Keys has a URL.
 	KeyFile string
+	// Keys are those beside the file.
+	Keys Keys
 	// Profiles is the folder of the operator's own request profiles; empty for none.
 	Profiles string
 	// AllowPrivate allows base URLs at loopback and private addresses.
 	AllowPrivate bool
+	// OAuth says how to sign in to providers.
+	OAuth OAuth
+	// Log is for what goes on at authorisation servers; nil for none.
+	Log *slog.Logger
 }
 
 // Accounts administers stored credentials directly on the database, with or
@@ -51,11 +57,16 @@ type AccountsConfig struct {
 type Accounts struct {
 	store    *store.Store
 	vault    *vault.Vault
+	keys     vault.Ring
+	rotation *rotation.Rotation
 	profiles *profile.Set
 	policy   target.Policy
+	// providers are those that one can sign in to.
+	providers *oauth.Providers
+	keeper    *oauth.Keeper
 }
 
-// OpenAccounts returns the accounts of a database. The caller closes the DB.
+// OpenAccounts returns the accounts of a database. The caller closes it, and then the DB.
 func OpenAccounts(cfg AccountsConfig) (*Accounts, error) {
 	profiles, err := profile.Open(process.Version(), cfg.Profiles)
 	if err != nil {
@@ -65,12 +76,31 @@ func OpenAccounts(cfg AccountsConfig) (*Accounts, error) {
 }
 
 func openAccounts(cfg AccountsConfig, profiles *profile.Set) (*Accounts, error) {
-	key, err := vault.OpenFile(cfg.KeyFile)
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	providers, err := cfg.OAuth.providers(profiles)
+	if err != nil {
+		return nil, err
+	}
+	keys, err := cfg.Keys.open(cfg.KeyFile)
 	if err != nil {
 		return nil, err
 	}
 	s := store.New(cfg.DB)
-	return &Accounts{store: s, vault: vault.New(key, s), profiles: profiles, policy: target.Policy{AllowPrivate: cfg.AllowPrivate}}, nil
+	v := vault.New(keys.KEK, s, keys.Others...)
+	a := &Accounts{
+		store: s, vault: v, keys: keys, rotation: rotation.New(cfg.DB, s, v), profiles: profiles, providers: providers,
+		policy: target.Policy{AllowPrivate: cfg.AllowPrivate},
+	}
+	a.keeper = newKeeper(cfg, a.providers, a.vault)
+	return a, nil
+}
+
+// Close returns when nothing is sent or written any more.
+func (a *Accounts) Close() {
+	a.keeper.Close()
+	a.closeKeys()
 }
 
 // Account is a stored credential without its secret.
@@ -89,12 +119,11 @@ type Account struct {
 	Enabled    bool       `json:"enabled"`
 	CreatedAt  time.Time  `json:"created_at"`
 	LastUsedAt *time.Time `json:"last_used_at,omitempty"`
+	State
 }
 
 // NewAccount is a credential to be stored.
 type NewAccount struct {
-	// Workspace is whose it is; zero shares it with all.
-	Workspace id.Workspace
 	// Provider is anthropic, openai, openrouter, or a name of one's own.
 	Provider string
 	// Profile is empty for the provider's own.
@@ -105,66 +134,62 @@ type NewAccount struct {
 	Secret  conf.Secret
 }
 
-// Add seals and stores a credential.
-func (a *Accounts) Add(ctx context.Context, n NewAccount) (Account, error) {
-	return a.add(ctx, identity.Actor{Service: commandLine}, n)
-}
-
 // List returns every account, shared ones first, then by workspace.
 func (a *Accounts) List(ctx context.Context) ([]Account, error) {
-	all, err := a.store.ListAll(ctx)
+	rows, err := a.store.ListAll(ctx)
 	if err != nil {
 		return nil, err
 	}
-	out := make([]Account, len(all))
-	for i := range all {
-		out[i] = describe(&all[i])
+	var out []Account
+	for len(rows) > 0 {
+		ws, n := rows[0].WorkspaceID, 1
+		for n < len(rows) && rows[n].WorkspaceID == ws {
+			n++
+		}
+		some, err := a.Operator(ws).describe(ctx, rows[:n], nil)
+		if err != nil {
+			return nil, err
+		}
+		out, rows = append(out, some...), rows[n:]
 	}
 	return out, nil
 }
 
-// Remove forgets an account, whosever it is. One that is not there is a NotFound
-// fault.
-func (a *Accounts) Remove(ctx context.Context, account id.Account) error {
+// Find returns the account of that id, whosever it is. One that is not there is a
+// NotFound fault.
+func (a *Accounts) Find(ctx context.Context, account id.Account) (Account, *Scope, error) {
 	ws, err := a.store.WorkspaceOf(ctx, account)
 	if err != nil {
-		return err
+		return Account{}, nil, err
 	}
-	return a.remove(ctx, identity.Actor{Service: commandLine}, ws, account)
+	s := a.Operator(ws)
+	found, err := s.Get(ctx, account)
+	return found, s, err
 }
 
 // Providers returns the names of the providers that need no profile or base URL.
 func (a *Accounts) Providers() []string { return a.profiles.Providers() }
 
-func (a *Accounts) add(ctx context.Context, by identity.Actor, n NewAccount) (Account, error) {
+// Add seals and stores a credential.
+func (s *Scope) Add(ctx context.Context, n NewAccount) (Account, error) {
+	a := s.accounts
 	row, secret, err := a.check(n)
 	if err != nil {
 		return Account{}, err
 	}
-	row.ID = id.New[id.Account]()
+	row.WorkspaceID, row.ID = s.workspace, id.New[id.Account]()
 	sealed, err := a.vault.Seal(ctx, row.Place(), secret)
 	if err != nil {
 		return Account{}, err
 	}
 	row.KeyVersion, row.Sealed = sealed.KeyVersion, sealed.Bytes
-	ev := event(by, row.WorkspaceID, "created")
+	ev := s.event("created")
 	ev.Account, ev.Provider = row.ID, row.Provider
 	if row, err = a.store.Add(ctx, row, ev); err != nil {
 		return Account{}, err
 	}
-	return describe(&row), nil
-}
-
-func (a *Accounts) remove(ctx context.Context, by identity.Actor, ws id.Workspace, account id.Account) error {
-	return a.store.Remove(ctx, ws, account, event(by, ws, "removed"))
-}
-
-func event(by identity.Actor, ws id.Workspace, action string) store.Event {
-	origin := pool.Workspace
-	if id.IsZero(ws) {
-		origin = pool.Shared
-	}
-	return store.Event{Action: action, Origin: string(origin), Member: by.Member, Service: by.Service}
+	s.changed()
+	return s.Get(ctx, row.ID)
 }
 
 var providerForm = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
@@ -192,7 +217,7 @@ func (a *Accounts) check(n NewAccount) (store.Account, vault.Secret, error) {
 		return store.Account{}, none, fault.New(fault.Invalid, "secret: %v", err)
 	}
 	secret := vault.NewSecret(text)
-	row := store.Account{WorkspaceID: n.Workspace, Provider: n.Provider, Profile: p.Name, Label: n.Label, Hint: secret.Hint()}
+	row := store.Account{Provider: n.Provider, Profile: p.Name, Label: n.Label, Hint: secret.Hint()}
 	switch {
 	case n.BaseURL != "":
 		u, err := a.policy.Parse(n.BaseURL)

@@ -26,13 +26,14 @@ type Config struct {
 	NATSUser      string      `env:"NATS_USER" envDefault:"credential-broker" doc:"User on the bus."`
 	NATSPassword  conf.Secret `env:"NATS_PASSWORD" doc:"Password on the bus; empty where the servers check none."`
 	TrustedKeys   string      `env:"TRUSTED_KEYS,required" doc:"Public keys of the services that may call (gateway, agent-runner, tool-executor), as name=key pairs separated by commas."`
-	KeyFile       string      `env:"CREDENTIAL_BROKER_KEY_FILE,required" doc:"File with the key that seals stored credentials; made when it is not there. Keep a backup apart from the database's."`
+	KeyFile       string      `env:"CREDENTIAL_BROKER_KEY_FILE" doc:"File with the key that seals stored credentials; made when it is not there. Keep a backup apart from the database's. Needed unless CREDENTIAL_BROKER_KEY_URL is set."`
 
 	Profiles string `env:"CREDENTIAL_BROKER_PROFILES" doc:"Folder with request profiles of your own (*.yaml), beside or in place of those that come with the product; read at the start. Empty for none."`
 
 	AllowPrivate bool   `env:"CREDENTIAL_BROKER_ALLOW_PRIVATE" envDefault:"false" doc:"Allows accounts with base URLs at loopback and private addresses, over http too: for model servers of your own."`
 	SimulatorURL string `env:"SIMULATOR_URL" doc:"Base URL of the simulated provider, which answers for providers without any credential; empty for none."`
 
+	Keys        Keys
 	Environment Environment
 	OAuth       OAuth
 
@@ -65,7 +66,7 @@ type Environment struct {
 func (c *Config) Validate() error {
 	_, simulator := c.simulator()
 	_, environment := c.Environment.accounts()
-	errs := []error{simulator, environment, c.OAuth.Validate()}
+	errs := []error{simulator, environment, c.OAuth.Validate(), c.Keys.check(c.KeyFile)}
 	for name, d := range map[string]time.Duration{
 		"CREDENTIAL_BROKER_HEADERS_TIMEOUT": c.HeadersTimeout, "CREDENTIAL_BROKER_FIRST_EVENT_TIMEOUT": c.FirstEventTimeout,
 		"CREDENTIAL_BROKER_IDLE_TIMEOUT": c.IdleTimeout, "CREDENTIAL_BROKER_GATE_TIMEOUT": c.GateTimeout,

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"net/url"
 	"os"
 	"path"
@@ -15,12 +14,12 @@ import (
 
 	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/id"
-	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/process"
 	"signalbox.dev/pkg/subject"
 	"signalbox.dev/services/credential-broker/internal/oauth"
 	"signalbox.dev/services/credential-broker/internal/profile"
 	"signalbox.dev/services/credential-broker/internal/store"
+	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
 // OAuth is what a person who operates the service can set about signing in.
@@ -75,19 +74,15 @@ func (o *OAuth) providers(profiles *profile.Set) (*oauth.Providers, error) {
 }
 
 // newKeeper returns what keeps the accounts alive that somebody signed in to.
-func newKeeper(cfg OAuth, db *pg.DB, a *Accounts, log *slog.Logger) (*oauth.Keeper, error) {
-	providers, err := cfg.providers(a.profiles)
-	if err != nil {
-		return nil, err
-	}
+func newKeeper(cfg AccountsConfig, providers *oauth.Providers, v *vault.Vault) *oauth.Keeper {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
 	}
 	return oauth.New(oauth.Config{
-		DB: db, Vault: a.vault, Providers: providers, Log: log, Redirect: cfg.Redirect, Record: recordGrant,
+		DB: cfg.DB, Vault: v, Providers: providers, Log: cfg.Log, Redirect: cfg.OAuth.Redirect, Record: recordGrant,
 		Instance: host + " " + uuid.NewString(), UserAgent: "signalbox/" + process.Version(),
-	}), nil
+	})
 }
 
 // recordGrant writes what happened to a grant to the audit.

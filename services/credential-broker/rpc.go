@@ -5,8 +5,6 @@ import (
 	"maps"
 	"slices"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
-
 	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
@@ -35,40 +33,83 @@ func require(ctx context.Context, least identity.Role, services ...string) (iden
 	return actor, err
 }
 
+// scope is the caller's workspace, if they own it. All that owners may do comes through
+// the gateway.
+func (s *accountServer) scope(ctx context.Context) (*Scope, error) {
+	actor, err := require(ctx, identity.Owner, subject.Gateway)
+	if err != nil {
+		return nil, err
+	}
+	return &Scope{accounts: s.accounts, by: actor, workspace: actor.Workspace, pool: s.pool}, nil
+}
+
+// one does something with an account of the caller's workspace.
+func (s *accountServer) one(ctx context.Context, text string, do func(s *Scope, account id.Account) (Account, error)) (*credentialv1.Account, error) {
+	scope, err := s.scope(ctx)
+	if err != nil {
+		return nil, err
+	}
+	account, err := accountID(text)
+	if err != nil {
+		return nil, err
+	}
+	a, err := do(scope, account)
+	if err != nil {
+		return nil, err
+	}
+	return message(a), nil
+}
+
+func accountID(text string) (id.Account, error) {
+	account, err := id.Parse[id.Account](text)
+	if err != nil {
+		return account, fault.New(fault.Invalid, "id: %v", err)
+	}
+	return account, nil
+}
+
 // AddAccount seals a credential of the caller's workspace.
 func (s *accountServer) AddAccount(ctx context.Context, req *credentialv1.AddAccountRequest) (*credentialv1.AddAccountResponse, error) {
-	actor, err := require(ctx, identity.Owner, subject.Gateway)
+	scope, err := s.scope(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if req.GetShared() {
 		return nil, fault.New(fault.Forbidden, "shared: only the operator's command line adds accounts that all workspaces share")
 	}
-	a, err := s.accounts.add(ctx, actor, NewAccount{
-		Workspace: actor.Workspace, Provider: req.GetProvider(), Profile: req.GetProfile(), Label: req.GetLabel(),
+	a, err := scope.Add(ctx, NewAccount{
+		Provider: req.GetProvider(), Profile: req.GetProfile(), Label: req.GetLabel(),
 		BaseURL: req.GetBaseUrl(), Secret: conf.Secret(req.GetSecret()),
 	})
 	if err != nil {
 		return nil, err
 	}
-	s.pool.Forget(actor.Workspace)
 	return &credentialv1.AddAccountResponse{Account: message(a)}, nil
 }
 
 // ListAccounts returns the workspace's accounts and the shared ones. Of a shared
 // one it tells only that it is there.
 func (s *accountServer) ListAccounts(ctx context.Context, _ *credentialv1.ListAccountsRequest) (*credentialv1.ListAccountsResponse, error) {
-	actor, err := require(ctx, identity.Owner, subject.Gateway)
+	scope, err := s.scope(ctx)
 	if err != nil {
 		return nil, err
 	}
-	all, err := s.accounts.store.List(ctx, actor.Workspace)
+	own, err := scope.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all, err := s.accounts.store.List(ctx, scope.workspace)
 	if err != nil {
 		return nil, err
 	}
 	res := &credentialv1.ListAccountsResponse{}
+	for _, a := range own {
+		res.Accounts = append(res.Accounts, message(a))
+	}
 	for i := range all {
-		res.Accounts = append(res.Accounts, message(forWorkspace(&all[i])))
+		if all[i].Shared() {
+			res.Accounts = append(res.Accounts, message(forWorkspace(&all[i])))
+		}
 	}
 	return res, nil
 }
@@ -76,27 +117,48 @@ func (s *accountServer) ListAccounts(ctx context.Context, _ *credentialv1.ListAc
 // forWorkspace hides of a shared account what is the operator's business.
 func forWorkspace(row *store.Account) Account {
 	a := describe(row)
-	if a.Shared {
-		a.Label, a.Hint, a.BaseURL, a.LastUsedAt = "", "", "", nil
-	}
+	a.Label, a.Hint, a.BaseURL, a.LastUsedAt = "", "", "", nil
 	return a
 }
 
 // RemoveAccount forgets a credential of the caller's workspace.
 func (s *accountServer) RemoveAccount(ctx context.Context, req *credentialv1.RemoveAccountRequest) (*credentialv1.RemoveAccountResponse, error) {
-	actor, err := require(ctx, identity.Owner, subject.Gateway)
+	scope, err := s.scope(ctx)
 	if err != nil {
 		return nil, err
 	}
-	account, err := id.Parse[id.Account](req.GetId())
+	account, err := accountID(req.GetId())
 	if err != nil {
-		return nil, fault.New(fault.Invalid, "id: %v", err)
-	}
-	if err := s.accounts.remove(ctx, actor, actor.Workspace, account); err != nil {
 		return nil, err
 	}
-	s.pool.Forget(actor.Workspace)
+	if err := scope.Remove(ctx, account); err != nil {
+		return nil, err
+	}
 	return &credentialv1.RemoveAccountResponse{}, nil
+}
+
+// EnableAccount lets requests go out under an account again.
+func (s *accountServer) EnableAccount(ctx context.Context, req *credentialv1.EnableAccountRequest) (*credentialv1.EnableAccountResponse, error) {
+	a, err := s.one(ctx, req.GetId(), func(s *Scope, a id.Account) (Account, error) { return s.Enable(ctx, a) })
+	return &credentialv1.EnableAccountResponse{Account: a}, err
+}
+
+// DisableAccount keeps requests from an account.
+func (s *accountServer) DisableAccount(ctx context.Context, req *credentialv1.DisableAccountRequest) (*credentialv1.DisableAccountResponse, error) {
+	a, err := s.one(ctx, req.GetId(), func(s *Scope, a id.Account) (Account, error) { return s.Disable(ctx, a) })
+	return &credentialv1.DisableAccountResponse{Account: a}, err
+}
+
+// ResetAccount forgets an account's limits and makes it healthy.
+func (s *accountServer) ResetAccount(ctx context.Context, req *credentialv1.ResetAccountRequest) (*credentialv1.ResetAccountResponse, error) {
+	a, err := s.one(ctx, req.GetId(), func(s *Scope, a id.Account) (Account, error) { return s.Reset(ctx, a) })
+	return &credentialv1.ResetAccountResponse{Account: a}, err
+}
+
+// SwitchAccount makes an account the current one of its pool.
+func (s *accountServer) SwitchAccount(ctx context.Context, req *credentialv1.SwitchAccountRequest) (*credentialv1.SwitchAccountResponse, error) {
+	a, err := s.one(ctx, req.GetId(), func(s *Scope, a id.Account) (Account, error) { return s.Switch(ctx, a) })
+	return &credentialv1.SwitchAccountResponse{Account: a}, err
 }
 
 // ListProviders returns what every member's runs can call.
@@ -128,18 +190,4 @@ func origin(o pool.Origin) credentialv1.Origin {
 		return credentialv1.Origin_ORIGIN_SIMULATOR
 	}
 	return credentialv1.Origin_ORIGIN_UNSPECIFIED
-}
-
-func message(a Account) *credentialv1.Account {
-	m := &credentialv1.Account{
-		Id: a.ID, Provider: a.Provider, Profile: a.Profile, Label: a.Label, Hint: a.Hint, BaseUrl: a.BaseURL,
-		Origin: credentialv1.Origin_ORIGIN_WORKSPACE, Enabled: a.Enabled, CreatedAt: timestamppb.New(a.CreatedAt),
-	}
-	if a.Shared {
-		m.Origin = credentialv1.Origin_ORIGIN_SHARED
-	}
-	if a.LastUsedAt != nil {
-		m.LastUsedAt = timestamppb.New(*a.LastUsedAt)
-	}
-	return m
 }

@@ -2,15 +2,20 @@
 // reach providers through its egress (routes.go, internal/proxy), which takes a
 // signed context in place of a credential and adds the credential on the way out;
 // nobody ever gets one back. Workspaces keep their credentials here over Connect
-// (rpc.go), the operator through Accounts or the environment.
+// (rpc.go), the operator through Accounts or the environment. Both do so by way of a
+// Scope: the accounts of one workspace, or the shared ones, and who acts on them. It
+// works on the database alone, so that the command line needs no broker: those that run
+// find out when they read the accounts again, within a second.
 //
 // The rooms: proxy forwards one request and decides what may still be retried;
 // h1 carries it to the provider, over connections that sock makes cheap; pool
 // chooses the account; profile knows how requests of a credential look, as data;
 // transform edits bodies where a profile wants it, and scan finds the places; usage
 // reads what an answer cost; oauth keeps alive what somebody signed in to; dialect
-// speaks of errors the way providers do; vault seals; store keeps what is sealed;
-// target keeps workspaces' base URLs out of the operator's network.
+// speaks of errors the way providers do; vault seals, and rotation replaces its keys;
+// store keeps what is sealed, and audit verifies what it wrote of that; target keeps
+// workspaces' base URLs out of the operator's network; opencode reads what other
+// programs keep, for an import.
 //
 // A Service shares the database with the other instances, and what they learn of
 // accounts over the bus; it goes on without either, and instances start and stop in
@@ -39,7 +44,6 @@ import (
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/process"
 	"signalbox.dev/services/credential-broker/internal/h1"
-	"signalbox.dev/services/credential-broker/internal/oauth"
 	"signalbox.dev/services/credential-broker/internal/pool"
 	"signalbox.dev/services/credential-broker/internal/profile"
 	"signalbox.dev/services/credential-broker/internal/proxy"
@@ -85,7 +89,6 @@ type Service struct {
 	accounts   *Accounts
 	pool       *pool.Set
 	proxy      *proxy.Proxy
-	keeper     *oauth.Keeper
 	transports []*h1.Transport
 	handler    http.Handler
 }
@@ -107,14 +110,11 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load request profiles: %w", err)
 	}
-	s.accounts, err = openAccounts(AccountsConfig{DB: deps.DB, KeyFile: cfg.KeyFile, AllowPrivate: cfg.AllowPrivate}, profiles)
+	s.accounts, err = openAccounts(AccountsConfig{DB: deps.DB, KeyFile: cfg.KeyFile, Keys: cfg.Keys, AllowPrivate: cfg.AllowPrivate, OAuth: cfg.OAuth, Log: deps.Log}, profiles)
 	if err != nil {
 		return nil, err
 	}
-	if s.keeper, err = newKeeper(cfg.OAuth, deps.DB, s.accounts, deps.Log); err != nil {
-		return nil, err
-	}
-	if s.pool, err = newPool(cfg, deps, s.accounts, s.keeper); err != nil {
+	if s.pool, err = newPool(cfg, deps, s.accounts); err != nil {
 		return nil, err
 	}
 	open, guarded := h1.New(h1.Config{}), h1.New(h1.Config{Control: s.accounts.policy.Control})
@@ -133,7 +133,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	return s, nil
 }
 
-func newPool(cfg Config, deps Deps, a *Accounts, tokens pool.Tokens) (*pool.Set, error) {
+func newPool(cfg Config, deps Deps, a *Accounts) (*pool.Set, error) {
 	environment, err := cfg.Environment.accounts()
 	if err != nil {
 		return nil, err
@@ -143,7 +143,7 @@ func newPool(cfg Config, deps Deps, a *Accounts, tokens pool.Tokens) (*pool.Set,
 		return nil, err
 	}
 	return pool.New(pool.Config{
-		Store: a.store, Vault: a.vault, Tokens: tokens, Profiles: a.profiles, Environment: environment, Simulator: simulator,
+		Store: a.store, Vault: a.vault, Tokens: a.keeper, Profiles: a.profiles, Environment: environment, Simulator: simulator,
 		CheckBase: a.policy.Check, Bus: deps.Bus, Log: deps.Log,
 	})
 }
@@ -156,7 +156,8 @@ func (s *Service) Run(ctx context.Context) error {
 	wg.Go(func() { s.abortLate(ctx, stopped) })
 	serving, served := context.WithCancel(ctx)
 	defer served()
-	wg.Go(func() { _ = s.keeper.Run(serving) }) // nil when ctx is done
+	wg.Go(func() { _ = s.accounts.keeper.Run(serving) }) // nil when ctx is done
+	wg.Go(func() { s.accounts.sweepKeys(serving, s.deps.Log) })
 	sharing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	var shared errgroup.Group
@@ -172,7 +173,7 @@ func (s *Service) Run(ctx context.Context) error {
 	err = errors.Join(err, shared.Wait())
 	s.pool.Wait()
 	wg.Wait()
-	s.keeper.Close()
+	s.accounts.Close()
 	for _, t := range s.transports {
 		t.CloseIdleConnections()
 	}

@@ -199,6 +199,7 @@ func TestAccountsOverConnect(t *testing.T) {
 	want := &credentialv1.Account{
 		Id: added.GetAccount().GetId(), Provider: "anthropic", Profile: "anthropic-api-key", Label: "mine", Hint: "-key", BaseUrl: up + "/v1",
 		Origin: credentialv1.Origin_ORIGIN_WORKSPACE, Enabled: true, CreatedAt: added.GetAccount().GetCreatedAt(),
+		Status: credentialv1.AccountStatus_ACCOUNT_STATUS_READY, Health: new(float64(100)),
 	}
 	if diff := cmp.Diff(want, added.GetAccount(), protocmp.Transform()); diff != "" {
 		t.Errorf("AddAccount (-want +got):\n%s", diff)
@@ -399,12 +400,13 @@ func TestOperatorsAccounts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer accounts.Close()
 	owner := member(identity.Owner)
-	shared, err := accounts.Add(ctx, credentialbroker.NewAccount{Provider: "openai", Label: "team", BaseURL: up, Secret: conf.Secret("sk-" + canary)})
+	shared, err := accounts.Operator(id.Workspace{}).Add(ctx, credentialbroker.NewAccount{Provider: "openai", Label: "team", BaseURL: up, Secret: conf.Secret("sk-" + canary)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	own, err := accounts.Add(ctx, credentialbroker.NewAccount{Workspace: owner.Workspace, Provider: "mine", Profile: "generic", BaseURL: up, Secret: "short"})
+	own, err := accounts.Operator(owner.Workspace).Add(ctx, credentialbroker.NewAccount{Provider: "mine", Profile: "generic", BaseURL: up, Secret: "short"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -437,12 +439,19 @@ func TestOperatorsAccounts(t *testing.T) {
 	if _, err := c.RemoveAccount(asOwner, &credentialv1.RemoveAccountRequest{Id: shared.ID}); fault.KindOf(err) != fault.NotFound {
 		t.Errorf("RemoveAccount of a shared one = %v, want NotFound", err)
 	}
+	remove := func(account string) error {
+		_, scope, err := accounts.Find(ctx, id.Must[id.Account](account))
+		if err != nil {
+			return err
+		}
+		return scope.Remove(ctx, id.Must[id.Account](account))
+	}
 	for _, a := range all {
-		if err := accounts.Remove(ctx, id.Must[id.Account](a.ID)); err != nil {
+		if err := remove(a.ID); err != nil {
 			t.Errorf("Remove(%s) = %v", a.ID, err)
 		}
 	}
-	if err := accounts.Remove(ctx, id.Must[id.Account](own.ID)); fault.KindOf(err) != fault.NotFound {
+	if err := remove(own.ID); fault.KindOf(err) != fault.NotFound {
 		t.Errorf("Remove again = %v, want NotFound", err)
 	}
 	b.hides(canary, string(asJSON)+fmt.Sprint(res, shared, own))

@@ -81,6 +81,127 @@ func (Origin) EnumDescriptor() ([]byte, []int) {
 	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{0}
 }
 
+// What can be done with an account now.
+type AccountStatus int32
+
+const (
+	AccountStatus_ACCOUNT_STATUS_UNSPECIFIED AccountStatus = 0
+	AccountStatus_ACCOUNT_STATUS_READY       AccountStatus = 1
+	// Parked, whole or for some models: the cooldowns say until when.
+	AccountStatus_ACCOUNT_STATUS_COOLING AccountStatus = 2
+	// Used when there is no better one.
+	AccountStatus_ACCOUNT_STATUS_UNHEALTHY AccountStatus = 3
+	AccountStatus_ACCOUNT_STATUS_DISABLED  AccountStatus = 4
+	// Somebody must sign in again.
+	AccountStatus_ACCOUNT_STATUS_REAUTHORIZE AccountStatus = 5
+	AccountStatus_ACCOUNT_STATUS_SIGNED_OUT  AccountStatus = 6
+)
+
+// Enum value maps for AccountStatus.
+var (
+	AccountStatus_name = map[int32]string{
+		0: "ACCOUNT_STATUS_UNSPECIFIED",
+		1: "ACCOUNT_STATUS_READY",
+		2: "ACCOUNT_STATUS_COOLING",
+		3: "ACCOUNT_STATUS_UNHEALTHY",
+		4: "ACCOUNT_STATUS_DISABLED",
+		5: "ACCOUNT_STATUS_REAUTHORIZE",
+		6: "ACCOUNT_STATUS_SIGNED_OUT",
+	}
+	AccountStatus_value = map[string]int32{
+		"ACCOUNT_STATUS_UNSPECIFIED": 0,
+		"ACCOUNT_STATUS_READY":       1,
+		"ACCOUNT_STATUS_COOLING":     2,
+		"ACCOUNT_STATUS_UNHEALTHY":   3,
+		"ACCOUNT_STATUS_DISABLED":    4,
+		"ACCOUNT_STATUS_REAUTHORIZE": 5,
+		"ACCOUNT_STATUS_SIGNED_OUT":  6,
+	}
+)
+
+func (x AccountStatus) Enum() *AccountStatus {
+	p := new(AccountStatus)
+	*p = x
+	return p
+}
+
+func (x AccountStatus) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (AccountStatus) Descriptor() protoreflect.EnumDescriptor {
+	return file_signalbox_credential_v1_account_proto_enumTypes[1].Descriptor()
+}
+
+func (AccountStatus) Type() protoreflect.EnumType {
+	return &file_signalbox_credential_v1_account_proto_enumTypes[1]
+}
+
+func (x AccountStatus) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use AccountStatus.Descriptor instead.
+func (AccountStatus) EnumDescriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{1}
+}
+
+// A way to sign in.
+type LoginKind int32
+
+const (
+	LoginKind_LOGIN_KIND_UNSPECIFIED LoginKind = 0
+	// The provider sends the browser back to the console.
+	LoginKind_LOGIN_KIND_BROWSER LoginKind = 1
+	// The provider shows a code, which is pasted.
+	LoginKind_LOGIN_KIND_PASTE LoginKind = 2
+	// A short code is typed in on another device.
+	LoginKind_LOGIN_KIND_DEVICE LoginKind = 3
+)
+
+// Enum value maps for LoginKind.
+var (
+	LoginKind_name = map[int32]string{
+		0: "LOGIN_KIND_UNSPECIFIED",
+		1: "LOGIN_KIND_BROWSER",
+		2: "LOGIN_KIND_PASTE",
+		3: "LOGIN_KIND_DEVICE",
+	}
+	LoginKind_value = map[string]int32{
+		"LOGIN_KIND_UNSPECIFIED": 0,
+		"LOGIN_KIND_BROWSER":     1,
+		"LOGIN_KIND_PASTE":       2,
+		"LOGIN_KIND_DEVICE":      3,
+	}
+)
+
+func (x LoginKind) Enum() *LoginKind {
+	p := new(LoginKind)
+	*p = x
+	return p
+}
+
+func (x LoginKind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (LoginKind) Descriptor() protoreflect.EnumDescriptor {
+	return file_signalbox_credential_v1_account_proto_enumTypes[2].Descriptor()
+}
+
+func (LoginKind) Type() protoreflect.EnumType {
+	return &file_signalbox_credential_v1_account_proto_enumTypes[2]
+}
+
+func (x LoginKind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use LoginKind.Descriptor instead.
+func (LoginKind) EnumDescriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{2}
+}
+
 // One credential, without it.
 type Account struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -93,11 +214,20 @@ type Account struct {
 	// The last four characters, for people to tell keys apart.
 	Hint string `protobuf:"bytes,5,opt,name=hint,proto3" json:"hint,omitempty"`
 	// Empty for the profile's own.
-	BaseUrl       string                 `protobuf:"bytes,6,opt,name=base_url,json=baseUrl,proto3" json:"base_url,omitempty"`
-	Origin        Origin                 `protobuf:"varint,7,opt,name=origin,proto3,enum=signalbox.credential.v1.Origin" json:"origin,omitempty"`
-	Enabled       bool                   `protobuf:"varint,8,opt,name=enabled,proto3" json:"enabled,omitempty"`
-	CreatedAt     *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
-	LastUsedAt    *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=last_used_at,json=lastUsedAt,proto3" json:"last_used_at,omitempty"`
+	BaseUrl    string                 `protobuf:"bytes,6,opt,name=base_url,json=baseUrl,proto3" json:"base_url,omitempty"`
+	Origin     Origin                 `protobuf:"varint,7,opt,name=origin,proto3,enum=signalbox.credential.v1.Origin" json:"origin,omitempty"`
+	Enabled    bool                   `protobuf:"varint,8,opt,name=enabled,proto3" json:"enabled,omitempty"`
+	CreatedAt  *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	LastUsedAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=last_used_at,json=lastUsedAt,proto3" json:"last_used_at,omitempty"`
+	// The rest is absent for shared accounts: it is the operator's business.
+	Status AccountStatus `protobuf:"varint,11,opt,name=status,proto3,enum=signalbox.credential.v1.AccountStatus" json:"status,omitempty"`
+	// From 0 to 100, as far as it is known.
+	Health *float64 `protobuf:"fixed64,12,opt,name=health,proto3,oneof" json:"health,omitempty"`
+	// What is left of the account's requests, as the instance that answers counts.
+	Tokens    *float64           `protobuf:"fixed64,13,opt,name=tokens,proto3,oneof" json:"tokens,omitempty"`
+	Cooldowns []*AccountCooldown `protobuf:"bytes,14,rep,name=cooldowns,proto3" json:"cooldowns,omitempty"`
+	// Absent where the account is a key.
+	Grant         *AccountGrant `protobuf:"bytes,15,opt,name=grant,proto3" json:"grant,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -202,6 +332,253 @@ func (x *Account) GetLastUsedAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Account) GetStatus() AccountStatus {
+	if x != nil {
+		return x.Status
+	}
+	return AccountStatus_ACCOUNT_STATUS_UNSPECIFIED
+}
+
+func (x *Account) GetHealth() float64 {
+	if x != nil && x.Health != nil {
+		return *x.Health
+	}
+	return 0
+}
+
+func (x *Account) GetTokens() float64 {
+	if x != nil && x.Tokens != nil {
+		return *x.Tokens
+	}
+	return 0
+}
+
+func (x *Account) GetCooldowns() []*AccountCooldown {
+	if x != nil {
+		return x.Cooldowns
+	}
+	return nil
+}
+
+func (x *Account) GetGrant() *AccountGrant {
+	if x != nil {
+		return x.Grant
+	}
+	return nil
+}
+
+// Why and until when requests do not go to an account.
+type AccountCooldown struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of models; empty for the account as a whole.
+	Family string                 `protobuf:"bytes,1,opt,name=family,proto3" json:"family,omitempty"`
+	Since  *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
+	Until  *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=until,proto3" json:"until,omitempty"`
+	// RATE_LIMIT_EXCEEDED, AUTH_FAILED, QUOTA_EXHAUSTED or OVERLOADED.
+	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The HTTP status of the answer.
+	Status int32 `protobuf:"varint,5,opt,name=status,proto3" json:"status,omitempty"`
+	// The header that asked for it, as the provider sent it.
+	RetryAfter string `protobuf:"bytes,6,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
+	// How often in a row the quota was used up.
+	Step          int32 `protobuf:"varint,7,opt,name=step,proto3" json:"step,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AccountCooldown) Reset() {
+	*x = AccountCooldown{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AccountCooldown) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AccountCooldown) ProtoMessage() {}
+
+func (x *AccountCooldown) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AccountCooldown.ProtoReflect.Descriptor instead.
+func (*AccountCooldown) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *AccountCooldown) GetFamily() string {
+	if x != nil {
+		return x.Family
+	}
+	return ""
+}
+
+func (x *AccountCooldown) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *AccountCooldown) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+func (x *AccountCooldown) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *AccountCooldown) GetStatus() int32 {
+	if x != nil {
+		return x.Status
+	}
+	return 0
+}
+
+func (x *AccountCooldown) GetRetryAfter() string {
+	if x != nil {
+		return x.RetryAfter
+	}
+	return ""
+}
+
+func (x *AccountCooldown) GetStep() int32 {
+	if x != nil {
+		return x.Step
+	}
+	return 0
+}
+
+// A sign-in at a provider.
+type AccountGrant struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the sign-in providers, which may differ from the account's.
+	Provider string `protobuf:"bytes,1,opt,name=provider,proto3" json:"provider,omitempty"`
+	// active, reauthorize, revoking or revoked.
+	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	// For people: why it is not active, or what went wrong last.
+	Reason    string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	LastError string                 `protobuf:"bytes,4,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
+	Scope     string                 `protobuf:"bytes,5,opt,name=scope,proto3" json:"scope,omitempty"`
+	IssuedAt  *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=issued_at,json=issuedAt,proto3" json:"issued_at,omitempty"`
+	// Absent for never.
+	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	RefreshAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=refresh_at,json=refreshAt,proto3" json:"refresh_at,omitempty"`
+	// There is a refresh token.
+	Renewable     bool `protobuf:"varint,9,opt,name=renewable,proto3" json:"renewable,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AccountGrant) Reset() {
+	*x = AccountGrant{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AccountGrant) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AccountGrant) ProtoMessage() {}
+
+func (x *AccountGrant) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AccountGrant.ProtoReflect.Descriptor instead.
+func (*AccountGrant) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *AccountGrant) GetProvider() string {
+	if x != nil {
+		return x.Provider
+	}
+	return ""
+}
+
+func (x *AccountGrant) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *AccountGrant) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *AccountGrant) GetLastError() string {
+	if x != nil {
+		return x.LastError
+	}
+	return ""
+}
+
+func (x *AccountGrant) GetScope() string {
+	if x != nil {
+		return x.Scope
+	}
+	return ""
+}
+
+func (x *AccountGrant) GetIssuedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.IssuedAt
+	}
+	return nil
+}
+
+func (x *AccountGrant) GetExpiresAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpiresAt
+	}
+	return nil
+}
+
+func (x *AccountGrant) GetRefreshAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RefreshAt
+	}
+	return nil
+}
+
+func (x *AccountGrant) GetRenewable() bool {
+	if x != nil {
+		return x.Renewable
+	}
+	return false
+}
+
 type AddAccountRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Provider string                 `protobuf:"bytes,1,opt,name=provider,proto3" json:"provider,omitempty"`
@@ -218,7 +595,7 @@ type AddAccountRequest struct {
 
 func (x *AddAccountRequest) Reset() {
 	*x = AddAccountRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[1]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -230,7 +607,7 @@ func (x *AddAccountRequest) String() string {
 func (*AddAccountRequest) ProtoMessage() {}
 
 func (x *AddAccountRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[1]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -243,7 +620,7 @@ func (x *AddAccountRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddAccountRequest.ProtoReflect.Descriptor instead.
 func (*AddAccountRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{1}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *AddAccountRequest) GetProvider() string {
@@ -297,7 +674,7 @@ type AddAccountResponse struct {
 
 func (x *AddAccountResponse) Reset() {
 	*x = AddAccountResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[2]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -309,7 +686,7 @@ func (x *AddAccountResponse) String() string {
 func (*AddAccountResponse) ProtoMessage() {}
 
 func (x *AddAccountResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[2]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -322,7 +699,7 @@ func (x *AddAccountResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddAccountResponse.ProtoReflect.Descriptor instead.
 func (*AddAccountResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{2}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *AddAccountResponse) GetAccount() *Account {
@@ -340,7 +717,7 @@ type ListAccountsRequest struct {
 
 func (x *ListAccountsRequest) Reset() {
 	*x = ListAccountsRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[3]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -352,7 +729,7 @@ func (x *ListAccountsRequest) String() string {
 func (*ListAccountsRequest) ProtoMessage() {}
 
 func (x *ListAccountsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[3]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -365,7 +742,7 @@ func (x *ListAccountsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAccountsRequest.ProtoReflect.Descriptor instead.
 func (*ListAccountsRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{3}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{5}
 }
 
 type ListAccountsResponse struct {
@@ -377,7 +754,7 @@ type ListAccountsResponse struct {
 
 func (x *ListAccountsResponse) Reset() {
 	*x = ListAccountsResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[4]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -389,7 +766,7 @@ func (x *ListAccountsResponse) String() string {
 func (*ListAccountsResponse) ProtoMessage() {}
 
 func (x *ListAccountsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[4]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -402,7 +779,7 @@ func (x *ListAccountsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAccountsResponse.ProtoReflect.Descriptor instead.
 func (*ListAccountsResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{4}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ListAccountsResponse) GetAccounts() []*Account {
@@ -421,7 +798,7 @@ type RemoveAccountRequest struct {
 
 func (x *RemoveAccountRequest) Reset() {
 	*x = RemoveAccountRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[5]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -433,7 +810,7 @@ func (x *RemoveAccountRequest) String() string {
 func (*RemoveAccountRequest) ProtoMessage() {}
 
 func (x *RemoveAccountRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[5]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -446,7 +823,7 @@ func (x *RemoveAccountRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveAccountRequest.ProtoReflect.Descriptor instead.
 func (*RemoveAccountRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{5}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *RemoveAccountRequest) GetId() string {
@@ -464,7 +841,7 @@ type RemoveAccountResponse struct {
 
 func (x *RemoveAccountResponse) Reset() {
 	*x = RemoveAccountResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[6]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -476,7 +853,7 @@ func (x *RemoveAccountResponse) String() string {
 func (*RemoveAccountResponse) ProtoMessage() {}
 
 func (x *RemoveAccountResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[6]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -489,7 +866,7 @@ func (x *RemoveAccountResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveAccountResponse.ProtoReflect.Descriptor instead.
 func (*RemoveAccountResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{6}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{8}
 }
 
 // A provider that can be called.
@@ -505,7 +882,7 @@ type Provider struct {
 
 func (x *Provider) Reset() {
 	*x = Provider{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[7]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -517,7 +894,7 @@ func (x *Provider) String() string {
 func (*Provider) ProtoMessage() {}
 
 func (x *Provider) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[7]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -530,7 +907,7 @@ func (x *Provider) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Provider.ProtoReflect.Descriptor instead.
 func (*Provider) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{7}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Provider) GetName() string {
@@ -562,7 +939,7 @@ type ListProvidersRequest struct {
 
 func (x *ListProvidersRequest) Reset() {
 	*x = ListProvidersRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[8]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -574,7 +951,7 @@ func (x *ListProvidersRequest) String() string {
 func (*ListProvidersRequest) ProtoMessage() {}
 
 func (x *ListProvidersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[8]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -587,7 +964,7 @@ func (x *ListProvidersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProvidersRequest.ProtoReflect.Descriptor instead.
 func (*ListProvidersRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{8}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{10}
 }
 
 type ListProvidersResponse struct {
@@ -599,7 +976,7 @@ type ListProvidersResponse struct {
 
 func (x *ListProvidersResponse) Reset() {
 	*x = ListProvidersResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[9]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -611,7 +988,7 @@ func (x *ListProvidersResponse) String() string {
 func (*ListProvidersResponse) ProtoMessage() {}
 
 func (x *ListProvidersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[9]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -624,7 +1001,7 @@ func (x *ListProvidersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProvidersResponse.ProtoReflect.Descriptor instead.
 func (*ListProvidersResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{9}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListProvidersResponse) GetProviders() []*Provider {
@@ -634,11 +1011,1825 @@ func (x *ListProvidersResponse) GetProviders() []*Provider {
 	return nil
 }
 
+type EnableAccountRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EnableAccountRequest) Reset() {
+	*x = EnableAccountRequest{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EnableAccountRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EnableAccountRequest) ProtoMessage() {}
+
+func (x *EnableAccountRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EnableAccountRequest.ProtoReflect.Descriptor instead.
+func (*EnableAccountRequest) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *EnableAccountRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+type EnableAccountResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Account       *Account               `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EnableAccountResponse) Reset() {
+	*x = EnableAccountResponse{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EnableAccountResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EnableAccountResponse) ProtoMessage() {}
+
+func (x *EnableAccountResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EnableAccountResponse.ProtoReflect.Descriptor instead.
+func (*EnableAccountResponse) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *EnableAccountResponse) GetAccount() *Account {
+	if x != nil {
+		return x.Account
+	}
+	return nil
+}
+
+type DisableAccountRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DisableAccountRequest) Reset() {
+	*x = DisableAccountRequest{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DisableAccountRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DisableAccountRequest) ProtoMessage() {}
+
+func (x *DisableAccountRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DisableAccountRequest.ProtoReflect.Descriptor instead.
+func (*DisableAccountRequest) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *DisableAccountRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+type DisableAccountResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Account       *Account               `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DisableAccountResponse) Reset() {
+	*x = DisableAccountResponse{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DisableAccountResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DisableAccountResponse) ProtoMessage() {}
+
+func (x *DisableAccountResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DisableAccountResponse.ProtoReflect.Descriptor instead.
+func (*DisableAccountResponse) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *DisableAccountResponse) GetAccount() *Account {
+	if x != nil {
+		return x.Account
+	}
+	return nil
+}
+
+type ResetAccountRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResetAccountRequest) Reset() {
+	*x = ResetAccountRequest{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResetAccountRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResetAccountRequest) ProtoMessage() {}
+
+func (x *ResetAccountRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResetAccountRequest.ProtoReflect.Descriptor instead.
+func (*ResetAccountRequest) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ResetAccountRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+type ResetAccountResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Account       *Account               `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResetAccountResponse) Reset() {
+	*x = ResetAccountResponse{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResetAccountResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResetAccountResponse) ProtoMessage() {}
+
+func (x *ResetAccountResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResetAccountResponse.ProtoReflect.Descriptor instead.
+func (*ResetAccountResponse) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ResetAccountResponse) GetAccount() *Account {
+	if x != nil {
+		return x.Account
+	}
+	return nil
+}
+
+type SwitchAccountRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SwitchAccountRequest) Reset() {
+	*x = SwitchAccountRequest{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SwitchAccountRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SwitchAccountRequest) ProtoMessage() {}
+
+func (x *SwitchAccountRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SwitchAccountRequest.ProtoReflect.Descriptor instead.
+func (*SwitchAccountRequest) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *SwitchAccountRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+type SwitchAccountResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Account       *Account               `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SwitchAccountResponse) Reset() {
+	*x = SwitchAccountResponse{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SwitchAccountResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SwitchAccountResponse) ProtoMessage() {}
+
+func (x *SwitchAccountResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SwitchAccountResponse.ProtoReflect.Descriptor instead.
+func (*SwitchAccountResponse) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *SwitchAccountResponse) GetAccount() *Account {
+	if x != nil {
+		return x.Account
+	}
+	return nil
+}
+
+type StartLoginRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the sign-in providers; empty with account_id.
+	Provider string    `protobuf:"bytes,1,opt,name=provider,proto3" json:"provider,omitempty"`
+	Kind     LoginKind `protobuf:"varint,2,opt,name=kind,proto3,enum=signalbox.credential.v1.LoginKind" json:"kind,omitempty"`
+	Label    string    `protobuf:"bytes,3,opt,name=label,proto3" json:"label,omitempty"`
+	// An account to sign in to again.
+	AccountId     string `protobuf:"bytes,4,opt,name=account_id,json=accountId,proto3" json:"account_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StartLoginRequest) Reset() {
+	*x = StartLoginRequest{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartLoginRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartLoginRequest) ProtoMessage() {}
+
+func (x *StartLoginRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartLoginRequest.ProtoReflect.Descriptor instead.
+func (*StartLoginRequest) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *StartLoginRequest) GetProvider() string {
+	if x != nil {
+		return x.Provider
+	}
+	return ""
+}
+
+func (x *StartLoginRequest) GetKind() LoginKind {
+	if x != nil {
+		return x.Kind
+	}
+	return LoginKind_LOGIN_KIND_UNSPECIFIED
+}
+
+func (x *StartLoginRequest) GetLabel() string {
+	if x != nil {
+		return x.Label
+	}
+	return ""
+}
+
+func (x *StartLoginRequest) GetAccountId() string {
+	if x != nil {
+		return x.AccountId
+	}
+	return ""
+}
+
+type StartLoginResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Kind  LoginKind              `protobuf:"varint,2,opt,name=kind,proto3,enum=signalbox.credential.v1.LoginKind" json:"kind,omitempty"`
+	// What the person opens. It is for them alone: it holds the state.
+	Url string `protobuf:"bytes,3,opt,name=url,proto3" json:"url,omitempty"`
+	// What they type in there, with a device.
+	UserCode string `protobuf:"bytes,4,opt,name=user_code,json=userCode,proto3" json:"user_code,omitempty"`
+	// The same in one, where the provider has it.
+	UrlWithCode string `protobuf:"bytes,5,opt,name=url_with_code,json=urlWithCode,proto3" json:"url_with_code,omitempty"`
+	// How long to wait before each poll.
+	PollSeconds   int32                  `protobuf:"varint,6,opt,name=poll_seconds,json=pollSeconds,proto3" json:"poll_seconds,omitempty"`
+	ExpiresAt     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StartLoginResponse) Reset() {
+	*x = StartLoginResponse{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartLoginResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartLoginResponse) ProtoMessage() {}
+
+func (x *StartLoginResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartLoginResponse.ProtoReflect.Descriptor instead.
+func (*StartLoginResponse) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *StartLoginResponse) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *StartLoginResponse) GetKind() LoginKind {
+	if x != nil {
+		return x.Kind
+	}
+	return LoginKind_LOGIN_KIND_UNSPECIFIED
+}
+
+func (x *StartLoginResponse) GetUrl() string {
+	if x != nil {
+		return x.Url
+	}
+	return ""
+}
+
+func (x *StartLoginResponse) GetUserCode() string {
+	if x != nil {
+		return x.UserCode
+	}
+	return ""
+}
+
+func (x *StartLoginResponse) GetUrlWithCode() string {
+	if x != nil {
+		return x.UrlWithCode
+	}
+	return ""
+}
+
+func (x *StartLoginResponse) GetPollSeconds() int32 {
+	if x != nil {
+		return x.PollSeconds
+	}
+	return 0
+}
+
+func (x *StartLoginResponse) GetExpiresAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpiresAt
+	}
+	return nil
+}
+
+type CompleteLoginRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// May be empty where state is there.
+	Id    string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	// The code, or all that was pasted.
+	Code string `protobuf:"bytes,3,opt,name=code,proto3" json:"code,omitempty"`
+	// The error that the provider sent the browser back with.
+	Error         string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CompleteLoginRequest) Reset() {
+	*x = CompleteLoginRequest{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CompleteLoginRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CompleteLoginRequest) ProtoMessage() {}
+
+func (x *CompleteLoginRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CompleteLoginRequest.ProtoReflect.Descriptor instead.
+func (*CompleteLoginRequest) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *CompleteLoginRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *CompleteLoginRequest) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *CompleteLoginRequest) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
+func (x *CompleteLoginRequest) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+type CompleteLoginResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Account       *Account               `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CompleteLoginResponse) Reset() {
+	*x = CompleteLoginResponse{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CompleteLoginResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CompleteLoginResponse) ProtoMessage() {}
+
+func (x *CompleteLoginResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CompleteLoginResponse.ProtoReflect.Descriptor instead.
+func (*CompleteLoginResponse) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *CompleteLoginResponse) GetAccount() *Account {
+	if x != nil {
+		return x.Account
+	}
+	return nil
+}
+
+type PollLoginRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PollLoginRequest) Reset() {
+	*x = PollLoginRequest{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PollLoginRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PollLoginRequest) ProtoMessage() {}
+
+func (x *PollLoginRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PollLoginRequest.ProtoReflect.Descriptor instead.
+func (*PollLoginRequest) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *PollLoginRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+type PollLoginResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Absent until it is done.
+	Account *Account `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
+	// How long to wait then.
+	PollSeconds   int32 `protobuf:"varint,2,opt,name=poll_seconds,json=pollSeconds,proto3" json:"poll_seconds,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PollLoginResponse) Reset() {
+	*x = PollLoginResponse{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PollLoginResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PollLoginResponse) ProtoMessage() {}
+
+func (x *PollLoginResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PollLoginResponse.ProtoReflect.Descriptor instead.
+func (*PollLoginResponse) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *PollLoginResponse) GetAccount() *Account {
+	if x != nil {
+		return x.Account
+	}
+	return nil
+}
+
+func (x *PollLoginResponse) GetPollSeconds() int32 {
+	if x != nil {
+		return x.PollSeconds
+	}
+	return 0
+}
+
+type RefreshAccountRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RefreshAccountRequest) Reset() {
+	*x = RefreshAccountRequest{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RefreshAccountRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RefreshAccountRequest) ProtoMessage() {}
+
+func (x *RefreshAccountRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RefreshAccountRequest.ProtoReflect.Descriptor instead.
+func (*RefreshAccountRequest) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *RefreshAccountRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+type RefreshAccountResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Account       *Account               `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RefreshAccountResponse) Reset() {
+	*x = RefreshAccountResponse{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RefreshAccountResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RefreshAccountResponse) ProtoMessage() {}
+
+func (x *RefreshAccountResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RefreshAccountResponse.ProtoReflect.Descriptor instead.
+func (*RefreshAccountResponse) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *RefreshAccountResponse) GetAccount() *Account {
+	if x != nil {
+		return x.Account
+	}
+	return nil
+}
+
+type LogoutAccountRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LogoutAccountRequest) Reset() {
+	*x = LogoutAccountRequest{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LogoutAccountRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LogoutAccountRequest) ProtoMessage() {}
+
+func (x *LogoutAccountRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LogoutAccountRequest.ProtoReflect.Descriptor instead.
+func (*LogoutAccountRequest) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *LogoutAccountRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+type LogoutAccountResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The provider took the sign-in back too.
+	AtProvider bool `protobuf:"varint,1,opt,name=at_provider,json=atProvider,proto3" json:"at_provider,omitempty"`
+	// Why not, for people.
+	Reason        string   `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	Account       *Account `protobuf:"bytes,3,opt,name=account,proto3" json:"account,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LogoutAccountResponse) Reset() {
+	*x = LogoutAccountResponse{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LogoutAccountResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LogoutAccountResponse) ProtoMessage() {}
+
+func (x *LogoutAccountResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LogoutAccountResponse.ProtoReflect.Descriptor instead.
+func (*LogoutAccountResponse) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *LogoutAccountResponse) GetAtProvider() bool {
+	if x != nil {
+		return x.AtProvider
+	}
+	return false
+}
+
+func (x *LogoutAccountResponse) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *LogoutAccountResponse) GetAccount() *Account {
+	if x != nil {
+		return x.Account
+	}
+	return nil
+}
+
+// How accounts are chosen. In a request what is absent stays as it is.
+type PoolSettings struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// sticky, round-robin or hybrid.
+	Strategy                  *string  `protobuf:"bytes,1,opt,name=strategy,proto3,oneof" json:"strategy,omitempty"`
+	MaxTokens                 *float64 `protobuf:"fixed64,2,opt,name=max_tokens,json=maxTokens,proto3,oneof" json:"max_tokens,omitempty"`
+	RegenerationRatePerMinute *float64 `protobuf:"fixed64,3,opt,name=regeneration_rate_per_minute,json=regenerationRatePerMinute,proto3,oneof" json:"regeneration_rate_per_minute,omitempty"`
+	InitialTokens             *float64 `protobuf:"fixed64,4,opt,name=initial_tokens,json=initialTokens,proto3,oneof" json:"initial_tokens,omitempty"`
+	MinUsable                 *float64 `protobuf:"fixed64,5,opt,name=min_usable,json=minUsable,proto3,oneof" json:"min_usable,omitempty"`
+	HealthSuccess             *float64 `protobuf:"fixed64,6,opt,name=health_success,json=healthSuccess,proto3,oneof" json:"health_success,omitempty"`
+	HealthRateLimit           *float64 `protobuf:"fixed64,7,opt,name=health_rate_limit,json=healthRateLimit,proto3,oneof" json:"health_rate_limit,omitempty"`
+	HealthFailure             *float64 `protobuf:"fixed64,8,opt,name=health_failure,json=healthFailure,proto3,oneof" json:"health_failure,omitempty"`
+	HealthRecoveryPerHour     *float64 `protobuf:"fixed64,9,opt,name=health_recovery_per_hour,json=healthRecoveryPerHour,proto3,oneof" json:"health_recovery_per_hour,omitempty"`
+	Stickiness                *float64 `protobuf:"fixed64,10,opt,name=stickiness,proto3,oneof" json:"stickiness,omitempty"`
+	SwitchThreshold           *float64 `protobuf:"fixed64,11,opt,name=switch_threshold,json=switchThreshold,proto3,oneof" json:"switch_threshold,omitempty"`
+	FloorSeconds              *float64 `protobuf:"fixed64,12,opt,name=floor_seconds,json=floorSeconds,proto3,oneof" json:"floor_seconds,omitempty"`
+	unknownFields             protoimpl.UnknownFields
+	sizeCache                 protoimpl.SizeCache
+}
+
+func (x *PoolSettings) Reset() {
+	*x = PoolSettings{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PoolSettings) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PoolSettings) ProtoMessage() {}
+
+func (x *PoolSettings) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PoolSettings.ProtoReflect.Descriptor instead.
+func (*PoolSettings) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *PoolSettings) GetStrategy() string {
+	if x != nil && x.Strategy != nil {
+		return *x.Strategy
+	}
+	return ""
+}
+
+func (x *PoolSettings) GetMaxTokens() float64 {
+	if x != nil && x.MaxTokens != nil {
+		return *x.MaxTokens
+	}
+	return 0
+}
+
+func (x *PoolSettings) GetRegenerationRatePerMinute() float64 {
+	if x != nil && x.RegenerationRatePerMinute != nil {
+		return *x.RegenerationRatePerMinute
+	}
+	return 0
+}
+
+func (x *PoolSettings) GetInitialTokens() float64 {
+	if x != nil && x.InitialTokens != nil {
+		return *x.InitialTokens
+	}
+	return 0
+}
+
+func (x *PoolSettings) GetMinUsable() float64 {
+	if x != nil && x.MinUsable != nil {
+		return *x.MinUsable
+	}
+	return 0
+}
+
+func (x *PoolSettings) GetHealthSuccess() float64 {
+	if x != nil && x.HealthSuccess != nil {
+		return *x.HealthSuccess
+	}
+	return 0
+}
+
+func (x *PoolSettings) GetHealthRateLimit() float64 {
+	if x != nil && x.HealthRateLimit != nil {
+		return *x.HealthRateLimit
+	}
+	return 0
+}
+
+func (x *PoolSettings) GetHealthFailure() float64 {
+	if x != nil && x.HealthFailure != nil {
+		return *x.HealthFailure
+	}
+	return 0
+}
+
+func (x *PoolSettings) GetHealthRecoveryPerHour() float64 {
+	if x != nil && x.HealthRecoveryPerHour != nil {
+		return *x.HealthRecoveryPerHour
+	}
+	return 0
+}
+
+func (x *PoolSettings) GetStickiness() float64 {
+	if x != nil && x.Stickiness != nil {
+		return *x.Stickiness
+	}
+	return 0
+}
+
+func (x *PoolSettings) GetSwitchThreshold() float64 {
+	if x != nil && x.SwitchThreshold != nil {
+		return *x.SwitchThreshold
+	}
+	return 0
+}
+
+func (x *PoolSettings) GetFloorSeconds() float64 {
+	if x != nil && x.FloorSeconds != nil {
+		return *x.FloorSeconds
+	}
+	return 0
+}
+
+type Pool struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Provider string                 `protobuf:"bytes,1,opt,name=provider,proto3" json:"provider,omitempty"`
+	Settings *PoolSettings          `protobuf:"bytes,2,opt,name=settings,proto3" json:"settings,omitempty"`
+	// Some of them are not the defaults.
+	Changed       bool  `protobuf:"varint,3,opt,name=changed,proto3" json:"changed,omitempty"`
+	Accounts      int32 `protobuf:"varint,4,opt,name=accounts,proto3" json:"accounts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Pool) Reset() {
+	*x = Pool{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Pool) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Pool) ProtoMessage() {}
+
+func (x *Pool) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Pool.ProtoReflect.Descriptor instead.
+func (*Pool) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *Pool) GetProvider() string {
+	if x != nil {
+		return x.Provider
+	}
+	return ""
+}
+
+func (x *Pool) GetSettings() *PoolSettings {
+	if x != nil {
+		return x.Settings
+	}
+	return nil
+}
+
+func (x *Pool) GetChanged() bool {
+	if x != nil {
+		return x.Changed
+	}
+	return false
+}
+
+func (x *Pool) GetAccounts() int32 {
+	if x != nil {
+		return x.Accounts
+	}
+	return 0
+}
+
+type ListPoolsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPoolsRequest) Reset() {
+	*x = ListPoolsRequest{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPoolsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPoolsRequest) ProtoMessage() {}
+
+func (x *ListPoolsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPoolsRequest.ProtoReflect.Descriptor instead.
+func (*ListPoolsRequest) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{32}
+}
+
+type ListPoolsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pools         []*Pool                `protobuf:"bytes,1,rep,name=pools,proto3" json:"pools,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPoolsResponse) Reset() {
+	*x = ListPoolsResponse{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPoolsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPoolsResponse) ProtoMessage() {}
+
+func (x *ListPoolsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPoolsResponse.ProtoReflect.Descriptor instead.
+func (*ListPoolsResponse) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *ListPoolsResponse) GetPools() []*Pool {
+	if x != nil {
+		return x.Pools
+	}
+	return nil
+}
+
+type SetPoolRequest struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Provider string                 `protobuf:"bytes,1,opt,name=provider,proto3" json:"provider,omitempty"`
+	Settings *PoolSettings          `protobuf:"bytes,2,opt,name=settings,proto3" json:"settings,omitempty"`
+	// Begin with the defaults, instead of with what is set now.
+	Reset_        bool `protobuf:"varint,3,opt,name=reset,proto3" json:"reset,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetPoolRequest) Reset() {
+	*x = SetPoolRequest{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetPoolRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetPoolRequest) ProtoMessage() {}
+
+func (x *SetPoolRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetPoolRequest.ProtoReflect.Descriptor instead.
+func (*SetPoolRequest) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *SetPoolRequest) GetProvider() string {
+	if x != nil {
+		return x.Provider
+	}
+	return ""
+}
+
+func (x *SetPoolRequest) GetSettings() *PoolSettings {
+	if x != nil {
+		return x.Settings
+	}
+	return nil
+}
+
+func (x *SetPoolRequest) GetReset_() bool {
+	if x != nil {
+		return x.Reset_
+	}
+	return false
+}
+
+type SetPoolResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pool          *Pool                  `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetPoolResponse) Reset() {
+	*x = SetPoolResponse{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetPoolResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetPoolResponse) ProtoMessage() {}
+
+func (x *SetPoolResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetPoolResponse.ProtoReflect.Descriptor instead.
+func (*SetPoolResponse) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *SetPoolResponse) GetPool() *Pool {
+	if x != nil {
+		return x.Pool
+	}
+	return nil
+}
+
+// What an account did that went one way.
+type AccountStat struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	AccountId string                 `protobuf:"bytes,1,opt,name=account_id,json=accountId,proto3" json:"account_id,omitempty"`
+	Provider  string                 `protobuf:"bytes,2,opt,name=provider,proto3" json:"provider,omitempty"`
+	// OK, or the reason why not.
+	Reason    string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	Requests  int64  `protobuf:"varint,4,opt,name=requests,proto3" json:"requests,omitempty"`
+	TokensIn  int64  `protobuf:"varint,5,opt,name=tokens_in,json=tokensIn,proto3" json:"tokens_in,omitempty"`
+	TokensOut int64  `protobuf:"varint,6,opt,name=tokens_out,json=tokensOut,proto3" json:"tokens_out,omitempty"`
+	// In millionths of a dollar.
+	CostMicros    int64 `protobuf:"varint,7,opt,name=cost_micros,json=costMicros,proto3" json:"cost_micros,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AccountStat) Reset() {
+	*x = AccountStat{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AccountStat) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AccountStat) ProtoMessage() {}
+
+func (x *AccountStat) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AccountStat.ProtoReflect.Descriptor instead.
+func (*AccountStat) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *AccountStat) GetAccountId() string {
+	if x != nil {
+		return x.AccountId
+	}
+	return ""
+}
+
+func (x *AccountStat) GetProvider() string {
+	if x != nil {
+		return x.Provider
+	}
+	return ""
+}
+
+func (x *AccountStat) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *AccountStat) GetRequests() int64 {
+	if x != nil {
+		return x.Requests
+	}
+	return 0
+}
+
+func (x *AccountStat) GetTokensIn() int64 {
+	if x != nil {
+		return x.TokensIn
+	}
+	return 0
+}
+
+func (x *AccountStat) GetTokensOut() int64 {
+	if x != nil {
+		return x.TokensOut
+	}
+	return 0
+}
+
+func (x *AccountStat) GetCostMicros() int64 {
+	if x != nil {
+		return x.CostMicros
+	}
+	return 0
+}
+
+type GetStatsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetStatsRequest) Reset() {
+	*x = GetStatsRequest{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetStatsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetStatsRequest) ProtoMessage() {}
+
+func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetStatsRequest.ProtoReflect.Descriptor instead.
+func (*GetStatsRequest) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{37}
+}
+
+type GetStatsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Stats         []*AccountStat         `protobuf:"bytes,1,rep,name=stats,proto3" json:"stats,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetStatsResponse) Reset() {
+	*x = GetStatsResponse{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetStatsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetStatsResponse) ProtoMessage() {}
+
+func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetStatsResponse.ProtoReflect.Descriptor instead.
+func (*GetStatsResponse) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *GetStatsResponse) GetStats() []*AccountStat {
+	if x != nil {
+		return x.Stats
+	}
+	return nil
+}
+
+type ResetStatsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty for all accounts of the workspace.
+	Id            string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResetStatsRequest) Reset() {
+	*x = ResetStatsRequest{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResetStatsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResetStatsRequest) ProtoMessage() {}
+
+func (x *ResetStatsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResetStatsRequest.ProtoReflect.Descriptor instead.
+func (*ResetStatsRequest) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *ResetStatsRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+type ResetStatsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResetStatsResponse) Reset() {
+	*x = ResetStatsResponse{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResetStatsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResetStatsResponse) ProtoMessage() {}
+
+func (x *ResetStatsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResetStatsResponse.ProtoReflect.Descriptor instead.
+func (*ResetStatsResponse) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{40}
+}
+
+// A row of the audit. Rows of a workspace are chained: each hash covers the row and
+// the hash before.
+type AuditRow struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Sequence int64                  `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	At       *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
+	// created, changed, refreshed, removed, or used: for the first time in a session.
+	Action    string `protobuf:"bytes,3,opt,name=action,proto3" json:"action,omitempty"`
+	AccountId string `protobuf:"bytes,4,opt,name=account_id,json=accountId,proto3" json:"account_id,omitempty"`
+	Provider  string `protobuf:"bytes,5,opt,name=provider,proto3" json:"provider,omitempty"`
+	Origin    Origin `protobuf:"varint,6,opt,name=origin,proto3,enum=signalbox.credential.v1.Origin" json:"origin,omitempty"`
+	// Empty for the operator's command line.
+	MemberId  string `protobuf:"bytes,7,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
+	Service   string `protobuf:"bytes,8,opt,name=service,proto3" json:"service,omitempty"`
+	Address   string `protobuf:"bytes,9,opt,name=address,proto3" json:"address,omitempty"`
+	SessionId string `protobuf:"bytes,10,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	// What was changed.
+	Detail string `protobuf:"bytes,11,opt,name=detail,proto3" json:"detail,omitempty"`
+	// In hexadecimal digits.
+	Hash          string `protobuf:"bytes,12,opt,name=hash,proto3" json:"hash,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuditRow) Reset() {
+	*x = AuditRow{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditRow) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditRow) ProtoMessage() {}
+
+func (x *AuditRow) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditRow.ProtoReflect.Descriptor instead.
+func (*AuditRow) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *AuditRow) GetSequence() int64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+func (x *AuditRow) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *AuditRow) GetAction() string {
+	if x != nil {
+		return x.Action
+	}
+	return ""
+}
+
+func (x *AuditRow) GetAccountId() string {
+	if x != nil {
+		return x.AccountId
+	}
+	return ""
+}
+
+func (x *AuditRow) GetProvider() string {
+	if x != nil {
+		return x.Provider
+	}
+	return ""
+}
+
+func (x *AuditRow) GetOrigin() Origin {
+	if x != nil {
+		return x.Origin
+	}
+	return Origin_ORIGIN_UNSPECIFIED
+}
+
+func (x *AuditRow) GetMemberId() string {
+	if x != nil {
+		return x.MemberId
+	}
+	return ""
+}
+
+func (x *AuditRow) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *AuditRow) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *AuditRow) GetSessionId() string {
+	if x != nil {
+		return x.SessionId
+	}
+	return ""
+}
+
+func (x *AuditRow) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+func (x *AuditRow) GetHash() string {
+	if x != nil {
+		return x.Hash
+	}
+	return ""
+}
+
+type ListAuditRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Rows before this sequence; 0 begins with the newest.
+	Before int64 `protobuf:"varint,1,opt,name=before,proto3" json:"before,omitempty"`
+	// 100 at most, 50 when it is 0.
+	Limit         int32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListAuditRequest) Reset() {
+	*x = ListAuditRequest{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListAuditRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListAuditRequest) ProtoMessage() {}
+
+func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListAuditRequest.ProtoReflect.Descriptor instead.
+func (*ListAuditRequest) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *ListAuditRequest) GetBefore() int64 {
+	if x != nil {
+		return x.Before
+	}
+	return 0
+}
+
+func (x *ListAuditRequest) GetLimit() int32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+type ListAuditResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Rows  []*AuditRow            `protobuf:"bytes,1,rep,name=rows,proto3" json:"rows,omitempty"`
+	// What to ask for next; 0 when there is no more.
+	NextBefore    int64 `protobuf:"varint,2,opt,name=next_before,json=nextBefore,proto3" json:"next_before,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListAuditResponse) Reset() {
+	*x = ListAuditResponse{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListAuditResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListAuditResponse) ProtoMessage() {}
+
+func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListAuditResponse.ProtoReflect.Descriptor instead.
+func (*ListAuditResponse) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *ListAuditResponse) GetRows() []*AuditRow {
+	if x != nil {
+		return x.Rows
+	}
+	return nil
+}
+
+func (x *ListAuditResponse) GetNextBefore() int64 {
+	if x != nil {
+		return x.NextBefore
+	}
+	return 0
+}
+
 var File_signalbox_credential_v1_account_proto protoreflect.FileDescriptor
 
 const file_signalbox_credential_v1_account_proto_rawDesc = "" +
 	"\n" +
-	"%signalbox/credential/v1/account.proto\x12\x17signalbox.credential.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe0\x02\n" +
+	"%signalbox/credential/v1/account.proto\x12\x17signalbox.credential.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf5\x04\n" +
 	"\aAccount\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1a\n" +
 	"\bprovider\x18\x02 \x01(\tR\bprovider\x12\x18\n" +
@@ -652,7 +2843,36 @@ const file_signalbox_credential_v1_account_proto_rawDesc = "" +
 	"created_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12<\n" +
 	"\flast_used_at\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"lastUsedAt\"\xaf\x01\n" +
+	"lastUsedAt\x12>\n" +
+	"\x06status\x18\v \x01(\x0e2&.signalbox.credential.v1.AccountStatusR\x06status\x12\x1b\n" +
+	"\x06health\x18\f \x01(\x01H\x00R\x06health\x88\x01\x01\x12\x1b\n" +
+	"\x06tokens\x18\r \x01(\x01H\x01R\x06tokens\x88\x01\x01\x12F\n" +
+	"\tcooldowns\x18\x0e \x03(\v2(.signalbox.credential.v1.AccountCooldownR\tcooldowns\x12;\n" +
+	"\x05grant\x18\x0f \x01(\v2%.signalbox.credential.v1.AccountGrantR\x05grantB\t\n" +
+	"\a_healthB\t\n" +
+	"\a_tokens\"\xf2\x01\n" +
+	"\x0fAccountCooldown\x12\x16\n" +
+	"\x06family\x18\x01 \x01(\tR\x06family\x120\n" +
+	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
+	"\x05until\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x16\n" +
+	"\x06status\x18\x05 \x01(\x05R\x06status\x12\x1f\n" +
+	"\vretry_after\x18\x06 \x01(\tR\n" +
+	"retryAfter\x12\x12\n" +
+	"\x04step\x18\a \x01(\x05R\x04step\"\xda\x02\n" +
+	"\fAccountGrant\x12\x1a\n" +
+	"\bprovider\x18\x01 \x01(\tR\bprovider\x12\x14\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x1d\n" +
+	"\n" +
+	"last_error\x18\x04 \x01(\tR\tlastError\x12\x14\n" +
+	"\x05scope\x18\x05 \x01(\tR\x05scope\x127\n" +
+	"\tissued_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\bissuedAt\x129\n" +
+	"\n" +
+	"expires_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x129\n" +
+	"\n" +
+	"refresh_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\trefreshAt\x12\x1c\n" +
+	"\trenewable\x18\t \x01(\bR\trenewable\"\xaf\x01\n" +
 	"\x11AddAccountRequest\x12\x1a\n" +
 	"\bprovider\x18\x01 \x01(\tR\bprovider\x12\x18\n" +
 	"\aprofile\x18\x02 \x01(\tR\aprofile\x12\x14\n" +
@@ -674,19 +2894,187 @@ const file_signalbox_credential_v1_account_proto_rawDesc = "" +
 	"\adialect\x18\x03 \x01(\tR\adialect\"\x16\n" +
 	"\x14ListProvidersRequest\"X\n" +
 	"\x15ListProvidersResponse\x12?\n" +
-	"\tproviders\x18\x01 \x03(\v2!.signalbox.credential.v1.ProviderR\tproviders*w\n" +
+	"\tproviders\x18\x01 \x03(\v2!.signalbox.credential.v1.ProviderR\tproviders\"&\n" +
+	"\x14EnableAccountRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"S\n" +
+	"\x15EnableAccountResponse\x12:\n" +
+	"\aaccount\x18\x01 \x01(\v2 .signalbox.credential.v1.AccountR\aaccount\"'\n" +
+	"\x15DisableAccountRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"T\n" +
+	"\x16DisableAccountResponse\x12:\n" +
+	"\aaccount\x18\x01 \x01(\v2 .signalbox.credential.v1.AccountR\aaccount\"%\n" +
+	"\x13ResetAccountRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"R\n" +
+	"\x14ResetAccountResponse\x12:\n" +
+	"\aaccount\x18\x01 \x01(\v2 .signalbox.credential.v1.AccountR\aaccount\"&\n" +
+	"\x14SwitchAccountRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"S\n" +
+	"\x15SwitchAccountResponse\x12:\n" +
+	"\aaccount\x18\x01 \x01(\v2 .signalbox.credential.v1.AccountR\aaccount\"\x9c\x01\n" +
+	"\x11StartLoginRequest\x12\x1a\n" +
+	"\bprovider\x18\x01 \x01(\tR\bprovider\x126\n" +
+	"\x04kind\x18\x02 \x01(\x0e2\".signalbox.credential.v1.LoginKindR\x04kind\x12\x14\n" +
+	"\x05label\x18\x03 \x01(\tR\x05label\x12\x1d\n" +
+	"\n" +
+	"account_id\x18\x04 \x01(\tR\taccountId\"\x9c\x02\n" +
+	"\x12StartLoginResponse\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x126\n" +
+	"\x04kind\x18\x02 \x01(\x0e2\".signalbox.credential.v1.LoginKindR\x04kind\x12\x15\n" +
+	"\x03url\x18\x03 \x01(\tB\x03\x80\x01\x01R\x03url\x12 \n" +
+	"\tuser_code\x18\x04 \x01(\tB\x03\x80\x01\x01R\buserCode\x12'\n" +
+	"\rurl_with_code\x18\x05 \x01(\tB\x03\x80\x01\x01R\vurlWithCode\x12!\n" +
+	"\fpoll_seconds\x18\x06 \x01(\x05R\vpollSeconds\x129\n" +
+	"\n" +
+	"expires_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\"p\n" +
+	"\x14CompleteLoginRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x19\n" +
+	"\x05state\x18\x02 \x01(\tB\x03\x80\x01\x01R\x05state\x12\x17\n" +
+	"\x04code\x18\x03 \x01(\tB\x03\x80\x01\x01R\x04code\x12\x14\n" +
+	"\x05error\x18\x04 \x01(\tR\x05error\"S\n" +
+	"\x15CompleteLoginResponse\x12:\n" +
+	"\aaccount\x18\x01 \x01(\v2 .signalbox.credential.v1.AccountR\aaccount\"\"\n" +
+	"\x10PollLoginRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"r\n" +
+	"\x11PollLoginResponse\x12:\n" +
+	"\aaccount\x18\x01 \x01(\v2 .signalbox.credential.v1.AccountR\aaccount\x12!\n" +
+	"\fpoll_seconds\x18\x02 \x01(\x05R\vpollSeconds\"'\n" +
+	"\x15RefreshAccountRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"T\n" +
+	"\x16RefreshAccountResponse\x12:\n" +
+	"\aaccount\x18\x01 \x01(\v2 .signalbox.credential.v1.AccountR\aaccount\"&\n" +
+	"\x14LogoutAccountRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"\x8c\x01\n" +
+	"\x15LogoutAccountResponse\x12\x1f\n" +
+	"\vat_provider\x18\x01 \x01(\bR\n" +
+	"atProvider\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12:\n" +
+	"\aaccount\x18\x03 \x01(\v2 .signalbox.credential.v1.AccountR\aaccount\"\x9d\x06\n" +
+	"\fPoolSettings\x12\x1f\n" +
+	"\bstrategy\x18\x01 \x01(\tH\x00R\bstrategy\x88\x01\x01\x12\"\n" +
+	"\n" +
+	"max_tokens\x18\x02 \x01(\x01H\x01R\tmaxTokens\x88\x01\x01\x12D\n" +
+	"\x1cregeneration_rate_per_minute\x18\x03 \x01(\x01H\x02R\x19regenerationRatePerMinute\x88\x01\x01\x12*\n" +
+	"\x0einitial_tokens\x18\x04 \x01(\x01H\x03R\rinitialTokens\x88\x01\x01\x12\"\n" +
+	"\n" +
+	"min_usable\x18\x05 \x01(\x01H\x04R\tminUsable\x88\x01\x01\x12*\n" +
+	"\x0ehealth_success\x18\x06 \x01(\x01H\x05R\rhealthSuccess\x88\x01\x01\x12/\n" +
+	"\x11health_rate_limit\x18\a \x01(\x01H\x06R\x0fhealthRateLimit\x88\x01\x01\x12*\n" +
+	"\x0ehealth_failure\x18\b \x01(\x01H\aR\rhealthFailure\x88\x01\x01\x12<\n" +
+	"\x18health_recovery_per_hour\x18\t \x01(\x01H\bR\x15healthRecoveryPerHour\x88\x01\x01\x12#\n" +
+	"\n" +
+	"stickiness\x18\n" +
+	" \x01(\x01H\tR\n" +
+	"stickiness\x88\x01\x01\x12.\n" +
+	"\x10switch_threshold\x18\v \x01(\x01H\n" +
+	"R\x0fswitchThreshold\x88\x01\x01\x12(\n" +
+	"\rfloor_seconds\x18\f \x01(\x01H\vR\ffloorSeconds\x88\x01\x01B\v\n" +
+	"\t_strategyB\r\n" +
+	"\v_max_tokensB\x1f\n" +
+	"\x1d_regeneration_rate_per_minuteB\x11\n" +
+	"\x0f_initial_tokensB\r\n" +
+	"\v_min_usableB\x11\n" +
+	"\x0f_health_successB\x14\n" +
+	"\x12_health_rate_limitB\x11\n" +
+	"\x0f_health_failureB\x1b\n" +
+	"\x19_health_recovery_per_hourB\r\n" +
+	"\v_stickinessB\x13\n" +
+	"\x11_switch_thresholdB\x10\n" +
+	"\x0e_floor_seconds\"\x9b\x01\n" +
+	"\x04Pool\x12\x1a\n" +
+	"\bprovider\x18\x01 \x01(\tR\bprovider\x12A\n" +
+	"\bsettings\x18\x02 \x01(\v2%.signalbox.credential.v1.PoolSettingsR\bsettings\x12\x18\n" +
+	"\achanged\x18\x03 \x01(\bR\achanged\x12\x1a\n" +
+	"\baccounts\x18\x04 \x01(\x05R\baccounts\"\x12\n" +
+	"\x10ListPoolsRequest\"H\n" +
+	"\x11ListPoolsResponse\x123\n" +
+	"\x05pools\x18\x01 \x03(\v2\x1d.signalbox.credential.v1.PoolR\x05pools\"\x85\x01\n" +
+	"\x0eSetPoolRequest\x12\x1a\n" +
+	"\bprovider\x18\x01 \x01(\tR\bprovider\x12A\n" +
+	"\bsettings\x18\x02 \x01(\v2%.signalbox.credential.v1.PoolSettingsR\bsettings\x12\x14\n" +
+	"\x05reset\x18\x03 \x01(\bR\x05reset\"D\n" +
+	"\x0fSetPoolResponse\x121\n" +
+	"\x04pool\x18\x01 \x01(\v2\x1d.signalbox.credential.v1.PoolR\x04pool\"\xd9\x01\n" +
+	"\vAccountStat\x12\x1d\n" +
+	"\n" +
+	"account_id\x18\x01 \x01(\tR\taccountId\x12\x1a\n" +
+	"\bprovider\x18\x02 \x01(\tR\bprovider\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x1a\n" +
+	"\brequests\x18\x04 \x01(\x03R\brequests\x12\x1b\n" +
+	"\ttokens_in\x18\x05 \x01(\x03R\btokensIn\x12\x1d\n" +
+	"\n" +
+	"tokens_out\x18\x06 \x01(\x03R\ttokensOut\x12\x1f\n" +
+	"\vcost_micros\x18\a \x01(\x03R\n" +
+	"costMicros\"\x11\n" +
+	"\x0fGetStatsRequest\"N\n" +
+	"\x10GetStatsResponse\x12:\n" +
+	"\x05stats\x18\x01 \x03(\v2$.signalbox.credential.v1.AccountStatR\x05stats\"#\n" +
+	"\x11ResetStatsRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"\x14\n" +
+	"\x12ResetStatsResponse\"\xfa\x02\n" +
+	"\bAuditRow\x12\x1a\n" +
+	"\bsequence\x18\x01 \x01(\x03R\bsequence\x12*\n" +
+	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x16\n" +
+	"\x06action\x18\x03 \x01(\tR\x06action\x12\x1d\n" +
+	"\n" +
+	"account_id\x18\x04 \x01(\tR\taccountId\x12\x1a\n" +
+	"\bprovider\x18\x05 \x01(\tR\bprovider\x127\n" +
+	"\x06origin\x18\x06 \x01(\x0e2\x1f.signalbox.credential.v1.OriginR\x06origin\x12\x1b\n" +
+	"\tmember_id\x18\a \x01(\tR\bmemberId\x12\x18\n" +
+	"\aservice\x18\b \x01(\tR\aservice\x12\x18\n" +
+	"\aaddress\x18\t \x01(\tR\aaddress\x12\x1d\n" +
+	"\n" +
+	"session_id\x18\n" +
+	" \x01(\tR\tsessionId\x12\x16\n" +
+	"\x06detail\x18\v \x01(\tR\x06detail\x12\x12\n" +
+	"\x04hash\x18\f \x01(\tR\x04hash\"@\n" +
+	"\x10ListAuditRequest\x12\x16\n" +
+	"\x06before\x18\x01 \x01(\x03R\x06before\x12\x14\n" +
+	"\x05limit\x18\x02 \x01(\x05R\x05limit\"k\n" +
+	"\x11ListAuditResponse\x125\n" +
+	"\x04rows\x18\x01 \x03(\v2!.signalbox.credential.v1.AuditRowR\x04rows\x12\x1f\n" +
+	"\vnext_before\x18\x02 \x01(\x03R\n" +
+	"nextBefore*w\n" +
 	"\x06Origin\x12\x16\n" +
 	"\x12ORIGIN_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10ORIGIN_WORKSPACE\x10\x01\x12\x11\n" +
 	"\rORIGIN_SHARED\x10\x02\x12\x16\n" +
 	"\x12ORIGIN_ENVIRONMENT\x10\x03\x12\x14\n" +
-	"\x10ORIGIN_SIMULATOR\x10\x042\xce\x03\n" +
+	"\x10ORIGIN_SIMULATOR\x10\x04*\xdf\x01\n" +
+	"\rAccountStatus\x12\x1e\n" +
+	"\x1aACCOUNT_STATUS_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14ACCOUNT_STATUS_READY\x10\x01\x12\x1a\n" +
+	"\x16ACCOUNT_STATUS_COOLING\x10\x02\x12\x1c\n" +
+	"\x18ACCOUNT_STATUS_UNHEALTHY\x10\x03\x12\x1b\n" +
+	"\x17ACCOUNT_STATUS_DISABLED\x10\x04\x12\x1e\n" +
+	"\x1aACCOUNT_STATUS_REAUTHORIZE\x10\x05\x12\x1d\n" +
+	"\x19ACCOUNT_STATUS_SIGNED_OUT\x10\x06*l\n" +
+	"\tLoginKind\x12\x1a\n" +
+	"\x16LOGIN_KIND_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12LOGIN_KIND_BROWSER\x10\x01\x12\x14\n" +
+	"\x10LOGIN_KIND_PASTE\x10\x02\x12\x15\n" +
+	"\x11LOGIN_KIND_DEVICE\x10\x032\xa9\x0f\n" +
 	"\x0eAccountService\x12e\n" +
 	"\n" +
 	"AddAccount\x12*.signalbox.credential.v1.AddAccountRequest\x1a+.signalbox.credential.v1.AddAccountResponse\x12p\n" +
 	"\fListAccounts\x12,.signalbox.credential.v1.ListAccountsRequest\x1a-.signalbox.credential.v1.ListAccountsResponse\"\x03\x90\x02\x01\x12n\n" +
-	"\rRemoveAccount\x12-.signalbox.credential.v1.RemoveAccountRequest\x1a..signalbox.credential.v1.RemoveAccountResponse\x12s\n" +
-	"\rListProviders\x12-.signalbox.credential.v1.ListProvidersRequest\x1a..signalbox.credential.v1.ListProvidersResponse\"\x03\x90\x02\x01B:Z8signalbox.dev/proto/signalbox/credential/v1;credentialv1b\x06proto3"
+	"\rRemoveAccount\x12-.signalbox.credential.v1.RemoveAccountRequest\x1a..signalbox.credential.v1.RemoveAccountResponse\x12n\n" +
+	"\rEnableAccount\x12-.signalbox.credential.v1.EnableAccountRequest\x1a..signalbox.credential.v1.EnableAccountResponse\x12q\n" +
+	"\x0eDisableAccount\x12..signalbox.credential.v1.DisableAccountRequest\x1a/.signalbox.credential.v1.DisableAccountResponse\x12k\n" +
+	"\fResetAccount\x12,.signalbox.credential.v1.ResetAccountRequest\x1a-.signalbox.credential.v1.ResetAccountResponse\x12n\n" +
+	"\rSwitchAccount\x12-.signalbox.credential.v1.SwitchAccountRequest\x1a..signalbox.credential.v1.SwitchAccountResponse\x12s\n" +
+	"\rListProviders\x12-.signalbox.credential.v1.ListProvidersRequest\x1a..signalbox.credential.v1.ListProvidersResponse\"\x03\x90\x02\x01\x12e\n" +
+	"\n" +
+	"StartLogin\x12*.signalbox.credential.v1.StartLoginRequest\x1a+.signalbox.credential.v1.StartLoginResponse\x12n\n" +
+	"\rCompleteLogin\x12-.signalbox.credential.v1.CompleteLoginRequest\x1a..signalbox.credential.v1.CompleteLoginResponse\x12b\n" +
+	"\tPollLogin\x12).signalbox.credential.v1.PollLoginRequest\x1a*.signalbox.credential.v1.PollLoginResponse\x12q\n" +
+	"\x0eRefreshAccount\x12..signalbox.credential.v1.RefreshAccountRequest\x1a/.signalbox.credential.v1.RefreshAccountResponse\x12n\n" +
+	"\rLogoutAccount\x12-.signalbox.credential.v1.LogoutAccountRequest\x1a..signalbox.credential.v1.LogoutAccountResponse\x12g\n" +
+	"\tListPools\x12).signalbox.credential.v1.ListPoolsRequest\x1a*.signalbox.credential.v1.ListPoolsResponse\"\x03\x90\x02\x01\x12\\\n" +
+	"\aSetPool\x12'.signalbox.credential.v1.SetPoolRequest\x1a(.signalbox.credential.v1.SetPoolResponse\x12d\n" +
+	"\bGetStats\x12(.signalbox.credential.v1.GetStatsRequest\x1a).signalbox.credential.v1.GetStatsResponse\"\x03\x90\x02\x01\x12e\n" +
+	"\n" +
+	"ResetStats\x12*.signalbox.credential.v1.ResetStatsRequest\x1a+.signalbox.credential.v1.ResetStatsResponse\x12g\n" +
+	"\tListAudit\x12).signalbox.credential.v1.ListAuditRequest\x1a*.signalbox.credential.v1.ListAuditResponse\"\x03\x90\x02\x01B:Z8signalbox.dev/proto/signalbox/credential/v1;credentialv1b\x06proto3"
 
 var (
 	file_signalbox_credential_v1_account_proto_rawDescOnce sync.Once
@@ -700,43 +3088,134 @@ func file_signalbox_credential_v1_account_proto_rawDescGZIP() []byte {
 	return file_signalbox_credential_v1_account_proto_rawDescData
 }
 
-var file_signalbox_credential_v1_account_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_signalbox_credential_v1_account_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_signalbox_credential_v1_account_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_signalbox_credential_v1_account_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
 var file_signalbox_credential_v1_account_proto_goTypes = []any{
-	(Origin)(0),                   // 0: signalbox.credential.v1.Origin
-	(*Account)(nil),               // 1: signalbox.credential.v1.Account
-	(*AddAccountRequest)(nil),     // 2: signalbox.credential.v1.AddAccountRequest
-	(*AddAccountResponse)(nil),    // 3: signalbox.credential.v1.AddAccountResponse
-	(*ListAccountsRequest)(nil),   // 4: signalbox.credential.v1.ListAccountsRequest
-	(*ListAccountsResponse)(nil),  // 5: signalbox.credential.v1.ListAccountsResponse
-	(*RemoveAccountRequest)(nil),  // 6: signalbox.credential.v1.RemoveAccountRequest
-	(*RemoveAccountResponse)(nil), // 7: signalbox.credential.v1.RemoveAccountResponse
-	(*Provider)(nil),              // 8: signalbox.credential.v1.Provider
-	(*ListProvidersRequest)(nil),  // 9: signalbox.credential.v1.ListProvidersRequest
-	(*ListProvidersResponse)(nil), // 10: signalbox.credential.v1.ListProvidersResponse
-	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
+	(Origin)(0),                    // 0: signalbox.credential.v1.Origin
+	(AccountStatus)(0),             // 1: signalbox.credential.v1.AccountStatus
+	(LoginKind)(0),                 // 2: signalbox.credential.v1.LoginKind
+	(*Account)(nil),                // 3: signalbox.credential.v1.Account
+	(*AccountCooldown)(nil),        // 4: signalbox.credential.v1.AccountCooldown
+	(*AccountGrant)(nil),           // 5: signalbox.credential.v1.AccountGrant
+	(*AddAccountRequest)(nil),      // 6: signalbox.credential.v1.AddAccountRequest
+	(*AddAccountResponse)(nil),     // 7: signalbox.credential.v1.AddAccountResponse
+	(*ListAccountsRequest)(nil),    // 8: signalbox.credential.v1.ListAccountsRequest
+	(*ListAccountsResponse)(nil),   // 9: signalbox.credential.v1.ListAccountsResponse
+	(*RemoveAccountRequest)(nil),   // 10: signalbox.credential.v1.RemoveAccountRequest
+	(*RemoveAccountResponse)(nil),  // 11: signalbox.credential.v1.RemoveAccountResponse
+	(*Provider)(nil),               // 12: signalbox.credential.v1.Provider
+	(*ListProvidersRequest)(nil),   // 13: signalbox.credential.v1.ListProvidersRequest
+	(*ListProvidersResponse)(nil),  // 14: signalbox.credential.v1.ListProvidersResponse
+	(*EnableAccountRequest)(nil),   // 15: signalbox.credential.v1.EnableAccountRequest
+	(*EnableAccountResponse)(nil),  // 16: signalbox.credential.v1.EnableAccountResponse
+	(*DisableAccountRequest)(nil),  // 17: signalbox.credential.v1.DisableAccountRequest
+	(*DisableAccountResponse)(nil), // 18: signalbox.credential.v1.DisableAccountResponse
+	(*ResetAccountRequest)(nil),    // 19: signalbox.credential.v1.ResetAccountRequest
+	(*ResetAccountResponse)(nil),   // 20: signalbox.credential.v1.ResetAccountResponse
+	(*SwitchAccountRequest)(nil),   // 21: signalbox.credential.v1.SwitchAccountRequest
+	(*SwitchAccountResponse)(nil),  // 22: signalbox.credential.v1.SwitchAccountResponse
+	(*StartLoginRequest)(nil),      // 23: signalbox.credential.v1.StartLoginRequest
+	(*StartLoginResponse)(nil),     // 24: signalbox.credential.v1.StartLoginResponse
+	(*CompleteLoginRequest)(nil),   // 25: signalbox.credential.v1.CompleteLoginRequest
+	(*CompleteLoginResponse)(nil),  // 26: signalbox.credential.v1.CompleteLoginResponse
+	(*PollLoginRequest)(nil),       // 27: signalbox.credential.v1.PollLoginRequest
+	(*PollLoginResponse)(nil),      // 28: signalbox.credential.v1.PollLoginResponse
+	(*RefreshAccountRequest)(nil),  // 29: signalbox.credential.v1.RefreshAccountRequest
+	(*RefreshAccountResponse)(nil), // 30: signalbox.credential.v1.RefreshAccountResponse
+	(*LogoutAccountRequest)(nil),   // 31: signalbox.credential.v1.LogoutAccountRequest
+	(*LogoutAccountResponse)(nil),  // 32: signalbox.credential.v1.LogoutAccountResponse
+	(*PoolSettings)(nil),           // 33: signalbox.credential.v1.PoolSettings
+	(*Pool)(nil),                   // 34: signalbox.credential.v1.Pool
+	(*ListPoolsRequest)(nil),       // 35: signalbox.credential.v1.ListPoolsRequest
+	(*ListPoolsResponse)(nil),      // 36: signalbox.credential.v1.ListPoolsResponse
+	(*SetPoolRequest)(nil),         // 37: signalbox.credential.v1.SetPoolRequest
+	(*SetPoolResponse)(nil),        // 38: signalbox.credential.v1.SetPoolResponse
+	(*AccountStat)(nil),            // 39: signalbox.credential.v1.AccountStat
+	(*GetStatsRequest)(nil),        // 40: signalbox.credential.v1.GetStatsRequest
+	(*GetStatsResponse)(nil),       // 41: signalbox.credential.v1.GetStatsResponse
+	(*ResetStatsRequest)(nil),      // 42: signalbox.credential.v1.ResetStatsRequest
+	(*ResetStatsResponse)(nil),     // 43: signalbox.credential.v1.ResetStatsResponse
+	(*AuditRow)(nil),               // 44: signalbox.credential.v1.AuditRow
+	(*ListAuditRequest)(nil),       // 45: signalbox.credential.v1.ListAuditRequest
+	(*ListAuditResponse)(nil),      // 46: signalbox.credential.v1.ListAuditResponse
+	(*timestamppb.Timestamp)(nil),  // 47: google.protobuf.Timestamp
 }
 var file_signalbox_credential_v1_account_proto_depIdxs = []int32{
 	0,  // 0: signalbox.credential.v1.Account.origin:type_name -> signalbox.credential.v1.Origin
-	11, // 1: signalbox.credential.v1.Account.created_at:type_name -> google.protobuf.Timestamp
-	11, // 2: signalbox.credential.v1.Account.last_used_at:type_name -> google.protobuf.Timestamp
-	1,  // 3: signalbox.credential.v1.AddAccountResponse.account:type_name -> signalbox.credential.v1.Account
-	1,  // 4: signalbox.credential.v1.ListAccountsResponse.accounts:type_name -> signalbox.credential.v1.Account
-	0,  // 5: signalbox.credential.v1.Provider.origin:type_name -> signalbox.credential.v1.Origin
-	8,  // 6: signalbox.credential.v1.ListProvidersResponse.providers:type_name -> signalbox.credential.v1.Provider
-	2,  // 7: signalbox.credential.v1.AccountService.AddAccount:input_type -> signalbox.credential.v1.AddAccountRequest
-	4,  // 8: signalbox.credential.v1.AccountService.ListAccounts:input_type -> signalbox.credential.v1.ListAccountsRequest
-	6,  // 9: signalbox.credential.v1.AccountService.RemoveAccount:input_type -> signalbox.credential.v1.RemoveAccountRequest
-	9,  // 10: signalbox.credential.v1.AccountService.ListProviders:input_type -> signalbox.credential.v1.ListProvidersRequest
-	3,  // 11: signalbox.credential.v1.AccountService.AddAccount:output_type -> signalbox.credential.v1.AddAccountResponse
-	5,  // 12: signalbox.credential.v1.AccountService.ListAccounts:output_type -> signalbox.credential.v1.ListAccountsResponse
-	7,  // 13: signalbox.credential.v1.AccountService.RemoveAccount:output_type -> signalbox.credential.v1.RemoveAccountResponse
-	10, // 14: signalbox.credential.v1.AccountService.ListProviders:output_type -> signalbox.credential.v1.ListProvidersResponse
-	11, // [11:15] is the sub-list for method output_type
-	7,  // [7:11] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	47, // 1: signalbox.credential.v1.Account.created_at:type_name -> google.protobuf.Timestamp
+	47, // 2: signalbox.credential.v1.Account.last_used_at:type_name -> google.protobuf.Timestamp
+	1,  // 3: signalbox.credential.v1.Account.status:type_name -> signalbox.credential.v1.AccountStatus
+	4,  // 4: signalbox.credential.v1.Account.cooldowns:type_name -> signalbox.credential.v1.AccountCooldown
+	5,  // 5: signalbox.credential.v1.Account.grant:type_name -> signalbox.credential.v1.AccountGrant
+	47, // 6: signalbox.credential.v1.AccountCooldown.since:type_name -> google.protobuf.Timestamp
+	47, // 7: signalbox.credential.v1.AccountCooldown.until:type_name -> google.protobuf.Timestamp
+	47, // 8: signalbox.credential.v1.AccountGrant.issued_at:type_name -> google.protobuf.Timestamp
+	47, // 9: signalbox.credential.v1.AccountGrant.expires_at:type_name -> google.protobuf.Timestamp
+	47, // 10: signalbox.credential.v1.AccountGrant.refresh_at:type_name -> google.protobuf.Timestamp
+	3,  // 11: signalbox.credential.v1.AddAccountResponse.account:type_name -> signalbox.credential.v1.Account
+	3,  // 12: signalbox.credential.v1.ListAccountsResponse.accounts:type_name -> signalbox.credential.v1.Account
+	0,  // 13: signalbox.credential.v1.Provider.origin:type_name -> signalbox.credential.v1.Origin
+	12, // 14: signalbox.credential.v1.ListProvidersResponse.providers:type_name -> signalbox.credential.v1.Provider
+	3,  // 15: signalbox.credential.v1.EnableAccountResponse.account:type_name -> signalbox.credential.v1.Account
+	3,  // 16: signalbox.credential.v1.DisableAccountResponse.account:type_name -> signalbox.credential.v1.Account
+	3,  // 17: signalbox.credential.v1.ResetAccountResponse.account:type_name -> signalbox.credential.v1.Account
+	3,  // 18: signalbox.credential.v1.SwitchAccountResponse.account:type_name -> signalbox.credential.v1.Account
+	2,  // 19: signalbox.credential.v1.StartLoginRequest.kind:type_name -> signalbox.credential.v1.LoginKind
+	2,  // 20: signalbox.credential.v1.StartLoginResponse.kind:type_name -> signalbox.credential.v1.LoginKind
+	47, // 21: signalbox.credential.v1.StartLoginResponse.expires_at:type_name -> google.protobuf.Timestamp
+	3,  // 22: signalbox.credential.v1.CompleteLoginResponse.account:type_name -> signalbox.credential.v1.Account
+	3,  // 23: signalbox.credential.v1.PollLoginResponse.account:type_name -> signalbox.credential.v1.Account
+	3,  // 24: signalbox.credential.v1.RefreshAccountResponse.account:type_name -> signalbox.credential.v1.Account
+	3,  // 25: signalbox.credential.v1.LogoutAccountResponse.account:type_name -> signalbox.credential.v1.Account
+	33, // 26: signalbox.credential.v1.Pool.settings:type_name -> signalbox.credential.v1.PoolSettings
+	34, // 27: signalbox.credential.v1.ListPoolsResponse.pools:type_name -> signalbox.credential.v1.Pool
+	33, // 28: signalbox.credential.v1.SetPoolRequest.settings:type_name -> signalbox.credential.v1.PoolSettings
+	34, // 29: signalbox.credential.v1.SetPoolResponse.pool:type_name -> signalbox.credential.v1.Pool
+	39, // 30: signalbox.credential.v1.GetStatsResponse.stats:type_name -> signalbox.credential.v1.AccountStat
+	47, // 31: signalbox.credential.v1.AuditRow.at:type_name -> google.protobuf.Timestamp
+	0,  // 32: signalbox.credential.v1.AuditRow.origin:type_name -> signalbox.credential.v1.Origin
+	44, // 33: signalbox.credential.v1.ListAuditResponse.rows:type_name -> signalbox.credential.v1.AuditRow
+	6,  // 34: signalbox.credential.v1.AccountService.AddAccount:input_type -> signalbox.credential.v1.AddAccountRequest
+	8,  // 35: signalbox.credential.v1.AccountService.ListAccounts:input_type -> signalbox.credential.v1.ListAccountsRequest
+	10, // 36: signalbox.credential.v1.AccountService.RemoveAccount:input_type -> signalbox.credential.v1.RemoveAccountRequest
+	15, // 37: signalbox.credential.v1.AccountService.EnableAccount:input_type -> signalbox.credential.v1.EnableAccountRequest
+	17, // 38: signalbox.credential.v1.AccountService.DisableAccount:input_type -> signalbox.credential.v1.DisableAccountRequest
+	19, // 39: signalbox.credential.v1.AccountService.ResetAccount:input_type -> signalbox.credential.v1.ResetAccountRequest
+	21, // 40: signalbox.credential.v1.AccountService.SwitchAccount:input_type -> signalbox.credential.v1.SwitchAccountRequest
+	13, // 41: signalbox.credential.v1.AccountService.ListProviders:input_type -> signalbox.credential.v1.ListProvidersRequest
+	23, // 42: signalbox.credential.v1.AccountService.StartLogin:input_type -> signalbox.credential.v1.StartLoginRequest
+	25, // 43: signalbox.credential.v1.AccountService.CompleteLogin:input_type -> signalbox.credential.v1.CompleteLoginRequest
+	27, // 44: signalbox.credential.v1.AccountService.PollLogin:input_type -> signalbox.credential.v1.PollLoginRequest
+	29, // 45: signalbox.credential.v1.AccountService.RefreshAccount:input_type -> signalbox.credential.v1.RefreshAccountRequest
+	31, // 46: signalbox.credential.v1.AccountService.LogoutAccount:input_type -> signalbox.credential.v1.LogoutAccountRequest
+	35, // 47: signalbox.credential.v1.AccountService.ListPools:input_type -> signalbox.credential.v1.ListPoolsRequest
+	37, // 48: signalbox.credential.v1.AccountService.SetPool:input_type -> signalbox.credential.v1.SetPoolRequest
+	40, // 49: signalbox.credential.v1.AccountService.GetStats:input_type -> signalbox.credential.v1.GetStatsRequest
+	42, // 50: signalbox.credential.v1.AccountService.ResetStats:input_type -> signalbox.credential.v1.ResetStatsRequest
+	45, // 51: signalbox.credential.v1.AccountService.ListAudit:input_type -> signalbox.credential.v1.ListAuditRequest
+	7,  // 52: signalbox.credential.v1.AccountService.AddAccount:output_type -> signalbox.credential.v1.AddAccountResponse
+	9,  // 53: signalbox.credential.v1.AccountService.ListAccounts:output_type -> signalbox.credential.v1.ListAccountsResponse
+	11, // 54: signalbox.credential.v1.AccountService.RemoveAccount:output_type -> signalbox.credential.v1.RemoveAccountResponse
+	16, // 55: signalbox.credential.v1.AccountService.EnableAccount:output_type -> signalbox.credential.v1.EnableAccountResponse
+	18, // 56: signalbox.credential.v1.AccountService.DisableAccount:output_type -> signalbox.credential.v1.DisableAccountResponse
+	20, // 57: signalbox.credential.v1.AccountService.ResetAccount:output_type -> signalbox.credential.v1.ResetAccountResponse
+	22, // 58: signalbox.credential.v1.AccountService.SwitchAccount:output_type -> signalbox.credential.v1.SwitchAccountResponse
+	14, // 59: signalbox.credential.v1.AccountService.ListProviders:output_type -> signalbox.credential.v1.ListProvidersResponse
+	24, // 60: signalbox.credential.v1.AccountService.StartLogin:output_type -> signalbox.credential.v1.StartLoginResponse
+	26, // 61: signalbox.credential.v1.AccountService.CompleteLogin:output_type -> signalbox.credential.v1.CompleteLoginResponse
+	28, // 62: signalbox.credential.v1.AccountService.PollLogin:output_type -> signalbox.credential.v1.PollLoginResponse
+	30, // 63: signalbox.credential.v1.AccountService.RefreshAccount:output_type -> signalbox.credential.v1.RefreshAccountResponse
+	32, // 64: signalbox.credential.v1.AccountService.LogoutAccount:output_type -> signalbox.credential.v1.LogoutAccountResponse
+	36, // 65: signalbox.credential.v1.AccountService.ListPools:output_type -> signalbox.credential.v1.ListPoolsResponse
+	38, // 66: signalbox.credential.v1.AccountService.SetPool:output_type -> signalbox.credential.v1.SetPoolResponse
+	41, // 67: signalbox.credential.v1.AccountService.GetStats:output_type -> signalbox.credential.v1.GetStatsResponse
+	43, // 68: signalbox.credential.v1.AccountService.ResetStats:output_type -> signalbox.credential.v1.ResetStatsResponse
+	46, // 69: signalbox.credential.v1.AccountService.ListAudit:output_type -> signalbox.credential.v1.ListAuditResponse
+	52, // [52:70] is the sub-list for method output_type
+	34, // [34:52] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_signalbox_credential_v1_account_proto_init() }
@@ -744,13 +3223,15 @@ func file_signalbox_credential_v1_account_proto_init() {
 	if File_signalbox_credential_v1_account_proto != nil {
 		return
 	}
+	file_signalbox_credential_v1_account_proto_msgTypes[0].OneofWrappers = []any{}
+	file_signalbox_credential_v1_account_proto_msgTypes[30].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_signalbox_credential_v1_account_proto_rawDesc), len(file_signalbox_credential_v1_account_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   10,
+			NumEnums:      3,
+			NumMessages:   44,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -17,6 +17,7 @@ import (
 	"signalbox.dev/pkg/subject"
 	"signalbox.dev/pkg/telemetry"
 	credentialbroker "signalbox.dev/services/credential-broker"
+	_ "signalbox.dev/services/credential-broker/kms" // the key services that may hold the key
 )
 
 func main() {

@@ -116,6 +116,7 @@ type Pool struct {
 	at       int        // its index; −1 for none
 	cursor   int
 	sessions affinity
+	asked    time.Time // of the newest Use
 	dirty    [listeners][]id.Account
 }
 
@@ -130,6 +131,7 @@ type cold struct {
 	told     Counters      // as the other instances were told last
 	since    time.Duration // when counting began
 	peers    []peer
+	healed   time.Time // of the newest Heal
 	dirty    [listeners]bool
 }
 

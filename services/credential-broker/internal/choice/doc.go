@@ -58,6 +58,9 @@
 // was served before, its account is the current one for it (sticky and hybrid;
 // taking turns leaves no room for that): the provider's prompt cache lives there.
 //
+// Somebody may say which account is to be the current one (Use), and make one healthy
+// (Heal). An order has a date: it is carried out once, however often it is told.
+//
 // The token bucket is on our side and spreads the load. A request takes a token, one
 // that was never sent gives it back. A request tries each account once.
 //

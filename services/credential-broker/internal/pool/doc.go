@@ -19,6 +19,8 @@
 // another process therefore counts within a second, one made by this process (Forget)
 // at once. Where requests keep coming they are read again ahead of time, and nobody
 // waits. While Postgres is away, what was read last is believed for up to 15 minutes.
+// Somebody's orders, to switch to an account or to make one healthy, are dated rows that
+// are read with the accounts; each instance carries out the newest of each once.
 // The first use of a stored or environment account in a session is written to the audit
 // before the request goes out: no credential is used without a row, also then.
 //

@@ -223,6 +223,12 @@ func (s *Set) learn(ctx context.Context, e *entry, stored store.Pool) {
 		if added[h.Account] {
 			e.pool.Restore(now, h.Account, nil, h.Health, h.At)
 		}
+		if h.ResetAt != nil {
+			e.pool.Heal(now, *h.ResetAt, h.Account, added[h.Account] && h.ResetAt.Before(h.At))
+		}
+	}
+	if !stored.CurrentAt.IsZero() {
+		e.pool.Use(stored.CurrentAt, stored.Current)
 	}
 }
 

@@ -186,17 +186,21 @@ func TestSettingsReachOthers(t *testing.T) {
 		a, b := second.take(), second.take()
 		return a.ID != b.ID
 	}
+	set := func(settings string) {
+		t.Helper()
+		err := w.store.ChangeSettings(t.Context(), w.actor.Workspace, "openai", store.Event{Origin: "workspace", Service: "test"},
+			func([]byte) ([]byte, string, error) { return []byte(settings), "settings", nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 	if turns() {
 		t.Error("sticky takes turns")
 	}
-	if err := w.store.SetSettings(t.Context(), w.actor.Workspace, "openai", []byte(`{"strategy": "round-robin", "max_tokens": 5, "initial_tokens": 5}`)); err != nil {
-		t.Fatal(err)
-	}
+	set(`{"strategy": "round-robin", "max_tokens": 5, "initial_tokens": 5}`)
 	first.Forget(w.actor.Workspace)
 	await(t, "the second takes turns", turns)
-	if err := w.store.SetSettings(t.Context(), w.actor.Workspace, "openai", []byte(`{"strategy": "worst"}`)); err != nil {
-		t.Fatal(err)
-	}
+	set(`{"strategy": "worst"}`)
 	first.Forget(w.actor.Workspace)
 	await(t, "the second is sticky, as by default", func() bool { return !turns() })
 }

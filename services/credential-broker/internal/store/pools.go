@@ -26,6 +26,9 @@ type Pool struct {
 	Settings []byte
 	Limits   []Limit
 	Health   []Health
+	// Current is the account that somebody switched to, and when; zero where nobody has.
+	Current   id.Account
+	CurrentAt time.Time
 }
 
 // Limit is a parking of an account.
@@ -43,7 +46,11 @@ type Health struct {
 	Account   id.Account
 	Health    float64
 	At        time.Time
+	// ResetAt is when somebody made it healthy last; nil for never.
+	ResetAt *time.Time
 }
+
+const healthColumns = `workspace_id AS workspace, provider, account_id AS account, health, at, reset_at`
 
 // Stat is what an account did that went one way.
 type Stat struct {
@@ -57,16 +64,16 @@ type Stat struct {
 	CostMicros int64
 }
 
+// noSettings is what is stored of a pool that has none.
+const noSettings = "{}"
+
 // Pool returns the accounts that a workspace may use for a provider, its own where it
 // has any, else the shared ones, and what is known of them. Of a workspace without
 // either the pool is the operator's, which may hold what is known of an account from
 // the environment.
 func (s *Store) Pool(ctx context.Context, ws id.Workspace, provider string) (Pool, error) {
 	var all []Account
-	var settings []struct {
-		Owner    id.Workspace
-		Settings []byte
-	}
+	var settings []Settings
 	var limits []Limit
 	var health []Health
 	args := pg.Args{"workspace": ws, "provider": provider}
@@ -79,11 +86,8 @@ func (s *Store) Pool(ctx context.Context, ws id.Workspace, provider string) (Poo
 			all, err = pgx.CollectRows(rows, pgx.RowToStructByName[Account])
 			return err
 		})
-		b.Queue(`SELECT workspace_id AS owner, settings FROM pools WHERE workspace_id IN (@workspace, `+shared+`) AND provider = @provider`, args).Query(func(rows pgx.Rows) (err error) {
-			settings, err = pgx.CollectRows(rows, pgx.RowToStructByName[struct {
-				Owner    id.Workspace
-				Settings []byte
-			}])
+		b.Queue(`SELECT workspace_id AS workspace, provider, settings, current_account AS current, current_at FROM pools WHERE workspace_id IN (@workspace, `+shared+`) AND provider = @provider`, args).Query(func(rows pgx.Rows) (err error) {
+			settings, err = pgx.CollectRows(rows, pgx.RowToStructByName[Settings])
 			return err
 		})
 		b.Queue(`
@@ -93,7 +97,7 @@ func (s *Store) Pool(ctx context.Context, ws id.Workspace, provider string) (Poo
 			return err
 		})
 		b.Queue(`
-			SELECT workspace_id AS workspace, provider, account_id AS account, health, at FROM account_health
+			SELECT `+healthColumns+` FROM account_health
 			WHERE workspace_id IN (@workspace, `+shared+`) AND provider = @provider`, args).Query(func(rows pgx.Rows) (err error) {
 			health, err = pgx.CollectRows(rows, pgx.RowToStructByName[Health])
 			return err
@@ -113,8 +117,13 @@ func (s *Store) Pool(ctx context.Context, ws id.Workspace, provider string) (Poo
 		}
 	}
 	for _, row := range settings {
-		if row.Owner == p.Owner {
-			p.Settings = row.Settings
+		if row.Workspace == p.Owner {
+			if string(row.Settings) != noSettings {
+				p.Settings = row.Settings
+			}
+			if row.Current != nil && row.CurrentAt != nil {
+				p.Current, p.CurrentAt = *row.Current, *row.CurrentAt
+			}
 		}
 	}
 	for _, l := range limits {
@@ -137,26 +146,6 @@ func scanLimit(row pgx.CollectableRow) (l Limit, err error) {
 		l.Until, l.Soon = *until, *soon
 	}
 	return l, err
-}
-
-// SetSettings stores the settings of a workspace's pool for a provider, JSON as
-// package pool reads it; nil removes them.
-func (s *Store) SetSettings(ctx context.Context, ws id.Workspace, provider string, settings []byte) error {
-	err := s.in(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
-		args := pg.Args{"workspace": ws, "provider": provider, "settings": settings}
-		statement := `
-			INSERT INTO pools (workspace_id, provider, settings) VALUES (@workspace, @provider, @settings)
-			ON CONFLICT (workspace_id, provider) DO UPDATE SET settings = EXCLUDED.settings, changed_at = now()`
-		if settings == nil {
-			statement = `DELETE FROM pools WHERE workspace_id = @workspace AND provider = @provider`
-		}
-		_, err := tx.Exec(ctx, statement, args)
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("store the settings of a pool: %w", err)
-	}
-	return nil
 }
 
 // Stats returns what a workspace's accounts did; for the zero workspace, the

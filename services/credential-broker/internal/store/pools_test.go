@@ -68,12 +68,15 @@ func TestLearn(t *testing.T) {
 	if p := read(); len(p.Limits) != 1 || !p.Limits[0].Until.IsZero() {
 		t.Errorf("after the clearing: %+v", p.Limits)
 	}
-	for _, settings := range [][]byte{[]byte(`{"strategy": "hybrid"}`), nil} {
-		if err := w.store.SetSettings(ctx, mine, "openai", settings); err != nil {
+	for _, tt := range []struct{ set, want string }{{`{"strategy": "hybrid"}`, `{"strategy": "hybrid"}`}, {`{}`, ``}} {
+		err := w.store.ChangeSettings(ctx, mine, "openai", store.Event{Origin: "workspace", Service: "test"}, func([]byte) ([]byte, string, error) {
+			return []byte(tt.set), "settings", nil
+		})
+		if err != nil {
 			t.Fatal(err)
 		}
-		if got := read().Settings; string(got) != string(settings) {
-			t.Errorf("settings = %s, want %s", got, settings)
+		if got := read().Settings; string(got) != tt.want {
+			t.Errorf("settings = %s, want %s", got, tt.want)
 		}
 	}
 	if err := w.store.Remove(ctx, mine, a.ID, store.Event{Origin: "workspace", Service: "test"}); err != nil {

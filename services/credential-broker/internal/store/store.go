@@ -1,5 +1,5 @@
-// Package store keeps accounts, what is known of their pools (pools.go), wrapped data
-// keys and the audit in Postgres. It knows no plaintext: what it stores of a credential
+// Package store keeps accounts (manage.go changes them), what is known of their pools
+// (pools.go), wrapped data keys and the audit (audit.go) in Postgres. It knows no plaintext: what it stores of a credential
 // is sealed (package vault).
 //
 // Every function is one transaction. What belongs to a workspace runs under that
@@ -181,7 +181,10 @@ func (s *Store) Remove(ctx context.Context, ws id.Workspace, account id.Account,
 func (s *Store) Use(ctx context.Context, ws id.Workspace, ev Event) error {
 	// As the system: the account may be the operator's, which a workspace cannot write.
 	return s.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `UPDATE accounts SET last_used_at = now() WHERE workspace_id IN ($1, `+shared+`) AND id = $2`, ws, ev.Account)
+		// To the second: those who use an account at once do not wait for each other's row.
+		_, err := tx.Exec(ctx, `
+			UPDATE accounts SET last_used_at = now() WHERE workspace_id IN ($1, `+shared+`) AND id = $2
+				AND (last_used_at IS NULL OR last_used_at < now() - interval '1 second')`, ws, ev.Account)
 		if err != nil {
 			return fmt.Errorf("set when account %s was last used: %w", ev.Account, err)
 		}
@@ -195,34 +198,4 @@ func orNull[T id.Kind](v T) any {
 		return nil
 	}
 	return v
-}
-
-// DataKeys returns the wrapped data keys of a workspace.
-func (s *Store) DataKeys(ctx context.Context, ws id.Workspace) ([]vault.WrappedKey, error) {
-	var keys []vault.WrappedKey
-	err := s.in(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, `SELECT version, kek, wrapped FROM data_keys WHERE workspace_id = $1`, ws)
-		if err != nil {
-			return err
-		}
-		keys, err = pgx.CollectRows(rows, pgx.RowToStructByName[vault.WrappedKey])
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read data keys: %w", err)
-	}
-	return keys, nil
-}
-
-// AddDataKey stores a data key unless its version is taken.
-func (s *Store) AddDataKey(ctx context.Context, ws id.Workspace, k vault.WrappedKey) error {
-	err := s.in(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `INSERT INTO data_keys (workspace_id, version, kek, wrapped) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING`,
-			ws, k.Version, k.KEK, k.Wrapped)
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("store a data key: %w", err)
-	}
-	return nil
 }

@@ -8,13 +8,16 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
 
 	"signalbox.dev/pkg/id"
 )
 
-// KEK wraps data keys. It is a file today; a key management service fits too,
-// which is why the calls take a context.
+// KEK wraps data keys: a FileKey, or a ServiceKey. Where a key service does not
+// answer, the error is a fault of kind Unavailable.
 type KEK interface {
 	// ID names the key without revealing it.
 	ID() string
@@ -33,7 +36,8 @@ type WrappedKey struct {
 type Keys interface {
 	// DataKeys returns all data keys of a workspace, in any order.
 	DataKeys(ctx context.Context, ws id.Workspace) ([]WrappedKey, error)
-	// AddDataKey stores a key unless its version is taken; the caller looks again.
+	// AddDataKey stores a key unless its version is taken, and retires those before it;
+	// the caller looks again.
 	AddDataKey(ctx context.Context, ws id.Workspace, k WrappedKey) error
 }
 
@@ -50,9 +54,9 @@ type Sealed struct {
 	Bytes      []byte
 }
 
-// ErrKeyLost is in the chain of an error about a secret that this broker's key
-// file cannot open.
-var ErrKeyLost = errors.New("sealed with another key file")
+// ErrKeyLost is in the chain of an error about a secret that no key of this broker
+// can open.
+var ErrKeyLost = errors.New("sealed with another key")
 
 // ErrDamaged is in the chain of an error about sealed bytes that do not open in
 // their place: they were changed, or belong to another row.
@@ -67,6 +71,7 @@ const (
 // Vault seals and opens.
 type Vault struct {
 	kek  KEK
+	keks map[string]KEK // all, by ID
 	keys Keys
 
 	mu     sync.Mutex // guards opened
@@ -78,9 +83,14 @@ type dataKeyID struct {
 	version   int
 }
 
-// New returns a Vault over a KEK and the store of the data keys.
-func New(kek KEK, keys Keys) *Vault {
-	return &Vault{kek: kek, keys: keys, opened: map[dataKeyID]cipher.AEAD{}}
+// New returns a Vault over the store of the data keys. New data keys are wrapped by
+// kek; what others have wrapped is opened too. The caller closes the KEKs.
+func New(kek KEK, keys Keys, others ...KEK) *Vault {
+	v := &Vault{kek: kek, keks: map[string]KEK{}, keys: keys, opened: map[dataKeyID]cipher.AEAD{}}
+	for _, k := range append(others, kek) {
+		v.keks[k.ID()] = k
+	}
+	return v
 }
 
 // Seal seals a secret for a place.
@@ -115,12 +125,12 @@ func (v *Vault) current(ctx context.Context, ws id.Workspace) (int, cipher.AEAD,
 		newest, mine := 0, WrappedKey{}
 		for _, k := range all {
 			newest = max(newest, k.Version)
-			if k.KEK == v.kek.ID() && k.Version > mine.Version {
+			if v.keks[k.KEK] != nil && k.Version > mine.Version {
 				mine = k
 			}
 		}
 		if mine.Version > 0 {
-			aead, err := v.unwrap(ctx, ws, mine)
+			aead, err := v.unwrapped(ctx, ws, mine)
 			return mine.Version, aead, err
 		}
 		if err := v.makeDataKey(ctx, ws, newest+1); err != nil {
@@ -143,10 +153,7 @@ func (v *Vault) makeDataKey(ctx context.Context, ws id.Workspace, version int) e
 
 // dataKey returns one version of a workspace's data key.
 func (v *Vault) dataKey(ctx context.Context, ws id.Workspace, version int) (cipher.AEAD, error) {
-	v.mu.Lock()
-	aead, ok := v.opened[dataKeyID{ws, version}]
-	v.mu.Unlock()
-	if ok {
+	if aead := v.cached(ws, version); aead != nil {
 		return aead, nil
 	}
 	all, err := v.keys.DataKeys(ctx, ws)
@@ -155,19 +162,26 @@ func (v *Vault) dataKey(ctx context.Context, ws id.Workspace, version int) (ciph
 	}
 	for _, k := range all {
 		if k.Version == version {
-			return v.unwrap(ctx, ws, k)
+			return v.unwrapped(ctx, ws, k)
 		}
 	}
 	return nil, fmt.Errorf("data key %d is not there: %w", version, ErrDamaged)
 }
 
-func (v *Vault) unwrap(ctx context.Context, ws id.Workspace, k WrappedKey) (cipher.AEAD, error) {
-	if k.KEK != v.kek.ID() {
-		return nil, fmt.Errorf("%w: the credential was sealed under key %s and this broker has key %s; put the former key file back, or remove the account and add it again", ErrKeyLost, k.KEK, v.kek.ID())
+func (v *Vault) cached(ws id.Workspace, version int) cipher.AEAD {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.opened[dataKeyID{ws, version}]
+}
+
+// unwrapped returns a data key from the cache, else unwraps and keeps it.
+func (v *Vault) unwrapped(ctx context.Context, ws id.Workspace, k WrappedKey) (cipher.AEAD, error) {
+	if aead := v.cached(ws, k.Version); aead != nil {
+		return aead, nil
 	}
-	key, err := v.kek.Unwrap(ctx, k.Wrapped, boundKey(ws, k.Version))
+	key, err := v.unwrap(ctx, ws, k)
 	if err != nil {
-		return nil, fmt.Errorf("unwrap data key %d: %w", k.Version, err)
+		return nil, err
 	}
 	aead, err := newAEAD(key)
 	if err != nil {
@@ -181,6 +195,20 @@ func (v *Vault) unwrap(ctx context.Context, ws id.Workspace, k WrappedKey) (ciph
 	v.opened[dataKeyID{ws, k.Version}] = aead
 	return aead, nil
 }
+
+func (v *Vault) unwrap(ctx context.Context, ws id.Workspace, k WrappedKey) ([]byte, error) {
+	kek := v.keks[k.KEK]
+	if kek == nil {
+		return nil, fmt.Errorf("%w: the credential was sealed under key %s and this broker has key %s; put the former key file back, or remove the account and add it again", ErrKeyLost, k.KEK, v.known())
+	}
+	key, err := kek.Unwrap(ctx, k.Wrapped, boundKey(ws, k.Version))
+	if err != nil {
+		return nil, fmt.Errorf("unwrap data key %d: %w", k.Version, err)
+	}
+	return key, nil
+}
+
+func (v *Vault) known() string { return strings.Join(slices.Sorted(maps.Keys(v.keks)), ", ") }
 
 // newAEAD returns AES-256-GCM that puts a random nonce before what it seals.
 // 96 random bits are safe for 2^32 messages under one key; a workspace has at

@@ -42,9 +42,49 @@ const (
 	// AccountServiceRemoveAccountProcedure is the fully-qualified name of the AccountService's
 	// RemoveAccount RPC.
 	AccountServiceRemoveAccountProcedure = "/signalbox.credential.v1.AccountService/RemoveAccount"
+	// AccountServiceEnableAccountProcedure is the fully-qualified name of the AccountService's
+	// EnableAccount RPC.
+	AccountServiceEnableAccountProcedure = "/signalbox.credential.v1.AccountService/EnableAccount"
+	// AccountServiceDisableAccountProcedure is the fully-qualified name of the AccountService's
+	// DisableAccount RPC.
+	AccountServiceDisableAccountProcedure = "/signalbox.credential.v1.AccountService/DisableAccount"
+	// AccountServiceResetAccountProcedure is the fully-qualified name of the AccountService's
+	// ResetAccount RPC.
+	AccountServiceResetAccountProcedure = "/signalbox.credential.v1.AccountService/ResetAccount"
+	// AccountServiceSwitchAccountProcedure is the fully-qualified name of the AccountService's
+	// SwitchAccount RPC.
+	AccountServiceSwitchAccountProcedure = "/signalbox.credential.v1.AccountService/SwitchAccount"
 	// AccountServiceListProvidersProcedure is the fully-qualified name of the AccountService's
 	// ListProviders RPC.
 	AccountServiceListProvidersProcedure = "/signalbox.credential.v1.AccountService/ListProviders"
+	// AccountServiceStartLoginProcedure is the fully-qualified name of the AccountService's StartLogin
+	// RPC.
+	AccountServiceStartLoginProcedure = "/signalbox.credential.v1.AccountService/StartLogin"
+	// AccountServiceCompleteLoginProcedure is the fully-qualified name of the AccountService's
+	// CompleteLogin RPC.
+	AccountServiceCompleteLoginProcedure = "/signalbox.credential.v1.AccountService/CompleteLogin"
+	// AccountServicePollLoginProcedure is the fully-qualified name of the AccountService's PollLogin
+	// RPC.
+	AccountServicePollLoginProcedure = "/signalbox.credential.v1.AccountService/PollLogin"
+	// AccountServiceRefreshAccountProcedure is the fully-qualified name of the AccountService's
+	// RefreshAccount RPC.
+	AccountServiceRefreshAccountProcedure = "/signalbox.credential.v1.AccountService/RefreshAccount"
+	// AccountServiceLogoutAccountProcedure is the fully-qualified name of the AccountService's
+	// LogoutAccount RPC.
+	AccountServiceLogoutAccountProcedure = "/signalbox.credential.v1.AccountService/LogoutAccount"
+	// AccountServiceListPoolsProcedure is the fully-qualified name of the AccountService's ListPools
+	// RPC.
+	AccountServiceListPoolsProcedure = "/signalbox.credential.v1.AccountService/ListPools"
+	// AccountServiceSetPoolProcedure is the fully-qualified name of the AccountService's SetPool RPC.
+	AccountServiceSetPoolProcedure = "/signalbox.credential.v1.AccountService/SetPool"
+	// AccountServiceGetStatsProcedure is the fully-qualified name of the AccountService's GetStats RPC.
+	AccountServiceGetStatsProcedure = "/signalbox.credential.v1.AccountService/GetStats"
+	// AccountServiceResetStatsProcedure is the fully-qualified name of the AccountService's ResetStats
+	// RPC.
+	AccountServiceResetStatsProcedure = "/signalbox.credential.v1.AccountService/ResetStats"
+	// AccountServiceListAuditProcedure is the fully-qualified name of the AccountService's ListAudit
+	// RPC.
+	AccountServiceListAuditProcedure = "/signalbox.credential.v1.AccountService/ListAudit"
 )
 
 // AccountServiceClient is a client for the signalbox.credential.v1.AccountService service.
@@ -56,9 +96,43 @@ type AccountServiceClient interface {
 	ListAccounts(context.Context, *v1.ListAccountsRequest) (*v1.ListAccountsResponse, error)
 	// RemoveAccount forgets a credential of the workspace. Owners only.
 	RemoveAccount(context.Context, *v1.RemoveAccountRequest) (*v1.RemoveAccountResponse, error)
+	// EnableAccount lets requests go out under an account again. Owners only.
+	EnableAccount(context.Context, *v1.EnableAccountRequest) (*v1.EnableAccountResponse, error)
+	// DisableAccount keeps requests from an account, until it is enabled. Owners only.
+	DisableAccount(context.Context, *v1.DisableAccountRequest) (*v1.DisableAccountResponse, error)
+	// ResetAccount forgets an account's limits and makes it healthy. Owners only.
+	ResetAccount(context.Context, *v1.ResetAccountRequest) (*v1.ResetAccountResponse, error)
+	// SwitchAccount makes an account the current one of its pool. A pool that takes its
+	// accounts in turn has none: a Conflict. Owners only.
+	SwitchAccount(context.Context, *v1.SwitchAccountRequest) (*v1.SwitchAccountResponse, error)
 	// ListProviders returns the providers that the workspace can call, and through
 	// what: its own accounts, shared ones, the environment, or the simulator.
 	ListProviders(context.Context, *v1.ListProvidersRequest) (*v1.ListProvidersResponse, error)
+	// StartLogin begins signing in to a provider, for a new account or, with account_id,
+	// for one that is there, which stays as it is until the login is completed. Owners
+	// only; a login belongs to the member who began it.
+	StartLogin(context.Context, *v1.StartLoginRequest) (*v1.StartLoginResponse, error)
+	// CompleteLogin ends a login with what the provider sent back or showed. A login can
+	// be completed once, whether that works or not. Owners only.
+	CompleteLogin(context.Context, *v1.CompleteLoginRequest) (*v1.CompleteLoginResponse, error)
+	// PollLogin asks whether a device's code was typed in. Owners only.
+	PollLogin(context.Context, *v1.PollLoginRequest) (*v1.PollLoginResponse, error)
+	// RefreshAccount renews the access token of an account now. Owners only.
+	RefreshAccount(context.Context, *v1.RefreshAccountRequest) (*v1.RefreshAccountResponse, error)
+	// LogoutAccount takes a sign-in back, here and at the provider. The account stays and
+	// can be signed in to again. Owners only.
+	LogoutAccount(context.Context, *v1.LogoutAccountRequest) (*v1.LogoutAccountResponse, error)
+	// ListPools returns the workspace's pools with their settings. Owners only.
+	ListPools(context.Context, *v1.ListPoolsRequest) (*v1.ListPoolsResponse, error)
+	// SetPool changes settings of one of the workspace's pools, all or nothing. Owners only.
+	SetPool(context.Context, *v1.SetPoolRequest) (*v1.SetPoolResponse, error)
+	// GetStats returns what the workspace's accounts did. Owners only.
+	GetStats(context.Context, *v1.GetStatsRequest) (*v1.GetStatsResponse, error)
+	// ResetStats begins to count anew. Owners only.
+	ResetStats(context.Context, *v1.ResetStatsRequest) (*v1.ResetStatsResponse, error)
+	// ListAudit returns what happened to the workspace's credentials, and who used them,
+	// newest first. Owners only.
+	ListAudit(context.Context, *v1.ListAuditRequest) (*v1.ListAuditResponse, error)
 }
 
 // NewAccountServiceClient constructs a client for the signalbox.credential.v1.AccountService
@@ -91,10 +165,97 @@ func NewAccountServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithSchema(accountServiceMethods.ByName("RemoveAccount")),
 			connect.WithClientOptions(opts...),
 		),
+		enableAccount: connect.NewClient[v1.EnableAccountRequest, v1.EnableAccountResponse](
+			httpClient,
+			baseURL+AccountServiceEnableAccountProcedure,
+			connect.WithSchema(accountServiceMethods.ByName("EnableAccount")),
+			connect.WithClientOptions(opts...),
+		),
+		disableAccount: connect.NewClient[v1.DisableAccountRequest, v1.DisableAccountResponse](
+			httpClient,
+			baseURL+AccountServiceDisableAccountProcedure,
+			connect.WithSchema(accountServiceMethods.ByName("DisableAccount")),
+			connect.WithClientOptions(opts...),
+		),
+		resetAccount: connect.NewClient[v1.ResetAccountRequest, v1.ResetAccountResponse](
+			httpClient,
+			baseURL+AccountServiceResetAccountProcedure,
+			connect.WithSchema(accountServiceMethods.ByName("ResetAccount")),
+			connect.WithClientOptions(opts...),
+		),
+		switchAccount: connect.NewClient[v1.SwitchAccountRequest, v1.SwitchAccountResponse](
+			httpClient,
+			baseURL+AccountServiceSwitchAccountProcedure,
+			connect.WithSchema(accountServiceMethods.ByName("SwitchAccount")),
+			connect.WithClientOptions(opts...),
+		),
 		listProviders: connect.NewClient[v1.ListProvidersRequest, v1.ListProvidersResponse](
 			httpClient,
 			baseURL+AccountServiceListProvidersProcedure,
 			connect.WithSchema(accountServiceMethods.ByName("ListProviders")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		startLogin: connect.NewClient[v1.StartLoginRequest, v1.StartLoginResponse](
+			httpClient,
+			baseURL+AccountServiceStartLoginProcedure,
+			connect.WithSchema(accountServiceMethods.ByName("StartLogin")),
+			connect.WithClientOptions(opts...),
+		),
+		completeLogin: connect.NewClient[v1.CompleteLoginRequest, v1.CompleteLoginResponse](
+			httpClient,
+			baseURL+AccountServiceCompleteLoginProcedure,
+			connect.WithSchema(accountServiceMethods.ByName("CompleteLogin")),
+			connect.WithClientOptions(opts...),
+		),
+		pollLogin: connect.NewClient[v1.PollLoginRequest, v1.PollLoginResponse](
+			httpClient,
+			baseURL+AccountServicePollLoginProcedure,
+			connect.WithSchema(accountServiceMethods.ByName("PollLogin")),
+			connect.WithClientOptions(opts...),
+		),
+		refreshAccount: connect.NewClient[v1.RefreshAccountRequest, v1.RefreshAccountResponse](
+			httpClient,
+			baseURL+AccountServiceRefreshAccountProcedure,
+			connect.WithSchema(accountServiceMethods.ByName("RefreshAccount")),
+			connect.WithClientOptions(opts...),
+		),
+		logoutAccount: connect.NewClient[v1.LogoutAccountRequest, v1.LogoutAccountResponse](
+			httpClient,
+			baseURL+AccountServiceLogoutAccountProcedure,
+			connect.WithSchema(accountServiceMethods.ByName("LogoutAccount")),
+			connect.WithClientOptions(opts...),
+		),
+		listPools: connect.NewClient[v1.ListPoolsRequest, v1.ListPoolsResponse](
+			httpClient,
+			baseURL+AccountServiceListPoolsProcedure,
+			connect.WithSchema(accountServiceMethods.ByName("ListPools")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		setPool: connect.NewClient[v1.SetPoolRequest, v1.SetPoolResponse](
+			httpClient,
+			baseURL+AccountServiceSetPoolProcedure,
+			connect.WithSchema(accountServiceMethods.ByName("SetPool")),
+			connect.WithClientOptions(opts...),
+		),
+		getStats: connect.NewClient[v1.GetStatsRequest, v1.GetStatsResponse](
+			httpClient,
+			baseURL+AccountServiceGetStatsProcedure,
+			connect.WithSchema(accountServiceMethods.ByName("GetStats")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		resetStats: connect.NewClient[v1.ResetStatsRequest, v1.ResetStatsResponse](
+			httpClient,
+			baseURL+AccountServiceResetStatsProcedure,
+			connect.WithSchema(accountServiceMethods.ByName("ResetStats")),
+			connect.WithClientOptions(opts...),
+		),
+		listAudit: connect.NewClient[v1.ListAuditRequest, v1.ListAuditResponse](
+			httpClient,
+			baseURL+AccountServiceListAuditProcedure,
+			connect.WithSchema(accountServiceMethods.ByName("ListAudit")),
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
@@ -103,10 +264,24 @@ func NewAccountServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 
 // accountServiceClient implements AccountServiceClient.
 type accountServiceClient struct {
-	addAccount    *connect.Client[v1.AddAccountRequest, v1.AddAccountResponse]
-	listAccounts  *connect.Client[v1.ListAccountsRequest, v1.ListAccountsResponse]
-	removeAccount *connect.Client[v1.RemoveAccountRequest, v1.RemoveAccountResponse]
-	listProviders *connect.Client[v1.ListProvidersRequest, v1.ListProvidersResponse]
+	addAccount     *connect.Client[v1.AddAccountRequest, v1.AddAccountResponse]
+	listAccounts   *connect.Client[v1.ListAccountsRequest, v1.ListAccountsResponse]
+	removeAccount  *connect.Client[v1.RemoveAccountRequest, v1.RemoveAccountResponse]
+	enableAccount  *connect.Client[v1.EnableAccountRequest, v1.EnableAccountResponse]
+	disableAccount *connect.Client[v1.DisableAccountRequest, v1.DisableAccountResponse]
+	resetAccount   *connect.Client[v1.ResetAccountRequest, v1.ResetAccountResponse]
+	switchAccount  *connect.Client[v1.SwitchAccountRequest, v1.SwitchAccountResponse]
+	listProviders  *connect.Client[v1.ListProvidersRequest, v1.ListProvidersResponse]
+	startLogin     *connect.Client[v1.StartLoginRequest, v1.StartLoginResponse]
+	completeLogin  *connect.Client[v1.CompleteLoginRequest, v1.CompleteLoginResponse]
+	pollLogin      *connect.Client[v1.PollLoginRequest, v1.PollLoginResponse]
+	refreshAccount *connect.Client[v1.RefreshAccountRequest, v1.RefreshAccountResponse]
+	logoutAccount  *connect.Client[v1.LogoutAccountRequest, v1.LogoutAccountResponse]
+	listPools      *connect.Client[v1.ListPoolsRequest, v1.ListPoolsResponse]
+	setPool        *connect.Client[v1.SetPoolRequest, v1.SetPoolResponse]
+	getStats       *connect.Client[v1.GetStatsRequest, v1.GetStatsResponse]
+	resetStats     *connect.Client[v1.ResetStatsRequest, v1.ResetStatsResponse]
+	listAudit      *connect.Client[v1.ListAuditRequest, v1.ListAuditResponse]
 }
 
 // AddAccount calls signalbox.credential.v1.AccountService.AddAccount.
@@ -136,9 +311,135 @@ func (c *accountServiceClient) RemoveAccount(ctx context.Context, req *v1.Remove
 	return nil, err
 }
 
+// EnableAccount calls signalbox.credential.v1.AccountService.EnableAccount.
+func (c *accountServiceClient) EnableAccount(ctx context.Context, req *v1.EnableAccountRequest) (*v1.EnableAccountResponse, error) {
+	response, err := c.enableAccount.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// DisableAccount calls signalbox.credential.v1.AccountService.DisableAccount.
+func (c *accountServiceClient) DisableAccount(ctx context.Context, req *v1.DisableAccountRequest) (*v1.DisableAccountResponse, error) {
+	response, err := c.disableAccount.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ResetAccount calls signalbox.credential.v1.AccountService.ResetAccount.
+func (c *accountServiceClient) ResetAccount(ctx context.Context, req *v1.ResetAccountRequest) (*v1.ResetAccountResponse, error) {
+	response, err := c.resetAccount.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// SwitchAccount calls signalbox.credential.v1.AccountService.SwitchAccount.
+func (c *accountServiceClient) SwitchAccount(ctx context.Context, req *v1.SwitchAccountRequest) (*v1.SwitchAccountResponse, error) {
+	response, err := c.switchAccount.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // ListProviders calls signalbox.credential.v1.AccountService.ListProviders.
 func (c *accountServiceClient) ListProviders(ctx context.Context, req *v1.ListProvidersRequest) (*v1.ListProvidersResponse, error) {
 	response, err := c.listProviders.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// StartLogin calls signalbox.credential.v1.AccountService.StartLogin.
+func (c *accountServiceClient) StartLogin(ctx context.Context, req *v1.StartLoginRequest) (*v1.StartLoginResponse, error) {
+	response, err := c.startLogin.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// CompleteLogin calls signalbox.credential.v1.AccountService.CompleteLogin.
+func (c *accountServiceClient) CompleteLogin(ctx context.Context, req *v1.CompleteLoginRequest) (*v1.CompleteLoginResponse, error) {
+	response, err := c.completeLogin.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// PollLogin calls signalbox.credential.v1.AccountService.PollLogin.
+func (c *accountServiceClient) PollLogin(ctx context.Context, req *v1.PollLoginRequest) (*v1.PollLoginResponse, error) {
+	response, err := c.pollLogin.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// RefreshAccount calls signalbox.credential.v1.AccountService.RefreshAccount.
+func (c *accountServiceClient) RefreshAccount(ctx context.Context, req *v1.RefreshAccountRequest) (*v1.RefreshAccountResponse, error) {
+	response, err := c.refreshAccount.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// LogoutAccount calls signalbox.credential.v1.AccountService.LogoutAccount.
+func (c *accountServiceClient) LogoutAccount(ctx context.Context, req *v1.LogoutAccountRequest) (*v1.LogoutAccountResponse, error) {
+	response, err := c.logoutAccount.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ListPools calls signalbox.credential.v1.AccountService.ListPools.
+func (c *accountServiceClient) ListPools(ctx context.Context, req *v1.ListPoolsRequest) (*v1.ListPoolsResponse, error) {
+	response, err := c.listPools.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// SetPool calls signalbox.credential.v1.AccountService.SetPool.
+func (c *accountServiceClient) SetPool(ctx context.Context, req *v1.SetPoolRequest) (*v1.SetPoolResponse, error) {
+	response, err := c.setPool.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// GetStats calls signalbox.credential.v1.AccountService.GetStats.
+func (c *accountServiceClient) GetStats(ctx context.Context, req *v1.GetStatsRequest) (*v1.GetStatsResponse, error) {
+	response, err := c.getStats.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ResetStats calls signalbox.credential.v1.AccountService.ResetStats.
+func (c *accountServiceClient) ResetStats(ctx context.Context, req *v1.ResetStatsRequest) (*v1.ResetStatsResponse, error) {
+	response, err := c.resetStats.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ListAudit calls signalbox.credential.v1.AccountService.ListAudit.
+func (c *accountServiceClient) ListAudit(ctx context.Context, req *v1.ListAuditRequest) (*v1.ListAuditResponse, error) {
+	response, err := c.listAudit.CallUnary(ctx, connect.NewRequest(req))
 	if response != nil {
 		return response.Msg, err
 	}
@@ -154,9 +455,43 @@ type AccountServiceHandler interface {
 	ListAccounts(context.Context, *v1.ListAccountsRequest) (*v1.ListAccountsResponse, error)
 	// RemoveAccount forgets a credential of the workspace. Owners only.
 	RemoveAccount(context.Context, *v1.RemoveAccountRequest) (*v1.RemoveAccountResponse, error)
+	// EnableAccount lets requests go out under an account again. Owners only.
+	EnableAccount(context.Context, *v1.EnableAccountRequest) (*v1.EnableAccountResponse, error)
+	// DisableAccount keeps requests from an account, until it is enabled. Owners only.
+	DisableAccount(context.Context, *v1.DisableAccountRequest) (*v1.DisableAccountResponse, error)
+	// ResetAccount forgets an account's limits and makes it healthy. Owners only.
+	ResetAccount(context.Context, *v1.ResetAccountRequest) (*v1.ResetAccountResponse, error)
+	// SwitchAccount makes an account the current one of its pool. A pool that takes its
+	// accounts in turn has none: a Conflict. Owners only.
+	SwitchAccount(context.Context, *v1.SwitchAccountRequest) (*v1.SwitchAccountResponse, error)
 	// ListProviders returns the providers that the workspace can call, and through
 	// what: its own accounts, shared ones, the environment, or the simulator.
 	ListProviders(context.Context, *v1.ListProvidersRequest) (*v1.ListProvidersResponse, error)
+	// StartLogin begins signing in to a provider, for a new account or, with account_id,
+	// for one that is there, which stays as it is until the login is completed. Owners
+	// only; a login belongs to the member who began it.
+	StartLogin(context.Context, *v1.StartLoginRequest) (*v1.StartLoginResponse, error)
+	// CompleteLogin ends a login with what the provider sent back or showed. A login can
+	// be completed once, whether that works or not. Owners only.
+	CompleteLogin(context.Context, *v1.CompleteLoginRequest) (*v1.CompleteLoginResponse, error)
+	// PollLogin asks whether a device's code was typed in. Owners only.
+	PollLogin(context.Context, *v1.PollLoginRequest) (*v1.PollLoginResponse, error)
+	// RefreshAccount renews the access token of an account now. Owners only.
+	RefreshAccount(context.Context, *v1.RefreshAccountRequest) (*v1.RefreshAccountResponse, error)
+	// LogoutAccount takes a sign-in back, here and at the provider. The account stays and
+	// can be signed in to again. Owners only.
+	LogoutAccount(context.Context, *v1.LogoutAccountRequest) (*v1.LogoutAccountResponse, error)
+	// ListPools returns the workspace's pools with their settings. Owners only.
+	ListPools(context.Context, *v1.ListPoolsRequest) (*v1.ListPoolsResponse, error)
+	// SetPool changes settings of one of the workspace's pools, all or nothing. Owners only.
+	SetPool(context.Context, *v1.SetPoolRequest) (*v1.SetPoolResponse, error)
+	// GetStats returns what the workspace's accounts did. Owners only.
+	GetStats(context.Context, *v1.GetStatsRequest) (*v1.GetStatsResponse, error)
+	// ResetStats begins to count anew. Owners only.
+	ResetStats(context.Context, *v1.ResetStatsRequest) (*v1.ResetStatsResponse, error)
+	// ListAudit returns what happened to the workspace's credentials, and who used them,
+	// newest first. Owners only.
+	ListAudit(context.Context, *v1.ListAuditRequest) (*v1.ListAuditResponse, error)
 }
 
 // NewAccountServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -185,10 +520,97 @@ func NewAccountServiceHandler(svc AccountServiceHandler, opts ...connect.Handler
 		connect.WithSchema(accountServiceMethods.ByName("RemoveAccount")),
 		connect.WithHandlerOptions(opts...),
 	)
+	accountServiceEnableAccountHandler := connect.NewUnaryHandlerSimple(
+		AccountServiceEnableAccountProcedure,
+		svc.EnableAccount,
+		connect.WithSchema(accountServiceMethods.ByName("EnableAccount")),
+		connect.WithHandlerOptions(opts...),
+	)
+	accountServiceDisableAccountHandler := connect.NewUnaryHandlerSimple(
+		AccountServiceDisableAccountProcedure,
+		svc.DisableAccount,
+		connect.WithSchema(accountServiceMethods.ByName("DisableAccount")),
+		connect.WithHandlerOptions(opts...),
+	)
+	accountServiceResetAccountHandler := connect.NewUnaryHandlerSimple(
+		AccountServiceResetAccountProcedure,
+		svc.ResetAccount,
+		connect.WithSchema(accountServiceMethods.ByName("ResetAccount")),
+		connect.WithHandlerOptions(opts...),
+	)
+	accountServiceSwitchAccountHandler := connect.NewUnaryHandlerSimple(
+		AccountServiceSwitchAccountProcedure,
+		svc.SwitchAccount,
+		connect.WithSchema(accountServiceMethods.ByName("SwitchAccount")),
+		connect.WithHandlerOptions(opts...),
+	)
 	accountServiceListProvidersHandler := connect.NewUnaryHandlerSimple(
 		AccountServiceListProvidersProcedure,
 		svc.ListProviders,
 		connect.WithSchema(accountServiceMethods.ByName("ListProviders")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	accountServiceStartLoginHandler := connect.NewUnaryHandlerSimple(
+		AccountServiceStartLoginProcedure,
+		svc.StartLogin,
+		connect.WithSchema(accountServiceMethods.ByName("StartLogin")),
+		connect.WithHandlerOptions(opts...),
+	)
+	accountServiceCompleteLoginHandler := connect.NewUnaryHandlerSimple(
+		AccountServiceCompleteLoginProcedure,
+		svc.CompleteLogin,
+		connect.WithSchema(accountServiceMethods.ByName("CompleteLogin")),
+		connect.WithHandlerOptions(opts...),
+	)
+	accountServicePollLoginHandler := connect.NewUnaryHandlerSimple(
+		AccountServicePollLoginProcedure,
+		svc.PollLogin,
+		connect.WithSchema(accountServiceMethods.ByName("PollLogin")),
+		connect.WithHandlerOptions(opts...),
+	)
+	accountServiceRefreshAccountHandler := connect.NewUnaryHandlerSimple(
+		AccountServiceRefreshAccountProcedure,
+		svc.RefreshAccount,
+		connect.WithSchema(accountServiceMethods.ByName("RefreshAccount")),
+		connect.WithHandlerOptions(opts...),
+	)
+	accountServiceLogoutAccountHandler := connect.NewUnaryHandlerSimple(
+		AccountServiceLogoutAccountProcedure,
+		svc.LogoutAccount,
+		connect.WithSchema(accountServiceMethods.ByName("LogoutAccount")),
+		connect.WithHandlerOptions(opts...),
+	)
+	accountServiceListPoolsHandler := connect.NewUnaryHandlerSimple(
+		AccountServiceListPoolsProcedure,
+		svc.ListPools,
+		connect.WithSchema(accountServiceMethods.ByName("ListPools")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	accountServiceSetPoolHandler := connect.NewUnaryHandlerSimple(
+		AccountServiceSetPoolProcedure,
+		svc.SetPool,
+		connect.WithSchema(accountServiceMethods.ByName("SetPool")),
+		connect.WithHandlerOptions(opts...),
+	)
+	accountServiceGetStatsHandler := connect.NewUnaryHandlerSimple(
+		AccountServiceGetStatsProcedure,
+		svc.GetStats,
+		connect.WithSchema(accountServiceMethods.ByName("GetStats")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	accountServiceResetStatsHandler := connect.NewUnaryHandlerSimple(
+		AccountServiceResetStatsProcedure,
+		svc.ResetStats,
+		connect.WithSchema(accountServiceMethods.ByName("ResetStats")),
+		connect.WithHandlerOptions(opts...),
+	)
+	accountServiceListAuditHandler := connect.NewUnaryHandlerSimple(
+		AccountServiceListAuditProcedure,
+		svc.ListAudit,
+		connect.WithSchema(accountServiceMethods.ByName("ListAudit")),
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
@@ -200,8 +622,36 @@ func NewAccountServiceHandler(svc AccountServiceHandler, opts ...connect.Handler
 			accountServiceListAccountsHandler.ServeHTTP(w, r)
 		case AccountServiceRemoveAccountProcedure:
 			accountServiceRemoveAccountHandler.ServeHTTP(w, r)
+		case AccountServiceEnableAccountProcedure:
+			accountServiceEnableAccountHandler.ServeHTTP(w, r)
+		case AccountServiceDisableAccountProcedure:
+			accountServiceDisableAccountHandler.ServeHTTP(w, r)
+		case AccountServiceResetAccountProcedure:
+			accountServiceResetAccountHandler.ServeHTTP(w, r)
+		case AccountServiceSwitchAccountProcedure:
+			accountServiceSwitchAccountHandler.ServeHTTP(w, r)
 		case AccountServiceListProvidersProcedure:
 			accountServiceListProvidersHandler.ServeHTTP(w, r)
+		case AccountServiceStartLoginProcedure:
+			accountServiceStartLoginHandler.ServeHTTP(w, r)
+		case AccountServiceCompleteLoginProcedure:
+			accountServiceCompleteLoginHandler.ServeHTTP(w, r)
+		case AccountServicePollLoginProcedure:
+			accountServicePollLoginHandler.ServeHTTP(w, r)
+		case AccountServiceRefreshAccountProcedure:
+			accountServiceRefreshAccountHandler.ServeHTTP(w, r)
+		case AccountServiceLogoutAccountProcedure:
+			accountServiceLogoutAccountHandler.ServeHTTP(w, r)
+		case AccountServiceListPoolsProcedure:
+			accountServiceListPoolsHandler.ServeHTTP(w, r)
+		case AccountServiceSetPoolProcedure:
+			accountServiceSetPoolHandler.ServeHTTP(w, r)
+		case AccountServiceGetStatsProcedure:
+			accountServiceGetStatsHandler.ServeHTTP(w, r)
+		case AccountServiceResetStatsProcedure:
+			accountServiceResetStatsHandler.ServeHTTP(w, r)
+		case AccountServiceListAuditProcedure:
+			accountServiceListAuditHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -223,6 +673,62 @@ func (UnimplementedAccountServiceHandler) RemoveAccount(context.Context, *v1.Rem
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.credential.v1.AccountService.RemoveAccount is not implemented"))
 }
 
+func (UnimplementedAccountServiceHandler) EnableAccount(context.Context, *v1.EnableAccountRequest) (*v1.EnableAccountResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.credential.v1.AccountService.EnableAccount is not implemented"))
+}
+
+func (UnimplementedAccountServiceHandler) DisableAccount(context.Context, *v1.DisableAccountRequest) (*v1.DisableAccountResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.credential.v1.AccountService.DisableAccount is not implemented"))
+}
+
+func (UnimplementedAccountServiceHandler) ResetAccount(context.Context, *v1.ResetAccountRequest) (*v1.ResetAccountResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.credential.v1.AccountService.ResetAccount is not implemented"))
+}
+
+func (UnimplementedAccountServiceHandler) SwitchAccount(context.Context, *v1.SwitchAccountRequest) (*v1.SwitchAccountResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.credential.v1.AccountService.SwitchAccount is not implemented"))
+}
+
 func (UnimplementedAccountServiceHandler) ListProviders(context.Context, *v1.ListProvidersRequest) (*v1.ListProvidersResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.credential.v1.AccountService.ListProviders is not implemented"))
+}
+
+func (UnimplementedAccountServiceHandler) StartLogin(context.Context, *v1.StartLoginRequest) (*v1.StartLoginResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.credential.v1.AccountService.StartLogin is not implemented"))
+}
+
+func (UnimplementedAccountServiceHandler) CompleteLogin(context.Context, *v1.CompleteLoginRequest) (*v1.CompleteLoginResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.credential.v1.AccountService.CompleteLogin is not implemented"))
+}
+
+func (UnimplementedAccountServiceHandler) PollLogin(context.Context, *v1.PollLoginRequest) (*v1.PollLoginResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.credential.v1.AccountService.PollLogin is not implemented"))
+}
+
+func (UnimplementedAccountServiceHandler) RefreshAccount(context.Context, *v1.RefreshAccountRequest) (*v1.RefreshAccountResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.credential.v1.AccountService.RefreshAccount is not implemented"))
+}
+
+func (UnimplementedAccountServiceHandler) LogoutAccount(context.Context, *v1.LogoutAccountRequest) (*v1.LogoutAccountResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.credential.v1.AccountService.LogoutAccount is not implemented"))
+}
+
+func (UnimplementedAccountServiceHandler) ListPools(context.Context, *v1.ListPoolsRequest) (*v1.ListPoolsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.credential.v1.AccountService.ListPools is not implemented"))
+}
+
+func (UnimplementedAccountServiceHandler) SetPool(context.Context, *v1.SetPoolRequest) (*v1.SetPoolResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.credential.v1.AccountService.SetPool is not implemented"))
+}
+
+func (UnimplementedAccountServiceHandler) GetStats(context.Context, *v1.GetStatsRequest) (*v1.GetStatsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.credential.v1.AccountService.GetStats is not implemented"))
+}
+
+func (UnimplementedAccountServiceHandler) ResetStats(context.Context, *v1.ResetStatsRequest) (*v1.ResetStatsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.credential.v1.AccountService.ResetStats is not implemented"))
+}
+
+func (UnimplementedAccountServiceHandler) ListAudit(context.Context, *v1.ListAuditRequest) (*v1.ListAuditResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.credential.v1.AccountService.ListAudit is not implemented"))
 }

@@ -1,0 +1,232 @@
+package credentialbroker
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"signalbox.dev/pkg/conf"
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/services/credential-broker/internal/choice"
+	"signalbox.dev/services/credential-broker/internal/oauth"
+	"signalbox.dev/services/credential-broker/internal/opencode"
+	"signalbox.dev/services/credential-broker/internal/store"
+	"signalbox.dev/services/credential-broker/internal/vault"
+)
+
+// ImportSources are where credentials of a single user may be. What is empty is left
+// out, as are files that are not there.
+type ImportSources struct {
+	// AuthFile is opencode's auth.json.
+	AuthFile string
+	// AccountsFile is its file of several Anthropic accounts, version 1.
+	AccountsFile string
+	// Environ has variables, as in os.Environ.
+	Environ []string
+}
+
+// Import is what an import did, or would do.
+type Import struct {
+	Imported []ImportedAccount `json:"imported"`
+	Skipped  []SkippedAccount  `json:"skipped"`
+	// Merged is how many were the same credential as another one.
+	Merged int `json:"merged"`
+}
+
+// ImportedAccount is a credential that was brought along.
+type ImportedAccount struct {
+	// ID is empty where nothing was done.
+	ID       string `json:"id,omitempty"`
+	Provider string `json:"provider"`
+	Label    string `json:"label,omitempty"`
+	Source   string `json:"source"`
+	Enabled  bool   `json:"enabled"`
+}
+
+// SkippedAccount is a credential that was not brought along.
+type SkippedAccount struct {
+	Provider string `json:"provider"`
+	Label    string `json:"label,omitempty"`
+	Source   string `json:"source"`
+	Reason   string `json:"reason"`
+}
+
+// Import brings credentials along that other programs of a single user keep. Those that
+// are there already are left out, also when their tokens have been renewed since. A file
+// that cannot be read ends it before anything is stored; dry stores nothing. After an
+// error it can be called again.
+func (s *Scope) Import(ctx context.Context, from ImportSources, dry bool) (Import, error) {
+	out := Import{Imported: []ImportedAccount{}, Skipped: []SkippedAccount{}}
+	found, err := from.read()
+	if err != nil {
+		return out, err
+	}
+	found, out.Merged = opencode.Merge(found)
+	there, err := s.present(ctx)
+	if err != nil {
+		return out, err
+	}
+	for i := range found {
+		f := &found[i]
+		reason := f.Skip
+		if reason == "" {
+			reason = s.refuse(f, there)
+		}
+		if reason != "" {
+			out.Skipped = append(out.Skipped, SkippedAccount{Provider: clip(f.Provider), Label: clip(f.Label), Source: f.Source, Reason: reason})
+			continue
+		}
+		made := ImportedAccount{Provider: f.Provider, Label: f.Label, Source: f.Source, Enabled: f.Enabled}
+		if !dry {
+			account, err := s.bring(ctx, f)
+			if err != nil {
+				return out, fmt.Errorf("import the account for %s of %s: %w", f.Provider, f.Source, err)
+			}
+			made.ID = account.String()
+		}
+		out.Imported = append(out.Imported, made)
+	}
+	if !dry && len(out.Imported) > 0 {
+		s.changed()
+	}
+	return out, nil
+}
+
+func (from *ImportSources) read() (all []opencode.Found, err error) {
+	var some []opencode.Found
+	if from.AuthFile != "" {
+		if all, err = opencode.ReadAuth(from.AuthFile); err != nil {
+			return nil, fault.New(fault.Invalid, "%v", err)
+		}
+	}
+	if from.AccountsFile != "" {
+		if some, err = opencode.ReadAccounts(from.AccountsFile); err != nil {
+			return nil, fault.New(fault.Invalid, "%v", err)
+		}
+		all = append(all, some...)
+	}
+	return append(all, opencode.FromEnvironment(from.Environ)...), nil
+}
+
+// present is what a scope has already.
+type present struct {
+	keys     map[string][]vault.Secret // by provider
+	imported map[string]id.Account
+}
+
+func (s *Scope) present(ctx context.Context) (present, error) {
+	p := present{keys: map[string][]vault.Secret{}}
+	var err error
+	if p.imported, err = s.accounts.store.FindImported(ctx, s.workspace); err != nil {
+		return p, err
+	}
+	rows, err := s.accounts.store.List(ctx, s.workspace)
+	if err != nil {
+		return p, err
+	}
+	for i := range rows {
+		r := &rows[i]
+		if r.WorkspaceID != s.workspace || len(r.Sealed) == 0 {
+			continue
+		}
+		key, err := s.accounts.vault.Open(ctx, r.Place(), vault.Sealed{KeyVersion: r.KeyVersion, Bytes: r.Sealed})
+		if err != nil {
+			continue // of one that cannot be opened nobody can tell
+		}
+		p.keys[r.Provider] = append(p.keys[r.Provider], key)
+	}
+	return p, nil
+}
+
+// refuse says why a credential is not brought along; empty where it is.
+func (s *Scope) refuse(f *opencode.Found, there present) string {
+	const known = "it is here already"
+	if checkLabel(f.Label) != nil {
+		f.Label = ""
+	}
+	if f.Key.IsZero() {
+		if _, ok := there.imported[string(s.fingerprint(f))]; ok {
+			return known
+		}
+		if _, err := s.accounts.providers.Get(f.Provider); err != nil {
+			return "one cannot sign in to this provider here"
+		}
+		return ""
+	}
+	for _, key := range there.keys[f.Provider] {
+		if subtle.ConstantTimeCompare([]byte(key.Reveal()), []byte(f.Key.Reveal())) == 1 {
+			return known
+		}
+	}
+	if _, _, err := s.accounts.check(keyOf(f)); err != nil {
+		return fault.From(err).Message
+	}
+	return ""
+}
+
+func keyOf(f *opencode.Found) NewAccount {
+	return NewAccount{Provider: f.Provider, Label: f.Label, Secret: conf.Secret(f.Key.Reveal())}
+}
+
+// fingerprint tells refresh tokens apart, which are random, and tells nothing of them.
+func (s *Scope) fingerprint(f *opencode.Found) []byte {
+	sum := sha256.Sum256([]byte("signalbox.credential.v1 imported\x00" + s.workspace.String() + "\x00" + f.Provider + "\x00" + f.Refresh.Reveal()))
+	return sum[:]
+}
+
+// bring stores one credential.
+func (s *Scope) bring(ctx context.Context, f *opencode.Found) (id.Account, error) {
+	if !f.Key.IsZero() {
+		a, err := s.Add(ctx, keyOf(f))
+		if err != nil {
+			return id.Account{}, err
+		}
+		return id.Parse[id.Account](a.ID)
+	}
+	n := oauth.NewGrant{Provider: f.Provider, Label: f.Label, Refresh: f.Refresh}
+	if life := time.Until(f.Expires); life > 0 && !f.Access.IsZero() {
+		n.Access, n.Life = f.Access, life
+	}
+	ref, err := s.accounts.keeper.Add(ctx, s.who(), n)
+	if err != nil {
+		return id.Account{}, err
+	}
+	if err := s.accounts.store.Imported(ctx, s.workspace, ref.Account, s.fingerprint(f)); err != nil {
+		return id.Account{}, err
+	}
+	return ref.Account, s.carryOver(ctx, f, ref.Account)
+}
+
+// carryOver brings along what is known of an account.
+func (s *Scope) carryOver(ctx context.Context, f *opencode.Found, account id.Account) error {
+	if now := time.Now(); f.Limited.After(now) {
+		// No longer than a limit that was found out here would be.
+		until := now.Add(choice.Clamp(choice.RateLimited, f.Limited.Sub(now)))
+		p, err := s.accounts.providers.Get(f.Provider)
+		if err != nil {
+			return err
+		}
+		err = s.accounts.store.Learn(ctx, store.Learned{Instance: uuid.New(), Limits: []store.Limit{{
+			Workspace: s.workspace, Provider: p.Account, Account: account,
+			Limit: choice.Limit{At: now, Until: until, Soon: until, Reason: choice.RateLimited},
+		}}})
+		if err != nil {
+			return err
+		}
+	}
+	if !f.Enabled {
+		_, err := s.Disable(ctx, account)
+		return err
+	}
+	if f.Current {
+		if _, err := s.Switch(ctx, account); err != nil && fault.KindOf(err) != fault.Conflict { // they are used in turn
+			return err
+		}
+	}
+	return nil
+}

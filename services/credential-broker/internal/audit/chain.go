@@ -1,0 +1,242 @@
+package audit
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+
+	"signalbox.dev/pkg/id"
+)
+
+// Row is a row of the audit as it is stored.
+type Row struct {
+	Workspace id.Workspace // zero for the operator's
+	Sequence  int64
+	ID        uuid.UUID
+	At        time.Time
+	Action    string
+	Account   id.Account
+	Provider  string
+	Origin    string
+	Member    *id.Member // nil for the operator's command line, and the broker itself
+	Service   string
+	Address   string
+	Session   id.Session
+	Detail    string
+	Prev      []byte
+	Hash      []byte
+}
+
+// Sum returns the hash that the row should have.
+func (r *Row) Sum() []byte { return r.sumAt(r.Sequence) }
+
+func (r *Row) sumAt(sequence int64) []byte {
+	member := ""
+	if r.Member != nil {
+		member = r.Member.String()
+	}
+	b := bytes.Clone(r.Prev)
+	for _, f := range []string{
+		r.Workspace.String(), strconv.FormatInt(sequence, 10), r.ID.String(), strconv.FormatInt(r.At.UnixMicro(), 10),
+		r.Action, r.Account.String(), r.Provider, r.Origin, member, r.Service, r.Address, r.Session.String(), r.Detail,
+	} {
+		b = binary.BigEndian.AppendUint32(b, uint32(len(f)))
+		b = append(b, f...)
+	}
+	sum := sha256.Sum256(b)
+	return sum[:]
+}
+
+// Head is where a workspace's chain ends.
+type Head struct {
+	Workspace id.Workspace
+	Sequence  int64
+	Hash      []byte
+}
+
+// Kind is what is wrong with a chain at some place.
+type Kind string
+
+// The kinds.
+const (
+	Changed  Kind = "changed"  // the row's fields are not those that were written
+	Removed  Kind = "removed"  // rows are missing
+	Inserted Kind = "inserted" // the row was not written by the product
+	Moved    Kind = "moved"    // the row stands in another place than it was written to
+	Replaced Kind = "replaced" // the row is another one, with a hash of its own
+	Rewound  Kind = "rewound"  // the chain is not the one that was verified before
+)
+
+// Problem is something wrong, with the words for people.
+type Problem struct {
+	Workspace id.Workspace
+	// Sequence is the row's number, the first one's where several are missing.
+	Sequence int64
+	// ID is the row's; zero where it is missing.
+	ID      uuid.UUID
+	Kind    Kind
+	Message string
+}
+
+// maxKept bounds the changed rows that are looked at again, to tell whether they were
+// moved.
+const maxKept = 1000
+
+// mark is what is remembered of a row until the end.
+type mark struct {
+	sequence int64
+	id       uuid.UUID
+	whole    bool // its hash is that of its fields
+	follows  bool // it was written after the row before it, as far as that is there
+}
+
+// Chain verifies one workspace's rows. Give it all of them in their order with Add;
+// End says what is wrong. It remembers some bytes of each row.
+type Chain struct {
+	workspace id.Workspace
+	sequence  int64  // of the last row
+	hash      []byte // its
+	marks     []mark
+	changed   []Row
+	expected  map[int64][]byte
+	problems  []Problem
+}
+
+// New returns the verification of a workspace's chain.
+func New(ws id.Workspace) *Chain {
+	return &Chain{workspace: ws, hash: make([]byte, sha256.Size), expected: map[int64][]byte{}}
+}
+
+// Expect has the chain go through a head that it ended with before. It is called
+// before Add.
+func (c *Chain) Expect(h Head) { c.expected[h.Sequence] = h.Hash }
+
+// Rows returns how many rows were added.
+func (c *Chain) Rows() int { return len(c.marks) }
+
+// Add takes the next row.
+func (c *Chain) Add(r Row) {
+	gap := r.Sequence > c.sequence+1
+	switch {
+	case r.Sequence <= c.sequence:
+		c.report(Inserted, r.Sequence, r.ID, "there is another row %d", r.Sequence)
+		return
+	case gap:
+		c.missing(c.sequence+1, r.Sequence-1)
+	}
+	m := mark{sequence: r.Sequence, id: r.ID, whole: bytes.Equal(r.Sum(), r.Hash), follows: gap || bytes.Equal(r.Prev, c.hash)}
+	if !m.whole && len(c.changed) < maxKept {
+		c.changed = append(c.changed, r)
+	}
+	if hash, ok := c.expected[r.Sequence]; ok {
+		delete(c.expected, r.Sequence)
+		if !bytes.Equal(hash, r.Hash) {
+			c.report(Rewound, r.Sequence, r.ID, "row %d has another hash than it had when the chain was verified before", r.Sequence)
+		}
+	}
+	c.marks = append(c.marks, m)
+	c.sequence, c.hash = r.Sequence, r.Hash
+}
+
+// Beyond takes a row that stands after the end of the chain.
+func (c *Chain) Beyond(r Row) {
+	c.report(Inserted, r.Sequence, r.ID, "row %d stands after the end of the chain", r.Sequence)
+}
+
+// End takes the head, nil where there is none, and returns what is wrong, in the order
+// of the rows; nothing where the chain is whole.
+func (c *Chain) End(h *Head) []Problem {
+	switch {
+	case h == nil && len(c.marks) > 0:
+		c.report(Removed, c.sequence, uuid.Nil, "the head of the chain is missing: whether rows after %d were removed cannot be told", c.sequence)
+	case h != nil && h.Sequence > c.sequence:
+		c.missing(c.sequence+1, h.Sequence)
+	}
+	for sequence := range c.expected {
+		if sequence > c.sequence {
+			c.report(Rewound, sequence, uuid.Nil, "row %d was there when the chain was verified before", sequence)
+		}
+	}
+	c.blame(h)
+	slices.SortStableFunc(c.problems, func(a, b Problem) int { return cmp.Compare(a.Sequence, b.Sequence) })
+	return c.problems
+}
+
+// blame says which rows are not those that were written. A row that is whole in itself
+// and that the next does not follow has another hash than it had; unless the next
+// belongs to neither of its neighbours: then that one is strange.
+func (c *Chain) blame(h *Head) {
+	for i, m := range c.marks {
+		last := i == len(c.marks)-1
+		followed := last || c.marks[i+1].follows
+		if last && h != nil && h.Sequence == m.sequence {
+			followed = bytes.Equal(h.Hash, c.hash)
+		}
+		strangeNext := !last && c.strange(i+1, h)
+		switch {
+		case !m.whole:
+			c.change(m)
+		case !m.follows && (!followed || i == 0):
+			c.report(Replaced, m.sequence, m.id, "row %d belongs to neither the row before nor the one after it: it was put in the place of another", m.sequence)
+		case !followed && (last || c.marks[i+1].whole && !strangeNext):
+			c.report(Replaced, m.sequence, m.id, "row %d is not the one that row %d was written after: it was changed, or put in the place of another, with its hash", m.sequence, m.sequence+1)
+		}
+	}
+}
+
+// strange reports whether a row belongs to neither of its neighbours.
+func (c *Chain) strange(i int, h *Head) bool {
+	m := c.marks[i]
+	if m.follows {
+		return false
+	}
+	if i+1 < len(c.marks) {
+		return !c.marks[i+1].follows
+	}
+	return h != nil && (h.Sequence != m.sequence || !bytes.Equal(h.Hash, c.hash))
+}
+
+// maxMove is by how many numbers a row is looked for, that was moved.
+const maxMove = 100
+
+// change reports a row whose hash is not that of its fields: as moved, if it is with
+// another number. What stands there now was inserted, if it is whole.
+func (c *Chain) change(m mark) {
+	i := slices.IndexFunc(c.changed, func(r Row) bool { return r.Sequence == m.sequence && r.ID == m.id })
+	if i < 0 {
+		c.report(Changed, m.sequence, m.id, "row %d is not what was written", m.sequence)
+		return
+	}
+	r := &c.changed[i]
+	for was := m.sequence - maxMove; was <= m.sequence+maxMove; was++ {
+		if !bytes.Equal(r.sumAt(was), r.Hash) {
+			continue
+		}
+		c.report(Moved, m.sequence, m.id, "row %d was written as row %d", m.sequence, was)
+		k, found := slices.BinarySearchFunc(c.marks, was, func(m mark, n int64) int { return cmp.Compare(m.sequence, n) })
+		if found && c.marks[k].whole {
+			c.report(Inserted, was, c.marks[k].id, "row %d stands where another one was written", was)
+		}
+		return
+	}
+	c.report(Changed, m.sequence, m.id, "row %d is not what was written", m.sequence)
+}
+
+func (c *Chain) missing(from, to int64) {
+	if from == to {
+		c.report(Removed, from, uuid.Nil, "row %d is missing", from)
+		return
+	}
+	c.report(Removed, from, uuid.Nil, "rows %d to %d are missing", from, to)
+}
+
+func (c *Chain) report(k Kind, sequence int64, row uuid.UUID, format string, args ...any) {
+	c.problems = append(c.problems, Problem{Workspace: c.workspace, Sequence: sequence, ID: row, Kind: k, Message: fmt.Sprintf(format, args...)})
+}

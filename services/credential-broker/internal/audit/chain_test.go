@@ -1,0 +1,196 @@
+package audit_test
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/services/credential-broker/internal/audit"
+)
+
+// chain returns rows as the database writes them, and their head.
+func chain(n int) ([]audit.Row, *audit.Head) {
+	ws, member := id.New[id.Workspace](), id.New[id.Member]()
+	hash := make([]byte, sha256.Size)
+	var rows []audit.Row
+	for i := range n {
+		r := audit.Row{
+			Workspace: ws, Sequence: int64(i + 1), ID: uuid.New(), At: time.UnixMicro(1_700_000_000_000_000 + int64(i)),
+			Action: "changed", Account: id.New[id.Account](), Provider: "openai", Origin: "workspace", Service: "gateway", Detail: "enabled",
+		}
+		if i%2 == 0 {
+			r.Member = &member
+		}
+		link(&r, hash)
+		hash = r.Hash
+		rows = append(rows, r)
+	}
+	return rows, &audit.Head{Workspace: ws, Sequence: int64(n), Hash: hash}
+}
+
+func link(r *audit.Row, prev []byte) {
+	r.Prev = prev
+	r.Hash = r.Sum()
+}
+
+func verify(rows []audit.Row, head *audit.Head, expected ...audit.Head) string {
+	c := audit.New(id.Workspace{})
+	for _, h := range expected {
+		c.Expect(h)
+	}
+	for _, r := range rows {
+		c.Add(r)
+	}
+	var out []string
+	for _, p := range c.End(head) {
+		out = append(out, fmt.Sprintf("%s %d", p.Kind, p.Sequence))
+	}
+	return strings.Join(out, ", ")
+}
+
+func TestChain(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		do   func(rows []audit.Row, head *audit.Head) ([]audit.Row, *audit.Head)
+		want string
+	}{
+		{"whole", func(r []audit.Row, h *audit.Head) ([]audit.Row, *audit.Head) { return r, h }, ""},
+		{"a field changed", func(r []audit.Row, h *audit.Head) ([]audit.Row, *audit.Head) {
+			r[4].Detail = "disabled"
+			return r, h
+		}, "changed 5"},
+		{"a member taken out", func(r []audit.Row, h *audit.Head) ([]audit.Row, *audit.Head) {
+			r[4].Member = nil
+			return r, h
+		}, "changed 5"},
+		{"a hash changed", func(r []audit.Row, h *audit.Head) ([]audit.Row, *audit.Head) {
+			r[4].Hash = make([]byte, 32)
+			return r, h
+		}, "changed 5"},
+		{"the first changed with its hash", func(r []audit.Row, h *audit.Head) ([]audit.Row, *audit.Head) {
+			r[0].Detail = "x"
+			link(&r[0], r[0].Prev)
+			return r, h
+		}, "replaced 1"},
+		{"one changed with its hash", func(r []audit.Row, h *audit.Head) ([]audit.Row, *audit.Head) {
+			r[4].Detail = "x"
+			link(&r[4], r[4].Prev)
+			return r, h
+		}, "replaced 5"},
+		{"one in the place of another", func(r []audit.Row, h *audit.Head) ([]audit.Row, *audit.Head) {
+			r[4].ID = uuid.New()
+			link(&r[4], make([]byte, 32))
+			return r, h
+		}, "replaced 5"},
+		{"the last changed with its hash", func(r []audit.Row, h *audit.Head) ([]audit.Row, *audit.Head) {
+			r[9].Detail = "x"
+			link(&r[9], r[9].Prev)
+			return r, h
+		}, "replaced 10"},
+		{"the first removed", func(r []audit.Row, h *audit.Head) ([]audit.Row, *audit.Head) { return r[1:], h }, "removed 1"},
+		{"some removed", func(r []audit.Row, h *audit.Head) ([]audit.Row, *audit.Head) {
+			return slices.Delete(r, 3, 6), h
+		}, "removed 4"},
+		{"the last removed", func(r []audit.Row, h *audit.Head) ([]audit.Row, *audit.Head) { return r[:9], h }, "removed 10"},
+		{"all removed", func(_ []audit.Row, h *audit.Head) ([]audit.Row, *audit.Head) { return nil, h }, "removed 1"},
+		{"the head removed", func(r []audit.Row, _ *audit.Head) ([]audit.Row, *audit.Head) { return r, nil }, "removed 10"},
+		{"one removed and the rest moved up", func(r []audit.Row, h *audit.Head) ([]audit.Row, *audit.Head) {
+			r = slices.Delete(r, 7, 8)
+			for i := 7; i < len(r); i++ {
+				r[i].Sequence--
+			}
+			return r, h
+		}, "moved 8, moved 9, removed 10"},
+		{"one inserted and the rest moved down", func(r []audit.Row, h *audit.Head) ([]audit.Row, *audit.Head) {
+			x := r[8]
+			x.ID = uuid.New()
+			link(&x, r[7].Hash)
+			r = slices.Insert(r, 8, x)
+			for i := 9; i < len(r); i++ {
+				r[i].Sequence++
+			}
+			return r, h
+		}, "inserted 9, moved 10, moved 11"},
+		{"two exchanged", func(r []audit.Row, h *audit.Head) ([]audit.Row, *audit.Head) {
+			r[3], r[4] = r[4], r[3]
+			r[3].Sequence, r[4].Sequence = 4, 5
+			return r, h
+		}, "moved 4, moved 5"},
+		{"a number twice", func(r []audit.Row, h *audit.Head) ([]audit.Row, *audit.Head) {
+			x := r[4]
+			x.ID = uuid.New()
+			return slices.Insert(r, 5, x), h
+		}, "inserted 5"},
+	} {
+		rows, head := chain(10)
+		rows, head = tt.do(rows, head)
+		if got := verify(rows, head); got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestChainMadeAnew(t *testing.T) {
+	t.Parallel()
+	rows, head := chain(10)
+	kept := audit.Head{Sequence: 7, Hash: rows[6].Hash}
+	if got := verify(rows, head, kept); got != "" {
+		t.Errorf("through a head of before: %q, want nothing", got)
+	}
+	// Somebody writes row 5 and all that follow anew.
+	hash := rows[3].Hash
+	for i := 4; i < len(rows); i++ {
+		rows[i].Detail = "x"
+		link(&rows[i], hash)
+		hash = rows[i].Hash
+	}
+	head.Hash = hash
+	if got := verify(rows, head); got != "" {
+		t.Errorf("without the head of before: %q, want nothing: it is a whole chain", got)
+	}
+	if got, want := verify(rows, head, kept), "rewound 7"; got != want {
+		t.Errorf("with the head of before: %q, want %q", got, want)
+	}
+	if got, want := verify(rows[:5], &audit.Head{Sequence: 5, Hash: rows[4].Hash}, kept), "rewound 7"; got != want {
+		t.Errorf("cut before the head of before: %q, want %q", got, want)
+	}
+}
+
+func TestSumCoversFields(t *testing.T) {
+	t.Parallel()
+	rows, _ := chain(1)
+	whole := rows[0]
+	member := id.New[id.Member]()
+	for name, do := range map[string]func(r *audit.Row){
+		"workspace": func(r *audit.Row) { r.Workspace = id.New[id.Workspace]() },
+		"sequence":  func(r *audit.Row) { r.Sequence++ },
+		"id":        func(r *audit.Row) { r.ID = uuid.New() },
+		"at":        func(r *audit.Row) { r.At = r.At.Add(time.Microsecond) },
+		"action":    func(r *audit.Row) { r.Action = "used" },
+		"account":   func(r *audit.Row) { r.Account = id.New[id.Account]() },
+		"provider":  func(r *audit.Row) { r.Provider = "x" },
+		"origin":    func(r *audit.Row) { r.Origin = "x" },
+		"member":    func(r *audit.Row) { r.Member = &member },
+		"service":   func(r *audit.Row) { r.Service = "x" },
+		"address":   func(r *audit.Row) { r.Address = "x" },
+		"session":   func(r *audit.Row) { r.Session = id.New[id.Session]() },
+		"detail":    func(r *audit.Row) { r.Detail = "x" },
+		"prev":      func(r *audit.Row) { r.Prev = []byte{1} },
+		// The same bytes, with another border between the fields.
+		"border": func(r *audit.Row) { r.Service, r.Address = r.Service[:4], r.Service[4:] },
+	} {
+		r := whole
+		do(&r)
+		if cmp.Equal(r.Sum(), whole.Hash) {
+			t.Errorf("%s: another one has the same hash", name)
+		}
+	}
+}

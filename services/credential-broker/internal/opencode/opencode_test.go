@@ -1,0 +1,126 @@
+package opencode_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"signalbox.dev/services/credential-broker/internal/opencode"
+)
+
+func file(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "file.json")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// told is a Found as text, its secrets open.
+func told(all []opencode.Found) []string {
+	var out []string
+	for _, f := range all {
+		text := strings.TrimSpace(fmt.Sprintf("%s %s key=%s access=%s refresh=%s enabled=%t current=%t %s",
+			f.Provider, f.Label, f.Key.Reveal(), f.Access.Reveal(), f.Refresh.Reveal(), f.Enabled, f.Current, f.Skip))
+		for _, at := range []time.Time{f.Expires, f.Used, f.Limited} {
+			if !at.IsZero() {
+				text += fmt.Sprint(" ", at.UnixMilli())
+			}
+		}
+		out = append(out, text)
+	}
+	return out
+}
+
+func TestReadAuth(t *testing.T) {
+	t.Parallel()
+	got, err := opencode.ReadAuth(file(t, `{
+		"openai": {"type": "api", "key": " sk-1 "},
+		"anthropic": {"type": "oauth", "refresh": "r1", "access": "a1", "expires": 1700000000000},
+		"empty": {"type": "api"}, "lost": {"type": "oauth", "access": "a2"}, "odd": {"type": "wellknown", "key": "k"}}`))
+	want := []string{
+		"anthropic  key= access=a1 refresh=r1 enabled=true current=false 1700000000000",
+		"empty  key= access= refresh= enabled=true current=false it holds no key",
+		"lost  key= access=a2 refresh= enabled=true current=false it holds no refresh token",
+		"odd  key= access= refresh= enabled=true current=false it is neither a key nor a sign-in",
+		"openai  key=sk-1 access= refresh= enabled=true current=false",
+	}
+	if diff := cmp.Diff(want, told(got)); err != nil || diff != "" {
+		t.Errorf("ReadAuth: %v (-want +got):\n%s", err, diff)
+	}
+}
+
+func TestReadAccounts(t *testing.T) {
+	t.Parallel()
+	got, err := opencode.ReadAccounts(file(t, `{"version": 1, "activeIndex": 1, "accounts": [
+		{"email": "a@x", "refreshToken": "r1", "addedAt": 1, "lastUsed": 1700000000000, "enabled": false, "rateLimitResetTimes": {"m": 1700000000001, "n": 1700000000002, "o": null}},
+		{"refreshToken": "r2", "lastUsed": -5, "consecutiveFailures": 3, "lastFailureTime": 9e99},
+		{"email": "c@x"}]}`))
+	want := []string{
+		"anthropic a@x key= access= refresh=r1 enabled=false current=false 1700000000000 1700000000002",
+		"anthropic  key= access= refresh=r2 enabled=true current=true",
+		"anthropic c@x key= access= refresh= enabled=true current=false it holds no refresh token",
+	}
+	if diff := cmp.Diff(want, told(got)); err != nil || diff != "" {
+		t.Errorf("ReadAccounts: %v (-want +got):\n%s", err, diff)
+	}
+}
+
+func TestFilesThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	const secret = "planted-secret"
+	missing := filepath.Join(t.TempDir(), "missing")
+	if got, err := opencode.ReadAuth(missing); got != nil || err != nil {
+		t.Errorf("ReadAuth of a file that is not there = %v, %v, want nothing", got, err)
+	}
+	many := `{"version": 1, "accounts": [` + strings.TrimSuffix(strings.Repeat(`{"refreshToken": "r"},`, 11), ",") + `]}`
+	for _, tt := range []struct {
+		name, path, want string
+		read             func(string) ([]opencode.Found, error)
+	}{
+		{"damaged", file(t, "{\n\"openai\": "+secret), "is damaged at line 2: mend it", opencode.ReadAuth},
+		{"of another form", file(t, `{"openai": "`+secret+`"}`), "is damaged at line 1", opencode.ReadAuth},
+		{"too large", file(t, strings.Repeat(" ", 1<<20)+secret), "is larger than 1 MiB", opencode.ReadAuth},
+		{"a folder", t.TempDir(), "is not a file", opencode.ReadAuth},
+		{"of another version", file(t, `{"version": 2}`), "is of version 2, and only version 1", opencode.ReadAccounts},
+		{"too many accounts", file(t, many), "holds 11 accounts, and 10 are the most", opencode.ReadAccounts},
+	} {
+		got, err := tt.read(tt.path)
+		if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), secret) || got != nil {
+			t.Errorf("%s: %v, %v, want %q and nothing of the file", tt.name, got, err, tt.want)
+		}
+	}
+}
+
+func TestMerge(t *testing.T) {
+	t.Parallel()
+	auth, err := opencode.ReadAuth(file(t, `{"anthropic": {"type": "oauth", "refresh": "r1", "access": "a1", "expires": 1700000000000},
+		"openai": {"type": "api", "key": "sk-1"}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	accounts, err := opencode.ReadAccounts(file(t, `{"version": 1, "accounts": [
+		{"email": "old@x", "refreshToken": "r1", "lastUsed": 5}, {"email": "new@x", "refreshToken": "r1", "lastUsed": 7, "enabled": false},
+		{"email": "lost@x"}, {"email": "lost too@x"}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := opencode.FromEnvironment([]string{"OPENAI_API_KEY=sk-1", "OPENROUTER_API_KEY=sk-1", "ANTHROPIC_API_KEY= "})
+	got, fewer := opencode.Merge(append(append(auth, accounts...), env...))
+	want := []string{
+		"anthropic new@x key= access=a1 refresh=r1 enabled=false current=false 1700000000000 7",
+		"openai  key=sk-1 access= refresh= enabled=true current=false",
+		"anthropic lost@x key= access= refresh= enabled=true current=false it holds no refresh token",
+		"anthropic lost too@x key= access= refresh= enabled=true current=false it holds no refresh token",
+		"openrouter  key=sk-1 access= refresh= enabled=true current=false",
+	}
+	if diff := cmp.Diff(want, told(got)); fewer != 3 || diff != "" {
+		t.Errorf("Merge: %d fewer, want 3 (-want +got):\n%s", fewer, diff)
+	}
+}

@@ -1,0 +1,96 @@
+package vault
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+)
+
+// Named names a broker's KEKs.
+type Named struct {
+	// File and URL are where the key is that seals: the one at the URL where both are
+	// given, and the file, if it is there, opens what it has sealed.
+	File, URL string
+	// Others are files and URLs of keys that open what they have sealed.
+	Others []string
+}
+
+// Ring is a broker's KEKs: New takes them.
+type Ring struct {
+	KEK    KEK
+	Others []KEK
+}
+
+// OpenRing opens KEKs. Only File is made when it is not there, and only where there is
+// no URL. The caller closes the Ring. The errors hold no key.
+func OpenRing(ctx context.Context, n Named) (r Ring, err error) {
+	if r.KEK, err = openSealing(ctx, n); err != nil {
+		return Ring{}, err
+	}
+	if r.Others, err = openOthers(ctx, n); err != nil {
+		return Ring{}, errors.Join(err, r.Close())
+	}
+	return r, nil
+}
+
+// openOthers returns what it has opened also with an error.
+func openOthers(ctx context.Context, n Named) (all []KEK, err error) {
+	for i, name := range n.Others {
+		k, err := openOther(ctx, name)
+		if err != nil {
+			return all, fmt.Errorf("other key %d: %w", i+1, err)
+		}
+		all = append(all, k)
+	}
+	if n.URL != "" && n.File != "" {
+		k, err := readKeyFile(n.File)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return all, err
+		}
+		if err == nil {
+			all = append(all, k)
+		}
+	}
+	return all, nil
+}
+
+func openSealing(ctx context.Context, n Named) (KEK, error) {
+	if n.URL != "" {
+		k, err := OpenURL(ctx, n.URL)
+		if err != nil {
+			return nil, err
+		}
+		return k, nil
+	}
+	k, err := OpenFile(n.File)
+	if err != nil {
+		return nil, err
+	}
+	return k, nil
+}
+
+func openOther(ctx context.Context, name string) (KEK, error) {
+	if strings.Contains(name, "://") {
+		return OpenURL(ctx, name)
+	}
+	k, err := readKeyFile(name)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("there is no key file %s", name)
+	}
+	return k, err
+}
+
+// Close closes the keys that need it.
+func (r Ring) Close() error {
+	var errs []error
+	for _, k := range append([]KEK{r.KEK}, r.Others...) {
+		if c, ok := k.(io.Closer); ok {
+			errs = append(errs, c.Close())
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,104 @@
+package vault
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	"gocloud.dev/gcerrors"
+	"gocloud.dev/secrets"
+
+	"signalbox.dev/pkg/fault"
+)
+
+// local is the scheme of a key that is in the URL itself.
+const local = "base64key"
+
+// serviceTimeout bounds one call of a key service.
+const serviceTimeout = 10 * time.Second
+
+// ServiceKey is a KEK that never leaves a key service.
+type ServiceKey struct {
+	keeper *secrets.Keeper
+	scheme string
+	id     string
+}
+
+// OpenURL returns the key at a URL. The scheme must be one that the program has a
+// driver for (package kms). The caller closes the key. Nothing is asked of the service
+// yet, and no error holds the URL, which may hold a key.
+//
+// The key is known by its URL: another spelling is another key.
+func OpenURL(ctx context.Context, text string) (*ServiceKey, error) {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme == "" {
+		return nil, errors.New("it is not the URL of a key: use one such as hashivault://signalbox or awskms://alias/signalbox?region=eu-west-1")
+	}
+	mux := secrets.DefaultURLMux()
+	if !mux.ValidKeeperScheme(u.Scheme) {
+		return nil, fmt.Errorf("there is no key service %s: use one of %s", u.Scheme, strings.Join(mux.KeeperSchemes(), ", "))
+	}
+	if u.Scheme == local && u.Host == "" {
+		return nil, errors.New("base64key:// without a key would be another key at each start: name one")
+	}
+	keeper, err := mux.OpenKeeperURL(ctx, u)
+	if err != nil && u.Scheme == local {
+		return nil, errors.New("base64key:// needs 32 bytes in base64")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open the %s key: %s", u.Scheme, strings.NewReplacer(text, "its URL", u.String(), "its URL").Replace(err.Error()))
+	}
+	return &ServiceKey{keeper: keeper, scheme: u.Scheme, id: u.Scheme + "-" + hashOf("id", []byte(text))}, nil
+}
+
+// ID names the key.
+func (k *ServiceKey) ID() string { return k.id }
+
+// String hides the URL.
+func (k *ServiceKey) String() string { return "credential key " + k.id }
+
+// Close lets go of the service.
+func (k *ServiceKey) Close() error { return k.keeper.Close() }
+
+// Wrap seals a data key. Key services bind what they seal to nothing, so that a hash
+// of what it is bound to is sealed with it.
+func (k *ServiceKey) Wrap(ctx context.Context, key, bound []byte) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, serviceTimeout)
+	defer cancel()
+	sum := sha256.Sum256(bound)
+	wrapped, err := k.keeper.Encrypt(ctx, append(append(make([]byte, 0, len(key)+len(sum)), key...), sum[:]...))
+	if err != nil {
+		return nil, k.failed("seals", err)
+	}
+	return wrapped, nil
+}
+
+// Unwrap opens what Wrap sealed.
+func (k *ServiceKey) Unwrap(ctx context.Context, wrapped, bound []byte) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, serviceTimeout)
+	defer cancel()
+	both, err := k.keeper.Decrypt(ctx, wrapped)
+	if err != nil {
+		return nil, k.failed("opens", err)
+	}
+	sum := sha256.Sum256(bound)
+	if len(both) < len(sum) || subtle.ConstantTimeCompare(both[len(both)-len(sum):], sum[:]) != 1 {
+		return nil, fmt.Errorf("with key %s: %w", k.id, ErrDamaged)
+	}
+	return both[:len(both)-len(sum)], nil
+}
+
+// failed tells what is damaged from what may work later: whatever a service does not
+// say clearly is taken for its own trouble.
+func (k *ServiceKey) failed(what string, err error) error {
+	if k.scheme == local || gcerrors.Code(err) == gcerrors.InvalidArgument {
+		return fmt.Errorf("with key %s: %w", k.id, ErrDamaged)
+	}
+	return fault.Wrap(fmt.Errorf("with key %s: %w", k.id, err), fault.Unavailable,
+		"the key service that "+what+" stored credentials does not do so now: try again in a moment")
+}

@@ -1,0 +1,77 @@
+package credentialbroker_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"signalbox.dev/pkg/conf"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/pgtest"
+	credentialbroker "signalbox.dev/services/credential-broker"
+	_ "signalbox.dev/services/credential-broker/kms"
+)
+
+const keyInURL = "base64key://smGbjm71Nxd1Ig5FS0wj9SlbzAIrnolCz9bQQ6uAhl4="
+
+// From a key file to a key service, while a broker runs that has both.
+func TestKeyFileToService(t *testing.T) {
+	t.Parallel()
+	m := credentialbroker.Migrations()
+	db := pgtest.New(t, m).Open(t, m)
+	file := filepath.Join(t.TempDir(), "key")
+	open := func(file string, k credentialbroker.Keys) *credentialbroker.Accounts {
+		t.Helper()
+		a, err := credentialbroker.OpenAccounts(credentialbroker.AccountsConfig{DB: db, KeyFile: file, Keys: k, AllowPrivate: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(a.Close)
+		return a
+	}
+	before := open(file, credentialbroker.Keys{})
+	if _, err := before.Operator(id.Workspace{}).Add(t.Context(), credentialbroker.NewAccount{Provider: "openai", Secret: conf.Secret("sk-" + canary)}); err != nil {
+		t.Fatal(err)
+	}
+	both := open(file, credentialbroker.Keys{URL: keyInURL})
+	steps := 0
+	got, err := both.RotateKeys(t.Context(), false, func(credentialbroker.KeyRotation) { steps++ })
+	if diff := cmp.Diff(credentialbroker.KeyRotation{Workspaces: 1, Wrapped: 1, Made: 1, Sealed: 1}, got); diff != "" || err != nil || steps != 1 {
+		t.Errorf("RotateKeys: %v, %d steps (-want +got):\n%s", err, steps, diff)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := open("", credentialbroker.Keys{URL: keyInURL}).RotateKeys(t.Context(), false, nil); err != nil || got.Failed != 0 || got.Sealed != 1 {
+		t.Errorf("RotateKeys without the file = %+v, %v", got, err)
+	}
+	got, err = open(filepath.Join(t.TempDir(), "other"), credentialbroker.Keys{}).RotateKeys(t.Context(), true, nil)
+	if err != nil || got.Failed == 0 || !strings.Contains(got.Failures[0].Reason, "sealed with another key") || got.Failures[0].Workspace != "" {
+		t.Errorf("RotateKeys with a strange key = %+v, %v, want failures", got, err)
+	}
+}
+
+func TestKeySettings(t *testing.T) {
+	t.Parallel()
+	needed := []string{"DATABASE_URL=postgres://x", "TRUSTED_KEYS=gateway=x"}
+	for _, tt := range []struct{ in, want string }{
+		{"CREDENTIAL_BROKER_KEY_FILE=/k", ""},
+		{"CREDENTIAL_BROKER_KEY_URL=" + keyInURL, ""},
+		{"CREDENTIAL_BROKER_OTHER_KEYS=/k", "CREDENTIAL_BROKER_KEY_FILE is not set: name a file"},
+	} {
+		var cfg credentialbroker.Config
+		err := conf.Load(&cfg, append(needed, tt.in))
+		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %q", tt.in, err, tt.want)
+		}
+	}
+	for _, others := range []conf.Secret{"nosuch://x", "/none, " + keyInURL} {
+		_, err := credentialbroker.OpenAccounts(credentialbroker.AccountsConfig{KeyFile: filepath.Join(t.TempDir(), "k"), Keys: credentialbroker.Keys{Others: others}})
+		if err == nil || !strings.Contains(err.Error(), "other key 1: there is no key ") || strings.Contains(err.Error(), "smGb") {
+			t.Errorf("OTHER_KEYS=%s: %v", others.Reveal(), err)
+		}
+	}
+}

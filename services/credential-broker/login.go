@@ -1,0 +1,149 @@
+package credentialbroker
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/services/credential-broker/internal/oauth"
+)
+
+// LoginKind is a way to sign in.
+type LoginKind = oauth.Kind
+
+// The ways.
+const (
+	LoginBrowser = oauth.Browser // the provider sends the browser back to the console
+	LoginPaste   = oauth.Paste   // the provider shows a code, which is pasted
+	LoginDevice  = oauth.Device  // a short code is typed in on another device
+)
+
+// Login is a sign-in that has begun.
+type Login struct {
+	ID   string    `json:"id"`
+	Kind LoginKind `json:"kind"`
+	// URL is what the person opens, and nobody else: it holds the state.
+	URL         string    `json:"url"`
+	UserCode    string    `json:"user_code,omitempty"`
+	URLWithCode string    `json:"url_with_code,omitempty"`
+	ExpiresAt   time.Time `json:"expires_at"`
+	// Wait is how long to wait before each poll of a device.
+	Wait time.Duration `json:"-"`
+}
+
+// LoginWays returns how one can sign in to a provider without a console: with a device,
+// by pasting a code, or neither.
+func (a *Accounts) LoginWays(provider string) ([]LoginKind, error) {
+	p, err := a.providers.Get(provider)
+	if err != nil {
+		return nil, err
+	}
+	var out []LoginKind
+	if p.Device != "" {
+		out = append(out, LoginDevice)
+	}
+	if p.Authorize != "" && p.CodePage != "" {
+		out = append(out, LoginPaste)
+	}
+	return out, nil
+}
+
+// StartLogin begins signing in to a provider for a new account or, with an account, for
+// that one again, in which case the provider may be empty.
+func (s *Scope) StartLogin(ctx context.Context, provider string, kind LoginKind, label string, account id.Account) (Login, error) {
+	var l oauth.Login
+	err := checkLabel(label)
+	switch {
+	case err != nil:
+		err = fault.New(fault.Invalid, "label: %v", err)
+	case id.IsZero(account):
+		l, err = s.accounts.keeper.Start(ctx, s.who(), oauth.LoginRequest{Provider: provider, Kind: kind, Label: label})
+	default:
+		if err = s.signedIn(ctx, account); err == nil {
+			l, err = s.accounts.keeper.Reauthorize(ctx, s.who(), account, kind)
+		}
+	}
+	if err != nil {
+		return Login{}, err
+	}
+	return Login{
+		ID: l.ID.String(), Kind: l.Kind, URL: l.URL, UserCode: l.UserCode, URLWithCode: l.URLWithCode,
+		ExpiresAt: time.Now().Add(l.Life).UTC().Truncate(time.Second), Wait: l.Wait,
+	}, nil
+}
+
+// LoginAnswer is what came back from the provider.
+type LoginAnswer struct {
+	// Login may be empty where State is there.
+	Login string
+	State string
+	// Code is the code, or all that was pasted.
+	Code string
+	// Error is what the provider sent the browser back with.
+	Error string
+}
+
+// CompleteLogin ends a login, which works once, and returns the account.
+func (s *Scope) CompleteLogin(ctx context.Context, answer LoginAnswer) (Account, error) {
+	a := oauth.Answer{State: answer.State, Code: answer.Code, Error: answer.Error}
+	if answer.Login != "" {
+		var err error
+		if a.Login, err = uuid.Parse(answer.Login); err != nil {
+			return Account{}, fault.New(fault.Invalid, "id: it is not the id of a sign-in")
+		}
+	}
+	ref, err := s.accounts.keeper.Complete(ctx, s.who(), a)
+	return s.done(ctx, ref.Account, err)
+}
+
+// PollLogin asks whether a device's code was typed in. Until it was, wait is how long to
+// wait.
+func (s *Scope) PollLogin(ctx context.Context, login string) (account Account, wait time.Duration, err error) {
+	l, err := uuid.Parse(login)
+	if err != nil {
+		return Account{}, 0, fault.New(fault.Invalid, "id: it is not the id of a sign-in")
+	}
+	p, err := s.accounts.keeper.Poll(ctx, s.who(), l)
+	if err != nil {
+		return Account{}, 0, err
+	}
+	if !p.Done {
+		return Account{}, max(p.Wait, time.Second), nil
+	}
+	account, err = s.done(ctx, p.Account.Account, nil)
+	return account, 0, err
+}
+
+// Refresh renews the access token of an account now.
+func (s *Scope) Refresh(ctx context.Context, account id.Account) (Account, error) {
+	if err := s.signedIn(ctx, account); err != nil {
+		return Account{}, err
+	}
+	return s.done(ctx, account, s.accounts.keeper.Refresh(ctx, s.ref(account)))
+}
+
+// Revocation is how a sign-out went at the provider.
+type Revocation = oauth.Revocation
+
+// Logout takes a sign-in back, here and at the provider. The account stays, and can be
+// signed in to again.
+func (s *Scope) Logout(ctx context.Context, account id.Account) (Account, Revocation, error) {
+	if err := s.signedIn(ctx, account); err != nil {
+		return Account{}, Revocation{}, err
+	}
+	r, err := s.accounts.keeper.Revoke(ctx, s.who(), s.ref(account))
+	a, err := s.done(ctx, account, err)
+	return a, r, err
+}
+
+// signedIn refuses accounts that are keys.
+func (s *Scope) signedIn(ctx context.Context, account id.Account) error {
+	a, err := s.Get(ctx, account)
+	if err == nil && a.Grant == nil {
+		err = fault.New(fault.Conflict, "account %s is a key: nobody signed in to it; to be rid of it, remove it", account)
+	}
+	return err
+}

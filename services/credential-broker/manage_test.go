@@ -1,0 +1,299 @@
+package credentialbroker_test
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/subject"
+	credentialv1 "signalbox.dev/proto/signalbox/credential/v1"
+	credentialbroker "signalbox.dev/services/credential-broker"
+)
+
+// calls are all that owners may do with an account, each as it is made with its id.
+func calls(b *broker, service, account string) map[string]func(ctx context.Context) (proto.Message, error) {
+	c := b.clientOf(service)
+	return map[string]func(ctx context.Context) (proto.Message, error){
+		"AddAccount": func(ctx context.Context) (proto.Message, error) {
+			return c.AddAccount(ctx, &credentialv1.AddAccountRequest{Provider: "openai", Secret: canary})
+		},
+		"ListAccounts": func(ctx context.Context) (proto.Message, error) {
+			return c.ListAccounts(ctx, &credentialv1.ListAccountsRequest{})
+		},
+		"EnableAccount": func(ctx context.Context) (proto.Message, error) {
+			return c.EnableAccount(ctx, &credentialv1.EnableAccountRequest{Id: account})
+		},
+		"DisableAccount": func(ctx context.Context) (proto.Message, error) {
+			return c.DisableAccount(ctx, &credentialv1.DisableAccountRequest{Id: account})
+		},
+		"ResetAccount": func(ctx context.Context) (proto.Message, error) {
+			return c.ResetAccount(ctx, &credentialv1.ResetAccountRequest{Id: account})
+		},
+		"SwitchAccount": func(ctx context.Context) (proto.Message, error) {
+			return c.SwitchAccount(ctx, &credentialv1.SwitchAccountRequest{Id: account})
+		},
+		"RemoveAccount": func(ctx context.Context) (proto.Message, error) {
+			return c.RemoveAccount(ctx, &credentialv1.RemoveAccountRequest{Id: account})
+		},
+		"RefreshAccount": func(ctx context.Context) (proto.Message, error) {
+			return c.RefreshAccount(ctx, &credentialv1.RefreshAccountRequest{Id: account})
+		},
+		"LogoutAccount": func(ctx context.Context) (proto.Message, error) {
+			return c.LogoutAccount(ctx, &credentialv1.LogoutAccountRequest{Id: account})
+		},
+		"StartLogin": func(ctx context.Context) (proto.Message, error) {
+			return c.StartLogin(ctx, &credentialv1.StartLoginRequest{AccountId: account, Kind: credentialv1.LoginKind_LOGIN_KIND_BROWSER})
+		},
+		"CompleteLogin": func(ctx context.Context) (proto.Message, error) {
+			return c.CompleteLogin(ctx, &credentialv1.CompleteLoginRequest{Id: account, Code: "code"})
+		},
+		"PollLogin": func(ctx context.Context) (proto.Message, error) {
+			return c.PollLogin(ctx, &credentialv1.PollLoginRequest{Id: account})
+		},
+		"ListPools": func(ctx context.Context) (proto.Message, error) {
+			return c.ListPools(ctx, &credentialv1.ListPoolsRequest{})
+		},
+		"SetPool": func(ctx context.Context) (proto.Message, error) {
+			return c.SetPool(ctx, &credentialv1.SetPoolRequest{Provider: "openai"})
+		},
+		"GetStats": func(ctx context.Context) (proto.Message, error) {
+			return c.GetStats(ctx, &credentialv1.GetStatsRequest{})
+		},
+		"ResetStats": func(ctx context.Context) (proto.Message, error) {
+			return c.ResetStats(ctx, &credentialv1.ResetStatsRequest{Id: account})
+		},
+		"ListAudit": func(ctx context.Context) (proto.Message, error) {
+			return c.ListAudit(ctx, &credentialv1.ListAuditRequest{})
+		},
+	}
+}
+
+// TestOwnersOnly has everybody else refused, and owners kept to their own.
+func TestOwnersOnly(t *testing.T) {
+	t.Parallel()
+	b := start(t, credentialbroker.Config{})
+	owner := member(identity.Owner)
+	added, err := b.client().AddAccount(identity.With(t.Context(), owner), &credentialv1.AddAccountRequest{Provider: "openai", Secret: canary})
+	if err != nil {
+		t.Fatal(err)
+	}
+	account := added.GetAccount().GetId()
+	editor := owner
+	editor.Role = identity.Editor
+	for name, call := range calls(b, subject.Gateway, account) {
+		if _, err := call(identity.With(t.Context(), editor)); fault.KindOf(err) != fault.Forbidden {
+			t.Errorf("%s by an editor = %v, want Forbidden", name, err)
+		}
+	}
+	for _, service := range []string{subject.AgentRunner, subject.ToolExecutor} {
+		for name, call := range calls(b, service, account) {
+			if _, err := call(identity.With(t.Context(), owner)); fault.KindOf(err) != fault.Forbidden {
+				t.Errorf("%s through %s = %v, want Forbidden", name, service, err)
+			}
+		}
+	}
+	stranger := identity.With(t.Context(), member(identity.Owner))
+	for name, call := range calls(b, subject.Gateway, account) {
+		m, err := call(stranger)
+		if strings.HasPrefix(name, "List") || strings.HasPrefix(name, "Get") || name == "SetPool" || name == "AddAccount" {
+			if text := protojson.Format(m); err != nil || strings.Contains(text, account) || strings.Contains(text, canary) {
+				t.Errorf("%s by another workspace's owner = %s, %v, want nothing of the account", name, text, err)
+			}
+			continue
+		}
+		if k := fault.KindOf(err); k != fault.NotFound && k != fault.Conflict {
+			t.Errorf("%s by another workspace's owner = %v, want NotFound", name, err)
+		}
+	}
+	if log := b.log.String(); strings.Contains(log, canary) {
+		t.Error("the log holds the secret")
+	}
+}
+
+// TestManageAccount goes through an account's life as the console sees it.
+func TestManageAccount(t *testing.T) {
+	t.Parallel()
+	s := startSignedIn(t)
+	owner := member(identity.Owner)
+	ctx := identity.With(t.Context(), owner)
+	c := s.client()
+	ref := s.add(owner)
+	account := ref.Account.String()
+	s.wantAnswer("at first", owner, http.StatusOK)
+
+	want := func(when string, m interface{ GetAccount() *credentialv1.Account }, err error, status credentialv1.AccountStatus) *credentialv1.Account {
+		t.Helper()
+		if err != nil || m.GetAccount().GetStatus() != status || m.GetAccount().GetId() != account {
+			t.Fatalf("%s: %v, %v, want %s", when, m.GetAccount(), err, status)
+		}
+		return m.GetAccount()
+	}
+	disabled, err := c.DisableAccount(ctx, &credentialv1.DisableAccountRequest{Id: account})
+	want("disabled", disabled, err, credentialv1.AccountStatus_ACCOUNT_STATUS_DISABLED)
+	if status, _, _ := s.ask(owner, "/egress/sim/thing"); status == http.StatusOK {
+		t.Error("a disabled account was used")
+	}
+	enabled, err := c.EnableAccount(ctx, &credentialv1.EnableAccountRequest{Id: account})
+	want("enabled", enabled, err, credentialv1.AccountStatus_ACCOUNT_STATUS_READY)
+	s.wantAnswer("enabled", owner, http.StatusOK)
+	refreshed, err := c.RefreshAccount(ctx, &credentialv1.RefreshAccountRequest{Id: account})
+	a := want("refreshed", refreshed, err, credentialv1.AccountStatus_ACCOUNT_STATUS_READY)
+	if g := a.GetGrant(); g.GetState() != "active" || !g.GetRenewable() || g.GetExpiresAt() == nil || a.GetHealth() != 100 {
+		t.Errorf("the account is %v, want it healthy, with an active grant", a)
+	}
+	list, err := c.ListAccounts(ctx, &credentialv1.ListAccountsRequest{})
+	if err != nil || len(list.GetAccounts()) != 1 || list.GetAccounts()[0].Tokens == nil {
+		t.Errorf("ListAccounts = %v, %v, want one, with tokens", list, err)
+	}
+	switched, err := c.SwitchAccount(ctx, &credentialv1.SwitchAccountRequest{Id: account})
+	want("switched", switched, err, credentialv1.AccountStatus_ACCOUNT_STATUS_READY)
+
+	pool, err := c.SetPool(ctx, &credentialv1.SetPoolRequest{Provider: "sim", Settings: &credentialv1.PoolSettings{Strategy: new("hybrid"), MaxTokens: new(float64(60))}})
+	if err != nil || pool.GetPool().GetSettings().GetMaxTokens() != 60 || pool.GetPool().GetAccounts() != 1 || !pool.GetPool().GetChanged() {
+		t.Errorf("SetPool = %v, %v, want hybrid with 60 tokens", pool, err)
+	}
+	if _, err := c.SetPool(ctx, &credentialv1.SetPoolRequest{Provider: "sim", Settings: &credentialv1.PoolSettings{Strategy: new("best")}}); fault.KindOf(err) != fault.Invalid {
+		t.Errorf("SetPool with a strategy that is none = %v, want Invalid", err)
+	}
+	pools, err := c.ListPools(ctx, &credentialv1.ListPoolsRequest{})
+	if err != nil || len(pools.GetPools()) != 1 || pools.GetPools()[0].GetSettings().GetStrategy() != "hybrid" || pools.GetPools()[0].GetSettings().GetMaxTokens() != 60 {
+		t.Errorf("ListPools = %v, %v, want one, hybrid", pools, err)
+	}
+
+	out, err := c.LogoutAccount(ctx, &credentialv1.LogoutAccountRequest{Id: account})
+	want("signed out", out, err, credentialv1.AccountStatus_ACCOUNT_STATUS_SIGNED_OUT)
+	if out.GetAtProvider() || out.GetReason() == "" {
+		t.Errorf("LogoutAccount = %v, want the reason why the provider was not told", out)
+	}
+	if _, err := c.ResetStats(ctx, &credentialv1.ResetStatsRequest{}); err != nil {
+		t.Errorf("ResetStats = %v", err)
+	}
+	if _, err := c.RemoveAccount(ctx, &credentialv1.RemoveAccountRequest{Id: account}); err != nil {
+		t.Errorf("RemoveAccount = %v", err)
+	}
+
+	var did []string
+	for before := int64(0); ; {
+		page, err := c.ListAudit(ctx, &credentialv1.ListAuditRequest{Before: before, Limit: 3})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range page.GetRows() {
+			did = append(did, strings.TrimSpace(r.GetAction()+" "+r.GetDetail()))
+			if r.GetMemberId() != owner.Member.String() && r.GetAction() != "refreshed" || len(r.GetHash()) != 64 {
+				t.Errorf("row %v, want the member's, with a hash", r)
+			}
+		}
+		if before = page.GetNextBefore(); before == 0 {
+			break
+		}
+	}
+	wanted := []string{
+		"removed", "changed statistics reset", "changed", `changed settings {"max_tokens":60,"strategy":"hybrid"}`, "changed made the current one",
+		"refreshed", "changed enabled", "changed disabled", "used",
+	}
+	if diff := cmp.Diff(wanted, did); diff != "" {
+		t.Errorf("the audit (-want +got):\n%s", diff)
+	}
+}
+
+// TestResetReachesBrokers resets an account from outside: a broker that has parked it
+// uses it again.
+func TestResetReachesBrokers(t *testing.T) {
+	t.Parallel()
+	s := startSignedIn(t)
+	owner := member(identity.Owner)
+	ref := s.add(owner)
+	admin, err := pgx.Connect(t.Context(), s.adminDB)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close(context.WithoutCancel(t.Context()))
+	_, err = admin.Exec(t.Context(), `INSERT INTO credentials.account_limits VALUES ($1, 'sim', $2, '', now(), now() + interval '1 hour', now() + interval '1 hour', 1, 'QUOTA_EXHAUSTED', 403, 'retry-after: 3600')`, ref.Workspace, ref.Account)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.wantAnswer("parked", owner, http.StatusTooManyRequests)
+	list, err := s.client().ListAccounts(identity.With(t.Context(), owner), &credentialv1.ListAccountsRequest{})
+	if err != nil || len(list.GetAccounts()) != 1 {
+		t.Fatalf("ListAccounts = %v, %v", list, err)
+	}
+	if c := list.GetAccounts()[0].GetCooldowns(); len(c) != 1 || c[0].GetReason() != "QUOTA_EXHAUSTED" || c[0].GetRetryAfter() != "retry-after: 3600" || c[0].GetStatus() != 403 {
+		t.Errorf("cooldowns %v, want the one with its header", c)
+	}
+	operator, err := credentialbroker.OpenAccounts(credentialbroker.AccountsConfig{DB: s.db, KeyFile: s.keyFile})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer operator.Close()
+	if a, err := operator.Operator(owner.Workspace).Reset(t.Context(), ref.Account); err != nil || len(a.Cooldowns) != 0 || a.Health != 100 {
+		t.Errorf("Reset = %+v, %v, want no cooldown", a, err)
+	}
+	// The broker reads accounts again when what it knows is a second old.
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		status, _, err := s.ask(owner, "/egress/sim/thing")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if status == http.StatusOK {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the account is parked still: %d", status)
+		}
+	}
+	if _, err := operator.Operator(id.Workspace{}).Reset(t.Context(), ref.Account); fault.KindOf(err) != fault.NotFound {
+		t.Errorf("Reset of a workspace's account among the shared ones = %v, want NotFound", err)
+	}
+}
+
+// TestSwitch moves the requests of a session to another account.
+func TestSwitch(t *testing.T) {
+	t.Parallel()
+	s := startSignedIn(t)
+	owner := member(identity.Owner)
+	ctx := identity.With(t.Context(), owner)
+	s.add(owner)
+	second := s.add(owner).Account.String()
+	used := func() string {
+		t.Helper()
+		page, err := s.client().ListAudit(ctx, &credentialv1.ListAuditRequest{Limit: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range page.GetRows() {
+			if r.GetAction() == "used" {
+				return r.GetAccountId()
+			}
+		}
+		t.Fatal("nothing was used")
+		return ""
+	}
+	s.wantAnswer("at first", owner, http.StatusOK)
+	if first := used(); first == second {
+		t.Errorf("at first %s is used, want the other one", first)
+	}
+	if _, err := s.client().SwitchAccount(ctx, &credentialv1.SwitchAccountRequest{Id: second}); err != nil {
+		t.Fatal(err)
+	}
+	s.wantAnswer("after the switch", owner, http.StatusOK)
+	if now := used(); now != second {
+		t.Errorf("after the switch %s is used, want %s", now, second)
+	}
+	if _, err := s.client().SetPool(ctx, &credentialv1.SetPoolRequest{Provider: "sim", Settings: &credentialv1.PoolSettings{Strategy: new("round-robin")}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.client().SwitchAccount(ctx, &credentialv1.SwitchAccountRequest{Id: second}); fault.KindOf(err) != fault.Conflict {
+		t.Errorf("SwitchAccount among accounts that take turns = %v, want Conflict", err)
+	}
+}

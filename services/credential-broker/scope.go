@@ -1,0 +1,173 @@
+package credentialbroker
+
+import (
+	"context"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/services/credential-broker/internal/choice"
+	"signalbox.dev/services/credential-broker/internal/oauth"
+	"signalbox.dev/services/credential-broker/internal/pool"
+	"signalbox.dev/services/credential-broker/internal/store"
+)
+
+// Scope is the accounts of one workspace, or those that the operator shares with all,
+// and who acts on them. What it does is written to the audit in their name. Errors are
+// faults whose messages are for people; an account of somebody else is a NotFound one.
+type Scope struct {
+	accounts  *Accounts
+	by        identity.Actor
+	workspace id.Workspace // zero for the operator's
+	pool      *pool.Set    // of the broker that this is in; nil elsewhere
+}
+
+// Operator returns the accounts of a workspace for the operator, whose role nobody
+// checks; with the zero workspace the shared ones.
+func (a *Accounts) Operator(ws id.Workspace) *Scope {
+	return &Scope{accounts: a, by: identity.Actor{Service: commandLine}, workspace: ws}
+}
+
+// Workspace returns whose accounts these are; zero for the operator's.
+func (s *Scope) Workspace() id.Workspace { return s.workspace }
+
+func (s *Scope) event(action string) store.Event {
+	origin := pool.Workspace
+	if id.IsZero(s.workspace) {
+		origin = pool.Shared
+	}
+	return store.Event{Action: action, Origin: string(origin), Member: s.by.Member, Service: s.by.Service}
+}
+
+func (s *Scope) who() oauth.Who {
+	return oauth.Who{Workspace: s.workspace, Member: s.by.Member, Service: s.by.Service}
+}
+
+func (s *Scope) ref(account id.Account) oauth.Ref {
+	return oauth.Ref{Workspace: s.workspace, Account: account}
+}
+
+// changed has brokers read the accounts again at once; without one around they do
+// within a second.
+func (s *Scope) changed() {
+	if s.pool != nil {
+		s.pool.Forget(s.workspace)
+	}
+}
+
+// done is what follows a change of an account.
+func (s *Scope) done(ctx context.Context, account id.Account, err error) (Account, error) {
+	if err != nil {
+		return Account{}, err
+	}
+	s.changed()
+	return s.Get(ctx, account)
+}
+
+// List returns the accounts, in the order in which they were added.
+func (s *Scope) List(ctx context.Context) ([]Account, error) {
+	rows, err := s.accounts.store.List(ctx, s.workspace)
+	if err != nil {
+		return nil, err
+	}
+	own := rows[:0:0]
+	for _, r := range rows {
+		if r.WorkspaceID == s.workspace {
+			own = append(own, r)
+		}
+	}
+	live, err := s.live(ctx, own)
+	if err != nil {
+		return nil, err
+	}
+	return s.describe(ctx, own, live)
+}
+
+// Get returns an account.
+func (s *Scope) Get(ctx context.Context, account id.Account) (Account, error) {
+	row, err := s.accounts.store.Get(ctx, s.workspace, account)
+	if err != nil {
+		return Account{}, err
+	}
+	all, err := s.describe(ctx, []store.Account{row}, nil)
+	if err != nil {
+		return Account{}, err
+	}
+	return all[0], nil
+}
+
+// Enable lets requests go out under an account again.
+func (s *Scope) Enable(ctx context.Context, account id.Account) (Account, error) {
+	return s.done(ctx, account, s.accounts.store.SetEnabled(ctx, s.workspace, account, true, s.event("changed")))
+}
+
+// Disable keeps requests from an account until it is enabled.
+func (s *Scope) Disable(ctx context.Context, account id.Account) (Account, error) {
+	return s.done(ctx, account, s.accounts.store.SetEnabled(ctx, s.workspace, account, false, s.event("changed")))
+}
+
+// Reset forgets an account's limits and makes it healthy.
+func (s *Scope) Reset(ctx context.Context, account id.Account) (Account, error) {
+	return s.done(ctx, account, s.accounts.store.Reset(ctx, s.workspace, account, s.event("changed")))
+}
+
+// Switch makes an account the current one of its pool.
+func (s *Scope) Switch(ctx context.Context, account id.Account) (Account, error) {
+	row, err := s.accounts.store.Get(ctx, s.workspace, account)
+	if err != nil {
+		return Account{}, err
+	}
+	p, err := s.Pool(ctx, row.Provider)
+	if err != nil {
+		return Account{}, err
+	}
+	if p.Settings.Strategy == choice.RoundRobin {
+		return Account{}, fault.New(fault.Conflict, "the pool of %s takes its accounts in turn: disable the others, or choose another strategy (sticky, hybrid)", row.Provider)
+	}
+	return s.done(ctx, account, s.accounts.store.Switch(ctx, s.workspace, account, s.event("changed")))
+}
+
+// Remove forgets an account. The provider is not told: Logout does that.
+func (s *Scope) Remove(ctx context.Context, account id.Account) error {
+	if err := s.accounts.store.Remove(ctx, s.workspace, account, s.event("removed")); err != nil {
+		return err
+	}
+	s.changed()
+	return nil
+}
+
+// Stat is what an account did that went one way.
+type Stat struct {
+	// Workspace is empty for the operator's.
+	Workspace string `json:"workspace_id,omitempty"`
+	Account   string `json:"account_id"`
+	Provider  string `json:"provider"`
+	// Reason is OK, or why not.
+	Reason     string `json:"reason"`
+	Requests   int64  `json:"requests"`
+	TokensIn   int64  `json:"tokens_in"`
+	TokensOut  int64  `json:"tokens_out"`
+	CostMicros int64  `json:"cost_micros"`
+}
+
+// Stats returns what the accounts did since they were counted anew. It is half a second
+// behind.
+func (s *Scope) Stats(ctx context.Context) ([]Stat, error) {
+	rows, err := s.accounts.store.Stats(ctx, s.workspace)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]Stat, len(rows))
+	for i, r := range rows {
+		out[i] = Stat{
+			Workspace: nameOf(r.Workspace), Account: r.Account.String(), Provider: r.Provider, Reason: string(r.Reason), Requests: r.Requests,
+			TokensIn: r.TokensIn, TokensOut: r.TokensOut, CostMicros: r.CostMicros,
+		}
+	}
+	return out, nil
+}
+
+// ResetStats begins to count anew, for one account or, with the zero one, for all.
+func (s *Scope) ResetStats(ctx context.Context, account id.Account) error {
+	return s.accounts.store.ResetStats(ctx, s.workspace, account, s.event("changed"))
+}

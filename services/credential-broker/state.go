@@ -1,0 +1,173 @@
+package credentialbroker
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"slices"
+	"time"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/services/credential-broker/internal/choice"
+	"signalbox.dev/services/credential-broker/internal/oauth"
+	"signalbox.dev/services/credential-broker/internal/store"
+)
+
+// Status says what can be done with an account now.
+type Status string
+
+// The statuses.
+const (
+	Ready       Status = "ready"
+	Cooling     Status = "cooling"     // parked, whole or for some models
+	Unhealthy   Status = "unhealthy"   // used when there is no better one
+	Disabled    Status = "disabled"    // by somebody
+	Reauthorize Status = "reauthorize" // somebody must sign in again
+	SignedOut   Status = "signed out"
+)
+
+// State is what is known of an account. Without a broker around it is what brokers have
+// written down, half a second ago.
+type State struct {
+	Status Status `json:"status"`
+	// Health is from 0 to 100.
+	Health float64 `json:"health"`
+	// Tokens is what is left of the account's requests, as this broker counts; nil
+	// without one, and in answers to a change.
+	Tokens    *float64   `json:"tokens,omitempty"`
+	Cooldowns []Cooldown `json:"cooldowns,omitempty"`
+	// Grant is nil where the account is a key.
+	Grant *Grant `json:"grant,omitempty"`
+}
+
+// Cooldown is why and until when requests do not go to an account.
+type Cooldown struct {
+	// Family is of models; empty for the account as a whole.
+	Family string    `json:"family,omitempty"`
+	Since  time.Time `json:"since"`
+	Until  time.Time `json:"until"`
+	Reason string    `json:"reason"`
+	// HTTPStatus is that of the provider's answer, and RetryAfter the header as it was.
+	HTTPStatus int    `json:"http_status,omitempty"`
+	RetryAfter string `json:"retry_after,omitempty"`
+	// Step is how often in a row the quota was used up.
+	Step int `json:"step,omitempty"`
+}
+
+// Grant is a sign-in at a provider.
+type Grant struct {
+	Provider string `json:"provider"`
+	State    string `json:"state"`
+	// Reason says why it is not active, LastError what went wrong last while it is.
+	Reason    string     `json:"reason,omitempty"`
+	LastError string     `json:"last_error,omitempty"`
+	Scope     string     `json:"scope,omitempty"`
+	IssuedAt  time.Time  `json:"issued_at"`
+	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+	RefreshAt *time.Time `json:"refresh_at,omitempty"`
+	// Renewable says that there is a refresh token.
+	Renewable bool `json:"renewable"`
+}
+
+const fullHealth = 100
+
+// describe tells what is known of accounts of the scope: what is stored, and in its
+// place what is live.
+func (s *Scope) describe(ctx context.Context, rows []store.Account, live map[id.Account]choice.State) ([]Account, error) {
+	grants, err := s.accounts.keeper.Statuses(ctx, s.workspace)
+	if err != nil {
+		return nil, err
+	}
+	known, err := s.accounts.store.Known(ctx, s.workspace)
+	if err != nil {
+		return nil, err
+	}
+	settings, err := s.settings(ctx)
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	out := make([]Account, len(rows))
+	for i := range rows {
+		r := &rows[i]
+		out[i] = describe(r)
+		rules := settings(r.Provider)
+		st := State{Health: fullHealth}
+		if h, ok := known.Health[r.ID]; ok {
+			st.Health = min(fullHealth, h.Health+max(0, now.Sub(h.At).Hours())*rules.RecoveryPerHour)
+		}
+		for _, l := range known.Limits[r.ID] {
+			st.Cooldowns = appendCooldown(st.Cooldowns, now, l.Limit)
+		}
+		if x, ok := live[r.ID]; ok {
+			st.Health, st.Tokens, st.Cooldowns = x.Health, &x.Tokens, nil
+			for _, l := range x.Limits {
+				st.Cooldowns = appendCooldown(st.Cooldowns, now, l)
+			}
+		}
+		if g, ok := grants[r.ID]; ok {
+			st.Grant = grantOf(g)
+		}
+		st.Health = math.Round(st.Health*100) / 100
+		slices.SortFunc(st.Cooldowns, func(a, b Cooldown) int { return cmp.Compare(a.Family, b.Family) })
+		st.Status = st.status(r.Enabled, rules)
+		out[i].State = st
+	}
+	return out, nil
+}
+
+func appendCooldown(all []Cooldown, now time.Time, l choice.Limit) []Cooldown {
+	if !l.Until.After(now) {
+		return all
+	}
+	return append(all, Cooldown{
+		Family: l.Family, Since: l.At, Until: l.Until, Reason: string(l.Reason), HTTPStatus: l.Status, RetryAfter: l.Raw, Step: l.Step,
+	})
+}
+
+func grantOf(g oauth.Status) *Grant {
+	return &Grant{
+		Provider: g.Provider, State: string(g.State), Reason: g.Reason, LastError: g.LastError, Scope: g.Scope,
+		IssuedAt: g.IssuedAt, ExpiresAt: g.ExpiresAt, RefreshAt: g.RefreshAt, Renewable: g.Renewable,
+	}
+}
+
+func (st *State) status(enabled bool, rules choice.Settings) Status {
+	switch {
+	case !enabled:
+		return Disabled
+	case st.Grant != nil && st.Grant.State == string(oauth.Reauthorize):
+		return Reauthorize
+	case st.Grant != nil && st.Grant.State != string(oauth.Active):
+		return SignedOut
+	case len(st.Cooldowns) > 0:
+		return Cooling
+	case rules.Strategy == choice.Hybrid && st.Health < rules.MinUsable:
+		return Unhealthy
+	}
+	return Ready
+}
+
+// live asks the broker that this is in, if it is in one, what it knows of the accounts.
+func (s *Scope) live(ctx context.Context, rows []store.Account) (map[id.Account]choice.State, error) {
+	all := map[id.Account]choice.State{}
+	if s.pool == nil || id.IsZero(s.workspace) {
+		return all, nil
+	}
+	asked := map[string]bool{}
+	for i := range rows {
+		if asked[rows[i].Provider] {
+			continue
+		}
+		asked[rows[i].Provider] = true
+		states, err := s.pool.States(ctx, s.workspace, rows[i].Provider)
+		if err != nil && fault.KindOf(err) != fault.Conflict { // none of them can be used
+			return nil, err
+		}
+		for _, x := range states {
+			all[x.Account] = x
+		}
+	}
+	return all, nil
+}

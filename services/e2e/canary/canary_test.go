@@ -1,0 +1,563 @@
+package canary_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/rpc"
+	"signalbox.dev/pkg/subject"
+	credentialv1 "signalbox.dev/proto/signalbox/credential/v1"
+	"signalbox.dev/proto/signalbox/credential/v1/credentialv1connect"
+	"signalbox.dev/services/e2e/world"
+)
+
+// rig is a cluster that is listened to everywhere.
+type rig struct {
+	*world.World
+	t            *testing.T
+	ctx          context.Context //nolint:containedctx // the test's, with a deadline
+	programs     string
+	data         string
+	secret, leak *mark
+	marks        marks
+	provider     *provider
+	env          map[string][]string // of each service
+	signer       *identity.Signer    // the gateway's
+	owner        world.Member
+}
+
+func start(ctx context.Context, t *testing.T) *rig {
+	t.Helper()
+	r := &rig{
+		t: t, ctx: ctx, programs: t.TempDir(), env: map[string][]string{},
+		secret: newMark("canary" + strings.ReplaceAll(uuid.NewString(), "-", "")[:14]),
+		leak:   newMark("leakage" + strings.ReplaceAll(uuid.NewString(), "-", "")[:14]),
+	}
+	r.marks = marks{r.secret, r.leak}
+	r.provider = newProvider(t, r.secret.text, r.secret.text+"-client")
+	r.trust()
+	r.configure()
+	if err := world.Build(ctx, r.programs); err != nil {
+		t.Fatal(err)
+	}
+	collector := httptest.NewServer(http.HandlerFunc(r.collect))
+	t.Cleanup(collector.Close)
+	// Short, and open to the database's user.
+	data, err := os.MkdirTemp("", "canary")
+	if err == nil {
+		err = os.Chmod(data, 0o711)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(data) })
+	r.data = data
+	taps := &taps{marks: r.marks}
+	r.World, err = world.Start(ctx, world.Options{
+		Dir: t.TempDir(), Programs: r.programs, DataDir: data, LogLevel: "debug", Traces: collector.URL, Via: taps.via, Partitions: 2,
+		Env: func(service string, _ int) []string { return r.env[service] },
+	})
+	if r.World != nil {
+		t.Cleanup(func() { //nolint:contextcheck // it has to end whatever became of the test
+			if err := r.Close(); err != nil {
+				t.Error(err)
+			}
+			taps.close()
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.HTTP.Transport = overhear{r.marks, r.HTTP.Transport}
+	r.provider.behind(t, r.Simulator)
+	if r.owner, err = r.NewMember(ctx, "", "owner"); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// trust gives the services keys of the test's, so that it can call as the gateway.
+func (r *rig) trust() {
+	r.t.Helper()
+	trusted := map[string]string{}
+	for _, s := range world.Services() {
+		key, err := identity.NewKey()
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		trusted[s] = key.Public()
+		r.env[s] = append(r.env[s], "SERVICE_KEY="+key.Encode())
+		if s == subject.Gateway {
+			r.signer = identity.NewSigner(s, key)
+		}
+	}
+	for _, s := range world.Services() {
+		r.env[s] = append(r.env[s], "TRUSTED_KEYS="+identity.FormatTrusted(trusted))
+	}
+	// What every other process has in its memory for sure.
+	for _, s := range append(world.Services(), world.NATSName, world.SimulatorName) {
+		if s != subject.CredentialBroker {
+			r.env[s] = append(r.env[s], "CANARY_LEAK="+r.leak.text)
+		}
+	}
+}
+
+// configure gives the brokers their secrets and a provider of one's own.
+func (r *rig) configure() {
+	r.t.Helper()
+	dir := r.t.TempDir()
+	for name, text := range map[string]string{
+		"profiles/canary.yaml": "name: canary\ndialect: openai\nbase_url: URL/openrouter/api/v1\nmounts: [/api/v1, /v1]\nauth: {header: authorization, scheme: Bearer}\n",
+		"oauth/canary.yaml": "name: canary\naccount: openrouter\nprofile: canary\nclient: {auth: body}\ntokens: {rotate: true, refresh_ends_access: true}\n" +
+			"endpoints: {authorize: URL/oauth/authorize, token: URL/oauth/token, code_page: URL/oauth/code}\n",
+	} {
+		name = filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			r.t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(strings.ReplaceAll(text, "URL", r.provider.URL)), 0o600); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	r.env[subject.CredentialBroker] = append(r.env[subject.CredentialBroker],
+		"CREDENTIAL_BROKER_ALLOW_PRIVATE=true",
+		"CREDENTIAL_BROKER_PROFILES="+filepath.Join(dir, "profiles"),
+		"CREDENTIAL_BROKER_OAUTH_PROVIDERS="+filepath.Join(dir, "oauth"),
+		"CREDENTIAL_BROKER_OAUTH_CLIENTS=canary=us:"+r.secret.text+"-client",
+		"OPENAI_API_KEY="+r.secret.text+"-environment-key", "OPENAI_BASE_URL="+r.provider.URL+"/openai/v1",
+		"CREDENTIAL_BROKER_KEY_URL="+r.keyURL("former"),
+		"CREDENTIAL_BROKER_OTHER_KEYS="+r.keyURL("present"),
+	)
+}
+
+// keyURL is a key-encryption key of 32 bytes that holds the mark.
+func (r *rig) keyURL(name string) string {
+	key := fmt.Sprintf("%-32s", r.secret.text+" "+name)
+	return "base64key://" + base64.URLEncoding.EncodeToString([]byte(key[:32]))
+}
+
+// collect takes traces.
+func (r *rig) collect(_ http.ResponseWriter, req *http.Request) {
+	var body io.Reader = req.Body
+	if req.Header.Get("Content-Encoding") == "gzip" {
+		var err error
+		if body, err = gzip.NewReader(body); err != nil {
+			return
+		}
+	}
+	_, _ = io.Copy(&stream{marks: r.marks, place: "traces"}, body) // a service that left
+}
+
+// accounts calls a broker as the gateway does for the owner.
+func (r *rig) accounts(replica int) credentialv1connect.AccountServiceClient {
+	r.t.Helper()
+	opts, err := rpc.Client{Signer: r.signer, Audience: subject.CredentialBroker}.ClientOptions()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return credentialv1connect.NewAccountServiceClient(r.HTTP, "http://"+r.Replica(subject.CredentialBroker, replica).Addr, opts...)
+}
+
+// as is the context of the owner's calls.
+func (r *rig) as() context.Context {
+	r.t.Helper()
+	ws, err1 := id.Parse[id.Workspace](r.owner.Workspace)
+	member, err2 := id.Parse[id.Member](r.owner.ID)
+	if err1 != nil || err2 != nil {
+		r.t.Fatal(err1, err2)
+	}
+	return identity.With(r.ctx, identity.Actor{Workspace: ws, Member: member, Role: identity.Owner})
+}
+
+// must fails the test. What it returns is looked at, as what a caller is told.
+func (r *rig) must(v any, err error) {
+	r.t.Helper()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.marks.look("answers of the broker", fmt.Append(nil, v))
+}
+
+// refused wants an error, and looks at it.
+func (r *rig) refused(what string, err error) {
+	r.t.Helper()
+	if err == nil {
+		r.t.Fatalf("%s works", what)
+	}
+	r.marks.look("errors of the broker", []byte(err.Error()))
+}
+
+// signIn signs in with a pasted code, and returns the account.
+func (r *rig) signIn() string {
+	r.t.Helper()
+	login, err := r.accounts(1).StartLogin(r.as(), &credentialv1.StartLoginRequest{Provider: "canary", Kind: credentialv1.LoginKind_LOGIN_KIND_PASTE})
+	r.must(login, err)
+	req, err := http.NewRequestWithContext(r.ctx, http.MethodGet, login.GetUrl(), nil)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	page, err := io.ReadAll(res.Body)
+	code := regexp.MustCompile(`<code>(.*)</code>`).FindSubmatch(page)
+	if err != nil || code == nil {
+		r.t.Fatalf("the provider shows %q, %v", page, err)
+	}
+	done, err := r.accounts(2).CompleteLogin(r.as(), &credentialv1.CompleteLoginRequest{Id: login.GetId(), Code: string(code[1])})
+	r.must(done, err)
+	return done.GetAccount().GetId()
+}
+
+const script = `
+rules:
+  - when: {user: '^say (?P<text>\w+)$'}
+    then: [{say: {text: '{{.match.text}}', chunk: all}}]
+`
+
+// ask has a model of a provider say the leak, and returns the run's state and error.
+func (r *rig) ask(gateway int, provider string) string {
+	r.t.Helper()
+	c := r.Client(gateway, r.owner)
+	var made struct{ Session struct{ ID string } }
+	if err := c.Call(r.ctx, world.Request{Method: http.MethodPost, Path: "/api/sessions", Body: map[string]any{"model": "sim/say", "provider": provider}}, &made); err != nil {
+		r.t.Fatal(err)
+	}
+	s, err := c.Send(r.ctx, made.Session.ID, world.Sending{Content: "say " + r.leak.text})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer s.Close()
+	for err == nil {
+		_, err = s.Next()
+	}
+	run, err := c.Run(r.ctx, s.Run)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if run.Error != nil {
+		return run.Error.Code
+	}
+	return run.State
+}
+
+func (r *rig) wantAnswers(when string) {
+	r.t.Helper()
+	for i, provider := range []string{"anthropic", "openai", "openrouter"} {
+		for gateway := range 2 { // and so each broker
+			if got := r.ask(gateway, provider); got != "done" {
+				r.t.Errorf("%s: a run with %s (%d) = %s, want done", when, provider, i, got)
+			}
+		}
+	}
+}
+
+// rotate runs the operator's command, with a key that the brokers have among others.
+func (r *rig) rotate(args ...string) []byte {
+	r.t.Helper()
+	cmd := exec.CommandContext(r.ctx, filepath.Join(r.programs, "signalbox"), append([]string{"accounts", "rotate-keys", "--yes", "--json"}, args...)...)
+	cmd.Env = append(os.Environ(), "DATABASE_URL="+r.Database, "CREDENTIAL_BROKER_KEY_URL="+r.keyURL("present"), "CREDENTIAL_BROKER_OTHER_KEYS="+r.keyURL("former"))
+	out, err := cmd.CombinedOutput()
+	r.marks.look("output of commands", out)
+	if err != nil {
+		r.t.Fatalf("rotate-keys: %v\n%.2000s", err, out)
+	}
+	return out
+}
+
+func TestSecretsStayWithTheBroker(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 4*world.Patient)
+	defer cancel()
+	r := start(ctx, t)
+	if err := r.PutScript(ctx, "say", script); err != nil {
+		t.Fatal(err)
+	}
+	r.use()
+	r.searchAll()
+	r.check()
+}
+
+// use makes use of every secret, in success and in failure.
+func (r *rig) use() {
+	r.t.Helper()
+	added, err := r.accounts(1).AddAccount(r.as(), &credentialv1.AddAccountRequest{
+		Provider: "anthropic", Label: "mine", Secret: r.secret.text + "-apikey-of-a-workspace", BaseUrl: r.provider.URL + "/anthropic",
+	})
+	r.must(added, err)
+	account := r.signIn()
+	r.wantAnswers("at first")
+	renewed, err := r.accounts(2).RefreshAccount(r.as(), &credentialv1.RefreshAccountRequest{Id: account})
+	r.must(renewed, err)
+	r.wantAnswers("with a renewed token")
+
+	_, err = r.accounts(1).AddAccount(r.as(), &credentialv1.AddAccountRequest{Provider: "anthropic", Secret: r.secret.text + "\nx"})
+	r.refused("a key of two lines", err)
+	_, err = r.accounts(1).CompleteLogin(r.as(), &credentialv1.CompleteLoginRequest{State: "strange", Code: r.secret.text})
+	r.refused("a strange code", err)
+	listed, err := r.accounts(2).ListAccounts(r.as(), &credentialv1.ListAccountsRequest{})
+	r.must(listed, err)
+	audit, err := r.accounts(2).ListAudit(r.as(), &credentialv1.ListAuditRequest{})
+	r.must(audit, err)
+
+	r.rotateAll()
+	r.wantAnswers("after the rotation")
+	again, err := r.accounts(1).RefreshAccount(r.as(), &credentialv1.RefreshAccountRequest{Id: account})
+	r.must(again, err)
+	r.wantAnswers("with a token renewed after the rotation")
+
+	r.provider.refuse.Store(true)
+	for _, provider := range []string{"anthropic", "openai", "openrouter"} {
+		if got := r.ask(0, provider); got == "done" {
+			r.t.Errorf("a run with a refused credential of %s = %s", provider, got)
+		}
+	}
+	for _, kind := range []string{"apikey", "environment", "access"} {
+		if r.provider.used(kind, true) == 0 || r.provider.used(kind, false) == 0 {
+			r.t.Errorf("credentials of the kind %s came %d times to be taken and %d times to be refused", kind, r.provider.used(kind, true), r.provider.used(kind, false))
+		}
+	}
+}
+
+// rotateAll replaces the keys, the key-encryption key too, and sees that nothing is
+// sealed with the former ones.
+func (r *rig) rotateAll() {
+	r.t.Helper()
+	r.rotate("--wrap-only")
+	var got struct{ Workspaces, Made, Sealed, Failed int }
+	if err := json.Unmarshal(r.rotate(), &got); err != nil || got.Made != 1 || got.Sealed < 4 || got.Failed != 0 {
+		r.t.Errorf("rotate-keys = %+v, %v, want one new data key and all sealed anew", got, err)
+	}
+	db := r.connect()
+	defer func() { _ = db.Close(r.ctx) }()
+	var behind int
+	err := db.QueryRow(r.ctx, `
+		SELECT count(*) FROM credentials.data_keys k WHERE retired_at IS NOT NULL AND (
+			EXISTS (SELECT FROM credentials.accounts t WHERE t.workspace_id = k.workspace_id AND t.key_version = k.version)
+			OR EXISTS (SELECT FROM credentials.grants t WHERE t.workspace_id = k.workspace_id AND k.version IN (t.access_key_version, t.refresh_key_version)))`).Scan(&behind)
+	if err != nil || behind != 0 {
+		r.t.Errorf("%d retired data keys are in use, %v", behind, err)
+	}
+}
+
+func (r *rig) connect() *pgx.Conn {
+	r.t.Helper()
+	db, err := pgx.Connect(r.ctx, r.Database)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return db
+}
+
+// searchAll looks at what there is to be looked at after the fact. What a place needs
+// to hold the leak too, and does not by itself, it gets before.
+func (r *rig) searchAll() {
+	r.t.Helper()
+	r.plant()
+	r.pages()
+	for _, p := range r.Procs() {
+		r.file("log of "+p.Name(), p.LogFile())
+	}
+	r.tables()
+	memories(r.t, r.marks, r.World)
+	// Last: the database writes down what it has in memory.
+	r.stored()
+}
+
+// plant leaks on purpose where the world has no reason to hold the leak.
+func (r *rig) plant() {
+	r.t.Helper()
+	for _, p := range r.Procs() {
+		f, err := os.OpenFile(p.LogFile(), os.O_APPEND|os.O_WRONLY, 0)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		_, err = fmt.Fprintln(f, r.leak.text)
+		if err2 := f.Close(); err != nil || err2 != nil {
+			r.t.Fatal(err, err2)
+		}
+	}
+	r.collect(nil, httptest.NewRequestWithContext(r.ctx, http.MethodPost, "/v1/traces", strings.NewReader("span "+r.leak.text)))
+	cmd := exec.CommandContext(r.ctx, filepath.Join(r.programs, "signalbox"), r.leak.text)
+	out, _ := cmd.CombinedOutput() // there is no such command
+	r.marks.look("output of commands", out)
+	for _, replica := range []int{1, 2} {
+		_, err := r.accounts(replica).AddAccount(r.as(), &credentialv1.AddAccountRequest{Provider: "P " + r.leak.text, Secret: "x"})
+		r.refused("a provider with a space", err)
+	}
+	named, err := r.accounts(1).AddAccount(r.as(), &credentialv1.AddAccountRequest{Provider: "anthropic", Label: r.leak.text, Secret: "another-key"})
+	r.must(named, err)
+}
+
+// pages reads the pages for operators, and what strangers are told.
+func (r *rig) pages() {
+	r.t.Helper()
+	for _, p := range r.Procs() {
+		if p.Service == world.NATSName || p.Service == world.SimulatorName {
+			continue
+		}
+		for _, path := range []string{"/metrics", "/ready", "/health", "/egress/anthropic/v1/messages", "/debug/pprof/goroutine?debug=2", "/debug/vars"} {
+			req, err := http.NewRequestWithContext(r.ctx, http.MethodGet, p.Ops+path, nil)
+			if err != nil {
+				r.t.Fatal(err)
+			}
+			res, err := r.HTTP.Do(req)
+			if err != nil {
+				r.t.Fatal(err)
+			}
+			_, err = io.Copy(io.Discard, res.Body) // overhear looks at it
+			_ = res.Body.Close()
+			if err != nil {
+				r.t.Fatal(err)
+			}
+		}
+	}
+}
+
+func (r *rig) file(place, name string) {
+	r.t.Helper()
+	f, err := os.Open(name)
+	if err != nil {
+		return // the database has removed it
+	}
+	defer f.Close()
+	if _, err := io.Copy(&stream{marks: r.marks, place: place}, f); err != nil {
+		r.t.Errorf("read %s: %v", name, err)
+	}
+}
+
+// tables reads every table of the database, of all schemas.
+func (r *rig) tables() {
+	r.t.Helper()
+	db := r.connect()
+	defer func() { _ = db.Close(r.ctx) }()
+	rows, err := db.Query(r.ctx, `
+		SELECT format('%I.%I', schemaname, tablename) FROM pg_tables WHERE schemaname NOT IN ('pg_catalog', 'information_schema') ORDER BY 1`)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, name := range append(names, "pg_stat_activity") {
+		rows, err := db.Query(r.ctx, `SELECT t::text FROM `+name+` AS t`)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		s := &stream{marks: r.marks, place: "table " + name}
+		var line string
+		if _, err := pgx.ForEachRow(rows, []any{&line}, func() error { _, err := io.WriteString(s, line); return err }); err != nil {
+			r.t.Errorf("read %s: %v", name, err)
+		}
+	}
+	if !slices.Contains(names, "credentials.grants") || !slices.Contains(names, "gateway.members") {
+		r.t.Errorf("the tables are %q", names)
+	}
+}
+
+// stored reads the files in which the database and the bus keep everything: also what
+// was overwritten or deleted, and what is on its way.
+func (r *rig) stored() {
+	r.t.Helper()
+	db := r.connect()
+	if _, err := db.Exec(r.ctx, "CHECKPOINT"); err != nil {
+		r.t.Error(err)
+	}
+	_ = db.Close(r.ctx)
+	for _, of := range []string{"pg", "nats"} {
+		err := filepath.WalkDir(filepath.Join(r.data, of), func(name string, d fs.DirEntry, err error) error {
+			if err == nil && d.Type().IsRegular() {
+				r.file("files of "+of, name)
+			}
+			return nil // files come and go
+		})
+		if err != nil {
+			r.t.Error(err)
+		}
+	}
+}
+
+// check wants the leak in every place, and the secrets nowhere but with the broker.
+func (r *rig) check() {
+	r.t.Helper()
+	kinds := []string{
+		"log of ", "wire gateway", "wire agent-runner", "wire nats", "wire postgres", "wire credential-broker", "table agent.", "table credentials.accounts",
+		"answer to GET /api/", "answer to POST /api/", "answers of the broker", "errors of the broker", "output of commands", "traces", "files of pg", "files of nats",
+	}
+	if readsMemory {
+		for _, p := range r.Procs() {
+			if p.Service != subject.CredentialBroker {
+				kinds = append(kinds, "memory of "+p.Name())
+			}
+		}
+		kinds = append(kinds, "memory of postgres")
+		for replica := range 2 {
+			if place := fmt.Sprintf("memory of %s-%d", subject.CredentialBroker, replica+1); len(r.secret.places(place)) == 0 {
+				r.t.Errorf("no secret is in the %s, where they must be: reading memory finds nothing", place)
+			}
+		}
+	}
+	for _, kind := range kinds {
+		if len(r.leak.places(kind)) == 0 {
+			r.t.Errorf("the leak is not found in: %s", kind)
+		}
+	}
+	for _, place := range r.secret.places("") {
+		if !strings.HasPrefix(place, "memory of "+subject.CredentialBroker) {
+			r.t.Errorf("a secret is in: %s", place)
+		}
+	}
+}
+
+// The search finds a mark in every encoding, wherever it begins and however it is cut.
+func TestMark(t *testing.T) {
+	t.Parallel()
+	m := newMark("canary0123456789abcd")
+	for shift := range 7 {
+		for _, tail := range []string{"", "?", "??", "???"} {
+			text := strings.Repeat("~", shift) + m.text + tail
+			for name, encoded := range map[string]string{
+				"plain": text, "hex": fmt.Sprintf("%x", text), "HEX": fmt.Sprintf("%X", text),
+				"base64": base64.StdEncoding.EncodeToString([]byte(text)), "base64url": base64.RawURLEncoding.EncodeToString([]byte(text)),
+			} {
+				for cut := range encoded {
+					place := fmt.Sprint(name, shift, tail, cut)
+					s := &stream{marks: marks{m}, place: place}
+					_, _ = s.Write([]byte(encoded[:cut])) // s takes everything
+					_, _ = s.Write([]byte(encoded[cut:]))
+					if !m.found[place] {
+						t.Fatalf("%s: not found in %q, cut at %d", name, encoded, cut)
+					}
+				}
+			}
+		}
+	}
+	s := &stream{marks: marks{m}, place: "elsewhere"}
+	_, _ = s.Write(bytes.Repeat([]byte(m.text[:len(m.text)-1]), 100))
+	if m.found["elsewhere"] {
+		t.Error("a part of the mark counts")
+	}
+}

@@ -1,0 +1,99 @@
+package canary_test
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"signalbox.dev/services/e2e/world"
+)
+
+// readsMemory says that memories is worth something here.
+const readsMemory = true
+
+// memories looks at all that processes can write to: heaps, stacks with arguments and
+// environments, and shared memory.
+func memories(t *testing.T, all marks, w *world.World) {
+	t.Helper()
+	shared := map[string]bool{}
+	for _, p := range w.Procs() {
+		if err := memory(all, "memory of "+p.Name(), p.PID(), shared); err != nil {
+			t.Errorf("read the memory of %s: %v", p.Name(), err)
+		}
+	}
+	pids := append(children(t, w.Postgres.PID()), w.Postgres.PID())
+	for _, pid := range pids {
+		// The processes of the database come and go.
+		if err := memory(all, "memory of postgres", pid, shared); err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("read the memory of postgres: %v", err)
+		}
+	}
+}
+
+func children(t *testing.T, parent int) (pids []int) {
+	t.Helper()
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range stats {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			continue // it has ended
+		}
+		// pid (name) state parent
+		var state string
+		var of int
+		_, rest, _ := bytes.Cut(b, []byte(") "))
+		if _, err := fmt.Sscan(string(rest), &state, &of); err == nil && of == parent {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(name))) // the pattern has digits alone
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// memory looks at a process. What several share is read once.
+func memory(all marks, place string, pid int, shared map[string]bool) error {
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+	if err != nil {
+		return err
+	}
+	mem, err := os.Open(fmt.Sprintf("/proc/%d/mem", pid))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = mem.Close() }() // it was only read
+	for lines := bufio.NewScanner(bytes.NewReader(maps)); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 5 || !strings.HasPrefix(fields[1], "rw") {
+			continue
+		}
+		if strings.HasSuffix(fields[1], "s") {
+			key := strings.Join(fields[2:5], " ")
+			if shared[key] {
+				continue
+			}
+			shared[key] = true
+		}
+		from, to, _ := strings.Cut(fields[0], "-")
+		start, err1 := strconv.ParseInt(from, 16, 64)
+		end, err2 := strconv.ParseInt(to, 16, 64)
+		if err := errors.Join(err1, err2); err != nil {
+			return err
+		}
+		// What is gone since, or cannot be read, is skipped.
+		_, _ = io.CopyBuffer(&stream{marks: all, place: place}, onlyReader{io.NewSectionReader(mem, start, end-start)}, make([]byte, 1<<20))
+	}
+	return nil
+}
+
+// onlyReader hides the WriteTo of a reader, which would ignore the buffer.
+type onlyReader struct{ io.Reader }

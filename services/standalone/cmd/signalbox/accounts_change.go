@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"signalbox.dev/pkg/conf"
+	"signalbox.dev/pkg/id"
+	credentialbroker "signalbox.dev/services/credential-broker"
+)
+
+func (c *cli) accountsAdd() *cobra.Command {
+	var n credentialbroker.NewAccount
+	return c.accountsSub(accountsCommand{
+		use: "add <provider>", short: "Store a key",
+		long: `Stores a key of a provider: anthropic, openai, openrouter, or a name of your
+own with --base-url. It is asked for at the terminal, or read from standard input;
+never from an argument, which other people on the machine could read.`,
+		args: one("provider", "anthropic"), scoped: true,
+		flags: func(cmd *cobra.Command) {
+			cmd.Flags().StringVar(&n.Label, "label", "", "a name for people")
+			cmd.Flags().StringVar(&n.Profile, "profile", "", "request profile (default: the provider's)")
+			cmd.Flags().StringVar(&n.BaseURL, "base-url", "", "base URL (default: the profile's)")
+		},
+		run: func(ctx context.Context, r *accountsRun) error {
+			n.Provider = r.args[0]
+			return r.add(ctx, n)
+		},
+	})
+}
+
+func (r *accountsRun) add(ctx context.Context, n credentialbroker.NewAccount) error {
+	secret, err := r.askSecret("API key for %s (not shown): ", printable(n.Provider))
+	if err != nil {
+		return unread("the key", err)
+	}
+	n.Secret = conf.Secret(secret)
+	made, err := r.scope.Add(ctx, n)
+	if err != nil {
+		return err
+	}
+	return r.say(made, "added %s for %s", made.ID, made.Provider)
+}
+
+// change is a command that does one thing with one account.
+func (c *cli) change(name, short, long, past string, do func(ctx context.Context, s *credentialbroker.Scope, account id.Account) (credentialbroker.Account, error)) *cobra.Command {
+	return c.accountsSub(accountsCommand{
+		use: name + " <account>", short: short, long: long, args: account,
+		run: func(ctx context.Context, r *accountsRun) error {
+			_, account, scope, err := r.find(ctx, r.args[0])
+			if err != nil {
+				return err
+			}
+			a, err := do(ctx, scope, account)
+			if err != nil {
+				return err
+			}
+			return r.say(a, "%s %s", past, named(a))
+		},
+	})
+}
+
+func (c *cli) accountsEnable() *cobra.Command {
+	return c.change("enable", "Let requests go out under an account again", "", "enabled",
+		func(ctx context.Context, s *credentialbroker.Scope, a id.Account) (credentialbroker.Account, error) {
+			return s.Enable(ctx, a)
+		})
+}
+
+func (c *cli) accountsDisable() *cobra.Command {
+	return c.change("disable", "Keep requests from an account until it is enabled", "", "disabled",
+		func(ctx context.Context, s *credentialbroker.Scope, a id.Account) (credentialbroker.Account, error) {
+			return s.Disable(ctx, a)
+		})
+}
+
+func (c *cli) accountsSwitch() *cobra.Command {
+	return c.change("switch", "Make an account the current one of its pool",
+		`Makes an account the one that requests go to next, with the strategies sticky and
+hybrid, within their rules: sessions that others have served move too.`, "switched to",
+		func(ctx context.Context, s *credentialbroker.Scope, a id.Account) (credentialbroker.Account, error) {
+			return s.Switch(ctx, a)
+		})
+}
+
+func (c *cli) accountsRefresh() *cobra.Command {
+	return c.change("refresh", "Renew the access token of an account now", "", "renewed the token of",
+		func(ctx context.Context, s *credentialbroker.Scope, a id.Account) (credentialbroker.Account, error) {
+			return s.Refresh(ctx, a)
+		})
+}
+
+func (c *cli) accountsReset() *cobra.Command {
+	return c.accountsSub(accountsCommand{
+		use: "reset <account>", short: "Forget an account's limits and make it healthy", args: account, destructive: true,
+		run: func(ctx context.Context, r *accountsRun) error {
+			a, account, scope, err := r.find(ctx, r.args[0])
+			if err != nil {
+				return err
+			}
+			if err := r.confirm(r.yes, "Forget the limits and the health of %s?", named(a)); err != nil {
+				return err
+			}
+			if a, err = scope.Reset(ctx, account); err != nil {
+				return err
+			}
+			return r.say(a, "reset %s", named(a))
+		},
+	})
+}
+
+func (c *cli) accountsRemove() *cobra.Command {
+	return c.accountsSub(accountsCommand{
+		use: "remove <account>", short: "Forget a credential", args: account, destructive: true,
+		long: `Forgets a credential, and what was counted of it. The provider is not told: where
+somebody signed in, log out first.`,
+		run: func(ctx context.Context, r *accountsRun) error {
+			a, account, scope, err := r.find(ctx, r.args[0])
+			if err != nil {
+				return err
+			}
+			if err := r.confirm(r.yes, "Forget the credential %s?", named(a)); err != nil {
+				return err
+			}
+			if err := scope.Remove(ctx, account); err != nil {
+				return err
+			}
+			return r.say(map[string]any{"success": true, "id": a.ID}, "removed %s", a.ID)
+		},
+	})
+}

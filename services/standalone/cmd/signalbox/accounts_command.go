@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/process"
+	credentialbroker "signalbox.dev/services/credential-broker"
+)
+
+// accountsRun is one call of a subcommand of accounts.
+type accountsRun struct {
+	*cli
+	*screen
+	accounts *credentialbroker.Accounts
+	args     []string
+	// Flags; not every command has all of them.
+	data, workspace   string
+	json, yes, global bool
+	scope             *credentialbroker.Scope // of --workspace, else the shared accounts
+}
+
+// accountsCommand is what the subcommands have in common.
+type accountsCommand struct {
+	use, short, long string
+	args             cobra.PositionalArgs
+	// scoped commands have --workspace, destructive ones --yes.
+	scoped, destructive bool
+	flags               func(cmd *cobra.Command)
+	run                 func(ctx context.Context, r *accountsRun) error
+}
+
+func (c *cli) accountsSub(spec accountsCommand) *cobra.Command {
+	r := &accountsRun{cli: c}
+	cmd := &cobra.Command{
+		Use: spec.use, Short: spec.short, Long: spec.long, Args: spec.args,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r.screen, r.args, r.global = c.screen(), args, r.workspace == ""
+			ws, err := optional[id.Workspace]("workspace", r.workspace)
+			if err != nil {
+				return err
+			}
+			return c.withAccounts(cmd, r.data, func(ctx context.Context, a *credentialbroker.Accounts) error {
+				r.accounts, r.scope = a, a.Operator(ws)
+				return spec.run(ctx, r)
+			})
+		},
+	}
+	dataFlag(cmd, &r.data)
+	cmd.Flags().BoolVar(&r.json, "json", false, "print JSON")
+	if spec.scoped {
+		cmd.Flags().StringVar(&r.workspace, "workspace", "", "workspace id (default: shared with all)")
+	}
+	if spec.destructive {
+		cmd.Flags().BoolVar(&r.yes, "yes", false, "do not ask")
+	}
+	if spec.flags != nil {
+		spec.flags(cmd)
+	}
+	return cmd
+}
+
+// none takes no argument.
+func none(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	if cmd.HasSubCommands() {
+		return process.Usage("unknown command %q for %s (see %s --help)", args[0], cmd.CommandPath(), cmd.CommandPath())
+	}
+	return process.Usage("%s takes no argument", cmd.CommandPath())
+}
+
+// one takes exactly one argument, and says what it is when it is not there.
+func one(what, example string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) != 1 {
+			return process.Usage("%s takes one %s, such as %s", cmd.CommandPath(), what, example)
+		}
+		return nil
+	}
+}
+
+// account takes exactly one account.
+func account(cmd *cobra.Command, args []string) error {
+	return one("account", "the ID or the label that list shows")(cmd, args)
+}
+
+// upTo takes n arguments at most.
+func upTo(n int, what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) > n {
+			return process.Usage("%s takes %s", cmd.CommandPath(), what)
+		}
+		return nil
+	}
+}
+
+// find returns the account that a person means: by its id, or by its label where only
+// one has it. The scope is the one that it belongs to.
+func (r *accountsRun) find(ctx context.Context, text string) (credentialbroker.Account, id.Account, *credentialbroker.Scope, error) {
+	if parsed, err := id.Parse[id.Account](text); err == nil {
+		a, scope, err := r.accounts.Find(ctx, parsed)
+		return a, parsed, scope, err
+	}
+	all, err := r.accounts.List(ctx)
+	if err != nil {
+		return credentialbroker.Account{}, id.Account{}, nil, err
+	}
+	var ids []string
+	for _, a := range all {
+		if text != "" && strings.EqualFold(a.Label, text) {
+			ids = append(ids, a.ID)
+		}
+	}
+	switch len(ids) {
+	case 0:
+		return credentialbroker.Account{}, id.Account{}, nil, fault.New(fault.NotFound, "there is no account with the ID or the label %q: list shows them", printable(text))
+	case 1:
+		return r.find(ctx, ids[0])
+	}
+	return credentialbroker.Account{}, id.Account{}, nil, fault.New(fault.Conflict, "%d accounts have the label %q: name one by its ID: %s", len(ids), printable(text), strings.Join(ids, ", "))
+}
+
+// scopes are those whose accounts a command is about: of --workspace, else all that
+// there are, the operator's first.
+func (r *accountsRun) scopes(ctx context.Context) ([]*credentialbroker.Scope, error) {
+	if !r.global {
+		return []*credentialbroker.Scope{r.scope}, nil
+	}
+	all, err := r.accounts.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	scopes := []*credentialbroker.Scope{r.scope}
+	for _, a := range all {
+		if a.Shared || a.Workspace == scopes[len(scopes)-1].Workspace().String() {
+			continue
+		}
+		ws, err := id.Parse[id.Workspace](a.Workspace)
+		if err != nil {
+			return nil, err
+		}
+		scopes = append(scopes, r.accounts.Operator(ws))
+	}
+	return scopes, nil
+}
+
+// say prints v as JSON where that is wanted, else a line.
+func (r *accountsRun) say(v any, format string, args ...any) error {
+	if r.json {
+		return r.printJSON(v)
+	}
+	_, err := fmt.Fprintf(r.screen.out, format+"\n", args...)
+	return err
+}
+
+// named is how people know an account.
+func named(a credentialbroker.Account) string {
+	switch {
+	case a.Label != "":
+		return fmt.Sprintf("%s (%s)", a.Provider, printable(a.Label))
+	case a.Hint != "":
+		return fmt.Sprintf("%s (…%s)", a.Provider, a.Hint)
+	}
+	return fmt.Sprintf("%s (%s)", a.Provider, a.ID)
+}
+
+func whose(a credentialbroker.Account) string {
+	if a.Shared {
+		return "all workspaces"
+	}
+	return a.Workspace
+}

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"signalbox.dev/pkg/process"
+	credentialbroker "signalbox.dev/services/credential-broker"
+)
+
+const (
+	authFile     = ".local/share/opencode/auth.json"
+	accountsFile = ".config/opencode/anthropic-accounts.json"
+)
+
+func (c *cli) accountsImport() *cobra.Command {
+	var sources []string
+	var auth, accounts string
+	var dry bool
+	return c.accountsSub(accountsCommand{
+		use: "import", short: "Bring along what other programs keep", args: none, scoped: true,
+		long: `Brings along the credentials of a single user, from three sources:
+
+  auth      ~/` + authFile + `
+  accounts  ~/` + accountsFile + `
+  env       ANTHROPIC_API_KEY, OPENAI_API_KEY, OPENROUTER_API_KEY
+
+What is the same credential twice is one account, and what is here already is left
+out. Files are only read. A sign-in that this product renews is no longer good where
+it came from, if the provider rotates its tokens: do not use both.`,
+		flags: func(cmd *cobra.Command) {
+			cmd.Flags().StringSliceVar(&sources, "source", []string{"auth", "accounts", "env"}, "where to look")
+			cmd.Flags().StringVar(&auth, "auth-file", "", "another auth.json")
+			cmd.Flags().StringVar(&accounts, "accounts-file", "", "another anthropic-accounts.json")
+			cmd.Flags().BoolVar(&dry, "dry-run", false, "say what would be done, and do nothing")
+		},
+		run: func(ctx context.Context, r *accountsRun) error {
+			from, err := r.sources(sources, auth, accounts)
+			if err != nil {
+				return err
+			}
+			done, err := r.scope.Import(ctx, from, dry)
+			if r.json && err == nil {
+				return r.printJSON(done)
+			}
+			// Also what was done before something went wrong.
+			if err == nil || len(done.Imported) > 0 {
+				err = errors.Join(err, r.imported(done, dry))
+			}
+			return err
+		},
+	})
+}
+
+// sources says where to look.
+func (r *accountsRun) sources(names []string, auth, accounts string) (from credentialbroker.ImportSources, err error) {
+	for _, name := range names {
+		if !slices.Contains([]string{"auth", "accounts", "env"}, name) {
+			return from, process.Usage("--source: %q is none: use auth, accounts and env, separated by commas", name)
+		}
+	}
+	home := func(given, path string) string {
+		if given == "" && r.variable("HOME") != "" {
+			return filepath.Join(r.variable("HOME"), path)
+		}
+		return given
+	}
+	if slices.Contains(names, "auth") {
+		from.AuthFile = home(auth, authFile)
+	}
+	if slices.Contains(names, "accounts") {
+		from.AccountsFile = home(accounts, accountsFile)
+	}
+	if slices.Contains(names, "env") {
+		from.Environ = r.environ
+	}
+	return from, nil
+}
+
+func (r *accountsRun) imported(done credentialbroker.Import, dry bool) error {
+	verb := "imported"
+	if dry {
+		verb = "would import"
+	}
+	line := func(c colour, verb, provider, label, source, note string) {
+		if label != "" {
+			provider += " (" + printable(label) + ")"
+		}
+		fmt.Fprintf(r.screen.out, "%s %s from %s%s\n", r.paint(c, verb), printable(provider), source, note)
+	}
+	for _, a := range done.Imported {
+		note := ""
+		if !a.Enabled {
+			note = ", disabled"
+		}
+		line(green, verb, a.Provider, a.Label, a.Source, note)
+	}
+	for _, a := range done.Skipped {
+		line(yellow, "left out", a.Provider, a.Label, a.Source, ": "+a.Reason)
+	}
+	if dry {
+		verb = "to import"
+	}
+	_, err := fmt.Fprintf(r.screen.out, "%d %s, %d left out, %d merged\n", len(done.Imported), verb, len(done.Skipped), done.Merged)
+	return err
+}

@@ -1,0 +1,171 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	credentialbroker "signalbox.dev/services/credential-broker"
+)
+
+func (c *cli) accountsList() *cobra.Command {
+	return c.accountsSub(accountsCommand{
+		use: "list", short: "List stored credentials, without their secrets", args: none, scoped: true,
+		run: func(ctx context.Context, r *accountsRun) error {
+			all, err := r.list(ctx)
+			if err != nil {
+				return err
+			}
+			if r.json {
+				return r.printJSON(map[string]any{"accounts": all})
+			}
+			return r.tableOf(all)
+		},
+	})
+}
+
+// list returns the accounts that a command is about; never nil.
+func (r *accountsRun) list(ctx context.Context) ([]credentialbroker.Account, error) {
+	all, err := []credentialbroker.Account(nil), error(nil)
+	if r.global {
+		all, err = r.accounts.List(ctx)
+	} else {
+		all, err = r.scope.List(ctx)
+	}
+	if all == nil {
+		all = []credentialbroker.Account{}
+	}
+	return all, err
+}
+
+func (r *accountsRun) tableOf(all []credentialbroker.Account) error {
+	if len(all) == 0 {
+		_, err := fmt.Fprintln(r.screen.out, "No credential is stored. Add one with: signalbox accounts add anthropic")
+		return err
+	}
+	var rows [][]cell
+	for _, a := range all {
+		rows = append(rows, []cell{
+			{a.ID, plain},
+			{a.Provider, plain},
+			{kindOf(a), grey},
+			{a.Label, plain},
+			{whose(a), plain},
+			{string(a.Status), colourOf(a.Status)},
+			{fmt.Sprintf("%.0f", a.Health), plain},
+			{day(a.LastUsedAt, "never"), grey},
+		})
+	}
+	return r.table([]string{"ID", "PROVIDER", "KEY", "LABEL", "FOR", "STATUS", "HEALTH", "LAST USED"}, rows)
+}
+
+// kindOf is the end of a key, or that somebody signed in.
+func kindOf(a credentialbroker.Account) string {
+	if a.Grant != nil {
+		return "sign-in"
+	}
+	return "…" + a.Hint
+}
+
+func colourOf(s credentialbroker.Status) colour {
+	switch s {
+	case credentialbroker.Ready:
+		return green
+	case credentialbroker.Cooling, credentialbroker.Unhealthy:
+		return yellow
+	case credentialbroker.Reauthorize, credentialbroker.SignedOut:
+		return red
+	case credentialbroker.Disabled:
+		return grey
+	}
+	return plain
+}
+
+func day(t *time.Time, otherwise string) string {
+	if t == nil {
+		return otherwise
+	}
+	return t.UTC().Format(time.RFC3339)
+}
+
+func (c *cli) accountsStatus() *cobra.Command {
+	return c.accountsSub(accountsCommand{
+		use: "status [account]", short: "Show what is known of accounts: health, limits, sign-ins", args: upTo(1, "one account at most"), scoped: true,
+		long: `Shows what is known of an account, or of all: its health, until when and why it is
+parked, with what the provider sent, and how its sign-in does. It is what running
+brokers have written down, half a second ago.`,
+		run: func(ctx context.Context, r *accountsRun) error {
+			if len(r.args) == 1 {
+				a, _, _, err := r.find(ctx, r.args[0])
+				if err != nil {
+					return err
+				}
+				if r.json {
+					return r.printJSON(a)
+				}
+				return r.status(a)
+			}
+			all, err := r.list(ctx)
+			if err != nil {
+				return err
+			}
+			if r.json {
+				return r.printJSON(map[string]any{"accounts": all})
+			}
+			if len(all) == 0 {
+				return r.tableOf(all)
+			}
+			for _, a := range all {
+				if err := r.status(a); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	})
+}
+
+// status writes what is known of one account.
+func (r *accountsRun) status(a credentialbroker.Account) error {
+	var b strings.Builder
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(&b, "  %s %s\n", r.paint(grey, fmt.Sprintf("%-10s", name)), printable(fmt.Sprintf(format, args...)))
+	}
+	fmt.Fprintf(&b, "%s  %s\n", r.paint(bold, named(a)), r.paint(colourOf(a.Status), string(a.Status)))
+	line("id", "%s", a.ID)
+	line("for", "%s", whose(a))
+	line("profile", "%s", a.Profile)
+	if a.BaseURL != "" {
+		line("base url", "%s", a.BaseURL)
+	}
+	line("health", "%.0f of 100", a.Health)
+	line("last used", "%s", day(a.LastUsedAt, "never"))
+	for _, c := range a.Cooldowns {
+		what := "whole account"
+		if c.Family != "" {
+			what = c.Family
+		}
+		text := fmt.Sprintf("%s until %s: %s", what, day(&c.Until, ""), c.Reason)
+		if c.HTTPStatus != 0 {
+			text += fmt.Sprintf(", HTTP %d", c.HTTPStatus)
+		}
+		if c.RetryAfter != "" {
+			text += fmt.Sprintf(", %q", c.RetryAfter)
+		}
+		line("parked", "%s", text)
+	}
+	if g := a.Grant; g != nil {
+		line("sign-in", "%s, %s", g.Provider, g.State)
+		for name, text := range map[string]string{"why": g.Reason, "last error": g.LastError} {
+			if text != "" {
+				line(name, "%s", text)
+			}
+		}
+		line("token", "good until %s, renewed at %s", day(g.ExpiresAt, "nobody knows when"), day(g.RefreshAt, "no time"))
+	}
+	_, err := fmt.Fprint(r.screen.out, b.String())
+	return err
+}

@@ -1,0 +1,199 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/process"
+	credentialbroker "signalbox.dev/services/credential-broker"
+)
+
+func (c *cli) accountsStrategy() *cobra.Command {
+	return c.accountsSub(accountsCommand{
+		use: "strategy [provider] [strategy]", short: "Show or set how accounts are chosen", scoped: true,
+		long: `Shows by which strategy the accounts of each provider are chosen, or sets it:
+sticky (one until it cannot be used), round-robin (in turn) or hybrid (the best by
+health, tokens and rest). Without --workspace it is about the shared accounts.`,
+		args: upTo(2, "a provider and a strategy at most"),
+		run: func(ctx context.Context, r *accountsRun) error {
+			switch len(r.args) {
+			case 0:
+				all, err := r.scope.Pools(ctx)
+				if err != nil {
+					return err
+				}
+				if r.json {
+					return r.printJSON(map[string]any{"pools": all})
+				}
+				var rows [][]cell
+				for _, p := range all {
+					rows = append(rows, plainCells(p.Provider, string(p.Settings.Strategy), strconv.Itoa(p.Accounts), strings.Join(p.Changed, " ")))
+				}
+				return r.table([]string{"PROVIDER", "STRATEGY", "ACCOUNTS", "CHANGED SETTINGS"}, rows)
+			case 1:
+				p, err := r.scope.Pool(ctx, r.args[0])
+				if err != nil {
+					return err
+				}
+				return r.say(p, "%s", p.Settings.Strategy)
+			}
+			p, err := r.scope.SetPool(ctx, r.args[0], map[string]any{"strategy": r.args[1]}, false)
+			if err != nil {
+				return err
+			}
+			return r.say(p, "the accounts for %s are chosen by %s", p.Provider, p.Settings.Strategy)
+		},
+	})
+}
+
+func (c *cli) accountsConfig() *cobra.Command {
+	var reset bool
+	return c.accountsSub(accountsCommand{
+		use: "config <provider> [setting=value …]", short: "Show or change the settings of a provider's accounts", scoped: true,
+		long: `Shows the settings by which the accounts of a provider are chosen, or changes some of
+them, all or none. Without --workspace it is about the shared accounts.`,
+		flags: func(cmd *cobra.Command) {
+			cmd.Flags().BoolVar(&reset, "reset", false, "give the others their defaults")
+		},
+		args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return process.Usage("%s takes a provider, and then settings such as max_tokens=20", cmd.CommandPath())
+			}
+			_, err := assignments(args[1:])
+			return err
+		},
+		run: func(ctx context.Context, r *accountsRun) error {
+			values, err := assignments(r.args[1:])
+			if err != nil {
+				return err
+			}
+			var p credentialbroker.Pool
+			if len(values) == 0 && !reset {
+				p, err = r.scope.Pool(ctx, r.args[0])
+			} else {
+				p, err = r.scope.SetPool(ctx, r.args[0], values, reset)
+			}
+			if err != nil {
+				return err
+			}
+			if r.json {
+				return r.printJSON(p)
+			}
+			return r.settings(p)
+		},
+	})
+}
+
+// assignments reads setting=value.
+func assignments(args []string) (map[string]any, error) {
+	out := map[string]any{}
+	for _, a := range args {
+		name, value, ok := strings.Cut(a, "=")
+		if !ok || name == "" {
+			return nil, process.Usage("%q is not a setting with a value: write max_tokens=20", a)
+		}
+		out[name] = value
+		if n, err := strconv.ParseFloat(value, 64); err == nil {
+			out[name] = n
+		}
+	}
+	return out, nil
+}
+
+// settings writes a pool's settings, one a line, those that differ from the defaults marked.
+func (r *accountsRun) settings(p credentialbroker.Pool) error {
+	text, err := json.Marshal(p.Settings)
+	if err != nil {
+		return err
+	}
+	var all map[string]any
+	if err := json.Unmarshal(text, &all); err != nil {
+		return err
+	}
+	var rows [][]cell
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		note := ""
+		if slices.Contains(p.Changed, name) {
+			note = "changed"
+		}
+		rows = append(rows, []cell{{name, plain}, {fmt.Sprint(all[name]), plain}, {note, yellow}})
+	}
+	return r.table([]string{"SETTING", "VALUE", ""}, rows)
+}
+
+func (c *cli) accountsStats() *cobra.Command {
+	return c.accountsSub(accountsCommand{
+		use: "stats", short: "Show what accounts did", args: none, scoped: true,
+		run: func(ctx context.Context, r *accountsRun) error {
+			scopes, err := r.scopes(ctx)
+			if err != nil {
+				return err
+			}
+			all := []credentialbroker.Stat{}
+			for _, s := range scopes {
+				some, err := s.Stats(ctx)
+				if err != nil {
+					return err
+				}
+				all = append(all, some...)
+			}
+			if r.json {
+				return r.printJSON(map[string]any{"stats": all})
+			}
+			if len(all) == 0 {
+				_, err := fmt.Fprintln(r.screen.out, "Nothing was counted yet.")
+				return err
+			}
+			var rows [][]cell
+			for _, s := range all {
+				rows = append(rows, plainCells(s.Account, s.Provider, s.Reason, strconv.FormatInt(s.Requests, 10),
+					strconv.FormatInt(s.TokensIn, 10), strconv.FormatInt(s.TokensOut, 10), fmt.Sprintf("$%.4f", float64(s.CostMicros)/1e6)))
+			}
+			return r.table([]string{"ACCOUNT", "PROVIDER", "OUTCOME", "REQUESTS", "TOKENS IN", "TOKENS OUT", "COST"}, rows)
+		},
+	})
+}
+
+func (c *cli) accountsResetStats() *cobra.Command {
+	return c.accountsSub(accountsCommand{
+		use: "reset-stats [account]", short: "Begin to count anew", args: upTo(1, "one account at most"), scoped: true, destructive: true,
+		long: `Begins to count anew, for one account or for all: those of --workspace, else of
+everybody.`,
+		run: func(ctx context.Context, r *accountsRun) error {
+			if len(r.args) == 1 {
+				a, account, scope, err := r.find(ctx, r.args[0])
+				if err != nil {
+					return err
+				}
+				if err := r.confirm(r.yes, "Forget what %s did?", named(a)); err != nil {
+					return err
+				}
+				if err := scope.ResetStats(ctx, account); err != nil {
+					return err
+				}
+				return r.say(map[string]any{"success": true}, "counting anew: %s", named(a))
+			}
+			if err := r.confirm(r.yes, "Forget what all accounts did?"); err != nil {
+				return err
+			}
+			scopes, err := r.scopes(ctx)
+			if err != nil {
+				return err
+			}
+			for _, s := range scopes {
+				if err := s.ResetStats(ctx, id.Account{}); err != nil {
+					return err
+				}
+			}
+			return r.say(map[string]any{"success": true}, "counting anew")
+		},
+	})
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	credentialbroker "signalbox.dev/services/credential-broker"
+	_ "signalbox.dev/services/credential-broker/kms" // the key services that may hold the key
+)
+
+func (c *cli) accountsRotateKeys() *cobra.Command {
+	wrapOnly := false
+	return c.accountsSub(accountsCommand{
+		use: "rotate-keys", short: "Replace the keys that seal credentials", args: none, destructive: true,
+		long: `Gives every workspace a new data key and seals all credentials anew with it, while
+brokers run: they take the new keys up by themselves, and remove the former ones
+within some minutes. It can be stopped and started again at any time.
+
+Data keys are wrapped by the key in CREDENTIAL_BROKER_KEY_FILE, or by the one at
+CREDENTIAL_BROKER_KEY_URL. To replace that one as well, without a pause:
+
+  1. Name the new key in CREDENTIAL_BROKER_OTHER_KEYS of every broker.
+  2. Exchange the two in every broker.
+  3. Set the same for this command, and run it; with --wrap-only the data keys stay
+     as they are and only their wrapping is renewed.
+  4. Take the former key away. Keep it as long as you keep backups of the database.`,
+		flags: func(cmd *cobra.Command) {
+			cmd.Flags().BoolVar(&wrapOnly, "wrap-only", false, "keep the data keys, and wrap them with the present key")
+		},
+		run: func(ctx context.Context, r *accountsRun) error {
+			if err := r.confirm(r.yes, "A broker that does not have this key could not open credentials any more. Do all have it?"); err != nil {
+				return err
+			}
+			return r.rotateKeys(ctx, wrapOnly)
+		},
+	})
+}
+
+func (r *accountsRun) rotateKeys(ctx context.Context, wrapOnly bool) error {
+	told := time.Now()
+	done, err := r.accounts.RotateKeys(ctx, wrapOnly, func(k credentialbroker.KeyRotation) {
+		if time.Since(told) < time.Second {
+			return
+		}
+		told = time.Now()
+		fmt.Fprintf(r.cli.err, "%d workspaces, %d secrets\n", k.Workspaces, k.Sealed)
+	})
+	if err != nil {
+		return fmt.Errorf("%w (%d workspaces are done; run it again)", err, done.Workspaces)
+	}
+	err = r.say(done, "%d workspaces: %d data keys wrapped anew, %d made, %d removed; %d secrets sealed anew",
+		done.Workspaces, done.Wrapped, done.Made, done.Removed, done.Sealed)
+	if err != nil || done.Failed == 0 {
+		return err
+	}
+	for _, f := range done.Failures {
+		whose := "workspace " + f.Workspace
+		if f.Workspace == "" {
+			whose = "shared"
+		}
+		fmt.Fprintf(r.cli.err, "%s %s: %s\n", whose, f.Account, printable(f.Reason))
+	}
+	return fmt.Errorf("%d keys and secrets do not open and were left as they are: name the key that sealed them in CREDENTIAL_BROKER_OTHER_KEYS and run it again, or remove the accounts", done.Failed)
+}

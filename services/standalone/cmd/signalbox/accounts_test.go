@@ -1,0 +1,228 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"signalbox.dev/pkg/pgtest"
+	credentialbroker "signalbox.dev/services/credential-broker"
+	"signalbox.dev/services/simulator/authserver"
+)
+
+var update = flag.Bool("update", false, "rewrite the expected output in the scripts")
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"signalbox": main})
+}
+
+// place is a database, and a provider with an authorisation server, for one test.
+type place struct {
+	adminURL string
+	server   *authserver.Server
+	environ  []string
+}
+
+func newPlace(t *testing.T, dir string) *place {
+	t.Helper()
+	server := authserver.New(authserver.Settings{ClientID: "us", Rotate: true, Interval: 1})
+	front := httptest.NewServer(http.StripPrefix("/oauth", server))
+	t.Cleanup(front.Close)
+	for name, text := range map[string]string{
+		"profiles/sim.yaml": fmt.Sprintf("name: sim\ndefault_for: sim\ndialect: openai\nbase_url: %s/api\nauth: {header: authorization, scheme: Bearer}\n", front.URL),
+		"providers/sim.yaml": fmt.Sprintf("name: sim\nprofile: sim\nendpoints: {authorize: %[1]s/oauth/authorize, token: %[1]s/oauth/token, device: %[1]s/oauth/device, "+
+			"revoke: %[1]s/oauth/revoke, code_page: %[1]s/oauth/code}\nclient: {auth: none}\ntokens: {rotate: true}\n", front.URL),
+	} {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	database := pgtest.New(t, credentialbroker.Migrations())
+	return &place{database.AdminURL, server, []string{
+		"DATABASE_URL=" + database.AdminURL, "CREDENTIAL_BROKER_KEY_FILE=" + filepath.Join(dir, "broker.key"),
+		"CREDENTIAL_BROKER_PROFILES=" + filepath.Join(dir, "profiles"), "CREDENTIAL_BROKER_OAUTH_PROVIDERS=" + filepath.Join(dir, "providers"),
+		"CREDENTIAL_BROKER_OAUTH_CLIENTS=sim=us", "CREDENTIAL_BROKER_ALLOW_PRIVATE=true", "HOME=" + dir,
+	}}
+}
+
+// TestAccounts runs the scripts of testdata/accounts.
+//
+//	plain <from> <to>   writes a file, or stdout, with ids, times and hashes by their names
+//	sql <statement>     as the database's administrator
+//	grant <file>        signs somebody in without the ceremony, for an import of a file
+//	status <n> <…>      runs a program that is to end with a code
+func TestAccounts(t *testing.T) {
+	t.Parallel()
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/accounts", UpdateScripts: *update,
+		Setup: func(env *testscript.Env) error {
+			p := newPlace(t, env.WorkDir)
+			env.Vars = append(env.Vars, p.environ...)
+			env.Values["place"] = p
+			return nil
+		},
+		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
+			"plain": func(ts *testscript.TestScript, _ bool, args []string) {
+				ts.Check(os.WriteFile(ts.MkAbs(args[1]), []byte(plainText(ts.ReadFile(args[0]), ts.Getenv("WORK"))), 0o600))
+			},
+			"sql": func(ts *testscript.TestScript, _ bool, args []string) {
+				ctx := t.Context()
+				admin, err := pgx.Connect(ctx, ts.Value("place").(*place).adminURL)
+				ts.Check(err)
+				defer admin.Close(ctx)
+				_, err = admin.Exec(ctx, "SET search_path TO credentials; "+args[0])
+				ts.Check(err)
+			},
+			"status": func(ts *testscript.TestScript, _ bool, args []string) {
+				code := 0
+				if err := ts.Exec(args[1], args[2:]...); err != nil {
+					exit, ok := errors.AsType[*exec.ExitError](err)
+					if !ok {
+						ts.Fatalf("%v", err)
+					}
+					code = exit.ExitCode()
+				}
+				if fmt.Sprint(code) != args[0] {
+					ts.Fatalf("%s ended with %d, want %s", strings.Join(args[1:], " "), code, args[0])
+				}
+			},
+			"grant": func(ts *testscript.TestScript, _ bool, args []string) {
+				_, refresh := ts.Value("place").(*place).server.Grant()
+				text := fmt.Sprintf(`{"sim": {"type": "oauth", "refresh": %q}}`, refresh)
+				ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(text), 0o600))
+			},
+		},
+	})
+}
+
+var (
+	uuidForm = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
+	timeForm = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)`)
+	hashForm = regexp.MustCompile(`[0-9a-f]{64}`)
+)
+
+// plainText gives names to what is another one each time.
+func plainText(text, work string) string {
+	known := map[string]string{}
+	text = uuidForm.ReplaceAllStringFunc(text, func(id string) string {
+		if known[id] == "" {
+			known[id] = fmt.Sprintf("ID%d", len(known)+1)
+		}
+		return known[id]
+	})
+	text = timeForm.ReplaceAllString(text, "TIME")
+	text = hashForm.ReplaceAllString(text, "HASH")
+	return strings.ReplaceAll(text, work, "WORK")
+}
+
+// program is a signalbox that talks.
+type program struct {
+	t   *testing.T
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out *bufio.Reader
+	err *bytes.Buffer
+}
+
+func (p *place) start(t *testing.T, args ...string) *program {
+	t.Helper()
+	r := &program{t: t, cmd: exec.CommandContext(t.Context(), "signalbox", args...), err: &bytes.Buffer{}}
+	r.cmd.Env = append(os.Environ(), p.environ...)
+	r.cmd.Stderr = r.err
+	in, err := r.cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := r.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.in, r.out = in, bufio.NewReader(out)
+	if err := r.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func (r *program) wait() {
+	r.t.Helper()
+	if err := r.cmd.Wait(); err != nil {
+		r.t.Fatalf("signalbox: %v: %s", err, r.err)
+	}
+}
+
+func get(t *testing.T, url string) string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil || res.StatusCode != http.StatusOK {
+		t.Fatalf("GET %s: %d %v %s", url, res.StatusCode, err, b)
+	}
+	return strings.TrimSpace(string(b))
+}
+
+func TestLogin(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, t.TempDir())
+	account := ""
+	for _, way := range []struct {
+		args     []string
+		complete func(r *program, l credentialbroker.Login)
+	}{
+		{[]string{"login", "sim", "--paste", "--label", "mine"}, func(r *program, l credentialbroker.Login) {
+			_, code, _ := strings.Cut(get(t, l.URL), "<code>")
+			code, _, _ = strings.Cut(code, "</code>")
+			fmt.Fprintln(r.in, code)
+		}},
+		{[]string{"reauth", "mine", "--device"}, func(_ *program, l credentialbroker.Login) {
+			get(t, l.URLWithCode)
+		}},
+	} {
+		r := p.start(t, append(append([]string{"accounts"}, way.args...), "--json")...)
+		out := json.NewDecoder(r.out)
+		var l credentialbroker.Login
+		if err := out.Decode(&l); err != nil {
+			t.Fatalf("%v: %v: %s", way.args, err, r.err)
+		}
+		way.complete(r, l)
+		var a credentialbroker.Account
+		if err := out.Decode(&a); err != nil {
+			t.Fatalf("%v: %v: %s", way.args, err, r.err)
+		}
+		r.wait()
+		if a.Label != "mine" || a.Status != credentialbroker.Ready || a.Grant == nil || !a.Grant.Renewable || account != "" && a.ID != account {
+			t.Errorf("%v: %+v, want the account %s, ready", way.args, a, account)
+		}
+		account = a.ID
+	}
+	if calls := p.server.Calls(); calls.Exchange != 1 || calls.Device != 1 {
+		t.Errorf("calls %+v, want one exchange and one device", calls)
+	}
+}

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sys/unix"
+)
+
+// pty returns both ends of a pseudo-terminal.
+func pty(t *testing.T) (ours, theirs *os.File) {
+	t.Helper()
+	ours, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ours.Close() })
+	if err := unix.IoctlSetPointerInt(int(ours.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	n, err := unix.IoctlGetInt(int(ours.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if theirs, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|syscall.O_NOCTTY, 0); err != nil {
+		t.Fatal(err)
+	}
+	return ours, theirs
+}
+
+// dialogue is a program at a terminal.
+type dialogue struct {
+	t    *testing.T
+	tty  *os.File
+	seen strings.Builder
+	from int // what was looked at
+}
+
+// expect reads until the program has said so.
+func (d *dialogue) expect(text string) {
+	d.t.Helper()
+	b := make([]byte, 4096)
+	for {
+		if i := strings.Index(d.seen.String()[d.from:], text); i >= 0 {
+			d.from += i + len(text)
+			return
+		}
+		n, err := d.tty.Read(b)
+		d.seen.Write(b[:n])
+		if err != nil && n == 0 {
+			d.t.Fatalf("the program ended, or hangs (%v), before it said %q; it said:\n%s", err, text, d.seen.String()[d.from:])
+		}
+	}
+}
+
+func (d *dialogue) say(line string) {
+	d.t.Helper()
+	if _, err := io.WriteString(d.tty, line+"\n"); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+func TestManage(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, t.TempDir())
+	ours, theirs := pty(t)
+	cmd := exec.CommandContext(t.Context(), "signalbox", "accounts", "manage")
+	cmd.Env = append(os.Environ(), append(p.environ, "TERM=xterm", "NO_COLOR=")...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirs, theirs, theirs
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_ = theirs.Close() // the program has its own
+	d := &dialogue{t: t, tty: ours}
+
+	const key = "sk-planted-secret-00000001"
+	d.expect("[q]uit: ")
+	d.say("a")
+	d.expect("provider: ")
+	d.say("openai")
+	d.expect("a name for people, or nothing: ")
+	d.say("mine")
+	d.expect("API key for openai (not shown): ")
+	d.say(key)
+	d.expect("added ")
+	d.expect("\x1b[1mPROVIDER\x1b[0m") // a table, in colours
+	d.expect("\x1b[32mready\x1b[0m")
+	d.expect("[q]uit: ")
+	d.say("9")
+	d.expect(`error: "9" is none of these`)
+	d.expect("[q]uit: ")
+	d.say("1")
+	d.expect("health")
+	d.expect("or nothing: ")
+	d.say("d")
+	d.expect("disabled")
+	d.expect("[q]uit: ")
+	d.say("t")
+	d.expect("provider: ")
+	d.say("openai")
+	d.expect("now sticky): ")
+	d.say("hybrid")
+	d.expect("[q]uit: ")
+	d.say("1")
+	d.expect("or nothing: ")
+	d.say("w")
+	d.expect("is disabled: enable it first")
+	d.expect("[q]uit: ")
+	d.say("1")
+	d.expect("or nothing: ")
+	d.say("r")
+	d.expect("Forget the credential openai (mine)? [y/N] ")
+	d.say("n")
+	d.expect("error: nothing was changed")
+	d.expect("[q]uit: ")
+	d.say("1")
+	d.expect("or nothing: ")
+	d.say("r")
+	d.expect("[y/N] ")
+	d.say("y")
+	d.expect("[q]uit: ")
+	d.say("q")
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("manage = %v", err)
+	}
+	if _, err := io.ReadAll(ours); err != nil && !errors.Is(err, syscall.EIO) { // the other end is closed
+		t.Error(err)
+	}
+	if strings.Contains(d.seen.String(), key) {
+		t.Error("the key was shown")
+	}
+	admin, err := pgx.Connect(t.Context(), p.adminURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close(t.Context())
+	var did string
+	if err := admin.QueryRow(t.Context(), `SELECT string_agg(action || ' ' || detail, ',' ORDER BY sequence) FROM credentials.audit`).Scan(&did); err != nil {
+		t.Fatal(err)
+	}
+	if want := `created ,changed disabled,changed settings {"strategy":"hybrid"},removed `; did != want {
+		t.Errorf("the audit has %q, want %q", did, want)
+	}
+}
