@@ -37,16 +37,19 @@ func (p *Proxy) opening(g door.Guest, path string) (trunk.Opening, error) {
 
 // dial opens a trunk to document-sync. It proves that a gateway asks, and for nobody: the
 // ids are fresh.
-func (p *Proxy) dial(ctx context.Context) (conn net.Conn, first []byte, err error) {
+func (p *Proxy) dial(ctx context.Context) (net.Conn, []byte, error) {
 	signed, err := p.cfg.Signer.Sign(identity.Actor{Workspace: id.New[id.Workspace](), Member: id.New[id.Member](), Role: identity.Viewer}, audience)
 	if err != nil {
 		return nil, nil, err
 	}
-	if conn, err = p.connect(ctx); err != nil {
+	conn, err := p.connect(ctx)
+	if err != nil {
 		return nil, nil, err
 	}
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) }) // fails when the connection is gone, which is as good
-	first, err = trunk.Upgrade(conn, &http.Request{
+	// It may still run when this has returned. It fails when the connection is gone, which
+	// is as good.
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	first, err := trunk.Upgrade(conn, &http.Request{
 		Method: http.MethodGet, URL: p.target.JoinPath("trunk"), Host: p.target.Host, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: http.Header{"User-Agent": {"signalbox-gateway"}, identity.Header: {signed}},
 	})
