@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 
 const page0 = `# The plan
 
-Alpha begins here and goes on for a while.
+Alpha begins. It goes on for a while.
 
 Bravo has **bold** words and a [link](https://example.org).
 
@@ -59,7 +59,7 @@ Bravo has **bold** words and a [link](https://example.org).
 | Ann | writes |
 | Ben | reads |
 
-Omega ends it.
+Omega ends.
 `
 
 // TestTwoPeopleAndAnAgent writes in one document from two pages, each on another
@@ -70,15 +70,17 @@ func TestTwoPeopleAndAnAgent(t *testing.T) {
 	doc := s.create(page0)
 	ann := s.d.open("Ann", s.w.Gateways[0], doc, s.ann)
 	ben := s.d.open("Ben", s.w.Gateways[1], doc, s.ben)
-	ann.see("Omega ends it.")
-	ben.see("Omega ends it.")
+	ann.see("Omega ends.")
+	ben.see("Omega ends.")
 	ben.until("people", []string{"Ann", "Ben"})
 
+	// Before a full stop: a browser may take a space that is typed before another one, in the
+	// moment of a redraw, for that one.
 	ann.caret("Alpha begins")
 	ben.caret("Omega ends")
 	var work sync.WaitGroup
-	work.Go(func() { ann.write(" gently, as Ann types it,", 15) })
-	work.Go(func() { ben.write(" what Ben types and", 15) })
+	work.Go(func() { ann.write(" gently, as Ann types", 15) })
+	work.Go(func() { ben.write(" with what Ben types", 15) })
 	work.Go(func() {
 		s.say("replace Quoted with Repeated in document " + doc)
 		s.say("append Agents were here. to document " + doc)
@@ -88,7 +90,7 @@ func TestTwoPeopleAndAnAgent(t *testing.T) {
 
 	for _, p := range []*page{ann, ben} {
 		for _, text := range []string{
-			"Alpha begins gently, as Ann types it, here and goes on", "Omega ends what Ben types and it.",
+			"Alpha begins gently, as Ann types. It goes on", "Omega ends with what Ben types.",
 			"Repeated words.", "Agents were here.", "understands",
 		} {
 			p.see(text)
@@ -96,14 +98,14 @@ func TestTwoPeopleAndAnAgent(t *testing.T) {
 	}
 	s.same(ann, ben)
 	// The carets are where they were: the agent wrote elsewhere.
-	for p, want := range map[*page]string{ann: "Alpha begins gently, as Ann types it,", ben: "Omega ends what Ben types and"} {
+	for p, want := range map[*page]string{ann: "Alpha begins gently, as Ann types", ben: "Omega ends with what Ben types"} {
 		var got string
 		if p.call("before", &got); got != want {
 			t.Errorf("before the caret of %s is %q, want %q", p.name, got, want)
 		}
 	}
 	markdown := s.read(doc)
-	for _, want := range []string{"Alpha begins gently, as Ann types it, here and", "> Repeated words.", "| Ben | understands |", "Agents were here."} {
+	for _, want := range []string{"Alpha begins gently, as Ann types. It goes", "> Repeated words.", "| Ben | understands |", "Agents were here."} {
 		if !strings.Contains(markdown, want) {
 			t.Errorf("the Markdown lacks %q:\n%s", want, markdown)
 		}
