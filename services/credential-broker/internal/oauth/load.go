@@ -12,16 +12,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/goccy/go-yaml"
-	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
-
+	"signalbox.dev/services/credential-broker/internal/datafile"
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
 const (
-	maxFile      = 64 << 10
-	maxFiles     = 200
 	maxScopes    = 100
 	defaultAhead = 5 * time.Minute
 	maxTime      = 10 * 366 * 24 * time.Hour
@@ -65,30 +60,9 @@ type source struct {
 // provider that is not there is an error. The error joins all that is wrong, one line
 // for each, with file, line and field.
 func Load(clients map[string]Client, dirs ...fs.FS) (*Providers, error) {
-	all := map[string]*Provider{}
-	var problems []error
-	for _, dir := range dirs {
-		files, err := fs.Glob(dir, "*.yaml")
-		if err != nil {
-			return nil, fmt.Errorf("list OAuth providers: %w", err)
-		}
-		if len(files) > maxFiles {
-			return nil, fmt.Errorf("list OAuth providers: %d files are over the limit of %d", len(files), maxFiles)
-		}
-		from := map[string]string{}
-		for _, file := range files {
-			p, err := loadFile(dir, file)
-			if err != nil {
-				problems = append(problems, err)
-				continue
-			}
-			if other, taken := from[p.Name]; taken {
-				problems = append(problems, fmt.Errorf("%s: name: %q is taken by %s", file, p.Name, other))
-				continue
-			}
-			from[p.Name] = file
-			all[p.Name] = p
-		}
+	all, problems, err := datafile.LoadAll("OAuth provider", func(p *Provider) string { return p.Name }, parse, dirs...)
+	if err != nil {
+		return nil, err
 	}
 	for _, name := range slices.Sorted(maps.Keys(clients)) {
 		p, ok := all[name]
@@ -131,74 +105,23 @@ func ParseClients(text string) (map[string]Client, error) {
 	return all, nil
 }
 
-func loadFile(dir fs.FS, file string) (*Provider, error) {
-	info, err := fs.Stat(dir, file)
-	if err != nil {
-		return nil, fmt.Errorf("read OAuth provider: %w", err)
-	}
-	if info.Size() > maxFile {
-		return nil, fmt.Errorf("%s: an OAuth provider of %d bytes is over the limit of %d", file, info.Size(), maxFile)
-	}
-	text, err := fs.ReadFile(dir, file)
-	if err != nil {
-		return nil, fmt.Errorf("read OAuth provider: %w", err)
-	}
-	tree, err := parser.ParseBytes(text, 0)
-	if err != nil {
-		return nil, positioned(file, err)
-	}
-	if len(tree.Docs) != 1 || tree.Docs[0].Body == nil {
-		return nil, fmt.Errorf("%s: want exactly one YAML document", file)
-	}
+// parse reads one provider.
+func parse(file string, text []byte) (*Provider, error) {
 	var src source
-	if err := yaml.NodeToValue(tree.Docs[0].Body, &src, yaml.Strict()); err != nil {
-		return nil, positioned(file, err)
+	fields, err := datafile.Decode(file, text, &src)
+	if err != nil {
+		return nil, err
 	}
-	c := &checker{file: file, tree: tree}
+	c := &checker{fields}
 	p := c.provider(&src)
-	if err := errors.Join(c.problems...); err != nil {
+	if err := c.Err(); err != nil {
 		return nil, err
 	}
 	return p, nil
 }
 
-// positioned puts file and line in front of an error of the YAML library, in one line.
-func positioned(file string, err error) error {
-	if e, ok := errors.AsType[yaml.Error](err); ok && e.GetToken() != nil {
-		return fmt.Errorf("%s:%d: %s", file, e.GetToken().Position.Line, e.GetMessage())
-	}
-	first, _, _ := strings.Cut(err.Error(), "\n")
-	return fmt.Errorf("%s: %s", file, first)
-}
-
 // checker turns a source into a provider and notes what is wrong with it.
-type checker struct {
-	file     string
-	tree     *ast.File
-	problems []error
-}
-
-// wrong notes a problem with a field, given by its path.
-func (c *checker) wrong(path, format string, args ...any) {
-	c.problems = append(c.problems, fmt.Errorf("%s:%d: %s: %s", c.file, c.line(path), path, fmt.Sprintf(format, args...)))
-}
-
-// line returns the line of a field, or of the nearest one around it that is there.
-func (c *checker) line(path string) int {
-	for path != "" {
-		if p, err := yaml.PathString("$." + path); err == nil {
-			if node, err := p.FilterFile(c.tree); err == nil && node != nil && node.GetToken() != nil {
-				return node.GetToken().Position.Line
-			}
-		}
-		cut := strings.LastIndexAny(path, ".[")
-		if cut < 0 {
-			break
-		}
-		path = path[:cut]
-	}
-	return 1
-}
+type checker struct{ *datafile.Checker }
 
 var (
 	nameForm      = regexp.MustCompile(`^[a-z][a-z0-9-]{0,63}$`)
@@ -220,25 +143,25 @@ func (c *checker) provider(src *source) *Provider {
 		Idle: c.duration("tokens.idle", src.Tokens.Idle), Ahead: cmp.Or(c.duration("tokens.ahead", src.Tokens.Ahead), defaultAhead),
 	}
 	if !nameForm.MatchString(p.Name) {
-		c.wrong("name", "%q is not a name: use lower-case letters, digits and dashes, 64 at most", p.Name)
+		c.Wrong("name", "%q is not a name: use lower-case letters, digits and dashes, 64 at most", p.Name)
 	}
 	if !accountForm.MatchString(p.Account) {
-		c.wrong("account", "%q is not a provider's name: use lower-case letters, digits and dashes, 32 at most", p.Account)
+		c.Wrong("account", "%q is not a provider's name: use lower-case letters, digits and dashes, 32 at most", p.Account)
 	}
 	if !nameForm.MatchString(p.Profile) {
-		c.wrong("profile", "%q is not the name of a request profile, which the accounts need", p.Profile)
+		c.Wrong("profile", "%q is not the name of a request profile, which the accounts need", p.Profile)
 	}
 	if p.Token == "" {
-		c.wrong("endpoints.token", "say where tokens are had: https://host/path")
+		c.Wrong("endpoints.token", "say where tokens are had: https://host/path")
 	}
 	if p.Authorize == "" && p.Device == "" {
-		c.wrong("endpoints", "nobody can sign in without authorize or device")
+		c.Wrong("endpoints", "nobody can sign in without authorize or device")
 	}
 	if p.Auth != AuthNone && p.Auth != AuthBody && p.Auth != AuthBasic {
-		c.wrong("client.auth", "%q is unknown: use none (a public client), body or basic", src.Client.Auth)
+		c.Wrong("client.auth", "%q is unknown: use none (a public client), body or basic", src.Client.Auth)
 	}
 	if p.Encoding != Form && p.Encoding != JSON {
-		c.wrong("request.encoding", "%q is unknown: use form or json", src.Request.Encoding)
+		c.Wrong("request.encoding", "%q is unknown: use form or json", src.Request.Encoding)
 	}
 	c.parameters("request.authorize", p.AuthorizeParams)
 	c.parameters("request.token", p.TokenParams)
@@ -261,22 +184,22 @@ func (c *checker) parameters(field string, all map[string]string) {
 		reserved := slices.Contains(ours, name) && (field != "request.authorize" || name != "code")
 		switch {
 		case !parameterForm.MatchString(name):
-			c.wrong(path, "%q is not the name of a parameter", name)
+			c.Wrong(path, "%q is not the name of a parameter", name)
 		case reserved:
-			c.wrong(path, "%s is decided by the broker and cannot be given here", name)
+			c.Wrong(path, "%s is decided by the broker and cannot be given here", name)
 		case len(all[name]) > 1024:
-			c.wrong(path, "the value is longer than 1024 bytes")
+			c.Wrong(path, "the value is longer than 1024 bytes")
 		}
 	}
 }
 
 func (c *checker) list(field string, all []string, form *regexp.Regexp, what string) {
 	if len(all) > maxScopes {
-		c.wrong(field, "%d entries are over the limit of %d", len(all), maxScopes)
+		c.Wrong(field, "%d entries are over the limit of %d", len(all), maxScopes)
 	}
 	for i, one := range all {
 		if !form.MatchString(one) {
-			c.wrong(fmt.Sprintf("%s[%d]", field, i), "%q is not %s", one, what)
+			c.Wrong(fmt.Sprintf("%s[%d]", field, i), "%q is not %s", one, what)
 		}
 	}
 }
@@ -288,11 +211,11 @@ func (c *checker) endpoint(field, text string) string {
 	u, err := url.Parse(text)
 	switch {
 	case err != nil || u.Host == "" || (u.Scheme != "https" && u.Scheme != "http"):
-		c.wrong(field, "want https://host/path")
+		c.Wrong(field, "want https://host/path")
 	case u.Scheme == "http" && !loopback(u.Hostname()):
-		c.wrong(field, "it must begin with https: tokens are sent there")
+		c.Wrong(field, "it must begin with https: tokens are sent there")
 	case u.User != nil || u.Fragment != "":
-		c.wrong(field, "it must hold no user, password or #")
+		c.Wrong(field, "it must hold no user, password or #")
 	}
 	return text
 }
@@ -307,7 +230,7 @@ func (c *checker) duration(field, text string) time.Duration {
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 || d > maxTime {
-		c.wrong(field, "%q is not a time: use a number and a unit, such as 90s or 720h", text)
+		c.Wrong(field, "%q is not a time: use a number and a unit, such as 90s or 720h", text)
 		return 0
 	}
 	return d

@@ -14,16 +14,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/goccy/go-yaml"
-	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
-
+	"signalbox.dev/services/credential-broker/internal/datafile"
 	"signalbox.dev/services/credential-broker/internal/transform"
 )
 
 const (
-	maxFile     = 64 << 10
-	maxFiles    = 200
 	maxWait     = time.Hour
 	defaultWait = 5 * time.Minute
 )
@@ -110,37 +105,10 @@ func Open(version, dir string) (*Set, error) {
 // names are unique. ${version} in a header's value becomes version. The error
 // joins all that is wrong, one line for each.
 func Load(version string, dirs ...fs.FS) (*Set, error) {
-	all := map[string]*Profile{}
-	var problems []error
-	for _, dir := range dirs {
-		files, err := fs.Glob(dir, "*.yaml")
-		if err != nil {
-			return nil, fmt.Errorf("list request profiles: %w", err)
-		}
-		if len(files) > maxFiles {
-			return nil, fmt.Errorf("list request profiles: %d files are over the limit of %d", len(files), maxFiles)
-		}
-		from := map[string]string{}
-		for _, file := range files {
-			p, err := loadFile(dir, file, version)
-			if err != nil {
-				problems = append(problems, err)
-				continue
-			}
-			if other, taken := from[p.Name]; taken {
-				problems = append(problems, fmt.Errorf("%s: name: %q is taken by %s", file, p.Name, other))
-				continue
-			}
-			from[p.Name] = file
-			all[p.Name] = p
-		}
-		misnamed, err := fs.Glob(dir, "*.yml")
-		if err != nil {
-			return nil, fmt.Errorf("list request profiles: %w", err)
-		}
-		for _, file := range misnamed {
-			problems = append(problems, fmt.Errorf("%s: a request profile's file ends with .yaml: rename it", file))
-		}
+	all, problems, err := datafile.LoadAll("request profile", func(p *Profile) string { return p.Name },
+		func(file string, text []byte) (*Profile, error) { return parse(file, text, version) }, dirs...)
+	if err != nil {
+		return nil, err
 	}
 	s := &Set{byName: all, byProvider: map[string]*Profile{}}
 	for _, name := range s.Names() {
@@ -160,83 +128,25 @@ func Load(version string, dirs ...fs.FS) (*Set, error) {
 	return s, nil
 }
 
-func loadFile(dir fs.FS, file, version string) (*Profile, error) {
-	info, err := fs.Stat(dir, file)
-	if err != nil {
-		return nil, fmt.Errorf("read request profile: %w", err)
-	}
-	if info.Size() > maxFile {
-		return nil, fmt.Errorf("%s: a request profile of %d bytes is over the limit of %d", file, info.Size(), maxFile)
-	}
-	text, err := fs.ReadFile(dir, file)
-	if err != nil {
-		return nil, fmt.Errorf("read request profile: %w", err)
-	}
-	return parse(file, text, version)
-}
-
 // parse reads one profile.
 func parse(file string, text []byte, version string) (*Profile, error) {
-	tree, err := parser.ParseBytes(text, 0)
-	if err != nil {
-		return nil, positioned(file, err)
-	}
-	if len(tree.Docs) != 1 || tree.Docs[0].Body == nil {
-		return nil, fmt.Errorf("%s: want exactly one YAML document", file)
-	}
 	var src source
-	if err := yaml.NodeToValue(tree.Docs[0].Body, &src, yaml.Strict()); err != nil {
-		return nil, positioned(file, err)
+	fields, err := datafile.Decode(file, text, &src)
+	if err != nil {
+		return nil, err
 	}
-	c := &checker{file: file, tree: tree, version: version}
+	c := &checker{fields, version}
 	p := c.profile(&src)
-	if err := errors.Join(c.problems...); err != nil {
+	if err := c.Err(); err != nil {
 		return nil, err
 	}
 	return p, nil
 }
 
-// positioned puts file and line in front of an error of the YAML library, in one line.
-func positioned(file string, err error) error {
-	if e, ok := errors.AsType[yaml.Error](err); ok && e.GetToken() != nil {
-		return fmt.Errorf("%s:%d: %s", file, e.GetToken().Position.Line, e.GetMessage())
-	}
-	first, _, _ := strings.Cut(err.Error(), "\n")
-	return fmt.Errorf("%s: %s", file, first)
-}
-
 // checker turns a source into a profile and notes what is wrong with it.
 type checker struct {
-	file     string
-	tree     *ast.File
-	version  string
-	problems []error
-}
-
-// wrong notes a problem with a field; the path is the field's, as routes[0].path.
-func (c *checker) wrong(path, format string, args ...any) {
-	where := c.file
-	if line := c.line(path); line > 0 {
-		where = fmt.Sprintf("%s:%d", c.file, line)
-	}
-	c.problems = append(c.problems, fmt.Errorf("%s: %s: %s", where, path, fmt.Sprintf(format, args...)))
-}
-
-// line returns the line of a field, or of the nearest one around it that is there.
-func (c *checker) line(path string) int {
-	for path != "" {
-		if p, err := yaml.PathString("$." + path); err == nil {
-			if node, err := p.FilterFile(c.tree); err == nil && node != nil && node.GetToken() != nil {
-				return node.GetToken().Position.Line
-			}
-		}
-		cut := strings.LastIndexAny(path, ".[")
-		if cut < 0 {
-			break
-		}
-		path = path[:cut]
-	}
-	return 1
+	*datafile.Checker
+	version string
 }
 
 var (
@@ -249,13 +159,13 @@ var (
 func (c *checker) profile(src *source) *Profile {
 	p := &Profile{Name: src.Name, DefaultFor: src.DefaultFor, Dialect: Dialect(src.Dialect), Mounts: src.Mounts, TrimBase: src.TrimBase}
 	if !nameForm.MatchString(src.Name) {
-		c.wrong("name", "%q is not a name: use lower-case letters, digits and dashes, 64 at most", src.Name)
+		c.Wrong("name", "%q is not a name: use lower-case letters, digits and dashes, 64 at most", src.Name)
 	}
 	if src.DefaultFor != "" && !nameForm.MatchString(src.DefaultFor) {
-		c.wrong("default_for", "%q is not a provider's name: use lower-case letters, digits and dashes", src.DefaultFor)
+		c.Wrong("default_for", "%q is not a provider's name: use lower-case letters, digits and dashes", src.DefaultFor)
 	}
 	if !slices.Contains(dialects, p.Dialect) {
-		c.wrong("dialect", "%q is unknown: use anthropic, openai, google, notion or github", src.Dialect)
+		c.Wrong("dialect", "%q is unknown: use anthropic, openai, google, notion or github", src.Dialect)
 	}
 	p.BaseURL = c.baseURL(src.BaseURL)
 	for i, mount := range src.Mounts {
@@ -266,7 +176,7 @@ func (c *checker) profile(src *source) *Profile {
 	}
 	p.Auth = Auth{Header: c.headerName("auth.header", src.Auth.Header), Scheme: src.Auth.Scheme}
 	if src.Auth.Scheme != "" && !headerForm.MatchString(src.Auth.Scheme) {
-		c.wrong("auth.scheme", "%q is not an authentication scheme: use a word such as Bearer, or leave it out", src.Auth.Scheme)
+		c.Wrong("auth.scheme", "%q is not an authentication scheme: use a word such as Bearer, or leave it out", src.Auth.Scheme)
 	}
 	p.Headers = c.headers(src, p.Auth.Header)
 	p.Usage = c.usage(src.Usage)
@@ -280,7 +190,7 @@ func (c *checker) profile(src *source) *Profile {
 		case "messages":
 			r.Messages = messages
 		default:
-			c.wrong(field+".body", "%q is not a form of bodies that can be changed: use messages, for Anthropic's Messages API, or leave it out", src.Routes[i].Body)
+			c.Wrong(field+".body", "%q is not a form of bodies that can be changed: use messages, for Anthropic's Messages API, or leave it out", src.Routes[i].Body)
 		}
 		p.Routes = append(p.Routes, r)
 	}
@@ -289,7 +199,7 @@ func (c *checker) profile(src *source) *Profile {
 
 func (c *checker) prefix(field, path string) {
 	if path == "" || !pathForm.MatchString(path) || strings.HasSuffix(path, "/") || strings.HasSuffix(path, "*") {
-		c.wrong(field, "%q is not a path: begin with a slash and end without one", path)
+		c.Wrong(field, "%q is not a path: begin with a slash and end without one", path)
 	}
 }
 
@@ -300,11 +210,11 @@ func (c *checker) baseURL(text string) *url.URL {
 	u, err := url.Parse(text)
 	switch {
 	case err != nil || u.Host == "" || (u.Scheme != "https" && u.Scheme != "http"):
-		c.wrong("base_url", "want https://host/path")
+		c.Wrong("base_url", "want https://host/path")
 	case u.User != nil:
-		c.wrong("base_url", "it must hold no user or password: credentials belong to accounts")
+		c.Wrong("base_url", "it must hold no user or password: credentials belong to accounts")
 	case u.RawQuery != "" || u.Fragment != "":
-		c.wrong("base_url", "it must end with the path, without ? or #")
+		c.Wrong("base_url", "it must end with the path, without ? or #")
 	default:
 		u.Path = strings.TrimRight(u.Path, "/")
 		return u
@@ -317,12 +227,12 @@ var reserved = []string{"Host", "Content-Length", "Transfer-Encoding", "Connecti
 
 func (c *checker) headerName(field, name string) string {
 	if !headerForm.MatchString(name) || strings.Contains(name, "*") {
-		c.wrong(field, "%q is not the name of a header", name)
+		c.Wrong(field, "%q is not the name of a header", name)
 		return ""
 	}
 	name = http.CanonicalHeaderKey(name)
 	if slices.Contains(reserved, name) {
-		c.wrong(field, "%s is decided by the proxy and cannot be given here", name)
+		c.Wrong(field, "%s is decided by the proxy and cannot be given here", name)
 	}
 	return name
 }
@@ -333,7 +243,7 @@ func (c *checker) headers(src *source, auth string) Headers {
 		value := src.Headers.Set[name]
 		field := "headers.set." + name
 		if key := c.headerName(field, name); key == auth {
-			c.wrong(field, "the credential's own header cannot be set")
+			c.Wrong(field, "the credential's own header cannot be set")
 		} else {
 			h.Set[key] = c.headerValue(field, value)
 		}
@@ -343,7 +253,7 @@ func (c *checker) headers(src *source, auth string) Headers {
 		field := "headers.append." + name
 		key := c.headerName(field, name)
 		if key == auth {
-			c.wrong(field, "the credential's own header cannot be appended to")
+			c.Wrong(field, "the credential's own header cannot be appended to")
 		}
 		for entry := range strings.SplitSeq(c.headerValue(field, value), ",") {
 			if entry = strings.TrimSpace(entry); entry != "" {
@@ -355,7 +265,7 @@ func (c *checker) headers(src *source, auth string) Headers {
 		field := fmt.Sprintf("headers.remove[%d]", i)
 		prefix, open := strings.CutSuffix(name, "*")
 		if !headerForm.MatchString(prefix) || strings.Contains(prefix, "*") {
-			c.wrong(field, "%q is not the name of a header (a * may end it)", name)
+			c.Wrong(field, "%q is not the name of a header (a * may end it)", name)
 			continue
 		}
 		prefix = http.CanonicalHeaderKey(prefix)
@@ -370,11 +280,11 @@ func (c *checker) headers(src *source, auth string) Headers {
 func (c *checker) headerValue(field, value string) string {
 	value = strings.ReplaceAll(value, "${version}", c.version)
 	if strings.Contains(value, "${") {
-		c.wrong(field, "the only variable is ${version}")
+		c.Wrong(field, "the only variable is ${version}")
 	}
 	for _, b := range []byte(value) {
 		if b < ' ' || b > '~' {
-			c.wrong(field, "a header's value is printable ASCII in one line")
+			c.Wrong(field, "a header's value is printable ASCII in one line")
 			break
 		}
 	}
@@ -384,10 +294,10 @@ func (c *checker) headerValue(field, value string) string {
 func (c *checker) route(field string, src *sourceRoute, before []Route) Route {
 	r := Route{Path: src.Path, Query: c.query(field, src.Query)}
 	if src.Path == "" || !pathForm.MatchString(src.Path) {
-		c.wrong(field+".path", "%q is not a path: begin with a slash; a * may end it", src.Path)
+		c.Wrong(field+".path", "%q is not a path: begin with a slash; a * may end it", src.Path)
 	}
 	if slices.ContainsFunc(before, func(o Route) bool { return o.Path == src.Path }) {
-		c.wrong(field+".path", "%q has a route already", src.Path)
+		c.Wrong(field+".path", "%q has a route already", src.Path)
 	}
 	r.Wait = cmp.Or(c.duration(field+".wait", src.Wait), defaultWait)
 	r.WaitStream = cmp.Or(c.duration(field+".wait_stream", src.WaitStream), r.Wait)
@@ -399,14 +309,14 @@ func (c *checker) route(field string, src *sourceRoute, before []Route) Route {
 	switch r.Stream.Events {
 	case Typed:
 		if len(s.Terminal) == 0 {
-			c.wrong(field+".stream.terminal", "name the events that end a stream")
+			c.Wrong(field+".stream.terminal", "name the events that end a stream")
 		}
 	case Chat:
 		if len(s.Preamble)+len(s.Terminal)+len(s.Error)+len(s.Usage) > 0 {
-			c.wrong(field+".stream", "chat chunks have no names: leave preamble, terminal, error and usage out")
+			c.Wrong(field+".stream", "chat chunks have no names: leave preamble, terminal, error and usage out")
 		}
 	default:
-		c.wrong(field+".stream.events", "%q is not a form of events: use typed or chat", s.Events)
+		c.Wrong(field+".stream.events", "%q is not a form of events: use typed or chat", s.Events)
 	}
 	c.eventNames(field+".stream.preamble", s.Preamble)
 	c.eventNames(field+".stream.terminal", s.Terminal)
@@ -418,7 +328,7 @@ func (c *checker) route(field string, src *sourceRoute, before []Route) Route {
 func (c *checker) eventNames(field string, names []string) {
 	for i, name := range names {
 		if !eventForm.MatchString(name) {
-			c.wrong(fmt.Sprintf("%s[%d]", field, i), "%q is not the name of an event", name)
+			c.Wrong(fmt.Sprintf("%s[%d]", field, i), "%q is not the name of an event", name)
 		}
 	}
 }
@@ -429,7 +339,7 @@ func (c *checker) duration(field, text string) time.Duration {
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 || d > maxWait {
-		c.wrong(field, "%q is not a time: use a number and a unit, such as 90s or 10m, at most %s", text, maxWait)
+		c.Wrong(field, "%q is not a time: use a number and a unit, such as 90s or 10m, at most %s", text, maxWait)
 		return 0
 	}
 	return d

@@ -231,7 +231,7 @@ func TestOpen(t *testing.T) {
 		t.Errorf("Open gives %v, want mine beside the shipped ones", s.Names())
 	}
 	write("other.yml", "name: other\n")
-	if _, err := profile.Open("1", dir); err == nil || !strings.Contains(err.Error(), "other.yml: a request profile's file ends with .yaml") {
+	if _, err := profile.Open("1", dir); err == nil || !strings.Contains(err.Error(), "other.yml: its name must end with .yaml") {
 		t.Errorf("Open with other.yml = %v, want an error", err)
 	}
 }

@@ -34,12 +34,12 @@ var (
 func (c *checker) rules(src *source) transform.Rules {
 	r := transform.Rules{ToolPrefix: src.ToolPrefix, System: src.System.First}
 	if src.ToolPrefix != "" && !prefixForm.MatchString(src.ToolPrefix) {
-		c.wrong("tool_prefix", "%q cannot begin the name of a tool: use letters, digits, - and _, 32 at most", src.ToolPrefix)
+		c.Wrong("tool_prefix", "%q cannot begin the name of a tool: use letters, digits, - and _, 32 at most", src.ToolPrefix)
 	}
 	c.atMost("system.first", len(src.System.First), maxBlocks)
 	for i, text := range src.System.First {
 		if strings.TrimSpace(text) == "" || len(text) > maxBlock || !utf8.ValidString(text) {
-			c.wrong(fmt.Sprintf("system.first[%d]", i), "a block of the system prompt has a text of 1 to %d bytes", maxBlock)
+			c.Wrong(fmt.Sprintf("system.first[%d]", i), "a block of the system prompt has a text of 1 to %d bytes", maxBlock)
 		}
 	}
 	c.atMost("system.words", len(src.System.Words), maxWords)
@@ -47,20 +47,20 @@ func (c *checker) rules(src *source) transform.Rules {
 		field := fmt.Sprintf("system.words[%d]", i)
 		kind := transform.Case(cmp.Or(w.Case, string(transform.Exact)))
 		if !isWord(w.From) {
-			c.wrong(field+".from", "%q is not a word: it begins and ends with a letter or a digit and is in one line", clip(w.From))
+			c.Wrong(field+".from", "%q is not a word: it begins and ends with a letter or a digit and is in one line", clip(w.From))
 		}
 		if len(w.To) > maxWord || !utf8.ValidString(w.To) {
-			c.wrong(field+".to", "it is longer than %d bytes", maxWord)
+			c.Wrong(field+".to", "it is longer than %d bytes", maxWord)
 		}
 		if kind != transform.Exact && kind != transform.Any && kind != transform.Keep {
-			c.wrong(field+".case", "%q is not a rule for upper and lower case: use exact, any or keep", clip(w.Case))
+			c.Wrong(field+".case", "%q is not a rule for upper and lower case: use exact, any or keep", clip(w.Case))
 		}
 		r.Words = append(r.Words, transform.Word{From: w.From, To: w.To, Case: kind})
 	}
 	if !slices.ContainsFunc(src.Routes, func(r sourceRoute) bool { return r.Body != "" }) {
 		for field, set := range map[string]bool{"tool_prefix": src.ToolPrefix != "", "system": len(src.System.First)+len(src.System.Words) > 0} {
 			if set {
-				c.wrong(field, "no route has body: messages, so that it would change nothing; bodies of other APIs than Anthropic's Messages are not changed")
+				c.Wrong(field, "no route has body: messages, so that it would change nothing; bodies of other APIs than Anthropic's Messages are not changed")
 			}
 		}
 	}
@@ -69,7 +69,7 @@ func (c *checker) rules(src *source) transform.Rules {
 
 func (c *checker) atMost(field string, n, limit int) {
 	if n > limit {
-		c.wrong(field, "%d entries are over the limit of %d", n, limit)
+		c.Wrong(field, "%d entries are over the limit of %d", n, limit)
 	}
 }
 
@@ -86,7 +86,7 @@ func (c *checker) query(route string, src map[string]string) []Param {
 	var all []Param
 	for _, name := range slices.Sorted(maps.Keys(src)) {
 		if !paramForm.MatchString(name) || len(src[name]) > maxWord {
-			c.wrong(route+".query."+name, "%q is not the name of a parameter, or its value is longer than %d bytes", clip(name), maxWord)
+			c.Wrong(route+".query."+name, "%q is not the name of a parameter, or its value is longer than %d bytes", clip(name), maxWord)
 			continue
 		}
 		all = append(all, Param{name, url.QueryEscape(src[name])})
@@ -100,7 +100,7 @@ func (c *checker) usage(src *sourceUsage) *usage.Places {
 	}
 	p := &usage.Places{At: c.members("usage.at", src.At), Input: c.members("usage.input", src.Input), Output: c.members("usage.output", src.Output)}
 	if len(src.At) == 0 {
-		c.wrong("usage.at", "say in which members of an answer the counts are, such as [usage]")
+		c.Wrong("usage.at", "say in which members of an answer the counts are, such as [usage]")
 	}
 	c.atMost("usage", len(src.Input)+len(src.Output), usage.MaxMembers)
 	return p
@@ -111,7 +111,7 @@ func (c *checker) members(field string, list []string) []usage.Path {
 	var out []usage.Path
 	for i, text := range list {
 		if !memberForm.MatchString(text) {
-			c.wrong(fmt.Sprintf("%s[%d]", field, i), "%q is not the name of a member, or several with dots between them", clip(text))
+			c.Wrong(fmt.Sprintf("%s[%d]", field, i), "%q is not the name of a member, or several with dots between them", clip(text))
 		}
 		out = append(out, strings.Split(text, "."))
 	}
@@ -124,12 +124,12 @@ func (c *checker) limits(src []sourceLimit) []Limit {
 	for i, l := range src {
 		field := fmt.Sprintf("limits[%d]", i)
 		if l.Reset == "" && l.Remaining == "" {
-			c.wrong(field, "name the headers: remaining, reset or both")
+			c.Wrong(field, "name the headers: remaining, reset or both")
 		}
 		limit := Limit{Remaining: http.CanonicalHeaderKey(l.Remaining), Reset: http.CanonicalHeaderKey(l.Reset)}
 		for name, header := range map[string]string{"remaining": l.Remaining, "reset": l.Reset} {
 			if header != "" && !headerForm.MatchString(header) {
-				c.wrong(field+"."+name, "%q is not the name of a header", clip(header))
+				c.Wrong(field+"."+name, "%q is not the name of a header", clip(header))
 			}
 		}
 		out = append(out, limit)

@@ -1,0 +1,135 @@
+// Package datafile reads what operators describe in YAML files, request profiles and
+// OAuth providers, strictly: an unknown field or a wrong value is an error that names
+// file, line and field.
+package datafile
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+)
+
+const (
+	maxFile  = 64 << 10
+	maxFiles = 200
+)
+
+// LoadAll has load read every *.yaml file at the root of each of dirs, and returns what
+// came out by name. What a later directory has replaces what an earlier one has under
+// the same name; within a directory names are unique. what says in errors what the files
+// describe. The problems are those of single files; an error ends the reading.
+func LoadAll[T any](what string, name func(*T) string, load func(file string, text []byte) (*T, error), dirs ...fs.FS) (all map[string]*T, problems []error, err error) {
+	all = map[string]*T{}
+	for _, dir := range dirs {
+		files, err := fs.Glob(dir, "*.yaml")
+		if err != nil {
+			return nil, nil, fmt.Errorf("list %ss: %w", what, err)
+		}
+		if len(files) > maxFiles {
+			return nil, nil, fmt.Errorf("list %ss: %d files are over the limit of %d", what, len(files), maxFiles)
+		}
+		from := map[string]string{}
+		for _, file := range files {
+			text, err := read(dir, file, what)
+			if err != nil {
+				problems = append(problems, err)
+				continue
+			}
+			v, err := load(file, text)
+			if err != nil {
+				problems = append(problems, err)
+				continue
+			}
+			n := name(v)
+			if other, taken := from[n]; taken {
+				problems = append(problems, fmt.Errorf("%s: name: %q is taken by %s", file, n, other))
+				continue
+			}
+			from[n], all[n] = file, v
+		}
+		misnamed, err := fs.Glob(dir, "*.yml")
+		if err != nil {
+			return nil, nil, fmt.Errorf("list %ss: %w", what, err)
+		}
+		for _, file := range misnamed {
+			problems = append(problems, fmt.Errorf("%s: its name must end with .yaml: rename it", file))
+		}
+	}
+	return all, problems, nil
+}
+
+func read(dir fs.FS, file, what string) ([]byte, error) {
+	info, err := fs.Stat(dir, file)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", what, err)
+	}
+	if info.Size() > maxFile {
+		return nil, fmt.Errorf("%s: %d bytes are over the limit of %d", file, info.Size(), maxFile)
+	}
+	text, err := fs.ReadFile(dir, file)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", what, err)
+	}
+	return text, nil
+}
+
+// Checker notes what is wrong with a file's fields.
+type Checker struct {
+	file     string
+	tree     *ast.File
+	problems []error
+}
+
+// Decode decodes a file's one document into src.
+func Decode(file string, text []byte, src any) (*Checker, error) {
+	tree, err := parser.ParseBytes(text, 0)
+	if err != nil {
+		return nil, positioned(file, err)
+	}
+	if len(tree.Docs) != 1 || tree.Docs[0].Body == nil {
+		return nil, fmt.Errorf("%s: want exactly one YAML document", file)
+	}
+	if err := yaml.NodeToValue(tree.Docs[0].Body, src, yaml.Strict()); err != nil {
+		return nil, positioned(file, err)
+	}
+	return &Checker{file: file, tree: tree}, nil
+}
+
+// positioned puts file and line in front of an error of the YAML library, in one line.
+func positioned(file string, err error) error {
+	if e, ok := errors.AsType[yaml.Error](err); ok && e.GetToken() != nil {
+		return fmt.Errorf("%s:%d: %s", file, e.GetToken().Position.Line, e.GetMessage())
+	}
+	first, _, _ := strings.Cut(err.Error(), "\n")
+	return fmt.Errorf("%s: %s", file, first)
+}
+
+// Wrong notes a problem with a field; the path is the field's, as routes[0].path.
+func (c *Checker) Wrong(path, format string, args ...any) {
+	c.problems = append(c.problems, fmt.Errorf("%s:%d: %s: %s", c.file, c.line(path), path, fmt.Sprintf(format, args...)))
+}
+
+// Err returns what was noted, one line for each problem; nil when there is none.
+func (c *Checker) Err() error { return errors.Join(c.problems...) }
+
+// line returns the line of a field, or of the nearest one around it that is there.
+func (c *Checker) line(path string) int {
+	for path != "" {
+		if p, err := yaml.PathString("$." + path); err == nil {
+			if node, err := p.FilterFile(c.tree); err == nil && node != nil && node.GetToken() != nil {
+				return node.GetToken().Position.Line
+			}
+		}
+		cut := strings.LastIndexAny(path, ".[")
+		if cut < 0 {
+			break
+		}
+		path = path[:cut]
+	}
+	return 1
+}
