@@ -122,7 +122,9 @@ func (c *conversations) Submit(ctx context.Context, req *agentv1.SubmitRequest) 
 	}
 	start := c.starter.reserve(actor.Workspace, session)
 	defer start.free(ctx)
-	out, err := c.store.Submit(ctx, actor, conversation.NewMessage{
+	// To the end, also when the caller goes away: the message is said, and what became of
+	// the claim of its run is known.
+	out, err := c.store.Submit(context.WithoutCancel(ctx), actor, conversation.NewMessage{
 		Session: session, Content: json.RawMessage(req.GetContentJson()), Model: req.GetModel(), Provider: req.GetProvider(),
 		Tools: selection(req.GetTools()), CollectToolStats: req.GetCollectToolStats(), IdempotencyKey: req.GetIdempotencyKey(),
 		Mode: modeOf(req.GetMode()), Timezone: req.GetTimezone(), Take: start.take(),

@@ -61,7 +61,7 @@ type Models interface {
 type Store interface {
 	Claim(ctx context.Context, ws id.Workspace, session id.Session, r id.Run) (*run.Claim, error)
 	Release(ctx context.Context, c *run.Claim, wait time.Duration) error
-	Disown(ctx context.Context, ws id.Workspace, r id.Run) error
+	Disown(ctx context.Context, ws id.Workspace, r id.Run) (held bool, err error)
 	Park(ctx context.Context, c *run.Claim) error
 	History(ctx context.Context, c *run.Claim) ([]run.Message, run.Setting, error)
 	LastStep(ctx context.Context, c *run.Claim) (*run.OpenStep, error)
@@ -139,12 +139,12 @@ var (
 // Handle is the work queue's handler: it works on the run until it ends, is parked,
 // or is lost to another runner.
 func (l *Loop) Handle(ctx context.Context, d *bus.Delivery) error {
-	return l.Take(ctx, &d.Message, d.Draining())
+	return l.Take(ctx, &d.Message, d.Attempt, d.Draining())
 }
 
-// Take is Handle of a message that came in any way; draining is closed when the
-// process shuts down.
-func (l *Loop) Take(ctx context.Context, m *bus.Message, draining <-chan struct{}) error {
+// Take is Handle of a message that came in any way, for the attempt'th time; draining is
+// closed when the process shuts down.
+func (l *Loop) Take(ctx context.Context, m *bus.Message, attempt int, draining <-chan struct{}) error {
 	work, err := bus.Decode[*runv1.Work](m)
 	if err != nil {
 		return err
@@ -158,7 +158,7 @@ func (l *Loop) Take(ctx context.Context, m *bus.Message, draining <-chan struct{
 	case errors.Is(err, run.ErrNotClaimable):
 		return nil // ended, taken, or not its turn: its end wakes the next, the sweeper wakes the lost
 	case errors.Is(err, run.ErrTooEarly):
-		return bus.RetryAfter(earlyRetry, err)
+		return bus.RetryAfter(earlyRetry<<min(max(attempt-1, 0), earlyDoublings), err)
 	case err != nil:
 		l.Disown(ctx, ws, runID)
 		// Not the bus's own backoff: it goes by the number of deliveries, and a run that
@@ -187,12 +187,15 @@ func (l *Loop) Answer(ctx context.Context, claim *run.Claim, draining <-chan str
 }
 
 const (
-	// earlyRetry is when a run is looked at again that came before its turn.
-	earlyRetry = 20 * time.Millisecond
+	// earlyRetry is when a run is looked at again that came before its turn; the more
+	// often it has come, the later: what is before it may be stuck for long.
+	earlyRetry     = 20 * time.Millisecond
+	earlyDoublings = 5
 	// claimRetry is when one is, that Postgres could not be asked about.
 	claimRetry   = time.Second
 	leaveTimeout = 5 * time.Second // then its lease is about to run out by itself
 	leaveRetry   = 100 * time.Millisecond
+	disownAgain  = time.Second
 	firstRetry   = 250 * time.Millisecond
 	lastRetry    = 10 * time.Second
 )
@@ -221,13 +224,26 @@ func (l *Loop) release(ctx context.Context, claim *run.Claim, wait time.Duration
 
 // Disown gives a run back of which nobody knows whether this process has claimed it,
 // because the answer was lost: it would be held by a process that does not work on it.
+// The claim may still be on its way when it is first looked for.
 func (l *Loop) Disown(ctx context.Context, ws id.Workspace, r id.Run) {
-	err := tryToLeave(ctx, func(ctx context.Context) error {
+	held := false
+	look := func(ctx context.Context) (err error) {
 		if l.Keeper.holds(r) {
+			held = true
 			return nil
 		}
-		return l.Store.Disown(ctx, ws, r)
-	})
+		held, err = l.Store.Disown(ctx, ws, r)
+		return err
+	}
+	err := tryToLeave(ctx, look)
+	if err == nil && !held {
+		select {
+		case <-ctx.Done():
+			return // the process goes: its presence tells the others
+		case <-time.After(disownAgain):
+		}
+		err = tryToLeave(ctx, look)
+	}
 	if err != nil {
 		l.Log.WarnContext(ctx, "run not given back; if it was claimed, its lease has to run out", "run", r, "error", err)
 	}
@@ -276,5 +292,9 @@ func (l *Loop) work(ctx context.Context, claim *run.Claim, draining <-chan struc
 	case stranger != nil:
 		return stranger // a runner of a newer version may know the role
 	}
-	return a.run(held.ctx) //nolint:contextcheck // hold derives it from ctx
+	err := a.run(held.ctx) //nolint:contextcheck // hold derives it from ctx
+	if err != nil && errors.Is(context.Cause(held.ctx), run.ErrFenced) { //nolint:contextcheck // as above
+		return run.ErrFenced // whatever broke because of that
+	}
+	return err
 }

@@ -101,10 +101,7 @@ func (s *Store) queueClaim(b *pgx.Batch, ws id.Workspace, session id.Session, ru
 			deadline = coalesce(deadline, clock_timestamp() + @wall)
 		WHERE workspace_id = @workspace AND session_id = @session AND id = @run
 			AND NOT EXISTS (SELECT FROM outbox WHERE workspace_id = @workspace AND subject = @subject)
-			AND (state = 'running' AND lease_until < clock_timestamp()
-				OR state = 'queued' AND NOT EXISTS (
-					SELECT FROM runs o WHERE o.session_id = r.session_id AND (
-						o.state IN ('running', 'waiting') OR o.state = 'queued' AND o.ordinal < r.ordinal)))
+			AND (state = 'running' AND lease_until < clock_timestamp() OR state = 'queued' AND `+itsTurn+`)
 		RETURNING `+Columns, args).Query(pg.Collect(&c.claimed))
 	// The message that waited joins the conversation with the first claim.
 	b.Queue(`
@@ -118,9 +115,18 @@ func (s *Store) queueClaim(b *pgx.Batch, ws id.Workspace, session id.Session, ru
 		)
 		UPDATE messages m SET position = place.position, created_at = clock_timestamp()
 		FROM place, asked WHERE m.workspace_id = @workspace AND m.id = asked.id`, args)
-	c.claim.history, c.claim.last = queueHistory(b, args), queueLastStep(b, args)
+	c.claim.history, c.claim.last = queueHistory(b, args, ours), queueLastStep(b, args, ours)
 	return c
 }
+
+// itsTurn says of a queued run r that nothing of its session is before it.
+const itsTurn = `NOT EXISTS (
+	SELECT FROM runs o WHERE o.session_id = r.session_id AND (
+		o.state IN ('running', 'waiting') OR o.state = 'queued' AND o.ordinal < r.ordinal))`
+
+// ours says that the run is this runner's: who could not claim it need not read what it
+// is about, which may be long.
+const ours = `EXISTS (SELECT FROM runs WHERE workspace_id = @workspace AND id = @run AND state = 'running' AND runner = @runner)`
 
 // queueUnsaid asks whether events of a session wait in the outbox.
 func queueUnsaid(b *pgx.Batch, args pg.Args, into *bool) {
@@ -135,8 +141,9 @@ type Beat struct {
 	Mail bool
 }
 
-// Renew prolongs leases of this process. What is missing from the answer is lost:
-// another runner has it, or it ended.
+// Renew prolongs leases of this process, but for those whose row somebody has locked:
+// these have until the next time, and hold up nobody. What is missing from the answer is
+// lost: another runner has it, or it ended.
 func (s *Store) Renew(ctx context.Context, leases []Lease) ([]Beat, error) {
 	runs := make([]string, len(leases))
 	epochs := make([]int64, len(leases))
@@ -144,20 +151,23 @@ func (s *Store) Renew(ctx context.Context, leases []Lease) ([]Beat, error) {
 		runs[i], epochs[i] = l.Run.String(), l.Epoch
 	}
 	var beats []Beat
-	// AsSystem: a runner holds runs of many workspaces and renews them in one statement.
-	err := s.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, `
-			UPDATE runs r SET lease_until = clock_timestamp() + @lease
-			FROM unnest(@runs::uuid[], @epochs::bigint[]) AS mine (id, epoch)
-			WHERE r.id = mine.id AND r.epoch = mine.epoch AND r.state = 'running'
-			RETURNING r.id, EXISTS (SELECT FROM run_inbox i WHERE i.run_id = r.id AND i.read_at IS NULL)`,
-			pg.Args{"lease": s.cfg.Lease, "runs": runs, "epochs": epochs})
-		if err != nil {
-			return err
-		}
+	b := &pgx.Batch{}
+	b.Queue(`
+		WITH mine AS MATERIALIZED (
+			SELECT * FROM unnest(@runs::uuid[], @epochs::bigint[]) AS mine (id, epoch)
+		), free AS MATERIALIZED (
+			SELECT r.id FROM runs r JOIN mine USING (id, epoch) WHERE r.state = 'running' FOR NO KEY UPDATE OF r SKIP LOCKED
+		), renewed AS (
+			UPDATE runs r SET lease_until = clock_timestamp() + @lease FROM free WHERE r.id = free.id
+		)
+		SELECT r.id, EXISTS (SELECT FROM run_inbox i WHERE i.run_id = r.id AND i.read_at IS NULL)
+		FROM runs r JOIN mine USING (id, epoch) WHERE r.state = 'running'`,
+		pg.Args{"lease": s.cfg.Lease, "runs": runs, "epochs": epochs}).Query(func(rows pgx.Rows) (err error) {
 		beats, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Beat])
 		return err
 	})
+	// AsSystem: a runner holds runs of many workspaces and renews them in one statement.
+	err := s.db.WriteAsSystem(ctx, b)
 	if err != nil {
 		return nil, fmt.Errorf("renew %d leases: %w", len(leases), err)
 	}
@@ -197,17 +207,19 @@ func (s *Store) Release(ctx context.Context, c *Claim, wait time.Duration) error
 	return nil
 }
 
-// Disown ends this runner's lease of a run, whatever its epoch, now.
-func (s *Store) Disown(ctx context.Context, ws id.Workspace, run id.Run) error {
+// Disown ends this runner's lease of a run, whatever its epoch, now, and says whether
+// there was one.
+func (s *Store) Disown(ctx context.Context, ws id.Workspace, run id.Run) (held bool, err error) {
 	b := &pgx.Batch{}
 	b.Queue(`
 		UPDATE runs SET lease_until = clock_timestamp()
-		WHERE workspace_id = @workspace AND id = @run AND runner = @runner AND state = 'running'`,
-		pg.Args{"workspace": ws, "run": run, "runner": s.runner})
+		WHERE workspace_id = @workspace AND id = @run AND runner = @runner AND state = 'running'
+		RETURNING id`,
+		pg.Args{"workspace": ws, "run": run, "runner": s.runner}).Query(exists(&held))
 	if err := s.db.WriteInWorkspace(ctx, ws, b); err != nil {
-		return fmt.Errorf("disown run %s: %w", run, err)
+		return false, fmt.Errorf("disown run %s: %w", run, err)
 	}
-	return nil
+	return held, nil
 }
 
 // unrenewed are the runs whose lease holds and was not renewed lately, or ends later
@@ -217,7 +229,7 @@ const unrenewed = `state = 'running' AND lease_until > clock_timestamp()
 
 // ExpireAbsent ends the leases of runs whose runner died: its presence is gone, and
 // its last sign of life is older than quiet, which is more than a beat. It returns
-// these runs.
+// these runs; one whose row somebody has locked is left for the next time.
 func (s *Store) ExpireAbsent(ctx context.Context, quiet time.Duration) ([]Abandoned, error) {
 	var expired []Abandoned
 	// AsSystem: a runner that died had runs of many workspaces.
@@ -236,9 +248,11 @@ func (s *Store) ExpireAbsent(ctx context.Context, quiet time.Duration) ([]Abando
 			return err
 		}
 		if rows, err = tx.Query(ctx, `
-			UPDATE runs SET lease_until = clock_timestamp()
-			WHERE `+unrenewed+` AND runner = ANY (@absent)
-			RETURNING workspace_id, session_id, id, epoch, false`, args); err != nil {
+			WITH free AS MATERIALIZED (
+				SELECT id FROM runs WHERE `+unrenewed+` AND runner = ANY (@absent) FOR NO KEY UPDATE SKIP LOCKED
+			)
+			UPDATE runs r SET lease_until = clock_timestamp() FROM free WHERE r.id = free.id
+			RETURNING workspace_id, session_id, r.id, epoch, false`, args); err != nil {
 			return err
 		}
 		expired, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Abandoned])
@@ -264,26 +278,35 @@ type Abandoned struct {
 // waiting longer than patience: their wake-up was lost. At most limit: those that have
 // begun first, because somebody watches, and then the oldest.
 func (s *Store) Sweep(ctx context.Context, patience time.Duration, limit int) ([]Abandoned, error) {
-	var found []Abandoned
-	// AsSystem: the sweeper looks after the runs of all workspaces.
-	err := s.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, `
-			SELECT workspace_id, session_id, id, epoch, state = 'queued' FROM runs r
-			WHERE state IN ('queued', 'running')
-				AND coalesce(lease_until, created_at) < clock_timestamp() - CASE state WHEN 'queued' THEN @patience::interval ELSE '0'::interval END
-				AND (state = 'running' OR NOT EXISTS (
-					SELECT FROM runs o WHERE o.session_id = r.session_id AND (
-						o.state IN ('running', 'waiting') OR o.state = 'queued' AND o.ordinal < r.ordinal)))
-			ORDER BY state = 'queued', coalesce(lease_until, created_at) LIMIT @limit`,
-			pg.Args{"patience": patience, "limit": limit})
-		if err != nil {
-			return err
-		}
-		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Abandoned])
-		return err
-	})
+	found, err := s.abandoned(ctx, `state IN ('queued', 'running')
+		AND coalesce(lease_until, created_at) < clock_timestamp() - CASE state WHEN 'queued' THEN @patience::interval ELSE '0'::interval END
+		AND (state = 'running' OR `+itsTurn+`)`, pg.Args{"patience": patience, "limit": limit})
 	if err != nil {
 		return nil, fmt.Errorf("sweep for abandoned runs: %w", err)
 	}
 	return found, nil
+}
+
+// Ready returns runs that could start and wait for their first runner, the oldest
+// first, and limit at most.
+func (s *Store) Ready(ctx context.Context, limit int) ([]Abandoned, error) {
+	found, err := s.abandoned(ctx, `state = 'queued' AND `+itsTurn, pg.Args{"limit": limit})
+	if err != nil {
+		return nil, fmt.Errorf("look for runs that could start: %w", err)
+	}
+	return found, nil
+}
+
+// abandoned returns runs that meet a condition.
+func (s *Store) abandoned(ctx context.Context, condition string, args pg.Args) (found []Abandoned, err error) {
+	b := &pgx.Batch{}
+	b.Queue(`
+		SELECT workspace_id, session_id, id, epoch, state = 'queued' FROM runs r
+		WHERE `+condition+`
+		ORDER BY state = 'queued', coalesce(lease_until, created_at) LIMIT @limit`, args).Query(func(rows pgx.Rows) (err error) {
+		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Abandoned])
+		return err
+	})
+	// AsSystem: the sweeper looks after the runs of all workspaces.
+	return found, s.db.ReadAsSystem(ctx, b)
 }

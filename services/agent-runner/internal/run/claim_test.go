@@ -107,6 +107,60 @@ func TestSweepFindsTheLostFirst(t *testing.T) {
 	}
 }
 
+// Those that wait for their first runner are found, however many have lost theirs.
+func TestReady(t *testing.T) {
+	t.Parallel()
+	migrated := pg.Migrations{Schema: "agent", Role: "signalbox_agent", FS: migrations.FS}
+	db := pgtest.New(t, migrated).Open(t, migrated)
+	s := run.NewStore(db, outbox.New(db, nil, slog.New(slog.DiscardHandler)), "r", run.Config{Lease: time.Hour, WallTime: time.Hour, Partitions: 4})
+	for range 3 {
+		if err := s.Release(t.Context(), claimed(t, db, s), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, _, waits := queued(t, db)
+	found, err := s.Ready(t.Context(), 2)
+	if err != nil || len(found) != 1 || found[0].Run != waits || !found[0].Queued {
+		t.Errorf("Ready() = %v, %v, want run %s alone", found, err, waits)
+	}
+}
+
+// A run whose row somebody has locked keeps its lease as long as that lasts, and no other
+// run waits for it.
+func TestRenewPassesLocks(t *testing.T) {
+	t.Parallel()
+	migrated := pg.Migrations{Schema: "agent", Role: "signalbox_agent", FS: migrations.FS}
+	db := pgtest.New(t, migrated).Open(t, migrated)
+	s := run.NewStore(db, outbox.New(db, nil, slog.New(slog.DiscardHandler)), "r", run.Config{Lease: time.Hour, WallTime: time.Hour, Partitions: 4})
+	locked, free := claimed(t, db, s), claimed(t, db, s)
+	lease := func(c *run.Claim) (until time.Time) {
+		t.Helper()
+		err := db.AsSystem(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+			return tx.QueryRow(ctx, "SELECT lease_until FROM runs WHERE id = $1", c.Run.ID).Scan(&until)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return until
+	}
+	before := []time.Time{lease(locked), lease(free)}
+	var beats []run.Beat
+	err := db.AsSystem(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "SELECT FROM runs WHERE id = $1 FOR UPDATE", locked.Run.ID); err != nil {
+			return err
+		}
+		var err error
+		beats, err = s.Renew(ctx, []run.Lease{locked.Lease(), free.Lease(), {Run: free.Run.ID, Epoch: 7}})
+		return err
+	})
+	if err != nil || len(beats) != 2 {
+		t.Fatalf("Renew() = %v, %v, want both runs", beats, err)
+	}
+	if !lease(locked).Equal(before[0]) || !lease(free).After(before[1]) {
+		t.Errorf("leases until %s and %s, before %s: want the second renewed, alone", lease(locked), lease(free), before)
+	}
+}
+
 // Who does not know whether it has claimed a run gives it back, and nobody else's.
 func TestDisown(t *testing.T) {
 	t.Parallel()
@@ -121,8 +175,8 @@ func TestDisown(t *testing.T) {
 		s    *run.Store
 		free int
 	}{{other, 0}, {mine, 1}} {
-		if err := tc.s.Disown(t.Context(), c.Run.Workspace, c.Run.ID); err != nil {
-			t.Fatal(err)
+		if held, err := tc.s.Disown(t.Context(), c.Run.Workspace, c.Run.ID); err != nil || held != (tc.free > 0) {
+			t.Fatalf("Disown() = %v, %v", held, err)
 		}
 		if found, err := other.Sweep(t.Context(), 0, 10); err != nil || len(found) != tc.free {
 			t.Errorf("Sweep() = %v, %v, want %d runs", found, err, tc.free)

@@ -32,21 +32,21 @@ type history struct {
 const sizeOfMessages = `(SELECT coalesce(sum(octet_length(content::text) + coalesce(octet_length(raw), 0)), 0) FROM messages
 	WHERE workspace_id = @workspace AND session_id = @session AND position IS NOT NULL)`
 
-// queueHistory reads the conversation with a batch.
-func queueHistory(b *pgx.Batch, args pg.Args) *history {
+// queueHistory reads the conversation with a batch, on a condition.
+func queueHistory(b *pgx.Batch, args pg.Args, condition string) *history {
 	h := &history{}
 	b.Queue(`SELECT system_prompt, preset, tools, max_steps FROM sessions
 		WHERE workspace_id = @workspace AND id = @session`, args).Query(pg.Collect(&h.settings))
-	b.Queue(`SELECT `+sizeOfMessages, args).QueryRow(func(row pgx.Row) error { return row.Scan(&h.size) })
-	queueMessages(b, "", args, &h.messages)
+	b.Queue(`SELECT CASE WHEN `+condition+` THEN `+sizeOfMessages+` ELSE 0 END`, args).QueryRow(func(row pgx.Row) error { return row.Scan(&h.size) })
+	queueMessages(b, condition, args, &h.messages)
 	return h
 }
 
-// queueMessages reads a conversation that is not too long, on a further condition.
+// queueMessages reads a conversation that is not too long, on a condition.
 func queueMessages(b *pgx.Batch, condition string, args pg.Args, into *[]Message) {
 	b.Queue(fmt.Sprintf(`SELECT %s FROM messages
-		WHERE workspace_id = @workspace AND session_id = @session AND position IS NOT NULL AND %s <= %d %s
-		ORDER BY position`, MessageColumns, sizeOfMessages, maxHistory, condition), args).Query(pg.Collect(into))
+		WHERE workspace_id = @workspace AND session_id = @session AND position IS NOT NULL AND %s AND %s <= %d
+		ORDER BY position`, MessageColumns, condition, sizeOfMessages, maxHistory), args).Query(pg.Collect(into))
 }
 
 // History returns the conversation up to now, oldest first, and the session's
@@ -56,7 +56,7 @@ func (s *Store) History(ctx context.Context, c *Claim) ([]Message, Setting, erro
 	c.history = nil
 	if h == nil {
 		b := &pgx.Batch{}
-		h = queueHistory(b, c.key())
+		h = queueHistory(b, c.key(), "true")
 		if err := s.db.ReadInWorkspace(ctx, c.Run.Workspace, b); err != nil {
 			return nil, Setting{}, fmt.Errorf("read the conversation: %w", err)
 		}

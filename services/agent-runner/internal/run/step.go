@@ -234,17 +234,18 @@ type lastStep struct {
 	calls []Call
 }
 
-// queueLastStep reads the newest committed step and its calls with a batch.
-func queueLastStep(b *pgx.Batch, args pg.Args) *lastStep {
+// queueLastStep reads the newest committed step and its calls with a batch, on a
+// condition.
+func queueLastStep(b *pgx.Batch, args pg.Args, condition string) *lastStep {
 	l := &lastStep{}
 	b.Queue(`
 		SELECT step_index, state, finish_reason, input_tokens, output_tokens FROM steps
-		WHERE workspace_id = @workspace AND run_id = @run AND state <> 'open'
+		WHERE workspace_id = @workspace AND run_id = @run AND state <> 'open' AND `+condition+`
 		ORDER BY step_index DESC LIMIT 1`, args).Query(pg.Collect(&l.steps))
 	b.Queue(`
 		SELECT key, call_index, tool_call_id, tool_name, args, effect, deadline, phase, state, coalesce(result, 'null'), error_type, summary, duration_ms
 		FROM tool_calls
-		WHERE workspace_id = @workspace AND run_id = @run AND step_index = (
+		WHERE workspace_id = @workspace AND run_id = @run AND `+condition+` AND step_index = (
 			SELECT max(step_index) FROM steps WHERE workspace_id = @workspace AND run_id = @run AND state <> 'open')
 		ORDER BY call_index`, args).Query(func(rows pgx.Rows) (err error) {
 		l.calls, err = pgx.CollectRows(rows, scanCall)
@@ -260,7 +261,7 @@ func (s *Store) LastStep(ctx context.Context, c *Claim) (*OpenStep, error) {
 	c.last = nil
 	if l == nil {
 		b := &pgx.Batch{}
-		l = queueLastStep(b, c.key())
+		l = queueLastStep(b, c.key(), "true")
 		if err := s.db.ReadInWorkspace(ctx, c.Run.Workspace, b); err != nil {
 			return nil, fmt.Errorf("read the last step of run %s: %w", c.Run.ID, err)
 		}

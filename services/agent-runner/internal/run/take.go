@@ -43,7 +43,7 @@ func (t *Taking) QueueLook(b *pgx.Batch) {
 		return
 	}
 	queueUnsaid(b, t.args, &t.unsaid)
-	queueMessages(b, `AND NOT EXISTS (
+	queueMessages(b, `NOT EXISTS (
 		SELECT FROM runs o WHERE o.workspace_id = @workspace AND o.session_id = @session AND o.state IN ('queued', 'running', 'waiting'))`, t.args, &t.before)
 }
 

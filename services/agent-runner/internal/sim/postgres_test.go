@@ -171,11 +171,10 @@ func (s store) Park(ctx context.Context, c *run.Claim) error {
 	return err
 }
 
-func (s store) Disown(ctx context.Context, _ id.Workspace, r id.Run) error {
-	return s.tell(ctx, "disown "+short(r), func() error {
+func (s store) Disown(ctx context.Context, _ id.Workspace, r id.Run) (held bool, err error) {
+	return ask(ctx, s, "disown "+short(r), func() (bool, error) {
 		delete(s.p.holding, r)
-		s.w.pg.disown(s.p.name, r)
-		return nil
+		return s.w.pg.disown(s.p.name, r), nil
 	})
 }
 
@@ -203,6 +202,15 @@ func (s store) Sweep(ctx context.Context, patience time.Duration, limit int) ([]
 			return nil, nil
 		}
 		return s.w.pg.sweep(patience, limit), nil
+	})
+}
+
+func (s store) Ready(ctx context.Context, limit int) ([]run.Abandoned, error) {
+	return ask(ctx, s, "ready", func() ([]run.Abandoned, error) {
+		if s.w.plant == sweepsNothing {
+			return nil, nil
+		}
+		return s.w.pg.ready(limit), nil
 	})
 }
 

@@ -279,10 +279,10 @@ type inWork struct {
 type inWorkKey struct{}
 
 // takes is the loop's handler; the world knows what it holds.
-func (p *process) takes(l *loop.Loop) func(ctx context.Context, m *bus.Message, draining <-chan struct{}) error {
-	return func(ctx context.Context, m *bus.Message, draining <-chan struct{}) error {
+func (p *process) takes(l *loop.Loop) handler {
+	return func(ctx context.Context, m *bus.Message, attempt int, draining <-chan struct{}) error {
 		held := &inWork{}
-		err := l.Take(context.WithValue(ctx, inWorkKey{}, held), m, draining)
+		err := l.Take(context.WithValue(ctx, inWorkKey{}, held), m, attempt, draining)
 		p.w.locked(func() {
 			if held.epoch > 0 && p.holding[held.run] == held.epoch {
 				delete(p.holding, held.run)

@@ -136,10 +136,13 @@ func (c *consumer) repeat(name string) {
 	}
 }
 
+// handler is bus.Handler with what it asks of a delivery.
+type handler func(ctx context.Context, m *bus.Message, attempt int, draining <-chan struct{}) error
+
 // consume hands messages to handle until the process drains or dies; then it waits
 // for those in hand. It is bus.Consume with the contract that handle's error is the
 // decision.
-func (p *process) consume(name string, slots int, handle func(ctx context.Context, m *bus.Message, draining <-chan struct{}) error) {
+func (p *process) consume(name string, slots int, handle handler) {
 	c := p.w.nats.stream(name).reader
 	ctx, letGo := context.WithCancelCause(p.ctx)
 	defer letGo(nil)
@@ -213,14 +216,16 @@ func (p *process) pull(c *consumer) *entry {
 	return nil
 }
 
-func (p *process) handled(ctx context.Context, e *entry, handle func(ctx context.Context, m *bus.Message, draining <-chan struct{}) error) (err error) {
+func (p *process) handled(ctx context.Context, e *entry, handle handler) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			p.w.locked(func() { p.w.violated("%s panics: %v\n%s", p.name, v, debug.Stack()) })
 			err = errors.New("panic")
 		}
 	}()
-	return handle(ctx, received(e.message), p.drain)
+	var attempt int
+	p.w.locked(func() { attempt = e.attempt })
+	return handle(ctx, received(e.message), attempt, p.drain)
 }
 
 // settle tells the queue what was decided, for as long as bus.Consume does.

@@ -3,6 +3,7 @@ package sim
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -44,10 +45,12 @@ func (d *rows) claim(runner string, ws id.Workspace, session id.Session, r id.Ru
 }
 
 // disown ends a runner's lease of a run, if it has one.
-func (d *rows) disown(runner string, r id.Run) {
-	if row := d.runs[r]; row != nil && row.State == run.Running && row.runner == runner {
+func (d *rows) disown(runner string, r id.Run) (held bool) {
+	row := d.runs[r]
+	if held = row != nil && row.State == run.Running && row.runner == runner; held {
 		row.lease = d.cfg.now()
 	}
+	return held
 }
 
 // saysSoon reports whether events of the session wait in the outbox.
@@ -139,6 +142,15 @@ func (d *rows) sweep(patience time.Duration, limit int) []run.Abandoned {
 	var out []run.Abandoned
 	for _, f := range all[:min(limit, len(all))] {
 		out = append(out, f.Abandoned)
+	}
+	return out
+}
+
+func (d *rows) ready(limit int) (out []run.Abandoned) {
+	for _, r := range d.sweep(0, math.MaxInt) {
+		if r.Queued && len(out) < limit {
+			out = append(out, r)
+		}
 	}
 	return out
 }

@@ -1,6 +1,9 @@
 package sim
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // The ways in which a runner leaves a run, in both.
 
@@ -28,6 +31,7 @@ func (b *both) disown() (here, there []string) {
 		return nil, nil
 	}
 	runner := b.runners[b.rng.IntN(len(b.runners))]
-	b.rows.disown(runner, c.here.Run.ID)
-	return []string{"ok"}, []string{why(b.runs[runner].Disown(b.t.Context(), c.there.Run.Workspace, c.there.Run.ID))}
+	one := b.rows.disown(runner, c.here.Run.ID)
+	two, err := b.runs[runner].Disown(b.t.Context(), c.there.Run.Workspace, c.there.Run.ID)
+	return []string{"ok", fmt.Sprint(one)}, []string{why(err), fmt.Sprint(two)}
 }

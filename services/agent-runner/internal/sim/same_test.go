@@ -247,6 +247,7 @@ var acts = []act{
 	{"let a lease run out", (*both).runOut},
 	{"expire", (*both).expire},
 	{"sweep", (*both).sweep},
+	{"look who is ready", (*both).ready},
 	{"empty the outbox", (*both).say},
 	{"empty the outbox", (*both).say},
 	{"empty the outbox", (*both).say},
@@ -614,6 +615,13 @@ func (b *both) sweep() (here, there []string) {
 	patience, limit := time.Duration(b.rng.IntN(2))*time.Hour, 1+b.rng.IntN(5)
 	two, err := b.store().Sweep(b.t.Context(), patience, limit)
 	one := b.rows.sweep(patience, limit)
+	return abandoned(one, nil, limit), abandoned(two, err, limit)
+}
+
+func (b *both) ready() (here, there []string) {
+	limit := 1 + b.rng.IntN(5)
+	two, err := b.store().Ready(b.t.Context(), limit)
+	one := b.rows.ready(limit)
 	return abandoned(one, nil, limit), abandoned(two, err, limit)
 }
 

@@ -158,7 +158,7 @@ func (r *ledgerRow) busy(e *executor, key string) bool {
 // handle is tool-executor's way with a call, in short: claim it in the ledger, run
 // it, record the outcome, tell of it; what somebody began before is treated by its
 // effect.
-func (e *executor) handle(ctx context.Context, m *bus.Message, _ <-chan struct{}) error {
+func (e *executor) handle(ctx context.Context, m *bus.Message, _ int, _ <-chan struct{}) error {
 	call, err := bus.Decode[*toolv1.Call](m)
 	if err != nil {
 		return err

@@ -11,12 +11,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
 
+	"signalbox.dev/pkg/subject"
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
@@ -24,6 +24,7 @@ import (
 type Store interface {
 	ExpireAbsent(ctx context.Context, quiet time.Duration) ([]run.Abandoned, error)
 	Sweep(ctx context.Context, patience time.Duration, limit int) ([]run.Abandoned, error)
+	Ready(ctx context.Context, limit int) ([]run.Abandoned, error)
 }
 
 // Bus is where wake-ups go: *bus.Bus, whose contract this is.
@@ -48,13 +49,20 @@ type Config struct {
 }
 
 // Sweeper sweeps.
-type Sweeper struct{ cfg Config }
+type Sweeper struct {
+	cfg Config
+	// woken is when what the last sweep has found was woken, by the way it waits.
+	woken map[run.Abandoned]time.Time
+}
 
 // New returns a sweeper; it does nothing before Run.
-func New(cfg Config) *Sweeper { return &Sweeper{cfg} }
+func New(cfg Config) *Sweeper { return &Sweeper{cfg: cfg} }
 
 const (
 	limit = 256
+	// ready is how many queued runs are woken when their wake-ups may be lost: more than
+	// a process that died, or the queue, may have held for those who watch.
+	ready = 4096
 	// together is how many wake-ups are on their way at a time.
 	together = 32
 	// every is short: it is part of what a killed runner costs those who watch.
@@ -66,6 +74,8 @@ const (
 	// queue: unless a runner has died, or the queue was away, it is woken under the id of its first wake-up, which
 	// the stream takes again when it has forgotten that.
 	moment = 2 * time.Second
+	// wakeTimeout bounds what waking takes of the time in which others may die.
+	wakeTimeout = 5 * time.Second
 )
 
 // Run sweeps until ctx is done, and returns nil.
@@ -86,28 +96,20 @@ func (s *Sweeper) Run(ctx context.Context) error {
 		default: // it is known already
 		}
 	})()
-	broken := false // the queue was away, and who is queued was not woken since
+	missed := false // wake-ups of queued runs may be lost
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-back:
-			broken = true
+			missed = true
 		case <-tick.C:
 		}
-		if broken {
-			err := s.wakeQueued(ctx, nil)
-			if broken = err != nil; broken && ctx.Err() == nil {
-				s.cfg.Log.WarnContext(ctx, "queued runs not woken again yet", "error", err)
-			}
-		}
-		steady := s.cfg.Presence.Steady()
-		if steady < s.cfg.Beat {
-			continue
-		}
-		err := s.buryDead(ctx)
-		if err == nil && steady >= 2*s.cfg.Beat {
-			err = s.findLost(ctx)
+		died, err := s.sweep(ctx)
+		if missed = missed || died; missed {
+			waked := s.wakeQueued(ctx)
+			missed = waked != nil
+			err = errors.Join(err, waked)
 		}
 		if err != nil && ctx.Err() == nil {
 			s.cfg.Log.WarnContext(ctx, "sweep put off", "error", err)
@@ -115,48 +117,95 @@ func (s *Sweeper) Run(ctx context.Context) error {
 	}
 }
 
-// buryDead wakes runners for the runs of those that died, and for the queued ones.
-func (s *Sweeper) buryDead(ctx context.Context) error {
+// sweep wakes runners for the runs that have lost theirs, and says whether one has died.
+func (s *Sweeper) sweep(ctx context.Context) (died bool, err error) {
+	steady := s.cfg.Presence.Steady()
+	if steady < s.cfg.Beat {
+		return false, nil
+	}
+	if died, err = s.buryDead(ctx); err != nil || steady < 2*s.cfg.Beat {
+		return died, err
+	}
+	return died, s.findLost(ctx)
+}
+
+// buryDead wakes runners for the runs of those that died.
+func (s *Sweeper) buryDead(ctx context.Context) (died bool, err error) {
 	expired, err := s.cfg.Store.ExpireAbsent(ctx, s.cfg.Beat+s.cfg.Beat/2)
 	if err != nil || len(expired) == 0 {
-		return err
+		return false, err
 	}
 	s.cfg.Log.InfoContext(ctx, "runs of a runner that died are free again", "runs", len(expired))
-	return s.wakeQueued(ctx, expired)
+	_, err = s.wakeAll(ctx, expired, true)
+	return true, err
 }
 
-// wakeQueued wakes runners for runs and for all that are queued: the wake-ups of these
-// were on their way to somebody who died, or when the queue did, and would come again
-// after subject.AckWait only.
-func (s *Sweeper) wakeQueued(ctx context.Context, runs []run.Abandoned) error {
-	found, err := s.cfg.Store.Sweep(ctx, 0, limit)
-	queued := slices.DeleteFunc(found, func(r run.Abandoned) bool { return !r.Queued })
-	return errors.Join(err, s.wakeAll(ctx, append(runs, queued...), true))
+// wakeQueued wakes runners for all runs that are queued: their wake-ups were on their way
+// to somebody who died, or when the queue did, and would come again after
+// subject.AckWait only.
+func (s *Sweeper) wakeQueued(ctx context.Context) error {
+	queued, err := s.cfg.Store.Ready(ctx, ready)
+	if err != nil {
+		return err
+	}
+	_, err = s.wakeAll(ctx, queued, true)
+	return err
 }
 
-// findLost wakes runners for the runs that nobody has, and whose wake-up was lost.
+// findLost wakes runners for the runs that nobody has, and whose wake-up was lost. What
+// it has woken lately it leaves alone.
 func (s *Sweeper) findLost(ctx context.Context) error {
 	found, err := s.cfg.Store.Sweep(ctx, patience, limit)
 	if err != nil {
 		return err
 	}
-	return s.wakeAll(ctx, found, false)
+	known := make(map[run.Abandoned]time.Time, len(found))
+	var due []run.Abandoned
+	for _, r := range found {
+		at, again := s.woken[r], moment
+		if r.Queued {
+			again = subject.AckWait
+		}
+		if !at.IsZero() && time.Since(at) < again {
+			known[r] = at
+			continue
+		}
+		due = append(due, r)
+	}
+	now := time.Now()
+	waked, err := s.wakeAll(ctx, due, false)
+	for _, r := range waked {
+		known[r] = now
+	}
+	s.woken = known
+	return err
 }
 
 // wakeAll wakes side by side: a runner that died had many runs, and each wake-up waits
-// for an answer. With anew, the first wake-ups of queued ones may be lost.
-func (s *Sweeper) wakeAll(ctx context.Context, runs []run.Abandoned, anew bool) error {
-	waking, ctx := errgroup.WithContext(ctx)
+// for an answer. With anew, the first wake-ups of queued ones may be lost. It returns
+// those that it has woken.
+func (s *Sweeper) wakeAll(ctx context.Context, runs []run.Abandoned, anew bool) (waked []run.Abandoned, err error) {
+	ctx, cancel := context.WithTimeout(ctx, wakeTimeout)
+	defer cancel()
+	failed := make([]error, len(runs))
+	var waking errgroup.Group
 	waking.SetLimit(together)
-	for _, r := range runs {
-		waking.Go(func() error {
-			if err := s.wake(ctx, r, anew); err != nil {
-				return fmt.Errorf("wake run %s again: %w", r.Run, err)
-			}
+	for i, r := range runs {
+		waking.Go(func() error { // who cannot be woken is in nobody's way
+			failed[i] = s.wake(ctx, r, anew)
 			return nil
 		})
 	}
-	return waking.Wait()
+	_ = waking.Wait() // nil
+	for i, r := range runs {
+		switch {
+		case failed[i] == nil:
+			waked = append(waked, r)
+		case err == nil:
+			err = fmt.Errorf("wake run %s again: %w", r.Run, failed[i])
+		}
+	}
+	return waked, err
 }
 
 func (s *Sweeper) wake(ctx context.Context, r run.Abandoned, anew bool) error {

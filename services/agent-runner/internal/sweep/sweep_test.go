@@ -2,6 +2,7 @@ package sweep_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"strings"
@@ -14,11 +15,15 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/subject"
 	"signalbox.dev/services/agent-runner/internal/run"
 	"signalbox.dev/services/agent-runner/internal/sweep"
 )
 
-const beat = time.Second
+const (
+	beat  = time.Second
+	every = 250 * time.Millisecond // between two sweeps
+)
 
 // rows has runs of a runner that died, queued runs, and runs whose lease ran out.
 type rows struct{ dead, queued, lost []run.Abandoned }
@@ -30,16 +35,18 @@ func (r *rows) ExpireAbsent(context.Context, time.Duration) ([]run.Abandoned, er
 	return expired, nil
 }
 
-func (r *rows) Sweep(_ context.Context, patience time.Duration, _ int) ([]run.Abandoned, error) {
-	if patience > 0 {
-		return slices.Clone(r.lost), nil
-	}
-	return slices.Concat(r.lost, r.queued), nil
+func (r *rows) Sweep(_ context.Context, _ time.Duration, limit int) ([]run.Abandoned, error) {
+	return slices.Clone(r.lost[:min(limit, len(r.lost))]), nil
+}
+
+func (r *rows) Ready(_ context.Context, limit int) ([]run.Abandoned, error) {
+	return slices.Clone(r.queued[:min(limit, len(r.queued))]), nil
 }
 
 // line keeps the ids of wake-ups. It is back, where it was away, when that is closed.
 type line struct {
-	back chan struct{}
+	back   chan struct{}
+	refuse func(id string) error // nil: takes all
 
 	mu  sync.Mutex
 	ids []string
@@ -60,6 +67,11 @@ func (l *line) OnReconnect(fn func()) (stop func()) {
 func (l *line) Publish(_ context.Context, _, id string, _ proto.Message) (uint64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.refuse != nil {
+		if err := l.refuse(id); err != nil {
+			return 0, err
+		}
+	}
 	l.ids = append(l.ids, id)
 	return 0, nil
 }
@@ -81,11 +93,23 @@ type presence struct{ since time.Time }
 
 func (p presence) Steady() time.Duration { return time.Since(p.since) }
 
+func abandoned(queued bool) run.Abandoned {
+	return run.Abandoned{Workspace: id.New[id.Workspace](), Session: id.New[id.Session](), Run: id.New[id.Run](), Epoch: 1, Queued: queued}
+}
+
+// sweeps lets a sweeper sweep for a while.
+func sweeps(t *testing.T, r *rows, l *line, during time.Duration) {
+	t.Helper()
+	s := sweep.New(sweep.Config{Store: r, Bus: l, Presence: presence{time.Now()}, Beat: beat, Log: slog.New(slog.DiscardHandler)})
+	ctx, cancel := context.WithTimeout(t.Context(), during)
+	defer cancel()
+	if err := s.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestSweeps(t *testing.T) {
 	t.Parallel()
-	abandoned := func(queued bool) run.Abandoned {
-		return run.Abandoned{Workspace: id.New[id.Workspace](), Session: id.New[id.Session](), Run: id.New[id.Run](), Epoch: 1, Queued: queued}
-	}
 	dead, queued, lost := abandoned(false), abandoned(true), abandoned(false)
 	for _, tt := range []struct {
 		name  string
@@ -118,16 +142,55 @@ func TestSweeps(t *testing.T) {
 				if tt.away {
 					close(l.back)
 				}
-				s := sweep.New(sweep.Config{Store: &tt.rows, Bus: &l, Presence: presence{time.Now()}, Beat: beat, Log: slog.New(slog.DiscardHandler)})
-				ctx, cancel := context.WithTimeout(t.Context(), tt.after)
-				defer cancel()
-				if err := s.Run(ctx); err != nil {
-					t.Fatal(err)
-				}
+				sweeps(t, &tt.rows, &l, tt.after)
 				if diff := cmp.Diff(tt.want, l.woken()); diff != "" {
 					t.Errorf("woken, and whether as at first (-want +got):\n%s", diff)
 				}
 			})
 		})
 	}
+}
+
+// However many runs a dead runner had, those that wait for their first one are woken, and
+// a wake-up that the queue does not take is in no other's way.
+func TestDeadRunnerHadMany(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var r rows
+		for range 1000 {
+			r.dead, r.queued = append(r.dead, abandoned(false)), append(r.queued, abandoned(true))
+		}
+		refused, once := r.queued[0].Run.String(), errors.New("the queue is full")
+		l := line{back: make(chan struct{}), refuse: func(id string) (err error) {
+			if strings.HasPrefix(id, refused) {
+				err, once = once, nil
+			}
+			return err
+		}}
+		sweeps(t, &r, &l, beat+every)
+		woken := l.woken()
+		for _, q := range r.queued[1:] {
+			if first, ok := woken[q.Run.String()]; !ok || first {
+				t.Fatalf("%d of %d woken, and not, or as at first, %s", len(woken), 2000, q.Run)
+			}
+		}
+	})
+}
+
+// What waits for a free slot is not woken again and again.
+func TestWokenLately(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		waits, lost := abandoned(true), abandoned(false)
+		l := line{back: make(chan struct{})}
+		sweeps(t, &rows{lost: []run.Abandoned{waits, lost}}, &l, 2*beat+subject.AckWait+time.Second)
+		times := map[string]int{}
+		for _, id := range l.ids {
+			name, _, _ := strings.Cut(id, ":")
+			times[name]++
+		}
+		if times[waits.Run.String()] != 2 || times[lost.Run.String()] != 4 {
+			t.Errorf("woken %d times for a slot, %d times for a runner that is lost; want 2, 4", times[waits.Run.String()], times[lost.Run.String()])
+		}
+	})
 }
