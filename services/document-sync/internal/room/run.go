@@ -153,7 +153,7 @@ func (r *room) settle(ctx context.Context) {
 		r.mu.Unlock()
 		switch {
 		case save:
-			r.save(ctx)
+			r.save(ctx, true)
 		case !busy:
 			return
 		case !r.pause(firstPause):

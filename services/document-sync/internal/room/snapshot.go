@@ -18,6 +18,8 @@ const (
 	saveTimeout = time.Minute
 	saveRetry   = 5 * time.Second // after a failure, doubled each time
 	saveRetries = 6               // doublings; as many failures let the room be unloaded
+	// versionAtLeast is how long history waits for who goes on typing.
+	versionAtLeast = time.Minute
 )
 
 // unsaved says what of a doc no snapshot of ours has.
@@ -26,6 +28,7 @@ type unsaved struct {
 	saved    int64     // up to here one has everything
 	first    time.Time // when the oldest of them was made
 	latest   time.Time // and the newest
+	stretch  time.Time // when the first was made that may be in no version; zero: there is none
 	saving   bool
 	failures int
 	retry    time.Time // not before this
@@ -41,6 +44,14 @@ func (u *unsaved) committed(seq int64, now time.Time) {
 		u.first = now
 	}
 	u.last, u.latest = max(u.last, seq), now
+	if u.stretch.IsZero() {
+		u.stretch = now
+	}
+}
+
+// typing says that a version of what was edited can wait: there is more to come.
+func (u *unsaved) typing(now time.Time) bool {
+	return now.Before(u.latest.Add(savePause)) && now.Before(u.stretch.Add(versionAtLeast))
 }
 
 // loaded takes over what the state had behind its snapshot: who should have saved that
@@ -78,11 +89,12 @@ func (r *room) checkSnapshot(now time.Time) {
 		r.arm(due)
 		return
 	}
-	r.unsaved.saving = r.hub.spawn(func() { r.save(r.hub.life) })
+	r.unsaved.saving = r.hub.spawn(func() { r.save(r.hub.life, false) })
 }
 
-// save saves a snapshot. There is one at a time, which has set unsaved.saving.
-func (r *room) save(ctx context.Context) {
+// save saves a snapshot; the final one whatever people do. There is one at a time, which
+// has set unsaved.saving.
+func (r *room) save(ctx context.Context, final bool) {
 	h := r.hub
 	select {
 	case h.saves <- struct{}{}:
@@ -91,6 +103,7 @@ func (r *room) save(ctx context.Context) {
 	}
 	s, err := r.snapshot(ctx)
 	if err == nil {
+		s.Typing = !final && r.typing()
 		err = s.loads()
 	}
 	if err == nil {
@@ -122,9 +135,21 @@ func (r *room) save(ctx context.Context) {
 		u.retry, u.failures = now.Add(savePause), 0
 		u.saved = max(u.saved, s.Sequence)
 		u.first = now
+		if !s.Typing {
+			u.stretch = time.Time{}
+			if u.any() {
+				u.stretch = now
+			}
+		}
 		h.metrics.saves.Inc()
 	}
 	r.armSnapshot()
+}
+
+func (r *room) typing() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.unsaved.typing(time.Now())
 }
 
 // encoded is a snapshot, and what the doc has that it was made of.

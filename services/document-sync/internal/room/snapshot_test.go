@@ -41,6 +41,43 @@ func TestSnapshots(t *testing.T) {
 	})
 }
 
+// Who types for long leaves a version each minute, and one at the end; so does who is cut
+// off by the end of this instance.
+func TestTyping(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		ref := m.create()
+		h, stop := open(t, room.Config{Store: m})
+		a := join(t, h, ref)
+		versions := func() (n int) {
+			for _, s := range m.saves(ref) {
+				if !s.Typing {
+					n++
+				}
+			}
+			return n
+		}
+		typing := func(seconds int) {
+			for range seconds {
+				a.write(0, "y")
+				pass(time.Second)
+			}
+		}
+		typing(55)
+		equal(t, "snapshots", len(m.saves(ref)), 5)
+		equal(t, "versions", versions(), 0)
+		typing(70)
+		equal(t, "versions after two minutes", versions(), 2)
+		pass(3 * time.Second)
+		equal(t, "versions after it", versions(), 3)
+		typing(5)
+		equal(t, "versions while typing", versions(), 3)
+		stop()
+		equal(t, "versions after the end", versions(), 4)
+	})
+}
+
 // A store that is down piles nothing up, and what could not be saved is saved later.
 func TestSnapshotsThatFail(t *testing.T) {
 	t.Parallel()

@@ -14,7 +14,7 @@ import (
 // Save stores a snapshot and deletes the updates that are in it. If there is one of
 // the same sequence already, or a newer one, it does nothing: several instances may
 // save a document. What was edited live since the last version is kept as a version,
-// in place of the last one of the same stretch. A deleted document is a NotFound
+// in place of the last one of the same stretch, unless people are still typing. A deleted document is a NotFound
 // fault, a state that is too large a TooLarge one.
 func (s *Store) Save(ctx context.Context, snap Snapshot) error {
 	if err := s.save(ctx, snap); err != nil {
@@ -53,7 +53,9 @@ func (s *Store) save(ctx context.Context, snap Snapshot) error {
 		if !snap.Unrendered {
 			l.markdown = &snap.Markdown
 		}
-		s.queueLive(b, &h, l) // while its updates are there
+		if !snap.Typing {
+			s.queueLive(b, &h, l) // while its updates are there
+		}
 		queueSnapshot(b, snap)
 		queueContent(b, &h, snap)
 		return nil
@@ -74,14 +76,18 @@ func queueContent(b *pgx.Batch, h *held, snap Snapshot) {
 func queueSnapshot(b *pgx.Batch, snap Snapshot) {
 	args := pg.Args{
 		"ws": snap.Ref.Workspace, "id": snap.Ref.Document, "sequence": snap.Sequence, "state": snap.State, "vector": snap.Vector,
-		"text": snap.Text, "unrendered": snap.Unrendered,
+		"text": snap.Text, "unrendered": snap.Unrendered, "typing": snap.Typing, "no_change": noChange,
 	}
 	b.Queue(`
 		insert into snapshots (workspace_id, document_id, sequence, state, vector, text, created_at)
 		values (@ws, @id, @sequence, @state, @vector, @text, now())
 		on conflict (workspace_id, document_id) do update set sequence = excluded.sequence, state = excluded.state, vector = excluded.vector,
 			text = case when @unrendered then snapshots.text else excluded.text end, created_at = excluded.created_at`, args)
-	b.Queue(`delete from updates where workspace_id = @ws and document_id = @id and sequence <= @sequence`, args)
+	// The last edit tells whose the version will be that is still to be made.
+	b.Queue(`
+		delete from updates where workspace_id = @ws and document_id = @id and sequence <= @sequence
+			and (not @typing or sequence < (select max(sequence) from updates
+				where workspace_id = @ws and document_id = @id and sequence <= @sequence and data <> @no_change))`, args)
 }
 
 // Plant commits the update that brings a document's seed into its state, if it is

@@ -152,6 +152,47 @@ func TestLiveVersions(t *testing.T) {
 	}
 }
 
+// While people are typing there is no version, and the one that comes then is that of who
+// edited last, whatever was pruned meanwhile.
+func TestTyping(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, store.Limits{})
+	ref := w.create()
+	ann, bob := person(), person()
+	begin := time.Now().Add(-time.Hour)
+	typing := func(sequence int64) store.Snapshot {
+		s := snapshot(ref, sequence)
+		s.Typing = true
+		return s
+	}
+	check := func(updates int64, want ...string) {
+		t.Helper()
+		if diff := cmp.Diff(want, w.history(ref)); diff != "" {
+			t.Errorf("history (-want +got):\n%s", diff)
+		}
+		if n := w.number(w.admin(), `select count(*) from updates where document_id = $1`, ref.Document); n != updates {
+			t.Errorf("%d updates are kept, want %d", n, updates)
+		}
+	}
+	w.typed(ref, ann, begin)
+	w.save(typing(w.typed(ref, bob, begin.Add(time.Second)))) // 3
+	w.save(typing(w.append(ref, "\x00\x00")))                 // 4 changes nothing
+	check(2, "1:create")
+	if st := w.load(ref); st.At != 4 || len(st.Updates) != 0 {
+		t.Errorf("Load = %+v", st)
+	}
+	w.save(snapshot(ref, w.append(ref, "\x00\x00"))) // 5
+	check(0, "3:write", "1:create")
+	if v, err := w.store.Version(t.Context(), ref, 3); err != nil || v.Author != bob || string(v.State) != "state 5" {
+		t.Errorf("Version(3) = %+v, %v", v, err)
+	}
+	w.save(typing(w.typed(ref, ann, begin.Add(2*time.Second)))) // 6
+	op := w.operation(ref)
+	op.Name = store.Edit
+	w.mustOperate(op) // 7
+	check(2, "7:edit", "6:write", "3:write", "1:create")
+}
+
 func TestHistoryIsThinned(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, store.Limits{Versions: 8, VersionBytes: 1 << 20})

@@ -44,4 +44,6 @@ type Snapshot struct {
 	Text     string // plain, for search
 	// Unrendered says that Markdown and Text could not be derived: what there is stays.
 	Unrendered bool
+	// Typing says that people are still at it: what they have edited is no version yet.
+	Typing bool
 }

@@ -33,7 +33,8 @@
 // A version is a state as somebody left it: a member, or a member's run. An operation
 // makes one in its transaction, with the update that it was. What people typed becomes one
 // for each stretch, whoever saves the document: before an operation and with a snapshot the
-// updates tell whether, and by whom, there is something that no version has (queueLive). So
+// updates tell whether, and by whom, there is something that no version has (queueLive). A
+// snapshot that is saved while they are typing leaves that to a later one, and the row of the last edit with it. So
 // an operation's version has nobody else's words, but for what another instance committed
 // while it was made, which the next version has.
 //
