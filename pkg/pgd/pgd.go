@@ -291,6 +291,7 @@ func settings(cfg Config, socket string) []string {
 		"max_connections=" + strconv.Itoa(connections),
 		"logging_collector=off", "log_destination=stderr", "log_line_prefix=", "lc_messages=C",
 		"log_timezone=UTC", "timezone=UTC",
+		"recovery_init_sync_method=" + syncAfterCrash,
 	}
 	if cfg.Fast {
 		all = append(all, "fsync=off", "synchronous_commit=off", "full_page_writes=off", "autovacuum=off",

@@ -13,6 +13,10 @@ func namespaced() *syscall.SysProcAttr {
 	return a
 }
 
+// syncAfterCrash is how the files are brought to disk before a recovery: the file system
+// all at once takes half the time of a server's thousand files one by one.
+const syncAfterCrash = "syncfs"
+
 // memoryFolder returns a folder in memory, where making and cloning databases
 // is ten times as fast, or "" when there is no ample room: a container's has 64 MB.
 func memoryFolder() string {
