@@ -4,6 +4,7 @@
 package httpserver
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -120,6 +121,11 @@ type Config struct {
 	// Drain bounds how long requests in flight may take after ctx is done. What
 	// is left is cut.
 	Drain time.Duration
+	// Headers bounds how long a client may take for the headers of its first request,
+	// from when it connected; 2 min when 0. It is to be longer than clients keep a
+	// connection that they have dialled and not used (90 s in Go): net/http, which looks
+	// for HTTP/2 on it, answers a request that comes as the time runs out with 400.
+	Headers time.Duration
 	// ConnContext, when set, is http.Server.ConnContext.
 	ConnContext func(context.Context, net.Conn) context.Context
 }
@@ -133,7 +139,7 @@ func Serve(ctx context.Context, cfg Config) error {
 	protocols.SetUnencryptedHTTP2(true)
 	srv := &http.Server{
 		Handler:           cfg.Handler,
-		ReadHeaderTimeout: 5 * time.Second,
+		ReadHeaderTimeout: cmp.Or(cfg.Headers, 2*time.Minute),
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		Protocols:         protocols,

@@ -139,7 +139,7 @@ func (f *failure) kind(status int) Kind {
 
 func kindOfName(name string) (Kind, bool) {
 	switch name {
-	case "overloaded_error", "overloaded", "server_overloaded", "engine_overloaded", "service_unavailable", "service_unavailable_error":
+	case "overloaded_error", "overloaded", "server_overloaded", "server_is_overloaded", "engine_overloaded", "slow_down", "service_unavailable", "service_unavailable_error":
 		return KindOverloaded, true
 	case "rate_limit_error", "rate_limit_exceeded", "tokens", "requests", "too_many_requests":
 		return KindRateLimited, true
