@@ -26,6 +26,15 @@
 // forgets a stream when it ends it or hears of its end; what still comes for it is
 // dropped. A Server that drains says away, and gets no new streams on that trunk.
 //
+// # Which trunk
+//
+// A Pool has a few slots, and at most one trunk that takes new streams in each: what an
+// address leads to when the trunk is opened, one of several Servers perhaps, its streams get.
+// So that no Server has them all for good after others were away, and a new one gets some,
+// a trunk takes new streams for a while only (Config.Age). Where a Server ends a stream
+// because it has no place (CodeBusy), the next ones of that key go to the next slot's
+// trunk, for as long.
+//
 // # Up: windows
 //
 // Messages go up in parts of at most Part bytes. Window bytes of a stream may be under
@@ -45,9 +54,10 @@
 //
 // Live frames are bounded by maxLive: who takes them too slowly is starved, and the
 // trunk is cut. Bulk is bounded by maxBulk: a stream that wants more is refused
-// (ErrFull). Sessions are given no parts while more than slowBulk waits, so that what
-// people ask for does not come to that. A Sink may never wait: what is behind it has to
-// bound its own queue.
+// (ErrFull). So that what people ask for does not come to that, what makes bulk waits while
+// there is more than slowBulk of it: streams that begin, messages that come up in several
+// parts, and questions, before which the Session waits (Stream.AwaitRoom). All else goes
+// on. A Sink may never wait: what is behind it has to bound its own queue.
 //
 // # If it dies here
 //

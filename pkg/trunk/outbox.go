@@ -12,7 +12,7 @@ import (
 const (
 	maxLive   = 16 << 20 // bytes of live frames that wait
 	maxBulk   = 64 << 20 // bytes of bulk that wait, behind which there is no more
-	slowBulk  = 16 << 20 // bytes of bulk behind which a Server works on nothing new
+	slowBulk  = 16 << 20 // bytes of bulk behind which what makes more of it waits
 	writeWait = 10 * time.Second
 	writeSize = 64 << 10
 	keepSize  = 256 << 10 // of a buffer that is used again
@@ -26,9 +26,12 @@ var errStarved = errors.New("trunk: the other end takes nothing")
 
 // lane is a stream as the outbox sees it.
 type lane struct {
-	id   uint64
-	bulk int  // its entries in the outbox' bulk; the outbox' mutex guards this and gone
-	gone bool // nothing more is for it
+	id uint64
+
+	// Guarded by the outbox' mutex.
+	bulk int    // its entries in the outbox' bulk
+	last uint64 // the newest of them
+	gone bool   // nothing more is for it
 }
 
 // entry is a message that goes down in pieces, or one that waits behind such a one.
@@ -51,8 +54,9 @@ type outbox struct {
 	lastTo  []byte     // its streams' numbers
 	lastN   int
 	bulk    []entry
-	sent    int // bytes of bulk[0] that went out
-	waits   int // bytes of all bulk
+	newest  uint64 // how many entries bulk has had: the number of the last one
+	sent    int    // bytes of bulk[0] that went out
+	waits   int    // bytes of all bulk
 	writing bool
 	closed  bool
 	ending  bool          // the trunk is to be cut when all is written
@@ -86,16 +90,28 @@ func (o *outbox) deliverBulk(to *lane, message []byte) error {
 	if o.waits > maxBulk {
 		return ErrFull
 	}
-	to.bulk++
-	if n := len(o.bulk) - 1; n >= 0 && !o.bulk[n].encoded && same(o.bulk[n].message, message) &&
-		(n > 0 || o.sent == 0) && len(o.bulk[n].lanes) < maxStreams {
+	n := len(o.bulk) - 1
+	switch {
+	case n < 0 || o.bulk[n].encoded || !same(o.bulk[n].message, message), n == 0 && o.sent > 0, len(o.bulk[n].lanes) == maxStreams,
+		to.last == o.newest: // who gets it twice gets it one after the other, and not each piece twice
+		o.push(to, entry{message: message})
+	default:
 		o.bulk[n].lanes = append(o.bulk[n].lanes, to)
-		return nil
+		to.bulk++
+		to.last = o.newest
 	}
-	o.bulk = append(o.bulk, entry{lanes: []*lane{to}, message: message})
-	o.waits += len(message)
-	o.startLocked()
 	return nil
+}
+
+// push adds an entry of a stream to the bulk.
+func (o *outbox) push(to *lane, e entry) {
+	e.lanes = []*lane{to}
+	o.bulk = append(o.bulk, e)
+	o.waits += len(e.message)
+	o.newest++
+	to.bulk++
+	to.last = o.newest
+	o.startLocked()
 }
 
 // same reports whether two messages are one, in memory.
@@ -142,10 +158,7 @@ func (o *outbox) sendBehind(to *lane, f *frame) {
 		o.sendLocked(f)
 		return
 	}
-	to.bulk++
-	e := entry{lanes: []*lane{to}, message: f.append(nil), encoded: true}
-	o.bulk = append(o.bulk, e)
-	o.waits += len(e.message)
+	o.push(to, entry{message: f.append(nil), encoded: true})
 }
 
 // sendBounded queues a frame when less than most bytes wait, and until then waits.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"math/rand/v2"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -40,14 +41,20 @@ type Config struct {
 	Trunks int
 	// Silence is for how long the other end may say nothing: 90 s when it is 0.
 	Silence time.Duration
+	// Age is after how long a trunk gets no new streams, a third more or less: 15 min when
+	// it is 0. It is looked at three times in Silence.
+	Age time.Duration
 }
+
+// maxMoved bounds how many keys are away from their own trunk.
+const maxMoved = 10_000
 
 // Sink is a socket's client, as a stream sees it. Its methods are called by the trunk's
 // only reader: they must not wait.
 type Sink interface {
 	// Deliver takes a piece of a message, to which more belongs or not. The piece is shared
-	// and must not be changed. It need not be written before Flush.
-	Deliver(piece []byte, more bool)
+	// by so many sinks and must not be changed. It need not be written before Flush.
+	Deliver(piece []byte, more bool, sharers int)
 	// Flush comes soon after Deliver, for all of a moment's pieces.
 	Flush()
 	// End says that the Server ended the stream, with a close code and a reason. Nothing
@@ -58,8 +65,9 @@ type Sink interface {
 }
 
 // Pool is the end of trunks where sockets come from. Trunks are opened when they are
-// needed: each has the streams of some keys. It is made by NewPool, works while Run
-// does, and may be used from any goroutine.
+// needed: each has the streams of some keys. One that is old keeps its streams and gets
+// no more; the next one may lead to another Server behind the same address. The pool is
+// made by NewPool, works while Run does, and may be used from any goroutine.
 type Pool struct {
 	cfg  Config
 	seed maphash.Seed
@@ -73,7 +81,14 @@ type Pool struct {
 	mu     sync.Mutex // guards what follows
 	slots  []*slot
 	links  map[*poolLink]struct{}
+	moved  map[string]moved
 	closed bool
+}
+
+// moved is where the streams of a key go that the Server had no place for.
+type moved struct {
+	by    uint64 // slots from its own one
+	until time.Time
 }
 
 // slot is a place for a trunk.
@@ -88,6 +103,7 @@ type poolLink struct {
 	pool  *Pool
 	out   outbox
 	once  sync.Once
+	old   time.Time    // when it is, and gets no new streams
 	heard atomic.Int64 // tick of the last byte
 
 	mu      sync.Mutex // guards what follows
@@ -102,6 +118,8 @@ type Uplink struct {
 	link *poolLink
 	id   uint64
 	sink Sink
+	key  string
+	by   uint64 // slots from the key's own one
 	// dirty is the reader's: there is something to be flushed.
 	dirty bool
 
@@ -118,7 +136,13 @@ func NewPool(cfg Config) *Pool {
 	if cfg.Silence == 0 {
 		cfg.Silence = 90 * time.Second
 	}
-	p := &Pool{cfg: cfg, seed: maphash.MakeSeed(), links: map[*poolLink]struct{}{}, slots: make([]*slot, cfg.Trunks)}
+	if cfg.Age == 0 {
+		cfg.Age = 15 * time.Minute
+	}
+	p := &Pool{
+		cfg: cfg, seed: maphash.MakeSeed(), slots: make([]*slot, cfg.Trunks),
+		links: map[*poolLink]struct{}{}, moved: map[string]moved{},
+	}
 	for i := range p.slots {
 		p.slots[i] = &slot{}
 	}
@@ -143,15 +167,29 @@ func (p *Pool) Run(ctx context.Context) error {
 			}
 			p.live.Wait()
 			return nil
-		case <-t.C:
-			now := p.tick.Add(1)
-			for _, l := range p.list() {
-				if now-l.heard.Load() > 3 {
-					l.cut(ErrSilent)
-				} else {
-					l.out.send(&frame{kind: kindPing})
-				}
-			}
+		case now := <-t.C:
+			p.look(p.tick.Add(1), now)
+		}
+	}
+}
+
+// look does what time asks for.
+func (p *Pool) look(tick int64, now time.Time) {
+	for _, l := range p.list() {
+		if tick-l.heard.Load() > 3 {
+			l.cut(ErrSilent)
+			continue
+		}
+		l.out.send(&frame{kind: kindPing})
+		if now.After(l.old) {
+			p.retire(l)
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for key, m := range p.moved {
+		if now.After(m.until) {
+			delete(p.moved, key)
 		}
 	}
 }
@@ -166,26 +204,47 @@ func (p *Pool) list() []*poolLink {
 	return all
 }
 
-// Open begins a stream. Those with the same key share a trunk, while it lasts; those
-// with none are spread. The sink may be called before Open returns. An error is that
-// of dialing, or ctx's.
+// Open begins a stream. Those with the same key share a trunk, while it is young and the
+// Server has a place for them; those with none are spread. The sink may be called before
+// Open returns. An error is that of dialing, or ctx's.
 func (p *Pool) Open(ctx context.Context, key string, o Opening, to Sink) (*Uplink, error) {
-	i := p.turn.Add(1)
-	if key != "" {
-		i = maphash.String(p.seed, key)
-	}
-	s := p.slots[i%uint64(len(p.slots))]
+	s, by := p.slotOf(key)
 	for range 3 { // a trunk may break in the very moment
 		l, err := p.linkOf(ctx, s)
 		if err != nil {
 			return nil, err
 		}
-		if u := l.open(o, to); u != nil {
+		u := &Uplink{link: l, sink: to, key: key, by: by, credit: Window}
+		if l.open(u, o) {
 			return u, nil
 		}
 		p.retire(l)
 	}
 	return nil, errors.New("trunk: it breaks as soon as it is open")
+}
+
+// slotOf returns the slot of a key, and how far it is from the key's own one.
+func (p *Pool) slotOf(key string) (s *slot, by uint64) {
+	i := p.turn.Add(1)
+	if key != "" {
+		i = maphash.String(p.seed, key)
+		p.mu.Lock()
+		by = p.moved[key].by
+		p.mu.Unlock()
+	}
+	return p.slots[(i%uint64(len(p.slots))+by)%uint64(len(p.slots))], by
+}
+
+// move has the next streams of a key opened in the next slot, for the Server has no place
+// for one of them. All who are told so at the same time move it once.
+func (p *Pool) move(u *Uplink) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m, known := p.moved[u.key]
+	if u.key == "" || m.by != u.by || !known && len(p.moved) >= maxMoved {
+		return
+	}
+	p.moved[u.key] = moved{by: (u.by + 1) % uint64(len(p.slots)), until: time.Now().Add(p.cfg.Age)}
 }
 
 // linkOf returns a slot's trunk; one who comes while there is none dials for all.
@@ -232,7 +291,7 @@ func (p *Pool) dial(s *slot) {
 	if err != nil {
 		return
 	}
-	l := &poolLink{pool: p, streams: map[uint64]*Uplink{}}
+	l := &poolLink{pool: p, streams: map[uint64]*Uplink{}, old: time.Now().Add(p.cfg.Age*2/3 + rand.N(p.cfg.Age*2/3+1))}
 	l.out = outbox{conn: conn, fail: l.cut}
 	l.heard.Store(p.tick.Load())
 	s.link = l
@@ -254,26 +313,26 @@ func (p *Pool) retire(l *poolLink) {
 	}
 	p.mu.Unlock()
 	l.mu.Lock()
+	idle := len(l.streams) == 0 && !l.retired
 	l.retired = true
-	idle := len(l.streams) == 0
 	l.mu.Unlock()
 	if idle {
 		l.out.finish()
 	}
 }
 
-// open begins a stream; nil when the trunk takes none.
-func (l *poolLink) open(o Opening, to Sink) *Uplink {
+// open begins a stream, unless the trunk takes none.
+func (l *poolLink) open(u *Uplink, o Opening) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.retired || l.broken != nil {
-		return nil
+		return false
 	}
 	l.newest++
-	u := &Uplink{link: l, id: l.newest, sink: to, credit: Window}
+	u.id = l.newest
 	l.streams[u.id] = u
 	l.out.send(&frame{kind: kindOpen, stream: u.id, path: o.Path, text: o.Context, number: uint64(o.Expires)}) //nolint:gosec // it is none below zero
-	return u
+	return true
 }
 
 // cut breaks the trunk, for the first reason that is given.
@@ -336,7 +395,7 @@ func (l *poolLink) read(r *reader) error {
 		}
 		piece := bytes.Clone(f.data)
 		for _, u := range to {
-			u.sink.Deliver(piece, f.more)
+			u.sink.Deliver(piece, f.more, len(to))
 			if !u.dirty {
 				u.dirty = true
 				dirty = append(dirty, u)
@@ -362,6 +421,9 @@ func (l *poolLink) handle(f *frame) error {
 	switch f.kind {
 	case kindEnd:
 		if u := l.take(f.stream); u != nil {
+			if f.number == CodeBusy {
+				l.pool.move(u)
+			}
 			u.sink.End(int(f.number), f.text) //nolint:gosec // whatever it is
 		}
 		return nil

@@ -7,9 +7,12 @@ import (
 	"time"
 )
 
-// CodeLost is the code with which streams end whose trunk broke, and whose client
-// was lost: 1006 of RFC 6455, section 7.1.5.
-const CodeLost = 1006
+// Close codes that mean something to trunks: those of RFC 6455, section 7.1.5, and of the
+// registry that it began.
+const (
+	CodeLost = 1006 // the trunk broke, or the client was lost
+	CodeBusy = 1013 // the Server has no place: the next streams of the key go to another trunk
+)
 
 // silence is for how long a Server waits for a ping.
 const silence = 3 * time.Minute
@@ -27,7 +30,8 @@ type Session interface {
 	// Begin comes first, unless the stream is over already. It may wait.
 	Begin()
 	// Receive takes a part of a message, which is the last one unless there is more.
-	// The part is the Session's to keep. It may wait: then the sender does, too.
+	// The part is the Session's to keep. It may wait: then the sender does, too. It should
+	// (Stream.AwaitRoom) before it answers little with much.
 	Receive(part []byte, more bool)
 	// Stop says that the stream is over: what waits must return. It may be called by
 	// any goroutine and must not wait itself; it comes at most once.
@@ -279,11 +283,11 @@ func (s *Stream) work() {
 			s.link.live.Done()
 			return // and working stays set
 		case !begun:
-			s.roomy()
+			s.AwaitRoom()
 			s.session.Begin()
 		}
 		for _, p := range parts {
-			if !s.roomy() {
+			if !s.goesOn(p) {
 				break
 			}
 			s.session.Receive(p.b, p.more)
@@ -292,9 +296,20 @@ func (s *Stream) work() {
 	}
 }
 
-// roomy waits until not too much waits on the trunk, and reports whether the stream
-// goes on.
-func (s *Stream) roomy() bool {
+// goesOn reports whether the stream does, with a part. What is short, as typing is, never
+// waits for the bulk of other streams.
+func (s *Stream) goesOn(p part) bool {
+	if p.more {
+		return s.AwaitRoom()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.over
+}
+
+// AwaitRoom waits until not too much bulk waits on the trunk, and reports whether the
+// stream goes on. It is for the Session's calls, before one that may cause bulk.
+func (s *Stream) AwaitRoom() bool {
 	for {
 		behind := s.link.out.behind()
 		s.mu.Lock()

@@ -94,7 +94,7 @@ type sink struct {
 
 func newSink() *sink { return &sink{over: make(chan struct{}), some: make(chan struct{}, 1)} }
 
-func (s *sink) Deliver(piece []byte, more bool) {
+func (s *sink) Deliver(piece []byte, more bool, _ int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.bytes.Write(piece)
@@ -317,6 +317,78 @@ func TestDeliverToMany(t *testing.T) {
 	}
 }
 
+// Who is sent a large message twice gets it twice, and not each piece of it.
+func TestDeliverTwiceToOne(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, trunk.Config{Trunks: 1}, nil)
+	_, s, x := w.open(t)
+	_, other, y := w.open(t)
+	before, large := bytes.Repeat([]byte("before"), 1<<20), bytes.Repeat([]byte("large"), 100_000)
+	for _, send := range []struct {
+		to *session
+		m  []byte
+	}{{x, before}, {x, large}, {y, large}, {x, large}, {y, large}, {x, large}} { // all wait behind the first one
+		if err := send.to.stream.Send(send.m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct {
+		s    *sink
+		want string
+	}{{s, string(before) + strings.Repeat("large", 300_000)}, {other, strings.Repeat("large", 200_000)}} {
+		if got := tt.s.await(t, len(tt.want)); got != tt.want {
+			t.Errorf("%d bytes came, and not in their order, want %d", len(got), len(tt.want))
+		}
+	}
+}
+
+// While much bulk waits, what would make more of it does, and what is short does not.
+func TestShortMessagesPassBulk(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, trunk.Config{}, func(s *session) { s.mute = true })
+	c, _, err := w.dial(t.Context()) // whose other end does not read
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	write := func(body ...byte) {
+		t.Helper()
+		if _, err := c.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for id := byte(1); id <= 2; id++ {
+		write(1, id, 0, 0, 0)
+	}
+	one, two := <-w.sessions, <-w.sessions
+	if err := one.stream.Send(make([]byte, 60<<20)); err != nil {
+		t.Fatal(err)
+	}
+	asked := make(chan bool, 1)
+	go func() { asked <- one.stream.AwaitRoom() }()
+	for id := byte(1); id <= 2; id++ {
+		write(2, id, 0, 'x')
+	}
+	for _, s := range []*session{one, two} {
+		for late := time.After(patience); s.count() == 0; {
+			select {
+			case <-late:
+				t.Fatal("a short message waits for another stream's bulk")
+			case <-time.After(time.Millisecond):
+			}
+		}
+	}
+	select {
+	case <-asked:
+		t.Error("there is room for more bulk")
+	default:
+	}
+	go func() { _, _ = io.Copy(io.Discard, c) }() // until the end
+	if !<-asked {
+		t.Error("the stream is over")
+	}
+}
+
 // A stream that is stalled stops who sends, and nobody else.
 func TestStalledStream(t *testing.T) {
 	t.Parallel()
@@ -507,6 +579,44 @@ func TestDrain(t *testing.T) {
 		t.Errorf("end = %q", got)
 	}
 	w.server.Close(time.After(patience))
+}
+
+// A trunk that is old keeps its streams, and new ones go to another one.
+func TestAge(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, trunk.Config{Trunks: 1, Silence: 3 * time.Second, Age: time.Millisecond}, nil)
+	u, s, _ := w.open(t)
+	for late := time.After(patience); len(w.trunks()) < 2; {
+		select {
+		case <-late:
+			t.Fatal("the first trunk has all streams for good")
+		case <-time.After(10 * time.Millisecond):
+		}
+		v, _, x := w.open(t)
+		v.Leave(1000, "")
+		leftWith(t, x)
+	}
+	send(t, u, s, "still here")
+	s.await(t, 10)
+}
+
+// Who finds no place is taken to another trunk the next time, and no further because many
+// were told so.
+func TestNoPlace(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, trunk.Config{Trunks: 2}, nil)
+	_, s1, x1 := w.open(t)
+	_, s2, x2 := w.open(t)
+	x1.stream.End(trunk.CodeBusy, "full")
+	x2.stream.End(trunk.CodeBusy, "full")
+	s1.wait(t)
+	s2.wait(t)
+	for range 2 {
+		w.open(t)
+		if n := len(w.trunks()); n != 2 {
+			t.Errorf("there are %d trunks, want another one for who found no place", n)
+		}
+	}
 }
 
 func (w *world) trunks() []net.Conn {

@@ -40,8 +40,14 @@ func (s *documents) write(ctx context.Context, c call, plan func(doc *yjs.Doc) (
 		var todo planned
 		var before []byte
 		var caret yjs.RelativePosition
-		var refused error // the answer, unless the operation was done before
-		if c.prepare != nil {
+		var refused error     // the answer, unless the operation was done before
+		if c.prepare != nil { // what it reads is in memory until all is done
+			select {
+			case s.replicas <- struct{}{}:
+				defer func() { <-s.replicas }()
+			case <-ctx.Done():
+				return store.Answer{}, ctx.Err()
+			}
 			refused = c.prepare(ctx, ref)
 		}
 		operate := func(ctx context.Context, change store.Change) (err error) {
@@ -68,6 +74,10 @@ func (s *documents) write(ctx context.Context, c call, plan func(doc *yjs.Doc) (
 				}
 				err := operate(ctx, change)
 				return answer.Document.GetSequence(), answer.Repeated, err
+			},
+			Refused: func(ctx context.Context, why error) error {
+				refused = why
+				return operate(ctx, store.Change{})
 			},
 		})
 		if fault.KindOf(err) == fault.NotFound { // deleted since, perhaps after the operation

@@ -30,7 +30,12 @@ type documents struct {
 	hub     *watch.Hub
 	log     *slog.Logger
 	metrics *metrics
+	// replicas has one for each document that is in memory beside the rooms.
+	replicas chan struct{}
 }
+
+// maxReplicas is how many there may be, each as large as a document can be.
+const maxReplicas = 4
 
 // Create implements DocumentService.
 func (s *documents) Create(ctx context.Context, req *documentv1.CreateRequest) (*documentv1.CreateResponse, error) {

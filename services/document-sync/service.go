@@ -127,6 +127,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (s *Service, err error) {
 	mux := http.NewServeMux()
 	path, calls := documentv1connect.NewDocumentServiceHandler(&documents{
 		store: s.store, rooms: s.rooms, editor: editor, hub: s.hub, log: deps.Log, metrics: m,
+		replicas: make(chan struct{}, maxReplicas),
 	}, options...)
 	mux.Handle(path, calls)
 	httpserver.Ops{

@@ -299,6 +299,56 @@ func TestOperationKeys(t *testing.T) {
 	}
 }
 
+// TestRepeatedAppendToAFullDocument repeats an operation after which there is no place for
+// it again: it is answered as the first time.
+func TestRepeatedAppendToAFullDocument(t *testing.T) {
+	t.Parallel()
+	ctx, c := as(t, actor()), newWorld(t).start(t, documentsync.Config{DocumentMB: 1}).client(t)
+	d := mustCreate(ctx, t, c, "n", "start")
+	text := strings.Repeat("word ", 120_000)
+	key := newKey()
+	assertSame(t, "append", func(c documentv1connect.DocumentServiceClient) (any, error) {
+		return c.Append(ctx, &documentv1.AppendRequest{Id: d.GetId(), Markdown: text, OperationKey: key})
+	}, c)
+	if _, err := c.Append(ctx, &documentv1.AppendRequest{Id: d.GetId(), Markdown: text, OperationKey: newKey()}); fault.KindOf(err) != fault.TooLarge {
+		t.Errorf("Append of more than there is place for = %v, want TooLarge", err)
+	}
+	if got := content(ctx, t, c, d.GetId()); got != "start\n\n"+strings.TrimSpace(text)+"\n" {
+		t.Errorf("the document has %d bytes", len(got))
+	}
+}
+
+// TestLargeDocument writes a document of the largest size in one call, and changes it.
+func TestLargeDocument(t *testing.T) {
+	t.Parallel()
+	ctx, c := as(t, actor()), newWorld(t).start(t, documentsync.Config{}).client(t)
+	var b strings.Builder
+	for i := 0; b.Len() < 10<<20-3000; i++ {
+		fmt.Fprintf(&b, "Paragraph %d is *long*.%s\n\n", i, strings.Repeat(" It goes on.", 200))
+	}
+	text := strings.TrimSuffix(b.String(), "\n")
+	doc := mustCreate(ctx, t, c, "n", text).GetId()
+	if got := content(ctx, t, c, doc); got != text {
+		t.Fatalf("a document of %d bytes came back as %d others", len(text), len(got))
+	}
+	changed := strings.Replace(text, "Paragraph 2000 is", "Paragraph 2000 was", 1)
+	if _, err := c.Replace(ctx, &documentv1.ReplaceRequest{Id: doc, Markdown: changed}); err != nil {
+		t.Fatal(err)
+	}
+	for name, markdown := range map[string]string{
+		"too long":        text + text[:4000],
+		"one block":       strings.Repeat("x", 2<<20),
+		"too many blocks": strings.Repeat("x\n\n", 1<<20),
+	} {
+		if _, err := c.Replace(ctx, &documentv1.ReplaceRequest{Id: doc, Markdown: markdown}); fault.KindOf(err) != fault.TooLarge {
+			t.Errorf("Replace with %s = %v, want TooLarge", name, err)
+		}
+	}
+	if got := content(ctx, t, c, doc); got != changed {
+		t.Error("a change that was refused has left something")
+	}
+}
+
 // assertSame checks that a call answers the same whenever and wherever it is repeated.
 func assertSame(t *testing.T, name string, call func(documentv1connect.DocumentServiceClient) (any, error), clients ...documentv1connect.DocumentServiceClient) {
 	t.Helper()

@@ -41,7 +41,7 @@ func (e *Editor) New(name string, tree *prosemirror.Node) (*yjs.Doc, error) {
 	if err != nil {
 		return nil, err
 	}
-	doc := yjs.New(yjs.Options{})
+	doc := yjs.New(yjs.Options{Limits: yjs.Unlimited()}) // it is an update of our own
 	if err := doc.ApplyUpdate(seed, nil); err != nil {
 		return nil, fmt.Errorf("apply what a document begins with: %w", err)
 	}

@@ -5,6 +5,7 @@
 package edit
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -18,7 +19,7 @@ import (
 // The limits of a document.
 const (
 	MaxContent = 10 << 20                // bytes of its Markdown
-	MaxText    = prosemirror.MaxMarkdown // bytes of what one call gives
+	MaxText    = prosemirror.MaxMarkdown // bytes of what one call adds to it, and of one block
 	MaxName    = 200                     // characters
 )
 
@@ -49,11 +50,12 @@ func Name(s string) (string, error) {
 	return s, nil
 }
 
-// Text returns text from outside with its line ends made \n, so that text which
-// somebody copies out of a document is found in it again. field names it in faults.
+// Text returns text from outside, of MaxContent at most, with its line ends made \n, so
+// that text which somebody copies out of a document is found in it again. field names it in
+// faults.
 func Text(field, s string) (string, error) {
-	if len(s) > MaxText {
-		return "", fault.New(fault.TooLarge, "%s: has %d bytes; one call takes at most %d (1 MiB): append the rest in calls of its own", field, len(s), MaxText)
+	if len(s) > MaxContent {
+		return "", fault.New(fault.TooLarge, "%s: has %d bytes; a document holds at most %d (10 MiB): split it", field, len(s), MaxContent)
 	}
 	if !utf8.ValidString(s) {
 		return "", fault.New(fault.Invalid, "%s: is not valid UTF-8", field)
@@ -68,19 +70,27 @@ func Text(field, s string) (string, error) {
 }
 
 // Editor makes trees of one schema. It is safe for concurrent use.
-type Editor struct{ schema *prosemirror.Schema }
+type Editor struct {
+	schema *prosemirror.Schema
+	large  chan struct{} // has one for each large document that is being read
+}
 
 // New returns an editor of documents of a schema.
-func New(schema *prosemirror.Schema) *Editor { return &Editor{schema} }
+func New(schema *prosemirror.Schema) *Editor {
+	return &Editor{schema: schema, large: make(chan struct{}, maxLarge)}
+}
 
 // Parse returns the document that Markdown says.
 func (e *Editor) Parse(markdown string) (*prosemirror.Node, error) {
-	doc, err := e.schema.Parse(markdown)
-	return doc, explain(err)
+	if len(markdown) <= MaxText {
+		doc, err := e.schema.Parse(markdown)
+		return doc, explain(err)
+	}
+	return e.parseLarge(markdown)
 }
 
-// ParseStored is Parse for Markdown that was kept as such: it may be as large as a
-// document.
+// ParseStored is Parse for Markdown that was kept as such: whatever its blocks are like,
+// they must not be refused.
 func (e *Editor) ParseStored(markdown string) (*prosemirror.Node, error) {
 	return e.schema.ParseLarge(markdown)
 }
@@ -88,14 +98,24 @@ func (e *Editor) ParseStored(markdown string) (*prosemirror.Node, error) {
 // Rewrite returns the document that Markdown says, with all blocks of doc that read
 // the same.
 func (e *Editor) Rewrite(doc *prosemirror.Node, markdown string) (*prosemirror.Node, error) {
-	next, err := e.schema.Replace(doc, markdown)
-	return next, explain(err)
+	if len(markdown) <= MaxText {
+		next, err := e.schema.Replace(doc, markdown)
+		return next, explain(err)
+	}
+	next, err := e.parseLarge(markdown)
+	if err != nil {
+		return nil, err
+	}
+	return e.keep(doc, next), nil
 }
 
 // Append returns doc with the blocks of markdown at its end.
 func (e *Editor) Append(doc *prosemirror.Node, markdown string) (*prosemirror.Node, error) {
 	if strings.TrimSpace(markdown) == "" {
 		return nil, fault.New(fault.Invalid, "markdown: is empty; give the blocks to append")
+	}
+	if err := checkAdded("markdown", markdown, "append the rest in calls of its own"); err != nil {
+		return nil, err
 	}
 	next, err := e.schema.Append(doc, markdown)
 	return next, explain(err)
@@ -108,8 +128,19 @@ func (e *Editor) Replace(doc *prosemirror.Node, old, new string, all bool) (*pro
 	if old == "" {
 		return nil, 0, fault.New(fault.Invalid, "old_text: is empty; give the text to replace, or append instead")
 	}
+	if err := cmp.Or(checkAdded("old_text", old, "edit a part of it"), checkAdded("new_text", new, "append the rest in calls of its own")); err != nil {
+		return nil, 0, err
+	}
 	next, places, err := e.schema.Edit(doc, old, new, all)
 	return next, places, explain(err)
+}
+
+// checkAdded returns a TooLarge fault for more text than one call may add, or look for.
+func checkAdded(field, s, instead string) error {
+	if len(s) > MaxText {
+		return fault.New(fault.TooLarge, "%s: has %d bytes; one call takes at most %d (1 MiB): %s", field, len(s), MaxText, instead)
+	}
+	return nil
 }
 
 // explain makes an error of the schema one for whoever edits.

@@ -162,7 +162,8 @@ func TestText(t *testing.T) {
 		{in: "a\r\nb\rc\n", want: "a\nb\nc\n"},
 		{in: "a\x00", kind: fault.Invalid, says: "content: holds a NUL character at byte 1"},
 		{in: "\xed\xa0\x80", kind: fault.Invalid, says: "content: is not valid UTF-8"},
-		{in: strings.Repeat("a", edit.MaxText+1), kind: fault.TooLarge, says: "1 MiB"},
+		{in: strings.Repeat("a", edit.MaxContent), want: strings.Repeat("a", edit.MaxContent)},
+		{in: strings.Repeat("a", edit.MaxContent+1), kind: fault.TooLarge, says: "10 MiB"},
 	} {
 		got, err := edit.Text("content", tt.in)
 		if tt.says == "" && (err != nil || got != tt.want) {

@@ -2,18 +2,22 @@ package room
 
 import (
 	"context"
+	"slices"
+	"sync"
 	"time"
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/yjs"
 )
 
-// What one connection's questions may cost. The first is always answered at once, with
-// all there is; who asks again has to wait until its share has grown.
+// What one connection's questions may cost. The first in a document is answered at once,
+// with all there is, as long as there were not too many such documents; who asks again has
+// to wait until its share has grown.
 const (
-	answerRate  = 1 << 20         // bytes a second, for long
-	answerBurst = 8 * time.Second // of what it has saved, at most
-	leastAnswer = 1 << 10         // in bytes, whatever is sent
+	answerRate  = 1 << 20          // bytes a second, for long
+	answerBurst = 8 * time.Second  // of what it has saved, at most
+	firstBurst  = 64 * time.Second // of what it will have, for first answers
+	leastAnswer = 1 << 10          // in bytes, whatever is sent
 	// walkShare is the part of a document's memory that an answer costs besides: its
 	// deletions are looked for in all of it.
 	walkShare = 64
@@ -48,9 +52,33 @@ type answers struct {
 	old   bool // nobody asked since the hub's last round
 }
 
+// Share is what the questions of a connection may cost yet. The zero value is that of a
+// new one. Seats of any number of documents use it.
+type Share struct {
+	mu    sync.Mutex
+	ready time.Time // when it is not overdrawn any more
+}
+
+func (s *Share) until() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ready
+}
+
+// pay notes what an answer of n bytes costs.
+func (s *Share) pay(n int, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if saved := now.Add(-answerBurst); s.ready.Before(saved) {
+		s.ready = saved
+	}
+	s.ready = s.ready.Add(time.Duration(max(n, leastAnswer)) * time.Second / answerRate)
+}
+
 // Sync is answered by a KindStep2 message with what a peer with this state vector lacks:
-// soon, unless the peer has asked for much before. An Invalid fault says that it is none,
-// a TooLarge one that it is too large.
+// soon, unless the peer has asked for much before. Who asks the same again before that
+// is answered once. An Invalid fault says that it is none, a TooLarge one that it is too
+// large.
 func (s *Seat) Sync(vector []byte) error {
 	if len(vector) > maxVector {
 		return fault.New(fault.TooLarge, "the state vector is too large: open the document anew")
@@ -64,8 +92,8 @@ func (s *Seat) Sync(vector []byte) error {
 	if err := s.gone(); err != nil {
 		return err
 	}
-	if len(s.asked.vectors) < maxSyncs {
-		s.asked.vectors = append(s.asked.vectors, string(vector))
+	if v := string(vector); len(s.asked.vectors) < maxSyncs && !slices.Contains(s.asked.vectors, v) {
+		s.asked.vectors = append(s.asked.vectors, v)
 	}
 	s.answerSoon()
 	return nil
@@ -80,7 +108,7 @@ func (s *Seat) QueryAwareness() {
 	if s.gone() != nil {
 		return
 	}
-	if now := time.Now(); now.Before(s.ready) {
+	if now := time.Now(); now.Before(s.share.until()) {
 		s.asked.awareness = true
 		s.answerSoon()
 	} else {
@@ -91,18 +119,19 @@ func (s *Seat) QueryAwareness() {
 func (s *Seat) tellAwareness(now time.Time) {
 	s.asked.awareness = false
 	all := s.room.aware.Encode()
-	s.pay(len(all), now)
+	s.share.pay(len(all), now)
 	if all != nil {
 		s.send(&Message{Kind: KindAwareness, Payload: all})
 	}
 }
 
-// pay notes what an answer costs.
-func (s *Seat) pay(n int, now time.Time) {
-	if saved := now.Add(-answerBurst); s.ready.Before(saved) {
-		s.ready = saved
+// ready is when the seat may be answered.
+func (s *Seat) ready() time.Time {
+	at := s.share.until()
+	if !s.told {
+		at = at.Add(-firstBurst)
 	}
-	s.ready = s.ready.Add(time.Duration(max(n, leastAnswer)) * time.Second / answerRate)
+	return at
 }
 
 // answerSoon answers now when that is possible, else as soon as it is. room.mu is held.
@@ -160,13 +189,14 @@ func (s *Seat) answer(now time.Time) (later time.Time) {
 	if len(s.asked.vectors) == 0 && !s.asked.awareness {
 		return time.Time{}
 	}
-	if now.Before(s.ready) {
-		return s.ready
+	if at := s.ready(); now.Before(at) {
+		return at
 	}
 	for _, v := range s.asked.vectors {
 		m := r.step2(v)
-		s.pay(len(m.Payload)+r.doc.Size()/walkShare, now)
+		s.share.pay(len(m.Payload)+r.doc.Size()/walkShare, now)
 		s.send(m)
+		s.told = true
 	}
 	s.asked.vectors = nil
 	if s.asked.awareness {
@@ -263,9 +293,9 @@ func (s *Seat) mayAsk() bool {
 	s.room.mu.Lock()
 	defer s.room.mu.Unlock()
 	now := time.Now()
-	if now.Before(s.ready) {
+	if now.Before(s.share.until()) {
 		return false
 	}
-	s.pay(s.room.doc.Size()/walkShare, now)
+	s.share.pay(s.room.doc.Size()/walkShare, now)
 	return true
 }

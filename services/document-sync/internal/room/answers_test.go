@@ -158,6 +158,72 @@ func ask(t *testing.T, s *room.Seat, i int) {
 	}
 }
 
+// Who asks the same twice, before there was an answer, gets one.
+func TestAskingTheSameTwice(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		ref := m.create()
+		h, stop := open(t, room.Config{Store: m})
+		defer stop()
+		a, b := join(t, h, ref), join(t, h, ref)
+		settle(a, b)
+		release := m.hold("Append")
+		a.write(0, "x")
+		synctest.Wait()
+		for range 2 {
+			ask(t, b.seat, 1)
+			ask(t, b.seat, 2)
+		}
+		equal(t, "answers while the document is busy", len(b.took(room.KindStep2)), 0)
+		release()
+		synctest.Wait()
+		equal(t, "answers", len(b.took(room.KindStep2)), 2)
+	})
+}
+
+// A connection that comes to a document again and again has no more than its share, and a
+// new one is answered at once.
+func TestJoiningAgainAndAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const kib = 2 << 10
+		m := newMemory()
+		ref := m.create()
+		m.write(t, ref, kib)
+		h, stop := open(t, room.Config{Store: m})
+		defer stop()
+		share, sent := &room.Share{}, 0
+		rejoin := func() {
+			c := newClient(t)
+			c.share = share
+			seat, err := h.Join(t.Context(), ref, editor(), c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ask(t, seat, 0)
+			synctest.Wait()
+			sent += sizeOf(c.took(room.KindStep2))
+			seat.Leave()
+		}
+		for range 200 {
+			rejoin()
+		}
+		if sent < 50<<20 || sent > 80<<20 {
+			t.Errorf("%d bytes for a connection that came 200 times", sent)
+		}
+		equal(t, "a new connection", join(t, h, ref).synced, true)
+		sent = 0
+		for range 300 {
+			rejoin()
+			pass(200 * time.Millisecond)
+		}
+		if sent < 40<<20 || sent > 80<<20 {
+			t.Errorf("%d bytes in a minute for a connection that came 300 times", sent)
+		}
+	})
+}
+
 func TestBadQuestions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -31,8 +31,11 @@ func (b *inbox) update(i int) []byte {
 	return b.data[from:b.items[i].end:b.items[i].end]
 }
 
+// itemSize is what an update in an inbox costs besides its bytes, about.
+const itemSize = 64
+
 // size is what the inbox costs, about.
-func (b *inbox) size() int { return len(b.data) + 64*len(b.items) }
+func (b *inbox) size() int { return len(b.data) + itemSize*len(b.items) }
 
 // refuse leaves an update out, and when it may have left a part of itself in the doc all
 // others of its sender, so that it cannot have the doc loaded again and again.
@@ -78,7 +81,8 @@ func (h *Hub) recycle(b *inbox) {
 	h.inboxes.Put(b)
 }
 
-// put adds an update to the inbox and sees to it that there is a worker. mu is held.
+// put adds an update, which has its place, to the inbox and sees to it that there is a
+// worker. mu is held.
 func (r *room) put(s *Seat, update []byte) {
 	if r.inbox == nil {
 		b, ok := r.hub.inboxes.Get().(*inbox)
@@ -107,6 +111,11 @@ func (r *room) take() *inbox {
 	if b == nil || r.end != nil {
 		r.working = false
 		return nil
+	}
+	// What somebody sent behind an update that was refused builds on it: it would wait for
+	// that for ever.
+	for i := range b.items {
+		b.items[i].refused = b.items[i].seat.refused
 	}
 	r.next = time.Now().Add(r.hub.cfg.Gather)
 	return b
@@ -139,6 +148,7 @@ func (r *room) work() {
 			return
 		}
 		r.batch(b)
+		r.settled(b)
 		r.hub.recycle(b)
 		if r.idleNow() {
 			return
@@ -244,8 +254,15 @@ func (b *inbox) senders() []*inbox {
 	return parts
 }
 
-// author returns who made the last update.
-func (b *inbox) author() store.Author { return b.items[len(b.items)-1].seat.author }
+// author returns who made the last update that was not refused.
+func (b *inbox) author() store.Author {
+	for i := len(b.items) - 1; i > 0; i-- {
+		if b.items[i].refused == nil {
+			return b.items[i].seat.author
+		}
+	}
+	return b.items[0].seat.author
+}
 
 // only returns the sender when all updates are of one, who needs no copy.
 func (b *inbox) only() *Seat {
@@ -368,13 +385,14 @@ func (r *room) uncommitted(b *inbox, err error) {
 	}
 }
 
-// closeRefused closes whose updates were refused. mu is held.
+// closeRefused closes whose updates were refused; what they sent since is, too. mu is held.
 func (r *room) closeRefused(b *inbox) {
 	for i := range b.items {
 		it := &b.items[i]
 		if it.refused == nil {
 			continue
 		}
+		it.seat.refused = it.refused
 		it.seat.close(closingOf(it.refused))
 		r.hub.metrics.refused.Inc()
 	}

@@ -54,7 +54,8 @@ func (c *counter) Send(m *room.Message) {
 	}
 }
 
-func (c *counter) Close(int, string) {}
+func (c *counter) Close(int, string)  {}
+func (c *counter) Share() *room.Share { return &room.Share{} }
 
 // typing is what an author's client sends: one character in each update.
 func typing(n int) [][]byte {

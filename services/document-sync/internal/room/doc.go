@@ -31,14 +31,16 @@
 // before room.mu, never after. Peers are called with room.mu held: they queue, return
 // at once and do not call back.
 //
-// Updates wait in the room's inbox, which is bounded in bytes: over the bound a sender
+// Updates wait in the room's inbox, which is bounded in bytes, as is what waits in all rooms
+// of a workspace and of the hub: over a bound a sender
 // blocks, its socket backs up, and the client keeps the rest. A worker, a goroutine that
 // is there only while the inbox has something, takes it all at most every few
 // milliseconds, applies it in one transaction, commits what was new in it as one update
 // (Store.Append commits for many rooms at once), and then sends one Message to all peers
 // and the bus. If something in the doc waits for updates that have not arrived, what is
 // committed is the updates as they came, so that the part that waits survives too.
-// An update that is malformed or asks for too much is refused to its sender alone; if it
+// An update that is malformed or asks for too much is refused to its sender alone, with all
+// that the sender sent behind it, which may build on it; if it
 // may have left a part of itself in the doc, the doc is thrown away first. A batch that is
 // too large for the store is committed sender by sender, and who is too large alone is
 // refused.
@@ -46,7 +48,8 @@
 // An operation first catches up with the head in Postgres, edits within one
 // transaction, and is committed by its caller's function, in a transaction of its own.
 // If that fails, or says that the key was answered before, the doc is thrown away: it
-// has what was never committed.
+// has what was never committed. One that cannot be computed, or has no place, may have been
+// committed before all the same; its caller is asked.
 //
 // # What it may take
 //
@@ -59,20 +62,24 @@
 // All rooms together have Config.MemoryBytes, a workspace a quarter of it. When that is
 // used up, rooms that nobody is in are unloaded as soon as they are saved, then opening
 // others is Unavailable; when editors use an eighth more, who adds something is closed with
-// CloseBusy and finds a place on another instance, or here when there is one. Nothing that
-// was taken is let go of for want of memory before it is committed and saved.
+// CloseBusy and finds a place on another instance (the gateway takes the document there), or
+// here when there is one. What waits to be committed has an eighth of Config.MemoryBytes
+// besides. Nothing that was taken is let go of for want of memory before it is committed and
+// saved.
 //
-// An answer to Seat.Sync goes through all of the document. Each seat has a share in bytes a
-// second, and who has used it up waits, but the first answer is never kept back. Where a
-// crowd asks the same of the same state it gets the same message, encoded once.
+// An answer to Seat.Sync goes through all of the document. Each connection has a share in
+// bytes a second, and who has used it up waits. The first answer in each document may
+// overdraw it, by a minute's worth: people open many documents at once, and nobody opens
+// them again and again. Where a crowd asks the same of the same state it gets the same
+// message, encoded once.
 //
 // # Sequences
 //
 // Each committed update has the document's next sequence. A room knows up to where it
 // has all of them, and which later ones. When there is a hole, because messages overtook
 // each other or one was lost, it waits a moment and reads what is missing from Postgres.
-// A lost last message shows in the heads, which are read for all rooms together every
-// few seconds and when the bus was away. A retried commit may be there twice, which
+// A lost last message shows in the heads, which are read for all rooms together, those that
+// nobody is in too, every few seconds and when the bus was away. A retried commit may be there twice, which
 // changes nothing: updates can be applied twice.
 //
 // # Snapshots

@@ -34,7 +34,7 @@ type Config struct {
 	Metrics prometheus.Registerer
 
 	Rooms         int           // most documents in memory (10,000)
-	MemoryBytes   int           // that they take before no more are opened (1 GiB)
+	MemoryBytes   int           // that they take before no more are opened (1 GiB); an eighth of it may wait to be committed
 	DocumentBytes int           // that one takes before its editors can only delete (64 MiB)
 	QueueBytes    int           // of updates that wait in a room before senders block (1 MiB); one is always taken
 	Snapshots     int           // saved at once (4)
@@ -72,6 +72,7 @@ type Hub struct {
 	queued  atomic.Int64  // bytes in out
 	resync  chan struct{} // the bus was away
 	bytes   atomic.Int64  // of all documents
+	waiting allowance     // of what waits to be committed
 
 	spawning sync.Mutex // guards stopped, so that nothing is added behind the last Wait
 	stopped  bool
@@ -94,6 +95,7 @@ func New(cfg Config) *Hub {
 		out: make(chan outgoing, outQueue), resync: make(chan struct{}, 1),
 		rooms: make(map[store.Ref]*room), of: make(map[id.Workspace]*usage),
 	}
+	h.waiting.most = int64(cfg.MemoryBytes) / waitShare
 	h.inboxes.New = func() any { return &inbox{} }
 	h.life, h.endLife = context.WithCancel(context.Background())
 	h.metrics = newMetrics(cfg.Metrics, func() float64 { return float64(h.Open()) }, func() float64 { return float64(h.bytes.Load()) })
@@ -171,7 +173,7 @@ func (h *Hub) find(ref store.Ref) (r *room, evicted []*room, err error) {
 	}
 	u := h.of[ref.Workspace]
 	if u == nil {
-		u = &usage{}
+		u = &usage{waiting: allowance{most: h.shareOf() / waitShare}}
 	}
 	evicted, ok := h.makeRoom(ref.Workspace, u)
 	if !ok {
@@ -275,13 +277,13 @@ func (h *Hub) unloadIdle(now time.Time) {
 	}
 }
 
-// all returns the rooms that are loaded; of those without pins only when idle is set.
-func (h *Hub) all(idle bool) []*room {
+// all returns the rooms that are loaded.
+func (h *Hub) all() []*room {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	out := make([]*room, 0, len(h.rooms))
 	for _, r := range h.rooms {
-		if r.opening == nil && (idle || r.pins > 0) {
+		if r.opening == nil {
 			out = append(out, r)
 		}
 	}

@@ -1,6 +1,7 @@
 package room
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -376,7 +377,9 @@ func (r *room) absorb(ctx context.Context, n news) error {
 		if r.afresh() { //nolint:contextcheck // the room waits for it, not this caller alone
 			return nil
 		}
-		return errDraining()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return cmp.Or(r.end, errDraining())
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

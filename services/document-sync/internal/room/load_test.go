@@ -111,6 +111,52 @@ func TestShare(t *testing.T) {
 	})
 }
 
+// Who comes to a document in which nobody is, but which is in memory, is not shown for long
+// what was there before the bus lost a message.
+func TestIdleRoomsCatchUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		changed, deleted := m.create(), m.create()
+		h, stop := open(t, room.Config{Store: m})
+		defer stop()
+		for _, ref := range []store.Ref{changed, deleted} {
+			a := join(t, h, ref)
+			a.write(0, "x")
+			settle(a)
+			pass(5 * time.Second) // it is saved
+			a.seat.Leave()
+		}
+		m.mu.Lock()
+		m.docs[changed].append(store.Author{}, newClient(t).edit(func(t *yjs.Text) { t.Insert(0, "y") }))
+		m.mu.Unlock()
+		m.remove(deleted)
+		pass(10 * time.Second)
+		equal(t, "rooms", h.Open(), 1)
+		equal(t, "who comes", len(join(t, h, changed).text()), 2)
+		if _, err := h.Join(t.Context(), deleted, editor(), newClient(t)); fault.KindOf(err) != fault.NotFound {
+			t.Errorf("Join() = %v, want NotFound", err)
+		}
+	})
+}
+
+// Who waits for a document that has to be loaded again is told that it was deleted.
+func TestDeletedWhileItIsLoadedAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		ref := m.create()
+		h, stop := open(t, room.Config{Store: m, Plant: func(*yjs.Doc, store.Seed) error { return nil }})
+		defer stop()
+		join(t, h, ref)
+		m.seed(ref, store.Seed{After: "text"})
+		m.failing("Load", fault.New(fault.NotFound, "it is not there"))
+		if err := h.Read(t.Context(), ref, func(*yjs.Doc) error { return nil }); fault.KindOf(err) != fault.NotFound {
+			t.Errorf("Read() = %v, want NotFound", err)
+		}
+	})
+}
+
 func TestDeletion(t *testing.T) {
 	t.Parallel()
 	deleted := &documentv1.Change{Change: &documentv1.SubscribeResponse{Kind: documentv1.SubscribeResponse_KIND_DELETED}}

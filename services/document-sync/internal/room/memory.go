@@ -10,8 +10,9 @@ import (
 
 // usage is what the rooms of a workspace take.
 type usage struct {
-	rooms int // guarded by hub.mu
-	bytes atomic.Int64
+	rooms   int // guarded by hub.mu
+	bytes   atomic.Int64
+	waiting allowance
 }
 
 // Why documents take nothing more. What is committed stays.

@@ -69,6 +69,45 @@ func TestFullDocument(t *testing.T) {
 	})
 }
 
+// What somebody sends while an update of theirs is refused is refused as well, also when
+// it comes too late for the same batch: the document would wait for the other one. The
+// batch is of who wrote something that is in it.
+func TestWhatBuildsOnTheRefused(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		ref := m.create()
+		h, stop := open(t, room.Config{Store: m, DocumentBytes: 100 << 10})
+		defer stop()
+		a, b := join(t, h, ref), join(t, h, ref)
+		a.write(0, big(90))
+		settle(a, b)
+		release := m.hold("Append")
+		b.remove(0, 1)
+		synctest.Wait() // what follows is one batch
+		b.remove(0, 1)
+		a.write(0, big(20))
+		release()
+		release = m.hold("Append")
+		pass(10 * time.Millisecond) // it is being committed
+		a.write(0, "what builds on it")
+		release()
+		settle(a, b)
+		equal(t, "code", a.closed(), room.CloseTooBig)
+		equal(t, "b", len(b.text()), 90<<10-2)
+		if err := h.Read(t.Context(), ref, func(doc *yjs.Doc) error {
+			equal(t, "something waits", doc.Pending(), false)
+			return nil
+		}); err != nil {
+			t.Errorf("Read() = %v", err)
+		}
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		last := m.docs[ref].updates[len(m.docs[ref].updates)-1]
+		equal(t, "author", last.Author.Member, b.actor.Member)
+	})
+}
+
 func TestDocumentOverTheLimitIsLoaded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -19,6 +19,10 @@ type Operation struct {
 	// Commit commits what Edit made and returns its sequence. done says that the operation
 	// was committed before: this time nothing was.
 	Commit func(ctx context.Context, e Edited) (sequence int64, done bool, err error)
+	// Refused, which may be nil, comes in place of Commit when Edit failed, or the document is
+	// full, and returns Do's error: none when the operation was committed before, to which a
+	// repetition may be more than there is place for.
+	Refused func(ctx context.Context, why error) error
 }
 
 // Edited is what an operation made.
@@ -78,6 +82,9 @@ func (r *room) operate(ctx context.Context, op Operation) (err error) {
 	if err != nil {
 		if update == nil {
 			r.doc = doc
+		}
+		if op.Refused != nil {
+			return op.Refused(ctx, err)
 		}
 		return err
 	}

@@ -102,6 +102,47 @@ func TestOperationThatIsNotCommitted(t *testing.T) {
 	}
 }
 
+// An operation that cannot be computed, or has no place, may have been done before: who
+// knows that decides.
+func TestOperationThatIsRefused(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("cannot be computed")
+	for name, tt := range map[string]struct {
+		edit func(*yjs.Doc) error
+		why  fault.Kind
+	}{
+		"the document is full": {func(d *yjs.Doc) error { d.Text("t").Insert(0, big(50)); return nil }, fault.TooLarge},
+		"edit fails":           {func(d *yjs.Doc) error { d.Text("t").Insert(0, "BAD"); return broken }, fault.Internal},
+		"edit fails before":    {func(*yjs.Doc) error { return broken }, fault.Internal},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				m := newMemory()
+				ref := m.create()
+				h, stop := open(t, room.Config{Store: m, DocumentBytes: 40 << 10})
+				defer stop()
+				a := join(t, h, ref)
+				a.write(0, "good")
+				settle(a)
+				for _, want := range []error{nil, broken} {
+					var why error
+					op := operation(m, ref, tt.edit)
+					op.Refused = func(_ context.Context, err error) error { why = err; return want }
+					if err := h.Do(t.Context(), ref, op); !errors.Is(err, want) {
+						t.Errorf("Do() = %v, want %v", err, want)
+					}
+					equal(t, "why", fault.KindOf(why), tt.why)
+				}
+				a.write(4, "!")
+				settle(a)
+				equal(t, "late", join(t, h, ref).text(), "good!")
+				equal(t, "stored", m.text(t, ref), "good!")
+			})
+		})
+	}
+}
+
 // An operation that panics leaves nothing behind, whoever catches that.
 func TestOperationThatPanics(t *testing.T) {
 	t.Parallel()

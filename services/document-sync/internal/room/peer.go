@@ -9,6 +9,8 @@ type Peer interface {
 	Send(m *Message)
 	// Close ends the connection with a WebSocket close code and a reason for people.
 	Close(code int, reason string)
+	// Share is that of the connection, in all documents that it has open.
+	Share() *Share
 }
 
 // Kind says what a message is.

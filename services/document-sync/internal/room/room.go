@@ -44,7 +44,7 @@ type room struct {
 	inbox   *inbox
 	working bool            // there is a worker
 	next    time.Time       // no batch before
-	blocked []chan struct{} // senders that wait for the inbox to be taken
+	blocked []chan struct{} // senders that wait for the inbox to be taken, or for place elsewhere
 
 	waiting     []*Seat // to be greeted or answered once the doc is clean, or their time has come
 	remote      []remote
@@ -144,6 +144,9 @@ func (r *room) over(why error) {
 	}
 	for _, w := range r.blocked {
 		close(w)
+	}
+	if r.inbox != nil {
+		r.settled(r.inbox)
 	}
 	r.queue, r.blocked, r.inbox, r.waiting, r.remote = nil, nil, nil, nil, nil
 	if r.timer != nil {

@@ -40,7 +40,7 @@ func (h *Hub) Run(ctx context.Context) error {
 			h.drain() //nolint:contextcheck // ctx is over
 			return nil
 		case <-h.resync:
-			for _, r := range h.all(true) {
+			for _, r := range h.all() {
 				r.tellPresence(ctx) // past the queue, which many rooms would fill
 			}
 		case <-t.C:
@@ -52,12 +52,12 @@ func (h *Hub) Run(ctx context.Context) error {
 
 func (h *Hub) round(ctx context.Context) {
 	now := time.Now()
-	for _, r := range h.all(true) {
+	for _, r := range h.all() {
 		r.expirePresence(now)
 		r.forgetAnswers()
 	}
 	h.unloadIdle(now)
-	rooms := h.all(false)
+	rooms := h.all() // also those that somebody may come to before they are unloaded
 	for len(rooms) > 0 {
 		page := rooms[:min(len(rooms), headsPage)]
 		rooms = rooms[len(page):]
@@ -102,7 +102,7 @@ func (h *Hub) drain() {
 	h.mu.Lock()
 	h.noJoin = errDraining()
 	h.mu.Unlock()
-	for _, r := range h.all(true) {
+	for _, r := range h.all() {
 		r.mu.Lock()
 		for _, s := range r.seats {
 			s.close(CloseRestart, restartReason)
@@ -111,7 +111,7 @@ func (h *Hub) drain() {
 	}
 	ctx, cancel := context.WithTimeout(h.life, h.cfg.Drain)
 	var wg sync.WaitGroup
-	for _, r := range h.all(true) {
+	for _, r := range h.all() {
 		wg.Go(func() { r.settle(ctx) })
 	}
 	wg.Wait()
@@ -130,7 +130,7 @@ func (h *Hub) drain() {
 }
 
 func (h *Hub) finishAll() {
-	for _, r := range h.all(true) {
+	for _, r := range h.all() {
 		r.finish(errDraining(), CloseRestart, restartReason)
 	}
 }

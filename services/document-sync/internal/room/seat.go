@@ -21,16 +21,18 @@ const maxSeats = 2000
 type Seat struct {
 	room   *room
 	peer   Peer
+	share  *Share // of its connection
 	author store.Author
 	reads  bool // a viewer: its updates are refused
 
 	// Guarded by room.mu.
 	owner   presence.Owner
 	asked   questions
-	ready   time.Time // when it is answered again
-	greet   bool      // still to be asked for what we lack
-	waits   bool      // is in room.waiting
-	closed  bool      // the room closed the peer
+	told    bool  // what the document says, once
+	greet   bool  // still to be asked for what we lack
+	waits   bool  // is in room.waiting
+	closed  bool  // the room closed the peer
+	refused error // why, when that was for an update
 	hasLeft bool
 }
 
@@ -48,7 +50,7 @@ func (h *Hub) Join(ctx context.Context, ref store.Ref, actor identity.Actor, pee
 	if err != nil {
 		return nil, err
 	}
-	s := &Seat{room: r, peer: peer, greet: true, reads: actor.Role < identity.Editor}
+	s := &Seat{room: r, peer: peer, share: peer.Share(), greet: true, reads: actor.Role < identity.Editor}
 	s.author = store.Author{Member: actor.Member, Run: actor.Run}
 	s.owner.Who = actor.Member.UUID
 	if err := r.seat(s); err != nil {
@@ -148,7 +150,8 @@ func awarenessFault(err error) error {
 }
 
 // Update takes an update of the document, of which it keeps a copy. It blocks only
-// while the room has too much that waits to be committed, until ctx is done. The peer is
+// while the room, its workspace or the hub has too much that waits to be committed, until
+// ctx is done. The peer is
 // told KindStored when it is committed, or closed with CloseMalformed or CloseTooBig, or
 // with CloseBusy when the instance has no memory left for more. For a viewer it returns a
 // Forbidden fault, unless the update has nothing but deletions that were made already:
@@ -165,27 +168,37 @@ func (s *Seat) Update(ctx context.Context, update []byte) error {
 		if err := s.gone(); err != nil {
 			return err
 		}
-		if r.inbox == nil || r.inbox.size()+len(update) <= r.hub.cfg.QueueBytes {
-			break
+		if empty(update) && r.inbox == nil && !r.working { // what most have to say to our step 1
+			s.send(&Message{Kind: KindStored})
+			return nil
 		}
-		w := make(chan struct{})
-		r.blocked = append(r.blocked, w)
-		r.mu.Unlock()
-		select {
-		case <-w:
-		case <-ctx.Done():
+		later, ok := r.place(len(update))
+		if ok {
+			r.put(s, update)
+			return nil
 		}
-		r.mu.Lock()
-		if err := ctx.Err(); err != nil {
+		if err := r.block(ctx, later); err != nil {
 			return err
 		}
 	}
-	if empty(update) && r.inbox == nil && !r.working { // what most have to say to our step 1
-		s.send(&Message{Kind: KindStored})
-		return nil
+}
+
+// block waits until the inbox is taken, the room is over, or later is closed. mu is held,
+// but for the time that it takes.
+func (r *room) block(ctx context.Context, later <-chan struct{}) error {
+	w := make(chan struct{})
+	r.blocked = append(r.blocked, w)
+	r.mu.Unlock()
+	select {
+	case <-w:
+	case <-later:
+	case <-ctx.Done():
 	}
-	r.put(s, update)
-	return nil
+	r.mu.Lock()
+	if i := slices.Index(r.blocked, w); i >= 0 {
+		r.blocked = slices.Delete(r.blocked, i, i+1)
+	}
+	return ctx.Err()
 }
 
 // view is Update for a viewer.

@@ -3,6 +3,7 @@ package room
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -16,6 +17,7 @@ const (
 	savePause   = 2 * time.Second  // after the last edit
 	saveAtLeast = 10 * time.Second // after the first one that is not saved
 	saveTimeout = time.Minute
+	turnWait    = time.Second     // for the turn: others want the place among those who save
 	saveRetry   = 5 * time.Second // after a failure, doubled each time
 	saveRetries = 6               // doublings; as many failures let the room be unloaded
 	// versionAtLeast is how long history waits for who goes on typing.
@@ -101,7 +103,16 @@ func (r *room) save(ctx context.Context, final bool) {
 		defer func() { <-h.saves }()
 	case <-ctx.Done():
 	}
-	s, err := r.snapshot(ctx)
+	turn, cancel := context.WithTimeout(ctx, turnWait)
+	defer cancel()
+	if final {
+		turn = ctx
+	}
+	s, err := r.snapshot(ctx, turn)
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil { // a commit hangs: there is more to save then
+		r.postpone()
+		return
+	}
 	if err == nil {
 		s.Typing = !final && r.typing()
 		err = s.loads()
@@ -143,6 +154,14 @@ func (r *room) save(ctx context.Context, final bool) {
 		}
 		h.metrics.saves.Inc()
 	}
+	r.armSnapshot()
+}
+
+// postpone has a snapshot saved a little later.
+func (r *room) postpone() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.unsaved.saving, r.unsaved.retry = false, time.Now().Add(savePause)
 	r.armSnapshot()
 }
 
@@ -189,9 +208,9 @@ func (s *encoded) isIn(doc *yjs.Doc) bool {
 	return err == nil && structs.Equal(s.structs) && deletions.Includes(s.deletions)
 }
 
-// snapshot encodes the doc and what is derived from it.
-func (r *room) snapshot(ctx context.Context) (*encoded, error) {
-	if err := r.acquire(ctx); err != nil {
+// snapshot encodes the doc and what is derived from it, if it gets the turn in time.
+func (r *room) snapshot(ctx, turn context.Context) (*encoded, error) {
+	if err := r.acquire(turn); err != nil {
 		return nil, err
 	}
 	defer r.yield()

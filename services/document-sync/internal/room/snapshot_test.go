@@ -110,6 +110,31 @@ func TestSnapshotsThatFail(t *testing.T) {
 	})
 }
 
+// A document whose commit hangs does not keep others from being saved.
+func TestSnapshotsPassWhoIsBusy(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		hangs, other := m.create(), m.create()
+		h, stop := open(t, room.Config{Store: m, Snapshots: 1})
+		defer stop()
+		a, b := join(t, h, hangs), join(t, h, other)
+		a.write(0, "x")
+		pass(500 * time.Millisecond)
+		b.write(0, "y")
+		settle(a, b)
+		release := m.hold("Append")
+		a.write(0, "is being committed")
+		pass(20 * time.Second)
+		equal(t, "snapshots of the other", len(m.saves(other)), 1)
+		equal(t, "snapshots while a commit hangs", len(m.saves(hangs)), 0)
+		release()
+		pass(10 * time.Second)
+		equal(t, "snapshots", len(m.saves(hangs)), 1)
+		equal(t, "rows that no snapshot has", m.behind(hangs), 0)
+	})
+}
+
 // Who loads a state with updates behind its snapshot saves one: its author may be dead.
 func TestLoaderSaves(t *testing.T) {
 	t.Parallel()

@@ -451,6 +451,8 @@ type client struct {
 	mute bool // does not answer the server's step 1
 	// actor is who it is; an editor of its own by default.
 	actor identity.Actor
+	// share is that of its connection, when it has one with others.
+	share *room.Share
 
 	mu        sync.Mutex // guards what follows
 	got       []*room.Message
@@ -467,6 +469,14 @@ func (c *client) Send(m *room.Message) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.got = append(c.got, m)
+}
+
+// Share implements room.Peer.
+func (c *client) Share() *room.Share {
+	if c.share == nil {
+		return &room.Share{} // of a connection for each document
+	}
+	return c.share
 }
 
 // Close implements room.Peer.

@@ -23,7 +23,7 @@ type counter struct {
 	there          chan struct{} // when pieces reached target
 }
 
-func (c *counter) Deliver([]byte, bool) {
+func (c *counter) Deliver([]byte, bool, int) {
 	if c.pieces.Add(1) == c.target.Load() {
 		c.there <- struct{}{}
 	}

@@ -35,6 +35,7 @@ type conn struct {
 	expires int64  // Unix seconds; 0: never
 	message []byte // the parts of a message that is not whole
 	credit  credit
+	share   room.Share // of answers, in all documents
 
 	life life // the context of the session's calls: done when the end begins
 

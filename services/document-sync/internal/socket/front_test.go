@@ -104,7 +104,7 @@ type frontEditor struct {
 	done  bool
 }
 
-func (e *frontEditor) Deliver(piece []byte, _ bool) {
+func (e *frontEditor) Deliver(piece []byte, _ bool, _ int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if !e.done {

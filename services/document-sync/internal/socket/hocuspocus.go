@@ -68,7 +68,7 @@ func (s *hocuspocus) handle(msg []byte) error {
 func (s *hocuspocus) tell(d *member, m yproto.Message) error {
 	switch m.Kind {
 	case yproto.Step1:
-		if err := s.c.pay(stepPrice, 0); err != nil {
+		if err := s.c.mayAsk(stepPrice); err != nil {
 			return err
 		}
 		if first := d.step1.Load(); d.asked && !m.Reply && first != nil {
@@ -84,6 +84,9 @@ func (s *hocuspocus) tell(d *member, m yproto.Message) error {
 	case yproto.Awareness:
 		return d.orGone(d.seat.Awareness(m.Payload))
 	case yproto.QueryAwareness:
+		if err := s.c.mayAsk(0); err != nil {
+			return err
+		}
 		d.seat.QueryAwareness()
 	case yproto.BroadcastStateless:
 		d.Close(room.CloseForbidden, "Only servers send this message.")
@@ -109,6 +112,9 @@ func (s *hocuspocus) view(d *member, m yproto.Message) error {
 
 // join lets the client into a document, or tells it why not.
 func (s *hocuspocus) join(name string) error {
+	if err := s.c.mayAsk(joinPrice); err != nil {
+		return err
+	}
 	plain, _, _ := strings.Cut(name, "\x00")
 	doc, err := id.Parse[id.Document](plain)
 	if err != nil {
@@ -174,6 +180,9 @@ func (c *conn) deny(name, reason string) {
 		return yproto.AppendHocuspocusDenied(yproto.AppendDocument(b, name), reason)
 	}))
 }
+
+// Share implements room.Peer.
+func (d *member) Share() *room.Share { return &d.c.share }
 
 // Send implements room.Peer.
 func (d *member) Send(m *room.Message) {

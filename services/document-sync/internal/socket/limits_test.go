@@ -231,6 +231,33 @@ func TestRate(t *testing.T) {
 	})
 }
 
+// Documents are joined one after the other, and faster than anybody opens them.
+func TestJoinRate(t *testing.T) {
+	t.Parallel()
+	bubble(t, socket.Limits{}, func(t *testing.T, w *world, p *pipes) {
+		const n = 500
+		h := w.dial(t, p, "/ws/hocuspocus")
+		began := time.Now()
+		go func() {
+			for range n {
+				name := id.New[id.Document]().String()
+				_ = h.ws.WriteMessage(websocket.BinaryMessage, yproto.AppendToken(yproto.AppendDocument(nil, name), "", ""))
+			}
+		}()
+		for i := range n {
+			if _, _, err := h.ws.ReadMessage(); err != nil {
+				t.Fatal(err)
+			}
+			if d := time.Since(began); i == 100 && d > 0 {
+				t.Errorf("the first 100 documents took %v", d)
+			}
+		}
+		if d := time.Since(began); d < 15*time.Second || d > 20*time.Second {
+			t.Errorf("%d documents that do not exist were looked for within %v, want 17 s", n, d)
+		}
+	})
+}
+
 // A room that is behind stops who writes, and is no reason to take them for dead.
 func TestBackpressure(t *testing.T) {
 	t.Parallel()

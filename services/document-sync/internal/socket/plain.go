@@ -50,7 +50,7 @@ func (p *plain) handle(msg []byte) error {
 	}
 	switch m.Kind {
 	case yproto.Step1:
-		if err := p.c.pay(stepPrice, 0); err != nil {
+		if err := p.c.mayAsk(stepPrice); err != nil {
 			return err
 		}
 		return p.seat.Sync(m.Payload)
@@ -63,6 +63,9 @@ func (p *plain) handle(msg []byte) error {
 	case yproto.Awareness:
 		return p.seat.Awareness(m.Payload)
 	case yproto.QueryAwareness:
+		if err := p.c.mayAsk(0); err != nil {
+			return err
+		}
 		p.seat.QueryAwareness()
 	}
 	return nil // of a version to come
@@ -84,6 +87,9 @@ func (p *plain) Send(m *room.Message) {
 		p.c.enqueue(m.Encoded(envelopePlain, plainFrame).([]byte))
 	}
 }
+
+// Share implements room.Peer.
+func (p *plain) Share() *room.Share { return &p.c.share }
 
 // Close implements room.Peer.
 func (p *plain) Close(code int, reason string) { p.c.end(closing{code: code, reason: reason}) }

@@ -1,6 +1,7 @@
 package socket
 
 import (
+	"context"
 	"time"
 
 	"signalbox.dev/services/document-sync/internal/room"
@@ -75,8 +76,12 @@ func (c *conn) dropMessage() {
 // burst is how many seconds' worth of messages and bytes a connection may send at once.
 const burst = 8
 
-// stepPrice is what a step 1 costs, in messages: it may be answered with all there is.
-const stepPrice = 20
+// What some messages cost more, in messages: a step 1 may be answered with all there is,
+// and a document that is joined has to be found, and perhaps loaded.
+const (
+	stepPrice = 20
+	joinPrice = 100
+)
 
 // credit is what a connection may still send. It grows with the ticks.
 type credit struct {
@@ -107,6 +112,18 @@ func (c *conn) pay(messages, bytes int) error {
 			return err
 		}
 	}
+}
+
+// mayAsk comes before what is answered with much: that costs so many messages, and waits
+// while too much is under way to the gateway.
+func (c *conn) mayAsk(price int) error {
+	if err := c.pay(price, 0); err != nil {
+		return err
+	}
+	if !c.stream.AwaitRoom() {
+		return context.Canceled
+	}
+	return nil
 }
 
 func (c *conn) nextTick() error {

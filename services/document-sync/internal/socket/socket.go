@@ -15,7 +15,8 @@
 //
 // It has no goroutine of its own while nothing comes. The stream's goroutine joins, puts
 // messages together, hands each to its seat, and waits there when the room is behind, or
-// when the editor sends faster than it may: the stream's window fills, and the gateway
+// when the editor sends, asks or joins faster than it may, or before a question when much is
+// under way to the gateway: the stream's window fills, and the gateway
 // reads that editor no further. It leaves its seats however the stream ends; nobody else
 // does.
 //

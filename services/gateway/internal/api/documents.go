@@ -3,6 +3,9 @@ package api
 import (
 	"context"
 	"net/http"
+	"strings"
+	"time"
+	"unicode"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -11,7 +14,16 @@ import (
 	documentv1 "signalbox.dev/proto/signalbox/document/v1"
 )
 
-const maxMarkdown = 10 << 20
+const (
+	maxMarkdown = 10 << 20
+	// limitMarkdown is the body with it: line ends and quotes are two bytes in JSON, and one
+	// character in twelve may be such.
+	limitMarkdown = limitDocument + maxMarkdown/12
+	// Much Markdown takes its time to become a document, and longer where the document has
+	// much to compare it with.
+	contentPatience = 15 * time.Second
+	patiencePerByte = 45 * time.Second / maxMarkdown
+)
 
 // DocumentPath is the path of one document.
 type DocumentPath struct {
@@ -33,7 +45,7 @@ func showDocument(d *documentv1.Document, content *string) *documentOutput {
 func (a *API) documents() {
 	handle(a, huma.Operation{
 		OperationID: "create-document", Method: http.MethodPost, Path: "/api/documents", DefaultStatus: http.StatusCreated,
-		Tags: []string{"Documents"}, Summary: "Create a document of Markdown", MaxBodyBytes: limitDocument,
+		Tags: []string{"Documents"}, Summary: "Create a document of Markdown", MaxBodyBytes: limitMarkdown,
 	}, access{role: identity.Editor}, a.createDocument)
 	handle(a, huma.Operation{
 		OperationID: "list-documents", Method: http.MethodGet, Path: "/api/documents",
@@ -45,7 +57,7 @@ func (a *API) documents() {
 	}, access{role: identity.Viewer}, a.getDocument)
 	handle(a, huma.Operation{
 		OperationID: "update-document", Method: http.MethodPatch, Path: "/api/documents/{id}",
-		Tags: []string{"Documents"}, Summary: "Rename a document, or set its content as a minimal change", MaxBodyBytes: limitDocument,
+		Tags: []string{"Documents"}, Summary: "Rename a document, or set its content as a minimal change", MaxBodyBytes: limitMarkdown,
 	}, access{role: identity.Editor}, a.updateDocument)
 	handle(a, huma.Operation{
 		OperationID: "delete-document", Method: http.MethodDelete, Path: "/api/documents/{id}",
@@ -82,13 +94,15 @@ func (a *API) createDocument(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	name, err := checkName(in.Body.Name)
+	name, err := checkDocumentName(in.Body.Name)
 	if err != nil {
 		return nil, err
 	}
 	if err := checkMarkdown(in.Body.Content); err != nil {
 		return nil, err
 	}
+	ctx, cancel := patienceFor(ctx, in.Body.Content)
+	defer cancel()
 	res, err := a.cfg.Documents.Create(ctx, &documentv1.CreateRequest{
 		Name: name, Markdown: in.Body.Content, OperationKey: operationKey(guestOf(ctx).Actor, "create-document", key),
 	})
@@ -96,6 +110,23 @@ func (a *API) createDocument(ctx context.Context, in *struct {
 		return nil, err
 	}
 	return showDocument(res.GetDocument(), nil), nil
+}
+
+// checkDocumentName is checkName for a name that has one line.
+func checkDocumentName(s string) (string, error) {
+	s, err := checkName(s)
+	if err != nil {
+		return "", err
+	}
+	if strings.ContainsFunc(s, func(r rune) bool { return unicode.IsControl(r) || r == '\u2028' || r == '\u2029' }) {
+		return "", invalid("name: holds a control character: use one line of plain text")
+	}
+	return s, nil
+}
+
+// patienceFor gives a call the time that its Markdown takes.
+func patienceFor(ctx context.Context, markdown string) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, contentPatience+time.Duration(len(markdown))*patiencePerByte)
 }
 
 func checkMarkdown(s string) error {
@@ -175,23 +206,29 @@ func (a *API) updateDocument(ctx context.Context, in *struct {
 			return nil, err
 		}
 	}
-	var d *documentv1.Document
+	var name string
 	if b.Name != nil {
-		name, err := checkName(*b.Name)
-		if err != nil {
+		if name, err = checkDocumentName(*b.Name); err != nil {
 			return nil, err
 		}
-		res, err := a.cfg.Documents.Rename(ctx, &documentv1.RenameRequest{
-			Id: document.String(), Name: name, OperationKey: operationKey(actor, "rename-document "+in.ID, key),
+	}
+	// The content first: what can be refused is refused before anything has changed. A
+	// repetition under the same key does what was not done.
+	var d *documentv1.Document
+	if b.Content != nil {
+		ctx, cancel := patienceFor(ctx, *b.Content)
+		defer cancel()
+		res, err := a.cfg.Documents.Replace(ctx, &documentv1.ReplaceRequest{
+			Id: document.String(), Markdown: *b.Content, OperationKey: operationKey(actor, "replace-document "+in.ID, key),
 		})
 		if err != nil {
 			return nil, err
 		}
 		d = res.GetDocument()
 	}
-	if b.Content != nil {
-		res, err := a.cfg.Documents.Replace(ctx, &documentv1.ReplaceRequest{
-			Id: document.String(), Markdown: *b.Content, OperationKey: operationKey(actor, "replace-document "+in.ID, key),
+	if b.Name != nil {
+		res, err := a.cfg.Documents.Rename(ctx, &documentv1.RenameRequest{
+			Id: document.String(), Name: name, OperationKey: operationKey(actor, "rename-document "+in.ID, key),
 		})
 		if err != nil {
 			return nil, err

@@ -22,9 +22,11 @@
 //
 // # Which trunk
 //
-// Sockets of one document share a trunk: then its updates cross once. There are at most four to
-// the one address of document-sync, so that documents are spread over the
-// instances behind it. A trunk is opened by the first socket that needs it, in the
+// Sockets of one document share a trunk: then its updates cross once. At most four trunks to
+// the one address of document-sync take new sockets, so that documents are spread over the
+// instances behind it, and each does for a quarter of an hour, so that they are spread again
+// when instances have come and gone. A document whose socket found no place (1013) goes to
+// another trunk the next time. A trunk is opened by the first socket that needs it, in the
 // gateway's own name; each stream on it proves in whose name it is (the signed identity
 // in trunk.Opening), and document-sync verifies that one, too. A previous
 // document-sync, which takes no trunks, is away as far as sockets go: 1013.

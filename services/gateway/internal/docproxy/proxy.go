@@ -70,6 +70,7 @@ const (
 	maxWaiting = 1000        // who are on the way to tell who they are
 	maxMessage = 8 << 20     // bytes of a client's message, as many as document-sync takes
 	maxQueue   = 4 << 20     // bytes that wait for a client that reads slowly
+	maxHeld    = 256 << 20   // bytes that wait for all such clients together
 	lingering  = time.Second // in which a client may close its side once it was told
 	lookEvery  = time.Second // how often time is kept for sockets
 )
@@ -88,7 +89,7 @@ func New(cfg Config) (*Proxy, error) {
 	}
 	p := &Proxy{cfg: cfg, target: target, metrics: newMetrics(cfg.Metrics), drained: make(chan struct{}), open: map[*relay]struct{}{}}
 	p.host = editor.NewHost(editor.Config{
-		Message: maxMessage, Queue: maxQueue, WriteWait: cfg.Patience, CloseWait: lingering, In: p.metrics.up, Out: p.metrics.down,
+		Message: maxMessage, Queue: maxQueue, Held: maxHeld, WriteWait: cfg.Patience, CloseWait: lingering, In: p.metrics.up, Out: p.metrics.down,
 	}, func(w http.ResponseWriter, reason error) {
 		api.WriteError(w, fault.New(fault.Invalid, "%s", strings.TrimPrefix(reason.Error(), "websocket: ")))
 	})

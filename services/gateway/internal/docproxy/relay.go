@@ -21,7 +21,7 @@ type relay struct {
 }
 
 // Deliver implements trunk.Sink.
-func (r *relay) Deliver(piece []byte, more bool) { r.conn.Queue(piece, more) }
+func (r *relay) Deliver(piece []byte, more bool, sharers int) { r.conn.Queue(piece, more, sharers) }
 
 // Flush implements trunk.Sink.
 func (r *relay) Flush() { r.conn.Flush() }

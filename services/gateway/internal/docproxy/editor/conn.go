@@ -17,6 +17,12 @@
 // client that connects again gets what it lacks. One frame may be larger than the
 // bound, or a large document could never be sent.
 //
+// What waits behind writes for all connections is bounded, too (Config.Held; a piece that
+// many share counts once), and large frames are what could exceed that. So each has a
+// time in which it must have been read, by its size: plenty, and much less while half of
+// Config.Held is used, so that those go who are slow and not those who come. When all of
+// it is used, no large frame begins, and none grows that waits.
+//
 // # Its end
 //
 //	live ──End──▶ ending ──the peer closes, or Config.CloseWait──▶ closed
@@ -33,7 +39,8 @@
 //
 // There are no timers and no goroutines for time in a connection. The owner of all calls
 // Host.Tick once a second and Look for each connection: it pings who was silent, or was
-// told nothing, for 20 s, and drops who has sent no byte for 60 s. Along with a ping goes
+// told nothing, for 20 s, and drops who has sent no byte for 60 s, or reads a large frame too
+// slowly. Along with a ping goes
 // a message that says nothing, because the clients are JavaScript, which sees no pings:
 // without a message for 30 s they take the server for dead.
 package editor
@@ -56,6 +63,7 @@ import (
 type Config struct {
 	Message   int           // bytes of a message that is read
 	Queue     int           // bytes that wait for a peer that reads slowly
+	Held      int           // bytes that wait for all peers together
 	WriteWait time.Duration // for 64 KiB
 	CloseWait time.Duration // from our close frame to the peer's
 	// In and Out count bytes.
@@ -67,6 +75,7 @@ type Host struct {
 	cfg      Config
 	start    time.Time
 	tick     atomic.Int64 // whole seconds since start
+	held     atomic.Int64 // bytes that wait behind writes
 	upgrader websocket.Upgrader
 }
 
@@ -115,6 +124,10 @@ type Conn struct {
 	open    bool       // more pieces of the last frame are to come
 	taken   bool       // the writer has the beginning of that frame, and not its end
 	pong    []byte     // waits for the end of that frame
+	holds   int        // of Host.held: what is in the queue
+	held    int        // of Host.held: what is being written
+	began   int64      // tick of the large frame's beginning and one; 0 when none is under way
+	size    int64      // of it, and of those that follow it without a pause
 	writing bool       // there is a writer
 	ending  bool       // nothing is added to the queue any more
 	why     Closing    // set along with ending
@@ -134,7 +147,7 @@ func (h *Host) Take(w http.ResponseWriter, r *http.Request) (*Conn, error) {
 	ws.SetCloseHandler(func(int, string) error { return nil }) // see ReadError
 	ws.SetPongHandler(func(string) error { return c.bound() })
 	ws.SetPingHandler(func(data string) error {
-		c.sendPong(pongFrame(data))
+		c.send(pongFrame(data), true)
 		return c.bound()
 	})
 	c.ws = ws
@@ -240,6 +253,9 @@ func (c *Conn) Look() {
 		c.pinged = tick
 		c.Send(c.idle)
 	}
+	if c.late(tick) {
+		c.End(tooSlow)
+	}
 }
 
 // Finish ends the connection, if it has not ended, reads on until the peer closes, and
@@ -254,6 +270,10 @@ func (c *Conn) Finish(why Closing) Closing {
 		_, _ = io.Copy(io.Discard, onlyReader{c.wire.Conn})           // the error is how it ends
 	}
 	c.wire.Close()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.letGo(&c.held)
+	c.letGo(&c.holds)
 	return why
 }
 

@@ -56,11 +56,17 @@ type served struct {
 // bubble runs a test with a clock of its own and connections in memory.
 func bubble(t *testing.T, queue int, f func(w *world)) {
 	t.Helper()
+	crowd(t, queue, 1<<30, f)
+}
+
+// crowd is bubble with a bound of what waits for all.
+func crowd(t *testing.T, queue, held int, f func(w *world)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{t: t, p: &pipes{accept: make(chan net.Conn), closed: make(chan struct{})}, conns: make(chan *served, 100)}
 		count := prometheus.NewCounter(prometheus.CounterOpts{Name: "bytes"})
 		w.host = editor.NewHost(editor.Config{
-			Message: 1 << 20, Queue: queue, WriteWait: 10 * time.Second, CloseWait: time.Second, In: count, Out: count,
+			Message: 1 << 20, Queue: queue, Held: held, WriteWait: 10 * time.Second, CloseWait: time.Second, In: count, Out: count,
 		}, func(w http.ResponseWriter, reason error) { http.Error(w, reason.Error(), http.StatusBadRequest) })
 		server := &http.Server{Handler: w}
 		var all sync.WaitGroup
@@ -187,7 +193,7 @@ func TestSlowReader(t *testing.T) {
 			for range 100 {
 				for i := range pieces {
 					at := len(piece) * i / pieces
-					s.Queue(piece[at:len(piece)*(i+1)/pieces], i < pieces-1)
+					s.Queue(piece[at:len(piece)*(i+1)/pieces], i < pieces-1, 1)
 				}
 				s.Flush()
 			}
@@ -228,7 +234,7 @@ func TestLargeFrame(t *testing.T) {
 		ws, s := w.dial()
 		large := editor.Message(bytes.Repeat([]byte("x"), 1<<20))
 		for at := 0; at < len(large); at += 64 << 10 {
-			s.Queue(large[at:min(len(large), at+64<<10)], at+64<<10 < len(large))
+			s.Queue(large[at:min(len(large), at+64<<10)], at+64<<10 < len(large), 1)
 			s.Flush()
 			s.Send(editor.Message([]byte("between")))
 			if at == 64<<10 {
@@ -238,7 +244,7 @@ func TestLargeFrame(t *testing.T) {
 		}
 		pongs := make(chan string, 1)
 		ws.SetPongHandler(func(data string) error { pongs <- data; return nil })
-		s.Queue(editor.Message([]byte("last")), false)
+		s.Queue(editor.Message([]byte("last")), false, 1)
 		s.Flush()
 		for _, want := range []string{string(bytes.Repeat([]byte("x"), 1<<20)), "between", "last"} {
 			if _, got, err := ws.ReadMessage(); err != nil || string(got) != want {
@@ -249,7 +255,7 @@ func TestLargeFrame(t *testing.T) {
 			t.Errorf("pong = %q", got)
 		}
 		// In the middle of a frame there is nothing to be said.
-		s.Queue([]byte{0x82, 100, 'h'}, true)
+		s.Queue([]byte{0x82, 100, 'h'}, true, 1)
 		s.Flush()
 		synctest.Wait()
 		s.End(editor.Closing{Code: 4401, Reason: "late"})

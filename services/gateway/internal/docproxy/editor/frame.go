@@ -24,6 +24,14 @@ func pongFrame(data string) []byte {
 // Idle returns what SetIdle takes: a ping, and a message.
 func Idle(msg []byte) []byte { return append([]byte{opPing, 0}, Message(msg)...) }
 
+// frameSize returns how long the frame is that b begins, when that is long.
+func frameSize(b []byte) int64 {
+	if len(b) < 10 || b[1] != 127 {
+		return int64(len(b))
+	}
+	return 10 + int64(min(binary.BigEndian.Uint64(b[2:]), 1<<40)) //nolint:gosec // it is small
+}
+
 // Message returns the frame of a binary message.
 func Message(msg []byte) []byte {
 	b := []byte{opBinary, byte(len(msg))} //nolint:gosec // or it is set below

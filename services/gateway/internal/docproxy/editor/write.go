@@ -14,22 +14,33 @@ const (
 	keepQueue  = 16       // frames of a queue that is kept for its memory
 )
 
-// Queue adds a frame, or a piece of one to which more belongs, which is shared and
-// never changed. It returns at once; Flush writes.
-func (c *Conn) Queue(piece []byte, more bool) {
+// Queue adds a frame, or a piece of one to which more belongs, which is shared by so many
+// connections and never changed. It returns at once; Flush writes.
+func (c *Conn) Queue(piece []byte, more bool, sharers int) {
 	c.mu.Lock()
-	if c.ending {
-		c.mu.Unlock()
-		return
-	}
-	if !c.open && c.waiting > c.h.cfg.Queue {
-		c.mu.Unlock()
+	fits := c.queueLocked(piece, more, sharers)
+	c.mu.Unlock()
+	if !fits {
 		c.End(tooSlow)
-		return
+	}
+}
+
+// queueLocked is Queue; false says that too much waits already.
+func (c *Conn) queueLocked(piece []byte, more bool, sharers int) bool {
+	if c.ending {
+		return true
+	}
+	begins := !c.open && more && !c.large
+	switch {
+	case !c.open && c.waiting > c.h.cfg.Queue, (begins || c.free && c.writing) && c.h.full():
+		return false
+	case begins:
+		c.large, c.free = true, true
+		c.beginLarge(frameSize(piece))
 	}
 	c.queue = append(c.queue, piece)
-	if !c.open && more && !c.large {
-		c.large, c.free = true, true
+	if c.writing {
+		c.hold(len(piece) / sharers)
 	}
 	if !c.free {
 		c.waiting += len(piece)
@@ -40,29 +51,31 @@ func (c *Conn) Queue(piece []byte, more bool) {
 			c.queue, c.pong = append(c.queue, c.pong), nil
 		}
 	}
-	c.mu.Unlock()
+	return true
 }
 
 // Send queues a frame of this end, and has it written. In the middle of another one it is
 // dropped: what it is good for, that one does.
-func (c *Conn) Send(frame []byte) {
-	c.mu.Lock()
-	between := !c.open
-	c.mu.Unlock()
-	if between {
-		c.Queue(frame, false)
-		c.start()
-	}
-}
+func (c *Conn) Send(frame []byte) { c.send(frame, false) }
 
-// sendPong is Send for the answer to a ping, of which the last one is owed.
-func (c *Conn) sendPong(frame []byte) {
+// send is Send; a frame that is owed, the answer to the last ping, waits for the end of
+// the other one.
+func (c *Conn) send(frame []byte, owed bool) {
 	c.mu.Lock()
 	if c.open {
-		c.pong = frame
+		if owed {
+			c.pong = frame
+		}
+		c.mu.Unlock()
+		return
 	}
+	fits := c.queueLocked(frame, false, 1)
 	c.mu.Unlock()
-	c.Send(frame)
+	if !fits {
+		c.End(tooSlow)
+		return
+	}
+	c.start()
 }
 
 // start has a goroutine write what is queued.
@@ -147,9 +160,11 @@ func (c *Conn) written(batch [][]byte) {
 func (c *Conn) take() [][]byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.wroteLocked()
 	if len(c.queue) > 0 {
 		batch := c.queue
 		c.queue, c.spare, c.waiting = c.spare, nil, 0
+		c.held, c.holds = c.holds, 0
 		c.taken = c.open
 		c.large = c.open && c.large
 		return batch

@@ -1,0 +1,103 @@
+package room_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/yjs"
+	"signalbox.dev/services/document-sync/internal/room"
+)
+
+// TestAllThatWaits is about a stalled Postgres: what waits to be committed is bounded for
+// all documents together, and for those of a workspace.
+func TestAllThatWaits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		// An eighth may wait, that is 1 MiB, and of a workspace a quarter of that.
+		h, stop := open(t, room.Config{Store: m, MemoryBytes: 8 << 20})
+		defer stop()
+		greedy := id.New[id.Workspace]()
+		one, two := join(t, h, m.createIn(greedy)), join(t, h, m.createIn(greedy))
+		var others []*client
+		for range 5 {
+			others = append(others, join(t, h, m.create()))
+		}
+		settle(append(others, one, two)...)
+		release := m.hold("Append")
+		one.write(0, big(200))
+		blocked := func(c *client, kib int) bool {
+			t.Helper()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			err := c.seat.Update(ctx, c.edit(func(t *yjs.Text) { t.Insert(0, big(kib)) }))
+			if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatalf("Update() = %v", err)
+			}
+			return err != nil
+		}
+		equal(t, "more than a workspace's share waits", blocked(two, 100), true)
+		for i, c := range others {
+			equal(t, "another workspace waits", blocked(c, 200), i == 4)
+		}
+		last := make(chan error, 1)
+		go func() {
+			last <- others[4].seat.Update(t.Context(), others[4].doc.EncodeStateAsUpdate(nil))
+		}()
+		gone := make(chan error, 1)
+		go func() { gone <- two.seat.Update(t.Context(), two.doc.EncodeStateAsUpdate(nil)) }()
+		synctest.Wait()
+		two.seat.Leave()
+		release()
+		if err := <-last; err != nil {
+			t.Errorf("Update() when Postgres is back = %v", err)
+		}
+		if err := <-gone; fault.KindOf(err) != fault.Cancelled {
+			t.Errorf("Update() of who has left = %v, want Cancelled", err)
+		}
+		pass(10 * time.Second)
+		for _, c := range append(others, one) {
+			before := c.stored
+			c.read()
+			if c.stored == before {
+				t.Error("what waited was not stored")
+			}
+			equal(t, "nothing waits any more", blocked(c, 250), false)
+			pass(10 * time.Second)
+		}
+	})
+}
+
+// A document that is deleted, or an end of the instance, gives back what waited for it.
+func TestWhatWaitedIsGivenBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		ws := id.New[id.Workspace]()
+		h, stop := open(t, room.Config{Store: m, MemoryBytes: 8 << 20})
+		defer stop()
+		gone, other := m.createIn(ws), m.createIn(ws)
+		a, b := join(t, h, gone), join(t, h, other)
+		settle(a, b)
+		release := m.hold("Append")
+		a.write(0, "is on its way")
+		synctest.Wait()
+		a.write(0, big(200))
+		m.remove(gone)
+		pass(10 * time.Second) // the heads tell
+		equal(t, "code", a.closed(), room.CloseGone)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := b.seat.Update(ctx, b.edit(func(t *yjs.Text) { t.Insert(0, big(200)) })); err != nil {
+			t.Errorf("Update() = %v, want that there is place again", err)
+		}
+		release()
+		pass(10 * time.Second)
+		equal(t, "stored", len(m.text(t, other)), 200<<10)
+	})
+}
