@@ -26,8 +26,8 @@ PHASE  := PHASES=bin/phases sh tools/phase.sh
 GO_TEST := go test -json -count=1 -timeout 5m
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-short e2e e2e-kill e2e-faults e2e-editing e2e-oauth simulate oracle conformance gen gen-check lint images clean setup
-.PHONY: need-go test-race test-go test-e2e test-kill test-faults test-documents test-clients test-alone test-outside
+.PHONY: help run build test test-short e2e e2e-kill e2e-faults e2e-editing e2e-oauth e2e-streams simulate translated oracle conformance gen gen-check lint images clean setup
+.PHONY: need-go test-race test-go test-e2e test-kill test-faults test-failures test-documents test-clients test-alone test-outside
 .PHONY: bench bench-go bench-load bench-oracle bench-peers bench-yjs
 
 help: ## List the targets
@@ -64,7 +64,7 @@ clean: ## Remove what was built; data (.signalbox) and downloads stay
 ## ---- testing
 
 # The end-to-end tests take the programs that were just built.
-test e2e e2e-kill e2e-faults e2e-editing bench-load: export SIGNALBOX_E2E_BIN := $(CURDIR)/bin
+test e2e e2e-kill e2e-faults e2e-editing e2e-streams bench-load: export SIGNALBOX_E2E_BIN := $(CURDIR)/bin
 
 test: setup build $(REPORT) clients ## Run every test: unit, integration, end to end, clients, deployment
 	@mkdir -p bin && rm -f bin/phases
@@ -78,6 +78,7 @@ test-phases:
 	@$(PHASE) 'end to end' $(MAKE) --no-print-directory test-e2e
 	@$(PHASE) 'kills' $(MAKE) --no-print-directory test-kill
 	@$(PHASE) 'faults' $(MAKE) --no-print-directory test-faults
+	@$(PHASE) 'failing providers' $(MAKE) --no-print-directory test-failures
 	@$(PHASE) 'documents' $(MAKE) --no-print-directory test-documents
 	@$(PHASE) 'npm clients' $(MAKE) --no-print-directory test-clients
 	@$(PHASE) 'modules alone (GOWORK=off)' $(MAKE) --no-print-directory test-alone
@@ -92,7 +93,7 @@ test-go:
 # The stories, and what the parts of the end-to-end tests promise themselves.
 test-e2e:
 	@cd bench/oracle && GOWORK=off go build -o $(CURDIR)/bin/ ./call
-	@$(REPORT) $(GO_TEST) $(filter-out %/kill %/faults %/editing %/browser,$(shell go list ./services/e2e/...))
+	@$(REPORT) $(GO_TEST) $(filter-out %/kill %/faults %/failures %/editing %/browser,$(shell go list ./services/e2e/...))
 
 # Short versions of `make e2e-kill` and `make e2e-faults`, each alone on the machine.
 test-kill:
@@ -100,6 +101,10 @@ test-kill:
 
 test-faults:
 	@$(REPORT) $(GO_TEST) -run '^TestFaults$$' ./services/e2e/faults
+
+# Every classic failure of a provider, and a short version of `make e2e-streams`.
+test-failures:
+	@$(REPORT) $(GO_TEST) ./services/e2e/failures
 
 # People and agents in live documents: npm clients, a browser, and a short version of
 # `make e2e-editing`.
@@ -156,9 +161,15 @@ e2e-oauth: setup ## Kill brokers while tokens expire (PROCESSES=8 WAITERS=1000 E
 	@go test -count=1 -timeout 40m -run '^TestProcesses$$' -v ./services/credential-broker/internal/oauth \
 		-args -processes $(or $(PROCESSES),8) -waiters $(or $(WAITERS),1000) -expiries $(or $(EXPIRIES),60)
 
+e2e-streams: setup build ## Streams while eight programs want each processor (STREAMS=100000)
+	@SIGNALBOX_E2E_STREAMS=$(or $(STREAMS),100000) go test -count=1 -timeout 40m -run '^TestStreams$$' -v ./services/e2e/failures
+
 simulate: ## Run the protocol of runs through many seeds (SEEDS=100000 FIRST=1)
 	@SIGNALBOX_SIM_SEEDS=$(or $(SEEDS),100000) SIGNALBOX_SIM_FIRST=$(or $(FIRST),1) \
 		go test -count=1 -timeout 120m -run TestSeeds -v ./services/agent-runner/internal/sim
+
+translated: ## Take tool prefixes off generated streams, however they are cut (EVENTS=1000000)
+	@go test -count=1 -timeout 30m -run '^TestTranslatedStreams$$' -v ./services/credential-broker/internal/proxy -args -events $(or $(EVENTS),1000000)
 
 oracle: ## Compare the model codec with the official SDKs at length (EVENTS=1000000 for each)
 	@cd bench/oracle && GOWORK=off go test -count=1 -timeout 30m -run Generated -v . -args -events $(or $(EVENTS),1000000)

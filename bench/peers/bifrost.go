@@ -9,21 +9,26 @@ import (
 
 	"github.com/bytedance/sonic"
 	bifrost "github.com/maximhq/bifrost/core"
-	"github.com/maximhq/bifrost/core/providers/openai"
+	"github.com/maximhq/bifrost/core/providers/anthropic"
 	"github.com/maximhq/bifrost/core/schemas"
 )
 
-// account is one key of one provider, as Bifrost asks for it.
+// account is the keys of one provider, as Bifrost asks for them.
 type account struct{ base string }
 
 // GetConfiguredProviders implements schemas.Account.
 func (account) GetConfiguredProviders() ([]schemas.ModelProvider, error) {
-	return []schemas.ModelProvider{schemas.OpenAI}, nil
+	return []schemas.ModelProvider{schemas.Anthropic}, nil
 }
 
-// GetKeysForProvider implements schemas.Account.
+// GetKeysForProvider implements schemas.Account: as many as the egress chooses from.
 func (account) GetKeysForProvider(context.Context, schemas.ModelProvider) ([]schemas.Key, error) {
-	return []schemas.Key{{ID: "1", Name: "bench", Value: *schemas.NewEnvVar("sk-bench-0123456789"), Models: schemas.WhiteList{"*"}, Weight: 1}}, nil
+	keys := make([]schemas.Key, accounts)
+	for i := range keys {
+		name := fmt.Sprint("key-", i)
+		keys[i] = schemas.Key{ID: name, Name: name, Value: *schemas.NewEnvVar(secret), Models: schemas.WhiteList{"*"}, Weight: 1}
+	}
+	return keys, nil
 }
 
 // GetConfigForProvider implements schemas.Account. All but the base URL is Bifrost's default.
@@ -59,29 +64,29 @@ func bifrostHandler(ctx context.Context, base string) (h http.Handler, stop func
 	}
 	g := gateway{core}
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST "+chatPath, g.chat)
-	mux.HandleFunc("POST /passthrough"+chatPath, g.passthrough)
+	mux.HandleFunc("POST "+messagesPath, g.messages)
+	mux.HandleFunc("POST /passthrough"+messagesPath, g.passthrough)
 	return mux, core.Shutdown, nil
 }
 
 const maxBody = 32 << 20
 
-// chat takes a chat completion in OpenAI's dialect and gives one back: request
-// and chunks go through Bifrost's own schema, as they do for every provider.
-func (g gateway) chat(w http.ResponseWriter, r *http.Request) {
+// messages takes a request in Anthropic's dialect and gives an answer back in it: request
+// and events go through Bifrost's own schema, as they do for every provider.
+func (g gateway) messages(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	var req openai.OpenAIChatRequest
+	var req anthropic.AnthropicMessageRequest
 	if err := sonic.Unmarshal(body, &req); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
 	ctx, cancel := schemas.NewBifrostContextWithCancel(r.Context())
 	defer cancel()
-	stream, failed := g.core.ChatCompletionStreamRequest(ctx, req.ToBifrostChatRequest(ctx))
+	stream, failed := g.core.ResponsesStreamRequest(ctx, req.ToBifrostResponsesRequest(ctx))
 	if failed != nil {
 		refuse(w, failed)
 		return
@@ -91,19 +96,22 @@ func (g gateway) chat(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-cache")
 	var b []byte
 	for c := range stream {
-		if c.BifrostChatResponse == nil {
+		if c.BifrostResponsesStreamResponse == nil {
 			panic(http.ErrAbortHandler) // the stream broke
 		}
-		data, err := sonic.Marshal(c.BifrostChatResponse)
-		if err != nil {
-			panic(http.ErrAbortHandler)
+		b = b[:0]
+		for _, ev := range anthropic.ToAnthropicResponsesStreamResponse(ctx, c.BifrostResponsesStreamResponse) {
+			data, err := sonic.Marshal(ev)
+			if err != nil {
+				panic(http.ErrAbortHandler)
+			}
+			b = append(append(append(b, "event: "...), ev.Type...), "\ndata: "...)
+			b = append(append(b, data...), "\n\n"...)
 		}
-		b = append(append(append(b[:0], "data: "...), data...), "\n\n"...)
-		if !send(w, rc, b) {
+		if len(b) > 0 && !send(w, rc, b) {
 			return
 		}
 	}
-	send(w, rc, []byte(done))
 }
 
 // passthrough has Bifrost forward bytes as they are: the least that it does.
@@ -115,8 +123,8 @@ func (g gateway) passthrough(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := schemas.NewBifrostContextWithCancel(r.Context())
 	defer cancel()
-	stream, failed := g.core.PassthroughStream(ctx, schemas.OpenAI, &schemas.BifrostPassthroughRequest{
-		Method: http.MethodPost, Path: "/v1/chat/completions", Body: body, SafeHeaders: map[string]string{"Content-Type": "application/json"},
+	stream, failed := g.core.PassthroughStream(ctx, schemas.Anthropic, &schemas.BifrostPassthroughRequest{
+		Method: http.MethodPost, Path: messagesPath, Body: body, SafeHeaders: map[string]string{"Content-Type": "application/json"},
 	})
 	if failed != nil {
 		refuse(w, failed)

@@ -60,15 +60,20 @@ func (w *world) add(v *way) {
 const (
 	straight    = "straight"
 	egress      = "egress"
-	bifrostChat = "bifrost"
+	bifrostFull = "bifrost"
 	bifrostRaw  = "passthrough"
 	bare        = "bare"
 )
 
-const chatPath = "/v1/chat/completions"
+const messagesPath = "/v1/messages"
+
+const (
+	secret   = "sk-bench-0123456789"
+	accounts = 8 // that a gateway chooses from
+)
 
 func key(int) (http.Header, error) {
-	return http.Header{"Authorization": {"Bearer sk-bench-0123456789"}}, nil
+	return http.Header{"X-Api-Key": {secret}}, nil
 }
 
 // start starts everything. What it returns is to be stopped also when it fails.
@@ -81,7 +86,7 @@ func start(ctx context.Context, bin string, p plan, log io.Writer) (*world, erro
 	w.stops = append(w.stops, up.stop)
 	w.up = up.cmd.Process.Pid
 	base := "http://" + addr
-	w.add(&way{name: straight, url: base + chatPath, headers: key})
+	w.add(&way{name: straight, url: base + messagesPath, headers: key})
 	if err := w.startBroker(ctx, bin, base, p.Streams, log); err != nil {
 		return w, err
 	}
@@ -89,19 +94,20 @@ func start(ctx context.Context, bin string, p plan, log io.Writer) (*world, erro
 	if p.Procs > 0 {
 		env = []string{fmt.Sprint("GOMAXPROCS=", p.Procs)}
 	}
-	for _, v := range []struct{ name, program, mount string }{{bifrostChat, "bifrost", ""}, {bifrostRaw, "bifrost", "/passthrough"}, {bare, "bare", ""}} {
+	for _, v := range []struct{ name, program, mount string }{{bifrostFull, "bifrost", ""}, {bifrostRaw, "bifrost", "/passthrough"}, {bare, "bare", ""}} {
 		c, addr, err := self(v.name, env, v.program, base)
 		if err != nil {
 			return w, err
 		}
 		w.stops = append(w.stops, c.stop)
-		w.add(&way{name: v.name, url: "http://" + addr + v.mount + chatPath, headers: key, pid: c.cmd.Process.Pid})
+		w.add(&way{name: v.name, url: "http://" + addr + v.mount + messagesPath, headers: key, pid: c.cmd.Process.Pid})
 	}
 	return w, nil
 }
 
 // startBroker starts credential-broker as a deployment does: its own database,
-// login, key file and trusted keys, and one stored account that leads to base.
+// login, key file and trusted keys, and a pool of stored accounts that lead to base, with
+// tokens as somebody who signed in has them. The account is chosen by score.
 func (w *world) startBroker(ctx context.Context, bin, base string, sessions int, log io.Writer) error {
 	dir, err := os.MkdirTemp("", "signalbox-peers-")
 	if err != nil {
@@ -148,7 +154,12 @@ func (w *world) startBroker(ctx context.Context, bin, base string, sessions int,
 		"CREDENTIAL_BROKER_ADDR=" + addr,
 		"TRUSTED_KEYS=" + identity.FormatTrusted(map[string]string{subject.AgentRunner: signing.Public()}),
 	}
-	if err := command(ctx, env, "sk-bench-0123456789\n", filepath.Join(bin, "signalbox"), "accounts", "add", "openai", "--base-url", base+"/v1"); err != nil {
+	for i := range accounts {
+		if err := command(ctx, env, fmt.Sprintf("%s-%d\n", secret, i), filepath.Join(bin, "signalbox"), "accounts", "add", "anthropic", "--profile", "anthropic-oauth", "--base-url", base); err != nil {
+			return err
+		}
+	}
+	if err := command(ctx, env, "", filepath.Join(bin, "signalbox"), "accounts", "strategy", "anthropic", "hybrid"); err != nil {
 		return err
 	}
 	c, _, err := launch("credential-broker", filepath.Join(bin, "credential-broker"), env)
@@ -159,7 +170,7 @@ func (w *world) startBroker(ctx context.Context, bin, base string, sessions int,
 	if err := c.ready(ctx, "http://"+addr+"/ready"); err != nil {
 		return err
 	}
-	w.add(&way{name: egress, url: "http://" + addr + "/egress/openai" + chatPath, headers: contexts(signing, sessions), pid: c.cmd.Process.Pid})
+	w.add(&way{name: egress, url: "http://" + addr + "/egress/anthropic" + messagesPath, headers: contexts(signing, sessions), pid: c.cmd.Process.Pid})
 	return nil
 }
 

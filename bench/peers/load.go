@@ -10,22 +10,22 @@ import (
 	"time"
 )
 
-// request returns a chat completion as an agent sends it: a system prompt, turns
-// and tools, with about size bytes of text.
+// request returns a request as an agent sends it: a system prompt, turns and tools, with
+// about size bytes of text.
 func request(model string, size int) []byte {
 	const words = "The quick brown fox jumps over the lazy dog, and nobody knows why it does. "
 	text := func(n int) string { return strings.Repeat(words, n/len(words)+1)[:n] }
 	var b bytes.Buffer
-	fmt.Fprintf(&b, `{"model":%q,"stream":true,"stream_options":{"include_usage":true},"messages":[{"role":"system","content":%q}`, model, text(size/2))
+	fmt.Fprintf(&b, `{"model":%q,"max_tokens":1000,"stream":true,"system":%q,"messages":[`, model, text(size/2))
 	for range 3 {
-		fmt.Fprintf(&b, `,{"role":"user","content":%q},{"role":"assistant","content":%q}`, text(size/16), text(size/12))
+		fmt.Fprintf(&b, `{"role":"user","content":%q},{"role":"assistant","content":%q},`, text(size/16), text(size/12))
 	}
-	fmt.Fprintf(&b, `,{"role":"user","content":%q}],"tools":[`, text(size/16))
+	fmt.Fprintf(&b, `{"role":"user","content":%q}],"tools":[`, text(size/16))
 	for i := range 4 {
 		if i > 0 {
 			b.WriteByte(',')
 		}
-		fmt.Fprintf(&b, `{"type":"function","function":{"name":"tool_%d","description":%q,"parameters":{"type":"object","properties":{"query":{"type":"string"},"limit":{"type":"integer"}},"required":["query"]}}}`, i, text(80))
+		fmt.Fprintf(&b, `{"name":"tool_%d","description":%q,"input_schema":{"type":"object","properties":{"query":{"type":"string"},"limit":{"type":"integer"}},"required":["query"]}}`, i, text(80))
 	}
 	b.WriteString(`]}`)
 	return b.Bytes()
@@ -57,6 +57,7 @@ func (c *caller) stream(ctx context.Context, w *way, session int, body []byte, w
 	req.Header = h
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "text/event-stream")
+	req.Header.Set("Anthropic-Version", "2023-06-01")
 	asked := time.Now()
 	res, err := w.client.Do(req)
 	if err != nil {
@@ -77,10 +78,10 @@ func (c *caller) stream(ctx context.Context, w *way, session int, body []byte, w
 	return nil
 }
 
-// read reads a stream to its end and reports how many chunks came, and whether
-// the provider's last event did.
+// read reads a stream to its end and reports how many chunks came, and whether the call
+// of the tool and the provider's last event did.
 func (c *caller) read(src io.Reader, asked time.Time) (chunks int, whole bool, err error) {
-	n := 0
+	n, called := 0, false
 	for {
 		m, err := src.Read(c.buf[n:])
 		now := time.Now()
@@ -100,7 +101,10 @@ func (c *caller) read(src io.Reader, asked time.Time) (chunks int, whole bool, e
 				chunks++
 				c.delays = append(c.delays, time.Duration(now.UnixNano()-at))
 			}
-			whole = whole || string(event) == "data: [DONE]"
+			if bytes.Contains(event, []byte(`"type":"tool_use"`)) {
+				called = called || bytes.Contains(event, []byte(`"name":"`+tool+`"`))
+			}
+			whole = whole || called && bytes.Contains(event, []byte(`"type":"message_stop"`))
 		}
 		n = copy(c.buf, rest)
 		if err == io.EOF {

@@ -6,16 +6,19 @@
 // Each of these is a process of its own:
 //
 //	upstream      the provider: prepared bytes at a given pace (upstream.go)
-//	egress        the real credential-broker, with Postgres, a stored account,
-//	              signed contexts, audit and metrics, as it is deployed (broker.go)
-//	bifrost       Bifrost's core behind net/http, as one embeds it (bifrost.go)
+//	egress        the real credential-broker as it is deployed (broker.go): Postgres,
+//	              signed contexts, audit, metrics, a pool of stored accounts chosen by
+//	              score, and a request profile that puts a bearer token and other
+//	              headers in and translates names of tools, both ways
+//	bifrost       Bifrost's core behind net/http, as one embeds it, with a pool of as
+//	              many keys (bifrost.go)
 //	passthrough   the same program, asked to forward bytes as they are
 //	bare          the least that a proxy over net/http does (bare.go)
 //	peers         this one: the callers, and all clocks (load.go)
 //
-// Bifrost runs without plugins: no authentication, no log, no metrics. That is
-// less than the egress does, which checks a signature for each request. Every
-// program runs as it comes: the egress on the one processor that it takes unless it
+// All of them speak Anthropic's dialect on both sides. Bifrost runs without plugins: no
+// authentication, no log, no metrics, no names to translate. That is less than the egress
+// does, which checks a signature for each request. Every program runs as it comes: the egress on the one processor that it takes unless it
 // is told otherwise, the others on as many as Go finds; --procs gives them another
 // number.
 //
@@ -26,7 +29,8 @@
 // the machine does meets all of them alike. What a way adds is its figure less
 // the straight way's (report.go). Three loads: one request at a time, many streams
 // at a model's pace, and the same streams as fast as they come (measure.go).
-// A stream that misses an event, or its end, fails the run.
+// A stream that misses an event, its call of a tool under the name that the caller knows,
+// or its end, fails the run.
 //
 // The programs end with this one: they read their standard input, which ends.
 package main

@@ -32,17 +32,17 @@ func TestWays(t *testing.T) {
 	w := &world{up: os.Getpid()}
 	defer w.stop()
 	for _, v := range []struct{ name, url string }{
-		{straight, up.URL}, {egress, up.URL}, {bifrostChat, gateway.URL}, {bifrostRaw, gateway.URL + "/passthrough"}, {bare, plain.URL},
+		{straight, up.URL}, {egress, up.URL}, {bifrostFull, gateway.URL}, {bifrostRaw, gateway.URL + "/passthrough"}, {bare, plain.URL},
 	} {
-		w.add(&way{name: v.name, url: v.url + chatPath, headers: key, pid: os.Getpid()})
+		w.add(&way{name: v.name, url: v.url + messagesPath, headers: key, pid: os.Getpid()})
 	}
 	p := plan{Rounds: 2, Requests: 2, Streams: 4, Chunks: 5, Pace: time.Millisecond, Flood: 50, Body: 1000}
 	r, err := measure(t.Context(), p, w)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Ways) != 5 || len(r.Ratios) != 12 {
-		t.Errorf("%d ways and %d ratios, want 5 and 12", len(r.Ways), len(r.Ratios))
+	if len(r.Ways) != 5 || len(r.Ratios) != 15 {
+		t.Errorf("%d ways and %d ratios, want 5 and 15", len(r.Ways), len(r.Ratios))
 	}
 	var table, text bytes.Buffer
 	if err := r.writeTable(&table); err != nil || !strings.Contains(table.String(), "egress/bifrost") {
@@ -61,12 +61,13 @@ func TestWays(t *testing.T) {
 func TestIncomplete(t *testing.T) {
 	t.Parallel()
 	rec := httptest.NewRecorder()
-	answer(rec, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", http.NoBody), 3, 0)
+	answer(rec, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", http.NoBody), tool, 3, 0)
 	whole := rec.Body.String()
 	for _, tt := range []struct{ name, body, want string }{
 		{"whole", whole, ""},
 		{"without its end", strings.TrimSuffix(whole, done), "3 chunks of 3 came, the end: false"},
 		{"without a chunk", strings.Replace(whole, mark, "", 1), "2 chunks of 3 came, the end: true"},
+		{"without the tool's own name", strings.Replace(whole, tool, prefixed, 1), "3 chunks of 3 came, the end: false"},
 		{"empty", "", "0 chunks of 3 came, the end: false"},
 	} {
 		up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, tt.body) }))

@@ -68,10 +68,19 @@ type report struct {
 }
 
 type ratio struct {
-	What string  `json:"what"`
-	Peer string  `json:"peer"`
-	Got  figure  `json:"got"`
-	Aim  float64 `json:"aim"` // 0: none
+	What string `json:"what"`
+	Peer string `json:"peer"`
+	Got  figure `json:"got"`
+	// Aim is the most that is wanted, or with Least the least; 0 for none.
+	Aim   float64 `json:"aim"`
+	Least bool    `json:"at_least,omitempty"`
+}
+
+// aims are what is wanted of the egress's figures divided by a peer's; 0 is told, and not
+// asked for.
+var aims = map[string]struct{ first, stream, flood float64 }{
+	bifrostFull: {1. / 3, 1. / 4, 4},
+	bare:        {1.3, 1.3, 1 / 1.3},
 }
 
 // numbers are a way's figures of each round.
@@ -97,17 +106,15 @@ func (p *plan) report(ways []*way, rounds map[*way][]round) (*report, error) {
 		r.Ways = append(r.Ways, f)
 	}
 	ours := all[egress]
-	for _, peer := range []string{bifrostChat, bifrostRaw, bare} {
+	for _, peer := range []string{bifrostFull, bifrostRaw, bare} {
 		n := all[peer]
-		aims := [2]float64{1. / 3, 1. / 4}
-		if peer != bifrostChat {
-			aims = [2]float64{} // told, not asked for
-		}
+		aim := aims[peer]
 		r.Ratios = append(r.Ratios,
-			ratio{"added time to the first token, p50", peer, quotient(ours.added50, n.added50), aims[0]},
-			ratio{"added time to the first token, p99", peer, quotient(ours.added99, n.added99), 0},
-			ratio{"CPU per stream", peer, quotient(ours.stream, n.stream), aims[1]},
-			ratio{"CPU per chunk, as fast as they come", peer, quotient(ours.burn, n.burn), 0},
+			ratio{What: "added time to the first token, p50", Peer: peer, Got: quotient(ours.added50, n.added50), Aim: aim.first},
+			ratio{What: "added time to the first token, p99", Peer: peer, Got: quotient(ours.added99, n.added99)},
+			ratio{What: "CPU per stream", Peer: peer, Got: quotient(ours.stream, n.stream), Aim: aim.stream},
+			ratio{What: "CPU per chunk, as fast as they come", Peer: peer, Got: quotient(ours.burn, n.burn)},
+			ratio{What: "chunks per second, as fast as they come", Peer: peer, Got: quotient(ours.flood, n.flood), Aim: aim.flood, Least: true},
 		)
 	}
 	return r, nil
@@ -178,7 +185,7 @@ func (r *report) writeTable(out io.Writer) error {
 	for _, q := range r.Ratios {
 		fmt.Fprintf(w, "%s\tegress/%s\t%.2f (%.2f–%.2f)\t", q.What, q.Peer, q.Got.Median, q.Got.Least, q.Got.Most)
 		if q.Aim > 0 {
-			fmt.Fprintf(w, "aim %.2f\t", q.Aim)
+			fmt.Fprintf(w, "aim %s %.2f\t", map[bool]string{false: "≤", true: "≥"}[q.Least], q.Aim)
 		}
 		fmt.Fprintln(w)
 	}

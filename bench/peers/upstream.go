@@ -20,21 +20,34 @@ func model(chunks int, pace time.Duration) string {
 	return fmt.Sprintf("%s%d-%d", modelPrefix, chunks, pace.Microseconds())
 }
 
-// Parts of an answer, as OpenAI's chat completions have them. A chunk's text is
-// mark, then the time at which it was written in nanoseconds, then some words.
+// Parts of an answer, as Anthropic's messages have them: text, and at its end a call of
+// one of the tools that were offered. A chunk's text is mark, then the time at which it
+// was written in nanoseconds, then some words.
 const (
-	mark       = `"content":"@`
-	digits     = 19
-	beforeMark = `data: {"id":"chatcmpl-C5JgPGoMyJq3hVtIWpZ7jpVfDWhQh","object":"chat.completion.chunk","created":1758000000,"model":"gpt-4o-2024-08-06","service_tier":"default","system_fingerprint":"fp_f33640a400","choices":[{"index":0,"delta":{`
-	afterMark  = ` and a few words"},"logprobs":null,"finish_reason":null}],"obfuscation":"lQx2"}` + "\n\n"
-	role       = beforeMark + `"role":"assistant","content":"","refusal":null},"logprobs":null,"finish_reason":null}],"obfuscation":"aZ4"}` + "\n\n"
-	finish     = beforeMark + `},"logprobs":null,"finish_reason":"stop"}],"obfuscation":"p"}` + "\n\n"
-	usage      = `data: {"id":"chatcmpl-C5JgPGoMyJq3hVtIWpZ7jpVfDWhQh","object":"chat.completion.chunk","created":1758000000,"model":"gpt-4o-2024-08-06","choices":[],"usage":{"prompt_tokens":1000,"completion_tokens":100,"total_tokens":1100}}` + "\n\n"
-	done       = "data: [DONE]\n\n"
+	mark   = `"text":"@`
+	digits = 19
+	opens  = "event: message_start\ndata: " + `{"type":"message_start","message":{"id":"msg_01XFDUDYJgAACzvnptvVoYEL","type":"message","role":"assistant","model":"claude-sonnet-4-20250514","content":[],"stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":1000,"cache_creation_input_tokens":0,"cache_read_input_tokens":0,"output_tokens":1}}}` + "\n\n" +
+		"event: content_block_start\ndata: " + `{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}` + "\n\n"
+	beforeMark = "event: content_block_delta\ndata: " + `{"type":"content_block_delta","index":0,"delta":{"type":"text_delta",`
+	afterMark  = ` and a few words"}}` + "\n\n"
+	beforeTool = "event: content_block_stop\ndata: " + `{"type":"content_block_stop","index":0}` + "\n\n" +
+		"event: content_block_start\ndata: " + `{"type":"content_block_start","index":1,"content_block":{"type":"tool_use","id":"toolu_01T1x1fJ34qAmk2tNTrN7Up6","name":"`
+	afterTool = `","input":{}}}` + "\n\n" +
+		"event: content_block_delta\ndata: " + `{"type":"content_block_delta","index":1,"delta":{"type":"input_json_delta","partial_json":"{\"query\":\"fox\"}"}}` + "\n\n" +
+		"event: content_block_stop\ndata: " + `{"type":"content_block_stop","index":1}` + "\n\n" +
+		"event: message_delta\ndata: " + `{"type":"message_delta","delta":{"stop_reason":"tool_use","stop_sequence":null},"usage":{"output_tokens":100}}` + "\n\n" + done
+	done = "event: message_stop\ndata: " + `{"type":"message_stop"}` + "\n\n"
 )
 
-// upstreamHandler is the provider. It answers at once: the role and the first
-// chunk in one write, then each chunk in a write of its own.
+// tool is what callers name the tool that is called, and prefixed what it becomes where
+// the egress translates names; the provider calls it as it was offered.
+const (
+	tool     = "tool_0"
+	prefixed = "mcp_" + tool
+)
+
+// upstreamHandler is the provider. It answers at once: what begins a message and the
+// first chunk in one write, then each chunk in a write of its own.
 func upstreamHandler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 32<<20))
@@ -48,8 +61,12 @@ func upstreamHandler() http.Handler {
 			return
 		}
 		w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
-		w.Header().Set("X-Request-Id", "req_5f2e")
-		answer(w, r, chunks, pace)
+		w.Header().Set("Request-Id", "req_5f2e")
+		name := tool
+		if bytes.Contains(body, []byte(`"`+prefixed+`"`)) {
+			name = prefixed
+		}
+		answer(w, r, name, chunks, pace)
 	})
 }
 
@@ -67,20 +84,21 @@ func orders(body []byte) (chunks int, pace time.Duration, err error) {
 	return chunks, time.Duration(micros) * time.Microsecond, nil
 }
 
-// answer writes a stream. When the caller leaves, it ends.
-func answer(w http.ResponseWriter, r *http.Request, chunks int, pace time.Duration) {
+// answer writes a stream that ends with a call of the tool. When the caller leaves, it
+// ends.
+func answer(w http.ResponseWriter, r *http.Request, tool string, chunks int, pace time.Duration) {
 	rc := http.NewResponseController(w)
 	timer := time.NewTimer(pace)
 	defer timer.Stop()
 	next := time.Now()
-	b := append(make([]byte, 0, 4<<10), role...)
+	b := append(make([]byte, 0, 4<<10), opens...)
 	for i := range chunks {
 		b = append(b, beforeMark...)
 		b = append(b, mark...)
 		b = strconv.AppendInt(b, time.Now().UnixNano(), 10)
 		b = append(b, afterMark...)
 		if i == chunks-1 {
-			b = append(append(append(b, finish...), usage...), done...)
+			b = append(append(append(b, beforeTool...), tool...), afterTool...)
 		}
 		if _, err := w.Write(b); err != nil {
 			return

@@ -151,7 +151,7 @@ func TestNetworks(t *testing.T) {
 	if !p.Networks["inside"].Internal {
 		t.Error("the network inside leads outside")
 	}
-	out := map[string]bool{"gateway": true, "tool-executor": true, "credential-broker": true}
+	out := map[string]bool{"gateway": true, "tool-executor": true, "credential-broker": true, "accounts": true}
 	for name, s := range p.Services {
 		_, inside := s.Networks["inside"]
 		if _, outside := s.Networks["outside"]; !inside || outside != out[name] {
@@ -179,8 +179,12 @@ func TestData(t *testing.T) {
 			t.Errorf("%s does not keep %s on the volume %s", where.service, where.target, volume)
 		}
 	}
-	if key := p.Services["credential-broker"].Environment["CREDENTIAL_BROKER_KEY_FILE"]; key == nil || !strings.HasPrefix(*key, "/data/") {
+	key := p.Services["credential-broker"].Environment["CREDENTIAL_BROKER_KEY_FILE"]
+	if key == nil || !strings.HasPrefix(*key, "/data/") {
 		t.Error("the key that seals credentials is not on the volume, and lost with the container")
+	}
+	if theirs := p.Services["accounts"].Environment["CREDENTIAL_BROKER_KEY_FILE"]; theirs == nil || key == nil || *theirs != *key {
+		t.Error("the command line seals credentials with another key than the broker")
 	}
 	conf := read(t, "deploy/nats/nats.conf")
 	if !strings.Contains(conf, `store_dir: "/data"`) {
@@ -297,12 +301,22 @@ func TestMakeEnv(t *testing.T) {
 func TestSecretsGoWhereTheyAreUsed(t *testing.T) {
 	t.Parallel()
 	env := settings(t)
-	for _, name := range []string{"ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENROUTER_API_KEY"} {
+	keys := []string{"ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENROUTER_API_KEY"}
+	// What the command line needs too.
+	sealing := []string{"CREDENTIAL_BROKER_KEY_URL", "CREDENTIAL_BROKER_OTHER_KEYS", "VAULT_SERVER_URL", "VAULT_SERVER_TOKEN", "CREDENTIAL_BROKER_OAUTH_CLIENTS"}
+	for _, name := range slices.Concat(keys, sealing) {
 		env[name] = "canary-" + name
 	}
 	p, err := load(env, "*")
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, name := range sealing {
+		for _, service := range []string{"credential-broker", "accounts"} {
+			if got := p.Services[service].Environment[name]; got == nil || *got != env[name] {
+				t.Errorf("%s is not given %s", service, name)
+			}
+		}
 	}
 	for name, s := range p.Services {
 		for key, value := range s.Environment {
@@ -310,15 +324,15 @@ func TestSecretsGoWhereTheyAreUsed(t *testing.T) {
 				t.Errorf("%s takes %s from the shell of whoever runs Compose", name, key)
 				continue
 			}
-			if strings.Contains(*value, "canary-") && name != "credential-broker" {
-				t.Errorf("%s is given a provider's key in %s", name, key)
+			if strings.Contains(*value, "canary-") && name != "credential-broker" && (name != "accounts" || !slices.Contains(sealing, key)) {
+				t.Errorf("%s is given a secret of the broker's in %s", name, key)
 			}
 			for secret, text := range env {
 				if !strings.HasSuffix(secret, "_PASSWORD") && !strings.HasSuffix(secret, "_SERVICE_KEY") && !strings.HasSuffix(secret, "_SECRET") {
 					continue
 				}
 				// The token command is the administrator and the development issuer.
-				allowed := name == "token" && (secret == "POSTGRES_PASSWORD" || secret == "GATEWAY_DEV_SECRET") || name == "postgres" && secret == "POSTGRES_PASSWORD" ||
+				allowed := name == "accounts" && secret == "CREDENTIAL_BROKER_DB_PASSWORD" || name == "token" && (secret == "POSTGRES_PASSWORD" || secret == "GATEWAY_DEV_SECRET") || name == "postgres" && secret == "POSTGRES_PASSWORD" ||
 					strings.HasPrefix(secret, prefix(name)) || name == "migrate" && !strings.HasSuffix(secret, "_SERVICE_KEY") ||
 					name == "nats" && strings.HasSuffix(secret, "_NATS_PASSWORD")
 				if strings.Contains(*value, text) && !allowed {

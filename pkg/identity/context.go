@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -33,6 +34,7 @@ type contextClaims struct {
 	Role      string `json:"role"`
 	Run       string `json:"run,omitempty"`
 	Session   string `json:"session,omitempty"`
+	Address   string `json:"addr,omitempty"`
 }
 
 // Key is a service's private Ed25519 key.
@@ -93,6 +95,7 @@ func (s *Signer) Sign(a Actor, audience string) (string, error) {
 		},
 		Workspace: a.Workspace.String(),
 		Role:      a.Role.String(),
+		Address:   a.Address,
 	}
 	if !id.IsZero(a.Run) {
 		c.Run, c.Session = a.Run.String(), a.Session.String()
@@ -184,7 +187,12 @@ func (v *Verifier) Verify(token string) (Actor, error) {
 	if c.ExpiresAt.Sub(c.IssuedAt.Time) > contextLifetime {
 		return Actor{}, errors.New("the context lives too long")
 	}
-	a := Actor{Service: c.Issuer}
+	a := Actor{Service: c.Issuer, Address: c.Address}
+	if c.Address != "" {
+		if _, err := netip.ParseAddr(c.Address); err != nil {
+			return Actor{}, fmt.Errorf("address: %w", err)
+		}
+	}
 	if a.Workspace, err = id.Parse[id.Workspace](c.Workspace); err != nil {
 		return Actor{}, fmt.Errorf("workspace: %w", err)
 	}

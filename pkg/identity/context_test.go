@@ -54,8 +54,10 @@ func TestSignedContext(t *testing.T) {
 	person := identity.Actor{Workspace: id.New[id.Workspace](), Member: id.New[id.Member](), Role: identity.Editor}
 	inRun := person
 	inRun.Run, inRun.Session = id.New[id.Run](), id.New[id.Session]()
+	from := person
+	from.Address = "2001:db8::7"
 
-	for name, actor := range map[string]identity.Actor{"a person": person, "a run": inRun} {
+	for name, actor := range map[string]identity.Actor{"a person": person, "a run": inRun, "with an address": from} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			token, err := signer.Sign(actor, "agent-runner")
@@ -155,6 +157,8 @@ func TestForgedContext(t *testing.T) {
 		"no role":                  ed(drop("role")),
 		"unknown role":             ed(set("role", "root")),
 		"run is no id":             ed(set("run", "1")),
+		"address is none":          ed(set("addr", "somewhere")),
+		"address with a port":      ed(set("addr", "192.0.2.7:80")),
 		"run without a session":    ed(set("run", id.New[id.Run]().String())),
 		"signed by a stranger":     sign(jwt.SigningMethodEdDSA, private(t, newKey(t)), good(), nil),
 		"alg none":                 sign(jwt.SigningMethodNone, jwt.UnsafeAllowNoneSignatureType, good(), nil),

@@ -55,6 +55,9 @@ type Actor struct {
 	Session id.Session
 	// Service is the service that vouches for the rest; empty at the gateway's own door.
 	Service string
+	// Address is the network address that the person calls from, where Service knows it.
+	// It is for records; nothing is decided by it.
+	Address string
 }
 
 type actorKey struct{}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
@@ -52,6 +53,14 @@ func TestAnswer(t *testing.T) {
 	r := w.run(sub.GetRun().GetId())
 	if r.GetRun().GetState() != agentv1.RunState_RUN_STATE_DONE || r.GetRun().GetUsage().GetInputTokens() != 10 || r.GetRun().GetUsage().GetOutputTokens() != 5 || len(r.GetSteps()) != 1 {
 		t.Errorf("GetRun = %v", r)
+	}
+	// Ten tokens of the default model in and five out, at the price of the list.
+	var cost *int64
+	err := w.db.Open(t, agentrunner.Migrations()).AsSystem(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+		return tx.QueryRow(ctx, `SELECT cost_micros FROM usage WHERE run_id = $1`, sub.GetRun().GetId()).Scan(&cost)
+	})
+	if err != nil || cost == nil || *cost != 10*3+5*15 {
+		t.Errorf("the run cost %v millionths of a dollar, %v, want 105", cost, err)
 	}
 }
 

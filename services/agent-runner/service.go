@@ -31,6 +31,7 @@ import (
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pg"
+	"signalbox.dev/pkg/price"
 	"signalbox.dev/pkg/rpc"
 	"signalbox.dev/pkg/subject"
 	"signalbox.dev/proto/signalbox/agent/v1/agentv1connect"
@@ -143,7 +144,8 @@ func (s *Service) wireLoop(presets *preset.Set) error {
 	toolOptions, err1 := options(subject.ToolExecutor)
 	brokerOptions, err2 := options(subject.CredentialBroker)
 	models, err3 := catalogue.Load(s.cfg.ModelCatalogue)
-	if err := errors.Join(err1, err2, err3); err != nil {
+	prices, err4 := price.Load(s.cfg.ModelPrices)
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return err
 	}
 	s.tools = toolbox.New(toolv1connect.NewToolServiceClient(internal, s.cfg.ToolExecutorURL, toolOptions...), s.deps.Bus, s.deps.Log)
@@ -159,7 +161,7 @@ func (s *Service) wireLoop(presets *preset.Set) error {
 		Tries: s.cfg.ModelTries, Backoff: s.cfg.ModelBackoff, MaxRetryAfter: s.cfg.MaxRetryAfter, StepTime: s.cfg.StepTime,
 		ToolTime: s.cfg.ToolTime, Queueing: s.cfg.ToolQueueing, Patience: s.cfg.Patience, MaxFruitless: maxFruitless, Partitions: s.cfg.Partitions,
 	}, loop.Deps{
-		Store: s.runs, Bus: s.deps.Bus, Tools: s.tools, Presets: presets, Models: providers, Catalogue: models, Keeper: s.keeper,
+		Store: s.runs, Bus: s.deps.Bus, Tools: s.tools, Presets: presets, Models: providers, Catalogue: models, Prices: prices, Keeper: s.keeper,
 		Metrics: loop.NewMetrics(s.deps.Registerer), Log: s.deps.Log,
 	})
 	s.starter = &starter{

@@ -16,6 +16,7 @@ import (
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/process"
+	"signalbox.dev/services/credential-broker/internal/accountfile"
 	"signalbox.dev/services/credential-broker/internal/oauth"
 	"signalbox.dev/services/credential-broker/internal/profile"
 	"signalbox.dev/services/credential-broker/internal/rotation"
@@ -24,8 +25,8 @@ import (
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
-// commandLine is who acts, in the audit, when the operator does.
-const commandLine = "signalbox accounts"
+// commandLine is through what the operator acts, in the audit.
+const commandLine = "cli"
 
 const (
 	maxSecret = 8 << 10
@@ -34,9 +35,12 @@ const (
 
 // AccountsConfig is what Accounts works on.
 type AccountsConfig struct {
-	// DB is the credentials schema, as the service's role.
+	// DB is the credentials schema, as the service's role; nil where there is a File.
 	DB *pg.DB
-	// KeyFile is the broker's; it is made when it is not there, unless Keys has a URL.
+	// File keeps the accounts of a single user in place of a database; empty for none.
+	File string
+	// KeyFile is the broker's. Where it is not there, and Keys has no URL, OpenAccounts
+	// has it made when something is sealed for the first time.
 	KeyFile string
 	// Keys are those beside the file.
 	Keys Keys
@@ -46,32 +50,44 @@ type AccountsConfig struct {
 	AllowPrivate bool
 	// OAuth says how to sign in to providers.
 	OAuth OAuth
+	// Operator is who acts, for the audit: a user of the operating system, and where.
+	Operator string
 	// Log is for what goes on at authorisation servers; nil for none.
 	Log *slog.Logger
+
+	later bool // the key file is made later
 }
 
-// Accounts administers stored credentials directly on the database, with or
-// without a running broker, which takes notice within a second. It is the
+// Accounts administers stored credentials directly on the database, or on the file that
+// is there instead of one, with or without a running broker, which takes notice within a
+// second. It is the
 // operator's, behind `signalbox accounts`: nobody's role is checked. Errors are
 // faults whose messages are for people.
 type Accounts struct {
-	store    *store.Store
+	store    tables
+	file     *accountfile.File // nil where there is a database
 	vault    *vault.Vault
 	keys     vault.Ring
 	rotation *rotation.Rotation
 	profiles *profile.Set
 	policy   target.Policy
-	// providers are those that one can sign in to.
+	// providers are those that one can sign in to, and redirect is where they send
+	// browsers back to.
 	providers *oauth.Providers
+	redirect  string
 	keeper    *oauth.Keeper
+	operator  string
+	log       *slog.Logger
 }
 
-// OpenAccounts returns the accounts of a database. The caller closes it, and then the DB.
+// OpenAccounts returns the accounts of a database or of a file. The caller closes it, and
+// then the DB.
 func OpenAccounts(cfg AccountsConfig) (*Accounts, error) {
 	profiles, err := profile.Open(process.Version(), cfg.Profiles)
 	if err != nil {
 		return nil, fmt.Errorf("load request profiles: %w", err)
 	}
+	cfg.later = true
 	return openAccounts(cfg, profiles)
 }
 
@@ -83,17 +99,21 @@ func openAccounts(cfg AccountsConfig, profiles *profile.Set) (*Accounts, error) 
 	if err != nil {
 		return nil, err
 	}
-	keys, err := cfg.Keys.open(cfg.KeyFile)
+	file, err := openFile(&cfg) // first: it makes the folder, in which the key may be too
 	if err != nil {
 		return nil, err
 	}
-	s := store.New(cfg.DB)
-	v := vault.New(keys.KEK, s, keys.Others...)
-	a := &Accounts{
-		store: s, vault: v, keys: keys, rotation: rotation.New(cfg.DB, s, v), profiles: profiles, providers: providers,
-		policy: target.Policy{AllowPrivate: cfg.AllowPrivate},
+	keys, err := cfg.Keys.open(cfg.KeyFile, cfg.later)
+	if err != nil {
+		file.Close()
+		return nil, err
 	}
-	a.keeper = newKeeper(cfg, a.providers, a.vault)
+	a := &Accounts{
+		file: file, keys: keys, profiles: profiles, providers: providers,
+		policy: target.Policy{AllowPrivate: cfg.AllowPrivate}, redirect: cfg.OAuth.Redirect, operator: cfg.Operator, log: cfg.Log,
+	}
+	a.openTables(&cfg)
+	a.keeper = newKeeper(cfg, a)
 	return a, nil
 }
 
@@ -101,6 +121,7 @@ func openAccounts(cfg AccountsConfig, profiles *profile.Set) (*Accounts, error) 
 func (a *Accounts) Close() {
 	a.keeper.Close()
 	a.closeKeys()
+	a.file.Close()
 }
 
 // Account is a stored credential without its secret.
@@ -115,8 +136,10 @@ type Account struct {
 	// Hint is the end of the secret, for people to tell keys apart.
 	Hint string `json:"hint,omitempty"`
 	// BaseURL is empty for the profile's own.
-	BaseURL    string     `json:"base_url,omitempty"`
-	Enabled    bool       `json:"enabled"`
+	BaseURL string `json:"base_url,omitempty"`
+	Enabled bool   `json:"enabled"`
+	// FlatRate says that it is paid by the month, and its use costs nothing.
+	FlatRate   bool       `json:"flat_rate,omitempty"`
 	CreatedAt  time.Time  `json:"created_at"`
 	LastUsedAt *time.Time `json:"last_used_at,omitempty"`
 	State
@@ -131,7 +154,12 @@ type NewAccount struct {
 	Label   string
 	// BaseURL is empty for the profile's own.
 	BaseURL string
-	Secret  conf.Secret
+	// FlatRate says that it is paid by the month.
+	FlatRate bool
+	Secret   conf.Secret
+	// ID is that of the account to be; zero for a new one. Where there is one already, it
+	// is what Add returns, so that a call can be repeated.
+	ID id.Account
 }
 
 // List returns every account, shared ones first, then by workspace.
@@ -177,7 +205,12 @@ func (s *Scope) Add(ctx context.Context, n NewAccount) (Account, error) {
 	if err != nil {
 		return Account{}, err
 	}
-	row.WorkspaceID, row.ID = s.workspace, id.New[id.Account]()
+	row.WorkspaceID, row.ID = s.workspace, n.ID
+	if id.IsZero(n.ID) {
+		row.ID = id.New[id.Account]()
+	} else if made, err := s.Get(ctx, n.ID); fault.KindOf(err) != fault.NotFound {
+		return made, err
+	}
 	sealed, err := a.vault.Seal(ctx, row.Place(), secret)
 	if err != nil {
 		return Account{}, err
@@ -185,7 +218,10 @@ func (s *Scope) Add(ctx context.Context, n NewAccount) (Account, error) {
 	row.KeyVersion, row.Sealed = sealed.KeyVersion, sealed.Bytes
 	ev := s.event("created")
 	ev.Account, ev.Provider = row.ID, row.Provider
-	if row, err = a.store.Add(ctx, row, ev); err != nil {
+	if _, err := a.store.Add(ctx, row, ev); err != nil {
+		if made, again := s.Get(ctx, row.ID); again == nil {
+			return made, nil // the same call, which was faster
+		}
 		return Account{}, err
 	}
 	s.changed()
@@ -207,7 +243,7 @@ func (a *Accounts) check(n NewAccount) (store.Account, vault.Secret, error) {
 		}
 	}
 	if !ok {
-		return store.Account{}, none, fault.New(fault.Invalid, "profile: the provider %s has none of its own: use one of %s (generic for a bearer token)", n.Provider, strings.Join(a.profiles.Names(), ", "))
+		return store.Account{}, none, fault.New(fault.Invalid, "profile: the provider %s has none of its own: use one of %s (generic for a bearer token, generic-header for a key in x-api-key)", n.Provider, strings.Join(a.profiles.Names(), ", "))
 	}
 	if err := checkLabel(n.Label); err != nil {
 		return store.Account{}, none, fault.New(fault.Invalid, "label: %v", err)
@@ -217,7 +253,7 @@ func (a *Accounts) check(n NewAccount) (store.Account, vault.Secret, error) {
 		return store.Account{}, none, fault.New(fault.Invalid, "secret: %v", err)
 	}
 	secret := vault.NewSecret(text)
-	row := store.Account{Provider: n.Provider, Profile: p.Name, Label: n.Label, Hint: secret.Hint()}
+	row := store.Account{Provider: n.Provider, Profile: p.Name, Label: n.Label, Hint: secret.Hint(), FlatRate: n.FlatRate}
 	switch {
 	case n.BaseURL != "":
 		u, err := a.policy.Parse(n.BaseURL)
@@ -268,7 +304,7 @@ func clip(s string) string {
 func describe(a *store.Account) Account {
 	out := Account{
 		ID: a.ID.String(), Shared: a.Shared(), Provider: a.Provider, Profile: a.Profile, Label: a.Label, Hint: a.Hint,
-		BaseURL: a.BaseURL, Enabled: a.Enabled, CreatedAt: a.CreatedAt, LastUsedAt: a.LastUsedAt,
+		BaseURL: a.BaseURL, Enabled: a.Enabled, FlatRate: a.FlatRate, CreatedAt: a.CreatedAt, LastUsedAt: a.LastUsedAt,
 	}
 	if !a.Shared() {
 		out.Workspace = a.WorkspaceID.String()

@@ -20,15 +20,18 @@ import (
 // Deps holds.
 type Config struct {
 	Addr          string      `env:"CREDENTIAL_BROKER_ADDR" envDefault:":8084" doc:"Address of the listener for the egress, calls of other services, and /health, /ready and /metrics."`
-	DatabaseURL   conf.Secret `env:"DATABASE_URL,required" doc:"Postgres, as postgres://user:password@host:5432/database; the user is signalbox_credentials or a member of it."`
+	DatabaseURL   conf.Secret `env:"DATABASE_URL" doc:"Postgres, as postgres://user:password@host:5432/database; the user is signalbox_credentials or a member of it. Needed unless CREDENTIAL_BROKER_ACCOUNTS_FILE is set."`
 	DatabaseConns int32       `env:"DATABASE_CONNS" envDefault:"10" doc:"Most connections to Postgres."`
-	NATSURL       string      `env:"NATS_URL" envDefault:"nats://127.0.0.1:4222" doc:"NATS servers, separated by commas, over which instances share what they learn of accounts."`
+	AccountsFile  string      `env:"CREDENTIAL_BROKER_ACCOUNTS_FILE" doc:"File that keeps the accounts of a single user in place of a database, made when it is not there, on a disk of this machine. There is no bus then, no audit but the log, and workspaces have no accounts of their own. signalbox accounts works on it too."`
+	NATSURL       string      `env:"NATS_URL" envDefault:"nats://127.0.0.1:4222" doc:"NATS servers, separated by commas, over which instances share what they learn of accounts. Not used with CREDENTIAL_BROKER_ACCOUNTS_FILE."`
 	NATSUser      string      `env:"NATS_USER" envDefault:"credential-broker" doc:"User on the bus."`
 	NATSPassword  conf.Secret `env:"NATS_PASSWORD" doc:"Password on the bus; empty where the servers check none."`
 	TrustedKeys   string      `env:"TRUSTED_KEYS,required" doc:"Public keys of the services that may call (gateway, agent-runner, tool-executor), as name=key pairs separated by commas."`
 	KeyFile       string      `env:"CREDENTIAL_BROKER_KEY_FILE" doc:"File with the key that seals stored credentials; made when it is not there. Keep a backup apart from the database's. Needed unless CREDENTIAL_BROKER_KEY_URL is set."`
 
 	Profiles string `env:"CREDENTIAL_BROKER_PROFILES" doc:"Folder with request profiles of your own (*.yaml), beside or in place of those that come with the product; read at the start. Empty for none."`
+
+	ModelPrices string `env:"MODEL_PRICES" doc:"File with prices of models (JSON, as pkg/price/prices.json) that go before the built-in ones; empty for none. Give agent-runner the same."`
 
 	AllowPrivate bool   `env:"CREDENTIAL_BROKER_ALLOW_PRIVATE" envDefault:"false" doc:"Allows accounts with base URLs at loopback and private addresses, over http too: for model servers of your own."`
 	SimulatorURL string `env:"SIMULATOR_URL" doc:"Base URL of the simulated provider, which answers for providers without any credential; empty for none."`
@@ -66,7 +69,7 @@ type Environment struct {
 func (c *Config) Validate() error {
 	_, simulator := c.simulator()
 	_, environment := c.Environment.accounts()
-	errs := []error{simulator, environment, c.OAuth.Validate(), c.Keys.check(c.KeyFile)}
+	errs := []error{simulator, environment, c.OAuth.Validate(), c.Keys.check(c.KeyFile), c.checkStored()}
 	for name, d := range map[string]time.Duration{
 		"CREDENTIAL_BROKER_HEADERS_TIMEOUT": c.HeadersTimeout, "CREDENTIAL_BROKER_FIRST_EVENT_TIMEOUT": c.FirstEventTimeout,
 		"CREDENTIAL_BROKER_IDLE_TIMEOUT": c.IdleTimeout, "CREDENTIAL_BROKER_GATE_TIMEOUT": c.GateTimeout,
@@ -83,6 +86,17 @@ func (c *Config) Validate() error {
 		errs = append(errs, errors.New("CREDENTIAL_BROKER_MAX_REQUESTS and CREDENTIAL_BROKER_MAX_BODIES must not be negative"))
 	}
 	return errors.Join(errs...)
+}
+
+// checkStored says whether there is one place for accounts.
+func (c *Config) checkStored() error {
+	switch {
+	case c.DatabaseURL == "" && c.AccountsFile == "":
+		return errors.New("DATABASE_URL is not set: name a database or, for the accounts of a single user, a file in CREDENTIAL_BROKER_ACCOUNTS_FILE")
+	case c.DatabaseURL != "" && c.AccountsFile != "":
+		return errors.New("DATABASE_URL and CREDENTIAL_BROKER_ACCOUNTS_FILE are both set: accounts are in a database or in a file, so take one away")
+	}
+	return nil
 }
 
 func (c *Config) simulator() (*url.URL, error) {

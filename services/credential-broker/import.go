@@ -4,10 +4,9 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
+	"errors"
 	"fmt"
 	"time"
-
-	"github.com/google/uuid"
 
 	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/fault"
@@ -56,10 +55,14 @@ type SkippedAccount struct {
 	Reason   string `json:"reason"`
 }
 
+// known is why a credential is left out that is here.
+const known = "it is here already"
+
 // Import brings credentials along that other programs of a single user keep. Those that
 // are there already are left out, also when their tokens have been renewed since. A file
-// that cannot be read ends it before anything is stored; dry stores nothing. After an
-// error it can be called again.
+// that cannot be read ends it before anything is stored; dry stores nothing. An account
+// and all that is known of it are stored in one transaction, so that after an error, or a
+// death, it can be called again.
 func (s *Scope) Import(ctx context.Context, from ImportSources, dry bool) (Import, error) {
 	out := Import{Imported: []ImportedAccount{}, Skipped: []SkippedAccount{}}
 	found, err := from.read()
@@ -84,6 +87,10 @@ func (s *Scope) Import(ctx context.Context, from ImportSources, dry bool) (Impor
 		made := ImportedAccount{Provider: f.Provider, Label: f.Label, Source: f.Source, Enabled: f.Enabled}
 		if !dry {
 			account, err := s.bring(ctx, f)
+			if errors.Is(err, store.ErrBrought) { // by somebody else, meanwhile
+				out.Skipped = append(out.Skipped, SkippedAccount{Provider: f.Provider, Label: f.Label, Source: f.Source, Reason: known})
+				continue
+			}
 			if err != nil {
 				return out, fmt.Errorf("import the account for %s of %s: %w", f.Provider, f.Source, err)
 			}
@@ -145,7 +152,6 @@ func (s *Scope) present(ctx context.Context) (present, error) {
 
 // refuse says why a credential is not brought along; empty where it is.
 func (s *Scope) refuse(f *opencode.Found, there present) string {
-	const known = "it is here already"
 	if checkLabel(f.Label) != nil {
 		f.Label = ""
 	}
@@ -153,8 +159,12 @@ func (s *Scope) refuse(f *opencode.Found, there present) string {
 		if _, ok := there.imported[string(s.fingerprint(f))]; ok {
 			return known
 		}
-		if _, err := s.accounts.providers.Get(f.Provider); err != nil {
+		p, err := s.accounts.providers.Get(f.Provider)
+		if err != nil {
 			return "one cannot sign in to this provider here"
+		}
+		if err := p.Ready(); err != nil {
+			return fault.From(err).Message // its tokens could not be renewed
 		}
 		return ""
 	}
@@ -188,45 +198,18 @@ func (s *Scope) bring(ctx context.Context, f *opencode.Found) (id.Account, error
 		}
 		return id.Parse[id.Account](a.ID)
 	}
-	n := oauth.NewGrant{Provider: f.Provider, Label: f.Label, Refresh: f.Refresh}
+	n := oauth.NewGrant{
+		Provider: f.Provider, Label: f.Label, Refresh: f.Refresh,
+		Brought: store.Brought{Hash: s.fingerprint(f), Disabled: !f.Enabled, Current: f.Enabled && f.Current},
+	}
 	if life := time.Until(f.Expires); life > 0 && !f.Access.IsZero() {
 		n.Access, n.Life = f.Access, life
 	}
-	ref, err := s.accounts.keeper.Add(ctx, s.who(), n)
-	if err != nil {
-		return id.Account{}, err
-	}
-	if err := s.accounts.store.Imported(ctx, s.workspace, ref.Account, s.fingerprint(f)); err != nil {
-		return id.Account{}, err
-	}
-	return ref.Account, s.carryOver(ctx, f, ref.Account)
-}
-
-// carryOver brings along what is known of an account.
-func (s *Scope) carryOver(ctx context.Context, f *opencode.Found, account id.Account) error {
 	if now := time.Now(); f.Limited.After(now) {
 		// No longer than a limit that was found out here would be.
 		until := now.Add(choice.Clamp(choice.RateLimited, f.Limited.Sub(now)))
-		p, err := s.accounts.providers.Get(f.Provider)
-		if err != nil {
-			return err
-		}
-		err = s.accounts.store.Learn(ctx, store.Learned{Instance: uuid.New(), Limits: []store.Limit{{
-			Workspace: s.workspace, Provider: p.Account, Account: account,
-			Limit: choice.Limit{At: now, Until: until, Soon: until, Reason: choice.RateLimited},
-		}}})
-		if err != nil {
-			return err
-		}
+		n.Brought.Limit = &choice.Limit{At: now, Until: until, Soon: until, Reason: choice.RateLimited}
 	}
-	if !f.Enabled {
-		_, err := s.Disable(ctx, account)
-		return err
-	}
-	if f.Current {
-		if _, err := s.Switch(ctx, account); err != nil && fault.KindOf(err) != fault.Conflict { // they are used in turn
-			return err
-		}
-	}
-	return nil
+	ref, err := s.accounts.keeper.Add(ctx, s.who(), n)
+	return ref.Account, err
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"signalbox.dev/pkg/conf"
+	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/services/credential-broker/internal/rotation"
 	"signalbox.dev/services/credential-broker/internal/vault"
@@ -32,11 +33,12 @@ func (k *Keys) check(file string) error {
 	return nil
 }
 
-// open opens the keys. The caller closes them.
+// open opens the keys; later has the file made when it is first sealed with. The caller
+// closes them.
 //
 //nolint:contextcheck // drivers keep the context for the tokens that they will need: it is no call's
-func (k *Keys) open(file string) (vault.Ring, error) {
-	n := vault.Named{File: file, URL: k.URL.Reveal()}
+func (k *Keys) open(file string, later bool) (vault.Ring, error) {
+	n := vault.Named{File: file, URL: k.URL.Reveal(), Later: later}
 	for name := range strings.SplitSeq(k.Others.Reveal(), ",") {
 		if name = strings.TrimSpace(name); name != "" {
 			n.Others = append(n.Others, name)
@@ -47,6 +49,46 @@ func (k *Keys) open(file string) (vault.Ring, error) {
 		return ring, fmt.Errorf("open the key of stored credentials: %w", err)
 	}
 	return ring, nil
+}
+
+// CheckKey refuses to go on where everything is sealed with keys that are not at hand:
+// no broker could open what would be sealed. It is for who may have named a wrong key.
+// Where nothing is sealed, every key is right.
+func (a *Accounts) CheckKey(ctx context.Context) error {
+	var after *id.Workspace
+	other := ""
+	for {
+		all, err := a.store.Keyed(ctx, false, after, 1000)
+		if err != nil {
+			return err
+		}
+		for i := range all {
+			keys, err := a.store.DataKeys(ctx, all[i])
+			if err != nil {
+				return err
+			}
+			for _, k := range keys {
+				if a.vault.Knows(k.KEK) {
+					return nil
+				}
+				other = k.KEK
+			}
+			after = &all[i]
+		}
+		if len(all) == 0 {
+			break
+		}
+	}
+	if other == "" {
+		return nil
+	}
+	what := "the key " + a.keys.KEK.ID() + " opens nothing of what is stored here"
+	if f, ok := a.keys.KEK.(*vault.FileKey); ok {
+		if path, unmade := f.Unmade(); unmade {
+			what = "there is no key file " + path
+		}
+	}
+	return fault.New(fault.Conflict, "%s, and stored credentials are sealed with the key %s: name the credential broker's own in CREDENTIAL_BROKER_KEY_FILE or CREDENTIAL_BROKER_KEY_URL. With --new-key more are sealed with this one, which every broker then needs", what, other)
 }
 
 // KeyRotation is what a rotation of keys has done so far.
@@ -61,8 +103,9 @@ type KeyRotation struct {
 	// Removed are former data keys that nothing uses.
 	Removed int `json:"removed"`
 	// Failed is how much does not open, and was left as it is; Failures are the first
-	// of it.
+	// of it. Away is how much of that a key service may open another time.
 	Failed   int          `json:"failed"`
+	Away     int          `json:"away,omitempty"`
 	Failures []KeyFailure `json:"failures,omitempty"`
 }
 
@@ -76,7 +119,8 @@ type KeyFailure struct {
 
 // RotateKeys wraps every data key with the present key and, unless wrapOnly, replaces
 // the data keys themselves and seals every secret anew, while brokers run. It calls
-// progress, if any, after each workspace. With an error it may be called again.
+// progress, if any, after each workspace. With an error it may be called again. What was
+// done is one row of the operator's audit.
 func (a *Accounts) RotateKeys(ctx context.Context, wrapOnly bool, progress func(KeyRotation)) (KeyRotation, error) {
 	tell := func(rotation.Report) {}
 	if progress != nil {
@@ -86,11 +130,17 @@ func (a *Accounts) RotateKeys(ctx context.Context, wrapOnly bool, progress func(
 	if err != nil {
 		err = fmt.Errorf("rotate keys: %w", err)
 	}
-	return describeRotation(report), err
+	done := describeRotation(report)
+	if done.Wrapped+done.Made+done.Sealed > 0 {
+		ev := a.Operator(id.Workspace{}).event("changed")
+		ev.Detail = fmt.Sprintf("keys rotated: %d wrapped anew, %d made, %d secrets sealed anew, %d that do not open", done.Wrapped, done.Made, done.Sealed, done.Failed)
+		err = errors.Join(err, a.store.Record(context.WithoutCancel(ctx), ev))
+	}
+	return done, err
 }
 
 func describeRotation(r rotation.Report) KeyRotation {
-	out := KeyRotation{Workspaces: r.Workspaces, Wrapped: r.Wrapped, Made: r.Made, Sealed: r.Sealed, Removed: r.Removed, Failed: r.Failed}
+	out := KeyRotation{Workspaces: r.Workspaces, Wrapped: r.Wrapped, Made: r.Made, Sealed: r.Sealed, Removed: r.Removed, Failed: r.Failed, Away: r.Away}
 	for _, f := range r.Failures {
 		said := KeyFailure{Reason: f.Err.Error()}
 		if !id.IsZero(f.Workspace) {
@@ -123,10 +173,12 @@ func (a *Accounts) sweepKeys(ctx context.Context, log *slog.Logger) {
 		case err != nil && ctx.Err() == nil:
 			log.WarnContext(ctx, "retired keys not looked at", "error", err)
 		case report.Failed != failed && report.Failed > 0:
-			log.ErrorContext(ctx, "stored credentials do not open with any key", "number", report.Failed, "error", report.Failures[0].Err)
+			log.ErrorContext(ctx, "stored credentials do not open", "number", report.Failed, "at_key_services", report.Away, "error", report.Failures[0].Err)
 		case report.Sealed+report.Removed > 0:
 			log.InfoContext(ctx, "a rotation of keys was finished", "sealed", report.Sealed, "keys_removed", report.Removed)
 		}
-		failed = report.Failed
+		if err == nil { // else it has not seen all
+			failed = report.Failed
+		}
 	}
 }

@@ -42,6 +42,9 @@ func TestKeyFileToService(t *testing.T) {
 	if diff := cmp.Diff(credentialbroker.KeyRotation{Workspaces: 1, Wrapped: 1, Made: 1, Sealed: 1}, got); diff != "" || err != nil || steps != 1 {
 		t.Errorf("RotateKeys: %v, %d steps (-want +got):\n%s", err, steps, diff)
 	}
+	if rows := audit(t, both.Operator(id.Workspace{})); !strings.HasSuffix(rows[0], ": keys rotated: 1 wrapped anew, 1 made, 1 secrets sealed anew, 0 that do not open") {
+		t.Errorf("the audit ends with %q, want the rotation", rows[0])
+	}
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}

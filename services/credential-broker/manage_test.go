@@ -120,6 +120,34 @@ func TestOwnersOnly(t *testing.T) {
 	}
 }
 
+// used waits until a workspace's audit has some uses, and returns the last one's account.
+func (b *broker) used(owner identity.Actor, n int) string {
+	b.t.Helper()
+	owner.Role = identity.Owner
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	ctx, cancel := context.WithTimeout(identity.With(b.t.Context(), owner), 30*time.Second)
+	defer cancel()
+	for {
+		page, err := b.client().ListAudit(ctx, &credentialv1.ListAuditRequest{Limit: 100})
+		if err != nil {
+			b.t.Fatalf("wait for %d uses: %v", n, err)
+		}
+		last, found := "", 0
+		for _, r := range page.GetRows() {
+			if r.GetAction() == "used" {
+				if found++; last == "" {
+					last = r.GetAccountId()
+				}
+			}
+		}
+		if found >= n {
+			return last
+		}
+		<-tick.C
+	}
+}
+
 // TestManageAccount goes through an account's life as the console sees it.
 func TestManageAccount(t *testing.T) {
 	t.Parallel()
@@ -130,6 +158,7 @@ func TestManageAccount(t *testing.T) {
 	ref := s.add(owner)
 	account := ref.Account.String()
 	s.wantAnswer("at first", owner, http.StatusOK)
+	s.used(owner, 1)
 
 	want := func(when string, m interface{ GetAccount() *credentialv1.Account }, err error, status credentialv1.AccountStatus) *credentialv1.Account {
 		t.Helper()
@@ -199,7 +228,7 @@ func TestManageAccount(t *testing.T) {
 		}
 	}
 	wanted := []string{
-		"removed", "changed statistics reset", "changed", `changed settings {"max_tokens":60,"strategy":"hybrid"}`, "changed made the current one",
+		"removed signed out before", "changed statistics reset", "changed signed out", `changed settings {"max_tokens":60,"strategy":"hybrid"}`, "changed made the current one",
 		"refreshed", "changed enabled", "changed disabled", "used",
 	}
 	if diff := cmp.Diff(wanted, did); diff != "" {
@@ -265,29 +294,15 @@ func TestSwitch(t *testing.T) {
 	ctx := identity.With(t.Context(), owner)
 	s.add(owner)
 	second := s.add(owner).Account.String()
-	used := func() string {
-		t.Helper()
-		page, err := s.client().ListAudit(ctx, &credentialv1.ListAuditRequest{Limit: 10})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, r := range page.GetRows() {
-			if r.GetAction() == "used" {
-				return r.GetAccountId()
-			}
-		}
-		t.Fatal("nothing was used")
-		return ""
-	}
 	s.wantAnswer("at first", owner, http.StatusOK)
-	if first := used(); first == second {
+	if first := s.used(owner, 1); first == second {
 		t.Errorf("at first %s is used, want the other one", first)
 	}
 	if _, err := s.client().SwitchAccount(ctx, &credentialv1.SwitchAccountRequest{Id: second}); err != nil {
 		t.Fatal(err)
 	}
 	s.wantAnswer("after the switch", owner, http.StatusOK)
-	if now := used(); now != second {
+	if now := s.used(owner, 2); now != second {
 		t.Errorf("after the switch %s is used, want %s", now, second)
 	}
 	if _, err := s.client().SetPool(ctx, &credentialv1.SetPoolRequest{Provider: "sim", Settings: &credentialv1.PoolSettings{Strategy: new("round-robin")}}); err != nil {

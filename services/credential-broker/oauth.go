@@ -19,7 +19,6 @@ import (
 	"signalbox.dev/services/credential-broker/internal/oauth"
 	"signalbox.dev/services/credential-broker/internal/profile"
 	"signalbox.dev/services/credential-broker/internal/store"
-	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
 // OAuth is what a person who operates the service can set about signing in.
@@ -74,13 +73,13 @@ func (o *OAuth) providers(profiles *profile.Set) (*oauth.Providers, error) {
 }
 
 // newKeeper returns what keeps the accounts alive that somebody signed in to.
-func newKeeper(cfg AccountsConfig, providers *oauth.Providers, v *vault.Vault) *oauth.Keeper {
+func newKeeper(cfg AccountsConfig, a *Accounts) *oauth.Keeper {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
 	}
 	return oauth.New(oauth.Config{
-		DB: cfg.DB, Vault: v, Providers: providers, Log: cfg.Log, Redirect: cfg.OAuth.Redirect, Record: recordGrant,
+		DB: cfg.DB, File: a.file, Vault: a.vault, Providers: a.providers, Log: cfg.Log, Redirect: cfg.OAuth.Redirect, Record: recordGrant,
 		Instance: host + " " + uuid.NewString(), UserAgent: "signalbox/" + process.Version(),
 	})
 }
@@ -93,7 +92,7 @@ func recordGrant(ctx context.Context, tx pgx.Tx, ev oauth.Event) error {
 	}
 	out := store.Event{
 		Action: string(ev.Action), Account: ev.Account, Provider: ev.Provider, Origin: "workspace",
-		Member: who.Member, Service: who.Service, Address: who.Address,
+		Member: who.Member, Service: who.Service, Address: who.Address, Detail: ev.Detail,
 	}
 	if id.IsZero(ev.Workspace) {
 		out.Origin = "shared"

@@ -33,7 +33,8 @@ type signedIn struct {
 	other  *oauth.Keeper
 }
 
-func startSignedIn(t *testing.T) *signedIn {
+// startSignedIn takes more endpoints of the authorisation server, as ", revoke: $FRONT/…".
+func startSignedIn(t *testing.T, endpoints ...string) *signedIn {
 	t.Helper()
 	server := authserver.New(authserver.Settings{ClientID: "us", Rotate: true, ReuseEnds: true, EndsAccess: true})
 	mux := http.NewServeMux()
@@ -47,7 +48,8 @@ func startSignedIn(t *testing.T) *signedIn {
 	})
 	front := httptest.NewServer(mux)
 	t.Cleanup(front.Close)
-	providerYAML := fmt.Sprintf("name: sim\nprofile: sim\nendpoints: {authorize: %[1]s/oauth/authorize, token: %[1]s/oauth/token}\nclient: {auth: none}\ntokens: {rotate: true}\n", front.URL)
+	providerYAML := fmt.Sprintf("name: sim\nprofile: sim\nendpoints: {authorize: %[1]s/oauth/authorize, token: %[1]s/oauth/token%[2]s}\nclient: {auth: none}\ntokens: {rotate: true}\n",
+		front.URL, strings.ReplaceAll(strings.Join(endpoints, ""), "$FRONT", front.URL))
 	profileYAML := fmt.Sprintf("name: sim\ndefault_for: sim\ndialect: openai\nbase_url: %s/api\nauth: {header: authorization, scheme: Bearer}\n", front.URL)
 	b := start(t, credentialbroker.Config{
 		Profiles: folder(t, profileYAML),
@@ -140,6 +142,7 @@ func TestExpiredAccount(t *testing.T) {
 	if diff := cmp.Diff(authserver.Calls{Refresh: 1, Refreshed: 1}, s.server.Calls()); diff != "" {
 		t.Errorf("calls (-want +got):\n%s", diff)
 	}
+	s.used(owner, 1)
 	var actions string
 	if err := admin.QueryRow(t.Context(), `SELECT string_agg(action, ' ' ORDER BY at, id) FROM credentials.audit WHERE account_id = $1`, ref.Account).Scan(&actions); err != nil || actions != "refreshed used" {
 		t.Errorf("the audit has %q, %v", actions, err)

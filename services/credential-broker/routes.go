@@ -1,6 +1,7 @@
 package credentialbroker
 
 import (
+	"context"
 	"net/http"
 	"strings"
 
@@ -22,8 +23,9 @@ func (s *Service) routes() (http.Handler, error) {
 	}
 	mux := http.NewServeMux()
 	mux.Handle(credentialv1connect.NewAccountServiceHandler(&accountServer{s.accounts, s.pool}, opts...))
+	mux.Handle(credentialv1connect.NewConnectionServiceHandler(&connectionServer{s.accounts, s.pool}, opts...))
 	httpserver.Ops{
-		Checks:   map[string]httpserver.Check{"postgres": s.deps.DB.Ping},
+		Checks:   s.checks(),
 		Gatherer: s.deps.Gatherer,
 	}.Mount(mux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -35,4 +37,12 @@ func (s *Service) routes() (http.Handler, error) {
 		}
 		mux.ServeHTTP(w, r)
 	}), nil
+}
+
+// checks says whether what is stored can be read.
+func (s *Service) checks() map[string]httpserver.Check {
+	if f := s.accounts.file; f != nil {
+		return map[string]httpserver.Check{"accounts": func(ctx context.Context) error { _, err := f.View(ctx); return err }}
+	}
+	return map[string]httpserver.Check{"postgres": s.deps.DB.Ping}
 }

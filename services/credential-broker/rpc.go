@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 
+	"connectrpc.com/connect"
+
 	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
@@ -27,6 +29,9 @@ type accountServer struct {
 // is to do more with it than it was made for.
 func require(ctx context.Context, least identity.Role, services ...string) (identity.Actor, error) {
 	actor, err := identity.Require(ctx, least)
+	if call, ok := connect.CallInfoForHandlerContext(ctx); ok && actor.Address == "" {
+		actor.Address = call.Peer().Addr // the service's own, where it does not say from where the actor calls
+	}
 	if err == nil && !slices.Contains(services, actor.Service) {
 		return identity.Actor{}, fault.New(fault.Forbidden, "the service %s may not ask for this", actor.Service)
 	}
@@ -77,8 +82,14 @@ func (s *accountServer) AddAccount(ctx context.Context, req *credentialv1.AddAcc
 	if req.GetShared() {
 		return nil, fault.New(fault.Forbidden, "shared: only the operator's command line adds accounts that all workspaces share")
 	}
+	var account id.Account
+	if req.GetId() != "" {
+		if account, err = accountID(req.GetId()); err != nil {
+			return nil, err
+		}
+	}
 	a, err := scope.Add(ctx, NewAccount{
-		Provider: req.GetProvider(), Profile: req.GetProfile(), Label: req.GetLabel(),
+		ID: account, FlatRate: req.GetFlatRate(), Provider: req.GetProvider(), Profile: req.GetProfile(), Label: req.GetLabel(),
 		BaseURL: req.GetBaseUrl(), Secret: conf.Secret(req.GetSecret()),
 	})
 	if err != nil {
@@ -131,10 +142,14 @@ func (s *accountServer) RemoveAccount(ctx context.Context, req *credentialv1.Rem
 	if err != nil {
 		return nil, err
 	}
-	if err := scope.Remove(ctx, account); err != nil {
+	if req.GetKeepAtProvider() {
+		return &credentialv1.RemoveAccountResponse{}, scope.Forget(ctx, account)
+	}
+	r, err := scope.Remove(ctx, account)
+	if err != nil {
 		return nil, err
 	}
-	return &credentialv1.RemoveAccountResponse{}, nil
+	return &credentialv1.RemoveAccountResponse{AtProvider: r.AtProvider, Reason: r.Why}, nil
 }
 
 // EnableAccount lets requests go out under an account again.
@@ -147,6 +162,12 @@ func (s *accountServer) EnableAccount(ctx context.Context, req *credentialv1.Ena
 func (s *accountServer) DisableAccount(ctx context.Context, req *credentialv1.DisableAccountRequest) (*credentialv1.DisableAccountResponse, error) {
 	a, err := s.one(ctx, req.GetId(), func(s *Scope, a id.Account) (Account, error) { return s.Disable(ctx, a) })
 	return &credentialv1.DisableAccountResponse{Account: a}, err
+}
+
+// SetFlatRate says whether an account is paid by the month.
+func (s *accountServer) SetFlatRate(ctx context.Context, req *credentialv1.SetFlatRateRequest) (*credentialv1.SetFlatRateResponse, error) {
+	a, err := s.one(ctx, req.GetId(), func(s *Scope, a id.Account) (Account, error) { return s.SetFlatRate(ctx, a, req.GetFlatRate()) })
+	return &credentialv1.SetFlatRateResponse{Account: a}, err
 }
 
 // ResetAccount forgets an account's limits and makes it healthy.

@@ -10,6 +10,7 @@ import (
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	credentialv1 "signalbox.dev/proto/signalbox/credential/v1"
+	"signalbox.dev/services/credential-broker/internal/oauth"
 )
 
 // StartLogin begins signing in to a provider.
@@ -97,4 +98,37 @@ func (s *accountServer) LogoutAccount(ctx context.Context, req *credentialv1.Log
 		return a, err
 	})
 	return &credentialv1.LogoutAccountResponse{AtProvider: r.AtProvider, Reason: r.Why, Account: a}, err
+}
+
+// ListAccountKinds returns what accounts can be added.
+func (s *accountServer) ListAccountKinds(ctx context.Context, _ *credentialv1.ListAccountKindsRequest) (*credentialv1.ListAccountKindsResponse, error) {
+	if _, err := s.scope(ctx); err != nil {
+		return nil, err
+	}
+	res := &credentialv1.ListAccountKindsResponse{KeyProviders: s.accounts.Providers(), Profiles: s.accounts.profiles.Names()}
+	for _, name := range s.accounts.providers.Names() {
+		p, err := s.accounts.providers.Get(name)
+		if err != nil {
+			return nil, err
+		}
+		l := &credentialv1.LoginProvider{Name: p.Name, Provider: p.Account, Kinds: s.accounts.loginKinds(p)}
+		if err := p.Ready(); err != nil {
+			l.Reason = fault.From(err).Message
+		}
+		res.Logins = append(res.Logins, l)
+	}
+	return res, nil
+}
+
+func (a *Accounts) loginKinds(p *oauth.Provider) (kinds []credentialv1.LoginKind) {
+	if p.Authorize != "" && a.redirect != "" {
+		kinds = append(kinds, credentialv1.LoginKind_LOGIN_KIND_BROWSER)
+	}
+	if p.Authorize != "" && p.CodePage != "" {
+		kinds = append(kinds, credentialv1.LoginKind_LOGIN_KIND_PASTE)
+	}
+	if p.Device != "" {
+		kinds = append(kinds, credentialv1.LoginKind_LOGIN_KIND_DEVICE)
+	}
+	return kinds
 }

@@ -17,7 +17,7 @@ func message(a Account) *credentialv1.Account {
 		m.Origin = credentialv1.Origin_ORIGIN_SHARED
 		return m
 	}
-	m.Status, m.Health, m.Tokens, m.Grant = status(a.Status), new(a.Health), a.Tokens, grantMessage(a.Grant)
+	m.Status, m.Health, m.Tokens, m.Grant, m.FlatRate = status(a.Status), new(a.Health), a.Tokens, grantMessage(a.Grant), a.FlatRate
 	for _, c := range a.Cooldowns {
 		m.Cooldowns = append(m.Cooldowns, &credentialv1.AccountCooldown{
 			Family: c.Family, Since: timestamppb.New(c.Since), Until: timestamppb.New(c.Until), Reason: c.Reason,

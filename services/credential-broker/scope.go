@@ -2,6 +2,7 @@ package credentialbroker
 
 import (
 	"context"
+	"time"
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
@@ -25,7 +26,7 @@ type Scope struct {
 // Operator returns the accounts of a workspace for the operator, whose role nobody
 // checks; with the zero workspace the shared ones.
 func (a *Accounts) Operator(ws id.Workspace) *Scope {
-	return &Scope{accounts: a, by: identity.Actor{Service: commandLine}, workspace: ws}
+	return &Scope{accounts: a, by: identity.Actor{Service: commandLine, Address: a.operator}, workspace: ws}
 }
 
 // Workspace returns whose accounts these are; zero for the operator's.
@@ -36,11 +37,11 @@ func (s *Scope) event(action string) store.Event {
 	if id.IsZero(s.workspace) {
 		origin = pool.Shared
 	}
-	return store.Event{Action: action, Origin: string(origin), Member: s.by.Member, Service: s.by.Service}
+	return store.Event{Action: action, Origin: string(origin), Member: s.by.Member, Service: s.by.Service, Address: s.by.Address}
 }
 
 func (s *Scope) who() oauth.Who {
-	return oauth.Who{Workspace: s.workspace, Member: s.by.Member, Service: s.by.Service}
+	return oauth.Who{Workspace: s.workspace, Member: s.by.Member, Service: s.by.Service, Address: s.by.Address}
 }
 
 func (s *Scope) ref(account id.Account) oauth.Ref {
@@ -106,6 +107,11 @@ func (s *Scope) Disable(ctx context.Context, account id.Account) (Account, error
 	return s.done(ctx, account, s.accounts.store.SetEnabled(ctx, s.workspace, account, false, s.event("changed")))
 }
 
+// SetFlatRate says whether an account is paid by the month: then its use costs nothing.
+func (s *Scope) SetFlatRate(ctx context.Context, account id.Account, flat bool) (Account, error) {
+	return s.done(ctx, account, s.accounts.store.SetFlatRate(ctx, s.workspace, account, flat, s.event("changed")))
+}
+
 // Reset forgets an account's limits and makes it healthy.
 func (s *Scope) Reset(ctx context.Context, account id.Account) (Account, error) {
 	return s.done(ctx, account, s.accounts.store.Reset(ctx, s.workspace, account, s.event("changed")))
@@ -127,9 +133,54 @@ func (s *Scope) Switch(ctx context.Context, account id.Account) (Account, error)
 	return s.done(ctx, account, s.accounts.store.Switch(ctx, s.workspace, account, s.event("changed")))
 }
 
-// Remove forgets an account. The provider is not told: Logout does that.
-func (s *Scope) Remove(ctx context.Context, account id.Account) error {
-	if err := s.accounts.store.Remove(ctx, s.workspace, account, s.event("removed")); err != nil {
+// takeBack is how long the removal of an account may take to tell the provider.
+const takeBack = 8 * time.Second
+
+// Remove forgets an account. Where somebody signed in to it the provider is told first, as
+// far as that can be done within some seconds: the account goes in any case, and the audit
+// says what came of it.
+func (s *Scope) Remove(ctx context.Context, account id.Account) (Revocation, error) {
+	a, err := s.Get(ctx, account)
+	if err != nil {
+		return Revocation{}, err
+	}
+	if a.Grant == nil {
+		return Revocation{}, s.forget(ctx, account, "")
+	}
+	if a.Grant.State == string(oauth.Revoked) {
+		return Revocation{Why: "it was signed out before"}, s.forget(ctx, account, "signed out before")
+	}
+	r, err := s.accounts.keeper.RevokeWithin(ctx, s.who(), s.ref(account), takeBack)
+	if err != nil && ctx.Err() != nil {
+		return r, err // whoever asked has left, and nothing was told
+	}
+	detail := "taken back at the provider"
+	if err != nil {
+		r.Why = fault.From(err).Message
+	}
+	if !r.AtProvider {
+		detail = "not taken back at the provider: " + r.Why
+	}
+	return r, s.forget(context.WithoutCancel(ctx), account, detail)
+}
+
+// Forget forgets an account here. A sign-in stays good at the provider.
+func (s *Scope) Forget(ctx context.Context, account id.Account) error {
+	a, err := s.Get(ctx, account)
+	if err != nil {
+		return err
+	}
+	detail := ""
+	if a.Grant != nil {
+		detail = "left as it is at the provider"
+	}
+	return s.forget(ctx, account, detail)
+}
+
+func (s *Scope) forget(ctx context.Context, account id.Account, detail string) error {
+	ev := s.event("removed")
+	ev.Detail = detail
+	if err := s.accounts.store.Remove(ctx, s.workspace, account, ev); err != nil {
 		return err
 	}
 	s.changed()

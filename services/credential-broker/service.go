@@ -2,20 +2,26 @@
 // reach providers through its egress (routes.go, internal/proxy), which takes a
 // signed context in place of a credential and adds the credential on the way out;
 // nobody ever gets one back. Workspaces keep their credentials here over Connect
-// (rpc.go), the operator through Accounts or the environment. Both do so by way of a
-// Scope: the accounts of one workspace, or the shared ones, and who acts on them. It
-// works on the database alone, so that the command line needs no broker: those that run
-// find out when they read the accounts again, within a second.
+// (rpc.go), and their members connect tools (connections.go); the operator does so
+// through Accounts or the environment. All go by way of a Scope: the accounts of one
+// workspace, or the shared ones, and who acts on them. It works on the database alone,
+// so that the command line needs no broker: those that run find out when they read the
+// accounts again, within a second.
 //
 // The rooms: proxy forwards one request and decides what may still be retried;
 // h1 carries it to the provider, over connections that sock makes cheap; pool
 // chooses the account; profile knows how requests of a credential look, as data;
 // transform edits bodies where a profile wants it, and scan finds the places; usage
-// reads what an answer cost; oauth keeps alive what somebody signed in to; dialect
+// reads what an answer took, and meter counts what accounts do; oauth keeps alive what somebody signed in to; dialect
 // speaks of errors the way providers do; vault seals, and rotation replaces its keys;
 // store keeps what is sealed, and audit verifies what it wrote of that; target keeps
 // workspaces' base URLs out of the operator's network; opencode reads what other
 // programs keep, for an import.
+//
+// A single user needs no database: with CREDENTIAL_BROKER_ACCOUNTS_FILE the shared accounts
+// are in a file (internal/accountfile), which the command line works on too. There are no
+// workspaces' own accounts then, no audit but the log, and no bus. What is said of the
+// database is true of the file.
 //
 // A Service shares the database with the other instances, and what they learn of
 // accounts over the bus; it goes on without either, and instances start and stop in
@@ -42,8 +48,10 @@ import (
 	"signalbox.dev/pkg/httpserver"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pg"
+	"signalbox.dev/pkg/price"
 	"signalbox.dev/pkg/process"
 	"signalbox.dev/services/credential-broker/internal/h1"
+	"signalbox.dev/services/credential-broker/internal/meter"
 	"signalbox.dev/services/credential-broker/internal/pool"
 	"signalbox.dev/services/credential-broker/internal/profile"
 	"signalbox.dev/services/credential-broker/internal/proxy"
@@ -60,6 +68,7 @@ const (
 const (
 	defaultDrain = 25 * time.Second
 	abortGrace   = 3 * time.Second // for error events to be written after the drain
+	fileEvery    = time.Second     // a file is written as a whole
 )
 
 // Migrations returns what the service brings to the database.
@@ -71,7 +80,8 @@ func Migrations() pg.Migrations {
 // Run; the listener is closed by Run.
 type Deps struct {
 	Log *slog.Logger
-	DB  *pg.DB // as Role, in Schema
+	// DB is the database, as Role, in Schema; nil where the settings name a file.
+	DB *pg.DB
 	// Bus is where other instances are, as subject.CredentialBroker; nil for none.
 	Bus *bus.Bus
 	// Listener takes egress requests, calls of other services and the pages for operators.
@@ -93,11 +103,11 @@ type Service struct {
 	handler    http.Handler
 }
 
-// New wires a Service. It touches the key file and nothing else outside: the
-// database may be away.
+// New wires a Service. It touches the key file and the accounts file and nothing else
+// outside: the database may be away.
 func New(cfg Config, deps Deps) (*Service, error) {
-	if deps.Log == nil || deps.DB == nil || deps.Listener == nil || deps.Verifier == nil {
-		return nil, errors.New("credential-broker: log, database, listener and verifier are needed")
+	if deps.Log == nil || (deps.DB == nil) == (cfg.AccountsFile == "") || deps.Listener == nil || deps.Verifier == nil {
+		return nil, errors.New("credential-broker: log, database (or accounts file), listener and verifier are needed")
 	}
 	if deps.Registerer == nil {
 		deps.Registerer = prometheus.NewRegistry() // nobody looks
@@ -110,30 +120,46 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load request profiles: %w", err)
 	}
-	s.accounts, err = openAccounts(AccountsConfig{DB: deps.DB, KeyFile: cfg.KeyFile, Keys: cfg.Keys, AllowPrivate: cfg.AllowPrivate, OAuth: cfg.OAuth, Log: deps.Log}, profiles)
+	s.accounts, err = openAccounts(AccountsConfig{DB: deps.DB, File: cfg.AccountsFile, KeyFile: cfg.KeyFile, Keys: cfg.Keys, AllowPrivate: cfg.AllowPrivate, OAuth: cfg.OAuth, Log: deps.Log}, profiles)
 	if err != nil {
 		return nil, err
 	}
-	if s.pool, err = newPool(cfg, deps, s.accounts); err != nil {
+	if err := s.wire(profiles); err != nil {
+		s.accounts.Close()
 		return nil, err
+	}
+	return s, nil
+}
+
+// wire makes what stands on the accounts.
+func (s *Service) wire(profiles *profile.Set) error {
+	cfg, deps := s.cfg, s.deps
+	counts, err := meter.New(deps.Registerer)
+	if err != nil {
+		return fmt.Errorf("count what accounts do: %w", err)
+	}
+	if s.pool, err = newPool(cfg, deps, s.accounts, counts); err != nil {
+		return err
 	}
 	open, guarded := h1.New(h1.Config{}), h1.New(h1.Config{Control: s.accounts.policy.Control})
 	s.transports = []*h1.Transport{open, guarded}
 	s.proxy, err = proxy.New(proxy.Config{
 		Pool: s.pool, Profiles: profiles, Verifier: deps.Verifier, Open: open, Guarded: guarded,
 		Timers: cfg.timers(), Limits: proxy.Limits{Requests: cfg.MaxRequests, Bodies: cfg.MaxBodies},
-		Metrics: deps.Registerer, Log: deps.Log,
+		Metrics: deps.Registerer, Meter: counts, Log: deps.Log,
 	})
+	if err != nil {
+		return err
+	}
+	s.handler, err = s.routes()
+	return err
+}
+
+func newPool(cfg Config, deps Deps, a *Accounts, counts *meter.Meter) (*pool.Set, error) {
+	prices, err := price.Load(cfg.ModelPrices)
 	if err != nil {
 		return nil, err
 	}
-	if s.handler, err = s.routes(); err != nil {
-		return nil, err
-	}
-	return s, nil
-}
-
-func newPool(cfg Config, deps Deps, a *Accounts) (*pool.Set, error) {
 	environment, err := cfg.Environment.accounts()
 	if err != nil {
 		return nil, err
@@ -142,9 +168,14 @@ func newPool(cfg Config, deps Deps, a *Accounts) (*pool.Set, error) {
 	if err != nil {
 		return nil, err
 	}
+	every := time.Duration(0)
+	if a.file != nil {
+		every = fileEvery
+	}
 	return pool.New(pool.Config{
-		Store: a.store, Vault: a.vault, Tokens: a.keeper, Profiles: a.profiles, Environment: environment, Simulator: simulator,
-		CheckBase: a.policy.Check, Bus: deps.Bus, Log: deps.Log,
+		WriteEvery: every,
+		Store:      a.store, Vault: a.vault, Tokens: a.keeper, Profiles: a.profiles, Environment: environment, Simulator: simulator,
+		CheckBase: a.policy.Check, Bus: deps.Bus, Prices: prices, Meter: counts, Log: deps.Log,
 	})
 }
 

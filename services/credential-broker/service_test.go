@@ -66,7 +66,7 @@ func (l *lines) String() string {
 // broker is a running service and those who call it.
 type broker struct {
 	t       *testing.T
-	adminDB string
+	adminDB string // empty where there is no database
 	db      *pg.DB
 	keyFile string
 	url     string
@@ -80,9 +80,12 @@ type broker struct {
 
 func start(t *testing.T, cfg credentialbroker.Config) *broker {
 	t.Helper()
-	m := credentialbroker.Migrations()
-	database := pgtest.New(t, m)
-	b := &broker{t: t, adminDB: database.AdminURL, db: database.Open(t, m), keyFile: filepath.Join(t.TempDir(), "broker.key"), log: &lines{}, done: make(chan error, 1)}
+	b := &broker{t: t, keyFile: filepath.Join(t.TempDir(), "broker.key"), log: &lines{}, done: make(chan error, 1)}
+	if cfg.AccountsFile == "" {
+		m := credentialbroker.Migrations()
+		database := pgtest.New(t, m)
+		b.adminDB, b.db = database.AdminURL, database.Open(t, m)
+	}
 	trusted := map[string]string{}
 	b.signers = map[string]*identity.Signer{}
 	for _, service := range []string{subject.Gateway, subject.AgentRunner, subject.ToolExecutor, subject.DocumentSync} {
@@ -211,6 +214,7 @@ func TestAccountsOverConnect(t *testing.T) {
 	if status, _, _ := b.ask(member(identity.Owner), messages); status != 401 {
 		t.Errorf("another workspace is answered with %d, want 401", status)
 	}
+	b.used(owner, 1)
 	listed, err := c.ListAccounts(ctx, &credentialv1.ListAccountsRequest{})
 	if err != nil || len(listed.GetAccounts()) != 1 || listed.GetAccounts()[0].GetLastUsedAt() == nil {
 		t.Errorf("ListAccounts = %v, %v, want the one account, used", listed, err)
@@ -364,7 +368,7 @@ func TestBadAccounts(t *testing.T) {
 	}{
 		{"no provider", func(r *credentialv1.AddAccountRequest) { r.Provider = "" }, "provider: "},
 		{"odd provider", func(r *credentialv1.AddAccountRequest) { r.Provider = "../x" }, "provider: "},
-		{"provider without profile", func(r *credentialv1.AddAccountRequest) { r.Provider = "mine" }, "profile: the provider mine has none of its own: use one of anthropic-api-key, anthropic-oauth, generic, github, google, notion, openai, openrouter"},
+		{"provider without profile", func(r *credentialv1.AddAccountRequest) { r.Provider = "mine" }, "profile: the provider mine has none of its own: use one of anthropic-api-key, anthropic-oauth, generic, generic-header, github, google, notion, openai, openrouter"},
 		{"unknown profile", func(r *credentialv1.AddAccountRequest) { r.Profile = "x" }, `profile: there is no request profile "x"`},
 		{"generic without base URL", func(r *credentialv1.AddAccountRequest) { r.Provider, r.Profile = "mine", "generic" }, "base_url: the profile generic has none"},
 		{"no secret", func(r *credentialv1.AddAccountRequest) { r.Secret = " \n" }, "secret: it is empty"},
@@ -418,6 +422,7 @@ func TestOperatorsAccounts(t *testing.T) {
 			t.Errorf("%s: %d %s, %v", path, status, body, err)
 		}
 	}
+	b.used(owner, 2)
 	all, err := accounts.List(ctx)
 	if err != nil || len(all) != 2 || all[0].ID != shared.ID || all[1].ID != own.ID {
 		t.Errorf("List = %+v, %v", all, err)
@@ -444,7 +449,8 @@ func TestOperatorsAccounts(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		return scope.Remove(ctx, id.Must[id.Account](account))
+		_, err = scope.Remove(ctx, id.Must[id.Account](account))
+		return err
 	}
 	for _, a := range all {
 		if err := remove(a.ID); err != nil {

@@ -11,5 +11,6 @@
 // node holds the npm clients that front ends are built with.
 //
 // Package world starts and speaks with the running system, here and for what lies
-// beside the stories: kill kills its parts under load and counts what is lost.
+// beside the stories: kill kills its parts under load and counts what is lost, faults
+// breaks the links between them, failures has the model providers fail.
 package e2e

@@ -1,10 +1,13 @@
 package gateway
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"net/url"
+	"regexp"
 	"strings"
 	"time"
 
@@ -31,6 +34,9 @@ type Config struct {
 	ToolExecutorURL string `env:"TOOL_EXECUTOR_URL" envDefault:"http://127.0.0.1:8082" doc:"Where tool-executor serves Connect."`
 	DocumentSyncURL string `env:"DOCUMENT_SYNC_URL" envDefault:"http://127.0.0.1:8083" doc:"Where document-sync serves Connect and takes sockets."`
 
+	// Without a default: a deployment of before the setting has none, and stays ready.
+	CredentialBrokerURL string `env:"CREDENTIAL_BROKER_URL" doc:"Where credential-broker serves Connect, for accounts and connections; empty for http://127.0.0.1:8084, which /ready does not ask then."`
+
 	ServiceKey conf.Secret `env:"SERVICE_KEY" doc:"The gateway's private key, which the other services trust the public part of; make one with signalbox keygen."`
 
 	JWT       JWTConfig
@@ -50,6 +56,10 @@ type Config struct {
 	BodyTimeout time.Duration `env:"GATEWAY_BODY_TIMEOUT" envDefault:"10s" doc:"How long a request's body of up to 1 MiB may take to come; larger ones get a quarter more for each MiB."`
 
 	WriteTimeout time.Duration `env:"GATEWAY_WRITE_TIMEOUT" envDefault:"10s" doc:"How long a client may take to read the next 64 KiB of an answer before it is cut."`
+
+	TrustedProxies []string `env:"GATEWAY_TRUSTED_PROXIES" doc:"Addresses of the proxies before the gateway, such as 10.0.0.0/8, separated by commas. Of them the header X-Forwarded-For is believed when it is recorded from where somebody changed an account; without any, that is who is connected."`
+
+	ReturnPaths []string `env:"GATEWAY_RETURN_PATHS" doc:"Paths on this server's host, separated by commas, that a browser may go on to when somebody has connected a tool or signed in to an account, such as /settings/connections; the first is the default. Empty: it is shown a page."`
 
 	CORSOrigins []string `env:"GATEWAY_CORS_ORIGINS" doc:"Origins, separated by commas, whose pages may call the API from a browser, and open sockets besides the gateway's own; * for all."`
 
@@ -95,6 +105,17 @@ func (c Config) Validate() error {
 			complain("%s is %q: want a URL such as http://host:8081", name, u)
 		}
 	}
+	if p, err := url.Parse(c.CredentialBrokerURL); c.CredentialBrokerURL != "" && (err != nil || p.Host == "" || p.Scheme != "http" && p.Scheme != "https") {
+		complain("CREDENTIAL_BROKER_URL is %q: want a URL such as http://host:8084", c.CredentialBrokerURL)
+	}
+	if _, err := c.trustedProxies(); err != nil {
+		complain("%w", err)
+	}
+	for _, p := range c.ReturnPaths {
+		if !returnPathForm.MatchString(p) {
+			complain("GATEWAY_RETURN_PATHS has %q: want paths such as /settings/connections, without ? or #", p)
+		}
+	}
 	if c.NATSPartitions < 1 || c.NATSPartitions > subject.MaxPartitions {
 		complain("EVENT_PARTITIONS is %d: want 1 to %d", c.NATSPartitions, subject.MaxPartitions)
 	}
@@ -134,6 +155,30 @@ func (c Config) Validate() error {
 		complain("GATEWAY_DRAIN_LIMIT (%s) must be longer than GATEWAY_DRAIN_WINDOW (%s), and both more than 0", c.DrainLimit, c.DrainWindow)
 	}
 	return errors.Join(problems...)
+}
+
+// returnPathForm is a path that a browser takes for one on the same host: not //host,
+// nor /\host.
+var returnPathForm = regexp.MustCompile(`^/([A-Za-z0-9._~-]+/?)*$`)
+
+// trustedProxies returns the proxies as prefixes; a single address is one, too.
+func (c Config) trustedProxies() (all []netip.Prefix, err error) {
+	for _, text := range c.TrustedProxies {
+		p, err := netip.ParsePrefix(text)
+		if a, one := netip.ParseAddr(text); one == nil {
+			p, err = a.Prefix(a.BitLen())
+		}
+		if err != nil {
+			return nil, fmt.Errorf("GATEWAY_TRUSTED_PROXIES has %q: want addresses such as 10.0.0.0/8 or 192.0.2.1", text)
+		}
+		all = append(all, p.Masked())
+	}
+	return all, nil
+}
+
+// credentialBroker returns where the broker is.
+func (c Config) credentialBroker() string {
+	return cmp.Or(c.CredentialBrokerURL, "http://127.0.0.1:8084")
 }
 
 // origins returns those of CORSOrigins as browsers send them.

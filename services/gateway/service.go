@@ -43,6 +43,7 @@ import (
 	"signalbox.dev/pkg/process"
 	"signalbox.dev/pkg/rpc"
 	"signalbox.dev/proto/signalbox/agent/v1/agentv1connect"
+	"signalbox.dev/proto/signalbox/credential/v1/credentialv1connect"
 	"signalbox.dev/proto/signalbox/document/v1/documentv1connect"
 	"signalbox.dev/proto/signalbox/tool/v1/toolv1connect"
 
@@ -59,6 +60,9 @@ import (
 
 // Name is the service's name: on the bus, in signed contexts, in logs.
 const Name = "gateway"
+
+// CallbackPath is the page that providers can send browsers back to after a sign-in.
+const CallbackPath = api.CallbackPath
 
 //go:embed migrations/*.sql
 var migrations embed.FS
@@ -143,8 +147,13 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
+	proxies, err := cfg.trustedProxies()
+	if err != nil {
+		return nil, fmt.Errorf("gateway: %w", err)
+	}
 	s.api, err = api.New(api.Config{
 		Conversations: peers.conversations, Runs: peers.runs, Tools: peers.tools, Documents: peers.documents,
+		Accounts: peers.accounts, Connections: peers.connections, ReturnPaths: cfg.ReturnPaths, TrustedProxies: proxies,
 		Feed: s.feed, Store: members, Door: entrance, Streams: s.streams, Log: deps.Log, Version: process.Version(),
 		BodyTimeout: cfg.BodyTimeout, WriteTimeout: cfg.WriteTimeout, KeepConnections: cfg.Feed.KeepConnections,
 	})
@@ -161,6 +170,8 @@ type peers struct {
 	runs          agentv1connect.RunServiceClient
 	tools         toolv1connect.ToolServiceClient
 	documents     documentv1connect.DocumentServiceClient
+	accounts      credentialv1connect.AccountServiceClient
+	connections   credentialv1connect.ConnectionServiceClient
 }
 
 func (s *Service) connect() (p peers, err error) {
@@ -170,7 +181,7 @@ func (s *Service) connect() (p peers, err error) {
 		}
 		return opts
 	}
-	runner, tools, documents := options("agent-runner"), options("tool-executor"), options("document-sync")
+	runner, tools, documents, broker := options("agent-runner"), options("tool-executor"), options("document-sync"), options("credential-broker")
 	if err != nil {
 		return peers{}, err
 	}
@@ -179,18 +190,24 @@ func (s *Service) connect() (p peers, err error) {
 		agentv1connect.NewRunServiceClient(s.deps.HTTP, s.cfg.AgentRunnerURL, runner...),
 		toolv1connect.NewToolServiceClient(s.deps.HTTP, s.cfg.ToolExecutorURL, tools...),
 		documentv1connect.NewDocumentServiceClient(s.deps.HTTP, s.cfg.DocumentSyncURL, documents...),
+		credentialv1connect.NewAccountServiceClient(s.deps.HTTP, s.cfg.credentialBroker(), broker...),
+		credentialv1connect.NewConnectionServiceClient(s.deps.HTTP, s.cfg.credentialBroker(), broker...),
 	}, nil
 }
 
 // checks are what /ready asks.
 func (s *Service) checks() map[string]httpserver.Check {
-	return map[string]httpserver.Check{
+	all := map[string]httpserver.Check{
 		"nats":          s.deps.Bus.Ready,
 		"postgres":      s.deps.DB.Ping,
 		"agent-runner":  s.healthy(s.cfg.AgentRunnerURL),
 		"tool-executor": s.healthy(s.cfg.ToolExecutorURL),
 		"document-sync": s.healthy(s.cfg.DocumentSyncURL),
 	}
+	if s.cfg.CredentialBrokerURL != "" {
+		all["credential-broker"] = s.healthy(s.cfg.CredentialBrokerURL)
+	}
+	return all
 }
 
 func (s *Service) healthy(base string) httpserver.Check {

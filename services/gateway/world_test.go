@@ -29,6 +29,7 @@ import (
 	"signalbox.dev/pkg/sse"
 	"signalbox.dev/pkg/subject"
 	"signalbox.dev/proto/signalbox/agent/v1/agentv1connect"
+	"signalbox.dev/proto/signalbox/credential/v1/credentialv1connect"
 	"signalbox.dev/proto/signalbox/document/v1/documentv1connect"
 	"signalbox.dev/proto/signalbox/tool/v1/toolv1connect"
 
@@ -45,6 +46,7 @@ type world struct {
 	db     *pg.DB
 	runner *fakeRunner
 	docs   *fakeDocuments
+	broker *fakeBroker
 	sync   *fakeSync
 	peers  string // URL of the fakes
 	traced traced
@@ -91,6 +93,7 @@ func newWorld(t *testing.T) *world {
 	w.runner = newFakeRunner(natstest.Bus(t, w.nats, subject.AgentRunner))
 	t.Cleanup(w.runner.scripts.Wait)
 	w.docs = newFakeDocuments()
+	w.broker = &fakeBroker{}
 	w.sync = newFakeSync(t, w.key)
 	w.peers = w.servePeers(t)
 	w.workspace = id.New[id.Workspace]()
@@ -126,13 +129,16 @@ func (w *world) servePeers(t *testing.T) string {
 	runner, err1 := options("agent-runner").HandlerOptions()
 	tools, err2 := options("tool-executor").HandlerOptions()
 	docs, err3 := options("document-sync").HandlerOptions()
-	if err := errors.Join(err1, err2, err3); err != nil {
+	broker, err4 := options("credential-broker").HandlerOptions()
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		t.Fatal(err)
 	}
 	mux.Handle(agentv1connect.NewConversationServiceHandler(w.runner, runner...))
 	mux.Handle(agentv1connect.NewRunServiceHandler(w.runner, runner...))
 	mux.Handle(toolv1connect.NewToolServiceHandler(fakeTools{}, tools...))
 	mux.Handle(documentv1connect.NewDocumentServiceHandler(w.docs, docs...))
+	mux.Handle(credentialv1connect.NewAccountServiceHandler(w.broker, broker...))
+	mux.Handle(credentialv1connect.NewConnectionServiceHandler(w.broker, broker...))
 	mux.Handle("/trunk", w.sync)
 	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -180,7 +186,7 @@ type instance struct {
 func (w *world) gateway(t *testing.T, change ...func(*gateway.Config)) *instance {
 	t.Helper()
 	cfg := gateway.Config{
-		NATSPartitions: partitions, AgentRunnerURL: w.peers, ToolExecutorURL: w.peers, DocumentSyncURL: w.peers,
+		NATSPartitions: partitions, AgentRunnerURL: w.peers, ToolExecutorURL: w.peers, DocumentSyncURL: w.peers, CredentialBrokerURL: w.peers,
 		DevSecret: devSecret, MemberPerMinute: 100_000, MemberBurst: 10_000, WorkspacePerMinute: 100_000, WorkspaceBurst: 10_000,
 		MemberStreams: 200, WorkspaceStreams: 500, MemberSockets: 200, WorkspaceSockets: 500, Sockets: 1000, DrainWindow: 50 * time.Millisecond, DrainLimit: 10 * time.Second, BodyTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second,
 		Feed: gateway.FeedConfig{Silence: 150 * time.Millisecond, Pace: 200 * time.Millisecond, Idle: 500 * time.Millisecond, Recheck: 100 * time.Millisecond, KeepConnections: w.keep},

@@ -142,7 +142,9 @@ func (w *world) startServices(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return w.startGateway(ctx, ring, runner, tools, documents)
+	return w.startGateway(ctx, ring, map[string]string{
+		"AGENT_RUNNER_URL": runner, "TOOL_EXECUTOR_URL": tools, "DOCUMENT_SYNC_URL": documents, "CREDENTIAL_BROKER_URL": broker,
+	})
 }
 
 // required stands for the settings of a service that its binary cannot do without
@@ -189,9 +191,12 @@ func (w *world) startSimulator(ctx context.Context) (url string, err error) {
 
 func (w *world) startBroker(ctx context.Context, ring keyring, simulatorURL string) (url string, err error) {
 	var cfg credentialbroker.Config
-	err = w.load(&cfg, with(map[string]string{"SIMULATOR_URL": simulatorURL, "CREDENTIAL_BROKER_KEY_FILE": KeyFile(w.dir)}))
+	err = w.load(&cfg, with(map[string]string{"SIMULATOR_URL": simulatorURL, "CREDENTIAL_BROKER_KEY_FILE": KeyFile(w.dir), "CREDENTIAL_BROKER_ACCOUNTS_FILE": ""}))
 	if err != nil {
 		return "", err
+	}
+	if at, ok := w.public.Addr().(*net.TCPAddr); ok && cfg.OAuth.Redirect == "" && !at.IP.IsUnspecified() {
+		cfg.OAuth.Redirect = "http://" + at.String() + gateway.CallbackPath
 	}
 	p, err := w.placeFor(ctx, ring, subject.CredentialBroker, credentialbroker.Migrations())
 	if err != nil {
@@ -267,12 +272,11 @@ func (w *world) startRunner(ctx context.Context, ring keyring, tools, broker str
 	return p.url, nil
 }
 
-func (w *world) startGateway(ctx context.Context, ring keyring, runner, tools, documents string) error {
+// startGateway is told where the others are.
+func (w *world) startGateway(ctx context.Context, ring keyring, peers map[string]string) error {
 	var cfg gateway.Config
-	err := w.load(&cfg, with(map[string]string{
-		"AGENT_RUNNER_URL": runner, "TOOL_EXECUTOR_URL": tools, "DOCUMENT_SYNC_URL": documents, "GATEWAY_DEV_SECRET": w.who.Secret,
-	}))
-	if err != nil {
+	peers["GATEWAY_DEV_SECRET"] = w.who.Secret
+	if err := w.load(&cfg, with(peers)); err != nil {
 		return err
 	}
 	p, err := w.placeFor(ctx, ring, subject.Gateway, gateway.Migrations())

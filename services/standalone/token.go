@@ -62,7 +62,7 @@ func NewToken(ctx context.Context, o TokenOptions) (Token, error) {
 		o.Member = who.Member
 	}
 	var token Token
-	err = WithDatabase(ctx, dir.Path(), o.Log, func(admin conf.Secret) error {
+	err = WithDatabase(ctx, dir.Path(), o.DatabaseURL, o.Log, func(admin conf.Secret) error {
 		token, err = o.issue(ctx, admin)
 		return err
 	})
@@ -70,8 +70,10 @@ func NewToken(ctx context.Context, o TokenOptions) (Token, error) {
 }
 
 // WithDatabase calls f with the address of a data folder's database: that of the
-// Signalbox which runs there or, when none does, of a server that runs meanwhile.
-func WithDatabase(ctx context.Context, data string, log *slog.Logger, f func(admin conf.Secret) error) error {
+// Signalbox which runs there or, when none does, the one that is named for it or else
+// that of a server that runs meanwhile. Where one runs on another database than the one
+// that is named, nobody could tell which is meant: that is an error.
+func WithDatabase(ctx context.Context, data string, named conf.Secret, log *slog.Logger, f func(admin conf.Secret) error) error {
 	dir, err := datadir.Open(data)
 	if err != nil {
 		return err
@@ -80,8 +82,16 @@ func WithDatabase(ctx context.Context, data string, log *slog.Logger, f func(adm
 	if err != nil {
 		return err
 	}
-	if alive {
+	switch {
+	case alive && named != "" && named.Reveal() != running.DatabaseURL:
+		return fmt.Errorf("the Signalbox that runs in %s has another database than DATABASE_URL names: take the variable away, or stop that one", dir.Path())
+	case alive:
 		return f(conf.Secret(running.DatabaseURL))
+	case named != "":
+		if err := pg.Migrate(ctx, named.Reveal(), log, Migrations()...); err != nil {
+			return fmt.Errorf("the database that DATABASE_URL names for %s: %w (for a deployment's, set its other variables too: --help)", dir.Path(), err)
+		}
+		return f(named)
 	}
 	if err := dir.Lock(); err != nil {
 		return fmt.Errorf("%w; if it is starting, try again in a moment", err)

@@ -43,6 +43,7 @@ type rig struct {
 	provider     *provider
 	env          map[string][]string // of each service
 	signer       *identity.Signer    // the gateway's
+	runner       *identity.Signer    // an agent-runner's
 	owner        world.Member
 }
 
@@ -107,8 +108,11 @@ func (r *rig) trust() {
 		}
 		trusted[s] = key.Public()
 		r.env[s] = append(r.env[s], "SERVICE_KEY="+key.Encode())
-		if s == subject.Gateway {
+		switch s {
+		case subject.Gateway:
 			r.signer = identity.NewSigner(s, key)
+		case subject.AgentRunner:
+			r.runner = identity.NewSigner(s, key)
 		}
 	}
 	for _, s := range world.Services() {
@@ -129,7 +133,8 @@ func (r *rig) configure() {
 	for name, text := range map[string]string{
 		"profiles/canary.yaml": "name: canary\ndialect: openai\nbase_url: URL/openrouter/api/v1\nmounts: [/api/v1, /v1]\nauth: {header: authorization, scheme: Bearer}\n",
 		"oauth/canary.yaml": "name: canary\naccount: openrouter\nprofile: canary\nclient: {auth: body}\ntokens: {rotate: true, refresh_ends_access: true}\n" +
-			"endpoints: {authorize: URL/oauth/authorize, token: URL/oauth/token, code_page: URL/oauth/code}\n",
+			"endpoints: {authorize: URL/oauth/authorize, token: URL/oauth/token, code_page: URL/oauth/code, revoke: URL/oauth/revoke}\n" +
+			"connection: {title: Canary, whoami: {url: URL/oauth/whoami, at: [name, login]}}\n",
 	} {
 		name = filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
@@ -143,6 +148,7 @@ func (r *rig) configure() {
 		"CREDENTIAL_BROKER_ALLOW_PRIVATE=true",
 		"CREDENTIAL_BROKER_PROFILES="+filepath.Join(dir, "profiles"),
 		"CREDENTIAL_BROKER_OAUTH_PROVIDERS="+filepath.Join(dir, "oauth"),
+		"CREDENTIAL_BROKER_OAUTH_REDIRECT=http://signalbox.example/api/connections/callback",
 		"CREDENTIAL_BROKER_OAUTH_CLIENTS=canary=us:"+r.secret.text+"-client",
 		"OPENAI_API_KEY="+r.secret.text+"-environment-key", "OPENAI_BASE_URL="+r.provider.URL+"/openai/v1",
 		"CREDENTIAL_BROKER_KEY_URL="+r.keyURL("former"),
@@ -303,6 +309,7 @@ func TestSecretsStayWithTheBroker(t *testing.T) {
 // use makes use of every secret, in success and in failure.
 func (r *rig) use() {
 	r.t.Helper()
+	r.connectTool()
 	added, err := r.accounts(1).AddAccount(r.as(), &credentialv1.AddAccountRequest{
 		Provider: "anthropic", Label: "mine", Secret: r.secret.text + "-apikey-of-a-workspace", BaseUrl: r.provider.URL + "/anthropic",
 	})
@@ -328,6 +335,7 @@ func (r *rig) use() {
 	r.must(again, err)
 	r.wantAnswers("with a token renewed after the rotation")
 
+	r.quotes()
 	r.provider.refuse.Store(true)
 	for _, provider := range []string{"anthropic", "openai", "openrouter"} {
 		if got := r.ask(0, provider); got == "done" {
@@ -338,6 +346,53 @@ func (r *rig) use() {
 		if r.provider.used(kind, true) == 0 || r.provider.used(kind, false) == 0 {
 			r.t.Errorf("credentials of the kind %s came %d times to be taken and %d times to be refused", kind, r.provider.used(kind, true), r.provider.used(kind, false))
 		}
+	}
+}
+
+// quotes has providers say which key they were asked with, wherever an answer can hold
+// it: to runs, and to a caller that reads all of it.
+func (r *rig) quotes() {
+	r.t.Helper()
+	for _, place := range quoting {
+		r.provider.quote.Store(&place)
+		for i, provider := range []string{"anthropic", "openai", "openrouter"} {
+			if got := r.ask(i%2, provider); (got == "done") != (place == "text") {
+				r.t.Errorf("a run with a provider %s that quotes its key in %s = %s", provider, place, got)
+			}
+		}
+		r.egress("/anthropic/v1/messages")
+		r.egress("/openai/v1/chat/completions")
+		r.egress("/openrouter/v1/chat/completions")
+		for _, kind := range []string{"apikey", "environment", "access"} {
+			if n := r.provider.quoted(kind, place); n < 2 {
+				r.t.Errorf("credentials of the kind %s were quoted %d times in %s, want some", kind, n, place)
+			}
+		}
+	}
+	r.provider.quote.Store(nil)
+}
+
+// egress asks a broker as an agent-runner does, and reads the answer to its end.
+func (r *rig) egress(path string) {
+	r.t.Helper()
+	actor, _ := identity.From(r.as())
+	token, err := r.runner.Sign(actor, subject.CredentialBroker)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	req, err := http.NewRequestWithContext(r.ctx, http.MethodPost, "http://"+r.Replica(subject.CredentialBroker, 1).Addr+"/egress"+path, strings.NewReader(`{"model":"m","messages":[]}`))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	req.Header.Set("X-Api-Key", token)
+	res, err := r.HTTP.Do(req)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	body, _ := io.ReadAll(res.Body) // one that ends with an error event is broken off
+	if !strings.Contains(string(body), "[redacted]") {
+		r.t.Errorf("%s: the answer does not say where the key was: %.300q", path, body)
 	}
 }
 

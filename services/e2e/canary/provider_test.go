@@ -27,6 +27,7 @@ type provider struct {
 	auth      *authserver.Server
 	simulator atomic.Pointer[httputil.ReverseProxy]
 	refuse    atomic.Bool // refuses every credential
+	quote     atomic.Pointer[string]
 
 	mu   sync.Mutex // guards seen
 	seen map[string]int
@@ -39,6 +40,7 @@ func newProvider(t *testing.T, mark, clientSecret string) *provider {
 	})}
 	mux := http.NewServeMux()
 	mux.Handle("/oauth/", http.StripPrefix("/oauth", http.HandlerFunc(p.authorise)))
+	mux.HandleFunc("/oauth/whoami", p.whoami)
 	mux.HandleFunc("/", p.answer)
 	p.Server = httptest.NewServer(mux)
 	t.Cleanup(p.Close)
@@ -80,6 +82,16 @@ func (p *provider) authorise(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(answer) // the broker left
 }
 
+// whoami says who somebody is, and repeats their token, which nobody is to believe.
+func (p *provider) whoami(w http.ResponseWriter, r *http.Request) {
+	token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if !p.auth.Good(strings.TrimPrefix(token, p.mark+"-")) {
+		w.WriteHeader(http.StatusUnauthorized)
+		return
+	}
+	fmt.Fprintf(w, `{"name":"the one with %s","login":"ada"}`, token)
+}
+
 // answer notes whose credential comes, and asks the simulator.
 func (p *provider) answer(w http.ResponseWriter, r *http.Request) {
 	credential := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ") + r.Header.Get("X-Api-Key")
@@ -98,7 +110,58 @@ func (p *provider) answer(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, `{"type":"error","error":{"type":"authentication_error","message":"the key %s is not good"}}`, credential)
 		return
 	}
+	if place := p.quote.Load(); place != nil {
+		p.mu.Lock()
+		p.seen[kind+" in "+*place]++
+		p.mu.Unlock()
+		tell(w, strings.HasSuffix(r.URL.Path, "/messages"), *place, credential)
+		return
+	}
 	p.simulator.Load().ServeHTTP(w, r)
+}
+
+// quoting are the places of answers in which a provider may quote a key, beside a
+// refusal. None of them is the account's own fault, so that it stays in use.
+var quoting = []string{"the first event", "an event after text", "text", "JSON", "a large error"}
+
+// tell quotes a key, as a provider that speaks Anthropic's API, or OpenAI's chat.
+func tell(w http.ResponseWriter, anthropic bool, place, key string) {
+	const failed = `{"type":"error","error":{"type":"invalid_request_error","code":"400","message":"%s may not do this"}}`
+	begin, text, failure, end := "data: {\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n",
+		"data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"%s\"}}]}\n\n", "data: "+failed+"\n\n",
+		"data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n"
+	if anthropic {
+		begin = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"m\",\"type\":\"message\",\"role\":\"assistant\",\"model\":\"m\",\"content\":[],\"usage\":{\"input_tokens\":1,\"output_tokens\":1}}}\n\n" +
+			"event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"text\",\"text\":\"\"}}\n\n"
+		text = "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"%s\"}}\n\n"
+		failure = "event: error\n" + failure
+		end = "event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":0}\n\n" +
+			"event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\"usage\":{\"output_tokens\":1}}\n\n" +
+			"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"
+	}
+	kind, status, body := "text/event-stream", http.StatusOK, ""
+	switch place {
+	case "the first event":
+		body = failure
+	case "an event after text":
+		body = begin + strings.Replace(text, "%s", "some text", 1) + failure
+	case "text":
+		body = begin + ": %s\n\n" + text + end
+	case "JSON":
+		kind, body = "application/json", failed
+	case "a large error":
+		kind, status, body = "application/json", http.StatusBadRequest, strings.Replace(failed, "%s", strings.Repeat("x", 70<<10)+"%s", 1)
+	}
+	w.Header().Set("Content-Type", kind)
+	w.WriteHeader(status)
+	_, _ = io.WriteString(w, strings.ReplaceAll(body, "%s", key)) // the broker left
+}
+
+// quoted returns how often a kind of credential was quoted in a place.
+func (p *provider) quoted(kind, place string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.seen[kind+" in "+place]
 }
 
 // used returns how often a kind of credential came and was good, or was not.

@@ -33,6 +33,7 @@ var cluster = []service{
 	}},
 	{name: subject.Gateway, role: "signalbox_gateway", peers: map[string]string{
 		"AGENT_RUNNER_URL": subject.AgentRunner, "TOOL_EXECUTOR_URL": subject.ToolExecutor, "DOCUMENT_SYNC_URL": subject.DocumentSync,
+		"CREDENTIAL_BROKER_URL": subject.CredentialBroker,
 	}},
 }
 

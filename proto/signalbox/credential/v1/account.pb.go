@@ -227,7 +227,9 @@ type Account struct {
 	Tokens    *float64           `protobuf:"fixed64,13,opt,name=tokens,proto3,oneof" json:"tokens,omitempty"`
 	Cooldowns []*AccountCooldown `protobuf:"bytes,14,rep,name=cooldowns,proto3" json:"cooldowns,omitempty"`
 	// Absent where the account is a key.
-	Grant         *AccountGrant `protobuf:"bytes,15,opt,name=grant,proto3" json:"grant,omitempty"`
+	Grant *AccountGrant `protobuf:"bytes,15,opt,name=grant,proto3" json:"grant,omitempty"`
+	// It is paid by the month: its use costs nothing.
+	FlatRate      bool `protobuf:"varint,16,opt,name=flat_rate,json=flatRate,proto3" json:"flat_rate,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -365,6 +367,13 @@ func (x *Account) GetGrant() *AccountGrant {
 		return x.Grant
 	}
 	return nil
+}
+
+func (x *Account) GetFlatRate() bool {
+	if x != nil {
+		return x.FlatRate
+	}
+	return false
 }
 
 // Why and until when requests do not go to an account.
@@ -588,7 +597,11 @@ type AddAccountRequest struct {
 	Secret  string `protobuf:"bytes,4,opt,name=secret,proto3" json:"secret,omitempty"`
 	BaseUrl string `protobuf:"bytes,5,opt,name=base_url,json=baseUrl,proto3" json:"base_url,omitempty"`
 	// Shared with all workspaces; only the operator's command line may ask.
-	Shared        bool `protobuf:"varint,6,opt,name=shared,proto3" json:"shared,omitempty"`
+	Shared bool `protobuf:"varint,6,opt,name=shared,proto3" json:"shared,omitempty"`
+	// The id of the account to be; empty for a new one. An account that has it already is
+	// what is returned, so that the call can be repeated.
+	Id            string `protobuf:"bytes,7,opt,name=id,proto3" json:"id,omitempty"`
+	FlatRate      bool   `protobuf:"varint,8,opt,name=flat_rate,json=flatRate,proto3" json:"flat_rate,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -661,6 +674,20 @@ func (x *AddAccountRequest) GetBaseUrl() string {
 func (x *AddAccountRequest) GetShared() bool {
 	if x != nil {
 		return x.Shared
+	}
+	return false
+}
+
+func (x *AddAccountRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *AddAccountRequest) GetFlatRate() bool {
+	if x != nil {
+		return x.FlatRate
 	}
 	return false
 }
@@ -790,10 +817,12 @@ func (x *ListAccountsResponse) GetAccounts() []*Account {
 }
 
 type RemoveAccountRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Leave a sign-in as it is at the provider.
+	KeepAtProvider bool `protobuf:"varint,2,opt,name=keep_at_provider,json=keepAtProvider,proto3" json:"keep_at_provider,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *RemoveAccountRequest) Reset() {
@@ -833,8 +862,19 @@ func (x *RemoveAccountRequest) GetId() string {
 	return ""
 }
 
+func (x *RemoveAccountRequest) GetKeepAtProvider() bool {
+	if x != nil {
+		return x.KeepAtProvider
+	}
+	return false
+}
+
 type RemoveAccountResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The provider took the sign-in back too.
+	AtProvider bool `protobuf:"varint,1,opt,name=at_provider,json=atProvider,proto3" json:"at_provider,omitempty"`
+	// Why not, for people; empty where there was none, or it was to be left.
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -867,6 +907,20 @@ func (x *RemoveAccountResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use RemoveAccountResponse.ProtoReflect.Descriptor instead.
 func (*RemoveAccountResponse) Descriptor() ([]byte, []int) {
 	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *RemoveAccountResponse) GetAtProvider() bool {
+	if x != nil {
+		return x.AtProvider
+	}
+	return false
+}
+
+func (x *RemoveAccountResponse) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
 }
 
 // A provider that can be called.
@@ -1187,6 +1241,102 @@ func (x *DisableAccountResponse) GetAccount() *Account {
 	return nil
 }
 
+type SetFlatRateRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	FlatRate      bool                   `protobuf:"varint,2,opt,name=flat_rate,json=flatRate,proto3" json:"flat_rate,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetFlatRateRequest) Reset() {
+	*x = SetFlatRateRequest{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetFlatRateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetFlatRateRequest) ProtoMessage() {}
+
+func (x *SetFlatRateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetFlatRateRequest.ProtoReflect.Descriptor instead.
+func (*SetFlatRateRequest) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *SetFlatRateRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *SetFlatRateRequest) GetFlatRate() bool {
+	if x != nil {
+		return x.FlatRate
+	}
+	return false
+}
+
+type SetFlatRateResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Account       *Account               `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetFlatRateResponse) Reset() {
+	*x = SetFlatRateResponse{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetFlatRateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetFlatRateResponse) ProtoMessage() {}
+
+func (x *SetFlatRateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetFlatRateResponse.ProtoReflect.Descriptor instead.
+func (*SetFlatRateResponse) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *SetFlatRateResponse) GetAccount() *Account {
+	if x != nil {
+		return x.Account
+	}
+	return nil
+}
+
 type ResetAccountRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -1196,7 +1346,7 @@ type ResetAccountRequest struct {
 
 func (x *ResetAccountRequest) Reset() {
 	*x = ResetAccountRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[16]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1208,7 +1358,7 @@ func (x *ResetAccountRequest) String() string {
 func (*ResetAccountRequest) ProtoMessage() {}
 
 func (x *ResetAccountRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[16]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1221,7 +1371,7 @@ func (x *ResetAccountRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetAccountRequest.ProtoReflect.Descriptor instead.
 func (*ResetAccountRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{16}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ResetAccountRequest) GetId() string {
@@ -1240,7 +1390,7 @@ type ResetAccountResponse struct {
 
 func (x *ResetAccountResponse) Reset() {
 	*x = ResetAccountResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[17]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1252,7 +1402,7 @@ func (x *ResetAccountResponse) String() string {
 func (*ResetAccountResponse) ProtoMessage() {}
 
 func (x *ResetAccountResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[17]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1265,7 +1415,7 @@ func (x *ResetAccountResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetAccountResponse.ProtoReflect.Descriptor instead.
 func (*ResetAccountResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{17}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ResetAccountResponse) GetAccount() *Account {
@@ -1284,7 +1434,7 @@ type SwitchAccountRequest struct {
 
 func (x *SwitchAccountRequest) Reset() {
 	*x = SwitchAccountRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[18]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1296,7 +1446,7 @@ func (x *SwitchAccountRequest) String() string {
 func (*SwitchAccountRequest) ProtoMessage() {}
 
 func (x *SwitchAccountRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[18]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1309,7 +1459,7 @@ func (x *SwitchAccountRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SwitchAccountRequest.ProtoReflect.Descriptor instead.
 func (*SwitchAccountRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{18}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SwitchAccountRequest) GetId() string {
@@ -1328,7 +1478,7 @@ type SwitchAccountResponse struct {
 
 func (x *SwitchAccountResponse) Reset() {
 	*x = SwitchAccountResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[19]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1340,7 +1490,7 @@ func (x *SwitchAccountResponse) String() string {
 func (*SwitchAccountResponse) ProtoMessage() {}
 
 func (x *SwitchAccountResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[19]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1353,12 +1503,181 @@ func (x *SwitchAccountResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SwitchAccountResponse.ProtoReflect.Descriptor instead.
 func (*SwitchAccountResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{19}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SwitchAccountResponse) GetAccount() *Account {
 	if x != nil {
 		return x.Account
+	}
+	return nil
+}
+
+// A provider that one can sign in to.
+type LoginProvider struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The provider that the account will be of.
+	Provider string      `protobuf:"bytes,2,opt,name=provider,proto3" json:"provider,omitempty"`
+	Kinds    []LoginKind `protobuf:"varint,3,rep,packed,name=kinds,proto3,enum=signalbox.credential.v1.LoginKind" json:"kinds,omitempty"`
+	// For people: why nobody can, empty where they can.
+	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LoginProvider) Reset() {
+	*x = LoginProvider{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LoginProvider) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LoginProvider) ProtoMessage() {}
+
+func (x *LoginProvider) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LoginProvider.ProtoReflect.Descriptor instead.
+func (*LoginProvider) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *LoginProvider) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *LoginProvider) GetProvider() string {
+	if x != nil {
+		return x.Provider
+	}
+	return ""
+}
+
+func (x *LoginProvider) GetKinds() []LoginKind {
+	if x != nil {
+		return x.Kinds
+	}
+	return nil
+}
+
+func (x *LoginProvider) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type ListAccountKindsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListAccountKindsRequest) Reset() {
+	*x = ListAccountKindsRequest{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListAccountKindsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListAccountKindsRequest) ProtoMessage() {}
+
+func (x *ListAccountKindsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListAccountKindsRequest.ProtoReflect.Descriptor instead.
+func (*ListAccountKindsRequest) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{23}
+}
+
+type ListAccountKindsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Providers that need no profile and no base URL.
+	KeyProviders []string `protobuf:"bytes,1,rep,name=key_providers,json=keyProviders,proto3" json:"key_providers,omitempty"`
+	// Request profiles, for other providers.
+	Profiles      []string         `protobuf:"bytes,2,rep,name=profiles,proto3" json:"profiles,omitempty"`
+	Logins        []*LoginProvider `protobuf:"bytes,3,rep,name=logins,proto3" json:"logins,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListAccountKindsResponse) Reset() {
+	*x = ListAccountKindsResponse{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListAccountKindsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListAccountKindsResponse) ProtoMessage() {}
+
+func (x *ListAccountKindsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListAccountKindsResponse.ProtoReflect.Descriptor instead.
+func (*ListAccountKindsResponse) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *ListAccountKindsResponse) GetKeyProviders() []string {
+	if x != nil {
+		return x.KeyProviders
+	}
+	return nil
+}
+
+func (x *ListAccountKindsResponse) GetProfiles() []string {
+	if x != nil {
+		return x.Profiles
+	}
+	return nil
+}
+
+func (x *ListAccountKindsResponse) GetLogins() []*LoginProvider {
+	if x != nil {
+		return x.Logins
 	}
 	return nil
 }
@@ -1377,7 +1696,7 @@ type StartLoginRequest struct {
 
 func (x *StartLoginRequest) Reset() {
 	*x = StartLoginRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[20]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1389,7 +1708,7 @@ func (x *StartLoginRequest) String() string {
 func (*StartLoginRequest) ProtoMessage() {}
 
 func (x *StartLoginRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[20]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1402,7 +1721,7 @@ func (x *StartLoginRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartLoginRequest.ProtoReflect.Descriptor instead.
 func (*StartLoginRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{20}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *StartLoginRequest) GetProvider() string {
@@ -1452,7 +1771,7 @@ type StartLoginResponse struct {
 
 func (x *StartLoginResponse) Reset() {
 	*x = StartLoginResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[21]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1464,7 +1783,7 @@ func (x *StartLoginResponse) String() string {
 func (*StartLoginResponse) ProtoMessage() {}
 
 func (x *StartLoginResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[21]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1477,7 +1796,7 @@ func (x *StartLoginResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartLoginResponse.ProtoReflect.Descriptor instead.
 func (*StartLoginResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{21}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *StartLoginResponse) GetId() string {
@@ -1544,7 +1863,7 @@ type CompleteLoginRequest struct {
 
 func (x *CompleteLoginRequest) Reset() {
 	*x = CompleteLoginRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[22]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1556,7 +1875,7 @@ func (x *CompleteLoginRequest) String() string {
 func (*CompleteLoginRequest) ProtoMessage() {}
 
 func (x *CompleteLoginRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[22]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1569,7 +1888,7 @@ func (x *CompleteLoginRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompleteLoginRequest.ProtoReflect.Descriptor instead.
 func (*CompleteLoginRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{22}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *CompleteLoginRequest) GetId() string {
@@ -1609,7 +1928,7 @@ type CompleteLoginResponse struct {
 
 func (x *CompleteLoginResponse) Reset() {
 	*x = CompleteLoginResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[23]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1621,7 +1940,7 @@ func (x *CompleteLoginResponse) String() string {
 func (*CompleteLoginResponse) ProtoMessage() {}
 
 func (x *CompleteLoginResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[23]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1634,7 +1953,7 @@ func (x *CompleteLoginResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompleteLoginResponse.ProtoReflect.Descriptor instead.
 func (*CompleteLoginResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{23}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *CompleteLoginResponse) GetAccount() *Account {
@@ -1653,7 +1972,7 @@ type PollLoginRequest struct {
 
 func (x *PollLoginRequest) Reset() {
 	*x = PollLoginRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[24]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1665,7 +1984,7 @@ func (x *PollLoginRequest) String() string {
 func (*PollLoginRequest) ProtoMessage() {}
 
 func (x *PollLoginRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[24]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1678,7 +1997,7 @@ func (x *PollLoginRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PollLoginRequest.ProtoReflect.Descriptor instead.
 func (*PollLoginRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{24}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *PollLoginRequest) GetId() string {
@@ -1700,7 +2019,7 @@ type PollLoginResponse struct {
 
 func (x *PollLoginResponse) Reset() {
 	*x = PollLoginResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[25]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1712,7 +2031,7 @@ func (x *PollLoginResponse) String() string {
 func (*PollLoginResponse) ProtoMessage() {}
 
 func (x *PollLoginResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[25]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1725,7 +2044,7 @@ func (x *PollLoginResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PollLoginResponse.ProtoReflect.Descriptor instead.
 func (*PollLoginResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{25}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *PollLoginResponse) GetAccount() *Account {
@@ -1751,7 +2070,7 @@ type RefreshAccountRequest struct {
 
 func (x *RefreshAccountRequest) Reset() {
 	*x = RefreshAccountRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[26]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1763,7 +2082,7 @@ func (x *RefreshAccountRequest) String() string {
 func (*RefreshAccountRequest) ProtoMessage() {}
 
 func (x *RefreshAccountRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[26]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1776,7 +2095,7 @@ func (x *RefreshAccountRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshAccountRequest.ProtoReflect.Descriptor instead.
 func (*RefreshAccountRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{26}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *RefreshAccountRequest) GetId() string {
@@ -1795,7 +2114,7 @@ type RefreshAccountResponse struct {
 
 func (x *RefreshAccountResponse) Reset() {
 	*x = RefreshAccountResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[27]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1807,7 +2126,7 @@ func (x *RefreshAccountResponse) String() string {
 func (*RefreshAccountResponse) ProtoMessage() {}
 
 func (x *RefreshAccountResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[27]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1820,7 +2139,7 @@ func (x *RefreshAccountResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshAccountResponse.ProtoReflect.Descriptor instead.
 func (*RefreshAccountResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{27}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *RefreshAccountResponse) GetAccount() *Account {
@@ -1839,7 +2158,7 @@ type LogoutAccountRequest struct {
 
 func (x *LogoutAccountRequest) Reset() {
 	*x = LogoutAccountRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[28]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1851,7 +2170,7 @@ func (x *LogoutAccountRequest) String() string {
 func (*LogoutAccountRequest) ProtoMessage() {}
 
 func (x *LogoutAccountRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[28]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1864,7 +2183,7 @@ func (x *LogoutAccountRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogoutAccountRequest.ProtoReflect.Descriptor instead.
 func (*LogoutAccountRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{28}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *LogoutAccountRequest) GetId() string {
@@ -1887,7 +2206,7 @@ type LogoutAccountResponse struct {
 
 func (x *LogoutAccountResponse) Reset() {
 	*x = LogoutAccountResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[29]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1899,7 +2218,7 @@ func (x *LogoutAccountResponse) String() string {
 func (*LogoutAccountResponse) ProtoMessage() {}
 
 func (x *LogoutAccountResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[29]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1912,7 +2231,7 @@ func (x *LogoutAccountResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogoutAccountResponse.ProtoReflect.Descriptor instead.
 func (*LogoutAccountResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{29}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *LogoutAccountResponse) GetAtProvider() bool {
@@ -1958,7 +2277,7 @@ type PoolSettings struct {
 
 func (x *PoolSettings) Reset() {
 	*x = PoolSettings{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[30]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1970,7 +2289,7 @@ func (x *PoolSettings) String() string {
 func (*PoolSettings) ProtoMessage() {}
 
 func (x *PoolSettings) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[30]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1983,7 +2302,7 @@ func (x *PoolSettings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolSettings.ProtoReflect.Descriptor instead.
 func (*PoolSettings) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{30}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *PoolSettings) GetStrategy() string {
@@ -2083,7 +2402,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[31]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2095,7 +2414,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[31]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2108,7 +2427,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{31}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Pool) GetProvider() string {
@@ -2147,7 +2466,7 @@ type ListPoolsRequest struct {
 
 func (x *ListPoolsRequest) Reset() {
 	*x = ListPoolsRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[32]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2159,7 +2478,7 @@ func (x *ListPoolsRequest) String() string {
 func (*ListPoolsRequest) ProtoMessage() {}
 
 func (x *ListPoolsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[32]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2172,7 +2491,7 @@ func (x *ListPoolsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoolsRequest.ProtoReflect.Descriptor instead.
 func (*ListPoolsRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{32}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{37}
 }
 
 type ListPoolsResponse struct {
@@ -2184,7 +2503,7 @@ type ListPoolsResponse struct {
 
 func (x *ListPoolsResponse) Reset() {
 	*x = ListPoolsResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[33]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2196,7 +2515,7 @@ func (x *ListPoolsResponse) String() string {
 func (*ListPoolsResponse) ProtoMessage() {}
 
 func (x *ListPoolsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[33]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2209,7 +2528,7 @@ func (x *ListPoolsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoolsResponse.ProtoReflect.Descriptor instead.
 func (*ListPoolsResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{33}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ListPoolsResponse) GetPools() []*Pool {
@@ -2231,7 +2550,7 @@ type SetPoolRequest struct {
 
 func (x *SetPoolRequest) Reset() {
 	*x = SetPoolRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[34]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2243,7 +2562,7 @@ func (x *SetPoolRequest) String() string {
 func (*SetPoolRequest) ProtoMessage() {}
 
 func (x *SetPoolRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[34]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2256,7 +2575,7 @@ func (x *SetPoolRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPoolRequest.ProtoReflect.Descriptor instead.
 func (*SetPoolRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{34}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *SetPoolRequest) GetProvider() string {
@@ -2289,7 +2608,7 @@ type SetPoolResponse struct {
 
 func (x *SetPoolResponse) Reset() {
 	*x = SetPoolResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[35]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2301,7 +2620,7 @@ func (x *SetPoolResponse) String() string {
 func (*SetPoolResponse) ProtoMessage() {}
 
 func (x *SetPoolResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[35]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2314,7 +2633,7 @@ func (x *SetPoolResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPoolResponse.ProtoReflect.Descriptor instead.
 func (*SetPoolResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{35}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *SetPoolResponse) GetPool() *Pool {
@@ -2342,7 +2661,7 @@ type AccountStat struct {
 
 func (x *AccountStat) Reset() {
 	*x = AccountStat{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[36]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2354,7 +2673,7 @@ func (x *AccountStat) String() string {
 func (*AccountStat) ProtoMessage() {}
 
 func (x *AccountStat) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[36]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2367,7 +2686,7 @@ func (x *AccountStat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AccountStat.ProtoReflect.Descriptor instead.
 func (*AccountStat) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{36}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *AccountStat) GetAccountId() string {
@@ -2427,7 +2746,7 @@ type GetStatsRequest struct {
 
 func (x *GetStatsRequest) Reset() {
 	*x = GetStatsRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[37]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2439,7 +2758,7 @@ func (x *GetStatsRequest) String() string {
 func (*GetStatsRequest) ProtoMessage() {}
 
 func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[37]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2452,7 +2771,7 @@ func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatsRequest.ProtoReflect.Descriptor instead.
 func (*GetStatsRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{37}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{42}
 }
 
 type GetStatsResponse struct {
@@ -2464,7 +2783,7 @@ type GetStatsResponse struct {
 
 func (x *GetStatsResponse) Reset() {
 	*x = GetStatsResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[38]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2476,7 +2795,7 @@ func (x *GetStatsResponse) String() string {
 func (*GetStatsResponse) ProtoMessage() {}
 
 func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[38]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2489,7 +2808,7 @@ func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatsResponse.ProtoReflect.Descriptor instead.
 func (*GetStatsResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{38}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *GetStatsResponse) GetStats() []*AccountStat {
@@ -2509,7 +2828,7 @@ type ResetStatsRequest struct {
 
 func (x *ResetStatsRequest) Reset() {
 	*x = ResetStatsRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[39]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2521,7 +2840,7 @@ func (x *ResetStatsRequest) String() string {
 func (*ResetStatsRequest) ProtoMessage() {}
 
 func (x *ResetStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[39]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2534,7 +2853,7 @@ func (x *ResetStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetStatsRequest.ProtoReflect.Descriptor instead.
 func (*ResetStatsRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{39}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ResetStatsRequest) GetId() string {
@@ -2552,7 +2871,7 @@ type ResetStatsResponse struct {
 
 func (x *ResetStatsResponse) Reset() {
 	*x = ResetStatsResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[40]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2564,7 +2883,7 @@ func (x *ResetStatsResponse) String() string {
 func (*ResetStatsResponse) ProtoMessage() {}
 
 func (x *ResetStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[40]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2577,7 +2896,7 @@ func (x *ResetStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetStatsResponse.ProtoReflect.Descriptor instead.
 func (*ResetStatsResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{40}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{45}
 }
 
 // A row of the audit. Rows of a workspace are chained: each hash covers the row and
@@ -2606,7 +2925,7 @@ type AuditRow struct {
 
 func (x *AuditRow) Reset() {
 	*x = AuditRow{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[41]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2618,7 +2937,7 @@ func (x *AuditRow) String() string {
 func (*AuditRow) ProtoMessage() {}
 
 func (x *AuditRow) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[41]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2631,7 +2950,7 @@ func (x *AuditRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditRow.ProtoReflect.Descriptor instead.
 func (*AuditRow) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{41}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *AuditRow) GetSequence() int64 {
@@ -2730,7 +3049,7 @@ type ListAuditRequest struct {
 
 func (x *ListAuditRequest) Reset() {
 	*x = ListAuditRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[42]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2742,7 +3061,7 @@ func (x *ListAuditRequest) String() string {
 func (*ListAuditRequest) ProtoMessage() {}
 
 func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[42]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2755,7 +3074,7 @@ func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditRequest.ProtoReflect.Descriptor instead.
 func (*ListAuditRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{42}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ListAuditRequest) GetBefore() int64 {
@@ -2783,7 +3102,7 @@ type ListAuditResponse struct {
 
 func (x *ListAuditResponse) Reset() {
 	*x = ListAuditResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[43]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2795,7 +3114,7 @@ func (x *ListAuditResponse) String() string {
 func (*ListAuditResponse) ProtoMessage() {}
 
 func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[43]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2808,7 +3127,7 @@ func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditResponse.ProtoReflect.Descriptor instead.
 func (*ListAuditResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{43}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ListAuditResponse) GetRows() []*AuditRow {
@@ -2829,7 +3148,7 @@ var File_signalbox_credential_v1_account_proto protoreflect.FileDescriptor
 
 const file_signalbox_credential_v1_account_proto_rawDesc = "" +
 	"\n" +
-	"%signalbox/credential/v1/account.proto\x12\x17signalbox.credential.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf5\x04\n" +
+	"%signalbox/credential/v1/account.proto\x12\x17signalbox.credential.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x92\x05\n" +
 	"\aAccount\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1a\n" +
 	"\bprovider\x18\x02 \x01(\tR\bprovider\x12\x18\n" +
@@ -2848,7 +3167,8 @@ const file_signalbox_credential_v1_account_proto_rawDesc = "" +
 	"\x06health\x18\f \x01(\x01H\x00R\x06health\x88\x01\x01\x12\x1b\n" +
 	"\x06tokens\x18\r \x01(\x01H\x01R\x06tokens\x88\x01\x01\x12F\n" +
 	"\tcooldowns\x18\x0e \x03(\v2(.signalbox.credential.v1.AccountCooldownR\tcooldowns\x12;\n" +
-	"\x05grant\x18\x0f \x01(\v2%.signalbox.credential.v1.AccountGrantR\x05grantB\t\n" +
+	"\x05grant\x18\x0f \x01(\v2%.signalbox.credential.v1.AccountGrantR\x05grant\x12\x1b\n" +
+	"\tflat_rate\x18\x10 \x01(\bR\bflatRateB\t\n" +
 	"\a_healthB\t\n" +
 	"\a_tokens\"\xf2\x01\n" +
 	"\x0fAccountCooldown\x12\x16\n" +
@@ -2872,22 +3192,28 @@ const file_signalbox_credential_v1_account_proto_rawDesc = "" +
 	"expires_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x129\n" +
 	"\n" +
 	"refresh_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\trefreshAt\x12\x1c\n" +
-	"\trenewable\x18\t \x01(\bR\trenewable\"\xaf\x01\n" +
+	"\trenewable\x18\t \x01(\bR\trenewable\"\xdc\x01\n" +
 	"\x11AddAccountRequest\x12\x1a\n" +
 	"\bprovider\x18\x01 \x01(\tR\bprovider\x12\x18\n" +
 	"\aprofile\x18\x02 \x01(\tR\aprofile\x12\x14\n" +
 	"\x05label\x18\x03 \x01(\tR\x05label\x12\x1b\n" +
 	"\x06secret\x18\x04 \x01(\tB\x03\x80\x01\x01R\x06secret\x12\x19\n" +
 	"\bbase_url\x18\x05 \x01(\tR\abaseUrl\x12\x16\n" +
-	"\x06shared\x18\x06 \x01(\bR\x06shared\"P\n" +
+	"\x06shared\x18\x06 \x01(\bR\x06shared\x12\x0e\n" +
+	"\x02id\x18\a \x01(\tR\x02id\x12\x1b\n" +
+	"\tflat_rate\x18\b \x01(\bR\bflatRate\"P\n" +
 	"\x12AddAccountResponse\x12:\n" +
 	"\aaccount\x18\x01 \x01(\v2 .signalbox.credential.v1.AccountR\aaccount\"\x15\n" +
 	"\x13ListAccountsRequest\"T\n" +
 	"\x14ListAccountsResponse\x12<\n" +
-	"\baccounts\x18\x01 \x03(\v2 .signalbox.credential.v1.AccountR\baccounts\"&\n" +
+	"\baccounts\x18\x01 \x03(\v2 .signalbox.credential.v1.AccountR\baccounts\"P\n" +
 	"\x14RemoveAccountRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\"\x17\n" +
-	"\x15RemoveAccountResponse\"q\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12(\n" +
+	"\x10keep_at_provider\x18\x02 \x01(\bR\x0ekeepAtProvider\"P\n" +
+	"\x15RemoveAccountResponse\x12\x1f\n" +
+	"\vat_provider\x18\x01 \x01(\bR\n" +
+	"atProvider\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"q\n" +
 	"\bProvider\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x127\n" +
 	"\x06origin\x18\x02 \x01(\x0e2\x1f.signalbox.credential.v1.OriginR\x06origin\x12\x18\n" +
@@ -2902,6 +3228,11 @@ const file_signalbox_credential_v1_account_proto_rawDesc = "" +
 	"\x15DisableAccountRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"T\n" +
 	"\x16DisableAccountResponse\x12:\n" +
+	"\aaccount\x18\x01 \x01(\v2 .signalbox.credential.v1.AccountR\aaccount\"A\n" +
+	"\x12SetFlatRateRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1b\n" +
+	"\tflat_rate\x18\x02 \x01(\bR\bflatRate\"Q\n" +
+	"\x13SetFlatRateResponse\x12:\n" +
 	"\aaccount\x18\x01 \x01(\v2 .signalbox.credential.v1.AccountR\aaccount\"%\n" +
 	"\x13ResetAccountRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"R\n" +
@@ -2910,7 +3241,17 @@ const file_signalbox_credential_v1_account_proto_rawDesc = "" +
 	"\x14SwitchAccountRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"S\n" +
 	"\x15SwitchAccountResponse\x12:\n" +
-	"\aaccount\x18\x01 \x01(\v2 .signalbox.credential.v1.AccountR\aaccount\"\x9c\x01\n" +
+	"\aaccount\x18\x01 \x01(\v2 .signalbox.credential.v1.AccountR\aaccount\"\x91\x01\n" +
+	"\rLoginProvider\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
+	"\bprovider\x18\x02 \x01(\tR\bprovider\x128\n" +
+	"\x05kinds\x18\x03 \x03(\x0e2\".signalbox.credential.v1.LoginKindR\x05kinds\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"\x19\n" +
+	"\x17ListAccountKindsRequest\"\x9b\x01\n" +
+	"\x18ListAccountKindsResponse\x12#\n" +
+	"\rkey_providers\x18\x01 \x03(\tR\fkeyProviders\x12\x1a\n" +
+	"\bprofiles\x18\x02 \x03(\tR\bprofiles\x12>\n" +
+	"\x06logins\x18\x03 \x03(\v2&.signalbox.credential.v1.LoginProviderR\x06logins\"\x9c\x01\n" +
 	"\x11StartLoginRequest\x12\x1a\n" +
 	"\bprovider\x18\x01 \x01(\tR\bprovider\x126\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\".signalbox.credential.v1.LoginKindR\x04kind\x12\x14\n" +
@@ -3052,17 +3393,19 @@ const file_signalbox_credential_v1_account_proto_rawDesc = "" +
 	"\x16LOGIN_KIND_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12LOGIN_KIND_BROWSER\x10\x01\x12\x14\n" +
 	"\x10LOGIN_KIND_PASTE\x10\x02\x12\x15\n" +
-	"\x11LOGIN_KIND_DEVICE\x10\x032\xa9\x0f\n" +
+	"\x11LOGIN_KIND_DEVICE\x10\x032\x91\x11\n" +
 	"\x0eAccountService\x12e\n" +
 	"\n" +
 	"AddAccount\x12*.signalbox.credential.v1.AddAccountRequest\x1a+.signalbox.credential.v1.AddAccountResponse\x12p\n" +
 	"\fListAccounts\x12,.signalbox.credential.v1.ListAccountsRequest\x1a-.signalbox.credential.v1.ListAccountsResponse\"\x03\x90\x02\x01\x12n\n" +
 	"\rRemoveAccount\x12-.signalbox.credential.v1.RemoveAccountRequest\x1a..signalbox.credential.v1.RemoveAccountResponse\x12n\n" +
 	"\rEnableAccount\x12-.signalbox.credential.v1.EnableAccountRequest\x1a..signalbox.credential.v1.EnableAccountResponse\x12q\n" +
-	"\x0eDisableAccount\x12..signalbox.credential.v1.DisableAccountRequest\x1a/.signalbox.credential.v1.DisableAccountResponse\x12k\n" +
+	"\x0eDisableAccount\x12..signalbox.credential.v1.DisableAccountRequest\x1a/.signalbox.credential.v1.DisableAccountResponse\x12h\n" +
+	"\vSetFlatRate\x12+.signalbox.credential.v1.SetFlatRateRequest\x1a,.signalbox.credential.v1.SetFlatRateResponse\x12k\n" +
 	"\fResetAccount\x12,.signalbox.credential.v1.ResetAccountRequest\x1a-.signalbox.credential.v1.ResetAccountResponse\x12n\n" +
 	"\rSwitchAccount\x12-.signalbox.credential.v1.SwitchAccountRequest\x1a..signalbox.credential.v1.SwitchAccountResponse\x12s\n" +
-	"\rListProviders\x12-.signalbox.credential.v1.ListProvidersRequest\x1a..signalbox.credential.v1.ListProvidersResponse\"\x03\x90\x02\x01\x12e\n" +
+	"\rListProviders\x12-.signalbox.credential.v1.ListProvidersRequest\x1a..signalbox.credential.v1.ListProvidersResponse\"\x03\x90\x02\x01\x12|\n" +
+	"\x10ListAccountKinds\x120.signalbox.credential.v1.ListAccountKindsRequest\x1a1.signalbox.credential.v1.ListAccountKindsResponse\"\x03\x90\x02\x01\x12e\n" +
 	"\n" +
 	"StartLogin\x12*.signalbox.credential.v1.StartLoginRequest\x1a+.signalbox.credential.v1.StartLoginResponse\x12n\n" +
 	"\rCompleteLogin\x12-.signalbox.credential.v1.CompleteLoginRequest\x1a..signalbox.credential.v1.CompleteLoginResponse\x12b\n" +
@@ -3089,133 +3432,145 @@ func file_signalbox_credential_v1_account_proto_rawDescGZIP() []byte {
 }
 
 var file_signalbox_credential_v1_account_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_signalbox_credential_v1_account_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
+var file_signalbox_credential_v1_account_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
 var file_signalbox_credential_v1_account_proto_goTypes = []any{
-	(Origin)(0),                    // 0: signalbox.credential.v1.Origin
-	(AccountStatus)(0),             // 1: signalbox.credential.v1.AccountStatus
-	(LoginKind)(0),                 // 2: signalbox.credential.v1.LoginKind
-	(*Account)(nil),                // 3: signalbox.credential.v1.Account
-	(*AccountCooldown)(nil),        // 4: signalbox.credential.v1.AccountCooldown
-	(*AccountGrant)(nil),           // 5: signalbox.credential.v1.AccountGrant
-	(*AddAccountRequest)(nil),      // 6: signalbox.credential.v1.AddAccountRequest
-	(*AddAccountResponse)(nil),     // 7: signalbox.credential.v1.AddAccountResponse
-	(*ListAccountsRequest)(nil),    // 8: signalbox.credential.v1.ListAccountsRequest
-	(*ListAccountsResponse)(nil),   // 9: signalbox.credential.v1.ListAccountsResponse
-	(*RemoveAccountRequest)(nil),   // 10: signalbox.credential.v1.RemoveAccountRequest
-	(*RemoveAccountResponse)(nil),  // 11: signalbox.credential.v1.RemoveAccountResponse
-	(*Provider)(nil),               // 12: signalbox.credential.v1.Provider
-	(*ListProvidersRequest)(nil),   // 13: signalbox.credential.v1.ListProvidersRequest
-	(*ListProvidersResponse)(nil),  // 14: signalbox.credential.v1.ListProvidersResponse
-	(*EnableAccountRequest)(nil),   // 15: signalbox.credential.v1.EnableAccountRequest
-	(*EnableAccountResponse)(nil),  // 16: signalbox.credential.v1.EnableAccountResponse
-	(*DisableAccountRequest)(nil),  // 17: signalbox.credential.v1.DisableAccountRequest
-	(*DisableAccountResponse)(nil), // 18: signalbox.credential.v1.DisableAccountResponse
-	(*ResetAccountRequest)(nil),    // 19: signalbox.credential.v1.ResetAccountRequest
-	(*ResetAccountResponse)(nil),   // 20: signalbox.credential.v1.ResetAccountResponse
-	(*SwitchAccountRequest)(nil),   // 21: signalbox.credential.v1.SwitchAccountRequest
-	(*SwitchAccountResponse)(nil),  // 22: signalbox.credential.v1.SwitchAccountResponse
-	(*StartLoginRequest)(nil),      // 23: signalbox.credential.v1.StartLoginRequest
-	(*StartLoginResponse)(nil),     // 24: signalbox.credential.v1.StartLoginResponse
-	(*CompleteLoginRequest)(nil),   // 25: signalbox.credential.v1.CompleteLoginRequest
-	(*CompleteLoginResponse)(nil),  // 26: signalbox.credential.v1.CompleteLoginResponse
-	(*PollLoginRequest)(nil),       // 27: signalbox.credential.v1.PollLoginRequest
-	(*PollLoginResponse)(nil),      // 28: signalbox.credential.v1.PollLoginResponse
-	(*RefreshAccountRequest)(nil),  // 29: signalbox.credential.v1.RefreshAccountRequest
-	(*RefreshAccountResponse)(nil), // 30: signalbox.credential.v1.RefreshAccountResponse
-	(*LogoutAccountRequest)(nil),   // 31: signalbox.credential.v1.LogoutAccountRequest
-	(*LogoutAccountResponse)(nil),  // 32: signalbox.credential.v1.LogoutAccountResponse
-	(*PoolSettings)(nil),           // 33: signalbox.credential.v1.PoolSettings
-	(*Pool)(nil),                   // 34: signalbox.credential.v1.Pool
-	(*ListPoolsRequest)(nil),       // 35: signalbox.credential.v1.ListPoolsRequest
-	(*ListPoolsResponse)(nil),      // 36: signalbox.credential.v1.ListPoolsResponse
-	(*SetPoolRequest)(nil),         // 37: signalbox.credential.v1.SetPoolRequest
-	(*SetPoolResponse)(nil),        // 38: signalbox.credential.v1.SetPoolResponse
-	(*AccountStat)(nil),            // 39: signalbox.credential.v1.AccountStat
-	(*GetStatsRequest)(nil),        // 40: signalbox.credential.v1.GetStatsRequest
-	(*GetStatsResponse)(nil),       // 41: signalbox.credential.v1.GetStatsResponse
-	(*ResetStatsRequest)(nil),      // 42: signalbox.credential.v1.ResetStatsRequest
-	(*ResetStatsResponse)(nil),     // 43: signalbox.credential.v1.ResetStatsResponse
-	(*AuditRow)(nil),               // 44: signalbox.credential.v1.AuditRow
-	(*ListAuditRequest)(nil),       // 45: signalbox.credential.v1.ListAuditRequest
-	(*ListAuditResponse)(nil),      // 46: signalbox.credential.v1.ListAuditResponse
-	(*timestamppb.Timestamp)(nil),  // 47: google.protobuf.Timestamp
+	(Origin)(0),                      // 0: signalbox.credential.v1.Origin
+	(AccountStatus)(0),               // 1: signalbox.credential.v1.AccountStatus
+	(LoginKind)(0),                   // 2: signalbox.credential.v1.LoginKind
+	(*Account)(nil),                  // 3: signalbox.credential.v1.Account
+	(*AccountCooldown)(nil),          // 4: signalbox.credential.v1.AccountCooldown
+	(*AccountGrant)(nil),             // 5: signalbox.credential.v1.AccountGrant
+	(*AddAccountRequest)(nil),        // 6: signalbox.credential.v1.AddAccountRequest
+	(*AddAccountResponse)(nil),       // 7: signalbox.credential.v1.AddAccountResponse
+	(*ListAccountsRequest)(nil),      // 8: signalbox.credential.v1.ListAccountsRequest
+	(*ListAccountsResponse)(nil),     // 9: signalbox.credential.v1.ListAccountsResponse
+	(*RemoveAccountRequest)(nil),     // 10: signalbox.credential.v1.RemoveAccountRequest
+	(*RemoveAccountResponse)(nil),    // 11: signalbox.credential.v1.RemoveAccountResponse
+	(*Provider)(nil),                 // 12: signalbox.credential.v1.Provider
+	(*ListProvidersRequest)(nil),     // 13: signalbox.credential.v1.ListProvidersRequest
+	(*ListProvidersResponse)(nil),    // 14: signalbox.credential.v1.ListProvidersResponse
+	(*EnableAccountRequest)(nil),     // 15: signalbox.credential.v1.EnableAccountRequest
+	(*EnableAccountResponse)(nil),    // 16: signalbox.credential.v1.EnableAccountResponse
+	(*DisableAccountRequest)(nil),    // 17: signalbox.credential.v1.DisableAccountRequest
+	(*DisableAccountResponse)(nil),   // 18: signalbox.credential.v1.DisableAccountResponse
+	(*SetFlatRateRequest)(nil),       // 19: signalbox.credential.v1.SetFlatRateRequest
+	(*SetFlatRateResponse)(nil),      // 20: signalbox.credential.v1.SetFlatRateResponse
+	(*ResetAccountRequest)(nil),      // 21: signalbox.credential.v1.ResetAccountRequest
+	(*ResetAccountResponse)(nil),     // 22: signalbox.credential.v1.ResetAccountResponse
+	(*SwitchAccountRequest)(nil),     // 23: signalbox.credential.v1.SwitchAccountRequest
+	(*SwitchAccountResponse)(nil),    // 24: signalbox.credential.v1.SwitchAccountResponse
+	(*LoginProvider)(nil),            // 25: signalbox.credential.v1.LoginProvider
+	(*ListAccountKindsRequest)(nil),  // 26: signalbox.credential.v1.ListAccountKindsRequest
+	(*ListAccountKindsResponse)(nil), // 27: signalbox.credential.v1.ListAccountKindsResponse
+	(*StartLoginRequest)(nil),        // 28: signalbox.credential.v1.StartLoginRequest
+	(*StartLoginResponse)(nil),       // 29: signalbox.credential.v1.StartLoginResponse
+	(*CompleteLoginRequest)(nil),     // 30: signalbox.credential.v1.CompleteLoginRequest
+	(*CompleteLoginResponse)(nil),    // 31: signalbox.credential.v1.CompleteLoginResponse
+	(*PollLoginRequest)(nil),         // 32: signalbox.credential.v1.PollLoginRequest
+	(*PollLoginResponse)(nil),        // 33: signalbox.credential.v1.PollLoginResponse
+	(*RefreshAccountRequest)(nil),    // 34: signalbox.credential.v1.RefreshAccountRequest
+	(*RefreshAccountResponse)(nil),   // 35: signalbox.credential.v1.RefreshAccountResponse
+	(*LogoutAccountRequest)(nil),     // 36: signalbox.credential.v1.LogoutAccountRequest
+	(*LogoutAccountResponse)(nil),    // 37: signalbox.credential.v1.LogoutAccountResponse
+	(*PoolSettings)(nil),             // 38: signalbox.credential.v1.PoolSettings
+	(*Pool)(nil),                     // 39: signalbox.credential.v1.Pool
+	(*ListPoolsRequest)(nil),         // 40: signalbox.credential.v1.ListPoolsRequest
+	(*ListPoolsResponse)(nil),        // 41: signalbox.credential.v1.ListPoolsResponse
+	(*SetPoolRequest)(nil),           // 42: signalbox.credential.v1.SetPoolRequest
+	(*SetPoolResponse)(nil),          // 43: signalbox.credential.v1.SetPoolResponse
+	(*AccountStat)(nil),              // 44: signalbox.credential.v1.AccountStat
+	(*GetStatsRequest)(nil),          // 45: signalbox.credential.v1.GetStatsRequest
+	(*GetStatsResponse)(nil),         // 46: signalbox.credential.v1.GetStatsResponse
+	(*ResetStatsRequest)(nil),        // 47: signalbox.credential.v1.ResetStatsRequest
+	(*ResetStatsResponse)(nil),       // 48: signalbox.credential.v1.ResetStatsResponse
+	(*AuditRow)(nil),                 // 49: signalbox.credential.v1.AuditRow
+	(*ListAuditRequest)(nil),         // 50: signalbox.credential.v1.ListAuditRequest
+	(*ListAuditResponse)(nil),        // 51: signalbox.credential.v1.ListAuditResponse
+	(*timestamppb.Timestamp)(nil),    // 52: google.protobuf.Timestamp
 }
 var file_signalbox_credential_v1_account_proto_depIdxs = []int32{
 	0,  // 0: signalbox.credential.v1.Account.origin:type_name -> signalbox.credential.v1.Origin
-	47, // 1: signalbox.credential.v1.Account.created_at:type_name -> google.protobuf.Timestamp
-	47, // 2: signalbox.credential.v1.Account.last_used_at:type_name -> google.protobuf.Timestamp
+	52, // 1: signalbox.credential.v1.Account.created_at:type_name -> google.protobuf.Timestamp
+	52, // 2: signalbox.credential.v1.Account.last_used_at:type_name -> google.protobuf.Timestamp
 	1,  // 3: signalbox.credential.v1.Account.status:type_name -> signalbox.credential.v1.AccountStatus
 	4,  // 4: signalbox.credential.v1.Account.cooldowns:type_name -> signalbox.credential.v1.AccountCooldown
 	5,  // 5: signalbox.credential.v1.Account.grant:type_name -> signalbox.credential.v1.AccountGrant
-	47, // 6: signalbox.credential.v1.AccountCooldown.since:type_name -> google.protobuf.Timestamp
-	47, // 7: signalbox.credential.v1.AccountCooldown.until:type_name -> google.protobuf.Timestamp
-	47, // 8: signalbox.credential.v1.AccountGrant.issued_at:type_name -> google.protobuf.Timestamp
-	47, // 9: signalbox.credential.v1.AccountGrant.expires_at:type_name -> google.protobuf.Timestamp
-	47, // 10: signalbox.credential.v1.AccountGrant.refresh_at:type_name -> google.protobuf.Timestamp
+	52, // 6: signalbox.credential.v1.AccountCooldown.since:type_name -> google.protobuf.Timestamp
+	52, // 7: signalbox.credential.v1.AccountCooldown.until:type_name -> google.protobuf.Timestamp
+	52, // 8: signalbox.credential.v1.AccountGrant.issued_at:type_name -> google.protobuf.Timestamp
+	52, // 9: signalbox.credential.v1.AccountGrant.expires_at:type_name -> google.protobuf.Timestamp
+	52, // 10: signalbox.credential.v1.AccountGrant.refresh_at:type_name -> google.protobuf.Timestamp
 	3,  // 11: signalbox.credential.v1.AddAccountResponse.account:type_name -> signalbox.credential.v1.Account
 	3,  // 12: signalbox.credential.v1.ListAccountsResponse.accounts:type_name -> signalbox.credential.v1.Account
 	0,  // 13: signalbox.credential.v1.Provider.origin:type_name -> signalbox.credential.v1.Origin
 	12, // 14: signalbox.credential.v1.ListProvidersResponse.providers:type_name -> signalbox.credential.v1.Provider
 	3,  // 15: signalbox.credential.v1.EnableAccountResponse.account:type_name -> signalbox.credential.v1.Account
 	3,  // 16: signalbox.credential.v1.DisableAccountResponse.account:type_name -> signalbox.credential.v1.Account
-	3,  // 17: signalbox.credential.v1.ResetAccountResponse.account:type_name -> signalbox.credential.v1.Account
-	3,  // 18: signalbox.credential.v1.SwitchAccountResponse.account:type_name -> signalbox.credential.v1.Account
-	2,  // 19: signalbox.credential.v1.StartLoginRequest.kind:type_name -> signalbox.credential.v1.LoginKind
-	2,  // 20: signalbox.credential.v1.StartLoginResponse.kind:type_name -> signalbox.credential.v1.LoginKind
-	47, // 21: signalbox.credential.v1.StartLoginResponse.expires_at:type_name -> google.protobuf.Timestamp
-	3,  // 22: signalbox.credential.v1.CompleteLoginResponse.account:type_name -> signalbox.credential.v1.Account
-	3,  // 23: signalbox.credential.v1.PollLoginResponse.account:type_name -> signalbox.credential.v1.Account
-	3,  // 24: signalbox.credential.v1.RefreshAccountResponse.account:type_name -> signalbox.credential.v1.Account
-	3,  // 25: signalbox.credential.v1.LogoutAccountResponse.account:type_name -> signalbox.credential.v1.Account
-	33, // 26: signalbox.credential.v1.Pool.settings:type_name -> signalbox.credential.v1.PoolSettings
-	34, // 27: signalbox.credential.v1.ListPoolsResponse.pools:type_name -> signalbox.credential.v1.Pool
-	33, // 28: signalbox.credential.v1.SetPoolRequest.settings:type_name -> signalbox.credential.v1.PoolSettings
-	34, // 29: signalbox.credential.v1.SetPoolResponse.pool:type_name -> signalbox.credential.v1.Pool
-	39, // 30: signalbox.credential.v1.GetStatsResponse.stats:type_name -> signalbox.credential.v1.AccountStat
-	47, // 31: signalbox.credential.v1.AuditRow.at:type_name -> google.protobuf.Timestamp
-	0,  // 32: signalbox.credential.v1.AuditRow.origin:type_name -> signalbox.credential.v1.Origin
-	44, // 33: signalbox.credential.v1.ListAuditResponse.rows:type_name -> signalbox.credential.v1.AuditRow
-	6,  // 34: signalbox.credential.v1.AccountService.AddAccount:input_type -> signalbox.credential.v1.AddAccountRequest
-	8,  // 35: signalbox.credential.v1.AccountService.ListAccounts:input_type -> signalbox.credential.v1.ListAccountsRequest
-	10, // 36: signalbox.credential.v1.AccountService.RemoveAccount:input_type -> signalbox.credential.v1.RemoveAccountRequest
-	15, // 37: signalbox.credential.v1.AccountService.EnableAccount:input_type -> signalbox.credential.v1.EnableAccountRequest
-	17, // 38: signalbox.credential.v1.AccountService.DisableAccount:input_type -> signalbox.credential.v1.DisableAccountRequest
-	19, // 39: signalbox.credential.v1.AccountService.ResetAccount:input_type -> signalbox.credential.v1.ResetAccountRequest
-	21, // 40: signalbox.credential.v1.AccountService.SwitchAccount:input_type -> signalbox.credential.v1.SwitchAccountRequest
-	13, // 41: signalbox.credential.v1.AccountService.ListProviders:input_type -> signalbox.credential.v1.ListProvidersRequest
-	23, // 42: signalbox.credential.v1.AccountService.StartLogin:input_type -> signalbox.credential.v1.StartLoginRequest
-	25, // 43: signalbox.credential.v1.AccountService.CompleteLogin:input_type -> signalbox.credential.v1.CompleteLoginRequest
-	27, // 44: signalbox.credential.v1.AccountService.PollLogin:input_type -> signalbox.credential.v1.PollLoginRequest
-	29, // 45: signalbox.credential.v1.AccountService.RefreshAccount:input_type -> signalbox.credential.v1.RefreshAccountRequest
-	31, // 46: signalbox.credential.v1.AccountService.LogoutAccount:input_type -> signalbox.credential.v1.LogoutAccountRequest
-	35, // 47: signalbox.credential.v1.AccountService.ListPools:input_type -> signalbox.credential.v1.ListPoolsRequest
-	37, // 48: signalbox.credential.v1.AccountService.SetPool:input_type -> signalbox.credential.v1.SetPoolRequest
-	40, // 49: signalbox.credential.v1.AccountService.GetStats:input_type -> signalbox.credential.v1.GetStatsRequest
-	42, // 50: signalbox.credential.v1.AccountService.ResetStats:input_type -> signalbox.credential.v1.ResetStatsRequest
-	45, // 51: signalbox.credential.v1.AccountService.ListAudit:input_type -> signalbox.credential.v1.ListAuditRequest
-	7,  // 52: signalbox.credential.v1.AccountService.AddAccount:output_type -> signalbox.credential.v1.AddAccountResponse
-	9,  // 53: signalbox.credential.v1.AccountService.ListAccounts:output_type -> signalbox.credential.v1.ListAccountsResponse
-	11, // 54: signalbox.credential.v1.AccountService.RemoveAccount:output_type -> signalbox.credential.v1.RemoveAccountResponse
-	16, // 55: signalbox.credential.v1.AccountService.EnableAccount:output_type -> signalbox.credential.v1.EnableAccountResponse
-	18, // 56: signalbox.credential.v1.AccountService.DisableAccount:output_type -> signalbox.credential.v1.DisableAccountResponse
-	20, // 57: signalbox.credential.v1.AccountService.ResetAccount:output_type -> signalbox.credential.v1.ResetAccountResponse
-	22, // 58: signalbox.credential.v1.AccountService.SwitchAccount:output_type -> signalbox.credential.v1.SwitchAccountResponse
-	14, // 59: signalbox.credential.v1.AccountService.ListProviders:output_type -> signalbox.credential.v1.ListProvidersResponse
-	24, // 60: signalbox.credential.v1.AccountService.StartLogin:output_type -> signalbox.credential.v1.StartLoginResponse
-	26, // 61: signalbox.credential.v1.AccountService.CompleteLogin:output_type -> signalbox.credential.v1.CompleteLoginResponse
-	28, // 62: signalbox.credential.v1.AccountService.PollLogin:output_type -> signalbox.credential.v1.PollLoginResponse
-	30, // 63: signalbox.credential.v1.AccountService.RefreshAccount:output_type -> signalbox.credential.v1.RefreshAccountResponse
-	32, // 64: signalbox.credential.v1.AccountService.LogoutAccount:output_type -> signalbox.credential.v1.LogoutAccountResponse
-	36, // 65: signalbox.credential.v1.AccountService.ListPools:output_type -> signalbox.credential.v1.ListPoolsResponse
-	38, // 66: signalbox.credential.v1.AccountService.SetPool:output_type -> signalbox.credential.v1.SetPoolResponse
-	41, // 67: signalbox.credential.v1.AccountService.GetStats:output_type -> signalbox.credential.v1.GetStatsResponse
-	43, // 68: signalbox.credential.v1.AccountService.ResetStats:output_type -> signalbox.credential.v1.ResetStatsResponse
-	46, // 69: signalbox.credential.v1.AccountService.ListAudit:output_type -> signalbox.credential.v1.ListAuditResponse
-	52, // [52:70] is the sub-list for method output_type
-	34, // [34:52] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	3,  // 17: signalbox.credential.v1.SetFlatRateResponse.account:type_name -> signalbox.credential.v1.Account
+	3,  // 18: signalbox.credential.v1.ResetAccountResponse.account:type_name -> signalbox.credential.v1.Account
+	3,  // 19: signalbox.credential.v1.SwitchAccountResponse.account:type_name -> signalbox.credential.v1.Account
+	2,  // 20: signalbox.credential.v1.LoginProvider.kinds:type_name -> signalbox.credential.v1.LoginKind
+	25, // 21: signalbox.credential.v1.ListAccountKindsResponse.logins:type_name -> signalbox.credential.v1.LoginProvider
+	2,  // 22: signalbox.credential.v1.StartLoginRequest.kind:type_name -> signalbox.credential.v1.LoginKind
+	2,  // 23: signalbox.credential.v1.StartLoginResponse.kind:type_name -> signalbox.credential.v1.LoginKind
+	52, // 24: signalbox.credential.v1.StartLoginResponse.expires_at:type_name -> google.protobuf.Timestamp
+	3,  // 25: signalbox.credential.v1.CompleteLoginResponse.account:type_name -> signalbox.credential.v1.Account
+	3,  // 26: signalbox.credential.v1.PollLoginResponse.account:type_name -> signalbox.credential.v1.Account
+	3,  // 27: signalbox.credential.v1.RefreshAccountResponse.account:type_name -> signalbox.credential.v1.Account
+	3,  // 28: signalbox.credential.v1.LogoutAccountResponse.account:type_name -> signalbox.credential.v1.Account
+	38, // 29: signalbox.credential.v1.Pool.settings:type_name -> signalbox.credential.v1.PoolSettings
+	39, // 30: signalbox.credential.v1.ListPoolsResponse.pools:type_name -> signalbox.credential.v1.Pool
+	38, // 31: signalbox.credential.v1.SetPoolRequest.settings:type_name -> signalbox.credential.v1.PoolSettings
+	39, // 32: signalbox.credential.v1.SetPoolResponse.pool:type_name -> signalbox.credential.v1.Pool
+	44, // 33: signalbox.credential.v1.GetStatsResponse.stats:type_name -> signalbox.credential.v1.AccountStat
+	52, // 34: signalbox.credential.v1.AuditRow.at:type_name -> google.protobuf.Timestamp
+	0,  // 35: signalbox.credential.v1.AuditRow.origin:type_name -> signalbox.credential.v1.Origin
+	49, // 36: signalbox.credential.v1.ListAuditResponse.rows:type_name -> signalbox.credential.v1.AuditRow
+	6,  // 37: signalbox.credential.v1.AccountService.AddAccount:input_type -> signalbox.credential.v1.AddAccountRequest
+	8,  // 38: signalbox.credential.v1.AccountService.ListAccounts:input_type -> signalbox.credential.v1.ListAccountsRequest
+	10, // 39: signalbox.credential.v1.AccountService.RemoveAccount:input_type -> signalbox.credential.v1.RemoveAccountRequest
+	15, // 40: signalbox.credential.v1.AccountService.EnableAccount:input_type -> signalbox.credential.v1.EnableAccountRequest
+	17, // 41: signalbox.credential.v1.AccountService.DisableAccount:input_type -> signalbox.credential.v1.DisableAccountRequest
+	19, // 42: signalbox.credential.v1.AccountService.SetFlatRate:input_type -> signalbox.credential.v1.SetFlatRateRequest
+	21, // 43: signalbox.credential.v1.AccountService.ResetAccount:input_type -> signalbox.credential.v1.ResetAccountRequest
+	23, // 44: signalbox.credential.v1.AccountService.SwitchAccount:input_type -> signalbox.credential.v1.SwitchAccountRequest
+	13, // 45: signalbox.credential.v1.AccountService.ListProviders:input_type -> signalbox.credential.v1.ListProvidersRequest
+	26, // 46: signalbox.credential.v1.AccountService.ListAccountKinds:input_type -> signalbox.credential.v1.ListAccountKindsRequest
+	28, // 47: signalbox.credential.v1.AccountService.StartLogin:input_type -> signalbox.credential.v1.StartLoginRequest
+	30, // 48: signalbox.credential.v1.AccountService.CompleteLogin:input_type -> signalbox.credential.v1.CompleteLoginRequest
+	32, // 49: signalbox.credential.v1.AccountService.PollLogin:input_type -> signalbox.credential.v1.PollLoginRequest
+	34, // 50: signalbox.credential.v1.AccountService.RefreshAccount:input_type -> signalbox.credential.v1.RefreshAccountRequest
+	36, // 51: signalbox.credential.v1.AccountService.LogoutAccount:input_type -> signalbox.credential.v1.LogoutAccountRequest
+	40, // 52: signalbox.credential.v1.AccountService.ListPools:input_type -> signalbox.credential.v1.ListPoolsRequest
+	42, // 53: signalbox.credential.v1.AccountService.SetPool:input_type -> signalbox.credential.v1.SetPoolRequest
+	45, // 54: signalbox.credential.v1.AccountService.GetStats:input_type -> signalbox.credential.v1.GetStatsRequest
+	47, // 55: signalbox.credential.v1.AccountService.ResetStats:input_type -> signalbox.credential.v1.ResetStatsRequest
+	50, // 56: signalbox.credential.v1.AccountService.ListAudit:input_type -> signalbox.credential.v1.ListAuditRequest
+	7,  // 57: signalbox.credential.v1.AccountService.AddAccount:output_type -> signalbox.credential.v1.AddAccountResponse
+	9,  // 58: signalbox.credential.v1.AccountService.ListAccounts:output_type -> signalbox.credential.v1.ListAccountsResponse
+	11, // 59: signalbox.credential.v1.AccountService.RemoveAccount:output_type -> signalbox.credential.v1.RemoveAccountResponse
+	16, // 60: signalbox.credential.v1.AccountService.EnableAccount:output_type -> signalbox.credential.v1.EnableAccountResponse
+	18, // 61: signalbox.credential.v1.AccountService.DisableAccount:output_type -> signalbox.credential.v1.DisableAccountResponse
+	20, // 62: signalbox.credential.v1.AccountService.SetFlatRate:output_type -> signalbox.credential.v1.SetFlatRateResponse
+	22, // 63: signalbox.credential.v1.AccountService.ResetAccount:output_type -> signalbox.credential.v1.ResetAccountResponse
+	24, // 64: signalbox.credential.v1.AccountService.SwitchAccount:output_type -> signalbox.credential.v1.SwitchAccountResponse
+	14, // 65: signalbox.credential.v1.AccountService.ListProviders:output_type -> signalbox.credential.v1.ListProvidersResponse
+	27, // 66: signalbox.credential.v1.AccountService.ListAccountKinds:output_type -> signalbox.credential.v1.ListAccountKindsResponse
+	29, // 67: signalbox.credential.v1.AccountService.StartLogin:output_type -> signalbox.credential.v1.StartLoginResponse
+	31, // 68: signalbox.credential.v1.AccountService.CompleteLogin:output_type -> signalbox.credential.v1.CompleteLoginResponse
+	33, // 69: signalbox.credential.v1.AccountService.PollLogin:output_type -> signalbox.credential.v1.PollLoginResponse
+	35, // 70: signalbox.credential.v1.AccountService.RefreshAccount:output_type -> signalbox.credential.v1.RefreshAccountResponse
+	37, // 71: signalbox.credential.v1.AccountService.LogoutAccount:output_type -> signalbox.credential.v1.LogoutAccountResponse
+	41, // 72: signalbox.credential.v1.AccountService.ListPools:output_type -> signalbox.credential.v1.ListPoolsResponse
+	43, // 73: signalbox.credential.v1.AccountService.SetPool:output_type -> signalbox.credential.v1.SetPoolResponse
+	46, // 74: signalbox.credential.v1.AccountService.GetStats:output_type -> signalbox.credential.v1.GetStatsResponse
+	48, // 75: signalbox.credential.v1.AccountService.ResetStats:output_type -> signalbox.credential.v1.ResetStatsResponse
+	51, // 76: signalbox.credential.v1.AccountService.ListAudit:output_type -> signalbox.credential.v1.ListAuditResponse
+	57, // [57:77] is the sub-list for method output_type
+	37, // [37:57] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_signalbox_credential_v1_account_proto_init() }
@@ -3224,14 +3579,14 @@ func file_signalbox_credential_v1_account_proto_init() {
 		return
 	}
 	file_signalbox_credential_v1_account_proto_msgTypes[0].OneofWrappers = []any{}
-	file_signalbox_credential_v1_account_proto_msgTypes[30].OneofWrappers = []any{}
+	file_signalbox_credential_v1_account_proto_msgTypes[35].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_signalbox_credential_v1_account_proto_rawDesc), len(file_signalbox_credential_v1_account_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   44,
+			NumMessages:   49,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

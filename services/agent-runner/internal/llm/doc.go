@@ -1,6 +1,6 @@
 // Package llm is how the runner speaks with model providers. Its types are neutral;
 // the sub-packages anthropic and openai put a Request on the wire of their dialect
-// and decode the answer, and catalogue knows models, context sizes and prices.
+// and decode the answer, and catalogue knows models and context sizes.
 //
 // # Two forms of an answer
 //

@@ -10,6 +10,7 @@ import (
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/price"
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
 	"signalbox.dev/services/agent-runner/internal/llm"
@@ -327,7 +328,7 @@ func (a *answering) answered(ctx, stoppable context.Context, index int, res *llm
 	if err := a.log.Flush(ctx); err != nil {
 		return false, err
 	}
-	a.Metrics.answered(a.claim.Run.Provider, answer.Usage)
+	a.Metrics.answered(a.claim.Run.Provider, answer.Usage, answer.CostMicros)
 	if len(answer.Calls) > 0 {
 		last := a.log.Next() + int64(len(answer.Calls)) - 1
 		if err := a.insist(ctx, func() error { return a.Store.CommitAnswer(ctx, a.claim, answer, last) }); err != nil {
@@ -364,6 +365,11 @@ func (a *answering) answer(index int, res *llm.Response) run.Answer {
 	answer := run.Answer{
 		Step: index, RawDialect: res.Raw.Dialect, Raw: res.Raw.Blocks, Model: a.claim.Run.Model, ResponseID: res.ID,
 		FinishReason: string(res.Finish), Usage: usageOf(res.Usage),
+	}
+	u := answer.Usage
+	tokens := price.Tokens{Input: u.Input, CacheRead: u.CacheRead, CacheWrite: u.CacheWrite, Output: u.Output}
+	if cost, known := a.Prices.Cost(a.claim.Run.Provider, answer.Model, tokens); known {
+		answer.CostMicros = &cost
 	}
 	if string(res.Content) != "[]" {
 		answer.Content = res.Content

@@ -37,6 +37,7 @@ import (
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/price"
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 	"signalbox.dev/services/agent-runner/internal/llm"
 	"signalbox.dev/services/agent-runner/internal/llm/catalogue"
@@ -110,9 +111,11 @@ type Deps struct {
 	Models  Models
 	// Catalogue knows what models can do.
 	Catalogue *catalogue.Catalogue
-	Keeper    *Keeper
-	Metrics   *Metrics
-	Log       *slog.Logger
+	// Prices knows what they cost; nil for nothing.
+	Prices  *price.List
+	Keeper  *Keeper
+	Metrics *Metrics
+	Log     *slog.Logger
 }
 
 // Loop works on runs. Handle may be called from many goroutines.
@@ -125,6 +128,9 @@ type Loop struct {
 func New(cfg Config, deps Deps) *Loop {
 	if cfg.Jitter == nil {
 		cfg.Jitter = rand.N[time.Duration]
+	}
+	if deps.Prices == nil {
+		deps.Prices = &price.List{}
 	}
 	return &Loop{cfg, deps}
 }
@@ -292,7 +298,7 @@ func (l *Loop) work(ctx context.Context, claim *run.Claim, draining <-chan struc
 	case stranger != nil:
 		return stranger // a runner of a newer version may know the role
 	}
-	err := a.run(held.ctx) //nolint:contextcheck // hold derives it from ctx
+	err := a.run(held.ctx)                                               //nolint:contextcheck // hold derives it from ctx
 	if err != nil && errors.Is(context.Cause(held.ctx), run.ErrFenced) { //nolint:contextcheck // as above
 		return run.ErrFenced // whatever broke because of that
 	}

@@ -19,6 +19,7 @@ type Metrics struct {
 	firstToken prometheus.Histogram
 	modelCalls *prometheus.CounterVec
 	tokens     *prometheus.CounterVec
+	cost       *prometheus.CounterVec
 	toolCalls  *prometheus.CounterVec
 }
 
@@ -33,9 +34,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		firstToken: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "signalbox_model_first_event_seconds", Help: "Time from calling the model to its first event.", Buckets: prometheus.ExponentialBuckets(0.005, 2, 14)}),
 		modelCalls: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "signalbox_model_calls_total", Help: "Model calls by provider and outcome."}, []string{"provider", "outcome"}),
 		tokens:     prometheus.NewCounterVec(prometheus.CounterOpts{Name: "signalbox_tokens_total", Help: "Tokens by provider and kind."}, []string{"provider", "kind"}),
+		cost:       prometheus.NewCounterVec(prometheus.CounterOpts{Name: "signalbox_cost_dollars_total", Help: "What committed steps cost at the price of the list, by provider."}, []string{"provider"}),
 		toolCalls:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "signalbox_run_tool_calls_total", Help: "Tool calls of runs by outcome."}, []string{"outcome"}),
 	}
-	reg.MustRegister(m.inHand, m.claims, m.claimTime, m.runs, m.steps, m.firstToken, m.modelCalls, m.tokens, m.toolCalls)
+	reg.MustRegister(m.inHand, m.claims, m.claimTime, m.runs, m.steps, m.firstToken, m.modelCalls, m.tokens, m.cost, m.toolCalls)
 	return m
 }
 
@@ -51,11 +53,14 @@ func (m *Metrics) worked(err error, d time.Duration) {
 	m.claimTime.Observe(d.Seconds())
 }
 
-func (m *Metrics) answered(provider string, u run.Usage) {
+func (m *Metrics) answered(provider string, u run.Usage, costMicros *int64) {
 	m.steps.Inc()
 	for kind, n := range map[string]int64{
 		"input": u.Input, "cache_read": u.CacheRead, "cache_write": u.CacheWrite, "output": u.Output, "reasoning": u.Reasoning,
 	} {
 		m.tokens.WithLabelValues(provider, kind).Add(float64(max(n, 0)))
+	}
+	if costMicros != nil {
+		m.cost.WithLabelValues(provider).Add(float64(*costMicros) / 1e6)
 	}
 }

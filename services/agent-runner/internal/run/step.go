@@ -28,8 +28,11 @@ type Answer struct {
 	ResponseID   string
 	FinishReason string
 	Usage        Usage
-	Interrupted  bool
-	Calls        []Call
+	// CostMicros is what the call costs at the price of the list, in millionths of a
+	// dollar; nil where that is unknown.
+	CostMicros  *int64
+	Interrupted bool
+	Calls       []Call
 }
 
 // Call is a tool call of an answer.
@@ -86,7 +89,7 @@ func queueAnswer(b *pgx.Batch, c *Claim, a *Answer, state string) {
 	args["response"], args["reason"] = a.ResponseID, a.FinishReason
 	args["member"], args["provider"], args["model"] = c.Run.CreatedBy, c.Run.Provider, a.Model
 	args["in"], args["cacheread"], args["cachewrite"] = a.Usage.Input, a.Usage.CacheRead, a.Usage.CacheWrite
-	args["out"], args["reasoning"], args["calls"] = a.Usage.Output, a.Usage.Reasoning, len(a.Calls)
+	args["out"], args["reasoning"], args["calls"], args["cost"] = a.Usage.Output, a.Usage.Reasoning, len(a.Calls), a.CostMicros
 	if a.Content != nil {
 		args["id"], args["role"], args["content"] = id.New[id.Message](), "assistant", string(a.Content)
 		args["dialect"], args["raw"], args["interrupted"] = a.RawDialect, a.Raw, a.Interrupted
@@ -101,8 +104,8 @@ func queueAnswer(b *pgx.Batch, c *Claim, a *Answer, state string) {
 			cache_write_tokens = @cachewrite, output_tokens = @out, reasoning_tokens = @reasoning, committed_at = clock_timestamp()`, args)
 	b.Queue(`
 		INSERT INTO usage (run_id, step_index, workspace_id, member_id, provider, model,
-			input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, reasoning_tokens, tool_calls)
-		VALUES (@run, @step, @workspace, @member, @provider, @model, @in, @cacheread, @cachewrite, @out, @reasoning, @calls)`, args)
+			input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, reasoning_tokens, tool_calls, cost_micros)
+		VALUES (@run, @step, @workspace, @member, @provider, @model, @in, @cacheread, @cachewrite, @out, @reasoning, @calls, @cost)`, args)
 }
 
 // queueCalls writes the ledger: no call is dispatched without its row, and whoever

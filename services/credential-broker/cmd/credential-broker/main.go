@@ -42,32 +42,43 @@ func run(ctx context.Context, cfg credentialbroker.Config, env service.Env) erro
 	if err != nil {
 		return fmt.Errorf("TRUSTED_KEYS: %w", err)
 	}
-	db, err := pg.Open(ctx, pg.Config{
-		URL: cfg.DatabaseURL, Role: credentialbroker.Role, Schema: credentialbroker.Schema, MaxConns: cfg.DatabaseConns,
-		Application: subject.CredentialBroker, Tracer: cfg.Telemetry.QueryTracer(),
-	})
-	if err != nil {
-		return fmt.Errorf("DATABASE_URL: %w", err)
+	deps := credentialbroker.Deps{Log: env.Log, Verifier: verifier, Registerer: env.Registry, Gatherer: env.Registry}
+	if cfg.AccountsFile == "" {
+		shared, err := share(ctx, cfg, env, &deps)
+		defer shared()
+		if err != nil {
+			return err
+		}
 	}
-	defer db.Close()
-	b, err := bus.Connect(ctx, bus.Config{
-		URL: cfg.NATSURL, Service: subject.CredentialBroker, User: cfg.NATSUser, Password: cfg.NATSPassword, Log: env.Log, Metrics: env.Registry,
-	})
-	if err != nil {
-		return err
-	}
-	defer b.Close()
 	listener, err := httpserver.Listen(ctx, cfg.Addr)
 	if err != nil {
 		return err
 	}
-	s, err := credentialbroker.New(cfg, credentialbroker.Deps{
-		Log: env.Log, DB: db, Bus: b, Listener: listener, Verifier: verifier, Registerer: env.Registry, Gatherer: env.Registry,
-	})
+	deps.Listener = listener
+	s, err := credentialbroker.New(cfg, deps)
 	if err != nil {
 		_ = listener.Close() // New failed, so Run will not
 		return err
 	}
 	env.Log.InfoContext(ctx, "serving", "address", listener.Addr().String())
 	return s.Run(ctx)
+}
+
+// share opens what this instance shares with the others. What it returns closes that,
+// also after an error.
+func share(ctx context.Context, cfg credentialbroker.Config, env service.Env, deps *credentialbroker.Deps) (end func(), err error) {
+	deps.DB, err = pg.Open(ctx, pg.Config{
+		URL: cfg.DatabaseURL, Role: credentialbroker.Role, Schema: credentialbroker.Schema, MaxConns: cfg.DatabaseConns,
+		Application: subject.CredentialBroker, Tracer: cfg.Telemetry.QueryTracer(),
+	})
+	if err != nil {
+		return func() {}, fmt.Errorf("DATABASE_URL: %w", err)
+	}
+	deps.Bus, err = bus.Connect(ctx, bus.Config{
+		URL: cfg.NATSURL, Service: subject.CredentialBroker, User: cfg.NATSUser, Password: cfg.NATSPassword, Log: env.Log, Metrics: env.Registry,
+	})
+	if err != nil {
+		return deps.DB.Close, err
+	}
+	return func() { deps.Bus.Close(); deps.DB.Close() }, nil
 }

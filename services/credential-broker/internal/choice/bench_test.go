@@ -42,6 +42,35 @@ func BenchmarkPick(b *testing.B) {
 	}
 }
 
+// BenchmarkPickPassedOver chooses where others go before every second account.
+func BenchmarkPickPassedOver(b *testing.B) {
+	for _, n := range []int{100, 1000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			settings := choice.Defaults()
+			settings.Strategy = choice.Hybrid
+			p := choice.New(start, settings)
+			ids := accounts(n)
+			p.SetMembers(start, start, ids)
+			for i := 0; i < n; i += 2 {
+				k, err := p.Pick(start, choice.Request{Tried: append(append([]id.Account{}, ids[:i]...), ids[i+1:]...)})
+				if err != nil {
+					b.Fatal(err)
+				}
+				p.Report(start, k, choice.Outcome{Reason: choice.Unreachable, Unsent: true, Later: time.Minute})
+			}
+			r := choice.Request{Family: "opus", Model: "opus-1", Session: id.New[id.Session]()}
+			now := start
+			b.ReportAllocs()
+			for b.Loop() {
+				now = now.Add(time.Microsecond)
+				if _, err := p.Pick(now, r); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
 // BenchmarkRequest is a choice and its good outcome.
 func BenchmarkRequest(b *testing.B) {
 	settings := choice.Defaults()

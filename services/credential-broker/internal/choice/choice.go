@@ -65,6 +65,8 @@ func (e *Exhausted) Unwrap() error { return ErrExhausted }
 type Request struct {
 	// Family is the model family, where the provider limits by it; else empty.
 	Family string
+	// Model is what the request asks for; empty where it does not say.
+	Model string
 	// Session prefers the account that served it last; zero for none.
 	Session id.Session
 	// Tried are the accounts that this request failed with.
@@ -79,7 +81,9 @@ type Ticket struct {
 	Probe bool
 
 	family  string
+	model   string
 	session id.Session
+	orders  uint32    // how often somebody had switched when it was handed out
 	windows [2]uint32 // of the account and of the family
 	probes  [2]bool
 	lease   time.Duration // until when it keeps others away, as a probe
@@ -95,10 +99,12 @@ const (
 
 // Pool is the accounts of one pool and what is known of them.
 type Pool struct {
-	mu       sync.Mutex // guards everything
-	zero     time.Time  // the pool's own time is since then
-	wall     time.Time  // the same for the clock on the wall, in whole microseconds
+	mu       sync.Mutex    // guards everything
+	zero     time.Time     // the pool's own time is since then
+	wall     time.Time     // the same for the clock on the wall, in whole microseconds
+	latest   time.Duration // time that was heard of
 	settings Settings
+	settled  time.Time // when they were read
 	rates    rates
 
 	ids      []id.Account
@@ -111,12 +117,15 @@ type Pool struct {
 	limits   [][]limit // by family, then by member; the first is the whole account's
 	families map[string]int
 	windows  uint32 // counts parkings and clearings
+	shunned  shunned
+	passed   mask // scratch: those that others go before
 
 	current  id.Account // the account that was chosen last
 	at       int        // its index; −1 for none
 	cursor   int
 	sessions affinity
 	asked    time.Time // of the newest Use
+	orders   uint32    // counts Use
 	dirty    [listeners][]id.Account
 }
 
@@ -156,28 +165,24 @@ func New(now time.Time, s Settings) *Pool {
 	}
 }
 
-// since returns a time as the pool's own.
-func (p *Pool) since(now time.Time) time.Duration { return now.Sub(p.zero).Truncate(time.Microsecond) }
-
 // SetMembers makes the pool consist of these accounts, in this order. What is known
 // of one that stays is kept; of one that goes, forgotten. A list that was read before
-// the present one is ignored. It reports which members are new.
-func (p *Pool) SetMembers(now, read time.Time, members []id.Account) []id.Account {
+// the present one is ignored. It reports which members came and which went.
+func (p *Pool) SetMembers(now, read time.Time, members []id.Account) (came, went []id.Account) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if read.Before(p.version) {
-		return nil
+		return nil, nil
 	}
 	p.version = read
 	if slices.Equal(p.ids, members) {
-		return nil
+		return nil, nil
 	}
 	t := p.since(now)
 	index := make(map[id.Account]int, len(members))
 	hots, colds, limited := make([]hot, 0, len(members)), make([]cold, 0, len(members)), newMask(len(members))
 	limits := make([][]limit, len(p.limits))
 	ids := make([]id.Account, 0, len(members))
-	var added []id.Account
 	for _, m := range members {
 		if _, twice := index[m]; twice {
 			continue
@@ -186,7 +191,7 @@ func (p *Pool) SetMembers(now, read time.Time, members []id.Account) []id.Accoun
 		index[m] = len(ids)
 		ids = append(ids, m)
 		if !ok {
-			added = append(added, m)
+			came = append(came, m)
 			h := hot{used: restPoints(t) - maxRest}
 			p.setTokens(&h, t, p.settings.InitialTokens)
 			p.setHealth(&h, t, maxHealth)
@@ -204,10 +209,16 @@ func (p *Pool) SetMembers(now, read time.Time, members []id.Account) []id.Accoun
 			limits[f] = append(limits[f], p.limits[f][i])
 		}
 	}
+	for _, m := range p.ids {
+		if _, stays := index[m]; !stays {
+			went = append(went, m)
+		}
+	}
+	p.shunned.regroup(ids, p.index)
 	p.ids, p.index, p.hot, p.cold, p.limits = ids, index, hots, colds, limits
-	p.limited, p.ready = limited, newMask(len(ids))
+	p.limited, p.ready, p.passed = limited, newMask(len(ids)), newMask(len(ids))
 	p.place()
-	return added
+	return came, went
 }
 
 // place finds the current account's index again.
@@ -222,10 +233,14 @@ func (p *Pool) place() {
 }
 
 // SetSettings changes the rules. Tokens and health stay what they are, within the new
-// bounds. Settings are valid.
-func (p *Pool) SetSettings(now time.Time, s Settings) {
+// bounds. Settings are valid; those that were read before the present ones are ignored.
+func (p *Pool) SetSettings(now, read time.Time, s Settings) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if read.Before(p.settled) {
+		return
+	}
+	p.settled = read
 	if s == p.settings {
 		return
 	}
@@ -255,23 +270,47 @@ func (p *Pool) family(name string) int {
 func (p *Pool) Pick(now time.Time, r Request) (Ticket, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	t := p.since(now)
-	f := p.family(r.Family)
-	var i int
-	switch p.settings.Strategy {
-	case RoundRobin:
-		i = p.turn(t, f, r.Tried)
-	case Hybrid:
-		i = p.best(t, f, r)
-	default:
-		i = p.stick(t, f, r)
+	q := query{Request: r, t: p.since(now), f: p.family(r.Family)}
+	i := -1
+	if p.shunned.any(q.t) && p.passOver(q.t, r.Model) {
+		q.passed = p.passed
+		i = p.choose(&q)
+		q.passed = nil
 	}
 	if i < 0 {
-		if i = p.spare(t, f, r.Tried); i < 0 {
-			return Ticket{}, p.exhausted(t, f)
+		i = p.choose(&q)
+	}
+	if i < 0 {
+		if i = p.spare(q.t, q.f, r.Tried); i < 0 {
+			return Ticket{}, p.exhausted(q.t, q.f)
 		}
 	}
-	return p.hand(t, f, i, r), nil
+	return p.hand(q.t, q.f, i, r), nil
+}
+
+// query is one look for an account.
+type query struct {
+	Request
+	t      time.Duration
+	f      int  // the family's index
+	passed mask // members that others go before; nil for none
+}
+
+// choose returns a member by the pool's strategy, −1 for none.
+func (p *Pool) choose(q *query) int {
+	switch p.settings.Strategy {
+	case RoundRobin:
+		return p.turn(q)
+	case Hybrid:
+		return p.best(q)
+	}
+	return p.stick(q)
+}
+
+// takes reports whether a member, −1 for none, is open to a request that has not tried
+// it, and nobody goes before it.
+func (p *Pool) takes(q *query, i int) bool {
+	return i >= 0 && p.open(q.t, q.f, i) && (q.passed == nil || !q.passed.has(i)) && !isTried(q.Tried, p.ids[i])
 }
 
 // open reports whether a request may go to a member: no limit stands against it,
@@ -300,16 +339,16 @@ func isTried(tried []id.Account, a id.Account) bool {
 }
 
 // stick is the strategy sticky.
-func (p *Pool) stick(t time.Duration, f int, r Request) int {
-	current := p.at
-	if i := p.served(r.Session); i >= 0 && p.open(t, f, i) && !isTried(r.Tried, p.ids[i]) {
+func (p *Pool) stick(q *query) int {
+	if i := p.served(q.Session); p.takes(q, i) {
 		return i
 	}
-	ready := current >= 0 && p.open(t, f, current)
-	if ready && !isTried(r.Tried, p.ids[current]) {
+	current := p.at
+	if p.takes(q, current) {
 		return current
 	}
-	p.readyFor(t, f, r.Tried)
+	ready := current >= 0 && p.open(q.t, q.f, current)
+	p.readyFor(q)
 	i := p.ready.next(p.cursor)
 	if i < 0 {
 		i = p.ready.next(0)
@@ -324,8 +363,8 @@ func (p *Pool) stick(t time.Duration, f int, r Request) int {
 func (p *Pool) setCurrent(i int) { p.current, p.at = p.ids[i], i }
 
 // turn is the strategy round-robin.
-func (p *Pool) turn(t time.Duration, f int, tried []id.Account) int {
-	n := p.readyFor(t, f, tried)
+func (p *Pool) turn(q *query) int {
+	n := p.readyFor(q)
 	if n == 0 {
 		return -1
 	}
@@ -336,11 +375,16 @@ func (p *Pool) turn(t time.Duration, f int, tried []id.Account) int {
 
 // readyFor fills the scratch mask with the members that are open to a request, and
 // counts them.
-func (p *Pool) readyFor(t time.Duration, f int, tried []id.Account) int {
+func (p *Pool) readyFor(q *query) int {
 	p.ready.fill(len(p.ids))
 	n := len(p.ids)
+	for w := range q.passed {
+		n -= bits.OnesCount64(q.passed[w])
+		p.ready[w] &^= q.passed[w]
+	}
+	t, f := q.t, q.f
 	for w, word := range p.limited {
-		for ; word != 0; word &= word - 1 {
+		for word &= p.ready[w]; word != 0; word &= word - 1 {
 			i := w*64 + bits.TrailingZeros64(word)
 			if !p.limits[whole][i].open(t) || f != whole && !p.limits[f][i].open(t) {
 				p.ready.clear(i)
@@ -348,7 +392,7 @@ func (p *Pool) readyFor(t time.Duration, f int, tried []id.Account) int {
 			}
 		}
 	}
-	for _, a := range tried {
+	for _, a := range q.Tried {
 		if i, ok := p.index[a]; ok && p.ready.has(i) {
 			p.ready.clear(i)
 			n--
@@ -358,22 +402,22 @@ func (p *Pool) readyFor(t time.Duration, f int, tried []id.Account) int {
 }
 
 // best is the strategy hybrid.
-func (p *Pool) best(t time.Duration, f int, r Request) int {
-	current := p.served(r.Session)
-	if current < 0 || !p.open(t, f, current) {
+func (p *Pool) best(q *query) int {
+	current := p.served(q.Session)
+	if current < 0 || !p.open(q.t, q.f, current) {
 		current = p.at
 	}
-	if current >= 0 && (!p.open(t, f, current) || isTried(r.Tried, p.ids[current])) {
+	if !p.takes(q, current) {
 		current = -1
 	}
-	p.readyFor(t, f, r.Tried)
-	found, scores := p.highest(p.hot, p.ready, t)
+	p.readyFor(q)
+	found, scores := p.highest(p.hot, p.ready, q.t)
 	for k, i := range found {
 		if i < 0 {
 			continue
 		}
 		if current >= 0 {
-			score, tier := p.score(&p.hot[current], t)
+			score, tier := p.score(&p.hot[current], q.t)
 			if tier == k && scores[k]-score < p.rates.lead {
 				i = current
 			}
@@ -504,7 +548,7 @@ func (p *Pool) why(f, i int) Reason {
 
 // hand makes out the ticket.
 func (p *Pool) hand(t time.Duration, f, i int, r Request) Ticket {
-	k := Ticket{Account: p.ids[i], family: r.Family, session: r.Session}
+	k := Ticket{Account: p.ids[i], family: r.Family, model: r.Model, session: r.Session, orders: p.orders}
 	for n, l := range p.pair(f, i) {
 		if l == nil {
 			continue

@@ -222,7 +222,7 @@ func TestLadder(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 2, nil)
 	for _, want := range []time.Duration{time.Minute, 5 * time.Minute, 30 * time.Minute, 2 * time.Hour, 2 * time.Hour} {
-		b.pool.SetSettings(b.now, choice.Defaults())
+		b.pool.SetSettings(b.now, b.now, choice.Defaults())
 		k := b.pick(choice.Request{Tried: b.ids[1:]})
 		b.pool.Report(b.now, k, choice.Outcome{Reason: quota})
 		if got := b.parked(); got != want {
@@ -420,7 +420,12 @@ func TestTokens(t *testing.T) {
 	tokens(0.1)
 	b.after(24 * time.Hour)
 	tokens(3)
-	b.pool.SetSettings(b.now, func() choice.Settings { s := choice.Defaults(); s.MaxTokens, s.InitialTokens = 2, 2; return s }())
+	small := choice.Defaults()
+	small.MaxTokens, small.InitialTokens = 2, 2
+	b.pool.SetSettings(b.now, b.now, small)
+	tokens(2)
+	b.pool.SetSettings(b.now, b.now.Add(-time.Second), choice.Defaults()) // read before
+	b.after(24 * time.Hour)
 	tokens(2)
 }
 
@@ -447,16 +452,18 @@ func TestMembers(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 3, nil)
 	b.want("a is parked, b current", b.use(none, limited, ok), "ab")
-	added := b.pool.SetMembers(b.now, b.now.Add(time.Second), []id.Account{b.ids[2], b.ids[1], b.ids[0], b.ids[1], account(9)})
-	if diff := cmp.Diff([]id.Account{account(9)}, added); diff != "" {
-		t.Errorf("new members (-want +got):\n%s", diff)
+	came, went := b.pool.SetMembers(b.now, b.now.Add(time.Second), []id.Account{b.ids[2], b.ids[1], b.ids[0], b.ids[1], account(9)})
+	if diff := cmp.Diff([]id.Account{account(9)}, came); diff != "" || len(went) > 0 {
+		t.Errorf("%v went, new members (-want +got):\n%s", went, diff)
 	}
 	b.want("b stays current", b.use(none, ok), "b")
 	b.want("a stays parked", b.use(choice.Request{Tried: []id.Account{b.ids[1], b.ids[2], account(9)}}, ok), "-")
 	b.pool.SetMembers(b.now, b.now, nil) // read before the other list
 	b.want("an old list is ignored", b.use(none, ok), "b")
 	k := b.pick(none)
-	b.pool.SetMembers(b.now, b.now.Add(2*time.Second), nil)
+	if came, went := b.pool.SetMembers(b.now, b.now.Add(2*time.Second), nil); len(came) > 0 || len(went) != 4 {
+		t.Errorf("%v came and %v went, want all to go", came, went)
+	}
 	b.pool.Report(b.now, k, choice.Outcome{Reason: limited}) // of nobody
 	b.want("nobody is left", b.use(none, ok), "-")
 }

@@ -24,9 +24,18 @@
 //	Overloaded                health −10; parks only as long as the provider asks for
 //	Service, Unreachable      nothing: that is the provider's condition, or the network's
 //	Caller, Cancelled         nothing: that is the request's
+//	Denied                    nothing; for 10 min others go first for that model
+//	Later                     nothing; so long others go first
 //
 // What the provider asks for (Outcome.Wait) comes before these times, clamped for
 // each reason: an account is not lost for days to one wrong header.
+//
+// Denied is a refusal that names permission: the account may not use that model, or the
+// request asks for what no account may do, and nobody can tell which. One member's
+// request shall not take a pool from everybody, so it parks nothing: the account is only
+// passed over by requests for that model while there are others, here and nowhere else.
+// Later is the same for all models: the account has no token that could be sent now.
+// Both end with the next good answer.
 //
 // A parking opens a window. Requests in flight that fail while it is open belong to
 // it: they cost no health and climb no ladder, and only a longer wait that the
@@ -57,9 +66,16 @@
 // next, then the unhealthy: a limit of our own making refuses nobody. Where a session
 // was served before, its account is the current one for it (sticky and hybrid;
 // taking turns leaves no room for that): the provider's prompt cache lives there.
+// Families are sixteen at a time: one whose limits are all over makes room.
 //
-// Somebody may say which account is to be the current one (Use), and make one healthy
-// (Heal). An order has a date: it is carried out once, however often it is told.
+// Somebody may say which account is to be the current one (Use), and have one made as new
+// (Heal). An order has a date: it is carried out once, however often it is told. Requests
+// in flight when somebody switches do not bring their sessions back.
+//
+// Time is monotonic, so that a clock that is set back parks nobody for longer, and what
+// is told of it is dated by the clock on the wall. When that jumps ahead, time has
+// passed: a machine that slept until a limit was over finds it over. What was told by a
+// clock that was ahead counts for 10 min longer at most.
 //
 // The token bucket is on our side and spreads the load. A request takes a token, one
 // that was never sent gives it back. A request tries each account once.

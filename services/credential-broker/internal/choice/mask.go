@@ -21,6 +21,16 @@ func (m mask) fill(n int) {
 	}
 }
 
+// add takes in another set's members, and reports whether it has any.
+func (m mask) add(other mask) bool {
+	some := uint64(0)
+	for w := range other {
+		m[w] |= other[w]
+		some |= other[w]
+	}
+	return some != 0
+}
+
 // next returns the first member from i on, −1 for none.
 func (m mask) next(i int) int {
 	for w := i / 64; w < len(m); w++ {

@@ -7,7 +7,7 @@ import (
 )
 
 // Use makes an account the current one, because somebody has asked for it at a time:
-// sessions that were served by others follow. What was asked for no later than what was
+// sessions that were served by others follow, also those that are being served. What was asked for no later than what was
 // done before is not done again.
 func (p *Pool) Use(asked time.Time, account id.Account) {
 	p.mu.Lock()
@@ -17,26 +17,43 @@ func (p *Pool) Use(asked time.Time, account id.Account) {
 		return
 	}
 	p.asked = asked
+	p.orders++
 	p.setCurrent(i)
 	p.cursor = (i + 1) % len(p.ids)
 	p.sessions = affinity{}
 }
 
-// Heal makes an account healthy, because somebody has asked for it at a time, and fills
-// its bucket. What was asked for no later than what was done before is not done again;
-// done says that what is known of the account contains it.
-func (p *Pool) Heal(now, asked time.Time, account id.Account, done bool) {
+// Order is that somebody wants an account to be as new.
+type Order struct {
+	Account id.Account
+	Asked   time.Time
+	// Known is of when all is that is known of the account, where it was restored; zero
+	// where it was learned here.
+	Known time.Time
+}
+
+// Heal makes an account healthy, ends its limits, and fills its bucket, because somebody
+// has asked for it. What was asked for no later than what was done before is not done
+// again. Of what was learned here all limits end, whatever the clocks say: they were
+// learned before anybody here knew of the order. Of what was restored those end that are
+// not newer than the order.
+func (p *Pool) Heal(now time.Time, o Order) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	i, ok := p.index[account]
-	if !ok || !asked.After(p.cold[i].healed) {
+	i, ok := p.index[o.Account]
+	if !ok || !o.Asked.After(p.cold[i].healed) {
 		return
 	}
-	p.cold[i].healed = asked
-	if done {
-		return
-	}
+	p.cold[i].healed = o.Asked
 	t := p.since(now)
+	for f := range p.limits {
+		if l := &p.limits[f][i]; l.set() && (o.Known.IsZero() || p.wall.Add(l.at).Compare(o.Asked) <= 0) {
+			p.clear(t, i, l)
+		}
+	}
+	if !o.Known.IsZero() && o.Asked.Before(o.Known) {
+		return
+	}
 	p.setHealth(&p.hot[i], t, maxHealth)
 	p.setTokens(&p.hot[i], t, p.settings.MaxTokens)
 	p.changed(i, Store)

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/services/credential-broker/internal/choice"
 )
@@ -42,11 +44,69 @@ func TestOrders(t *testing.T) {
 		}
 	}
 	health("after failures", 70)
-	p.Heal(now, asked, b, true)
+	p.Heal(now, choice.Order{Account: b, Asked: asked, Known: asked.Add(time.Millisecond)})
 	health("after a reset that is in what was read", 70)
-	p.Heal(now, asked.Add(time.Second), b, false)
+	p.Heal(now, choice.Order{Account: b, Asked: asked.Add(time.Second)})
 	health("after a reset", 100)
 	p.Report(now, choice.Ticket{Account: b}, choice.Outcome{Reason: choice.Overloaded})
-	p.Heal(now, asked.Add(time.Second), b, false)
+	p.Heal(now, choice.Order{Account: b, Asked: asked.Add(time.Second)})
 	health("after the same reset again", 90)
+}
+
+// A reset ends what was learned before it, also where nobody has written that down yet,
+// and nothing that was learned after it.
+func TestResetEndsLimits(t *testing.T) {
+	t.Parallel()
+	now := time.Now().Truncate(time.Microsecond)
+	limits := func(p *choice.Pool) (set int) {
+		for _, l := range p.States(now)[0].Limits {
+			if !l.Until.IsZero() {
+				set++
+			}
+		}
+		return set
+	}
+	a := id.New[id.Account]()
+	fresh := func() *choice.Pool {
+		p := choice.New(now.Add(-time.Hour), choice.Defaults())
+		p.SetMembers(now, now, []id.Account{a})
+		return p
+	}
+	limit := func(family string, at time.Time) choice.Limit {
+		return choice.Limit{Family: family, At: at, Until: now.Add(time.Hour), Soon: now.Add(time.Hour), Reason: choice.RateLimited}
+	}
+
+	learned := fresh()
+	for _, family := range []string{"opus", "haiku"} {
+		k, err := learned.Pick(now, choice.Request{Family: family})
+		if err != nil {
+			t.Fatal(err)
+		}
+		learned.Report(now, k, choice.Outcome{Reason: choice.RateLimited, Wait: time.Hour})
+	}
+	learned.Heal(now, choice.Order{Account: a, Asked: now.Add(-time.Second)}) // by a clock that is behind
+	if n := limits(learned); n > 0 {
+		t.Errorf("%d limits after a reset, want none", n)
+	}
+	if states, _ := learned.Changes(now, choice.Store, 10); len(states) != 1 || len(states[0].Limits) != 2 {
+		t.Errorf("to be written is %+v, want that both limits have ended", states)
+	}
+	if _, err := learned.Pick(now, choice.Request{Family: "opus"}); err != nil {
+		t.Errorf("Pick after a reset = %v", err)
+	}
+	learned.Merge(now, uuid.New(), choice.State{Account: a, Limits: []choice.Limit{limit("sonnet", now.Add(-time.Minute))}})
+	if n := limits(learned); n > 0 {
+		t.Error("another instance's limit of before the reset counts")
+	}
+	learned.Merge(now, uuid.New(), choice.State{Account: a, Limits: []choice.Limit{limit("sonnet", now)}})
+	if n := limits(learned); n != 1 {
+		t.Error("another instance's limit of after the reset does not count")
+	}
+
+	restored := fresh()
+	restored.Restore(now, a, []choice.Limit{limit("opus", now.Add(-time.Minute)), limit("haiku", now.Add(-time.Second))}, 50, now)
+	restored.Heal(now, choice.Order{Account: a, Asked: now.Add(-10 * time.Second), Known: now})
+	if n, health := limits(restored), restored.States(now)[0].Health; n != 1 || health != 50 {
+		t.Errorf("%d limits and health %v after an old reset, want the newer limit and 50", n, health)
+	}
 }

@@ -90,7 +90,7 @@ func (h *history) step() error {
 	case n < 90:
 		h.settings.MaxTokens = float64(1 + h.r.IntN(50))
 		h.settings.InitialTokens = 0
-		h.pool.SetSettings(h.now, h.settings)
+		h.pool.SetSettings(h.now, h.now, h.settings)
 	default:
 		h.now = h.now.Add(pickOne(h.r, time.Millisecond, time.Second, 5*time.Second, 31*time.Second, time.Minute, 10*time.Minute, 3*time.Hour))
 	}
@@ -124,7 +124,7 @@ func parked(all map[probe]choice.Limit, a id.Account, family string, now time.Ti
 }
 
 func (h *history) request(before map[probe]choice.Limit) error {
-	r := choice.Request{Family: pickOne(h.r, "", "", "opus", "haiku")}
+	r := choice.Request{Family: pickOne(h.r, "", "", "opus", "haiku"), Model: pickOne(h.r, "", "opus-1", "opus-2")}
 	if h.r.IntN(3) == 0 {
 		r.Session = id.Session{UUID: uuid.NewSHA1(uuid.NameSpaceURL, []byte{byte(h.r.IntN(4))})}
 	}
@@ -211,6 +211,10 @@ func (h *history) report() {
 	o := choice.Outcome{Reason: pickOne(h.r, choice.OK, choice.OK, choice.OK, choice.RateLimited, choice.AuthFailed,
 		choice.QuotaExhausted, choice.QuotaExhausted, choice.Overloaded, choice.Service, choice.Caller, choice.Unreachable, choice.Cancelled)}
 	o.Unsent = o.Reason == choice.Unreachable && h.r.IntN(2) == 0
+	o.Denied = o.Reason == choice.QuotaExhausted && h.r.IntN(3) == 0
+	if o.Unsent && h.r.IntN(2) == 0 {
+		o.Later = pickOne(h.r, time.Second, time.Minute, 1000*time.Hour)
+	}
 	if h.r.IntN(3) == 0 {
 		o.Wait = pickOne(h.r, time.Millisecond, 12*time.Second, 10*time.Minute, 1000*time.Hour)
 	}

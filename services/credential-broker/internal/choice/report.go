@@ -1,6 +1,7 @@
 package choice
 
 import (
+	"math"
 	"time"
 
 	"signalbox.dev/pkg/id"
@@ -13,6 +14,11 @@ type Outcome struct {
 	Wait time.Duration
 	// Unsent says that nothing of the request was sent.
 	Unsent bool
+	// Denied says that the provider does not let the account do what the request asked
+	// for: nothing is known of other models, or other requests.
+	Denied bool
+	// Later is how long the account cannot be sent to for want of a token; 0 when it can.
+	Later time.Duration
 	// Status and Raw, the header that Wait was read from, are shown to operators.
 	Status int
 	Raw    string
@@ -31,14 +37,14 @@ func (p *Pool) Began(now time.Time, k *Ticket) {
 	p.succeeded(p.since(now), i, k)
 }
 
-// Report settles a ticket. Of an account that is no member any more nothing is
-// remembered.
-func (p *Pool) Report(now time.Time, k Ticket, o Outcome) {
+// Report settles a ticket, and says whether that parked the account: opened a window. Of
+// an account that is no member any more nothing is remembered.
+func (p *Pool) Report(now time.Time, k Ticket, o Outcome) (parked bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	i, ok := p.index[k.Account]
 	if !ok {
-		return
+		return false
 	}
 	t := p.since(now)
 	c := &p.cold[i].counters
@@ -48,23 +54,33 @@ func (p *Pool) Report(now time.Time, k Ticket, o Outcome) {
 		c.Returned++
 		p.changed(i, Bus)
 	}
-	switch o.Reason {
-	case OK:
+	if o.Later > 0 {
+		p.shunned.add(t, len(p.ids), "", i, min(o.Later, maxLater))
+	}
+	switch {
+	case o.Denied && k.model != "":
+		p.shunned.add(t, len(p.ids), k.model, i, denied)
+	case o.Denied:
+	case o.Reason == OK:
 		if !k.began {
 			p.succeeded(t, i, &k)
 		}
-	case RateLimited, AuthFailed, QuotaExhausted:
-		if p.park(t, i, &k, o) {
+	case o.Reason == RateLimited, o.Reason == AuthFailed, o.Reason == QuotaExhausted:
+		if parked = p.park(t, i, &k, o); parked {
 			p.ail(t, i, o.Reason)
 		}
-	case Overloaded:
-		if o.Wait <= 0 || p.park(t, i, &k, o) {
+	case o.Reason == Overloaded:
+		if o.Wait > 0 {
+			parked = p.park(t, i, &k, o)
+		}
+		if o.Wait <= 0 || parked {
 			p.ail(t, i, o.Reason)
 		}
 	}
 	if !k.began || o.Reason.Switch() {
 		p.release(i, &k)
 	}
+	return parked
 }
 
 // succeeded ends what the account was away for, unless that began after the request
@@ -87,9 +103,10 @@ func (p *Pool) succeeded(t time.Duration, i int, k *Ticket) {
 			l.step = 0
 		}
 	}
-	if !id.IsZero(k.session) {
+	if !id.IsZero(k.session) && k.orders == p.orders { // else somebody has switched since
 		p.sessions.put(k.session, k.Account)
 	}
+	p.shunned.forgive(k.model, i)
 }
 
 // clear ends a limit. The empty limit is dated, so that others learn of it.
@@ -132,7 +149,7 @@ func (p *Pool) ail(t time.Duration, i int, r Reason) {
 func (p *Pool) park(t time.Duration, i int, k *Ticket, o Outcome) (opened bool) {
 	n, f := 0, whole
 	if o.Reason == RateLimited && k.family != "" {
-		if f = p.intern(k.family); f != whole {
+		if f = p.intern(t, k.family); f != whole {
 			n = 1
 		}
 	}
@@ -182,9 +199,9 @@ func (p *Pool) release(i int, k *Ticket) {
 	}
 }
 
-// intern returns the index of a family's limits. When there are too many, one that
-// limits nobody makes room, else the family counts as the whole account.
-func (p *Pool) intern(name string) int {
+// intern returns the index of a family's limits. When there are too many, the one whose
+// limits have been over for longest makes room, else the family counts as the whole account.
+func (p *Pool) intern(t time.Duration, name string) int {
 	if f, ok := p.families[name]; ok {
 		return f
 	}
@@ -193,22 +210,34 @@ func (p *Pool) intern(name string) int {
 		p.families[name] = len(p.limits) - 1
 		return len(p.limits) - 1
 	}
+	oldest, over := "", t+1
 	for old, f := range p.families {
-		if !anySet(p.limits[f]) {
-			delete(p.families, old)
-			clear(p.limits[f])
-			p.families[name] = f
-			return f
+		if end := lastEnd(p.limits[f]); end < over {
+			oldest, over = old, end
 		}
 	}
-	return whole
+	if over > t {
+		return whole
+	}
+	f := p.families[oldest]
+	delete(p.families, oldest)
+	clear(p.limits[f])
+	for i := range p.ids {
+		if p.limited.has(i) {
+			p.relimit(i)
+		}
+	}
+	p.families[name] = f
+	return f
 }
 
-func anySet(all []limit) bool {
+// lastEnd is when the last limit of a family is over, or was.
+func lastEnd(all []limit) time.Duration {
+	end := time.Duration(math.MinInt64)
 	for i := range all {
 		if all[i].set() {
-			return true
+			end = max(end, all[i].end())
 		}
 	}
-	return false
+	return end
 }

@@ -29,6 +29,7 @@ type Counters struct {
 // peer is what another instance had counted when it was last heard.
 type peer struct {
 	instance uuid.UUID
+	since    time.Time // when its counting began
 	heard    time.Duration
 	counters Counters
 }
@@ -196,6 +197,9 @@ func (p *Pool) Restore(now time.Time, account id.Account, limits []Limit, health
 	}
 	t := p.since(now)
 	for _, l := range limits {
+		if l.Family != "" && p.families[l.Family] == whole && !l.Until.After(p.wall.Add(t)) {
+			continue // it is over, of a family that nothing else is known of
+		}
 		p.adopt(t, i, l)
 	}
 	if health >= 0 {
@@ -215,13 +219,16 @@ func (p *Pool) adopt(t time.Duration, i int, l Limit) bool {
 		if l.Until.IsZero() && p.families[l.Family] == whole {
 			return false // the end of what is not known
 		}
-		if f = p.intern(l.Family); f == whole {
+		if f = p.intern(t, l.Family); f == whole {
 			return false // too many: it is found out here, for the whole account
 		}
 	}
 	mine := &p.limits[f][i]
 	if l.At.Sub(p.wall) > t+maxSkew {
 		return false
+	}
+	if healed := p.cold[i].healed; !l.Until.IsZero() && !healed.IsZero() && !l.At.After(healed) {
+		return false // somebody has ended it since
 	}
 	theirs := limit{at: l.At.Sub(p.wall), step: max(0, min(l.Step, len(ladder))), reason: l.Reason, status: l.Status, raw: l.Raw}
 	if !l.Until.IsZero() {
@@ -261,7 +268,7 @@ func (p *Pool) grow(t time.Duration, i int, instance uuid.UUID, s State) {
 		} else {
 			c.peers = append(c.peers, peer{})
 		}
-		c.peers[k] = peer{instance: instance}
+		c.peers[k] = peer{instance: instance, since: s.Since}
 		if s.Since.Sub(p.wall) < c.since {
 			// It had counted before this one was here; what is new is since it told last.
 			c.peers[k].counters = s.Told
@@ -269,6 +276,9 @@ func (p *Pool) grow(t time.Duration, i int, instance uuid.UUID, s State) {
 	}
 	old := &c.peers[k]
 	old.heard = t
+	if s.Since.After(old.since) { // it began anew
+		old.since, old.counters = s.Since, Counters{}
+	}
 	h := &p.hot[i]
 	p.addTokens(h, t, gain(&old.counters.Returned, s.Counters.Returned)-gain(&old.counters.Taken, s.Counters.Taken))
 	health := float64(gain(&old.counters.Succeeded, s.Counters.Succeeded))*p.settings.Success +

@@ -201,60 +201,178 @@ func (m *meter) ask(r *rand.Rand, at time.Duration) choice.Outcome {
 // completed, and how many calls that took. Whoever finds no
 // account within a minute is lost.
 func (w *weather) run(s choice.Strategy) (done, calls int) {
-	r := rand.New(rand.NewPCG(w.seed, 4))
+	return newFleet(w, s, 1).run()
+}
+
+// fleet is one or more instances with the same accounts. Where there are several,
+// requests take their time, and instances tell each other what they learn.
+type fleet struct {
+	w       *weather
+	r       *rand.Rand
+	pools   []*choice.Pool
+	telling []bool // it is going to
+	meters  map[id.Account]*meter
+	events  events
+	apart   bool
+
+	done, calls, open, widest int
+}
+
+func newFleet(w *weather, s choice.Strategy, instances int) *fleet {
+	f := &fleet{w: w, r: rand.New(rand.NewPCG(w.seed, 4)), meters: map[id.Account]*meter{}, apart: instances > 1, telling: make([]bool, instances)}
 	settings := choice.Defaults()
 	settings.Strategy = s
-	p := choice.New(start, settings)
 	ids := accounts(len(w.accounts))
-	p.SetMembers(start, start, ids)
-	meters := map[id.Account]*meter{}
+	for range instances {
+		p := choice.New(start, settings)
+		p.SetMembers(start, start, ids)
+		f.pools = append(f.pools, p)
+	}
 	for i, l := range w.accounts {
-		meters[ids[i]] = &meter{limits: l}
+		f.meters[ids[i]] = &meter{limits: l}
 	}
-	var tried []id.Account
-	queue := slices.Clone(w.arrivals)
-	for later := (retries{}); len(queue) > 0 || len(later) > 0; {
-		var a arrival
-		if len(later) == 0 || len(queue) > 0 && queue[0].at <= later[0].at {
-			a, queue = queue[0], queue[1:]
+	return f
+}
+
+func (f *fleet) run() (done, calls int) {
+	queue := f.w.arrivals
+	for len(queue) > 0 || len(f.events) > 0 {
+		if len(f.events) == 0 || len(queue) > 0 && queue[0].at <= f.events[0].at {
+			a := queue[0]
+			queue = queue[1:]
 			a.until = a.at + patience
-		} else {
-			a = heap.Pop(&later).(arrival)
+			f.try(a, f.r.IntN(len(f.pools)), nil)
+			continue
 		}
-		now := start.Add(a.at)
-		tried = tried[:0]
-		for {
-			k, err := p.Pick(now, choice.Request{Session: a.session, Tried: tried})
-			if e, ok := errors.AsType[*choice.Exhausted](err); ok {
-				if a.at += max(patience/3, e.Back.Sub(now)); a.at <= a.until {
-					heap.Push(&later, a)
-				}
-				break
+		heap.Pop(&f.events).(event).do()
+	}
+	return f.done, f.calls
+}
+
+func (f *fleet) after(at, d time.Duration, do func()) {
+	heap.Push(&f.events, event{at + d, do})
+}
+
+// try sends a request to an account that it has not tried, or has it come again.
+func (f *fleet) try(a arrival, instance int, tried []id.Account) {
+	p := f.pools[instance]
+	now := start.Add(a.at)
+	k, err := p.Pick(now, choice.Request{Session: a.session, Tried: tried})
+	if e, ok := errors.AsType[*choice.Exhausted](err); ok {
+		wait := max(patience/3, e.Back.Sub(now))
+		if a.at+wait <= a.until {
+			f.after(a.at, wait, func() {
+				a.at += wait
+				f.try(a, f.r.IntN(len(f.pools)), nil)
+			})
+		}
+		return
+	}
+	f.calls++
+	out := f.meters[k.Account].ask(f.r, a.at)
+	if !f.apart {
+		f.answered(a, instance, &k, out, tried)
+		return
+	}
+	f.open++
+	f.widest = max(f.widest, f.open)
+	// A refusal comes soon; a good answer begins soon, and takes long.
+	soon := time.Duration(200+f.r.IntN(1800)) * time.Millisecond
+	if out.Reason == choice.OK {
+		f.after(a.at, soon, func() { p.Began(start.Add(a.at+soon), &k) })
+		soon += time.Duration(f.r.ExpFloat64() * 20 * float64(time.Second))
+	}
+	f.after(a.at, soon, func() {
+		f.open--
+		a.at += soon
+		f.answered(a, instance, &k, out, tried)
+	})
+}
+
+// answered reports an answer, and tries the next account after a refusal.
+func (f *fleet) answered(a arrival, instance int, k *choice.Ticket, out choice.Outcome, tried []id.Account) {
+	f.pools[instance].Report(start.Add(a.at), *k, out)
+	if f.apart && !f.telling[instance] {
+		f.telling[instance] = true
+		at := a.at + 200*time.Millisecond
+		f.after(at, 0, func() { f.tell(instance, at) })
+	}
+	if out.Reason == choice.OK {
+		f.done++
+		return
+	}
+	f.try(a, instance, append(slices.Clip(tried), k.Account))
+}
+
+// tell has the others know what an instance has learned.
+func (f *fleet) tell(instance int, at time.Duration) {
+	f.telling[instance] = false
+	now := start.Add(at)
+	states, _ := f.pools[instance].Changes(now, choice.Bus, len(f.meters))
+	for _, s := range states {
+		for i, p := range f.pools {
+			if i != instance {
+				p.Merge(now, uuid.UUID{byte(instance + 1)}, s)
 			}
-			calls++
-			out := meters[k.Account].ask(r, a.at)
-			p.Report(now, k, out)
-			if out.Reason == choice.OK {
-				done++
-				break
-			}
-			tried = append(tried, k.Account)
 		}
 	}
-	return done, calls
+}
+
+// TestSimulationInFlight is the simulation with requests that take their time, many of them
+// at once, and several instances that hear of each other a moment later: probes are out,
+// windows are open, and buckets and health are counted in several places.
+func TestSimulationInFlight(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		accounts, days, quota, instances int
+		load, want                       float64
+	}{
+		{3, 7, 200, 2, 0.65, 0.95},
+		{30, 2, 60, 3, 0.65, 0.95},
+		{300, 1, 10, 3, 0.65, 0.95},
+		{30, 2, 60, 3, 1.1, 0.88},
+	} {
+		t.Run(fmt.Sprintf("%d accounts in %d instances at %.2f", c.accounts, c.instances, c.load), func(t *testing.T) {
+			t.Parallel()
+			if *simulatedDays > 0 {
+				c.days = *simulatedDays
+			}
+			w := newWeather(uint64(c.accounts), c.accounts, c.days, c.quota, c.load)
+			most := w.clairvoyant()
+			line := fmt.Sprintf("%4d accounts in %d instances, %2d days at %.2f, %6d requests, clairvoyant %6d:", c.accounts, c.instances, c.days, c.load, len(w.arrivals), most)
+			for _, s := range []choice.Strategy{choice.Hybrid, choice.Sticky, choice.RoundRobin} {
+				f := newFleet(w, s, c.instances)
+				done, calls := f.run()
+				share := float64(done) / float64(most)
+				line += fmt.Sprintf("  %s %.1f %% (%.2f calls each, up to %d in flight)", s, 100*share, float64(calls)/float64(max(1, done)), f.widest)
+				if s == choice.Hybrid && share < c.want {
+					t.Errorf("hybrid completed %.1f %% of what was possible, want %.0f %%", 100*share, 100*c.want)
+				}
+				if share > 1 || f.open != 0 {
+					t.Errorf("%s completed %d of %d, with %d still open", s, done, most, f.open)
+				}
+			}
+			t.Log(line)
+		})
+	}
 }
 
 // patience is how long a caller who was refused comes again when it is told to.
 const patience = time.Minute
 
-// retries are those who come again, the next one first.
-type retries []arrival
+// event is something that happens at a time; events are those to come, the next one first.
+type event struct {
+	at time.Duration
+	do func()
+}
 
-func (q retries) Len() int           { return len(q) }
-func (q retries) Less(i, j int) bool { return q[i].at < q[j].at }
-func (q retries) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
-func (q *retries) Push(x any)        { *q = append(*q, x.(arrival)) }
-func (q *retries) Pop() any {
+type events []event
+
+func (q events) Len() int           { return len(q) }
+func (q events) Less(i, j int) bool { return q[i].at < q[j].at }
+func (q events) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
+func (q *events) Push(x any)        { *q = append(*q, x.(event)) }
+func (q *events) Pop() any {
 	last := (*q)[len(*q)-1]
 	*q = (*q)[:len(*q)-1]
 	return last

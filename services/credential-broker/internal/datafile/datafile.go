@@ -47,7 +47,7 @@ func LoadAll[T any](what string, name func(*T) string, load func(file string, te
 			}
 			n := name(v)
 			if other, taken := from[n]; taken {
-				problems = append(problems, fmt.Errorf("%s: name: %q is taken by %s", file, n, other))
+				problems = append(problems, fmt.Errorf("%s: name: %q is taken by %s", place(file, text, "name"), n, other))
 				continue
 			}
 			from[n], all[n] = file, v
@@ -61,6 +61,15 @@ func LoadAll[T any](what string, name func(*T) string, load func(file string, te
 		}
 	}
 	return all, problems, nil
+}
+
+// place is Checker.At for a file that was read and is well.
+func place(file string, text []byte, path string) string {
+	tree, err := parser.ParseBytes(text, 0)
+	if err != nil {
+		return file
+	}
+	return (&Checker{file: file, tree: tree}).At(path)
 }
 
 func read(dir fs.FS, file, what string) ([]byte, error) {
@@ -111,8 +120,11 @@ func positioned(file string, err error) error {
 
 // Wrong notes a problem with a field; the path is the field's, as routes[0].path.
 func (c *Checker) Wrong(path, format string, args ...any) {
-	c.problems = append(c.problems, fmt.Errorf("%s:%d: %s: %s", c.file, c.line(path), path, fmt.Sprintf(format, args...)))
+	c.problems = append(c.problems, fmt.Errorf("%s: %s: %s", c.At(path), path, fmt.Sprintf(format, args...)))
 }
+
+// At returns where a field is: file and line.
+func (c *Checker) At(path string) string { return fmt.Sprintf("%s:%d", c.file, c.line(path)) }
 
 // Err returns what was noted, one line for each problem; nil when there is none.
 func (c *Checker) Err() error { return errors.Join(c.problems...) }

@@ -2,13 +2,11 @@ package oauth
 
 import (
 	"context"
-	"fmt"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/services/credential-broker/internal/store"
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
@@ -25,6 +23,15 @@ const (
 	Changed   Action = "changed" // signed in to again, signed out, or refused by the provider
 )
 
+// Details of events.
+const (
+	signedInAgain = "signed in again"
+	signedOut     = "signed out"
+)
+
+// refusal is the detail of a grant that is over, for a reason.
+func refusal(reason string) string { return "somebody must sign in again: " + reason }
+
 // Event is something that happened to a grant, for the audit.
 type Event struct {
 	Ref
@@ -32,6 +39,8 @@ type Event struct {
 	Provider string // of the account
 	// Who is zero where nobody asked for it: the broker did it by itself.
 	Who Who
+	// Detail says more than the action.
+	Detail string
 }
 
 // NewGrant is one that was obtained elsewhere.
@@ -41,9 +50,12 @@ type NewGrant struct {
 	// first use renews it then.
 	Access, Refresh vault.Secret
 	Life            time.Duration
+	// Brought is what else is known of it.
+	Brought store.Brought
 }
 
-// Add stores tokens that were obtained elsewhere as a new account.
+// Add stores tokens that were obtained elsewhere as a new account. Where there is one that
+// came with the same refresh token the error is store.ErrBrought.
 func (k *Keeper) Add(ctx context.Context, who Who, n NewGrant) (Ref, error) {
 	p, err := k.cfg.Providers.Get(n.Provider)
 	if err != nil {
@@ -60,7 +72,7 @@ func (k *Keeper) Add(ctx context.Context, who Who, n NewGrant) (Ref, error) {
 	if len(n.Label) > maxLabel {
 		return Ref{}, fault.New(fault.Invalid, "label: it is longer than %d bytes", maxLabel)
 	}
-	row := loginRow{Account: id.New[id.Account](), Label: n.Label}
+	row := loginRow{Account: id.New[id.Account](), Label: n.Label, Brought: &n.Brought}
 	return Ref{who.Workspace, row.Account}, k.admit(ctx, who, p, row, issued{Access: n.Access, Refresh: n.Refresh, Life: n.Life})
 }
 
@@ -72,80 +84,9 @@ func (k *Keeper) admit(ctx context.Context, who Who, p *Provider, l loginRow, t 
 	if err != nil {
 		return err
 	}
-	err = k.in(ctx, who.Workspace, func(ctx context.Context, tx pgx.Tx) error {
-		ev := Event{Ref: ref, Action: Changed, Provider: p.Account, Who: who}
-		if l.Again {
-			if err := replace(ctx, tx, ref, p, &s); err != nil {
-				return err
-			}
-		} else {
-			ev.Action = Created
-			if err := insert(ctx, tx, ref, p, l.Label, &s); err != nil {
-				return err
-			}
-		}
-		if _, err := tx.Exec(ctx, `DELETE FROM logins WHERE workspace_id = $1 AND id = $2`, ref.Workspace, l.ID); err != nil {
-			return fmt.Errorf("remove a login: %w", err)
-		}
-		return k.record(ctx, tx, ev)
-	})
+	err = k.tables.admit(ctx, who, p, l, &s)
 	k.forget(ref)
 	return err
-}
-
-func (k *Keeper) record(ctx context.Context, tx pgx.Tx, ev Event) error {
-	if k.cfg.Record == nil {
-		return nil
-	}
-	return k.cfg.Record(ctx, tx, ev)
-}
-
-func insert(ctx context.Context, tx pgx.Tx, ref Ref, p *Provider, label string, s *sealedTokens) error {
-	var n int
-	if err := tx.QueryRow(ctx, `SELECT count(*) FROM accounts WHERE workspace_id = $1`, ref.Workspace).Scan(&n); err != nil {
-		return fmt.Errorf("count accounts: %w", err)
-	}
-	if n >= maxAccounts {
-		return fault.New(fault.Conflict, "there are %d accounts already, the most there can be: remove one first", n)
-	}
-	args := s.args(ref)
-	args["provider"], args["profile"], args["label"] = p.Account, p.Profile, label
-	args["key"] = args["access_key"]
-	if s.access == nil {
-		args["key"] = args["refresh_key"]
-	}
-	// Of the secret the account's row has nothing: it is the grant's.
-	_, err := tx.Exec(ctx, `
-		INSERT INTO accounts (workspace_id, id, provider, profile, label, key_version, sealed)
-		VALUES (@workspace, @account, @provider, @profile, @label, @key, ''::bytea)`, args)
-	if err != nil {
-		return fmt.Errorf("insert account: %w", err)
-	}
-	args["provider"] = p.Name
-	_, err = tx.Exec(ctx, `
-		INSERT INTO grants (workspace_id, account_id, provider, access_sealed, access_key_version, refresh_sealed, refresh_key_version,
-			scope, issued_at, expires_at, refresh_at)
-		VALUES (@workspace, @account, @provider, @access, @access_key, @refresh, @refresh_key,
-			@scope, clock_timestamp(), clock_timestamp() + @life::interval, clock_timestamp() + @due::interval)`, args)
-	if err != nil {
-		return fmt.Errorf("insert grant: %w", err)
-	}
-	return nil
-}
-
-func replace(ctx context.Context, tx pgx.Tx, ref Ref, p *Provider, s *sealedTokens) error {
-	args := s.args(ref)
-	args["rotated"] = true // the former refresh token belongs to the former sign-in
-	args["provider"] = p.Name
-	tag, err := tx.Exec(ctx, `UPDATE grants SET `+setTokens+`
-		WHERE workspace_id = @workspace AND account_id = @account AND provider = @provider`, args)
-	if err != nil {
-		return fmt.Errorf("replace the tokens of account %s: %w", ref.Account, err)
-	}
-	if tag.RowsAffected() == 0 {
-		return fault.New(fault.NotFound, "account %s is not there any more", ref.Account)
-	}
-	return nil
 }
 
 // Status is what people are told of a grant.
@@ -166,27 +107,5 @@ type Status struct {
 // Statuses returns the grants of a workspace's own accounts, by account; with the
 // zero workspace those of the operator's.
 func (k *Keeper) Statuses(ctx context.Context, ws id.Workspace) (map[id.Account]Status, error) {
-	all := map[id.Account]Status{}
-	err := k.in(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, `
-			SELECT account_id, provider, state, reason, last_error, version, scope, issued_at, expires_at, refresh_at, refresh_sealed IS NOT NULL
-			FROM grants WHERE workspace_id = $1`, ws)
-		if err != nil {
-			return err
-		}
-		var account id.Account
-		var s Status
-		_, err = pgx.ForEachRow(rows, []any{
-			&account, &s.Provider, &s.State, &s.Reason, &s.LastError, &s.Version, &s.Scope, &s.IssuedAt, &s.ExpiresAt, &s.RefreshAt, &s.Renewable,
-		}, func() error {
-			all[account] = s
-			s.ExpiresAt, s.RefreshAt = nil, nil
-			return nil
-		})
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read grants: %w", err)
-	}
-	return all, nil
+	return k.tables.statuses(ctx, ws)
 }

@@ -4,16 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/url"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"signalbox.dev/pkg/fault"
-	"signalbox.dev/pkg/pg"
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
@@ -96,7 +93,7 @@ func openable(text string) bool {
 // Poll asks whether the person has typed the code in. It asks the provider no more
 // often than the provider wants, however often and by whomever it is called.
 func (k *Keeper) Poll(ctx context.Context, who Who, login uuid.UUID) (Polled, error) {
-	row, wait, err := k.turn(ctx, who, login)
+	row, wait, err := k.tables.turn(ctx, who, login)
 	if err != nil || wait > 0 {
 		return Polled{Wait: wait}, err
 	}
@@ -124,36 +121,6 @@ func (k *Keeper) Poll(ctx context.Context, who Who, login uuid.UUID) (Polled, er
 	return Polled{Done: true, Account: Ref{who.Workspace, row.Account}}, nil
 }
 
-// turn returns the login if it is time to ask, else for how long to wait. Nobody else
-// has a turn while this one asks.
-func (k *Keeper) turn(ctx context.Context, who Who, login uuid.UUID) (row loginRow, wait time.Duration, err error) {
-	err = k.in(ctx, who.Workspace, func(ctx context.Context, tx pgx.Tx) error {
-		var left float64
-		err := tx.QueryRow(ctx, `
-			SELECT extract(epoch FROM poll_at - clock_timestamp())::float8 FROM logins
-			WHERE workspace_id = $1 AND member_id = $2 AND id = $3 AND kind = 'device' AND expires_at > now() FOR UPDATE`,
-			who.Workspace, who.Member, login).Scan(&left)
-		if pg.NoRows(err) {
-			return errStrange
-		}
-		if wait = duration(left); err != nil || wait > 0 {
-			return err
-		}
-		rows, err := tx.Query(ctx, `
-			UPDATE logins SET poll_at = clock_timestamp() + $3::interval WHERE workspace_id = $1 AND id = $2
-			RETURNING `+loginColumns, who.Workspace, login, k.cfg.PostTimeout)
-		if err != nil {
-			return err
-		}
-		row, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[loginRow])
-		return err
-	})
-	if err != nil {
-		return row, 0, fmt.Errorf("look for the login: %w", err)
-	}
-	return row, wait, nil
-}
-
 // polled handles an answer without tokens.
 func (k *Keeper) polled(ctx context.Context, who Who, p *Provider, row loginRow, err error) (Polled, error) {
 	f, ok := errors.AsType[*failure](err)
@@ -168,7 +135,7 @@ func (k *Keeper) polled(ctx context.Context, who Who, p *Provider, row loginRow,
 	case !f.Answered: // of the network: RFC 8628 wants slower polling
 		interval = min(2*interval, maxInterval)
 	default:
-		if err := k.drop(ctx, who, row.ID); err != nil {
+		if err := k.tables.drop(ctx, who, row.ID); err != nil {
 			return Polled{}, err
 		}
 		if f.Code == "expired_token" || p.void(f.Code) {
@@ -177,25 +144,8 @@ func (k *Keeper) polled(ctx context.Context, who Who, p *Provider, row loginRow,
 		return Polled{}, declined(p, f.Code)
 	}
 	wait := time.Duration(interval) * time.Second
-	err = k.in(ctx, who.Workspace, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `
-			UPDATE logins SET poll_interval = $3, poll_at = clock_timestamp() + $4::interval WHERE workspace_id = $1 AND id = $2`,
-			who.Workspace, row.ID, interval, wait)
-		return err
-	})
-	if err != nil {
-		return Polled{}, fmt.Errorf("write when to poll again: %w", err)
+	if err := k.tables.postpone(ctx, who, row.ID, interval, wait); err != nil {
+		return Polled{}, err
 	}
 	return Polled{Wait: wait}, nil
-}
-
-func (k *Keeper) drop(ctx context.Context, who Who, login uuid.UUID) error {
-	err := k.in(ctx, who.Workspace, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `DELETE FROM logins WHERE workspace_id = $1 AND id = $2`, who.Workspace, login)
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("remove a login: %w", err)
-	}
-	return nil
 }

@@ -29,6 +29,12 @@
 //	  idle: 4320h                   # a refresh token dies of not being used for so long
 //	  ahead: 5m                     # how long before its expiry a token is renewed
 //	errors: [bad_refresh_token]     # codes that mean the same as invalid_grant
+//	connection:                     # for tools, which members connect: not for models
+//	  title: Google                 # for people
+//	  whoami:                       # asked once, with a new token, whose it is
+//	    url: https://…
+//	    headers: {}
+//	    at: [email, user.name]      # the first that is there
 //
 // # A grant
 //
@@ -54,6 +60,8 @@
 //
 // What others have changed every Keeper looks for once a second, with one query for all
 // grants, so that a token is not sent for longer than that after a sign-out elsewhere.
+// Who could not look for longer than a look goes back, because the database was away or
+// the machine slept, forgets all that it holds with its next look.
 //
 // # A renewal
 //
@@ -101,6 +109,13 @@
 // dies after that, the person starts again. A login makes a new account, or replaces
 // the tokens of one that is there, which raises the version and so throws away what a
 // renewal under way will bring.
+//
+// # Without a database
+//
+// The grants of a single user are in a file (inFile, package accountfile), under the same
+// states, leases and versions, so that the command line and a broker, or two, work on it
+// at once. A change of it is durable before anybody sees what it brings, as a commit is.
+// Of attempts it has the open one alone; the log has the others.
 //
 // No token is in a log, an error or a String: outside of SQL and of the body of one
 // request they are vault.Secret. Of what authorisation servers answer only the error

@@ -14,6 +14,7 @@ import (
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/pg"
+	"signalbox.dev/services/credential-broker/internal/accountfile"
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
@@ -36,7 +37,9 @@ const (
 
 // Config is what a Keeper works with. Zero times are the defaults.
 type Config struct {
+	// Grants and logins are in the one of the two that is given.
 	DB        *pg.DB
+	File      *accountfile.File
 	Vault     *vault.Vault
 	Providers *Providers
 	Log       *slog.Logger
@@ -44,7 +47,8 @@ type Config struct {
 	Instance string
 	// UserAgent is what authorisation servers see.
 	UserAgent string
-	// Record writes to the audit, in the transaction of what it is about; nil for none.
+	// Record writes to the audit of a database, in the transaction of what it is about;
+	// nil for none.
 	Record func(ctx context.Context, tx pgx.Tx, ev Event) error
 	// Redirect is where providers send browsers back to; empty where there is no such
 	// page, and codes are pasted.
@@ -66,6 +70,7 @@ type Token struct {
 // Keeper keeps grants alive. It is safe for concurrent use.
 type Keeper struct {
 	cfg    Config
+	tables tables
 	client *http.Client
 	work   sync.WaitGroup
 	// closing is done when Close was called.
@@ -118,6 +123,10 @@ func New(cfg Config) *Keeper {
 		cfg.Rand = rand.Float64
 	}
 	k := &Keeper{cfg: cfg, client: newClient(), held: map[Ref]held{}, flights: map[question]*flight{}}
+	k.tables = postgres{&k.cfg}
+	if cfg.File != nil {
+		k.tables = inFile{&k.cfg}
+	}
 	k.closing, k.close = context.WithCancel(context.Background())
 	return k
 }
@@ -162,7 +171,7 @@ func (k *Keeper) Rejected(ctx context.Context, ref Ref, version int64) (Token, e
 // Refresh renews a grant now, because somebody wants it to be, whatever pause an
 // earlier failure has asked for.
 func (k *Keeper) Refresh(ctx context.Context, ref Ref) error {
-	g, err := k.read(ctx, ref)
+	g, err := k.tables.read(ctx, ref)
 	if err != nil {
 		return err
 	}
@@ -252,7 +261,7 @@ func (g *grant) needs(rejected int64, force bool) need {
 // reason why there is none.
 func (k *Keeper) obtain(ctx context.Context, ref Ref, rejected int64, force bool) (Token, error) {
 	for look := firstLook; ; look = min(2*look, lastLook) {
-		g, err := k.read(ctx, ref)
+		g, err := k.tables.read(ctx, ref)
 		if err != nil {
 			return Token{}, err
 		}
@@ -334,7 +343,7 @@ func (k *Keeper) refuse(ctx context.Context, ref Ref, g *grant) error {
 		reason = "it was signed out"
 	case Active:
 		reason = fmt.Sprintf("the access token for %s has expired or was withdrawn, and there is no refresh token", g.Provider)
-		if err := k.giveUp(ctx, ref, g.Version, reason); err != nil {
+		if err := k.tables.giveUp(ctx, ref, g.Version, reason); err != nil {
 			return err
 		}
 	}

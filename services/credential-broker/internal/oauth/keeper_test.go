@@ -110,7 +110,7 @@ func TestRejected(t *testing.T) {
 	w.calls(authserver.Calls{Refresh: 1, Refreshed: 1})
 
 	// One that has been good for a while is, once for all who were rejected.
-	w.change(`UPDATE credentials.grants SET issued_at = now() - interval '1 minute'`)
+	w.age()
 	var wg sync.WaitGroup
 	for range 40 {
 		wg.Go(func() {
@@ -164,7 +164,7 @@ func TestWithoutRefreshToken(t *testing.T) {
 	k := w.keeper()
 	ref := w.grant(k)
 	got := w.token(k, ref)
-	w.change(`UPDATE credentials.grants SET issued_at = now() - interval '1 minute'`)
+	w.age()
 	if _, err := k.Rejected(t.Context(), ref, got.Version); !errors.Is(err, oauth.ErrCurrent) {
 		t.Errorf("Rejected() = %v, want %v", err, oauth.ErrCurrent)
 	}
@@ -208,7 +208,7 @@ func TestWorkerRenewsAheadOfExpiry(t *testing.T) {
 		refs = append(refs, w.grant(k))
 	}
 	// Due, and good for a while: whoever asks gets the old token without waiting.
-	w.change(`UPDATE credentials.grants SET refresh_at = now() - interval '1 second'`)
+	w.makeDue()
 	all := make(chan struct{}, 2*len(refs))
 	w.server.Watch(func(stage string) {
 		if stage == "answered" {
@@ -249,7 +249,7 @@ func TestDueIsRenewedBehindTheBack(t *testing.T) {
 	k := w.keeper()
 	ref := w.grant(k)
 	w.token(k, ref)
-	w.change(`UPDATE credentials.grants SET refresh_at = now() - interval '1 second'`)
+	w.makeDue()
 	k.Forget(ref)
 	answer := make(chan struct{})
 	w.server.Fail(authserver.Fault{Status: 503}) // cannot be renewed, and need not be

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"signalbox.dev/services/credential-broker/internal/datafile"
 	"signalbox.dev/services/credential-broker/internal/vault"
@@ -19,6 +21,7 @@ import (
 const (
 	maxScopes    = 100
 	defaultAhead = 5 * time.Minute
+	maxTitle     = 60
 	maxTime      = 10 * 366 * 24 * time.Hour
 )
 
@@ -51,7 +54,15 @@ type source struct {
 		Idle              string `yaml:"idle"`
 		Ahead             string `yaml:"ahead"`
 	} `yaml:"tokens"`
-	Errors []string `yaml:"errors"`
+	Errors     []string `yaml:"errors"`
+	Connection struct {
+		Title  string `yaml:"title"`
+		Whoami struct {
+			URL     string            `yaml:"url"`
+			Headers map[string]string `yaml:"headers"`
+			At      []string          `yaml:"at"`
+		} `yaml:"whoami"`
+	} `yaml:"connection"`
 }
 
 // Load reads every *.yaml file at the root of each of dirs. A provider of a later
@@ -128,6 +139,7 @@ var (
 	accountForm   = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 	codeForm      = regexp.MustCompile(`^[a-z_]{1,64}$`)
 	scopeForm     = regexp.MustCompile(`^[!#-\[\]-~]{1,256}$`) // RFC 6749, 3.3
+	pathForm      = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}(\.[A-Za-z0-9_-]{1,64}){0,7}$`)
 	parameterForm = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
 )
 
@@ -140,6 +152,7 @@ func (c *checker) provider(src *source) *Provider {
 		Client:   Client{ID: src.Client.ID}, Auth: ClientAuth(src.Client.Auth), Encoding: Encoding(cmp.Or(src.Request.Encoding, string(Form))),
 		Scopes: src.Scopes, AuthorizeParams: src.Request.Authorize, TokenParams: src.Request.Token, SendState: src.Request.State,
 		Rotates: src.Tokens.Rotate, KillsAccess: src.Tokens.RefreshEndsAccess, Void: src.Errors,
+		Title: src.Connection.Title, Whoami: c.whoami(src),
 		Idle: c.duration("tokens.idle", src.Tokens.Idle), Ahead: cmp.Or(c.duration("tokens.ahead", src.Tokens.Ahead), defaultAhead),
 	}
 	if !nameForm.MatchString(p.Name) {
@@ -163,11 +176,39 @@ func (c *checker) provider(src *source) *Provider {
 	if p.Encoding != Form && p.Encoding != JSON {
 		c.Wrong("request.encoding", "%q is unknown: use form or json", src.Request.Encoding)
 	}
+	if utf8.RuneCountInString(p.Title) > maxTitle || strings.ContainsFunc(p.Title, unicode.IsControl) {
+		c.Wrong("connection.title", "it is longer than %d characters, or holds a control character", maxTitle)
+	}
+	if p.Title != "" && p.Authorize == "" {
+		c.Wrong("connection", "tools are connected in a browser: say where, with endpoints.authorize")
+	}
 	c.parameters("request.authorize", p.AuthorizeParams)
 	c.parameters("request.token", p.TokenParams)
 	c.list("scopes", p.Scopes, scopeForm, "a scope")
 	c.list("errors", p.Void, codeForm, "an error code")
 	return p
+}
+
+// headerForm is a header that says nothing of who asks.
+var headerForm = regexp.MustCompile(`^[a-z][a-z0-9-]{0,63}$`)
+
+func (c *checker) whoami(src *source) Whoami {
+	s := &src.Connection.Whoami
+	w := Whoami{URL: c.endpoint("connection.whoami.url", s.URL), Headers: s.Headers, At: s.At}
+	if (w.URL == "") != (len(w.At) == 0) {
+		c.Wrong("connection.whoami", "it takes url, and in at where in the answer the name is, such as [user.name]")
+	}
+	c.list("connection.whoami.at", w.At, pathForm, "a path of names with dots between, such as user.name")
+	for _, name := range slices.Sorted(maps.Keys(w.Headers)) {
+		value := w.Headers[name]
+		if !headerForm.MatchString(name) || name == "authorization" || name == "cookie" || name == "host" {
+			c.Wrong("connection.whoami.headers."+name, "%q is not a header to set: use lower-case letters, digits and dashes, and none that names who asks", name)
+		}
+		if len(value) > 256 || strings.ContainsFunc(value, unicode.IsControl) {
+			c.Wrong("connection.whoami.headers."+name, "the value is longer than 256 bytes, or holds a control character")
+		}
+	}
+	return w
 }
 
 // ours are parameters that the broker itself decides about.

@@ -68,6 +68,12 @@ func TestLoadErrors(t *testing.T) {
 		{"reserved parameter", good + "request: {token: {refresh_token: x}}\n", "x.yaml:7: request.token.refresh_token: refresh_token is decided by the broker"},
 		{"scope", good + "scopes: [a, 'b c']\n", `x.yaml:7: scopes[1]: "b c" is not a scope`},
 		{"time", good + "tokens: {idle: ever}\n", `x.yaml:7: tokens.idle: "ever" is not a time`},
+		{"title", good + "connection: {title: " + strings.Repeat("x", 61) + "}\n", "x.yaml:7: connection.title: it is longer than 60 characters"},
+		{"tools without a browser", strings.Replace(good, "authorize:", "device:", 1) + "connection: {title: X}\n", "x.yaml:7: connection: tools are connected in a browser"},
+		{"whoami without a path", good + "connection: {whoami: {url: https://x.example/me}}\n", "x.yaml:7: connection.whoami: it takes url, and in at"},
+		{"whoami's path", good + "connection: {whoami: {url: https://x.example/me, at: [a..b]}}\n", `x.yaml:7: connection.whoami.at[0]: "a..b" is not a path`},
+		{"whoami in the open", good + "connection: {whoami: {url: http://x.example/me, at: [a]}}\n", "x.yaml:7: connection.whoami.url: it must begin with https"},
+		{"whoami's header", good + "connection: {whoami: {url: https://x.example/me, at: [a], headers: {authorization: x}}}\n", `x.yaml:7: connection.whoami.headers.authorization: "authorization" is not a header to set`},
 		{"two documents", good + "---\n" + good, "x.yaml: want exactly one YAML document"},
 		{"too large", good + "#" + strings.Repeat("x", 70_000), "x.yaml: 70120 bytes are over the limit of 65536"},
 	} {

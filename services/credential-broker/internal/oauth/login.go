@@ -13,11 +13,10 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
-	"signalbox.dev/pkg/pg"
+	"signalbox.dev/services/credential-broker/internal/store"
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
@@ -76,6 +75,8 @@ type Answer struct {
 	// Login may be zero where State is there.
 	Login              uuid.UUID
 	State, Code, Error string
+	// Provider is what the login must be to; empty for any.
+	Provider string
 }
 
 // Start begins a login. What it returns is for the person who acts: the URL holds the
@@ -85,7 +86,7 @@ func (k *Keeper) Start(ctx context.Context, who Who, r LoginRequest) (Login, err
 	if err != nil {
 		return Login{}, err
 	}
-	if err := p.ready(); err != nil {
+	if err := p.Ready(); err != nil {
 		return Login{}, err
 	}
 	if len(r.Label) > maxLabel {
@@ -118,7 +119,7 @@ func (k *Keeper) Start(ctx context.Context, who Who, r LoginRequest) (Login, err
 // Reauthorize begins a login for an account that is there. Until it is completed the
 // account stays as it is.
 func (k *Keeper) Reauthorize(ctx context.Context, who Who, account id.Account, kind Kind) (Login, error) {
-	g, err := k.read(ctx, Ref{who.Workspace, account})
+	g, err := k.tables.read(ctx, Ref{who.Workspace, account})
 	if err != nil {
 		return Login{}, err
 	}
@@ -141,9 +142,15 @@ func (k *Keeper) Complete(ctx context.Context, who Who, a Answer) (Ref, error) {
 	if a.Code == "" && a.Error == "" {
 		return Ref{}, fault.New(fault.Invalid, "code: it is empty: paste the code that the provider showed")
 	}
-	row, err := k.take(ctx, who, a)
+	if a.State == "" && a.Login == uuid.Nil {
+		return Ref{}, fault.New(fault.Invalid, "state: it is missing: paste the whole text that the provider showed")
+	}
+	row, err := k.tables.take(ctx, who, a)
 	if err != nil {
 		return Ref{}, err
+	}
+	if a.Provider != "" && a.Provider != row.Provider {
+		return Ref{}, errStrange
 	}
 	p, err := k.cfg.Providers.Get(row.Provider)
 	if err != nil {
@@ -213,6 +220,8 @@ type loginRow struct {
 	Sealed     []byte
 	KeyVersion int
 	IntervalS  int
+	// Brought is of a grant that is brought along; nil of a login.
+	Brought *store.Brought `db:"-"`
 }
 
 // place is where the login's secret is sealed to.
@@ -230,7 +239,7 @@ func (k *Keeper) target(ctx context.Context, who Who, row *loginRow) error {
 		row.Account = id.New[id.Account]()
 		return nil
 	}
-	g, err := k.read(ctx, Ref{who.Workspace, row.Account})
+	g, err := k.tables.read(ctx, Ref{who.Workspace, row.Account})
 	if err != nil {
 		return err
 	}
@@ -240,66 +249,17 @@ func (k *Keeper) target(ctx context.Context, who Who, row *loginRow) error {
 	return nil
 }
 
-// begin stores a login.
+// begin seals a login's secret and stores it.
 func (k *Keeper) begin(ctx context.Context, who Who, row loginRow, stateHash []byte, secret vault.Secret, life time.Duration) error {
 	sealed, err := k.cfg.Vault.Seal(ctx, row.place(who), secret)
 	if err != nil {
 		return err
 	}
-	return k.in(ctx, who.Workspace, func(ctx context.Context, tx pgx.Tx) error {
-		var pending int
-		if err := tx.QueryRow(ctx, `SELECT count(*) FROM logins WHERE workspace_id = $1 AND expires_at > now()`, who.Workspace).Scan(&pending); err != nil {
-			return fmt.Errorf("count logins: %w", err)
-		}
-		if pending >= maxPending {
-			return fault.New(fault.Limited, "%d sign-ins have begun and were not completed: wait until they expire, within %s", pending, loginLife)
-		}
-		_, err := tx.Exec(ctx, `
-			INSERT INTO logins (workspace_id, id, member_id, provider, kind, account_id, again, label, redirect, state_hash, sealed, key_version,
-				poll_interval, poll_at, expires_at)
-			VALUES (@workspace, @id, @member, @provider, @kind, @account, @again, @label, @redirect, @state, @sealed, @key_version,
-				@interval::integer, now() + @interval::integer * interval '1 second', now() + @life::interval)`, pg.Args{
-			"workspace": who.Workspace, "id": row.ID, "member": who.Member, "provider": row.Provider, "kind": string(row.Kind),
-			"account": row.Account, "again": row.Again, "label": row.Label, "redirect": row.Redirect, "state": stateHash,
-			"sealed": sealed.Bytes, "key_version": sealed.KeyVersion, "interval": row.IntervalS, "life": life,
-		})
-		if err != nil {
-			return fmt.Errorf("store a login: %w", err)
-		}
-		return nil
-	})
+	return k.tables.begin(ctx, who, row, stateHash, sealed, life)
 }
 
-const loginColumns = `id, provider, kind, account_id AS account, again, label, redirect, sealed, key_version, poll_interval AS interval_s`
-
-// take removes the login that an answer belongs to and returns it. It is gone then,
-// whatever follows: a state is good once.
-func (k *Keeper) take(ctx context.Context, who Who, a Answer) (row loginRow, err error) {
-	if a.State == "" && a.Login == uuid.Nil {
-		return row, fault.New(fault.Invalid, "state: it is missing: paste the whole text that the provider showed")
-	}
-	err = k.in(ctx, who.Workspace, func(ctx context.Context, tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, `
-			DELETE FROM logins
-			WHERE workspace_id = @workspace AND member_id = @member AND kind <> 'device' AND expires_at > now()
-				AND (NOT @by_state OR state_hash = @state) AND (NOT @by_id OR id = @id)
-			RETURNING `+loginColumns, pg.Args{
-			"workspace": who.Workspace, "member": who.Member,
-			"by_state": a.State != "", "state": hash(a.State), "by_id": a.Login != uuid.Nil, "id": a.Login,
-		})
-		if err != nil {
-			return err
-		}
-		row, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[loginRow])
-		if pg.NoRows(err) {
-			return errStrange
-		}
-		return err
-	})
-	if err != nil {
-		return row, fmt.Errorf("look for the login: %w", err)
-	}
-	return row, nil
+func tooMany(pending int) error {
+	return fault.New(fault.Limited, "%d sign-ins have begun and were not completed: wait until they expire, within %s", pending, loginLife)
 }
 
 func authorizeURL(p *Provider, redirect, state, verifier string) string {

@@ -17,6 +17,7 @@ import (
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/services/credential-broker/internal/accountfile"
 	"signalbox.dev/services/credential-broker/internal/oauth"
 	"signalbox.dev/services/simulator/authserver"
 )
@@ -75,12 +76,18 @@ func TestLogin(t *testing.T) {
 				if got := w.token(k, ref); got.Version != 2 {
 					t.Errorf("after Refresh the version is %d, want 2", got.Version)
 				}
-				if got := w.rows(`SELECT provider || ' ' || profile || ' ' || label FROM credentials.accounts`); got[0] != "sim generic mine" {
-					t.Errorf("the account is %q", got)
+				if w.file == nil {
+					if got := w.rows(`SELECT provider || ' ' || profile || ' ' || label FROM credentials.accounts`); got[0] != "sim generic mine" {
+						t.Errorf("the account is %q", got)
+					}
 				}
 				_, err = k.Complete(t.Context(), w.who, answer)
 				wantFault(t, "Complete() again", err, fault.Conflict, "LOGIN_UNKNOWN")
 				noTokens(t, "the log", w.log.String())
+				if w.file != nil {
+					w.noTokensInFile()
+					return
+				}
 				for _, table := range []string{"accounts", "grants", "grant_attempts", "logins", "audit"} {
 					for _, row := range w.rows(`SELECT row_to_json(t)::text FROM credentials.` + table + ` t`) {
 						noTokens(t, "table "+table, row)
@@ -101,7 +108,7 @@ func TestEventsAreRecorded(t *testing.T) {
 			if ev.Who == w.who {
 				by = "us"
 			}
-			events = append(events, fmt.Sprintf("%s %s by %s", ev.Action, ev.Provider, by))
+			events = append(events, strings.TrimSuffix(fmt.Sprintf("%s %s by %s: %s", ev.Action, ev.Provider, by, ev.Detail), ": "))
 			return nil
 		}
 	})
@@ -123,7 +130,11 @@ func TestEventsAreRecorded(t *testing.T) {
 	if _, err := k.Revoke(t.Context(), w.who, ref); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"created sim by us", "refreshed sim by nobody", "changed sim by us", "changed sim by nobody", "changed sim by us"}
+	want := []string{
+		"created sim by us: imported", "refreshed sim by nobody", "changed sim by us: signed in again",
+		"changed sim by nobody: somebody must sign in again: sim does not accept the sign-in any more: it was withdrawn, or has expired",
+		"changed sim by us: signed out",
+	}
 	if diff := cmp.Diff(want, events); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
@@ -169,7 +180,7 @@ func TestLoginIsOnesOwn(t *testing.T) {
 	}
 
 	_, pasted = start()
-	w.change(`UPDATE credentials.logins SET expires_at = now()`)
+	w.logins(`expires_at = now()`, func(l *accountfile.Login, now time.Time) { l.ExpiresAt = now })
 	_, err := k.Complete(t.Context(), w.who, oauth.Answer{Code: pasted})
 	wantFault(t, "Complete() of an expired login", err, fault.Conflict, "LOGIN_UNKNOWN")
 
@@ -254,7 +265,7 @@ func TestDevice(t *testing.T) {
 		}
 		return login
 	}
-	now := func() { w.change(`UPDATE credentials.logins SET poll_at = now()`) } // as if the interval were over
+	now := func() { w.logins(`poll_at = now()`, func(l *accountfile.Login, now time.Time) { l.PollAt = now }) } // as if the interval were over
 	poll := func(login oauth.Login, least, most time.Duration) {
 		t.Helper()
 		got, err := k.Poll(t.Context(), w.who, login.ID)
@@ -319,7 +330,13 @@ func TestRevoke(t *testing.T) {
 		t.Errorf("Revoke() again = %v", err)
 	}
 	w.calls(authserver.Calls{Revoke: 1})
-	if got := w.rows(`SELECT num_nonnulls(access_sealed, refresh_sealed)::text FROM credentials.grants`); got[0] != "0" {
+	if w.file != nil {
+		w.grants("", func(g *accountfile.Grant, _ time.Time) {
+			if g.Access != nil || g.Refresh != nil {
+				t.Error("tokens are stored still")
+			}
+		})
+	} else if got := w.rows(`SELECT num_nonnulls(access_sealed, refresh_sealed)::text FROM credentials.grants`); got[0] != "0" {
 		t.Errorf("%s tokens are stored still", got[0])
 	}
 }
@@ -359,7 +376,7 @@ func TestRevokeWhereThereIsNoWay(t *testing.T) {
 	w := newWorld(t, authserver.Settings{}, "")
 	k := w.keeper()
 	ref := w.grant(k)
-	w.change(`UPDATE credentials.grants SET provider = 'gone'`)
+	w.grants(`provider = 'gone'`, func(g *accountfile.Grant, _ time.Time) { g.Provider = "gone" })
 	got, err := k.Revoke(t.Context(), w.who, ref)
 	if err != nil || got.AtProvider || got.Why == "" {
 		t.Errorf("Revoke() = %+v, %v, want that it is done here alone, and why", got, err)

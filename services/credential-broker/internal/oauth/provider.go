@@ -68,6 +68,11 @@ type Provider struct {
 	Ahead time.Duration
 	// Void are error codes that mean the same as invalid_grant.
 	Void []string
+	// Title is what members know it as who connect tools to it; empty where its accounts
+	// are not for tools but, as those of models, for owners to look after.
+	Title string
+	// Whoami says whose a token is.
+	Whoami Whoami
 }
 
 // Providers is a collection of providers. It never changes and is safe for
@@ -85,8 +90,8 @@ func (p *Providers) Get(name string) (*Provider, error) {
 // Names returns all providers' names, sorted.
 func (p *Providers) Names() []string { return slices.Sorted(maps.Keys(p.byName)) }
 
-// ready returns a fault for people where the operator has not set a client.
-func (p *Provider) ready() error {
+// Ready returns a fault for people where the operator has not set a client.
+func (p *Provider) Ready() error {
 	if p.Client.ID == "" {
 		return fault.Coded(fault.Conflict, "OAUTH_CLIENT_MISSING", "signing in to %s is not set up: the operator registers a client with the provider and adds its id to CREDENTIAL_BROKER_OAUTH_CLIENTS", p.Name)
 	}

@@ -8,10 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"signalbox.dev/pkg/fault"
-	"signalbox.dev/pkg/pg"
 )
 
 const (
@@ -23,7 +20,7 @@ const (
 // renew sends one request to the token endpoint, if there is still a need when the
 // grant is looked at under its lock, and stores what comes of it.
 func (k *Keeper) renew(ctx context.Context, ref Ref, p *Provider, rejected int64, force bool) error {
-	g, a, ok, err := k.open(ctx, ref, "refresh", func(g *grant) bool {
+	g, a, ok, err := k.tables.open(ctx, ref, "refresh", func(g *grant) bool {
 		return g.needs(rejected, force) == renewal && (force || g.pause() == 0)
 	})
 	if err != nil || !ok {
@@ -44,7 +41,7 @@ func (k *Keeper) renew(ctx context.Context, ref Ref, p *Provider, rejected int64
 // refresh opens the refresh token and posts it. A process that was stopped since it
 // took the lease, and does not know for how long, sends nothing.
 func (k *Keeper) refresh(ctx context.Context, a attempt, p *Provider, g *grant) (issued, error) {
-	if err := p.ready(); err != nil {
+	if err := p.Ready(); err != nil {
 		return issued{}, &failure{err: err}
 	}
 	secret, err := k.cfg.Vault.Open(ctx, a.ref.place(refreshField), g.refresh())
@@ -69,7 +66,7 @@ func (k *Keeper) keepLease(ctx context.Context, a attempt) (stop func()) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for sleep(ctx, k.cfg.Lease/3) == nil {
-			if ours, err := k.extend(ctx, a); err == nil && !ours {
+			if ours, err := k.tables.extend(ctx, a); err == nil && !ours {
 				return // another has taken over: only the version decides now
 			}
 		}
@@ -91,7 +88,7 @@ func (k *Keeper) store(ctx context.Context, a attempt, p *Provider, t issued) er
 	for pause := keepPause; ; pause = min(2*pause, 5*time.Second) {
 		sealed, err := k.seal(ctx, a.ref, p, t, time.Since(began))
 		if err == nil {
-			err = k.keep(ctx, a, p, sealed)
+			err = k.tables.keep(ctx, a, p, sealed)
 		}
 		if err == nil {
 			k.cfg.Log.InfoContext(ctx, "access token renewed", "account", a.ref.Account, "provider", p.Name)
@@ -115,7 +112,7 @@ func (k *Keeper) failed(ctx context.Context, a attempt, p *Provider, err error) 
 		f = &failure{err: errors.New("the refresh token could not be opened")}
 	}
 	k.cfg.Log.WarnContext(ctx, "access token not renewed", "account", a.ref.Account, "provider", p.Name, "error", err)
-	if written := k.fail(ctx, a, p, f); written != nil {
+	if written := k.tables.fail(ctx, a, p, f); written != nil {
 		// The attempt stays open; when its lease is over somebody else goes on.
 		return written
 	}
@@ -126,18 +123,4 @@ func (k *Keeper) failed(ctx context.Context, a attempt, p *Provider, err error) 
 		return nil // the next look says why
 	}
 	return fault.Wrap(err, fault.Unavailable, fmt.Sprintf("the access token for %s could not be renewed (%s); it is tried again", p.Name, f))
-}
-
-// giveUp says that somebody must sign in again, unless the grant has changed.
-func (k *Keeper) giveUp(ctx context.Context, ref Ref, version int64, reason string) error {
-	return k.in(ctx, ref.Workspace, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `
-			UPDATE grants SET state = 'reauthorize', changed_at = clock_timestamp(), reason = @reason
-			WHERE workspace_id = @workspace AND account_id = @account AND version = @version AND state = 'active'`,
-			pg.Args{"workspace": ref.Workspace, "account": ref.Account, "version": version, "reason": reason})
-		if err != nil {
-			return fmt.Errorf("mark account %s for signing in again: %w", ref.Account, err)
-		}
-		return nil
-	})
 }

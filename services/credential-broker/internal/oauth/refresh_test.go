@@ -100,7 +100,7 @@ func TestTroubleIsNotTheGrants(t *testing.T) {
 			if s := w.status(k, ref); s.State != oauth.Active {
 				t.Errorf("status = %+v, want %s", s, oauth.Active)
 			}
-			w.change(`UPDATE credentials.grants SET retry_at = now()`)
+			w.unpause()
 			w.token(k, ref)
 			w.attempts(ref, tt.outcome, "done")
 			w.calls(authserver.Calls{Refresh: 2, Refreshed: 1})
@@ -187,7 +187,7 @@ func TestLostAnswer(t *testing.T) {
 			w.server.Fail(tt.lost)
 			_, err := k.Token(t.Context(), ref)
 			wantFault(t, "Token()", err, fault.Unavailable, "")
-			w.change(`UPDATE credentials.grants SET retry_at = now()`)
+			w.unpause()
 			k.Forget(ref)
 			if _, err = k.Token(t.Context(), ref); (err == nil) != (tt.state == oauth.Active) {
 				t.Errorf("Token() again = %v", err)
@@ -400,4 +400,29 @@ func TestOthersDuringARenewal(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Whoever could not look for longer than a look goes back sends no token of an account
+// that was signed out meanwhile, or signed in to anew.
+func TestMissedLooks(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, authserver.Settings{Rotate: true}, rotating)
+	first, second := w.keeper(), w.keeper()
+	ref := w.grant(second)
+	w.token(first, ref)
+	if _, err := second.Revoke(t.Context(), w.who, ref); err != nil {
+		t.Fatal(err)
+	}
+	w.change(`UPDATE credentials.grants SET changed_at = now() - interval '40 seconds'`)
+	if err := first.Look(t.Context(), time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := first.Token(t.Context(), ref); err != nil {
+		t.Fatalf("Token = %v before the look that was late: the test shows nothing", err)
+	}
+	if err := first.Look(t.Context(), 35*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	_, err := first.Token(t.Context(), ref)
+	wantFault(t, "Token after a sign-out that no look saw", err, fault.Conflict, "ACCOUNT_REAUTHORIZE")
 }

@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-
-	"github.com/jackc/pgx/v5"
+	"time"
 
 	"signalbox.dev/pkg/fault"
-	"signalbox.dev/pkg/pg"
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
@@ -25,7 +23,13 @@ type Revocation struct {
 // authorised again. Called again it goes on where it was interrupted; a grant that is
 // signed out already is no error.
 func (k *Keeper) Revoke(ctx context.Context, who Who, ref Ref) (Revocation, error) {
-	g, a, done, err := k.openRevocation(ctx, who, ref)
+	return k.RevokeWithin(ctx, who, ref, k.cfg.PostTimeout+2*k.cfg.Lease)
+}
+
+// RevokeWithin is Revoke that waits for others, and then for the provider, no longer than
+// a limit.
+func (k *Keeper) RevokeWithin(ctx context.Context, who Who, ref Ref, limit time.Duration) (Revocation, error) {
+	g, a, done, err := k.openRevocation(ctx, who, ref, limit)
 	k.forget(ref)
 	if err != nil {
 		return Revocation{}, err
@@ -37,62 +41,34 @@ func (k *Keeper) Revoke(ctx context.Context, who Who, ref Ref) (Revocation, erro
 	ctx = context.WithoutCancel(ctx)
 	stop := k.keepLease(ctx, a)
 	defer stop()
-	r, f := k.tellProvider(ctx, ref, &g)
-	err = k.in(ctx, ref.Workspace, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `
-			UPDATE grants SET state = 'revoked', changed_at = clock_timestamp(), reason = 'it was signed out', version = version + 1, attempt_id = NULL, lease_until = NULL,
-				access_sealed = NULL, access_key_version = NULL, refresh_sealed = NULL, refresh_key_version = NULL, refresh_at = NULL
-			WHERE workspace_id = $1 AND account_id = $2 AND version = $3 AND state = 'revoking'`, ref.Workspace, ref.Account, a.base)
-		if err != nil {
-			return fmt.Errorf("erase the tokens of account %s: %w", ref.Account, err)
-		}
-		outcome := outcomeDone
-		if f != nil {
-			outcome, _ = verdict(&Provider{}, f)
-		}
-		return closeAttempt(ctx, tx, a, outcome, f)
-	})
-	return r, err
+	told, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	r, f := k.tellProvider(told, ref, &g)
+	outcome := outcomeDone
+	if f != nil {
+		outcome, _ = verdict(&Provider{}, f)
+	}
+	return r, k.tables.erase(ctx, a, outcome, f)
 }
 
 // openRevocation marks the grant and takes its lease, when no renewal is under way
 // any more: the token that one brings is the one to be taken back.
-func (k *Keeper) openRevocation(ctx context.Context, who Who, ref Ref) (g grant, a attempt, done bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, k.cfg.PostTimeout+2*k.cfg.Lease)
+func (k *Keeper) openRevocation(ctx context.Context, who Who, ref Ref, limit time.Duration) (g grant, a attempt, done bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for look := firstLook; ; look = min(2*look, lastLook) {
 		var ok bool
-		g, a, ok, err = k.open(ctx, ref, "revoke", func(g *grant) bool { done = g.State == Revoked; return !done })
+		g, a, ok, err = k.tables.open(ctx, ref, "revoke", func(g *grant) bool { done = g.State == Revoked; return !done })
 		if err != nil || done {
 			return g, a, done, err
 		}
 		if ok {
-			return g, a, false, k.markRevoking(ctx, who, ref, &g)
+			return g, a, false, k.tables.markRevoking(ctx, who, ref, &g)
 		}
 		if err := sleep(ctx, look); err != nil {
 			return g, a, false, fault.Wrap(err, fault.Unavailable, "a renewal of the account's token is under way: try again in a minute")
 		}
 	}
-}
-
-func (k *Keeper) markRevoking(ctx context.Context, who Who, ref Ref, g *grant) error {
-	return k.in(ctx, ref.Workspace, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `
-			UPDATE grants SET state = 'revoking', changed_at = clock_timestamp(), reason = 'it is being signed out'
-			WHERE workspace_id = $1 AND account_id = $2 AND version = $3`,
-			ref.Workspace, ref.Account, g.Version)
-		if err != nil {
-			return fmt.Errorf("mark account %s as signed out: %w", ref.Account, err)
-		}
-		if g.State == Revoking {
-			return nil
-		}
-		var provider string
-		if err := tx.QueryRow(ctx, `SELECT provider FROM accounts WHERE workspace_id = $1 AND id = $2`, ref.Workspace, ref.Account).Scan(&provider); err != nil && !pg.NoRows(err) {
-			return fmt.Errorf("read account %s: %w", ref.Account, err)
-		}
-		return k.record(ctx, tx, Event{Ref: ref, Action: Changed, Provider: provider, Who: who})
-	})
 }
 
 // tellProvider sends the refresh token, which stands for the whole grant, else the

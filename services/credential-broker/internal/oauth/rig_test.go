@@ -21,8 +21,8 @@ import (
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/pgtest"
+	"signalbox.dev/services/credential-broker/internal/accountfile"
 	"signalbox.dev/services/credential-broker/internal/oauth"
-	"signalbox.dev/services/credential-broker/internal/store"
 	"signalbox.dev/services/credential-broker/internal/vault"
 	"signalbox.dev/services/credential-broker/migrations"
 	"signalbox.dev/services/simulator/authserver"
@@ -64,7 +64,8 @@ func loadProviders(t testing.TB, url, more string) *oauth.Providers {
 // world is a database, an authorisation server, and one or more keepers.
 type world struct {
 	t         *testing.T
-	db        *pgtest.Database
+	db        *pgtest.Database // nil where there is a file
+	file      *accountfile.File
 	server    *authserver.Server
 	url       string
 	providers *oauth.Providers
@@ -75,9 +76,20 @@ type world struct {
 
 func newWorld(t *testing.T, s authserver.Settings, more string) *world {
 	t.Helper()
+	w := prepare(t, s, more)
+	if strings.HasPrefix(t.Name(), inFile+"/") {
+		w.openFile()
+	} else {
+		w.db = pgtest.New(t, schema())
+	}
+	return w
+}
+
+func prepare(t *testing.T, s authserver.Settings, more string) *world {
+	t.Helper()
 	s.ClientID, s.ClientSecret = "us", "hush"
 	w := &world{
-		t: t, db: pgtest.New(t, schema()), server: authserver.New(s), keyFile: filepath.Join(t.TempDir(), "key"), log: &lines{},
+		t: t, server: authserver.New(s), keyFile: filepath.Join(t.TempDir(), "key"), log: &lines{},
 		who: oauth.Who{Workspace: id.New[id.Workspace](), Member: id.New[id.Member](), Service: "gateway"},
 	}
 	front := httptest.NewServer(w.server)
@@ -90,15 +102,15 @@ func newWorld(t *testing.T, s authserver.Settings, more string) *world {
 // keeper returns another instance.
 func (w *world) keeper(change ...func(*oauth.Config)) *oauth.Keeper {
 	w.t.Helper()
-	db := w.db.Open(w.t, schema())
 	key, err := vault.OpenFile(w.keyFile)
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	cfg := oauth.Config{
-		DB: db, Vault: vault.New(key, store.New(db)), Providers: w.providers, Log: slog.New(slog.NewTextHandler(w.log, nil)),
+		Providers: w.providers, Log: slog.New(slog.NewTextHandler(w.log, nil)),
 		Instance: "test", UserAgent: "signalbox/test", Redirect: "https://console.example/back",
 	}
+	cfg.Vault = vault.New(key, w.stored(&cfg))
 	for _, c := range change {
 		c(&cfg)
 	}
@@ -134,8 +146,15 @@ func (w *world) change(sql string, args ...any) {
 // expire makes the database believe that the token has expired, and keepers look.
 func (w *world) expire(ref oauth.Ref, keepers ...*oauth.Keeper) {
 	w.t.Helper()
-	w.change(`UPDATE credentials.grants SET issued_at = now() - interval '1 hour', expires_at = now() - interval '1 second', refresh_at = now() - interval '1 minute'
-		WHERE account_id = $1`, ref.Account)
+	if w.file != nil {
+		w.update(func(s *accountfile.State) {
+			g, now := s.Account(ref.Account).Grant, time.Now().UTC()
+			g.IssuedAt, g.ExpiresAt, g.RefreshAt = now.Add(-time.Hour), new(now.Add(-time.Second)), new(now.Add(-time.Minute))
+		})
+	} else {
+		w.change(`UPDATE credentials.grants SET issued_at = now() - interval '1 hour', expires_at = now() - interval '1 second', refresh_at = now() - interval '1 minute'
+			WHERE account_id = $1`, ref.Account)
+	}
 	for _, k := range keepers {
 		k.Forget(ref)
 	}
@@ -160,8 +179,12 @@ func (w *world) rows(sql string, args ...any) []string {
 	return out
 }
 
+// attempts looks at what became of attempts, where that is written down.
 func (w *world) attempts(ref oauth.Ref, want ...string) {
 	w.t.Helper()
+	if w.file != nil {
+		return
+	}
 	got := w.rows(`SELECT coalesce(outcome, 'open') FROM credentials.grant_attempts WHERE account_id = $1 ORDER BY started_at`, ref.Account)
 	if diff := cmp.Diff(want, got); diff != "" {
 		w.t.Errorf("attempts (-want +got):\n%s", diff)

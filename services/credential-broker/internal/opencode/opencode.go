@@ -168,6 +168,12 @@ func merge(a, b Found) Found {
 	if b.Used.After(a.Used) {
 		a, b = b, a
 	}
+	if a.Used.Equal(b.Used) { // mostly because one file does not say
+		a.Enabled, a.Current = a.Enabled && b.Enabled, a.Current || b.Current
+		if b.Limited.After(a.Limited) {
+			a.Limited = b.Limited
+		}
+	}
 	if a.Label == "" {
 		a.Label = b.Label
 	}

@@ -101,13 +101,16 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 func TestMerge(t *testing.T) {
 	t.Parallel()
 	auth, err := opencode.ReadAuth(file(t, `{"anthropic": {"type": "oauth", "refresh": "r1", "access": "a1", "expires": 1700000000000},
-		"openai": {"type": "api", "key": "sk-1"}}`))
+		"openai": {"type": "api", "key": "sk-1"}, "anthropic-too": {"type": "oauth", "refresh": "r2"}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	accounts, err := opencode.ReadAccounts(file(t, `{"version": 1, "accounts": [
+	// What only one file knows counts where neither knows when it was used.
+	auth[1].Provider = "anthropic"
+	accounts, err := opencode.ReadAccounts(file(t, `{"version": 1, "activeIndex": 4, "accounts": [
 		{"email": "old@x", "refreshToken": "r1", "lastUsed": 5}, {"email": "new@x", "refreshToken": "r1", "lastUsed": 7, "enabled": false},
-		{"email": "lost@x"}, {"email": "lost too@x"}]}`))
+		{"email": "lost@x"}, {"email": "lost too@x"},
+		{"email": "off@x", "refreshToken": "r2", "enabled": false}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,12 +118,13 @@ func TestMerge(t *testing.T) {
 	got, fewer := opencode.Merge(append(append(auth, accounts...), env...))
 	want := []string{
 		"anthropic new@x key= access=a1 refresh=r1 enabled=false current=false 1700000000000 7",
+		"anthropic off@x key= access= refresh=r2 enabled=false current=true",
 		"openai  key=sk-1 access= refresh= enabled=true current=false",
 		"anthropic lost@x key= access= refresh= enabled=true current=false it holds no refresh token",
 		"anthropic lost too@x key= access= refresh= enabled=true current=false it holds no refresh token",
 		"openrouter  key=sk-1 access= refresh= enabled=true current=false",
 	}
-	if diff := cmp.Diff(want, told(got)); fewer != 3 || diff != "" {
-		t.Errorf("Merge: %d fewer, want 3 (-want +got):\n%s", fewer, diff)
+	if diff := cmp.Diff(want, told(got)); fewer != 4 || diff != "" {
+		t.Errorf("Merge: %d fewer, want 4 (-want +got):\n%s", fewer, diff)
 	}
 }

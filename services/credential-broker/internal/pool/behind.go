@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/price"
 	"signalbox.dev/services/credential-broker/internal/choice"
 	"signalbox.dev/services/credential-broker/internal/store"
 )
@@ -27,7 +28,8 @@ type statKey struct {
 type tally struct {
 	provider string
 	requests int64
-	usage    Usage
+	in, out  int64 // tokens
+	micros   int64
 }
 
 // behind is what is still to be written to the statistics. It grows with accounts and
@@ -42,15 +44,15 @@ type behind struct {
 	warned   time.Time
 }
 
-func (b *behind) add(k statKey, provider string, u Usage) {
+func (b *behind) add(k statKey, provider string, u price.Tokens, micros int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	t := b.pending[k]
 	t.provider = provider
 	t.requests++
-	t.usage.Input += u.Input
-	t.usage.Output += u.Output
-	t.usage.CostMicros += u.CostMicros
+	t.in += u.Input
+	t.out += u.Output
+	t.micros += micros
 	b.pending[k] = t
 }
 
@@ -65,7 +67,7 @@ func (b *behind) next() []store.Stat {
 	for k, t := range b.pending {
 		b.batch = append(b.batch, store.Stat{
 			Workspace: k.workspace, Provider: t.provider, Account: k.account, Reason: k.reason,
-			Requests: t.requests, TokensIn: t.usage.Input, TokensOut: t.usage.Output, CostMicros: t.usage.CostMicros,
+			Requests: t.requests, TokensIn: t.in, TokensOut: t.out, CostMicros: t.micros,
 		})
 	}
 	clear(b.pending)

@@ -30,12 +30,10 @@ func Classify(status int, f dialect.Failure) Reason {
 		return RateLimited
 	case status == http.StatusBadRequest || status == http.StatusForbidden:
 		switch {
-		case isQuota(f):
+		case isQuota(f), isAuth(f):
 			return QuotaExhausted
 		case isRateLimit(f):
 			return RateLimited
-		case isAuth(f):
-			return AuthFailed
 		}
 		return Caller
 	case status >= 500:
@@ -64,8 +62,15 @@ func ClassifyEvent(f dialect.Failure) Reason {
 	return Service
 }
 
+// Denied reports whether a failure that is QuotaExhausted is about permission: the
+// account may not use that model, or nobody may do what the request asks for. It says
+// nothing of what else the account may do, so it parks nothing.
+func Denied(f dialect.Failure) bool {
+	return matches(f, "permission_error", "insufficient_permissions")
+}
+
 func isQuota(f dialect.Failure) bool {
-	return matches(f, "insufficient_quota", "billing_error", "permission_error", "billing_hard_limit_reached", "billing_not_active",
+	return Denied(f) || matches(f, "insufficient_quota", "billing_error", "billing_hard_limit_reached", "billing_not_active",
 		"quota_exceeded", "account_deactivated", "access_terminated", "organization_deactivated", "402") ||
 		begins(f, "Your credit balance is too low", "You exceeded your current quota", "This request requires more credits")
 }

@@ -3,35 +3,62 @@
 //
 // A pool is the accounts that one workspace may use for one provider: its own, else the
 // operator's shared ones, else the environment's, else (where one is configured) the
-// simulated provider, which needs no credential and knows no limits. A Set is all pools
-// of this instance. What is known of accounts (health, tokens, limits) and how one is
-// chosen is package choice's; shared accounts are one pool for all workspaces.
+// simulated provider, which needs no credential and knows no limits. Whoever has accounts
+// of which none can be used, because they are disabled or do not open, gets an error that
+// says so and not the next one's answer: somebody else would pay for it, or make it up.
+// A Set is all pools of this instance. What is known of accounts (health, tokens, limits)
+// and how one is chosen is package choice's; shared accounts are one pool for all
+// workspaces.
 //
-//	Select   read the pool (load.go), choose (choice), renew a token (tokens.go), put the
-//	         first use on record (use.go)
+//	Select   the pool as it is known (cache.go, load.go), choose (choice), wait for a token
+//	         (select.go, tokens.go), note the first use for the audit (use.go)
 //	Began    the account has begun to answer well: others may follow a probe
 //	Report   how it ended, once for each Select
 //
 // # Accounts
 //
-// Accounts, settings and what is stored of limits are read from Postgres, secrets opened
-// by the vault, per workspace and provider, and believed for a second; a change made by
-// another process therefore counts within a second, one made by this process (Forget)
-// at once. Where requests keep coming they are read again ahead of time, and nobody
-// waits. While Postgres is away, what was read last is believed for up to 15 minutes.
+// Accounts, settings and what is stored of limits are read from Postgres, for each owner
+// once, and secrets opened by the vault; an account that does not open is left out, and
+// told of in the log. Two times a second one query asks which of the pools have changed
+// that were asked for in the last minutes (Marks), and those are read again, so that a
+// change made by another process counts within a second, one made by this process
+// (Forget) at once, and a request waits for Postgres only where nothing is known. While
+// Postgres is away, what was read last is believed for up to 15 minutes. Where nobody has
+// looked for 5 s, because the process or the machine was stopped, requests do not believe
+// what is known: they wait until it was read again.
+//
 // Somebody's orders, to switch to an account or to make one healthy, are dated rows that
 // are read with the accounts; each instance carries out the newest of each once.
-// The first use of a stored or environment account in a session is written to the audit
-// before the request goes out: no credential is used without a row, also then.
+//
+// # Tokens and permissions
+//
+// An account whose access token takes longer than half a second goes behind the others
+// for half a minute; when there is no other, it is waited for. All of that takes 20 s at
+// most for a request, however many accounts wait for a server that hangs. A refusal that
+// names permission has others go first for that model, and parks nothing (Denied); when
+// a second account refuses the same request in that way, the refusal goes back to the
+// caller: one member's wrong setting takes no account from anybody.
+//
+// # The audit of uses
+//
+// The first use of a stored or environment account in a session is a row of the audit. It
+// is noted in memory before the request goes out and written behind, every half a second
+// and when the Set is told to stop, so that no request waits for a row, and none fails
+// because the database is away. The row's time is when it was written, which is what the
+// chain of hashes is about; where that was more than two seconds later, it says when the
+// use was. What waits is bounded: while 10,000 uses do, first uses are refused, for no
+// credential is used that nobody can tell of. If the process dies here, the uses of its
+// last second have no row; while the database is away, those since it is.
 //
 // # Several instances
 //
 // Instances are equal. What one learns it tells the others on the bus, at most every
 // 200 ms (share.go), as registers and counters that package choice merges; that it was
-// told to Forget something, at once. Selection waits for none of this. Each also writes
-// what it learned or heard behind to Postgres, every half a second and when it is told
-// to stop (behind.go), and reads it back with the accounts: without a bus the instances
-// meet there, a second later. If one dies here: of its last half second, statistics are
+// told to Forget something, at once, and they look. Selection waits for none of this.
+// Each also writes what it learned or heard behind to Postgres, every half a second and
+// when it is told to stop (behind.go), and reads it back with the accounts: without a bus
+// the instances meet there, a second later. If one dies here: of its last half second, statistics are
 // lost, and a cooldown only that no other instance had heard of. Without Postgres
-// statistics wait in memory, one row for each account and reason.
+// statistics wait in memory, one row for each account and reason. The file of a single user
+// (store.File) takes the place of Postgres where there is none, and is written once a second.
 package pool

@@ -2,6 +2,8 @@ package pool
 
 import (
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"signalbox.dev/services/credential-broker/internal/profile"
 )
@@ -13,7 +15,7 @@ const maxFamily = 64
 // known to limit by it; else nothing, and limits are the account's. Anthropic limits
 // its classes of models, OpenAI a model in all its versions.
 func family(p *profile.Profile, provider, model string) string {
-	if model == "" || len(model) > maxFamily {
+	if model == "" || len(model) > maxFamily || !isText(model) {
 		return ""
 	}
 	switch {
@@ -41,4 +43,9 @@ func isDate(s string) bool {
 		}
 	}
 	return true
+}
+
+// isText reports whether a name can be told to others and stored.
+func isText(s string) bool {
+	return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl)
 }

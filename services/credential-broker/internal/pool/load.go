@@ -18,14 +18,9 @@ import (
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
-const (
-	fresh       = time.Second      // how long accounts that were read are believed
-	ahead       = fresh / 2        // before that is over, they are read again if somebody asks
-	stale       = 15 * time.Minute // how long they are believed while the database is away
-	patience    = 2 * time.Second  // for a database that does not answer, where there are stale ones
-	loadTimeout = 10 * time.Second
-	simulated   = "signalbox-no-credential" // the simulator takes any credential, but wants one, as the real ones do
-)
+// simulated is what the simulator is sent: it takes any credential, but wants one, as the
+// real ones do.
+const simulated = "signalbox-no-credential"
 
 // entry is a pool as it was read.
 type entry struct {
@@ -34,168 +29,88 @@ type entry struct {
 	pool     *choice.Pool // nil for the simulator's
 	owner    owner
 	read     time.Time // when its reading began
-	renewed  bool      // is being read again, or was without success
-	away     bool      // was not read again: the database did not answer
+	mark     string    // by which a look finds out whether it has changed
+	none     bool      // a workspace has no account of its own
+	partial  bool      // an account of it does not open
+	err      error     // says why none of its accounts can be used
 }
 
-// accounts returns a workspace's pool for a provider.
-func (s *Set) accounts(ctx context.Context, key poolKey) (entry, error) {
-	e, epoch, how := s.cached(key)
-	switch how {
-	case unknown:
-		return s.read(ctx, key, epoch)
-	case due:
-		s.renew(ctx, key, epoch)
-	case old:
-		return s.readOr(ctx, key, epoch, e)
-	case believed:
-	}
-	return e, nil
-}
-
-// belief is how far what is cached counts.
-type belief int
-
-const (
-	unknown  belief = iota
-	believed        // it counts
-	due             // it counts, and the one who is told so reads it again
-	old             // it counts if it cannot be read again
-)
-
-// cached returns what is known of a pool. due is said to one caller.
-func (s *Set) cached(key poolKey) (e entry, epoch int, how belief) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	e = s.cache[key]
-	age := time.Since(e.read)
-	switch {
-	case age >= stale: // also what is not there
-		return entry{}, s.epoch, unknown
-	case age >= fresh && !e.away:
-		return e, s.epoch, old
-	case age >= ahead && !e.renewed:
-		e.renewed = true
-		s.cache[key] = e
-		return e, s.epoch, due
-	}
-	return e, s.epoch, believed
-}
-
-// renew reads a pool again, and nobody waits.
-func (s *Set) renew(ctx context.Context, key poolKey, epoch int) {
-	ctx = context.WithoutCancel(ctx)
-	s.work.Go(func() {
-		if _, err := s.read(ctx, key, epoch); err != nil {
-			s.cfg.Log.WarnContext(ctx, "accounts not read ahead of time", "workspace", key.workspace, "provider", key.provider, "error", err)
-			s.unread(key)
-		}
-	})
-}
-
-// unread has somebody try again in a second, if a pool that could not be read is still
-// believed for so long.
-func (s *Set) unread(key poolKey) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if e, ok := s.cache[key]; ok && e.away {
-		time.AfterFunc(fresh, func() {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			if e, ok := s.cache[key]; ok && e.away {
-				e.renewed = false
-				s.cache[key] = e
-			}
-		})
-	}
-}
-
-// readOr reads a pool, or returns what is stale where the database is away. From then
-// on nobody waits for it.
-func (s *Set) readOr(ctx context.Context, key poolKey, epoch int, e entry) (entry, error) {
-	limited, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	now, err := s.read(limited, key, epoch)
-	if err == nil || ctx.Err() != nil || !isAway(err) {
-		return now, err
-	}
-	s.mu.Lock()
-	if kept, ok := s.cache[key]; ok && kept.read.Equal(e.read) {
-		kept.away, kept.renewed = true, true
-		s.cache[key] = kept
-	}
-	s.mu.Unlock()
-	s.unread(key)
-	s.cfg.Log.WarnContext(ctx, "the database is away: accounts are believed as they were", "workspace", key.workspace, "provider", key.provider, "read", e.read, "error", err)
-	return e, nil
-}
-
-func isAway(err error) bool {
-	k := fault.KindOf(err)
-	return k == fault.Unavailable || k == fault.Cancelled || k == fault.Deadline
-}
-
-// read reads a pool from the database. One reads for all who wait, under a context
-// that none of them can end.
-func (s *Set) read(ctx context.Context, key poolKey, epoch int) (entry, error) {
-	ch := s.flight.DoChan(fmt.Sprint(key.workspace, key.provider, epoch), func() (any, error) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loadTimeout)
-		defer cancel()
-		s.work.Add(1)
-		defer s.work.Done()
-		return s.load(ctx, key, epoch)
-	})
-	select {
-	case r := <-ch:
-		if r.Err != nil {
-			return entry{}, r.Err
-		}
-		return r.Val.(entry), nil
-	case <-ctx.Done():
-		return entry{}, fault.Wrap(ctx.Err(), fault.Unavailable, "the credential broker's database does not answer: try again in a moment")
-	}
-}
-
-func (s *Set) load(ctx context.Context, key poolKey, epoch int) (entry, error) {
+func (s *Set) load(ctx context.Context, key poolKey) (entry, error) {
 	began := time.Now()
-	stored, err := s.cfg.Store.Pool(ctx, key.workspace, key.provider)
+	stored, err := s.cfg.Store.Pool(ctx, key.Workspace, key.Provider)
 	if err != nil {
 		return entry{}, err
 	}
-	e := entry{accounts: make([]Account, 0, len(stored.Accounts)+1), index: map[id.Account]int{}, read: began}
+	e := entry{
+		accounts: make([]Account, 0, len(stored.Accounts)+1), index: map[id.Account]int{},
+		owner: owner{workspace: key.Workspace, provider: key.Provider}, read: began, mark: stored.Mark,
+	}
+	var closed error // that a key service does not open one now
 	for i := range stored.Accounts {
 		a, err := s.open(ctx, &stored.Accounts[i])
-		if err != nil {
-			if isAway(err) {
-				return entry{}, err
-			}
-			s.cfg.Log.ErrorContext(ctx, "account cannot be used", "account", stored.Accounts[i].ID, "workspace", key.workspace, "provider", key.provider, "error", err)
-			continue
+		switch {
+		case errors.Is(err, vault.ErrAway):
+			closed = err
+		case err != nil && isAway(err):
+			return entry{}, err // the database, for all of them
+		case err == nil:
+			e.accounts = append(e.accounts, a)
 		}
-		e.accounts = append(e.accounts, a)
+		e.partial = e.partial || err != nil
+		s.unopened(ctx, key, stored.Accounts[i].ID, err)
 	}
-	if len(stored.Accounts) > 0 && len(e.accounts) == 0 {
-		// Never the next tier instead: someone else would pay for a broken key.
-		return entry{}, fault.Coded(fault.Conflict, "ACCOUNT_UNUSABLE", "the stored account for %s cannot be used: the credential broker's log says why; remove it and add it again, or restore the broker's key file", key.provider)
+	if closed != nil && len(e.accounts) == 0 {
+		return entry{}, closed
 	}
-	e.owner = owner{workspace: stored.Owner, provider: key.provider}
 	if len(e.accounts) == 0 {
-		e.accounts = s.unstored(key.provider)
+		// Never the next tier where there is an account: someone else would pay.
+		switch {
+		case len(stored.Accounts) > 0:
+			e.err = fault.Coded(fault.Conflict, "ACCOUNT_UNUSABLE", "the stored account for %s cannot be used: the credential broker's log says why; remove it and add it again, or restore the broker's key file", key.Provider)
+			return e, nil
+		case stored.Disabled > 0:
+			e.err = allDisabled(key, stored.Disabled)
+			return e, nil
+		case !id.IsZero(key.Workspace):
+			e.none = true
+			return e, nil
+		}
+		e.accounts = s.unstored(key.Provider)
 		e.owner.environment = true
 	}
 	if len(e.accounts) > 0 && e.accounts[0].Origin != Simulator {
 		s.learn(ctx, &e, stored)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if epoch != s.epoch {
-		return e, nil
-	}
-	if len(s.cache) >= maxEntries {
-		clear(s.cache)
-	}
-	s.cache[key] = e
 	return e, nil
+}
+
+func allDisabled(key poolKey, n int) error {
+	whose := "of this workspace"
+	if id.IsZero(key.Workspace) {
+		whose = "that the operator shares"
+	}
+	return fault.Coded(fault.Conflict, "ACCOUNTS_DISABLED", "all accounts %s for %s are disabled (%d): enable one, or remove them to have requests go elsewhere", whose, key.Provider, n)
+}
+
+// unopened has operators know that an account cannot be used, once for each reason: it
+// is read again and again.
+func (s *Set) unopened(ctx context.Context, key poolKey, account id.Account, err error) {
+	why := ""
+	if err != nil {
+		why = err.Error()
+	}
+	s.mu.Lock()
+	known := s.unusable[account]
+	switch {
+	case err == nil:
+		delete(s.unusable, account)
+	case len(s.unusable) < maxEntries:
+		s.unusable[account] = why
+	}
+	s.mu.Unlock()
+	if why != known && err != nil {
+		s.cfg.Log.ErrorContext(ctx, "account cannot be used", "account", account, "workspace", key.Workspace, "provider", key.Provider, "error", err)
+	}
 }
 
 // learn gives a pool what is stored of it.
@@ -211,10 +126,14 @@ func (s *Set) learn(ctx context.Context, e *entry, stored store.Pool) {
 	}
 	now := time.Now()
 	e.pool = s.poolOf(e.owner)
-	e.pool.SetSettings(now, settings)
+	e.pool.SetSettings(now, e.read, settings)
 	added := map[id.Account]bool{}
-	for _, a := range e.pool.SetMembers(now, e.read, ids) {
+	came, went := e.pool.SetMembers(now, e.read, ids)
+	for _, a := range came {
 		added[a] = true
+	}
+	for _, a := range went {
+		s.cfg.Meter.Forget(a)
 	}
 	for _, l := range stored.Limits {
 		e.pool.Restore(now, l.Account, []choice.Limit{l.Limit}, -1, now)
@@ -224,7 +143,11 @@ func (s *Set) learn(ctx context.Context, e *entry, stored store.Pool) {
 			e.pool.Restore(now, h.Account, nil, h.Health, h.At)
 		}
 		if h.ResetAt != nil {
-			e.pool.Heal(now, *h.ResetAt, h.Account, added[h.Account] && h.ResetAt.Before(h.At))
+			order := choice.Order{Asked: *h.ResetAt, Account: h.Account}
+			if added[h.Account] {
+				order.Known = h.At
+			}
+			e.pool.Heal(now, order)
 		}
 	}
 	if !stored.CurrentAt.IsZero() {
@@ -255,7 +178,7 @@ func (s *Set) open(ctx context.Context, row *store.Account) (Account, error) {
 	if !ok {
 		return Account{}, fmt.Errorf("there is no request profile %q any more", row.Profile)
 	}
-	a := Account{ID: row.ID, Provider: row.Provider, Origin: Workspace, Profile: p}
+	a := Account{ID: row.ID, Provider: row.Provider, Origin: Workspace, Profile: p, FlatRate: row.FlatRate}
 	if row.Shared() {
 		a.Origin = Shared
 	}

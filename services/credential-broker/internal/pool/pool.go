@@ -9,6 +9,7 @@ import (
 
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/price"
 	"signalbox.dev/services/credential-broker/internal/choice"
 	"signalbox.dev/services/credential-broker/internal/oauth"
 	"signalbox.dev/services/credential-broker/internal/profile"
@@ -36,8 +37,10 @@ type Account struct {
 	Base *url.URL
 	// Own says that the workspace, and not the operator, chose Base: such a
 	// request must not reach the operator's network.
-	Own    bool
-	Secret vault.Secret
+	Own bool
+	// FlatRate says that its requests cost nothing each.
+	FlatRate bool
+	Secret   vault.Secret
 	// Grant is the grant whose access token is the Secret; zero where that is a key.
 	Grant oauth.Ref
 	// tokens and version are of the access token; nil where the Secret is a key
@@ -101,14 +104,13 @@ type Outcome struct {
 	Raw string
 	// Unsent says that nothing of the request was sent.
 	Unsent bool
-	// Usage is what the answer said that it cost, zero where it did not say.
-	Usage Usage
-}
-
-// Usage is what a provider counted for one request.
-type Usage struct {
-	Input, Output int64 // tokens; Input includes what came from a cache
-	CostMicros    int64 // in millionths of a dollar; 0 where the account has a flat rate
+	// Denied says that the provider does not let the account do what the request asked
+	// for (Denied).
+	Denied bool
+	// Model is the one that the request asked for, and Tokens what the answer counted;
+	// empty where they did not say.
+	Model  string
+	Tokens price.Tokens
 }
 
 // derived returns the id of an account that is not stored: the same everywhere.

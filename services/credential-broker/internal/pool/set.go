@@ -2,12 +2,10 @@ package pool
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"net/url"
-	"slices"
 	"sync"
 	"time"
 
@@ -17,7 +15,9 @@ import (
 	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/price"
 	"signalbox.dev/services/credential-broker/internal/choice"
+	"signalbox.dev/services/credential-broker/internal/meter"
 	"signalbox.dev/services/credential-broker/internal/profile"
 	"signalbox.dev/services/credential-broker/internal/store"
 	"signalbox.dev/services/credential-broker/internal/vault"
@@ -34,9 +34,19 @@ type EnvironmentAccount struct {
 	BaseURL *url.URL
 }
 
+// Store is where accounts are and where what is learned of them is written: a
+// store.Store, or a store.File. Its methods are theirs.
+type Store interface {
+	Pool(ctx context.Context, ws id.Workspace, provider string) (store.Pool, error)
+	Marks(ctx context.Context, keys []store.PoolKey) (map[store.PoolKey]string, error)
+	List(ctx context.Context, ws id.Workspace) ([]store.Account, error)
+	Used(ctx context.Context, all []store.Use) error
+	Learn(ctx context.Context, l store.Learned) error
+}
+
 // Config is what a Set draws from.
 type Config struct {
-	Store       *store.Store
+	Store       Store
 	Vault       *vault.Vault
 	Tokens      Tokens
 	Profiles    *profile.Set
@@ -49,13 +59,18 @@ type Config struct {
 	// Bus is where other instances are; nil for none.
 	Bus *bus.Bus
 	Log *slog.Logger
+	// WriteEvery is between two writes of what was learned; half a second when zero.
+	WriteEvery time.Duration
+	// Prices says what tokens cost; nil for nothing.
+	Prices *price.List
+	// Meter counts for operators; nil for nobody.
+	Meter *meter.Meter
 }
 
 // Set hands out accounts. A request waits for the database only where nothing is known
-// yet: of a pool that nobody asked for within a second, and of a session's first use of
-// an account, which must be on record before it happens. Run tells and writes what was
-// learned; what is known is read again, and uses are dated, by goroutines that Wait
-// waits for.
+// yet: of a pool that nobody asked for in the last minutes, or that was forgotten. Run
+// tells what was learned, writes it and who used what, and has pools that have changed
+// read again, by goroutines that Wait waits for.
 type Set struct {
 	cfg      Config
 	instance uuid.UUID
@@ -63,21 +78,26 @@ type Set struct {
 	flight   singleflight.Group
 	work     sync.WaitGroup
 
-	mu    sync.Mutex // guards cache, epoch, used, pools
-	cache map[poolKey]entry
+	mu    sync.Mutex // guards what follows, up to unusable
+	cache map[poolKey]*known
 	epoch int // counts Forget: what was read before is not kept after
-	used  map[useKey]time.Time
 	pools map[owner]*choice.Pool
+	// looked is when pools were last looked after, blindly when operators were told that
+	// they cannot be.
+	looked, blindly time.Time
+	// unready says why accounts have no token that could be sent.
+	unready map[id.Account]unready
+	// unusable is what operators were told of accounts that do not open.
+	unusable map[id.Account]string
 
 	behind    behind
+	uses      uses
 	forgotten chan id.Workspace // to be told to others
+	lookNow   chan struct{}     // somebody has told of a change
+	deaf      time.Time         // when operators were told that others are not heard; Run's
 }
 
-// poolKey is who asks for what.
-type poolKey struct {
-	workspace id.Workspace
-	provider  string
-}
+type poolKey = store.PoolKey
 
 // owner is whose accounts a pool is: a workspace's, or with the zero one the operator's.
 type owner struct {
@@ -88,10 +108,17 @@ type owner struct {
 
 // New returns a Set. It is empty: pools are read when they are asked for.
 func New(cfg Config) (*Set, error) {
+	if cfg.WriteEvery <= 0 {
+		cfg.WriteEvery = writeEvery
+	}
+	if cfg.Prices == nil {
+		cfg.Prices = &price.List{}
+	}
 	s := &Set{
-		cfg: cfg, instance: uuid.New(), env: map[string]Account{}, cache: map[poolKey]entry{}, used: map[useKey]time.Time{},
-		pools: map[owner]*choice.Pool{}, behind: behind{pending: map[statKey]tally{}},
-		forgotten: make(chan id.Workspace, 64),
+		cfg: cfg, instance: uuid.New(), env: map[string]Account{}, cache: map[poolKey]*known{},
+		pools: map[owner]*choice.Pool{}, unready: map[id.Account]unready{}, unusable: map[id.Account]string{}, behind: behind{pending: map[statKey]tally{}},
+		uses:      uses{noted: map[useKey]time.Time{}, waiting: map[useKey]store.Use{}},
+		forgotten: make(chan id.Workspace, 64), lookNow: make(chan struct{}, 1),
 	}
 	for _, e := range cfg.Environment {
 		p, ok := cfg.Profiles.For(e.Provider)
@@ -107,87 +134,6 @@ func New(cfg Config) (*Set, error) {
 	return s, nil
 }
 
-// Select returns an account that the request has not tried. It is to be reported on,
-// once. Select's errors are ErrNone, ErrExhausted (mostly as an *Exhausted), or a fault
-// that says why accounts cannot be had now.
-func (s *Set) Select(ctx context.Context, r Request) (Account, error) {
-	e, err := s.accounts(ctx, poolKey{r.Actor.Workspace, r.Provider})
-	if err != nil {
-		return Account{}, err
-	}
-	if len(e.accounts) == 0 {
-		return Account{}, ErrNone
-	}
-	if e.pool == nil {
-		return s.simulated(e.accounts[0], r)
-	}
-	tried := r.Tried
-	var unready error
-	for {
-		k, err := e.pool.Pick(time.Now(), choice.Request{Family: family(e.accounts[0].Profile, r.Provider, r.Model), Session: r.Actor.Session, Tried: tried})
-		if err != nil {
-			if unready != nil && len(r.Tried) == 0 {
-				return Account{}, unready
-			}
-			return Account{}, err
-		}
-		a, err := s.prepare(ctx, r, e, &k)
-		if err == nil {
-			return a, nil
-		}
-		if !errors.Is(err, errOther) {
-			return Account{}, err
-		}
-		unready = errors.Unwrap(err)
-		tried = append(slices.Clip(tried), k.Account)
-	}
-}
-
-// simulated returns the simulator's account, which is in no pool.
-func (*Set) simulated(a Account, r Request) (Account, error) {
-	if slices.Contains(r.Tried, a.ID) {
-		return Account{}, ErrExhausted
-	}
-	return a, nil
-}
-
-// errOther marks an error after which another account may do.
-var errOther = errors.New("this account cannot be used")
-
-type otherError struct{ error }
-
-func (otherError) Is(target error) bool { return target == errOther }
-func (e otherError) Unwrap() error      { return e.error }
-
-// prepare makes the account that was chosen ready to use, or settles its ticket.
-func (s *Set) prepare(ctx context.Context, r Request, e entry, k *choice.Ticket) (Account, error) {
-	i, ok := e.index[k.Account]
-	if !ok { // the pool's members were read anew meanwhile
-		e.pool.Report(time.Now(), *k, choice.Outcome{Reason: Cancelled, Unsent: true})
-		return Account{}, otherError{nil}
-	}
-	a := e.accounts[i]
-	a.pool, a.owner, a.ticket = e.pool, e.owner, k // before withToken, whose Renew hands them on
-	a, err := withToken(ctx, s.cfg.Tokens, a)
-	if err != nil && ctx.Err() != nil { // the caller went away
-		e.pool.Report(time.Now(), *k, choice.Outcome{Reason: Cancelled, Unsent: true})
-		return Account{}, err
-	}
-	if err != nil {
-		out := choice.Outcome{Reason: Unreachable, Unsent: true}
-		if fault.KindOf(err) == fault.Conflict { // somebody has to sign in again
-			out = choice.Outcome{Reason: AuthFailed, Unsent: true}
-		}
-		e.pool.Report(time.Now(), *k, out)
-		return Account{}, otherError{err}
-	}
-	if err := s.note(ctx, r, a); err != nil {
-		e.pool.Report(time.Now(), *k, choice.Outcome{Reason: Cancelled, Unsent: true})
-		return Account{}, err
-	}
-	return a, nil
-}
-
 // Began tells that an account has begun to answer a request well. It is still to be
 // reported on.
 func (*Set) Began(a Account) {
@@ -198,22 +144,36 @@ func (*Set) Began(a Account) {
 
 // Report tells how a request ended with an account that Select returned for it.
 func (s *Set) Report(_ context.Context, a Account, out Outcome) {
+	cost, known := s.cost(a, out)
+	label := s.cfg.Profiles.Label(a.Provider)
+	s.cfg.Meter.Ended(label, a.ID, meter.Request{Reason: out.Reason, Tokens: out.Tokens, CostMicros: cost, Unpriced: !known})
 	if a.pool == nil {
 		return
 	}
-	a.pool.Report(time.Now(), *a.ticket, choice.Outcome{
-		Reason: out.Reason, Wait: out.RetryAfter, Unsent: out.Unsent, Status: out.Status, Raw: out.Raw,
+	parked := a.pool.Report(time.Now(), *a.ticket, choice.Outcome{
+		Reason: out.Reason, Wait: out.RetryAfter, Unsent: out.Unsent, Denied: out.Denied, Status: out.Status, Raw: out.Raw,
 	})
-	s.behind.add(statKey{a.owner.workspace, a.ID, out.Reason}, a.Provider, out.Usage)
+	if parked {
+		s.cfg.Meter.Cooled(label, a.ID, out.Reason)
+	}
+	s.behind.add(statKey{a.owner.workspace, a.ID, out.Reason}, a.Provider, out.Tokens, cost)
 }
 
-// Forget makes the next Select of a workspace read its accounts anew, here and in other
-// instances. The zero workspace stands for all.
+// cost returns what a request cost; false where nobody knows.
+func (s *Set) cost(a Account, out Outcome) (micros int64, known bool) {
+	if out.Tokens == (price.Tokens{}) || a.FlatRate || a.Origin == Simulator {
+		return 0, true
+	}
+	return s.cfg.Prices.Cost(a.Provider, out.Model, out.Tokens)
+}
+
+// Forget makes the next Select of a workspace read its own accounts anew, and has other
+// instances look at once for what has changed. The zero workspace stands for all.
 func (s *Set) Forget(ws id.Workspace) {
 	s.forget(ws)
 	select {
 	case s.forgotten <- ws:
-	default: // others believe what they know for a second at most
+	default: // others look all the time
 	}
 }
 
@@ -221,11 +181,12 @@ func (s *Set) forget(ws id.Workspace) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.epoch++
-	maps.DeleteFunc(s.cache, func(k poolKey, _ entry) bool { return id.IsZero(ws) || k.workspace == ws })
+	maps.DeleteFunc(s.cache, func(k poolKey, _ *known) bool { return id.IsZero(ws) || k.Workspace == ws })
+	clear(s.unready)
 }
 
 // Providers returns, by provider, where a workspace's requests would go, for
-// every provider that it can call.
+// every provider of models that it can call.
 func (s *Set) Providers(ctx context.Context, ws id.Workspace) (map[string]Account, error) {
 	stored, err := s.cfg.Store.List(ctx, ws)
 	if err != nil {
@@ -240,14 +201,14 @@ func (s *Set) Providers(ctx context.Context, ws id.Workspace) (map[string]Accoun
 		if _, done := out[name]; done {
 			continue
 		}
-		e, err := s.accounts(ctx, poolKey{ws, name})
+		e, err := s.accounts(ctx, ws, name)
 		if err != nil {
 			if fault.KindOf(err) == fault.Conflict {
 				continue // it is there and cannot be opened: it cannot be called
 			}
 			return nil, err
 		}
-		if len(e.accounts) > 0 {
+		if len(e.accounts) > 0 && e.accounts[0].Profile.Dialect.Models() {
 			out[name] = e.accounts[0]
 		}
 	}
@@ -257,7 +218,7 @@ func (s *Set) Providers(ctx context.Context, ws id.Workspace) (map[string]Accoun
 // States returns what this instance knows of the accounts that a workspace may use for a
 // provider.
 func (s *Set) States(ctx context.Context, ws id.Workspace, provider string) ([]choice.State, error) {
-	e, err := s.accounts(ctx, poolKey{ws, provider})
+	e, err := s.accounts(ctx, ws, provider)
 	if err != nil || e.pool == nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -20,6 +21,7 @@ import (
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/pgtest"
+	"signalbox.dev/pkg/price"
 	"signalbox.dev/services/credential-broker/internal/pool"
 	"signalbox.dev/services/credential-broker/internal/profile"
 	"signalbox.dev/services/credential-broker/internal/store"
@@ -37,6 +39,7 @@ type world struct {
 	// For other instances on the same database.
 	database *pgtest.Database
 	config   pool.Config
+	keyFile  string
 	log      *bytes.Buffer
 	actor    identity.Actor
 }
@@ -46,7 +49,8 @@ func newWorld(t *testing.T, change func(*pool.Config)) *world {
 	m := pg.Migrations{Schema: "credentials", Role: "signalbox_credentials", FS: migrations.FS}
 	database := pgtest.New(t, m)
 	db := database.Open(t, m)
-	key, err := vault.OpenFile(filepath.Join(t.TempDir(), "key"))
+	keyFile := filepath.Join(t.TempDir(), "key")
+	key, err := vault.OpenFile(keyFile)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,11 +62,15 @@ func newWorld(t *testing.T, change func(*pool.Config)) *world {
 	w := &world{t: t, db: db, store: s, vault: vault.New(key, s), log: &bytes.Buffer{}, actor: identity.Actor{
 		Workspace: id.New[id.Workspace](), Member: id.New[id.Member](), Session: id.New[id.Session](), Role: identity.Editor, Service: "agent-runner",
 	}}
-	cfg := pool.Config{Store: s, Vault: w.vault, Profiles: profiles, CheckBase: target.Policy{}.Check, Log: slog.New(slog.NewTextHandler(w.log, nil))}
+	prices, err := price.Load("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := pool.Config{Store: s, Vault: w.vault, Profiles: profiles, Prices: prices, CheckBase: target.Policy{}.Check, Log: slog.New(slog.NewTextHandler(w.log, nil))}
 	if change != nil {
 		change(&cfg)
 	}
-	w.database, w.config = database, cfg
+	w.database, w.config, w.keyFile = database, cfg, keyFile
 	if w.pool, err = pool.New(cfg); err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +150,7 @@ func TestOrder(t *testing.T) {
 
 	shared, mine := id.Workspace{}, w.actor.Workspace
 	w.add(shared, "openai", "openai", "", "shared-1", shared)
-	w.pool.Forget(mine)
+	w.pool.Forget(shared)
 	w.want("openai", chosen{"shared", "shared-1", "https://api.openai.com/v1"})
 	w.add(mine, "openai", "openai", "", "mine-1", mine)
 	w.add(mine, "openai", "openai", "https://other.example/v1", "mine-2", mine)
@@ -162,6 +170,75 @@ func TestOrder(t *testing.T) {
 	if diff := cmp.Diff(map[string]string{"openai": "workspace", "anthropic": "environment", "openrouter": "simulator"}, origins); diff != "" {
 		t.Errorf("Providers (-want +got):\n%s", diff)
 	}
+}
+
+// distant is a key at a service that may be away.
+type distant struct {
+	vault.KEK
+	away atomic.Bool
+}
+
+func (d *distant) Unwrap(ctx context.Context, wrapped, bound []byte) ([]byte, error) {
+	if d.away.Load() {
+		return nil, fault.Wrap(vault.ErrAway, fault.Unavailable, "the key service is away")
+	}
+	return d.KEK.Unwrap(ctx, wrapped, bound)
+}
+
+// An account whose data key does not open now is skipped, and told of once, and the
+// others are used. Where there is no other, the request may be tried again.
+func TestKeyAway(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	present, err := vault.OpenFile(filepath.Join(t.TempDir(), "present"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := vault.OpenFile(filepath.Join(t.TempDir(), "there"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	there, mine := &distant{KEK: second}, w.actor.Workspace
+	w.vault = vault.New(there, w.store)
+	w.add(mine, "openai", "openai", "", "sealed-there", mine)
+	w.add(mine, "anthropic", "anthropic-api-key", "", "sealed-there-too", mine)
+	w.vault = vault.New(present, w.store, there)
+	if _, err := w.vault.NewDataKey(t.Context(), mine); err != nil {
+		t.Fatal(err)
+	}
+	w.add(mine, "openai", "openai", "", "sealed-here", mine)
+
+	there.away.Store(true)
+	cfg := w.config
+	cfg.Vault = vault.New(present, w.store, there)
+	if w.pool, err = pool.New(cfg); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.pool.Wait)
+	for range 2 {
+		w.want("openai", chosen{"workspace", "sealed-here", "https://api.openai.com/v1"})
+		w.pool.Forget(mine)
+	}
+	if n := strings.Count(w.log.String(), "account cannot be used"); n != 1 {
+		t.Errorf("%d lines say that an account cannot be used, want one:\n%s", n, w.log)
+	}
+	if _, err := w.all("anthropic"); fault.KindOf(err) != fault.Unavailable {
+		t.Errorf("Select where the only account's key is away = %v, want Unavailable", err)
+	}
+}
+
+// Providers are those of models alone.
+func TestProvidersOfTools(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	mine := w.actor.Workspace
+	w.add(mine, "github", "github", "", "token", mine)
+	w.add(mine, "mine", "generic-header", "https://models.example", "key", mine)
+	got, err := w.pool.Providers(t.Context(), mine)
+	if _, ok := got["mine"]; err != nil || len(got) != 1 || !ok {
+		t.Errorf("Providers = %v, %v, want mine alone", got, err)
+	}
+	w.want("github", chosen{"workspace", "token", "https://api.github.com"})
 }
 
 // An account that cannot be used is skipped with a line in the log; when none is
@@ -192,6 +269,58 @@ func TestUnusableAccounts(t *testing.T) {
 	w.want("openai", chosen{"workspace", "good", "https://api.openai.com/v1"})
 }
 
+// Whoever has accounts that are all disabled gets an error that says so, and never
+// somebody else's answer, nor an invented one.
+func TestDisabledAccounts(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(c *pool.Config) {
+		c.Environment = []pool.EnvironmentAccount{{Provider: "openai", Secret: vault.NewSecret("env-key")}}
+		c.Simulator = mustURL("http://127.0.0.1:7070")
+	})
+	shared, mine := id.Workspace{}, w.actor.Workspace
+	enable := func(ws id.Workspace, yes bool) {
+		t.Helper()
+		all, err := w.store.List(t.Context(), ws)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range all {
+			if a.WorkspaceID != ws {
+				continue
+			}
+			if err := w.store.SetEnabled(t.Context(), ws, a.ID, yes, store.Event{Origin: "workspace", Service: "test"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.pool.Forget(ws)
+	}
+	disabled := func(provider, says string) {
+		t.Helper()
+		got, err := w.all(provider)
+		if f := fault.From(err); f.Kind != fault.Conflict || f.Code != "ACCOUNTS_DISABLED" || !strings.Contains(f.Message, says) {
+			t.Errorf("Select of %s = %v, %v, want a Conflict that says %q", provider, got, err, says)
+		}
+	}
+	w.add(mine, "openai", "openai", "", "mine-1", mine)
+	w.add(mine, "openai", "openai", "", "mine-2", mine)
+	w.add(mine, "openrouter", "openrouter", "", "mine-3", mine)
+	w.add(shared, "openai", "openai", "", "shared-1", shared)
+	enable(mine, false)
+	disabled("openai", "all accounts of this workspace for openai are disabled (2)")
+	disabled("openrouter", "of this workspace")
+	w.want("anthropic", chosen{"simulator", "signalbox-no-credential", "http://127.0.0.1:7070/anthropic"})
+	if got, err := w.pool.Providers(t.Context(), mine); err != nil || len(got) != 1 {
+		t.Errorf("Providers = %v, %v, want the simulated one", got, err)
+	}
+	enable(mine, true)
+	w.want("openrouter", chosen{"workspace", "mine-3", "https://openrouter.ai/api/v1"})
+
+	w.actor.Workspace = id.New[id.Workspace]()
+	w.want("openai", chosen{"shared", "shared-1", "https://api.openai.com/v1"})
+	enable(shared, false)
+	disabled("openai", "that the operator shares")
+}
+
 func TestUseIsRecorded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(c *pool.Config) {
@@ -199,19 +328,21 @@ func TestUseIsRecorded(t *testing.T) {
 		c.Simulator = mustURL("http://127.0.0.1:7070")
 	})
 	w.add(w.actor.Workspace, "anthropic", "anthropic-api-key", "", "k", w.actor.Workspace)
+	instance := w.instance(nil)
 	second := w.actor
 	second.Session = id.New[id.Session]()
 	var wg sync.WaitGroup
 	for _, actor := range []identity.Actor{w.actor, w.actor, second} {
 		for _, provider := range []string{"anthropic", "openai", "openrouter"} {
 			wg.Go(func() {
-				if _, err := w.pool.Select(t.Context(), pool.Request{Actor: actor, Provider: provider, Address: "10.0.0.1:5"}); err != nil {
+				if _, err := instance.Select(t.Context(), pool.Request{Actor: actor, Provider: provider, Address: "10.0.0.1:5"}); err != nil {
 					t.Errorf("Select: %v", err)
 				}
 			})
 		}
 	}
 	wg.Wait()
+	instance.stop() // which writes what waits
 	var got []string
 	err := w.db.InWorkspace(t.Context(), w.actor.Workspace, func(ctx context.Context, tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `SELECT concat_ws(' ', action, provider, origin, service, address, member_id = $1, count(*)) FROM audit WHERE action = 'used' GROUP BY action, provider, origin, service, address, member_id ORDER BY 1`, w.actor.Member)

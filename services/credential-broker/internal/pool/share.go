@@ -22,32 +22,50 @@ const (
 )
 
 // Run tells other instances what this one learns, hears what they do, and writes it
-// behind, until ctx is done; then once more. Its error means that it could not begin.
+// behind, until ctx is done; then once more, and returns nil. What it cannot do now it
+// tries again.
 func (s *Set) Run(ctx context.Context) error {
-	if s.cfg.Bus != nil {
-		stop, err := s.listen()
-		if err != nil {
-			return err
-		}
-		defer stop()
-	}
+	listening := s.listening(ctx)
+	defer func() { listening.stop() }()
 	s.work.Add(1)
 	defer s.work.Done()
-	told, wrote := time.NewTicker(tellEvery), time.NewTicker(writeEvery)
+	told, wrote, look := time.NewTicker(tellEvery), time.NewTicker(s.cfg.WriteEvery), time.NewTicker(lookEvery)
 	defer told.Stop()
 	defer wrote.Stop()
-	writing := make(chan struct{}, 1) // a slow database does not keep the bus waiting
+	defer look.Stop()
+	// A slow database does not keep the bus waiting.
+	writing, looking := make(chan struct{}, 1), make(chan struct{}, 1)
+	lookAgain := func() {
+		select {
+		case looking <- struct{}{}:
+			s.work.Go(func() {
+				s.look(ctx)
+				<-looking
+			})
+		default:
+		}
+	}
+	lookAgain() // from now on somebody does
 	for {
 		select {
 		case <-told.C:
+			if !listening.on {
+				listening = s.listening(ctx)
+			}
 			s.tell(ctx)
 		case ws := <-s.forgotten:
 			s.tellForget(ctx, ws)
+		case <-look.C:
+			lookAgain()
+		case <-s.lookNow:
+			lookAgain()
 		case <-wrote.C:
 			select {
 			case writing <- struct{}{}:
 				s.work.Go(func() {
-					s.write(context.WithoutCancel(ctx))
+					ctx := context.WithoutCancel(ctx)
+					_ = s.record(ctx) // what fails is logged, and waits on
+					s.write(ctx)
 					<-writing
 				})
 			default:
@@ -56,11 +74,34 @@ func (s *Set) Run(ctx context.Context) error {
 			ctx := context.WithoutCancel(ctx)
 			writing <- struct{}{}
 			s.tell(ctx)
+			s.recordLast(ctx)
 			s.write(ctx) // the batch of a try that failed
 			s.write(ctx) // and what came since
 			return nil
 		}
 	}
+}
+
+// listening is that other instances are heard, or not.
+type listening struct {
+	on   bool
+	stop func()
+}
+
+// listening listens, where there is a bus.
+func (s *Set) listening(ctx context.Context) listening {
+	if s.cfg.Bus == nil {
+		return listening{true, func() {}}
+	}
+	stop, err := s.listen()
+	if err != nil {
+		if now := time.Now(); now.Sub(s.deaf) >= quiet {
+			s.deaf = now
+			s.cfg.Log.ErrorContext(ctx, "other instances are not heard: it is tried again", "error", err)
+		}
+		return listening{false, func() {}}
+	}
+	return listening{true, stop}
 }
 
 func (s *Set) listen() (stop func(), err error) {
@@ -211,7 +252,7 @@ func (s *Set) tellForget(ctx context.Context, ws id.Workspace) {
 	if !id.IsZero(ws) {
 		m.WorkspaceId = ws.String()
 	}
-	// Who does not hear it believes what it knows for a second at most.
+	// Who does not hear it finds out at its next look.
 	if err := s.cfg.Bus.Nudge(ctx, subject.CredAccounts(ws), m); err != nil {
 		s.cfg.Log.DebugContext(ctx, "other instances not told of a change", "workspace", ws, "error", err)
 	}
@@ -226,11 +267,8 @@ func (s *Set) hearForget(ctx context.Context, raw *bus.Message) {
 	if m.GetInstanceId() == s.instance.String() {
 		return
 	}
-	ws := id.Workspace{}
-	if text := m.GetWorkspaceId(); text != "" {
-		if ws, err = id.Parse[id.Workspace](text); err != nil {
-			return
-		}
+	select {
+	case s.lookNow <- struct{}{}:
+	default: // it is going to
 	}
-	s.forget(ws)
 }

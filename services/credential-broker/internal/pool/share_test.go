@@ -13,6 +13,7 @@ import (
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/natsd/natstest"
 	"signalbox.dev/pkg/pg"
+	"signalbox.dev/pkg/price"
 	"signalbox.dev/pkg/subject"
 	"signalbox.dev/services/credential-broker/internal/choice"
 	"signalbox.dev/services/credential-broker/internal/pool"
@@ -150,7 +151,7 @@ func TestWhatIsWrittenComesBack(t *testing.T) {
 	second.take()
 	a := first.take()
 	for range 3 {
-		first.Report(t.Context(), first.take(), pool.Outcome{Reason: pool.OK, Usage: pool.Usage{Input: 10, Output: 4, CostMicros: 3}})
+		first.Report(t.Context(), first.take(), pool.Outcome{Reason: pool.OK, Model: "gpt-5", Tokens: price.Tokens{Input: 1000, CacheRead: 400, Output: 40}})
 	}
 	first.Report(t.Context(), a, pool.Outcome{Reason: pool.QuotaExhausted, Status: 403})
 	// Without a bus they meet in the database.
@@ -165,7 +166,7 @@ func TestWhatIsWrittenComesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []store.Stat{
-		{Workspace: w.actor.Workspace, Provider: "openai", Account: a.ID, Reason: pool.OK, Requests: 3, TokensIn: 30, TokensOut: 12, CostMicros: 9},
+		{Workspace: w.actor.Workspace, Provider: "openai", Account: a.ID, Reason: pool.OK, Requests: 3, TokensIn: 3000, TokensOut: 120, CostMicros: 3 * (750 + 50 + 400)},
 		{Workspace: w.actor.Workspace, Provider: "openai", Account: a.ID, Reason: pool.QuotaExhausted, Requests: 1},
 	}
 	if diff := cmp.Diff(want, stats); diff != "" {

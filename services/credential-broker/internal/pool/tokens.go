@@ -8,10 +8,6 @@ import (
 	"signalbox.dev/services/credential-broker/internal/oauth"
 )
 
-// tokenWait bounds how long one request waits for an access token before another
-// account is tried. The renewal itself goes on.
-const tokenWait = 20 * time.Second
-
 // Tokens gives the access tokens of accounts that somebody signed in to; oauth.Keeper
 // does. What it holds it gives at once, so that it is asked for each request, of the
 // account that was chosen and no other.
@@ -20,13 +16,14 @@ type Tokens interface {
 	Rejected(ctx context.Context, of oauth.Ref, version int64) (oauth.Token, error)
 }
 
-// withToken returns the account with a secret that can be sent. An account with a key
-// is returned as it is. Its errors are faults: the account cannot be used now.
-func withToken(ctx context.Context, tokens Tokens, a Account) (Account, error) {
+// withToken returns the account with a secret that can be sent, for which it waits so
+// long. An account with a key is returned as it is. Its errors are faults, or that the
+// time is up: the account cannot be used now.
+func withToken(ctx context.Context, tokens Tokens, a Account, wait time.Duration) (Account, error) {
 	if id.IsZero(a.Grant.Account) {
 		return a, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, tokenWait)
+	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	t, err := tokens.Token(ctx, a.Grant)
 	if err != nil {

@@ -31,6 +31,8 @@
 //	  at: [message.usage, usage]    # members of an event or answer in which the counts are
 //	  input: [input_tokens]         # members of those, which are added up
 //	  output: [output_tokens]
+//	  cache_read: [cached_tokens]   # members that count parts of the input: of the
+//	  cache_write: []               # provider's cache, which has prices of its own
 //	limits:                         # a limit is used up when remaining says 0
 //	  - {remaining: x-ratelimit-remaining, reset: x-ratelimit-reset}
 //	routes:

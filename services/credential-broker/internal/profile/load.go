@@ -57,9 +57,11 @@ type sourceSystem struct {
 }
 
 type sourceUsage struct {
-	At     []string `yaml:"at"`
-	Input  []string `yaml:"input"`
-	Output []string `yaml:"output"`
+	At         []string `yaml:"at"`
+	Input      []string `yaml:"input"`
+	Output     []string `yaml:"output"`
+	CacheRead  []string `yaml:"cache_read"`
+	CacheWrite []string `yaml:"cache_write"`
 }
 
 type sourceLimit struct {
@@ -117,7 +119,7 @@ func Load(version string, dirs ...fs.FS) (*Set, error) {
 			continue
 		}
 		if other, taken := s.byProvider[p.DefaultFor]; taken {
-			problems = append(problems, fmt.Errorf("profile %s: default_for: %s is the default of %s already", name, other.Name, p.DefaultFor))
+			problems = append(problems, fmt.Errorf("%s: default_for: the default of %s is the profile %s already (%s)", p.defaultAt, p.DefaultFor, other.Name, other.defaultAt))
 			continue
 		}
 		s.byProvider[p.DefaultFor] = p
@@ -137,6 +139,7 @@ func parse(file string, text []byte, version string) (*Profile, error) {
 	}
 	c := &checker{fields, version}
 	p := c.profile(&src)
+	p.defaultAt = c.At("default_for")
 	if err := c.Err(); err != nil {
 		return nil, err
 	}

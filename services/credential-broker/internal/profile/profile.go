@@ -92,6 +92,8 @@ type Profile struct {
 	Usage  *usage.Places
 	Limits []Limit
 	Routes []Route
+
+	defaultAt string // file and line of default_for, for errors
 }
 
 // Auth says where the credential goes.
@@ -233,6 +235,15 @@ func (s *Set) Get(name string) (*Profile, bool) {
 func (s *Set) For(provider string) (*Profile, bool) {
 	p, ok := s.byProvider[provider]
 	return p, ok
+}
+
+// Label is what metrics call a provider: its name where a profile is for it, else
+// "other". A workspace may name its providers as it likes.
+func (s *Set) Label(provider string) string {
+	if _, ok := s.byProvider[provider]; ok {
+		return provider
+	}
+	return "other"
 }
 
 // Names returns all profiles' names, sorted.

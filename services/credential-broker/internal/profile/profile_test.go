@@ -29,7 +29,7 @@ func shipped(t *testing.T) *profile.Set {
 func TestShipped(t *testing.T) {
 	t.Parallel()
 	s := shipped(t)
-	if diff := cmp.Diff([]string{"anthropic-api-key", "anthropic-oauth", "generic", "github", "google", "notion", "openai", "openrouter"}, s.Names()); diff != "" {
+	if diff := cmp.Diff([]string{"anthropic-api-key", "anthropic-oauth", "generic", "generic-header", "github", "google", "notion", "openai", "openrouter"}, s.Names()); diff != "" {
 		t.Errorf("Names() (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{"anthropic", "github", "google", "notion", "openai", "openrouter"}, s.Providers()); diff != "" {
@@ -120,6 +120,12 @@ headers:
 	if diff := cmp.Diff(want, h); diff != "" {
 		t.Errorf("Apply (-want +got):\n%s", diff)
 	}
+	h = http.Header{}
+	headered, _ := shipped(t).Get("generic-header")
+	headered.Apply(h, "s3cret")
+	if diff := cmp.Diff(http.Header{"User-Agent": {"signalbox/1.2.3"}, "X-Api-Key": {"s3cret"}}, h); diff != "" {
+		t.Errorf("Apply of generic-header (-want +got):\n%s", diff)
+	}
 	bare := http.Header{}
 	p.Apply(bare, "")
 	if _, ok := bare["Authorization"]; ok {
@@ -192,7 +198,7 @@ func TestLoadSeveral(t *testing.T) {
 		return &fstest.MapFile{Data: []byte("name: " + name + "\ndialect: openai\nauth: {header: x-key}\n" + extra)}
 	}
 	_, err := profile.Load("1", fstest.MapFS{"a.yaml": file("one", ""), "b.yaml": file("one", ""), "c.yaml": file("Two", "")})
-	if err == nil || !strings.Contains(err.Error(), `"one" is taken by a.yaml`) || !strings.Contains(err.Error(), "c.yaml:1: name") {
+	if err == nil || !strings.Contains(err.Error(), `b.yaml:1: name: "one" is taken by a.yaml`) || !strings.Contains(err.Error(), "c.yaml:1: name") {
 		t.Errorf("Load of a directory = %v, want both problems", err)
 	}
 	own := fstest.MapFS{"mine.yaml": file("openai", "default_for: openai\nbase_url: https://mine.example\n"), "readme.txt": {Data: []byte("not a profile")}}
@@ -203,7 +209,7 @@ func TestLoadSeveral(t *testing.T) {
 	if p, _ := s.For("openai"); p.BaseURL.Host != "mine.example" {
 		t.Errorf("For(openai) is %v, want the operator's own", p.BaseURL)
 	}
-	if _, err := profile.Load("1", profile.Shipped(), fstest.MapFS{"x.yaml": file("x", "default_for: openai\n")}); err == nil || !strings.Contains(err.Error(), "default_for") {
+	if _, err := profile.Load("1", profile.Shipped(), fstest.MapFS{"x.yaml": file("x", "default_for: openai\n")}); err == nil || err.Error() != "x.yaml:4: default_for: the default of openai is the profile openai already (openai.yaml:4)" {
 		t.Errorf("Load of two defaults = %v, want an error", err)
 	}
 }
@@ -227,7 +233,7 @@ func TestOpen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := s.Get("mine"); !ok || len(s.Names()) != 9 {
+	if _, ok := s.Get("mine"); !ok || len(s.Names()) != 10 {
 		t.Errorf("Open gives %v, want mine beside the shipped ones", s.Names())
 	}
 	write("other.yml", "name: other\n")

@@ -98,11 +98,14 @@ func (c *checker) usage(src *sourceUsage) *usage.Places {
 	if src == nil {
 		return nil
 	}
-	p := &usage.Places{At: c.members("usage.at", src.At), Input: c.members("usage.input", src.Input), Output: c.members("usage.output", src.Output)}
+	p := &usage.Places{
+		At: c.members("usage.at", src.At), Input: c.members("usage.input", src.Input), Output: c.members("usage.output", src.Output),
+		CacheRead: c.members("usage.cache_read", src.CacheRead), CacheWrite: c.members("usage.cache_write", src.CacheWrite),
+	}
 	if len(src.At) == 0 {
 		c.Wrong("usage.at", "say in which members of an answer the counts are, such as [usage]")
 	}
-	c.atMost("usage", len(src.Input)+len(src.Output), usage.MaxMembers)
+	c.atMost("usage", p.Members(), usage.MaxMembers)
 	return p
 }
 

@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -115,6 +114,7 @@ type answer struct {
 	watch  *watch
 	cancel context.CancelCauseFunc
 	route  profile.Route
+	echoes echoes // of the credential that the request was sent with
 	reason pool.Reason
 	head   []byte // of a body that is not an event stream: what was read of it
 	relay  *relay // of an event stream
@@ -134,7 +134,7 @@ func (x *exchange) attempt() (*answer, *refusal) {
 	a, sent, err := x.send(u, route)
 	if err != nil && !sent && a.ctx.Err() == nil && !errors.Is(err, target.ErrAddress) {
 		a.close()
-		x.retried(pool.Unreachable)
+		x.again(pool.Unreachable, x.p.cfg.Meter.Retried)
 		a, sent, err = x.send(u, route)
 	}
 	if err != nil {
@@ -150,7 +150,7 @@ func (x *exchange) attempt() (*answer, *refusal) {
 // it over. The answer is set, without a response, also when it fails.
 func (x *exchange) send(u *url.URL, route profile.Route) (a *answer, sent bool, err error) {
 	x.attempts++
-	a = &answer{x: x, route: route}
+	a = &answer{x: x, route: route, echoes: newEchoes(x.account.Secret.Reveal())}
 	a.ctx, a.cancel = context.WithCancelCause(x.ctx)
 	req := (&http.Request{Method: x.r.Method, URL: u, Host: u.Host, Header: x.header.Clone()}).WithContext(a.ctx)
 	x.putBody(req)
@@ -296,29 +296,15 @@ func (a *answer) readFailure() (*answer, *refusal) {
 	if a.reason == pool.Caller && a.res.StatusCode == http.StatusForbidden && x.account.Profile.Exhausted(a.res.Header) {
 		a.reason = pool.RateLimited // it is not said in the body everywhere
 	}
-	a.hideSecret()
+	x.denied = a.reason == pool.QuotaExhausted && pool.Denied(f)
+	a.echoes.inText = true // all of it is an error
 	return a, nil
 }
-
-// hideSecret takes the credential out of an answer that repeats it: providers
-// quote a wrong key in their error.
-func (a *answer) hideSecret() {
-	secret := a.x.account.Secret.Reveal()
-	if len(secret) < 8 { // too short to be told from other text
-		return
-	}
-	if b := bytes.ReplaceAll(a.head, []byte(secret), []byte(hidden)); len(b) != len(a.head) || !bytes.Equal(b, a.head) {
-		a.head = b
-		a.res.Header.Del("Content-Length")
-	}
-}
-
-const hidden = "[redacted]"
 
 // scrub takes credentials out of text for logs.
 func (x *exchange) scrub(s string) string {
 	for _, secret := range []string{x.account.Secret.Reveal(), token(x.r.Header)} {
-		if len(secret) >= 8 {
+		if len(secret) >= minEcho {
 			s = strings.ReplaceAll(s, secret, hidden)
 		}
 	}

@@ -26,7 +26,7 @@ func (a *answer) begin() {
 		if slices.Contains(withheld[:], name) {
 			continue
 		}
-		if len(secret) >= 8 && slices.ContainsFunc(values, func(v string) bool { return strings.Contains(v, secret) }) {
+		if len(secret) >= minEcho && slices.ContainsFunc(values, func(v string) bool { return strings.Contains(v, secret) }) {
 			continue
 		}
 		h[name] = values
@@ -75,41 +75,69 @@ func (x *exchange) deliver(a *answer) {
 			err = cause
 		}
 		x.breakOff(err)
+		a.reason = x.broke(a.reason)
 	}
 	x.report(a.reason, a.res)
 }
 
-// copyPlain copies a body that is no event stream. One of unknown length is
-// flushed as it comes.
+// copyPlain copies a body that is no event stream, without the credential. One of
+// unknown length is flushed as it comes, but for last bytes with which the credential
+// may begin.
 func (a *answer) copyPlain() error {
 	x := a.x
-	if len(a.head) > 0 {
-		if err := x.write(a.head); err != nil {
-			return err
-		}
-	}
-	b := x.p.buffers.Get().(*[]byte)
-	defer x.p.buffers.Put(b)
+	pooled := x.p.buffers.Get().(*[]byte)
+	defer x.p.buffers.Put(pooled)
+	b := *pooled
 	count := newCounter(a)
 	count.add(a.head)
+	held, err := a.show(a.head, b)
+	if err != nil {
+		return err
+	}
 	for {
 		a.watch.enter(x.p.cfg.Timers.Idle, &errIdle)
-		n, err := a.res.Body.Read(*b)
+		n, err := a.res.Body.Read(b[held:])
 		a.watch.pause()
 		if n > 0 {
-			count.add((*b)[:n])
-			if werr := x.write((*b)[:n]); werr != nil {
+			count.add(b[held : held+n])
+			var werr error
+			if held, werr = a.show(b[:held+n], b); werr != nil {
 				return werr
 			}
 		}
 		if errors.Is(err, io.EOF) {
 			count.done()
+			if held > 0 {
+				return x.write(b[:held])
+			}
 			return nil
 		}
 		if err != nil {
 			return err
 		}
 	}
+}
+
+// show writes a piece of a body and returns how much of its end it has put to the
+// beginning of buf instead: what comes next may make a credential of it.
+func (a *answer) show(piece, buf []byte) (held int, err error) {
+	a.echoes.hide(piece)
+	n := len(piece) - a.echoes.held(piece)
+	if n > 0 {
+		err = a.x.write(piece[:n])
+	}
+	return copy(buf, piece[n:]), err
+}
+
+// broke returns whose doing it was that an answer broke off which had begun well.
+func (x *exchange) broke(reason pool.Reason) pool.Reason {
+	switch {
+	case reason != pool.OK:
+		return reason
+	case x.lost || x.slow || x.ctx.Err() != nil:
+		return pool.Cancelled
+	}
+	return pool.Unreachable
 }
 
 // breakOff marks an answer that has begun and must not end cleanly.

@@ -2,6 +2,7 @@ package proxy_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -16,14 +17,16 @@ import (
 	"signalbox.dev/services/credential-broker/internal/proxy"
 )
 
-// canned is a transport that answers every request with one stream.
+// canned is a transport that answers every request with one body, of events unless
+// kind says otherwise.
 type canned struct {
 	body func() io.Reader
+	kind string
 }
 
 func (c *canned) RoundTrip(req *http.Request) (*http.Response, error) {
 	return &http.Response{
-		StatusCode: 200, Header: http.Header{"Content-Type": {"text/event-stream"}}, ContentLength: -1,
+		StatusCode: 200, Header: http.Header{"Content-Type": {cmp.Or(c.kind, "text/event-stream")}}, ContentLength: -1,
 		Body: io.NopCloser(c.body()), Request: req,
 	}, nil
 }
@@ -62,7 +65,7 @@ func TestEverySplit(t *testing.T) {
 	t.Parallel()
 	source := &canned{}
 	r := newRig(t, &loopback{}, func(c *proxy.Config) { c.Open = source })
-	r.pool.all = []pool.Account{r.account("anthropic", "http://up.test", "sk-"+canary)}
+	r.pool.all = []pool.Account{r.account("anthropic", "http://up.test", long)}
 	token := r.token()
 	for _, end := range []string{"\n", "\r\n", "\r"} {
 		in := strings.ReplaceAll(msgStart+msgPing+": c\n\n"+msgBlock+"data: 1\ndata: 2\n\n"+msgDelta+msgStop, "\n", end)
@@ -92,7 +95,7 @@ func FuzzStream(f *testing.F) {
 	providers := [...]string{"anthropic", "openai", "anthropic", "openai"}
 	var all []pool.Account
 	for _, p := range providers {
-		all = append(all, r.account(p, "http://up.test", "sk-"+canary))
+		all = append(all, r.account(p, "http://up.test", long))
 	}
 	token := r.token()
 	f.Fuzz(func(t *testing.T, in []byte, step, route uint8) {
@@ -153,7 +156,7 @@ func BenchmarkStream(b *testing.B) {
 		b.Run(tt.name, func(b *testing.B) {
 			source := &canned{body: func() io.Reader { return &steps{in, len(tt.chunk)} }}
 			r := newRig(b, &loopback{}, func(c *proxy.Config) { c.Open = source })
-			r.pool.all = []pool.Account{r.account(tt.provider, "http://up.test", "sk-"+canary)}
+			r.pool.all = []pool.Account{r.account(tt.provider, "http://up.test", long)}
 			b.ReportAllocs()
 			b.SetBytes(int64(len(in)))
 			for b.Loop() {

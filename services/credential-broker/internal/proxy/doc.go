@@ -13,7 +13,8 @@
 // once; the pool hears of it before it chooses. What is not goes back as it came:
 // status, headers, body, byte for byte. So does the answer of an account that is alone.
 // Where none of several is ready, the answer is our own: 429 or 503, with Retry-After
-// for the first that comes back.
+// for the first that comes back. What two accounts say that they may not do (pool.Denied)
+// is the request's own fault: the second one's answer goes back.
 //
 // # Streams
 //
@@ -22,7 +23,8 @@
 // one flush. So when it fails, there is room for one more event that says so, in
 // the provider's shape; then the connection is broken off. A stream that ends
 // without its terminal event (events.go) is broken off too: a reader never takes
-// half an answer for a whole one. An event larger than the buffer may be is
+// half an answer for a whole one. A chat may end without it when every choice that was
+// asked for has finished (choices.go). An event larger than the buffer may be is
 // forwarded as it comes; if the stream fails inside it, only the break tells.
 //
 // # What is changed
@@ -35,6 +37,12 @@
 // translated (larger, or compressed) becomes an error, never an answer with wrong
 // names. Tokens are read from the events that can count them, and of whole answers
 // from a copy of up to 256 KiB; larger ones go uncounted.
+//
+// No answer brings the credential back that its request was sent with (echo.go): in
+// the bodies of answers it is overwritten, in errors and in text, wherever a read cuts
+// it in two, and a header that holds it is left out. What of a body is shown before it
+// is whole lacks its last bytes as long as they may be the beginning of one. A body that
+// comes compressed, which is never asked for, is not looked into.
 //
 // # Goroutines and time
 //

@@ -67,6 +67,8 @@ type exchange struct {
 	unsent   bool       // nothing was sent with the account
 	reported bool       // the pool has heard how it went with the account
 	renewed  id.Account // that was sent to with another token
+	denied   bool       // the account may not do what is asked for
+	denials  int        // accounts that may not
 	attempts int
 
 	deadline time.Time // of writes, as last set
@@ -74,6 +76,7 @@ type exchange struct {
 	outcome  string
 	broken   bool // the connection must not end cleanly
 	lost     bool // a write failed: the caller has gone
+	slow     bool // the caller took nothing for too long
 	cause    error
 }
 
@@ -95,18 +98,32 @@ func (x *exchange) close() {
 	x.end(nil)
 	x.releaseBody()
 	x.p.open.Add(-1)
-	account := ""
-	if !id.IsZero(x.account.ID) {
-		account = x.account.ID.String()
+	x.p.metrics.requests.WithLabelValues(x.label, x.outcome).Inc()
+	x.endSpan()
+	x.log()
+}
+
+// named returns the account's id as text; empty where there was none.
+func (x *exchange) named() string {
+	if id.IsZero(x.account.ID) {
+		return ""
 	}
-	x.p.metrics.requests.WithLabelValues(x.label, account, x.outcome).Inc()
-	x.span.SetAttributes(
-		attribute.String("provider", x.provider), attribute.String("account", account), attribute.String("outcome", x.outcome),
-		attribute.Int("http.response.status_code", x.status), attribute.Int("attempts", x.attempts))
-	if x.broken {
-		x.span.SetStatus(codes.Error, x.outcome)
+	return x.account.ID.String()
+}
+
+func (x *exchange) endSpan() {
+	if x.span.IsRecording() {
+		x.span.SetAttributes(
+			attribute.String("provider", x.provider), attribute.String("account", x.named()), attribute.String("outcome", x.outcome),
+			attribute.Int("http.response.status_code", x.status), attribute.Int("attempts", x.attempts))
+		if x.broken {
+			x.span.SetStatus(codes.Error, x.outcome)
+		}
 	}
 	x.span.End()
+}
+
+func (x *exchange) log() {
 	level := slog.LevelDebug
 	switch x.outcome {
 	case outcomeBroken, outcomeTimeout, outcomeUnreachable, outcomeUnavailable:
@@ -116,7 +133,7 @@ func (x *exchange) close() {
 		return
 	}
 	attrs := []slog.Attr{
-		slog.String("provider", x.provider), slog.String("account", account), slog.String("outcome", x.outcome),
+		slog.String("provider", x.provider), slog.String("account", x.named()), slog.String("outcome", x.outcome),
 		slog.Int("status", x.status), slog.Int("attempts", x.attempts), slog.Duration("took", time.Since(x.began)),
 	}
 	if !id.IsZero(x.actor.Workspace) {
@@ -151,7 +168,7 @@ func (x *exchange) serve() {
 			// another one, which costs the account nothing.
 			if next, ok := x.account.Renewed(x.ctx); ok {
 				x.renewed = x.account.ID
-				x.retried(a.reason)
+				x.again(a.reason, x.p.cfg.Meter.Retried)
 				a.discard()
 				account = next
 				continue
@@ -161,6 +178,13 @@ func (x *exchange) serve() {
 			// The pool hears of it before it chooses again. The answer is kept until it
 			// is known that somebody else can try.
 			x.report(a.reason, a.res)
+			if x.denied {
+				x.denials++
+			}
+			if x.denials > 1 {
+				x.deliver(a) // two say the same: it is the request's
+				return
+			}
 			next, err := x.choose()
 			if e, ok := errors.AsType[*pool.Exhausted](err); ok && e.Members > 1 {
 				// Not the last one's answer: another account may be back before it.
@@ -169,7 +193,7 @@ func (x *exchange) serve() {
 				return
 			}
 			if err == nil {
-				x.retried(a.reason)
+				x.again(a.reason, x.p.cfg.Meter.Switched)
 				a.discard()
 				account = next
 				continue
@@ -212,7 +236,7 @@ func (x *exchange) admit() *refusal {
 	switch {
 	case !checkPath(x.r.URL):
 		return refused(http.StatusBadRequest, "bad_path", "the path must hold no empty, . or .. segment and no control character", nil)
-	case !isAllowed(x.r.Method):
+	case !slices.Contains(allowed, x.r.Method):
 		return refused(http.StatusMethodNotAllowed, "bad_method", "the method "+x.r.Method+" is not forwarded", nil)
 	case n > x.p.cfg.Limits.Requests:
 		r := refused(http.StatusServiceUnavailable, "busy", "the credential broker serves as many requests as it may: try again in a moment", nil)
@@ -231,15 +255,6 @@ func (x *exchange) admit() *refusal {
 		x.model = string(model)
 	}
 	return r
-}
-
-func isAllowed(method string) bool {
-	for _, m := range allowed {
-		if m == method {
-			return true
-		}
-	}
-	return false
 }
 
 func refused(status int, code, message string, cause error) *refusal {
@@ -262,8 +277,8 @@ func (x *exchange) choose() (pool.Account, error) {
 		return pool.Account{}, err
 	}
 	x.tried = append(x.tried, a.ID)
-	x.reported, x.unsent = false, false
-	x.dialect, x.label = a.Profile.Dialect, x.provider
+	x.reported, x.unsent, x.denied = false, false, false
+	x.dialect, x.label = a.Profile.Dialect, x.p.cfg.Profiles.Label(x.provider)
 	return a, nil
 }
 
@@ -295,7 +310,8 @@ func (x *exchange) noAccount(err error) *refusal {
 
 // exhausted says when to come again where no account is ready.
 func (x *exchange) exhausted(e *pool.Exhausted) *refusal {
-	wait := max(time.Until(e.Back), time.Second).Round(time.Second)
+	// Rounded up: who comes earlier is only refused again.
+	wait := (max(time.Until(e.Back), time.Second) + time.Second - 1).Truncate(time.Second)
 	status, why := http.StatusServiceUnavailable, "paused after failures"
 	switch e.Reason {
 	case pool.RateLimited:
@@ -343,7 +359,7 @@ func (x *exchange) refuse(r *refusal) {
 		h.Set("Retry-After", strconv.Itoa(int((r.wait+time.Second-1)/time.Second)))
 	}
 	if r.Status == http.StatusMethodNotAllowed {
-		h.Set("Allow", "GET, HEAD, POST, DELETE")
+		h.Set("Allow", strings.Join(allowed, ", "))
 	}
 	body := dialect.Body(x.dialect, r.Error)
 	h.Set("Content-Length", strconv.Itoa(len(body)))
@@ -358,23 +374,25 @@ func (x *exchange) report(reason pool.Reason, res *http.Response) {
 		return
 	}
 	x.reported = true
-	out := pool.Outcome{Reason: reason, Unsent: x.unsent}
+	out := pool.Outcome{Reason: reason, Unsent: x.unsent, Denied: x.denied}
 	if res != nil {
 		out.Status, out.RetryAfter = res.StatusCode, pool.RetryAfter(res.Header, time.Now())
-		if out.RetryAfter == 0 && reason == pool.RateLimited {
+		if out.RetryAfter == 0 && (reason == pool.RateLimited || reason == pool.QuotaExhausted) {
 			out.RetryAfter = x.account.Profile.Reset(res.Header, time.Now())
 		}
 	}
 	if out.RetryAfter > 0 {
 		out.Raw = x.scrub(pool.RawWait(res.Header))
 	}
-	out.Usage.Input, out.Usage.Output = x.tally.Sum()
+	out.Model, out.Tokens = x.model, x.tally.Sum()
 	// The pool shall hear of it although the caller has gone.
 	x.p.cfg.Pool.Report(context.WithoutCancel(x.ctx), x.account, out)
 }
 
-func (x *exchange) retried(reason pool.Reason) {
-	x.p.metrics.retries.WithLabelValues(x.label, x.account.ID.String(), string(reason)).Inc()
+// again counts and logs that the request is sent again: with the same account, or with
+// another one.
+func (x *exchange) again(reason pool.Reason, count func(provider string, account id.Account, reason pool.Reason)) {
+	count(x.label, x.account.ID, reason)
 	x.p.cfg.Log.InfoContext(x.ctx, "answer thrown away for another attempt", "provider", x.provider, "account", x.account.ID, "reason", string(reason))
 }
 
@@ -385,7 +403,9 @@ func (x *exchange) write(b []byte) error {
 	if err == nil {
 		err = x.rc.Flush()
 	}
-	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		x.slow = true
+	} else if err != nil {
 		x.lost = true
 	}
 	return err

@@ -38,7 +38,7 @@ func (r *relay) weigh(n int, err error) (more bool, _ *refusal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	f := &r.frames
-	f.end += n
+	r.took(n)
 	r.read = err
 	if r.opened {
 		r.decided = true
@@ -49,12 +49,13 @@ func (r *relay) weigh(n int, err error) (more bool, _ *refusal) {
 		if !ok {
 			break
 		}
-		v := judge(r.rules, ev, true)
+		v := r.judge(ev, true)
 		r.met |= v
 		r.count(ev)
 		if v&failure != 0 {
 			failed, _ := dialect.Read(ev.data)
 			r.a.reason = pool.ClassifyEvent(failed)
+			r.a.x.denied = r.a.reason == pool.QuotaExhausted && pool.Denied(failed)
 		}
 		if v != 0 {
 			r.decided = true

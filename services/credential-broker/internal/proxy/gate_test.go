@@ -30,6 +30,8 @@ func then(all ...http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
+func flush(w http.ResponseWriter, _ *http.Request) { _ = http.NewResponseController(w).Flush() }
+
 func cutting(http.ResponseWriter, *http.Request) { cut() }
 
 const (
@@ -54,6 +56,7 @@ func TestNextAccount(t *testing.T) {
 		{"429 quota", "openai", chats, answer(429, noQuota), pool.QuotaExhausted, 429},
 		{"401", "anthropic", messages, answer(401, `{"type":"error","error":{"type":"authentication_error","message":"invalid x-api-key"}}`), pool.AuthFailed, 401},
 		{"402", "openai", chats, answer(402, `{"error":{"code":402,"message":"Insufficient credits"}}`), pool.QuotaExhausted, 402},
+		{"403 permissions", "openai", chats, answer(403, `{"error":{"code":"insufficient_permissions","message":"m"}}`), pool.QuotaExhausted, 403},
 		{"403 permission", "anthropic", messages, answer(403, `{"type":"error","error":{"type":"permission_error","message":"m"}}`), pool.QuotaExhausted, 403},
 		{"400 credit", "anthropic", messages, answer(400, `{"type":"error","error":{"type":"invalid_request_error","message":"Your credit balance is too low to access the Anthropic API."}}`), pool.QuotaExhausted, 400},
 		{"400 rate limit", "openai", chats, answer(400, `{"error":{"message":"m","code":"rate_limit_exceeded"}}`), pool.RateLimited, 400},
@@ -181,6 +184,8 @@ func TestTruncationIsNeverClean(t *testing.T) {
 		{"chat, clean cut", "openai", chats, stream(chatRole, chatDelta), chatRole + chatDelta + chatError},
 		{"chat, reset after the finish", "openai", chats, then(stream(chatDelta, chatFinish), cutting), chatDelta + chatFinish + chatError},
 		{"chat, cut in the finish", "openai", chats, stream(chatDelta, chatFinish[:len(chatFinish)-5]), chatDelta + chatError},
+		{"chat of two, clean cut in the second", "openai", chats, stream(chatDelta, chatSecond, chatFinish), chatDelta + chatSecond + chatFinish + chatError},
+		{"chat of two, clean cut before the second", "openai", chats, stream(chatDelta, chatFinish), chatDelta + chatFinish + chatError},
 		{"another route's events, reset", "anthropic", "/egress/anthropic/v1/other", then(stream("data: 1\n\n"), cutting), "data: 1\n\n" + anthropicError},
 	}
 	for _, tt := range tests {
@@ -188,7 +193,11 @@ func TestTruncationIsNeverClean(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, &loopback{}, nil)
 			r.upstream(tt.provider, tt.upstream)
-			got := r.post(tt.path, asking)
+			body := asking
+			if strings.Contains(tt.name, "of two") {
+				body = `{"model":"m","stream":true,"messages":[{"role":"user","content":"\"n\":1"}],"n" : 2}`
+			}
+			got := r.post(tt.path, body)
 			if got.err == nil {
 				t.Error("the stream ends cleanly")
 			}
@@ -196,6 +205,66 @@ func TestTruncationIsNeverClean(t *testing.T) {
 				t.Errorf("body (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// Without its terminal event a chat ends cleanly when all choices have finished that
+// were asked for.
+func TestChoicesAllFinish(t *testing.T) {
+	t.Parallel()
+	second := strings.Replace(chatFinish, `"index":0`, `"index":1`, 1)
+	for body, chunks := range map[string][]string{
+		`{"stream":true,"n":1,"messages":[]}`:          {chatDelta, chatFinish},
+		`{"stream":true,"messages":[]}`:                {chatDelta, chatFinish},
+		`{"stream":true,"messages":[{"n":3}]}`:         {chatDelta, chatFinish},
+		`{"stream":true,"n":2,"messages":[]}`:          {chatDelta, chatFinish, chatSecond, second, chatUsage},
+		`{"stream":true,"prompt":["a","b"],"x":"y"}`:   {chatSecond, chatDelta, second, chatFinish},
+		`{"stream":true,"prompt":"a","n":null,"x":1}`:  {chatDelta, chatFinish},
+		`{"stream":true,"n":2,"messages":[],"x":true}`: {chatDelta, chatSecond, chatDone},
+	} {
+		r := newRig(t, &loopback{}, nil)
+		r.upstream("openai", stream(chunks...))
+		if got := r.post(chats, body); got.err != nil || got.body != strings.Join(chunks, "") {
+			t.Errorf("%s: got %q, %v, want a clean end", body, got.body, got.err)
+		}
+	}
+}
+
+// What two accounts say that they may not do is the request's: no third is asked, and
+// what the provider said goes back.
+func TestTwoDenials(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, &loopback{}, nil)
+	denial := `{"type":"error","error":{"type":"permission_error","message":"not this model"}}`
+	limited := answer(429, rateLimited)
+	r.upstream("anthropic", bySecret(map[string]http.HandlerFunc{
+		"account-0": answer(403, denial), "account-1": limited, "account-2": answer(403, denial), "account-3": stream(goodAnswer),
+	}), "account-0", "account-1", "account-2", "account-3")
+	got := r.post(messages, asking)
+	if got.status != 403 || got.body != denial || got.err != nil {
+		t.Errorf("got %d %s, %v, want the provider's 403", got.status, got.body, got.err)
+	}
+	want := []report{{"account-0", pool.QuotaExhausted, 403}, {"account-1", pool.RateLimited, 429}, {"account-2", pool.QuotaExhausted, 403}}
+	if diff := cmp.Diff(want, r.pool.got()); diff != "" {
+		t.Errorf("reports (-want +got):\n%s", diff)
+	}
+	for i, out := range r.pool.outcomes() {
+		if out.Denied != (out.Status == 403) {
+			t.Errorf("report %d says denied: %v", i, out.Denied)
+		}
+	}
+}
+
+// A plain answer that breaks off is not reported as a good one.
+func TestPlainAnswerBreaksOff(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, &loopback{}, nil)
+	r.upstream("anthropic", then(answer(200, `{"id":"m1","content":[`, "Content-Length", "1000"), flush, cutting))
+	if got := r.post(messages, `{"model":"m","messages":[]}`); got.err == nil {
+		t.Errorf("got %d %q with a clean end", got.status, got.body)
+	}
+	if diff := cmp.Diff([]report{{"sk-" + canary, pool.Unreachable, 200}}, r.pool.got()); diff != "" {
+		t.Errorf("reports (-want +got):\n%s", diff)
 	}
 }
 

@@ -99,7 +99,10 @@ func scalarEnd(data []byte, i int) int {
 // topString returns the string that a member of the outermost object has, as it
 // is written, or nothing. It reads no further than needed and tolerates data that
 // is cut short behind it.
-func topString(data []byte, member string) []byte {
+func topString(data []byte, member string) []byte { return stringValue(behindTop(data, member)) }
+
+// behindTop returns what follows the name of a member of the outermost object.
+func behindTop(data []byte, member string) []byte {
 	depth, key := 0, false
 	for i := 0; i < len(data); i++ {
 		switch data[i] {
@@ -118,7 +121,7 @@ func topString(data []byte, member string) []byte {
 				return nil
 			}
 			if key && string(data[i+1:end]) == member {
-				return stringValue(data[end+1:])
+				return data[end+1:]
 			}
 			i = end
 		}

@@ -7,11 +7,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are per provider and account, the account by its opaque id. Providers
-// nobody has heard of count as "unknown", so that callers cannot make series.
+// metrics are per provider; what accounts do is package meter's. Providers that nobody
+// has heard of count as "unknown" and those that a workspace has named as "other", so
+// that callers cannot make series.
 type metrics struct {
 	requests *prometheus.CounterVec
-	retries  *prometheus.CounterVec
 	gate     *prometheus.HistogramVec
 	added    *prometheus.HistogramVec
 	open     *prometheus.GaugeVec
@@ -29,12 +29,8 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "signalbox_broker_requests_total",
-			Help: "Requests by provider, account that answered last, and how they ended.",
-		}, []string{"provider", "account", "outcome"}),
-		retries: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "signalbox_broker_retries_total",
-			Help: "Answers that were thrown away for another attempt, by account and reason.",
-		}, []string{"provider", "account", "reason"}),
+			Help: "Requests by provider, and how they ended for the caller.",
+		}, []string{"provider", "outcome"}),
 		gate: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "signalbox_broker_gate_seconds",
 			Help:    "Time that a stream's first events were held back.",
@@ -50,7 +46,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			Help: "Event streams that are being forwarded.",
 		}, []string{"provider"}),
 	}
-	for _, c := range []prometheus.Collector{m.requests, m.retries, m.gate, m.added, m.open} {
+	for _, c := range []prometheus.Collector{m.requests, m.gate, m.added, m.open} {
 		if err := reg.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)
 		}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/services/credential-broker/internal/meter"
 	"signalbox.dev/services/credential-broker/internal/pool"
 	"signalbox.dev/services/credential-broker/internal/profile"
 )
@@ -102,7 +103,9 @@ type Config struct {
 	Timers        Timers
 	Limits        Limits
 	Metrics       prometheus.Registerer
-	Log           *slog.Logger
+	// Meter counts for each account; nil for nobody.
+	Meter *meter.Meter
+	Log   *slog.Logger
 }
 
 // Proxy is the egress as an http.Handler. Abort and Wait end it.

@@ -206,7 +206,7 @@ func TestRefusals(t *testing.T) {
 		{"unknown provider", "/egress/nobody/v1/x", nil, 401, "there is no credential for the provider nobody: add one with `signalbox accounts add nobody`", "false"},
 		{"no provider", "/egress/", nil, 404, "unknown_provider", "false"},
 		{"odd provider", "/egress/A%2Fb/x", nil, 404, "unknown_provider", "false"},
-		{"method", messages, func(_ *rig, r *http.Request) { r.Method = "PUT" }, 405, "the method PUT is not forwarded", "false"},
+		{"method", messages, func(_ *rig, r *http.Request) { r.Method = "OPTIONS" }, 405, "the method OPTIONS is not forwarded", "false"},
 		{"dots", "/egress/anthropic/v1/../x", nil, 400, "segment", "false"},
 		{"encoded dots", "/egress/anthropic/v1/%2e%2E/x", nil, 400, "segment", "false"},
 		{"encoded slash", "/egress/anthropic/v1/..%2fx", nil, 400, "segment", "false"},

@@ -22,6 +22,7 @@ type relay struct {
 	rules *profile.Stream
 	src   io.Reader
 
+	choices *choices           // of chat; nil: there is one at most
 	answers *transform.Answers // nil: events go on as they are
 	cuts    []scan.Span
 
@@ -45,7 +46,11 @@ type relay struct {
 
 func newRelay(a *answer) *relay {
 	b := a.x.p.buffers.Get().(*[]byte)
-	return &relay{a: a, rules: a.route.Stream, answers: a.x.edited.answers, src: a.res.Body, pooled: b, frames: frames{buf: *b}, began: time.Now()}
+	r := &relay{a: a, rules: a.route.Stream, answers: a.x.edited.answers, src: a.res.Body, pooled: b, frames: frames{buf: *b}, began: time.Now()}
+	if r.rules != nil && r.rules.Events == profile.Chat {
+		r.choices = newChoices(a.x.body)
+	}
+	return r
 }
 
 // release gives the buffer back, once.
@@ -91,12 +96,7 @@ func (r *relay) run() {
 	reason := r.a.reason
 	if err != nil {
 		x.breakOff(err)
-		if reason == pool.OK {
-			reason = pool.Unreachable
-			if x.lost || x.ctx.Err() != nil {
-				reason = pool.Cancelled
-			}
-		}
+		reason = x.broke(reason)
 	}
 	x.report(reason, r.a.res)
 }
@@ -107,11 +107,17 @@ func (r *relay) copy() error {
 	f := &r.frames
 	for {
 		r.judgeAll()
-		if f.done > r.shown {
-			if err := r.a.x.write(f.buf[r.shown:f.done]); err != nil {
+		show := f.done
+		if f.over {
+			// An event that is shown before it is whole: not its last bytes, where the
+			// credential may have begun.
+			show -= r.a.echoes.held(f.buf[r.shown:f.done])
+		}
+		if show > r.shown {
+			if err := r.a.x.write(f.buf[r.shown:show]); err != nil {
 				return err
 			}
-			r.shown = f.done
+			r.shown = show
 		}
 		if r.read != nil {
 			return r.finish()
@@ -120,14 +126,34 @@ func (r *relay) copy() error {
 			// Too long to hold: what is known of the event so far must do.
 			ev := f.giveUp()
 			r.translate(&ev)
-			r.late = judge(r.rules, ev, false)
+			r.late = r.judge(ev, false)
 			continue
 		}
 		r.shown = 0
 		var n int
 		n, r.read = r.fill()
-		f.end += n
+		r.took(n)
 	}
+}
+
+// took counts in what was read, without the credential. No event is shown before all of
+// it was read, so that it is found across reads too.
+func (r *relay) took(n int) {
+	f, e := &r.frames, &r.a.echoes
+	from := max(f.end-e.longest, 0)
+	f.end += n
+	e.hide(f.buf[from:f.end])
+}
+
+// judge returns what an event means. Of one that reports an error, short credentials are
+// hidden as well.
+func (r *relay) judge(ev event, early bool) verdict {
+	v := judge(r.rules, ev, early)
+	r.choices.see(ev.data)
+	if v&failure != 0 {
+		r.a.echoes.hideAll(r.frames.buf[ev.from:r.frames.done])
+	}
+	return v
 }
 
 func (r *relay) judgeAll() {
@@ -140,7 +166,7 @@ func (r *relay) judgeAll() {
 		if !ok {
 			return
 		}
-		r.met |= judge(r.rules, ev, false)
+		r.met |= r.judge(ev, false)
 		r.count(ev)
 	}
 }
@@ -206,12 +232,12 @@ func (r *relay) finish() error {
 		// A last event without its blank line counts if it is one.
 		if ev := f.rest(); isWhole(ev) {
 			r.translate(&ev)
-			r.met |= judge(r.rules, ev, false)
+			r.met |= r.judge(ev, false)
 			r.count(ev)
 		}
 	}
 	switch {
-	case r.met&terminal != 0, clean && (r.met&finished != 0 || r.rules == nil):
+	case r.met&terminal != 0, clean && (r.met&finished != 0 && r.choices.whole() || r.rules == nil):
 		if f.end > r.shown {
 			return x.write(f.buf[r.shown:f.end])
 		}
@@ -226,6 +252,10 @@ func (r *relay) finish() error {
 	e := x.upstreamError(r.a.ctx, err)
 	if cause := context.Cause(r.a.ctx); cause != nil {
 		err = cause
+	}
+	// Whose doing it was is settled before the caller hears of it, and leaves.
+	if r.a.reason == pool.OK && x.ctx.Err() == nil {
+		r.a.reason = pool.Unreachable
 	}
 	// The provider's own error event has said it already, and inside an overlong
 	// event there is no room for another.

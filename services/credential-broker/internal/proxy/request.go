@@ -42,7 +42,7 @@ const (
 )
 
 // allowed are the methods that are forwarded.
-var allowed = [...]string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodDelete}
+var allowed = []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete}
 
 // split takes the provider and the path behind it, as escaped by the caller, out
 // of a request's path.

@@ -385,6 +385,7 @@ const (
 	chatRole   = "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"finish_reason\":null}],\"obfuscation\":\"x8\"}\n\n"
 	chatDelta  = "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Hi\"},\"finish_reason\":null}],\"obfuscation\":\"aZ\"}\n\n"
 	chatFinish = "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n"
+	chatSecond = "data: {\"id\":\"c\",\"choices\":[{\"index\":1,\"delta\":{\"content\":\"Ho\"},\"finish_reason\":null}]}\n\n"
 	chatUsage  = "data: {\"id\":\"c\",\"choices\":[],\"usage\":{\"total_tokens\":9007199254740993}}\n\n"
 	chatDone   = "data: [DONE]\n\n"
 )

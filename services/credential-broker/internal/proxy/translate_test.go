@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/price"
 	"signalbox.dev/services/credential-broker/internal/pool"
 	"signalbox.dev/services/credential-broker/internal/profile"
 	"signalbox.dev/services/credential-broker/internal/proxy"
@@ -118,8 +119,8 @@ func TestAnthropicOAuth(t *testing.T) {
 		t.Errorf("the provider was asked for %s", f.uri)
 	}
 	wantTold := []pool.Outcome{
-		{Reason: pool.OK, Status: 200, Usage: pool.Usage{Input: 1, Output: 9}},
-		{Reason: pool.OK, Status: 200, Usage: pool.Usage{Input: 7, Output: 5}},
+		{Reason: pool.OK, Status: 200, Model: "m", Tokens: price.Tokens{Input: 1, Output: 9}},
+		{Reason: pool.OK, Status: 200, Model: "m", Tokens: price.Tokens{Input: 7, CacheRead: 4, Output: 5}},
 	}
 	if diff := cmp.Diff(wantTold, r.pool.outcomes()); diff != "" {
 		t.Errorf("what the pool heard (-want +got):\n%s", diff)
@@ -243,28 +244,31 @@ func TestUsage(t *testing.T) {
 		name, provider, path string
 		h                    http.HandlerFunc
 		in, out              int64
+		cached               int64
+		model                string
 	}{
-		{"chat", "openai", chats, stream(chatRole, chatDelta, chatFinish, chat(counts), chatDone), 11, 7},
-		{"chat, with the finish", "openrouter", "/egress/openrouter/api/v1/chat/completions", stream(chatRole, strings.Replace(chatFinish, `"choices"`, counts+`,"choices"`, 1), chatDone), 11, 7},
-		{"chat, not asked for", "openai", chats, stream(chatRole, chatDelta, chatFinish, chatDone), 0, 0},
-		{"responses", "openai", "/egress/openai/v1/responses", stream("event: response.output_text.delta\ndata: {}\n\n", "event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"usage\":{\"input_tokens\":3,\"output_tokens\":2}}}\n\n"), 3, 2},
-		{"messages without names", "anthropic", messages, stream("data: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":5,\"output_tokens\":1}}}\n\n", "data: {\"type\":\"message_delta\",\"usage\":{\"output_tokens\":6}}\n\n", "data: {\"type\":\"message_stop\"}\n\n"), 5, 6},
-		{"broken off", "anthropic", messages, stream("event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":5,\"output_tokens\":1}}}\n\n", msgDelta), 5, 1},
-		{"whole", "openai", chats, answer(200, `{"choices":[{"message":{"content":"x"}}],`+counts+`}`), 11, 7},
-		{"whole and large", "openai", chats, answer(200, `{"x":"`+strings.Repeat("x", 100<<10)+`",`+counts+`}`), 11, 7},
-		{"whole and too large", "openai", chats, answer(200, `{"x":"`+strings.Repeat("x", 300<<10)+`",`+counts+`}`), 0, 0},
-		{"an error", "openai", chats, answer(400, `{"error":{},`+counts+`}`), 0, 0},
-		{"another route", "openai", "/egress/openai/v1/files", answer(200, `{`+counts+`}`), 0, 0},
+		{"chat", "openai", chats, stream(chatRole, chatDelta, chatFinish, chat(counts), chatDone), 11, 7, 0, ""},
+		{"chat, with the finish", "openrouter", "/egress/openrouter/api/v1/chat/completions", stream(chatRole, strings.Replace(chatFinish, `"choices"`, counts+`,"choices"`, 1), chatDone), 11, 7, 0, ""},
+		{"chat, not asked for", "openai", chats, stream(chatRole, chatDelta, chatFinish, chatDone), 0, 0, 0, ""},
+		{"responses", "openai", "/egress/openai/v1/responses", stream("event: response.output_text.delta\ndata: {}\n\n", "event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"usage\":{\"input_tokens\":3,\"output_tokens\":2}}}\n\n"), 3, 2, 0, ""},
+		{"messages without names", "anthropic", messages, stream("data: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":5,\"output_tokens\":1}}}\n\n", "data: {\"type\":\"message_delta\",\"usage\":{\"output_tokens\":6}}\n\n", "data: {\"type\":\"message_stop\"}\n\n"), 5, 6, 0, ""},
+		{"broken off", "anthropic", messages, stream("event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":5,\"output_tokens\":1}}}\n\n", msgDelta), 5, 1, 0, ""},
+		{"whole", "openai", chats, answer(200, `{"choices":[{"message":{"content":"x"}}],`+counts+`}`), 11, 7, 0, ""},
+		{"whole and large", "openai", chats, answer(200, `{"x":"`+strings.Repeat("x", 100<<10)+`",`+counts+`}`), 11, 7, 0, ""},
+		{"whole and too large", "openai", chats, answer(200, `{"x":"`+strings.Repeat("x", 300<<10)+`",`+counts+`}`), 0, 0, 0, ""},
+		{"an error", "openai", chats, answer(400, `{"error":{},`+counts+`}`), 0, 0, 0, ""},
+		{"cached", "openai", chats, answer(200, `{"choices":[],"usage":{"prompt_tokens":11,"completion_tokens":7,"prompt_tokens_details":{"cached_tokens":5}}}`), 11, 7, 5, "gpt-5"},
+		{"another route", "openai", "/egress/openai/v1/files", answer(200, `{`+counts+`}`), 0, 0, 0, ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, &loopback{}, nil)
 			r.upstream(tt.provider, tt.h)
-			r.post(tt.path, asking)
+			r.post(tt.path, `{"model":"`+tt.model+`","stream":true}`)
 			told := r.pool.outcomes()
-			if len(told) != 1 || told[0].Usage != (pool.Usage{Input: tt.in, Output: tt.out}) {
-				t.Errorf("the pool heard %+v, want %d tokens in and %d out", told, tt.in, tt.out)
+			if len(told) != 1 || told[0].Tokens != (price.Tokens{Input: tt.in, CacheRead: tt.cached, Output: tt.out}) || told[0].Model != tt.model {
+				t.Errorf("the pool heard %+v, want of %q %d tokens in, %d of them cached, and %d out", told, tt.model, tt.in, tt.cached, tt.out)
 			}
 		})
 	}
@@ -405,14 +409,12 @@ func (p *pieces) Read(b []byte) (int, error) {
 }
 
 // Generated streams, whose tools' names have the prefix, come out as the same streams
-// without it, wherever they are cut into reads:
-//
-//	go test -run TestTranslatedStreams -v . -args -events 1000000
+// without it, wherever they are cut into reads. `make translated` does so at length.
 func TestTranslatedStreams(t *testing.T) {
 	t.Parallel()
 	source := &canned{}
 	r := newRig(t, &loopback{}, func(c *proxy.Config) { c.Open = source })
-	r.pool.all = []pool.Account{r.profiled("anthropic-oauth", "", "http://up.test", "sk-"+canary)}
+	r.pool.all = []pool.Account{r.profiled("anthropic-oauth", "", "http://up.test", long)}
 	const request = `{"stream":true,"tools":[{"name":"a"},{"type":"bash_20250124","name":"bash"},{"name":"mcp_native","type":"native_1"}]}`
 	events, streams := 0, 0
 	for seed := *wantSeed; events < *wantEvents; seed++ {
@@ -442,8 +444,8 @@ func TestTranslatedStreams(t *testing.T) {
 
 func around(s string, i int) string { return s[max(0, i-100):min(len(s), i+100)] }
 
-// The generator writes what the API could send: every event is JSON, and in a tenth of
-// them at least there is a prefix.
+// The generator writes what the API could send: every event is JSON, and one in fifty at
+// least has a prefix.
 func TestScribe(t *testing.T) {
 	t.Parallel()
 	s := &scribe{rand: rand.New(rand.NewPCG(1, 1))}
@@ -464,7 +466,7 @@ func BenchmarkTranslate(b *testing.B) {
 	in := []byte(msgStart + toolStart("mcp_a") + strings.Repeat(msgDelta, chunks-3) + msgStop)
 	source := &canned{body: func() io.Reader { return &steps{in, len(msgDelta)} }}
 	r := newRig(b, &loopback{}, func(c *proxy.Config) { c.Open = source })
-	r.pool.all = []pool.Account{r.profiled("anthropic-oauth", "", "http://up.test", "sk-"+canary)}
+	r.pool.all = []pool.Account{r.profiled("anthropic-oauth", "", "http://up.test", long)}
 	b.ReportAllocs()
 	for b.Loop() {
 		req := r.request(b.Context(), messages, withTools)

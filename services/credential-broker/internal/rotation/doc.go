@@ -16,6 +16,9 @@
 // what a rotation left, because it was killed, or because a broker had sealed
 // something with the former key at the last moment, is done then.
 //
+// In the file of a single user (inFile) there is one workspace, the operator's; steps and
+// order are the same, and so is what stands below.
+//
 // # What if it dies here
 //
 // Anywhere: a row names the key version that opens it, both change in one statement,
@@ -24,5 +27,7 @@
 // Any number may run at once; batches of one workspace wait for each other.
 //
 // A field that does not open, because it is damaged or its key-encryption key is not
-// there, is reported and left alone, with its data key.
+// there, or is at a key service that does not open it now, is reported and left alone,
+// with its data key. The rest goes on. Only where the present key does not wrap new data
+// keys does a rotation end.
 package rotation

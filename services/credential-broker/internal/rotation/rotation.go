@@ -2,14 +2,15 @@ package rotation
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/pg"
+	"signalbox.dev/services/credential-broker/internal/accountfile"
 	"signalbox.dev/services/credential-broker/internal/store"
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
@@ -22,17 +23,41 @@ const (
 	grace       = time.Minute
 )
 
-// Rotation replaces keys. Its methods may be called at once.
-type Rotation struct {
-	db    *pg.DB
-	store *store.Store
-	vault *vault.Vault
-	grace time.Duration
+// Keys are the wrapped data keys: a store.Store, or a store.File, whose methods these are.
+type Keys interface {
+	Keyed(ctx context.Context, retired bool, after *id.Workspace, n int) ([]id.Workspace, error)
+	DataKeys(ctx context.Context, ws id.Workspace) ([]vault.WrappedKey, error)
+	Rewrap(ctx context.Context, ws id.Workspace, old, k vault.WrappedKey) (done bool, err error)
 }
 
-// New returns a Rotation over the tables, with the keys of a Vault.
+// tables is where sealed fields are: a database (postgres), or the file of a single user
+// (inFile).
+type tables interface {
+	// read reads rows of older versions than one, in order, behind a key.
+	read(ctx context.Context, ws id.Workspace, f *field, version int, after uuid.UUID) ([]row, error)
+	// write writes rows that are as they were read, and returns how many were.
+	write(ctx context.Context, ws id.Workspace, f *field, version int, rows []resealed) (written int, err error)
+	// remove deletes a workspace's data keys that were retired a while ago and that no row
+	// uses.
+	remove(ctx context.Context, ws id.Workspace, grace time.Duration) (removed int, err error)
+}
+
+// Rotation replaces keys. Its methods may be called at once.
+type Rotation struct {
+	tables tables
+	store  Keys
+	vault  *vault.Vault
+	grace  time.Duration
+}
+
+// New returns a Rotation over the tables of a database, with the keys of a Vault.
 func New(db *pg.DB, s *store.Store, v *vault.Vault) *Rotation {
-	return &Rotation{db: db, store: s, vault: v, grace: grace}
+	return &Rotation{tables: postgres{db}, store: s, vault: v, grace: grace}
+}
+
+// InFile is New for the file of a single user.
+func InFile(file *accountfile.File, s *store.File, v *vault.Vault) *Rotation {
+	return &Rotation{tables: inFile{file}, store: s, vault: v, grace: grace}
 }
 
 // Report is what a rotation has done so far.
@@ -43,6 +68,7 @@ type Report struct {
 	Sealed     int // fields that were sealed anew
 	Removed    int // data keys
 	Failed     int // data keys and fields that do not open
+	Away       int // of those, what a key service may open another time
 	// Failures are the first of them.
 	Failures []Failure
 }
@@ -56,10 +82,17 @@ type Failure struct {
 
 func (r *Report) fail(ws id.Workspace, account id.Account, err error) {
 	r.Failed++
+	if errors.Is(err, vault.ErrAway) {
+		r.Away++
+	}
 	if len(r.Failures) < maxFailures {
 		r.Failures = append(r.Failures, Failure{ws, account, err})
 	}
 }
+
+// stays reports whether an error is about one data key, or what it has sealed, which
+// stays as it is.
+func stays(err error) bool { return vault.Lasting(err) || errors.Is(err, vault.ErrAway) }
 
 // Run wraps all data keys by the present key-encryption key and, unless wrapOnly, gives
 // every workspace a new data key and seals everything with it. It calls progress, if
@@ -91,8 +124,8 @@ func (r *Rotation) Sweep(ctx context.Context) (Report, error) {
 	err := r.each(ctx, true, func(ws id.Workspace) error {
 		report.Workspaces++
 		version, err := r.vault.Newest(ctx, ws)
-		if vault.Lasting(err) {
-			report.fail(ws, id.Account{}, err) // another broker has its key
+		if stays(err) {
+			report.fail(ws, id.Account{}, err) // another broker may have its key
 			return nil
 		}
 		if err != nil {
@@ -129,7 +162,7 @@ func (r *Rotation) wrap(ctx context.Context, ws id.Workspace, report *Report) er
 	for _, old := range all {
 		k, need, err := r.vault.Rewrap(ctx, ws, old)
 		switch {
-		case vault.Lasting(err):
+		case stays(err):
 			report.fail(ws, id.Account{}, err)
 			continue
 		case err != nil:
@@ -172,7 +205,9 @@ func (r *Rotation) finish(ctx context.Context, ws id.Workspace, version int, rep
 			}
 		}
 	}
-	return r.remove(ctx, ws, report)
+	removed, err := r.tables.remove(ctx, ws, r.grace)
+	report.Removed += removed
+	return err
 }
 
 // reseal seals a field of all rows anew. It reports whether rows had changed since
@@ -180,95 +215,52 @@ func (r *Rotation) finish(ctx context.Context, ws id.Workspace, version int, rep
 func (r *Rotation) reseal(ctx context.Context, ws id.Workspace, f *field, version int, tell bool, report *Report) (changed bool, err error) {
 	var after uuid.UUID
 	for {
-		rows, err := r.read(ctx, ws, f, version, after)
+		rows, err := r.tables.read(ctx, ws, f, version, after)
 		if err != nil || len(rows) == 0 {
 			return changed, err
 		}
 		after = rows[len(rows)-1].Key
-		args, n, err := r.sealAll(ctx, ws, f, version, rows, tell, report)
+		sealed, err := r.sealAll(ctx, ws, f, version, rows, tell, report)
 		if err != nil {
 			return changed, err
 		}
-		if n == 0 {
+		if len(sealed) == 0 {
 			continue
 		}
-		written, err := r.write(ctx, ws, f, args)
+		written, err := r.tables.write(ctx, ws, f, version, sealed)
 		if err != nil {
 			return changed, err
 		}
 		report.Sealed += written
-		changed = changed || written < n
+		changed = changed || written < len(sealed)
 	}
 }
 
-func (r *Rotation) read(ctx context.Context, ws id.Workspace, f *field, version int, after uuid.UUID) (all []row, err error) {
-	err = r.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, f.behind(), pg.Args{"workspace": ws, "version": version, "after": after, "n": batch})
-		if err != nil {
-			return err
-		}
-		all, err = pgx.CollectRows(rows, pgx.RowToStructByName[row])
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read what is sealed in %s: %w", f.table, err)
-	}
-	return all, nil
+// resealed is a row and what it is to hold.
+type resealed struct {
+	row
+	now []byte
 }
 
-// sealAll returns the arguments that write rows anew, and how many there are.
-func (r *Rotation) sealAll(ctx context.Context, ws id.Workspace, f *field, version int, rows []row, tell bool, report *Report) (pg.Args, int, error) {
-	var keys []uuid.UUID
-	var olds, news [][]byte
-	var versions []int
+// sealAll returns the rows that can be written anew.
+func (r *Rotation) sealAll(ctx context.Context, ws id.Workspace, f *field, version int, rows []row, tell bool, report *Report) ([]resealed, error) {
+	var all []resealed
 	for i := range rows {
 		now := rows[i].Sealed // empty where the account's secret is its grant's
 		if len(now) > 0 {
 			sealed, err := r.vault.Reseal(ctx, f.place(ws, &rows[i]), vault.Sealed{KeyVersion: rows[i].Version, Bytes: now}, version)
-			if vault.Lasting(err) {
+			if stays(err) {
 				if tell {
 					report.fail(ws, rows[i].Account, err)
 				}
 				continue
 			}
 			if err != nil {
-				return nil, 0, err
+				return nil, err
 			}
 			now = sealed.Bytes
 		}
-		keys, olds, news = append(keys, rows[i].Key), append(olds, rows[i].Sealed), append(news, now)
-		versions = append(versions, rows[i].Version)
+		all = append(all, resealed{rows[i], now})
 	}
-	return pg.Args{"workspace": ws, "version": version, "keys": keys, "olds": olds, "versions": versions, "news": news}, len(keys), nil
-}
-
-func (r *Rotation) write(ctx context.Context, ws id.Workspace, f *field, args pg.Args) (written int, err error) {
-	err = r.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		// Two rotations could lock the same rows in different orders.
-		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended('key rotation ' || $1, 0))`, ws.String()); err != nil {
-			return err
-		}
-		tag, err := tx.Exec(ctx, f.swap(), args)
-		written = int(tag.RowsAffected())
-		return err
-	})
-	if err != nil {
-		return 0, fmt.Errorf("write what was sealed anew in %s: %w", f.table, err)
-	}
-	return written, nil
-}
-
-// remove deletes a workspace's retired data keys that no row uses.
-func (r *Rotation) remove(ctx context.Context, ws id.Workspace, report *Report) error {
-	err := r.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, `
-			DELETE FROM data_keys AS k WHERE workspace_id = @workspace AND retired_at <= now() - @grace::interval AND `+unused(),
-			pg.Args{"workspace": ws, "grace": r.grace})
-		report.Removed += int(tag.RowsAffected())
-		return err
-	})
-	if err != nil && !pg.IsForeignKeyViolation(err, "") { // a row has just come to use it: later, then
-		return fmt.Errorf("remove retired data keys: %w", err)
-	}
-	return nil
+	return all, nil
 }

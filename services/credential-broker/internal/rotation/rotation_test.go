@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"signalbox.dev/pkg/conf"
+	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/pgtest"
@@ -326,6 +327,50 @@ func TestSweepWithoutTheKey(t *testing.T) {
 	if err != nil || got.Failed != 1 || !errors.Is(got.Failures[0].Err, vault.ErrKeyLost) {
 		t.Errorf("Sweep = %+v, %v, want one failure", got, err)
 	}
+}
+
+// distant is a key at a service that may be away.
+type distant struct {
+	vault.KEK
+	away atomic.Bool
+}
+
+func (d *distant) Unwrap(ctx context.Context, wrapped, bound []byte) ([]byte, error) {
+	if d.away.Load() {
+		return nil, fault.Wrap(fmt.Errorf("%w: permission denied", vault.ErrAway), fault.Unavailable, "away")
+	}
+	return d.KEK.Unwrap(ctx, wrapped, bound)
+}
+
+// A data key that its service does not open keeps nobody else's from being replaced.
+func TestKeyAway(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	there, present := &distant{KEK: w.key("there")}, w.key("present")
+	other := id.New[id.Workspace]() // behind the operator's
+	w.fill(w.broker(there), id.Workspace{}, 1)
+	w.fill(w.broker(present), other, 1)
+	for ws, k := range map[id.Workspace]vault.KEK{{}: there, other: present} {
+		if _, err := w.broker(k).vault.NewDataKey(t.Context(), ws); err != nil { // as a rotation that was killed
+			t.Fatal(err)
+		}
+	}
+	there.away.Store(true)
+	got, err := w.broker(present, there).Sweep(t.Context())
+	if err != nil || got.Failed != 1 || got.Away != 1 || got.Sealed != 4+1 || got.Workspaces != 2 {
+		t.Errorf("Sweep = %+v, %v, want one key away and the other workspace's sealed anew", got, err)
+	}
+	got, err = w.broker(present, there).Run(t.Context(), false, nil)
+	// Two data keys, an account, two tokens and a login.
+	if err != nil || got.Failed != 2+4 || got.Away != got.Failed || got.Made != 2 || got.Workspaces != 2 {
+		t.Errorf("Run = %+v, %v, want 6 away and the rest done", got, err)
+	}
+	there.away.Store(false)
+	got, err = w.broker(present, there).Run(t.Context(), false, nil)
+	if err != nil || got.Failed != 0 || got.Away != 0 {
+		t.Errorf("Run with the service back = %+v, %v", got, err)
+	}
+	w.wantAll("at last", present)
 }
 
 // Rotations, sweeps and writers at once: nothing is lost, and nothing remains under a

@@ -21,23 +21,39 @@ func Record(ctx context.Context, tx pgx.Tx, ws id.Workspace, ev Event) error {
 	return record(ctx, tx, ws, ev)
 }
 
+// Record writes an event to the operator's audit that is about more than one account.
+func (s *Store) Record(ctx context.Context, ev Event) error {
+	return s.in(ctx, id.Workspace{}, func(ctx context.Context, tx pgx.Tx) error {
+		return record(ctx, tx, id.Workspace{}, ev)
+	})
+}
+
 // record adds a row. Its number and hash are the database's (migration 00004).
 func record(ctx context.Context, tx pgx.Tx, ws id.Workspace, ev Event) error {
-	eventID, err := uuid.NewV7()
+	args, err := auditArgs(ws, ev)
 	if err != nil {
-		return fmt.Errorf("name an audit row: %w", err)
+		return err
 	}
-	_, err = tx.Exec(ctx, `
-		INSERT INTO audit (workspace_id, id, action, account_id, provider, origin, member_id, service, address, session_id, detail)
-		VALUES (@workspace, @id, @action, @account, @provider, @origin, @member, @service, @address, @session, @detail)
-		ON CONFLICT (workspace_id, account_id, session_id) WHERE action = 'used' DO NOTHING`, pg.Args{
-		"workspace": ws, "id": eventID, "action": ev.Action, "account": ev.Account, "provider": ev.Provider, "origin": ev.Origin,
-		"member": orNull(ev.Member), "service": ev.Service, "address": ev.Address, "session": ev.Session, "detail": ev.Detail,
-	})
-	if err != nil {
+	if _, err := tx.Exec(ctx, insertAudit, args); err != nil {
 		return fmt.Errorf("write the audit: %w", err)
 	}
 	return nil
+}
+
+const insertAudit = `
+	INSERT INTO audit (workspace_id, id, action, account_id, provider, origin, member_id, service, address, session_id, detail)
+	VALUES (@workspace, @id, @action, @account, @provider, @origin, @member, @service, @address, @session, @detail)
+	ON CONFLICT (workspace_id, account_id, session_id) WHERE action = 'used' DO NOTHING`
+
+func auditArgs(ws id.Workspace, ev Event) (pg.Args, error) {
+	eventID, err := uuid.NewV7()
+	if err != nil {
+		return nil, fmt.Errorf("name an audit row: %w", err)
+	}
+	return pg.Args{
+		"workspace": ws, "id": eventID, "action": ev.Action, "account": ev.Account, "provider": ev.Provider, "origin": ev.Origin,
+		"member": orNull(ev.Member), "service": ev.Service, "address": ev.Address, "session": ev.Session, "detail": ev.Detail,
+	}, nil
 }
 
 const auditColumns = `workspace_id AS workspace, sequence, id, at, action, account_id AS account, provider, origin, member_id AS member,

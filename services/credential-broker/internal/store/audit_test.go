@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 	"testing/fstest"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -55,8 +56,9 @@ func TestAuditWriters(t *testing.T) {
 				if n%2 == 0 {
 					account, origin = shared, "shared"
 				}
-				if err := w.store.Use(t.Context(), mine, store.Event{Account: account.ID, Provider: account.Provider, Origin: origin, Service: "agent-runner", Session: session}); err != nil {
-					t.Errorf("Use = %v", err)
+				use := store.Use{Workspace: mine, At: time.Now(), Event: store.Event{Account: account.ID, Provider: account.Provider, Origin: origin, Service: "agent-runner", Session: session}}
+				if err := w.store.Used(t.Context(), []store.Use{use}); err != nil {
+					t.Errorf("Used = %v", err)
 				}
 			}
 			ev := store.Event{Origin: "workspace", Service: "gateway"}

@@ -43,6 +43,26 @@ func (s *Store) SetEnabled(ctx context.Context, ws id.Workspace, account id.Acco
 	})
 }
 
+// SetFlatRate says whether an account is paid by the month. Nothing is recorded where it
+// is so already. Of ev, Account, Provider and Detail are filled in.
+func (s *Store) SetFlatRate(ctx context.Context, ws id.Workspace, account id.Account, flat bool, ev Event) error {
+	return s.change(ctx, ws, account, ev, func(ctx context.Context, tx pgx.Tx, was Account) (string, error) {
+		if was.FlatRate == flat {
+			return "", nil
+		}
+		_, err := tx.Exec(ctx, `UPDATE accounts SET flat_rate = $3 WHERE workspace_id = $1 AND id = $2`, ws, account, flat)
+		return rateDetail(flat), err
+	})
+}
+
+// rateDetail says how an account is paid.
+func rateDetail(flat bool) string {
+	if flat {
+		return "flat rate"
+	}
+	return "paid by the token"
+}
+
 // Reset forgets an account's limits and makes it healthy. Instances that have limits of
 // it in memory find out when they read the pool. Of ev, Account, Provider and Detail are
 // filled in.
@@ -76,27 +96,12 @@ func (s *Store) Switch(ctx context.Context, ws id.Workspace, account id.Account,
 		if !was.Enabled {
 			return "", fault.New(fault.Conflict, "account %s is disabled: enable it first", account)
 		}
-		_, err := tx.Exec(ctx, `
-			INSERT INTO pools (workspace_id, provider, current_account, current_at) VALUES (@workspace, @provider, @account, clock_timestamp())
-			ON CONFLICT (workspace_id, provider) DO UPDATE SET current_account = EXCLUDED.current_account, current_at = EXCLUDED.current_at`,
-			pg.Args{"workspace": ws, "provider": was.Provider, "account": account})
-		return "made the current one", err
-	})
-}
-
-// Imported notes the hash of a refresh token that the account was brought along with.
-func (s *Store) Imported(ctx context.Context, ws id.Workspace, account id.Account, hash []byte) error {
-	return s.in(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `UPDATE accounts SET imported = $3 WHERE workspace_id = $1 AND id = $2`, ws, account, hash)
-		if err != nil {
-			return fmt.Errorf("note where account %s came from: %w", account, err)
-		}
-		return nil
+		return "made the current one", makeCurrent(ctx, tx, ws, was.Provider, account)
 	})
 }
 
 // FindImported returns the accounts of a workspace that were brought along, by the hash
-// that Imported noted.
+// of the refresh token that they came with.
 func (s *Store) FindImported(ctx context.Context, ws id.Workspace) (map[string]id.Account, error) {
 	all := map[string]id.Account{}
 	err := s.in(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {

@@ -16,12 +16,20 @@ import (
 	"signalbox.dev/services/credential-broker/internal/choice"
 )
 
-// Pool is what is stored of the accounts that a workspace may use for a provider.
+// PoolKey names a pool: a workspace's own accounts for a provider, with the zero
+// workspace the operator's.
+type PoolKey struct {
+	Workspace id.Workspace
+	Provider  string
+}
+
+// Pool is what is stored of a pool.
 type Pool struct {
-	// Owner is whose pool it is: the workspace, or the operator where it has no account
-	// of its own.
-	Owner    id.Workspace
 	Accounts []Account // enabled ones, in the order in which they were added
+	Disabled int       // how many others there are
+	// Mark is another one when something has changed (Marks); empty where nothing is
+	// stored.
+	Mark string
 	// Settings are JSON, empty where the pool has none of its own.
 	Settings []byte
 	Limits   []Limit
@@ -67,39 +75,38 @@ type Stat struct {
 // noSettings is what is stored of a pool that has none.
 const noSettings = "{}"
 
-// Pool returns the accounts that a workspace may use for a provider, its own where it
-// has any, else the shared ones, and what is known of them. Of a workspace without
-// either the pool is the operator's, which may hold what is known of an account from
-// the environment.
+// Pool returns a workspace's own pool for a provider; with the zero workspace the
+// operator's, which may hold what is known of an account from the environment.
 func (s *Store) Pool(ctx context.Context, ws id.Workspace, provider string) (Pool, error) {
+	p := Pool{}
+	var marks []poolMark
 	var all []Account
 	var settings []Settings
-	var limits []Limit
-	var health []Health
 	args := pg.Args{"workspace": ws, "provider": provider}
 	err := s.in(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
 		b := &pgx.Batch{}
+		// First: what changes while the rest is read is found by the next look.
+		b.Queue(marksOf, pg.Args{"workspaces": []id.Workspace{ws}}).Query(pg.Collect(&marks))
 		b.Queue(`
-			SELECT `+columns+` FROM accounts
-			WHERE workspace_id IN (@workspace, `+shared+`) AND provider = @provider AND enabled
-			ORDER BY workspace_id = `+shared+`, created_at, id`, args).Query(func(rows pgx.Rows) (err error) {
+			SELECT `+columns+` FROM accounts WHERE workspace_id = @workspace AND provider = @provider
+			ORDER BY created_at, id`, args).Query(func(rows pgx.Rows) (err error) {
 			all, err = pgx.CollectRows(rows, pgx.RowToStructByName[Account])
 			return err
 		})
-		b.Queue(`SELECT workspace_id AS workspace, provider, settings, current_account AS current, current_at FROM pools WHERE workspace_id IN (@workspace, `+shared+`) AND provider = @provider`, args).Query(func(rows pgx.Rows) (err error) {
+		b.Queue(`SELECT workspace_id AS workspace, provider, settings, current_account AS current, current_at FROM pools WHERE workspace_id = @workspace AND provider = @provider`, args).Query(func(rows pgx.Rows) (err error) {
 			settings, err = pgx.CollectRows(rows, pgx.RowToStructByName[Settings])
 			return err
 		})
 		b.Queue(`
 			SELECT workspace_id, provider, account_id, family, at, until, soon, step, reason, status, raw FROM account_limits
-			WHERE workspace_id IN (@workspace, `+shared+`) AND provider = @provider`, args).Query(func(rows pgx.Rows) (err error) {
-			limits, err = pgx.CollectRows(rows, scanLimit)
+			WHERE workspace_id = @workspace AND provider = @provider`, args).Query(func(rows pgx.Rows) (err error) {
+			p.Limits, err = pgx.CollectRows(rows, scanLimit)
 			return err
 		})
 		b.Queue(`
 			SELECT `+healthColumns+` FROM account_health
-			WHERE workspace_id IN (@workspace, `+shared+`) AND provider = @provider`, args).Query(func(rows pgx.Rows) (err error) {
-			health, err = pgx.CollectRows(rows, pgx.RowToStructByName[Health])
+			WHERE workspace_id = @workspace AND provider = @provider`, args).Query(func(rows pgx.Rows) (err error) {
+			p.Health, err = pgx.CollectRows(rows, pgx.RowToStructByName[Health])
 			return err
 		})
 		return tx.SendBatch(ctx, b).Close()
@@ -107,36 +114,73 @@ func (s *Store) Pool(ctx context.Context, ws id.Workspace, provider string) (Poo
 	if err != nil {
 		return Pool{}, fmt.Errorf("read accounts: %w", err)
 	}
-	p := Pool{}
-	if len(all) > 0 {
-		p.Owner = all[0].WorkspaceID
-	}
 	for _, a := range all {
-		if a.WorkspaceID == p.Owner {
+		if a.Enabled {
 			p.Accounts = append(p.Accounts, a)
+		} else {
+			p.Disabled++
 		}
 	}
 	for _, row := range settings {
-		if row.Workspace == p.Owner {
-			if string(row.Settings) != noSettings {
-				p.Settings = row.Settings
-			}
-			if row.Current != nil && row.CurrentAt != nil {
-				p.Current, p.CurrentAt = *row.Current, *row.CurrentAt
-			}
+		if string(row.Settings) != noSettings {
+			p.Settings = row.Settings
+		}
+		if row.Current != nil && row.CurrentAt != nil {
+			p.Current, p.CurrentAt = *row.Current, *row.CurrentAt
 		}
 	}
-	for _, l := range limits {
-		if l.Workspace == p.Owner {
-			p.Limits = append(p.Limits, l)
-		}
-	}
-	for _, h := range health {
-		if h.Workspace == p.Owner {
-			p.Health = append(p.Health, h)
+	for _, m := range marks {
+		if m.Provider == provider {
+			p.Mark = m.Mark
 		}
 	}
 	return p, nil
+}
+
+// poolMark is what a pool's rows come to.
+type poolMark struct {
+	Workspace id.Workspace
+	Provider  string
+	Mark      string
+}
+
+// marksOf sums up what matters to whoever has read a pool: its accounts but for when they
+// were used, its settings, limits and orders, not their health.
+const marksOf = `
+	SELECT workspace_id AS workspace, provider, sum(h)::text AS mark FROM (
+		SELECT workspace_id, provider, hash_record_extended(ROW (id, enabled, flat_rate, key_version, sealed, profile, base_url), 0) AS h
+		FROM accounts WHERE workspace_id = ANY (@workspaces)
+		UNION ALL
+		SELECT workspace_id, provider, hash_record_extended(ROW (settings, current_account, current_at), 1)
+		FROM pools WHERE workspace_id = ANY (@workspaces)
+		UNION ALL
+		SELECT workspace_id, provider, hash_record_extended(ROW (account_id, at, until, family), 2)
+		FROM account_limits WHERE workspace_id = ANY (@workspaces)
+		UNION ALL
+		SELECT workspace_id, provider, hash_record_extended(ROW (account_id, reset_at), 3)
+		FROM account_health WHERE workspace_id = ANY (@workspaces) AND reset_at IS NOT NULL
+	) known GROUP BY workspace_id, provider`
+
+// Marks returns the marks of pools of which something is stored: of a pool that has the
+// mark that it was read with, nothing has changed. It looks at many workspaces at once,
+// which is why it needs the system's claim.
+func (s *Store) Marks(ctx context.Context, keys []PoolKey) (map[PoolKey]string, error) {
+	var workspaces []id.Workspace
+	for _, k := range keys {
+		workspaces = append(workspaces, k.Workspace)
+	}
+	slices.SortFunc(workspaces, func(a, b id.Workspace) int { return bytes.Compare(a.UUID[:], b.UUID[:]) })
+	var all []poolMark
+	b := &pgx.Batch{}
+	b.Queue(marksOf, pg.Args{"workspaces": slices.Compact(workspaces)}).Query(pg.Collect(&all))
+	if err := s.db.ReadAsSystem(ctx, b); err != nil {
+		return nil, fmt.Errorf("look for changes of accounts: %w", err)
+	}
+	marks := make(map[PoolKey]string, len(all))
+	for _, m := range all {
+		marks[PoolKey{m.Workspace, m.Provider}] = m.Mark
+	}
+	return marks, nil
 }
 
 func scanLimit(row pgx.CollectableRow) (l Limit, err error) {
@@ -174,7 +218,8 @@ type Learned struct {
 	Instance uuid.UUID
 	Sequence int64
 	Stats    []Stat
-	// Limits replace older ones, Health what was there.
+	// Limits replace older ones, unless somebody has reset the account since; Health
+	// what was there.
 	Limits []Limit
 	Health []Health
 }
@@ -205,7 +250,8 @@ func (s *Store) Learn(ctx context.Context, l Learned) error {
 		for _, x := range l.Limits {
 			b.Queue(`
 				INSERT INTO account_limits (workspace_id, provider, account_id, family, at, until, soon, step, reason, status, raw)
-				VALUES (@workspace, @provider, @account, @family, @at, @until, @soon, @step, @reason, @status, @raw)
+				SELECT @workspace, @provider, @account, @family, @at, @until, @soon, @step, @reason, @status, @raw
+				WHERE NOT EXISTS (SELECT FROM account_health h WHERE h.workspace_id = @workspace AND h.account_id = @account AND h.reset_at >= @at)
 				ON CONFLICT (workspace_id, account_id, family) DO UPDATE SET at = EXCLUDED.at, until = EXCLUDED.until, soon = EXCLUDED.soon,
 					step = EXCLUDED.step, reason = EXCLUDED.reason, status = EXCLUDED.status, raw = EXCLUDED.raw
 				WHERE (account_limits.at, coalesce(account_limits.until, '-infinity')) < (EXCLUDED.at, coalesce(EXCLUDED.until, '-infinity'))`, pg.Args{

@@ -68,6 +68,25 @@ func TestLearn(t *testing.T) {
 	if p := read(); len(p.Limits) != 1 || !p.Limits[0].Until.IsZero() {
 		t.Errorf("after the clearing: %+v", p.Limits)
 	}
+	// A reset wins over what an instance learned before it and writes after it.
+	if err := w.store.Reset(ctx, mine, a.ID, store.Event{Origin: "workspace", Service: "test"}); err != nil {
+		t.Fatal(err)
+	}
+	early, after := limit(0, time.Hour), limit(0, time.Hour)
+	early.Family, after.Family = "sonnet", "haiku"
+	early.At, after.At = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	if err := w.store.Learn(ctx, store.Learned{Limits: []store.Limit{early, after}}); err != nil {
+		t.Fatal(err)
+	}
+	var families []string
+	for _, l := range read().Limits {
+		if !l.Until.IsZero() {
+			families = append(families, l.Family)
+		}
+	}
+	if diff := cmp.Diff([]string{"haiku"}, families); diff != "" {
+		t.Errorf("limits after a reset (-want +got):\n%s", diff)
+	}
 	for _, tt := range []struct{ set, want string }{{`{"strategy": "hybrid"}`, `{"strategy": "hybrid"}`}, {`{}`, ``}} {
 		err := w.store.ChangeSettings(ctx, mine, "openai", store.Event{Origin: "workspace", Service: "test"}, func([]byte) ([]byte, string, error) {
 			return []byte(tt.set), "settings", nil

@@ -1,6 +1,8 @@
 // Package store keeps accounts (manage.go changes them), what is known of their pools
-// (pools.go), wrapped data keys and the audit (audit.go) in Postgres. It knows no plaintext: what it stores of a credential
-// is sealed (package vault).
+// (pools.go), wrapped data keys and the audit (audit.go) in Postgres. It knows no
+// plaintext: what it stores of a credential is sealed (package vault). A File (file.go)
+// does the same for a single user in a file, without workspaces' own accounts and without
+// the audit; a test does the same things to both and compares what they say.
 //
 // Every function is one transaction. What belongs to a workspace runs under that
 // workspace's claim; the operator's shared accounts belong to the zero workspace
@@ -36,6 +38,7 @@ type Account struct {
 	Hint        string
 	BaseURL     string
 	Enabled     bool
+	FlatRate    bool // its use costs nothing
 	KeyVersion  int
 	Sealed      []byte
 	CreatedAt   time.Time
@@ -72,7 +75,7 @@ type Store struct{ db *pg.DB }
 // New returns a Store over the service's database.
 func New(db *pg.DB) *Store { return &Store{db} }
 
-const columns = `workspace_id, id, provider, profile, label, hint, base_url, enabled, key_version, sealed, created_at, last_used_at`
+const columns = `workspace_id, id, provider, profile, label, hint, base_url, enabled, flat_rate, key_version, sealed, created_at, last_used_at`
 
 // in runs fn under a workspace's claim. The operator's rows have no claim of
 // their own and need the system's.
@@ -94,11 +97,11 @@ func (s *Store) Add(ctx context.Context, a Account, ev Event) (Account, error) {
 			return fault.New(fault.Conflict, "there are %d accounts already, the most there can be: remove one first", n)
 		}
 		rows, err := tx.Query(ctx, `
-			INSERT INTO accounts (workspace_id, id, provider, profile, label, hint, base_url, key_version, sealed)
-			VALUES (@workspace, @id, @provider, @profile, @label, @hint, @base_url, @key_version, @sealed)
+			INSERT INTO accounts (workspace_id, id, provider, profile, label, hint, base_url, flat_rate, key_version, sealed)
+			VALUES (@workspace, @id, @provider, @profile, @label, @hint, @base_url, @flat_rate, @key_version, @sealed)
 			RETURNING `+columns, pg.Args{
 			"workspace": a.WorkspaceID, "id": a.ID, "provider": a.Provider, "profile": a.Profile, "label": a.Label,
-			"hint": a.Hint, "base_url": a.BaseURL, "key_version": a.KeyVersion, "sealed": a.Sealed,
+			"hint": a.Hint, "base_url": a.BaseURL, "flat_rate": a.FlatRate, "key_version": a.KeyVersion, "sealed": a.Sealed,
 		})
 		if err != nil {
 			return fmt.Errorf("insert account: %w", err)
@@ -172,23 +175,6 @@ func (s *Store) Remove(ctx context.Context, ws id.Workspace, account id.Account,
 			}
 		}
 		ev.Account, ev.Action = account, "removed"
-		return record(ctx, tx, ws, ev)
-	})
-}
-
-// Use records that an account was used in a session, once for each pair, and
-// sets when it was last used.
-func (s *Store) Use(ctx context.Context, ws id.Workspace, ev Event) error {
-	// As the system: the account may be the operator's, which a workspace cannot write.
-	return s.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		// To the second: those who use an account at once do not wait for each other's row.
-		_, err := tx.Exec(ctx, `
-			UPDATE accounts SET last_used_at = now() WHERE workspace_id IN ($1, `+shared+`) AND id = $2
-				AND (last_used_at IS NULL OR last_used_at < now() - interval '1 second')`, ws, ev.Account)
-		if err != nil {
-			return fmt.Errorf("set when account %s was last used: %w", ev.Account, err)
-		}
-		ev.Action = "used"
 		return record(ctx, tx, ws, ev)
 	})
 }

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -100,10 +101,16 @@ func TestAccounts(t *testing.T) {
 		{"ListAll", func() ([]store.Account, error) { return w.store.ListAll(ctx) }, ""},
 		{"Pool, own", func() ([]store.Account, error) { p, err := w.store.Pool(ctx, mine, "openai"); return p.Accounts, err }, "mine1 mine2"},
 		{"Pool, shared", func() ([]store.Account, error) {
-			p, err := w.store.Pool(ctx, mine, "anthropic")
+			p, err := w.store.Pool(ctx, id.Workspace{}, "anthropic")
 			return p.Accounts, err
 		}, "shared2"},
-		{"Pool, none", func() ([]store.Account, error) { p, err := w.store.Pool(ctx, mine, "google"); return p.Accounts, err }, ""},
+		{"Pool, none", func() ([]store.Account, error) {
+			p, err := w.store.Pool(ctx, mine, "anthropic")
+			if len(p.Accounts) > 0 {
+				err = errors.New("a pool of somebody else")
+			}
+			return p.Accounts, err
+		}, ""},
 	} {
 		all, err := tt.list()
 		if got := labels(all); err != nil || (got != tt.want && tt.want != "") || tt.name == "ListAll" && len(all) != 5 {
@@ -153,7 +160,7 @@ func TestAudit(t *testing.T) {
 	for range 3 {
 		for _, s := range []id.Session{session, {}} {
 			ev := store.Event{Account: shared.ID, Provider: "openai", Origin: "shared", Member: id.New[id.Member](), Service: "agent-runner", Address: "127.0.0.1:1", Session: s}
-			if err := w.store.Use(ctx, ws, ev); err != nil {
+			if err := w.store.Used(ctx, []store.Use{{Workspace: ws, At: time.Now(), Event: ev}}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -172,7 +179,7 @@ func TestAudit(t *testing.T) {
 	}
 	all, err := w.store.List(ctx, ws)
 	if err != nil || len(all) != 1 || all[0].LastUsedAt == nil || time.Since(*all[0].LastUsedAt) > time.Minute {
-		t.Errorf("List after Use = %+v, %v, want the shared account with a last use", all, err)
+		t.Errorf("List after Used = %+v, %v, want the shared account with a last use", all, err)
 	}
 	// Nobody changes the audit, not even with the system's claim.
 	err = w.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {

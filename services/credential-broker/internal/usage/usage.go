@@ -1,12 +1,13 @@
-// Package usage reads from answers how many tokens a request cost. Where providers
+// Package usage reads from answers how many tokens a request took. Where providers
 // count is data of a request profile (Places); what an answer said so far is a Tally,
 // which a stream fills event by event: a number that comes again replaces the one
-// before, because providers count up.
+// before, because providers count up. What the tokens cost is package price's.
 package usage
 
 import (
 	"strconv"
 
+	"signalbox.dev/pkg/price"
 	"signalbox.dev/services/credential-broker/internal/scan"
 )
 
@@ -23,9 +24,15 @@ type Path []string
 type Places struct {
 	// At are the places of objects that hold counts, in an event or a whole answer.
 	At []Path
-	// Input and Output are places in such an object; each kind adds up. Together they
-	// are at most MaxMembers.
-	Input, Output []Path
+	// The rest are places in such an object; each kind adds up. Input is all of the
+	// prompt; CacheRead and CacheWrite are parts of it. Together they are at most
+	// MaxMembers.
+	Input, Output, CacheRead, CacheWrite []Path
+}
+
+// Members returns how many places there are in an object.
+func (p *Places) Members() int {
+	return len(p.Input) + len(p.Output) + len(p.CacheRead) + len(p.CacheWrite)
 }
 
 // Tally is what one answer has said. The zero Tally of its Places has heard nothing.
@@ -51,27 +58,33 @@ func (t *Tally) Read(data []byte) {
 		if len(object) == 0 {
 			continue
 		}
-		for i, m := range t.places.Input {
-			t.take(i, find(object, m))
-		}
-		for i, m := range t.places.Output {
-			t.take(len(t.places.Input)+i, find(object, m))
+		i := 0
+		for _, kind := range t.places.kinds() {
+			for _, m := range kind {
+				t.take(i, find(object, m))
+				i++
+			}
 		}
 	}
 }
 
-// Sum returns the tokens in and out.
-func (t *Tally) Sum() (in, out int64) {
+// kinds returns the places in an object in the order of a Tally's counts.
+func (p *Places) kinds() [4][]Path { return [...][]Path{p.Input, p.CacheRead, p.CacheWrite, p.Output} }
+
+// Sum returns the tokens that were counted so far.
+func (t *Tally) Sum() price.Tokens {
 	if t.places == nil {
-		return 0, 0
+		return price.Tokens{}
 	}
-	for i := range len(t.places.Input) {
-		in += t.counts[i]
+	var sums [4]int64
+	i := 0
+	for k, kind := range t.places.kinds() {
+		for range kind {
+			sums[k] += t.counts[i]
+			i++
+		}
 	}
-	for i := range len(t.places.Output) {
-		out += t.counts[len(t.places.Input)+i]
-	}
-	return in, out
+	return price.Tokens{Input: sums[0], CacheRead: sums[1], CacheWrite: sums[2], Output: sums[3]}
 }
 
 func (t *Tally) take(i int, number []byte) {

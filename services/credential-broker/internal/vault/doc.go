@@ -20,7 +20,9 @@
 // file seals new accounts even where the old file is lost. Seal reads the stored keys
 // each time and Open where it sees a version for the first time: that is how brokers
 // take up new keys while they run. Unwrapped data keys stay in memory, so that a key
-// service is asked once for each, and may be away after that.
+// service is asked once for each, and may be away after that. One that does not open a
+// data key keeps nobody from the others: it is asked for that one again some seconds
+// later.
 //
 // # Rotation
 //

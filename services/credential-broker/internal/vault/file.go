@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 )
 
 // A key file is one line: the prefix, the key in base64url, a colon, and the
@@ -28,8 +29,11 @@ const (
 // FileKey is a KEK in a local file.
 type FileKey struct {
 	path string
-	id   string
-	aead cipher.AEAD
+
+	mu     sync.Mutex // guards what follows
+	id     string
+	aead   cipher.AEAD
+	unmade []byte // the key, while its file is not there
 }
 
 // OpenFile reads the key file at path; where there is none it makes one, mode
@@ -44,10 +48,60 @@ func OpenFile(path string) (*FileKey, error) {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return k, err
 	}
-	if err := createKeyFile(path); err != nil {
+	if err := createKeyFile(path, newKey()); err != nil {
 		return nil, fmt.Errorf("create the credential key file %s: %w", path, err)
 	}
 	return readKeyFile(path)
+}
+
+// OpenFileLater is OpenFile, but where there is no file it is made when the key wraps
+// something for the first time, and not before. Until then nothing opens with it.
+func OpenFileLater(path string) (*FileKey, error) {
+	if path == "" {
+		return nil, errors.New("credential key file: no path is set")
+	}
+	k, err := readKeyFile(path)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return k, err
+	}
+	key := newKey()
+	aead, err := newAEAD(key)
+	if err != nil {
+		return nil, fmt.Errorf("credential key file %s: %w", path, err)
+	}
+	return &FileKey{path: path, id: hashOf("id", key), aead: aead, unmade: key}, nil
+}
+
+// Unmade returns the path of a file that is not there yet.
+func (k *FileKey) Unmade() (path string, unmade bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.path, k.unmade != nil
+}
+
+// made returns what seals, after it has made the file if that is not there. Where another
+// process was faster, this becomes the key that it has made.
+func (k *FileKey) made() (cipher.AEAD, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.unmade == nil {
+		return k.aead, nil
+	}
+	if err := createKeyFile(k.path, k.unmade); err != nil {
+		return nil, fmt.Errorf("create the credential key file %s: %w", k.path, err)
+	}
+	there, err := readKeyFile(k.path)
+	if err != nil {
+		return nil, err
+	}
+	k.id, k.aead, k.unmade = there.id, there.aead, nil
+	return k.aead, nil
+}
+
+func newKey() []byte {
+	key := make([]byte, keySize)
+	_, _ = rand.Read(key) // never fails: crypto/rand
+	return key
 }
 
 func readKeyFile(path string) (*FileKey, error) {
@@ -84,15 +138,13 @@ func readKeyFile(path string) (*FileKey, error) {
 
 // createKeyFile writes a temporary file and links it to path: the link fails
 // when another broker was first, whose key then counts.
-func createKeyFile(path string) error {
+func createKeyFile(path string, key []byte) error {
 	dir := filepath.Dir(path)
 	tmp, err := os.CreateTemp(dir, ".credential-key-*") // mode 0600
 	if err != nil {
 		return err
 	}
 	defer func() { _ = os.Remove(tmp.Name()) }() // at worst a file that nobody reads is left
-	key := make([]byte, keySize)
-	_, _ = rand.Read(key) // never fails: crypto/rand
 	_, err = tmp.WriteString(encodeKey(key))
 	if err := errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
 		return err
@@ -134,16 +186,27 @@ func hashOf(purpose string, key []byte) string {
 }
 
 // ID names the key.
-func (k *FileKey) ID() string { return k.id }
+func (k *FileKey) ID() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.id
+}
 
 // Wrap seals a data key.
 func (k *FileKey) Wrap(_ context.Context, key, bound []byte) ([]byte, error) {
-	return k.aead.Seal(nil, nil, key, bound), nil
+	aead, err := k.made()
+	if err != nil {
+		return nil, err
+	}
+	return aead.Seal(nil, nil, key, bound), nil
 }
 
 // Unwrap opens what Wrap sealed.
 func (k *FileKey) Unwrap(_ context.Context, wrapped, bound []byte) ([]byte, error) {
-	key, err := k.aead.Open(nil, nil, wrapped, bound)
+	k.mu.Lock()
+	aead := k.aead
+	k.mu.Unlock()
+	key, err := aead.Open(nil, nil, wrapped, bound)
 	if err != nil {
 		return nil, fmt.Errorf("with credential key file %s: %w", k.path, ErrDamaged)
 	}
@@ -151,4 +214,4 @@ func (k *FileKey) Unwrap(_ context.Context, wrapped, bound []byte) ([]byte, erro
 }
 
 // String hides the key.
-func (k *FileKey) String() string { return "credential key " + k.id }
+func (k *FileKey) String() string { return "credential key " + k.ID() }

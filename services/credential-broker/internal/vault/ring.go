@@ -15,6 +15,8 @@ type Named struct {
 	// File and URL are where the key is that seals: the one at the URL where both are
 	// given, and the file, if it is there, opens what it has sealed.
 	File, URL string
+	// Later has the file made when it is first sealed with.
+	Later bool
 	// Others are files and URLs of keys that open what they have sealed.
 	Others []string
 }
@@ -66,7 +68,11 @@ func openSealing(ctx context.Context, n Named) (KEK, error) {
 		}
 		return k, nil
 	}
-	k, err := OpenFile(n.File)
+	open := OpenFile
+	if n.Later {
+		open = OpenFileLater
+	}
+	k, err := open(n.File)
 	if err != nil {
 		return nil, err
 	}

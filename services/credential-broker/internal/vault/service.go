@@ -20,7 +20,7 @@ import (
 const local = "base64key"
 
 // serviceTimeout bounds one call of a key service.
-const serviceTimeout = 10 * time.Second
+const serviceTimeout = 5 * time.Second
 
 // ServiceKey is a KEK that never leaves a key service.
 type ServiceKey struct {
@@ -78,12 +78,16 @@ func (k *ServiceKey) Wrap(ctx context.Context, key, bound []byte) ([]byte, error
 	return wrapped, nil
 }
 
-// Unwrap opens what Wrap sealed.
+// Unwrap opens what Wrap sealed. Where it does not although ctx would have let it,
+// and what is wrapped may be well, the error is ErrAway.
 func (k *ServiceKey) Unwrap(ctx context.Context, wrapped, bound []byte) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, serviceTimeout)
+	limited, cancel := context.WithTimeout(ctx, serviceTimeout)
 	defer cancel()
-	both, err := k.keeper.Decrypt(ctx, wrapped)
+	both, err := k.keeper.Decrypt(limited, wrapped)
 	if err != nil {
+		if ctx.Err() == nil {
+			err = fmt.Errorf("%w: %w", ErrAway, err)
+		}
 		return nil, k.failed("opens", err)
 	}
 	sum := sha256.Sum256(bound)

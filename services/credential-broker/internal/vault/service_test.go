@@ -10,7 +10,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"gocloud.dev/gcerrors"
 	"gocloud.dev/secrets"
@@ -138,14 +141,63 @@ func TestServiceAway(t *testing.T) {
 		t.Errorf("Seal = %v, want Unavailable", err)
 	}
 	keys := &memory{keys: map[id.Workspace][]vault.WrappedKey{at.Workspace: {{Version: 1, KEK: k.ID(), Wrapped: []byte("w")}}}}
-	if _, err := vault.New(k, keys).Open(t.Context(), at, vault.Sealed{KeyVersion: 1, Bytes: []byte("s")}); fault.KindOf(err) != fault.Unavailable {
-		t.Errorf("Open = %v, want Unavailable", err)
+	if _, err := vault.New(k, keys).Open(t.Context(), at, vault.Sealed{KeyVersion: 1, Bytes: []byte("s")}); fault.KindOf(err) != fault.Unavailable || !errors.Is(err, vault.ErrAway) {
+		t.Errorf("Open = %v, want Unavailable and ErrAway", err)
+	}
+	left, leave := context.WithCancel(t.Context())
+	leave()
+	if _, err := vault.New(k, keys).Open(left, at, vault.Sealed{KeyVersion: 1, Bytes: []byte("s")}); err == nil || errors.Is(err, vault.ErrAway) {
+		t.Errorf("Open for somebody who has left = %v, which says nothing of the service", err)
 	}
 	strict := openURL(t, "strict://key")
 	keys.keys[at.Workspace][0].KEK = strict.ID()
 	if _, err := vault.New(strict, keys).Open(t.Context(), at, vault.Sealed{KeyVersion: 1, Bytes: []byte("s")}); !errors.Is(err, vault.ErrDamaged) {
 		t.Errorf("Open of what the service takes for no ciphertext = %v, want ErrDamaged", err)
 	}
+}
+
+// distant is a key that may be away.
+type distant struct {
+	vault.KEK
+	away atomic.Bool
+}
+
+func (d *distant) Unwrap(ctx context.Context, wrapped, bound []byte) ([]byte, error) {
+	if d.away.Load() {
+		return nil, vault.ErrAway
+	}
+	return d.KEK.Unwrap(ctx, wrapped, bound)
+}
+
+// What a key service did not open it is asked for again, but not at once.
+func TestDataKeyRests(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		keys := &memory{}
+		k := &distant{KEK: openFile(t, filepath.Join(t.TempDir(), "key"))}
+		at, other := place(), place()
+		sealed, err := vault.New(k, keys).Seal(t.Context(), at, vault.NewSecret(canary))
+		more, err2 := vault.New(k, keys).Seal(t.Context(), other, vault.NewSecret(canary))
+		if err != nil || err2 != nil {
+			t.Fatal(err, err2)
+		}
+		v := vault.New(k, keys)
+		k.away.Store(true)
+		if _, err := v.Open(t.Context(), at, sealed); !errors.Is(err, vault.ErrAway) {
+			t.Errorf("Open = %v, want ErrAway", err)
+		}
+		k.away.Store(false)
+		if _, err := v.Open(t.Context(), at, sealed); !errors.Is(err, vault.ErrAway) {
+			t.Errorf("Open a moment later = %v, want ErrAway", err)
+		}
+		if _, err := v.Open(t.Context(), other, more); err != nil {
+			t.Errorf("Open of another workspace's = %v", err)
+		}
+		time.Sleep(5 * time.Second) //nolint:forbidigo // synctest's clock
+		if got, err := v.Open(t.Context(), at, sealed); err != nil || got.Reveal() != canary {
+			t.Errorf("Open some seconds later = %q, %v", got.Reveal(), err)
+		}
+	})
 }
 
 func TestRing(t *testing.T) {

@@ -8,10 +8,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"signalbox.dev/pkg/id"
 )
@@ -62,20 +61,34 @@ var ErrKeyLost = errors.New("sealed with another key")
 // their place: they were changed, or belong to another row.
 var ErrDamaged = errors.New("sealed bytes do not open here: they were changed, or belong to another row")
 
+// ErrAway is in the chain of an error about what its key service did not open now, be
+// it that the service is away or that it refuses this key, which it does not say clearly.
+var ErrAway = errors.New("its key service does not open it now")
+
 const (
 	keySize   = 32
 	maxCached = 10_000
 	attempts  = 4 // to agree with other brokers on a new data key
+	// A key service that did not open a data key is not asked for it again for so long:
+	// whoever needs it need not wait for the same answer one after the other.
+	rest = 5 * time.Second
 )
 
 // Vault seals and opens.
 type Vault struct {
 	kek  KEK
-	keks map[string]KEK // all, by ID
+	keks []KEK // all
 	keys Keys
 
-	mu     sync.Mutex // guards opened
+	mu     sync.Mutex // guards opened, away
 	opened map[dataKeyID]cipher.AEAD
+	away   map[dataKeyID]failure
+}
+
+// failure is that a key service did not open a data key.
+type failure struct {
+	at  time.Time
+	err error
 }
 
 type dataKeyID struct {
@@ -86,11 +99,21 @@ type dataKeyID struct {
 // New returns a Vault over the store of the data keys. New data keys are wrapped by
 // kek; what others have wrapped is opened too. The caller closes the KEKs.
 func New(kek KEK, keys Keys, others ...KEK) *Vault {
-	v := &Vault{kek: kek, keks: map[string]KEK{}, keys: keys, opened: map[dataKeyID]cipher.AEAD{}}
-	for _, k := range append(others, kek) {
-		v.keks[k.ID()] = k
+	return &Vault{kek: kek, keks: append([]KEK{kek}, others...), keys: keys, opened: map[dataKeyID]cipher.AEAD{}, away: map[dataKeyID]failure{}}
+}
+
+// Knows reports whether the KEK of that ID is one of this Vault's.
+func (v *Vault) Knows(kek string) bool { return v.named(kek) != nil }
+
+// named returns one of the KEKs. Their IDs are not kept: a key file that is yet to be
+// made may turn out to be another's.
+func (v *Vault) named(kek string) KEK {
+	for _, k := range v.keks {
+		if k.ID() == kek {
+			return k
+		}
 	}
-	return v
+	return nil
 }
 
 // Seal seals a secret for a place.
@@ -125,7 +148,7 @@ func (v *Vault) current(ctx context.Context, ws id.Workspace) (int, cipher.AEAD,
 		newest, mine := 0, WrappedKey{}
 		for _, k := range all {
 			newest = max(newest, k.Version)
-			if v.keks[k.KEK] != nil && k.Version > mine.Version {
+			if v.Knows(k.KEK) && k.Version > mine.Version {
 				mine = k
 			}
 		}
@@ -179,8 +202,12 @@ func (v *Vault) unwrapped(ctx context.Context, ws id.Workspace, k WrappedKey) (c
 	if aead := v.cached(ws, k.Version); aead != nil {
 		return aead, nil
 	}
+	if err := v.resting(ws, k.Version); err != nil {
+		return nil, err
+	}
 	key, err := v.unwrap(ctx, ws, k)
 	if err != nil {
+		v.failed(ws, k.Version, err)
 		return nil, err
 	}
 	aead, err := newAEAD(key)
@@ -196,8 +223,30 @@ func (v *Vault) unwrapped(ctx context.Context, ws id.Workspace, k WrappedKey) (c
 	return aead, nil
 }
 
+// resting returns with what error a data key was not opened a moment ago, if it was not.
+func (v *Vault) resting(ws id.Workspace, version int) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if f := v.away[dataKeyID{ws, version}]; time.Since(f.at) < rest {
+		return f.err
+	}
+	return nil
+}
+
+func (v *Vault) failed(ws id.Workspace, version int, err error) {
+	if !errors.Is(err, ErrAway) {
+		return
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.away) >= maxCached {
+		clear(v.away)
+	}
+	v.away[dataKeyID{ws, version}] = failure{time.Now(), err}
+}
+
 func (v *Vault) unwrap(ctx context.Context, ws id.Workspace, k WrappedKey) ([]byte, error) {
-	kek := v.keks[k.KEK]
+	kek := v.named(k.KEK)
 	if kek == nil {
 		return nil, fmt.Errorf("%w: the credential was sealed under key %s and this broker has key %s; put the former key file back, or remove the account and add it again", ErrKeyLost, k.KEK, v.known())
 	}
@@ -208,7 +257,13 @@ func (v *Vault) unwrap(ctx context.Context, ws id.Workspace, k WrappedKey) ([]by
 	return key, nil
 }
 
-func (v *Vault) known() string { return strings.Join(slices.Sorted(maps.Keys(v.keks)), ", ") }
+func (v *Vault) known() string {
+	var ids []string
+	for _, k := range v.keks {
+		ids = append(ids, k.ID())
+	}
+	return strings.Join(ids, ", ")
+}
 
 // newAEAD returns AES-256-GCM that puts a random nonce before what it seals.
 // 96 random bits are safe for 2^32 messages under one key; a workspace has at

@@ -323,3 +323,49 @@ func FuzzOpen(f *testing.F) {
 		}
 	})
 }
+
+// A file that is made later is there when something is sealed, and not before. Of two
+// that make it at once, both seal with the same key.
+func TestOpenFileLater(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "key")
+	keys := &memory{}
+	var all []*vault.FileKey
+	for range 2 {
+		k, err := vault.OpenFileLater(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if at, unmade := k.Unmade(); at != path || !unmade {
+			t.Errorf("Unmade = %q, %v", at, unmade)
+		}
+		all = append(all, k)
+	}
+	at := place()
+	if _, err := vault.New(all[0], keys).Open(t.Context(), at, vault.Sealed{KeyVersion: 1}); err == nil {
+		t.Error("Open of nothing gives no error")
+	}
+	if _, err := os.Stat(path); err == nil {
+		t.Error("the file was made although nothing was sealed")
+	}
+	for _, k := range all { // each a data key of its own
+		if _, err := vault.New(k, &memory{}).Seal(t.Context(), place(), vault.NewSecret(canary)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, unmade := all[1].Unmade(); unmade || all[0].ID() != all[1].ID() || openFile(t, path).ID() != all[0].ID() {
+		t.Errorf("the keys are %s and %s, want the one in the file", all[0], all[1])
+	}
+	first, err := vault.New(all[0], keys).Seal(t.Context(), at, vault.NewSecret(canary))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, k := range map[string]vault.KEK{"the second": all[1], "the file's": openFile(t, path)} {
+		if got, err := vault.New(k, keys).Open(t.Context(), at, first); err != nil || got.Reveal() != canary {
+			t.Errorf("Open with %s = %q, %v", name, got.Reveal(), err)
+		}
+	}
+	if k, err := vault.OpenFileLater(path); err != nil || k.ID() != all[0].ID() {
+		t.Errorf("OpenFileLater of a file that is there = %v, %v", k, err)
+	}
+}

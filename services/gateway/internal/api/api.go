@@ -4,9 +4,10 @@
 // is served.
 //
 // The package keeps no state. Sessions, messages and runs are agent-runner's,
-// documents document-sync's, tools tool-executor's: a handler checks the shape of
-// what came in, asks the service that owns the thing under the caller's identity,
-// and gives the answer its public form. Streams are package feed's.
+// documents document-sync's, tools tool-executor's, accounts and connections
+// credential-broker's: a handler checks the shape of what came in, asks the service
+// that owns the thing under the caller's identity, and gives the answer its public
+// form. Streams are package feed's.
 package api
 
 import (
@@ -15,6 +16,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -23,6 +25,7 @@ import (
 	"signalbox.dev/pkg/identity"
 	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
 	"signalbox.dev/proto/signalbox/agent/v1/agentv1connect"
+	"signalbox.dev/proto/signalbox/credential/v1/credentialv1connect"
 	"signalbox.dev/proto/signalbox/document/v1/documentv1connect"
 	"signalbox.dev/proto/signalbox/tool/v1/toolv1connect"
 
@@ -37,6 +40,8 @@ type Config struct {
 	Runs          agentv1connect.RunServiceClient
 	Tools         toolv1connect.ToolServiceClient
 	Documents     documentv1connect.DocumentServiceClient
+	Accounts      credentialv1connect.AccountServiceClient
+	Connections   credentialv1connect.ConnectionServiceClient
 	Feed          *feed.Feed
 	Store         *store.Store
 	Door          *door.Door
@@ -47,6 +52,11 @@ type Config struct {
 	BodyTimeout time.Duration
 	// WriteTimeout bounds how long a stream's client may take for 64 KiB. 10 s when 0.
 	WriteTimeout time.Duration
+	// TrustedProxies are those whose word is taken for from where somebody calls.
+	TrustedProxies []netip.Prefix
+	// ReturnPaths are those of the console to which a browser may go on that comes back
+	// from a provider; the first is the default. Without any it is shown a page.
+	ReturnPaths []string
 	// KeepConnections leaves streams to net/http, also where the feed could take
 	// their connections over.
 	KeepConnections bool
@@ -93,6 +103,8 @@ func New(cfg Config) (*API, error) {
 	a.documents()
 	a.workspaces()
 	a.keys()
+	a.accounts()
+	a.connections()
 	a.sockets()
 	describe(a.huma.OpenAPI())
 	var err error
@@ -149,6 +161,8 @@ type access struct {
 	people bool
 	// socket is not answered but upgraded.
 	socket bool
+	// page is for browsers that come from elsewhere, without a token.
+	page bool
 }
 
 type source uint8

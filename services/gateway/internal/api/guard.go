@@ -31,6 +31,10 @@ func HideToken(next http.Handler) http.Handler {
 			return
 		}
 		q := r.URL.Query()
+		if r.URL.Path == CallbackPath {
+			next.ServeHTTP(w, hideAnswer(r, q))
+			return
+		}
 		if !q.Has("token") {
 			next.ServeHTTP(w, r)
 			return
@@ -70,7 +74,7 @@ func (a *API) enter(hc huma.Context, who access) (context.Context, error) {
 		return nil, err
 	}
 	if who.people && person.IsKey() {
-		return nil, fault.Coded(fault.Forbidden, "PERSON_NEEDED", "an API key cannot administer workspaces, members or keys: use a person's token")
+		return nil, fault.Coded(fault.Forbidden, "PERSON_NEEDED", "an API key cannot administer workspaces, members, keys or connections: use a person's token")
 	}
 	ctx = context.WithValue(ctx, personKey{}, person)
 	if who.workspace == fromNowhere {
@@ -88,6 +92,8 @@ func (a *API) enter(hc huma.Context, who access) (context.Context, error) {
 	if err != nil {
 		return nil, err
 	}
+	r, _ := humago.Unwrap(hc)
+	guest.Actor.Address = a.address(r)
 	ctx = identity.With(context.WithValue(ctx, guestKey{}, guest), guest.Actor)
 	_, err = identity.Require(ctx, who.role)
 	return ctx, err

@@ -3,6 +3,10 @@ package main
 import (
 	"context"
 	"errors"
+	"os"
+	"os/user"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -18,6 +22,7 @@ import (
 // accountSettings name the broker's database and key of a deployment.
 type accountSettings struct {
 	DatabaseURL  conf.Secret `env:"DATABASE_URL" doc:"The credentials' database of a deployment."`
+	AccountsFile string      `env:"CREDENTIAL_BROKER_ACCOUNTS_FILE" doc:"The file of a broker that has no database."`
 	KeyFile      string      `env:"CREDENTIAL_BROKER_KEY_FILE" doc:"The broker's key file there."`
 	Profiles     string      `env:"CREDENTIAL_BROKER_PROFILES" doc:"The folder of your own request profiles."`
 	AllowPrivate bool        `env:"CREDENTIAL_BROKER_ALLOW_PRIVATE" doc:"Allows base URLs at loopback and private addresses."`
@@ -32,13 +37,16 @@ func (c *cli) accounts() *cobra.Command {
 		Long: `Keeps credentials of model providers, sealed in the database. They are shared with
 all workspaces unless --workspace names one. A running Signalbox takes notice
 within a second. With DATABASE_URL and CREDENTIAL_BROKER_KEY_FILE in the environment
-it works on a deployment instead of the data folder.`,
+it works on a deployment instead of the data folder, and with DATABASE_URL alone on the
+database that the data folder's Signalbox uses in place of its own; with
+CREDENTIAL_BROKER_ACCOUNTS_FILE and CREDENTIAL_BROKER_KEY_FILE on the file of a broker
+that has no database, also while that runs.`,
 		Args: none,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(
 		c.accountsAdd(), c.accountsLogin(), c.accountsReauth(), c.accountsRefresh(), c.accountsLogout(), c.accountsImport(),
-		c.accountsList(), c.accountsStatus(), c.accountsEnable(), c.accountsDisable(), c.accountsSwitch(), c.accountsReset(), c.accountsRemove(),
+		c.accountsList(), c.accountsStatus(), c.accountsEnable(), c.accountsDisable(), c.accountsSwitch(), c.accountsReset(), c.accountsRemove(), c.accountsFlatRate(),
 		c.accountsStats(), c.accountsResetStats(), c.accountsStrategy(), c.accountsConfig(), c.accountsAudit(), c.accountsManage(), c.accountsRotateKeys(),
 	)
 	return cmd
@@ -56,6 +64,14 @@ func (c *cli) withAccounts(cmd *cobra.Command, data string, f func(ctx context.C
 	}
 	ctx, stop := process.Signals(cmd.Context())
 	defer stop()
+	open := func(db *pg.DB, key string) error {
+		a, err := credentialbroker.OpenAccounts(credentialbroker.AccountsConfig{DB: db, File: s.AccountsFile, KeyFile: key, Keys: s.Keys, Profiles: s.Profiles, AllowPrivate: s.AllowPrivate, OAuth: s.OAuth, Operator: operator(), Log: log}) //nolint:contextcheck // what it opens outlives the opening
+		if err != nil {
+			return err
+		}
+		defer a.Close()
+		return f(ctx, a)
+	}
 	use := func(url conf.Secret, key string) error {
 		m := credentialbroker.Migrations()
 		db, err := pg.Open(ctx, pg.Config{URL: url, Role: m.Role, Schema: m.Schema, MaxConns: 2, Application: "signalbox accounts"})
@@ -63,12 +79,15 @@ func (c *cli) withAccounts(cmd *cobra.Command, data string, f func(ctx context.C
 			return err
 		}
 		defer db.Close()
-		a, err := credentialbroker.OpenAccounts(credentialbroker.AccountsConfig{DB: db, KeyFile: key, Keys: s.Keys, Profiles: s.Profiles, AllowPrivate: s.AllowPrivate, OAuth: s.OAuth, Log: log}) //nolint:contextcheck // what it opens outlives the opening
-		if err != nil {
-			return err
-		}
-		defer a.Close()
-		return f(ctx, a)
+		return open(db, key)
+	}
+	switch haveKey := s.KeyFile != "" || s.Keys.URL != ""; {
+	case s.AccountsFile != "" && s.DatabaseURL != "":
+		return process.Usage("CREDENTIAL_BROKER_ACCOUNTS_FILE and DATABASE_URL are both set: take away the one that is not meant")
+	case s.AccountsFile != "" && !haveKey:
+		return process.Usage("CREDENTIAL_BROKER_KEY_FILE is not set: name the key file of the broker whose CREDENTIAL_BROKER_ACCOUNTS_FILE this is")
+	case s.AccountsFile != "":
+		return forPeople(open(nil, s.KeyFile))
 	}
 	if s.DatabaseURL != "" && (s.KeyFile != "" || s.Keys.URL != "") {
 		return forPeople(use(s.DatabaseURL, s.KeyFile))
@@ -77,7 +96,29 @@ func (c *cli) withAccounts(cmd *cobra.Command, data string, f func(ctx context.C
 	if err != nil {
 		return err
 	}
-	return forPeople(standalone.WithDatabase(ctx, data, log, func(url conf.Secret) error { return use(url, standalone.KeyFile(dir)) }))
+	return forPeople(standalone.WithDatabase(ctx, data, s.DatabaseURL, log, func(url conf.Secret) error { return use(url, standalone.KeyFile(dir)) }))
+}
+
+// operator names who types: the user of the operating system, and the machine.
+func operator() string {
+	name := strconv.Itoa(os.Getuid())
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	if host, err := os.Hostname(); err == nil {
+		name += "@" + host
+	}
+	return printable(name)
+}
+
+// said returns what an error says, with what was being done, without what of a fault is
+// for logs.
+func said(err error) string {
+	text := err.Error()
+	if f, ok := errors.AsType[*fault.Error](err); ok && f.Kind != fault.Internal {
+		text = strings.Replace(text, f.Error(), f.Message, 1)
+	}
+	return text
 }
 
 // forPeople leaves of a fault what is meant for people.

@@ -49,9 +49,9 @@ first in which session. Without --workspace it is about the shared accounts.`,
 				if a.Member != "" {
 					who = a.Member + " by " + a.Service
 				}
-				rows = append(rows, plainCells(strconv.FormatInt(a.Sequence, 10), a.At.UTC().Format(time.RFC3339), a.Action, a.Provider, a.Account, who, a.Detail))
+				rows = append(rows, plainCells(strconv.FormatInt(a.Sequence, 10), a.At.UTC().Format(time.RFC3339), a.Action, a.Provider, a.Account, who, printable(a.Address), a.Detail))
 			}
-			if err := r.table([]string{"ROW", "AT", "ACTION", "PROVIDER", "ACCOUNT", "WHO", "WHAT"}, rows); err != nil {
+			if err := r.table([]string{"ROW", "AT", "ACTION", "PROVIDER", "ACCOUNT", "WHO", "FROM", "WHAT"}, rows); err != nil {
 				return err
 			}
 			if next > 0 && r.tables {

@@ -17,11 +17,12 @@ func (c *cli) accountsAdd() *cobra.Command {
 		long: `Stores a key of a provider: anthropic, openai, openrouter, or a name of your
 own with --base-url. It is asked for at the terminal, or read from standard input;
 never from an argument, which other people on the machine could read.`,
-		args: one("provider", "anthropic"), scoped: true,
+		args: one("provider", "anthropic"), scoped: true, seals: true,
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().StringVar(&n.Label, "label", "", "a name for people")
 			cmd.Flags().StringVar(&n.Profile, "profile", "", "request profile (default: the provider's)")
 			cmd.Flags().StringVar(&n.BaseURL, "base-url", "", "base URL (default: the profile's)")
+			cmd.Flags().BoolVar(&n.FlatRate, "flat-rate", false, "paid by the month: its use costs nothing")
 		},
 		run: func(ctx context.Context, r *accountsRun) error {
 			n.Provider = r.args[0]
@@ -110,11 +111,47 @@ func (c *cli) accountsReset() *cobra.Command {
 	})
 }
 
+func (c *cli) accountsFlatRate() *cobra.Command {
+	var off bool
+	return c.accountsSub(accountsCommand{
+		use: "flat-rate <account>", short: "Count the use of an account as costing nothing", args: account,
+		long: `Marks an account as paid by the month, such as a subscription: from now on its use
+counts as costing nothing. With --off it is paid by the token again.`,
+		flags: func(cmd *cobra.Command) {
+			cmd.Flags().BoolVar(&off, "off", false, "it is paid by the token")
+		},
+		run: func(ctx context.Context, r *accountsRun) error {
+			_, account, scope, err := r.find(ctx, r.args[0])
+			if err != nil {
+				return err
+			}
+			a, err := scope.SetFlatRate(ctx, account, !off)
+			if err != nil {
+				return err
+			}
+			return r.say(a, "%s is %s", named(a), paid(a))
+		},
+	})
+}
+
+// paid says how an account is paid.
+func paid(a credentialbroker.Account) string {
+	if a.FlatRate {
+		return "paid by the month"
+	}
+	return "paid by the token"
+}
+
 func (c *cli) accountsRemove() *cobra.Command {
+	var leave bool
 	return c.accountsSub(accountsCommand{
 		use: "remove <account>", short: "Forget a credential", args: account, destructive: true,
-		long: `Forgets a credential, and what was counted of it. The provider is not told: where
-somebody signed in, log out first.`,
+		long: `Forgets a credential, and what was counted of it. Where somebody signed in, the
+sign-in is taken back at the provider first, as far as it can be told; the account is
+removed in any case.`,
+		flags: func(cmd *cobra.Command) {
+			cmd.Flags().BoolVar(&leave, "no-revoke", false, "leave the sign-in good at the provider")
+		},
 		run: func(ctx context.Context, r *accountsRun) error {
 			a, account, scope, err := r.find(ctx, r.args[0])
 			if err != nil {
@@ -123,10 +160,18 @@ somebody signed in, log out first.`,
 			if err := r.confirm(r.yes, "Forget the credential %s?", named(a)); err != nil {
 				return err
 			}
-			if err := scope.Remove(ctx, account); err != nil {
+			if leave || a.Grant == nil {
+				if err := scope.Forget(ctx, account); err != nil {
+					return err
+				}
+				return r.say(map[string]any{"success": true, "id": a.ID}, "removed %s", a.ID)
+			}
+			rev, err := scope.Remove(ctx, account)
+			if err != nil {
 				return err
 			}
-			return r.say(map[string]any{"success": true, "id": a.ID}, "removed %s", a.ID)
+			done := signedOut{Account: a.ID, AtProvider: rev.AtProvider, Reason: rev.Why}
+			return r.say(map[string]any{"success": true, "id": a.ID, "at_provider": rev.AtProvider, "reason": rev.Why}, "removed %s: %s", a.ID, done.text(named(a)))
 		},
 	})
 }

@@ -29,14 +29,15 @@ type accountsRun struct {
 type accountsCommand struct {
 	use, short, long string
 	args             cobra.PositionalArgs
-	// scoped commands have --workspace, destructive ones --yes.
-	scoped, destructive bool
-	flags               func(cmd *cobra.Command)
-	run                 func(ctx context.Context, r *accountsRun) error
+	// scoped commands have --workspace, destructive ones --yes; those that seal look
+	// first whether the key is the brokers', and have --new-key.
+	scoped, destructive, seals bool
+	flags                      func(cmd *cobra.Command)
+	run                        func(ctx context.Context, r *accountsRun) error
 }
 
 func (c *cli) accountsSub(spec accountsCommand) *cobra.Command {
-	r := &accountsRun{cli: c}
+	r, newKey := &accountsRun{cli: c}, false
 	cmd := &cobra.Command{
 		Use: spec.use, Short: spec.short, Long: spec.long, Args: spec.args,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -46,7 +47,12 @@ func (c *cli) accountsSub(spec accountsCommand) *cobra.Command {
 				return err
 			}
 			return c.withAccounts(cmd, r.data, func(ctx context.Context, a *credentialbroker.Accounts) error {
-				r.accounts, r.scope = a, a.Operator(ws)
+				r.accounts, r.scope, r.ctx = a, a.Operator(ws), ctx
+				if spec.seals && !newKey {
+					if err := a.CheckKey(ctx); err != nil {
+						return err
+					}
+				}
 				return spec.run(ctx, r)
 			})
 		},
@@ -58,6 +64,9 @@ func (c *cli) accountsSub(spec accountsCommand) *cobra.Command {
 	}
 	if spec.destructive {
 		cmd.Flags().BoolVar(&r.yes, "yes", false, "do not ask")
+	}
+	if spec.seals {
+		cmd.Flags().BoolVar(&newKey, "new-key", false, "seal with a key that has sealed nothing here yet")
 	}
 	if spec.flags != nil {
 		spec.flags(cmd)

@@ -141,6 +141,9 @@ func (r *accountsRun) status(a credentialbroker.Account) error {
 	if a.BaseURL != "" {
 		line("base url", "%s", a.BaseURL)
 	}
+	if a.FlatRate {
+		line("paid", "by the month")
+	}
 	line("health", "%.0f of 100", a.Health)
 	line("last used", "%s", day(a.LastUsedAt, "never"))
 	for _, c := range a.Cooldowns {
@@ -159,10 +162,11 @@ func (r *accountsRun) status(a credentialbroker.Account) error {
 	}
 	if g := a.Grant; g != nil {
 		line("sign-in", "%s, %s", g.Provider, g.State)
-		for name, text := range map[string]string{"why": g.Reason, "last error": g.LastError} {
-			if text != "" {
-				line(name, "%s", text)
-			}
+		if g.Reason != "" {
+			line("why", "%s", g.Reason)
+		}
+		if g.LastError != "" {
+			line("last error", "%s", g.LastError)
 		}
 		line("token", "good until %s, renewed at %s", day(g.ExpiresAt, "nobody knows when"), day(g.RefreshAt, "no time"))
 	}

@@ -21,13 +21,14 @@ type loginFlags struct{ device, paste bool }
 func (f *loginFlags) add(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.device, "device", false, "type a short code in on another device")
 	cmd.Flags().BoolVar(&f.paste, "paste", false, "paste the code that the provider shows")
-	cmd.MarkFlagsMutuallyExclusive("device", "paste")
 }
 
 // kind is the way that is wanted, else the first that the provider has.
 func (f *loginFlags) kind(a *credentialbroker.Accounts, provider string) (credentialbroker.LoginKind, error) {
 	ways, err := a.LoginWays(provider)
 	switch {
+	case f.device && f.paste:
+		return "", process.Usage("--device and --paste are two ways: choose one")
 	case err != nil:
 		return "", err
 	case f.device:
@@ -45,11 +46,11 @@ func (c *cli) accountsLogin() *cobra.Command {
 	var label string
 	return c.accountsSub(accountsCommand{
 		use: "login <provider>", short: "Sign in to a provider for a new account",
-		long: `Signs in to a provider, such as anthropic, google, notion or github: it shows an
+		long: `Signs in to a provider, such as anthropic, google or github: it shows an
 address to be opened in a browser, and then a code is typed in there (--device) or
 pasted here (--paste). With --json it prints the address first and the account when
 it is there, each a JSON document. Client ids are in CREDENTIAL_BROKER_OAUTH_CLIENTS.`,
-		args: one("provider", "anthropic"), scoped: true,
+		args: one("provider", "anthropic"), scoped: true, seals: true,
 		flags: func(cmd *cobra.Command) {
 			flags.add(cmd)
 			cmd.Flags().StringVar(&label, "label", "", "a name for people")
@@ -67,7 +68,7 @@ it is there, each a JSON document. Client ids are in CREDENTIAL_BROKER_OAUTH_CLI
 func (c *cli) accountsReauth() *cobra.Command {
 	var flags loginFlags
 	return c.accountsSub(accountsCommand{
-		use: "reauth <account>", short: "Sign in again for an account that is there", args: account,
+		use: "reauth <account>", short: "Sign in again for an account that is there", args: account, seals: true,
 		long: `Signs in again for an account: its tokens are replaced, and its limits, statistics
 and place stay. Until it is done the account is as it was.`,
 		flags: flags.add,
@@ -150,7 +151,10 @@ func (r *accountsRun) poll(ctx context.Context, scope *credentialbroker.Scope, l
 }
 
 func unread(what string, err error) error {
-	if errors.Is(err, io.EOF) {
+	switch {
+	case errors.Is(err, errInterrupted):
+		return err
+	case errors.Is(err, io.EOF):
 		return process.Usage("%s is missing: type it in, or put it into the standard input", what)
 	}
 	return fmt.Errorf("read %s: %w", what, err)

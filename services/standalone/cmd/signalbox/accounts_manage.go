@@ -17,7 +17,7 @@ import (
 
 func (c *cli) accountsManage() *cobra.Command {
 	return c.accountsSub(accountsCommand{
-		use: "manage", short: "Look after accounts in a dialogue", args: none, scoped: true,
+		use: "manage", short: "Look after accounts in a dialogue", args: none, scoped: true, seals: true,
 		long: `Shows the accounts with a number each and asks what to do, until you quit. It needs a
 terminal; every step is a subcommand too, for scripts.`,
 		run: func(ctx context.Context, r *accountsRun) error {
@@ -185,7 +185,7 @@ func (r *accountsRun) one(ctx context.Context, name string) error {
 		return err
 	case "r":
 		if err = r.confirm(false, "Forget the credential %s?", named(a)); err == nil {
-			err = scope.Remove(ctx, account)
+			_, err = scope.Remove(ctx, account)
 		}
 	default:
 		return fmt.Errorf("%q is none of these", printable(what))

@@ -14,7 +14,7 @@ import (
 func (c *cli) accountsRotateKeys() *cobra.Command {
 	wrapOnly := false
 	return c.accountsSub(accountsCommand{
-		use: "rotate-keys", short: "Replace the keys that seal credentials", args: none, destructive: true,
+		use: "rotate-keys", short: "Replace the keys that seal credentials", args: none, destructive: true, seals: true,
 		long: `Gives every workspace a new data key and seals all credentials anew with it, while
 brokers run: they take the new keys up by themselves, and remove the former ones
 within some minutes. It can be stopped and started again at any time.
@@ -49,7 +49,7 @@ func (r *accountsRun) rotateKeys(ctx context.Context, wrapOnly bool) error {
 		fmt.Fprintf(r.cli.err, "%d workspaces, %d secrets\n", k.Workspaces, k.Sealed)
 	})
 	if err != nil {
-		return fmt.Errorf("%w (%d workspaces are done; run it again)", err, done.Workspaces)
+		return fmt.Errorf("%s (%d workspaces are done; run it again)", said(err), done.Workspaces)
 	}
 	err = r.say(done, "%d workspaces: %d data keys wrapped anew, %d made, %d removed; %d secrets sealed anew",
 		done.Workspaces, done.Wrapped, done.Made, done.Removed, done.Sealed)
@@ -62,6 +62,9 @@ func (r *accountsRun) rotateKeys(ctx context.Context, wrapOnly bool) error {
 			whose = "shared"
 		}
 		fmt.Fprintf(r.cli.err, "%s %s: %s\n", whose, f.Account, printable(f.Reason))
+	}
+	if done.Away == done.Failed {
+		return fmt.Errorf("%d keys and secrets were left as they are, because a key service did not open them: see that it answers and lets this key be used, and run it again", done.Away)
 	}
 	return fmt.Errorf("%d keys and secrets do not open and were left as they are: name the key that sealed them in CREDENTIAL_BROKER_OTHER_KEYS and run it again, or remove the accounts", done.Failed)
 }

@@ -31,14 +31,27 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"signalbox": main})
 }
 
-// place is a database, and a provider with an authorisation server, for one test.
+// place is a database or a file, and a provider with an authorisation server, for one
+// test.
 type place struct {
-	adminURL string
+	adminURL string // empty without a database
 	server   *authserver.Server
 	environ  []string
 }
 
 func newPlace(t *testing.T, dir string) *place {
+	t.Helper()
+	database := pgtest.New(t, credentialbroker.Migrations())
+	return newPlaceIn(t, dir, database.AdminURL, "DATABASE_URL="+database.AdminURL)
+}
+
+// newFilePlace is a place without a database.
+func newFilePlace(t *testing.T, dir string) *place {
+	t.Helper()
+	return newPlaceIn(t, dir, "", "CREDENTIAL_BROKER_ACCOUNTS_FILE="+filepath.Join(dir, "kept", "accounts.json"))
+}
+
+func newPlaceIn(t *testing.T, dir, adminURL, setting string) *place {
 	t.Helper()
 	server := authserver.New(authserver.Settings{ClientID: "us", Rotate: true, Interval: 1})
 	front := httptest.NewServer(http.StripPrefix("/oauth", server))
@@ -56,9 +69,8 @@ func newPlace(t *testing.T, dir string) *place {
 			t.Fatal(err)
 		}
 	}
-	database := pgtest.New(t, credentialbroker.Migrations())
-	return &place{database.AdminURL, server, []string{
-		"DATABASE_URL=" + database.AdminURL, "CREDENTIAL_BROKER_KEY_FILE=" + filepath.Join(dir, "broker.key"),
+	return &place{adminURL, server, []string{
+		setting, "CREDENTIAL_BROKER_KEY_FILE=" + filepath.Join(dir, "broker.key"),
 		"CREDENTIAL_BROKER_PROFILES=" + filepath.Join(dir, "profiles"), "CREDENTIAL_BROKER_OAUTH_PROVIDERS=" + filepath.Join(dir, "providers"),
 		"CREDENTIAL_BROKER_OAUTH_CLIENTS=sim=us", "CREDENTIAL_BROKER_ALLOW_PRIVATE=true", "HOME=" + dir,
 	}}
@@ -67,13 +79,34 @@ func newPlace(t *testing.T, dir string) *place {
 // TestAccounts runs the scripts of testdata/accounts.
 //
 //	plain <from> <to>   writes a file, or stdout, with ids, times and hashes by their names
-//	sql <statement>     as the database's administrator
+//	sql <statement>     as the database's administrator, where there is one
+//	id <name> <from>    takes the first id of a file, or stdout, into a variable
 //	grant <file>        signs somebody in without the ceremony, for an import of a file
 //	status <n> <…>      runs a program that is to end with a code
 func TestAccounts(t *testing.T) {
 	t.Parallel()
-	testscript.Run(t, testscript.Params{
-		Dir: "testdata/accounts", UpdateScripts: *update,
+	testscript.Run(t, scripts(t, newPlace, "testdata/accounts/*.txtar"))
+}
+
+// TestAccountsInFile runs those scripts that need no database without one, and those of
+// testdata/file.
+func TestAccountsInFile(t *testing.T) {
+	t.Parallel()
+	testscript.Run(t, scripts(t, newFilePlace, "testdata/accounts/import.txtar", "testdata/accounts/pools.txtar", "testdata/accounts/signins.txtar", "testdata/file/*.txtar"))
+}
+
+func scripts(t *testing.T, newPlace func(t *testing.T, dir string) *place, patterns ...string) testscript.Params {
+	t.Helper()
+	var files []string
+	for _, pattern := range patterns {
+		some, err := filepath.Glob(pattern)
+		if err != nil || len(some) == 0 {
+			t.Fatalf("%s: no scripts, %v", pattern, err)
+		}
+		files = append(files, some...)
+	}
+	return testscript.Params{
+		Files: files, UpdateScripts: *update,
 		Setup: func(env *testscript.Env) error {
 			p := newPlace(t, env.WorkDir)
 			env.Vars = append(env.Vars, p.environ...)
@@ -105,13 +138,16 @@ func TestAccounts(t *testing.T) {
 					ts.Fatalf("%s ended with %d, want %s", strings.Join(args[1:], " "), code, args[0])
 				}
 			},
+			"id": func(ts *testscript.TestScript, _ bool, args []string) {
+				ts.Setenv(args[0], uuidForm.FindString(ts.ReadFile(args[1])))
+			},
 			"grant": func(ts *testscript.TestScript, _ bool, args []string) {
 				_, refresh := ts.Value("place").(*place).server.Grant()
 				text := fmt.Sprintf(`{"sim": {"type": "oauth", "refresh": %q}}`, refresh)
 				ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(text), 0o600))
 			},
 		},
-	})
+	}
 }
 
 var (
@@ -131,7 +167,7 @@ func plainText(text, work string) string {
 	})
 	text = timeForm.ReplaceAllString(text, "TIME")
 	text = hashForm.ReplaceAllString(text, "HASH")
-	return strings.ReplaceAll(text, work, "WORK")
+	return strings.NewReplacer(work, "WORK", operator(), "OPERATOR").Replace(text)
 }
 
 // program is a signalbox that talks.
@@ -190,7 +226,16 @@ func get(t *testing.T, url string) string {
 
 func TestLogin(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, t.TempDir())
+	for name, newPlace := range map[string]func(*testing.T, string) *place{"database": newPlace, "file": newFilePlace} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testLogin(t, newPlace(t, t.TempDir()))
+		})
+	}
+}
+
+func testLogin(t *testing.T, p *place) {
+	t.Helper()
 	account := ""
 	for _, way := range []struct {
 		args     []string

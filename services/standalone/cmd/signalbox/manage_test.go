@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -65,6 +66,55 @@ func (d *dialogue) say(line string) {
 	if _, err := io.WriteString(d.tty, line+"\n"); err != nil {
 		d.t.Fatal(err)
 	}
+}
+
+// One Ctrl-C ends a question, also one whose answer is not shown, and shows what is
+// typed again.
+func TestInterruptedQuestion(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		args  []string
+		asked string
+	}{
+		{[]string{"accounts", "add", "openai"}, "API key for openai (not shown): "},
+		{[]string{"accounts", "rotate-keys"}, "Do all have it? [y/N] "},
+	} {
+		p := newPlace(t, t.TempDir())
+		ours, theirs := pty(t)
+		cmd := exec.CommandContext(t.Context(), "signalbox", tt.args...)
+		cmd.Env = append(os.Environ(), append(p.environ, "TERM=xterm")...)
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = theirs, theirs, theirs
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		d := &dialogue{t: t, tty: ours}
+		d.expect(tt.asked)
+		for lflag(t, theirs)&unix.ISIG == 0 { // a moment around the question, in which nothing is shown
+			runtime.Gosched()
+		}
+		if _, err := io.WriteString(ours, "\x03"); err != nil {
+			t.Fatal(err)
+		}
+		d.expect("error: interrupted: nothing was done")
+		if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 1 {
+			t.Errorf("%v = %v, want it to end with 1", tt.args, err)
+		}
+		if lflag(t, theirs)&unix.ECHO == 0 {
+			t.Errorf("%v: the terminal shows nothing that is typed", tt.args)
+		}
+		_ = theirs.Close()
+	}
+}
+
+// lflag returns how a terminal takes what is typed.
+func lflag(t *testing.T, tty *os.File) uint32 {
+	t.Helper()
+	termios, err := unix.IoctlGetTermios(int(tty.Fd()), unix.TCGETS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return termios.Lflag
 }
 
 func TestManage(t *testing.T) {

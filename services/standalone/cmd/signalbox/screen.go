@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -19,6 +20,7 @@ import (
 type screen struct {
 	out, err io.Writer
 	in       *bufio.Reader
+	ctx      context.Context //nolint:containedctx // the command's, which ends with a signal
 	// tables and colours are for terminals alone; questions need one to be answered.
 	tables, colours, answers bool
 }
@@ -27,7 +29,7 @@ func (c *cli) screen() *screen {
 	f, ok := c.out.(*os.File)
 	tables := ok && isTerminal(f)
 	return &screen{
-		out: c.out, err: c.err, in: bufio.NewReader(os.Stdin), tables: tables,
+		out: c.out, err: c.err, in: bufio.NewReader(os.Stdin), ctx: context.Background(), tables: tables,
 		colours: tables && c.variable("NO_COLOR") == "" && c.variable("TERM") != "dumb", answers: isTerminal(os.Stdin),
 	}
 }
@@ -155,6 +157,34 @@ func (s *screen) ask(format string, args ...any) (string, error) {
 	if s.answers {
 		fmt.Fprintf(s.err, format, args...)
 	}
+	return s.wait(s.line)
+}
+
+var errInterrupted = errors.New("interrupted: nothing was done")
+
+// wait returns what read does, or errInterrupted when somebody tells the command to stop
+// meanwhile. A read of a terminal cannot be ended: it is left behind, and nothing is read
+// after it.
+func (s *screen) wait(read func() (string, error)) (string, error) {
+	type answer struct {
+		text string
+		err  error
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		text, err := read()
+		answered <- answer{text, err}
+	}()
+	select {
+	case a := <-answered:
+		return a.text, a.err
+	case <-s.ctx.Done():
+		return "", errInterrupted
+	}
+}
+
+// line reads one.
+func (s *screen) line() (string, error) {
 	var line strings.Builder
 	for line.Len() < maxLine {
 		b, err := s.in.ReadByte()
@@ -182,7 +212,9 @@ func (s *screen) askSecret(format string, args ...any) (string, error) {
 	}
 	defer func() { _ = term.Restore(fd, state) }() // the terminal went away
 	fmt.Fprintf(s.err, format, args...)
-	b, err := term.ReadPassword(fd)
-	fmt.Fprint(s.err, "\r\n")
-	return strings.TrimSpace(string(b)), err
+	defer fmt.Fprint(s.err, "\r\n")
+	return s.wait(func() (string, error) {
+		b, err := term.ReadPassword(fd)
+		return strings.TrimSpace(string(b)), err
+	})
 }

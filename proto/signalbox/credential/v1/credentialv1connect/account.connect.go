@@ -48,6 +48,9 @@ const (
 	// AccountServiceDisableAccountProcedure is the fully-qualified name of the AccountService's
 	// DisableAccount RPC.
 	AccountServiceDisableAccountProcedure = "/signalbox.credential.v1.AccountService/DisableAccount"
+	// AccountServiceSetFlatRateProcedure is the fully-qualified name of the AccountService's
+	// SetFlatRate RPC.
+	AccountServiceSetFlatRateProcedure = "/signalbox.credential.v1.AccountService/SetFlatRate"
 	// AccountServiceResetAccountProcedure is the fully-qualified name of the AccountService's
 	// ResetAccount RPC.
 	AccountServiceResetAccountProcedure = "/signalbox.credential.v1.AccountService/ResetAccount"
@@ -57,6 +60,9 @@ const (
 	// AccountServiceListProvidersProcedure is the fully-qualified name of the AccountService's
 	// ListProviders RPC.
 	AccountServiceListProvidersProcedure = "/signalbox.credential.v1.AccountService/ListProviders"
+	// AccountServiceListAccountKindsProcedure is the fully-qualified name of the AccountService's
+	// ListAccountKinds RPC.
+	AccountServiceListAccountKindsProcedure = "/signalbox.credential.v1.AccountService/ListAccountKinds"
 	// AccountServiceStartLoginProcedure is the fully-qualified name of the AccountService's StartLogin
 	// RPC.
 	AccountServiceStartLoginProcedure = "/signalbox.credential.v1.AccountService/StartLogin"
@@ -94,12 +100,15 @@ type AccountServiceClient interface {
 	// ListAccounts returns the workspace's accounts and, marked so, the operator's
 	// shared ones. Owners only.
 	ListAccounts(context.Context, *v1.ListAccountsRequest) (*v1.ListAccountsResponse, error)
-	// RemoveAccount forgets a credential of the workspace. Owners only.
+	// RemoveAccount forgets a credential of the workspace. A sign-in is taken back at the
+	// provider too, as far as that can be done. Owners only.
 	RemoveAccount(context.Context, *v1.RemoveAccountRequest) (*v1.RemoveAccountResponse, error)
 	// EnableAccount lets requests go out under an account again. Owners only.
 	EnableAccount(context.Context, *v1.EnableAccountRequest) (*v1.EnableAccountResponse, error)
 	// DisableAccount keeps requests from an account, until it is enabled. Owners only.
 	DisableAccount(context.Context, *v1.DisableAccountRequest) (*v1.DisableAccountResponse, error)
+	// SetFlatRate says whether an account is paid by the month. Owners only.
+	SetFlatRate(context.Context, *v1.SetFlatRateRequest) (*v1.SetFlatRateResponse, error)
 	// ResetAccount forgets an account's limits and makes it healthy. Owners only.
 	ResetAccount(context.Context, *v1.ResetAccountRequest) (*v1.ResetAccountResponse, error)
 	// SwitchAccount makes an account the current one of its pool. A pool that takes its
@@ -108,6 +117,9 @@ type AccountServiceClient interface {
 	// ListProviders returns the providers that the workspace can call, and through
 	// what: its own accounts, shared ones, the environment, or the simulator.
 	ListProviders(context.Context, *v1.ListProvidersRequest) (*v1.ListProvidersResponse, error)
+	// ListAccountKinds returns what accounts can be added, as keys and by signing in. Owners
+	// only.
+	ListAccountKinds(context.Context, *v1.ListAccountKindsRequest) (*v1.ListAccountKindsResponse, error)
 	// StartLogin begins signing in to a provider, for a new account or, with account_id,
 	// for one that is there, which stays as it is until the login is completed. Owners
 	// only; a login belongs to the member who began it.
@@ -177,6 +189,12 @@ func NewAccountServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithSchema(accountServiceMethods.ByName("DisableAccount")),
 			connect.WithClientOptions(opts...),
 		),
+		setFlatRate: connect.NewClient[v1.SetFlatRateRequest, v1.SetFlatRateResponse](
+			httpClient,
+			baseURL+AccountServiceSetFlatRateProcedure,
+			connect.WithSchema(accountServiceMethods.ByName("SetFlatRate")),
+			connect.WithClientOptions(opts...),
+		),
 		resetAccount: connect.NewClient[v1.ResetAccountRequest, v1.ResetAccountResponse](
 			httpClient,
 			baseURL+AccountServiceResetAccountProcedure,
@@ -193,6 +211,13 @@ func NewAccountServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			httpClient,
 			baseURL+AccountServiceListProvidersProcedure,
 			connect.WithSchema(accountServiceMethods.ByName("ListProviders")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		listAccountKinds: connect.NewClient[v1.ListAccountKindsRequest, v1.ListAccountKindsResponse](
+			httpClient,
+			baseURL+AccountServiceListAccountKindsProcedure,
+			connect.WithSchema(accountServiceMethods.ByName("ListAccountKinds")),
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
@@ -264,24 +289,26 @@ func NewAccountServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 
 // accountServiceClient implements AccountServiceClient.
 type accountServiceClient struct {
-	addAccount     *connect.Client[v1.AddAccountRequest, v1.AddAccountResponse]
-	listAccounts   *connect.Client[v1.ListAccountsRequest, v1.ListAccountsResponse]
-	removeAccount  *connect.Client[v1.RemoveAccountRequest, v1.RemoveAccountResponse]
-	enableAccount  *connect.Client[v1.EnableAccountRequest, v1.EnableAccountResponse]
-	disableAccount *connect.Client[v1.DisableAccountRequest, v1.DisableAccountResponse]
-	resetAccount   *connect.Client[v1.ResetAccountRequest, v1.ResetAccountResponse]
-	switchAccount  *connect.Client[v1.SwitchAccountRequest, v1.SwitchAccountResponse]
-	listProviders  *connect.Client[v1.ListProvidersRequest, v1.ListProvidersResponse]
-	startLogin     *connect.Client[v1.StartLoginRequest, v1.StartLoginResponse]
-	completeLogin  *connect.Client[v1.CompleteLoginRequest, v1.CompleteLoginResponse]
-	pollLogin      *connect.Client[v1.PollLoginRequest, v1.PollLoginResponse]
-	refreshAccount *connect.Client[v1.RefreshAccountRequest, v1.RefreshAccountResponse]
-	logoutAccount  *connect.Client[v1.LogoutAccountRequest, v1.LogoutAccountResponse]
-	listPools      *connect.Client[v1.ListPoolsRequest, v1.ListPoolsResponse]
-	setPool        *connect.Client[v1.SetPoolRequest, v1.SetPoolResponse]
-	getStats       *connect.Client[v1.GetStatsRequest, v1.GetStatsResponse]
-	resetStats     *connect.Client[v1.ResetStatsRequest, v1.ResetStatsResponse]
-	listAudit      *connect.Client[v1.ListAuditRequest, v1.ListAuditResponse]
+	addAccount       *connect.Client[v1.AddAccountRequest, v1.AddAccountResponse]
+	listAccounts     *connect.Client[v1.ListAccountsRequest, v1.ListAccountsResponse]
+	removeAccount    *connect.Client[v1.RemoveAccountRequest, v1.RemoveAccountResponse]
+	enableAccount    *connect.Client[v1.EnableAccountRequest, v1.EnableAccountResponse]
+	disableAccount   *connect.Client[v1.DisableAccountRequest, v1.DisableAccountResponse]
+	setFlatRate      *connect.Client[v1.SetFlatRateRequest, v1.SetFlatRateResponse]
+	resetAccount     *connect.Client[v1.ResetAccountRequest, v1.ResetAccountResponse]
+	switchAccount    *connect.Client[v1.SwitchAccountRequest, v1.SwitchAccountResponse]
+	listProviders    *connect.Client[v1.ListProvidersRequest, v1.ListProvidersResponse]
+	listAccountKinds *connect.Client[v1.ListAccountKindsRequest, v1.ListAccountKindsResponse]
+	startLogin       *connect.Client[v1.StartLoginRequest, v1.StartLoginResponse]
+	completeLogin    *connect.Client[v1.CompleteLoginRequest, v1.CompleteLoginResponse]
+	pollLogin        *connect.Client[v1.PollLoginRequest, v1.PollLoginResponse]
+	refreshAccount   *connect.Client[v1.RefreshAccountRequest, v1.RefreshAccountResponse]
+	logoutAccount    *connect.Client[v1.LogoutAccountRequest, v1.LogoutAccountResponse]
+	listPools        *connect.Client[v1.ListPoolsRequest, v1.ListPoolsResponse]
+	setPool          *connect.Client[v1.SetPoolRequest, v1.SetPoolResponse]
+	getStats         *connect.Client[v1.GetStatsRequest, v1.GetStatsResponse]
+	resetStats       *connect.Client[v1.ResetStatsRequest, v1.ResetStatsResponse]
+	listAudit        *connect.Client[v1.ListAuditRequest, v1.ListAuditResponse]
 }
 
 // AddAccount calls signalbox.credential.v1.AccountService.AddAccount.
@@ -329,6 +356,15 @@ func (c *accountServiceClient) DisableAccount(ctx context.Context, req *v1.Disab
 	return nil, err
 }
 
+// SetFlatRate calls signalbox.credential.v1.AccountService.SetFlatRate.
+func (c *accountServiceClient) SetFlatRate(ctx context.Context, req *v1.SetFlatRateRequest) (*v1.SetFlatRateResponse, error) {
+	response, err := c.setFlatRate.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // ResetAccount calls signalbox.credential.v1.AccountService.ResetAccount.
 func (c *accountServiceClient) ResetAccount(ctx context.Context, req *v1.ResetAccountRequest) (*v1.ResetAccountResponse, error) {
 	response, err := c.resetAccount.CallUnary(ctx, connect.NewRequest(req))
@@ -350,6 +386,15 @@ func (c *accountServiceClient) SwitchAccount(ctx context.Context, req *v1.Switch
 // ListProviders calls signalbox.credential.v1.AccountService.ListProviders.
 func (c *accountServiceClient) ListProviders(ctx context.Context, req *v1.ListProvidersRequest) (*v1.ListProvidersResponse, error) {
 	response, err := c.listProviders.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ListAccountKinds calls signalbox.credential.v1.AccountService.ListAccountKinds.
+func (c *accountServiceClient) ListAccountKinds(ctx context.Context, req *v1.ListAccountKindsRequest) (*v1.ListAccountKindsResponse, error) {
+	response, err := c.listAccountKinds.CallUnary(ctx, connect.NewRequest(req))
 	if response != nil {
 		return response.Msg, err
 	}
@@ -453,12 +498,15 @@ type AccountServiceHandler interface {
 	// ListAccounts returns the workspace's accounts and, marked so, the operator's
 	// shared ones. Owners only.
 	ListAccounts(context.Context, *v1.ListAccountsRequest) (*v1.ListAccountsResponse, error)
-	// RemoveAccount forgets a credential of the workspace. Owners only.
+	// RemoveAccount forgets a credential of the workspace. A sign-in is taken back at the
+	// provider too, as far as that can be done. Owners only.
 	RemoveAccount(context.Context, *v1.RemoveAccountRequest) (*v1.RemoveAccountResponse, error)
 	// EnableAccount lets requests go out under an account again. Owners only.
 	EnableAccount(context.Context, *v1.EnableAccountRequest) (*v1.EnableAccountResponse, error)
 	// DisableAccount keeps requests from an account, until it is enabled. Owners only.
 	DisableAccount(context.Context, *v1.DisableAccountRequest) (*v1.DisableAccountResponse, error)
+	// SetFlatRate says whether an account is paid by the month. Owners only.
+	SetFlatRate(context.Context, *v1.SetFlatRateRequest) (*v1.SetFlatRateResponse, error)
 	// ResetAccount forgets an account's limits and makes it healthy. Owners only.
 	ResetAccount(context.Context, *v1.ResetAccountRequest) (*v1.ResetAccountResponse, error)
 	// SwitchAccount makes an account the current one of its pool. A pool that takes its
@@ -467,6 +515,9 @@ type AccountServiceHandler interface {
 	// ListProviders returns the providers that the workspace can call, and through
 	// what: its own accounts, shared ones, the environment, or the simulator.
 	ListProviders(context.Context, *v1.ListProvidersRequest) (*v1.ListProvidersResponse, error)
+	// ListAccountKinds returns what accounts can be added, as keys and by signing in. Owners
+	// only.
+	ListAccountKinds(context.Context, *v1.ListAccountKindsRequest) (*v1.ListAccountKindsResponse, error)
 	// StartLogin begins signing in to a provider, for a new account or, with account_id,
 	// for one that is there, which stays as it is until the login is completed. Owners
 	// only; a login belongs to the member who began it.
@@ -532,6 +583,12 @@ func NewAccountServiceHandler(svc AccountServiceHandler, opts ...connect.Handler
 		connect.WithSchema(accountServiceMethods.ByName("DisableAccount")),
 		connect.WithHandlerOptions(opts...),
 	)
+	accountServiceSetFlatRateHandler := connect.NewUnaryHandlerSimple(
+		AccountServiceSetFlatRateProcedure,
+		svc.SetFlatRate,
+		connect.WithSchema(accountServiceMethods.ByName("SetFlatRate")),
+		connect.WithHandlerOptions(opts...),
+	)
 	accountServiceResetAccountHandler := connect.NewUnaryHandlerSimple(
 		AccountServiceResetAccountProcedure,
 		svc.ResetAccount,
@@ -548,6 +605,13 @@ func NewAccountServiceHandler(svc AccountServiceHandler, opts ...connect.Handler
 		AccountServiceListProvidersProcedure,
 		svc.ListProviders,
 		connect.WithSchema(accountServiceMethods.ByName("ListProviders")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	accountServiceListAccountKindsHandler := connect.NewUnaryHandlerSimple(
+		AccountServiceListAccountKindsProcedure,
+		svc.ListAccountKinds,
+		connect.WithSchema(accountServiceMethods.ByName("ListAccountKinds")),
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
@@ -626,12 +690,16 @@ func NewAccountServiceHandler(svc AccountServiceHandler, opts ...connect.Handler
 			accountServiceEnableAccountHandler.ServeHTTP(w, r)
 		case AccountServiceDisableAccountProcedure:
 			accountServiceDisableAccountHandler.ServeHTTP(w, r)
+		case AccountServiceSetFlatRateProcedure:
+			accountServiceSetFlatRateHandler.ServeHTTP(w, r)
 		case AccountServiceResetAccountProcedure:
 			accountServiceResetAccountHandler.ServeHTTP(w, r)
 		case AccountServiceSwitchAccountProcedure:
 			accountServiceSwitchAccountHandler.ServeHTTP(w, r)
 		case AccountServiceListProvidersProcedure:
 			accountServiceListProvidersHandler.ServeHTTP(w, r)
+		case AccountServiceListAccountKindsProcedure:
+			accountServiceListAccountKindsHandler.ServeHTTP(w, r)
 		case AccountServiceStartLoginProcedure:
 			accountServiceStartLoginHandler.ServeHTTP(w, r)
 		case AccountServiceCompleteLoginProcedure:
@@ -681,6 +749,10 @@ func (UnimplementedAccountServiceHandler) DisableAccount(context.Context, *v1.Di
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.credential.v1.AccountService.DisableAccount is not implemented"))
 }
 
+func (UnimplementedAccountServiceHandler) SetFlatRate(context.Context, *v1.SetFlatRateRequest) (*v1.SetFlatRateResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.credential.v1.AccountService.SetFlatRate is not implemented"))
+}
+
 func (UnimplementedAccountServiceHandler) ResetAccount(context.Context, *v1.ResetAccountRequest) (*v1.ResetAccountResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.credential.v1.AccountService.ResetAccount is not implemented"))
 }
@@ -691,6 +763,10 @@ func (UnimplementedAccountServiceHandler) SwitchAccount(context.Context, *v1.Swi
 
 func (UnimplementedAccountServiceHandler) ListProviders(context.Context, *v1.ListProvidersRequest) (*v1.ListProvidersResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.credential.v1.AccountService.ListProviders is not implemented"))
+}
+
+func (UnimplementedAccountServiceHandler) ListAccountKinds(context.Context, *v1.ListAccountKindsRequest) (*v1.ListAccountKindsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.credential.v1.AccountService.ListAccountKinds is not implemented"))
 }
 
 func (UnimplementedAccountServiceHandler) StartLogin(context.Context, *v1.StartLoginRequest) (*v1.StartLoginResponse, error) {

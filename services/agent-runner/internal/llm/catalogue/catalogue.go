@@ -1,8 +1,8 @@
-// Package catalogue knows models: how much they read and write, what they can do and
-// what they cost. It is data, models.json, which an operator can add to and replace
-// parts of with a file of the same form. A model that is not there still works: it
-// gets the values of the longest family its id begins with, else cautious defaults,
-// and its price is unknown.
+// Package catalogue knows models: how much they read and write, and what they can do
+// (what they cost is package price's). It is data, models.json, which an operator can
+// add to and replace parts of with a file of the same form. A model that is not there
+// still works: it gets the values of the longest family its id begins with, else
+// cautious defaults.
 //
 // A Catalogue does not change after New and is safe for concurrent use.
 package catalogue
@@ -15,12 +15,9 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"math"
 	"os"
 	"slices"
 	"strings"
-
-	"signalbox.dev/services/agent-runner/internal/llm"
 )
 
 //go:embed models.json
@@ -48,31 +45,9 @@ type Model struct {
 	Images      bool     `json:"images"`
 	ServerTools []string `json:"serverTools,omitempty"` // tools that the provider runs
 
-	Price *Price `json:"price,omitempty"` // nil: unknown
-
 	// Family makes the entry stand for every model of the provider whose id begins
 	// with ID.
 	Family bool `json:"family,omitempty"`
-}
-
-// Price is what a million tokens cost, in US dollars.
-type Price struct {
-	Input      float64 `json:"input"`
-	Output     float64 `json:"output"`
-	CacheRead  float64 `json:"cacheRead"`
-	CacheWrite float64 `json:"cacheWrite"`
-}
-
-// Cost returns what a call cost in millionths of a dollar; it is false where the
-// price is unknown.
-func (m *Model) Cost(u llm.Usage) (microUSD int64, known bool) {
-	if m.Price == nil {
-		return 0, false
-	}
-	p := m.Price
-	fresh := max(u.InputTokens-u.CacheRead-u.CacheWrite, 0)
-	cost := float64(fresh)*p.Input + float64(u.CacheRead)*p.CacheRead + float64(u.CacheWrite)*p.CacheWrite + float64(u.OutputTokens)*p.Output
-	return int64(math.Round(cost)), true
 }
 
 // HasServerTool reports whether the provider runs the tool for this model.
@@ -161,8 +136,6 @@ func (m *Model) check() error {
 		return fmt.Errorf("%s: context and maxOutput have to be above 0", m.ID)
 	case m.DefaultOutput > m.MaxOutput:
 		return fmt.Errorf("%s: defaultOutput is above maxOutput", m.ID)
-	case m.Price != nil && min(m.Price.Input, m.Price.Output, m.Price.CacheRead, m.Price.CacheWrite) < 0:
-		return fmt.Errorf("%s: a price is negative", m.ID)
 	}
 	return nil
 }

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"signalbox.dev/services/agent-runner/internal/llm"
 	"signalbox.dev/services/agent-runner/internal/llm/catalogue"
 )
 
@@ -50,23 +49,10 @@ func TestLookup(t *testing.T) {
 	}
 }
 
-func TestCost(t *testing.T) {
-	t.Parallel()
-	m := catalogue.Model{Price: &catalogue.Price{Input: 3, Output: 15, CacheRead: 0.3, CacheWrite: 3.75}}
-	got, known := m.Cost(llm.Usage{InputTokens: 1_300, CacheRead: 1_000, CacheWrite: 200, OutputTokens: 10})
-	if want := int64(100*3 + 1000*0.3 + 200*3.75 + 150); got != want || !known {
-		t.Errorf("Cost() = %d, %v, want %d, true", got, known, want)
-	}
-	m.Price = nil
-	if got, known := m.Cost(llm.Usage{InputTokens: 1}); got != 0 || known {
-		t.Errorf("Cost() without a price = %d, %v, want 0, false", got, known)
-	}
-}
-
 func TestOverride(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "models.json")
-	own := `{"models":[{"provider":"openai","id":"gpt-5","context":10,"maxOutput":5},{"provider":"ollama","id":"llama","family":true,"context":8192,"maxOutput":2048,"price":{"input":0,"output":0,"cacheRead":0,"cacheWrite":0}}]}`
+	own := `{"models":[{"provider":"openai","id":"gpt-5","context":10,"maxOutput":5},{"provider":"ollama","id":"llama","family":true,"context":8192,"maxOutput":2048}]}`
 	if err := os.WriteFile(path, []byte(own), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -74,10 +60,10 @@ func TestOverride(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m, known := c.Lookup("openai", "gpt-5"); !known || m.Context != 10 || m.Price != nil || m.Name != "gpt-5" {
+	if m, known := c.Lookup("openai", "gpt-5"); !known || m.Context != 10 || m.Name != "gpt-5" {
 		t.Errorf("Lookup of a replaced model = %+v, %v", m, known)
 	}
-	if m, _ := c.Lookup("ollama", "llama3.2:3b"); m.Context != 8192 || m.Price == nil {
+	if m, _ := c.Lookup("ollama", "llama3.2:3b"); m.Context != 8192 {
 		t.Errorf("Lookup of an added family = %+v", m)
 	}
 	if m, known := c.Lookup("openai", "gpt-4o"); !known || m.Context != 128_000 {
@@ -93,7 +79,7 @@ func TestOverrideErrors(t *testing.T) {
 		{"no id", `{"models":[{"provider":"a"}]}`, "models[0]: provider and id"},
 		{"no context", `{"models":[{"provider":"a","id":"b"}]}`, "context and maxOutput"},
 		{"default too high", `{"models":[{"provider":"a","id":"b","context":9,"maxOutput":5,"defaultOutput":6}]}`, "defaultOutput"},
-		{"negative price", `{"models":[{"provider":"a","id":"b","context":9,"maxOutput":5,"price":{"input":-1}}]}`, "negative"},
+		{"a price", `{"models":[{"provider":"a","id":"b","context":9,"maxOutput":5,"price":{"input":1}}]}`, "price"},
 		{"two objects", `{} {}`, "behind"},
 	}
 	for _, tt := range tests {

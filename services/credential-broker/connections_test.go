@@ -1,0 +1,243 @@
+package credentialbroker_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	"signalbox.dev/pkg/conf"
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/rpc"
+	"signalbox.dev/pkg/subject"
+	credentialv1 "signalbox.dev/proto/signalbox/credential/v1"
+	"signalbox.dev/proto/signalbox/credential/v1/credentialv1connect"
+	credentialbroker "signalbox.dev/services/credential-broker"
+	"signalbox.dev/services/simulator/authserver"
+)
+
+// connector is a broker with a provider that tools connect to, sim, and one that is for
+// owners' accounts alone, model; both have the same authorisation server.
+type connector struct {
+	*broker
+	server *authserver.Server
+}
+
+func startConnector(t *testing.T, redirect string) *connector {
+	t.Helper()
+	server := authserver.New(authserver.Settings{ClientID: "us"})
+	front := httptest.NewServer(server)
+	t.Cleanup(front.Close)
+	yaml := func(name, more string) string {
+		return fmt.Sprintf("name: %[1]s\nprofile: generic\nendpoints: {authorize: %[2]s/authorize, token: %[2]s/token, revoke: %[2]s/revoke}\nclient: {auth: none}\n%[3]s", name, front.URL, more)
+	}
+	dir := folder(t, yaml("sim", fmt.Sprintf("scopes: [email, https://api.example/calendar]\nconnection: {title: Sim, whoami: {url: %s/me, at: [name]}}\n", front.URL)))
+	if err := os.WriteFile(filepath.Join(dir, "model.yaml"), []byte(yaml("model", "")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return &connector{start(t, credentialbroker.Config{
+		AllowPrivate: true, OAuth: credentialbroker.OAuth{Clients: "sim=us,model=us", Providers: dir, Redirect: redirect},
+	}), server}
+}
+
+func (c *connector) connections(service string) credentialv1connect.ConnectionServiceClient {
+	c.t.Helper()
+	opts, err := rpc.Client{Signer: c.signers[service], Audience: subject.CredentialBroker}.ClientOptions()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return credentialv1connect.NewConnectionServiceClient(c.http, c.url, opts...)
+}
+
+// consent returns what the provider sends the browser back with.
+func (c *connector) consent(link string) (state, code string) {
+	c.t.Helper()
+	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	req, err := http.NewRequestWithContext(c.t.Context(), http.MethodGet, link, nil)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	_ = res.Body.Close()
+	back, err := url.Parse(res.Header.Get("Location"))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return back.Query().Get("state"), back.Query().Get("code")
+}
+
+// of returns how the connection to sim stands.
+func (c *connector) of(ctx context.Context, service string) *credentialv1.Connection {
+	c.t.Helper()
+	res, err := c.connections(service).ListConnections(ctx, &credentialv1.ListConnectionsRequest{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for _, x := range res.GetConnections() {
+		switch x.GetProvider() {
+		case "sim":
+			return x
+		case "model", "anthropic":
+			c.t.Errorf("%s is not for tools", x.GetProvider())
+		}
+	}
+	c.t.Fatal("sim cannot be connected")
+	return nil
+}
+
+const consolePage = "https://console.example/api/connections/callback"
+
+func TestConnection(t *testing.T) {
+	t.Parallel()
+	c := startConnector(t, consolePage)
+	admin, err := pgx.Connect(t.Context(), c.adminDB)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close(context.WithoutCancel(t.Context()))
+	actor := member(identity.Editor)
+	ctx := identity.With(t.Context(), actor)
+	gate := c.connections(subject.Gateway)
+	want := &credentialv1.Connection{Provider: "sim", Title: "Sim", State: credentialv1.ConnectionState_CONNECTION_STATE_NOT_CONNECTED}
+	if diff := cmp.Diff(want, c.of(ctx, subject.ToolExecutor), protocmp.Transform()); diff != "" {
+		t.Errorf("at first (-want +got):\n%s", diff)
+	}
+	began, err := gate.StartConnection(ctx, &credentialv1.StartConnectionRequest{Provider: "sim"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	state, code := c.consent(began.GetUrl())
+	done, err := gate.CompleteConnection(ctx, &credentialv1.CompleteConnectionRequest{Provider: "sim", State: state, Code: code})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want = &credentialv1.Connection{
+		Provider: "sim", Title: "Sim", State: credentialv1.ConnectionState_CONNECTION_STATE_CONNECTED,
+		Origin: credentialv1.ConnectionOrigin_CONNECTION_ORIGIN_MEMBER, Subject: "Somebody", MemberId: actor.Member.String(),
+	}
+	for name, got := range map[string]*credentialv1.Connection{"completed": done.GetConnection(), "listed": c.of(ctx, subject.Gateway)} {
+		if diff := cmp.Diff(want, got, protocmp.Transform(), protocmp.IgnoreFields(want, "connected_at")); diff != "" || got.GetConnectedAt() == nil {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+	for allowed, reason := range map[string]string{
+		"https://api.example/calendar https://api.example/userinfo.email": "", "": "",
+		"https://api.example/userinfo.email": "not all that was asked for was allowed, so that some tools will not work: connect again, and allow https://api.example/calendar",
+	} {
+		if _, err := admin.Exec(t.Context(), `UPDATE credentials.grants SET scope = $1`, allowed); err != nil {
+			t.Fatal(err)
+		}
+		if got := c.of(ctx, subject.Gateway); got.GetState() != want.GetState() || got.GetReason() != reason {
+			t.Errorf("with %q allowed it is %v, want the reason %q", allowed, got, reason)
+		}
+	}
+	if _, err := gate.Disconnect(ctx, &credentialv1.DisconnectRequest{Provider: "sim"}); err != nil {
+		t.Fatal(err)
+	}
+	if calls := c.server.Calls(); calls.Revoke != 1 {
+		t.Errorf("the provider was told %d times, want once", calls.Revoke)
+	}
+	if _, err := gate.Disconnect(ctx, &credentialv1.DisconnectRequest{Provider: "sim"}); fault.KindOf(err) != fault.NotFound {
+		t.Errorf("Disconnect() again = %v, want NotFound", err)
+	}
+}
+
+// TestConnectionsAreNoDoorToAccounts: who may connect tools completes no sign-in that an
+// owner began for a model, and through other services nobody connects anything.
+func TestConnectionsAreNoDoorToAccounts(t *testing.T) {
+	t.Parallel()
+	c := startConnector(t, consolePage)
+	owner := member(identity.Owner)
+	ctx := identity.With(t.Context(), owner)
+	began, err := c.client().StartLogin(ctx, &credentialv1.StartLoginRequest{Provider: "model", Kind: credentialv1.LoginKind_LOGIN_KIND_BROWSER})
+	if err != nil {
+		t.Fatal(err)
+	}
+	state, code := c.consent(began.GetUrl())
+	less := owner
+	less.Role = identity.Editor // since then
+	gate := c.connections(subject.Gateway)
+	for provider, kind := range map[string]fault.Kind{"model": fault.Invalid, "sim": fault.Conflict} {
+		_, err := gate.CompleteConnection(identity.With(t.Context(), less), &credentialv1.CompleteConnectionRequest{Provider: provider, State: state, Code: code})
+		if fault.KindOf(err) != kind && fault.KindOf(err) != fault.NotFound {
+			t.Errorf("CompleteConnection(%s) of a sign-in to model = %v, want %s", provider, err, kind)
+		}
+	}
+	if calls := c.server.Calls(); calls.Exchange != 0 {
+		t.Error("the code was exchanged")
+	}
+	if _, err := gate.StartConnection(ctx, &credentialv1.StartConnectionRequest{Provider: "model"}); fault.KindOf(err) != fault.Invalid {
+		t.Errorf("StartConnection(model) = %v, want Invalid", err)
+	}
+	for _, service := range []string{subject.AgentRunner, subject.ToolExecutor} {
+		other := c.connections(service)
+		_, start := other.StartConnection(ctx, &credentialv1.StartConnectionRequest{Provider: "sim"})
+		_, complete := other.CompleteConnection(ctx, &credentialv1.CompleteConnectionRequest{Provider: "sim", State: "x", Code: "x"})
+		_, end := other.Disconnect(ctx, &credentialv1.DisconnectRequest{Provider: "sim"})
+		for _, err := range []error{start, complete, end} {
+			if fault.KindOf(err) != fault.Forbidden {
+				t.Errorf("through %s: %v, want Forbidden", service, err)
+			}
+		}
+	}
+}
+
+// TestSharedConnection is one that the operator has for all, until a workspace has its own.
+func TestSharedConnection(t *testing.T) {
+	t.Parallel()
+	c := startConnector(t, consolePage)
+	operator, err := credentialbroker.OpenAccounts(credentialbroker.AccountsConfig{DB: c.db, KeyFile: c.keyFile, AllowPrivate: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(operator.Close)
+	_, err = operator.Operator(id.Workspace{}).Add(t.Context(), credentialbroker.NewAccount{Provider: "sim", Profile: "generic", BaseURL: "http://127.0.0.1:1", Secret: conf.Secret(canary)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := identity.With(t.Context(), member(identity.Editor))
+	if got := c.of(ctx, subject.Gateway); got.GetState() != credentialv1.ConnectionState_CONNECTION_STATE_CONNECTED || got.GetOrigin() != credentialv1.ConnectionOrigin_CONNECTION_ORIGIN_SHARED {
+		t.Errorf("the operator's connection is %v", got)
+	}
+	gate := c.connections(subject.Gateway)
+	if _, err := gate.Disconnect(ctx, &credentialv1.DisconnectRequest{Provider: "sim"}); fault.KindOf(err) != fault.Conflict {
+		t.Errorf("Disconnect() of the operator's = %v, want Conflict", err)
+	}
+	began, err := gate.StartConnection(ctx, &credentialv1.StartConnectionRequest{Provider: "sim"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	state, code := c.consent(began.GetUrl())
+	own, err := gate.CompleteConnection(ctx, &credentialv1.CompleteConnectionRequest{Provider: "sim", State: state, Code: code})
+	if err != nil || own.GetConnection().GetOrigin() != credentialv1.ConnectionOrigin_CONNECTION_ORIGIN_MEMBER {
+		t.Errorf("an own connection beside it = %v, %v", own, err)
+	}
+}
+
+func TestConnectionsNotSetUp(t *testing.T) {
+	t.Parallel()
+	c := startConnector(t, "")
+	ctx := identity.With(t.Context(), member(identity.Editor))
+	got := c.of(ctx, subject.Gateway)
+	if got.GetState() != credentialv1.ConnectionState_CONNECTION_STATE_NOT_CONFIGURED || !strings.Contains(got.GetReason(), "CREDENTIAL_BROKER_OAUTH_REDIRECT") {
+		t.Errorf("without a page for browsers it is %v", got)
+	}
+	_, err := c.connections(subject.Gateway).StartConnection(ctx, &credentialv1.StartConnectionRequest{Provider: "sim"})
+	if f := fault.From(err); f.Kind != fault.Conflict || f.Code != "OAUTH_REDIRECT_MISSING" {
+		t.Errorf("StartConnection() = %v, want a Conflict that says what the operator does", err)
+	}
+}

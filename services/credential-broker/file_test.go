@@ -1,0 +1,106 @@
+package credentialbroker_test
+
+import (
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"signalbox.dev/pkg/conf"
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/subject"
+	credentialv1 "signalbox.dev/proto/signalbox/credential/v1"
+	credentialbroker "signalbox.dev/services/credential-broker"
+)
+
+// TestFileServesWorkspaces has a broker without a database serve the shared accounts to
+// everybody, and refuse what only a database has.
+func TestFileServesWorkspaces(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "accounts.json")
+	b := start(t, credentialbroker.Config{AllowPrivate: true, AccountsFile: path})
+	operator, err := credentialbroker.OpenAccounts(credentialbroker.AccountsConfig{File: path, KeyFile: b.keyFile, AllowPrivate: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer operator.Close()
+	shared, ctx := operator.Operator(id.Workspace{}), t.Context()
+	if _, err := shared.Add(ctx, credentialbroker.NewAccount{Provider: "anthropic", BaseURL: provider(t), Secret: conf.Secret(canary)}); err != nil {
+		t.Fatal(err)
+	}
+
+	owner := member(identity.Owner)
+	as := identity.With(ctx, owner)
+	list, err := b.client().ListAccounts(as, &credentialv1.ListAccountsRequest{})
+	if err != nil || len(list.GetAccounts()) != 1 || list.GetAccounts()[0].GetOrigin() != credentialv1.Origin_ORIGIN_SHARED || list.GetAccounts()[0].GetHint() != "" {
+		t.Errorf("ListAccounts = %v, %v, want the shared account and nothing of it", list, err)
+	}
+	for what, err := range map[string]error{
+		"AddAccount": call(b.client().AddAccount(as, &credentialv1.AddAccountRequest{Provider: "anthropic", Secret: canary})),
+		"SetPool":    call(b.client().SetPool(as, &credentialv1.SetPoolRequest{Provider: "anthropic", Settings: &credentialv1.PoolSettings{Strategy: new("hybrid")}})),
+		"ListAudit":  call(b.client().ListAudit(as, &credentialv1.ListAuditRequest{})),
+	} {
+		if f := fault.From(err); err == nil || f.Kind != fault.Conflict || !strings.Contains(f.Message, "without a database (DATABASE_URL)") {
+			t.Errorf("%s = %v, want a fault that says what is needed", what, err)
+		}
+	}
+	if list, err := b.client().ListPools(as, &credentialv1.ListPoolsRequest{}); err != nil || len(list.GetPools()) != 0 {
+		t.Errorf("ListPools = %v, %v, want none", list, err)
+	}
+	if status, body, err := b.askOf(subject.AgentRunner, owner, messages); err != nil || status != http.StatusOK || !strings.Contains(body, "message_stop") {
+		t.Errorf("answer %d %s, %v", status, body, err)
+	}
+	if page := get(t, b, "/ready"); !strings.Contains(page, "accounts") || strings.Contains(page, "postgres") {
+		t.Errorf("/ready: %s", page)
+	}
+
+	// Nothing that works on the file takes the secret out of the vault.
+	text, err := os.ReadFile(path)
+	if err != nil || strings.Contains(string(text), canary) || strings.Contains(b.log.String(), canary) {
+		t.Errorf("the file or the log holds the secret (%v)", err)
+	}
+}
+
+// call returns the error of a call.
+func call[T any](_ T, err error) error { return err }
+
+func get(t *testing.T, b *broker, path string) string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, b.url+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := b.http.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil || res.StatusCode != http.StatusOK {
+		t.Errorf("GET %s: %d %s, %v", path, res.StatusCode, text, err)
+	}
+	return string(text)
+}
+
+// TestFileAndDatabase refuses both, and neither.
+func TestFileAndDatabase(t *testing.T) {
+	t.Parallel()
+	for name, cfg := range map[string]credentialbroker.Config{
+		"both":    {DatabaseURL: "postgres://x", AccountsFile: "y", KeyFile: "z"},
+		"neither": {KeyFile: "z"},
+	} {
+		if err := cfg.Validate(); err == nil || !strings.Contains(err.Error(), "CREDENTIAL_BROKER_ACCOUNTS_FILE") {
+			t.Errorf("%s: Validate = %v", name, err)
+		}
+	}
+	// One who cannot have the file is told which one it is.
+	dir := t.TempDir()
+	_, err := credentialbroker.OpenAccounts(credentialbroker.AccountsConfig{File: dir, KeyFile: filepath.Join(dir, "k")})
+	if err == nil || !strings.Contains(err.Error(), dir) {
+		t.Errorf("OpenAccounts of a folder = %v", err)
+	}
+}

@@ -1,0 +1,208 @@
+package accountfile_test
+
+import (
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/services/credential-broker/internal/accountfile"
+)
+
+// sample is the text of a file with something of everything.
+func sample(t testing.TB) string {
+	t.Helper()
+	b, err := os.ReadFile("testdata/accounts.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// aside returns what was kept aside, by name.
+func aside(t *testing.T, path string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	for _, name := range beside(t, path) {
+		if strings.Contains(name, ".damaged-") {
+			full := filepath.Join(filepath.Dir(path), name)
+			all[full] = text(t, full)
+		}
+	}
+	return all
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestDamagedIsKeptAside(t *testing.T) {
+	t.Parallel()
+	good := sample(t)
+	for name, bad := range map[string]string{
+		"empty":            "",
+		"cut off":          good[:len(good)/2],
+		"nearly whole":     strings.TrimRight(good, "}\n"),
+		"zeros":            strings.Repeat("\x00", 4096),
+		"torn":             good[:200] + strings.Repeat("\x00", 300) + good[500:],
+		"two in one":       good + good,
+		"not JSON":         "accounts:\n- openai\n",
+		"other JSON":       `["accounts"]`,
+		"no version":       `{"accounts": []}`,
+		"negative":         `{"version": -1, "accounts": []}`,
+		"wrong kind":       `{"version": 1, "accounts": "none"}`,
+		"no id":            `{"version": 1, "accounts": [{"provider": "openai"}]}`,
+		"an account twice": strings.Replace(good, "0198a000-0000-7000-8000-000000000002", "0198a000-0000-7000-8000-000000000001", 1),
+		"no secret":        `{"version": 1, "accounts": [{"id": "0198a000-0000-7000-8000-000000000001"}]}`,
+		"not base64":       strings.Replace(good, `"wrapped": "`, `"wrapped": "%`, 1),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := place(t)
+			write(t, path, bad)
+			f, log := open(t, path)
+			if n := len(view(t, f).Accounts); n != 0 {
+				t.Errorf("%d accounts, want none", n)
+			}
+			kept := aside(t, path)
+			for full, text := range kept {
+				if text != bad || !strings.Contains(log.String(), full) {
+					t.Errorf("kept aside as %s: %.80q; log %s", full, text, log)
+				}
+				if info, err := os.Stat(full); err != nil || info.Mode() != 0o600 {
+					t.Errorf("mode of %s: %v, %v", full, info.Mode(), err)
+				}
+			}
+			if len(kept) != 1 || strings.Contains(log.String(), "planted") {
+				t.Errorf("kept aside: %d files, want 1; log %s", len(kept), log)
+			}
+			mustAdd(t, f, "new")
+			again, _ := open(t, path)
+			if n := len(view(t, again).Accounts); n != 1 {
+				t.Errorf("%d accounts afterwards, want 1", n)
+			}
+		})
+	}
+}
+
+// TestDamagedAgain hides no file behind another one.
+func TestDamagedAgain(t *testing.T) {
+	t.Parallel()
+	path := place(t)
+	f, _ := open(t, path)
+	want := []string{"first", "second", "third"}
+	for _, bad := range want {
+		write(t, path, bad)
+		if n := len(view(t, f).Accounts); n != 0 {
+			t.Errorf("%d accounts, want none", n)
+		}
+	}
+	got := map[string]bool{}
+	for _, text := range aside(t, path) {
+		got[text] = true
+	}
+	if diff := cmp.Diff(map[string]bool{"first": true, "second": true, "third": true}, got); diff != "" {
+		t.Errorf("kept aside (-want +got):\n%s", diff)
+	}
+}
+
+// TestNotToBeTouched leaves alone what another version wrote, or is no file at all.
+func TestNotToBeTouched(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, text string
+		kind       fault.Kind
+	}{
+		{"newer", `{"version": 2, "accounts": {"by": "name"}}`, fault.Conflict},
+		{"a field of tomorrow", strings.Replace(sample(t), `"enabled"`, `"colour": "red", "enabled"`, 1), fault.Conflict},
+		{"too large", strings.Repeat(" ", 17<<20), fault.Unavailable},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			path := place(t)
+			write(t, path, sample(t))
+			f, log := open(t, path)
+			write(t, path, tt.text)
+			if _, err := accountfile.Open(t.Context(), path, log.logger()); fault.KindOf(err) != tt.kind || !strings.Contains(err.Error(), path) {
+				t.Errorf("Open = %v, want a fault %v that names the file", err, tt.kind)
+			}
+			if _, err := f.View(t.Context()); fault.KindOf(err) != tt.kind {
+				t.Errorf("View = %v, want a fault %v", err, tt.kind)
+			}
+			if err := add(t.Context(), f, account("new")); fault.KindOf(err) != tt.kind {
+				t.Errorf("Update = %v, want a fault %v", err, tt.kind)
+			}
+			if text(t, path) != tt.text || len(aside(t, path)) != 0 {
+				t.Error("the file was touched")
+			}
+		})
+	}
+	t.Run("a folder", func(t *testing.T) {
+		t.Parallel()
+		path := t.TempDir()
+		if _, err := accountfile.Open(t.Context(), path, (&lines{}).logger()); fault.KindOf(err) != fault.Unavailable {
+			t.Errorf("Open = %v, want a fault Unavailable", err)
+		}
+	})
+}
+
+// TestEveryPrefix: a file that was cut off anywhere is whole or damaged, and never
+// something in between.
+func TestEveryPrefix(t *testing.T) {
+	t.Parallel()
+	good := sample(t)
+	want, err := accountfile.Decode([]byte(good))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range len(good) {
+		got, err := accountfile.Decode([]byte(good[:n]))
+		if whole := strings.TrimSpace(good[n:]) == ""; whole != (err == nil) {
+			t.Fatalf("the first %d of %d bytes: %v", n, len(good), err)
+		} else if whole && !cmp.Equal(want, got) {
+			t.Fatalf("the first %d of %d bytes: %s", n, len(good), cmp.Diff(want, got))
+		}
+	}
+}
+
+// FuzzDecode: whatever the bytes, they are refused or are a State that is written as it
+// was read.
+func FuzzDecode(f *testing.F) {
+	good := sample(f)
+	f.Add([]byte(good))
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 200 {
+		b := []byte(good)
+		for range 1 + r.IntN(4) {
+			b[r.IntN(len(b))] = byte(r.IntN(256))
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s, err := accountfile.Decode(b)
+		if err != nil {
+			return
+		}
+		path := place(t)
+		write(t, path, string(b))
+		file, _ := open(t, path)
+		if err := file.Update(t.Context(), func(s *accountfile.State) error { s.Pools = nil; return nil }); err != nil {
+			t.Fatalf("Update = %v", err)
+		}
+		s.Pools = nil
+		if diff := cmp.Diff(s.Accounts, view(t, file).Accounts, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("accounts (-want +got):\n%s", diff)
+		}
+	})
+}

@@ -1,0 +1,4 @@
+package accountfile
+
+// Decode reads a State as View does.
+func Decode(text []byte) (*State, error) { return decode(text) }

@@ -1,0 +1,325 @@
+package accountfile
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+
+	"signalbox.dev/pkg/fault"
+)
+
+const maxFile = 16 << 20
+
+// File is the file as one process works on it. It is safe for concurrent use.
+type File struct {
+	path string
+	log  *slog.Logger
+	turn chan struct{} // one of this process waits for the lock at a time
+
+	mu   sync.Mutex // guards last
+	last *kept
+}
+
+// kept is what was read or written last. The file stays open, so that no other one can
+// get its inode and be taken for it.
+type kept struct {
+	file  *os.File
+	info  fs.FileInfo
+	state *State
+}
+
+// Open returns the file at a path, which need not be there: its folder is made. Mode and
+// .gitignore are put right; mine are other files that .gitignore is to name where they are
+// in the same folder. A file that is damaged is set aside, and one that cannot be used is
+// an error that says what to do. The caller calls Close.
+func Open(ctx context.Context, path string, log *slog.Logger, mine ...string) (*File, error) {
+	if path == "" || strings.ContainsFunc(path, unicode.IsControl) {
+		return nil, fmt.Errorf("accounts file: %q is not a path", path)
+	}
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, fmt.Errorf("accounts file: %w", err)
+	}
+	// A link would be replaced by the first change.
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		path = real
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, fmt.Errorf("make the folder of the accounts file: %w", err)
+	}
+	if err := ignore(path, mine); err != nil {
+		return nil, fmt.Errorf("keep the accounts file out of repositories: %w", err)
+	}
+	f := &File{path: path, log: log, turn: make(chan struct{}, 1)}
+	if _, err := f.View(ctx); err != nil {
+		return nil, err
+	}
+	return f, f.private(ctx)
+}
+
+// Path returns where the file is.
+func (f *File) Path() string { return f.path }
+
+// Close lets go of the file. What was updated is in it already. Of nil it does nothing.
+func (f *File) Close() {
+	if f != nil {
+		f.keep(nil)
+	}
+}
+
+// private takes everybody else's rights to the file away.
+func (f *File) private(ctx context.Context) error {
+	info, err := os.Stat(f.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil && info.Mode().Perm()&0o077 != 0 {
+		f.log.WarnContext(ctx, "others could read the accounts file: its mode is put right", "file", f.path, "mode", info.Mode().Perm().String())
+		err = os.Chmod(f.path, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("put the mode of the accounts file right: %w", err)
+	}
+	return nil
+}
+
+// View returns the file as it is now. The State is not to be changed, and stays as it is
+// when the file changes. Its errors are faults, Unavailable where trying again may help.
+func (f *File) View(ctx context.Context) (*State, error) {
+	if s := f.known(); s != nil {
+		return s, nil
+	}
+	k, _, err := f.read()
+	if damage(err) != nil {
+		return f.viewLocked(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	f.keep(k)
+	return k.state, nil
+}
+
+// viewLocked looks once more at a file that was damaged, with the lock: nobody replaces it
+// meanwhile by a good one that would be set aside in its place.
+func (f *File) viewLocked(ctx context.Context) (*State, error) {
+	unlock, err := f.lock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	k, _, err := f.load(ctx)
+	if err != nil {
+		return nil, err
+	}
+	f.keep(k)
+	return k.state, nil
+}
+
+// Update changes the file: fn gets what is in it now, as its own, and what it leaves there
+// is durable when Update returns nil. With an error of fn, which is returned, and where fn
+// changes nothing, nothing is written. fn may call View, and not Update.
+func (f *File) Update(ctx context.Context, fn func(*State) error) error {
+	unlock, err := f.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	k, before, err := f.load(ctx)
+	if err != nil {
+		return err
+	}
+	defer k.close()
+	orphans := k.state.orphans()
+	if err := fn(k.state); err != nil {
+		return err
+	}
+	if k.state.orphans() > orphans {
+		// Whoever sealed it was too slow: the key was replaced, and removed, meanwhile.
+		return fault.New(fault.Unavailable, "the key was replaced meanwhile: try again")
+	}
+	text, err := k.state.encode()
+	if err != nil {
+		return fmt.Errorf("encode the accounts file: %w", err)
+	}
+	if bytes.Equal(text, before) {
+		return nil
+	}
+	if len(text) > maxFile {
+		return fault.New(fault.Conflict, "the accounts file would be larger than %d MB: use a database (DATABASE_URL)", maxFile>>20)
+	}
+	return f.write(k.state, text)
+}
+
+// load reads the file with the lock held, and sets it aside if it is damaged.
+func (f *File) load(ctx context.Context) (k *kept, text []byte, err error) {
+	k, text, err = f.read()
+	why := damage(err)
+	if why == nil {
+		return k, text, err
+	}
+	aside, err := f.setAside()
+	if err != nil {
+		return nil, nil, fault.Wrap(err, fault.Conflict, fmt.Sprintf("the accounts file %s is damaged (%v) and could not be kept aside: move it away", f.path, why))
+	}
+	f.log.ErrorContext(ctx, "the accounts file was damaged and is kept aside: accounts have to be added again, or the file mended and put back",
+		"file", f.path, "kept_as", aside, "error", why)
+	return &kept{state: &State{}}, nil, nil
+}
+
+// damagedError is about a file that parses in no version.
+type damagedError struct{ error }
+
+func damage(err error) error {
+	if d, ok := errors.AsType[damagedError](err); ok {
+		return d.error
+	}
+	return nil
+}
+
+// read reads the file. One that is not there holds nothing.
+func (f *File) read() (*kept, []byte, error) {
+	file, err := os.Open(f.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return &kept{state: &State{}}, nil, nil
+	}
+	if err != nil {
+		return nil, nil, f.unreadable(err)
+	}
+	k := &kept{file: file}
+	text, err := k.text()
+	if err != nil {
+		k.close()
+		return nil, nil, f.unreadable(err)
+	}
+	if k.state, err = decode(text); err != nil {
+		k.close()
+		if errors.Is(err, errNewer) {
+			return nil, nil, fault.Wrap(err, fault.Conflict, fmt.Sprintf("the accounts file %s cannot be used: %v; use the version of Signalbox that wrote it, or name another file", f.path, err))
+		}
+		return nil, nil, damagedError{err}
+	}
+	return k, text, nil
+}
+
+func (k *kept) text() (text []byte, err error) {
+	if k.info, err = k.file.Stat(); err != nil {
+		return nil, err
+	}
+	if !k.info.Mode().IsRegular() {
+		return nil, errors.New("it is not a regular file")
+	}
+	if k.info.Size() > maxFile {
+		return nil, fmt.Errorf("it is larger than %d MB", maxFile>>20)
+	}
+	return io.ReadAll(io.LimitReader(k.file, maxFile+1))
+}
+
+func (k *kept) close() {
+	if k != nil && k.file != nil {
+		_ = k.file.Close() // it was only read, or is synced
+		k.file = nil
+	}
+}
+
+func (f *File) unreadable(err error) error {
+	return fault.Wrap(err, fault.Unavailable, fmt.Sprintf("the accounts file %s cannot be read: %v", f.path, err))
+}
+
+// known returns what is remembered of the file, if it still is the same one.
+func (f *File) known() *State {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.last == nil {
+		return nil
+	}
+	now, err := os.Stat(f.path)
+	if err != nil || !os.SameFile(now, f.last.info) || now.Size() != f.last.info.Size() || !now.ModTime().Equal(f.last.info.ModTime()) {
+		return nil
+	}
+	return f.last.state
+}
+
+// keep remembers a file that was read or written; of one that is not there, nothing.
+func (f *File) keep(k *kept) {
+	if k != nil && k.file == nil {
+		k = nil
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.last.close()
+	f.last = k
+}
+
+// write replaces the file, with the lock held.
+func (f *File) write(s *State, text []byte) error {
+	k := &kept{state: s}
+	err := f.replace(k, text)
+	if err != nil {
+		k.close()
+		return fault.Wrap(err, fault.Unavailable, fmt.Sprintf("the accounts file %s cannot be written: %v", f.path, err))
+	}
+	f.keep(k)
+	return nil
+}
+
+func (f *File) replace(k *kept, text []byte) (err error) {
+	tmp := f.path + ".tmp"
+	// What somebody left when they died may be in its place, or a link to elsewhere.
+	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if k.file, err = os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
+		return err
+	}
+	_, err = k.file.Write(text)
+	if err == nil {
+		err = k.file.Sync()
+	}
+	if err == nil {
+		k.info, err = k.file.Stat()
+	}
+	if err == nil {
+		err = os.Rename(tmp, f.path)
+	}
+	if err != nil {
+		_ = os.Remove(tmp) // it was never in its place
+		return err
+	}
+	return syncFolder(filepath.Dir(f.path))
+}
+
+// setAside renames the file so that it hides no other one, with the lock held, and
+// returns its name.
+func (f *File) setAside() (string, error) {
+	name := f.path + ".damaged-" + time.Now().UTC().Format("20060102T150405Z")
+	for n := 2; ; n++ {
+		if _, err := os.Lstat(name); errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		name = strings.TrimSuffix(name, "."+strconv.Itoa(n-1)) + "." + strconv.Itoa(n)
+	}
+	if err := os.Rename(f.path, name); err != nil {
+		return "", err
+	}
+	return name, errors.Join(os.Chmod(name, 0o600), syncFolder(filepath.Dir(f.path)))
+}
+
+func syncFolder(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

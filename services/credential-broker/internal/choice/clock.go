@@ -1,0 +1,32 @@
+package choice
+
+import "time"
+
+// maxDrift is how far the clock on the wall may go away from the monotonic one before
+// that is taken for a jump.
+const maxDrift = time.Second
+
+// since returns a time as the pool's own: monotonic, but for what the machine slept.
+func (p *Pool) since(now time.Time) time.Duration {
+	t := now.Sub(p.zero).Truncate(time.Microsecond)
+	if t <= p.latest { // who waited for the mutex says nothing of a jump
+		return t
+	}
+	if off := now.Round(0).Sub(p.wall) - t; off > maxDrift || off < -maxDrift {
+		t = p.jumped(t, off.Truncate(time.Microsecond))
+	}
+	p.latest = t
+	return t
+}
+
+// jumped follows a clock on the wall that has jumped. Forward, that time has passed: the
+// machine slept, or its clock was behind. Back, none has: what was learned here lasts as
+// long as it did, and is dated by the new clock.
+func (p *Pool) jumped(t, by time.Duration) time.Duration {
+	if by > 0 {
+		p.zero = p.zero.Add(-by)
+		return t + by
+	}
+	p.wall = p.wall.Add(by)
+	return t
+}

@@ -1,0 +1,120 @@
+package choice_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/services/credential-broker/internal/choice"
+)
+
+// jump has the machine sleep for d, or sets its clock back. From then on the bench's time
+// is the new clock's.
+func (b *bench) jump(d time.Duration) {
+	b.after(time.Second)
+	b.pool.Jump(d)
+	b.after(d)
+}
+
+// A machine that slept finds over what is over, hears what others tell, and is heard.
+func TestClockJumpsAhead(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 2, nil)
+	b.pool.Report(b.now, b.pick(none), choice.Outcome{Reason: limited, Wait: time.Hour})
+	b.want("parked", b.use(choice.Request{Tried: b.ids[1:]}, ok), "-")
+	b.jump(2 * time.Hour)
+	b.want("back after the sleep", b.use(choice.Request{Tried: b.ids[1:]}, ok), "a")
+
+	at := b.now.Add(-time.Minute)
+	theirs := choice.Limit{At: at, Until: at.Add(time.Hour), Soon: at.Add(time.Hour), Reason: limited}
+	b.pool.Merge(b.now, uuid.UUID{1}, choice.State{Account: b.ids[1], Limits: []choice.Limit{theirs}})
+	b.want("another instance's word counts", b.use(choice.Request{Tried: b.ids[:1]}, ok), "-")
+	b.pool.Restore(b.now, b.ids[1], []choice.Limit{{At: b.now}}, -1, b.now)
+	b.want("so does a reset", b.use(choice.Request{Tried: b.ids[:1]}, ok), "b")
+
+	b.after(time.Second)
+	b.pool.Report(b.now, b.pick(choice.Request{Tried: b.ids[:1]}), choice.Outcome{Reason: quota})
+	for _, l := range b.pool.States(b.now)[1].Limits {
+		if !l.At.Equal(b.now) || !l.Until.Equal(b.now.Add(time.Minute)) {
+			t.Errorf("it tells of a minute from %v to %v, want from %v on", l.At, l.Until, b.now)
+		}
+	}
+}
+
+// A clock that is set back parks nobody for longer, and the pool goes on hearing others.
+func TestClockJumpsBack(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 2, nil)
+	b.pool.Report(b.now, b.pick(none), choice.Outcome{Reason: limited, Wait: time.Minute})
+	told := b.state().Limits
+	b.jump(-3 * time.Hour)
+	if got := b.parked(); got != 59*time.Second {
+		t.Errorf("parked for %v after the jump, want 59 s", got)
+	}
+	b.pool.Restore(b.now, b.ids[0], told, -1, b.now) // as it is stored
+	b.after(time.Minute)
+	b.want("back in time", b.use(choice.Request{Tried: b.ids[1:]}, ok), "a")
+	if h := b.state().Health; h < 90 {
+		t.Errorf("health %v, want what it was", h)
+	}
+	_, err := b.pool.Pick(b.now, choice.Request{Tried: b.ids})
+	if e := new(choice.Exhausted); !asExhausted(err, &e) || !e.Back.Equal(b.now) {
+		t.Errorf("Pick = %v, want to come back now", err)
+	}
+	b.pool.Merge(b.now, uuid.UUID{1}, choice.State{Account: b.ids[1], Limits: []choice.Limit{{At: b.now, Until: b.now.Add(time.Hour), Soon: b.now.Add(time.Hour), Reason: limited}}})
+	b.want("another instance's word counts", b.use(choice.Request{Tried: b.ids[:1]}, ok), "-")
+}
+
+// Seventeen and more families over time, each on an account that is not used for it
+// again: the latest is limited on its own all the same.
+func TestFamiliesMakeRoom(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 2, nil)
+	stale := make([]choice.Limit, 40)
+	for i := range 40 {
+		family := string(rune('A' + i))
+		stale[i] = choice.Limit{Family: family, At: b.now, Until: b.now.Add(time.Minute), Soon: b.now.Add(time.Minute), Reason: limited}
+		r := choice.Request{Family: family, Tried: b.ids[1:]}
+		b.want("a model of its time", b.use(r, limited), "a")
+		b.want("is parked", b.use(r, ok), "-")
+		b.want("others are not", b.use(choice.Request{Family: "else", Tried: b.ids[1:]}, ok), "a")
+		b.after(time.Hour)
+	}
+	// The same after a restart, when all of these are read again.
+	b = newBench(t, 2, nil)
+	b.after(24 * time.Hour)
+	b.pool.Restore(b.now, b.ids[0], stale, -1, b.now)
+	b.want("a model", b.use(choice.Request{Family: "now", Tried: b.ids[1:]}, limited), "a")
+	b.want("is parked alone", b.use(choice.Request{Family: "else", Tried: b.ids[1:]}, ok), "a")
+}
+
+// Who is in flight when somebody switches does not bring the session back.
+func TestSwitchInFlight(t *testing.T) {
+	t.Parallel()
+	for _, s := range []choice.Strategy{choice.Sticky, choice.Hybrid} {
+		b := newBench(t, 2, with(s))
+		mine := choice.Request{Session: id.New[id.Session]()}
+		flight := b.pick(mine)
+		b.want("to the first", b.name(flight.Account), "a")
+		b.pool.Use(b.now, b.ids[1])
+		b.pool.Began(b.now, &flight)
+		b.pool.Report(b.now, flight, choice.Outcome{Reason: ok})
+		b.want("the session follows", b.use(mine, ok, ok), "bb")
+	}
+}
+
+// An instance whose counting began anew is heard from its first token on.
+func TestCountersBeginAnew(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 1, nil)
+	tell := func(since time.Time, taken uint64) {
+		b.pool.Merge(b.now, uuid.UUID{1}, choice.State{Account: b.ids[0], Since: since, Counters: choice.Counters{Taken: taken}})
+	}
+	tell(b.now, 20)
+	tell(b.now.Add(time.Minute), 5)
+	if got := b.state().Tokens; got != 25 {
+		t.Errorf("%v tokens after 20 and, anew, 5 were taken: want 25", got)
+	}
+}

@@ -1,0 +1,323 @@
+package oauth
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/subject"
+	"signalbox.dev/services/credential-broker/internal/accountfile"
+	"signalbox.dev/services/credential-broker/internal/store"
+	"signalbox.dev/services/credential-broker/internal/vault"
+)
+
+// inFile is the tables in the file of a single user, whose accounts are the operator's
+// shared ones. It does what postgres does; times are of this machine's clock, which all
+// who work on the file have. Of attempts there is only the one that is open: what became of
+// the others is logged, and so is what a database would have in the audit.
+type inFile struct{ cfg *Config }
+
+func noGrant(account id.Account) error {
+	return fault.Coded(fault.NotFound, "ACCOUNT_NO_GRANT", "account %s is not one that somebody signed in to", account)
+}
+
+// find returns an account that has a grant.
+func find(st *accountfile.State, ref Ref) (*accountfile.Account, error) {
+	a := st.Account(ref.Account)
+	if a == nil || a.Grant == nil || !id.IsZero(ref.Workspace) {
+		return nil, noGrant(ref.Account)
+	}
+	return a, nil
+}
+
+// change changes a grant.
+func (t inFile) change(ctx context.Context, ref Ref, fn func(a *accountfile.Account, now time.Time) error) error {
+	return t.cfg.File.Update(ctx, func(st *accountfile.State) error {
+		a, err := find(st, ref)
+		if err != nil {
+			return err
+		}
+		return fn(a, time.Now().UTC())
+	})
+}
+
+func (t inFile) tell(ctx context.Context, ev Event) {
+	service := cmp.Or(ev.Who.Service, subject.CredentialBroker) // by itself
+	t.cfg.Log.InfoContext(ctx, "credential event", "action", ev.Action, "account", ev.Account, "provider", ev.Provider, "service", service, "address", ev.Who.Address, "detail", ev.Detail)
+}
+
+func (t inFile) read(ctx context.Context, ref Ref) (grant, error) {
+	now := time.Now()
+	st, err := t.cfg.File.View(ctx)
+	if err != nil {
+		return grant{}, err
+	}
+	a, err := find(st, ref)
+	if err != nil {
+		return grant{}, err
+	}
+	return grantAt(a.Grant, now), nil
+}
+
+// grantAt returns a grant with its times as what is left of them.
+func grantAt(x *accountfile.Grant, now time.Time) grant {
+	left := func(at *time.Time) *float64 {
+		if at == nil {
+			return nil
+		}
+		return new(at.Sub(now).Seconds())
+	}
+	g := grant{
+		Provider: x.Provider, State: State(x.State), Reason: x.Reason, Version: x.Version, Doubtful: x.Doubtful, Failures: x.Failures,
+		LastError: x.LastError, AgeS: now.Sub(x.IssuedAt).Seconds(), LeftS: left(x.ExpiresAt), DueS: left(x.RefreshAt), RetryS: left(x.RetryAt), read: now,
+	}
+	if x.Access != nil {
+		g.AccessSealed, g.AccessKeyVersion = x.Access.Bytes, &x.Access.KeyVersion
+	}
+	if x.Refresh != nil {
+		g.RefreshSealed, g.RefreshKeyVersion = x.Refresh.Bytes, &x.Refresh.KeyVersion
+	}
+	if x.Attempt != nil {
+		g.AttemptID, g.LeaseS = &x.Attempt.ID, left(&x.Attempt.LeaseUntil)
+	}
+	return g
+}
+
+func (t inFile) statuses(ctx context.Context, ws id.Workspace) (map[id.Account]Status, error) {
+	all := map[id.Account]Status{}
+	st, err := t.cfg.File.View(ctx)
+	if err != nil || !id.IsZero(ws) {
+		return all, err
+	}
+	for i := range st.Accounts {
+		if g := st.Accounts[i].Grant; g != nil {
+			all[st.Accounts[i].ID] = Status{
+				Provider: g.Provider, State: State(g.State), Reason: g.Reason, LastError: g.LastError, Version: g.Version, Scope: g.Scope,
+				IssuedAt: g.IssuedAt, ExpiresAt: g.ExpiresAt, RefreshAt: g.RefreshAt, Renewable: g.Refresh != nil,
+			}
+		}
+	}
+	return all, nil
+}
+
+func (t inFile) admit(ctx context.Context, who Who, p *Provider, l loginRow, s *sealedTokens) error {
+	if !id.IsZero(who.Workspace) {
+		return store.ErrOwn
+	}
+	ev := Event{Ref: Ref{Account: l.Account}, Action: Changed, Provider: p.Account, Who: who}
+	err := t.cfg.File.Update(ctx, func(st *accountfile.State) error {
+		now := time.Now().UTC()
+		st.Logins = slices.DeleteFunc(st.Logins, func(x accountfile.Login) bool { return x.ID == l.ID })
+		if l.Again {
+			a := st.Account(l.Account)
+			if a == nil || a.Grant == nil || a.Grant.Provider != p.Name {
+				return fault.New(fault.NotFound, "account %s is not there any more", l.Account)
+			}
+			ev.Detail = signedInAgain
+			a.Grant.Refresh = nil // it belongs to the former sign-in
+			s.put(a.Grant, now)
+			return nil
+		}
+		ev.Action = Created
+		if err := store.Room(st); err != nil {
+			return err
+		}
+		g := &accountfile.Grant{Provider: p.Name}
+		s.put(g, now)
+		st.Accounts = append(st.Accounts, accountfile.Account{
+			ID: l.Account, Provider: p.Account, Profile: p.Profile, Label: l.Label, Enabled: true, Grant: g, CreatedAt: now,
+		})
+		if l.Brought != nil {
+			ev.Detail = l.Brought.Detail()
+			return l.Brought.WriteIn(st, l.Account)
+		}
+		return nil
+	})
+	if err == nil {
+		t.tell(ctx, ev)
+	}
+	return err
+}
+
+// put stores tokens in a grant.
+func (s *sealedTokens) put(g *accountfile.Grant, now time.Time) {
+	later := func(d *time.Duration) *time.Time {
+		if d == nil {
+			return nil
+		}
+		return new(now.Add(*d))
+	}
+	g.Version++
+	g.State, g.Reason, g.ChangedAt = string(Active), "", now
+	g.Access = inState(s.access)
+	if s.refresh != nil {
+		g.Refresh = inState(s.refresh)
+	}
+	if s.scope != "" {
+		g.Scope = s.scope
+	}
+	g.IssuedAt, g.ExpiresAt, g.RefreshAt = now, later(s.life), later(s.due)
+	g.Attempt, g.Doubtful, g.Failures, g.RetryAt, g.LastError = nil, false, 0, nil, ""
+}
+
+func inState(s *vault.Sealed) *accountfile.Sealed {
+	if s == nil {
+		return nil
+	}
+	return &accountfile.Sealed{KeyVersion: s.KeyVersion, Bytes: s.Bytes}
+}
+
+func (t inFile) due(ctx context.Context) ([]Ref, error) {
+	st, err := t.cfg.File.View(ctx)
+	if err != nil {
+		return nil, err
+	}
+	now, names := time.Now(), t.cfg.Providers.Names()
+	var all []Ref
+	for i := range st.Accounts {
+		g := st.Accounts[i].Grant
+		if g == nil || g.State != string(Active) || g.Refresh == nil || g.RefreshAt == nil || g.RefreshAt.After(now) || !slices.Contains(names, g.Provider) ||
+			g.Attempt != nil && g.Attempt.LeaseUntil.After(now) || g.RetryAt != nil && g.RetryAt.After(now) {
+			continue
+		}
+		all = append(all, Ref{Account: st.Accounts[i].ID})
+	}
+	return all, nil
+}
+
+func (t inFile) changed(ctx context.Context) ([]change, error) {
+	st, err := t.cfg.File.View(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var all []change
+	for i := range st.Accounts {
+		if g := st.Accounts[i].Grant; g != nil {
+			all = append(all, change{Account: st.Accounts[i].ID, Version: g.Version, State: State(g.State)})
+		}
+	}
+	return all, nil
+}
+
+func (t inFile) open(ctx context.Context, ref Ref, kind string, look func(*grant) bool) (g grant, a attempt, ok bool, err error) {
+	a = attempt{ref: ref, id: uuid.Must(uuid.NewV7())}
+	err = t.change(ctx, ref, func(x *accountfile.Account, now time.Time) error {
+		g = grantAt(x.Grant, now)
+		if ok = !g.leased() && look(&g); !ok {
+			return nil
+		}
+		a.base, a.taken = g.Version, time.Now()
+		if left := x.Grant.Attempt; left != nil {
+			// Whoever opened it is gone, and what they sent may have had its effect.
+			p, err := t.cfg.Providers.Get(g.Provider)
+			g.Doubtful = g.Doubtful || err != nil || p.Rotates
+			t.cfg.Log.WarnContext(ctx, "an attempt has no outcome: its process is gone", "account", ref.Account, "kind", left.Kind, "instance", left.Instance, "began", left.StartedAt)
+		}
+		x.Grant.Attempt = &accountfile.Attempt{ID: a.id, Kind: kind, Instance: t.cfg.Instance, StartedAt: now, LeaseUntil: now.Add(t.cfg.Lease)}
+		x.Grant.Doubtful = g.Doubtful
+		return nil
+	})
+	return g, a, ok && err == nil, err
+}
+
+// holds reports whether an attempt is the one that is open.
+func holds(g *accountfile.Grant, a attempt) bool { return g.Attempt != nil && g.Attempt.ID == a.id }
+
+func (t inFile) extend(ctx context.Context, a attempt) (mine bool, err error) {
+	err = t.change(ctx, a.ref, func(x *accountfile.Account, now time.Time) error {
+		if mine = holds(x.Grant, a); mine {
+			x.Grant.Attempt.LeaseUntil = now.Add(t.cfg.Lease)
+		}
+		return nil
+	})
+	return mine, err
+}
+
+func (t inFile) keep(ctx context.Context, a attempt, p *Provider, s sealedTokens) error {
+	kept := false
+	err := t.change(ctx, a.ref, func(x *accountfile.Account, now time.Time) error {
+		state := State(x.Grant.State)
+		if kept = x.Grant.Version == a.base && (state == Active || state == Reauthorize); kept {
+			s.put(x.Grant, now)
+		} else if holds(x.Grant, a) {
+			x.Grant.Attempt = nil
+		}
+		return nil
+	})
+	if err == nil && kept {
+		t.tell(ctx, Event{Ref: a.ref, Action: Refreshed, Provider: p.Account})
+	}
+	return err
+}
+
+func (t inFile) fail(ctx context.Context, a attempt, p *Provider, f *failure) error {
+	outcome, over := verdict(p, f)
+	return t.change(ctx, a.ref, func(x *accountfile.Account, now time.Time) error {
+		g := x.Grant
+		switch {
+		case g.Version != a.base || !holds(g, a):
+			return nil // somebody else has taken over; theirs is what counts
+		case over:
+			was := grantAt(g, now)
+			g.State, g.ChangedAt, g.Reason, g.LastError = string(Reauthorize), now, overBecause(p, &was), f.Error()
+		default:
+			g.Doubtful = g.Doubtful || p.Rotates && outcome == outcomeUnknown
+			g.RetryAt = new(now.Add(max(backoff(g.Failures, t.cfg.Rand()), f.After)))
+			g.Failures++
+			g.LastError = f.Error()
+		}
+		g.Attempt = nil
+		return nil
+	})
+}
+
+func (t inFile) giveUp(ctx context.Context, ref Ref, version int64, reason string) error {
+	err := t.change(ctx, ref, func(x *accountfile.Account, now time.Time) error {
+		if x.Grant.Version == version && x.Grant.State == string(Active) {
+			x.Grant.State, x.Grant.ChangedAt, x.Grant.Reason = string(Reauthorize), now, reason
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("mark account %s for signing in again: %w", ref.Account, err)
+	}
+	return nil
+}
+
+func (t inFile) markRevoking(ctx context.Context, who Who, ref Ref, g *grant) error {
+	ev := Event{Ref: ref, Action: Changed, Who: who, Detail: signedOut}
+	err := t.change(ctx, ref, func(x *accountfile.Account, now time.Time) error {
+		ev.Provider = x.Provider
+		if x.Grant.Version == g.Version {
+			x.Grant.State, x.Grant.ChangedAt, x.Grant.Reason = string(Revoking), now, "it is being signed out"
+		}
+		return nil
+	})
+	if err == nil && g.State != Revoking {
+		t.tell(ctx, ev)
+	}
+	return err
+}
+
+func (t inFile) erase(ctx context.Context, a attempt, outcome string, _ *failure) error {
+	err := t.change(ctx, a.ref, func(x *accountfile.Account, now time.Time) error {
+		g := x.Grant
+		if g.Version == a.base && g.State == string(Revoking) {
+			g.Version++
+			g.State, g.ChangedAt, g.Reason = string(Revoked), now, "it was signed out"
+			g.Access, g.Refresh, g.RefreshAt, g.Attempt = nil, nil, nil, nil
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("erase the tokens of account %s: %w", a.ref.Account, err)
+	}
+	t.cfg.Log.InfoContext(ctx, "signed out", "account", a.ref.Account, "outcome", outcome)
+	return nil
+}

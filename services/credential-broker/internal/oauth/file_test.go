@@ -1,0 +1,205 @@
+package oauth_test
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"signalbox.dev/services/credential-broker/internal/accountfile"
+	"signalbox.dev/services/credential-broker/internal/oauth"
+	"signalbox.dev/services/credential-broker/internal/store"
+	"signalbox.dev/services/credential-broker/internal/vault"
+	"signalbox.dev/services/simulator/authserver"
+)
+
+// inFile is the name of the test that runs others without a database: below it a world
+// is a file.
+const inFile = "TestInFile"
+
+// TestInFile runs what is about grants and logins, and not about their tables, in a file.
+func TestInFile(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]func(*testing.T){ //nolint:paralleltest // each of them says so itself
+		"OneRefreshForAll": TestOneRefreshForAll, "WaitersLeave": TestWaitersLeave, "Rejected": TestRejected,
+		"OthersChangesAreFollowed": TestOthersChangesAreFollowed, "WithoutRefreshToken": TestWithoutRefreshToken,
+		"ImportedWithRefreshTokenOnly": TestImportedWithRefreshTokenOnly, "WorkerRenewsAheadOfExpiry": TestWorkerRenewsAheadOfExpiry,
+		"DueIsRenewedBehindTheBack": TestDueIsRenewedBehindTheBack, "InvalidGrantAsksForSignIn": TestInvalidGrantAsksForSignIn,
+		"InvalidGrantOfAnOldToken": TestInvalidGrantOfAnOldToken, "TroubleIsNotTheGrants": TestTroubleIsNotTheGrants, "LostAnswer": TestLostAnswer,
+		"StoppedBeforeSending": TestStoppedBeforeSending, "Login": TestLogin, "LoginIsOnesOwn": TestLoginIsOnesOwn, "LoginsAreBounded": TestLoginsAreBounded,
+		"Reauthorize": TestReauthorize, "Device": TestDevice, "Revoke": TestRevoke, "RevokeWaitsForRenewal": TestRevokeWaitsForRenewal,
+		"RevokeWhereThereIsNoWay": TestRevokeWhereThereIsNoWay, "ClientMissing": TestClientMissing,
+	} {
+		t.Run(name, test)
+	}
+}
+
+// newWorldIn returns a world that is a file.
+func newWorldIn(t *testing.T, s authserver.Settings, more string) *world {
+	t.Helper()
+	w := prepare(t, s, more)
+	w.openFile()
+	return w
+}
+
+// openFile makes the world one without a database.
+func (w *world) openFile() {
+	w.t.Helper()
+	var err error
+	if w.file, err = accountfile.Open(w.t.Context(), filepath.Join(w.t.TempDir(), "accounts.json"), slog.New(slog.DiscardHandler)); err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(w.file.Close)
+	w.who.Workspace = oauth.Ref{}.Workspace
+}
+
+// stored returns where keepers are to look.
+func (w *world) stored(cfg *oauth.Config) vault.Keys {
+	w.t.Helper()
+	if w.file != nil { // of each its own, as of processes
+		log := slog.New(slog.DiscardHandler)
+		f, err := accountfile.Open(w.t.Context(), w.file.Path(), log)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		w.t.Cleanup(f.Close)
+		cfg.File = f
+		return store.InFile(f, log)
+	}
+	cfg.DB = w.db.Open(w.t, schema())
+	return store.New(cfg.DB)
+}
+
+// grants changes all grants behind the keepers' backs.
+func (w *world) grants(sql string, in func(g *accountfile.Grant, now time.Time)) {
+	w.t.Helper()
+	if w.file == nil {
+		w.change(`UPDATE credentials.grants SET ` + sql)
+		return
+	}
+	w.update(func(s *accountfile.State) {
+		for i := range s.Accounts {
+			in(s.Accounts[i].Grant, time.Now().UTC())
+		}
+	})
+}
+
+func (w *world) update(fn func(*accountfile.State)) {
+	w.t.Helper()
+	err := w.file.Update(context.WithoutCancel(w.t.Context()), func(s *accountfile.State) error { fn(s); return nil })
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// logins changes all logins behind the keepers' backs.
+func (w *world) logins(sql string, in func(l *accountfile.Login, now time.Time)) {
+	w.t.Helper()
+	if w.file == nil {
+		w.change(`UPDATE credentials.logins SET ` + sql)
+		return
+	}
+	w.update(func(s *accountfile.State) {
+		for i := range s.Logins {
+			in(&s.Logins[i], time.Now().UTC())
+		}
+	})
+}
+
+// age makes all tokens a minute old.
+func (w *world) age() {
+	w.t.Helper()
+	w.grants(`issued_at = now() - interval '1 minute'`, func(g *accountfile.Grant, now time.Time) { g.IssuedAt = now.Add(-time.Minute) })
+}
+
+// makeDue has all tokens be renewed soon.
+func (w *world) makeDue() {
+	w.t.Helper()
+	w.grants(`refresh_at = now() - interval '1 second'`, func(g *accountfile.Grant, now time.Time) { g.RefreshAt = new(now.Add(-time.Second)) })
+}
+
+// unpause ends all pauses after failures.
+func (w *world) unpause() {
+	w.t.Helper()
+	w.grants(`retry_at = now()`, func(g *accountfile.Grant, now time.Time) { g.RetryAt = &now })
+}
+
+// noTokensInFile looks at the file as it is.
+func (w *world) noTokensInFile() {
+	w.t.Helper()
+	text, err := os.ReadFile(w.file.Path())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	noTokens(w.t, "the file", string(text))
+}
+
+// TestDurableBeforeUse: a token that was rotated is in the file before anybody gets it, and
+// where the file cannot be written nobody does until it can.
+func TestDurableBeforeUse(t *testing.T) {
+	t.Parallel()
+	w := newWorldIn(t, authserver.Settings{Rotate: true, ReuseEnds: true}, rotating)
+	k := w.keeper()
+	ref := w.grant(k)
+	old := w.token(k, ref)
+	w.expire(ref, k)
+	// In the way of the new file there is a folder that is not empty.
+	tmp := w.file.Path() + ".tmp"
+	w.server.Watch(func(stage string) {
+		if stage == "answered" {
+			if err := os.MkdirAll(filepath.Join(tmp, "full"), 0o700); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	answered := make(chan oauth.Token)
+	go func() {
+		got, err := k.Token(context.WithoutCancel(t.Context()), ref)
+		if err != nil {
+			t.Errorf("Token() = %v", err)
+		}
+		answered <- got
+	}()
+	for !strings.Contains(w.log.String(), "renewed tokens not stored yet") {
+		select {
+		case got := <-answered:
+			t.Fatalf("version %d was handed out and is not stored", got.Version)
+		default:
+			runtime.Gosched()
+		}
+	}
+	if err := os.RemoveAll(tmp); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-answered; got.Version != old.Version+1 || !w.server.Good(got.Secret.Reveal()) {
+		t.Errorf("Token() has version %d, want the next one, which is good", got.Version)
+	}
+	other := w.keeper() // as after a restart
+	if got := w.token(other, ref); got.Version != old.Version+1 {
+		t.Errorf("after a restart the version is %d, want %d", got.Version, old.Version+1)
+	}
+	w.calls(authserver.Calls{Refresh: 1, Refreshed: 1})
+}
+
+// TestDeadProcess takes over from a process that died with an attempt open.
+func TestDeadProcess(t *testing.T) {
+	t.Parallel()
+	w := newWorldIn(t, authserver.Settings{Rotate: true, GraceSeconds: 600}, rotating)
+	k := w.keeper()
+	ref := w.grant(k)
+	w.expire(ref, k)
+	w.update(func(s *accountfile.State) {
+		s.Accounts[0].Grant.Attempt = &accountfile.Attempt{ID: uuid.New(), Kind: "refresh", Instance: "dead", StartedAt: time.Now(), LeaseUntil: time.Now().Add(300 * time.Millisecond)}
+	})
+	w.token(k, ref)
+	w.calls(authserver.Calls{Refresh: 1, Refreshed: 1})
+	if !strings.Contains(w.log.String(), "an attempt has no outcome") || !strings.Contains(w.log.String(), "instance=dead") {
+		t.Errorf("the log does not tell of the attempt: %s", w.log)
+	}
+}

@@ -1,0 +1,98 @@
+package oauth
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// Whoami says how a provider is asked whose a token is.
+type Whoami struct {
+	URL     string // empty: it is not asked
+	Headers map[string]string
+	// At are paths into the answer's JSON, of which the first that leads to a text counts.
+	At []string
+}
+
+const (
+	whoamiTimeout = 10 * time.Second
+	maxName       = 200
+)
+
+// Whoami asks the provider, once, to whom a grant belongs: what people know themselves
+// by there. It is empty where the provider does not say.
+func (k *Keeper) Whoami(ctx context.Context, ref Ref, p *Provider) (string, error) {
+	if p.Whoami.URL == "" {
+		return "", nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, whoamiTimeout)
+	defer cancel()
+	token, err := k.Token(ctx, ref)
+	if err != nil {
+		return "", err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.Whoami.URL, nil)
+	if err != nil {
+		return "", errors.New("the endpoint is not a URL")
+	}
+	req.Header.Set("Accept", "application/json")
+	for name, value := range p.Whoami.Headers {
+		req.Header.Set(name, value)
+	}
+	req.Header.Set("User-Agent", k.cfg.UserAgent)
+	req.Header.Set("Authorization", "Bearer "+token.Secret.Reveal())
+	res, err := k.client.Do(req)
+	if err != nil {
+		return "", fmt.Errorf("ask %s whose a token is: %w", p.Name, withoutURL(err))
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	if err != nil {
+		return "", fmt.Errorf("ask %s whose a token is: %w", p.Name, err)
+	}
+	if res.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("ask %s whose a token is: it answers %d", p.Name, res.StatusCode)
+	}
+	return name(body, p.Whoami.At, token.Secret.Reveal()), nil
+}
+
+// name returns the text at the first path that leads to one. An answer that repeats
+// the token is believed nothing.
+func name(body []byte, paths []string, token string) string {
+	for _, path := range paths {
+		at := json.RawMessage(body)
+		for step := range strings.SplitSeq(path, ".") {
+			var object map[string]json.RawMessage
+			if json.Unmarshal(at, &object) != nil {
+				at = nil
+				break
+			}
+			at = object[step]
+		}
+		var text string
+		if json.Unmarshal(at, &text) != nil {
+			continue
+		}
+		text = strings.TrimSpace(strings.ToValidUTF8(strings.Map(printable, text), ""))
+		if r := []rune(text); len(r) > maxName {
+			text = string(r[:maxName])
+		}
+		if text != "" && !strings.Contains(text, token) {
+			return text
+		}
+	}
+	return ""
+}
+
+func printable(r rune) rune {
+	if unicode.IsControl(r) {
+		return -1
+	}
+	return r
+}

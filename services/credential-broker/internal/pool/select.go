@@ -1,0 +1,207 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/services/credential-broker/internal/choice"
+)
+
+const (
+	// tokenWait bounds how long one request waits for access tokens, of all accounts
+	// together. Renewals go on without it.
+	tokenWait = 20 * time.Second
+	// tokenGrace is how long it waits for one account's before others are tried.
+	tokenGrace = 500 * time.Millisecond
+	// tokenLater is how long others go first then: about as long as a renewal takes that
+	// takes long.
+	tokenLater = 30 * time.Second
+	// reauthorizing is how long it is remembered that somebody has to sign in again.
+	reauthorizing = 10 * time.Second
+)
+
+// Select returns an account that the request has not tried. It is to be reported on,
+// once. Select's errors are ErrNone, ErrExhausted (mostly as an *Exhausted), or a fault
+// that says why accounts cannot be had now.
+func (s *Set) Select(ctx context.Context, r Request) (Account, error) {
+	e, err := s.accounts(ctx, r.Actor.Workspace, r.Provider)
+	if err != nil {
+		return Account{}, err
+	}
+	a, err := s.selectOf(ctx, r, e)
+	if !errors.Is(err, errUnknown) {
+		return a, err
+	}
+	// The pool's members were read anew meanwhile.
+	key := poolKey{Workspace: e.owner.workspace, Provider: e.owner.provider}
+	_, epoch, _ := s.cached(key)
+	if e, err = s.read(ctx, key, epoch); err == nil {
+		err = e.err
+	}
+	if err != nil {
+		return Account{}, err
+	}
+	if a, err = s.selectOf(ctx, r, e); errors.Is(err, errUnknown) {
+		err = fault.New(fault.Unavailable, "the accounts for %s are being changed: try again in a moment", r.Provider)
+	}
+	return a, err
+}
+
+// errUnknown is of an account that the pool knows and its reader does not, yet.
+var errUnknown = errors.New("the pool's accounts were read anew")
+
+// selectOf chooses from a pool, in two rounds: where an account's token takes long, others
+// are tried first; where none is left, those are waited for.
+func (s *Set) selectOf(ctx context.Context, r Request, e entry) (Account, error) {
+	switch {
+	case len(e.accounts) == 0:
+		return Account{}, ErrNone
+	case e.pool == nil:
+		return s.simulated(e.accounts[0], r)
+	}
+	ask := choice.Request{Family: family(e.accounts[0].Profile, r.Provider, r.Model), Model: r.Model, Session: r.Actor.Session, Tried: r.Tried}
+	w := wait{end: time.Now().Add(tokenWait), alone: len(e.accounts) == 1}
+	for {
+		k, err := e.pool.Pick(time.Now(), ask)
+		if err != nil {
+			if w.again() {
+				ask.Tried = r.Tried
+				continue
+			}
+			return Account{}, s.whyNone(r, e, ask.Tried, w.last, err)
+		}
+		a, err := s.prepare(ctx, r, e, &k, &w)
+		if !errors.Is(err, errOther) {
+			return a, err
+		}
+		ask.Tried = append(slices.Clip(ask.Tried), k.Account)
+	}
+}
+
+// wait is how long one request waits for tokens.
+type wait struct {
+	end    time.Time
+	alone  bool // there is but one account
+	slow   int  // accounts whose token did not come within the grace
+	second bool // round
+	last   error
+}
+
+// of returns how long to wait for the next account's token.
+func (w *wait) of() time.Duration {
+	left := time.Until(w.end)
+	switch {
+	case w.alone:
+	case !w.second:
+		return min(tokenGrace, left)
+	case w.slow > 1:
+		return left / 2 // so that something is left for the others
+	}
+	return left
+}
+
+// again begins the second round, if there is one.
+func (w *wait) again() bool {
+	if w.second || w.alone || w.slow == 0 || time.Until(w.end) <= 0 {
+		return false
+	}
+	w.second = true
+	return true
+}
+
+// simulated returns the simulator's account, which is in no pool.
+func (*Set) simulated(a Account, r Request) (Account, error) {
+	if slices.Contains(r.Tried, a.ID) {
+		return Account{}, ErrExhausted
+	}
+	return a, nil
+}
+
+// errOther marks an error after which another account may do.
+var errOther = errors.New("this account cannot be used")
+
+// prepare makes the account that was chosen ready to use, or settles its ticket. Its error
+// is errOther where another account may do.
+func (s *Set) prepare(ctx context.Context, r Request, e entry, k *choice.Ticket, w *wait) (Account, error) {
+	i, ok := e.index[k.Account]
+	if !ok {
+		e.pool.Report(time.Now(), *k, choice.Outcome{Reason: Cancelled, Unsent: true})
+		return Account{}, errUnknown
+	}
+	a := e.accounts[i]
+	a.pool, a.owner, a.ticket = e.pool, e.owner, k // before withToken, whose Renew hands them on
+	a, err := withToken(ctx, s.cfg.Tokens, a, w.of())
+	if err != nil && ctx.Err() != nil { // the caller went away
+		e.pool.Report(time.Now(), *k, choice.Outcome{Reason: Cancelled, Unsent: true})
+		return Account{}, err
+	}
+	if err != nil {
+		w.last = err
+		e.pool.Report(time.Now(), *k, s.notReady(k.Account, err, w))
+		return Account{}, errOther
+	}
+	if err := s.note(r, a); err != nil {
+		e.pool.Report(time.Now(), *k, choice.Outcome{Reason: Cancelled, Unsent: true})
+		return Account{}, err
+	}
+	return a, nil
+}
+
+// notReady is the outcome for an account that has no token that could be sent.
+func (s *Set) notReady(a id.Account, err error, w *wait) choice.Outcome {
+	f := fault.From(err)
+	switch {
+	case f.Kind == fault.Conflict: // somebody has to sign in again
+		s.remember(a, err)
+		return choice.Outcome{Reason: AuthFailed, Unsent: true}
+	case errors.Is(err, context.DeadlineExceeded):
+		w.slow++
+		return choice.Outcome{Reason: Unreachable, Unsent: true, Later: tokenLater}
+	}
+	return choice.Outcome{Reason: Unreachable, Unsent: true, Later: max(f.RetryAfter, time.Second)}
+}
+
+// unready is why an account has no token, and how long that is believed.
+type unready struct {
+	why   error
+	until time.Time
+}
+
+func (s *Set) remember(a id.Account, why error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.unready) >= maxEntries {
+		clear(s.unready)
+	}
+	s.unready[a] = unready{why, time.Now().Add(reauthorizing)}
+}
+
+// whyNone says why a pool has no account for a request: for its first attempt, what keeps
+// the accounts from having a token, where that is so of all; tried has those of which it
+// was found out now, the last one by an error.
+func (s *Set) whyNone(r Request, e entry, tried []id.Account, last, exhausted error) error {
+	if len(r.Tried) > 0 {
+		return exhausted
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	for _, a := range e.accounts {
+		if slices.Contains(tried, a.ID) {
+			continue
+		}
+		u := s.unready[a.ID]
+		if now.After(u.until) {
+			return exhausted
+		}
+		last = u.why
+	}
+	if fault.KindOf(last) == fault.Deadline {
+		return fault.Wrap(last, fault.Unavailable, "the access token could not be renewed in time: try again in a moment")
+	}
+	return last
+}

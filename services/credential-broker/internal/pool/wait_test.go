@@ -1,0 +1,260 @@
+package pool_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/services/credential-broker/internal/pool"
+	"signalbox.dev/services/credential-broker/internal/store"
+)
+
+// Whoever asks once in minutes waits for the database as little as whoever asks all the
+// time, also when the database hangs.
+func TestSelectDoesNotWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newRoom(t, nil)
+		mine, other := id.New[id.Workspace](), id.New[id.Workspace]()
+		w.memory.put(mine, w.key(mine, "mine"))
+		w.memory.put(id.Workspace{}, w.key(id.Workspace{}, "shared"))
+		r, second := request(mine), request(other)
+		want := func(when string) {
+			t.Helper()
+			for _, tt := range []struct {
+				r      pool.Request
+				secret string
+			}{{r, "mine"}, {second, "shared"}} {
+				a, took, err := w.timed(tt.r)
+				if err != nil || a.Secret.Reveal() != tt.secret || took > 0 {
+					t.Fatalf("%s: Select = %v after %v, %v, want %s at once", when, a.ID, took, err, tt.secret)
+				}
+			}
+		}
+		want("at first")
+		for _, idle := range []time.Duration{2 * time.Second, 20 * time.Second, 4 * time.Minute} {
+			pass(idle)
+			w.memory.hang(true)
+			want("the database has begun to hang after " + idle.String())
+			w.memory.hang(false)
+		}
+		w.memory.hang(true)
+		for range 14 * 60 {
+			pass(time.Second)
+			want("while it hangs")
+		}
+	})
+}
+
+// A change counts within a second, whatever was asked before, and the operator's pool is
+// read once for all workspaces.
+func TestChangesAreFound(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newRoom(t, nil)
+		shared := id.Workspace{}
+		w.memory.put(shared, w.key(shared, "first"))
+		var all []pool.Request
+		for range 50 {
+			all = append(all, request(id.New[id.Workspace]()))
+		}
+		want := func(secret string) {
+			t.Helper()
+			for _, r := range all {
+				if a, _, err := w.timed(r); err != nil || a.Secret.Reveal() != secret {
+					t.Fatalf("Select = %q, %v, want %s", a.Secret.Reveal(), err, secret)
+				}
+			}
+		}
+		want("first")
+		for range 20 {
+			pass(300 * time.Millisecond)
+			want("first")
+		}
+		pass(time.Minute)
+		w.memory.put(shared, w.key(shared, "second"))
+		pass(time.Second)
+		want("second")
+		w.memory.put(all[0].Actor.Workspace, w.key(all[0].Actor.Workspace, "own"))
+		pass(time.Second)
+		if a, _, err := w.timed(all[0]); err != nil || a.Secret.Reveal() != "own" {
+			t.Errorf("Select = %q, %v, want the workspace's own", a.Secret.Reveal(), err)
+		}
+		w.memory.mu.Lock()
+		for key, n := range w.memory.reads {
+			if n > 2 {
+				t.Errorf("%+v was read %d times, want once for each change", key, n)
+			}
+		}
+		w.memory.mu.Unlock()
+
+		// Where nobody looks, nothing old is believed.
+		w.stop()
+		w.memory.put(shared, w.key(shared, "third"))
+		pass(10 * time.Second)
+		if a, _, err := w.timed(all[1]); err != nil || a.Secret.Reveal() != "third" {
+			t.Errorf("Select = %q, %v, want what is stored now", a.Secret.Reveal(), err)
+		}
+	})
+}
+
+// What is learned is written within a second, without being told to stop.
+func TestWrittenWithinASecond(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newRoom(t, nil)
+		ws := id.New[id.Workspace]()
+		w.memory.put(ws, w.key(ws, "a"), w.key(ws, "b"))
+		r := request(ws)
+		for n := range 50 {
+			pass(time.Duration(37*n) * time.Millisecond)
+			a, _, err := w.timed(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out := pool.Outcome{Reason: pool.OK}
+			if n == 20 {
+				out = pool.Outcome{Reason: pool.RateLimited, RetryAfter: time.Hour}
+			}
+			w.pool.Report(t.Context(), a, out)
+			reported := time.Now()
+			pass(time.Second)
+			synctest.Wait()
+			w.memory.mu.Lock()
+			requests, limits := int64(0), 0
+			for i, l := range w.memory.learned {
+				for _, s := range l.Stats {
+					requests += s.Requests
+				}
+				limits += len(l.Limits)
+				if w.memory.when[i].Sub(reported) > time.Second {
+					t.Errorf("written after %v", w.memory.when[i].Sub(reported))
+				}
+			}
+			if requests != int64(n+1) || n >= 20 && limits == 0 {
+				t.Fatalf("a second after report %d, %d requests and %d limits are written", n+1, requests, limits)
+			}
+			w.memory.mu.Unlock()
+		}
+	})
+}
+
+// While a token endpoint hangs, accounts whose token is good are found at once, and where
+// there is none the error comes within one deadline.
+func TestTokenEndpointHangs(t *testing.T) {
+	t.Parallel()
+	const deadline = 20 * time.Second
+	for _, tt := range []struct {
+		name         string
+		expired, all int
+	}{
+		{"some", 3, 5},
+		{"all but one", 9, 10},
+		{"all", 10, 10},
+		{"a thousand", 1000, 1000},
+		{"the only one", 1, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				server := &endpoint{}
+				w := newRoom(t, server)
+				accounts := w.grants(tt.all)
+				for _, a := range accounts[:tt.expired] {
+					server.set(a.ID, true, nil)
+				}
+				ws := id.New[id.Workspace]()
+				for n := range 10 {
+					a, took, err := w.timed(request(ws))
+					if tt.expired == tt.all {
+						if took > deadline || fault.KindOf(err) != fault.Unavailable {
+							t.Fatalf("request %d: %v after %v, want Unavailable within %v", n, err, took, deadline)
+						}
+						continue
+					}
+					if err != nil || took > time.Duration(tt.expired)*500*time.Millisecond || n > 0 && took > 0 {
+						t.Fatalf("request %d: Select = %v after %v, want a good account, at once but for the first", n, err, took)
+					}
+					w.pool.Report(t.Context(), a, pool.Outcome{Reason: pool.OK})
+				}
+				states, err := w.pool.States(t.Context(), ws, "openai")
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, s := range states {
+					if s.Health < 100 || len(s.Limits) > 0 {
+						t.Errorf("an account has health %v and limits %+v for want of a token", s.Health, s.Limits)
+					}
+				}
+				for _, a := range accounts {
+					server.set(a.ID, false, nil)
+				}
+				if _, took, err := w.timed(request(ws)); err != nil || took > 0 {
+					t.Errorf("when the server is back: %v after %v", err, took)
+				}
+			})
+		})
+	}
+}
+
+// Whoever has to sign in again is told so each time, and not that it is a pause.
+func TestSignInAgainIsSaid(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := &endpoint{}
+		w := newRoom(t, server)
+		for _, a := range w.grants(2) {
+			server.set(a.ID, false, fault.Coded(fault.Conflict, "ACCOUNT_REAUTHORIZE", "sign in again"))
+		}
+		ws := id.New[id.Workspace]()
+		for n := range 20 {
+			if _, _, err := w.timed(request(ws)); fault.From(err).Code != "ACCOUNT_REAUTHORIZE" {
+				t.Errorf("request %d: %v, want that somebody has to sign in again", n, err)
+			}
+			pass(time.Second)
+		}
+		accounts := w.grants(2)
+		pass(time.Second)
+		if _, _, err := w.timed(request(ws)); err != nil {
+			t.Errorf("with other accounts: %v", err)
+		}
+		server.set(accounts[0].ID, false, fault.Coded(fault.Conflict, "ACCOUNT_REAUTHORIZE", "sign in again"))
+		a, _, err := w.timed(request(ws))
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.pool.Report(t.Context(), a, pool.Outcome{Reason: pool.RateLimited, RetryAfter: time.Hour})
+		if _, _, err := w.timed(request(ws)); !errors.Is(err, pool.ErrExhausted) {
+			t.Errorf("with one at its limit: %v, want when it is back", err)
+		}
+	})
+}
+
+// BenchmarkSelect is one choice as a request makes it, with all that is around it, and its
+// good outcome.
+func BenchmarkSelect(b *testing.B) {
+	for _, n := range []int{100, 1000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			w := newRoom(b, nil)
+			all := make([]store.Account, n)
+			for i := range all {
+				all[i] = w.key(id.Workspace{}, fmt.Sprint("key-", i))
+			}
+			w.memory.put(id.Workspace{}, all...)
+			w.memory.set(id.Workspace{}, `{"strategy": "hybrid"}`)
+			r := request(id.New[id.Workspace]())
+			b.ReportAllocs()
+			for b.Loop() {
+				a, err := w.pool.Select(b.Context(), r)
+				if err != nil {
+					b.Fatal(err)
+				}
+				w.pool.Report(b.Context(), a, pool.Outcome{Reason: pool.OK})
+			}
+		})
+	}
+}

@@ -1,0 +1,108 @@
+package proxy
+
+import (
+	"bytes"
+	"encoding/json"
+)
+
+// maxChoices bounds the choices of one answer that are told apart.
+const maxChoices = 256
+
+// choices tells when all choices of a chat answer have finished, where the request may
+// bring more than one. A nil *choices is of a request that cannot: the first to finish is
+// the only one.
+type choices struct {
+	want     int
+	finished map[string]bool // by index, as it is written
+	lost     bool            // there were more than are told apart
+}
+
+// newChoices returns nil where a request can have but one choice.
+func newChoices(body []byte) *choices {
+	want := 1
+	if n := topMember(body, "n"); len(n) > 0 {
+		want = leadingNumber(n)
+	}
+	if prompt := topMember(body, "prompt"); want <= 1 && (len(prompt) == 0 || prompt[0] != '[') {
+		return nil
+	}
+	return &choices{want: want, finished: map[string]bool{}}
+}
+
+// topMember returns what follows the name and the colon of a member of the outermost
+// object; nothing where there is none.
+func topMember(body []byte, name string) []byte {
+	if !bytes.Contains(body, []byte(`"`+name+`"`)) { // as mostly: most bodies are long
+		return nil
+	}
+	rest := bytes.TrimLeft(behindTop(body, name), " \t\r\n")
+	if len(rest) == 0 || rest[0] != ':' {
+		return nil
+	}
+	return bytes.TrimLeft(rest[1:], " \t\r\n")
+}
+
+// leadingNumber returns the number that a text begins with, maxChoices+1 at most, and 1 for
+// none.
+func leadingNumber(text []byte) int {
+	n, digits := 0, 0
+	for _, c := range text {
+		if c < '0' || c > '9' {
+			break
+		}
+		n, digits = min(10*n+int(c-'0'), maxChoices+1), digits+1
+	}
+	if digits == 0 {
+		return 1
+	}
+	return n
+}
+
+// see notes what a chunk says.
+func (c *choices) see(chunk []byte) {
+	if c == nil || !json.Valid(chunk) {
+		return
+	}
+	for name, value := range members(chunk) {
+		if string(name) != "choices" {
+			continue
+		}
+		for choice := range elements(value) {
+			c.note(choice)
+		}
+	}
+}
+
+func (c *choices) note(choice []byte) {
+	if choice[0] != '{' {
+		return
+	}
+	index, finished := "0", false
+	for name, value := range members(choice) {
+		switch string(name) {
+		case "index":
+			index = string(value)
+		case "finish_reason":
+			finished = !isNull(value)
+		}
+	}
+	if _, known := c.finished[index]; !known && len(c.finished) >= maxChoices {
+		c.lost = true
+		return
+	}
+	c.finished[index] = c.finished[index] || finished
+}
+
+// whole reports whether as many choices as were asked for have come, and all have
+// finished.
+func (c *choices) whole() bool {
+	if c == nil {
+		return true
+	}
+	for _, finished := range c.finished {
+		if !finished {
+			return false
+		}
+	}
+	return !c.lost && len(c.finished) >= c.want
+}

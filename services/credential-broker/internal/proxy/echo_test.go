@@ -1,0 +1,243 @@
+package proxy_test
+
+import (
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"signalbox.dev/services/credential-broker/internal/pool"
+	"signalbox.dev/services/credential-broker/internal/proxy"
+)
+
+// long is a credential as providers give them.
+const long = "sk-ant-api03-Qx7" + canary + "-0000"
+
+// redacted is what stands in an answer for a credential.
+func redacted(secret string) string {
+	const text = "[redacted]"
+	return text + strings.Repeat("*", len(secret)-len(text))
+}
+
+// Wherever a provider quotes the credential that it was sent, the caller gets all of
+// the answer but that.
+func TestQuotedCredential(t *testing.T) {
+	t.Parallel()
+	padding := strings.Repeat("x", 70<<10)
+	message := func(text string) string { return `{"error":{"message":"` + text + `","type":"invalid_request_error"}}` }
+	tests := []struct {
+		name, provider, path string
+		status               int    // of an answer that is not streamed
+		body                 string // § is the credential
+		broken               bool
+	}{
+		{"the first event", "anthropic", messages, 0, "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"authentication_error\",\"message\":\"invalid x-api-key: §\"}}\n\n", true},
+		{"an error after text", "anthropic", messages, 0, msgStart + msgBlock + msgDelta + "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"api_error\",\"message\":\"§ and §§\"}}\n\n", true},
+		{"text", "anthropic", messages, 0, msgStart + strings.Replace(msgDelta, "Hello", "§", 1) + msgStop, false},
+		{"a comment", "anthropic", messages, 0, msgStart + ": §\n\n" + msgBlock + msgStop, false},
+		{"behind the end", "anthropic", messages, 0, goodAnswer + ": §", false},
+		{"a chunk", "openai", chats, 0, chatRole + "data: " + message("§") + "\n\n", true},
+		{"a route whose events nobody knows", "anthropic", "/egress/anthropic/v1/other", 0, "data: §\n\n", false},
+		{"events in front of the gate", "anthropic", messages, 0, strings.Repeat(": §\n\n", 2000) + goodAnswer, false},
+		{"JSON", "anthropic", messages, 200, message("§"), false},
+		{"large JSON", "openai", chats, 200, message(padding + "§" + padding + "§"), false},
+		{"an error", "openai", chats, 401, message("§"), false},
+		{"a large error", "anthropic", messages, 401, message(padding + "§"), false},
+		{"an error, across what is read first", "openai", chats, 400, strings.Repeat("y", 64<<10-7) + "§" + padding, false},
+		{"a page", "openai", chats, 502, "<html>§</html>", false},
+		{"only that", "openai", chats, 200, "§", false},
+		{"nearly that", "openai", chats, 200, long[:len(long)-1], false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, &loopback{}, nil)
+			sent := strings.ReplaceAll(tt.body, "§", long)
+			if tt.status == 0 {
+				r.upstream(tt.provider, stream(sent), long)
+			} else {
+				r.upstream(tt.provider, answer(tt.status, sent, "Content-Length", fmt.Sprint(len(sent))), long)
+			}
+			got := r.post(tt.path, asking)
+			want := strings.ReplaceAll(tt.body, "§", redacted(long))
+			if got.body != want || (got.err != nil) != tt.broken {
+				t.Errorf("got %d with %.300q, end %v; want %.300q, broken %v", got.status, got.body, got.err, want, tt.broken)
+			}
+			if strings.Contains(got.body, long) || strings.Contains(r.logs.String(), long) {
+				t.Error("the credential shows")
+			}
+		})
+	}
+}
+
+// A short key may be a word of the answer; of an error it is none.
+func TestShortCredential(t *testing.T) {
+	t.Parallel()
+	const short = "lm-studio"
+	failed := strings.Replace(msgError, "Overloaded", short, 1)
+	text := strings.Replace(msgDelta, "Hello", short, 1)
+	r := newRig(t, &loopback{}, nil)
+	r.upstream("anthropic", func(w http.ResponseWriter, req *http.Request) {
+		switch req.Header.Get("X-Case") {
+		case "text":
+			stream(msgStart, text, msgStop)(w, req)
+		case "event":
+			stream(msgStart, text, failed)(w, req)
+		case "JSON":
+			answer(200, `{"content":"`+short+`"}`)(w, req)
+		case "error":
+			answer(401, `{"error":"`+short+`"}`)(w, req)
+		}
+	}, short)
+	stars := strings.Repeat("*", len(short))
+	for name, want := range map[string]string{
+		"text":  msgStart + text + msgStop,
+		"event": msgStart + text + strings.Replace(msgError, "Overloaded", stars, 1),
+		"JSON":  `{"content":"` + short + `"}`,
+		"error": `{"error":"` + stars + `"}`,
+	} {
+		req := r.request(t.Context(), messages, asking)
+		req.Header.Set("X-Case", name)
+		if got := r.do(req); got.body != want {
+			t.Errorf("%s: got %q, want %q", name, got.body, want)
+		}
+	}
+}
+
+// As JSON may write it.
+func TestEscapedCredential(t *testing.T) {
+	t.Parallel()
+	const secret = `sk/one"two\three/four-five`
+	slashes := strings.NewReplacer(`\`, `\\`, `"`, `\"`, `/`, `\/`).Replace(secret)
+	plain := strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(secret)
+	r := newRig(t, &loopback{}, nil)
+	r.upstream("openai", answer(401, `["`+slashes+`","`+plain+`"]`), secret)
+	if got, want := r.post(chats, asking).body, `["`+redacted(slashes)+`","`+redacted(plain)+`"]`; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// However reads cut an answer, in events, in an overlong event, and in no event: the
+// credential is not shown, and everything else is, whole.
+func TestCredentialAtEverySplit(t *testing.T) {
+	t.Parallel()
+	const periodic = "Qa-Qa-Qa-Qa-Qa-Qa-Qa-Qa-" // begins anew within itself
+	for _, tt := range []struct{ name, kind, secret, body string }{
+		{"events", "", long, msgStart + strings.Replace(msgDelta, "Hello", "§§ §", 1) + msgStop},
+		{"no events", "text/plain", long, "§§ §" + long[:7] + "§" + long[:len(long)-1]},
+		{"itself again", "text/plain", periodic, "§Qa-§a-§§Qa"},
+	} {
+		sent := strings.ReplaceAll(tt.body, "§", tt.secret)
+		echoed(t, tt.kind, tt.secret, sent, func(i int) io.Reader {
+			if i > len(sent) {
+				return nil
+			}
+			return io.MultiReader(strings.NewReader(sent[:i]), strings.NewReader(sent[i:]))
+		})
+	}
+	// The buffer, of 1 MiB, is full behind so many bytes of the credential.
+	for n := range len(long) + 1 {
+		const begin = "event: content_block_delta\ndata: {\"x\":\""
+		huge := strings.Repeat("z", 1<<20-len(begin)-n)
+		echoed(t, "", long, msgStart+begin+huge+long+"\"}\n\n"+msgStop, nil)
+	}
+}
+
+// echoed sends a body through, in one piece or as read gives the pieces until there are
+// none.
+func echoed(t *testing.T, kind, secret, sent string, read func(i int) io.Reader) {
+	t.Helper()
+	want := strings.ReplaceAll(sent, secret, redacted(secret))
+	source := &canned{kind: kind}
+	r := newRig(t, &loopback{}, func(c *proxy.Config) { c.Open = source })
+	r.pool.all = []pool.Account{r.account("anthropic", "http://up.test", secret)}
+	token := r.token()
+	for i := 0; ; i++ {
+		var body io.Reader
+		if read == nil && i == 0 {
+			body = strings.NewReader(sent)
+		} else if read != nil {
+			body = read(i)
+		}
+		if body == nil {
+			return
+		}
+		source.body = func() io.Reader { return body }
+		req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, messages, strings.NewReader(asking))
+		req.Header.Set("X-Api-Key", token)
+		w := httptest.NewRecorder()
+		if clean := direct(r.proxy, w, req); !clean || w.Body.String() != want {
+			t.Fatalf("%q, split behind %d: clean %v, got %.500q, want %.500q", kind, i, clean, w.Body.String(), want)
+		}
+	}
+}
+
+// The same of what comes in random pieces, next to what is nearly the credential.
+func TestCredentialInRandomPieces(t *testing.T) {
+	t.Parallel()
+	source := &canned{}
+	r := newRig(t, &loopback{}, func(c *proxy.Config) { c.Open = source })
+	r.pool.all = []pool.Account{r.account("anthropic", "http://up.test", long)}
+	token := r.token()
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 300 {
+		var b strings.Builder
+		for range 1 + random.IntN(2000) {
+			switch random.IntN(8) {
+			case 0:
+				b.WriteString(long)
+			case 1:
+				b.WriteString(long[:random.IntN(len(long))])
+			case 2:
+				b.WriteString(long[random.IntN(len(long)):])
+			case 3:
+				b.WriteString("Q")
+			default:
+				b.WriteString("some text ")
+			}
+		}
+		sent := b.String()
+		source.kind = "text/plain"
+		if random.IntN(2) == 0 {
+			source.kind, sent = "", msgStart+"event: x\ndata: "+sent+"\n\n"+msgStop
+		}
+		source.body = func() io.Reader { return &pieces{sent, random, 1 + random.IntN(100)} }
+		req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, messages, strings.NewReader(asking))
+		req.Header.Set("X-Api-Key", token)
+		w := httptest.NewRecorder()
+		if want := strings.ReplaceAll(sent, long, redacted(long)); !direct(r.proxy, w, req) || w.Body.String() != want {
+			t.Fatalf("%q comes out as %q", sent, w.Body.String())
+		}
+	}
+}
+
+// What tools' providers are asked to change.
+func TestMethods(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ method, provider, path string }{
+		{http.MethodPatch, "notion", "/v1/pages/p1"},
+		{http.MethodPatch, "github", "/repos/o/r/issues/1"},
+		{http.MethodPut, "github", "/repos/o/r/contents/a.txt"},
+		{http.MethodPatch, "google", "/calendar/v3/calendars/primary/events/e1"},
+		{http.MethodPut, "google", "/calendar/v3/calendars/primary/events/e1"},
+		{http.MethodPut, "openai", "/v1/x"},
+		{http.MethodPatch, "anthropic", "/v1/x"},
+	} {
+		var f far
+		r := newRig(t, &loopback{}, nil)
+		method := ""
+		r.upstream(tt.provider, f.then(func(w http.ResponseWriter, req *http.Request) {
+			method = req.Method
+			answer(200, `{"object":"page"}`)(w, req)
+		}), long)
+		req := r.request(t.Context(), "/egress/"+tt.provider+tt.path, `{"archived":true}`)
+		req.Method = tt.method
+		got := r.do(req)
+		if got.status != 200 || got.body != `{"object":"page"}` || method != tt.method || f.uri != tt.path || f.body != `{"archived":true}` {
+			t.Errorf("%s %s at %s: got %d %s; the provider got %s %s %s", tt.method, tt.path, tt.provider, got.status, got.body, method, f.uri, f.body)
+		}
+	}
+}

@@ -1,0 +1,338 @@
+package credentialbroker_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/subject"
+	credentialv1 "signalbox.dev/proto/signalbox/credential/v1"
+	credentialbroker "signalbox.dev/services/credential-broker"
+)
+
+// operator is who works on a broker's accounts beside it.
+func (b *broker) operator(change func(*credentialbroker.AccountsConfig)) *credentialbroker.Accounts {
+	b.t.Helper()
+	cfg := credentialbroker.AccountsConfig{DB: b.db, KeyFile: b.keyFile, AllowPrivate: true, Operator: "ann@desk"}
+	if change != nil {
+		change(&cfg)
+	}
+	a, err := credentialbroker.OpenAccounts(cfg)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(a.Close)
+	return a
+}
+
+// audit returns a workspace's rows, newest first: what, through whom, from where.
+func audit(t *testing.T, s *credentialbroker.Scope) []string {
+	t.Helper()
+	rows, _, err := s.Audit(t.Context(), 0, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, r := range rows {
+		out = append(out, strings.TrimSpace(fmt.Sprintf("%s by %s from %s: %s", r.Action, r.Service, r.Address, r.Detail)))
+	}
+	return out
+}
+
+// Whoever changes something is on record with where they did it from.
+func TestAuditSaysFromWhere(t *testing.T) {
+	t.Parallel()
+	b := start(t, credentialbroker.Config{})
+	owner := member(identity.Owner)
+	owner.Address = "2001:db8::7"
+	added, err := b.client().AddAccount(identity.With(t.Context(), owner), &credentialv1.AddAccountRequest{Provider: "openai", Secret: "sk-one"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	account := added.GetAccount().GetId()
+	owner.Address = ""
+	if _, err := b.client().DisableAccount(identity.With(t.Context(), owner), &credentialv1.DisableAccountRequest{Id: account}); err != nil {
+		t.Fatal(err)
+	}
+	scope := b.operator(nil).Operator(owner.Workspace)
+	if _, err := scope.Enable(t.Context(), id.Must[id.Account](account)); err != nil {
+		t.Fatal(err)
+	}
+	got := audit(t, scope)
+	// Of somebody whose address the gateway did not say there is the gateway's.
+	if before, _, ok := strings.Cut(got[1], ":"); ok && strings.HasPrefix(got[1], "changed by gateway from 127.0.0.1:") {
+		got[1] = before + ": disabled"
+	}
+	want := []string{"changed by cli from ann@desk: enabled", "changed by gateway from 127.0.0.1: disabled", "created by gateway from 2001:db8::7:"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("the audit (-want +got):\n%s", diff)
+	}
+}
+
+// An account that somebody signed in to is taken back at the provider when it is removed.
+func TestRemoveTellsProvider(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, endpoint string
+		forget         bool
+		want           string
+		revoked        int
+	}{
+		{"told", ", revoke: $FRONT/oauth/revoke", false, "taken back at the provider", 1},
+		{"not to be told", ", revoke: $FRONT/oauth/revoke", true, "left as it is at the provider", 0},
+		{"refused", ", revoke: $FRONT/api/nobody", false, "not taken back at the provider: the authorisation server answered 401 authentication_error", 0},
+		{"cannot be told", "", false, "not taken back at the provider: sim has no way to be told: remove the access in the settings of the account there", 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := startSignedIn(t, tt.endpoint)
+			owner := member(identity.Owner)
+			ref := s.add(owner)
+			scope := s.operator(nil).Operator(owner.Workspace)
+			if tt.forget {
+				if err := scope.Forget(t.Context(), ref.Account); err != nil {
+					t.Fatal(err)
+				}
+			} else if _, err := s.client().RemoveAccount(identity.With(t.Context(), owner), &credentialv1.RemoveAccountRequest{Id: ref.Account.String()}); err != nil {
+				t.Fatal(err)
+			}
+			if n := s.server.Calls().Revoke; n != tt.revoked {
+				t.Errorf("the provider was told %d times, want %d", n, tt.revoked)
+			}
+			if all, err := scope.List(t.Context()); err != nil || len(all) > 0 {
+				t.Errorf("List = %v, %v, want nothing", all, err)
+			}
+			if rows := audit(t, scope); !strings.HasPrefix(rows[0], "removed by ") || !strings.HasSuffix(rows[0], ": "+tt.want) {
+				t.Errorf("the audit ends with %q, want that it was removed, and %q", rows[0], tt.want)
+			}
+		})
+	}
+}
+
+// What is brought along is there with all that is known of it, once, however many bring it.
+func TestImportAtOnce(t *testing.T) {
+	t.Parallel()
+	b := start(t, credentialbroker.Config{})
+	path := filepath.Join(t.TempDir(), "accounts.json")
+	text := fmt.Sprintf(`{"version": 1, "activeIndex": 1, "accounts": [
+		{"email": "off@x", "refreshToken": "rt-one", "enabled": false, "rateLimitResetTimes": {"opus": %d}},
+		{"email": "on@x", "refreshToken": "rt-two", "enabled": true}]}`, time.Now().Add(time.Hour).UnixMilli())
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ws := id.New[id.Workspace]()
+	scope := b.operator(func(c *credentialbroker.AccountsConfig) { c.OAuth.Clients = "anthropic=us" }).Operator(ws)
+	var mu sync.Mutex // guards imported and skipped
+	imported, skipped := 0, 0
+	var wg sync.WaitGroup
+	for range 6 {
+		wg.Go(func() {
+			done, err := scope.Import(t.Context(), credentialbroker.ImportSources{AccountsFile: path}, false)
+			if err != nil {
+				t.Errorf("Import = %v", err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			imported, skipped = imported+len(done.Imported), skipped+len(done.Skipped)
+			for _, s := range done.Skipped {
+				if s.Reason != "it is here already" {
+					t.Errorf("left out because %s", s.Reason)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if imported != 2 || skipped != 10 {
+		t.Errorf("%d imported and %d left out, want 2 and 10", imported, skipped)
+	}
+	all, err := scope.List(t.Context())
+	if err != nil || len(all) != 2 {
+		t.Fatalf("List = %+v, %v, want two", all, err)
+	}
+	for _, a := range all {
+		if off := a.Label == "off@x"; a.Enabled == off || (len(a.Cooldowns) == 1) != off {
+			t.Errorf("%+v: want off@x disabled and parked, and on@x as new", a)
+		}
+	}
+	want := map[string]int{"created by cli from ann@desk: imported, disabled": 1, "created by cli from ann@desk: imported, made the current one": 1}
+	got := map[string]int{}
+	for _, row := range audit(t, scope) {
+		got[row]++
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("the audit (-want +got):\n%s", diff)
+	}
+}
+
+// post sends a body through the egress and returns the status of the answer.
+func (b *broker) post(a identity.Actor, path, body string) int {
+	b.t.Helper()
+	token, err := b.signers[subject.AgentRunner].Sign(a, "credential-broker")
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	req, err := http.NewRequestWithContext(b.t.Context(), http.MethodPost, b.url+path, strings.NewReader(body))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	res, err := b.http.Do(req)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	_, _ = io.Copy(io.Discard, res.Body)
+	return res.StatusCode
+}
+
+// A reset from outside ends what a broker has learned a moment ago and written nowhere, a
+// limit of models too.
+func TestResetWins(t *testing.T) {
+	t.Parallel()
+	var limited atomic.Bool
+	limited.Store(true)
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		if limited.Load() {
+			w.Header().Set("Retry-After", "3600")
+			http.Error(w, `{"type":"error","error":{"type":"rate_limit_error","message":"slower"}}`, http.StatusTooManyRequests)
+			return
+		}
+		fmt.Fprint(w, `{"type":"message"}`)
+	}))
+	t.Cleanup(up.Close)
+	b := start(t, credentialbroker.Config{AllowPrivate: true})
+	owner := member(identity.Owner)
+	scope := b.operator(nil).Operator(owner.Workspace)
+	a, err := scope.Add(t.Context(), credentialbroker.NewAccount{Provider: "anthropic", BaseURL: up.URL, Secret: "sk-one"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const opus = `{"model":"claude-opus-4-1"}`
+	if status := b.post(owner, messages, opus); status != http.StatusTooManyRequests {
+		t.Fatalf("answered with %d, want the provider's 429", status)
+	}
+	limited.Store(false)
+	if _, err := scope.Reset(t.Context(), id.Must[id.Account](a.ID)); err != nil {
+		t.Fatal(err)
+	}
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for b.post(owner, messages, opus) != http.StatusOK {
+		<-tick.C
+	}
+	for { // until what the broker had to write is written
+		stored, err := scope.Stats(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(stored) >= 2 {
+			break
+		}
+		<-tick.C
+	}
+	if now, err := scope.Get(t.Context(), id.Must[id.Account](a.ID)); err != nil || len(now.Cooldowns) > 0 {
+		t.Errorf("after the reset: %+v, %v, want no cooldown", now.Cooldowns, err)
+	}
+}
+
+// TestCost follows what a request costs from the provider's answer to the statistics and
+// the metrics.
+func TestCost(t *testing.T) {
+	t.Parallel()
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprint(w, `{"choices":[],"usage":{"prompt_tokens":1000,"completion_tokens":100,"prompt_tokens_details":{"cached_tokens":400}}}`)
+	}))
+	t.Cleanup(up.Close)
+	prices := filepath.Join(t.TempDir(), "prices.json")
+	if err := os.WriteFile(prices, []byte(`{"prices": [{"provider": "openai", "model": "mine-*", "input": 2, "output": 8, "cache_read": 0.5}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b := start(t, credentialbroker.Config{AllowPrivate: true, ModelPrices: prices})
+	owner := member(identity.Owner)
+	scope := b.operator(nil).Operator(owner.Workspace)
+	a, err := scope.Add(t.Context(), credentialbroker.NewAccount{Provider: "openai", Label: "a name for people", BaseURL: up.URL, Secret: "sk-" + canary})
+	if err != nil {
+		t.Fatal(err)
+	}
+	account := id.Must[id.Account](a.ID)
+	ask := func() {
+		t.Helper()
+		if status := b.post(owner, "/egress/openai/v1/chat/completions", `{"model":"mine-1"}`); status != http.StatusOK {
+			t.Fatalf("answered with %d", status)
+		}
+	}
+	// stats waits until so many requests are counted.
+	stats := func(n int64) credentialbroker.Stat {
+		t.Helper()
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			all, err := scope.Stats(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(all) == 1 && all[0].Requests == n {
+				return all[0]
+			}
+			<-tick.C
+		}
+	}
+	ask()
+	const cost = 600*2 + 400/2 + 100*8
+	if s := stats(1); s.CostMicros != cost || s.TokensIn != 1000 || s.TokensOut != 100 {
+		t.Errorf("after a request: %+v, want a cost of %d", s, cost)
+	}
+	if flat, err := scope.SetFlatRate(t.Context(), account, true); err != nil || !flat.FlatRate {
+		t.Fatalf("SetFlatRate = %+v, %v", flat, err)
+	}
+	// The broker takes notice when it looks again.
+	n := int64(1)
+	for before := int64(-1); ; {
+		ask()
+		n++
+		now := stats(n).CostMicros
+		if now == before {
+			break
+		}
+		before = now
+	}
+	res, err := b.http.Get(b.url + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		fmt.Sprintf(`signalbox_broker_account_requests_total{account=%q,provider="openai",reason="OK"} %d`, a.ID, n),
+		fmt.Sprintf(`signalbox_broker_account_tokens_total{account=%q,kind="cache_read",provider="openai"} %d`, a.ID, 400*n),
+		fmt.Sprintf(`signalbox_broker_account_cost_dollars_total{account=%q,provider="openai"} `, a.ID),
+		`signalbox_broker_added_seconds_count{provider="openai"}`,
+	} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("/metrics does not say %s", want)
+		}
+	}
+	for _, secret := range []string{canary, "a name for people"} {
+		if strings.Contains(string(text), secret) {
+			t.Errorf("/metrics says %q", secret)
+		}
+	}
+}

@@ -1,0 +1,74 @@
+package credentialbroker
+
+import (
+	"context"
+	"fmt"
+
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/services/credential-broker/internal/accountfile"
+	"signalbox.dev/services/credential-broker/internal/audit"
+	"signalbox.dev/services/credential-broker/internal/pool"
+	"signalbox.dev/services/credential-broker/internal/rotation"
+	"signalbox.dev/services/credential-broker/internal/store"
+	"signalbox.dev/services/credential-broker/internal/vault"
+)
+
+// tables is what is stored, in a database (store.Store) or in the file of a single user
+// (store.File). The methods are theirs.
+type tables interface {
+	pool.Store
+	vault.Keys
+	rotation.Keys
+
+	Add(ctx context.Context, a store.Account, ev store.Event) (store.Account, error)
+	Get(ctx context.Context, ws id.Workspace, account id.Account) (store.Account, error)
+	ListAll(ctx context.Context) ([]store.Account, error)
+	WorkspaceOf(ctx context.Context, account id.Account) (id.Workspace, error)
+	SetEnabled(ctx context.Context, ws id.Workspace, account id.Account, enabled bool, ev store.Event) error
+	SetFlatRate(ctx context.Context, ws id.Workspace, account id.Account, flat bool, ev store.Event) error
+	Reset(ctx context.Context, ws id.Workspace, account id.Account, ev store.Event) error
+	Switch(ctx context.Context, ws id.Workspace, account id.Account, ev store.Event) error
+	Remove(ctx context.Context, ws id.Workspace, account id.Account, ev store.Event) error
+	FindImported(ctx context.Context, ws id.Workspace) (map[string]id.Account, error)
+
+	Settings(ctx context.Context, ws id.Workspace) ([]store.Settings, error)
+	ChangeSettings(ctx context.Context, ws id.Workspace, provider string, ev store.Event, change func(now []byte) (next []byte, detail string, err error)) error
+	Known(ctx context.Context, ws id.Workspace) (store.Known, error)
+	Stats(ctx context.Context, ws id.Workspace) ([]store.Stat, error)
+	ResetStats(ctx context.Context, ws id.Workspace, account id.Account, ev store.Event) error
+
+	Connections(ctx context.Context, ws id.Workspace) (map[string]store.Connection, error)
+	Connect(ctx context.Context, ws id.Workspace, c store.Connection) (bool, error)
+
+	Audit(ctx context.Context, ws id.Workspace, before int64, limit int) ([]audit.Row, error)
+	VerifyAudit(ctx context.Context, ws id.Workspace, c *audit.Chain) ([]audit.Problem, *audit.Head, error)
+	AuditChains(ctx context.Context) ([]id.Workspace, error)
+	Record(ctx context.Context, ev store.Event) error
+}
+
+// openFile opens the file that cfg names; nil where it names none.
+//
+//nolint:contextcheck // opening is not a call's, and takes no longer than the lock is waited for
+func openFile(cfg *AccountsConfig) (*accountfile.File, error) {
+	if cfg.File == "" {
+		return nil, nil
+	}
+	file, err := accountfile.Open(context.Background(), cfg.File, cfg.Log, cfg.KeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("open the accounts: %w", err)
+	}
+	return file, nil
+}
+
+// openTables looks into the file, if there is one, or into the database.
+func (a *Accounts) openTables(cfg *AccountsConfig) {
+	if a.file != nil {
+		s := store.InFile(a.file, cfg.Log)
+		a.store, a.vault = s, vault.New(a.keys.KEK, s, a.keys.Others...)
+		a.rotation = rotation.InFile(a.file, s, a.vault)
+		return
+	}
+	s := store.New(cfg.DB)
+	a.store, a.vault = s, vault.New(a.keys.KEK, s, a.keys.Others...)
+	a.rotation = rotation.New(cfg.DB, s, a.vault)
+}

@@ -1,0 +1,296 @@
+package failures_test
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/subject"
+	credentialv1 "signalbox.dev/proto/signalbox/credential/v1"
+	"signalbox.dev/services/e2e/world"
+)
+
+// streamsVariable says how many streams TestStreams has; `make e2e-streams` sets it.
+const streamsVariable = "SIGNALBOX_E2E_STREAMS"
+
+const (
+	fewStreams = 3000
+	callers    = 256 // streams at once
+)
+
+// While every processor is wanted by eight programs that never rest, a stream that ends
+// cleanly has every byte that the provider sent, and one that the provider broke off
+// never ends cleanly.
+//
+//nolint:paralleltest // nothing else could be timed beside it
+func TestStreams(t *testing.T) {
+	n, _ := strconv.Atoi(os.Getenv(streamsVariable)) // not set, or wrong, is 0
+	n = cmp.Or(n, fewStreams)
+	ctx := t.Context()
+	r := newRig(ctx, t, map[string][]string{})
+	up := httptest.NewServer(http.HandlerFunc(provide))
+	t.Cleanup(up.Close)
+	who, err := r.NewMember(ctx, "", "owner")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.pool(ctx, who, up.URL); err != nil {
+		t.Fatal(err)
+	}
+	oversubscribe(t)
+
+	out := &outcome{t: t}
+	start := time.Now()
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	// A server gives up a connection on which nothing was said after 5 s, a client that
+	// has dialled more than it needed should have done so before.
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: callers, IdleConnTimeout: 2 * time.Second}}
+	t.Cleanup(client.CloseIdleConnections)
+	for range callers {
+		c, err := r.newCaller(who, client)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wg.Go(func() {
+			for {
+				i := int(next.Add(1)) - 1
+				if i >= n || out.failed.Load() > 20 {
+					return
+				}
+				if i > 0 && i%10_000 == 0 {
+					t.Logf("%d streams in %s, %d are wrong", i, time.Since(start).Round(time.Second), out.failed.Load())
+				}
+				s := newStream(i)
+				out.check(s, c.ask(ctx, s))
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("%d streams in %s, %d of them broken off by the provider: %d MiB; %d wrong", out.whole.Load()+out.broken.Load(), time.Since(start).Round(time.Second),
+		out.broken.Load(), out.bytes.Load()>>20, out.failed.Load())
+	if got := out.whole.Load() + out.broken.Load(); got < int64(n) {
+		t.Errorf("%d of %d streams are right", got, n)
+	}
+}
+
+// pool stores several accounts, under a profile that translates names of tools, and has
+// them chosen by score.
+func (r *rig) pool(ctx context.Context, who world.Member, base string) error {
+	for i := range 4 {
+		if err := r.add(ctx, who, "anthropic", "anthropic-oauth", fmt.Sprint("account-", i), base); err != nil {
+			return err
+		}
+	}
+	ctx, err := as(ctx, who)
+	if err != nil {
+		return err
+	}
+	_, err = r.accounts.SetPool(ctx, &credentialv1.SetPoolRequest{Provider: "anthropic", Settings: &credentialv1.PoolSettings{Strategy: new("hybrid")}})
+	return err
+}
+
+// The endings of a stream.
+type ending int
+
+const (
+	complete ending = iota
+	aborted         // the connection breaks
+	cut             // a clean end without the last event
+)
+
+// stream is one of the streams, which follows from its number alone.
+type stream struct {
+	n      int
+	sent   []byte // by the provider, as long as it does not break it off
+	want   []byte // the same with the names of tools that the caller knows
+	body   int    // bytes of text in the request
+	ending ending
+	stop   int    // how many bytes come before the end, where it is no good one
+	early  bool   // the provider answers before it has read the request
+	pieces [2]int // the shortest and longest that it writes at a time
+	seed   uint64
+}
+
+func newStream(n int) *stream {
+	rnd := rand.New(rand.NewPCG(uint64(n), 1))
+	s := &stream{n: n, seed: rnd.Uint64(), early: rnd.IntN(2) == 0, body: rnd.IntN(8 << 10)}
+	if rnd.IntN(50) == 0 {
+		s.body = 300 << 10
+	}
+	eol := "\n"
+	if rnd.IntN(4) == 0 {
+		eol = "\r\n"
+	}
+	tool := rnd.IntN(20)
+	event := func(name, data string) {
+		text := "event: " + name + eol + "data: " + data + eol + eol
+		s.sent = append(s.sent, strings.ReplaceAll(text, "§", "mcp_")...)
+		s.want = append(s.want, strings.ReplaceAll(text, "§", "")...)
+	}
+	event("message_start", `{"type":"message_start","message":{"id":"msg_1","type":"message","role":"assistant","content":[],"usage":{"input_tokens":9,"output_tokens":1}}}`)
+	for i := range 1 + rnd.IntN(40) {
+		if i == tool {
+			event("content_block_start", `{"type":"content_block_start","index":1,"content_block":{"type":"tool_use","id":"toolu_1","name":"§doc_create","input":{}}}`)
+		}
+		event("content_block_delta", fmt.Sprintf(`{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"%d/%d %s"}}`, n, i, strings.Repeat("wörter ", rnd.IntN(30))))
+	}
+	event("message_delta", `{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":20}}`)
+	event("message_stop", `{"type":"message_stop"}`)
+	switch rnd.IntN(8) {
+	case 0:
+		s.pieces = [2]int{1, 40}
+	case 1, 2, 3, 4:
+		s.pieces = [2]int{100, 1000}
+	default:
+		s.pieces = [2]int{len(s.sent), len(s.sent)}
+	}
+	switch rnd.IntN(8) {
+	case 0:
+		s.ending = aborted
+	case 1:
+		s.ending = cut
+	}
+	if s.ending != complete {
+		s.stop = rnd.IntN(len(s.sent) - len(`{"type":"message_stop"}`))
+	}
+	return s
+}
+
+// provide is the provider.
+func provide(w http.ResponseWriter, r *http.Request) {
+	n, err := strconv.Atoi(r.Header.Get("X-Stream"))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	s := newStream(n)
+	rc := http.NewResponseController(w)
+	if s.early {
+		_ = rc.EnableFullDuplex() // HTTP/1.1 has it
+		defer func() { _, _ = io.Copy(io.Discard, r.Body) }()
+	} else if _, err := io.Copy(io.Discard, r.Body); err != nil {
+		return
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	left := s.sent
+	if s.ending != complete {
+		left = left[:s.stop]
+	}
+	rnd := rand.New(rand.NewPCG(s.seed, 2))
+	for len(left) > 0 {
+		k := min(len(left), s.pieces[0]+rnd.IntN(s.pieces[1]-s.pieces[0]+1))
+		if _, err := w.Write(left[:k]); err != nil {
+			return
+		}
+		if left = left[k:]; rnd.IntN(4) > 0 && rc.Flush() != nil {
+			return
+		}
+	}
+	if s.ending == aborted {
+		_ = rc.Flush() // what was written is sent
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// caller asks as the agent-runner does, in a session of its own.
+type caller struct {
+	url    string
+	actor  identity.Actor
+	signer *identity.Signer
+	http   *http.Client
+}
+
+func (r *rig) newCaller(who world.Member, client *http.Client) (*caller, error) {
+	ws, err := id.Parse[id.Workspace](who.Workspace)
+	if err != nil {
+		return nil, err
+	}
+	member, err := id.Parse[id.Member](who.ID)
+	return &caller{
+		url:    "http://" + r.Replica(subject.CredentialBroker, 1).Addr + "/egress/anthropic/v1/messages",
+		actor:  identity.Actor{Workspace: ws, Member: member, Role: identity.Editor, Run: id.New[id.Run](), Session: id.New[id.Session]()},
+		signer: r.signers[subject.AgentRunner], http: client,
+	}, err
+}
+
+// answer is what a caller got; err is how the body ended, nil for a clean end.
+type answer struct {
+	status int
+	body   []byte
+	err    error
+}
+
+var errNoAnswer = errors.New("there is no answer")
+
+func (c *caller) ask(ctx context.Context, s *stream) answer {
+	token, err := c.signer.Sign(c.actor, subject.CredentialBroker)
+	if err != nil {
+		return answer{err: errors.Join(errNoAnswer, err)}
+	}
+	const tools = `"tools":[{"name":"doc_create","input_schema":{"type":"object"}}]`
+	text := `{"model":"m","max_tokens":100,"stream":true,` + tools + `,"messages":[{"role":"user","content":"` + strings.Repeat("a", s.body) + `"}]}`
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, strings.NewReader(text))
+	if err != nil {
+		return answer{err: errors.Join(errNoAnswer, err)}
+	}
+	req.Header = http.Header{identity.Header: {token}, "Content-Type": {"application/json"}, "X-Stream": {strconv.Itoa(s.n)}, "Anthropic-Version": {"2023-06-01"}}
+	res, err := c.http.Do(req)
+	if err != nil {
+		return answer{err: errors.Join(errNoAnswer, err)}
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	return answer{res.StatusCode, body, err}
+}
+
+// outcome counts.
+type outcome struct {
+	t                            *testing.T
+	whole, broken, bytes, failed atomic.Int64
+}
+
+// check says what is wrong with an answer.
+func (o *outcome) check(s *stream, a answer) {
+	o.bytes.Add(int64(len(a.body)))
+	wrong := func(what string) {
+		o.failed.Add(1)
+		o.t.Errorf("stream %d: %s: status %d, %d bytes of %d, its end %v: …%.300s", s.n, what, a.status, len(a.body), len(s.want), a.err, a.body[max(0, len(a.body)-300):])
+	}
+	switch {
+	case errors.Is(a.err, errNoAnswer):
+		wrong("it was not answered")
+	case s.ending == complete && a.err == nil && a.status == http.StatusOK && bytes.Equal(a.body, s.want):
+		o.whole.Add(1)
+	case s.ending == complete && a.err == nil:
+		wrong("it is not what the provider sent")
+	case s.ending == complete:
+		wrong("it broke although the provider sent all of it")
+	case a.status == http.StatusBadGateway && a.err == nil:
+		o.broken.Add(1) // nothing of it was shown
+	case a.status != http.StatusOK || a.err == nil:
+		wrong("a part of an answer has a good end")
+	default:
+		before, _, found := bytes.Cut(a.body, []byte("event: error\n"))
+		if !found || !bytes.HasPrefix(s.want, before) {
+			wrong("before its end there is not what the provider sent, and an error")
+			return
+		}
+		o.broken.Add(1)
+	}
+}
