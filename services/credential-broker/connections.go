@@ -291,6 +291,9 @@ func (s *Scope) Disconnect(ctx context.Context, provider string) (Revocation, er
 	if err := s.theirs(&c); err != nil {
 		return Revocation{}, err
 	}
+	if c.State == ConnectionDisabled && s.by.Role < identity.Owner {
+		return Revocation{}, fault.Coded(fault.Forbidden, "CONNECTION_DISABLED", "an owner has disabled the account behind %s: an owner enables or removes it", p.Title)
+	}
 	switch c.Origin {
 	case ByMember:
 		return s.Remove(ctx, c.account)

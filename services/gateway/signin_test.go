@@ -122,6 +122,30 @@ func TestSignInCookie(t *testing.T) {
 	}
 }
 
+// TestSignInCookieOfAnotherHost sees that what a sign-in over https is bound to cannot be
+// set by another host of the domain, which can set a cookie without the prefix only.
+func TestSignInCookieOfAnotherHost(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.broker.redirect = "https://signalbox.example/api/connections/callback"
+	in := w.gateway(t)
+	got := in.send(t, in.request(t, w.owner, "POST", "/api/connections", `{"provider":"x"}`, nil))
+	cookies := (&http.Response{Header: got.header}).Cookies()
+	if got.status != http.StatusCreated || len(cookies) != 1 {
+		t.Fatalf("POST /api/connections = %d %s", got.status, got.body)
+	}
+	for _, tt := range []struct {
+		name   string
+		status int
+	}{{strings.TrimPrefix(cookies[0].Name, "__Host-"), http.StatusForbidden}, {cookies[0].Name, http.StatusOK}} {
+		req := in.request(t, person{}, "GET", "/api/connections/callback?code=c&state=state-0", "", nil)
+		req.AddCookie(&http.Cookie{Name: tt.name, Value: cookies[0].Value})
+		if got := in.send(t, req); got.status != tt.status {
+			t.Errorf("with the cookie %s: %d %s, want %d", tt.name, got.status, got.body, tt.status)
+		}
+	}
+}
+
 func TestSignInCallback(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

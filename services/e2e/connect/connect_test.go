@@ -154,6 +154,7 @@ func whose(r *rig) {
 		r.t.Errorf("with a disabled account, it is %q", got)
 	}
 	refused(other.call(http.MethodPost, "/api/connections", `{"provider":"notion"}`), http.StatusConflict, "CONNECTION_DISABLED")
+	refused(other.call(http.MethodDelete, "/api/connections/notion", ""), http.StatusForbidden, "CONNECTION_DISABLED")
 }
 
 // problems are all that can go wrong on the way, with what the person is told.

@@ -113,14 +113,14 @@ func (t inFile) admit(ctx context.Context, who Who, p *Provider, l loginRow, s *
 	ev := Event{Ref: Ref{Account: l.Account}, Action: Changed, Provider: p.Account, Who: who}
 	err := t.cfg.File.Update(ctx, func(st *accountfile.State) error {
 		now := time.Now().UTC()
-		st.Logins = slices.DeleteFunc(st.Logins, func(x accountfile.Login) bool { return x.ID == l.ID })
+		st.Logins = slices.DeleteFunc(st.Logins, func(x accountfile.Login) bool { return x.Account == l.Account })
 		if l.Again {
 			a := st.Account(l.Account)
 			if a == nil || a.Grant == nil || a.Grant.Provider != p.Name {
 				return fault.New(fault.NotFound, "account %s is not there any more", l.Account)
 			}
 			ev.Detail = signedInAgain
-			a.Grant.Refresh = nil // it belongs to the former sign-in
+			a.Grant.Refresh, a.Grant.Scope = nil, "" // they belong to the former sign-in
 			s.put(a.Grant, now)
 			return nil
 		}

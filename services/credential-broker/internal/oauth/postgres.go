@@ -154,13 +154,13 @@ func closeAttempt(ctx context.Context, tx pgx.Tx, a attempt, outcome string, f *
 const setTokens = `version = version + 1, state = 'active', changed_at = clock_timestamp(), reason = '', access_sealed = @access, access_key_version = @access_key,
 	refresh_sealed = CASE WHEN @rotated THEN @refresh ELSE refresh_sealed END,
 	refresh_key_version = CASE WHEN @rotated THEN @refresh_key ELSE refresh_key_version END,
-	scope = CASE WHEN @scope = '' THEN scope ELSE @scope END,
+	scope = CASE WHEN @scope = '' AND NOT @anew THEN scope ELSE @scope END,
 	issued_at = clock_timestamp(), expires_at = clock_timestamp() + @life::interval, refresh_at = clock_timestamp() + @due::interval,
 	attempt_id = NULL, lease_until = NULL, doubtful = false, failures = 0, retry_at = NULL, last_error = ''`
 
 func (s *sealedTokens) args(ref Ref) pg.Args {
 	args := pg.Args{
-		"workspace": ref.Workspace, "account": ref.Account, "rotated": s.refresh != nil, "scope": s.scope, "life": s.life, "due": s.due,
+		"workspace": ref.Workspace, "account": ref.Account, "rotated": s.refresh != nil, "anew": false, "scope": s.scope, "life": s.life, "due": s.due,
 	}
 	set := func(field string, sealed *vault.Sealed) {
 		args[field], args[field+"_key"] = []byte(nil), (*int)(nil)
@@ -280,8 +280,9 @@ func (t postgres) admit(ctx context.Context, who Who, p *Provider, l loginRow, s
 				return err
 			}
 		}
-		if _, err := tx.Exec(ctx, `DELETE FROM logins WHERE workspace_id = $1 AND id = $2`, ref.Workspace, l.ID); err != nil {
-			return fmt.Errorf("remove a login: %w", err)
+		// Also what others have begun: they were asked before this one was there.
+		if _, err := tx.Exec(ctx, `DELETE FROM logins WHERE workspace_id = $1 AND account_id = $2`, ref.Workspace, l.Account); err != nil {
+			return fmt.Errorf("remove the logins of account %s: %w", l.Account, err)
 		}
 		return t.record(ctx, tx, ev)
 	})
@@ -322,7 +323,7 @@ func insert(ctx context.Context, tx pgx.Tx, ref Ref, p *Provider, label string, 
 
 func replace(ctx context.Context, tx pgx.Tx, ref Ref, p *Provider, s *sealedTokens) error {
 	args := s.args(ref)
-	args["rotated"] = true // the former refresh token belongs to the former sign-in
+	args["rotated"], args["anew"] = true, true // the former refresh token and scope belong to the former sign-in
 	args["provider"] = p.Name
 	tag, err := tx.Exec(ctx, `UPDATE grants SET `+setTokens+`
 		WHERE workspace_id = @workspace AND account_id = @account AND provider = @provider`, args)

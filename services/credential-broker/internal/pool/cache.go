@@ -157,6 +157,7 @@ func (s *Set) keep(key poolKey, epoch int, e entry) {
 // minutes, and has them read again: whoever selects need not wait for the database.
 func (s *Set) look(ctx context.Context) {
 	began, keys := s.lookedAfter()
+	defer s.hasLooked() // not before: what was read before a sleep is not believed until then
 	if len(keys) == 0 {
 		return
 	}
@@ -197,7 +198,6 @@ func (s *Set) lookedAfter() (began time.Time, keys []poolKey) {
 	began = time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.looked = began
 	for key, k := range s.cache {
 		if passed(k.asked, began) > warm {
 			delete(s.cache, key)
@@ -206,6 +206,12 @@ func (s *Set) lookedAfter() (began time.Time, keys []poolKey) {
 		keys = append(keys, key)
 	}
 	return began, keys
+}
+
+func (s *Set) hasLooked() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.looked = time.Now()
 }
 
 // compare returns the pools that have changed, and notes of the others that they have

@@ -41,17 +41,20 @@ func newEchoes(secret string) echoes {
 	}
 	e := echoes{inText: len(secret) >= minInText}
 	e.add(secret)
-	// A secret holds printable characters of ASCII. Of those JSON escapes two, and may
-	// escape the slash.
-	e.add(jsonEscapes.Replace(secret))
-	e.add(jsonSlashes.Replace(secret))
+	// A secret holds printable characters of ASCII. Of those JSON escapes two; servers in
+	// PHP escape the slash, those in Go and .NET what means something in HTML.
+	for _, escapes := range jsonEscapes {
+		e.add(escapes.Replace(secret))
+	}
 	return e
 }
 
-var (
-	jsonEscapes = strings.NewReplacer(`"`, `\"`, `\`, `\\`)
-	jsonSlashes = strings.NewReplacer(`"`, `\"`, `\`, `\\`, `/`, `\/`)
-)
+var jsonEscapes = []*strings.Replacer{
+	strings.NewReplacer(`"`, `\"`, `\`, `\\`),
+	strings.NewReplacer(`"`, `\"`, `\`, `\\`, `/`, `\/`),
+	strings.NewReplacer(`"`, `\"`, `\`, `\\`, `<`, `\u003c`, `>`, `\u003e`, `&`, `\u0026`),
+	strings.NewReplacer(`"`, `\u0022`, `\`, `\\`, `<`, `\u003C`, `>`, `\u003E`, `&`, `\u0026`, `+`, `\u002B`, `'`, `\u0027`, "`", `\u0060`),
+}
 
 func (e *echoes) add(form string) {
 	for _, n := range e.forms {

@@ -107,15 +107,18 @@ func TestShortCredential(t *testing.T) {
 	}
 }
 
-// As JSON may write it.
+// As JSON may write it: by the letter, and as PHP, Go and .NET do.
 func TestEscapedCredential(t *testing.T) {
 	t.Parallel()
-	const secret = `sk/one"two\three/four-five`
-	slashes := strings.NewReplacer(`\`, `\\`, `"`, `\"`, `/`, `\/`).Replace(secret)
+	const secret = `sk/one"two\three/<four>&five+'six'` + "`"
 	plain := strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(secret)
+	slashes := strings.ReplaceAll(plain, `/`, `\/`)
+	golang := strings.NewReplacer(`<`, `\u003c`, `>`, `\u003e`, `&`, `\u0026`).Replace(plain)
+	dotnet := strings.NewReplacer(`\"`, `\u0022`, `<`, `\u003C`, `>`, `\u003E`, `&`, `\u0026`, `+`, `\u002B`, `'`, `\u0027`, "`", `\u0060`).Replace(plain)
 	r := newRig(t, &loopback{}, nil)
-	r.upstream("openai", answer(401, `["`+slashes+`","`+plain+`"]`), secret)
-	if got, want := r.post(chats, asking).body, `["`+redacted(slashes)+`","`+redacted(plain)+`"]`; got != want {
+	r.upstream("openai", answer(401, `["`+strings.Join([]string{slashes, plain, golang, dotnet}, `","`)+`"]`), secret)
+	want := `["` + strings.Join([]string{redacted(slashes), redacted(plain), redacted(golang), redacted(dotnet)}, `","`) + `"]`
+	if got := r.post(chats, asking).body; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }

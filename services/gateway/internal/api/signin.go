@@ -64,19 +64,23 @@ func (a *API) bindBrowser(ctx context.Context, authorize string, expires time.Ti
 	if err != nil || !strings.HasSuffix(back.Path, CallbackPath) {
 		return "", nil //nolint:nilerr // a page of the front end's
 	}
-	state, secret := conf.Secret(u.Query().Get("state")), conf.Secret(rand.Text())
-	if err := a.cfg.Store.BeginSignIn(ctx, in, state, secret, expires); err != nil {
-		return "", err
-	}
+	state := conf.Secret(u.Query().Get("state"))
 	c := http.Cookie{
-		Name: cookieName(state.Reveal()), Value: secret.Reveal(), Path: back.Path, MaxAge: int(time.Until(expires).Seconds()),
+		Name: cookieName(state.Reveal()), Value: rand.Text(), Path: back.Path, MaxAge: int(time.Until(expires).Seconds()),
 		HttpOnly: true, SameSite: http.SameSiteLaxMode, // Lax: it comes along when the provider sends the browser back
 	}
 	if back.Scheme == "https" {
 		c.Name, c.Path, c.Secure = hostPrefix+c.Name, "/", true
 	}
+	if err := a.cfg.Store.BeginSignIn(ctx, in, state, bound(&c), expires); err != nil {
+		return "", err
+	}
 	return c.String(), nil
 }
+
+// bound is what binds a sign-in to a browser: the cookie with its name, so that one which
+// another host of the domain has set, without the prefix, is not taken for it.
+func bound(c *http.Cookie) conf.Secret { return conf.Secret(c.Name + "=" + c.Value) }
 
 // hostPrefix keeps other hosts of the domain from setting the cookie.
 const hostPrefix = "__Host-"
@@ -132,7 +136,7 @@ func (a *API) complete(w http.ResponseWriter, r *http.Request, answer SignInAnsw
 	if err != nil {
 		cookie = &http.Cookie{} // fits no sign-in
 	}
-	if in, err = a.cfg.Store.EndSignIn(ctx, conf.Secret(answer.State), conf.Secret(cookie.Value)); err != nil {
+	if in, err = a.cfg.Store.EndSignIn(ctx, conf.Secret(answer.State), bound(cookie)); err != nil {
 		return in, "", err
 	}
 	forget := http.Cookie{Name: cookie.Name, Path: r.URL.Path, MaxAge: -1, HttpOnly: true, SameSite: http.SameSiteLaxMode}
