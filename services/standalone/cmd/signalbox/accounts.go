@@ -40,7 +40,11 @@ within a second. With DATABASE_URL and CREDENTIAL_BROKER_KEY_FILE in the environ
 it works on a deployment instead of the data folder, and with DATABASE_URL alone on the
 database that the data folder's Signalbox uses in place of its own; with
 CREDENTIAL_BROKER_ACCOUNTS_FILE and CREDENTIAL_BROKER_KEY_FILE on the file of a broker
-that has no database, also while that runs.`,
+that has no database, also while that runs.
+
+Keys at a key service (CREDENTIAL_BROKER_KEY_URL; VAULT_SERVER_URL and VAULT_SERVER_TOKEN
+for a Vault), further keys (CREDENTIAL_BROKER_OTHER_KEYS) and the clients with which
+people sign in (CREDENTIAL_BROKER_OAUTH_CLIENTS) are set as for the broker.`,
 		Args: none,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
