@@ -114,7 +114,7 @@ test-documents:
 # Everything with goroutines of its own. The race detector needs a C compiler.
 RACE_ROOTS := $(addprefix ./pkg/,$(addsuffix /...,bus httpserver identity natsd pg rpc sse trunk)) \
 	$(addprefix ./services/,$(addsuffix /...,gateway agent-runner tool-executor document-sync credential-broker simulator))
-ONE_GOROUTINE := /internal/(llm|modelmsg|preset|scan|transform|usage|prompt|tool|script|tally|wire|field|openai|anthropic|dialect|profile)(/|$$)|/migrations$$
+ONE_GOROUTINE := /internal/(llm|modelmsg|preset|scan|transform|usage|prompt|tool|script|tally|wire|field|openai|anthropic|dialect|profile|edit)(/|$$)|/migrations$$
 RACE ?= $(shell go list $(RACE_ROOTS) | grep -vE '$(ONE_GOROUTINE)')
 RACE_ONLY = $(filter-out $(shell go list $(dir $(shell find pkg services -name norace_test.go | sed 's|^|./|'))),$(RACE))
 CC_THERE  = $(shell command -v "$$(go env CC)")

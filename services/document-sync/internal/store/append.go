@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -19,7 +18,6 @@ const (
 	groupUpdates = 1000
 	groupBytes   = 16 << 20 // and at least one update
 	groupTries   = 5        // of one that others stood in the way of
-	pace         = 4 * time.Millisecond
 )
 
 // Append commits an update and returns the sequence that it got; the update must not
@@ -73,9 +71,6 @@ func (a *addition) end(sequence int64, err error) {
 // the one before was under way. A goroutine does that for as long as there is
 // something to do.
 //
-// When there was company in the last transaction, the next one begins pace after that one
-// began at the earliest: a commit costs the same for one update as for ten.
-//
 // There are two: the first takes only heads that are free, and passes on what it
 // cannot have to the second, which waits for locks; what is not there for it either was
 // deleted. So a document that somebody else has locked for long, in an operation, keeps
@@ -87,8 +82,6 @@ type group struct {
 	mu      sync.Mutex // guards the rest
 	queue   []*addition
 	running bool
-
-	next time.Time // when the next transaction may begin; of the goroutine
 }
 
 func (g *group) add(ctx context.Context, more ...*addition) {
@@ -104,24 +97,13 @@ func (g *group) add(ctx context.Context, more ...*addition) {
 }
 
 func (g *group) run(ctx context.Context) {
-	for {
-		if wait := time.Until(g.next); wait > 0 {
-			<-time.After(wait)
-		}
-		batch := g.take()
-		if len(batch) == 0 {
-			return
-		}
-		begun := time.Now()
+	for batch := g.next(); len(batch) > 0; batch = g.next() {
 		g.commit(ctx, batch)
-		if g.next = begun; len(batch) > 1 {
-			g.next = begun.Add(pace)
-		}
 	}
 }
 
-// take takes what fits into a transaction, in the order of arrival.
-func (g *group) take() []*addition {
+// next takes what fits into a transaction, in the order of arrival.
+func (g *group) next() []*addition {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	n, size := 0, 0
