@@ -5,6 +5,7 @@ import (
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -81,8 +82,15 @@ type Vault struct {
 	keys Keys
 
 	mu     sync.Mutex // guards opened, away
-	opened map[dataKeyID]cipher.AEAD
+	opened map[dataKeyID]openedKey
 	away   map[dataKeyID]failure
+}
+
+// openedKey is a data key, and what it was unwrapped from: a file of accounts that was set
+// aside as damaged is followed by one whose versions begin anew.
+type openedKey struct {
+	aead    cipher.AEAD
+	wrapped [sha256.Size]byte
 }
 
 // failure is that a key service did not open a data key.
@@ -99,7 +107,7 @@ type dataKeyID struct {
 // New returns a Vault over the store of the data keys. New data keys are wrapped by
 // kek; what others have wrapped is opened too. The caller closes the KEKs.
 func New(kek KEK, keys Keys, others ...KEK) *Vault {
-	return &Vault{kek: kek, keks: append([]KEK{kek}, others...), keys: keys, opened: map[dataKeyID]cipher.AEAD{}, away: map[dataKeyID]failure{}}
+	return &Vault{kek: kek, keks: append([]KEK{kek}, others...), keys: keys, opened: map[dataKeyID]openedKey{}, away: map[dataKeyID]failure{}}
 }
 
 // Knows reports whether the KEK of that ID is one of this Vault's.
@@ -127,6 +135,14 @@ func (v *Vault) Seal(ctx context.Context, at Place, s Secret) (Sealed, error) {
 
 // Open opens what Seal made for the same place.
 func (v *Vault) Open(ctx context.Context, at Place, sealed Sealed) (Secret, error) {
+	s, err := v.open(ctx, at, sealed)
+	if errors.Is(err, ErrDamaged) && v.forget(at.Workspace, sealed.KeyVersion) {
+		return v.open(ctx, at, sealed) // with the key as it is stored now
+	}
+	return s, err
+}
+
+func (v *Vault) open(ctx context.Context, at Place, sealed Sealed) (Secret, error) {
 	aead, err := v.dataKey(ctx, at.Workspace, sealed.KeyVersion)
 	if err != nil {
 		return Secret{}, fmt.Errorf("open account %s: %w", at.Account, err)
@@ -176,8 +192,8 @@ func (v *Vault) makeDataKey(ctx context.Context, ws id.Workspace, version int) e
 
 // dataKey returns one version of a workspace's data key.
 func (v *Vault) dataKey(ctx context.Context, ws id.Workspace, version int) (cipher.AEAD, error) {
-	if aead := v.cached(ws, version); aead != nil {
-		return aead, nil
+	if k, ok := v.cached(ws, version); ok {
+		return k.aead, nil
 	}
 	all, err := v.keys.DataKeys(ctx, ws)
 	if err != nil {
@@ -191,16 +207,27 @@ func (v *Vault) dataKey(ctx context.Context, ws id.Workspace, version int) (ciph
 	return nil, fmt.Errorf("data key %d is not there: %w", version, ErrDamaged)
 }
 
-func (v *Vault) cached(ws id.Workspace, version int) cipher.AEAD {
+func (v *Vault) cached(ws id.Workspace, version int) (openedKey, bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.opened[dataKeyID{ws, version}]
+	k, ok := v.opened[dataKeyID{ws, version}]
+	return k, ok
+}
+
+// forget drops a data key from the cache, and says whether it was there.
+func (v *Vault) forget(ws id.Workspace, version int) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	_, ok := v.opened[dataKeyID{ws, version}]
+	delete(v.opened, dataKeyID{ws, version})
+	return ok
 }
 
 // unwrapped returns a data key from the cache, else unwraps and keeps it.
 func (v *Vault) unwrapped(ctx context.Context, ws id.Workspace, k WrappedKey) (cipher.AEAD, error) {
-	if aead := v.cached(ws, k.Version); aead != nil {
-		return aead, nil
+	wrapped := sha256.Sum256(k.Wrapped)
+	if c, ok := v.cached(ws, k.Version); ok && c.wrapped == wrapped {
+		return c.aead, nil
 	}
 	if err := v.resting(ws, k.Version); err != nil {
 		return nil, err
@@ -219,7 +246,7 @@ func (v *Vault) unwrapped(ctx context.Context, ws id.Workspace, k WrappedKey) (c
 	if len(v.opened) >= maxCached {
 		clear(v.opened)
 	}
-	v.opened[dataKeyID{ws, k.Version}] = aead
+	v.opened[dataKeyID{ws, k.Version}] = openedKey{aead, wrapped}
 	return aead, nil
 }
 

@@ -88,6 +88,30 @@ func TestSealAndOpen(t *testing.T) {
 	}
 }
 
+// Where the data keys were lost and begin anew, as with a damaged file that was set aside,
+// a process that has run all the time seals and opens with the new ones.
+func TestDataKeysBeginAnew(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "key")
+	keys := &memory{}
+	seals, opens := vault.New(openFile(t, path), keys), vault.New(openFile(t, path), keys)
+	at := place()
+	check := func(what string, sealing, opening *vault.Vault) {
+		t.Helper()
+		sealed, err := sealing.Seal(t.Context(), at, vault.NewSecret(canary))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := opening.Open(t.Context(), at, sealed); err != nil || got.Reveal() != canary {
+			t.Errorf("%s: Open = %q, %v, want %q", what, got.Reveal(), err, canary)
+		}
+	}
+	check("at first", seals, opens)
+	keys.keys = nil
+	check("opened by who knows the former key", vault.New(openFile(t, path), keys), opens)
+	check("sealed by who knows the former key", seals, vault.New(openFile(t, path), keys))
+}
+
 func TestSealedRowsDoNotOpenElsewhere(t *testing.T) {
 	t.Parallel()
 	keys := &memory{}
