@@ -79,10 +79,15 @@ func (b *bench) rooms(ctx context.Context, l library, rooms, each, rate int) err
 			writers = append(writers, r.editors[i])
 		}
 	}
+	idle, err := idleCPU(ctx, l)
+	if err != nil {
+		return err
+	}
 	if _, err := typing(ctx, writers, rate, 2*time.Second); err != nil {
 		return err
 	}
 	p.keep.Store(true)
+	start := time.Now()
 	before, had := l.cpu(), p.delivered.Load()
 	typed, err := typing(ctx, writers, rate, time.Duration(b.times(20))*time.Second)
 	if err != nil {
@@ -91,7 +96,7 @@ func (b *bench) rooms(ctx context.Context, l library, rooms, each, rate int) err
 	if err := p.arrived(ctx, had+int64(typed*(each-1))); err != nil {
 		return err
 	}
-	after := l.cpu()
+	after, took := l.cpu(), time.Since(start)
 	of := fmt.Sprintf("%s, %d × %d, ", l.name(), rooms, each)
 	var all time.Duration
 	for part, used := range after {
@@ -104,12 +109,41 @@ func (b *bench) rooms(ctx context.Context, l library, rooms, each, rate int) err
 	b.figure(of+"updates/s", float64(typed)/float64(b.times(20)), "")
 	b.figure(of+"CPU per update", float64(all.Microseconds())/float64(typed), "µs")
 	b.figure(of+"CPU per delivery", float64(all.Microseconds())/float64(typed*(each-1)), "µs")
+	// At few updates a second, most of the time may be what there is without any.
+	above := all - time.Duration(idle*float64(took))
+	b.figure(of+"CPU while nobody types", idle*1000, "ms/s")
+	b.figure(of+"CPU per update, less that", float64(above.Microseconds())/float64(typed), "µs")
+	b.figure(of+"CPU per delivery, less that", float64(above.Microseconds())/float64(typed*(each-1)), "µs")
 	b.figure(of+"latency p50", milliseconds(p.latencies.quantile(.5)), "ms")
 	b.figure(of+"latency p99", milliseconds(p.latencies.quantile(.99)), "ms")
 	if n := p.cut.Load(); n > 0 {
 		b.figure(of+"connections cut", float64(n), "")
 	}
 	return nil
+}
+
+// idleCPU is how many processors l uses while nobody types in what is open.
+func idleCPU(ctx context.Context, l library) (float64, error) {
+	pause := func(d time.Duration) error {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(d):
+			return nil
+		}
+	}
+	if err := pause(10 * time.Second); err != nil { // what opening left to do
+		return 0, err
+	}
+	before, start := l.cpu(), time.Now()
+	if err := pause(4 * time.Second); err != nil {
+		return 0, err
+	}
+	var used time.Duration
+	for part, now := range l.cpu() {
+		used += now - before[part]
+	}
+	return used.Seconds() / time.Since(start).Seconds(), nil
 }
 
 // arrived waits until so many deliveries were counted.
