@@ -91,7 +91,7 @@
 // last moment, up to what the ring has or else to its end; then from JetStream, which
 // has no index by session and scans, only what comes after. The tail goes into the
 // ring where there is room, so that of those who come back together one reads.
-// A workspace has two tails read at a time, so that those who come back with ids
+// A workspace has four tails read at a time, so that those who come back with ids
 // that never were hold up nobody else; live streams have their own reads.
 //
 // Of a tail a viewer keeps as much as it may be behind, and little when the viewers

@@ -53,7 +53,8 @@ type lossy struct {
 	done []func()
 	last chan *nats.Msg // of the last subscription
 
-	reads int // messages of the log
+	reads  int  // messages of the log
+	behind bool // a read does not come to its last one
 }
 
 // channel returns where the messages of the last subscription go.

@@ -12,8 +12,8 @@ import (
 // one workspace for another one's.
 const (
 	looksAtOnce       = 8
-	tailsAtOnce       = 8
-	tailsPerWorkspace = 2
+	tailsAtOnce       = 32
+	tailsPerWorkspace = 4
 )
 
 // tokens bound what is done at once.

@@ -35,8 +35,9 @@ func (l *lossy) Read(ctx context.Context, stream, subj string, after, through ui
 		for st, err := range l.Bus.Read(ctx, stream, subj, after, through) {
 			l.mu.Lock()
 			l.reads++
+			behind := l.behind && st != nil && st.Seq == through
 			l.mu.Unlock()
-			if !yield(st, err) {
+			if behind || !yield(st, err) {
 				return
 			}
 		}
@@ -197,6 +198,33 @@ func TestResumeFromTheRecord(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestReplicaIsBehind sees that a tail without its last event is not taken for a whole one.
+func TestReplicaIsBehind(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil, undisturbed, func(c *feed.Config) { c.RingFrames = 4 })
+	w.rows.behind = 5
+	for i := range 20 {
+		w.say(fmt.Sprint(i))
+	}
+	w.bus.behind = true
+	v, err := w.feed.Open(w.ctx, w.session)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer v.Close()
+	if _, err := v.After(w.ctx, feed.Position{Run: 1, Number: 10}); fault.KindOf(err) != fault.Unavailable {
+		t.Errorf("After(1-10) from a replica that is behind = %v, want it unavailable", err)
+	}
+	w.bus.mu.Lock()
+	w.bus.behind = false
+	w.bus.mu.Unlock()
+	found, wait := w.resume(feed.Position{Run: 1, Number: 10})
+	w.end()
+	if got := wait(); !found || len(got) != 10 {
+		t.Errorf("then After(1-10) = %v and events %v, want the ten that are missing", found, got)
 	}
 }
 

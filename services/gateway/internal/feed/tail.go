@@ -2,6 +2,7 @@ package feed
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -156,22 +157,29 @@ func (b *tailBuilder) joinLog(ctx context.Context, r record) error {
 // goOn reads the log from the record's last event on; false when it is not there.
 func (b *tailBuilder) goOn(ctx context.Context, r record) (found bool, err error) {
 	last := r.events[len(r.events)-1]
-	seq := last.GetSequence()
+	seq, reached := last.GetSequence(), uint64(0)
 	for st, err := range b.read(ctx, seq-1, max(seq, b.head)) {
 		switch {
 		case err != nil:
 			return false, err
 		case found:
 			b.addStored(st)
-			continue
 		case st.Seq != seq || !isSame(st, last.GetEvent()):
 			return false, nil
+		default:
+			found = true
+			b.addRecord(r, last.GetStreamCreated())
 		}
-		found = true
-		b.addRecord(r, last.GetStreamCreated())
+		reached = st.Seq
+	}
+	if found && reached < b.head {
+		return false, errBehind
 	}
 	return found, nil
 }
+
+// errBehind: the replica that answered does not have yet what another one has sent.
+var errBehind = errors.New("the run log's replica is a little behind")
 
 func isSame(st *bus.Stored, e *runv1.Event) bool {
 	var stored runv1.Event
