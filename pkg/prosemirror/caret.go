@@ -30,8 +30,8 @@ func (w *sharedWriter) putCaret(f *yjs.XMLFragment, index int) {
 	}
 }
 
-// caretBehind puts the caret behind children of t that were inserted up to index at.
-func (w *sharedWriter) caretBehind(t *twin, made []*twin, at int) {
+// caretBehind puts the caret behind the last children of t, which were inserted.
+func (w *sharedWriter) caretBehind(t *twin, made []*twin) {
 	if text := lastText(made); text != nil {
 		if w.wantsCaret(true) {
 			w.putCaretIn(text, text.Len())
@@ -41,11 +41,12 @@ func (w *sharedWriter) caretBehind(t *twin, made []*twin, at int) {
 	if !w.wantsCaret(false) {
 		return
 	}
-	if last := made[len(made)-1]; last.element != nil && w.s.textblock(last.tree.Type) {
+	last := made[len(made)-1] // an element: a text has the caret in it
+	if w.s.textblock(last.tree.Type) {
 		w.putCaret(last.fragment, 0)
 		return
 	}
-	w.putCaret(t.fragment, at)
+	w.putCaret(t.fragment, t.indexBehind(last.element))
 }
 
 // lastText returns the last text in twins that were made.

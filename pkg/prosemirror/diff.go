@@ -36,6 +36,8 @@ type differ struct {
 	hashes map[*Node]uint64
 	bags   map[*Node][]word
 	ops    []Op
+	// compared is how many words were looked at to find out what has become what.
+	compared int
 }
 
 // element compares two elements of the same type.
@@ -189,16 +191,23 @@ func (d *differ) anchors(a, b []kid, lo int) []pairing {
 	return out
 }
 
-// maxCompared bounds how many pairs are compared by their words.
-const maxCompared = 1 << 14
+// maxCompared bounds how many pairs between two others are compared by their words, and
+// maxWords how many words that are for all: beyond, the type and the order decide.
+const (
+	maxCompared = 1 << 14
+	maxWords    = 1 << 27
+)
 
 // similar pairs children between two pairs by what they have in common.
 func (d *differ) similar(a, b []kid, from, to pairing) []pairing {
 	n, m := to.old-from.old, to.next-from.next
-	if n == 0 || m == 0 {
+	switch {
+	case n == 0 || m == 0:
 		return nil
+	case n*m == 1: // no need to know how much they share
+		return d.byType(a, b, from, to)
 	}
-	if n*m > maxCompared {
+	if n*m > maxCompared || !d.mayCompare(a[from.old:to.old], b[from.next:to.next]) {
 		return d.byType(a, b, from, to)
 	}
 	// score[i][j] is the best for a from i and b from j on.
@@ -231,6 +240,22 @@ func (d *differ) similar(a, b []kid, from, to pairing) []pairing {
 		}
 	}
 	return out
+}
+
+// mayCompare says whether all of a may be compared with all of b, and counts that.
+func (d *differ) mayCompare(a, b []kid) bool {
+	n := 0
+	for _, k := range a {
+		n += len(b) * len(d.bag(k))
+	}
+	for _, k := range b {
+		n += len(a) * len(d.bag(k))
+	}
+	if d.compared+n > maxWords {
+		return false
+	}
+	d.compared += n
+	return true
 }
 
 // byType pairs children of the same type one after the other.

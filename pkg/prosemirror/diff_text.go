@@ -9,32 +9,45 @@ import (
 // words cuts text into words, rows of blanks, and single characters. What a
 // reader sees as one character is never cut.
 func words(text string) []string {
-	var out []string
-	start, last := 0, rune(-1)
-	class := func(r rune) int {
-		switch {
-		case unicode.IsLetter(r) || unicode.IsDigit(r) || unicode.Is(unicode.Regional_Indicator, r):
-			return 1
-		case unicode.IsSpace(r):
-			return 2
-		}
-		return 0
-	}
+	out := make([]string, 0, len(text)/4+1)
+	start, last, was := 0, rune(-1), otherClass
 	for i, r := range text {
-		if i > 0 && !joins(last, r) && (class(r) != class(last) || class(r) == 0 || ideograph(r)) {
+		joined, is := joins(last, r), classOf(r)
+		if i > 0 && !joined && (is != was || is == otherClass || ideograph(r)) {
 			out = append(out, text[start:i])
 			start = i
 		}
-		if !joins(last, r) {
-			last = r
-		} else if r == zeroWidthJoiner {
-			last = r
+		if !joined || r == zeroWidthJoiner {
+			last, was = r, is
 		}
 	}
 	if start < len(text) {
 		out = append(out, text[start:])
 	}
 	return out
+}
+
+// class is what a character belongs to.
+type class uint8
+
+const (
+	otherClass class = iota // each is a word of its own
+	letterClass
+	blankClass
+)
+
+func classOf(r rune) class {
+	switch {
+	case 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9':
+		return letterClass
+	case unicode.IsSpace(r):
+		return blankClass
+	case r < utf8.RuneSelf:
+		return otherClass
+	case unicode.IsLetter(r) || unicode.IsDigit(r) || unicode.Is(unicode.Regional_Indicator, r):
+		return letterClass
+	}
+	return otherClass
 }
 
 const (
@@ -61,7 +74,7 @@ func hangul(r rune) bool { return r >= 0x1100 && r < 0x1200 || r >= 0xac00 && r 
 
 // ideograph tells whether r is a word by itself, in scripts without blanks.
 func ideograph(r rune) bool {
-	return unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Thai)
+	return r >= 0xe00 && unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Thai)
 }
 
 // chunk is a part of a text diff, in bytes: del of the old text becomes ins of
@@ -74,7 +87,7 @@ func (d *differ) texts(old, next []*Node) []Splice {
 		return nil
 	}
 	a, b := concat(old), concat(next)
-	t := &textDiff{s: d.s, old: old, next: next}
+	t := &textDiff{s: d.s, old: texts{all: old}, next: texts{all: next}}
 	for _, c := range diffText(a, b) {
 		t.chunk(a[t.i:], b[t.j:], c)
 	}
@@ -91,26 +104,34 @@ func concat(texts []*Node) string {
 // textDiff walks both texts; i and j are how far, in bytes.
 type textDiff struct {
 	s         *Schema
-	old, next []*Node
+	old, next texts
 	i, j      int
 	left      []Mark // the marks of the text before, as it will be
 	out       []Splice
 }
 
-// marksAt returns the marks at byte i of texts, and up to where they reach.
-func marksAt(texts []*Node, i int) ([]Mark, int) {
-	end := 0
-	for _, t := range texts {
-		if end += len(t.Text); i < end {
-			return t.Marks, end
+// texts are walked once, from the beginning to the end.
+type texts struct {
+	all  []*Node // from the one that was asked for last
+	from int     // where that begins, in bytes
+}
+
+// marksAt returns the marks at byte i, and up to where they reach. i never decreases.
+func (t *texts) marksAt(i int) ([]Mark, int) {
+	for len(t.all) > 0 {
+		first := t.all[0]
+		if end := t.from + len(first.Text); i < end {
+			return first.Marks, end
 		}
+		t.from += len(first.Text)
+		t.all = t.all[1:]
 	}
-	return nil, end
+	return nil, t.from
 }
 
 func (t *textDiff) chunk(a, b string, c chunk) {
 	for end := t.j + c.ins; t.j < end; {
-		marks, to := marksAt(t.next, t.j)
+		marks, to := t.next.marksAt(t.j)
 		to = min(to, end)
 		marks = append(slices.Clip(marks), t.foreign(t.left)...)
 		text := b[:to-t.j]
@@ -123,8 +144,8 @@ func (t *textDiff) chunk(a, b string, c chunk) {
 		t.i, a = t.i+c.del, a[c.del:]
 	}
 	for end := t.i + c.keep; t.i < end; {
-		was, to := marksAt(t.old, t.i)
-		is, nextTo := marksAt(t.next, t.j)
+		was, to := t.old.marksAt(t.i)
+		is, nextTo := t.next.marksAt(t.j)
 		n := min(to-t.i, nextTo-t.j, end-t.i)
 		sp := Splice{Retain: Len16(a[:n])}
 		a = a[n:]
@@ -182,6 +203,7 @@ func diffText(a, b string) []chunk {
 	var aAt, bAt []int
 	w.a, aAt = solid(a)
 	w.b, bAt = solid(b)
+	w.steps = leastSteps + stepsPerWord*(len(w.a)+len(w.b))
 	w.diff(0, len(w.a), 0, len(w.b))
 	var out []chunk
 	i, j := 0, 0
@@ -210,7 +232,15 @@ func solid(text string) (ws []string, at []int) {
 type wordDiff struct {
 	a, b  []string
 	pairs []pairing
+	steps int // that looking for more may take yet; what is left then is replaced
 }
+
+// How many words may be looked at: so that time grows with the length of a text, whatever
+// its words are.
+const (
+	leastSteps   = 1 << 21
+	stepsPerWord = 64
+)
 
 // maxEdits bounds the differences that Myers' algorithm looks for; beyond, words
 // that are there once in both divide the text.
@@ -228,7 +258,7 @@ func (w *wordDiff) diff(a0, a1, b0, b1 int) {
 		b1--
 		tail++
 	}
-	if a0 < a1 && b0 < b1 && !w.myers(a0, a1, b0, b1) {
+	if a0 < a1 && b0 < b1 && w.steps > 0 && !w.myers(a0, a1, b0, b1) {
 		w.unique(a0, a1, b0, b1)
 	}
 	for k := range tail {
@@ -243,7 +273,7 @@ func (w *wordDiff) myers(a0, a1, b0, b1 int) bool {
 	v := make([]int, 2*limit+2)
 	at := func(v []int, k int) *int { return &v[(k+len(v))%len(v)] }
 	var trace [][]int
-	for e := 0; e <= limit; e++ {
+	for e := 0; e <= limit && w.steps > 0; e++ {
 		trace = append(trace, slices.Clone(v))
 		for k := -e; k <= e; k += 2 {
 			x := 0
@@ -252,11 +282,12 @@ func (w *wordDiff) myers(a0, a1, b0, b1 int) bool {
 			} else {
 				x = *at(v, k-1) + 1
 			}
-			y := x - k
+			y, from := x-k, x
 			for x < n && y < m && y >= 0 && w.a[a0+x] == w.b[b0+y] {
 				x++
 				y++
 			}
+			w.steps -= 1 + x - from
 			*at(v, k) = x
 			if x >= n && y >= m {
 				w.back(trace, a0, b0, n, m)
@@ -294,6 +325,7 @@ func (w *wordDiff) back(trace [][]int, a0, b0, x, y int) {
 
 // unique divides at words that are there once on both sides.
 func (w *wordDiff) unique(a0, a1, b0, b1 int) {
+	w.steps -= a1 - a0 + b1 - b0
 	type count struct{ a, b, at int }
 	counts := map[string]*count{}
 	for _, t := range w.a[a0:a1] {

@@ -27,7 +27,28 @@ type editor struct {
 
 const editorDir = "../../bench/tiptap"
 
+// idle are the editors that no test has: one takes longer to start than most tests
+// take. They end when the pipe from this process does.
+var idle = make(chan *editor, 100)
+
 func startEditor(t testing.TB) *editor {
+	t.Helper()
+	var e *editor
+	select {
+	case e = <-idle:
+		e.t = t
+	default:
+		e = newEditor(t)
+	}
+	t.Cleanup(func() {
+		if !t.Failed() {
+			idle <- e
+		}
+	})
+	return e
+}
+
+func newEditor(t testing.TB) *editor {
 	t.Helper()
 	node, err := exec.LookPath("node")
 	if err != nil {
@@ -50,12 +71,6 @@ func startEditor(t testing.TB) *editor {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		in.Close()
-		if err := cmd.Wait(); err != nil {
-			t.Logf("editor: %v", err)
-		}
-	})
 	return &editor{t: t, in: bufio.NewWriter(in), out: bufio.NewReaderSize(out, 1<<20)}
 }
 

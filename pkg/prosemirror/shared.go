@@ -27,8 +27,11 @@ type twin struct {
 	tree     *Node // the element as it shows
 	fragment *yjs.XMLFragment
 	element  *yjs.XMLElement // nil for the root
-	kids     []*twin
-	run      []segment // of a run of text
+	// kids are the children up to the last change: changes come from the end on, and need
+	// none behind. There are so many more.
+	kids []*twin
+	more int
+	run  []segment // of a run of text
 	// plain means that each of kids is one child in the fragment, and there are no others.
 	plain bool
 }
@@ -37,6 +40,7 @@ type twin struct {
 type segment struct {
 	text *yjs.Text
 	at   int // where it begins in text
+	n    int // its length, in units
 	node *Node
 	raw  yjs.Object // its format as it is stored
 }
@@ -101,9 +105,9 @@ func (r *sharedReader) text(t *twin, text *yjs.Text, inRun bool) bool {
 			t.kids = append(t.kids, &twin{run: make([]segment, 0, len(delta))})
 			inRun = true
 		}
-		k := t.kids[len(t.kids)-1]
-		k.run = append(k.run, segment{text: text, at: at, node: Text(str, r.marks(op.Attributes)...), raw: op.Attributes})
-		at += Len16(str)
+		k, n := t.kids[len(t.kids)-1], Len16(str)
+		k.run = append(k.run, segment{text: text, at: at, n: n, node: Text(str, r.marks(op.Attributes)...), raw: op.Attributes})
+		at += n
 	}
 	return inRun
 }

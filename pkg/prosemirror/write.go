@@ -25,6 +25,9 @@ func (s *Schema) Write(txn *yjs.Txn, f *yjs.XMLFragment, next *Node) (Written, e
 	root := s.twin(f)
 	ops := s.Diff(root.tree, s.admit(root.tree, next))
 	w := &sharedWriter{s: s, doc: txn.Doc(), ops: ops}
+	if err := w.cut(txn, root); err != nil {
+		return Written{}, fmt.Errorf("prepare %d changes: %w", len(ops), err)
+	}
 	for i, op := range ops {
 		w.rest = ops[i+1:]
 		if err := w.apply(root, op); err != nil {
@@ -68,12 +71,9 @@ type sharedWriter struct {
 }
 
 func (w *sharedWriter) apply(root *twin, op Op) error {
-	t := root
-	for _, i := range op.path() {
-		if i < 0 || i >= len(t.kids) {
-			return fmt.Errorf("nothing is there")
-		}
-		t = t.kids[i]
+	t, err := root.at(op.path())
+	if err != nil {
+		return err
 	}
 	if _, text := op.(EditText); text != (t.fragment == nil) {
 		return fmt.Errorf("a text is not an element")
@@ -89,6 +89,17 @@ func (w *sharedWriter) apply(root *twin, op Op) error {
 		return w.edit(t, op.Delta)
 	}
 	return fmt.Errorf("no such change")
+}
+
+// at returns what a path leads to.
+func (t *twin) at(path []int) (*twin, error) {
+	for _, i := range path {
+		if i < 0 || i >= len(t.kids) {
+			return nil, fmt.Errorf("nothing is there")
+		}
+		t = t.kids[i]
+	}
+	return t, nil
 }
 
 func (w *sharedWriter) setAttr(t *twin, op SetAttr) error {
@@ -110,14 +121,14 @@ func (w *sharedWriter) setAttr(t *twin, op SetAttr) error {
 
 // insert inserts nodes before kid i.
 func (w *sharedWriter) insert(t *twin, i int, nodes []*Node) error {
-	at, err := t.place(i)
+	behind, err := t.behind(i)
 	if err != nil {
 		return err
 	}
 	groups := kids(nodes)
 	// TipTap leaves the text of an emptied paragraph there, and others may be in it: it
 	// takes the first or the last text.
-	reuse, empty := -1, t.emptyText(at)
+	reuse, empty := -1, t.emptyText(behind)
 	if last := len(groups) - 1; empty == nil {
 	} else if groups[0].node == nil {
 		reuse = 0
@@ -141,71 +152,69 @@ func (w *sharedWriter) insert(t *twin, i int, nodes []*Node) error {
 		made, add = append(made, m), append(add, child)
 	}
 	if reuse == 0 {
-		at++
+		behind = empty
 	}
-	if err := t.fragment.Insert(at, add...); err != nil {
+	if err := t.fragment.InsertAfter(behind, add...); err != nil {
 		return err
 	}
-	t.kids = slices.Insert(t.kids, i, made...)
-	w.caretBehind(t, made, at+len(add))
+	t.more += len(t.kids) - i
+	t.kids = append(t.kids[:i], made...)
+	w.caretBehind(t, made)
 	return nil
 }
 
-// place returns the index in the fragment at which kid i begins.
-func (t *twin) place(i int) (int, error) {
+// behind returns the child of the fragment behind which kid i begins, nil where it is the
+// first.
+func (t *twin) behind(i int) (any, error) {
 	if i < 0 || i > len(t.kids) {
-		return 0, fmt.Errorf("no place %d among %d children", i, len(t.kids))
+		return nil, fmt.Errorf("no place %d among %d children", i, len(t.kids))
 	}
-	if t.plain || i == 0 {
-		return i, nil
+	if i == 0 {
+		return nil, nil //nolint:nilnil // no child is in front of the first
 	}
-	_, last, err := t.span(t.kids[i-1])
-	return last + 1, err
+	children := t.kids[i-1].children()
+	return children[len(children)-1], nil
 }
 
-// span returns the first and the last index that a kid has in the fragment.
-func (t *twin) span(k *twin) (first, last int, err error) {
-	first, last = -1, -1
-	at := -1
-	t.fragment.Each(func(child any) bool {
-		at++
-		if k.is(child) {
-			if last = at; first < 0 {
-				first = at
-			}
-		} else if first >= 0 && k.element != nil {
-			return false
+// children returns what shows a kid in the fragment: an element, or the texts of a run.
+func (t *twin) children() []any {
+	if t.element != nil {
+		return []any{t.element}
+	}
+	var out []any
+	for i, seg := range t.run {
+		if i == 0 || seg.text != t.run[i-1].text {
+			out = append(out, seg.text)
 		}
-		return true
-	})
-	if first < 0 {
-		return 0, 0, fmt.Errorf("a child is gone")
 	}
-	return first, last, nil
+	return out
 }
 
-// is tells whether a child of the fragment is k or, if k is a run of text, part of it.
-func (k *twin) is(child any) bool {
-	var text *yjs.Text
-	switch c := child.(type) {
-	case *yjs.XMLElement:
-		return k.element == c
-	case *yjs.XMLText:
-		text = c.Text()
-	case *yjs.Text:
-		text = c
-	default:
-		return false
+// indexBehind counts the fragment's children up to one, 0 for nil: for a caret, and not
+// for each change.
+func (t *twin) indexBehind(child any) int {
+	index, n := 0, 0
+	if child != nil {
+		t.fragment.Each(func(c any) bool {
+			n++
+			if text, ok := c.(*yjs.XMLText); ok {
+				c = text.Text()
+			}
+			if c == child {
+				index = n
+			}
+			return index == 0
+		})
 	}
-	return slices.ContainsFunc(k.run, func(s segment) bool { return s.text == text })
+	return index
 }
 
-// emptyText returns the text at an index if there is nothing in it.
-func (t *twin) emptyText(at int) *yjs.Text {
+// emptyText returns the text behind a child if there is nothing in it.
+func (t *twin) emptyText(behind any) *yjs.Text {
 	if t.plain {
 		return nil // each child shows
 	}
-	child, _ := t.fragment.Get(at)
+	child, _ := t.fragment.Next(behind)
 	if text, ok := child.(*yjs.XMLText); ok && text.Text().Len() == 0 {
 		return text.Text()
 	}
@@ -218,29 +227,30 @@ func (w *sharedWriter) delete(t *twin, op DeleteNodes) error {
 		return fmt.Errorf("no %d children at %d", n, i)
 	}
 	gone := t.kids[i : i+n]
-	switch {
-	case t.element != nil && len(t.kids) == 1 && gone[0].element == nil && !w.refills(op):
+	if t.element != nil && len(t.kids)+t.more == 1 && gone[0].element == nil && !w.refills(op) {
 		// The text stays, as TipTap leaves it, for what others write in it.
 		for _, seg := range gone[0].run {
 			seg.text.Delete(0, seg.text.Len())
 		}
 		t.plain = false
-	case t.plain:
-		if err := t.fragment.Delete(i, n); err != nil {
-			return err
+	} else {
+		// What does not show between them stays.
+		all := make([]any, 0, n)
+		for _, k := range gone {
+			all = append(all, k.children()...)
 		}
-	default:
-		if err := t.deleteSpans(gone); err != nil {
+		if err := t.fragment.Remove(all...); err != nil {
 			return err
 		}
 	}
-	t.kids = slices.Delete(t.kids, i, i+n)
+	t.more += len(t.kids) - i - n
+	t.kids = t.kids[:i]
 	if w.wantsCaret(false) {
-		at, err := t.place(i)
+		behind, err := t.behind(i)
 		if err != nil {
 			return err
 		}
-		w.putCaret(t.fragment, min(at, t.fragment.Len()))
+		w.putCaret(t.fragment, t.indexBehind(behind))
 	}
 	return nil
 }
@@ -252,23 +262,6 @@ func (w *sharedWriter) refills(op DeleteNodes) bool {
 	}
 	in, ok := w.rest[0].(InsertNodes)
 	return ok && slices.Equal(in.Path, op.Path)
-}
-
-// deleteSpans deletes children one by one, and leaves what does not show between them.
-func (t *twin) deleteSpans(gone []*twin) error {
-	for _, k := range gone {
-		for more := true; more; {
-			first, last, err := t.span(k)
-			if err != nil {
-				return err
-			}
-			if err := t.fragment.Delete(first, 1); err != nil {
-				return err
-			}
-			more = last > first
-		}
-	}
-	return nil
 }
 
 // shared returns what a child is in a fragment, to be inserted, and the twin of it.

@@ -10,20 +10,9 @@ import (
 // edit changes a run of text. Most runs are one shared text; the others are cut where
 // the next one begins.
 func (w *sharedWriter) edit(t *twin, delta []Splice) error {
-	e := &runEdit{s: w.s, run: t.run, last: -1}
-	for _, sp := range delta {
-		var err error
-		switch {
-		case sp.Insert != "":
-			e.insert(sp.Insert, sp.Format)
-		case sp.Delete > 0:
-			err = e.each(sp.Delete, func(n int) yjs.Op { return yjs.Op{Delete: n} })
-		default:
-			err = e.retain(sp)
-		}
-		if err != nil {
-			return err
-		}
+	e, err := w.s.edits(t, delta)
+	if err != nil {
+		return err
 	}
 	for i := range e.texts {
 		p := &e.texts[i]
@@ -39,6 +28,76 @@ func (w *sharedWriter) edit(t *twin, delta []Splice) error {
 		w.putCaretIn(p.text, p.now)
 	}
 	return nil
+}
+
+// edits collects what a delta does to the texts of a run.
+func (s *Schema) edits(t *twin, delta []Splice) (*runEdit, error) {
+	e := &runEdit{s: s, run: t.run, last: -1}
+	for _, sp := range delta {
+		var err error
+		switch {
+		case sp.Insert != "":
+			e.insert(sp.Insert, sp.Format)
+		case sp.Delete > 0:
+			err = e.each(sp.Delete, func(n int) yjs.Op { return yjs.Op{Delete: n} })
+		default:
+			err = e.retain(sp)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return e, nil
+}
+
+// manySplices is from which on texts are cut for all changes at once.
+const manySplices = 500
+
+// cut prepares the changes of many texts, whose paths hold before the first change.
+func (w *sharedWriter) cut(txn *yjs.Txn, root *twin) error {
+	splices := 0
+	for _, op := range w.ops {
+		if op, ok := op.(EditText); ok {
+			splices += len(op.Delta)
+		}
+	}
+	if splices < manySplices {
+		return nil
+	}
+	var cuts []yjs.Cut
+	for _, op := range w.ops {
+		op, ok := op.(EditText)
+		if !ok {
+			continue
+		}
+		t, err := root.at(op.Path)
+		if err != nil {
+			return err
+		}
+		e, err := w.s.edits(t, op.Delta)
+		if err != nil {
+			return err
+		}
+		for _, p := range e.texts {
+			cuts = append(cuts, yjs.Cut{Text: p.text, At: p.cuts()})
+		}
+	}
+	txn.Cut(cuts)
+	return nil
+}
+
+// cuts returns where the changes of a text begin and end.
+func (p *textEdit) cuts() []int {
+	var out []int
+	at := 0
+	for _, op := range p.ops {
+		n := op.Delete + op.Retain
+		if op.Insert != nil || op.Delete > 0 || len(op.Attributes) > 0 {
+			out = append(out, at, at+n)
+		}
+		at += n
+	}
+	return out
 }
 
 // runEdit collects the changes of the texts of a run.
@@ -82,7 +141,7 @@ func (e *runEdit) insert(text string, marks []Mark) {
 	case e.in > 0:
 		p = e.at(left.text, left.at+e.in)
 	case left.text != nil:
-		p = e.at(left.text, left.at+Len16(left.node.Text))
+		p = e.at(left.text, left.at+left.n)
 	default:
 		p = e.at(right.text, right.at)
 	}
@@ -140,7 +199,7 @@ func (e *runEdit) skip(n int) error {
 		if e.i == len(e.run) {
 			return fmt.Errorf("the text ends %d units too early", n)
 		}
-		k := min(n, Len16(e.run[e.i].node.Text)-e.in)
+		k := min(n, e.run[e.i].n-e.in)
 		e.step(k)
 		n -= k
 	}
@@ -156,7 +215,7 @@ func (e *runEdit) each(n int, op func(n int) yjs.Op) error {
 			return fmt.Errorf("the text ends %d units too early", n)
 		}
 		seg := e.run[e.i]
-		k := min(n, Len16(seg.node.Text)-e.in)
+		k := min(n, seg.n-e.in)
 		p := e.at(seg.text, seg.at+e.in)
 		if text == e.last && ops == len(p.ops) {
 			o := &p.ops[ops-1]
@@ -176,7 +235,7 @@ func (e *runEdit) each(n int, op func(n int) yjs.Op) error {
 }
 
 func (e *runEdit) step(n int) {
-	if e.in += n; e.in == Len16(e.run[e.i].node.Text) {
+	if e.in += n; e.in == e.run[e.i].n {
 		e.i, e.in = e.i+1, 0
 	}
 }

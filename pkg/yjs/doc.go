@@ -55,7 +55,9 @@
 //     wait for, and with updates out of order now and then waits for ever.
 //   - Hostile input costs no more than [Limits] say. See [Doc.ApplyUpdate] for the state
 //     of the document after an error.
-//   - Clocks have 32 bits, client ids the 53 that JavaScript can read.
+//   - Clocks have 32 bits, client ids the 53 that JavaScript can read; npm yjs makes ids of
+//     32, counts clocks up to 2^53 and reads what goes beyond here. What does is
+//     [ErrMalformed], wherever it stands.
 //
 // # How it lies in memory
 //

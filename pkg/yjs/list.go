@@ -2,8 +2,16 @@ package yjs
 
 import "fmt"
 
-// self returns the index of the document's own client.
-func (d *Doc) self() uint32 { return d.clientOf(d.clientID) }
+// self returns the index of the document's own client, which is another one when half of
+// the old one's clocks are used up: by somebody else who writes in its name, that is.
+func (d *Doc) self() uint32 {
+	ci := d.clientOf(d.clientID)
+	for d.clients[ci].state > maxClock/2 {
+		d.clientID = newClientID()
+		ci = d.clientOf(d.clientID)
+	}
+	return ci
+}
 
 // insertItem makes a local item between left and right, which are neighbours.
 func (d *Doc) insertItem(b *branch, left, right ref, sub uint32, kind uint8, length uint32, fill func(*item)) ref {
@@ -80,6 +88,18 @@ func (d *Doc) contentOf(v any) (content, error) {
 	}
 }
 
+func (d *Doc) contentsOf(vs []any) ([]content, error) {
+	cs := make([]content, 0, len(vs))
+	for _, v := range vs {
+		c, err := d.contentOf(v)
+		if err != nil {
+			return nil, err
+		}
+		cs = append(cs, c)
+	}
+	return cs, nil
+}
+
 // placeBranch readies a type for the item that will hold it.
 func (d *Doc) placeBranch(v any) {
 	if b, ok := v.(*branch); ok {
@@ -124,13 +144,9 @@ func (b *branch) insertAt(index int, vs []any) error {
 	if index < 0 || b.doc != nil && index > int(b.length) {
 		return fmt.Errorf("%w: insert at %d of %d", ErrRange, index, b.length)
 	}
-	cs := make([]content, 0, len(vs))
-	for _, v := range vs {
-		c, err := b.doc.contentOf(v)
-		if err != nil {
-			return err
-		}
-		cs = append(cs, c)
+	cs, err := b.doc.contentsOf(vs)
+	if err != nil {
+		return err
 	}
 	if b.doc == nil {
 		b.prelim = append(b.prelim, func() { b.insertContents(min(index, int(b.length)), cs) })
@@ -191,13 +207,9 @@ func (b *branch) push(vs []any) error {
 		}
 		return b.insertAt(n, vs)
 	}
-	cs := make([]content, 0, len(vs))
-	for _, v := range vs {
-		c, err := b.doc.contentOf(v)
-		if err != nil {
-			return err
-		}
-		cs = append(cs, c)
+	cs, err := b.doc.contentsOf(vs)
+	if err != nil {
+		return err
 	}
 	if len(cs) == 0 {
 		return nil

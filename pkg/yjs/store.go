@@ -201,9 +201,17 @@ func (d *Doc) cleanEnd(ci, clock uint32) ref {
 	return r
 }
 
-// split cuts the i-th item of a client in two and returns the right part.
-func (d *Doc) split(ci uint32, i int, diff uint32) ref {
-	lr := d.clients[ci].structs[i]
+// split cuts the i-th item of a client in two.
+func (d *Doc) split(ci uint32, i int, diff uint32) {
+	c := &d.clients[ci]
+	right := d.splitItem(c.structs[i], diff)
+	d.txn.moved += len(c.structs) - i
+	c.structs = slices.Insert(c.structs, i+1, right)
+}
+
+// splitItem is split for who puts the right part, which it returns, into the list.
+func (d *Doc) splitItem(lr ref, diff uint32) ref {
+	ci := d.at(lr).client
 	rr, r := d.newItem()
 	l := d.at(lr)
 	*r = item{
@@ -228,9 +236,6 @@ func (d *Doc) split(ci uint32, i int, diff uint32) ref {
 	}
 	l.length = diff
 	d.txn.merge = append(d.txn.merge, place{ci, r.clock})
-	c := &d.clients[ci]
-	d.txn.moved += len(c.structs) - i
-	c.structs = slices.Insert(c.structs, i+1, rr)
 	return rr
 }
 

@@ -3,6 +3,7 @@ package yjs
 import (
 	"cmp"
 	"slices"
+	"sort"
 )
 
 // Txn is a transaction: the edits between which nobody looks. It is valid until the
@@ -182,7 +183,6 @@ func (d *Doc) commit(t *Txn) {
 		t.noteOrder()
 	}
 	t.sortDeleted()
-	d.moved = 0
 	for i := range t.touched {
 		s := &t.touched[i]
 		s.after = d.clients[s.client].state
@@ -278,15 +278,48 @@ func (d *Doc) collectDeleted(t *Txn) {
 }
 
 func (d *Doc) joinDeleted(t *Txn) {
-	for _, x := range slices.Backward(t.deleted) {
-		si := min(len(d.clients[x.client].structs)-1, 1+d.find(x.client, x.clock+x.length-1))
-		if d.moved/movedPerStep > d.limits.MaxScan {
-			return // enough: what is not joined means the same
+	for end := len(t.deleted); end > 0; {
+		begin := end - 1
+		for begin > 0 && t.deleted[begin-1].client == t.deleted[begin].client {
+			begin--
 		}
-		for si > 0 && d.at(d.clients[x.client].structs[si]).clock >= x.clock {
-			si -= 1 + d.joinLeft(x.client, si)
+		d.joinRanges(t.deleted[begin:end])
+		end = begin
+	}
+}
+
+// joinRanges joins the structs of ranges of one client, and each range with its neighbours.
+// The list closes up once, and not for each range.
+func (d *Doc) joinRanges(ds []dead) {
+	ci := ds[0].client
+	s := d.clients[ci].structs
+	left, right := len(s), len(s) // s[:left] is to be looked at yet, s[right:] stays
+	for _, x := range slices.Backward(ds) {
+		behind := 2 + d.findLeft(ci, left, x.clock+x.length-1) // the range and its neighbour
+		if behind <= left {
+			right -= left - behind
+			copy(s[right:], s[behind:left])
+			left = behind
+		} else if right < len(s) { // the neighbour is the first that stays
+			s[left] = s[right]
+			left, right = left+1, right+1
+		}
+		for left > 1 && d.at(s[left-1]).clock >= x.clock {
+			left -= 1 + d.joinRun(s, left-1)
+			right--
+			s[right] = s[left]
 		}
 	}
+	d.clients[ci].structs = slices.Delete(s, left, right)
+}
+
+// findLeft is find among the first n structs of a client.
+func (d *Doc) findLeft(ci uint32, n int, clock uint32) int {
+	s := d.clients[ci].structs
+	if n == len(s) {
+		return d.find(ci, clock)
+	}
+	return sort.Search(n, func(i int) bool { return d.at(s[i]).clock > clock }) - 1
 }
 
 func (d *Doc) joinNew(t *Txn) {
@@ -340,7 +373,6 @@ func (d *Doc) joinLeft(ci uint32, si int) int {
 	c := &d.clients[ci]
 	n := d.joinRun(c.structs, si)
 	if n > 0 {
-		d.moved += len(c.structs) - si
 		c.structs = slices.Delete(c.structs, si-n+1, si+1)
 	}
 	return n

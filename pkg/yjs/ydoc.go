@@ -64,7 +64,6 @@ type Doc struct {
 	parsed     *parsed
 
 	added   uint64 // structs that were ever integrated
-	moved   int    // like Txn.moved, while committing
 	placed  placement
 	seen    []ref // scratch of place
 	stamps  []uint32
@@ -101,7 +100,7 @@ func newClientID() uint64 {
 }
 
 // ClientID names the author of local edits. It changes when somebody else turns out to
-// use it too.
+// use it too, or has used up its clocks.
 func (d *Doc) ClientID() uint64 { return d.clientID }
 
 // GUID names the document.
