@@ -81,13 +81,13 @@ type Pool struct {
 	mu     sync.Mutex // guards what follows
 	slots  []*slot
 	links  map[*poolLink]struct{}
-	moved  map[string]moved
+	moved  map[uint64]moved // by the key's hash: keys are not kept
 	closed bool
 }
 
 // moved is where the streams of a key go that the Server had no place for.
 type moved struct {
-	by    uint64 // slots from its own one
+	by    uint32 // slots from its own one
 	until time.Time
 }
 
@@ -118,8 +118,8 @@ type Uplink struct {
 	link *poolLink
 	id   uint64
 	sink Sink
-	key  string
-	by   uint64 // slots from the key's own one
+	key  uint64 // its hash, 0 for none
+	by   uint32 // slots from the key's own one
 	// dirty is the reader's: there is something to be flushed.
 	dirty bool
 
@@ -141,7 +141,7 @@ func NewPool(cfg Config) *Pool {
 	}
 	p := &Pool{
 		cfg: cfg, seed: maphash.MakeSeed(), slots: make([]*slot, cfg.Trunks),
-		links: map[*poolLink]struct{}{}, moved: map[string]moved{},
+		links: map[*poolLink]struct{}{}, moved: map[uint64]moved{},
 	}
 	for i := range p.slots {
 		p.slots[i] = &slot{}
@@ -208,13 +208,17 @@ func (p *Pool) list() []*poolLink {
 // Server has a place for them; those with none are spread. The sink may be called before
 // Open returns. An error is that of dialing, or ctx's.
 func (p *Pool) Open(ctx context.Context, key string, o Opening, to Sink) (*Uplink, error) {
-	s, by := p.slotOf(key)
+	hash := uint64(0)
+	if key != "" {
+		hash = maphash.String(p.seed, key)
+	}
+	s, by := p.slotOf(hash)
 	for range 3 { // a trunk may break in the very moment
 		l, err := p.linkOf(ctx, s)
 		if err != nil {
 			return nil, err
 		}
-		u := &Uplink{link: l, sink: to, key: key, by: by, credit: Window}
+		u := &Uplink{link: l, sink: to, key: hash, by: by, credit: Window}
 		if l.open(u, o) {
 			return u, nil
 		}
@@ -224,15 +228,15 @@ func (p *Pool) Open(ctx context.Context, key string, o Opening, to Sink) (*Uplin
 }
 
 // slotOf returns the slot of a key, and how far it is from the key's own one.
-func (p *Pool) slotOf(key string) (s *slot, by uint64) {
-	i := p.turn.Add(1)
-	if key != "" {
-		i = maphash.String(p.seed, key)
-		p.mu.Lock()
-		by = p.moved[key].by
-		p.mu.Unlock()
+func (p *Pool) slotOf(key uint64) (s *slot, by uint32) {
+	n := uint64(len(p.slots))
+	if key == 0 {
+		return p.slots[p.turn.Add(1)%n], 0
 	}
-	return p.slots[(i%uint64(len(p.slots))+by)%uint64(len(p.slots))], by
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	by = p.moved[key].by
+	return p.slots[(key%n+uint64(by))%n], by
 }
 
 // move has the next streams of a key opened in the next slot, for the Server has no place
@@ -241,10 +245,10 @@ func (p *Pool) move(u *Uplink) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	m, known := p.moved[u.key]
-	if u.key == "" || m.by != u.by || !known && len(p.moved) >= maxMoved {
+	if u.key == 0 || m.by != u.by || !known && len(p.moved) >= maxMoved {
 		return
 	}
-	p.moved[u.key] = moved{by: (u.by + 1) % uint64(len(p.slots)), until: time.Now().Add(p.cfg.Age)}
+	p.moved[u.key] = moved{by: (u.by + 1) % uint32(len(p.slots)), until: time.Now().Add(p.cfg.Age)}
 }
 
 // linkOf returns a slot's trunk; one who comes while there is none dials for all.

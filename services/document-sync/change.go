@@ -15,6 +15,7 @@ import (
 type planned struct {
 	before       *prosemirror.Node // what the document says
 	replacements int
+	name         string // what it is called from now on; empty: as before
 	// apply does it, in the document's transaction, and returns where it wrote last.
 	apply func() (yjs.RelativePosition, error)
 }
@@ -24,7 +25,7 @@ func (s *documents) edit(ctx context.Context, c call, next func(*prosemirror.Nod
 	return s.write(ctx, c, func(doc *yjs.Doc) (planned, error) {
 		before := s.editor.Tree(doc)
 		tree, replacements, err := next(before)
-		return planned{before, replacements, func() (yjs.RelativePosition, error) {
+		return planned{before: before, replacements: replacements, name: c.rename, apply: func() (yjs.RelativePosition, error) {
 			written, err := s.editor.Write(doc, tree)
 			return written.Caret, err
 		}}, err
@@ -95,14 +96,14 @@ func (s *documents) write(ctx context.Context, c call, plan func(doc *yjs.Doc) (
 // derive makes what is stored of a change that was made to a document in the state before.
 func (s *documents) derive(e room.Edited, done planned, before []byte) (store.Change, error) {
 	if len(e.Update) == 0 {
-		return store.Change{Replacements: done.replacements}, nil
+		return store.Change{Replacements: done.replacements, Name: done.name}, nil
 	}
 	markdown := s.editor.Markdown(s.editor.Tree(e.Doc))
 	if err := edit.CheckSize(markdown); err != nil {
 		return store.Change{}, err
 	}
 	return store.Change{
-		Update: e.Update, Replacements: done.replacements,
+		Update: e.Update, Replacements: done.replacements, Name: done.name,
 		Before: before, BeforeMarkdown: s.editor.Markdown(done.before),
 		State: e.Doc.EncodeStateAsUpdateV2(nil), Markdown: markdown, Since: e.Since,
 	}, nil

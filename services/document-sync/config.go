@@ -30,7 +30,7 @@ type Config struct {
 	WriteWait time.Duration `env:"DOCUMENT_SYNC_WRITE_WAIT" envDefault:"30s" doc:"How long one write to a subscriber may take before its stream is cut."`
 
 	Rooms       int `env:"DOCUMENT_SYNC_ROOMS" envDefault:"10000" doc:"Most documents that are open here at a time; who wants one more is told to try again."`
-	MemoryMB    int `env:"DOCUMENT_SYNC_MEMORY_MB" envDefault:"1024" doc:"Megabytes that open documents may take; beyond, those that nobody has open leave, and who wants to open another is told to try again. One workspace may take a quarter."`
+	MemoryMB    int `env:"DOCUMENT_SYNC_MEMORY_MB" envDefault:"1024" doc:"Megabytes that open documents may take; beyond, those that nobody has open leave, and who wants to open another is told to try again. The last quarter is for workspaces that take less than a quarter: one that is alone gets three quarters. What waits to be stored may take an eighth besides."`
 	DocumentMB  int `env:"DOCUMENT_SYNC_DOCUMENT_MB" envDefault:"64" doc:"Megabytes that one document may take in memory; beyond, its editors can only delete."`
 	Connections int `env:"DOCUMENT_SYNC_CONNECTIONS" envDefault:"10000" doc:"Most WebSocket connections at a time."`
 

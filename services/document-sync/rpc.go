@@ -144,9 +144,24 @@ func (s *documents) Replace(ctx context.Context, req *documentv1.ReplaceRequest)
 	if err != nil {
 		return nil, err
 	}
-	a, err := s.edit(ctx, call{
-		name: store.Replace, doc: req.GetId(), key: req.GetOperationKey(), request: []string{markdown},
-	}, func(tree *prosemirror.Node) (*prosemirror.Node, int, error) {
+	c := call{name: store.Replace, doc: req.GetId(), key: req.GetOperationKey(), request: []string{markdown}}
+	if req.Name != nil {
+		if c.rename, err = edit.Name(req.GetName()); err != nil {
+			return nil, err
+		}
+		c.request = append(c.request, c.rename)
+	}
+	var next *prosemirror.Node // of much Markdown, which is read while others still write
+	if len(markdown) > edit.MaxText {
+		c.prepare = func(context.Context, store.Ref) (err error) {
+			next, err = s.editor.Parse(markdown)
+			return err
+		}
+	}
+	a, err := s.edit(ctx, c, func(tree *prosemirror.Node) (*prosemirror.Node, int, error) {
+		if next != nil {
+			return s.editor.Keep(tree, next), 0, nil
+		}
 		next, err := s.editor.Rewrite(tree, markdown)
 		return next, 0, err
 	})
@@ -193,7 +208,8 @@ func (s *documents) past(ctx context.Context, ref store.Ref, version int64) (*pr
 type call struct {
 	name, doc, key string
 	request        []string
-	undoes         int64 // the version that an undo takes back
+	undoes         int64  // the version that an undo takes back
+	rename         string // the name that a Replace sets too; empty for none
 	// prepare, which may be nil, reads what an edit needs beside the document.
 	prepare func(ctx context.Context, ref store.Ref) error
 	run     func(ctx context.Context, op store.Operation) (store.Answer, error)

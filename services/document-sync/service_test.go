@@ -150,6 +150,64 @@ func TestNothingToChange(t *testing.T) {
 	}
 }
 
+// A new name and new content come together, as one version, or not at all.
+func TestReplaceWithName(t *testing.T) {
+	t.Parallel()
+	ctx, c := as(t, actor()), newWorld(t).start(t, documentsync.Config{}).client(t)
+	d := mustCreate(ctx, t, c, "old", "old")
+	key := newKey()
+	replace := func(key, name, markdown string) (*documentv1.Document, error) {
+		r, err := c.Replace(ctx, &documentv1.ReplaceRequest{Id: d.GetId(), Markdown: markdown, Name: &name, OperationKey: key})
+		return r.GetDocument(), err
+	}
+	for name, tt := range map[string]struct {
+		name, markdown string
+		kind           fault.Kind
+	}{
+		"content": {"new", strings.Repeat("x", 10<<20+1), fault.TooLarge},
+		"a block": {"new", strings.Repeat("x", 1<<20+1), fault.TooLarge},
+		"no name": {" ", "new", fault.Invalid},
+	} {
+		if _, err := replace(newKey(), tt.name, tt.markdown); fault.KindOf(err) != tt.kind {
+			t.Errorf("Replace with a bad %s = %v, want %v", name, err, tt.kind)
+		}
+	}
+	if got, err := c.Get(ctx, &documentv1.GetRequest{Id: d.GetId()}); err != nil || got.GetDocument().GetName() != "old" || got.GetDocument().GetSequence() != 1 {
+		t.Errorf("Get after what was refused = %v, %v, want old, as it was", got, err)
+	}
+	for range 2 { // the second time from the record
+		if got, err := replace(key, " new ", "new"); err != nil || got.GetName() != "new" || got.GetSequence() != 2 {
+			t.Errorf("Replace = %v, %v, want new at sequence 2", got, err)
+		}
+	}
+	if _, err := replace(key, "another", "new"); fault.From(err).Code != "OPERATION_KEY_REUSED" {
+		t.Errorf("Replace of the key with another name = %v, want OPERATION_KEY_REUSED", err)
+	}
+	if got, err := replace("", "newer", "new"); err != nil || got.GetName() != "newer" || got.GetSequence() != 3 {
+		t.Errorf("Replace with a new name only = %v, %v, want newer at sequence 3", got, err)
+	}
+	if got, err := replace("", "newer", "new"); err != nil || got.GetSequence() != 3 {
+		t.Errorf("Replace with nothing new = %v, %v, want sequence 3", got, err)
+	}
+	if _, err := c.Undo(ctx, &documentv1.UndoRequest{Id: d.GetId(), Version: 2}); err != nil {
+		t.Errorf("Undo = %v", err)
+	}
+	if got := content(ctx, t, c, d.GetId()); got != "old\n" {
+		t.Errorf("content after Undo = %q, want old", got)
+	}
+	history, err := c.Versions(ctx, &documentv1.VersionsRequest{Id: d.GetId()})
+	if err != nil {
+		t.Fatalf("Versions = %v", err)
+	}
+	var operations []string
+	for _, v := range history.GetVersions() {
+		operations = append(operations, v.GetOperation()+" "+v.GetName())
+	}
+	if diff := gocmp.Diff([]string{"undo newer", "rename newer", "replace new", "create old"}, operations); diff != "" {
+		t.Errorf("Versions (-want +got):\n%s", diff)
+	}
+}
+
 func TestBadInput(t *testing.T) {
 	t.Parallel()
 	ctx, c := as(t, actor()), newWorld(t).start(t, documentsync.Config{}).client(t)

@@ -112,10 +112,11 @@ func actor() identity.Actor {
 	}
 }
 
-// as returns the test's context with an actor.
+// as returns the test's context with an actor. It lasts: subtests that wait for their
+// turn have it too.
 func as(t testing.TB, a identity.Actor) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(identity.With(t.Context(), a), time.Minute)
+	ctx, cancel := context.WithTimeout(identity.With(t.Context(), a), 4*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -1061,10 +1061,13 @@ func (x *AppendResponse) GetDocument() *Document {
 }
 
 type ReplaceRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Markdown      string                 `protobuf:"bytes,2,opt,name=markdown,proto3" json:"markdown,omitempty"`
-	OperationKey  string                 `protobuf:"bytes,3,opt,name=operation_key,json=operationKey,proto3" json:"operation_key,omitempty"`
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	Id           string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Markdown     string                 `protobuf:"bytes,2,opt,name=markdown,proto3" json:"markdown,omitempty"`
+	OperationKey string                 `protobuf:"bytes,3,opt,name=operation_key,json=operationKey,proto3" json:"operation_key,omitempty"`
+	// The document's new name, set along with its content; absent: it keeps its name.
+	// A server of an earlier release keeps it in any case: the answer has the name.
+	Name          *string `protobuf:"bytes,4,opt,name=name,proto3,oneof" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1116,6 +1119,13 @@ func (x *ReplaceRequest) GetMarkdown() string {
 func (x *ReplaceRequest) GetOperationKey() string {
 	if x != nil {
 		return x.OperationKey
+	}
+	return ""
+}
+
+func (x *ReplaceRequest) GetName() string {
+	if x != nil && x.Name != nil {
+		return *x.Name
 	}
 	return ""
 }
@@ -1172,7 +1182,7 @@ type Version struct {
 	Author    *Author                `protobuf:"bytes,2,opt,name=author,proto3" json:"author,omitempty"`
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	// create, edit, append, replace, restore, undo, rename; write for a stretch of live
-	// editing by one author.
+	// editing, whose author is who wrote last in it.
 	Operation string `protobuf:"bytes,4,opt,name=operation,proto3" json:"operation,omitempty"`
 	Name      string `protobuf:"bytes,5,opt,name=name,proto3" json:"name,omitempty"`
 	// The version that this one, an undo, took back; 0 for all others.
@@ -1766,11 +1776,13 @@ const file_signalbox_document_v1_document_proto_rawDesc = "" +
 	"\bmarkdown\x18\x02 \x01(\tR\bmarkdown\x12#\n" +
 	"\roperation_key\x18\x03 \x01(\tR\foperationKey\"M\n" +
 	"\x0eAppendResponse\x12;\n" +
-	"\bdocument\x18\x01 \x01(\v2\x1f.signalbox.document.v1.DocumentR\bdocument\"a\n" +
+	"\bdocument\x18\x01 \x01(\v2\x1f.signalbox.document.v1.DocumentR\bdocument\"\x83\x01\n" +
 	"\x0eReplaceRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1a\n" +
 	"\bmarkdown\x18\x02 \x01(\tR\bmarkdown\x12#\n" +
-	"\roperation_key\x18\x03 \x01(\tR\foperationKey\"N\n" +
+	"\roperation_key\x18\x03 \x01(\tR\foperationKey\x12\x17\n" +
+	"\x04name\x18\x04 \x01(\tH\x00R\x04name\x88\x01\x01B\a\n" +
+	"\x05_name\"N\n" +
 	"\x0fReplaceResponse\x12;\n" +
 	"\bdocument\x18\x01 \x01(\v2\x1f.signalbox.document.v1.DocumentR\bdocument\"\x98\x02\n" +
 	"\aVersion\x12\x18\n" +
@@ -1935,6 +1947,7 @@ func file_signalbox_document_v1_document_proto_init() {
 	if File_signalbox_document_v1_document_proto != nil {
 		return
 	}
+	file_signalbox_document_v1_document_proto_msgTypes[18].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

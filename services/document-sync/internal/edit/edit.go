@@ -106,7 +106,7 @@ func (e *Editor) Rewrite(doc *prosemirror.Node, markdown string) (*prosemirror.N
 	if err != nil {
 		return nil, err
 	}
-	return e.keep(doc, next), nil
+	return e.Keep(doc, next), nil
 }
 
 // Append returns doc with the blocks of markdown at its end.

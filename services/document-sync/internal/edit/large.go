@@ -28,9 +28,9 @@ func (e *Editor) parseLarge(markdown string) (*prosemirror.Node, error) {
 	return doc, explain(err)
 }
 
-// keep returns next with the blocks that read the same in doc taken from there, with what
+// Keep returns next with the blocks that read the same in doc taken from there, with what
 // Markdown does not show.
-func (e *Editor) keep(doc, next *prosemirror.Node) *prosemirror.Node {
+func (e *Editor) Keep(doc, next *prosemirror.Node) *prosemirror.Node {
 	had := map[string][]*prosemirror.Node{}
 	for i, text := range e.blocks(doc) {
 		had[text] = append(had[text], doc.Content[i])

@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// waitShare is the part of Config.MemoryBytes, and of a workspace's share of it, that what
-// waits to be committed may take besides.
+// waitShare is the part of Config.MemoryBytes, and of what a workspace may have of it, that
+// what waits to be committed may take besides.
 const waitShare = 8
 
 // allowance bounds in bytes what waits to be committed. One thing is always taken,

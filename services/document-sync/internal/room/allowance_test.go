@@ -19,18 +19,18 @@ func TestAllThatWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
-		// An eighth may wait, that is 1 MiB, and of a workspace a quarter of that.
+		// An eighth may wait, that is 1 MiB, and of a workspace three quarters of that.
 		h, stop := open(t, room.Config{Store: m, MemoryBytes: 8 << 20})
 		defer stop()
 		greedy := id.New[id.Workspace]()
 		one, two := join(t, h, m.createIn(greedy)), join(t, h, m.createIn(greedy))
 		var others []*client
-		for range 5 {
+		for range 2 {
 			others = append(others, join(t, h, m.create()))
 		}
 		settle(append(others, one, two)...)
 		release := m.hold("Append")
-		one.write(0, big(200))
+		one.write(0, big(700))
 		blocked := func(c *client, kib int) bool {
 			t.Helper()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -41,13 +41,13 @@ func TestAllThatWaits(t *testing.T) {
 			}
 			return err != nil
 		}
-		equal(t, "more than a workspace's share waits", blocked(two, 100), true)
+		equal(t, "more than a workspace's share waits", blocked(two, 200), true)
 		for i, c := range others {
-			equal(t, "another workspace waits", blocked(c, 200), i == 4)
+			equal(t, "another workspace waits", blocked(c, 200), i == 1)
 		}
 		last := make(chan error, 1)
 		go func() {
-			last <- others[4].seat.Update(t.Context(), others[4].doc.EncodeStateAsUpdate(nil))
+			last <- others[1].seat.Update(t.Context(), others[1].doc.EncodeStateAsUpdate(nil))
 		}()
 		gone := make(chan error, 1)
 		go func() { gone <- two.seat.Update(t.Context(), two.doc.EncodeStateAsUpdate(nil)) }()

@@ -392,7 +392,10 @@ func (r *room) closeRefused(b *inbox) {
 		if it.refused == nil {
 			continue
 		}
-		it.seat.refused = it.refused
+		if it.seat.refused == nil {
+			it.seat.refused = it.refused
+			r.remember(it.seat, b.update(i), time.Now())
+		}
 		it.seat.close(closingOf(it.refused))
 		r.hub.metrics.refused.Inc()
 	}
@@ -401,16 +404,16 @@ func (r *room) closeRefused(b *inbox) {
 // closingOf says how a connection ends whose update was refused.
 func closingOf(refused error) (code int, reason string) {
 	if errors.Is(refused, yjs.ErrMalformed) {
-		return CloseMalformed, "the update is malformed"
+		return CloseMalformed, "the update is malformed: open the document anew"
 	}
 	f, ok := errors.AsType[*fault.Error](refused)
 	switch {
 	case ok && f.Kind == fault.Unavailable:
 		return CloseBusy, f.Message
 	case ok && f.Kind == fault.TooLarge:
-		return CloseTooBig, f.Message
+		return CloseRefused, f.Message
 	}
-	return CloseTooBig, "the update asks for too much work"
+	return CloseRefused, "the change is too much work at once: copy what it added, open the document anew, and add it in parts"
 }
 
 func (r *room) tellStored(b *inbox) {

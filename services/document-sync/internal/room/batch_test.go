@@ -91,7 +91,7 @@ func TestBadUpdatesAreRefusedAlone(t *testing.T) {
 		{"empty", nil, room.CloseMalformed},
 		{"truncated", []byte{1, 2, 200}, room.CloseMalformed},
 		// It says that it has 2^27 structs.
-		{"too many structs", []byte{1, 0x80, 0x80, 0x80, 0x40, 1, 0}, room.CloseTooBig},
+		{"too many structs", []byte{1, 0x80, 0x80, 0x80, 0x40, 1, 0}, room.CloseRefused},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -141,7 +141,7 @@ func TestStoreRefuses(t *testing.T) {
 		settle(a, b)
 		b.write(0, "BAD")
 		settle(a, b)
-		equal(t, "code", b.closed(), room.CloseTooBig)
+		equal(t, "code", b.closed(), room.CloseRefused)
 		a.write(4, "!")
 		settle(a)
 		late := join(t, h, ref)

@@ -73,7 +73,7 @@ func TestSlowUpdates(t *testing.T) {
 		equal(t, "loads", m.count("Load"), 1)
 		a.send(hammer(3)) // strangers' limits are back
 		settle()
-		equal(t, "code", a.closed(), room.CloseTooBig)
+		equal(t, "code", a.closed(), room.CloseRefused)
 		b.write(0, "fine")
 		settle()
 		equal(t, "other's code", b.closed(), 0)
@@ -130,7 +130,7 @@ func TestTooLargeTogether(t *testing.T) {
 		code   int // b is closed with
 		want   int // characters that are there then
 	}{
-		{"one is to blame", 200, room.CloseTooBig, 2},
+		{"one is to blame", 200, room.CloseRefused, 2},
 		{"all together", 70, 0, 72},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -188,7 +188,7 @@ func TestTooMuchWaits(t *testing.T) {
 		equal(t, "code within the bound", a.closed(), 0)
 		a.send(gap(2, store.MaxUpdate/3))
 		settle(a, b)
-		equal(t, "code", a.closed(), room.CloseTooBig)
+		equal(t, "code", a.closed(), room.CloseRefused)
 		b.write(0, "fine")
 		settle(b)
 		equal(t, "stored", m.text(t, ref), "fine")

@@ -43,7 +43,10 @@
 // that the sender sent behind it, which may build on it; if it
 // may have left a part of itself in the doc, the doc is thrown away first. A batch that is
 // too large for the store is committed sender by sender, and who is too large alone is
-// refused.
+// refused. Who is refused is closed with CloseRefused (CloseMalformed for what cannot be
+// read), and editors that heed it do not come again. From those that do, with the same
+// structs, the update is taken a second later, then two, up to half a minute: what their
+// page says is refused once in that time, and nobody else is held up by it.
 //
 // An operation first catches up with the head in Postgres, edits within one
 // transaction, and is committed by its caller's function, in a transaction of its own.
@@ -59,12 +62,14 @@
 // deleted like any other. A state that is too large for the store's snapshots makes a
 // document full, too: else its updates would pile up.
 //
-// All rooms together have Config.MemoryBytes, a workspace a quarter of it. When that is
+// All rooms together have Config.MemoryBytes. The last quarter of it is for workspaces that
+// have less than a quarter, so that none takes the place of all others, and one that is
+// alone has three. When that is
 // used up, rooms that nobody is in are unloaded as soon as they are saved, then opening
 // others is Unavailable; when editors use an eighth more, who adds something is closed with
 // CloseBusy and finds a place on another instance (the gateway takes the document there), or
 // here when there is one. What waits to be committed has an eighth of Config.MemoryBytes
-// besides. Nothing that was taken is let go of for want of memory before it is committed and
+// besides, of which one workspace takes three quarters at most. Nothing that was taken is let go of for want of memory before it is committed and
 // saved.
 //
 // An answer to Seat.Sync goes through all of the document. Each connection has a share in

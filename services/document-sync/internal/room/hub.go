@@ -173,7 +173,7 @@ func (h *Hub) find(ref store.Ref) (r *room, evicted []*room, err error) {
 	}
 	u := h.of[ref.Workspace]
 	if u == nil {
-		u = &usage{waiting: allowance{most: h.shareOf() / waitShare}}
+		u = &usage{waiting: allowance{most: h.mostOf() / waitShare}}
 	}
 	evicted, ok := h.makeRoom(ref.Workspace, u)
 	if !ok {

@@ -90,7 +90,7 @@ func TestUnloadAndReload(t *testing.T) {
 	})
 }
 
-// A workspace that has its share of the rooms leaves the others to the others.
+// A workspace that has more than its share of the rooms leaves the last share to the others.
 func TestShare(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -98,16 +98,23 @@ func TestShare(t *testing.T) {
 		h, stop := open(t, room.Config{Store: m, Rooms: 8})
 		defer stop()
 		ws := id.New[id.Workspace]()
-		greedy := []store.Ref{m.createIn(ws), m.createIn(ws), m.createIn(ws)}
-		join(t, h, greedy[0])
-		leaves := join(t, h, greedy[1])
-		if _, err := h.Join(t.Context(), greedy[2], editor(), newClient(t)); fault.KindOf(err) != fault.Unavailable {
-			t.Errorf("Join() of more than the share = %v, want Unavailable", err)
+		var greedy []*client
+		for range 6 {
+			greedy = append(greedy, join(t, h, m.createIn(ws)))
+		}
+		more := m.createIn(ws)
+		if _, err := h.Join(t.Context(), more, editor(), newClient(t)); fault.KindOf(err) != fault.Unavailable {
+			t.Errorf("Join() of more than three quarters = %v, want Unavailable", err)
 		}
 		join(t, h, m.create()) // of another workspace
-		leaves.seat.Leave()
-		join(t, h, greedy[2])
-		equal(t, "rooms", h.Open(), 3)
+		greedy[0].seat.Leave()
+		greedy[1].seat.Leave()
+		join(t, h, more)
+		equal(t, "rooms", h.Open(), 6)
+		other := id.New[id.Workspace]()
+		join(t, h, m.createIn(other))
+		join(t, h, m.createIn(other))
+		equal(t, "rooms", h.Open(), 8)
 	})
 }
 

@@ -27,30 +27,38 @@ func errFull() error {
 
 // Shares of what there is.
 const (
-	// roomShare is how many workspaces would fill an instance.
+	// roomShare is the part of an instance that a workspace gets however much others take,
+	// and that is left to others however much it takes.
 	roomShare = 4
 	// growShare is the part of Config.MemoryBytes, and of a workspace's share of it, that
 	// documents which are open may grow by when no more are opened.
 	growShare = 8
 )
 
-// shareOf is what the rooms of one workspace may take.
+// shareOf is what the rooms of one workspace may take in any case.
 func (h *Hub) shareOf() int64 { return int64(h.cfg.MemoryBytes) / roomShare }
+
+// mostOf is what those of one workspace may take while nobody else needs it: more only
+// who has less than a share gets.
+func (h *Hub) mostOf() int64 { return int64(h.cfg.MemoryBytes) - h.shareOf() }
 
 // crowded says whether nothing more is to be loaded, for a workspace or for anybody.
 func (h *Hub) crowded() bool { return h.bytes.Load() >= int64(h.cfg.MemoryBytes) }
 
 // full says whether what is open may not grow any more either.
 func (h *Hub) full(u *usage) bool {
-	return h.bytes.Load() >= int64(h.cfg.MemoryBytes)*(growShare+1)/growShare ||
-		u.bytes.Load() >= h.shareOf()*(growShare+1)/growShare
+	more := func(n int64) int64 { return n * (growShare + 1) / growShare }
+	all := h.bytes.Load()
+	return all >= more(int64(h.cfg.MemoryBytes)) || all >= more(h.mostOf()) && u.bytes.Load() >= more(h.shareOf())
 }
 
 // makeRoom makes place for one more room of a workspace, if need be by unloading others;
-// h.mu is held. A workspace has a share of all at most, so that others find place too.
+// h.mu is held. The last share of all is for workspaces that have none, so that they find
+// place too.
 func (h *Hub) makeRoom(ws id.Workspace, u *usage) (evicted []*room, ok bool) {
 	for {
-		own := u.rooms >= (h.cfg.Rooms+roomShare-1)/roomShare || u.bytes.Load() >= h.shareOf()
+		share := (h.cfg.Rooms + roomShare - 1) / roomShare
+		own := u.rooms >= share && len(h.rooms) >= max(share, h.cfg.Rooms-share) || u.bytes.Load() >= h.shareOf() && h.bytes.Load() >= h.mostOf()
 		if !own && len(h.rooms) < h.cfg.Rooms && !h.crowded() {
 			return evicted, true
 		}

@@ -47,7 +47,7 @@ func TestFullDocument(t *testing.T) {
 		a.write(0, "what builds on it")
 		b.remove(0, 1) // at the same time
 		settle(a, b)
-		equal(t, "code", a.closed(), room.CloseTooBig)
+		equal(t, "code", a.closed(), room.CloseRefused)
 		if !strings.Contains(a.reason, "full") {
 			t.Errorf("reason = %q", a.reason)
 		}
@@ -57,7 +57,7 @@ func TestFullDocument(t *testing.T) {
 		// Who comes back with the same is refused again; who comes anew can delete.
 		a.join(h, ref)
 		settle(a)
-		equal(t, "code", a.closed(), room.CloseTooBig)
+		equal(t, "code", a.closed(), room.CloseRefused)
 		c := join(t, h, ref)
 		c.remove(0, 50<<10)
 		settle(b, c)
@@ -93,7 +93,7 @@ func TestWhatBuildsOnTheRefused(t *testing.T) {
 		a.write(0, "what builds on it")
 		release()
 		settle(a, b)
-		equal(t, "code", a.closed(), room.CloseTooBig)
+		equal(t, "code", a.closed(), room.CloseRefused)
 		equal(t, "b", len(b.text()), 90<<10-2)
 		if err := h.Read(t.Context(), ref, func(doc *yjs.Doc) error {
 			equal(t, "something waits", doc.Pending(), false)
@@ -159,7 +159,7 @@ func TestDeletionsThatTakeMemory(t *testing.T) {
 		b.remove(0, 1)
 		release()
 		settle(a, b)
-		equal(t, "code", a.closed(), room.CloseTooBig)
+		equal(t, "code", a.closed(), room.CloseRefused)
 		equal(t, "b", b.closed(), 0)
 		equal(t, "b", len(b.text()), 18<<10-2)
 		equal(t, "stored", len(m.text(t, ref)), 18<<10-2)
@@ -180,7 +180,7 @@ func TestStateThatIsTooLargeToSave(t *testing.T) {
 		pass(5 * time.Second)
 		a.write(0, "d")
 		settle(a, b)
-		equal(t, "code", a.closed(), room.CloseTooBig)
+		equal(t, "code", a.closed(), room.CloseRefused)
 		m.failing("Save", nil)
 		b.read()
 		b.remove(0, 1)
@@ -246,29 +246,44 @@ func TestMemoryOfAll(t *testing.T) {
 	})
 }
 
-// A workspace that has its share of the memory leaves the rest to the others.
+// A workspace may have more than its share, but of the last quarter of all it gets none
+// then: that is for the others.
 func TestShareOfMemory(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
 		ws := id.New[id.Workspace]()
-		greedy := []store.Ref{m.createIn(ws), m.createIn(ws), m.createIn(ws)}
-		for _, ref := range greedy {
-			m.write(t, ref, 100)
+		var greedy []store.Ref
+		for range 7 {
+			greedy = append(greedy, m.createIn(ws))
+			m.write(t, greedy[len(greedy)-1], 100)
 		}
 		h, stop := open(t, room.Config{Store: m, MemoryBytes: 800 << 10})
 		defer stop()
-		join(t, h, greedy[0])
-		leaves := join(t, h, greedy[1])
-		if _, err := h.Join(t.Context(), greedy[2], editor(), newClient(t)); fault.KindOf(err) != fault.Unavailable {
-			t.Errorf("Join() of more than the share = %v, want Unavailable", err)
+		var all []*client
+		for _, ref := range greedy[:6] {
+			all = append(all, join(t, h, ref))
+		}
+		if _, err := h.Join(t.Context(), greedy[6], editor(), newClient(t)); fault.KindOf(err) != fault.Unavailable {
+			t.Errorf("Join() of more than three quarters = %v, want Unavailable", err)
 		}
 		other := join(t, h, m.create())
-		other.write(0, "x")
+		other.write(0, big(50))
 		settle(other)
 		equal(t, "the other workspace", other.closed(), 0)
-		leaves.seat.Leave()
-		join(t, h, greedy[2])
-		equal(t, "rooms", h.Open(), 3)
+		all[0].write(0, big(80)) // is above, but so little that it may
+		settle(all[0])
+		equal(t, "the greedy one", all[0].closed(), 0)
+		all[1].write(0, "one too many")
+		other.write(0, "and one of mine")
+		settle(all[1], other)
+		equal(t, "the greedy one, later", all[1].closed(), room.CloseBusy)
+		equal(t, "the other workspace, later", other.closed(), 0)
+		for _, c := range all[:3] {
+			c.seat.Leave()
+		}
+		pass(10 * time.Second)
+		join(t, h, greedy[6])
+		equal(t, "an idle one made place", h.Open() <= 7, true)
 	})
 }

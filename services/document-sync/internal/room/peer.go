@@ -55,7 +55,8 @@ func (m *Message) Encoded(envelope int, encode func(*Message) any) any {
 }
 
 // The close codes of a connection, with RFC 6455, section 7.4, and the range that it
-// leaves to applications.
+// leaves to applications. From 4400 to 4499 it is of no use to connect again with the
+// same, and y-websocket does not.
 const (
 	CloseRestart   = 1012 // the instance goes away: connect again
 	CloseBusy      = 1013 // too slow, or too many: try again later
@@ -64,4 +65,5 @@ const (
 	CloseToken     = 4401 // the token ran out or is not valid
 	CloseForbidden = 4403 // no membership
 	CloseGone      = 4404 // no such document, or it was deleted
+	CloseRefused   = 4413 // the document does not take an update: it is full, or that is too much
 )

@@ -41,10 +41,11 @@ type room struct {
 	busy  bool
 	queue []chan struct{} // of those who wait for the turn; closed to hand it over
 
-	inbox   *inbox
-	working bool            // there is a worker
-	next    time.Time       // no batch before
-	blocked []chan struct{} // senders that wait for the inbox to be taken, or for place elsewhere
+	inbox    *inbox
+	refusals map[writer]refusal // of what may come again
+	working  bool               // there is a worker
+	next     time.Time          // no batch before
+	blocked  []chan struct{}    // senders that wait for the inbox to be taken, or for place elsewhere
 
 	waiting     []*Seat // to be greeted or answered once the doc is clean, or their time has come
 	remote      []remote

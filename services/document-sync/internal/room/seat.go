@@ -150,9 +150,9 @@ func awarenessFault(err error) error {
 }
 
 // Update takes an update of the document, of which it keeps a copy. It blocks only
-// while the room, its workspace or the hub has too much that waits to be committed, until
-// ctx is done. The peer is
-// told KindStored when it is committed, or closed with CloseMalformed or CloseTooBig, or
+// while the room, its workspace or the hub has too much that waits to be committed, or for
+// some seconds when the update was refused before, until ctx is done. The peer is
+// told KindStored when it is committed, or closed with CloseMalformed or CloseRefused, or
 // with CloseBusy when the instance has no memory left for more. For a viewer it returns a
 // Forbidden fault, unless the update has nothing but deletions that were made already:
 // that is stored.
@@ -164,6 +164,11 @@ func (s *Seat) Update(ctx context.Context, update []byte) error {
 	r := s.room
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if len(r.refusals) > 0 {
+		if err := r.hold(ctx, s, update); err != nil {
+			return err
+		}
+	}
 	for {
 		if err := s.gone(); err != nil {
 			return err

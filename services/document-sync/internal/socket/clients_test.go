@@ -201,19 +201,60 @@ func TestDocumentGone(t *testing.T) {
 			b.open(w, "never", kind, "6f1e0000-0000-7000-8000-000000000000", args{"socket": "one"})
 			b.open(w, "odd", kind, "my page", args{"socket": "one"})
 			b.tell("goes", "until", args{"synced": true, "settled": true})
-			if s := b.tell("never", "until", args{"told": "denied"}); !strings.Contains(s.told("denied"), "There is no document 6f1e") {
+			if s := b.tell("never", "until", args{"told": "denied"}); !strings.Contains(s.denied(), "There is no document 6f1e") {
 				t.Errorf("a document that never was: %+v", s.Told)
 			}
-			if s := b.tell("odd", "until", args{"told": "denied"}); s.told("denied") != "There is no such document." {
+			if s := b.tell("odd", "until", args{"told": "denied"}); s.denied() != "There is no such document." {
 				t.Errorf("a document with an odd name: %+v", s.Told)
 			}
 			w.rooms.remove(goes)
-			if s := b.tell("goes", "until", args{"told": "denied"}); s.told("denied") != "The document was deleted." {
+			if s := b.tell("goes", "until", args{"told": "denied"}); s.denied() != "The document was deleted." {
 				t.Errorf("a document that was deleted: %+v", s.Told)
 			}
 			b.tell("stays", "insert", args{"text": "here"})
 			if s := b.tell("stays", "until", args{"settled": true}); len(s.Ends) != 0 {
 				t.Errorf("the connection ended: %+v", s.Ends)
+			}
+		})
+	}
+}
+
+// An update that is refused ends the document for who sent it, is told, and does not come
+// again by itself; other documents on its connection go on.
+func TestRefusedUpdate(t *testing.T) {
+	t.Parallel()
+	for _, kind := range append([]string{"y-websocket"}, providers...) {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			w, b := newWorld(t, socket.Limits{}), newBrowser(t)
+			w.rooms.refuse = "REFUSED"
+			ref, beside := w.rooms.open(w.workspace), w.rooms.open(w.workspace)
+			b.open(w, "bad", kind, ref.Document.String(), args{"socket": "one"})
+			b.open(w, "beside", kind, beside.Document.String(), args{"socket": "one"})
+			b.open(w, "good", kind, ref.Document.String(), nil)
+			b.tell("bad", "insert", args{"text": "fine"})
+			b.tell("good", "until", args{"text": "fine", "settled": true})
+			b.tell("beside", "until", args{"synced": true})
+			b.tell("bad", "insert", args{"text": "REFUSED"})
+			if kind == "y-websocket" {
+				b.tell("bad", "until", args{"ended": room.CloseRefused})
+			} else if s := b.tell("bad", "until", args{"told": "denied"}); s.denied() != "The document is full." {
+				t.Errorf("it is told %+v", s.Told)
+			}
+			b.tell("good", "type", args{"text": "!", "count": 20})
+			b.tell("good", "until", args{"settled": true})
+			eventually(t, "the server has what came after", func() bool { return len(w.rooms.text(ref)) == len("fine")+20 })
+			b.tell("beside", "insert", args{"text": "here"})
+			s := b.tell("beside", "until", args{"settled": true})
+			eventually(t, "the other document has its text", func() bool { return w.rooms.text(beside) == "here" })
+			if len(s.Ends) != 0 {
+				t.Errorf("the other document's connection ended: %+v", s.Ends)
+			}
+			if s := b.tell("bad", "state", nil); kind == "y-websocket" && (len(s.Ends) != 1 || s.Ends[0].Reason != "The document is full.") {
+				t.Errorf("the ends are %+v, want one", s.Ends)
+			}
+			if n := w.rooms.seats(ref); n > 2 {
+				t.Errorf("%d seats, want that the refused one has not come again", n)
 			}
 		})
 	}

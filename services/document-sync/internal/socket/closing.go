@@ -41,6 +41,7 @@ var labels = map[int]string{
 	room.CloseToken:     "token",
 	room.CloseForbidden: "forbidden",
 	room.CloseGone:      "gone",
+	room.CloseRefused:   "refused",
 }
 
 func (c closing) metric() string {

@@ -160,7 +160,9 @@ func (s *hocuspocus) sweep() {
 }
 
 // ofDocument says whether an end concerns a document and not the connection.
-func (c closing) ofDocument() bool { return c.code == room.CloseForbidden || c.code == room.CloseGone }
+func (c closing) ofDocument() bool {
+	return c.code == room.CloseForbidden || c.code == room.CloseGone || c.code == room.CloseRefused
+}
 
 // orGone makes of an error that concerns the document alone the document's end.
 func (d *member) orGone(err error) error {

@@ -23,6 +23,8 @@ type rooms struct {
 	docs map[store.Ref]*memory
 	// stored, when set, is waited for before an update is taken.
 	stored chan struct{}
+	// refuse, when set, is in updates that are not taken.
+	refuse string
 }
 
 type memory struct {
@@ -150,6 +152,10 @@ func (s *seat) Update(ctx context.Context, update []byte) error {
 	}
 	s.all.mu.Lock()
 	defer s.all.mu.Unlock()
+	if s.all.refuse != "" && bytes.Contains(update, []byte(s.all.refuse)) {
+		s.peer.Close(room.CloseRefused, "The document is full.")
+		return nil
+	}
 	if err := s.in.doc.ApplyUpdate(update, nil); err != nil {
 		return err
 	}

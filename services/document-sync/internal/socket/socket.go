@@ -41,8 +41,9 @@
 // A document is joined by its Auth message, with the document's id as its name, and
 // refused there. The token in it is not looked at. The provider of version 2 sends
 // Auth only when it was given a token: any will do. A document that is closed for its
-// members (4403, 4404 and the like) is closed alone, with PermissionDenied, which each
-// version understands, and CLOSE; all other ends are of the connection.
+// members (4403, 4404), or for one whose update it does not take (4413), is closed alone,
+// with PermissionDenied, which each version understands, and CLOSE: no provider joins it
+// again by itself as long as the connection lasts. All other ends are of the connection.
 //
 // Each update or step 2 is answered with one SyncStatus, when it is stored. The
 // step 1 of the server that a join brings counts as the answer to the client's

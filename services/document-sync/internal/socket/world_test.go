@@ -279,9 +279,10 @@ type seen struct {
 	Told []map[string]string
 }
 
-func (s seen) told(what string) string {
+// denied is why a document was closed to the client.
+func (s seen) denied() string {
 	for _, t := range slices.Backward(s.Told) {
-		if v, ok := t[what]; ok {
+		if v, ok := t["denied"]; ok {
 			return v
 		}
 	}

@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"fmt"
@@ -52,6 +53,7 @@ type Operation struct {
 type Change struct {
 	Update       []byte // v1; empty: there was nothing to change
 	Replacements int    // for the answer to Edit
+	Name         string // what the document is called from now on; empty: as before
 	// Before (v2) and BeforeMarkdown are of the document without Update: a version of
 	// their own if people edited live since the last one, so that history does not show
 	// their words as the operation's. Without Before there is none.
@@ -117,8 +119,12 @@ func (s *Store) Create(ctx context.Context, op Operation, name string, first Sna
 func (s *Store) Operate(ctx context.Context, op Operation, change func(d Document) (Change, error)) (Answer, error) {
 	return s.operate(ctx, op, func(b *pgx.Batch, h *held) (int, error) {
 		c, err := change(h.Document)
-		if err != nil || len(c.Update) == 0 {
-			return c.Replacements, err
+		if err != nil {
+			return 0, err
+		}
+		if len(c.Update) == 0 {
+			s.queueRename(b, h, op.Author, cmp.Or(c.Name, h.Name))
+			return c.Replacements, nil
 		}
 		if n := max(len(c.Update), len(c.State)); n > s.limits.StateBytes {
 			return 0, s.tooLarge(n)
@@ -128,6 +134,7 @@ func (s *Store) Operate(ctx context.Context, op Operation, change func(d Documen
 		}
 		current := c.Since == h.Sequence
 		h.advance(op.Author)
+		h.Name = cmp.Or(c.Name, h.Name)
 		h.derived = 0
 		if current {
 			h.derived = h.Sequence
@@ -145,19 +152,24 @@ func (s *Store) Operate(ctx context.Context, op Operation, change func(d Documen
 func (s *Store) Rename(ctx context.Context, op Operation, name string) (Answer, error) {
 	op.Name = Rename
 	return s.operate(ctx, op, func(b *pgx.Batch, h *held) (int, error) {
-		if h.Name == name {
-			return 0, nil
-		}
-		current := h.derived == h.Sequence
-		h.advance(op.Author)
-		h.Name = name
-		if current {
-			h.derived = h.Sequence
-		}
-		queueUpdate(b, h, op.Author, noChange)
-		s.queueWrite(b, h, entry{operation: Rename})
+		s.queueRename(b, h, op.Author, name)
 		return 0, nil
 	})
+}
+
+// queueRename gives h a name, if that is another one, and leaves its content alone.
+func (s *Store) queueRename(b *pgx.Batch, h *held, author Author, name string) {
+	if h.Name == name {
+		return
+	}
+	current := h.derived == h.Sequence
+	h.advance(author)
+	h.Name = name
+	if current {
+		h.derived = h.Sequence
+	}
+	queueUpdate(b, h, author, noChange)
+	s.queueWrite(b, h, entry{operation: Rename})
 }
 
 // Delete leaves a tombstone of a document.

@@ -83,7 +83,8 @@ type DocumentServiceClient interface {
 	Edit(context.Context, *v1.EditRequest) (*v1.EditResponse, error)
 	// Append adds Markdown blocks at the end.
 	Append(context.Context, *v1.AppendRequest) (*v1.AppendResponse, error)
-	// Replace sets the whole content, applied as a minimal change.
+	// Replace sets the whole content, applied as a minimal change, and the name if there is
+	// one: all of it or nothing. Undo takes back what it did to the content.
 	Replace(context.Context, *v1.ReplaceRequest) (*v1.ReplaceResponse, error)
 	// Versions returns a document's history, newest first.
 	Versions(context.Context, *v1.VersionsRequest) (*v1.VersionsResponse, error)
@@ -347,7 +348,8 @@ type DocumentServiceHandler interface {
 	Edit(context.Context, *v1.EditRequest) (*v1.EditResponse, error)
 	// Append adds Markdown blocks at the end.
 	Append(context.Context, *v1.AppendRequest) (*v1.AppendResponse, error)
-	// Replace sets the whole content, applied as a minimal change.
+	// Replace sets the whole content, applied as a minimal change, and the name if there is
+	// one: all of it or nothing. Undo takes back what it did to the content.
 	Replace(context.Context, *v1.ReplaceRequest) (*v1.ReplaceResponse, error)
 	// Versions returns a document's history, newest first.
 	Versions(context.Context, *v1.VersionsRequest) (*v1.VersionsResponse, error)
