@@ -103,6 +103,7 @@ type Pool struct {
 	zero     time.Time     // the pool's own time is since then
 	wall     time.Time     // the same for the clock on the wall, in whole microseconds
 	latest   time.Duration // time that was heard of
+	back     time.Duration // how far wall was set back, in all
 	settings Settings
 	settled  time.Time // when they were read
 	rates    rates
@@ -111,14 +112,16 @@ type Pool struct {
 	index    map[id.Account]int
 	version  time.Time // of the members
 	hot      []hot
-	limited  mask // members with a limit
-	ready    mask // scratch
+	turns    []int8 // by member: when it is its turn, for its quota's end
+	limited  mask   // members with a limit
+	ready    mask   // scratch
 	cold     []cold
 	limits   [][]limit // by family, then by member; the first is the whole account's
 	families map[string]int
 	windows  uint32 // counts parkings and clearings
 	shunned  shunned
-	passed   mask // scratch: those that others go before
+	passed   mask          // scratch: those that others go before
+	regards  time.Duration // when the next quota ends, or an hour of one
 
 	current  id.Account // the account that was chosen last
 	at       int        // its index; −1 for none
@@ -140,7 +143,8 @@ type cold struct {
 	told     Counters      // as the other instances were told last
 	since    time.Duration // when counting began
 	peers    []peer
-	healed   time.Time // of the newest Heal
+	healed   time.Time     // of the newest Heal
+	ends     time.Duration // when its quota lapses, as it said last; 0 where it never said
 	dirty    [listeners]bool
 }
 
@@ -151,7 +155,8 @@ type limit struct {
 	cut       bool          // it was: until is over although it is not
 	probe     time.Duration // a probe is out until then
 	window    uint32
-	step      int // of the ladder
+	back      time.Duration // the pool's, when at and until were dated
+	step      int           // of the ladder
 	reason    Reason
 	status    int
 	raw       string
@@ -217,6 +222,7 @@ func (p *Pool) SetMembers(now, read time.Time, members []id.Account) (came, went
 	p.shunned.regroup(ids, p.index)
 	p.ids, p.index, p.hot, p.cold, p.limits = ids, index, hots, colds, limits
 	p.limited, p.ready, p.passed = limited, newMask(len(ids)), newMask(len(ids))
+	p.turns, p.regards = make([]int8, len(ids)), 0
 	p.place()
 	return came, went
 }
@@ -411,13 +417,14 @@ func (p *Pool) best(q *query) int {
 		current = -1
 	}
 	p.readyFor(q)
-	found, scores := p.highest(p.hot, p.ready, q.t)
+	p.regardAll(q.t)
+	found, scores := p.highest(p.hot, p.turns, p.ready, q.t)
 	for k, i := range found {
 		if i < 0 {
 			continue
 		}
 		if current >= 0 {
-			score, tier := p.score(&p.hot[current], q.t)
+			score, tier := p.score(current, q.t)
 			if tier == k && scores[k]-score < p.rates.lead {
 				i = current
 			}

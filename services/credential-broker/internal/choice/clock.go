@@ -19,6 +19,10 @@ func (p *Pool) since(now time.Time) time.Duration {
 	return t
 }
 
+// dated is the date of a time of a limit's by the clock on the wall as it is now: the one
+// that it was told to others with, which may have been ahead.
+func (p *Pool) dated(l *limit, t time.Duration) time.Duration { return t + p.back - l.back }
+
 // jumped follows a clock on the wall that has jumped. Forward, that time has passed: the
 // machine slept, or its clock was behind. Back, none has: what was learned here lasts as
 // long as it did, and is dated by the new clock.
@@ -28,5 +32,6 @@ func (p *Pool) jumped(t, by time.Duration) time.Duration {
 		return t + by
 	}
 	p.wall = p.wall.Add(by)
+	p.back -= by
 	return t
 }

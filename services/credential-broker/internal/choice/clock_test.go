@@ -67,6 +67,46 @@ func TestClockJumpsBack(t *testing.T) {
 	b.want("another instance's word counts", b.use(choice.Request{Tried: b.ids[:1]}, ok), "-")
 }
 
+// Set back by a little, the clock parks nobody anew: what is stored of a limit is dated by
+// the clock as it was, and is the one that is known here, or that was cleared here.
+func TestClockJumpsBackALittle(t *testing.T) {
+	t.Parallel()
+	for _, back := range []time.Duration{2 * time.Second, time.Minute, 5 * time.Minute, 9 * time.Minute} {
+		b := newBench(t, 2, nil)
+		only := choice.Request{Tried: b.ids[1:]}
+		b.pool.Report(b.now, b.pick(only), choice.Outcome{Reason: limited, Wait: time.Minute})
+		b.pool.Restore(b.now, b.ids[1], []choice.Limit{{At: b.now, Until: b.now.Add(time.Minute), Soon: b.now.Add(time.Minute), Reason: limited}}, -1, b.now)
+		stored := b.pool.States(b.now)
+		again := func() {
+			for _, s := range stored {
+				b.pool.Restore(b.now, s.Account, s.Limits, -1, b.now)
+			}
+		}
+		b.jump(-back)
+		again()
+		b.want("parked as long as it was", b.use(only, ok), "-")
+		b.after(59 * time.Second)
+		again()
+		b.want("its own is back", b.use(only, ok), "a")
+		again()
+		b.want("and stays", b.use(only, ok), "a")
+		b.want("what was read is back too", b.use(choice.Request{Tried: b.ids[:1]}, ok), "b")
+		again()
+		b.want("and stays", b.use(choice.Request{Tried: b.ids[:1]}, ok), "b")
+
+		// What is learned now counts, here and for whoever hears of it.
+		b.pool.Report(b.now, b.pick(only), choice.Outcome{Reason: limited, Wait: time.Hour})
+		b.want("parked again", b.use(only, ok), "-")
+		other := choice.New(b.now, choice.Defaults())
+		other.SetMembers(b.now, b.now, b.ids)
+		other.Restore(b.now, b.ids[0], stored[0].Limits, -1, b.now)
+		other.Merge(b.now, uuid.UUID{1}, b.state())
+		if got := other.States(b.now)[0].Limits; len(got) != 1 || got[0].Until.Sub(b.now) != time.Hour {
+			t.Errorf("set back by %v: another instance knows %+v, want an hour", back, got)
+		}
+	}
+}
+
 // Seventeen and more families over time, each on an account that is not used for it
 // again: the latest is limited on its own all the same.
 func TestFamiliesMakeRoom(t *testing.T) {

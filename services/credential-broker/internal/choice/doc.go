@@ -66,6 +66,13 @@
 // next, then the unhealthy: a limit of our own making refuses nobody. Where a session
 // was served before, its account is the current one for it (sticky and hybrid;
 // taking turns leaves no room for that): the provider's prompt cache lives there.
+//
+// Some providers say with each answer when the quota ends that it was counted against
+// (Outcome.Ends). Hybrid then looks for the highest score first among the accounts whose
+// quota ends within the hour, then among those that do not say, then among those whose
+// quota ends later, the next hour's first: what is left of a quota at its end is lost
+// (lapse.go). Where no account says so, that changes nothing.
+//
 // Families are sixteen at a time: one whose limits are all over makes room.
 //
 // Somebody may say which account is to be the current one (Use), and have one made as new
@@ -75,7 +82,8 @@
 // Time is monotonic, so that a clock that is set back parks nobody for longer, and what
 // is told of it is dated by the clock on the wall. When that jumps ahead, time has
 // passed: a machine that slept until a limit was over finds it over. What was told by a
-// clock that was ahead counts for 10 min longer at most.
+// clock that was ahead counts for 10 min longer at most; what was known here before it was
+// set back, no longer than it did.
 //
 // The token bucket is on our side and spreads the load. A request takes a token, one
 // that was never sent gives it back. A request tries each account once.

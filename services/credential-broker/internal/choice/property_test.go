@@ -216,6 +216,9 @@ func (h *history) report() {
 		o.Later = pickOne(h.r, time.Second, time.Minute, 1000*time.Hour)
 	}
 	if h.r.IntN(3) == 0 {
+		o.Ends = pickOne(h.r, time.Second, 30*time.Minute, 3*time.Hour, 10_000*time.Hour)
+	}
+	if h.r.IntN(3) == 0 {
 		o.Wait = pickOne(h.r, time.Millisecond, 12*time.Second, 10*time.Minute, 1000*time.Hour)
 	}
 	h.pool.Report(h.now, out.ticket, o)

@@ -19,6 +19,9 @@ type Outcome struct {
 	Denied bool
 	// Later is how long the account cannot be sent to for want of a token; 0 when it can.
 	Later time.Duration
+	// Ends is how long until the quota lapses that the answer was counted against; 0 where
+	// the provider does not say.
+	Ends time.Duration
 	// Status and Raw, the header that Wait was read from, are shown to operators.
 	Status int
 	Raw    string
@@ -53,6 +56,9 @@ func (p *Pool) Report(now time.Time, k Ticket, o Outcome) (parked bool) {
 		p.addTokens(h, t, 1)
 		c.Returned++
 		p.changed(i, Bus)
+	}
+	if o.Ends > 0 {
+		p.lapses(t, i, o.Ends)
 	}
 	if o.Later > 0 {
 		p.shunned.add(t, len(p.ids), "", i, min(o.Later, maxLater))
@@ -112,7 +118,7 @@ func (p *Pool) succeeded(t time.Duration, i int, k *Ticket) {
 // clear ends a limit. The empty limit is dated, so that others learn of it.
 func (p *Pool) clear(t time.Duration, i int, l *limit) {
 	p.windows++
-	*l = limit{at: after(t, l.at), window: p.windows}
+	*l = limit{at: p.after(t, l), window: p.windows, back: p.back}
 	p.relimit(i)
 	p.changed(i, Bus, Store)
 }
@@ -127,8 +133,15 @@ func (p *Pool) relimit(i int) {
 	}
 }
 
-// after dates what replaces something of the date before, whatever the clock says.
-func after(t, before time.Duration) time.Duration { return max(t, before+time.Microsecond) }
+// after dates what replaces a limit, whatever the clock says, or said: what was stored of
+// it shall not come back.
+func (p *Pool) after(t time.Duration, l *limit) time.Duration {
+	t = max(t, l.at+time.Microsecond)
+	if date := p.dated(l, l.at); l.window != 0 && date >= t && date < t+maxSkew {
+		t = date + time.Microsecond
+	}
+	return t
+}
 
 // ail takes health away.
 func (p *Pool) ail(t time.Duration, i int, r Reason) {
@@ -181,7 +194,7 @@ func (p *Pool) park(t time.Duration, i int, k *Ticket, o Outcome) (opened bool) 
 	p.limited.set(i)
 	p.windows++
 	*l = limit{
-		at: after(t, l.at), until: t + d, soon: t + soon, window: p.windows, step: step, reason: o.Reason, status: o.Status, raw: o.Raw,
+		at: p.after(t, l), until: t + d, soon: t + soon, window: p.windows, back: p.back, step: step, reason: o.Reason, status: o.Status, raw: o.Raw,
 	}
 	p.changed(i, Bus, Store)
 	return true

@@ -50,11 +50,10 @@ func (r *rates) mended(t time.Duration) int64 { return int64(r.recovery * t.Seco
 // restPoints is what time counts, without bound.
 func restPoints(t time.Duration) int64 { return int64(t / (time.Second / restRate)) }
 
-// score returns a member's score, without what the current one has on top, and its tier.
-func (p *Pool) score(h *hot, t time.Duration) (int64, int) {
-	one := []hot{*h}
-	all := mask{1}
-	found, scores := p.highest(one, all, t)
+// score returns a member's score, without what the current one has on top but with whose turn
+// it is, and its tier.
+func (p *Pool) score(i int, t time.Duration) (int64, int) {
+	found, scores := p.highest(p.hot[i:i+1], p.turns[i:i+1], mask{1}, t)
 	for k := range found {
 		if found[k] >= 0 {
 			return scores[k], k
@@ -65,14 +64,15 @@ func (p *Pool) score(h *hot, t time.Duration) (int64, int) {
 
 // highest returns the member with the highest score in each tier, among those that are
 // ready; −1 for none. A thousand members pass through the loop for each request.
-func (p *Pool) highest(members []hot, ready mask, t time.Duration) (found [tiers]int, scores [tiers]int64) {
-	found, scores = [tiers]int{-1, -1, -1}, [tiers]int64{-1, -1, -1}
+func (p *Pool) highest(members []hot, turns []int8, ready mask, t time.Duration) (found [tiers]int, scores [tiers]int64) {
+	found, scores = [tiers]int{-1, -1, -1}, [tiers]int64{math.MinInt64, math.MinInt64, math.MinInt64}
 	grown, mended, now := p.rates.grown(t), p.rates.mended(t), restPoints(t)
 	usable, token := p.rates.usable, p.rates.token
+	turns = turns[:len(members)]
 	for i := range members {
 		h := &members[i]
 		tokens, health := min(h.tokens+grown, maxTokens), min(h.health+mended, maxPoints)
-		score := tokens + health + min(now-h.used, maxRest)
+		score := tokens + health + min(now-h.used, maxRest) + int64(turns[i])*before
 		k := good
 		if tokens < token {
 			k = spent

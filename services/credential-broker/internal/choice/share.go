@@ -230,7 +230,7 @@ func (p *Pool) adopt(t time.Duration, i int, l Limit) bool {
 	if healed := p.cold[i].healed; !l.Until.IsZero() && !healed.IsZero() && !l.At.After(healed) {
 		return false // somebody has ended it since
 	}
-	theirs := limit{at: l.At.Sub(p.wall), step: max(0, min(l.Step, len(ladder))), reason: l.Reason, status: l.Status, raw: l.Raw}
+	theirs := limit{at: l.At.Sub(p.wall), back: p.back, step: max(0, min(l.Step, len(ladder))), reason: l.Reason, status: l.Status, raw: l.Raw}
 	if !l.Until.IsZero() {
 		theirs.until = min(l.Until.Sub(p.wall), theirs.at+Clamp(l.Reason, math.MaxInt64))
 		theirs.soon = min(l.Soon.Sub(p.wall), theirs.until)
@@ -238,7 +238,7 @@ func (p *Pool) adopt(t time.Duration, i int, l Limit) bool {
 			theirs.until = -1
 		}
 	}
-	if mine.window != 0 && (theirs.at < mine.at || theirs.at == mine.at && theirs.until <= mine.until) {
+	if mine.window != 0 && (theirs.at < mine.at || p.isKnown(mine, &theirs)) {
 		return false
 	}
 	p.windows++
@@ -246,6 +246,13 @@ func (p *Pool) adopt(t time.Duration, i int, l Limit) bool {
 	*mine = theirs
 	p.relimit(i)
 	return true
+}
+
+// isKnown reports whether a limit that was told is the one that is known, or a shorter
+// one of its date: as that is now, or as it was before the clock was set back.
+func (p *Pool) isKnown(mine, theirs *limit) bool {
+	return theirs.at == mine.at && theirs.until <= mine.until ||
+		theirs.at == p.dated(mine, mine.at) && theirs.until <= p.dated(mine, mine.until)
 }
 
 // grow applies what an instance has counted since it was last heard.

@@ -1,6 +1,7 @@
 package choice_test
 
 import (
+	"cmp"
 	"container/heap"
 	"errors"
 	"flag"
@@ -17,49 +18,67 @@ import (
 	"signalbox.dev/services/credential-broker/internal/choice"
 )
 
-var simulatedDays = flag.Int("days", 0, "days to simulate pools for; 0 for a few, in seconds")
+var (
+	simulatedDays  = flag.Int("days", 0, "days to simulate pools for; 0 for a few")
+	simulatedSeeds = flag.Int("seeds", 0, "demands to simulate of each kind; 0 for a few")
+	simulatedMute  = flag.Bool("mute", false, "nobody says when a quota ends: shows what that is worth, and fails")
+)
 
 // TestSimulation has pools serve the demand of days with accounts like real ones:
 // requests a minute, a five-hour and a weekly quota, 429 out of nowhere, an expired
-// key, a flaky account. It prints how much each strategy completed of what a scheduler
-// who knows the future could have (clairvoyant), and wants 95 % of it
-// from hybrid, where quotas are short at the busy hours of a day.
+// key, a flaky account. It prints how much hybrid completed of what a scheduler
+// who knows the future could have (clairvoyant), over many demands, and wants what
+// holds with a margin: of the mean, and of the worst of them. Six of ten accounts say when
+// their quota ends (-mute: nobody does). What is missing beyond that are quotas whose end
+// nobody says, and accounts whose refusals do not say how long they will last: looking
+// whether they are over uses up their health, so that they are left for last.
 func TestSimulation(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct {
-		accounts, days, quota int
-		load, want            float64
+	loads := [...]float64{0.5, 0.8, 1.0, 1.2}
+	for _, size := range []struct {
+		accounts, days, quota, seeds int
+		mean, least                  [len(loads)]float64
 	}{
-		{3, 7, 200, 0.65, 0.95},
-		{30, 3, 60, 0.65, 0.95},
-		{300, 1, 10, 0.65, 0.95},
-		{1000, 1, 4, 0.65, 0.95},
-		// With more demand than quotas it comes to who uses those first that end first. Of
-		// the windows nobody is told: whoever chose at random among accounts that they knew
-		// to be ready would complete 92 %.
-		{30, 3, 60, 1.1, 0.88},
+		{3, 7, 200, 10, [...]float64{0.99, 0.97, 0.93, 0.98}, [...]float64{0.98, 0.93, 0.89, 0.96}},
+		{10, 3, 100, 10, [...]float64{0.99, 0.94, 0.92, 0.92}, [...]float64{0.98, 0.88, 0.87, 0.88}},
+		{100, 2, 20, 3, [...]float64{0.99, 0.96, 0.91, 0.91}, [...]float64{0.98, 0.94, 0.9, 0.9}},
+		{1000, 1, 10, 1, [...]float64{0.99, 0.95, 0.93, 0.94}, [...]float64{0.98, 0.94, 0.92, 0.93}},
 	} {
-		t.Run(fmt.Sprintf("%d accounts at %.2f", c.accounts, c.load), func(t *testing.T) {
-			t.Parallel()
-			if *simulatedDays > 0 {
-				c.days = *simulatedDays
-			}
-			w := newWeather(uint64(c.accounts), c.accounts, c.days, c.quota, c.load)
-			most := w.clairvoyant()
-			line := fmt.Sprintf("%4d accounts, %2d days at %.2f, %6d requests, clairvoyant %6d:", c.accounts, c.days, c.load, len(w.arrivals), most)
-			for _, s := range []choice.Strategy{choice.Hybrid, choice.Sticky, choice.RoundRobin} {
-				done, calls := w.run(s)
-				share := float64(done) / float64(most)
-				line += fmt.Sprintf("  %s %.1f %% (%.2f calls each)", s, 100*share, float64(calls)/float64(max(1, done)))
-				if s == choice.Hybrid && share < c.want {
-					t.Errorf("hybrid completed %.1f %% of what was possible, want %.0f %%", 100*share, 100*c.want)
+		if !thorough && size.accounts > 100 {
+			continue
+		}
+		for n, load := range loads {
+			t.Run(fmt.Sprintf("%d accounts at %.2f", size.accounts, load), func(t *testing.T) {
+				t.Parallel()
+				days, seeds := cmp.Or(*simulatedDays, size.days), cmp.Or(*simulatedSeeds, size.seeds)
+				if !thorough {
+					seeds = max(1, seeds/10)
 				}
-				if share > 1 {
-					t.Errorf("%s completed more than is possible: %d of %d", s, done, most)
+				sum, least, line := 0.0, 1.0, ""
+				for seed := range seeds {
+					w := newWeather(uint64(seed), size.accounts, days, size.quota, load)
+					most := w.clairvoyant()
+					done, _ := w.run(choice.Hybrid)
+					if done > most {
+						t.Errorf("completed more than is possible: %d of %d", done, most)
+					}
+					share := float64(done) / float64(most)
+					sum, least = sum+share, min(least, share)
+					if seed > 0 || size.accounts > 100 {
+						continue
+					}
+					for _, s := range []choice.Strategy{choice.Sticky, choice.RoundRobin} {
+						done, _ := w.run(s)
+						line += fmt.Sprintf(", %s %.1f", s, 100*float64(done)/float64(most))
+					}
 				}
-			}
-			t.Log(line)
-		})
+				mean := sum / float64(seeds)
+				t.Logf("%4d accounts at %.2f: hybrid %.1f %% of the clairvoyant, least %.1f, of %d demands (the first one%s)", size.accounts, load, 100*mean, 100*least, seeds, line)
+				if thorough && mean < size.mean[n] || least < size.least[n] {
+					t.Errorf("want %.0f %%, and no less than %.0f", 100*size.mean[n], 100*size.least[n])
+				}
+			})
+		}
 	}
 }
 
@@ -188,7 +207,11 @@ func (m *meter) ask(r *rand.Rand, at time.Duration) choice.Outcome {
 		m.minuteUsed++
 		m.fiveHourUsed++
 		m.weekUsed++
-		return choice.Outcome{Reason: choice.OK, Status: 200}
+		out := choice.Outcome{Reason: choice.OK, Status: 200}
+		if m.tells == howLong && !*simulatedMute {
+			out.Ends = time.Duration(m.fiveHourOf)*fiveHours + m.phase - at
+		}
+		return out
 	case m.tells == howLong:
 		return choice.Outcome{Reason: choice.RateLimited, Status: 429, Wait: end - at}
 	case m.tells == over && end-at > time.Minute:
@@ -387,7 +410,8 @@ func (q *events) Pop() any {
 // up in both; a minute takes as many requests as come; and no account is flaky, or
 // refuses for no reason.
 func (w *weather) clairvoyant() int {
-	slots, weeks := int(w.length/slot), int((w.length+week-1)/week)
+	// Who waited at the end may be served a slot later.
+	slots, weeks := int(w.length/slot)+1, int((w.length+slot+week-1)/week)
 	var fiveHour, weekly [phases]int
 	for _, l := range w.accounts {
 		if !l.expired {

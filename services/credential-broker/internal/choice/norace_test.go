@@ -1,0 +1,6 @@
+//go:build !race
+
+package choice_test
+
+// thorough says that simulations take their full length.
+const thorough = true
