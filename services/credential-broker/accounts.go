@@ -230,41 +230,57 @@ func (s *Scope) Add(ctx context.Context, n NewAccount) (Account, error) {
 
 var providerForm = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 
+// Check says what is wrong with a new account but for its secret, which somebody may have
+// to be asked for.
+func (a *Accounts) Check(n NewAccount) error {
+	_, err := a.rowOf(n)
+	return err
+}
+
 // check turns a new account into a row, or says what is wrong with it.
 func (a *Accounts) check(n NewAccount) (store.Account, vault.Secret, error) {
-	none := vault.Secret{}
-	if !providerForm.MatchString(n.Provider) {
-		return store.Account{}, none, fault.New(fault.Invalid, "provider: %q is not a provider's name: use lower-case letters, digits and dashes, 32 at most", clip(n.Provider))
+	row, err := a.rowOf(n)
+	if err != nil {
+		return store.Account{}, vault.Secret{}, err
+	}
+	text := strings.TrimSpace(n.Secret.Reveal())
+	if err := checkSecret(text); err != nil {
+		return store.Account{}, vault.Secret{}, fault.New(fault.Invalid, "secret: %v", err)
+	}
+	secret := vault.NewSecret(text)
+	row.Hint = secret.Hint()
+	return row, secret, nil
+}
+
+func (a *Accounts) rowOf(n NewAccount) (store.Account, error) {
+	none := store.Account{}
+	if err := checkProvider(n.Provider); err != nil {
+		return none, err
 	}
 	p, ok := a.profiles.For(n.Provider)
 	if n.Profile != "" {
 		if p, ok = a.profiles.Get(n.Profile); !ok {
-			return store.Account{}, none, fault.New(fault.Invalid, "profile: there is no request profile %q: use one of %s", clip(n.Profile), strings.Join(a.profiles.Names(), ", "))
+			return none, fault.New(fault.Invalid, "profile: there is no request profile %q: use one of %s", clip(n.Profile), strings.Join(a.profiles.Names(), ", "))
 		}
 	}
 	if !ok {
-		return store.Account{}, none, fault.New(fault.Invalid, "profile: the provider %s has none of its own: use one of %s (generic for a bearer token, generic-header for a key in x-api-key)", n.Provider, strings.Join(a.profiles.Names(), ", "))
+		return none, fault.New(fault.Invalid, "profile: the provider %s has none of its own: use one of %s (generic for a bearer token, generic-header for a key in x-api-key)", n.Provider, strings.Join(a.profiles.Names(), ", "))
 	}
 	if err := checkLabel(n.Label); err != nil {
-		return store.Account{}, none, fault.New(fault.Invalid, "label: %v", err)
+		return none, fault.New(fault.Invalid, "label: %v", err)
 	}
-	text := strings.TrimSpace(n.Secret.Reveal())
-	if err := checkSecret(text); err != nil {
-		return store.Account{}, none, fault.New(fault.Invalid, "secret: %v", err)
-	}
-	secret := vault.NewSecret(text)
-	row := store.Account{Provider: n.Provider, Profile: p.Name, Label: n.Label, Hint: secret.Hint(), FlatRate: n.FlatRate}
+	row := store.Account{Provider: n.Provider, Profile: p.Name, Label: n.Label, FlatRate: n.FlatRate}
 	switch {
 	case n.BaseURL != "":
 		u, err := a.policy.Parse(n.BaseURL)
 		if err != nil {
-			return store.Account{}, none, fault.New(fault.Invalid, "base_url: %v", err)
+			return none, fault.New(fault.Invalid, "base_url: %v", err)
 		}
 		row.BaseURL = u.String()
 	case p.BaseURL == nil:
-		return store.Account{}, none, fault.New(fault.Invalid, "base_url: the profile %s has none: say where the provider is", p.Name)
+		return none, fault.New(fault.Invalid, "base_url: the profile %s has none: say where the provider is", p.Name)
 	}
-	return row, secret, nil
+	return row, nil
 }
 
 // checkSecret refuses what cannot be sent in a header. Its errors hold nothing of

@@ -22,7 +22,7 @@ type Config struct {
 	Addr          string      `env:"CREDENTIAL_BROKER_ADDR" envDefault:":8084" doc:"Address of the listener for the egress, calls of other services, and /health, /ready and /metrics."`
 	DatabaseURL   conf.Secret `env:"DATABASE_URL" doc:"Postgres, as postgres://user:password@host:5432/database; the user is signalbox_credentials or a member of it. Needed unless CREDENTIAL_BROKER_ACCOUNTS_FILE is set."`
 	DatabaseConns int32       `env:"DATABASE_CONNS" envDefault:"10" doc:"Most connections to Postgres."`
-	AccountsFile  string      `env:"CREDENTIAL_BROKER_ACCOUNTS_FILE" doc:"File that keeps the accounts of a single user in place of a database, made when it is not there, on a disk of this machine. There is no bus then, no audit but the log, and workspaces have no accounts of their own. signalbox accounts works on it too."`
+	AccountsFile  string      `env:"CREDENTIAL_BROKER_ACCOUNTS_FILE" doc:"File that keeps the accounts of a single user in place of a database, made when it is not there, on a disk of this machine. There is no bus then, and workspaces have no accounts of their own. The audit is a file beside it. signalbox accounts works on it too. While it is damaged, or set aside because it was, requests are refused until it is put right; the log says how."`
 	NATSURL       string      `env:"NATS_URL" envDefault:"nats://127.0.0.1:4222" doc:"NATS servers, separated by commas, over which instances share what they learn of accounts. Not used with CREDENTIAL_BROKER_ACCOUNTS_FILE."`
 	NATSUser      string      `env:"NATS_USER" envDefault:"credential-broker" doc:"User on the bus."`
 	NATSPassword  conf.Secret `env:"NATS_PASSWORD" doc:"Password on the bus; empty where the servers check none."`

@@ -39,10 +39,12 @@ const (
 // see it. A provider of which its data say that it is for tools has one in each
 // workspace, whatever its state.
 //
-// Connecting is a sign-in, as of an account, after which a row of the table connections
-// says who did it and whom the provider says that it belongs to. If the broker dies
-// between the two, the account is there and can be used, and looks as if an owner had
-// added it: an owner removes it, and somebody connects again.
+// Connecting is a sign-in, as of an account but for this alone (oauth.ForConnection): the
+// transaction that stores the tokens writes a row of the table connections, which says who
+// did it. After it the provider is asked whom it belongs to. If the broker dies before it
+// has, nobody is told that, until the connection is completed once more or made anew. The
+// row goes with the account, and when an owner signs in to the account as such: then it is
+// theirs to look after.
 type Connection struct {
 	// Provider is of the sign-in providers, Title is for people.
 	Provider, Title string
@@ -89,13 +91,24 @@ func (a *Accounts) configured(p *oauth.Provider) error {
 
 // Connections returns all that can be connected, by name.
 func (s *Scope) Connections(ctx context.Context) ([]Connection, error) {
-	made, err := s.accounts.store.Connections(ctx, s.workspace)
+	before, err := s.accounts.store.Connections(ctx, s.workspace)
 	if err != nil {
 		return nil, err
 	}
 	own, err := s.List(ctx)
 	if err != nil {
 		return nil, err
+	}
+	// Once more: what comes or goes meanwhile is not to look as if an owner had added it.
+	made, err := s.accounts.store.Connections(ctx, s.workspace)
+	if err != nil {
+		return nil, err
+	}
+	members := map[string]bool{}
+	for _, m := range []map[string]store.Connection{before, made} {
+		for _, c := range m {
+			members[c.Account.String()] = true
+		}
 	}
 	all, err := s.accounts.store.List(ctx, s.workspace)
 	if err != nil {
@@ -111,7 +124,7 @@ func (s *Scope) Connections(ctx context.Context) ([]Connection, error) {
 			continue
 		}
 		c := Connection{Provider: p.Name, Title: p.Title}
-		if !c.byMember(p, made[name], own) && !c.byAccount(p, own, made) && !c.byShared(p, all) {
+		if !c.byMember(p, made[name], own) && !c.byAccount(p, own, members) && !c.byShared(p, all) {
 			c.State = NotConnected
 			if err := s.accounts.configured(p); err != nil {
 				c.State, c.Reason = NotConfigured, fault.From(err).Message
@@ -132,15 +145,12 @@ func (c *Connection) byMember(p *oauth.Provider, made store.Connection, own []Ac
 	return true
 }
 
-// byAccount looks for an account that an owner added, one that can be used first.
-func (c *Connection) byAccount(p *oauth.Provider, own []Account, made map[string]store.Connection) bool {
+// byAccount looks for an account that an owner added, one that can be used first; others
+// are of members.
+func (c *Connection) byAccount(p *oauth.Provider, own []Account, members map[string]bool) bool {
 	found := -1
 	for i := range own {
-		ofMember := false
-		for _, m := range made {
-			ofMember = ofMember || m.Account.String() == own[i].ID
-		}
-		if own[i].Provider == p.Account && !ofMember && (found < 0 || usable(&own[i]) && !usable(&own[found])) {
+		if own[i].Provider == p.Account && !members[own[i].ID] && (found < 0 || usable(&own[i]) && !usable(&own[found])) {
 			found = i
 		}
 	}
@@ -219,9 +229,25 @@ func (s *Scope) theirs(c *Connection) error {
 	return nil
 }
 
-// Connect begins to connect a provider, or to connect it again. A connection that is of
-// no use any more may be replaced by everybody.
-func (s *Scope) Connect(ctx context.Context, provider string) (Login, error) {
+// mayConnect refuses to connect what somebody else made and uses, and what owners look
+// after. A connection that is of no use any more may be replaced by everybody.
+func (s *Scope) mayConnect(c *Connection) error {
+	switch {
+	case c.State == ConnectionDisabled:
+		return fault.Coded(fault.Conflict, "CONNECTION_DISABLED", "an owner has disabled the account behind %s: an owner enables or removes it among the accounts", c.Title)
+	case c.State == Connected || c.Origin == ByAccount:
+		return s.theirs(c)
+	}
+	return nil
+}
+
+// Connect begins to connect a provider, or to connect it again. With the id of a login that
+// Connect has begun it returns the same one; without it is a new one.
+func (s *Scope) Connect(ctx context.Context, provider, login string) (Login, error) {
+	asked, err := loginID(login)
+	if err != nil {
+		return Login{}, err
+	}
 	p, err := s.accounts.connectable(provider, fault.Invalid)
 	if err != nil {
 		return Login{}, err
@@ -233,49 +259,58 @@ func (s *Scope) Connect(ctx context.Context, provider string) (Login, error) {
 	if err != nil {
 		return Login{}, err
 	}
-	if c.State == ConnectionDisabled {
-		return Login{}, fault.Coded(fault.Conflict, "CONNECTION_DISABLED", "an owner has disabled the account behind %s: an owner enables or removes it among the accounts", p.Title)
+	if err := s.mayConnect(&c); err != nil {
+		return Login{}, err
 	}
-	if c.State == Connected || c.Origin == ByAccount {
-		if err := s.theirs(&c); err != nil {
-			return Login{}, err
-		}
+	return s.startLogin(ctx, oauth.LoginRequest{ID: asked, Purpose: oauth.ForConnection, Provider: p.Name, Kind: LoginBrowser, Account: c.account})
+}
+
+// stillMay is mayConnect as of the moment at which somebody comes back, for the account
+// that they have begun with.
+func (s *Scope) stillMay(ctx context.Context, p *oauth.Provider, account id.Account) error {
+	c, err := s.connection(ctx, p.Name)
+	switch {
+	case err != nil:
+		return err
+	case c.Origin == ByMember && c.account != account:
+		return oauth.Meanwhile(p, c.Member == s.by.Member)
 	}
-	return s.StartLogin(ctx, p.Name, LoginBrowser, "", c.account)
+	return s.mayConnect(&c)
 }
 
 // completion is how long the steps after a sign-in may take.
 const completion = 30 * time.Second
 
-// CompleteConnection ends what Connect began, and returns the connection.
+// CompleteConnection ends what Connect began, and returns the connection. Called again it
+// answers the same.
 func (s *Scope) CompleteConnection(ctx context.Context, provider string, answer LoginAnswer) (Connection, error) {
 	p, err := s.accounts.connectable(provider, fault.NotFound)
 	if err != nil {
 		return Connection{}, err
 	}
-	ref, err := s.accounts.keeper.Complete(ctx, s.who(), oauth.Answer{State: answer.State, Code: answer.Code, Error: answer.Error, Provider: p.Name})
+	ref, err := s.accounts.keeper.Complete(ctx, s.who(), oauth.Answer{
+		State: answer.State, Code: answer.Code, Error: answer.Error, Provider: p.Name, Purpose: oauth.ForConnection,
+		May: func(ctx context.Context, account id.Account) error { return s.stillMay(ctx, p, account) },
+	})
 	if err != nil {
 		return Connection{}, err
 	}
-	// Whoever asked may leave: the account is there.
+	s.changed()
+	// Whoever asked may leave: it is connected.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), completion)
 	defer cancel()
-	subject, err := s.accounts.keeper.Whoami(ctx, ref, p)
+	c, err := s.connection(ctx, p.Name)
+	if err != nil || c.account != ref.Account || c.Subject != "" {
+		return c, err
+	}
+	c.Subject, err = s.accounts.keeper.Whoami(ctx, ref, p)
+	if err == nil && c.Subject != "" {
+		err = s.accounts.store.NameConnection(ctx, s.workspace, store.Connection{Provider: p.Name, Account: ref.Account, Member: c.Member, Subject: c.Subject})
+	}
 	if err != nil {
 		s.accounts.log.WarnContext(ctx, "a connection's owner is not known", "account", ref.Account, "provider", p.Name, "error", err)
 	}
-	done, err := s.accounts.store.Connect(ctx, s.workspace, store.Connection{Provider: p.Name, Account: ref.Account, Member: s.by.Member, Subject: subject})
-	if err != nil {
-		return Connection{}, err
-	}
-	if !done {
-		if _, err := s.Remove(ctx, ref.Account); err != nil {
-			return Connection{}, err
-		}
-		return Connection{}, fault.Coded(fault.Conflict, "CONNECTED_MEANWHILE", "%s was connected by somebody else meanwhile", p.Title)
-	}
-	s.changed()
-	return s.connection(ctx, p.Name)
+	return c, nil
 }
 
 // Disconnect takes a connection back, here and at the provider, and removes the account.

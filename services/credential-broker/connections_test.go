@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -61,10 +63,10 @@ func (c *connector) connections(service string) credentialv1connect.ConnectionSe
 }
 
 // consent returns what the provider sends the browser back with.
-func (c *connector) consent(link string) (state, code string) {
+func (c *connector) consent(ctx context.Context, link string) (state, code string) {
 	c.t.Helper()
 	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	req, err := http.NewRequestWithContext(c.t.Context(), http.MethodGet, link, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, link, nil)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -99,6 +101,52 @@ func (c *connector) of(ctx context.Context, service string) *credentialv1.Connec
 	return nil
 }
 
+// begin begins to connect sim and consents.
+func (c *connector) begin(ctx context.Context, gate credentialv1connect.ConnectionServiceClient) (state, code string) {
+	c.t.Helper()
+	began, err := gate.StartConnection(ctx, &credentialv1.StartConnectionRequest{Provider: "sim"})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return c.consent(ctx, began.GetUrl())
+}
+
+// connect connects sim.
+func (c *connector) connect(ctx context.Context, gate credentialv1connect.ConnectionServiceClient) *credentialv1.Connection {
+	c.t.Helper()
+	state, code := c.begin(ctx, gate)
+	done, err := complete(ctx, gate, state, code)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return done
+}
+
+func complete(ctx context.Context, gate credentialv1connect.ConnectionServiceClient, state, code string) (*credentialv1.Connection, error) {
+	res, err := gate.CompleteConnection(ctx, &credentialv1.CompleteConnectionRequest{Provider: "sim", State: state, Code: code})
+	return res.GetConnection(), err
+}
+
+// exec changes tables behind the broker's back.
+func (c *connector) exec(sql string, args ...any) {
+	c.t.Helper()
+	admin, err := pgx.Connect(c.t.Context(), c.adminDB)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer admin.Close(context.WithoutCancel(c.t.Context()))
+	if _, err := admin.Exec(c.t.Context(), sql, args...); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func wantCode(t *testing.T, what string, err error, kind fault.Kind, code string) {
+	t.Helper()
+	if f := fault.From(err); err == nil || f.Kind != kind || f.Code != code {
+		t.Errorf("%s = %v, want a fault %v %s", what, err, kind, code)
+	}
+}
+
 const consolePage = "https://console.example/api/connections/callback"
 
 func TestConnection(t *testing.T) {
@@ -120,7 +168,7 @@ func TestConnection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	state, code := c.consent(began.GetUrl())
+	state, code := c.consent(ctx, began.GetUrl())
 	done, err := gate.CompleteConnection(ctx, &credentialv1.CompleteConnectionRequest{Provider: "sim", State: state, Code: code})
 	if err != nil {
 		t.Fatal(err)
@@ -167,7 +215,7 @@ func TestConnectionsAreNoDoorToAccounts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	state, code := c.consent(began.GetUrl())
+	state, code := c.consent(ctx, began.GetUrl())
 	less := owner
 	less.Role = identity.Editor // since then
 	gate := c.connections(subject.Gateway)
@@ -179,6 +227,28 @@ func TestConnectionsAreNoDoorToAccounts(t *testing.T) {
 	}
 	if calls := c.server.Calls(); calls.Exchange != 0 {
 		t.Error("the code was exchanged")
+	}
+
+	// Nor one for the account behind a connection, nor the other way round.
+	mine := identity.With(t.Context(), less)
+	c.connect(mine, gate)
+	own, err := c.client().ListAccounts(ctx, &credentialv1.ListAccountsRequest{})
+	if err != nil || len(own.GetAccounts()) != 1 {
+		t.Fatalf("the accounts are %v, %v", own, err)
+	}
+	again, err := c.client().StartLogin(ctx, &credentialv1.StartLoginRequest{AccountId: own.GetAccounts()[0].GetId(), Kind: credentialv1.LoginKind_LOGIN_KIND_BROWSER})
+	if err != nil {
+		t.Fatal(err)
+	}
+	exchanged := c.server.Calls().Exchange
+	state, code = c.consent(ctx, again.GetUrl())
+	_, err = gate.CompleteConnection(mine, &credentialv1.CompleteConnectionRequest{Provider: "sim", State: state, Code: code})
+	wantCode(t, "CompleteConnection() of a sign-in to an account", err, fault.Conflict, "LOGIN_UNKNOWN")
+	state, code = c.begin(ctx, gate)
+	_, err = c.client().CompleteLogin(ctx, &credentialv1.CompleteLoginRequest{State: state, Code: code})
+	wantCode(t, "CompleteLogin() of a connection", err, fault.Conflict, "LOGIN_UNKNOWN")
+	if got := c.server.Calls().Exchange; got != exchanged {
+		t.Error("a code was exchanged")
 	}
 	if _, err := gate.StartConnection(ctx, &credentialv1.StartConnectionRequest{Provider: "model"}); fault.KindOf(err) != fault.Invalid {
 		t.Errorf("StartConnection(model) = %v, want Invalid", err)
@@ -194,6 +264,180 @@ func TestConnectionsAreNoDoorToAccounts(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestConnectAgain repeats what begins and what completes a connection.
+func TestConnectAgain(t *testing.T) {
+	t.Parallel()
+	c := startConnector(t, consolePage)
+	ctx, gate := identity.With(t.Context(), member(identity.Editor)), c.connections(subject.Gateway)
+	req := &credentialv1.StartConnectionRequest{Provider: "sim", Id: id.New[id.Run]().String()}
+	began, err := gate.StartConnection(ctx, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := gate.StartConnection(ctx, req); err != nil || again.GetUrl() != began.GetUrl() {
+		t.Errorf("StartConnection() again = %v, %v, want the same", again, err)
+	}
+	_, err = gate.StartConnection(ctx, &credentialv1.StartConnectionRequest{Provider: "sim", Id: "x"})
+	wantCode(t, "StartConnection() with an id that is none", err, fault.Invalid, "")
+	state, code := c.consent(ctx, began.GetUrl())
+	first, err := complete(ctx, gate, state, code)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// As if the broker had died before it asked whom the connection belongs to.
+	c.exec(`UPDATE credentials.connections SET subject = ''`)
+	again, err := complete(ctx, gate, state, code)
+	if diff := cmp.Diff(first, again, protocmp.Transform()); diff != "" || err != nil {
+		t.Errorf("CompleteConnection() again (-want +got):\n%s%v", diff, err)
+	}
+	if diff := cmp.Diff(first, c.of(ctx, subject.Gateway), protocmp.Transform()); diff != "" {
+		t.Errorf("it stands (-want +got):\n%s", diff)
+	}
+	if got := c.server.Calls().Exchange; got != 1 {
+		t.Errorf("the provider was asked %d times, want once", got)
+	}
+	if _, err := gate.Disconnect(ctx, &credentialv1.DisconnectRequest{Provider: "sim"}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = complete(ctx, gate, state, code)
+	wantCode(t, "CompleteConnection() of what was disconnected", err, fault.Conflict, "LOGIN_UNKNOWN")
+}
+
+// TestConnectedMeanwhile has several members come back at different times.
+func TestConnectedMeanwhile(t *testing.T) {
+	t.Parallel()
+	c := startConnector(t, consolePage)
+	gate := c.connections(subject.Gateway)
+	ada := member(identity.Editor)
+	bob, owner := ada, ada
+	bob.Member, owner.Member, owner.Role = id.New[id.Member](), id.New[id.Member](), identity.Owner
+	as := func(a identity.Actor) context.Context { return identity.With(t.Context(), a) }
+	of := func(want identity.Actor) {
+		t.Helper()
+		if got := c.of(as(owner), subject.Gateway).GetMemberId(); got != want.Member.String() {
+			t.Errorf("it is the connection of %s, want %s", got, want.Member)
+		}
+	}
+	type back struct{ state, code string }
+	begin := func(a identity.Actor) back {
+		t.Helper()
+		state, code := c.begin(as(a), gate)
+		return back{state, code}
+	}
+
+	// Of a new one the first has it.
+	first, second, other := begin(ada), begin(ada), begin(bob)
+	if _, err := complete(as(ada), gate, first.state, first.code); err != nil {
+		t.Fatal(err)
+	}
+	exchanged := c.server.Calls().Exchange
+	_, err := complete(as(ada), gate, second.state, second.code)
+	wantCode(t, "who was in another window", err, fault.Conflict, "CONNECTED_MEANWHILE")
+	if text := fault.From(err).Message; !strings.Contains(text, "by you") {
+		t.Errorf("who was in another window is told %q", text)
+	}
+	_, err = complete(as(bob), gate, other.state, other.code)
+	wantCode(t, "who comes second", err, fault.Conflict, "CONNECTED_MEANWHILE")
+	_, err = complete(as(bob), gate, other.state, other.code)
+	wantCode(t, "who comes second, again", err, fault.Conflict, "CONNECTED_MEANWHILE")
+	of(ada)
+
+	// An owner who has begun to replace it and is none any more.
+	demoted := begin(owner)
+	less := owner
+	less.Role = identity.Editor
+	_, err = complete(as(less), gate, demoted.state, demoted.code)
+	wantCode(t, "who is no owner any more", err, fault.Forbidden, "CONNECTED_BY_ANOTHER")
+	if got := c.server.Calls().Exchange; got != exchanged {
+		t.Errorf("codes were exchanged in vain")
+	}
+	if _, err := complete(as(owner), gate, demoted.state, demoted.code); err != nil {
+		t.Errorf("who is an owner again: %v", err)
+	}
+	of(owner)
+
+	// One that is of no use any more all may connect again: the first has it.
+	c.exec(`UPDATE credentials.grants SET state = 'reauthorize'`)
+	late, early := begin(ada), begin(bob)
+	if _, err := complete(as(bob), gate, early.state, early.code); err != nil {
+		t.Fatal(err)
+	}
+	_, err = complete(as(ada), gate, late.state, late.code)
+	wantCode(t, "who comes late", err, fault.Conflict, "LOGIN_UNKNOWN")
+	of(bob)
+}
+
+// TestConnectAtOnce has many members come back at the same moment: there is one account.
+func TestConnectAtOnce(t *testing.T) {
+	t.Parallel()
+	c := startConnector(t, consolePage)
+	gate := c.connections(subject.Gateway)
+	owner := member(identity.Owner)
+	var wg sync.WaitGroup
+	var connected atomic.Int32
+	come := make(chan struct{})
+	for range 8 {
+		a := owner
+		a.Member, a.Role = id.New[id.Member](), identity.Editor
+		ctx := identity.With(t.Context(), a)
+		state, code := c.begin(ctx, gate)
+		wg.Go(func() {
+			<-come
+			_, err := complete(ctx, gate, state, code)
+			if err == nil {
+				connected.Add(1)
+			} else if f := fault.From(err); f.Code != "CONNECTED_MEANWHILE" {
+				t.Errorf("CompleteConnection() = %v", err)
+			}
+		})
+	}
+	close(come)
+	wg.Wait()
+	own, err := c.client().ListAccounts(identity.With(t.Context(), owner), &credentialv1.ListAccountsRequest{})
+	if err != nil || len(own.GetAccounts()) != 1 || connected.Load() != 1 {
+		t.Errorf("%d have connected it, with %d accounts, %v", connected.Load(), len(own.GetAccounts()), err)
+	}
+}
+
+// TestOwnerSignsInToConnection: an account that an owner has signed in to is nobody's
+// connection any more.
+func TestOwnerSignsInToConnection(t *testing.T) {
+	t.Parallel()
+	c := startConnector(t, consolePage)
+	gate := c.connections(subject.Gateway)
+	owner := member(identity.Owner)
+	editor := owner
+	editor.Member, editor.Role = id.New[id.Member](), identity.Editor
+	ctx, mine := identity.With(t.Context(), owner), identity.With(t.Context(), editor)
+	state, code := c.begin(mine, gate)
+	if _, err := complete(mine, gate, state, code); err != nil {
+		t.Fatal(err)
+	}
+	own, err := c.client().ListAccounts(ctx, &credentialv1.ListAccountsRequest{})
+	if err != nil || len(own.GetAccounts()) != 1 {
+		t.Fatalf("the accounts are %v, %v", own, err)
+	}
+	began, err := c.client().StartLogin(ctx, &credentialv1.StartLoginRequest{AccountId: own.GetAccounts()[0].GetId(), Kind: credentialv1.LoginKind_LOGIN_KIND_BROWSER})
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs, answer := c.consent(ctx, began.GetUrl())
+	if _, err := c.client().CompleteLogin(ctx, &credentialv1.CompleteLoginRequest{State: theirs, Code: answer}); err != nil {
+		t.Fatal(err)
+	}
+	want := &credentialv1.Connection{
+		Provider: "sim", Title: "Sim", State: credentialv1.ConnectionState_CONNECTION_STATE_CONNECTED,
+		Origin: credentialv1.ConnectionOrigin_CONNECTION_ORIGIN_ACCOUNT,
+	}
+	if diff := cmp.Diff(want, c.of(mine, subject.Gateway), protocmp.Transform()); diff != "" {
+		t.Errorf("after the owner's sign-in (-want +got):\n%s", diff)
+	}
+	_, err = gate.Disconnect(mine, &credentialv1.DisconnectRequest{Provider: "sim"})
+	wantCode(t, "Disconnect() by who had connected it", err, fault.Conflict, "CONNECTED_AS_ACCOUNT")
+	_, err = complete(mine, gate, state, code)
+	wantCode(t, "CompleteConnection() by who had connected it", err, fault.Conflict, "LOGIN_UNKNOWN")
 }
 
 // TestSharedConnection is one that the operator has for all, until a workspace has its own.
@@ -221,7 +465,7 @@ func TestSharedConnection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	state, code := c.consent(began.GetUrl())
+	state, code := c.consent(ctx, began.GetUrl())
 	own, err := gate.CompleteConnection(ctx, &credentialv1.CompleteConnectionRequest{Provider: "sim", State: state, Code: code})
 	if err != nil || own.GetConnection().GetOrigin() != credentialv1.ConnectionOrigin_CONNECTION_ORIGIN_MEMBER {
 		t.Errorf("an own connection beside it = %v, %v", own, err)

@@ -48,6 +48,9 @@ func TestFileServesWorkspaces(t *testing.T) {
 			t.Errorf("%s = %v, want a fault that says what is needed", what, err)
 		}
 	}
+	if v, err := operator.VerifyAudit(ctx, nil); err != nil || v.Rows == 0 || len(v.Problems) > 0 {
+		t.Errorf("VerifyAudit = %+v, %v, want rows, and nothing wrong", v, err)
+	}
 	if list, err := b.client().ListPools(as, &credentialv1.ListPoolsRequest{}); err != nil || len(list.GetPools()) != 0 {
 		t.Errorf("ListPools = %v, %v, want none", list, err)
 	}

@@ -65,6 +65,9 @@ const known = "it is here already"
 // death, it can be called again.
 func (s *Scope) Import(ctx context.Context, from ImportSources, dry bool) (Import, error) {
 	out := Import{Imported: []ImportedAccount{}, Skipped: []SkippedAccount{}}
+	if s.accounts.file != nil && !id.IsZero(s.workspace) {
+		return out, store.ErrOwn // also where it is only asked what would be done
+	}
 	found, err := from.read()
 	if err != nil {
 		return out, err
@@ -108,12 +111,12 @@ func (from *ImportSources) read() (all []opencode.Found, err error) {
 	var some []opencode.Found
 	if from.AuthFile != "" {
 		if all, err = opencode.ReadAuth(from.AuthFile); err != nil {
-			return nil, fault.New(fault.Invalid, "%v", err)
+			return nil, fault.New(fault.Conflict, "%v", err)
 		}
 	}
 	if from.AccountsFile != "" {
 		if some, err = opencode.ReadAccounts(from.AccountsFile); err != nil {
-			return nil, fault.New(fault.Invalid, "%v", err)
+			return nil, fault.New(fault.Conflict, "%v", err)
 		}
 		all = append(all, some...)
 	}

@@ -54,18 +54,19 @@ func (a *Accounts) LoginWays(provider string) ([]LoginKind, error) {
 // StartLogin begins signing in to a provider for a new account or, with an account, for
 // that one again, in which case the provider may be empty.
 func (s *Scope) StartLogin(ctx context.Context, provider string, kind LoginKind, label string, account id.Account) (Login, error) {
-	var l oauth.Login
-	err := checkLabel(label)
-	switch {
-	case err != nil:
-		err = fault.New(fault.Invalid, "label: %v", err)
-	case id.IsZero(account):
-		l, err = s.accounts.keeper.Start(ctx, s.who(), oauth.LoginRequest{Provider: provider, Kind: kind, Label: label})
-	default:
-		if err = s.signedIn(ctx, account); err == nil {
-			l, err = s.accounts.keeper.Reauthorize(ctx, s.who(), account, kind)
+	return s.startLogin(ctx, oauth.LoginRequest{Provider: provider, Kind: kind, Label: label, Account: account})
+}
+
+func (s *Scope) startLogin(ctx context.Context, r oauth.LoginRequest) (Login, error) {
+	if err := checkLabel(r.Label); err != nil {
+		return Login{}, fault.New(fault.Invalid, "label: %v", err)
+	}
+	if !id.IsZero(r.Account) {
+		if err := s.signedIn(ctx, r.Account); err != nil {
+			return Login{}, err
 		}
 	}
+	l, err := s.accounts.keeper.Start(ctx, s.who(), r)
 	if err != nil {
 		return Login{}, err
 	}
@@ -86,21 +87,29 @@ type LoginAnswer struct {
 	Error string
 }
 
-// CompleteLogin ends a login, which works once, and returns the account.
+// CompleteLogin ends a login and returns the account. Called again it answers the same.
 func (s *Scope) CompleteLogin(ctx context.Context, answer LoginAnswer) (Account, error) {
-	a := oauth.Answer{State: answer.State, Code: answer.Code, Error: answer.Error}
-	if answer.Login != "" {
-		var err error
-		if a.Login, err = uuid.Parse(answer.Login); err != nil {
-			return Account{}, fault.New(fault.Invalid, "id: it is not the id of a sign-in")
-		}
+	login, err := loginID(answer.Login)
+	if err != nil {
+		return Account{}, err
 	}
-	ref, err := s.accounts.keeper.Complete(ctx, s.who(), a)
+	ref, err := s.accounts.keeper.Complete(ctx, s.who(), oauth.Answer{Login: login, State: answer.State, Code: answer.Code, Error: answer.Error})
 	return s.done(ctx, ref.Account, err)
 }
 
+// loginID reads a login's id; the zero one where there is none.
+func loginID(text string) (login uuid.UUID, err error) {
+	if text == "" {
+		return login, nil
+	}
+	if login, err = uuid.Parse(text); err != nil {
+		return login, fault.New(fault.Invalid, "id: it is not the id of a sign-in")
+	}
+	return login, nil
+}
+
 // PollLogin asks whether a device's code was typed in. Until it was, wait is how long to
-// wait.
+// wait. Called again after it was it answers the same.
 func (s *Scope) PollLogin(ctx context.Context, login string) (account Account, wait time.Duration, err error) {
 	l, err := uuid.Parse(login)
 	if err != nil {
@@ -122,6 +131,9 @@ func (s *Scope) Refresh(ctx context.Context, account id.Account) (Account, error
 	if err := s.signedIn(ctx, account); err != nil {
 		return Account{}, err
 	}
+	if err := s.Opens(ctx, account); err != nil {
+		return Account{}, err
+	}
 	return s.done(ctx, account, s.accounts.keeper.Refresh(ctx, s.ref(account)))
 }
 
@@ -129,9 +141,13 @@ func (s *Scope) Refresh(ctx context.Context, account id.Account) (Account, error
 type Revocation = oauth.Revocation
 
 // Logout takes a sign-in back, here and at the provider. The account stays, and can be
-// signed in to again.
+// signed in to again. One whose token does not open is left as it is: nobody could tell
+// the provider, and with the right key somebody still can.
 func (s *Scope) Logout(ctx context.Context, account id.Account) (Account, Revocation, error) {
 	if err := s.signedIn(ctx, account); err != nil {
+		return Account{}, Revocation{}, err
+	}
+	if err := s.Opens(ctx, account); err != nil {
 		return Account{}, Revocation{}, err
 	}
 	r, err := s.accounts.keeper.Revoke(ctx, s.who(), s.ref(account))

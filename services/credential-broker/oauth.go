@@ -25,7 +25,7 @@ import (
 type OAuth struct {
 	Clients   conf.Secret `env:"CREDENTIAL_BROKER_OAUTH_CLIENTS" doc:"Clients that you registered with providers, as provider=id or provider=id:secret, separated by commas (% codes for a comma or colon inside). Nobody can sign in to a provider without one."`
 	Providers string      `env:"CREDENTIAL_BROKER_OAUTH_PROVIDERS" doc:"Folder with OAuth providers of your own (*.yaml), beside or in place of those that come with the product; read at the start. Empty for none."`
-	Redirect  string      `env:"CREDENTIAL_BROKER_OAUTH_REDIRECT" doc:"Page of the console that providers send browsers back to, as registered with them; empty where codes are pasted."`
+	Redirect  string      `env:"CREDENTIAL_BROKER_OAUTH_REDIRECT" doc:"Page that providers send browsers back to, as registered with them: this server's https://…/api/connections/callback, or one of your own, which a console of another origin needs. Empty where codes are pasted."`
 }
 
 // Validate says what is wrong, and what would be right.

@@ -50,7 +50,7 @@ func (s *connectionServer) StartConnection(ctx context.Context, req *credentialv
 	if err != nil {
 		return nil, err
 	}
-	l, err := scope.Connect(ctx, req.GetProvider())
+	l, err := scope.Connect(ctx, req.GetProvider(), req.GetId())
 	if err != nil {
 		return nil, err
 	}

@@ -29,7 +29,11 @@ func (s *accountServer) StartLogin(ctx context.Context, req *credentialv1.StartL
 			return nil, err
 		}
 	}
-	l, err := scope.StartLogin(ctx, req.GetProvider(), kind, req.GetLabel(), account)
+	login, err := loginID(req.GetId())
+	if err != nil {
+		return nil, err
+	}
+	l, err := scope.startLogin(ctx, oauth.LoginRequest{ID: login, Provider: req.GetProvider(), Kind: kind, Label: req.GetLabel(), Account: account})
 	if err != nil {
 		return nil, err
 	}

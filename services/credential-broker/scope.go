@@ -11,6 +11,7 @@ import (
 	"signalbox.dev/services/credential-broker/internal/oauth"
 	"signalbox.dev/services/credential-broker/internal/pool"
 	"signalbox.dev/services/credential-broker/internal/store"
+	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
 // Scope is the accounts of one workspace, or those that the operator shares with all,
@@ -97,8 +98,12 @@ func (s *Scope) Get(ctx context.Context, account id.Account) (Account, error) {
 	return all[0], nil
 }
 
-// Enable lets requests go out under an account again.
+// Enable lets requests go out under an account again. One that does not open stays as it
+// is.
 func (s *Scope) Enable(ctx context.Context, account id.Account) (Account, error) {
+	if err := s.Opens(ctx, account); vault.Lasting(err) {
+		return Account{}, err
+	}
 	return s.done(ctx, account, s.accounts.store.SetEnabled(ctx, s.workspace, account, true, s.event("changed")))
 }
 

@@ -20,8 +20,9 @@
 //
 // A single user needs no database: with CREDENTIAL_BROKER_ACCOUNTS_FILE the shared accounts
 // are in a file (internal/accountfile), which the command line works on too. There are no
-// workspaces' own accounts then, no audit but the log, and no bus. What is said of the
-// database is true of the file.
+// workspaces' own accounts then, one chain of the audit, beside the file, and no bus. What
+// is said of the database is true of the file. While it is damaged nobody's credential is
+// used in the place of those that are in it.
 //
 // A Service shares the database with the other instances, and what they learn of
 // accounts over the bus; it goes on without either, and instances start and stop in
@@ -173,8 +174,8 @@ func newPool(cfg Config, deps Deps, a *Accounts, counts *meter.Meter) (*pool.Set
 		every = fileEvery
 	}
 	return pool.New(pool.Config{
-		WriteEvery: every,
-		Store:      a.store, Vault: a.vault, Tokens: a.keeper, Profiles: a.profiles, Environment: environment, Simulator: simulator,
+		WriteEvery: every, UsesBehind: a.file != nil,
+		Store: a.store, Vault: a.vault, Tokens: a.keeper, Profiles: a.profiles, Environment: environment, Simulator: simulator,
 		CheckBase: a.policy.Check, Bus: deps.Bus, Prices: prices, Meter: counts, Log: deps.Log,
 	})
 }
@@ -182,6 +183,12 @@ func newPool(cfg Config, deps Deps, a *Accounts, counts *meter.Meter) (*pool.Set
 // Run serves until ctx is done and open requests have ended or were ended. It
 // returns nil then. A Service runs once.
 func (s *Service) Run(ctx context.Context) error {
+	if f := s.accounts.file; f != nil {
+		// It serves all the same, and is well as soon as the file is.
+		if _, err := f.View(ctx); err != nil {
+			s.deps.Log.ErrorContext(ctx, "accounts cannot be used: requests are refused until the accounts file is put right", "error", err)
+		}
+	}
 	stopped := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() { s.abortLate(ctx, stopped) })

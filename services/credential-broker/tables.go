@@ -38,7 +38,7 @@ type tables interface {
 	ResetStats(ctx context.Context, ws id.Workspace, account id.Account, ev store.Event) error
 
 	Connections(ctx context.Context, ws id.Workspace) (map[string]store.Connection, error)
-	Connect(ctx context.Context, ws id.Workspace, c store.Connection) (bool, error)
+	NameConnection(ctx context.Context, ws id.Workspace, c store.Connection) error
 
 	Audit(ctx context.Context, ws id.Workspace, before int64, limit int) ([]audit.Row, error)
 	VerifyAudit(ctx context.Context, ws id.Workspace, c *audit.Chain) ([]audit.Problem, *audit.Head, error)

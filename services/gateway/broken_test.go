@@ -275,7 +275,7 @@ func TestNATSIsAway(t *testing.T) {
 func TestAnswerThatNobodyReads(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	in := w.gateway(t, func(c *gateway.Config) { c.WriteTimeout = 200 * time.Millisecond })
+	in := w.gateway(t, func(c *gateway.Config) { c.WriteTimeout = time.Second })
 	body := `{"name":"d","content":"` + strings.Repeat("x", 10<<20) + `"}` // more than the sockets hold
 	made := call[map[string]object](t, in, w.owner, "POST", "/api/documents", body, http.StatusCreated)
 	addr := strings.TrimPrefix(in.url, "http://")

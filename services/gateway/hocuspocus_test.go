@@ -84,7 +84,7 @@ func TestHocuspocusKey(t *testing.T) {
 func TestHocuspocusRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	in := w.gateway(t, func(c *gateway.Config) { c.Relay.TokenWait = 500 * time.Millisecond })
+	in := w.gateway(t, func(c *gateway.Config) { c.Relay.TokenWait = 2 * time.Second })
 	stranger := w.join(t, id.New[id.Workspace](), identity.Owner)
 	sync := text("doc") + "\x00\x00\x01\x00"
 	for name, tt := range map[string]struct {

@@ -97,8 +97,9 @@ func (b *timedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// cors lets pages of the given origins call the API. Credentials in the sense of
-// CORS (cookies) are never used here.
+// cors lets pages of the given origins call the API, without credentials in the sense
+// of CORS: browsers send them no cookies and keep none, so that a sign-in that a page of
+// another origin begins cannot be completed by api.CallbackPath.
 func cors(allowed []string, next http.Handler) http.Handler {
 	if len(allowed) == 0 {
 		return next

@@ -29,10 +29,12 @@ type fakeBroker struct {
 	mu       sync.Mutex // guards what follows
 	redirect string     // where it has browsers sent back to
 	begun    map[string]identity.Actor
+	states   map[string]string // by the id that a sign-in was to have
+	away     int               // how many answers are that it is away
 	accounts []*credentialv1.Account
 }
 
-func (f *fakeBroker) begin(ctx context.Context, least identity.Role) (link string, err error) {
+func (f *fakeBroker) begin(ctx context.Context, least identity.Role, login string) (link string, err error) {
 	a, err := may(ctx, least)
 	if err != nil {
 		return "", err
@@ -40,10 +42,15 @@ func (f *fakeBroker) begin(ctx context.Context, least identity.Role) (link strin
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.begun == nil {
-		f.begun = map[string]identity.Actor{}
+		f.begun, f.states = map[string]identity.Actor{}, map[string]string{}
 	}
-	state := fmt.Sprintf("state-%d", len(f.begun))
-	f.begun[state] = a
+	state, again := f.states[login]
+	if !again {
+		state = fmt.Sprintf("state-%d", len(f.begun))
+	}
+	if f.begun[state] = a; login != "" {
+		f.states[login] = state
+	}
 	return "https://provider.example/authorize?" + url.Values{"state": {state}, "redirect_uri": {f.redirect}}.Encode(), nil
 }
 
@@ -54,14 +61,18 @@ func (f *fakeBroker) end(ctx context.Context, state string, least identity.Role)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.away > 0 {
+		f.away--
+		return &fault.Error{Kind: fault.Unavailable, Message: "the provider is away", RetryAfter: 7 * time.Second}
+	}
 	if began, ok := f.begun[state]; !ok || began != a {
 		return fault.Coded(fault.Conflict, "LOGIN_UNKNOWN", "this sign-in is not one that you have open")
 	}
 	return nil
 }
 
-func (f *fakeBroker) StartConnection(ctx context.Context, _ *credentialv1.StartConnectionRequest) (*credentialv1.StartConnectionResponse, error) {
-	link, err := f.begin(ctx, identity.Editor)
+func (f *fakeBroker) StartConnection(ctx context.Context, req *credentialv1.StartConnectionRequest) (*credentialv1.StartConnectionResponse, error) {
+	link, err := f.begin(ctx, identity.Editor, req.GetId())
 	return &credentialv1.StartConnectionResponse{Url: link, ExpiresAt: timestamppb.New(time.Now().Add(time.Minute))}, err
 }
 
@@ -70,13 +81,13 @@ func (f *fakeBroker) CompleteConnection(ctx context.Context, req *credentialv1.C
 	return &credentialv1.CompleteConnectionResponse{Connection: c}, f.end(ctx, req.GetState(), identity.Editor)
 }
 
-func (f *fakeBroker) StartLogin(ctx context.Context, _ *credentialv1.StartLoginRequest) (*credentialv1.StartLoginResponse, error) {
-	link, err := f.begin(ctx, identity.Owner)
+func (f *fakeBroker) StartLogin(ctx context.Context, req *credentialv1.StartLoginRequest) (*credentialv1.StartLoginResponse, error) {
+	link, err := f.begin(ctx, identity.Owner, req.GetId())
 	return &credentialv1.StartLoginResponse{Url: link, ExpiresAt: timestamppb.New(time.Now().Add(time.Minute))}, err
 }
 
 func (f *fakeBroker) CompleteLogin(ctx context.Context, req *credentialv1.CompleteLoginRequest) (*credentialv1.CompleteLoginResponse, error) {
-	return &credentialv1.CompleteLoginResponse{Account: &credentialv1.Account{}}, f.end(ctx, req.GetState(), identity.Owner)
+	return &credentialv1.CompleteLoginResponse{Account: &credentialv1.Account{Grant: &credentialv1.AccountGrant{Provider: "theirs"}}}, f.end(ctx, req.GetState(), identity.Owner)
 }
 
 func (f *fakeBroker) ListAccounts(ctx context.Context, _ *credentialv1.ListAccountsRequest) (*credentialv1.ListAccountsResponse, error) {
@@ -190,17 +201,15 @@ func TestSignInCallback(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got.header.Get(name), want)
 		}
 	}
-	if cleared := (&http.Response{Header: got.header}).Cookies(); len(cleared) != 1 || cleared[0].Name != cookie.Name || cleared[0].MaxAge != -1 {
-		t.Errorf("the cookie is not taken back: %v", cleared)
-	}
-	if got := back(shown, state, cookie); got.status != http.StatusConflict {
-		t.Errorf("once more = %d %s", got.status, got.body)
+	if again := back(shown, state, cookie); again.status != http.StatusOK || again.body != got.body {
+		t.Errorf("once more = %d %s", again.status, again.body)
 	}
 
 	for _, tt := range []struct{ path, body, want string }{
 		{"/api/connections", `{"provider":"x"}`, "/settings/tools?connected=x"},
 		{"/api/connections", `{"provider":"x","return_to":"/welcome"}`, "/welcome?connected=x"},
 		{"/api/accounts/logins", `{"provider":"x","kind":"browser"}`, "/settings/tools?signed_in=x"},
+		{"/api/accounts/logins", `{"account_id":"00000000-0000-4000-8000-000000000001","kind":"browser"}`, "/settings/tools?signed_in=theirs"},
 	} {
 		state, cookie := begin(sent, tt.path, tt.body)
 		if got := back(sent, state, cookie); got.status != http.StatusSeeOther || got.header.Get("Location") != tt.want {
@@ -218,6 +227,68 @@ func TestSignInCallback(t *testing.T) {
 	for _, in := range []*instance{shown, sent} {
 		if log := in.log.String(); strings.Contains(log, "secret-code") || strings.Contains(log, "state-") {
 			t.Error("the log holds a code or a state")
+		}
+	}
+}
+
+// TestSignInIsNotUsedUp has browsers come again: when something was away for a moment, when
+// there were too many requests, when the first answer was lost.
+func TestSignInIsNotUsedUp(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.broker.redirect = "http://localhost/api/connections/callback"
+	in, limited := w.gateway(t), w.gateway(t, func(c *gateway.Config) { c.WorkspacePerMinute, c.WorkspaceBurst = 1, 1 })
+	begin := func() *http.Cookie {
+		t.Helper()
+		req := in.request(t, w.owner, "POST", "/api/connections", `{"provider":"x"}`, nil)
+		req.Header.Set("Idempotency-Key", "k")
+		got := in.send(t, req)
+		cookies := (&http.Response{Header: got.header}).Cookies()
+		if got.status != http.StatusCreated || len(cookies) != 1 || !strings.Contains(got.body, "state-0") {
+			t.Fatalf("POST /api/connections = %d %s", got.status, got.body)
+		}
+		return cookies[0]
+	}
+	back := func(in *instance, c *http.Cookie, status int, wait, text string) {
+		t.Helper()
+		req := in.request(t, person{}, "GET", "/api/connections/callback?code=c&state=state-0", "", nil)
+		req.AddCookie(&http.Cookie{Name: c.Name, Value: c.Value})
+		if got := in.send(t, req); got.status != status || got.header.Get("Retry-After") != wait && wait != "some" || !strings.Contains(got.body, text) {
+			t.Errorf("the callback = %d %q %s, want %d %q %s", got.status, got.header.Get("Retry-After"), got.body, status, wait, text)
+		}
+	}
+	lost, cookie := begin(), begin() // the same one
+	back(in, lost, http.StatusForbidden, "", "not begun in this browser")
+	w.broker.mu.Lock()
+	w.broker.away = 1
+	w.broker.mu.Unlock()
+	back(in, cookie, http.StatusServiceUnavailable, "7", "<p>The provider is away. To try again, reload this page.</p>")
+	limited.send(t, limited.request(t, w.owner, "GET", "/api/connections", "", nil))
+	back(limited, cookie, http.StatusTooManyRequests, "some", "To try again, reload this page.")
+	back(in, cookie, http.StatusOK, "", "is connected as ada")
+	back(in, cookie, http.StatusOK, "", "is connected as ada")
+}
+
+// TestSignInsAreBounded has somebody begin very many.
+func TestSignInsAreBounded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.broker.redirect = "http://localhost/api/connections/callback"
+	in := w.gateway(t)
+	var all []*http.Cookie
+	for range 60 {
+		got := in.send(t, in.request(t, w.owner, "POST", "/api/connections", `{"provider":"x"}`, nil))
+		cookies := (&http.Response{Header: got.header}).Cookies()
+		if got.status != http.StatusCreated || len(cookies) != 1 {
+			t.Fatalf("POST /api/connections = %d %s", got.status, got.body)
+		}
+		all = append(all, cookies[0])
+	}
+	for n, status := range map[int]int{0: http.StatusConflict, len(all) - 1: http.StatusOK} {
+		req := in.request(t, person{}, "GET", fmt.Sprintf("/api/connections/callback?code=c&state=state-%d", n), "", nil)
+		req.AddCookie(&http.Cookie{Name: all[n].Name, Value: all[n].Value})
+		if got := in.send(t, req); got.status != status {
+			t.Errorf("coming back from sign-in %d of %d = %d %s, want %d", n+1, len(all), got.status, got.body, status)
 		}
 	}
 }

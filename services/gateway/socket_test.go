@@ -558,7 +558,7 @@ func TestSilentDocumentSync(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.sync.deafen()
-	in := w.gateway(t, func(c *gateway.Config) { c.Relay.Silence = 300 * time.Millisecond })
+	in := w.gateway(t, func(c *gateway.Config) { c.Relay.Silence = time.Second })
 	c, s := in.connected(t, w.owner)
 	wantClosed(t, "after silence", c, 1013, "does not answer")
 	_ = s.left(t)
@@ -568,7 +568,7 @@ func TestSilentDocumentSync(t *testing.T) {
 func TestSlowSocketIsCut(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	in := w.gateway(t, func(c *gateway.Config) { c.WriteTimeout = 300 * time.Millisecond })
+	in := w.gateway(t, func(c *gateway.Config) { c.WriteTimeout = time.Second })
 	c, s := in.connected(t, w.owner)
 	transmit(t, c, "flood")
 	_ = s.left(t)

@@ -375,7 +375,7 @@ func (in *instance) open(t testing.TB, p person, method, path, body string, chan
 	return s
 }
 
-const patience = 10 * time.Second
+const patience = time.Minute
 
 // next returns the next event.
 func (s *stream) next(t testing.TB) event {

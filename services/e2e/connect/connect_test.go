@@ -170,7 +170,7 @@ func problems(r *rig) {
 	callback := r.front + "/api/connections/callback"
 	expect("nothing", b.open(callback), http.StatusBadRequest, "This is where a provider sends your browser back to")
 	expect("declined", b.open(b.deny(b.begin(provider))), http.StatusConflict, "was declined")
-	expect("a strange state", b.open(callback+"?code=x&state=strange"), http.StatusConflict, "has expired, or was completed already")
+	expect("a strange state", b.open(callback+"?code=x&state=strange"), http.StatusConflict, "has expired, or is not one of this server")
 	expect("a long code", b.open(callback+"?state=s&code="+strings.Repeat("x", 5000)), http.StatusBadRequest, "longer than")
 
 	back := b.consent(b.begin(provider))
@@ -181,8 +181,11 @@ func problems(r *rig) {
 	if got := b.open(back); got.status != http.StatusSeeOther {
 		r.t.Errorf("the right browser afterwards: %s", got)
 	}
-	expect("a second time", b.open(back), http.StatusConflict, "was completed already")
+	if got := b.open(back); got.status != http.StatusSeeOther {
+		r.t.Errorf("the right browser once more: %s", got)
+	}
 	b.want(http.StatusOK, http.MethodDelete, "/api/connections/"+provider, "")
+	expect("when it was disconnected", b.open(back), http.StatusConflict, "what it was for has changed since")
 
 	// A code that was used, or is none.
 	link := b.begin(provider)
@@ -200,8 +203,12 @@ func problems(r *rig) {
 	// The provider is away.
 	back = b.consent(b.begin(provider))
 	r.far.providers[provider].down.Store(true)
-	expect("the provider is down", b.open(back), http.StatusServiceUnavailable, "did not work")
+	expect("the provider is down", b.open(back), http.StatusServiceUnavailable, "To try again, reload this page")
 	r.far.providers[provider].down.Store(false)
+	if got := b.open(back); got.status != http.StatusSeeOther {
+		r.t.Errorf("the provider is back: %s", got)
+	}
+	b.want(http.StatusOK, http.MethodDelete, "/api/connections/"+provider, "")
 
 	// Somebody is no member any more when the browser comes back, or may less.
 	other := r.browser(r.member(r.owner.Workspace, "editor"))
@@ -211,7 +218,7 @@ func problems(r *rig) {
 	r.exec(`update gateway.members set role = 'editor' where member_id = $1`, other.who.ID)
 	back = other.consent(other.begin(provider))
 	r.exec(`delete from gateway.members where member_id = $1`, other.who.ID)
-	expect("no member", other.open(back), http.StatusConflict, "has expired, or was completed")
+	expect("no member", other.open(back), http.StatusConflict, "has expired")
 
 	// A front end's own page sends what came back: for its own member alone.
 	u, err := url.Parse(b.consent(b.begin(provider)))

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -36,6 +37,7 @@ type far struct {
 
 	mu     sync.Mutex        // guards what follows
 	issued []string          // every token and PKCE verifier
+	passed []string          // every state and authorisation code, which browsers get to see
 	tokens map[string]string // by workspace, the one that came last
 	wrong  []string          // requests that are not as the provider wants them
 }
@@ -80,12 +82,28 @@ func (f *far) authorise(p *provider, w http.ResponseWriter, r *http.Request) {
 	p.auth.ServeHTTP(said, r)
 	answer := said.Body.Bytes()
 	maps.Copy(w.Header(), said.Header())
+	f.pass(said.Header().Get("Location"))
 	w.Header().Del("Content-Length")
 	if token {
 		answer = f.note(p, w.Header(), answer)
 	}
 	w.WriteHeader(said.Code)
 	_, _ = w.Write(answer) // the broker left
+}
+
+// pass notes what a browser is sent back with.
+func (f *far) pass(back string) {
+	u, err := url.Parse(back)
+	if err != nil {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, name := range []string{"state", "code"} {
+		if value := u.Query().Get(name); value != "" {
+			f.passed = append(f.passed, value)
+		}
+	}
 }
 
 // look notes what of a token request the provider would not take.
@@ -155,11 +173,12 @@ func (f *far) seen(workspace string) string {
 	return f.tokens[workspace]
 }
 
-// secrets are all that must not be seen outside of the brokers.
-func (f *far) secrets() []string {
+// secrets are all that must not be seen outside of the brokers, and what nobody but
+// browsers may see beside them.
+func (f *far) secrets() (issued, passed []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return append([]string{clientSecret}, f.issued...)
+	return append([]string{clientSecret}, f.issued...), slices.Clone(f.passed)
 }
 
 func (f *far) complaints() []string {

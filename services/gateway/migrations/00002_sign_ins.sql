@@ -1,8 +1,8 @@
 -- +goose Up
 
 -- Sign-ins at providers that have begun in a browser, until the provider sends it back.
--- A row is used once. The secrets are the state parameter, which the provider repeats,
--- and a cookie, which the browser that began it has and no other.
+-- The secrets are the state parameter, which the provider repeats, and a cookie, which
+-- the browser that began it has and no other.
 CREATE TABLE sign_ins (
 	workspace_id uuid        NOT NULL,
 	state_hash   bytea       NOT NULL UNIQUE CHECK (length(state_hash) = 32),

@@ -1689,7 +1689,10 @@ type StartLoginRequest struct {
 	Kind     LoginKind `protobuf:"varint,2,opt,name=kind,proto3,enum=signalbox.credential.v1.LoginKind" json:"kind,omitempty"`
 	Label    string    `protobuf:"bytes,3,opt,name=label,proto3" json:"label,omitempty"`
 	// An account to sign in to again.
-	AccountId     string `protobuf:"bytes,4,opt,name=account_id,json=accountId,proto3" json:"account_id,omitempty"`
+	AccountId string `protobuf:"bytes,4,opt,name=account_id,json=accountId,proto3" json:"account_id,omitempty"`
+	// Of the login to be, a UUID; empty where the call is not repeated. The same one again
+	// returns the same login; a device's gets new codes, and those before are of no use.
+	Id            string `protobuf:"bytes,5,opt,name=id,proto3" json:"id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1748,6 +1751,13 @@ func (x *StartLoginRequest) GetLabel() string {
 func (x *StartLoginRequest) GetAccountId() string {
 	if x != nil {
 		return x.AccountId
+	}
+	return ""
+}
+
+func (x *StartLoginRequest) GetId() string {
+	if x != nil {
+		return x.Id
 	}
 	return ""
 }
@@ -3251,13 +3261,14 @@ const file_signalbox_credential_v1_account_proto_rawDesc = "" +
 	"\x18ListAccountKindsResponse\x12#\n" +
 	"\rkey_providers\x18\x01 \x03(\tR\fkeyProviders\x12\x1a\n" +
 	"\bprofiles\x18\x02 \x03(\tR\bprofiles\x12>\n" +
-	"\x06logins\x18\x03 \x03(\v2&.signalbox.credential.v1.LoginProviderR\x06logins\"\x9c\x01\n" +
+	"\x06logins\x18\x03 \x03(\v2&.signalbox.credential.v1.LoginProviderR\x06logins\"\xac\x01\n" +
 	"\x11StartLoginRequest\x12\x1a\n" +
 	"\bprovider\x18\x01 \x01(\tR\bprovider\x126\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\".signalbox.credential.v1.LoginKindR\x04kind\x12\x14\n" +
 	"\x05label\x18\x03 \x01(\tR\x05label\x12\x1d\n" +
 	"\n" +
-	"account_id\x18\x04 \x01(\tR\taccountId\"\x9c\x02\n" +
+	"account_id\x18\x04 \x01(\tR\taccountId\x12\x0e\n" +
+	"\x02id\x18\x05 \x01(\tR\x02id\"\x9c\x02\n" +
 	"\x12StartLoginResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x126\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\".signalbox.credential.v1.LoginKindR\x04kind\x12\x15\n" +

@@ -327,8 +327,11 @@ func (x *ListConnectionsResponse) GetConnections() []*Connection {
 }
 
 type StartConnectionRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Provider      string                 `protobuf:"bytes,1,opt,name=provider,proto3" json:"provider,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Provider string                 `protobuf:"bytes,1,opt,name=provider,proto3" json:"provider,omitempty"`
+	// Of the sign-in to be, a UUID; empty where the call is not repeated. The same one again
+	// returns the same sign-in.
+	Id            string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -366,6 +369,13 @@ func (*StartConnectionRequest) Descriptor() ([]byte, []int) {
 func (x *StartConnectionRequest) GetProvider() string {
 	if x != nil {
 		return x.Provider
+	}
+	return ""
+}
+
+func (x *StartConnectionRequest) GetId() string {
+	if x != nil {
+		return x.Id
 	}
 	return ""
 }
@@ -651,9 +661,10 @@ const file_signalbox_credential_v1_connection_proto_rawDesc = "" +
 	"\fconnected_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\vconnectedAt\"\x18\n" +
 	"\x16ListConnectionsRequest\"`\n" +
 	"\x17ListConnectionsResponse\x12E\n" +
-	"\vconnections\x18\x01 \x03(\v2#.signalbox.credential.v1.ConnectionR\vconnections\"4\n" +
+	"\vconnections\x18\x01 \x03(\v2#.signalbox.credential.v1.ConnectionR\vconnections\"D\n" +
 	"\x16StartConnectionRequest\x12\x1a\n" +
-	"\bprovider\x18\x01 \x01(\tR\bprovider\"k\n" +
+	"\bprovider\x18\x01 \x01(\tR\bprovider\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\"k\n" +
 	"\x17StartConnectionResponse\x12\x15\n" +
 	"\x03url\x18\x01 \x01(\tB\x03\x80\x01\x01R\x03url\x129\n" +
 	"\n" +

@@ -350,19 +350,83 @@ func TestSignInWithoutDatabase(t *testing.T) {
 	}
 }
 
-// TestDamagedAtStart starts with nothing, and says what became of the file.
+// ready returns the status of /ready.
+func (p *process) ready() int {
+	p.t.Helper()
+	req, err := http.NewRequestWithContext(p.t.Context(), http.MethodGet, p.url+"/ready", nil)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	return res.StatusCode
+}
+
+// TestDamagedAtStart uses no other credential in the place of those that are in the file,
+// says what became of it, and is well when it was put back.
 func TestDamagedAtStart(t *testing.T) {
 	t.Parallel()
 	s := newSingle(t)
-	if err := os.MkdirAll(filepath.Dir(s.cfg.File), 0o700); err != nil {
+	s.environ = append(s.environ, "ANTHROPIC_API_KEY=sk-planted-environment", "ANTHROPIC_BASE_URL="+s.url+"/anthropic", "SIMULATOR_URL="+s.url)
+	s.add("mine")
+	good, err := os.ReadFile(s.cfg.File)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(s.cfg.File, []byte(`{"version": 1, "acc`), 0o600); err != nil {
+	if err := os.WriteFile(s.cfg.File, good[:len(good)/2], 0o600); err != nil {
 		t.Fatal(err)
 	}
 	p := s.start()
-	if log := p.stop(syscall.SIGTERM); !strings.Contains(log, "the accounts file was damaged and is kept aside") || !strings.Contains(log, s.cfg.File+".damaged-") {
-		t.Errorf("log: %s", log)
+	for range 2 {
+		status, text := s.ask(p, "/egress/anthropic/v1/messages", question)
+		if status != http.StatusConflict || !strings.Contains(text, s.cfg.File+" was damaged and is kept aside as "+s.cfg.File+".damaged-") {
+			t.Errorf("answer %d %.300s, want one that says what to do", status, text)
+		}
+	}
+	if status := p.ready(); status != http.StatusServiceUnavailable {
+		t.Errorf("/ready: %d, want 503", status)
+	}
+	log := p.stop(syscall.SIGTERM)
+	for _, want := range []string{`"level":"ERROR","msg":"the accounts file was damaged and is kept aside`, s.cfg.File + ".damaged-", `"level":"ERROR","msg":"accounts cannot be used: requests are refused`} {
+		if !strings.Contains(log, want) {
+			t.Errorf("the log does not say %s: %s", want, log)
+		}
+	}
+	p = s.start()
+	if err := os.WriteFile(s.cfg.File, good, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.answered(p)
+	p.stop(syscall.SIGTERM)
+	if n := len(s.requests()); n != 1 {
+		t.Errorf("%d accounts have answered, want that of the file", n)
+	}
+}
+
+// TestDamagedMeanwhile goes on with the accounts that it knows.
+func TestDamagedMeanwhile(t *testing.T) {
+	t.Parallel()
+	s := newSingle(t)
+	s.add("mine")
+	p := s.start()
+	s.answered(p)
+	if err := os.WriteFile(s.cfg.File, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a, err := credentialbroker.OpenAccounts(s.cfg) // which sets it aside
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	s.answered(p)
+	if status := p.ready(); status != http.StatusServiceUnavailable {
+		t.Errorf("/ready: %d, want 503", status)
+	}
+	if log := p.stop(syscall.SIGTERM); !strings.Contains(log, `"level":"ERROR"`) || !strings.Contains(log, "was damaged and is kept aside") {
+		t.Errorf("the log does not say it: %s", log)
 	}
 }
 

@@ -1,6 +1,7 @@
 package accountfile_test
 
 import (
+	"errors"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -13,6 +14,9 @@ import (
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/services/credential-broker/internal/accountfile"
 )
+
+// written is what of a State is in the file.
+var written = cmpopts.IgnoreUnexported(accountfile.State{})
 
 // sample is the text of a file with something of everything.
 func sample(t testing.TB) string {
@@ -72,9 +76,7 @@ func TestDamagedIsKeptAside(t *testing.T) {
 			path := place(t)
 			write(t, path, bad)
 			f, log := open(t, path)
-			if n := len(view(t, f).Accounts); n != 0 {
-				t.Errorf("%d accounts, want none", n)
-			}
+			refused(t, f, path)
 			kept := aside(t, path)
 			for full, text := range kept {
 				if text != bad || !strings.Contains(log.String(), full) {
@@ -87,33 +89,97 @@ func TestDamagedIsKeptAside(t *testing.T) {
 			if len(kept) != 1 || strings.Contains(log.String(), "planted") {
 				t.Errorf("kept aside: %d files, want 1; log %s", len(kept), log)
 			}
-			mustAdd(t, f, "new")
-			again, _ := open(t, path)
-			if n := len(view(t, again).Accounts); n != 1 {
-				t.Errorf("%d accounts afterwards, want 1", n)
+			again, log := open(t, path)
+			refused(t, again, path)
+			if log.String() != "" {
+				t.Errorf("it is told of again where it is only found: %s", log)
+			}
+
+			write(t, path, good)
+			for _, f := range []*accountfile.File{f, again} {
+				if n := len(view(t, f).Accounts); n != 2 {
+					t.Errorf("after a good one was put back: %d accounts, want 2", n)
+				}
 			}
 		})
 	}
 }
 
-// TestDamagedAgain hides no file behind another one.
+// refused wants nothing to be read or written.
+func refused(t *testing.T, f *accountfile.File, path string) {
+	t.Helper()
+	_, viewed := f.View(t.Context())
+	updated := f.Update(t.Context(), func(*accountfile.State) error { t.Error("it is changed"); return nil })
+	for what, err := range map[string]error{"View": viewed, "Update": updated} {
+		if fault.KindOf(err) != fault.Conflict || !errors.Is(err, accountfile.ErrDamaged) || !strings.Contains(err.Error(), path+" was damaged and is kept aside as "+path+".damaged-") {
+			t.Errorf("%s = %v, want a fault Conflict that says where the file is", what, err)
+		}
+	}
+	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("there is a file in its place: %v", err)
+	}
+}
+
+// TestDamagedAgain hides no file behind another one, and begins anew when all are moved
+// away.
 func TestDamagedAgain(t *testing.T) {
 	t.Parallel()
 	path := place(t)
 	f, _ := open(t, path)
-	want := []string{"first", "second", "third"}
-	for _, bad := range want {
+	want := map[string]bool{}
+	for _, bad := range []string{"first", "second", "third"} {
 		write(t, path, bad)
-		if n := len(view(t, f).Accounts); n != 0 {
-			t.Errorf("%d accounts, want none", n)
-		}
+		refused(t, f, path)
+		want[bad] = true
 	}
 	got := map[string]bool{}
-	for _, text := range aside(t, path) {
+	kept := aside(t, path)
+	for _, text := range kept {
 		got[text] = true
 	}
-	if diff := cmp.Diff(map[string]bool{"first": true, "second": true, "third": true}, got); diff != "" {
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("kept aside (-want +got):\n%s", diff)
+	}
+	for full := range kept {
+		refused(t, f, path)
+		if err := os.Rename(full, filepath.Join(t.TempDir(), "elsewhere")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mustAdd(t, f, "new")
+	if n := len(view(t, f).Accounts); n != 1 {
+		t.Errorf("%d accounts afterwards, want 1", n)
+	}
+}
+
+// TestDamagedMeanwhile is told of by each process that knew the file.
+func TestDamagedMeanwhile(t *testing.T) {
+	t.Parallel()
+	path := place(t)
+	f, log := open(t, path)
+	mustAdd(t, f, "one")
+	view(t, f)
+	write(t, path, "{")
+	other, _ := open(t, path) // sets it aside
+	refused(t, other, path)
+	refused(t, f, path)
+	if n := strings.Count(log.String(), "level=ERROR"); n != 1 {
+		t.Errorf("%d errors are logged, want 1: %s", n, log)
+	}
+}
+
+// TestDamagedBehindLink looks for what was set aside where the file was.
+func TestDamagedBehindLink(t *testing.T) {
+	t.Parallel()
+	path := place(t)
+	write(t, path, "{")
+	link := filepath.Join(t.TempDir(), "link.json")
+	if err := os.Symlink(path, link); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the second time the link leads nowhere
+		f, _ := open(t, link)
+		refused(t, f, path)
 	}
 }
 
@@ -170,8 +236,8 @@ func TestEveryPrefix(t *testing.T) {
 		got, err := accountfile.Decode([]byte(good[:n]))
 		if whole := strings.TrimSpace(good[n:]) == ""; whole != (err == nil) {
 			t.Fatalf("the first %d of %d bytes: %v", n, len(good), err)
-		} else if whole && !cmp.Equal(want, got) {
-			t.Fatalf("the first %d of %d bytes: %s", n, len(good), cmp.Diff(want, got))
+		} else if whole && !cmp.Equal(want, got, written) {
+			t.Fatalf("the first %d of %d bytes: %s", n, len(good), cmp.Diff(want, got, written))
 		}
 	}
 }

@@ -10,6 +10,7 @@
 //
 //	<name>.lock         held while somebody changes the file; it is empty and stays
 //	<name>.tmp          a new one that is not finished; the next change writes over it
+//	<name>.audit        the record: what happened to credentials, a row a line
 //	<name>.damaged-…    one that did not parse, with the time at which that was found
 //	.gitignore          names all of them; what else is in it is left as it is
 //
@@ -25,11 +26,24 @@
 // An Update is durable when it returns. Those who learn something all the time
 // (package pool) gather it for a second.
 //
+// # The record
+//
+// Rows of the record (package audit has their chain) are only ever appended, with the lock
+// held, and durable before the file that they are about is in its place: whoever dies in
+// between leaves a row of something that was not done. The file knows where the record
+// ended when it was written, as a database knows the head of a chain: rows that were taken
+// from the end are missed. Whoever can write both can make both anew; what a verification
+// returned, kept elsewhere, shows that.
+//
 // # A file that cannot be used
 //
 // One that was cut off, torn or changed so that it does not parse or makes no sense is
-// renamed, logged with its new name, and an empty one goes on in its place: it is never
-// written over. One of a newer version, or with a field that this version does not know, is
-// left where it is and refused, for nothing is wrong with it; so is one that cannot be
-// read. A file that is not there holds nothing.
+// renamed, never written over, and logged with its new name. Until there is a file in its
+// place again, or what was set aside is moved away, View and Update are errors that say
+// so: an empty file would have requests go out under somebody else's credential. A broker
+// that runs may go on with the accounts that it knows, and one that starts answers with
+// that error.
+// One of a newer version, or with a field that this version does not know, is left where
+// it is and refused, for nothing is wrong with it; so is one that cannot be read. A file
+// that is not there, and was not set aside, holds nothing.
 package accountfile

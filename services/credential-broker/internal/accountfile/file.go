@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 	"unicode"
 
@@ -23,9 +24,10 @@ const maxFile = 16 << 20
 
 // File is the file as one process works on it. It is safe for concurrent use.
 type File struct {
-	path string
-	log  *slog.Logger
-	turn chan struct{} // one of this process waits for the lock at a time
+	path   string
+	log    *slog.Logger
+	turn   chan struct{} // one of this process waits for the lock at a time
+	record record        // whoever has the lock writes to it
 
 	mu   sync.Mutex // guards last
 	last *kept
@@ -39,10 +41,14 @@ type kept struct {
 	state *State
 }
 
+// ErrDamaged is in the chain of an error about a file that was damaged and is not put
+// right yet.
+var ErrDamaged = errors.New("the accounts file is damaged")
+
 // Open returns the file at a path, which need not be there: its folder is made. Mode and
 // .gitignore are put right; mine are other files that .gitignore is to name where they are
-// in the same folder. A file that is damaged is set aside, and one that cannot be used is
-// an error that says what to do. The caller calls Close.
+// in the same folder. One that cannot be used is an error that says what to do; of one that
+// is damaged, View and Update say so, until it is put right. The caller calls Close.
 func Open(ctx context.Context, path string, log *slog.Logger, mine ...string) (*File, error) {
 	if path == "" || strings.ContainsFunc(path, unicode.IsControl) {
 		return nil, fmt.Errorf("accounts file: %q is not a path", path)
@@ -51,22 +57,38 @@ func Open(ctx context.Context, path string, log *slog.Logger, mine ...string) (*
 	if err != nil {
 		return nil, fmt.Errorf("accounts file: %w", err)
 	}
-	// A link would be replaced by the first change.
-	if real, err := filepath.EvalSymlinks(path); err == nil {
-		path = real
-	}
+	path = resolve(path)
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, fmt.Errorf("make the folder of the accounts file: %w", err)
+		return nil, fmt.Errorf("make the folder of the accounts file: %w: name a file elsewhere", err)
 	}
-	if err := ignore(path, mine); err != nil {
+	// Where nothing can be written the file can still be read, and an Update says it.
+	if err := ignore(path, mine); err != nil && !denied(err) {
 		return nil, fmt.Errorf("keep the accounts file out of repositories: %w", err)
 	}
-	f := &File{path: path, log: log, turn: make(chan struct{}, 1)}
-	if _, err := f.View(ctx); err != nil {
+	f := &File{path: path, log: log, turn: make(chan struct{}, 1), record: record{path: path + ".audit"}}
+	if _, err := f.View(ctx); err != nil && !errors.Is(err, ErrDamaged) {
 		return nil, err
 	}
 	return f, f.private(ctx)
 }
+
+// resolve returns where a path leads: a link would be replaced by the first change. It
+// need not lead anywhere: what was set aside is looked for where the file was.
+func resolve(path string) string {
+	for range 40 {
+		to, err := os.Readlink(path)
+		if err != nil {
+			break
+		}
+		if !filepath.IsAbs(to) {
+			to = filepath.Join(filepath.Dir(path), to)
+		}
+		path = to
+	}
+	return path
+}
+
+func denied(err error) bool { return errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) }
 
 // Path returns where the file is.
 func (f *File) Path() string { return f.path }
@@ -81,15 +103,19 @@ func (f *File) Close() {
 // private takes everybody else's rights to the file away.
 func (f *File) private(ctx context.Context) error {
 	info, err := os.Stat(f.path)
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Mode().Perm()&0o077 == 0 {
 		return nil
 	}
-	if err == nil && info.Mode().Perm()&0o077 != 0 {
-		f.log.WarnContext(ctx, "others could read the accounts file: its mode is put right", "file", f.path, "mode", info.Mode().Perm().String())
+	if err == nil {
 		err = os.Chmod(f.path, 0o600)
 	}
-	if err != nil {
+	switch {
+	case denied(err):
+		f.log.WarnContext(ctx, "others can read the accounts file, and its mode cannot be put right: run chmod 600 on it", "file", f.path, "error", err)
+	case err != nil:
 		return fmt.Errorf("put the mode of the accounts file right: %w", err)
+	default:
+		f.log.WarnContext(ctx, "others could read the accounts file: its mode is put right", "file", f.path, "mode", info.Mode().Perm().String())
 	}
 	return nil
 }
@@ -100,7 +126,7 @@ func (f *File) View(ctx context.Context) (*State, error) {
 	if s := f.known(); s != nil {
 		return s, nil
 	}
-	k, _, err := f.read()
+	k, _, err := f.read(ctx)
 	if damage(err) != nil {
 		return f.viewLocked(ctx)
 	}
@@ -149,22 +175,37 @@ func (f *File) Update(ctx context.Context, fn func(*State) error) error {
 		// Whoever sealed it was too slow: the key was replaced, and removed, meanwhile.
 		return fault.New(fault.Unavailable, "the key was replaced meanwhile: try again")
 	}
-	text, err := k.state.encode()
+	undo, err := f.note(k.state)
 	if err != nil {
-		return fmt.Errorf("encode the accounts file: %w", err)
+		return err
 	}
-	if bytes.Equal(text, before) {
-		return nil
+	placed, err := f.commit(k.state, before)
+	if err != nil && !placed {
+		undo()
 	}
-	if len(text) > maxFile {
-		return fault.New(fault.Conflict, "the accounts file would be larger than %d MB: use a database (DATABASE_URL)", maxFile>>20)
-	}
-	return f.write(k.state, text)
+	return err
 }
 
-// load reads the file with the lock held, and sets it aside if it is damaged.
+// commit replaces the file, unless a State is what it holds. With an error it may be in
+// its place all the same.
+func (f *File) commit(s *State, before []byte) (placed bool, err error) {
+	text, err := s.encode()
+	if err != nil {
+		return false, fmt.Errorf("encode the accounts file: %w", err)
+	}
+	if bytes.Equal(text, before) {
+		return false, nil
+	}
+	if len(text) > maxFile {
+		return false, fault.New(fault.Conflict, "the accounts file would be larger than %d MB: use a database (DATABASE_URL)", maxFile>>20)
+	}
+	return f.write(s, text)
+}
+
+// load reads the file with the lock held, and sets it aside if it is damaged: then it
+// returns what becomes of one that is lost.
 func (f *File) load(ctx context.Context) (k *kept, text []byte, err error) {
-	k, text, err = f.read()
+	k, text, err = f.read(ctx)
 	why := damage(err)
 	if why == nil {
 		return k, text, err
@@ -173,9 +214,57 @@ func (f *File) load(ctx context.Context) (k *kept, text []byte, err error) {
 	if err != nil {
 		return nil, nil, fault.Wrap(err, fault.Conflict, fmt.Sprintf("the accounts file %s is damaged (%v) and could not be kept aside: move it away", f.path, why))
 	}
-	f.log.ErrorContext(ctx, "the accounts file was damaged and is kept aside: accounts have to be added again, or the file mended and put back",
+	f.log.ErrorContext(ctx, "the accounts file was damaged and is kept aside: no account is used until it is mended, or taken from a backup, and put back",
 		"file", f.path, "kept_as", aside, "error", why)
-	return &kept{state: &State{}}, nil, nil
+	f.keep(nil)
+	return f.absent(ctx)
+}
+
+// absent is about a file that is not there. It holds nothing, unless one was set aside:
+// then nobody knows what there is, and somebody else's credential must not be used in the
+// place of one that is in it.
+func (f *File) absent(ctx context.Context) (*kept, []byte, error) {
+	aside, err := f.asides()
+	switch {
+	case err != nil:
+		return nil, nil, f.unreadable(err)
+	case len(aside) == 0:
+		k := &kept{state: &State{}}
+		text, err := k.state.encode() // as if it were there: it is made for something that is to be in it
+		return k, text, err
+	}
+	all := aside[len(aside)-1]
+	if len(aside) > 1 {
+		all = f.path + damagedName + "…"
+	}
+	err = fault.Wrap(ErrDamaged, fault.Conflict, fmt.Sprintf("the accounts file %s was damaged and is kept aside as %s: mend that, or take a backup, and put it back as %s; to go on with no account in it, move %s elsewhere",
+		f.path, aside[len(aside)-1], f.path, all))
+	f.mu.Lock()
+	had := f.last != nil
+	f.mu.Unlock()
+	if had { // another process has set it aside
+		f.keep(nil)
+		f.log.ErrorContext(ctx, "accounts cannot be used", "error", err)
+	}
+	return nil, nil, err
+}
+
+// damagedName is between the name of a file and the time at which it was found damaged.
+const damagedName = ".damaged-"
+
+// asides returns what was set aside, the last one last.
+func (f *File) asides() (all []string, err error) {
+	folder := filepath.Dir(f.path)
+	names, err := os.ReadDir(folder) // sorted
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	for _, n := range names {
+		if strings.HasPrefix(n.Name(), filepath.Base(f.path)+damagedName) {
+			all = append(all, filepath.Join(folder, n.Name()))
+		}
+	}
+	return all, err
 }
 
 // damagedError is about a file that parses in no version.
@@ -188,11 +277,11 @@ func damage(err error) error {
 	return nil
 }
 
-// read reads the file. One that is not there holds nothing.
-func (f *File) read() (*kept, []byte, error) {
+// read reads the file.
+func (f *File) read(ctx context.Context) (*kept, []byte, error) {
 	file, err := os.Open(f.path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return &kept{state: &State{}}, nil, nil
+		return f.absent(ctx)
 	}
 	if err != nil {
 		return nil, nil, f.unreadable(err)
@@ -263,25 +352,25 @@ func (f *File) keep(k *kept) {
 }
 
 // write replaces the file, with the lock held.
-func (f *File) write(s *State, text []byte) error {
+func (f *File) write(s *State, text []byte) (placed bool, err error) {
 	k := &kept{state: s}
-	err := f.replace(k, text)
+	placed, err = f.replace(k, text)
 	if err != nil {
 		k.close()
-		return fault.Wrap(err, fault.Unavailable, fmt.Sprintf("the accounts file %s cannot be written: %v", f.path, err))
+		return placed, fault.Wrap(err, fault.Unavailable, fmt.Sprintf("the accounts file %s cannot be written: %v", f.path, err))
 	}
 	f.keep(k)
-	return nil
+	return true, nil
 }
 
-func (f *File) replace(k *kept, text []byte) (err error) {
+func (f *File) replace(k *kept, text []byte) (placed bool, err error) {
 	tmp := f.path + ".tmp"
 	// What somebody left when they died may be in its place, or a link to elsewhere.
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+		return false, err
 	}
 	if k.file, err = os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
-		return err
+		return false, err
 	}
 	_, err = k.file.Write(text)
 	if err == nil {
@@ -295,15 +384,15 @@ func (f *File) replace(k *kept, text []byte) (err error) {
 	}
 	if err != nil {
 		_ = os.Remove(tmp) // it was never in its place
-		return err
+		return false, err
 	}
-	return syncFolder(filepath.Dir(f.path))
+	return true, syncFolder(filepath.Dir(f.path))
 }
 
 // setAside renames the file so that it hides no other one, with the lock held, and
 // returns its name.
 func (f *File) setAside() (string, error) {
-	name := f.path + ".damaged-" + time.Now().UTC().Format("20060102T150405Z")
+	name := f.path + damagedName + time.Now().UTC().Format("20060102T150405Z")
 	for n := 2; ; n++ {
 		if _, err := os.Lstat(name); errors.Is(err, fs.ErrNotExist) {
 			break

@@ -26,7 +26,7 @@ func (f *File) lock(ctx context.Context) (unlock func(), err error) {
 	select {
 	case f.turn <- struct{}{}:
 	case <-ctx.Done():
-		return nil, f.held(ctx.Err())
+		return nil, f.held(ctx.Err(), "another change of the accounts file %s takes too long: try again in a moment", f.path)
 	}
 	defer func() {
 		if err != nil {
@@ -49,7 +49,7 @@ func (f *File) lock(ctx context.Context) (unlock func(), err error) {
 		}
 		if err := pause(ctx, look/2+rand.N(look)); err != nil {
 			_ = file.Close() // nothing is in it
-			return nil, f.held(err)
+			return nil, f.held(err, "another process holds %s.lock: if it was stopped, let it go on or end it", f.path)
 		}
 	}
 	return func() {
@@ -58,11 +58,11 @@ func (f *File) lock(ctx context.Context) (unlock func(), err error) {
 	}, nil
 }
 
-func (f *File) held(err error) error {
+func (*File) held(err error, format string, args ...any) error {
 	if errors.Is(err, context.Canceled) {
 		return fmt.Errorf("lock the accounts file: %w", err)
 	}
-	return fault.Wrap(err, fault.Unavailable, fmt.Sprintf("another process holds %s.lock: if it was stopped, let it go on or end it", f.path))
+	return fault.Wrap(err, fault.Unavailable, fmt.Sprintf(format, args...))
 }
 
 func pause(ctx context.Context, d time.Duration) error {

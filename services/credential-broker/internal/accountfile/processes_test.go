@@ -16,6 +16,7 @@ import (
 
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/services/credential-broker/internal/accountfile"
+	"signalbox.dev/services/credential-broker/internal/audit"
 )
 
 // childVariable makes this test binary a process that writes; it names the file.
@@ -46,6 +47,7 @@ func child(path, account, times string) int {
 		now := int64(0)
 		err := f.Update(ctx, func(s *accountfile.State) error {
 			s.Pools = []accountfile.Pool{{Provider: strings.Repeat("x", i*977%40_000)}}
+			s.Record(audit.Row{Action: "changed", Detail: strconv.Itoa(i)})
 			for k := range s.Stats {
 				if s.Stats[k].Account == mine {
 					s.Stats[k].Requests++
@@ -118,20 +120,25 @@ func TestProcesses(t *testing.T) {
 	if n := requests(view(t, f), shared); n != children*each {
 		t.Errorf("%d writes are in the file, want %d", n, children*each)
 	}
+	if rows, problems := recorded(t, f); len(rows) != children*each || problems != "" {
+		t.Errorf("%d rows are recorded, want %d; %s", len(rows), children*each, problems)
+	}
 	if log.String() != "" || len(aside(t, path)) > 0 {
 		t.Errorf("log: %s", log)
 	}
 }
 
 // TestKilled kills a process that writes, again and again: what it said that it had
-// written is there, at most one more, and nothing is damaged.
+// written is there, at most one more, and nothing is damaged. There is a row of each, and
+// at most one of what was not done.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	path := place(t)
 	f, log := open(t, path)
 	account := id.New[id.Account]()
 	r := rand.New(rand.NewPCG(7, 0))
-	for round := range 25 {
+	const rounds = 25
+	for round := range rounds {
 		cmd, out, complaints := startChild(t, path, account, 1_000_000)
 		said := int64(0)
 		for range 1 + r.IntN(12) {
@@ -159,6 +166,10 @@ func TestKilled(t *testing.T) {
 		if got < said || got > said+1 || complaints.Len() > 0 {
 			t.Fatalf("round %d: %d writes are there after %d were said to be; complaints %s", round, got, said, complaints)
 		}
+	}
+	rows, problems := recorded(t, f)
+	if n := len(rows) - int(requests(view(t, f), account)); n < 0 || n > rounds || problems != "" {
+		t.Errorf("%d rows more than writes, want 0 to %d; %s", n, rounds, problems)
 	}
 	mustAdd(t, f, "after all")
 	if log.String() != "" || len(aside(t, path)) > 0 {

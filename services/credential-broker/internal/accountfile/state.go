@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/services/credential-broker/internal/audit"
 	"signalbox.dev/services/credential-broker/internal/choice"
 )
 
@@ -30,6 +31,10 @@ type State struct {
 	Stats    []Stat    `json:"stats,omitempty"`
 	// Writers are instances whose statistics are in Stats.
 	Writers []Writer `json:"writers,omitempty"`
+	// Audit is where the record ends; nil where nothing was recorded yet.
+	Audit *End `json:"audit,omitempty"`
+
+	recorded []audit.Row // what is to be written to the record
 }
 
 // DataKey is a wrapped data key.

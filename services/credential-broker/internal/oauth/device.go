@@ -75,7 +75,7 @@ func (k *Keeper) startDevice(ctx context.Context, who Who, p *Provider, row logi
 	if life <= 0 {
 		life = loginLife
 	}
-	if err := k.begin(ctx, who, row, hash(row.ID.String()), vault.NewSecret(d.DeviceCode), life); err != nil {
+	if _, _, err := k.begin(ctx, who, row, hash(row.ID.String()), vault.NewSecret(d.DeviceCode), life); err != nil {
 		return Login{}, err
 	}
 	return Login{
@@ -91,61 +91,71 @@ func openable(text string) bool {
 }
 
 // Poll asks whether the person has typed the code in. It asks the provider no more
-// often than the provider wants, however often and by whomever it is called.
+// often than the provider wants, however often and by whomever it is called. When they
+// have, or will not, it says so again.
 func (k *Keeper) Poll(ctx context.Context, who Who, login uuid.UUID) (Polled, error) {
-	row, wait, err := k.tables.turn(ctx, who, login)
-	if err != nil || wait > 0 {
+	row, wait, err := k.tables.turn(ctx, who, wanted{login: login, device: true, purpose: ForAccount})
+	switch {
+	case err != nil || wait > 0:
 		return Polled{Wait: wait}, err
-	}
-	p, err := k.cfg.Providers.Get(row.Provider)
-	if err != nil {
-		return Polled{}, err
-	}
-	code, err := k.cfg.Vault.Open(ctx, row.place(who), row.sealed())
-	if err != nil {
-		return Polled{}, err
+	case row.Ended:
+		ref, err := row.outcome(who)
+		return Polled{Done: err == nil, Account: ref}, err
 	}
 	// What the provider answers counts, though the one who polled may be gone.
 	ctx = context.WithoutCancel(ctx)
-	object, err := k.post(ctx, p, p.Token, parameters{"grant_type": deviceGrant, "device_code": code.Reveal()})
-	if err != nil {
-		return k.polled(ctx, who, p, row, err)
-	}
-	t, err := tokens(object)
-	if err != nil {
-		return Polled{}, exchangeFault(p, err)
-	}
-	if err := k.admit(ctx, who, p, row, t); err != nil {
+	wait, err = k.ask(ctx, who, row)
+	switch {
+	case err != nil:
+		k.settle(ctx, who, row, err)
 		return Polled{}, err
+	case wait > 0:
+		return Polled{Wait: wait}, nil
 	}
 	return Polled{Done: true, Account: Ref{who.Workspace, row.Account}}, nil
 }
 
-// polled handles an answer without tokens.
-func (k *Keeper) polled(ctx context.Context, who Who, p *Provider, row loginRow, err error) (Polled, error) {
+// ask asks the provider, and stores the tokens if there are any; else it returns for how
+// long to wait.
+func (k *Keeper) ask(ctx context.Context, who Who, row loginRow) (wait time.Duration, err error) {
+	p, err := k.cfg.Providers.Get(row.Provider)
+	if err != nil {
+		return 0, err
+	}
+	code, err := k.cfg.Vault.Open(ctx, row.place(who), row.sealed())
+	if err != nil {
+		return 0, err
+	}
+	object, err := k.post(ctx, p, p.Token, parameters{"grant_type": deviceGrant, "device_code": code.Reveal()})
+	if err != nil {
+		return k.pending(ctx, who, p, row, err)
+	}
+	t, err := tokens(object)
+	if err != nil {
+		return 0, exchangeFault(p, err)
+	}
+	row.Purpose = ForAccount // a row of the version before does not say
+	return 0, k.admit(ctx, who, p, row, t)
+}
+
+// pending handles an answer without tokens.
+func (k *Keeper) pending(ctx context.Context, who Who, p *Provider, row loginRow, err error) (wait time.Duration, _ error) {
 	f, ok := errors.AsType[*failure](err)
 	if !ok {
-		return Polled{}, err
+		return 0, err
 	}
 	interval := row.IntervalS
 	switch {
 	case f.Code == "slow_down":
 		interval = min(interval+slower, maxInterval)
 	case f.Code == "authorization_pending":
-	case !f.Answered: // of the network: RFC 8628 wants slower polling
+	case !f.Answered, f.passes(): // of the network: RFC 8628 wants slower polling
 		interval = min(2*interval, maxInterval)
+	case f.Code == "expired_token" || p.void(f.Code):
+		return 0, fault.Coded(fault.Conflict, "LOGIN_FAILED", "the code for %s was not typed in in time: start again", p.Name)
 	default:
-		if err := k.tables.drop(ctx, who, row.ID); err != nil {
-			return Polled{}, err
-		}
-		if f.Code == "expired_token" || p.void(f.Code) {
-			return Polled{}, fault.Coded(fault.Conflict, "LOGIN_FAILED", "the code for %s was not typed in in time: start again", p.Name)
-		}
-		return Polled{}, declined(p, f.Code)
+		return 0, declined(p, f.Code)
 	}
-	wait := time.Duration(interval) * time.Second
-	if err := k.tables.postpone(ctx, who, row.ID, interval, wait); err != nil {
-		return Polled{}, err
-	}
-	return Polled{Wait: wait}, nil
+	wait = max(time.Duration(interval)*time.Second, f.After)
+	return wait, k.tables.postpone(ctx, who, row.ID, interval, wait)
 }

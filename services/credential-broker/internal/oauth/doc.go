@@ -103,19 +103,35 @@
 //
 // # A login
 //
-// A row of the table logins is a login that has begun. It belongs to a workspace and a
-// member and holds the hash of the state and, sealed, the PKCE verifier or the device
-// code. Whoever completes it removes it first, so that an answer is good once; if it
-// dies after that, the person starts again. A login makes a new account, or replaces
-// the tokens of one that is there, which raises the version and so throws away what a
-// renewal under way will bring.
+// A row of the table logins is a login. It belongs to a workspace and a member, is for one
+// Purpose and holds the hash of the state and, sealed, the PKCE verifier or the device
+// code. A login makes a new account, or replaces the tokens of one that is there, which
+// raises the version and so throws away what a renewal under way will bring.
+//
+//	begun    nobody works on it
+//	turn     until poll_at: somebody asks the provider, or has to wait for the next poll
+//	ended    ended_at is there: with a reason it was refused, without it made an account
+//
+// The provider is asked by whoever has the turn, and others wait. What it decides ends the
+// login, in one transaction with the tokens and, of a connection, with who made it; the
+// secret is erased. An ended row stays until a quarter of an hour after it would have
+// expired, so that a member whose answer was lost asks again and is told the same. What
+// decides nothing (the network, an overloaded server, our database) gives the turn back:
+// the code is sent again when the person tries again. If it dies with the turn, that is
+// over after a minute and some seconds, and the same holds. A code that the provider had
+// taken is refused then; the person starts again, and nothing is lost that anybody had.
+//
+// Who signs in to an account ends all other logins of it, those under way too: of several
+// who have begun to authorise one again the first has it, and the others start anew. An
+// owner who signs in to the account of a connection makes it an account like others.
 //
 // # Without a database
 //
 // The grants of a single user are in a file (inFile, package accountfile), under the same
 // states, leases and versions, so that the command line and a broker, or two, work on it
 // at once. A change of it is durable before anybody sees what it brings, as a commit is.
-// Of attempts it has the open one alone; the log has the others.
+// Of attempts it has the open one alone; the log has the others. A login that has ended is
+// gone.
 //
 // No token is in a log, an error or a String: outside of SQL and of the body of one
 // request they are vault.Secret. Of what authorisation servers answer only the error

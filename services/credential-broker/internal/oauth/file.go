@@ -20,7 +20,7 @@ import (
 // inFile is the tables in the file of a single user, whose accounts are the operator's
 // shared ones. It does what postgres does; times are of this machine's clock, which all
 // who work on the file have. Of attempts there is only the one that is open: what became of
-// the others is logged, and so is what a database would have in the audit.
+// the others is logged. What the audit has is logged too.
 type inFile struct{ cfg *Config }
 
 func noGrant(account id.Account) error {
@@ -44,6 +44,35 @@ func (t inFile) change(ctx context.Context, ref Ref, fn func(a *accountfile.Acco
 			return err
 		}
 		return fn(a, time.Now().UTC())
+	})
+}
+
+// happen is change of a grant about which there is to be a row of the audit, unless the
+// event that fn returns has no action.
+func (t inFile) happen(ctx context.Context, ref Ref, fn func(a *accountfile.Account, now time.Time) (Event, error)) error {
+	var ev Event
+	err := t.cfg.File.Update(ctx, func(st *accountfile.State) error {
+		a, err := find(st, ref)
+		if err != nil {
+			return err
+		}
+		if ev, err = fn(a, time.Now().UTC()); err != nil || ev.Action == "" {
+			return err
+		}
+		ev.Ref, ev.Provider = ref, a.Provider
+		record(st, ev)
+		return nil
+	})
+	if err == nil && ev.Action != "" {
+		t.tell(ctx, ev)
+	}
+	return err
+}
+
+func record(st *accountfile.State, ev Event) {
+	store.RecordIn(st, store.Event{
+		Action: string(ev.Action), Account: ev.Account, Provider: ev.Provider, Origin: "shared",
+		Member: ev.Who.Member, Service: cmp.Or(ev.Who.Service, subject.CredentialBroker), Address: ev.Who.Address, Detail: ev.Detail,
 	})
 }
 
@@ -122,6 +151,7 @@ func (t inFile) admit(ctx context.Context, who Who, p *Provider, l loginRow, s *
 			ev.Detail = signedInAgain
 			a.Grant.Refresh, a.Grant.Scope = nil, "" // they belong to the former sign-in
 			s.put(a.Grant, now)
+			record(st, ev)
 			return nil
 		}
 		ev.Action = Created
@@ -135,8 +165,11 @@ func (t inFile) admit(ctx context.Context, who Who, p *Provider, l loginRow, s *
 		})
 		if l.Brought != nil {
 			ev.Detail = l.Brought.Detail()
-			return l.Brought.WriteIn(st, l.Account)
+			if err := l.Brought.WriteIn(st, l.Account); err != nil {
+				return err
+			}
 		}
+		record(st, ev)
 		return nil
 	})
 	if err == nil {
@@ -239,33 +272,30 @@ func (t inFile) extend(ctx context.Context, a attempt) (mine bool, err error) {
 	return mine, err
 }
 
-func (t inFile) keep(ctx context.Context, a attempt, p *Provider, s sealedTokens) error {
-	kept := false
-	err := t.change(ctx, a.ref, func(x *accountfile.Account, now time.Time) error {
+func (t inFile) keep(ctx context.Context, a attempt, _ *Provider, s sealedTokens) error {
+	return t.happen(ctx, a.ref, func(x *accountfile.Account, now time.Time) (ev Event, err error) {
 		state := State(x.Grant.State)
-		if kept = x.Grant.Version == a.base && (state == Active || state == Reauthorize); kept {
+		if x.Grant.Version == a.base && (state == Active || state == Reauthorize) {
 			s.put(x.Grant, now)
+			ev.Action = Refreshed
 		} else if holds(x.Grant, a) {
 			x.Grant.Attempt = nil
 		}
-		return nil
+		return ev, nil
 	})
-	if err == nil && kept {
-		t.tell(ctx, Event{Ref: a.ref, Action: Refreshed, Provider: p.Account})
-	}
-	return err
 }
 
 func (t inFile) fail(ctx context.Context, a attempt, p *Provider, f *failure) error {
 	outcome, over := verdict(p, f)
-	return t.change(ctx, a.ref, func(x *accountfile.Account, now time.Time) error {
+	return t.happen(ctx, a.ref, func(x *accountfile.Account, now time.Time) (ev Event, err error) {
 		g := x.Grant
 		switch {
 		case g.Version != a.base || !holds(g, a):
-			return nil // somebody else has taken over; theirs is what counts
+			return ev, nil // somebody else has taken over; theirs is what counts
 		case over:
 			was := grantAt(g, now)
 			g.State, g.ChangedAt, g.Reason, g.LastError = string(Reauthorize), now, overBecause(p, &was), f.Error()
+			ev.Action, ev.Detail = Changed, refusal(g.Reason)
 		default:
 			g.Doubtful = g.Doubtful || p.Rotates && outcome == outcomeUnknown
 			g.RetryAt = new(now.Add(max(backoff(g.Failures, t.cfg.Rand()), f.After)))
@@ -273,16 +303,17 @@ func (t inFile) fail(ctx context.Context, a attempt, p *Provider, f *failure) er
 			g.LastError = f.Error()
 		}
 		g.Attempt = nil
-		return nil
+		return ev, nil
 	})
 }
 
 func (t inFile) giveUp(ctx context.Context, ref Ref, version int64, reason string) error {
-	err := t.change(ctx, ref, func(x *accountfile.Account, now time.Time) error {
+	err := t.happen(ctx, ref, func(x *accountfile.Account, now time.Time) (ev Event, err error) {
 		if x.Grant.Version == version && x.Grant.State == string(Active) {
 			x.Grant.State, x.Grant.ChangedAt, x.Grant.Reason = string(Reauthorize), now, reason
+			ev.Action, ev.Detail = Changed, refusal(reason)
 		}
-		return nil
+		return ev, nil
 	})
 	if err != nil {
 		return fmt.Errorf("mark account %s for signing in again: %w", ref.Account, err)
@@ -291,18 +322,15 @@ func (t inFile) giveUp(ctx context.Context, ref Ref, version int64, reason strin
 }
 
 func (t inFile) markRevoking(ctx context.Context, who Who, ref Ref, g *grant) error {
-	ev := Event{Ref: ref, Action: Changed, Who: who, Detail: signedOut}
-	err := t.change(ctx, ref, func(x *accountfile.Account, now time.Time) error {
-		ev.Provider = x.Provider
+	return t.happen(ctx, ref, func(x *accountfile.Account, now time.Time) (ev Event, err error) {
 		if x.Grant.Version == g.Version {
 			x.Grant.State, x.Grant.ChangedAt, x.Grant.Reason = string(Revoking), now, "it is being signed out"
 		}
-		return nil
+		if g.State != Revoking {
+			ev = Event{Action: Changed, Who: who, Detail: signedOut}
+		}
+		return ev, nil
 	})
-	if err == nil && g.State != Revoking {
-		t.tell(ctx, ev)
-	}
-	return err
 }
 
 func (t inFile) erase(ctx context.Context, a attempt, outcome string, _ *failure) error {

@@ -8,29 +8,40 @@ import (
 
 	"github.com/google/uuid"
 
+	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/services/credential-broker/internal/accountfile"
 	"signalbox.dev/services/credential-broker/internal/store"
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
-func (t inFile) begin(ctx context.Context, who Who, row loginRow, stateHash []byte, sealed vault.Sealed, life time.Duration) error {
+func (t inFile) begin(ctx context.Context, who Who, row loginRow, stateHash []byte, sealed vault.Sealed) (there *loginRow, err error) {
 	if !id.IsZero(who.Workspace) {
-		return store.ErrOwn
+		return nil, store.ErrOwn
 	}
-	return t.cfg.File.Update(ctx, func(st *accountfile.State) error {
+	err = t.cfg.File.Update(ctx, func(st *accountfile.State) error {
+		there = nil
 		now := time.Now().UTC()
-		removeExpired(st, now)
-		if len(st.Logins) >= maxPending {
-			return tooMany(len(st.Logins))
+		if i := findLogin(st, who, func(l *accountfile.Login) bool { return l.ID == row.ID }); i >= 0 {
+			found := rowOf(&st.Logins[i])
+			if found.Kind != Device || !found.same(&row) {
+				there = &found
+				return nil
+			}
+			st.Logins = slices.Delete(st.Logins, i, i+1)
+		}
+		if len(st.Logins) >= who.pending() {
+			first := slices.MinFunc(st.Logins, func(a, b accountfile.Login) int { return a.ExpiresAt.Compare(b.ExpiresAt) })
+			return tooMany(len(st.Logins), first.ExpiresAt.Sub(now))
 		}
 		st.Logins = append(st.Logins, accountfile.Login{
 			ID: row.ID, Member: who.Member, Provider: row.Provider, Kind: string(row.Kind), Account: row.Account, Again: row.Again, Label: row.Label,
 			Redirect: row.Redirect, StateHash: stateHash, Secret: accountfile.Sealed{KeyVersion: sealed.KeyVersion, Bytes: sealed.Bytes},
-			IntervalS: row.IntervalS, PollAt: now.Add(time.Duration(row.IntervalS) * time.Second), ExpiresAt: now.Add(life),
+			IntervalS: row.IntervalS, PollAt: now.Add(time.Duration(row.IntervalS) * time.Second), ExpiresAt: now.Add(duration(row.LeftS)),
 		})
 		return nil
 	})
+	return there, err
 }
 
 func removeExpired(st *accountfile.State, now time.Time) {
@@ -53,36 +64,27 @@ func findLogin(st *accountfile.State, who Who, fits func(*accountfile.Login) boo
 
 func rowOf(l *accountfile.Login) loginRow {
 	return loginRow{
-		ID: l.ID, Provider: l.Provider, Kind: Kind(l.Kind), Account: l.Account, Again: l.Again, Label: l.Label, Redirect: l.Redirect,
-		Sealed: l.Secret.Bytes, KeyVersion: l.Secret.KeyVersion, IntervalS: l.IntervalS,
+		ID: l.ID, Provider: l.Provider, Kind: Kind(l.Kind), Purpose: ForAccount, Account: l.Account, Again: l.Again, Label: l.Label, Redirect: l.Redirect,
+		Sealed: l.Secret.Bytes, KeyVersion: l.Secret.KeyVersion, IntervalS: l.IntervalS, LeftS: time.Until(l.ExpiresAt).Seconds(), WaitS: time.Until(l.PollAt).Seconds(),
 	}
 }
 
-func (t inFile) take(ctx context.Context, who Who, a Answer) (row loginRow, err error) {
+func (t inFile) turn(ctx context.Context, who Who, w wanted) (row loginRow, wait time.Duration, err error) {
+	if w.purpose != ForAccount {
+		return row, 0, errStrange // connections are workspaces'
+	}
 	err = t.cfg.File.Update(ctx, func(st *accountfile.State) error {
 		i := findLogin(st, who, func(l *accountfile.Login) bool {
-			return l.Kind != string(Device) && (a.State == "" || bytes.Equal(l.StateHash, hash(a.State))) && (a.Login == uuid.Nil || l.ID == a.Login)
+			return (l.Kind == string(Device)) == w.device && (w.provider == "" || l.Provider == w.provider) &&
+				(w.state == "" || bytes.Equal(l.StateHash, hash(w.state))) && (w.login == uuid.Nil || l.ID == w.login)
 		})
 		if i < 0 {
 			return errStrange
 		}
-		row = rowOf(&st.Logins[i])
-		st.Logins = slices.Delete(st.Logins, i, i+1)
-		return nil
-	})
-	return row, err
-}
-
-func (t inFile) turn(ctx context.Context, who Who, asked uuid.UUID) (row loginRow, wait time.Duration, err error) {
-	err = t.cfg.File.Update(ctx, func(st *accountfile.State) error {
-		i := findLogin(st, who, func(l *accountfile.Login) bool { return l.Kind == string(Device) && l.ID == asked })
-		if i < 0 {
-			return errStrange
-		}
 		l := &st.Logins[i]
-		if wait = max(time.Until(l.PollAt), 0); wait == 0 {
-			row = rowOf(l)
-			l.PollAt = time.Now().UTC().Add(t.cfg.PostTimeout)
+		row = rowOf(l)
+		if wait = max(duration(row.WaitS), 0); wait == 0 {
+			l.PollAt = time.Now().UTC().Add(t.cfg.turn())
 		}
 		return nil
 	})
@@ -98,7 +100,8 @@ func (t inFile) postpone(ctx context.Context, who Who, asked uuid.UUID, interval
 	})
 }
 
-func (t inFile) drop(ctx context.Context, _ Who, asked uuid.UUID) error {
+// end removes a login: the command line, whose all of them are, asks once.
+func (t inFile) end(ctx context.Context, _ Who, asked uuid.UUID, _ *fault.Error) error {
 	return t.cfg.File.Update(ctx, func(st *accountfile.State) error {
 		st.Logins = slices.DeleteFunc(st.Logins, func(l accountfile.Login) bool { return l.ID == asked })
 		return nil

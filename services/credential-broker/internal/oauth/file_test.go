@@ -35,6 +35,7 @@ func TestInFile(t *testing.T) {
 		"StoppedBeforeSending": TestStoppedBeforeSending, "Login": TestLogin, "LoginIsOnesOwn": TestLoginIsOnesOwn, "LoginsAreBounded": TestLoginsAreBounded,
 		"Reauthorize": TestReauthorize, "Device": TestDevice, "Revoke": TestRevoke, "RevokeWaitsForRenewal": TestRevokeWaitsForRenewal,
 		"RevokeWhereThereIsNoWay": TestRevokeWhereThereIsNoWay, "ClientMissing": TestClientMissing,
+		"PassingFaultUsesNoLoginUp": TestPassingFaultUsesNoLoginUp, "OneAsksForAll": TestOneAsksForAll, "DeadTurn": TestDeadTurn, "StartAgain": TestStartAgain,
 	} {
 		t.Run(name, test)
 	}

@@ -1,13 +1,11 @@
 package oauth
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
-	"errors"
-	"fmt"
-	"maps"
 	"net/url"
 	"strings"
 	"time"
@@ -30,11 +28,23 @@ const (
 	Device  Kind = "device"  // a short code is typed in on another device (RFC 8628)
 )
 
+// Purpose is what a login is for. It can be completed as that alone: who may do the one
+// need not be somebody who may do the other.
+type Purpose string
+
+// The purposes.
 const (
-	loginLife  = 15 * time.Minute
-	maxPending = 100 // logins of one workspace that have begun
-	maxPasted  = 8 << 10
-	maxLabel   = 400 // bytes
+	ForAccount    Purpose = "account"    // one that owners look after
+	ForConnection Purpose = "connection" // what a member connects the workspace's tools to
+)
+
+const (
+	loginLife   = 15 * time.Minute
+	keepLogins  = 15 * time.Minute // how long a login can be asked about after it would have expired
+	maxPending  = 10               // logins of one member of a workspace that have begun
+	maxOperator = 100              // those of the operator's command line
+	maxEnded    = 20               // those of one member that have ended and can be asked about
+	maxLabel    = 400              // bytes
 )
 
 // Who acts. A login belongs to whoever began it.
@@ -45,8 +55,21 @@ type Who struct {
 	Address   string       // theirs, where it is known
 }
 
+// pending returns how many logins may have begun.
+func (w Who) pending() int {
+	if id.IsZero(w.Member) {
+		return maxOperator
+	}
+	return maxPending
+}
+
 // LoginRequest says what to sign in to.
 type LoginRequest struct {
+	// ID names the login to be, so that beginning it can be repeated; zero for a new one.
+	ID uuid.UUID
+	// Purpose is ForAccount when empty.
+	Purpose Purpose
+	// Provider may be empty where there is an Account.
 	Provider string
 	Kind     Kind
 	// Account is one to be authorised again; zero makes a new one.
@@ -69,19 +92,13 @@ type Login struct {
 	Life time.Duration
 }
 
-// Answer is what came back from the provider: of a browser the state and the code or
-// the error; pasted text is the Code, whole, with or without the state behind a #.
-type Answer struct {
-	// Login may be zero where State is there.
-	Login              uuid.UUID
-	State, Code, Error string
-	// Provider is what the login must be to; empty for any.
-	Provider string
-}
-
 // Start begins a login. What it returns is for the person who acts: the URL holds the
-// state, which is good once.
+// state, which is good once. With the ID of one that has begun it returns the same one;
+// a device's gets new codes, and those before are of no use.
 func (k *Keeper) Start(ctx context.Context, who Who, r LoginRequest) (Login, error) {
+	if err := k.target(ctx, who, &r); err != nil {
+		return Login{}, err
+	}
 	p, err := k.cfg.Providers.Get(r.Provider)
 	if err != nil {
 		return Login{}, err
@@ -92,10 +109,7 @@ func (k *Keeper) Start(ctx context.Context, who Who, r LoginRequest) (Login, err
 	if len(r.Label) > maxLabel {
 		return Login{}, fault.New(fault.Invalid, "label: it is longer than %d bytes", maxLabel)
 	}
-	row := loginRow{ID: uuid.Must(uuid.NewV7()), Provider: p.Name, Kind: r.Kind, Account: r.Account, Again: !id.IsZero(r.Account), Label: r.Label}
-	if err := k.target(ctx, who, &row); err != nil {
-		return Login{}, err
-	}
+	row := r.row(p)
 	switch r.Kind {
 	case Browser:
 		row.Redirect = k.cfg.Redirect
@@ -109,105 +123,47 @@ func (k *Keeper) Start(ctx context.Context, who Who, r LoginRequest) (Login, err
 	if p.Authorize == "" || row.Redirect == "" {
 		return Login{}, fault.New(fault.Invalid, "kind: one cannot sign in to %s that way (%s): use another of browser, paste and device", p.Name, r.Kind)
 	}
-	state, verifier := random(), random()
-	if err := k.begin(ctx, who, row, hash(state), vault.NewSecret(verifier), loginLife); err != nil {
+	verifier := random()
+	row, secret, err := k.begin(ctx, who, row, hash(stateOf(verifier)), vault.NewSecret(verifier), loginLife)
+	if err != nil {
 		return Login{}, err
 	}
-	return Login{ID: row.ID, Kind: r.Kind, URL: authorizeURL(p, row.Redirect, state, verifier), Life: loginLife}, nil
+	return Login{ID: row.ID, Kind: r.Kind, URL: authorizeURL(p, row.Redirect, secret.Reveal()), Life: duration(row.LeftS)}, nil
 }
 
 // Reauthorize begins a login for an account that is there. Until it is completed the
 // account stays as it is.
 func (k *Keeper) Reauthorize(ctx context.Context, who Who, account id.Account, kind Kind) (Login, error) {
-	g, err := k.tables.read(ctx, Ref{who.Workspace, account})
-	if err != nil {
-		return Login{}, err
-	}
-	return k.Start(ctx, who, LoginRequest{Provider: g.Provider, Kind: kind, Account: account})
+	return k.Start(ctx, who, LoginRequest{Kind: kind, Account: account})
 }
 
-// Complete ends a login with what the provider answered, and returns the account. A
-// login can be completed once, by whoever began it, whether that works or not.
-func (k *Keeper) Complete(ctx context.Context, who Who, a Answer) (Ref, error) {
-	if len(a.Code)+len(a.State)+len(a.Error) > maxPasted {
-		return Ref{}, fault.New(fault.Invalid, "code: it is longer than %d bytes: paste what the provider showed, and nothing else", maxPasted)
+// target looks at the account that is to be authorised again, if one is.
+func (k *Keeper) target(ctx context.Context, who Who, r *LoginRequest) error {
+	if id.IsZero(r.Account) {
+		return nil
 	}
-	a.Code = strings.TrimSpace(a.Code)
-	if code, state, ok := strings.Cut(a.Code, "#"); ok {
-		if a.State != "" && a.State != state {
-			return Ref{}, errStrange
-		}
-		a.Code, a.State = code, state
-	}
-	if a.Code == "" && a.Error == "" {
-		return Ref{}, fault.New(fault.Invalid, "code: it is empty: paste the code that the provider showed")
-	}
-	if a.State == "" && a.Login == uuid.Nil {
-		return Ref{}, fault.New(fault.Invalid, "state: it is missing: paste the whole text that the provider showed")
-	}
-	row, err := k.tables.take(ctx, who, a)
+	g, err := k.tables.read(ctx, Ref{who.Workspace, r.Account})
 	if err != nil {
-		return Ref{}, err
-	}
-	if a.Provider != "" && a.Provider != row.Provider {
-		return Ref{}, errStrange
-	}
-	p, err := k.cfg.Providers.Get(row.Provider)
-	if err != nil {
-		return Ref{}, err
-	}
-	if a.Error != "" {
-		return Ref{}, declined(p, clean(a.Error))
-	}
-	// The code is good once: what the provider answers counts, though who asked may be gone.
-	ctx = context.WithoutCancel(ctx)
-	verifier, err := k.cfg.Vault.Open(ctx, row.place(who), row.sealed())
-	if err != nil {
-		return Ref{}, err
-	}
-	params := parameters{"grant_type": "authorization_code", "code": a.Code, "redirect_uri": row.Redirect, "code_verifier": verifier.Reveal()}
-	if p.SendState && a.State != "" {
-		params["state"] = a.State
-	}
-	return k.exchange(ctx, who, p, row, params)
-}
-
-// errStrange tells nothing of whether somebody else's login would have fitted.
-var errStrange = fault.Coded(fault.Conflict, "LOGIN_UNKNOWN", "this sign-in is not one that you have open: it has expired, or was completed; start again")
-
-func declined(p *Provider, code string) error {
-	if code == "access_denied" {
-		return fault.Coded(fault.Conflict, "LOGIN_DECLINED", "the sign-in to %s was declined", p.Name)
-	}
-	return fault.Coded(fault.Conflict, "LOGIN_FAILED", "%s refused the sign-in (%s): start again", p.Name, code)
-}
-
-// exchange turns a code into tokens and stores them.
-func (k *Keeper) exchange(ctx context.Context, who Who, p *Provider, row loginRow, params parameters) (Ref, error) {
-	maps.Copy(params, p.TokenParams)
-	object, err := k.post(ctx, p, p.Token, params)
-	var t issued
-	if err == nil {
-		t, err = tokens(object)
-	}
-	if err != nil {
-		return Ref{}, exchangeFault(p, err)
-	}
-	ref := Ref{who.Workspace, row.Account}
-	return ref, k.admit(context.WithoutCancel(ctx), who, p, row, t)
-}
-
-func exchangeFault(p *Provider, err error) error {
-	f, ok := errors.AsType[*failure](err)
-	switch {
-	case !ok:
 		return err
-	case f.Answered && p.void(f.Code):
-		return fault.Coded(fault.Conflict, "LOGIN_FAILED", "%s does not take the code: it has expired, was used, or was not copied whole; start again", p.Name)
-	case f.Answered:
-		return fault.Wrap(err, fault.Conflict, fmt.Sprintf("%s refused the sign-in: %v; the operator should look at the client's registration", p.Name, f))
 	}
-	return fault.Wrap(err, fault.Unavailable, fmt.Sprintf("signing in to %s did not work: %v; start again", p.Name, f))
+	if r.Provider = cmp.Or(r.Provider, g.Provider); r.Provider != g.Provider {
+		return fault.New(fault.Invalid, "account: it belongs to %s and not to %s", clip(g.Provider), clip(r.Provider))
+	}
+	return nil
+}
+
+func (r *LoginRequest) row(p *Provider) loginRow {
+	row := loginRow{
+		ID: r.ID, Purpose: cmp.Or(r.Purpose, ForAccount), Provider: p.Name, Kind: r.Kind,
+		Account: r.Account, Again: !id.IsZero(r.Account), Label: r.Label,
+	}
+	if row.ID == uuid.Nil {
+		row.ID = uuid.Must(uuid.NewV7())
+	}
+	if !row.Again {
+		row.Account = id.New[id.Account]()
+	}
+	return row
 }
 
 // loginRow is a login as it is stored.
@@ -215,13 +171,20 @@ type loginRow struct {
 	ID         uuid.UUID
 	Provider   string
 	Kind       Kind
-	Account    id.Account
+	Purpose    Purpose
+	Account    id.Account // that it will make, or authorise again
 	Again      bool
 	Label      string
 	Redirect   string
-	Sealed     []byte
+	Sealed     []byte // the PKCE verifier, or the device code; nil when it has ended
 	KeyVersion int
 	IntervalS  int
+	// Ended says that it was completed, or refused: then Reason says why, and Code to
+	// programs.
+	Ended        bool
+	Code, Reason string
+	LeftS        float64 // until it expires
+	WaitS        float64 // until it is the turn of whoever asks
 	// Brought is of a grant that is brought along; nil of a login.
 	Brought *store.Brought `db:"-"`
 }
@@ -235,38 +198,42 @@ func (l *loginRow) sealed() vault.Sealed {
 	return vault.Sealed{KeyVersion: l.KeyVersion, Bytes: l.Sealed}
 }
 
-// target names the account that a login is for.
-func (k *Keeper) target(ctx context.Context, who Who, row *loginRow) error {
-	if !row.Again {
-		row.Account = id.New[id.Account]()
-		return nil
-	}
-	g, err := k.tables.read(ctx, Ref{who.Workspace, row.Account})
-	if err != nil {
-		return err
-	}
-	if g.Provider != row.Provider {
-		return fault.New(fault.Invalid, "account: it belongs to %s and not to %s", g.Provider, row.Provider)
-	}
-	return nil
+// same reports whether another one was asked for with the same words.
+func (l *loginRow) same(other *loginRow) bool {
+	return l.Provider == other.Provider && l.Kind == other.Kind && l.Purpose == other.Purpose && l.Label == other.Label &&
+		l.Again == other.Again && (!l.Again || l.Account == other.Account)
 }
 
-// begin seals a login's secret and stores it.
-func (k *Keeper) begin(ctx context.Context, who Who, row loginRow, stateHash []byte, secret vault.Secret, life time.Duration) error {
+// begin seals a login's secret and stores it. Where one has begun with the same id, it
+// returns that one, and its secret.
+func (k *Keeper) begin(ctx context.Context, who Who, row loginRow, stateHash []byte, secret vault.Secret, life time.Duration) (loginRow, vault.Secret, error) {
 	sealed, err := k.cfg.Vault.Seal(ctx, row.place(who), secret)
 	if err != nil {
-		return err
+		return row, secret, err
 	}
-	return k.tables.begin(ctx, who, row, stateHash, sealed, life)
+	row.LeftS = life.Seconds()
+	there, err := k.tables.begin(ctx, who, row, stateHash, sealed)
+	switch {
+	case err != nil || there == nil:
+		return row, secret, err
+	case !there.same(&row):
+		return row, secret, fault.Coded(fault.Conflict, "IDEMPOTENCY_KEY_REUSED", "this key has begun another sign-in: use a new key for a new one")
+	case there.Ended:
+		return row, secret, fault.Coded(fault.Conflict, "LOGIN_ENDED", "the sign-in that was begun with this key has been completed, or has failed: use a new key for a new one")
+	}
+	secret, err = k.cfg.Vault.Open(ctx, there.place(who), there.sealed())
+	return *there, secret, err
 }
 
-func tooMany(pending int) error {
-	return fault.New(fault.Limited, "%d sign-ins have begun and were not completed: wait until they expire, within %s", pending, loginLife)
+func tooMany(pending int, wait time.Duration) error {
+	f := fault.New(fault.Limited, "you have begun %d sign-ins that are not completed: complete one, or wait %s until one expires", pending, wait.Round(time.Second))
+	f.RetryAfter = wait
+	return f
 }
 
-func authorizeURL(p *Provider, redirect, state, verifier string) string {
+func authorizeURL(p *Provider, redirect, verifier string) string {
 	q := url.Values{
-		"response_type": {"code"}, "client_id": {p.Client.ID}, "redirect_uri": {redirect}, "state": {state},
+		"response_type": {"code"}, "client_id": {p.Client.ID}, "redirect_uri": {redirect}, "state": {stateOf(verifier)},
 		"code_challenge": {base64.RawURLEncoding.EncodeToString(hash(verifier))}, "code_challenge_method": {"S256"},
 	}
 	if len(p.Scopes) > 0 {
@@ -282,11 +249,18 @@ func authorizeURL(p *Provider, redirect, state, verifier string) string {
 	return p.Authorize + sep + q.Encode()
 }
 
-// random returns 256 bits as text: a state, or a PKCE verifier (RFC 7636, 4.1).
+// random returns 256 bits as text: a PKCE verifier (RFC 7636, 4.1).
 func random() string {
 	b := make([]byte, 32)
 	_, _ = rand.Read(b) // never fails: crypto/rand
 	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+// stateOf returns the state that goes with a verifier, so that only one of the two is
+// stored. Neither from it nor from the challenge, which is another hash of the verifier,
+// can anybody tell one of the others.
+func stateOf(verifier string) string {
+	return base64.RawURLEncoding.EncodeToString(hash("state of " + verifier))
 }
 
 func hash(text string) []byte {

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -81,8 +82,10 @@ func TestLogin(t *testing.T) {
 						t.Errorf("the account is %q", got)
 					}
 				}
-				_, err = k.Complete(t.Context(), w.who, answer)
-				wantFault(t, "Complete() again", err, fault.Conflict, "LOGIN_UNKNOWN")
+				w.wantAgain("Complete()", ref, func() (oauth.Ref, error) { return k.Complete(t.Context(), w.who, answer) })
+				if got := w.server.Calls().Exchange; got != 1 {
+					t.Errorf("the provider was asked %d times for one login", got)
+				}
 				noTokens(t, "the log", w.log.String())
 				if w.file != nil {
 					w.noTokensInFile()
@@ -167,6 +170,8 @@ func TestLoginIsOnesOwn(t *testing.T) {
 		{"another state", w.who, oauth.Answer{Code: code, State: state + "x"}, fault.Conflict, "LOGIN_UNKNOWN"},
 		{"two states", w.who, oauth.Answer{Code: pasted, State: "x"}, fault.Conflict, "LOGIN_UNKNOWN"},
 		{"another login", w.who, oauth.Answer{Code: pasted, Login: uuid.New()}, fault.Conflict, "LOGIN_UNKNOWN"},
+		{"another provider", w.who, oauth.Answer{Code: pasted, Provider: "other"}, fault.Conflict, "LOGIN_UNKNOWN"},
+		{"another purpose", w.who, oauth.Answer{Code: pasted, Purpose: oauth.ForConnection}, fault.Conflict, "LOGIN_UNKNOWN"},
 		{"no state", w.who, oauth.Answer{Code: code}, fault.Invalid, ""},
 		{"nothing", w.who, oauth.Answer{Code: " "}, fault.Invalid, ""},
 		{"a novel", w.who, oauth.Answer{Code: strings.Repeat("x", 10_000)}, fault.Invalid, ""},
@@ -184,45 +189,83 @@ func TestLoginIsOnesOwn(t *testing.T) {
 	_, err := k.Complete(t.Context(), w.who, oauth.Answer{Code: pasted})
 	wantFault(t, "Complete() of an expired login", err, fault.Conflict, "LOGIN_UNKNOWN")
 
-	// One of many at once.
-	_, pasted = start()
-	var wg sync.WaitGroup
-	var mu sync.Mutex
-	worked := 0
-	for range 10 {
-		wg.Go(func() {
-			if _, err := k.Complete(t.Context(), w.who, oauth.Answer{Code: pasted}); err == nil {
-				mu.Lock()
-				defer mu.Unlock()
-				worked++
-			}
-		})
-	}
-	wg.Wait()
-	if worked != 1 {
-		t.Errorf("%d of ten Complete() with one state worked, want 1", worked)
-	}
-
 	_, pasted = start()
 	_, state, _ = strings.Cut(pasted, "#")
 	_, err = k.Complete(t.Context(), w.who, oauth.Answer{State: state, Error: "access_denied"})
 	wantFault(t, "Complete() of a declined login", err, fault.Conflict, "LOGIN_DECLINED")
+	_, err = k.Complete(t.Context(), w.who, oauth.Answer{Code: pasted})
+	wantFault(t, "Complete() after that", err, fault.Conflict, w.ended("LOGIN_DECLINED"))
 	_, pasted = start()
 	_, state, _ = strings.Cut(pasted, "#")
 	_, err = k.Complete(t.Context(), w.who, oauth.Answer{State: state, Code: "code-made-up"})
 	wantFault(t, "Complete() with a code that is made up", err, fault.Conflict, "LOGIN_FAILED")
 	noTokens(t, "the error", err.Error())
+	_, err = k.Complete(t.Context(), w.who, oauth.Answer{Code: pasted})
+	wantFault(t, "Complete() with the right code after that", err, fault.Conflict, w.ended("LOGIN_FAILED"))
 }
 
 func TestLoginsAreBounded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, authserver.Settings{}, "")
 	k := w.keeper()
-	var err error
-	for n := 0; err == nil && n <= 100; n++ {
-		_, err = k.Start(t.Context(), w.who, oauth.LoginRequest{Provider: "sim", Kind: oauth.Browser})
+	request := oauth.LoginRequest{ID: uuid.New(), Provider: "sim", Kind: oauth.Browser}
+	fill := func(who oauth.Who) (n int, last oauth.Login, err error) {
+		for n = 0; n <= 100; n++ {
+			next, e := k.Start(t.Context(), who, request)
+			if e != nil {
+				return n, last, e
+			}
+			last, request.ID = next, uuid.New()
+		}
+		return n, last, nil
 	}
+	n, last, err := fill(w.who)
 	wantFault(t, "Start() of very many", err, fault.Limited, "")
+	if wait := fault.From(err).RetryAfter; n < 2 || n > 20 || wait <= 14*time.Minute || wait > last.Life {
+		t.Errorf("after %d logins one waits %s, want until the first expires", n, wait)
+	}
+	if w.file != nil {
+		return // there are no others
+	}
+	other := w.who
+	other.Member = id.New[id.Member]()
+	if _, err := k.Start(t.Context(), other, request); err != nil {
+		t.Errorf("Start() of another member = %v", err)
+	}
+	request.ID = last.ID
+	if _, err := k.Start(t.Context(), w.who, request); err != nil {
+		t.Errorf("Start() of one that has begun = %v", err)
+	}
+	if _, err := k.Complete(t.Context(), w.who, oauth.Answer{Code: w.authorize(last.URL)}); err != nil {
+		t.Fatal(err)
+	}
+	request.ID = uuid.Nil
+	if _, err := k.Start(t.Context(), w.who, request); err != nil {
+		t.Errorf("Start() when one is completed = %v", err)
+	}
+
+	// All at once are not more.
+	crowd := w.who
+	crowd.Member = id.New[id.Member]()
+	var wg sync.WaitGroup
+	var begun atomic.Int32
+	come := make(chan struct{})
+	for range 3 {
+		instance := w.keeper()
+		for range n {
+			wg.Go(func() {
+				<-come
+				if _, err := instance.Start(t.Context(), crowd, request); err == nil {
+					begun.Add(1)
+				}
+			})
+		}
+	}
+	close(come)
+	wg.Wait()
+	if got := int(begun.Load()); got != n {
+		t.Errorf("%d logins have begun at once, want %d", got, n)
+	}
 }
 
 func TestReauthorize(t *testing.T) {
@@ -299,14 +342,18 @@ func TestDevice(t *testing.T) {
 		t.Fatalf("Poll() = %+v, %v, want it done", got, err)
 	}
 	w.token(k, got.Account)
-	_, err = k.Poll(t.Context(), w.who, login.ID)
-	wantFault(t, "Poll() after the end", err, fault.Conflict, "LOGIN_UNKNOWN")
+	w.wantAgain("Poll()", got.Account, func() (oauth.Ref, error) {
+		again, err := k.Poll(t.Context(), w.who, login.ID)
+		return again.Account, err
+	})
 
 	login = start()
 	w.server.Decide(login.UserCode, false)
 	now()
 	_, err = k.Poll(t.Context(), w.who, login.ID)
 	wantFault(t, "Poll() of a declined login", err, fault.Conflict, "LOGIN_DECLINED")
+	_, err = k.Poll(t.Context(), w.who, login.ID)
+	wantFault(t, "Poll() of a declined login again", err, fault.Conflict, w.ended("LOGIN_DECLINED"))
 	noTokens(t, "the log", w.log.String())
 }
 

@@ -280,9 +280,10 @@ func (t postgres) admit(ctx context.Context, who Who, p *Provider, l loginRow, s
 				return err
 			}
 		}
-		// Also what others have begun: they were asked before this one was there.
-		if _, err := tx.Exec(ctx, `DELETE FROM logins WHERE workspace_id = $1 AND account_id = $2`, ref.Workspace, l.Account); err != nil {
-			return fmt.Errorf("remove the logins of account %s: %w", l.Account, err)
+		if l.ID != uuid.Nil {
+			if err := t.finish(ctx, tx, who, p, &l); err != nil {
+				return err
+			}
 		}
 		return t.record(ctx, tx, ev)
 	})

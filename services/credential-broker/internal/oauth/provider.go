@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"signalbox.dev/pkg/fault"
@@ -84,7 +85,7 @@ func (p *Providers) Get(name string) (*Provider, error) {
 	if found, ok := p.byName[name]; ok {
 		return found, nil
 	}
-	return nil, fault.New(fault.Invalid, "provider: nobody can sign in to %q here: use one of %v", clip(name), p.Names())
+	return nil, fault.New(fault.Invalid, "provider: nobody can sign in to %q here: use one of %s", clip(name), strings.Join(p.Names(), ", "))
 }
 
 // Names returns all providers' names, sorted.

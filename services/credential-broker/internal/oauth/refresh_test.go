@@ -273,7 +273,7 @@ func TestZombie(t *testing.T) {
 func TestSlowServer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, authserver.Settings{Rotate: true, ReuseEnds: true}, rotating)
-	short := func(c *oauth.Config) { c.Lease = 300 * time.Millisecond }
+	short := func(c *oauth.Config) { c.Lease = 1500 * time.Millisecond }
 	k, other := w.keeper(short), w.keeper(short)
 	ref := w.grant(k)
 	w.expire(ref, k, other)

@@ -26,7 +26,7 @@ func TestRevokeWithin(t *testing.T) {
 		c.Providers = loadProviders(t, silent.URL, rotating)
 	})
 	ref := w.grant(k)
-	r, err := k.RevokeWithin(t.Context(), w.who, ref, 50*time.Millisecond)
+	r, err := k.RevokeWithin(t.Context(), w.who, ref, 2*time.Second)
 	if err != nil || r.AtProvider || !strings.Contains(r.Why, "did not answer") {
 		t.Errorf("RevokeWithin = %+v, %v, want that the provider did not answer", r, err)
 	}

@@ -80,12 +80,13 @@ func name(body []byte, paths []string, token string) string {
 			continue
 		}
 		text = strings.TrimSpace(strings.ToValidUTF8(strings.Map(printable, text), ""))
+		if text == "" || strings.Contains(text, token) {
+			continue
+		}
 		if r := []rune(text); len(r) > maxName {
-			text = string(r[:maxName])
+			return string(r[:maxName])
 		}
-		if text != "" && !strings.Contains(text, token) {
-			return text
-		}
+		return text
 	}
 	return ""
 }

@@ -45,6 +45,7 @@ func TestWhoami(t *testing.T) {
 		{"characters that nobody is to see", `{"c":"A\u0007d\u0000a\n"}`, 200, "Ada", false},
 		{"a long name", `{"c":"` + strings.Repeat("é", 300) + `"}`, 200, strings.Repeat("é", 200), false},
 		{"the token", `{"a":{"b":"it is TOKEN"},"c":"Ada"}`, 200, "Ada", false},
+		{"the token across the end of a long name", `{"a":{"b":"` + strings.Repeat("é", 190) + `TOKEN"},"c":"Ada"}`, 200, "Ada", false},
 		{"refused", `{"c":"TOKEN"}`, 403, "", true},
 		{"sent elsewhere", `{"c":"Ada"}`, 302, "", true},
 	} {

@@ -24,8 +24,9 @@ func (k *Keeper) Run(ctx context.Context) error {
 	defer wg.Wait()
 	wg.Go(func() { k.follow(ctx) })
 	var swept time.Time
+	var trouble nuisance
 	for {
-		if err := k.renewDue(ctx); err != nil && ctx.Err() == nil {
+		if err := k.renewDue(ctx); trouble.isNews(err) && ctx.Err() == nil {
 			k.cfg.Log.WarnContext(ctx, "no look for tokens that are due", "error", err)
 		}
 		if time.Since(swept) >= sweepEvery {
@@ -70,20 +71,40 @@ const overlap = 30 * time.Second
 func (k *Keeper) follow(ctx context.Context) {
 	looked := time.Now() // when the last look began that saw something
 	late := false
+	var trouble nuisance
 	for sleep(ctx, k.cfg.Follow) == nil {
 		began := time.Now()
 		was := late
 		late = missed(looked, began)
 		// Twice: who was reading a grant when the machine slept remembers it after.
-		if err := k.look(ctx, late || was); err != nil {
+		err := k.look(ctx, late || was)
+		news := trouble.isNews(err)
+		if err != nil {
 			late = late || was
-			if ctx.Err() == nil {
+			if news && ctx.Err() == nil {
 				k.cfg.Log.WarnContext(ctx, "no look for grants that others have changed", "error", err)
 			}
 			continue
 		}
 		looked = began
 	}
+}
+
+// nuisance is an error that comes back again and again.
+type nuisance struct{ told time.Time }
+
+// isNews reports whether the outcome of a look is an error that is to be logged: the
+// first, and then one a minute.
+func (n *nuisance) isNews(err error) bool {
+	switch {
+	case err == nil:
+		n.told = time.Time{}
+		return false
+	case time.Since(n.told) < time.Minute:
+		return false
+	}
+	n.told = time.Now()
+	return true
 }
 
 // missed reports whether a look may not see all that has changed since the one before:

@@ -82,7 +82,7 @@ func (b *behind) next() []store.Stat {
 func (s *Set) write(ctx context.Context) {
 	now := time.Now()
 	stats := s.behind.next()
-	l := store.Learned{Instance: s.instance, Stats: stats, Sequence: s.behind.sequence}
+	l := store.Learned{Instance: s.instance, Stats: stats, Sequence: s.behind.sequence, Unstored: s.unstoredIDs()}
 	type wrote struct {
 		pool     *choice.Pool
 		accounts []id.Account

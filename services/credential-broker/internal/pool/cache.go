@@ -2,7 +2,6 @@ package pool
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -46,12 +45,12 @@ func (s *Set) accounts(ctx context.Context, ws id.Workspace, provider string) (e
 
 // entry returns a pool.
 func (s *Set) entry(ctx context.Context, key poolKey) (e entry, err error) {
-	e, epoch, how := s.cached(key)
+	e, how := s.cached(key)
 	switch how {
 	case unknown:
-		e, err = s.read(ctx, key, epoch)
+		e, err = s.read(ctx, key)
 	case old:
-		e, err = s.readOr(ctx, key, epoch, e)
+		e, err = s.readOr(ctx, key, e)
 	case believed:
 	}
 	if err == nil {
@@ -69,22 +68,22 @@ const (
 	old             // it counts if it cannot be read again
 )
 
-func (s *Set) cached(key poolKey) (e entry, epoch int, how belief) {
+func (s *Set) cached(key poolKey) (e entry, how belief) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k, ok := s.cache[key]
 	if !ok {
-		return entry{}, s.epoch, unknown
+		return entry{}, unknown
 	}
 	now := time.Now()
 	k.asked = now
 	switch age := passed(k.sure, now); {
 	case age >= stale:
-		return entry{}, s.epoch, unknown
+		return entry{}, unknown
 	case age >= fresh && passed(s.looked, now) >= lookLate:
-		return k.entry, s.epoch, old
+		return k.entry, old
 	}
-	return k.entry, s.epoch, believed
+	return k.entry, believed
 }
 
 // passed is how much time has passed from one time to another, also where the machine
@@ -94,10 +93,10 @@ func passed(from, to time.Time) time.Duration {
 }
 
 // readOr reads a pool, or returns what is stale where the database is away.
-func (s *Set) readOr(ctx context.Context, key poolKey, epoch int, e entry) (entry, error) {
+func (s *Set) readOr(ctx context.Context, key poolKey, e entry) (entry, error) {
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	now, err := s.read(limited, key, epoch)
+	now, err := s.read(limited, key)
 	if err == nil || ctx.Err() != nil || !isAway(err) {
 		return now, err
 	}
@@ -109,48 +108,89 @@ func isAway(err error) bool {
 	return k == fault.Unavailable || k == fault.Cancelled || k == fault.Deadline
 }
 
+// flight is one reading of a pool, for all who wait for it.
+type flight struct {
+	done  chan struct{} // closed when the rest is set
+	entry entry
+	err   error
+	// forgotten says that something was forgotten since it began: nobody else waits for it,
+	// and it is not kept. The Set's mutex guards it.
+	forgotten bool
+}
+
 // read reads a pool from the database. One reads for all who wait, under a context
 // that none of them can end.
-func (s *Set) read(ctx context.Context, key poolKey, epoch int) (entry, error) {
-	ch := s.flight.DoChan(fmt.Sprint(key.Workspace, key.Provider, epoch), func() (any, error) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loadTimeout)
-		defer cancel()
-		s.work.Add(1)
-		defer s.work.Done()
-		e, err := s.load(ctx, key)
-		if err == nil {
-			s.keep(key, epoch, e)
-		}
-		return e, err
-	})
+func (s *Set) read(ctx context.Context, key poolKey) (entry, error) {
+	f, err := s.board(ctx, key)
+	if err != nil {
+		return entry{}, err
+	}
 	select {
-	case r := <-ch:
-		if r.Err != nil {
-			return entry{}, r.Err
-		}
-		return r.Val.(entry), nil
+	case <-f.done:
+		return f.entry, f.err
 	case <-ctx.Done():
 		return entry{}, fault.Wrap(ctx.Err(), fault.Unavailable, "the credential broker's database does not answer: try again in a moment")
 	}
 }
 
-// keep remembers what was read, unless something was forgotten since.
-func (s *Set) keep(key poolKey, epoch int, e entry) {
+// board returns the reading of a pool that is under way, else begins one.
+func (s *Set) board(ctx context.Context, key poolKey) (*flight, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if epoch != s.epoch {
+	if f, ok := s.flights[key]; ok {
+		return f, nil
+	}
+	if s.ended {
+		return nil, fault.New(fault.Unavailable, "the credential broker is shutting down: try again in a moment")
+	}
+	f := &flight{done: make(chan struct{})}
+	s.flights[key] = f
+	s.work.Go(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loadTimeout)
+		defer cancel()
+		f.entry, f.err = s.load(ctx, key)
+		s.land(key, f)
+		close(f.done)
+	})
+	return f, nil
+}
+
+// land remembers what was read, unless something was forgotten since.
+func (s *Set) land(key poolKey, f *flight) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if f.forgotten {
 		return
 	}
-	asked := e.read
+	delete(s.flights, key)
+	if f.err != nil {
+		return
+	}
+	asked := f.entry.read
 	if k, ok := s.cache[key]; ok {
-		if k.read.After(e.read) {
-			return
-		}
 		asked = k.asked
 	} else if len(s.cache) >= maxEntries {
-		clear(s.cache)
+		for other := range s.cache { // any one makes room
+			delete(s.cache, other)
+			break
+		}
 	}
-	s.cache[key] = &known{entry: e, sure: e.read, asked: asked}
+	s.cache[key] = &known{entry: f.entry, sure: f.entry.read, asked: asked}
+}
+
+// drop forgets pools, and what is being read of them. The mutex is held.
+func (s *Set) drop(which func(poolKey) bool) {
+	for key := range s.cache {
+		if which(key) {
+			delete(s.cache, key)
+		}
+	}
+	for key, f := range s.flights {
+		if which(key) {
+			f.forgotten = true
+			delete(s.flights, key)
+		}
+	}
 }
 
 // look finds out which pools have changed, of those that were asked for in the last
@@ -175,9 +215,9 @@ func (s *Set) look(ctx context.Context) {
 	s.work.Go(func() {
 		var g errgroup.Group
 		g.SetLimit(readsAtOnce)
-		for key, epoch := range changed {
+		for _, key := range changed {
 			g.Go(func() error {
-				_, err := s.read(ctx, key, epoch)
+				_, err := s.read(ctx, key)
 				if err != nil && ctx.Err() == nil {
 					s.blind(ctx, time.Now(), err)
 				}
@@ -216,8 +256,7 @@ func (s *Set) hasLooked() {
 
 // compare returns the pools that have changed, and notes of the others that they have
 // not.
-func (s *Set) compare(began time.Time, keys []poolKey, marks map[poolKey]string) map[poolKey]int {
-	changed := map[poolKey]int{}
+func (s *Set) compare(began time.Time, keys []poolKey, marks map[poolKey]string) (changed []poolKey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, key := range keys {
@@ -226,7 +265,7 @@ func (s *Set) compare(began time.Time, keys []poolKey, marks map[poolKey]string)
 		case !ok || k.reading:
 		case k.mark != marks[key], k.partial && passed(k.read, began) >= flawed:
 			k.reading = true
-			changed[key] = s.epoch
+			changed = append(changed, key)
 		case k.sure.Before(began):
 			k.sure = began
 		}

@@ -22,7 +22,9 @@
 // told of in the log. Two times a second one query asks which of the pools have changed
 // that were asked for in the last minutes (Marks), and those are read again, so that a
 // change made by another process counts within a second, one made by this process
-// (Forget) at once, and a request waits for Postgres only where nothing is known. While
+// (Forget) at once, and a request waits for Postgres only where nothing is known. (An
+// account that somebody else's reading has just brought is passed over for a second; who
+// finds no other one reads the pool, for 2 s at most.) While
 // Postgres is away, what was read last is believed for up to 15 minutes. Where nobody has
 // looked for 5 s, because the process or the machine was stopped, requests do not believe
 // what is known: they wait until it was read again.
@@ -35,20 +37,22 @@
 // An account whose access token takes longer than half a second goes behind the others
 // for half a minute; when there is no other, it is waited for. All of that takes 20 s at
 // most for a request, however many accounts wait for a server that hangs. A refusal that
-// names permission has others go first for that model, and parks nothing (Denied); when
-// a second account refuses the same request in that way, the refusal goes back to the
-// caller: one member's wrong setting takes no account from anybody.
+// names permission has others go first for that model, and parks nothing (Denied): one
+// member's wrong setting takes no account from anybody.
 //
 // # The audit of uses
 //
 // The first use of a stored or environment account in a session is a row of the audit. It
-// is noted in memory before the request goes out and written behind, every half a second
-// and when the Set is told to stop, so that no request waits for a row, and none fails
-// because the database is away. The row's time is when it was written, which is what the
-// chain of hashes is about; where that was more than two seconds later, it says when the
-// use was. What waits is bounded: while 10,000 uses do, first uses are refused, for no
-// credential is used that nobody can tell of. If the process dies here, the uses of its
-// last second have no row; while the database is away, those since it is.
+// is noted in memory before the request goes out, and written at once, while the provider
+// answers: no request waits for a row. Of a good answer nothing is shown before the row is
+// there (Began), so that no answer that anybody has seen is without one if the process
+// dies here. That holds nobody up for longer than 250 ms: where the database is slow or
+// away uses are written when it is well again, or when the Set is told to stop, and nobody
+// waits meanwhile; what waits then is lost with the process. It is bounded: while 10,000
+// uses do, first uses are refused, for no credential is used that nobody can tell of. The
+// row's time is when it was written, which is what the chain of hashes is about; where
+// that was more than two seconds later, it says when the use was. (In a file uses are
+// written once a second, with the rest.)
 //
 // # Several instances
 //
@@ -57,7 +61,8 @@
 // told to Forget something, at once, and they look. Selection waits for none of this.
 // Each also writes what it learned or heard behind to Postgres, every half a second and
 // when it is told to stop (behind.go), and reads it back with the accounts: without a bus
-// the instances meet there, a second later. If one dies here: of its last half second, statistics are
+// the instances meet there, a second later. Of an account that is not stored (any more)
+// nothing is written. If an instance dies here: of its last half second, statistics are
 // lost, and a cooldown only that no other instance had heard of. Without Postgres
 // statistics wait in memory, one row for each account and reason. The file of a single user
 // (store.File) takes the place of Postgres where there is none, and is written once a second.

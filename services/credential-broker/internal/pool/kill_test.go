@@ -46,6 +46,7 @@ type orders struct {
 	Database, KeyFile string
 	NATS, Password    string // empty for no bus
 	WriteEvery        time.Duration
+	RecordWait        time.Duration
 	Actor             identity.Actor
 }
 
@@ -55,6 +56,7 @@ type (
 	do struct {
 		Requests int
 		Limit    bool
+		Session  id.Session
 	}
 	did struct{ Account id.Account }
 )
@@ -155,6 +157,38 @@ func TestKilledBeforeItWrites(t *testing.T) {
 	}
 }
 
+// A use whose answer somebody has seen is in the audit, however soon after it the process
+// is killed.
+func TestKilledAfterAnAnswer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.add(w.actor.Workspace, "openai", "openai", "", "one", w.actor.Workspace)
+	w.add(w.actor.Workspace, "openai", "openai", "", "two", w.actor.Workspace)
+	o := w.orders()
+	o.WriteEvery, o.RecordWait = time.Hour, time.Minute
+	for n := range 4 {
+		victim := spawn(t, o)
+		used := map[id.Session]id.Account{}
+		for range 1 + 5*n {
+			session := id.New[id.Session]()
+			used[session] = victim.do(do{Requests: 1, Session: session})
+		}
+		victim.kill()
+		rows, err := w.store.Audit(t.Context(), w.actor.Workspace, 0, 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, row := range rows {
+			if row.Action == "used" && used[row.Session] == row.Account {
+				delete(used, row.Session)
+			}
+		}
+		if len(used) > 0 {
+			t.Errorf("of %d uses %d are not in the audit", 1+5*n, len(used))
+		}
+	}
+}
+
 // An instance is killed again and again, at any moment: what was once written stays, what
 // it did is counted once, and its successor goes on from there.
 func TestKilledWhileItCounts(t *testing.T) {
@@ -239,7 +273,7 @@ func runChild(text string) error {
 	}
 	log := slog.New(slog.DiscardHandler)
 	s := store.New(db)
-	cfg := pool.Config{Store: s, Vault: vault.New(key, s), Profiles: profiles, CheckBase: target.Policy{}.Check, Log: log, WriteEvery: o.WriteEvery}
+	cfg := pool.Config{Store: s, Vault: vault.New(key, s), Profiles: profiles, CheckBase: target.Policy{}.Check, Log: log, WriteEvery: o.WriteEvery, RecordWait: o.RecordWait}
 	if o.NATS != "" {
 		if cfg.Bus, err = bus.Connect(ctx, bus.Config{Service: subject.CredentialBroker, URL: o.NATS, Password: conf.Secret(o.Password), Log: log}); err != nil {
 			return err
@@ -275,9 +309,13 @@ func obey(ctx context.Context, set *pool.Set, actor identity.Actor, d do) (answe
 			}
 			out = pool.Outcome{Reason: pool.RateLimited, Status: 429, RetryAfter: time.Hour}
 		}
+		actor.Session = d.Session
 		a, err := set.Select(ctx, pool.Request{Actor: actor, Provider: "openai"})
 		if err != nil {
 			return answer, err
+		}
+		if out.Reason == pool.OK {
+			set.Began(a)
 		}
 		set.Report(ctx, a, out)
 		answer.Account = a.ID

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -68,10 +69,12 @@ func (s *Set) load(ctx context.Context, key poolKey) (entry, error) {
 		case len(stored.Accounts) > 0:
 			e.err = fault.Coded(fault.Conflict, "ACCOUNT_UNUSABLE", "the stored account for %s cannot be used: the credential broker's log says why; remove it and add it again, or restore the broker's key file", key.Provider)
 			return e, nil
-		case stored.Disabled > 0:
-			e.err = allDisabled(key, stored.Disabled)
+		case len(stored.Disabled) > 0:
+			e.err = allDisabled(key, len(stored.Disabled))
 			return e, nil
-		case !id.IsZero(key.Workspace):
+		}
+		s.emptied(&e, &stored)
+		if !id.IsZero(key.Workspace) {
 			e.none = true
 			return e, nil
 		}
@@ -132,9 +135,7 @@ func (s *Set) learn(ctx context.Context, e *entry, stored store.Pool) {
 	for _, a := range came {
 		added[a] = true
 	}
-	for _, a := range went {
-		s.cfg.Meter.Forget(a)
-	}
+	s.parted(e.owner, went, &stored)
 	for _, l := range stored.Limits {
 		e.pool.Restore(now, l.Account, []choice.Limit{l.Limit}, -1, now)
 	}
@@ -152,6 +153,39 @@ func (s *Set) learn(ctx context.Context, e *entry, stored store.Pool) {
 	}
 	if !stored.CurrentAt.IsZero() {
 		e.pool.Use(stored.CurrentAt, stored.Current)
+	}
+}
+
+// emptied takes the accounts out of a pool whose last one was removed.
+func (s *Set) emptied(e *entry, stored *store.Pool) {
+	s.mu.Lock()
+	p := s.pools[e.owner]
+	s.mu.Unlock()
+	if p == nil {
+		return
+	}
+	_, went := p.SetMembers(time.Now(), e.read, nil)
+	s.parted(e.owner, went, stored)
+}
+
+// parted has operators see no more of accounts that are not in a pool any more because they
+// were removed. What was counted of one that is disabled, or does not open, stays as long
+// as that is there.
+func (s *Set) parted(o owner, went []id.Account, stored *store.Pool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var aside []id.Account
+	for _, a := range slices.Concat(s.aside[o], went) {
+		switch {
+		case !stored.Has(a):
+			s.cfg.Meter.Forget(a)
+		case !slices.Contains(aside, a):
+			aside = append(aside, a)
+		}
+	}
+	delete(s.aside, o)
+	if len(aside) > 0 {
+		s.aside[o] = aside
 	}
 }
 
@@ -203,6 +237,15 @@ func (s *Set) open(ctx context.Context, row *store.Account) (Account, error) {
 	var err error
 	a.Secret, err = s.cfg.Vault.Open(ctx, row.Place(), vault.Sealed{KeyVersion: row.KeyVersion, Bytes: row.Sealed})
 	return a, err
+}
+
+// unstoredIDs returns the accounts from the environment.
+func (s *Set) unstoredIDs() []id.Account {
+	all := make([]id.Account, 0, len(s.env))
+	for _, a := range s.env {
+		all = append(all, a.ID)
+	}
+	return all
 }
 
 // unstored returns the environment's account, else the simulator, else nothing.

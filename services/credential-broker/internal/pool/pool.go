@@ -51,6 +51,7 @@ type Account struct {
 	pool   *choice.Pool
 	owner  owner
 	ticket *choice.Ticket
+	use    *use // to be written; nil where it is no first one
 }
 
 // Request is what an account is wanted for.
@@ -102,6 +103,9 @@ type Outcome struct {
 	RetryAfter time.Duration
 	// Raw is the header that said so, for operators.
 	Raw string
+	// Ends is how long until the quota lapses that the answer was counted against; 0 where
+	// the provider did not say.
+	Ends time.Duration
 	// Unsent says that nothing of the request was sent.
 	Unsent bool
 	// Denied says that the provider does not let the account do what the request asked

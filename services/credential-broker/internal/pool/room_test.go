@@ -13,6 +13,7 @@ import (
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/services/credential-broker/internal/meter"
 	"signalbox.dev/services/credential-broker/internal/oauth"
 	"signalbox.dev/services/credential-broker/internal/pool"
 	"signalbox.dev/services/credential-broker/internal/profile"
@@ -27,7 +28,9 @@ type ram struct {
 	version int
 	keys    map[id.Workspace][]vault.WrappedKey
 	hangs   bool
+	asked   int // for pools
 	reads   map[store.PoolKey]int
+	used    int
 	learned []store.Learned
 	when    []time.Time // they were
 }
@@ -62,6 +65,20 @@ func (m *ram) put(ws id.Workspace, accounts ...store.Account) {
 	m.pools[store.PoolKey{Workspace: ws, Provider: "openai"}] = store.Pool{Accounts: accounts, Mark: fmt.Sprint(m.version)}
 }
 
+// disable disables all accounts of a pool but the last one.
+func (m *ram) disable(ws id.Workspace) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	key := store.PoolKey{Workspace: ws, Provider: "openai"}
+	p := m.pools[key]
+	for len(p.Accounts) > 1 {
+		p.Disabled, p.Accounts = append(p.Disabled, p.Accounts[0].ID), p.Accounts[1:]
+	}
+	m.version++
+	p.Mark = fmt.Sprint(m.version)
+	m.pools[key] = p
+}
+
 // set changes a pool's settings.
 func (m *ram) set(ws id.Workspace, settings string) {
 	m.mu.Lock()
@@ -74,6 +91,9 @@ func (m *ram) set(ws id.Workspace, settings string) {
 }
 
 func (m *ram) Pool(ctx context.Context, ws id.Workspace, provider string) (store.Pool, error) {
+	m.mu.Lock()
+	m.asked++
+	m.mu.Unlock()
 	if err := m.answer(ctx); err != nil {
 		return store.Pool{}, err
 	}
@@ -101,7 +121,15 @@ func (m *ram) Marks(ctx context.Context, keys []store.PoolKey) (map[store.PoolKe
 
 func (*ram) List(context.Context, id.Workspace) ([]store.Account, error) { return nil, nil }
 
-func (m *ram) Used(ctx context.Context, _ []store.Use) error { return m.answer(ctx) }
+func (m *ram) Used(ctx context.Context, all []store.Use) error {
+	if err := m.answer(ctx); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.used += len(all)
+	return nil
+}
 
 func (m *ram) Learn(ctx context.Context, l store.Learned) error {
 	if err := m.answer(ctx); err != nil {
@@ -135,7 +163,9 @@ type room struct {
 	stop   func() // Run; again it does nothing
 }
 
-func newRoom(t testing.TB, tokens pool.Tokens) *room {
+func newRoom(t testing.TB, tokens pool.Tokens) *room { return newRoomWith(t, tokens, nil) }
+
+func newRoomWith(t testing.TB, tokens pool.Tokens, counts *meter.Meter) *room {
 	t.Helper()
 	key, err := vault.OpenFile(filepath.Join(t.TempDir(), "key"))
 	if err != nil {
@@ -148,7 +178,7 @@ func newRoom(t testing.TB, tokens pool.Tokens) *room {
 	m := newRAM()
 	w := &room{t: t, memory: m, vault: vault.New(key, m)}
 	w.pool, err = pool.New(pool.Config{
-		Store: m, Vault: w.vault, Tokens: tokens, Profiles: profiles, Log: slog.New(slog.NewTextHandler(&bytes.Buffer{}, nil)),
+		Store: m, Vault: w.vault, Tokens: tokens, Profiles: profiles, Meter: counts, Log: slog.New(slog.NewTextHandler(&bytes.Buffer{}, nil)),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -161,9 +191,11 @@ func newRoom(t testing.TB, tokens pool.Tokens) *room {
 		if err := <-done; err != nil {
 			t.Errorf("Run = %v", err)
 		}
+	})
+	t.Cleanup(func() {
+		w.stop()
 		w.pool.Wait()
 	})
-	t.Cleanup(w.stop)
 	return w
 }
 

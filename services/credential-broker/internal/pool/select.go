@@ -20,6 +20,9 @@ const (
 	// tokenLater is how long others go first then: about as long as a renewal takes that
 	// takes long.
 	tokenLater = 30 * time.Second
+	// absent is how long others go before an account that was not read with the others yet:
+	// the next look finds it.
+	absent = time.Second
 	// reauthorizing is how long it is remembered that somebody has to sign in again.
 	reauthorizing = 10 * time.Second
 )
@@ -33,26 +36,26 @@ func (s *Set) Select(ctx context.Context, r Request) (Account, error) {
 		return Account{}, err
 	}
 	a, err := s.selectOf(ctx, r, e)
-	if !errors.Is(err, errUnknown) {
+	if !errors.Is(err, errAbsent) {
 		return a, err
 	}
-	// The pool's members were read anew meanwhile.
-	key := poolKey{Workspace: e.owner.workspace, Provider: e.owner.provider}
-	_, epoch, _ := s.cached(key)
-	if e, err = s.read(ctx, key, epoch); err == nil {
+	limited, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if e, err = s.read(limited, poolKey{Workspace: e.owner.workspace, Provider: e.owner.provider}); err == nil {
 		err = e.err
 	}
 	if err != nil {
 		return Account{}, err
 	}
-	if a, err = s.selectOf(ctx, r, e); errors.Is(err, errUnknown) {
+	if a, err = s.selectOf(ctx, r, e); errors.Is(err, errAbsent) {
 		err = fault.New(fault.Unavailable, "the accounts for %s are being changed: try again in a moment", r.Provider)
 	}
 	return a, err
 }
 
-// errUnknown is of an account that the pool knows and its reader does not, yet.
-var errUnknown = errors.New("the pool's accounts were read anew")
+// errAbsent says that no account is left but some that the pool has and what was read of
+// it has not: somebody has read it anew meanwhile.
+var errAbsent = errors.New("the pool's accounts were read anew")
 
 // selectOf chooses from a pool, in two rounds: where an account's token takes long, others
 // are tried first; where none is left, those are waited for.
@@ -72,6 +75,9 @@ func (s *Set) selectOf(ctx context.Context, r Request, e entry) (Account, error)
 				ask.Tried = r.Tried
 				continue
 			}
+			if w.absent {
+				return Account{}, errAbsent
+			}
 			return Account{}, s.whyNone(r, e, ask.Tried, w.last, err)
 		}
 		a, err := s.prepare(ctx, r, e, &k, &w)
@@ -88,6 +94,7 @@ type wait struct {
 	alone  bool // there is but one account
 	slow   int  // accounts whose token did not come within the grace
 	second bool // round
+	absent bool // an account was not read with the others
 	last   error
 }
 
@@ -129,8 +136,9 @@ var errOther = errors.New("this account cannot be used")
 func (s *Set) prepare(ctx context.Context, r Request, e entry, k *choice.Ticket, w *wait) (Account, error) {
 	i, ok := e.index[k.Account]
 	if !ok {
-		e.pool.Report(time.Now(), *k, choice.Outcome{Reason: Cancelled, Unsent: true})
-		return Account{}, errUnknown
+		w.absent = true
+		e.pool.Report(time.Now(), *k, choice.Outcome{Reason: Cancelled, Unsent: true, Later: absent})
+		return Account{}, errOther
 	}
 	a := e.accounts[i]
 	a.pool, a.owner, a.ticket = e.pool, e.owner, k // before withToken, whose Renew hands them on
@@ -144,7 +152,7 @@ func (s *Set) prepare(ctx context.Context, r Request, e entry, k *choice.Ticket,
 		e.pool.Report(time.Now(), *k, s.notReady(k.Account, err, w))
 		return Account{}, errOther
 	}
-	if err := s.note(r, a); err != nil {
+	if a.use, err = s.note(r, a); err != nil {
 		e.pool.Report(time.Now(), *k, choice.Outcome{Reason: Cancelled, Unsent: true})
 		return Account{}, err
 	}

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"golang.org/x/sync/singleflight"
 
 	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/fault"
@@ -23,7 +22,7 @@ import (
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
-const maxEntries = 10_000 // of each cache; a full one is emptied
+const maxEntries = 10_000 // of each cache
 
 // EnvironmentAccount is a credential from the environment.
 type EnvironmentAccount struct {
@@ -61,6 +60,12 @@ type Config struct {
 	Log *slog.Logger
 	// WriteEvery is between two writes of what was learned; half a second when zero.
 	WriteEvery time.Duration
+	// UsesBehind has first uses written with the rest, and no answer wait for them: where
+	// the Store is a file, which is not written all the time.
+	UsesBehind bool
+	// RecordWait is how long an answer waits at most for a first use to be on record; a
+	// quarter of a second when zero.
+	RecordWait time.Duration
 	// Prices says what tokens cost; nil for nothing.
 	Prices *price.List
 	// Meter counts for operators; nil for nobody.
@@ -75,13 +80,14 @@ type Set struct {
 	cfg      Config
 	instance uuid.UUID
 	env      map[string]Account
-	flight   singleflight.Group
-	work     sync.WaitGroup
+	work     sync.WaitGroup // is added to under mu while ended is false, or by what it waits for
 
-	mu    sync.Mutex // guards what follows, up to unusable
-	cache map[poolKey]*known
-	epoch int // counts Forget: what was read before is not kept after
-	pools map[owner]*choice.Pool
+	mu      sync.Mutex // guards what follows, up to unusable
+	ended   bool       // Wait was called: nothing is begun any more
+	cache   map[poolKey]*known
+	flights map[poolKey]*flight
+	pools   map[owner]*choice.Pool
+	aside   map[owner][]id.Account // that were in a pool, and are still stored
 	// looked is when pools were last looked after, blindly when operators were told that
 	// they cannot be.
 	looked, blindly time.Time
@@ -111,13 +117,16 @@ func New(cfg Config) (*Set, error) {
 	if cfg.WriteEvery <= 0 {
 		cfg.WriteEvery = writeEvery
 	}
+	if cfg.RecordWait <= 0 {
+		cfg.RecordWait = recordWait
+	}
 	if cfg.Prices == nil {
 		cfg.Prices = &price.List{}
 	}
 	s := &Set{
-		cfg: cfg, instance: uuid.New(), env: map[string]Account{}, cache: map[poolKey]*known{},
+		cfg: cfg, instance: uuid.New(), env: map[string]Account{}, cache: map[poolKey]*known{}, flights: map[poolKey]*flight{}, aside: map[owner][]id.Account{},
 		pools: map[owner]*choice.Pool{}, unready: map[id.Account]unready{}, unusable: map[id.Account]string{}, behind: behind{pending: map[statKey]tally{}},
-		uses:      uses{noted: map[useKey]time.Time{}, waiting: map[useKey]store.Use{}},
+		uses:      uses{noted: map[useKey]time.Time{}, waiting: map[useKey]*use{}, wake: make(chan struct{}, 1)},
 		forgotten: make(chan id.Workspace, 64), lookNow: make(chan struct{}, 1),
 	}
 	for _, e := range cfg.Environment {
@@ -134,12 +143,14 @@ func New(cfg Config) (*Set, error) {
 	return s, nil
 }
 
-// Began tells that an account has begun to answer a request well. It is still to be
-// reported on.
-func (*Set) Began(a Account) {
+// Began tells that an account has begun to answer a request well, before anything of the
+// answer is shown: a first use of the account is on record then, unless the database is
+// slow or away. The account is still to be reported on.
+func (s *Set) Began(a Account) {
 	if a.pool != nil {
 		a.pool.Began(time.Now(), a.ticket)
 	}
+	s.onRecord(a.use)
 }
 
 // Report tells how a request ended with an account that Select returned for it.
@@ -151,7 +162,7 @@ func (s *Set) Report(_ context.Context, a Account, out Outcome) {
 		return
 	}
 	parked := a.pool.Report(time.Now(), *a.ticket, choice.Outcome{
-		Reason: out.Reason, Wait: out.RetryAfter, Unsent: out.Unsent, Denied: out.Denied, Status: out.Status, Raw: out.Raw,
+		Reason: out.Reason, Wait: out.RetryAfter, Unsent: out.Unsent, Denied: out.Denied, Ends: out.Ends, Status: out.Status, Raw: out.Raw,
 	})
 	if parked {
 		s.cfg.Meter.Cooled(label, a.ID, out.Reason)
@@ -180,8 +191,7 @@ func (s *Set) Forget(ws id.Workspace) {
 func (s *Set) forget(ws id.Workspace) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.epoch++
-	maps.DeleteFunc(s.cache, func(k poolKey, _ *known) bool { return id.IsZero(ws) || k.Workspace == ws })
+	s.drop(func(k poolKey) bool { return id.IsZero(ws) || k.Workspace == ws })
 	clear(s.unready)
 }
 
@@ -225,9 +235,24 @@ func (s *Set) States(ctx context.Context, ws id.Workspace, provider string) ([]c
 	return e.pool.States(time.Now()), nil
 }
 
-// Wait returns when nothing is read or written any more. Nobody may Select
-// meanwhile.
-func (s *Set) Wait() { s.work.Wait() }
+// Wait returns when nothing is read or written any more. From then on nothing is: who
+// selects all the same gets an error where the pool would have to be read.
+func (s *Set) Wait() {
+	s.mu.Lock()
+	s.ended = true
+	s.mu.Unlock()
+	s.work.Wait()
+}
+
+// begin has Wait wait for work.Done, unless it was called before.
+func (s *Set) begin() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.ended {
+		s.work.Add(1)
+	}
+	return !s.ended
+}
 
 // poolOf returns the pool of an owner, which is made where there is none.
 func (s *Set) poolOf(o owner) *choice.Pool {
@@ -252,8 +277,7 @@ func (s *Set) dropPools() {
 			delete(s.pools, o)
 		}
 	}
-	clear(s.cache) // it refers to them
-	s.epoch++
+	s.drop(func(poolKey) bool { return true }) // what was read refers to them
 }
 
 // all returns the pools that there are.

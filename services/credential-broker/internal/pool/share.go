@@ -17,7 +17,7 @@ import (
 const (
 	tellEvery   = 200 * time.Millisecond
 	tellTimeout = time.Second
-	tellBatch   = 500 // accounts of a message
+	tellBatch   = 150 // accounts of a message, which is less than 1 MiB with all they may have
 	maxRaw      = 100 // bytes of a header that operators are shown
 )
 
@@ -25,10 +25,17 @@ const (
 // behind, until ctx is done; then once more, and returns nil. What it cannot do now it
 // tries again.
 func (s *Set) Run(ctx context.Context) error {
+	if !s.begin() {
+		return nil
+	}
+	defer s.work.Done()
 	listening := s.listening(ctx)
 	defer func() { listening.stop() }()
-	s.work.Add(1)
-	defer s.work.Done()
+	recorded := make(chan struct{})
+	s.work.Go(func() {
+		defer close(recorded)
+		s.recordAll(ctx)
+	})
 	told, wrote, look := time.NewTicker(tellEvery), time.NewTicker(s.cfg.WriteEvery), time.NewTicker(lookEvery)
 	defer told.Stop()
 	defer wrote.Stop()
@@ -63,9 +70,7 @@ func (s *Set) Run(ctx context.Context) error {
 			select {
 			case writing <- struct{}{}:
 				s.work.Go(func() {
-					ctx := context.WithoutCancel(ctx)
-					_ = s.record(ctx) // what fails is logged, and waits on
-					s.write(ctx)
+					s.write(context.WithoutCancel(ctx))
 					<-writing
 				})
 			default:
@@ -73,6 +78,7 @@ func (s *Set) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			ctx := context.WithoutCancel(ctx)
 			writing <- struct{}{}
+			<-recorded
 			s.tell(ctx)
 			s.recordLast(ctx)
 			s.write(ctx) // the batch of a try that failed

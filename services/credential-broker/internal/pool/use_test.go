@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -277,4 +278,56 @@ func TestCooldownsAreCounted(t *testing.T) {
 		}
 	}
 	t.Error("no cooldown was counted")
+}
+
+// What was counted of an account stays while it is disabled, and goes with it, also with
+// the last one of a pool.
+func TestCountsGoWithTheAccount(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		reg := prometheus.NewRegistry()
+		counts, err := meter.New(reg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := newRoomWith(t, nil, counts)
+		ws := id.New[id.Workspace]()
+		want := func(when string, want int) {
+			t.Helper()
+			pass(time.Second)
+			if _, _, err := w.timed(request(ws)); err != nil && !errors.Is(err, pool.ErrNone) { // so that the pool is looked after
+				t.Fatal(err)
+			}
+			families, err := reg.Gather()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range families {
+				if n := len(f.GetMetric()); n != want {
+					t.Errorf("%s: %s has %d series, want %d", when, f.GetName(), n, want)
+				}
+			}
+			if len(families) == 0 && want > 0 {
+				t.Errorf("%s: there are no series, want %d", when, want)
+			}
+		}
+		first, second := w.key(ws, "first"), w.key(ws, "second")
+		w.memory.put(ws, first, second)
+		r := request(ws)
+		for range 2 {
+			a, _, err := w.timed(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.pool.Report(t.Context(), a, pool.Outcome{Reason: pool.OK})
+			r.Tried = append(r.Tried, a.ID)
+		}
+		want("both are used", 2)
+		w.memory.disable(ws)
+		want("one is disabled", 2)
+		w.memory.put(ws, second)
+		want("it is removed", 1)
+		w.memory.put(ws)
+		want("so is the last one", 0)
+	})
 }

@@ -1,8 +1,10 @@
 package pool_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -199,6 +201,138 @@ func TestTokenEndpointHangs(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An account that was read while a request was on its way to another one is passed over by
+// it; only when there is no other does the request wait for the database, and not for long.
+func TestReadMeanwhile(t *testing.T) {
+	t.Parallel()
+	for _, others := range []int{0, 1} {
+		synctest.Test(t, func(t *testing.T) {
+			server := &endpoint{}
+			w := newRoom(t, server)
+			accounts := w.grants(1 + others)
+			server.set(accounts[0].ID, true, nil)
+			r := request(id.New[id.Workspace]())
+			a, took, err := pool.Account{}, time.Duration(0), error(nil)
+			done := make(chan struct{})
+			go func() { // it waits for the first account's token
+				defer close(done)
+				a, took, err = w.timed(r)
+			}()
+			synctest.Wait()
+			more := []store.Account{accounts[0]}
+			for range 3 {
+				more = append(more, store.Account{ID: id.New[id.Account](), Provider: "openai", Profile: "openai", Enabled: true})
+			}
+			w.memory.put(id.Workspace{}, append(more, accounts[1:]...)...)
+			w.pool.Forget(id.Workspace{})
+			if _, _, err := w.timed(request(id.New[id.Workspace]())); err != nil { // which reads them
+				t.Errorf("meanwhile: %v", err)
+			}
+			w.memory.hang(true)
+			w.pool.Forget(id.Workspace{})
+			<-done
+			switch {
+			case others > 0 && (err != nil || a.ID != accounts[1].ID || took > time.Second):
+				t.Errorf("Select = %v after %v, %v, want the other account that it knew", a.ID, took, err)
+			case others == 0 && (fault.KindOf(err) != fault.Unavailable || took > 25*time.Second):
+				t.Errorf("Select = %v after %v, want an error soon", err, took)
+			}
+			w.memory.hang(false)
+		})
+	}
+}
+
+// What was begun to be read is waited for when the Set ends, although whoever wanted it has
+// gone; who comes later, or just then, gets an error.
+func TestEndsWhileReading(t *testing.T) {
+	t.Parallel()
+	for _, meanwhile := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newRoom(t, nil)
+			w.stop()
+			w.memory.hang(true)
+			gone, cancel := context.WithCancel(t.Context())
+			cancel()
+			unavailable := func() {
+				if _, err := w.pool.Select(gone, request(id.New[id.Workspace]())); fault.KindOf(err) != fault.Unavailable {
+					t.Errorf("Select = %v, want Unavailable", err)
+				}
+			}
+			var wg sync.WaitGroup
+			for range 20 {
+				wg.Go(unavailable)
+			}
+			if !meanwhile {
+				wg.Wait()
+			}
+			w.pool.Wait()
+			reads := func() int {
+				w.memory.mu.Lock()
+				defer w.memory.mu.Unlock()
+				return w.memory.asked
+			}
+			before := reads()
+			wg.Wait()
+			unavailable()
+			synctest.Wait()
+			if after := reads(); after != before {
+				t.Errorf("%d pools were read after Wait", after-before)
+			}
+			w.memory.hang(false)
+		})
+	}
+}
+
+// A first use is on record before its answer is shown; a database that is slow holds one up
+// for a moment, and nobody after it.
+func TestAnswerWaitsForTheRecord(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newRoom(t, nil)
+		ws := id.New[id.Workspace]()
+		w.memory.put(ws, w.key(ws, "mine"))
+		began := func(r pool.Request) time.Duration {
+			t.Helper()
+			a, _, err := w.timed(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			at := time.Now()
+			w.pool.Began(a)
+			return time.Since(at)
+		}
+		used := func() int {
+			w.memory.mu.Lock()
+			defer w.memory.mu.Unlock()
+			return w.memory.used
+		}
+		first := request(ws)
+		if took := began(first); took > 0 || used() != 1 {
+			t.Errorf("%d uses are on record after %v, want it at once", used(), took)
+		}
+		w.memory.hang(true)
+		if took := began(first); took > 0 {
+			t.Errorf("a later use waits %v", took)
+		}
+		if took := began(request(ws)); took == 0 || took > 300*time.Millisecond {
+			t.Errorf("while the database hangs an answer waits %v", took)
+		}
+		for range 3 {
+			if took := began(request(ws)); took > 0 {
+				t.Errorf("and the next one %v", took)
+			}
+		}
+		w.memory.hang(false)
+		pass(time.Minute)
+		if used() != 5 {
+			t.Errorf("%d uses are on record when it is back, want 5", used())
+		}
+		if took := began(request(ws)); took > 0 || used() != 6 {
+			t.Errorf("%d uses are on record after %v, want the last one at once", used(), took)
+		}
+	})
 }
 
 // Whoever has to sign in again is told so each time, and not that it is a pause.

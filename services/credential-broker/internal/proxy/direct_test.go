@@ -83,53 +83,6 @@ func TestEverySplit(t *testing.T) {
 	}
 }
 
-// Any bytes in any pieces: a clean end has them all; a broken one has a
-// beginning of them and at most an error event.
-func FuzzStream(f *testing.F) {
-	for i, s := range []string{goodAnswer, goodChat, msgStart + msgPing + msgError, msgStart + msgBlock + msgDelta[:20], chatDelta + "data: [DONE]", strings.ReplaceAll(goodAnswer, "\n", "\r\n"), "\r\r\n\n"} {
-		f.Add([]byte(s), uint8(i), uint8(i))
-	}
-	source := &canned{}
-	r := newRig(f, &loopback{}, func(c *proxy.Config) { c.Open = source })
-	paths := [...]string{messages, chats, "/egress/anthropic/v1/other", "/egress/openai/v1/responses"}
-	providers := [...]string{"anthropic", "openai", "anthropic", "openai"}
-	var all []pool.Account
-	for _, p := range providers {
-		all = append(all, r.account(p, "http://up.test", long))
-	}
-	token := r.token()
-	f.Fuzz(func(t *testing.T, in []byte, step, route uint8) {
-		n := int(route) % len(paths)
-		r.pool.all = all[n : n+1]
-		source.body = func() io.Reader { return &steps{in, int(step) + 1} }
-		req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, paths[n], strings.NewReader(asking))
-		req.Header.Set("X-Api-Key", token)
-		w := httptest.NewRecorder()
-		clean := direct(r.proxy, w, req)
-		got := w.Body.Bytes()
-		switch {
-		case w.Code == http.StatusBadGateway:
-			if !clean || bytes.Contains(in, []byte("message_stop")) && n == 0 && step == 255 && !bytes.Contains(in, []byte("\r")) && strings.Contains(string(in), msgStop) {
-				t.Fatalf("%s: %q is taken for nothing", paths[n], in)
-			}
-		case w.Code == http.StatusUnauthorized:
-			t.Skip("the token has expired")
-		case clean:
-			if !bytes.Equal(got, in) {
-				t.Fatalf("%s: %q comes out as %q", paths[n], in, got)
-			}
-		default:
-			i := bytes.LastIndex(got, []byte(`broke the answer off`))
-			if i >= 0 && !bytes.HasPrefix(in, got) {
-				got = got[:max(bytes.LastIndex(got, []byte("event: error\ndata: ")), bytes.LastIndex(got, []byte("data: {\"error\"")), 0)]
-			}
-			if !bytes.HasPrefix(in, got) {
-				t.Fatalf("%s: %q comes out, broken, as %q", paths[n], in, w.Body)
-			}
-		}
-	})
-}
-
 // sink is a caller that reads as fast as anyone can.
 type sink struct {
 	header http.Header

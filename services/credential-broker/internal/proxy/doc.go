@@ -13,8 +13,9 @@
 // once; the pool hears of it before it chooses. What is not goes back as it came:
 // status, headers, body, byte for byte. So does the answer of an account that is alone.
 // Where none of several is ready, the answer is our own: 429 or 503, with Retry-After
-// for the first that comes back. What two accounts say that they may not do (pool.Denied)
-// is the request's own fault: the second one's answer goes back.
+// for the first that comes back. Where an account may not do what is asked for
+// (pool.Denied), others may: up to five are asked, and when two or more have said so and
+// nobody is left, what the last one said goes back.
 //
 // # Streams
 //

@@ -181,13 +181,14 @@ func (x *exchange) serve() {
 			if x.denied {
 				x.denials++
 			}
-			if x.denials > 1 {
-				x.deliver(a) // two say the same: it is the request's
+			if x.denials >= maxDenials {
+				x.deliver(a)
 				return
 			}
 			next, err := x.choose()
-			if e, ok := errors.AsType[*pool.Exhausted](err); ok && e.Members > 1 {
-				// Not the last one's answer: another account may be back before it.
+			if e, ok := errors.AsType[*pool.Exhausted](err); ok && e.Members > 1 && (!x.denied || x.denials < 2) {
+				// Not the last one's answer: another account may be back before it. But what
+				// two say that they may not do is the request's own fault.
 				a.discard()
 				x.refuse(x.exhausted(e))
 				return
@@ -267,6 +268,10 @@ func (x *exchange) shutdown() *refusal {
 	return r
 }
 
+// maxDenials is how many accounts may refuse a request because they may not do what it asks
+// for: when so many say the same, no more are asked.
+const maxDenials = 5
+
 // maxModel bounds the name of a model that the pool is told.
 const maxModel = 128
 
@@ -287,7 +292,7 @@ func (x *exchange) noAccount(err error) *refusal {
 	case x.ctx.Err() != nil:
 		return x.gone(err)
 	case errors.Is(err, pool.ErrNone):
-		r := refused(http.StatusUnauthorized, "no_credential", fmt.Sprintf("there is no credential for the provider %s: add one with `signalbox accounts add %s`, or set its key in the credential broker's environment", x.provider, x.provider), nil)
+		r := refused(http.StatusUnauthorized, "no_credential", x.noCredential(), nil)
 		r.outcome = outcomeNoAccount
 		return r
 	}
@@ -306,6 +311,19 @@ func (x *exchange) noAccount(err error) *refusal {
 		r.Message = "the credential broker has an internal error: its log says more"
 	}
 	return r
+}
+
+// noCredential says where a credential could come from, and what to look at where there
+// should be one.
+func (x *exchange) noCredential() string {
+	const models = "there is no credential for the provider %[1]s: add one with `signalbox accounts add %[1]s` or POST /api/accounts, or set its key in the credential broker's environment. " +
+		"If there should be one, see `signalbox accounts list` or GET /api/accounts: it must have this provider's name, and belong to this workspace or be shared with all"
+	const tools = "there is no credential for the provider %[1]s: connect it with POST /api/connections, or sign in with `signalbox accounts login %[1]s`. " +
+		"If it should be connected, see GET /api/connections or `signalbox accounts list`"
+	if p, ok := x.p.cfg.Profiles.For(x.provider); ok && !p.Dialect.Models() {
+		return fmt.Sprintf(tools, x.provider)
+	}
+	return fmt.Sprintf(models, x.provider)
 }
 
 // exhausted says when to come again where no account is ready.
@@ -380,6 +398,9 @@ func (x *exchange) report(reason pool.Reason, res *http.Response) {
 		if out.RetryAfter == 0 && (reason == pool.RateLimited || reason == pool.QuotaExhausted) {
 			out.RetryAfter = x.account.Profile.Reset(res.Header, time.Now())
 		}
+		if reason == pool.OK {
+			out.Ends = quotaEnds(x.account.Profile, res.Header)
+		}
 	}
 	if out.RetryAfter > 0 {
 		out.Raw = x.scrub(pool.RawWait(res.Header))
@@ -387,6 +408,19 @@ func (x *exchange) report(reason pool.Reason, res *http.Response) {
 	out.Model, out.Tokens = x.model, x.tally.Sum()
 	// The pool shall hear of it although the caller has gone.
 	x.p.cfg.Pool.Report(context.WithoutCancel(x.ctx), x.account, out)
+}
+
+// quotaEnds returns how long it is until the quota lapses that a good answer was counted
+// against, 0 where the answer does not say. A limit whose header says what is left fills up
+// all the time, and nothing of it is lost; one without is the quota of a span of time.
+func quotaEnds(p *profile.Profile, h http.Header) time.Duration {
+	for _, l := range p.Limits {
+		if l.Remaining == "" {
+			quota := profile.Profile{Limits: []profile.Limit{l}}
+			return quota.Reset(h, time.Now())
+		}
+	}
+	return 0
 }
 
 // again counts and logs that the request is sent again: with the same account, or with

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -230,27 +231,75 @@ func TestChoicesAllFinish(t *testing.T) {
 	}
 }
 
-// What two accounts say that they may not do is the request's: no third is asked, and
-// what the provider said goes back.
-func TestTwoDenials(t *testing.T) {
+// An account that may not do what is asked for passes the request on, five times at most;
+// when two have refused it and nobody is left, the refusal goes back.
+func TestDenials(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, &loopback{}, nil)
 	denial := `{"type":"error","error":{"type":"permission_error","message":"not this model"}}`
-	limited := answer(429, rateLimited)
-	r.upstream("anthropic", bySecret(map[string]http.HandlerFunc{
-		"account-0": answer(403, denial), "account-1": limited, "account-2": answer(403, denial), "account-3": stream(goodAnswer),
-	}), "account-0", "account-1", "account-2", "account-3")
-	got := r.post(messages, asking)
-	if got.status != 403 || got.body != denial || got.err != nil {
-		t.Errorf("got %d %s, %v, want the provider's 403", got.status, got.body, got.err)
+	denied, limited, good := answer(403, denial), answer(429, rateLimited), stream(goodAnswer)
+	for _, tt := range []struct {
+		name    string
+		answers []http.HandlerFunc
+		asked   int
+		status  int
+	}{
+		{"two of four", []http.HandlerFunc{denied, limited, denied, good}, 4, 200},
+		{"four of five", []http.HandlerFunc{denied, denied, denied, denied, good}, 5, 200},
+		{"too many", []http.HandlerFunc{denied, denied, denied, denied, denied, good}, 5, 403},
+		{"all", []http.HandlerFunc{denied, denied}, 2, 403},
+		{"all there are now", []http.HandlerFunc{denied, limited, denied}, 3, 403},
+		{"one, and nobody is left", []http.HandlerFunc{limited, denied}, 2, 429},
+		{"the only one", []http.HandlerFunc{denied}, 1, 403},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			r, c := newChoosing(t)
+			c.exhausted = &pool.Exhausted{Back: time.Now().Add(time.Minute), Reason: pool.RateLimited, Members: len(tt.answers)}
+			for i, a := range tt.answers {
+				c.all = append(c.all, r.account("anthropic", r.serve(a), fmt.Sprint("account-", i)))
+			}
+			got := r.post(messages, asking)
+			if got.status != tt.status || tt.status == 403 && got.body != denial || got.err != nil {
+				t.Errorf("got %d %s, %v, want %d", got.status, got.body, got.err, tt.status)
+			}
+			outcomes := c.outcomes()
+			if len(outcomes) != tt.asked {
+				t.Errorf("%d accounts were asked, want %d", len(outcomes), tt.asked)
+			}
+			for i, out := range outcomes {
+				if out.Denied != (out.Status == 403) {
+					t.Errorf("report %d says denied: %v", i, out.Denied)
+				}
+			}
+		})
 	}
-	want := []report{{"account-0", pool.QuotaExhausted, 403}, {"account-1", pool.RateLimited, 429}, {"account-2", pool.QuotaExhausted, 403}}
-	if diff := cmp.Diff(want, r.pool.got()); diff != "" {
-		t.Errorf("reports (-want +got):\n%s", diff)
+}
+
+// A good answer that says when a quota ends is reported with it.
+func TestQuotaEndIsTold(t *testing.T) {
+	t.Parallel()
+	header := func(name string, in time.Duration) http.HandlerFunc {
+		return then(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set(name, fmt.Sprint(time.Now().Add(in).Unix()))
+		}, stream(goodAnswer))
 	}
-	for i, out := range r.pool.outcomes() {
-		if out.Denied != (out.Status == 403) {
-			t.Errorf("report %d says denied: %v", i, out.Denied)
+	for _, tt := range []struct {
+		profile string
+		answer  http.HandlerFunc
+		want    time.Duration
+	}{
+		{"anthropic-oauth", header("Anthropic-Ratelimit-Unified-Reset", 2*time.Hour), 2 * time.Hour},
+		{"anthropic-oauth", header("Anthropic-Ratelimit-Unified-Reset", -2*time.Hour), 0},
+		{"anthropic-oauth", header("Anthropic-Ratelimit-Requests-Reset", 2*time.Hour), 0},
+		{"anthropic-api-key", header("Anthropic-Ratelimit-Unified-Reset", 2*time.Hour), 0},
+	} {
+		r := newRig(t, &loopback{}, nil)
+		r.pool.all = []pool.Account{r.profiled(tt.profile, "", r.serve(tt.answer), "k-"+canary)}
+		if got := r.post(messages, asking); got.status != 200 || got.err != nil {
+			t.Fatalf("got %d, %v", got.status, got.err)
+		}
+		if got := r.pool.outcomes()[0].Ends; got.Round(time.Hour) != tt.want {
+			t.Errorf("%s: the quota ends in %v, want %v", tt.profile, got, tt.want)
 		}
 	}
 }

@@ -203,7 +203,8 @@ func TestRefusals(t *testing.T) {
 			token, _ := x.signer.Sign(a, "credential-broker")
 			r.Header.Set("X-Api-Key", token)
 		}, 403, "permission_error", "false"},
-		{"unknown provider", "/egress/nobody/v1/x", nil, 401, "there is no credential for the provider nobody: add one with `signalbox accounts add nobody`", "false"},
+		{"unknown provider", "/egress/nobody/v1/x", nil, 401, "there is no credential for the provider nobody: add one with `signalbox accounts add nobody` or POST /api/accounts, or", "false"},
+		{"not connected", "/egress/google/x", nil, 401, "there is no credential for the provider google: connect it with POST /api/connections, or", "false"},
 		{"no provider", "/egress/", nil, 404, "unknown_provider", "false"},
 		{"odd provider", "/egress/A%2Fb/x", nil, 404, "unknown_provider", "false"},
 		{"method", messages, func(_ *rig, r *http.Request) { r.Method = "OPTIONS" }, 405, "the method OPTIONS is not forwarded", "false"},

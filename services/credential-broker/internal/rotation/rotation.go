@@ -146,7 +146,7 @@ func (r *Rotation) each(ctx context.Context, retired bool, fn func(id.Workspace)
 		}
 		for i := range all {
 			if err := fn(all[i]); err != nil {
-				return fmt.Errorf("workspace %s: %w", all[i], err)
+				return fmt.Errorf("%s: %w", whose(all[i]), err)
 			}
 			after = &all[i]
 		}
@@ -263,4 +263,11 @@ func (r *Rotation) sealAll(ctx context.Context, ws id.Workspace, f *field, versi
 		all = append(all, resealed{rows[i], now})
 	}
 	return all, nil
+}
+
+func whose(ws id.Workspace) string {
+	if id.IsZero(ws) {
+		return "the shared accounts"
+	}
+	return "workspace " + ws.String()
 }

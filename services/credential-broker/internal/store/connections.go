@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -43,24 +44,55 @@ func (s *Store) Connections(ctx context.Context, ws id.Workspace) (map[string]Co
 	return all, nil
 }
 
-// Connect notes who connected an account. It reports false, and changes nothing, where
-// another account is connected to the provider already.
-func (s *Store) Connect(ctx context.Context, ws id.Workspace, c Connection) (bool, error) {
-	var done bool
+// NameConnection writes whom the provider says that a connection belongs to, if it is still
+// of that account and that member.
+func (s *Store) NameConnection(ctx context.Context, ws id.Workspace, c Connection) error {
 	err := s.in(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, `
-			INSERT INTO connections (workspace_id, provider, account_id, member_id, subject)
-			VALUES (@workspace, @provider, @account, @member, @subject)
-			ON CONFLICT (workspace_id, provider) DO UPDATE SET
-				member_id = EXCLUDED.member_id, subject = EXCLUDED.subject, connected_at = EXCLUDED.connected_at
-			WHERE connections.account_id = EXCLUDED.account_id`, pg.Args{
-			"workspace": ws, "provider": c.Provider, "account": c.Account, "member": c.Member, "subject": c.Subject,
-		})
-		done = tag.RowsAffected() == 1
+		_, err := tx.Exec(ctx, `
+			UPDATE connections SET subject = @subject
+			WHERE workspace_id = @workspace AND provider = @provider AND account_id = @account AND member_id = @member`, c.args(ws))
 		return err
 	})
 	if err != nil {
-		return false, fmt.Errorf("note who connected account %s: %w", c.Account, err)
+		return fmt.Errorf("write whose the connection to %s is: %w", c.Provider, err)
 	}
-	return done, nil
+	return nil
+}
+
+func (c *Connection) args(ws id.Workspace) pg.Args {
+	return pg.Args{"workspace": ws, "provider": c.Provider, "account": c.Account, "member": c.Member, "subject": c.Subject}
+}
+
+// ErrConnected says that another account is connected to the provider.
+var ErrConnected = errors.New("another account is connected")
+
+// Connect writes who connected an account, in the transaction in which they have signed in
+// to it. Where another account is connected to the provider it changes nothing, and
+// returns ErrConnected and who did that.
+func Connect(ctx context.Context, tx pgx.Tx, ws id.Workspace, c Connection) (by id.Member, err error) {
+	tag, err := tx.Exec(ctx, `
+		INSERT INTO connections (workspace_id, provider, account_id, member_id, subject)
+		VALUES (@workspace, @provider, @account, @member, @subject)
+		ON CONFLICT (workspace_id, provider) DO UPDATE SET
+			member_id = EXCLUDED.member_id, subject = EXCLUDED.subject, connected_at = EXCLUDED.connected_at
+		WHERE connections.account_id = EXCLUDED.account_id`, c.args(ws))
+	if err == nil && tag.RowsAffected() == 1 {
+		return c.Member, nil
+	}
+	if err == nil {
+		err = tx.QueryRow(ctx, `SELECT member_id FROM connections WHERE workspace_id = @workspace AND provider = @provider`, c.args(ws)).Scan(&by)
+	}
+	if err != nil {
+		return by, fmt.Errorf("note who connected account %s: %w", c.Account, err)
+	}
+	return by, ErrConnected
+}
+
+// Unconnect forgets who connected an account, which is an account as others are then, in
+// the transaction in which an owner has signed in to it.
+func Unconnect(ctx context.Context, tx pgx.Tx, ws id.Workspace, account id.Account) error {
+	if _, err := tx.Exec(ctx, `DELETE FROM connections WHERE workspace_id = $1 AND account_id = $2`, ws, account); err != nil {
+		return fmt.Errorf("forget who connected account %s: %w", account, err)
+	}
+	return nil
 }

@@ -11,7 +11,6 @@ import (
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/services/credential-broker/internal/accountfile"
-	"signalbox.dev/services/credential-broker/internal/audit"
 	"signalbox.dev/services/credential-broker/internal/choice"
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
@@ -21,7 +20,7 @@ const maxInFile = 100
 
 // File is a Store in the file of a single user: it has the same methods, and does what
 // they say. It has the operator's shared accounts alone: workspaces have none of their own
-// and cannot add any. What a database keeps in the audit is logged.
+// and cannot add any. The audit is one chain, the operator's, and what it has is logged too.
 type File struct {
 	file *accountfile.File
 	log  *slog.Logger
@@ -33,8 +32,6 @@ func InFile(file *accountfile.File, log *slog.Logger) *File { return &File{file,
 // ErrOwn refuses what only a database has: accounts of workspaces.
 var ErrOwn = fault.Coded(fault.Conflict, "NEEDS_DATABASE", "this credential broker keeps the accounts of a single user in a file: workspaces have none of their own without a database (DATABASE_URL)")
 
-var errNoAudit = fault.Coded(fault.Conflict, "NEEDS_DATABASE", "there is no audit without a database (DATABASE_URL): the credential broker's log says what it did with accounts")
-
 // update changes the operator's accounts.
 func (s *File) update(ctx context.Context, ws id.Workspace, fn func(*accountfile.State) error) error {
 	if !id.IsZero(ws) {
@@ -43,8 +40,8 @@ func (s *File) update(ctx context.Context, ws id.Workspace, fn func(*accountfile
 	return s.file.Update(ctx, fn)
 }
 
-// change is update for one account, and tells the log what fn says that it changed;
-// nothing where it says nothing.
+// change is update for one account, and records what fn says that it changed; nothing
+// where it says nothing.
 func (s *File) change(ctx context.Context, ws id.Workspace, account id.Account, ev Event, fn func(*accountfile.State, *accountfile.Account) (string, error)) error {
 	if !id.IsZero(ws) {
 		return noAccount(account)
@@ -55,7 +52,9 @@ func (s *File) change(ctx context.Context, ws id.Workspace, account id.Account, 
 			return noAccount(account)
 		}
 		ev.Action, ev.Account, ev.Provider = "changed", account, a.Provider
-		ev.Detail, err = fn(st, a)
+		if ev.Detail, err = fn(st, a); err == nil && ev.Detail != "" {
+			RecordIn(st, ev)
+		}
 		return err
 	})
 	if err == nil && ev.Detail != "" {
@@ -64,7 +63,7 @@ func (s *File) change(ctx context.Context, ws id.Workspace, account id.Account, 
 	return err
 }
 
-// tell logs what a database would keep in the audit.
+// tell logs what the audit has.
 func (s *File) tell(ctx context.Context, ev Event) {
 	attrs := []any{"action", ev.Action, "account", ev.Account, "provider", ev.Provider, "service", ev.Service}
 	if ev.Detail != "" {
@@ -104,6 +103,7 @@ func (s *File) Add(ctx context.Context, a Account, ev Event) (Account, error) {
 			ID: a.ID, Provider: a.Provider, Profile: a.Profile, Label: a.Label, Hint: a.Hint, BaseURL: a.BaseURL, Enabled: true, FlatRate: a.FlatRate,
 			Key: &accountfile.Sealed{KeyVersion: a.KeyVersion, Bytes: a.Sealed}, CreatedAt: a.CreatedAt,
 		})
+		RecordIn(st, ev)
 		return nil
 	})
 	if err == nil {
@@ -216,6 +216,7 @@ func (s *File) Remove(ctx context.Context, ws id.Workspace, account id.Account, 
 		st.Limits = slices.DeleteFunc(st.Limits, func(l accountfile.Limit) bool { return l.Account == account })
 		st.Health = slices.DeleteFunc(st.Health, func(h accountfile.Health) bool { return h.Account == account })
 		st.Stats = slices.DeleteFunc(st.Stats, func(x accountfile.Stat) bool { return x.Account == account })
+		RecordIn(st, ev)
 		return "", nil
 	})
 	if err == nil {
@@ -223,59 +224,6 @@ func (s *File) Remove(ctx context.Context, ws id.Workspace, account id.Account, 
 	}
 	return err
 }
-
-// Used is Store.Used. When an account was used is written once a minute: a file is
-// written as a whole.
-func (s *File) Used(ctx context.Context, all []Use) error {
-	st, err := s.file.View(ctx)
-	if err != nil {
-		return err
-	}
-	old := func(st *accountfile.State, u Use) *accountfile.Account {
-		a := st.Account(u.Account)
-		if a == nil || a.LastUsedAt != nil && u.At.Sub(*a.LastUsedAt) < time.Minute {
-			return nil
-		}
-		return a
-	}
-	if slices.ContainsFunc(all, func(u Use) bool { return old(st, u) != nil }) {
-		err = s.file.Update(ctx, func(st *accountfile.State) error {
-			for _, u := range all {
-				if a := old(st, u); a != nil {
-					a.LastUsedAt = new(u.At.UTC().Truncate(time.Microsecond))
-				}
-			}
-			return nil
-		})
-	}
-	if err != nil {
-		return err
-	}
-	for _, u := range all {
-		u.Action = "used"
-		s.tell(ctx, u.Event)
-	}
-	return nil
-}
-
-// Record is Store.Record.
-func (s *File) Record(ctx context.Context, ev Event) error {
-	s.tell(ctx, ev)
-	return nil
-}
-
-// Audit is Store.Audit.
-func (*File) Audit(context.Context, id.Workspace, int64, int) ([]audit.Row, error) {
-	return nil, errNoAudit
-}
-
-// VerifyAudit is Store.VerifyAudit.
-func (*File) VerifyAudit(context.Context, id.Workspace, *audit.Chain) ([]audit.Problem, *audit.Head, error) {
-	return nil, nil, errNoAudit
-}
-
-// AuditChains is Store.AuditChains.
-func (*File) AuditChains(context.Context) ([]id.Workspace, error) { return nil, errNoAudit }
 
 // DataKeys is Store.DataKeys.
 func (s *File) DataKeys(ctx context.Context, ws id.Workspace) ([]vault.WrappedKey, error) {
@@ -368,15 +316,21 @@ func (s *File) Settings(ctx context.Context, ws id.Workspace) ([]Settings, error
 func (s *File) ChangeSettings(ctx context.Context, ws id.Workspace, provider string, ev Event, change func(now []byte) (next []byte, detail string, err error)) error {
 	detail := ""
 	err := s.update(ctx, ws, func(st *accountfile.State) error {
-		p := poolOf(st, provider)
-		next, said, err := change(p.Settings)
-		if err == nil && said != "" {
-			p.Settings, detail = next, said
+		var now []byte
+		for _, p := range st.Pools {
+			if p.Provider == provider {
+				now = p.Settings
+			}
+		}
+		next, said, err := change(now)
+		if err == nil && said != "" { // else nothing is made either
+			poolOf(st, provider).Settings, detail = next, said
+			ev.Action, ev.Provider, ev.Detail = "changed", provider, detail
+			RecordIn(st, ev)
 		}
 		return err
 	})
 	if err == nil && detail != "" {
-		ev.Action, ev.Provider, ev.Detail = "changed", provider, detail
 		s.tell(ctx, ev)
 	}
 	return err
@@ -430,10 +384,11 @@ func (s *File) ResetStats(ctx context.Context, ws id.Workspace, account id.Accou
 			ev.Provider = a.Provider
 		}
 		st.Stats = slices.DeleteFunc(st.Stats, func(x accountfile.Stat) bool { return id.IsZero(account) || x.Account == account })
+		ev.Action, ev.Account, ev.Detail = "changed", account, "statistics reset"
+		RecordIn(st, ev)
 		return nil
 	})
 	if err == nil {
-		ev.Action, ev.Account, ev.Detail = "changed", account, "statistics reset"
 		s.tell(ctx, ev)
 	}
 	return err
@@ -480,7 +435,7 @@ func (s *File) Pool(ctx context.Context, ws id.Workspace, provider string) (Pool
 		case a.Enabled:
 			p.Accounts = append(p.Accounts, fromFile(a))
 		default:
-			p.Disabled++
+			p.Disabled = append(p.Disabled, a.ID)
 		}
 	}
 	for _, x := range st.Pools {

@@ -11,7 +11,7 @@ func (*File) Connections(context.Context, id.Workspace) (map[string]Connection, 
 	return nil, nil
 }
 
-// Connect is Store.Connect: only a database has accounts of workspaces.
-func (*File) Connect(context.Context, id.Workspace, Connection) (bool, error) {
-	return false, ErrOwn
+// NameConnection is Store.NameConnection: only a database has accounts of workspaces.
+func (*File) NameConnection(context.Context, id.Workspace, Connection) error {
+	return ErrOwn
 }

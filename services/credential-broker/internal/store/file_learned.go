@@ -14,6 +14,9 @@ import (
 // keepWriters is how long it is remembered what an instance wrote last.
 const keepWriters = 7 * 24 * time.Hour
 
+// keepLimits is how long it is remembered that an account was parked.
+const keepLimits = 7 * 24 * time.Hour
+
 // Stats is Store.Stats.
 func (s *File) Stats(ctx context.Context, ws id.Workspace) ([]Stat, error) {
 	st, err := s.file.View(ctx)
@@ -38,15 +41,20 @@ func (s *File) Learn(ctx context.Context, l Learned) error {
 	err := s.file.Update(ctx, func(st *accountfile.State) error {
 		if len(l.Stats) > 0 && unwritten(st, l) {
 			for _, x := range l.Stats {
-				addStat(st, x)
+				if mayWrite(st, l, x.Account) {
+					addStat(st, x)
+				}
 			}
 		}
 		for _, x := range l.Limits {
-			if !resetSince(st, x) {
+			if mayWrite(st, l, x.Account) && !resetSince(st, x) {
 				setLimit(st, x)
 			}
 		}
 		for _, x := range l.Health {
+			if !mayWrite(st, l, x.Account) {
+				continue
+			}
 			if h := healthOf(st, x.Provider, x.Account); h.At.Before(x.At) {
 				h.Health, h.At = x.Health, x.At.UTC()
 			}
@@ -57,6 +65,11 @@ func (s *File) Learn(ctx context.Context, l Learned) error {
 		return fmt.Errorf("write what was learned of accounts: %w", err)
 	}
 	return nil
+}
+
+// mayWrite reports whether something may be written of an account.
+func mayWrite(st *accountfile.State, l Learned, account id.Account) bool {
+	return st.Account(account) != nil || slices.Contains(l.Unstored, account)
 }
 
 // resetSince reports whether somebody has reset an account after a limit was learned.
@@ -81,6 +94,8 @@ func unwritten(st *accountfile.State, l Learned) bool {
 		}
 	}
 	st.Writers = append(st.Writers, accountfile.Writer{Instance: l.Instance, Sequence: l.Sequence, At: now})
+	// Once for each instance.
+	st.Limits = slices.DeleteFunc(st.Limits, func(x accountfile.Limit) bool { return now.Sub(x.At) > keepLimits && now.Sub(x.Until) > keepLimits })
 	return true
 }
 

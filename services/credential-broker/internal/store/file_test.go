@@ -18,6 +18,7 @@ import (
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/services/credential-broker/internal/accountfile"
+	"signalbox.dev/services/credential-broker/internal/audit"
 	"signalbox.dev/services/credential-broker/internal/choice"
 	"signalbox.dev/services/credential-broker/internal/store"
 	"signalbox.dev/services/credential-broker/internal/vault"
@@ -49,6 +50,10 @@ type stored interface {
 	AddDataKey(ctx context.Context, ws id.Workspace, k vault.WrappedKey) error
 	Rewrap(ctx context.Context, ws id.Workspace, old, k vault.WrappedKey) (bool, error)
 	Keyed(ctx context.Context, retired bool, after *id.Workspace, n int) ([]id.Workspace, error)
+	Record(ctx context.Context, ev store.Event) error
+	Audit(ctx context.Context, ws id.Workspace, before int64, limit int) ([]audit.Row, error)
+	VerifyAudit(ctx context.Context, ws id.Workspace, c *audit.Chain) ([]audit.Problem, *audit.Head, error)
+	AuditChains(ctx context.Context) ([]id.Workspace, error)
 }
 
 func newFile(t *testing.T) *store.File {
@@ -80,9 +85,18 @@ type history struct {
 	at       time.Time
 }
 
+// unstored is the environment's account.
+var unstored = id.New[id.Account]()
+
 func (h *history) account() id.Account {
-	if len(h.accounts) == 0 || h.r.IntN(20) == 0 {
+	switch h.r.IntN(20) {
+	case 0:
 		return id.New[id.Account]() // nobody's
+	case 1:
+		return unstored
+	}
+	if len(h.accounts) == 0 {
+		return unstored
 	}
 	return h.accounts[h.r.IntN(len(h.accounts))]
 }
@@ -104,7 +118,7 @@ func (h *history) learned() store.Learned {
 	if h.r.IntN(5) > 0 { // else the same once more: its answer got lost
 		h.sequence++
 	}
-	l := store.Learned{Instance: h.instance, Sequence: h.sequence}
+	l := store.Learned{Instance: h.instance, Sequence: h.sequence, Unstored: []id.Account{unstored}}
 	l.Limits = append(l.Limits, h.limit())
 	l.Health = append(l.Health, store.Health{Provider: h.provider(), Account: h.account(), Health: float64(h.r.IntN(100)), At: h.at.Add(time.Duration(h.r.IntN(100)) * time.Second)})
 	l.Stats = append(l.Stats, store.Stat{Provider: h.provider(), Account: h.account(), Reason: choice.OK, Requests: int64(h.r.IntN(9)), TokensIn: 7, TokensOut: 3, CostMicros: 2})
@@ -149,6 +163,10 @@ func (h *history) next() step {
 		h.keys = max(h.keys, k.Version)
 		return step{"key", func(ctx context.Context, s stored) error { return s.AddDataKey(ctx, id.Workspace{}, k) }}
 	case 9:
+		if h.r.IntN(4) == 0 {
+			ev := store.Event{Action: "changed", Origin: "shared", Member: id.New[id.Member](), Service: "test", Address: "here", Detail: "keys rotated"}
+			return step{"record", func(ctx context.Context, s stored) error { return s.Record(ctx, ev) }}
+		}
 		flat := h.r.IntN(2) == 0
 		return step{"flat", func(ctx context.Context, s stored) error { return s.SetFlatRate(ctx, id.Workspace{}, a, flat, shared) }}
 	}
@@ -166,12 +184,16 @@ type told struct {
 	Keys          []vault.WrappedKey
 	Keyed         []id.Workspace
 	Imported      map[string]id.Account
+	Audit         []audit.Row
+	Chains        []id.Workspace
+	Problems      []audit.Problem
+	Head          int64
 }
 
 func ask(t *testing.T, s stored) (all told) {
 	t.Helper()
 	ctx, ws := t.Context(), id.Workspace{}
-	var errs [10]error
+	var errs [13]error
 	all.Accounts, errs[0] = s.List(ctx, ws)
 	all.All, errs[1] = s.ListAll(ctx)
 	for i, provider := range []string{"openai", "anthropic"} {
@@ -198,6 +220,17 @@ func ask(t *testing.T, s stored) (all told) {
 	all.Keys, errs[7] = s.DataKeys(ctx, ws)
 	all.Keyed, errs[8] = s.Keyed(ctx, false, nil, 10)
 	all.Imported, errs[9] = s.FindImported(ctx, ws)
+	all.Audit, errs[10] = s.Audit(ctx, ws, 40, 100)
+	for i := range all.Audit { // what is each one's own
+		r := &all.Audit[i]
+		r.ID, r.Prev, r.Hash = uuid.Nil, nil, nil
+	}
+	all.Chains, errs[11] = s.AuditChains(ctx)
+	var head *audit.Head
+	all.Problems, head, errs[12] = s.VerifyAudit(ctx, ws, audit.New(ws))
+	if head != nil {
+		all.Head = head.Sequence
+	}
 	if err := errors.Join(errs[:]...); err != nil {
 		t.Fatal(err)
 	}
@@ -262,13 +295,12 @@ func TestFileHasSharedAccountsAlone(t *testing.T) {
 	}
 	_, added := s.Add(ctx, store.Account{WorkspaceID: mine, ID: id.New[id.Account](), KeyVersion: 1, Sealed: []byte{1}}, shared)
 	_, rewrapped := s.Rewrap(ctx, mine, vault.WrappedKey{}, vault.WrappedKey{})
-	_, connected := s.Connect(ctx, mine, store.Connection{})
+	connected := s.NameConnection(ctx, mine, store.Connection{})
 	_, audited := s.Audit(ctx, mine, 0, 10)
-	_, chains := s.AuditChains(ctx)
 	for what, err := range map[string]error{
-		"Add": added, "AddDataKey": s.AddDataKey(ctx, mine, vault.WrappedKey{Version: 1}), "Rewrap": rewrapped, "Connect": connected,
+		"Add": added, "AddDataKey": s.AddDataKey(ctx, mine, vault.WrappedKey{Version: 1}), "Rewrap": rewrapped, "NameConnection": connected,
 		"ChangeSettings": s.ChangeSettings(ctx, mine, "openai", shared, nil), "ResetStats": s.ResetStats(ctx, mine, id.Account{}, shared),
-		"Audit": audited, "AuditChains": chains,
+		"Audit": audited,
 	} {
 		if f := fault.From(err); err == nil || f.Kind != fault.Conflict || f.Code != "NEEDS_DATABASE" {
 			t.Errorf("%s = %v, want a fault NEEDS_DATABASE", what, err)
@@ -293,6 +325,13 @@ func TestFileHasSharedAccountsAlone(t *testing.T) {
 	}
 	if got, err := s.Get(ctx, id.Workspace{}, a.ID); err != nil || got.LastUsedAt == nil {
 		t.Errorf("Get = %+v, %v, want a last use", got, err)
+	}
+	if err := s.Used(ctx, []store.Use{use}); err != nil {
+		t.Fatal(err)
+	}
+	rows, err := s.Audit(ctx, id.Workspace{}, 0, 10)
+	if err != nil || len(rows) != 2 || rows[0].Action != "used" || rows[0].Account != a.ID || rows[0].Detail != "in workspace "+mine.String() {
+		t.Errorf("Audit = %+v, %v, want one use, which says whose workspace it was", rows, err)
 	}
 }
 

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -180,7 +181,7 @@ func (s *Store) Settings(ctx context.Context, ws id.Workspace) ([]Settings, erro
 // change at once is both there. It records what change says, and does nothing where it
 // says nothing. Of ev, Provider and Detail are filled in.
 func (s *Store) ChangeSettings(ctx context.Context, ws id.Workspace, provider string, ev Event, change func(now []byte) (next []byte, detail string, err error)) error {
-	return s.in(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
+	err := s.in(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `INSERT INTO pools (workspace_id, provider) VALUES ($1, $2) ON CONFLICT DO NOTHING`, ws, provider); err != nil {
 			return fmt.Errorf("lock the settings of a pool: %w", err)
 		}
@@ -189,8 +190,11 @@ func (s *Store) ChangeSettings(ctx context.Context, ws id.Workspace, provider st
 			return fmt.Errorf("read the settings of a pool: %w", err)
 		}
 		next, detail, err := change(now)
-		if err != nil || detail == "" {
+		if err != nil {
 			return err
+		}
+		if detail == "" {
+			return errNothing
 		}
 		if _, err := tx.Exec(ctx, `UPDATE pools SET settings = $3, changed_at = now() WHERE workspace_id = $1 AND provider = $2`, ws, provider, next); err != nil {
 			return fmt.Errorf("store the settings of a pool: %w", err)
@@ -198,7 +202,14 @@ func (s *Store) ChangeSettings(ctx context.Context, ws id.Workspace, provider st
 		ev.Action, ev.Provider, ev.Detail = "changed", provider, detail
 		return record(ctx, tx, ws, ev)
 	})
+	if errors.Is(err, errNothing) {
+		return nil
+	}
+	return err
 }
+
+// errNothing ends a transaction that was to change something and leaves nothing behind.
+var errNothing = errors.New("there is nothing to change")
 
 // ResetStats forgets what a workspace's accounts did, or one of them. Of ev, Account and
 // Detail are filled in.

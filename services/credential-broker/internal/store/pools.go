@@ -25,8 +25,8 @@ type PoolKey struct {
 
 // Pool is what is stored of a pool.
 type Pool struct {
-	Accounts []Account // enabled ones, in the order in which they were added
-	Disabled int       // how many others there are
+	Accounts []Account    // enabled ones, in the order in which they were added
+	Disabled []id.Account // the others
 	// Mark is another one when something has changed (Marks); empty where nothing is
 	// stored.
 	Mark string
@@ -37,6 +37,11 @@ type Pool struct {
 	// Current is the account that somebody switched to, and when; zero where nobody has.
 	Current   id.Account
 	CurrentAt time.Time
+}
+
+// Has reports whether an account is among those of the pool.
+func (p *Pool) Has(account id.Account) bool {
+	return slices.Contains(p.Disabled, account) || slices.ContainsFunc(p.Accounts, func(a Account) bool { return a.ID == account })
 }
 
 // Limit is a parking of an account.
@@ -118,7 +123,7 @@ func (s *Store) Pool(ctx context.Context, ws id.Workspace, provider string) (Poo
 		if a.Enabled {
 			p.Accounts = append(p.Accounts, a)
 		} else {
-			p.Disabled++
+			p.Disabled = append(p.Disabled, a.ID)
 		}
 	}
 	for _, row := range settings {
@@ -222,7 +227,14 @@ type Learned struct {
 	// what was there.
 	Limits []Limit
 	Health []Health
+	// Unstored are accounts that are nowhere else. Of others that are not there (any more)
+	// nothing is written.
+	Unstored []id.Account
 }
+
+// isThere is that an account is one of Learned.Unstored, or stored; then it stays so until
+// the transaction ends.
+const isThere = `(@account::uuid = ANY (@unstored::uuid[]) OR EXISTS (SELECT FROM accounts a WHERE a.workspace_id = @workspace AND a.id = @account FOR KEY SHARE))`
 
 // Sort brings the rows into the order in which all instances write them, so that two
 // do not wait for each other.
@@ -251,20 +263,22 @@ func (s *Store) Learn(ctx context.Context, l Learned) error {
 			b.Queue(`
 				INSERT INTO account_limits (workspace_id, provider, account_id, family, at, until, soon, step, reason, status, raw)
 				SELECT @workspace, @provider, @account, @family, @at, @until, @soon, @step, @reason, @status, @raw
-				WHERE NOT EXISTS (SELECT FROM account_health h WHERE h.workspace_id = @workspace AND h.account_id = @account AND h.reset_at >= @at)
+				WHERE NOT EXISTS (SELECT FROM account_health h WHERE h.workspace_id = @workspace AND h.account_id = @account AND h.reset_at >= @at) AND `+isThere+`
 				ON CONFLICT (workspace_id, account_id, family) DO UPDATE SET at = EXCLUDED.at, until = EXCLUDED.until, soon = EXCLUDED.soon,
 					step = EXCLUDED.step, reason = EXCLUDED.reason, status = EXCLUDED.status, raw = EXCLUDED.raw
 				WHERE (account_limits.at, coalesce(account_limits.until, '-infinity')) < (EXCLUDED.at, coalesce(EXCLUDED.until, '-infinity'))`, pg.Args{
 				"workspace": x.Workspace, "provider": x.Provider, "account": x.Account, "family": x.Family, "at": x.At,
 				"until": orNothing(x.Until), "soon": orNothing(x.Soon), "step": x.Step, "reason": string(x.Reason), "status": x.Status, "raw": x.Raw,
+				"unstored": l.Unstored,
 			})
 		}
 		for _, x := range l.Health {
 			b.Queue(`
-				INSERT INTO account_health (workspace_id, provider, account_id, health, at) VALUES (@workspace, @provider, @account, @health, @at)
+				INSERT INTO account_health (workspace_id, provider, account_id, health, at)
+				SELECT @workspace, @provider, @account, @health, @at WHERE `+isThere+`
 				ON CONFLICT (workspace_id, account_id) DO UPDATE SET health = EXCLUDED.health, at = EXCLUDED.at
 				WHERE account_health.at < EXCLUDED.at`, pg.Args{
-				"workspace": x.Workspace, "provider": x.Provider, "account": x.Account, "health": x.Health, "at": x.At,
+				"workspace": x.Workspace, "provider": x.Provider, "account": x.Account, "health": x.Health, "at": x.At, "unstored": l.Unstored,
 			})
 		}
 		if b.Len() == 0 {
@@ -290,16 +304,17 @@ func addStats(ctx context.Context, tx pgx.Tx, l Learned) error {
 	b := &pgx.Batch{}
 	if l.Sequence == 1 { // once for each instance
 		b.Queue(`DELETE FROM stat_writers WHERE at < now() - interval '7 days'`)
+		b.Queue(`DELETE FROM account_limits WHERE greatest(at, until) < now() - interval '7 days'`)
 	}
 	for _, x := range l.Stats {
 		b.Queue(`
 			INSERT INTO account_stats (workspace_id, provider, account_id, reason, requests, tokens_in, tokens_out, cost_micros)
-			VALUES (@workspace, @provider, @account, @reason, @requests, @in, @out, @cost)
+			SELECT @workspace, @provider, @account, @reason, @requests, @in, @out, @cost WHERE `+isThere+`
 			ON CONFLICT (workspace_id, account_id, reason) DO UPDATE SET
 				requests = account_stats.requests + EXCLUDED.requests, tokens_in = account_stats.tokens_in + EXCLUDED.tokens_in,
 				tokens_out = account_stats.tokens_out + EXCLUDED.tokens_out, cost_micros = account_stats.cost_micros + EXCLUDED.cost_micros`, pg.Args{
 			"workspace": x.Workspace, "provider": x.Provider, "account": x.Account, "reason": string(x.Reason),
-			"requests": x.Requests, "in": x.TokensIn, "out": x.TokensOut, "cost": x.CostMicros,
+			"requests": x.Requests, "in": x.TokensIn, "out": x.TokensOut, "cost": x.CostMicros, "unstored": l.Unstored,
 		})
 	}
 	return tx.SendBatch(ctx, b).Close()

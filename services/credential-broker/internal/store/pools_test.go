@@ -12,6 +12,9 @@ import (
 	"signalbox.dev/services/credential-broker/internal/store"
 )
 
+// must returns what there is; an error is what a test finds missing.
+func must[T any](all []T, _ error) []T { return all }
+
 func TestLearn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -101,7 +104,37 @@ func TestLearn(t *testing.T) {
 	if err := w.store.Remove(ctx, mine, a.ID, store.Event{Origin: "workspace", Service: "test"}); err != nil {
 		t.Fatal(err)
 	}
-	if p := read(); len(p.Accounts)+len(p.Limits)+len(p.Health) > 0 {
-		t.Errorf("after the removal there is %+v", p)
+	late := store.Learned{
+		Instance: one, Sequence: 3, Stats: []store.Stat{stat}, Limits: []store.Limit{limit(time.Hour, 2*time.Hour)}, Health: []store.Health{health(80, time.Hour)},
+	}
+	if err := w.store.Learn(ctx, late); err != nil { // by requests that were out
+		t.Fatal(err)
+	}
+	if p, stats := read(), must(w.store.Stats(ctx, mine)); len(p.Accounts)+len(p.Limits)+len(p.Health)+len(stats) > 0 {
+		t.Errorf("after the removal there are %+v and %+v", p, stats)
+	}
+	late.Sequence, late.Unstored = 4, []id.Account{a.ID} // as if it were the environment's
+	old, recent := limit(0, time.Minute), limit(0, time.Minute)
+	old.Family, old.At, old.Until = "haiku", time.Now().Add(-30*24*time.Hour), time.Now().Add(-29*24*time.Hour)
+	recent.At = time.Now().Add(-time.Hour)
+	recent.Until, recent.Soon = recent.At, recent.At
+	late.Limits = []store.Limit{old, recent}
+	if err := w.store.Learn(ctx, late); err != nil {
+		t.Fatal(err)
+	}
+	if p, stats := read(), must(w.store.Stats(ctx, mine)); len(p.Limits) != 2 || len(p.Health) != 1 || len(stats) != 1 {
+		t.Errorf("of an account that is not stored there are %+v and %+v", p, stats)
+	}
+	// Another instance that starts removes what has been over for long.
+	if err := w.store.Learn(ctx, store.Learned{Instance: uuid.New(), Sequence: 1, Stats: []store.Stat{stat}}); err != nil {
+		t.Fatal(err)
+	}
+	if p := read(); len(p.Limits) != 1 || p.Limits[0].Family != recent.Family {
+		t.Errorf("limits after a start: %+v, want the recent one", p.Limits)
+	}
+	// Who changes nothing leaves nothing.
+	err = w.store.ChangeSettings(ctx, mine, "invented", store.Event{Origin: "workspace", Service: "test"}, func(now []byte) ([]byte, string, error) { return now, "", nil })
+	if all := must(w.store.Settings(ctx, mine)); err != nil || len(all) != 1 {
+		t.Errorf("ChangeSettings = %v, and there are %+v, want those of openai alone", err, all)
 	}
 }

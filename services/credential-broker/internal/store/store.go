@@ -1,8 +1,9 @@
 // Package store keeps accounts (manage.go changes them), what is known of their pools
 // (pools.go), wrapped data keys and the audit (audit.go) in Postgres. It knows no
 // plaintext: what it stores of a credential is sealed (package vault). A File (file.go)
-// does the same for a single user in a file, without workspaces' own accounts and without
-// the audit; a test does the same things to both and compares what they say.
+// does the same for a single user in a file, without workspaces' own accounts and with one
+// chain of the audit, beside it; a test does the same things to both and compares what they
+// say.
 //
 // Every function is one transaction. What belongs to a workspace runs under that
 // workspace's claim; the operator's shared accounts belong to the zero workspace

@@ -18,6 +18,8 @@ import (
 type Use struct {
 	Workspace id.Workspace // that used it
 	At        time.Time
+	// Again says that its first use in the session is on record: it is only used later.
+	Again bool
 	// Of the Event, Action and Detail are filled in.
 	Event
 }
@@ -39,6 +41,9 @@ func (s *Store) Used(ctx context.Context, all []Use) error {
 					AND (last_used_at IS NULL OR last_used_at < @at)`, pg.Args{"workspace": u.Workspace, "account": u.Account, "at": u.At})
 		}
 		for _, u := range inChains(all) {
+			if u.Again {
+				continue
+			}
 			ev := u.Event
 			ev.Action = "used"
 			if time.Since(u.At) > late {

@@ -77,4 +77,15 @@ func TestUsed(t *testing.T) {
 	if rows, err := w.store.Audit(t.Context(), workspaces[0], 0, 1); err != nil || rows[0].Detail != "" {
 		t.Errorf("row %+v, %v, want one without details", rows, err)
 	}
+	// A later use is none for the audit.
+	now.Again, now.At, now.Session = true, time.Now(), id.New[id.Session]()
+	if err := w.store.Used(t.Context(), []store.Use{now}); err != nil {
+		t.Fatal(err)
+	}
+	if rows, err := w.store.Audit(t.Context(), workspaces[0], 0, 1); err != nil || rows[0].Session == now.Session {
+		t.Errorf("row %+v, %v, want none of a later use", rows, err)
+	}
+	if a, err := w.store.Get(t.Context(), workspaces[0], now.Account); err != nil || a.LastUsedAt.Before(now.At.Truncate(time.Millisecond)) {
+		t.Errorf("Get = %+v, %v, want that it was used later", a, err)
+	}
 }

@@ -34,6 +34,7 @@ func (a *API) accounts() {
 	handle(a, huma.Operation{
 		OperationID: "update-account", Method: http.MethodPatch, Path: "/api/accounts/{id}",
 		Tags: tags, Summary: "Enable or disable an account, or say how it is paid",
+		Description: "Of two changes one can fail alone: the call can be repeated.",
 	}, owners, a.updateAccount)
 	handle(a, huma.Operation{
 		OperationID: "delete-account", Method: http.MethodDelete, Path: "/api/accounts/{id}",
@@ -53,8 +54,8 @@ func (a *API) accounts() {
 	handle(a, huma.Operation{
 		OperationID: "logout-account", Method: http.MethodPost, Path: "/api/accounts/{id}/logout",
 		Tags: tags, Summary: "Take a sign-in back, here and at the provider; the account stays and can be signed in to again",
-	}, owners, a.logoutAccount)
-	a.logins(tags, owners)
+	}, access{role: identity.Owner, people: true}, a.logoutAccount)
+	a.logins(tags)
 	a.pools(tags, owners)
 }
 

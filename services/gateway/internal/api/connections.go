@@ -63,13 +63,13 @@ func (a *API) connections() {
 		Tags: tags, Summary: "Begin to connect tools to a provider, or to connect it again",
 		Description: "The browser goes on to `url`, where the person consents; the provider sends it back to the page that the operator has registered. " +
 			"Where that is this server's /api/connections/callback, the connection is completed there, and only in the browser that made this call: the answer sets a cookie. " +
-			"Where it is a page of yours, it completes the connection with POST /api/connections/{provider}/complete. " +
-			"It has to be completed within `expires_at`, once, by the member who began it. A connection that is in use can be replaced by the member who made it, and by owners.",
+			"A console of another origin gets no cookie from this server, so that it needs a page of its own; that one completes the connection with POST /api/connections/{provider}/complete. " +
+			"It has to be completed within `expires_at`, by the member who began it; who has many open waits until one expires (429). A connection that is in use can be replaced by the member who made it, and by owners.",
 	}, access{role: identity.Editor, people: true}, a.startConnection)
 	handle(a, huma.Operation{
 		OperationID: "complete-connection", Method: http.MethodPost, Path: "/api/connections/{provider}/complete",
 		Tags: tags, Summary: "Complete a connection with what the provider sent the browser back with",
-		Description: "For front ends with a page of their own for that; /api/connections/callback needs no such call.",
+		Description: "For front ends with a page of their own for that; /api/connections/callback needs no such call. A repeat is answered as the first call was; after 503 it tries again.",
 	}, access{role: identity.Editor, people: true}, a.completeConnection)
 	handle(a, huma.Operation{
 		OperationID: "delete-connection", Method: http.MethodDelete, Path: "/api/connections/{provider}",
@@ -119,11 +119,13 @@ type StartedConnection struct {
 }
 
 func (a *API) startConnection(ctx context.Context, in *struct {
-	Repeatable
+	Begun
 	Body CreateConnection
 },
 ) (*startOutput[StartedConnection], error) {
-	if err := in.check(); err != nil {
+	actor := guestOf(ctx).Actor
+	login, err := in.id(actor, "start-connection")
+	if err != nil {
 		return nil, err
 	}
 	if in.Body.Provider == "" {
@@ -133,12 +135,11 @@ func (a *API) startConnection(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	res, err := a.cfg.Connections.StartConnection(ctx, &credentialv1.StartConnectionRequest{Provider: in.Body.Provider})
+	res, err := a.cfg.Connections.StartConnection(ctx, &credentialv1.StartConnectionRequest{Provider: in.Body.Provider, Id: login})
 	if err != nil {
 		return nil, err
 	}
 	out := &startOutput[StartedConnection]{Body: StartedConnection{in.Body.Provider, res.GetUrl(), stamp(res.GetExpiresAt())}}
-	actor := guestOf(ctx).Actor
 	out.Cookie, err = a.bindBrowser(ctx, res.GetUrl(), res.GetExpiresAt().AsTime(), store.SignIn{
 		Workspace: actor.Workspace, Member: actor.Member, Kind: store.ForConnection, Provider: in.Body.Provider, ReturnTo: returnTo,
 	})

@@ -58,6 +58,7 @@ func (a *API) documents() {
 	handle(a, huma.Operation{
 		OperationID: "update-document", Method: http.MethodPatch, Path: "/api/documents/{id}",
 		Tags: []string{"Documents"}, Summary: "Rename a document, or set its content as a minimal change", MaxBodyBytes: limitMarkdown,
+		Description: "With both, both are done in one step, or neither.",
 	}, access{role: identity.Editor}, a.updateDocument)
 	handle(a, huma.Operation{
 		OperationID: "delete-document", Method: http.MethodDelete, Path: "/api/documents/{id}",
@@ -66,6 +67,8 @@ func (a *API) documents() {
 	handle(a, huma.Operation{
 		OperationID: "list-document-versions", Method: http.MethodGet, Path: "/api/documents/{id}/versions",
 		Tags: []string{"Documents"}, Summary: "A document's history, newest first",
+		Description: "Each operation is a version, of the member or the agent's run that made it. What people type live is one version (write) " +
+			"for each stretch of up to five minutes, in the name of who typed last in it: where several type at once, one of them stands for all.",
 	}, access{role: identity.Viewer}, a.listVersions)
 	handle(a, huma.Operation{
 		OperationID: "restore-document-version", Method: http.MethodPost, Path: "/api/documents/{id}/versions/{version}/restore",
@@ -212,21 +215,25 @@ func (a *API) updateDocument(ctx context.Context, in *struct {
 			return nil, err
 		}
 	}
-	// The content first: what can be refused is refused before anything has changed. A
-	// repetition under the same key does what was not done.
 	var d *documentv1.Document
 	if b.Content != nil {
 		ctx, cancel := patienceFor(ctx, *b.Content)
 		defer cancel()
-		res, err := a.cfg.Documents.Replace(ctx, &documentv1.ReplaceRequest{
+		change := &documentv1.ReplaceRequest{
 			Id: document.String(), Markdown: *b.Content, OperationKey: operationKey(actor, "replace-document "+in.ID, key),
-		})
+		}
+		if b.Name != nil {
+			change.Name = &name
+		}
+		res, err := a.cfg.Documents.Replace(ctx, change)
 		if err != nil {
 			return nil, err
 		}
 		d = res.GetDocument()
 	}
-	if b.Name != nil {
+	// Behind a content only where document-sync is of an earlier release, which knows no
+	// name there. A repetition under the same key then does what was not done.
+	if b.Name != nil && d.GetName() != name {
 		res, err := a.cfg.Documents.Rename(ctx, &documentv1.RenameRequest{
 			Id: document.String(), Name: name, OperationKey: operationKey(actor, "rename-document "+in.ID, key),
 		})

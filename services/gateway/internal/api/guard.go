@@ -74,7 +74,7 @@ func (a *API) enter(hc huma.Context, who access) (context.Context, error) {
 		return nil, err
 	}
 	if who.people && person.IsKey() {
-		return nil, fault.Coded(fault.Forbidden, "PERSON_NEEDED", "an API key cannot administer workspaces, members, keys or connections: use a person's token")
+		return nil, fault.Coded(fault.Forbidden, "PERSON_NEEDED", "an API key cannot administer workspaces, members or keys, nor sign in to providers or connect them: use a person's token")
 	}
 	ctx = context.WithValue(ctx, personKey{}, person)
 	if who.workspace == fromNowhere {

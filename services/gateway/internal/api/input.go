@@ -36,6 +36,17 @@ type Repeatable struct {
 	Key string `header:"Idempotency-Key" doc:"Taken and not needed: the call can be repeated as it is. What is deleted is not there the second time: 404."`
 }
 
+// Begun is the same header of a write that begins a sign-in.
+type Begun struct {
+	Key string `header:"Idempotency-Key" doc:"The same key again gives the sign-in that the first call has begun, as long as it is open; a device gets new codes, and those before are of no use. 255 printable characters at most."`
+}
+
+// id returns the id of the sign-in that the key stands for, empty for none.
+func (b Begun) id(a identity.Actor, kind string) (string, error) {
+	key, err := checkKey("Idempotency-Key", b.Key)
+	return operationKey(a, kind, key), err
+}
+
 // check refuses a key that would be refused elsewhere.
 func (r Repeatable) check() error {
 	_, err := checkKey("Idempotency-Key", r.Key)

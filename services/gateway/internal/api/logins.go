@@ -8,27 +8,32 @@ import (
 	"github.com/google/uuid"
 
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
 	credentialv1 "signalbox.dev/proto/signalbox/credential/v1"
 
 	"signalbox.dev/services/gateway/internal/store"
 )
 
-// logins are sign-ins for accounts. A sign-in belongs to the member who began it.
-func (a *API) logins(tags []string, owners access) {
+// logins are sign-ins for accounts. A sign-in belongs to the member who began it, and
+// what it is good for at the provider to a person: it is not for API keys.
+func (a *API) logins(tags []string) {
+	owners := access{role: identity.Owner, people: true}
 	handle(a, huma.Operation{
 		OperationID: "start-login", Method: http.MethodPost, Path: "/api/accounts/logins", DefaultStatus: http.StatusCreated,
 		Tags: tags, Summary: "Begin to sign in to a provider, for a new account or for one again",
-		Description: "browser: the provider sends the browser back to the page that the operator has registered; where that is /api/connections/callback it is completed there, and only in the browser that made this call. " +
-			"paste: the provider shows a code. device: a short code is typed in on another device. An account that is signed in to again stays as it is until then.",
+		Description: "browser: the provider sends the browser back to the page that the operator has registered; where that is /api/connections/callback it is completed there, and only in the browser that made this call, which is a page of this server's own origin. " +
+			"paste: the provider shows a code. device: a short code is typed in on another device. An account that is signed in to again stays as it is until then; the connection of a member becomes an owner's account with it. " +
+			"Who has many sign-ins open waits until one expires (429).",
 	}, owners, a.startLogin)
 	handle(a, huma.Operation{
 		OperationID: "complete-login", Method: http.MethodPost, Path: "/api/accounts/logins/{id}/complete",
 		Tags: tags, Summary: "Complete a sign-in with what the provider showed, or sent the browser back with",
-		Description: "It works once, whether the provider takes the code or not.",
+		Description: "The provider is asked once: a repeat is answered as the first call was. After 503 it tries again.",
 	}, owners, a.completeLogin)
 	handle(a, huma.Operation{
 		OperationID: "poll-login", Method: http.MethodPost, Path: "/api/accounts/logins/{id}/poll",
 		Tags: tags, Summary: "Ask whether a device's code was typed in",
+		Description: "When it was, a repeat is answered the same.",
 	}, owners, a.pollLogin)
 }
 
@@ -73,11 +78,13 @@ type StartedLogin struct {
 }
 
 func (a *API) startLogin(ctx context.Context, in *struct {
-	Repeatable
+	Begun
 	Body CreateLogin
 },
 ) (*startOutput[StartedLogin], error) {
-	if err := in.check(); err != nil {
+	actor := guestOf(ctx).Actor
+	login, err := in.id(actor, "start-login")
+	if err != nil {
 		return nil, err
 	}
 	b := &in.Body
@@ -101,7 +108,7 @@ func (a *API) startLogin(ctx context.Context, in *struct {
 	}
 	ctx, cancel := context.WithTimeout(ctx, callsOut)
 	defer cancel()
-	res, err := a.cfg.Accounts.StartLogin(ctx, &credentialv1.StartLoginRequest{Provider: b.Provider, Kind: kind, Label: b.Label, AccountId: b.AccountID})
+	res, err := a.cfg.Accounts.StartLogin(ctx, &credentialv1.StartLoginRequest{Provider: b.Provider, Kind: kind, Label: b.Label, AccountId: b.AccountID, Id: login})
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +118,6 @@ func (a *API) startLogin(ctx context.Context, in *struct {
 		PollSeconds: orNull(res.GetPollSeconds()), ExpiresAt: stamp(res.GetExpiresAt()),
 	}
 	if kind == credentialv1.LoginKind_LOGIN_KIND_BROWSER {
-		actor := guestOf(ctx).Actor
 		out.Cookie, err = a.bindBrowser(ctx, res.GetUrl(), res.GetExpiresAt().AsTime(), store.SignIn{
 			Workspace: actor.Workspace, Member: actor.Member, Kind: store.ForAccount, Provider: b.Provider, ReturnTo: returnTo,
 		})

@@ -154,7 +154,7 @@ func errorsOf(op *huma.Operation, who access) []errorAnswer {
 		all = append(all, errorAnswer{403, about, Error{Message: "you are not a member of this workspace", Code: "NOT_A_MEMBER"}})
 	}
 	if who.people && who.workspace == fromNowhere {
-		all = append(all, errorAnswer{403, "An API key does not do.", Error{Message: "an API key cannot administer workspaces, members, keys or connections: use a person's token", Code: "PERSON_NEEDED"}})
+		all = append(all, errorAnswer{403, "An API key does not do.", Error{Message: "an API key cannot administer workspaces, members or keys, nor sign in to providers or connect them: use a person's token", Code: "PERSON_NEEDED"}})
 	}
 	if strings.Contains(op.Path, "{") {
 		all = append(all, errorAnswer{404, "Not there, or not visible to the caller: the two cannot be told apart.", Error{Message: "no such session"}})

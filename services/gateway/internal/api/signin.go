@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -29,6 +30,10 @@ import (
 // that began the sign-in: the state and a cookie. Together they lead to the member, who
 // must still be one. The cookie is what keeps somebody from having another person sign in
 // for them: a link to the provider that was begun elsewhere ends at a page that says so.
+//
+// Nothing is used up here: a browser that comes again, because the answer was lost or said
+// that something is away for now, is asked for the same two secrets, and credential-broker
+// answers a sign-in that was completed as it did before.
 
 // CallbackPath is where providers send browsers back to, unless the operator has
 // registered another page with them.
@@ -98,13 +103,17 @@ func (a *API) callback(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	answer, _ := r.Context().Value(answerKey{}).(SignInAnswer)
-	in, done, err := a.complete(w, r, answer)
+	in, done, err := a.complete(r, answer)
 	if err != nil {
 		e := a.failure(r.Context(), "sign-in-callback", err)
 		if wait := e.header.Get("Retry-After"); wait != "" {
 			w.Header().Set("Retry-After", wait)
 		}
-		show(w, e.status, page{Title: "That did not work", Text: sentence(e.Message), Link: in.ReturnTo})
+		text := sentence(e.Message)
+		if e.status == http.StatusTooManyRequests || e.status == http.StatusServiceUnavailable {
+			text += " To try again, reload this page."
+		}
+		show(w, e.status, page{Title: "That did not work", Text: text, Link: in.ReturnTo})
 		return
 	}
 	if in.ReturnTo != "" {
@@ -120,7 +129,7 @@ func (a *API) callback(w http.ResponseWriter, r *http.Request) {
 }
 
 // complete ends a sign-in and says so in a sentence.
-func (a *API) complete(w http.ResponseWriter, r *http.Request, answer SignInAnswer) (in store.SignIn, done string, err error) {
+func (a *API) complete(r *http.Request, answer SignInAnswer) (in store.SignIn, done string, err error) {
 	ctx := r.Context()
 	if answer == (SignInAnswer{}) {
 		return in, "", invalid("this is where a provider sends your browser back to when you have signed in there. There is nothing to see without that")
@@ -136,14 +145,9 @@ func (a *API) complete(w http.ResponseWriter, r *http.Request, answer SignInAnsw
 	if err != nil {
 		cookie = &http.Cookie{} // fits no sign-in
 	}
-	if in, err = a.cfg.Store.EndSignIn(ctx, conf.Secret(answer.State), bound(cookie)); err != nil {
+	if in, err = a.cfg.Store.FindSignIn(ctx, conf.Secret(answer.State), bound(cookie)); err != nil {
 		return in, "", err
 	}
-	forget := http.Cookie{Name: cookie.Name, Path: r.URL.Path, MaxAge: -1, HttpOnly: true, SameSite: http.SameSiteLaxMode}
-	if strings.HasPrefix(cookie.Name, hostPrefix) {
-		forget.Path, forget.Secure = "/", true
-	}
-	http.SetCookie(w, &forget)
 	guest, err := a.cfg.Door.Enter(ctx, door.Person{Member: in.Member}, in.Workspace.String())
 	if err != nil {
 		return in, "", err
@@ -151,7 +155,8 @@ func (a *API) complete(w http.ResponseWriter, r *http.Request, answer SignInAnsw
 	guest.Actor.Address = a.address(r)
 	ctx = identity.With(ctx, guest.Actor)
 	if in.Kind == store.ForAccount {
-		_, err = a.finishLogin(ctx, "", answer)
+		account, err := a.finishLogin(ctx, "", answer)
+		in.Provider = cmp.Or(in.Provider, account.GetGrant().GetProvider()) // not named where an account was
 		return in, "You are signed in.", err
 	}
 	c, err := a.finishConnection(ctx, in.Provider, answer)
@@ -204,7 +209,7 @@ func (a *API) describeCallback() {
 	a.huma.OpenAPI().AddOperation(&huma.Operation{
 		OperationID: "sign-in-callback", Method: http.MethodGet, Path: CallbackPath,
 		Tags: []string{"Connections"}, Summary: "Complete a connection or a sign-in, as the page that a provider sends the browser back to",
-		Description: "Not for programs. It needs no token but the cookie of the browser that began the sign-in, whose member must still have the role for it.",
+		Description: "Not for programs. It needs no token but the cookie of the browser that began the sign-in, whose member must still have the role for it. Loaded again it says the same.",
 		Parameters: []*huma.Param{
 			text("state", "As the provider got it.", maxState), text("code", "What the provider issued.", maxCode), text("error", "Why it issued none.", maxErrorCode),
 		},
@@ -214,10 +219,10 @@ func (a *API) describeCallback() {
 			"303": {Description: "Done: the browser goes on to the path that was named at the beginning, with the parameter connected, or signed_in, and the provider's name."},
 			"400": {Description: "Not what a provider sends.", Content: html},
 			"403": {Description: "Another browser than the one that began it, or the member has not the role any more.", Content: html},
-			"409": {Description: "Declined, expired, completed already, or refused by the provider: the page says what to do.", Content: html},
-			"429": {Description: "Too many requests; Retry-After says how long to wait.", Content: html},
+			"409": {Description: "Declined, expired, or refused by the provider: the page says what to do.", Content: html},
+			"429": {Description: "Too many requests; Retry-After says how long to wait before the same page is loaded again.", Content: html},
 			"500": {Description: "Our fault; nothing internal is shown.", Content: html},
-			"503": {Description: "The provider, or a part of the system, is away: start again later.", Content: html},
+			"503": {Description: "The provider, or a part of the system, is away: the same page may work later.", Content: html},
 		},
 	})
 }

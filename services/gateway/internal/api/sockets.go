@@ -39,6 +39,7 @@ func WriteUpgradeRequired(w http.ResponseWriter) {
 
 const aboutSockets = " A socket that is refused, or whose right ends, is closed with a code and a reason: " +
 	"4400 something is missing, 4401 no token, or one that is not valid or has expired, 4403 no membership in the workspace, 4404 no such document, or it was deleted, " +
+	"4413 a change that the document does not take, because it is full or the change is too much at once: it is lost, and connecting again with it is of no use until the page is loaded anew, " +
 	"1007 a malformed message, 1009 a message over the limit, 1012 the server goes away: connect again, 1013 too many sockets, too slow a reader, or a part of the system is away: try again later."
 
 // sockets describes what no handler of this package serves.
@@ -51,7 +52,8 @@ func (a *API) sockets() {
 	for _, op := range []*huma.Operation{
 		{
 			OperationID: "edit-document", Path: "/ws/documents/{id}", Summary: "Edit a document live, with the protocol of Yjs",
-			Description: "A WebSocket over HTTP/1.1 with binary messages of y-protocols: sync, awareness, auth. Clients such as y-websocket speak it." + aboutSockets,
+			Description: "A WebSocket over HTTP/1.1 with binary messages of y-protocols: sync, awareness, auth. Clients such as y-websocket speak it, which do not connect again by themselves after a code from 4400 to 4499. " +
+				"An agent's run is among those whom awareness shows, as user {name: Agent, color, run_id} with its caret, until 20 s after it last read the document or wrote in it." + aboutSockets,
 			Parameters: []*huma.Param{
 				{Name: "id", In: "path", Required: true, Schema: &huma.Schema{Type: huma.TypeString, Format: "uuid"}, Description: "The document's id."},
 				workspace,
@@ -59,8 +61,9 @@ func (a *API) sockets() {
 		},
 		{
 			OperationID: "edit-documents", Path: "/ws/hocuspocus", Summary: "Edit documents live, with Hocuspocus' provider",
-			Description: "A WebSocket over HTTP/1.1 with the messages of @hocuspocus/provider: any number of documents, whose names are their ids. The token may come with the provider's first message instead." + aboutSockets,
-			Parameters:  []*huma.Param{workspace},
+			Description: "A WebSocket over HTTP/1.1 with the messages of @hocuspocus/provider: any number of documents, whose names are their ids. The token may come with the provider's first message instead. " +
+				"What concerns one document only (4403, 4404, 4413) closes that document, with the provider's authenticationFailed and the reason, and not the socket." + aboutSockets,
+			Parameters: []*huma.Param{workspace},
 		},
 	} {
 		op.Method, op.Tags = http.MethodGet, []string{"Documents"}

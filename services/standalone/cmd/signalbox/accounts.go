@@ -125,10 +125,15 @@ func said(err error) string {
 	return text
 }
 
-// forPeople leaves of a fault what is meant for people.
+// forPeople leaves of a fault what is meant for people. What was typed in and cannot be
+// meant is wrong usage.
 func forPeople(err error) error {
-	if f, ok := errors.AsType[*fault.Error](err); ok && f.Kind != fault.Internal {
-		return errors.New(f.Message)
+	f, ok := errors.AsType[*fault.Error](err)
+	switch {
+	case !ok || f.Kind == fault.Internal:
+		return err
+	case f.Kind == fault.Invalid:
+		return process.Usage("%s", f.Message)
 	}
-	return err
+	return errors.New(f.Message)
 }

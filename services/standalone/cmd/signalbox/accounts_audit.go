@@ -121,7 +121,7 @@ func readHeads(path string) ([]credentialbroker.AuditHead, error) {
 	}
 	defer func() { _ = f.Close() }() // it was only read
 	var v credentialbroker.Verification
-	if err := json.NewDecoder(io.LimitReader(f, 64<<20)).Decode(&v); err != nil {
+	if err := json.NewDecoder(io.LimitReader(f, 64<<20)).Decode(&v); err != nil || v.Heads == nil {
 		return nil, errors.New("--heads: the file is not what verify --json printed")
 	}
 	return v.Heads, nil

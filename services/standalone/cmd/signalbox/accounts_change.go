@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -17,7 +18,7 @@ func (c *cli) accountsAdd() *cobra.Command {
 		long: `Stores a key of a provider: anthropic, openai, openrouter, or a name of your
 own with --base-url. It is asked for at the terminal, or read from standard input;
 never from an argument, which other people on the machine could read.`,
-		args: one("provider", "anthropic"), scoped: true, seals: true,
+		args: provider, scoped: true, seals: true,
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().StringVar(&n.Label, "label", "", "a name for people")
 			cmd.Flags().StringVar(&n.Profile, "profile", "", "request profile (default: the provider's)")
@@ -32,6 +33,9 @@ never from an argument, which other people on the machine could read.`,
 }
 
 func (r *accountsRun) add(ctx context.Context, n credentialbroker.NewAccount) error {
+	if err := r.accounts.Check(n); err != nil {
+		return err
+	}
 	secret, err := r.askSecret("API key for %s (not shown): ", printable(n.Provider))
 	if err != nil {
 		return unread("the key", err)
@@ -148,7 +152,8 @@ func (c *cli) accountsRemove() *cobra.Command {
 		use: "remove <account>", short: "Forget a credential", args: account, destructive: true,
 		long: `Forgets a credential, and what was counted of it. Where somebody signed in, the
 sign-in is taken back at the provider first, as far as it can be told; the account is
-removed in any case.`,
+removed in any case, but for one whose token does not open with this key: that one
+needs --no-revoke.`,
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().BoolVar(&leave, "no-revoke", false, "leave the sign-in good at the provider")
 		},
@@ -166,7 +171,7 @@ removed in any case.`,
 				}
 				return r.say(map[string]any{"success": true, "id": a.ID}, "removed %s", a.ID)
 			}
-			rev, err := scope.Remove(ctx, account)
+			rev, err := takeOut(ctx, scope, account)
 			if err != nil {
 				return err
 			}
@@ -174,4 +179,12 @@ removed in any case.`,
 			return r.say(map[string]any{"success": true, "id": a.ID, "at_provider": rev.AtProvider, "reason": rev.Why}, "removed %s: %s", a.ID, done.text(named(a)))
 		},
 	})
+}
+
+// takeOut removes an account that somebody signed in to.
+func takeOut(ctx context.Context, scope *credentialbroker.Scope, account id.Account) (credentialbroker.Revocation, error) {
+	if err := scope.Opens(ctx, account); err != nil {
+		return credentialbroker.Revocation{}, fmt.Errorf("%w; to remove it without telling the provider, use: signalbox accounts remove %s --no-revoke", forPeople(err), account)
+	}
+	return scope.Remove(ctx, account)
 }

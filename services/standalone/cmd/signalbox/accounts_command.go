@@ -95,9 +95,28 @@ func one(what, example string) cobra.PositionalArgs {
 	}
 }
 
+// provider takes exactly one provider.
+func provider(cmd *cobra.Command, args []string) error {
+	if err := one("provider", "anthropic")(cmd, args); err != nil {
+		return err
+	}
+	return checkProvider(args[0])
+}
+
+// checkProvider refuses what may be a key, without a word of it.
+func checkProvider(text string) error {
+	if len(text) > 32 || strings.HasPrefix(text, "sk-") {
+		return process.Usage("what stands in the place of a provider, such as anthropic, is none. If it is a key: others on this machine could read it, so have the provider replace it. Keys are asked for, or read from standard input")
+	}
+	return nil
+}
+
 // account takes exactly one account.
 func account(cmd *cobra.Command, args []string) error {
-	return one("account", "the ID or the label that list shows")(cmd, args)
+	if len(args) != 1 {
+		return process.Usage("%s takes one account: the ID or the label that list shows", cmd.CommandPath())
+	}
+	return nil
 }
 
 // upTo takes n arguments at most.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -45,14 +46,20 @@ it came from, if the provider rotates its tokens: do not use both.`,
 				return err
 			}
 			done, err := r.scope.Import(ctx, from, dry)
-			if r.json && err == nil {
-				return r.printJSON(done)
+			if err != nil {
+				err = errors.New(said(err)) // with the credential that it is about
+			}
+			if err != nil && len(done.Imported) == 0 {
+				return err
 			}
 			// Also what was done before something went wrong.
-			if err == nil || len(done.Imported) > 0 {
-				err = errors.Join(err, r.imported(done, dry))
+			if r.json {
+				return errors.Join(err, r.printJSON(done))
 			}
-			return err
+			if len(done.Imported)+len(done.Skipped) == 0 {
+				return r.found(from)
+			}
+			return errors.Join(err, r.imported(done, dry))
 		},
 	})
 }
@@ -80,6 +87,21 @@ func (r *accountsRun) sources(names []string, auth, accounts string) (from crede
 		from.Environ = r.environ
 	}
 	return from, nil
+}
+
+// found tells somebody who has nothing where it was looked for.
+func (r *accountsRun) found(from credentialbroker.ImportSources) error {
+	var places []string
+	for _, file := range []string{from.AuthFile, from.AccountsFile} {
+		if file != "" {
+			places = append(places, printable(file))
+		}
+	}
+	if from.Environ != nil {
+		places = append(places, "ANTHROPIC_API_KEY, OPENAI_API_KEY and OPENROUTER_API_KEY")
+	}
+	_, err := fmt.Fprintf(r.screen.out, "There is nothing to import in %s.\n", strings.Join(places, ", "))
+	return err
 }
 
 func (r *accountsRun) imported(done credentialbroker.Import, dry bool) error {

@@ -43,7 +43,11 @@ func (r *accountsRun) list(ctx context.Context) ([]credentialbroker.Account, err
 
 func (r *accountsRun) tableOf(all []credentialbroker.Account) error {
 	if len(all) == 0 {
-		_, err := fmt.Fprintln(r.screen.out, "No credential is stored. Add one with: signalbox accounts add anthropic")
+		text := "No credential is stored. Add one with: signalbox accounts add anthropic"
+		if !r.global {
+			text = "This workspace has no credential of its own. Add one with: signalbox accounts add anthropic --workspace " + r.workspace
+		}
+		_, err := fmt.Fprintln(r.screen.out, text)
 		return err
 	}
 	var rows [][]cell

@@ -56,7 +56,7 @@ func (r *accountsRun) manage(ctx context.Context) error {
 		case errors.Is(err, io.EOF), ctx.Err() != nil:
 			return err
 		case err != nil:
-			fmt.Fprintln(r.screen.out, r.paint(red, "error: "+forPeople(err).Error()))
+			fmt.Fprintln(r.screen.out, r.paint(red, "error: "+said(err)))
 		}
 	}
 }
@@ -184,9 +184,13 @@ func (r *accountsRun) one(ctx context.Context, name string) error {
 		}
 		return err
 	case "r":
-		if err = r.confirm(false, "Forget the credential %s?", named(a)); err == nil {
-			_, err = scope.Remove(ctx, account)
+		if err = r.confirm(false, "Forget the credential %s?", named(a)); err != nil {
+			return err
 		}
+		if a.Grant == nil {
+			return scope.Forget(ctx, account)
+		}
+		_, err = takeOut(ctx, scope, account)
 	default:
 		return fmt.Errorf("%q is none of these", printable(what))
 	}

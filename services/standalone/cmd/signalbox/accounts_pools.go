@@ -22,7 +22,12 @@ func (c *cli) accountsStrategy() *cobra.Command {
 		long: `Shows by which strategy the accounts of each provider are chosen, or sets it:
 sticky (one until it cannot be used), round-robin (in turn) or hybrid (the best by
 health, tokens and rest). Without --workspace it is about the shared accounts.`,
-		args: upTo(2, "a provider and a strategy at most"),
+		args: func(cmd *cobra.Command, args []string) error {
+			if err := upTo(2, "a provider and a strategy at most")(cmd, args); err != nil || len(args) == 0 {
+				return err
+			}
+			return checkProvider(args[0])
+		},
 		run: func(ctx context.Context, r *accountsRun) error {
 			switch len(r.args) {
 			case 0:
@@ -66,6 +71,9 @@ them, all or none. Without --workspace it is about the shared accounts.`,
 		args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return process.Usage("%s takes a provider, and then settings such as max_tokens=20", cmd.CommandPath())
+			}
+			if err := checkProvider(args[0]); err != nil {
+				return err
 			}
 			_, err := assignments(args[1:])
 			return err

@@ -81,6 +81,7 @@ func newPlaceIn(t *testing.T, dir, adminURL, setting string) *place {
 //	plain <from> <to>   writes a file, or stdout, with ids, times and hashes by their names
 //	sql <statement>     as the database's administrator, where there is one
 //	id <name> <from>    takes the first id of a file, or stdout, into a variable
+//	replace <file> a b  the first a in a file by b
 //	grant <file>        signs somebody in without the ceremony, for an import of a file
 //	status <n> <…>      runs a program that is to end with a code
 func TestAccounts(t *testing.T) {
@@ -92,7 +93,7 @@ func TestAccounts(t *testing.T) {
 // testdata/file.
 func TestAccountsInFile(t *testing.T) {
 	t.Parallel()
-	testscript.Run(t, scripts(t, newFilePlace, "testdata/accounts/import.txtar", "testdata/accounts/pools.txtar", "testdata/accounts/signins.txtar", "testdata/file/*.txtar"))
+	testscript.Run(t, scripts(t, newFilePlace, "testdata/accounts/import.txtar", "testdata/accounts/pools.txtar", "testdata/accounts/signins.txtar", "testdata/accounts/strangekey.txtar", "testdata/file/*.txtar"))
 }
 
 func scripts(t *testing.T, newPlace func(t *testing.T, dir string) *place, patterns ...string) testscript.Params {
@@ -137,6 +138,9 @@ func scripts(t *testing.T, newPlace func(t *testing.T, dir string) *place, patte
 				if fmt.Sprint(code) != args[0] {
 					ts.Fatalf("%s ended with %d, want %s", strings.Join(args[1:], " "), code, args[0])
 				}
+			},
+			"replace": func(ts *testscript.TestScript, _ bool, args []string) {
+				ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(strings.Replace(ts.ReadFile(args[0]), args[1], args[2], 1)), 0o600))
 			},
 			"id": func(ts *testscript.TestScript, _ bool, args []string) {
 				ts.Setenv(args[0], uuidForm.FindString(ts.ReadFile(args[1])))

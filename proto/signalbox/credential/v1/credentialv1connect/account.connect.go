@@ -122,12 +122,14 @@ type AccountServiceClient interface {
 	ListAccountKinds(context.Context, *v1.ListAccountKindsRequest) (*v1.ListAccountKindsResponse, error)
 	// StartLogin begins signing in to a provider, for a new account or, with account_id,
 	// for one that is there, which stays as it is until the login is completed. Owners
-	// only; a login belongs to the member who began it.
+	// only; a login belongs to the member who began it. With an id it can be repeated.
 	StartLogin(context.Context, *v1.StartLoginRequest) (*v1.StartLoginResponse, error)
-	// CompleteLogin ends a login with what the provider sent back or showed. A login can
-	// be completed once, whether that works or not. Owners only.
+	// CompleteLogin ends a login with what the provider sent back or showed. The provider is
+	// asked once, and a repeat gets the same answer, until somewhat after the login would
+	// have expired. Unavailable means that the same call may work later. Owners only.
 	CompleteLogin(context.Context, *v1.CompleteLoginRequest) (*v1.CompleteLoginResponse, error)
-	// PollLogin asks whether a device's code was typed in. Owners only.
+	// PollLogin asks whether a device's code was typed in. When it was, a repeat gets the
+	// same answer, as of CompleteLogin. Owners only.
 	PollLogin(context.Context, *v1.PollLoginRequest) (*v1.PollLoginResponse, error)
 	// RefreshAccount renews the access token of an account now. Owners only.
 	RefreshAccount(context.Context, *v1.RefreshAccountRequest) (*v1.RefreshAccountResponse, error)
@@ -520,12 +522,14 @@ type AccountServiceHandler interface {
 	ListAccountKinds(context.Context, *v1.ListAccountKindsRequest) (*v1.ListAccountKindsResponse, error)
 	// StartLogin begins signing in to a provider, for a new account or, with account_id,
 	// for one that is there, which stays as it is until the login is completed. Owners
-	// only; a login belongs to the member who began it.
+	// only; a login belongs to the member who began it. With an id it can be repeated.
 	StartLogin(context.Context, *v1.StartLoginRequest) (*v1.StartLoginResponse, error)
-	// CompleteLogin ends a login with what the provider sent back or showed. A login can
-	// be completed once, whether that works or not. Owners only.
+	// CompleteLogin ends a login with what the provider sent back or showed. The provider is
+	// asked once, and a repeat gets the same answer, until somewhat after the login would
+	// have expired. Unavailable means that the same call may work later. Owners only.
 	CompleteLogin(context.Context, *v1.CompleteLoginRequest) (*v1.CompleteLoginResponse, error)
-	// PollLogin asks whether a device's code was typed in. Owners only.
+	// PollLogin asks whether a device's code was typed in. When it was, a repeat gets the
+	// same answer, as of CompleteLogin. Owners only.
 	PollLogin(context.Context, *v1.PollLoginRequest) (*v1.PollLoginResponse, error)
 	// RefreshAccount renews the access token of an account now. Owners only.
 	RefreshAccount(context.Context, *v1.RefreshAccountRequest) (*v1.RefreshAccountResponse, error)

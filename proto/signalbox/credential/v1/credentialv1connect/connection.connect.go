@@ -52,10 +52,13 @@ type ConnectionServiceClient interface {
 	// ListConnections returns all that can be connected, with how it stands.
 	ListConnections(context.Context, *v1.ListConnectionsRequest) (*v1.ListConnectionsResponse, error)
 	// StartConnection begins to connect, or to connect again. Editors only, and with a
-	// connection that is in use only whoever made it, or an owner.
+	// connection that is in use only whoever made it, or an owner. With an id it can be
+	// repeated.
 	StartConnection(context.Context, *v1.StartConnectionRequest) (*v1.StartConnectionResponse, error)
 	// CompleteConnection ends what StartConnection began, with what the provider sent the
-	// browser back with. It works once, for the member who began it.
+	// browser back with, for the member who began it and may do so still. The provider is
+	// asked once, and a repeat gets the same answer, until somewhat after the sign-in would
+	// have expired. Unavailable means that the same call may work later.
 	CompleteConnection(context.Context, *v1.CompleteConnectionRequest) (*v1.CompleteConnectionResponse, error)
 	// Disconnect takes a connection back, here and at the provider. Editors only, and
 	// only whoever made it, or an owner.
@@ -151,10 +154,13 @@ type ConnectionServiceHandler interface {
 	// ListConnections returns all that can be connected, with how it stands.
 	ListConnections(context.Context, *v1.ListConnectionsRequest) (*v1.ListConnectionsResponse, error)
 	// StartConnection begins to connect, or to connect again. Editors only, and with a
-	// connection that is in use only whoever made it, or an owner.
+	// connection that is in use only whoever made it, or an owner. With an id it can be
+	// repeated.
 	StartConnection(context.Context, *v1.StartConnectionRequest) (*v1.StartConnectionResponse, error)
 	// CompleteConnection ends what StartConnection began, with what the provider sent the
-	// browser back with. It works once, for the member who began it.
+	// browser back with, for the member who began it and may do so still. The provider is
+	// asked once, and a repeat gets the same answer, until somewhat after the sign-in would
+	// have expired. Unavailable means that the same call may work later.
 	CompleteConnection(context.Context, *v1.CompleteConnectionRequest) (*v1.CompleteConnectionResponse, error)
 	// Disconnect takes a connection back, here and at the provider. Editors only, and
 	// only whoever made it, or an owner.

@@ -1,0 +1,228 @@
+package accountfile_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/services/credential-broker/internal/accountfile"
+	"signalbox.dev/services/credential-broker/internal/audit"
+)
+
+// record adds rows with these details.
+func record(ctx context.Context, f *accountfile.File, details ...string) error {
+	return f.Update(ctx, func(s *accountfile.State) error {
+		for _, d := range details {
+			s.Record(audit.Row{Action: "changed", Provider: "openai", Origin: "shared", Service: "test", Detail: d})
+		}
+		return nil
+	})
+}
+
+func mustRecord(t *testing.T, f *accountfile.File, details ...string) {
+	t.Helper()
+	if err := record(t.Context(), f, details...); err != nil {
+		t.Fatalf("Update = %v", err)
+	}
+}
+
+// recorded returns the details of the rows, and what is wrong with the chain.
+func recorded(t *testing.T, f *accountfile.File) (details []string, problems string) {
+	t.Helper()
+	head, rows, err := f.Recorded(t.Context())
+	if err != nil {
+		t.Fatalf("Recorded = %v", err)
+	}
+	c := audit.New(id.Workspace{})
+	for r, err := range rows {
+		if err != nil {
+			t.Fatalf("Recorded = %v", err)
+		}
+		c.Add(r)
+		details = append(details, r.Detail)
+	}
+	var all []string
+	for _, p := range c.End(head) {
+		all = append(all, fmt.Sprint(p.Kind, " ", p.Sequence))
+	}
+	return details, strings.Join(all, ", ")
+}
+
+func TestRecord(t *testing.T) {
+	t.Parallel()
+	path := place(t)
+	f, _ := open(t, path)
+	if details, problems := recorded(t, f); len(details) > 0 || problems != "" {
+		t.Errorf("before anything: %q, %s", details, problems)
+	}
+	mustRecord(t, f, "one", "two")
+	other, _ := open(t, path)
+	mustRecord(t, other, "three \xff…", strings.Repeat("x", 100_000))
+	mustRecord(t, f, "five")
+	details, problems := recorded(t, other)
+	want := []string{"one", "two", "three …", strings.Repeat("x", 8<<10), "five"}
+	if diff := cmp.Diff(want, details); diff != "" || problems != "" {
+		t.Errorf("rows (-want +got):\n%s%s", diff, problems)
+	}
+	if info, err := os.Stat(path + ".audit"); err != nil || info.Mode() != 0o600 {
+		t.Errorf("mode %v, %v, want 0600", info.Mode(), err)
+	}
+
+	// What is not done is not recorded.
+	no := errors.New("no")
+	err := f.Update(t.Context(), func(s *accountfile.State) error {
+		s.Record(audit.Row{Action: "removed"})
+		return no
+	})
+	if details, _ := recorded(t, f); !errors.Is(err, no) || len(details) != 5 {
+		t.Errorf("after %v there are %d rows, want 5", err, len(details))
+	}
+}
+
+// TestRecordUndone takes rows back of what could not be written.
+func TestRecordUndone(t *testing.T) {
+	t.Parallel()
+	f, _ := open(t, place(t))
+	mustRecord(t, f, "one")
+	err := f.Update(t.Context(), func(s *accountfile.State) error {
+		s.Pools = append(s.Pools, accountfile.Pool{Provider: strings.Repeat("x", 17<<20)})
+		s.Record(audit.Row{Action: "changed", Detail: "too much"})
+		return nil
+	})
+	mustRecord(t, f, "two")
+	if details, problems := recorded(t, f); err == nil || !cmp.Equal(details, []string{"one", "two"}) || problems != "" {
+		t.Errorf("after %v: %q, %s", err, details, problems)
+	}
+}
+
+// TestUsesOnce writes the use of an account in a session once, whoever writes.
+func TestUsesOnce(t *testing.T) {
+	t.Parallel()
+	path := place(t)
+	first, _ := open(t, path)
+	second, _ := open(t, path)
+	a, b, session := id.New[id.Account](), id.New[id.Account](), id.New[id.Session]()
+	used := func(f *accountfile.File, all ...id.Account) {
+		t.Helper()
+		err := f.Update(t.Context(), func(s *accountfile.State) error {
+			for _, x := range all {
+				s.Record(audit.Row{Action: "used", Account: x, Session: session, Detail: x.String()})
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatalf("Update = %v", err)
+		}
+	}
+	used(first, a, a)
+	before := text(t, path)
+	used(first, a)
+	used(second, a)
+	if text(t, path) != before {
+		t.Error("the file is written where there is no new row")
+	}
+	used(second, b)
+	used(first, a, b)
+	third, _ := open(t, path)
+	used(third, b, a)
+	if details, problems := recorded(t, third); !cmp.Equal(details, []string{a.String(), b.String()}) || problems != "" {
+		t.Errorf("rows %q, %s", details, problems)
+	}
+}
+
+// TestRecordTouched: what others did to the record is found, also after it went on.
+func TestRecordTouched(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name  string
+		touch func(lines []string) string
+		want  string
+		after string // another row was written
+	}{
+		{"nothing", func(l []string) string { return strings.Join(l, "") }, "", ""},
+		{"a field", func(l []string) string { l[1] = strings.Replace(l[1], "two", "twa", 1); return strings.Join(l, "") }, "changed 2", "changed 2"},
+		{"a row taken out", func(l []string) string { return l[0] + l[2] + l[3] }, "removed 2", "removed 2"},
+		{"the last ones", func(l []string) string { return l[0] + l[1] }, "removed 3", "removed 3"},
+		{"all", func([]string) string { return "" }, "removed 1", "removed 1"},
+		{"garbage for a row", func(l []string) string { return l[0] + "garbage\n" + l[2] + l[3] }, "removed 2", "removed 2"},
+		{"torn", func(l []string) string { return strings.Join(l, "") + `{"sequence": 5, "de` }, "", ""},
+		{"torn, and long", func(l []string) string { return strings.Join(l, "") + strings.Repeat("x", 300<<10) }, "", ""},
+		{"a line end lost", func(l []string) string { return strings.TrimSpace(strings.Join(l, "")) }, "", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			path := place(t)
+			f, _ := open(t, path)
+			mustRecord(t, f, "one", "two", "three", "four")
+			lines := strings.SplitAfter(text(t, path+".audit"), "\n")
+			write(t, path+".audit", tt.touch(lines))
+			if _, problems := recorded(t, f); problems != tt.want {
+				t.Errorf("%q, want %q", problems, tt.want)
+			}
+			mustRecord(t, f, "five")
+			details, problems := recorded(t, f)
+			if problems != tt.after || details[len(details)-1] != "five" {
+				t.Errorf("after another row: %q, %q, want %q", details, problems, tt.after)
+			}
+			mustRecord(t, f, "six")
+			if _, problems := recorded(t, f); problems != tt.after {
+				t.Errorf("after one more row: %q, want %q", problems, tt.after)
+			}
+		})
+	}
+}
+
+// TestRecordOfAnOlderFile goes on behind the rows that are there.
+func TestRecordOfAnOlderFile(t *testing.T) {
+	t.Parallel()
+	path := place(t)
+	f, _ := open(t, path)
+	mustRecord(t, f, "one")
+	backup := text(t, path)
+	mustRecord(t, f, "two", "three")
+	write(t, path, backup)
+	mustRecord(t, f, "four")
+	if details, problems := recorded(t, f); !cmp.Equal(details, []string{"one", "two", "three", "four"}) || problems != "" {
+		t.Errorf("rows %q, %s", details, problems)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	mustRecord(t, f, "five")
+	if details, problems := recorded(t, f); len(details) != 5 || problems != "" {
+		t.Errorf("rows %q, %s", details, problems)
+	}
+}
+
+// FuzzRecorded: whatever the record holds, rows go on behind it, and what was there stays.
+func FuzzRecorded(f *testing.F) {
+	f.Add([]byte(`{"sequence": 1, "detail": "one", "prev": "AA==", "hash": "AA=="}` + "\n"))
+	f.Add([]byte("\n\n{}\n{\"sequence\": 9223372036854775806}"))
+	f.Add([]byte("{\"sequence\": 9007199254740992}"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		path := filepath.Join(t.TempDir(), "accounts.json")
+		file, err := accountfile.Open(t.Context(), path, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		write(t, path+".audit", string(b))
+		mustRecord(t, file, "first")
+		mustRecord(t, file, "second")
+		details, _ := recorded(t, file)
+		if n := len(details); n < 2 || details[n-2] != "first" || details[n-1] != "second" {
+			t.Errorf("the last rows are %q", details)
+		}
+		if got := text(t, path+".audit"); !strings.HasPrefix(got, string(b)) {
+			t.Errorf("what was there is %q", got)
+		}
+	})
+}

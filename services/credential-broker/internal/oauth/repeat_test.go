@@ -1,0 +1,387 @@
+package oauth_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/services/credential-broker/internal/accountfile"
+	"signalbox.dev/services/credential-broker/internal/oauth"
+	"signalbox.dev/services/credential-broker/migrations"
+	"signalbox.dev/services/simulator/authserver"
+)
+
+// wantAgain wants the same answer of a login that has ended; a file has none of those.
+func (w *world) wantAgain(what string, want oauth.Ref, again func() (oauth.Ref, error)) {
+	w.t.Helper()
+	got, err := again()
+	if w.file != nil {
+		wantFault(w.t, what+" again", err, fault.Conflict, "LOGIN_UNKNOWN")
+		return
+	}
+	if err != nil || got != want {
+		w.t.Errorf("%s again = %v, %v, want %v", what, got, err, want)
+	}
+}
+
+// ended is the code that a login has answered with, as one hears it when one asks again.
+func (w *world) ended(code string) string {
+	if w.file != nil {
+		return "LOGIN_UNKNOWN"
+	}
+	return code
+}
+
+// behind puts something before the authorisation server, for keepers that are made after.
+func (w *world) behind(before func(http.Handler) http.Handler) {
+	w.t.Helper()
+	front := httptest.NewServer(before(w.server))
+	w.t.Cleanup(front.Close)
+	w.providers = loadProviders(w.t, front.URL, "")
+}
+
+// TestPassingFaultUsesNoLoginUp: what goes wrong without a refusal can be repeated.
+func TestPassingFaultUsesNoLoginUp(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, authserver.Settings{Interval: 1}, "")
+	var next func(http.ResponseWriter) // what goes wrong next
+	w.behind(func(server http.Handler) http.Handler {
+		return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			if wrong := next; r.URL.Path == "/token" && wrong != nil {
+				next = nil
+				wrong(rw)
+				return
+			}
+			server.ServeHTTP(rw, r)
+		})
+	})
+	status := func(code int, body string) func(http.ResponseWriter) {
+		return func(rw http.ResponseWriter) {
+			rw.Header().Set("Retry-After", "7")
+			rw.WriteHeader(code)
+			_, _ = rw.Write([]byte(body))
+		}
+	}
+	k := w.keeper()
+	for name, wrong := range map[string]func(http.ResponseWriter){
+		"503": status(503, "away"), "429": status(429, `{"error":"rate_limited"}`), "400 that passes": status(400, `{"error":"temporarily_unavailable"}`),
+		"nothing": func(http.ResponseWriter) { panic(http.ErrAbortHandler) },
+	} {
+		login, err := k.Start(t.Context(), w.who, oauth.LoginRequest{Provider: "sim", Kind: oauth.Paste})
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer := oauth.Answer{Code: w.authorize(login.URL)}
+		next = wrong
+		_, err = k.Complete(t.Context(), w.who, answer)
+		wantFault(t, "Complete() after "+name, err, fault.Unavailable, "")
+		if after := fault.From(err).RetryAfter; name != "nothing" && after != 7*time.Second {
+			t.Errorf("after %s one is to wait %s, want what the server asks for", name, after)
+		}
+		if _, err := k.Complete(t.Context(), w.who, answer); err != nil {
+			t.Errorf("Complete() once more after %s = %v", name, err)
+		}
+
+		device, err := k.Start(t.Context(), w.who, oauth.LoginRequest{Provider: "sim", Kind: oauth.Device})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.server.Decide(device.UserCode, true)
+		now := func() { w.logins(`poll_at = now()`, func(l *accountfile.Login, now time.Time) { l.PollAt = now }) }
+		now()
+		next = wrong
+		if got, err := k.Poll(t.Context(), w.who, device.ID); err != nil || got.Done || got.Wait <= 0 {
+			t.Errorf("Poll() after %s = %+v, %v, want to wait", name, got, err)
+		}
+		w.server.Rest()
+		now()
+		if got, err := k.Poll(t.Context(), w.who, device.ID); err != nil || !got.Done {
+			t.Errorf("Poll() once more after %s = %+v, %v", name, got, err)
+		}
+	}
+}
+
+// TestOneAsksForAll: of many who complete the same login one asks the provider, and the
+// others wait and are told the same.
+func TestOneAsksForAll(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, authserver.Settings{}, "")
+	k, other := w.keeper(), w.keeper()
+	login, err := k.Start(t.Context(), w.who, oauth.LoginRequest{Provider: "sim", Kind: oauth.Paste})
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer := oauth.Answer{Code: w.authorize(login.URL)}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	made := map[oauth.Ref]int{}
+	for n := range 10 {
+		by := k
+		if n%2 == 1 {
+			by = other
+		}
+		wg.Go(func() {
+			ref, err := by.Complete(t.Context(), w.who, answer)
+			if err != nil && w.file == nil {
+				t.Errorf("Complete() = %v", err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			made[ref]++
+		})
+	}
+	wg.Wait()
+	want := 1
+	if w.file != nil {
+		want = 2 // who comes when it has ended finds nothing
+	}
+	if len(made) > want || w.server.Calls().Exchange != 1 {
+		t.Errorf("ten Complete() of one login made %v with %d requests", made, w.server.Calls().Exchange)
+	}
+}
+
+// TestDeadTurn takes over a login of somebody who died with it.
+func TestDeadTurn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, authserver.Settings{}, "")
+	k := w.keeper()
+	login, err := k.Start(t.Context(), w.who, oauth.LoginRequest{Provider: "sim", Kind: oauth.Paste})
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer := oauth.Answer{Code: w.authorize(login.URL)}
+	w.logins(`poll_at = now() + interval '1 hour'`, func(l *accountfile.Login, now time.Time) { l.PollAt = now.Add(time.Hour) })
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	_, err = k.Complete(gone, w.who, answer)
+	if err == nil || w.server.Calls().Exchange != 0 {
+		t.Errorf("Complete() while another has the turn = %v, want to wait", err)
+	}
+	done := make(chan error)
+	go func() {
+		_, err := k.Complete(t.Context(), w.who, answer)
+		done <- err
+	}()
+	w.logins(`poll_at = now()`, func(l *accountfile.Login, now time.Time) { l.PollAt = now })
+	if err := <-done; err != nil {
+		t.Errorf("Complete() when the turn is over = %v", err)
+	}
+}
+
+// TestFirstWhoComesBack: of two who have begun to authorise an account again the first who
+// comes back has it, also where the other is with the provider at that time.
+func TestFirstWhoComesBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, authserver.Settings{}, "")
+	arrived, answer := make(chan struct{}), make(chan struct{})
+	var held string // the code whose exchange waits
+	w.behind(func(server http.Handler) http.Handler {
+		return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			body, err := io.ReadAll(r.Body)
+			if err != nil {
+				t.Error(err)
+			}
+			if form, _ := url.ParseQuery(string(body)); held != "" && form.Get("code") == held {
+				close(arrived)
+				<-answer
+			}
+			r.Body = io.NopCloser(bytes.NewReader(body))
+			server.ServeHTTP(rw, r)
+		})
+	})
+	k := w.keeper()
+	ref := w.grant(k)
+	other := w.who
+	other.Member = id.New[id.Member]()
+	begin := func(who oauth.Who) oauth.Answer {
+		t.Helper()
+		login, err := k.Reauthorize(t.Context(), who, ref.Account, oauth.Paste)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return oauth.Answer{Code: w.authorize(login.URL)}
+	}
+	late, slow, first := begin(other), begin(other), begin(w.who)
+	held, _, _ = strings.Cut(slow.Code, "#")
+	ended := make(chan error)
+	go func() {
+		_, err := k.Complete(t.Context(), other, slow)
+		ended <- err
+	}()
+	<-arrived
+	if _, err := k.Complete(t.Context(), w.who, first); err != nil {
+		t.Fatal(err)
+	}
+	theirs := w.token(k, ref)
+	close(answer)
+	wantFault(t, "Complete() of who was with the provider", <-ended, fault.Conflict, "LOGIN_UNKNOWN")
+	exchanged := w.server.Calls().Exchange
+	_, err := k.Complete(t.Context(), other, late)
+	wantFault(t, "Complete() of who comes later", err, fault.Conflict, "LOGIN_UNKNOWN")
+	if w.server.Calls().Exchange != exchanged {
+		t.Error("the code of who comes later was sent")
+	}
+	if got := w.token(k, ref); got.Version != theirs.Version {
+		t.Errorf("the token is of version %d, want that of the first, %d", got.Version, theirs.Version)
+	}
+	if got, err := k.Complete(t.Context(), w.who, first); err != nil || got != ref {
+		t.Errorf("Complete() of the first again = %v, %v", got, err)
+	}
+}
+
+// TestStartAgain begins a login twice under one id.
+func TestStartAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, authserver.Settings{}, "")
+	k, other := w.keeper(), w.keeper()
+	for _, kind := range []oauth.Kind{oauth.Browser, oauth.Paste} {
+		r := oauth.LoginRequest{ID: uuid.New(), Provider: "sim", Kind: kind, Label: "mine"}
+		first, err := k.Start(t.Context(), w.who, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := other.Start(t.Context(), w.who, r)
+		if err != nil || again.ID != first.ID || again.URL != first.URL || again.Life > first.Life || again.Life < first.Life-time.Minute {
+			t.Errorf("Start() again = %+v, %v, want %+v", again, err, first)
+		}
+		changed := r
+		changed.Label = "yours"
+		_, err = k.Start(t.Context(), w.who, changed)
+		wantFault(t, "Start() of another one with the same id", err, fault.Conflict, "IDEMPOTENCY_KEY_REUSED")
+		answer := oauth.Answer{Code: w.authorize(again.URL)}
+		if _, err := k.Complete(t.Context(), w.who, answer); err != nil {
+			t.Fatal(err)
+		}
+		if w.file != nil {
+			continue
+		}
+		_, err = k.Start(t.Context(), w.who, r)
+		wantFault(t, "Start() of one that has ended", err, fault.Conflict, "LOGIN_ENDED")
+		page, _ := url.Parse(again.URL)
+		for _, row := range w.rows(`SELECT row_to_json(l)::text FROM credentials.logins l`) {
+			if strings.Contains(row, page.Query().Get("state")) {
+				t.Error("a login's row holds the state")
+			}
+		}
+	}
+	r := oauth.LoginRequest{ID: uuid.New(), Provider: "sim", Kind: oauth.Device}
+	first, err := k.Start(t.Context(), w.who, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := k.Start(t.Context(), w.who, r)
+	if err != nil || again.ID != first.ID || again.UserCode == first.UserCode {
+		t.Errorf("Start() of a device again = %+v, %v, want the login with new codes", again, err)
+	}
+	w.server.Decide(again.UserCode, true)
+	w.logins(`poll_at = now()`, func(l *accountfile.Login, now time.Time) { l.PollAt = now })
+	if got, err := k.Poll(t.Context(), w.who, first.ID); err != nil || !got.Done {
+		t.Errorf("Poll() = %+v, %v, want it done with the codes that came last", got, err)
+	}
+}
+
+// TestEndedLogins: what has ended holds no secret, goes with its account, and is removed in
+// the end.
+func TestEndedLogins(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, authserver.Settings{}, "")
+	k := w.keeper()
+	complete := func() (oauth.Ref, oauth.Answer) {
+		t.Helper()
+		login, err := k.Start(t.Context(), w.who, oauth.LoginRequest{Provider: "sim", Kind: oauth.Paste})
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer := oauth.Answer{Code: w.authorize(login.URL)}
+		ref, err := k.Complete(t.Context(), w.who, answer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ref, answer
+	}
+	ref, answer := complete()
+	if got := w.rows(`SELECT num_nonnulls(sealed, key_version)::text FROM credentials.logins`); len(got) != 1 || got[0] != "0" {
+		t.Errorf("of an ended login there is %q", got)
+	}
+	w.change(`UPDATE credentials.logins SET expires_at = now() - interval '1 minute'`)
+	w.wantAgain("Complete()", ref, func() (oauth.Ref, error) { return k.Complete(t.Context(), w.who, answer) })
+	w.change(`DELETE FROM credentials.accounts WHERE id = $1`, ref.Account)
+	_, err := k.Complete(t.Context(), w.who, answer)
+	wantFault(t, "Complete() when the account was removed", err, fault.Conflict, "LOGIN_UNKNOWN")
+
+	w.change(`UPDATE credentials.logins SET expires_at = now() - interval '1 hour'`)
+	ref, answer = complete()
+	if got := w.rows(`SELECT id::text FROM credentials.logins`); len(got) != 1 {
+		t.Errorf("there are %d logins, want the last one", len(got))
+	}
+
+	// Who signs in all the time is told of the last ones.
+	for range 30 {
+		w.wantAgain("Complete()", ref, func() (oauth.Ref, error) { return k.Complete(t.Context(), w.who, answer) })
+		ref, answer = complete()
+	}
+	if got := len(w.rows(`SELECT id::text FROM credentials.logins`)); got > 25 {
+		t.Errorf("there are %d logins, want some of the last ones", got)
+	}
+}
+
+// TestLoginsMigrationDown goes back and forth once, with rows of both kinds.
+func TestLoginsMigrationDown(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, authserver.Settings{}, "")
+	k := w.keeper()
+	start := func() oauth.Login {
+		t.Helper()
+		login, err := k.Start(t.Context(), w.who, oauth.LoginRequest{Provider: "sim", Kind: oauth.Paste})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return login
+	}
+	start()
+	if _, err := k.Complete(t.Context(), w.who, oauth.Answer{Code: w.authorize(start().URL)}); err != nil {
+		t.Fatal(err)
+	}
+	text, err := migrations.FS.ReadFile("00008_logins.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	up, down, ok := strings.Cut(string(text), "-- +goose Down")
+	if !ok {
+		t.Fatal("there is no way down")
+	}
+	w.change("SET search_path = credentials; " + down)
+	w.change("SET search_path = credentials; " + up)
+	start()
+}
+
+// TestLoginOfTheVersionBefore completes one whose row does not say what it is for.
+func TestLoginOfTheVersionBefore(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, authserver.Settings{}, "")
+	k := w.keeper()
+	for _, purpose := range []oauth.Purpose{oauth.ForAccount, oauth.ForConnection} {
+		login, err := k.Start(t.Context(), w.who, oauth.LoginRequest{Provider: "sim", Kind: oauth.Paste})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.change(`UPDATE credentials.logins SET purpose = '' WHERE ended_at IS NULL`)
+		if _, err := k.Complete(t.Context(), w.who, oauth.Answer{Code: w.authorize(login.URL), Purpose: purpose}); err != nil {
+			t.Errorf("Complete() for %s = %v", purpose, err)
+		}
+	}
+	if got := w.rows(`SELECT provider FROM credentials.connections`); len(got) != 1 {
+		t.Errorf("there are the connections %q, want one", got)
+	}
+}
