@@ -343,6 +343,48 @@ func TestSecretsGoWhereTheyAreUsed(t *testing.T) {
 	}
 }
 
+// TestModels sees that files about models are where the services look for them, and
+// that a service looks for none where none is named.
+func TestModels(t *testing.T) {
+	t.Parallel()
+	files := map[string]struct {
+		inside   string
+		services []string
+	}{
+		"MODEL_PRICES":    {"/etc/signalbox/prices.json", []string{"agent-runner", "credential-broker"}},
+		"MODEL_CATALOGUE": {"/etc/signalbox/models.json", []string{"agent-runner"}},
+	}
+	for _, named := range []bool{false, true} {
+		env := settings(t)
+		for name := range files {
+			if named {
+				env[name] = "/home/me/" + name
+			}
+		}
+		p, err := load(env)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, file := range files {
+			variable, source := "", "/dev/null"
+			if named {
+				variable, source = file.inside, env[name]
+			}
+			for _, service := range file.services {
+				s := p.Services[service]
+				if got := s.Environment[name]; got == nil || *got != variable {
+					t.Errorf("%s is given another %s than %q", service, name, variable)
+				}
+				if !slices.ContainsFunc(s.Volumes, func(v types.ServiceVolumeConfig) bool {
+					return v.Type == types.VolumeTypeBind && v.Source == source && v.Target == file.inside && v.ReadOnly
+				}) {
+					t.Errorf("%s does not have %s at %s, read only", service, source, file.inside)
+				}
+			}
+		}
+	}
+}
+
 // TestBusUsers compares who NATS knows with who connects.
 func TestBusUsers(t *testing.T) {
 	t.Parallel()

@@ -27,7 +27,7 @@ type Config struct {
 	DefaultModel    string `env:"DEFAULT_MODEL" envDefault:"claude-sonnet-4-5-20250514" doc:"Model of a session that names none."`
 	DefaultProvider string `env:"DEFAULT_PROVIDER" envDefault:"anthropic" doc:"Provider of a session that names none."`
 
-	ModelCatalogue string `env:"MODEL_CATALOGUE" doc:"File with models (context, limits) that are put over the built-in ones; empty for none."`
+	ModelCatalogue string `env:"MODEL_CATALOGUE" doc:"File with models (context, limits) that are put over the built-in ones; empty for none. What they cost is in MODEL_PRICES."`
 	ModelPrices    string `env:"MODEL_PRICES" doc:"File with prices of models (JSON, as pkg/price/prices.json) that go before the built-in ones; empty for none. Give credential-broker the same."`
 
 	Slots     int           `env:"AGENT_RUNNER_SLOTS" envDefault:"256" doc:"Runs that are worked on at a time."`

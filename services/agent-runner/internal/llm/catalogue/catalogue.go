@@ -11,7 +11,6 @@ import (
 	"bytes"
 	_ "embed"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -53,14 +52,6 @@ type Model struct {
 // HasServerTool reports whether the provider runs the tool for this model.
 func (m *Model) HasServerTool(name string) bool { return slices.Contains(m.ServerTools, name) }
 
-// file is the form of models.json and of an operator's own.
-type file struct {
-	Models []Model `json:"models"`
-	// ServerTools are the definitions of tools that providers run, by provider and
-	// name, as they go into a request.
-	ServerTools map[string]map[string]json.RawMessage `json:"serverTools"`
-}
-
 // Catalogue is a set of models.
 type Catalogue struct {
 	models []Model // sorted by provider and id
@@ -69,7 +60,7 @@ type Catalogue struct {
 
 // New returns the built-in catalogue with the entries of override put over it, an
 // empty override for none. Entries with the same provider, id and family
-// mark are replaced whole.
+// mark are replaced whole. Its errors name line and field.
 func New(override []byte) (*Catalogue, error) {
 	base, err := read(builtin)
 	if err != nil {
@@ -107,37 +98,11 @@ func Load(path string) (*Catalogue, error) {
 	if len(data) > maxFile {
 		return nil, fmt.Errorf("the model catalogue %s is over %d bytes", path, maxFile)
 	}
-	return New(data)
-}
-
-func read(data []byte) (*file, error) {
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields()
-	var f file
-	if err := d.Decode(&f); err != nil {
-		return nil, err
+	c, err := New(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	if d.More() {
-		return nil, errors.New("there is something behind the object")
-	}
-	for i := range f.Models {
-		if err := f.Models[i].check(); err != nil {
-			return nil, fmt.Errorf("models[%d]: %w", i, err)
-		}
-	}
-	return &f, nil
-}
-
-func (m *Model) check() error {
-	switch {
-	case m.Provider == "" || m.ID == "":
-		return errors.New("provider and id are needed")
-	case m.Context <= 0 || m.MaxOutput <= 0 || m.DefaultOutput < 0:
-		return fmt.Errorf("%s: context and maxOutput have to be above 0", m.ID)
-	case m.DefaultOutput > m.MaxOutput:
-		return fmt.Errorf("%s: defaultOutput is above maxOutput", m.ID)
-	}
-	return nil
+	return c, nil
 }
 
 func (c *Catalogue) add(f *file) {

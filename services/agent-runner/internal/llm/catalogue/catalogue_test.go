@@ -73,21 +73,37 @@ func TestOverride(t *testing.T) {
 
 func TestOverrideErrors(t *testing.T) {
 	t.Parallel()
+	const good = `{"provider": "openai", "id": "gpt-6", "context": 9, "maxOutput": 5}`
 	tests := []struct{ name, in, want string }{
-		{"no JSON", `{`, "operator's"},
-		{"typing error", `{"models":[{"provider":"a","id":"b","contxt":1}]}`, "contxt"},
-		{"no id", `{"models":[{"provider":"a"}]}`, "models[0]: provider and id"},
-		{"no context", `{"models":[{"provider":"a","id":"b"}]}`, "context and maxOutput"},
-		{"default too high", `{"models":[{"provider":"a","id":"b","context":9,"maxOutput":5,"defaultOutput":6}]}`, "defaultOutput"},
-		{"a price", `{"models":[{"provider":"a","id":"b","context":9,"maxOutput":5,"price":{"input":1}}]}`, "price"},
-		{"two objects", `{} {}`, "behind"},
+		{"no JSON", "{\n", "read the operator's model catalogue: line 2: unexpected end"},
+		{"two objects", "{}\n{}", "line 2: invalid character"},
+		{"no object", `[]`, "line 1: array does not belong here"},
+		{"another field", "{\n\"prices\": []}", "line 2: prices: there is no such field"},
+		{"typing error", "{\"models\": [\n" + good + ",\n{\"provider\": \"a\", \"id\": \"b\", \"contxt\": 1}]}", "line 3: models[1].contxt: there is no such field"},
+		{"wrong kind", "{\"models\": [\n{\"provider\": \"a\",\n\"id\": 7}]}", "line 3: models[0].id: number does not belong here"},
+		{"no id", `{"models":[{"provider":"a"}]}`, "line 1: models[0]: provider and id are needed"},
+		{"no context", `{"models":[{"provider":"a","id":"b"}]}`, "models[0].context: 0 is too few tokens"},
+		{"no output", `{"models":[{"provider":"a","id":"b","context":9}]}`, "models[0].maxOutput: 0 is too few tokens"},
+		{"default too high", "{\"models\":[{\"provider\":\"a\",\"id\":\"b\",\"context\":9,\"maxOutput\":5,\n\"defaultOutput\":6}]}", "line 2: models[0].defaultOutput: 6 is out of range"},
+		{"a price", "{\"models\": [\n" + good + ",\n{\"provider\": \"a\", \"id\": \"b\", \"context\": 9,\n\"price\": {\"input\": 1}}]}", "line 4: models[1].price: prices moved to MODEL_PRICES: "},
 	}
 	for _, tt := range tests {
 		if _, err := catalogue.New([]byte(tt.in)); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("New(%s) = %v, want an error with %q", tt.in, err, tt.want)
 		}
 	}
+	_, err := catalogue.New([]byte(`{"models": [{"price": {}},` + good + `, {"price": {}}]}`))
+	if err == nil || strings.Count(err.Error(), "MODEL_PRICES") != 2 {
+		t.Errorf("New = %v, want all that is wrong", err)
+	}
 	if _, err := catalogue.Load(filepath.Join(t.TempDir(), "none")); err == nil {
 		t.Error("Load of no file = nil error, want one")
+	}
+	path := filepath.Join(t.TempDir(), "own.json")
+	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := catalogue.Load(path); err == nil || !strings.Contains(err.Error(), path+": ") {
+		t.Errorf("Load = %v, want an error that names the file", err)
 	}
 }
