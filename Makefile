@@ -17,17 +17,22 @@ SERVICES := $(notdir $(filter-out ./services/e2e/%,$(COMMANDS)))
 TOOLS    := $(CURDIR)/bin/tools
 GO_TOOLS := GOWORK=off go -C tools
 
+# $(call any,A B) is A|B.
+empty :=
+any = $(subst $(empty) ,|,$(strip $(1)))
+
 # One PostgreSQL for all tests of a run, and their outcome in numbers.
 WITHPG := go run ./pkg/pgtest/withpg --
 REPORT := $(TOOLS)/testreport
 PHASE  := PHASES=bin/phases sh tools/phase.sh
 
 # Not from the cache: it does not see the programs, scripts and settings that tests use.
-GO_TEST := go test -json -count=1 -timeout 5m
+# Without vet, which `make lint` runs.
+GO_TEST := go test -json -vet=off -count=1 -timeout 5m
 
 .DEFAULT_GOAL := help
 .PHONY: help run build test test-short e2e e2e-kill e2e-faults e2e-editing e2e-oauth e2e-streams simulate translated oracle conformance gen gen-check lint images clean setup
-.PHONY: need-go test-race test-go test-e2e test-kill test-faults test-failures test-documents test-clients test-alone test-outside
+.PHONY: need-go test-race test-go test-calm test-e2e test-kill test-faults test-failures test-documents test-clients test-alone test-outside
 .PHONY: bench bench-go bench-load bench-oracle bench-peers bench-yjs
 
 help: ## List the targets
@@ -75,6 +80,7 @@ test: setup build $(REPORT) clients ## Run every test: unit, integration, end to
 test-phases:
 	@$(PHASE) 'Go tests' $(MAKE) --no-print-directory test-go
 	@$(PHASE) 'Go tests under the race detector' $(MAKE) --no-print-directory test-race
+	@$(PHASE) 'Go tests of size, and of one goroutine' $(MAKE) --no-print-directory test-calm
 	@$(PHASE) 'end to end' $(MAKE) --no-print-directory test-e2e
 	@$(PHASE) 'kills' $(MAKE) --no-print-directory test-kill
 	@$(PHASE) 'faults' $(MAKE) --no-print-directory test-faults
@@ -85,10 +91,9 @@ test-phases:
 	@$(PHASE) 'layout and deployment' $(MAKE) --no-print-directory test-outside
 	@$(PHASE) --summary
 
-# What the race detector runs is not run without it too, but where tests differ by that
-# (a norace_test.go).
+# What the race detector runs is not run without it too.
 test-go:
-	@$(REPORT) $(GO_TEST) $(if $(CC_THERE),$(filter-out $(RACE_ONLY),$(UNITS)),$(UNITS))
+	@$(REPORT) $(GO_TEST) $(if $(CC_THERE),$(filter-out $(RACE),$(UNITS)),$(UNITS))
 
 # The stories, and what the parts of the end-to-end tests promise themselves.
 test-e2e:
@@ -111,27 +116,47 @@ test-failures:
 test-documents:
 	@$(REPORT) $(GO_TEST) -p 1 ./services/e2e/browser ./services/e2e/editing
 
-# Everything with goroutines of its own. The race detector needs a C compiler.
+# Everything with goroutines of its own; what they use is watched with them. The race
+# detector needs a C compiler.
 RACE_ROOTS := $(addprefix ./pkg/,$(addsuffix /...,bus httpserver identity natsd pg rpc sse trunk)) \
 	$(addprefix ./services/,$(addsuffix /...,gateway agent-runner tool-executor document-sync credential-broker simulator))
-ONE_GOROUTINE := /internal/(llm|modelmsg|preset|scan|transform|usage|prompt|tool|script|tally|wire|field|openai|anthropic|dialect|profile|edit)(/|$$)|/migrations$$
-RACE ?= $(shell go list $(RACE_ROOTS) | grep -vE '$(ONE_GOROUTINE)')
-RACE_ONLY = $(filter-out $(shell go list $(dir $(shell find pkg services -name norace_test.go | sed 's|^|./|'))),$(RACE))
+ONE_GOROUTINE := llm modelmsg preset scan transform usage prompt tool script tally wire field openai anthropic dialect profile edit \
+	conversation run presence yproto audit opencode rotation chat
+RACE ?= $(shell go list $(RACE_ROOTS) | grep -vE '/internal/($(call any,$(ONE_GOROUTINE)))(/|$$)|/credential-broker/internal/store$$|/migrations$$|/cmd/')
 CC_THERE  = $(shell command -v "$$(go env CC)")
+
+# What is calm in packages with many goroutines: tests of one goroutine, of size and of
+# memory. The race detector would find nothing in them, and take its time.
+CALM := $(addprefix Test, \
+	PlantsAreFound Backlogs IdleMemory IdleMemoryHocuspocus HugeAnswers SessionFull \
+	LargeDocument HistoryIsBoundedInBytes DocumentsThatWereMarkdown RepeatedAppendToAFullDocument SlowUpdates WaitingIsInSnapshots \
+	Histories Simulation SimulationInFlight \
+	EverySplit CredentialAtEverySplit CredentialInRandomPieces FramesOverlong OverlongEvents TranslatedStreams)
+# What both run, in different numbers.
+CALM_TOO := TestSeeds TestRowsArePostgres
 
 test-race:
 	@if [ -n "$(CC_THERE)" ]; then \
-		CGO_ENABLED=1 $(REPORT) $(GO_TEST) -race -skip '^TestPlantsAreFound$$' $(RACE); \
+		CGO_ENABLED=1 $(REPORT) $(GO_TEST) -race -skip '^($(call any,$(CALM)))$$' $(RACE); \
 	else \
 		echo "Left out: the race detector needs a C compiler, and there is no $$(go env CC) here."; \
+	fi
+
+test-calm:
+	@if [ -n "$(CC_THERE)" ]; then \
+		$(REPORT) $(GO_TEST) -run '^($(call any,$(CALM) $(CALM_TOO)))$$' \
+			$$(dirname $$(grep -slE '^func ($(call any,$(CALM) $(CALM_TOO)))\(' $(patsubst signalbox.dev/%,./%/*_test.go,$(RACE))) | sort -u); \
+	else \
+		echo "They ran with the others."; \
 	fi
 
 test-clients: clients
 	@cd services/e2e/node && node --test
 
-# Each module builds without the workspace, as it does for those who import it.
+# Each module compiles without the workspace, as it does for those who import it. go list
+# compiles what it exports and, unlike go build, links no programs.
 test-alone:
-	@set -e; for module in proto pkg services; do echo "go build $$module"; GOWORK=off go -C $$module build ./...; done
+	@set -e; for module in proto pkg services; do echo "go list -export $$module"; GOWORK=off go -C $$module list -export ./... >/dev/null; done
 
 # What lies outside of go.work.
 test-outside: $(REPORT)

@@ -55,6 +55,9 @@ func (c *consuming) stop(t *testing.T) {
 	}
 }
 
+// long is an AckWait that no test lives to see: what was missed does not come again.
+const long = 10 * patience
+
 // queue is a server whose queues wait for an ack as long as ackWait says.
 func queue(t *testing.T, ackWait time.Duration) *natsd.Server {
 	t.Helper()
@@ -124,44 +127,43 @@ func TestConsumeDecisions(t *testing.T) {
 		decide   func(attempt int) error // nil ends it
 		attempts int
 		least    time.Duration // from the first delivery to the last
-		most     time.Duration
 		metric   string
 	}{
-		{"ack", func(int) error { return nil }, 1, 0, time.Second, "ack"},
-		{"terminal", func(int) error { return bus.Terminal(boom) }, 1, 0, time.Second, "terminal"},
-		{"terminal within", func(int) error { return fmt.Errorf("handle: %w", bus.Terminal(nil)) }, 1, 0, time.Second, "terminal"},
+		{"ack", func(int) error { return nil }, 1, 0, "ack"},
+		{"terminal", func(int) error { return bus.Terminal(boom) }, 1, 0, "terminal"},
+		{"terminal within", func(int) error { return fmt.Errorf("handle: %w", bus.Terminal(nil)) }, 1, 0, "terminal"},
 		{"retry after", func(n int) error {
 			if n == 1 {
 				return fmt.Errorf("handle: %w", bus.RetryAfter(700*time.Millisecond, boom))
 			}
 			return nil
-		}, 2, 700 * time.Millisecond, 3 * time.Second, "retry"},
+		}, 2, 700 * time.Millisecond, "retry"},
 		{"retry at once does not spin", func(n int) error {
 			if n < 4 {
 				return bus.RetryAfter(0, nil)
 			}
 			return nil
-		}, 4, 45 * time.Millisecond, 3 * time.Second, "retry"},
+		}, 4, 45 * time.Millisecond, "retry"},
 		{"backoff grows", func(n int) error {
 			if n < 4 {
 				return boom
 			}
 			return nil
-		}, 4, (125 + 250 + 500) * time.Millisecond, 5 * time.Second, "backoff"},
+		}, 4, (125 + 250 + 500) * time.Millisecond, "backoff"},
 		{"panic", func(n int) error {
 			if n == 1 {
 				panic("as asked")
 			}
 			return nil
-		}, 2, 125 * time.Millisecond, 3 * time.Second, "panic"},
+		}, 2, 125 * time.Millisecond, "panic"},
 		{"another schema", func(int) error {
 			_, err := bus.Decode[*wrapperspb.BoolValue](&bus.Message{Subject: "x"})
 			return err
-		}, 1, 0, time.Second, "terminal"},
+		}, 1, 0, "terminal"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			srv, reg := natstest.New(t), prometheus.NewRegistry()
+			srv, reg := queue(t, long), prometheus.NewRegistry()
 			b, err := bus.Connect(t.Context(), bus.Config{Service: subject.AgentRunner, Conn: srv.Options(subject.AgentRunner), Log: natstest.Log(t), Metrics: reg})
 			if err != nil {
 				t.Fatal(err)
@@ -185,8 +187,8 @@ func TestConsumeDecisions(t *testing.T) {
 			}
 			waitEmpty(t, srv)
 			c.stop(t)
-			if took := last.Sub(first); took < tc.least || took > tc.most {
-				t.Errorf("deliveries took %v, want %v to %v", took, tc.least, tc.most)
+			if took := last.Sub(first); took < tc.least {
+				t.Errorf("deliveries took %v, want %v at least", took, tc.least)
 			}
 			if got := int(attempts.Load()); got != tc.attempts {
 				t.Errorf("deliveries = %d, want %d", got, tc.attempts)
@@ -219,14 +221,14 @@ func decisions(t *testing.T, reg *prometheus.Registry, decision string) (n float
 // A handler that takes longer than the server waits is not run again.
 func TestConsumeGivesSignsOfLife(t *testing.T) {
 	t.Parallel()
-	srv := queue(t, time.Second)
+	srv := queue(t, 2*time.Second)
 	a, b := natstest.Bus(t, srv, subject.AgentRunner), natstest.Bus(t, srv, subject.AgentRunner)
 	var runs atomic.Int64
 	done := make(chan struct{}, 10)
 	for _, replica := range []*bus.Bus{a, b} {
 		consume(t, replica, bus.ConsumeConfig{InProgress: 150 * time.Millisecond, Handler: func(context.Context, *bus.Delivery) error {
 			runs.Add(1)
-			<-time.After(2500 * time.Millisecond)
+			<-time.After(3 * time.Second)
 			done <- struct{}{}
 			return nil
 		}})
@@ -329,7 +331,7 @@ func TestConsumeDrains(t *testing.T) {
 	})
 	t.Run("tells to let go, and the work goes on elsewhere at once", func(t *testing.T) {
 		t.Parallel()
-		srv := natstest.New(t)
+		srv := queue(t, long)
 		a, b := natstest.Bus(t, srv, subject.AgentRunner), natstest.Bus(t, srv, subject.AgentRunner)
 		publish(t, a, subject.RunWork(0), "one")
 		started, cause := make(chan struct{}, 1), make(chan error, 1)
@@ -344,15 +346,12 @@ func TestConsumeDrains(t *testing.T) {
 		if err := receive(t, cause); !errors.Is(err, bus.ErrDraining) {
 			t.Errorf("cause = %v, want %v", err, bus.ErrDraining)
 		}
-		moved, begin := make(chan struct{}, 1), time.Now()
+		moved := make(chan struct{}, 1)
 		consume(t, b, bus.ConsumeConfig{Handler: func(context.Context, *bus.Delivery) error {
 			moved <- struct{}{}
 			return nil
 		}})
 		receive(t, moved)
-		if took := time.Since(begin); took > 2*time.Second {
-			t.Errorf("the work came after %v, want it at once", took)
-		}
 		waitEmpty(t, srv)
 	})
 	t.Run("reports those that hold on", func(t *testing.T) {
@@ -378,7 +377,7 @@ func TestConsumeDrains(t *testing.T) {
 	})
 	t.Run("loses nothing when it stops under load", func(t *testing.T) {
 		t.Parallel()
-		srv := natstest.New(t) // AckWait is 6 s: a message missed at the stop would show as a wait
+		srv := queue(t, long) // a message missed at the stop would not come
 		b := natstest.Bus(t, srv, subject.AgentRunner)
 		const n = 300
 		var handled atomic.Int64
@@ -392,16 +391,15 @@ func TestConsumeDrains(t *testing.T) {
 				publish(t, b, subject.RunWork(0), fmt.Sprint(i))
 			}
 		})
-		begin := time.Now()
-		for handled.Load() < n && time.Since(begin) < patience {
+		for begin := time.Now(); handled.Load() < n && time.Since(begin) < patience; {
 			c := consume(t, b, bus.ConsumeConfig{Handler: handler})
 			<-time.After(20 * time.Millisecond)
 			c.stop(t)
 		}
 		publishing.Wait()
 		waitEmpty(t, srv)
-		if took := time.Since(begin); handled.Load() != n || took > 5*time.Second {
-			t.Errorf("handled %d of %d in %v, want all before any is missed", handled.Load(), n, took)
+		if handled.Load() != n {
+			t.Errorf("handled %d of %d", handled.Load(), n)
 		}
 	})
 }

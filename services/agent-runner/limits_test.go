@@ -28,7 +28,7 @@ func TestStepTime(t *testing.T) {
 		a.event("content_block_delta", `{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"So far"}}`)
 		<-a.r.Context().Done()
 	})
-	w.start(func(c *agentrunner.Config) { c.StepTime = 300 * time.Millisecond })
+	w.start(func(c *agentrunner.Config) { c.StepTime = 3 * time.Second })
 	session := w.session(&agentv1.CreateSessionRequest{})
 	v := w.watch(session)
 	w.submit(session, "go")

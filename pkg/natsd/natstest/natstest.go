@@ -32,11 +32,16 @@ func Topology(t testing.TB) subject.Topology {
 	return top
 }
 
-// Start runs an empty server; its log goes to the test's.
+// Start runs an empty server; its log goes to the test's. It leaves it to the system
+// when files reach the disk, where cfg does not say more: no test pulls the plug, and
+// the streams of all servers of a test run have better things to do than to sync.
 func Start(t testing.TB, cfg natsd.Config) *natsd.Server {
 	t.Helper()
 	if cfg.Log == nil {
 		cfg.Log = Log(t)
+	}
+	if cfg.SyncInterval == 0 {
+		cfg.SyncInterval = time.Hour
 	}
 	srv, err := natsd.Start(t.Context(), cfg)
 	if err != nil {

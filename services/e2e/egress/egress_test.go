@@ -1,6 +1,7 @@
 package egress_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -283,11 +284,8 @@ func (k *keeping) Write(b []byte) (int, error) {
 // Unwrap is for http.ResponseController.
 func (k *keeping) Unwrap() http.ResponseWriter { return k.ResponseWriter }
 
-// program is one of the programs that call with an SDK.
-type program struct {
-	dir  string
-	argv []string
-}
+// program makes the calls of a language's SDKs: it answers a job.
+type program func(t *testing.T, job string) string
 
 func (p program) call(t *testing.T, c call, url, key string) *seen {
 	t.Helper()
@@ -296,11 +294,65 @@ func (p program) call(t *testing.T, c call, url, key string) *seen {
 		t.Fatal(err)
 	}
 	var s seen
-	out := execute(t, p.dir, nil, string(job), p.argv...)
+	out := p(t, string(job))
 	if err := json.Unmarshal([]byte(out), &s); err != nil {
-		t.Fatalf("%s: %v: %.500s", p.argv, err, out)
+		t.Fatalf("%v: %.500s", err, out)
 	}
 	return &s
+}
+
+// lasting is a program that answers line by line. As many of it run as there are jobs
+// at a time, until the test ends: the SDKs take longer to load than to call.
+func lasting(t *testing.T, dir string, argv ...string) program {
+	type process struct {
+		*exec.Cmd
+		in  io.WriteCloser
+		out *bufio.Reader
+	}
+	idle := make(chan *process, 100)
+	start := func() (*process, error) {
+		p := &process{Cmd: exec.Command(argv[0], argv[1:]...)}
+		p.Dir, p.Stderr = dir, t.Output()
+		out, err1 := p.StdoutPipe()
+		in, err2 := p.StdinPipe()
+		if err := errors.Join(err1, err2); err != nil {
+			return nil, err
+		}
+		p.in, p.out = in, bufio.NewReader(out)
+		return p, p.Start()
+	}
+	t.Cleanup(func() {
+		for close(idle); ; {
+			p, more := <-idle
+			if !more {
+				return
+			}
+			if err := errors.Join(p.in.Close(), p.Wait()); err != nil {
+				t.Errorf("%s: %v", argv, err)
+			}
+		}
+	})
+	return func(t *testing.T, job string) string {
+		t.Helper()
+		var p *process
+		select {
+		case p = <-idle:
+		default:
+			var err error
+			if p, err = start(); err != nil {
+				t.Fatalf("%s: %v", argv, err)
+			}
+		}
+		late := time.AfterFunc(2*patience, func() { _ = p.Process.Kill() }) // it may have ended
+		_, err1 := io.WriteString(p.in, job+"\n")
+		line, err2 := p.out.ReadString('\n')
+		if err := errors.Join(err1, err2); err != nil || !late.Stop() {
+			_ = p.Process.Kill()
+			t.Fatalf("%s: %v, %v", argv, err, p.Wait())
+		}
+		idle <- p
+		return line
+	}
 }
 
 // execute runs a program to its end.
@@ -346,7 +398,10 @@ func (h *house) sdks(t *testing.T) map[string]program {
 		bin = filepath.Join(t.TempDir(), "call")
 		execute(t, filepath.Join(root, "bench/oracle"), []string{"GOWORK=off"}, "", "go", "build", "-o", bin, "./call")
 	}
-	return map[string]program{"npm": {node, []string{"node", "call-provider.mjs"}}, "go": {"", []string{bin}}}
+	return map[string]program{
+		"npm": lasting(t, node, "node", "call-provider.mjs"),
+		"go":  func(t *testing.T, job string) string { return execute(t, "", nil, job, bin) },
+	}
 }
 
 // account stores a credential for a workspace of its own, so that no call suffers from

@@ -1,37 +1,37 @@
-// One call of a model provider with its official SDK. The call is read from stdin as
-// JSON and what came of it goes to stdout as JSON, the same that bench/oracle/call
-// prints for the Go SDKs:
+// Calls of a model provider with its official SDK, one after the other. Each is read
+// from stdin as a line of JSON and what came of it goes to stdout as one, the same that
+// bench/oracle/call prints for the Go SDKs:
 //
 //   in:  {sdk: anthropic|openai, url, key, method: stream|create|count|models, body, headers}
 //   out: {events, value, error: {status, message, requestId, retryAfter}, wire: {status, headers, body}}
 //
 // wire is what came over the network, its body in base64 as far as it was read.
+import { createInterface } from 'node:readline';
 import Anthropic from '@anthropic-ai/sdk';
 import OpenAI from 'openai';
 import { EXIT, Failure, run } from './lib/exit.mjs';
 
-const wire = { status: 0, headers: {}, body: '' };
-const pieces = [];
-
-/** The SDK's fetch, which keeps what it passes on. */
-async function recording(url, init) {
-  const response = await fetch(url, init);
-  wire.status = response.status;
-  wire.headers = Object.fromEntries(response.headers);
-  const kept = response.body?.pipeThrough(
-    new TransformStream({
-      transform(chunk, controller) {
-        pieces.push(chunk);
-        controller.enqueue(chunk);
-      },
-    }),
-  );
-  return new Response(kept, { status: response.status, statusText: response.statusText, headers: response.headers });
+/** The SDK's fetch, which keeps in wire and pieces what it passes on. */
+function recording(wire, pieces) {
+  return async (url, init) => {
+    const response = await fetch(url, init);
+    wire.status = response.status;
+    wire.headers = Object.fromEntries(response.headers);
+    const kept = response.body?.pipeThrough(
+      new TransformStream({
+        transform(chunk, controller) {
+          pieces.push(chunk);
+          controller.enqueue(chunk);
+        },
+      }),
+    );
+    return new Response(kept, { status: response.status, statusText: response.statusText, headers: response.headers });
+  };
 }
 
 /** The calls that can be made: each gives a stream of events or a value. */
-function calls({ sdk, url, key, headers }) {
-  const options = { apiKey: key, baseURL: url, maxRetries: 0, timeout: 30_000, fetch: recording, defaultHeaders: headers };
+function calls({ sdk, url, key, headers }, fetch) {
+  const options = { apiKey: key, baseURL: url, maxRetries: 0, timeout: 30_000, fetch, defaultHeaders: headers };
   if (sdk === 'anthropic') {
     const client = new Anthropic(options);
     return {
@@ -52,15 +52,11 @@ function calls({ sdk, url, key, headers }) {
   throw new Failure(EXIT.usage, `sdk is anthropic or openai, not ${sdk}`);
 }
 
-async function input() {
-  let text = '';
-  for await (const chunk of process.stdin) text += chunk;
-  return JSON.parse(text);
-}
-
-await run(async () => {
-  const job = await input();
-  const call = calls(job)[job.method];
+/** Makes one call and tells what came of it. */
+async function make(job) {
+  const wire = { status: 0, headers: {}, body: '' };
+  const pieces = [];
+  const call = calls(job, recording(wire, pieces))[job.method];
   if (!call) throw new Failure(EXIT.usage, `the SDK ${job.sdk} has no method ${job.method} here`);
   const out = { events: [], value: null, error: null, wire };
   try {
@@ -76,6 +72,12 @@ await run(async () => {
     };
   }
   wire.body = Buffer.concat(pieces).toString('base64');
-  process.stdout.write(JSON.stringify(out));
+  return out;
+}
+
+await run(async () => {
+  for await (const line of createInterface({ input: process.stdin })) {
+    process.stdout.write(`${JSON.stringify(await make(JSON.parse(line)))}\n`);
+  }
   return EXIT.ok;
 });

@@ -142,7 +142,7 @@ func TestStreamCancel(t *testing.T) {
 	for name, open := range map[string]func(*testing.T, llm.Config) model{"anthropic": claude, "openai": chat} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			closed := make(chan time.Time, 1)
+			closed := make(chan struct{})
 			cfg := serve(t, func(w http.ResponseWriter, r *http.Request) {
 				if name == "anthropic" {
 					write(w, claudeHead)
@@ -150,7 +150,7 @@ func TestStreamCancel(t *testing.T) {
 					write(w, chatHead)
 				}
 				<-r.Context().Done()
-				closed <- time.Now()
+				close(closed)
 			})
 			ctx, cancel := context.WithCancelCause(t.Context())
 			s, err := open(t, cfg).Stream(ctx, hello())
@@ -161,14 +161,11 @@ func TestStreamCancel(t *testing.T) {
 			for s.Next() && s.Event().Type != llm.TextDelta {
 			}
 			stopped := errors.New("stopped by the person")
-			start := time.Now()
 			cancel(stopped)
 			if s.Next() || !errors.Is(s.Err(), stopped) {
 				t.Errorf("Err() after a cancel = %v, want %v", s.Err(), stopped)
 			}
-			if took := (<-closed).Sub(start); took > 250*time.Millisecond {
-				t.Errorf("the connection was closed after %v, want at most 250ms", took)
-			}
+			<-closed // the connection, while s is open
 			if got := s.Partial().Text(); got != "Hi" {
 				t.Errorf("Partial().Text() = %q, want %q", got, "Hi")
 			}

@@ -40,7 +40,7 @@ func TestRowsArePostgres(t *testing.T) {
 	t.Parallel()
 	sequences := uint64(100)
 	if testing.Short() || raced {
-		sequences = 20
+		sequences = 10
 	}
 	k := newKit(t)
 	each(t, 1, 2, func(t *testing.T, worker uint64) bool {

@@ -182,9 +182,9 @@ func TestSeeds(t *testing.T) {
 		t.Logf("seed %d: %d runs, %d events, %s, trace %016x", o.seed, o.runs, o.events, o.took, o.hash)
 		return
 	}
-	n := uint64(3000)
+	n := uint64(2000)
 	if testing.Short() || raced {
-		n = 200
+		n = 100
 	}
 	first, n := number(t, firstVariable, 1), number(t, seedsVariable, n)
 	begun := time.Now()
