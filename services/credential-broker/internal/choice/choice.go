@@ -410,7 +410,8 @@ func (p *Pool) readyFor(q *query) int {
 // best is the strategy hybrid.
 func (p *Pool) best(q *query) int {
 	current := p.served(q.Session)
-	if current < 0 || !p.open(q.t, q.f, current) {
+	stays := current >= 0 && p.open(q.t, q.f, current) // its prompt cache is worth more than a quota's end
+	if !stays {
 		current = p.at
 	}
 	if !p.takes(q, current) {
@@ -425,7 +426,11 @@ func (p *Pool) best(q *query) int {
 		}
 		if current >= 0 {
 			score, tier := p.score(current, q.t)
-			if tier == k && scores[k]-score < p.rates.lead {
+			lead := scores[k] - score
+			if stays {
+				lead -= before * int64(p.turns[i]-p.turns[current])
+			}
+			if tier == k && lead < p.rates.lead {
 				i = current
 			}
 		}

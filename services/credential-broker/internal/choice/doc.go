@@ -71,7 +71,8 @@
 // (Outcome.Ends). Hybrid then looks for the highest score first among the accounts whose
 // quota ends within the hour, then among those that do not say, then among those whose
 // quota ends later, the next hour's first: what is left of a quota at its end is lost
-// (lapse.go). Where no account says so, that changes nothing.
+// (lapse.go). A session does not leave its account for that. Where no account says so, that
+// changes nothing.
 //
 // Families are sixteen at a time: one whose limits are all over makes room.
 //

@@ -6,9 +6,8 @@ import "time"
 // and what is left of a quota then is lost. Hybrid uses first what is lost within the
 // hour, and saves the rest: what ends later is used later, and after the accounts that do
 // not say. That refuses nobody and changes no score; it only says among whom the highest
-// is looked for. Sessions do not change accounts more often for it than they did: the
-// scores of hybrid have them do so anyway. What was said is each instance's own, and over
-// with the quota.
+// is looked for. A session stays where it is all the same, until another account leads by
+// as much as ever. What was said is each instance's own, and over with the quota.
 const (
 	before = 1 << 40 // more than any score
 	hours  = 4       // that are told apart

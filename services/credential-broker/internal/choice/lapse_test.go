@@ -50,6 +50,13 @@ func TestLapses(t *testing.T) {
 	b.ends(2, 30*time.Minute)
 	b.want("stays", b.use(mine, ok), "b")
 
+	// Nor does it leave for one that ends sooner: only who has no account yet begins there.
+	b = newBench(t, 2, with(choice.Hybrid))
+	b.want("the session begins", b.use(choice.Request{Session: mine.Session, Tried: b.ids[:1]}, ok), "b")
+	b.ends(0, 30*time.Minute)
+	b.want("stays", b.use(mine, ok, ok), "bb")
+	b.want("who is new", b.use(choice.Request{Session: id.New[id.Session]()}, ok), "a")
+
 	// A quota of minutes is always about to end: that says nothing.
 	b = newBench(t, 2, with(choice.Hybrid))
 	b.ends(1, 40*time.Second)

@@ -30,7 +30,7 @@ var (
 // who knows the future could have (clairvoyant), over many demands, and wants what
 // holds with a margin: of the mean, and of the worst of them. Six of ten accounts say when
 // their quota ends (-mute: nobody does). What is missing beyond that are quotas whose end
-// nobody says, and accounts whose refusals do not say how long they will last: looking
+// nobody says, sessions that stay where they are, and accounts whose refusals do not say how long they will last: looking
 // whether they are over uses up their health, so that they are left for last.
 func TestSimulation(t *testing.T) {
 	t.Parallel()
@@ -41,8 +41,8 @@ func TestSimulation(t *testing.T) {
 	}{
 		{3, 7, 200, 10, [...]float64{0.99, 0.97, 0.93, 0.98}, [...]float64{0.98, 0.93, 0.89, 0.96}},
 		{10, 3, 100, 10, [...]float64{0.99, 0.94, 0.92, 0.92}, [...]float64{0.98, 0.88, 0.87, 0.88}},
-		{100, 2, 20, 3, [...]float64{0.99, 0.96, 0.91, 0.91}, [...]float64{0.98, 0.94, 0.9, 0.9}},
-		{1000, 1, 10, 1, [...]float64{0.99, 0.95, 0.93, 0.94}, [...]float64{0.98, 0.94, 0.92, 0.93}},
+		{100, 2, 20, 3, [...]float64{0.99, 0.96, 0.9, 0.9}, [...]float64{0.98, 0.93, 0.89, 0.89}},
+		{1000, 1, 10, 1, [...]float64{0.99, 0.93, 0.92, 0.93}, [...]float64{0.98, 0.92, 0.91, 0.92}},
 	} {
 		if !thorough && size.accounts > 100 {
 			continue
