@@ -45,7 +45,7 @@
 // too large for the store is committed sender by sender, and who is too large alone is
 // refused. Who is refused is closed with CloseRefused (CloseMalformed for what cannot be
 // read), and editors that heed it do not come again. From those that do, with the same
-// structs, the update is taken a second later, then two, up to half a minute: what their
+// structs, the update is taken a second later, then two, up to eight: what their
 // page says is refused once in that time, and nobody else is held up by it.
 //
 // An operation first catches up with the head in Postgres, edits within one

@@ -3,6 +3,7 @@ package room
 import (
 	"context"
 	"encoding/binary"
+	"hash/maphash"
 	"maps"
 	"time"
 
@@ -10,10 +11,11 @@ import (
 )
 
 // How long an update waits that is tried again after it was refused: twice as long each
-// time.
+// time. What else the same connection sends waits with it, so it is well below the time
+// after which somebody counts as gone.
 const (
 	firstHold   = time.Second
-	holdDoubles = 5 // times: 32 s
+	holdDoubles = 3 // times: 8 s
 	forgetAfter = 10 * time.Minute
 	maxRefusals = 1000 // that a room remembers
 )
@@ -31,23 +33,29 @@ type refusal struct {
 type writer struct {
 	member id.Member
 	client uint64 // of Yjs; 0 where there are no structs, or none that can be read
+	sum    uint64 // of all of such an update: it is only like itself
 }
 
 func (s *Seat) writer(update []byte) writer {
-	w := writer{member: s.author.Member}
+	w, rest := writer{member: s.author.Member}, update
 	for range 3 { // how many clients, how many structs the first one has, and who it is
-		n, size := binary.Uvarint(update)
+		n, size := binary.Uvarint(rest)
 		if w.client = n; size <= 0 || n == 0 {
-			w.client = 0
+			w.client, w.sum = 0, maphash.Bytes(sums, update)
 			return w
 		}
-		update = update[size:]
+		rest = rest[size:]
 	}
 	return w
 }
 
+var sums = maphash.MakeSeed()
+
 // remember notes that an update was refused. mu is held.
 func (r *room) remember(s *Seat, update []byte, now time.Time) {
+	if empty(update) {
+		return // it came with what was to blame
+	}
 	if r.refusals == nil {
 		r.refusals = make(map[writer]refusal)
 	}
@@ -70,6 +78,9 @@ func (r *room) remember(s *Seat, update []byte, now time.Time) {
 // hold waits while an update is not to be tried again yet, at most until ctx is done. mu
 // is held, but for that time.
 func (r *room) hold(ctx context.Context, s *Seat, update []byte) error {
+	if empty(update) {
+		return nil
+	}
 	f, refused := r.refusals[s.writer(update)]
 	wait := time.Until(f.until)
 	if !refused || wait <= 0 {

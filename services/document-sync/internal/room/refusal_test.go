@@ -43,8 +43,8 @@ func TestRefusedComesAgain(t *testing.T) {
 			stubborn.seat.Leave()
 			tries++
 		}
-		// After 0, 1, 3, 7, 15, 31, 63 and 95 s.
-		equal(t, "tries", tries, 8)
+		// After 0, 1, 3, 7 and 15 s, and then every 8 s to 95.
+		equal(t, "tries", tries, 15)
 		equal(t, "the document was loaded", m.count("Load")-loads, tries)
 
 		stubborn.join(h, ref)
