@@ -94,25 +94,25 @@ func (t *topic) readTail(ctx context.Context, generation, head uint64, w wanted)
 	defer done()
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	b := tailBuilder{topic: t, generation: generation, head: head, now: time.Now()}
-	b.got = tail{from: w.from, order: runorder.New(), until: placeOf(generation, head)}
 	r := t.readRecord(ctx, w)
-	var err error
-	switch {
-	case r.long:
-		b.got.short = true
-	case r.part:
-		b.got.part = true
-		b.addRecord(r, nil)
-	case r.joined != 0:
-		b.joinRing(r)
-	default:
-		err = b.joinLog(ctx, r)
+	for attempt := 0; ; attempt++ {
+		b := tailBuilder{topic: t, generation: generation, head: head, now: time.Now()}
+		b.got = tail{from: w.from, order: runorder.New(), until: placeOf(generation, head)}
+		switch {
+		case r.long:
+			b.got.short = true
+		case r.part:
+			b.got.part = true
+			b.addRecord(r, nil)
+		case r.joined != 0:
+			b.joinRing(r)
+		default:
+			b.got.err = b.joinLog(ctx, r)
+		}
+		if !errors.Is(b.got.err, errBehind) || attempt == lookAttempts-1 || pause(ctx, 20*time.Millisecond<<attempt) != nil {
+			return b.got
+		}
 	}
-	if err != nil {
-		return tail{err: err}
-	}
-	return b.got
 }
 
 // tailBuilder puts a tail together.
@@ -145,13 +145,35 @@ func (b *tailBuilder) joinLog(ctx context.Context, r record) error {
 		// neither: it is old, or the stream has begun anew.
 		b.addRecord(r, nil)
 	}
+	reached := uint64(0)
 	for st, err := range b.read(ctx, 0, b.head) {
 		if err != nil {
 			return err
 		}
 		b.addStored(st)
+		reached = st.Seq
+	}
+	if reached < b.head {
+		return b.behind(ctx)
 	}
 	return nil
+}
+
+// behind returns errBehind, or nil when the head is too old to be in the log.
+func (b *tailBuilder) behind(ctx context.Context) error {
+	t := b.topic
+	stream, err := t.shard.feed.cfg.Bus.Stream(ctx, t.stream)
+	if err != nil || stream.First > b.head {
+		return err
+	}
+	_, err = t.shard.feed.cfg.Bus.Last(ctx, t.stream, t.log)
+	switch {
+	case errors.Is(err, bus.ErrNotFound):
+		return nil
+	case err != nil:
+		return err
+	}
+	return errBehind
 }
 
 // goOn reads the log from the record's last event on; false when it is not there.
