@@ -429,6 +429,43 @@ func TestTokens(t *testing.T) {
 	tokens(2)
 }
 
+// Looking whether a limit is over costs no health: who does not say when it is would
+// else be left for last when it is back.
+func TestProbesCostNoHealth(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name          string
+		first, second choice.Reason
+		want          float64
+	}{
+		{"the limit that it was to look for", limited, limited, 90},
+		{"the quota that it was to look for", quota, quota, 80},
+		{"something else", limited, quota, 70},
+		{"a key that does not open", choice.AuthFailed, choice.AuthFailed, 60},
+	} {
+		b := newBench(t, 2, func(s *choice.Settings) { s.RecoveryPerHour = 0 })
+		only := choice.Request{Tried: b.ids[1:]}
+		b.pool.Report(b.now, b.pick(only), choice.Outcome{Reason: c.first})
+		b.after(2 * time.Minute)
+		k := b.pick(only)
+		if b.pool.Report(b.now, k, choice.Outcome{Reason: c.second}); !k.Probe || b.parked() == 0 {
+			t.Errorf("a probe (%v) that finds %s leaves the account parked for %v", k.Probe, c.name, b.parked())
+		}
+		if got := b.state().Health; got != c.want {
+			t.Errorf("a probe that finds %s: health %v, want %v", c.name, got, c.want)
+		}
+	}
+	// Who was let through, and is refused later, was well in between.
+	b := newBench(t, 1, func(s *choice.Settings) { s.RecoveryPerHour, s.Success = 0, 0 })
+	b.pool.Report(b.now, b.pick(none), choice.Outcome{Reason: limited})
+	b.after(time.Minute)
+	b.pool.Report(b.now, b.pick(none), choice.Outcome{Reason: ok})
+	b.pool.Report(b.now, b.pick(none), choice.Outcome{Reason: limited})
+	if got := b.state().Health; got != 80 {
+		t.Errorf("health after a limit that was over and came again is %v, want 80", got)
+	}
+}
+
 func TestHealthRecovers(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 1, nil)

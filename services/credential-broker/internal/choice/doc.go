@@ -44,6 +44,11 @@
 // a Ticket knows under which window it was handed out. So the ladder climbs once
 // for each window, and only by a request that had been let through after it.
 //
+// A probe that finds the limit it was to look for parks the account again, and climbs,
+// but costs no health: the limit was known. Else looking whether a quota is over would use
+// up the health of who does not say when it is, and leave it for last when it is back. (A
+// failed authentication is only known from trying, and has no ladder: that costs again.)
+//
 // An account comes back by one probe and not by a herd. A probe that does not
 // answer for ProbeTime no longer keeps others away; one that ends without a word
 // about the account (cancelled, never sent) leaves the next request to probe.

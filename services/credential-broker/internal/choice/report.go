@@ -72,12 +72,13 @@ func (p *Pool) Report(now time.Time, k Ticket, o Outcome) (parked bool) {
 			p.succeeded(t, i, &k)
 		}
 	case o.Reason == RateLimited, o.Reason == AuthFailed, o.Reason == QuotaExhausted:
-		if parked = p.park(t, i, &k, o); parked {
+		var known bool
+		if parked, known = p.park(t, i, &k, o); parked && !known {
 			p.ail(t, i, o.Reason)
 		}
 	case o.Reason == Overloaded:
 		if o.Wait > 0 {
-			parked = p.park(t, i, &k, o)
+			parked, _ = p.park(t, i, &k, o)
 		}
 		if o.Wait <= 0 || parked {
 			p.ail(t, i, o.Reason)
@@ -158,8 +159,9 @@ func (p *Pool) ail(t time.Duration, i int, r Reason) {
 }
 
 // park sets the limit that a failure is about. It reports whether that opened a window:
-// the failure of a request in flight belongs to the one that is open.
-func (p *Pool) park(t time.Duration, i int, k *Ticket, o Outcome) (opened bool) {
+// the failure of a request in flight belongs to the one that is open. And it reports
+// whether the failure was known: a probe's that found the limit it was to look for.
+func (p *Pool) park(t time.Duration, i int, k *Ticket, o Outcome) (opened, known bool) {
 	n, f := 0, whole
 	if o.Reason == RateLimited && k.family != "" {
 		if f = p.intern(t, k.family); f != whole {
@@ -176,8 +178,9 @@ func (p *Pool) park(t time.Duration, i int, k *Ticket, o Outcome) (opened bool) 
 			l.until, l.soon, l.reason, l.status, l.raw = until, until, o.Reason, o.Status, o.Raw
 			p.changed(i, Bus, Store)
 		}
-		return false
+		return false, false
 	}
+	known = k.probes[n] && l.window == k.windows[n] && l.reason == o.Reason && o.Reason != AuthFailed
 	step := l.step
 	if o.Reason == QuotaExhausted {
 		if step == 0 || l.window == k.windows[n] {
@@ -197,7 +200,7 @@ func (p *Pool) park(t time.Duration, i int, k *Ticket, o Outcome) (opened bool) 
 		at: p.after(t, l), until: t + d, soon: t + soon, window: p.windows, back: p.back, step: step, reason: o.Reason, status: o.Status, raw: o.Raw,
 	}
 	p.changed(i, Bus, Store)
-	return true
+	return true, known
 }
 
 // release lets the next request probe where this one was to find out and did not.

@@ -30,8 +30,7 @@ var (
 // who knows the future could have (clairvoyant), over many demands, and wants what
 // holds with a margin: of the mean, and of the worst of them. Six of ten accounts say when
 // their quota ends (-mute: nobody does). What is missing beyond that are quotas whose end
-// nobody says, sessions that stay where they are, and accounts whose refusals do not say how long they will last: looking
-// whether they are over uses up their health, so that they are left for last.
+// nobody says, and sessions that stay where they are.
 func TestSimulation(t *testing.T) {
 	t.Parallel()
 	loads := [...]float64{0.5, 0.8, 1.0, 1.2}
@@ -39,10 +38,10 @@ func TestSimulation(t *testing.T) {
 		accounts, days, quota, seeds int
 		mean, least                  [len(loads)]float64
 	}{
-		{3, 7, 200, 10, [...]float64{0.99, 0.97, 0.93, 0.98}, [...]float64{0.98, 0.93, 0.89, 0.96}},
-		{10, 3, 100, 10, [...]float64{0.99, 0.94, 0.92, 0.92}, [...]float64{0.98, 0.88, 0.87, 0.88}},
-		{100, 2, 20, 3, [...]float64{0.99, 0.96, 0.9, 0.9}, [...]float64{0.98, 0.93, 0.89, 0.89}},
-		{1000, 1, 10, 1, [...]float64{0.99, 0.93, 0.92, 0.93}, [...]float64{0.98, 0.92, 0.91, 0.92}},
+		{3, 7, 200, 10, [...]float64{0.99, 0.98, 0.96, 0.98}, [...]float64{0.98, 0.97, 0.93, 0.98}},
+		{10, 3, 100, 10, [...]float64{0.99, 0.96, 0.96, 0.95}, [...]float64{0.98, 0.92, 0.93, 0.92}},
+		{100, 2, 20, 3, [...]float64{0.99, 0.98, 0.95, 0.95}, [...]float64{0.98, 0.96, 0.94, 0.95}},
+		{1000, 1, 10, 1, [...]float64{0.99, 0.95, 0.95, 0.95}, [...]float64{0.98, 0.94, 0.95, 0.96}},
 	} {
 		if !thorough && size.accounts > 100 {
 			continue
@@ -85,7 +84,7 @@ func TestSimulation(t *testing.T) {
 const (
 	fiveHours = 5 * time.Hour
 	week      = 7 * 24 * time.Hour
-	slot      = 30 * time.Minute // of the clairvoyant
+	slot      = 2 * time.Minute // of the clairvoyant; longer than anybody waits
 	phases    = 5
 )
 
@@ -403,8 +402,8 @@ func (q *events) Pop() any {
 
 // clairvoyant returns how many requests could be completed at most, by whoever knows
 // all that will happen: a maximal flow from quotas to demand. Each path is one request,
-// from a weekly quota through a five-hour quota to a half-hour in that window, to the
-// demand of that half-hour, or of the one before for those who waited. It is a bound
+// from a weekly quota through a five-hour quota to a slot in that window, to the
+// demand of that slot, or of the one before for those who waited. It is a bound
 // from above because it only forgets limits: accounts of one phase are put together
 // with the sum of their quotas; a five-hour window across the end of a week may be used
 // up in both; a minute takes as many requests as come; and no account is flaky, or
