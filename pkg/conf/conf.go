@@ -12,13 +12,16 @@
 package conf
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"reflect"
+	"strconv"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/caarlos0/env/v11"
 )
@@ -51,16 +54,15 @@ func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // Load fills into, a pointer to a settings struct, from environ ("KEY=value"
-// lines, as os.Environ gives them) and validates it.
+// lines, as os.Environ gives them) and validates it. Its errors name the variables,
+// all that do not parse at once, and say what would be right.
 func Load(into any, environ []string) error {
 	if _, err := Variables(into); err != nil {
 		return err
 	}
-	if err := env.ParseWithOptions(into, env.Options{Environment: env.ToMap(environ)}); err != nil {
-		if all, ok := errors.AsType[env.AggregateError](err); ok {
-			err = errors.Join(all.Errors...)
-		}
-		return fmt.Errorf("read settings from the environment: %w", err)
+	environment := env.ToMap(environ)
+	if err := env.ParseWithOptions(into, env.Options{Environment: environment}); err != nil {
+		return fmt.Errorf("read settings from the environment: %w", cmp.Or(explain(into, environment), err))
 	}
 	if v, ok := into.(Validator); ok {
 		if err := v.Validate(); err != nil {
@@ -84,31 +86,83 @@ func Variables(of any) ([]Variable, error) {
 	if t == nil || t.Kind() != reflect.Pointer || t.Elem().Kind() != reflect.Struct {
 		return nil, fmt.Errorf("settings must be a pointer to a struct, not %T", of)
 	}
-	return walk(t.Elem(), "")
-}
-
-func walk(t reflect.Type, prefix string) ([]Variable, error) {
 	var out []Variable
-	for f := range t.Fields() {
-		tag, ok := f.Tag.Lookup("env")
-		if !ok {
-			if f.Type.Kind() == reflect.Struct {
-				sub, err := walk(f.Type, prefix+f.Tag.Get("envPrefix"))
-				if err != nil {
-					return nil, err
-				}
-				out = append(out, sub...)
-			}
-			continue
-		}
-		name, opts, _ := strings.Cut(tag, ",")
+	err := walk(t.Elem(), "", func(prefix string, f reflect.StructField) error {
+		name, opts, _ := strings.Cut(f.Tag.Get("env"), ",")
 		v := Variable{Name: prefix + name, Default: f.Tag.Get("envDefault"), Required: strings.Contains(opts, "required") || strings.Contains(opts, "notEmpty"), Doc: f.Tag.Get("doc")}
 		if v.Doc == "" {
-			return nil, fmt.Errorf("%s.%s (%s) has no doc tag", t.Name(), f.Name, v.Name)
+			return fmt.Errorf("%s (%s) has no doc tag", f.Name, v.Name)
 		}
 		out = append(out, v)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%T: %w", of, err)
 	}
 	return out, nil
+}
+
+// walk calls fn for each field that is a variable, in their order, until it returns an error.
+func walk(t reflect.Type, prefix string, fn func(prefix string, f reflect.StructField) error) (err error) {
+	for f := range t.Fields() {
+		if _, ok := f.Tag.Lookup("env"); ok {
+			err = fn(prefix, f)
+		} else if f.Type.Kind() == reflect.Struct {
+			err = walk(f.Type, prefix+f.Tag.Get("envPrefix"), fn)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// explain says of settings that do not parse which variables are to blame: each is read
+// once more by itself, for what parses them all knows the fields of the program alone.
+func explain(into any, environment map[string]string) error {
+	var all []error
+	_ = walk(reflect.TypeOf(into).Elem(), "", func(prefix string, f reflect.StructField) error {
+		alone := reflect.New(reflect.StructOf([]reflect.StructField{f}))
+		err := env.ParseWithOptions(alone.Interface(), env.Options{Environment: environment, Prefix: prefix})
+		if several, ok := errors.AsType[env.AggregateError](err); ok {
+			err = errors.Join(several.Errors...)
+		}
+		if malformed, ok := errors.AsType[env.ParseError](err); ok {
+			name, _, _ := strings.Cut(f.Tag.Get("env"), ",")
+			name = prefix + name
+			err = fmt.Errorf("%s=%q %w", name, cmp.Or(environment[name], f.Tag.Get("envDefault")), right(malformed))
+		}
+		if err != nil {
+			all = append(all, err)
+		}
+		return nil
+	})
+	return errors.Join(all...)
+}
+
+// right says what is wrong with a value that does not parse, and what would be right.
+func right(e env.ParseError) error {
+	switch e.Type {
+	case reflect.TypeFor[time.Duration]():
+		return errors.New("is not a duration: use a number with a unit, such as 500ms, 30s or 1h30m")
+	case reflect.TypeFor[slog.Level]():
+		return errors.New("is not a level: use debug, info, warn or error")
+	}
+	number, _ := errors.AsType[*strconv.NumError](e.Err)
+	switch kind := e.Type.Kind(); {
+	case kind == reflect.Bool:
+		return errors.New("is neither true nor false: use one of them")
+	case kind == reflect.Float32, kind == reflect.Float64:
+		return errors.New("is not a number: use one, such as 0.5")
+	case number == nil:
+		return fmt.Errorf("is not what it should be: %w", e.Err)
+	case !errors.Is(number, strconv.ErrRange):
+		return errors.New("is not a whole number: use one, such as 100")
+	case strings.HasPrefix(number.Num, "-"):
+		return fmt.Errorf("is out of range: use a whole number of at least %d", int64(-1)<<(e.Type.Bits()-1))
+	default:
+		return fmt.Errorf("is out of range: use a whole number of at most %d", int64(1)<<(e.Type.Bits()-1)-1)
+	}
 }
 
 // WriteHelp writes the variables of settings as an aligned table.

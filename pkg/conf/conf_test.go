@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -55,6 +56,57 @@ func TestLoad(t *testing.T) {
 		A string `env:"A"`
 	}{}, nil); err == nil || !strings.Contains(err.Error(), "no doc tag") {
 		t.Errorf("a field without doc: Load = %v", err)
+	}
+}
+
+// TestMalformed names the variable, as the operator knows it, and what would be right.
+func TestMalformed(t *testing.T) {
+	t.Parallel()
+	type limits struct {
+		Wait time.Duration `env:"WAIT" envDefault:"1s" doc:"How long."`
+	}
+	type all struct {
+		Limits limits
+		Wait   time.Duration `env:"GRACE" doc:"How long."`
+		Count  int32         `env:"COUNT" doc:"How many."`
+		Share  float64       `env:"SHARE" doc:"How much."`
+		On     bool          `env:"ON" doc:"Whether."`
+		Level  slog.Level    `env:"LEVEL" doc:"What is logged."`
+		Key    conf.Secret   `env:"KEY,required" doc:"The key."`
+		Inner  struct {
+			Limits limits
+		} `envPrefix:"INNER_"`
+	}
+	for _, tt := range []struct {
+		environ []string
+		want    []string
+	}{
+		{[]string{"KEY=k", "GRACE=soon"}, []string{`GRACE="soon" is not a duration: use a number with a unit, such as 500ms, 30s or 1h30m`}},
+		{[]string{"KEY=k", "WAIT=10"}, []string{`WAIT="10" is not a duration: use a number with a unit, such as 500ms, 30s or 1h30m`}},
+		{[]string{"KEY=k", "INNER_WAIT=1 h"}, []string{`INNER_WAIT="1 h" is not a duration: use a number with a unit, such as 500ms, 30s or 1h30m`}},
+		{[]string{"KEY=k", "COUNT=many"}, []string{`COUNT="many" is not a whole number: use one, such as 100`}},
+		{[]string{"KEY=k", "COUNT=3000000000"}, []string{`COUNT="3000000000" is out of range: use a whole number of at most 2147483647`}},
+		{[]string{"KEY=k", "COUNT=-3000000000"}, []string{`COUNT="-3000000000" is out of range: use a whole number of at least -2147483648`}},
+		{[]string{"KEY=k", "SHARE=half"}, []string{`SHARE="half" is not a number: use one, such as 0.5`}},
+		{[]string{"KEY=k", "ON=yes"}, []string{`ON="yes" is neither true nor false: use one of them`}},
+		{[]string{"KEY=k", "LEVEL=loud"}, []string{`LEVEL="loud" is not a level: use debug, info, warn or error`}},
+		{[]string{"COUNT=x", "INNER_WAIT=y"}, []string{`COUNT="x"`, `"KEY" is not set`, `INNER_WAIT="y"`}},
+	} {
+		err := conf.Load(new(all), tt.environ)
+		if err == nil {
+			t.Errorf("with %q: Load = nil", tt.environ)
+			continue
+		}
+		lines := strings.Split(strings.TrimPrefix(err.Error(), "read settings from the environment: "), "\n")
+		if len(lines) != len(tt.want) {
+			t.Errorf("with %q: Load = %q, want %q", tt.environ, lines, tt.want)
+			continue
+		}
+		for i, want := range tt.want {
+			if !strings.Contains(lines[i], want) {
+				t.Errorf("with %q: Load = %q, want %q", tt.environ, lines[i], want)
+			}
+		}
 	}
 }
 
