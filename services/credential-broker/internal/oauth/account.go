@@ -10,9 +10,6 @@ import (
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
-// maxAccounts bounds one workspace's accounts: the largest pool there is.
-const maxAccounts = 1000
-
 // Action is what happened to a grant, for the audit.
 type Action string
 

@@ -155,7 +155,7 @@ func (t inFile) admit(ctx context.Context, who Who, p *Provider, l loginRow, s *
 			return nil
 		}
 		ev.Action = Created
-		if err := store.Room(st); err != nil {
+		if err := store.RoomIn(st); err != nil {
 			return err
 		}
 		g := &accountfile.Grant{Provider: p.Name}

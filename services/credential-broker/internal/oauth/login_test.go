@@ -20,6 +20,7 @@ import (
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/services/credential-broker/internal/accountfile"
 	"signalbox.dev/services/credential-broker/internal/oauth"
+	"signalbox.dev/services/credential-broker/internal/vault"
 	"signalbox.dev/services/simulator/authserver"
 )
 
@@ -445,4 +446,34 @@ func TestClientMissing(t *testing.T) {
 	}
 	_, err = k.Start(t.Context(), w.who, oauth.LoginRequest{Provider: "nobody", Kind: oauth.Browser})
 	wantFault(t, "Start(nobody)", err, fault.Invalid, "")
+}
+
+// TestRoom: of many who sign in for the last account that there can be one has it.
+func TestRoom(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, authserver.Settings{}, "")
+	k := w.keeper()
+	w.grant(k)
+	w.change(`INSERT INTO credentials.accounts (workspace_id, id, provider, profile, key_version, sealed)
+		SELECT workspace_id, gen_random_uuid(), provider, profile, key_version, sealed FROM credentials.accounts, generate_series(3, 1000)`)
+	var wg sync.WaitGroup
+	var added atomic.Int32
+	come := make(chan struct{})
+	for range 8 {
+		a, r := w.server.Grant()
+		wg.Go(func() {
+			<-come
+			_, err := k.Add(t.Context(), w.who, oauth.NewGrant{Provider: "sim", Access: vault.NewSecret(a), Refresh: vault.NewSecret(r), Life: time.Hour})
+			if err == nil {
+				added.Add(1)
+				return
+			}
+			wantFault(t, "Add()", err, fault.Conflict, "")
+		})
+	}
+	close(come)
+	wg.Wait()
+	if n := added.Load(); n != 1 {
+		t.Errorf("%d were added at once where there was room for 1", n)
+	}
 }

@@ -11,6 +11,7 @@ import (
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/pg"
+	"signalbox.dev/services/credential-broker/internal/store"
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
@@ -290,12 +291,8 @@ func (t postgres) admit(ctx context.Context, who Who, p *Provider, l loginRow, s
 }
 
 func insert(ctx context.Context, tx pgx.Tx, ref Ref, p *Provider, label string, s *sealedTokens) error {
-	var n int
-	if err := tx.QueryRow(ctx, `SELECT count(*) FROM accounts WHERE workspace_id = $1`, ref.Workspace).Scan(&n); err != nil {
-		return fmt.Errorf("count accounts: %w", err)
-	}
-	if n >= maxAccounts {
-		return fault.New(fault.Conflict, "there are %d accounts already, the most there can be: remove one first", n)
+	if err := store.Room(ctx, tx, ref.Workspace); err != nil {
+		return err
 	}
 	args := s.args(ref)
 	args["provider"], args["profile"], args["label"] = p.Account, p.Profile, label

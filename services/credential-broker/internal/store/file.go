@@ -92,7 +92,7 @@ func fromFile(a *accountfile.Account) Account {
 // Add is Store.Add.
 func (s *File) Add(ctx context.Context, a Account, ev Event) (Account, error) {
 	err := s.update(ctx, a.WorkspaceID, func(st *accountfile.State) error {
-		if err := Room(st); err != nil {
+		if err := RoomIn(st); err != nil {
 			return err
 		}
 		if st.Account(a.ID) != nil {
@@ -112,8 +112,8 @@ func (s *File) Add(ctx context.Context, a Account, ev Event) (Account, error) {
 	return a, err
 }
 
-// Room refuses one account more than there can be.
-func Room(st *accountfile.State) error {
+// RoomIn is Room for the State of a file.
+func RoomIn(st *accountfile.State) error {
 	if n := len(st.Accounts); n >= maxInFile {
 		return fault.New(fault.Conflict, "there are %d accounts already, the most there can be without a database: remove one first", n)
 	}

@@ -90,12 +90,8 @@ func (s *Store) in(ctx context.Context, ws id.Workspace, fn func(context.Context
 // Add stores an account and its audit row and returns it as stored.
 func (s *Store) Add(ctx context.Context, a Account, ev Event) (Account, error) {
 	err := s.in(ctx, a.WorkspaceID, func(ctx context.Context, tx pgx.Tx) error {
-		var n int
-		if err := tx.QueryRow(ctx, `SELECT count(*) FROM accounts WHERE workspace_id = $1`, a.WorkspaceID).Scan(&n); err != nil {
-			return fmt.Errorf("count accounts: %w", err)
-		}
-		if n >= maxAccounts {
-			return fault.New(fault.Conflict, "there are %d accounts already, the most there can be: remove one first", n)
+		if err := Room(ctx, tx, a.WorkspaceID); err != nil {
+			return err
 		}
 		rows, err := tx.Query(ctx, `
 			INSERT INTO accounts (workspace_id, id, provider, profile, label, hint, base_url, flat_rate, key_version, sealed)
@@ -113,6 +109,23 @@ func (s *Store) Add(ctx context.Context, a Account, ev Event) (Account, error) {
 		return record(ctx, tx, a.WorkspaceID, ev)
 	})
 	return a, err
+}
+
+// Room refuses one account more than a workspace can have, in a transaction that is about
+// to insert it. Others who are wait until that is over: they would count one too few. It
+// is called before the transaction takes any other lock.
+func Room(ctx context.Context, tx pgx.Tx, ws id.Workspace) error {
+	if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, "accounts of "+ws.String()); err != nil {
+		return fmt.Errorf("wait for others who add accounts: %w", err)
+	}
+	var n int
+	if err := tx.QueryRow(ctx, `SELECT count(*) FROM accounts WHERE workspace_id = $1`, ws).Scan(&n); err != nil {
+		return fmt.Errorf("count accounts: %w", err)
+	}
+	if n >= maxAccounts {
+		return fault.New(fault.Conflict, "there are %d accounts already, the most there can be: remove one first", n)
+	}
+	return nil
 }
 
 // List returns a workspace's accounts and the shared ones after them, in the

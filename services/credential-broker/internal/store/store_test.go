@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -252,5 +254,57 @@ func TestDataKeys(t *testing.T) {
 	}
 	if diff := cmp.Diff([]vault.WrappedKey{{Version: 1, KEK: "a", Wrapped: []byte("1")}, {Version: 2, KEK: "b", Wrapped: []byte("3")}}, got); diff != "" {
 		t.Errorf("DataKeys (-want +got):\n%s", diff)
+	}
+}
+
+// TestRoom: of those who add the last account that there can be at the same time one does.
+func TestRoom(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	mine := id.New[id.Workspace]()
+	w.add(mine, "openai", "first")
+	err := w.db.InWorkspace(t.Context(), mine, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `
+			INSERT INTO accounts (workspace_id, id, provider, profile, key_version, sealed)
+			SELECT workspace_id, gen_random_uuid(), provider, profile, key_version, sealed FROM accounts, generate_series(3, 1000) WHERE workspace_id = $1`, mine)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	var added atomic.Int32
+	add := func() {
+		wg.Go(func() {
+			a := store.Account{WorkspaceID: mine, ID: id.New[id.Account](), Provider: "openai", Profile: "openai", KeyVersion: 1, Sealed: []byte{1}}
+			_, err := w.store.Add(t.Context(), a, store.Event{Action: "created", Account: a.ID, Provider: "openai", Origin: "workspace", Service: "gateway"})
+			switch {
+			case err == nil:
+				added.Add(1)
+			case fault.KindOf(err) != fault.Conflict:
+				t.Errorf("Add = %v, want a fault Conflict", err)
+			}
+		})
+	}
+	err = w.db.AsSystem(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `LOCK TABLE accounts IN SHARE MODE`); err != nil { // they can count, and not add
+			return err
+		}
+		add()
+		add()
+		for waiting := 0; waiting < 2; {
+			err := tx.QueryRow(ctx, `SELECT count(*) FROM pg_locks WHERE NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`).Scan(&waiting)
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+	if n := added.Load(); n != 1 {
+		t.Errorf("%d were added at once where there was room for 1", n)
 	}
 }
