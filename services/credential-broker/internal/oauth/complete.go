@@ -146,9 +146,9 @@ func (c *Config) turn() time.Duration { return c.PostTimeout + c.Lease }
 func (k *Keeper) settle(ctx context.Context, who Who, row loginRow, err error) {
 	var wrote error
 	if f := fault.From(err); f.Kind == fault.Conflict {
-		wrote = k.tables.end(ctx, who, row.ID, f)
+		wrote = k.tables.end(ctx, who, &row, f)
 	} else {
-		wrote = k.tables.postpone(ctx, who, row.ID, row.IntervalS, time.Duration(row.IntervalS)*time.Second)
+		wrote = k.tables.postpone(ctx, who, &row, row.IntervalS, time.Duration(row.IntervalS)*time.Second)
 	}
 	if wrote != nil {
 		k.cfg.Log.WarnContext(ctx, "what became of a login is not written", "login", row.ID, "error", wrote)

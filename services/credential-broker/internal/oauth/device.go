@@ -75,7 +75,8 @@ func (k *Keeper) startDevice(ctx context.Context, who Who, p *Provider, row logi
 	if life <= 0 {
 		life = loginLife
 	}
-	if _, _, err := k.begin(ctx, who, row, hash(row.ID.String()), vault.NewSecret(d.DeviceCode), life); err != nil {
+	row.StateHash = hash(random())
+	if _, _, err := k.begin(ctx, who, row, vault.NewSecret(d.DeviceCode), life); err != nil {
 		return Login{}, err
 	}
 	return Login{
@@ -94,6 +95,9 @@ func openable(text string) bool {
 // often than the provider wants, however often and by whomever it is called. When they
 // have, or will not, it says so again.
 func (k *Keeper) Poll(ctx context.Context, who Who, login uuid.UUID) (Polled, error) {
+	if login == uuid.Nil {
+		return Polled{}, errStrange // it would be any of theirs
+	}
 	row, wait, err := k.tables.turn(ctx, who, wanted{login: login, device: true, purpose: ForAccount})
 	switch {
 	case err != nil || wait > 0:
@@ -157,5 +161,5 @@ func (k *Keeper) pending(ctx context.Context, who Who, p *Provider, row loginRow
 		return 0, declined(p, f.Code)
 	}
 	wait = max(time.Duration(interval)*time.Second, f.After)
-	return wait, k.tables.postpone(ctx, who, row.ID, interval, wait)
+	return wait, k.tables.postpone(ctx, who, &row, interval, wait)
 }

@@ -121,6 +121,9 @@
 // over after a minute and some seconds, and the same holds. A code that the provider had
 // taken is refused then; the person starts again, and nothing is lost that anybody had.
 //
+// A device's login that is begun again under its id is another one: the hash of its state
+// is, and what the provider answers of the codes of before is not about it.
+//
 // Who signs in to an account ends all other logins of it, those under way too: of several
 // who have begun to authorise one again the first has it, and the others start anew. An
 // owner who signs in to the account of a connection makes it an account like others.

@@ -142,6 +142,9 @@ func (t inFile) admit(ctx context.Context, who Who, p *Provider, l loginRow, s *
 	ev := Event{Ref: Ref{Account: l.Account}, Action: Changed, Provider: p.Account, Who: who}
 	err := t.cfg.File.Update(ctx, func(st *accountfile.State) error {
 		now := time.Now().UTC()
+		if l.ID != uuid.Nil && !slices.ContainsFunc(st.Logins, func(x accountfile.Login) bool { return l.is(&x) }) {
+			return errStrange
+		}
 		st.Logins = slices.DeleteFunc(st.Logins, func(x accountfile.Login) bool { return x.Account == l.Account })
 		if l.Again {
 			a := st.Account(l.Account)

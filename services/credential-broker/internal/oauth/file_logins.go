@@ -15,7 +15,7 @@ import (
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
-func (t inFile) begin(ctx context.Context, who Who, row loginRow, stateHash []byte, sealed vault.Sealed) (there *loginRow, err error) {
+func (t inFile) begin(ctx context.Context, who Who, row loginRow, sealed vault.Sealed) (there *loginRow, err error) {
 	if !id.IsZero(who.Workspace) {
 		return nil, store.ErrOwn
 	}
@@ -30,13 +30,16 @@ func (t inFile) begin(ctx context.Context, who Who, row loginRow, stateHash []by
 			}
 			st.Logins = slices.Delete(st.Logins, i, i+1)
 		}
+		if slices.ContainsFunc(st.Logins, func(l accountfile.Login) bool { return l.ID == row.ID }) {
+			return errReused
+		}
 		if len(st.Logins) >= who.pending() {
 			first := slices.MinFunc(st.Logins, func(a, b accountfile.Login) int { return a.ExpiresAt.Compare(b.ExpiresAt) })
 			return tooMany(len(st.Logins), first.ExpiresAt.Sub(now))
 		}
 		st.Logins = append(st.Logins, accountfile.Login{
 			ID: row.ID, Member: who.Member, Provider: row.Provider, Kind: string(row.Kind), Account: row.Account, Again: row.Again, Label: row.Label,
-			Redirect: row.Redirect, StateHash: stateHash, Secret: accountfile.Sealed{KeyVersion: sealed.KeyVersion, Bytes: sealed.Bytes},
+			Redirect: row.Redirect, StateHash: row.StateHash, Secret: accountfile.Sealed{KeyVersion: sealed.KeyVersion, Bytes: sealed.Bytes},
 			IntervalS: row.IntervalS, PollAt: now.Add(time.Duration(row.IntervalS) * time.Second), ExpiresAt: now.Add(duration(row.LeftS)),
 		})
 		return nil
@@ -65,7 +68,7 @@ func findLogin(st *accountfile.State, who Who, fits func(*accountfile.Login) boo
 func rowOf(l *accountfile.Login) loginRow {
 	return loginRow{
 		ID: l.ID, Provider: l.Provider, Kind: Kind(l.Kind), Purpose: ForAccount, Account: l.Account, Again: l.Again, Label: l.Label, Redirect: l.Redirect,
-		Sealed: l.Secret.Bytes, KeyVersion: l.Secret.KeyVersion, IntervalS: l.IntervalS, LeftS: time.Until(l.ExpiresAt).Seconds(), WaitS: time.Until(l.PollAt).Seconds(),
+		StateHash: l.StateHash, Sealed: l.Secret.Bytes, KeyVersion: l.Secret.KeyVersion, IntervalS: l.IntervalS, LeftS: time.Until(l.ExpiresAt).Seconds(), WaitS: time.Until(l.PollAt).Seconds(),
 	}
 }
 
@@ -91,9 +94,9 @@ func (t inFile) turn(ctx context.Context, who Who, w wanted) (row loginRow, wait
 	return row, wait, err
 }
 
-func (t inFile) postpone(ctx context.Context, who Who, asked uuid.UUID, interval int, wait time.Duration) error {
+func (t inFile) postpone(ctx context.Context, who Who, asked *loginRow, interval int, wait time.Duration) error {
 	return t.cfg.File.Update(ctx, func(st *accountfile.State) error {
-		if i := findLogin(st, who, func(l *accountfile.Login) bool { return l.ID == asked }); i >= 0 {
+		if i := findLogin(st, who, asked.is); i >= 0 {
 			st.Logins[i].IntervalS, st.Logins[i].PollAt = interval, time.Now().UTC().Add(wait)
 		}
 		return nil
@@ -101,11 +104,19 @@ func (t inFile) postpone(ctx context.Context, who Who, asked uuid.UUID, interval
 }
 
 // end removes a login: the command line, whose all of them are, asks once.
-func (t inFile) end(ctx context.Context, _ Who, asked uuid.UUID, _ *fault.Error) error {
+func (t inFile) end(ctx context.Context, who Who, asked *loginRow, _ *fault.Error) error {
 	return t.cfg.File.Update(ctx, func(st *accountfile.State) error {
-		st.Logins = slices.DeleteFunc(st.Logins, func(l accountfile.Login) bool { return l.ID == asked })
+		if i := findLogin(st, who, asked.is); i >= 0 {
+			st.Logins = slices.Delete(st.Logins, i, i+1)
+		}
 		return nil
 	})
+}
+
+// is reports whether a login in the file is this one, and not one that was begun anew under
+// its id.
+func (l *loginRow) is(in *accountfile.Login) bool {
+	return in.ID == l.ID && bytes.Equal(in.StateHash, l.StateHash)
 }
 
 func (t inFile) sweep(ctx context.Context) error {

@@ -36,6 +36,7 @@ func TestInFile(t *testing.T) {
 		"Reauthorize": TestReauthorize, "Device": TestDevice, "Revoke": TestRevoke, "RevokeWaitsForRenewal": TestRevokeWaitsForRenewal,
 		"RevokeWhereThereIsNoWay": TestRevokeWhereThereIsNoWay, "ClientMissing": TestClientMissing,
 		"PassingFaultUsesNoLoginUp": TestPassingFaultUsesNoLoginUp, "OneAsksForAll": TestOneAsksForAll, "DeadTurn": TestDeadTurn, "StartAgain": TestStartAgain,
+		"DeviceAgainDuringPoll": TestDeviceAgainDuringPoll, "StartUnderAnothersID": TestStartUnderAnothersID,
 	} {
 		t.Run(name, test)
 	}

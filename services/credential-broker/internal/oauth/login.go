@@ -124,7 +124,8 @@ func (k *Keeper) Start(ctx context.Context, who Who, r LoginRequest) (Login, err
 		return Login{}, fault.New(fault.Invalid, "kind: one cannot sign in to %s that way (%s): use another of browser, paste and device", p.Name, r.Kind)
 	}
 	verifier := random()
-	row, secret, err := k.begin(ctx, who, row, hash(stateOf(verifier)), vault.NewSecret(verifier), loginLife)
+	row.StateHash = hash(stateOf(verifier))
+	row, secret, err := k.begin(ctx, who, row, vault.NewSecret(verifier), loginLife)
 	if err != nil {
 		return Login{}, err
 	}
@@ -168,14 +169,17 @@ func (r *LoginRequest) row(p *Provider) loginRow {
 
 // loginRow is a login as it is stored.
 type loginRow struct {
-	ID         uuid.UUID
-	Provider   string
-	Kind       Kind
-	Purpose    Purpose
-	Account    id.Account // that it will make, or authorise again
-	Again      bool
-	Label      string
-	Redirect   string
+	ID       uuid.UUID
+	Provider string
+	Kind     Kind
+	Purpose  Purpose
+	Account  id.Account // that it will make, or authorise again
+	Again    bool
+	Label    string
+	Redirect string
+	// StateHash is of the state, or of nothing for a device. It tells this beginning of the
+	// login from others under the same id, and stays when its secret is sealed anew.
+	StateHash  []byte
 	Sealed     []byte // the PKCE verifier, or the device code; nil when it has ended
 	KeyVersion int
 	IntervalS  int
@@ -206,24 +210,27 @@ func (l *loginRow) same(other *loginRow) bool {
 
 // begin seals a login's secret and stores it. Where one has begun with the same id, it
 // returns that one, and its secret.
-func (k *Keeper) begin(ctx context.Context, who Who, row loginRow, stateHash []byte, secret vault.Secret, life time.Duration) (loginRow, vault.Secret, error) {
+func (k *Keeper) begin(ctx context.Context, who Who, row loginRow, secret vault.Secret, life time.Duration) (loginRow, vault.Secret, error) {
 	sealed, err := k.cfg.Vault.Seal(ctx, row.place(who), secret)
 	if err != nil {
 		return row, secret, err
 	}
 	row.LeftS = life.Seconds()
-	there, err := k.tables.begin(ctx, who, row, stateHash, sealed)
+	there, err := k.tables.begin(ctx, who, row, sealed)
 	switch {
 	case err != nil || there == nil:
 		return row, secret, err
 	case !there.same(&row):
-		return row, secret, fault.Coded(fault.Conflict, "IDEMPOTENCY_KEY_REUSED", "this key has begun another sign-in: use a new key for a new one")
+		return row, secret, errReused
 	case there.Ended:
 		return row, secret, fault.Coded(fault.Conflict, "LOGIN_ENDED", "the sign-in that was begun with this key has been completed, or has failed: use a new key for a new one")
 	}
 	secret, err = k.cfg.Vault.Open(ctx, there.place(who), there.sealed())
 	return *there, secret, err
 }
+
+// errReused tells nothing of the other one, which may be somebody else's.
+var errReused = fault.Coded(fault.Conflict, "IDEMPOTENCY_KEY_REUSED", "this key has begun another sign-in: use a new key for a new one")
 
 func tooMany(pending int, wait time.Duration) error {
 	f := fault.New(fault.Limited, "you have begun %d sign-ins that are not completed: complete one, or wait %s until one expires", pending, wait.Round(time.Second))

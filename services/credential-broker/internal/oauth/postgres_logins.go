@@ -17,7 +17,7 @@ import (
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
-const loginColumns = `id, provider, kind, purpose, account_id AS account, again, label, redirect, sealed, coalesce(key_version, 0) AS key_version,
+const loginColumns = `id, provider, kind, purpose, account_id AS account, again, label, redirect, state_hash, sealed, coalesce(key_version, 0) AS key_version,
 	poll_interval AS interval_s, ended_at IS NOT NULL AS ended, code, reason,
 	extract(epoch FROM expires_at - clock_timestamp())::float8 AS left_s, extract(epoch FROM poll_at - clock_timestamp())::float8 AS wait_s`
 
@@ -36,10 +36,10 @@ func selectLogin(ctx context.Context, tx pgx.Tx, where string, args pg.Args) (*l
 
 // begin stores a login, of one member one after the other, so that nobody has more than
 // they may.
-func (t postgres) begin(ctx context.Context, who Who, row loginRow, stateHash []byte, sealed vault.Sealed) (there *loginRow, err error) {
+func (t postgres) begin(ctx context.Context, who Who, row loginRow, sealed vault.Sealed) (there *loginRow, err error) {
 	args := pg.Args{
 		"workspace": who.Workspace, "id": row.ID, "member": who.Member, "provider": row.Provider, "kind": string(row.Kind), "purpose": string(row.Purpose),
-		"account": row.Account, "again": row.Again, "label": row.Label, "redirect": row.Redirect, "state": stateHash,
+		"account": row.Account, "again": row.Again, "label": row.Label, "redirect": row.Redirect, "state": row.StateHash,
 		"sealed": sealed.Bytes, "key_version": sealed.KeyVersion, "interval": row.IntervalS, "life": duration(row.LeftS), "keep": keepLogins, "ended": maxEnded,
 	}
 	err = t.in(ctx, who.Workspace, func(ctx context.Context, tx pgx.Tx) error {
@@ -48,17 +48,17 @@ func (t postgres) begin(ctx context.Context, who Who, row loginRow, stateHash []
 		}
 		_, err := tx.Exec(ctx, `
 			DELETE FROM logins WHERE workspace_id = @workspace
-				AND (expires_at < now() - @keep::interval OR id = @id AND ended_at IS NULL AND expires_at <= now()
+				AND (expires_at < now() - @keep::interval OR id = @id AND member_id = @member AND ended_at IS NULL AND expires_at <= now()
 					OR id IN (SELECT l.id FROM logins AS l WHERE l.workspace_id = @workspace AND l.member_id = @member AND l.ended_at IS NOT NULL
 						ORDER BY l.ended_at DESC OFFSET @ended::integer))`, args)
 		if err != nil {
 			return err
 		}
-		if there, err = selectLogin(ctx, tx, `id = @id`, args); err != nil {
+		if there, err = selectLogin(ctx, tx, `id = @id AND member_id = @member`, args); err != nil {
 			return err
 		}
 		if there != nil && there.Kind == Device && !there.Ended && there.same(&row) {
-			_, err = tx.Exec(ctx, `DELETE FROM logins WHERE workspace_id = @workspace AND id = @id`, args)
+			_, err = tx.Exec(ctx, `DELETE FROM logins WHERE workspace_id = @workspace AND id = @id AND member_id = @member`, args)
 			there = nil
 		}
 		if err != nil || there != nil {
@@ -67,11 +67,15 @@ func (t postgres) begin(ctx context.Context, who Who, row loginRow, stateHash []
 		if err := t.mayBegin(ctx, tx, who, args); err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, `
+		tag, err := tx.Exec(ctx, `
 			INSERT INTO logins (workspace_id, id, member_id, provider, kind, purpose, account_id, again, label, redirect, state_hash, sealed, key_version,
 				poll_interval, poll_at, expires_at)
 			VALUES (@workspace, @id, @member, @provider, @kind, @purpose, @account, @again, @label, @redirect, @state, @sealed, @key_version,
-				@interval::integer, now() + @interval::integer * interval '1 second', now() + @life::interval)`, args)
+				@interval::integer, now() + @interval::integer * interval '1 second', now() + @life::interval)
+			ON CONFLICT (workspace_id, id) DO NOTHING`, args)
+		if err == nil && tag.RowsAffected() == 0 {
+			err = errReused
+		}
 		return err
 	})
 	if err != nil {
@@ -143,11 +147,11 @@ func (t postgres) turn(ctx context.Context, who Who, w wanted) (row loginRow, wa
 	return row, max(wait, 0), nil
 }
 
-func (t postgres) postpone(ctx context.Context, who Who, login uuid.UUID, interval int, wait time.Duration) error {
+func (t postgres) postpone(ctx context.Context, who Who, l *loginRow, interval int, wait time.Duration) error {
 	err := t.in(ctx, who.Workspace, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `
-			UPDATE logins SET poll_interval = $3, poll_at = clock_timestamp() + $4::interval WHERE workspace_id = $1 AND id = $2`,
-			who.Workspace, login, interval, wait)
+			UPDATE logins SET poll_interval = $4, poll_at = clock_timestamp() + $5::interval WHERE workspace_id = $1 AND id = $2 AND state_hash = $3`,
+			who.Workspace, l.ID, l.StateHash, interval, wait)
 		return err
 	})
 	if err != nil {
@@ -156,9 +160,9 @@ func (t postgres) postpone(ctx context.Context, who Who, login uuid.UUID, interv
 	return nil
 }
 
-func (t postgres) end(ctx context.Context, who Who, login uuid.UUID, f *fault.Error) error {
+func (t postgres) end(ctx context.Context, who Who, l *loginRow, f *fault.Error) error {
 	err := t.in(ctx, who.Workspace, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := endLogin(ctx, tx, who.Workspace, login, f)
+		_, err := endLogin(ctx, tx, who.Workspace, l, f)
 		return err
 	})
 	if err != nil {
@@ -168,19 +172,19 @@ func (t postgres) end(ctx context.Context, who Who, login uuid.UUID, f *fault.Er
 }
 
 // endLogin writes what became of a login, and forgets its secret. It reports false of one
-// that has ended, or is not there.
-func endLogin(ctx context.Context, tx pgx.Tx, ws id.Workspace, login uuid.UUID, f *fault.Error) (bool, error) {
+// that has ended, is not there, or was begun anew since.
+func endLogin(ctx context.Context, tx pgx.Tx, ws id.Workspace, l *loginRow, f *fault.Error) (bool, error) {
 	tag, err := tx.Exec(ctx, `
 		UPDATE logins SET ended_at = clock_timestamp(), sealed = NULL, key_version = NULL, code = @code, reason = @reason
-		WHERE workspace_id = @workspace AND id = @id AND ended_at IS NULL`,
-		pg.Args{"workspace": ws, "id": login, "code": f.Code, "reason": f.Message})
+		WHERE workspace_id = @workspace AND id = @id AND state_hash = @state AND ended_at IS NULL`,
+		pg.Args{"workspace": ws, "id": l.ID, "state": l.StateHash, "code": f.Code, "reason": f.Message})
 	return tag.RowsAffected() == 1, err
 }
 
 // finish ends a login that brought tokens, and with it what others have begun for the
 // account, or have completed: they were asked, or answered, before this one was there.
 func (t postgres) finish(ctx context.Context, tx pgx.Tx, who Who, p *Provider, l *loginRow) error {
-	ours, err := endLogin(ctx, tx, who.Workspace, l.ID, &fault.Error{})
+	ours, err := endLogin(ctx, tx, who.Workspace, l, &fault.Error{})
 	if err != nil {
 		return fmt.Errorf("end login %s: %w", l.ID, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -288,6 +289,119 @@ func TestStartAgain(t *testing.T) {
 	w.logins(`poll_at = now()`, func(l *accountfile.Login, now time.Time) { l.PollAt = now })
 	if got, err := k.Poll(t.Context(), w.who, first.ID); err != nil || !got.Done {
 		t.Errorf("Poll() = %+v, %v, want it done with the codes that came last", got, err)
+	}
+}
+
+// TestDeviceAgainDuringPoll: what the provider answers of the codes of before is not about
+// those that came after them.
+func TestDeviceAgainDuringPoll(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, authserver.Settings{Interval: 1}, "")
+	arrived, answer := make(chan struct{}), make(chan struct{})
+	var held atomic.Bool // whether the next poll waits
+	w.behind(func(server http.Handler) http.Handler {
+		return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/token" && held.CompareAndSwap(true, false) {
+				arrived <- struct{}{}
+				<-answer
+			}
+			server.ServeHTTP(rw, r)
+		})
+	})
+	k, other := w.keeper(), w.keeper()
+	now := func() { w.logins(`poll_at = now()`, func(l *accountfile.Login, now time.Time) { l.PollAt = now }) }
+	for name, tt := range map[string]struct {
+		decide func(code string)
+		want   func(p oauth.Polled, err error)
+	}{
+		"declined": {
+			func(code string) { w.server.Decide(code, false) },
+			func(_ oauth.Polled, err error) { wantFault(t, "Poll()", err, fault.Conflict, "LOGIN_DECLINED") },
+		},
+		"pending": {
+			func(string) {},
+			func(p oauth.Polled, err error) {
+				if err != nil || p.Done || p.Wait <= 0 {
+					t.Errorf("Poll() = %+v, %v, want to wait", p, err)
+				}
+			},
+		},
+		"allowed": {
+			func(code string) { w.server.Decide(code, true) },
+			func(_ oauth.Polled, err error) { wantFault(t, "Poll()", err, fault.Conflict, "LOGIN_UNKNOWN") },
+		},
+	} {
+		r := oauth.LoginRequest{ID: uuid.New(), Provider: "sim", Kind: oauth.Device}
+		first, err := k.Start(t.Context(), w.who, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tt.decide(first.UserCode)
+		now()
+		held.Store(true)
+		polled := make(chan struct{})
+		go func() {
+			defer close(polled)
+			tt.want(k.Poll(t.Context(), w.who, first.ID))
+		}()
+		<-arrived
+		again, err := other.Start(t.Context(), w.who, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		now()
+		answer <- struct{}{}
+		<-polled
+		w.server.Decide(again.UserCode, true)
+		w.server.Rest()
+		got, err := other.Poll(t.Context(), w.who, again.ID)
+		if err != nil || !got.Done {
+			t.Errorf("%s: Poll() of the codes that came last = %+v, %v, want it done", name, got, err)
+			continue
+		}
+		w.token(other, got.Account)
+	}
+	if all, err := k.Statuses(t.Context(), w.who.Workspace); err != nil || len(all) != 3 {
+		t.Errorf("there are %d accounts, %v, want one of each login", len(all), err)
+	}
+}
+
+// TestStartUnderAnothersID neither shows nor ends the login of another member, nor of
+// another workspace.
+func TestStartUnderAnothersID(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, authserver.Settings{}, "")
+	k := w.keeper()
+	other := w.who
+	other.Member = id.New[id.Member]()
+	for _, kind := range []oauth.Kind{oauth.Browser, oauth.Paste, oauth.Device} {
+		r := oauth.LoginRequest{ID: uuid.New(), Provider: "sim", Kind: kind}
+		mine, err := k.Start(t.Context(), w.who, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = k.Start(t.Context(), other, r)
+		wantFault(t, "Start() under the id of another member's", err, fault.Conflict, "IDEMPOTENCY_KEY_REUSED")
+		if w.file == nil {
+			elsewhere := w.who
+			elsewhere.Workspace = id.New[id.Workspace]()
+			if theirs, err := k.Start(t.Context(), elsewhere, r); err != nil || theirs.URL == mine.URL && kind != oauth.Device {
+				t.Errorf("Start() under the same id elsewhere = %+v, %v, want one of their own", theirs, err)
+			}
+		}
+		if kind != oauth.Device {
+			if _, err := k.Complete(t.Context(), w.who, oauth.Answer{Code: w.authorize(mine.URL)}); err != nil {
+				t.Errorf("Complete() of one's own = %v", err)
+			}
+			continue
+		}
+		w.server.Decide(mine.UserCode, true)
+		w.logins(`poll_at = now()`, func(l *accountfile.Login, now time.Time) { l.PollAt = now })
+		_, err = k.Poll(t.Context(), w.who, uuid.Nil)
+		wantFault(t, "Poll() of no login", err, fault.Conflict, "LOGIN_UNKNOWN")
+		if got, err := k.Poll(t.Context(), w.who, mine.ID); err != nil || !got.Done {
+			t.Errorf("Poll() of one's own = %+v, %v, want it done", got, err)
+		}
 	}
 }
 

@@ -4,8 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/google/uuid"
-
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/services/credential-broker/internal/vault"
@@ -20,7 +18,8 @@ type tables interface {
 	statuses(ctx context.Context, ws id.Workspace) (map[id.Account]Status, error)
 	// admit stores what a login or an import brought, as a new account or in the place
 	// of what an account had, and ends the login. All others of that account are over
-	// then: where this one is among those, it stores nothing and returns errStrange.
+	// then: where this one is among those, or was begun anew since, it stores nothing and
+	// returns errStrange.
 	admit(ctx context.Context, who Who, p *Provider, l loginRow, s *sealedTokens) error
 	// due returns grants that should be renewed and that nobody renews.
 	due(ctx context.Context) ([]Ref, error)
@@ -43,17 +42,18 @@ type tables interface {
 	markRevoking(ctx context.Context, who Who, ref Ref, g *grant) error
 	erase(ctx context.Context, a attempt, outcome string, f *failure) error
 
-	// begin stores a login that has begun and expires after its LeftS. Where there is one
-	// of that id it stores nothing and returns that one, but begins a device's anew.
-	begin(ctx context.Context, who Who, row loginRow, stateHash []byte, sealed vault.Sealed) (there *loginRow, err error)
+	// begin stores a login that has begun and expires after its LeftS. Where they have one
+	// of that id it stores nothing and returns that one, but begins a device's anew. Where
+	// somebody else has one it returns errReused.
+	begin(ctx context.Context, who Who, row loginRow, sealed vault.Sealed) (there *loginRow, err error)
 	// turn returns the login that is wanted, if it has ended or if it is time to ask the
 	// provider: then nobody else has a turn until postpone or end, or until whoever has
 	// it must be dead. Else it returns for how long to wait.
 	turn(ctx context.Context, who Who, w wanted) (loginRow, time.Duration, error)
-	// postpone sets when the next turn may be.
-	postpone(ctx context.Context, who Who, login uuid.UUID, interval int, wait time.Duration) error
-	// end ends a login that brought nothing, unless it has ended.
-	end(ctx context.Context, who Who, login uuid.UUID, f *fault.Error) error
+	// postpone sets when the next turn may be, unless the login was begun anew since.
+	postpone(ctx context.Context, who Who, l *loginRow, interval int, wait time.Duration) error
+	// end ends a login that brought nothing, unless it has ended, or was begun anew since.
+	end(ctx context.Context, who Who, l *loginRow, f *fault.Error) error
 	// sweep removes logins of a while ago, and attempts of long ago.
 	sweep(ctx context.Context) error
 }
