@@ -134,7 +134,21 @@ func (k *Keeper) exchange(ctx context.Context, who Who, row loginRow, a Answer) 
 		return exchangeFault(p, err)
 	}
 	row.Purpose = a.Purpose // a row of the version before does not say
-	return k.admit(ctx, who, p, row, t)
+	return k.bring(ctx, who, p, row, t)
+}
+
+// bring stores the tokens of a login. Where they are refused, because somebody else was
+// first (the same person in another window, too) or for want of room, the provider has a
+// grant that nobody has here. It is not revoked: at providers where a grant is of a person
+// and a client, as Google's are, that would end the one of whoever was first. It is logged,
+// and ends at the provider when it is not used, or when the person takes it back there.
+func (k *Keeper) bring(ctx context.Context, who Who, p *Provider, row loginRow, t issued) error {
+	err := k.admit(ctx, who, p, row, t)
+	if err != nil {
+		k.cfg.Log.InfoContext(ctx, "tokens of a sign-in are not kept: the grant is left with the provider",
+			"login", row.ID, "provider", p.Name, "workspace", who.Workspace, "member", who.Member, "error", err)
+	}
+	return err
 }
 
 // turn is how long somebody works on a login at most: if they have not said what became of

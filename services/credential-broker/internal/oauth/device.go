@@ -139,7 +139,7 @@ func (k *Keeper) ask(ctx context.Context, who Who, row loginRow) (wait time.Dura
 		return 0, exchangeFault(p, err)
 	}
 	row.Purpose = ForAccount // a row of the version before does not say
-	return 0, k.admit(ctx, who, p, row, t)
+	return 0, k.bring(ctx, who, p, row, t)
 }
 
 // pending handles an answer without tokens.

@@ -125,7 +125,9 @@
 // is, and what the provider answers of the codes of before is not about it.
 //
 // Who signs in to an account ends all other logins of it, those under way too: of several
-// who have begun to authorise one again the first has it, and the others start anew. An
+// who have begun to authorise one again the first has it, and the others start anew; what
+// these were granted is left with the provider, and logged, for to revoke it could end what
+// the first was granted. An
 // owner who signs in to the account of a connection makes it an account like others.
 //
 // # Without a database

@@ -198,7 +198,7 @@ func (t postgres) finish(ctx context.Context, tx pgx.Tx, who Who, p *Provider, l
 		return store.Unconnect(ctx, tx, who.Workspace, l.Account) // whoever connected it is not who has signed in now
 	}
 	by, err := store.Connect(ctx, tx, who.Workspace, store.Connection{Provider: p.Name, Account: l.Account, Member: who.Member})
-	if errors.Is(err, store.ErrConnected) {
+	if errors.Is(err, store.ErrConnected) { // the grant of who is late stays at the provider: see bring
 		return Meanwhile(p, by == who.Member)
 	}
 	return err

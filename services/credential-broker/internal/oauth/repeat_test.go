@@ -227,6 +227,9 @@ func TestFirstWhoComesBack(t *testing.T) {
 	theirs := w.token(k, ref)
 	close(answer)
 	wantFault(t, "Complete() of who was with the provider", <-ended, fault.Conflict, "LOGIN_UNKNOWN")
+	if !strings.Contains(w.log.String(), "left with the provider") || w.server.Calls().Revoke > 0 {
+		t.Errorf("the log does not tell of the grant that nobody has, or it was revoked: %s", w.log)
+	}
 	exchanged := w.server.Calls().Exchange
 	_, err := k.Complete(t.Context(), other, late)
 	wantFault(t, "Complete() of who comes later", err, fault.Conflict, "LOGIN_UNKNOWN")
