@@ -300,3 +300,70 @@ func TestNewDataKey(t *testing.T) {
 		t.Errorf("Rewrap once more = %v, %v, want nothing to do", ok, err)
 	}
 }
+
+// counting is a key service that answers when it is let to.
+type counting struct {
+	vault.KEK
+	away   atomic.Bool
+	asked  atomic.Int32
+	answer chan struct{}
+}
+
+func (c *counting) Unwrap(ctx context.Context, wrapped, bound []byte) ([]byte, error) {
+	c.asked.Add(1)
+	select {
+	case <-c.answer:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if c.away.Load() {
+		return nil, vault.ErrAway
+	}
+	return c.KEK.Unwrap(ctx, wrapped, bound)
+}
+
+// A key service is asked once for a data key, however many need it at once and whether or
+// not it answers; who asked and left takes nobody along.
+func TestKeyServiceIsAskedOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		keys, file, at := &memory{}, openFile(t, filepath.Join(t.TempDir(), "key")), place()
+		sealed, err := vault.New(file, keys).Seal(t.Context(), at, vault.NewSecret(canary))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, away := range []bool{false, true} {
+			service := &counting{KEK: file, answer: make(chan struct{})}
+			service.away.Store(away)
+			v := vault.New(service, keys)
+			ctx, leave := context.WithCancel(t.Context())
+			left := make(chan error)
+			go func() {
+				_, err := v.Open(ctx, at, sealed)
+				left <- err
+			}()
+			synctest.Wait()
+			results := make(chan error)
+			for range 100 {
+				go func() {
+					_, err := v.Open(t.Context(), at, sealed)
+					results <- err
+				}()
+			}
+			synctest.Wait()
+			leave()
+			if err := <-left; !errors.Is(err, context.Canceled) {
+				t.Errorf("Open for somebody who has left = %v", err)
+			}
+			close(service.answer)
+			for range 100 {
+				if err := <-results; errors.Is(err, vault.ErrAway) != away || err != nil && !away {
+					t.Errorf("Open of a service that is away %v = %v", away, err)
+				}
+			}
+			if n := service.asked.Load(); n != 2 { // by who left, and for all others
+				t.Errorf("a service that is away %v was asked %d times, want 2", away, n)
+			}
+		}
+	})
+}

@@ -71,7 +71,7 @@ const (
 	maxCached = 10_000
 	attempts  = 4 // to agree with other brokers on a new data key
 	// A key service that did not open a data key is not asked for it again for so long:
-	// whoever needs it need not wait for the same answer one after the other.
+	// whoever needs it later need not wait for the same answer.
 	rest = 5 * time.Second
 )
 
@@ -81,9 +81,10 @@ type Vault struct {
 	keks []KEK // all
 	keys Keys
 
-	mu     sync.Mutex // guards opened, away
+	mu     sync.Mutex // guards what follows
 	opened map[dataKeyID]openedKey
-	away   map[dataKeyID]failure
+	failed map[dataKeyID]failure
+	asked  map[dataKeyID]chan struct{} // closed when what was asked for one is answered
 }
 
 // openedKey is a data key, and what it was unwrapped from: a file of accounts that was set
@@ -93,10 +94,11 @@ type openedKey struct {
 	wrapped [sha256.Size]byte
 }
 
-// failure is that a key service did not open a data key.
+// failure is that a data key was not opened, and from what.
 type failure struct {
-	at  time.Time
-	err error
+	at      time.Time
+	err     error
+	wrapped [sha256.Size]byte
 }
 
 type dataKeyID struct {
@@ -107,7 +109,10 @@ type dataKeyID struct {
 // New returns a Vault over the store of the data keys. New data keys are wrapped by
 // kek; what others have wrapped is opened too. The caller closes the KEKs.
 func New(kek KEK, keys Keys, others ...KEK) *Vault {
-	return &Vault{kek: kek, keks: append([]KEK{kek}, others...), keys: keys, opened: map[dataKeyID]openedKey{}, away: map[dataKeyID]failure{}}
+	return &Vault{
+		kek: kek, keks: append([]KEK{kek}, others...), keys: keys,
+		opened: map[dataKeyID]openedKey{}, failed: map[dataKeyID]failure{}, asked: map[dataKeyID]chan struct{}{},
+	}
 }
 
 // Knows reports whether the KEK of that ID is one of this Vault's.
@@ -192,8 +197,8 @@ func (v *Vault) makeDataKey(ctx context.Context, ws id.Workspace, version int) e
 
 // dataKey returns one version of a workspace's data key.
 func (v *Vault) dataKey(ctx context.Context, ws id.Workspace, version int) (cipher.AEAD, error) {
-	if k, ok := v.cached(ws, version); ok {
-		return k.aead, nil
+	if aead := v.cached(ws, version); aead != nil {
+		return aead, nil
 	}
 	all, err := v.keys.DataKeys(ctx, ws)
 	if err != nil {
@@ -207,11 +212,10 @@ func (v *Vault) dataKey(ctx context.Context, ws id.Workspace, version int) (ciph
 	return nil, fmt.Errorf("data key %d is not there: %w", version, ErrDamaged)
 }
 
-func (v *Vault) cached(ws id.Workspace, version int) (openedKey, bool) {
+func (v *Vault) cached(ws id.Workspace, version int) cipher.AEAD {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	k, ok := v.opened[dataKeyID{ws, version}]
-	return k, ok
+	return v.opened[dataKeyID{ws, version}].aead
 }
 
 // forget drops a data key from the cache, and says whether it was there.
@@ -223,18 +227,28 @@ func (v *Vault) forget(ws id.Workspace, version int) bool {
 	return ok
 }
 
-// unwrapped returns a data key from the cache, else unwraps and keeps it.
+// unwrapped returns a data key from the cache, else unwraps and keeps it. Where somebody
+// does that already, it waits for what they find.
 func (v *Vault) unwrapped(ctx context.Context, ws id.Workspace, k WrappedKey) (cipher.AEAD, error) {
-	wrapped := sha256.Sum256(k.Wrapped)
-	if c, ok := v.cached(ws, k.Version); ok && c.wrapped == wrapped {
-		return c.aead, nil
+	at, wrapped := dataKeyID{ws, k.Version}, sha256.Sum256(k.Wrapped)
+	for {
+		aead, others, err := v.found(at, wrapped)
+		if aead != nil || err != nil {
+			return aead, err
+		}
+		if others == nil {
+			break
+		}
+		select {
+		case <-others:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("wait for data key %d: %w", k.Version, ctx.Err())
+		}
 	}
-	if err := v.resting(ws, k.Version); err != nil {
-		return nil, err
-	}
+	defer v.answered(at)
 	key, err := v.unwrap(ctx, ws, k)
 	if err != nil {
-		v.failed(ws, k.Version, err)
+		v.fails(at, failure{time.Now(), err, wrapped})
 		return nil, err
 	}
 	aead, err := newAEAD(key)
@@ -246,30 +260,48 @@ func (v *Vault) unwrapped(ctx context.Context, ws id.Workspace, k WrappedKey) (c
 	if len(v.opened) >= maxCached {
 		clear(v.opened)
 	}
-	v.opened[dataKeyID{ws, k.Version}] = openedKey{aead, wrapped}
+	v.opened[at] = openedKey{aead, wrapped}
 	return aead, nil
 }
 
-// resting returns with what error a data key was not opened a moment ago, if it was not.
-func (v *Vault) resting(ws id.Workspace, version int) error {
+// found returns a data key, or with what error it was not opened a moment ago, or what to
+// wait for while somebody unwraps it. If it is none of these the caller unwraps it, and
+// calls answered.
+func (v *Vault) found(at dataKeyID, wrapped [sha256.Size]byte) (cipher.AEAD, <-chan struct{}, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if f := v.away[dataKeyID{ws, version}]; time.Since(f.at) < rest {
-		return f.err
+	if k, ok := v.opened[at]; ok && k.wrapped == wrapped {
+		return k.aead, nil, nil
 	}
-	return nil
+	if f := v.failed[at]; f.wrapped == wrapped && time.Since(f.at) < rest {
+		return nil, nil, f.err
+	}
+	if others, ok := v.asked[at]; ok {
+		return nil, others, nil
+	}
+	v.asked[at] = make(chan struct{})
+	return nil, nil, nil
 }
 
-func (v *Vault) failed(ws id.Workspace, version int, err error) {
-	if !errors.Is(err, ErrAway) {
+func (v *Vault) answered(at dataKeyID) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	close(v.asked[at])
+	delete(v.asked, at)
+}
+
+// fails remembers what a key service did not open. What is said without it, or was not
+// said because the caller had left, is not remembered.
+func (v *Vault) fails(at dataKeyID, f failure) {
+	if !errors.Is(f.err, ErrAway) && !errors.Is(f.err, ErrDamaged) {
 		return
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if len(v.away) >= maxCached {
-		clear(v.away)
+	if len(v.failed) >= maxCached {
+		clear(v.failed)
 	}
-	v.away[dataKeyID{ws, version}] = failure{time.Now(), err}
+	v.failed[at] = f
 }
 
 func (v *Vault) unwrap(ctx context.Context, ws id.Workspace, k WrappedKey) ([]byte, error) {
