@@ -22,7 +22,8 @@
 // take up new keys while they run. Unwrapped data keys stay in memory, so that a key
 // service is asked once for each, and may be away after that. One that does not open a
 // data key keeps nobody from the others: it is asked for that one again some seconds
-// later.
+// later. What is yet to be had, and is had only once, such as a rotated refresh token, a
+// Sealer seals that was made before.
 //
 // # Rotation
 //

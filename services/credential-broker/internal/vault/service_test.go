@@ -367,3 +367,40 @@ func TestKeyServiceIsAskedOnce(t *testing.T) {
 		}
 	})
 }
+
+// A Sealer seals when the data key of the moment does not open any more, so that it opens;
+// not with one that was removed, and not from the start where nothing can be sealed.
+func TestSealer(t *testing.T) {
+	t.Parallel()
+	keys, file, at := &memory{}, openFile(t, filepath.Join(t.TempDir(), "key")), place()
+	service := &distant{KEK: file}
+	v := vault.New(service, keys)
+	sealer, err := v.Sealer(t.Context(), at.Workspace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := vault.New(file, keys).NewDataKey(t.Context(), at.Workspace); err != nil {
+		t.Fatal(err)
+	}
+	service.away.Store(true)
+	if _, err := v.Sealer(t.Context(), at.Workspace); !errors.Is(err, vault.ErrAway) {
+		t.Errorf("Sealer while its key service is away = %v, want ErrAway", err)
+	}
+	sealed, err := sealer.Seal(t.Context(), at, vault.NewSecret(canary))
+	if err != nil || sealed.KeyVersion != 1 {
+		t.Fatalf("Seal = version %d, %v, want 1", sealed.KeyVersion, err)
+	}
+	if got, err := vault.New(file, keys).Open(t.Context(), at, sealed); err != nil || got.Reveal() != canary {
+		t.Errorf("Open = %q, %v, want %q", got.Reveal(), err, canary)
+	}
+	keys.keys[at.Workspace] = keys.keys[at.Workspace][1:]
+	if _, err := sealer.Seal(t.Context(), at, vault.NewSecret(canary)); !errors.Is(err, vault.ErrAway) {
+		t.Errorf("Seal when its data key was removed = %v, want ErrAway", err)
+	}
+	if sealer, err = vault.New(file, keys).Sealer(t.Context(), at.Workspace); err != nil {
+		t.Fatal(err)
+	}
+	if sealed, err := sealer.Seal(t.Context(), at, vault.NewSecret(canary)); err != nil || sealed.KeyVersion != 2 {
+		t.Errorf("Seal = version %d, %v, want the one that is current", sealed.KeyVersion, err)
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -136,6 +137,44 @@ func (v *Vault) Seal(ctx context.Context, at Place, s Secret) (Sealed, error) {
 		return Sealed{}, fmt.Errorf("seal: %w", err)
 	}
 	return Sealed{version, aead.Seal(nil, nil, []byte(s.Reveal()), at.bound(version))}, nil
+}
+
+// Sealer seals for one workspace. It is made before something begins to exist that must
+// not get lost, and seals it though what Seal would take does not open by then.
+type Sealer struct {
+	vault     *Vault
+	workspace id.Workspace
+	version   int
+	aead      cipher.AEAD
+}
+
+// Sealer returns a Sealer, or why nothing can be sealed now.
+func (v *Vault) Sealer(ctx context.Context, ws id.Workspace) (Sealer, error) {
+	version, aead, err := v.current(ctx, ws)
+	if err != nil {
+		return Sealer{}, fmt.Errorf("seal: %w", err)
+	}
+	return Sealer{v, ws, version, aead}, nil
+}
+
+// Seal seals a secret for a place in the Sealer's workspace: with the data key that is
+// current, and where that one does not open with the one that was, as long as it is stored.
+func (s Sealer) Seal(ctx context.Context, at Place, secret Secret) (Sealed, error) {
+	version, aead, err := s.vault.current(ctx, s.workspace)
+	if err != nil {
+		if !s.stored(ctx) {
+			return Sealed{}, fmt.Errorf("seal: %w", err)
+		}
+		version, aead = s.version, s.aead
+	}
+	return Sealed{version, aead.Seal(nil, nil, []byte(secret.Reveal()), at.bound(version))}, nil
+}
+
+// stored reports whether the Sealer's own data key is there: what is sealed with one that
+// was removed nobody opens.
+func (s Sealer) stored(ctx context.Context) bool {
+	all, err := s.vault.keys.DataKeys(ctx, s.workspace)
+	return err == nil && slices.ContainsFunc(all, func(k WrappedKey) bool { return k.Version == s.version })
 }
 
 // Open opens what Seal made for the same place.
