@@ -123,16 +123,16 @@ func (from *ImportSources) read() (all []opencode.Found, err error) {
 	return append(all, opencode.FromEnvironment(from.Environ)...), nil
 }
 
-// present is what a scope has already.
+// present is what is there already: keys of the scope, and sign-ins of all.
 type present struct {
 	keys     map[string][]vault.Secret // by provider
-	imported map[string]id.Account
+	imported map[string]store.Imported
 }
 
 func (s *Scope) present(ctx context.Context) (present, error) {
 	p := present{keys: map[string][]vault.Secret{}}
 	var err error
-	if p.imported, err = s.accounts.store.FindImported(ctx, s.workspace); err != nil {
+	if p.imported, err = s.accounts.store.FindImported(ctx); err != nil {
 		return p, err
 	}
 	rows, err := s.accounts.store.List(ctx, s.workspace)
@@ -159,8 +159,8 @@ func (s *Scope) refuse(f *opencode.Found, there present) string {
 		f.Label = ""
 	}
 	if f.Key.IsZero() {
-		if _, ok := there.imported[string(s.fingerprint(f))]; ok {
-			return known
+		if reason := s.brought(f, there); reason != "" {
+			return reason
 		}
 		p, err := s.accounts.providers.Get(f.Provider)
 		if err != nil {
@@ -186,9 +186,30 @@ func keyOf(f *opencode.Found) NewAccount {
 	return NewAccount{Provider: f.Provider, Label: f.Label, Secret: conf.Secret(f.Key.Reveal())}
 }
 
-// fingerprint tells refresh tokens apart, which are random, and tells nothing of them.
-func (s *Scope) fingerprint(f *opencode.Found) []byte {
-	sum := sha256.Sum256([]byte("signalbox.credential.v1 imported\x00" + s.workspace.String() + "\x00" + f.Provider + "\x00" + f.Refresh.Reveal()))
+// brought says that there is an account with the same refresh token, whosever it is: as
+// two accounts each renewal of the one would end the other. Empty where there is none.
+func (s *Scope) brought(f *opencode.Found, there present) string {
+	found, ok := there.imported[string(fingerprint(id.Workspace{}, f))]
+	for _, a := range there.imported { // what earlier versions brought has the workspace in its hash
+		if old, is := there.imported[string(fingerprint(a.Workspace, f))]; is && (!ok || old.Workspace == s.workspace) {
+			found, ok = old, true
+		}
+	}
+	switch {
+	case !ok:
+		return ""
+	case found.Workspace == s.workspace:
+		return known
+	case id.IsZero(found.Workspace):
+		return fmt.Sprintf("%s, for all workspaces: a sign-in is one account, so remove %s first to have it for one workspace alone", known, found.Account)
+	}
+	return fmt.Sprintf("%s, for workspace %s: a sign-in is one account, so remove %s there first", known, found.Workspace, found.Account)
+}
+
+// fingerprint tells refresh tokens apart, which are random, and tells nothing of them. What
+// is stored is that of the zero workspace, whosever the account is.
+func fingerprint(ws id.Workspace, f *opencode.Found) []byte {
+	sum := sha256.Sum256([]byte("signalbox.credential.v1 imported\x00" + ws.String() + "\x00" + f.Provider + "\x00" + f.Refresh.Reveal()))
 	return sum[:]
 }
 
@@ -203,7 +224,7 @@ func (s *Scope) bring(ctx context.Context, f *opencode.Found) (id.Account, error
 	}
 	n := oauth.NewGrant{
 		Provider: f.Provider, Label: f.Label, Refresh: f.Refresh,
-		Brought: store.Brought{Hash: s.fingerprint(f), Disabled: !f.Enabled, Current: f.Enabled && f.Current},
+		Brought: store.Brought{Hash: fingerprint(id.Workspace{}, f), Disabled: !f.Enabled, Current: f.Enabled && f.Current},
 	}
 	if life := time.Until(f.Expires); life > 0 && !f.Access.IsZero() {
 		n.Access, n.Life = f.Access, life

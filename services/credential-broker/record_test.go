@@ -1,6 +1,8 @@
 package credentialbroker_test
 
 import (
+	"context"
+	"crypto/sha256"
 	"fmt"
 	"io"
 	"net/http"
@@ -14,6 +16,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
@@ -173,6 +176,60 @@ func TestImportAtOnce(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("the audit (-want +got):\n%s", diff)
+	}
+}
+
+// TestImportForAnother leaves a sign-in out that is an account already, whosever, for the
+// renewal of the one would end the other; a key can be several.
+func TestImportForAnother(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name           string
+		first, second  id.Workspace
+		earlierVersion bool
+		want           string
+	}{
+		{"shared, then a workspace's", id.Workspace{}, id.New[id.Workspace](), false, "it is here already, for all workspaces: "},
+		{"a workspace's, then shared", id.New[id.Workspace](), id.Workspace{}, false, "it is here already, for workspace "},
+		{"another's, from an earlier version", id.New[id.Workspace](), id.New[id.Workspace](), true, "it is here already, for workspace "},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			b := start(t, credentialbroker.Config{})
+			path := filepath.Join(t.TempDir(), "auth.json")
+			if err := os.WriteFile(path, []byte(`{"anthropic": {"type": "oauth", "refresh": "rt-one"}, "openai": {"type": "api", "key": "sk-one"}}`), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			accounts := b.operator(func(c *credentialbroker.AccountsConfig) { c.OAuth.Clients = "anthropic=us" })
+			bring := func(ws id.Workspace) credentialbroker.Import {
+				t.Helper()
+				done, err := accounts.Operator(ws).Import(t.Context(), credentialbroker.ImportSources{AuthFile: path}, false)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return done
+			}
+			if done := bring(tt.first); len(done.Imported) != 2 {
+				t.Fatalf("Import = %+v, want both", done)
+			}
+			if tt.earlierVersion {
+				sum := sha256.Sum256([]byte("signalbox.credential.v1 imported\x00" + tt.first.String() + "\x00anthropic\x00rt-one"))
+				err := b.db.AsSystem(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+					_, err := tx.Exec(ctx, `UPDATE accounts SET imported = $1 WHERE imported IS NOT NULL`, sum[:])
+					return err
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			done := bring(tt.second)
+			if len(done.Imported) != 1 || done.Imported[0].Provider != "openai" || len(done.Skipped) != 1 || !strings.HasPrefix(done.Skipped[0].Reason, tt.want) {
+				t.Errorf("Import for another = %+v, want the key alone, and of the sign-in %q", done, tt.want)
+			}
+			if again := bring(tt.first); len(again.Skipped) != 2 || again.Skipped[0].Reason != "it is here already" {
+				t.Errorf("Import again = %+v, want nothing, and no more words", again)
+			}
+		})
 	}
 }
 

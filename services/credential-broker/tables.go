@@ -29,7 +29,7 @@ type tables interface {
 	Reset(ctx context.Context, ws id.Workspace, account id.Account, ev store.Event) error
 	Switch(ctx context.Context, ws id.Workspace, account id.Account, ev store.Event) error
 	Remove(ctx context.Context, ws id.Workspace, account id.Account, ev store.Event) error
-	FindImported(ctx context.Context, ws id.Workspace) (map[string]id.Account, error)
+	FindImported(ctx context.Context) (map[string]store.Imported, error)
 
 	Settings(ctx context.Context, ws id.Workspace) ([]store.Settings, error)
 	ChangeSettings(ctx context.Context, ws id.Workspace, provider string, ev store.Event, change func(now []byte) (next []byte, detail string, err error)) error

@@ -19,7 +19,8 @@ import (
 // written in the transaction that makes the account, so that there is never an account
 // without it.
 type Brought struct {
-	// Hash is of the refresh token that it comes with. There is one account for each.
+	// Hash is of the refresh token that it comes with. There is one account for each, in
+	// all workspaces: two that renew it would end each other's sign-in.
 	Hash     []byte
 	Disabled bool
 	// Limit is one that is known already; nil for none.

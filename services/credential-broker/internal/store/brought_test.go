@@ -38,7 +38,7 @@ func TestBroughtTwiceBefore(t *testing.T) {
 			ws   id.Workspace
 			id   uuid.UUID
 			hash []byte
-		}{{mine, first, []byte("h")}, {mine, second, []byte("h")}, {other, theirs, []byte("h")}, {mine, plain, nil}} {
+		}{{mine, first, []byte("h")}, {mine, second, []byte("h")}, {other, theirs, []byte("i")}, {mine, plain, nil}} {
 			_, err := tx.Exec(ctx, `INSERT INTO accounts (workspace_id, id, provider, profile, key_version, sealed, created_at, imported)
 				VALUES ($1, $2, 'anthropic', 'p', 1, '', $3, $4)`, a.ws, a.id, time.Now().Add(time.Duration(i)*time.Second), a.hash)
 			if err != nil {
@@ -54,11 +54,10 @@ func TestBroughtTwiceBefore(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := store.New(db)
-	for ws, want := range map[id.Workspace]uuid.UUID{mine: first, other: theirs} {
-		found, err := s.FindImported(t.Context(), ws)
-		if diff := cmp.Diff(map[string]id.Account{"h": {UUID: want}}, found); diff != "" || err != nil {
-			t.Errorf("FindImported: %v (-want +got):\n%s", err, diff)
-		}
+	found, err := s.FindImported(t.Context())
+	want := map[string]store.Imported{"h": {Workspace: mine, Account: id.Account{UUID: first}}, "i": {Workspace: other, Account: id.Account{UUID: theirs}}}
+	if diff := cmp.Diff(want, found); diff != "" || err != nil {
+		t.Errorf("FindImported: %v (-want +got):\n%s", err, diff)
 	}
 }
 
@@ -68,10 +67,10 @@ func TestBrought(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
 	mine := id.New[id.Workspace]()
-	one, two := w.add(mine, "openai", "one"), w.add(mine, "openai", "two")
+	one, two, theirs := w.add(mine, "openai", "one"), w.add(mine, "openai", "two"), w.add(id.New[id.Workspace](), "openai", "three")
 	bring := func(a store.Account, b store.Brought) error {
-		return w.db.InWorkspace(ctx, mine, func(ctx context.Context, tx pgx.Tx) error {
-			return b.Write(ctx, tx, mine, a.Provider, a.ID)
+		return w.db.InWorkspace(ctx, a.WorkspaceID, func(ctx context.Context, tx pgx.Tx) error {
+			return b.Write(ctx, tx, a.WorkspaceID, a.Provider, a.ID)
 		})
 	}
 	now := time.Now().UTC().Truncate(time.Microsecond)
@@ -81,6 +80,9 @@ func TestBrought(t *testing.T) {
 	}
 	if err := bring(two, store.Brought{Hash: []byte("h"), Disabled: true}); !errors.Is(err, store.ErrBrought) {
 		t.Errorf("the same token again = %v, want %v", err, store.ErrBrought)
+	}
+	if err := bring(theirs, store.Brought{Hash: []byte("h")}); !errors.Is(err, store.ErrBrought) {
+		t.Errorf("the same token for another workspace = %v, want %v", err, store.ErrBrought)
 	}
 	p, err := w.store.Pool(ctx, mine, "openai")
 	if err != nil || len(p.Accounts) != 2 || p.Current != one.ID || len(p.Limits) != 1 || p.Limits[0].Account != one.ID {

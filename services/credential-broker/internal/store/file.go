@@ -194,15 +194,15 @@ func (s *File) Switch(ctx context.Context, ws id.Workspace, account id.Account, 
 }
 
 // FindImported is Store.FindImported.
-func (s *File) FindImported(ctx context.Context, ws id.Workspace) (map[string]id.Account, error) {
-	all := map[string]id.Account{}
+func (s *File) FindImported(ctx context.Context) (map[string]Imported, error) {
+	all := map[string]Imported{}
 	st, err := s.file.View(ctx)
-	if err != nil || !id.IsZero(ws) {
-		return all, err
+	if err != nil {
+		return nil, err
 	}
 	for i := range st.Accounts {
 		if a := &st.Accounts[i]; len(a.Imported) > 0 {
-			all[string(a.Imported)] = a.ID
+			all[string(a.Imported)] = Imported{Account: a.ID}
 		}
 	}
 	return all, nil

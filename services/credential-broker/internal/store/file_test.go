@@ -36,7 +36,7 @@ type stored interface {
 	Reset(ctx context.Context, ws id.Workspace, account id.Account, ev store.Event) error
 	Switch(ctx context.Context, ws id.Workspace, account id.Account, ev store.Event) error
 	Remove(ctx context.Context, ws id.Workspace, account id.Account, ev store.Event) error
-	FindImported(ctx context.Context, ws id.Workspace) (map[string]id.Account, error)
+	FindImported(ctx context.Context) (map[string]store.Imported, error)
 	Used(ctx context.Context, all []store.Use) error
 	Settings(ctx context.Context, ws id.Workspace) ([]store.Settings, error)
 	ChangeSettings(ctx context.Context, ws id.Workspace, provider string, ev store.Event, change func([]byte) ([]byte, string, error)) error
@@ -183,7 +183,7 @@ type told struct {
 	Stats         []store.Stat
 	Keys          []vault.WrappedKey
 	Keyed         []id.Workspace
-	Imported      map[string]id.Account
+	Imported      map[string]store.Imported
 	Audit         []audit.Row
 	Chains        []id.Workspace
 	Problems      []audit.Problem
@@ -219,7 +219,7 @@ func ask(t *testing.T, s stored) (all told) {
 	all.Stats, errs[6] = s.Stats(ctx, ws)
 	all.Keys, errs[7] = s.DataKeys(ctx, ws)
 	all.Keyed, errs[8] = s.Keyed(ctx, false, nil, 10)
-	all.Imported, errs[9] = s.FindImported(ctx, ws)
+	all.Imported, errs[9] = s.FindImported(ctx)
 	all.Audit, errs[10] = s.Audit(ctx, ws, 40, 100)
 	for i := range all.Audit { // what is each one's own
 		r := &all.Audit[i]

@@ -101,18 +101,25 @@ func (s *Store) Switch(ctx context.Context, ws id.Workspace, account id.Account,
 	})
 }
 
-// FindImported returns the accounts of a workspace that were brought along, by the hash
-// of the refresh token that they came with.
-func (s *Store) FindImported(ctx context.Context, ws id.Workspace) (map[string]id.Account, error) {
-	all := map[string]id.Account{}
-	err := s.in(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, `SELECT imported, id FROM accounts WHERE workspace_id = $1 AND imported IS NOT NULL`, ws)
+// Imported is an account that was brought along.
+type Imported struct {
+	Workspace id.Workspace // zero for the operator's
+	Account   id.Account
+}
+
+// FindImported returns the accounts of all workspaces that were brought along, by the hash
+// that they came with (Brought). It is for the operator's command line, which is why it
+// needs the system's claim.
+func (s *Store) FindImported(ctx context.Context) (map[string]Imported, error) {
+	all := map[string]Imported{}
+	err := s.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, `SELECT imported, workspace_id, id FROM accounts WHERE imported IS NOT NULL`)
 		if err != nil {
 			return err
 		}
 		var hash []byte
-		var account id.Account
-		_, err = pgx.ForEachRow(rows, []any{&hash, &account}, func() error { all[string(hash)] = account; return nil })
+		var one Imported
+		_, err = pgx.ForEachRow(rows, []any{&hash, &one.Workspace, &one.Account}, func() error { all[string(hash)] = one; return nil })
 		return err
 	})
 	if err != nil {
