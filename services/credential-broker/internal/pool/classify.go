@@ -95,7 +95,7 @@ func begins(f dialect.Failure, phrases ...string) bool {
 // RetryAfter returns how long an answer asks to wait, 0 when it does not say or
 // says nonsense: retry-after-ms, then Retry-After in seconds or as a date.
 func RetryAfter(h http.Header, now time.Time) time.Duration {
-	if ms, err := strconv.ParseFloat(h.Get("Retry-After-Ms"), 64); err == nil {
+	if ms, err := strconv.ParseFloat(h.Get("Retry-After-Ms"), 64); err == nil && ms > 0 {
 		return bounded(ms / 1000)
 	}
 	text := h.Get("Retry-After")
@@ -108,13 +108,15 @@ func RetryAfter(h http.Header, now time.Time) time.Duration {
 	return 0
 }
 
-// RawWait returns the headers of an answer that say how long to wait, for people.
-func RawWait(h http.Header) string {
+// RawWait returns the headers of an answer that say how long to wait, for people. Their
+// values are scrubbed while they are whole: of a secret that is cut first, a part would be
+// left.
+func RawWait(h http.Header, scrub func(string) string) string {
 	var lines []string
 	for name, values := range h {
 		lower := strings.ToLower(name)
 		if lower == "retry-after" || lower == "retry-after-ms" || strings.Contains(lower, "ratelimit") && strings.Contains(lower, "reset") {
-			lines = append(lines, lower+": "+strings.Join(values, ", "))
+			lines = append(lines, lower+": "+scrub(strings.Join(values, ", ")))
 		}
 	}
 	slices.SortFunc(lines, func(a, b string) int { // retry-after before the others

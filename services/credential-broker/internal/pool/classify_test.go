@@ -84,4 +84,12 @@ func TestRetryAfter(t *testing.T) {
 			t.Errorf("RetryAfter(%s: %s) = %v, want %v", tt.header, tt.value, got, tt.want)
 		}
 	}
+
+	both := http.Header{"Retry-After": {"30"}}
+	for ms, want := range map[string]time.Duration{"0": 30 * time.Second, "-5": 30 * time.Second, "NaN": 30 * time.Second, "250": 250 * time.Millisecond} {
+		both.Set("Retry-After-Ms", ms)
+		if got := pool.RetryAfter(both, now); got != want {
+			t.Errorf("RetryAfter(30 s, %s ms) = %v, want %v", ms, got, want)
+		}
+	}
 }

@@ -73,6 +73,22 @@ func TestQuotedCredential(t *testing.T) {
 	}
 }
 
+// Nor does a part of it show in what operators are shown of a limit, which is cut.
+func TestQuotedCredentialInAWait(t *testing.T) {
+	t.Parallel()
+	const limited = `{"type":"error","error":{"type":"rate_limit_error","message":"m"}}`
+	for _, at := range []int{0, 28, 40, 50} {
+		r := newRig(t, &memory{}, nil)
+		r.upstream("anthropic", answer(429, limited, "Retry-After", "7", "X-Ratelimit-Reset-For", strings.Repeat("-", at)+long), long)
+		r.post(messages, asking)
+		for _, o := range r.pool.outcomes() {
+			if !strings.HasPrefix(o.Raw, "retry-after: 7; x-ratelimit-reset-for: ") || strings.Contains(o.Raw, long[:6]) {
+				t.Errorf("with the credential at %d operators are shown %q", at, o.Raw)
+			}
+		}
+	}
+}
+
 // A short key may be a word of the answer; of an error it is none.
 func TestShortCredential(t *testing.T) {
 	t.Parallel()

@@ -403,7 +403,7 @@ func (x *exchange) report(reason pool.Reason, res *http.Response) {
 		}
 	}
 	if out.RetryAfter > 0 {
-		out.Raw = x.scrub(pool.RawWait(res.Header))
+		out.Raw = pool.RawWait(res.Header, x.scrub)
 	}
 	out.Model, out.Tokens = x.model, x.tally.Sum()
 	// The pool shall hear of it although the caller has gone.
