@@ -29,6 +29,8 @@ type (
 	Document struct{ uuid.UUID }
 	// Account names one credential of one provider.
 	Account struct{ uuid.UUID }
+	// APIKey names a key that a member made for a program of theirs.
+	APIKey struct{ uuid.UUID }
 	// Operation names one idempotent operation: a tool call or an edit. It is
 	// made by the caller and derived from what it stands for.
 	Operation struct{ uuid.UUID }

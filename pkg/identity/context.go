@@ -35,6 +35,7 @@ type contextClaims struct {
 	Run       string `json:"run,omitempty"`
 	Session   string `json:"session,omitempty"`
 	Address   string `json:"addr,omitempty"`
+	Key       string `json:"key,omitempty"`
 }
 
 // Key is a service's private Ed25519 key.
@@ -99,6 +100,9 @@ func (s *Signer) Sign(a Actor, audience string) (string, error) {
 	}
 	if !id.IsZero(a.Run) {
 		c.Run, c.Session = a.Run.String(), a.Session.String()
+	}
+	if !id.IsZero(a.Key) {
+		c.Key = a.Key.String()
 	}
 	token, err := jwt.NewWithClaims(jwt.SigningMethodEdDSA, c).SignedString(s.key.private)
 	if err != nil {
@@ -208,6 +212,11 @@ func (v *Verifier) Verify(token string) (Actor, error) {
 		}
 		if a.Session, err = id.Parse[id.Session](c.Session); err != nil {
 			return Actor{}, fmt.Errorf("session: %w", err)
+		}
+	}
+	if c.Key != "" {
+		if a.Key, err = id.Parse[id.APIKey](c.Key); err != nil {
+			return Actor{}, fmt.Errorf("key: %w", err)
 		}
 	}
 	return a, nil

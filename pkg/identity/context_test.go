@@ -57,7 +57,10 @@ func TestSignedContext(t *testing.T) {
 	from := person
 	from.Address = "2001:db8::7"
 
-	for name, actor := range map[string]identity.Actor{"a person": person, "a run": inRun, "with an address": from} {
+	byKey := person
+	byKey.Key = id.New[id.APIKey]()
+
+	for name, actor := range map[string]identity.Actor{"a person": person, "a run": inRun, "with an address": from, "an API key": byKey} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			token, err := signer.Sign(actor, "agent-runner")

@@ -53,6 +53,8 @@ type Actor struct {
 	Run id.Run
 	// Session is set along with Run.
 	Session id.Session
+	// Key is set where an API key speaks for the member.
+	Key id.APIKey
 	// Service is the service that vouches for the rest; empty at the gateway's own door.
 	Service string
 	// Address is the network address that the person calls from, where Service knows it.

@@ -92,7 +92,7 @@ func recordGrant(ctx context.Context, tx pgx.Tx, ev oauth.Event) error {
 	}
 	out := store.Event{
 		Action: string(ev.Action), Account: ev.Account, Provider: ev.Provider, Origin: "workspace",
-		Member: who.Member, Service: who.Service, Address: who.Address, Detail: ev.Detail,
+		Member: who.Member, Key: who.Key, Service: who.Service, Address: who.Address, Detail: ev.Detail,
 	}
 	if id.IsZero(ev.Workspace) {
 		out.Origin = "shared"

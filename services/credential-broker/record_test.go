@@ -73,7 +73,19 @@ func TestAuditSaysFromWhere(t *testing.T) {
 	if _, err := scope.Enable(t.Context(), id.Must[id.Account](account)); err != nil {
 		t.Fatal(err)
 	}
+	owner.Address, owner.Key = "2001:db8::7", id.New[id.APIKey]()
+	if _, err := b.client().SetFlatRate(identity.With(t.Context(), owner), &credentialv1.SetFlatRateRequest{Id: account, FlatRate: true}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.client().RemoveAccount(identity.With(t.Context(), owner), &credentialv1.RemoveAccountRequest{Id: account}); err != nil {
+		t.Fatal(err)
+	}
 	got := audit(t, scope)
+	if key := ", by API key " + owner.Key.String(); strings.HasSuffix(got[1], key) && strings.HasSuffix(got[0], ": "+key[2:]) {
+		got = got[2:]
+	} else {
+		t.Errorf("%q and %q do not name the API key", got[0], got[1])
+	}
 	// Of somebody whose address the gateway did not say there is the gateway's.
 	if before, _, ok := strings.Cut(got[1], ":"); ok && strings.HasPrefix(got[1], "changed by gateway from 127.0.0.1:") {
 		got[1] = before + ": disabled"

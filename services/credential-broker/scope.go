@@ -38,11 +38,11 @@ func (s *Scope) event(action string) store.Event {
 	if id.IsZero(s.workspace) {
 		origin = pool.Shared
 	}
-	return store.Event{Action: action, Origin: string(origin), Member: s.by.Member, Service: s.by.Service, Address: s.by.Address}
+	return store.Event{Action: action, Origin: string(origin), Member: s.by.Member, Key: s.by.Key, Service: s.by.Service, Address: s.by.Address}
 }
 
 func (s *Scope) who() oauth.Who {
-	return oauth.Who{Workspace: s.workspace, Member: s.by.Member, Service: s.by.Service, Address: s.by.Address}
+	return oauth.Who{Workspace: s.workspace, Member: s.by.Member, Key: s.by.Key, Service: s.by.Service, Address: s.by.Address}
 }
 
 func (s *Scope) ref(account id.Account) oauth.Ref {

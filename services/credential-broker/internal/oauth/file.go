@@ -72,7 +72,7 @@ func (t inFile) happen(ctx context.Context, ref Ref, fn func(a *accountfile.Acco
 func record(st *accountfile.State, ev Event) {
 	store.RecordIn(st, store.Event{
 		Action: string(ev.Action), Account: ev.Account, Provider: ev.Provider, Origin: "shared",
-		Member: ev.Who.Member, Service: cmp.Or(ev.Who.Service, subject.CredentialBroker), Address: ev.Who.Address, Detail: ev.Detail,
+		Member: ev.Who.Member, Key: ev.Who.Key, Service: cmp.Or(ev.Who.Service, subject.CredentialBroker), Address: ev.Who.Address, Detail: ev.Detail,
 	})
 }
 

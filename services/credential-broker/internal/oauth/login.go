@@ -51,6 +51,7 @@ const (
 type Who struct {
 	Workspace id.Workspace // zero for the operator's shared accounts
 	Member    id.Member    // zero for the operator's command line
+	Key       id.APIKey    // set where an API key spoke for the member
 	Service   string       // that vouches for them
 	Address   string       // theirs, where it is known
 }

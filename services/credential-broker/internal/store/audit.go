@@ -52,7 +52,7 @@ func auditArgs(ws id.Workspace, ev Event) (pg.Args, error) {
 	}
 	return pg.Args{
 		"workspace": ws, "id": eventID, "action": ev.Action, "account": ev.Account, "provider": ev.Provider, "origin": ev.Origin,
-		"member": orNull(ev.Member), "service": ev.Service, "address": ev.Address, "session": ev.Session, "detail": ev.Detail,
+		"member": orNull(ev.Member), "service": ev.Service, "address": ev.Address, "session": ev.Session, "detail": ev.detail(),
 	}, nil
 }
 

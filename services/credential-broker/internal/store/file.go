@@ -66,8 +66,8 @@ func (s *File) change(ctx context.Context, ws id.Workspace, account id.Account, 
 // tell logs what the audit has.
 func (s *File) tell(ctx context.Context, ev Event) {
 	attrs := []any{"action", ev.Action, "account", ev.Account, "provider", ev.Provider, "service", ev.Service}
-	if ev.Detail != "" {
-		attrs = append(attrs, "detail", ev.Detail)
+	if detail := ev.detail(); detail != "" {
+		attrs = append(attrs, "detail", detail)
 	}
 	if ev.Address != "" {
 		attrs = append(attrs, "address", ev.Address)

@@ -16,7 +16,7 @@ import (
 func RecordIn(st *accountfile.State, ev Event) {
 	r := audit.Row{
 		Action: ev.Action, Account: ev.Account, Provider: ev.Provider, Origin: ev.Origin, Service: ev.Service, Address: ev.Address,
-		Session: ev.Session, Detail: ev.Detail,
+		Session: ev.Session, Detail: ev.detail(),
 	}
 	if !id.IsZero(ev.Member) {
 		r.Member = &ev.Member

@@ -13,6 +13,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -61,13 +62,23 @@ type Event struct {
 	// Provider and Origin say what was acted on, after the account is gone.
 	Provider, Origin string
 	// Member is zero for the operator's command line.
-	Member  id.Member
+	Member id.Member
+	// Key is set where an API key spoke for the member; the row's detail says so.
+	Key     id.APIKey
 	Service string
 	Address string
 	// Session is where the account was used; zero where that was in none.
 	Session id.Session
 	// Detail says what was changed.
 	Detail string
+}
+
+// detail returns what the row says of the event.
+func (e *Event) detail() string {
+	if id.IsZero(e.Key) {
+		return e.Detail
+	}
+	return strings.TrimPrefix(e.Detail+", by API key "+e.Key.String(), ", ")
 }
 
 // Store is the tables.

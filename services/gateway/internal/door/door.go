@@ -134,7 +134,7 @@ func (d *Door) Enter(ctx context.Context, p Person, workspace string) (Guest, er
 			return Guest{}, fault.Coded(fault.Forbidden, "NOT_A_MEMBER", "you are not a member of this workspace")
 		}
 	}
-	g.Actor = identity.Actor{Workspace: ws, Member: p.Member, Role: role}
+	g.Actor = identity.Actor{Workspace: ws, Member: p.Member, Role: role, Key: id.APIKey(p.holder.Key)}
 	g.Grant.Role = role
 	if wait, ok := d.workspaces.Take(ws, time.Now()); !ok {
 		return Guest{}, tooMany(wait, "this workspace makes")
