@@ -134,7 +134,7 @@ func (s *Scope) Refresh(ctx context.Context, account id.Account) (Account, error
 	if err := s.Opens(ctx, account); err != nil {
 		return Account{}, err
 	}
-	return s.done(ctx, account, s.accounts.keeper.Refresh(ctx, s.ref(account)))
+	return s.done(ctx, account, s.accounts.keeper.Refresh(ctx, s.who(), s.ref(account)))
 }
 
 // Revocation is how a sign-out went at the provider.

@@ -104,7 +104,7 @@ func TestSignedInAccount(t *testing.T) {
 	s.wantAnswer("a token that is good", owner, http.StatusOK)
 
 	// Another instance renews, which ends the token that this one holds.
-	if err := s.other.Refresh(t.Context(), ref); err != nil {
+	if err := s.other.Refresh(t.Context(), oauth.Who{}, ref); err != nil {
 		t.Fatal(err)
 	}
 	s.wantAnswer("after a rotation elsewhere", owner, http.StatusOK)

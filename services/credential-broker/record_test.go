@@ -96,6 +96,22 @@ func TestAuditSaysFromWhere(t *testing.T) {
 	}
 }
 
+// A renewal that somebody asked for is theirs.
+func TestAuditSaysWhoRenewed(t *testing.T) {
+	t.Parallel()
+	s := startSignedIn(t)
+	owner := member(identity.Owner)
+	owner.Address = "2001:db8::7"
+	ref := s.add(owner)
+	if _, err := s.client().RefreshAccount(identity.With(t.Context(), owner), &credentialv1.RefreshAccountRequest{Id: ref.Account.String()}); err != nil {
+		t.Fatal(err)
+	}
+	rows, _, err := s.operator(nil).Operator(owner.Workspace).Audit(t.Context(), 0, 1)
+	if err != nil || len(rows) != 1 || rows[0].Action != "refreshed" || rows[0].Member != owner.Member.String() || rows[0].Service != "gateway" || rows[0].Address != owner.Address {
+		t.Errorf("the audit ends with %+v, %v, want the owner's renewal, from their address", rows, err)
+	}
+}
+
 // An account that somebody signed in to is taken back at the provider when it is removed.
 func TestRemoveTellsProvider(t *testing.T) {
 	t.Parallel()

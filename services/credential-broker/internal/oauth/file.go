@@ -280,7 +280,7 @@ func (t inFile) keep(ctx context.Context, a attempt, _ *Provider, s sealedTokens
 		state := State(x.Grant.State)
 		if x.Grant.Version == a.base && (state == Active || state == Reauthorize) {
 			s.put(x.Grant, now)
-			ev.Action = Refreshed
+			ev.Action, ev.Who = Refreshed, a.by
 		} else if holds(x.Grant, a) {
 			x.Grant.Attempt = nil
 		}

@@ -144,10 +144,10 @@ func (k *Keeper) Token(ctx context.Context, ref Ref) (Token, error) {
 	case now.Before(h.soft):
 		return h.token, h.err
 	case now.Before(h.hard) && h.err == nil:
-		k.start(ctx, ref, 0, false) // nobody waits for it
+		k.start(ctx, ref, 0, nil) // nobody waits for it
 		return h.token, nil
 	}
-	return k.wait(ctx, k.start(ctx, ref, 0, false))
+	return k.wait(ctx, k.start(ctx, ref, 0, nil))
 }
 
 // Rejected is called when a provider answered 401 to a token of that version. It
@@ -161,7 +161,7 @@ func (k *Keeper) Rejected(ctx context.Context, ref Ref, version int64) (Token, e
 	if now := time.Now(); h.token.Version > version && h.err == nil && now.Before(h.hard) {
 		return h.token, nil
 	}
-	t, err := k.wait(ctx, k.start(ctx, ref, version, false))
+	t, err := k.wait(ctx, k.start(ctx, ref, version, nil))
 	if err == nil && t.Version <= version {
 		return Token{}, ErrCurrent
 	}
@@ -169,13 +169,13 @@ func (k *Keeper) Rejected(ctx context.Context, ref Ref, version int64) (Token, e
 }
 
 // Refresh renews a grant now, because somebody wants it to be, whatever pause an
-// earlier failure has asked for.
-func (k *Keeper) Refresh(ctx context.Context, ref Ref) error {
+// earlier failure has asked for. Of several who want it at once the audit names the first.
+func (k *Keeper) Refresh(ctx context.Context, who Who, ref Ref) error {
 	g, err := k.tables.read(ctx, ref)
 	if err != nil {
 		return err
 	}
-	_, err = k.wait(ctx, k.start(ctx, ref, g.Version, true))
+	_, err = k.wait(ctx, k.start(ctx, ref, g.Version, &who))
 	return err
 }
 
@@ -194,9 +194,10 @@ func (k *Keeper) Close() {
 }
 
 // start lets one goroutine find a token for all who ask for the same, under a context
-// that none of them can end.
-func (k *Keeper) start(ctx context.Context, ref Ref, rejected int64, force bool) *flight {
-	q := question{ref, rejected, force}
+// that none of them can end. by is who wants a renewal in any case; nil where it is done
+// if there is a need.
+func (k *Keeper) start(ctx context.Context, ref Ref, rejected int64, by *Who) *flight {
+	q := question{ref, rejected, by != nil}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if f, ok := k.flights[q]; ok {
@@ -208,7 +209,7 @@ func (k *Keeper) start(ctx context.Context, ref Ref, rejected int64, force bool)
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flightTimeout)
 		defer cancel()
 		defer context.AfterFunc(k.closing, cancel)() //nolint:contextcheck // the Keeper's life, not the call's
-		f.token, f.err = k.obtain(ctx, ref, rejected, force)
+		f.token, f.err = k.obtain(ctx, ref, rejected, by)
 		k.landed(q, f)
 	})
 	return f
@@ -259,7 +260,8 @@ func (g *grant) needs(rejected int64, force bool) need {
 
 // obtain looks, renews if need be, and looks again, until there is a token or a
 // reason why there is none.
-func (k *Keeper) obtain(ctx context.Context, ref Ref, rejected int64, force bool) (Token, error) {
+func (k *Keeper) obtain(ctx context.Context, ref Ref, rejected int64, by *Who) (Token, error) {
+	force := by != nil
 	for look := firstLook; ; look = min(2*look, lastLook) {
 		g, err := k.tables.read(ctx, ref)
 		if err != nil {
@@ -290,7 +292,7 @@ func (k *Keeper) obtain(ctx context.Context, ref Ref, rejected int64, force bool
 				Message: fmt.Sprintf("the access token for %s could not be renewed yet (%s); it is tried again", p.Name, g.LastError),
 			}
 		}
-		switch err := k.renew(ctx, ref, p, rejected, force); {
+		switch err := k.renew(ctx, ref, p, rejected, by); {
 		case err != nil && good:
 			return k.hold(ctx, ref, p, &g)
 		case err != nil:

@@ -91,7 +91,7 @@ func TestRejected(t *testing.T) {
 	old := w.token(other, ref)
 
 	// The other instance holds a token that a rotation has ended.
-	if err := k.Refresh(t.Context(), ref); err != nil {
+	if err := k.Refresh(t.Context(), w.who, ref); err != nil {
 		t.Fatal(err)
 	}
 	fresh, err := other.Rejected(t.Context(), ref, old.Version)
@@ -133,7 +133,7 @@ func TestOthersChangesAreFollowed(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = other.Run(ctx) })
-	if err := k.Refresh(t.Context(), ref); err != nil {
+	if err := k.Refresh(t.Context(), w.who, ref); err != nil {
 		t.Fatal(err)
 	}
 	for {

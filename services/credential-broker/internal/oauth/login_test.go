@@ -72,7 +72,7 @@ func TestLogin(t *testing.T) {
 					t.Fatal(err)
 				}
 				w.token(k, ref)
-				if err := k.Refresh(t.Context(), ref); err != nil {
+				if err := k.Refresh(t.Context(), w.who, ref); err != nil {
 					t.Fatal(err)
 				}
 				if got := w.token(k, ref); got.Version != 2 {
@@ -108,18 +108,23 @@ func TestEventsAreRecorded(t *testing.T) {
 	var events []string
 	k := w.keeper(func(c *oauth.Config) {
 		c.Record = func(_ context.Context, _ pgx.Tx, ev oauth.Event) error {
-			by := "nobody"
-			if ev.Who == w.who {
+			by := strings.TrimSpace(ev.Who.Service + " " + ev.Who.Address)
+			switch {
+			case ev.Who == w.who:
 				by = "us"
+			case by == "":
+				by = "nobody"
 			}
 			events = append(events, strings.TrimSuffix(fmt.Sprintf("%s %s by %s: %s", ev.Action, ev.Provider, by, ev.Detail), ": "))
 			return nil
 		}
 	})
 	ref := w.grant(k)
-	if err := k.Refresh(t.Context(), ref); err != nil {
+	if err := k.Refresh(t.Context(), w.who, ref); err != nil {
 		t.Fatal(err)
 	}
+	w.expire(ref, k)
+	w.token(k, ref)
 	login, err := k.Reauthorize(t.Context(), w.who, ref.Account, oauth.Paste)
 	if err != nil {
 		t.Fatal(err)
@@ -128,14 +133,14 @@ func TestEventsAreRecorded(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.server.End(w.token(k, ref).Secret.Reveal())
-	if err := k.Refresh(t.Context(), ref); err == nil {
+	if err := k.Refresh(t.Context(), w.who, ref); err == nil {
 		t.Error("Refresh() of a grant that was withdrawn worked")
 	}
 	if _, err := k.Revoke(t.Context(), w.who, ref); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{
-		"created sim by us: imported", "refreshed sim by nobody", "changed sim by us: signed in again",
+		"created sim by us: imported", "refreshed sim by us", "refreshed sim by credential-broker test", "changed sim by us: signed in again",
 		"changed sim by nobody: somebody must sign in again: sim does not accept the sign-in any more: it was withdrawn, or has expired",
 		"changed sim by us: signed out",
 	}

@@ -189,7 +189,7 @@ func (t postgres) keep(ctx context.Context, a attempt, p *Provider, s sealedToke
 		if tag.RowsAffected() == 0 {
 			return closeAttempt(ctx, tx, a, outcomeSuperseded, nil)
 		}
-		if err := t.record(ctx, tx, Event{Ref: a.ref, Action: Refreshed, Provider: p.Account}); err != nil {
+		if err := t.record(ctx, tx, Event{Ref: a.ref, Action: Refreshed, Provider: p.Account, Who: a.by}); err != nil {
 			return err
 		}
 		return closeAttempt(ctx, tx, a, outcomeDone, nil)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/subject"
 )
 
 const (
@@ -19,12 +20,16 @@ const (
 
 // renew sends one request to the token endpoint, if there is still a need when the
 // grant is looked at under its lock, and stores what comes of it.
-func (k *Keeper) renew(ctx context.Context, ref Ref, p *Provider, rejected int64, force bool) error {
+func (k *Keeper) renew(ctx context.Context, ref Ref, p *Provider, rejected int64, by *Who) error {
+	force := by != nil
 	g, a, ok, err := k.tables.open(ctx, ref, "refresh", func(g *grant) bool {
 		return g.needs(rejected, force) == renewal && (force || g.pause() == 0)
 	})
 	if err != nil || !ok {
 		return err
+	}
+	if a.by = k.itself(); by != nil {
+		a.by = *by
 	}
 	// From here on it goes to its end, whoever waits for it and for however long.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), k.cfg.PostTimeout+keepTimeout)
@@ -37,6 +42,9 @@ func (k *Keeper) renew(ctx context.Context, ref Ref, p *Provider, rejected int64
 	}
 	return k.store(ctx, a, p, t)
 }
+
+// itself is this process, for the audit of what nobody asked for.
+func (k *Keeper) itself() Who { return Who{Service: subject.CredentialBroker, Address: k.cfg.Instance} }
 
 // refresh opens the refresh token and posts it. A process that was stopped since it
 // took the lease, and does not know for how long, sends nothing.

@@ -374,7 +374,7 @@ func TestOthersDuringARenewal(t *testing.T) {
 				}
 			})
 			first := make(chan error)
-			go func() { first <- k.Refresh(t.Context(), ref) }()
+			go func() { first <- k.Refresh(t.Context(), w.who, ref) }()
 			<-arrived
 			version := make(chan int64)
 			go func() {

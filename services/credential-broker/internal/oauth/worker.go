@@ -55,7 +55,7 @@ func (k *Keeper) renewDue(ctx context.Context) error {
 				return nil
 			}
 			// What goes wrong is logged, and written to the grant, where it happens.
-			_, _ = k.wait(ctx, k.start(ctx, ref, 0, false))
+			_, _ = k.wait(ctx, k.start(ctx, ref, 0, nil))
 			return nil
 		})
 	}
