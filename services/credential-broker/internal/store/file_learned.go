@@ -39,6 +39,7 @@ func (s *File) Stats(ctx context.Context, ws id.Workspace) ([]Stat, error) {
 // Learn is Store.Learn.
 func (s *File) Learn(ctx context.Context, l Learned) error {
 	err := s.file.Update(ctx, func(st *accountfile.State) error {
+		now := time.Now()
 		if len(l.Stats) > 0 && unwritten(st, l) {
 			for _, x := range l.Stats {
 				if mayWrite(st, l, x.Account) {
@@ -47,6 +48,7 @@ func (s *File) Learn(ctx context.Context, l Learned) error {
 			}
 		}
 		for _, x := range l.Limits {
+			x = dated(x, now)
 			if mayWrite(st, l, x.Account) && !resetSince(st, x) {
 				setLimit(st, x)
 			}
@@ -55,7 +57,10 @@ func (s *File) Learn(ctx context.Context, l Learned) error {
 			if !mayWrite(st, l, x.Account) {
 				continue
 			}
-			if h := healthOf(st, x.Provider, x.Account); h.At.Before(x.At) {
+			if x.At.Sub(now) > ahead {
+				x.At = now
+			}
+			if h := healthOf(st, x.Provider, x.Account); h.At.Before(x.At) || h.At.Sub(now) > ahead {
 				h.Health, h.At = x.Health, x.At.UTC()
 			}
 		}
@@ -112,6 +117,19 @@ func addStat(st *accountfile.State, x Stat) {
 	s.CostMicros += x.CostMicros
 }
 
+// dated returns a limit as of now where it was dated by a clock that is far ahead.
+func dated(x Limit, now time.Time) Limit {
+	early := x.At.Sub(now)
+	if early <= ahead {
+		return x
+	}
+	x.At = now
+	if !x.Until.IsZero() {
+		x.Until, x.Soon = x.Until.Add(-early), x.Soon.Add(-early)
+	}
+	return x
+}
+
 // setLimit replaces a limit by one whose window began later, then by a longer one.
 func setLimit(st *accountfile.State, x Limit) {
 	next := accountfile.Limit{
@@ -123,7 +141,7 @@ func setLimit(st *accountfile.State, x Limit) {
 		if now.Account != x.Account || now.Family != x.Family {
 			continue
 		}
-		if now.At.Before(x.At) || now.At.Equal(x.At) && now.Until.Before(x.Until) {
+		if now.At.Before(x.At) || now.At.Equal(x.At) && now.Until.Before(x.Until) || time.Until(now.At) > ahead {
 			next.Provider = now.Provider
 			*now = next
 		}

@@ -58,13 +58,19 @@ type stored interface {
 
 func newFile(t *testing.T) *store.File {
 	t.Helper()
+	s, _ := newFileOf(t)
+	return s
+}
+
+func newFileOf(t *testing.T) (*store.File, *accountfile.File) {
+	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	f, err := accountfile.Open(t.Context(), filepath.Join(t.TempDir(), "accounts.json"), log)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(f.Close)
-	return store.InFile(f, log)
+	return store.InFile(f, log), f
 }
 
 var shared = store.Event{Origin: "shared", Service: "test"}

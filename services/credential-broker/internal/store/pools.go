@@ -224,7 +224,8 @@ type Learned struct {
 	Sequence int64
 	Stats    []Stat
 	// Limits replace older ones, unless somebody has reset the account since; Health
-	// what was there.
+	// what was there. What was dated by a clock that is far ahead began just now, and what
+	// such a clock has left behind is older than anything.
 	Limits []Limit
 	Health []Health
 	// Unstored are accounts that are nowhere else. Of others that are not there (any more)
@@ -248,6 +249,14 @@ func (l *Learned) Sort() {
 	slices.SortFunc(l.Health, func(a, b Health) int { return bytes.Compare(a.Account.UUID[:], b.Account.UUID[:]) })
 }
 
+// ahead is how far a date may be in the future for it to be believed: as far as those who
+// read it believe it (package choice). They would not have what is dated later, and nobody
+// would have what came before that date.
+const (
+	ahead    = 10 * time.Minute
+	aheadSQL = `now() + interval '10 minutes'`
+)
+
 // Learn writes what an instance learned, in one transaction. Writing it again changes
 // nothing.
 func (s *Store) Learn(ctx context.Context, l Learned) error {
@@ -262,11 +271,12 @@ func (s *Store) Learn(ctx context.Context, l Learned) error {
 		for _, x := range l.Limits {
 			b.Queue(`
 				INSERT INTO account_limits (workspace_id, provider, account_id, family, at, until, soon, step, reason, status, raw)
-				SELECT @workspace, @provider, @account, @family, @at, @until, @soon, @step, @reason, @status, @raw
-				WHERE NOT EXISTS (SELECT FROM account_health h WHERE h.workspace_id = @workspace AND h.account_id = @account AND h.reset_at >= @at) AND `+isThere+`
+				SELECT @workspace, @provider, @account, @family, @at - early, @until::timestamptz - early, @soon::timestamptz - early, @step, @reason, @status, @raw
+				FROM (SELECT CASE WHEN @at::timestamptz > `+aheadSQL+` THEN @at - now() ELSE '0' END AS early) clock
+				WHERE NOT EXISTS (SELECT FROM account_health h WHERE h.workspace_id = @workspace AND h.account_id = @account AND h.reset_at >= @at - early) AND `+isThere+`
 				ON CONFLICT (workspace_id, account_id, family) DO UPDATE SET at = EXCLUDED.at, until = EXCLUDED.until, soon = EXCLUDED.soon,
 					step = EXCLUDED.step, reason = EXCLUDED.reason, status = EXCLUDED.status, raw = EXCLUDED.raw
-				WHERE (account_limits.at, coalesce(account_limits.until, '-infinity')) < (EXCLUDED.at, coalesce(EXCLUDED.until, '-infinity'))`, pg.Args{
+				WHERE account_limits.at > `+aheadSQL+` OR (account_limits.at, coalesce(account_limits.until, '-infinity')) < (EXCLUDED.at, coalesce(EXCLUDED.until, '-infinity'))`, pg.Args{
 				"workspace": x.Workspace, "provider": x.Provider, "account": x.Account, "family": x.Family, "at": x.At,
 				"until": orNothing(x.Until), "soon": orNothing(x.Soon), "step": x.Step, "reason": string(x.Reason), "status": x.Status, "raw": x.Raw,
 				"unstored": l.Unstored,
@@ -275,9 +285,9 @@ func (s *Store) Learn(ctx context.Context, l Learned) error {
 		for _, x := range l.Health {
 			b.Queue(`
 				INSERT INTO account_health (workspace_id, provider, account_id, health, at)
-				SELECT @workspace, @provider, @account, @health, @at WHERE `+isThere+`
+				SELECT @workspace, @provider, @account, @health, CASE WHEN @at::timestamptz > `+aheadSQL+` THEN now() ELSE @at END WHERE `+isThere+`
 				ON CONFLICT (workspace_id, account_id) DO UPDATE SET health = EXCLUDED.health, at = EXCLUDED.at
-				WHERE account_health.at < EXCLUDED.at`, pg.Args{
+				WHERE account_health.at > `+aheadSQL+` OR account_health.at < EXCLUDED.at`, pg.Args{
 				"workspace": x.Workspace, "provider": x.Provider, "account": x.Account, "health": x.Health, "at": x.At, "unstored": l.Unstored,
 			})
 		}

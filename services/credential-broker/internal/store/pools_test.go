@@ -1,15 +1,19 @@
 package store_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/services/credential-broker/internal/accountfile"
 	"signalbox.dev/services/credential-broker/internal/choice"
 	"signalbox.dev/services/credential-broker/internal/store"
+	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
 // must returns what there is; an error is what a test finds missing.
@@ -20,7 +24,7 @@ func TestLearn(t *testing.T) {
 	w := newWorld(t)
 	ctx, mine := t.Context(), id.New[id.Workspace]()
 	a := w.add(mine, "openai", "a")
-	at := time.Date(2026, 11, 22, 9, 0, 0, 0, time.UTC)
+	at := time.Now().Add(-24 * time.Hour).Truncate(time.Microsecond).UTC()
 	limit := func(began, until time.Duration) store.Limit {
 		l := store.Limit{Workspace: mine, Provider: "openai", Account: a.ID, Limit: choice.Limit{Family: "opus", At: at.Add(began), Reason: choice.RateLimited, Status: 429, Raw: "retry-after: 5"}}
 		if until > 0 {
@@ -136,5 +140,84 @@ func TestLearn(t *testing.T) {
 	err = w.store.ChangeSettings(ctx, mine, "invented", store.Event{Origin: "workspace", Service: "test"}, func(now []byte) ([]byte, string, error) { return now, "", nil })
 	if all := must(w.store.Settings(ctx, mine)); err != nil || len(all) != 1 {
 		t.Errorf("ChangeSettings = %v, and there are %+v, want those of openai alone", err, all)
+	}
+}
+
+// A clock that is far ahead keeps nothing that others learn from being stored: what it has
+// dated is dated anew, and what is there of it gives way.
+func TestLearnOfAnotherClock(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	file, f := newFileOf(t)
+	inFile := store.Account{ID: id.New[id.Account](), Provider: "openai", Profile: "openai", KeyVersion: 1, Sealed: []byte{1}}
+	if err := file.AddDataKey(t.Context(), id.Workspace{}, vault.WrappedKey{Version: 1, KEK: "k", Wrapped: []byte("w")}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := file.Add(t.Context(), inFile, shared); err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct {
+		store   stored
+		account id.Account
+		behind  func(d time.Duration) error // has all dates be so much later
+	}{
+		"database": {w.store, w.add(id.Workspace{}, "openai", "a").ID, func(d time.Duration) error {
+			return w.db.AsSystem(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+				for _, sql := range []string{`UPDATE account_limits SET at = at + $1, until = until + $1, soon = soon + $1`, `UPDATE account_health SET at = at + $1`} {
+					if _, err := tx.Exec(ctx, sql, d); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		}},
+		"file": {file, inFile.ID, func(d time.Duration) error {
+			return f.Update(t.Context(), func(st *accountfile.State) error {
+				for i := range st.Limits {
+					x := &st.Limits[i]
+					x.At, x.Until, x.Soon = x.At.Add(d), x.Until.Add(d), x.Soon.Add(d)
+				}
+				for i := range st.Health {
+					st.Health[i].At = st.Health[i].At.Add(d)
+				}
+				return nil
+			})
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			learn := func(clock, wait time.Duration, health float64) {
+				t.Helper()
+				at := time.Now().Add(clock)
+				err := tt.store.Learn(t.Context(), store.Learned{
+					Limits: []store.Limit{{Provider: "openai", Account: tt.account, Limit: choice.Limit{At: at, Until: at.Add(wait), Soon: at.Add(wait), Reason: choice.RateLimited}}},
+					Health: []store.Health{{Provider: "openai", Account: tt.account, Health: health, At: at}},
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			check := func(what string, wait time.Duration, health float64) {
+				t.Helper()
+				p, err := tt.store.Pool(t.Context(), id.Workspace{}, "openai")
+				if err != nil || len(p.Limits) != 1 || len(p.Health) != 1 {
+					t.Fatalf("%s: Pool = %+v, %v, want a limit and the health", what, p, err)
+				}
+				l, h := p.Limits[0], p.Health[0]
+				soon := func(at time.Time) bool { return time.Until(at).Abs() < time.Minute }
+				if !soon(l.At) || !soon(l.Until.Add(-wait)) || !soon(l.Soon.Add(-wait)) || !soon(h.At) || h.Health != health {
+					t.Errorf("%s: a limit %+v and the health %+v, want one of %v and %v from now on", what, l.Limit, h, wait, health)
+				}
+			}
+			learn(time.Hour, 30*time.Second, 90)
+			check("a clock that is an hour ahead", 30*time.Second, 90)
+			learn(0, 2*time.Hour, 80)
+			check("one that is right, after it", 2*time.Hour, 80)
+			if err := tt.behind(3 * time.Hour); err != nil {
+				t.Fatal(err)
+			}
+			learn(0, 4*time.Hour, 70)
+			check("one that is right, after rows of the future", 4*time.Hour, 70)
+		})
 	}
 }
