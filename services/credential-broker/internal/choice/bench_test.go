@@ -2,6 +2,7 @@ package choice_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -9,83 +10,107 @@ import (
 	"signalbox.dev/services/credential-broker/internal/choice"
 )
 
-// BenchmarkPick chooses among accounts of which every tenth is parked.
-func BenchmarkPick(b *testing.B) {
-	for _, s := range []choice.Strategy{choice.Sticky, choice.RoundRobin, choice.Hybrid} {
-		for _, n := range []int{100, 1000} {
-			b.Run(fmt.Sprintf("%s/%d", s, n), func(b *testing.B) {
-				settings := choice.Defaults()
-				settings.Strategy = s
-				now := start
-				p := choice.New(now, settings)
-				ids := accounts(n)
-				p.SetMembers(now, now, ids)
-				for i := 0; i < n; i += 10 {
-					k, err := p.Pick(now, choice.Request{Tried: append(append([]id.Account{}, ids[:i]...), ids[i+1:]...)})
-					if err != nil {
-						b.Fatal(err)
-					}
-					p.Report(now, k, choice.Outcome{Reason: limited, Wait: 6 * time.Hour})
-				}
-				r := choice.Request{Family: "opus", Session: id.New[id.Session]()}
-				b.ReportAllocs()
-				for b.Loop() {
-					now = now.Add(time.Millisecond)
-					k, err := p.Pick(now, r)
-					if err != nil {
-						b.Fatal(err)
-					}
-					_ = k
-				}
-			})
+// shapes are conditions in which a pool is chosen from, the kindest one first.
+var shapes = []struct {
+	name string
+	make func(*crowd)
+}{
+	{"a tenth parked", func(c *crowd) {
+		for i := 0; i < len(c.ids); i += 10 {
+			c.fail(i, "", limited, 6*time.Hour)
 		}
-	}
+	}},
+	{"another family limited", func(c *crowd) {
+		for i := range c.ids {
+			c.fail(i, "haiku", limited, 6*time.Hour)
+		}
+	}},
+	{"half passed over", func(c *crowd) {
+		for i := 0; i < len(c.ids); i += 2 {
+			k := c.pick(i, "")
+			c.pool.Report(c.now, k, choice.Outcome{Reason: choice.Unreachable, Unsent: true, Later: 5 * time.Minute})
+		}
+	}},
+	{"all cooled down", func(c *crowd) {
+		for i := range c.ids {
+			c.fail(i, "", limited, time.Second)
+		}
+		c.now = c.now.Add(2 * time.Second)
+	}},
+	{"nobody ready", func(c *crowd) {
+		for i := range c.ids {
+			c.fail(i, "", limited, 6*time.Hour)
+		}
+	}},
 }
 
-// BenchmarkPickPassedOver chooses where others go before every second account.
-func BenchmarkPickPassedOver(b *testing.B) {
-	for _, n := range []int{100, 1000} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			settings := choice.Defaults()
-			settings.Strategy = choice.Hybrid
-			p := choice.New(start, settings)
-			ids := accounts(n)
-			p.SetMembers(start, start, ids)
-			for i := 0; i < n; i += 2 {
-				k, err := p.Pick(start, choice.Request{Tried: append(append([]id.Account{}, ids[:i]...), ids[i+1:]...)})
-				if err != nil {
-					b.Fatal(err)
-				}
-				p.Report(start, k, choice.Outcome{Reason: choice.Unreachable, Unsent: true, Later: time.Minute})
+// crowd is a pool of many.
+type crowd struct {
+	tb   testing.TB
+	pool *choice.Pool
+	ids  []id.Account
+	now  time.Time
+}
+
+func newCrowd(tb testing.TB, s choice.Strategy, n int) *crowd {
+	settings := choice.Defaults()
+	settings.Strategy = s
+	c := &crowd{tb, choice.New(start, settings), accounts(n), start}
+	c.pool.SetMembers(start, start, c.ids)
+	return c
+}
+
+// pick picks the one that is wanted.
+func (c *crowd) pick(i int, family string) choice.Ticket {
+	k, err := c.pool.Pick(c.now, choice.Request{Family: family, Tried: slices.Concat(c.ids[:i], c.ids[i+1:])})
+	if err != nil {
+		c.tb.Fatal(err)
+	}
+	return k
+}
+
+func (c *crowd) fail(i int, family string, r choice.Reason, wait time.Duration) {
+	c.pool.Report(c.now, c.pick(i, family), choice.Outcome{Reason: r, Wait: wait})
+}
+
+// BenchmarkPick chooses an account, requests coming each 10 µs.
+func BenchmarkPick(b *testing.B) {
+	for _, shape := range shapes {
+		for _, s := range []choice.Strategy{choice.Sticky, choice.RoundRobin, choice.Hybrid} {
+			for _, n := range []int{100, 1000} {
+				b.Run(fmt.Sprintf("%s/%s/%d", shape.name, s, n), func(b *testing.B) {
+					c := newCrowd(b, s, n)
+					shape.make(c)
+					r := choice.Request{Family: "opus", Model: "opus-1", Session: id.New[id.Session]()}
+					b.ReportAllocs()
+					for b.Loop() {
+						c.now = c.now.Add(10 * time.Microsecond)
+						k, err := c.pool.Pick(c.now, r)
+						if err == nil && k.Probe {
+							c.pool.Report(c.now, k, choice.Outcome{Reason: choice.Cancelled})
+						}
+					}
+				})
 			}
-			r := choice.Request{Family: "opus", Model: "opus-1", Session: id.New[id.Session]()}
-			now := start
-			b.ReportAllocs()
-			for b.Loop() {
-				now = now.Add(time.Microsecond)
-				if _, err := p.Pick(now, r); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
+		}
 	}
 }
 
 // BenchmarkRequest is a choice and its good outcome.
 func BenchmarkRequest(b *testing.B) {
-	settings := choice.Defaults()
-	settings.Strategy = choice.Hybrid
-	now := start
-	p := choice.New(now, settings)
-	p.SetMembers(now, now, accounts(100))
-	r := choice.Request{Session: id.New[id.Session]()}
-	b.ReportAllocs()
-	for b.Loop() {
-		now = now.Add(time.Millisecond)
-		k, err := p.Pick(now, r)
-		if err != nil {
-			b.Fatal(err)
-		}
-		p.Report(now, k, choice.Outcome{Reason: choice.OK})
+	for _, n := range []int{100, 1000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			c := newCrowd(b, choice.Hybrid, n)
+			r := choice.Request{Session: id.New[id.Session]()}
+			b.ReportAllocs()
+			for b.Loop() {
+				c.now = c.now.Add(time.Millisecond)
+				k, err := c.pool.Pick(c.now, r)
+				if err != nil {
+					b.Fatal(err)
+				}
+				c.pool.Report(c.now, k, choice.Outcome{Reason: choice.OK})
+			}
+		})
 	}
 }

@@ -113,15 +113,15 @@ type Pool struct {
 	version  time.Time // of the members
 	hot      []hot
 	turns    []int8 // by member: when it is its turn, for its quota's end
-	limited  mask   // members with a limit
 	ready    mask   // scratch
 	cold     []cold
-	limits   [][]limit // by family, then by member; the first is the whole account's
+	limits   []limits // by family; the first is the whole account's
 	families map[string]int
 	windows  uint32 // counts parkings and clearings
 	shunned  shunned
 	passed   mask          // scratch: those that others go before
 	regards  time.Duration // when the next quota ends, or an hour of one
+	nobody   nobody        // that was found ready
 
 	current  id.Account // the account that was chosen last
 	at       int        // its index; −1 for none
@@ -148,6 +148,38 @@ type cold struct {
 	dirty    [listeners]bool
 }
 
+// limits are those of all members, whole or for a family. A choice looks at two words of
+// each member that has one, and not at the limit.
+type limits struct {
+	of  []limit         // by member
+	set mask            // those that have one
+	at  []time.Duration // when a request may go to each, as far as this limit goes
+}
+
+func noLimits(n int) limits {
+	return limits{of: make([]limit, n), set: newMask(n), at: slices.Repeat([]time.Duration{math.MinInt64}, n)}
+}
+
+// note is called whenever a member's limit has changed.
+func (ls *limits) note(i int) {
+	l := &ls.of[i]
+	if !l.set() {
+		ls.set.clear(i)
+		ls.at[i] = math.MinInt64
+		return
+	}
+	ls.set.set(i)
+	ls.at[i] = max(l.end(), l.probe)
+}
+
+// nobody is the answer that no account is ready, and until when it is: the herd of
+// those who come again shall not have a thousand accounts looked at for each of them.
+type nobody struct {
+	until  time.Duration
+	family int
+	answer *Exhausted
+}
+
 // limit is a parking of an account, whole or for a family.
 type limit struct {
 	at, until time.Duration // the window; until is 0 once it is cleared
@@ -166,7 +198,7 @@ type limit struct {
 func New(now time.Time, s Settings) *Pool {
 	return &Pool{
 		zero: now, wall: now.Round(0).Truncate(time.Microsecond), settings: s, rates: s.rates(),
-		index: map[id.Account]int{}, families: map[string]int{}, limits: make([][]limit, 1), at: -1,
+		index: map[id.Account]int{}, families: map[string]int{}, limits: make([]limits, 1), at: -1,
 	}
 }
 
@@ -185,8 +217,8 @@ func (p *Pool) SetMembers(now, read time.Time, members []id.Account) (came, went
 	}
 	t := p.since(now)
 	index := make(map[id.Account]int, len(members))
-	hots, colds, limited := make([]hot, 0, len(members)), make([]cold, 0, len(members)), newMask(len(members))
-	limits := make([][]limit, len(p.limits))
+	hots, colds := make([]hot, 0, len(members)), make([]cold, 0, len(members))
+	stay := make([]int, 0, len(members)) // where each was, −1 for one that comes
 	ids := make([]id.Account, 0, len(members))
 	for _, m := range members {
 		if _, twice := index[m]; twice {
@@ -200,19 +232,10 @@ func (p *Pool) SetMembers(now, read time.Time, members []id.Account) (came, went
 			h := hot{used: restPoints(t) - maxRest}
 			p.setTokens(&h, t, p.settings.InitialTokens)
 			p.setHealth(&h, t, maxHealth)
-			hots, colds = append(hots, h), append(colds, cold{since: t})
-			for f := range limits {
-				limits[f] = append(limits[f], limit{})
-			}
+			hots, colds, stay = append(hots, h), append(colds, cold{since: t}), append(stay, -1)
 			continue
 		}
-		hots, colds = append(hots, p.hot[i]), append(colds, p.cold[i])
-		if p.limited.has(i) {
-			limited.set(len(ids) - 1)
-		}
-		for f := range limits {
-			limits[f] = append(limits[f], p.limits[f][i])
-		}
+		hots, colds, stay = append(hots, p.hot[i]), append(colds, p.cold[i]), append(stay, i)
 	}
 	for _, m := range p.ids {
 		if _, stays := index[m]; !stays {
@@ -220,9 +243,18 @@ func (p *Pool) SetMembers(now, read time.Time, members []id.Account) (came, went
 		}
 	}
 	p.shunned.regroup(ids, p.index)
-	p.ids, p.index, p.hot, p.cold, p.limits = ids, index, hots, colds, limits
-	p.limited, p.ready, p.passed = limited, newMask(len(ids)), newMask(len(ids))
-	p.turns, p.regards = make([]int8, len(ids)), 0
+	for f, old := range p.limits {
+		p.limits[f] = noLimits(len(ids))
+		for i, was := range stay {
+			if was >= 0 {
+				p.limits[f].of[i] = old.of[was]
+			}
+			p.limits[f].note(i)
+		}
+	}
+	p.ids, p.index, p.hot, p.cold = ids, index, hots, colds
+	p.ready, p.passed = newMask(len(ids)), newMask(len(ids))
+	p.turns, p.regards, p.nobody = make([]int8, len(ids)), 0, nobody{}
 	p.place()
 	return came, went
 }
@@ -277,6 +309,9 @@ func (p *Pool) Pick(now time.Time, r Request) (Ticket, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	q := query{Request: r, t: p.since(now), f: p.family(r.Family)}
+	if n := &p.nobody; q.t < n.until && q.f == n.family {
+		return Ticket{}, n.answer
+	}
 	i := -1
 	if p.shunned.any(q.t) && p.passOver(q.t, r.Model) {
 		q.passed = p.passed
@@ -322,10 +357,7 @@ func (p *Pool) takes(q *query, i int) bool {
 // open reports whether a request may go to a member: no limit stands against it,
 // or one whose time is over and that nobody probes.
 func (p *Pool) open(t time.Duration, f, i int) bool {
-	if !p.limited.has(i) {
-		return true
-	}
-	return p.limits[whole][i].open(t) && (f == whole || p.limits[f][i].open(t))
+	return t >= p.limits[whole].at[i] && t >= p.limits[f].at[i]
 }
 
 func (l *limit) set() bool { return l.until != 0 }
@@ -337,8 +369,6 @@ func (l *limit) end() time.Duration {
 	}
 	return l.until
 }
-
-func (l *limit) open(t time.Duration) bool { return !l.set() || t >= l.end() && t >= l.probe }
 
 func isTried(tried []id.Account, a id.Account) bool {
 	return len(tried) > 0 && slices.Contains(tried, a)
@@ -388,11 +418,10 @@ func (p *Pool) readyFor(q *query) int {
 		n -= bits.OnesCount64(q.passed[w])
 		p.ready[w] &^= q.passed[w]
 	}
-	t, f := q.t, q.f
-	for w, word := range p.limited {
-		for word &= p.ready[w]; word != 0; word &= word - 1 {
-			i := w*64 + bits.TrailingZeros64(word)
-			if !p.limits[whole][i].open(t) || f != whole && !p.limits[f][i].open(t) {
+	account, family := &p.limits[whole], &p.limits[q.f]
+	for w, word := range account.set {
+		for word = (word | family.set[w]) & p.ready[w]; word != 0; word &= word - 1 {
+			if i := w*64 + bits.TrailingZeros64(word); q.t < account.at[i] || q.t < family.at[i] {
 				p.ready.clear(i)
 				n--
 			}
@@ -465,30 +494,45 @@ func (p *Pool) spare(t time.Duration, f int, tried []id.Account) int {
 			l.cut = true
 		}
 	}
-	return i
+	return i // and is handed out, which is noted
 }
 
 // last returns the member that was parked last, −1 when one is ready, or being probed.
+// One whose key does not open is not usable, and not the last one, while there are others.
 func (p *Pool) last(t time.Duration, f int) int {
-	found := -1
+	for _, failed := range [...]bool{false, true} {
+		if i, some := p.lastOf(t, f, failed); some {
+			return i
+		}
+	}
+	return -1
+}
+
+// lastOf is last among those whose authentication failed, or did not. It reports whether
+// there are any.
+func (p *Pool) lastOf(t time.Duration, f int, failed bool) (found int, some bool) {
+	found = -1
 	var latest *limit
 	for i := range p.ids {
+		if a := &p.limits[whole].of[i]; (a.set() && a.reason == AuthFailed) != failed {
+			continue
+		}
 		if p.open(t, f, i) {
-			return -1
+			return -1, true
 		}
 		for _, l := range p.pair(f, i) {
 			if l == nil || !l.set() {
 				continue
 			}
 			if l.probe > t {
-				return -1
+				return -1, true
 			}
 			if latest == nil || l.later(latest) {
 				found, latest = i, l
 			}
 		}
 	}
-	return found
+	return found, latest != nil
 }
 
 // later reports whether a limit was set after another.
@@ -511,14 +555,22 @@ func (p *Pool) soonest(f, i int) time.Duration {
 // nil for none.
 func (p *Pool) pair(f, i int) [2]*limit {
 	if f == whole {
-		return [2]*limit{&p.limits[whole][i], nil}
+		return [2]*limit{&p.limits[whole].of[i], nil}
 	}
-	return [2]*limit{&p.limits[whole][i], &p.limits[f][i]}
+	return [2]*limit{&p.limits[whole].of[i], &p.limits[f].of[i]}
 }
 
-// exhausted says when somebody comes back.
+// note is called whenever the pair has changed.
+func (p *Pool) note(f, i int) {
+	p.limits[whole].note(i)
+	p.limits[f].note(i)
+	p.nobody = nobody{}
+}
+
+// exhausted says when somebody comes back. Where nobody is ready for anybody, that is
+// kept for a moment.
 func (p *Pool) exhausted(t time.Duration, f int) error {
-	back, reason := forever, OK
+	back, reason, open := forever, OK, forever
 	for i := range p.ids {
 		end, why := t, OK
 		for _, l := range p.pair(f, i) {
@@ -532,16 +584,21 @@ func (p *Pool) exhausted(t time.Duration, f int) error {
 		if end < back {
 			back, reason = end, why
 		}
+		open = min(open, max(p.limits[whole].at[i], p.limits[f].at[i]))
 	}
 	if i := p.last(t, f); i >= 0 {
-		if soon := p.soonest(f, i); soon < back {
+		soon := p.soonest(f, i)
+		if soon < back {
 			back, reason = soon, p.why(f, i)
 		}
+		open = min(open, soon)
 	}
 	if back == forever {
 		back = t
 	}
-	return &Exhausted{Back: p.wall.Add(max(back, t)), Reason: reason, Members: len(p.ids)}
+	answer := &Exhausted{Back: p.wall.Add(max(back, t)), Reason: reason, Members: len(p.ids)}
+	p.nobody = nobody{until: min(open, t+moment), family: f, answer: answer}
+	return answer
 }
 
 // why is the reason of the limit that was set last.
@@ -570,6 +627,9 @@ func (p *Pool) hand(t time.Duration, f, i int, r Request) Ticket {
 			l.probe = t + ProbeTime
 			k.probes[n], k.Probe, k.lease = true, true, l.probe
 		}
+	}
+	if k.Probe {
+		p.note(f, i)
 	}
 	h := &p.hot[i]
 	h.used = restPoints(t)

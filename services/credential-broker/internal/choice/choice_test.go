@@ -429,6 +429,198 @@ func TestTokens(t *testing.T) {
 	tokens(2)
 }
 
+// A key that does not open is not the last usable account: the other one is, whose ladder
+// would else keep everybody away for hours.
+func TestDeadKeyBesideTheLast(t *testing.T) {
+	t.Parallel()
+	for _, dead := range []bool{false, true} {
+		b := newBench(t, 2, nil)
+		if !dead {
+			b.pool.SetMembers(b.now, b.now, b.ids[1:])
+		}
+		good := time.Duration(0)
+		for good == 0 && b.now.Before(start.Add(6*time.Hour)) {
+			b.after(6 * time.Second)
+			var tried []id.Account
+			for {
+				k, err := b.pool.Pick(b.now, choice.Request{Tried: tried})
+				if err != nil {
+					break
+				}
+				tried = append(tried, k.Account)
+				out := choice.Outcome{Reason: quota}
+				if b.name(k.Account) == "a" {
+					out.Reason = choice.AuthFailed
+				} else if b.now.Sub(start) > 12*time.Minute { // somebody has paid
+					out.Reason, good = ok, b.now.Sub(start)
+				}
+				b.pool.Report(b.now, k, out)
+			}
+		}
+		if good == 0 || good > 12*time.Minute+15*time.Second {
+			t.Errorf("with a dead key beside it (%v) it answers after %v, want 12 min and a few seconds", dead, good)
+		}
+	}
+	// Where no key opens, the one that was parked last is as good as any.
+	b := newBench(t, 2, nil)
+	b.want("all fail", b.use(none, choice.AuthFailed, choice.AuthFailed), "ab")
+	b.after(5 * time.Second)
+	b.want("and are asked again", b.use(none, choice.AuthFailed), "b")
+}
+
+// When nobody is ready, who comes again is told when the first one is back, and hears
+// of a change at once.
+func TestNobodyReady(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 3, nil)
+	for _, wait := range []time.Duration{time.Hour, time.Minute, 2 * time.Hour} {
+		b.pool.Report(b.now, b.pick(none), choice.Outcome{Reason: limited, Wait: wait})
+	}
+	back := func(when string, r choice.Request, want time.Duration, why choice.Reason) {
+		t.Helper()
+		_, err := b.pool.Pick(b.now, r)
+		if e, isIt := errors.AsType[*choice.Exhausted](err); !isIt || e.Back.Sub(b.now) != want || e.Reason != why || e.Members != 3 {
+			t.Errorf("%s: Pick = %#v, want to come back in %v", when, err, want)
+		}
+	}
+	for range 3 {
+		back("all are parked", none, time.Minute, limited)
+	}
+	b.after(50 * time.Millisecond)
+	b.pool.Heal(b.now, choice.Order{Account: b.ids[2], Asked: b.now})
+	b.want("one is back", b.use(none, ok), "c")
+
+	// One that was tried is not away for others.
+	back("tried", choice.Request{Tried: b.ids[2:]}, 0, ok)
+	b.want("for others", b.use(none, ok), "c")
+
+	// Of another family there is somebody, also a moment later.
+	b = newBench(t, 1, nil)
+	opus, haiku := choice.Request{Family: "opus"}, choice.Request{Family: "haiku"}
+	b.want("two families", b.use(opus, limited)+b.use(haiku, limited), "aa")
+	b.want("both parked", b.use(opus, ok)+b.use(haiku, ok)+b.use(opus, ok), "---")
+	b.want("no other family", b.use(none, ok), "a")
+	// To the microsecond: what was found a moment ago does not outlast the window.
+	b.after(5*time.Second - time.Microsecond)
+	b.want("parked", b.use(opus, ok), "-")
+	b.after(time.Microsecond)
+	b.want("the last one", b.use(opus, ok), "a")
+	// Also not when the members change.
+	b = newBench(t, 1, nil)
+	b.want("parked", b.use(none, quota, ok), "a-")
+	b.ids = accounts(2)
+	b.pool.SetMembers(b.now, b.now, b.ids)
+	b.want("who came", b.use(none, ok), "b")
+}
+
+// What a request tells of an account is what the package comment lists.
+func TestOutcomes(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		reason choice.Reason
+		health float64
+		step   int
+	}{
+		{limited, 70, 0},
+		{choice.AuthFailed, 60, 0},
+		{quota, 60, 1},
+		{choice.Overloaded, 70, 0},
+		{choice.Service, 80, 0},
+		{choice.Unreachable, 80, 0},
+		{choice.Caller, 80, 0},
+		{choice.Cancelled, 80, 0},
+		{ok, 81, 0},
+	} {
+		b := newBench(t, 2, func(s *choice.Settings) { s.RecoveryPerHour = 0 })
+		first, second := b.pick(none), b.pick(none)
+		b.pool.Report(b.now, first, choice.Outcome{Reason: choice.AuthFailed})
+		b.pool.Heal(b.now, choice.Order{}) // of nobody
+		b.after(time.Minute)
+		b.pool.Report(b.now, second, choice.Outcome{Reason: tt.reason})
+		s := b.state()
+		if s.Health != tt.health {
+			t.Errorf("%s: health %v, want %v", tt.reason, s.Health, tt.health)
+		}
+		if step := s.Limits[0].Step; step != tt.step {
+			t.Errorf("%s: step %d of the ladder, want %d", tt.reason, step, tt.step)
+		}
+	}
+}
+
+// A good answer that began before a window says nothing of it.
+func TestStaleProbe(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 2, nil)
+	onlyA := choice.Request{Tried: b.ids[1:]}
+	b.pool.Report(b.now, b.pick(onlyA), choice.Outcome{Reason: limited})
+	b.after(30 * time.Second)
+	stale := b.pick(onlyA)
+	b.after(choice.ProbeTime) // it keeps nobody away any more
+	b.pool.Report(b.now, b.pick(onlyA), choice.Outcome{Reason: limited})
+	b.pool.Report(b.now, stale, choice.Outcome{Reason: ok})
+	if got := b.parked(); got != 30*time.Second {
+		t.Errorf("after a good answer to the probe of the window before it is parked for %v, want 30 s", got)
+	}
+}
+
+// What another instance tells is bounded, written down here too, and counted from where
+// it had told before.
+func TestWhatOthersTell(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 1, func(s *choice.Settings) { s.RecoveryPerHour, s.RegenerationPerMinute = 0, 0 })
+	tell := func(from byte, s choice.State) {
+		s.Account = b.ids[0]
+		b.pool.Merge(b.now, uuid.UUID{from}, s)
+	}
+	tell(1, choice.State{Since: b.now, Limits: []choice.Limit{{At: b.now, Until: b.now.Add(1000 * time.Hour), Soon: b.now.Add(1000 * time.Hour), Reason: limited}}})
+	if got := b.parked(); got != 6*time.Hour {
+		t.Errorf("parked for %v by what another one tells, want the six hours that are the most", got)
+	}
+	if states, _ := b.pool.Changes(b.now, choice.Store, 10); len(states) != 1 {
+		t.Errorf("%d accounts to write down, want 1", len(states))
+	}
+	if states, _ := b.pool.Changes(b.now, choice.Bus, 10); len(states) != 0 {
+		t.Errorf("%d accounts to tell others of, want none", len(states))
+	}
+	// Who had counted before this one was here is believed from where it had told.
+	tell(2, choice.State{Since: b.now.Add(-time.Hour), Told: choice.Counters{Taken: 100, Limited: 5}, Counters: choice.Counters{Taken: 103, Limited: 6}})
+	if s := b.state(); s.Tokens != 47 || s.Health != 90 {
+		t.Errorf("%v tokens and health %v, want 47 and 90", s.Tokens, s.Health)
+	}
+	// Instances come and go; the last 32 are remembered, and told twice counts once.
+	for n := range 40 {
+		b.after(time.Millisecond)
+		tell(byte(10+n), choice.State{Since: b.now, Counters: choice.Counters{Returned: 1}})
+	}
+	for n := range 40 {
+		tell(byte(10+n), choice.State{Since: b.now, Counters: choice.Counters{Returned: 1}})
+	}
+	if n := b.pool.Peers(b.ids[0]); n != 32 {
+		t.Errorf("%d instances are remembered, want 32", n)
+	}
+}
+
+// Sessions are remembered within a bound, the latest ones.
+func TestAffinityIsBounded(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 2, nil)
+	b.want("moves on", b.use(none, limited), "a")
+	session := func(n int) choice.Request {
+		return choice.Request{Session: id.Session{UUID: uuid.NewSHA1(uuid.NameSpaceURL, []byte{byte(n >> 16), byte(n >> 8), byte(n)})}}
+	}
+	for n := range 40_000 {
+		b.use(session(n), ok)
+	}
+	if n := b.pool.Sessions(); n > 16_384 {
+		t.Errorf("%d sessions are remembered", n)
+	}
+	b.pool.Heal(b.now, choice.Order{Account: b.ids[0], Asked: b.now})
+	b.want("moves back", b.use(none, limited, ok), "ba")
+	b.after(time.Minute)
+	b.want("the latest", b.use(session(39_999), ok), "b")
+	b.want("an early one", b.use(session(1), ok), "a")
+}
+
 // Looking whether a limit is over costs no health: who does not say when it is would
 // else be left for last when it is back.
 func TestProbesCostNoHealth(t *testing.T) {

@@ -1,7 +1,7 @@
 // Package choice decides which account of a pool a request goes out under. It does
 // no I/O and reads no clock: the time comes with each call, so that days pass in a
 // test in no time. A Pool is safe for concurrent use, holds one mutex for a
-// microsecond, and is bounded in all that grows.
+// microsecond or, of a thousand accounts, a few, and is bounded in all that grows.
 //
 // # The model
 //
@@ -56,7 +56,9 @@
 // The last usable account of a pool is not parked for longer than the provider asked
 // for, else for Floor: when nobody is ready, the account that was parked last may be
 // probed from then on. It is decided when somebody asks, and not when the account is
-// parked, because only then is it known who else is there; its ladder goes on.
+// parked, because only then is it known who else is there; its ladder goes on. An account
+// whose key does not open is not the last usable one while there are others. That nobody is
+// ready is believed for 100 ms at most, while nothing changes and nobody's time is over.
 //
 // # Strategies
 //

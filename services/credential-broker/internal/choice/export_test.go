@@ -1,6 +1,10 @@
 package choice
 
-import "time"
+import (
+	"time"
+
+	"signalbox.dev/pkg/id"
+)
 
 // Jump sets the clock on the wall ahead by d, or back, and leaves the monotonic one as it
 // is, for all that this pool is told from then on.
@@ -15,4 +19,18 @@ func (p *Pool) Shunned() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.shunned.by)
+}
+
+// Peers returns how many instances are remembered of an account.
+func (p *Pool) Peers(a id.Account) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.cold[p.index[a]].peers)
+}
+
+// Sessions returns how many sessions' accounts are remembered.
+func (p *Pool) Sessions() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.sessions.young) + len(p.sessions.old)
 }

@@ -47,8 +47,8 @@ func (p *Pool) Heal(now time.Time, o Order) {
 	p.cold[i].healed = o.Asked
 	t := p.since(now)
 	for f := range p.limits {
-		if l := &p.limits[f][i]; l.set() && (o.Known.IsZero() || p.wall.Add(l.at).Compare(o.Asked) <= 0) {
-			p.clear(t, i, l)
+		if l := &p.limits[f].of[i]; l.set() && (o.Known.IsZero() || p.wall.Add(l.at).Compare(o.Asked) <= 0) {
+			p.clear(t, f, i)
 		}
 	}
 	if !o.Known.IsZero() && o.Asked.Before(o.Known) {

@@ -163,6 +163,9 @@ func (h *history) request(before map[probe]choice.Limit) error {
 			return fmt.Errorf("%s is parked and gets a request", k.Account)
 		}
 		for _, a := range h.members {
+			if l, is := before[probe{a, ""}]; is && l.Reason == choice.AuthFailed {
+				continue // its key does not open
+			}
 			if !away(a) {
 				return fmt.Errorf("%s is parked and used as the last although %s was ready", k.Account, a)
 			}

@@ -99,15 +99,10 @@ func (p *Pool) succeeded(t time.Duration, i int, k *Ticket) {
 		p.cold[i].counters.Succeeded++
 		p.changed(i, Bus, Store)
 	}
-	for n, l := range p.pair(p.family(k.family), i) {
-		if l == nil || l.window != k.windows[n] {
-			continue
-		}
-		if k.probes[n] && l.set() {
-			p.clear(t, i, l)
-		}
-		if !l.set() {
-			l.step = 0
+	f := p.family(k.family)
+	for n, l := range p.pair(f, i) {
+		if l != nil && l.set() && l.window == k.windows[n] { // the request is its probe
+			p.clear(t, [...]int{whole, f}[n], i)
 		}
 	}
 	if !id.IsZero(k.session) && k.orders == p.orders { // else somebody has switched since
@@ -117,21 +112,12 @@ func (p *Pool) succeeded(t time.Duration, i int, k *Ticket) {
 }
 
 // clear ends a limit. The empty limit is dated, so that others learn of it.
-func (p *Pool) clear(t time.Duration, i int, l *limit) {
+func (p *Pool) clear(t time.Duration, f, i int) {
 	p.windows++
+	l := &p.limits[f].of[i]
 	*l = limit{at: p.after(t, l), window: p.windows, back: p.back}
-	p.relimit(i)
+	p.note(f, i)
 	p.changed(i, Bus, Store)
-}
-
-// relimit notes whether a member has a limit of any kind.
-func (p *Pool) relimit(i int) {
-	p.limited.clear(i)
-	for f := range p.limits {
-		if p.limits[f][i].set() {
-			p.limited.set(i)
-		}
-	}
 }
 
 // after dates what replaces a limit, whatever the clock says, or said: what was stored of
@@ -168,7 +154,7 @@ func (p *Pool) park(t time.Duration, i int, k *Ticket, o Outcome) (opened, known
 			n = 1
 		}
 	}
-	l := &p.limits[f][i]
+	l := &p.limits[f].of[i]
 	wait := time.Duration(0)
 	if o.Wait > 0 {
 		wait = Clamp(o.Reason, o.Wait)
@@ -176,6 +162,7 @@ func (p *Pool) park(t time.Duration, i int, k *Ticket, o Outcome) (opened, known
 	if l.set() && t < l.end() {
 		if until := t + wait; wait > 0 && until > l.until {
 			l.until, l.soon, l.reason, l.status, l.raw = until, until, o.Reason, o.Status, o.Raw
+			p.note(f, i)
 			p.changed(i, Bus, Store)
 		}
 		return false, false
@@ -194,11 +181,11 @@ func (p *Pool) park(t time.Duration, i int, k *Ticket, o Outcome) (opened, known
 		d = parking(o.Reason, step)
 		soon = min(d, p.settings.floor())
 	}
-	p.limited.set(i)
 	p.windows++
 	*l = limit{
 		at: p.after(t, l), until: t + d, soon: t + soon, window: p.windows, back: p.back, step: step, reason: o.Reason, status: o.Status, raw: o.Raw,
 	}
+	p.note(f, i)
 	p.changed(i, Bus, Store)
 	return true, known
 }
@@ -208,11 +195,13 @@ func (p *Pool) release(i int, k *Ticket) {
 	if !k.Probe {
 		return
 	}
-	for n, l := range p.pair(p.family(k.family), i) {
+	f := p.family(k.family)
+	for n, l := range p.pair(f, i) {
 		if l != nil && k.probes[n] && l.window == k.windows[n] && l.probe == k.lease {
 			l.probe = 0
 		}
 	}
+	p.note(f, i)
 }
 
 // intern returns the index of a family's limits. When there are too many, the one whose
@@ -222,13 +211,14 @@ func (p *Pool) intern(t time.Duration, name string) int {
 		return f
 	}
 	if len(p.limits) <= families {
-		p.limits = append(p.limits, make([]limit, len(p.ids)))
-		p.families[name] = len(p.limits) - 1
-		return len(p.limits) - 1
+		f := len(p.limits)
+		p.limits = append(p.limits, noLimits(len(p.ids)))
+		p.families[name] = f
+		return f
 	}
 	oldest, over := "", t+1
 	for old, f := range p.families {
-		if end := lastEnd(p.limits[f]); end < over {
+		if end := lastEnd(p.limits[f].of); end < over {
 			oldest, over = old, end
 		}
 	}
@@ -237,13 +227,9 @@ func (p *Pool) intern(t time.Duration, name string) int {
 	}
 	f := p.families[oldest]
 	delete(p.families, oldest)
-	clear(p.limits[f])
-	for i := range p.ids {
-		if p.limited.has(i) {
-			p.relimit(i)
-		}
-	}
+	p.limits[f] = noLimits(len(p.ids))
 	p.families[name] = f
+	p.nobody = nobody{}
 	return f
 }
 

@@ -92,6 +92,9 @@ const ProbeTime = 30 * time.Second
 // probeWait is when to come again while a probe is out: most answer soon.
 const probeWait = time.Second
 
+// moment is how long it is believed at most that nobody is ready.
+const moment = 100 * time.Millisecond
+
 // ladder is how long an account whose quota is used up is parked, by consecutive
 // failures.
 var ladder = [...]time.Duration{time.Minute, 5 * time.Minute, 30 * time.Minute, 2 * time.Hour}

@@ -2,6 +2,7 @@ package choice
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -115,10 +116,14 @@ func (p *Pool) MarkAll(who Listener) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i := range p.ids {
-		if p.cold[i].counters != (Counters{}) || p.limited.has(i) {
+		if p.cold[i].counters != (Counters{}) || p.isLimited(i) {
 			p.changed(i, who)
 		}
 	}
+}
+
+func (p *Pool) isLimited(i int) bool {
+	return slices.ContainsFunc(p.limits, func(ls limits) bool { return ls.set.has(i) })
 }
 
 // Changed reports whether the listener has something to ask for.
@@ -147,12 +152,12 @@ func (p *Pool) state(t time.Duration, i int) State {
 		Health: p.health(h, t), Tokens: p.tokens(h, t),
 		LastUsed: p.wall.Add(time.Duration(h.used) * (time.Second / restRate)),
 	}
-	if p.limits[whole][i].window != 0 {
-		s.Limits = append(s.Limits, p.tell("", &p.limits[whole][i]))
+	if p.limits[whole].of[i].window != 0 {
+		s.Limits = append(s.Limits, p.tell("", &p.limits[whole].of[i]))
 	}
 	for name, f := range p.families {
-		if p.limits[f][i].window != 0 {
-			s.Limits = append(s.Limits, p.tell(name, &p.limits[f][i]))
+		if p.limits[f].of[i].window != 0 {
+			s.Limits = append(s.Limits, p.tell(name, &p.limits[f].of[i]))
 		}
 	}
 	return s
@@ -223,7 +228,7 @@ func (p *Pool) adopt(t time.Duration, i int, l Limit) bool {
 			return false // too many: it is found out here, for the whole account
 		}
 	}
-	mine := &p.limits[f][i]
+	mine := &p.limits[f].of[i]
 	if l.At.Sub(p.wall) > t+maxSkew {
 		return false
 	}
@@ -244,7 +249,7 @@ func (p *Pool) adopt(t time.Duration, i int, l Limit) bool {
 	p.windows++
 	theirs.window = p.windows
 	*mine = theirs
-	p.relimit(i)
+	p.note(f, i)
 	return true
 }
 
