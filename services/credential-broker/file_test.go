@@ -89,6 +89,20 @@ func get(t *testing.T, b *broker, path string) string {
 	return string(text)
 }
 
+// TestAuditCannotBeWritten is told of when the broker starts, which serves all the same.
+func TestAuditCannotBeWritten(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "accounts.json")
+	if err := os.Mkdir(path+".audit", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	b := start(t, credentialbroker.Config{AllowPrivate: true, AccountsFile: path})
+	get(t, b, "/ready")
+	if log := b.log.String(); !strings.Contains(log, `"level":"WARN"`) || !strings.Contains(log, path+".audit cannot be written") {
+		t.Errorf("the log does not say it: %s", log)
+	}
+}
+
 // TestFileAndDatabase refuses both, and neither.
 func TestFileAndDatabase(t *testing.T) {
 	t.Parallel()

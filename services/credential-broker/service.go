@@ -188,6 +188,9 @@ func (s *Service) Run(ctx context.Context) error {
 		if _, err := f.View(ctx); err != nil {
 			s.deps.Log.ErrorContext(ctx, "accounts cannot be used: requests are refused until the accounts file is put right", "error", err)
 		}
+		if err := f.CanRecord(); err != nil {
+			s.deps.Log.WarnContext(ctx, "the audit cannot be written: no access token is renewed, and nobody can sign in, until it can", "error", err)
+		}
 	}
 	stopped := make(chan struct{})
 	var wg sync.WaitGroup

@@ -30,10 +30,12 @@
 //
 // Rows of the record (package audit has their chain) are only ever appended, with the lock
 // held, and durable before the file that they are about is in its place: whoever dies in
-// between leaves a row of something that was not done. The file knows where the record
-// ended when it was written, as a database knows the head of a chain: rows that were taken
-// from the end are missed. Whoever can write both can make both anew; what a verification
-// returned, kept elsewhere, shows that.
+// between leaves a row of something that was not done. Whoever is about to do what cannot
+// be undone, such as to send a token that is good once, looks first whether a row could be
+// appended (CanRecord). The file knows where the record ended when it was written, as a
+// database knows the head of a chain: rows that were taken from the end are missed.
+// Whoever can write both can make both anew; what a verification returned, kept elsewhere,
+// shows that.
 //
 // # A file that cannot be used
 //

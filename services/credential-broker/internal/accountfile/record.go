@@ -69,10 +69,22 @@ func (f *File) note(s *State) (undo func(), err error) {
 	}
 	end, undo, err := f.record.append(s.Audit, rows)
 	if err != nil {
-		return nil, fault.Wrap(err, fault.Unavailable, fmt.Sprintf("the audit %s cannot be written: %v", f.record.path, err))
+		return nil, f.record.unwritable(err)
 	}
 	s.Audit = end
 	return undo, nil
+}
+
+// CanRecord returns an error where nothing could be appended to the record, which is made
+// where it is not there. It is for whoever is about to do what cannot be undone, and would
+// find out after.
+func (f *File) CanRecord() error {
+	file, err := f.record.open()
+	if err != nil {
+		return f.record.unwritable(err)
+	}
+	_ = file.Close() // nothing was written
+	return nil
 }
 
 // record is the audit beside the file: a row a line, which stays as it was written.
@@ -110,9 +122,7 @@ type line struct {
 // error it is as it was.
 func (c *record) append(end *End, rows []audit.Row) (next *End, undo func(), err error) {
 	undo = func() {}
-	_, err = os.Lstat(c.path)
-	made := errors.Is(err, fs.ErrNotExist)
-	file, err := os.OpenFile(c.path, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
+	file, err := c.open()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -144,15 +154,31 @@ func (c *record) append(end *End, rows []audit.Row) (next *End, undo func(), err
 	if err == nil {
 		err = file.Sync()
 	}
-	if err == nil && made {
-		err = syncFolder(filepath.Dir(c.path))
-	}
 	if err != nil {
 		undo()
 		return nil, nil, err
 	}
 	last.Size = size + int64(len(text))
 	return &last, undo, nil
+}
+
+// open opens the record to append to it. One that is not there is made, durably.
+func (c *record) open() (*os.File, error) {
+	_, err := os.Lstat(c.path)
+	made := errors.Is(err, fs.ErrNotExist)
+	file, err := os.OpenFile(c.path, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil || !made {
+		return file, err
+	}
+	if err := syncFolder(filepath.Dir(c.path)); err != nil {
+		_ = file.Close() // nothing was written
+		return nil, err
+	}
+	return file, nil
+}
+
+func (c *record) unwritable(err error) error {
+	return fault.Wrap(err, fault.Unavailable, fmt.Sprintf("the audit %s cannot be written: %v", c.path, err))
 }
 
 // chain writes rows that follow a last one, which becomes the last of them.

@@ -116,6 +116,9 @@ func (k *Keeper) exchange(ctx context.Context, who Who, row loginRow, a Answer) 
 			return err
 		}
 	}
+	if err := k.tables.canRecord(); err != nil {
+		return err
+	}
 	verifier, err := k.cfg.Vault.Open(ctx, row.place(who), row.sealed())
 	if err != nil {
 		return err

@@ -126,6 +126,9 @@ func (k *Keeper) ask(ctx context.Context, who Who, row loginRow) (wait time.Dura
 	if err != nil {
 		return 0, err
 	}
+	if err := k.tables.canRecord(); err != nil {
+		return 0, err
+	}
 	code, err := k.cfg.Vault.Open(ctx, row.place(who), row.sealed())
 	if err != nil {
 		return 0, err

@@ -60,7 +60,7 @@ func (f *failure) Error() string {
 	case f.Sent:
 		return fmt.Sprintf("the authorisation server did not answer: %v", f.err)
 	}
-	return fmt.Sprintf("the authorisation server was not reached: %v", f.err)
+	return fmt.Sprintf("nothing was sent to the authorisation server: %v", f.err)
 }
 
 func (f *failure) Unwrap() error { return f.err }

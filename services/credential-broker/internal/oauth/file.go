@@ -76,6 +76,8 @@ func record(st *accountfile.State, ev Event) {
 	})
 }
 
+func (t inFile) canRecord() error { return t.cfg.File.CanRecord() }
+
 func (t inFile) tell(ctx context.Context, ev Event) {
 	service := cmp.Or(ev.Who.Service, subject.CredentialBroker) // by itself
 	t.cfg.Log.InfoContext(ctx, "credential event", "action", ev.Action, "account", ev.Account, "provider", ev.Provider, "service", service, "address", ev.Who.Address, "detail", ev.Detail)

@@ -2,6 +2,7 @@ package oauth_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"signalbox.dev/pkg/fault"
 	"signalbox.dev/services/credential-broker/internal/accountfile"
 	"signalbox.dev/services/credential-broker/internal/oauth"
 	"signalbox.dev/services/credential-broker/internal/store"
@@ -187,6 +189,64 @@ func TestDurableBeforeUse(t *testing.T) {
 		t.Errorf("after a restart the version is %d, want %d", got.Version, old.Version+1)
 	}
 	w.calls(authserver.Calls{Refresh: 1, Refreshed: 1})
+}
+
+// TestAuditIsWritableFirst: where what is done cannot be recorded nothing is sent that is
+// good once, and it is when it can be.
+func TestAuditIsWritableFirst(t *testing.T) {
+	t.Parallel()
+	w := newWorldIn(t, authserver.Settings{Rotate: true, ReuseEnds: true}, rotating)
+	k := w.keeper()
+	ref := w.grant(k)
+	w.expire(ref, k)
+	login, err := k.Start(t.Context(), w.who, oauth.LoginRequest{Provider: "sim", Kind: oauth.Paste})
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer := oauth.Answer{Code: w.authorize(login.URL)}
+	device, err := k.Start(t.Context(), w.who, oauth.LoginRequest{Provider: "sim", Kind: oauth.Device})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.server.Decide(device.UserCode, true)
+	now := func() {
+		w.logins("", func(l *accountfile.Login, now time.Time) { l.PollAt = now })
+		w.unpause()
+	}
+	now()
+
+	// In the place of the audit there is a folder.
+	audit, away := w.file.Path()+".audit", w.file.Path()+".away"
+	if err := errors.Join(os.Rename(audit, away), os.Mkdir(audit, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	for what, do := range map[string]func() error{
+		"Token()":    func() error { _, err := k.Token(t.Context(), ref); return err },
+		"Complete()": func() error { _, err := k.Complete(t.Context(), w.who, answer); return err },
+		"Poll()":     func() error { _, err := k.Poll(t.Context(), w.who, device.ID); return err },
+		"Revoke()":   func() error { _, err := k.Revoke(t.Context(), w.who, ref); return err },
+	} {
+		if err := do(); fault.KindOf(err) != fault.Unavailable || !strings.Contains(fault.From(err).Message, "audit "+audit+" cannot be written") {
+			t.Errorf("%s = %v, want a fault Unavailable that names the audit", what, err)
+		}
+	}
+	w.calls(authserver.Calls{Authorize: 1, Device: 1})
+	if !strings.Contains(w.log.String(), "access token not renewed") {
+		t.Errorf("the log does not say it: %s", w.log)
+	}
+
+	if err := errors.Join(os.Remove(audit), os.Rename(away, audit)); err != nil {
+		t.Fatal(err)
+	}
+	w.update(func(s *accountfile.State) { s.Account(ref.Account).Grant.Attempt = nil }) // the sign-out's, as if its lease were over
+	now()
+	w.token(k, ref)
+	if _, err := k.Complete(t.Context(), w.who, answer); err != nil {
+		t.Errorf("Complete() when it can be recorded = %v", err)
+	}
+	if got, err := k.Poll(t.Context(), w.who, device.ID); err != nil || !got.Done {
+		t.Errorf("Poll() when it can be recorded = %+v, %v", got, err)
+	}
 }
 
 // TestDeadProcess takes over from a process that died with an attempt open.

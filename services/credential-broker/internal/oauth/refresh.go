@@ -46,10 +46,14 @@ func (k *Keeper) renew(ctx context.Context, ref Ref, p *Provider, rejected int64
 // itself is this process, for the audit of what nobody asked for.
 func (k *Keeper) itself() Who { return Who{Service: subject.CredentialBroker, Address: k.cfg.Instance} }
 
-// refresh opens the refresh token and posts it. A process that was stopped since it
-// took the lease, and does not know for how long, sends nothing.
+// refresh opens the refresh token and posts it, if what comes of it could be recorded: the
+// token may be good once. A process that was stopped since it took the lease, and does not
+// know for how long, sends nothing.
 func (k *Keeper) refresh(ctx context.Context, a attempt, p *Provider, g *grant) (issued, error) {
 	if err := p.Ready(); err != nil {
+		return issued{}, &failure{err: err}
+	}
+	if err := k.tables.canRecord(); err != nil {
 		return issued{}, &failure{err: err}
 	}
 	secret, err := k.cfg.Vault.Open(ctx, a.ref.place(refreshField), g.refresh())

@@ -26,6 +26,9 @@ type tables interface {
 	// changed returns grants that have changed a short while ago.
 	changed(ctx context.Context) ([]change, error)
 
+	// canRecord returns a fault where what is about to be asked of a provider could not be
+	// recorded after, as far as can be told without a transaction.
+	canRecord() error
 	// open begins an attempt and takes the lease: look, again, with the grant locked,
 	// decides whether there is still a need. Both are durable when it returns. ok is
 	// false where another attempt is open, or look said no.
