@@ -148,6 +148,8 @@ func TestSocketIdentity(t *testing.T) {
 	if secret == "" {
 		t.Fatalf("create a key = %v, want a secret", key)
 	}
+	made, _ := key["key"].(map[string]any)
+	keyID := id.Must[id.APIKey](fmt.Sprint(made["id"]))
 	ws, doc := w.workspace.String(), someDocument()
 	bearer := func(token string) http.Header { return http.Header{"Authorization": {"Bearer " + token}} }
 
@@ -160,8 +162,8 @@ func TestSocketIdentity(t *testing.T) {
 		}{
 			"URL":             {doc + "?token=" + w.owner.token + "&workspace_id=" + ws, nil, identity.Actor{Member: w.owner.member, Role: identity.Owner}, true},
 			"headers":         {doc, http.Header{"Authorization": {"Bearer " + viewer.token}, "X-Workspace-Id": {ws}}, identity.Actor{Member: viewer.member, Role: identity.Viewer}, true},
-			"key in a header": {doc, bearer(secret), identity.Actor{Member: w.owner.member, Role: identity.Editor}, false},
-			"key in the URL":  {doc + "?workspace_id=" + ws + "&token=" + secret, nil, identity.Actor{Member: w.owner.member, Role: identity.Editor}, false},
+			"key in a header": {doc, bearer(secret), identity.Actor{Member: w.owner.member, Role: identity.Editor, Key: keyID}, false},
+			"key in the URL":  {doc + "?workspace_id=" + ws + "&token=" + secret, nil, identity.Actor{Member: w.owner.member, Role: identity.Editor, Key: keyID}, false},
 			"Hocuspocus":      {"/ws/hocuspocus?token=" + w.owner.token + "&workspace_id=" + ws, nil, identity.Actor{Member: w.owner.member, Role: identity.Owner}, true},
 		} {
 			c := in.dialURL(t, tt.target, tt.header)
