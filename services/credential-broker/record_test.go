@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
+	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/subject"
@@ -149,6 +150,39 @@ func TestRemoveTellsProvider(t *testing.T) {
 				t.Errorf("the audit ends with %q, want that it was removed, and %q", rows[0], tt.want)
 			}
 		})
+	}
+}
+
+// TestKeyTakesNoSignInAway: an API key removes keys, and no account that a person signed
+// in to.
+func TestKeyTakesNoSignInAway(t *testing.T) {
+	t.Parallel()
+	s := startSignedIn(t, ", revoke: $FRONT/oauth/revoke")
+	person := member(identity.Owner)
+	byKey := person
+	byKey.Key = id.New[id.APIKey]()
+	remove := func(a identity.Actor, account string, keep bool) error {
+		_, err := s.client().RemoveAccount(identity.With(t.Context(), a), &credentialv1.RemoveAccountRequest{Id: account, KeepAtProvider: keep})
+		return err
+	}
+	ref := s.add(person)
+	for _, keep := range []bool{false, true} {
+		if f := fault.From(remove(byKey, ref.Account.String(), keep)); f.Kind != fault.Forbidden || f.Code != "PERSON_NEEDED" {
+			t.Errorf("RemoveAccount() by a key, keep_at_provider %t = %v, want PERSON_NEEDED", keep, f)
+		}
+	}
+	if n := s.server.Calls().Revoke; n != 0 {
+		t.Errorf("the provider was told %d times", n)
+	}
+	added, err := s.client().AddAccount(identity.With(t.Context(), byKey), &credentialv1.AddAccountRequest{Provider: "openai", Secret: "sk-one"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := remove(byKey, added.GetAccount().GetId(), false); err != nil {
+		t.Errorf("RemoveAccount() of a key by a key = %v", err)
+	}
+	if err := remove(person, ref.Account.String(), false); err != nil || s.server.Calls().Revoke != 1 {
+		t.Errorf("RemoveAccount() by a person = %v, and the provider was told %d times", err, s.server.Calls().Revoke)
 	}
 }
 

@@ -138,6 +138,16 @@ func (s *Scope) Switch(ctx context.Context, account id.Account) (Account, error)
 	return s.done(ctx, account, s.accounts.store.Switch(ctx, s.workspace, account, s.event("changed")))
 }
 
+// removable returns an account that is to be removed. What only a person can make, a
+// sign-in, only a person takes away.
+func (s *Scope) removable(ctx context.Context, account id.Account) (Account, error) {
+	a, err := s.Get(ctx, account)
+	if err == nil && a.Grant != nil && !id.IsZero(s.by.Key) {
+		err = fault.Coded(fault.Forbidden, "PERSON_NEEDED", "somebody signed in to account %s, and an API key cannot take that away: use a person's token, or disable the account", account)
+	}
+	return a, err
+}
+
 // takeBack is how long the removal of an account may take to tell the provider.
 const takeBack = 8 * time.Second
 
@@ -145,7 +155,7 @@ const takeBack = 8 * time.Second
 // far as that can be done within some seconds: the account goes in any case, and the audit
 // says what came of it.
 func (s *Scope) Remove(ctx context.Context, account id.Account) (Revocation, error) {
-	a, err := s.Get(ctx, account)
+	a, err := s.removable(ctx, account)
 	if err != nil {
 		return Revocation{}, err
 	}
@@ -171,7 +181,7 @@ func (s *Scope) Remove(ctx context.Context, account id.Account) (Revocation, err
 
 // Forget forgets an account here. A sign-in stays good at the provider.
 func (s *Scope) Forget(ctx context.Context, account id.Account) error {
-	a, err := s.Get(ctx, account)
+	a, err := s.removable(ctx, account)
 	if err != nil {
 		return err
 	}

@@ -39,7 +39,7 @@ func (a *API) accounts() {
 	handle(a, huma.Operation{
 		OperationID: "delete-account", Method: http.MethodDelete, Path: "/api/accounts/{id}",
 		Tags: tags, Summary: "Remove an account",
-		Description: "A sign-in is taken back at the provider too, as far as that can be done.",
+		Description: "A sign-in is taken back at the provider too, as far as that can be done. An API key cannot remove an account that somebody signed in to: PERSON_NEEDED.",
 	}, owners, a.deleteAccount)
 	for _, act := range []struct{ name, summary, about string }{
 		{"reset", "Forget an account's limits and make it healthy", ""},
