@@ -118,6 +118,7 @@ func TestErrors(t *testing.T) {
 		{"member is nobody", "POST", members, `{"member_id":"00000000-0000-0000-0000-000000000000","role":"owner"}`, 400, "member_id"},
 		{"patched tools no array", "PATCH", "/api/sessions/" + session, `{"tools":"a"}`, 400, "tools: want an array"},
 		{"query no text", "GET", "/api/sessions?q=%ff", "", 400, "q: not valid UTF-8"},
+		{"a parameter of a deletion misspelt", "DELETE", "/api/accounts/stats?workspace_id=" + nobody + "&account=" + nobody, "", 400, "account: there is no such parameter here, and nothing was deleted"},
 		{"documents query no text", "GET", "/api/documents?q=%ff", "", 400, "q: not valid UTF-8"},
 		{"documents cursor no text", "GET", "/api/documents?cursor=%ff", "", 400, "cursor: not valid UTF-8"},
 		{"documents cursor not ours", "GET", "/api/documents?cursor=x", "", 400, "cursor: is not one of ours; pass next_cursor"},

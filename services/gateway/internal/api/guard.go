@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -49,6 +50,9 @@ func HideToken(next http.Handler) http.Handler {
 	})
 }
 
+// workspaceParam names the workspace where headers cannot be set.
+const workspaceParam = "workspace_id"
+
 // guard finds out who asks and refuses who may not.
 func (a *API) guard(hc huma.Context, next func(huma.Context)) {
 	who, ok := hc.Operation().Metadata[accessKey].(access)
@@ -83,7 +87,7 @@ func (a *API) enter(hc huma.Context, who access) (context.Context, error) {
 	workspace := hc.Param("id")
 	if who.workspace == fromHeader {
 		if workspace = hc.Header("X-Workspace-Id"); workspace == "" {
-			workspace = hc.Query("workspace_id")
+			workspace = hc.Query(workspaceParam)
 		}
 	} else if _, err := parseID[id.Workspace]("id", workspace); err != nil {
 		return nil, err
@@ -99,12 +103,17 @@ func (a *API) enter(hc huma.Context, who access) (context.Context, error) {
 	return ctx, err
 }
 
-// checkQuery refuses what is no text in a query: nothing behind this door takes it.
+// checkQuery refuses what is no text in a query: nothing behind this door takes it. Where
+// something is deleted it refuses parameters that the operation does not have, too: one
+// that is misspelt would have more be deleted than was meant.
 func checkQuery(hc huma.Context) error {
 	r, _ := humago.Unwrap(hc)
 	for name, values := range r.URL.Query() {
 		if !utf8.ValidString(name) {
 			return invalid("the query has a parameter whose name is not valid UTF-8")
+		}
+		if r.Method == http.MethodDelete && !takes(hc.Operation(), name) {
+			return invalid("%s: there is no such parameter here, and nothing was deleted", clip(name))
 		}
 		for _, v := range values {
 			if !utf8.ValidString(v) {
@@ -113,6 +122,10 @@ func checkQuery(hc huma.Context) error {
 		}
 	}
 	return nil
+}
+
+func takes(op *huma.Operation, name string) bool {
+	return name == workspaceParam || slices.ContainsFunc(op.Parameters, func(p *huma.Param) bool { return p.In == "query" && p.Name == name })
 }
 
 // bearer returns the request's token. A header says more than a URL.

@@ -28,6 +28,7 @@ func (a *API) pools(tags []string, owners access) {
 	handle(a, huma.Operation{
 		OperationID: "reset-account-stats", Method: http.MethodDelete, Path: "/api/accounts/stats",
 		Tags: tags, Summary: "Count anew, for one account or for all",
+		Description: "As wherever something is deleted, a query parameter that is not known is refused: 400.",
 	}, owners, a.resetStats)
 	handle(a, huma.Operation{
 		OperationID: "account-audit", Method: http.MethodGet, Path: "/api/accounts/audit",
