@@ -2,9 +2,11 @@ package accountfile_test
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -190,7 +192,7 @@ func TestNotToBeTouched(t *testing.T) {
 		name, text string
 		kind       fault.Kind
 	}{
-		{"newer", `{"version": 2, "accounts": {"by": "name"}}`, fault.Conflict},
+		{"newer", `{"version": 3, "accounts": {"by": "name"}}`, fault.Conflict},
 		{"a field of tomorrow", strings.Replace(sample(t), `"enabled"`, `"colour": "red", "enabled"`, 1), fault.Conflict},
 		{"too large", strings.Repeat(" ", 17<<20), fault.Unavailable},
 	} {
@@ -203,8 +205,12 @@ func TestNotToBeTouched(t *testing.T) {
 			if _, err := accountfile.Open(t.Context(), path, log.logger()); fault.KindOf(err) != tt.kind || !strings.Contains(err.Error(), path) {
 				t.Errorf("Open = %v, want a fault %v that names the file", err, tt.kind)
 			}
-			if _, err := f.View(t.Context()); fault.KindOf(err) != tt.kind {
+			_, err := f.View(t.Context())
+			if fault.KindOf(err) != tt.kind {
 				t.Errorf("View = %v, want a fault %v", err, tt.kind)
+			}
+			if tt.kind == fault.Conflict && !strings.Contains(err.Error(), "use that version here too, or a later one") {
+				t.Errorf("View = %v, want an error that says what to do", err)
 			}
 			if err := add(t.Context(), f, account("new")); fault.KindOf(err) != tt.kind {
 				t.Errorf("Update = %v, want a fault %v", err, tt.kind)
@@ -221,6 +227,55 @@ func TestNotToBeTouched(t *testing.T) {
 			t.Errorf("Open = %v, want a fault Unavailable", err)
 		}
 	})
+}
+
+// TestOlderFormat reads what the version before has written, and has that version leave it
+// alone only from when there is something in it that it does not know.
+func TestOlderFormat(t *testing.T) {
+	t.Parallel()
+	path := place(t)
+	older := strings.Replace(sample(t), `"version": 2`, `"version": 1`, 1)
+	older = older[:strings.Index(older, ",\n  \"audit\"")] + "\n}\n"
+	write(t, path, older)
+	f, _ := open(t, path)
+	if n := len(view(t, f).Accounts); n != 2 {
+		t.Errorf("%d accounts, want 2", n)
+	}
+	if err := f.Update(t.Context(), func(*accountfile.State) error { return nil }); err != nil || text(t, path) != older {
+		t.Errorf("Update that changes nothing = %v, and the file is written", err)
+	}
+	mustRecord(t, f, "one")
+	if got := text(t, path); !strings.HasPrefix(got, "{\n  \"version\": 2,") || len(view(t, f).Accounts) != 2 {
+		t.Errorf("a change writes %.40q, want all in the format of this version", got)
+	}
+}
+
+// TestFields: whoever adds a field makes a new version, so that a program that does not know
+// it refuses the file, and says so by its number, before it can lose what is in it.
+func TestFields(t *testing.T) {
+	t.Parallel()
+	var all []string
+	var walk func(at string, t reflect.Type)
+	walk = func(at string, t reflect.Type) {
+		for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
+			t = t.Elem()
+		}
+		if t.Kind() != reflect.Struct || !strings.HasSuffix(t.PkgPath(), "/accountfile") {
+			return
+		}
+		for field := range t.Fields() {
+			if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); name != "" {
+				all = append(all, at+name)
+				walk(at+name+".", field.Type)
+			}
+		}
+	}
+	walk("", reflect.TypeFor[accountfile.State]())
+	got := fmt.Sprintf("version %d\n%s\n", accountfile.Version, strings.Join(all, "\n"))
+	want, err := os.ReadFile("testdata/fields.txt")
+	if diff := cmp.Diff(string(want), got); err != nil || diff != "" {
+		t.Errorf("%v; a new field is a new version (-want +got):\n%s", err, diff)
+	}
 }
 
 // TestEveryPrefix: a file that was cut off anywhere is whole or damaged, and never

@@ -196,6 +196,12 @@ func (f *File) commit(s *State, before []byte) (placed bool, err error) {
 	if bytes.Equal(text, before) {
 		return false, nil
 	}
+	if s.Version != version {
+		s.Version = version
+		if text, err = s.encode(); err != nil {
+			return false, fmt.Errorf("encode the accounts file: %w", err)
+		}
+	}
 	if len(text) > maxFile {
 		return false, fault.New(fault.Conflict, "the accounts file would be larger than %d MB: use a database (DATABASE_URL)", maxFile>>20)
 	}
@@ -295,7 +301,7 @@ func (f *File) read(ctx context.Context) (*kept, []byte, error) {
 	if k.state, err = decode(text); err != nil {
 		k.close()
 		if errors.Is(err, errNewer) {
-			return nil, nil, fault.Wrap(err, fault.Conflict, fmt.Sprintf("the accounts file %s cannot be used: %v; use the version of Signalbox that wrote it, or name another file", f.path, err))
+			return nil, nil, fault.Wrap(err, fault.Conflict, fmt.Sprintf("the accounts file %s cannot be used: %v; use that version here too, or a later one, or name another file", f.path, err))
 		}
 		return nil, nil, damagedError{err}
 	}

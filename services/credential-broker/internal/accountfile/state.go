@@ -2,6 +2,7 @@ package accountfile
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,9 +16,9 @@ import (
 	"signalbox.dev/services/credential-broker/internal/choice"
 )
 
-// version is the one that is written. One more is for what an older program must not
-// write over.
-const version = 1
+// version is the one that is written. A new field is one more, for an older program would
+// lose it; 2 has the end of the record.
+const version = 2
 
 // State is all that the file holds. What View returns is not to be changed.
 type State struct {
@@ -188,7 +189,7 @@ func decode(text []byte) (*State, error) {
 	}
 	switch {
 	case head.Version > version:
-		return nil, fmt.Errorf("%w (%d, and this one knows %d)", errNewer, head.Version, version)
+		return nil, fmt.Errorf("%w (its format is %d, and this one knows %d)", errNewer, head.Version, version)
 	case head.Version < 1:
 		return nil, errors.New("it has no version")
 	}
@@ -199,7 +200,7 @@ func decode(text []byte) (*State, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&State{}); err != nil { // what is left to be wrong is a field
-		return nil, fmt.Errorf("%w: it has a field that this one does not know", errNewer)
+		return nil, fmt.Errorf("%w: it has a field that this one does not know, and would lose", errNewer)
 	}
 	return s, s.check()
 }
@@ -265,9 +266,9 @@ func (s *State) orphans() (n int) {
 	return n
 }
 
-// encode returns the text of a State.
+// encode returns the text of a State, in the version that it was read in.
 func (s *State) encode() ([]byte, error) {
-	s.Version = version
+	s.Version = cmp.Or(s.Version, version)
 	if s.Accounts == nil {
 		s.Accounts = []Account{}
 	}
