@@ -124,6 +124,14 @@
 // A device's login that is begun again under its id is another one: the hash of its state
 // is, and what the provider answers of the codes of before is not about it.
 //
+// An instance of a version that removes a login's row when it is completed (before
+// migration 00008) knows neither turns nor ends. While one runs beside those of this
+// version, a login that is completed at both at once has its code sent twice, which
+// providers may refuse the tokens for; one that this version is completing is gone where
+// the other finds it expired; and of one that has ended the other answers with an error,
+// and removes it when it would have expired. The person starts again: nothing is lost that
+// anybody had.
+//
 // Who signs in to an account ends all other logins of it, those under way too: of several
 // who have begun to authorise one again the first has it, and the others start anew; what
 // these were granted is left with the provider, and logged, for to revoke it could end what
