@@ -223,6 +223,25 @@ func TestEveryAccountParked(t *testing.T) {
 	}
 }
 
+// An account that begins well and fails then is parked, as one that fails at once is, each
+// time anew.
+func TestFailsAfterItBegan(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	for range 2 {
+		w.add(w.actor.Workspace, "openai", "openai", "", "x", w.actor.Workspace)
+	}
+	i := w.instance(nil)
+	for _, reason := range []pool.Reason{pool.QuotaExhausted, pool.RateLimited} {
+		a := i.take()
+		i.Began(a)
+		i.Report(t.Context(), a, pool.Outcome{Reason: reason, Status: 200})
+		if s := i.state(a.ID); !parked(s) || s.Limits[0].Reason != reason || s.Health > 95 {
+			t.Errorf("after %s: %+v, want it parked, at the cost of health", reason, s)
+		}
+	}
+}
+
 // Models are limited apart where the provider does so.
 func TestModelFamilies(t *testing.T) {
 	t.Parallel()

@@ -5,7 +5,6 @@ import (
 	"io"
 	"time"
 
-	"signalbox.dev/services/credential-broker/internal/dialect"
 	"signalbox.dev/services/credential-broker/internal/pool"
 )
 
@@ -52,11 +51,6 @@ func (r *relay) weigh(n int, err error) (more bool, _ *refusal) {
 		v := r.judge(ev, true)
 		r.met |= v
 		r.count(ev)
-		if v&failure != 0 {
-			failed, _ := dialect.Read(ev.data)
-			r.a.reason = pool.ClassifyEvent(failed)
-			r.a.x.denied = r.a.reason == pool.QuotaExhausted && pool.Denied(failed)
-		}
 		if v != 0 {
 			r.decided = true
 			return false, nil

@@ -111,7 +111,7 @@ func TestNotSwitched(t *testing.T) {
 		{"404", answer(404, `{}`), 404, `{}`, false, pool.Caller},
 		{"internal error in a 200", stream(msgStart, internal), 200, msgStart + internal, true, pool.Service},
 		{"invalid request in a 200", stream(invalid), 200, invalid, true, pool.Caller},
-		{"error after the gate", stream(msgStart, msgBlock, msgError), 200, msgStart + msgBlock + msgError, true, pool.Unreachable},
+		{"error after the gate", stream(msgStart, msgBlock, msgError), 200, msgStart + msgBlock + msgError, true, pool.Overloaded},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -126,6 +126,73 @@ func TestNotSwitched(t *testing.T) {
 				t.Errorf("reports (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// A failure of the account's own that a stream reports when it has begun is the account's
+// all the same, although the caller has the answer as it is and nothing is tried again.
+func TestFailureAfterTheGate(t *testing.T) {
+	t.Parallel()
+	const (
+		responses = "/egress/openai/v1/responses"
+		created   = "event: response.created\ndata: {\"type\":\"response.created\"}\n\nevent: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"delta\":\"x\"}\n\n"
+	)
+	begun := msgStart + msgBlock + msgDelta
+	failed := func(kind string) string { return strings.Replace(msgError, "overloaded_error", kind, 1) }
+	respFailed := func(code string) string {
+		return "event: response.failed\ndata: {\"type\":\"response.failed\",\"response\":{\"error\":{\"code\":\"" + code + "\",\"message\":\"m\"}}}\n\n"
+	}
+	chatFailed := "data: {\"error\":{\"message\":\"m\",\"code\":\"rate_limit_exceeded\"}}\n\n"
+	tests := []struct {
+		name, provider, path, body string
+		broken                     bool
+		reason                     pool.Reason
+		denied                     bool
+	}{
+		{"rate limit", "anthropic", messages, begun + failed("rate_limit_error"), true, pool.RateLimited, false},
+		{"overload", "anthropic", messages, begun + msgError, true, pool.Overloaded, false},
+		{"credential", "anthropic", messages, begun + failed("authentication_error"), true, pool.AuthFailed, false},
+		{"permission", "anthropic", messages, begun + failed("permission_error"), true, pool.QuotaExhausted, true},
+		{"the caller's", "anthropic", messages, begun + failed("invalid_request_error"), true, pool.Caller, false},
+		{"the service's", "anthropic", messages, begun + failed("api_error"), true, pool.Service, false},
+		{"the first of two", "anthropic", messages, begun + failed("rate_limit_error") + failed("api_error"), true, pool.RateLimited, false},
+		{"behind the end", "anthropic", messages, begun + msgStop + failed("rate_limit_error"), false, pool.OK, false},
+		{"a response's quota", "openai", responses, created + respFailed("insufficient_quota"), false, pool.QuotaExhausted, false},
+		{"a response's server", "openai", responses, created + respFailed("server_error"), false, pool.Service, false},
+		{"a chunk", "openai", chats, chatRole + chatDelta + chatFailed + chatDone, false, pool.RateLimited, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, &memory{}, nil)
+			r.upstream(tt.provider, stream(tt.body), "first-account", "second-account")
+			got := r.post(tt.path, asking)
+			if got.status != 200 || got.body != tt.body || (got.err != nil) != tt.broken {
+				t.Errorf("got %d %q, end %v, want %q, broken %v", got.status, got.body, got.err, tt.body, tt.broken)
+			}
+			if diff := cmp.Diff([]report{{"first-account", tt.reason, 200}}, r.pool.got()); diff != "" {
+				t.Errorf("reports (-want +got):\n%s", diff)
+			}
+			if denied := r.pool.outcomes()[0].Denied; denied != tt.denied {
+				t.Errorf("denied is %v, want %v", denied, tt.denied)
+			}
+		})
+	}
+}
+
+// An error event that lost its blank line is no event for the caller, who gets another one;
+// it says whose the failure is all the same.
+func TestFailureAtTheVeryEnd(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, &memory{}, nil)
+	begun := msgStart + msgBlock + msgDelta
+	r.upstream("anthropic", stream(begun+strings.TrimSpace(strings.Replace(msgError, "overloaded_error", "rate_limit_error", 1))))
+	got := r.post(messages, asking)
+	if rest, ok := strings.CutPrefix(got.body, begun+"event: error\ndata: "); !ok || got.err == nil || !strings.HasSuffix(rest, "\n\n") {
+		t.Errorf("got %q, end %v, want what came, an error event and no clean end", got.body, got.err)
+	}
+	if diff := cmp.Diff([]report{{"sk-" + canary, pool.RateLimited, 200}}, r.pool.got()); diff != "" {
+		t.Errorf("reports (-want +got):\n%s", diff)
 	}
 }
 

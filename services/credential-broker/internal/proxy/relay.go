@@ -146,12 +146,19 @@ func (r *relay) took(n int) {
 }
 
 // judge returns what an event means. Of one that reports an error, short credentials are
-// hidden as well.
+// hidden as well, and the first one says whose the failure is: after the gate too, where
+// nothing is tried again and the account's own counts all the same.
 func (r *relay) judge(ev event, early bool) verdict {
 	v := judge(r.rules, ev, early)
 	r.choices.see(ev.data)
-	if v&failure != 0 {
-		r.a.echoes.hideAll(r.frames.buf[ev.from:r.frames.done])
+	if v&failure == 0 {
+		return v
+	}
+	r.a.echoes.hideAll(r.frames.buf[ev.from:r.frames.done])
+	if r.met&(failure|terminal) == 0 {
+		f, _ := dialect.Read(ev.data)
+		r.a.reason = pool.ClassifyEvent(f)
+		r.a.x.denied = r.a.reason == pool.QuotaExhausted && pool.Denied(f)
 	}
 	return v
 }
@@ -228,6 +235,7 @@ func (r *relay) count(ev event) {
 func (r *relay) finish() error {
 	x, f := r.a.x, &r.frames
 	clean := errors.Is(r.read, io.EOF)
+	told := r.met&failure != 0
 	if clean && f.end > r.shown {
 		// A last event without its blank line counts if it is one.
 		if ev := f.rest(); isWhole(ev) {
@@ -257,9 +265,9 @@ func (r *relay) finish() error {
 	if r.a.reason == pool.OK && x.ctx.Err() == nil {
 		r.a.reason = pool.Unreachable
 	}
-	// The provider's own error event has said it already, and inside an overlong
-	// event there is no room for another.
-	if r.met&failure == 0 && !f.over {
+	// The provider's own error event has said it already, if it was shown, and inside an
+	// overlong event there is no room for another.
+	if !told && !f.over {
 		typed := r.rules != nil && r.rules.Events == profile.Typed
 		if werr := x.write(dialect.Event(x.dialect, typed, e)); werr != nil {
 			return errors.Join(err, werr)
