@@ -2,7 +2,6 @@ package credentialbroker
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"signalbox.dev/pkg/fault"
@@ -26,11 +25,7 @@ func (s *Scope) Opens(ctx context.Context, account id.Account) error {
 	if !vault.Lasting(err) {
 		return err
 	}
-	why := "its sealed bytes were changed, or belong to another account"
-	if errors.Is(err, vault.ErrKeyLost) {
-		why = "it was sealed with another key than those that are named here in CREDENTIAL_BROKER_KEY_FILE, CREDENTIAL_BROKER_KEY_URL and CREDENTIAL_BROKER_OTHER_KEYS"
-	}
-	f := fault.Wrap(err, fault.Conflict, fmt.Sprintf("the credential of account %s does not open, and nothing was changed: %s", account, why))
+	f := fault.Wrap(err, fault.Conflict, fmt.Sprintf("the credential of account %s does not open, and nothing was changed: %s", account, vault.Why(err)))
 	f.Code = "ACCOUNT_UNUSABLE"
 	return f
 }

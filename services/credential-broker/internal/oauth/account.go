@@ -69,15 +69,19 @@ func (k *Keeper) Add(ctx context.Context, who Who, n NewGrant) (Ref, error) {
 	if len(n.Label) > maxLabel {
 		return Ref{}, fault.New(fault.Invalid, "label: it is longer than %d bytes", maxLabel)
 	}
+	sealer, err := k.cfg.Vault.Sealer(ctx, who.Workspace)
+	if err != nil {
+		return Ref{}, err
+	}
 	row := loginRow{Account: id.New[id.Account](), Label: n.Label, Brought: &n.Brought}
-	return Ref{who.Workspace, row.Account}, k.admit(ctx, who, p, row, issued{Access: n.Access, Refresh: n.Refresh, Life: n.Life})
+	return Ref{who.Workspace, row.Account}, k.admit(ctx, who, p, row, sealer, issued{Access: n.Access, Refresh: n.Refresh, Life: n.Life})
 }
 
 // admit stores what a login brought, as a new account or in the place of what an
 // account had. A renewal that is under way meanwhile has its answer thrown away.
-func (k *Keeper) admit(ctx context.Context, who Who, p *Provider, l loginRow, t issued) error {
+func (k *Keeper) admit(ctx context.Context, who Who, p *Provider, l loginRow, sealer vault.Sealer, t issued) error {
 	ref := Ref{who.Workspace, l.Account}
-	s, err := k.seal(ctx, ref, p, t, 0)
+	s, err := k.seal(ctx, sealer, ref, p, t, 0)
 	if err != nil {
 		return err
 	}

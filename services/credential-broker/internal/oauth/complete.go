@@ -13,6 +13,7 @@ import (
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
 const maxPasted = 8 << 10
@@ -123,6 +124,10 @@ func (k *Keeper) exchange(ctx context.Context, who Who, row loginRow, a Answer) 
 	if err != nil {
 		return err
 	}
+	sealer, err := k.cfg.Vault.Sealer(ctx, who.Workspace) // the code is good once
+	if err != nil {
+		return err
+	}
 	params := parameters{"grant_type": "authorization_code", "code": a.Code, "redirect_uri": row.Redirect, "code_verifier": verifier.Reveal()}
 	if p.SendState && a.State != "" {
 		params["state"] = a.State
@@ -137,7 +142,7 @@ func (k *Keeper) exchange(ctx context.Context, who Who, row loginRow, a Answer) 
 		return exchangeFault(p, err)
 	}
 	row.Purpose = a.Purpose // a row of the version before does not say
-	return k.bring(ctx, who, p, row, t)
+	return k.bring(ctx, who, p, row, sealer, t)
 }
 
 // bring stores the tokens of a login. Where they are refused, because somebody else was
@@ -145,8 +150,8 @@ func (k *Keeper) exchange(ctx context.Context, who Who, row loginRow, a Answer) 
 // grant that nobody has here. It is not revoked: at providers where a grant is of a person
 // and a client, as Google's are, that would end the one of whoever was first. It is logged,
 // and ends at the provider when it is not used, or when the person takes it back there.
-func (k *Keeper) bring(ctx context.Context, who Who, p *Provider, row loginRow, t issued) error {
-	err := k.admit(ctx, who, p, row, t)
+func (k *Keeper) bring(ctx context.Context, who Who, p *Provider, row loginRow, sealer vault.Sealer, t issued) error {
+	err := k.admit(ctx, who, p, row, sealer, t)
 	if err != nil {
 		k.cfg.Log.InfoContext(ctx, "tokens of a sign-in are not kept: the grant is left with the provider",
 			"login", row.ID, "provider", p.Name, "workspace", who.Workspace, "member", who.Member, "error", err)

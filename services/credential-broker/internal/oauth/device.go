@@ -133,6 +133,10 @@ func (k *Keeper) ask(ctx context.Context, who Who, row loginRow) (wait time.Dura
 	if err != nil {
 		return 0, err
 	}
+	sealer, err := k.cfg.Vault.Sealer(ctx, who.Workspace) // the code is good once
+	if err != nil {
+		return 0, err
+	}
 	object, err := k.post(ctx, p, p.Token, parameters{"grant_type": deviceGrant, "device_code": code.Reveal()})
 	if err != nil {
 		return k.pending(ctx, who, p, row, err)
@@ -142,7 +146,7 @@ func (k *Keeper) ask(ctx context.Context, who Who, row loginRow) (wait time.Dura
 		return 0, exchangeFault(p, err)
 	}
 	row.Purpose = ForAccount // a row of the version before does not say
-	return 0, k.bring(ctx, who, p, row, t)
+	return 0, k.bring(ctx, who, p, row, sealer, t)
 }
 
 // pending handles an answer without tokens.

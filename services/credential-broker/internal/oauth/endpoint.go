@@ -65,6 +65,14 @@ func (f *failure) Error() string {
 
 func (f *failure) Unwrap() error { return f.err }
 
+// failureOf returns the failure in an error's chain, else one of which nothing was sent.
+func failureOf(err error) *failure {
+	if f, ok := errors.AsType[*failure](err); ok {
+		return f
+	}
+	return &failure{err: err}
+}
+
 // newClient returns a client that sends a request once: it follows no redirect,
 // keeps no cookie and no connection. On a kept connection a request can get lost in a
 // way in which nobody knows whether it arrived.

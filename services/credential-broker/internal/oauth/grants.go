@@ -122,11 +122,11 @@ type sealedTokens struct {
 	scope     string
 }
 
-func (k *Keeper) seal(ctx context.Context, ref Ref, p *Provider, t issued, taken time.Duration) (s sealedTokens, err error) {
-	if s.access, err = k.sealOne(ctx, ref.place(accessField), t.Access); err != nil {
+func (k *Keeper) seal(ctx context.Context, sealer vault.Sealer, ref Ref, p *Provider, t issued, taken time.Duration) (s sealedTokens, err error) {
+	if s.access, err = sealOne(ctx, sealer, ref.place(accessField), t.Access); err != nil {
 		return s, err
 	}
-	if s.refresh, err = k.sealOne(ctx, ref.place(refreshField), t.Refresh); err != nil {
+	if s.refresh, err = sealOne(ctx, sealer, ref.place(refreshField), t.Refresh); err != nil {
 		return s, err
 	}
 	s.scope = t.Scope
@@ -134,11 +134,11 @@ func (k *Keeper) seal(ctx context.Context, ref Ref, p *Provider, t issued, taken
 	return s, nil
 }
 
-func (k *Keeper) sealOne(ctx context.Context, at vault.Place, secret vault.Secret) (*vault.Sealed, error) {
+func sealOne(ctx context.Context, sealer vault.Sealer, at vault.Place, secret vault.Secret) (*vault.Sealed, error) {
 	if secret.IsZero() {
 		return nil, nil
 	}
-	sealed, err := k.cfg.Vault.Seal(ctx, at, secret)
+	sealed, err := sealer.Seal(ctx, at, secret)
 	return &sealed, err
 }
 

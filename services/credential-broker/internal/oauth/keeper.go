@@ -80,6 +80,7 @@ type Keeper struct {
 	mu      sync.Mutex // guards what follows
 	held    map[Ref]held
 	flights map[question]*flight
+	keyless nuisance
 }
 
 // question is what several may ask at once, for one answer.
@@ -292,7 +293,7 @@ func (k *Keeper) obtain(ctx context.Context, ref Ref, rejected int64, by *Who) (
 				Message: fmt.Sprintf("the access token for %s could not be renewed yet (%s); it is tried again", p.Name, g.LastError),
 			}
 		}
-		switch err := k.renew(ctx, ref, p, rejected, by); {
+		switch err := k.renew(ctx, ref, p, &g, rejected, by); {
 		case err != nil && good:
 			return k.hold(ctx, ref, p, &g)
 		case err != nil:
@@ -309,7 +310,7 @@ func unavailable(p *Provider, err error) error {
 func (k *Keeper) hold(ctx context.Context, ref Ref, p *Provider, g *grant) (Token, error) {
 	secret, err := k.cfg.Vault.Open(ctx, ref.place(accessField), g.access())
 	if err != nil {
-		return Token{}, err
+		return Token{}, unopened(ref, err)
 	}
 	h := held{token: Token{Secret: secret, Version: g.Version}}
 	const long = 24 * time.Hour

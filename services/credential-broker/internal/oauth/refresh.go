@@ -2,7 +2,6 @@ package oauth
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"sync"
@@ -10,6 +9,7 @@ import (
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/subject"
+	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
 const (
@@ -19,11 +19,23 @@ const (
 )
 
 // renew sends one request to the token endpoint, if there is still a need when the
-// grant is looked at under its lock, and stores what comes of it.
-func (k *Keeper) renew(ctx context.Context, ref Ref, p *Provider, rejected int64, by *Who) error {
+// grant, which was read before, is looked at under its lock, and stores what comes of it.
+//
+// What of this instance it needs is found out before it takes the lease: that the refresh
+// token opens, and that what comes can be sealed. Where that is not so another instance may
+// do better, and the row says nothing of it.
+func (k *Keeper) renew(ctx context.Context, ref Ref, p *Provider, was *grant, rejected int64, by *Who) error {
 	force := by != nil
-	g, a, ok, err := k.tables.open(ctx, ref, "refresh", func(g *grant) bool {
-		return g.needs(rejected, force) == renewal && (force || g.pause() == 0)
+	secret, err := k.cfg.Vault.Open(ctx, ref.place(refreshField), was.refresh())
+	if err != nil {
+		return k.unable(ctx, ref, p, err)
+	}
+	sealer, err := k.cfg.Vault.Sealer(ctx, ref.Workspace)
+	if err != nil {
+		return k.unable(ctx, ref, p, err)
+	}
+	_, a, ok, err := k.tables.open(ctx, ref, "refresh", func(g *grant) bool {
+		return g.Version == was.Version && g.needs(rejected, force) == renewal && (force || g.pause() == 0)
 	})
 	if err != nil || !ok {
 		return err
@@ -36,29 +48,25 @@ func (k *Keeper) renew(ctx context.Context, ref Ref, p *Provider, rejected int64
 	defer cancel()
 	stop := k.keepLease(ctx, a)
 	defer stop()
-	t, err := k.refresh(ctx, a, p, &g)
+	t, err := k.refresh(ctx, a, p, secret)
 	if err != nil {
-		return k.failed(ctx, a, p, err)
+		return k.failed(ctx, a, p, failureOf(err))
 	}
-	return k.store(ctx, a, p, t)
+	return k.store(ctx, a, p, sealer, t)
 }
 
 // itself is this process, for the audit of what nobody asked for.
 func (k *Keeper) itself() Who { return Who{Service: subject.CredentialBroker, Address: k.cfg.Instance} }
 
-// refresh opens the refresh token and posts it, if what comes of it could be recorded: the
-// token may be good once. A process that was stopped since it took the lease, and does not
-// know for how long, sends nothing.
-func (k *Keeper) refresh(ctx context.Context, a attempt, p *Provider, g *grant) (issued, error) {
+// refresh posts a refresh token, if what comes of it could be recorded: the token may be
+// good once. A process that was stopped since it took the lease, and does not know for how
+// long, sends nothing. Its errors are failures.
+func (k *Keeper) refresh(ctx context.Context, a attempt, p *Provider, secret vault.Secret) (issued, error) {
 	if err := p.Ready(); err != nil {
 		return issued{}, &failure{err: err}
 	}
 	if err := k.tables.canRecord(); err != nil {
 		return issued{}, &failure{err: err}
-	}
-	secret, err := k.cfg.Vault.Open(ctx, a.ref.place(refreshField), g.refresh())
-	if err != nil {
-		return issued{}, err
 	}
 	params := parameters{"grant_type": "refresh_token", "refresh_token": secret.Reveal()}
 	maps.Copy(params, p.TokenParams)
@@ -91,14 +99,14 @@ func (k *Keeper) keepLease(ctx context.Context, a attempt) (stop func()) {
 
 // store seals and commits what was issued, before anybody gets to see it. The tokens
 // are in this memory alone until it is done, so that it is tried for long.
-func (k *Keeper) store(ctx context.Context, a attempt, p *Provider, t issued) error {
+func (k *Keeper) store(ctx context.Context, a attempt, p *Provider, sealer vault.Sealer, t issued) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	late := func() { _ = sleep(ctx, closeGrace); cancel() }
 	defer context.AfterFunc(k.closing, late)() //nolint:contextcheck // the Keeper's life, not the call's
 	began := time.Now()
 	for pause := keepPause; ; pause = min(2*pause, 5*time.Second) {
-		sealed, err := k.seal(ctx, a.ref, p, t, time.Since(began))
+		sealed, err := k.seal(ctx, sealer, a.ref, p, t, time.Since(began))
 		if err == nil {
 			err = k.tables.keep(ctx, a, p, sealed)
 		}
@@ -118,21 +126,37 @@ func (k *Keeper) store(ctx context.Context, a attempt, p *Provider, t issued) er
 
 // failed writes that an attempt brought nothing and returns the error for those who
 // wait.
-func (k *Keeper) failed(ctx context.Context, a attempt, p *Provider, err error) error {
-	f, ok := errors.AsType[*failure](err)
-	if !ok { // ours: the refresh token does not open
-		f = &failure{err: errors.New("the refresh token could not be opened")}
-	}
-	k.cfg.Log.WarnContext(ctx, "access token not renewed", "account", a.ref.Account, "provider", p.Name, "error", err)
+func (k *Keeper) failed(ctx context.Context, a attempt, p *Provider, f *failure) error {
+	k.cfg.Log.WarnContext(ctx, "access token not renewed", "account", a.ref.Account, "provider", p.Name, "error", f)
 	if written := k.tables.fail(ctx, a, p, f); written != nil {
 		// The attempt stays open; when its lease is over somebody else goes on.
 		return written
 	}
-	if !ok {
-		return err
-	}
 	if _, over := verdict(p, f); over {
 		return nil // the next look says why
 	}
-	return fault.Wrap(err, fault.Unavailable, fmt.Sprintf("the access token for %s could not be renewed (%s); it is tried again", p.Name, f))
+	return fault.Wrap(f, fault.Unavailable, fmt.Sprintf("the access token for %s could not be renewed (%s); it is tried again", p.Name, f))
+}
+
+// unable is what comes of a renewal for which this instance lacks a key. It is logged once
+// a minute: it is so for many grants, and each is tried again and again.
+func (k *Keeper) unable(ctx context.Context, ref Ref, p *Provider, err error) error {
+	k.mu.Lock()
+	news := k.keyless.isNews(err)
+	k.mu.Unlock()
+	if news {
+		k.cfg.Log.WarnContext(ctx, "access tokens not renewed here: they do not open, or new ones could not be sealed", "account", ref.Account, "provider", p.Name, "error", err)
+	}
+	return unopened(ref, err)
+}
+
+// unopened returns what callers are told of a token that does not open. It may at another
+// instance, so that it is not said of the account.
+func unopened(ref Ref, err error) error {
+	if !vault.Lasting(err) {
+		return err
+	}
+	f := fault.Wrap(err, fault.Unavailable, fmt.Sprintf("the credential of account %s does not open here: %s; the operator puts the key back, or somebody signs in again", ref.Account, vault.Why(err)))
+	f.Code = "ACCOUNT_UNUSABLE"
+	return f
 }

@@ -186,7 +186,7 @@ func (w *world) attempts(ref oauth.Ref, want ...string) {
 		return
 	}
 	got := w.rows(`SELECT coalesce(outcome, 'open') FROM credentials.grant_attempts WHERE account_id = $1 ORDER BY started_at`, ref.Account)
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := cmp.Diff(append([]string{}, want...), got); diff != "" {
 		w.t.Errorf("attempts (-want +got):\n%s", diff)
 	}
 }

@@ -63,6 +63,14 @@ var ErrKeyLost = errors.New("sealed with another key")
 // their place: they were changed, or belong to another row.
 var ErrDamaged = errors.New("sealed bytes do not open here: they were changed, or belong to another row")
 
+// Why says to people what is wrong where an error is Lasting.
+func Why(err error) string {
+	if errors.Is(err, ErrKeyLost) {
+		return "it was sealed with another key than those that are named here in CREDENTIAL_BROKER_KEY_FILE, CREDENTIAL_BROKER_KEY_URL and CREDENTIAL_BROKER_OTHER_KEYS"
+	}
+	return "its sealed bytes were changed, or belong to another account"
+}
+
 // ErrAway is in the chain of an error about what its key service did not open now, be
 // it that the service is away or that it refuses this key, which it does not say clearly.
 var ErrAway = errors.New("its key service does not open it now")
