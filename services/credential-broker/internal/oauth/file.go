@@ -244,22 +244,38 @@ func (t inFile) changed(ctx context.Context) ([]change, error) {
 }
 
 func (t inFile) open(ctx context.Context, ref Ref, kind string, look func(*grant) bool) (g grant, a attempt, ok bool, err error) {
-	a = attempt{ref: ref, id: uuid.Must(uuid.NewV7())}
 	err = t.change(ctx, ref, func(x *accountfile.Account, now time.Time) error {
-		g = grantAt(x.Grant, now)
-		if ok = !g.leased() && look(&g); !ok {
-			return nil
-		}
-		a.base, a.taken = g.Version, time.Now()
-		if left := x.Grant.Attempt; left != nil {
-			// Whoever opened it is gone, and what they sent may have had its effect.
-			p, err := t.cfg.Providers.Get(g.Provider)
-			g.Doubtful = g.Doubtful || err != nil || p.Rotates
-			t.cfg.Log.WarnContext(ctx, "an attempt has no outcome: its process is gone", "account", ref.Account, "kind", left.Kind, "instance", left.Instance, "began", left.StartedAt)
-		}
-		x.Grant.Attempt = &accountfile.Attempt{ID: a.id, Kind: kind, Instance: t.cfg.Instance, StartedAt: now, LeaseUntil: now.Add(t.cfg.Lease)}
-		x.Grant.Doubtful = g.Doubtful
+		g, a, ok = t.openIn(ctx, x, now, kind, look)
 		return nil
+	})
+	return g, a, ok && err == nil, err
+}
+
+func (t inFile) openIn(ctx context.Context, x *accountfile.Account, now time.Time, kind string, look func(*grant) bool) (g grant, a attempt, ok bool) {
+	a = attempt{ref: Ref{Account: x.ID}, id: uuid.Must(uuid.NewV7())}
+	g = grantAt(x.Grant, now)
+	if g.leased() || !look(&g) {
+		return g, a, false
+	}
+	a.base, a.taken = g.Version, time.Now()
+	if left := x.Grant.Attempt; left != nil {
+		// Whoever opened it is gone, and what they sent may have had its effect.
+		p, err := t.cfg.Providers.Get(g.Provider)
+		g.Doubtful = g.Doubtful || err != nil || p.Rotates
+		t.cfg.Log.WarnContext(ctx, "an attempt has no outcome: its process is gone", "account", x.ID, "kind", left.Kind, "instance", left.Instance, "began", left.StartedAt)
+	}
+	x.Grant.Attempt = &accountfile.Attempt{ID: a.id, Kind: kind, Instance: t.cfg.Instance, StartedAt: now, LeaseUntil: now.Add(t.cfg.Lease)}
+	x.Grant.Doubtful = g.Doubtful
+	return g, a, true
+}
+
+func (t inFile) openRevocation(ctx context.Context, who Who, ref Ref) (g grant, a attempt, ok bool, err error) {
+	err = t.happen(ctx, ref, func(x *accountfile.Account, now time.Time) (ev Event, err error) {
+		if g, a, ok = t.openIn(ctx, x, now, kindRevoke, unrevoked); ok && g.State != Revoking {
+			x.Grant.State, x.Grant.ChangedAt, x.Grant.Reason = string(Revoking), now, "it is being signed out"
+			ev = Event{Action: Changed, Who: who, Detail: signedOut}
+		}
+		return ev, nil
 	})
 	return g, a, ok && err == nil, err
 }
@@ -324,18 +340,6 @@ func (t inFile) giveUp(ctx context.Context, ref Ref, version int64, reason strin
 		return fmt.Errorf("mark account %s for signing in again: %w", ref.Account, err)
 	}
 	return nil
-}
-
-func (t inFile) markRevoking(ctx context.Context, who Who, ref Ref, g *grant) error {
-	return t.happen(ctx, ref, func(x *accountfile.Account, now time.Time) (ev Event, err error) {
-		if x.Grant.Version == g.Version {
-			x.Grant.State, x.Grant.ChangedAt, x.Grant.Reason = string(Revoking), now, "it is being signed out"
-		}
-		if g.State != Revoking {
-			ev = Event{Action: Changed, Who: who, Detail: signedOut}
-		}
-		return ev, nil
-	})
 }
 
 func (t inFile) erase(ctx context.Context, a attempt, outcome string, _ *failure) error {

@@ -91,6 +91,9 @@ func (g *grant) alive() bool {
 	return g.AccessKeyVersion != nil && (g.LeftS == nil || *g.LeftS > g.margin())
 }
 
+// unrevoked reports whether there is something to be signed out.
+func unrevoked(g *grant) bool { return g.State != Revoked }
+
 func (g *grant) due() bool    { return g.DueS != nil && *g.DueS <= 0 }
 func (g *grant) leased() bool { return g.AttemptID != nil && g.LeaseS != nil && *g.LeaseS > 0 }
 
@@ -103,6 +106,12 @@ func (g *grant) pause() time.Duration {
 }
 
 func duration(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+// The kinds of attempts.
+const (
+	kindRefresh = "refresh"
+	kindRevoke  = "revoke"
+)
 
 // attempt is one that this instance has open.
 type attempt struct {

@@ -82,24 +82,47 @@ func rowToGrant(row pgx.CollectableRow) (grant, error) {
 // still a need. The attempt is committed, and the lock gone, before anything is sent.
 // ok is false where another instance's attempt is open, or look said no.
 func (t postgres) open(ctx context.Context, ref Ref, kind string, look func(*grant) bool) (g grant, a attempt, ok bool, err error) {
-	a = attempt{ref: ref, id: uuid.Must(uuid.NewV7())}
 	err = t.in(ctx, ref.Workspace, func(ctx context.Context, tx pgx.Tx) error {
-		if g, err = selectGrant(ctx, tx, ref, "FOR UPDATE"); err != nil {
+		g, a, ok, err = t.openIn(ctx, tx, ref, kind, look)
+		return err
+	})
+	return g, a, ok && err == nil, err
+}
+
+func (t postgres) openIn(ctx context.Context, tx pgx.Tx, ref Ref, kind string, look func(*grant) bool) (g grant, a attempt, ok bool, err error) {
+	a = attempt{ref: ref, id: uuid.Must(uuid.NewV7())}
+	if g, err = selectGrant(ctx, tx, ref, "FOR UPDATE"); err != nil {
+		return g, a, false, err
+	}
+	if g.leased() || !look(&g) {
+		return g, a, false, nil
+	}
+	a.base, a.taken = g.Version, time.Now()
+	if g.AttemptID != nil {
+		// Whoever opened it is gone, and what they sent may have had its effect.
+		p, err := t.cfg.Providers.Get(g.Provider)
+		g.Doubtful = g.Doubtful || err != nil || p.Rotates
+		if err := closeAttempt(ctx, tx, attempt{ref: ref, id: *g.AttemptID}, outcomeLost, nil); err != nil {
+			return g, a, false, err
+		}
+	}
+	return g, a, true, t.insertAttempt(ctx, tx, a, kind, &g)
+}
+
+// openRevocation marks the grant with the row locked since the attempt was opened: an
+// answer that comes late is stored before, and is what is taken back, or not at all.
+func (t postgres) openRevocation(ctx context.Context, who Who, ref Ref) (g grant, a attempt, ok bool, err error) {
+	err = t.in(ctx, ref.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		if g, a, ok, err = t.openIn(ctx, tx, ref, kindRevoke, unrevoked); err != nil || !ok || g.State == Revoking {
 			return err
 		}
-		if ok = !g.leased() && look(&g); !ok {
-			return nil
+		_, err := tx.Exec(ctx, `
+			UPDATE grants SET state = 'revoking', changed_at = clock_timestamp(), reason = 'it is being signed out'
+			WHERE workspace_id = $1 AND account_id = $2`, ref.Workspace, ref.Account)
+		if err != nil {
+			return fmt.Errorf("mark account %s as signed out: %w", ref.Account, err)
 		}
-		a.base, a.taken = g.Version, time.Now()
-		if g.AttemptID != nil {
-			// Whoever opened it is gone, and what they sent may have had its effect.
-			p, err := t.cfg.Providers.Get(g.Provider)
-			g.Doubtful = g.Doubtful || err != nil || p.Rotates
-			if err := closeAttempt(ctx, tx, attempt{ref: ref, id: *g.AttemptID}, outcomeLost, nil); err != nil {
-				return err
-			}
-		}
-		return t.insertAttempt(ctx, tx, a, kind, &g)
+		return t.recordChange(ctx, tx, Event{Ref: ref, Who: who, Detail: signedOut})
 	})
 	return g, a, ok && err == nil, err
 }
@@ -361,22 +384,6 @@ func (t postgres) statuses(ctx context.Context, ws id.Workspace) (map[id.Account
 		return nil, fmt.Errorf("read grants: %w", err)
 	}
 	return all, nil
-}
-
-func (t postgres) markRevoking(ctx context.Context, who Who, ref Ref, g *grant) error {
-	return t.in(ctx, ref.Workspace, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `
-			UPDATE grants SET state = 'revoking', changed_at = clock_timestamp(), reason = 'it is being signed out'
-			WHERE workspace_id = $1 AND account_id = $2 AND version = $3`,
-			ref.Workspace, ref.Account, g.Version)
-		if err != nil {
-			return fmt.Errorf("mark account %s as signed out: %w", ref.Account, err)
-		}
-		if g.State == Revoking {
-			return nil
-		}
-		return t.recordChange(ctx, tx, Event{Ref: ref, Who: who, Detail: signedOut})
-	})
 }
 
 // erase ends a revocation.

@@ -34,7 +34,7 @@ func (k *Keeper) renew(ctx context.Context, ref Ref, p *Provider, was *grant, re
 	if err != nil {
 		return k.unable(ctx, ref, p, err)
 	}
-	_, a, ok, err := k.tables.open(ctx, ref, "refresh", func(g *grant) bool {
+	_, a, ok, err := k.tables.open(ctx, ref, kindRefresh, func(g *grant) bool {
 		return g.Version == was.Version && g.needs(rejected, force) == renewal && (force || g.pause() == 0)
 	})
 	if err != nil || !ok {

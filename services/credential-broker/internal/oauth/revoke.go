@@ -57,13 +57,9 @@ func (k *Keeper) openRevocation(ctx context.Context, who Who, ref Ref, limit tim
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for look := firstLook; ; look = min(2*look, lastLook) {
-		var ok bool
-		g, a, ok, err = k.tables.open(ctx, ref, "revoke", func(g *grant) bool { done = g.State == Revoked; return !done })
-		if err != nil || done {
-			return g, a, done, err
-		}
-		if ok {
-			return g, a, false, k.tables.markRevoking(ctx, who, ref, &g)
+		g, a, ok, err := k.tables.openRevocation(ctx, who, ref)
+		if err != nil || ok || g.State == Revoked {
+			return g, a, !ok, err
 		}
 		if err := sleep(ctx, look); err != nil {
 			return g, a, false, fault.Wrap(err, fault.Unavailable, "a renewal of the account's token is under way: try again in a minute")

@@ -1,6 +1,7 @@
 package oauth_test
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -8,6 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"signalbox.dev/services/credential-broker/internal/accountfile"
 	"signalbox.dev/services/credential-broker/internal/oauth"
 	"signalbox.dev/services/simulator/authserver"
 )
@@ -32,5 +37,131 @@ func TestRevokeWithin(t *testing.T) {
 	}
 	if s := w.status(k, ref); s.State != oauth.Revoked || s.Renewable {
 		t.Errorf("the grant is %+v, want it revoked", s)
+	}
+}
+
+// An answer that comes late, while somebody else signs the account out, is stored before
+// that or not at all: who was told that an account is signed out finds it so.
+func TestLateAnswerDuringRevoke(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, authserver.Settings{Rotate: true, GraceSeconds: 600}, rotating)
+	k := w.keeper()
+	for round := range 5 {
+		ref := w.grant(k)
+		answer, late := w.lateAnswer(k, ref)
+		other := w.keeper()
+		signedOut := make(chan error)
+		go func() { _, err := other.Revoke(t.Context(), w.who, ref); signedOut <- err }()
+		close(answer)
+		<-late
+		if err := <-signedOut; err != nil {
+			t.Fatalf("Revoke() = %v", err)
+		}
+		if s := w.status(k, ref); s.State != oauth.Revoked {
+			t.Fatalf("round %d: the grant is %+v after the sign-out, want it revoked", round, s)
+		}
+	}
+}
+
+// The same, with the answer at the very moment when the sign-out is written.
+func TestLateAnswerWithTheMark(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, authserver.Settings{Rotate: true, GraceSeconds: 600}, rotating)
+	k := w.keeper()
+	ref := w.grant(k)
+	answer, late := w.lateAnswer(k, ref)
+	// Whoever is about to write that the account is being signed out waits for the gate.
+	w.change(`CREATE FUNCTION credentials.gate() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN IF current_query() LIKE '%SET state = ''revoking''%' THEN PERFORM pg_advisory_xact_lock_shared(1); END IF; RETURN NULL; END $$`)
+	w.change(`CREATE TRIGGER gate BEFORE UPDATE ON credentials.grants FOR EACH STATEMENT EXECUTE FUNCTION credentials.gate()`)
+	gate, err := pgx.Connect(t.Context(), w.db.AdminURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer gate.Close(context.WithoutCancel(t.Context()))
+	if _, err := gate.Exec(t.Context(), `SELECT pg_advisory_lock(1)`); err != nil {
+		t.Fatal(err)
+	}
+	var events []string
+	other := w.keeper(func(c *oauth.Config) {
+		c.Record = func(_ context.Context, _ pgx.Tx, ev oauth.Event) error {
+			events = append(events, string(ev.Action)+": "+ev.Detail)
+			return nil
+		}
+	})
+	signedOut := make(chan error)
+	go func() { _, err := other.Revoke(t.Context(), w.who, ref); signedOut <- err }()
+	waiting := func(n int) bool {
+		return len(w.rows(`SELECT pid::text FROM pg_locks l JOIN pg_database d ON d.oid = l.database OR l.database IS NULL
+			WHERE NOT granted AND d.datname = current_database()`)) >= n
+	}
+	eventually(t, "the sign-out at the gate", func() bool { return waiting(1) })
+	close(answer)
+	stored := false
+	eventually(t, "the answer stored, or waiting for the sign-out", func() bool {
+		select {
+		case <-late:
+			stored = true
+		default:
+		}
+		return stored || waiting(2)
+	})
+	if _, err := gate.Exec(t.Context(), `SELECT pg_advisory_unlock(1)`); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-signedOut; err != nil {
+		t.Errorf("Revoke() = %v", err)
+	}
+	if !stored {
+		<-late
+	}
+	if s := w.status(k, ref); s.State != oauth.Revoked {
+		t.Errorf("the grant is %+v after the sign-out, want it revoked", s)
+	}
+	if _, err := other.Token(t.Context(), ref); err == nil {
+		t.Error("Token() after the sign-out = a token")
+	}
+	w.attempts(ref, "superseded", "done")
+	if diff := cmp.Diff([]string{"changed: signed out"}, events); diff != "" {
+		t.Errorf("audit (-want +got):\n%s", diff)
+	}
+}
+
+// lateAnswer has a renewal whose answer is not there when its lease is over, and comes
+// when answer is closed; late is closed when nobody waits for it any more.
+func (w *world) lateAnswer(k *oauth.Keeper, ref oauth.Ref) (answer chan struct{}, late <-chan struct{}) {
+	w.t.Helper()
+	w.expire(ref, k)
+	answer = make(chan struct{})
+	rotated, done := make(chan struct{}), make(chan struct{})
+	w.server.Fail(authserver.Fault{Wait: answer, After: true})
+	w.server.Watch(func(stage string) {
+		if stage == "rotated" {
+			w.server.Watch(nil)
+			close(rotated)
+		}
+	})
+	go func() {
+		defer close(done)
+		_, _ = k.Token(w.t.Context(), ref) // a token, or that it was signed out
+	}()
+	<-rotated
+	w.grants(`lease_until = now()`, func(g *accountfile.Grant, now time.Time) {
+		if g.Attempt != nil {
+			g.Attempt.LeaseUntil = now
+		}
+	})
+	return answer, done
+}
+
+// eventually waits for what another process or the database does.
+func eventually(t *testing.T, what string, there func() bool) {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(time.Minute); !there(); <-tick.C {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within a minute", what)
+		}
 	}
 }

@@ -41,8 +41,9 @@ type tables interface {
 	fail(ctx context.Context, a attempt, p *Provider, f *failure) error
 	// giveUp says that somebody must sign in again, unless the grant has changed.
 	giveUp(ctx context.Context, ref Ref, version int64, reason string) error
-	// markRevoking says that a grant is being signed out, erase ends that.
-	markRevoking(ctx context.Context, who Who, ref Ref, g *grant) error
+	// openRevocation is open for a sign-out, unless that was done before. With the lease it
+	// marks the grant, so that nobody uses it any more. erase ends the sign-out.
+	openRevocation(ctx context.Context, who Who, ref Ref) (g grant, a attempt, ok bool, err error)
 	erase(ctx context.Context, a attempt, outcome string, f *failure) error
 
 	// begin stores a login that has begun and expires after its LeftS. Where they have one
