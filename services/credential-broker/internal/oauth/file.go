@@ -211,20 +211,21 @@ func inState(s *vault.Sealed) *accountfile.Sealed {
 	return &accountfile.Sealed{KeyVersion: s.KeyVersion, Bytes: s.Bytes}
 }
 
-func (t inFile) due(ctx context.Context) ([]Ref, error) {
+func (t inFile) due(ctx context.Context, providers []string) ([]dueGrant, error) {
 	st, err := t.cfg.File.View(ctx)
 	if err != nil {
 		return nil, err
 	}
-	now, names := time.Now(), t.cfg.Providers.Names()
-	var all []Ref
+	now := time.Now()
+	var all []dueGrant
 	for i := range st.Accounts {
-		g := st.Accounts[i].Grant
-		if g == nil || g.State != string(Active) || g.Refresh == nil || g.RefreshAt == nil || g.RefreshAt.After(now) || !slices.Contains(names, g.Provider) ||
-			g.Attempt != nil && g.Attempt.LeaseUntil.After(now) || g.RetryAt != nil && g.RetryAt.After(now) {
+		x := st.Accounts[i].Grant
+		if x == nil || x.Refresh == nil || !slices.Contains(providers, x.Provider) {
 			continue
 		}
-		all = append(all, Ref{Account: st.Accounts[i].ID})
+		if g := grantAt(x, now); g.State == Active && g.due() && !g.leased() && g.pause() == 0 {
+			all = append(all, dueGrant{Provider: g.Provider, Ref: Ref{Account: st.Accounts[i].ID}})
+		}
 	}
 	return all, nil
 }

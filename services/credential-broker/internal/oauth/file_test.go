@@ -36,7 +36,7 @@ func TestInFile(t *testing.T) {
 		"InvalidGrantOfAnOldToken": TestInvalidGrantOfAnOldToken, "TroubleIsNotTheGrants": TestTroubleIsNotTheGrants, "LostAnswer": TestLostAnswer,
 		"StoppedBeforeSending": TestStoppedBeforeSending, "Login": TestLogin, "LoginIsOnesOwn": TestLoginIsOnesOwn, "LoginsAreBounded": TestLoginsAreBounded,
 		"Reauthorize": TestReauthorize, "Device": TestDevice, "Revoke": TestRevoke, "RevokeWaitsForRenewal": TestRevokeWaitsForRenewal,
-		"LateAnswerDuringRevoke": TestLateAnswerDuringRevoke,
+		"LateAnswerDuringRevoke":  TestLateAnswerDuringRevoke,
 		"RevokeWhereThereIsNoWay": TestRevokeWhereThereIsNoWay, "ClientMissing": TestClientMissing,
 		"PassingFaultUsesNoLoginUp": TestPassingFaultUsesNoLoginUp, "OneAsksForAll": TestOneAsksForAll, "DeadTurn": TestDeadTurn, "StartAgain": TestStartAgain,
 		"DeviceAgainDuringPoll": TestDeviceAgainDuringPoll, "StartUnderAnothersID": TestStartUnderAnothersID,

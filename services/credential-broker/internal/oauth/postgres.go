@@ -400,20 +400,22 @@ func (t postgres) erase(ctx context.Context, a attempt, outcome string, f *failu
 	})
 }
 
-// due returns grants that should be renewed and that nobody renews. It looks at all
-// workspaces, which is why it needs the system's claim.
-func (t postgres) due(ctx context.Context) ([]Ref, error) {
-	var all []Ref
+// due looks at all workspaces, which is why it needs the system's claim. Who renews does
+// not hurry, and takes the oldest of each provider first.
+func (t postgres) due(ctx context.Context, providers []string) ([]dueGrant, error) {
+	var all []dueGrant
 	err := t.cfg.DB.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `
-			SELECT workspace_id AS workspace, account_id AS account FROM grants
-			WHERE state = 'active' AND refresh_at <= now() AND refresh_sealed IS NOT NULL AND provider = ANY ($2)
-				AND (lease_until IS NULL OR lease_until < now()) AND (retry_at IS NULL OR retry_at <= now())
-			ORDER BY refresh_at LIMIT $1`, dueAtOnce, t.cfg.Providers.Names())
+			SELECT provider, workspace, account FROM (
+				SELECT provider, workspace_id AS workspace, account_id AS account, row_number() OVER (PARTITION BY provider ORDER BY refresh_at) AS nth
+				FROM grants
+				WHERE state = 'active' AND refresh_at <= now() AND refresh_sealed IS NOT NULL AND provider = ANY (@providers)
+					AND (lease_until IS NULL OR lease_until < now()) AND (retry_at IS NULL OR retry_at <= now())
+			) AS d WHERE nth <= @most`, pg.Args{"providers": providers, "most": dueAtOnce})
 		if err != nil {
 			return err
 		}
-		all, err = pgx.CollectRows(rows, pgx.RowToStructByName[Ref])
+		all, err = pgx.CollectRows(rows, pgx.RowToStructByName[dueGrant])
 		return err
 	})
 	if err != nil {

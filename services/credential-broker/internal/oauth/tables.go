@@ -21,8 +21,9 @@ type tables interface {
 	// then: where this one is among those, or was begun anew since, it stores nothing and
 	// returns errStrange.
 	admit(ctx context.Context, who Who, p *Provider, l loginRow, s *sealedTokens) error
-	// due returns grants that should be renewed and that nobody renews.
-	due(ctx context.Context) ([]Ref, error)
+	// due returns grants of these providers that should be renewed and that nobody renews,
+	// dueAtOnce of each provider at most.
+	due(ctx context.Context, providers []string) ([]dueGrant, error)
 	// changed returns grants that have changed a short while ago.
 	changed(ctx context.Context) ([]change, error)
 

@@ -2,6 +2,7 @@ package oauth
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,8 +12,8 @@ import (
 )
 
 const (
-	dueAtOnce   = 200 // grants that one look renews at most
-	atOnce      = 32  // renewals of one instance at a time: one that waits for a server takes nothing else
+	dueAtOnce   = 200 // grants of a provider that one look takes on at most
+	atOnce      = 8   // renewals of an instance at a provider at a time
 	sweepEvery  = time.Hour
 	keepHistory = 30 * 24 * time.Hour
 )
@@ -23,10 +24,11 @@ func (k *Keeper) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { k.follow(ctx) })
+	w := worker{Keeper: k, wg: &wg, busy: map[string]bool{}}
 	var swept time.Time
 	var trouble nuisance
 	for {
-		if err := k.renewDue(ctx); trouble.isNews(err) && ctx.Err() == nil {
+		if err := w.renewDue(ctx); trouble.isNews(err) && ctx.Err() == nil {
 			k.cfg.Log.WarnContext(ctx, "no look for tokens that are due", "error", err)
 		}
 		if time.Since(swept) >= sweepEvery {
@@ -42,24 +44,71 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
-func (k *Keeper) renewDue(ctx context.Context) error {
-	due, err := k.tables.due(ctx)
+// worker renews what is due. It waits for no provider: one that hangs holds up its own
+// grants alone.
+type worker struct {
+	*Keeper
+	wg *sync.WaitGroup
+
+	busy   map[string]bool // the providers whose due grants are being renewed
+	busyMu sync.Mutex      // guards busy
+}
+
+// dueGrant is a grant that should be renewed.
+type dueGrant struct {
+	Provider string
+	Ref
+}
+
+// renewDue begins to renew what is due with providers that it is not at work with.
+func (w *worker) renewDue(ctx context.Context) error {
+	idle := w.idle()
+	if len(idle) == 0 {
+		return nil
+	}
+	due, err := w.tables.due(ctx, idle)
 	if err != nil {
 		return err
 	}
+	pages := map[string][]Ref{}
+	for _, d := range due {
+		pages[d.Provider] = append(pages[d.Provider], d.Ref)
+	}
+	for provider, page := range pages {
+		w.setBusy(provider, true)
+		w.wg.Go(func() {
+			defer w.setBusy(provider, false)
+			w.renewAll(ctx, page)
+		})
+	}
+	return nil
+}
+
+func (w *worker) renewAll(ctx context.Context, page []Ref) {
 	var g errgroup.Group
 	g.SetLimit(atOnce)
-	for _, ref := range due {
+	for _, ref := range page {
 		g.Go(func() error {
-			if ctx.Err() != nil {
-				return nil
+			if ctx.Err() == nil {
+				// What goes wrong is logged, and written to the grant, where it happens.
+				_, _ = w.wait(ctx, w.start(ctx, ref, 0, nil))
 			}
-			// What goes wrong is logged, and written to the grant, where it happens.
-			_, _ = k.wait(ctx, k.start(ctx, ref, 0, nil))
 			return nil
 		})
 	}
-	return g.Wait()
+	_ = g.Wait() // none returns an error
+}
+
+func (w *worker) idle() []string {
+	w.busyMu.Lock()
+	defer w.busyMu.Unlock()
+	return slices.DeleteFunc(w.cfg.Providers.Names(), func(name string) bool { return w.busy[name] })
+}
+
+func (w *worker) setBusy(provider string, busy bool) {
+	w.busyMu.Lock()
+	defer w.busyMu.Unlock()
+	w.busy[provider] = busy
 }
 
 // overlap is what is looked at again: a change counts from its commit, which is later

@@ -3,17 +3,25 @@ package oauth_test
 import (
 	"bytes"
 	"context"
+	"fmt"
+	"io"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/fstest"
 	"testing/synctest"
 	"time"
 
 	"signalbox.dev/services/credential-broker/internal/accountfile"
 	"signalbox.dev/services/credential-broker/internal/oauth"
+	"signalbox.dev/services/credential-broker/internal/vault"
+	"signalbox.dev/services/simulator/authserver"
 )
 
 // TestTroubleIsToldOnceInAWhile does not fill the log while what is stored cannot be
@@ -65,4 +73,48 @@ func TestTroubleIsToldOnceInAWhile(t *testing.T) {
 		wg.Wait()
 		k.Close()
 	})
+}
+
+// TestHangingProviderHoldsUpItself has more due than one look takes on, and all of it
+// longer than another's, with a provider that does not answer.
+func TestHangingProviderHoldsUpItself(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, authserver.Settings{Rotate: true}, rotating)
+	var asked atomic.Int32
+	hanging := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		_, _ = io.Copy(io.Discard, r.Body) // so that the server notices when the caller goes
+		<-r.Context().Done()
+	}))
+	t.Cleanup(hanging.Close)
+	client := oauth.Client{ID: "us", Secret: vault.NewSecret("hush")}
+	providers, err := oauth.Load(map[string]oauth.Client{"sim": client, "slow": client}, fstest.MapFS{
+		"sim.yaml":  {Data: []byte(providerYAML(w.url, rotating))},
+		"slow.yaml": {Data: []byte(strings.Replace(providerYAML(hanging.URL, rotating), "name: sim", "name: slow", 1))},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := w.keeper(fast, func(c *oauth.Config) { c.Providers = providers })
+	ref := w.grant(k)
+	for n := range 210 {
+		_, err := k.Add(t.Context(), w.who, oauth.NewGrant{Provider: "slow", Refresh: vault.NewSecret(fmt.Sprintf("refresh-of-%d", n))})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.change(`UPDATE credentials.grants SET refresh_at = now() - CASE provider WHEN 'slow' THEN interval '1 day' ELSE interval '1 second' END`)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	over := make(chan error)
+	go func() { over <- k.Run(ctx) }()
+	eventually(t, "the renewal with the other provider", func() bool { return w.status(k, ref).Version == 2 })
+	if n := asked.Load(); n > 8 {
+		t.Errorf("%d renewals are under way with the provider that hangs, want 8 at most", n)
+	}
+	cancel()
+	if err := <-over; err != nil {
+		t.Errorf("Run() = %v", err)
+	}
+	hanging.CloseClientConnections()
 }
