@@ -45,7 +45,7 @@ type failure struct {
 	Status         int
 	Code           string
 	After          time.Duration // what Retry-After asked for
-	err            error         // of the network
+	err            error         // of the network, in words of ours
 }
 
 // Error says what happened, without a word of the body.
@@ -102,10 +102,11 @@ func (k *Keeper) post(ctx context.Context, p *Provider, endpoint string, params 
 	req.Header.Set("User-Agent", k.cfg.UserAgent)
 	res, err := k.client.Do(req)
 	if err != nil {
-		return nil, &failure{Sent: sent.Load(), err: withoutURL(err)}
+		return nil, &failure{Sent: sent.Load(), err: inWords(err)}
 	}
 	defer res.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer+1))
+	err = inWords(err) // of a trailer, too, net/http quotes what it does not understand
 	if err == nil && len(body) > maxAnswer {
 		err = fmt.Errorf("it is longer than %d bytes", maxAnswer)
 	}
@@ -125,15 +126,6 @@ func (k *Keeper) post(ctx context.Context, p *Provider, endpoint string, params 
 		return nil, f
 	}
 	return object, nil
-}
-
-// withoutURL drops the URL that net/http puts into its errors: an endpoint of an
-// operator's own may hold something.
-func withoutURL(err error) error {
-	if e, ok := errors.AsType[*url.Error](err); ok {
-		return e.Err
-	}
-	return err
 }
 
 func newRequest(ctx context.Context, p *Provider, endpoint string, params parameters) (*http.Request, error) {
