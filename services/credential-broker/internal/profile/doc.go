@@ -33,8 +33,9 @@
 //	  output: [output_tokens]
 //	  cache_read: [cached_tokens]   # members that count parts of the input: of the
 //	  cache_write: []               # provider's cache, which has prices of its own
-//	limits:                         # a limit is used up when remaining says 0
+//	limits:                         # a limit is used up when remaining says 0, or status a word
 //	  - {remaining: x-ratelimit-remaining, reset: x-ratelimit-reset}
+//	  - {status: x-quota-status, used: rejected, reset: x-quota-reset}
 //	routes:
 //	  - path: /v1/messages          # below the base URL; a * at the end stands for any rest
 //	    query: {beta: "true"}       # added to the URL

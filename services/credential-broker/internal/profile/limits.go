@@ -3,6 +3,7 @@ package profile
 import (
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -10,6 +11,8 @@ import (
 type Limit struct {
 	// Remaining is the header with what is left of it; empty where there is none.
 	Remaining string
+	// Status is the header that says Used when it is used up; empty where there is none.
+	Status, Used string
 	// Reset is the header that says when it is whole again: a time (RFC 3339), a time
 	// span (6m0s), seconds, or the seconds or milliseconds since 1970.
 	Reset string
@@ -20,8 +23,8 @@ const maxReset = 7 * 24 * time.Hour
 
 // Exhausted reports whether an answer says that one of the limits is used up.
 func (p *Profile) Exhausted(h http.Header) bool {
-	for _, l := range p.Limits {
-		if l.Remaining != "" && used(h.Get(l.Remaining)) {
+	for i := range p.Limits {
+		if l := &p.Limits[i]; l.says() && l.used(h) {
 			return true
 		}
 	}
@@ -29,20 +32,44 @@ func (p *Profile) Exhausted(h http.Header) bool {
 }
 
 // Reset returns how long it is until all limits that are used up are whole again, 0
-// where the answer does not say. A limit without a remaining header counts as used up:
-// ask for answers only that say so.
+// where the answer does not say. A limit of which no header says whether it is used up
+// counts as that: ask for answers only that a rate limit has refused.
 func (p *Profile) Reset(h http.Header, now time.Time) time.Duration {
 	var wait time.Duration
-	for _, l := range p.Limits {
-		if l.Reset == "" || l.Remaining != "" && !used(h.Get(l.Remaining)) {
-			continue
+	for i := range p.Limits {
+		if l := &p.Limits[i]; l.used(h) {
+			wait = max(wait, until(h.Get(l.Reset), now))
 		}
-		wait = max(wait, until(h.Get(l.Reset), now))
 	}
 	return min(wait, maxReset)
 }
 
-func used(remaining string) bool {
+// Lapses returns how long it is until the quota lapses that an answer was counted against,
+// 0 where the answer does not say. A limit whose header says what is left fills up all the
+// time, and nothing of it is lost; another one is the quota of a span of time.
+func (p *Profile) Lapses(h http.Header, now time.Time) time.Duration {
+	for i := range p.Limits {
+		if l := &p.Limits[i]; l.Remaining == "" {
+			return min(max(0, until(h.Get(l.Reset), now)), maxReset)
+		}
+	}
+	return 0
+}
+
+// says reports whether a header says that the limit is used up.
+func (l *Limit) says() bool { return l.Remaining != "" || l.Status != "" }
+
+func (l *Limit) used(h http.Header) bool {
+	switch {
+	case l.Status != "":
+		return strings.EqualFold(h.Get(l.Status), l.Used)
+	case l.Remaining != "":
+		return none(h.Get(l.Remaining))
+	}
+	return true
+}
+
+func none(remaining string) bool {
 	n, err := strconv.ParseFloat(remaining, 64)
 	return err == nil && n <= 0
 }

@@ -66,6 +66,8 @@ type sourceUsage struct {
 
 type sourceLimit struct {
 	Remaining string `yaml:"remaining"`
+	Status    string `yaml:"status"`
+	Used      string `yaml:"used"`
 	Reset     string `yaml:"reset"`
 }
 

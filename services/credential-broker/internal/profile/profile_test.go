@@ -178,6 +178,10 @@ func TestLoadErrors(t *testing.T) {
 		{"usage nowhere", good + "usage:\n  input: [a]\n", "usage.at: say in which members"},
 		{"usage of chat", good + "routes:\n  - path: /x\n    stream: {events: chat, usage: [e]}\n", "chat chunks have no names"},
 		{"limit", good + "limits:\n  - {remaining: 'a b'}\n", `a.yaml:5: limits[0].remaining: "a b" is not the name of a header`},
+		{"status without a word", good + "limits:\n  - {status: x-s, reset: x-r}\n", "limits[0].used: a status goes with the word"},
+		{"a word without status", good + "limits:\n  - {used: rejected, reset: x-r}\n", "limits[0].used: a status goes with the word"},
+		{"status and remaining", good + "limits:\n  - {status: x-s, used: rejected, remaining: x-r}\n", "limits[0].status: a limit has remaining or status"},
+		{"status", good + "limits:\n  - {status: 'a b', used: rejected}\n", `limits[0].status: "a b" is not the name of a header`},
 		{"empty limit", good + "limits:\n  - {}\n", "limits[0]: name the headers"},
 		{"too large", good + "# " + strings.Repeat("x", 70_000), "over the limit"},
 	}
@@ -261,7 +265,7 @@ func TestAddQuery(t *testing.T) {
 
 func TestReset(t *testing.T) {
 	t.Parallel()
-	s, err := profile.Load("1", fstest.MapFS{"a.yaml": {Data: []byte("name: a\ndialect: openai\nauth: {header: x-key}\nlimits:\n  - {remaining: r1, reset: t1}\n  - {remaining: r2, reset: t2}\n  - {reset: t3}\n")}})
+	s, err := profile.Load("1", fstest.MapFS{"a.yaml": {Data: []byte("name: a\ndialect: openai\nauth: {header: x-key}\nlimits:\n  - {remaining: r1, reset: t1}\n  - {remaining: r2, reset: t2}\n  - {reset: t3}\n  - {status: s4, used: rejected, reset: t4}\n")}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -283,6 +287,9 @@ func TestReset(t *testing.T) {
 		{"milliseconds since 1970", []string{"T3", strconv.FormatInt(now.UnixMilli()+2500, 10)}, 2500 * time.Millisecond, false},
 		{"long ago", []string{"T3", "2020-01-01T00:00:00Z"}, 0, false},
 		{"far away", []string{"T3", "2099-01-01T00:00:00Z"}, 7 * 24 * time.Hour, false},
+		{"a status", []string{"S4", "rejected", "T4", "10"}, 10 * time.Second, true},
+		{"another status", []string{"S4", "allowed", "T4", "10"}, 0, false},
+		{"no status", []string{"T4", "10"}, 0, false},
 		{"nonsense", []string{"R1", "none", "T1", "10", "T3", "NaN"}, 0, false},
 	}
 	for _, tt := range tests {

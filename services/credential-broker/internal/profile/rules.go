@@ -126,11 +126,19 @@ func (c *checker) limits(src []sourceLimit) []Limit {
 	var out []Limit
 	for i, l := range src {
 		field := fmt.Sprintf("limits[%d]", i)
-		if l.Reset == "" && l.Remaining == "" {
-			c.Wrong(field, "name the headers: remaining, reset or both")
+		if l.Reset == "" && l.Remaining == "" && l.Status == "" {
+			c.Wrong(field, "name the headers: remaining or status, reset, or both")
 		}
-		limit := Limit{Remaining: http.CanonicalHeaderKey(l.Remaining), Reset: http.CanonicalHeaderKey(l.Reset)}
-		for name, header := range map[string]string{"remaining": l.Remaining, "reset": l.Reset} {
+		if (l.Status == "") != (l.Used == "") {
+			c.Wrong(field+".used", "a status goes with the word that it says when the limit is used up, such as {status: x-quota-status, used: rejected}")
+		}
+		if l.Status != "" && l.Remaining != "" {
+			c.Wrong(field+".status", "a limit has remaining or status: make two of it")
+		}
+		limit := Limit{
+			Remaining: http.CanonicalHeaderKey(l.Remaining), Status: http.CanonicalHeaderKey(l.Status), Used: l.Used, Reset: http.CanonicalHeaderKey(l.Reset),
+		}
+		for name, header := range map[string]string{"remaining": l.Remaining, "status": l.Status, "reset": l.Reset} {
 			if header != "" && !headerForm.MatchString(header) {
 				c.Wrong(field+"."+name, "%q is not the name of a header", clip(header))
 			}

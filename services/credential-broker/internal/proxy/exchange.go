@@ -395,11 +395,13 @@ func (x *exchange) report(reason pool.Reason, res *http.Response) {
 	out := pool.Outcome{Reason: reason, Unsent: x.unsent, Denied: x.denied}
 	if res != nil {
 		out.Status, out.RetryAfter = res.StatusCode, pool.RetryAfter(res.Header, time.Now())
-		if out.RetryAfter == 0 && (reason == pool.RateLimited || reason == pool.QuotaExhausted) {
+		// Time heals these. What another status says is missing, such as money, does not
+		// come back when a quota does.
+		if out.RetryAfter == 0 && (reason == pool.RateLimited || reason == pool.QuotaExhausted && res.StatusCode == http.StatusTooManyRequests) {
 			out.RetryAfter = x.account.Profile.Reset(res.Header, time.Now())
 		}
 		if reason == pool.OK {
-			out.Ends = quotaEnds(x.account.Profile, res.Header)
+			out.Ends = x.account.Profile.Lapses(res.Header, time.Now())
 		}
 	}
 	if out.RetryAfter > 0 {
@@ -408,19 +410,6 @@ func (x *exchange) report(reason pool.Reason, res *http.Response) {
 	out.Model, out.Tokens = x.model, x.tally.Sum()
 	// The pool shall hear of it although the caller has gone.
 	x.p.cfg.Pool.Report(context.WithoutCancel(x.ctx), x.account, out)
-}
-
-// quotaEnds returns how long it is until the quota lapses that a good answer was counted
-// against, 0 where the answer does not say. A limit whose header says what is left fills up
-// all the time, and nothing of it is lost; one without is the quota of a span of time.
-func quotaEnds(p *profile.Profile, h http.Header) time.Duration {
-	for _, l := range p.Limits {
-		if l.Remaining == "" {
-			quota := profile.Profile{Limits: []profile.Limit{l}}
-			return quota.Reset(h, time.Now())
-		}
-	}
-	return 0
 }
 
 // again counts and logs that the request is sent again: with the same account, or with

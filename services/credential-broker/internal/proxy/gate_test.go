@@ -371,6 +371,42 @@ func TestQuotaEndIsTold(t *testing.T) {
 	}
 }
 
+// When a quota ends says how long to wait where it is used up, and nowhere else: a
+// subscription's answers all say when its window ends.
+func TestQuotaEndIsNoWait(t *testing.T) {
+	t.Parallel()
+	const (
+		limited = `{"type":"error","error":{"type":"rate_limit_error","message":"m"}}`
+		refused = `{"type":"error","error":{"type":"authentication_error","message":"m"}}`
+		unpaid  = `{"type":"error","error":{"type":"invalid_request_error","message":"Your credit balance is too low to access the Anthropic API."}}`
+	)
+	for _, tt := range []struct {
+		name, says string
+		status     int
+		body       string
+		reason     pool.Reason
+		want       time.Duration
+	}{
+		{"used up", "rejected", 429, limited, pool.RateLimited, 4 * time.Hour},
+		{"nearly used up", "allowed_warning", 429, limited, pool.RateLimited, 0},
+		{"too many at once", "allowed", 429, limited, pool.RateLimited, 0},
+		{"says nothing", "", 429, limited, pool.RateLimited, 0},
+		{"a rate limit of another status", "allowed", 400, limited, pool.RateLimited, 0},
+		{"refused", "allowed", 403, refused, pool.QuotaExhausted, 0},
+		{"refused, and used up", "rejected", 403, refused, pool.QuotaExhausted, 0},
+		{"unpaid, and used up", "rejected", 400, unpaid, pool.QuotaExhausted, 0},
+	} {
+		r := newRig(t, &memory{}, nil)
+		end := fmt.Sprint(time.Now().Add(4 * time.Hour).Unix())
+		upstream := r.serve(answer(tt.status, tt.body, "Anthropic-Ratelimit-Unified-Status", tt.says, "Anthropic-Ratelimit-Unified-Reset", end))
+		r.pool.all = []pool.Account{r.profiled("anthropic-oauth", "", upstream, "k-"+canary)}
+		r.post(messages, asking)
+		if o := r.pool.outcomes()[0]; o.Reason != tt.reason || o.RetryAfter.Round(time.Minute) != tt.want {
+			t.Errorf("%s: %s, to wait %v, want %s, %v", tt.name, o.Reason, o.RetryAfter, tt.reason, tt.want)
+		}
+	}
+}
+
 // A plain answer that breaks off is not reported as a good one.
 func TestPlainAnswerBreaksOff(t *testing.T) {
 	t.Parallel()
