@@ -34,6 +34,7 @@ type conn struct {
 	origin origin
 	socket net.Conn
 	stream net.Conn // socket, or TLS over it
+	under  *records // between the two; nil without TLS
 	in     *bufio.Reader
 	since  time.Time // when it became idle
 	reused bool
@@ -195,6 +196,24 @@ func (c *conn) readHead(req *http.Request) (*http.Response, error) {
 	return nil, errors.New("the server informs without end")
 }
 
+// quiet reports whether nothing that was read from the socket is left over. What the
+// server says later stays in the socket, where sock.Alive sees it.
+func (c *conn) quiet() bool {
+	if c.in.Buffered() > 0 {
+		return false
+	}
+	if c.under == nil {
+		return true
+	}
+	// TLS reads as much as there is, holds it, and does not say so: it is read from
+	// until it has nothing more. Messages of its own, such as session tickets, it takes
+	// in by the way.
+	c.under.shut = true
+	_, err := c.in.Peek(1)
+	c.under.shut = false
+	return errors.Is(err, errShut) && c.under.between()
+}
+
 // again reports whether a request that failed may be sent over another connection:
 // this one was idle, and the server has not seen the request, or may see it twice.
 // The request's writing has ended.
@@ -248,7 +267,7 @@ func (b *body) end(err error) {
 	}
 	// Bytes behind the end were not asked for, and of a request that is still being
 	// written although its answer has ended nobody knows what the server makes.
-	if whole && b.keep && b.c.in.Buffered() == 0 && b.c.written.Load() && b.stop() {
+	if whole && b.keep && b.c.written.Load() && b.c.quiet() && b.stop() {
 		b.c.sending.Wait()
 		b.c.t.put(b.c)
 		return

@@ -16,9 +16,10 @@
 // # Connections
 //
 // A connection belongs to one exchange from take until the body has been read to
-// its end or was closed. Read to its end, it goes back to the idle ones, the last
-// used first in line, and is looked at before it is used again: one that the server
-// has closed meanwhile is not. Everything else closes it. What was cancelled is
+// its end or was closed. Read to its end, and with nothing left over of what came, it
+// goes back to the idle ones, the last used first in line, and is looked at before it
+// is used again: one that the server has closed meanwhile, or said something on, is
+// not. Everything else closes it. What was cancelled is
 // closed by the context's own goroutine, whatever the exchange is waiting for.
 package h1
 
@@ -179,7 +180,8 @@ func (c *conn) shake(ctx context.Context) error {
 		cfg = cfg.Clone()
 		cfg.ServerName, _, _ = net.SplitHostPort(c.origin.address)
 	}
-	secure := tls.Client(c.socket, cfg)
+	c.under = &records{Conn: c.socket}
+	secure := tls.Client(c.under, cfg)
 	ctx, cancel := context.WithTimeout(ctx, tlsTimeout)
 	defer cancel()
 	if err := secure.HandshakeContext(ctx); err != nil {

@@ -36,14 +36,16 @@ func serve(t *testing.T, h http.HandlerFunc) *server {
 	t.Helper()
 	s := &server{Server: httptest.NewUnstartedServer(h)}
 	s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
-	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
-		if state == http.StateNew {
-			s.conns.Add(1)
-		}
-	}
+	s.Config.ConnState = s.count
 	s.Start()
 	t.Cleanup(s.Close)
 	return s
+}
+
+func (s *server) count(_ net.Conn, state http.ConnState) {
+	if state == http.StateNew {
+		s.conns.Add(1)
+	}
 }
 
 func transport(t *testing.T, cfg h1.Config) *h1.Transport {
@@ -246,44 +248,133 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// After an answer that does not leave the connection clean, it is not used again.
+// After an answer that does not leave the connection clean, it is not used again. Over
+// TLS the pieces of an answer are records, which arrive together.
 func TestNotKept(t *testing.T) {
 	t.Parallel()
-	for _, tt := range []struct{ name, answer string }{
-		{"closing", "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi"},
-		{"more than was asked for", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhiHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"},
-		{"another protocol", "HTTP/1.1 101 Switching Protocols\r\n\r\n"},
-		{"not read to its end", "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nhi"},
+	const more = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"
+	for _, tt := range []struct {
+		name   string
+		answer []string
+		less   int // bytes of the last record that do not come
+	}{
+		{"closing", []string{"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi"}, 0},
+		{"more than was asked for", []string{"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi" + more}, 0},
+		{"more in a record of its own", []string{"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", more}, 0},
+		{"more in half a record", []string{"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", more}, 20},
+		{"more in the head of a record", []string{"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", ""}, 0},
+		{"a line", []string{"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", "\r\n"}, 0},
+		{"a body where none may be", []string{"HTTP/1.1 204 No Content\r\nContent-Length: 2\r\n\r\n", "hi"}, 0},
+		{"another protocol", []string{"HTTP/1.1 101 Switching Protocols\r\n\r\n"}, 0},
+		{"not read to its end", []string{"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nhi"}, 0},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			var conns atomic.Int32
-			url := raw(t, func(c net.Conn, r *bufio.Reader) {
-				conns.Add(1)
-				_, _ = io.WriteString(c, tt.answer)
-				_, _ = io.Copy(io.Discard, r)
+		for _, scheme := range []string{"http", "https"} {
+			t.Run(tt.name+" over "+scheme, func(t *testing.T) {
+				t.Parallel()
+				if scheme == "http" && tt.answer[len(tt.answer)-1] == "" {
+					t.Skip("there are no records")
+				}
+				var conns atomic.Int32
+				cfg := h1.Config{}
+				url := raw(t, func(c net.Conn, r *bufio.Reader) {
+					conns.Add(1)
+					_, _ = io.WriteString(c, strings.Join(tt.answer, ""))
+					_, _ = io.Copy(io.Discard, r)
+				})
+				if scheme == "https" {
+					url, cfg = rawTLS(t, func(c *tls.Conn, w *together, r *bufio.Reader) {
+						conns.Add(1)
+						w.hold = true
+						for _, piece := range tt.answer {
+							_, _ = io.WriteString(c, piece)
+						}
+						if tt.answer[len(tt.answer)-1] == "" {
+							w.held = append(w.held, 23, 3, 3)
+						}
+						_, _ = w.Conn.Write(w.held[:len(w.held)-tt.less])
+						_, _ = io.Copy(io.Discard, r)
+					})
+				}
+				tr := transport(t, cfg)
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // on a kept one nobody answers
+				defer cancel()
+				for range 2 {
+					res, err := tr.RoundTrip(ask(ctx, t, "GET", url, ""))
+					if err != nil {
+						t.Fatal(err)
+					}
+					b := make([]byte, 2)
+					_, _ = io.ReadFull(res.Body, b)
+					if tt.name != "not read to its end" {
+						_, _ = io.Copy(io.Discard, res.Body)
+					}
+					_ = res.Body.Close()
+					if n, err := res.Body.Read(b); n != 0 || err == nil {
+						t.Errorf("Read after Close = %d, %v, want an error", n, err)
+					}
+				}
+				if n := conns.Load(); n != 2 {
+					t.Errorf("%d connections for 2 requests, want 2", n)
+				}
 			})
-			tr := transport(t, h1.Config{})
-			for range 2 {
-				res, err := tr.RoundTrip(ask(t.Context(), t, "GET", url, ""))
-				if err != nil {
-					t.Fatal(err)
-				}
-				b := make([]byte, 2)
-				_, _ = io.ReadFull(res.Body, b)
-				if tt.name != "not read to its end" {
-					_, _ = io.Copy(io.Discard, res.Body)
-				}
-				_ = res.Body.Close()
-				if n, err := res.Body.Read(b); n != 0 || err == nil {
-					t.Errorf("Read after Close = %d, %v, want an error", n, err)
-				}
-			}
-			if n := conns.Load(); n != 2 {
-				t.Errorf("%d connections for 2 requests, want 2", n)
-			}
-		})
+		}
 	}
+}
+
+// rawTLS is raw over TLS. What is written goes out at once, or is held.
+func rawTLS(t testing.TB, h func(*tls.Conn, *together, *bufio.Reader)) (url string, cfg h1.Config) {
+	t.Helper()
+	s := httptest.NewUnstartedServer(http.NotFoundHandler())
+	s.StartTLS() // for its certificate
+	s.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(s.Certificate())
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			plain, err := l.Accept()
+			if err != nil {
+				return
+			}
+			w := &together{Conn: plain}
+			c := tls.Server(w, &tls.Config{Certificates: s.TLS.Certificates, MinVersion: tls.VersionTLS12})
+			r := bufio.NewReader(c)
+			for line := "x"; line != "\r\n"; {
+				if line, err = r.ReadString('\n'); err != nil {
+					break
+				}
+			}
+			if err == nil {
+				h(c, w, r)
+			}
+			_ = plain.Close()
+		}
+	}()
+	t.Cleanup(func() {
+		_ = l.Close()
+		<-done
+	})
+	return "https://" + l.Addr().String(), h1.Config{TLS: &tls.Config{RootCAs: roots}}
+}
+
+// together holds what is written, so that it can be sent at once.
+type together struct {
+	net.Conn
+	hold bool
+	held []byte
+}
+
+func (w *together) Write(b []byte) (int, error) {
+	if !w.hold {
+		return w.Conn.Write(b)
+	}
+	w.held = append(w.held, b...)
+	return len(b), nil
 }
 
 // What is cancelled ends at once, wherever it is, with the cause; and the server
@@ -335,7 +426,8 @@ func TestCancel(t *testing.T) {
 	})
 }
 
-// Over TLS nothing but HTTP/1.1 is offered, and a certificate is looked at.
+// Over TLS nothing but HTTP/1.1 is offered, a certificate is looked at, and connections
+// are used again.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	s := &server{Server: httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -343,6 +435,7 @@ func TestTLS(t *testing.T) {
 	}))}
 	s.EnableHTTP2 = true
 	s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
+	s.Config.ConnState = s.count
 	s.StartTLS()
 	t.Cleanup(s.Close)
 	roots := x509.NewCertPool()
@@ -352,6 +445,9 @@ func TestTLS(t *testing.T) {
 		if g := got(tr, ask(t.Context(), t, "POST", s.URL, "x")); g != `200 "HTTP/1.1" <nil>` {
 			t.Errorf("got %s", g)
 		}
+	}
+	if n := s.conns.Load(); n != 1 {
+		t.Errorf("%d connections were made for requests one after the other, want 1", n)
 	}
 	_, err := transport(t, h1.Config{}).RoundTrip(ask(t.Context(), t, "POST", s.URL, "x")) //nolint:bodyclose // there is none
 	if !errors.Is(err, h1.ErrNotSent) || !strings.Contains(err.Error(), "certificate") {
@@ -481,23 +577,29 @@ func FuzzAnswer(f *testing.F) {
 
 // BenchmarkFirstByte measures a short exchange over loopback, beside net/http's.
 func BenchmarkFirstByte(b *testing.B) {
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		_, _ = io.WriteString(w, "hello")
-	}))
-	defer s.Close()
-	ours, theirs := h1.New(h1.Config{}), &http.Transport{DisableCompression: true}
+	})
+	plain, secure := httptest.NewServer(h), httptest.NewTLSServer(h)
+	defer plain.Close()
+	defer secure.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(secure.Certificate())
+	trust := &tls.Config{RootCAs: roots}
+	ours, theirs := h1.New(h1.Config{TLS: trust}), &http.Transport{DisableCompression: true, TLSClientConfig: trust}
 	defer ours.CloseIdleConnections()
 	defer theirs.CloseIdleConnections()
 	payload := bytes.Repeat([]byte("x"), 4<<10)
 	for _, tt := range []struct {
 		name string
+		url  string
 		rt   http.RoundTripper
-	}{{"h1", ours}, {"nethttp", theirs}} {
+	}{{"h1", plain.URL, ours}, {"nethttp", plain.URL, theirs}, {"h1 tls", secure.URL, ours}, {"nethttp tls", secure.URL, theirs}} {
 		b.Run(tt.name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				req, err := http.NewRequestWithContext(b.Context(), http.MethodPost, s.URL, bytes.NewReader(payload))
+				req, err := http.NewRequestWithContext(b.Context(), http.MethodPost, tt.url, bytes.NewReader(payload))
 				if err != nil {
 					b.Fatal(err)
 				}
