@@ -83,7 +83,7 @@ func (c *choices) note(choice []byte) {
 		case "index":
 			index = string(value)
 		case "finish_reason":
-			finished = !isNull(value)
+			finished = isSet(value)
 		}
 	}
 	if _, known := c.finished[index]; !known && len(c.finished) >= maxChoices {

@@ -108,7 +108,7 @@ func judgeChoice(choice []byte) (v verdict, ok bool) {
 		switch string(name) {
 		case "finish_reason":
 			kind = '"'
-			if !isNull(value) {
+			if isSet(value) { // some write "" until there is one
 				v |= meaningful | finished
 			}
 		case "text":
@@ -159,7 +159,8 @@ func skimChunk(data []byte) verdict {
 	return meaningful
 }
 
-// hasValue reports whether a member of that quoted name has another value than null.
+// hasValue reports whether a member of that quoted name has another value than null
+// and "".
 func hasValue(data, name []byte) bool {
 	for {
 		i := bytes.Index(data, name)
@@ -172,7 +173,7 @@ func hasValue(data, name []byte) bool {
 			continue
 		}
 		rest = bytes.TrimLeft(rest[1:], " \t\r\n")
-		if len(rest) == 0 || rest[0] != 'n' {
+		if len(rest) == 0 || rest[0] != 'n' && !bytes.HasPrefix(rest, []byte(`""`)) {
 			return true
 		}
 	}

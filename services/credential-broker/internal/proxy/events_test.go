@@ -48,6 +48,8 @@ func TestJudge(t *testing.T) {
 		{"second choice", chat, "", `{"choices":[{"delta":{}},{"delta":{"content":"a"}}]}`, meaningful, meaningful},
 		{"tool call", chat, "", `{"choices":[{"delta":{"tool_calls":[{"index":0}]}}]}`, meaningful, meaningful},
 		{"old completion", chat, "", `{"choices":[{"text":"a","finish_reason":null}]}`, meaningful, meaningful},
+		{"role, and an empty finish", chat, "", `{"choices":[{"delta":{"role":"assistant"},"finish_reason":""}]}`, 0, meaningful},
+		{"content, and an empty finish", chat, "", `{"choices":[{"delta":{"content":"a"},"finish_reason": "" }]}`, meaningful, meaningful},
 		{"finish", chat, "", `{"choices":[{"delta":{},"finish_reason":"stop"}]}`, meaningful | finished, meaningful | finished},
 		{"finish, spaced", chat, "", `{"choices": [{"delta": {}, "finish_reason" : "length"}]}`, meaningful | finished, meaningful | finished},
 		{"done", chat, "", `[DONE]`, end, end},
@@ -156,7 +158,7 @@ func decodedChunk(data []byte) verdict {
 		v |= meaningful | failure
 	}
 	for _, choice := range c.Choices {
-		if choice.FinishReason != nil {
+		if choice.FinishReason != nil && *choice.FinishReason != "" {
 			v |= meaningful | finished
 		}
 		if choice.Text != "" {
