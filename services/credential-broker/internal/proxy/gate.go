@@ -74,8 +74,14 @@ func (r *relay) neverBegan(err error) *refusal {
 	x := r.a.x
 	if errors.Is(err, io.EOF) {
 		rest := r.frames
-		if ev := rest.rest(); isWhole(ev) && judge(r.rules, ev, true) != 0 {
-			return nil
+		if ev := rest.rest(); isWhole(ev) {
+			v := judge(r.rules, ev, true)
+			if v&failure != 0 {
+				r.blame(ev)
+			}
+			if v != 0 {
+				return nil // finish judges it, and shows it
+			}
 		}
 		err = io.ErrUnexpectedEOF
 	}

@@ -156,11 +156,16 @@ func (r *relay) judge(ev event, early bool) verdict {
 	}
 	r.a.echoes.hideAll(r.frames.buf[ev.from:r.frames.done])
 	if r.met&(failure|terminal) == 0 {
-		f, _ := dialect.Read(ev.data)
-		r.a.reason = pool.ClassifyEvent(f)
-		r.a.x.denied = r.a.reason == pool.QuotaExhausted && pool.Denied(f)
+		r.blame(ev)
 	}
 	return v
+}
+
+// blame notes whose the failure is that an event reports.
+func (r *relay) blame(ev event) {
+	f, _ := dialect.Read(ev.data)
+	r.a.reason = pool.ClassifyEvent(f)
+	r.a.x.denied = r.a.reason == pool.QuotaExhausted && pool.Denied(f)
 }
 
 func (r *relay) judgeAll() {
@@ -235,12 +240,13 @@ func (r *relay) count(ev event) {
 func (r *relay) finish() error {
 	x, f := r.a.x, &r.frames
 	clean := errors.Is(r.read, io.EOF)
-	told := r.met&failure != 0
+	var last verdict
 	if clean && f.end > r.shown {
 		// A last event without its blank line counts if it is one.
 		if ev := f.rest(); isWhole(ev) {
 			r.translate(&ev)
-			r.met |= r.judge(ev, false)
+			last = r.judge(ev, false)
+			r.met |= last
 			r.count(ev)
 		}
 	}
@@ -265,15 +271,22 @@ func (r *relay) finish() error {
 	if r.a.reason == pool.OK && x.ctx.Err() == nil {
 		r.a.reason = pool.Unreachable
 	}
-	// The provider's own error event has said it already, if it was shown, and inside an
-	// overlong event there is no room for another.
-	if !told && !f.over {
-		typed := r.rules != nil && r.rules.Events == profile.Typed
-		if werr := x.write(dialect.Event(x.dialect, typed, e)); werr != nil {
-			return errors.Join(err, werr)
-		}
+	return errors.Join(err, r.sayWhy(last, e))
+}
+
+// sayWhy shows the error of a stream that failed: the provider's own if that is its last
+// event, which lacks its blank line. One that was shown before is enough, and inside an
+// overlong event there is no room for another.
+func (r *relay) sayWhy(last verdict, e dialect.Error) error {
+	x, f := r.a.x, &r.frames
+	switch {
+	case last&failure != 0:
+		return x.write(append(f.buf[r.shown:f.end:f.end], "\n\n"...))
+	case r.met&failure != 0, f.over:
+		return nil
 	}
-	return err
+	typed := r.rules != nil && r.rules.Events == profile.Typed
+	return x.write(dialect.Event(x.dialect, typed, e))
 }
 
 // isWhole reports whether an event that lost its blank line lost nothing else.

@@ -1,0 +1,80 @@
+package proxy_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"signalbox.dev/services/credential-broker/internal/pool"
+)
+
+// A chat whose chunks all say that nothing has ended, with "" in place of null, is not
+// whole when it is cut off.
+func TestEmptyFinishReason(t *testing.T) {
+	t.Parallel()
+	const (
+		role = `data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":""}]}` + "\n\n"
+		text = `data: {"choices":[{"index":0,"delta":{"content":"Hi, the answer is not"},"finish_reason": ""}]}` + "\n\n"
+		end  = `data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}` + "\n\n"
+	)
+	for _, body := range []string{asking, `{"stream":true,"n":1,"prompt":["a"]}`} {
+		r := newRig(t, &loopback{}, nil)
+		r.upstream("openai", stream(role, text))
+		if got := r.post(chats, body); got.err == nil || !strings.Contains(got.body, `"code":"provider_broke_off"`) {
+			t.Errorf("cut off: got %q, end %v, want an error and a broken end", got.body, got.err)
+		}
+		if diff := cmp.Diff([]report{{"sk-" + canary, pool.Unreachable, 200}}, r.pool.got()); diff != "" {
+			t.Errorf("reports (-want +got):\n%s", diff)
+		}
+		r = newRig(t, &loopback{}, nil)
+		r.upstream("openai", stream(role, text, end))
+		if got := r.post(chats, body); got.err != nil || got.body != role+text+end {
+			t.Errorf("whole: got %q, end %v, want a clean end", got.body, got.err)
+		}
+	}
+}
+
+// An error event whose blank line never comes is shown with one, wherever the stream is.
+func TestUnendedErrorEvent(t *testing.T) {
+	t.Parallel()
+	chatError := "data: {\"error\":{\"message\":\"boom\",\"type\":\"server_error\"}}\n\n"
+	for _, tt := range []struct {
+		name, provider, path string
+		before, event        string
+	}{
+		{"first", "anthropic", messages, "", msgError},
+		{"behind the preamble", "anthropic", messages, msgStart, msgError},
+		{"midway", "anthropic", messages, msgStart + msgBlock + msgDelta, msgError},
+		{"a chat's first", "openai", chats, chatRole, chatError},
+		{"a chat's", "openai", chats, chatRole + chatDelta, chatError},
+	} {
+		for _, end := range []string{"", "\n", "\r", "\r\n"} {
+			t.Run(tt.name+strings.NewReplacer("\r", " CR", "\n", " LF").Replace(end), func(t *testing.T) {
+				t.Parallel()
+				r := newRig(t, &loopback{}, nil)
+				event := strings.TrimSuffix(tt.event, "\n\n") + end
+				r.upstream(tt.provider, stream(tt.before+event))
+				got := r.post(tt.path, asking)
+				if want := tt.before + event + "\n\n"; got.status != http.StatusOK || got.body != want || got.err == nil {
+					t.Errorf("got %d %q, end %v, want %q and a broken end", got.status, got.body, got.err, want)
+				}
+			})
+		}
+	}
+	t.Run("another account", func(t *testing.T) {
+		t.Parallel()
+		r := newRig(t, &loopback{}, nil)
+		r.upstream("anthropic", bySecret(map[string]http.HandlerFunc{
+			"first-account": stream(msgStart + strings.TrimSuffix(msgError, "\n")), "second-account": stream(goodAnswer),
+		}), "first-account", "second-account")
+		if got := r.post(messages, asking); got.err != nil || got.body != goodAnswer {
+			t.Errorf("got %d %q, %v, want the second account's answer", got.status, got.body, got.err)
+		}
+		want := []report{{"first-account", pool.Overloaded, 200}, {"second-account", pool.OK, 200}}
+		if diff := cmp.Diff(want, r.pool.got()); diff != "" {
+			t.Errorf("reports (-want +got):\n%s", diff)
+		}
+	})
+}
