@@ -59,8 +59,12 @@ func Up(ctx context.Context, opts Options) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := dir.Lock(); err != nil {
+	_, alive, err := dir.LockOrRunning(ctx, lockWait)
+	if err != nil {
 		return err
+	}
+	if alive {
+		return dir.InUse()
 	}
 	defer dir.Unlock()
 	who, err := dir.Identity()

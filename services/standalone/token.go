@@ -69,20 +69,33 @@ func NewToken(ctx context.Context, o TokenOptions) (Token, error) {
 	return token, err
 }
 
+// lockWait is how long another command at the same data folder is waited for: longer than
+// it takes to make a database.
+const lockWait = 15 * time.Second
+
 // WithDatabase calls f with the address of a data folder's database: that of the
 // Signalbox which runs there or, when none does, the one that is named for it or else
 // that of a server that runs meanwhile. Where one runs on another database than the one
-// that is named, nobody could tell which is meant: that is an error.
+// that is named, nobody could tell which is meant: that is an error. Another command that
+// has the folder is waited for, for some seconds.
 func WithDatabase(ctx context.Context, data string, named conf.Secret, log *slog.Logger, f func(admin conf.Secret) error) error {
 	dir, err := datadir.Open(data)
 	if err != nil {
 		return err
 	}
-	running, alive, err := dir.Running()
-	if err != nil {
-		return err
+	var running datadir.Running
+	var alive bool
+	if named == "" {
+		running, alive, err = dir.LockOrRunning(ctx, lockWait)
+		defer dir.Unlock()
+	} else {
+		running, alive, err = dir.Running()
 	}
 	switch {
+	case errors.Is(err, datadir.ErrLocked):
+		return fmt.Errorf("%w; if another command works there, or one is starting, try again in a moment", err)
+	case err != nil:
+		return err
 	case alive && named != "" && named.Reveal() != running.DatabaseURL:
 		return fmt.Errorf("the Signalbox that runs in %s has another database than DATABASE_URL names: take the variable away, or stop that one", dir.Path())
 	case alive:
@@ -93,10 +106,6 @@ func WithDatabase(ctx context.Context, data string, named conf.Secret, log *slog
 		}
 		return f(named)
 	}
-	if err := dir.Lock(); err != nil {
-		return fmt.Errorf("%w; if it is starting, try again in a moment", err)
-	}
-	defer dir.Unlock()
 	server, err := OpenDatabase(ctx, dir.Path("postgres"), log)
 	if err != nil {
 		return err

@@ -15,6 +15,7 @@
 package datadir
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
@@ -23,6 +24,7 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"signalbox.dev/pkg/id"
 )
@@ -52,6 +54,17 @@ func Open(path string) (*Dir, error) {
 	return d, nil
 }
 
+// Holds tells whether a folder has, or serves at this moment, the data of a Signalbox. It
+// makes nothing.
+func Holds(path string) bool {
+	for _, name := range []string{"postgres", "running.json"} {
+		if _, err := os.Stat(filepath.Join(path, name)); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
 // Path returns the path of something in the folder.
 func (d *Dir) Path(name ...string) string {
 	return filepath.Join(append([]string{d.path}, name...)...)
@@ -68,10 +81,44 @@ func (d *Dir) Lock() error {
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		_ = f.Close() // nothing was written
-		return fmt.Errorf("the data folder %s is %w by another Signalbox: stop that one, or choose another folder with --data", d.path, ErrLocked)
+		return d.InUse()
 	}
 	d.lock = f
 	return nil
+}
+
+// lockPoll is how often LockOrRunning looks again.
+const lockPoll = 50 * time.Millisecond
+
+// LockOrRunning takes the folder like Lock, unless a Signalbox runs in it: then it
+// returns how to reach that. Whoever else has the folder, such as a command that looks
+// something up, or one that is starting, is waited for as long as wait.
+func (d *Dir) LockOrRunning(ctx context.Context, wait time.Duration) (r Running, alive bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	again := time.NewTicker(lockPoll)
+	defer again.Stop()
+	for {
+		if r, alive, err = d.Running(); alive || err != nil {
+			return r, alive, err
+		}
+		if err = d.Lock(); !errors.Is(err, ErrLocked) {
+			if err == nil {
+				d.ClearRunning() // of one that was killed: nobody is to take it for this process's
+			}
+			return Running{}, false, err
+		}
+		select {
+		case <-ctx.Done():
+			return Running{}, false, err
+		case <-again.C:
+		}
+	}
+}
+
+// InUse returns the error, an ErrLocked, of who finds another one there.
+func (d *Dir) InUse() error {
+	return fmt.Errorf("the data folder %s is %w by another Signalbox: stop that one, or choose another folder with --data", d.path, ErrLocked)
 }
 
 // Unlock gives the folder back. Without a Lock it does nothing.

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"signalbox.dev/services/standalone/internal/datadir"
 )
@@ -81,5 +82,40 @@ func TestOpenRefuses(t *testing.T) {
 	}
 	if _, err := datadir.Open(file); err == nil || !strings.Contains(err.Error(), "--data") {
 		t.Errorf("Open of a file = %v, want an error that says what to do", err)
+	}
+}
+
+// Whoever has the folder for a moment is waited for, and who runs there is told of.
+func TestLockOrRunning(t *testing.T) {
+	t.Parallel()
+	ctx, path := t.Context(), t.TempDir()
+	holder, other := open(t, path), open(t, path)
+	if err := holder.SetRunning(datadir.Running{URL: "http://left.behind"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, alive, err := holder.LockOrRunning(ctx, time.Minute); alive || err != nil {
+		t.Fatalf("LockOrRunning where one was killed = %v, %v; want the lock", alive, err)
+	}
+	if _, alive, err := other.LockOrRunning(ctx, time.Nanosecond); alive || !errors.Is(err, datadir.ErrLocked) {
+		t.Errorf("LockOrRunning = %v, %v; want ErrLocked", alive, err)
+	}
+	got := make(chan error, 1)
+	go func() {
+		_, alive, err := other.LockOrRunning(ctx, time.Minute)
+		if alive {
+			err = errors.New("one runs there")
+		}
+		got <- err
+	}()
+	holder.Unlock()
+	if err := <-got; err != nil {
+		t.Errorf("LockOrRunning once it is free = %v", err)
+	}
+	want := datadir.Running{URL: "http://127.0.0.1:1"}
+	if err := other.SetRunning(want); err != nil {
+		t.Fatal(err)
+	}
+	if r, alive, err := holder.LockOrRunning(ctx, time.Minute); r != want || !alive || err != nil {
+		t.Errorf("LockOrRunning where one runs = %v, %v, %v; want %v", r, alive, err, want)
 	}
 }
