@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/user"
 	"strconv"
@@ -56,8 +57,9 @@ people sign in (CREDENTIAL_BROKER_OAUTH_CLIENTS) are set as for the broker.`,
 	return cmd
 }
 
-// withAccounts opens the accounts of the data folder or of a deployment.
-func (c *cli) withAccounts(cmd *cobra.Command, data string, f func(ctx context.Context, a *credentialbroker.Accounts) error) error {
+// withAccounts opens the accounts of the data folder or of a deployment. A data folder in
+// which nothing is it fills only for who begins.
+func (c *cli) withAccounts(cmd *cobra.Command, data string, begins bool, f func(ctx context.Context, a *credentialbroker.Accounts) error) error {
 	var s accountSettings
 	if err := c.settings(&s); err != nil {
 		return err
@@ -95,6 +97,9 @@ func (c *cli) withAccounts(cmd *cobra.Command, data string, f func(ctx context.C
 	}
 	if s.DatabaseURL != "" && (s.KeyFile != "" || s.Keys.URL != "") {
 		return forPeople(use(s.DatabaseURL, s.KeyFile))
+	}
+	if !begins && s.DatabaseURL == "" && !datadir.Holds(data) {
+		return fmt.Errorf("there is no Signalbox in %s: name its data folder with --data, or begin one with `signalbox up` or `signalbox accounts add`", printable(data))
 	}
 	dir, err := datadir.Open(data)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 
@@ -87,7 +88,7 @@ in with --heads the next time.`,
 					return err
 				}
 			} else {
-				for _, p := range v.Problems {
+				for _, p := range slices.Concat(v.Problems, v.CutOff) {
 					of := "the shared accounts"
 					if p.Workspace != "" {
 						of = "workspace " + p.Workspace

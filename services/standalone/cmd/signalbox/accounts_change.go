@@ -18,7 +18,7 @@ func (c *cli) accountsAdd() *cobra.Command {
 		long: `Stores a key of a provider: anthropic, openai, openrouter, or a name of your
 own with --base-url. It is asked for at the terminal, or read from standard input;
 never from an argument, which other people on the machine could read.`,
-		args: provider, scoped: true, seals: true,
+		args: provider, scoped: true, seals: true, begins: true,
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().StringVar(&n.Label, "label", "", "a name for people")
 			cmd.Flags().StringVar(&n.Profile, "profile", "", "request profile (default: the provider's)")
@@ -51,7 +51,7 @@ func (r *accountsRun) add(ctx context.Context, n credentialbroker.NewAccount) er
 // change is a command that does one thing with one account.
 func (c *cli) change(name, short, long, past string, do func(ctx context.Context, s *credentialbroker.Scope, account id.Account) (credentialbroker.Account, error)) *cobra.Command {
 	return c.accountsSub(accountsCommand{
-		use: name + " <account>", short: short, long: long, args: account,
+		use: name + " <account>", short: short, long: long, args: account, scoped: true,
 		run: func(ctx context.Context, r *accountsRun) error {
 			_, account, scope, err := r.find(ctx, r.args[0])
 			if err != nil {
@@ -98,7 +98,7 @@ func (c *cli) accountsRefresh() *cobra.Command {
 
 func (c *cli) accountsReset() *cobra.Command {
 	return c.accountsSub(accountsCommand{
-		use: "reset <account>", short: "Forget an account's limits and make it healthy", args: account, destructive: true,
+		use: "reset <account>", short: "Forget an account's limits and make it healthy", args: account, scoped: true, destructive: true,
 		run: func(ctx context.Context, r *accountsRun) error {
 			a, account, scope, err := r.find(ctx, r.args[0])
 			if err != nil {
@@ -118,7 +118,7 @@ func (c *cli) accountsReset() *cobra.Command {
 func (c *cli) accountsFlatRate() *cobra.Command {
 	var off bool
 	return c.accountsSub(accountsCommand{
-		use: "flat-rate <account>", short: "Count the use of an account as costing nothing", args: account,
+		use: "flat-rate <account>", short: "Count the use of an account as costing nothing", args: account, scoped: true,
 		long: `Marks an account as paid by the month, such as a subscription: from now on its use
 counts as costing nothing. With --off it is paid by the token again.`,
 		flags: func(cmd *cobra.Command) {
@@ -149,7 +149,7 @@ func paid(a credentialbroker.Account) string {
 func (c *cli) accountsRemove() *cobra.Command {
 	var leave bool
 	return c.accountsSub(accountsCommand{
-		use: "remove <account>", short: "Forget a credential", args: account, destructive: true,
+		use: "remove <account>", short: "Forget a credential", args: account, scoped: true, destructive: true,
 		long: `Forgets a credential, and what was counted of it. Where somebody signed in, the
 sign-in is taken back at the provider first, as far as it can be told; the account is
 removed in any case, but for one whose token does not open with this key: that one

@@ -30,8 +30,9 @@ type accountsCommand struct {
 	use, short, long string
 	args             cobra.PositionalArgs
 	// scoped commands have --workspace, destructive ones --yes; those that seal look
-	// first whether the key is the brokers', and have --new-key.
-	scoped, destructive, seals bool
+	// first whether the key is the brokers', and have --new-key. Only those that begin may
+	// be the first in a data folder: the others make none where nothing is.
+	scoped, destructive, seals, begins bool
 	flags                      func(cmd *cobra.Command)
 	run                        func(ctx context.Context, r *accountsRun) error
 }
@@ -46,7 +47,7 @@ func (c *cli) accountsSub(spec accountsCommand) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.withAccounts(cmd, r.data, func(ctx context.Context, a *credentialbroker.Accounts) error {
+			return c.withAccounts(cmd, r.data, spec.begins, func(ctx context.Context, a *credentialbroker.Accounts) error {
 				r.accounts, r.scope, r.ctx = a, a.Operator(ws), ctx
 				if spec.seals && !newKey {
 					if err := a.CheckKey(ctx); err != nil {
@@ -60,7 +61,7 @@ func (c *cli) accountsSub(spec accountsCommand) *cobra.Command {
 	dataFlag(cmd, &r.data)
 	cmd.Flags().BoolVar(&r.json, "json", false, "print JSON")
 	if spec.scoped {
-		cmd.Flags().StringVar(&r.workspace, "workspace", "", "workspace id (default: shared with all)")
+		cmd.Flags().Var((*filled)(&r.workspace), "workspace", "workspace id (default: shared with all)")
 	}
 	if spec.destructive {
 		cmd.Flags().BoolVar(&r.yes, "yes", false, "do not ask")
@@ -129,14 +130,20 @@ func upTo(n int, what string) cobra.PositionalArgs {
 	}
 }
 
-// find returns the account that a person means: by its id, or by its label where only
-// one has it. The scope is the one that it belongs to.
+// find returns the account that a person means, and whose it is: by its id, or by its
+// label where only one has it. With --workspace it is one of that workspace's. Without,
+// labels are those of the shared accounts alone: what tenants call theirs never decides
+// what an operator's command hits.
 func (r *accountsRun) find(ctx context.Context, text string) (credentialbroker.Account, id.Account, *credentialbroker.Scope, error) {
 	if parsed, err := id.Parse[id.Account](text); err == nil {
-		a, scope, err := r.accounts.Find(ctx, parsed)
-		return a, parsed, scope, err
+		if r.global {
+			a, scope, err := r.accounts.Find(ctx, parsed)
+			return a, parsed, scope, err
+		}
+		a, err := r.scope.Get(ctx, parsed)
+		return a, parsed, r.scope, err
 	}
-	all, err := r.accounts.List(ctx)
+	all, err := r.scope.List(ctx)
 	if err != nil {
 		return credentialbroker.Account{}, id.Account{}, nil, err
 	}
@@ -148,7 +155,12 @@ func (r *accountsRun) find(ctx context.Context, text string) (credentialbroker.A
 	}
 	switch len(ids) {
 	case 0:
-		return credentialbroker.Account{}, id.Account{}, nil, fault.New(fault.NotFound, "there is no account with the ID or the label %q: list shows them", printable(text))
+		whose := "a shared account"
+		advice := "; one of a workspace is named by its ID, or with --workspace"
+		if !r.global {
+			whose, advice = "an account of workspace "+r.workspace, ""
+		}
+		return credentialbroker.Account{}, id.Account{}, nil, fault.New(fault.NotFound, "%q is not the ID or the label of %s: list shows them%s", printable(text), whose, advice)
 	case 1:
 		return r.find(ctx, ids[0])
 	}

@@ -24,7 +24,7 @@ func (c *cli) accountsImport() *cobra.Command {
 	var auth, accounts string
 	var dry bool
 	return c.accountsSub(accountsCommand{
-		use: "import", short: "Bring along what other programs keep", args: none, scoped: true, seals: true,
+		use: "import", short: "Bring along what other programs keep", args: none, scoped: true, seals: true, begins: true,
 		long: `Brings along the credentials of a single user, from three sources:
 
   auth      ~/` + authFile + `

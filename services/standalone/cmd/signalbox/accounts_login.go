@@ -50,7 +50,7 @@ func (c *cli) accountsLogin() *cobra.Command {
 address to be opened in a browser, and then a code is typed in there (--device) or
 pasted here (--paste). With --json it prints the address first and the account when
 it is there, each a JSON document. Client ids are in CREDENTIAL_BROKER_OAUTH_CLIENTS.`,
-		args: provider, scoped: true, seals: true,
+		args: provider, scoped: true, seals: true, begins: true,
 		flags: func(cmd *cobra.Command) {
 			flags.add(cmd)
 			cmd.Flags().StringVar(&label, "label", "", "a name for people")
@@ -68,7 +68,7 @@ it is there, each a JSON document. Client ids are in CREDENTIAL_BROKER_OAUTH_CLI
 func (c *cli) accountsReauth() *cobra.Command {
 	var flags loginFlags
 	return c.accountsSub(accountsCommand{
-		use: "reauth <account>", short: "Sign in again for an account that is there", args: account, seals: true,
+		use: "reauth <account>", short: "Sign in again for an account that is there", args: account, scoped: true, seals: true,
 		long: `Signs in again for an account: its tokens are replaced, and its limits, statistics
 and place stay. Until it is done the account is as it was.`,
 		flags: flags.add,

@@ -17,7 +17,7 @@ import (
 
 func (c *cli) accountsManage() *cobra.Command {
 	return c.accountsSub(accountsCommand{
-		use: "manage", short: "Look after accounts in a dialogue", args: none, scoped: true, seals: true,
+		use: "manage", short: "Look after accounts in a dialogue", args: none, scoped: true, seals: true, begins: true,
 		long: `Shows the accounts with a number each and asks what to do, until you quit. It needs a
 terminal; every step is a subcommand too, for scripts.`,
 		run: func(ctx context.Context, r *accountsRun) error {

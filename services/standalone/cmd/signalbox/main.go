@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -50,7 +51,23 @@ func root(stdout, stderr io.Writer) *cobra.Command {
 
 // dataFlag is where a standalone Signalbox keeps everything.
 func dataFlag(cmd *cobra.Command, into *string) {
-	cmd.Flags().StringVar(into, "data", ".signalbox", "data folder")
+	*into = ".signalbox"
+	cmd.Flags().Var((*filled)(into), "data", "data folder")
+}
+
+// filled is a flag's text that cannot be empty: where a script's variable is not set,
+// nobody knows what was meant.
+type filled string
+
+func (f *filled) String() string { return string(*f) }
+func (f *filled) Type() string   { return "string" }
+
+func (f *filled) Set(text string) error {
+	if text == "" {
+		return errors.New("it is empty")
+	}
+	*f = filled(text)
+	return nil
 }
 
 // settings reads settings from the environment.
