@@ -226,7 +226,7 @@ func tokens(object map[string]json.RawMessage) (issued, error) {
 		scope = ""
 	}
 	return issued{
-		Access: vault.NewSecret(access), Refresh: vault.NewSecret(refresh), Scope: strings.ToValidUTF8(scope, ""),
+		Access: vault.NewSecret(access), Refresh: vault.NewSecret(refresh), Scope: shown(scope),
 		Life: seconds(object["expires_in"]), RefreshLife: seconds(object["refresh_token_expires_in"]),
 	}, nil
 }

@@ -79,7 +79,7 @@ func name(body []byte, paths []string, token string) string {
 		if json.Unmarshal(at, &text) != nil {
 			continue
 		}
-		text = strings.TrimSpace(strings.ToValidUTF8(strings.Map(printable, text), ""))
+		text = strings.TrimSpace(shown(text))
 		if text == "" || strings.Contains(text, token) {
 			continue
 		}
@@ -91,9 +91,13 @@ func name(body []byte, paths []string, token string) string {
 	return ""
 }
 
-func printable(r rune) rune {
-	if unicode.IsControl(r) {
-		return -1
-	}
-	return r
+// shown returns a stranger's text without what does something to a terminal, or what a
+// database does not take.
+func shown(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) {
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(text, ""))
 }

@@ -1,0 +1,77 @@
+package oauth_test
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/services/credential-broker/internal/oauth"
+	"signalbox.dev/services/simulator/authserver"
+)
+
+// fixed is an authorisation server that answers what a test says, by path.
+type fixed struct {
+	url     string
+	answers map[string]string // with a status before it, if that is not 200
+
+	mu    sync.Mutex // guards posts
+	posts []url.Values
+}
+
+func answering(t *testing.T, answers map[string]string) *fixed {
+	t.Helper()
+	f := &fixed{answers: answers}
+	server := httptest.NewServer(f)
+	t.Cleanup(server.Close)
+	f.url = server.URL
+	return f
+}
+
+func (f *fixed) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if err := r.ParseForm(); err != nil {
+		http.Error(w, "no form", http.StatusBadRequest)
+		return
+	}
+	f.mu.Lock()
+	f.posts = append(f.posts, r.PostForm)
+	f.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	body := f.answers[r.URL.Path]
+	if page, ok := strings.CutPrefix(body, "404 "); ok {
+		w.WriteHeader(http.StatusNotFound)
+		body = page
+	}
+	_, _ = io.WriteString(w, body)
+}
+
+func (f *fixed) posted() []url.Values {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.posts
+}
+
+// What people are to read has no control characters, and costs no tokens.
+func TestControlCharacters(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, authserver.Settings{}, rotating)
+	f := answering(t, map[string]string{
+		"/token":  `{"access_token":"a-1","refresh_token":"r-1","expires_in":3600,"token_type":"Bea\u0000rer","scope":"re\u0000ad\u001b[2J wri\u202ete"}`,
+		"/device": `{"device_code":"d","user_code":"\u001b]0;title\u0007AB","verification_uri":"https://provider.example/device","interval":1,"expires_in":600}`,
+	})
+	k := w.keeper(func(c *oauth.Config) { c.Providers = loadProviders(t, f.url, rotating) })
+	ref := w.grant(k)
+	w.expire(ref, k)
+	if got, err := k.Token(t.Context(), ref); err != nil || got.Secret.Reveal() != "a-1" {
+		t.Errorf("Token() = version %d, %v", got.Version, err)
+	}
+	if got := w.status(k, ref).Scope; got != "read[2J write" {
+		t.Errorf("the scope is %q", got)
+	}
+	_, err := k.Start(t.Context(), w.who, oauth.LoginRequest{Provider: "sim", Kind: oauth.Device})
+	wantFault(t, "Start()", err, fault.Unavailable, "")
+}
