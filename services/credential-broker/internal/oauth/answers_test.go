@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/services/credential-broker/internal/oauth"
@@ -74,4 +75,31 @@ func TestControlCharacters(t *testing.T) {
 	}
 	_, err := k.Start(t.Context(), w.who, oauth.LoginRequest{Provider: "sim", Kind: oauth.Device})
 	wantFault(t, "Start()", err, fault.Unavailable, "")
+}
+
+// A life that makes no sense is no reason to keep a token for ever, nor to throw it away,
+// and however short one is, who asks once has it renewed once.
+func TestLivesThatMakeNoSense(t *testing.T) {
+	t.Parallel()
+	for _, life := range []string{`0`, `"0"`, `-5`, `0.0001`, `1`, `1e400`, `"1h"`, `[3600]`} {
+		t.Run(life, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, authserver.Settings{}, rotating)
+			f := answering(t, map[string]string{"/token": `{"access_token":"a-1","refresh_token":"r-1","expires_in":` + life + `}`})
+			k := w.keeper(func(c *oauth.Config) { c.Providers = loadProviders(t, f.url, rotating) })
+			ref := w.grant(k)
+			w.expire(ref, k)
+			for range 3 {
+				if _, err := k.Token(t.Context(), ref); err != nil {
+					t.Errorf("Token() = %v", err)
+				}
+			}
+			if n := len(f.posted()); n != 1 {
+				t.Errorf("the server was asked %d times, want once", n)
+			}
+			if s := w.status(k, ref); s.RefreshAt == nil || s.RefreshAt.Sub(s.IssuedAt) > 10*time.Minute+time.Second {
+				t.Errorf("the grant is %+v, want it renewed before long", s)
+			}
+		})
+	}
 }

@@ -24,6 +24,9 @@ const (
 	maxAnswer = 256 << 10
 	maxToken  = 16 << 10
 	maxWait   = 15 * time.Minute // that an authorisation server may ask for
+
+	shortestLife = 10 * time.Second // of an access token, that is believed
+	unclearLife  = 10 * time.Minute // after which one is renewed of which nobody knows how long it is good
 )
 
 // parameters of a request. Some are secret, so that the whole is never printed.
@@ -34,7 +37,9 @@ type issued struct {
 	Access, Refresh vault.Secret
 	// Life and RefreshLife are 0 where the server did not say: for ever.
 	Life, RefreshLife time.Duration
-	Scope             string
+	// Unclear is that it did say, and nobody knows what it meant.
+	Unclear bool
+	Scope   string
 }
 
 // failure is how an authorisation server did not give what was asked for. It holds
@@ -225,10 +230,24 @@ func tokens(object map[string]json.RawMessage) (issued, error) {
 	if len(scope) > 4096 {
 		scope = ""
 	}
-	return issued{
+	t := issued{
 		Access: vault.NewSecret(access), Refresh: vault.NewSecret(refresh), Scope: shown(scope),
-		Life: seconds(object["expires_in"]), RefreshLife: seconds(object["refresh_token_expires_in"]),
-	}, nil
+		RefreshLife: seconds(object["refresh_token_expires_in"]),
+	}
+	t.Life, t.Unclear = life(object["expires_in"])
+	return t, nil
+}
+
+// life reads how long an access token is good. One that is over before it could be used
+// is no answer, and a short one is taken for a little longer: each look would renew it.
+func life(raw json.RawMessage) (d time.Duration, unclear bool) {
+	if len(raw) == 0 || string(raw) == "null" {
+		return 0, false
+	}
+	if d = seconds(raw); d < time.Second {
+		return 0, true
+	}
+	return max(d, shortestLife), false
 }
 
 // sendable refuses what cannot be sent in a header.
@@ -246,7 +265,7 @@ func sendable(token string) error {
 
 // seconds reads a number of seconds, which some servers send as a text.
 func seconds(raw json.RawMessage) time.Duration {
-	n, err := strconv.ParseFloat(strings.Trim(string(raw), `"`), 64)
+	n, err := strconv.ParseFloat(strings.Trim(string(raw), "\" "), 64)
 	if err != nil || !(n > 0) {
 		return 0
 	}

@@ -19,7 +19,13 @@ func TestDecode(t *testing.T) {
 		{"as the standard says", "application/json", `{"access_token":"a","refresh_token":"r","expires_in":3600}`, "", true, "a r 1h0m0s"},
 		{"a number in quotes", "application/json", `{"access_token":"a","expires_in":"28800"}`, "", true, "a  8h0m0s"},
 		{"no life", "application/json", `{"access_token":"a","expires_in":null,"refresh_token":null}`, "", true, "a  0s"},
-		{"a life that is none", "application/json", `{"access_token":"a","expires_in":-5}`, "", true, "a  0s"},
+		{"a life that is none", "application/json", `{"access_token":"a","expires_in":-5}`, "", true, "a  0s unclear"},
+		{"a life of nothing", "application/json", `{"access_token":"a","expires_in":"0"}`, "", true, "a  0s unclear"},
+		{"a life that is no number", "application/json", `{"access_token":"a","expires_in":"1h"}`, "", true, "a  0s unclear"},
+		{"a life in a list", "application/json", `{"access_token":"a","expires_in":[3600]}`, "", true, "a  0s unclear"},
+		{"a life that is over at once", "application/json", `{"access_token":"a","expires_in":0.0001}`, "", true, "a  0s unclear"},
+		{"a short life", "application/json", `{"access_token":"a","expires_in":2}`, "", true, "a  10s"},
+		{"a life with a space", "application/json", `{"access_token":"a","expires_in":"3600 "}`, "", true, "a  1h0m0s"},
 		{"a form", "application/x-www-form-urlencoded; charset=utf-8", `access_token=a&refresh_token=r&expires_in=60`, "", true, "a r 1m0s"},
 		{"an error in a form", "application/x-www-form-urlencoded", `error=bad_refresh_token&error_description=x`, "bad_refresh_token", true, ""},
 		{"an error", "application/json", `{"error":"invalid_grant","error_description":"refresh-secret"}`, "invalid_grant", true, ""},
@@ -44,7 +50,11 @@ func TestDecode(t *testing.T) {
 				return
 			}
 			got, err := tokens(object)
-			if text := got.Access.Reveal() + " " + got.Refresh.Reveal() + " " + got.Life.String(); (err != nil) != (tt.want == "?") || err == nil && text != tt.want {
+			text := got.Access.Reveal() + " " + got.Refresh.Reveal() + " " + got.Life.String()
+			if got.Unclear {
+				text += " unclear"
+			}
+			if (err != nil) != (tt.want == "?") || err == nil && text != tt.want {
 				t.Errorf("tokens() = %s, %v, want %s", text, err, tt.want)
 			}
 		})

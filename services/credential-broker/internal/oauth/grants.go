@@ -170,6 +170,9 @@ func (k *Keeper) schedule(p *Provider, t issued, taken time.Duration) (life, due
 		ahead := min(p.Ahead, t.Life/3)
 		soonest(max(left-ahead-jitter(ahead/2), 0))
 	}
+	if t.Unclear { // it may be good for ever, and there may be no refresh token
+		soonest(unclearLife)
+	}
 	idle := t.RefreshLife
 	if p.Idle > 0 && (idle == 0 || p.Idle < idle) {
 		idle = p.Idle

@@ -263,6 +263,7 @@ func (g *grant) needs(rejected int64, force bool) need {
 // reason why there is none.
 func (k *Keeper) obtain(ctx context.Context, ref Ref, rejected int64, by *Who) (Token, error) {
 	force := by != nil
+	var tried int64 // with what version
 	for look := firstLook; ; look = min(2*look, lastLook) {
 		g, err := k.tables.read(ctx, ref)
 		if err != nil {
@@ -278,6 +279,8 @@ func (k *Keeper) obtain(ctx context.Context, ref Ref, rejected int64, by *Who) (
 			return k.hold(ctx, ref, p, &g)
 		case n == refused:
 			return Token{}, k.refuse(ctx, ref, &g)
+		case tried > 0 && g.Version > tried && g.AccessKeyVersion != nil:
+			return k.hold(ctx, ref, p, &g) // as new as can be, however short its life
 		case g.leased() && good && !p.KillsAccess:
 			return k.hold(ctx, ref, p, &g) // it will be renewed, and is good until then
 		case g.leased():
@@ -293,6 +296,7 @@ func (k *Keeper) obtain(ctx context.Context, ref Ref, rejected int64, by *Who) (
 				Message: fmt.Sprintf("the access token for %s could not be renewed yet (%s); it is tried again", p.Name, g.LastError),
 			}
 		}
+		tried = max(tried, g.Version)
 		switch err := k.renew(ctx, ref, p, &g, rejected, by); {
 		case err != nil && good:
 			return k.hold(ctx, ref, p, &g)
