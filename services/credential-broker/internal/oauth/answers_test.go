@@ -103,3 +103,33 @@ func TestLivesThatMakeNoSense(t *testing.T) {
 		})
 	}
 }
+
+// Polls send the parameters that a provider wants with each request for tokens, and an
+// answer that names no error ends nothing.
+func TestPollWithoutACode(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, authserver.Settings{}, rotating)
+	f := answering(t, map[string]string{
+		"/token":  `404 <html>`,
+		"/device": `{"device_code":"d","user_code":"AB","verification_uri":"https://provider.example/device","interval":1,"expires_in":600}`,
+	})
+	k := w.keeper(func(c *oauth.Config) { c.Providers = loadProviders(t, f.url, "request: {token: {audience: x}}") })
+	login, err := k.Start(t.Context(), w.who, oauth.LoginRequest{Provider: "sim", Kind: oauth.Device})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		w.change(`UPDATE credentials.logins SET poll_at = now()`)
+		if got, err := k.Poll(t.Context(), w.who, login.ID); err != nil || got.Done || got.Wait < time.Second {
+			t.Errorf("Poll() = %+v, %v, want to wait", got, err)
+		}
+	}
+	for i, post := range f.posted()[1:] {
+		if got := post.Get("audience"); got != "x" {
+			t.Errorf("poll %d has the audience %q, want x", i+1, got)
+		}
+	}
+	if n := len(f.posted()); n != 3 {
+		t.Errorf("the server was asked %d times, want 3", n)
+	}
+}

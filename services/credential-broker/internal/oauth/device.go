@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/url"
 	"strings"
 	"time"
@@ -137,7 +138,9 @@ func (k *Keeper) ask(ctx context.Context, who Who, row loginRow) (wait time.Dura
 	if err != nil {
 		return 0, err
 	}
-	object, err := k.post(ctx, p, p.Token, parameters{"grant_type": deviceGrant, "device_code": code.Reveal()})
+	params := parameters{"grant_type": deviceGrant, "device_code": code.Reveal()}
+	maps.Copy(params, p.TokenParams)
+	object, err := k.post(ctx, p, p.Token, params)
 	if err != nil {
 		return k.pending(ctx, who, p, row, err)
 	}
@@ -160,7 +163,7 @@ func (k *Keeper) pending(ctx context.Context, who Who, p *Provider, row loginRow
 	case f.Code == "slow_down":
 		interval = min(interval+slower, maxInterval)
 	case f.Code == "authorization_pending":
-	case !f.Answered, f.passes(): // of the network: RFC 8628 wants slower polling
+	case !f.Answered, f.passes(), f.Code == "": // of the network, or of what stands before the server: RFC 8628 wants slower polling
 		interval = min(2*interval, maxInterval)
 	case f.Code == "expired_token" || p.void(f.Code):
 		return 0, fault.Coded(fault.Conflict, "LOGIN_FAILED", "the code for %s was not typed in in time: start again", p.Name)

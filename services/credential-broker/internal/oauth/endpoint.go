@@ -170,9 +170,11 @@ func newRequest(ctx context.Context, p *Provider, endpoint string, params parame
 }
 
 // decode returns an answer's object and error code. Some servers answer errors with
-// 200, some in the form encoding, some with an object in the place of the code.
+// 200, some in the form encoding, some with an object in the place of the code, some JSON
+// under another name or behind a byte order mark.
 func decode(h http.Header, body []byte) (object map[string]json.RawMessage, code string, ok bool) {
-	if kind, _, _ := mime.ParseMediaType(h.Get("Content-Type")); kind == "application/x-www-form-urlencoded" {
+	body = bytes.TrimSpace(bytes.TrimPrefix(body, []byte("\uFEFF")))
+	if kind, _, _ := mime.ParseMediaType(h.Get("Content-Type")); kind == "application/x-www-form-urlencoded" && !bytes.HasPrefix(body, []byte("{")) {
 		form, err := url.ParseQuery(string(body))
 		object = map[string]json.RawMessage{}
 		for name := range form {
@@ -187,9 +189,10 @@ func decode(h http.Header, body []byte) (object map[string]json.RawMessage, code
 		Type string `json:"type"`
 		Code string `json:"code"`
 	}
+	var access string
 	raw, given := object["error"]
 	switch {
-	case !given || string(raw) == "null":
+	case !given || string(raw) == "null" || string(raw) == "false":
 	case json.Unmarshal(raw, &code) == nil:
 		code = clean(code)
 	case json.Unmarshal(raw, &inner) == nil && (inner.Code != "" || inner.Type != ""):
@@ -197,6 +200,8 @@ func decode(h http.Header, body []byte) (object map[string]json.RawMessage, code
 			code = inner.Type
 		}
 		code = clean(code)
+	case json.Unmarshal(object["access_token"], &access) == nil && access != "":
+		// It says no error, and there is what was asked for.
 	default:
 		code = "error"
 	}
