@@ -285,7 +285,8 @@ func damage(err error) error {
 
 // read reads the file.
 func (f *File) read(ctx context.Context) (*kept, []byte, error) {
-	file, err := os.Open(f.path)
+	// Without waiting: a pipe in its place has nobody at the other end.
+	file, err := os.OpenFile(f.path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return f.absent(ctx)
 	}

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/google/uuid"
@@ -166,11 +167,29 @@ func (c *record) append(end *End, rows []audit.Row) (next *End, undo func(), err
 func (c *record) open() (*os.File, error) {
 	_, err := os.Lstat(c.path)
 	made := errors.Is(err, fs.ErrNotExist)
-	file, err := os.OpenFile(c.path, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
+	file, err := openRegular(c.path, os.O_RDWR|os.O_APPEND|os.O_CREATE)
 	if err != nil || !made {
 		return file, err
 	}
 	if err := syncFolder(filepath.Dir(c.path)); err != nil {
+		_ = file.Close() // nothing was written
+		return nil, err
+	}
+	return file, nil
+}
+
+// openRegular opens a file without waiting, as somebody would at a pipe in its place, and
+// refuses what is no file.
+func openRegular(path string, flag int) (*os.File, error) {
+	file, err := os.OpenFile(path, flag|syscall.O_NONBLOCK, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	info, err := file.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = errors.New("it is not a regular file")
+	}
+	if err != nil {
 		_ = file.Close() // nothing was written
 		return nil, err
 	}
@@ -269,7 +288,7 @@ func (c *record) news(file io.ReaderAt, size int64, rows []audit.Row) ([]audit.R
 
 // rows yields what the record holds.
 func (c *record) rows(yield func(audit.Row, error) bool) {
-	file, err := os.Open(c.path)
+	file, err := openRegular(c.path, os.O_RDONLY)
 	if errors.Is(err, fs.ErrNotExist) {
 		return
 	}

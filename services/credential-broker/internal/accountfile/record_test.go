@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -177,6 +178,37 @@ func TestRecordTouched(t *testing.T) {
 				t.Errorf("after one more row: %q, want %q", problems, tt.after)
 			}
 		})
+	}
+}
+
+// TestPipes: what nobody writes to is not waited for, in the place of the file or of the
+// record.
+func TestPipes(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "accounts.json")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const want = "it is not a regular file"
+	if f, err := accountfile.Open(t.Context(), path, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("Open = %v, %v, want %q", f, err, want)
+	}
+	path = place(t)
+	f, _ := open(t, path)
+	if err := syscall.Mkfifo(path+".audit", 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := record(t.Context(), f, "one"); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("Update = %v, want %q", err, want)
+	}
+	_, rows, err := f.Recorded(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for r, err := range rows {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Recorded yields %+v, %v, want %q", r, err, want)
+		}
 	}
 }
 

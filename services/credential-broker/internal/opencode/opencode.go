@@ -18,6 +18,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"signalbox.dev/services/credential-broker/internal/vault"
@@ -207,7 +208,7 @@ func moment(ms float64) time.Time {
 
 // read reads a file that may be missing.
 func read(path string, into any) (found bool, err error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe would have it wait for somebody who writes
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}

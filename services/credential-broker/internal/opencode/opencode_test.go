@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -79,6 +80,10 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 	if got, err := opencode.ReadAuth(missing); got != nil || err != nil {
 		t.Errorf("ReadAuth of a file that is not there = %v, %v, want nothing", got, err)
 	}
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	many := `{"version": 1, "accounts": [` + strings.TrimSuffix(strings.Repeat(`{"refreshToken": "r"},`, 11), ",") + `]}`
 	for _, tt := range []struct {
 		name, path, want string
@@ -88,6 +93,7 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 		{"of another form", file(t, `{"openai": "`+secret+`"}`), "is damaged at line 1", opencode.ReadAuth},
 		{"too large", file(t, strings.Repeat(" ", 1<<20)+secret), "is larger than 1 MiB", opencode.ReadAuth},
 		{"a folder", t.TempDir(), "is not a file", opencode.ReadAuth},
+		{"a pipe", pipe, "is not a file", opencode.ReadAuth},
 		{"of another version", file(t, `{"version": 2}`), "is of version 2, and only version 1", opencode.ReadAccounts},
 		{"too many accounts", file(t, many), "holds 11 accounts, and 10 are the most", opencode.ReadAccounts},
 	} {
