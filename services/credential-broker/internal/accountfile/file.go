@@ -69,7 +69,7 @@ func Open(ctx context.Context, path string, log *slog.Logger, mine ...string) (*
 	if _, err := f.View(ctx); err != nil && !errors.Is(err, ErrDamaged) {
 		return nil, err
 	}
-	return f, f.private(ctx)
+	return f, errors.Join(f.private(ctx, f.path), f.private(ctx, f.record.path))
 }
 
 // resolve returns where a path leads: a link would be replaced by the first change. It
@@ -100,22 +100,22 @@ func (f *File) Close() {
 	}
 }
 
-// private takes everybody else's rights to the file away.
-func (f *File) private(ctx context.Context) error {
-	info, err := os.Stat(f.path)
+// private takes everybody else's rights to a file away, the accounts file or its audit.
+func (f *File) private(ctx context.Context, path string) error {
+	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Mode().Perm()&0o077 == 0 {
 		return nil
 	}
 	if err == nil {
-		err = os.Chmod(f.path, 0o600)
+		err = os.Chmod(path, 0o600)
 	}
 	switch {
 	case denied(err):
-		f.log.WarnContext(ctx, "others can read the accounts file, and its mode cannot be put right: run chmod 600 on it", "file", f.path, "error", err)
+		f.log.WarnContext(ctx, "others can read the accounts, or their audit, and the mode cannot be put right: run chmod 600 on the file", "file", path, "error", err)
 	case err != nil:
-		return fmt.Errorf("put the mode of the accounts file right: %w", err)
+		return fmt.Errorf("put the mode of %s right: %w", path, err)
 	default:
-		f.log.WarnContext(ctx, "others could read the accounts file: its mode is put right", "file", f.path, "mode", info.Mode().Perm().String())
+		f.log.WarnContext(ctx, "others could read the accounts, or their audit: the mode is put right", "file", path, "mode", info.Mode().Perm().String())
 	}
 	return nil
 }

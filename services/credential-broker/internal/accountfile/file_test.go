@@ -220,13 +220,15 @@ func TestModeIsPutRight(t *testing.T) {
 	t.Parallel()
 	path := place(t)
 	f, _ := open(t, path)
-	mustAdd(t, f, "one")
-	if err := os.Chmod(path, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	_, log := open(t, path)
-	if info, err := os.Stat(path); err != nil || info.Mode() != 0o600 || !strings.Contains(log.String(), "others could read") {
-		t.Errorf("mode %v, %v, log %q; want 0600 and a word about it", info.Mode(), err, log)
+	mustRecord(t, f, "one")
+	for _, path := range []string{path, path + ".audit"} {
+		if err := os.Chmod(path, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		_, log := open(t, strings.TrimSuffix(path, ".audit"))
+		if info, err := os.Stat(path); err != nil || info.Mode() != 0o600 || !strings.Contains(log.String(), "others could read") || !strings.Contains(log.String(), path) {
+			t.Errorf("mode %v, %v, log %q; want 0600 and a word about it", info.Mode(), err, log)
+		}
 	}
 }
 
