@@ -304,8 +304,10 @@ func checkLabel(label string) error {
 	if utf8.RuneCountInString(label) > maxLabel {
 		return fmt.Errorf("it is longer than %d characters", maxLabel)
 	}
-	if !utf8.ValidString(label) || strings.ContainsFunc(label, unicode.IsControl) {
-		return errors.New("it holds a control character")
+	// Of the characters that are not seen, some turn round what follows on a screen, and
+	// others make two labels look alike.
+	if !utf8.ValidString(label) || strings.ContainsFunc(label, func(r rune) bool { return unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) }) {
+		return errors.New("it holds a control character, or another one that is not seen")
 	}
 	return nil
 }
