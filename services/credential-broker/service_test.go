@@ -380,7 +380,7 @@ func TestBadAccounts(t *testing.T) {
 		{"label of two lines", func(r *credentialv1.AddAccountRequest) { r.Label = "a\u2028b" }, "label: it holds a control character, or another one that is not seen"},
 		{"label with controls", func(r *credentialv1.AddAccountRequest) { r.Label = "a\x1b[31m" }, "label: it holds a control character"},
 		{"http", func(r *credentialv1.AddAccountRequest) { r.BaseUrl = "http://api.example.com" }, "base_url: the base URL must begin with https"},
-		{"private", func(r *credentialv1.AddAccountRequest) { r.BaseUrl = "https://10.0.0.1" }, "base_url: the base URL names a loopback or private address"},
+		{"private", func(r *credentialv1.AddAccountRequest) { r.BaseUrl = "https://10.0.0.1" }, "base_url: the base URL names a loopback or private address, which the operator has not allowed (CREDENTIAL_BROKER_ALLOW_PRIVATE)"},
 		{"userinfo", func(r *credentialv1.AddAccountRequest) { r.BaseUrl = "https://u:" + canary + "@x.example" }, "base_url: the base URL must hold no user or password"},
 	} {
 		req := &credentialv1.AddAccountRequest{Provider: good.GetProvider(), Secret: good.GetSecret()}

@@ -60,10 +60,10 @@ func (p Policy) Check(u *url.URL) error {
 	}
 	private := isPrivateName(u.Hostname())
 	if u.Scheme == "http" && (!private || !p.AllowPrivate) {
-		return errors.New("the base URL must begin with https (http is for loopback and private addresses, where the operator allows them)")
+		return errors.New("the base URL must begin with https (http is for loopback and private addresses, where the operator allows them with CREDENTIAL_BROKER_ALLOW_PRIVATE)")
 	}
 	if private && !p.AllowPrivate {
-		return errors.New("the base URL names a loopback or private address, which the operator has not allowed")
+		return errors.New("the base URL names a loopback or private address, which the operator has not allowed (CREDENTIAL_BROKER_ALLOW_PRIVATE)")
 	}
 	if a, err := netip.ParseAddr(u.Hostname()); err == nil {
 		return p.checkAddr(a)
