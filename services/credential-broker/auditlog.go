@@ -32,6 +32,7 @@ type AuditRow struct {
 const (
 	maxAuditPage     = 100
 	defaultAuditPage = 50
+	maxAuditOf       = 10000
 )
 
 // Audit returns rows before a number, 0 for the end, newest first; and what to ask for
@@ -58,6 +59,33 @@ func (s *Scope) Audit(ctx context.Context, before int64, limit int) (page []Audi
 		page[i] = auditRow(&rows[i])
 	}
 	return page, next, nil
+}
+
+// AuditRowOf is a row of an account's audit, and the chain in which it stands.
+type AuditRowOf struct {
+	// Workspace is empty for the operator's chain.
+	Workspace string `json:"workspace_id,omitempty"`
+	AuditRow
+}
+
+// AuditOf returns the rows of an account, also of one that was removed, in the chains of
+// all workspaces, newest first; 50 where limit is 0.
+func (a *Accounts) AuditOf(ctx context.Context, account id.Account, limit int) ([]AuditRowOf, error) {
+	switch {
+	case limit < 0 || limit > maxAuditOf:
+		return nil, fault.New(fault.Invalid, "limit: %d is out of range: use 1 to %d", limit, maxAuditOf)
+	case limit == 0:
+		limit = defaultAuditPage
+	}
+	rows, err := a.store.AuditOf(ctx, account, limit)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]AuditRowOf, len(rows))
+	for i := range rows {
+		out[i] = AuditRowOf{Workspace: nameOf(rows[i].Workspace), AuditRow: auditRow(&rows[i])}
+	}
+	return out, nil
 }
 
 func auditRow(r *audit.Row) AuditRow {
@@ -101,7 +129,10 @@ type AuditProblem struct {
 type Verification struct {
 	Rows     int            `json:"rows"`
 	Problems []AuditProblem `json:"problems"`
-	Heads    []AuditHead    `json:"heads"`
+	// CutOff are rows whose writers died before they were whole: what they were to tell of
+	// was not done, and nothing is wrong.
+	CutOff []AuditProblem `json:"cut_off,omitempty"`
+	Heads  []AuditHead    `json:"heads"`
 }
 
 // VerifyAudit recomputes the chains of all workspaces. They must go through the heads
@@ -134,6 +165,10 @@ func (a *Accounts) VerifyAudit(ctx context.Context, earlier []AuditHead) (Verifi
 		}
 		out.Rows += c.Rows()
 		for _, p := range problems {
+			if p.Kind == audit.CutOff {
+				out.CutOff = append(out.CutOff, auditProblem(p))
+				continue
+			}
 			out.Problems = append(out.Problems, auditProblem(p))
 		}
 		if head != nil {

@@ -45,10 +45,30 @@ type End struct {
 // time and hashes are made then. A use of an account in a session is written once.
 func (s *State) Record(r audit.Row) { s.recorded = append(s.recorded, r) }
 
-// Recorded returns the rows of the record, in their order, and where it ended when the
+// Form says what a line of the record is.
+type Form int
+
+// The forms.
+const (
+	Whole   Form = iota // a row, as it was written
+	Touched             // a row, in other words than it would have been written in
+	CutOff              // the beginning of a row: who wrote it died, or the machine stopped
+	Strange             // no row
+)
+
+// Line is a line of the record, with the row that it is, if it is one.
+type Line struct {
+	audit.Row
+	Form Form
+}
+
+// IsRow reports whether the line is a row, also one that was touched.
+func (l *Line) IsRow() bool { return l.Form == Whole || l.Form == Touched }
+
+// Recorded returns the lines of the record, in their order, and where it ended when the
 // file was written: nil where the file does not know. Rows that were written since are
-// among them. A line that is no row is left out, which the numbers of the others show.
-func (f *File) Recorded(ctx context.Context) (*audit.Head, iter.Seq2[audit.Row, error], error) {
+// among them.
+func (f *File) Recorded(ctx context.Context) (*audit.Head, iter.Seq2[Line, error], error) {
 	st, err := f.View(ctx) // first: the record never ends before this
 	if err != nil {
 		return nil, nil, err
@@ -57,7 +77,7 @@ func (f *File) Recorded(ctx context.Context) (*audit.Head, iter.Seq2[audit.Row, 
 	if st.Audit != nil {
 		head = &audit.Head{Sequence: st.Audit.Sequence, Hash: st.Audit.Hash}
 	}
-	return head, f.record.rows, nil
+	return head, f.record.lines, nil
 }
 
 // note appends what a State has recorded, with the lock held, and has the State say where
@@ -213,10 +233,7 @@ func chain(last *End, rows []audit.Row) (text []byte, err error) {
 			*field = strings.ToValidUTF8((*field)[:min(len(*field), maxText)], "") // as it is read back
 		}
 		r.Hash = r.Sum()
-		b, err := json.Marshal(line{
-			Sequence: r.Sequence, ID: r.ID, At: r.At, Action: r.Action, Account: r.Account, Provider: r.Provider, Origin: r.Origin,
-			Member: r.Member, Service: r.Service, Address: r.Address, Session: r.Session, Detail: r.Detail, Prev: r.Prev, Hash: r.Hash,
-		})
+		b, err := encodeRow(&r)
 		if err != nil {
 			return nil, fmt.Errorf("encode a row: %w", err)
 		}
@@ -286,8 +303,8 @@ func (c *record) news(file io.ReaderAt, size int64, rows []audit.Row) ([]audit.R
 	return out, nil
 }
 
-// rows yields what the record holds.
-func (c *record) rows(yield func(audit.Row, error) bool) {
+// lines yields what the record holds.
+func (c *record) lines(yield func(Line, error) bool) {
 	file, err := openRegular(c.path, os.O_RDONLY)
 	if errors.Is(err, fs.ErrNotExist) {
 		return
@@ -300,9 +317,7 @@ func (c *record) rows(yield func(audit.Row, error) bool) {
 	if err == nil {
 		more := true
 		err = eachLine(file, 0, info.Size(), func(text []byte, _ int64) bool {
-			if r, ok := parseRow(text); ok {
-				more = yield(r, nil)
-			}
+			more = yield(readLine(text), nil)
 			return more
 		})
 		if !more {
@@ -310,8 +325,44 @@ func (c *record) rows(yield func(audit.Row, error) bool) {
 		}
 	}
 	if err != nil {
-		yield(audit.Row{}, fault.Wrap(err, fault.Unavailable, fmt.Sprintf("the audit %s cannot be read: %v", c.path, err)))
+		yield(Line{}, fault.Wrap(err, fault.Unavailable, fmt.Sprintf("the audit %s cannot be read: %v", c.path, err)))
 	}
+}
+
+// readLine says what a line is. A row is so only in the very bytes that it was written in:
+// what parses to the same row may hold more, for people to read.
+func readLine(text []byte) Line {
+	r, ok := parseRow(text)
+	switch {
+	case !ok && cutOff(text):
+		return Line{Form: CutOff}
+	case !ok:
+		return Line{Form: Strange}
+	}
+	if b, err := encodeRow(&r); err != nil || !bytes.Equal(b, text) {
+		return Line{r, Touched}
+	}
+	return Line{r, Whole}
+}
+
+// cutOff reports whether a line is the beginning of a row. After it, a machine that
+// stopped may have left a piece that was never written.
+func cutOff(text []byte) bool {
+	const begin = `{"sequence":`
+	some := bytes.TrimRight(text, "\x00")
+	n := min(len(some), len(begin))
+	if len(text) == 0 || string(some[:n]) != begin[:n] {
+		return false
+	}
+	err := json.NewDecoder(bytes.NewReader(some)).Decode(&line{})
+	return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)
+}
+
+func encodeRow(r *audit.Row) ([]byte, error) {
+	return json.Marshal(line{
+		Sequence: r.Sequence, ID: r.ID, At: r.At, Action: r.Action, Account: r.Account, Provider: r.Provider, Origin: r.Origin,
+		Member: r.Member, Service: r.Service, Address: r.Address, Session: r.Session, Detail: r.Detail, Prev: r.Prev, Hash: r.Hash,
+	})
 }
 
 func parseRow(text []byte) (audit.Row, bool) {

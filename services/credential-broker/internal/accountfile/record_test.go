@@ -35,7 +35,7 @@ func mustRecord(t *testing.T, f *accountfile.File, details ...string) {
 	}
 }
 
-// recorded returns the details of the rows, and what is wrong with the chain.
+// recorded returns the details of the rows, and what is wrong with the chain and the lines.
 func recorded(t *testing.T, f *accountfile.File) (details []string, problems string) {
 	t.Helper()
 	head, rows, err := f.Recorded(t.Context())
@@ -43,14 +43,19 @@ func recorded(t *testing.T, f *accountfile.File) (details []string, problems str
 		t.Fatalf("Recorded = %v", err)
 	}
 	c := audit.New(id.Workspace{})
+	var all []string
 	for r, err := range rows {
 		if err != nil {
 			t.Fatalf("Recorded = %v", err)
 		}
-		c.Add(r)
-		details = append(details, r.Detail)
+		if form := map[accountfile.Form]string{accountfile.Touched: "touched", accountfile.CutOff: "cut off", accountfile.Strange: "strange"}[r.Form]; form != "" {
+			all = append(all, form)
+		}
+		if r.IsRow() {
+			c.Add(r.Row)
+			details = append(details, r.Detail)
+		}
 	}
-	var all []string
 	for _, p := range c.End(head) {
 		all = append(all, fmt.Sprint(p.Kind, " ", p.Sequence))
 	}
@@ -150,12 +155,24 @@ func TestRecordTouched(t *testing.T) {
 	}{
 		{"nothing", func(l []string) string { return strings.Join(l, "") }, "", ""},
 		{"a field", func(l []string) string { l[1] = strings.Replace(l[1], "two", "twa", 1); return strings.Join(l, "") }, "changed 2", "changed 2"},
+		{"a field added", func(l []string) string {
+			l[1] = strings.TrimSuffix(l[1], "}\n") + `,"extra":"really done by bob"}` + "\n"
+			return strings.Join(l, "")
+		}, "touched", "touched"},
+		{"a field under another name too", func(l []string) string { l[1] = `{"Sequence":7,` + l[1][1:]; return strings.Join(l, "") }, "touched", "touched"},
+		{"spaces", func(l []string) string { l[1] = strings.Replace(l[1], ",", ", ", 1); return strings.Join(l, "") }, "touched", "touched"},
+		{"garbage at the end", func(l []string) string { return strings.Join(l, "") + "garbage\n" }, "strange", "strange"},
+		{"garbage without a line end", func(l []string) string { return strings.Join(l, "") + "garbage" }, "strange", "strange"},
+		{"an empty line", func(l []string) string { return l[0] + "\n" + l[1] + l[2] + l[3] }, "strange", "strange"},
+		{"more than a row", func(l []string) string { return strings.Join(l, "") + `{"sequence":5} bob` }, "strange", "strange"},
 		{"a row taken out", func(l []string) string { return l[0] + l[2] + l[3] }, "removed 2", "removed 2"},
 		{"the last ones", func(l []string) string { return l[0] + l[1] }, "removed 3", "removed 3"},
 		{"all", func([]string) string { return "" }, "removed 1", "removed 1"},
-		{"garbage for a row", func(l []string) string { return l[0] + "garbage\n" + l[2] + l[3] }, "removed 2", "removed 2"},
-		{"torn", func(l []string) string { return strings.Join(l, "") + `{"sequence": 5, "de` }, "", ""},
-		{"torn, and long", func(l []string) string { return strings.Join(l, "") + strings.Repeat("x", 300<<10) }, "", ""},
+		{"garbage for a row", func(l []string) string { return l[0] + "garbage\n" + l[2] + l[3] }, "strange, removed 2", "strange, removed 2"},
+		{"torn", func(l []string) string { return strings.Join(l, "") + `{"sequence":5,"id":"01` }, "cut off", "cut off"},
+		{"torn at once", func(l []string) string { return strings.Join(l, "") + `{` }, "cut off", "cut off"},
+		{"torn, and nothing behind it", func(l []string) string { return strings.Join(l, "") + `{"sequence":5,"id"` + "\x00\x00" }, "cut off", "cut off"},
+		{"long garbage", func(l []string) string { return strings.Join(l, "") + strings.Repeat("x", 300<<10) }, "strange", "strange"},
 		{"a line end lost", func(l []string) string { return strings.TrimSpace(strings.Join(l, "")) }, "", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -72,6 +72,9 @@ const (
 	Moved    Kind = "moved"    // the row stands in another place than it was written to
 	Replaced Kind = "replaced" // the row is another one, with a hash of its own
 	Rewound  Kind = "rewound"  // the chain is not the one that was verified before
+	// CutOff is what a death leaves of a row of a file. Nothing is wrong: what the row was
+	// to tell of was not done.
+	CutOff Kind = "cut off"
 )
 
 // Problem is something wrong, with the words for people.

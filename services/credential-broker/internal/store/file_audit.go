@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -74,6 +75,11 @@ func (s *File) Audit(ctx context.Context, ws id.Workspace, before int64, limit i
 	if !id.IsZero(ws) {
 		return nil, ErrOwn
 	}
+	return s.lastRows(ctx, limit, func(r *audit.Row) bool { return before == 0 || r.Sequence < before })
+}
+
+// lastRows returns the last of those rows that are wanted, newest first, limit at most.
+func (s *File) lastRows(ctx context.Context, limit int, wanted func(r *audit.Row) bool) ([]audit.Row, error) {
 	_, rows, err := s.file.Recorded(ctx)
 	if err != nil {
 		return nil, err
@@ -83,19 +89,19 @@ func (s *File) Audit(ctx context.Context, ws id.Workspace, before int64, limit i
 		if err != nil {
 			return nil, err
 		}
-		if before != 0 && r.Sequence >= before {
+		if !r.IsRow() || !wanted(&r.Row) {
 			continue
 		}
 		if len(page) == limit {
 			page = slices.Delete(page, 0, 1)
 		}
-		page = append(page, r)
+		page = append(page, r.Row)
 	}
 	slices.Reverse(page)
 	return page, nil
 }
 
-// VerifyAudit is Store.VerifyAudit.
+// VerifyAudit is Store.VerifyAudit. It tells of rows that were cut off, too.
 func (s *File) VerifyAudit(ctx context.Context, ws id.Workspace, c *audit.Chain) ([]audit.Problem, *audit.Head, error) {
 	if !id.IsZero(ws) {
 		return c.End(nil), nil, nil
@@ -110,7 +116,13 @@ func (s *File) VerifyAudit(ctx context.Context, ws id.Workspace, c *audit.Chain)
 		if err != nil {
 			return nil, nil, err
 		}
-		c.Add(r)
+		if p, ok := inLine(&r, last); ok {
+			problems = append(problems, p)
+		}
+		if !r.IsRow() {
+			continue
+		}
+		c.Add(r.Row)
 		if last == nil || r.Sequence > last.Sequence {
 			last = &audit.Head{Sequence: r.Sequence, Hash: r.Hash}
 		}
@@ -121,11 +133,41 @@ func (s *File) VerifyAudit(ctx context.Context, ws id.Workspace, c *audit.Chain)
 		}
 	}
 	if head == nil || last == nil || last.Sequence <= head.Sequence {
-		return c.End(head), cmp.Or(head, last), nil
+		return inOrder(problems, c.End(head)), cmp.Or(head, last), nil
 	}
 	// The file that the last rows are about did not come into its place, or is an older
 	// one that was put back.
-	return append(problems, c.End(last)...), last, nil
+	return inOrder(problems, c.End(last)), last, nil
+}
+
+func inOrder(a, b []audit.Problem) []audit.Problem {
+	all := append(a, b...)
+	slices.SortStableFunc(all, func(a, b audit.Problem) int { return cmp.Compare(a.Sequence, b.Sequence) })
+	return all
+}
+
+// inLine says what is wrong with a line itself, which follows a last row.
+func inLine(l *accountfile.Line, last *audit.Head) (p audit.Problem, wrong bool) {
+	if last != nil {
+		p.Sequence = last.Sequence
+	}
+	switch l.Form {
+	case accountfile.Touched:
+		if !bytes.Equal(l.Sum(), l.Hash) {
+			return p, false // the chain tells of it
+		}
+		p.Sequence, p.ID, p.Kind = l.Sequence, l.ID, audit.Changed
+		p.Message = fmt.Sprintf("row %d does not stand as it was written: something was put between its fields", l.Sequence)
+	case accountfile.CutOff:
+		p.Kind = audit.CutOff
+		p.Message = fmt.Sprintf("after row %d there is the beginning of one that was never whole: who wrote it died", p.Sequence)
+	case accountfile.Strange:
+		p.Kind = audit.Inserted
+		p.Message = fmt.Sprintf("after row %d there is a line that is no row", p.Sequence)
+	case accountfile.Whole:
+		return p, false
+	}
+	return p, true
 }
 
 // AuditChains is Store.AuditChains.
@@ -134,7 +176,7 @@ func (s *File) AuditChains(ctx context.Context) ([]id.Workspace, error) {
 	if err != nil || head != nil {
 		return []id.Workspace{{}}, err
 	}
-	for _, err := range rows {
+	for _, err := range rows { // also one that is no row is to be told of
 		return []id.Workspace{{}}, err
 	}
 	return nil, nil

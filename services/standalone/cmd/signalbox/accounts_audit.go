@@ -9,10 +9,11 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/spf13/cobra"
 
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/process"
 	credentialbroker "signalbox.dev/services/credential-broker"
 )
 
@@ -22,21 +23,36 @@ func (c *cli) accountsAudit() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(c.auditList(), c.auditVerify())
-	return cmd
+	return group(cmd)
 }
 
 func (c *cli) auditList() *cobra.Command {
 	var before int64
 	var limit int
+	var of string
 	return c.accountsSub(accountsCommand{
 		use: "list", short: "Show what happened to credentials, newest first", args: none, scoped: true,
-		long: `Shows what happened to the credentials of a workspace, who did it, and who used them
-first in which session. Without --workspace it is about the shared accounts.`,
+		long: `Shows what happened to the credentials of a workspace and who did it, and which sessions
+used which of them, a row for the first time. Without --workspace it is about the shared
+accounts, but for their use: that stands with the workspaces that used them. With
+--account it is all that is known of one account, wherever it stands, also after it was
+removed: then name it by its ID.
+
+FROM is the user and the machine of whoever typed a command, and the network address of
+whoever sent a request. For a use that is the service that runs the session, and not the
+member: SESSION says whose it is.`,
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().Int64Var(&before, "before", 0, "rows before this number (default: from the end)")
-			cmd.Flags().IntVar(&limit, "limit", 50, "rows, 100 at most")
+			cmd.Flags().IntVar(&limit, "limit", 50, "rows, 100 at most; with --account 10000")
+			cmd.Flags().Var((*filled)(&of), "account", "only of this account, in all workspaces")
 		},
 		run: func(ctx context.Context, r *accountsRun) error {
+			if of != "" {
+				if before != 0 || !r.global {
+					return process.Usage("--account is about all workspaces and takes neither --workspace nor --before")
+				}
+				return r.auditOf(ctx, of, limit)
+			}
 			all, next, err := r.scope.Audit(ctx, before, limit)
 			if err != nil {
 				return err
@@ -46,13 +62,9 @@ first in which session. Without --workspace it is about the shared accounts.`,
 			}
 			var rows [][]cell
 			for _, a := range all {
-				who := a.Service
-				if a.Member != "" {
-					who = a.Member + " by " + a.Service
-				}
-				rows = append(rows, plainCells(strconv.FormatInt(a.Sequence, 10), a.At.UTC().Format(time.RFC3339), a.Action, a.Provider, a.Account, who, printable(a.Address), a.Detail))
+				rows = append(rows, plainCells(strconv.FormatInt(a.Sequence, 10), day(&a.At, ""), a.Action, a.Provider, a.Account, who(&a), a.Address, a.Detail, a.Session))
 			}
-			if err := r.table([]string{"ROW", "AT", "ACTION", "PROVIDER", "ACCOUNT", "WHO", "FROM", "WHAT"}, rows); err != nil {
+			if err := r.table([]string{"ROW", "AT", "ACTION", "PROVIDER", "ACCOUNT", "WHO", "FROM", "WHAT", "SESSION"}, rows); err != nil {
 				return err
 			}
 			if next > 0 && r.tables {
@@ -61,6 +73,40 @@ first in which session. Without --workspace it is about the shared accounts.`,
 			return nil
 		},
 	})
+}
+
+// auditOf shows what is known of one account.
+func (r *accountsRun) auditOf(ctx context.Context, name string, limit int) error {
+	account, err := id.Parse[id.Account](name)
+	if err != nil {
+		if _, account, _, err = r.find(ctx, name); err != nil {
+			return err
+		}
+	}
+	all, err := r.accounts.AuditOf(ctx, account, limit)
+	if err != nil {
+		return err
+	}
+	if r.json {
+		return r.printJSON(map[string]any{"rows": all})
+	}
+	var rows [][]cell
+	for _, a := range all {
+		in := "shared"
+		if a.Workspace != "" {
+			in = a.Workspace
+		}
+		rows = append(rows, plainCells(in, strconv.FormatInt(a.Sequence, 10), day(&a.At, ""), a.Action, a.Provider, who(&a.AuditRow), a.Address, a.Detail, a.Session))
+	}
+	return r.table([]string{"WORKSPACE", "ROW", "AT", "ACTION", "PROVIDER", "WHO", "FROM", "WHAT", "SESSION"}, rows)
+}
+
+// who did it, and through what.
+func who(a *credentialbroker.AuditRow) string {
+	if a.Member == "" {
+		return a.Service
+	}
+	return a.Member + " by " + a.Service
 }
 
 func (c *cli) auditVerify() *cobra.Command {
