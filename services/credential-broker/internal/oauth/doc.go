@@ -56,7 +56,9 @@
 //
 // All but the last three have the state active; nothing but the times tells them
 // apart, and these are the database's: of a row that is read, what is left until a
-// time is what counts, so that the clocks of instances do not matter.
+// time is what counts, so that the clocks of instances do not matter. Where the database's
+// was ahead and has been set right, no time that is left counts for longer than such a
+// time can be: tokens of the future are due, and a lease is one that was taken just now.
 //
 // What others have changed every Keeper looks for once a second, with one query for all
 // grants, so that a token is not sent for longer than that after a sign-out elsewhere.

@@ -93,11 +93,11 @@ func (t inFile) read(ctx context.Context, ref Ref) (grant, error) {
 	if err != nil {
 		return grant{}, err
 	}
-	return grantAt(a.Grant, now), nil
+	return t.grantAt(a.Grant, now), nil
 }
 
 // grantAt returns a grant with its times as what is left of them.
-func grantAt(x *accountfile.Grant, now time.Time) grant {
+func (t inFile) grantAt(x *accountfile.Grant, now time.Time) grant {
 	left := func(at *time.Time) *float64 {
 		if at == nil {
 			return nil
@@ -117,6 +117,7 @@ func grantAt(x *accountfile.Grant, now time.Time) grant {
 	if x.Attempt != nil {
 		g.AttemptID, g.LeaseS = &x.Attempt.ID, left(&x.Attempt.LeaseUntil)
 	}
+	g.bound(t.cfg.Lease)
 	return g
 }
 
@@ -223,7 +224,7 @@ func (t inFile) due(ctx context.Context, providers []string) ([]dueGrant, error)
 		if x == nil || x.Refresh == nil || !slices.Contains(providers, x.Provider) {
 			continue
 		}
-		if g := grantAt(x, now); g.State == Active && g.due() && !g.leased() && g.pause() == 0 {
+		if g := t.grantAt(x, now); g.State == Active && g.due() && !g.leased() && g.pause() == 0 {
 			all = append(all, dueGrant{Provider: g.Provider, Ref: Ref{Account: st.Accounts[i].ID}})
 		}
 	}
@@ -254,7 +255,11 @@ func (t inFile) open(ctx context.Context, ref Ref, kind string, look func(*grant
 
 func (t inFile) openIn(ctx context.Context, x *accountfile.Account, now time.Time, kind string, look func(*grant) bool) (g grant, a attempt, ok bool) {
 	a = attempt{ref: Ref{Account: x.ID}, id: uuid.Must(uuid.NewV7())}
-	g = grantAt(x.Grant, now)
+	g = t.grantAt(x.Grant, now)
+	if g.stray { // who has it may be at work, and extends it then
+		x.Grant.Attempt.LeaseUntil = now.Add(t.cfg.Lease)
+		return g, a, false
+	}
 	if g.leased() || !look(&g) {
 		return g, a, false
 	}
@@ -315,7 +320,7 @@ func (t inFile) fail(ctx context.Context, a attempt, p *Provider, f *failure) er
 		case g.Version != a.base || !holds(g, a):
 			return ev, nil // somebody else has taken over; theirs is what counts
 		case over:
-			was := grantAt(g, now)
+			was := t.grantAt(g, now)
 			g.State, g.ChangedAt, g.Reason, g.LastError = string(Reauthorize), now, overBecause(p, &was), f.Error()
 			ev.Action, ev.Detail = Changed, refusal(g.Reason)
 		default:

@@ -32,7 +32,7 @@ func TestInFile(t *testing.T) {
 		"OneRefreshForAll": TestOneRefreshForAll, "WaitersLeave": TestWaitersLeave, "Rejected": TestRejected,
 		"OthersChangesAreFollowed": TestOthersChangesAreFollowed, "WithoutRefreshToken": TestWithoutRefreshToken,
 		"ImportedWithRefreshTokenOnly": TestImportedWithRefreshTokenOnly, "WorkerRenewsAheadOfExpiry": TestWorkerRenewsAheadOfExpiry,
-		"DueIsRenewedBehindTheBack": TestDueIsRenewedBehindTheBack, "InvalidGrantAsksForSignIn": TestInvalidGrantAsksForSignIn,
+		"ClockSetRight": TestClockSetRight, "StrayLeaseIsNotTakenAtOnce": TestStrayLeaseIsNotTakenAtOnce, "DueIsRenewedBehindTheBack": TestDueIsRenewedBehindTheBack, "InvalidGrantAsksForSignIn": TestInvalidGrantAsksForSignIn,
 		"InvalidGrantOfAnOldToken": TestInvalidGrantOfAnOldToken, "TroubleIsNotTheGrants": TestTroubleIsNotTheGrants, "LostAnswer": TestLostAnswer,
 		"StoppedBeforeSending": TestStoppedBeforeSending, "Login": TestLogin, "LoginIsOnesOwn": TestLoginIsOnesOwn, "LoginsAreBounded": TestLoginsAreBounded,
 		"Reauthorize": TestReauthorize, "Device": TestDevice, "Revoke": TestRevoke, "RevokeWaitsForRenewal": TestRevokeWaitsForRenewal,

@@ -71,7 +71,33 @@ type grant struct {
 	RetryS            *float64
 
 	read time.Time // on our clock, before the database was asked
+	// stray says that the lease is longer than any is when it is taken.
+	stray bool
 }
+
+// bound makes sense of what a clock has left behind that was ahead and has been set right:
+// no time is longer than what is ever written, so that no grant waits until the clock is
+// there again. A step of less than that makes a difference to nobody.
+func (g *grant) bound(lease time.Duration) {
+	if g.AgeS < -youth.Seconds() { // nobody knows how old the tokens are: old enough, and due
+		old := youth.Seconds()
+		if g.LeftS != nil {
+			g.LeftS = new(g.AgeS + *g.LeftS - old)
+		}
+		if g.DueS != nil {
+			g.DueS = new(float64)
+		}
+		g.AgeS = old
+	}
+	if g.RetryS != nil && *g.RetryS > maxWait.Seconds() {
+		g.RetryS = nil
+	}
+	g.stray = g.AttemptID != nil && g.LeaseS != nil && *g.LeaseS > stray(lease).Seconds()
+}
+
+// stray is the lease that nobody takes. Some of a second's step must not make one of a
+// lease that was taken just now.
+func stray(lease time.Duration) time.Duration { return 2 * lease }
 
 func (g *grant) access() vault.Sealed  { return sealedOf(g.AccessSealed, g.AccessKeyVersion) }
 func (g *grant) refresh() vault.Sealed { return sealedOf(g.RefreshSealed, g.RefreshKeyVersion) }
@@ -94,8 +120,10 @@ func (g *grant) alive() bool {
 // unrevoked reports whether there is something to be signed out.
 func unrevoked(g *grant) bool { return g.State != Revoked }
 
-func (g *grant) due() bool    { return g.DueS != nil && *g.DueS <= 0 }
-func (g *grant) leased() bool { return g.AttemptID != nil && g.LeaseS != nil && *g.LeaseS > 0 }
+func (g *grant) due() bool { return g.DueS != nil && *g.DueS <= 0 }
+func (g *grant) leased() bool {
+	return g.AttemptID != nil && g.LeaseS != nil && *g.LeaseS > 0 && !g.stray
+}
 
 // pause returns for how long no attempt is made after one that failed.
 func (g *grant) pause() time.Duration {

@@ -40,7 +40,7 @@ func (postgres) canRecord() error { return nil }
 // read reads a grant. An account without one is a NotFound fault.
 func (t postgres) read(ctx context.Context, ref Ref) (g grant, err error) {
 	err = t.in(ctx, ref.Workspace, func(ctx context.Context, tx pgx.Tx) error {
-		g, err = selectGrant(ctx, tx, ref, "")
+		g, err = t.selectGrant(ctx, tx, ref, "")
 		return err
 	})
 	return g, err
@@ -54,7 +54,7 @@ const grantColumns = `provider, state, reason, version, access_sealed, access_ke
 	extract(epoch FROM refresh_at - clock_timestamp())::float8 AS due_s, extract(epoch FROM lease_until - clock_timestamp())::float8 AS lease_s,
 	extract(epoch FROM retry_at - clock_timestamp())::float8 AS retry_s`
 
-func selectGrant(ctx context.Context, tx pgx.Tx, ref Ref, lock string) (grant, error) {
+func (t postgres) selectGrant(ctx context.Context, tx pgx.Tx, ref Ref, lock string) (grant, error) {
 	began := time.Now()
 	rows, err := tx.Query(ctx, `SELECT `+grantColumns+` FROM grants WHERE workspace_id = $1 AND account_id = $2 `+lock, ref.Workspace, ref.Account)
 	if err != nil {
@@ -68,6 +68,7 @@ func selectGrant(ctx context.Context, tx pgx.Tx, ref Ref, lock string) (grant, e
 		return grant{}, fmt.Errorf("read the grant of account %s: %w", ref.Account, err)
 	}
 	g.read = began
+	g.bound(t.cfg.Lease)
 	return g, nil
 }
 
@@ -91,7 +92,11 @@ func (t postgres) open(ctx context.Context, ref Ref, kind string, look func(*gra
 
 func (t postgres) openIn(ctx context.Context, tx pgx.Tx, ref Ref, kind string, look func(*grant) bool) (g grant, a attempt, ok bool, err error) {
 	a = attempt{ref: ref, id: uuid.Must(uuid.NewV7())}
-	if g, err = selectGrant(ctx, tx, ref, "FOR UPDATE"); err != nil {
+	if g, err = t.selectGrant(ctx, tx, ref, "FOR UPDATE"); err != nil {
+		return g, a, false, err
+	}
+	if g.stray { // who has it may be at work, and extends it then
+		_, err := t.extendIn(ctx, tx, attempt{ref: ref, id: *g.AttemptID})
 		return g, a, false, err
 	}
 	if g.leased() || !look(&g) {
@@ -151,14 +156,18 @@ func (t postgres) insertAttempt(ctx context.Context, tx pgx.Tx, a attempt, kind 
 // lease is still the attempt's own.
 func (t postgres) extend(ctx context.Context, a attempt) (ours bool, err error) {
 	err = t.in(ctx, a.ref.Workspace, func(ctx context.Context, tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, `
-			UPDATE grants SET lease_until = clock_timestamp() + @lease::interval
-			WHERE workspace_id = @workspace AND account_id = @account AND attempt_id = @id`,
-			pg.Args{"workspace": a.ref.Workspace, "account": a.ref.Account, "id": a.id, "lease": t.cfg.Lease})
-		ours = tag.RowsAffected() == 1
+		ours, err = t.extendIn(ctx, tx, a)
 		return err
 	})
 	return ours, err
+}
+
+func (t postgres) extendIn(ctx context.Context, tx pgx.Tx, a attempt) (ours bool, err error) {
+	tag, err := tx.Exec(ctx, `
+		UPDATE grants SET lease_until = clock_timestamp() + @lease::interval
+		WHERE workspace_id = @workspace AND account_id = @account AND attempt_id = @id`,
+		pg.Args{"workspace": a.ref.Workspace, "account": a.ref.Account, "id": a.id, "lease": t.cfg.Lease})
+	return tag.RowsAffected() == 1, err
 }
 
 // closeAttempt writes an attempt's outcome. One that another instance has declared
@@ -227,7 +236,7 @@ func (t postgres) keep(ctx context.Context, a attempt, p *Provider, s sealedToke
 func (t postgres) fail(ctx context.Context, a attempt, p *Provider, f *failure) error {
 	outcome, over := verdict(p, f)
 	return t.in(ctx, a.ref.Workspace, func(ctx context.Context, tx pgx.Tx) error {
-		g, err := selectGrant(ctx, tx, a.ref, "FOR UPDATE")
+		g, err := t.selectGrant(ctx, tx, a.ref, "FOR UPDATE")
 		if err != nil {
 			return err
 		}
@@ -410,8 +419,9 @@ func (t postgres) due(ctx context.Context, providers []string) ([]dueGrant, erro
 				SELECT provider, workspace_id AS workspace, account_id AS account, row_number() OVER (PARTITION BY provider ORDER BY refresh_at) AS nth
 				FROM grants
 				WHERE state = 'active' AND refresh_at <= now() AND refresh_sealed IS NOT NULL AND provider = ANY (@providers)
-					AND (lease_until IS NULL OR lease_until < now()) AND (retry_at IS NULL OR retry_at <= now())
-			) AS d WHERE nth <= @most`, pg.Args{"providers": providers, "most": dueAtOnce})
+					AND (lease_until IS NULL OR lease_until < now() OR lease_until > now() + @stray::interval)
+					AND (retry_at IS NULL OR retry_at <= now() OR retry_at > now() + @longest::interval)
+			) AS d WHERE nth <= @most`, pg.Args{"providers": providers, "most": dueAtOnce, "stray": stray(t.cfg.Lease), "longest": maxWait})
 		if err != nil {
 			return err
 		}
