@@ -171,10 +171,15 @@ func (k *Keeper) Rejected(ctx context.Context, ref Ref, version int64) (Token, e
 
 // Refresh renews a grant now, because somebody wants it to be, whatever pause an
 // earlier failure has asked for. Of several who want it at once the audit names the first.
+// Where there is no refresh token the error is a Conflict with the code
+// ACCOUNT_NO_REFRESH_TOKEN.
 func (k *Keeper) Refresh(ctx context.Context, who Who, ref Ref) error {
 	g, err := k.tables.read(ctx, ref)
 	if err != nil {
 		return err
+	}
+	if g.State == Active && g.RefreshKeyVersion == nil {
+		return fault.Coded(fault.Conflict, "ACCOUNT_NO_REFRESH_TOKEN", "the access token of account %s cannot be renewed: %s gave no refresh token with it. Sign in again (accounts reauth) for a new one", ref.Account, g.Provider)
 	}
 	_, err = k.wait(ctx, k.start(ctx, ref, g.Version, &who))
 	return err

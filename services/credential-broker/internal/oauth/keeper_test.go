@@ -168,8 +168,13 @@ func TestWithoutRefreshToken(t *testing.T) {
 	if _, err := k.Rejected(t.Context(), ref, got.Version); !errors.Is(err, oauth.ErrCurrent) {
 		t.Errorf("Rejected() = %v, want %v", err, oauth.ErrCurrent)
 	}
+	err := k.Refresh(t.Context(), w.who, ref)
+	wantFault(t, "Refresh()", err, fault.Conflict, "ACCOUNT_NO_REFRESH_TOKEN")
+	if s := w.status(k, ref); s.State != oauth.Active {
+		t.Errorf("status after it = %+v, want %s", s, oauth.Active)
+	}
 	w.expire(ref, k)
-	_, err := k.Token(t.Context(), ref)
+	_, err = k.Token(t.Context(), ref)
 	wantFault(t, "Token() of an expired one", err, fault.Conflict, "ACCOUNT_REAUTHORIZE")
 	if s := w.status(k, ref); s.State != oauth.Reauthorize || s.Reason == "" {
 		t.Errorf("status = %+v, want %s with a reason", s, oauth.Reauthorize)
