@@ -18,6 +18,9 @@ func appendHead(b []byte, req *http.Request) ([]byte, error) {
 	}
 	b = append(append(append(append(b, req.Method...), ' '), uri...), " HTTP/1.1\r\nHost: "...)
 	b = append(append(b, host...), "\r\n"...)
+	if _, ok := req.Header["Accept-Encoding"]; !ok {
+		b = append(b, "Accept-Encoding: identity\r\n"...) // without it any coding would do
+	}
 	for name, values := range req.Header {
 		switch name {
 		case "Host", "Content-Length", "Transfer-Encoding", "Trailer", "Connection":

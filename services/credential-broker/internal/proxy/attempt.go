@@ -1,11 +1,11 @@
 package proxy
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"mime"
 	"net"
 	"net/http"
 	"net/url"
@@ -242,7 +242,12 @@ func (a *answer) inspect() (*answer, *refusal) {
 		return nil, r
 	case res.StatusCode >= 400:
 		return a.readFailure()
-	case x.r.Method != http.MethodHead && isEventStream(res):
+	case a.streams() && isEncoded(res):
+		// Nobody here could see whether it is whole.
+		a.discard()
+		x.report(pool.Service, res)
+		return nil, x.unusable("compressed, which was not asked for")
+	case a.streams():
 		a.relay = newRelay(a)
 		if r := a.relay.gate(); r != nil {
 			a.discard()
@@ -252,25 +257,34 @@ func (a *answer) inspect() (*answer, *refusal) {
 	}
 	a.reason = pool.OK
 	a.watch.enter(x.p.cfg.Timers.Idle, &errIdle)
-	if x.edited.answers != nil && x.r.Method != http.MethodHead && (isJSON(res) || isEncoded(res)) {
+	if x.edited.answers != nil && x.r.Method != http.MethodHead {
 		return a.translate()
 	}
 	return a, nil
 }
 
-func isEventStream(res *http.Response) bool {
-	if isEncoded(res) {
-		return false // nothing was asked for; it passes as it is
-	}
-	kind, parameters, _ := strings.Cut(res.Header.Get("Content-Type"), ";")
-	if !strings.EqualFold(strings.TrimSpace(kind), "text/event-stream") {
+// streams reports whether an answer is an event stream: it says so, or a stream was asked
+// for where its events are known, and it does not say that it is JSON. What is compressed
+// is one only there: elsewhere it passes as it is.
+func (a *answer) streams() bool {
+	switch kind := mediaType(a.res); {
+	case a.x.r.Method == http.MethodHead:
+		return false
+	case strings.EqualFold(kind, "text/event-stream"):
+		return a.route.Stream != nil || !isEncoded(a.res)
+	case a.route.Stream == nil || isJSON(a.res) || a.res.StatusCode != http.StatusOK:
 		return false
 	}
-	if strings.TrimSpace(parameters) == "" || strings.EqualFold(strings.TrimSpace(parameters), "charset=utf-8") {
-		return true // as everybody writes it
+	return bytes.HasPrefix(topMember(a.x.body, "stream"), []byte("true"))
+}
+
+// mediaType returns the first type that an answer says it is of, whatever it says more.
+func mediaType(res *http.Response) string {
+	kind := res.Header.Get("Content-Type")
+	if i := strings.IndexAny(kind, ";,"); i >= 0 {
+		kind = kind[:i]
 	}
-	_, _, err := mime.ParseMediaType(res.Header.Get("Content-Type"))
-	return err == nil
+	return strings.TrimSpace(kind)
 }
 
 func isEncoded(res *http.Response) bool {

@@ -28,6 +28,10 @@
 // asked for has finished (choices.go). An event larger than the buffer may be is
 // forwarded as it comes; if the stream fails inside it, only the break tells.
 //
+// What is a stream is not left to the content type alone: where a stream was asked for
+// whose events are known, whatever does not say that it is JSON is one. One that comes
+// compressed is an error, since nobody here could see where it ends.
+//
 // # What is changed
 //
 // Bodies go through as they are unless the account's request profile says otherwise
@@ -35,7 +39,7 @@
 // caller's body. Where names of tools were prefixed, an event that begins a block is
 // looked at and shortened in the buffer; of an overlong event as far as it was held.
 // An answer that is not streamed is held whole for it, up to 8 MiB; one that cannot be
-// translated (larger, or compressed) becomes an error, never an answer with wrong
+// translated (larger, compressed, no JSON) becomes an error, never an answer with wrong
 // names. Tokens are read from the events that can count them, and of whole answers
 // from a copy of up to 256 KiB; larger ones go uncounted.
 //
@@ -43,7 +47,7 @@
 // the bodies of answers it is overwritten, in errors and in text, wherever a read cuts
 // it in two, and a header that holds it is left out. What of a body is shown before it
 // is whole lacks its last bytes as long as they may be the beginning of one. A body that
-// comes compressed, which is never asked for, is not looked into.
+// comes compressed, which is declined, is not looked into.
 //
 // # Goroutines and time
 //

@@ -146,8 +146,8 @@ func TestCredentialAtEverySplit(t *testing.T) {
 	const periodic = "Qa-Qa-Qa-Qa-Qa-Qa-Qa-Qa-" // begins anew within itself
 	for _, tt := range []struct{ name, kind, secret, body string }{
 		{"events", "", long, msgStart + strings.Replace(msgDelta, "Hello", "§§ §", 1) + msgStop},
-		{"no events", "text/plain", long, "§§ §" + long[:7] + "§" + long[:len(long)-1]},
-		{"itself again", "text/plain", periodic, "§Qa-§a-§§Qa"},
+		{"no events", "application/json", long, "§§ §" + long[:7] + "§" + long[:len(long)-1]},
+		{"itself again", "application/json", periodic, "§Qa-§a-§§Qa"},
 	} {
 		sent := strings.ReplaceAll(tt.body, "§", tt.secret)
 		echoed(t, tt.kind, tt.secret, sent, func(i int) io.Reader {
@@ -219,7 +219,7 @@ func TestCredentialInRandomPieces(t *testing.T) {
 			}
 		}
 		sent := b.String()
-		source.kind = "text/plain"
+		source.kind = "application/json"
 		if random.IntN(2) == 0 {
 			source.kind, sent = "", msgStart+"event: x\ndata: "+sent+"\n\n"+msgStop
 		}

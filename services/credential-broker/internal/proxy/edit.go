@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -70,7 +71,7 @@ func (a *answer) translate() (*answer, *refusal) {
 		return nil, r
 	}
 	if isEncoded(res) {
-		return fail(x.untranslated("compressed, which was not asked for"), pool.Service)
+		return fail(x.unusable("compressed, which was not asked for"), pool.Service)
 	}
 	size := int64(maxAnswer)
 	if 0 <= res.ContentLength && res.ContentLength < size {
@@ -86,7 +87,9 @@ func (a *answer) translate() (*answer, *refusal) {
 	case err != nil:
 		return fail(x.upstreamFailed(a.ctx, err), pool.Unreachable)
 	case len(body) > maxAnswer:
-		return fail(x.untranslated(fmt.Sprintf("with more than %d MiB", maxAnswer>>20)), pool.OK)
+		return fail(x.unusable(fmt.Sprintf("with more than %d MiB, so that the names of tools in it cannot be translated: ask for a stream", maxAnswer>>20)), pool.OK)
+	case len(body) > 0 && !isJSON(res) && !json.Valid(body):
+		return fail(x.unusable("with something that is neither JSON nor an event stream"), pool.Service)
 	}
 	x.shrink(int64(len(body)))
 	a.head = body
@@ -116,15 +119,15 @@ func readAll(r io.Reader, reading func()) ([]byte, error) {
 	}
 }
 
-func (x *exchange) untranslated(how string) *refusal {
-	r := refused(http.StatusBadGateway, "provider_answer_unusable", fmt.Sprintf("the provider %s answered %s, so that the names of tools in it cannot be translated: ask for a stream", x.provider, how), nil)
+func (x *exchange) unusable(how string) *refusal {
+	r := refused(http.StatusBadGateway, "provider_answer_unusable", fmt.Sprintf("the provider %s answered %s", x.provider, how), nil)
 	r.outcome = outcomeServerError
 	return r
 }
 
 func isJSON(res *http.Response) bool {
-	kind, _, _ := strings.Cut(res.Header.Get("Content-Type"), ";")
-	return strings.EqualFold(strings.TrimSpace(kind), "application/json")
+	kind := strings.ToLower(mediaType(res))
+	return kind == "application/json" || strings.HasSuffix(kind, "+json")
 }
 
 // maxCounted bounds the copy that is kept of an answer for its token counts, which can

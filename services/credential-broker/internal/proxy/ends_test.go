@@ -1,6 +1,7 @@
 package proxy_test
 
 import (
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -77,4 +78,58 @@ func TestUnendedErrorEvent(t *testing.T) {
 			t.Errorf("reports (-want +got):\n%s", diff)
 		}
 	})
+}
+
+// An answer is taken for what was asked for, whatever it says it is: a stream is seen to
+// its end, and the names of tools in it are the caller's, or there is an error.
+func TestContentTypes(t *testing.T) {
+	t.Parallel()
+	const (
+		tool   = "event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"tool_use\",\"id\":\"t\",\"name\":\"mcp_doc\",\"input\":{}}}\n\n"
+		whole  = `{"content":[{"type":"tool_use","id":"t","name":"mcp_doc","input":{}}]}`
+		stream = `{"model":"m","stream":true,"tools":[{"name":"doc"}],"messages":[]}`
+		plain  = `{"model":"m","tools":[{"name":"doc","input_schema":{"stream":true}}],"messages":[]}`
+	)
+	for _, tt := range []struct {
+		kind, asked, body string
+		status            int
+		broken            bool
+	}{
+		{"text/event-stream", stream, msgStart + tool, 200, true},
+		{"text/event-stream", stream, msgStart + tool + msgStop, 200, false},
+		{"text/event-stream; charset", stream, msgStart + tool, 200, true},
+		{"text/event-stream;charset=utf-8;charset=utf-8", stream, msgStart + tool, 200, true},
+		{"text/event-stream, text/event-stream", stream, msgStart + tool, 200, true},
+		{"Text/Event-Stream", stream, msgStart + tool, 200, true},
+		{"text/plain", stream, msgStart + tool, 200, true},
+		{"text/plain", stream, msgStart + tool + msgStop, 200, false},
+		{"", stream, msgStart + tool, 200, true},
+		{"application/json", stream, whole, 200, false},
+		{"application/json", plain, whole, 200, false},
+		{"application/problem+json", plain, whole, 200, false},
+		{"text/plain", plain, whole, 200, false},
+		{"", plain, whole, 200, false},
+		{"text/plain", plain, msgStart + tool + msgStop, 502, false},
+		{"", plain, "", 200, false},
+	} {
+		t.Run(tt.kind, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, &loopback{}, nil)
+			upstream := r.serve(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header()["Content-Type"] = []string{tt.kind}
+				if tt.kind == "" {
+					w.Header()["Content-Type"] = nil
+				}
+				_, _ = io.WriteString(w, tt.body)
+			}))
+			r.pool.all = []pool.Account{r.profiled("anthropic-oauth", "", upstream, "k-"+canary)}
+			got := r.post(messages, tt.asked)
+			if got.status != tt.status || (got.err != nil) != tt.broken {
+				t.Errorf("got %d %q, end %v, want %d, broken %v", got.status, got.body, got.err, tt.status, tt.broken)
+			}
+			if strings.Contains(got.body, "mcp_doc") {
+				t.Errorf("a name with its prefix is shown: %q", got.body)
+			}
+		})
+	}
 }

@@ -142,7 +142,7 @@ func TestRequestHeaders(t *testing.T) {
 		t.Fatalf("got %d %s, %v", res.status, res.body, res.err)
 	}
 	want := http.Header{
-		"Accept": {"application/json"}, "Anthropic-Beta": {"a,b"}, "Anthropic-Version": {"2023-06-01"}, "Content-Length": {"41"},
+		"Accept": {"application/json"}, "Accept-Encoding": {"identity"}, "Anthropic-Beta": {"a,b"}, "Anthropic-Version": {"2023-06-01"}, "Content-Length": {"41"},
 		"Content-Type": {"application/json"}, "Idempotency-Key": {"i1"}, "User-Agent": {"signalbox/1.2.3"}, "X-Api-Key": {"sk-" + canary}, "X-Stainless-Lang": {"js"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -268,19 +268,41 @@ func TestRedirectIsNotFollowed(t *testing.T) {
 	}
 }
 
-// A provider that compresses although nobody asked is passed through unread.
-func TestCompressedStreamPasses(t *testing.T) {
+// A stream that comes compressed although that was refused cannot be seen to be whole,
+// and is an error; other answers pass unread.
+func TestCompressed(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, &loopback{}, nil)
-	r.upstream("anthropic", func(w http.ResponseWriter, req *http.Request) {
-		if e := req.Header.Get("Accept-Encoding"); e != "" {
-			t.Errorf("the provider was asked for %q", e)
+	const packed = "\x1f\x8b not really"
+	compressed := func(kind string) http.HandlerFunc {
+		return func(w http.ResponseWriter, req *http.Request) {
+			if e := req.Header.Get("Accept-Encoding"); e != "identity" {
+				t.Errorf("the provider was asked for %q", e)
+			}
+			w.Header().Set("Content-Encoding", "gzip")
+			w.Header().Set("Content-Type", kind)
+			_, _ = io.WriteString(w, packed)
 		}
-		w.Header().Set("Content-Encoding", "gzip")
-		stream("\x1f\x8b not really")(w, req)
-	})
-	if got := r.post(messages, asking); got.err != nil || got.body != "\x1f\x8b not really" || got.header.Get("Content-Encoding") != "gzip" {
-		t.Errorf("got %q, %v", got.body, got.err)
+	}
+	for _, tt := range []struct {
+		path, kind string
+		status     int
+	}{
+		{"/v1/messages", "text/event-stream", 502},
+		{"/v1/messages", "text/plain", 502},
+		{"/v1/messages", "application/json", 200},
+		{"/v1/elsewhere", "text/event-stream", 200},
+	} {
+		r := newRig(t, &loopback{}, nil)
+		r.upstream("anthropic", compressed(tt.kind))
+		got := r.post("/egress/anthropic"+tt.path, asking)
+		switch {
+		case got.status != tt.status || got.err != nil:
+			t.Errorf("%s as %s: got %d %q, %v, want %d", tt.path, tt.kind, got.status, got.body, got.err, tt.status)
+		case tt.status == 200 && (got.body != packed || got.header.Get("Content-Encoding") != "gzip"):
+			t.Errorf("%s as %s: got %q", tt.path, tt.kind, got.body)
+		case tt.status == 502 && !strings.Contains(got.body, "answered compressed"):
+			t.Errorf("%s as %s: got %q", tt.path, tt.kind, got.body)
+		}
 	}
 }
 

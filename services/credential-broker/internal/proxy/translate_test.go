@@ -102,7 +102,7 @@ func TestAnthropicOAuth(t *testing.T) {
 		t.Errorf("streamed (-want +got), end %v:\n%s", got.err, cmp.Diff(want, got.body))
 	}
 	want := http.Header{
-		"Authorization": {"Bearer tok-" + canary}, "Anthropic-Beta": {"one,oauth-2025-04-20,interleaved-thinking-2025-05-14"}, "User-Agent": {"signalbox/1.2.3"},
+		"Authorization": {"Bearer tok-" + canary}, "Accept-Encoding": {"identity"}, "Anthropic-Beta": {"one,oauth-2025-04-20,interleaved-thinking-2025-05-14"}, "User-Agent": {"signalbox/1.2.3"},
 		"Anthropic-Version": {"2023-06-01"}, "Content-Type": {"application/json"}, "Content-Length": {strconv.Itoa(len(toolsSent))},
 	}
 	if diff := cmp.Diff(want, f.header); diff != "" {
@@ -214,8 +214,8 @@ func TestUntranslatable(t *testing.T) {
 		{"no JSON", answer(200, `mcp_a`), 200, "mcp_a"},
 		{"no JSON type", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/plain")
-			_, _ = io.WriteString(w, long)
-		}, 200, "content"},
+			_, _ = io.WriteString(w, "mcp_a")
+		}, 502, "neither JSON nor an event stream"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
