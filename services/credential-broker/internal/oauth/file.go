@@ -299,10 +299,10 @@ func (t inFile) extend(ctx context.Context, a attempt) (mine bool, err error) {
 	return mine, err
 }
 
-func (t inFile) keep(ctx context.Context, a attempt, _ *Provider, s sealedTokens) error {
-	return t.happen(ctx, a.ref, func(x *accountfile.Account, now time.Time) (ev Event, err error) {
+func (t inFile) keep(ctx context.Context, a attempt, _ *Provider, s sealedTokens) (stored bool, err error) {
+	err = t.happen(ctx, a.ref, func(x *accountfile.Account, now time.Time) (ev Event, err error) {
 		state := State(x.Grant.State)
-		if x.Grant.Version == a.base && (state == Active || state == Reauthorize) {
+		if stored = x.Grant.Version == a.base && (state == Active || state == Reauthorize); stored {
 			s.put(x.Grant, now)
 			ev.Action, ev.Who = Refreshed, a.by
 		} else if holds(x.Grant, a) {
@@ -310,6 +310,7 @@ func (t inFile) keep(ctx context.Context, a attempt, _ *Provider, s sealedTokens
 		}
 		return ev, nil
 	})
+	return stored && err == nil, err
 }
 
 func (t inFile) fail(ctx context.Context, a attempt, p *Provider, f *failure) error {

@@ -212,8 +212,8 @@ func (s *sealedTokens) args(ref Ref) pg.Args {
 // keep stores what an attempt brought, unless the grant has changed since the attempt
 // began. An attempt that lost its lease may still store: what the server issued last
 // is in its hands.
-func (t postgres) keep(ctx context.Context, a attempt, p *Provider, s sealedTokens) error {
-	return t.in(ctx, a.ref.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+func (t postgres) keep(ctx context.Context, a attempt, p *Provider, s sealedTokens) (stored bool, err error) {
+	err = t.in(ctx, a.ref.Workspace, func(ctx context.Context, tx pgx.Tx) error {
 		args := s.args(a.ref)
 		args["base"] = a.base
 		tag, err := tx.Exec(ctx, `UPDATE grants SET `+setTokens+`
@@ -221,7 +221,7 @@ func (t postgres) keep(ctx context.Context, a attempt, p *Provider, s sealedToke
 		if err != nil {
 			return fmt.Errorf("store renewed tokens: %w", err)
 		}
-		if tag.RowsAffected() == 0 {
+		if stored = tag.RowsAffected() > 0; !stored {
 			return closeAttempt(ctx, tx, a, outcomeSuperseded, nil)
 		}
 		if err := t.record(ctx, tx, Event{Ref: a.ref, Action: Refreshed, Provider: p.Account, Who: a.by}); err != nil {
@@ -229,6 +229,7 @@ func (t postgres) keep(ctx context.Context, a attempt, p *Provider, s sealedToke
 		}
 		return closeAttempt(ctx, tx, a, outcomeDone, nil)
 	})
+	return stored && err == nil, err
 }
 
 // fail ends an attempt that brought nothing. The grant is over only where the server

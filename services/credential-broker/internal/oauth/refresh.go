@@ -107,11 +107,16 @@ func (k *Keeper) store(ctx context.Context, a attempt, p *Provider, sealer vault
 	began := time.Now()
 	for pause := keepPause; ; pause = min(2*pause, 5*time.Second) {
 		sealed, err := k.seal(ctx, sealer, a.ref, p, t, time.Since(began))
+		stored := false
 		if err == nil {
-			err = k.tables.keep(ctx, a, p, sealed)
+			stored, err = k.tables.keep(ctx, a, p, sealed)
 		}
 		if err == nil {
-			k.cfg.Log.InfoContext(ctx, "access token renewed", "account", a.ref.Account, "provider", p.Name)
+			said := "access token renewed"
+			if !stored {
+				said = "renewed access token dropped: the account has changed meanwhile"
+			}
+			k.cfg.Log.InfoContext(ctx, said, "account", a.ref.Account, "provider", p.Name)
 			return nil
 		}
 		k.cfg.Log.ErrorContext(ctx, "renewed tokens not stored yet", "account", a.ref.Account, "provider", p.Name, "error", err)

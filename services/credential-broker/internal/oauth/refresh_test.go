@@ -265,6 +265,9 @@ func TestZombie(t *testing.T) {
 				t.Errorf("Token() has version %d, want %d", got.Version, tt.version)
 			}
 			w.attempts(ref, tt.outcomes...)
+			if n := strings.Count(w.log.String(), "access token renewed"); n != 1 {
+				t.Errorf("the log says %d times that a token was renewed, want once, of the one that was stored:\n%s", n, w.log)
+			}
 		})
 	}
 }

@@ -37,7 +37,7 @@ type tables interface {
 	// extend lengthens the lease and reports whether it is still the attempt's own.
 	extend(ctx context.Context, a attempt) (ours bool, err error)
 	// keep stores what an attempt brought, unless the grant has changed since it began.
-	keep(ctx context.Context, a attempt, p *Provider, s sealedTokens) error
+	keep(ctx context.Context, a attempt, p *Provider, s sealedTokens) (stored bool, err error)
 	// fail ends an attempt that brought nothing.
 	fail(ctx context.Context, a attempt, p *Provider, f *failure) error
 	// giveUp says that somebody must sign in again, unless the grant has changed.
