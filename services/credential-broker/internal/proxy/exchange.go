@@ -49,7 +49,7 @@ type exchange struct {
 	reading  time.Duration // spent waiting for the caller's body
 	provider string
 	label    string // the provider for metrics: one that exists, or unknown
-	path     string // behind the provider, as escaped by the caller
+	path     string // behind the provider, escaped (split)
 	dialect  profile.Dialect
 	actor    identity.Actor
 	header   http.Header // to send, before the profile's changes
@@ -237,6 +237,8 @@ func (x *exchange) admit() *refusal {
 	switch {
 	case !checkPath(x.r.URL):
 		return refused(http.StatusBadRequest, "bad_path", "the path must hold no empty, . or .. segment and no control character", nil)
+	case !isASCII(x.r.URL.RawQuery):
+		return refused(http.StatusBadRequest, "bad_query", "the query must be printable ASCII: write other characters as %XX", nil)
 	case !slices.Contains(allowed, x.r.Method):
 		return refused(http.StatusMethodNotAllowed, "bad_method", "the method "+x.r.Method+" is not forwarded", nil)
 	case n > x.p.cfg.Limits.Requests:

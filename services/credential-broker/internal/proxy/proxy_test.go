@@ -180,6 +180,32 @@ func TestTokenPlaces(t *testing.T) {
 	}
 }
 
+// A path is what it says, however it is written: its route holds, and the provider gets
+// it in the usual form. What an escape is needed for stays escaped.
+func TestEscapedPath(t *testing.T) {
+	t.Parallel()
+	for path, want := range map[string]string{
+		"/egress/anthropic/v1/%6dess%61ges": "/v1/messages",
+		"/egress/anthropic/v1/messages%7E":  "/v1/messages~",
+		"/egress/anthropic/v1/a%2Fb%2fc%25": "/v1/a%2Fb%2fc%25",
+		"/egress/anthropic/v1/f%C3%BCr":     "/v1/f%C3%BCr",
+	} {
+		r := newRig(t, &loopback{}, nil)
+		var uri string
+		r.upstream("anthropic", func(w http.ResponseWriter, req *http.Request) {
+			uri = req.RequestURI
+			stream(msgStart, msgDelta)(w, req)
+		})
+		got := r.post(path, asking)
+		if uri != want {
+			t.Errorf("%s: the provider got %s, want %s", path, uri, want)
+		}
+		if known := want == "/v1/messages"; (got.err != nil) != known {
+			t.Errorf("%s: the end is %v, want the rules of its route: %v", path, got.err, known)
+		}
+	}
+}
+
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -213,6 +239,7 @@ func TestRefusals(t *testing.T) {
 		{"encoded slash", "/egress/anthropic/v1/..%2fx", nil, 400, "segment", "false"},
 		{"empty segment", "/egress/anthropic//v1", nil, 400, "segment", "false"},
 		{"control character", "/egress/anthropic/v1%0d%0ax", nil, 400, "control character", "false"},
+		{"query in letters of its own", "/egress/anthropic/v1/models?q=für", nil, 400, "bad_query", "false"},
 		{"backslash", "/egress/anthropic/v1%5c..", nil, 400, "segment", "false"},
 	}
 	for _, tt := range tests {

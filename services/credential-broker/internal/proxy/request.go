@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -44,11 +45,47 @@ const (
 // allowed are the methods that are forwarded.
 var allowed = []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete}
 
-// split takes the provider and the path behind it, as escaped by the caller, out
-// of a request's path.
+// split takes the provider and the path behind it out of a request's path. The path
+// stays escaped as the caller did it, but for what needs no escape.
 func split(u *url.URL) (provider, path string, ok bool) {
 	provider, path, _ = strings.Cut(strings.TrimPrefix(u.EscapedPath(), Prefix), "/")
-	return provider, "/" + path, isProvider(provider)
+	return provider, "/" + unescape(path), isProvider(provider)
+}
+
+// unescape writes the characters of a path plainly that mean the same escaped and not
+// (RFC 3986, 2.3), so that a route is known however it is written.
+func unescape(path string) string {
+	i := strings.IndexByte(path, '%')
+	if i < 0 {
+		return path
+	}
+	var b strings.Builder
+	for ; i >= 0; i = strings.IndexByte(path, '%') {
+		b.WriteString(path[:i])
+		c, err := strconv.ParseUint(path[i+1:min(i+3, len(path))], 16, 8)
+		if err != nil || !isUnreserved(byte(c)) {
+			b.WriteByte('%')
+			path = path[i+1:]
+			continue
+		}
+		b.WriteByte(byte(c))
+		path = path[i+3:]
+	}
+	return b.String() + path
+}
+
+func isUnreserved(c byte) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("-._~", c) >= 0
+}
+
+// isASCII reports whether s is visible ASCII throughout.
+func isASCII(s string) bool {
+	for i := range len(s) {
+		if s[i] <= ' ' || s[i] >= 0x7f {
+			return false
+		}
+	}
+	return true
 }
 
 // isProvider reports whether a name can be a provider's: lower-case letters, digits
