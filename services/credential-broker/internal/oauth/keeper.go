@@ -81,6 +81,7 @@ type Keeper struct {
 	held    map[Ref]held
 	flights map[question]*flight
 	keyless nuisance
+	vain    map[Ref]vain
 }
 
 // question is what several may ask at once, for one answer.
@@ -123,7 +124,7 @@ func New(cfg Config) *Keeper {
 	if cfg.Rand == nil {
 		cfg.Rand = rand.Float64
 	}
-	k := &Keeper{cfg: cfg, client: newClient(), held: map[Ref]held{}, flights: map[question]*flight{}}
+	k := &Keeper{cfg: cfg, client: newClient(), held: map[Ref]held{}, flights: map[question]*flight{}, vain: map[Ref]vain{}}
 	k.tables = postgres{&k.cfg}
 	if cfg.File != nil {
 		k.tables = inFile{&k.cfg}
@@ -293,6 +294,8 @@ func (k *Keeper) obtain(ctx context.Context, ref Ref, rejected int64, by *Who) (
 				return Token{}, unavailable(p, err)
 			}
 			continue
+		case tried == 0 && !force && g.Version == rejected && g.alive() && !g.due() && k.inVain(ref):
+			return k.hold(ctx, ref, p, &g)
 		case g.pause() > 0 && !force && good:
 			return k.hold(ctx, ref, p, &g)
 		case g.pause() > 0 && !force:
@@ -307,6 +310,8 @@ func (k *Keeper) obtain(ctx context.Context, ref Ref, rejected int64, by *Who) (
 			return k.hold(ctx, ref, p, &g)
 		case err != nil:
 			return Token{}, err
+		case !force && g.Version == rejected:
+			k.afterRejection(ref)
 		}
 	}
 }

@@ -121,6 +121,13 @@ func TestRejected(t *testing.T) {
 	}
 	wg.Wait()
 	w.calls(authserver.Calls{Refresh: 2, Refreshed: 2})
+
+	// And not again soon, where that one is rejected too.
+	w.age()
+	if _, err := other.Rejected(t.Context(), ref, fresh.Version+1); !errors.Is(err, oauth.ErrCurrent) {
+		t.Errorf("Rejected() after a renewal that did not help = %v, want %v", err, oauth.ErrCurrent)
+	}
+	w.calls(authserver.Calls{Refresh: 2, Refreshed: 2})
 }
 
 func TestOthersChangesAreFollowed(t *testing.T) {

@@ -112,11 +112,11 @@ func (k *Keeper) store(ctx context.Context, a attempt, p *Provider, sealer vault
 			stored, err = k.tables.keep(ctx, a, p, sealed)
 		}
 		if err == nil {
-			said := "access token renewed"
-			if !stored {
-				said = "renewed access token dropped: the account has changed meanwhile"
+			if stored {
+				k.cfg.Log.InfoContext(ctx, "access token renewed", "account", a.ref.Account, "provider", p.Name)
+			} else {
+				k.cfg.Log.InfoContext(ctx, "new access token dropped: the account has changed meanwhile", "account", a.ref.Account, "provider", p.Name)
 			}
-			k.cfg.Log.InfoContext(ctx, said, "account", a.ref.Account, "provider", p.Name)
 			return nil
 		}
 		k.cfg.Log.ErrorContext(ctx, "renewed tokens not stored yet", "account", a.ref.Account, "provider", p.Name, "error", err)
