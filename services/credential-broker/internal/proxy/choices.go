@@ -3,6 +3,8 @@ package proxy
 import (
 	"bytes"
 	"encoding/json"
+
+	"signalbox.dev/services/credential-broker/internal/scan"
 )
 
 // maxChoices bounds the choices of one answer that are told apart.
@@ -23,10 +25,32 @@ func newChoices(body []byte) *choices {
 	if n := topMember(body, "n"); len(n) > 0 {
 		want = leadingNumber(n)
 	}
-	if prompt := topMember(body, "prompt"); want <= 1 && (len(prompt) == 0 || prompt[0] != '[') {
+	prompt := topMember(body, "prompt")
+	if list := len(prompt) > 0 && prompt[0] == '['; want <= 1 && !list {
 		return nil
 	}
-	return &choices{want: want, finished: map[string]bool{}}
+	return &choices{want: min(want*prompts(prompt), maxChoices+1), finished: map[string]bool{}}
+}
+
+// prompts returns how many prompts there are in a list of them, maxChoices+1 at most. One
+// of numbers is a single prompt, of tokens.
+func prompts(list []byte) int {
+	s := scan.New(list)
+	if !s.Array() {
+		return 1
+	}
+	n := 0
+	for n <= maxChoices && s.Element() {
+		if k := s.Kind(); k != '"' && k != '[' {
+			return 1
+		}
+		s.Skip()
+		n++
+	}
+	if s.Bad() {
+		return 1
+	}
+	return max(n, 1)
 }
 
 // topMember returns what follows the name and the colon of a member of the outermost

@@ -25,7 +25,7 @@
 // the provider's shape; then the connection is broken off. A stream that ends
 // without its terminal event (events.go) is broken off too: a reader never takes
 // half an answer for a whole one. A chat may end without it when every choice that was
-// asked for has finished (choices.go). An event larger than the buffer may be is
+// asked for has finished (choices.go), and no event behind that is torn. An event larger than the buffer may be is
 // forwarded as it comes; if the stream fails inside it, only the break tells.
 //
 // What is a stream is not left to the content type alone: where a stream was asked for
@@ -48,6 +48,9 @@
 // it in two, and a header that holds it is left out. What of a body is shown before it
 // is whole lacks its last bytes as long as they may be the beginning of one. A body that
 // comes compressed, which is declined, is not looked into.
+//
+// Everything else that a client can see arrives, but for trailers, in which no provider
+// says anything: they are not forwarded.
 //
 // # Goroutines and time
 //

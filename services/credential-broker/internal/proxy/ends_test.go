@@ -1,6 +1,7 @@
 package proxy_test
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -131,5 +132,72 @@ func TestContentTypes(t *testing.T) {
 				t.Errorf("a name with its prefix is shown: %q", got.body)
 			}
 		})
+	}
+}
+
+// A chat that has finished and is torn in an event behind that has no good end.
+func TestTornBehindTheFinish(t *testing.T) {
+	t.Parallel()
+	const torn = `data: {"id":"c","choices":[],"usage":{"total_`
+	for _, tt := range []struct {
+		name, rest string
+		broken     bool
+	}{
+		{"an event", torn, true},
+		{"an overlong event", torn + strings.Repeat("x", 3<<20), true},
+		{"a name", "event: us", true},
+		{"a field's name", "da", true},
+		{"an event without its blank line", strings.TrimSpace(chatUsage), false},
+		{"a blank line too many", "\n", false},
+		{"a comment", ": keep-alive", false},
+		{"comments", ": a\n\n: b\n", false},
+		{"an overlong event and more", "data: \"" + strings.Repeat("x", 3<<20) + "\"\n\n", false},
+		{"behind the last event", chatDone + torn, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, &loopback{}, nil)
+			r.upstream("openai", stream(chatDelta, chatFinish, tt.rest))
+			got := r.post(chats, asking)
+			if (got.err != nil) != tt.broken {
+				t.Errorf("the end is %v, want broken %v", got.err, tt.broken)
+			}
+			if whole := chatDelta + chatFinish; !tt.broken && got.body != whole+tt.rest || tt.broken && len(tt.rest) < 100 && !strings.HasPrefix(got.body, whole+"data: {\"error\"") {
+				t.Errorf("got %.600q", got.body)
+			}
+		})
+	}
+}
+
+// Each prompt has a choice of its own, or as many as were asked for.
+func TestPrompts(t *testing.T) {
+	t.Parallel()
+	finish := func(n int) string {
+		var b strings.Builder
+		for i := range n {
+			fmt.Fprintf(&b, "data: {\"choices\":[{\"index\":%d,\"text\":\"x\",\"finish_reason\":\"stop\"}]}\n\n", i)
+		}
+		return b.String()
+	}
+	for _, tt := range []struct {
+		body string
+		want int // choices
+	}{
+		{`{"stream":true,"prompt":"a"}`, 1},
+		{`{"stream":true,"prompt":["a","b","c"]}`, 3},
+		{`{"stream":true,"prompt":["a,b","]"],"n":2}`, 4},
+		{`{"stream":true,"prompt":[[1,2],[3],[4,5,6]]}`, 3},
+		{`{"stream":true,"prompt":[1,2,3]}`, 1},
+		{`{"stream":true,"prompt":[]}`, 1},
+		{`{"stream":true,"prompt":["a", "b`, 1},
+	} {
+		for _, n := range []int{tt.want - 1, tt.want} {
+			r := newRig(t, &loopback{}, nil)
+			r.upstream("openai", stream("data: {\"choices\":[]}\n\n", finish(n)))
+			got := r.post("/egress/openai/v1/completions", tt.body)
+			if whole := got.status == http.StatusOK && got.err == nil; whole != (n == tt.want) {
+				t.Errorf("%s: %d choices are whole: %v, want %d", tt.body, n, whole, tt.want)
+			}
+		}
 	}
 }

@@ -241,6 +241,7 @@ func (r *relay) finish() error {
 	x, f := r.a.x, &r.frames
 	clean := errors.Is(r.read, io.EOF)
 	var last verdict
+	torn := f.over
 	if clean && f.end > r.shown {
 		// A last event without its blank line counts if it is one.
 		if ev := f.rest(); isWhole(ev) {
@@ -248,10 +249,12 @@ func (r *relay) finish() error {
 			last = r.judge(ev, false)
 			r.met |= last
 			r.count(ev)
+		} else {
+			torn = torn || !saysNothing(f.buf[r.shown:f.end])
 		}
 	}
 	switch {
-	case r.met&terminal != 0, clean && (r.met&finished != 0 && r.choices.whole() || r.rules == nil):
+	case r.met&terminal != 0, clean && (r.met&finished != 0 && !torn && r.choices.whole() || r.rules == nil):
 		if f.end > r.shown {
 			return x.write(f.buf[r.shown:f.end])
 		}
@@ -287,6 +290,22 @@ func (r *relay) sayWhy(last verdict, e dialect.Error) error {
 	}
 	typed := r.rules != nil && r.rules.Events == profile.Typed
 	return x.write(dialect.Event(x.dialect, typed, e))
+}
+
+// saysNothing reports whether a piece of a stream holds blank lines and comments only.
+func saysNothing(rest []byte) bool {
+	for len(rest) > 0 {
+		line := rest
+		if i := lineEnd(rest); i >= 0 {
+			line, rest = rest[:i], rest[i+1:]
+		} else {
+			rest = nil
+		}
+		if len(line) > 0 && line[0] != ':' {
+			return false
+		}
+	}
+	return true
 }
 
 // isWhole reports whether an event that lost its blank line lost nothing else.
