@@ -4,6 +4,11 @@
 // the account is added and when it is read (Policy.Parse, Policy.Check), and the
 // address it resolves to again on every dial (Policy.Control), so that a name
 // which changes its mind gains nothing.
+//
+// The rule is that of everything that leaves the house: public addresses, ports 80 and
+// 443. An operator who runs model servers of their own lifts it for private addresses
+// and for ports, which such servers choose as they like; what hosts tell the machines on
+// them, credentials among it, stays out of reach in any case.
 package target
 
 import (
@@ -11,14 +16,16 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 )
 
 // Policy says what is allowed.
 type Policy struct {
-	// AllowPrivate allows loopback and private addresses, and plain http to them:
-	// for model servers of one's own.
+	// AllowPrivate allows loopback and private addresses, plain http to them, and any
+	// port: for model servers of one's own.
 	AllowPrivate bool
 }
 
@@ -58,6 +65,9 @@ func (p Policy) Check(u *url.URL) error {
 	case strings.Contains(u.Path, "/../") || strings.HasSuffix(u.Path, "/.."):
 		return errors.New("the base URL must not hold .. as a segment of its path")
 	}
+	if err := CheckHost(u); err != nil {
+		return err
+	}
 	private := isPrivateName(u.Hostname())
 	if u.Scheme == "http" && (!private || !p.AllowPrivate) {
 		return errors.New("the base URL must begin with https (http is for loopback and private addresses, where the operator allows them with CREDENTIAL_BROKER_ALLOW_PRIVATE)")
@@ -66,10 +76,35 @@ func (p Policy) Check(u *url.URL) error {
 		return errors.New("the base URL names a loopback or private address, which the operator has not allowed (CREDENTIAL_BROKER_ALLOW_PRIVATE)")
 	}
 	if a, err := netip.ParseAddr(u.Hostname()); err == nil {
-		return p.checkAddr(a)
+		if err := p.checkAddr(a); err != nil {
+			return err
+		}
+	}
+	if port, err := strconv.ParseUint(u.Port(), 10, 16); err == nil && !p.allowsPort(uint16(port)) {
+		return errors.New("the base URL's port must be 443 (others are for model servers of one's own, where the operator allows private addresses)")
 	}
 	return nil
 }
+
+// CheckHost refuses a host or a port that nothing can be sent to.
+func CheckHost(u *url.URL) error {
+	host := u.Hostname()
+	if _, err := netip.ParseAddr(host); err != nil && strings.ContainsFunc(host, notInHost) {
+		return errors.New("the base URL's host must be made of ASCII letters, digits, dots and dashes: write a name in other letters as xn--…")
+	}
+	if port := u.Port(); port != "" {
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return errors.New("the base URL's port must be a number from 1 to 65535")
+		}
+	}
+	return nil
+}
+
+func notInHost(r rune) bool {
+	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("-._", r)
+}
+
+func (p Policy) allowsPort(port uint16) bool { return p.AllowPrivate || port == 80 || port == 443 }
 
 // isPrivateName reports whether a host is, by its name alone, on the own machine
 // or network.
@@ -96,6 +131,9 @@ func (p Policy) Control(_, address string, _ syscall.RawConn) error {
 	if err != nil {
 		return fmt.Errorf("%w: %s", ErrAddress, address)
 	}
+	if !p.allowsPort(ap.Port()) {
+		return fmt.Errorf("%w: the port of %s is not 80 or 443", ErrAddress, ap)
+	}
 	return p.checkAddr(ap.Addr())
 }
 
@@ -104,7 +142,7 @@ func (p Policy) checkAddr(a netip.Addr) error {
 		return nil
 	}
 	a = unwrap(a)
-	if p.AllowPrivate && a.Zone() == "" && (a.IsLoopback() || a.IsPrivate()) {
+	if p.AllowPrivate && a.Zone() == "" && (a.IsLoopback() || a.IsPrivate()) && !within(metadata[:], a) {
 		return nil
 	}
 	return fmt.Errorf("%w: %s is not a public address", ErrAddress, a)
@@ -117,24 +155,30 @@ func isPublic(a netip.Addr) bool {
 		return false
 	}
 	a = unwrap(a)
-	if !a.IsGlobalUnicast() || a.IsPrivate() || a.IsLinkLocalUnicast() {
+	if !a.IsGlobalUnicast() || a.IsPrivate() || a.IsLinkLocalUnicast() || a.Is6() && !within(given[:], a) {
 		return false
 	}
-	for _, text := range setAside {
-		if netip.MustParsePrefix(text).Contains(a) {
-			return false
-		}
-	}
-	return true
+	return !within(setAside[:], a) && !within(metadata[:], a)
 }
+
+func within(ranges []string, a netip.Addr) bool {
+	return slices.ContainsFunc(ranges, func(text string) bool { return netip.MustParsePrefix(text).Contains(a) })
+}
+
+// given is what of IPv6 is given out as global unicast addresses.
+var given = [...]string{"2000::/3"}
 
 // setAside are the special-purpose ranges (IANA's registries for IPv4 and IPv6)
 // that netip's own predicates do not know.
 var setAside = [...]string{
 	"0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "198.18.0.0/15",
 	"198.51.100.0/24", "203.0.113.0/24", "240.0.0.0/4",
-	"64:ff9b:1::/48", "100::/64", "2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20", "5f00::/16", "fec0::/10",
+	"2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20",
 }
+
+// metadata is where clouds tell a machine its credentials, at addresses that are private
+// (Amazon's, Google's) or look public (Azure's). The others are link-local or set aside.
+var metadata = [...]string{"fd00:ec2::/32", "fd20:ce::/32", "168.63.129.16/32"}
 
 // unwrap returns the IPv4 address inside a mapped or NAT64 one: that is where a
 // connection ends up.

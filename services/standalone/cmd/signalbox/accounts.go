@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/fault"
@@ -26,7 +27,7 @@ type accountSettings struct {
 	AccountsFile string      `env:"CREDENTIAL_BROKER_ACCOUNTS_FILE" doc:"The file of a broker that has no database."`
 	KeyFile      string      `env:"CREDENTIAL_BROKER_KEY_FILE" doc:"The broker's key file there."`
 	Profiles     string      `env:"CREDENTIAL_BROKER_PROFILES" doc:"The folder of your own request profiles."`
-	AllowPrivate bool        `env:"CREDENTIAL_BROKER_ALLOW_PRIVATE" doc:"Allows base URLs at loopback and private addresses."`
+	AllowPrivate bool        `env:"CREDENTIAL_BROKER_ALLOW_PRIVATE" doc:"Allows base URLs at loopback and private addresses, and at any port."`
 	Keys         credentialbroker.Keys
 	OAuth        credentialbroker.OAuth
 }
@@ -54,6 +55,16 @@ people sign in (CREDENTIAL_BROKER_OAUTH_CLIENTS) are set as for the broker.`,
 		c.accountsList(), c.accountsStatus(), c.accountsEnable(), c.accountsDisable(), c.accountsSwitch(), c.accountsReset(), c.accountsRemove(), c.accountsFlatRate(),
 		c.accountsStats(), c.accountsResetStats(), c.accountsStrategy(), c.accountsConfig(), c.accountsAudit(), c.accountsManage(), c.accountsRotateKeys(),
 	)
+	return group(cmd)
+}
+
+// group takes the flags of its subcommands and shows none: who forgot the subcommand, or
+// mistyped it, is to hear of that.
+func group(cmd *cobra.Command) *cobra.Command {
+	dataFlag(cmd, new(string))
+	cmd.Flags().Bool("json", false, "")
+	cmd.Flags().String("workspace", "", "")
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { f.Hidden = true })
 	return cmd
 }
 
