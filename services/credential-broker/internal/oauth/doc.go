@@ -69,6 +69,7 @@
 //
 // Within a process all who ask for the same wait for one goroutine. Between instances:
 //
+//  0. Who cannot open the refresh token, or could not seal what comes, begins nothing.
 //  1. One transaction locks the row, looks again whether there is a need, writes the
 //     attempt and takes the lease. It is committed before anything is sent.
 //  2. One POST, on a connection of its own, without a retry of any layer. A slow server
