@@ -228,7 +228,8 @@ func TestManageAccount(t *testing.T) {
 		}
 	}
 	wanted := []string{
-		"removed signed out before", "changed statistics reset", "changed signed out", `changed settings {"max_tokens":60,"strategy":"hybrid"}`, "changed made the current one",
+		"removed signed out before", "changed statistics reset",
+		"changed not taken back at the provider: sim has no way to be told: remove the access in the settings of the account there", "changed signed out", `changed settings {"max_tokens":60,"strategy":"hybrid"}`, "changed made the current one",
 		"refreshed", "changed enabled", "changed disabled", "used",
 	}
 	if diff := cmp.Diff(wanted, did); diff != "" {

@@ -349,19 +349,20 @@ func (t inFile) giveUp(ctx context.Context, ref Ref, version int64, reason strin
 	return nil
 }
 
-func (t inFile) erase(ctx context.Context, a attempt, outcome string, _ *failure) error {
-	err := t.change(ctx, a.ref, func(x *accountfile.Account, now time.Time) error {
+func (t inFile) erase(ctx context.Context, a attempt, r Revocation, f *failure) error {
+	err := t.happen(ctx, a.ref, func(x *accountfile.Account, now time.Time) (ev Event, err error) {
 		g := x.Grant
 		if g.Version == a.base && g.State == string(Revoking) {
 			g.Version++
 			g.State, g.ChangedAt, g.Reason = string(Revoked), now, "it was signed out"
 			g.Access, g.Refresh, g.RefreshAt, g.Attempt = nil, nil, nil, nil
+			ev = Event{Action: Changed, Who: a.by, Detail: r.detail()}
 		}
-		return nil
+		return ev, nil
 	})
 	if err != nil {
 		return fmt.Errorf("erase the tokens of account %s: %w", a.ref.Account, err)
 	}
-	t.cfg.Log.InfoContext(ctx, "signed out", "account", a.ref.Account, "outcome", outcome)
+	t.cfg.Log.InfoContext(ctx, "signed out", "account", a.ref.Account, "outcome", revoked(f))
 	return nil
 }

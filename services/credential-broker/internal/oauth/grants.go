@@ -147,7 +147,7 @@ type attempt struct {
 	id    uuid.UUID
 	base  int64     // the version of the grant that it began with
 	taken time.Time // on our clock, not later than the lease began
-	by    Who       // of a renewal, who it is done for
+	by    Who       // who it is done for
 }
 
 // sealedTokens are tokens as they are stored.

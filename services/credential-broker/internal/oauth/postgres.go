@@ -397,16 +397,19 @@ func (t postgres) statuses(ctx context.Context, ws id.Workspace) (map[id.Account
 }
 
 // erase ends a revocation.
-func (t postgres) erase(ctx context.Context, a attempt, outcome string, f *failure) error {
+func (t postgres) erase(ctx context.Context, a attempt, r Revocation, f *failure) error {
 	return t.in(ctx, a.ref.Workspace, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `
+		tag, err := tx.Exec(ctx, `
 			UPDATE grants SET state = 'revoked', changed_at = clock_timestamp(), reason = 'it was signed out', version = version + 1, attempt_id = NULL, lease_until = NULL,
 				access_sealed = NULL, access_key_version = NULL, refresh_sealed = NULL, refresh_key_version = NULL, refresh_at = NULL
 			WHERE workspace_id = $1 AND account_id = $2 AND version = $3 AND state = 'revoking'`, a.ref.Workspace, a.ref.Account, a.base)
 		if err != nil {
 			return fmt.Errorf("erase the tokens of account %s: %w", a.ref.Account, err)
 		}
-		return closeAttempt(ctx, tx, a, outcome, f)
+		if err := closeAttempt(ctx, tx, a, revoked(f), f); err != nil || tag.RowsAffected() == 0 {
+			return err
+		}
+		return t.recordChange(ctx, tx, Event{Ref: a.ref, Who: a.by, Detail: r.detail()})
 	})
 }
 

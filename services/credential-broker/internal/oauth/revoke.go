@@ -37,6 +37,7 @@ func (k *Keeper) RevokeWithin(ctx context.Context, who Who, ref Ref, limit time.
 	if done {
 		return Revocation{Why: "it was signed out before"}, nil
 	}
+	a.by = who
 	// Whoever asked may leave: half a sign-out is worse than none.
 	ctx = context.WithoutCancel(ctx)
 	stop := k.keepLease(ctx, a)
@@ -44,11 +45,24 @@ func (k *Keeper) RevokeWithin(ctx context.Context, who Who, ref Ref, limit time.
 	told, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	r, f := k.tellProvider(told, ref, &g)
-	outcome := outcomeDone
-	if f != nil {
-		outcome, _ = verdict(&Provider{}, f)
+	return r, k.tables.erase(ctx, a, r, f)
+}
+
+// detail says for the audit what came of it.
+func (r *Revocation) detail() string {
+	if r.AtProvider {
+		return "taken back at the provider"
 	}
-	return r, k.tables.erase(ctx, a, outcome, f)
+	return "not taken back at the provider: " + r.Why
+}
+
+// revoked is the outcome of a sign-out's attempt.
+func revoked(f *failure) string {
+	if f == nil {
+		return outcomeDone
+	}
+	outcome, _ := verdict(&Provider{}, f)
+	return outcome
 }
 
 // openRevocation marks the grant and takes its lease, when no renewal is under way

@@ -122,7 +122,7 @@ func TestLateAnswerWithTheMark(t *testing.T) {
 		t.Error("Token() after the sign-out = a token")
 	}
 	w.attempts(ref, "superseded", "done")
-	if diff := cmp.Diff([]string{"changed: signed out"}, events); diff != "" {
+	if diff := cmp.Diff([]string{"changed: signed out", "changed: taken back at the provider"}, events); diff != "" {
 		t.Errorf("audit (-want +got):\n%s", diff)
 	}
 }

@@ -45,7 +45,7 @@ type tables interface {
 	// openRevocation is open for a sign-out, unless that was done before. With the lease it
 	// marks the grant, so that nobody uses it any more. erase ends the sign-out.
 	openRevocation(ctx context.Context, who Who, ref Ref) (g grant, a attempt, ok bool, err error)
-	erase(ctx context.Context, a attempt, outcome string, f *failure) error
+	erase(ctx context.Context, a attempt, r Revocation, f *failure) error
 
 	// begin stores a login that has begun and expires after its LeftS. Where they have one
 	// of that id it stores nothing and returns that one, but begins a device's anew. Where
