@@ -224,7 +224,7 @@ func (s *Scope) bring(ctx context.Context, f *opencode.Found) (id.Account, error
 	}
 	n := oauth.NewGrant{
 		Provider: f.Provider, Label: f.Label, Refresh: f.Refresh,
-		Brought: store.Brought{Hash: fingerprint(id.Workspace{}, f), Disabled: !f.Enabled, Current: f.Enabled && f.Current},
+		Brought: store.Brought{Hash: fingerprint(id.Workspace{}, f), Disabled: !f.Enabled, Current: f.Enabled && f.Current, Used: f.Used},
 	}
 	if life := time.Until(f.Expires); life > 0 && !f.Access.IsZero() {
 		n.Access, n.Life = f.Access, life

@@ -192,7 +192,7 @@ func TestImportAtOnce(t *testing.T) {
 	b := start(t, credentialbroker.Config{})
 	path := filepath.Join(t.TempDir(), "accounts.json")
 	text := fmt.Sprintf(`{"version": 1, "activeIndex": 1, "accounts": [
-		{"email": "off@x", "refreshToken": "rt-one", "enabled": false, "rateLimitResetTimes": {"opus": %d}},
+		{"email": "off@x", "refreshToken": "rt-one", "enabled": false, "lastUsed": 1700000000000, "rateLimitResetTimes": {"opus": %d}},
 		{"email": "on@x", "refreshToken": "rt-two", "enabled": true}]}`, time.Now().Add(time.Hour).UnixMilli())
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -229,6 +229,8 @@ func TestImportAtOnce(t *testing.T) {
 	for _, a := range all {
 		if off := a.Label == "off@x"; a.Enabled == off || (len(a.Cooldowns) == 1) != off {
 			t.Errorf("%+v: want off@x disabled and parked, and on@x as new", a)
+		} else if (a.LastUsedAt != nil) != off || off && a.LastUsedAt.UnixMilli() != 1700000000000 {
+			t.Errorf("%s was used last at %v, want that of the file", a.Label, a.LastUsedAt)
 		}
 	}
 	want := map[string]int{"created by cli from ann@desk: imported, disabled": 1, "created by cli from ann@desk: imported, made the current one": 1}

@@ -27,6 +27,8 @@ type Brought struct {
 	Limit *choice.Limit
 	// Current makes it the one in use.
 	Current bool
+	// Used is when it was used last; zero where nobody knows.
+	Used time.Time
 }
 
 // ErrBrought says that there is an account that came with the same refresh token.
@@ -44,10 +46,21 @@ func (b *Brought) Detail() string {
 	return strings.Join(words, ", ")
 }
 
+// used returns when it was used last, nil where nobody knows.
+func (b *Brought) used() *time.Time {
+	if b.Used.IsZero() {
+		return nil
+	}
+	if now := time.Now().UTC(); b.Used.After(now) {
+		return &now
+	}
+	return new(b.Used.UTC())
+}
+
 // Write writes it in a transaction that has inserted the account.
 func (b *Brought) Write(ctx context.Context, tx pgx.Tx, ws id.Workspace, provider string, account id.Account) error {
-	args := pg.Args{"workspace": ws, "provider": provider, "account": account, "hash": b.Hash, "enabled": !b.Disabled}
-	_, err := tx.Exec(ctx, `UPDATE accounts SET imported = @hash, enabled = @enabled WHERE workspace_id = @workspace AND id = @account`, args)
+	args := pg.Args{"workspace": ws, "provider": provider, "account": account, "hash": b.Hash, "enabled": !b.Disabled, "used": b.used()}
+	_, err := tx.Exec(ctx, `UPDATE accounts SET imported = @hash, enabled = @enabled, last_used_at = @used WHERE workspace_id = @workspace AND id = @account`, args)
 	if pg.IsUniqueViolation(err, "accounts_imported") {
 		return ErrBrought
 	}
@@ -89,7 +102,7 @@ func (b *Brought) WriteIn(st *accountfile.State, account id.Account) error {
 		}
 	}
 	a := st.Account(account)
-	a.Imported, a.Enabled = b.Hash, !b.Disabled
+	a.Imported, a.Enabled, a.LastUsedAt = b.Hash, !b.Disabled, b.used()
 	if b.Limit != nil {
 		setLimit(st, Limit{Provider: a.Provider, Account: account, Limit: *b.Limit})
 	}
