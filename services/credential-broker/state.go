@@ -5,6 +5,7 @@ import (
 	"context"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"signalbox.dev/pkg/fault"
@@ -24,8 +25,11 @@ const (
 	Unhealthy   Status = "unhealthy"   // used when there is no better one
 	Disabled    Status = "disabled"    // by somebody
 	Reauthorize Status = "reauthorize" // somebody must sign in again
-	SignedOut   Status = "signed out"
+	SignedOut   Status = "signed_out"
 )
+
+// Words returns the status as people read it.
+func (s Status) Words() string { return strings.ReplaceAll(string(s), "_", " ") }
 
 // State is what is known of an account. Without a broker around it is what brokers have
 // written down, half a second ago.

@@ -58,7 +58,7 @@ func (r *accountsRun) tableOf(all []credentialbroker.Account) error {
 			{kindOf(a), grey},
 			{a.Label, plain},
 			{whose(a), plain},
-			{string(a.Status), colourOf(a.Status)},
+			{a.Status.Words(), colourOf(a.Status)},
 			{fmt.Sprintf("%.0f", a.Health), plain},
 			{day(a.LastUsedAt, "never"), grey},
 		})
@@ -138,7 +138,7 @@ func (r *accountsRun) status(a credentialbroker.Account) error {
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(&b, "  %s %s\n", r.paint(grey, fmt.Sprintf("%-10s", name)), printable(fmt.Sprintf(format, args...)))
 	}
-	fmt.Fprintf(&b, "%s  %s\n", r.paint(bold, named(a)), r.paint(colourOf(a.Status), string(a.Status)))
+	fmt.Fprintf(&b, "%s  %s\n", r.paint(bold, named(a)), r.paint(colourOf(a.Status), a.Status.Words()))
 	line("id", "%s", a.ID)
 	line("for", "%s", whose(a))
 	line("profile", "%s", a.Profile)

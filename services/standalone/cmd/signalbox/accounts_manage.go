@@ -70,7 +70,7 @@ func (r *accountsRun) menu(all []credentialbroker.Account) {
 			{kindOf(a), grey},
 			{a.Label, plain},
 			{whose(a), plain},
-			{string(a.Status), colourOf(a.Status)},
+			{a.Status.Words(), colourOf(a.Status)},
 			{fmt.Sprintf("%.0f", a.Health), plain},
 		})
 	}
