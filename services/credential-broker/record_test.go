@@ -446,6 +446,7 @@ func TestCost(t *testing.T) {
 		fmt.Sprintf(`signalbox_broker_account_tokens_total{account=%q,kind="cache_read",provider="openai"} %d`, a.ID, 400*n),
 		fmt.Sprintf(`signalbox_broker_account_cost_dollars_total{account=%q,provider="openai"} `, a.ID),
 		`signalbox_broker_added_seconds_count{provider="openai"}`,
+		fmt.Sprintf(`signalbox_broker_account_added_seconds_total{account=%q,provider="openai"} `, a.ID),
 	} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("/metrics does not say %s", want)

@@ -1,12 +1,14 @@
 package meter
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 )
 
 // descs describe the metrics.
 type descs struct {
-	requests, retries, switches, cooldowns, tokens, cost, unpriced *prometheus.Desc
+	requests, retries, switches, cooldowns, tokens, cost, unpriced, added *prometheus.Desc
 }
 
 func newDescs() descs {
@@ -21,13 +23,14 @@ func newDescs() descs {
 		tokens:    desc("tokens_total", "Tokens as providers counted them; what the cache is about is part of the input.", "kind"),
 		cost:      desc("cost_dollars_total", "What the tokens cost in US dollars; nothing for accounts with a flat rate."),
 		unpriced:  desc("unpriced_total", "Requests with tokens of a model whose price is unknown."),
+		added:     desc("added_seconds_total", "Time that the broker itself added before requests were sent, by the account that they were sent with first."),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (m *Meter) Describe(to chan<- *prometheus.Desc) {
 	d := &m.descs
-	for _, one := range []*prometheus.Desc{d.requests, d.retries, d.switches, d.cooldowns, d.tokens, d.cost, d.unpriced} {
+	for _, one := range []*prometheus.Desc{d.requests, d.retries, d.switches, d.cooldowns, d.tokens, d.cost, d.unpriced, d.added} {
 		to <- one
 	}
 }
@@ -72,4 +75,5 @@ func (m *Meter) collect(to chan<- prometheus.Metric, s *series) {
 	}
 	send(d.cost, float64(s.micros.Load())/1e6)
 	send(d.unpriced, float64(s.unpriced.Load()))
+	send(d.added, time.Duration(s.added.Load()).Seconds())
 }

@@ -63,6 +63,7 @@ type series struct {
 	tokens                                 [len(kinds)]atomic.Uint64
 	micros                                 atomic.Uint64
 	unpriced                               atomic.Uint64
+	added                                  atomic.Int64 // nanoseconds
 }
 
 // Meter counts. It is a prometheus.Collector.
@@ -106,6 +107,11 @@ func (m *Meter) Ended(provider string, account id.Account, r Request) {
 			s.unpriced.Add(1)
 		}
 	})
+}
+
+// Added counts the time that the broker itself took before it sent a request.
+func (m *Meter) Added(provider string, account id.Account, d time.Duration) {
+	m.count(provider, account, func(s *series) { s.added.Add(int64(max(d, 0))) })
 }
 
 // Retried counts that a request was sent again with the same account, for a reason.

@@ -160,7 +160,9 @@ func (x *exchange) send(u *url.URL, route profile.Route) (a *answer, sent bool, 
 		transport = x.p.cfg.Guarded
 	}
 	if x.attempts == 1 {
-		x.p.metrics.of(x.label).added.Observe((time.Since(x.began) - x.reading).Seconds())
+		added := time.Since(x.began) - x.reading
+		x.p.metrics.of(x.label).added.Observe(added.Seconds())
+		x.p.cfg.Meter.Added(x.label, x.account.ID, added)
 	}
 	a.watch = newWatch(a.cancel, x.headerTime(route), &errHeaders)
 	a.res, err = transport.RoundTrip(req) //nolint:bodyclose // the answer's discard closes it
