@@ -27,8 +27,10 @@ const (
 type AccountStates struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Who tells; another id at each start.
-	InstanceId    string          `protobuf:"bytes,1,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
-	Accounts      []*AccountState `protobuf:"bytes,2,rep,name=accounts,proto3" json:"accounts,omitempty"`
+	InstanceId string          `protobuf:"bytes,1,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
+	Accounts   []*AccountState `protobuf:"bytes,2,rep,name=accounts,proto3" json:"accounts,omitempty"`
+	// Who tells has not heard the others for a while: they tell all they know again.
+	TellAll       bool `protobuf:"varint,3,opt,name=tell_all,json=tellAll,proto3" json:"tell_all,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -75,6 +77,13 @@ func (x *AccountStates) GetAccounts() []*AccountState {
 		return x.Accounts
 	}
 	return nil
+}
+
+func (x *AccountStates) GetTellAll() bool {
+	if x != nil {
+		return x.TellAll
+	}
+	return false
 }
 
 type AccountState struct {
@@ -423,11 +432,12 @@ var File_signalbox_credential_v1_state_proto protoreflect.FileDescriptor
 
 const file_signalbox_credential_v1_state_proto_rawDesc = "" +
 	"\n" +
-	"#signalbox/credential/v1/state.proto\x12\x17signalbox.credential.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"s\n" +
+	"#signalbox/credential/v1/state.proto\x12\x17signalbox.credential.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8e\x01\n" +
 	"\rAccountStates\x12\x1f\n" +
 	"\vinstance_id\x18\x01 \x01(\tR\n" +
 	"instanceId\x12A\n" +
-	"\baccounts\x18\x02 \x03(\v2%.signalbox.credential.v1.AccountStateR\baccounts\"\x94\x03\n" +
+	"\baccounts\x18\x02 \x03(\v2%.signalbox.credential.v1.AccountStateR\baccounts\x12\x19\n" +
+	"\btell_all\x18\x03 \x01(\bR\atellAll\"\x94\x03\n" +
 	"\fAccountState\x12\x1d\n" +
 	"\n" +
 	"account_id\x18\x01 \x01(\tR\taccountId\x12!\n" +

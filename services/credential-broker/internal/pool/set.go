@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -100,6 +101,10 @@ type Set struct {
 	uses      uses
 	forgotten chan id.Workspace // to be told to others
 	lookNow   chan struct{}     // somebody has told of a change
+	parked    chan struct{}     // an account was: that is written at once
+	away      atomic.Bool       // the bus was: something may have been said meanwhile
+	asked     atomic.Bool       // somebody wants to be told all
+	toldAll   time.Time         // when that was done last; Run's
 	deaf      time.Time         // when operators were told that others are not heard; Run's
 }
 
@@ -128,6 +133,7 @@ func New(cfg Config) (*Set, error) {
 		pools: map[owner]*choice.Pool{}, unready: map[id.Account]unready{}, unusable: map[id.Account]string{}, behind: behind{pending: map[statKey]tally{}},
 		uses:      uses{noted: map[useKey]time.Time{}, waiting: map[useKey]*use{}, wake: make(chan struct{}, 1)},
 		forgotten: make(chan id.Workspace, 64), lookNow: make(chan struct{}, 1),
+		parked: make(chan struct{}, 1),
 	}
 	for _, e := range cfg.Environment {
 		p, ok := cfg.Profiles.For(e.Provider)
@@ -168,6 +174,12 @@ func (s *Set) Report(_ context.Context, a Account, out Outcome) {
 		s.cfg.Meter.Cooled(label, a.ID, out.Reason)
 	}
 	s.behind.add(statKey{a.owner.workspace, a.ID, out.Reason}, a.Provider, out.Tokens, cost)
+	if parked && !s.cfg.UsesBehind {
+		select {
+		case s.parked <- struct{}{}:
+		default: // it is going to be written
+		}
+	}
 }
 
 // cost returns what a request cost; false where nobody knows.

@@ -15,10 +15,11 @@ import (
 )
 
 const (
-	tellEvery   = 200 * time.Millisecond
-	tellTimeout = time.Second
-	tellBatch   = 150 // accounts of a message, which is less than 1 MiB with all they may have
-	maxRaw      = 100 // bytes of a header that operators are shown
+	tellEvery    = 200 * time.Millisecond
+	tellTimeout  = time.Second
+	tellBatch    = 150         // accounts of a message, which is less than 1 MiB with all they may have
+	tellAllEvery = time.Second // at most, however many ask
+	maxRaw       = 100         // bytes of a header that operators are shown
 )
 
 // Run tells other instances what this one learns, hears what they do, and writes it
@@ -53,12 +54,24 @@ func (s *Set) Run(ctx context.Context) error {
 		}
 	}
 	lookAgain() // from now on somebody does
+	write := func() {
+		select {
+		case writing <- struct{}{}:
+			s.work.Go(func() {
+				s.write(context.WithoutCancel(ctx))
+				<-writing
+			})
+		default:
+		}
+	}
 	for {
 		select {
 		case <-told.C:
 			if !listening.on {
 				listening = s.listening(ctx)
+				s.away.Store(listening.on)
 			}
+			s.catchUp(ctx)
 			s.tell(ctx)
 		case ws := <-s.forgotten:
 			s.tellForget(ctx, ws)
@@ -67,14 +80,9 @@ func (s *Set) Run(ctx context.Context) error {
 		case <-s.lookNow:
 			lookAgain()
 		case <-wrote.C:
-			select {
-			case writing <- struct{}{}:
-				s.work.Go(func() {
-					s.write(context.WithoutCancel(ctx))
-					<-writing
-				})
-			default:
-			}
+			write()
+		case <-s.parked:
+			write()
 		case <-ctx.Done():
 			ctx := context.WithoutCancel(ctx)
 			writing <- struct{}{}
@@ -120,17 +128,43 @@ func (s *Set) listen() (stop func(), err error) {
 		_ = states.Unsubscribe()
 		return nil, err
 	}
-	// What was said while the connection was away is said again.
-	forget := s.cfg.Bus.OnReconnect(func() {
-		for _, p := range s.all() {
-			p.MarkAll(choice.Bus)
-		}
-	})
+	forget := s.cfg.Bus.OnReconnect(func() { s.away.Store(true) })
 	return func() {
 		forget()
 		_ = states.Unsubscribe() // the bus ends with the process
 		_ = changes.Unsubscribe()
 	}, nil
+}
+
+// catchUp makes up for what was said while the connection was away, here and elsewhere, and
+// was heard by nobody: the others are asked to say it again, and this one does as well. It
+// also does where another one asks. Who was away in an older version does not ask, and an
+// older one that is asked finds nothing in the message.
+func (s *Set) catchUp(ctx context.Context) {
+	if s.cfg.Bus == nil || !s.cfg.Bus.Connected() {
+		return
+	}
+	if s.away.Swap(false) {
+		s.asked.Store(true)
+		if err := s.say(ctx, &credentialv1.AccountStates{TellAll: true}); err != nil {
+			s.away.Store(true)
+			return
+		}
+	}
+	if now := time.Now(); now.Sub(s.toldAll) >= tellAllEvery && s.asked.Swap(false) {
+		s.toldAll = now
+		for _, p := range s.all() {
+			p.MarkAll(choice.Bus)
+		}
+	}
+}
+
+// say sends the other instances a message.
+func (s *Set) say(ctx context.Context, m *credentialv1.AccountStates) error {
+	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
+	defer cancel()
+	m.InstanceId = s.instance.String()
+	return s.cfg.Bus.Nudge(ctx, subject.CredState(s.instance), m)
 }
 
 // tell sends what changed since it was last called. While there is no connection it is
@@ -147,14 +181,11 @@ func (s *Set) tell(ctx context.Context) {
 		for more := true; more; {
 			var states []choice.State
 			states, more = p.Changes(now, choice.Bus, tellBatch)
-			m := &credentialv1.AccountStates{InstanceId: s.instance.String()}
+			m := &credentialv1.AccountStates{}
 			for _, x := range states {
 				m.Accounts = append(m.Accounts, stateMessage(o, x))
 			}
-			ctx, cancel := context.WithTimeout(ctx, tellTimeout)
-			err := s.cfg.Bus.Nudge(ctx, subject.CredState(s.instance), m)
-			cancel()
-			if err != nil {
+			if err := s.say(ctx, m); err != nil {
 				for _, x := range states {
 					p.Mark(choice.Bus, x.Account)
 				}
@@ -209,6 +240,9 @@ func (s *Set) hear(ctx context.Context, raw *bus.Message) {
 	instance, err := uuid.Parse(m.GetInstanceId())
 	if err != nil || instance == s.instance {
 		return
+	}
+	if m.GetTellAll() {
+		s.asked.Store(true)
 	}
 	now := time.Now()
 	for _, a := range m.GetAccounts() {

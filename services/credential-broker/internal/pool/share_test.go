@@ -35,6 +35,14 @@ func (w *world) instance(b *bus.Bus) *instance {
 	db := w.database.Open(w.t, m)
 	cfg := w.config
 	cfg.Store, cfg.Bus = store.New(db), b
+	i := w.runs(cfg)
+	i.db = db
+	return i
+}
+
+// runs starts an instance.
+func (w *world) runs(cfg pool.Config) *instance {
+	w.t.Helper()
 	set, err := pool.New(cfg)
 	if err != nil {
 		w.t.Fatal(err)
@@ -42,7 +50,7 @@ func (w *world) instance(b *bus.Bus) *instance {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- set.Run(ctx) }()
-	i := &instance{Set: set, w: w, db: db}
+	i := &instance{Set: set, w: w}
 	i.stop = func() {
 		if ctx.Err() != nil {
 			return
@@ -82,15 +90,21 @@ func (i *instance) state(a id.Account) choice.State {
 // await waits until something is so.
 func await(t *testing.T, what string, is func() bool) {
 	t.Helper()
+	within(t, 30*time.Second, what, is)
+}
+
+// within waits for no longer than d.
+func within(t *testing.T, d time.Duration, what string, is func() bool) {
+	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
 	for !is() {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			t.Fatalf("it never comes to: %s", what)
+			t.Fatalf("it does not come to this in %v: %s", d, what)
 		}
 	}
 }
@@ -117,8 +131,8 @@ func TestInstancesTellEachOther(t *testing.T) {
 	first.db.Close()
 
 	first.Report(t.Context(), a, pool.Outcome{Reason: pool.RateLimited, Status: 429, RetryAfter: time.Hour, Raw: "retry-after: 3600"})
-	await(t, "the second knows the cooldown", func() bool { return parked(second.state(a.ID)) })
-	await(t, "the second knows of a token and of the health", func() bool {
+	within(t, soon, "the second knows the cooldown", func() bool { return parked(second.state(a.ID)) })
+	within(t, soon, "the second knows of a token and of the health", func() bool {
 		s := second.state(a.ID)
 		return s.Health < 91 && s.Tokens < 49 // one that it took itself, one of the first's
 	})
@@ -155,7 +169,7 @@ func TestWhatIsWrittenComesBack(t *testing.T) {
 	}
 	first.Report(t.Context(), a, pool.Outcome{Reason: pool.QuotaExhausted, Status: 403})
 	// Without a bus they meet in the database.
-	await(t, "the second has read of the limit", func() bool { return parked(second.state(a.ID)) })
+	within(t, soon, "the second has read of the limit", func() bool { return parked(second.state(a.ID)) })
 	first.stop()
 	third := w.instance(nil)
 	if s := third.state(a.ID); s.Health > 81 || s.Limits[0].Step != 1 {
@@ -200,7 +214,7 @@ func TestSettingsReachOthers(t *testing.T) {
 	}
 	set(`{"strategy": "round-robin", "max_tokens": 5, "initial_tokens": 5}`)
 	first.Forget(w.actor.Workspace)
-	await(t, "the second takes turns", turns)
+	within(t, soon, "the second takes turns", turns)
 	set(`{"strategy": "worst"}`)
 	first.Forget(w.actor.Workspace)
 	await(t, "the second is sticky, as by default", func() bool { return !turns() })
