@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"reflect"
 	"strings"
 
 	"github.com/goccy/go-yaml"
@@ -100,13 +101,81 @@ func Decode(file string, text []byte, src any) (*Checker, error) {
 	if err != nil {
 		return nil, positioned(file, err)
 	}
-	if len(tree.Docs) != 1 || tree.Docs[0].Body == nil {
-		return nil, fmt.Errorf("%s: want exactly one YAML document", file)
+	c := &Checker{file: file, tree: tree}
+	if len(tree.Docs) != 1 || !holds(tree.Docs[0]) {
+		line := 1
+		if len(tree.Docs) > 1 && tree.Docs[1].Start != nil {
+			line = tree.Docs[1].Start.Position.Line
+		}
+		return nil, fmt.Errorf("%s:%d: want exactly one YAML document", file, line)
 	}
 	if err := yaml.NodeToValue(tree.Docs[0].Body, src, yaml.Strict()); err != nil {
-		return nil, positioned(file, err)
+		return nil, c.misfit(err)
 	}
-	return &Checker{file: file, tree: tree}, nil
+	c.wantValues()
+	if err := c.Err(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// holds reports whether there is more in a document than comments.
+func holds(d *ast.DocumentNode) bool { return d.Body != nil && d.Body.Type() != ast.CommentType }
+
+// wantValues notes the fields that are written without a value, which would count as if
+// they were not there.
+func (c *Checker) wantValues() {
+	c.walk(func(n ast.Node) {
+		if n.Type() == ast.NullType {
+			c.Wrong(path(n), "there is no value: give it one, or leave it out")
+		}
+	})
+}
+
+// misfit says which field it is whose value the YAML library could not take, and what
+// would be right.
+func (c *Checker) misfit(err error) error {
+	var want string
+	if e, ok := errors.AsType[*yaml.UnexpectedNodeTypeError](err); ok {
+		want = map[ast.NodeType]string{ast.SequenceType: "a list", ast.MappingType: "fields with values"}[e.Expected]
+	}
+	if e, ok := errors.AsType[*yaml.TypeError](err); ok {
+		want = kinds[e.DstType.Kind()]
+	}
+	if want == "" {
+		return positioned(c.file, err)
+	}
+	e, _ := errors.AsType[yaml.Error](err)
+	field := ""
+	c.walk(func(n ast.Node) {
+		if n.GetToken() == e.GetToken() && n.Type() != ast.MappingValueType && field == "" {
+			field = path(n)
+		}
+	})
+	if field == "" {
+		return fmt.Errorf("%s:%d: want %s", c.file, e.GetToken().Position.Line, want)
+	}
+	return fmt.Errorf("%s:%d: %s: want %s", c.file, e.GetToken().Position.Line, field, want)
+}
+
+// kinds are the values that fields take.
+var kinds = map[reflect.Kind]string{
+	reflect.String: "a text", reflect.Slice: "a list", reflect.Map: "fields with values", reflect.Struct: "fields with values",
+	reflect.Bool: "true or false", reflect.Int: "a number", reflect.Int64: "a number", reflect.Float64: "a number",
+}
+
+// path returns where a node is, as Wrong takes it.
+func path(n ast.Node) string { return strings.TrimPrefix(strings.TrimPrefix(n.GetPath(), "$"), ".") }
+
+// walk calls f with every node.
+func (c *Checker) walk(f func(ast.Node)) { ast.Walk(visitor(f), c.tree.Docs[0].Body) }
+
+type visitor func(ast.Node)
+
+// Visit implements ast.Visitor.
+func (v visitor) Visit(n ast.Node) ast.Visitor {
+	v(n)
+	return v
 }
 
 // positioned puts file and line in front of an error of the YAML library, in one line.

@@ -74,7 +74,7 @@ func TestLoadErrors(t *testing.T) {
 		{"whoami's path", good + "connection: {whoami: {url: https://x.example/me, at: [a..b]}}\n", `x.yaml:7: connection.whoami.at[0]: "a..b" is not a path`},
 		{"whoami in the open", good + "connection: {whoami: {url: http://x.example/me, at: [a]}}\n", "x.yaml:7: connection.whoami.url: it must begin with https"},
 		{"whoami's header", good + "connection: {whoami: {url: https://x.example/me, at: [a], headers: {authorization: x}}}\n", `x.yaml:7: connection.whoami.headers.authorization: "authorization" is not a header to set`},
-		{"two documents", good + "---\n" + good, "x.yaml: want exactly one YAML document"},
+		{"two documents", good + "---\n" + good, "x.yaml:7: want exactly one YAML document"},
 		{"too large", good + "#" + strings.Repeat("x", 70_000), "x.yaml: 70120 bytes are over the limit of 65536"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"signalbox.dev/services/credential-broker/internal/datafile"
+	"signalbox.dev/services/credential-broker/internal/target"
 	"signalbox.dev/services/credential-broker/internal/transform"
 )
 
@@ -203,9 +204,15 @@ func (c *checker) profile(src *source) *Profile {
 }
 
 func (c *checker) prefix(field, path string) {
-	if path == "" || !pathForm.MatchString(path) || strings.HasSuffix(path, "/") || strings.HasSuffix(path, "*") {
+	if path == "" || !isPath(path) || strings.HasSuffix(path, "/") || strings.HasSuffix(path, "*") {
 		c.Wrong(field, "%q is not a path: begin with a slash and end without one", path)
 	}
+}
+
+// isPath reports whether a path has the form of one and no segment that means another.
+func isPath(path string) bool {
+	dots := func(segment string) bool { return segment == "." || segment == ".." }
+	return pathForm.MatchString(path) && !slices.ContainsFunc(strings.Split(path, "/"), dots)
 }
 
 func (c *checker) baseURL(text string) *url.URL {
@@ -218,8 +225,12 @@ func (c *checker) baseURL(text string) *url.URL {
 		c.Wrong("base_url", "want https://host/path")
 	case u.User != nil:
 		c.Wrong("base_url", "it must hold no user or password: credentials belong to accounts")
-	case u.RawQuery != "" || u.Fragment != "":
+	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
 		c.Wrong("base_url", "it must end with the path, without ? or #")
+	case slices.Contains(strings.Split(u.Path, "/"), ".."):
+		c.Wrong("base_url", "it must not hold .. as a segment of its path")
+	case target.CheckHost(u) != nil:
+		c.Wrong("base_url", "%s", target.CheckHost(u))
 	default:
 		u.Path = strings.TrimRight(u.Path, "/")
 		return u
@@ -249,6 +260,8 @@ func (c *checker) headers(src *source, auth string) Headers {
 		field := "headers.set." + name
 		if key := c.headerName(field, name); key == auth {
 			c.Wrong(field, "the credential's own header cannot be set")
+		} else if _, given := h.Set[key]; given {
+			c.Wrong(field, "%s is given already: upper and lower case are the same", key)
 		} else {
 			h.Set[key] = c.headerValue(field, value)
 		}
@@ -259,6 +272,9 @@ func (c *checker) headers(src *source, auth string) Headers {
 		key := c.headerName(field, name)
 		if key == auth {
 			c.Wrong(field, "the credential's own header cannot be appended to")
+		}
+		if _, set := h.Set[key]; set || h.Append[key] != nil {
+			c.Wrong(field, "%s is given already: upper and lower case are the same", key)
 		}
 		for entry := range strings.SplitSeq(c.headerValue(field, value), ",") {
 			if entry = strings.TrimSpace(entry); entry != "" {
@@ -298,7 +314,7 @@ func (c *checker) headerValue(field, value string) string {
 
 func (c *checker) route(field string, src *sourceRoute, before []Route) Route {
 	r := Route{Path: src.Path, Query: c.query(field, src.Query)}
-	if src.Path == "" || !pathForm.MatchString(src.Path) {
+	if src.Path == "" || !isPath(src.Path) {
 		c.Wrong(field+".path", "%q is not a path: begin with a slash; a * may end it", src.Path)
 	}
 	if slices.ContainsFunc(before, func(o Route) bool { return o.Path == src.Path }) {
@@ -322,6 +338,15 @@ func (c *checker) route(field string, src *sourceRoute, before []Route) Route {
 		}
 	default:
 		c.Wrong(field+".stream.events", "%q is not a form of events: use typed or chat", s.Events)
+	}
+	for i, name := range s.Preamble {
+		at := fmt.Sprintf("%s.stream.preamble[%d]", field, i)
+		if slices.Contains(s.Terminal, name) {
+			c.Wrong(at, "%q is terminal too: an event that says nothing yet ends nothing", name)
+		}
+		if slices.Contains(s.Error, name) {
+			c.Wrong(at, "%q is an error too: an event that says nothing yet reports none", name)
+		}
 	}
 	c.eventNames(field+".stream.preamble", s.Preamble)
 	c.eventNames(field+".stream.terminal", s.Terminal)
