@@ -41,6 +41,7 @@ type tables interface {
 	NameConnection(ctx context.Context, ws id.Workspace, c store.Connection) error
 
 	Audit(ctx context.Context, ws id.Workspace, before int64, limit int) ([]audit.Row, error)
+	AuditOf(ctx context.Context, account id.Account, limit int) ([]audit.Row, error)
 	VerifyAudit(ctx context.Context, ws id.Workspace, c *audit.Chain) ([]audit.Problem, *audit.Head, error)
 	AuditChains(ctx context.Context) ([]id.Workspace, error)
 	Record(ctx context.Context, ev store.Event) error
