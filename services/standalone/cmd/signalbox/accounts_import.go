@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -36,8 +37,8 @@ out. Files are only read. A sign-in that this product renews is no longer good w
 it came from, if the provider rotates its tokens: do not use both.`,
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().StringSliceVar(&sources, "source", []string{"auth", "accounts", "env"}, "where to look")
-			cmd.Flags().StringVar(&auth, "auth-file", "", "another auth.json")
-			cmd.Flags().StringVar(&accounts, "accounts-file", "", "another anthropic-accounts.json")
+			cmd.Flags().Var((*filled)(&auth), "auth-file", "another auth.json")
+			cmd.Flags().Var((*filled)(&accounts), "accounts-file", "another anthropic-accounts.json")
 			cmd.Flags().BoolVar(&dry, "dry-run", false, "say what would be done, and do nothing")
 		},
 		run: func(ctx context.Context, r *accountsRun) error {
@@ -64,11 +65,23 @@ it came from, if the provider rotates its tokens: do not use both.`,
 	})
 }
 
-// sources says where to look.
+// sources says where to look. A file that was named must be there and be looked into; those
+// in their usual places may be missing.
 func (r *accountsRun) sources(names []string, auth, accounts string) (from credentialbroker.ImportSources, err error) {
 	for _, name := range names {
 		if !slices.Contains([]string{"auth", "accounts", "env"}, name) {
 			return from, process.Usage("--source: %q is none: use auth, accounts and env, separated by commas", name)
+		}
+	}
+	for _, named := range []struct{ flag, source, path string }{{"--auth-file", "auth", auth}, {"--accounts-file", "accounts", accounts}} {
+		switch {
+		case named.path == "":
+		case !slices.Contains(names, named.source):
+			return from, process.Usage("%s names a file, and --source leaves %s out", named.flag, named.source)
+		default:
+			if _, err := os.Stat(named.path); err != nil {
+				return from, fmt.Errorf("%s: %w", named.flag, err)
+			}
 		}
 	}
 	home := func(given, path string) string {
