@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/process"
 	credentialbroker "signalbox.dev/services/credential-broker"
@@ -44,11 +46,14 @@ health, tokens and rest). Without --workspace it is about the shared accounts.`,
 				}
 				return r.table([]string{"PROVIDER", "STRATEGY", "ACCOUNTS", "CHANGED SETTINGS"}, rows)
 			case 1:
-				p, err := r.scope.Pool(ctx, r.args[0])
+				p, err := r.pool(ctx, r.args[0])
 				if err != nil {
 					return err
 				}
 				return r.say(p, "%s", p.Settings.Strategy)
+			}
+			if _, err := r.pool(ctx, r.args[0]); err != nil {
+				return err
 			}
 			p, err := r.scope.SetPool(ctx, r.args[0], map[string]any{"strategy": r.args[1]}, false)
 			if err != nil {
@@ -64,13 +69,46 @@ func (c *cli) accountsConfig() *cobra.Command {
 	return c.accountsSub(accountsCommand{
 		use: "config <provider> [setting=value …]", short: "Show or change the settings of a provider's accounts", scoped: true,
 		long: `Shows the settings by which the accounts of a provider are chosen, or changes some of
-them, all or none. Without --workspace it is about the shared accounts.`,
+them, all or none. Without --workspace it is about the shared accounts. All but the
+strategy are numbers; with each stands from where to where it goes, and the default.
+
+  strategy                      sticky (one account until it cannot be used),
+                                round-robin (in turn) or hybrid (the best by health,
+                                tokens and rest); sticky
+
+With every strategy:
+
+  floor_seconds                 how long the last account that can be used is parked at
+                                most, where the provider does not say; 1 to 3600; 5
+
+Each account has a health of 0 to 100, for hybrid and for people to see:
+
+  min_usable                    below it hybrid takes others first; 0 to 100; 50
+  health_success                what an answer adds; 0 to 100; 1
+  health_rate_limit             what a rate limit or an overload adds; -100 to 0; -10
+  health_failure                what a refused key or a used-up quota adds; -100 to 0;
+                                -20
+  health_recovery_per_hour      what an hour adds; 0 to 360000; 2
+
+Each has tokens of this product's own, which spread the load: a request takes one, and
+an account without any comes after the others with hybrid. They refuse nobody.
+
+  max_tokens                    the most that an account has; 1 to 1000000; 50
+  initial_tokens                those of a new one; 0 to max_tokens; 50
+  regeneration_rate_per_minute  those that come back in a minute; 0 to 1000000; 6
+
+The score of hybrid is health × 2 + the full share of tokens × 500 + up to 360 for an
+hour's rest:
+
+  stickiness                    what the current account has on top; 0 to 1000000; 150
+  switch_threshold              by how much another one has to be better; 0 to 1000000;
+                                100`,
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().BoolVar(&reset, "reset", false, "give the others their defaults")
 		},
 		args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return process.Usage("%s takes a provider, and then settings such as max_tokens=20", cmd.CommandPath())
+				return process.Usage("%s takes a provider, and then settings such as max_tokens=100", cmd.CommandPath())
 			}
 			if err := checkProvider(args[0]); err != nil {
 				return err
@@ -83,10 +121,8 @@ them, all or none. Without --workspace it is about the shared accounts.`,
 			if err != nil {
 				return err
 			}
-			var p credentialbroker.Pool
-			if len(values) == 0 && !reset {
-				p, err = r.scope.Pool(ctx, r.args[0])
-			} else {
+			p, err := r.pool(ctx, r.args[0])
+			if err == nil && (len(values) > 0 || reset) {
 				p, err = r.scope.SetPool(ctx, r.args[0], values, reset)
 			}
 			if err != nil {
@@ -100,16 +136,26 @@ them, all or none. Without --workspace it is about the shared accounts.`,
 	})
 }
 
+// pool returns the pool for a provider. One that nobody knows, and has neither accounts nor
+// settings, is mistyped.
+func (r *accountsRun) pool(ctx context.Context, provider string) (credentialbroker.Pool, error) {
+	p, err := r.scope.Pool(ctx, provider)
+	if err == nil && p.Accounts == 0 && len(p.Changed) == 0 && !slices.Contains(r.accounts.Providers(), provider) {
+		err = fault.New(fault.Invalid, "there is no account for %s, and no provider of that name is known: use one of %s, or add an account first", printable(provider), strings.Join(r.accounts.Providers(), ", "))
+	}
+	return p, err
+}
+
 // assignments reads setting=value.
 func assignments(args []string) (map[string]any, error) {
 	out := map[string]any{}
 	for _, a := range args {
 		name, value, ok := strings.Cut(a, "=")
 		if !ok || name == "" {
-			return nil, process.Usage("%q is not a setting with a value: write max_tokens=20", a)
+			return nil, process.Usage("%q is not a setting with a value: write max_tokens=100", a)
 		}
 		out[name] = value
-		if n, err := strconv.ParseFloat(value, 64); err == nil {
+		if n, err := strconv.ParseFloat(value, 64); err == nil && !math.IsNaN(n) && !math.IsInf(n, 0) {
 			out[name] = n
 		}
 	}
