@@ -165,20 +165,25 @@ needs --no-revoke.`,
 			if err := r.confirm(r.yes, "Forget the credential %s?", named(a)); err != nil {
 				return err
 			}
-			if leave || a.Grant == nil {
-				if err := scope.Forget(ctx, account); err != nil {
-					return err
-				}
-				return r.say(map[string]any{"success": true, "id": a.ID}, "removed %s", a.ID)
-			}
-			rev, err := takeOut(ctx, scope, account)
-			if err != nil {
-				return err
-			}
-			done := signedOut{Account: a.ID, AtProvider: rev.AtProvider, Reason: rev.Why}
-			return r.say(map[string]any{"success": true, "id": a.ID, "at_provider": rev.AtProvider, "reason": rev.Why}, "removed %s: %s", a.ID, done.text(named(a)))
+			return r.remove(ctx, scope, a, account, leave)
 		},
 	})
+}
+
+// remove forgets an account and says so. A sign-in is taken back, unless it is to be left.
+func (r *accountsRun) remove(ctx context.Context, scope *credentialbroker.Scope, a credentialbroker.Account, account id.Account, leave bool) error {
+	if leave || a.Grant == nil {
+		if err := scope.Forget(ctx, account); err != nil {
+			return err
+		}
+		return r.say(map[string]any{"success": true, "id": a.ID}, "removed %s", a.ID)
+	}
+	rev, err := takeOut(ctx, scope, account)
+	if err != nil {
+		return err
+	}
+	done := signedOut{Account: a.ID, AtProvider: rev.AtProvider, Reason: rev.Why}
+	return r.say(map[string]any{"success": true, "id": a.ID, "at_provider": rev.AtProvider, "reason": rev.Why}, "removed %s: %s", a.ID, done.text(named(a)))
 }
 
 // takeOut removes an account that somebody signed in to.

@@ -33,8 +33,8 @@ type accountsCommand struct {
 	// first whether the key is the brokers', and have --new-key. Only those that begin may
 	// be the first in a data folder: the others make none where nothing is.
 	scoped, destructive, seals, begins bool
-	flags                      func(cmd *cobra.Command)
-	run                        func(ctx context.Context, r *accountsRun) error
+	flags                              func(cmd *cobra.Command)
+	run                                func(ctx context.Context, r *accountsRun) error
 }
 
 func (c *cli) accountsSub(spec accountsCommand) *cobra.Command {

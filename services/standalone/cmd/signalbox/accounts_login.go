@@ -152,7 +152,7 @@ func (r *accountsRun) poll(ctx context.Context, scope *credentialbroker.Scope, l
 
 func unread(what string, err error) error {
 	switch {
-	case errors.Is(err, errInterrupted):
+	case errors.Is(err, errInterrupted), errors.Is(err, process.ErrUsage):
 		return err
 	case errors.Is(err, io.EOF):
 		return process.Usage("%s is missing: type it in, or put it into the standard input", what)

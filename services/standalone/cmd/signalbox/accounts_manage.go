@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/process"
 	credentialbroker "signalbox.dev/services/credential-broker"
@@ -56,9 +57,17 @@ func (r *accountsRun) manage(ctx context.Context) error {
 		case errors.Is(err, io.EOF), ctx.Err() != nil:
 			return err
 		case err != nil:
-			fmt.Fprintln(r.screen.out, r.paint(red, "error: "+said(err)))
+			fmt.Fprintln(r.screen.out, r.paint(red, "error: "+inDialogue(err)))
 		}
 	}
+}
+
+// inDialogue returns what an error says to who is being asked: of a fault its message.
+func inDialogue(err error) string {
+	if f, ok := errors.AsType[*fault.Error](err); ok && f.Kind != fault.Internal {
+		return f.Message
+	}
+	return err.Error()
 }
 
 func (r *accountsRun) menu(all []credentialbroker.Account) {
@@ -133,7 +142,7 @@ func (r *accountsRun) askStrategy(ctx context.Context) error {
 	if err != nil || provider == "" {
 		return err
 	}
-	p, err := r.scope.Pool(ctx, provider)
+	p, err := r.pool(ctx, provider)
 	if err != nil {
 		return err
 	}
@@ -141,8 +150,10 @@ func (r *accountsRun) askStrategy(ctx context.Context) error {
 	if err != nil || strategy == "" {
 		return err
 	}
-	_, err = r.scope.SetPool(ctx, provider, map[string]any{"strategy": strategy}, false)
-	return err
+	if p, err = r.scope.SetPool(ctx, provider, map[string]any{"strategy": strategy}, false); err != nil {
+		return err
+	}
+	return r.say(p, "the accounts for %s are chosen by %s", p.Provider, p.Settings.Strategy)
 }
 
 // one asks what to do with one account.
@@ -158,17 +169,24 @@ func (r *accountsRun) one(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
+	past := ""
 	switch strings.ToLower(what) {
 	case "":
+		return nil
 	case "e":
+		past = "enabled"
 		_, err = scope.Enable(ctx, account)
 	case "d":
+		past = "disabled"
 		_, err = scope.Disable(ctx, account)
 	case "w":
+		past = "switched to"
 		_, err = scope.Switch(ctx, account)
 	case "n":
+		past = "renewed the token of"
 		_, err = scope.Refresh(ctx, account)
 	case "l":
+		past = "reset"
 		if err = r.confirm(false, "Forget the limits and the health of %s?", named(a)); err == nil {
 			_, err = scope.Reset(ctx, account)
 		}
@@ -187,12 +205,12 @@ func (r *accountsRun) one(ctx context.Context, name string) error {
 		if err = r.confirm(false, "Forget the credential %s?", named(a)); err != nil {
 			return err
 		}
-		if a.Grant == nil {
-			return scope.Forget(ctx, account)
-		}
-		_, err = takeOut(ctx, scope, account)
+		return r.remove(ctx, scope, a, account, false)
 	default:
 		return fmt.Errorf("%q is none of these", printable(what))
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return r.say(nil, "%s %s", past, named(a))
 }

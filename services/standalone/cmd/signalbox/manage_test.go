@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -68,18 +67,21 @@ func (d *dialogue) say(line string) {
 	}
 }
 
-// One Ctrl-C ends a question, also one whose answer is not shown, and shows what is
-// typed again.
+// One Ctrl-C or Ctrl-D ends a question, also one whose answer is not shown, and shows what
+// is typed again.
 func TestInterruptedQuestion(t *testing.T) {
 	t.Parallel()
+	p := newPlace(t, t.TempDir())
 	for _, tt := range []struct {
-		args  []string
-		asked string
+		args             []string
+		asked, key, said string
+		code             int
 	}{
-		{[]string{"accounts", "add", "openai"}, "API key for openai (not shown): "},
-		{[]string{"accounts", "rotate-keys"}, "Do all have it? [y/N] "},
+		{[]string{"accounts", "add", "openai"}, "API key for openai (not shown): ", "\x03", "error: interrupted: nothing was done", 1},
+		{[]string{"accounts", "add", "openai"}, "API key for openai (not shown): ", "\x04", "usage: the key is missing", 2},
+		{[]string{"accounts", "rotate-keys"}, "Do all have it? [y/N] ", "\x03", "error: interrupted: nothing was done", 1},
+		{[]string{"accounts", "rotate-keys"}, "Do all have it? [y/N] ", "\x04", "error: nothing was changed", 1},
 	} {
-		p := newPlace(t, t.TempDir())
 		ours, theirs := pty(t)
 		cmd := exec.CommandContext(t.Context(), "signalbox", tt.args...)
 		cmd.Env = append(os.Environ(), append(p.environ, "TERM=xterm")...)
@@ -90,15 +92,12 @@ func TestInterruptedQuestion(t *testing.T) {
 		}
 		d := &dialogue{t: t, tty: ours}
 		d.expect(tt.asked)
-		for lflag(t, theirs)&unix.ISIG == 0 { // a moment around the question, in which nothing is shown
-			runtime.Gosched()
-		}
-		if _, err := io.WriteString(ours, "\x03"); err != nil {
+		if _, err := io.WriteString(ours, tt.key); err != nil {
 			t.Fatal(err)
 		}
-		d.expect("error: interrupted: nothing was done")
-		if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 1 {
-			t.Errorf("%v = %v, want it to end with 1", tt.args, err)
+		d.expect(tt.said)
+		if err := cmd.Wait(); cmd.ProcessState.ExitCode() != tt.code {
+			t.Errorf("%v = %v, want it to end with %d", tt.args, err, tt.code)
 		}
 		if lflag(t, theirs)&unix.ECHO == 0 {
 			t.Errorf("%v: the terminal shows nothing that is typed", tt.args)
@@ -151,17 +150,19 @@ func TestManage(t *testing.T) {
 	d.expect("health")
 	d.expect("or nothing: ")
 	d.say("d")
-	d.expect("disabled")
+	d.expect("disabled openai (mine)\r\n")
 	d.expect("[q]uit: ")
 	d.say("t")
 	d.expect("provider: ")
 	d.say("openai")
 	d.expect("now sticky): ")
 	d.say("hybrid")
+	d.expect("the accounts for openai are chosen by hybrid\r\n")
 	d.expect("[q]uit: ")
 	d.say("1")
 	d.expect("or nothing: ")
 	d.say("w")
+	d.expect("error: account ") // and not what was being done before it
 	d.expect("is disabled: enable it first")
 	d.expect("[q]uit: ")
 	d.say("1")
@@ -176,6 +177,7 @@ func TestManage(t *testing.T) {
 	d.say("r")
 	d.expect("[y/N] ")
 	d.say("y")
+	d.expect("removed ")
 	d.expect("[q]uit: ")
 	d.say("q")
 	if err := cmd.Wait(); err != nil {

@@ -9,7 +9,6 @@ import (
 	"os"
 	"strings"
 	"unicode"
-	"unicode/utf8"
 
 	"golang.org/x/term"
 
@@ -23,13 +22,18 @@ type screen struct {
 	ctx      context.Context //nolint:containedctx // the command's, which ends with a signal
 	// tables and colours are for terminals alone; questions need one to be answered.
 	tables, colours, answers bool
+	// width is how many columns the terminal has; 0 where nobody knows.
+	width int
 }
 
 func (c *cli) screen() *screen {
 	f, ok := c.out.(*os.File)
-	tables := ok && isTerminal(f)
+	tables, width := ok && isTerminal(f), 0
+	if tables {
+		width, _, _ = term.GetSize(int(f.Fd())) // 0 where it does not say
+	}
 	return &screen{
-		out: c.out, err: c.err, in: bufio.NewReader(os.Stdin), ctx: context.Background(), tables: tables,
+		width: width, out: c.out, err: c.err, in: bufio.NewReader(os.Stdin), ctx: context.Background(), tables: tables,
 		colours: tables && c.variable("NO_COLOR") == "" && c.variable("TERM") != "dumb", answers: isTerminal(os.Stdin),
 	}
 }
@@ -79,8 +83,8 @@ func plainCells(texts ...string) []cell {
 	return out
 }
 
-// table writes rows: in columns under a header at a terminal, with a tab between the
-// fields elsewhere.
+// table writes rows: in columns under a header at a terminal or, where that is too narrow,
+// one under the other; with a tab between the fields elsewhere.
 func (s *screen) table(header []string, rows [][]cell) error {
 	if !s.tables {
 		for _, r := range rows {
@@ -98,20 +102,23 @@ func (s *screen) table(header []string, rows [][]cell) error {
 	for i, h := range header {
 		head[i] = cell{h, bold}
 	}
-	rows = append([][]cell{head}, rows...)
+	all := append([][]cell{head}, rows...)
 	widths := make([]int, len(header))
-	for _, r := range rows {
+	for _, r := range all {
 		for i, c := range r {
-			widths[i] = max(widths[i], utf8.RuneCountInString(printable(c.text)))
+			widths[i] = max(widths[i], columns(printable(c.text)))
 		}
 	}
-	for _, r := range rows {
+	if !narrow(header, widths, s.width) {
+		return s.blocks(header, rows)
+	}
+	for _, r := range all {
 		var line strings.Builder
 		for i, c := range r {
-			text := printable(c.text)
+			text := cut(printable(c.text), widths[i])
 			line.WriteString(s.paint(c.colour, text))
 			if i < len(r)-1 {
-				line.WriteString(strings.Repeat(" ", widths[i]-utf8.RuneCountInString(text)+2))
+				line.WriteString(strings.Repeat(" ", widths[i]-columns(text)+gap))
 			}
 		}
 		if _, err := fmt.Fprintln(s.out, strings.TrimRight(line.String(), " ")); err != nil {
@@ -121,10 +128,37 @@ func (s *screen) table(header []string, rows [][]cell) error {
 	return nil
 }
 
-// printable leaves out what would move the cursor: labels are other people's text.
+// blocks writes each row as lines of its own, whole: name and field.
+func (s *screen) blocks(header []string, rows [][]cell) error {
+	names := 0
+	for _, h := range header {
+		names = max(names, columns(h))
+	}
+	for i, r := range rows {
+		var b strings.Builder
+		if i > 0 {
+			b.WriteString("\n")
+		}
+		for j, c := range r {
+			if text := printable(c.text); text != "" {
+				fmt.Fprintf(&b, "%s  %s\n", s.paint(bold, fmt.Sprintf("%-*s", names, header[j])), s.paint(c.colour, text))
+			}
+		}
+		if _, err := fmt.Fprint(s.out, b.String()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unseen are characters that move the cursor, turn the rest of a line around, or show
+// nothing, so that two texts look like one.
+var unseen = []*unicode.RangeTable{unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector}
+
+// printable leaves out what is unseen: labels are other people's text.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
+		if unicode.In(r, unseen...) {
 			return -1
 		}
 		return r
@@ -143,6 +177,9 @@ func (s *screen) confirm(yes bool, format string, args ...any) error {
 		return process.Usage("this asks %q, and nobody can answer: add --yes", question)
 	}
 	answer, err := s.ask("%s [y/N] ", question)
+	if errors.Is(err, io.EOF) {
+		return errDeclined
+	}
 	if err != nil {
 		return err
 	}
@@ -196,7 +233,7 @@ func (s *screen) line() (string, error) {
 		}
 		line.WriteByte(b)
 	}
-	return "", fmt.Errorf("the line is longer than %d bytes", maxLine)
+	return "", process.Usage("the line is longer than %d bytes", maxLine)
 }
 
 // askSecret is ask without showing what is typed.
@@ -213,8 +250,40 @@ func (s *screen) askSecret(format string, args ...any) (string, error) {
 	defer func() { _ = term.Restore(fd, state) }() // the terminal went away
 	fmt.Fprintf(s.err, format, args...)
 	defer fmt.Fprint(s.err, "\r\n")
-	return s.wait(func() (string, error) {
-		b, err := term.ReadPassword(fd)
-		return strings.TrimSpace(string(b)), err
-	})
+	return s.wait(s.rawLine)
+}
+
+// The keys that a terminal handles itself, unless it is raw.
+const (
+	ctrlC     = 0x03
+	ctrlD     = 0x04
+	backspace = 0x08
+	ctrlU     = 0x15
+	del       = 0x7f
+)
+
+// rawLine reads one from a raw terminal. Not term.ReadPassword, which does not end with
+// Ctrl-D, and takes no line of more than 4096 bytes.
+func (s *screen) rawLine() (string, error) {
+	var line []byte
+	for len(line) < maxLine {
+		b, err := s.in.ReadByte()
+		switch {
+		case err != nil:
+			return "", err
+		case b == '\r' || b == '\n':
+			return strings.TrimSpace(string(line)), nil
+		case b == ctrlC:
+			return "", errInterrupted
+		case b == ctrlD && len(line) == 0:
+			return "", io.EOF
+		case b == backspace || b == del:
+			line = line[:max(0, len(line)-1)]
+		case b == ctrlU:
+			line = line[:0]
+		case b != ctrlD:
+			line = append(line, b)
+		}
+	}
+	return "", process.Usage("the line is longer than %d bytes", maxLine)
 }
