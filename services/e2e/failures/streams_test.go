@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -35,22 +37,27 @@ const (
 
 // While every processor is wanted by eight programs that never rest, a stream that ends
 // cleanly has every byte that the provider sent, and one that the provider broke off
-// never ends cleanly.
+// never ends cleanly: of both dialects, and over TLS as well as without.
 //
 //nolint:paralleltest // nothing else could be timed beside it
 func TestStreams(t *testing.T) {
 	n, _ := strconv.Atoi(os.Getenv(streamsVariable)) // not set, or wrong, is 0
 	n = cmp.Or(n, fewStreams)
 	ctx := t.Context()
-	r := newRig(ctx, t, map[string][]string{})
-	up := httptest.NewServer(http.HandlerFunc(provide))
-	t.Cleanup(up.Close)
-	who, err := r.NewMember(ctx, "", "owner")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.pool(ctx, who, up.URL); err != nil {
-		t.Fatal(err)
+	plain, secure := httptest.NewServer(http.HandlerFunc(provide)), httptest.NewTLSServer(http.HandlerFunc(provide))
+	t.Cleanup(plain.Close)
+	t.Cleanup(secure.Close)
+	r := newRig(ctx, t, map[string][]string{subject.CredentialBroker: {"SSL_CERT_FILE=" + certificate(t, secure)}})
+	var members []world.Member // each in a workspace with one of the providers
+	for _, up := range []string{plain.URL, secure.URL} {
+		who, err := r.NewMember(ctx, "", "owner")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.pool(ctx, who, up); err != nil {
+			t.Fatal(err)
+		}
+		members = append(members, who)
 	}
 	oversubscribe(t)
 
@@ -62,8 +69,8 @@ func TestStreams(t *testing.T) {
 	// has dialled more than it needed should have done so before.
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: callers, IdleConnTimeout: 2 * time.Second}}
 	t.Cleanup(client.CloseIdleConnections)
-	for range callers {
-		c, err := r.newCaller(who, client)
+	for i := range callers {
+		c, err := r.newCaller(members[i%len(members)], client)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -89,20 +96,35 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// pool stores several accounts, under a profile that translates names of tools, and has
-// them chosen by score.
-func (r *rig) pool(ctx context.Context, who world.Member, base string) error {
-	for i := range 4 {
-		if err := r.add(ctx, who, "anthropic", "anthropic-oauth", fmt.Sprint("account-", i), base); err != nil {
-			return err
-		}
+// certificate writes a server's certificate into a file.
+func certificate(t *testing.T, s *httptest.Server) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "roots.pem")
+	if err := os.WriteFile(name, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
 	}
-	ctx, err := as(ctx, who)
+	return name
+}
+
+// pool stores several accounts for each dialect, one's under a profile that translates
+// names of tools, and has them chosen by score.
+func (r *rig) pool(ctx context.Context, who world.Member, base string) error {
+	operator, err := as(ctx, who)
 	if err != nil {
 		return err
 	}
-	_, err = r.accounts.SetPool(ctx, &credentialv1.SetPoolRequest{Provider: "anthropic", Settings: &credentialv1.PoolSettings{Strategy: new("hybrid")}})
-	return err
+	for provider, profile := range shipped {
+		for i := range 4 {
+			if err := r.add(ctx, who, provider, profile, fmt.Sprint(provider, "-account-", i), base); err != nil {
+				return err
+			}
+		}
+		_, err := r.accounts.SetPool(operator, &credentialv1.SetPoolRequest{Provider: provider, Settings: &credentialv1.PoolSettings{Strategy: new("hybrid")}})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // The endings of a stream.
@@ -117,6 +139,7 @@ const (
 // stream is one of the streams, which follows from its number alone.
 type stream struct {
 	n      int
+	chat   bool   // it is a chat completion, not a message
 	sent   []byte // by the provider, as long as it does not break it off
 	want   []byte // the same with the names of tools that the caller knows
 	body   int    // bytes of text in the request
@@ -137,6 +160,18 @@ func newStream(n int) *stream {
 	if rnd.IntN(4) == 0 {
 		eol = "\r\n"
 	}
+	s.chat = rnd.IntN(2) == 0
+	fill := s.message
+	if s.chat {
+		fill = s.completion
+	}
+	s.close(rnd, fill(rnd, eol))
+	return s
+}
+
+// message makes it one of Anthropic's. It returns where it cannot be cut any more
+// without being whole.
+func (s *stream) message(rnd *rand.Rand, eol string) int {
 	tool := rnd.IntN(20)
 	event := func(name, data string) {
 		text := "event: " + name + eol + "data: " + data + eol + eol
@@ -148,10 +183,35 @@ func newStream(n int) *stream {
 		if i == tool {
 			event("content_block_start", `{"type":"content_block_start","index":1,"content_block":{"type":"tool_use","id":"toolu_1","name":"§doc_create","input":{}}}`)
 		}
-		event("content_block_delta", fmt.Sprintf(`{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"%d/%d %s"}}`, n, i, strings.Repeat("wörter ", rnd.IntN(30))))
+		event("content_block_delta", fmt.Sprintf(`{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"%d/%d %s"}}`, s.n, i, strings.Repeat("wörter ", rnd.IntN(30))))
 	}
 	event("message_delta", `{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":20}}`)
 	event("message_stop", `{"type":"message_stop"}`)
+	return len(s.sent) - len(`{"type":"message_stop"}`)
+}
+
+// completion makes it a chat completion, which may lack its [DONE].
+func (s *stream) completion(rnd *rand.Rand, eol string) int {
+	event := func(data string) { s.sent = append(s.sent, "data: "+data+eol+eol...) }
+	event(`{"id":"c","choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}`)
+	for i := range 1 + rnd.IntN(40) {
+		event(fmt.Sprintf(`{"id":"c","choices":[{"index":0,"delta":{"content":"%d/%d %s"},"finish_reason":null}]}`, s.n, i, strings.Repeat("wörter ", rnd.IntN(30))))
+	}
+	last := len(s.sent) + len(`data: {"id":"c",`)
+	event(`{"id":"c","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}`)
+	if rnd.IntN(2) == 0 {
+		event(`{"id":"c","choices":[],"usage":{"prompt_tokens":9,"completion_tokens":20}}`)
+	}
+	if rnd.IntN(4) > 0 {
+		event("[DONE]")
+	}
+	s.want = s.sent
+	return last
+}
+
+// close decides how it is written, and how it ends: before last, where it is no good
+// end.
+func (s *stream) close(rnd *rand.Rand, last int) {
 	switch rnd.IntN(8) {
 	case 0:
 		s.pieces = [2]int{1, 40}
@@ -167,9 +227,8 @@ func newStream(n int) *stream {
 		s.ending = cut
 	}
 	if s.ending != complete {
-		s.stop = rnd.IntN(len(s.sent) - len(`{"type":"message_stop"}`))
+		s.stop = rnd.IntN(last)
 	}
-	return s
 }
 
 // provide is the provider.
@@ -223,7 +282,7 @@ func (r *rig) newCaller(who world.Member, client *http.Client) (*caller, error) 
 	}
 	member, err := id.Parse[id.Member](who.ID)
 	return &caller{
-		url:    "http://" + r.Replica(subject.CredentialBroker, 1).Addr + "/egress/anthropic/v1/messages",
+		url:    "http://" + r.Replica(subject.CredentialBroker, 1).Addr + "/egress/",
 		actor:  identity.Actor{Workspace: ws, Member: member, Role: identity.Editor, Run: id.New[id.Run](), Session: id.New[id.Session]()},
 		signer: r.signers[subject.AgentRunner], http: client,
 	}, err
@@ -243,9 +302,12 @@ func (c *caller) ask(ctx context.Context, s *stream) answer {
 	if err != nil {
 		return answer{err: errors.Join(errNoAnswer, err)}
 	}
-	const tools = `"tools":[{"name":"doc_create","input_schema":{"type":"object"}}]`
-	text := `{"model":"m","max_tokens":100,"stream":true,` + tools + `,"messages":[{"role":"user","content":"` + strings.Repeat("a", s.body) + `"}]}`
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, strings.NewReader(text))
+	path, tools := "anthropic/v1/messages", `"tools":[{"name":"doc_create","input_schema":{"type":"object"}}],`
+	if s.chat {
+		path, tools = "openai/v1/chat/completions", ""
+	}
+	text := `{"model":"m","max_tokens":100,"stream":true,` + tools + `"messages":[{"role":"user","content":"` + strings.Repeat("a", s.body) + `"}]}`
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url+path, strings.NewReader(text))
 	if err != nil {
 		return answer{err: errors.Join(errNoAnswer, err)}
 	}
@@ -286,7 +348,11 @@ func (o *outcome) check(s *stream, a answer) {
 	case a.status != http.StatusOK || a.err == nil:
 		wrong("a part of an answer has a good end")
 	default:
-		before, _, found := bytes.Cut(a.body, []byte("event: error\n"))
+		fault := "event: error\n"
+		if s.chat {
+			fault = `data: {"error":`
+		}
+		before, _, found := bytes.Cut(a.body, []byte(fault))
 		if !found || !bytes.HasPrefix(s.want, before) {
 			wrong("before its end there is not what the provider sent, and an error")
 			return
