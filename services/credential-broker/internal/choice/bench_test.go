@@ -17,12 +17,12 @@ var shapes = []struct {
 }{
 	{"a tenth parked", func(c *crowd) {
 		for i := 0; i < len(c.ids); i += 10 {
-			c.fail(i, "", limited, 6*time.Hour)
+			c.park(i, "", 6*time.Hour)
 		}
 	}},
 	{"another family limited", func(c *crowd) {
 		for i := range c.ids {
-			c.fail(i, "haiku", limited, 6*time.Hour)
+			c.park(i, "haiku", 6*time.Hour)
 		}
 	}},
 	{"half passed over", func(c *crowd) {
@@ -33,13 +33,13 @@ var shapes = []struct {
 	}},
 	{"all cooled down", func(c *crowd) {
 		for i := range c.ids {
-			c.fail(i, "", limited, time.Second)
+			c.park(i, "", time.Second)
 		}
 		c.now = c.now.Add(2 * time.Second)
 	}},
 	{"nobody ready", func(c *crowd) {
 		for i := range c.ids {
-			c.fail(i, "", limited, 6*time.Hour)
+			c.park(i, "", 6*time.Hour)
 		}
 	}},
 }
@@ -69,8 +69,8 @@ func (c *crowd) pick(i int, family string) choice.Ticket {
 	return k
 }
 
-func (c *crowd) fail(i int, family string, r choice.Reason, wait time.Duration) {
-	c.pool.Report(c.now, c.pick(i, family), choice.Outcome{Reason: r, Wait: wait})
+func (c *crowd) park(i int, family string, wait time.Duration) {
+	c.pool.Report(c.now, c.pick(i, family), choice.Outcome{Reason: limited, Wait: wait})
 }
 
 // BenchmarkPick chooses an account, requests coming each 10 µs.
