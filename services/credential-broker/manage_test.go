@@ -194,6 +194,24 @@ func TestManageAccount(t *testing.T) {
 	if _, err := c.SetPool(ctx, &credentialv1.SetPoolRequest{Provider: "sim", Settings: &credentialv1.PoolSettings{Strategy: new("best")}}); fault.KindOf(err) != fault.Invalid {
 		t.Errorf("SetPool with a strategy that is none = %v, want Invalid", err)
 	}
+	// What a newer broker has stored meanwhile stays, and the rest counts.
+	var kept string
+	err = s.db.AsSystem(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `UPDATE pools SET settings = settings || '{"of_tomorrow": 7}'`)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.SetPool(ctx, &credentialv1.SetPoolRequest{Provider: "sim", Settings: &credentialv1.PoolSettings{Stickiness: new(float64(10))}}); err != nil {
+		t.Errorf("SetPool beside a newer broker's setting: %v", err)
+	}
+	err = s.db.AsSystem(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+		return tx.QueryRow(ctx, `SELECT settings::text FROM pools`).Scan(&kept)
+	})
+	if want := `{"strategy": "hybrid", "max_tokens": 60, "stickiness": 10, "of_tomorrow": 7}`; err != nil || len(kept) != len(want) || !strings.Contains(kept, `"of_tomorrow": 7`) {
+		t.Errorf("stored are %s, %v, want %s", kept, err, want)
+	}
 	pools, err := c.ListPools(ctx, &credentialv1.ListPoolsRequest{})
 	if err != nil || len(pools.GetPools()) != 1 || pools.GetPools()[0].GetSettings().GetStrategy() != "hybrid" || pools.GetPools()[0].GetSettings().GetMaxTokens() != 60 {
 		t.Errorf("ListPools = %v, %v, want one, hybrid", pools, err)
@@ -229,7 +247,8 @@ func TestManageAccount(t *testing.T) {
 	}
 	wanted := []string{
 		"removed signed out before", "changed statistics reset",
-		"changed not taken back at the provider: sim has no way to be told: remove the access in the settings of the account there", "changed signed out", `changed settings {"max_tokens":60,"strategy":"hybrid"}`, "changed made the current one",
+		"changed not taken back at the provider: sim has no way to be told: remove the access in the settings of the account there", "changed signed out",
+		`changed settings {"max_tokens":60,"of_tomorrow":7,"stickiness":10,"strategy":"hybrid"}`, `changed settings {"max_tokens":60,"strategy":"hybrid"}`, "changed made the current one",
 		"refreshed", "changed enabled", "changed disabled", "used",
 	}
 	if diff := cmp.Diff(wanted, did); diff != "" {

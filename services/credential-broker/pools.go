@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -98,7 +99,10 @@ func (s *Scope) SetPool(ctx context.Context, provider string, values map[string]
 		if assigned := assign(&settings, values); assigned != nil || err == nil && settings == before {
 			return nil, "", assigned
 		}
-		next, err := different(settings)
+		if reset {
+			now = nil
+		}
+		next, err := different(settings, now)
 		return next, "settings " + string(next), err
 	}
 	if err := s.accounts.store.ChangeSettings(ctx, s.workspace, provider, s.event("changed"), change); err != nil {
@@ -170,10 +174,13 @@ func differences(s Settings) []string {
 	return out
 }
 
-// different returns the settings that are not the defaults, as they are stored.
-func different(s Settings) ([]byte, error) {
+// different returns the settings that are not the defaults, as they are stored, and what
+// is stored that only a newer version knows.
+func different(s Settings, now []byte) ([]byte, error) {
 	own := fields(s)
 	out := map[string]json.RawMessage{}
+	_ = json.Unmarshal(now, &out) // nothing, or no object: nothing to keep
+	maps.DeleteFunc(out, func(name string, _ json.RawMessage) bool { return own[name] != nil })
 	for _, name := range differences(s) {
 		out[name] = own[name]
 	}

@@ -1,7 +1,6 @@
 package pool
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -190,15 +189,14 @@ func (s *Set) parted(o owner, went []id.Account, stored *store.Pool) {
 }
 
 // ParseSettings reads what is stored as a pool's settings: those that differ from the
-// defaults. Its errors say what would be right.
+// defaults. A name that is none is a newer version's setting, which counts for nothing here.
+// Its errors say what would be right.
 func ParseSettings(text []byte) (choice.Settings, error) {
 	settings := choice.Defaults()
 	if len(text) == 0 {
 		return settings, nil
 	}
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&settings); err != nil {
+	if err := json.Unmarshal(text, &settings); err != nil {
 		return settings, fmt.Errorf("settings: %w", err)
 	}
 	if err := settings.Validate(); err != nil {
