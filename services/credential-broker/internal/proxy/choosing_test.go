@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -99,6 +100,37 @@ func TestUnsentIsSaid(t *testing.T) {
 	}
 	if diff := cmp.Diff("account-1 for m, account-1 UNREACHABLE unsent", c.said()); diff != "" {
 		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+}
+
+// A request that cannot be changed as the account's profile wants is refused before anything
+// is sent: it costs the account no token.
+func TestRefusedEditIsUnsent(t *testing.T) {
+	t.Parallel()
+	r, c := newChoosing(t)
+	c.all = []pool.Account{r.profiled("anthropic-oauth", "", "http://nobody.test", "account-1")}
+	body := `{"model":"m","tools":[` + strings.Repeat(`{"name":"t"},`, 70_000) + `{"name":"t"}],"messages":[]}`
+	if got := r.post(messages, body); got.status != 400 || !strings.Contains(got.body, "more tools") {
+		t.Errorf("answer %d %.200s, want a refusal that says why", got.status, got.body)
+	}
+	if diff := cmp.Diff("account-1 for m, account-1 CALLER unsent", c.said()); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+}
+
+// Who comes when the answer says is not refused again for a part of a second.
+func TestRetryAfterIsRoundedUp(t *testing.T) {
+	t.Parallel()
+	r, c := newChoosing(t)
+	c.all, c.err = []pool.Account{{}}, pool.ErrExhausted
+	for range 3 {
+		back := time.Now().Add(90*time.Second + 300*time.Millisecond)
+		c.exhausted = &pool.Exhausted{Back: back, Reason: pool.RateLimited, Members: 2}
+		got := r.post(messages, asking)
+		wait, err := strconv.Atoi(got.header.Get("Retry-After"))
+		if left := time.Until(back); err != nil || time.Duration(wait)*time.Second < left || wait > 91 {
+			t.Errorf("Retry-After: %s, with %v left", got.header.Get("Retry-After"), left)
+		}
 	}
 }
 
