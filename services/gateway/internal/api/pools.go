@@ -24,6 +24,7 @@ func (a *API) pools(tags []string, owners access) {
 	handle(a, huma.Operation{
 		OperationID: "account-stats", Method: http.MethodGet, Path: "/api/accounts/stats",
 		Tags: tags, Summary: "Read what accounts did since they were counted anew",
+		Description: "Counts are written up to a second later: of a broker that is killed, those of its last second are lost. Cooldowns are written at once.",
 	}, owners, a.accountStats)
 	handle(a, huma.Operation{
 		OperationID: "reset-account-stats", Method: http.MethodDelete, Path: "/api/accounts/stats",
