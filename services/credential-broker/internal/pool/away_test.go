@@ -17,7 +17,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"signalbox.dev/pkg/bus"
-	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/natsd"
 	"signalbox.dev/pkg/natsd/natstest"
 	"signalbox.dev/pkg/price"
@@ -69,7 +68,7 @@ func newLink(t *testing.T, srv *natsd.Server) *link {
 func (k *link) bus(srv *natsd.Server) *bus.Bus {
 	k.t.Helper()
 	b, err := bus.Connect(k.t.Context(), bus.Config{
-		Service: subject.CredentialBroker, URL: "nats://" + k.l.Addr().String(), Password: conf.Secret(srv.Password(subject.CredentialBroker)),
+		Service: subject.CredentialBroker, URL: "nats://" + k.l.Addr().String(), Password: srv.Password(subject.CredentialBroker),
 		Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
