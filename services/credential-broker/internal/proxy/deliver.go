@@ -50,7 +50,7 @@ func (a *answer) begin() {
 // deliver shows the answer to the caller, to its end.
 func (x *exchange) deliver(a *answer) {
 	defer a.discard()
-	x.releaseBody()
+	x.bodySent()
 	if a.reason == pool.OK {
 		x.p.cfg.Pool.Began(x.account)
 	}

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"signalbox.dev/services/credential-broker/internal/pool"
 	"signalbox.dev/services/credential-broker/internal/transform"
@@ -46,14 +47,29 @@ func (x *exchange) putBody(req *http.Request) {
 		return
 	}
 	open := func() (io.ReadCloser, error) {
+		b := &sending{Reader: bytes.NewReader(body)}
 		if len(edits) > 0 {
-			return io.NopCloser(edits.Body(body)), nil
+			b.Reader = edits.Body(body)
 		}
-		return io.NopCloser(bytes.NewReader(body)), nil
+		x.sent = &b.closed
+		return b, nil
 	}
 	req.Body, _ = open()
 	req.GetBody = open
 	req.ContentLength = int64(edits.Size(len(body)))
+}
+
+// sending is a body that is being sent; it is closed when it was written, or is not
+// going to be.
+type sending struct {
+	io.Reader
+	closed atomic.Bool
+}
+
+// Close implements io.Closer.
+func (s *sending) Close() error {
+	s.closed.Store(true)
+	return nil
 }
 
 // maxAnswer bounds an answer that is not streamed and has to be held to be translated.
@@ -64,7 +80,8 @@ const maxAnswer = 8 << 20
 // body was, which is not needed any more.
 func (a *answer) translate() (*answer, *refusal) {
 	x, res := a.x, a.res
-	x.releaseBody()
+	x.bodySent()
+	held := x.reserved
 	fail := func(r *refusal, reason pool.Reason) (*answer, *refusal) {
 		a.discard()
 		x.report(reason, res)
@@ -91,7 +108,7 @@ func (a *answer) translate() (*answer, *refusal) {
 	case len(body) > 0 && !isJSON(res) && !json.Valid(body):
 		return fail(x.unusable("with something that is neither JSON nor an event stream"), pool.Service)
 	}
-	x.shrink(int64(len(body)))
+	x.shrink(held + int64(len(body)))
 	a.head = body
 	if edits := x.edited.answers.Whole(body); len(edits) > 0 {
 		if a.head, err = io.ReadAll(edits.Body(body)); err != nil {

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel"
@@ -56,7 +57,9 @@ type exchange struct {
 	query    string
 	body     []byte
 	reserved int64
-	stream   bool // the request asks for one
+	counted  bool         // among the workspace's requests
+	sent     *atomic.Bool // the body was written, or given up, as last sent; nil: there is none
+	stream   bool         // the request asks for one
 
 	edited edited      // for the account's profile
 	tally  usage.Tally // of this attempt
@@ -97,6 +100,9 @@ func (x *exchange) close() {
 	x.stop()
 	x.end(nil)
 	x.releaseBody()
+	if x.counted {
+		x.p.shares.give(x.actor.Workspace, share{requests: 1})
+	}
 	x.p.open.Add(-1)
 	x.p.metrics.requests.WithLabelValues(x.label, x.outcome).Inc()
 	x.endSpan()
@@ -247,7 +253,10 @@ func (x *exchange) admit() *refusal {
 		return r
 	case x.p.ending.Err() != nil:
 		return x.shutdown()
+	case !x.p.shares.take(actor.Workspace, share{requests: 1}):
+		return x.tooMuch()
 	}
+	x.counted = true
 	x.header = outgoing(x.r.Header, secret)
 	x.query = query(x.r.URL.RawQuery, secret)
 	start := time.Now()

@@ -68,7 +68,8 @@ func (t *Timers) fill() {
 	}
 }
 
-// Limits bound sizes and counts. A zero field takes the default behind it.
+// Limits bound sizes and counts. A zero field takes the default behind it. One workspace
+// may have half of Bodies and of Requests.
 type Limits struct {
 	Body     int64 // bytes of one request: 32 MiB
 	Bodies   int64 // bytes of all requests that are being sent: 1 GiB
@@ -115,6 +116,7 @@ type Proxy struct {
 	tracer  trace.Tracer
 	buffers sync.Pool // of *[]byte
 	bodies  *semaphore.Weighted
+	shares  *shares
 	open    atomic.Int64
 
 	ending  context.Context //nolint:containedctx // the proxy's own life, not a request's
@@ -138,6 +140,7 @@ func New(cfg Config) (*Proxy, error) {
 		metrics: m,
 		tracer:  otel.Tracer("signalbox.dev/services/credential-broker"),
 		bodies:  semaphore.NewWeighted(cfg.Limits.Bodies),
+		shares:  newShares(cfg.Limits),
 		buffers: sync.Pool{New: func() any { b := make([]byte, firstBuffer); return &b }},
 	}
 	p.ending, p.end = context.WithCancelCause(context.Background())

@@ -261,32 +261,51 @@ func (x *exchange) readBody() *refusal {
 
 // reserve takes room for a body among all that are in memory.
 func (x *exchange) reserve(n int64) *refusal {
+	if !x.p.shares.take(x.actor.Workspace, share{bytes: n}) {
+		return x.tooMuch()
+	}
 	if x.p.bodies.TryAcquire(n) {
-		x.reserved = n
+		x.reserved += n
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(x.ctx, bodyQueue)
 	defer cancel()
 	if err := x.p.bodies.Acquire(ctx, n); err != nil {
+		x.p.shares.give(x.actor.Workspace, share{bytes: n})
 		return &refusal{
 			Error:   dialect.Error{Status: http.StatusServiceUnavailable, Code: "busy", Message: "the credential broker holds as many requests as it may: try again in a moment"},
 			outcome: outcomeUnavailable, wait: time.Second, cause: err,
 		}
 	}
-	x.reserved = n
+	x.reserved += n
 	return nil
+}
+
+// tooMuch is the refusal where the workspace has its share.
+func (x *exchange) tooMuch() *refusal {
+	r := refused(http.StatusServiceUnavailable, "busy", "the workspace has as many requests open as it may: try again in a moment", nil)
+	r.outcome, r.final, r.wait = outcomeUnavailable, false, time.Second
+	return r
 }
 
 // shrink gives back what was reserved beyond n.
 func (x *exchange) shrink(n int64) {
 	if x.reserved > n {
 		x.p.bodies.Release(x.reserved - n)
+		x.p.shares.give(x.actor.Workspace, share{bytes: x.reserved - n})
 		x.reserved = n
 	}
 }
 
-// releaseBody forgets the body once the answer is being delivered: nothing is
-// sent again from then on.
+// bodySent forgets the body once the answer is being delivered: nothing is sent again
+// from then on. A provider may answer before it has read the request; then the body is
+// there until the exchange ends.
+func (x *exchange) bodySent() {
+	if x.sent == nil || x.sent.Load() {
+		x.releaseBody()
+	}
+}
+
 func (x *exchange) releaseBody() {
 	x.body = nil
 	x.shrink(0)
