@@ -22,7 +22,7 @@ const sweepEvery = time.Minute
 // Keys names the key-encryption keys beside the key file.
 type Keys struct {
 	URL    conf.Secret `env:"CREDENTIAL_BROKER_KEY_URL" doc:"URL of the key that seals stored credentials, at a key service: hashivault://name (with VAULT_SERVER_URL and VAULT_SERVER_TOKEN), awskms://alias/name?region=…, gcpkms://projects/…. It goes before the key file, which then only opens what it has sealed. Another spelling counts as another key."`
-	Others conf.Secret `env:"CREDENTIAL_BROKER_OTHER_KEYS" doc:"Files and URLs of more keys, separated by commas, that open what they have sealed. To change the key while all runs: name the new one here, in every broker; then exchange the two; then run signalbox accounts rotate-keys --wrap-only; then take the former away."`
+	Others conf.Secret `env:"CREDENTIAL_BROKER_OTHER_KEYS" doc:"Files and URLs of more keys, separated by commas, that open what they have sealed. To change the key while all runs: make a new one (signalbox accounts new-key makes a file) and name it here, in every broker; then exchange the two; then run signalbox accounts rotate-keys --wrap-only; then take the former away."`
 }
 
 // check says whether there is a key at all.
@@ -89,6 +89,16 @@ func (a *Accounts) CheckKey(ctx context.Context) error {
 		}
 	}
 	return fault.New(fault.Conflict, "%s, and stored credentials are sealed with the key %s: name the credential broker's own in CREDENTIAL_BROKER_KEY_FILE or CREDENTIAL_BROKER_KEY_URL. With --new-key more are sealed with this one, which every broker then needs", what, other)
+}
+
+// NewKeyFile makes a file with a new key, mode 0600, and returns the key's name. Where
+// there is something at path it is an error.
+func NewKeyFile(path string) (name string, err error) {
+	k, err := vault.NewFile(path)
+	if err != nil {
+		return "", err
+	}
+	return k.ID(), nil
 }
 
 // KeyRotation is what a rotation of keys has done so far.

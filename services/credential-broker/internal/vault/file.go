@@ -48,7 +48,19 @@ func OpenFile(path string) (*FileKey, error) {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return k, err
 	}
-	if err := createKeyFile(path, newKey()); err != nil {
+	if err := createKeyFile(path, newKey()); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("create the credential key file %s: %w", path, err)
+	}
+	return readKeyFile(path)
+}
+
+// NewFile makes a key file at path, where there must be nothing.
+func NewFile(path string) (*FileKey, error) {
+	err := createKeyFile(path, newKey())
+	if errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("%s: there is a file already, which is left as it is", path)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("create the credential key file %s: %w", path, err)
 	}
 	return readKeyFile(path)
@@ -87,7 +99,7 @@ func (k *FileKey) made() (cipher.AEAD, error) {
 	if k.unmade == nil {
 		return k.aead, nil
 	}
-	if err := createKeyFile(k.path, k.unmade); err != nil {
+	if err := createKeyFile(k.path, k.unmade); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("create the credential key file %s: %w", k.path, err)
 	}
 	there, err := readKeyFile(k.path)
@@ -136,8 +148,8 @@ func readKeyFile(path string) (*FileKey, error) {
 	return &FileKey{path: path, id: hashOf("id", key), aead: aead}, nil
 }
 
-// createKeyFile writes a temporary file and links it to path: the link fails
-// when another broker was first, whose key then counts.
+// createKeyFile writes a temporary file and links it to path: the link fails, with
+// fs.ErrExist, when another broker was first, whose key then counts.
 func createKeyFile(path string, key []byte) error {
 	dir := filepath.Dir(path)
 	tmp, err := os.CreateTemp(dir, ".credential-key-*") // mode 0600
@@ -149,14 +161,18 @@ func createKeyFile(path string, key []byte) error {
 	if err := errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
 		return err
 	}
-	if err := os.Link(tmp.Name(), path); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
+	linked := os.Link(tmp.Name(), path)
+	if linked != nil && !errors.Is(linked, fs.ErrExist) {
+		return linked
 	}
 	d, err := os.Open(dir)
 	if err != nil {
 		return err
 	}
-	return errors.Join(d.Sync(), d.Close())
+	if err := errors.Join(d.Sync(), d.Close()); err != nil {
+		return err
+	}
+	return linked
 }
 
 func encodeKey(key []byte) string {

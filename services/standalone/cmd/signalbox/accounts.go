@@ -53,7 +53,7 @@ people sign in (CREDENTIAL_BROKER_OAUTH_CLIENTS) are set as for the broker.`,
 	cmd.AddCommand(
 		c.accountsAdd(), c.accountsLogin(), c.accountsReauth(), c.accountsRefresh(), c.accountsLogout(), c.accountsImport(),
 		c.accountsList(), c.accountsStatus(), c.accountsEnable(), c.accountsDisable(), c.accountsSwitch(), c.accountsReset(), c.accountsRemove(), c.accountsFlatRate(),
-		c.accountsStats(), c.accountsResetStats(), c.accountsStrategy(), c.accountsConfig(), c.accountsAudit(), c.accountsManage(), c.accountsRotateKeys(),
+		c.accountsStats(), c.accountsResetStats(), c.accountsStrategy(), c.accountsConfig(), c.accountsAudit(), c.accountsManage(), c.accountsNewKey(), c.accountsRotateKeys(),
 	)
 	return group(cmd)
 }

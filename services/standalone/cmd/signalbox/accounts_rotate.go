@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"signalbox.dev/pkg/process"
 	credentialbroker "signalbox.dev/services/credential-broker"
 	_ "signalbox.dev/services/credential-broker/kms" // the key services that may hold the key
 )
@@ -22,11 +23,13 @@ within some minutes. It can be stopped and started again at any time.
 Data keys are wrapped by the key in CREDENTIAL_BROKER_KEY_FILE, or by the one at
 CREDENTIAL_BROKER_KEY_URL. To replace that one as well, without a pause:
 
-  1. Name the new key in CREDENTIAL_BROKER_OTHER_KEYS of every broker.
-  2. Exchange the two in every broker.
-  3. Set the same for this command, and run it; with --wrap-only the data keys stay
+  1. Make the new key: at the key service, or a file with signalbox accounts new-key,
+     which every broker can read.
+  2. Name it in CREDENTIAL_BROKER_OTHER_KEYS of every broker.
+  3. Exchange the two in every broker.
+  4. Set the same for this command, and run it; with --wrap-only the data keys stay
      as they are and only their wrapping is renewed.
-  4. Take the former key away. Keep it as long as you keep backups of the database.`,
+  5. Take the former key away. Keep it as long as you keep backups of the database.`,
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().BoolVar(&wrapOnly, "wrap-only", false, "keep the data keys, and wrap them with the present key")
 		},
@@ -37,6 +40,37 @@ CREDENTIAL_BROKER_KEY_URL. To replace that one as well, without a pause:
 			return r.rotateKeys(ctx, wrapOnly)
 		},
 	})
+}
+
+func (c *cli) accountsNewKey() *cobra.Command {
+	asJSON := false
+	cmd := &cobra.Command{
+		Use: "new-key <path>", Short: "Make a key file, to change to",
+		Long: `Makes a file with a new key for CREDENTIAL_BROKER_KEY_FILE, which only you can read.
+It seals nothing yet: rotate-keys --help says how a key is changed. A file that is
+there is left as it is. Whoever has the file and the database has all credentials, and
+without the file nobody has: keep a copy, and not with the database's backups.`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 || args[0] == "" {
+				return process.Usage("%s takes the path of a file that is to be made", cmd.CommandPath())
+			}
+			return nil
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			name, err := credentialbroker.NewKeyFile(args[0])
+			if err != nil {
+				return err
+			}
+			r := accountsRun{cli: c, screen: c.screen(), json: asJSON}
+			made := struct {
+				Path string `json:"path"`
+				Key  string `json:"key"` // its name, as list and errors have it
+			}{args[0], name}
+			return r.say(made, "made the key file %s: %s", args[0], name)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
 }
 
 func (r *accountsRun) rotateKeys(ctx context.Context, wrapOnly bool) error {

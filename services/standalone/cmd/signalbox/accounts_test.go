@@ -84,6 +84,7 @@ func newPlaceIn(t *testing.T, dir, adminURL, setting string) *place {
 //	replace <file> a b  the first a in a file by b
 //	grant <file>        signs somebody in without the ceremony, for an import of a file
 //	status <n> <…>      runs a program that is to end with a code
+//	private <file>      looks whether nobody else may read or write it
 func TestAccounts(t *testing.T) {
 	t.Parallel()
 	testscript.Run(t, scripts(t, newPlace, "testdata/accounts/*.txtar"))
@@ -93,7 +94,7 @@ func TestAccounts(t *testing.T) {
 // testdata/file.
 func TestAccountsInFile(t *testing.T) {
 	t.Parallel()
-	testscript.Run(t, scripts(t, newFilePlace, "testdata/accounts/import.txtar", "testdata/accounts/pools.txtar", "testdata/accounts/signins.txtar", "testdata/accounts/strangekey.txtar", "testdata/file/*.txtar"))
+	testscript.Run(t, scripts(t, newFilePlace, "testdata/accounts/changekey.txtar", "testdata/accounts/import.txtar", "testdata/accounts/pools.txtar", "testdata/accounts/signins.txtar", "testdata/accounts/strangekey.txtar", "testdata/file/*.txtar"))
 }
 
 func scripts(t *testing.T, newPlace func(t *testing.T, dir string) *place, patterns ...string) testscript.Params {
@@ -137,6 +138,13 @@ func scripts(t *testing.T, newPlace func(t *testing.T, dir string) *place, patte
 				}
 				if fmt.Sprint(code) != args[0] {
 					ts.Fatalf("%s ended with %d, want %s", strings.Join(args[1:], " "), code, args[0])
+				}
+			},
+			"private": func(ts *testscript.TestScript, _ bool, args []string) {
+				info, err := os.Stat(ts.MkAbs(args[0]))
+				ts.Check(err)
+				if info.Mode() != 0o600 {
+					ts.Fatalf("%s has the mode %v, want 0600", args[0], info.Mode())
 				}
 			},
 			"replace": func(ts *testscript.TestScript, _ bool, args []string) {
