@@ -81,7 +81,7 @@ func (p Policy) Check(u *url.URL) error {
 		}
 	}
 	if port, err := strconv.ParseUint(u.Port(), 10, 16); err == nil && !p.allowsPort(uint16(port)) {
-		return errors.New("the base URL's port must be 443 (others are for model servers of one's own, where the operator allows private addresses)")
+		return errors.New("the base URL's port must be 443 (others are for model servers of one's own, where the operator allows them with CREDENTIAL_BROKER_ALLOW_PRIVATE)")
 	}
 	return nil
 }
