@@ -78,7 +78,8 @@ func Load(clients map[string]Client, dirs ...fs.FS) (*Providers, error) {
 	for _, name := range slices.Sorted(maps.Keys(clients)) {
 		p, ok := all[name]
 		if !ok {
-			problems = append(problems, fmt.Errorf("OAuth client: there is no provider %q: use one of %v", name, slices.Sorted(maps.Keys(all))))
+			// Its name is not said: it may be what follows a comma in another one's secret.
+			problems = append(problems, fmt.Errorf("OAuth client %d: there is no such provider: use one of %v, and in a secret %%2C for a comma", clients[name].nth, slices.Sorted(maps.Keys(all))))
 			continue
 		}
 		p.Client = clients[name]
@@ -102,16 +103,16 @@ func ParseClients(text string) (map[string]Client, error) {
 		if !ok || !nameForm.MatchString(name) {
 			return nil, fmt.Errorf("OAuth client %d: want provider=id or provider=id:secret", i+1)
 		}
-		if _, twice := all[name]; twice {
-			return nil, fmt.Errorf("OAuth client %d: %s has one already", i+1, name)
+		if first, twice := all[name]; twice {
+			return nil, fmt.Errorf("OAuth client %d: it is of the same provider as number %d", i+1, first.nth)
 		}
 		before, after, _ := strings.Cut(rest, ":")
 		clientID, errID := url.PathUnescape(before)
 		secret, errSecret := url.PathUnescape(after)
 		if errID != nil || errSecret != nil || clientID == "" {
-			return nil, fmt.Errorf("OAuth client of %s: want id or id:secret, with %%25 for %%, %%3A for : and %%2C for a comma", name)
+			return nil, fmt.Errorf("OAuth client %d: want provider=id or provider=id:secret, with %%25 for %%, %%3A for : and %%2C for a comma", i+1)
 		}
-		all[name] = Client{ID: clientID, Secret: vault.NewSecret(secret)}
+		all[name] = Client{ID: clientID, Secret: vault.NewSecret(secret), nth: i + 1}
 	}
 	return all, nil
 }

@@ -85,7 +85,7 @@ func TestLoadErrors(t *testing.T) {
 			}
 		})
 	}
-	if _, err := oauth.Load(map[string]oauth.Client{"y": {ID: "c"}}, fstest.MapFS{"x.yaml": {Data: []byte(good)}}); err == nil || !strings.Contains(err.Error(), `there is no provider "y"`) {
+	if _, err := oauth.Load(map[string]oauth.Client{"y": {ID: "c"}}, fstest.MapFS{"x.yaml": {Data: []byte(good)}}); err == nil || !strings.Contains(err.Error(), "there is no such provider: use one of [x]") {
 		t.Errorf("Load() with a client of nobody = %v", err)
 	}
 	if _, err := oauth.Load(nil, fstest.MapFS{"x.yaml": {Data: []byte(good)}, "y.yaml": {Data: []byte(good)}}); err == nil || !strings.Contains(err.Error(), "is taken by") {
@@ -101,6 +101,16 @@ func TestParseClients(t *testing.T) {
 	}
 	if got, err := oauth.ParseClients(" "); err != nil || len(got) != 0 {
 		t.Errorf("ParseClients() of nothing = %v, %v", got, err)
+	}
+	// After a comma that is not escaped there may be the rest of a secret.
+	for _, in := range []string{"anthropic=id:top,planted=part", "anthropic=id:top,planted=%zz", "anthropic=id:top,anthropic=part"} {
+		clients, err := oauth.ParseClients(in)
+		if err == nil {
+			_, err = oauth.Load(clients, oauth.Shipped())
+		}
+		if err == nil || strings.Contains(err.Error(), "planted") || strings.Contains(err.Error(), "part") || !strings.Contains(err.Error(), "OAuth client 2: ") {
+			t.Errorf("the clients %q: %v, want the second of them refused, and not said", in, err)
+		}
 	}
 	for _, in := range []string{"google", "google=", "=x", "a=b,a=c", "a=b:topsecret%zz", "Google=x"} {
 		if _, err := oauth.ParseClients(in); err == nil || strings.Contains(err.Error(), "topsecret") {

@@ -38,6 +38,8 @@ const (
 type Client struct {
 	ID     string
 	Secret vault.Secret // empty for a public client
+
+	nth int // in the operator's setting, from 1
 }
 
 // Provider is one authorisation server, as data. It is not to be changed.

@@ -84,6 +84,9 @@ func openOther(ctx context.Context, name string) (KEK, error) {
 		return OpenURL(ctx, name)
 	}
 	k, err := readKeyFile(name)
+	if err != nil && strings.Contains(name, ":") { // not said: it may be a URL without its slashes, with a key in it
+		return nil, errors.New("it is neither the path of a key file nor a URL, such as hashivault://name")
+	}
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("there is no key file %s", name)
 	}

@@ -255,6 +255,10 @@ func TestRing(t *testing.T) {
 			t.Errorf("OpenRing(%+v) = %v, want %q", n, err, want)
 		}
 	}
+	slashless := vault.Named{File: file, Others: []string{"base64key:planted"}}
+	if _, err := vault.OpenRing(t.Context(), slashless); err == nil || strings.Contains(err.Error(), "planted") {
+		t.Errorf("OpenRing with a URL that lacks its slashes = %v, want an error without the key in it", err)
+	}
 	if _, err := vault.OpenRing(t.Context(), vault.Named{URL: service, File: filepath.Join(dir, "unmade")}); err != nil {
 		t.Errorf("OpenRing with a URL and a file that is not there = %v", err)
 	}
