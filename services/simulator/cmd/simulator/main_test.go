@@ -79,7 +79,7 @@ func TestCommandLine(t *testing.T) {
 		{args: []string{"--nope"}, want: "flag provided but not defined", usage: true},
 		{args: []string{"extra"}, want: `unexpected argument "extra"`, usage: true},
 		{args: []string{"--pace", "-1"}, want: "SIMULATOR_PACE is -1: use a factor"},
-		{env: []string{"SIMULATOR_PACE=fast"}, want: "Pace"},
+		{env: []string{"SIMULATOR_PACE=fast"}, want: "SIMULATOR_PACE"},
 		{args: []string{"--script", bad}, want: "bad.yaml:2:13: rules[0].then[0].sing"},
 		{args: []string{"--script", bad + "x"}, want: "no such file"},
 		{args: []string{"--addr", "127.0.0.1:99999"}, want: "99999"},
