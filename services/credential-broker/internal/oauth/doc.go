@@ -51,7 +51,8 @@
 //	lapsed       the lease is over and the attempt has no outcome: its instance is gone
 //	reauthorize  the server has refused the refresh token, or the token has expired and
 //	             there is none: reason says so, and only a new sign-in helps
-//	revoking     signed out here; the provider may not know yet
+//	revoking     signed out here; the provider may not know yet. Of one whose instance died
+//	             another one tells it, within minutes
 //	revoked      signed out, the tokens are erased
 //
 // All but the last three have the state active; nothing but the times tells them

@@ -231,6 +231,23 @@ func (t inFile) due(ctx context.Context, providers []string) ([]dueGrant, error)
 	return all, nil
 }
 
+func (t inFile) interrupted(ctx context.Context) ([]Ref, error) {
+	st, err := t.cfg.File.View(ctx)
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	var all []Ref
+	for i := range st.Accounts {
+		if x := st.Accounts[i].Grant; x != nil && State(x.State) == Revoking && len(all) < resumeMost {
+			if g := t.grantAt(x, now); !g.leased() {
+				all = append(all, Ref{Account: st.Accounts[i].ID})
+			}
+		}
+	}
+	return all, nil
+}
+
 func (t inFile) changed(ctx context.Context) ([]change, error) {
 	st, err := t.cfg.File.View(ctx)
 	if err != nil {

@@ -35,7 +35,7 @@ func TestInFile(t *testing.T) {
 		"ClockSetRight": TestClockSetRight, "StrayLeaseIsNotTakenAtOnce": TestStrayLeaseIsNotTakenAtOnce, "DueIsRenewedBehindTheBack": TestDueIsRenewedBehindTheBack, "InvalidGrantAsksForSignIn": TestInvalidGrantAsksForSignIn,
 		"InvalidGrantOfAnOldToken": TestInvalidGrantOfAnOldToken, "TroubleIsNotTheGrants": TestTroubleIsNotTheGrants, "LostAnswer": TestLostAnswer,
 		"StoppedBeforeSending": TestStoppedBeforeSending, "Login": TestLogin, "LoginIsOnesOwn": TestLoginIsOnesOwn, "LoginsAreBounded": TestLoginsAreBounded,
-		"Reauthorize": TestReauthorize, "Device": TestDevice, "Revoke": TestRevoke, "RevokeWaitsForRenewal": TestRevokeWaitsForRenewal,
+		"Reauthorize": TestReauthorize, "Device": TestDevice, "Revoke": TestRevoke, "RevokeIsResumed": TestRevokeIsResumed, "RevokeWaitsForRenewal": TestRevokeWaitsForRenewal,
 		"LateAnswerDuringRevoke":  TestLateAnswerDuringRevoke,
 		"RevokeWhereThereIsNoWay": TestRevokeWhereThereIsNoWay, "ClientMissing": TestClientMissing,
 		"PassingFaultUsesNoLoginUp": TestPassingFaultUsesNoLoginUp, "OneAsksForAll": TestOneAsksForAll, "DeadTurn": TestDeadTurn, "StartAgain": TestStartAgain,

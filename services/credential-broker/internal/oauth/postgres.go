@@ -440,6 +440,25 @@ func (t postgres) due(ctx context.Context, providers []string) ([]dueGrant, erro
 
 // changed returns what has changed a short while ago, in all workspaces, which is why
 // it needs the system's claim.
+func (t postgres) interrupted(ctx context.Context) ([]Ref, error) {
+	var all []Ref
+	err := t.cfg.DB.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, `
+			SELECT workspace_id AS workspace, account_id AS account FROM grants
+			WHERE state = 'revoking' AND (lease_until IS NULL OR lease_until < now() OR lease_until > now() + @stray::interval)
+			LIMIT @most`, pg.Args{"most": resumeMost, "stray": stray(t.cfg.Lease)})
+		if err != nil {
+			return err
+		}
+		all, err = pgx.CollectRows(rows, pgx.RowToStructByName[Ref])
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look for sign-outs that were left half done: %w", err)
+	}
+	return all, nil
+}
+
 func (t postgres) changed(ctx context.Context) ([]change, error) {
 	var all []change
 	b := &pgx.Batch{}

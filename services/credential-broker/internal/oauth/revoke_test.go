@@ -40,6 +40,32 @@ func TestRevokeWithin(t *testing.T) {
 	}
 }
 
+// A sign-out whose process died in it is ended by another one: at the provider too, and the
+// tokens are erased.
+func TestRevokeIsResumed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, authserver.Settings{Rotate: true}, rotating)
+	k := w.keeper(fast)
+	ref := w.grant(k)
+	token := w.token(k, ref)
+	w.grants(`state = 'revoking'`, func(g *accountfile.Grant, _ time.Time) { g.State = string(oauth.Revoking) })
+	ctx, cancel := context.WithCancel(t.Context())
+	over := make(chan error)
+	go func() { over <- k.Run(ctx) }()
+	eventually(t, "the end of the sign-out", func() bool { return w.status(k, ref).State == oauth.Revoked })
+	cancel()
+	if err := <-over; err != nil {
+		t.Errorf("Run() = %v", err)
+	}
+	if w.server.Good(token.Secret.Reveal()) {
+		t.Error("the provider takes the token still")
+	}
+	w.calls(authserver.Calls{Revoke: 1})
+	if s := w.status(k, ref); s.Renewable {
+		t.Errorf("the grant is %+v, want its tokens erased", s)
+	}
+}
+
 // An answer that comes late, while somebody else signs the account out, is stored before
 // that or not at all: who was told that an account is signed out finds it so.
 func TestLateAnswerDuringRevoke(t *testing.T) {

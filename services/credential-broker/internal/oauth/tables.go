@@ -24,6 +24,9 @@ type tables interface {
 	// due returns grants of these providers that should be renewed and that nobody renews,
 	// dueAtOnce of each provider at most.
 	due(ctx context.Context, providers []string) ([]dueGrant, error)
+	// interrupted returns grants that somebody began to sign out who is gone, resumeMost
+	// at most.
+	interrupted(ctx context.Context) ([]Ref, error)
 	// changed returns grants that have changed a short while ago.
 	changed(ctx context.Context) ([]change, error)
 

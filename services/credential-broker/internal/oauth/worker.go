@@ -14,7 +14,8 @@ import (
 const (
 	dueAtOnce   = 200 // grants of a provider that one look takes on at most
 	atOnce      = 8   // renewals of an instance at a provider at a time
-	sweepEvery  = time.Hour
+	houseEvery  = 10 * time.Minute
+	resumeMost  = 100 // sign-outs that are ended at a time
 	keepHistory = 30 * 24 * time.Hour
 )
 
@@ -24,24 +25,51 @@ func (k *Keeper) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { k.follow(ctx) })
+	wg.Go(func() { k.keepHouse(ctx) })
 	w := worker{Keeper: k, wg: &wg, busy: map[string]bool{}}
-	var swept time.Time
 	var trouble nuisance
 	for {
 		if err := w.renewDue(ctx); trouble.isNews(err) && ctx.Err() == nil {
 			k.cfg.Log.WarnContext(ctx, "no look for tokens that are due", "error", err)
 		}
-		if time.Since(swept) >= sweepEvery {
-			swept = time.Now()
-			if err := k.tables.sweep(ctx); err != nil && ctx.Err() == nil {
-				k.cfg.Log.WarnContext(ctx, "old logins and attempts not removed", "error", err)
-			}
-		}
-		// Not in step with the other instances.
-		if sleep(ctx, k.cfg.Every/2+time.Duration(k.cfg.Rand()*float64(k.cfg.Every))) != nil {
+		if k.rest(ctx, k.cfg.Every) != nil {
 			return nil
 		}
 	}
+}
+
+// rest sleeps for about as long, not in step with the other instances.
+func (k *Keeper) rest(ctx context.Context, d time.Duration) error {
+	return sleep(ctx, d/2+time.Duration(k.cfg.Rand()*float64(d)))
+}
+
+// keepHouse removes what is over, and ends the sign-outs whose instance died in them: the
+// provider has not heard of those, and the tokens are there still.
+func (k *Keeper) keepHouse(ctx context.Context) {
+	for {
+		if err := k.tables.sweep(ctx); err != nil && ctx.Err() == nil {
+			k.cfg.Log.WarnContext(ctx, "old logins and attempts not removed", "error", err)
+		}
+		if err := k.resume(ctx); err != nil && ctx.Err() == nil {
+			k.cfg.Log.WarnContext(ctx, "no look for sign-outs that were left half done", "error", err)
+		}
+		if k.rest(ctx, houseEvery) != nil {
+			return
+		}
+	}
+}
+
+func (k *Keeper) resume(ctx context.Context) error {
+	left, err := k.tables.interrupted(ctx)
+	for _, ref := range left {
+		if ctx.Err() != nil {
+			break
+		}
+		if _, err := k.RevokeWithin(ctx, k.itself(), ref, k.cfg.PostTimeout); err != nil && ctx.Err() == nil {
+			k.cfg.Log.WarnContext(ctx, "a sign-out that was left half done is so still", "account", ref.Account, "error", err)
+		}
+	}
+	return err
 }
 
 // worker renews what is due. It waits for no provider: one that hangs holds up its own
