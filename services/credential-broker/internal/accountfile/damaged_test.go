@@ -192,7 +192,7 @@ func TestNotToBeTouched(t *testing.T) {
 		name, text string
 		kind       fault.Kind
 	}{
-		{"newer", `{"version": 3, "accounts": {"by": "name"}}`, fault.Conflict},
+		{"newer", `{"version": 2, "accounts": {"by": "name"}}`, fault.Conflict},
 		{"a field of tomorrow", strings.Replace(sample(t), `"enabled"`, `"colour": "red", "enabled"`, 1), fault.Conflict},
 		{"too large", strings.Repeat(" ", 17<<20), fault.Unavailable},
 	} {
@@ -227,27 +227,6 @@ func TestNotToBeTouched(t *testing.T) {
 			t.Errorf("Open = %v, want a fault Unavailable", err)
 		}
 	})
-}
-
-// TestOlderFormat reads what the version before has written, and has that version leave it
-// alone only from when there is something in it that it does not know.
-func TestOlderFormat(t *testing.T) {
-	t.Parallel()
-	path := place(t)
-	older := strings.Replace(sample(t), `"version": 2`, `"version": 1`, 1)
-	older = older[:strings.Index(older, ",\n  \"audit\"")] + "\n}\n"
-	write(t, path, older)
-	f, _ := open(t, path)
-	if n := len(view(t, f).Accounts); n != 2 {
-		t.Errorf("%d accounts, want 2", n)
-	}
-	if err := f.Update(t.Context(), func(*accountfile.State) error { return nil }); err != nil || text(t, path) != older {
-		t.Errorf("Update that changes nothing = %v, and the file is written", err)
-	}
-	mustRecord(t, f, "one")
-	if got := text(t, path); !strings.HasPrefix(got, "{\n  \"version\": 2,") || len(view(t, f).Accounts) != 2 {
-		t.Errorf("a change writes %.40q, want all in the format of this version", got)
-	}
 }
 
 // TestFields: whoever adds a field makes a new version, so that a program that does not know

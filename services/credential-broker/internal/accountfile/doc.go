@@ -47,7 +47,6 @@
 // that error.
 // One of a newer version, or with a field that this version does not know, is left where
 // it is and refused, for nothing is wrong with it, and what this version does not know it
-// would lose; so is one that cannot be read. One of an older version is read, and is of
-// this one from its first change on: from then on the older program refuses it. A file that
-// is not there, and was not set aside, holds nothing.
+// would lose; so is one that cannot be read. A file that is not there, and was not set aside,
+// holds nothing.
 package accountfile

@@ -196,12 +196,6 @@ func (f *File) commit(s *State, before []byte) (placed bool, err error) {
 	if bytes.Equal(text, before) {
 		return false, nil
 	}
-	if s.Version != version {
-		s.Version = version
-		if text, err = s.encode(); err != nil {
-			return false, fmt.Errorf("encode the accounts file: %w", err)
-		}
-	}
 	if len(text) > maxFile {
 		return false, fault.New(fault.Conflict, "the accounts file would be larger than %d MB: use a database (DATABASE_URL)", maxFile>>20)
 	}

@@ -2,7 +2,6 @@ package accountfile
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,8 +16,8 @@ import (
 )
 
 // version is the one that is written. A new field is one more, for an older program would
-// lose it; 2 has the end of the record.
-const version = 2
+// lose it.
+const version = 1
 
 // State is all that the file holds. What View returns is not to be changed.
 type State struct {
@@ -266,9 +265,9 @@ func (s *State) orphans() (n int) {
 	return n
 }
 
-// encode returns the text of a State, in the version that it was read in.
+// encode returns the text of a State.
 func (s *State) encode() ([]byte, error) {
-	s.Version = cmp.Or(s.Version, version)
+	s.Version = version
 	if s.Accounts == nil {
 		s.Accounts = []Account{}
 	}
