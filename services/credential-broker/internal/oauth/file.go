@@ -212,7 +212,7 @@ func inState(s *vault.Sealed) *accountfile.Sealed {
 	return &accountfile.Sealed{KeyVersion: s.KeyVersion, Bytes: s.Bytes}
 }
 
-func (t inFile) due(ctx context.Context, providers []string) ([]dueGrant, error) {
+func (t inFile) due(ctx context.Context, providers []string, except []id.Account) ([]dueGrant, error) {
 	st, err := t.cfg.File.View(ctx)
 	if err != nil {
 		return nil, err
@@ -221,7 +221,7 @@ func (t inFile) due(ctx context.Context, providers []string) ([]dueGrant, error)
 	var all []dueGrant
 	for i := range st.Accounts {
 		x := st.Accounts[i].Grant
-		if x == nil || x.Refresh == nil || !slices.Contains(providers, x.Provider) {
+		if x == nil || x.Refresh == nil || !slices.Contains(providers, x.Provider) || slices.Contains(except, st.Accounts[i].ID) {
 			continue
 		}
 		if g := t.grantAt(x, now); g.State == Active && g.due() && !g.leased() && g.pause() == 0 {
@@ -231,7 +231,7 @@ func (t inFile) due(ctx context.Context, providers []string) ([]dueGrant, error)
 	return all, nil
 }
 
-func (t inFile) interrupted(ctx context.Context) ([]Ref, error) {
+func (t inFile) interrupted(ctx context.Context, providers []string) ([]Ref, error) {
 	st, err := t.cfg.File.View(ctx)
 	if err != nil {
 		return nil, err
@@ -239,7 +239,7 @@ func (t inFile) interrupted(ctx context.Context) ([]Ref, error) {
 	now := time.Now()
 	var all []Ref
 	for i := range st.Accounts {
-		if x := st.Accounts[i].Grant; x != nil && State(x.State) == Revoking && len(all) < resumeMost {
+		if x := st.Accounts[i].Grant; x != nil && State(x.State) == Revoking && slices.Contains(providers, x.Provider) && len(all) < resumeMost {
 			if g := t.grantAt(x, now); !g.leased() {
 				all = append(all, Ref{Account: st.Accounts[i].ID})
 			}

@@ -88,6 +88,9 @@ func (t inFile) turn(ctx context.Context, who Who, w wanted) (row loginRow, wait
 		row = rowOf(l)
 		if wait = max(duration(row.WaitS), 0); wait == 0 {
 			l.PollAt = time.Now().UTC().Add(t.cfg.turn())
+			if l.ExpiresAt.Before(l.PollAt) { // what the turn brings finds it still
+				l.ExpiresAt = l.PollAt
+			}
 		}
 		return nil
 	})

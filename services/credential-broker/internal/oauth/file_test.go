@@ -239,7 +239,6 @@ func TestAuditIsWritableFirst(t *testing.T) {
 	if err := errors.Join(os.Remove(audit), os.Rename(away, audit)); err != nil {
 		t.Fatal(err)
 	}
-	w.update(func(s *accountfile.State) { s.Account(ref.Account).Grant.Attempt = nil }) // the sign-out's, as if its lease were over
 	now()
 	w.token(k, ref)
 	if _, err := k.Complete(t.Context(), w.who, answer); err != nil {

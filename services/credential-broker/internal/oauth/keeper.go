@@ -81,6 +81,7 @@ type Keeper struct {
 	held    map[Ref]held
 	flights map[question]*flight
 	keyless nuisance
+	unable  map[Ref]time.Time // until when this instance does not look again by itself
 	vain    map[Ref]vain
 }
 
@@ -124,7 +125,7 @@ func New(cfg Config) *Keeper {
 	if cfg.Rand == nil {
 		cfg.Rand = rand.Float64
 	}
-	k := &Keeper{cfg: cfg, client: newClient(), held: map[Ref]held{}, flights: map[question]*flight{}, vain: map[Ref]vain{}}
+	k := &Keeper{cfg: cfg, client: newClient(), held: map[Ref]held{}, flights: map[question]*flight{}, vain: map[Ref]vain{}, unable: map[Ref]time.Time{}}
 	k.tables = postgres{&k.cfg}
 	if cfg.File != nil {
 		k.tables = inFile{&k.cfg}
@@ -305,12 +306,12 @@ func (k *Keeper) obtain(ctx context.Context, ref Ref, rejected int64, by *Who) (
 			}
 		}
 		tried = max(tried, g.Version)
-		switch err := k.renew(ctx, ref, p, &g, rejected, by); {
+		switch stored, err := k.renew(ctx, ref, p, &g, rejected, by); {
 		case err != nil && good:
 			return k.hold(ctx, ref, p, &g)
 		case err != nil:
 			return Token{}, err
-		case !force && g.Version == rejected:
+		case stored && !force && g.Version == rejected:
 			k.afterRejection(ref)
 		}
 	}

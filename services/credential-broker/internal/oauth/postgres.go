@@ -415,17 +415,17 @@ func (t postgres) erase(ctx context.Context, a attempt, r Revocation, f *failure
 
 // due looks at all workspaces, which is why it needs the system's claim. Who renews does
 // not hurry, and takes the oldest of each provider first.
-func (t postgres) due(ctx context.Context, providers []string) ([]dueGrant, error) {
+func (t postgres) due(ctx context.Context, providers []string, except []id.Account) ([]dueGrant, error) {
 	var all []dueGrant
 	err := t.cfg.DB.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `
 			SELECT provider, workspace, account FROM (
 				SELECT provider, workspace_id AS workspace, account_id AS account, row_number() OVER (PARTITION BY provider ORDER BY refresh_at) AS nth
 				FROM grants
-				WHERE state = 'active' AND refresh_at <= now() AND refresh_sealed IS NOT NULL AND provider = ANY (@providers)
+				WHERE state = 'active' AND refresh_at <= now() AND refresh_sealed IS NOT NULL AND provider = ANY (@providers) AND account_id <> ALL (@except)
 					AND (lease_until IS NULL OR lease_until < now() OR lease_until > now() + @stray::interval)
 					AND (retry_at IS NULL OR retry_at <= now() OR retry_at > now() + @longest::interval)
-			) AS d WHERE nth <= @most`, pg.Args{"providers": providers, "most": dueAtOnce, "stray": stray(t.cfg.Lease), "longest": maxWait})
+			) AS d WHERE nth <= @most`, pg.Args{"providers": providers, "except": except, "most": dueAtOnce, "stray": stray(t.cfg.Lease), "longest": maxWait})
 		if err != nil {
 			return err
 		}
@@ -438,15 +438,14 @@ func (t postgres) due(ctx context.Context, providers []string) ([]dueGrant, erro
 	return all, nil
 }
 
-// changed returns what has changed a short while ago, in all workspaces, which is why
-// it needs the system's claim.
-func (t postgres) interrupted(ctx context.Context) ([]Ref, error) {
+// interrupted looks in all workspaces, which is why it needs the system's claim.
+func (t postgres) interrupted(ctx context.Context, providers []string) ([]Ref, error) {
 	var all []Ref
 	err := t.cfg.DB.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `
 			SELECT workspace_id AS workspace, account_id AS account FROM grants
-			WHERE state = 'revoking' AND (lease_until IS NULL OR lease_until < now() OR lease_until > now() + @stray::interval)
-			LIMIT @most`, pg.Args{"most": resumeMost, "stray": stray(t.cfg.Lease)})
+			WHERE state = 'revoking' AND provider = ANY (@providers) AND (lease_until IS NULL OR lease_until < now() OR lease_until > now() + @stray::interval)
+			LIMIT @most`, pg.Args{"providers": providers, "most": resumeMost, "stray": stray(t.cfg.Lease)})
 		if err != nil {
 			return err
 		}
@@ -459,6 +458,8 @@ func (t postgres) interrupted(ctx context.Context) ([]Ref, error) {
 	return all, nil
 }
 
+// changed returns what has changed a short while ago, in all workspaces, which is why
+// it needs the system's claim.
 func (t postgres) changed(ctx context.Context) ([]change, error) {
 	var all []change
 	b := &pgx.Batch{}

@@ -23,22 +23,22 @@ const (
 //
 // What of this instance it needs is found out before it takes the lease: that the refresh
 // token opens, and that what comes can be sealed. Where that is not so another instance may
-// do better, and the row says nothing of it.
-func (k *Keeper) renew(ctx context.Context, ref Ref, p *Provider, was *grant, rejected int64, by *Who) error {
+// do better, and the row says nothing of it. It reports whether there are new tokens.
+func (k *Keeper) renew(ctx context.Context, ref Ref, p *Provider, was *grant, rejected int64, by *Who) (stored bool, err error) {
 	force := by != nil
 	secret, err := k.cfg.Vault.Open(ctx, ref.place(refreshField), was.refresh())
 	if err != nil {
-		return k.unable(ctx, ref, p, err)
+		return false, k.cannot(ctx, ref, p, err)
 	}
 	sealer, err := k.cfg.Vault.Sealer(ctx, ref.Workspace)
 	if err != nil {
-		return k.unable(ctx, ref, p, err)
+		return false, k.cannot(ctx, ref, p, err)
 	}
 	_, a, ok, err := k.tables.open(ctx, ref, kindRefresh, func(g *grant) bool {
 		return g.Version == was.Version && g.needs(rejected, force) == renewal && (force || g.pause() == 0)
 	})
 	if err != nil || !ok {
-		return err
+		return false, err
 	}
 	if a.by = k.itself(); by != nil {
 		a.by = *by
@@ -50,7 +50,7 @@ func (k *Keeper) renew(ctx context.Context, ref Ref, p *Provider, was *grant, re
 	defer stop()
 	t, err := k.refresh(ctx, a, p, secret)
 	if err != nil {
-		return k.failed(ctx, a, p, failureOf(err))
+		return false, k.failed(ctx, a, p, failureOf(err))
 	}
 	return k.store(ctx, a, p, sealer, t)
 }
@@ -99,7 +99,7 @@ func (k *Keeper) keepLease(ctx context.Context, a attempt) (stop func()) {
 
 // store seals and commits what was issued, before anybody gets to see it. The tokens
 // are in this memory alone until it is done, so that it is tried for long.
-func (k *Keeper) store(ctx context.Context, a attempt, p *Provider, sealer vault.Sealer, t issued) error {
+func (k *Keeper) store(ctx context.Context, a attempt, p *Provider, sealer vault.Sealer, t issued) (stored bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	late := func() { _ = sleep(ctx, closeGrace); cancel() }
@@ -107,7 +107,6 @@ func (k *Keeper) store(ctx context.Context, a attempt, p *Provider, sealer vault
 	began := time.Now()
 	for pause := keepPause; ; pause = min(2*pause, 5*time.Second) {
 		sealed, err := k.seal(ctx, sealer, a.ref, p, t, time.Since(began))
-		stored := false
 		if err == nil {
 			stored, err = k.tables.keep(ctx, a, p, sealed)
 		}
@@ -117,14 +116,14 @@ func (k *Keeper) store(ctx context.Context, a attempt, p *Provider, sealer vault
 			} else {
 				k.cfg.Log.InfoContext(ctx, "new access token dropped: the account has changed meanwhile", "account", a.ref.Account, "provider", p.Name)
 			}
-			return nil
+			return stored, nil
 		}
 		k.cfg.Log.ErrorContext(ctx, "renewed tokens not stored yet", "account", a.ref.Account, "provider", p.Name, "error", err)
 		if fault.KindOf(err) == fault.NotFound {
-			return err // the account was removed
+			return false, err // the account was removed
 		}
 		if sleep(ctx, pause) != nil {
-			return err
+			return false, err
 		}
 	}
 }
@@ -143,11 +142,19 @@ func (k *Keeper) failed(ctx context.Context, a attempt, p *Provider, f *failure)
 	return fault.Wrap(f, fault.Unavailable, fmt.Sprintf("the access token for %s could not be renewed (%s); it is tried again", p.Name, f))
 }
 
-// unable is what comes of a renewal for which this instance lacks a key. It is logged once
+// unableFor is how long the worker of an instance leaves a grant alone that it cannot
+// renew: such grants are the oldest ones in time, and would take all of its looks.
+const unableFor = 5 * time.Minute
+
+// cannot is what comes of a renewal for which this instance lacks a key. It is logged once
 // a minute: it is so for many grants, and each is tried again and again.
-func (k *Keeper) unable(ctx context.Context, ref Ref, p *Provider, err error) error {
+func (k *Keeper) cannot(ctx context.Context, ref Ref, p *Provider, err error) error {
 	k.mu.Lock()
 	news := k.keyless.isNews(err)
+	if len(k.unable) >= maxHeld {
+		clear(k.unable)
+	}
+	k.unable[ref] = time.Now().Add(unableFor)
 	k.mu.Unlock()
 	if news {
 		k.cfg.Log.WarnContext(ctx, "access tokens not renewed here: they do not open, or new ones could not be sealed", "account", ref.Account, "provider", p.Name, "error", err)

@@ -49,6 +49,24 @@ func TestRevokeIsResumed(t *testing.T) {
 	ref := w.grant(k)
 	token := w.token(k, ref)
 	w.grants(`state = 'revoking'`, func(g *accountfile.Grant, _ time.Time) { g.State = string(oauth.Revoking) })
+
+	// Who cannot open the tokens leaves it to somebody who can.
+	ours := w.keyFile
+	w.keyFile += "-other"
+	strange := w.keeper(fast)
+	w.keyFile = ours
+	stopped, stop := context.WithCancel(t.Context())
+	gaveUp := make(chan error)
+	go func() { gaveUp <- strange.Run(stopped) }()
+	eventually(t, "a try without the key", func() bool { return strings.Contains(w.log.String(), "left half done is so still") })
+	stop()
+	if err := <-gaveUp; err != nil {
+		t.Errorf("Run() without the key = %v", err)
+	}
+	if s := w.status(k, ref); s.State != oauth.Revoking {
+		t.Fatalf("after a try without the key the grant is %+v, want it as it was", s)
+	}
+
 	ctx, cancel := context.WithCancel(t.Context())
 	over := make(chan error)
 	go func() { over <- k.Run(ctx) }()

@@ -23,10 +23,10 @@ type tables interface {
 	admit(ctx context.Context, who Who, p *Provider, l loginRow, s *sealedTokens) error
 	// due returns grants of these providers that should be renewed and that nobody renews,
 	// dueAtOnce of each provider at most.
-	due(ctx context.Context, providers []string) ([]dueGrant, error)
-	// interrupted returns grants that somebody began to sign out who is gone, resumeMost
-	// at most.
-	interrupted(ctx context.Context) ([]Ref, error)
+	due(ctx context.Context, providers []string, except []id.Account) ([]dueGrant, error)
+	// interrupted returns grants of these providers that somebody began to sign out who is
+	// gone, resumeMost at most.
+	interrupted(ctx context.Context, providers []string) ([]Ref, error)
 	// changed returns grants that have changed a short while ago.
 	changed(ctx context.Context) ([]change, error)
 

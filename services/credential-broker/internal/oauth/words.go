@@ -23,20 +23,20 @@ func inWords(err error) error {
 		authority x509.UnknownAuthorityError
 		invalid   x509.CertificateInvalidError
 		record    tls.RecordHeaderError
-		alert     tls.AlertError
+		op        *net.OpError
 	)
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, context.Canceled):
 		return errors.New("the request was given up")
-	case timedOut(err):
-		return errors.New("it took too long")
 	case errors.As(err, &dns):
 		if dns.IsNotFound {
 			return errors.New("there is no host of its name")
 		}
 		return errors.New("its name could not be looked up")
+	case timedOut(err):
+		return errors.New("it took too long")
 	case errors.As(err, &number):
 		return errors.New(number.Error()) // the operating system's own list
 	case errors.As(err, &name):
@@ -49,7 +49,7 @@ func inWords(err error) error {
 		return errors.New("its certificate is not valid")
 	case errors.As(err, &record), errors.Is(err, http.ErrSchemeMismatch):
 		return errors.New("it does not speak TLS")
-	case errors.As(err, &alert):
+	case errors.As(err, &op) && op.Op == "remote error": // crypto/tls: an alert
 		return errors.New("it refused the TLS connection")
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return errors.New("the connection was closed")

@@ -2,6 +2,7 @@ package oauth_test
 
 import (
 	"bufio"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -98,10 +99,15 @@ func TestFailuresInWords(t *testing.T) {
 	defer plain.Close()
 	gone := httptest.NewServer(http.NotFoundHandler())
 	gone.Close()
+	choosy := httptest.NewUnstartedServer(http.NotFoundHandler())
+	choosy.TLS = &tls.Config{MinVersion: tls.VersionTLS12, MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{tls.TLS_RSA_WITH_AES_128_CBC_SHA}}
+	choosy.StartTLS()
+	defer choosy.Close()
 	for url, want := range map[string]string{
 		gone.URL:   "nothing was sent to the authorisation server: connection refused",
 		secure.URL: "its certificate is from an authority that is not known here",
 		strings.Replace(plain.URL, "http:", "https:", 1): "it does not speak TLS",
+		choosy.URL:                "it refused the TLS connection",
 		raw(t, ""):                "the connection was closed",
 		"https://nowhere.invalid": "its name could not be looked up|there is no host of its name",
 	} {

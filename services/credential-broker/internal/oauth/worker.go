@@ -2,6 +2,7 @@ package oauth
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -44,7 +45,8 @@ func (k *Keeper) rest(ctx context.Context, d time.Duration) error {
 }
 
 // keepHouse removes what is over, and ends the sign-outs whose instance died in them: the
-// provider has not heard of those, and the tokens are there still.
+// provider has not heard of those, and the tokens are there still. Of whom it lacks the key
+// or the provider it leaves them: with those somebody still can.
 func (k *Keeper) keepHouse(ctx context.Context) {
 	for {
 		if err := k.tables.sweep(ctx); err != nil && ctx.Err() == nil {
@@ -60,12 +62,16 @@ func (k *Keeper) keepHouse(ctx context.Context) {
 }
 
 func (k *Keeper) resume(ctx context.Context) error {
-	left, err := k.tables.interrupted(ctx)
+	left, err := k.tables.interrupted(ctx, k.cfg.Providers.Names())
 	for _, ref := range left {
 		if ctx.Err() != nil {
 			break
 		}
-		if _, err := k.RevokeWithin(ctx, k.itself(), ref, k.cfg.PostTimeout); err != nil && ctx.Err() == nil {
+		err := k.Opens(ctx, ref)
+		if err == nil {
+			_, err = k.RevokeWithin(ctx, k.itself(), ref, k.cfg.PostTimeout)
+		}
+		if err != nil && ctx.Err() == nil {
 			k.cfg.Log.WarnContext(ctx, "a sign-out that was left half done is so still", "account", ref.Account, "error", err)
 		}
 	}
@@ -94,7 +100,7 @@ func (w *worker) renewDue(ctx context.Context) error {
 	if len(idle) == 0 {
 		return nil
 	}
-	due, err := w.tables.due(ctx, idle)
+	due, err := w.tables.due(ctx, idle, w.leftAlone())
 	if err != nil {
 		return err
 	}
@@ -110,6 +116,19 @@ func (w *worker) renewDue(ctx context.Context) error {
 		})
 	}
 	return nil
+}
+
+// leftAlone returns the accounts whose tokens this instance could not renew a while ago.
+func (w *worker) leftAlone() []id.Account {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := time.Now()
+	maps.DeleteFunc(w.unable, func(_ Ref, until time.Time) bool { return now.After(until) })
+	all := make([]id.Account, 0, len(w.unable))
+	for ref := range w.unable {
+		all = append(all, ref.Account)
+	}
+	return all
 }
 
 func (w *worker) renewAll(ctx context.Context, page []Ref) {

@@ -118,3 +118,28 @@ func TestHangingProviderHoldsUpItself(t *testing.T) {
 	}
 	hanging.CloseClientConnections()
 }
+
+// Grants that an instance cannot renew for want of a key are the oldest ones in time. They
+// keep its worker from no other.
+func TestUnableIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, authserver.Settings{Rotate: true}, rotating)
+	k := w.keeper(fast)
+	ref := w.grant(k)
+	for n := range 210 {
+		_, err := k.Add(t.Context(), w.who, oauth.NewGrant{Provider: "sim", Refresh: vault.NewSecret(fmt.Sprintf("refresh-of-%d", n))})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.change(`UPDATE credentials.grants SET refresh_at = now() - interval '1 second'`)
+	w.change(`UPDATE credentials.grants SET refresh_sealed = '\x00', refresh_at = now() - interval '1 day' WHERE account_id <> $1`, ref.Account)
+	ctx, cancel := context.WithCancel(t.Context())
+	over := make(chan error)
+	go func() { over <- k.Run(ctx) }()
+	eventually(t, "the renewal of the one that opens", func() bool { return w.status(k, ref).Version == 2 })
+	cancel()
+	if err := <-over; err != nil {
+		t.Errorf("Run() = %v", err)
+	}
+}
