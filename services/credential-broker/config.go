@@ -48,8 +48,8 @@ type Config struct {
 	GateTimeout       time.Duration `env:"CREDENTIAL_BROKER_GATE_TIMEOUT" envDefault:"10s" doc:"How long a stream that has said nothing yet is held back, so that another account can still be tried."`
 	WriteTimeout      time.Duration `env:"CREDENTIAL_BROKER_WRITE_TIMEOUT" envDefault:"30s" doc:"How long a caller may take to read a piece of an answer."`
 	Drain             time.Duration `env:"CREDENTIAL_BROKER_DRAIN" envDefault:"25s" doc:"How long open requests may go on after a signal to stop."`
-	MaxRequests       int64         `env:"CREDENTIAL_BROKER_MAX_REQUESTS" envDefault:"4096" doc:"Requests that may be open at once."`
-	MaxBodies         int64         `env:"CREDENTIAL_BROKER_MAX_BODIES" envDefault:"1073741824" doc:"Bytes of request bodies that may be held in memory at once."`
+	MaxRequests       int64         `env:"CREDENTIAL_BROKER_MAX_REQUESTS" envDefault:"4096" doc:"Requests that may be open at once. One workspace may have half of them."`
+	MaxBodies         int64         `env:"CREDENTIAL_BROKER_MAX_BODIES" envDefault:"1073741824" doc:"Bytes of request bodies that may be held in memory at once. One workspace may have half of them; beyond, its requests wait for a moment."`
 
 	Telemetry telemetry.Config
 }

@@ -97,6 +97,7 @@ func (a *answer) copyPlain() error {
 	for {
 		a.watch.enter(x.p.cfg.Timers.Idle, &errIdle)
 		n, err := a.res.Body.Read(b[held:])
+		x.bodySent()
 		a.watch.pause()
 		if n > 0 {
 			count.add(b[held : held+n])

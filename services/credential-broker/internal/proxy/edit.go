@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -76,12 +77,11 @@ func (s *sending) Close() error {
 const maxAnswer = 8 << 20
 
 // translate reads a whole answer, whose length may change, and gives the names of
-// tools in it back as the caller knows them. Room for it is taken where the request's
-// body was, which is not needed any more.
+// tools in it back as the caller knows them. Room for it is taken where request bodies
+// are, but not of the workspace's share: what was asked for is paid for.
 func (a *answer) translate() (*answer, *refusal) {
 	x, res := a.x, a.res
 	x.bodySent()
-	held := x.reserved
 	fail := func(r *refusal, reason pool.Reason) (*answer, *refusal) {
 		a.discard()
 		x.report(reason, res)
@@ -94,9 +94,12 @@ func (a *answer) translate() (*answer, *refusal) {
 	if 0 <= res.ContentLength && res.ContentLength < size {
 		size = res.ContentLength
 	}
-	if r := x.reserve(size); r != nil {
+	ctx, cancel := context.WithTimeout(x.ctx, bodyQueue)
+	defer cancel()
+	if r := x.takeRoom(ctx, size); r != nil {
 		return fail(r, pool.Cancelled)
 	}
+	x.held = size
 	body, err := readAll(io.LimitReader(res.Body, maxAnswer+1), func() { a.watch.enter(x.p.cfg.Timers.Idle, &errIdle) })
 	switch {
 	case err != nil && x.ctx.Err() != nil:
@@ -108,7 +111,8 @@ func (a *answer) translate() (*answer, *refusal) {
 	case len(body) > 0 && !isJSON(res) && !json.Valid(body):
 		return fail(x.unusable("with something that is neither JSON nor an event stream"), pool.Service)
 	}
-	x.shrink(held + int64(len(body)))
+	x.held = min(size, int64(len(body)))
+	x.p.bodies.Release(size - x.held)
 	a.head = body
 	if edits := x.edited.answers.Whole(body); len(edits) > 0 {
 		if a.head, err = io.ReadAll(edits.Body(body)); err != nil {

@@ -56,8 +56,9 @@ type exchange struct {
 	header   http.Header // to send, before the profile's changes
 	query    string
 	body     []byte
-	reserved int64
-	counted  bool         // among the workspace's requests
+	reserved int64        // room for the body
+	held     int64        // room for an answer that is translated
+	share    *share       // the workspace's, in which the request is counted; nil: in none
 	sent     *atomic.Bool // the body was written, or given up, as last sent; nil: there is none
 	stream   bool         // the request asks for one
 
@@ -100,8 +101,9 @@ func (x *exchange) close() {
 	x.stop()
 	x.end(nil)
 	x.releaseBody()
-	if x.counted {
-		x.p.shares.give(x.actor.Workspace, share{requests: 1})
+	x.p.bodies.Release(x.held)
+	if x.share != nil {
+		x.p.shares.leave(x.actor.Workspace)
 	}
 	x.p.open.Add(-1)
 	x.p.metrics.requests.WithLabelValues(x.label, x.outcome).Inc()
@@ -253,10 +255,10 @@ func (x *exchange) admit() *refusal {
 		return r
 	case x.p.ending.Err() != nil:
 		return x.shutdown()
-	case !x.p.shares.take(actor.Workspace, share{requests: 1}):
-		return x.tooMuch()
 	}
-	x.counted = true
+	if x.share = x.p.shares.enter(actor.Workspace); x.share == nil {
+		return x.overShare()
+	}
 	x.header = outgoing(x.r.Header, secret)
 	x.query = query(x.r.URL.RawQuery, secret)
 	start := time.Now()

@@ -132,6 +132,7 @@ func (r *relay) copy() error {
 		r.shown = 0
 		var n int
 		n, r.read = r.fill()
+		r.a.x.bodySent()
 		r.took(n)
 	}
 }

@@ -34,6 +34,7 @@ const (
 	outcomeNoAccount   = "no_account"    // nothing to send it with
 	outcomeExhausted   = "exhausted"     // no account is ready
 	outcomeUnavailable = "unavailable"   // a part of ours is down or full
+	outcomeOverShare   = "over_share"    // the workspace has its share of what is open
 	outcomeUnreachable = "unreachable"   // the provider did not answer
 	outcomeTimeout     = "timeout"       // the provider did not answer in time
 	outcomeBroken      = "broken"        // the answer broke off
@@ -259,49 +260,62 @@ func (x *exchange) readBody() *refusal {
 	return nil
 }
 
-// reserve takes room for a body among all that are in memory.
+// reserve takes room for the body: of the workspace's share, and among all that is in
+// memory. It waits for it, up to bodyQueue.
 func (x *exchange) reserve(n int64) *refusal {
-	if !x.p.shares.take(x.actor.Workspace, share{bytes: n}) {
-		return x.tooMuch()
-	}
-	if x.p.bodies.TryAcquire(n) {
-		x.reserved += n
-		return nil
-	}
 	ctx, cancel := context.WithTimeout(x.ctx, bodyQueue)
 	defer cancel()
-	if err := x.p.bodies.Acquire(ctx, n); err != nil {
-		x.p.shares.give(x.actor.Workspace, share{bytes: n})
-		return &refusal{
-			Error:   dialect.Error{Status: http.StatusServiceUnavailable, Code: "busy", Message: "the credential broker holds as many requests as it may: try again in a moment"},
-			outcome: outcomeUnavailable, wait: time.Second, cause: err,
+	if err := x.share.bodies.Acquire(ctx, n); err != nil {
+		if x.ctx.Err() != nil {
+			return x.gone(err)
 		}
+		return x.overShare()
 	}
-	x.reserved += n
+	if r := x.takeRoom(ctx, n); r != nil {
+		x.share.bodies.Release(n)
+		return r
+	}
+	x.reserved = n
 	return nil
 }
 
-// tooMuch is the refusal where the workspace has its share.
-func (x *exchange) tooMuch() *refusal {
+// takeRoom takes room among all bodies that are in memory. It waits for it as long as ctx
+// allows.
+func (x *exchange) takeRoom(ctx context.Context, n int64) *refusal {
+	err := x.p.bodies.Acquire(ctx, n)
+	switch {
+	case err == nil:
+		return nil
+	case x.ctx.Err() != nil:
+		return x.gone(err)
+	}
+	return &refusal{
+		Error:   dialect.Error{Status: http.StatusServiceUnavailable, Code: "busy", Message: "the credential broker holds as many requests as it may: try again in a moment"},
+		outcome: outcomeUnavailable, wait: time.Second, cause: err,
+	}
+}
+
+// overShare is the refusal where the workspace has its share.
+func (x *exchange) overShare() *refusal {
 	r := refused(http.StatusServiceUnavailable, "busy", "the workspace has as many requests open as it may: try again in a moment", nil)
-	r.outcome, r.final, r.wait = outcomeUnavailable, false, time.Second
+	r.outcome, r.final, r.wait = outcomeOverShare, false, time.Second
 	return r
 }
 
 // shrink gives back what was reserved beyond n.
 func (x *exchange) shrink(n int64) {
-	if x.reserved > n {
-		x.p.bodies.Release(x.reserved - n)
-		x.p.shares.give(x.actor.Workspace, share{bytes: x.reserved - n})
+	if less := x.reserved - n; less > 0 {
+		x.p.bodies.Release(less)
+		x.share.bodies.Release(less)
 		x.reserved = n
 	}
 }
 
 // bodySent forgets the body once the answer is being delivered: nothing is sent again
 // from then on. A provider may answer before it has read the request; then the body is
-// there until the exchange ends.
+// there until it was written, which is looked for as the answer goes on.
 func (x *exchange) bodySent() {
-	if x.sent == nil || x.sent.Load() {
+	if x.body != nil && (x.sent == nil || x.sent.Load()) {
 		x.releaseBody()
 	}
 }

@@ -3,50 +3,55 @@ package proxy
 import (
 	"sync"
 
+	"golang.org/x/sync/semaphore"
+
 	"signalbox.dev/pkg/id"
 )
 
-// shares counts what each workspace has of the proxy, half of it at most, so that one
+// shares keeps what each workspace has of the proxy, half of it at most, so that one
 // leaves room for the others.
 type shares struct {
-	most share
+	requests, bytes int64 // a workspace's at most
 
-	mu sync.Mutex // guards of
-	of map[id.Workspace]share
+	mu sync.Mutex // guards of and what its shares count
+	of map[id.Workspace]*share
 }
 
-// share is what a workspace has: open requests, and bytes of their bodies.
-type share struct{ requests, bytes int64 }
+// share is what a workspace has: open requests, and bytes of their bodies. It is kept while
+// a request is open; each gives its bytes back before it leaves.
+type share struct {
+	open   int64
+	bodies *semaphore.Weighted
+}
 
 func newShares(l Limits) *shares {
-	// One request, however large, is always allowed.
-	return &shares{most: share{max(l.Requests/2, 1), max(l.Bodies/2, l.Body)}, of: map[id.Workspace]share{}}
+	// A workspace's only request is let in, and so is its body, however large it may be.
+	return &shares{requests: max(l.Requests/2, 1), bytes: max(l.Bodies/2, l.Body), of: map[id.Workspace]*share{}}
 }
 
-// take adds to what a workspace has; it is false where that would be too much.
-func (s *shares) take(w id.Workspace, more share) bool {
+// enter counts a request of a workspace; it returns nil where that would be too many.
+func (s *shares) enter(w id.Workspace) *share {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	has := s.of[w]
-	has.requests += more.requests
-	has.bytes += more.bytes
-	if has.requests > s.most.requests || has.bytes > s.most.bytes {
-		return false
+	if has == nil {
+		has = &share{bodies: semaphore.NewWeighted(s.bytes)}
+		s.of[w] = has
 	}
-	s.of[w] = has
-	return true
+	if has.open >= s.requests {
+		return nil
+	}
+	has.open++
+	return has
 }
 
-// give takes back what take added.
-func (s *shares) give(w id.Workspace, less share) {
+// leave is for a request that entered.
+func (s *shares) leave(w id.Workspace) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	has := s.of[w]
-	has.requests -= less.requests
-	has.bytes -= less.bytes
-	if has == (share{}) {
+	has.open--
+	if has.open == 0 {
 		delete(s.of, w)
-		return
 	}
-	s.of[w] = has
 }

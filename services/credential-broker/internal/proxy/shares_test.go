@@ -1,11 +1,15 @@
 package proxy_test
 
 import (
+	"io"
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/services/credential-broker/internal/pool"
 	"signalbox.dev/services/credential-broker/internal/proxy"
 )
 
@@ -43,6 +47,7 @@ func TestWorkspaceShare(t *testing.T) {
 			t.Errorf("one that waited got %d %s", got.status, got.body)
 		}
 	}
+	r.proxy.Wait() // a request ends a moment after its caller has all of it
 	r.actor.Workspace = one
 	for range 4 {
 		if got := r.post("/egress/anthropic/v1/x", `{}`); got.status != http.StatusOK {
@@ -51,32 +56,67 @@ func TestWorkspaceShare(t *testing.T) {
 	}
 }
 
-// A body counts as long as it is written, also when its answer has begun.
+// A body counts until it was written, also when its answer has begun. Who finds no room in
+// the share waits for a while, and costs operators no warning.
 func TestUnreadBodyCounts(t *testing.T) {
 	t.Parallel()
-	const size = 900 << 10
-	r := newRig(t, &memory{}, func(c *proxy.Config) { c.Limits.Body, c.Limits.Bodies = 1<<20, 2<<20 })
-	end := make(chan struct{})
-	r.upstream("openai", func(w http.ResponseWriter, req *http.Request) {
-		if strings.HasSuffix(req.URL.Path, "/early") {
-			_ = http.NewResponseController(w).EnableFullDuplex()
-			stream(chatDelta)(w, req)
-			<-end
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, &memory{}, func(c *proxy.Config) { c.Limits.Body, c.Limits.Bodies = 1<<20, 2<<20 })
+		read, more, end := make(chan struct{}), make(chan struct{}), make(chan struct{})
+		r.upstream("openai", func(w http.ResponseWriter, req *http.Request) {
+			if strings.HasSuffix(req.URL.Path, "/early") {
+				_ = http.NewResponseController(w).EnableFullDuplex()
+				stream(chatDelta)(w, req)
+				<-read
+				_, _ = io.Copy(io.Discard, req.Body)
+				<-more
+				stream(chatDelta)(w, req)
+				<-end
+			}
+			stream(chatFinish, chatDone)(w, req)
+		})
+		body := `{"a":"` + strings.Repeat("x", 900<<10) + `"}`
+		res, err := r.client.Do(r.request(t.Context(), "/egress/openai/v1/early", body))
+		if err != nil {
+			t.Fatal(err)
 		}
-		stream(chatFinish, chatDone)(w, req)
+		defer res.Body.Close()
+		began := time.Now()
+		if got := r.post(chats, body); got.status != http.StatusServiceUnavailable || time.Since(began) != 10*time.Second {
+			t.Errorf("while the first is written the second got %d %.100s after %v", got.status, got.body, time.Since(began))
+		}
+		if logs := r.logs.String(); strings.Contains(logs, "WARN") || !strings.Contains(logs, "over_share") {
+			t.Errorf("the log has %s", logs)
+		}
+		one := r.actor.Workspace
+		r.actor.Workspace = id.New[id.Workspace]()
+		if got := r.post(chats, body); got.status != http.StatusOK {
+			t.Errorf("another workspace's got %d %.100s", got.status, got.body)
+		}
+		r.actor.Workspace = one
+		waits := make(chan result, 1)
+		next := r.request(t.Context(), chats, body)
+		go func() { waits <- r.do(next) }()
+		close(read)
+		synctest.Wait()
+		if len(waits) > 0 {
+			t.Error("the third does not wait")
+		}
+		close(more) // while the first goes on, it is seen that its body was written
+		if got := <-waits; got.status != http.StatusOK {
+			t.Errorf("the third got %d %.100s", got.status, got.body)
+		}
+		close(end)
 	})
-	body := `{"a":"` + strings.Repeat("x", size) + `"}`
-	res, err := r.client.Do(r.request(t.Context(), "/egress/openai/v1/early", body))
-	if err != nil {
-		t.Fatal(err)
+}
+
+// An answer that is held to be translated is not of the share: it has been paid for.
+func TestTranslatedBeyondShare(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, &memory{}, func(c *proxy.Config) { c.Limits.Body, c.Limits.Bodies = 1<<20, 9<<20 })
+	upstream := r.serve(then(flush, answer(200, `{"content":[{"type":"tool_use","name":"mcp_doc"}]}`)))
+	r.pool.all = []pool.Account{r.profiled("anthropic-oauth", "", upstream, "k-"+canary)}
+	if got := r.post(messages, `{"tools":[{"name":"doc"}]}`); got.status != http.StatusOK {
+		t.Errorf("got %d %s", got.status, got.body)
 	}
-	defer res.Body.Close()
-	if got := r.post(chats, body); got.status != http.StatusServiceUnavailable {
-		t.Errorf("while the first is written the second got %d %.100s", got.status, got.body)
-	}
-	r.actor.Workspace = id.New[id.Workspace]()
-	if got := r.post(chats, body); got.status != http.StatusOK {
-		t.Errorf("another workspace's got %d %.100s", got.status, got.body)
-	}
-	close(end)
 }
