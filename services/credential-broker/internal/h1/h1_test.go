@@ -269,11 +269,11 @@ func TestNotKept(t *testing.T) {
 		{"not read to its end", []string{"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nhi"}, 0},
 	} {
 		for _, scheme := range []string{"http", "https"} {
+			if scheme == "http" && tt.answer[len(tt.answer)-1] == "" {
+				continue // there are no records
+			}
 			t.Run(tt.name+" over "+scheme, func(t *testing.T) {
 				t.Parallel()
-				if scheme == "http" && tt.answer[len(tt.answer)-1] == "" {
-					t.Skip("there are no records")
-				}
 				var conns atomic.Int32
 				cfg := h1.Config{}
 				url := raw(t, func(c net.Conn, r *bufio.Reader) {
