@@ -534,7 +534,6 @@ func TestOutcomes(t *testing.T) {
 		b := newBench(t, 2, func(s *choice.Settings) { s.RecoveryPerHour = 0 })
 		first, second := b.pick(none), b.pick(none)
 		b.pool.Report(b.now, first, choice.Outcome{Reason: choice.AuthFailed})
-		b.pool.Heal(b.now, choice.Order{}) // of nobody
 		b.after(time.Minute)
 		b.pool.Report(b.now, second, choice.Outcome{Reason: tt.reason})
 		s := b.state()
