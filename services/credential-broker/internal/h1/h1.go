@@ -64,8 +64,9 @@ type Config struct {
 }
 
 // Transport sends requests. It is safe for concurrent use. It follows no redirect,
-// keeps no cookie, asks for no compression (but says so), takes no proxy from the environment,
-// and sends nothing twice that a server may have seen, but for GET and HEAD.
+// keeps no cookie, asks for no compression (it sends Accept-Encoding: identity), takes no
+// proxy from the environment, and sends nothing twice that a server may have seen, but for
+// GET and HEAD.
 type Transport struct {
 	dial  func(ctx context.Context, network, address string) (net.Conn, error)
 	tls   *tls.Config

@@ -180,8 +180,7 @@ func TestFailureAfterTheGate(t *testing.T) {
 	}
 }
 
-// An error event that lost its blank line is no event for the caller, who gets another one;
-// it says whose the failure is all the same.
+// An error event that lost its blank line is given one, and says whose the failure is.
 func TestFailureAtTheVeryEnd(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &memory{}, nil)
