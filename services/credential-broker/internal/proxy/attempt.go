@@ -269,16 +269,18 @@ func (a *answer) inspect() (*answer, *refusal) {
 // for where its events are known, and it does not say that it is JSON. What is compressed
 // is one only there: elsewhere it passes as it is.
 func (a *answer) streams() bool {
-	switch kind := mediaType(a.res); {
+	switch {
 	case a.x.r.Method == http.MethodHead:
 		return false
-	case strings.EqualFold(kind, "text/event-stream"):
+	case isEvents(a.res):
 		return a.route.Stream != nil || !isEncoded(a.res)
 	case a.route.Stream == nil || isJSON(a.res) || a.res.StatusCode != http.StatusOK:
 		return false
 	}
 	return bytes.HasPrefix(topMember(a.x.body, "stream"), []byte("true"))
 }
+
+func isEvents(res *http.Response) bool { return strings.EqualFold(mediaType(res), "text/event-stream") }
 
 // mediaType returns the first type that an answer says it is of, whatever it says more.
 func mediaType(res *http.Response) string {
@@ -289,9 +291,17 @@ func mediaType(res *http.Response) string {
 	return strings.TrimSpace(kind)
 }
 
+// isEncoded reports whether an answer is compressed: some servers name an encoding that is
+// none, or that of their text.
 func isEncoded(res *http.Response) bool {
-	e := res.Header.Get("Content-Encoding")
-	return e != "" && !strings.EqualFold(e, "identity")
+	for name := range strings.SplitSeq(strings.Join(res.Header["Content-Encoding"], ","), ",") {
+		switch strings.ToLower(strings.TrimSpace(name)) {
+		case "", "identity", "none", "utf-8":
+		default:
+			return true
+		}
+	}
+	return false
 }
 
 // readFailure reads the beginning of an error's body, which says whose it is.

@@ -1,11 +1,14 @@
 package proxy_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -91,6 +94,7 @@ func TestContentTypes(t *testing.T) {
 		stream = `{"model":"m","stream":true,"tools":[{"name":"doc"}],"messages":[]}`
 		plain  = `{"model":"m","tools":[{"name":"doc","input_schema":{"stream":true}}],"messages":[]}`
 	)
+	large := whole[:len(whole)-1] + strings.Repeat(" ", 100<<10) + "}"
 	for _, tt := range []struct {
 		kind, asked, body string
 		status            int
@@ -106,6 +110,14 @@ func TestContentTypes(t *testing.T) {
 		{"text/plain", stream, msgStart + tool + msgStop, 200, false},
 		{"", stream, msgStart + tool, 200, true},
 		{"application/json", stream, whole, 200, false},
+		{"text/plain", stream, whole, 200, false},
+		{"", stream, "\n\n" + whole + "\n", 200, false},
+		{"", stream, large, 200, false},
+		{"", stream, "{\n\n" + whole[1:], 200, false},
+		{"text/event-stream", stream, whole, 502, false},
+		{"text/plain", stream, msgStart + whole, 502, false},
+		{"text/plain", stream, whole[:40], 502, false},
+		{"", stream, "", 502, false},
 		{"application/json", plain, whole, 200, false},
 		{"application/problem+json", plain, whole, 200, false},
 		{"text/plain", plain, whole, 200, false},
@@ -131,7 +143,48 @@ func TestContentTypes(t *testing.T) {
 			if strings.Contains(got.body, "mcp_doc") {
 				t.Errorf("a name with its prefix is shown: %q", got.body)
 			}
+			if want := strings.Replace(tt.body, "mcp_doc", "doc", 1); json.Valid([]byte(want)) && got.status == 200 && got.body != want {
+				t.Errorf("got %q, want %q", got.body, want)
+			}
 		})
+	}
+}
+
+// JSON in place of a stream arrives, whatever it says it is, also where it takes longer
+// than the gate is shut.
+func TestSlowJSON(t *testing.T) {
+	t.Parallel()
+	const body = `{"choices":[]}`
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, &memory{}, nil)
+		r.upstream("openai", func(w http.ResponseWriter, req *http.Request) {
+			w.Header().Set("Content-Type", "text/plain")
+			_, _ = io.WriteString(w, body[:5])
+			flush(w, req)
+			pause(time.Minute)(w, req)
+			_, _ = io.WriteString(w, body[5:])
+		})
+		if got := r.post(chats, asking); got.status != 200 || got.body != body || got.err != nil {
+			t.Errorf("got %d %q, %v", got.status, got.body, got.err)
+		}
+		if diff := cmp.Diff([]report{{"sk-" + canary, pool.OK, 200}}, r.pool.got()); diff != "" {
+			t.Errorf("reports (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// An encoding that changes nothing is no compression.
+func TestNoEncoding(t *testing.T) {
+	t.Parallel()
+	for name, status := range map[string]int{"": 200, "none": 200, "UTF-8": 200, "identity, identity": 200, "identity, gzip": 502, "br": 502} {
+		r := newRig(t, &memory{}, nil)
+		r.upstream("openai", func(w http.ResponseWriter, req *http.Request) {
+			w.Header()["Content-Encoding"] = []string{name}
+			stream(goodChat)(w, req)
+		})
+		if got := r.post(chats, asking); got.status != status || status == 200 && got.body != goodChat || got.err != nil {
+			t.Errorf("%q: got %d %q, %v", name, got.status, got.body, got.err)
+		}
 	}
 }
 

@@ -73,6 +73,9 @@ func (r *relay) weigh(n int, err error) (more bool, _ *refusal) {
 func (r *relay) neverBegan(err error) *refusal {
 	x := r.a.x
 	if errors.Is(err, io.EOF) {
+		if _, ok := r.plain(); ok {
+			return nil // copy shows it
+		}
 		rest := r.frames
 		if ev := rest.rest(); isWhole(ev) {
 			v := judge(r.rules, ev, true)

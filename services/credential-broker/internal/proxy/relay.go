@@ -107,6 +107,11 @@ func (r *relay) copy() error {
 	f := &r.frames
 	for {
 		r.judgeAll()
+		if errors.Is(r.read, io.EOF) {
+			if body, ok := r.plain(); ok {
+				return r.showPlain(body)
+			}
+		}
 		show := f.done
 		if f.over {
 			// An event that is shown before it is whole: not its last bytes, where the
@@ -276,6 +281,28 @@ func (r *relay) finish() error {
 		r.a.reason = pool.Unreachable
 	}
 	return errors.Join(err, r.sayWhy(last, e))
+}
+
+// plain returns what is held of an answer that turns out, at its end, to be none of a stream:
+// it never said that it was one, and is JSON.
+func (r *relay) plain() (body []byte, ok bool) {
+	body = r.frames.buf[r.shown:r.frames.end]
+	return body, !r.seen && !r.frames.over && !isEvents(r.a.res) && json.Valid(body)
+}
+
+// showPlain shows an answer that is no stream, as translate and copyPlain would.
+func (r *relay) showPlain(body []byte) error {
+	x := r.a.x
+	if x.tally.Counts() {
+		x.tally.Read(body)
+	}
+	if r.answers != nil {
+		var err error
+		if body, err = io.ReadAll(r.answers.Whole(body).Body(body)); err != nil {
+			return err // cannot happen: it is in memory
+		}
+	}
+	return x.write(body)
 }
 
 // sayWhy shows the error of a stream that failed: the provider's own if that is its last
