@@ -59,10 +59,12 @@
 // Instances are equal. What one learns it tells the others on the bus, at most every
 // 200 ms (share.go), as registers and counters that package choice merges; that it was
 // told to Forget something, at once, and they look. Selection waits for none of this. Where
-// the bus was away for one, all tell all they know again.
+// the bus was away for one, all tell all they know again: limits are caught up with at
+// once, and health from what an instance told before; one that was never heard is caught
+// up with by its rows.
 // Each also writes what it learned or heard behind to Postgres, every half a second and
-// when it is told to stop (behind.go), cooldowns at once, and reads it back with the
-// accounts: without a bus the instances meet there, a second later. Of an account that is
+// when it is told to stop (behind.go), cooldowns at once (or with the next write, where
+// one is under way), and reads it back with the accounts: without a bus the instances meet there, a second later. Of an account that is
 // not stored (any more) nothing is written. If an instance dies here: of its last half
 // second, statistics are lost, and a cooldown of its last moment. Without Postgres
 // statistics wait in memory, one row for each account and reason. The file of a single user
