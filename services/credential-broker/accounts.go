@@ -201,7 +201,7 @@ func (a *Accounts) Providers() []string { return a.profiles.Providers() }
 // Add seals and stores a credential.
 func (s *Scope) Add(ctx context.Context, n NewAccount) (Account, error) {
 	a := s.accounts
-	row, secret, err := a.check(n)
+	row, secret, err := s.check(n)
 	if err != nil {
 		return Account{}, err
 	}
@@ -232,14 +232,14 @@ var providerForm = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 
 // Check says what is wrong with a new account but for its secret, which somebody may have
 // to be asked for.
-func (a *Accounts) Check(n NewAccount) error {
-	_, err := a.rowOf(n)
+func (s *Scope) Check(n NewAccount) error {
+	_, err := s.rowOf(n)
 	return err
 }
 
 // check turns a new account into a row, or says what is wrong with it.
-func (a *Accounts) check(n NewAccount) (store.Account, vault.Secret, error) {
-	row, err := a.rowOf(n)
+func (s *Scope) check(n NewAccount) (store.Account, vault.Secret, error) {
+	row, err := s.rowOf(n)
 	if err != nil {
 		return store.Account{}, vault.Secret{}, err
 	}
@@ -252,7 +252,8 @@ func (a *Accounts) check(n NewAccount) (store.Account, vault.Secret, error) {
 	return row, secret, nil
 }
 
-func (a *Accounts) rowOf(n NewAccount) (store.Account, error) {
+func (s *Scope) rowOf(n NewAccount) (store.Account, error) {
+	a := s.accounts
 	none := store.Account{}
 	if err := checkProvider(n.Provider); err != nil {
 		return none, err
@@ -272,7 +273,7 @@ func (a *Accounts) rowOf(n NewAccount) (store.Account, error) {
 	row := store.Account{Provider: n.Provider, Profile: p.Name, Label: n.Label, FlatRate: n.FlatRate}
 	switch {
 	case n.BaseURL != "":
-		u, err := a.policy.Parse(n.BaseURL)
+		u, err := a.policy.For(id.IsZero(s.workspace)).Parse(n.BaseURL)
 		if err != nil {
 			return none, fault.New(fault.Invalid, "base_url: %v", err)
 		}

@@ -176,7 +176,7 @@ func (s *Scope) refuse(f *opencode.Found, there present) string {
 			return known
 		}
 	}
-	if _, _, err := s.accounts.check(keyOf(f)); err != nil {
+	if _, _, err := s.check(keyOf(f)); err != nil {
 		return fault.From(err).Message
 	}
 	return ""

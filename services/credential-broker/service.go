@@ -176,7 +176,7 @@ func newPool(cfg Config, deps Deps, a *Accounts, counts *meter.Meter) (*pool.Set
 	return pool.New(pool.Config{
 		WriteEvery: every, UsesBehind: a.file != nil,
 		Store: a.store, Vault: a.vault, Tokens: a.keeper, Profiles: a.profiles, Environment: environment, Simulator: simulator,
-		CheckBase: a.policy.Check, Bus: deps.Bus, Prices: prices, Meter: counts, Log: deps.Log,
+		CheckBase: a.policy.CheckBase, Bus: deps.Bus, Prices: prices, Meter: counts, Log: deps.Log,
 	})
 }
 

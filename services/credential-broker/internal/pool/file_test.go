@@ -49,7 +49,7 @@ func TestFileIsWrittenOnceASecond(t *testing.T) {
 		if _, err := s.Add(t.Context(), a, store.Event{Action: "created"}); err != nil {
 			t.Fatal(err)
 		}
-		set, err := pool.New(pool.Config{Store: s, Vault: v, Profiles: profiles, CheckBase: target.Policy{}.Check, Log: log, WriteEvery: time.Second})
+		set, err := pool.New(pool.Config{Store: s, Vault: v, Profiles: profiles, CheckBase: target.Policy{}.CheckBase, Log: log, WriteEvery: time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}

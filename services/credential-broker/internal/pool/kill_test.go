@@ -281,7 +281,7 @@ func runChild(text string) error {
 	}
 	log := slog.New(slog.DiscardHandler)
 	s := store.New(db)
-	cfg := pool.Config{Store: s, Vault: vault.New(key, s), Profiles: profiles, CheckBase: target.Policy{}.Check, Log: log, WriteEvery: o.WriteEvery, RecordWait: o.RecordWait}
+	cfg := pool.Config{Store: s, Vault: vault.New(key, s), Profiles: profiles, CheckBase: target.Policy{}.CheckBase, Log: log, WriteEvery: o.WriteEvery, RecordWait: o.RecordWait}
 	if o.Mute {
 		mute := &away{Store: s}
 		mute.gone.Store(true)

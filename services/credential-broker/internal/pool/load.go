@@ -220,7 +220,7 @@ func (s *Set) open(ctx context.Context, row *store.Account) (Account, error) {
 		if own, err = url.Parse(row.BaseURL); err != nil {
 			return Account{}, errors.New("its base URL does not parse")
 		}
-		if err := s.cfg.CheckBase(own); err != nil {
+		if err := s.cfg.CheckBase(own, row.Shared()); err != nil {
 			return Account{}, err
 		}
 		a.Own = !row.Shared()

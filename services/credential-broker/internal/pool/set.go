@@ -53,9 +53,9 @@ type Config struct {
 	Environment []EnvironmentAccount
 	// Simulator is the simulated provider's base URL; nil for none.
 	Simulator *url.URL
-	// CheckBase refuses base URLs that accounts of a workspace may not have; it
-	// is asked again whenever an account is read.
-	CheckBase func(*url.URL) error
+	// CheckBase refuses base URLs that stored accounts may not have, those of a
+	// workspace or shared ones; it is asked again whenever an account is read.
+	CheckBase func(u *url.URL, shared bool) error
 	// Bus is where other instances are; nil for none.
 	Bus *bus.Bus
 	Log *slog.Logger
@@ -101,7 +101,7 @@ type Set struct {
 	uses      uses
 	forgotten chan id.Workspace // to be told to others
 	lookNow   chan struct{}     // somebody has told of a change
-	parked    chan struct{}     // an account was: that is written at once
+	parked    chan struct{}     // an account was: that is written at once, unless a write runs
 	away      atomic.Bool       // the bus was: something may have been said meanwhile
 	asked     atomic.Bool       // somebody wants to be told all
 	toldAll   time.Time         // when that was done last; Run's
@@ -177,7 +177,7 @@ func (s *Set) Report(_ context.Context, a Account, out Outcome) {
 	if parked && !s.cfg.UsesBehind {
 		select {
 		case s.parked <- struct{}{}:
-		default: // it is going to be written
+		default: // it is going to be written, now or every WriteEvery
 		}
 	}
 }

@@ -66,7 +66,7 @@ func newWorld(t *testing.T, change func(*pool.Config)) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := pool.Config{Store: s, Vault: w.vault, Profiles: profiles, Prices: prices, CheckBase: target.Policy{}.Check, Log: slog.New(slog.NewTextHandler(w.log, nil))}
+	cfg := pool.Config{Store: s, Vault: w.vault, Profiles: profiles, Prices: prices, CheckBase: target.Policy{}.CheckBase, Log: slog.New(slog.NewTextHandler(w.log, nil))}
 	if change != nil {
 		change(&cfg)
 	}
@@ -152,6 +152,8 @@ func TestOrder(t *testing.T) {
 	w.add(shared, "openai", "openai", "", "shared-1", shared)
 	w.pool.Forget(shared)
 	w.want("openai", chosen{"shared", "shared-1", "https://api.openai.com/v1"})
+	w.add(shared, "own", "openai", "https://llm.example:8443/v1", "shared-2", shared)
+	w.want("own", chosen{"shared", "shared-2", "https://llm.example:8443/v1"}) // at any port
 	w.add(mine, "openai", "openai", "", "mine-1", mine)
 	w.add(mine, "openai", "openai", "https://other.example/v1", "mine-2", mine)
 	w.add(id.New[id.Workspace](), "openai", "openai", "", "not-mine", id.New[id.Workspace]())
@@ -167,7 +169,7 @@ func TestOrder(t *testing.T) {
 	for name, a := range got {
 		origins[name] = string(a.Origin)
 	}
-	if diff := cmp.Diff(map[string]string{"openai": "workspace", "anthropic": "environment", "openrouter": "simulator"}, origins); diff != "" {
+	if diff := cmp.Diff(map[string]string{"openai": "workspace", "own": "shared", "anthropic": "environment", "openrouter": "simulator"}, origins); diff != "" {
 		t.Errorf("Providers (-want +got):\n%s", diff)
 	}
 }
@@ -367,7 +369,7 @@ func TestForgetWhileReading(t *testing.T) {
 	t.Parallel()
 	reading, goOn := make(chan struct{}), make(chan struct{})
 	w := newWorld(t, func(c *pool.Config) {
-		c.CheckBase = func(*url.URL) error {
+		c.CheckBase = func(*url.URL, bool) error {
 			close(reading)
 			<-goOn
 			return nil

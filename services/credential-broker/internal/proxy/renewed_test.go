@@ -68,7 +68,7 @@ func TestRenewedOnce(t *testing.T) {
 		}
 		g := &grants{}
 		set, err := pool.New(pool.Config{
-			Store: g, Tokens: renewing{}, Profiles: profiles, CheckBase: func(*url.URL) error { return nil }, Log: slog.New(slog.DiscardHandler),
+			Store: g, Tokens: renewing{}, Profiles: profiles, CheckBase: func(*url.URL, bool) error { return nil }, Log: slog.New(slog.DiscardHandler),
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -8,7 +8,8 @@
 // The rule is that of everything that leaves the house: public addresses, ports 80 and
 // 443. An operator who runs model servers of their own lifts it for private addresses
 // and for ports, which such servers choose as they like; what hosts tell the machines on
-// them, credentials among it, stays out of reach in any case.
+// them, credentials among it, stays out of reach in any case. The accounts that the
+// operator shares are not bound to ports (Policy.For).
 package target
 
 import (
@@ -27,7 +28,19 @@ type Policy struct {
 	// AllowPrivate allows loopback and private addresses, plain http to them, and any
 	// port: for model servers of one's own.
 	AllowPrivate bool
+	// AnyPort allows any port, and nothing else.
+	AnyPort bool
 }
+
+// For returns the policy for a workspace's accounts or, with any port, for those that the
+// operator shares. These are not dialled under Control.
+func (p Policy) For(shared bool) Policy {
+	p.AnyPort = p.AnyPort || shared
+	return p
+}
+
+// CheckBase refuses the base URL of an account, shared or not, that Policy does not allow.
+func (p Policy) CheckBase(u *url.URL, shared bool) error { return p.For(shared).Check(u) }
 
 const maxURL = 2048
 
@@ -104,7 +117,9 @@ func notInHost(r rune) bool {
 	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("-._", r)
 }
 
-func (p Policy) allowsPort(port uint16) bool { return p.AllowPrivate || port == 80 || port == 443 }
+func (p Policy) allowsPort(port uint16) bool {
+	return p.AllowPrivate || p.AnyPort || port == 80 || port == 443
+}
 
 // isPrivateName reports whether a host is, by its name alone, on the own machine
 // or network.

@@ -33,7 +33,7 @@ never from an argument, which other people on the machine could read.`,
 }
 
 func (r *accountsRun) add(ctx context.Context, n credentialbroker.NewAccount) error {
-	if err := r.accounts.Check(n); err != nil {
+	if err := r.scope.Check(n); err != nil {
 		return err
 	}
 	secret, err := r.askSecret("API key for %s (not shown): ", printable(n.Provider))
