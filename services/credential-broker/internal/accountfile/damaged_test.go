@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -104,6 +105,37 @@ func TestDamagedIsKeptAside(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestBeingWritten waits for who puts a file back byte by byte, as cp does.
+func TestBeingWritten(t *testing.T) {
+	t.Parallel()
+	path := place(t)
+	good := sample(t)
+	write(t, path, "")
+	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wrote := make(chan error)
+	go func() {
+		var err error
+		for n := 0; n < len(good) && err == nil; n += 100 {
+			_, err = file.WriteString(good[n:min(n+100, len(good))])
+			<-time.After(10 * time.Millisecond) // so that it is looked at meanwhile
+		}
+		wrote <- errors.Join(err, file.Close())
+	}()
+	f, log := open(t, path)
+	if n := len(view(t, f).Accounts); n != 2 {
+		t.Errorf("%d accounts, want 2", n)
+	}
+	if err := <-wrote; err != nil {
+		t.Fatal(err)
+	}
+	if n := len(aside(t, path)); n != 0 || log.String() != "" {
+		t.Errorf("%d files are kept aside; log %s", n, log)
 	}
 }
 

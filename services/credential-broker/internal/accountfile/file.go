@@ -202,10 +202,17 @@ func (f *File) commit(s *State, before []byte) (placed bool, err error) {
 	return f.write(s, text)
 }
 
+// settled is how long a file that does not parse must not have been written to for it to be
+// damaged: who puts one back with cp writes it in its place, and is not done yet.
+const settled = 300 * time.Millisecond
+
 // load reads the file with the lock held, and sets it aside if it is damaged: then it
 // returns what becomes of one that is lost.
 func (f *File) load(ctx context.Context) (k *kept, text []byte, err error) {
 	k, text, err = f.read(ctx)
+	for damage(err) != nil && f.isFresh() && pause(ctx, settled/10) == nil {
+		k, text, err = f.read(ctx)
+	}
 	why := damage(err)
 	if why == nil {
 		return k, text, err
@@ -218,6 +225,15 @@ func (f *File) load(ctx context.Context) (k *kept, text []byte, err error) {
 		"file", f.path, "kept_as", aside, "error", why)
 	f.keep(nil)
 	return f.absent(ctx)
+}
+
+func (f *File) isFresh() bool {
+	info, err := os.Stat(f.path)
+	if err != nil {
+		return false
+	}
+	age := time.Since(info.ModTime())
+	return age >= 0 && age < settled
 }
 
 // absent is about a file that is not there. It holds nothing, unless one was set aside:
