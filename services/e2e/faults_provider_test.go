@@ -120,7 +120,7 @@ func providerFaults() []providerFault {
 		{name: "padding", wire: `{padding: true}`, then: midway(`{wait: 1ms}`), asked: 1},
 		{name: "pings and comments", wire: `{pings: 1, comments: 1}`, then: midway(`{wait: 1ms}`), asked: 1},
 		{name: "CRLF", wire: `{crlf: true}`, then: midway(`{wait: 1ms}`), asked: 1},
-		{name: "a byte at a time", wire: `{write: 1, every: 1ms}`, then: midway(`{wait: 1ms}`), asked: 1},
+		{name: "a byte at a time", wire: `{write: 1, every: 200us}`, then: midway(`{wait: 1ms}`), asked: 1},
 		{name: "CRLF in odd pieces", wire: `{crlf: true, write: 3}`, then: midway(`{wait: 1ms}`), asked: 1},
 		{name: "a character at a time", then: `[{say: {text: '` + wholeAnswer + `', chunk: 1, delay: 20ms}}]`, asked: 1},
 		{name: "a trickle without end", then: `[{say: {text: '` + strings.Repeat("on and ", 1000) + `', delay: 250ms}}]`, limit: "max-step-time", asked: 1, atLeast: stepTime},
