@@ -41,8 +41,9 @@ window.open_document = ({ url, document: name, params, user }) => {
     closed: () => closed,
     errors: () => errors,
     connect: on => (on ? provider.connect() : provider.disconnect()),
-    // Places the caret behind the first occurrence of a text.
-    caret: text => {
+    // Places the caret behind the first occurrence of a text. TipTap takes the focus with the
+    // next frame only: what is typed before that is nobody's.
+    caret: async text => {
       let at = -1
       editor.state.doc.descendants((node, pos) => {
         const i = node.isText ? node.text.indexOf(text) : -1
@@ -50,6 +51,7 @@ window.open_document = ({ url, document: name, params, user }) => {
       })
       if (at < 0) throw new Error(`the document does not have the text ${JSON.stringify(text)}`)
       editor.chain().focus().setTextSelection(at).run()
+      while (!editor.view.hasFocus()) await new Promise(resolve => setTimeout(resolve, 10))
     },
     // The text before the caret, in its block.
     before: () => {

@@ -74,13 +74,13 @@ func TestTwoPeopleAndAnAgent(t *testing.T) {
 	ben.see("Omega ends.")
 	ben.until("people", []string{"Ann", "Ben"})
 
-	// Before a full stop: a browser may take a space that is typed before another one, in the
-	// moment of a redraw, for that one.
+	// Before a full stop, and first a comma: a browser may take a space that is typed before
+	// another one, or at the end of its text, in the moment of a redraw, for one that is there.
 	ann.caret("Alpha begins")
 	ben.caret("Omega ends")
 	var work sync.WaitGroup
-	work.Go(func() { ann.write(" gently, as Ann types", 15) })
-	work.Go(func() { ben.write(" with what Ben types", 15) })
+	work.Go(func() { ann.write(", gently, as Ann types", 15) })
+	work.Go(func() { ben.write(", with what Ben types", 15) })
 	work.Go(func() {
 		s.say("replace Quoted with Repeated in document " + doc)
 		s.say("append Agents were here. to document " + doc)
@@ -90,7 +90,7 @@ func TestTwoPeopleAndAnAgent(t *testing.T) {
 
 	for _, p := range []*page{ann, ben} {
 		for _, text := range []string{
-			"Alpha begins gently, as Ann types. It goes on", "Omega ends with what Ben types.",
+			"Alpha begins, gently, as Ann types. It goes on", "Omega ends, with what Ben types.",
 			"Repeated words.", "Agents were here.", "understands",
 		} {
 			p.see(text)
@@ -98,14 +98,14 @@ func TestTwoPeopleAndAnAgent(t *testing.T) {
 	}
 	s.same(ann, ben)
 	// The carets are where they were: the agent wrote elsewhere.
-	for p, want := range map[*page]string{ann: "Alpha begins gently, as Ann types", ben: "Omega ends with what Ben types"} {
+	for p, want := range map[*page]string{ann: "Alpha begins, gently, as Ann types", ben: "Omega ends, with what Ben types"} {
 		var got string
 		if p.call("before", &got); got != want {
 			t.Errorf("before the caret of %s is %q, want %q", p.name, got, want)
 		}
 	}
 	markdown := s.read(doc)
-	for _, want := range []string{"Alpha begins gently, as Ann types. It goes", "> Repeated words.", "| Ben | understands |", "Agents were here."} {
+	for _, want := range []string{"Alpha begins, gently, as Ann types. It goes", "> Repeated words.", "| Ben | understands |", "Agents were here."} {
 		if !strings.Contains(markdown, want) {
 			t.Errorf("the Markdown lacks %q:\n%s", want, markdown)
 		}
@@ -139,7 +139,7 @@ func (s *scene) noWriteBacks(doc string, pages ...*page) {
 	for _, p := range pages {
 		before[p] = p.wrote()
 	}
-	last := "Alpha begins gently"
+	last := "Alpha begins, gently"
 	for i, content := range []string{
 		"# Other\n\nA paragraph with *emphasis*, **strong**, `code`, ~~gone~~, ==marked?== and <u>under</u>.",
 		"- a\n  - b\n    1. c\n\n- [ ] t\n  - [x] u",
