@@ -203,14 +203,18 @@ func (f *File) commit(s *State, before []byte) (placed bool, err error) {
 }
 
 // settled is how long a file that does not parse must not have been written to for it to be
-// damaged: who puts one back with cp writes it in its place, and is not done yet.
-const settled = 300 * time.Millisecond
+// damaged: who puts one back with cp writes it in its place, and is not done yet. Whoever
+// goes on writing to it is waited for no longer than 3 s.
+const (
+	settled = 300 * time.Millisecond
+	looks   = 100
+)
 
 // load reads the file with the lock held, and sets it aside if it is damaged: then it
 // returns what becomes of one that is lost.
 func (f *File) load(ctx context.Context) (k *kept, text []byte, err error) {
 	k, text, err = f.read(ctx)
-	for damage(err) != nil && f.isFresh() && pause(ctx, settled/10) == nil {
+	for n := 0; n < looks && damage(err) != nil && f.isFresh() && pause(ctx, settled/10) == nil; n++ {
 		k, text, err = f.read(ctx)
 	}
 	why := damage(err)
@@ -295,8 +299,7 @@ func damage(err error) error {
 
 // read reads the file.
 func (f *File) read(ctx context.Context) (*kept, []byte, error) {
-	// Without waiting: a pipe in its place has nobody at the other end.
-	file, err := os.OpenFile(f.path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	file, err := openRegular(f.path, os.O_RDONLY)
 	if errors.Is(err, fs.ErrNotExist) {
 		return f.absent(ctx)
 	}
@@ -322,9 +325,6 @@ func (f *File) read(ctx context.Context) (*kept, []byte, error) {
 func (k *kept) text() (text []byte, err error) {
 	if k.info, err = k.file.Stat(); err != nil {
 		return nil, err
-	}
-	if !k.info.Mode().IsRegular() {
-		return nil, errors.New("it is not a regular file")
 	}
 	if k.info.Size() > maxFile {
 		return nil, fmt.Errorf("it is larger than %d MB", maxFile>>20)
