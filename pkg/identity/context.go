@@ -2,6 +2,7 @@ package identity
 
 import (
 	"crypto/ed25519"
+	"crypto/sha256"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -9,11 +10,13 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
 
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/recent"
 )
 
 // Header carries a signed context between services over HTTP.
@@ -21,6 +24,10 @@ const Header = "Signalbox-Context"
 
 // contextLifetime bounds how long a signed context that leaked is of use.
 const contextLifetime = 60 * time.Second
+
+// contextReuse is how old a context may be that is sent once more: what is left of its life
+// is enough for a call to arrive.
+const contextReuse = 20 * time.Second
 
 // leeway is how far the clocks of two machines may be apart.
 const leeway = 30 * time.Second
@@ -77,15 +84,52 @@ func (Key) GoString() string { return "[redacted]" }
 type Signer struct {
 	service string
 	key     Key
+
+	mu   sync.Mutex // guards made
+	made recent.Map[question, answer]
 }
 
-// NewSigner returns a signer for service.
-func NewSigner(service string, key Key) *Signer { return &Signer{service, key} }
+// question is what a context is wanted for, and answer the one that was made.
+type (
+	question struct {
+		actor    Actor
+		audience string
+	}
+	answer struct {
+		token string
+		at    time.Time
+	}
+)
 
-// Sign returns a token that tells audience, a service, that a acts. The token is
-// good for 60 seconds; it is made anew for every call.
+// maxRecent is how many contexts are remembered at least: a few MB.
+const maxRecent = 4096
+
+// NewSigner returns a signer for service.
+func NewSigner(service string, key Key) *Signer { return &Signer{service: service, key: key} }
+
+// Sign returns a token that tells audience, a service, that a acts. It is good for at
+// least half a minute: one that was made for the same within the last 20 seconds is given
+// once more, which saves the signature here and its verification there.
 func (s *Signer) Sign(a Actor, audience string) (string, error) {
-	now := time.Now()
+	now := time.Now().Round(0) // a machine may sleep, which only the clock on the wall sees
+	q := question{a, audience}
+	s.mu.Lock()
+	made, ok := s.made.Get(q)
+	s.mu.Unlock()
+	if age := now.Sub(made.at); ok && 0 <= age && age < contextReuse {
+		return made.token, nil
+	}
+	token, err := s.sign(now, a, audience)
+	if err != nil {
+		return "", err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.made.Put(q, answer{token, now}, maxRecent)
+	return token, nil
+}
+
+func (s *Signer) sign(now time.Time, a Actor, audience string) (string, error) {
 	c := contextClaims{
 		RegisteredClaims: jwt.RegisteredClaims{
 			Issuer:    s.service,
@@ -116,6 +160,19 @@ func (s *Signer) Sign(a Actor, audience string) (string, error) {
 type Verifier struct {
 	audience string
 	trusted  map[string]ed25519.PublicKey
+
+	mu   sync.Mutex                              // guards good
+	good recent.Map[[sha256.Size]byte, verified] // by the token's hash
+}
+
+// verified is what a token that was verified says, and when it is good.
+type verified struct {
+	actor       Actor
+	from, until time.Time
+}
+
+func (v *verified) isGood(now time.Time) bool {
+	return !now.Before(v.from.Add(-leeway)) && now.Before(v.until.Add(leeway))
 }
 
 // NewVerifier returns a verifier for audience that trusts the given services:
@@ -167,9 +224,31 @@ func sortedKeys(m map[string]string) []string {
 	return slices.Sorted(maps.Keys(m))
 }
 
-// Verify returns the actor that a token speaks for. Its errors say what was wrong
-// and are for logs; callers answer "unauthenticated".
+// Verify returns the actor that a token speaks for. A token that was verified lately is
+// looked up. Its errors say what was wrong and are for logs; callers answer
+// "unauthenticated".
 func (v *Verifier) Verify(token string) (Actor, error) {
+	if len(token) > maxToken {
+		return Actor{}, errTokenSize(token)
+	}
+	hash := sha256.Sum256([]byte(token))
+	v.mu.Lock()
+	known, ok := v.good.Get(hash)
+	v.mu.Unlock()
+	if ok && known.isGood(time.Now()) {
+		return known.actor, nil
+	}
+	known, err := v.verify(token)
+	if err != nil {
+		return Actor{}, err
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.good.Put(hash, known, maxRecent)
+	return known.actor, nil
+}
+
+func (v *Verifier) verify(token string) (verified, error) {
 	var c contextClaims
 	err := parse(token, &c, []string{"EdDSA"}, func(t *jwt.Token) (any, error) {
 		issuer, err := t.Claims.GetIssuer()
@@ -183,50 +262,54 @@ func (v *Verifier) Verify(token string) (Actor, error) {
 		return key, nil
 	}, jwt.WithAudience(v.audience), jwt.WithIssuedAt())
 	if err != nil {
-		return Actor{}, err
+		return verified{}, err
 	}
 	if c.IssuedAt == nil {
-		return Actor{}, errors.New("the context does not say when it was issued")
+		return verified{}, errors.New("the context does not say when it was issued")
 	}
 	if c.ExpiresAt.Sub(c.IssuedAt.Time) > contextLifetime {
-		return Actor{}, errors.New("the context lives too long")
+		return verified{}, errors.New("the context lives too long")
 	}
 	a := Actor{Service: c.Issuer, Address: c.Address}
 	if c.Address != "" {
 		if _, err := netip.ParseAddr(c.Address); err != nil {
-			return Actor{}, fmt.Errorf("address: %w", err)
+			return verified{}, fmt.Errorf("address: %w", err)
 		}
 	}
 	if a.Workspace, err = id.Parse[id.Workspace](c.Workspace); err != nil {
-		return Actor{}, fmt.Errorf("workspace: %w", err)
+		return verified{}, fmt.Errorf("workspace: %w", err)
 	}
 	if a.Member, err = id.Parse[id.Member](c.Subject); err != nil {
-		return Actor{}, fmt.Errorf("subject: %w", err)
+		return verified{}, fmt.Errorf("subject: %w", err)
 	}
 	if a.Role, err = ParseRole(c.Role); err != nil {
-		return Actor{}, err
+		return verified{}, err
 	}
 	if c.Run != "" {
 		if a.Run, err = id.Parse[id.Run](c.Run); err != nil {
-			return Actor{}, fmt.Errorf("run: %w", err)
+			return verified{}, fmt.Errorf("run: %w", err)
 		}
 		if a.Session, err = id.Parse[id.Session](c.Session); err != nil {
-			return Actor{}, fmt.Errorf("session: %w", err)
+			return verified{}, fmt.Errorf("session: %w", err)
 		}
 	}
 	if c.Key != "" {
 		if a.Key, err = id.Parse[id.APIKey](c.Key); err != nil {
-			return Actor{}, fmt.Errorf("key: %w", err)
+			return verified{}, fmt.Errorf("key: %w", err)
 		}
 	}
-	return a, nil
+	known := verified{actor: a, from: c.IssuedAt.Time, until: c.ExpiresAt.Time}
+	if c.NotBefore != nil && c.NotBefore.After(known.from) {
+		known.from = c.NotBefore.Time
+	}
+	return known, nil
 }
 
 // parse is the one place where tokens are read: bounded, strict base64, exp
 // required, crit refused (RFC 7515, 4.1.11: we understand no extension).
 func parse(token string, claims jwt.Claims, methods []string, key jwt.Keyfunc, opts ...jwt.ParserOption) error {
 	if len(token) > maxToken {
-		return fmt.Errorf("token of %d bytes is over the limit of %d", len(token), maxToken)
+		return errTokenSize(token)
 	}
 	if strings.ContainsAny(token, "\r\n") { // which even a strict base64 decoder skips
 		return errors.New("token holds a line break")
@@ -242,6 +325,10 @@ func parse(token string, claims jwt.Claims, methods []string, key jwt.Keyfunc, o
 		return fmt.Errorf("verify token: %w", err)
 	}
 	return nil
+}
+
+func errTokenSize(token string) error {
+	return fmt.Errorf("token of %d bytes is over the limit of %d", len(token), maxToken)
 }
 
 // OpenSigner returns service's signer with the key that Encode wrote.

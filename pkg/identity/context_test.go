@@ -100,6 +100,43 @@ func TestSignedContextExpires(t *testing.T) {
 	})
 }
 
+// TestContextIsReused signs anew for others, and when a context is not young any more.
+func TestContextIsReused(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		signer := identity.NewSigner("a", newKey(t))
+		sign := func(a identity.Actor, audience string) string {
+			t.Helper()
+			token, err := signer.Sign(a, audience)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return token
+		}
+		person := identity.Actor{Workspace: id.New[id.Workspace](), Member: id.New[id.Member](), Role: identity.Editor}
+		first := sign(person, "b")
+		<-time.After(19 * time.Second)
+		if sign(person, "b") != first {
+			t.Error("after 19 s it is another one")
+		}
+		viewer, inRun, elsewhere := person, person, person
+		viewer.Role = identity.Viewer
+		inRun.Run, inRun.Session = id.New[id.Run](), id.New[id.Session]()
+		elsewhere.Address = "192.0.2.7"
+		for name, other := range map[string]string{
+			"role": sign(viewer, "b"), "run": sign(inRun, "b"), "address": sign(elsewhere, "b"), "audience": sign(person, "c"),
+		} {
+			if other == first {
+				t.Errorf("it is the same for another %s", name)
+			}
+		}
+		<-time.After(time.Second)
+		if sign(person, "b") == first {
+			t.Error("after 20 s it is the same")
+		}
+	})
+}
+
 // TestForgedContext goes through what an attacker, or a service with a bug, might send.
 func TestForgedContext(t *testing.T) {
 	t.Parallel()
@@ -272,17 +309,30 @@ func FuzzVerify(f *testing.F) {
 	})
 }
 
+// BenchmarkVerify verifies the first context of a run, and one that was verified before.
 func BenchmarkVerify(b *testing.B) {
-	b.ReportAllocs()
 	key := newKey(b)
-	verifier := newVerifier(b, "b", map[string]string{"a": key.Public()})
 	token, err := identity.NewSigner("a", key).Sign(identity.Actor{Workspace: id.New[id.Workspace](), Member: id.New[id.Member](), Role: identity.Owner}, "b")
 	if err != nil {
 		b.Fatal(err)
 	}
-	for b.Loop() {
-		if _, err := verifier.Verify(token); err != nil {
-			b.Fatal(err)
+	trusted := map[string]string{"a": key.Public()}
+	b.Run("first", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			verifier := newVerifier(b, "b", trusted)
+			if _, err := verifier.Verify(token); err != nil {
+				b.Fatal(err)
+			}
 		}
-	}
+	})
+	b.Run("again", func(b *testing.B) {
+		b.ReportAllocs()
+		verifier := newVerifier(b, "b", trusted)
+		for b.Loop() {
+			if _, err := verifier.Verify(token); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
 }
