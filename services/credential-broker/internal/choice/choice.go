@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/recent"
 )
 
 // Reason says how a request went, in the words that operators see.
@@ -92,9 +93,11 @@ type Ticket struct {
 }
 
 const (
-	whole    = 0  // limits of the account as a whole; families follow
-	families = 16 // that are limited at a time; more count for the whole account
-	forever  = time.Duration(math.MaxInt64)
+	whole = 0 // limits of the account as a whole; families follow
+	// maxSessions is how many sessions a pool remembers the account of, at most.
+	maxSessions = 16_384
+	families    = 16 // that are limited at a time; more count for the whole account
+	forever     = time.Duration(math.MaxInt64)
 )
 
 // Pool is the accounts of one pool and what is known of them.
@@ -126,9 +129,9 @@ type Pool struct {
 	current  id.Account // the account that was chosen last
 	at       int        // its index; −1 for none
 	cursor   int
-	sessions affinity
-	asked    time.Time // of the newest Use
-	orders   uint32    // counts Use
+	sessions recent.Map[id.Session, id.Account] // which account served them
+	asked    time.Time                          // of the newest Use
+	orders   uint32                             // counts Use
 	dirty    [listeners][]id.Account
 }
 
@@ -148,28 +151,52 @@ type cold struct {
 	dirty    [listeners]bool
 }
 
-// limits are those of all members, whole or for a family. A choice looks at two words of
-// each member that has one, and not at the limit.
+// limits are those of all members, whole or for a family. A choice looks at a bit of each
+// member, and not at the limit.
 type limits struct {
-	of  []limit         // by member
-	set mask            // those that have one
-	at  []time.Duration // when a request may go to each, as far as this limit goes
+	of    []limit         // by member
+	at    []time.Duration // when a request may go to each, as far as this limit goes
+	shut  mask            // those that none may go to, as of the last look; see closed
+	opens time.Duration   // when it is time for the next
 }
 
 func noLimits(n int) limits {
-	return limits{of: make([]limit, n), set: newMask(n), at: slices.Repeat([]time.Duration{math.MinInt64}, n)}
+	return limits{
+		of: make([]limit, n), at: slices.Repeat([]time.Duration{math.MinInt64}, n),
+		shut: newMask(n), opens: forever,
+	}
 }
 
 // note is called whenever a member's limit has changed.
 func (ls *limits) note(i int) {
 	l := &ls.of[i]
 	if !l.set() {
-		ls.set.clear(i)
+		ls.shut.clear(i)
 		ls.at[i] = math.MinInt64
 		return
 	}
-	ls.set.set(i)
+	ls.shut.set(i)
 	ls.at[i] = max(l.end(), l.probe)
+	ls.opens = min(ls.opens, ls.at[i])
+}
+
+// closed returns the members that no request may go to. It looks only at those that were
+// closed before, and only when it is time for one of them; the pool's time never goes back.
+func (ls *limits) closed(t time.Duration) mask {
+	if t < ls.opens {
+		return ls.shut
+	}
+	ls.opens = forever
+	for w, word := range ls.shut {
+		for ; word != 0; word &= word - 1 {
+			if i := w*64 + bits.TrailingZeros64(word); t >= ls.at[i] {
+				ls.shut.clear(i)
+			} else {
+				ls.opens = min(ls.opens, ls.at[i])
+			}
+		}
+	}
+	return ls.shut
 }
 
 // nobody is the answer that no account is ready, and until when it is: the herd of
@@ -413,19 +440,14 @@ func (p *Pool) turn(q *query) int {
 // counts them.
 func (p *Pool) readyFor(q *query) int {
 	p.ready.fill(len(p.ids))
-	n := len(p.ids)
-	for w := range q.passed {
-		n -= bits.OnesCount64(q.passed[w])
-		p.ready[w] &^= q.passed[w]
-	}
-	account, family := &p.limits[whole], &p.limits[q.f]
-	for w, word := range account.set {
-		for word = (word | family.set[w]) & p.ready[w]; word != 0; word &= word - 1 {
-			if i := w*64 + bits.TrailingZeros64(word); q.t < account.at[i] || q.t < family.at[i] {
-				p.ready.clear(i)
-				n--
-			}
+	account, family := p.limits[whole].closed(q.t), p.limits[q.f].closed(q.t)
+	n := 0
+	for w := range p.ready {
+		p.ready[w] &^= account[w] | family[w]
+		if q.passed != nil {
+			p.ready[w] &^= q.passed[w]
 		}
+		n += bits.OnesCount64(p.ready[w])
 	}
 	for _, a := range q.Tried {
 		if i, ok := p.index[a]; ok && p.ready.has(i) {
@@ -474,7 +496,7 @@ func (p *Pool) served(s id.Session) int {
 	if id.IsZero(s) {
 		return -1
 	}
-	if a, ok := p.sessions.get(s); ok {
+	if a, ok := p.sessions.Get(s); ok {
 		if i, ok := p.index[a]; ok {
 			return i
 		}

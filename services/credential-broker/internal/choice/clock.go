@@ -6,11 +6,12 @@ import "time"
 // that is taken for a jump.
 const maxDrift = time.Second
 
-// since returns a time as the pool's own: monotonic, but for what the machine slept.
+// since returns a time as the pool's own, which is never before one that was heard of:
+// monotonic, but for what the machine slept.
 func (p *Pool) since(now time.Time) time.Duration {
 	t := now.Sub(p.zero).Truncate(time.Microsecond)
 	if t <= p.latest { // who waited for the mutex says nothing of a jump
-		return t
+		return p.latest
 	}
 	if off := now.Round(0).Sub(p.wall) - t; off > maxDrift || off < -maxDrift {
 		t = p.jumped(t, off.Truncate(time.Microsecond))

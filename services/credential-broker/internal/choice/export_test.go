@@ -32,5 +32,5 @@ func (p *Pool) Peers(a id.Account) int {
 func (p *Pool) Sessions() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.sessions.young) + len(p.sessions.old)
+	return p.sessions.Len()
 }

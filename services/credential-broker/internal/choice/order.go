@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/recent"
 )
 
 // Use makes an account the current one, because somebody has asked for it at a time:
@@ -20,7 +21,7 @@ func (p *Pool) Use(asked time.Time, account id.Account) {
 	p.orders++
 	p.setCurrent(i)
 	p.cursor = (i + 1) % len(p.ids)
-	p.sessions = affinity{}
+	p.sessions = recent.Map[id.Session, id.Account]{}
 }
 
 // Order is that somebody wants an account to be as new.

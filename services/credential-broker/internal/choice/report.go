@@ -106,7 +106,7 @@ func (p *Pool) succeeded(t time.Duration, i int, k *Ticket) {
 		}
 	}
 	if !id.IsZero(k.session) && k.orders == p.orders { // else somebody has switched since
-		p.sessions.put(k.session, k.Account)
+		p.sessions.Put(k.session, k.Account, maxSessions/2)
 	}
 	p.shunned.forgive(k.model, i)
 }

@@ -123,7 +123,7 @@ func (p *Pool) MarkAll(who Listener) {
 }
 
 func (p *Pool) isLimited(i int) bool {
-	return slices.ContainsFunc(p.limits, func(ls limits) bool { return ls.set.has(i) })
+	return slices.ContainsFunc(p.limits, func(ls limits) bool { return ls.of[i].set() })
 }
 
 // Changed reports whether the listener has something to ask for.
