@@ -72,12 +72,14 @@ func Denied(f dialect.Failure) bool {
 func isQuota(f dialect.Failure) bool {
 	return Denied(f) || matches(f, "insufficient_quota", "billing_error", "billing_hard_limit_reached", "billing_not_active",
 		"quota_exceeded", "account_deactivated", "access_terminated", "organization_deactivated", "402") ||
-		begins(f, "Your credit balance is too low", "You exceeded your current quota", "This request requires more credits")
+		begins(f, "Your credit balance is too low", "You exceeded your current quota", "This request requires more credits",
+			"You have reached your specified API usage limits", "This organization has been disabled", "Key limit exceeded")
 }
 
 func isRateLimit(f dialect.Failure) bool {
 	return matches(f, "rate_limit_error", "rate_limit_exceeded", "rate_limited", "tokens_exceeded", "429") ||
-		begins(f, "This request would exceed your account's rate limit", "Rate limit reached for")
+		begins(f, "This request would exceed your account's rate limit", "Rate limit reached for",
+			"You have exceeded a secondary rate limit", "API rate limit exceeded for")
 }
 
 func isAuth(f dialect.Failure) bool {

@@ -125,7 +125,10 @@ type answer struct {
 // was never sent.
 func (x *exchange) attempt() (*answer, *refusal) {
 	u, route := x.target()
-	x.tally = usage.NewTally(x.account.Profile.Usage)
+	x.tally = usage.Tally{}
+	if x.r.Method == http.MethodPost { // an answer that is read once more was counted
+		x.tally = usage.NewTally(x.account.Profile.Usage)
+	}
 	if r := x.edit(route.Messages); r != nil {
 		x.unsent = true
 		x.report(pool.Caller, nil)

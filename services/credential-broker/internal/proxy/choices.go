@@ -10,13 +10,16 @@ import (
 // maxChoices bounds the choices of one answer that are told apart.
 const maxChoices = 256
 
+// maxIndex bounds an index that is remembered, in digits.
+const maxIndex = 20
+
 // choices tells when all choices of a chat answer have finished, where the request may
 // bring more than one. A nil *choices is of a request that cannot: the first to finish is
 // the only one.
 type choices struct {
 	want     int
 	finished map[string]bool // by index, as it is written
-	lost     bool            // there were more than are told apart
+	lost     bool            // there were others than are told apart
 }
 
 // newChoices returns nil where a request can have but one choice.
@@ -110,7 +113,7 @@ func (c *choices) note(choice []byte) {
 			finished = isSet(value)
 		}
 	}
-	if _, known := c.finished[index]; !known && len(c.finished) >= maxChoices {
+	if _, known := c.finished[index]; !known && (len(c.finished) >= maxChoices || len(index) > maxIndex) {
 		c.lost = true
 		return
 	}

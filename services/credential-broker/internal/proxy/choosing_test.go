@@ -3,12 +3,14 @@ package proxy_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -87,6 +89,50 @@ func TestPoolHears(t *testing.T) {
 	}
 	want := "account-1 for m, account-1 RATE_LIMIT_EXCEEDED 7s (retry-after: 7), account-2 for m, account-2 began, account-2 OK"
 	if diff := cmp.Diff(want, c.said()); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+}
+
+// A ping that the caller is shown when the gate's time is up says nothing good of the
+// account: what it had used up stays used up.
+func TestPingIsNoBeginning(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct{ last, want string }{
+		"a failure": {"event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"billing_error\",\"message\":\"x\"}}\n\n", "account-1 QUOTA_EXHAUSTED"},
+		"an answer": {msgStart + msgBlock + msgStop, "account-1 began, account-1 OK"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				r, c := newChoosing(t)
+				c.all = []pool.Account{r.account("anthropic", r.serve(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+					for range 2 { // meanwhile the gate opens
+						stream(msgPing)(w, req)
+						<-time.After(15 * time.Second)
+					}
+					_, _ = io.WriteString(w, tt.last)
+				})), "account-1")}
+				if got := r.post(messages, asking); got.status != 200 || !strings.HasPrefix(got.body, msgPing) {
+					t.Errorf("answer %+v, want a stream that begins with a ping", got)
+				}
+				if diff := cmp.Diff("account-1 for m, "+tt.want, c.said()); diff != "" {
+					t.Errorf("calls (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+// An event that is shown before it is whole is a beginning: the account's use is on record.
+func TestOverlongBeginning(t *testing.T) {
+	t.Parallel()
+	r, c := newChoosing(t)
+	long := "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"x\":\"" + strings.Repeat("x", 3<<20)
+	c.all = []pool.Account{r.account("anthropic", r.serve(stream(long)), "account-1")}
+	if got := r.post(messages, asking); got.status != 200 || got.err == nil {
+		t.Errorf("answer %d, %v, want one that breaks off", got.status, got.err)
+	}
+	if diff := cmp.Diff("account-1 for m, account-1 began, account-1 UNREACHABLE", c.said()); diff != "" {
 		t.Errorf("calls (-want +got):\n%s", diff)
 	}
 }

@@ -51,15 +51,15 @@ func (a *answer) begin() {
 func (x *exchange) deliver(a *answer) {
 	defer a.discard()
 	x.bodySent()
-	if a.reason == pool.OK {
-		x.p.cfg.Pool.Began(x.account)
-	}
 	if a.relay != nil {
 		open := x.p.metrics.of(x.label).open
 		open.Inc()
 		defer open.Dec()
 		a.relay.run()
 		return
+	}
+	if a.reason == pool.OK {
+		x.p.cfg.Pool.Began(x.account)
 	}
 	a.begin()
 	switch {
@@ -88,6 +88,9 @@ func (a *answer) copyPlain() error {
 	pooled := x.p.buffers.Get().(*[]byte)
 	defer x.p.buffers.Put(pooled)
 	b := *pooled
+	if n := 2 * a.echoes.longest; n > len(b) { // what is held leaves room to read
+		b = make([]byte, n)
+	}
 	count := newCounter(a)
 	count.add(a.head)
 	held, err := a.show(a.head, b)

@@ -26,7 +26,9 @@
 // without its terminal event (events.go) is broken off too: a reader never takes
 // half an answer for a whole one. A chat may end without it when every choice that was
 // asked for has finished (choices.go), and no event behind that is torn. An event larger than the buffer may be is
-// forwarded as it comes; if the stream fails inside it, only the break tells.
+// forwarded as it comes; if the stream fails inside it, only the break tells. Of an answer
+// whose end is the connection's and nothing else (as in HTTP/1.0), and that is no stream of
+// known events, nobody can tell whether it was cut: it goes on as it came.
 //
 // What is a stream is not left to the content type alone: where a stream was asked for
 // whose events are known, whatever does not say that it is JSON is one. One that comes

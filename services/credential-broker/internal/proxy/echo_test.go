@@ -139,6 +139,17 @@ func TestEscapedCredential(t *testing.T) {
 	}
 }
 
+// An answer that may go on as a credential of many kilobytes does ends all the same.
+func TestLongCredential(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, &loopback{}, nil)
+	begin := strings.Repeat(`\u002B`, 7990)
+	r.upstream("openai", answer(200, begin+"z"), strings.Repeat("+", 8000))
+	if got := r.post(chats, asking); got.body != begin+"z" || got.err != nil {
+		t.Errorf("%d bytes came, %v, want %d", len(got.body), got.err, len(begin)+1)
+	}
+}
+
 // However reads cut an answer, in events, in an overlong event, and in no event: the
 // credential is not shown, and everything else is, whole.
 func TestCredentialAtEverySplit(t *testing.T) {

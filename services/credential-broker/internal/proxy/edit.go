@@ -108,8 +108,8 @@ func (a *answer) translate() (*answer, *refusal) {
 		return fail(x.upstreamFailed(a.ctx, err), pool.Unreachable)
 	case len(body) > maxAnswer:
 		return fail(x.unusable(fmt.Sprintf("with more than %d MiB, so that the names of tools in it cannot be translated: ask for a stream", maxAnswer>>20)), pool.OK)
-	case len(body) > 0 && !isJSON(res) && !json.Valid(body):
-		return fail(x.unusable("with something that is neither JSON nor an event stream"), pool.Service)
+	case len(body) > 0 && !json.Valid(body):
+		return fail(x.unusable("with something that is neither whole JSON nor an event stream"), pool.Service)
 	}
 	x.held = min(size, int64(len(body)))
 	x.p.bodies.Release(size - x.held)

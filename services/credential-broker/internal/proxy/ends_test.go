@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"signalbox.dev/pkg/price"
 	"signalbox.dev/services/credential-broker/internal/pool"
 )
 
@@ -219,6 +220,41 @@ func TestTornBehindTheFinish(t *testing.T) {
 				t.Errorf("got %.600q", got.body)
 			}
 		})
+	}
+}
+
+// A choice whose index is no number that anybody counts to is not remembered.
+func TestLongIndex(t *testing.T) {
+	t.Parallel()
+	for digits, broken := range map[int]bool{20: false, 21: true} {
+		r := newRig(t, &loopback{}, nil)
+		r.upstream("openai", stream(chatFinish, `data: {"choices":[{"index":`+strings.Repeat("1", digits)+`,"finish_reason":"stop"}]}`+"\n\n"))
+		if got := r.post(chats, `{"stream":true,"n":2}`); (got.err != nil) != broken {
+			t.Errorf("with %d digits the end is %v, want broken %v", digits, got.err, broken)
+		}
+	}
+}
+
+// A response that is streamed once more, by its id, is as whole as its end.
+func TestResumedResponse(t *testing.T) {
+	t.Parallel()
+	const piece = "event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"sequence_number\":4}\n\n"
+	const last = "event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"usage\":{\"input_tokens\":3,\"output_tokens\":2}}}\n\n"
+	for _, tt := range []struct {
+		name   string
+		events []string
+		broken bool
+	}{{"whole", []string{piece, last}, false}, {"cut", []string{piece}, true}} {
+		r := newRig(t, &loopback{}, nil)
+		r.upstream("openai", stream(tt.events...))
+		req := r.request(t.Context(), "/egress/openai/v1/responses/resp_1?stream=true&starting_after=3", "")
+		req.Method = http.MethodGet
+		if got := r.do(req); (got.err != nil) != tt.broken {
+			t.Errorf("%s: the end is %v, want broken %v", tt.name, got.err, tt.broken)
+		}
+		if told := r.pool.outcomes(); len(told) != 1 || told[0].Tokens != (price.Tokens{}) {
+			t.Errorf("%s: the pool heard %+v, want no tokens: they were counted when the response was made", tt.name, told)
+		}
 	}
 }
 

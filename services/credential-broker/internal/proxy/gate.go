@@ -25,7 +25,7 @@ func (r *relay) gate() *refusal {
 	for {
 		n, err := r.fill()
 		if more, refused := r.weigh(n, err); !more {
-			x.p.metrics.of(x.label).gate.Observe(time.Since(r.began).Seconds())
+			x.p.metrics.of(x.label).gate.Observe(time.Since(r.since).Seconds())
 			return refused
 		}
 	}

@@ -35,7 +35,8 @@ type relay struct {
 	late verdict // of an overlong event: counts when it is whole
 	read error   // how the source ended
 
-	began time.Time
+	since time.Time // when it began
+	began bool      // the pool was told that it began well
 
 	mu       sync.Mutex // while the gate is shut: guards opened, decided, gateErr, frames but for buf[end:], and the exchange's writer
 	opened   bool
@@ -46,7 +47,7 @@ type relay struct {
 
 func newRelay(a *answer) *relay {
 	b := a.x.p.buffers.Get().(*[]byte)
-	r := &relay{a: a, rules: a.route.Stream, answers: a.x.edited.answers, src: a.res.Body, pooled: b, frames: frames{buf: *b}, began: time.Now()}
+	r := &relay{a: a, rules: a.route.Stream, answers: a.x.edited.answers, src: a.res.Body, pooled: b, frames: frames{buf: *b}, since: time.Now()}
 	if r.rules != nil && r.rules.Events == profile.Chat {
 		r.choices = newChoices(a.x.body)
 	}
@@ -118,6 +119,7 @@ func (r *relay) copy() error {
 			// credential may have begun.
 			show -= r.a.echoes.held(f.buf[r.shown:f.done])
 		}
+		r.beganWell()
 		if show > r.shown {
 			if err := r.a.x.write(f.buf[r.shown:show]); err != nil {
 				return err
@@ -140,6 +142,16 @@ func (r *relay) copy() error {
 		r.a.x.bodySent()
 		r.took(n)
 	}
+}
+
+// beganWell tells the pool, once an event means something that is no failure. A ping that
+// the caller has seen says nothing of the account.
+func (r *relay) beganWell() {
+	if r.began || r.a.reason != pool.OK || (r.met|r.late)&meaningful == 0 {
+		return
+	}
+	r.began = true
+	r.a.x.p.cfg.Pool.Began(r.a.x.account)
 }
 
 // took counts in what was read, without the credential. No event is shown before all of
@@ -254,6 +266,7 @@ func (r *relay) finish() error {
 			r.translate(&ev)
 			last = r.judge(ev, false)
 			r.met |= last
+			r.beganWell()
 			r.count(ev)
 		} else {
 			torn = torn || !saysNothing(f.buf[r.shown:f.end])
@@ -293,6 +306,7 @@ func (r *relay) plain() (body []byte, ok bool) {
 // showPlain shows an answer that is no stream, as translate and copyPlain would.
 func (r *relay) showPlain(body []byte) error {
 	x := r.a.x
+	x.p.cfg.Pool.Began(x.account)
 	if x.tally.Counts() {
 		x.tally.Read(body)
 	}

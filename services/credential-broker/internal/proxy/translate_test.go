@@ -211,11 +211,12 @@ func TestUntranslatable(t *testing.T) {
 			cut()
 		}, 502, "broke the answer off"},
 		{"an error", answer(400, `{"type":"error","error":{"type":"invalid_request_error","message":"tools.0.name: mcp_a"}}`), 400, "mcp_a"},
-		{"no JSON", answer(200, `mcp_a`), 200, "mcp_a"},
+		{"no JSON", answer(200, `mcp_a`), 502, "neither whole JSON"},
+		{"half a JSON", answer(200, `{"content":[{"type":"tool_use","name":"mcp_a`), 502, "neither whole JSON"},
 		{"no JSON type", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/plain")
 			_, _ = io.WriteString(w, "mcp_a")
-		}, 502, "neither JSON nor an event stream"},
+		}, 502, "neither whole JSON nor an event stream"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
