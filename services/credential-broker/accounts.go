@@ -2,6 +2,7 @@ package credentialbroker
 
 import (
 	"context"
+	"crypto/subtle"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -157,8 +158,8 @@ type NewAccount struct {
 	// FlatRate says that it is paid by the month.
 	FlatRate bool
 	Secret   conf.Secret
-	// ID is that of the account to be; zero for a new one. Where there is one already, it
-	// is what Add returns, so that a call can be repeated.
+	// ID is that of the account to be; zero for a new one. Where the same call has added one
+	// already, it is what Add returns.
 	ID id.Account
 }
 
@@ -208,7 +209,7 @@ func (s *Scope) Add(ctx context.Context, n NewAccount) (Account, error) {
 	row.WorkspaceID, row.ID = s.workspace, n.ID
 	if id.IsZero(n.ID) {
 		row.ID = id.New[id.Account]()
-	} else if made, err := s.Get(ctx, n.ID); fault.KindOf(err) != fault.NotFound {
+	} else if made, err := s.made(ctx, &row, secret); fault.KindOf(err) != fault.NotFound {
 		return made, err
 	}
 	sealed, err := a.vault.Seal(ctx, row.Place(), secret)
@@ -219,12 +220,36 @@ func (s *Scope) Add(ctx context.Context, n NewAccount) (Account, error) {
 	ev := s.event("created")
 	ev.Account, ev.Provider = row.ID, row.Provider
 	if _, err := a.store.Add(ctx, row, ev); err != nil {
-		if made, again := s.Get(ctx, row.ID); again == nil {
-			return made, nil // the same call, which was faster
+		if made, again := s.made(ctx, &row, secret); fault.KindOf(again) != fault.NotFound {
+			return made, again // the same call, which was faster
 		}
 		return Account{}, err
 	}
 	s.changed()
+	return s.Get(ctx, row.ID)
+}
+
+// made returns the account that the same call has made before. A call for something else
+// under its id is a Conflict fault.
+func (s *Scope) made(ctx context.Context, row *store.Account, secret vault.Secret) (Account, error) {
+	there, err := s.accounts.store.Get(ctx, s.workspace, row.ID)
+	if err != nil {
+		return Account{}, err
+	}
+	same := len(there.Sealed) > 0 && there.Provider == row.Provider && there.Profile == row.Profile &&
+		there.Label == row.Label && there.BaseURL == row.BaseURL
+	if same {
+		key, err := s.accounts.vault.Open(ctx, there.Place(), vault.Sealed{KeyVersion: there.KeyVersion, Bytes: there.Sealed})
+		switch {
+		case err == nil:
+			same = subtle.ConstantTimeCompare([]byte(key.Reveal()), []byte(secret.Reveal())) == 1
+		case !vault.Lasting(err):
+			return Account{}, err // the key service is away
+		}
+	}
+	if !same {
+		return Account{}, fault.Coded(fault.Conflict, "IDEMPOTENCY_KEY_REUSED", "this idempotency key has added another account, %s: use a new key for a new account", row.ID)
+	}
 	return s.Get(ctx, row.ID)
 }
 

@@ -88,7 +88,14 @@ func (a *Accounts) CheckKey(ctx context.Context) error {
 			what = "there is no key file " + path
 		}
 	}
-	return fault.New(fault.Conflict, "%s, and stored credentials are sealed with the key %s: name the credential broker's own in CREDENTIAL_BROKER_KEY_FILE or CREDENTIAL_BROKER_KEY_URL. With --new-key more are sealed with this one, which every broker then needs", what, other)
+	return fault.New(fault.Conflict, "%s, and stored credentials are sealed with the key %s: name the credential broker's own in CREDENTIAL_BROKER_KEY_FILE or CREDENTIAL_BROKER_KEY_URL", what, other)
+}
+
+// tellKey tells operators where the key opens nothing.
+func (a *Accounts) tellKey(ctx context.Context, log *slog.Logger) {
+	if err := a.CheckKey(ctx); fault.KindOf(err) == fault.Conflict {
+		log.ErrorContext(ctx, "stored accounts cannot be used", "error", err)
+	}
 }
 
 // NewKeyFile makes a file with a new key, mode 0600, and returns the key's name. Where

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -54,6 +55,29 @@ func TestKeyFileToService(t *testing.T) {
 	got, err = open(filepath.Join(t.TempDir(), "other"), credentialbroker.Keys{}).RotateKeys(t.Context(), true, nil)
 	if err != nil || got.Failed == 0 || !strings.Contains(got.Failures[0].Reason, "sealed with another key") || got.Failures[0].Workspace != "" {
 		t.Errorf("RotateKeys with a strange key = %+v, %v, want failures", got, err)
+	}
+}
+
+// TestStrangeKey: a broker whose key opens nothing serves, and says so at once.
+func TestStrangeKey(t *testing.T) {
+	t.Parallel()
+	b := start(t, credentialbroker.Config{})
+	if _, err := b.operator(nil).Operator(id.Workspace{}).Add(t.Context(), credentialbroker.NewAccount{Provider: "openai", Secret: conf.Secret("sk-" + canary)}); err != nil {
+		t.Fatal(err)
+	}
+	strange := &broker{t: t, db: b.db, keyFile: filepath.Join(t.TempDir(), "other.key"), log: &lines{}, done: make(chan error, 1)}
+	strange.serve(credentialbroker.Config{})
+	again := &broker{t: t, db: b.db, keyFile: b.keyFile, log: &lines{}, done: make(chan error, 1)}
+	again.serve(credentialbroker.Config{})
+	const said = `"level":"ERROR","msg":"stored accounts cannot be used"`
+	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(strange.log.String(), said); {
+		if time.Now().After(deadline) {
+			t.Fatalf("the log is %s, want that the key opens nothing", strange.log)
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+	if strings.Contains(again.log.String(), said) {
+		t.Errorf("with the right key the log is %s", again.log)
 	}
 }
 

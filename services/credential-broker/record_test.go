@@ -24,6 +24,8 @@ import (
 	"signalbox.dev/pkg/subject"
 	credentialv1 "signalbox.dev/proto/signalbox/credential/v1"
 	credentialbroker "signalbox.dev/services/credential-broker"
+	"signalbox.dev/services/credential-broker/internal/oauth"
+	"signalbox.dev/services/simulator/authserver"
 )
 
 // operator is who works on a broker's accounts beside it.
@@ -455,6 +457,77 @@ func TestCost(t *testing.T) {
 	for _, secret := range []string{canary, "a name for people"} {
 		if strings.Contains(string(text), secret) {
 			t.Errorf("/metrics says %q", secret)
+		}
+	}
+}
+
+// TestRemoveDuringRenewal: an account whose token is being renewed stays until it is known
+// what is to be taken back.
+func TestRemoveDuringRenewal(t *testing.T) {
+	t.Parallel()
+	s := startSignedIn(t, ", revoke: $FRONT/oauth/revoke")
+	owner := member(identity.Owner)
+	ref := s.add(owner)
+	answer, asked := make(chan struct{}), make(chan struct{})
+	s.server.Fail(authserver.Fault{Wait: answer, After: true})
+	s.server.Watch(func(stage string) {
+		if stage == "rotated" {
+			s.server.Watch(nil)
+			close(asked)
+		}
+	})
+	renewed := make(chan error)
+	go func() { renewed <- s.other.Refresh(t.Context(), oauth.Who{}, ref) }()
+	<-asked
+	remove := func() error {
+		_, err := s.client().RemoveAccount(identity.With(t.Context(), owner), &credentialv1.RemoveAccountRequest{Id: ref.Account.String()})
+		return err
+	}
+	if f := fault.From(remove()); f.Kind != fault.Unavailable || f.RetryAfter <= 0 {
+		t.Errorf("RemoveAccount() during a renewal = %v, want to be asked to come again", f)
+	}
+	close(answer)
+	if err := <-renewed; err != nil {
+		t.Fatal(err)
+	}
+	token, err := s.other.Token(t.Context(), ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := remove(); err != nil {
+		t.Errorf("RemoveAccount() after the renewal = %v", err)
+	}
+	if n := s.server.Calls().Revoke; n != 1 || s.server.Good(token.Secret.Reveal()) {
+		t.Errorf("the provider was told %d times, and takes the token: %t", n, s.server.Good(token.Secret.Reveal()))
+	}
+}
+
+// TestSameAccountAgain: a call is the same when all of it is.
+func TestSameAccountAgain(t *testing.T) {
+	t.Parallel()
+	b := start(t, credentialbroker.Config{})
+	ctx := identity.With(t.Context(), member(identity.Owner))
+	req := &credentialv1.AddAccountRequest{Id: id.New[id.Account]().String(), Provider: "openai", Label: "mine", Secret: "sk-one"}
+	add := func(change func(*credentialv1.AddAccountRequest)) error {
+		again := &credentialv1.AddAccountRequest{Id: req.GetId(), Provider: req.GetProvider(), Label: req.GetLabel(), Secret: req.GetSecret()}
+		change(again)
+		_, err := b.client().AddAccount(ctx, again)
+		return err
+	}
+	for range 2 {
+		if err := add(func(*credentialv1.AddAccountRequest) {}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, change := range map[string]func(*credentialv1.AddAccountRequest){
+		"secret":   func(r *credentialv1.AddAccountRequest) { r.Secret = "sk-two" },
+		"provider": func(r *credentialv1.AddAccountRequest) { r.Provider = "openrouter" },
+		"profile":  func(r *credentialv1.AddAccountRequest) { r.Profile = "openrouter" },
+		"label":    func(r *credentialv1.AddAccountRequest) { r.Label = "yours" },
+		"base URL": func(r *credentialv1.AddAccountRequest) { r.BaseUrl = "https://example.com" },
+	} {
+		if f := fault.From(add(change)); f.Kind != fault.Conflict || f.Code != "IDEMPOTENCY_KEY_REUSED" {
+			t.Errorf("AddAccount() under the same id with another %s = %v, want IDEMPOTENCY_KEY_REUSED", name, f)
 		}
 	}
 }

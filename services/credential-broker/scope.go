@@ -124,16 +124,22 @@ func (s *Scope) Reset(ctx context.Context, account id.Account) (Account, error) 
 
 // Switch makes an account the current one of its pool.
 func (s *Scope) Switch(ctx context.Context, account id.Account) (Account, error) {
-	row, err := s.accounts.store.Get(ctx, s.workspace, account)
+	a, err := s.Get(ctx, account)
 	if err != nil {
 		return Account{}, err
 	}
-	p, err := s.Pool(ctx, row.Provider)
+	if err := s.Opens(ctx, account); vault.Lasting(err) {
+		return Account{}, err
+	}
+	if a.Status == SignedOut || a.Status == Reauthorize {
+		return Account{}, fault.New(fault.Conflict, "nobody is signed in to account %s: sign in again first (accounts reauth)", account)
+	}
+	p, err := s.Pool(ctx, a.Provider)
 	if err != nil {
 		return Account{}, err
 	}
 	if p.Settings.Strategy == choice.RoundRobin {
-		return Account{}, fault.New(fault.Conflict, "the pool of %s takes its accounts in turn: disable the others, or choose another strategy (sticky, hybrid)", row.Provider)
+		return Account{}, fault.New(fault.Conflict, "the pool of %s takes its accounts in turn: disable the others, or choose another strategy (sticky, hybrid)", a.Provider)
 	}
 	return s.done(ctx, account, s.accounts.store.Switch(ctx, s.workspace, account, s.event("changed")))
 }
@@ -152,8 +158,9 @@ func (s *Scope) removable(ctx context.Context, account id.Account) (Account, err
 const takeBack = 8 * time.Second
 
 // Remove forgets an account. Where somebody signed in to it the provider is told first, as
-// far as that can be done within some seconds: the account goes in any case, and the audit
-// says what came of it.
+// far as that can be done within some seconds: the account goes whatever the provider
+// answers, and the audit says what came of it. It stays where nobody could tell the provider,
+// as while its token is being renewed: what that brings could not be taken back any more.
 func (s *Scope) Remove(ctx context.Context, account id.Account) (Revocation, error) {
 	a, err := s.removable(ctx, account)
 	if err != nil {
@@ -166,13 +173,10 @@ func (s *Scope) Remove(ctx context.Context, account id.Account) (Revocation, err
 		return Revocation{Why: "it was signed out before"}, s.forget(ctx, account, "signed out before")
 	}
 	r, err := s.accounts.keeper.RevokeWithin(ctx, s.who(), s.ref(account), takeBack)
-	if err != nil && ctx.Err() != nil {
-		return r, err // whoever asked has left, and nothing was told
+	if err != nil {
+		return r, err
 	}
 	detail := "taken back at the provider"
-	if err != nil {
-		r.Why = fault.From(err).Message
-	}
 	if !r.AtProvider {
 		detail = "not taken back at the provider: " + r.Why
 	}

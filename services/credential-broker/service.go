@@ -199,6 +199,7 @@ func (s *Service) Run(ctx context.Context) error {
 	defer served()
 	wg.Go(func() { _ = s.accounts.keeper.Run(serving) }) // nil when ctx is done
 	wg.Go(func() { s.accounts.sweepKeys(serving, s.deps.Log) })
+	wg.Go(func() { s.accounts.tellKey(serving, s.deps.Log) })
 	sharing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	var shared errgroup.Group

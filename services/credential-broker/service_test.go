@@ -86,6 +86,13 @@ func start(t *testing.T, cfg credentialbroker.Config) *broker {
 		database := pgtest.New(t, m)
 		b.adminDB, b.db = database.AdminURL, database.Open(t, m)
 	}
+	return b.serve(cfg)
+}
+
+// serve starts the service with the broker's database and key file.
+func (b *broker) serve(cfg credentialbroker.Config) *broker {
+	t := b.t
+	t.Helper()
 	trusted := map[string]string{}
 	b.signers = map[string]*identity.Signer{}
 	for _, service := range []string{subject.Gateway, subject.AgentRunner, subject.ToolExecutor, subject.DocumentSync} {

@@ -2,6 +2,7 @@ package authserver
 
 import (
 	"cmp"
+	"crypto/rand"
 	"net/http"
 	"net/url"
 	"strings"
@@ -19,7 +20,7 @@ func (s *Server) startDevice(w http.ResponseWriter, r *http.Request) {
 		clear(s.devices)
 	}
 	d := &device{
-		user: strings.ToUpper(random()[:8]), expires: s.now().Add(deviceLife),
+		user: rand.Text()[:8], expires: s.now().Add(deviceLife),
 		interval: time.Duration(cmp.Or(s.settings.Interval, 5)) * time.Second,
 	}
 	text := "device-" + random()

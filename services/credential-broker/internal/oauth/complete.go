@@ -90,15 +90,23 @@ func (a *Answer) check() error {
 	return nil
 }
 
+// turnWait is how long a login is waited for that somebody else works on, who may be dead.
+const turnWait = 10 * time.Second
+
 // turn returns a login when nobody else works on it, or when it has ended.
 func (k *Keeper) turn(ctx context.Context, who Who, w wanted) (loginRow, error) {
+	ctx, cancel := context.WithTimeout(ctx, turnWait)
+	defer cancel()
 	for look := firstLook; ; look = min(2*look, lastLook) {
 		row, wait, err := k.tables.turn(ctx, who, w)
 		if err != nil || wait <= 0 {
 			return row, err
 		}
 		if err := sleep(ctx, min(look, wait)); err != nil {
-			return row, fault.Wrap(err, fault.Unavailable, "this sign-in is being completed: try again in a moment")
+			return row, &fault.Error{
+				Kind: fault.Unavailable, RetryAfter: turnWait, Err: err,
+				Message: "this sign-in is being completed: try again in a moment",
+			}
 		}
 	}
 }

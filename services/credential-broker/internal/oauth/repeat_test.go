@@ -169,6 +169,12 @@ func TestDeadTurn(t *testing.T) {
 	if err == nil || w.server.Calls().Exchange != 0 {
 		t.Errorf("Complete() while another has the turn = %v, want to wait", err)
 	}
+	// Who has it may be dead: nobody waits for them to the end of their turn.
+	began := time.Now()
+	_, err = k.Complete(t.Context(), w.who, answer)
+	if f := fault.From(err); f.Kind != fault.Unavailable || f.RetryAfter <= 0 || time.Since(began) > time.Minute {
+		t.Errorf("Complete() while another has the turn = %v after %s, want to come again", err, time.Since(began))
+	}
 	done := make(chan error)
 	go func() {
 		_, err := k.Complete(t.Context(), w.who, answer)

@@ -27,7 +27,9 @@ func (k *Keeper) Revoke(ctx context.Context, who Who, ref Ref) (Revocation, erro
 }
 
 // RevokeWithin is Revoke that waits for others, and then for the provider, no longer than
-// a limit.
+// a limit. What the provider answers, or that it
+// does not, is no error; after one, which is Unavailable where others took too long, the
+// sign-out is to be repeated.
 func (k *Keeper) RevokeWithin(ctx context.Context, who Who, ref Ref, limit time.Duration) (Revocation, error) {
 	g, a, done, err := k.openRevocation(ctx, who, ref, limit)
 	k.forget(ref)
@@ -76,7 +78,10 @@ func (k *Keeper) openRevocation(ctx context.Context, who Who, ref Ref, limit tim
 			return g, a, !ok, err
 		}
 		if err := sleep(ctx, look); err != nil {
-			return g, a, false, fault.Wrap(err, fault.Unavailable, "a renewal of the account's token is under way: try again in a minute")
+			return g, a, false, &fault.Error{
+				Kind: fault.Unavailable, RetryAfter: k.cfg.Lease, Err: err,
+				Message: "the account's token is being renewed or taken back at this moment: try again in a minute",
+			}
 		}
 	}
 }
