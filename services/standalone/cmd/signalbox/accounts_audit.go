@@ -15,6 +15,7 @@ import (
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/process"
 	credentialbroker "signalbox.dev/services/credential-broker"
+	"signalbox.dev/services/standalone/internal/chat"
 )
 
 func (c *cli) accountsAudit() *cobra.Command {
@@ -40,7 +41,10 @@ removed: then name it by its ID.
 
 FROM is the user and the machine of whoever typed a command, and the network address of
 whoever sent a request. For a use that is the service that runs the session, and not the
-member: SESSION says whose it is.`,
+member: SESSION says whose it is.
+
+Without a database a row is written before what it tells of: the last row of a program that
+was killed may be of something that did not come about.`,
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().Int64Var(&before, "before", 0, "rows before this number (default: from the end)")
 			cmd.Flags().IntVar(&limit, "limit", 50, "rows, 100 at most; with --account 10000")
@@ -147,12 +151,12 @@ in with --heads the next time.`,
 				}
 			}
 			if n := len(v.Problems); n > 0 {
-				return fmt.Errorf("the audit is not as it was written: %d problems in %d rows", n, v.Rows)
+				return fmt.Errorf("the audit is not as it was written: %s in %s", chat.Plural(n, "problem"), chat.Plural(v.Rows, "row"))
 			}
 			if r.json {
 				return nil
 			}
-			_, err = fmt.Fprintf(r.screen.out, "the audit is whole: %d rows in %d chains\n", v.Rows, len(v.Heads))
+			_, err = fmt.Fprintf(r.screen.out, "the audit is whole: %s in %s\n", chat.Plural(v.Rows, "row"), chat.Plural(len(v.Heads), "chain"))
 			return err
 		},
 	})

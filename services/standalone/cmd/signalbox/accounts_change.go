@@ -36,7 +36,7 @@ func (r *accountsRun) add(ctx context.Context, n credentialbroker.NewAccount) er
 	if err := r.scope.Check(n); err != nil {
 		return err
 	}
-	secret, err := r.askSecret("API key for %s (not shown): ", printable(n.Provider))
+	secret, err := r.askKey(printable(n.Provider))
 	if err != nil {
 		return unread("the key", err)
 	}

@@ -37,6 +37,15 @@ type accountsCommand struct {
 	run                                func(ctx context.Context, r *accountsRun) error
 }
 
+// checkKey is CheckKey for a command that has --new-key.
+func checkKey(ctx context.Context, a *credentialbroker.Accounts) error {
+	err := a.CheckKey(ctx)
+	if f := fault.From(err); err != nil && f.Kind == fault.Conflict {
+		return fault.New(f.Kind, "%s. With --new-key more are sealed with this one, which every broker then needs", f.Message)
+	}
+	return err
+}
+
 func (c *cli) accountsSub(spec accountsCommand) *cobra.Command {
 	r, newKey := &accountsRun{cli: c}, false
 	cmd := &cobra.Command{
@@ -50,7 +59,7 @@ func (c *cli) accountsSub(spec accountsCommand) *cobra.Command {
 			return c.withAccounts(cmd, r.data, spec.begins, func(ctx context.Context, a *credentialbroker.Accounts) error {
 				r.accounts, r.scope, r.ctx = a, a.Operator(ws), ctx
 				if spec.seals && !newKey {
-					if err := a.CheckKey(ctx); err != nil {
+					if err := checkKey(ctx, a); err != nil {
 						return err
 					}
 				}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"signalbox.dev/pkg/fault"
 	credentialbroker "signalbox.dev/services/credential-broker"
 )
 
@@ -19,12 +20,20 @@ func (c *cli) accountsList() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			r.warnOfKey(ctx)
 			if r.json {
 				return r.printJSON(map[string]any{"accounts": all})
 			}
 			return r.tableOf(all)
 		},
 	})
+}
+
+// warnOfKey says that nothing opens, of which the statuses say nothing.
+func (r *accountsRun) warnOfKey(ctx context.Context) {
+	if err := r.accounts.CheckKey(ctx); fault.KindOf(err) == fault.Conflict {
+		fmt.Fprintf(r.screen.err, "warning: %s\n", fault.From(err).Message)
+	}
 }
 
 // list returns the accounts that a command is about; never nil.
@@ -102,6 +111,7 @@ func (c *cli) accountsStatus() *cobra.Command {
 parked, with what the provider sent, and how its sign-in does. It is what running
 brokers have written down, half a second ago.`,
 		run: func(ctx context.Context, r *accountsRun) error {
+			r.warnOfKey(ctx)
 			if len(r.args) == 1 {
 				a, _, _, err := r.find(ctx, r.args[0])
 				if err != nil {

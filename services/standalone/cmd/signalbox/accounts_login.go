@@ -13,6 +13,7 @@ import (
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/process"
 	credentialbroker "signalbox.dev/services/credential-broker"
+	"signalbox.dev/services/standalone/internal/chat"
 )
 
 // loginFlags say how somebody wants to sign in.
@@ -222,7 +223,7 @@ func (r *accountsRun) logoutAll(ctx context.Context) error {
 	}
 	all = slices.DeleteFunc(all, func(a credentialbroker.Account) bool { return a.Grant == nil || a.Status == credentialbroker.SignedOut })
 	if len(all) > 0 {
-		if err := r.confirm(r.yes, "Sign out of %d accounts?", len(all)); err != nil {
+		if err := r.confirm(r.yes, "Sign out of %s?", chat.Plural(len(all), "account")); err != nil {
 			return err
 		}
 	}

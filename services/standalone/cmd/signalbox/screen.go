@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -234,6 +235,31 @@ func (s *screen) line() (string, error) {
 		line.WriteByte(b)
 	}
 	return "", process.Usage("the line is longer than %d bytes", maxLine)
+}
+
+// askKey is askSecret for a key. What is piped in is the key and nothing else, to its end:
+// of another file the first line would be taken for one.
+func (s *screen) askKey(provider string) (string, error) {
+	if s.answers {
+		return s.askSecret("API key for %s (not shown): ", provider)
+	}
+	return s.wait(s.onlyLine)
+}
+
+// onlyLine reads a line that only white space follows.
+func (s *screen) onlyLine() (string, error) {
+	text, err := s.line()
+	if err != nil {
+		return "", err
+	}
+	rest, err := io.ReadAll(io.LimitReader(s.in, maxLine))
+	if err != nil {
+		return "", err
+	}
+	if len(bytes.TrimSpace(rest)) > 0 {
+		return "", process.Usage("more than one line came: was it the right file? Pipe in the secret, and nothing else")
+	}
+	return text, nil
 }
 
 // askSecret is ask without showing what is typed.

@@ -120,12 +120,13 @@ func (t *Terminal) show(ev Event) error {
 	case "error":
 		t.line("error: " + d.Error)
 	case "done":
-		t.line(t.dim(fmt.Sprintf("[%s, %s, %d tokens in, %d out]", d.FinishReason, plural(d.Steps, "step"), d.TotalTokensIn, d.TotalTokensOut)))
+		t.line(t.dim(fmt.Sprintf("[%s, %s, %d tokens in, %d out]", d.FinishReason, Plural(d.Steps, "step"), d.TotalTokensIn, d.TotalTokensOut)))
 	}
 	return nil
 }
 
-func plural(n int64, what string) string {
+// Plural returns a number of things in words, for a noun that takes an s.
+func Plural[N int | int64](n N, what string) string {
 	if n == 1 {
 		return "1 " + what
 	}
