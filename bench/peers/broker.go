@@ -22,13 +22,22 @@ import (
 
 // way is one way to the provider.
 type way struct {
-	name string
-	url  string
-	// headers are made anew for each request; session tells the callers apart.
-	headers func(session int) (http.Header, error)
+	name    string
+	url     string
+	headers func(call) (http.Header, error) // made for each request
 	client  *http.Client
 	pid     int // of the process in between; 0 for none
 }
+
+// call is what a request is to whom it is made for.
+type call int
+
+const (
+	newRun     call = iota // of a session that has asked before
+	goesOn                 // of a run that has just asked before
+	newSession             // the use of the account goes into the audit
+	calls
+)
 
 // world is everything that runs.
 type world struct {
@@ -72,7 +81,7 @@ const (
 	accounts = 8 // that a gateway chooses from
 )
 
-func key(int) (http.Header, error) {
+func key(call) (http.Header, error) {
 	return http.Header{"X-Api-Key": {secret}}, nil
 }
 
@@ -87,7 +96,7 @@ func start(ctx context.Context, bin string, p plan, log io.Writer) (*world, erro
 	w.up = up.cmd.Process.Pid
 	base := "http://" + addr
 	w.add(&way{name: straight, url: base + messagesPath, headers: key})
-	if err := w.startBroker(ctx, bin, base, p.Streams, log); err != nil {
+	if err := w.startBroker(ctx, bin, base, log); err != nil {
 		return w, err
 	}
 	var env []string
@@ -108,7 +117,7 @@ func start(ctx context.Context, bin string, p plan, log io.Writer) (*world, erro
 // startBroker starts credential-broker as a deployment does: its own database,
 // login, key file and trusted keys, and a pool of stored accounts that lead to base, with
 // tokens as somebody who signed in has them. The account is chosen by score.
-func (w *world) startBroker(ctx context.Context, bin, base string, sessions int, log io.Writer) error {
+func (w *world) startBroker(ctx context.Context, bin, base string, log io.Writer) error {
 	dir, err := os.MkdirTemp("", "signalbox-peers-")
 	if err != nil {
 		return fmt.Errorf("make a folder: %w", err)
@@ -170,23 +179,25 @@ func (w *world) startBroker(ctx context.Context, bin, base string, sessions int,
 	if err := c.ready(ctx, "http://"+addr+"/ready"); err != nil {
 		return err
 	}
-	w.add(&way{name: egress, url: "http://" + addr + "/egress/anthropic" + messagesPath, headers: contexts(signing, sessions), pid: c.cmd.Process.Pid})
+	w.add(&way{name: egress, url: "http://" + addr + "/egress/anthropic" + messagesPath, headers: contexts(signing), pid: c.cmd.Process.Pid})
 	return nil
 }
 
-// contexts signs as agent-runner does: anew for every request, in the name of a
-// run in a session.
-func contexts(signing identity.Key, sessions int) func(int) (http.Header, error) {
+// contexts signs as agent-runner does, in the name of a run in a session.
+func contexts(signing identity.Key) func(call) (http.Header, error) {
 	signer := identity.NewSigner(subject.AgentRunner, signing)
-	actors := make([]identity.Actor, sessions)
-	workspace := id.New[id.Workspace]()
-	for i := range actors {
-		actors[i] = identity.Actor{
-			Workspace: workspace, Member: id.New[id.Member](), Role: identity.Editor, Run: id.New[id.Run](), Session: id.New[id.Session](),
-		}
+	goes := identity.Actor{
+		Workspace: id.New[id.Workspace](), Member: id.New[id.Member](), Role: identity.Editor, Run: id.New[id.Run](), Session: id.New[id.Session](),
 	}
-	return func(session int) (http.Header, error) {
-		token, err := signer.Sign(actors[session%len(actors)], subject.CredentialBroker)
+	return func(k call) (http.Header, error) {
+		actor := goes
+		if k != goesOn {
+			actor.Run = id.New[id.Run]()
+		}
+		if k == newSession {
+			actor.Session = id.New[id.Session]()
+		}
+		token, err := signer.Sign(actor, subject.CredentialBroker)
 		if err != nil {
 			return nil, err
 		}

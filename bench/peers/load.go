@@ -45,8 +45,8 @@ func newCaller(chunks int) *caller {
 // stream asks once and reads to the end. Its error says what is wrong with the
 // answer. The clock runs from when the request is made: signing a context is the
 // caller's own work, and done by then.
-func (c *caller) stream(ctx context.Context, w *way, session int, body []byte, want int) error {
-	h, err := w.headers(session)
+func (c *caller) stream(ctx context.Context, w *way, k call, body []byte, want int) error {
+	h, err := w.headers(k)
 	if err != nil {
 		return err
 	}

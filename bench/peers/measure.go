@@ -33,12 +33,12 @@ func (p *plan) check() error {
 
 // round is what one way did in one round.
 type round struct {
-	first  []time.Duration // one request at a time: time to the first chunk
-	busy   []time.Duration // the same while the other streams go on
-	delays []time.Duration // of each chunk at a model's pace
-	cpu    time.Duration   // of the process in between, at a model's pace
-	flood  float64         // chunks per second as fast as they come
-	burn   time.Duration   // of the process in between, as fast as they come
+	first  [calls][]time.Duration // one request at a time: time to the first chunk
+	busy   []time.Duration        // the same while the other streams go on
+	delays []time.Duration        // of each chunk at a model's pace
+	cpu    time.Duration          // of the process in between, at a model's pace
+	flood  float64                // chunks per second as fast as they come
+	burn   time.Duration          // of the process in between, as fast as they come
 }
 
 // measure runs the plan over all ways.
@@ -113,13 +113,16 @@ func (p *plan) single(ctx context.Context, ways []*way, to map[*way]*round) erro
 	c := newCaller(p.Requests * len(ways))
 	for i := 0; i < p.Requests; i += inRow {
 		for _, w := range turn(ways, i/inRow) {
-			c.firsts = to[w].first
-			for range min(inRow, p.Requests-i) {
-				if err := c.stream(ctx, w, 0, body, 1); err != nil {
-					return err
+			for k := range calls {
+				taken := &to[w].first[k]
+				c.firsts = *taken
+				for range min(inRow, p.Requests-i) {
+					if err := c.stream(ctx, w, k, body, 1); err != nil {
+						return err
+					}
 				}
+				*taken = c.firsts
 			}
-			to[w].first = c.firsts
 		}
 	}
 	return nil
@@ -188,7 +191,7 @@ func (p *plan) load(ctx context.Context, w *way, streams, chunks int, pace time.
 			}
 			late.Stop()
 		}
-		wg.Go(func() { errs[i] = callers[i].stream(ctx, w, i, body, chunks) })
+		wg.Go(func() { errs[i] = callers[i].stream(ctx, w, newRun, body, chunks) })
 	}
 	wg.Wait()
 	if err := context.Cause(ctx); err != nil {

@@ -41,8 +41,8 @@ func TestWays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Ways) != 5 || len(r.Ratios) != 15 {
-		t.Errorf("%d ways and %d ratios, want 5 and 15", len(r.Ways), len(r.Ratios))
+	if len(r.Ways) != 5 || len(r.Ratios) != 18 {
+		t.Errorf("%d ways and %d ratios, want 5 and 18", len(r.Ways), len(r.Ratios))
 	}
 	var table, text bytes.Buffer
 	if err := r.writeTable(&table); err != nil || !strings.Contains(table.String(), "egress/bifrost") {
@@ -73,7 +73,7 @@ func TestIncomplete(t *testing.T) {
 		up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, tt.body) }))
 		w := &world{}
 		w.add(&way{name: straight, url: up.URL, headers: key})
-		err := newCaller(3).stream(t.Context(), w.all[0], 0, request(model(3, 0), 0), 3)
+		err := newCaller(3).stream(t.Context(), w.all[0], newRun, request(model(3, 0), 0), 3)
 		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
 			t.Errorf("%s: stream = %v, want %q", tt.name, err, tt.want)
 		}
@@ -112,6 +112,9 @@ func TestFigures(t *testing.T) {
 	if diff := cmp.Diff(figure{Median: 0.5, Least: 0.25, Most: 2}, quotient([]float64{1, 1, 4}, []float64{2, 4, 2})); diff != "" {
 		t.Errorf("quotient (-want +got):\n%s", diff)
 	}
+	if got := quotient([]float64{1, 1}, []float64{0, 2}); got != (figure{Median: 0.5, Least: 0.5, Most: 0.5}) || quotient([]float64{1}, []float64{0}) != (figure{}) {
+		t.Errorf("quotient with nothing below the line = %v", got)
+	}
 	var all []time.Duration
 	for i := range 100 {
 		all = append(all, time.Duration(100-i)*time.Microsecond)
@@ -126,10 +129,9 @@ func TestFigures(t *testing.T) {
 		}
 		return n
 	}
-	got := p.numbers([]round{{first: micros(30), busy: micros(50), delays: micros(7), cpu: 4 * time.Millisecond, flood: 5, burn: 40 * time.Microsecond}},
-		[]round{{first: micros(10), busy: micros(20), delays: micros(3)}})
-	want := numbers{[]float64{20}, []float64{20}, []float64{20}, []float64{30}, []float64{4}, []float64{4}, []float64{2}, []float64{2}, []float64{5}}
-	want.first = []float64{30}
+	got := p.numbers([]round{{first: [calls][]time.Duration{micros(30), micros(25), micros(50)}, busy: micros(50), delays: micros(7), cpu: 4 * time.Millisecond, flood: 5, burn: 40 * time.Microsecond}},
+		[]round{{first: [calls][]time.Duration{micros(10), micros(10), micros(10)}, busy: micros(20), delays: micros(3)}})
+	want := numbers{[]float64{30}, []float64{20}, []float64{20}, []float64{15}, []float64{40}, []float64{30}, []float64{4}, []float64{4}, []float64{2}, []float64{2}, []float64{5}}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(numbers{})); diff != "" {
 		t.Errorf("numbers (-want +got):\n%s", diff)
 	}

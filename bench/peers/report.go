@@ -46,6 +46,8 @@ type figures struct {
 	First     figure `json:"first_p50_us"` // time to the first chunk, one request at a time
 	AddedP50  figure `json:"added_first_p50_us"`
 	AddedP99  figure `json:"added_first_p99_us"`
+	LaterP50  figure `json:"added_later_p50_us"`      // of a run that goes on
+	FreshP50  figure `json:"added_fresh_p50_us"`      // of a new session
 	BusyAdded figure `json:"added_first_busy_p50_us"` // while the other streams go on
 	ChunkP50  figure `json:"added_chunk_p50_us"`
 	ChunkP99  figure `json:"added_chunk_p99_us"`
@@ -85,7 +87,7 @@ var aims = map[string]struct{ first, stream, flood float64 }{
 
 // numbers are a way's figures of each round.
 type numbers struct {
-	first, added50, added99, busy, chunk50, chunk99, stream, burn, flood []float64
+	first, added50, added99, later, fresh, busy, chunk50, chunk99, stream, burn, flood []float64
 }
 
 func (p *plan) report(ways []*way, rounds map[*way][]round) (*report, error) {
@@ -96,7 +98,7 @@ func (p *plan) report(ways []*way, rounds map[*way][]round) (*report, error) {
 		n := p.numbers(rounds[w], base)
 		all[w.name] = n
 		f := figures{
-			Way: w.name, First: over(n.first), AddedP50: over(n.added50), AddedP99: over(n.added99), BusyAdded: over(n.busy),
+			Way: w.name, First: over(n.first), AddedP50: over(n.added50), AddedP99: over(n.added99), LaterP50: over(n.later), FreshP50: over(n.fresh), BusyAdded: over(n.busy),
 			ChunkP50: over(n.chunk50), ChunkP99: over(n.chunk99), Stream: over(n.stream), Burn: over(n.burn), Flood: over(n.flood),
 		}
 		var err error
@@ -112,6 +114,7 @@ func (p *plan) report(ways []*way, rounds map[*way][]round) (*report, error) {
 		r.Ratios = append(r.Ratios,
 			ratio{What: "added time to the first token, p50", Peer: peer, Got: quotient(ours.added50, n.added50), Aim: aim.first},
 			ratio{What: "added time to the first token, p99", Peer: peer, Got: quotient(ours.added99, n.added99)},
+			ratio{What: "the same of a run that goes on, p50", Peer: peer, Got: quotient(ours.later, n.later), Aim: aim.first},
 			ratio{What: "CPU per stream", Peer: peer, Got: quotient(ours.stream, n.stream), Aim: aim.stream},
 			ratio{What: "CPU per chunk, as fast as they come", Peer: peer, Got: quotient(ours.burn, n.burn)},
 			ratio{What: "chunks per second, as fast as they come", Peer: peer, Got: quotient(ours.flood, n.flood), Aim: aim.flood, Least: true},
@@ -124,9 +127,11 @@ func (p *plan) numbers(rounds, base []round) numbers {
 	var n numbers
 	for i, r := range rounds {
 		b := base[i]
-		n.first = append(n.first, rank(r.first, .5))
-		n.added50 = append(n.added50, rank(r.first, .5)-rank(b.first, .5))
-		n.added99 = append(n.added99, rank(r.first, .99)-rank(b.first, .99))
+		n.first = append(n.first, rank(r.first[newRun], .5))
+		n.added50 = append(n.added50, rank(r.first[newRun], .5)-rank(b.first[newRun], .5))
+		n.added99 = append(n.added99, rank(r.first[newRun], .99)-rank(b.first[newRun], .99))
+		n.later = append(n.later, rank(r.first[goesOn], .5)-rank(b.first[goesOn], .5))
+		n.fresh = append(n.fresh, rank(r.first[newSession], .5)-rank(b.first[newSession], .5))
 		n.busy = append(n.busy, rank(r.busy, .5)-rank(b.busy, .5))
 		n.chunk50 = append(n.chunk50, rank(r.delays, .5)-rank(b.delays, .5))
 		n.chunk99 = append(n.chunk99, rank(r.delays, .99)-rank(b.delays, .99))
@@ -137,10 +142,17 @@ func (p *plan) numbers(rounds, base []round) numbers {
 	return n
 }
 
+// quotient leaves out rounds in which the peer's figure is too small to be seen, as a CPU
+// time of less than a tick is.
 func quotient(ours, peers []float64) figure {
-	q := make([]float64, len(ours))
+	var q []float64
 	for i := range ours {
-		q[i] = ours[i] / peers[i]
+		if peers[i] != 0 {
+			q = append(q, ours[i]/peers[i])
+		}
+	}
+	if len(q) == 0 {
+		return figure{}
 	}
 	return over(q)
 }
@@ -171,6 +183,8 @@ func (r *report) writeTable(out io.Writer) error {
 	row("time to the first token, p50, µs", "%.0f", func(f figures) figure { return f.First })
 	row("added, p50, µs", "%.0f", func(f figures) figure { return f.AddedP50 })
 	row("added, p99, µs", "%.0f", func(f figures) figure { return f.AddedP99 })
+	row("added in a run that goes on, p50, µs", "%.0f", func(f figures) figure { return f.LaterP50 })
+	row("added in a new session, p50, µs", "%.0f", func(f figures) figure { return f.FreshP50 })
 	row(fmt.Sprintf("added among %d streams, p50, µs", p.Streams), "%.0f", func(f figures) figure { return f.BusyAdded })
 	row("added to a chunk, p50, µs", "%.0f", func(f figures) figure { return f.ChunkP50 })
 	row("added to a chunk, p99, µs", "%.0f", func(f figures) figure { return f.ChunkP99 })
