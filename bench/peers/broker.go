@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"signalbox.dev/pkg/freeport"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pgd"
@@ -152,7 +153,7 @@ func (w *world) startBroker(ctx context.Context, bin, base string, log io.Writer
 	if err != nil {
 		return err
 	}
-	addr, err := freeAddr(ctx)
+	addr, err := freeport.Addr()
 	if err != nil {
 		return err
 	}
@@ -216,14 +217,4 @@ func checkout() (string, error) {
 		return "", errors.New("run this in bench/peers of a checkout")
 	}
 	return root, nil
-}
-
-// freeAddr returns an address that nobody listens on at the moment.
-func freeAddr(ctx context.Context) (string, error) {
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("look for a free port: %w", err)
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
 }

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"signalbox.dev/pkg/bus"
+	"signalbox.dev/pkg/freeport"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/natsd"
 	"signalbox.dev/pkg/natsd/natstest"
@@ -109,15 +110,11 @@ func TestConnectRefusesWhatCannotWork(t *testing.T) {
 // A service may start before the server: everything waits, and then works.
 func TestConnectBeforeTheServer(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	addr, err := freeport.Addr()
 	if err != nil {
 		t.Fatal(err)
 	}
-	port := l.Addr().(*net.TCPAddr).Port
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	b, err := bus.Connect(t.Context(), bus.Config{Service: subject.AgentRunner, URL: fmt.Sprintf("nats://127.0.0.1:%d", port), Log: natstest.Log(t)})
+	b, err := bus.Connect(t.Context(), bus.Config{Service: subject.AgentRunner, URL: "nats://" + addr, Log: natstest.Log(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +136,7 @@ func TestConnectBeforeTheServer(t *testing.T) {
 		_, err := b.Publish(ctx, subject.RunWork(0), "one", text("one"))
 		published <- err
 	}()
-	srv := natstest.Start(t, natsd.Config{Dir: t.TempDir(), Port: port})
+	srv := natstest.Start(t, natsd.Config{Dir: t.TempDir(), Port: int(netip.MustParseAddrPort(addr).Port())})
 	natstest.Apply(t, srv, natstest.Topology(t))
 	if err := receive(t, published); err != nil && !errors.Is(err, bus.ErrNoStream) {
 		t.Errorf("Publish = %v, want nil, or no stream when it was that fast", err)

@@ -439,12 +439,7 @@ func TestSocketWithoutDocumentSync(t *testing.T) {
 		w.sync.set(status, nil)
 		wantClosed(t, http.StatusText(status), in.dial(t, w.owner, someDocument(), nil), 1013, "try again")
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.Close()
-	alone := w.gateway(t, func(c *gateway.Config) { c.DocumentSyncURL = "http://" + l.Addr().String() })
+	alone := w.gateway(t, func(c *gateway.Config) { c.DocumentSyncURL = "http://127.0.0.1:1" })
 	wantClosed(t, "nobody listens", alone.dial(t, w.owner, someDocument(), nil), 1013, "try again")
 }
 

@@ -3,7 +3,7 @@ package natstest
 import (
 	"context"
 	"fmt"
-	"net"
+	"net/netip"
 	"net/url"
 	"testing"
 	"time"
@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 
 	"signalbox.dev/pkg/bus"
+	"signalbox.dev/pkg/freeport"
 	"signalbox.dev/pkg/subject"
 )
 
@@ -29,15 +30,12 @@ func NewCluster(t testing.TB, partitions int) *Cluster {
 	ports := make([]int, 3)
 	var routes []*url.URL
 	for i := range ports {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		addr, err := freeport.Addr()
 		if err != nil {
 			t.Fatal(err)
 		}
-		ports[i] = l.Addr().(*net.TCPAddr).Port
-		routes = append(routes, &url.URL{Scheme: "nats", Host: l.Addr().String()})
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
+		ports[i] = int(netip.MustParseAddrPort(addr).Port())
+		routes = append(routes, &url.URL{Scheme: "nats", Host: addr})
 	}
 	for i, port := range ports {
 		srv, err := server.NewServer(&server.Options{

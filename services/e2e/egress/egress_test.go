@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -24,6 +23,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"signalbox.dev/pkg/freeport"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pgtest"
@@ -439,12 +439,10 @@ func start(t *testing.T) *house {
 		t.Fatal(err)
 	}
 	h.signer = identity.NewSigner(subject.AgentRunner, key)
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	addr, err := freeport.Addr()
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr := l.Addr().String()
-	l.Close()
 	h.broker = "http://" + addr
 	h.env = []string{
 		"DATABASE_URL=" + pgtest.New(t).AdminURL, "CREDENTIAL_BROKER_KEY_FILE=" + filepath.Join(dir, "broker.key"),

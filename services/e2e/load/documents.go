@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"signalbox.dev/pkg/freeport"
 	"signalbox.dev/services/e2e/world"
 )
 
@@ -260,12 +261,8 @@ func peer(kind string) func(context.Context, *bench) (library, error) {
 		if err != nil {
 			return nil, err
 		}
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		addr, err := freeport.Addr()
 		if err != nil {
-			return nil, err
-		}
-		addr := l.Addr().String()
-		if err := l.Close(); err != nil {
 			return nil, err
 		}
 		_, port, _ := net.SplitHostPort(addr) // it is of a listener

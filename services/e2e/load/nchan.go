@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"signalbox.dev/pkg/freeport"
 )
 
 // nchan is nginx with the nchan module, of Debian's packages: the peer of the feed.
@@ -36,12 +38,8 @@ func startNchan(dir string) (*nchan, error) {
 	if _, err := os.Stat(module); err != nil {
 		return nil, errNoNchan
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	addr, err := freeport.Addr()
 	if err != nil {
-		return nil, err
-	}
-	addr := l.Addr().String()
-	if err := l.Close(); err != nil {
 		return nil, err
 	}
 	config := filepath.Join(dir, "nginx.conf")

@@ -13,6 +13,7 @@ import (
 
 	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/conf"
+	"signalbox.dev/pkg/freeport"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/subject"
@@ -100,7 +101,7 @@ func Start(ctx context.Context, o Options) (*World, error) {
 func (m *maker) invent() error {
 	var errs []error
 	addr := func() string {
-		a, err := freeAddr()
+		a, err := freeport.Addr()
 		errs = append(errs, err)
 		return a
 	}
@@ -185,7 +186,7 @@ func (m *maker) startService(ctx context.Context, s service, replica int) error 
 	ops, addrVariable := addr, variable(s.name)+"_ADDR"
 	if s.name == subject.Gateway {
 		addrVariable = "GATEWAY_HTTP_ADDR"
-		if ops, err = freeAddr(); err != nil {
+		if ops, err = freeport.Addr(); err != nil {
 			return err
 		}
 		env = append(env, "GATEWAY_OPS_ADDR="+ops)

@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"signalbox.dev/pkg/freeport"
 )
 
 // StartStandalone runs `signalbox up`: everything in one process, with a database
@@ -18,7 +20,7 @@ func StartStandalone(ctx context.Context, o Options) (*World, error) {
 		return nil, err
 	}
 	data := filepath.Join(w.opts.DataDir, "data")
-	addr, err := freeAddr()
+	addr, err := freeport.Addr()
 	if err != nil {
 		return w, err
 	}
