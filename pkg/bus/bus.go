@@ -25,6 +25,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/url"
 	"slices"
 	"sync"
 	"time"
@@ -122,6 +123,9 @@ func Connect(ctx context.Context, cfg Config) (*Bus, error) {
 
 	var err error
 	if b.nc, err = nats.Connect(cfg.URL, b.options(ctx, cfg)...); err != nil {
+		if _, ok := errors.AsType[*url.Error](err); ok { // the cause quotes it
+			err = errors.New("an address does not parse: want nats://127.0.0.1:4222, with special characters of a password percent-encoded")
+		}
 		return nil, fmt.Errorf("connect to NATS: %w", err)
 	}
 	if b.nc.IsConnected() {

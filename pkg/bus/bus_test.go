@@ -107,6 +107,20 @@ func TestConnectRefusesWhatCannotWork(t *testing.T) {
 	}
 }
 
+// Passwords hold what addresses must not, and errors are logged.
+func TestConnectKeepsPasswords(t *testing.T) {
+	t.Parallel()
+	for _, address := range []string{"nats://u:hunter2%zz@127.0.0.1", "nats://u:hunter2#@127.0.0.1", "nats://u:hunter2 /@127.0.0.1", "nats://127.0.0.1:1,nats://u:hunter2@127.0.0.1:port"} {
+		b, err := bus.Connect(t.Context(), bus.Config{Service: subject.Gateway, URL: address, Log: natstest.Log(t)})
+		if err == nil {
+			b.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), "percent-encoded") || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("Connect(%q) = %v, want an error without the password", address, err)
+		}
+	}
+}
+
 // A service may start before the server: everything waits, and then works.
 func TestConnectBeforeTheServer(t *testing.T) {
 	t.Parallel()
