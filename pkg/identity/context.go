@@ -192,13 +192,13 @@ func NewVerifier(audience string, trusted map[string]string) (*Verifier, error) 
 // ParseTrusted reads "name=publickey" pairs separated by commas.
 func ParseTrusted(s string) (map[string]string, error) {
 	out := map[string]string{}
-	for pair := range strings.SplitSeq(s, ",") {
+	for i, pair := range strings.Split(s, ",") {
 		if pair = strings.TrimSpace(pair); pair == "" {
 			continue
 		}
 		name, key, ok := strings.Cut(pair, "=")
-		if !ok || name == "" || key == "" {
-			return nil, fmt.Errorf("trusted key %q is not of the form service=publickey", pair)
+		if !ok || name == "" || key == "" { // not said: it may be a private key
+			return nil, fmt.Errorf("trusted key %d is not of the form service=publickey", i+1)
 		}
 		if _, ok := out[name]; ok {
 			return nil, fmt.Errorf("the service %s has two trusted keys: leave one", name)

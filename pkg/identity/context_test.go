@@ -283,6 +283,10 @@ func TestTrustedText(t *testing.T) {
 		if _, err := identity.ParseTrusted(in); err == nil {
 			t.Errorf("ParseTrusted(%q) = nil, want an error", in)
 		}
+		private := newKey(t).Encode()
+		if _, err := identity.ParseTrusted(in + "," + private); err == nil || strings.Contains(err.Error(), private) {
+			t.Errorf("ParseTrusted of a private key = %v, want an error without it", err)
+		}
 	}
 	for _, key := range []string{"", "abc", newKey(t).Public() + "AA", strings.Repeat("!", 43)} {
 		if _, err := identity.NewVerifier("x", map[string]string{"a": key}); err == nil {

@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"math/big"
 	"net/http"
+	"net/url"
 	"sync"
 	"time"
 
@@ -134,10 +135,11 @@ func (v *TokenVerifier) key(t *jwt.Token) (any, error) {
 // for a refresh, which happens at most every 30 seconds and one at a time, and
 // the caller is refused meanwhile. A failed refresh keeps the last good keys.
 type keySet struct {
-	url  string
-	http *http.Client
-	log  *slog.Logger
-	want chan struct{} // capacity 1: a refresh is wanted
+	url   string // may hold a password or a key, so that place is what is logged
+	place string
+	http  *http.Client
+	log   *slog.Logger
+	want  chan struct{} // capacity 1: a refresh is wanted
 
 	mu   sync.RWMutex // guards keys
 	keys map[string]publicKey
@@ -155,14 +157,23 @@ const (
 	fetchTimeout  = 3 * time.Second
 )
 
-func newKeySet(url string, client *http.Client, log *slog.Logger) *keySet {
+func newKeySet(address string, client *http.Client, log *slog.Logger) *keySet {
 	if client == nil {
 		client = &http.Client{Timeout: fetchTimeout}
 	}
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &keySet{url: url, http: client, log: log, want: make(chan struct{}, 1)}
+	return &keySet{url: address, place: place(address), http: client, log: log, want: make(chan struct{}, 1)}
+}
+
+// place is a URL without what may be secret; empty where it is none.
+func place(address string) string {
+	u, err := url.Parse(address)
+	if err != nil {
+		return ""
+	}
+	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String()
 }
 
 func (s *keySet) lookup(kid, alg string) (any, error) {
@@ -185,7 +196,7 @@ func (s *keySet) lookup(kid, alg string) (any, error) {
 func (s *keySet) run(ctx context.Context) error {
 	for {
 		if err := s.refresh(ctx); err != nil && ctx.Err() == nil {
-			s.log.WarnContext(ctx, "key set not refreshed; the last good keys stay", "url", s.url, "error", err)
+			s.log.WarnContext(ctx, "key set not refreshed; the last good keys stay", "url", s.place, "error", err)
 		}
 		floor := time.NewTimer(refreshAtMost)
 		select {
@@ -211,9 +222,12 @@ func (s *keySet) refresh(ctx context.Context) error {
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url, nil)
 	if err != nil {
-		return fmt.Errorf("key set: %w", err)
+		return errors.New("the key set's URL does not parse")
 	}
 	res, err := s.http.Do(req)
+	if f, ok := errors.AsType[*url.Error](err); ok {
+		err = f.Err // it quotes the URL
+	}
 	if err != nil {
 		return fmt.Errorf("fetch key set: %w", err)
 	}

@@ -1,6 +1,7 @@
 package identity_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -10,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"math/big"
 	"net/http"
 	"strings"
@@ -287,6 +289,37 @@ func TestAccessTokenByKeySet(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Projects' key sets may want a key, and what fails is logged.
+func TestKeySetKeepsItsURL(t *testing.T) {
+	t.Parallel()
+	for _, address := range []string{"https://u:hunter2@project.example/jwks", "https://project.example/jwks?apikey=hunter2", "https://u:hunter2 %zz@project.example"} {
+		synctest.Test(t, func(t *testing.T) {
+			var out bytes.Buffer
+			v, err := identity.NewTokenVerifier(identity.TokenConfig{
+				JWKSURL: address, Issuer: issuer, Audience: audience, HTTP: &http.Client{Transport: nobody{}}, Log: slog.New(slog.NewTextHandler(&out, nil)),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			if err := v.Run(ctx); err != nil {
+				t.Errorf("Run = %v", err)
+			}
+			if got := out.String(); !strings.Contains(got, "not refreshed") || strings.Contains(got, "hunter2") {
+				t.Errorf("with %s it logs %s", address, got)
+			}
+		})
+	}
+}
+
+// nobody answers.
+type nobody struct{}
+
+func (nobody) RoundTrip(*http.Request) (*http.Response, error) {
+	return nil, errors.New("nobody is there")
 }
 
 func TestKeySetRotation(t *testing.T) {
