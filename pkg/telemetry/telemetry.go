@@ -5,11 +5,14 @@ package telemetry
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/url"
 	"os"
+	"regexp"
+	"strings"
 
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
@@ -53,11 +56,14 @@ func StartTracing(ctx context.Context, cfg Config, service, version string) (sto
 	}
 	collector, err := url.Parse(cfg.OTLPEndpoint)
 	if err != nil || collector.Host == "" || (collector.Scheme != "http" && collector.Scheme != "https") {
-		return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_ENDPOINT is %q: use the URL of a collector, such as http://collector:4318", cfg.OTLPEndpoint)
+		return nil, errors.New("OTEL_EXPORTER_OTLP_ENDPOINT is not the URL of a collector: use one such as http://collector:4318") // not said: it may hold a password
+	}
+	if err := checkHeaders(); err != nil {
+		return nil, err
 	}
 	exporter, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(collector.JoinPath("v1/traces").String()))
 	if err != nil {
-		return nil, fmt.Errorf("export traces to %s: %w", cfg.OTLPEndpoint, err)
+		return nil, fmt.Errorf("export traces to %s: %w", collector.Host, err)
 	}
 	host, _ := os.Hostname() // without a name the process id must do
 	provider := trace.NewTracerProvider(
@@ -70,6 +76,27 @@ func StartTracing(ctx context.Context, cfg Config, service, version string) (sto
 	)
 	otel.SetTracerProvider(provider)
 	return provider.Shutdown, nil
+}
+
+// headerName is a token of RFC 9110, 5.6.2.
+var headerName = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
+
+// checkHeaders refuses headers for the collector that do not parse: the exporter would
+// leave them out and write them, keys and all, to stderr.
+func checkHeaders() error {
+	for _, variable := range []string{"OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"} {
+		for i, header := range strings.Split(os.Getenv(variable), ",") {
+			if strings.TrimSpace(header) == "" {
+				continue
+			}
+			name, value, ok := strings.Cut(header, "=")
+			_, err := url.PathUnescape(value)
+			if !ok || !headerName.MatchString(strings.TrimSpace(name)) || err != nil {
+				return fmt.Errorf("%s: header %d is not of the form name=value: write %%25 for %%, and %%2C for a comma", variable, i+1)
+			}
+		}
+	}
+	return nil
 }
 
 // traceHandler adds the trace's id to each line logged under one.

@@ -106,6 +106,18 @@ func TestTracing(t *testing.T) {
 		}
 	}
 
+	if _, err := telemetry.StartTracing(t.Context(), telemetry.Config{OTLPEndpoint: "u:hunter2@collector:4318"}, "gateway", "devel"); err == nil || strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("StartTracing with a password = %v, want an error without it", err)
+	}
+	for _, headers := range []string{"x-api-key:hunter2", "x-api-key=%zzhunter2", "a=b,hunter2", "hun ter2=x"} {
+		t.Setenv("OTEL_EXPORTER_OTLP_HEADERS", headers)
+		_, err := telemetry.StartTracing(t.Context(), telemetry.Config{OTLPEndpoint: "http://192.0.2.1:1"}, "gateway", "devel")
+		if err == nil || !strings.Contains(err.Error(), "OTEL_EXPORTER_OTLP_HEADERS") || strings.Contains(err.Error(), "ter2") {
+			t.Errorf("StartTracing with the headers %q = %v, want an error without their values", headers, err)
+		}
+	}
+	t.Setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-api-key=hunter%2C2, b=")
+
 	// With one: the settings count, not what else is in the environment.
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://192.0.2.1:1")
 	type export struct{ path, body string }
