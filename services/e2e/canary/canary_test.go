@@ -9,17 +9,16 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"signalbox.dev/pkg/id"
@@ -34,28 +33,62 @@ import (
 // rig is a cluster that is listened to everywhere.
 type rig struct {
 	*world.World
-	t            *testing.T
-	ctx          context.Context //nolint:containedctx // the test's, with a deadline
-	programs     string
-	data         string
-	secret, leak *mark
-	marks        marks
-	provider     *provider
-	env          map[string][]string // of each service
-	signer       *identity.Signer    // the gateway's
-	runner       *identity.Signer    // an agent-runner's
-	owner        world.Member
+	t        *testing.T
+	ctx      context.Context //nolint:containedctx // the test's, with a deadline
+	programs string
+	data     string
+	provider *provider
+	env      map[string][]string // of each service
+	signer   *identity.Signer    // the gateway's
+	runner   *identity.Signer    // an agent-runner's
+	owner    world.Member
+
+	marks *marks
+	// secret is the broker's alone. passed are what is shown to who signs in and comes back
+	// from them, by way of a gateway, and what makes somebody a member. own are the
+	// services', by name. token begins every signed text that says who somebody is.
+	secret, passed, token *mark
+	own                   map[string]*mark
+	leak                  *mark
+}
+
+// mark says what is secret, and for whom.
+func (r *rig) mark() {
+	const tokens = "memory of *-[0-9]"
+	broker := "memory of " + subject.CredentialBroker + "-"
+	r.leak, r.secret, r.passed = newMark("leakage"), newMark("canary"), newMark("passed")
+	r.secret.may = []string{broker + "[0-9]"}
+	r.passed.may = []string{
+		broker + "[0-9]", "memory of gateway-[0-9]", "wire gateway-[0-9] > credential-broker-[0-9]", "wire credential-broker-[0-9] > gateway-[0-9]",
+		"answer to POST /api/accounts/logins", "answer to POST /api/connections", "answer to POST /api/keys", "answers of the broker to who signs in",
+	}
+	r.passed.must = []string{"answer to POST /api/accounts/logins", "wire gateway-", "wire credential-broker-"}
+	r.token = &mark{name: "token", text: base64.RawURLEncoding.EncodeToString([]byte(`{"alg"`)), found: map[string]bool{}}
+	r.token.may = []string{tokens, "wire *-[0-9] > *-[0-9]"}
+	r.token.must = []string{"wire " + subject.AgentRunner}
+	r.own = map[string]*mark{}
+	all := []*mark{r.leak, r.secret, r.passed, r.token}
+	for _, s := range world.Services() {
+		m := newMark("own" + strings.ReplaceAll(s, "-", ""))
+		m.may = []string{"memory of " + s + "-[0-9]", "memory of nats", "wire " + s + "-[0-9] > nats"}
+		m.must = []string{"wire " + s}
+		all, r.own[s] = append(all, m), m
+	}
+	if readsMemory {
+		r.secret.must = append(r.secret.must, broker+"1", broker+"2")
+		r.token.must = append(r.token.must, "memory of gateway-1")
+		for s, m := range r.own {
+			m.must = append(m.must, "memory of "+s+"-1", "memory of nats")
+		}
+	}
+	r.marks = newMarks(all...)
 }
 
 func start(ctx context.Context, t *testing.T) *rig {
 	t.Helper()
-	r := &rig{
-		t: t, ctx: ctx, programs: t.TempDir(), env: map[string][]string{},
-		secret: newMark("canary" + strings.ReplaceAll(uuid.NewString(), "-", "")[:14]),
-		leak:   newMark("leakage" + strings.ReplaceAll(uuid.NewString(), "-", "")[:14]),
-	}
-	r.marks = marks{r.secret, r.leak}
-	r.provider = newProvider(t, r.secret.text, r.secret.text+"-client")
+	r := &rig{t: t, ctx: ctx, programs: t.TempDir(), env: map[string][]string{}}
+	r.mark()
+	r.provider = newProvider(t, r.marks, r.secret, r.passed)
 	r.trust()
 	r.configure()
 	if err := world.Build(ctx, r.programs); err != nil {
@@ -91,22 +124,26 @@ func start(ctx context.Context, t *testing.T) *rig {
 	}
 	r.HTTP.Transport = overhear{r.marks, r.HTTP.Transport}
 	r.provider.behind(t, r.Simulator)
+	r.databasePasswords()
 	if r.owner, err = r.NewMember(ctx, "", "owner"); err != nil {
 		t.Fatal(err)
 	}
 	return r
 }
 
-// trust gives the services keys of the test's, so that it can call as the gateway.
+// trust gives the services keys of the test's, so that it can call as the gateway, and
+// passwords.
 func (r *rig) trust() {
 	r.t.Helper()
 	trusted := map[string]string{}
 	for _, s := range world.Services() {
-		key, err := identity.NewKey()
+		key, err := identity.ParseKey(base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%-32.32s", r.own[s].text)))
 		if err != nil {
 			r.t.Fatal(err)
 		}
 		trusted[s] = key.Public()
+		r.env[s] = append(r.env[s], "NATS_PASSWORD="+r.own[s].text)
+		r.env[world.NATSName] = append(r.env[world.NATSName], subject.PasswordVariable(s)+"="+r.own[s].text)
 		r.env[s] = append(r.env[s], "SERVICE_KEY="+key.Encode())
 		switch s {
 		case subject.Gateway:
@@ -118,6 +155,7 @@ func (r *rig) trust() {
 	for _, s := range world.Services() {
 		r.env[s] = append(r.env[s], "TRUSTED_KEYS="+identity.FormatTrusted(trusted))
 	}
+	r.env[subject.Gateway] = append(r.env[subject.Gateway], "GATEWAY_JWT_ISSUER=https://project.example", "GATEWAY_JWT_SECRET="+r.own[subject.Gateway].text+" of the access tokens")
 	// What every other process has in its memory for sure.
 	for _, s := range append(world.Services(), world.NATSName, world.SimulatorName) {
 		if s != subject.CredentialBroker {
@@ -131,9 +169,10 @@ func (r *rig) configure() {
 	r.t.Helper()
 	dir := r.t.TempDir()
 	for name, text := range map[string]string{
+		"profiles/keyed.yaml":  "name: keyed\ndialect: openai\nmounts: [/v1]\nauth: {header: x-house-key}\nroutes: [{path: /chat/completions, wait: 1m, wait_stream: 1m, stream: {events: chat}}]\n",
 		"profiles/canary.yaml": "name: canary\ndialect: openai\nbase_url: URL/openrouter/api/v1\nmounts: [/api/v1, /v1]\nauth: {header: authorization, scheme: Bearer}\n",
 		"oauth/canary.yaml": "name: canary\naccount: openrouter\nprofile: canary\nclient: {auth: body}\ntokens: {rotate: true, refresh_ends_access: true}\n" +
-			"endpoints: {authorize: URL/oauth/authorize, token: URL/oauth/token, code_page: URL/oauth/code, revoke: URL/oauth/revoke}\n" +
+			"endpoints: {authorize: URL/oauth/authorize, token: URL/oauth/token, device: URL/oauth/device, code_page: URL/oauth/code, revoke: URL/oauth/revoke}\n" +
 			"connection: {title: Canary, whoami: {url: URL/oauth/whoami, at: [name, login]}}\n",
 	} {
 		name = filepath.Join(dir, name)
@@ -149,7 +188,7 @@ func (r *rig) configure() {
 		"CREDENTIAL_BROKER_PROFILES="+filepath.Join(dir, "profiles"),
 		"CREDENTIAL_BROKER_OAUTH_PROVIDERS="+filepath.Join(dir, "oauth"),
 		"CREDENTIAL_BROKER_OAUTH_REDIRECT=http://signalbox.example/api/connections/callback",
-		"CREDENTIAL_BROKER_OAUTH_CLIENTS=canary=us:"+r.secret.text+"-client",
+		"CREDENTIAL_BROKER_OAUTH_CLIENTS=canary=us:"+clientSecret(r.secret),
 		"OPENAI_API_KEY="+r.secret.text+"-environment-key", "OPENAI_BASE_URL="+r.provider.URL+"/openai/v1",
 		"CREDENTIAL_BROKER_KEY_URL="+r.keyURL("former"),
 		"CREDENTIAL_BROKER_OTHER_KEYS="+r.keyURL("present"),
@@ -217,22 +256,11 @@ func (r *rig) refused(what string, err error) {
 func (r *rig) signIn() string {
 	r.t.Helper()
 	login, err := r.accounts(1).StartLogin(r.as(), &credentialv1.StartLoginRequest{Provider: "canary", Kind: credentialv1.LoginKind_LOGIN_KIND_PASTE})
-	r.must(login, err)
-	req, err := http.NewRequestWithContext(r.ctx, http.MethodGet, login.GetUrl(), nil)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	defer res.Body.Close()
-	page, err := io.ReadAll(res.Body)
-	code := regexp.MustCompile(`<code>(.*)</code>`).FindSubmatch(page)
-	if err != nil || code == nil {
-		r.t.Fatalf("the provider shows %q, %v", page, err)
-	}
-	done, err := r.accounts(2).CompleteLogin(r.as(), &credentialv1.CompleteLoginRequest{Id: login.GetId(), Code: string(code[1])})
+	r.marks.look("answers of the broker to who signs in", fmt.Append(nil, login))
+	done, err := r.accounts(2).CompleteLogin(r.as(), &credentialv1.CompleteLoginRequest{Id: login.GetId(), Code: r.code(login.GetUrl())})
 	r.must(done, err)
 	return done.GetAccount().GetId()
 }
@@ -320,8 +348,13 @@ func (r *rig) use() {
 	r.must(renewed, err)
 	r.wantAnswers("with a renewed token")
 
-	_, err = r.accounts(1).AddAccount(r.as(), &credentialv1.AddAccountRequest{Provider: "anthropic", Secret: r.secret.text + "\nx"})
-	r.refused("a key of two lines", err)
+	keyed, err := r.accounts(2).AddAccount(r.as(), &credentialv1.AddAccountRequest{
+		Provider: "house", Profile: "keyed", Secret: r.secret.text + "-header-of-a-house", BaseUrl: r.provider.URL + "/house",
+	})
+	r.must(keyed, err)
+	r.strange()
+	r.logins()
+	r.members()
 	_, err = r.accounts(1).CompleteLogin(r.as(), &credentialv1.CompleteLoginRequest{State: "strange", Code: r.secret.text})
 	r.refused("a strange code", err)
 	listed, err := r.accounts(2).ListAccounts(r.as(), &credentialv1.ListAccountsRequest{})
@@ -342,9 +375,9 @@ func (r *rig) use() {
 			r.t.Errorf("a run with a refused credential of %s = %s", provider, got)
 		}
 	}
-	for _, kind := range []string{"apikey", "environment", "access"} {
-		if r.provider.used(kind, true) == 0 || r.provider.used(kind, false) == 0 {
-			r.t.Errorf("credentials of the kind %s came %d times to be taken and %d times to be refused", kind, r.provider.used(kind, true), r.provider.used(kind, false))
+	for _, kind := range []string{"apikey", "environment", "access"} { // runs have no house
+		if r.provider.noted(kind+" true") == 0 || r.provider.noted(kind+" false") == 0 {
+			r.t.Errorf("credentials of the kind %s came %d times to be taken and %d times to be refused", kind, r.provider.noted(kind+" true"), r.provider.noted(kind+" false"))
 		}
 	}
 }
@@ -363,8 +396,9 @@ func (r *rig) quotes() {
 		r.egress("/anthropic/v1/messages")
 		r.egress("/openai/v1/chat/completions")
 		r.egress("/openrouter/v1/chat/completions")
-		for _, kind := range []string{"apikey", "environment", "access"} {
-			if n := r.provider.quoted(kind, place); n < 2 {
+		r.egress("/house/v1/chat/completions")
+		for kind, want := range map[string]int{"apikey": 2, "environment": 2, "access": 2, "header": 1} {
+			if n := r.provider.noted(kind + " in " + place); n < want {
 				r.t.Errorf("credentials of the kind %s were quoted %d times in %s, want some", kind, n, place)
 			}
 		}
@@ -569,28 +603,21 @@ func (r *rig) check() {
 			}
 		}
 		kinds = append(kinds, "memory of postgres")
-		for replica := range 2 {
-			if place := fmt.Sprintf("memory of %s-%d", subject.CredentialBroker, replica+1); len(r.secret.places(place)) == 0 {
-				r.t.Errorf("no secret is in the %s, where they must be: reading memory finds nothing", place)
-			}
-		}
 	}
 	for _, kind := range kinds {
 		if len(r.leak.places(kind)) == 0 {
 			r.t.Errorf("the leak is not found in: %s", kind)
 		}
 	}
-	for _, place := range r.secret.places("") {
-		if !strings.HasPrefix(place, "memory of "+subject.CredentialBroker) {
-			r.t.Errorf("a secret is in: %s", place)
-		}
+	for _, m := range append(slices.Collect(maps.Values(r.own)), r.secret, r.passed, r.token) {
+		m.check(r.t)
 	}
 }
 
 // The search finds a mark in every encoding, wherever it begins and however it is cut.
 func TestMark(t *testing.T) {
 	t.Parallel()
-	m := newMark("canary0123456789abcd")
+	m := newMark("canary")
 	for shift := range 7 {
 		for _, tail := range []string{"", "?", "??", "???"} {
 			text := strings.Repeat("~", shift) + m.text + tail
@@ -600,7 +627,7 @@ func TestMark(t *testing.T) {
 			} {
 				for cut := range encoded {
 					place := fmt.Sprint(name, shift, tail, cut)
-					s := &stream{marks: marks{m}, place: place}
+					s := &stream{marks: newMarks(newMark("other"), m), place: place}
 					_, _ = s.Write([]byte(encoded[:cut])) // s takes everything
 					_, _ = s.Write([]byte(encoded[cut:]))
 					if !m.found[place] {
@@ -610,7 +637,7 @@ func TestMark(t *testing.T) {
 			}
 		}
 	}
-	s := &stream{marks: marks{m}, place: "elsewhere"}
+	s := &stream{marks: newMarks(newMark("other"), m), place: "elsewhere"}
 	_, _ = s.Write(bytes.Repeat([]byte(m.text[:len(m.text)-1]), 100))
 	if m.found["elsewhere"] {
 		t.Error("a part of the mark counts")

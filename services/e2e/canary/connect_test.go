@@ -30,6 +30,9 @@ func (r *rig) connectTool() {
 	if err != nil {
 		r.t.Fatal(err)
 	}
+	for _, c := range res.Cookies() {
+		r.marks.add(r.passed, c.Value)
+	}
 	for range 2 { // once more, as if the first answer was lost
 		if _, page := r.get(r.HTTP, r.Gateways[1]+back.RequestURI(), res.Cookies()...); !strings.Contains(page, "is connected as ada") {
 			r.t.Fatalf("the page for the browser is %s", page)

@@ -20,7 +20,7 @@ const readsMemory = true
 
 // memories looks at all that processes can write to: heaps, stacks with arguments and
 // environments, and shared memory.
-func memories(t *testing.T, all marks, w *world.World) {
+func memories(t *testing.T, all *marks, w *world.World) {
 	t.Helper()
 	shared := map[string]bool{}
 	for _, p := range w.Procs() {
@@ -61,7 +61,7 @@ func children(t *testing.T, parent int) (pids []int) {
 }
 
 // memory looks at a process. What several share is read once.
-func memory(all marks, place string, pid int, shared map[string]bool) error {
+func memory(all *marks, place string, pid int, shared map[string]bool) error {
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
 	if err != nil {
 		return err

@@ -11,4 +11,4 @@ import (
 // readsMemory: where there is no /proc, other processes' memory stays closed.
 const readsMemory = false
 
-func memories(*testing.T, marks, *world.World) {}
+func memories(*testing.T, *marks, *world.World) {}

@@ -19,11 +19,17 @@ import (
 )
 
 // provider is the world outside: models, which the simulated provider answers for, and
-// an authorisation server, all of whose tokens hold the secret mark. It takes the
-// credentials off before it asks the simulator.
+// an authorisation server. Its tokens and device codes hold the secret mark, what people
+// see of it (codes to paste and to type in) the passed one. It takes the credentials off
+// before it asks the simulator.
 type provider struct {
 	*httptest.Server
-	mark      string
+	marks     *marks
+	secret    *mark
+	mark      string // the secret's
+	passed    *mark
+	signs     *strings.Replacer // puts marks on what the authorisation server says
+	plain     *strings.Replacer // takes them off again
 	auth      *authserver.Server
 	simulator atomic.Pointer[httputil.ReverseProxy]
 	refuse    atomic.Bool // refuses every credential
@@ -33,11 +39,27 @@ type provider struct {
 	seen map[string]int
 }
 
-func newProvider(t *testing.T, mark, clientSecret string) *provider {
+// clientSecret is what the provider knows the product by.
+func clientSecret(secret *mark) string { return secret.text + "-client" }
+
+func newProvider(t *testing.T, all *marks, secret, passed *mark) *provider {
 	t.Helper()
-	p := &provider{mark: mark, seen: map[string]int{}, auth: authserver.New(authserver.Settings{
-		ClientID: "us", ClientSecret: clientSecret, Rotate: true, EndsAccess: true,
+	p := &provider{marks: all, secret: secret, mark: secret.text, passed: passed, seen: map[string]int{}, auth: authserver.New(authserver.Settings{
+		ClientID: "us", ClientSecret: clientSecret(secret), Rotate: true, EndsAccess: true, Interval: 1,
 	})}
+	var signs, plain []string
+	for _, v := range []struct{ before, begins, mark string }{
+		{"", "access-", secret.text},
+		{"", "refresh-", secret.text},
+		{"", "device-", secret.text},
+		{"", "code-", passed.text},
+		{`"user_code":"`, "", passed.text},
+		{"user_code=", "", passed.text},
+	} {
+		signs = append(signs, v.before+v.begins, v.before+v.mark+"-"+v.begins)
+		plain = append(plain, v.before+v.mark+"-"+v.begins, v.before+v.begins)
+	}
+	p.signs, p.plain = strings.NewReplacer(signs...), strings.NewReplacer(plain...)
 	mux := http.NewServeMux()
 	mux.Handle("/oauth/", http.StripPrefix("/oauth", http.HandlerFunc(p.authorise)))
 	mux.HandleFunc("/oauth/whoami", p.whoami)
@@ -67,19 +89,28 @@ func (p *provider) authorise(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return // the broker left
 	}
-	body = bytes.ReplaceAll(body, []byte(p.mark+"-refresh-"), []byte("refresh-"))
-	body = bytes.ReplaceAll(body, []byte(p.mark+"-access-"), []byte("access-"))
+	// What the broker makes up is known from here on, before it may be seen anywhere.
+	if state := r.URL.Query().Get("state"); state != "" {
+		p.marks.add(p.passed, state)
+		p.note("state")
+	}
+	if form, err := url.ParseQuery(string(body)); err == nil && form.Get("code_verifier") != "" {
+		p.marks.add(p.secret, form.Get("code_verifier"))
+		p.note("verifier")
+	}
+	body = []byte(p.plain.Replace(string(body)))
 	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	r.URL.RawQuery = p.plain.Replace(r.URL.RawQuery)
 	said := httptest.NewRecorder()
 	p.auth.ServeHTTP(said, r)
-	answer := said.Body.Bytes()
-	for _, kind := range []string{"access-", "refresh-"} {
-		answer = bytes.ReplaceAll(answer, []byte(kind), []byte(p.mark+"-"+kind))
-	}
+	answer := p.signs.Replace(said.Body.String())
 	maps.Copy(w.Header(), said.Header())
+	if to := said.Header().Get("Location"); to != "" {
+		w.Header().Set("Location", p.signs.Replace(to))
+	}
 	w.Header().Set("Content-Length", strconv.Itoa(len(answer)))
 	w.WriteHeader(said.Code)
-	_, _ = w.Write(answer) // the broker left
+	_, _ = io.WriteString(w, answer) // the broker left
 }
 
 // whoami says who somebody is, and repeats their token, which nobody is to believe.
@@ -94,15 +125,13 @@ func (p *provider) whoami(w http.ResponseWriter, r *http.Request) {
 
 // answer notes whose credential comes, and asks the simulator.
 func (p *provider) answer(w http.ResponseWriter, r *http.Request) {
-	credential := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ") + r.Header.Get("X-Api-Key")
+	credential := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ") + r.Header.Get("X-Api-Key") + r.Header.Get("X-House-Key")
 	kind := "none"
 	if text, ok := strings.CutPrefix(credential, p.mark+"-"); ok {
 		kind, _, _ = strings.Cut(text, "-")
 	}
 	good := kind != "none" && !p.refuse.Load() && (kind != "access" || p.auth.Good(strings.TrimPrefix(credential, p.mark+"-")))
-	p.mu.Lock()
-	p.seen[fmt.Sprintf("%s %t", kind, good)]++
-	p.mu.Unlock()
+	p.note(fmt.Sprintf("%s %t", kind, good))
 	if !good {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusUnauthorized)
@@ -111,9 +140,7 @@ func (p *provider) answer(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if place := p.quote.Load(); place != nil {
-		p.mu.Lock()
-		p.seen[kind+" in "+*place]++
-		p.mu.Unlock()
+		p.note(kind + " in " + *place)
 		tell(w, strings.HasSuffix(r.URL.Path, "/messages"), *place, credential)
 		return
 	}
@@ -157,16 +184,16 @@ func tell(w http.ResponseWriter, anthropic bool, place, key string) {
 	_, _ = io.WriteString(w, strings.ReplaceAll(body, "%s", key)) // the broker left
 }
 
-// quoted returns how often a kind of credential was quoted in a place.
-func (p *provider) quoted(kind, place string) int {
+func (p *provider) note(what string) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.seen[kind+" in "+place]
+	p.seen[what]++
+	p.mu.Unlock()
 }
 
-// used returns how often a kind of credential came and was good, or was not.
-func (p *provider) used(kind string, good bool) int {
+// noted returns how often something was noted: a kind of credential and whether it was
+// good, or where it was quoted, or what was learned of a sign-in.
+func (p *provider) noted(what string) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.seen[fmt.Sprintf("%s %t", kind, good)]
+	return p.seen[what]
 }

@@ -12,7 +12,7 @@ import (
 
 // taps stand on the ways between parts and look at every byte.
 type taps struct {
-	marks marks
+	marks *marks
 
 	mu        sync.Mutex // guards listeners
 	listeners []net.Listener
@@ -69,7 +69,7 @@ func (t *taps) close() {
 
 // overhear looks at answers that go through it.
 type overhear struct {
-	marks marks
+	marks *marks
 	next  http.RoundTripper
 }
 
