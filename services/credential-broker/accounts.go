@@ -170,12 +170,13 @@ func (a *Accounts) List(ctx context.Context) ([]Account, error) {
 		return nil, err
 	}
 	var out []Account
+	look := a.vault.Look()
 	for len(rows) > 0 {
 		ws, n := rows[0].WorkspaceID, 1
 		for n < len(rows) && rows[n].WorkspaceID == ws {
 			n++
 		}
-		some, err := a.Operator(ws).describe(ctx, rows[:n], nil)
+		some, err := a.Operator(ws).describe(ctx, rows[:n], nil, look)
 		if err != nil {
 			return nil, err
 		}

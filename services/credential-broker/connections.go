@@ -171,7 +171,7 @@ func (c *Connection) byShared(p *oauth.Provider, all []store.Account) bool {
 }
 
 func usable(a *Account) bool {
-	return a.Status != Disabled && a.Status != Reauthorize && a.Status != SignedOut
+	return a.Status != Disabled && a.Status != Reauthorize && a.Status != SignedOut && a.Status != Unusable
 }
 
 // stands says how a connection stands by its account.
@@ -181,6 +181,8 @@ func (c *Connection) stands(p *oauth.Provider, a *Account) {
 		c.State, c.Reason = ConnectionDisabled, "an owner has disabled the account behind it"
 	case Reauthorize, SignedOut:
 		c.State, c.Reason = ConnectAgain, a.Grant.Reason
+	case Unusable:
+		c.State, c.Reason = ConnectAgain, "the stored credential does not open: "+a.Reason
 	case Ready, Cooling, Unhealthy:
 		c.State = Connected
 		if a.Grant == nil {

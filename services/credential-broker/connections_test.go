@@ -128,15 +128,15 @@ func complete(ctx context.Context, gate credentialv1connect.ConnectionServiceCli
 }
 
 // exec changes tables behind the broker's back.
-func (c *connector) exec(sql string, args ...any) {
-	c.t.Helper()
-	admin, err := pgx.Connect(c.t.Context(), c.adminDB)
+func (b *broker) exec(sql string, args ...any) {
+	b.t.Helper()
+	admin, err := pgx.Connect(b.t.Context(), b.adminDB)
 	if err != nil {
-		c.t.Fatal(err)
+		b.t.Fatal(err)
 	}
-	defer admin.Close(context.WithoutCancel(c.t.Context()))
-	if _, err := admin.Exec(c.t.Context(), sql, args...); err != nil {
-		c.t.Fatal(err)
+	defer admin.Close(context.WithoutCancel(b.t.Context()))
+	if _, err := admin.Exec(b.t.Context(), sql, args...); err != nil {
+		b.t.Fatal(err)
 	}
 }
 

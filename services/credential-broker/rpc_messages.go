@@ -17,7 +17,7 @@ func message(a Account) *credentialv1.Account {
 		m.Origin = credentialv1.Origin_ORIGIN_SHARED
 		return m
 	}
-	m.Status, m.Health, m.Tokens, m.Grant, m.FlatRate = status(a.Status), new(a.Health), a.Tokens, grantMessage(a.Grant), a.FlatRate
+	m.Status, m.Reason, m.Health, m.Tokens, m.Grant, m.FlatRate = status(a.Status), a.Reason, new(a.Health), a.Tokens, grantMessage(a.Grant), a.FlatRate
 	for _, c := range a.Cooldowns {
 		m.Cooldowns = append(m.Cooldowns, &credentialv1.AccountCooldown{
 			Family: c.Family, Since: timestamppb.New(c.Since), Until: timestamppb.New(c.Until), Reason: c.Reason,
@@ -58,6 +58,8 @@ func status(s Status) credentialv1.AccountStatus {
 		return credentialv1.AccountStatus_ACCOUNT_STATUS_REAUTHORIZE
 	case SignedOut:
 		return credentialv1.AccountStatus_ACCOUNT_STATUS_SIGNED_OUT
+	case Unusable:
+		return credentialv1.AccountStatus_ACCOUNT_STATUS_UNUSABLE
 	}
 	return credentialv1.AccountStatus_ACCOUNT_STATUS_UNSPECIFIED
 }

@@ -82,7 +82,7 @@ func (s *Scope) List(ctx context.Context) ([]Account, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.describe(ctx, own, live)
+	return s.describe(ctx, own, live, s.accounts.vault.Look())
 }
 
 // Get returns an account.
@@ -91,7 +91,7 @@ func (s *Scope) Get(ctx context.Context, account id.Account) (Account, error) {
 	if err != nil {
 		return Account{}, err
 	}
-	all, err := s.describe(ctx, []store.Account{row}, nil)
+	all, err := s.describe(ctx, []store.Account{row}, nil, s.accounts.vault.Look())
 	if err != nil {
 		return Account{}, err
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
+	"gocloud.dev/secrets"
 	"google.golang.org/protobuf/testing/protocmp"
 
 	"signalbox.dev/pkg/conf"
@@ -38,6 +39,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	secrets.DefaultURLMux().RegisterKeeper("away", awayKeys{})
 	// The test server's own goroutines live as long as the process (package pgtest).
 	goleak.VerifyTestMain(m,
 		goleak.IgnoreAnyFunction("signalbox.dev/pkg/pgd.(*Server).watch"), goleak.IgnoreAnyFunction("signalbox.dev/pkg/pgd.(*Server).relay"))

@@ -13,6 +13,7 @@ import (
 	"signalbox.dev/services/credential-broker/internal/choice"
 	"signalbox.dev/services/credential-broker/internal/oauth"
 	"signalbox.dev/services/credential-broker/internal/store"
+	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
 // Status says what can be done with an account now.
@@ -26,6 +27,7 @@ const (
 	Disabled    Status = "disabled"    // by somebody
 	Reauthorize Status = "reauthorize" // somebody must sign in again
 	SignedOut   Status = "signed_out"
+	Unusable    Status = "unusable" // its credential does not open here
 )
 
 // Words returns the status as people read it.
@@ -35,6 +37,8 @@ func (s Status) Words() string { return strings.ReplaceAll(string(s), "_", " ") 
 // written down, half a second ago.
 type State struct {
 	Status Status `json:"status"`
+	// Reason says to people why it is unusable; empty where it is not.
+	Reason string `json:"reason,omitempty"`
 	// Health is from 0 to 100.
 	Health float64 `json:"health"`
 	// Tokens is what is left of the account's requests, as this broker counts; nil
@@ -76,9 +80,9 @@ type Grant struct {
 
 const fullHealth = 100
 
-// describe tells what is known of accounts of the scope: what is stored, and in its
-// place what is live.
-func (s *Scope) describe(ctx context.Context, rows []store.Account, live map[id.Account]choice.State) ([]Account, error) {
+// describe tells what is known of accounts of the scope: what is stored, in its place what
+// is live, and whether they open.
+func (s *Scope) describe(ctx context.Context, rows []store.Account, live map[id.Account]choice.State, look *vault.Look) ([]Account, error) {
 	grants, err := s.accounts.keeper.Statuses(ctx, s.workspace)
 	if err != nil {
 		return nil, err
@@ -110,8 +114,12 @@ func (s *Scope) describe(ctx context.Context, rows []store.Account, live map[id.
 				st.Cooldowns = appendCooldown(st.Cooldowns, now, l)
 			}
 		}
-		if g, ok := grants[r.ID]; ok {
+		g, granted := grants[r.ID]
+		if granted {
 			st.Grant = grantOf(g)
+		}
+		if r.Enabled && (!granted || g.State == oauth.Active) {
+			st.Reason = s.unusable(ctx, look, r, &g)
 		}
 		st.Health = math.Round(st.Health*100) / 100
 		slices.SortFunc(st.Cooldowns, func(a, b Cooldown) int { return cmp.Compare(a.Family, b.Family) })
@@ -119,6 +127,19 @@ func (s *Scope) describe(ctx context.Context, rows []store.Account, live map[id.
 		out[i].State = st
 	}
 	return out, nil
+}
+
+// unusable says why the credential of an account does not open; empty where it does, or
+// where nobody can tell now.
+func (s *Scope) unusable(ctx context.Context, look *vault.Look, r *store.Account, g *oauth.Status) string {
+	err := g.Lost(ctx, look, s.ref(r.ID))
+	if len(r.Sealed) > 0 {
+		err = look.Lost(ctx, r.Place(), vault.Sealed{KeyVersion: r.KeyVersion, Bytes: r.Sealed})
+	}
+	if err == nil {
+		return ""
+	}
+	return vault.Why(err)
 }
 
 func appendCooldown(all []Cooldown, now time.Time, l choice.Limit) []Cooldown {
@@ -145,6 +166,8 @@ func (st *State) status(enabled bool, rules choice.Settings) Status {
 		return Reauthorize
 	case st.Grant != nil && st.Grant.State != string(oauth.Active):
 		return SignedOut
+	case st.Reason != "":
+		return Unusable
 	case len(st.Cooldowns) > 0:
 		return Cooling
 	case rules.Strategy == choice.Hybrid && st.Health < rules.MinUsable:

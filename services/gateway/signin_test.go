@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"signalbox.dev/pkg/fault"
@@ -290,6 +291,22 @@ func TestSignInsAreBounded(t *testing.T) {
 		if got := in.send(t, req); got.status != status {
 			t.Errorf("coming back from sign-in %d of %d = %d %s, want %d", n+1, len(all), got.status, got.body, status)
 		}
+	}
+}
+
+// TestUnusableAccount has an account say why nothing can be done with it.
+func TestUnusableAccount(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.broker.accounts = []*credentialv1.Account{
+		{Id: "00000000-0000-4000-8000-000000000001", Status: credentialv1.AccountStatus_ACCOUNT_STATUS_UNUSABLE, Reason: "it does not open"},
+		{Id: "00000000-0000-4000-8000-000000000002", Status: credentialv1.AccountStatus_ACCOUNT_STATUS_READY},
+	}
+	type account struct{ Status, Reason *string }
+	got := call[struct{ Accounts []account }](t, w.gateway(t), w.owner, "GET", "/api/accounts", "", http.StatusOK)
+	want := []account{{new("unusable"), new("it does not open")}, {Status: new("ready")}}
+	if diff := cmp.Diff(want, got.Accounts); diff != "" {
+		t.Errorf("GET /api/accounts (-want +got):\n%s", diff)
 	}
 }
 

@@ -95,6 +95,8 @@ const (
 	// Somebody must sign in again.
 	AccountStatus_ACCOUNT_STATUS_REAUTHORIZE AccountStatus = 5
 	AccountStatus_ACCOUNT_STATUS_SIGNED_OUT  AccountStatus = 6
+	// Its credential does not open with the keys of who answers: the reason says why.
+	AccountStatus_ACCOUNT_STATUS_UNUSABLE AccountStatus = 7
 )
 
 // Enum value maps for AccountStatus.
@@ -107,6 +109,7 @@ var (
 		4: "ACCOUNT_STATUS_DISABLED",
 		5: "ACCOUNT_STATUS_REAUTHORIZE",
 		6: "ACCOUNT_STATUS_SIGNED_OUT",
+		7: "ACCOUNT_STATUS_UNUSABLE",
 	}
 	AccountStatus_value = map[string]int32{
 		"ACCOUNT_STATUS_UNSPECIFIED": 0,
@@ -116,6 +119,7 @@ var (
 		"ACCOUNT_STATUS_DISABLED":    4,
 		"ACCOUNT_STATUS_REAUTHORIZE": 5,
 		"ACCOUNT_STATUS_SIGNED_OUT":  6,
+		"ACCOUNT_STATUS_UNUSABLE":    7,
 	}
 )
 
@@ -229,7 +233,9 @@ type Account struct {
 	// Absent where the account is a key.
 	Grant *AccountGrant `protobuf:"bytes,15,opt,name=grant,proto3" json:"grant,omitempty"`
 	// It is paid by the month: its use costs nothing.
-	FlatRate      bool `protobuf:"varint,16,opt,name=flat_rate,json=flatRate,proto3" json:"flat_rate,omitempty"`
+	FlatRate bool `protobuf:"varint,16,opt,name=flat_rate,json=flatRate,proto3" json:"flat_rate,omitempty"`
+	// For people: why it is unusable; empty where it is not.
+	Reason        string `protobuf:"bytes,17,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -374,6 +380,13 @@ func (x *Account) GetFlatRate() bool {
 		return x.FlatRate
 	}
 	return false
+}
+
+func (x *Account) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
 }
 
 // Why and until when requests do not go to an account.
@@ -3158,7 +3171,7 @@ var File_signalbox_credential_v1_account_proto protoreflect.FileDescriptor
 
 const file_signalbox_credential_v1_account_proto_rawDesc = "" +
 	"\n" +
-	"%signalbox/credential/v1/account.proto\x12\x17signalbox.credential.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x92\x05\n" +
+	"%signalbox/credential/v1/account.proto\x12\x17signalbox.credential.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xaa\x05\n" +
 	"\aAccount\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1a\n" +
 	"\bprovider\x18\x02 \x01(\tR\bprovider\x12\x18\n" +
@@ -3178,7 +3191,8 @@ const file_signalbox_credential_v1_account_proto_rawDesc = "" +
 	"\x06tokens\x18\r \x01(\x01H\x01R\x06tokens\x88\x01\x01\x12F\n" +
 	"\tcooldowns\x18\x0e \x03(\v2(.signalbox.credential.v1.AccountCooldownR\tcooldowns\x12;\n" +
 	"\x05grant\x18\x0f \x01(\v2%.signalbox.credential.v1.AccountGrantR\x05grant\x12\x1b\n" +
-	"\tflat_rate\x18\x10 \x01(\bR\bflatRateB\t\n" +
+	"\tflat_rate\x18\x10 \x01(\bR\bflatRate\x12\x16\n" +
+	"\x06reason\x18\x11 \x01(\tR\x06reasonB\t\n" +
 	"\a_healthB\t\n" +
 	"\a_tokens\"\xf2\x01\n" +
 	"\x0fAccountCooldown\x12\x16\n" +
@@ -3391,7 +3405,7 @@ const file_signalbox_credential_v1_account_proto_rawDesc = "" +
 	"\x10ORIGIN_WORKSPACE\x10\x01\x12\x11\n" +
 	"\rORIGIN_SHARED\x10\x02\x12\x16\n" +
 	"\x12ORIGIN_ENVIRONMENT\x10\x03\x12\x14\n" +
-	"\x10ORIGIN_SIMULATOR\x10\x04*\xdf\x01\n" +
+	"\x10ORIGIN_SIMULATOR\x10\x04*\xfc\x01\n" +
 	"\rAccountStatus\x12\x1e\n" +
 	"\x1aACCOUNT_STATUS_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14ACCOUNT_STATUS_READY\x10\x01\x12\x1a\n" +
@@ -3399,7 +3413,8 @@ const file_signalbox_credential_v1_account_proto_rawDesc = "" +
 	"\x18ACCOUNT_STATUS_UNHEALTHY\x10\x03\x12\x1b\n" +
 	"\x17ACCOUNT_STATUS_DISABLED\x10\x04\x12\x1e\n" +
 	"\x1aACCOUNT_STATUS_REAUTHORIZE\x10\x05\x12\x1d\n" +
-	"\x19ACCOUNT_STATUS_SIGNED_OUT\x10\x06*l\n" +
+	"\x19ACCOUNT_STATUS_SIGNED_OUT\x10\x06\x12\x1b\n" +
+	"\x17ACCOUNT_STATUS_UNUSABLE\x10\a*l\n" +
 	"\tLoginKind\x12\x1a\n" +
 	"\x16LOGIN_KIND_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12LOGIN_KIND_BROWSER\x10\x01\x12\x14\n" +

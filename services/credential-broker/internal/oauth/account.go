@@ -103,6 +103,22 @@ type Status struct {
 	ExpiresAt, RefreshAt *time.Time
 	// Renewable says that there is a refresh token.
 	Renewable bool
+
+	access, refresh vault.Sealed // empty where there is none
+}
+
+// Lost is a Look's Lost for the tokens of a grant, any of which is needed: without the
+// refresh token it ends with the access token.
+func (s *Status) Lost(ctx context.Context, look *vault.Look, ref Ref) error {
+	if len(s.access.Bytes) > 0 {
+		if err := look.Lost(ctx, ref.place(accessField), s.access); err != nil {
+			return err
+		}
+	}
+	if len(s.refresh.Bytes) > 0 {
+		return look.Lost(ctx, ref.place(refreshField), s.refresh)
+	}
+	return nil
 }
 
 // Statuses returns the grants of a workspace's own accounts, by account; with the

@@ -132,6 +132,7 @@ func (t inFile) statuses(ctx context.Context, ws id.Workspace) (map[id.Account]S
 			all[st.Accounts[i].ID] = Status{
 				Provider: g.Provider, State: State(g.State), Reason: g.Reason, LastError: g.LastError, Version: g.Version, Scope: g.Scope,
 				IssuedAt: g.IssuedAt, ExpiresAt: g.ExpiresAt, RefreshAt: g.RefreshAt, Renewable: g.Refresh != nil,
+				access: fromState(g.Access), refresh: fromState(g.Refresh),
 			}
 		}
 	}
@@ -210,6 +211,13 @@ func inState(s *vault.Sealed) *accountfile.Sealed {
 		return nil
 	}
 	return &accountfile.Sealed{KeyVersion: s.KeyVersion, Bytes: s.Bytes}
+}
+
+func fromState(s *accountfile.Sealed) vault.Sealed {
+	if s == nil {
+		return vault.Sealed{}
+	}
+	return vault.Sealed{KeyVersion: s.KeyVersion, Bytes: s.Bytes}
 }
 
 func (t inFile) due(ctx context.Context, providers []string, except []id.Account) ([]dueGrant, error) {

@@ -374,7 +374,8 @@ func (t postgres) statuses(ctx context.Context, ws id.Workspace) (map[id.Account
 	all := map[id.Account]Status{}
 	err := t.in(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `
-			SELECT account_id, provider, state, reason, last_error, version, scope, issued_at, expires_at, refresh_at, refresh_sealed IS NOT NULL
+			SELECT account_id, provider, state, reason, last_error, version, scope, issued_at, expires_at, refresh_at,
+				access_sealed, coalesce(access_key_version, 0), refresh_sealed, coalesce(refresh_key_version, 0)
 			FROM grants WHERE workspace_id = $1`, ws)
 		if err != nil {
 			return err
@@ -382,8 +383,10 @@ func (t postgres) statuses(ctx context.Context, ws id.Workspace) (map[id.Account
 		var account id.Account
 		var s Status
 		_, err = pgx.ForEachRow(rows, []any{
-			&account, &s.Provider, &s.State, &s.Reason, &s.LastError, &s.Version, &s.Scope, &s.IssuedAt, &s.ExpiresAt, &s.RefreshAt, &s.Renewable,
+			&account, &s.Provider, &s.State, &s.Reason, &s.LastError, &s.Version, &s.Scope, &s.IssuedAt, &s.ExpiresAt, &s.RefreshAt,
+			&s.access.Bytes, &s.access.KeyVersion, &s.refresh.Bytes, &s.refresh.KeyVersion,
 		}, func() error {
+			s.Renewable = s.refresh.Bytes != nil
 			all[account] = s
 			s.ExpiresAt, s.RefreshAt = nil, nil
 			return nil

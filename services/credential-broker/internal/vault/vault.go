@@ -256,7 +256,11 @@ func (v *Vault) dataKey(ctx context.Context, ws id.Workspace, version int) (ciph
 			return v.unwrapped(ctx, ws, k)
 		}
 	}
-	return nil, fmt.Errorf("data key %d is not there: %w", version, ErrDamaged)
+	return nil, noDataKey(version)
+}
+
+func noDataKey(version int) error {
+	return fmt.Errorf("data key %d is not there: %w", version, ErrDamaged)
 }
 
 func (v *Vault) cached(ws id.Workspace, version int) cipher.AEAD {

@@ -72,7 +72,8 @@ type Account struct {
 	FlatRate   bool       `json:"flat_rate" doc:"It is paid by the month: its use costs nothing."`
 	CreatedAt  string     `json:"created_at" format:"date-time"`
 	LastUsedAt *string    `json:"last_used_at" format:"date-time"`
-	Status     *string    `json:"status" enum:"ready,cooling,unhealthy,disabled,reauthorize,signed_out" doc:"cooling: parked, whole or for some models. unhealthy: used when there is no better one. reauthorize: somebody must sign in again. Null for shared accounts, as what follows."`
+	Status     *string    `json:"status" enum:"ready,cooling,unhealthy,disabled,reauthorize,signed_out,unusable" doc:"cooling: parked, whole or for some models. unhealthy: used when there is no better one. reauthorize: somebody must sign in again. unusable: its stored credential does not open. Null for shared accounts, as what follows."`
+	Reason     *string    `json:"reason" doc:"For people: why it is unusable; null where it is not."`
 	Health     *float64   `json:"health" doc:"From 0 to 100."`
 	Tokens     *float64   `json:"tokens" doc:"What is left of the account's requests, as the server counts that answers; null where it does not."`
 	Cooldowns  []Cooldown `json:"cooldowns" nullable:"false"`
@@ -110,13 +111,14 @@ var accountStatuses = map[credentialv1.AccountStatus]string{
 	credentialv1.AccountStatus_ACCOUNT_STATUS_DISABLED:    "disabled",
 	credentialv1.AccountStatus_ACCOUNT_STATUS_REAUTHORIZE: "reauthorize",
 	credentialv1.AccountStatus_ACCOUNT_STATUS_SIGNED_OUT:  "signed_out",
+	credentialv1.AccountStatus_ACCOUNT_STATUS_UNUSABLE:    "unusable",
 }
 
 func viewAccount(m *credentialv1.Account) Account {
 	v := Account{
 		ID: m.GetId(), Provider: m.GetProvider(), Profile: m.GetProfile(), Label: m.GetLabel(), Hint: orNull(m.GetHint()), BaseURL: orNull(m.GetBaseUrl()),
 		Origin: "workspace", Enabled: m.GetEnabled(), FlatRate: m.GetFlatRate(), CreatedAt: stamp(m.GetCreatedAt()), LastUsedAt: stampOrNull(m.GetLastUsedAt()),
-		Status: orNull(accountStatuses[m.GetStatus()]), Health: m.Health, Tokens: m.Tokens, Cooldowns: make([]Cooldown, len(m.GetCooldowns())),
+		Status: orNull(accountStatuses[m.GetStatus()]), Reason: orNull(m.GetReason()), Health: m.Health, Tokens: m.Tokens, Cooldowns: make([]Cooldown, len(m.GetCooldowns())),
 	}
 	if m.GetOrigin() == credentialv1.Origin_ORIGIN_SHARED {
 		v.Origin = "shared"

@@ -29,7 +29,7 @@ func (c *cli) accountsList() *cobra.Command {
 	})
 }
 
-// warnOfKey says that nothing opens, of which the statuses say nothing.
+// warnOfKey says that nothing opens, and what to do.
 func (r *accountsRun) warnOfKey(ctx context.Context) {
 	if err := r.accounts.CheckKey(ctx); fault.KindOf(err) == fault.Conflict {
 		fmt.Fprintf(r.screen.err, "warning: %s\n", fault.From(err).Message)
@@ -89,7 +89,7 @@ func colourOf(s credentialbroker.Status) colour {
 		return green
 	case credentialbroker.Cooling, credentialbroker.Unhealthy:
 		return yellow
-	case credentialbroker.Reauthorize, credentialbroker.SignedOut:
+	case credentialbroker.Reauthorize, credentialbroker.SignedOut, credentialbroker.Unusable:
 		return red
 	case credentialbroker.Disabled:
 		return grey
@@ -150,6 +150,9 @@ func (r *accountsRun) status(a credentialbroker.Account) error {
 	}
 	fmt.Fprintf(&b, "%s  %s\n", r.paint(bold, named(a)), r.paint(colourOf(a.Status), a.Status.Words()))
 	line("id", "%s", a.ID)
+	if a.Reason != "" {
+		line("why", "%s", a.Reason)
+	}
 	line("for", "%s", whose(a))
 	line("profile", "%s", a.Profile)
 	if a.BaseURL != "" {
