@@ -67,7 +67,8 @@ func NewFile(path string) (*FileKey, error) {
 }
 
 // OpenFileLater is OpenFile, but where there is no file it is made when the key wraps
-// something for the first time, and not before. Until then nothing opens with it.
+// something for the first time, and not before. Until then nothing opens with it. Where
+// another process makes the file meanwhile, this becomes the key that is in it.
 func OpenFileLater(path string) (*FileKey, error) {
 	if path == "" {
 		return nil, errors.New("credential key file: no path is set")
@@ -88,7 +89,19 @@ func OpenFileLater(path string) (*FileKey, error) {
 func (k *FileKey) Unmade() (path string, unmade bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.look()
 	return k.path, k.unmade != nil
+}
+
+// look takes up a file that is there by now. What is wrong with one is told when it is
+// needed. The mutex is held.
+func (k *FileKey) look() {
+	if k.unmade == nil {
+		return
+	}
+	if there, err := readKeyFile(k.path); err == nil {
+		k.id, k.aead, k.unmade = there.id, there.aead, nil
+	}
 }
 
 // made returns what seals, after it has made the file if that is not there. Where another
@@ -205,6 +218,7 @@ func hashOf(purpose string, key []byte) string {
 func (k *FileKey) ID() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.look()
 	return k.id
 }
 

@@ -355,7 +355,7 @@ func TestOpenFileLater(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "key")
 	keys := &memory{}
 	var all []*vault.FileKey
-	for range 2 {
+	for range 4 {
 		k, err := vault.OpenFileLater(path)
 		if err != nil {
 			t.Fatal(err)
@@ -372,7 +372,7 @@ func TestOpenFileLater(t *testing.T) {
 	if _, err := os.Stat(path); err == nil {
 		t.Error("the file was made although nothing was sealed")
 	}
-	for _, k := range all { // each a data key of its own
+	for _, k := range all[:2] { // each a data key of its own
 		if _, err := vault.New(k, &memory{}).Seal(t.Context(), place(), vault.NewSecret(canary)); err != nil {
 			t.Fatal(err)
 		}
@@ -384,7 +384,10 @@ func TestOpenFileLater(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, k := range map[string]vault.KEK{"the second": all[1], "the file's": openFile(t, path)} {
+	if _, unmade := all[3].Unmade(); unmade {
+		t.Error("Unmade does not see the file that another one has made")
+	}
+	for name, k := range map[string]vault.KEK{"the second": all[1], "one that has sealed nothing": all[2], "the file's": openFile(t, path)} {
 		if got, err := vault.New(k, keys).Open(t.Context(), at, first); err != nil || got.Reveal() != canary {
 			t.Errorf("Open with %s = %q, %v", name, got.Reveal(), err)
 		}
