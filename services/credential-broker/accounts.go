@@ -218,9 +218,7 @@ func (s *Scope) Add(ctx context.Context, n NewAccount) (Account, error) {
 		return Account{}, err
 	}
 	row.KeyVersion, row.Sealed = sealed.KeyVersion, sealed.Bytes
-	ev := s.event("created")
-	ev.Account, ev.Provider = row.ID, row.Provider
-	if _, err := a.store.Add(ctx, row, ev); err != nil {
+	if _, err := a.store.Add(ctx, row, s.created(&row)); err != nil {
 		if made, again := s.made(ctx, &row, secret); fault.KindOf(again) != fault.NotFound {
 			return made, again // the same call, which was faster
 		}
@@ -228,6 +226,12 @@ func (s *Scope) Add(ctx context.Context, n NewAccount) (Account, error) {
 	}
 	s.changed()
 	return s.Get(ctx, row.ID)
+}
+
+func (s *Scope) created(row *store.Account) store.Event {
+	ev := s.event("created")
+	ev.Account, ev.Provider = row.ID, row.Provider
+	return ev
 }
 
 // made returns the account that the same call has made before. A call for something else

@@ -126,11 +126,12 @@ func (from *ImportSources) read() (all []opencode.Found, err error) {
 // present is what is there already: keys of the scope, and sign-ins of all.
 type present struct {
 	keys     map[string][]vault.Secret // by provider
+	lost     map[id.Account]bool       // keys that do not open
 	imported map[string]store.Imported
 }
 
 func (s *Scope) present(ctx context.Context) (present, error) {
-	p := present{keys: map[string][]vault.Secret{}}
+	p := present{keys: map[string][]vault.Secret{}, lost: map[id.Account]bool{}}
 	var err error
 	if p.imported, err = s.accounts.store.FindImported(ctx); err != nil {
 		return p, err
@@ -146,7 +147,8 @@ func (s *Scope) present(ctx context.Context) (present, error) {
 		}
 		key, err := s.accounts.vault.Open(ctx, r.Place(), vault.Sealed{KeyVersion: r.KeyVersion, Bytes: r.Sealed})
 		if err != nil {
-			continue // of one that cannot be opened nobody can tell
+			p.lost[r.ID] = vault.Lasting(err)
+			continue // of one that cannot be opened only the hash tells
 		}
 		p.keys[r.Provider] = append(p.keys[r.Provider], key)
 	}
@@ -175,6 +177,12 @@ func (s *Scope) refuse(f *opencode.Found, there present) string {
 		if subtle.ConstantTimeCompare([]byte(key.Reveal()), []byte(f.Key.Reveal())) == 1 {
 			return known
 		}
+	}
+	if a, ok := there.imported[string(s.keyprint(f))]; ok {
+		if there.lost[a.Account] {
+			return fmt.Sprintf("%s, and does not open: remove %s first", known, a.Account)
+		}
+		return known
 	}
 	if _, _, err := s.check(keyOf(f)); err != nil {
 		return fault.From(err).Message
@@ -213,14 +221,17 @@ func fingerprint(ws id.Workspace, f *opencode.Found) []byte {
 	return sum[:]
 }
 
+// keyprint does for keys what fingerprint does for refresh tokens, within the scope:
+// several may have the same key.
+func (s *Scope) keyprint(f *opencode.Found) []byte {
+	sum := sha256.Sum256([]byte("signalbox.credential.v1 imported key\x00" + s.workspace.String() + "\x00" + f.Provider + "\x00" + f.Key.Reveal()))
+	return sum[:]
+}
+
 // bring stores one credential.
 func (s *Scope) bring(ctx context.Context, f *opencode.Found) (id.Account, error) {
 	if !f.Key.IsZero() {
-		a, err := s.Add(ctx, keyOf(f))
-		if err != nil {
-			return id.Account{}, err
-		}
-		return id.Parse[id.Account](a.ID)
+		return s.bringKey(ctx, f)
 	}
 	n := oauth.NewGrant{
 		Provider: f.Provider, Label: f.Label, Refresh: f.Refresh,
@@ -236,4 +247,19 @@ func (s *Scope) bring(ctx context.Context, f *opencode.Found) (id.Account, error
 	}
 	ref, err := s.accounts.keeper.Add(ctx, s.who(), n)
 	return ref.Account, err
+}
+
+func (s *Scope) bringKey(ctx context.Context, f *opencode.Found) (id.Account, error) {
+	row, secret, err := s.check(keyOf(f))
+	if err != nil {
+		return id.Account{}, err
+	}
+	row.WorkspaceID, row.ID = s.workspace, id.New[id.Account]()
+	sealed, err := s.accounts.vault.Seal(ctx, row.Place(), secret)
+	if err != nil {
+		return id.Account{}, err
+	}
+	row.KeyVersion, row.Sealed = sealed.KeyVersion, sealed.Bytes
+	_, err = s.accounts.store.Bring(ctx, row, s.created(&row), store.Brought{Hash: s.keyprint(f)})
+	return row.ID, err
 }

@@ -245,6 +245,112 @@ func TestImportAtOnce(t *testing.T) {
 	}
 }
 
+// TestImportKeysAtOnce: a key is brought along once to each scope, however many bring it.
+func TestImportKeysAtOnce(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name   string
+		scopes []id.Workspace
+		open   func(t *testing.T) func() *credentialbroker.Accounts
+	}{
+		{"in a database", []id.Workspace{{}, id.New[id.Workspace](), id.New[id.Workspace]()}, func(t *testing.T) func() *credentialbroker.Accounts {
+			b := start(t, credentialbroker.Config{})
+			return func() *credentialbroker.Accounts { return b.operator(nil) }
+		}},
+		{"in a file", []id.Workspace{{}}, func(t *testing.T) func() *credentialbroker.Accounts {
+			b := &broker{t: t, keyFile: filepath.Join(t.TempDir(), "key")}
+			path := filepath.Join(t.TempDir(), "accounts.json")
+			return func() *credentialbroker.Accounts {
+				return b.operator(func(c *credentialbroker.AccountsConfig) { c.File = path })
+			}
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			open := tt.open(t)
+			from := credentialbroker.ImportSources{Environ: []string{"OPENAI_API_KEY=" + canary, "ANTHROPIC_API_KEY=" + canary}}
+			var mu sync.Mutex // guards got
+			got := map[string]int{}
+			var wg sync.WaitGroup
+			come := make(chan struct{})
+			for _, ws := range tt.scopes {
+				for range 6 {
+					scope := open().Operator(ws)
+					wg.Go(func() {
+						<-come
+						done, err := scope.Import(t.Context(), from, false)
+						mu.Lock()
+						defer mu.Unlock()
+						if err != nil {
+							t.Errorf("Import = %v", err)
+						}
+						for _, a := range done.Imported {
+							got[ws.String()+" imported "+a.Provider]++
+						}
+						for _, a := range done.Skipped {
+							got[ws.String()+" left out "+a.Provider+": "+a.Reason]++
+						}
+					})
+				}
+			}
+			close(come)
+			wg.Wait()
+			want := map[string]int{}
+			for _, ws := range tt.scopes {
+				for _, provider := range []string{"openai", "anthropic"} {
+					want[ws.String()+" imported "+provider], want[ws.String()+" left out "+provider+": it is here already"] = 1, 5
+				}
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("imported (-want +got):\n%s", diff)
+			}
+			accounts := open()
+			for _, ws := range tt.scopes {
+				all, err := accounts.Operator(ws).List(t.Context())
+				if err != nil || len(all) != 2 {
+					t.Errorf("List = %+v, %v, want two", all, err)
+				}
+				for _, a := range all {
+					if !a.Enabled || a.Status != credentialbroker.Ready || a.LastUsedAt != nil {
+						t.Errorf("brought along is %+v", a)
+					}
+				}
+				for _, row := range audit(t, accounts.Operator(ws)) {
+					if row != "created by cli from ann@desk: imported" {
+						t.Errorf("the audit has %q", row)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestImportLost: a key that is here and does not open is left out until it is removed.
+func TestImportLost(t *testing.T) {
+	t.Parallel()
+	b := start(t, credentialbroker.Config{})
+	from := credentialbroker.ImportSources{Environ: []string{"OPENAI_API_KEY=" + canary}}
+	done, err := b.operator(nil).Operator(id.Workspace{}).Import(t.Context(), from, false)
+	if err != nil || len(done.Imported) != 1 {
+		t.Fatalf("Import = %+v, %v", done, err)
+	}
+	other := b.operator(func(c *credentialbroker.AccountsConfig) { c.KeyFile = filepath.Join(t.TempDir(), "other") }).Operator(id.Workspace{})
+	account, err := id.Parse[id.Account](done.Imported[0].ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := other.Import(t.Context(), from, false)
+	if want := "it is here already, and does not open: remove " + account.String() + " first"; err != nil || len(again.Skipped) != 1 || again.Skipped[0].Reason != want {
+		t.Errorf("Import with another key = %+v, %v, want it left out: %s", again, err, want)
+	}
+	if err := other.Forget(t.Context(), account); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := other.Import(t.Context(), from, false); err != nil || len(again.Imported) != 1 {
+		t.Errorf("Import after the removal = %+v, %v", again, err)
+	}
+}
+
 // TestImportForAnother leaves a sign-in out that is an account already, whosever, for the
 // renewal of the one would end the other; a key can be several.
 func TestImportForAnother(t *testing.T) {
@@ -281,7 +387,7 @@ func TestImportForAnother(t *testing.T) {
 			if tt.earlierVersion {
 				sum := sha256.Sum256([]byte("signalbox.credential.v1 imported\x00" + tt.first.String() + "\x00anthropic\x00rt-one"))
 				err := b.db.AsSystem(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
-					_, err := tx.Exec(ctx, `UPDATE accounts SET imported = $1 WHERE imported IS NOT NULL`, sum[:])
+					_, err := tx.Exec(ctx, `UPDATE accounts SET imported = $1 WHERE provider = 'anthropic'`, sum[:])
 					return err
 				})
 				if err != nil {

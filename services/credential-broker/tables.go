@@ -21,6 +21,7 @@ type tables interface {
 	rotation.Keys
 
 	Add(ctx context.Context, a store.Account, ev store.Event) (store.Account, error)
+	Bring(ctx context.Context, a store.Account, ev store.Event, b store.Brought) (store.Account, error)
 	Get(ctx context.Context, ws id.Workspace, account id.Account) (store.Account, error)
 	ListAll(ctx context.Context) ([]store.Account, error)
 	WorkspaceOf(ctx context.Context, account id.Account) (id.Workspace, error)

@@ -65,7 +65,7 @@ type Account struct {
 	Grant      *Grant     `json:"grant,omitempty"`
 	CreatedAt  time.Time  `json:"created_at"`
 	LastUsedAt *time.Time `json:"last_used_at,omitempty"`
-	// Imported is the hash of the refresh token that it was brought along with.
+	// Imported is the hash of the credential that it was brought along with.
 	Imported []byte `json:"imported,omitempty"`
 }
 

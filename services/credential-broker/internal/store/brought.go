@@ -19,8 +19,9 @@ import (
 // written in the transaction that makes the account, so that there is never an account
 // without it.
 type Brought struct {
-	// Hash is of the refresh token that it comes with. There is one account for each, in
-	// all workspaces: two that renew it would end each other's sign-in.
+	// Hash is of the credential that it comes with. There is one account for each. That of
+	// a refresh token is the same in all workspaces: two that renew it would end each
+	// other's sign-in. That of a key has the workspace in it, for several may have the key.
 	Hash     []byte
 	Disabled bool
 	// Limit is one that is known already; nil for none.
@@ -31,7 +32,7 @@ type Brought struct {
 	Used time.Time
 }
 
-// ErrBrought says that there is an account that came with the same refresh token.
+// ErrBrought says that there is an account that came with the same credential.
 var ErrBrought = fault.Coded(fault.Conflict, "ACCOUNT_IMPORTED", "it is here already")
 
 // Detail says for the audit what is written.

@@ -91,6 +91,16 @@ func fromFile(a *accountfile.Account) Account {
 
 // Add is Store.Add.
 func (s *File) Add(ctx context.Context, a Account, ev Event) (Account, error) {
+	return s.add(ctx, a, ev, nil)
+}
+
+// Bring is Store.Bring.
+func (s *File) Bring(ctx context.Context, a Account, ev Event, b Brought) (Account, error) {
+	ev.Detail = b.Detail()
+	return s.add(ctx, a, ev, &b)
+}
+
+func (s *File) add(ctx context.Context, a Account, ev Event, b *Brought) (Account, error) {
 	err := s.update(ctx, a.WorkspaceID, func(st *accountfile.State) error {
 		if err := RoomIn(st); err != nil {
 			return err
@@ -103,6 +113,11 @@ func (s *File) Add(ctx context.Context, a Account, ev Event) (Account, error) {
 			ID: a.ID, Provider: a.Provider, Profile: a.Profile, Label: a.Label, Hint: a.Hint, BaseURL: a.BaseURL, Enabled: true, FlatRate: a.FlatRate,
 			Key: &accountfile.Sealed{KeyVersion: a.KeyVersion, Bytes: a.Sealed}, CreatedAt: a.CreatedAt,
 		})
+		if b != nil {
+			if err := b.WriteIn(st, a.ID); err != nil {
+				return err
+			}
+		}
 		RecordIn(st, ev)
 		return nil
 	})

@@ -100,6 +100,17 @@ func (s *Store) in(ctx context.Context, ws id.Workspace, fn func(context.Context
 
 // Add stores an account and its audit row and returns it as stored.
 func (s *Store) Add(ctx context.Context, a Account, ev Event) (Account, error) {
+	return s.add(ctx, a, ev, nil)
+}
+
+// Bring is Add of an account that is brought along from elsewhere. Where there is one that
+// came with the same credential the error is ErrBrought. Of ev, Detail is filled in.
+func (s *Store) Bring(ctx context.Context, a Account, ev Event, b Brought) (Account, error) {
+	ev.Detail = b.Detail()
+	return s.add(ctx, a, ev, &b)
+}
+
+func (s *Store) add(ctx context.Context, a Account, ev Event, b *Brought) (Account, error) {
 	err := s.in(ctx, a.WorkspaceID, func(ctx context.Context, tx pgx.Tx) error {
 		if err := Room(ctx, tx, a.WorkspaceID); err != nil {
 			return err
@@ -116,6 +127,11 @@ func (s *Store) Add(ctx context.Context, a Account, ev Event) (Account, error) {
 		}
 		if a, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[Account]); err != nil {
 			return fmt.Errorf("insert account: %w", err)
+		}
+		if b != nil {
+			if err := b.Write(ctx, tx, a.WorkspaceID, a.Provider, a.ID); err != nil {
+				return err
+			}
 		}
 		return record(ctx, tx, a.WorkspaceID, ev)
 	})

@@ -94,7 +94,7 @@ func TestAccounts(t *testing.T) {
 // testdata/file.
 func TestAccountsInFile(t *testing.T) {
 	t.Parallel()
-	testscript.Run(t, scripts(t, newFilePlace, "testdata/accounts/changekey.txtar", "testdata/accounts/import.txtar", "testdata/accounts/pools.txtar", "testdata/accounts/signins.txtar", "testdata/accounts/strangekey.txtar", "testdata/file/*.txtar"))
+	testscript.Run(t, scripts(t, newFilePlace, "testdata/accounts/changekey.txtar", "testdata/accounts/import.txtar", "testdata/accounts/pools.txtar", "testdata/accounts/signins.txtar", "testdata/accounts/strangekey.txtar", "testdata/accounts/together.txtar", "testdata/file/*.txtar"))
 }
 
 func scripts(t *testing.T, newPlace func(t *testing.T, dir string) *place, patterns ...string) testscript.Params {
