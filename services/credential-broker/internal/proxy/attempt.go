@@ -330,11 +330,11 @@ func (a *answer) readFailure() (*answer, *refusal) {
 	return a, nil
 }
 
-// scrub takes credentials out of text for logs.
+// scrub takes credentials out of text for logs, also as errors quote what is no HTTP.
 func (x *exchange) scrub(s string) string {
 	for _, secret := range []string{x.account.Secret.Reveal(), token(x.r.Header)} {
-		if len(secret) >= minEcho {
-			s = strings.ReplaceAll(s, secret, hidden)
+		for _, form := range newEchoes(secret).forms {
+			s = strings.ReplaceAll(s, string(form.text), hidden)
 		}
 	}
 	return s

@@ -139,6 +139,29 @@ func TestEscapedCredential(t *testing.T) {
 	}
 }
 
+// What is no HTTP is in the log, as Go quotes it, without the credential.
+func TestCredentialInNoHTTP(t *testing.T) {
+	t.Parallel()
+	const secret = `sk/one"two\three/<four>&five+'six'` + "`"
+	r := newRig(t, &loopback{}, nil)
+	r.upstream("openai", func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		_, _ = io.WriteString(conn, "who:"+secret+"\r\n\r\n") // the proxy may have seen enough
+		_ = conn.Close()
+	}, secret)
+	if got := r.post(chats, asking); got.status != http.StatusBadGateway {
+		t.Errorf("got %d %s, want 502", got.status, got.body)
+	}
+	r.proxy.Wait()
+	if got := r.logs.String(); !strings.Contains(got, "who:[redacted]") {
+		t.Errorf("the log has %s", got)
+	}
+}
+
 // An answer that may go on as a credential of many kilobytes does ends all the same.
 func TestLongCredential(t *testing.T) {
 	t.Parallel()
