@@ -136,24 +136,30 @@ type KeyFailure struct {
 
 // RotateKeys wraps every data key with the present key and, unless wrapOnly, replaces
 // the data keys themselves and seals every secret anew, while brokers run. It calls
-// progress, if any, after each workspace. With an error it may be called again. What was
-// done is one row of the operator's audit.
+// progress, if any, after each workspace. With an error it may be called again. The
+// operator's audit has a row from before anything is changed, and one that says what was: one
+// without the other is a rotation that died.
 func (a *Accounts) RotateKeys(ctx context.Context, wrapOnly bool, progress func(KeyRotation)) (KeyRotation, error) {
 	tell := func(rotation.Report) {}
 	if progress != nil {
 		tell = func(r rotation.Report) { progress(describeRotation(r)) }
 	}
+	ev := a.Operator(id.Workspace{}).event("changed")
+	ev.Detail = "rotation of keys began"
+	if wrapOnly {
+		ev.Detail += ", of what wraps data keys alone"
+	}
+	if err := a.store.Record(ctx, ev); err != nil {
+		return KeyRotation{}, fmt.Errorf("rotate keys: %w", err)
+	}
 	report, err := a.rotation.Run(ctx, wrapOnly, tell)
+	ended := "keys rotated"
 	if err != nil {
-		err = fmt.Errorf("rotate keys: %w", err)
+		err, ended = fmt.Errorf("rotate keys: %w", err), "keys rotated in part"
 	}
 	done := describeRotation(report)
-	if done.Wrapped+done.Made+done.Sealed > 0 {
-		ev := a.Operator(id.Workspace{}).event("changed")
-		ev.Detail = fmt.Sprintf("keys rotated: %d wrapped anew, %d made, %d secrets sealed anew, %d that do not open", done.Wrapped, done.Made, done.Sealed, done.Failed)
-		err = errors.Join(err, a.store.Record(context.WithoutCancel(ctx), ev))
-	}
-	return done, err
+	ev.Detail = fmt.Sprintf("%s: %d wrapped anew, %d made, %d secrets sealed anew, %d that do not open", ended, done.Wrapped, done.Made, done.Sealed, done.Failed)
+	return done, errors.Join(err, a.store.Record(context.WithoutCancel(ctx), ev))
 }
 
 func describeRotation(r rotation.Report) KeyRotation {

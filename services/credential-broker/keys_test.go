@@ -1,6 +1,7 @@
 package credentialbroker_test
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -55,6 +56,78 @@ func TestKeyFileToService(t *testing.T) {
 	got, err = open(filepath.Join(t.TempDir(), "other"), credentialbroker.Keys{}).RotateKeys(t.Context(), true, nil)
 	if err != nil || got.Failed == 0 || !strings.Contains(got.Failures[0].Reason, "sealed with another key") || got.Failures[0].Workspace != "" {
 		t.Errorf("RotateKeys with a strange key = %+v, %v, want failures", got, err)
+	}
+}
+
+// A rotation is on record before it changes anything, and what came of it after, also of one
+// that did not come to its end.
+func TestRotationOnRecord(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		inFile bool
+		scopes []id.Workspace
+		want   []string
+	}{
+		"in a database": {false, []id.Workspace{{}, id.New[id.Workspace]()}, []string{
+			"keys rotated: 0 wrapped anew, 2 made, 2 secrets sealed anew, 0 that do not open", "rotation of keys began",
+			"keys rotated in part: 0 wrapped anew, 1 made, 1 secrets sealed anew, 0 that do not open", "rotation of keys began",
+			"keys rotated: 0 wrapped anew, 0 made, 0 secrets sealed anew, 0 that do not open", "rotation of keys began, of what wraps data keys alone",
+		}},
+		"in a file": {true, []id.Workspace{{}}, []string{
+			"keys rotated: 0 wrapped anew, 1 made, 1 secrets sealed anew, 0 that do not open", "rotation of keys began",
+			"keys rotated: 0 wrapped anew, 1 made, 1 secrets sealed anew, 0 that do not open", "rotation of keys began",
+			"keys rotated: 0 wrapped anew, 0 made, 0 secrets sealed anew, 0 that do not open", "rotation of keys began, of what wraps data keys alone",
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := &broker{t: t, keyFile: filepath.Join(t.TempDir(), "key")}
+			var file string
+			if tt.inFile {
+				file = filepath.Join(t.TempDir(), "accounts.json")
+			} else {
+				m := credentialbroker.Migrations()
+				b.db = pgtest.New(t, m).Open(t, m)
+			}
+			accounts := b.operator(func(c *credentialbroker.AccountsConfig) { c.File = file })
+			for _, ws := range tt.scopes {
+				if _, err := accounts.Operator(ws).Add(t.Context(), credentialbroker.NewAccount{Provider: "openai", Secret: conf.Secret("sk-" + canary)}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := accounts.RotateKeys(t.Context(), true, nil); err != nil {
+				t.Fatal(err)
+			}
+			// Whoever dies here leaves what there is.
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			dies := func(k credentialbroker.KeyRotation) {
+				if rows := audit(t, accounts.Operator(id.Workspace{})); !strings.HasSuffix(rows[0], tt.want[3]) {
+					t.Errorf("after %d workspaces the audit ends with %q, want %q", k.Workspaces, rows[0], tt.want[3])
+				}
+				if len(tt.scopes) > 1 {
+					stop()
+				}
+			}
+			if _, err := accounts.RotateKeys(ctx, false, dies); (err != nil) != (len(tt.scopes) > 1) {
+				t.Errorf("RotateKeys that is stopped before it is at its end = %v", err)
+			}
+			if _, err := accounts.RotateKeys(t.Context(), false, nil); err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, row := range audit(t, accounts.Operator(id.Workspace{})) {
+				if what, ok := strings.CutPrefix(row, "changed by cli from ann@desk: "); ok {
+					got = append(got, what)
+				}
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("the audit (-want +got):\n%s", diff)
+			}
+			if v, err := accounts.VerifyAudit(t.Context(), nil); err != nil || len(v.Problems) > 0 {
+				t.Errorf("VerifyAudit = %+v, %v, want nothing wrong", v, err)
+			}
+		})
 	}
 }
 

@@ -30,6 +30,7 @@ func (awayKeys) OpenKeeperURL(context.Context, *url.URL) (*secrets.Keeper, error
 }
 
 func (awayKeys) Encrypt(context.Context, []byte) ([]byte, error) { return nil, http.ErrServerClosed }
+
 func (awayKeys) Decrypt(context.Context, []byte) ([]byte, error) { return nil, http.ErrServerClosed }
 func (awayKeys) Close() error                                    { return nil }
 func (awayKeys) ErrorAs(error, any) bool                         { return false }
