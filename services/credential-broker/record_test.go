@@ -637,3 +637,28 @@ func TestSameAccountAgain(t *testing.T) {
 		}
 	}
 }
+
+// TestStrangersID: under the id of another workspace's account there is none for anybody
+// else, and nobody is told whose it is, or what.
+func TestStrangersID(t *testing.T) {
+	t.Parallel()
+	b := start(t, credentialbroker.Config{})
+	theirs, shared := id.New[id.Account](), id.New[id.Account]()
+	if _, err := b.client().AddAccount(identity.With(t.Context(), member(identity.Owner)), &credentialv1.AddAccountRequest{Id: theirs.String(), Provider: "openai", Label: "theirs", Secret: canary}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.operator(nil).Operator(id.Workspace{}).Add(t.Context(), credentialbroker.NewAccount{ID: shared, Provider: "openai", Label: "shared", Secret: canary}); err != nil {
+		t.Fatal(err)
+	}
+	ctx := identity.With(t.Context(), member(identity.Owner))
+	for _, account := range []id.Account{theirs, shared} {
+		_, err := b.client().AddAccount(ctx, &credentialv1.AddAccountRequest{Id: account.String(), Provider: "openai", Label: "theirs", Secret: canary})
+		f := fault.From(err)
+		if want := fmt.Sprintf("the id %s cannot be had: use another one for a new account", account); err == nil || f.Kind != fault.Conflict || f.Code != "ACCOUNT_ID_TAKEN" || f.Message != want {
+			t.Errorf("AddAccount() under somebody else's id = %v, want ACCOUNT_ID_TAKEN: %s", err, want)
+		}
+	}
+	if log := b.log.String(); strings.Contains(log, `"level":"ERROR"`) {
+		t.Errorf("the log has errors: %s", log)
+	}
+}

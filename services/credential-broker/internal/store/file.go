@@ -106,7 +106,7 @@ func (s *File) add(ctx context.Context, a Account, ev Event, b *Brought) (Accoun
 			return err
 		}
 		if st.Account(a.ID) != nil {
-			return fault.New(fault.Conflict, "there is an account %s already", a.ID)
+			return taken(a.ID)
 		}
 		a.Enabled, a.CreatedAt = true, time.Now().UTC()
 		st.Accounts = append(st.Accounts, accountfile.Account{

@@ -98,7 +98,14 @@ func (s *Store) in(ctx context.Context, ws id.Workspace, fn func(context.Context
 	return s.db.InWorkspace(ctx, ws, fn)
 }
 
-// Add stores an account and its audit row and returns it as stored.
+// taken is the fault of an account whose id another one has. It may be anybody's, of whom
+// nothing is told.
+func taken(account id.Account) error {
+	return fault.Coded(fault.Conflict, "ACCOUNT_ID_TAKEN", "the id %s cannot be had: use another one for a new account", account)
+}
+
+// Add stores an account and its audit row and returns it as stored. Where there is one with
+// its id, whosever, the error is a Conflict fault.
 func (s *Store) Add(ctx context.Context, a Account, ev Event) (Account, error) {
 	return s.add(ctx, a, ev, nil)
 }
@@ -111,6 +118,7 @@ func (s *Store) Bring(ctx context.Context, a Account, ev Event, b Brought) (Acco
 }
 
 func (s *Store) add(ctx context.Context, a Account, ev Event, b *Brought) (Account, error) {
+	account := a.ID
 	err := s.in(ctx, a.WorkspaceID, func(ctx context.Context, tx pgx.Tx) error {
 		if err := Room(ctx, tx, a.WorkspaceID); err != nil {
 			return err
@@ -125,7 +133,10 @@ func (s *Store) add(ctx context.Context, a Account, ev Event, b *Brought) (Accou
 		if err != nil {
 			return fmt.Errorf("insert account: %w", err)
 		}
-		if a, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[Account]); err != nil {
+		switch a, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[Account]); {
+		case pg.IsUniqueViolation(err, ""):
+			return taken(account)
+		case err != nil:
 			return fmt.Errorf("insert account: %w", err)
 		}
 		if b != nil {
