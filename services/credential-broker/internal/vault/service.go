@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
 	"strings"
 	"time"
 
@@ -39,6 +40,9 @@ func OpenURL(ctx context.Context, text string) (*ServiceKey, error) {
 	if err != nil || u.Scheme == "" {
 		return nil, errors.New("it is not the URL of a key: use one such as hashivault://signalbox or awskms://alias/signalbox?region=eu-west-1")
 	}
+	if err := checkServer(u.Scheme); err != nil {
+		return nil, err
+	}
 	mux := secrets.DefaultURLMux()
 	if !mux.ValidKeeperScheme(u.Scheme) {
 		return nil, fmt.Errorf("there is no key service %s: use one of %s", u.Scheme, strings.Join(mux.KeeperSchemes(), ", "))
@@ -54,6 +58,20 @@ func OpenURL(ctx context.Context, text string) (*ServiceKey, error) {
 		return nil, fmt.Errorf("open the %s key: %s", u.Scheme, strings.NewReplacer(text, "its URL", u.String(), "its URL").Replace(err.Error()))
 	}
 	return &ServiceKey{keeper: keeper, scheme: u.Scheme, id: u.Scheme + "-" + hashOf("id", []byte(text))}, nil
+}
+
+// checkServer refuses the address of a Vault that is no URL: the driver would repeat it,
+// and it may hold a password.
+func checkServer(scheme string) error {
+	if scheme != "hashivault" {
+		return nil
+	}
+	for _, variable := range []string{"VAULT_SERVER_URL", "VAULT_ADDR"} { // the driver's
+		if _, err := url.Parse(os.Getenv(variable)); err != nil {
+			return fmt.Errorf("%s is not a URL: use one such as https://vault.example:8200", variable)
+		}
+	}
+	return nil
 }
 
 // ID names the key.

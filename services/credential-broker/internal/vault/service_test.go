@@ -84,6 +84,13 @@ func TestServiceKey(t *testing.T) {
 	}
 }
 
+func TestBadServer(t *testing.T) {
+	t.Setenv("VAULT_ADDR", "http://u:sensitive %zz@vault.example")
+	if _, err := vault.OpenURL(t.Context(), "hashivault://key"); err == nil || !strings.Contains(err.Error(), "VAULT_ADDR is not a URL") || strings.Contains(err.Error(), "sensitive") {
+		t.Errorf("OpenURL with a bad address of the service = %v, want an error that names the variable alone", err)
+	}
+}
+
 func TestBadURLs(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ in, want string }{
