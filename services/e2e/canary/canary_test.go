@@ -63,7 +63,7 @@ func (r *rig) mark() {
 		"answer to POST /api/accounts/logins", "answer to POST /api/connections", "answer to POST /api/keys", "answers of the broker to who signs in",
 	}
 	r.passed.must = []string{"answer to POST /api/accounts/logins", "wire gateway-", "wire credential-broker-"}
-	r.token = &mark{name: "token", text: base64.RawURLEncoding.EncodeToString([]byte(`{"alg"`)), found: map[string]bool{}}
+	r.token = &mark{name: "token", text: tokensBegin(), found: map[string]bool{}}
 	r.token.may = []string{tokens, "wire *-[0-9] > *-[0-9]"}
 	r.token.must = []string{"wire " + subject.AgentRunner}
 	r.own = map[string]*mark{}
@@ -94,7 +94,7 @@ func start(ctx context.Context, t *testing.T) *rig {
 	if err := world.Build(ctx, r.programs); err != nil {
 		t.Fatal(err)
 	}
-	collector := httptest.NewServer(http.HandlerFunc(r.collect))
+	collector := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { collect(r.marks, w, req) }))
 	t.Cleanup(collector.Close)
 	// Short, and open to the database's user.
 	data, err := os.MkdirTemp("", "canary")
@@ -130,6 +130,9 @@ func start(ctx context.Context, t *testing.T) *rig {
 	}
 	return r
 }
+
+// tokensBegin is how all signed tokens do.
+func tokensBegin() string { return base64.RawURLEncoding.EncodeToString([]byte(`{"alg"`)) }
 
 // trust gives the services keys of the test's, so that it can call as the gateway, and
 // passwords.
@@ -168,21 +171,7 @@ func (r *rig) trust() {
 func (r *rig) configure() {
 	r.t.Helper()
 	dir := r.t.TempDir()
-	for name, text := range map[string]string{
-		"profiles/keyed.yaml":  "name: keyed\ndialect: openai\nmounts: [/v1]\nauth: {header: x-house-key}\nroutes: [{path: /chat/completions, wait: 1m, wait_stream: 1m, stream: {events: chat}}]\n",
-		"profiles/canary.yaml": "name: canary\ndialect: openai\nbase_url: URL/openrouter/api/v1\nmounts: [/api/v1, /v1]\nauth: {header: authorization, scheme: Bearer}\n",
-		"oauth/canary.yaml": "name: canary\naccount: openrouter\nprofile: canary\nclient: {auth: body}\ntokens: {rotate: true, refresh_ends_access: true}\n" +
-			"endpoints: {authorize: URL/oauth/authorize, token: URL/oauth/token, device: URL/oauth/device, code_page: URL/oauth/code, revoke: URL/oauth/revoke}\n" +
-			"connection: {title: Canary, whoami: {url: URL/oauth/whoami, at: [name, login]}}\n",
-	} {
-		name = filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-			r.t.Fatal(err)
-		}
-		if err := os.WriteFile(name, []byte(strings.ReplaceAll(text, "URL", r.provider.URL)), 0o600); err != nil {
-			r.t.Fatal(err)
-		}
-	}
+	writeProviders(r.t, dir, r.provider.URL)
 	r.env[subject.CredentialBroker] = append(r.env[subject.CredentialBroker],
 		"CREDENTIAL_BROKER_ALLOW_PRIVATE=true",
 		"CREDENTIAL_BROKER_PROFILES="+filepath.Join(dir, "profiles"),
@@ -195,6 +184,26 @@ func (r *rig) configure() {
 	)
 }
 
+// writeProviders writes request profiles and an OAuth provider for what is at an address.
+func writeProviders(t *testing.T, dir, address string) {
+	t.Helper()
+	for name, text := range map[string]string{
+		"profiles/keyed.yaml":  "name: keyed\ndialect: openai\nmounts: [/v1]\nauth: {header: x-house-key}\nroutes: [{path: /chat/completions, wait: 1m, wait_stream: 1m, stream: {events: chat}}]\n",
+		"profiles/canary.yaml": "name: canary\ndialect: openai\nbase_url: URL/openrouter/api/v1\nmounts: [/api/v1, /v1]\nauth: {header: authorization, scheme: Bearer}\n",
+		"oauth/canary.yaml": "name: canary\naccount: openrouter\nprofile: canary\nclient: {auth: body}\ntokens: {rotate: true, refresh_ends_access: true}\n" +
+			"endpoints: {authorize: URL/oauth/authorize, token: URL/oauth/token, device: URL/oauth/device, code_page: URL/oauth/code, revoke: URL/oauth/revoke}\n" +
+			"connection: {title: Canary, whoami: {url: URL/oauth/whoami, at: [name, login]}}\n",
+	} {
+		name = filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(strings.ReplaceAll(text, "URL", address)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // keyURL is a key-encryption key of 32 bytes that holds the mark.
 func (r *rig) keyURL(name string) string {
 	key := fmt.Sprintf("%-32s", r.secret.text+" "+name)
@@ -202,7 +211,7 @@ func (r *rig) keyURL(name string) string {
 }
 
 // collect takes traces.
-func (r *rig) collect(_ http.ResponseWriter, req *http.Request) {
+func collect(all *marks, _ http.ResponseWriter, req *http.Request) {
 	var body io.Reader = req.Body
 	if req.Header.Get("Content-Encoding") == "gzip" {
 		var err error
@@ -210,7 +219,7 @@ func (r *rig) collect(_ http.ResponseWriter, req *http.Request) {
 			return
 		}
 	}
-	_, _ = io.Copy(&stream{marks: r.marks, place: "traces"}, body) // a service that left
+	_, _ = io.Copy(&stream{marks: all, place: "traces"}, body) // a service that left
 }
 
 // accounts calls a broker as the gateway does for the owner.
@@ -488,7 +497,7 @@ func (r *rig) plant() {
 			r.t.Fatal(err, err2)
 		}
 	}
-	r.collect(nil, httptest.NewRequestWithContext(r.ctx, http.MethodPost, "/v1/traces", strings.NewReader("span "+r.leak.text)))
+	collect(r.marks, nil, httptest.NewRequestWithContext(r.ctx, http.MethodPost, "/v1/traces", strings.NewReader("span "+r.leak.text)))
 	cmd := exec.CommandContext(r.ctx, filepath.Join(r.programs, "signalbox"), r.leak.text)
 	out, _ := cmd.CombinedOutput() // there is no such command
 	r.marks.look("output of commands", out)
@@ -617,7 +626,7 @@ func (r *rig) check() {
 // The search finds a mark in every encoding, wherever it begins and however it is cut.
 func TestMark(t *testing.T) {
 	t.Parallel()
-	m := newMark("canary")
+	m := &mark{text: "canary0123456789abcd", found: map[string]bool{}}
 	for shift := range 7 {
 		for _, tail := range []string{"", "?", "??", "???"} {
 			text := strings.Repeat("~", shift) + m.text + tail

@@ -23,4 +23,9 @@
 // is looked for from when it is known. One more mark, the leak, is put into each of these
 // places on purpose: the search is worth something because it finds that one everywhere,
 // and each kind where it must be.
+//
+// A second test does the same for a broker that keeps its accounts in a file, whose files,
+// log, answers and traces, and all that the command line prints, hold none of it in clear,
+// also where providers answer with what is no HTTP, or no JSON. A third one starts programs
+// with settings that are secret and wrong.
 package canary

@@ -2,6 +2,7 @@ package canary_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -34,6 +35,7 @@ type provider struct {
 	simulator atomic.Pointer[httputil.ReverseProxy]
 	refuse    atomic.Bool // refuses every credential
 	quote     atomic.Pointer[string]
+	wreck     atomic.Pointer[string] // is what is answered with
 
 	mu   sync.Mutex // guards seen
 	seen map[string]int
@@ -98,6 +100,13 @@ func (p *provider) authorise(w http.ResponseWriter, r *http.Request) {
 		p.marks.add(p.secret, form.Get("code_verifier"))
 		p.note("verifier")
 	}
+	if wreck := p.wreck.Load(); wreck != nil {
+		if form, err := url.ParseQuery(string(body)); err == nil && form.Has("refresh_token") {
+			p.note("refresh in a wreck")
+			tear(w, *wreck, form.Get("refresh_token"))
+			return
+		}
+	}
 	body = []byte(p.plain.Replace(string(body)))
 	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	r.URL.RawQuery = p.plain.Replace(r.URL.RawQuery)
@@ -136,15 +145,36 @@ func (p *provider) answer(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusUnauthorized)
 		// Providers do quote keys that they refuse.
-		fmt.Fprintf(w, `{"type":"error","error":{"type":"authentication_error","message":"the key %s is not good"}}`, credential)
+		fmt.Fprintf(w, `{"type":"error","error":{"type":"authentication_error","message":"the key %s is not good"}}`, inJSON(credential))
+		return
+	}
+	if wreck := p.wreck.Load(); wreck != nil {
+		p.note(kind + " in a wreck")
+		tear(w, *wreck, credential)
 		return
 	}
 	if place := p.quote.Load(); place != nil {
 		p.note(kind + " in " + *place)
-		tell(w, strings.HasSuffix(r.URL.Path, "/messages"), *place, credential)
+		tell(w, strings.HasSuffix(r.URL.Path, "/messages"), *place, inJSON(credential))
 		return
 	}
 	p.simulator.Load().ServeHTTP(w, r)
+}
+
+// tear writes an answer byte by byte as it is, with a key in it, and no more.
+func tear(w http.ResponseWriter, wreck, key string) {
+	conn, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return // it has ended
+	}
+	_, _ = io.WriteString(conn, strings.NewReplacer("KEY", key, "JSON", inJSON(key)).Replace(wreck)) // the broker left
+	_ = conn.Close()
+}
+
+// inJSON is a text as JSON writes it, without the quotes.
+func inJSON(text string) string {
+	b, _ := json.Marshal(text) // a string always encodes
+	return string(b[1 : len(b)-1])
 }
 
 // quoting are the places of answers in which a provider may quote a key, beside a
