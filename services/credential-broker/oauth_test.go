@@ -31,6 +31,7 @@ type signedIn struct {
 	*broker
 	server *authserver.Server
 	other  *oauth.Keeper
+	cfg    credentialbroker.Config
 }
 
 // startSignedIn takes more endpoints of the authorisation server, as ", revoke: $FRONT/…".
@@ -51,10 +52,11 @@ func startSignedIn(t *testing.T, endpoints ...string) *signedIn {
 	providerYAML := fmt.Sprintf("name: sim\nprofile: sim\nendpoints: {authorize: %[1]s/oauth/authorize, token: %[1]s/oauth/token%[2]s}\nclient: {auth: none}\ntokens: {rotate: true}\n",
 		front.URL, strings.ReplaceAll(strings.Join(endpoints, ""), "$FRONT", front.URL))
 	profileYAML := fmt.Sprintf("name: sim\ndefault_for: sim\ndialect: openai\nbase_url: %s/api\nauth: {header: authorization, scheme: Bearer}\n", front.URL)
-	b := start(t, credentialbroker.Config{
+	cfg := credentialbroker.Config{
 		Profiles: folder(t, profileYAML),
 		OAuth:    credentialbroker.OAuth{Clients: "sim=us", Providers: folder(t, providerYAML)},
-	})
+	}
+	b := start(t, cfg)
 	key, err := vault.OpenFile(b.keyFile)
 	if err != nil {
 		t.Fatal(err)
@@ -65,7 +67,7 @@ func startSignedIn(t *testing.T, endpoints ...string) *signedIn {
 	}
 	other := oauth.New(oauth.Config{DB: b.db, Vault: vault.New(key, store.New(b.db)), Providers: providers, Log: slog.New(slog.DiscardHandler), Instance: "other"})
 	t.Cleanup(other.Close)
-	return &signedIn{b, server, other}
+	return &signedIn{b, server, other, cfg}
 }
 
 func folder(t *testing.T, yaml string) string {

@@ -169,13 +169,13 @@ func newPool(cfg Config, deps Deps, a *Accounts, counts *meter.Meter) (*pool.Set
 	if err != nil {
 		return nil, err
 	}
-	every := time.Duration(0)
-	if a.file != nil {
-		every = fileEvery
+	every, forget := time.Duration(0), a.keeper.ForgetOf
+	if a.file != nil { // of which the keeper sees all with each of its looks
+		every, forget = fileEvery, nil
 	}
 	return pool.New(pool.Config{
 		WriteEvery: every, UsesBehind: a.file != nil,
-		Store: a.store, Vault: a.vault, Tokens: a.keeper, Profiles: a.profiles, Environment: environment, Simulator: simulator,
+		Store: a.store, Vault: a.vault, Tokens: a.keeper, Forget: forget, Profiles: a.profiles, Environment: environment, Simulator: simulator,
 		CheckBase: a.policy.CheckBase, Bus: deps.Bus, Prices: prices, Meter: counts, Log: deps.Log,
 	})
 }

@@ -64,7 +64,10 @@
 // What others have changed every Keeper looks for once a second, with one query for all
 // grants, so that a token is not sent for longer than that after a sign-out elsewhere.
 // Who could not look for longer than a look goes back, because the database was away or
-// the machine slept, forgets all that it holds with its next look.
+// the machine slept, forgets all that it holds with its next look. Of an account that was
+// removed no row is left that could say so: the pool, which finds that within a second, has
+// the Keeper forget what it holds of the workspace (ForgetOf). So it does with what it hears
+// of other instances, at once.
 //
 // # A renewal
 //

@@ -256,18 +256,17 @@ func (t inFile) interrupted(ctx context.Context, providers []string) ([]Ref, err
 	return all, nil
 }
 
-func (t inFile) changed(ctx context.Context) ([]change, error) {
+func (t inFile) changed(ctx context.Context) (grants []change, all bool, err error) {
 	st, err := t.cfg.File.View(ctx)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	var all []change
 	for i := range st.Accounts {
 		if g := st.Accounts[i].Grant; g != nil {
-			all = append(all, change{Account: st.Accounts[i].ID, Version: g.Version, State: State(g.State)})
+			grants = append(grants, change{Account: st.Accounts[i].ID, Version: g.Version, State: State(g.State)})
 		}
 	}
-	return all, nil
+	return grants, true, nil
 }
 
 func (t inFile) open(ctx context.Context, ref Ref, kind string, look func(*grant) bool) (g grant, a attempt, ok bool, err error) {

@@ -7,13 +7,16 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 
 	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
 	"signalbox.dev/services/credential-broker/internal/accountfile"
 	"signalbox.dev/services/credential-broker/internal/oauth"
 	"signalbox.dev/services/credential-broker/internal/store"
@@ -43,6 +46,37 @@ func TestInFile(t *testing.T) {
 	} {
 		t.Run(name, test)
 	}
+}
+
+// Nobody holds the token of an account that another process has removed.
+func TestRemovalIsFollowedInFile(t *testing.T) {
+	t.Parallel()
+	w := newWorldIn(t, authserver.Settings{}, "")
+	w.who.Workspace = id.Workspace{}
+	k := w.keeper(func(c *oauth.Config) { c.Follow = 10 * time.Millisecond })
+	ref, kept := w.grant(k), w.grant(k)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() { _ = k.Run(ctx) })
+	w.token(k, ref)
+	w.token(k, kept)
+	w.update(func(s *accountfile.State) {
+		s.Accounts = slices.DeleteFunc(s.Accounts, func(a accountfile.Account) bool { return a.ID == ref.Account })
+	})
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for began := time.Now(); ; <-tick.C {
+		if _, err := k.Token(t.Context(), ref); err != nil {
+			wantFault(t, "Token() after it was removed", err, fault.NotFound, "ACCOUNT_NO_GRANT")
+			break
+		}
+		if time.Since(began) > 10*time.Second {
+			t.Fatal("the token is held still")
+		}
+	}
+	w.token(k, kept)
 }
 
 // newWorldIn returns a world that is a file.

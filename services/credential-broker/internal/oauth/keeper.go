@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/services/credential-broker/internal/accountfile"
 	"signalbox.dev/services/credential-broker/internal/vault"
@@ -192,6 +194,14 @@ func (k *Keeper) forget(ref Ref) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.held, ref)
+}
+
+// ForgetOf makes the next question about each grant of a workspace's own accounts go to the
+// database; with the zero workspace of the operator's.
+func (k *Keeper) ForgetOf(ws id.Workspace) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	maps.DeleteFunc(k.held, func(ref Ref, _ held) bool { return ref.Workspace == ws })
 }
 
 // Close ends what waits, and returns when what was sent to a server has been answered

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
 	"signalbox.dev/services/credential-broker/internal/oauth"
 	"signalbox.dev/services/credential-broker/internal/vault"
 	"signalbox.dev/services/simulator/authserver"
@@ -28,6 +29,22 @@ func TestTokenIsHeld(t *testing.T) {
 	_, err := k.Token(t.Context(), ref)
 	wantFault(t, "Token() of a removed account", err, fault.NotFound, "ACCOUNT_NO_GRANT")
 	w.calls(authserver.Calls{})
+}
+
+func TestForgetOf(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, authserver.Settings{Rotate: true}, rotating)
+	k := w.keeper()
+	mine := w.grant(k)
+	w.who.Workspace = id.New[id.Workspace]()
+	theirs := w.grant(k)
+	w.token(k, mine)
+	w.token(k, theirs)
+	w.change(`DELETE FROM credentials.accounts`)
+	k.ForgetOf(mine.Workspace)
+	_, err := k.Token(t.Context(), mine)
+	wantFault(t, "Token() of a removed account", err, fault.NotFound, "ACCOUNT_NO_GRANT")
+	w.token(k, theirs) // is held still
 }
 
 func TestOneRefreshForAll(t *testing.T) {

@@ -463,13 +463,9 @@ func (t postgres) interrupted(ctx context.Context, providers []string) ([]Ref, e
 
 // changed returns what has changed a short while ago, in all workspaces, which is why
 // it needs the system's claim.
-func (t postgres) changed(ctx context.Context) ([]change, error) {
-	var all []change
+func (t postgres) changed(ctx context.Context) (grants []change, all bool, err error) {
 	b := &pgx.Batch{}
 	b.Queue(`SELECT workspace_id AS workspace, account_id AS account, version, state FROM grants WHERE changed_at > now() - $1::interval`, overlap).
-		Query(pg.Collect(&all))
-	if err := t.cfg.DB.ReadAsSystem(ctx, b); err != nil {
-		return nil, err
-	}
-	return all, nil
+		Query(pg.Collect(&grants))
+	return grants, false, t.cfg.DB.ReadAsSystem(ctx, b)
 }

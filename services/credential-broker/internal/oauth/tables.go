@@ -27,8 +27,9 @@ type tables interface {
 	// interrupted returns grants of these providers that somebody began to sign out who is
 	// gone, resumeMost at most.
 	interrupted(ctx context.Context, providers []string) ([]Ref, error)
-	// changed returns grants that have changed a short while ago.
-	changed(ctx context.Context) ([]change, error)
+	// changed returns grants that have changed a short while ago; all of them where it can
+	// as well, and says so then.
+	changed(ctx context.Context) (grants []change, all bool, err error)
 
 	// canRecord returns a fault where what is about to be asked of a provider could not be
 	// recorded after, as far as can be told without a transaction.

@@ -212,7 +212,7 @@ func missed(looked, now time.Time) bool {
 
 // look forgets what others have changed a short while ago, or all that is held.
 func (k *Keeper) look(ctx context.Context, all bool) error {
-	changed, err := k.tables.changed(ctx)
+	changed, whole, err := k.tables.changed(ctx)
 	if err != nil {
 		return err
 	}
@@ -221,11 +221,16 @@ func (k *Keeper) look(ctx context.Context, all bool) error {
 	if all {
 		clear(k.held)
 	}
+	there := map[Ref]bool{}
 	for _, c := range changed {
 		ref := Ref{c.Workspace, c.Account}
+		there[ref] = true
 		if h, ok := k.held[ref]; ok && h.err == nil && (h.token.Version < c.Version || c.State != Active) {
 			delete(k.held, ref)
 		}
+	}
+	if whole { // the others were removed
+		maps.DeleteFunc(k.held, func(ref Ref, _ held) bool { return !there[ref] })
 	}
 	return nil
 }

@@ -212,6 +212,9 @@ func (s *Set) look(ctx context.Context) {
 	if len(changed) == 0 {
 		return
 	}
+	for _, key := range changed { // now, for the reading may take long
+		s.cfg.Forget(key.Workspace)
+	}
 	s.work.Go(func() {
 		var g errgroup.Group
 		g.SetLimit(readsAtOnce)

@@ -28,7 +28,8 @@ type ram struct {
 	version int
 	keys    map[id.Workspace][]vault.WrappedKey
 	hangs   bool
-	asked   int // for pools
+	stuck   bool // it says what has changed, and does not hand it out
+	asked   int  // for pools
 	reads   map[store.PoolKey]int
 	used    int
 	learned []store.Learned
@@ -55,6 +56,12 @@ func (m *ram) hang(yes bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.hangs = yes
+}
+
+func (m *ram) stick(yes bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.stuck = yes
 }
 
 // put replaces a pool.
@@ -93,7 +100,12 @@ func (m *ram) set(ws id.Workspace, settings string) {
 func (m *ram) Pool(ctx context.Context, ws id.Workspace, provider string) (store.Pool, error) {
 	m.mu.Lock()
 	m.asked++
+	stuck := m.stuck
 	m.mu.Unlock()
+	if stuck {
+		<-ctx.Done()
+		return store.Pool{}, fault.Wrap(ctx.Err(), fault.Unavailable, "the database does not answer")
+	}
 	if err := m.answer(ctx); err != nil {
 		return store.Pool{}, err
 	}
@@ -177,9 +189,13 @@ func newRoomWith(t testing.TB, tokens pool.Tokens, counts *meter.Meter) *room {
 	}
 	m := newRAM()
 	w := &room{t: t, memory: m, vault: vault.New(key, m)}
-	w.pool, err = pool.New(pool.Config{
+	cfg := pool.Config{
 		Store: m, Vault: w.vault, Tokens: tokens, Profiles: profiles, Meter: counts, Log: slog.New(slog.NewTextHandler(&bytes.Buffer{}, nil)),
-	})
+	}
+	if h, ok := tokens.(*holder); ok {
+		cfg.Forget = h.forget
+	}
+	w.pool, err = pool.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

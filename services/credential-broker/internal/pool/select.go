@@ -94,7 +94,7 @@ type wait struct {
 	alone  bool // there is but one account
 	slow   int  // accounts whose token did not come within the grace
 	second bool // round
-	absent bool // an account was not read with the others
+	absent bool // an account was not read with the others, or is gone since
 	last   error
 }
 
@@ -163,6 +163,9 @@ func (s *Set) prepare(ctx context.Context, r Request, e entry, k *choice.Ticket,
 func (s *Set) notReady(a id.Account, err error, w *wait) choice.Outcome {
 	f := fault.From(err)
 	switch {
+	case f.Kind == fault.NotFound: // it was removed since the pool was read
+		w.absent = true
+		return choice.Outcome{Reason: Cancelled, Unsent: true, Later: absent}
 	case f.Kind == fault.Conflict: // somebody has to sign in again
 		s.remember(a, err)
 		return choice.Outcome{Reason: AuthFailed, Unsent: true}

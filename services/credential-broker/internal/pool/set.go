@@ -46,9 +46,13 @@ type Store interface {
 
 // Config is what a Set draws from.
 type Config struct {
-	Store       Store
-	Vault       *vault.Vault
-	Tokens      Tokens
+	Store  Store
+	Vault  *vault.Vault
+	Tokens Tokens
+	// Forget makes who holds the Tokens look again for those of a workspace's own accounts,
+	// with the zero workspace for the operator's: one of them may be gone. It is nil where
+	// they find out by themselves.
+	Forget      func(ws id.Workspace)
 	Profiles    *profile.Set
 	Environment []EnvironmentAccount
 	// Simulator is the simulated provider's base URL; nil for none.
@@ -124,6 +128,9 @@ func New(cfg Config) (*Set, error) {
 	}
 	if cfg.RecordWait <= 0 {
 		cfg.RecordWait = recordWait
+	}
+	if cfg.Forget == nil {
+		cfg.Forget = func(id.Workspace) {}
 	}
 	if cfg.Prices == nil {
 		cfg.Prices = &price.List{}
@@ -201,6 +208,7 @@ func (s *Set) Forget(ws id.Workspace) {
 }
 
 func (s *Set) forget(ws id.Workspace) {
+	defer s.cfg.Forget(ws)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drop(func(k poolKey) bool { return id.IsZero(ws) || k.Workspace == ws })

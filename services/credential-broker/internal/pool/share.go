@@ -307,6 +307,14 @@ func (s *Set) hearForget(ctx context.Context, raw *bus.Message) {
 	if m.GetInstanceId() == s.instance.String() {
 		return
 	}
+	var ws id.Workspace
+	if text := m.GetWorkspaceId(); text != "" {
+		if ws, err = id.Parse[id.Workspace](text); err != nil {
+			s.cfg.Log.WarnContext(ctx, "message of another instance not understood", "error", err)
+			return
+		}
+	}
+	s.cfg.Forget(ws) // what was signed out changes no row that a look would find
 	select {
 	case s.lookNow <- struct{}{}:
 	default: // it is going to

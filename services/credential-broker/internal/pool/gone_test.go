@@ -1,0 +1,114 @@
+package pool_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/natsd/natstest"
+	"signalbox.dev/pkg/subject"
+	"signalbox.dev/services/credential-broker/internal/oauth"
+	"signalbox.dev/services/credential-broker/internal/pool"
+	"signalbox.dev/services/credential-broker/internal/vault"
+)
+
+// holder gives the tokens that it holds until it is told to forget them, also of accounts
+// that are gone.
+type holder struct {
+	mu   sync.Mutex // guards what follows
+	held map[oauth.Ref]bool
+	gone map[id.Account]bool
+}
+
+func (h *holder) Token(_ context.Context, of oauth.Ref) (oauth.Token, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.held[of] && h.gone[of.Account] {
+		return oauth.Token{}, fault.Coded(fault.NotFound, "ACCOUNT_NO_GRANT", "gone")
+	}
+	h.held[of] = true
+	return oauth.Token{Secret: vault.NewSecret("token"), Version: 1}, nil
+}
+
+func (h *holder) Rejected(ctx context.Context, of oauth.Ref, _ int64) (oauth.Token, error) {
+	return h.Token(ctx, of)
+}
+
+func (h *holder) forget(ws id.Workspace) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	maps.DeleteFunc(h.held, func(ref oauth.Ref, _ bool) bool { return ref.Workspace == ws })
+}
+
+func (h *holder) remove(a id.Account) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.gone[a] = true
+}
+
+// The token of an account that somebody else has removed is not sent a second later, also
+// where what is left of the pool takes long to read.
+func TestRemovedWhileReadingIsSlow(t *testing.T) {
+	t.Parallel()
+	for _, left := range []int{0, 1} {
+		synctest.Test(t, func(t *testing.T) {
+			server := &holder{held: map[oauth.Ref]bool{}, gone: map[id.Account]bool{}}
+			w := newRoom(t, server)
+			accounts := w.grants(1 + left)
+			r := request(id.New[id.Workspace]())
+			if a, err := w.pool.Select(t.Context(), r); err != nil || a.ID != accounts[0].ID {
+				t.Fatalf("Select = %v, %v, want the first account", a.ID, err)
+			}
+			w.memory.stick(true)
+			server.remove(accounts[0].ID)
+			w.memory.put(id.Workspace{}, accounts[1:]...)
+			pass(time.Second)
+			a, took, err := w.timed(r)
+			switch {
+			case left > 0 && (err != nil || a.ID != accounts[1].ID || took > 0):
+				t.Errorf("Select = %v, %v after %s, want the other account", a.ID, err, took)
+			case left == 0 && (fault.KindOf(err) != fault.Unavailable || took > 3*time.Second):
+				t.Errorf("Select = %v, %v after %s, want to be asked to come again", a.ID, err, took)
+			}
+			w.memory.stick(false)
+			pass(20 * time.Second) // the reading that hangs is over, and there was another one
+			if a, err := w.pool.Select(t.Context(), r); (left == 0) != errors.Is(err, pool.ErrNone) {
+				t.Errorf("Select of %d accounts = %v, %v", left, a.ID, err)
+			}
+		})
+	}
+}
+
+// Who holds tokens is told of what another instance has changed, of which no row of a pool
+// may say anything.
+func TestTokensAreForgotten(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	srv := natstest.New(t)
+	first := w.instance(natstest.Bus(t, srv, subject.CredentialBroker))
+	heard := make(chan id.Workspace, 1)
+	w.config.Forget = func(ws id.Workspace) {
+		select {
+		case heard <- ws:
+		default: // it is said again
+		}
+	}
+	w.instance(natstest.Bus(t, srv, subject.CredentialBroker))
+	for _, ws := range []id.Workspace{id.New[id.Workspace](), {}} {
+		within(t, soon, "the other instance forgets tokens", func() bool {
+			first.Forget(ws) // again, for the other one may not have listened yet
+			select {
+			case got := <-heard:
+				return got == ws
+			default:
+				return false
+			}
+		})
+	}
+}
