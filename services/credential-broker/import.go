@@ -2,6 +2,7 @@ package credentialbroker
 
 import (
 	"context"
+	"crypto/pbkdf2"
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
@@ -81,7 +82,9 @@ func (s *Scope) Import(ctx context.Context, from ImportSources, dry bool) (Impor
 		f := &found[i]
 		reason := f.Skip
 		if reason == "" {
-			reason = s.refuse(f, there)
+			if reason, err = s.refuse(f, there); err != nil {
+				return out, err
+			}
 		}
 		if reason != "" {
 			out.Skipped = append(out.Skipped, SkippedAccount{Provider: clip(f.Provider), Label: clip(f.Label), Source: f.Source, Reason: reason})
@@ -156,38 +159,42 @@ func (s *Scope) present(ctx context.Context) (present, error) {
 }
 
 // refuse says why a credential is not brought along; empty where it is.
-func (s *Scope) refuse(f *opencode.Found, there present) string {
+func (s *Scope) refuse(f *opencode.Found, there present) (reason string, err error) {
 	if checkLabel(f.Label) != nil {
 		f.Label = ""
 	}
 	if f.Key.IsZero() {
 		if reason := s.brought(f, there); reason != "" {
-			return reason
+			return reason, nil
 		}
 		p, err := s.accounts.providers.Get(f.Provider)
 		if err != nil {
-			return "one cannot sign in to this provider here"
+			return "one cannot sign in to this provider here", nil
 		}
 		if err := p.Ready(); err != nil {
-			return fault.From(err).Message // its tokens could not be renewed
+			return fault.From(err).Message, nil // its tokens could not be renewed
 		}
-		return ""
+		return "", nil
 	}
 	for _, key := range there.keys[f.Provider] {
 		if subtle.ConstantTimeCompare([]byte(key.Reveal()), []byte(f.Key.Reveal())) == 1 {
-			return known
+			return known, nil
 		}
 	}
-	if a, ok := there.imported[string(s.keyprint(f))]; ok {
+	hash, err := s.keyprint(f)
+	if err != nil {
+		return "", err
+	}
+	if a, ok := there.imported[string(hash)]; ok {
 		if there.lost[a.Account] {
-			return fmt.Sprintf("%s, and does not open: remove %s first", known, a.Account)
+			return fmt.Sprintf("%s, and does not open: remove %s first", known, a.Account), nil
 		}
-		return known
+		return known, nil
 	}
 	if _, _, err := s.check(keyOf(f)); err != nil {
-		return fault.From(err).Message
+		return fault.From(err).Message, nil
 	}
-	return ""
+	return "", nil
 }
 
 func keyOf(f *opencode.Found) NewAccount {
@@ -221,11 +228,15 @@ func fingerprint(ws id.Workspace, f *opencode.Found) []byte {
 	return sum[:]
 }
 
+// keyprintRounds make a key that somebody has made up as dear to guess from what is stored
+// as a password is (OWASP, PBKDF2 with SHA-256).
+const keyprintRounds = 600_000
+
 // keyprint does for keys what fingerprint does for refresh tokens, within the scope:
-// several may have the same key.
-func (s *Scope) keyprint(f *opencode.Found) []byte {
-	sum := sha256.Sum256([]byte("signalbox.credential.v1 imported key\x00" + s.workspace.String() + "\x00" + f.Provider + "\x00" + f.Key.Reveal()))
-	return sum[:]
+// several may have the same key. It takes a tenth of a second.
+func (s *Scope) keyprint(f *opencode.Found) ([]byte, error) {
+	salt := "signalbox.credential.v1 imported key\x00" + s.workspace.String() + "\x00" + f.Provider
+	return pbkdf2.Key(sha256.New, f.Key.Reveal(), []byte(salt), keyprintRounds, sha256.Size)
 }
 
 // bring stores one credential.
@@ -260,6 +271,10 @@ func (s *Scope) bringKey(ctx context.Context, f *opencode.Found) (id.Account, er
 		return id.Account{}, err
 	}
 	row.KeyVersion, row.Sealed = sealed.KeyVersion, sealed.Bytes
-	_, err = s.accounts.store.Bring(ctx, row, s.created(&row), store.Brought{Hash: s.keyprint(f)})
+	hash, err := s.keyprint(f)
+	if err != nil {
+		return id.Account{}, err
+	}
+	_, err = s.accounts.store.Bring(ctx, row, s.created(&row), store.Brought{Hash: hash})
 	return row.ID, err
 }
