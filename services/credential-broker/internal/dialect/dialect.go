@@ -25,11 +25,11 @@ type Error struct {
 func Body(d profile.Dialect, e Error) []byte {
 	switch d {
 	case profile.Anthropic:
-		return encode(anthropicError{Type: "error", Error: anthropicDetail{anthropicType(e.Status), e.Message, e.Code}})
+		return encode(anthropicError{Type: "error", Error: anthropicDetail{anthropicType(e.Status), e.Message, e.Code, anthropicDetails{e.Code}}})
 	case profile.Google:
 		return encode(googleError{googleDetail{Code: e.Status, Message: e.Message, Status: googleStatus(e.Status), Errors: []googleReason{{Message: e.Message, Domain: "global", Reason: e.Code}}}})
 	case profile.Notion:
-		return encode(notionError{Object: "error", Status: e.Status, Code: e.Code, Message: e.Message})
+		return encode(notionError{Object: "error", Status: e.Status, Code: notionCode(e.Status), Message: e.Message, More: notionMore{e.Code}})
 	case profile.GitHub:
 		return encode(gitHubError{Message: e.Message, Code: e.Code, Status: strconv.Itoa(e.Status)})
 	}
@@ -54,11 +54,17 @@ type anthropicError struct {
 }
 
 // anthropicDetail has a code beside Anthropic's own members: the type alone does not
-// tell a broken connection from a provider that failed.
+// tell a broken connection from a provider that failed. Details are where its SDK looks
+// for one.
 type anthropicDetail struct {
-	Type    string `json:"type"`
-	Message string `json:"message"`
-	Code    string `json:"code,omitempty"`
+	Type    string           `json:"type"`
+	Message string           `json:"message"`
+	Code    string           `json:"code,omitempty"`
+	Details anthropicDetails `json:"details,omitzero"`
+}
+
+type anthropicDetails struct {
+	ErrorCode string `json:"error_code"`
 }
 
 type openAIError struct {
@@ -111,11 +117,13 @@ func anthropicType(status int) string {
 		return "permission_error"
 	case http.StatusNotFound:
 		return "not_found_error"
+	case http.StatusConflict:
+		return "conflict_error"
 	case http.StatusRequestEntityTooLarge:
 		return "request_too_large"
 	case http.StatusTooManyRequests:
 		return "rate_limit_error"
-	case http.StatusGatewayTimeout:
+	case http.StatusRequestTimeout, http.StatusGatewayTimeout:
 		return "timeout_error"
 	}
 	if status >= 500 {
@@ -151,11 +159,42 @@ type googleReason struct {
 	Reason  string `json:"reason"`
 }
 
+// notionError has Notion's own code, by which its SDK knows an error and decides whether to
+// send again: one that is not on its list is none to it. Ours stands in what the SDK hands
+// on as it is.
 type notionError struct {
-	Object  string `json:"object"`
-	Status  int    `json:"status"`
-	Code    string `json:"code"`
-	Message string `json:"message"`
+	Object  string     `json:"object"`
+	Status  int        `json:"status"`
+	Code    string     `json:"code"`
+	Message string     `json:"message"`
+	More    notionMore `json:"additional_data"`
+}
+
+type notionMore struct {
+	Code string `json:"code"`
+}
+
+func notionCode(status int) string {
+	switch status {
+	case http.StatusUnauthorized:
+		return "unauthorized"
+	case http.StatusForbidden:
+		return "restricted_resource"
+	case http.StatusNotFound:
+		return "object_not_found"
+	case http.StatusConflict:
+		return "conflict_error"
+	case http.StatusTooManyRequests:
+		return "rate_limited"
+	case http.StatusServiceUnavailable:
+		return "service_unavailable"
+	case http.StatusGatewayTimeout:
+		return "gateway_timeout"
+	}
+	if status >= 500 {
+		return "internal_server_error"
+	}
+	return "validation_error"
 }
 
 type gitHubError struct {
@@ -172,9 +211,13 @@ func googleStatus(status int) string {
 		return "PERMISSION_DENIED"
 	case http.StatusNotFound:
 		return "NOT_FOUND"
+	case http.StatusConflict:
+		return "ABORTED"
 	case http.StatusTooManyRequests:
 		return "RESOURCE_EXHAUSTED"
-	case http.StatusGatewayTimeout:
+	case http.StatusInternalServerError:
+		return "INTERNAL"
+	case http.StatusRequestTimeout, http.StatusGatewayTimeout:
 		return "DEADLINE_EXCEEDED"
 	}
 	if status >= 500 {

@@ -19,10 +19,10 @@ func TestBody(t *testing.T) {
 		got  []byte
 		want string
 	}{
-		{"anthropic", dialect.Body(profile.Anthropic, e), `{"type":"error","error":{"type":"authentication_error","message":"add <one> & \"try\"","code":"no_credential"}}`},
+		{"anthropic", dialect.Body(profile.Anthropic, e), `{"type":"error","error":{"type":"authentication_error","message":"add <one> & \"try\"","code":"no_credential","details":{"error_code":"no_credential"}}}`},
 		{"openai", dialect.Body(profile.OpenAI, e), `{"error":{"message":"add <one> & \"try\"","type":"invalid_request_error","param":null,"code":"no_credential"}}`},
 		{"google", dialect.Body(profile.Google, e), `{"error":{"code":401,"message":"add <one> & \"try\"","status":"UNAUTHENTICATED","errors":[{"message":"add <one> & \"try\"","domain":"global","reason":"no_credential"}]}}`},
-		{"notion", dialect.Body(profile.Notion, e), `{"object":"error","status":401,"code":"no_credential","message":"add <one> & \"try\""}`},
+		{"notion", dialect.Body(profile.Notion, e), `{"object":"error","status":401,"code":"unauthorized","message":"add <one> & \"try\"","additional_data":{"code":"no_credential"}}`},
 		{"github", dialect.Body(profile.GitHub, e), `{"message":"add <one> & \"try\"","code":"no_credential","status":"401"}`},
 		{"anthropic event", dialect.Event(profile.Anthropic, true, dialect.Error{Status: 504, Message: "m"}), "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"timeout_error\",\"message\":\"m\"}}\n\n"},
 		{"chat event", dialect.Event(profile.OpenAI, false, dialect.Error{Status: 502, Code: "c", Message: "m"}), "data: {\"error\":{\"message\":\"m\",\"type\":\"server_error\",\"param\":null,\"code\":\"c\"}}\n\n"},
@@ -31,6 +31,44 @@ func TestBody(t *testing.T) {
 	for _, tt := range tests {
 		if diff := cmp.Diff(tt.want, string(tt.got)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+	}
+}
+
+// An SDK knows an error by what the provider calls that status.
+func TestStatuses(t *testing.T) {
+	t.Parallel()
+	type names struct{ Anthropic, OpenAI, Google, Notion string }
+	for status, want := range map[int]names{
+		400: {"invalid_request_error", "invalid_request_error", "INVALID_ARGUMENT", "validation_error"},
+		401: {"authentication_error", "invalid_request_error", "UNAUTHENTICATED", "unauthorized"},
+		403: {"permission_error", "invalid_request_error", "PERMISSION_DENIED", "restricted_resource"},
+		404: {"not_found_error", "invalid_request_error", "NOT_FOUND", "object_not_found"},
+		405: {"invalid_request_error", "invalid_request_error", "INVALID_ARGUMENT", "validation_error"},
+		408: {"timeout_error", "invalid_request_error", "DEADLINE_EXCEEDED", "validation_error"},
+		409: {"conflict_error", "invalid_request_error", "ABORTED", "conflict_error"},
+		413: {"request_too_large", "invalid_request_error", "INVALID_ARGUMENT", "validation_error"},
+		429: {"rate_limit_error", "rate_limit_error", "RESOURCE_EXHAUSTED", "rate_limited"},
+		500: {"api_error", "server_error", "INTERNAL", "internal_server_error"},
+		502: {"api_error", "server_error", "UNAVAILABLE", "internal_server_error"},
+		503: {"api_error", "server_error", "UNAVAILABLE", "service_unavailable"},
+		504: {"timeout_error", "server_error", "DEADLINE_EXCEEDED", "gateway_timeout"},
+	} {
+		var got names
+		for d, read := range map[profile.Dialect]func(body map[string]any){
+			profile.Anthropic: func(b map[string]any) { got.Anthropic, _ = b["error"].(map[string]any)["type"].(string) },
+			profile.OpenAI:    func(b map[string]any) { got.OpenAI, _ = b["error"].(map[string]any)["type"].(string) },
+			profile.Google:    func(b map[string]any) { got.Google, _ = b["error"].(map[string]any)["status"].(string) },
+			profile.Notion:    func(b map[string]any) { got.Notion, _ = b["code"].(string) },
+		} {
+			var body map[string]any
+			if err := json.Unmarshal(dialect.Body(d, dialect.Error{Status: status, Code: "c", Message: "m"}), &body); err != nil {
+				t.Fatal(err)
+			}
+			read(body)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%d (-want +got):\n%s", status, diff)
 		}
 	}
 }

@@ -236,7 +236,7 @@ func TestOverloadHandedBack(t *testing.T) {
 // it arrives.
 func TestTruncationIsNeverClean(t *testing.T) {
 	t.Parallel()
-	anthropicError := "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"api_error\",\"message\":\"the provider anthropic broke the answer off\",\"code\":\"provider_broke_off\"}}\n\n"
+	anthropicError := "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"api_error\",\"message\":\"the provider anthropic broke the answer off\",\"code\":\"provider_broke_off\",\"details\":{\"error_code\":\"provider_broke_off\"}}}\n\n"
 	chatError := "data: {\"error\":{\"message\":\"the provider openai broke the answer off\",\"type\":\"server_error\",\"param\":null,\"code\":\"provider_broke_off\"}}\n\n"
 	tests := []struct {
 		name, provider, path string
