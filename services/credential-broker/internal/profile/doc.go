@@ -18,6 +18,7 @@
 //	auth:
 //	  header: x-api-key
 //	  scheme: ""                    # put before the credential: Bearer
+//	  params: [key]                 # of a URL's query, where it takes one too: refused
 //	headers:
 //	  set:    {user-agent: "signalbox/${version}"}
 //	  append: {anthropic-beta: "a,b"}   # added to the caller's list, each entry once

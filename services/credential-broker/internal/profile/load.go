@@ -33,8 +33,9 @@ type source struct {
 	Mounts     []string `yaml:"mounts"`
 	TrimBase   string   `yaml:"trim_base"`
 	Auth       struct {
-		Header string `yaml:"header"`
-		Scheme string `yaml:"scheme"`
+		Header string   `yaml:"header"`
+		Scheme string   `yaml:"scheme"`
+		Params []string `yaml:"params"`
 	} `yaml:"auth"`
 	Headers struct {
 		Set    map[string]string `yaml:"set"`
@@ -180,9 +181,14 @@ func (c *checker) profile(src *source) *Profile {
 	if src.TrimBase != "" {
 		c.prefix("trim_base", src.TrimBase)
 	}
-	p.Auth = Auth{Header: c.headerName("auth.header", src.Auth.Header), Scheme: src.Auth.Scheme}
+	p.Auth = Auth{Header: c.headerName("auth.header", src.Auth.Header), Scheme: src.Auth.Scheme, Params: src.Auth.Params}
 	if src.Auth.Scheme != "" && !headerForm.MatchString(src.Auth.Scheme) {
 		c.Wrong("auth.scheme", "%q is not an authentication scheme: use a word such as Bearer, or leave it out", src.Auth.Scheme)
+	}
+	for i, name := range src.Auth.Params {
+		if !paramForm.MatchString(name) {
+			c.Wrong(fmt.Sprintf("auth.params[%d]", i), "%q is not the name of a query's parameter", name)
+		}
 	}
 	p.Headers = c.headers(src, p.Auth.Header)
 	p.Usage = c.usage(src.Usage)

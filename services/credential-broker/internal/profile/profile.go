@@ -100,6 +100,22 @@ type Profile struct {
 type Auth struct {
 	Header string // canonical
 	Scheme string // without the space; may be empty
+	// Params are parameters of a query in which the provider takes a credential as well.
+	Params []string
+}
+
+// Param returns the first of Params that a raw query has; empty where it has none.
+func (a *Auth) Param(raw string) string {
+	if len(a.Params) == 0 || raw == "" {
+		return ""
+	}
+	for pair := range strings.SplitSeq(raw, "&") {
+		name, _, _ := strings.Cut(pair, "=")
+		if plain, err := url.QueryUnescape(name); err == nil && slices.Contains(a.Params, plain) {
+			return plain
+		}
+	}
+	return ""
 }
 
 // Headers are the changes to a request's headers. Names are canonical, but for

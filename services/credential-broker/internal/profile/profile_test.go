@@ -158,6 +158,7 @@ func TestLoadErrors(t *testing.T) {
 		{"no name", "dialect: openai\nauth: {header: x}\n", `a.yaml:1: name: "" is not a name`},
 		{"dialect", "name: a\ndialect: latin\nauth: {header: x}\n", `a.yaml:2: dialect: "latin" is unknown: use anthropic, openai, google, notion or github`},
 		{"auth header", "name: a\ndialect: openai\nauth:\n  header: 'a b'\n", `a.yaml:4: auth.header: "a b" is not the name of a header`},
+		{"auth parameter", "name: a\ndialect: openai\nauth: {header: x, params: [key, a=b]}\n", `auth.params[1]: "a=b" is not the name of a query's parameter`},
 		{"no auth", "name: a\ndialect: openai\n", `auth.header: "" is not the name of a header`},
 		{"reserved header", good + "headers:\n  set:\n    host: evil\n", "a.yaml:6: headers.set.host: Host is decided by the proxy"},
 		{"own header", good + "headers:\n  set:\n    X-Key: evil\n", "a.yaml:6: headers.set.X-Key: the credential's own header"},

@@ -129,7 +129,11 @@ func (x *exchange) attempt() (*answer, *refusal) {
 	if x.r.Method == http.MethodPost { // an answer that is read once more was counted
 		x.tally = usage.NewTally(x.account.Profile.Usage)
 	}
-	if r := x.edit(route.Messages); r != nil {
+	r := x.keyInQuery()
+	if r == nil {
+		r = x.edit(route.Messages)
+	}
+	if r != nil {
 		x.unsent = true
 		x.report(pool.Caller, nil)
 		return nil, r
@@ -147,6 +151,15 @@ func (x *exchange) attempt() (*answer, *refusal) {
 		return nil, r
 	}
 	return a.inspect()
+}
+
+// keyInQuery refuses a request with a key of the caller's beside the account's.
+func (x *exchange) keyInQuery() *refusal {
+	name := x.account.Profile.Auth.Param(x.query)
+	if name == "" {
+		return nil
+	}
+	return refused(http.StatusBadRequest, "bad_query", "the query holds a key or a token of your own, in "+name+": leave it out, the credential broker adds the account's", nil)
 }
 
 // send sends the request once. sent says whether a connection was there to send

@@ -148,7 +148,7 @@ func TestRequestHeaders(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("headers at the provider (-want +got):\n%s", diff)
 	}
-	if gotURI != "/v1/messages?beta=true&a=%20b" {
+	if gotURI != "/v1/messages?beta=true&key=k&api_key=x&a=%20b" {
 		t.Errorf("the provider was asked for %q", gotURI)
 	}
 	if gotBody != asking {
@@ -157,6 +157,48 @@ func TestRequestHeaders(t *testing.T) {
 	for _, k := range []string{"Set-Cookie", "X-Hop"} {
 		if v := res.header.Get(k); v != "" {
 			t.Errorf("the caller got %s: %q", k, v)
+		}
+	}
+}
+
+// The provider is asked what the caller asks: a parameter goes nowhere but with the
+// caller's token in it.
+func TestQuery(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ provider, query, want string }{
+		{"github", "key=npm-linux", "key=npm-linux"},
+		{"github", "token=tok_1&x=1&access_token=a", "token=tok_1&x=1&access_token=a"},
+		{"github", "q=100%&%zz=1&a=%20b&&c", "q=100%&%zz=1&a=%20b&&c"},
+		{"github", "key=§&x=1", "x=1"},
+		{"github", "x=1&%zz=§", "x=1"},
+		{"github", "§&a=Bearer+§&b=2", "b=2"},
+		{"google", "pageToken=t&fields=key", "pageToken=t&fields=key"},
+		{"google", "key=§&x=1", "x=1"},
+	} {
+		var f far
+		r := newRig(t, &loopback{}, nil)
+		r.upstream(tt.provider, f.then(answer(200, `{}`)))
+		token := r.token()
+		req := r.request(t.Context(), "/egress/"+tt.provider+"/x?"+strings.ReplaceAll(tt.query, "§", token), "")
+		req.Header.Set("X-Api-Key", token)
+		if got := r.do(req); got.status != 200 || f.uri != "/x?"+tt.want {
+			t.Errorf("%s is asked with %q: got %d %s, the provider %q, want %q", tt.provider, tt.query, got.status, got.body, f.uri, tt.want)
+		}
+	}
+}
+
+// A key of the caller's own, where a provider takes one beside the account's, is refused.
+func TestKeyInQuery(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"key", "access_token", "%6bey"} {
+		r := newRig(t, &loopback{}, nil)
+		r.upstream("google", func(_ http.ResponseWriter, req *http.Request) { t.Errorf("the provider got %s", req.RequestURI) })
+		got := r.post("/egress/google/x?a=b&"+name+"=AIza-mine", "")
+		if got.status != 400 || !strings.Contains(got.body, "a token of your own, in ") || strings.Contains(got.body, "AIza") || got.header.Get("X-Should-Retry") != "false" {
+			t.Errorf("%s: got %d %s %v", name, got.status, got.body, got.header)
+		}
+		if reports := r.pool.got(); len(reports) != 1 || reports[0].Reason != pool.Caller {
+			t.Errorf("%s: reports %v", name, reports)
 		}
 	}
 }

@@ -164,21 +164,16 @@ func outgoing(h http.Header, token string) http.Header {
 	return out
 }
 
-// secretParams are query parameters in which clients put keys.
-var secretParams = [...]string{"key", "api_key", "api-key", "apikey", "access_token", "token", "auth_token", "x-api-key", "authorization"}
-
-// query returns a raw query without parameters for keys, the others as they are.
+// query returns a raw query without the parameters that hold the caller's token, the
+// others as they came: whatever they mean, the caller asks for it.
 func query(raw, token string) string {
 	if raw == "" {
 		return ""
 	}
 	var keep []string
 	for pair := range strings.SplitSeq(raw, "&") {
-		name, value, _ := strings.Cut(pair, "=")
-		if plain, err := url.QueryUnescape(name); err != nil || slices.Contains(secretParams[:], strings.ToLower(plain)) {
-			continue
-		}
-		if plain, err := url.QueryUnescape(value); err == nil && strings.Contains(plain, token) {
+		// As it came too: the provider may read what does not unescape here.
+		if plain, err := url.QueryUnescape(pair); strings.Contains(pair, token) || err == nil && strings.Contains(plain, token) {
 			continue
 		}
 		keep = append(keep, pair)
