@@ -13,7 +13,7 @@
 //	default_for: anthropic          # the provider whose accounts use it when they name none
 //	dialect: anthropic              # anthropic, openai, google, notion or github
 //	base_url: https://api.anthropic.com
-//	mounts: []                      # paths that callers put before; each stands for the base URL
+//	mounts: []                      # paths that callers put before for the base URL: see Profile.Below
 //	trim_base: /v1                  # cut from the end of an account's own base URL
 //	auth:
 //	  header: x-api-key

@@ -82,8 +82,8 @@ type Profile struct {
 	Dialect    Dialect
 	// BaseURL is nil where every account brings its own.
 	BaseURL *url.URL
-	// Mounts are what callers put before a path for the base URL; the first is the
-	// provider's own.
+	// Mounts are what callers put before a path for the base URL (Below); the first is
+	// the provider's own.
 	Mounts   []string
 	TrimBase string
 	Auth     Auth
@@ -129,18 +129,24 @@ type Headers struct {
 // Route returns what is known of path, which is below the base URL: the longest
 // match, or a route without stream rules.
 func (p *Profile) Route(path string) Route {
-	best := Route{Path: path, Wait: defaultWait, WaitStream: defaultWait}
+	if r, ok := p.route(path); ok {
+		return r
+	}
+	return Route{Path: path, Wait: defaultWait, WaitStream: defaultWait}
+}
+
+func (p *Profile) route(path string) (best Route, ok bool) {
 	length := -1
 	for _, r := range p.Routes {
 		prefix, open := strings.CutSuffix(r.Path, "*")
 		if path == r.Path && !open {
-			return r
+			return r, true
 		}
 		if open && strings.HasPrefix(path, prefix) && len(prefix) > length {
 			best, length = r, len(prefix)
 		}
 	}
-	return best
+	return best, length >= 0
 }
 
 // AddQuery returns a raw query with the route's parameters. One that the caller has
@@ -169,15 +175,27 @@ func (r *Route) AddQuery(raw string) string {
 	return strings.Join(pairs, "&")
 }
 
-// Path returns what path, as the caller wrote it behind the provider's name, is
-// below the base URL.
-func (p *Profile) Path(path string) string {
+// Below returns what path, as the caller wrote it behind the provider's name, is below
+// an account's base URL, and what is known of it there. A mount at its beginning stands
+// for the base URL where that ends with the mount. Where the base URL has another path
+// (/api/paas/v4), it does for the routes that the profile names, since their API begins
+// there; elsewhere it is a part of the path.
+func (p *Profile) Below(base *url.URL, path string) (string, Route) {
 	for _, mount := range p.Mounts {
-		if rest, ok := strings.CutPrefix(path, mount); ok && (rest == "" || rest[0] == '/') {
-			return rest
+		rest, ok := strings.CutPrefix(path, mount)
+		if !ok || rest != "" && rest[0] != '/' {
+			continue
 		}
+		route, named := p.route(rest)
+		if strings.HasSuffix(base.Path, mount) || named && base.Path != "" {
+			return rest, p.Route(rest)
+		}
+		if named {
+			return path, route
+		}
+		break
 	}
-	return path
+	return path, p.Route(path)
 }
 
 // Base returns the base URL of an account: its own, without what TrimBase says

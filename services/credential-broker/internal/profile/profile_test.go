@@ -65,15 +65,27 @@ func TestPathAndBase(t *testing.T) {
 	t.Parallel()
 	s := shipped(t)
 	tests := []struct{ profile, own, path, want string }{
-		{"anthropic-api-key", "", "/v1/messages", "https://api.anthropic.com/v1/messages"},
-		{"anthropic-api-key", "https://proxy.example/x/v1/", "/v1/messages", "https://proxy.example/x/v1/messages"},
+		{"anthropic-api-key", "", "/v1/models", "https://api.anthropic.com/v1/models"},
+		{"anthropic-api-key", "https://proxy.example/x/v1/", "/v1/models", "https://proxy.example/x/v1/models"},
 		{"openai", "", "/v1/chat/completions", "https://api.openai.com/v1/chat/completions"},
 		{"openai", "", "/chat/completions", "https://api.openai.com/v1/chat/completions"},
 		{"openai", "", "/v10/models", "https://api.openai.com/v1/v10/models"},
 		{"openai", "http://127.0.0.1:11434/v1", "/v1/models", "http://127.0.0.1:11434/v1/models"},
 		{"openrouter", "", "/api/v1/chat/completions", "https://openrouter.ai/api/v1/chat/completions"},
 		{"openrouter", "", "/v1/chat/completions", "https://openrouter.ai/api/v1/chat/completions"},
-		{"generic", "https://api.example", "/v1/chat/completions", "https://api.example/chat/completions"},
+		{"openai", "http://127.0.0.1:11434", "/v1/chat/completions", "http://127.0.0.1:11434/v1/chat/completions"},
+		{"openai", "http://127.0.0.1:11434", "/chat/completions", "http://127.0.0.1:11434/chat/completions"},
+		{"openai", "https://api.example/api/paas/v4", "/v1/chat/completions", "https://api.example/api/paas/v4/chat/completions"},
+		{"openai", "https://api.example/api/paas/v4", "/v1/embeddings", "https://api.example/api/paas/v4/embeddings"},
+		{"openrouter", "https://gateway.example/x", "/api/v1/chat/completions", "https://gateway.example/x/chat/completions"},
+		{"openrouter", "https://gateway.example", "/api/v1/credits", "https://gateway.example/api/v1/credits"},
+		{"generic", "https://api.example", "/v1/chat/completions", "https://api.example/v1/chat/completions"},
+		{"generic", "https://api.example", "/v1/charges", "https://api.example/v1/charges"},
+		{"generic", "https://api.example", "/v2/charges", "https://api.example/v2/charges"},
+		{"generic", "https://api.example/stripe", "/v1/charges", "https://api.example/stripe/v1/charges"},
+		{"generic", "https://api.example/v1", "/v1/charges", "https://api.example/v1/charges"},
+		{"generic", "https://api.example/v1", "/charges", "https://api.example/v1/charges"},
+		{"generic-header", "https://api.example", "/v1", "https://api.example/v1"},
 	}
 	for _, tt := range tests {
 		p, _ := s.Get(tt.profile)
@@ -84,8 +96,13 @@ func TestPathAndBase(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if got := p.Base(own).String() + p.Path(tt.path); got != tt.want {
-			t.Errorf("%s: Base(%q) + Path(%q) = %q, want %q", tt.profile, tt.own, tt.path, got, tt.want)
+		base := p.Base(own)
+		below, route := p.Below(base, tt.path)
+		if got := base.String() + below; got != tt.want {
+			t.Errorf("%s: Base(%q) + Below(%q) = %q, want %q", tt.profile, tt.own, tt.path, got, tt.want)
+		}
+		if chat := strings.HasSuffix(tt.path, "/chat/completions"); chat != (route.Stream != nil) {
+			t.Errorf("%s: Base(%q) + Below(%q) is known as %+v", tt.profile, tt.own, tt.path, route)
 		}
 	}
 	if p, _ := s.Get("generic"); p.Base(nil) != nil {
@@ -236,7 +253,7 @@ func TestLoadSeveral(t *testing.T) {
 	if p, _ := s.For("openai"); p.BaseURL.Host != "mine.example" {
 		t.Errorf("For(openai) is %v, want the operator's own", p.BaseURL)
 	}
-	if _, err := profile.Load("1", profile.Shipped(), fstest.MapFS{"x.yaml": file("x", "default_for: openai\n")}); err == nil || err.Error() != "x.yaml:4: default_for: the default of openai is the profile openai already (openai.yaml:4)" {
+	if _, err := profile.Load("1", profile.Shipped(), fstest.MapFS{"x.yaml": file("x", "default_for: openai\n")}); err == nil || err.Error() != "x.yaml:4: default_for: the default of openai is the profile openai already (openai.yaml:5)" {
 		t.Errorf("Load of two defaults = %v, want an error", err)
 	}
 }

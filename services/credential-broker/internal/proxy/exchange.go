@@ -460,8 +460,7 @@ func (x *exchange) extendDeadline() {
 // target returns where the request goes with its account.
 func (x *exchange) target() (*url.URL, profile.Route) {
 	base := x.account.Base
-	path := x.account.Profile.Path(x.path)
-	route := x.account.Profile.Route(path)
+	path, route := x.account.Profile.Below(base, x.path)
 	escaped := base.EscapedPath() + path
 	u := &url.URL{Scheme: base.Scheme, Host: base.Host, RawPath: escaped, RawQuery: route.AddQuery(x.query)}
 	var err error

@@ -478,3 +478,24 @@ func TestUnreadRequestBody(t *testing.T) {
 		}
 	}
 }
+
+// What a mount is depends on the account's base URL; what is known of a route holds with
+// it and without.
+func TestMounts(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ base, path, want string }{
+		{"/v1", "/v1/chat/completions", "/v1/chat/completions"},
+		{"/v1", "/chat/completions", "/v1/chat/completions"},
+		{"", "/v1/chat/completions", "/v1/chat/completions"},
+		{"/x/v4", "/v1/chat/completions", "/x/v4/chat/completions"},
+	} {
+		var f far
+		r := newRig(t, &loopback{}, nil)
+		r.upstream("openai", f.then(stream(chatDelta)))
+		r.pool.all[0].Base.Path = tt.base
+		got := r.post("/egress/openai"+tt.path, asking)
+		if f.uri != tt.want || got.err == nil {
+			t.Errorf("%s at the base %q: the provider got %s, want %s; an answer without end ends with %v", tt.path, tt.base, f.uri, tt.want, got.err)
+		}
+	}
+}
