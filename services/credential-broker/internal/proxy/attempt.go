@@ -113,6 +113,7 @@ type answer struct {
 	res    *http.Response
 	watch  *watch
 	cancel context.CancelCauseFunc
+	url    *url.URL // that was asked
 	route  profile.Route
 	echoes echoes // of the credential that the request was sent with
 	reason pool.Reason
@@ -166,7 +167,7 @@ func (x *exchange) keyInQuery() *refusal {
 // it over. The answer is set, without a response, also when it fails.
 func (x *exchange) send(u *url.URL, route profile.Route) (a *answer, sent bool, err error) {
 	x.attempts++
-	a = &answer{x: x, route: route, echoes: newEchoes(x.account.Secret.Reveal())}
+	a = &answer{x: x, url: u, route: route, echoes: newEchoes(x.account.Secret.Reveal())}
 	a.ctx, a.cancel = context.WithCancelCause(x.ctx)
 	req := (&http.Request{Method: x.r.Method, URL: u, Host: u.Host, Header: x.header.Clone()}).WithContext(a.ctx)
 	x.putBody(req)
@@ -250,14 +251,12 @@ func (x *exchange) upstreamError(ctx context.Context, err error) dialect.Error {
 func (a *answer) inspect() (*answer, *refusal) {
 	res := a.res
 	x := a.x
-	switch {
-	case res.StatusCode == http.StatusSwitchingProtocols || res.StatusCode >= 300 && res.StatusCode < 400 && res.StatusCode != http.StatusNotModified:
-		// A caller that followed it would carry its token to a stranger.
+	if r := a.redirected(); r != nil {
 		a.discard()
 		x.report(pool.Service, res)
-		r := refused(http.StatusBadGateway, "provider_redirected", fmt.Sprintf("the provider %s answered with a redirect, which is not followed: check the account's base URL", x.provider), nil)
-		r.outcome = outcomeServerError
 		return nil, r
+	}
+	switch {
 	case res.StatusCode >= 400:
 		return a.readFailure()
 	case a.streams() && isEncoded(res):

@@ -26,10 +26,19 @@ func (a *answer) begin() {
 		if slices.Contains(withheld[:], name) {
 			continue
 		}
-		if len(secret) >= minEcho && slices.ContainsFunc(values, func(v string) bool { return strings.Contains(v, secret) }) {
+		if slices.ContainsFunc(values, func(v string) bool { return quotes(v, secret) }) {
 			continue
 		}
 		h[name] = values
+	}
+	for _, name := range links {
+		if values := h[name]; len(values) > 0 {
+			p := a.places()
+			h[name] = make([]string, len(values))
+			for i, v := range values {
+				h[name][i] = p.header(name, v)
+			}
+		}
 	}
 	for _, line := range a.res.Header["Connection"] {
 		for name := range strings.SplitSeq(line, ",") {

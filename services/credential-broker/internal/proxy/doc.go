@@ -51,6 +51,11 @@
 // is whole lacks its last bytes as long as they may be the beginning of one. A body that
 // comes compressed, which is declined, is not looked into.
 //
+// Where the headers Location, Content-Location and Link name places below the account's
+// base URL, or the profile's, the caller is led to them through the proxy (links.go), and
+// so by a redirect. Of other places Link is left as it is; a redirect there is an error,
+// since a caller that follows it takes its token along.
+//
 // Everything else that a client can see arrives, but for trailers, in which no provider
 // says anything: they are not forwarded.
 //

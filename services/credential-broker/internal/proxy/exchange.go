@@ -51,6 +51,7 @@ type exchange struct {
 	provider string
 	label    string // the provider for metrics: one that exists, or unknown
 	path     string // behind the provider, escaped (split)
+	mount    string // of path, what stands for the account's base URL
 	dialect  profile.Dialect
 	actor    identity.Actor
 	header   http.Header // to send, before the profile's changes
@@ -461,6 +462,7 @@ func (x *exchange) extendDeadline() {
 func (x *exchange) target() (*url.URL, profile.Route) {
 	base := x.account.Base
 	path, route := x.account.Profile.Below(base, x.path)
+	x.mount = strings.TrimSuffix(x.path, path)
 	escaped := base.EscapedPath() + path
 	u := &url.URL{Scheme: base.Scheme, Host: base.Host, RawPath: escaped, RawQuery: route.AddQuery(x.query)}
 	var err error
