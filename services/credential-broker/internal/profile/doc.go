@@ -41,6 +41,7 @@
 //	  - path: /v1/messages          # below the base URL; a * at the end stands for any rest
 //	    query: {beta: "true"}       # added to the URL
 //	    body: messages              # Anthropic's Messages API: may be changed as said above
+//	    urls: []                    # members of a JSON answer with URLs that clients follow
 //	    wait: 10m                   # for the answer's headers
 //	    wait_stream: 3m             # the same when the request asks for a stream
 //	    stream:

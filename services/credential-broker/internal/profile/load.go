@@ -77,6 +77,7 @@ type sourceRoute struct {
 	Path       string            `yaml:"path"`
 	Query      map[string]string `yaml:"query"`
 	Body       string            `yaml:"body"`
+	URLs       []string          `yaml:"urls"`
 	Wait       string            `yaml:"wait"`
 	WaitStream string            `yaml:"wait_stream"`
 	Stream     *sourceStream     `yaml:"stream"`
@@ -319,12 +320,20 @@ func (c *checker) headerValue(field, value string) string {
 }
 
 func (c *checker) route(field string, src *sourceRoute, before []Route) Route {
-	r := Route{Path: src.Path, Query: c.query(field, src.Query)}
+	r := Route{Path: src.Path, Query: c.query(field, src.Query), URLs: src.URLs}
 	if src.Path == "" || !isPath(src.Path) {
 		c.Wrong(field+".path", "%q is not a path: begin with a slash; a * may end it", src.Path)
 	}
 	if slices.ContainsFunc(before, func(o Route) bool { return o.Path == src.Path }) {
 		c.Wrong(field+".path", "%q has a route already", src.Path)
+	}
+	for i, name := range src.URLs {
+		if !memberForm.MatchString(name) || strings.Contains(name, ".") {
+			c.Wrong(fmt.Sprintf("%s.urls[%d]", field, i), "%q is not the name of a member", clip(name))
+		}
+	}
+	if len(src.URLs) > 0 && src.Body != "" {
+		c.Wrong(field+".urls", "an answer is changed for body or for urls: leave one of them out")
 	}
 	r.Wait = cmp.Or(c.duration(field+".wait", src.Wait), defaultWait)
 	r.WaitStream = cmp.Or(c.duration(field+".wait_stream", src.WaitStream), r.Wait)

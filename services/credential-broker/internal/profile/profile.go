@@ -65,6 +65,9 @@ type Route struct {
 	Query []Param
 	// Messages edits the route's bodies; nil where they stay as they are.
 	Messages *transform.Messages
+	// URLs are members of an answer, or of the elements of its list "data", in which
+	// clients look for where to ask next.
+	URLs []string
 	// Wait bounds the time until the answer's headers are there, WaitStream the
 	// same where the request asks for a stream.
 	Wait, WaitStream time.Duration

@@ -176,6 +176,8 @@ func TestLoadErrors(t *testing.T) {
 		{"dialect", "name: a\ndialect: latin\nauth: {header: x}\n", `a.yaml:2: dialect: "latin" is unknown: use anthropic, openai, google, notion or github`},
 		{"auth header", "name: a\ndialect: openai\nauth:\n  header: 'a b'\n", `a.yaml:4: auth.header: "a b" is not the name of a header`},
 		{"auth parameter", "name: a\ndialect: openai\nauth: {header: x, params: [key, a=b]}\n", `auth.params[1]: "a=b" is not the name of a query's parameter`},
+		{"urls", good + "routes:\n  - {path: /x, urls: [a, b.c]}\n", `routes[0].urls[1]: "b.c" is not the name of a member`},
+		{"urls and body", good + "routes:\n  - {path: /x, urls: [a], body: messages}\n", `routes[0].urls: an answer is changed for body or for urls`},
 		{"no auth", "name: a\ndialect: openai\n", `auth.header: "" is not the name of a header`},
 		{"reserved header", good + "headers:\n  set:\n    host: evil\n", "a.yaml:6: headers.set.host: Host is decided by the proxy"},
 		{"own header", good + "headers:\n  set:\n    X-Key: evil\n", "a.yaml:6: headers.set.X-Key: the credential's own header"},

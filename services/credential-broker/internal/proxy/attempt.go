@@ -277,6 +277,9 @@ func (a *answer) inspect() (*answer, *refusal) {
 	if x.edited.answers != nil && x.r.Method != http.MethodHead {
 		return a.translate()
 	}
+	if len(a.route.URLs) > 0 && isJSON(res) && !isEncoded(res) && x.r.Method != http.MethodHead {
+		return a.relink()
+	}
 	return a, nil
 }
 

@@ -54,7 +54,9 @@
 // Where the headers Location, Content-Location and Link name places below the account's
 // base URL, or the profile's, the caller is led to them through the proxy (links.go), and
 // so by a redirect. Of other places Link is left as it is; a redirect there is an error,
-// since a caller that follows it takes its token along.
+// since a caller that follows it takes its token along. So are the URLs in JSON that a
+// route's profile names (urls), up to 1 MiB of it; in larger bodies and in all others URLs
+// are the provider's own.
 //
 // Everything else that a client can see arrives, but for trailers, in which no provider
 // says anything: they are not forwarded.

@@ -77,52 +77,72 @@ func (s *sending) Close() error {
 const maxAnswer = 8 << 20
 
 // translate reads a whole answer, whose length may change, and gives the names of
-// tools in it back as the caller knows them. Room for it is taken where request bodies
-// are, but not of the workspace's share: what was asked for is paid for.
+// tools in it back as the caller knows them.
 func (a *answer) translate() (*answer, *refusal) {
-	x, res := a.x, a.res
+	x := a.x
+	if isEncoded(a.res) {
+		return a.fail(x.unusable("compressed, which was not asked for"), pool.Service)
+	}
+	body, r, reason := a.hold(maxAnswer)
+	switch {
+	case r != nil:
+		return a.fail(r, reason)
+	case len(body) > maxAnswer:
+		return a.fail(x.unusable(fmt.Sprintf("with more than %d MiB, so that the names of tools in it cannot be translated: ask for a stream", maxAnswer>>20)), pool.OK)
+	case len(body) > 0 && !json.Valid(body):
+		return a.fail(x.unusable("with something that is neither whole JSON nor an event stream"), pool.Service)
+	}
+	return a.edited(body, x.edited.answers.Whole(body))
+}
+
+// hold reads an answer up to its end, or to one byte over the limit. Room for it is taken
+// where request bodies are, but not of the workspace's share: what was asked for is paid
+// for.
+func (a *answer) hold(limit int64) ([]byte, *refusal, pool.Reason) {
+	x, size := a.x, limit
 	x.bodySent()
-	fail := func(r *refusal, reason pool.Reason) (*answer, *refusal) {
-		a.discard()
-		x.report(reason, res)
-		return nil, r
-	}
-	if isEncoded(res) {
-		return fail(x.unusable("compressed, which was not asked for"), pool.Service)
-	}
-	size := int64(maxAnswer)
-	if 0 <= res.ContentLength && res.ContentLength < size {
-		size = res.ContentLength
+	if n := a.res.ContentLength; 0 <= n && n < size {
+		size = n
 	}
 	ctx, cancel := context.WithTimeout(x.ctx, bodyQueue)
 	defer cancel()
 	if r := x.takeRoom(ctx, size); r != nil {
-		return fail(r, pool.Cancelled)
+		return nil, r, pool.Cancelled
 	}
 	x.held = size
-	body, err := readAll(io.LimitReader(res.Body, maxAnswer+1), func() { a.watch.enter(x.p.cfg.Timers.Idle, &errIdle) })
+	body, err := readAll(io.LimitReader(a.res.Body, limit+1), func() { a.watch.enter(x.p.cfg.Timers.Idle, &errIdle) })
 	switch {
 	case err != nil && x.ctx.Err() != nil:
-		return fail(x.gone(err), pool.Cancelled)
+		return nil, x.gone(err), pool.Cancelled
 	case err != nil:
-		return fail(x.upstreamFailed(a.ctx, err), pool.Unreachable)
-	case len(body) > maxAnswer:
-		return fail(x.unusable(fmt.Sprintf("with more than %d MiB, so that the names of tools in it cannot be translated: ask for a stream", maxAnswer>>20)), pool.OK)
-	case len(body) > 0 && !json.Valid(body):
-		return fail(x.unusable("with something that is neither whole JSON nor an event stream"), pool.Service)
+		return nil, x.upstreamFailed(a.ctx, err), pool.Unreachable
 	}
 	x.held = min(size, int64(len(body)))
 	x.p.bodies.Release(size - x.held)
+	return body, nil, pool.OK
+}
+
+// edited is an answer whose body is here, with edits made.
+func (a *answer) edited(body []byte, edits transform.Edits) (*answer, *refusal) {
 	a.head = body
-	if edits := x.edited.answers.Whole(body); len(edits) > 0 {
-		if a.head, err = io.ReadAll(edits.Body(body)); err != nil {
-			return fail(x.upstreamFailed(a.ctx, err), pool.Service) // cannot happen: it is in memory
-		}
+	if len(edits) == 0 {
+		return a, nil
 	}
-	if res.Header.Get("Content-Length") != "" {
-		res.Header.Set("Content-Length", strconv.Itoa(len(a.head)))
+	var err error
+	if a.head, err = io.ReadAll(edits.Body(body)); err != nil {
+		return a.fail(a.x.upstreamFailed(a.ctx, err), pool.Service) // cannot happen: it is in memory
+	}
+	if a.res.Header.Get("Content-Length") != "" {
+		a.res.Header.Set("Content-Length", strconv.Itoa(len(a.head)))
 	}
 	return a, nil
+}
+
+// fail throws the answer away and refuses the request for it.
+func (a *answer) fail(r *refusal, reason pool.Reason) (*answer, *refusal) {
+	a.discard()
+	a.x.report(reason, a.res)
+	return nil, r
 }
 
 // readAll is io.ReadAll that says when it reads.

@@ -1,10 +1,15 @@
 package proxy
 
 import (
+	"bytes"
+	"encoding/json"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
+
+	"signalbox.dev/services/credential-broker/internal/scan"
+	"signalbox.dev/services/credential-broker/internal/transform"
 )
 
 // links are headers of an answer that name places.
@@ -91,6 +96,66 @@ func (p *places) header(name, value string) string {
 		}
 	}
 	return b.String()
+}
+
+// maxLinked bounds an answer that has to be held for the URLs in it.
+const maxLinked = 1 << 20
+
+// relink leads the caller through the proxy where an answer has URLs that its client
+// follows. A larger one stays as it is.
+func (a *answer) relink() (*answer, *refusal) {
+	body, r, reason := a.hold(maxLinked)
+	if r != nil {
+		return a.fail(r, reason)
+	}
+	if len(body) > maxLinked {
+		a.head = body
+		return a, nil
+	}
+	return a.edited(body, a.places().edits(body, a.route.URLs))
+}
+
+// edits leads the URLs in members of an object through the proxy, or of the objects in its
+// list "data".
+func (p *places) edits(body []byte, members []string) (edits transform.Edits) {
+	s := scan.New(body)
+	var object func(lists bool)
+	object = func(lists bool) {
+		if !s.Object() {
+			s.Skip()
+			return
+		}
+		for name, ok := s.Member(); ok; name, ok = s.Member() {
+			switch {
+			case lists && s.Is(name, "data") && s.Array():
+				for s.Element() {
+					object(false)
+				}
+			case s.Kind() == '"' && slices.ContainsFunc(members, func(m string) bool { return s.Is(name, m) }):
+				at, _ := s.String()
+				text := string(scan.Text(s.Bytes(at)))
+				if to, ok := p.through(text); ok && strings.Contains(text, "://") {
+					edits = append(edits, transform.Edit{At: at.From, Remove: at.To - at.From, Insert: inQuotes(to)})
+				}
+			default:
+				s.Skip()
+			}
+		}
+	}
+	object(true)
+	if s.Bad() {
+		return nil
+	}
+	return edits
+}
+
+// inQuotes returns a text as it stands between the quotes of JSON.
+func inQuotes(text string) []byte {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(text) // a string always encodes
+	return b.Bytes()[1 : b.Len()-len("\"\n")]
 }
 
 // redirected refuses an answer that sends the caller to where the proxy does not lead: it

@@ -1,8 +1,11 @@
 package proxy_test
 
 import (
+	"cmp"
+	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -136,4 +139,50 @@ func (s *redirecting) RoundTrip(req *http.Request) (*http.Response, error) {
 		h.Set("Location", s.location)
 	}
 	return &http.Response{StatusCode: s.status, Header: h, Body: http.NoBody, Request: req}, nil
+}
+
+// The URL of a batch's results is where the SDK asks next: the caller's, in one batch and
+// in a list, and nothing else of the answer changes.
+func TestResultsURL(t *testing.T) {
+	t.Parallel()
+	const api, batches = "https://api.anthropic.com", "/v1/messages/batches"
+	huge := `{"x":"` + strings.Repeat("x", 1<<20) + `","results_url":"` + api + `/v1/y"}`
+	tests := []struct {
+		name, path, kind string
+		sent, want       string // ^ is the proxy
+	}{
+		{"one", batches + "/b1", "application/json", `{ "id":9007199254740993, "results_url": "` + api + batches + `/b1/results" }`, `{ "id":9007199254740993, "results_url": "^/v1/messages/batches/b1/results" }`},
+		{"the account's own base", batches + "/b1", "application/json", `{"results_url":"°/v1/x?a=1&b=\"2"}`, `{"results_url":"^/v1/x?a=1&b=\"2"}`},
+		{"escaped", batches + "/b1", "application/json; charset=utf-8", `{"results\u005furl":"https:\/\/api.anthropic.com\/v1\/x"}`, `{"results\u005furl":"^/v1/x"}`},
+		{"list", batches, "application/json", `{"data":[{"results_url":null},{"a":{"results_url":"` + api + `/no"},"results_url":"` + api + `/v1/y"}, 1],"has_more":false}`, `{"data":[{"results_url":null},{"a":{"results_url":"` + api + `/no"},"results_url":"^/v1/y"}, 1],"has_more":false}`},
+		{"elsewhere", batches + "/b1", "application/json", `{"results_url":"https://files.example/x","data":{"results_url":""}}`, ""},
+		{"no JSON", batches + "/b1", "application/json", `{"results_url":"` + api + `/v1/y","data":[`, ""},
+		{"the results", batches + "/b1/results", "application/x-jsonl", `{"results_url":"` + api + `/v1/y"}`, ""},
+		{"another route", "/v1/files", "application/json", `{"results_url":"` + api + `/v1/y"}`, ""},
+		{"large", batches, "application/json", huge, huge},
+	}
+	for _, tt := range tests {
+		for _, sized := range []bool{true, false} {
+			r := newRig(t, &loopback{}, nil)
+			var base string
+			r.upstream("anthropic", func(w http.ResponseWriter, _ *http.Request) {
+				body := strings.ReplaceAll(tt.sent, "°", base)
+				w.Header().Set("Content-Type", tt.kind)
+				if sized {
+					w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+				}
+				_, _ = io.WriteString(w, body)
+			})
+			base = r.pool.all[0].Base.String()
+			req := r.request(t.Context(), "/egress/anthropic"+tt.path, "")
+			req.Method = http.MethodGet
+			want := strings.ReplaceAll(cmp.Or(tt.want, tt.sent), "^", r.url+"/egress/anthropic")
+			if got := r.do(req); got.status != 200 || got.err != nil || got.body != want {
+				t.Errorf("%s: got %d %.300s, %v, want %.300s", tt.name, got.status, got.body, got.err, want)
+			}
+			if got := r.pool.got(); len(got) != 1 || got[0].Reason != pool.OK {
+				t.Errorf("%s: reports %v", tt.name, got)
+			}
+		}
+	}
 }
