@@ -227,10 +227,12 @@ func TestTokenPlaces(t *testing.T) {
 func TestEscapedPath(t *testing.T) {
 	t.Parallel()
 	for path, want := range map[string]string{
-		"/egress/anthropic/v1/%6dess%61ges": "/v1/messages",
-		"/egress/anthropic/v1/messages%7E":  "/v1/messages~",
-		"/egress/anthropic/v1/a%2Fb%2fc%25": "/v1/a%2Fb%2fc%25",
-		"/egress/anthropic/v1/f%C3%BCr":     "/v1/f%C3%BCr",
+		"/egress/anthropic/v1/%6dess%61ges":                      "/v1/messages",
+		"/egress/anthropic/v1/messages%7E":                       "/v1/messages~",
+		"/egress/anthropic/v1/a%2Fb%2fc%25":                      "/v1/a%2Fb%2fc%25",
+		"/egress/anthropic/v1/f%C3%BCr":                          "/v1/f%C3%BCr",
+		"/egress/anthropic/sites/https%3A%2F%2Fexample.com%2F/x": "/sites/https%3A%2F%2Fexample.com%2F/x",
+		"/egress/anthropic/heads/a%2f%2Fb/":                      "/heads/a%2f%2Fb/",
 	} {
 		r := newRig(t, &loopback{}, nil)
 		var uri string
@@ -280,6 +282,8 @@ func TestRefusals(t *testing.T) {
 		{"encoded dots", "/egress/anthropic/v1/%2e%2E/x", nil, 400, "segment", "false"},
 		{"encoded slash", "/egress/anthropic/v1/..%2fx", nil, 400, "segment", "false"},
 		{"empty segment", "/egress/anthropic//v1", nil, 400, "segment", "false"},
+		{"no segment at first", "/egress/anthropic//", nil, 400, "segment", "false"},
+		{"encoded dots between encoded slashes", "/egress/anthropic/v1/a%2F%2e%2e%2Fb", nil, 400, "segment", "false"},
 		{"control character", "/egress/anthropic/v1%0d%0ax", nil, 400, "control character", "false"},
 		{"query in letters of its own", "/egress/anthropic/v1/models?q=für", nil, 400, "bad_query", "false"},
 		{"backslash", "/egress/anthropic/v1%5c..", nil, 400, "segment", "false"},

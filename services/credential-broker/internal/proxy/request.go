@@ -108,13 +108,13 @@ func checkPath(u *url.URL) bool {
 			return false
 		}
 	}
-	segments := strings.Split(strings.TrimPrefix(u.Path, Prefix), "/")
-	for i, s := range segments {
-		if s == "." || s == ".." || s == "" && i < len(segments)-1 {
-			return false
-		}
+	// A slash that is written %2F is a part of a name to most, but some servers read it
+	// before they look for dots.
+	segments := strings.Split(u.Path, "/")
+	if slices.Contains(segments, ".") || slices.Contains(segments, "..") {
+		return false
 	}
-	return true
+	return !strings.Contains(strings.TrimPrefix(u.EscapedPath(), Prefix), "//")
 }
 
 // token returns the signed context that a caller sent where its SDK puts a key.
