@@ -48,8 +48,10 @@ func (a *answer) begin() {
 	if a.relay != nil {
 		h.Del("Content-Length") // an error event may have to follow
 	}
-	if _, ok := h["Date"]; !ok {
-		h["Date"] = nil // the provider sent none, so we send none
+	for _, name := range [...]string{"Date", "Content-Type"} {
+		if _, ok := h[name]; !ok {
+			h[name] = nil // the provider sent none, so we send none
+		}
 	}
 	x.status = a.res.StatusCode
 	x.extendDeadline()

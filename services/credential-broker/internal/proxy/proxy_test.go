@@ -503,3 +503,20 @@ func TestMounts(t *testing.T) {
 		}
 	}
 }
+
+// An answer is of the type that its provider says, or of none.
+func TestNoContentType(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{200, 206, 404} {
+		r := newRig(t, &loopback{}, nil)
+		r.upstream("openai", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header()["Content-Type"] = nil
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, "<html><script>x</script>")
+		})
+		got := r.post("/egress/openai/v1/files/f/content", "")
+		if values, ok := got.header["Content-Type"]; got.status != status || ok {
+			t.Errorf("got %d with Content-Type %q", got.status, values)
+		}
+	}
+}
