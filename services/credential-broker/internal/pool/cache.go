@@ -8,6 +8,7 @@ import (
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/services/credential-broker/internal/store"
 )
 
 const (
@@ -208,11 +209,11 @@ func (s *Set) look(ctx context.Context) {
 		s.blind(ctx, began, err)
 		return
 	}
-	changed := s.compare(began, keys, marks)
+	changed, others := s.compare(began, keys, marks)
 	if len(changed) == 0 {
 		return
 	}
-	for _, key := range changed { // now, for the reading may take long
+	for _, key := range others { // now, for the reading may take long
 		s.cfg.Forget(key.Workspace)
 	}
 	s.work.Go(func() {
@@ -257,9 +258,9 @@ func (s *Set) hasLooked() {
 	s.looked = time.Now()
 }
 
-// compare returns the pools that have changed, and notes of the others that they have
-// not.
-func (s *Set) compare(began time.Time, keys []poolKey, marks map[poolKey]string) (changed []poolKey) {
+// compare returns the pools that have changed, and of these the ones that have other
+// accounts, and notes of the rest that they have not.
+func (s *Set) compare(began time.Time, keys []poolKey, marks map[poolKey]store.Mark) (changed, others []poolKey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, key := range keys {
@@ -269,11 +270,14 @@ func (s *Set) compare(began time.Time, keys []poolKey, marks map[poolKey]string)
 		case k.mark != marks[key], k.partial && passed(k.read, began) >= flawed:
 			k.reading = true
 			changed = append(changed, key)
+			if k.mark.Accounts != marks[key].Accounts {
+				others = append(others, key)
+			}
 		case k.sure.Before(began):
 			k.sure = began
 		}
 	}
-	return changed
+	return changed, others
 }
 
 // blind tells operators that pools are believed as they were, once in a while. Only who

@@ -29,10 +29,10 @@
 // looked for 5 s, because the process or the machine was stopped, requests do not believe
 // what is known: they wait until it was read again.
 //
-// A pool that has changed may have lost an account, and a sign-out elsewhere changes no
-// pool: whoever holds access tokens is told of each change that is found or heard of
-// (Config.Forget), before anything is read, so that the token of an account that is gone is
-// not sent however long the reading takes.
+// A pool whose accounts have changed may have lost one, and a sign-out elsewhere changes no
+// pool: whoever holds access tokens is told when other accounts are found, and of each
+// change that is heard of (Config.Forget), before anything is read, so that the token of an
+// account that is gone is not sent however long the reading takes.
 //
 // Somebody's orders, to switch to an account or to make one healthy, are dated rows that
 // are read with the accounts; each instance carries out the newest of each once.

@@ -46,6 +46,12 @@ func (h *holder) forget(ws id.Workspace) {
 	maps.DeleteFunc(h.held, func(ref oauth.Ref, _ bool) bool { return ref.Workspace == ws })
 }
 
+func (h *holder) holds(a id.Account) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.held[oauth.Ref{Account: a}]
+}
+
 func (h *holder) remove(a id.Account) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -83,6 +89,30 @@ func TestRemovedWhileReadingIsSlow(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A limit of one account, or another setting, is no reason to ask for all tokens again.
+func TestTokensAreKept(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := &holder{held: map[oauth.Ref]bool{}, gone: map[id.Account]bool{}}
+		w := newRoom(t, server)
+		a := w.grants(1)[0]
+		r := request(id.New[id.Workspace]())
+		if _, err := w.pool.Select(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		w.memory.set(id.Workspace{}, `{"strategy": "hybrid"}`)
+		pass(2 * time.Second)
+		if !server.holds(a.ID) {
+			t.Error("a token is forgotten because a setting changed")
+		}
+		w.memory.put(id.Workspace{}, a)
+		pass(2 * time.Second)
+		if server.holds(a.ID) {
+			t.Error("no token is forgotten though accounts changed")
+		}
+	})
 }
 
 // Who holds tokens is told of what another instance has changed, of which no row of a pool

@@ -28,11 +28,11 @@ type entry struct {
 	index    map[id.Account]int
 	pool     *choice.Pool // nil for the simulator's
 	owner    owner
-	read     time.Time // when its reading began
-	mark     string    // by which a look finds out whether it has changed
-	none     bool      // a workspace has no account of its own
-	partial  bool      // an account of it does not open
-	err      error     // says why none of its accounts can be used
+	read     time.Time  // when its reading began
+	mark     store.Mark // by which a look finds out whether it has changed
+	none     bool       // a workspace has no account of its own
+	partial  bool       // an account of it does not open
+	err      error      // says why none of its accounts can be used
 }
 
 func (s *Set) load(ctx context.Context, key poolKey) (entry, error) {

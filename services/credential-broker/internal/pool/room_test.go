@@ -69,7 +69,7 @@ func (m *ram) put(ws id.Workspace, accounts ...store.Account) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.version++
-	m.pools[store.PoolKey{Workspace: ws, Provider: "openai"}] = store.Pool{Accounts: accounts, Mark: fmt.Sprint(m.version)}
+	m.pools[store.PoolKey{Workspace: ws, Provider: "openai"}] = store.Pool{Accounts: accounts, Mark: store.Mark{Accounts: fmt.Sprint(m.version)}}
 }
 
 // disable disables all accounts of a pool but the last one.
@@ -82,7 +82,7 @@ func (m *ram) disable(ws id.Workspace) {
 		p.Disabled, p.Accounts = append(p.Disabled, p.Accounts[0].ID), p.Accounts[1:]
 	}
 	m.version++
-	p.Mark = fmt.Sprint(m.version)
+	p.Mark.Accounts = fmt.Sprint(m.version)
 	m.pools[key] = p
 }
 
@@ -93,7 +93,7 @@ func (m *ram) set(ws id.Workspace, settings string) {
 	key := store.PoolKey{Workspace: ws, Provider: "openai"}
 	p := m.pools[key]
 	m.version++
-	p.Settings, p.Mark = []byte(settings), fmt.Sprint(m.version)
+	p.Settings, p.Mark.Rest = []byte(settings), fmt.Sprint(m.version)
 	m.pools[key] = p
 }
 
@@ -116,13 +116,13 @@ func (m *ram) Pool(ctx context.Context, ws id.Workspace, provider string) (store
 	return m.pools[key], nil
 }
 
-func (m *ram) Marks(ctx context.Context, keys []store.PoolKey) (map[store.PoolKey]string, error) {
+func (m *ram) Marks(ctx context.Context, keys []store.PoolKey) (map[store.PoolKey]store.Mark, error) {
 	if err := m.answer(ctx); err != nil {
 		return nil, err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	marks := map[store.PoolKey]string{}
+	marks := map[store.PoolKey]store.Mark{}
 	for _, k := range keys {
 		if p, ok := m.pools[k]; ok {
 			marks[k] = p.Mark

@@ -38,7 +38,7 @@ type EnvironmentAccount struct {
 // store.Store, or a store.File. Its methods are theirs.
 type Store interface {
 	Pool(ctx context.Context, ws id.Workspace, provider string) (store.Pool, error)
-	Marks(ctx context.Context, keys []store.PoolKey) (map[store.PoolKey]string, error)
+	Marks(ctx context.Context, keys []store.PoolKey) (map[store.PoolKey]store.Mark, error)
 	List(ctx context.Context, ws id.Workspace) ([]store.Account, error)
 	Used(ctx context.Context, all []store.Use) error
 	Learn(ctx context.Context, l store.Learned) error

@@ -31,7 +31,7 @@ func (g *grants) Pool(_ context.Context, ws id.Workspace, _ string) (store.Pool,
 	return store.Pool{Accounts: []store.Account{g.account}}, nil
 }
 
-func (*grants) Marks(context.Context, []store.PoolKey) (map[store.PoolKey]string, error) {
+func (*grants) Marks(context.Context, []store.PoolKey) (map[store.PoolKey]store.Mark, error) {
 	return nil, nil
 }
 

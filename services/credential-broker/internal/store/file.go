@@ -476,15 +476,15 @@ func (s *File) Pool(ctx context.Context, ws id.Workspace, provider string) (Pool
 }
 
 // readFrom is the mark of what was read from a file, and no mark that there is now.
-const readFrom = "file"
+var readFrom = Mark{Rest: "file"}
 
 // Marks is Store.Marks. It says of each pool of the operator's that it has changed: it is
 // in memory, and costs nothing to read.
-func (s *File) Marks(_ context.Context, keys []PoolKey) (map[PoolKey]string, error) {
-	marks := map[PoolKey]string{}
+func (s *File) Marks(_ context.Context, keys []PoolKey) (map[PoolKey]Mark, error) {
+	marks := map[PoolKey]Mark{}
 	for _, k := range keys {
 		if id.IsZero(k.Workspace) {
-			marks[k] = ""
+			marks[k] = Mark{}
 		}
 	}
 	return marks, nil

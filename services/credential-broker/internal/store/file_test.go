@@ -42,7 +42,7 @@ type stored interface {
 	ChangeSettings(ctx context.Context, ws id.Workspace, provider string, ev store.Event, change func([]byte) ([]byte, string, error)) error
 	Known(ctx context.Context, ws id.Workspace) (store.Known, error)
 	Pool(ctx context.Context, ws id.Workspace, provider string) (store.Pool, error)
-	Marks(ctx context.Context, keys []store.PoolKey) (map[store.PoolKey]string, error)
+	Marks(ctx context.Context, keys []store.PoolKey) (map[store.PoolKey]store.Mark, error)
 	Stats(ctx context.Context, ws id.Workspace) ([]store.Stat, error)
 	ResetStats(ctx context.Context, ws id.Workspace, account id.Account, ev store.Event) error
 	Learn(ctx context.Context, l store.Learned) error
@@ -210,7 +210,7 @@ func ask(t *testing.T, s stored) (all told) {
 			return slices.Compare([]string{a.Account.String(), a.Family}, []string{b.Account.String(), b.Family})
 		})
 		slices.SortFunc(p.Health, func(a, b store.Health) int { return slices.Compare(a.Account.UUID[:], b.Account.UUID[:]) })
-		p.Settings, p.Mark = plain(p.Settings), ""
+		p.Settings, p.Mark = plain(p.Settings), store.Mark{}
 		all.Pools = append(all.Pools, p)
 	}
 	all.Settings, errs[4] = s.Settings(ctx, ws)

@@ -25,7 +25,7 @@ func TestMarks(t *testing.T) {
 	keys := []store.PoolKey{
 		{Workspace: mine, Provider: "openai"}, {Workspace: mine, Provider: "anthropic"}, {Provider: "openai"}, {Workspace: id.New[id.Workspace](), Provider: "openai"},
 	}
-	marks := func() map[store.PoolKey]string {
+	marks := func() map[store.PoolKey]store.Mark {
 		t.Helper()
 		m, err := w.store.Marks(ctx, keys)
 		if err != nil {
@@ -46,33 +46,34 @@ func TestMarks(t *testing.T) {
 		At: time.Now().Add(-time.Hour), Until: time.Now(), Soon: time.Now(), Reason: choice.RateLimited,
 	}}
 	for _, tt := range []struct {
-		name    string
-		do      func() error
-		matters bool
+		name     string
+		do       func() error
+		matters  bool
+		accounts bool // themselves
 	}{
-		{"nothing", func() error { return nil }, false},
+		{"nothing", func() error { return nil }, false, false},
 		{"use", func() error {
 			use := store.Use{Workspace: mine, At: time.Now(), Event: store.Event{Account: a.ID, Provider: "openai", Origin: "workspace", Service: "agent-runner"}}
 			return w.store.Used(ctx, []store.Use{use})
-		}, false},
-		{"health", learn(store.Learned{Health: []store.Health{{Workspace: mine, Provider: "openai", Account: a.ID, Health: 50, At: time.Now()}}}), false},
-		{"limit", learn(store.Learned{Limits: []store.Limit{limit}}), true},
-		{"disabled", func() error { return w.store.SetEnabled(ctx, mine, a.ID, false, ev) }, true},
-		{"enabled", func() error { return w.store.SetEnabled(ctx, mine, a.ID, true, ev) }, true},
-		{"flat rate", func() error { return w.store.SetFlatRate(ctx, mine, a.ID, true, ev) }, true},
-		{"switch", func() error { return w.store.Switch(ctx, mine, a.ID, ev) }, true},
+		}, false, false},
+		{"health", learn(store.Learned{Health: []store.Health{{Workspace: mine, Provider: "openai", Account: a.ID, Health: 50, At: time.Now()}}}), false, false},
+		{"limit", learn(store.Learned{Limits: []store.Limit{limit}}), true, false},
+		{"disabled", func() error { return w.store.SetEnabled(ctx, mine, a.ID, false, ev) }, true, true},
+		{"enabled", func() error { return w.store.SetEnabled(ctx, mine, a.ID, true, ev) }, true, true},
+		{"flat rate", func() error { return w.store.SetFlatRate(ctx, mine, a.ID, true, ev) }, true, true},
+		{"switch", func() error { return w.store.Switch(ctx, mine, a.ID, ev) }, true, false},
 		{"settings", func() error {
 			return w.store.ChangeSettings(ctx, mine, "openai", ev, func([]byte) ([]byte, string, error) { return []byte(`{"strategy": "hybrid"}`), "x", nil })
-		}, true},
-		{"reset", func() error { return w.store.Reset(ctx, mine, a.ID, ev) }, true},
-		{"added", func() error { w.add(mine, "openai", "c"); return nil }, true},
+		}, true, false},
+		{"reset", func() error { return w.store.Reset(ctx, mine, a.ID, ev) }, true, false},
+		{"added", func() error { w.add(mine, "openai", "c"); return nil }, true, true},
 		{"sealed anew", func() error {
 			return w.db.InWorkspace(ctx, mine, func(ctx context.Context, tx pgx.Tx) error {
 				_, err := tx.Exec(ctx, `UPDATE accounts SET sealed = '\x0405' WHERE workspace_id = $1 AND id = $2`, mine, a.ID)
 				return err
 			})
-		}, true},
-		{"removed", func() error { return w.store.Remove(ctx, mine, a.ID, ev) }, true},
+		}, true, true},
+		{"removed", func() error { return w.store.Remove(ctx, mine, a.ID, ev) }, true, true},
 	} {
 		before := marks()
 		if err := tt.do(); err != nil {
@@ -81,6 +82,9 @@ func TestMarks(t *testing.T) {
 		after := marks()
 		if changed := before[keys[0]] != after[keys[0]]; changed != tt.matters {
 			t.Errorf("%s changes the mark: %v, want %v", tt.name, changed, tt.matters)
+		}
+		if changed := before[keys[0]].Accounts != after[keys[0]].Accounts; changed != tt.accounts {
+			t.Errorf("%s changes the mark of accounts: %v, want %v", tt.name, changed, tt.accounts)
 		}
 		before[keys[0]] = after[keys[0]]
 		if !maps.Equal(before, after) {

@@ -27,9 +27,8 @@ type PoolKey struct {
 type Pool struct {
 	Accounts []Account    // enabled ones, in the order in which they were added
 	Disabled []id.Account // the others
-	// Mark is another one when something has changed (Marks); empty where nothing is
-	// stored.
-	Mark string
+	// Mark is another one when something has changed (Marks).
+	Mark Mark
 	// Settings are JSON, empty where the pool has none of its own.
 	Settings []byte
 	Limits   []Limit
@@ -142,34 +141,43 @@ func (s *Store) Pool(ctx context.Context, ws id.Workspace, provider string) (Poo
 	return p, nil
 }
 
-// poolMark is what a pool's rows come to.
+// Mark is what a pool's rows come to; the zero one where there are none.
+type Mark struct {
+	// Accounts are the accounts themselves, which no other change gives another mark.
+	Accounts string
+	// Rest is their limits, and the pool's settings and orders.
+	Rest string
+}
+
 type poolMark struct {
 	Workspace id.Workspace
 	Provider  string
-	Mark      string
+	Mark
 }
 
 // marksOf sums up what matters to whoever has read a pool: its accounts but for when they
 // were used, its settings, limits and orders, not their health.
 const marksOf = `
-	SELECT workspace_id AS workspace, provider, sum(h)::text AS mark FROM (
-		SELECT workspace_id, provider, hash_record_extended(ROW (id, enabled, flat_rate, key_version, sealed, profile, base_url), 0) AS h
+	SELECT workspace_id AS workspace, provider,
+		coalesce(sum(h) FILTER (WHERE account), 0)::text AS accounts, coalesce(sum(h) FILTER (WHERE NOT account), 0)::text AS rest
+	FROM (
+		SELECT workspace_id, provider, true AS account, hash_record_extended(ROW (id, enabled, flat_rate, key_version, sealed, profile, base_url), 0) AS h
 		FROM accounts WHERE workspace_id = ANY (@workspaces)
 		UNION ALL
-		SELECT workspace_id, provider, hash_record_extended(ROW (settings, current_account, current_at), 1)
+		SELECT workspace_id, provider, false, hash_record_extended(ROW (settings, current_account, current_at), 1)
 		FROM pools WHERE workspace_id = ANY (@workspaces)
 		UNION ALL
-		SELECT workspace_id, provider, hash_record_extended(ROW (account_id, at, until, family), 2)
+		SELECT workspace_id, provider, false, hash_record_extended(ROW (account_id, at, until, family), 2)
 		FROM account_limits WHERE workspace_id = ANY (@workspaces)
 		UNION ALL
-		SELECT workspace_id, provider, hash_record_extended(ROW (account_id, reset_at), 3)
+		SELECT workspace_id, provider, false, hash_record_extended(ROW (account_id, reset_at), 3)
 		FROM account_health WHERE workspace_id = ANY (@workspaces) AND reset_at IS NOT NULL
 	) known GROUP BY workspace_id, provider`
 
 // Marks returns the marks of pools of which something is stored: of a pool that has the
 // mark that it was read with, nothing has changed. It looks at many workspaces at once,
 // which is why it needs the system's claim.
-func (s *Store) Marks(ctx context.Context, keys []PoolKey) (map[PoolKey]string, error) {
+func (s *Store) Marks(ctx context.Context, keys []PoolKey) (map[PoolKey]Mark, error) {
 	var workspaces []id.Workspace
 	for _, k := range keys {
 		workspaces = append(workspaces, k.Workspace)
@@ -181,7 +189,7 @@ func (s *Store) Marks(ctx context.Context, keys []PoolKey) (map[PoolKey]string, 
 	if err := s.db.ReadAsSystem(ctx, b); err != nil {
 		return nil, fmt.Errorf("look for changes of accounts: %w", err)
 	}
-	marks := make(map[PoolKey]string, len(all))
+	marks := make(map[PoolKey]Mark, len(all))
 	for _, m := range all {
 		marks[PoolKey{m.Workspace, m.Provider}] = m.Mark
 	}
