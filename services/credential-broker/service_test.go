@@ -430,7 +430,7 @@ func TestOperatorsAccounts(t *testing.T) {
 		t.Errorf("Add = %+v and %+v", shared, own)
 	}
 	for _, path := range []string{"/egress/openai/v1/chat/completions", "/egress/mine/v1/chat/completions"} {
-		if status, body, err := b.ask(owner, path); status != 200 || err != nil || !strings.Contains(body, `"path":"/chat/completions"`) {
+		if status, body, err := b.ask(owner, path); status != 200 || err != nil || !strings.Contains(body, `"path":"/v1/chat/completions"`) {
 			t.Errorf("%s: %d %s, %v", path, status, body, err)
 		}
 	}
