@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -295,7 +294,7 @@ func (a *answer) streams() bool {
 	case a.route.Stream == nil || isJSON(a.res) || a.res.StatusCode != http.StatusOK:
 		return false
 	}
-	return bytes.HasPrefix(topMember(a.x.body, "stream"), []byte("true"))
+	return a.x.stream
 }
 
 func isEvents(res *http.Response) bool { return strings.EqualFold(mediaType(res), "text/event-stream") }

@@ -3,6 +3,8 @@ package proxy
 import (
 	"bytes"
 	"iter"
+
+	"signalbox.dev/services/credential-broker/internal/scan"
 )
 
 // members iterates over the members of an object in valid JSON, their names as they
@@ -18,7 +20,7 @@ func members(data []byte) iter.Seq2[[]byte, []byte] {
 			if data[i] != '"' {
 				return // the end of an empty object
 			}
-			end := stringEnd(data, i)
+			end := scan.StringEnd(data, i)
 			from := space(data, space(data, end+1)+1) // behind the colon
 			to := valueEnd(data, from)
 			if !yield(data[i+1:end], data[from:to]) {
@@ -69,7 +71,7 @@ func valueEnd(data []byte, i int) int {
 	for ; i < len(data); i++ {
 		switch data[i] {
 		case '"':
-			i = stringEnd(data, i)
+			i = scan.StringEnd(data, i)
 		case '{', '[':
 			depth++
 			continue
@@ -116,7 +118,7 @@ func behindTop(data []byte, member string) []byte {
 		case ':':
 			key = false
 		case '"':
-			end := stringEnd(data, i)
+			end := scan.StringEnd(data, i)
 			if end < 0 {
 				return nil
 			}
@@ -129,19 +131,6 @@ func behindTop(data []byte, member string) []byte {
 	return nil
 }
 
-// stringEnd returns the index of the quote that closes the string opened at i.
-func stringEnd(data []byte, i int) int {
-	for i++; i < len(data); i++ {
-		switch data[i] {
-		case '\\':
-			i++
-		case '"':
-			return i
-		}
-	}
-	return -1
-}
-
 // stringValue returns the string behind a colon.
 func stringValue(data []byte) []byte {
 	data = bytes.TrimLeft(data, " \t\r\n")
@@ -152,7 +141,7 @@ func stringValue(data []byte) []byte {
 	if len(data) == 0 || data[0] != '"' {
 		return nil
 	}
-	end := stringEnd(data, 0)
+	end := scan.StringEnd(data, 0)
 	if end < 0 {
 		return nil
 	}

@@ -181,26 +181,8 @@ func query(raw, token string) string {
 	return strings.Join(keep, "&")
 }
 
-// wantsStream reports whether a request asks for an event stream. It decides
-// only which time limit holds, so that a member "stream" somewhere deeper, which
-// it cannot tell apart, does no harm.
-func wantsStream(body []byte) bool {
-	name := []byte(`"stream"`)
-	for {
-		i := bytes.Index(body, name)
-		if i < 0 {
-			return false
-		}
-		body = body[i+len(name):]
-		rest := bytes.TrimLeft(body, " \t\r\n")
-		if len(rest) == 0 || rest[0] != ':' {
-			continue
-		}
-		if bytes.HasPrefix(bytes.TrimLeft(rest[1:], " \t\r\n"), []byte("true")) {
-			return true
-		}
-	}
-}
+// wantsStream reports whether a request asks for an event stream.
+func wantsStream(body []byte) bool { return bytes.HasPrefix(topMember(body, "stream"), []byte("true")) }
 
 const (
 	bodyQueue = 10 * time.Second // waiting for room among the bodies in flight

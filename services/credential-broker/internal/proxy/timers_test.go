@@ -47,6 +47,8 @@ func TestTimers(t *testing.T) {
 	}{
 		{"headers of a stream", messages, asking, hang, 3 * time.Minute, 504, `"timeout_error","message":"the provider anthropic sent no headers in time"`, false},
 		{"headers without a stream", messages, `{}`, hang, 10 * time.Minute, 504, "no headers in time", false},
+		{"headers where only a tool's input says stream", messages, `{"messages":[{"role":"assistant","content":[{"type":"tool_use","input":{"stream":true}}]}]}`, hang, 10 * time.Minute, 504, "no headers in time", false},
+		{"headers where that says so too", messages, `{"messages":[{"input":{"stream":false}}], "stream" : true}`, hang, 3 * time.Minute, 504, "no headers in time", false},
 		{"headers of a quick route", "/egress/anthropic/v1/models", ``, hang, 30 * time.Second, 504, "no headers in time", false},
 		{"first event", messages, asking, then(headers, hang), 4 * time.Minute, 200, "no first event in time", true},
 		{"first event, comments only", messages, asking, then(stream(": wait\n\n"), pause(time.Minute), stream(": wait\n\n"), hang), 4 * time.Minute, 200, "no first event in time", true},
