@@ -72,6 +72,10 @@
 // other buffer than one per stream, so that a slow reader slows the provider down;
 // a reader that takes nothing for longer than the write timeout is cut off.
 //
+// A caller's request is read as long as it arrives: up to a minute without a byte, ten in
+// all, which is 32 MiB at half a megabit per second. Slower ones, also on purpose, end with
+// 408; what they hold meanwhile is of their workspace's share.
+//
 // If the process dies here, every open stream breaks without a clean end, and
 // nothing is sent twice: the caller decides.
 package proxy

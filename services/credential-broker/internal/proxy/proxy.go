@@ -46,7 +46,7 @@ type Timers struct {
 	Idle       time.Duration // between two reads of an answer: 5 min
 	Gate       time.Duration // how long an answer is held back: 10 s
 	Write      time.Duration // for one write to the caller: 30 s
-	Body       time.Duration // for reading the caller's request: 1 min
+	Body       time.Duration // between two reads of the caller's request, and ten times that for all of it: 1 min
 	Last       time.Duration // for the end of a stream after its terminal event: 5 s
 }
 

@@ -198,7 +198,8 @@ func (x *exchange) readBody() *refusal {
 	if size == 0 {
 		return nil
 	}
-	_ = x.rc.SetReadDeadline(time.Now().Add(x.p.cfg.Timers.Body))
+	in := &arriving{x: x, last: time.Now().Add(wholeBody * x.p.cfg.Timers.Body)}
+	in.extend()
 	// Gone before the answer begins: net/http watches for the caller's end with
 	// the same deadline.
 	defer func() { _ = x.rc.SetReadDeadline(time.Time{}) }()
@@ -215,16 +216,16 @@ func (x *exchange) readBody() *refusal {
 	var err error
 	if size > 0 {
 		x.body = make([]byte, size)
-		if _, err = io.ReadFull(x.r.Body, x.body); err == nil {
+		if _, err = io.ReadFull(in, x.body); err == nil {
 			// Up to the end, which is when net/http begins to watch for the caller's.
-			_, err = x.r.Body.Read(make([]byte, 1))
+			_, err = in.Read(make([]byte, 1))
 			if errors.Is(err, io.EOF) {
 				err = nil
 			}
 		}
 	} else {
 		var b bytes.Buffer
-		_, err = b.ReadFrom(io.LimitReader(x.r.Body, limit+1))
+		_, err = b.ReadFrom(io.LimitReader(in, limit+1))
 		x.body = b.Bytes()
 	}
 	if err != nil {
@@ -235,6 +236,37 @@ func (x *exchange) readBody() *refusal {
 	}
 	x.shrink(int64(len(x.body)))
 	return nil
+}
+
+// wholeBody is how many times as long a request may take to arrive as it may pause.
+const wholeBody = 10
+
+// arriving is the caller's body. Each piece gives the next one its time, up to last.
+type arriving struct {
+	x              *exchange
+	deadline, last time.Time
+}
+
+// Read implements io.Reader.
+func (r *arriving) Read(p []byte) (int, error) {
+	n, err := r.x.r.Body.Read(p)
+	if n > 0 && err == nil {
+		r.extend()
+	}
+	return n, err
+}
+
+// extend moves the deadline, at most once a second, as for writes (extendDeadline).
+func (r *arriving) extend() {
+	pause := r.x.p.cfg.Timers.Body
+	want := time.Now().Add(pause)
+	if want.After(r.last) {
+		want = r.last
+	}
+	if want.Sub(r.deadline) > min(time.Second, pause/2) {
+		r.deadline = want
+		_ = r.x.rc.SetReadDeadline(want)
+	}
 }
 
 // reserve takes room for the body: of the workspace's share, and among all that is in

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -197,6 +198,56 @@ func TestSlowRequest(t *testing.T) {
 			t.Errorf("got %d %s, %v after %v, want 408 after 40s", got.status, got.body, got.err, took)
 		}
 	})
+}
+
+// One that arrives slowly is waited for, as long as it arrives; but not for ever.
+func TestRequestArrives(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name   string
+		sized  bool
+		pieces int
+		status int
+		after  time.Duration
+	}{
+		{"in the end", true, 10, 200, 300 * time.Second},
+		{"of unknown length", false, 10, 200, 300 * time.Second},
+		{"never", true, 100, 408, 400 * time.Second},
+		{"never, of unknown length", false, 100, 408, 400 * time.Second},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				const piece = 16 << 10 // more than buffers on the way hold back
+				r := newRig(t, &memory{}, func(c *proxy.Config) { c.Timers.Body = 40 * time.Second })
+				var f far
+				r.upstream("anthropic", f.then(answer(200, `{}`)))
+				body, feed := io.Pipe()
+				var feeding sync.WaitGroup
+				defer feeding.Wait()
+				defer body.Close()
+				feeding.Go(func() {
+					for range tt.pieces {
+						time.Sleep(30 * time.Second)
+						if _, err := feed.Write(make([]byte, piece)); err != nil {
+							return
+						}
+					}
+					_ = feed.Close() // the caller's end, which cannot fail
+				})
+				req := r.request(t.Context(), messages, "")
+				req.Body, req.ContentLength = body, -1
+				if tt.sized {
+					req.ContentLength = int64(tt.pieces * piece)
+				}
+				began := time.Now()
+				got := r.do(req)
+				if took := time.Since(began); got.status != tt.status || took != tt.after || tt.status == 200 && len(f.body) != tt.pieces*piece {
+					t.Errorf("got %d %s, %v after %v with %d bytes at the provider, want %d after %v", got.status, got.body, got.err, took, len(f.body), tt.status, tt.after)
+				}
+			})
+		})
+	}
 }
 
 // When the caller goes, the upstream request goes, wherever it is.
