@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
 	"signalbox.dev/services/credential-broker/internal/pool"
 	"signalbox.dev/services/credential-broker/internal/proxy"
 	"signalbox.dev/services/credential-broker/internal/vault"
@@ -176,6 +177,32 @@ func TestRetryAfterIsRoundedUp(t *testing.T) {
 		wait, err := strconv.Atoi(got.header.Get("Retry-After"))
 		if left := time.Until(back); err != nil || time.Duration(wait)*time.Second < left || wait > 91 {
 			t.Errorf("Retry-After: %s, with %v left", got.header.Get("Retry-After"), left)
+		}
+	}
+}
+
+// A client that cannot know better is told not to sleep out a long wait.
+func TestLongWait(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		wait   time.Duration
+		header string // that holds the token
+		retry  string
+	}{
+		{50 * time.Second, "X-Api-Key", ""},
+		{time.Hour, "X-Api-Key", "false"},
+		{time.Hour, identity.Header, ""},
+	} {
+		r, c := newChoosing(t)
+		c.all, c.err = []pool.Account{{}}, pool.ErrExhausted
+		c.exhausted = &pool.Exhausted{Back: time.Now().Add(tt.wait), Reason: pool.RateLimited, Members: 2}
+		req := r.request(t.Context(), messages, asking)
+		req.Header.Del("X-Api-Key")
+		req.Header.Set(tt.header, r.token())
+		got := r.do(req)
+		wait, err := strconv.Atoi(got.header.Get("Retry-After"))
+		if got.status != 429 || err != nil || time.Duration(wait)*time.Second < tt.wait-10*time.Second || got.header.Get("X-Should-Retry") != tt.retry {
+			t.Errorf("%v, token in %s: got %d %v, want X-Should-Retry %q", tt.wait, tt.header, got.status, got.header, tt.retry)
 		}
 	}
 }

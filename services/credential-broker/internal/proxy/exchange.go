@@ -374,6 +374,11 @@ func (x *exchange) gone(err error) *refusal {
 	}
 }
 
+// patience is how long a client may be made to wait before it sends the same once more. An
+// SDK sleeps for as long as it is told, and would come back with a token that has expired;
+// services of ours, which have a header for it, sign anew and know how long they wait.
+const patience = time.Minute
+
 // refuse answers with an error of our own.
 func (x *exchange) refuse(r *refusal) {
 	x.outcome, x.cause, x.status = r.outcome, r.cause, r.Status
@@ -384,7 +389,7 @@ func (x *exchange) refuse(r *refusal) {
 	h := x.w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Cache-Control", "no-store")
-	if r.final {
+	if r.final || r.wait > patience && x.r.Header.Get(identity.Header) == "" {
 		h.Set("X-Should-Retry", "false")
 	}
 	if r.wait > 0 {
