@@ -3,6 +3,8 @@ package proxy
 import (
 	"bytes"
 	"iter"
+
+	"signalbox.dev/services/credential-broker/internal/scan"
 )
 
 const (
@@ -47,6 +49,55 @@ type frames struct {
 	// over: the event under way did not fit; its beginning was given up.
 	over     bool
 	overLine bool // in an overlong event: the current line is not empty so far
+	long     long // the overlong event under way
+}
+
+// long is what is kept of an overlong event: its name, and some members of its data.
+type long struct {
+	name  []byte
+	sieve *scan.Sieve // nil: nothing
+	at    int         // how much of the line under way was taken for the name of a data field; -1: it is another's
+	lines int         // data lines
+}
+
+// dataField begins a line of data; a space may follow.
+const dataField = "data:"
+
+// add reads a piece of a line.
+func (l *long) add(line []byte) {
+	for ; len(line) > 0 && 0 <= l.at && l.at < len(dataField); line = line[1:] {
+		if line[0] != dataField[l.at] {
+			l.at = -1
+			return
+		}
+		if l.at++; l.at == len(dataField) {
+			if l.lines++; l.lines > 1 {
+				l.sieve.Write([]byte{'\n'})
+			}
+		}
+	}
+	if l.at < 0 || len(line) == 0 {
+		return
+	}
+	if l.at == len(dataField) {
+		l.at++
+		line = bytes.TrimPrefix(line, []byte(" "))
+	}
+	l.sieve.Write(line)
+}
+
+// read reads lines and pieces of them.
+func (l *long) read(b []byte) {
+	for l.sieve != nil && len(b) > 0 {
+		i := lineEnd(b)
+		if i < 0 {
+			l.add(b)
+			return
+		}
+		l.add(b[:i])
+		l.at = 0
+		b = b[i+1:]
+	}
 }
 
 // next returns the next whole event. It is false when more must be read.
@@ -249,22 +300,41 @@ func (f *frames) room(from int) bool {
 }
 
 // giveUp returns what is known of the event under way, which is too long to hold,
-// and goes on behind what was read of it.
-func (f *frames) giveUp() event {
+// and goes on behind what was read of it. Of its data the members at these paths are kept
+// for ending; without any, nothing is.
+func (f *frames) giveUp(paths ...[]string) event {
+	f.long = long{}
+	if len(paths) > 0 {
+		f.long.sieve = scan.NewSieve(paths...)
+		f.long.read(f.buf[f.done:f.end])
+	}
 	partial := f.at < f.end
 	if partial {
 		f.field(f.at, f.end)
 		f.at = f.end
 	}
 	ev := f.event()
+	f.long.name = bytes.Clone(ev.name)
 	f.finish()
 	f.over, f.overLine = true, partial
 	return ev
 }
 
+// ending returns what was kept of an overlong event that has ended, as an event. It is false
+// where its data is no whole JSON.
+func (f *frames) ending() (event, bool) {
+	if f.long.sieve == nil {
+		return event{}, false
+	}
+	data, ok := f.long.sieve.Kept()
+	return event{name: f.long.name, data: data, hasData: true, from: f.done, at: -1}, ok
+}
+
 // skim moves f.done towards the end of an overlong event and reports whether it
 // was reached.
 func (f *frames) skim() bool {
+	from := f.at
+	defer func() { f.long.read(f.buf[from:f.at]) }()
 	for f.at < f.end {
 		if f.skipLF {
 			f.skipLF = false

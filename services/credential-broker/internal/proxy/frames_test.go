@@ -164,3 +164,36 @@ func (s *stepper) Read(p []byte) (int, error) {
 	s.rest = s.rest[n:]
 	return n, nil
 }
+
+// Wherever reads cut an overlong event, and whatever its lines end with, what is kept of it
+// is the same.
+func TestFramesOverlongSplits(t *testing.T) {
+	t.Parallel()
+	head := "event: big\ndata: {\"x\":\"" + strings.Repeat("x", maxFrame) + "\",\ndata: \"a\":\"\\\"type\\\":\\\"no\\\"\",\n"
+	for _, end := range []string{"\n", "\r\n", "\r"} {
+		tail := strings.ReplaceAll(": c\ndata\ndata:\"type\"\ndata: :\"t\"\nid: data: }\ndata:}\n\n", "\n", end)
+		for i := range len(tail) {
+			r := io.MultiReader(strings.NewReader(strings.ReplaceAll(head, "\n", end)), strings.NewReader(tail[:i]), strings.NewReader(tail[i:]))
+			f := frames{buf: make([]byte, maxFrame)}
+			var got []seen
+			for {
+				over := f.over
+				f.next()
+				if ev, ok := f.ending(); ok && over && !f.over {
+					got = append(got, seen{string(ev.name), string(ev.data)})
+				}
+				if !f.room(f.done) {
+					f.giveUp([]string{"type"})
+				}
+				n, err := r.Read(f.buf[f.end:])
+				f.end += n
+				if err != nil {
+					break
+				}
+			}
+			if diff := cmp.Diff([]seen{{"big", `{"type":"t"}`}}, got); diff != "" {
+				t.Fatalf("with %q, split behind %q (-want +got):\n%s", end, tail[:i], diff)
+			}
+		}
+	}
+}

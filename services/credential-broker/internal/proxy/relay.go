@@ -131,7 +131,7 @@ func (r *relay) copy() error {
 		}
 		if !f.room(r.shown) {
 			// Too long to hold: what is known of the event so far must do.
-			ev := f.giveUp()
+			ev := f.giveUp(r.kept()...)
 			r.translate(&ev)
 			r.late = r.judge(ev, false)
 			continue
@@ -186,18 +186,40 @@ func (r *relay) blame(ev event) {
 	r.a.x.denied = r.a.reason == pool.QuotaExhausted && pool.Denied(f)
 }
 
+// kept are the members of an overlong event that say what it means and what it counts.
+func (r *relay) kept() [][]string {
+	if r.rules == nil {
+		return nil // nothing is asked of its events
+	}
+	paths := [][]string{{"type"}, {"error"}, {"response", "error"}, {"choices", "index"}, {"choices", "finish_reason"}}
+	return append(paths, r.a.x.tally.Paths()...)
+}
+
 func (r *relay) judgeAll() {
 	for {
+		over := r.frames.over
 		ev, ok := r.next()
-		if !r.frames.over {
-			r.met |= r.late
-			r.late = 0
+		if over && !r.frames.over {
+			r.ended()
 		}
 		if !ok {
 			return
 		}
 		r.met |= r.judge(ev, false)
 		r.count(ev)
+	}
+}
+
+// ended takes in an overlong event that is whole by now.
+func (r *relay) ended() {
+	end, whole := r.frames.ending()
+	if whole {
+		r.late |= r.judge(end, false)
+	}
+	r.met |= r.late
+	r.late = 0
+	if whole {
+		r.count(end)
 	}
 }
 

@@ -47,6 +47,19 @@ func NewTally(p *Places) Tally { return Tally{places: p} }
 // Counts reports whether there is anything to look for.
 func (t *Tally) Counts() bool { return t.places != nil }
 
+// Paths returns where the objects are that hold counts: of an answer that is too large to
+// hold, these members are enough.
+func (t *Tally) Paths() [][]string {
+	if t.places == nil {
+		return nil
+	}
+	paths := make([][]string, len(t.places.At))
+	for i, at := range t.places.At {
+		paths[i] = at
+	}
+	return paths
+}
+
 // Read takes what an event, or the body of a whole answer, says. What is no JSON says
 // nothing.
 func (t *Tally) Read(data []byte) {
