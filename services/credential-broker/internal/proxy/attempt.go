@@ -1,6 +1,9 @@
 package proxy
 
 import (
+	"bytes"
+	"compress/gzip"
+	"compress/zlib"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -334,7 +338,10 @@ func (a *answer) readFailure() (*answer, *refusal) {
 	// An error body that breaks off is still the provider's answer: what came of
 	// it goes on, and deliver meets the error again.
 	a.head = head
-	f, _ := dialect.Read(head)
+	if isEncoded(a.res) && x.r.Method != http.MethodHead {
+		a.decode()
+	}
+	f, _ := dialect.Read(a.head)
 	a.reason = pool.Classify(a.res.StatusCode, f)
 	if a.reason == pool.Caller && a.res.StatusCode == http.StatusForbidden && x.account.Profile.Exhausted(a.res.Header) {
 		a.reason = pool.RateLimited // it is not said in the body everywhere
@@ -342,6 +349,47 @@ func (a *answer) readFailure() (*answer, *refusal) {
 	x.denied = a.reason == pool.QuotaExhausted && pool.Denied(f)
 	a.echoes.inText = true // all of it is an error
 	return a, nil
+}
+
+// decode puts an error in the place of its compressed form, in which nobody would find
+// what it says, or a credential. One that is too large, broken or packed otherwise becomes
+// an error of ours with its status.
+func (a *answer) decode() {
+	plain, ok := unpack(a.head, a.res.Header["Content-Encoding"])
+	h := a.res.Header
+	if !ok {
+		plain = dialect.Body(a.x.dialect, dialect.Error{Status: a.res.StatusCode, Code: "provider_answer_unusable", Message: fmt.Sprintf("the provider %s answered with status %d, and compressed, which was not asked for", a.x.provider, a.res.StatusCode)})
+		h.Set("Content-Type", "application/json")
+	}
+	_ = a.res.Body.Close() // nothing more is wanted of it
+	a.head, a.res.Body = plain, http.NoBody
+	h.Del("Content-Encoding")
+	if h.Get("Content-Length") != "" {
+		h.Set("Content-Length", strconv.Itoa(len(plain)))
+	}
+}
+
+// unpack returns what was packed as a whole, up to the limit of errors' bodies. Packed by
+// deflate is what zlib writes.
+func unpack(packed []byte, encodings []string) ([]byte, bool) {
+	if len(packed) == 0 {
+		return packed, true
+	}
+	var r io.Reader
+	var err error
+	switch from := bytes.NewReader(packed); strings.ToLower(strings.Join(encodings, ",")) {
+	case "gzip", "x-gzip":
+		r, err = gzip.NewReader(from)
+	case "deflate":
+		r, err = zlib.NewReader(from)
+	default:
+		return nil, false
+	}
+	if err != nil {
+		return nil, false
+	}
+	plain, err := io.ReadAll(io.LimitReader(r, maxErrorBody+1))
+	return plain, err == nil && len(plain) <= maxErrorBody
 }
 
 // scrub takes credentials out of text for logs, also as errors quote what is no HTTP.

@@ -48,8 +48,9 @@
 // No answer brings the credential back that its request was sent with (echo.go): in
 // the bodies of answers it is overwritten, in errors and in text, wherever a read cuts
 // it in two, and a header that holds it is left out. What of a body is shown before it
-// is whole lacks its last bytes as long as they may be the beginning of one. A body that
-// comes compressed, which is declined, is not looked into.
+// is whole lacks its last bytes as long as they may be the beginning of one. A body may
+// come compressed although that is declined: an error is unpacked for it, or becomes an
+// error of ours with its status; others are not looked into.
 //
 // Where the headers Location, Content-Location and Link name places below the account's
 // base URL, or the profile's, the caller is led to them through the proxy (links.go), and

@@ -1,6 +1,9 @@
 package proxy_test
 
 import (
+	"bytes"
+	"compress/gzip"
+	"compress/zlib"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -291,6 +294,69 @@ func TestMethods(t *testing.T) {
 		got := r.do(req)
 		if got.status != 200 || got.body != `{"object":"page"}` || method != tt.method || f.uri != tt.path || f.body != `{"archived":true}` {
 			t.Errorf("%s %s at %s: got %d %s; the provider got %s %s %s", tt.method, tt.path, tt.provider, got.status, got.body, method, f.uri, f.body)
+		}
+	}
+}
+
+// An error that comes compressed all the same is read, shown unpacked, and without the
+// credential; one that cannot be is not shown.
+func TestPackedError(t *testing.T) {
+	t.Parallel()
+	pack := func(w io.WriteCloser, b *bytes.Buffer, text string) string {
+		_, _ = io.WriteString(w, text) // into memory
+		_ = w.Close()
+		return b.String()
+	}
+	gzipped := func(text string) string { var b bytes.Buffer; return pack(gzip.NewWriter(&b), &b, text) }
+	zlibbed := func(text string) string { var b bytes.Buffer; return pack(zlib.NewWriter(&b), &b, text) }
+	const limited = `{"error":{"type":"rate_limit_error","message":"slow down, §"}}`
+	const unusable = `"message":"the provider anthropic answered with status 400, and compressed, which was not asked for"`
+	plain := strings.ReplaceAll(limited, "§", long)
+	shown := strings.ReplaceAll(limited, "§", redacted(long))
+	noise := func(n int) string {
+		random := rand.New(rand.NewPCG(1, 2))
+		b := make([]byte, n)
+		for i := range b {
+			b[i] = byte(random.Uint32())
+		}
+		return string(b)
+	}
+	for _, tt := range []struct {
+		name, encoding, body string
+		want                 string
+		whole                bool // want is all of the body
+		reason               pool.Reason
+	}{
+		{"gzip", "gzip", gzipped(plain), shown, true, pool.RateLimited},
+		{"x-gzip", "X-Gzip", gzipped(plain), shown, true, pool.RateLimited},
+		{"deflate", "deflate", zlibbed(plain), shown, true, pool.RateLimited},
+		{"none", "identity", plain, shown, true, pool.RateLimited},
+		{"nothing", "gzip", "", "", true, pool.Caller},
+		{"broken", "gzip", gzipped(plain)[:60], unusable, false, pool.Caller},
+		{"no gzip", "gzip", plain, unusable, false, pool.Caller},
+		{"another", "br", plain, unusable, false, pool.Caller},
+		{"twice", "gzip, gzip", gzipped(gzipped(plain)), unusable, false, pool.Caller},
+		{"a bomb", "gzip", gzipped(strings.Repeat(plain, 2000)), unusable, false, pool.Caller},
+		{"large as it came", "gzip", gzipped(noise(70 << 10)), unusable, false, pool.Caller},
+	} {
+		for _, sized := range []bool{true, false} {
+			r := newRig(t, &loopback{}, nil)
+			r.upstream("anthropic", func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				w.Header().Set("Content-Encoding", tt.encoding)
+				if sized {
+					w.Header().Set("Content-Length", fmt.Sprint(len(tt.body)))
+				}
+				w.WriteHeader(400)
+				_, _ = io.WriteString(w, tt.body)
+			}, long)
+			got := r.post(messages, asking)
+			if got.status != 400 || got.err != nil || !strings.Contains(got.body, tt.want) || tt.whole && got.body != tt.want || got.header["Content-Encoding"] != nil && tt.encoding != "identity" {
+				t.Errorf("%s: got %d %.300q %v, %v, want %q", tt.name, got.status, got.body, got.header, got.err, tt.want)
+			}
+			if reports := r.pool.got(); len(reports) != 1 || reports[0].Reason != tt.reason {
+				t.Errorf("%s: reports %v, want %s", tt.name, reports, tt.reason)
+			}
 		}
 	}
 }
