@@ -250,6 +250,8 @@ func (x *exchange) admit() *refusal {
 		return refused(http.StatusBadRequest, "bad_query", "the query must be printable ASCII: write other characters as %XX", nil)
 	case !slices.Contains(allowed, x.r.Method):
 		return refused(http.StatusMethodNotAllowed, "bad_method", "the method "+x.r.Method+" is not forwarded", nil)
+	case strings.EqualFold(x.r.Header.Get("Upgrade"), "websocket"):
+		return refused(http.StatusNotImplemented, "not_supported", "websockets are not forwarded: use the provider's HTTP API", nil)
 	case n > x.p.cfg.Limits.Requests:
 		r := refused(http.StatusServiceUnavailable, "busy", "the credential broker serves as many requests as it may: try again in a moment", nil)
 		r.outcome, r.final, r.wait = outcomeUnavailable, false, time.Second

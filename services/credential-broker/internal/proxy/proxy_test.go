@@ -131,7 +131,7 @@ func TestRequestHeaders(t *testing.T) {
 	req := r.request(t.Context(), messages+"?beta=true&key=k&api_key=x&a=%20b&access_token="+r.token(), asking)
 	for k, v := range map[string]string{
 		"Authorization": "Bearer " + r.token(), "User-Agent": "Anthropic/JS 1.0", "Anthropic-Version": "2023-06-01", "X-Stainless-Lang": "js",
-		"Anthropic-Beta": "a,b", "Cookie": "session=1", "X-Forwarded-For": "10.0.0.1", "Forwarded": "for=10.0.0.1", "Traceparent": "00-1-2-01", "X-Signalbox-Session": "0193a1b2",
+		"Anthropic-Beta": "a,b", "Cookie": "session=1", "X-Forwarded-For": "10.0.0.1", "Forwarded": "for=10.0.0.1", "Referer": "http://inside.example/x", "Origin": "http://inside.example", "Traceparent": "00-1-2-01", "X-Signalbox-Session": "0193a1b2",
 		"Accept-Encoding": "gzip, br", "Connection": "X-Private", "X-Private": "1", "Proxy-Authorization": "x", "Te": "trailers",
 		"Idempotency-Key": "i1", "X-Copy": "my token is " + req.Header.Get("X-Api-Key"), identity.Header: r.token(), "Accept": "application/json",
 	} {
@@ -278,6 +278,11 @@ func TestRefusals(t *testing.T) {
 		{"no provider", "/egress/", nil, 404, "unknown_provider", "false"},
 		{"odd provider", "/egress/A%2Fb/x", nil, 404, "unknown_provider", "false"},
 		{"method", messages, func(_ *rig, r *http.Request) { r.Method = "OPTIONS" }, 405, "the method OPTIONS is not forwarded", "false"},
+		{"websocket", "/egress/openai/v1/realtime", func(_ *rig, r *http.Request) {
+			r.Method = "GET"
+			r.Header.Set("Connection", "Upgrade")
+			r.Header.Set("Upgrade", "WebSocket")
+		}, 501, `{"error":{"message":"websockets are not forwarded: use the provider's HTTP API","type":"server_error"`, "false"},
 		{"dots", "/egress/anthropic/v1/../x", nil, 400, "segment", "false"},
 		{"encoded dots", "/egress/anthropic/v1/%2e%2E/x", nil, 400, "segment", "false"},
 		{"encoded slash", "/egress/anthropic/v1/..%2fx", nil, 400, "segment", "false"},

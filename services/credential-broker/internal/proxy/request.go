@@ -138,7 +138,7 @@ var dropped = [...]string{
 	"Connection", "Keep-Alive", "Proxy-Connection", "Proxy-Authenticate", "Proxy-Authorization", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Expect", "Http2-Settings",
 	"Authorization", "X-Api-Key", "Api-Key", "X-Goog-Api-Key", "Cookie", identity.Header,
 	"Host", "Content-Length", "Accept-Encoding",
-	"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Port", "X-Forwarded-Prefix", "X-Real-Ip", "Via",
+	"Referer", "Origin", "Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Port", "X-Forwarded-Prefix", "X-Real-Ip", "Via",
 	"Traceparent", "Tracestate", "Baggage",
 }
 
