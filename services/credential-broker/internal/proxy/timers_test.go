@@ -228,7 +228,7 @@ func TestRequestArrives(t *testing.T) {
 				defer body.Close()
 				feeding.Go(func() {
 					for range tt.pieces {
-						time.Sleep(30 * time.Second)
+						<-time.After(30 * time.Second)
 						if _, err := feed.Write(make([]byte, piece)); err != nil {
 							return
 						}
