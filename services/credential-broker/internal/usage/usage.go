@@ -5,6 +5,7 @@
 package usage
 
 import (
+	"slices"
 	"strconv"
 
 	"signalbox.dev/pkg/price"
@@ -24,9 +25,9 @@ type Path []string
 type Places struct {
 	// At are the places of objects that hold counts, in an event or a whole answer.
 	At []Path
-	// The rest are places in such an object; each kind adds up. Input is all of the
-	// prompt; CacheRead and CacheWrite are parts of it. Together they are at most
-	// MaxMembers.
+	// The rest are places in such an object; each kind adds up, but for two names of one
+	// count, where the larger number is it. Input is all of the prompt; CacheRead and
+	// CacheWrite are parts of it. Together they are at most MaxMembers.
 	Input, Output, CacheRead, CacheWrite []Path
 }
 
@@ -71,14 +72,41 @@ func (t *Tally) Read(data []byte) {
 		if len(object) == 0 {
 			continue
 		}
-		i := 0
+		var heard [MaxMembers]bool // in this object
+		base := 0
 		for _, kind := range t.places.kinds() {
 			for _, m := range kind {
-				t.take(i, find(object, m))
-				i++
+				i := base + first(kind, m)
+				if n, ok := number(find(object, m)); ok && (!heard[i] || n > t.counts[i]) {
+					t.counts[i], heard[i] = n, true
+				}
 			}
+			base += len(kind)
 		}
 	}
+}
+
+// first returns the index of the first place in a list that counts the same as m.
+func first(kind []Path, m Path) int {
+	return slices.IndexFunc(kind, func(o Path) bool {
+		return slices.EqualFunc(o, m, func(a, b string) bool { return plain(a) == plain(b) })
+	})
+}
+
+// plain returns the name of a count: OpenAI's two APIs have a name each, and some gateways
+// send both at once.
+func plain(name string) string {
+	switch name {
+	case "prompt_tokens":
+		return "input_tokens"
+	case "completion_tokens":
+		return "output_tokens"
+	case "prompt_tokens_details":
+		return "input_tokens_details"
+	case "completion_tokens_details":
+		return "output_tokens_details"
+	}
+	return name
 }
 
 // kinds returns the places in an object in the order of a Tally's counts.
@@ -100,13 +128,13 @@ func (t *Tally) Sum() price.Tokens {
 	return price.Tokens{Input: sums[0], CacheRead: sums[1], CacheWrite: sums[2], Output: sums[3]}
 }
 
-func (t *Tally) take(i int, number []byte) {
-	if len(number) == 0 || len(number) > 20 {
-		return
+// number returns a count that is believed.
+func number(text []byte) (int64, bool) {
+	if len(text) == 0 || len(text) > 20 {
+		return 0, false
 	}
-	if n, err := strconv.ParseInt(string(number), 10, 64); err == nil && 0 <= n && n <= maxTokens {
-		t.counts[i] = n
-	}
+	n, err := strconv.ParseInt(string(text), 10, 64)
+	return n, err == nil && 0 <= n && n <= maxTokens
 }
 
 // find returns the value at a path, or nothing. Of members that are there twice the last

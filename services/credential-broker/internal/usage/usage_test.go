@@ -16,7 +16,7 @@ var (
 	openai = &usage.Places{
 		At:     []usage.Path{{"usage"}, {"response", "usage"}},
 		Input:  []usage.Path{{"prompt_tokens"}, {"input_tokens"}},
-		Output: []usage.Path{{"completion_tokens"}, {"output_tokens"}}, CacheRead: []usage.Path{{"prompt_tokens_details", "cached_tokens"}},
+		Output: []usage.Path{{"completion_tokens"}, {"output_tokens"}}, CacheRead: []usage.Path{{"prompt_tokens_details", "cached_tokens"}, {"input_tokens_details", "cached_tokens"}},
 	}
 )
 
@@ -42,6 +42,10 @@ func TestTally(t *testing.T) {
 		{"chat", openai, []string{`{"choices":[],"usage":{"prompt_tokens":8,"completion_tokens":2,"total_tokens":10,"prompt_tokens_details":{"cached_tokens":4}}}`}, price.Tokens{Input: 8, CacheRead: 4, Output: 2}},
 		{"chunks without", openai, []string{`{"choices":[],"usage":null}`, `{"choices":[{}]}`}, price.Tokens{}},
 		{"responses", openai, []string{`{"type":"response.completed","response":{"usage":{"input_tokens":8,"output_tokens":2}}}`}, price.Tokens{Input: 8, Output: 2}},
+		{"both names", openai, []string{`{"usage":{"prompt_tokens":111,"completion_tokens":22,"input_tokens":111,"output_tokens":22,"prompt_tokens_details":{"cached_tokens":5},"input_tokens_details":{"cached_tokens":5}}}`}, price.Tokens{Input: 111, CacheRead: 5, Output: 22}},
+		{"both names, one of them empty", openai, []string{`{"usage":{"prompt_tokens":111,"completion_tokens":0,"input_tokens":0,"output_tokens":22}}`}, price.Tokens{Input: 111, Output: 22}},
+		{"one name, then the other", openai, []string{`{"usage":{"prompt_tokens":1}}`, `{"usage":{"input_tokens":3}}`}, price.Tokens{Input: 3}},
+		{"in two places", openai, []string{`{"usage":{"prompt_tokens":4},"response":{"usage":{"input_tokens":4}}}`}, price.Tokens{Input: 4}},
 		{"nonsense", openai, []string{`{"usage":{"prompt_tokens":-8,"completion_tokens":1e3}}`, `{"usage":{"prompt_tokens":"7","completion_tokens":99999999999999999999}}`, `{"usage":[`, `{"usage":7}`, ``, `[1]`}, price.Tokens{}},
 		{"escaped and twice", openai, []string{`{"us\u0061ge":{"prompt_tokens":1,"prompt_tokens":2}}`}, price.Tokens{Input: 2}},
 	}
