@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 
 	"signalbox.dev/services/credential-broker/internal/pool"
+	"signalbox.dev/services/credential-broker/internal/scan"
 	"signalbox.dev/services/credential-broker/internal/transform"
 )
 
@@ -171,38 +172,39 @@ func isJSON(res *http.Response) bool {
 	return kind == "application/json" || strings.HasSuffix(kind, "+json")
 }
 
-// maxCounted bounds the copy that is kept of an answer for its token counts, which can
-// stand anywhere in it.
-const maxCounted = 256 << 10
-
-// counter reads the tokens that an answer counts which is not streamed. It keeps what
-// it sees until it has seen all of it; what is too large goes uncounted.
+// counter reads the tokens that an answer counts which is not streamed, wherever in it that
+// stands.
 type counter struct {
-	a    *answer // nil: nothing is counted
-	seen []byte
+	a     *answer // nil: nothing is counted
+	sieve *scan.Sieve
 }
 
 func newCounter(a *answer) counter {
-	if a.route.Stream == nil || a.res.StatusCode != http.StatusOK || !a.x.tally.Counts() || !isJSON(a.res) || a.res.ContentLength > maxCounted {
+	if a.res.StatusCode != http.StatusOK || !a.x.tally.Counts() || !isJSON(a.res) {
 		return counter{}
 	}
-	return counter{a: a}
+	return counter{a, scan.NewSieve(append(a.x.tally.Paths(), []string{"id"})...)}
 }
 
 func (c *counter) add(b []byte) {
-	if c.a == nil {
-		return
+	if c.a != nil {
+		c.sieve.Write(b)
 	}
-	if len(c.seen)+len(b) > maxCounted {
-		*c = counter{}
-		return
-	}
-	c.seen = append(c.seen, b...)
 }
 
 // done is for an answer that came whole.
 func (c *counter) done() {
-	if c.a != nil {
-		c.a.x.tally.Read(c.seen)
+	if c.a == nil {
+		return
 	}
+	if kept, ok := c.sieve.Kept(); ok && !c.known(kept) {
+		c.a.x.tally.Read(kept)
+	}
+}
+
+// known reports whether an answer was there before, and counted: the path asks for it by
+// its id.
+func (c *counter) known(kept []byte) bool {
+	id := topString(kept, "id")
+	return c.a.route.Stream == nil && len(id) > 0 && strings.Contains(c.a.x.path+"/", "/"+string(id)+"/")
 }

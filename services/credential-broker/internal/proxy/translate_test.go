@@ -256,10 +256,15 @@ func TestUsage(t *testing.T) {
 		{"broken off", "anthropic", messages, stream("event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":5,\"output_tokens\":1}}}\n\n", msgDelta), 5, 1, 0, ""},
 		{"whole", "openai", chats, answer(200, `{"choices":[{"message":{"content":"x"}}],`+counts+`}`), 11, 7, 0, ""},
 		{"whole and large", "openai", chats, answer(200, `{"x":"`+strings.Repeat("x", 100<<10)+`",`+counts+`}`), 11, 7, 0, ""},
-		{"whole and too large", "openai", chats, answer(200, `{"x":"`+strings.Repeat("x", 300<<10)+`",`+counts+`}`), 0, 0, 0, ""},
+		{"whole and too large to hold", "openai", chats, answer(200, `{"x":"`+strings.Repeat("x", 9<<20)+`",`+counts+`}`), 11, 7, 0, ""},
+		{"whole, large, and quoted only", "openai", chats, answer(200, `{"x":"`+strings.Repeat(`\"},\"usage\":{\"prompt_tokens\":9},\"a\":{\"`, 9000)+`","y":{`+counts+`}}`), 0, 0, 0, ""},
+		{"cut behind the counts", "openai", chats, answer(200, `{"x":[`+strings.Repeat("1,", 200<<10)+`1],`+counts), 0, 0, 0, ""},
 		{"an error", "openai", chats, answer(400, `{"error":{},`+counts+`}`), 0, 0, 0, ""},
 		{"cached", "openai", chats, answer(200, `{"choices":[],"usage":{"prompt_tokens":11,"completion_tokens":7,"prompt_tokens_details":{"cached_tokens":5}}}`), 11, 7, 5, "gpt-5"},
-		{"another route", "openai", "/egress/openai/v1/files", answer(200, `{`+counts+`}`), 0, 0, 0, ""},
+		{"embeddings", "openai", "/egress/openai/v1/embeddings", answer(200, `{"object":"list","data":[`+strings.Repeat(`{"index":0,"embedding":[-0.25,1e-3]},`, 30<<10)+`{}],"model":"m","usage":{"prompt_tokens":8,"total_tokens":8}}`), 8, 0, 0, ""},
+		{"images", "openai", "/egress/openai/v1/images/generations", answer(200, `{"created":1,"data":[{"b64_json":"`+strings.Repeat("QUJD", 1<<20)+`"}],"usage":{"input_tokens":50,"output_tokens":1056,"total_tokens":1106}}`), 50, 1056, 0, ""},
+		{"made before", "openai", "/egress/openai/v1/chat/completions/chatcmpl-1", answer(200, `{"id":"chatcmpl-1",`+counts+`}`), 0, 0, 0, ""},
+		{"by another name", "openai", "/egress/openai/v1/chat/completions/chatcmpl-1", answer(200, `{"id":"chatcmpl-12",`+counts+`}`), 11, 7, 0, ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
