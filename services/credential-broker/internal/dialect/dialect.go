@@ -217,6 +217,8 @@ func googleStatus(status int) string {
 		return "RESOURCE_EXHAUSTED"
 	case http.StatusInternalServerError:
 		return "INTERNAL"
+	case http.StatusNotImplemented:
+		return "UNIMPLEMENTED"
 	case http.StatusRequestTimeout, http.StatusGatewayTimeout:
 		return "DEADLINE_EXCEEDED"
 	}

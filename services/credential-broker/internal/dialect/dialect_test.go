@@ -50,6 +50,7 @@ func TestStatuses(t *testing.T) {
 		413: {"request_too_large", "invalid_request_error", "INVALID_ARGUMENT", "validation_error"},
 		429: {"rate_limit_error", "rate_limit_error", "RESOURCE_EXHAUSTED", "rate_limited"},
 		500: {"api_error", "server_error", "INTERNAL", "internal_server_error"},
+		501: {"api_error", "server_error", "UNIMPLEMENTED", "internal_server_error"},
 		502: {"api_error", "server_error", "UNAVAILABLE", "internal_server_error"},
 		503: {"api_error", "server_error", "UNAVAILABLE", "service_unavailable"},
 		504: {"timeout_error", "server_error", "DEADLINE_EXCEEDED", "gateway_timeout"},
