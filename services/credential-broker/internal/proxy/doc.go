@@ -54,8 +54,8 @@
 //
 // Where the headers Location, Content-Location and Link name places below the account's
 // base URL, or the profile's, the caller is led to them through the proxy (links.go), and
-// so by a redirect. Of other places Link is left as it is; a redirect there is an error,
-// since a caller that follows it takes its token along. So are the URLs in JSON that a
+// so by a redirect. Of other places headers say what they said; a redirect there is an
+// error, since a caller that follows it takes its token along. So are the URLs in JSON that a
 // route's profile names (urls), up to 1 MiB of it; in larger bodies and in all others URLs
 // are the provider's own.
 //

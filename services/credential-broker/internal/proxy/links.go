@@ -168,7 +168,10 @@ func (a *answer) redirected() *refusal {
 	case status < 300 || status >= 400 || status == http.StatusNotModified || len(to) == 0:
 		return nil
 	default:
-		if _, ok := a.places().through(to[0]); ok && len(to) == 1 && !quotes(to[0], x.account.Secret.Reveal()) {
+		p := a.places()
+		asked, _ := p.through(a.url.String())
+		// One to itself, by another of its names, would come back here for ever.
+		if there, ok := p.through(to[0]); ok && there != asked && len(to) == 1 && !quotes(to[0], x.account.Secret.Reveal()) {
 			return nil
 		}
 	}

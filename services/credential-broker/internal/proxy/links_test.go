@@ -88,6 +88,8 @@ func TestRedirects(t *testing.T) {
 		{"archive", 302, "https://codeload.github.com/o/r?token=t", false, moved + `https://codeload.github.com"`},
 		{"beside its own base", 302, "/login", true, moved + "http://up.test; check the account's base URL"},
 		{"to TLS", 301, "https://up.test/base", true, moved + "https://up.test; check the account's base URL"},
+		{"to where it should have been asked", 301, "https://api.github.com/repos/o/r", true, moved + "https://api.github.com; check the account's base URL"},
+		{"to itself", 302, "/repos/o/r", false, moved + `https://api.github.com"`},
 		{"no URL", 302, ":%zz", false, `which is not followed"`},
 		{"another scheme", 302, "ftp://api.github.com/x", false, `which is not followed"`},
 		{"the credential", 302, "/x?a=%73" + long[1:], false, moved + `https://api.github.com"`},
