@@ -55,9 +55,8 @@
 // Where the headers Location, Content-Location and Link name places below the account's
 // base URL, or the profile's, the caller is led to them through the proxy (links.go), and
 // so by a redirect. Of other places headers say what they said; a redirect there is an
-// error, since a caller that follows it takes its token along. So are the URLs in JSON that a
-// route's profile names (urls), up to 1 MiB of it; in larger bodies and in all others URLs
-// are the provider's own.
+// error, since a caller that follows it takes its token along. Of URLs in bodies only those
+// are led here that a route's profile names (urls), in JSON of up to 1 MiB.
 //
 // Everything else that a client can see arrives, but for trailers, in which no provider
 // says anything: they are not forwarded.
