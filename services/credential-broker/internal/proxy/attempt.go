@@ -394,7 +394,7 @@ func unpack(packed []byte, encodings []string) ([]byte, bool) {
 
 // scrub takes credentials out of text for logs, also as errors quote what is no HTTP.
 func (x *exchange) scrub(s string) string {
-	for _, secret := range []string{x.account.Secret.Reveal(), token(x.r.Header)} {
+	for _, secret := range append(tokens(x.r.Header), x.account.Secret.Reveal()) {
 		for _, form := range newEchoes(secret).forms {
 			s = strings.ReplaceAll(s, string(form.text), hidden)
 		}

@@ -224,15 +224,11 @@ func (x *exchange) admit() *refusal {
 		}
 	}
 	// In the provider's shape from here on.
-	secret := token(x.r.Header)
-	if secret == "" {
-		return refused(http.StatusUnauthorized, "no_identity", "no workspace token: send one where the API key goes", nil)
+	secret, r := x.identify()
+	if r != nil {
+		return r
 	}
-	actor, err := x.p.cfg.Verifier.Verify(secret)
-	if err != nil {
-		return refused(http.StatusUnauthorized, "no_identity", "the workspace token was not accepted: it may have expired, or be meant for another service", err)
-	}
-	x.actor = actor
+	actor := x.actor
 	if !slices.Contains(callers[:], actor.Service) {
 		return refused(http.StatusForbidden, "forbidden", "the service "+actor.Service+" may not use the egress", nil)
 	}
@@ -265,7 +261,7 @@ func (x *exchange) admit() *refusal {
 	x.header = outgoing(x.r.Header, secret)
 	x.query = query(x.r.URL.RawQuery, secret)
 	start := time.Now()
-	r := x.readBody()
+	r = x.readBody()
 	x.reading = time.Since(start)
 	x.stream = wantsStream(x.body)
 	if model := topString(x.body, "model"); len(model) <= maxModel {

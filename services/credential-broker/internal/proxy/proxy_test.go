@@ -212,13 +212,54 @@ func TestTokenPlaces(t *testing.T) {
 		}
 		answer(200, `{}`)(w, req)
 	})
-	for name, value := range map[string]string{"X-Api-Key": r.token(), "Authorization": "Bearer " + r.token(), "authorization": "bearer  " + r.token(), identity.Header: r.token()} {
+	for name, value := range map[string]string{
+		"X-Api-Key": r.token(), "Api-Key": r.token(), "X-Goog-Api-Key": r.token(), identity.Header: r.token(),
+		"Authorization": "Bearer " + r.token(), "authorization": "bearer  " + r.token(), "AUTHORIZATION": "Token " + r.token(),
+	} {
 		req := r.request(t.Context(), chats, asking)
 		req.Header.Del("X-Api-Key")
 		req.Header.Set(name, value)
 		if got := r.do(req); got.status != 200 {
 			t.Errorf("with the token in %s: %d %s", name, got.status, got.body)
 		}
+	}
+}
+
+// Beside the token there may be a key of the caller's own, which goes no further.
+func TestTokenBesideKey(t *testing.T) {
+	t.Parallel()
+	const mine = "sk-mine-0123456789"
+	r := newRig(t, &loopback{}, nil)
+	r.upstream("openai", func(w http.ResponseWriter, req *http.Request) {
+		for name, values := range req.Header {
+			if all := strings.Join(values, " "); strings.Contains(all, mine) || strings.Contains(all, "eyJ") {
+				t.Errorf("the provider got %s: %s", name, all)
+			}
+		}
+		answer(200, `{}`)(w, req)
+	})
+	for _, tt := range []struct {
+		key, authorization string
+		want               int
+	}{
+		{mine, "Bearer " + r.token(), 200},
+		{r.token(), "Bearer " + mine, 200},
+		{r.token(), "Basic " + mine, 200},
+		{mine, "Bearer " + mine, 401},
+		{mine, "Basic " + r.token(), 401},
+	} {
+		for _, name := range []string{"X-Api-Key", "Api-Key", "X-Goog-Api-Key"} {
+			req := r.request(t.Context(), chats, asking)
+			req.Header.Del("X-Api-Key")
+			req.Header.Set(name, tt.key)
+			req.Header.Set("Authorization", tt.authorization)
+			if got := r.do(req); got.status != tt.want {
+				t.Errorf("with %s %.12s… and Authorization %.12s…: %d %s, want %d", name, tt.key, tt.authorization, got.status, got.body, tt.want)
+			}
+		}
+	}
+	if logs := r.logs.String(); strings.Contains(logs, mine) || strings.Contains(logs, "eyJ") {
+		t.Errorf("it is logged: %s", logs)
 	}
 }
 

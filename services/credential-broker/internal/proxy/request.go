@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -117,26 +118,48 @@ func checkPath(u *url.URL) bool {
 	return !strings.Contains(strings.TrimPrefix(u.EscapedPath(), Prefix), "//")
 }
 
-// token returns the signed context that a caller sent where its SDK puts a key.
-func token(h http.Header) string {
-	if t := h.Get(identity.Header); t != "" {
-		return t
-	}
-	if t := h.Get("X-Api-Key"); t != "" {
-		return t
+// keyHeaders are where SDKs put a key, but for Authorization.
+var keyHeaders = [...]string{identity.Header, "X-Api-Key", "Api-Key", "X-Goog-Api-Key"}
+
+// tokens returns what a caller sent where a signed context may be: wherever SDKs put a key.
+func tokens(h http.Header) []string {
+	var all []string
+	for _, name := range keyHeaders {
+		if t := h.Get(name); t != "" {
+			all = append(all, t)
+		}
 	}
 	scheme, t, _ := strings.Cut(h.Get("Authorization"), " ")
-	if strings.EqualFold(scheme, "bearer") {
-		return strings.TrimSpace(t)
+	if t = strings.TrimSpace(t); t != "" && (strings.EqualFold(scheme, "bearer") || strings.EqualFold(scheme, "token")) {
+		all = append(all, t)
 	}
-	return ""
+	return all
+}
+
+// identify finds out who calls: by the first of the tokens that is a signed context. An SDK
+// may have put a key of its own beside it. The error is the first one's.
+func (x *exchange) identify() (token string, r *refusal) {
+	all := tokens(x.r.Header)
+	if len(all) == 0 {
+		return "", refused(http.StatusUnauthorized, "no_identity", "no workspace token: send one where the API key goes", nil)
+	}
+	var why error
+	for _, t := range all {
+		actor, err := x.p.cfg.Verifier.Verify(t)
+		if err == nil {
+			x.actor = actor
+			return t, nil
+		}
+		why = cmp.Or(why, err)
+	}
+	return "", refused(http.StatusUnauthorized, "no_identity", "the workspace token was not accepted: it may have expired, or be meant for another service", why)
 }
 
 // dropped are headers of a request that end at the proxy: the hop's own
 // (RFC 9110, 7.6.1), credentials, and what tells of our inside.
 var dropped = [...]string{
 	"Connection", "Keep-Alive", "Proxy-Connection", "Proxy-Authenticate", "Proxy-Authorization", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Expect", "Http2-Settings",
-	"Authorization", "X-Api-Key", "Api-Key", "X-Goog-Api-Key", "Cookie", identity.Header,
+	"Authorization", "X-Api-Key", "Api-Key", "X-Goog-Api-Key", identity.Header, "Cookie",
 	"Host", "Content-Length", "Accept-Encoding",
 	"Referer", "Origin", "Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Port", "X-Forwarded-Prefix", "X-Real-Ip", "Via",
 	"Traceparent", "Tracestate", "Baggage",
