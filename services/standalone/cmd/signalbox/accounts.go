@@ -134,6 +134,9 @@ func operator() string {
 // said returns what an error says, with what was being done, without what of a fault is
 // for logs.
 func said(err error) string {
+	if why := whyNotOpen(err); why != "" {
+		return why
+	}
 	text := err.Error()
 	if f, ok := errors.AsType[*fault.Error](err); ok && f.Kind != fault.Internal {
 		text = strings.Replace(text, f.Error(), f.Message, 1)
@@ -144,6 +147,9 @@ func said(err error) string {
 // forPeople leaves of a fault what is meant for people. What was typed in and cannot be
 // meant is wrong usage.
 func forPeople(err error) error {
+	if why := whyNotOpen(err); why != "" {
+		return errors.New(why)
+	}
 	f, ok := errors.AsType[*fault.Error](err)
 	switch {
 	case !ok || f.Kind == fault.Internal:

@@ -64,6 +64,9 @@ func (r *accountsRun) manage(ctx context.Context) error {
 
 // inDialogue returns what an error says to who is being asked: of a fault its message.
 func inDialogue(err error) string {
+	if why := whyNotOpen(err); why != "" {
+		return why
+	}
 	if f, ok := errors.AsType[*fault.Error](err); ok && f.Kind != fault.Internal {
 		return f.Message
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -120,12 +121,7 @@ func scripts(t *testing.T, newPlace func(t *testing.T, dir string) *place, patte
 				ts.Check(os.WriteFile(ts.MkAbs(args[1]), []byte(plainText(ts.ReadFile(args[0]), ts.Getenv("WORK"))), 0o600))
 			},
 			"sql": func(ts *testscript.TestScript, _ bool, args []string) {
-				ctx := t.Context()
-				admin, err := pgx.Connect(ctx, ts.Value("place").(*place).adminURL)
-				ts.Check(err)
-				defer admin.Close(ctx)
-				_, err = admin.Exec(ctx, "SET search_path TO credentials; "+args[0])
-				ts.Check(err)
+				ts.Check(ts.Value("place").(*place).exec(t.Context(), args[0]))
 			},
 			"status": func(ts *testscript.TestScript, _ bool, args []string) {
 				code := 0
@@ -180,6 +176,17 @@ func plainText(text, work string) string {
 	text = timeForm.ReplaceAllString(text, "TIME")
 	text = hashForm.ReplaceAllString(text, "HASH")
 	return strings.NewReplacer(work, "WORK", operator(), "OPERATOR").Replace(text)
+}
+
+// exec runs a statement as the database's administrator.
+func (p *place) exec(ctx context.Context, sql string) error {
+	admin, err := pgx.Connect(ctx, p.adminURL)
+	if err != nil {
+		return err
+	}
+	defer admin.Close(ctx)
+	_, err = admin.Exec(ctx, "SET search_path TO credentials; "+sql)
+	return err
 }
 
 // program is a signalbox that talks.
