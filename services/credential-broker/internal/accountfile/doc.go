@@ -14,6 +14,10 @@
 //	<name>.damaged-…    one that did not parse, with the time at which that was found
 //	.gitignore          names all of them; what else is in it is left as it is
 //
+// All of them are for whom the file is for, or else its folder, also where root makes them:
+// a broker that runs as another user could not read what is root's. Who is not root and
+// cannot leave the file to its owner changes nothing.
+//
 // # Several processes
 //
 // The broker and the command line, and any number of others on the same machine, work
@@ -34,6 +38,8 @@
 // be undone, such as to send a token that is good once, looks first whether a row could be
 // appended (CanRecord). The file knows where the record ended when it was written, as a
 // database knows the head of a chain: rows that were taken from the end are missed.
+// A use is a row once for each session: so that nobody waits long for the lock, a process
+// that begins knows of those in the last 16 MiB, and may write an older one once more.
 // Whoever can write both can make both anew; what a verification returned, kept elsewhere,
 // shows that.
 //

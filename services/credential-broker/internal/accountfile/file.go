@@ -18,6 +18,7 @@ import (
 	"unicode"
 
 	"signalbox.dev/pkg/fault"
+	"signalbox.dev/services/credential-broker/internal/owner"
 )
 
 const maxFile = 16 << 20
@@ -62,10 +63,11 @@ func Open(ctx context.Context, path string, log *slog.Logger, mine ...string) (*
 		return nil, fmt.Errorf("make the folder of the accounts file: %w: name a file elsewhere", err)
 	}
 	// Where nothing can be written the file can still be read, and an Update says it.
-	if err := ignore(path, mine); err != nil && !denied(err) {
+	f := &File{path: path, log: log, turn: make(chan struct{}, 1)}
+	f.record = record{path: path + ".audit", create: f.create}
+	if err := f.ignore(mine); err != nil && !denied(err) {
 		return nil, fmt.Errorf("keep the accounts file out of repositories: %w", err)
 	}
-	f := &File{path: path, log: log, turn: make(chan struct{}, 1), record: record{path: path + ".audit"}}
 	if _, err := f.View(ctx); err != nil && !errors.Is(err, ErrDamaged) {
 		return nil, err
 	}
@@ -86,6 +88,20 @@ func resolve(path string) string {
 		path = to
 	}
 	return path
+}
+
+// create opens a file beside the accounts file, and makes it where it is not there: for whom
+// the accounts file is for, whoever this process is.
+func (f *File) create(path string, flag int) (file *os.File, made bool, err error) {
+	file, err = os.OpenFile(path, flag|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		file, err = openRegular(path, flag|os.O_CREATE) // what a link leads to may have to be made
+		return file, false, err
+	}
+	if err == nil && owner.Like(file, f.path) != nil { // it is not there, or a change of it will be refused
+		owner.LikeFolder(file, filepath.Dir(f.path))
+	}
+	return file, true, err
 }
 
 func denied(err error) bool { return errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) }
@@ -389,7 +405,14 @@ func (f *File) replace(k *kept, text []byte) (placed bool, err error) {
 	if k.file, err = os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
 		return false, err
 	}
-	_, err = k.file.Write(text)
+	err = owner.Like(k.file, f.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		owner.LikeFolder(k.file, filepath.Dir(f.path))
+		err = nil
+	}
+	if err == nil {
+		_, err = k.file.Write(text)
+	}
 	if err == nil {
 		err = k.file.Sync()
 	}

@@ -42,6 +42,44 @@ func (l *lines) String() string {
 
 func (l *lines) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 
+// TestOwner: what root changes stays for whom it was, and what it makes is for whom the
+// folder is.
+func TestOwner(t *testing.T) {
+	t.Parallel()
+	whose := os.Geteuid()
+	path := place(t)
+	folder := filepath.Dir(path)
+	if err := os.Mkdir(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	check := func(want int, files ...string) {
+		t.Helper()
+		all, err := os.ReadDir(folder)
+		if err != nil || len(all) != len(files) {
+			t.Fatalf("ReadDir = %v, %v, want %q", all, err, files)
+		}
+		for i, entry := range all {
+			info, err := entry.Info()
+			if err != nil || entry.Name() != files[i] || int(info.Sys().(*syscall.Stat_t).Uid) != want {
+				t.Errorf("%s, %v is of the user %d, want %s of %d", entry.Name(), err, info.Sys().(*syscall.Stat_t).Uid, files[i], want)
+			}
+		}
+	}
+	if whose == 0 {
+		whose = 65534
+	}
+	if err := os.Chown(folder, whose, -1); err != nil {
+		t.Fatal(err)
+	}
+	f, _ := open(t, path)
+	mustRecord(t, f, "one")
+	mustAdd(t, f, "one")
+	all := []string{".gitignore", "accounts.json", "accounts.json.audit", "accounts.json.lock"}
+	check(whose, all...)
+	mustAdd(t, f, "two")
+	check(whose, all...)
+}
+
 // place returns the path of a file that is not there.
 func place(t *testing.T) string {
 	t.Helper()

@@ -11,15 +11,15 @@ import (
 
 // ignore makes .gitignore beside the file name it and what belongs to it. What is in it
 // already stays; whoever ignores everything needs no more.
-func ignore(path string, mine []string) error {
-	folder := filepath.Dir(path)
+func (f *File) ignore(mine []string) error {
+	folder := filepath.Dir(f.path)
 	name := filepath.Join(folder, ".gitignore")
 	text, err := os.ReadFile(name)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	there := strings.Split(strings.ReplaceAll(string(text), "\r", ""), "\n")
-	wanted := []string{"/" + literal(filepath.Base(path)) + "*"}
+	wanted := []string{"/" + literal(filepath.Base(f.path)) + "*"}
 	for _, other := range mine {
 		if abs, err := filepath.Abs(other); err == nil && other != "" && filepath.Dir(abs) == folder {
 			wanted = append(wanted, "/"+literal(filepath.Base(abs)))
@@ -33,12 +33,12 @@ func ignore(path string, mine []string) error {
 	if len(text) > 0 && text[len(text)-1] != '\n' {
 		add = "\n" + add
 	}
-	f, err := os.OpenFile(name, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	file, _, err := f.create(name, os.O_WRONLY|os.O_APPEND)
 	if err != nil {
 		return err
 	}
-	_, err = f.WriteString(add)
-	return errors.Join(err, f.Close())
+	_, err = file.WriteString(add)
+	return errors.Join(err, file.Close())
 }
 
 // literal escapes what has a meaning in a pattern.

@@ -33,7 +33,7 @@ func (f *File) lock(ctx context.Context) (unlock func(), err error) {
 			<-f.turn
 		}
 	}()
-	file, err := os.OpenFile(f.path+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+	file, _, err := f.create(f.path+".lock", os.O_RDWR)
 	if err != nil {
 		return nil, fault.Wrap(err, fault.Unavailable, fmt.Sprintf("the accounts file %s cannot be locked: %v", f.path, err))
 	}

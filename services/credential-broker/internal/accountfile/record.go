@@ -29,6 +29,7 @@ const (
 	maxLine = 256 << 10 // a longer one is none of ours
 	maxText = 8 << 10   // of a field
 	maxUses = 100_000   // that are remembered
+	maxSeen = 16 << 20  // bytes that are read for them at first, while others wait for the lock
 	maxRows = 1 << 53   // a row of another number is none of ours
 )
 
@@ -110,7 +111,8 @@ func (f *File) CanRecord() error {
 
 // record is the audit beside the file: a row a line, which stays as it was written.
 type record struct {
-	path string
+	path   string
+	create func(path string, flag int) (file *os.File, made bool, err error)
 	// uses are those that it holds up to seen; whoever has the lock may change them.
 	uses map[useOf]struct{}
 	seen int64
@@ -185,9 +187,7 @@ func (c *record) append(end *End, rows []audit.Row) (next *End, undo func(), err
 
 // open opens the record to append to it. One that is not there is made, durably.
 func (c *record) open() (*os.File, error) {
-	_, err := os.Lstat(c.path)
-	made := errors.Is(err, fs.ErrNotExist)
-	file, err := openRegular(c.path, os.O_RDWR|os.O_APPEND|os.O_CREATE)
+	file, made, err := c.create(c.path, os.O_RDWR|os.O_APPEND)
 	if err != nil || !made {
 		return file, err
 	}
@@ -255,7 +255,11 @@ func lastOf(file io.ReaderAt, size int64, end *End) (last End, whole bool, err e
 		}
 	}
 	whole = true
-	err = eachLine(file, 0, size, func(text []byte, next int64) bool {
+	from := int64(0)
+	if end != nil && endsAt(file, size, end) {
+		from = end.Size
+	}
+	err = eachLine(file, from, size, func(text []byte, next int64) bool {
 		if r, ok := parseRow(text); ok && r.Sequence > last.Sequence && r.Sequence < maxRows/2 {
 			last.Sequence, last.Hash = r.Sequence, r.Hash
 		}
@@ -265,13 +269,28 @@ func lastOf(file io.ReaderAt, size int64, end *End) (last End, whole bool, err e
 	return last, whole, err
 }
 
+// endsAt reports whether the row with which a record ended is where it was.
+func endsAt(file io.ReaderAt, size int64, end *End) bool {
+	if end.Size <= 0 || end.Size > size {
+		return false
+	}
+	text := make([]byte, min(end.Size, maxLine))
+	if _, err := file.ReadAt(text, end.Size-int64(len(text))); err != nil {
+		return false
+	}
+	text, ended := bytes.CutSuffix(text, []byte("\n"))
+	r, ok := parseRow(text[bytes.LastIndexByte(text, '\n')+1:])
+	return ended && ok && r.Sequence == end.Sequence && bytes.Equal(r.Hash, end.Hash)
+}
+
 // news leaves uses out that are in the record.
 func (c *record) news(file io.ReaderAt, size int64, rows []audit.Row) ([]audit.Row, error) {
 	if !slices.ContainsFunc(rows, func(r audit.Row) bool { return r.Action == use }) {
 		return rows, nil
 	}
 	if c.uses == nil || size < c.seen {
-		c.uses, c.seen = map[useOf]struct{}{}, 0
+		// Of a use from before this there may be another row, after this process has begun.
+		c.uses, c.seen = map[useOf]struct{}{}, max(0, size-maxSeen)
 	}
 	err := eachLine(file, c.seen, size, func(text []byte, next int64) bool {
 		if r, ok := parseRow(text); ok && r.Action == use && next > 0 {

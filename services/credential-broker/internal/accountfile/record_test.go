@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -141,6 +142,41 @@ func TestUsesOnce(t *testing.T) {
 	used(third, b, a)
 	if details, problems := recorded(t, third); !cmp.Equal(details, []string{a.String(), b.String()}) || problems != "" {
 		t.Errorf("rows %q, %s", details, problems)
+	}
+}
+
+// TestUsesOfALargeRecord: who begins reads the end of a large record, while others wait. A
+// use from before that has one more row, and no more.
+func TestUsesOfALargeRecord(t *testing.T) {
+	t.Parallel()
+	path := place(t)
+	f, _ := open(t, path)
+	session := id.New[id.Session]()
+	used := func(f *accountfile.File, all ...id.Account) {
+		t.Helper()
+		err := f.Update(t.Context(), func(s *accountfile.State) error {
+			for _, x := range all {
+				s.Record(audit.Row{Action: "used", Account: x, Session: session, Detail: "use of " + x.String()})
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatalf("Update = %v", err)
+		}
+	}
+	long := slices.Repeat([]string{strings.Repeat("x", 8<<10)}, 17<<20/(8<<10))
+	before, behind := id.New[id.Account](), id.New[id.Account]()
+	used(f, before)
+	mustRecord(t, f, long...)
+	used(f, behind)
+	again, _ := open(t, path)
+	used(again, before, behind)
+	used(again, before, behind)
+	details, problems := recorded(t, again)
+	details = slices.DeleteFunc(details, func(d string) bool { return d == long[0] })
+	want := []string{"use of " + before.String(), "use of " + behind.String(), "use of " + before.String()}
+	if !cmp.Equal(details, want) || problems != "" {
+		t.Errorf("rows %q, %s, want %q", details, problems, want)
 	}
 }
 

@@ -16,6 +16,8 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+
+	"signalbox.dev/services/credential-broker/internal/owner"
 )
 
 // A key file is one line: the prefix, the key in base64url, a colon, and the
@@ -169,6 +171,7 @@ func createKeyFile(path string, key []byte) error {
 	if err != nil {
 		return err
 	}
+	owner.LikeFolder(tmp, dir)
 	defer func() { _ = os.Remove(tmp.Name()) }() // at worst a file that nobody reads is left
 	_, err = tmp.WriteString(encodeKey(key))
 	if err := errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
