@@ -248,6 +248,33 @@ func TestAccountsOverConnect(t *testing.T) {
 	b.hides(canary, fmt.Sprint(added, listed, providers, body))
 }
 
+// TestListOfAll: a list of as many accounts as a workspace can have, and the operator, each
+// with all that an account says of itself, comes whole.
+func TestListOfAll(t *testing.T) {
+	t.Parallel()
+	b := start(t, credentialbroker.Config{AllowPrivate: true})
+	owner := member(identity.Owner)
+	ctx, c := identity.With(t.Context(), owner), b.client()
+	added, err := c.AddAccount(ctx, &credentialv1.AddAccountRequest{Provider: "sim", Profile: "generic", Secret: "sk-1", BaseUrl: "https://x.example", Label: strings.Repeat("\U0001f511", 100)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const more = `
+		INSERT INTO credentials.accounts (workspace_id, id, provider, profile, label, hint, base_url, key_version, sealed)
+		SELECT %s, gen_random_uuid(), 'provider-with-a-name-of-32-bytes', profile, label, hint, 'https://x.example/' || repeat('x', 2030), key_version, sealed
+		FROM credentials.accounts, generate_series(1, $2) WHERE id = $1`
+	b.exec(`INSERT INTO credentials.data_keys (workspace_id, version, kek, wrapped) SELECT '00000000-0000-0000-0000-000000000000', version, kek, wrapped FROM credentials.data_keys`)
+	b.exec(fmt.Sprintf(more, "workspace_id"), added.GetAccount().GetId(), 9_999)
+	b.exec(fmt.Sprintf(more, "'00000000-0000-0000-0000-000000000000'::uuid"), added.GetAccount().GetId(), 10_000)
+	b.exec(`
+		INSERT INTO credentials.account_limits
+		SELECT workspace_id, provider, id, '', now(), now() + interval '1 hour', now(), 2, 'QUOTA_EXHAUSTED', 403, 'retry-after: 3600' FROM credentials.accounts`)
+	listed, err := c.ListAccounts(ctx, &credentialv1.ListAccountsRequest{})
+	if n := len(listed.GetAccounts()); err != nil || n != 20_000 {
+		t.Errorf("ListAccounts: %d accounts, %v, want 20000", n, err)
+	}
+}
+
 // hides looks for a secret in everything that the broker told or kept.
 func (b *broker) hides(secret, told string) {
 	b.t.Helper()

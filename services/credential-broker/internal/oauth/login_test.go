@@ -453,7 +453,8 @@ func TestClientMissing(t *testing.T) {
 	wantFault(t, "Start(nobody)", err, fault.Invalid, "")
 }
 
-// TestRoom: of many who sign in for the last account that there can be one has it.
+// TestRoom: of many who sign in for the last account that there can be one has it. Those of
+// other providers take no room.
 func TestRoom(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, authserver.Settings{}, "")
@@ -461,6 +462,8 @@ func TestRoom(t *testing.T) {
 	w.grant(k)
 	w.change(`INSERT INTO credentials.accounts (workspace_id, id, provider, profile, key_version, sealed)
 		SELECT workspace_id, gen_random_uuid(), provider, profile, key_version, sealed FROM credentials.accounts, generate_series(3, 1000)`)
+	w.change(`INSERT INTO credentials.accounts (workspace_id, id, provider, profile, key_version, sealed)
+		SELECT workspace_id, gen_random_uuid(), 'other', profile, key_version, sealed FROM credentials.accounts`)
 	var wg sync.WaitGroup
 	var added atomic.Int32
 	come := make(chan struct{})

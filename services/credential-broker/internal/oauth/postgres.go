@@ -327,7 +327,7 @@ func (t postgres) admit(ctx context.Context, who Who, p *Provider, l loginRow, s
 }
 
 func insert(ctx context.Context, tx pgx.Tx, ref Ref, p *Provider, label string, s *sealedTokens) error {
-	if err := store.Room(ctx, tx, ref.Workspace); err != nil {
+	if err := store.Room(ctx, tx, ref.Workspace, p.Account); err != nil {
 		return err
 	}
 	args := s.args(ref)

@@ -27,8 +27,13 @@ import (
 // shared is the workspace of the operator's accounts, in SQL.
 const shared = `'00000000-0000-0000-0000-000000000000'`
 
-// maxAccounts bounds one workspace's accounts: the largest pool there is.
-const maxAccounts = 1000
+const (
+	// maxPool bounds the accounts of one workspace for one provider.
+	maxPool = 1000
+	// maxAccounts bounds those of one workspace for all, whatever names of providers it
+	// thinks of. A list of as many, each as large as it can be, is one message of package rpc.
+	maxAccounts = 10 * maxPool
+)
 
 // Account is a stored account.
 type Account struct {
@@ -120,7 +125,7 @@ func (s *Store) Bring(ctx context.Context, a Account, ev Event, b Brought) (Acco
 func (s *Store) add(ctx context.Context, a Account, ev Event, b *Brought) (Account, error) {
 	account := a.ID
 	err := s.in(ctx, a.WorkspaceID, func(ctx context.Context, tx pgx.Tx) error {
-		if err := Room(ctx, tx, a.WorkspaceID); err != nil {
+		if err := Room(ctx, tx, a.WorkspaceID, a.Provider); err != nil {
 			return err
 		}
 		rows, err := tx.Query(ctx, `
@@ -149,19 +154,22 @@ func (s *Store) add(ctx context.Context, a Account, ev Event, b *Brought) (Accou
 	return a, err
 }
 
-// Room refuses one account more than a workspace can have, in a transaction that is about
-// to insert it. Others who are wait until that is over: they would count one too few. It
-// is called before the transaction takes any other lock.
-func Room(ctx context.Context, tx pgx.Tx, ws id.Workspace) error {
+// Room refuses one account more than a workspace can have for a provider, or for all, in a
+// transaction that is about to insert it. Others who are wait until that is over: they
+// would count one too few. It is called before the transaction takes any other lock.
+func Room(ctx context.Context, tx pgx.Tx, ws id.Workspace, provider string) error {
 	if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, "accounts of "+ws.String()); err != nil {
 		return fmt.Errorf("wait for others who add accounts: %w", err)
 	}
-	var n int
-	if err := tx.QueryRow(ctx, `SELECT count(*) FROM accounts WHERE workspace_id = $1`, ws).Scan(&n); err != nil {
+	var all, pool int
+	err := tx.QueryRow(ctx, `SELECT count(*), count(*) FILTER (WHERE provider = $2) FROM accounts WHERE workspace_id = $1`, ws, provider).Scan(&all, &pool)
+	switch {
+	case err != nil:
 		return fmt.Errorf("count accounts: %w", err)
-	}
-	if n >= maxAccounts {
-		return fault.New(fault.Conflict, "there are %d accounts already, the most there can be: remove one first", n)
+	case pool >= maxPool:
+		return fault.New(fault.Conflict, "there are %d accounts for %s already, the most there can be for one provider: remove one first", pool, provider)
+	case all >= maxAccounts:
+		return fault.New(fault.Conflict, "there are %d accounts already, the most there can be for all providers together: remove one first", all)
 	}
 	return nil
 }

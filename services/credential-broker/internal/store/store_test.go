@@ -308,3 +308,42 @@ func TestRoom(t *testing.T) {
 		t.Errorf("%d were added at once where there was room for 1", n)
 	}
 }
+
+// TestRoomOfPools: each provider has its thousand accounts, and all together have a bound.
+func TestRoomOfPools(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	mine := id.New[id.Workspace]()
+	w.add(mine, "openai", "first")
+	fill := func(provider string, n int) {
+		t.Helper()
+		err := w.db.InWorkspace(t.Context(), mine, func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, `
+				INSERT INTO accounts (workspace_id, id, provider, profile, key_version, sealed)
+				SELECT workspace_id, gen_random_uuid(), $2, profile, key_version, sealed FROM accounts, generate_series(1, $3) WHERE workspace_id = $1 AND label = 'first'`, mine, provider, n)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	refuses := func(provider, why string) {
+		t.Helper()
+		a := store.Account{WorkspaceID: mine, ID: id.New[id.Account](), Provider: provider, Profile: "openai", KeyVersion: 1, Sealed: []byte{1}}
+		_, err := w.store.Add(t.Context(), a, store.Event{Action: "created", Account: a.ID, Provider: provider, Origin: "workspace", Service: "gateway"})
+		if fault.KindOf(err) != fault.Conflict || !strings.Contains(err.Error(), why) {
+			t.Errorf("Add of an account for %s = %v, want a fault Conflict: %s", provider, err, why)
+		}
+	}
+	fill("openai", 999)
+	refuses("openai", "there are 1000 accounts for openai already, the most there can be for one provider")
+	w.add(mine, "anthropic", "of another provider")
+	w.add(id.Workspace{}, "openai", "of another workspace")
+	for i := range 8 {
+		fill(fmt.Sprintf("p%d", i), 1000)
+	}
+	fill("anthropic", 998)
+	w.add(mine, "anthropic", "the last")
+	refuses("one-more", "there are 10000 accounts already, the most there can be for all providers together")
+	refuses("openai", "the most there can be for one provider")
+}
