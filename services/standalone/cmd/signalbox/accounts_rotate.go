@@ -10,6 +10,7 @@ import (
 	"signalbox.dev/pkg/process"
 	credentialbroker "signalbox.dev/services/credential-broker"
 	_ "signalbox.dev/services/credential-broker/kms" // the key services that may hold the key
+	"signalbox.dev/services/standalone/internal/chat"
 )
 
 func (c *cli) accountsRotateKeys() *cobra.Command {
@@ -80,13 +81,13 @@ func (r *accountsRun) rotateKeys(ctx context.Context, wrapOnly bool) error {
 			return
 		}
 		told = time.Now()
-		fmt.Fprintf(r.cli.err, "%d workspaces, %d secrets\n", k.Workspaces, k.Sealed)
+		fmt.Fprintf(r.cli.err, "%s, %s\n", chat.Plural(k.Workspaces, "workspace"), chat.Plural(k.Sealed, "secret"))
 	})
 	if err != nil {
-		return fmt.Errorf("%s (%d workspaces are done; run it again)", said(err), done.Workspaces)
+		return fmt.Errorf("%s (%s done; run it again)", said(err), chat.Plural(done.Workspaces, "workspace"))
 	}
-	err = r.say(done, "%d workspaces: %d data keys wrapped anew, %d made, %d removed; %d secrets sealed anew",
-		done.Workspaces, done.Wrapped, done.Made, done.Removed, done.Sealed)
+	err = r.say(done, "%s: %s wrapped anew, %d made, %d removed; %s sealed anew",
+		chat.Plural(done.Workspaces, "workspace"), chat.Plural(done.Wrapped, "data key"), done.Made, done.Removed, chat.Plural(done.Sealed, "secret"))
 	if err != nil || done.Failed == 0 {
 		return err
 	}
