@@ -47,8 +47,6 @@ that has no database, also while that runs.
 Keys at a key service (CREDENTIAL_BROKER_KEY_URL; VAULT_SERVER_URL and VAULT_SERVER_TOKEN
 for a Vault), further keys (CREDENTIAL_BROKER_OTHER_KEYS) and the clients with which
 people sign in (CREDENTIAL_BROKER_OAUTH_CLIENTS) are set as for the broker.`,
-		Args: none,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(
 		c.accountsAdd(), c.accountsLogin(), c.accountsReauth(), c.accountsRefresh(), c.accountsLogout(), c.accountsImport(),
@@ -59,10 +57,18 @@ people sign in (CREDENTIAL_BROKER_OAUTH_CLIENTS) are set as for the broker.`,
 }
 
 // group takes the flags of its subcommands and shows none: who forgot the subcommand, or
-// mistyped it, is to hear of that.
+// mistyped it, is to hear of that. Alone it is its help, which is no JSON.
 func group(cmd *cobra.Command) *cobra.Command {
+	var asJSON bool
+	cmd.Args = none
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if asJSON {
+			return process.Usage("%[1]s takes a subcommand (see %[1]s --help)", cmd.CommandPath())
+		}
+		return cmd.Help()
+	}
 	dataFlag(cmd, new(string))
-	cmd.Flags().Bool("json", false, "")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "")
 	cmd.Flags().String("workspace", "", "")
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { f.Hidden = true })
 	return cmd

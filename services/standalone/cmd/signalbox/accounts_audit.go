@@ -19,10 +19,7 @@ import (
 )
 
 func (c *cli) accountsAudit() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "audit", Short: "Show and verify what happened to credentials", Args: none,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
+	cmd := &cobra.Command{Use: "audit", Short: "Show and verify what happened to credentials"}
 	cmd.AddCommand(c.auditList(), c.auditVerify())
 	return group(cmd)
 }
