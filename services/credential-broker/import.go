@@ -66,8 +66,8 @@ const known = "it is here already"
 // death, it can be called again.
 func (s *Scope) Import(ctx context.Context, from ImportSources, dry bool) (Import, error) {
 	out := Import{Imported: []ImportedAccount{}, Skipped: []SkippedAccount{}}
-	if s.accounts.file != nil && !id.IsZero(s.workspace) {
-		return out, store.ErrOwn // also where it is only asked what would be done
+	if err := s.Possible(); err != nil {
+		return out, err // also where it is only asked what would be done
 	}
 	found, err := from.read()
 	if err != nil {

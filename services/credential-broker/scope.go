@@ -33,6 +33,15 @@ func (a *Accounts) Operator(ws id.Workspace) *Scope {
 // Workspace returns whose accounts these are; zero for the operator's.
 func (s *Scope) Workspace() id.Workspace { return s.workspace }
 
+// Possible returns a fault where there can be no such accounts: a workspace's own, without
+// a database.
+func (s *Scope) Possible() error {
+	if s.accounts.file != nil && !id.IsZero(s.workspace) {
+		return store.ErrOwn
+	}
+	return nil
+}
+
 func (s *Scope) event(action string) store.Event {
 	origin := pool.Workspace
 	if id.IsZero(s.workspace) {

@@ -58,6 +58,9 @@ func (c *cli) accountsSub(spec accountsCommand) *cobra.Command {
 			}
 			return c.withAccounts(cmd, r.data, spec.begins, func(ctx context.Context, a *credentialbroker.Accounts) error {
 				r.accounts, r.scope, r.ctx = a, a.Operator(ws), ctx
+				if err := r.scope.Possible(); err != nil {
+					return err
+				}
 				if spec.seals && !newKey {
 					if err := checkKey(ctx, a); err != nil {
 						return err
