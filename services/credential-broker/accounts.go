@@ -297,10 +297,11 @@ func (s *Scope) rowOf(n NewAccount) (store.Account, error) {
 	if !ok {
 		return none, fault.New(fault.Invalid, "profile: the provider %s has none of its own: use one of %s (generic for a bearer token, generic-header for a key in x-api-key)", n.Provider, strings.Join(a.profiles.Names(), ", "))
 	}
-	if err := checkLabel(n.Label); err != nil {
+	label, err := labelOf(n.Label)
+	if err != nil {
 		return none, fault.New(fault.Invalid, "label: %v", err)
 	}
-	row := store.Account{Provider: n.Provider, Profile: p.Name, Label: n.Label, FlatRate: n.FlatRate}
+	row := store.Account{Provider: n.Provider, Profile: p.Name, Label: label, FlatRate: n.FlatRate}
 	switch {
 	case n.BaseURL != "":
 		u, err := a.policy.For(id.IsZero(s.workspace)).Parse(n.BaseURL)
@@ -331,16 +332,18 @@ func checkSecret(text string) error {
 	return nil
 }
 
-func checkLabel(label string) error {
+// labelOf returns a label without the blanks around it, or says what is wrong with it.
+func labelOf(text string) (string, error) {
+	label := strings.TrimFunc(text, func(r rune) bool { return unicode.Is(unicode.Zs, r) })
 	if utf8.RuneCountInString(label) > maxLabel {
-		return fmt.Errorf("it is longer than %d characters", maxLabel)
+		return "", fmt.Errorf("it is longer than %d characters", maxLabel)
 	}
 	// Of the characters that are not seen, some turn round what follows on a screen, and
 	// others make two labels look alike.
 	if !utf8.ValidString(label) || strings.ContainsFunc(label, func(r rune) bool { return unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) }) {
-		return errors.New("it holds a control character, or another one that is not seen")
+		return "", errors.New("it holds a control character, or another one that is not seen")
 	}
-	return nil
+	return label, nil
 }
 
 func clip(s string) string {

@@ -160,9 +160,7 @@ func (s *Scope) present(ctx context.Context) (present, error) {
 
 // refuse says why a credential is not brought along; empty where it is.
 func (s *Scope) refuse(f *opencode.Found, there present) (reason string, err error) {
-	if checkLabel(f.Label) != nil {
-		f.Label = ""
-	}
+	f.Label, _ = labelOf(f.Label) // one that cannot be kept is left out
 	if f.Key.IsZero() {
 		if reason := s.brought(f, there); reason != "" {
 			return reason, nil

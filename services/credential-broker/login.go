@@ -58,7 +58,8 @@ func (s *Scope) StartLogin(ctx context.Context, provider string, kind LoginKind,
 }
 
 func (s *Scope) startLogin(ctx context.Context, r oauth.LoginRequest) (Login, error) {
-	if err := checkLabel(r.Label); err != nil {
+	var err error
+	if r.Label, err = labelOf(r.Label); err != nil {
 		return Login{}, fault.New(fault.Invalid, "label: %v", err)
 	}
 	if !id.IsZero(r.Account) {

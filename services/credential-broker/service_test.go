@@ -248,6 +248,19 @@ func TestAccountsOverConnect(t *testing.T) {
 	b.hides(canary, fmt.Sprint(added, listed, providers, body))
 }
 
+// TestLabelOfBlanks: a label is what people see of it.
+func TestLabelOfBlanks(t *testing.T) {
+	t.Parallel()
+	b := start(t, credentialbroker.Config{})
+	ctx, c := identity.With(t.Context(), member(identity.Owner)), b.client()
+	for label, want := range map[string]string{" ": "", "\u00a0\u3000 ": "", "  of the team ": "of the team"} {
+		added, err := c.AddAccount(ctx, &credentialv1.AddAccountRequest{Provider: "openai", Label: label, Secret: "sk-1"})
+		if got := added.GetAccount().GetLabel(); err != nil || got != want {
+			t.Errorf("AddAccount with the label %q = %q, %v, want %q", label, got, err, want)
+		}
+	}
+}
+
 // TestListOfAll: a list of as many accounts as a workspace can have, and the operator, each
 // with all that an account says of itself, comes whole.
 func TestListOfAll(t *testing.T) {

@@ -260,7 +260,7 @@ func testLogin(t *testing.T, p *place) {
 		args     []string
 		complete func(r *program, l credentialbroker.Login)
 	}{
-		{[]string{"login", "sim", "--paste", "--label", "mine"}, func(r *program, l credentialbroker.Login) {
+		{[]string{"login", "sim", "--paste", "--label", " mine "}, func(r *program, l credentialbroker.Login) {
 			_, code, _ := strings.Cut(get(t, l.URL), "<code>")
 			code, _, _ = strings.Cut(code, "</code>")
 			fmt.Fprintln(r.in, code)
