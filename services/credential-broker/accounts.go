@@ -343,6 +343,9 @@ func labelOf(text string) (string, error) {
 	if !utf8.ValidString(label) || strings.ContainsFunc(label, func(r rune) bool { return unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) }) {
 		return "", errors.New("it holds a control character, or another one that is not seen")
 	}
+	if strings.HasPrefix(label, "sk-") {
+		return "", errors.New("it looks like a key, which nobody is to see: name the account otherwise")
+	}
 	return label, nil
 }
 

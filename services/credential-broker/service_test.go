@@ -427,6 +427,7 @@ func TestBadAccounts(t *testing.T) {
 		{"label that turns round", func(r *credentialv1.AddAccountRequest) { r.Label = "x\u202ey" }, "label: it holds a control character, or another one that is not seen"},
 		{"label with nothing in it", func(r *credentialv1.AddAccountRequest) { r.Label = "ma\u200bin" }, "label: it holds a control character, or another one that is not seen"},
 		{"label of two lines", func(r *credentialv1.AddAccountRequest) { r.Label = "a\u2028b" }, "label: it holds a control character, or another one that is not seen"},
+		{"label that is a key", func(r *credentialv1.AddAccountRequest) { r.Label = "sk-" + canary }, "label: it looks like a key, which nobody is to see: name the account otherwise"},
 		{"label with controls", func(r *credentialv1.AddAccountRequest) { r.Label = "a\x1b[31m" }, "label: it holds a control character"},
 		{"http", func(r *credentialv1.AddAccountRequest) { r.BaseUrl = "http://api.example.com" }, "base_url: the base URL must begin with https"},
 		{"private", func(r *credentialv1.AddAccountRequest) { r.BaseUrl = "https://10.0.0.1" }, "base_url: the base URL names a loopback or private address, which the operator has not allowed (CREDENTIAL_BROKER_ALLOW_PRIVATE)"},

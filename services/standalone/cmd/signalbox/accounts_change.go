@@ -18,7 +18,7 @@ func (c *cli) accountsAdd() *cobra.Command {
 		long: `Stores a key of a provider: anthropic, openai, openrouter, or a name of your
 own with --base-url. It is asked for at the terminal, or read from standard input;
 never from an argument, which other people on the machine could read.`,
-		args: provider, scoped: true, seals: true, begins: true,
+		args: labelled(&n.Label), scoped: true, seals: true, begins: true,
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().StringVar(&n.Label, "label", "", "a name for people")
 			cmd.Flags().StringVar(&n.Profile, "profile", "", "request profile (default: the provider's)")

@@ -116,12 +116,30 @@ func provider(cmd *cobra.Command, args []string) error {
 	return checkProvider(args[0])
 }
 
+// labelled is provider for a command that has --label too.
+func labelled(label *string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := provider(cmd, args); err != nil || !likeKey(*label) {
+			return err
+		}
+		return keyInPlaceOf("a name for people")
+	}
+}
+
 // checkProvider refuses what may be a key, without a word of it.
 func checkProvider(text string) error {
-	if len(text) > 32 || strings.HasPrefix(text, "sk-") {
-		return process.Usage("what stands in the place of a provider, such as anthropic, is none. If it is a key: others on this machine could read it, so have the provider replace it. Keys are asked for, or read from standard input")
+	if len(text) > 32 || likeKey(text) {
+		return keyInPlaceOf("a provider, such as anthropic,")
 	}
 	return nil
+}
+
+// likeKey tells whether an argument may be a key.
+func likeKey(text string) bool { return strings.HasPrefix(text, "sk-") }
+
+// keyInPlaceOf refuses what may be a key in the place of something else.
+func keyInPlaceOf(what string) error {
+	return process.Usage("what stands in the place of %s is none. If it is a key: others on this machine could read it, so have the provider replace it. Keys are asked for, or read from standard input", what)
 }
 
 // account takes exactly one account.
@@ -165,15 +183,17 @@ func (r *accountsRun) find(ctx context.Context, text string) (credentialbroker.A
 			ids = append(ids, a.ID)
 		}
 	}
-	switch len(ids) {
-	case 0:
+	switch {
+	case len(ids) == 0 && likeKey(text):
+		return credentialbroker.Account{}, id.Account{}, nil, keyInPlaceOf("an account")
+	case len(ids) == 0:
 		whose := "a shared account"
 		advice := "; one of a workspace is named by its ID, or with --workspace"
 		if !r.global {
 			whose, advice = "an account of workspace "+r.workspace, ""
 		}
 		return credentialbroker.Account{}, id.Account{}, nil, fault.New(fault.NotFound, "%q is not the ID or the label of %s: list shows them%s", printable(text), whose, advice)
-	case 1:
+	case len(ids) == 1:
 		return r.find(ctx, ids[0])
 	}
 	return credentialbroker.Account{}, id.Account{}, nil, fault.New(fault.Conflict, "%d accounts have the label %q: name one by its ID: %s", len(ids), printable(text), strings.Join(ids, ", "))

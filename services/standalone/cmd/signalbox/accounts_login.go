@@ -51,7 +51,7 @@ func (c *cli) accountsLogin() *cobra.Command {
 address to be opened in a browser, and then a code is typed in there (--device) or
 pasted here (--paste). With --json it prints the address first and the account when
 it is there, each a JSON document. Client ids are in CREDENTIAL_BROKER_OAUTH_CLIENTS.`,
-		args: provider, scoped: true, seals: true, begins: true,
+		args: labelled(&label), scoped: true, seals: true, begins: true,
 		flags: func(cmd *cobra.Command) {
 			flags.add(cmd)
 			cmd.Flags().StringVar(&label, "label", "", "a name for people")
