@@ -109,7 +109,7 @@ func (c *cli) accountsStatus() *cobra.Command {
 		use: "status [account]", short: "Show what is known of accounts: health, limits, sign-ins", args: upTo(1, "one account at most"), scoped: true,
 		long: `Shows what is known of an account, or of all: its health, until when and why it is
 parked, with what the provider sent, and how its sign-in does. It is what running
-brokers have written down, half a second ago.`,
+brokers have written down, half a second ago; the last use once a minute.`,
 		run: func(ctx context.Context, r *accountsRun) error {
 			r.warnOfKey(ctx)
 			if len(r.args) == 1 {
