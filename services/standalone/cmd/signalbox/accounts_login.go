@@ -135,16 +135,22 @@ func (r *accountsRun) paste(ctx context.Context, scope *credentialbroker.Scope, 
 	return scope.CompleteLogin(ctx, credentialbroker.LoginAnswer{Login: l.ID, Code: code})
 }
 
+// errLeft ends the wait for a sign-in that is approved elsewhere.
+var errLeft = errors.New("the sign-in was not waited for: what is approved now is lost, so start again")
+
 // poll waits until the code was typed in.
 func (r *accountsRun) poll(ctx context.Context, scope *credentialbroker.Scope, l credentialbroker.Login) (credentialbroker.Account, error) {
 	for wait := l.Wait; ; {
 		select {
 		case <-ctx.Done():
-			return credentialbroker.Account{}, errors.New("the sign-in was not waited for")
+			return credentialbroker.Account{}, errLeft
 		case <-time.After(wait):
 		}
 		a, next, err := scope.PollLogin(ctx, l.ID)
-		if err != nil || next == 0 {
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return a, errLeft
+		case err != nil || next == 0:
 			return a, err
 		}
 		wait = next

@@ -290,3 +290,20 @@ func testLogin(t *testing.T, p *place) {
 		t.Errorf("calls %+v, want one exchange and one device", calls)
 	}
 }
+
+// TestLoginLeft: who leaves a sign-in is told that what they approve afterwards is lost.
+func TestLoginLeft(t *testing.T) {
+	t.Parallel()
+	r := newFilePlace(t, t.TempDir()).start(t, "accounts", "login", "sim", "--device", "--json")
+	var l credentialbroker.Login
+	if err := json.NewDecoder(r.out).Decode(&l); err != nil {
+		t.Fatalf("%v: %s", err, r.err)
+	}
+	if err := r.cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	const want = "error: the sign-in was not waited for: what is approved now is lost, so start again\n"
+	if err := r.cmd.Wait(); err == nil || r.err.String() != want {
+		t.Errorf("%v, %q, want %q", err, r.err, want)
+	}
+}
