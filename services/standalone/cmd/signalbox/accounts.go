@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/user"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -75,7 +77,8 @@ func group(cmd *cobra.Command) *cobra.Command {
 }
 
 // withAccounts opens the accounts of the data folder or of a deployment. A data folder in
-// which nothing is it fills only for who begins.
+// which nothing is it fills, and the folder of an accounts file it makes, only for who
+// begins.
 func (c *cli) withAccounts(cmd *cobra.Command, data string, begins bool, f func(ctx context.Context, a *credentialbroker.Accounts) error) error {
 	var s accountSettings
 	if err := c.settings(&s); err != nil {
@@ -110,6 +113,9 @@ func (c *cli) withAccounts(cmd *cobra.Command, data string, begins bool, f func(
 	case s.AccountsFile != "" && !haveKey:
 		return process.Usage("CREDENTIAL_BROKER_KEY_FILE is not set: name the key file of the broker whose CREDENTIAL_BROKER_ACCOUNTS_FILE this is")
 	case s.AccountsFile != "":
+		if dir := filepath.Dir(s.AccountsFile); !begins && missing(dir) {
+			return fmt.Errorf("there is no folder %s for the accounts file: put CREDENTIAL_BROKER_ACCOUNTS_FILE right, or begin one with `signalbox accounts add`", printable(dir))
+		}
 		return forPeople(open(nil, s.KeyFile))
 	}
 	if s.DatabaseURL != "" && (s.KeyFile != "" || s.Keys.URL != "") {
@@ -123,6 +129,12 @@ func (c *cli) withAccounts(cmd *cobra.Command, data string, begins bool, f func(
 		return err
 	}
 	return forPeople(standalone.WithDatabase(ctx, data, s.DatabaseURL, log, func(url conf.Secret) error { return use(url, standalone.KeyFile(dir)) }))
+}
+
+// missing tells whether nothing is at a path.
+func missing(path string) bool {
+	_, err := os.Stat(path)
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 // operator names who types: the user of the operating system, and the machine.

@@ -49,7 +49,11 @@ func newPlace(t *testing.T, dir string) *place {
 // newFilePlace is a place without a database.
 func newFilePlace(t *testing.T, dir string) *place {
 	t.Helper()
-	return newPlaceIn(t, dir, "", "CREDENTIAL_BROKER_ACCOUNTS_FILE="+filepath.Join(dir, "kept", "accounts.json"))
+	kept := filepath.Join(dir, "kept")
+	if err := os.Mkdir(kept, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return newPlaceIn(t, dir, "", "CREDENTIAL_BROKER_ACCOUNTS_FILE="+filepath.Join(kept, "accounts.json"))
 }
 
 func newPlaceIn(t *testing.T, dir, adminURL, setting string) *place {
