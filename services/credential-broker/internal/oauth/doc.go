@@ -119,8 +119,8 @@
 //	turn     until poll_at: somebody asks the provider, or has to wait for the next poll
 //	ended    ended_at is there: with a reason it was refused, without it made an account
 //
-// The provider is asked by whoever has the turn, and others wait for some seconds. What it decides ends the
-// login, in one transaction with the tokens and, of a connection, with who made it; the
+// The provider is asked by whoever has the turn, and others wait for some seconds. What it
+// decides ends the login, in one transaction with the tokens and, of a connection, with who made it; the
 // secret is erased. An ended row stays until a quarter of an hour after it would have
 // expired, so that a member whose answer was lost asks again and is told the same. What
 // decides nothing (the network, an overloaded server, our database) gives the turn back:

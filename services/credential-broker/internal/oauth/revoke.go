@@ -27,9 +27,8 @@ func (k *Keeper) Revoke(ctx context.Context, who Who, ref Ref) (Revocation, erro
 }
 
 // RevokeWithin is Revoke that waits for others, and then for the provider, no longer than
-// a limit. What the provider answers, or that it
-// does not, is no error; after one, which is Unavailable where others took too long, the
-// sign-out is to be repeated.
+// a limit. What the provider answers, or that it does not, is no error; after one, which is
+// Unavailable where others took too long, the sign-out is to be repeated.
 func (k *Keeper) RevokeWithin(ctx context.Context, who Who, ref Ref, limit time.Duration) (Revocation, error) {
 	g, a, done, err := k.openRevocation(ctx, who, ref, limit)
 	k.forget(ref)

@@ -132,13 +132,13 @@ type Headers struct {
 // Route returns what is known of path, which is below the base URL: the longest
 // match, or a route without stream rules.
 func (p *Profile) Route(path string) Route {
-	if r, ok := p.route(path); ok {
-		return r
-	}
-	return Route{Path: path, Wait: defaultWait, WaitStream: defaultWait}
+	r, _ := p.route(path)
+	return r
 }
 
-func (p *Profile) route(path string) (best Route, ok bool) {
+// route is Route that says whether the profile names it.
+func (p *Profile) route(path string) (best Route, named bool) {
+	best = Route{Path: path, Wait: defaultWait, WaitStream: defaultWait}
 	length := -1
 	for _, r := range p.Routes {
 		prefix, open := strings.CutSuffix(r.Path, "*")
@@ -190,13 +190,13 @@ func (p *Profile) Below(base *url.URL, path string) (string, Route) {
 			continue
 		}
 		route, named := p.route(rest)
-		if strings.HasSuffix(base.Path, mount) || named && base.Path != "" {
-			return rest, p.Route(rest)
-		}
-		if named {
+		switch {
+		case strings.HasSuffix(base.Path, mount), named && base.Path != "":
+			return rest, route
+		case named:
 			return path, route
 		}
-		break
+		return path, p.Route(path)
 	}
 	return path, p.Route(path)
 }
