@@ -29,7 +29,8 @@ func TestShipped(t *testing.T) {
 		input           float64
 		known           bool
 	}{
-		{"anthropic", "claude-sonnet-4-5-20250514", 3, true},
+		{"anthropic", "claude-sonnet-4-5-20250929", 3, true},
+		{"anthropic", "claude-sonnet-4-5-20250514", 3, true}, // the default of former versions
 		{"anthropic", "claude-opus-4-5-20251101", 5, true},
 		{"anthropic", "claude-opus-4-1-20250805", 15, true},
 		{"anthropic", "claude-later-9", 0, false},
