@@ -2,6 +2,7 @@
 //   {"cmd":"history","seed":n,"steps":n}   makes a history and what npm yjs makes of it
 //   {"cmd":"script","seed":n,"steps":n}    makes edits to be made again elsewhere
 //   {"cmd":"apply","updates":[b64],"v2":b} what npm yjs makes of updates
+//   {"cmd":"canon","updates":[b64]}        the content alone of what npm yjs makes of updates
 //   {"cmd":"ywasm","updates":[b64]}        what ywasm makes of them
 import * as Y from 'yjs'
 import readline from 'node:readline'
@@ -73,6 +74,11 @@ function answer (q) {
     const doc = fresh()
     q.updates.forEach(u => q.v2 ? Y.applyUpdateV2(doc, un64(u)) : Y.applyUpdate(doc, un64(u)))
     return seen(doc)
+  }
+  if (q.cmd === 'canon') {
+    const doc = fresh()
+    q.updates.forEach(u => Y.applyUpdate(doc, un64(u)))
+    return { canon: canon(doc), sv: b64(Y.encodeStateVector(doc)) }
   }
   if (q.cmd === 'ywasm') {
     const W = createRequire(import.meta.url)('ywasm')

@@ -34,6 +34,9 @@ func (d *Doc) apply(update []byte, origin any, v2 bool) error {
 	t.local = false
 	t.rested()
 	err := d.applyParsed(p)
+	if d.awaited() {
+		d.clientID = newClientID()
+	}
 	d.end(opened)
 	if cap(p.structs) <= 64 {
 		p.reset()
@@ -244,6 +247,17 @@ func (d *Doc) ripe() bool {
 	return false
 }
 
+// awaited says whether something waits for clocks of ours that we have not used: what we
+// write with them would be taken for somebody else's.
+func (d *Doc) awaited() bool {
+	if d.pending != nil {
+		if _, ok := d.pending.missing[d.clientID]; ok {
+			return true
+		}
+	}
+	return slices.ContainsFunc(d.pendingDeletes, func(c ClientRanges) bool { return c.Client == d.clientID })
+}
+
 func (ds DeleteSet) ranges() (n int) {
 	for i := range ds {
 		n += len(ds[i].Ranges)
@@ -326,11 +340,14 @@ func (d *Doc) integrateAll(p *parsed) (missing map[uint64]int64, err error) {
 	note := func(client uint64, clock int64) {
 		want(client, clock)
 		for _, i := range stack {
+			s := &p.structs[i]
 			// Each waits for something of its own too. Yjs notes only what the last one
 			// waits for, and may then wait for ever.
-			if need, ok := d.missing(&p.structs[i]); ok {
+			if need, ok := d.missing(s); ok {
 				want(need, int64(d.stateOf(need)))
 			}
+			// When the beginning of s comes from elsewhere, the rest waits for nothing else.
+			want(s.client, int64(s.clock))
 			g := p.group(p.structs[i].client)
 			if g.rest < 0 || i < g.rest {
 				g.rest = i
@@ -367,6 +384,13 @@ func (d *Doc) integrateAll(p *parsed) (missing map[uint64]int64, err error) {
 			head = -1
 			continue
 		}
+		if have >= s.end() {
+			head = -1
+			continue
+		}
+		if have > s.clock {
+			s.cut(have - s.clock)
+		}
 		if need, ok := d.missing(s); ok {
 			stack = append(stack, head)
 			g := p.group(need)
@@ -379,7 +403,7 @@ func (d *Doc) integrateAll(p *parsed) (missing map[uint64]int64, err error) {
 			}
 			continue
 		}
-		if d.txn.tired() || !d.integrateWire(s, have-s.clock) {
+		if d.txn.tired() || !d.integrateWire(s) {
 			return nil, budget("steps of integration", uint64(d.limits.MaxScan)+1, uint64(d.limits.MaxScan))
 		}
 		head = -1
@@ -449,52 +473,49 @@ func (d *Doc) grow(ci, rc, rk uint32, body []byte, length uint32, ascii bool) bo
 	return true
 }
 
-// integrateWire integrates a struct of which the first offset units are known, and
-// whose references are. It reports false when the scan budget is used up.
-func (d *Doc) integrateWire(s *wireStruct, offset uint32) bool {
-	if offset == 0 && d.appendFast(s) {
+// integrateWire integrates a struct that begins where its client's work ends, and whose
+// references are known. It reports false when the scan budget is used up.
+func (d *Doc) integrateWire(s *wireStruct) bool {
+	if d.appendFast(s) {
 		return true
 	}
 	if s.kind == kindGC {
-		if offset < s.length {
-			d.addGC(d.clientOf(s.client), s.clock+offset, s.length-offset)
-		}
+		d.addGC(d.clientOf(s.client), s.clock, s.length)
 		return true
 	}
 	var left, right ref
 	oClient, rClient := none, none
-	oClock, rClock := s.ok, s.rk
 	if s.flags&flagOrigin != 0 {
 		oClient = d.lookup(s.oc)
 		left = d.cleanEnd(oClient, s.ok)
 	}
 	if s.flags&flagRight != 0 {
 		rClient = d.lookup(s.rc)
-		right = d.cleanStart(rClient, s.rk)
-	}
-	if offset >= s.length {
-		return true
+		right = d.itemAt(rClient, s.rk)
 	}
 	parent, sub := d.parentOf(s, left, right)
 	ci := d.clientOf(s.client)
-	if offset > 0 {
-		oClient, oClock = ci, s.clock+offset-1
-		left = d.cleanEnd(ci, oClock)
-		if d.at(left).kind == kindGC {
-			parent = 0
-		}
-	}
 	if parent == 0 {
-		d.addGC(ci, s.clock+offset, s.length-offset)
+		d.addGC(ci, s.clock, s.length)
 		return true
+	}
+	if right != 0 {
+		within := d.at(right).clock < s.rk
+		switch {
+		case !within && left != 0 && d.at(left).right == right: // neighbours
+		case d.misplaced(s, left, right):
+			right, rClient = 0, none
+		case within:
+			right = d.cleanStart(rClient, s.rk)
+		}
 	}
 	r, it := d.newItem()
 	*it = item{
-		clock: s.clock + offset, length: s.length - offset, client: ci,
-		left: left, right: right, oClient: oClient, oClock: oClock, rClient: rClient, rClock: rClock,
+		clock: s.clock, length: s.length, client: ci,
+		left: left, right: right, oClient: oClient, oClock: s.ok, rClient: rClient, rClock: s.rk,
 		parent: parent, sub: sub, kind: s.kind,
 	}
-	d.wireContent(it, s, offset)
+	d.wireContent(it, s)
 	if !d.integrate(r, it) {
 		if b := d.branchOf(it); b != nil {
 			d.freeBranch(b)
@@ -506,26 +527,56 @@ func (d *Doc) integrateWire(s *wireStruct, offset uint32) bool {
 	return true
 }
 
-// parentOf returns the type that a struct belongs to; 0 when it has been collected.
-func (d *Doc) parentOf(s *wireStruct, left, right ref) (parent, sub uint32) {
-	if (left != 0 && d.at(left).kind == kindGC) || (right != 0 && d.at(right).kind == kindGC) {
-		return 0, 0
+// misplaced says whether no editor can have had right, the item of the right origin, on
+// the right of left: see doc.go. Where it is put behind left as a whole item, place
+// finds out.
+func (d *Doc) misplaced(s *wireStruct, left, right ref) bool {
+	r := d.at(right)
+	within := r.clock < s.rk
+	if left == 0 {
+		return within
 	}
-	switch {
-	case s.flags&flagRoot != 0:
-		parent = d.rootBytes(s.root).index
-	case s.flags&flagParent != 0:
-		b := d.branchOf(d.at(d.itemAt(d.lookup(s.oc), s.ok)))
-		if b == nil {
-			return 0, 0
+	l := d.at(left)
+	return r.parent != l.parent || r.sub != l.sub ||
+		within && d.behind(r, s.rk, s.oc, s.ok, false) ||
+		s.oc == s.rc && s.rk <= s.ok && d.behind(l, s.ok+1, s.rc, s.rk, true)
+}
+
+// behind says whether the unit in front of clock in an item is another one, or was put
+// behind it, directly or not; with same, whether by way of units of that one's client alone.
+func (d *Doc) behind(it *item, clock uint32, client uint64, of uint32, same bool) bool {
+	for ; d.txn.scan >= 0; d.txn.scan-- {
+		mine := d.clients[it.client].id == client
+		if mine && it.clock <= of && of < clock {
+			return true
 		}
-		parent = b.index
-	case left != 0:
+		if it.oClient == none || same && !mine {
+			break
+		}
+		clock = it.oClock + 1
+		it = d.at(d.itemAt(it.oClient, it.oClock))
+	}
+	return false
+}
+
+// parentOf returns the type that a struct belongs to, and under which key; 0 when it has
+// been collected.
+func (d *Doc) parentOf(s *wireStruct, left, right ref) (parent, sub uint32) {
+	switch {
+	case left != 0: // 0 when it is collected
 		l := d.at(left)
 		return l.parent, l.sub
 	case right != 0:
 		r := d.at(right)
 		return r.parent, r.sub
+	case s.flags&flagRoot != 0:
+		parent = d.rootBytes(s.root).index
+	default:
+		b := d.branchOf(d.at(d.itemAt(d.lookup(s.oc), s.ok)))
+		if b == nil {
+			return 0, 0
+		}
+		parent = b.index
 	}
 	if s.flags&flagSub != 0 {
 		sub = d.key(s.sub)
@@ -546,17 +597,13 @@ func (d *Doc) addGC(ci, clock, length uint32) {
 	d.addStruct(r, it)
 }
 
-func (d *Doc) wireContent(it *item, s *wireStruct, offset uint32) {
+func (d *Doc) wireContent(it *item, s *wireStruct) {
 	switch s.kind {
 	case kindString:
-		body, ascii := s.body, s.flags&flagASCII != 0
-		if offset > 0 {
-			body = cutText(body, offset, ascii)
-		}
-		d.setText(it, body, ascii)
+		d.setText(it, s.body, s.flags&flagASCII != 0)
 	case kindAny, kindJSON:
 		vs, _ := s.val.([]any)
-		it.a = d.newPayload(vs[offset:])
+		it.a = d.newPayload(vs)
 	case kindBinary:
 		it.a = d.newPayload(slices.Clone(s.body))
 	case kindEmbed:

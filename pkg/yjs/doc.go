@@ -59,6 +59,40 @@
 //     32, counts clocks up to 2^53 and reads what goes beyond here. What does is
 //     [ErrMalformed], wherever it stands.
 //
+// # What a well-formed struct is
+//
+// Editors write structs of a certain shape, and only for that shape does integration make
+// the same list in whatever order they come. An update may hold others. They are neither
+// trusted nor refused: each is taken as a struct of that shape, by the following rules,
+// and is written so from then on. None of them asks for the order in which structs came,
+// for the borders of items, or for what has been collected since, so that all replicas of
+// this package agree, and a document agrees with what is made of its state. Npm yjs reads
+// what they write, and says the same of it.
+//
+//   - Ids. An id names one unit for ever: what came first stays, so that replicas differ
+//     which heard of two structs with one id in another order. Of a struct whose first
+//     units are known only the rest is new. It continues them: the last one is its origin.
+//   - Parents. With an origin, a struct is in the type and under the key of that; else in
+//     those of its right origin; only with neither does it name a parent and a key itself.
+//     Where what would tell has been collected, or the parent is no type, the struct is a
+//     GC. In a deleted type it is deleted.
+//   - Origins. Any unit can be one. A list is therefore always the tree of its origins,
+//     parents before children, and places differ only among children of one unit.
+//   - Right origins. The editor had nothing between the two. So the right origin is a child
+//     of the origin, and ends the search for a place, or it is not behind the origin in the
+//     tree, and serves as a name when two structs contend for a place. It is left out when
+//     it is in another list (or collected), when it is behind the origin but no child, and
+//     when it is one of the client's own units that lead up to the origin in a row.
+//   - Keys. A key has one value: of several in one struct all but the last are deleted.
+//   - What is not there. A struct waits for all units that it names, and for the one in
+//     front of it; a deletion waits for what it deletes. GC and Skip may be anywhere.
+//   - Our own id. When somebody names clocks of ours that we have not used, we take
+//     another id.
+//
+// Npm yjs does the same with structs of the shape. Of others it makes what depends on the
+// order, and its state is at times read as something else, or it fails when it collects.
+// The tests TestForged and TestForgedUndo write both kinds.
+//
 // # How it lies in memory
 //
 // Items are 56 bytes without pointers, in slabs of 64, named by 32-bit references;

@@ -28,7 +28,11 @@ func (d *Doc) integrate(r ref, it *item) bool {
 	d.addStruct(r, it)
 	d.integrateContent(r, it, b)
 	d.noteChange(b, it.sub)
-	if b.deletedItem() || (it.sub != 0 && it.right != 0) {
+	switch {
+	case b.deletedItem() || (it.sub != 0 && it.right != 0):
+		d.deleteItem(r)
+	case it.sub != 0 && it.length > 1 && !it.deleted(): // only the last is the value
+		d.split(it.client, len(d.clients[it.client].structs)-1, it.length-1)
 		d.deleteItem(r)
 	}
 	return true
@@ -56,7 +60,9 @@ func (d *Doc) link(r ref, it *item, b *branch) {
 		it.right = l.right
 		l.right = r
 	} else if it.sub != 0 {
-		it.right = d.firstOf(b.entry(it.sub))
+		if it.right == 0 || d.at(it.right).left != 0 {
+			it.right, _ = d.firstOf(b.entry(it.sub))
+		}
 	} else {
 		it.right = b.start
 		b.start = r
@@ -71,47 +77,74 @@ func (d *Doc) link(r ref, it *item, b *branch) {
 	}
 }
 
-// firstOf returns the leftmost item of a list.
-func (d *Doc) firstOf(r ref) ref {
+// firstOf returns the leftmost item of a list, and how many steps away it is.
+func (d *Doc) firstOf(r ref) (first ref, steps int) {
 	for r != 0 {
 		l := d.at(r).left
 		if l == 0 {
 			break
 		}
 		r = l
+		steps++
 	}
-	return r
+	return r, steps
 }
 
-// place is YATA: it looks for the left neighbour among the items between the one that
+// place finds the left neighbour of an item. A right origin that no editor can have had
+// is taken away from the item. It reports false when the scan budget is used up.
+func (d *Doc) place(it *item, b *branch) (left ref, ok bool) {
+	left, inside, ok := d.search(it, b)
+	if inside {
+		it.right, it.rClient = 0, none
+		left, _, ok = d.search(it, b)
+	}
+	return left, ok
+}
+
+// search is YATA: it looks for the left neighbour among the items between the one that
 // was left and the one that was right of it when it was made. Items passed on the way
 // are seen; those from conflict on are the ones that may still come before it.
-func (d *Doc) place(it *item, b *branch) (left ref, ok bool) {
+//
+// The right one ends the search where it has the same origin. Otherwise it stood behind
+// all that was ever inserted at the origin; when it is found among that, inside is true.
+func (d *Doc) search(it *item, b *branch) (left ref, inside, ok bool) {
 	left = it.left
-	var first ref
+	var first, stop ref
 	switch {
 	case left != 0:
 		first = d.at(left).right
 	case it.sub != 0:
-		first = d.firstOf(b.entry(it.sub))
+		var steps int
+		first, steps = d.firstOf(b.entry(it.sub))
+		d.txn.scan -= steps
 	default:
 		first = b.start
 	}
-	id, right := d.clients[it.client].id, it.right
 	oc, ok32 := it.oClient, it.oClock
+	if it.right != 0 {
+		if r := d.at(it.right); r.oClient == oc && (oc == none || r.oClock == ok32) {
+			stop = it.right
+		}
+	}
+	id, right := d.clients[it.client].id, it.right
 	passed, conflict, limit := 0, 0, d.txn.scan
-	looked := false
-	for o := first; o != 0 && o != right; {
+	looked, settled := false, false
+	for o := first; o != 0 && o != stop; {
 		if passed++; passed > limit {
-			return 0, false
+			return 0, false, false
 		}
 		oi := d.at(o)
 		if oi.oClient == oc && (oc == none || oi.oClock == ok32) {
-			if oi.client != it.client && d.clients[oi.client].id < id {
+			if settled {
+				// Only right is looked for.
+			} else if oi.client != it.client && d.clients[oi.client].id < id {
 				left = o
 				conflict = passed
 			} else if it.rClient == oi.rClient && (it.rClient == none || it.rClock == oi.rClock) {
-				break
+				if right == stop {
+					break
+				}
+				settled = true
 			}
 		} else if oi.oClient != none {
 			if !looked {
@@ -119,7 +152,7 @@ func (d *Doc) place(it *item, b *branch) (left ref, ok bool) {
 				d.newScan()
 			}
 			at := d.seenAt(d.originOf(oi), first, o)
-			if at < 0 {
+			if inside = at >= 0 && o == right; at < 0 || inside {
 				break
 			}
 			if at < conflict {
@@ -138,7 +171,7 @@ func (d *Doc) place(it *item, b *branch) (left ref, ok bool) {
 			d.seen = nil
 		}
 	}
-	return left, true
+	return left, inside, true
 }
 
 // newScan begins a list of what place has seen, for items that ask where their origin

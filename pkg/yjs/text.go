@@ -474,7 +474,7 @@ func (b *branch) formatText(pos *textPos, n int, want Object) {
 func (b *branch) deleteText(pos *textPos, n int) {
 	d := b.doc
 	length := n
-	start, startAttrs := pos.right, slices.Clone(pos.attrs)
+	at, start, startAttrs := pos.index, pos.right, slices.Clone(pos.attrs)
 	for n > 0 && pos.right != 0 {
 		it := d.at(pos.right)
 		if it.shown() && (it.kind == kindString || it.kind == kindType || it.kind == kindEmbed) {
@@ -489,7 +489,9 @@ func (b *branch) deleteText(pos *textPos, n int) {
 	if start != 0 && b.flags&brFormatted != 0 {
 		pos.attrs = b.cleanGap(start, pos.right, startAttrs, pos.attrs)
 	}
-	b.edited(pos.index, -length+n)
+	if b.edited(at, -length+n); pos.index != at { // over values, which no text has
+		b.forgetMarkers()
+	}
 }
 
 // cleanGap deletes formats between start and the next visible item that no longer have
