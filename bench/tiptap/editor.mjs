@@ -20,6 +20,7 @@ console.warn = (...args) => /TextSelection endpoint/.test(args[0]) || warn(...ar
 // After the globals: these look for them while they load.
 const { Editor, Mark, Node } = await import('@tiptap/core')
 const { default: StarterKit } = await import('@tiptap/starter-kit')
+const { default: Code } = await import('@tiptap/extension-code')
 const { default: Collaboration } = await import('@tiptap/extension-collaboration')
 const { default: Highlight } = await import('@tiptap/extension-highlight')
 const { default: Image } = await import('@tiptap/extension-image')
@@ -58,10 +59,25 @@ const Emoji = Node.create({
   renderHTML: ({ HTMLAttributes }) => ['i', HTMLAttributes]
 })
 
+// The two extensions of README.md, Write together: code may be bold or in a link, and an
+// image may lead somewhere.
+const CombinedCode = Code.extend({ excludes: 'code' })
+const LinkedImage = Image.extend({
+  addAttributes () {
+    return { ...this.parent?.(), href: { default: null, parseHTML: e => e.closest('a')?.getAttribute('href') ?? null } }
+  },
+  renderHTML ({ HTMLAttributes: { href, ...attributes } }) {
+    return /^(https?:|mailto:)/i.test(href ?? '') ? ['a', { href, rel: 'noopener noreferrer nofollow' }, ['img', attributes]] : ['img', attributes]
+  }
+})
+
 function extensions (options) {
+  const kit = { undoRedo: false, link: { autolink: options.autolink ?? true } }
   const list = [
-    StarterKit.configure({ undoRedo: false, link: { autolink: options.autolink ?? true } }), Highlight, Superscript, Subscript, TableKit, TaskList, Mention,
-    Image.configure({ inline: !!options.inlineImages }), TaskItem.configure({ nested: !!options.nestedTasks })
+    ...options.unextended ? [StarterKit.configure(kit), Image] : [
+      StarterKit.configure({ ...kit, code: false }), CombinedCode, LinkedImage.configure({ inline: !!options.inlineImages })
+    ],
+    Highlight, Superscript, Subscript, TableKit, TaskList, Mention, TaskItem.configure({ nested: !!options.nestedTasks })
   ]
   return options.own ? [...list, Comment, Callout, Emoji] : list
 }

@@ -6,7 +6,7 @@
 //   {"cmd":"position","at":json}           where a relative position is, and the text before it
 //   {"cmd":"relative","find":text}         the relative position behind text
 // All of them but the last answer with what the editor shows, and with what it wrote in
-// answer. Options: inlineImages, nestedTasks, own (nodes and marks), autolink (true), client, field.
+// answer. Options: inlineImages, nestedTasks, unextended (TipTap's own image and code), own (nodes and marks), autolink (true), client, field.
 import readline from 'node:readline'
 import * as Y from 'yjs'
 import { open, close, position, relative, schema, turns } from './editor.mjs'

@@ -12,12 +12,18 @@ func (d *differ) graft(old, next *Node) *Node {
 	if !d.s.textblock(old.Type) || !slices.ContainsFunc(old.Content, d.s.foreign) {
 		return next
 	}
+	kept := map[uint64][]*Node{} // by hash
+	for _, n := range next.Content {
+		if d.s.foreign(n) {
+			kept[d.nodeHash(n)] = append(kept[d.nodeHash(n)], n)
+		}
+	}
 	var a, b strings.Builder
 	var lost []grafted
 	for _, n := range old.Content {
 		from := a.Len()
 		a.WriteString(d.s.shownText(n))
-		if d.s.foreign(n) && !slices.ContainsFunc(next.Content, n.Equal) {
+		if d.s.foreign(n) && !slices.ContainsFunc(kept[d.nodeHash(n)], n.Equal) {
 			lost = append(lost, grafted{n, from, a.Len()})
 		}
 	}

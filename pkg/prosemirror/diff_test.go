@@ -279,3 +279,20 @@ func TestDiff(t *testing.T) {
 		})
 	}
 }
+
+// TestDiffOfManyForeignNodes puts many marked texts where many nodes outside the schema
+// were. Comparing each with each takes many minutes.
+func TestDiffOfManyForeignNodes(t *testing.T) {
+	t.Parallel()
+	s := pm.TipTap()
+	var old, next []*pm.Node
+	for i := range 300_000 {
+		old = append(old, pm.Text("x"), pm.Elem("chip", pm.Attrs{"id": i}))
+		next = append(next, pm.Text("y "), pm.Text("z ", pm.Mark{Type: "bold"}))
+	}
+	before := pm.Elem("doc", nil, pm.Elem("paragraph", nil, old...))
+	after := pm.Elem("doc", nil, pm.Elem("paragraph", nil, next...))
+	if applied, err := pm.Apply(before, s.Diff(before, after)); err != nil || !applied.Equal(after) {
+		t.Errorf("Diff does not lead to the texts: %v", err)
+	}
+}

@@ -42,11 +42,15 @@
 //     text is &#10;. An empty paragraph is &nbsp;, as TipTap writes it.
 //   - Lists are tight, and one that follows another takes the other marker. Fences are
 //     longer than what is in them.
-//   - A link wins over code on the same text, and code over other marks, since TipTap's
-//     code excludes them: an address cannot be seen from the text, a font can.
+//   - A link around an image is the image's attribute href. Where the schema's code excludes
+//     other marks, as TipTap's own does, a link wins over code on the same text, and code
+//     over others: an address cannot be seen from the text, a font can.
 //   - A node or mark outside the schema shows as its text.
 //   - The empty paragraph that TipTap's trailingNode keeps at the end of a document is
 //     not shown, and added when reading.
+//
+// Import tells, line by line, what a document does not hold as it was written: HTML that is
+// kept as text, an image that leaves its paragraph. Nothing is dropped untold.
 //
 // What does not come back: a NUL, which is U+FFFD in Markdown; an empty string where
 // null is the default of a language, and null beside an empty string in the

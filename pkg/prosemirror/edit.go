@@ -9,7 +9,7 @@ import (
 // Append returns doc with the blocks of md at its end, in place of an empty
 // paragraph there.
 func (s *Schema) Append(doc *Node, md string) (*Node, error) {
-	more, err := s.parse(md)
+	more, err := s.parse(md, nil)
 	if err != nil || len(more.Content) == 0 {
 		return doc, err
 	}
@@ -23,7 +23,7 @@ func (s *Schema) Append(doc *Node, md string) (*Node, error) {
 // Replace returns the document that md says. A block that reads the same in doc is
 // taken from there, with what Markdown does not show.
 func (s *Schema) Replace(doc *Node, md string) (*Node, error) {
-	next, err := s.parse(md)
+	next, err := s.parse(md, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -115,16 +115,25 @@ func (e *MatchError) Error() string {
 // read again; MaxMarkdown is for what of them lies together. If there is no place, or
 // one is wanted and there are more, the error is a *MatchError.
 func (s *Schema) Edit(doc *Node, from, to string, all bool) (next *Node, places int, err error) {
+	next, places, _, err = s.ImportEdit(doc, from, to, all)
+	return next, places, err
+}
+
+// ImportEdit is Edit, and tells what the document does not hold as it was written: the lines
+// are those of its Markdown.
+func (s *Schema) ImportEdit(doc *Node, from, to string, all bool) (next *Node, places int, told []Loss, err error) {
 	from, to = clean(from), clean(to)
 	m := s.RenderMap(doc)
 	found := find(m.Text, from)
 	if len(found) == 0 || len(found) > 1 && !all {
-		return nil, len(found), matchError(m.Text, found)
+		return nil, len(found), nil, matchError(m.Text, found)
 	}
 	if n := len(from) + (len(to)-len(from))*len(found); n > maxEdited {
-		return nil, 0, fmt.Errorf("%w: %d places would take %d bytes, at most %d", ErrTooLarge, len(found), n, maxEdited)
+		return nil, 0, nil, fmt.Errorf("%w: %d places would take %d bytes, at most %d", ErrTooLarge, len(found), n, maxEdited)
 	}
 	var content []*Node
+	losses := &losses{}
+	before, at := 0, 0 // lines before at
 	for i := 0; i < len(doc.Content); {
 		j := touched(m.Blocks, found, i)
 		if j == i {
@@ -133,14 +142,19 @@ func (s *Schema) Edit(doc *Node, from, to string, all bool) (next *Node, places 
 			continue
 		}
 		text := region(m, found, i, j, len(from), to)
-		read, err := s.parse(text)
+		n := len(losses.all)
+		read, err := s.parse(text, losses)
 		if err != nil {
-			return nil, 0, err
+			return nil, 0, nil, err
+		}
+		before, at = before+strings.Count(m.Text[at:m.Blocks[i].Start], "\n"), m.Blocks[i].Start
+		for k := range losses.all[n:] {
+			losses.all[n+k].Line += before
 		}
 		content = append(content, s.keep(doc.Content[i:j], read.Content)...)
 		i = j
 	}
-	return s.compose(doc, content), len(found), nil
+	return s.compose(doc, content), len(found), losses.told(), nil
 }
 
 // maxEdited bounds what all places of an edit may grow by.

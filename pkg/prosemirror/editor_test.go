@@ -232,6 +232,11 @@ var agentEdits = []struct{ name, from, to string }{
 	{"code takes the place of bold", "**a b** c", "`a b` c"},
 	{"a link", "see the page now", "see [the page](https://example.com/a) now"},
 	{"a word in a link", "see [the page](https://example.com/a) now", "see [the whole page](https://example.com/a) now"},
+	{"code in a link and in bold", "see `x` and [y](u) now", "see [`x`](https://example.com/a) and **`y` z** now"},
+	{"a link, bold and code go", "see [**`x`**](https://example.com/a) now", "see x now"},
+	{"an image leads somewhere", "![a](i.png)\n\nb", "[![a](i.png)](https://example.com/a)\n\nb"},
+	{"badges", "b", "[![a](i.png)](https://example.com/a) [![c](j.png \"t\")](https://example.com/c)\n\nb"},
+	{"a badge leads elsewhere", "[![a](i.png)](https://example.com/a)\n\nb", "[![a](i.png)](https://example.com/b)\n\nb"},
 	{"a link elsewhere", "see [the page](https://example.com/a) now", "see [the page](https://example.com/b \"t\") now"},
 	{"a link goes", "see [the page](https://example.com/a) now", "see the page now"},
 	{"a hard break", "one two", "one\\\ntwo"},
@@ -519,5 +524,22 @@ func TestEditorSchema(t *testing.T) {
 	}
 	if diff := firstDiff("", got, want); diff != "" {
 		t.Errorf("the editor's schema and testdata/tiptap.json differ: %s", diff)
+	}
+}
+
+// TestEditorWithoutOurExtensions opens what our schema has and TipTap's own has not: such
+// an editor takes nothing away, and what is typed into it comes on top.
+func TestEditorWithoutOurExtensions(t *testing.T) {
+	t.Parallel()
+	e := startEditor(t)
+	r := seeded(t, pm.TipTap(), 1, parse(t, pm.TipTap(), "[![a](i.png)](https://example.com/a)\n\nsee [`x`](https://example.com/x) and **`y`** now"))
+	before := r.read()
+	v := e.open(r, map[string]any{"unextended": true})
+	if len(v.Wrote) > 0 {
+		t.Errorf("the editor wrote %d updates without being asked", len(v.Wrote))
+	}
+	r.apply(e.edit([]any{"select", "now"}, []any{"type", "!"}).Merged)
+	if got, want := pm.TipTap().Render(r.read()), strings.Replace(pm.TipTap().Render(before), "now", "now!", 1); got != want {
+		t.Errorf("after typing the document says\n%s\nwant\n%s", got, want)
 	}
 }

@@ -2,6 +2,7 @@ package prosemirror
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"strings"
 	"unicode/utf8"
@@ -360,13 +361,17 @@ func (s *Schema) imageText(n *Node, cell bool) string {
 	src, ok := n.Attrs["src"].(string)
 	alt, _ := n.Attrs["alt"].(string)
 	title, _ := n.Attrs["title"].(string)
+	href, linked := n.Attrs["href"].(string)
 	for name, v := range n.Attrs {
-		ok = ok && (v == nil || v != "" && (name == "src" || name == "alt" || name == "title") || name == "src")
+		ok = ok && (v == nil || v != "" && (name == "src" || name == "alt" || name == "title") || name == "src" || name == "href")
 	}
 	if !ok {
-		return s.nodeTag("img", n)
+		return s.imageTag(n)
 	}
 	var b strings.Builder
+	if linked {
+		b.WriteByte('[')
+	}
 	b.WriteString("![")
 	for i, c := range []byte(alt) {
 		switch {
@@ -381,7 +386,24 @@ func (s *Schema) imageText(n *Node, cell bool) string {
 		}
 	}
 	b.WriteString("](" + target(src, title, cell) + ")")
+	if linked {
+		b.WriteString("](" + target(href, "", cell) + ")")
+	}
 	return b.String()
+}
+
+// imageTag returns an image in HTML, in a link if it is one.
+func (s *Schema) imageTag(n *Node) string {
+	href, linked := n.Attrs["href"].(string)
+	if !linked {
+		return s.nodeTag("img", n)
+	}
+	attrs := maps.Clone(n.Attrs)
+	delete(attrs, "href")
+	var b strings.Builder
+	b.WriteString("<a")
+	appendAttr(&b, "href", href)
+	return b.String() + ">" + s.nodeTag("img", Elem(n.Type, attrs)) + "</a>"
 }
 
 // mentionTag returns a mention as TipTap writes it.

@@ -429,15 +429,19 @@ func (p *placer) putLines(n *Node) {
 	}
 }
 
-// putLeaf puts the text that stands for n; an image becomes a link to itself.
+// putLeaf puts the text that stands for n; an image becomes a link to where it leads, or to
+// itself.
 func (p *placer) putLeaf(n *Node) {
 	text := p.f.leafText(n)
 	if text == "" {
 		return
 	}
 	node := Text(text)
-	if src, ok := n.Attrs["src"].(string); ok {
-		node.Marks = []Mark{{Type: "link", Attrs: Attrs{"href": src}}}
+	for _, name := range []string{"href", "src"} {
+		if to, ok := n.Attrs[name].(string); ok {
+			node.Marks = []Mark{{Type: "link", Attrs: Attrs{"href": to}}}
+			break
+		}
 	}
 	p.putInline([]*Node{node})
 }

@@ -46,13 +46,10 @@ func (g *generator) text(n int) string {
 
 func (g *generator) marks() []pm.Mark {
 	var out []pm.Mark
-	if g.IntN(12) == 0 {
-		return []pm.Mark{{Type: "code"}}
-	}
 	if g.IntN(8) == 0 {
 		out = append(out, g.link())
 	}
-	for _, name := range []string{"bold", "italic", "strike", "underline", "highlight", "superscript", "subscript"} {
+	for _, name := range []string{"bold", "italic", "strike", "underline", "code", "highlight", "superscript", "subscript"} {
 		p := 4
 		if len(name) > 6 {
 			p = 12
@@ -132,6 +129,9 @@ func (g *generator) image() *pm.Node {
 	if g.IntN(6) == 0 {
 		attrs["width"] = g.IntN(500)
 		attrs["height"] = 0.5
+	}
+	if g.IntN(4) == 0 {
+		attrs["href"] = g.pick("https://example.com/x", "", "a)b", "#x y", g.text(2))
 	}
 	return pm.Elem("image", attrs)
 }

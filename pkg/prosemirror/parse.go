@@ -23,21 +23,21 @@ var ErrTooLarge = errors.New("markdown is too large, split it into several docum
 // strikethrough, task lists and bare links, and the HTML that Render writes for
 // what Markdown has no form of. All else stays as text: other HTML within a
 // paragraph as it was written, a block of it as source code. A line end within a
-// paragraph is a blank. The only error is ErrTooLarge.
+// paragraph is a blank. The only error is ErrTooLarge. Import tells what all else is.
 func (s *Schema) Parse(md string) (*Node, error) {
-	doc, err := s.parse(md)
+	doc, err := s.parse(md, nil)
 	if err != nil {
 		return nil, err
 	}
 	return s.Fit(doc), nil
 }
 
-// parse returns the document before it is made valid.
-func (s *Schema) parse(md string) (*Node, error) {
+// parse returns the document before it is made valid, and notes what it loses.
+func (s *Schema) parse(md string, losses *losses) (*Node, error) {
 	if len(md) > MaxMarkdown {
 		return nil, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, len(md), MaxMarkdown)
 	}
-	r := &reader{s: s, src: []byte(clean(md)), used: map[string]bool{}}
+	r := &reader{s: s, src: []byte(clean(md)), used: map[string]bool{}, defined: map[string]bool{}, line: 1, losses: losses}
 	root := markdown().Parse(text.NewReader(r.src))
 	r.findUsed(root)
 	return Elem(s.spec.Top, nil, r.blocks(root, 0)...), nil
@@ -56,6 +56,10 @@ type reader struct {
 	s    *Schema
 	src  []byte
 	used map[string]bool // the link definitions that links refer to
+	// defined are the link definitions before: of several with one name the first counts.
+	defined map[string]bool
+	line    int     // of the first byte of src
+	losses  *losses // nil: nobody asks
 }
 
 // findUsed notes the definitions in use: one that nothing refers to is text.
@@ -108,9 +112,12 @@ func (r *reader) block(n ast.Node, depth int) []*Node {
 	case *extast.Table:
 		return []*Node{r.table(n)}
 	case *ast.LinkReferenceDefinition:
-		if label := util.ToLinkReference(n.Label); !r.used[label] {
+		label := util.ToLinkReference(n.Label)
+		if !r.used[label] || r.defined[label] {
+			r.lose(begins(n), "a link definition that nothing refers to", "text")
 			return []*Node{Elem("paragraph", nil, r.definition(n))}
 		}
+		r.defined[label] = true
 		return nil
 	}
 	return []*Node{Elem("paragraph", nil, Text(string(n.Lines().Value(r.src))))}
@@ -149,6 +156,7 @@ func (r *reader) list(l *ast.List, depth int) []*Node {
 	for c := l.FirstChild(); c != nil; c = c.NextSibling() {
 		items, list := []*Node{Elem("listItem", nil, r.blocks(c, depth+1)...)}, "bulletList"
 		if box := checkBox(c); box != nil {
+			r.loseInTask(c, items[0].Content)
 			items, list = r.task(box.IsChecked, items[0].Content), "taskList"
 		}
 		if k := len(out) - 1; k >= 0 && out[k].Type == list {
@@ -243,6 +251,7 @@ func (r *reader) excess(last ast.Node) []*Node {
 	if text = strings.TrimSpace(strings.TrimSuffix(text, "|")); text == "" {
 		return nil
 	}
+	r.lose(last.Lines().At(0).Start, "a cell behind the last column of its table", "text in the last column")
 	return []*Node{Text(" " + text)}
 }
 

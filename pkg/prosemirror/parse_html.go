@@ -123,6 +123,7 @@ func (r *reader) htmlBlock(h *ast.HTMLBlock) *Node {
 			}
 		}
 	}
+	r.lose(begins(h), shortHTML(raw), "a code block")
 	return codeBlock("html", r.rawHTML(h))
 }
 

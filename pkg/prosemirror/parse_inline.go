@@ -2,6 +2,7 @@ package prosemirror
 
 import (
 	"html"
+	"maps"
 	"slices"
 	"strings"
 
@@ -17,20 +18,24 @@ const emptyParagraph = "&nbsp;"
 type piece struct {
 	node *Node
 	tag  *htmlTag
-	pair int // of an opening tag: the index of the closing one, else -1
+	pair int // of a tag: the index of its partner, else -1
+	at   int // of a tag or an image: where it is in the source
 }
 
 // inlineReader collects the pieces of one text block.
 type inlineReader struct {
 	r      *reader
 	pieces []piece
+	told   map[string]bool // tags that stay text
 }
 
 // inlines returns the content of a text block.
 func (r *reader) inlines(block ast.Node) []*Node {
 	in := &inlineReader{r: r}
 	in.children(block, nil)
-	return in.resolve()
+	nodes := in.resolve()
+	r.loseImages(block, nodes)
+	return nodes
 }
 
 func (in *inlineReader) text(s string, marks []Mark) {
@@ -73,7 +78,7 @@ func (in *inlineReader) inline(n ast.Node, marks []Mark) {
 	case *extast.Strikethrough:
 		in.children(n, addMark(marks, Mark{Type: "strike"}))
 	case *ast.Link:
-		in.children(n, addMark(marks, in.r.link(unescape(n.Destination), n.Title)))
+		in.link(n, marks)
 	case *ast.AutoLink:
 		href, label := string(n.URL(src)), string(n.Label(src))
 		if n.AutoLinkType == ast.AutoLinkEmail {
@@ -82,15 +87,16 @@ func (in *inlineReader) inline(n ast.Node, marks []Mark) {
 		in.text(label, addMark(marks, in.r.link(href, nil)))
 	case *ast.Image:
 		attrs := Attrs{"src": unescape(n.Destination)}
+		in.loseInAlt(n)
 		if alt := in.plain(n); alt != "" {
 			attrs["alt"] = alt
 		}
 		if len(n.Title) > 0 {
 			attrs["title"] = unescape(n.Title)
 		}
-		in.pieces = append(in.pieces, piece{node: Elem("image", attrs)})
+		in.pieces = append(in.pieces, piece{node: in.linked(Elem("image", attrs), marks, begins(n)), at: begins(n)})
 	case *ast.RawHTML:
-		in.rawHTML(string(n.Segments.Value(src)), marks)
+		in.rawHTML(string(n.Segments.Value(src)), n.Segments.At(0).Start, marks)
 	case *extast.TaskCheckBox:
 		in.checkBox(n, marks)
 	default:
@@ -100,7 +106,7 @@ func (in *inlineReader) inline(n ast.Node, marks []Mark) {
 
 // plain returns the text in n: what an image is instead of.
 func (in *inlineReader) plain(n ast.Node) string {
-	sub := &inlineReader{r: in.r}
+	sub := &inlineReader{r: &reader{s: in.r.s, src: in.r.src}} // which tells nothing
 	sub.children(n, nil)
 	var b strings.Builder
 	for _, p := range sub.resolve() {
@@ -123,6 +129,7 @@ func (in *inlineReader) checkBox(n *extast.TaskCheckBox, marks []Mark) {
 	if l, ok := n.Parent().Parent().Parent().(*ast.List); ok && !l.IsOrdered() {
 		return
 	}
+	in.r.lose(begins(n.Parent()), "a task in a numbered list", "text")
 	if n.IsChecked {
 		in.text("[x] ", marks)
 		return
@@ -138,10 +145,11 @@ func addMark(marks []Mark, m Mark) []Mark {
 	return append(slices.Clip(marks), m)
 }
 
-func (in *inlineReader) rawHTML(raw string, marks []Mark) {
+func (in *inlineReader) rawHTML(raw string, at int, marks []Mark) {
 	node := Text(strings.ReplaceAll(raw, "\n", " "), marks...)
 	tag, rest, ok := cutTag(raw)
 	if !ok || rest != "" {
+		in.r.lose(at, shortHTML(raw), "text")
 		in.pieces = append(in.pieces, piece{node: node})
 		return
 	}
@@ -152,18 +160,77 @@ func (in *inlineReader) rawHTML(raw string, marks []Mark) {
 		return
 	case tag.name == "img":
 		if img := in.r.s.tagImage(tag); img != nil {
-			node = img
+			in.pieces = append(in.pieces, piece{node: in.linked(img, marks, at), at: at})
+			return
 		}
 	case tag.name == "span":
 	default:
 		if _, ok := in.r.s.tagMark(tag); !ok {
+			in.tell(&tag, node.Text, at)
 			in.pieces = append(in.pieces, piece{node: node})
 			return
 		}
 	}
-	in.pieces = append(in.pieces, piece{node: node, tag: &tag, pair: -1})
-	if node.Type == "image" {
-		in.pieces[len(in.pieces)-1].tag = nil
+	in.pieces = append(in.pieces, piece{node: node, tag: &tag, pair: -1, at: at})
+}
+
+// tell notes that a tag stays text; of those that are a pair, the first.
+func (in *inlineReader) tell(tag *htmlTag, raw string, at int) {
+	if tag.end && in.told[tag.name] {
+		return
+	}
+	if in.told == nil {
+		in.told = map[string]bool{}
+	}
+	in.told[tag.name] = true
+	in.r.lose(at, shortHTML(raw), "text")
+}
+
+// link reads a link. One that shows nothing shows its address.
+func (in *inlineReader) link(n *ast.Link, marks []Mark) {
+	href := unescape(n.Destination)
+	marks = addMark(marks, in.r.link(href, n.Title))
+	if n.FirstChild() == nil {
+		in.r.lose(begins(n), "a link without text", "its address")
+		in.text(href, marks)
+		return
+	}
+	in.children(n, marks)
+}
+
+// linked returns an image within marks, of which a link is an attribute of the image.
+func (in *inlineReader) linked(image *Node, marks []Mark, at int) *Node {
+	i := slices.IndexFunc(marks, func(m Mark) bool { return m.Type == "link" })
+	if i < 0 {
+		return image
+	}
+	if !slices.ContainsFunc(in.r.s.attrSpecs("image", false), func(a AttrSpec) bool { return a.Name == "href" }) {
+		in.r.lose(at, "a link around an image", "the image")
+		return image
+	}
+	link := marks[i]
+	for _, a := range in.r.s.attrSpecs("link", true) {
+		if v, there := link.Attrs[a.Name]; there && a.Name != "href" && !equalValue(v, a.Default) {
+			in.r.lose(at, "the "+a.Name+" of a link around an image", "the link without it")
+		}
+	}
+	attrs := maps.Clone(image.Attrs)
+	if attrs == nil {
+		attrs = Attrs{}
+	}
+	attrs["href"] = link.Attrs["href"]
+	return Elem("image", attrs)
+}
+
+// loseInAlt tells what is in the text of an image that text cannot say.
+func (in *inlineReader) loseInAlt(n ast.Node) {
+	for c := n.FirstChild(); c != nil; c = c.NextSibling() {
+		switch c.Kind() {
+		case ast.KindLink, ast.KindAutoLink, ast.KindImage, ast.KindRawHTML:
+			in.r.lose(begins(n), "a link, an image or HTML in the text of an image", "text")
+			return
+		}
+		in.loseInAlt(c)
 	}
 }
 
@@ -186,7 +253,7 @@ func (in *inlineReader) resolve() []*Node {
 		if closers[i] {
 			continue
 		}
-		if p.tag != nil && p.pair >= 0 {
+		if p.tag != nil && !p.tag.end && (p.pair > i+1 || p.pair > i && p.tag.name == "span") {
 			if p.tag.name == "span" {
 				if n := s.tagMention(*p.tag); n != nil {
 					out = append(out, n)
@@ -202,6 +269,12 @@ func (in *inlineReader) resolve() []*Node {
 			}
 		}
 		n := p.node
+		if p.tag != nil {
+			in.tell(p.tag, n.Text, p.at)
+		}
+		if n.Type == "image" && len(marks) > 0 {
+			n = in.linked(n, marks, p.at)
+		}
 		if n.IsText() && len(marks) > 0 {
 			all := n.Marks
 			for _, m := range marks {
@@ -226,7 +299,7 @@ func (in *inlineReader) pairTags() {
 		if !p.tag.end {
 			open[p.tag.name] = append(stack, i)
 		} else if k := len(stack) - 1; k >= 0 && len(p.tag.attrs) == 0 {
-			in.pieces[stack[k]].pair = i
+			in.pieces[stack[k]].pair, in.pieces[i].pair = i, stack[k]
 			open[p.tag.name] = stack[:k]
 		}
 	}

@@ -27,11 +27,11 @@ func (s *Schema) ParseLarge(md string) (*Node, error) {
 	if len(md) > MaxLarge {
 		return nil, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, len(md), MaxLarge)
 	}
-	return s.Fit(s.parseSections(cutMarkdown(clean(md), sectionSize))), nil
+	return s.Fit(s.parseSections(cutMarkdown(clean(md), sectionSize), nil)), nil
 }
 
 // parseSections reads sections as one document: what one defines links to, all may use.
-func (s *Schema) parseSections(sections []section) *Node {
+func (s *Schema) parseSections(sections []section, losses *losses) *Node {
 	roots := make([]ast.Node, len(sections))
 	var definitions []parser.Reference
 	parse := func(i int) parser.Context {
@@ -51,13 +51,14 @@ func (s *Schema) parseSections(sections []section) *Node {
 			parse(i)
 		}
 	}
-	used := map[string]bool{}
+	used, defined, line := map[string]bool{}, map[string]bool{}, 1
 	for i := range roots {
 		(&reader{used: used}).findUsed(roots[i])
 	}
 	doc := Elem(s.spec.Top, nil)
 	for i, p := range sections {
-		blocks := (&reader{s: s, src: []byte(p.text), used: used}).blocks(roots[i], 0)
+		blocks := (&reader{s: s, src: []byte(p.text), used: used, defined: defined, line: line, losses: losses}).blocks(roots[i], 0)
+		line += strings.Count(p.text, "\n")
 		if last := len(doc.Content) - 1; p.item && last >= 0 && len(blocks) > 0 && blocks[0].Type == doc.Content[last].Type {
 			list := doc.Content[last] // ours alone still
 			list.Content = append(list.Content, blocks[0].Content...)

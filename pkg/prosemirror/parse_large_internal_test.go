@@ -38,7 +38,7 @@ func TestSectionsAreTheSame(t *testing.T) {
 		if len(sections) < 2 && len(md) > 800 {
 			t.Fatalf("seed %d: %d bytes are not cut", seed, len(md))
 		}
-		if got := s.Fit(s.parseSections(sections)); !got.Equal(want) {
+		if got := s.Fit(s.parseSections(sections, nil)); !got.Equal(want) {
 			t.Fatalf("seed %d: in %d sections\n%s\nwant\n%s\nof\n%s", seed, len(sections), s.Render(got), s.Render(want), md)
 		}
 	}
@@ -76,7 +76,7 @@ func TestSectionsOfLongBlocks(t *testing.T) {
 			if all.String() != tc.md || len(sections) < 2 {
 				t.Fatalf("%d sections are not the document", len(sections))
 			}
-			doc := s.Fit(s.parseSections(sections))
+			doc := s.Fit(s.parseSections(sections, nil))
 			if err := s.Check(doc); err != nil {
 				t.Fatal(err)
 			}

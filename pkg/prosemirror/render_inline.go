@@ -191,6 +191,9 @@ func (in *inliner) tokens() {
 			if len(in.open) > 0 {
 				in.closeExcept(in.marksBehind(i))
 			}
+			if r.atom.Type == "image" { // a link would become the image's
+				in.closeExcept(slices.DeleteFunc(slices.Clone(in.marksBehind(i)), func(m Mark) bool { return m.Type == "link" }))
+			}
 			lineStart = in.atom(i)
 			continue
 		}

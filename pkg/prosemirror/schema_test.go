@@ -197,7 +197,7 @@ func TestCheck(t *testing.T) {
 		{"attribute unknown", doc(pm.Elem("paragraph", pm.Attrs{"x": 1})), `no attribute x`},
 		{"mark unknown", doc(p(pm.Text("a", pm.Mark{Type: "comment--12345678"}))), `no mark comment--12345678`},
 		{"mark in code", doc(pm.Elem("codeBlock", nil, pm.Text("a", bold))), `codeBlock does not allow the mark bold`},
-		{"marks exclude", doc(p(pm.Text("a", bold, code))), `the marks bold and code exclude each other`},
+		{"marks exclude", doc(p(pm.Text("a", code, code))), `the marks code and code exclude each other`},
 		{"marks out of order", doc(p(pm.Text("a", bold, link))), `the mark link is out of order`},
 		{"text twice", doc(p(pm.Text("a"), pm.Text("b"))), `has the marks of the text before`},
 		{"empty text", doc(p(pm.Text(""))), `a text holds text`},
@@ -231,6 +231,16 @@ func TestCheck(t *testing.T) {
 func TestFit(t *testing.T) {
 	t.Parallel()
 	nested, err := pm.New(pm.TipTapSpec().WithNestedTasks())
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := pm.TipTapSpec()
+	for i, m := range spec.Marks {
+		if m.Name == "code" {
+			spec.Marks[i].Excludes = "_"
+		}
+	}
+	exclusive, err := pm.New(spec)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -272,7 +282,12 @@ func TestFit(t *testing.T) {
 		in:   `{"type":"doc","content":[{"type":"details","content":[{"type":"summary","content":[{"type":"text","marks":[{"type":"comment--abcdefgh"},{"type":"italic"},{"type":"bold"}],"text":"a"}]}]},{"type":"paragraph","content":[{"type":"emoji","attrs":{"name":"x"}}]}]}`,
 		want: `{"type":"doc","content":[{"type":"paragraph","content":[{"type":"text","marks":[{"type":"bold"},{"type":"italic"}],"text":"a"}]},{"type":"paragraph"}]}`,
 	}, {
-		name: "a link keeps its address, not the code",
+		name: "a link, bold and code lie on one text",
+		in:   `{"type":"doc","content":[{"type":"paragraph","content":[{"type":"text","marks":[{"type":"code"},{"type":"bold"},{"type":"link","attrs":{"href":"u"}}],"text":"a"},{"type":"text","marks":[{"type":"bold"},{"type":"code"}],"text":"b"}]}]}`,
+		want: `{"type":"doc","content":[{"type":"paragraph","content":[{"type":"text","marks":[{"type":"link","attrs":{"href":"u","rel":"noopener noreferrer nofollow","target":"_blank"}},{"type":"bold"},{"type":"code"}],"text":"a"},{"type":"text","marks":[{"type":"bold"},{"type":"code"}],"text":"b"}]}]}`,
+	}, {
+		name: "a link keeps its address, not the code, where code excludes others",
+		s:    exclusive,
 		in:   `{"type":"doc","content":[{"type":"paragraph","content":[{"type":"text","marks":[{"type":"code"},{"type":"bold"},{"type":"link","attrs":{"href":"u"}}],"text":"a"},{"type":"text","marks":[{"type":"bold"},{"type":"code"}],"text":"b"}]}]}`,
 		want: `{"type":"doc","content":[{"type":"paragraph","content":[{"type":"text","marks":[{"type":"link","attrs":{"href":"u","rel":"noopener noreferrer nofollow","target":"_blank"}},{"type":"bold"}],"text":"a"},{"type":"text","marks":[{"type":"code"}],"text":"b"}]}]}`,
 	}} {

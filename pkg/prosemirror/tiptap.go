@@ -8,8 +8,10 @@ import (
 
 // TipTap returns the schema that TipTap 3 builds from StarterKit with
 // Highlight, Superscript, Subscript, Image, TableKit, TaskList, TaskItem and
-// Mention, none of them configured, and with trailingNode, which StarterKit has
-// switched on.
+// Mention, and with trailingNode, which StarterKit has switched on. Two of them
+// are extended, as bench/tiptap has them: code excludes itself only, so that it may
+// be bold or in a link, and an image has the attribute href. An editor without
+// that shows such code, and such an image without its link, and takes nothing away.
 func TipTap() *Schema { return tiptap() }
 
 var tiptap = sync.OnceValue(func() *Schema {
@@ -56,6 +58,7 @@ func TipTapSpec() Spec {
 				{Name: "title", Kind: String},
 				{Name: "width", Kind: Number},
 				{Name: "height", Kind: Number},
+				{Name: "href", Kind: String}, // where the image leads; ours
 			}},
 			{Name: "listItem", Content: "paragraph block*"},
 			{Name: "orderedList", Content: "listItem+", Group: "block list", Attrs: []AttrSpec{
@@ -81,10 +84,10 @@ func TipTapSpec() Spec {
 				{Name: "title", Kind: String},
 			}},
 			{Name: "bold"},
-			{Name: "code", Excludes: "_"},
 			{Name: "italic"},
 			{Name: "strike"},
 			{Name: "underline"},
+			{Name: "code"},
 			{Name: "highlight"},
 			{Name: "superscript"},
 			{Name: "subscript"},
