@@ -54,6 +54,10 @@ var kinds = [...]struct {
 	Cancelled:       {"cancelled", connect.CodeCanceled, 499},
 }
 
+// CodePrecondition is the code of a Conflict with a condition of the request: a thing is
+// not in the version that the caller knows. The public API answers 412.
+const CodePrecondition = "PRECONDITION_FAILED"
+
 // String returns the kind in lower case, for logs and metrics.
 func (k Kind) String() string { return kinds[k].name }
 

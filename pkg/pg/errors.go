@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -17,6 +18,23 @@ import (
 
 // errBusy is the cause when no connection was to be had in time.
 var errBusy = errors.New("no database connection in 5 s")
+
+// unreachable returns an error that names the server and the reason in one line: pgx
+// repeats both for every address and TLS mode that it tried.
+func unreachable(cfg *pgconn.Config, err error) error {
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
+		err = e
+	} else if e, ok := errors.AsType[*net.OpError](err); ok {
+		err = e
+	} else if e, ok := errors.AsType[*net.DNSError](err); ok {
+		err = e
+	}
+	at := cfg.Host
+	if !strings.HasPrefix(at, "/") {
+		at = net.JoinHostPort(at, strconv.Itoa(int(cfg.Port)))
+	}
+	return fmt.Errorf("connect to PostgreSQL at %s (database %q, user %q): %w", at, cfg.Database, cfg.User, err)
+}
 
 // NoRows reports whether err is that a query for one row found none.
 func NoRows(err error) bool { return errors.Is(err, pgx.ErrNoRows) }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -24,6 +25,8 @@ import (
 type Migrations struct {
 	Schema, Role string
 	FS           fs.FS
+	// AppendOnly are tables whose rows the role may neither change nor delete.
+	AppendOnly []string
 	// Password makes the role a login with this password (printable ASCII). When
 	// empty the role's login stays as it is: none for a new role, which is then
 	// reached by a login that is a member of it.
@@ -45,6 +48,8 @@ const migrationLock = 0x5167_6e61_6c62_6f78
 // one database wait for each other. adminURL names a superuser, or a user with
 // CREATEROLE and CREATE on the database. If it dies here, the migration at work
 // is rolled back (unless its file says NO TRANSACTION), and running it again goes on.
+// When a schema has a migration that its FS does not, a newer program has been at
+// work: then nothing is changed, and the error says so.
 func Migrate(ctx context.Context, adminURL string, log *slog.Logger, all ...Migrations) error {
 	for _, m := range all {
 		if err := errors.Join(checkName("schema", m.Schema), checkName("role", m.Role)); err != nil {
@@ -57,6 +62,9 @@ func Migrate(ctx context.Context, adminURL string, log *slog.Logger, all ...Migr
 	}
 	db := openAdmin(cfg)
 	defer func() { _ = db.Close() }()
+	if err := db.PingContext(ctx); err != nil {
+		return fmt.Errorf("migrate: %w", unreachable(&cfg.Config, err))
+	}
 	// The lock belongs to the session; closing the only connection releases it.
 	if _, err := db.ExecContext(ctx, "select pg_advisory_lock($1)", int64(migrationLock)); err != nil {
 		return fmt.Errorf("migrate: wait for the lock: %w", err)
@@ -67,6 +75,11 @@ func Migrate(ctx context.Context, adminURL string, log *slog.Logger, all ...Migr
 	}
 	if version < oldest {
 		return fmt.Errorf("migrate: the server is PostgreSQL %d; version %d or newer is needed", version, oldest)
+	}
+	for _, m := range all {
+		if err := refuseNewer(ctx, db, m); err != nil {
+			return fmt.Errorf("migrate schema %s: %w", m.Schema, err)
+		}
 	}
 	for _, m := range all {
 		if err := migrateOne(ctx, db, log, m); err != nil {
@@ -80,7 +93,7 @@ func Migrate(ctx context.Context, adminURL string, log *slog.Logger, all ...Migr
 func parseAdmin(adminURL string) (*pgx.ConnConfig, error) {
 	cfg, err := pgx.ParseConfig(adminURL)
 	if adminURL == "" || err != nil {
-		return nil, errors.New("the administrator's database URL does not parse: want postgres://user:password@host:5432/database, with special characters of the password percent-encoded")
+		return nil, errors.New("the administrator's database URL (DATABASE_URL) does not parse: want postgres://user:password@host:5432/database, with special characters of the password percent-encoded")
 	}
 	cfg.ConnectTimeout = connectTimeout
 	cfg.RuntimeParams["application_name"] = "signalbox administration"
@@ -97,6 +110,47 @@ func openAdmin(cfg *pgx.ConnConfig) *sql.DB {
 	return db
 }
 
+// refuseNewer returns an error when the schema has a later migration than the last of m.
+func refuseNewer(ctx context.Context, db *sql.DB, m Migrations) error {
+	known, err := lastMigration(m)
+	if err != nil {
+		return err
+	}
+	table := m.Schema + "." + versionTable
+	var exists bool
+	if err := db.QueryRowContext(ctx, "select to_regclass($1) is not null", table).Scan(&exists); err != nil || !exists {
+		return err
+	}
+	var applied int64
+	if err := db.QueryRowContext(ctx, "select coalesce(max(version_id), 0) from "+table).Scan(&applied); err != nil {
+		return fmt.Errorf("read its version: %w", err)
+	}
+	if applied > known {
+		return fmt.Errorf("the database has its migration %d, and this program knows them up to %d: a newer version of Signalbox has used it. "+
+			"Run that version or a newer one, or restore a backup from before; nothing was changed", applied, known)
+	}
+	return nil
+}
+
+// lastMigration returns the highest number of m's files, 0 without any.
+func lastMigration(m Migrations) (last int64, err error) {
+	if m.FS == nil {
+		return 0, nil
+	}
+	names, err := fs.Glob(m.FS, "*.sql")
+	if err != nil {
+		return 0, fmt.Errorf("read migrations: %w", err)
+	}
+	for _, name := range names {
+		n, err := goose.NumericComponent(name)
+		if err != nil { // goose would skip it
+			return 0, fmt.Errorf("migration %s: want a name like 00001_what.sql: %w", name, err)
+		}
+		last = max(last, n)
+	}
+	return last, nil
+}
+
 func migrateOne(ctx context.Context, db *sql.DB, log *slog.Logger, m Migrations) error {
 	if err := ensureRole(ctx, db, m); err != nil {
 		return fmt.Errorf("role %s: %w", m.Role, err)
@@ -109,7 +163,7 @@ func migrateOne(ctx context.Context, db *sql.DB, log *slog.Logger, m Migrations)
 			return err
 		}
 	}
-	if _, err := db.ExecContext(ctx, grantSQL(m.Schema, m.Role)); err != nil {
+	if _, err := db.ExecContext(ctx, grantSQL(m)); err != nil {
 		return fmt.Errorf("grant rights: %w", err)
 	}
 	return nil
@@ -126,15 +180,6 @@ func provider(db *sql.DB, m Migrations) (*goose.Provider, error) {
 }
 
 func up(ctx context.Context, db *sql.DB, log *slog.Logger, m Migrations) error {
-	names, err := fs.Glob(m.FS, "*.sql")
-	if err != nil {
-		return fmt.Errorf("read migrations: %w", err)
-	}
-	for _, name := range names {
-		if _, err := goose.NumericComponent(name); err != nil { // goose would skip it
-			return fmt.Errorf("migration %s: want a name like 00001_what.sql: %w", name, err)
-		}
-	}
 	p, err := provider(db, m)
 	if errors.Is(err, goose.ErrNoMigrations) {
 		return nil
@@ -171,7 +216,12 @@ select set_config('search_path', '` + schema + `', false), set_config('signalbox
 
 // grantSQL gives the role its rights on what is there and on what this
 // administrator makes later. Rights are only written where they are missing.
-func grantSQL(schema, role string) string {
+func grantSQL(m Migrations) string {
+	schema, role := m.Schema, m.Role
+	var appendOnly strings.Builder
+	for _, table := range m.AppendOnly {
+		fmt.Fprintf(&appendOnly, "revoke update, delete on %s.%s from %s;\n", schema, table, role)
+	}
 	return `
 grant usage on schema ` + schema + ` to ` + role + `;
 grant select, insert, update, delete on all tables in schema ` + schema + ` to ` + role + `;
@@ -184,7 +234,7 @@ do $$ begin
 		revoke all on sequence ` + schema + `.` + versionTable + `_id_seq from ` + role + `;
 	end if;
 end $$;
-`
+` + appendOnly.String()
 }
 
 // ensureRole makes the role, lets the administrator become it, and sets its

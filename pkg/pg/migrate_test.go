@@ -106,6 +106,32 @@ func TestMigrateDown(t *testing.T) {
 	mustAdd(t, d.Open(t, notes()), id.New[id.Workspace](), "x")
 }
 
+// An older program leaves a database alone that a newer one has migrated, all of it.
+func TestMigrateRefusesNewer(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	older := notes()
+	newer := older
+	newer.FS = files("00001_notes.sql", notesUp, "00002_more.sql", "-- +goose Up\nCREATE TABLE more (id bigint PRIMARY KEY);\n-- +goose Down\nDROP TABLE more;\n")
+	if err := pg.Migrate(t.Context(), d.AdminURL, quiet, newer); err != nil {
+		t.Fatal(err)
+	}
+	other := pg.Migrations{Schema: "other", Role: "pgtest_notes", FS: files("00001_x.sql", "-- +goose Up\nCREATE TABLE x ();\n-- +goose Down\nDROP TABLE x;\n")}
+	err := pg.Migrate(t.Context(), d.AdminURL, quiet, other, older)
+	for _, want := range []string{"schema notes", "migration 2", "up to 1", "newer version", "nothing was changed"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Migrate with the older files = %v, want an error with %q", err, want)
+		}
+	}
+	var made bool
+	if err := connect(t, d.AdminURL).QueryRow(t.Context(), "select to_regnamespace('other') is not null").Scan(&made); err != nil || made {
+		t.Errorf("schema other was made: %t, %v, want nothing changed", made, err)
+	}
+	if err := pg.Migrate(t.Context(), d.AdminURL, quiet, newer, other); err != nil {
+		t.Errorf("Migrate with the newer files = %v", err)
+	}
+}
+
 func TestMigrateRefuses(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -117,13 +143,15 @@ func TestMigrateRefuses(t *testing.T) {
 	}{
 		{"bad schema", d.AdminURL, pg.Migrations{Schema: `x"; drop`, Role: "r"}, "lower-case name"},
 		{"bad role", d.AdminURL, pg.Migrations{Schema: "x", Role: ""}, "lower-case name"},
-		{"bad URL", "postgres://u:hunter2@h:x/", notes(), "does not parse"},
+		{"bad URL", "postgres://u:hunter2@h:x/", notes(), "(DATABASE_URL) does not parse"},
+		{"nobody listens", "postgres://u:hunter2@127.0.0.1:1/x", notes(), `connect to PostgreSQL at 127.0.0.1:1 (database "x", user "u"): dial tcp`},
+		{"no such database", strings.Replace(d.AdminURL, "dbname", "", 1) + "&dbname=nosuch", notes(), `database "nosuch" does not exist`},
 		{"bad SQL", d.AdminURL, pg.Migrations{Schema: "x", Role: "pgtest_notes", FS: files("00001_x.sql", "-- +goose Up\nCREATE TABEL x ();\n")}, "00001_x.sql"},
 		{"bad file name", d.AdminURL, pg.Migrations{Schema: "x", Role: "pgtest_notes", FS: files("x.sql", "-- +goose Up\n")}, "x.sql"},
 		{"bad password", d.AdminURL, pg.Migrations{Schema: "x", Role: "pgtest_refused", Password: "hünter2"}, "printable ASCII"},
 	} {
 		err := pg.Migrate(t.Context(), tc.url, quiet, tc.m)
-		if err == nil || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), "unter2") {
+		if err == nil || !strings.Contains(err.Error(), tc.want) || strings.ContainsAny(err.Error(), "\n") && tc.name != "bad SQL" || strings.Contains(err.Error(), "unter2") {
 			t.Errorf("%s: Migrate = %v, want an error with %q and no password", tc.name, err, tc.want)
 		}
 	}
@@ -165,7 +193,7 @@ func TestMigrateWithoutSuperuser(t *testing.T) {
 // A role with a password logs in where the server asks for one.
 func TestMigratePassword(t *testing.T) {
 	t.Parallel()
-	dir := filepath.Join(t.TempDir(), "pg")
+	dir := filepath.Join(pgtest.Folder(t), "pg")
 	s, err := pgd.Start(t.Context(), pgd.Config{Dir: dir, Fast: true})
 	if err != nil {
 		t.Fatal(err)

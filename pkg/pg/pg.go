@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"signalbox.dev/pkg/conf"
+	"signalbox.dev/pkg/fair"
 )
 
 // Limits of every connection. A URL may set its own (…?statement_timeout=5s);
@@ -43,7 +44,8 @@ type Config struct {
 // safe for concurrent use.
 type DB struct {
 	pool     *pgxpool.Pool
-	attempts int // how many dead connections a begin skips
+	turns    *fair.Semaphore[string] // its connections, by workspace
+	attempts int                     // how many dead connections a begin skips
 }
 
 // Open checks cfg and returns a DB without connecting: a service starts while
@@ -55,12 +57,12 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 		}
 	}
 	if cfg.URL == "" {
-		return nil, errors.New("the database URL is empty: want postgres://user:password@host:5432/database")
+		return nil, errors.New("the database URL (DATABASE_URL) is empty: want postgres://user:password@host:5432/database")
 	}
 	pc, err := pgxpool.ParseConfig(cfg.URL.Reveal())
 	if err != nil {
 		// The cause is not shown: it quotes the URL, and pgx redacts by guessing.
-		return nil, errors.New("the database URL does not parse: want postgres://user:password@host:5432/database, with special characters of the password percent-encoded")
+		return nil, errors.New("the database URL (DATABASE_URL) does not parse: want postgres://user:password@host:5432/database, with special characters of the password percent-encoded")
 	}
 	pc.MaxConns = cmp.Or(cfg.MaxConns, defaultMaxConns)
 	pc.MinConns, pc.MinIdleConns = 0, 0
@@ -98,7 +100,7 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the database pool: %w", err)
 	}
-	return &DB{pool: pool, attempts: int(pc.MaxConns) + 1}, nil
+	return &DB{pool: pool, turns: fair.New[string](fair.Limits{Slots: int(pc.MaxConns)}), attempts: int(pc.MaxConns) + 1}, nil
 }
 
 // refusePower closes a connection to which policies would not apply: a slip in

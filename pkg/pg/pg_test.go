@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,7 +29,7 @@ func TestOpenRefuses(t *testing.T) {
 		cfg  pg.Config
 		want string
 	}{
-		{"no URL", pg.Config{Role: "r", Schema: "s"}, "URL is empty"},
+		{"no URL", pg.Config{Role: "r", Schema: "s"}, "(DATABASE_URL) is empty"},
 		{"bad port", pg.Config{URL: "postgres://u:hunter2@h:hunter2/d", Role: "r", Schema: "s"}, "percent-encoded"},
 		{"slash in password", pg.Config{URL: "postgres://u:hunter2/x@h/d", Role: "r", Schema: "s"}, "percent-encoded"},
 		{"another kind of URL", pg.Config{URL: "mysql://u:hunter2@h/d", Role: "r", Schema: "s"}, "want postgres://"},
@@ -147,6 +149,43 @@ func TestPoolExhausted(t *testing.T) {
 	}
 }
 
+// A workspace that wants all connections many times over has one in front of another's
+// only transaction, and not all of its own.
+func TestConnectionsByTurn(t *testing.T) {
+	t.Parallel()
+	db := openWith(t, pg.Config{URL: conf.Secret(pgtest.New(t, notes()).AdminURL), MaxConns: 1})
+	flood, other := id.New[id.Workspace](), id.New[id.Workspace]()
+	var begun atomic.Int64 // of the flood
+	var work sync.WaitGroup
+	ask := func(ws id.Workspace, fn func()) {
+		work.Go(func() {
+			if err := db.InWorkspace(t.Context(), ws, func(context.Context, pgx.Tx) error { fn(); return nil }); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	holds, letGo := make(chan struct{}), make(chan struct{})
+	ask(flood, func() { close(holds); <-letGo })
+	<-holds
+	const many = 50
+	for range many {
+		ask(flood, func() { begun.Add(1) })
+	}
+	for pg.Waiting(db) < many {
+		runtime.Gosched()
+	}
+	ask(other, func() {
+		if n := begun.Load(); n > 0 {
+			t.Errorf("%d of another workspace's transactions came first, want none", n)
+		}
+	})
+	for pg.Waiting(db) < many+1 {
+		runtime.Gosched()
+	}
+	close(letGo)
+	work.Wait()
+}
+
 // A caller that goes away ends its statement and keeps its kind of error.
 func TestCallersContext(t *testing.T) {
 	t.Parallel()
@@ -184,7 +223,7 @@ func TestCallersContext(t *testing.T) {
 // Postgres goes away and comes back; the DB stays the same.
 func TestSurvivesRestart(t *testing.T) {
 	t.Parallel()
-	cfg := pgd.Config{Dir: filepath.Join(t.TempDir(), "pg"), Fast: true}
+	cfg := pgd.Config{Dir: filepath.Join(pgtest.Folder(t), "pg"), Fast: true}
 	start := func() *pgd.Server {
 		s, err := pgd.Start(t.Context(), cfg)
 		if err != nil {

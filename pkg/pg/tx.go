@@ -70,6 +70,11 @@ func (db *DB) AsSystem(ctx context.Context, fn func(ctx context.Context, tx pgx.
 func (db *DB) transact(ctx context.Context, c claims, fn func(context.Context, pgx.Tx) error) error {
 	limited, cancel := context.WithTimeout(ctx, transactionTimeout)
 	defer cancel()
+	done, err := db.turn(limited, c)
+	if err != nil {
+		return classify(ctx, "begin a transaction", err)
+	}
+	defer done()
 	tx, err := db.begin(limited, c)
 	if err != nil {
 		return classify(ctx, "begin a transaction", err)
@@ -107,11 +112,32 @@ func (db *DB) beginOnce(ctx context.Context, options pgx.TxOptions) (pgx.Tx, err
 	limited, cancel := context.WithTimeoutCause(ctx, acquireTimeout, errBusy)
 	defer cancel()
 	tx, err := db.pool.BeginTx(limited, options)
-	if err != nil && errors.Is(context.Cause(limited), errBusy) {
-		s := db.pool.Stat()
-		return nil, fmt.Errorf("%w (%d of %d in use): %w", errBusy, s.AcquiredConns(), s.MaxConns(), err)
+	if err != nil {
+		err = db.busy(limited, err)
 	}
 	return tx, err
+}
+
+// turn waits until the claims' workspace may have a connection of the pool; done gives it
+// back. The pool alone serves first come, and whoever floods it is in front of everybody.
+// What acts for no workspace (sweepers, the outbox) has a turn of its own.
+func (db *DB) turn(ctx context.Context, c claims) (done func(), err error) {
+	limited, cancel := context.WithTimeoutCause(ctx, acquireTimeout, errBusy)
+	defer cancel()
+	if err := db.turns.Acquire(limited, c.workspace); err != nil {
+		return nil, db.busy(limited, err)
+	}
+	return func() { db.turns.Release(c.workspace) }, nil
+}
+
+// busy adds to an error of waiting, when all connections were in use for too long, that
+// they were.
+func (db *DB) busy(limited context.Context, err error) error {
+	if !errors.Is(context.Cause(limited), errBusy) {
+		return err
+	}
+	s := db.pool.Stat()
+	return fmt.Errorf("%w (%d of %d in use): %w", errBusy, s.AcquiredConns(), s.MaxConns(), err)
 }
 
 // isStale reports whether err says that an established connection was lost, in
@@ -182,7 +208,13 @@ func (db *DB) ChangeInWorkspace(ctx context.Context, ws id.Workspace, look *pgx.
 	}
 	limited, cancel := context.WithTimeout(ctx, transactionTimeout)
 	defer cancel()
-	conn, err := db.look(limited, claims{workspace: ws.String()}, look)
+	c := claims{workspace: ws.String()}
+	done, err := db.turn(limited, c)
+	if err != nil {
+		return classify(ctx, "begin a transaction", err)
+	}
+	defer done()
+	conn, err := db.look(limited, c, look)
 	if err != nil {
 		return classify(ctx, "begin a transaction", err)
 	}
@@ -244,6 +276,11 @@ func Collect[T any](into *[]T) func(pgx.Rows) error {
 func (db *DB) batch(ctx context.Context, c claims, b *pgx.Batch, attempts int) error {
 	limited, cancel := context.WithTimeout(ctx, transactionTimeout)
 	defer cancel()
+	done, err := db.turn(limited, c)
+	if err != nil {
+		return classify(ctx, "send a batch", err)
+	}
+	defer done()
 	for attempt := 1; ; attempt++ {
 		err := db.batchOnce(limited, withClaims(c, b))
 		switch {
@@ -283,14 +320,13 @@ func (db *DB) batchOnce(ctx context.Context, b *pgx.Batch) error {
 	return conn.SendBatch(ctx, b).Close()
 }
 
-// acquire takes a connection of the pool; the caller releases it.
+// acquire takes a connection of the pool; the caller has had its turn, and releases it.
 func (db *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	limited, cancel := context.WithTimeoutCause(ctx, acquireTimeout, errBusy)
 	defer cancel()
 	conn, err := db.pool.Acquire(limited)
-	if err != nil && errors.Is(context.Cause(limited), errBusy) {
-		s := db.pool.Stat()
-		err = fmt.Errorf("%w (%d of %d in use): %w", errBusy, s.AcquiredConns(), s.MaxConns(), err)
+	if err != nil {
+		err = db.busy(limited, err)
 	}
 	return conn, err
 }

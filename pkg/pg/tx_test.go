@@ -124,6 +124,81 @@ func TestClaimsEndWithTheTransaction(t *testing.T) {
 }
 
 // A statement that sets claims for the whole session would leak them; begin covers them.
+// batches are the ways to send statements for a workspace at once.
+func batches(db *pg.DB) map[string]func(context.Context, id.Workspace, *pgx.Batch) error {
+	return map[string]func(context.Context, id.Workspace, *pgx.Batch) error{
+		"read": db.ReadInWorkspace, "write": db.WriteInWorkspace,
+		"change": func(ctx context.Context, ws id.Workspace, b *pgx.Batch) error {
+			return db.ChangeInWorkspace(ctx, ws, b, func(b *pgx.Batch) error { b.Queue("select 1"); return nil })
+		},
+		"look": func(ctx context.Context, ws id.Workspace, b *pgx.Batch) error {
+			return db.ChangeInWorkspace(ctx, ws, b, func(*pgx.Batch) error { return nil })
+		},
+	}
+}
+
+func TestClaimsEndWithTheBatch(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t, notes())
+	db := openWith(t, pg.Config{URL: conf.Secret(d.AdminURL), MaxConns: 1})
+	ws := id.New[id.Workspace]()
+	mustAdd(t, db, ws, "a")
+	conn := onlyConn(t, db, ws)
+	for name, send := range batches(db) {
+		b := &pgx.Batch{}
+		b.Queue("select 1")
+		if err := send(t.Context(), ws, b); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		var claim string
+		if err := conn.QueryRow(t.Context(), "select current_setting('signalbox.workspace', true)").Scan(&claim); err != nil || claim != "" {
+			t.Errorf("after a %s the connection has the claim %q, %v, want none", name, claim, err)
+		}
+	}
+}
+
+// onlyConn returns the connection of a pool of one.
+func onlyConn(t *testing.T, db *pg.DB, ws id.Workspace) (c *pgx.Conn) {
+	t.Helper()
+	if err := db.InWorkspace(t.Context(), ws, func(_ context.Context, tx pgx.Tx) error { c = tx.Conn(); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// Two tenants on one connection see their own rows, whatever the other one did before, and
+// a statement without claims sees none.
+func TestTenantsOnOneConnection(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t, notes())
+	db := openWith(t, pg.Config{URL: conf.Secret(d.AdminURL), MaxConns: 1})
+	tenants := map[id.Workspace]string{id.New[id.Workspace](): "a", id.New[id.Workspace](): "b"}
+	var conn *pgx.Conn
+	for ws, text := range tenants {
+		mustAdd(t, db, ws, text)
+		conn = onlyConn(t, db, ws)
+	}
+	for range 5 {
+		for ws, text := range tenants {
+			for name, send := range batches(db) { // in another order each time
+				var got []string
+				b := &pgx.Batch{}
+				b.Queue("select text from notes").Query(func(rows pgx.Rows) (err error) {
+					got, err = pgx.CollectRows(rows, pgx.RowTo[string])
+					return err
+				})
+				if err := send(t.Context(), ws, b); err != nil || len(got) != 1 || got[0] != text {
+					t.Errorf("a %s of tenant %s sees %q, %v", name, text, got, err)
+				}
+				var rows int
+				if err := conn.QueryRow(t.Context(), "select count(*) from notes").Scan(&rows); err != nil || rows != 0 {
+					t.Errorf("behind a %s of tenant %s a statement without claims sees %d rows, %v", name, text, rows, err)
+				}
+			}
+		}
+	}
+}
+
 func TestSessionClaimsAreCovered(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t, notes())

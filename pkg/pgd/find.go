@@ -26,6 +26,13 @@ type binaries struct {
 	major int
 }
 
+// Bin returns the folder of initdb and postgres that [Start] uses for a new data
+// folder. A program that is started elsewhere finds it through $SIGNALBOX_PG_BIN.
+func Bin(ctx context.Context, cfg Config) (string, error) {
+	b, err := find(ctx, cfg, 0, "")
+	return b.dir, err
+}
+
 // find returns the installation to use: the first found, or, for a data folder
 // that exists, the first of the version that made it (made; 0 for none).
 func find(ctx context.Context, cfg Config, made int, dir string) (binaries, error) {
@@ -68,7 +75,7 @@ func find(ctx context.Context, cfg Config, made int, dir string) (binaries, erro
 // everywhere lists where binaries may be, the best first.
 func everywhere(search []string) []string {
 	var out []string
-	for _, dir := range slices.Concat(search, above(os.Getwd), above(os.Executable)) {
+	for _, dir := range slices.Concat(search, above(os.Getwd), above(programFolder)) {
 		out = append(out, npm(filepath.Join(dir, "services", "console", "node_modules")), npm(filepath.Join(dir, "node_modules")))
 		if filepath.Base(dir) == "node_modules" {
 			out = append(out, npm(dir))
@@ -102,6 +109,11 @@ func unique(in []string) []string {
 		}
 	}
 	return out
+}
+
+func programFolder() (string, error) {
+	program, err := os.Executable()
+	return filepath.Dir(program), err
 }
 
 func above(of func() (string, error)) []string {

@@ -62,7 +62,8 @@ func initialize(ctx context.Context, bins binaries, as user, dir string, fast bo
 	if err := as.give(tmp); err != nil {
 		return err
 	}
-	args := []string{"-D", tmp, "--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-instructions"}
+	// The authentication is settled at each start (authenticate).
+	args := []string{"-D", tmp, "--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-instructions", "--data-checksums"}
 	if fast {
 		args = append(args, "--no-sync")
 	}
@@ -72,13 +73,50 @@ func initialize(ctx context.Context, bins binaries, as user, dir string, fast bo
 	cmd.SysProcAttr = as.attr()
 	cmd.WaitDelay = quitTimeout // for what initdb started itself
 	if out, err := cmd.CombinedOutput(); err != nil {
-		lines := bytes.Split(bytes.TrimSpace(out), []byte("\n"))
-		return fmt.Errorf("initdb: %w; %s", err, explain(bytes.Join(lines[max(0, len(lines)-len(tail{})):], []byte("\n"))))
+		return fmt.Errorf("initdb: %w; %s", err, explain(lastOf(out)))
 	}
 	if err := os.Rename(tmp, dir); err != nil {
 		return fmt.Errorf("move the new data folder into place (it must not be a mount point; use a folder in it): %w", err)
 	}
 	return nil
+}
+
+// authenticate settles who may connect: whoever reaches the socket, or with a password
+// those who have their role's, which the superuser is given here.
+func (s *Server) authenticate(ctx context.Context, bins binaries, as user, life *os.File) error {
+	method := "trust"
+	if s.password != "" {
+		method = "scram-sha-256"
+	}
+	rules := []byte("local all all " + method + "\n")
+	file := filepath.Join(s.dir, "pg_hba.conf")
+	if old, err := os.ReadFile(file); err != nil || !bytes.Equal(old, rules) {
+		if err := errors.Join(os.WriteFile(file+".new", rules, 0o600), os.Lchown(file+".new", as.uid, as.uid), os.Rename(file+".new", file)); err != nil {
+			return fmt.Errorf("say who may connect: %w", err)
+		}
+	}
+	if s.password == "" {
+		return nil
+	}
+	// Before the server runs, nobody else can connect.
+	cmd := exec.CommandContext(ctx, filepath.Join(bins.dir, "postgres"), "--single", "-D", s.dir, "-c", "log_min_error_statement=panic",
+		"-c", "recovery_init_sync_method="+syncAfterCrash, "postgres")
+	cmd.Dir = "/"
+	cmd.Env = environment()
+	cmd.SysProcAttr = as.attr()
+	cmd.ExtraFiles = []*os.File{life}
+	cmd.WaitDelay = quitTimeout
+	cmd.Stdin = strings.NewReader("alter role postgres login password '" + s.password.Reveal() + "'\n")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("set the administrator's password: %w; %s", err, explain(lastOf(out)))
+	}
+	return nil
+}
+
+// lastOf returns the last lines of an output.
+func lastOf(out []byte) []byte {
+	lines := bytes.Split(bytes.TrimSpace(out), []byte("\n"))
+	return bytes.Join(lines[max(0, len(lines)-len(tail{})):], []byte("\n"))
 }
 
 // lockOwner takes the lock that says which process runs the server of dir. It

@@ -5,7 +5,8 @@
 // The binaries are found, never fetched (see [Config].Bin). The data folder is
 // made by initdb beside its final place and renamed, so that a killed initdb
 // leaves nothing half-made. The server listens on a Unix socket only, in a
-// folder that nobody else may enter, and trusts whoever can reach it. Postgres
+// folder that nobody else may enter, and asks whoever reaches it for a password,
+// unless it is a test's. Postgres
 // refuses to run as root: as root it runs as uid 65534, to whom the folder is
 // given, or, where that uid cannot reach the files, in a user namespace that
 // calls root 65534.
@@ -46,6 +47,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"signalbox.dev/pkg/conf"
 )
 
 const (
@@ -75,6 +78,10 @@ type Config struct {
 	Fast bool
 	// MaxConnections is 100 when 0, and 300 with Fast.
 	MaxConnections int
+	// Password is the superuser's (URL has it), letters and digits, new at each start if
+	// the caller likes. With it every role needs a password, and one without cannot
+	// connect. When empty the server trusts whoever reaches the socket: for tests.
+	Password conf.Secret
 	// Log gets the server's own lines; may be nil.
 	Log *slog.Logger
 }
@@ -82,6 +89,7 @@ type Config struct {
 // Server is a running PostgreSQL.
 type Server struct {
 	dir, socket string
+	password    conf.Secret
 	cmd         *exec.Cmd // the shell
 	log         *slog.Logger
 	owner       *os.File      // the lock of this process, released when the server ended
@@ -101,18 +109,19 @@ type Server struct {
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	s, err := start(ctx, cfg)
+	s, err := start(ctx, cfg, nil)
 	if err != nil {
 		return nil, fmt.Errorf("start private PostgreSQL: %w", err)
 	}
 	return s, nil
 }
 
-func start(ctx context.Context, cfg Config) (_ *Server, err error) {
+// start starts a server, or where one was before it, that one again.
+func start(ctx context.Context, cfg Config, before *Server) (_ *Server, err error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{log: cfg.Log, ready: make(chan struct{}), done: make(chan struct{})}
+	s := &Server{password: cfg.Password, log: cfg.Log, ready: make(chan struct{}), done: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			s.cleanUp()
@@ -127,6 +136,9 @@ func start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	made, err := inspect(s.dir)
 	if err != nil {
 		return nil, err
+	}
+	if made == 0 && before != nil {
+		return nil, fmt.Errorf("data folder %s is gone: put it back; an empty one is not made in its place", s.dir)
 	}
 	bins, err := find(ctx, cfg, made, s.dir)
 	if err != nil {
@@ -154,7 +166,15 @@ func start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	if err := as.give(s.dir); err != nil {
 		return nil, err
 	}
-	if err := s.placeSocket(as); err != nil {
+	if err := os.Chmod(s.dir, 0o700); err != nil { // Postgres would also take 0750
+		return nil, fmt.Errorf("close the data folder to others: %w", err)
+	}
+	if before != nil {
+		err = s.reuseSocket(as, before)
+	} else {
+		err = s.placeSocket(as)
+	}
+	if err != nil {
 		return nil, err
 	}
 	life, err := lockLife(ctx, s.dir)
@@ -163,6 +183,9 @@ func start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	}
 	defer func() { _ = life.Close() }() // the children have it
 	if err := clearStale(s.dir); err != nil {
+		return nil, err
+	}
+	if err := s.authenticate(ctx, bins, as, life); err != nil {
 		return nil, err
 	}
 	if err := s.run(ctx, cfg, bins, as, life); err != nil {
@@ -316,10 +339,10 @@ func (s *Server) await(ctx context.Context) error {
 		s.kill()
 		return fmt.Errorf("connect to the new server: %w", err)
 	case <-s.done:
-		return fmt.Errorf("the server ended at once; %s", s.lastLines())
+		return fmt.Errorf("the server ended at once; %s", s.LastLines())
 	case <-ctx.Done():
 		s.kill()
-		return fmt.Errorf("wait for the server: %w; %s", context.Cause(ctx), s.lastLines())
+		return fmt.Errorf("wait for the server: %w; %s", context.Cause(ctx), s.LastLines())
 	}
 }
 
@@ -412,6 +435,9 @@ func (s *Server) URL(database string) string {
 		Scheme: "postgres", User: url.User("postgres"), Path: "/" + database,
 		RawQuery: strings.ReplaceAll(query, "+", "%20"), // a plus is no space to Postgres
 	}
+	if s.password != "" {
+		u.User = url.UserPassword("postgres", s.password.Reveal())
+	}
 	return u.String()
 }
 
@@ -451,7 +477,9 @@ func (t *tail) add(line []byte) {
 	t[len(t)-1] = bytes.Clone(line)
 }
 
-func (s *Server) lastLines() string {
+// LastLines returns the end of the server's log as the rest of a sentence, with advice
+// where there is some.
+func (s *Server) LastLines() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return explain(bytes.TrimSpace(bytes.Join(s.tail[:], []byte("\n"))))

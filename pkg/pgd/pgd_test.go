@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
 
+	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/pgd"
 )
 
@@ -71,6 +72,7 @@ func TestInstallations(t *testing.T) {
 				"killed server": testKilledServer,
 				"closed folder": testClosedFolder,
 				"not as root":   testNotAsRoot,
+				"password":      testPassword,
 			} {
 				t.Run(name, func(t *testing.T) {
 					t.Parallel()
@@ -117,6 +119,42 @@ func testRestart(t *testing.T, bin string) {
 	if err != nil || len(left) != 2 { // data and data.lock
 		t.Errorf("left beside the data folder: %q", left)
 	}
+}
+
+// With a password nobody gets in without one, in a folder too that was made without.
+// What an earlier run left of it, and of the folder's mode, does not count.
+func testPassword(t *testing.T, bin string) {
+	dir := filepath.Join(open(t), "data")
+	s := start(t, pgd.Config{Dir: dir, Bin: bin})
+	query(t, s.URL("postgres"), "create role app login password 'of-app'")
+	if got := query(t, s.URL("postgres"), "show data_checksums"); got != "on" {
+		t.Errorf("data_checksums = %q, want on", got)
+	}
+	stop(t, s)
+	for _, password := range []conf.Secret{"first1", "second2"} {
+		if err := os.Chmod(dir, 0o750); err != nil {
+			t.Fatal(err)
+		}
+		s = start(t, pgd.Config{Dir: dir, Bin: bin, Password: password})
+		if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
+			t.Errorf("the folder of the socket has mode %v, %v, want 0700", info.Mode(), err)
+		}
+		query(t, s.URL("postgres"), "select 1::text")
+		for user, want := range map[string]bool{"postgres": false, "postgres:zero0": false, "app": false, "app:of-app": true} {
+			address := strings.Replace(s.URL("postgres"), "postgres:"+password.Reveal()+"@", user+"@", 1)
+			c, err := pgx.Connect(t.Context(), address)
+			if err == nil {
+				_ = c.Close(t.Context())
+			}
+			if (err == nil) != want {
+				t.Errorf("connect as %s = %v, want success: %t", user, err, want)
+			}
+		}
+		stop(t, s)
+	}
+	s = start(t, pgd.Config{Dir: dir, Bin: bin})
+	query(t, s.URL("postgres"), "select 1::text")
+	stop(t, s)
 }
 
 func testTemporary(t *testing.T, bin string) {
@@ -299,6 +337,9 @@ func TestPaths(t *testing.T) {
 func testClosedFolder(t *testing.T, bin string) {
 	if os.Geteuid() != 0 || runtime.GOOS != "linux" {
 		t.Skip("needs root on Linux")
+	}
+	if out, err := exec.CommandContext(t.Context(), "unshare", "--user", "true").CombinedOutput(); err != nil {
+		t.Skipf("user namespaces are not to be had here: %v, %s", err, out)
 	}
 	top := open(t)
 	closed := filepath.Join(top, "closed")
@@ -488,10 +529,26 @@ func TestNoOtherUser(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	_, err := pgd.Start(t.Context(), pgd.Config{Bin: bin})
-	for _, want := range []string{"does not run as root", "ordinary user", "chmod o+x", "DATABASE_URL"} {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("Start = %v, want an error with %q", err, want)
+	top := open(t)
+	closed := filepath.Join(top, "closed")
+	if err := os.MkdirAll(filepath.Join(closed, "open"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(closed, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		dir  string
+		want []string
+	}{
+		{"", []string{"does not run as root", "ordinary user", "DATABASE_URL"}},
+		{filepath.Join(closed, "open", "data"), []string{"others may not pass through " + closed + ".", "(chmod o+x " + closed + ")", "ordinary user"}},
+	} {
+		_, err := pgd.Start(t.Context(), pgd.Config{Bin: bin, Dir: tc.dir})
+		for _, want := range tc.want {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("Start in %q = %v, want an error with %q", tc.dir, err, want)
+			}
 		}
 	}
 }

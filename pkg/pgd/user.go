@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -37,10 +38,32 @@ func chooseUser(ctx context.Context, bin, parent string) (user, error) {
 	}
 	asRoot := user{uid: 0, attr: namespaced}
 	if nsErr := asRoot.probe(ctx, bin, parent); nsErr != nil {
-		return user{}, fmt.Errorf("PostgreSQL does not run as root; as uid %d it cannot reach its files (%w), and a user namespace is not to be had (%v). "+
-			"Start as an ordinary user, or let others pass through the folders on the way (chmod o+x), or set DATABASE_URL", nobody, err, nsErr)
+		return user{}, fmt.Errorf("PostgreSQL does not run as root, and as uid %d it cannot reach its files: %s. "+
+			"Or start as an ordinary user, or set DATABASE_URL (a user namespace, which would do without, is not to be had: %v)", nobody, wayIn(err, bin, parent), nsErr)
 	}
 	return asRoot, nil
+}
+
+// wayIn says what to do so that others reach the folders: which ones on the way are
+// closed to them. Where none is, the error of the attempt has to do.
+func wayIn(err error, dirs ...string) string {
+	var closed []string
+	for _, dir := range dirs {
+		for ; ; dir = filepath.Dir(dir) {
+			if info, err := os.Stat(dir); err == nil && info.Mode().Perm()&1 == 0 && !slices.Contains(closed, dir) {
+				closed = append(closed, dir)
+			}
+			if dir == filepath.Dir(dir) {
+				break
+			}
+		}
+	}
+	if len(closed) == 0 {
+		return err.Error()
+	}
+	slices.Sort(closed)
+	all := strings.Join(closed, " ")
+	return fmt.Sprintf("others may not pass through %s. Allow it (chmod o+x %s), or move the checkout and the data folder elsewhere", all, all)
 }
 
 // ownGroup keeps Ctrl-C at a terminal away from the server, which ends when we say so.

@@ -28,6 +28,7 @@ import (
 	"log/slog"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -94,6 +95,36 @@ func (d *Database) Open(t testing.TB, m pg.Migrations) *pg.DB {
 	}
 	t.Cleanup(db.Close)
 	return db
+}
+
+// Folder returns a temporary folder for a PostgreSQL of the test's own. Where the test
+// is run by root, PostgreSQL is not, and could not pass through what t.TempDir returns.
+func Folder(t testing.TB) string {
+	t.Helper()
+	dir := t.TempDir()
+	LetIn(t, dir)
+	return dir
+}
+
+// LetIn lets others pass through a folder and the one around it, which the test has made.
+func LetIn(t testing.TB, dir string) {
+	t.Helper()
+	for _, d := range []string{dir, filepath.Dir(dir)} {
+		if err := os.Chmod(d, 0o711); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Bin returns the folder of the PostgreSQL that the test's package finds, for the
+// SIGNALBOX_PG_BIN of a program that runs outside of the checkout and would find none.
+func Bin(t testing.TB) string {
+	t.Helper()
+	bin, err := pgd.Bin(t.Context(), pgd.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bin
 }
 
 // server is a variable because a server belongs to the process and not to a

@@ -2,12 +2,14 @@ package process_test
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -28,9 +30,11 @@ func TestMain(m *testing.M) {
 var errBroken = errors.New("the disk is full")
 
 var stories = map[string]func(context.Context) error{
-	"well":   func(context.Context) error { return nil },
-	"failed": func(context.Context) error { return fmt.Errorf("open: %w", errBroken) },
-	"usage":  func(context.Context) error { return fmt.Errorf("up: %w", process.Usage("unknown flag %q", "--x")) },
+	"well":    func(context.Context) error { return nil },
+	"failed":  func(context.Context) error { return fmt.Errorf("open: %w", errBroken) },
+	"partial": func(context.Context) error { return fmt.Errorf("%w: 2 left out", process.ErrPartial) },
+	"shown":   func(context.Context) error { return fmt.Errorf("run: %w", process.ErrShown) },
+	"usage":   func(context.Context) error { return fmt.Errorf("up: %w", process.Usage("unknown flag %q", "--x")) },
 	"drain": func(ctx context.Context) error {
 		fmt.Println("ready") //nolint:forbidigo // the child of this test
 		<-ctx.Done()
@@ -95,6 +99,8 @@ func TestExitCodes(t *testing.T) {
 	}{
 		{"well", 0, ""},
 		{"failed", 1, "error: open: the disk is full\n"},
+		{"shown", 1, ""},
+		{"partial", 3, "error: not all was done: 2 left out\n"},
 		{"usage", 2, "up: usage: unknown flag \"--x\"\n"},
 	} {
 		t.Run(tt.story, func(t *testing.T) {
@@ -170,7 +176,27 @@ func TestUsage(t *testing.T) {
 
 func TestVersion(t *testing.T) {
 	t.Parallel()
-	if process.Version() == "" {
-		t.Error("Version is empty")
+	if want := cmp.Or(os.Getenv("PROCESS_TEST_VERSION"), "devel"); process.Version() != want {
+		t.Errorf("Version() = %q, want %q", process.Version(), want)
+	}
+}
+
+// The flag with which the Makefile and the Dockerfile stamp a version reaches Version.
+func TestVersionStamp(t *testing.T) {
+	t.Parallel()
+	for _, recipe := range []string{"../../Makefile", "../../deploy/Dockerfile"} {
+		b, err := os.ReadFile(recipe)
+		if err != nil {
+			t.Fatal(err)
+		}
+		flag := regexp.MustCompile(`-X (\S+)=\$`).FindStringSubmatch(string(b))
+		if flag == nil {
+			t.Fatalf("%s stamps no version", recipe)
+		}
+		cmd := exec.CommandContext(t.Context(), "go", "test", "-ldflags", "-X "+flag[1]+"=1.2.3", "-run", "^TestVersion$", ".")
+		cmd.Env = append(os.Environ(), "PROCESS_TEST_VERSION=1.2.3")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("with the flag of %s: %v\n%s", recipe, err, out)
+		}
 	}
 }
