@@ -15,11 +15,12 @@
 //
 // One Bus is one connection; WithoutEcho opens another. It reconnects for as long as it
 // lives, so services and servers start in any order. Goroutines: the NATS client's own,
-// which Close ends, and those of Consume, which Consume waits for. If the process dies, work
+// which Close ends, and those of Consume and Streams.Run, which wait for theirs. If the process dies, work
 // that was in hand is delivered to somebody else after subject.AckWait.
 package bus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +28,7 @@ import (
 	"maps"
 	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -124,7 +126,7 @@ func Connect(ctx context.Context, cfg Config) (*Bus, error) {
 	var err error
 	if b.nc, err = nats.Connect(cfg.URL, b.options(ctx, cfg)...); err != nil {
 		if _, ok := errors.AsType[*url.Error](err); ok { // the cause quotes it
-			err = errors.New("an address does not parse: want nats://127.0.0.1:4222, with special characters of a password percent-encoded")
+			err = errors.New("an address (NATS_URL) does not parse: want nats://127.0.0.1:4222, with special characters of a password percent-encoded")
 		}
 		return nil, fmt.Errorf("connect to NATS: %w", err)
 	}
@@ -311,8 +313,25 @@ func (b *Bus) awaitFirst(ctx context.Context) error {
 	case <-b.closed:
 		return ErrClosed
 	case <-ctx.Done():
-		return fmt.Errorf("wait for NATS: %w", ctx.Err())
+		b.mu.Lock()
+		why := b.lastErr
+		b.mu.Unlock()
+		return fmt.Errorf("no NATS server answers at %s: %w (%w)", Addresses(b.cfg.URL), cmp.Or(why, errors.New("none took the connection")), ctx.Err())
 	}
+}
+
+// Addresses returns a list of servers without what they are logged in to with.
+func Addresses(list string) string {
+	servers := strings.Split(list, ",")
+	for i, s := range servers {
+		s = strings.TrimSpace(s)
+		s = s[strings.LastIndex(s, "@")+1:]
+		if _, rest, ok := strings.Cut(s, "://"); ok {
+			s = rest
+		}
+		servers[i] = s
+	}
+	return strings.Join(servers, ", ")
 }
 
 // atMost is context.WithTimeout that leaves an existing deadline alone.

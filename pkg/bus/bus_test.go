@@ -121,6 +121,27 @@ func TestConnectKeepsPasswords(t *testing.T) {
 	}
 }
 
+// A server that is not there is named, with the reason and without a password.
+func TestApplyNamesTheServer(t *testing.T) {
+	t.Parallel()
+	b, err := bus.Connect(t.Context(), bus.Config{Service: subject.Admin, URL: "nats://u:hunter2@127.0.0.1:1, 127.0.0.1:2", Log: natstest.Log(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	again := time.NewTicker(10 * time.Millisecond)
+	defer again.Stop()
+	for !strings.Contains(b.Ready(t.Context()).Error(), "refused") {
+		<-again.C
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	err = bus.Apply(ctx, b, subject.Topology{})
+	if err == nil || !strings.Contains(err.Error(), "127.0.0.1:1, 127.0.0.1:2: ") || !strings.Contains(err.Error(), "refused") || strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("Apply = %v, want an error with both addresses, the reason, and no password", err)
+	}
+}
+
 // A service may start before the server: everything waits, and then works.
 func TestConnectBeforeTheServer(t *testing.T) {
 	t.Parallel()

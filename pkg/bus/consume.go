@@ -6,14 +6,15 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"runtime/debug"
 	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
+	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/subject"
 )
 
@@ -37,6 +38,11 @@ type ConsumeConfig struct {
 	Consumer string // durable, made by Apply
 	Slots    int    // handlers at a time
 
+	// Taken, if it is not nil, holds an element for each slot in use, and Slots is its
+	// capacity: others may take slots of the same by sending, and give them back by
+	// receiving. One is held while a message is fetched.
+	Taken chan struct{}
+
 	// Handler works on one delivery; its error is the decision (see Consume).
 	// Its context carries the publisher's trace and is not cancelled by that of
 	// Consume, only when the time to drain is over (cause ErrDraining).
@@ -56,9 +62,7 @@ const (
 	healthyAfter      = 30 * time.Second
 	handBackDelay     = 20 * time.Millisecond // never 0: a bare nak comes back at once, and loops
 	letGoTimeout      = 5 * time.Second       // for handlers whose context was cancelled
-	fetchDrainTimeout = time.Second           // for messages on their way when ctx is done
 	ackTimeout        = time.Second           // of one ack, which is sent again for requestTimeout
-	pullHeartbeat     = time.Second           // twice that without one, and the consumer is opened again
 )
 
 // Consume hands the messages of a durable consumer to cfg.Handler until ctx is
@@ -92,12 +96,15 @@ func (b *Bus) Consume(ctx context.Context, cfg ConsumeConfig) error {
 	if cfg.DrainTimeout <= 0 {
 		cfg.DrainTimeout = 25 * time.Second
 	}
+	if cfg.Taken == nil {
+		cfg.Taken = make(chan struct{}, cfg.Slots)
+	}
 	c := &consumption{
 		Bus:      b,
 		cfg:      cfg,
 		log:      b.log.With("stream", cfg.Stream, "consumer", cfg.Consumer),
-		slots:    make(chan struct{}, cfg.Slots),
-		inHand:   map[jetstream.Msg]struct{}{},
+		slots:    cfg.Taken,
+		inHand:   map[*nats.Msg]struct{}{},
 		draining: ctx.Done(),
 	}
 	return c.run(ctx)
@@ -113,8 +120,8 @@ type consumption struct {
 	handlers sync.WaitGroup
 	draining <-chan struct{}
 
-	mu     sync.Mutex                 // guards inHand, and that no sign of life follows a decision
-	inHand map[jetstream.Msg]struct{} // messages that are being worked on
+	mu     sync.Mutex             // guards inHand, and that no sign of life follows a decision
+	inHand map[*nats.Msg]struct{} // messages that are being worked on
 }
 
 func (c *consumption) run(ctx context.Context) error {
@@ -159,54 +166,38 @@ func (c *consumption) fetchAll(ctx, work context.Context) error {
 // fetch opens the consumer and starts a handler for each message, until ctx is
 // done or the consumer breaks.
 func (c *consumption) fetch(ctx, work context.Context) error {
-	consumer, err := c.js.Consumer(ctx, c.cfg.Stream, c.cfg.Consumer)
+	pull, err := c.openPuller(c.cfg.Stream, c.cfg.Consumer)
 	if err != nil {
 		return translate(err)
 	}
-	// One message per request: the client asks for the next one only in Next,
-	// which is called when a slot is free.
-	iter, err := consumer.Messages(jetstream.PullMaxMessages(1),
-		jetstream.PullExpiry(30*time.Second), jetstream.PullHeartbeat(pullHeartbeat))
-	if err != nil {
-		return translate(err)
-	}
-	defer iter.Stop()
-	// Drain, not Stop: a message that is on its way when ctx ends still comes
-	// out of Next, and is given back instead of being missed for AckWait. Without
-	// a connection it would take the client ten seconds to see that there is none.
-	next, giveUp := context.WithCancel(context.WithoutCancel(ctx))
-	defer giveUp()
-	defer context.AfterFunc(ctx, func() {
-		iter.Drain()
-		time.AfterFunc(fetchDrainTimeout, giveUp)
-	})()
+	defer pull.close()
 	for {
 		select {
 		case c.slots <- struct{}{}:
 		case <-ctx.Done():
 			return nil // no request is open while all slots are taken
 		}
-		msg, err := iter.Next(jetstream.NextContext(next))
-		if err != nil {
+		msg, err := pull.next(ctx)
+		if err != nil || msg == nil {
 			<-c.slots
 			return translate(err)
 		}
 		if ctx.Err() != nil {
 			<-c.slots
 			c.handBack(ctx, msg)
-			continue
+			return nil
 		}
 		c.start(work, msg)
 	}
 }
 
-func (c *consumption) handBack(ctx context.Context, msg jetstream.Msg) {
+func (c *consumption) handBack(ctx context.Context, msg *nats.Msg) {
 	if err := msg.NakWithDelay(handBackDelay); err != nil {
-		c.log.WarnContext(ctx, "message not given back", "subject", msg.Subject(), "error", err)
+		c.log.WarnContext(ctx, "message not given back", "subject", msg.Subject, "error", err)
 	}
 }
 
-func (c *consumption) start(ctx context.Context, msg jetstream.Msg) {
+func (c *consumption) start(ctx context.Context, msg *nats.Msg) {
 	gauge := c.metrics.inHand.WithLabelValues(c.service, c.cfg.Consumer)
 	c.hold(msg)
 	gauge.Inc()
@@ -219,9 +210,9 @@ func (c *consumption) start(ctx context.Context, msg jetstream.Msg) {
 	})
 }
 
-func (c *consumption) handle(ctx context.Context, msg jetstream.Msg) {
+func (c *consumption) handle(ctx context.Context, msg *nats.Msg) {
 	d := &Delivery{
-		Message:  Message{Subject: msg.Subject(), ID: msg.Headers().Get(jetstream.MsgIDHeader), Header: msg.Headers(), Data: msg.Data()},
+		Message:  Message{Subject: msg.Subject, ID: msg.Header.Get(jetstream.MsgIDHeader), Header: msg.Header, Data: msg.Data},
 		draining: c.draining,
 	}
 	if meta, err := msg.Metadata(); err == nil {
@@ -242,25 +233,13 @@ func (c *consumption) handle(ctx context.Context, msg jetstream.Msg) {
 	endSpan(span, err)
 }
 
-// panicked is the error of a handler that panicked.
-type panicked struct {
-	value any
-	stack []byte
-}
-
-func (p *panicked) Error() string { return fmt.Sprintf("handler panicked: %v", p.value) }
-
 func (c *consumption) call(ctx context.Context, d *Delivery) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = &panicked{v, debug.Stack()}
-		}
-	}()
+	defer panics.Recover(&err)
 	return c.cfg.Handler(ctx, d)
 }
 
 // settle tells the server what was decided, also when the handler's context is cancelled.
-func (c *consumption) settle(ctx context.Context, msg jetstream.Msg, d *Delivery, err error) {
+func (c *consumption) settle(ctx context.Context, msg *nats.Msg, d *Delivery, err error) {
 	log := c.log.With("subject", d.Subject, "message", d.ID, "attempt", d.Attempt)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 	defer cancel()
@@ -271,14 +250,13 @@ func (c *consumption) settle(ctx context.Context, msg jetstream.Msg, d *Delivery
 		tell = func() error {
 			attempt, cancel := context.WithTimeout(ctx, ackTimeout)
 			defer cancel()
-			return msg.DoubleAck(attempt)
+			return msg.AckSync(nats.Context(attempt))
 		}
 	case "terminal":
 		log.ErrorContext(ctx, "message dropped", "error", err)
-		tell = msg.Term
+		tell = func() error { return msg.Term() }
 	case "panic":
-		p, _ := errors.AsType[*panicked](err)
-		log.ErrorContext(ctx, "handler panicked", "panic", fmt.Sprint(p.value), "stack", string(p.stack), "again_in", after)
+		log.ErrorContext(ctx, "handler panicked", "error", err, "again_in", after)
 	case "retry":
 		log.InfoContext(ctx, "message comes again", "error", err, "again_in", after)
 	default:
@@ -322,7 +300,7 @@ func (c *consumption) decide(d *Delivery, err error) (decision string, after tim
 		return "retry", max(r.after, handBackDelay)
 	}
 	after = backoff(d.Attempt, handlerBackoff, maxHandlerBackoff)
-	if _, ok := errors.AsType[*panicked](err); ok {
+	if _, ok := errors.AsType[*panics.Error](err); ok {
 		return "panic", after
 	}
 	select {
@@ -379,7 +357,7 @@ func (c *consumption) signs(stop <-chan struct{}) {
 	}
 }
 
-func (c *consumption) hold(msg jetstream.Msg) {
+func (c *consumption) hold(msg *nats.Msg) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.inHand[msg] = struct{}{}
@@ -387,7 +365,7 @@ func (c *consumption) hold(msg jetstream.Msg) {
 
 // release ends the signs of life before a decision is sent: one that came after
 // a nak would undo its delay.
-func (c *consumption) release(msg jetstream.Msg) {
+func (c *consumption) release(msg *nats.Msg) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.inHand, msg)

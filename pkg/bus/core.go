@@ -3,7 +3,6 @@ package bus
 import (
 	"context"
 	"fmt"
-	"runtime/debug"
 	"strconv"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/protobuf/proto"
 
+	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/subject"
 )
 
@@ -55,13 +55,8 @@ func (b *Bus) Subscribe(subj string, fn func(ctx context.Context, m *Message)) (
 		ctx, span := b.tracer.Start(b.extract(context.Background(), m.Header), "receive "+subject.Kind(m.Subject),
 			trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(attribute.String("messaging.system", "nats")))
 		defer span.End()
-		defer func() {
-			if p := recover(); p != nil {
-				b.log.ErrorContext(ctx, "subscriber panicked", "subject", m.Subject, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
-			}
-		}()
 		msg := received(m)
-		fn(ctx, &msg)
+		panics.Contain(ctx, b.log, "subscriber of "+subj, func() { fn(ctx, &msg) })
 	})
 	if err != nil {
 		return nil, fmt.Errorf("subscribe to %s: %w", subj, translate(err))

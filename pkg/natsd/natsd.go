@@ -17,7 +17,9 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -37,8 +39,9 @@ type Config struct {
 	Port int
 	Host string // 127.0.0.1 when empty
 
-	// Users turns permissions on. Each gets the password that Passwords has for
-	// it, or a new one (Options, Password). Without users everybody may do everything.
+	// Users turns permissions on; the streams are in the account of subject.Admin. Each
+	// gets the password that Passwords has for it, or a new one (Options, Password).
+	// Without users everybody may do everything.
 	Users     []subject.User
 	Passwords map[string]conf.Secret
 
@@ -48,12 +51,17 @@ type Config struct {
 	MaxStore     int64 // bytes on disk that streams may reserve; 8 GiB when 0
 }
 
-// Server is a running NATS server.
+// Server is a running NATS server. One that cannot write any more is started again in
+// its place: see heal.
 type Server struct {
-	srv       *server.Server
 	lock      *os.File
 	cfg       Config
 	passwords map[string]conf.Secret
+	stop      context.CancelFunc // ends the healing
+	healed    chan struct{}      // closed when it has ended
+
+	mu  sync.Mutex     // guards srv
+	srv *server.Server // nil while none runs
 }
 
 // Start runs a server and returns when it takes connections and JetStream has
@@ -70,7 +78,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if cfg.Host == "" {
 		cfg.Host = "127.0.0.1"
 	}
-	s := &Server{cfg: cfg, passwords: map[string]conf.Secret{}}
+	s := &Server{cfg: cfg, passwords: map[string]conf.Secret{}, healed: make(chan struct{})}
 	opts, err := s.options()
 	if err != nil {
 		return nil, fmt.Errorf("start NATS: %w", err)
@@ -82,6 +90,8 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 		s.unlock()
 		return nil, fmt.Errorf("start NATS: %w", err)
 	}
+	ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
+	go s.heal(ctx)
 	return s, nil
 }
 
@@ -89,6 +99,9 @@ func (s *Server) options() (*server.Options, error) {
 	cfg, opts := s.cfg, &server.Options{}
 	if len(cfg.Users) > 0 {
 		for _, u := range cfg.Users {
+			if s.passwords[u.Name] != "" { // a server of this Server's has run before
+				continue
+			}
 			s.passwords[u.Name] = cfg.Passwords[u.Name]
 			if s.passwords[u.Name] == "" {
 				s.passwords[u.Name] = conf.Secret("p" + rand.Text())
@@ -131,11 +144,10 @@ func (s *Server) start(ctx context.Context, opts *server.Options) error {
 	if err != nil {
 		return err
 	}
-	s.srv = srv
 	log := newServerLog(s.cfg.Log)
 	srv.SetLoggerV2(log, false, false, false)
 	srv.Start() // returns when the folder is read; stopping it half way would damage the folder
-	err = s.started(ctx, log)
+	err = s.started(ctx, srv, log)
 	if err == nil {
 		err = damaged(srv, s.cfg.Dir, log)
 	}
@@ -144,14 +156,17 @@ func (s *Server) start(ctx context.Context, opts *server.Options) error {
 		srv.WaitForShutdown()
 		return explain(err, s.cfg)
 	}
-	if a, ok := srv.Addr().(*net.TCPAddr); ok {
-		s.cfg.Port = a.Port // the one that -1 stood for
+	if a, ok := srv.Addr().(*net.TCPAddr); ok && s.cfg.Port == -1 {
+		s.cfg.Port = a.Port
 	}
+	s.mu.Lock()
+	s.srv = srv
+	s.mu.Unlock()
 	return nil
 }
 
 // started returns why the server, whose Start has returned, does not run.
-func (s *Server) started(ctx context.Context, log *serverLog) error {
+func (s *Server) started(ctx context.Context, srv *server.Server, log *serverLog) error {
 	select {
 	case err := <-log.fatal:
 		return err
@@ -159,7 +174,7 @@ func (s *Server) started(ctx context.Context, log *serverLog) error {
 		return ctx.Err()
 	default:
 	}
-	if !s.srv.JetStreamEnabled() || s.cfg.Port != 0 && s.srv.Addr() == nil {
+	if !srv.JetStreamEnabled() || s.cfg.Port != 0 && srv.Addr() == nil {
 		return errors.New("the server did not become ready")
 	}
 	return nil
@@ -217,12 +232,12 @@ func (s *Server) ClientURL() string {
 	if s.cfg.Port == 0 {
 		return ""
 	}
-	return s.srv.ClientURL()
+	return fmt.Sprintf("nats://%s", net.JoinHostPort(s.cfg.Host, strconv.Itoa(s.cfg.Port)))
 }
 
 // Options returns how a bus of this process connects as a user, without a port.
 func (s *Server) Options(user string) []nats.Option {
-	opts := []nats.Option{nats.InProcessServer(s.srv)}
+	opts := []nats.Option{nats.InProcessServer(s)}
 	if p, ok := s.passwords[user]; ok {
 		opts = append(opts, nats.UserInfo(user, p.Reveal()))
 	}
@@ -243,7 +258,36 @@ func (s *Server) Config() Config {
 
 // Shutdown ends the server and returns when all is on disk. Twice is harmless.
 func (s *Server) Shutdown() {
-	s.srv.Shutdown()
-	s.srv.WaitForShutdown()
+	s.stop()
+	<-s.healed
+	s.end()
 	s.unlock()
+}
+
+// end shuts the server that runs down, if there is one.
+func (s *Server) end() {
+	s.mu.Lock()
+	srv := s.srv
+	s.srv = nil
+	s.mu.Unlock()
+	if srv != nil {
+		srv.Shutdown()
+		srv.WaitForShutdown()
+	}
+}
+
+func (s *Server) current() *server.Server {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.srv
+}
+
+// InProcessConn implements nats.InProcessConnProvider: clients come back to whichever
+// server runs.
+func (s *Server) InProcessConn() (net.Conn, error) {
+	srv := s.current()
+	if srv == nil {
+		return nil, errors.New("the NATS server is being started again")
+	}
+	return srv.InProcessConn()
 }

@@ -23,7 +23,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func start(t *testing.T, cfg natsd.Config) (*natsd.Server, error) {
 	t.Helper()
-	cfg.Log = natstest.Log(t)
+	if cfg.Log == nil {
+		cfg.Log = natstest.Log(t)
+	}
 	srv, err := natsd.Start(t.Context(), cfg)
 	if err == nil {
 		t.Cleanup(srv.Shutdown)
@@ -96,12 +98,12 @@ func TestStartOnAPort(t *testing.T) {
 
 func TestRestartKeepsMessagesPortAndPasswords(t *testing.T) {
 	t.Parallel()
-	srv, err := start(t, natsd.Config{Dir: t.TempDir(), Port: -1, SyncInterval: -1, Users: []subject.User{{Name: "a", Publish: []string{">"}, Subscribe: []string{">"}}}})
+	srv, err := start(t, natsd.Config{Dir: t.TempDir(), Port: -1, SyncInterval: -1, Users: []subject.User{{Name: subject.Admin, Publish: []string{">"}, Subscribe: []string{">"}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	reconnected := make(chan struct{}, 1)
-	nc := connect(t, srv.ClientURL(), nats.UserInfo("a", srv.Password("a").Reveal()), nats.ReconnectWait(10*time.Millisecond), nats.MaxReconnects(-1),
+	nc := connect(t, srv.ClientURL(), nats.UserInfo(subject.Admin, srv.Password(subject.Admin).Reveal()), nats.ReconnectWait(10*time.Millisecond), nats.MaxReconnects(-1),
 		nats.IgnoreAuthErrorAbort(), nats.ReconnectHandler(func(*nats.Conn) { reconnected <- struct{}{} }))
 	js := jet(t, nc)
 	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "X", Subjects: []string{"x"}}); err != nil {

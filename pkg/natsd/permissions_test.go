@@ -1,6 +1,7 @@
 package natsd_test
 
 import (
+	"log/slog"
 	"path/filepath"
 	"testing"
 	"time"
@@ -17,7 +18,7 @@ import (
 // The embedded server and the files in deploy/nats give the same permissions.
 func TestPermissionsEmbedded(t *testing.T) {
 	t.Parallel()
-	srv, err := start(t, natsd.Config{Dir: t.TempDir(), Port: -1, Users: subject.Users(natstest.Topology(t))})
+	srv, err := start(t, natsd.Config{Dir: t.TempDir(), Port: -1, Log: slog.New(slog.DiscardHandler), Users: subject.Users(natstest.Topology(t))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,6 +110,9 @@ func testPermissions(t *testing.T, dial func(t *testing.T, user string) *nats.Co
 		{"sub", "cred.state.>", only(subject.CredentialBroker)},
 
 		{"pub", "$JS.API.STREAM.CREATE.X", only(subject.Admin)},
+		{"pub", "$JS.API.STREAM.CREATE.RUNS", only(subject.Admin, subject.AgentRunner)},
+		{"pub", "$JS.API.STREAM.CREATE.TOOLS", only(subject.Admin, subject.ToolExecutor)},
+		{"pub", "$JS.API.STREAM.CREATE.EV_00", only(subject.Admin, subject.AgentRunner)},
 		{"pub", "$JS.API.STREAM.UPDATE.RUNS", only(subject.Admin)},
 		{"pub", "$JS.API.STREAM.DELETE.X", only(subject.Admin)},
 		{"pub", "$JS.API.STREAM.PURGE.X", only(subject.Admin)},
@@ -145,6 +149,11 @@ func testPermissions(t *testing.T, dial func(t *testing.T, user string) *nats.Co
 		}
 	}
 	testTheft(t, dial)
+	for _, u := range subject.Users(natstest.Topology(t)) {
+		if u.Name != subject.Admin {
+			testReach(t, dial, u)
+		}
+	}
 }
 
 func only(users ...string) map[string]bool {

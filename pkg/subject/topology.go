@@ -2,6 +2,7 @@ package subject
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -78,6 +79,16 @@ func NewTopology(o Options) (Topology, error) {
 		t.Streams = append(t.Streams, events(o, p))
 	}
 	return t, nil
+}
+
+// Queue returns the work queue of that name.
+func (t Topology) Queue(name string) []Stream {
+	return slices.DeleteFunc(slices.Clone(t.Streams), func(s Stream) bool { return s.Config.Name != name })
+}
+
+// Log returns the streams of the run log.
+func (t Topology) Log() []Stream {
+	return slices.DeleteFunc(slices.Clone(t.Streams), func(s Stream) bool { return len(s.Consumers) > 0 })
 }
 
 // queue is a work queue: a message is there until it is acked, and a full queue

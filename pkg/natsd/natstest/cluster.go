@@ -3,12 +3,16 @@ package natstest
 import (
 	"context"
 	"fmt"
+	"io"
+	"net"
 	"net/netip"
 	"net/url"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
 
 	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/freeport"
@@ -20,6 +24,7 @@ import (
 type Cluster struct {
 	t       testing.TB
 	servers []*server.Server
+	links   []*link
 }
 
 // NewCluster returns a cluster with a topology of that many partitions. It is shut
@@ -27,20 +32,25 @@ type Cluster struct {
 func NewCluster(t testing.TB, partitions int) *Cluster {
 	t.Helper()
 	c := &Cluster{t: t}
-	ports := make([]int, 3)
-	var routes []*url.URL
+	ports, addrs := make([]int, 3), make([]string, 3)
 	for i := range ports {
 		addr, err := freeport.Addr()
 		if err != nil {
 			t.Fatal(err)
 		}
-		ports[i] = int(netip.MustParseAddrPort(addr).Port())
-		routes = append(routes, &url.URL{Scheme: "nats", Host: addr})
+		ports[i], addrs[i] = int(netip.MustParseAddrPort(addr).Port()), addr
 	}
 	for i, port := range ports {
+		var routes []*url.URL
+		for j, addr := range addrs {
+			if i != j {
+				routes = append(routes, &url.URL{Scheme: "nats", Host: c.link(i, j, addr)})
+			}
+		}
 		srv, err := server.NewServer(&server.Options{
 			ServerName: fmt.Sprint("n", i), Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true,
-			Cluster: server.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: port}, Routes: routes,
+			// What it advertises leads nowhere, so that servers reach each other by their links alone.
+			Cluster: server.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: port, Advertise: "127.0.0.1:1", NoAdvertise: true}, Routes: routes,
 			JetStream: true, StoreDir: t.TempDir(), JetStreamMaxStore: 8 << 30, DisableJetStreamBanner: true, MaxPayload: subject.MaxMessage,
 		})
 		if err != nil {
@@ -67,7 +77,10 @@ func NewCluster(t testing.TB, partitions int) *Cluster {
 
 // Bus returns a connection that any of the servers may serve. It is closed with
 // the test.
-func (c *Cluster) Bus(service string) *bus.Bus {
+func (c *Cluster) Bus(service string) *bus.Bus { return c.BusWith(service) }
+
+// BusWith is Bus with options of the client.
+func (c *Cluster) BusWith(service string, opts ...nats.Option) *bus.Bus {
 	c.t.Helper()
 	urls := ""
 	for _, s := range c.servers {
@@ -76,7 +89,91 @@ func (c *Cluster) Bus(service string) *bus.Bus {
 		}
 		urls += s.ClientURL()
 	}
-	return open(c.t, bus.Config{Service: service, URL: urls, Log: Log(c.t)})
+	return open(c.t, bus.Config{Service: service, URL: urls, Conn: opts, Log: Log(c.t)})
+}
+
+// Isolate cuts a server off from the others. Its clients stay connected.
+func (c *Cluster) Isolate(url string) {
+	c.t.Helper()
+	for i, s := range c.servers {
+		if s.ClientURL() != url {
+			continue
+		}
+		for _, l := range c.links {
+			if l.from == i || l.to == i {
+				l.cut()
+			}
+		}
+		return
+	}
+	c.t.Fatalf("no server has the address %s", url)
+}
+
+// link carries what one server sends another, until it is cut.
+type link struct {
+	from, to int
+	listener net.Listener
+
+	mu    sync.Mutex // guards conns
+	conns []net.Conn
+	down  bool
+}
+
+func (c *Cluster) link(from, to int, addr string) string {
+	c.t.Helper()
+	listener, err := new(net.ListenConfig).Listen(c.t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	l := &link{from: from, to: to, listener: listener}
+	c.links = append(c.links, l)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			near, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			far, err := new(net.Dialer).Dial("tcp", addr)
+			if err != nil || !l.keep(near, far) {
+				_ = near.Close()
+				continue
+			}
+			for _, pair := range [][2]net.Conn{{near, far}, {far, near}} {
+				wg.Go(func() {
+					_, _ = io.Copy(pair[0], pair[1]) // ends with either connection
+					_, _ = pair[0].Close(), pair[1].Close()
+				})
+			}
+		}
+	})
+	c.t.Cleanup(func() {
+		l.cut()
+		wg.Wait()
+	})
+	return listener.Addr().String()
+}
+
+func (l *link) keep(conns ...net.Conn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.conns = append(l.conns, conns...)
+	if l.down {
+		for _, c := range conns {
+			_ = c.Close()
+		}
+	}
+	return !l.down
+}
+
+func (l *link) cut() {
+	_ = l.listener.Close()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.down = true
+	for _, c := range l.conns {
+		_ = c.Close()
+	}
 }
 
 // StopLeader ends the server that leads a stream, as if its machine were gone.
