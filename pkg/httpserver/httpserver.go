@@ -17,6 +17,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"signalbox.dev/pkg/panics"
 )
 
 // Check reports whether something the service needs works; its error says what is wrong.
@@ -87,7 +89,7 @@ func ask(ctx context.Context, all map[string]Check) (int, map[string]any) {
 	)
 	for name, check := range all {
 		wg.Go(func() {
-			err := check(ctx)
+			err := panics.Try(func() error { return check(ctx) })
 			mu.Lock()
 			defer mu.Unlock()
 			checks[name] = "ok"
@@ -121,11 +123,13 @@ type Config struct {
 	// Drain bounds how long requests in flight may take after ctx is done. What
 	// is left is cut.
 	Drain time.Duration
-	// Headers bounds how long a client may take for the headers of its first request,
-	// from when it connected; 2 min when 0. It is to be longer than clients keep a
-	// connection that they have dialled and not used (90 s in Go): net/http, which looks
-	// for HTTP/2 on it, answers a request that comes as the time runs out with 400.
+	// Headers bounds how long a client may take for a request's headers, for those of the
+	// first from when it connected; 5 s when 0. A new connection that takes longer is
+	// closed without an answer, so that a client that dialled it in advance drops it.
 	Headers time.Duration
+	// Body bounds how long a request's body may take, unless its handler sets a read
+	// deadline; 30 s when 0.
+	Body time.Duration
 	// ConnContext, when set, is http.Server.ConnContext.
 	ConnContext func(context.Context, net.Conn) context.Context
 }
@@ -137,16 +141,21 @@ func Serve(ctx context.Context, cfg Config) error {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
+	headers := cmp.Or(cfg.Headers, 5*time.Second)
+	fresh := newArrivals(headers * 9 / 10) // before net/http, which would answer some with 400
 	srv := &http.Server{
-		Handler:           cfg.Handler,
-		ReadHeaderTimeout: cmp.Or(cfg.Headers, 2*time.Minute),
+		Handler:           BoundBodies(cfg.Handler, cmp.Or(cfg.Body, bodyTimeout)),
+		ReadHeaderTimeout: headers,
+		ConnState:         fresh.note,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		Protocols:         protocols,
-		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: 1000},
-		ErrorLog:          slog.NewLogLogger(cfg.Log.Handler(), slog.LevelWarn),
-		BaseContext:       func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
-		ConnContext:       cfg.ConnContext,
+		// ReadHeaderTimeout does not count for HTTP/2: who stops in the middle of headers
+		// answers no ping.
+		HTTP2:       &http.HTTP2Config{MaxConcurrentStreams: 1000, SendPingTimeout: headers / 2, PingTimeout: headers / 2},
+		ErrorLog:    slog.NewLogLogger(cfg.Log.Handler(), slog.LevelWarn),
+		BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
+		ConnContext: cfg.ConnContext,
 	}
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(cfg.Listener) }()

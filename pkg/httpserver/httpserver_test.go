@@ -387,24 +387,117 @@ func TestHeaderBounds(t *testing.T) {
 // TestSlowHeaders sees that a client that never finishes its headers is dropped.
 func TestSlowHeaders(t *testing.T) {
 	t.Parallel()
-	s := serve(t, http.NotFoundHandler(), time.Second, func(c *httpserver.Config) { c.Headers = time.Second })
-	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(s.url, "http://"))
+	s := serve(t, http.NotFoundHandler(), time.Second)
+	const h2 = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + "\x00\x00\x00\x04\x00\x00\x00\x00\x00" // the preface, and empty settings
+	for name, said := range map[string]string{
+		"no frame of HTTP/2": h2, "half of HTTP/2's headers": h2 + "\x00\x00\x01\x01\x00\x00\x00\x00\x01\x82",
+		"nothing": "", "a little": "GET", "half the headers": "GET / HTTP/1.1\r\nHost: a\r\n", "half of HTTP/2's preface": "PRI * HTTP/2.0\r\n\r\n",
+		"a second request": "GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			conn := dial(t, s.url)
+			if _, err := io.WriteString(conn, said); err != nil {
+				t.Fatal(err)
+			}
+			begin := time.Now()
+			if err := conn.SetReadDeadline(begin.Add(15 * time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			answer, err := io.ReadAll(conn)
+			if err != nil {
+				t.Errorf("read = %v, want the server to close", err)
+			}
+			if bytes.Contains(answer, []byte(" 400 ")) {
+				t.Errorf("answer = %q, want none to what was not asked", answer)
+			}
+			if took := time.Since(begin); took < 4*time.Second || took > 7*time.Second {
+				t.Errorf("dropped after %v, want 5s", took)
+			}
+		})
+	}
+}
+
+func dial(t *testing.T, url string) net.Conn {
+	t.Helper()
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(url, "http://"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
-	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: a\r\n"); err != nil {
-		t.Fatal(err)
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// TestSlowBody sees that a body that trickles in does not hold its handler, also where
+// nobody reads it.
+func TestSlowBody(t *testing.T) {
+	t.Parallel()
+	for name, h := range map[string]http.HandlerFunc{
+		"read":     func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) },
+		"not read": func(http.ResponseWriter, *http.Request) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := serve(t, h, time.Second, func(c *httpserver.Config) { c.Body = time.Second })
+			conn := dial(t, s.url)
+			if _, err := io.WriteString(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n"); err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				_, _ = io.Copy(io.Discard, conn) // until the server closes
+			}()
+			trickle := time.NewTicker(100 * time.Millisecond)
+			defer trickle.Stop()
+			for late := time.After(10 * time.Second); ; {
+				select {
+				case <-ended:
+					return
+				case <-late:
+					t.Fatal("a body that trickles in holds the connection")
+				case <-trickle.C:
+					_, _ = io.WriteString(conn, "x") // fails when the server has closed
+				}
+			}
+		})
 	}
-	begin := time.Now()
-	if err := conn.SetReadDeadline(begin.Add(15 * time.Second)); err != nil {
-		t.Fatal(err)
+}
+
+// TestHalfOpenConnections sees that clients that never finish their headers take a
+// bounded number of places, and none from who does.
+func TestHalfOpenConnections(t *testing.T) {
+	t.Parallel()
+	s := serve(t, http.NotFoundHandler(), time.Second, func(c *httpserver.Config) { c.Headers = time.Minute })
+	var open atomic.Int64
+	for range 3000 {
+		conn := dial(t, s.url)
+		if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: a\r\n"); err != nil {
+			continue // closed already: that is what is wanted
+		}
+		open.Add(1)
+		go func() {
+			_, _ = conn.Read(make([]byte, 1)) // until either side closes
+			open.Add(-1)
+		}()
 	}
-	if _, err := io.ReadAll(conn); err != nil {
-		t.Errorf("read = %v, want the server to close", err)
+	for range 100 {
+		began := time.Now()
+		res, err := client(t, false).Get(s.url) //nolint:noctx // the client has a time of its own
+		if err != nil {
+			t.Fatalf("an honest request among half-open connections: %v", err)
+		}
+		_ = res.Body.Close()
+		if took := time.Since(began); took > 2*time.Second {
+			t.Errorf("an honest request took %v", took)
+		}
 	}
-	if took := time.Since(begin); took < 500*time.Millisecond {
-		t.Errorf("dropped after %v, want about a second", took)
+	for late := time.After(10 * time.Second); open.Load() > 1000; {
+		select {
+		case <-late:
+			t.Fatalf("%d half-open connections are left, want 1000 at most", open.Load())
+		case <-time.After(10 * time.Millisecond):
+		}
 	}
 }
 

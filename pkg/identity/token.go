@@ -164,7 +164,11 @@ func newKeySet(address string, client *http.Client, log *slog.Logger) *keySet {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &keySet{url: address, place: place(address), http: client, log: log, want: make(chan struct{}, 1)}
+	// Who could redirect to another host, with an open redirect where the keys are, could
+	// bring keys of their own.
+	direct := *client
+	direct.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &keySet{url: address, place: place(address), http: &direct, log: log, want: make(chan struct{}, 1)}
 }
 
 // place is a URL without what may be secret; empty where it is none.

@@ -160,6 +160,8 @@ type keyServer struct {
 	status int
 	err    error
 	reads  int
+	// redirect, when set, is where all but itself is sent.
+	redirect string
 }
 
 func (s *keyServer) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -168,6 +170,9 @@ func (s *keyServer) RoundTrip(req *http.Request) (*http.Response, error) {
 	s.reads++
 	if s.err != nil {
 		return nil, s.err
+	}
+	if s.redirect != "" && s.redirect != req.URL.String() {
+		return &http.Response{StatusCode: http.StatusFound, Header: http.Header{"Location": {s.redirect}}, Body: http.NoBody, Request: req}, nil
 	}
 	body := s.body
 	if body == "" {
@@ -320,6 +325,24 @@ type nobody struct{}
 
 func (nobody) RoundTrip(*http.Request) (*http.Response, error) {
 	return nil, errors.New("nobody is there")
+}
+
+// A redirect would let whoever controls its target bring keys.
+func TestKeySetFollowsNoRedirect(t *testing.T) {
+	t.Parallel()
+	key := newEC(t)
+	synctest.Test(t, func(t *testing.T) {
+		server := &keyServer{keys: []map[string]any{ecJWK(t, "1", key)}, redirect: "https://elsewhere.example/jwks.json"}
+		v := running(t, server)
+		if _, err := v.Verify(accessToken(t, jwt.SigningMethodES256, key, "1", claims(id.New[id.Member]().String()))); err == nil {
+			t.Error("Verify by a key behind a redirect = nil, want an error")
+		}
+		server.mu.Lock()
+		defer server.mu.Unlock()
+		if server.reads != 1 {
+			t.Errorf("the key set was asked for %d times, want once", server.reads)
+		}
+	})
 }
 
 func TestKeySetRotation(t *testing.T) {

@@ -20,6 +20,7 @@ import (
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/panics"
 	faultv1 "signalbox.dev/proto/signalbox/fault/v1"
 )
 
@@ -51,7 +52,7 @@ func (s Server) HandlerOptions() ([]connect.HandlerOption, error) {
 		connect.WithInterceptors(tracing, serverInterceptor{s.Log}),
 		// Inside of the interceptors, so that a panic is reported like any other failure.
 		connect.WithRecover(func(_ context.Context, _ connect.Spec, _ http.Header, p any) error {
-			return fmt.Errorf("handler panicked: %v\n%s", p, debug.Stack())
+			return &panics.Error{Value: p, Stack: debug.Stack()}
 		}),
 	}, nil
 }

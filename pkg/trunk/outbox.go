@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"signalbox.dev/pkg/panics"
 )
 
 const (
@@ -216,7 +218,11 @@ func (o *outbox) wakeLocked() {
 func (o *outbox) startLocked() {
 	if !o.writing {
 		o.writing = true
-		go o.write()
+		go func() {
+			if err := panics.Try(func() error { o.write(); return nil }); err != nil {
+				o.fail(err)
+			}
+		}()
 	}
 }
 

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"signalbox.dev/pkg/panics"
 )
 
 const (
@@ -21,7 +23,7 @@ const (
 	// maxWaiting is how many bytes may wait to go up before senders do.
 	maxWaiting = 1 << 20
 	// dialTimeout bounds how long a new trunk may take.
-	dialTimeout = 5 * time.Second
+	dialTimeout = 2 * time.Second
 )
 
 // Errors with which streams end, or are not opened. A trunk that breaks has others, too.
@@ -39,7 +41,8 @@ type Config struct {
 	Dial func(context.Context) (conn net.Conn, first []byte, err error)
 	// Trunks is how many there are at most, besides those that drain: 4 when it is 0.
 	Trunks int
-	// Silence is for how long the other end may say nothing: 90 s when it is 0.
+	// Silence is for how long the other end may say nothing: 6 s when it is 0. It is asked
+	// three times in that.
 	Silence time.Duration
 	// Age is after how long a trunk gets no new streams, a third more or less: 15 min when
 	// it is 0. It is looked at three times in Silence.
@@ -134,7 +137,7 @@ func NewPool(cfg Config) *Pool {
 		cfg.Trunks = 4
 	}
 	if cfg.Silence == 0 {
-		cfg.Silence = 90 * time.Second
+		cfg.Silence = 6 * time.Second
 	}
 	if cfg.Age == 0 {
 		cfg.Age = 15 * time.Minute
@@ -176,7 +179,7 @@ func (p *Pool) Run(ctx context.Context) error {
 // look does what time asks for.
 func (p *Pool) look(tick int64, now time.Time) {
 	for _, l := range p.list() {
-		if tick-l.heard.Load() > 3 {
+		if tick-l.heard.Load() >= 3 {
 			l.cut(ErrSilent)
 			continue
 		}
@@ -287,7 +290,14 @@ func (p *Pool) dial(s *slot) {
 	defer p.live.Done()
 	ctx, cancel := context.WithTimeout(p.dialing, dialTimeout)
 	defer cancel()
-	conn, first, err := p.cfg.Dial(ctx)
+	var (
+		conn  net.Conn
+		first []byte
+	)
+	err := panics.Try(func() (err error) {
+		conn, first, err = p.cfg.Dial(ctx)
+		return err
+	})
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	close(s.dialing)
@@ -353,7 +363,7 @@ func (l *poolLink) cut(why error) {
 // serve is the trunk's reader.
 func (l *poolLink) serve(r *reader) {
 	defer l.pool.live.Done()
-	l.cut(l.read(r))
+	l.cut(panics.Try(func() error { return l.read(r) }))
 	l.pool.retire(l)
 	l.pool.mu.Lock()
 	delete(l.pool.links, l)

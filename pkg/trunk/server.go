@@ -5,6 +5,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"signalbox.dev/pkg/panics"
 )
 
 // Close codes that mean something to trunks: those of RFC 6455, section 7.1.5, and of the
@@ -110,7 +112,7 @@ func (s *Server) Serve(conn net.Conn, first []byte) error {
 	if away {
 		l.out.send(&frame{kind: kindAway})
 	}
-	l.cut(l.read(newReader(conn, first)))
+	l.cut(panics.Try(func() error { return l.read(newReader(conn, first)) }))
 	l.breakStreams()
 	l.live.Wait()
 	s.mu.Lock()

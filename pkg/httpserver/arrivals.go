@@ -1,0 +1,100 @@
+package httpserver
+
+import (
+	"container/list"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// maxArrivals bounds the connections whose first request has not come yet.
+const maxArrivals = 1000
+
+// arrivals are the connections whose first request has not come yet. Each has a limited
+// time for it. When there are too many, the oldest one goes of the address that has most:
+// whoever sends a request at once is not among them.
+type arrivals struct {
+	limit time.Duration
+
+	mu        sync.Mutex // guards what follows
+	conns     map[net.Conn]*arrival
+	addresses map[netip.Prefix]*list.List // of arrivals, the oldest first
+}
+
+type arrival struct {
+	conn    net.Conn
+	address netip.Prefix
+	late    *time.Timer
+	place   *list.Element // among those of its address
+}
+
+func newArrivals(limit time.Duration) *arrivals {
+	return &arrivals{limit: limit, conns: map[net.Conn]*arrival{}, addresses: map[netip.Prefix]*list.List{}}
+}
+
+// note is http.Server.ConnState. A connection becomes active with its first headers.
+func (a *arrivals) note(conn net.Conn, state http.ConnState) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if state != http.StateNew {
+		a.remove(a.conns[conn])
+		return
+	}
+	n := &arrival{conn: conn, address: Network(remote(conn)), late: time.AfterFunc(a.limit, func() { _ = conn.Close() })}
+	a.conns[conn] = n
+	if a.addresses[n.address] == nil {
+		a.addresses[n.address] = list.New()
+	}
+	n.place = a.addresses[n.address].PushBack(n)
+	if len(a.conns) > maxArrivals {
+		a.evict()
+	}
+}
+
+// remove forgets an arrival, if there is one. The lock is held.
+func (a *arrivals) remove(n *arrival) {
+	if n == nil {
+		return
+	}
+	n.late.Stop()
+	delete(a.conns, n.conn)
+	of := a.addresses[n.address]
+	if of.Remove(n.place); of.Len() == 0 {
+		delete(a.addresses, n.address)
+	}
+}
+
+// evict closes one connection. The lock is held.
+func (a *arrivals) evict() {
+	var most *list.List
+	for _, of := range a.addresses {
+		if most == nil || of.Len() > most.Len() {
+			most = of
+		}
+	}
+	if n, ok := most.Front().Value.(*arrival); ok {
+		a.remove(n)
+		_ = n.conn.Close() // its goroutine finds out
+	}
+}
+
+func remote(conn net.Conn) netip.Addr {
+	if tcp, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
+		return tcp.AddrPort().Addr()
+	}
+	return netip.Addr{}
+}
+
+// Network returns the addresses that are to be counted as one caller: a single one, or
+// the /64 of IPv6.
+func Network(at netip.Addr) netip.Prefix {
+	at = at.Unmap().WithZone("")
+	bits := at.BitLen()
+	if at.Is6() {
+		bits = 64
+	}
+	p, _ := at.Prefix(bits) // the zero address has the zero prefix
+	return p
+}
