@@ -19,6 +19,7 @@ import (
 	"signalbox.dev/pkg/process"
 	"signalbox.dev/services/credential-broker/internal/accountfile"
 	"signalbox.dev/services/credential-broker/internal/oauth"
+	"signalbox.dev/services/credential-broker/internal/pool"
 	"signalbox.dev/services/credential-broker/internal/profile"
 	"signalbox.dev/services/credential-broker/internal/rotation"
 	"signalbox.dev/services/credential-broker/internal/store"
@@ -49,6 +50,8 @@ type AccountsConfig struct {
 	Profiles string
 	// AllowPrivate allows base URLs at loopback and private addresses.
 	AllowPrivate bool
+	// AllowLoopback allows those at loopback addresses for shared accounts alone.
+	AllowLoopback bool
 	// OAuth says how to sign in to providers.
 	OAuth OAuth
 	// Operator is who acts, for the audit: a user of the operating system, and where.
@@ -111,7 +114,7 @@ func openAccounts(cfg AccountsConfig, profiles *profile.Set) (*Accounts, error) 
 	}
 	a := &Accounts{
 		file: file, keys: keys, profiles: profiles, providers: providers,
-		policy: target.Policy{AllowPrivate: cfg.AllowPrivate}, redirect: cfg.OAuth.Redirect, operator: cfg.Operator, log: cfg.Log,
+		policy: target.Policy{AllowPrivate: cfg.AllowPrivate, Loopback: cfg.AllowLoopback}, redirect: cfg.OAuth.Redirect, operator: cfg.Operator, log: cfg.Log,
 	}
 	a.openTables(&cfg)
 	a.keeper = newKeeper(cfg, a)
@@ -258,7 +261,13 @@ func (s *Scope) made(ctx context.Context, row *store.Account, secret vault.Secre
 	return s.Get(ctx, row.ID)
 }
 
+// generic is the request profile of providers that have none of their own.
+const generic = "generic"
+
 var providerForm = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
+
+// Keyless reports whether an account may have no secret: a server of one's own may want none.
+func (n *NewAccount) Keyless() bool { return n.BaseURL != "" }
 
 // Check says what is wrong with a new account but for its secret, which somebody may have
 // to be asked for.
@@ -274,7 +283,7 @@ func (s *Scope) check(n NewAccount) (store.Account, vault.Secret, error) {
 		return store.Account{}, vault.Secret{}, err
 	}
 	text := strings.TrimSpace(n.Secret.Reveal())
-	if err := checkSecret(text); err != nil {
+	if err := checkSecret(text); err != nil && (text != "" || !n.Keyless()) {
 		return store.Account{}, vault.Secret{}, fault.New(fault.Invalid, "secret: %v", err)
 	}
 	secret := vault.NewSecret(text)
@@ -288,14 +297,20 @@ func (s *Scope) rowOf(n NewAccount) (store.Account, error) {
 	if err := checkProvider(n.Provider); err != nil {
 		return none, err
 	}
+	if pool.IsSimulator(n.Provider) {
+		return none, fault.New(fault.Invalid, "provider: the name %s is kept for the simulated provider, which needs no account: choose another one", n.Provider)
+	}
 	p, ok := a.profiles.For(n.Provider)
 	if n.Profile != "" {
 		if p, ok = a.profiles.Get(n.Profile); !ok {
 			return none, fault.New(fault.Invalid, "profile: there is no request profile %q: use one of %s", clip(n.Profile), strings.Join(a.profiles.Names(), ", "))
 		}
 	}
+	if !ok && n.BaseURL != "" { // most that is there speaks OpenAI's protocol
+		p, ok = a.profiles.Get(generic)
+	}
 	if !ok {
-		return none, fault.New(fault.Invalid, "profile: the provider %s has none of its own: use one of %s (generic for a bearer token, generic-header for a key in x-api-key)", n.Provider, strings.Join(a.profiles.Names(), ", "))
+		return none, fault.New(fault.Invalid, "base_url: %s is not a provider that this program knows (%s): say where it is, such as http://localhost:11434/v1 for Ollama, if it speaks OpenAI's protocol; else name a request profile too (%s)", n.Provider, strings.Join(a.profiles.Providers(), ", "), strings.Join(a.profiles.Names(), ", "))
 	}
 	label, err := labelOf(n.Label)
 	if err != nil {

@@ -33,8 +33,12 @@ type Config struct {
 
 	ModelPrices string `env:"MODEL_PRICES" doc:"File with prices of models (JSON, as pkg/price/prices.json) that go before the built-in ones; empty for none. Give agent-runner the same."`
 
-	AllowPrivate bool   `env:"CREDENTIAL_BROKER_ALLOW_PRIVATE" envDefault:"false" doc:"Allows accounts with base URLs at loopback and private addresses, over http too, and at any port: for model servers of your own."`
-	SimulatorURL string `env:"SIMULATOR_URL" doc:"Base URL of the simulated provider, which answers for providers without any credential; empty for none."`
+	AllowPrivate bool `env:"CREDENTIAL_BROKER_ALLOW_PRIVATE" envDefault:"false" doc:"Allows accounts with base URLs at loopback and private addresses, over http too, and at any port: for model servers of your own."`
+	// AllowLoopback allows the operator's shared accounts to be model servers on this
+	// machine, over http too: for the process that is all of a single user's Signalbox.
+	AllowLoopback bool
+
+	SimulatorURL string `env:"SIMULATOR_URL" doc:"Base URL of the simulated provider, which is the provider simulator and never answers for another one; empty for none."`
 
 	Keys        Keys
 	Environment Environment

@@ -264,7 +264,7 @@ func (s *Scope) Connect(ctx context.Context, provider, login string) (Login, err
 	if err := s.mayConnect(&c); err != nil {
 		return Login{}, err
 	}
-	return s.startLogin(ctx, oauth.LoginRequest{ID: asked, Purpose: oauth.ForConnection, Provider: p.Name, Kind: LoginBrowser, Account: c.account})
+	return s.StartLogin(ctx, LoginRequest{ID: asked, Purpose: oauth.ForConnection, Provider: p.Name, Kind: LoginBrowser, Account: c.account})
 }
 
 // stillMay is mayConnect as of the moment at which somebody comes back, for the account

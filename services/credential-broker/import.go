@@ -54,6 +54,8 @@ type SkippedAccount struct {
 	Label    string `json:"label,omitempty"`
 	Source   string `json:"source"`
 	Reason   string `json:"reason"`
+	// Here says that it is here already: nothing is missing.
+	Here bool `json:"here,omitempty"`
 }
 
 // known is why a credential is left out that is here.
@@ -87,14 +89,14 @@ func (s *Scope) Import(ctx context.Context, from ImportSources, dry bool) (Impor
 			}
 		}
 		if reason != "" {
-			out.Skipped = append(out.Skipped, SkippedAccount{Provider: clip(f.Provider), Label: clip(f.Label), Source: f.Source, Reason: reason})
+			out.Skipped = append(out.Skipped, SkippedAccount{Provider: clip(f.Provider), Label: clip(f.Label), Source: f.Source, Reason: reason, Here: reason == known})
 			continue
 		}
 		made := ImportedAccount{Provider: f.Provider, Label: f.Label, Source: f.Source, Enabled: f.Enabled}
 		if !dry {
 			account, err := s.bring(ctx, f)
 			if errors.Is(err, store.ErrBrought) { // by somebody else, meanwhile
-				out.Skipped = append(out.Skipped, SkippedAccount{Provider: f.Provider, Label: f.Label, Source: f.Source, Reason: known})
+				out.Skipped = append(out.Skipped, SkippedAccount{Provider: f.Provider, Label: f.Label, Source: f.Source, Reason: known, Here: true})
 				continue
 			}
 			if err != nil {

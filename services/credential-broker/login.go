@@ -16,7 +16,7 @@ type LoginKind = oauth.Kind
 
 // The ways.
 const (
-	LoginBrowser = oauth.Browser // the provider sends the browser back to the console
+	LoginBrowser = oauth.Browser // the provider sends the browser back to the console, or to the command line
 	LoginPaste   = oauth.Paste   // the provider shows a code, which is pasted
 	LoginDevice  = oauth.Device  // a short code is typed in on another device
 )
@@ -34,14 +34,20 @@ type Login struct {
 	Wait time.Duration `json:"-"`
 }
 
-// LoginWays returns how one can sign in to a provider without a console: with a device,
-// by pasting a code, or neither.
+// LoopbackPath is where a command line that waits for a browser is sent it.
+const LoopbackPath = oauth.LoopbackPath
+
+// LoginWays returns how one can sign in to a provider without a console, the simplest way
+// first; none where there is no way. LoginBrowser is with a loopback redirect.
 func (a *Accounts) LoginWays(provider string) ([]LoginKind, error) {
 	p, err := a.providers.Get(provider)
 	if err != nil {
 		return nil, err
 	}
 	var out []LoginKind
+	if p.Loopback {
+		out = append(out, LoginBrowser)
+	}
 	if p.Device != "" {
 		out = append(out, LoginDevice)
 	}
@@ -51,13 +57,12 @@ func (a *Accounts) LoginWays(provider string) ([]LoginKind, error) {
 	return out, nil
 }
 
+// LoginRequest says what to sign in to.
+type LoginRequest = oauth.LoginRequest
+
 // StartLogin begins signing in to a provider for a new account or, with an account, for
 // that one again, in which case the provider may be empty.
-func (s *Scope) StartLogin(ctx context.Context, provider string, kind LoginKind, label string, account id.Account) (Login, error) {
-	return s.startLogin(ctx, oauth.LoginRequest{Provider: provider, Kind: kind, Label: label, Account: account})
-}
-
-func (s *Scope) startLogin(ctx context.Context, r oauth.LoginRequest) (Login, error) {
+func (s *Scope) StartLogin(ctx context.Context, r LoginRequest) (Login, error) {
 	var err error
 	if r.Label, err = labelOf(r.Label); err != nil {
 		return Login{}, fault.New(fault.Invalid, "label: %v", err)

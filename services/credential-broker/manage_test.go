@@ -27,6 +27,9 @@ func calls(b *broker, service, account string) map[string]func(ctx context.Conte
 		"AddAccount": func(ctx context.Context) (proto.Message, error) {
 			return c.AddAccount(ctx, &credentialv1.AddAccountRequest{Provider: "openai", Secret: canary})
 		},
+		"GetSealingKey": func(ctx context.Context) (proto.Message, error) {
+			return c.GetSealingKey(ctx, &credentialv1.GetSealingKeyRequest{})
+		},
 		"ListAccounts": func(ctx context.Context) (proto.Message, error) {
 			return c.ListAccounts(ctx, &credentialv1.ListAccountsRequest{})
 		},

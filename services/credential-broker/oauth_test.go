@@ -65,7 +65,7 @@ func startSignedIn(t *testing.T, endpoints ...string) *signedIn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other := oauth.New(oauth.Config{DB: b.db, Vault: vault.New(key, store.New(b.db)), Providers: providers, Log: slog.New(slog.DiscardHandler), Instance: "other"})
+	other := oauth.New(oauth.Config{DB: b.db, Vault: vault.New(key, store.New(b.db)), Providers: providers, Log: slog.New(slog.DiscardHandler), Instance: "other", Redirect: "https://console.example/callback"})
 	t.Cleanup(other.Close)
 	return &signedIn{b, server, other, cfg}
 }

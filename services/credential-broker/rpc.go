@@ -88,10 +88,17 @@ func (s *accountServer) AddAccount(ctx context.Context, req *credentialv1.AddAcc
 			return nil, err
 		}
 	}
-	a, err := scope.Add(ctx, NewAccount{
-		ID: account, FlatRate: req.GetFlatRate(), Provider: req.GetProvider(), Profile: req.GetProfile(), Label: req.GetLabel(),
+	n := NewAccount{
+		FlatRate: req.GetFlatRate(), Provider: req.GetProvider(), Profile: req.GetProfile(), Label: req.GetLabel(),
 		BaseURL: req.GetBaseUrl(), Secret: conf.Secret(req.GetSecret()),
-	})
+	}
+	if body := req.GetBody(); body != nil {
+		if n, err = scope.newAccount(ctx, body); err != nil {
+			return nil, err
+		}
+	}
+	n.ID = account
+	a, err := scope.Add(ctx, n)
 	if err != nil {
 		return nil, err
 	}
@@ -182,7 +189,7 @@ func (s *accountServer) SwitchAccount(ctx context.Context, req *credentialv1.Swi
 	return &credentialv1.SwitchAccountResponse{Account: a}, err
 }
 
-// ListProviders returns what every member's runs can call.
+// ListProviders returns what every member's runs can call, and why not.
 func (s *accountServer) ListProviders(ctx context.Context, _ *credentialv1.ListProvidersRequest) (*credentialv1.ListProvidersResponse, error) {
 	actor, err := require(ctx, identity.Viewer, subject.Gateway, subject.AgentRunner)
 	if err != nil {
@@ -194,7 +201,10 @@ func (s *accountServer) ListProviders(ctx context.Context, _ *credentialv1.ListP
 	}
 	res := &credentialv1.ListProvidersResponse{}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		res.Providers = append(res.Providers, &credentialv1.Provider{Name: name, Origin: origin(all[name].Origin), Dialect: string(all[name].Profile.Dialect)})
+		r := all[name]
+		res.Providers = append(res.Providers, &credentialv1.Provider{
+			Name: name, Origin: origin(r.Origin), Dialect: string(r.Dialect), OwnBaseUrl: r.OwnBase, Problem: r.Problem,
+		})
 	}
 	return res, nil
 }

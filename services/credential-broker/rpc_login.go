@@ -33,7 +33,7 @@ func (s *accountServer) StartLogin(ctx context.Context, req *credentialv1.StartL
 	if err != nil {
 		return nil, err
 	}
-	l, err := scope.startLogin(ctx, oauth.LoginRequest{ID: login, Provider: req.GetProvider(), Kind: kind, Label: req.GetLabel(), Account: account})
+	l, err := scope.StartLogin(ctx, LoginRequest{ID: login, Provider: req.GetProvider(), Kind: kind, Label: req.GetLabel(), Account: account})
 	if err != nil {
 		return nil, err
 	}

@@ -21,7 +21,7 @@ func message(a Account) *credentialv1.Account {
 	for _, c := range a.Cooldowns {
 		m.Cooldowns = append(m.Cooldowns, &credentialv1.AccountCooldown{
 			Family: c.Family, Since: timestamppb.New(c.Since), Until: timestamppb.New(c.Until), Reason: c.Reason,
-			Status: int32(c.HTTPStatus), RetryAfter: c.RetryAfter, Step: int32(c.Step),
+			Status: int32(c.HTTPStatus), RetryAfter: c.RetryAfter, Step: int32(c.Step), PassedOver: c.PassedOver,
 		})
 	}
 	return m

@@ -48,6 +48,7 @@ import (
 	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/httpserver"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/price"
 	"signalbox.dev/pkg/process"
@@ -74,7 +75,7 @@ const (
 
 // Migrations returns what the service brings to the database.
 func Migrations() pg.Migrations {
-	return pg.Migrations{Schema: Schema, Role: Role, FS: migrations.FS}
+	return pg.Migrations{Schema: Schema, Role: Role, FS: migrations.FS, AppendOnly: migrations.AppendOnly()}
 }
 
 // Deps is what the service works with. Whoever opened these closes them, after
@@ -121,7 +122,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load request profiles: %w", err)
 	}
-	s.accounts, err = openAccounts(AccountsConfig{DB: deps.DB, File: cfg.AccountsFile, KeyFile: cfg.KeyFile, Keys: cfg.Keys, AllowPrivate: cfg.AllowPrivate, OAuth: cfg.OAuth, Log: deps.Log}, profiles)
+	s.accounts, err = openAccounts(AccountsConfig{DB: deps.DB, File: cfg.AccountsFile, KeyFile: cfg.KeyFile, Keys: cfg.Keys, AllowPrivate: cfg.AllowPrivate, AllowLoopback: cfg.AllowLoopback, OAuth: cfg.OAuth, Log: deps.Log}, profiles)
 	if err != nil {
 		return nil, err
 	}
@@ -197,9 +198,14 @@ func (s *Service) Run(ctx context.Context) error {
 	wg.Go(func() { s.abortLate(ctx, stopped) })
 	serving, served := context.WithCancel(ctx)
 	defer served()
-	wg.Go(func() { _ = s.accounts.keeper.Run(serving) }) // nil when ctx is done
-	wg.Go(func() { s.accounts.sweepKeys(serving, s.deps.Log) })
-	wg.Go(func() { s.accounts.tellKey(serving, s.deps.Log) })
+	supervise := func(what string, loop func(context.Context, *slog.Logger)) {
+		wg.Go(func() {
+			_ = panics.Supervise(serving, s.deps.Log, what, func(ctx context.Context) error { loop(ctx, s.deps.Log); return nil })
+		})
+	}
+	supervise("token renewal", func(ctx context.Context, _ *slog.Logger) { _ = s.accounts.keeper.Run(ctx) }) // nil when ctx is done
+	supervise("key rotation", s.accounts.sweepKeys)
+	supervise("key check", s.accounts.tellKey)
 	sharing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	var shared errgroup.Group

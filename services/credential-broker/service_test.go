@@ -160,11 +160,16 @@ func (b *broker) ask(a identity.Actor, path string) (status int, body string, er
 
 func (b *broker) askOf(service string, a identity.Actor, path string) (status int, body string, err error) {
 	b.t.Helper()
+	return b.askWith(service, a, path, `{"stream":true}`)
+}
+
+func (b *broker) askWith(service string, a identity.Actor, path, text string) (status int, body string, err error) {
+	b.t.Helper()
 	token, err := b.signers[service].Sign(a, "credential-broker")
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	req, err := http.NewRequestWithContext(b.t.Context(), http.MethodPost, b.url+path, strings.NewReader(`{"stream":true}`))
+	req, err := http.NewRequestWithContext(b.t.Context(), http.MethodPost, b.url+path, strings.NewReader(text))
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -174,8 +179,8 @@ func (b *broker) askOf(service string, a identity.Actor, path string) (status in
 		return 0, "", err
 	}
 	defer res.Body.Close()
-	text, err := io.ReadAll(res.Body)
-	return res.StatusCode, string(text), err
+	answer, err := io.ReadAll(res.Body)
+	return res.StatusCode, string(answer), err
 }
 
 // provider is an upstream that says which key it was asked with.
@@ -232,7 +237,7 @@ func TestAccountsOverConnect(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantProviders := &credentialv1.ListProvidersResponse{Providers: []*credentialv1.Provider{{Name: "anthropic", Origin: credentialv1.Origin_ORIGIN_WORKSPACE, Dialect: "anthropic"}}}
+	wantProviders := &credentialv1.ListProvidersResponse{Providers: []*credentialv1.Provider{{Name: "anthropic", Origin: credentialv1.Origin_ORIGIN_WORKSPACE, Dialect: "anthropic", OwnBaseUrl: true}}}
 	if diff := cmp.Diff(wantProviders, providers, protocmp.Transform()); diff != "" {
 		t.Errorf("ListProviders (-want +got):\n%s", diff)
 	}
@@ -417,7 +422,7 @@ func TestBadAccounts(t *testing.T) {
 	}{
 		{"no provider", func(r *credentialv1.AddAccountRequest) { r.Provider = "" }, "provider: "},
 		{"odd provider", func(r *credentialv1.AddAccountRequest) { r.Provider = "../x" }, "provider: "},
-		{"provider without profile", func(r *credentialv1.AddAccountRequest) { r.Provider = "mine" }, "profile: the provider mine has none of its own: use one of anthropic-api-key, anthropic-oauth, generic, generic-header, github, google, notion, openai, openrouter"},
+		{"provider without profile", func(r *credentialv1.AddAccountRequest) { r.Provider = "mine" }, "base_url: mine is not a provider that this program knows (anthropic, github, google, notion, openai, openrouter): say where it is"},
 		{"unknown profile", func(r *credentialv1.AddAccountRequest) { r.Profile = "x" }, `profile: there is no request profile "x"`},
 		{"generic without base URL", func(r *credentialv1.AddAccountRequest) { r.Provider, r.Profile = "mine", "generic" }, "base_url: the profile generic has none"},
 		{"no secret", func(r *credentialv1.AddAccountRequest) { r.Secret = " \n" }, "secret: it is empty"},
@@ -528,13 +533,25 @@ func TestCopiedRows(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// Nor does it in another row of its own workspace.
+	mover := member(identity.Owner)
+	for _, provided := range []string{"anthropic", "openai"} {
+		if _, err := c.AddAccount(identity.With(t.Context(), mover), &credentialv1.AddAccountRequest{Provider: provided, Secret: canary, BaseUrl: provider(t)}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	conn, err := pgx.Connect(t.Context(), b.adminDB)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close(context.WithoutCancel(t.Context()))
-	if _, err := conn.Exec(t.Context(), `UPDATE credentials.accounts a SET sealed = v.sealed FROM credentials.accounts v WHERE a.workspace_id = $1 AND v.workspace_id = $2`, thief.Workspace, victim.Workspace); err != nil {
+	if _, err := conn.Exec(t.Context(), `UPDATE credentials.accounts a SET sealed = v.sealed FROM credentials.accounts v
+		WHERE v.provider = 'anthropic' AND (a.workspace_id = $1 AND v.workspace_id = $2 OR a.workspace_id = $3 AND v.workspace_id = $3 AND a.provider = 'openai')`,
+		thief.Workspace, victim.Workspace, mover.Workspace); err != nil {
 		t.Fatal(err)
+	}
+	if status, body, _ := b.ask(mover, "/egress/openai/v1/chat/completions"); status != 409 || !strings.Contains(body, "cannot be used") {
+		t.Errorf("with a row copied in the workspace: %d %s", status, body)
 	}
 	if status, body, _ := b.ask(thief, messages); status != 409 || !strings.Contains(body, "cannot be used") {
 		t.Errorf("with a copied row: %d %s", status, body)
@@ -556,23 +573,28 @@ func TestEnvironmentAndSimulator(t *testing.T) {
 	})
 	a := member(identity.Editor)
 	for path, want := range map[string]string{
-		messages: `"path":"/anthropic/v1/messages","keylen":23`,
-		"/egress/openrouter/api/v1/chat/completions": `"path":"/openrouter/api/v1/chat/completions","keylen":23`,
-		"/egress/openrouter/v1/chat/completions":     `"path":"/openrouter/api/v1/chat/completions","keylen":23`,
-		"/egress/openai/v1/chat/completions":         fmt.Sprintf(`"path":"/local/v1/chat/completions","keylen":%d`, len(canary)),
+		"/egress/simulator/v1/messages":                `"path":"/anthropic/v1/messages","keylen":23`,
+		"/egress/simulator-openai/v1/chat/completions": `"path":"/openai/v1/chat/completions","keylen":23`,
+		"/egress/openai/v1/chat/completions":           fmt.Sprintf(`"path":"/local/v1/chat/completions","keylen":%d`, len(canary)),
 	} {
 		if status, body, err := b.ask(a, path); status != 200 || err != nil || !strings.Contains(body, want) {
 			t.Errorf("%s: %d %s, %v, want %s", path, status, body, err, want)
 		}
+	}
+	// The simulator answers for nobody else.
+	if status, body, _ := b.ask(a, messages); status != 401 || !strings.Contains(body, "signalbox accounts add anthropic") {
+		t.Errorf("a provider without an account: %d %s, want 401 and how to add one", status, body)
+	}
+	if _, err := b.client().AddAccount(identity.With(t.Context(), member(identity.Owner)), &credentialv1.AddAccountRequest{Provider: "simulator", Profile: "generic", Secret: canary, BaseUrl: "https://llm.example"}); fault.KindOf(err) != fault.Invalid {
+		t.Errorf("AddAccount for the provider simulator = %v, want Invalid", err)
 	}
 	res, err := b.client().ListProviders(identity.With(t.Context(), a), &credentialv1.ListProvidersRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []*credentialv1.Provider{
-		{Name: "anthropic", Origin: credentialv1.Origin_ORIGIN_SIMULATOR, Dialect: "anthropic"},
-		{Name: "openai", Origin: credentialv1.Origin_ORIGIN_ENVIRONMENT, Dialect: "openai"},
-		{Name: "openrouter", Origin: credentialv1.Origin_ORIGIN_SIMULATOR, Dialect: "openai"},
+		{Name: "openai", Origin: credentialv1.Origin_ORIGIN_ENVIRONMENT, Dialect: "openai", OwnBaseUrl: true},
+		{Name: "simulator", Origin: credentialv1.Origin_ORIGIN_SIMULATOR, Dialect: "anthropic", OwnBaseUrl: true},
 	}
 	if diff := cmp.Diff(want, res.GetProviders(), protocmp.Transform()); diff != "" {
 		t.Errorf("ListProviders (-want +got):\n%s", diff)

@@ -22,7 +22,7 @@ type Status string
 // The statuses.
 const (
 	Ready       Status = "ready"
-	Cooling     Status = "cooling"     // parked, whole or for some models
+	Cooling     Status = "cooling"     // parked, whole or for some models, or passed over
 	Unhealthy   Status = "unhealthy"   // used when there is no better one
 	Disabled    Status = "disabled"    // by somebody
 	Reauthorize Status = "reauthorize" // somebody must sign in again
@@ -52,10 +52,12 @@ type State struct {
 // Cooldown is why and until when requests do not go to an account.
 type Cooldown struct {
 	// Family is of models; empty for the account as a whole.
-	Family string    `json:"family,omitempty"`
-	Since  time.Time `json:"since"`
-	Until  time.Time `json:"until"`
-	Reason string    `json:"reason"`
+	Family string `json:"family,omitempty"`
+	// PassedOver says that requests go to the account where there is no other.
+	PassedOver bool      `json:"passed_over,omitempty"`
+	Since      time.Time `json:"since"`
+	Until      time.Time `json:"until"`
+	Reason     string    `json:"reason"`
 	// HTTPStatus is that of the provider's answer, and RetryAfter the header as it was.
 	HTTPStatus int    `json:"http_status,omitempty"`
 	RetryAfter string `json:"retry_after,omitempty"`
@@ -146,8 +148,9 @@ func appendCooldown(all []Cooldown, now time.Time, l choice.Limit) []Cooldown {
 	if !l.Until.After(now) {
 		return all
 	}
+	family, passed := strings.CutPrefix(l.Family, choice.PassedOver)
 	return append(all, Cooldown{
-		Family: l.Family, Since: l.At, Until: l.Until, Reason: string(l.Reason), HTTPStatus: l.Status, RetryAfter: l.Raw, Step: l.Step,
+		Family: family, PassedOver: passed, Since: l.At, Until: l.Until, Reason: string(l.Reason), HTTPStatus: l.Status, RetryAfter: l.Raw, Step: l.Step,
 	})
 }
 
@@ -168,7 +171,7 @@ func (st *State) status(enabled bool, rules choice.Settings) Status {
 		return SignedOut
 	case st.Reason != "":
 		return Unusable
-	case len(st.Cooldowns) > 0:
+	case slices.ContainsFunc(st.Cooldowns, func(c Cooldown) bool { return !c.PassedOver || c.Family == "" }):
 		return Cooling
 	case rules.Strategy == choice.Hybrid && st.Health < rules.MinUsable:
 		return Unhealthy

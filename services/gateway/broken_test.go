@@ -266,6 +266,10 @@ func TestNATSIsAway(t *testing.T) {
 	if len(w.runner.sessions[fresh].runs) != 0 {
 		t.Error("the message was submitted, want it refused first")
 	}
+	w.diskFull.Store(true)
+	if got := in.send(t, in.request(t, w.owner, "POST", messagesOf(fresh), `{"content":"one"}`, nil).WithContext(ctx)); got.status != http.StatusServiceUnavailable || got.header.Get("Retry-After") == "" || !strings.Contains(got.body, `"DISK_FULL"`) {
+		t.Errorf("send without NATS, with a full disk = %d %s, want 503 that says so", got.status, got.body)
+	}
 	if got := in.send(t, in.request(t, w.owner, "POST", messagesOf(fresh), `{"content":"one"}`, prefer)); got.status != http.StatusAccepted {
 		t.Errorf("async send without NATS = %d %s, want 202: it needs no feed", got.status, got.body)
 	}

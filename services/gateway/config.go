@@ -57,7 +57,7 @@ type Config struct {
 
 	WriteTimeout time.Duration `env:"GATEWAY_WRITE_TIMEOUT" envDefault:"10s" doc:"How long a client may take to read the next 64 KiB of an answer before it is cut."`
 
-	TrustedProxies []string `env:"GATEWAY_TRUSTED_PROXIES" doc:"Addresses of the proxies before the gateway, such as 10.0.0.0/8, separated by commas. Of them the header X-Forwarded-For is believed when it is recorded from where somebody changed an account; without any, that is who is connected."`
+	TrustedProxies []string `env:"GATEWAY_TRUSTED_PROXIES" doc:"Addresses of the proxies before the gateway, such as 10.0.0.0/8, separated by commas. Of them the header X-Forwarded-For is believed, where failed tokens and keys are counted by address and where it is recorded from where somebody changed an account; without any, the address is that of who is connected."`
 
 	ReturnPaths []string `env:"GATEWAY_RETURN_PATHS" doc:"Paths on this server's host, separated by commas, that a browser may go on to when somebody has connected a tool or signed in to an account, such as /settings/connections; the first is the default. Empty: it is shown a page."`
 
@@ -93,7 +93,7 @@ type FeedConfig struct {
 
 // RelayConfig is what tests change; zero stands for the default.
 type RelayConfig struct {
-	TokenWait, Silence time.Duration
+	TokenWait time.Duration
 }
 
 // Validate implements conf.Validator.

@@ -9,6 +9,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
+	"fmt"
 	"math/big"
 	"net/http"
 	"net/http/httptest"
@@ -73,6 +74,7 @@ func TestIdentity(t *testing.T) {
 	keys := newKeyServer(t)
 	in := w.gateway(t, func(c *gateway.Config) {
 		c.JWT = gateway.JWTConfig{Secret: testSecret, JWKSURL: keys.url, Issuer: testIssuer, Audience: "authenticated"}
+		c.TrustedProxies = []string{"127.0.0.0/8"}
 	})
 	member := w.owner.member.String()
 	claims := func(change func(jwt.MapClaims)) jwt.MapClaims {
@@ -117,8 +119,11 @@ func TestIdentity(t *testing.T) {
 	}
 	good := hs(nil)
 
+	asked := 0
 	ask := func(token string) answer {
+		asked++
 		return in.send(t, in.request(t, person{workspace: w.workspace}, "GET", "/api/sessions", "", func(r *http.Request) {
+			r.Header.Set("X-Forwarded-For", fmt.Sprintf("203.0.113.%d", asked%200)) // one address may fail a few times a minute
 			if token != "" {
 				r.Header.Set("Authorization", "Bearer "+token)
 			}
@@ -236,6 +241,7 @@ func TestRoles(t *testing.T) {
 		{"GET", "/api/sessions", "", identity.Viewer},
 		{"GET", "/api/sessions/" + session, "", identity.Viewer},
 		{"GET", "/api/tools", "", identity.Viewer},
+		{"GET", "/api/models", "", identity.Viewer},
 		{"GET", "/api/documents", "", identity.Viewer},
 		{"GET", "/api/workspaces/" + w.workspace.String() + "/members", "", identity.Viewer},
 		{"POST", "/api/sessions", "{}", identity.Editor},
@@ -278,6 +284,41 @@ func TestLimits(t *testing.T) {
 	other := w.join(t, w.workspace, identity.Viewer)
 	if got := in.send(t, in.request(t, other, "GET", "/api/sessions", "", nil)); got.status != http.StatusOK {
 		t.Errorf("somebody else's request = %d, want 200", got.status)
+	}
+}
+
+// Who tries keys is told to wait, and nobody else is: not those behind the same address
+// who have a good one, nor, behind a trusted proxy, other addresses.
+func TestFailedKeys(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t, func(c *gateway.Config) { c.TrustedProxies = []string{"127.0.0.0/8"} })
+	guess := func(from, token string) answer {
+		r := in.request(t, w.owner, "GET", "/api/sessions", "", nil)
+		r.Header.Set("X-Forwarded-For", from)
+		if token != "" {
+			r.Header.Set("Authorization", "Bearer "+token)
+		}
+		return in.send(t, r)
+	}
+	for i := range 20 {
+		token := "sb_wrong"
+		if i%2 == 0 {
+			token = "no.such.token"
+		}
+		if got := guess("192.0.2.1", token); got.status != http.StatusUnauthorized {
+			t.Fatalf("failure %d = %d %s, want 401", i+1, got.status, got.body)
+		}
+	}
+	got := guess("192.0.2.1", "sb_wrong")
+	if wait, _ := strconv.Atoi(got.header.Get("Retry-After")); got.status != http.StatusTooManyRequests || wait < 1 {
+		t.Errorf("failure 21 = %d %v %s, want 429 with Retry-After", got.status, got.header, got.body)
+	}
+	if got := guess("192.0.2.1", ""); got.status != http.StatusOK {
+		t.Errorf("a good token from there = %d %s, want 200", got.status, got.body)
+	}
+	if got := guess("192.0.2.2", "sb_wrong"); got.status != http.StatusUnauthorized {
+		t.Errorf("a first failure from elsewhere = %d %s, want 401", got.status, got.body)
 	}
 }
 

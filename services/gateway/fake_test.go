@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -112,7 +113,7 @@ func (r *fakeRunner) CreateSession(ctx context.Context, req *agentv1.CreateSessi
 	}
 	s := &agentv1.Session{
 		Id: uuid.NewString(), WorkspaceId: a.Workspace.String(), CreatedBy: a.Member.String(), Title: req.GetTitle(),
-		Model: cmp.Or(req.GetModel(), "claude-sonnet-4-5-20250514"), Provider: cmp.Or(req.GetProvider(), "anthropic"),
+		Model: cmp.Or(req.GetModel(), "claude-sonnet-4-5-20250929"), Provider: cmp.Or(req.GetProvider(), "anthropic"),
 		SystemPrompt: req.GetSystemPrompt(), Preset: cmp.Or(req.GetPreset(), "workspace"), Tools: req.GetTools(), MaxSteps: req.GetMaxSteps(),
 		CreatedAt: r.now(),
 	}
@@ -279,7 +280,7 @@ func (r *fakeRunner) GetRun(ctx context.Context, req *agentv1.GetRunRequest) (*a
 			State: toolv1.OutcomeState_OUTCOME_STATE_OK, ResultJson: `{"id":"x"}`, DurationMs: 12, Summary: "x",
 		}}}
 	}
-	res.Steps = []*agentv1.Step{{FinishReason: "stop", Usage: run.GetUsage()}}
+	res.Steps = []*agentv1.Step{{FinishReason: "stop", Usage: run.GetUsage(), Wasted: &agentv1.Usage{InputTokens: 20, OutputTokens: 4, Estimated: true}}}
 	return res, nil
 }
 
@@ -451,6 +452,25 @@ func (f *fakeRun) answer(t testing.TB, words ...string) {
 	f.end(t)
 }
 
+// fakeModels are two, and a provider that is away.
+type fakeModels struct{}
+
+func (fakeModels) ListModels(ctx context.Context, _ *agentv1.ListModelsRequest) (*agentv1.ListModelsResponse, error) {
+	if _, err := may(ctx, identity.Viewer); err != nil {
+		return nil, err
+	}
+	return &agentv1.ListModelsResponse{
+		Models: []*agentv1.Model{
+			{
+				Provider: "anthropic", Id: "claude", Name: "Claude", Context: 200_000, MaxOutput: 64_000, Prices: &agentv1.ModelPrices{Input: 3, Output: 15, CacheRead: 0.3, CacheWrite: 3.75},
+				Tools: true, Images: true, Reasoning: true, WebSearch: true, Default: true,
+			},
+			{Provider: "simulator", Id: "simulated", Name: "Simulated answers", Tools: true, Simulated: true},
+		},
+		Problems: []*agentv1.ProviderProblem{{Provider: "ollama", Reason: "it is away"}},
+	}, nil
+}
+
 // fakeTools is a catalogue of two.
 type fakeTools struct{}
 
@@ -492,7 +512,7 @@ func newFakeDocuments() *fakeDocuments {
 }
 
 // change runs fn on a document, once per key.
-func (f *fakeDocuments) change(ctx context.Context, document, key, operation string, fn func(d *fakeDocument) string) (*documentv1.Document, error) {
+func (f *fakeDocuments) change(ctx context.Context, document, key, operation string, ifSequence int64, fn func(d *fakeDocument) string) (*documentv1.Document, error) {
 	a, err := may(ctx, identity.Editor)
 	if err != nil {
 		return nil, err
@@ -509,6 +529,9 @@ func (f *fakeDocuments) change(ctx context.Context, document, key, operation str
 	}
 	if d == nil || d.GetWorkspaceId() != a.Workspace.String() {
 		return nil, fault.New(fault.NotFound, "no such document")
+	}
+	if ifSequence != 0 && ifSequence != d.Sequence {
+		return nil, fault.Coded(fault.Conflict, fault.CodePrecondition, "it is at %d now", d.Sequence)
 	}
 	markdown := fn(d)
 	d.Sequence++
@@ -527,15 +550,15 @@ func (f *fakeDocuments) change(ctx context.Context, document, key, operation str
 func (d *fakeDocument) markdown() string { return d.versions[len(d.versions)-1].markdown }
 
 func (f *fakeDocuments) Create(ctx context.Context, req *documentv1.CreateRequest) (*documentv1.CreateResponse, error) {
-	d, err := f.change(ctx, "", req.GetOperationKey(), "create", func(d *fakeDocument) string {
+	d, err := f.change(ctx, "", req.GetOperationKey(), "create", 0, func(d *fakeDocument) string {
 		d.Name = req.GetName()
 		return req.GetMarkdown()
 	})
-	return &documentv1.CreateResponse{Document: d}, err
+	return &documentv1.CreateResponse{Document: d, Warnings: kbdIn(req.GetMarkdown())}, err
 }
 
 func (f *fakeDocuments) Rename(ctx context.Context, req *documentv1.RenameRequest) (*documentv1.RenameResponse, error) {
-	d, err := f.change(ctx, req.GetId(), req.GetOperationKey(), "rename", func(d *fakeDocument) string {
+	d, err := f.change(ctx, req.GetId(), req.GetOperationKey(), "rename", req.GetIfSequence(), func(d *fakeDocument) string {
 		d.Name = req.GetName()
 		return d.markdown()
 	})
@@ -543,12 +566,29 @@ func (f *fakeDocuments) Rename(ctx context.Context, req *documentv1.RenameReques
 }
 
 func (f *fakeDocuments) Replace(ctx context.Context, req *documentv1.ReplaceRequest) (*documentv1.ReplaceResponse, error) {
-	d, err := f.change(ctx, req.GetId(), req.GetOperationKey(), "replace", func(*fakeDocument) string { return req.GetMarkdown() })
-	return &documentv1.ReplaceResponse{Document: d}, err
+	res := &documentv1.ReplaceResponse{Exact: true}
+	d, err := f.change(ctx, req.GetId(), req.GetOperationKey(), "replace", req.GetIfSequence(), func(d *fakeDocument) string {
+		if req.GetBase() == 0 {
+			return req.GetMarkdown()
+		}
+		res.Markdown = fmt.Sprintf("%s, and %s from %d", d.markdown(), req.GetMarkdown(), req.GetBase())
+		return res.Markdown
+	})
+	res.Document, res.Warnings = d, kbdIn(req.GetMarkdown())
+	return res, err
+}
+
+// kbdIn warns of what the fake does not hold.
+func kbdIn(markdown string) []*documentv1.Warning {
+	before, _, found := strings.Cut(markdown, "<kbd>")
+	if !found {
+		return nil
+	}
+	return []*documentv1.Warning{{Line: int32(1 + strings.Count(before, "\n")), What: "the HTML <kbd>", KeptAs: "text"}}
 }
 
 func (f *fakeDocuments) Restore(ctx context.Context, req *documentv1.RestoreRequest) (*documentv1.RestoreResponse, error) {
-	d, err := f.change(ctx, req.GetId(), req.GetOperationKey(), "restore", func(d *fakeDocument) string {
+	d, err := f.change(ctx, req.GetId(), req.GetOperationKey(), "restore", 0, func(d *fakeDocument) string {
 		return d.versions[req.GetVersion()-1].markdown
 	})
 	return &documentv1.RestoreResponse{Document: d}, err
@@ -568,7 +608,7 @@ func (f *fakeDocuments) Undo(ctx context.Context, req *documentv1.UndoRequest) (
 	if by != 0 {
 		return nil, fault.Coded(fault.Conflict, "ALREADY_UNDONE", "version %d was undone already, by version %d", req.GetVersion(), by)
 	}
-	d, err := f.change(ctx, req.GetId(), req.GetOperationKey(), "undo", func(d *fakeDocument) string { return d.versions[n-1].markdown })
+	d, err := f.change(ctx, req.GetId(), req.GetOperationKey(), "undo", 0, func(d *fakeDocument) string { return d.versions[n-1].markdown })
 	if err == nil {
 		f.mu.Lock()
 		defer f.mu.Unlock()

@@ -43,6 +43,7 @@ func TestOpenAPI(t *testing.T) {
 			t.Errorf("%s = %v (%t), want %v", path, got, ok, want)
 		}
 	}
+	checkOperations(t, doc)
 	if info, ok := doc["info"].(map[string]any); ok {
 		info["version"] = "golden"
 	}
@@ -65,6 +66,44 @@ func TestOpenAPI(t *testing.T) {
 	}
 	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(text.String(), "\n")); diff != "" {
 		t.Errorf("the public API changed; run the test with -update if that is meant (-want +got):\n%s", diff)
+	}
+}
+
+// checkOperations fails for an operation that does not say who may ask, or that has a tag of
+// its own, and for a field of a request that generated clients would want though it has a default.
+func checkOperations(t *testing.T, doc map[string]any) {
+	t.Helper()
+	for path, want := range map[string]any{"servers 0 url": "/", "info license identifier": "Apache-2.0"} {
+		if got, _ := lookUp(doc, path); got != want {
+			t.Errorf("%s = %v, want %v", path, got, want)
+		}
+	}
+	named := map[any]bool{}
+	for _, tag := range doc["tags"].([]any) {
+		named[tag.(map[string]any)["name"]] = true
+	}
+	schemas, _ := lookUp(doc, "components schemas")
+	for path, item := range doc["paths"].(map[string]any) {
+		for method, op := range item.(map[string]any) {
+			op := op.(map[string]any)
+			if security, _ := op["security"].([]any); len(security) == 0 {
+				t.Errorf("%s %s does not say who may ask", method, path)
+			}
+			if tags, _ := op["tags"].([]any); len(tags) != 1 || !named[tags[0]] {
+				t.Errorf("%s %s has the tags %v", method, path, tags)
+			}
+			ref, _ := lookUp(op, "requestBody content application/json schema $ref")
+			if ref == nil {
+				continue
+			}
+			body, _ := schemas.(map[string]any)[filepath.Base(ref.(string))].(map[string]any)
+			fields, _ := body["properties"].(map[string]any)
+			for name, field := range fields {
+				if absent, ok := field.(map[string]any)["default"]; ok {
+					t.Errorf("%s of %s has the default %v, with which clients must send it", name, ref, absent)
+				}
+			}
+		}
 	}
 }
 
@@ -108,9 +147,6 @@ func checkRefs(t *testing.T, doc map[string]any, v any) {
 		}
 		if responses, ok := v["responses"].(map[string]any); ok {
 			refusal := "401"
-			if responses["101"] != nil {
-				refusal = "426" // a socket, which is closed with a code for the rest
-			}
 			if responses["303"] != nil {
 				refusal = "403" // a page for browsers without a token
 			}

@@ -35,7 +35,6 @@ func TestErrors(t *testing.T) {
 		says                     string
 	}{
 		{"unknown path", "GET", "/api/nothing", "", 404, "no such path"},
-		{"root", "GET", "/", "", 404, "no such path"},
 		{"method", "PUT", "/api/sessions", "", 405, "use GET, HEAD, POST"},
 		{"malformed JSON", "POST", "/api/sessions", `{"title":`, 400, "not valid JSON"},
 		{"two values", "POST", "/api/sessions", `{} {}`, 400, "not valid JSON"},
@@ -91,6 +90,18 @@ func TestErrors(t *testing.T) {
 		{"stats a string", "POST", send, `{"content":"x","collect_tool_stats":"yes"}`, 400, "collect_tool_stats: want true or false"},
 		{"key too long", "POST", send, `{"content":"x","idempotency_key":"` + strings.Repeat("k", 256) + `"}`, 400, "idempotency_key"},
 		{"message too large", "POST", send, `{"content":"` + strings.Repeat("x", 20<<20) + `"}`, 413, "too large"},
+		{"misspelt field", "POST", "/api/documents", `{"name":"n","contnet":"x"}`, 400, "contnet: no such field; did you mean content?"},
+		{"misspelt field of a change", "PATCH", "/api/documents/" + document, `{"contents":"x"}`, 400, "contents: no such field; did you mean content?"},
+		{"misspelt field of an account", "POST", "/api/accounts", `{"provider":"anthropic","secrte":"x"}`, 400, "secrte: no such field; did you mean secret?"},
+		{"unknown fields only", "PATCH", "/api/documents/" + document, `{"colour":"x"}`, 400, "colour: no such field; the fields are base, content, name"},
+		{"unknown fields only of an optional body", "POST", "/api/sessions", `{"colour":"x"}`, 400, "colour: no such field; the fields are"},
+		{"misspelt field of a message", "POST", send, `{"content":"x","collectToolStats":true}`, 400, "did you mean collect_tool_stats?"},
+		{"misspelt field of a part", "POST", send, part(`{"type":"text","text":"x","filenmae":"y"}`), 400, "content[0].filenmae: no such field; did you mean filename?"},
+		{"misspelt field of a cancel", "POST", "/api/sessions/" + session + "/cancel", `{"runId":"x"}`, 400, "did you mean run_id?"},
+		{"half a character in a title", "POST", "/api/sessions", `{"title":"a\ud800"}`, 400, `title: has \ud800, half of a surrogate pair`},
+		{"half a character in a document", "POST", "/api/documents", `{"name":"n","content":"\udc00"}`, 400, `content: has \udc00`},
+		{"half a character in a message", "POST", send, `{"content":"\ud800x"}`, 400, `content: has \ud800`},
+		{"half a character in a part", "POST", send, part(`{"type":"text","text":"\ud83d"}`), 400, `content[0].text: has \ud83d`},
 		{"document without name", "POST", "/api/documents", `{"content":"x"}`, 400, "name is required"},
 		{"document blank name", "POST", "/api/documents", `{"name":"  "}`, 400, "name is required"},
 		{"document long name", "POST", "/api/documents", `{"name":"` + strings.Repeat("n", 201) + `"}`, 400, "name: longer"},
@@ -170,7 +181,7 @@ func TestSessions(t *testing.T) {
 		delete(got, field)
 	}
 	want := object{
-		"workspace_id": w.workspace.String(), "created_by": w.owner.member.String(), "title": "T", "model": "claude-sonnet-4-5-20250514",
+		"workspace_id": w.workspace.String(), "created_by": w.owner.member.String(), "title": "T", "model": "claude-sonnet-4-5-20250929",
 		"provider": "anthropic", "system_prompt": "be kind", "preset": "workspace", "tools": []any{}, "max_steps": 7.0, "archived": false,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -347,6 +358,13 @@ func TestDocuments(t *testing.T) {
 	if len(list.Documents) != 1 || list.Next == nil || list.Documents[0]["content"] != nil {
 		t.Errorf("list = %v, want one without content and a cursor", list)
 	}
+	for what, status := range map[string]int{"POST /api/documents": http.StatusCreated, "PATCH " + path: http.StatusOK} {
+		method, path, _ := strings.Cut(what, " ")
+		got := in.send(t, in.request(t, w.owner, method, path, `{"name":"n","content":"a\n<kbd>"}`, nil))
+		if want := `"warnings":[{"line":2,"what":"the HTML <kbd>","kept_as":"text"}]`; got.status != status || !strings.Contains(got.body, want) {
+			t.Errorf("%s = %d %s, want %s", what, got.status, got.body, want)
+		}
+	}
 	call[object](t, in, w.owner, "DELETE", path, "", http.StatusOK)
 	if got := in.send(t, in.request(t, w.owner, "GET", path, "", nil)); got.status != http.StatusNotFound {
 		t.Errorf("deleted document = %d, want 404", got.status)
@@ -518,6 +536,30 @@ func TestTools(t *testing.T) {
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("tools differ (-want +got):\n%s", diff)
+	}
+}
+
+func TestModels(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t)
+	got := call[map[string]any](t, in, w.owner, "GET", "/api/models", "", http.StatusOK)
+	want := map[string]any{
+		"next_cursor": nil, "problems": []any{object{"provider": "ollama", "reason": "it is away"}},
+		"models": []any{
+			object{
+				"id": "claude", "provider": "anthropic", "name": "Claude", "context": 200_000., "max_output": 64_000., "simulated": false, "default": true,
+				"prices":    object{"input": 3., "output": 15., "cache_read": 0.3, "cache_write": 3.75},
+				"abilities": object{"tools": true, "images": true, "reasoning": true, "web_search": true},
+			},
+			object{
+				"id": "simulated", "provider": "simulator", "name": "Simulated answers", "context": nil, "max_output": nil, "prices": nil, "simulated": true, "default": false,
+				"abilities": object{"tools": true, "images": false, "reasoning": false, "web_search": false},
+			},
+		},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("models differ (-want +got):\n%s", diff)
 	}
 }
 

@@ -2,9 +2,6 @@ package gateway
 
 import (
 	"bufio"
-	"errors"
-	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -20,20 +17,25 @@ import (
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/httpserver"
+	"signalbox.dev/pkg/panics"
 
 	"signalbox.dev/services/gateway/internal/api"
+	"signalbox.dev/services/gateway/internal/reference"
 )
 
 // routes is the public door. From the outside in: what comes and goes gets its
 // time; the token leaves the URL before anything else sees it; then traces, logs
 // and metrics; then what a browser needs to know; then the API.
-func (s *Service) routes(requests *requestMetrics) http.Handler {
+func (s *Service) routes(requests *requestMetrics) (http.Handler, error) {
 	mux := http.NewServeMux()
 	httpserver.Ops{Checks: s.checks()}.Mount(mux) // no Gatherer: metrics are not public
 	mux.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(s.api.Spec()) // the client went away: nobody to tell
 	})
+	if err := reference.Mount(mux); err != nil { // the console will take its place at /
+		return nil, err
+	}
 	mux.HandleFunc("GET /ws/documents/{id}", s.proxy.Document)
 	mux.HandleFunc("GET /ws/hocuspocus", s.proxy.Hocuspocus)
 	mux.Handle("/", s.api)
@@ -48,8 +50,9 @@ func (s *Service) routes(requests *requestMetrics) http.Handler {
 		otelhttp.WithPropagators(propagation.NewCompositeTextMapPropagator()),
 		otelhttp.WithSpanNameFormatter(func(_ string, r *http.Request) string { return r.Method }))
 	h = api.HideToken(h)
-	h = boundBodies(s.cfg.BodyTimeout, h)
-	return httpserver.BoundWrites(h, s.cfg.WriteTimeout)
+	h = forgetBodies(h)
+	h = httpserver.BoundBodies(h, s.cfg.BodyTimeout)
+	return httpserver.BoundWrites(h, s.cfg.WriteTimeout), nil
 }
 
 // secure sets the headers that keep a browser from guessing and from telling others.
@@ -64,37 +67,6 @@ func secure(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r)
 	})
-}
-
-// boundBodies gives every body a time to come in, also those that no handler
-// reads: net/http itself reads on a little before it answers. With the body's end
-// the deadline goes: left on the connection it would end the request's context.
-func boundBodies(limit time.Duration, next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Body != nil && r.Body != http.NoBody {
-			rc := http.NewResponseController(w)
-			if rc.SetReadDeadline(time.Now().Add(limit)) == nil {
-				body := &timedBody{r.Body, rc}
-				r = r.WithContext(r.Context()) // net/http looks at its own body when it is done
-				r.Body = body
-			}
-		}
-		next.ServeHTTP(w, r)
-	})
-}
-
-type timedBody struct {
-	io.ReadCloser
-	rc *http.ResponseController
-}
-
-// Read implements io.Reader.
-func (b *timedBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	if errors.Is(err, io.EOF) {
-		_ = b.rc.SetReadDeadline(time.Time{}) // it could be set, so it can be taken away
-	}
-	return n, err
 }
 
 // cors lets pages of the given origins call the API, without credentials in the sense
@@ -113,13 +85,13 @@ func cors(allowed []string, next http.Handler) http.Handler {
 			return
 		}
 		h.Set("Access-Control-Allow-Origin", origin)
-		h.Set("Access-Control-Expose-Headers", "Retry-After, Preference-Applied, Location, X-Run-Id")
+		h.Set("Access-Control-Expose-Headers", "Retry-After, Preference-Applied, Location, X-Run-Id, ETag")
 		if r.Method != http.MethodOptions || r.Header.Get("Access-Control-Request-Method") == "" {
 			next.ServeHTTP(w, r)
 			return
 		}
 		h.Set("Access-Control-Allow-Methods", "GET, POST, PATCH, DELETE")
-		h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, X-Workspace-Id, Idempotency-Key, Last-Event-ID, Prefer, Accept, Cache-Control")
+		h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, X-Workspace-Id, Idempotency-Key, If-Match, Last-Event-ID, Prefer, Accept, Cache-Control")
 		h.Set("Access-Control-Max-Age", "600")
 		w.WriteHeader(http.StatusNoContent)
 	})
@@ -138,7 +110,7 @@ func recoverPanics(log *slog.Logger, next http.Handler) http.Handler {
 			if p == http.ErrAbortHandler { //nolint:errorlint // net/http compares it so
 				panic(p)
 			}
-			log.ErrorContext(ctx, "handler panicked", "method", r.Method, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			log.ErrorContext(ctx, "handler panicked", "method", r.Method, "error", &panics.Error{Value: p, Stack: debug.Stack()})
 			if o, ok := w.(*observed); ok && o.status != 0 {
 				panic(http.ErrAbortHandler) // half an answer is out
 			}

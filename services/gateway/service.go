@@ -39,9 +39,11 @@ import (
 	"signalbox.dev/pkg/httpserver"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/process"
 	"signalbox.dev/pkg/rpc"
+	"signalbox.dev/pkg/subject"
 	"signalbox.dev/proto/signalbox/agent/v1/agentv1connect"
 	"signalbox.dev/proto/signalbox/credential/v1/credentialv1connect"
 	"signalbox.dev/proto/signalbox/document/v1/documentv1connect"
@@ -88,6 +90,9 @@ type Deps struct {
 	// Registerer takes the metrics and Gatherer shows them on Ops; either may be nil.
 	Registerer prometheus.Registerer
 	Gatherer   prometheus.Gatherer
+	// DiskFull reports whether the disk that all services share has no room; nil where
+	// they share none.
+	DiskFull func() bool
 }
 
 // Service is the gateway.
@@ -98,6 +103,7 @@ type Service struct {
 	streams   *door.Streams
 	sockets   *door.Streams
 	feed      *feed.Feed
+	log       *bus.Streams // the run log's
 	proxy     *docproxy.Proxy
 	api       *api.API
 	public    http.Handler
@@ -108,8 +114,11 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Log == nil || deps.DB == nil || deps.Bus == nil || deps.Signer == nil || deps.HTTP == nil || deps.Public == nil {
 		return nil, errors.New("gateway: a dependency is missing")
 	}
-	s := &Service{cfg: cfg, deps: deps}
-	var err error
+	topology, err := subject.NewTopology(subject.Options{Partitions: cfg.NATSPartitions})
+	if err != nil {
+		return nil, fmt.Errorf("gateway: EVENT_PARTITIONS: %w", err)
+	}
+	s := &Service{cfg: cfg, deps: deps, log: deps.Bus.Reads(topology.Log())}
 	if s.verifiers, err = cfg.verifiers(deps.Log); err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
@@ -134,33 +143,35 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	for i, v := range s.verifiers {
 		checks[i] = v
 	}
+	proxies, err := cfg.trustedProxies()
+	if err != nil {
+		return nil, fmt.Errorf("gateway: %w", err)
+	}
 	entrance := door.New(door.Config{
-		Verifiers: checks, Members: members, Log: deps.Log,
+		Verifiers: checks, Members: members, Log: deps.Log, TrustedProxies: proxies,
 		PerMember:    limit.Rate{PerMinute: cfg.MemberPerMinute, Burst: cfg.MemberBurst},
 		PerWorkspace: limit.Rate{PerMinute: cfg.WorkspacePerMinute, Burst: cfg.WorkspaceBurst},
 	})
 	s.proxy, err = docproxy.New(docproxy.Config{
 		Door: entrance, Streams: s.sockets, Signer: deps.Signer, URL: cfg.DocumentSyncURL, Log: deps.Log, Metrics: deps.Registerer,
 		Origins: cfg.origins(), Max: cfg.Sockets, Patience: cfg.WriteTimeout, DrainWindow: cfg.DrainWindow,
-		TokenWait: cfg.Relay.TokenWait, Silence: cfg.Relay.Silence,
+		TokenWait: cfg.Relay.TokenWait,
 	})
-	if err != nil {
-		return nil, fmt.Errorf("gateway: %w", err)
-	}
-	proxies, err := cfg.trustedProxies()
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
 	s.api, err = api.New(api.Config{
-		Conversations: peers.conversations, Runs: peers.runs, Tools: peers.tools, Documents: peers.documents,
-		Accounts: peers.accounts, Connections: peers.connections, ReturnPaths: cfg.ReturnPaths, TrustedProxies: proxies,
+		Conversations: peers.conversations, Runs: peers.runs, Models: peers.models, Tools: peers.tools, Documents: peers.documents,
+		Accounts: peers.accounts, Connections: peers.connections, ReturnPaths: cfg.ReturnPaths,
 		Feed: s.feed, Store: members, Door: entrance, Streams: s.streams, Log: deps.Log, Version: process.Version(),
-		BodyTimeout: cfg.BodyTimeout, WriteTimeout: cfg.WriteTimeout, KeepConnections: cfg.Feed.KeepConnections,
+		BodyTimeout: cfg.BodyTimeout, WriteTimeout: cfg.WriteTimeout, KeepConnections: cfg.Feed.KeepConnections, DiskFull: deps.DiskFull,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
-	s.public = s.routes(newRequestMetrics(deps.Registerer))
+	if s.public, err = s.routes(newRequestMetrics(deps.Registerer)); err != nil {
+		return nil, err
+	}
 	return s, nil
 }
 
@@ -168,6 +179,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 type peers struct {
 	conversations agentv1connect.ConversationServiceClient
 	runs          agentv1connect.RunServiceClient
+	models        agentv1connect.ModelServiceClient
 	tools         toolv1connect.ToolServiceClient
 	documents     documentv1connect.DocumentServiceClient
 	accounts      credentialv1connect.AccountServiceClient
@@ -188,6 +200,7 @@ func (s *Service) connect() (p peers, err error) {
 	return peers{
 		agentv1connect.NewConversationServiceClient(s.deps.HTTP, s.cfg.AgentRunnerURL, runner...),
 		agentv1connect.NewRunServiceClient(s.deps.HTTP, s.cfg.AgentRunnerURL, runner...),
+		agentv1connect.NewModelServiceClient(s.deps.HTTP, s.cfg.AgentRunnerURL, runner...),
 		toolv1connect.NewToolServiceClient(s.deps.HTTP, s.cfg.ToolExecutorURL, tools...),
 		documentv1connect.NewDocumentServiceClient(s.deps.HTTP, s.cfg.DocumentSyncURL, documents...),
 		credentialv1connect.NewAccountServiceClient(s.deps.HTTP, s.cfg.credentialBroker(), broker...),
@@ -198,7 +211,7 @@ func (s *Service) connect() (p peers, err error) {
 // checks are what /ready asks.
 func (s *Service) checks() map[string]httpserver.Check {
 	all := map[string]httpserver.Check{
-		"nats":          s.deps.Bus.Ready,
+		"nats":          s.log.Ready,
 		"postgres":      s.deps.DB.Ping,
 		"agent-runner":  s.healthy(s.cfg.AgentRunnerURL),
 		"tool-executor": s.healthy(s.cfg.ToolExecutorURL),
@@ -206,6 +219,14 @@ func (s *Service) checks() map[string]httpserver.Check {
 	}
 	if s.cfg.CredentialBrokerURL != "" {
 		all["credential-broker"] = s.healthy(s.cfg.CredentialBrokerURL)
+	}
+	if s.deps.DiskFull != nil {
+		all["disk"] = func(context.Context) error {
+			if s.deps.DiskFull() {
+				return errors.New("the disk is full")
+			}
+			return nil
+		}
 	}
 	return all
 }
@@ -234,12 +255,16 @@ func (s *Service) Run(ctx context.Context) error {
 	inner, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	background, inner := errgroup.WithContext(inner)
+	supervise := func(what string, loop func(context.Context) error) {
+		background.Go(func() error { return panics.Supervise(inner, s.deps.Log, what, loop) })
+	}
 	background.Go(func() error { return s.feed.Run(inner) })
-	background.Go(func() error { return s.streams.Run(inner) })
-	background.Go(func() error { return s.sockets.Run(inner) })
 	background.Go(func() error { return s.proxy.Run(inner) })
+	supervise("streams", s.streams.Run)
+	supervise("sockets", s.sockets.Run)
+	supervise("run log", s.log.Run)
 	for _, v := range s.verifiers {
-		background.Go(func() error { return v.Run(inner) })
+		supervise("token keys", v.Run)
 	}
 
 	doors, outer := errgroup.WithContext(ctx)
@@ -249,7 +274,9 @@ func (s *Service) Run(ctx context.Context) error {
 		return nil
 	})
 	doors.Go(func() error {
-		return httpserver.Serve(outer, httpserver.Config{Listener: s.deps.Public, Handler: s.public, Log: s.deps.Log, Drain: s.cfg.DrainLimit})
+		return httpserver.Serve(outer, httpserver.Config{
+			Listener: forgetful{s.deps.Public}, Handler: s.public, Log: s.deps.Log, Drain: s.cfg.DrainLimit, ConnContext: withForgetting,
+		})
 	})
 	if s.deps.Ops != nil {
 		mux := http.NewServeMux()

@@ -2,6 +2,7 @@ package gateway_test
 
 import (
 	"context"
+	"crypto/hpke"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -33,6 +34,9 @@ type fakeBroker struct {
 	states   map[string]string // by the id that a sign-in was to have
 	away     int               // how many answers are that it is away
 	accounts []*credentialv1.Account
+	sealing  hpke.PrivateKey // nil: the version before
+	added    []*credentialv1.AddAccountRequest
+	bodies   []string // of them, opened
 }
 
 func (f *fakeBroker) begin(ctx context.Context, least identity.Role, login string) (link string, err error) {

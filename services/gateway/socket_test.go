@@ -334,7 +334,7 @@ func TestSocketHandshake(t *testing.T) {
 		}
 		b, _ := io.ReadAll(res.Body)
 		res.Body.Close()
-		wantError("GET over HTTP/2 "+path, answer{res.StatusCode, res.Header, string(b)}, http.StatusUpgradeRequired)
+		wantError("GET over HTTP/2 "+path, answer{res.StatusCode, res.Header, string(b), res.Close}, http.StatusUpgradeRequired)
 		transport.CloseIdleConnections()
 	}
 	wantError("another version", in.handshake(t, someDocument(), func(r *http.Request) { r.Header.Set("Sec-Websocket-Version", "8") }), http.StatusBadRequest)
@@ -550,14 +550,19 @@ func TestSocketsDrain(t *testing.T) {
 	<-done
 }
 
-// TestSilentDocumentSync sees that a peer that hangs is found out.
+// TestSilentDocumentSync sees that a peer that hangs is found out in time for editors to
+// be elsewhere within 10 s.
 func TestSilentDocumentSync(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.sync.deafen()
-	in := w.gateway(t, func(c *gateway.Config) { c.Relay.Silence = time.Second })
+	in := w.gateway(t)
 	c, s := in.connected(t, w.owner)
+	begin := time.Now()
 	wantClosed(t, "after silence", c, 1013, "does not answer")
+	if took := time.Since(begin); took > 8*time.Second {
+		t.Errorf("a silent document-sync was noticed after %v, want 8s at most", took)
+	}
 	_ = s.left(t)
 }
 

@@ -61,7 +61,7 @@ data: {"type":"step-complete","stepIndex":0,"tokensIn":10,"tokensOut":5,"finishR
 id: 1-4
 
 event: done
-data: {"type":"done","text":"Hello\nyou","totalTokensIn":10,"totalTokensOut":5,"steps":1,"finishReason":"stop","runId":"RUN"}
+data: {"type":"done","text":"Hello\nyou","final_text":"Hello\nyou","totalTokensIn":10,"totalTokensOut":5,"steps":1,"finishReason":"stop","runId":"RUN","simulated":false}
 id: 1-5
 
 `, "RUN", run.GetId())
@@ -621,6 +621,17 @@ func testWatchRun(t *testing.T, w *world) {
 	details := call[object](t, a, w.owner, "GET", "/api/runs/"+run.GetId(), "", http.StatusOK)
 	if got, _ := details["run"].(object); got["state"] != "done" || got["finish_reason"] != "stop" || got["last_event_id"] != "1-4" {
 		t.Errorf("run = %v, want it done", details)
+	}
+	used := func(in, out float64, estimated bool) object {
+		return object{
+			"input_tokens": in, "cache_read_tokens": 0.0, "cache_write_tokens": 0.0, "output_tokens": out, "reasoning_tokens": 0.0, "estimated": estimated,
+		}
+	}
+	steps := []any{object{
+		"index": 0.0, "finish_reason": "stop", "usage": used(10, 5, false), "wasted": used(20, 4, true), "committed_at": nil,
+	}}
+	if diff := cmp.Diff(steps, details["steps"]); diff != "" {
+		t.Errorf("steps (-want +got):\n%s", diff)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -52,6 +53,8 @@ type world struct {
 	traced traced
 	key    identity.Key
 	keep   bool // gateways leave streams to net/http
+
+	diskFull atomic.Bool // what gateways are told
 
 	workspace id.Workspace
 	owner     person
@@ -135,6 +138,7 @@ func (w *world) servePeers(t *testing.T) string {
 	}
 	mux.Handle(agentv1connect.NewConversationServiceHandler(w.runner, runner...))
 	mux.Handle(agentv1connect.NewRunServiceHandler(w.runner, runner...))
+	mux.Handle(agentv1connect.NewModelServiceHandler(fakeModels{}, runner...))
 	mux.Handle(toolv1connect.NewToolServiceHandler(fakeTools{}, tools...))
 	mux.Handle(documentv1connect.NewDocumentServiceHandler(w.docs, docs...))
 	mux.Handle(credentialv1connect.NewAccountServiceHandler(w.broker, broker...))
@@ -143,6 +147,10 @@ func (w *world) servePeers(t *testing.T) string {
 	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		w.traced.add(r.Header.Get("Traceparent"))
+		if w.broker.sealing == nil && strings.HasSuffix(r.URL.Path, "/GetSealingKey") {
+			http.NotFound(rw, r) // as the version before answers
+			return
+		}
 		mux.ServeHTTP(rw, r)
 	}))
 	srv.Config.Protocols = new(http.Protocols)
@@ -208,7 +216,7 @@ func (w *world) gateway(t *testing.T, change ...func(*gateway.Config)) *instance
 	in.bus = natstest.Bus(t, w.nats, subject.Gateway)
 	s, err := gateway.New(cfg, gateway.Deps{
 		Log: in.log.logger(), DB: w.db, Bus: in.bus, Signer: identity.NewSigner(gateway.Name, w.key), HTTP: calls,
-		Public: public, Ops: ops, Registerer: reg, Gatherer: reg,
+		Public: public, Ops: ops, Registerer: reg, Gatherer: reg, DiskFull: w.diskFull.Load,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -258,6 +266,7 @@ type answer struct {
 	status int
 	header http.Header
 	body   string
+	closed bool // the connection ends with it
 }
 
 func (in *instance) send(t testing.TB, req *http.Request) answer {
@@ -271,7 +280,7 @@ func (in *instance) send(t testing.TB, req *http.Request) answer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return answer{res.StatusCode, res.Header, string(b)}
+	return answer{res.StatusCode, res.Header, string(b), res.Close}
 }
 
 // call makes a request and decodes its JSON into a T; any other status than want fails.

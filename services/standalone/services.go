@@ -195,6 +195,7 @@ func (w *world) startBroker(ctx context.Context, ring keyring, simulatorURL stri
 	if err != nil {
 		return "", err
 	}
+	cfg.AllowLoopback = true
 	if at, ok := w.public.Addr().(*net.TCPAddr); ok && cfg.OAuth.Redirect == "" && !at.IP.IsUnspecified() {
 		cfg.OAuth.Redirect = "http://" + at.String() + gateway.CallbackPath
 	}
@@ -286,7 +287,7 @@ func (w *world) startGateway(ctx context.Context, ring keyring, peers map[string
 	client := rpc.NewHTTPClient()
 	s, err := gateway.New(cfg, gateway.Deps{
 		Log: w.log(subject.Gateway), DB: p.db, Bus: p.bus, Public: w.public, Ops: p.listener, Signer: p.signer, HTTP: client,
-		Registerer: w.metrics(subject.Gateway), Gatherer: w.registry,
+		Registerer: w.metrics(subject.Gateway), Gatherer: w.registry, DiskFull: w.diskFull,
 	})
 	if err != nil {
 		return fmt.Errorf("gateway: %w", err)

@@ -11,7 +11,9 @@
 // the first failure takes down what has been started. Stop, in stages, each waited
 // for: the gateway ends its viewers' streams and agent-runner parks its runs; then
 // the services that runs depend on; then NATS and Postgres. A service that fails on
-// its own begins the stop. Killed: Postgres ends by itself (package pgd), everything
+// its own begins the stop. The private Postgres and the NATS server are different: one
+// that ends, or that a full disk stopped, is started again, and until then the API
+// answers 503. Killed: Postgres ends by itself (package pgd), everything
 // else dies with the process, and the next start goes on from what was committed.
 package standalone
 
@@ -22,7 +24,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -95,7 +96,13 @@ func Up(ctx context.Context, opts Options) (err error) {
 		{"workspace", w.ensureMember},
 	} {
 		fmt.Fprintf(opts.Out, "starting the %s …\n", part.what)
-		if err := part.start(ctx); err != nil {
+		err := part.start(ctx)
+		if ctx.Err() != nil {
+			// What was cut off has no better reason, whatever it says.
+			fmt.Fprintln(opts.Out, "\nstopped before it was ready; the next start goes on from here")
+			return nil
+		}
+		if err != nil {
 			return fmt.Errorf("start the %s: %w", part.what, err)
 		}
 	}
@@ -147,25 +154,12 @@ Signalbox is ready at %[1]s
     SESSION=$(curl -s %[1]s/api/sessions -H "Authorization: Bearer $TOKEN" -H "X-Workspace-Id: $WORKSPACE" -H 'Content-Type: application/json' -d '{}' | sed 's/.*"session":{"id":"\([^"]*\)".*/\1/')
     curl -N %[1]s/api/sessions/$SESSION/messages -H "Authorization: Bearer $TOKEN" -H "X-Workspace-Id: $WORKSPACE" -H 'Content-Type: application/json' -d '{"content":"create a document about tea"}'
 
-The API is described at %[1]s/openapi.json, metrics are at %[6]s/metrics. Ctrl-C stops it.
+The API is described at %[1]s/docs (for programs at %[1]s/openapi.json), metrics are at %[6]s/metrics.
+Ctrl-C stops it.
 `, url, token, w.who.Workspace, w.opts.Data, lifetimeText, w.opsURL)
-	if !w.hasCredential() {
+	if len(keysIn(w.opts.Environ)) == 0 {
 		fmt.Fprintln(w.opts.Out, "No credential is in the environment: without a stored one the simulated provider answers.\nStore one with: bin/signalbox accounts add anthropic --data "+w.opts.Data)
 	}
-}
-
-// hasCredential tells whether the environment names a credential.
-func (w *world) hasCredential() bool {
-	for _, kv := range w.opts.Environ {
-		name, value, _ := strings.Cut(kv, "=")
-		switch name {
-		case "ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENROUTER_API_KEY":
-			if value != "" {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // Token is a development token and whom it stands for.

@@ -126,6 +126,9 @@ func (o TokenOptions) issue(ctx context.Context, admin conf.Secret) (Token, erro
 	}
 	defer db.Close()
 	if err := gateway.EnsureMember(ctx, db, o.Workspace, workspaceName, o.Member, o.Role); err != nil {
+		if o.DatabaseURL != "" {
+			err = fmt.Errorf("DATABASE_URL: %w", err)
+		}
 		return Token{}, err
 	}
 	token, expires, err := identity.DevToken(o.Secret, o.Member, TokenLifetime)

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -91,7 +92,6 @@ func (w *world) startPostgres(ctx context.Context) error {
 		w.onClose(server.Stop)
 		w.adminURL = server.URL(databaseName)
 		w.logins = map[string]conf.Secret{}
-		go w.watch(server)
 	}
 	migrations := Migrations()
 	for i, m := range migrations {
@@ -100,7 +100,11 @@ func (w *world) startPostgres(ctx context.Context) error {
 			migrations[i].Password = w.logins[m.Role]
 		}
 	}
-	return pg.Migrate(ctx, w.adminURL, w.log("migrate"), migrations...)
+	err := pg.Migrate(ctx, w.adminURL, w.log("migrate"), migrations...)
+	if err != nil && w.opts.DatabaseURL != "" {
+		return fmt.Errorf("DATABASE_URL: %w", err)
+	}
+	return err
 }
 
 // databaseURL returns the database as a service reaches it: at the private one as
@@ -118,21 +122,24 @@ func (w *world) databaseURL(role string) (conf.Secret, error) {
 	return conf.Secret(u.String()), nil
 }
 
-// watch ends when the database does, whoever ended it.
-func (w *world) watch(server *pgd.Server) {
-	<-server.Done()
-	select {
-	case w.failed <- errors.New("the private PostgreSQL ended on its own; the log says why"):
-	default: // something else failed first, or the stop is under way
+// leastRoom is how much room there has to be for Postgres to write on: a segment of its log.
+const leastRoom = 16 << 20
+
+// diskFull reports whether the disk of the data folder has no room to write on.
+func (w *world) diskFull() bool {
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(w.dir.Path(), &st); err != nil {
+		return false
 	}
+	return st.Bavail*uint64(st.Bsize) < leastRoom || st.Files > 0 && st.Ffree == 0
 }
 
 const databaseName = "signalbox"
 
 // OpenDatabase starts the private PostgreSQL of a data folder with the product's
-// database in it. The caller stops it.
-func OpenDatabase(ctx context.Context, dir string, log *slog.Logger) (*pgd.Server, error) {
-	server, err := pgd.Start(ctx, pgd.Config{Dir: dir, Log: log})
+// database in it. The caller stops it; until then it is started again when it ends.
+func OpenDatabase(ctx context.Context, dir string, log *slog.Logger) (*pgd.Kept, error) {
+	server, err := pgd.Keep(ctx, pgd.Config{Dir: dir, Password: conf.Secret(rand.Text()), Log: log})
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +166,11 @@ func (w *world) startNATS(ctx context.Context) error {
 		return err
 	}
 	defer admin.Close()
-	return bus.Apply(ctx, admin, topology)
+	err = bus.Apply(ctx, admin, topology)
+	if err != nil && w.opts.NATSURL != "" {
+		return fmt.Errorf("NATS_URL: %w", err)
+	}
+	return err
 }
 
 func (w *world) runNATS(ctx context.Context, topology subject.Topology) error {

@@ -7,3 +7,6 @@ import "embed"
 //
 //go:embed *.sql
 var FS embed.FS
+
+// AppendOnly returns the tables whose rows stay as they were written.
+func AppendOnly() []string { return []string{"audit"} }

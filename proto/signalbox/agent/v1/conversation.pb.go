@@ -279,10 +279,12 @@ type Message struct {
 	CreatedAt   *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	RunId       string                 `protobuf:"bytes,6,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
 	// Absent for user messages.
-	StepIndex     *int32 `protobuf:"varint,7,opt,name=step_index,json=stepIndex,proto3,oneof" json:"step_index,omitempty"`
-	TokensIn      *int64 `protobuf:"varint,8,opt,name=tokens_in,json=tokensIn,proto3,oneof" json:"tokens_in,omitempty"`
-	TokensOut     *int64 `protobuf:"varint,9,opt,name=tokens_out,json=tokensOut,proto3,oneof" json:"tokens_out,omitempty"`
-	Model         string `protobuf:"bytes,10,opt,name=model,proto3" json:"model,omitempty"`
+	StepIndex *int32 `protobuf:"varint,7,opt,name=step_index,json=stepIndex,proto3,oneof" json:"step_index,omitempty"`
+	TokensIn  *int64 `protobuf:"varint,8,opt,name=tokens_in,json=tokensIn,proto3,oneof" json:"tokens_in,omitempty"`
+	TokensOut *int64 `protobuf:"varint,9,opt,name=tokens_out,json=tokensOut,proto3,oneof" json:"tokens_out,omitempty"`
+	Model     string `protobuf:"bytes,10,opt,name=model,proto3" json:"model,omitempty"`
+	// The simulator wrote it, and no model.
+	Simulated     bool `protobuf:"varint,11,opt,name=simulated,proto3" json:"simulated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -385,6 +387,13 @@ func (x *Message) GetModel() string {
 		return x.Model
 	}
 	return ""
+}
+
+func (x *Message) GetSimulated() bool {
+	if x != nil {
+		return x.Simulated
+	}
+	return false
 }
 
 type CreateSessionRequest struct {
@@ -1235,11 +1244,13 @@ func (x *SubmitResponse) GetCreated() bool {
 type CancelRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	SessionId string                 `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// Empty for all runs of the session.
+	// Empty for the active run of the session, or the one whose turn is next.
 	RunId string `protobuf:"bytes,2,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
 	// Instead of a session: all runs of the workspace that this member started,
 	// because they left it. For the member themself and for owners.
-	MemberId      string `protobuf:"bytes,3,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
+	MemberId string `protobuf:"bytes,3,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
+	// All runs of the session, the queued ones too.
+	All           bool `protobuf:"varint,4,opt,name=all,proto3" json:"all,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1293,6 +1304,13 @@ func (x *CancelRequest) GetMemberId() string {
 		return x.MemberId
 	}
 	return ""
+}
+
+func (x *CancelRequest) GetAll() bool {
+	if x != nil {
+		return x.All
+	}
+	return false
 }
 
 type CancelResponse struct {
@@ -1364,7 +1382,7 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\n" +
 	"updated_at\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\"%\n" +
 	"\rToolSelection\x12\x14\n" +
-	"\x05names\x18\x01 \x03(\tR\x05names\"\xed\x02\n" +
+	"\x05names\x18\x01 \x03(\tR\x05names\"\x8b\x03\n" +
 	"\aMessage\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1d\n" +
 	"\n" +
@@ -1380,7 +1398,8 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\n" +
 	"tokens_out\x18\t \x01(\x03H\x02R\ttokensOut\x88\x01\x01\x12\x14\n" +
 	"\x05model\x18\n" +
-	" \x01(\tR\x05modelB\r\n" +
+	" \x01(\tR\x05model\x12\x1c\n" +
+	"\tsimulated\x18\v \x01(\bR\tsimulatedB\r\n" +
 	"\v_step_indexB\f\n" +
 	"\n" +
 	"_tokens_inB\r\n" +
@@ -1453,12 +1472,13 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\x03run\x18\x01 \x01(\v2\x17.signalbox.agent.v1.RunR\x03run\x12\x1d\n" +
 	"\n" +
 	"message_id\x18\x02 \x01(\tR\tmessageId\x12\x18\n" +
-	"\acreated\x18\x03 \x01(\bR\acreated\"b\n" +
+	"\acreated\x18\x03 \x01(\bR\acreated\"t\n" +
 	"\rCancelRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x15\n" +
 	"\x06run_id\x18\x02 \x01(\tR\x05runId\x12\x1b\n" +
-	"\tmember_id\x18\x03 \x01(\tR\bmemberId\")\n" +
+	"\tmember_id\x18\x03 \x01(\tR\bmemberId\x12\x10\n" +
+	"\x03all\x18\x04 \x01(\bR\x03all\")\n" +
 	"\x0eCancelResponse\x12\x17\n" +
 	"\arun_ids\x18\x01 \x03(\tR\x06runIds*o\n" +
 	"\n" +

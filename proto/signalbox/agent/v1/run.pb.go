@@ -98,8 +98,10 @@ type Usage struct {
 	// All output, reasoning included.
 	OutputTokens    int64 `protobuf:"varint,4,opt,name=output_tokens,json=outputTokens,proto3" json:"output_tokens,omitempty"`
 	ReasoningTokens int64 `protobuf:"varint,5,opt,name=reasoning_tokens,json=reasoningTokens,proto3" json:"reasoning_tokens,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Some of it is estimated, because the provider did not report its final count.
+	Estimated     bool `protobuf:"varint,6,opt,name=estimated,proto3" json:"estimated,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Usage) Reset() {
@@ -167,6 +169,13 @@ func (x *Usage) GetReasoningTokens() int64 {
 	return 0
 }
 
+func (x *Usage) GetEstimated() bool {
+	if x != nil {
+		return x.Estimated
+	}
+	return false
+}
+
 // The answering of one user message.
 type Run struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
@@ -196,7 +205,11 @@ type Run struct {
 	Text             string `protobuf:"bytes,18,opt,name=text,proto3" json:"text,omitempty"`
 	CollectToolStats bool   `protobuf:"varint,19,opt,name=collect_tool_stats,json=collectToolStats,proto3" json:"collect_tool_stats,omitempty"`
 	// GetRun only: the run has ended, and its last events are on their way to the log.
-	EndWaits      bool `protobuf:"varint,20,opt,name=end_waits,json=endWaits,proto3" json:"end_waits,omitempty"`
+	EndWaits bool `protobuf:"varint,20,opt,name=end_waits,json=endWaits,proto3" json:"end_waits,omitempty"`
+	// No model answers: the simulator plays a script.
+	Simulated bool `protobuf:"varint,21,opt,name=simulated,proto3" json:"simulated,omitempty"`
+	// GetRun only: the texts of all steps, with a blank line between them.
+	FullText      string `protobuf:"bytes,22,opt,name=full_text,json=fullText,proto3" json:"full_text,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -371,13 +384,27 @@ func (x *Run) GetEndWaits() bool {
 	return false
 }
 
+func (x *Run) GetSimulated() bool {
+	if x != nil {
+		return x.Simulated
+	}
+	return false
+}
+
+func (x *Run) GetFullText() string {
+	if x != nil {
+		return x.FullText
+	}
+	return ""
+}
+
 // One model call and the tools it asked for.
 type Step struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	Index        int32                  `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
 	FinishReason string                 `protobuf:"bytes,2,opt,name=finish_reason,json=finishReason,proto3" json:"finish_reason,omitempty"`
 	Usage        *Usage                 `protobuf:"bytes,3,opt,name=usage,proto3" json:"usage,omitempty"`
-	// Tokens of calls that died half way.
+	// Tokens of calls that died half way. The run's usage does not include them.
 	Wasted        *Usage                 `protobuf:"bytes,4,opt,name=wasted,proto3" json:"wasted,omitempty"`
 	CommittedAt   *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=committed_at,json=committedAt,proto3" json:"committed_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -841,13 +868,14 @@ var File_signalbox_agent_v1_run_proto protoreflect.FileDescriptor
 
 const file_signalbox_agent_v1_run_proto_rawDesc = "" +
 	"\n" +
-	"\x1csignalbox/agent/v1/run.proto\x12\x12signalbox.agent.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1csignalbox/run/v1/event.proto\x1a\x1csignalbox/tool/v1/tool.proto\"\xd4\x01\n" +
+	"\x1csignalbox/agent/v1/run.proto\x12\x12signalbox.agent.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1csignalbox/run/v1/event.proto\x1a\x1csignalbox/tool/v1/tool.proto\"\xf2\x01\n" +
 	"\x05Usage\x12!\n" +
 	"\finput_tokens\x18\x01 \x01(\x03R\vinputTokens\x12*\n" +
 	"\x11cache_read_tokens\x18\x02 \x01(\x03R\x0fcacheReadTokens\x12,\n" +
 	"\x12cache_write_tokens\x18\x03 \x01(\x03R\x10cacheWriteTokens\x12#\n" +
 	"\routput_tokens\x18\x04 \x01(\x03R\foutputTokens\x12)\n" +
-	"\x10reasoning_tokens\x18\x05 \x01(\x03R\x0freasoningTokens\"\xea\x05\n" +
+	"\x10reasoning_tokens\x18\x05 \x01(\x03R\x0freasoningTokens\x12\x1c\n" +
+	"\testimated\x18\x06 \x01(\bR\testimated\"\xa5\x06\n" +
 	"\x03Run\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1d\n" +
 	"\n" +
@@ -875,7 +903,9 @@ const file_signalbox_agent_v1_run_proto_rawDesc = "" +
 	"last_event\x18\x11 \x01(\x03H\x00R\tlastEvent\x88\x01\x01\x12\x12\n" +
 	"\x04text\x18\x12 \x01(\tR\x04text\x12,\n" +
 	"\x12collect_tool_stats\x18\x13 \x01(\bR\x10collectToolStats\x12\x1b\n" +
-	"\tend_waits\x18\x14 \x01(\bR\bendWaitsB\r\n" +
+	"\tend_waits\x18\x14 \x01(\bR\bendWaits\x12\x1c\n" +
+	"\tsimulated\x18\x15 \x01(\bR\tsimulated\x12\x1b\n" +
+	"\tfull_text\x18\x16 \x01(\tR\bfullTextB\r\n" +
 	"\v_last_event\"\xe4\x01\n" +
 	"\x04Step\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x05R\x05index\x12#\n" +

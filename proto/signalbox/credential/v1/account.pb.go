@@ -396,14 +396,17 @@ type AccountCooldown struct {
 	Family string                 `protobuf:"bytes,1,opt,name=family,proto3" json:"family,omitempty"`
 	Since  *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
 	Until  *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=until,proto3" json:"until,omitempty"`
-	// RATE_LIMIT_EXCEEDED, AUTH_FAILED, QUOTA_EXHAUSTED or OVERLOADED.
+	// RATE_LIMIT_EXCEEDED, AUTH_FAILED, QUOTA_EXHAUSTED or OVERLOADED; where the account is
+	// passed over PERMISSION_DENIED, UNREACHABLE or NO_TOKEN.
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	// The HTTP status of the answer.
 	Status int32 `protobuf:"varint,5,opt,name=status,proto3" json:"status,omitempty"`
 	// The header that asked for it, as the provider sent it.
 	RetryAfter string `protobuf:"bytes,6,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
 	// How often in a row the quota was used up.
-	Step          int32 `protobuf:"varint,7,opt,name=step,proto3" json:"step,omitempty"`
+	Step int32 `protobuf:"varint,7,opt,name=step,proto3" json:"step,omitempty"`
+	// The account is not parked: others go first, for the model that family names, or all.
+	PassedOver    bool `protobuf:"varint,8,opt,name=passed_over,json=passedOver,proto3" json:"passed_over,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -485,6 +488,13 @@ func (x *AccountCooldown) GetStep() int32 {
 		return x.Step
 	}
 	return 0
+}
+
+func (x *AccountCooldown) GetPassedOver() bool {
+	if x != nil {
+		return x.PassedOver
+	}
+	return false
 }
 
 // A sign-in at a provider.
@@ -613,8 +623,11 @@ type AddAccountRequest struct {
 	Shared bool `protobuf:"varint,6,opt,name=shared,proto3" json:"shared,omitempty"`
 	// The id of the account to be; empty for a new one. An account that has it already is
 	// what is returned, so that the call can be repeated.
-	Id            string `protobuf:"bytes,7,opt,name=id,proto3" json:"id,omitempty"`
-	FlatRate      bool   `protobuf:"varint,8,opt,name=flat_rate,json=flatRate,proto3" json:"flat_rate,omitempty"`
+	Id       string `protobuf:"bytes,7,opt,name=id,proto3" json:"id,omitempty"`
+	FlatRate bool   `protobuf:"varint,8,opt,name=flat_rate,json=flatRate,proto3" json:"flat_rate,omitempty"`
+	// The body of a public request, JSON, in place of all fields above but id: only this
+	// service parses it, since it may hold a secret.
+	Body          *SealedText `protobuf:"bytes,9,opt,name=body,proto3" json:"body,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -705,6 +718,156 @@ func (x *AddAccountRequest) GetFlatRate() bool {
 	return false
 }
 
+func (x *AddAccountRequest) GetBody() *SealedText {
+	if x != nil {
+		return x.Body
+	}
+	return nil
+}
+
+// A text that was sealed with the key of GetSealingKey.
+type SealedText struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	KeyId string                 `protobuf:"bytes,1,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
+	// The encapsulated key, and behind it the ciphertext.
+	Sealed        []byte `protobuf:"bytes,2,opt,name=sealed,proto3" json:"sealed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SealedText) Reset() {
+	*x = SealedText{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SealedText) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SealedText) ProtoMessage() {}
+
+func (x *SealedText) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SealedText.ProtoReflect.Descriptor instead.
+func (*SealedText) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *SealedText) GetKeyId() string {
+	if x != nil {
+		return x.KeyId
+	}
+	return ""
+}
+
+func (x *SealedText) GetSealed() []byte {
+	if x != nil {
+		return x.Sealed
+	}
+	return nil
+}
+
+type GetSealingKeyRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetSealingKeyRequest) Reset() {
+	*x = GetSealingKeyRequest{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetSealingKeyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetSealingKeyRequest) ProtoMessage() {}
+
+func (x *GetSealingKeyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetSealingKeyRequest.ProtoReflect.Descriptor instead.
+func (*GetSealingKeyRequest) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{5}
+}
+
+type GetSealingKeyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Another one after a rotation of keys.
+	KeyId         string `protobuf:"bytes,1,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
+	PublicKey     []byte `protobuf:"bytes,2,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetSealingKeyResponse) Reset() {
+	*x = GetSealingKeyResponse{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetSealingKeyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetSealingKeyResponse) ProtoMessage() {}
+
+func (x *GetSealingKeyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetSealingKeyResponse.ProtoReflect.Descriptor instead.
+func (*GetSealingKeyResponse) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *GetSealingKeyResponse) GetKeyId() string {
+	if x != nil {
+		return x.KeyId
+	}
+	return ""
+}
+
+func (x *GetSealingKeyResponse) GetPublicKey() []byte {
+	if x != nil {
+		return x.PublicKey
+	}
+	return nil
+}
+
 type AddAccountResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Account       *Account               `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
@@ -714,7 +877,7 @@ type AddAccountResponse struct {
 
 func (x *AddAccountResponse) Reset() {
 	*x = AddAccountResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[4]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -726,7 +889,7 @@ func (x *AddAccountResponse) String() string {
 func (*AddAccountResponse) ProtoMessage() {}
 
 func (x *AddAccountResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[4]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -739,7 +902,7 @@ func (x *AddAccountResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddAccountResponse.ProtoReflect.Descriptor instead.
 func (*AddAccountResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{4}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *AddAccountResponse) GetAccount() *Account {
@@ -757,7 +920,7 @@ type ListAccountsRequest struct {
 
 func (x *ListAccountsRequest) Reset() {
 	*x = ListAccountsRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[5]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -769,7 +932,7 @@ func (x *ListAccountsRequest) String() string {
 func (*ListAccountsRequest) ProtoMessage() {}
 
 func (x *ListAccountsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[5]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -782,7 +945,7 @@ func (x *ListAccountsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAccountsRequest.ProtoReflect.Descriptor instead.
 func (*ListAccountsRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{5}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{8}
 }
 
 type ListAccountsResponse struct {
@@ -794,7 +957,7 @@ type ListAccountsResponse struct {
 
 func (x *ListAccountsResponse) Reset() {
 	*x = ListAccountsResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[6]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -806,7 +969,7 @@ func (x *ListAccountsResponse) String() string {
 func (*ListAccountsResponse) ProtoMessage() {}
 
 func (x *ListAccountsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[6]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -819,7 +982,7 @@ func (x *ListAccountsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAccountsResponse.ProtoReflect.Descriptor instead.
 func (*ListAccountsResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{6}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListAccountsResponse) GetAccounts() []*Account {
@@ -840,7 +1003,7 @@ type RemoveAccountRequest struct {
 
 func (x *RemoveAccountRequest) Reset() {
 	*x = RemoveAccountRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[7]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -852,7 +1015,7 @@ func (x *RemoveAccountRequest) String() string {
 func (*RemoveAccountRequest) ProtoMessage() {}
 
 func (x *RemoveAccountRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[7]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -865,7 +1028,7 @@ func (x *RemoveAccountRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveAccountRequest.ProtoReflect.Descriptor instead.
 func (*RemoveAccountRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{7}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RemoveAccountRequest) GetId() string {
@@ -894,7 +1057,7 @@ type RemoveAccountResponse struct {
 
 func (x *RemoveAccountResponse) Reset() {
 	*x = RemoveAccountResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[8]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -906,7 +1069,7 @@ func (x *RemoveAccountResponse) String() string {
 func (*RemoveAccountResponse) ProtoMessage() {}
 
 func (x *RemoveAccountResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[8]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -919,7 +1082,7 @@ func (x *RemoveAccountResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveAccountResponse.ProtoReflect.Descriptor instead.
 func (*RemoveAccountResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{8}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RemoveAccountResponse) GetAtProvider() bool {
@@ -936,20 +1099,24 @@ func (x *RemoveAccountResponse) GetReason() string {
 	return ""
 }
 
-// A provider that can be called.
+// A provider that the workspace has accounts for, or the simulator.
 type Provider struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Name   string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Origin Origin                 `protobuf:"varint,2,opt,name=origin,proto3,enum=signalbox.credential.v1.Origin" json:"origin,omitempty"`
 	// anthropic or openai: the protocol it speaks.
-	Dialect       string `protobuf:"bytes,3,opt,name=dialect,proto3" json:"dialect,omitempty"`
+	Dialect string `protobuf:"bytes,3,opt,name=dialect,proto3" json:"dialect,omitempty"`
+	// Requests go to a base URL of the account's, and not to the provider's own.
+	OwnBaseUrl bool `protobuf:"varint,4,opt,name=own_base_url,json=ownBaseUrl,proto3" json:"own_base_url,omitempty"`
+	// For people: why none of the accounts can be used; empty where one can.
+	Problem       string `protobuf:"bytes,5,opt,name=problem,proto3" json:"problem,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Provider) Reset() {
 	*x = Provider{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[9]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -961,7 +1128,7 @@ func (x *Provider) String() string {
 func (*Provider) ProtoMessage() {}
 
 func (x *Provider) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[9]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -974,7 +1141,7 @@ func (x *Provider) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Provider.ProtoReflect.Descriptor instead.
 func (*Provider) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{9}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Provider) GetName() string {
@@ -998,6 +1165,20 @@ func (x *Provider) GetDialect() string {
 	return ""
 }
 
+func (x *Provider) GetOwnBaseUrl() bool {
+	if x != nil {
+		return x.OwnBaseUrl
+	}
+	return false
+}
+
+func (x *Provider) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
 type ListProvidersRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1006,7 +1187,7 @@ type ListProvidersRequest struct {
 
 func (x *ListProvidersRequest) Reset() {
 	*x = ListProvidersRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[10]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1018,7 +1199,7 @@ func (x *ListProvidersRequest) String() string {
 func (*ListProvidersRequest) ProtoMessage() {}
 
 func (x *ListProvidersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[10]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1031,7 +1212,7 @@ func (x *ListProvidersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProvidersRequest.ProtoReflect.Descriptor instead.
 func (*ListProvidersRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{10}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{13}
 }
 
 type ListProvidersResponse struct {
@@ -1043,7 +1224,7 @@ type ListProvidersResponse struct {
 
 func (x *ListProvidersResponse) Reset() {
 	*x = ListProvidersResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[11]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1055,7 +1236,7 @@ func (x *ListProvidersResponse) String() string {
 func (*ListProvidersResponse) ProtoMessage() {}
 
 func (x *ListProvidersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[11]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1068,7 +1249,7 @@ func (x *ListProvidersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProvidersResponse.ProtoReflect.Descriptor instead.
 func (*ListProvidersResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{11}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListProvidersResponse) GetProviders() []*Provider {
@@ -1087,7 +1268,7 @@ type EnableAccountRequest struct {
 
 func (x *EnableAccountRequest) Reset() {
 	*x = EnableAccountRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[12]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1099,7 +1280,7 @@ func (x *EnableAccountRequest) String() string {
 func (*EnableAccountRequest) ProtoMessage() {}
 
 func (x *EnableAccountRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[12]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1112,7 +1293,7 @@ func (x *EnableAccountRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnableAccountRequest.ProtoReflect.Descriptor instead.
 func (*EnableAccountRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{12}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *EnableAccountRequest) GetId() string {
@@ -1131,7 +1312,7 @@ type EnableAccountResponse struct {
 
 func (x *EnableAccountResponse) Reset() {
 	*x = EnableAccountResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[13]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1143,7 +1324,7 @@ func (x *EnableAccountResponse) String() string {
 func (*EnableAccountResponse) ProtoMessage() {}
 
 func (x *EnableAccountResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[13]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1156,7 +1337,7 @@ func (x *EnableAccountResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnableAccountResponse.ProtoReflect.Descriptor instead.
 func (*EnableAccountResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{13}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *EnableAccountResponse) GetAccount() *Account {
@@ -1175,7 +1356,7 @@ type DisableAccountRequest struct {
 
 func (x *DisableAccountRequest) Reset() {
 	*x = DisableAccountRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[14]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1187,7 +1368,7 @@ func (x *DisableAccountRequest) String() string {
 func (*DisableAccountRequest) ProtoMessage() {}
 
 func (x *DisableAccountRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[14]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1200,7 +1381,7 @@ func (x *DisableAccountRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DisableAccountRequest.ProtoReflect.Descriptor instead.
 func (*DisableAccountRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{14}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DisableAccountRequest) GetId() string {
@@ -1219,7 +1400,7 @@ type DisableAccountResponse struct {
 
 func (x *DisableAccountResponse) Reset() {
 	*x = DisableAccountResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[15]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1231,7 +1412,7 @@ func (x *DisableAccountResponse) String() string {
 func (*DisableAccountResponse) ProtoMessage() {}
 
 func (x *DisableAccountResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[15]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1244,7 +1425,7 @@ func (x *DisableAccountResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DisableAccountResponse.ProtoReflect.Descriptor instead.
 func (*DisableAccountResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{15}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DisableAccountResponse) GetAccount() *Account {
@@ -1264,7 +1445,7 @@ type SetFlatRateRequest struct {
 
 func (x *SetFlatRateRequest) Reset() {
 	*x = SetFlatRateRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[16]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1276,7 +1457,7 @@ func (x *SetFlatRateRequest) String() string {
 func (*SetFlatRateRequest) ProtoMessage() {}
 
 func (x *SetFlatRateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[16]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1289,7 +1470,7 @@ func (x *SetFlatRateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetFlatRateRequest.ProtoReflect.Descriptor instead.
 func (*SetFlatRateRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{16}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SetFlatRateRequest) GetId() string {
@@ -1315,7 +1496,7 @@ type SetFlatRateResponse struct {
 
 func (x *SetFlatRateResponse) Reset() {
 	*x = SetFlatRateResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[17]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1327,7 +1508,7 @@ func (x *SetFlatRateResponse) String() string {
 func (*SetFlatRateResponse) ProtoMessage() {}
 
 func (x *SetFlatRateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[17]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1340,7 +1521,7 @@ func (x *SetFlatRateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetFlatRateResponse.ProtoReflect.Descriptor instead.
 func (*SetFlatRateResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{17}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SetFlatRateResponse) GetAccount() *Account {
@@ -1359,7 +1540,7 @@ type ResetAccountRequest struct {
 
 func (x *ResetAccountRequest) Reset() {
 	*x = ResetAccountRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[18]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1371,7 +1552,7 @@ func (x *ResetAccountRequest) String() string {
 func (*ResetAccountRequest) ProtoMessage() {}
 
 func (x *ResetAccountRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[18]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1384,7 +1565,7 @@ func (x *ResetAccountRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetAccountRequest.ProtoReflect.Descriptor instead.
 func (*ResetAccountRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{18}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ResetAccountRequest) GetId() string {
@@ -1403,7 +1584,7 @@ type ResetAccountResponse struct {
 
 func (x *ResetAccountResponse) Reset() {
 	*x = ResetAccountResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[19]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1415,7 +1596,7 @@ func (x *ResetAccountResponse) String() string {
 func (*ResetAccountResponse) ProtoMessage() {}
 
 func (x *ResetAccountResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[19]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1428,7 +1609,7 @@ func (x *ResetAccountResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetAccountResponse.ProtoReflect.Descriptor instead.
 func (*ResetAccountResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{19}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ResetAccountResponse) GetAccount() *Account {
@@ -1447,7 +1628,7 @@ type SwitchAccountRequest struct {
 
 func (x *SwitchAccountRequest) Reset() {
 	*x = SwitchAccountRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[20]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1459,7 +1640,7 @@ func (x *SwitchAccountRequest) String() string {
 func (*SwitchAccountRequest) ProtoMessage() {}
 
 func (x *SwitchAccountRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[20]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1472,7 +1653,7 @@ func (x *SwitchAccountRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SwitchAccountRequest.ProtoReflect.Descriptor instead.
 func (*SwitchAccountRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{20}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *SwitchAccountRequest) GetId() string {
@@ -1491,7 +1672,7 @@ type SwitchAccountResponse struct {
 
 func (x *SwitchAccountResponse) Reset() {
 	*x = SwitchAccountResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[21]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1503,7 +1684,7 @@ func (x *SwitchAccountResponse) String() string {
 func (*SwitchAccountResponse) ProtoMessage() {}
 
 func (x *SwitchAccountResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[21]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1516,7 +1697,7 @@ func (x *SwitchAccountResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SwitchAccountResponse.ProtoReflect.Descriptor instead.
 func (*SwitchAccountResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{21}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *SwitchAccountResponse) GetAccount() *Account {
@@ -1541,7 +1722,7 @@ type LoginProvider struct {
 
 func (x *LoginProvider) Reset() {
 	*x = LoginProvider{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[22]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1553,7 +1734,7 @@ func (x *LoginProvider) String() string {
 func (*LoginProvider) ProtoMessage() {}
 
 func (x *LoginProvider) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[22]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1566,7 +1747,7 @@ func (x *LoginProvider) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoginProvider.ProtoReflect.Descriptor instead.
 func (*LoginProvider) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{22}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *LoginProvider) GetName() string {
@@ -1605,7 +1786,7 @@ type ListAccountKindsRequest struct {
 
 func (x *ListAccountKindsRequest) Reset() {
 	*x = ListAccountKindsRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[23]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1617,7 +1798,7 @@ func (x *ListAccountKindsRequest) String() string {
 func (*ListAccountKindsRequest) ProtoMessage() {}
 
 func (x *ListAccountKindsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[23]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1630,7 +1811,7 @@ func (x *ListAccountKindsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAccountKindsRequest.ProtoReflect.Descriptor instead.
 func (*ListAccountKindsRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{23}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{26}
 }
 
 type ListAccountKindsResponse struct {
@@ -1646,7 +1827,7 @@ type ListAccountKindsResponse struct {
 
 func (x *ListAccountKindsResponse) Reset() {
 	*x = ListAccountKindsResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[24]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1658,7 +1839,7 @@ func (x *ListAccountKindsResponse) String() string {
 func (*ListAccountKindsResponse) ProtoMessage() {}
 
 func (x *ListAccountKindsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[24]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1671,7 +1852,7 @@ func (x *ListAccountKindsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAccountKindsResponse.ProtoReflect.Descriptor instead.
 func (*ListAccountKindsResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{24}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListAccountKindsResponse) GetKeyProviders() []string {
@@ -1712,7 +1893,7 @@ type StartLoginRequest struct {
 
 func (x *StartLoginRequest) Reset() {
 	*x = StartLoginRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[25]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1724,7 +1905,7 @@ func (x *StartLoginRequest) String() string {
 func (*StartLoginRequest) ProtoMessage() {}
 
 func (x *StartLoginRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[25]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1737,7 +1918,7 @@ func (x *StartLoginRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartLoginRequest.ProtoReflect.Descriptor instead.
 func (*StartLoginRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{25}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *StartLoginRequest) GetProvider() string {
@@ -1794,7 +1975,7 @@ type StartLoginResponse struct {
 
 func (x *StartLoginResponse) Reset() {
 	*x = StartLoginResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[26]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1806,7 +1987,7 @@ func (x *StartLoginResponse) String() string {
 func (*StartLoginResponse) ProtoMessage() {}
 
 func (x *StartLoginResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[26]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1819,7 +2000,7 @@ func (x *StartLoginResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartLoginResponse.ProtoReflect.Descriptor instead.
 func (*StartLoginResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{26}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *StartLoginResponse) GetId() string {
@@ -1886,7 +2067,7 @@ type CompleteLoginRequest struct {
 
 func (x *CompleteLoginRequest) Reset() {
 	*x = CompleteLoginRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[27]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1898,7 +2079,7 @@ func (x *CompleteLoginRequest) String() string {
 func (*CompleteLoginRequest) ProtoMessage() {}
 
 func (x *CompleteLoginRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[27]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1911,7 +2092,7 @@ func (x *CompleteLoginRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompleteLoginRequest.ProtoReflect.Descriptor instead.
 func (*CompleteLoginRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{27}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *CompleteLoginRequest) GetId() string {
@@ -1951,7 +2132,7 @@ type CompleteLoginResponse struct {
 
 func (x *CompleteLoginResponse) Reset() {
 	*x = CompleteLoginResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[28]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1963,7 +2144,7 @@ func (x *CompleteLoginResponse) String() string {
 func (*CompleteLoginResponse) ProtoMessage() {}
 
 func (x *CompleteLoginResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[28]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1976,7 +2157,7 @@ func (x *CompleteLoginResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompleteLoginResponse.ProtoReflect.Descriptor instead.
 func (*CompleteLoginResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{28}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *CompleteLoginResponse) GetAccount() *Account {
@@ -1995,7 +2176,7 @@ type PollLoginRequest struct {
 
 func (x *PollLoginRequest) Reset() {
 	*x = PollLoginRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[29]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2007,7 +2188,7 @@ func (x *PollLoginRequest) String() string {
 func (*PollLoginRequest) ProtoMessage() {}
 
 func (x *PollLoginRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[29]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2020,7 +2201,7 @@ func (x *PollLoginRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PollLoginRequest.ProtoReflect.Descriptor instead.
 func (*PollLoginRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{29}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *PollLoginRequest) GetId() string {
@@ -2042,7 +2223,7 @@ type PollLoginResponse struct {
 
 func (x *PollLoginResponse) Reset() {
 	*x = PollLoginResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[30]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2054,7 +2235,7 @@ func (x *PollLoginResponse) String() string {
 func (*PollLoginResponse) ProtoMessage() {}
 
 func (x *PollLoginResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[30]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2067,7 +2248,7 @@ func (x *PollLoginResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PollLoginResponse.ProtoReflect.Descriptor instead.
 func (*PollLoginResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{30}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *PollLoginResponse) GetAccount() *Account {
@@ -2093,7 +2274,7 @@ type RefreshAccountRequest struct {
 
 func (x *RefreshAccountRequest) Reset() {
 	*x = RefreshAccountRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[31]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2105,7 +2286,7 @@ func (x *RefreshAccountRequest) String() string {
 func (*RefreshAccountRequest) ProtoMessage() {}
 
 func (x *RefreshAccountRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[31]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2118,7 +2299,7 @@ func (x *RefreshAccountRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshAccountRequest.ProtoReflect.Descriptor instead.
 func (*RefreshAccountRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{31}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *RefreshAccountRequest) GetId() string {
@@ -2137,7 +2318,7 @@ type RefreshAccountResponse struct {
 
 func (x *RefreshAccountResponse) Reset() {
 	*x = RefreshAccountResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[32]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2149,7 +2330,7 @@ func (x *RefreshAccountResponse) String() string {
 func (*RefreshAccountResponse) ProtoMessage() {}
 
 func (x *RefreshAccountResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[32]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2162,7 +2343,7 @@ func (x *RefreshAccountResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshAccountResponse.ProtoReflect.Descriptor instead.
 func (*RefreshAccountResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{32}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *RefreshAccountResponse) GetAccount() *Account {
@@ -2181,7 +2362,7 @@ type LogoutAccountRequest struct {
 
 func (x *LogoutAccountRequest) Reset() {
 	*x = LogoutAccountRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[33]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2193,7 +2374,7 @@ func (x *LogoutAccountRequest) String() string {
 func (*LogoutAccountRequest) ProtoMessage() {}
 
 func (x *LogoutAccountRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[33]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2206,7 +2387,7 @@ func (x *LogoutAccountRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogoutAccountRequest.ProtoReflect.Descriptor instead.
 func (*LogoutAccountRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{33}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *LogoutAccountRequest) GetId() string {
@@ -2229,7 +2410,7 @@ type LogoutAccountResponse struct {
 
 func (x *LogoutAccountResponse) Reset() {
 	*x = LogoutAccountResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[34]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2241,7 +2422,7 @@ func (x *LogoutAccountResponse) String() string {
 func (*LogoutAccountResponse) ProtoMessage() {}
 
 func (x *LogoutAccountResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[34]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2254,7 +2435,7 @@ func (x *LogoutAccountResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogoutAccountResponse.ProtoReflect.Descriptor instead.
 func (*LogoutAccountResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{34}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *LogoutAccountResponse) GetAtProvider() bool {
@@ -2300,7 +2481,7 @@ type PoolSettings struct {
 
 func (x *PoolSettings) Reset() {
 	*x = PoolSettings{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[35]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2312,7 +2493,7 @@ func (x *PoolSettings) String() string {
 func (*PoolSettings) ProtoMessage() {}
 
 func (x *PoolSettings) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[35]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2325,7 +2506,7 @@ func (x *PoolSettings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolSettings.ProtoReflect.Descriptor instead.
 func (*PoolSettings) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{35}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *PoolSettings) GetStrategy() string {
@@ -2425,7 +2606,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[36]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2437,7 +2618,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[36]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2450,7 +2631,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{36}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Pool) GetProvider() string {
@@ -2489,7 +2670,7 @@ type ListPoolsRequest struct {
 
 func (x *ListPoolsRequest) Reset() {
 	*x = ListPoolsRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[37]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2501,7 +2682,7 @@ func (x *ListPoolsRequest) String() string {
 func (*ListPoolsRequest) ProtoMessage() {}
 
 func (x *ListPoolsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[37]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2514,7 +2695,7 @@ func (x *ListPoolsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoolsRequest.ProtoReflect.Descriptor instead.
 func (*ListPoolsRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{37}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{40}
 }
 
 type ListPoolsResponse struct {
@@ -2526,7 +2707,7 @@ type ListPoolsResponse struct {
 
 func (x *ListPoolsResponse) Reset() {
 	*x = ListPoolsResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[38]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2538,7 +2719,7 @@ func (x *ListPoolsResponse) String() string {
 func (*ListPoolsResponse) ProtoMessage() {}
 
 func (x *ListPoolsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[38]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2551,7 +2732,7 @@ func (x *ListPoolsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoolsResponse.ProtoReflect.Descriptor instead.
 func (*ListPoolsResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{38}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ListPoolsResponse) GetPools() []*Pool {
@@ -2573,7 +2754,7 @@ type SetPoolRequest struct {
 
 func (x *SetPoolRequest) Reset() {
 	*x = SetPoolRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[39]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2585,7 +2766,7 @@ func (x *SetPoolRequest) String() string {
 func (*SetPoolRequest) ProtoMessage() {}
 
 func (x *SetPoolRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[39]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2598,7 +2779,7 @@ func (x *SetPoolRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPoolRequest.ProtoReflect.Descriptor instead.
 func (*SetPoolRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{39}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *SetPoolRequest) GetProvider() string {
@@ -2631,7 +2812,7 @@ type SetPoolResponse struct {
 
 func (x *SetPoolResponse) Reset() {
 	*x = SetPoolResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[40]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2643,7 +2824,7 @@ func (x *SetPoolResponse) String() string {
 func (*SetPoolResponse) ProtoMessage() {}
 
 func (x *SetPoolResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[40]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2656,7 +2837,7 @@ func (x *SetPoolResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPoolResponse.ProtoReflect.Descriptor instead.
 func (*SetPoolResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{40}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *SetPoolResponse) GetPool() *Pool {
@@ -2684,7 +2865,7 @@ type AccountStat struct {
 
 func (x *AccountStat) Reset() {
 	*x = AccountStat{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[41]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2696,7 +2877,7 @@ func (x *AccountStat) String() string {
 func (*AccountStat) ProtoMessage() {}
 
 func (x *AccountStat) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[41]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2709,7 +2890,7 @@ func (x *AccountStat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AccountStat.ProtoReflect.Descriptor instead.
 func (*AccountStat) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{41}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *AccountStat) GetAccountId() string {
@@ -2769,7 +2950,7 @@ type GetStatsRequest struct {
 
 func (x *GetStatsRequest) Reset() {
 	*x = GetStatsRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[42]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2781,7 +2962,7 @@ func (x *GetStatsRequest) String() string {
 func (*GetStatsRequest) ProtoMessage() {}
 
 func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[42]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2794,7 +2975,7 @@ func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatsRequest.ProtoReflect.Descriptor instead.
 func (*GetStatsRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{42}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{45}
 }
 
 type GetStatsResponse struct {
@@ -2806,7 +2987,7 @@ type GetStatsResponse struct {
 
 func (x *GetStatsResponse) Reset() {
 	*x = GetStatsResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[43]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2818,7 +2999,7 @@ func (x *GetStatsResponse) String() string {
 func (*GetStatsResponse) ProtoMessage() {}
 
 func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[43]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2831,7 +3012,7 @@ func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatsResponse.ProtoReflect.Descriptor instead.
 func (*GetStatsResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{43}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *GetStatsResponse) GetStats() []*AccountStat {
@@ -2851,7 +3032,7 @@ type ResetStatsRequest struct {
 
 func (x *ResetStatsRequest) Reset() {
 	*x = ResetStatsRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[44]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2863,7 +3044,7 @@ func (x *ResetStatsRequest) String() string {
 func (*ResetStatsRequest) ProtoMessage() {}
 
 func (x *ResetStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[44]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2876,7 +3057,7 @@ func (x *ResetStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetStatsRequest.ProtoReflect.Descriptor instead.
 func (*ResetStatsRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{44}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ResetStatsRequest) GetId() string {
@@ -2894,7 +3075,7 @@ type ResetStatsResponse struct {
 
 func (x *ResetStatsResponse) Reset() {
 	*x = ResetStatsResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[45]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2906,7 +3087,7 @@ func (x *ResetStatsResponse) String() string {
 func (*ResetStatsResponse) ProtoMessage() {}
 
 func (x *ResetStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[45]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2919,7 +3100,7 @@ func (x *ResetStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetStatsResponse.ProtoReflect.Descriptor instead.
 func (*ResetStatsResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{45}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{48}
 }
 
 // A row of the audit. Rows of a workspace are chained: each hash covers the row and
@@ -2948,7 +3129,7 @@ type AuditRow struct {
 
 func (x *AuditRow) Reset() {
 	*x = AuditRow{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[46]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2960,7 +3141,7 @@ func (x *AuditRow) String() string {
 func (*AuditRow) ProtoMessage() {}
 
 func (x *AuditRow) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[46]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2973,7 +3154,7 @@ func (x *AuditRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditRow.ProtoReflect.Descriptor instead.
 func (*AuditRow) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{46}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *AuditRow) GetSequence() int64 {
@@ -3072,7 +3253,7 @@ type ListAuditRequest struct {
 
 func (x *ListAuditRequest) Reset() {
 	*x = ListAuditRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[47]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3084,7 +3265,7 @@ func (x *ListAuditRequest) String() string {
 func (*ListAuditRequest) ProtoMessage() {}
 
 func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[47]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3097,7 +3278,7 @@ func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditRequest.ProtoReflect.Descriptor instead.
 func (*ListAuditRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{47}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ListAuditRequest) GetBefore() int64 {
@@ -3125,7 +3306,7 @@ type ListAuditResponse struct {
 
 func (x *ListAuditResponse) Reset() {
 	*x = ListAuditResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[48]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3137,7 +3318,7 @@ func (x *ListAuditResponse) String() string {
 func (*ListAuditResponse) ProtoMessage() {}
 
 func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[48]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3150,7 +3331,7 @@ func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditResponse.ProtoReflect.Descriptor instead.
 func (*ListAuditResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{48}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ListAuditResponse) GetRows() []*AuditRow {
@@ -3194,7 +3375,7 @@ const file_signalbox_credential_v1_account_proto_rawDesc = "" +
 	"\tflat_rate\x18\x10 \x01(\bR\bflatRate\x12\x16\n" +
 	"\x06reason\x18\x11 \x01(\tR\x06reasonB\t\n" +
 	"\a_healthB\t\n" +
-	"\a_tokens\"\xf2\x01\n" +
+	"\a_tokens\"\x93\x02\n" +
 	"\x0fAccountCooldown\x12\x16\n" +
 	"\x06family\x18\x01 \x01(\tR\x06family\x120\n" +
 	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
@@ -3203,7 +3384,9 @@ const file_signalbox_credential_v1_account_proto_rawDesc = "" +
 	"\x06status\x18\x05 \x01(\x05R\x06status\x12\x1f\n" +
 	"\vretry_after\x18\x06 \x01(\tR\n" +
 	"retryAfter\x12\x12\n" +
-	"\x04step\x18\a \x01(\x05R\x04step\"\xda\x02\n" +
+	"\x04step\x18\a \x01(\x05R\x04step\x12\x1f\n" +
+	"\vpassed_over\x18\b \x01(\bR\n" +
+	"passedOver\"\xda\x02\n" +
 	"\fAccountGrant\x12\x1a\n" +
 	"\bprovider\x18\x01 \x01(\tR\bprovider\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x16\n" +
@@ -3216,7 +3399,7 @@ const file_signalbox_credential_v1_account_proto_rawDesc = "" +
 	"expires_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x129\n" +
 	"\n" +
 	"refresh_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\trefreshAt\x12\x1c\n" +
-	"\trenewable\x18\t \x01(\bR\trenewable\"\xdc\x01\n" +
+	"\trenewable\x18\t \x01(\bR\trenewable\"\x95\x02\n" +
 	"\x11AddAccountRequest\x12\x1a\n" +
 	"\bprovider\x18\x01 \x01(\tR\bprovider\x12\x18\n" +
 	"\aprofile\x18\x02 \x01(\tR\aprofile\x12\x14\n" +
@@ -3225,7 +3408,17 @@ const file_signalbox_credential_v1_account_proto_rawDesc = "" +
 	"\bbase_url\x18\x05 \x01(\tR\abaseUrl\x12\x16\n" +
 	"\x06shared\x18\x06 \x01(\bR\x06shared\x12\x0e\n" +
 	"\x02id\x18\a \x01(\tR\x02id\x12\x1b\n" +
-	"\tflat_rate\x18\b \x01(\bR\bflatRate\"P\n" +
+	"\tflat_rate\x18\b \x01(\bR\bflatRate\x127\n" +
+	"\x04body\x18\t \x01(\v2#.signalbox.credential.v1.SealedTextR\x04body\";\n" +
+	"\n" +
+	"SealedText\x12\x15\n" +
+	"\x06key_id\x18\x01 \x01(\tR\x05keyId\x12\x16\n" +
+	"\x06sealed\x18\x02 \x01(\fR\x06sealed\"\x16\n" +
+	"\x14GetSealingKeyRequest\"M\n" +
+	"\x15GetSealingKeyResponse\x12\x15\n" +
+	"\x06key_id\x18\x01 \x01(\tR\x05keyId\x12\x1d\n" +
+	"\n" +
+	"public_key\x18\x02 \x01(\fR\tpublicKey\"P\n" +
 	"\x12AddAccountResponse\x12:\n" +
 	"\aaccount\x18\x01 \x01(\v2 .signalbox.credential.v1.AccountR\aaccount\"\x15\n" +
 	"\x13ListAccountsRequest\"T\n" +
@@ -3237,11 +3430,14 @@ const file_signalbox_credential_v1_account_proto_rawDesc = "" +
 	"\x15RemoveAccountResponse\x12\x1f\n" +
 	"\vat_provider\x18\x01 \x01(\bR\n" +
 	"atProvider\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"q\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xad\x01\n" +
 	"\bProvider\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x127\n" +
 	"\x06origin\x18\x02 \x01(\x0e2\x1f.signalbox.credential.v1.OriginR\x06origin\x12\x18\n" +
-	"\adialect\x18\x03 \x01(\tR\adialect\"\x16\n" +
+	"\adialect\x18\x03 \x01(\tR\adialect\x12 \n" +
+	"\fown_base_url\x18\x04 \x01(\bR\n" +
+	"ownBaseUrl\x12\x18\n" +
+	"\aproblem\x18\x05 \x01(\tR\aproblem\"\x16\n" +
 	"\x14ListProvidersRequest\"X\n" +
 	"\x15ListProvidersResponse\x12?\n" +
 	"\tproviders\x18\x01 \x03(\v2!.signalbox.credential.v1.ProviderR\tproviders\"&\n" +
@@ -3419,8 +3615,9 @@ const file_signalbox_credential_v1_account_proto_rawDesc = "" +
 	"\x16LOGIN_KIND_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12LOGIN_KIND_BROWSER\x10\x01\x12\x14\n" +
 	"\x10LOGIN_KIND_PASTE\x10\x02\x12\x15\n" +
-	"\x11LOGIN_KIND_DEVICE\x10\x032\x91\x11\n" +
-	"\x0eAccountService\x12e\n" +
+	"\x11LOGIN_KIND_DEVICE\x10\x032\x86\x12\n" +
+	"\x0eAccountService\x12s\n" +
+	"\rGetSealingKey\x12-.signalbox.credential.v1.GetSealingKeyRequest\x1a..signalbox.credential.v1.GetSealingKeyResponse\"\x03\x90\x02\x01\x12e\n" +
 	"\n" +
 	"AddAccount\x12*.signalbox.credential.v1.AddAccountRequest\x1a+.signalbox.credential.v1.AddAccountResponse\x12p\n" +
 	"\fListAccounts\x12,.signalbox.credential.v1.ListAccountsRequest\x1a-.signalbox.credential.v1.ListAccountsResponse\"\x03\x90\x02\x01\x12n\n" +
@@ -3458,7 +3655,7 @@ func file_signalbox_credential_v1_account_proto_rawDescGZIP() []byte {
 }
 
 var file_signalbox_credential_v1_account_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_signalbox_credential_v1_account_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
+var file_signalbox_credential_v1_account_proto_msgTypes = make([]protoimpl.MessageInfo, 52)
 var file_signalbox_credential_v1_account_proto_goTypes = []any{
 	(Origin)(0),                      // 0: signalbox.credential.v1.Origin
 	(AccountStatus)(0),               // 1: signalbox.credential.v1.AccountStatus
@@ -3467,136 +3664,142 @@ var file_signalbox_credential_v1_account_proto_goTypes = []any{
 	(*AccountCooldown)(nil),          // 4: signalbox.credential.v1.AccountCooldown
 	(*AccountGrant)(nil),             // 5: signalbox.credential.v1.AccountGrant
 	(*AddAccountRequest)(nil),        // 6: signalbox.credential.v1.AddAccountRequest
-	(*AddAccountResponse)(nil),       // 7: signalbox.credential.v1.AddAccountResponse
-	(*ListAccountsRequest)(nil),      // 8: signalbox.credential.v1.ListAccountsRequest
-	(*ListAccountsResponse)(nil),     // 9: signalbox.credential.v1.ListAccountsResponse
-	(*RemoveAccountRequest)(nil),     // 10: signalbox.credential.v1.RemoveAccountRequest
-	(*RemoveAccountResponse)(nil),    // 11: signalbox.credential.v1.RemoveAccountResponse
-	(*Provider)(nil),                 // 12: signalbox.credential.v1.Provider
-	(*ListProvidersRequest)(nil),     // 13: signalbox.credential.v1.ListProvidersRequest
-	(*ListProvidersResponse)(nil),    // 14: signalbox.credential.v1.ListProvidersResponse
-	(*EnableAccountRequest)(nil),     // 15: signalbox.credential.v1.EnableAccountRequest
-	(*EnableAccountResponse)(nil),    // 16: signalbox.credential.v1.EnableAccountResponse
-	(*DisableAccountRequest)(nil),    // 17: signalbox.credential.v1.DisableAccountRequest
-	(*DisableAccountResponse)(nil),   // 18: signalbox.credential.v1.DisableAccountResponse
-	(*SetFlatRateRequest)(nil),       // 19: signalbox.credential.v1.SetFlatRateRequest
-	(*SetFlatRateResponse)(nil),      // 20: signalbox.credential.v1.SetFlatRateResponse
-	(*ResetAccountRequest)(nil),      // 21: signalbox.credential.v1.ResetAccountRequest
-	(*ResetAccountResponse)(nil),     // 22: signalbox.credential.v1.ResetAccountResponse
-	(*SwitchAccountRequest)(nil),     // 23: signalbox.credential.v1.SwitchAccountRequest
-	(*SwitchAccountResponse)(nil),    // 24: signalbox.credential.v1.SwitchAccountResponse
-	(*LoginProvider)(nil),            // 25: signalbox.credential.v1.LoginProvider
-	(*ListAccountKindsRequest)(nil),  // 26: signalbox.credential.v1.ListAccountKindsRequest
-	(*ListAccountKindsResponse)(nil), // 27: signalbox.credential.v1.ListAccountKindsResponse
-	(*StartLoginRequest)(nil),        // 28: signalbox.credential.v1.StartLoginRequest
-	(*StartLoginResponse)(nil),       // 29: signalbox.credential.v1.StartLoginResponse
-	(*CompleteLoginRequest)(nil),     // 30: signalbox.credential.v1.CompleteLoginRequest
-	(*CompleteLoginResponse)(nil),    // 31: signalbox.credential.v1.CompleteLoginResponse
-	(*PollLoginRequest)(nil),         // 32: signalbox.credential.v1.PollLoginRequest
-	(*PollLoginResponse)(nil),        // 33: signalbox.credential.v1.PollLoginResponse
-	(*RefreshAccountRequest)(nil),    // 34: signalbox.credential.v1.RefreshAccountRequest
-	(*RefreshAccountResponse)(nil),   // 35: signalbox.credential.v1.RefreshAccountResponse
-	(*LogoutAccountRequest)(nil),     // 36: signalbox.credential.v1.LogoutAccountRequest
-	(*LogoutAccountResponse)(nil),    // 37: signalbox.credential.v1.LogoutAccountResponse
-	(*PoolSettings)(nil),             // 38: signalbox.credential.v1.PoolSettings
-	(*Pool)(nil),                     // 39: signalbox.credential.v1.Pool
-	(*ListPoolsRequest)(nil),         // 40: signalbox.credential.v1.ListPoolsRequest
-	(*ListPoolsResponse)(nil),        // 41: signalbox.credential.v1.ListPoolsResponse
-	(*SetPoolRequest)(nil),           // 42: signalbox.credential.v1.SetPoolRequest
-	(*SetPoolResponse)(nil),          // 43: signalbox.credential.v1.SetPoolResponse
-	(*AccountStat)(nil),              // 44: signalbox.credential.v1.AccountStat
-	(*GetStatsRequest)(nil),          // 45: signalbox.credential.v1.GetStatsRequest
-	(*GetStatsResponse)(nil),         // 46: signalbox.credential.v1.GetStatsResponse
-	(*ResetStatsRequest)(nil),        // 47: signalbox.credential.v1.ResetStatsRequest
-	(*ResetStatsResponse)(nil),       // 48: signalbox.credential.v1.ResetStatsResponse
-	(*AuditRow)(nil),                 // 49: signalbox.credential.v1.AuditRow
-	(*ListAuditRequest)(nil),         // 50: signalbox.credential.v1.ListAuditRequest
-	(*ListAuditResponse)(nil),        // 51: signalbox.credential.v1.ListAuditResponse
-	(*timestamppb.Timestamp)(nil),    // 52: google.protobuf.Timestamp
+	(*SealedText)(nil),               // 7: signalbox.credential.v1.SealedText
+	(*GetSealingKeyRequest)(nil),     // 8: signalbox.credential.v1.GetSealingKeyRequest
+	(*GetSealingKeyResponse)(nil),    // 9: signalbox.credential.v1.GetSealingKeyResponse
+	(*AddAccountResponse)(nil),       // 10: signalbox.credential.v1.AddAccountResponse
+	(*ListAccountsRequest)(nil),      // 11: signalbox.credential.v1.ListAccountsRequest
+	(*ListAccountsResponse)(nil),     // 12: signalbox.credential.v1.ListAccountsResponse
+	(*RemoveAccountRequest)(nil),     // 13: signalbox.credential.v1.RemoveAccountRequest
+	(*RemoveAccountResponse)(nil),    // 14: signalbox.credential.v1.RemoveAccountResponse
+	(*Provider)(nil),                 // 15: signalbox.credential.v1.Provider
+	(*ListProvidersRequest)(nil),     // 16: signalbox.credential.v1.ListProvidersRequest
+	(*ListProvidersResponse)(nil),    // 17: signalbox.credential.v1.ListProvidersResponse
+	(*EnableAccountRequest)(nil),     // 18: signalbox.credential.v1.EnableAccountRequest
+	(*EnableAccountResponse)(nil),    // 19: signalbox.credential.v1.EnableAccountResponse
+	(*DisableAccountRequest)(nil),    // 20: signalbox.credential.v1.DisableAccountRequest
+	(*DisableAccountResponse)(nil),   // 21: signalbox.credential.v1.DisableAccountResponse
+	(*SetFlatRateRequest)(nil),       // 22: signalbox.credential.v1.SetFlatRateRequest
+	(*SetFlatRateResponse)(nil),      // 23: signalbox.credential.v1.SetFlatRateResponse
+	(*ResetAccountRequest)(nil),      // 24: signalbox.credential.v1.ResetAccountRequest
+	(*ResetAccountResponse)(nil),     // 25: signalbox.credential.v1.ResetAccountResponse
+	(*SwitchAccountRequest)(nil),     // 26: signalbox.credential.v1.SwitchAccountRequest
+	(*SwitchAccountResponse)(nil),    // 27: signalbox.credential.v1.SwitchAccountResponse
+	(*LoginProvider)(nil),            // 28: signalbox.credential.v1.LoginProvider
+	(*ListAccountKindsRequest)(nil),  // 29: signalbox.credential.v1.ListAccountKindsRequest
+	(*ListAccountKindsResponse)(nil), // 30: signalbox.credential.v1.ListAccountKindsResponse
+	(*StartLoginRequest)(nil),        // 31: signalbox.credential.v1.StartLoginRequest
+	(*StartLoginResponse)(nil),       // 32: signalbox.credential.v1.StartLoginResponse
+	(*CompleteLoginRequest)(nil),     // 33: signalbox.credential.v1.CompleteLoginRequest
+	(*CompleteLoginResponse)(nil),    // 34: signalbox.credential.v1.CompleteLoginResponse
+	(*PollLoginRequest)(nil),         // 35: signalbox.credential.v1.PollLoginRequest
+	(*PollLoginResponse)(nil),        // 36: signalbox.credential.v1.PollLoginResponse
+	(*RefreshAccountRequest)(nil),    // 37: signalbox.credential.v1.RefreshAccountRequest
+	(*RefreshAccountResponse)(nil),   // 38: signalbox.credential.v1.RefreshAccountResponse
+	(*LogoutAccountRequest)(nil),     // 39: signalbox.credential.v1.LogoutAccountRequest
+	(*LogoutAccountResponse)(nil),    // 40: signalbox.credential.v1.LogoutAccountResponse
+	(*PoolSettings)(nil),             // 41: signalbox.credential.v1.PoolSettings
+	(*Pool)(nil),                     // 42: signalbox.credential.v1.Pool
+	(*ListPoolsRequest)(nil),         // 43: signalbox.credential.v1.ListPoolsRequest
+	(*ListPoolsResponse)(nil),        // 44: signalbox.credential.v1.ListPoolsResponse
+	(*SetPoolRequest)(nil),           // 45: signalbox.credential.v1.SetPoolRequest
+	(*SetPoolResponse)(nil),          // 46: signalbox.credential.v1.SetPoolResponse
+	(*AccountStat)(nil),              // 47: signalbox.credential.v1.AccountStat
+	(*GetStatsRequest)(nil),          // 48: signalbox.credential.v1.GetStatsRequest
+	(*GetStatsResponse)(nil),         // 49: signalbox.credential.v1.GetStatsResponse
+	(*ResetStatsRequest)(nil),        // 50: signalbox.credential.v1.ResetStatsRequest
+	(*ResetStatsResponse)(nil),       // 51: signalbox.credential.v1.ResetStatsResponse
+	(*AuditRow)(nil),                 // 52: signalbox.credential.v1.AuditRow
+	(*ListAuditRequest)(nil),         // 53: signalbox.credential.v1.ListAuditRequest
+	(*ListAuditResponse)(nil),        // 54: signalbox.credential.v1.ListAuditResponse
+	(*timestamppb.Timestamp)(nil),    // 55: google.protobuf.Timestamp
 }
 var file_signalbox_credential_v1_account_proto_depIdxs = []int32{
 	0,  // 0: signalbox.credential.v1.Account.origin:type_name -> signalbox.credential.v1.Origin
-	52, // 1: signalbox.credential.v1.Account.created_at:type_name -> google.protobuf.Timestamp
-	52, // 2: signalbox.credential.v1.Account.last_used_at:type_name -> google.protobuf.Timestamp
+	55, // 1: signalbox.credential.v1.Account.created_at:type_name -> google.protobuf.Timestamp
+	55, // 2: signalbox.credential.v1.Account.last_used_at:type_name -> google.protobuf.Timestamp
 	1,  // 3: signalbox.credential.v1.Account.status:type_name -> signalbox.credential.v1.AccountStatus
 	4,  // 4: signalbox.credential.v1.Account.cooldowns:type_name -> signalbox.credential.v1.AccountCooldown
 	5,  // 5: signalbox.credential.v1.Account.grant:type_name -> signalbox.credential.v1.AccountGrant
-	52, // 6: signalbox.credential.v1.AccountCooldown.since:type_name -> google.protobuf.Timestamp
-	52, // 7: signalbox.credential.v1.AccountCooldown.until:type_name -> google.protobuf.Timestamp
-	52, // 8: signalbox.credential.v1.AccountGrant.issued_at:type_name -> google.protobuf.Timestamp
-	52, // 9: signalbox.credential.v1.AccountGrant.expires_at:type_name -> google.protobuf.Timestamp
-	52, // 10: signalbox.credential.v1.AccountGrant.refresh_at:type_name -> google.protobuf.Timestamp
-	3,  // 11: signalbox.credential.v1.AddAccountResponse.account:type_name -> signalbox.credential.v1.Account
-	3,  // 12: signalbox.credential.v1.ListAccountsResponse.accounts:type_name -> signalbox.credential.v1.Account
-	0,  // 13: signalbox.credential.v1.Provider.origin:type_name -> signalbox.credential.v1.Origin
-	12, // 14: signalbox.credential.v1.ListProvidersResponse.providers:type_name -> signalbox.credential.v1.Provider
-	3,  // 15: signalbox.credential.v1.EnableAccountResponse.account:type_name -> signalbox.credential.v1.Account
-	3,  // 16: signalbox.credential.v1.DisableAccountResponse.account:type_name -> signalbox.credential.v1.Account
-	3,  // 17: signalbox.credential.v1.SetFlatRateResponse.account:type_name -> signalbox.credential.v1.Account
-	3,  // 18: signalbox.credential.v1.ResetAccountResponse.account:type_name -> signalbox.credential.v1.Account
-	3,  // 19: signalbox.credential.v1.SwitchAccountResponse.account:type_name -> signalbox.credential.v1.Account
-	2,  // 20: signalbox.credential.v1.LoginProvider.kinds:type_name -> signalbox.credential.v1.LoginKind
-	25, // 21: signalbox.credential.v1.ListAccountKindsResponse.logins:type_name -> signalbox.credential.v1.LoginProvider
-	2,  // 22: signalbox.credential.v1.StartLoginRequest.kind:type_name -> signalbox.credential.v1.LoginKind
-	2,  // 23: signalbox.credential.v1.StartLoginResponse.kind:type_name -> signalbox.credential.v1.LoginKind
-	52, // 24: signalbox.credential.v1.StartLoginResponse.expires_at:type_name -> google.protobuf.Timestamp
-	3,  // 25: signalbox.credential.v1.CompleteLoginResponse.account:type_name -> signalbox.credential.v1.Account
-	3,  // 26: signalbox.credential.v1.PollLoginResponse.account:type_name -> signalbox.credential.v1.Account
-	3,  // 27: signalbox.credential.v1.RefreshAccountResponse.account:type_name -> signalbox.credential.v1.Account
-	3,  // 28: signalbox.credential.v1.LogoutAccountResponse.account:type_name -> signalbox.credential.v1.Account
-	38, // 29: signalbox.credential.v1.Pool.settings:type_name -> signalbox.credential.v1.PoolSettings
-	39, // 30: signalbox.credential.v1.ListPoolsResponse.pools:type_name -> signalbox.credential.v1.Pool
-	38, // 31: signalbox.credential.v1.SetPoolRequest.settings:type_name -> signalbox.credential.v1.PoolSettings
-	39, // 32: signalbox.credential.v1.SetPoolResponse.pool:type_name -> signalbox.credential.v1.Pool
-	44, // 33: signalbox.credential.v1.GetStatsResponse.stats:type_name -> signalbox.credential.v1.AccountStat
-	52, // 34: signalbox.credential.v1.AuditRow.at:type_name -> google.protobuf.Timestamp
-	0,  // 35: signalbox.credential.v1.AuditRow.origin:type_name -> signalbox.credential.v1.Origin
-	49, // 36: signalbox.credential.v1.ListAuditResponse.rows:type_name -> signalbox.credential.v1.AuditRow
-	6,  // 37: signalbox.credential.v1.AccountService.AddAccount:input_type -> signalbox.credential.v1.AddAccountRequest
-	8,  // 38: signalbox.credential.v1.AccountService.ListAccounts:input_type -> signalbox.credential.v1.ListAccountsRequest
-	10, // 39: signalbox.credential.v1.AccountService.RemoveAccount:input_type -> signalbox.credential.v1.RemoveAccountRequest
-	15, // 40: signalbox.credential.v1.AccountService.EnableAccount:input_type -> signalbox.credential.v1.EnableAccountRequest
-	17, // 41: signalbox.credential.v1.AccountService.DisableAccount:input_type -> signalbox.credential.v1.DisableAccountRequest
-	19, // 42: signalbox.credential.v1.AccountService.SetFlatRate:input_type -> signalbox.credential.v1.SetFlatRateRequest
-	21, // 43: signalbox.credential.v1.AccountService.ResetAccount:input_type -> signalbox.credential.v1.ResetAccountRequest
-	23, // 44: signalbox.credential.v1.AccountService.SwitchAccount:input_type -> signalbox.credential.v1.SwitchAccountRequest
-	13, // 45: signalbox.credential.v1.AccountService.ListProviders:input_type -> signalbox.credential.v1.ListProvidersRequest
-	26, // 46: signalbox.credential.v1.AccountService.ListAccountKinds:input_type -> signalbox.credential.v1.ListAccountKindsRequest
-	28, // 47: signalbox.credential.v1.AccountService.StartLogin:input_type -> signalbox.credential.v1.StartLoginRequest
-	30, // 48: signalbox.credential.v1.AccountService.CompleteLogin:input_type -> signalbox.credential.v1.CompleteLoginRequest
-	32, // 49: signalbox.credential.v1.AccountService.PollLogin:input_type -> signalbox.credential.v1.PollLoginRequest
-	34, // 50: signalbox.credential.v1.AccountService.RefreshAccount:input_type -> signalbox.credential.v1.RefreshAccountRequest
-	36, // 51: signalbox.credential.v1.AccountService.LogoutAccount:input_type -> signalbox.credential.v1.LogoutAccountRequest
-	40, // 52: signalbox.credential.v1.AccountService.ListPools:input_type -> signalbox.credential.v1.ListPoolsRequest
-	42, // 53: signalbox.credential.v1.AccountService.SetPool:input_type -> signalbox.credential.v1.SetPoolRequest
-	45, // 54: signalbox.credential.v1.AccountService.GetStats:input_type -> signalbox.credential.v1.GetStatsRequest
-	47, // 55: signalbox.credential.v1.AccountService.ResetStats:input_type -> signalbox.credential.v1.ResetStatsRequest
-	50, // 56: signalbox.credential.v1.AccountService.ListAudit:input_type -> signalbox.credential.v1.ListAuditRequest
-	7,  // 57: signalbox.credential.v1.AccountService.AddAccount:output_type -> signalbox.credential.v1.AddAccountResponse
-	9,  // 58: signalbox.credential.v1.AccountService.ListAccounts:output_type -> signalbox.credential.v1.ListAccountsResponse
-	11, // 59: signalbox.credential.v1.AccountService.RemoveAccount:output_type -> signalbox.credential.v1.RemoveAccountResponse
-	16, // 60: signalbox.credential.v1.AccountService.EnableAccount:output_type -> signalbox.credential.v1.EnableAccountResponse
-	18, // 61: signalbox.credential.v1.AccountService.DisableAccount:output_type -> signalbox.credential.v1.DisableAccountResponse
-	20, // 62: signalbox.credential.v1.AccountService.SetFlatRate:output_type -> signalbox.credential.v1.SetFlatRateResponse
-	22, // 63: signalbox.credential.v1.AccountService.ResetAccount:output_type -> signalbox.credential.v1.ResetAccountResponse
-	24, // 64: signalbox.credential.v1.AccountService.SwitchAccount:output_type -> signalbox.credential.v1.SwitchAccountResponse
-	14, // 65: signalbox.credential.v1.AccountService.ListProviders:output_type -> signalbox.credential.v1.ListProvidersResponse
-	27, // 66: signalbox.credential.v1.AccountService.ListAccountKinds:output_type -> signalbox.credential.v1.ListAccountKindsResponse
-	29, // 67: signalbox.credential.v1.AccountService.StartLogin:output_type -> signalbox.credential.v1.StartLoginResponse
-	31, // 68: signalbox.credential.v1.AccountService.CompleteLogin:output_type -> signalbox.credential.v1.CompleteLoginResponse
-	33, // 69: signalbox.credential.v1.AccountService.PollLogin:output_type -> signalbox.credential.v1.PollLoginResponse
-	35, // 70: signalbox.credential.v1.AccountService.RefreshAccount:output_type -> signalbox.credential.v1.RefreshAccountResponse
-	37, // 71: signalbox.credential.v1.AccountService.LogoutAccount:output_type -> signalbox.credential.v1.LogoutAccountResponse
-	41, // 72: signalbox.credential.v1.AccountService.ListPools:output_type -> signalbox.credential.v1.ListPoolsResponse
-	43, // 73: signalbox.credential.v1.AccountService.SetPool:output_type -> signalbox.credential.v1.SetPoolResponse
-	46, // 74: signalbox.credential.v1.AccountService.GetStats:output_type -> signalbox.credential.v1.GetStatsResponse
-	48, // 75: signalbox.credential.v1.AccountService.ResetStats:output_type -> signalbox.credential.v1.ResetStatsResponse
-	51, // 76: signalbox.credential.v1.AccountService.ListAudit:output_type -> signalbox.credential.v1.ListAuditResponse
-	57, // [57:77] is the sub-list for method output_type
-	37, // [37:57] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	55, // 6: signalbox.credential.v1.AccountCooldown.since:type_name -> google.protobuf.Timestamp
+	55, // 7: signalbox.credential.v1.AccountCooldown.until:type_name -> google.protobuf.Timestamp
+	55, // 8: signalbox.credential.v1.AccountGrant.issued_at:type_name -> google.protobuf.Timestamp
+	55, // 9: signalbox.credential.v1.AccountGrant.expires_at:type_name -> google.protobuf.Timestamp
+	55, // 10: signalbox.credential.v1.AccountGrant.refresh_at:type_name -> google.protobuf.Timestamp
+	7,  // 11: signalbox.credential.v1.AddAccountRequest.body:type_name -> signalbox.credential.v1.SealedText
+	3,  // 12: signalbox.credential.v1.AddAccountResponse.account:type_name -> signalbox.credential.v1.Account
+	3,  // 13: signalbox.credential.v1.ListAccountsResponse.accounts:type_name -> signalbox.credential.v1.Account
+	0,  // 14: signalbox.credential.v1.Provider.origin:type_name -> signalbox.credential.v1.Origin
+	15, // 15: signalbox.credential.v1.ListProvidersResponse.providers:type_name -> signalbox.credential.v1.Provider
+	3,  // 16: signalbox.credential.v1.EnableAccountResponse.account:type_name -> signalbox.credential.v1.Account
+	3,  // 17: signalbox.credential.v1.DisableAccountResponse.account:type_name -> signalbox.credential.v1.Account
+	3,  // 18: signalbox.credential.v1.SetFlatRateResponse.account:type_name -> signalbox.credential.v1.Account
+	3,  // 19: signalbox.credential.v1.ResetAccountResponse.account:type_name -> signalbox.credential.v1.Account
+	3,  // 20: signalbox.credential.v1.SwitchAccountResponse.account:type_name -> signalbox.credential.v1.Account
+	2,  // 21: signalbox.credential.v1.LoginProvider.kinds:type_name -> signalbox.credential.v1.LoginKind
+	28, // 22: signalbox.credential.v1.ListAccountKindsResponse.logins:type_name -> signalbox.credential.v1.LoginProvider
+	2,  // 23: signalbox.credential.v1.StartLoginRequest.kind:type_name -> signalbox.credential.v1.LoginKind
+	2,  // 24: signalbox.credential.v1.StartLoginResponse.kind:type_name -> signalbox.credential.v1.LoginKind
+	55, // 25: signalbox.credential.v1.StartLoginResponse.expires_at:type_name -> google.protobuf.Timestamp
+	3,  // 26: signalbox.credential.v1.CompleteLoginResponse.account:type_name -> signalbox.credential.v1.Account
+	3,  // 27: signalbox.credential.v1.PollLoginResponse.account:type_name -> signalbox.credential.v1.Account
+	3,  // 28: signalbox.credential.v1.RefreshAccountResponse.account:type_name -> signalbox.credential.v1.Account
+	3,  // 29: signalbox.credential.v1.LogoutAccountResponse.account:type_name -> signalbox.credential.v1.Account
+	41, // 30: signalbox.credential.v1.Pool.settings:type_name -> signalbox.credential.v1.PoolSettings
+	42, // 31: signalbox.credential.v1.ListPoolsResponse.pools:type_name -> signalbox.credential.v1.Pool
+	41, // 32: signalbox.credential.v1.SetPoolRequest.settings:type_name -> signalbox.credential.v1.PoolSettings
+	42, // 33: signalbox.credential.v1.SetPoolResponse.pool:type_name -> signalbox.credential.v1.Pool
+	47, // 34: signalbox.credential.v1.GetStatsResponse.stats:type_name -> signalbox.credential.v1.AccountStat
+	55, // 35: signalbox.credential.v1.AuditRow.at:type_name -> google.protobuf.Timestamp
+	0,  // 36: signalbox.credential.v1.AuditRow.origin:type_name -> signalbox.credential.v1.Origin
+	52, // 37: signalbox.credential.v1.ListAuditResponse.rows:type_name -> signalbox.credential.v1.AuditRow
+	8,  // 38: signalbox.credential.v1.AccountService.GetSealingKey:input_type -> signalbox.credential.v1.GetSealingKeyRequest
+	6,  // 39: signalbox.credential.v1.AccountService.AddAccount:input_type -> signalbox.credential.v1.AddAccountRequest
+	11, // 40: signalbox.credential.v1.AccountService.ListAccounts:input_type -> signalbox.credential.v1.ListAccountsRequest
+	13, // 41: signalbox.credential.v1.AccountService.RemoveAccount:input_type -> signalbox.credential.v1.RemoveAccountRequest
+	18, // 42: signalbox.credential.v1.AccountService.EnableAccount:input_type -> signalbox.credential.v1.EnableAccountRequest
+	20, // 43: signalbox.credential.v1.AccountService.DisableAccount:input_type -> signalbox.credential.v1.DisableAccountRequest
+	22, // 44: signalbox.credential.v1.AccountService.SetFlatRate:input_type -> signalbox.credential.v1.SetFlatRateRequest
+	24, // 45: signalbox.credential.v1.AccountService.ResetAccount:input_type -> signalbox.credential.v1.ResetAccountRequest
+	26, // 46: signalbox.credential.v1.AccountService.SwitchAccount:input_type -> signalbox.credential.v1.SwitchAccountRequest
+	16, // 47: signalbox.credential.v1.AccountService.ListProviders:input_type -> signalbox.credential.v1.ListProvidersRequest
+	29, // 48: signalbox.credential.v1.AccountService.ListAccountKinds:input_type -> signalbox.credential.v1.ListAccountKindsRequest
+	31, // 49: signalbox.credential.v1.AccountService.StartLogin:input_type -> signalbox.credential.v1.StartLoginRequest
+	33, // 50: signalbox.credential.v1.AccountService.CompleteLogin:input_type -> signalbox.credential.v1.CompleteLoginRequest
+	35, // 51: signalbox.credential.v1.AccountService.PollLogin:input_type -> signalbox.credential.v1.PollLoginRequest
+	37, // 52: signalbox.credential.v1.AccountService.RefreshAccount:input_type -> signalbox.credential.v1.RefreshAccountRequest
+	39, // 53: signalbox.credential.v1.AccountService.LogoutAccount:input_type -> signalbox.credential.v1.LogoutAccountRequest
+	43, // 54: signalbox.credential.v1.AccountService.ListPools:input_type -> signalbox.credential.v1.ListPoolsRequest
+	45, // 55: signalbox.credential.v1.AccountService.SetPool:input_type -> signalbox.credential.v1.SetPoolRequest
+	48, // 56: signalbox.credential.v1.AccountService.GetStats:input_type -> signalbox.credential.v1.GetStatsRequest
+	50, // 57: signalbox.credential.v1.AccountService.ResetStats:input_type -> signalbox.credential.v1.ResetStatsRequest
+	53, // 58: signalbox.credential.v1.AccountService.ListAudit:input_type -> signalbox.credential.v1.ListAuditRequest
+	9,  // 59: signalbox.credential.v1.AccountService.GetSealingKey:output_type -> signalbox.credential.v1.GetSealingKeyResponse
+	10, // 60: signalbox.credential.v1.AccountService.AddAccount:output_type -> signalbox.credential.v1.AddAccountResponse
+	12, // 61: signalbox.credential.v1.AccountService.ListAccounts:output_type -> signalbox.credential.v1.ListAccountsResponse
+	14, // 62: signalbox.credential.v1.AccountService.RemoveAccount:output_type -> signalbox.credential.v1.RemoveAccountResponse
+	19, // 63: signalbox.credential.v1.AccountService.EnableAccount:output_type -> signalbox.credential.v1.EnableAccountResponse
+	21, // 64: signalbox.credential.v1.AccountService.DisableAccount:output_type -> signalbox.credential.v1.DisableAccountResponse
+	23, // 65: signalbox.credential.v1.AccountService.SetFlatRate:output_type -> signalbox.credential.v1.SetFlatRateResponse
+	25, // 66: signalbox.credential.v1.AccountService.ResetAccount:output_type -> signalbox.credential.v1.ResetAccountResponse
+	27, // 67: signalbox.credential.v1.AccountService.SwitchAccount:output_type -> signalbox.credential.v1.SwitchAccountResponse
+	17, // 68: signalbox.credential.v1.AccountService.ListProviders:output_type -> signalbox.credential.v1.ListProvidersResponse
+	30, // 69: signalbox.credential.v1.AccountService.ListAccountKinds:output_type -> signalbox.credential.v1.ListAccountKindsResponse
+	32, // 70: signalbox.credential.v1.AccountService.StartLogin:output_type -> signalbox.credential.v1.StartLoginResponse
+	34, // 71: signalbox.credential.v1.AccountService.CompleteLogin:output_type -> signalbox.credential.v1.CompleteLoginResponse
+	36, // 72: signalbox.credential.v1.AccountService.PollLogin:output_type -> signalbox.credential.v1.PollLoginResponse
+	38, // 73: signalbox.credential.v1.AccountService.RefreshAccount:output_type -> signalbox.credential.v1.RefreshAccountResponse
+	40, // 74: signalbox.credential.v1.AccountService.LogoutAccount:output_type -> signalbox.credential.v1.LogoutAccountResponse
+	44, // 75: signalbox.credential.v1.AccountService.ListPools:output_type -> signalbox.credential.v1.ListPoolsResponse
+	46, // 76: signalbox.credential.v1.AccountService.SetPool:output_type -> signalbox.credential.v1.SetPoolResponse
+	49, // 77: signalbox.credential.v1.AccountService.GetStats:output_type -> signalbox.credential.v1.GetStatsResponse
+	51, // 78: signalbox.credential.v1.AccountService.ResetStats:output_type -> signalbox.credential.v1.ResetStatsResponse
+	54, // 79: signalbox.credential.v1.AccountService.ListAudit:output_type -> signalbox.credential.v1.ListAuditResponse
+	59, // [59:80] is the sub-list for method output_type
+	38, // [38:59] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_signalbox_credential_v1_account_proto_init() }
@@ -3605,14 +3808,14 @@ func file_signalbox_credential_v1_account_proto_init() {
 		return
 	}
 	file_signalbox_credential_v1_account_proto_msgTypes[0].OneofWrappers = []any{}
-	file_signalbox_credential_v1_account_proto_msgTypes[35].OneofWrappers = []any{}
+	file_signalbox_credential_v1_account_proto_msgTypes[38].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_signalbox_credential_v1_account_proto_rawDesc), len(file_signalbox_credential_v1_account_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   49,
+			NumMessages:   52,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -79,7 +79,7 @@ func (x SubscribeResponse_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use SubscribeResponse_Kind.Descriptor instead.
 func (SubscribeResponse_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{28, 0}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{29, 0}
 }
 
 // A document without its content.
@@ -295,6 +295,7 @@ func (x *CreateRequest) GetOperationKey() string {
 type CreateResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Document      *Document              `protobuf:"bytes,1,opt,name=document,proto3" json:"document,omitempty"`
+	Warnings      []*Warning             `protobuf:"bytes,2,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -336,6 +337,76 @@ func (x *CreateResponse) GetDocument() *Document {
 	return nil
 }
 
+func (x *CreateResponse) GetWarnings() []*Warning {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
+}
+
+// Something in Markdown that a document does not hold as it was written.
+type Warning struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the Markdown, from 1.
+	Line int32  `protobuf:"varint,1,opt,name=line,proto3" json:"line,omitempty"`
+	What string `protobuf:"bytes,2,opt,name=what,proto3" json:"what,omitempty"`
+	// What is there in its place.
+	KeptAs        string `protobuf:"bytes,3,opt,name=kept_as,json=keptAs,proto3" json:"kept_as,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Warning) Reset() {
+	*x = Warning{}
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Warning) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Warning) ProtoMessage() {}
+
+func (x *Warning) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Warning.ProtoReflect.Descriptor instead.
+func (*Warning) Descriptor() ([]byte, []int) {
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Warning) GetLine() int32 {
+	if x != nil {
+		return x.Line
+	}
+	return 0
+}
+
+func (x *Warning) GetWhat() string {
+	if x != nil {
+		return x.What
+	}
+	return ""
+}
+
+func (x *Warning) GetKeptAs() string {
+	if x != nil {
+		return x.KeptAs
+	}
+	return ""
+}
+
 type GetRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -345,7 +416,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[4]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -357,7 +428,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[4]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -370,7 +441,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{4}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *GetRequest) GetId() string {
@@ -389,7 +460,7 @@ type GetResponse struct {
 
 func (x *GetResponse) Reset() {
 	*x = GetResponse{}
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[5]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -401,7 +472,7 @@ func (x *GetResponse) String() string {
 func (*GetResponse) ProtoMessage() {}
 
 func (x *GetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[5]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -414,7 +485,7 @@ func (x *GetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetResponse.ProtoReflect.Descriptor instead.
 func (*GetResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{5}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *GetResponse) GetDocument() *Document {
@@ -438,7 +509,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[6]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -450,7 +521,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[6]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -463,7 +534,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{6}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListRequest) GetPageToken() string {
@@ -498,7 +569,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[7]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -510,7 +581,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[7]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -523,7 +594,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{7}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListResponse) GetDocuments() []*Document {
@@ -541,17 +612,20 @@ func (x *ListResponse) GetNextPageToken() string {
 }
 
 type RenameRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	OperationKey  string                 `protobuf:"bytes,3,opt,name=operation_key,json=operationKey,proto3" json:"operation_key,omitempty"`
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	Id           string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Name         string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	OperationKey string                 `protobuf:"bytes,3,opt,name=operation_key,json=operationKey,proto3" json:"operation_key,omitempty"`
+	// The sequence that the document must have; 0: any. If it has another one, that is a
+	// PRECONDITION_FAILED fault.
+	IfSequence    int64 `protobuf:"varint,4,opt,name=if_sequence,json=ifSequence,proto3" json:"if_sequence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RenameRequest) Reset() {
 	*x = RenameRequest{}
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[8]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -563,7 +637,7 @@ func (x *RenameRequest) String() string {
 func (*RenameRequest) ProtoMessage() {}
 
 func (x *RenameRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[8]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -576,7 +650,7 @@ func (x *RenameRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenameRequest.ProtoReflect.Descriptor instead.
 func (*RenameRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{8}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RenameRequest) GetId() string {
@@ -600,6 +674,13 @@ func (x *RenameRequest) GetOperationKey() string {
 	return ""
 }
 
+func (x *RenameRequest) GetIfSequence() int64 {
+	if x != nil {
+		return x.IfSequence
+	}
+	return 0
+}
+
 type RenameResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Document      *Document              `protobuf:"bytes,1,opt,name=document,proto3" json:"document,omitempty"`
@@ -609,7 +690,7 @@ type RenameResponse struct {
 
 func (x *RenameResponse) Reset() {
 	*x = RenameResponse{}
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[9]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -621,7 +702,7 @@ func (x *RenameResponse) String() string {
 func (*RenameResponse) ProtoMessage() {}
 
 func (x *RenameResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[9]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -634,7 +715,7 @@ func (x *RenameResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenameResponse.ProtoReflect.Descriptor instead.
 func (*RenameResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{9}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RenameResponse) GetDocument() *Document {
@@ -654,7 +735,7 @@ type DeleteRequest struct {
 
 func (x *DeleteRequest) Reset() {
 	*x = DeleteRequest{}
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[10]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -666,7 +747,7 @@ func (x *DeleteRequest) String() string {
 func (*DeleteRequest) ProtoMessage() {}
 
 func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[10]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -679,7 +760,7 @@ func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteRequest.ProtoReflect.Descriptor instead.
 func (*DeleteRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{10}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DeleteRequest) GetId() string {
@@ -704,7 +785,7 @@ type DeleteResponse struct {
 
 func (x *DeleteResponse) Reset() {
 	*x = DeleteResponse{}
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[11]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -716,7 +797,7 @@ func (x *DeleteResponse) String() string {
 func (*DeleteResponse) ProtoMessage() {}
 
 func (x *DeleteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[11]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -729,19 +810,22 @@ func (x *DeleteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteResponse.ProtoReflect.Descriptor instead.
 func (*DeleteResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{11}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{12}
 }
 
 type ReadRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Keep what is read, for a while, as a base that Replace takes. Nothing is kept for
+	// a viewer, and the content is returned even where it cannot be kept.
+	KeepBase      bool `protobuf:"varint,2,opt,name=keep_base,json=keepBase,proto3" json:"keep_base,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReadRequest) Reset() {
 	*x = ReadRequest{}
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[12]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -753,7 +837,7 @@ func (x *ReadRequest) String() string {
 func (*ReadRequest) ProtoMessage() {}
 
 func (x *ReadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[12]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -766,7 +850,7 @@ func (x *ReadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadRequest.ProtoReflect.Descriptor instead.
 func (*ReadRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{12}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ReadRequest) GetId() string {
@@ -776,17 +860,25 @@ func (x *ReadRequest) GetId() string {
 	return ""
 }
 
+func (x *ReadRequest) GetKeepBase() bool {
+	if x != nil {
+		return x.KeepBase
+	}
+	return false
+}
+
 type ReadResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Document      *Document              `protobuf:"bytes,1,opt,name=document,proto3" json:"document,omitempty"`
-	Markdown      string                 `protobuf:"bytes,2,opt,name=markdown,proto3" json:"markdown,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its sequence is that of the Markdown.
+	Document      *Document `protobuf:"bytes,1,opt,name=document,proto3" json:"document,omitempty"`
+	Markdown      string    `protobuf:"bytes,2,opt,name=markdown,proto3" json:"markdown,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReadResponse) Reset() {
 	*x = ReadResponse{}
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[13]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -798,7 +890,7 @@ func (x *ReadResponse) String() string {
 func (*ReadResponse) ProtoMessage() {}
 
 func (x *ReadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[13]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -811,7 +903,7 @@ func (x *ReadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadResponse.ProtoReflect.Descriptor instead.
 func (*ReadResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{13}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ReadResponse) GetDocument() *Document {
@@ -841,7 +933,7 @@ type EditRequest struct {
 
 func (x *EditRequest) Reset() {
 	*x = EditRequest{}
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[14]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -853,7 +945,7 @@ func (x *EditRequest) String() string {
 func (*EditRequest) ProtoMessage() {}
 
 func (x *EditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[14]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -866,7 +958,7 @@ func (x *EditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EditRequest.ProtoReflect.Descriptor instead.
 func (*EditRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{14}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *EditRequest) GetId() string {
@@ -905,16 +997,20 @@ func (x *EditRequest) GetOperationKey() string {
 }
 
 type EditResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Document      *Document              `protobuf:"bytes,1,opt,name=document,proto3" json:"document,omitempty"`
-	Replacements  int32                  `protobuf:"varint,2,opt,name=replacements,proto3" json:"replacements,omitempty"`
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	Document     *Document              `protobuf:"bytes,1,opt,name=document,proto3" json:"document,omitempty"`
+	Replacements int32                  `protobuf:"varint,2,opt,name=replacements,proto3" json:"replacements,omitempty"`
+	Warnings     []*Warning             `protobuf:"bytes,3,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	// The document's sequence stands for what this made of the document, and for nothing that
+	// others wrote at the same moment.
+	Exact         bool `protobuf:"varint,4,opt,name=exact,proto3" json:"exact,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EditResponse) Reset() {
 	*x = EditResponse{}
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[15]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -926,7 +1022,7 @@ func (x *EditResponse) String() string {
 func (*EditResponse) ProtoMessage() {}
 
 func (x *EditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[15]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -939,7 +1035,7 @@ func (x *EditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EditResponse.ProtoReflect.Descriptor instead.
 func (*EditResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{15}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *EditResponse) GetDocument() *Document {
@@ -956,6 +1052,20 @@ func (x *EditResponse) GetReplacements() int32 {
 	return 0
 }
 
+func (x *EditResponse) GetWarnings() []*Warning {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
+}
+
+func (x *EditResponse) GetExact() bool {
+	if x != nil {
+		return x.Exact
+	}
+	return false
+}
+
 type AppendRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -967,7 +1077,7 @@ type AppendRequest struct {
 
 func (x *AppendRequest) Reset() {
 	*x = AppendRequest{}
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[16]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -979,7 +1089,7 @@ func (x *AppendRequest) String() string {
 func (*AppendRequest) ProtoMessage() {}
 
 func (x *AppendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[16]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -992,7 +1102,7 @@ func (x *AppendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendRequest.ProtoReflect.Descriptor instead.
 func (*AppendRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{16}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *AppendRequest) GetId() string {
@@ -1019,13 +1129,14 @@ func (x *AppendRequest) GetOperationKey() string {
 type AppendResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Document      *Document              `protobuf:"bytes,1,opt,name=document,proto3" json:"document,omitempty"`
+	Warnings      []*Warning             `protobuf:"bytes,2,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AppendResponse) Reset() {
 	*x = AppendResponse{}
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[17]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1037,7 +1148,7 @@ func (x *AppendResponse) String() string {
 func (*AppendResponse) ProtoMessage() {}
 
 func (x *AppendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[17]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1050,12 +1161,19 @@ func (x *AppendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendResponse.ProtoReflect.Descriptor instead.
 func (*AppendResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{17}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *AppendResponse) GetDocument() *Document {
 	if x != nil {
 		return x.Document
+	}
+	return nil
+}
+
+func (x *AppendResponse) GetWarnings() []*Warning {
+	if x != nil {
+		return x.Warnings
 	}
 	return nil
 }
@@ -1067,14 +1185,22 @@ type ReplaceRequest struct {
 	OperationKey string                 `protobuf:"bytes,3,opt,name=operation_key,json=operationKey,proto3" json:"operation_key,omitempty"`
 	// The document's new name, set along with its content; absent: it keeps its name.
 	// A server of an earlier release keeps it in any case: the answer has the name.
-	Name          *string `protobuf:"bytes,4,opt,name=name,proto3,oneof" json:"name,omitempty"`
+	Name *string `protobuf:"bytes,4,opt,name=name,proto3,oneof" json:"name,omitempty"`
+	// The sequence that the document must have; 0: any. If it has another one, that is a
+	// PRECONDITION_FAILED fault.
+	IfSequence int64 `protobuf:"varint,5,opt,name=if_sequence,json=ifSequence,proto3" json:"if_sequence,omitempty"`
+	// The sequence of the content that the Markdown was made from: what changed between the
+	// two is done to the document as it is now, and what others wrote since stays. 0: the
+	// Markdown is all of the content. A sequence whose content is not known is a BASE_GONE
+	// fault.
+	Base          int64 `protobuf:"varint,6,opt,name=base,proto3" json:"base,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReplaceRequest) Reset() {
 	*x = ReplaceRequest{}
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[18]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1086,7 +1212,7 @@ func (x *ReplaceRequest) String() string {
 func (*ReplaceRequest) ProtoMessage() {}
 
 func (x *ReplaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[18]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1099,7 +1225,7 @@ func (x *ReplaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplaceRequest.ProtoReflect.Descriptor instead.
 func (*ReplaceRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{18}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ReplaceRequest) GetId() string {
@@ -1130,16 +1256,35 @@ func (x *ReplaceRequest) GetName() string {
 	return ""
 }
 
+func (x *ReplaceRequest) GetIfSequence() int64 {
+	if x != nil {
+		return x.IfSequence
+	}
+	return 0
+}
+
+func (x *ReplaceRequest) GetBase() int64 {
+	if x != nil {
+		return x.Base
+	}
+	return 0
+}
+
 type ReplaceResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Document      *Document              `protobuf:"bytes,1,opt,name=document,proto3" json:"document,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Document *Document              `protobuf:"bytes,1,opt,name=document,proto3" json:"document,omitempty"`
+	// With a base: the content that came out of it.
+	Markdown string `protobuf:"bytes,2,opt,name=markdown,proto3" json:"markdown,omitempty"`
+	// As in EditResponse.
+	Exact         bool       `protobuf:"varint,3,opt,name=exact,proto3" json:"exact,omitempty"`
+	Warnings      []*Warning `protobuf:"bytes,4,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReplaceResponse) Reset() {
 	*x = ReplaceResponse{}
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[19]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1151,7 +1296,7 @@ func (x *ReplaceResponse) String() string {
 func (*ReplaceResponse) ProtoMessage() {}
 
 func (x *ReplaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[19]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1164,12 +1309,33 @@ func (x *ReplaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplaceResponse.ProtoReflect.Descriptor instead.
 func (*ReplaceResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{19}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ReplaceResponse) GetDocument() *Document {
 	if x != nil {
 		return x.Document
+	}
+	return nil
+}
+
+func (x *ReplaceResponse) GetMarkdown() string {
+	if x != nil {
+		return x.Markdown
+	}
+	return ""
+}
+
+func (x *ReplaceResponse) GetExact() bool {
+	if x != nil {
+		return x.Exact
+	}
+	return false
+}
+
+func (x *ReplaceResponse) GetWarnings() []*Warning {
+	if x != nil {
+		return x.Warnings
 	}
 	return nil
 }
@@ -1197,7 +1363,7 @@ type Version struct {
 
 func (x *Version) Reset() {
 	*x = Version{}
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[20]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1209,7 +1375,7 @@ func (x *Version) String() string {
 func (*Version) ProtoMessage() {}
 
 func (x *Version) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[20]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1222,7 +1388,7 @@ func (x *Version) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Version.ProtoReflect.Descriptor instead.
 func (*Version) Descriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{20}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Version) GetVersion() int64 {
@@ -1293,7 +1459,7 @@ type VersionsRequest struct {
 
 func (x *VersionsRequest) Reset() {
 	*x = VersionsRequest{}
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[21]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1305,7 +1471,7 @@ func (x *VersionsRequest) String() string {
 func (*VersionsRequest) ProtoMessage() {}
 
 func (x *VersionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[21]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1318,7 +1484,7 @@ func (x *VersionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionsRequest.ProtoReflect.Descriptor instead.
 func (*VersionsRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{21}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *VersionsRequest) GetId() string {
@@ -1352,7 +1518,7 @@ type VersionsResponse struct {
 
 func (x *VersionsResponse) Reset() {
 	*x = VersionsResponse{}
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[22]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1364,7 +1530,7 @@ func (x *VersionsResponse) String() string {
 func (*VersionsResponse) ProtoMessage() {}
 
 func (x *VersionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[22]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1377,7 +1543,7 @@ func (x *VersionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionsResponse.ProtoReflect.Descriptor instead.
 func (*VersionsResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{22}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *VersionsResponse) GetVersions() []*Version {
@@ -1405,7 +1571,7 @@ type RestoreRequest struct {
 
 func (x *RestoreRequest) Reset() {
 	*x = RestoreRequest{}
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[23]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1417,7 +1583,7 @@ func (x *RestoreRequest) String() string {
 func (*RestoreRequest) ProtoMessage() {}
 
 func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[23]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1430,7 +1596,7 @@ func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreRequest.ProtoReflect.Descriptor instead.
 func (*RestoreRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{23}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RestoreRequest) GetId() string {
@@ -1463,7 +1629,7 @@ type RestoreResponse struct {
 
 func (x *RestoreResponse) Reset() {
 	*x = RestoreResponse{}
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[24]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1475,7 +1641,7 @@ func (x *RestoreResponse) String() string {
 func (*RestoreResponse) ProtoMessage() {}
 
 func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[24]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1488,7 +1654,7 @@ func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreResponse.ProtoReflect.Descriptor instead.
 func (*RestoreResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{24}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RestoreResponse) GetDocument() *Document {
@@ -1510,7 +1676,7 @@ type UndoRequest struct {
 
 func (x *UndoRequest) Reset() {
 	*x = UndoRequest{}
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[25]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1522,7 +1688,7 @@ func (x *UndoRequest) String() string {
 func (*UndoRequest) ProtoMessage() {}
 
 func (x *UndoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[25]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1535,7 +1701,7 @@ func (x *UndoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndoRequest.ProtoReflect.Descriptor instead.
 func (*UndoRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{25}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *UndoRequest) GetId() string {
@@ -1568,7 +1734,7 @@ type UndoResponse struct {
 
 func (x *UndoResponse) Reset() {
 	*x = UndoResponse{}
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[26]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1580,7 +1746,7 @@ func (x *UndoResponse) String() string {
 func (*UndoResponse) ProtoMessage() {}
 
 func (x *UndoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[26]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1593,7 +1759,7 @@ func (x *UndoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndoResponse.ProtoReflect.Descriptor instead.
 func (*UndoResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{26}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *UndoResponse) GetDocument() *Document {
@@ -1613,7 +1779,7 @@ type SubscribeRequest struct {
 
 func (x *SubscribeRequest) Reset() {
 	*x = SubscribeRequest{}
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[27]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1625,7 +1791,7 @@ func (x *SubscribeRequest) String() string {
 func (*SubscribeRequest) ProtoMessage() {}
 
 func (x *SubscribeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[27]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1638,7 +1804,7 @@ func (x *SubscribeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubscribeRequest.ProtoReflect.Descriptor instead.
 func (*SubscribeRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{27}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *SubscribeRequest) GetId() string {
@@ -1659,7 +1825,7 @@ type SubscribeResponse struct {
 
 func (x *SubscribeResponse) Reset() {
 	*x = SubscribeResponse{}
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[28]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1671,7 +1837,7 @@ func (x *SubscribeResponse) String() string {
 func (*SubscribeResponse) ProtoMessage() {}
 
 func (x *SubscribeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[28]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1684,7 +1850,7 @@ func (x *SubscribeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubscribeResponse.ProtoReflect.Descriptor instead.
 func (*SubscribeResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{28}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SubscribeResponse) GetKind() SubscribeResponse_Kind {
@@ -1730,9 +1896,14 @@ const file_signalbox_document_v1_document_proto_rawDesc = "" +
 	"\rCreateRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bmarkdown\x18\x02 \x01(\tR\bmarkdown\x12#\n" +
-	"\roperation_key\x18\x03 \x01(\tR\foperationKey\"M\n" +
+	"\roperation_key\x18\x03 \x01(\tR\foperationKey\"\x89\x01\n" +
 	"\x0eCreateResponse\x12;\n" +
-	"\bdocument\x18\x01 \x01(\v2\x1f.signalbox.document.v1.DocumentR\bdocument\"\x1c\n" +
+	"\bdocument\x18\x01 \x01(\v2\x1f.signalbox.document.v1.DocumentR\bdocument\x12:\n" +
+	"\bwarnings\x18\x02 \x03(\v2\x1e.signalbox.document.v1.WarningR\bwarnings\"J\n" +
+	"\aWarning\x12\x12\n" +
+	"\x04line\x18\x01 \x01(\x05R\x04line\x12\x12\n" +
+	"\x04what\x18\x02 \x01(\tR\x04what\x12\x17\n" +
+	"\akept_as\x18\x03 \x01(\tR\x06keptAs\"\x1c\n" +
 	"\n" +
 	"GetRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"J\n" +
@@ -1745,19 +1916,22 @@ const file_signalbox_document_v1_document_proto_rawDesc = "" +
 	"\x05query\x18\x03 \x01(\tR\x05query\"u\n" +
 	"\fListResponse\x12=\n" +
 	"\tdocuments\x18\x01 \x03(\v2\x1f.signalbox.document.v1.DocumentR\tdocuments\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"X\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"y\n" +
 	"\rRenameRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12#\n" +
-	"\roperation_key\x18\x03 \x01(\tR\foperationKey\"M\n" +
+	"\roperation_key\x18\x03 \x01(\tR\foperationKey\x12\x1f\n" +
+	"\vif_sequence\x18\x04 \x01(\x03R\n" +
+	"ifSequence\"M\n" +
 	"\x0eRenameResponse\x12;\n" +
 	"\bdocument\x18\x01 \x01(\v2\x1f.signalbox.document.v1.DocumentR\bdocument\"D\n" +
 	"\rDeleteRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12#\n" +
 	"\roperation_key\x18\x02 \x01(\tR\foperationKey\"\x10\n" +
-	"\x0eDeleteResponse\"\x1d\n" +
+	"\x0eDeleteResponse\":\n" +
 	"\vReadRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\"g\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1b\n" +
+	"\tkeep_base\x18\x02 \x01(\bR\bkeepBase\"g\n" +
 	"\fReadResponse\x12;\n" +
 	"\bdocument\x18\x01 \x01(\v2\x1f.signalbox.document.v1.DocumentR\bdocument\x12\x1a\n" +
 	"\bmarkdown\x18\x02 \x01(\tR\bmarkdown\"\x99\x01\n" +
@@ -1767,24 +1941,33 @@ const file_signalbox_document_v1_document_proto_rawDesc = "" +
 	"\bnew_text\x18\x03 \x01(\tR\anewText\x12\x1f\n" +
 	"\vreplace_all\x18\x04 \x01(\bR\n" +
 	"replaceAll\x12#\n" +
-	"\roperation_key\x18\x05 \x01(\tR\foperationKey\"o\n" +
+	"\roperation_key\x18\x05 \x01(\tR\foperationKey\"\xc1\x01\n" +
 	"\fEditResponse\x12;\n" +
 	"\bdocument\x18\x01 \x01(\v2\x1f.signalbox.document.v1.DocumentR\bdocument\x12\"\n" +
-	"\freplacements\x18\x02 \x01(\x05R\freplacements\"`\n" +
+	"\freplacements\x18\x02 \x01(\x05R\freplacements\x12:\n" +
+	"\bwarnings\x18\x03 \x03(\v2\x1e.signalbox.document.v1.WarningR\bwarnings\x12\x14\n" +
+	"\x05exact\x18\x04 \x01(\bR\x05exact\"`\n" +
 	"\rAppendRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1a\n" +
 	"\bmarkdown\x18\x02 \x01(\tR\bmarkdown\x12#\n" +
-	"\roperation_key\x18\x03 \x01(\tR\foperationKey\"M\n" +
+	"\roperation_key\x18\x03 \x01(\tR\foperationKey\"\x89\x01\n" +
 	"\x0eAppendResponse\x12;\n" +
-	"\bdocument\x18\x01 \x01(\v2\x1f.signalbox.document.v1.DocumentR\bdocument\"\x83\x01\n" +
+	"\bdocument\x18\x01 \x01(\v2\x1f.signalbox.document.v1.DocumentR\bdocument\x12:\n" +
+	"\bwarnings\x18\x02 \x03(\v2\x1e.signalbox.document.v1.WarningR\bwarnings\"\xb8\x01\n" +
 	"\x0eReplaceRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1a\n" +
 	"\bmarkdown\x18\x02 \x01(\tR\bmarkdown\x12#\n" +
 	"\roperation_key\x18\x03 \x01(\tR\foperationKey\x12\x17\n" +
-	"\x04name\x18\x04 \x01(\tH\x00R\x04name\x88\x01\x01B\a\n" +
-	"\x05_name\"N\n" +
+	"\x04name\x18\x04 \x01(\tH\x00R\x04name\x88\x01\x01\x12\x1f\n" +
+	"\vif_sequence\x18\x05 \x01(\x03R\n" +
+	"ifSequence\x12\x12\n" +
+	"\x04base\x18\x06 \x01(\x03R\x04baseB\a\n" +
+	"\x05_name\"\xbc\x01\n" +
 	"\x0fReplaceResponse\x12;\n" +
-	"\bdocument\x18\x01 \x01(\v2\x1f.signalbox.document.v1.DocumentR\bdocument\"\x98\x02\n" +
+	"\bdocument\x18\x01 \x01(\v2\x1f.signalbox.document.v1.DocumentR\bdocument\x12\x1a\n" +
+	"\bmarkdown\x18\x02 \x01(\tR\bmarkdown\x12\x14\n" +
+	"\x05exact\x18\x03 \x01(\bR\x05exact\x12:\n" +
+	"\bwarnings\x18\x04 \x03(\v2\x1e.signalbox.document.v1.WarningR\bwarnings\"\x98\x02\n" +
 	"\aVersion\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x03R\aversion\x125\n" +
 	"\x06author\x18\x02 \x01(\v2\x1d.signalbox.document.v1.AuthorR\x06author\x129\n" +
@@ -1856,90 +2039,95 @@ func file_signalbox_document_v1_document_proto_rawDescGZIP() []byte {
 }
 
 var file_signalbox_document_v1_document_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_signalbox_document_v1_document_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_signalbox_document_v1_document_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_signalbox_document_v1_document_proto_goTypes = []any{
 	(SubscribeResponse_Kind)(0),   // 0: signalbox.document.v1.SubscribeResponse.Kind
 	(*Document)(nil),              // 1: signalbox.document.v1.Document
 	(*Author)(nil),                // 2: signalbox.document.v1.Author
 	(*CreateRequest)(nil),         // 3: signalbox.document.v1.CreateRequest
 	(*CreateResponse)(nil),        // 4: signalbox.document.v1.CreateResponse
-	(*GetRequest)(nil),            // 5: signalbox.document.v1.GetRequest
-	(*GetResponse)(nil),           // 6: signalbox.document.v1.GetResponse
-	(*ListRequest)(nil),           // 7: signalbox.document.v1.ListRequest
-	(*ListResponse)(nil),          // 8: signalbox.document.v1.ListResponse
-	(*RenameRequest)(nil),         // 9: signalbox.document.v1.RenameRequest
-	(*RenameResponse)(nil),        // 10: signalbox.document.v1.RenameResponse
-	(*DeleteRequest)(nil),         // 11: signalbox.document.v1.DeleteRequest
-	(*DeleteResponse)(nil),        // 12: signalbox.document.v1.DeleteResponse
-	(*ReadRequest)(nil),           // 13: signalbox.document.v1.ReadRequest
-	(*ReadResponse)(nil),          // 14: signalbox.document.v1.ReadResponse
-	(*EditRequest)(nil),           // 15: signalbox.document.v1.EditRequest
-	(*EditResponse)(nil),          // 16: signalbox.document.v1.EditResponse
-	(*AppendRequest)(nil),         // 17: signalbox.document.v1.AppendRequest
-	(*AppendResponse)(nil),        // 18: signalbox.document.v1.AppendResponse
-	(*ReplaceRequest)(nil),        // 19: signalbox.document.v1.ReplaceRequest
-	(*ReplaceResponse)(nil),       // 20: signalbox.document.v1.ReplaceResponse
-	(*Version)(nil),               // 21: signalbox.document.v1.Version
-	(*VersionsRequest)(nil),       // 22: signalbox.document.v1.VersionsRequest
-	(*VersionsResponse)(nil),      // 23: signalbox.document.v1.VersionsResponse
-	(*RestoreRequest)(nil),        // 24: signalbox.document.v1.RestoreRequest
-	(*RestoreResponse)(nil),       // 25: signalbox.document.v1.RestoreResponse
-	(*UndoRequest)(nil),           // 26: signalbox.document.v1.UndoRequest
-	(*UndoResponse)(nil),          // 27: signalbox.document.v1.UndoResponse
-	(*SubscribeRequest)(nil),      // 28: signalbox.document.v1.SubscribeRequest
-	(*SubscribeResponse)(nil),     // 29: signalbox.document.v1.SubscribeResponse
-	(*timestamppb.Timestamp)(nil), // 30: google.protobuf.Timestamp
+	(*Warning)(nil),               // 5: signalbox.document.v1.Warning
+	(*GetRequest)(nil),            // 6: signalbox.document.v1.GetRequest
+	(*GetResponse)(nil),           // 7: signalbox.document.v1.GetResponse
+	(*ListRequest)(nil),           // 8: signalbox.document.v1.ListRequest
+	(*ListResponse)(nil),          // 9: signalbox.document.v1.ListResponse
+	(*RenameRequest)(nil),         // 10: signalbox.document.v1.RenameRequest
+	(*RenameResponse)(nil),        // 11: signalbox.document.v1.RenameResponse
+	(*DeleteRequest)(nil),         // 12: signalbox.document.v1.DeleteRequest
+	(*DeleteResponse)(nil),        // 13: signalbox.document.v1.DeleteResponse
+	(*ReadRequest)(nil),           // 14: signalbox.document.v1.ReadRequest
+	(*ReadResponse)(nil),          // 15: signalbox.document.v1.ReadResponse
+	(*EditRequest)(nil),           // 16: signalbox.document.v1.EditRequest
+	(*EditResponse)(nil),          // 17: signalbox.document.v1.EditResponse
+	(*AppendRequest)(nil),         // 18: signalbox.document.v1.AppendRequest
+	(*AppendResponse)(nil),        // 19: signalbox.document.v1.AppendResponse
+	(*ReplaceRequest)(nil),        // 20: signalbox.document.v1.ReplaceRequest
+	(*ReplaceResponse)(nil),       // 21: signalbox.document.v1.ReplaceResponse
+	(*Version)(nil),               // 22: signalbox.document.v1.Version
+	(*VersionsRequest)(nil),       // 23: signalbox.document.v1.VersionsRequest
+	(*VersionsResponse)(nil),      // 24: signalbox.document.v1.VersionsResponse
+	(*RestoreRequest)(nil),        // 25: signalbox.document.v1.RestoreRequest
+	(*RestoreResponse)(nil),       // 26: signalbox.document.v1.RestoreResponse
+	(*UndoRequest)(nil),           // 27: signalbox.document.v1.UndoRequest
+	(*UndoResponse)(nil),          // 28: signalbox.document.v1.UndoResponse
+	(*SubscribeRequest)(nil),      // 29: signalbox.document.v1.SubscribeRequest
+	(*SubscribeResponse)(nil),     // 30: signalbox.document.v1.SubscribeResponse
+	(*timestamppb.Timestamp)(nil), // 31: google.protobuf.Timestamp
 }
 var file_signalbox_document_v1_document_proto_depIdxs = []int32{
-	30, // 0: signalbox.document.v1.Document.created_at:type_name -> google.protobuf.Timestamp
-	30, // 1: signalbox.document.v1.Document.updated_at:type_name -> google.protobuf.Timestamp
+	31, // 0: signalbox.document.v1.Document.created_at:type_name -> google.protobuf.Timestamp
+	31, // 1: signalbox.document.v1.Document.updated_at:type_name -> google.protobuf.Timestamp
 	1,  // 2: signalbox.document.v1.CreateResponse.document:type_name -> signalbox.document.v1.Document
-	1,  // 3: signalbox.document.v1.GetResponse.document:type_name -> signalbox.document.v1.Document
-	1,  // 4: signalbox.document.v1.ListResponse.documents:type_name -> signalbox.document.v1.Document
-	1,  // 5: signalbox.document.v1.RenameResponse.document:type_name -> signalbox.document.v1.Document
-	1,  // 6: signalbox.document.v1.ReadResponse.document:type_name -> signalbox.document.v1.Document
-	1,  // 7: signalbox.document.v1.EditResponse.document:type_name -> signalbox.document.v1.Document
-	1,  // 8: signalbox.document.v1.AppendResponse.document:type_name -> signalbox.document.v1.Document
-	1,  // 9: signalbox.document.v1.ReplaceResponse.document:type_name -> signalbox.document.v1.Document
-	2,  // 10: signalbox.document.v1.Version.author:type_name -> signalbox.document.v1.Author
-	30, // 11: signalbox.document.v1.Version.created_at:type_name -> google.protobuf.Timestamp
-	21, // 12: signalbox.document.v1.VersionsResponse.versions:type_name -> signalbox.document.v1.Version
-	1,  // 13: signalbox.document.v1.RestoreResponse.document:type_name -> signalbox.document.v1.Document
-	1,  // 14: signalbox.document.v1.UndoResponse.document:type_name -> signalbox.document.v1.Document
-	0,  // 15: signalbox.document.v1.SubscribeResponse.kind:type_name -> signalbox.document.v1.SubscribeResponse.Kind
-	1,  // 16: signalbox.document.v1.SubscribeResponse.document:type_name -> signalbox.document.v1.Document
-	2,  // 17: signalbox.document.v1.SubscribeResponse.author:type_name -> signalbox.document.v1.Author
-	3,  // 18: signalbox.document.v1.DocumentService.Create:input_type -> signalbox.document.v1.CreateRequest
-	5,  // 19: signalbox.document.v1.DocumentService.Get:input_type -> signalbox.document.v1.GetRequest
-	7,  // 20: signalbox.document.v1.DocumentService.List:input_type -> signalbox.document.v1.ListRequest
-	9,  // 21: signalbox.document.v1.DocumentService.Rename:input_type -> signalbox.document.v1.RenameRequest
-	11, // 22: signalbox.document.v1.DocumentService.Delete:input_type -> signalbox.document.v1.DeleteRequest
-	13, // 23: signalbox.document.v1.DocumentService.Read:input_type -> signalbox.document.v1.ReadRequest
-	15, // 24: signalbox.document.v1.DocumentService.Edit:input_type -> signalbox.document.v1.EditRequest
-	17, // 25: signalbox.document.v1.DocumentService.Append:input_type -> signalbox.document.v1.AppendRequest
-	19, // 26: signalbox.document.v1.DocumentService.Replace:input_type -> signalbox.document.v1.ReplaceRequest
-	22, // 27: signalbox.document.v1.DocumentService.Versions:input_type -> signalbox.document.v1.VersionsRequest
-	24, // 28: signalbox.document.v1.DocumentService.Restore:input_type -> signalbox.document.v1.RestoreRequest
-	26, // 29: signalbox.document.v1.DocumentService.Undo:input_type -> signalbox.document.v1.UndoRequest
-	28, // 30: signalbox.document.v1.DocumentService.Subscribe:input_type -> signalbox.document.v1.SubscribeRequest
-	4,  // 31: signalbox.document.v1.DocumentService.Create:output_type -> signalbox.document.v1.CreateResponse
-	6,  // 32: signalbox.document.v1.DocumentService.Get:output_type -> signalbox.document.v1.GetResponse
-	8,  // 33: signalbox.document.v1.DocumentService.List:output_type -> signalbox.document.v1.ListResponse
-	10, // 34: signalbox.document.v1.DocumentService.Rename:output_type -> signalbox.document.v1.RenameResponse
-	12, // 35: signalbox.document.v1.DocumentService.Delete:output_type -> signalbox.document.v1.DeleteResponse
-	14, // 36: signalbox.document.v1.DocumentService.Read:output_type -> signalbox.document.v1.ReadResponse
-	16, // 37: signalbox.document.v1.DocumentService.Edit:output_type -> signalbox.document.v1.EditResponse
-	18, // 38: signalbox.document.v1.DocumentService.Append:output_type -> signalbox.document.v1.AppendResponse
-	20, // 39: signalbox.document.v1.DocumentService.Replace:output_type -> signalbox.document.v1.ReplaceResponse
-	23, // 40: signalbox.document.v1.DocumentService.Versions:output_type -> signalbox.document.v1.VersionsResponse
-	25, // 41: signalbox.document.v1.DocumentService.Restore:output_type -> signalbox.document.v1.RestoreResponse
-	27, // 42: signalbox.document.v1.DocumentService.Undo:output_type -> signalbox.document.v1.UndoResponse
-	29, // 43: signalbox.document.v1.DocumentService.Subscribe:output_type -> signalbox.document.v1.SubscribeResponse
-	31, // [31:44] is the sub-list for method output_type
-	18, // [18:31] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	5,  // 3: signalbox.document.v1.CreateResponse.warnings:type_name -> signalbox.document.v1.Warning
+	1,  // 4: signalbox.document.v1.GetResponse.document:type_name -> signalbox.document.v1.Document
+	1,  // 5: signalbox.document.v1.ListResponse.documents:type_name -> signalbox.document.v1.Document
+	1,  // 6: signalbox.document.v1.RenameResponse.document:type_name -> signalbox.document.v1.Document
+	1,  // 7: signalbox.document.v1.ReadResponse.document:type_name -> signalbox.document.v1.Document
+	1,  // 8: signalbox.document.v1.EditResponse.document:type_name -> signalbox.document.v1.Document
+	5,  // 9: signalbox.document.v1.EditResponse.warnings:type_name -> signalbox.document.v1.Warning
+	1,  // 10: signalbox.document.v1.AppendResponse.document:type_name -> signalbox.document.v1.Document
+	5,  // 11: signalbox.document.v1.AppendResponse.warnings:type_name -> signalbox.document.v1.Warning
+	1,  // 12: signalbox.document.v1.ReplaceResponse.document:type_name -> signalbox.document.v1.Document
+	5,  // 13: signalbox.document.v1.ReplaceResponse.warnings:type_name -> signalbox.document.v1.Warning
+	2,  // 14: signalbox.document.v1.Version.author:type_name -> signalbox.document.v1.Author
+	31, // 15: signalbox.document.v1.Version.created_at:type_name -> google.protobuf.Timestamp
+	22, // 16: signalbox.document.v1.VersionsResponse.versions:type_name -> signalbox.document.v1.Version
+	1,  // 17: signalbox.document.v1.RestoreResponse.document:type_name -> signalbox.document.v1.Document
+	1,  // 18: signalbox.document.v1.UndoResponse.document:type_name -> signalbox.document.v1.Document
+	0,  // 19: signalbox.document.v1.SubscribeResponse.kind:type_name -> signalbox.document.v1.SubscribeResponse.Kind
+	1,  // 20: signalbox.document.v1.SubscribeResponse.document:type_name -> signalbox.document.v1.Document
+	2,  // 21: signalbox.document.v1.SubscribeResponse.author:type_name -> signalbox.document.v1.Author
+	3,  // 22: signalbox.document.v1.DocumentService.Create:input_type -> signalbox.document.v1.CreateRequest
+	6,  // 23: signalbox.document.v1.DocumentService.Get:input_type -> signalbox.document.v1.GetRequest
+	8,  // 24: signalbox.document.v1.DocumentService.List:input_type -> signalbox.document.v1.ListRequest
+	10, // 25: signalbox.document.v1.DocumentService.Rename:input_type -> signalbox.document.v1.RenameRequest
+	12, // 26: signalbox.document.v1.DocumentService.Delete:input_type -> signalbox.document.v1.DeleteRequest
+	14, // 27: signalbox.document.v1.DocumentService.Read:input_type -> signalbox.document.v1.ReadRequest
+	16, // 28: signalbox.document.v1.DocumentService.Edit:input_type -> signalbox.document.v1.EditRequest
+	18, // 29: signalbox.document.v1.DocumentService.Append:input_type -> signalbox.document.v1.AppendRequest
+	20, // 30: signalbox.document.v1.DocumentService.Replace:input_type -> signalbox.document.v1.ReplaceRequest
+	23, // 31: signalbox.document.v1.DocumentService.Versions:input_type -> signalbox.document.v1.VersionsRequest
+	25, // 32: signalbox.document.v1.DocumentService.Restore:input_type -> signalbox.document.v1.RestoreRequest
+	27, // 33: signalbox.document.v1.DocumentService.Undo:input_type -> signalbox.document.v1.UndoRequest
+	29, // 34: signalbox.document.v1.DocumentService.Subscribe:input_type -> signalbox.document.v1.SubscribeRequest
+	4,  // 35: signalbox.document.v1.DocumentService.Create:output_type -> signalbox.document.v1.CreateResponse
+	7,  // 36: signalbox.document.v1.DocumentService.Get:output_type -> signalbox.document.v1.GetResponse
+	9,  // 37: signalbox.document.v1.DocumentService.List:output_type -> signalbox.document.v1.ListResponse
+	11, // 38: signalbox.document.v1.DocumentService.Rename:output_type -> signalbox.document.v1.RenameResponse
+	13, // 39: signalbox.document.v1.DocumentService.Delete:output_type -> signalbox.document.v1.DeleteResponse
+	15, // 40: signalbox.document.v1.DocumentService.Read:output_type -> signalbox.document.v1.ReadResponse
+	17, // 41: signalbox.document.v1.DocumentService.Edit:output_type -> signalbox.document.v1.EditResponse
+	19, // 42: signalbox.document.v1.DocumentService.Append:output_type -> signalbox.document.v1.AppendResponse
+	21, // 43: signalbox.document.v1.DocumentService.Replace:output_type -> signalbox.document.v1.ReplaceResponse
+	24, // 44: signalbox.document.v1.DocumentService.Versions:output_type -> signalbox.document.v1.VersionsResponse
+	26, // 45: signalbox.document.v1.DocumentService.Restore:output_type -> signalbox.document.v1.RestoreResponse
+	28, // 46: signalbox.document.v1.DocumentService.Undo:output_type -> signalbox.document.v1.UndoResponse
+	30, // 47: signalbox.document.v1.DocumentService.Subscribe:output_type -> signalbox.document.v1.SubscribeResponse
+	35, // [35:48] is the sub-list for method output_type
+	22, // [22:35] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_signalbox_document_v1_document_proto_init() }
@@ -1947,14 +2135,14 @@ func file_signalbox_document_v1_document_proto_init() {
 	if File_signalbox_document_v1_document_proto != nil {
 		return
 	}
-	file_signalbox_document_v1_document_proto_msgTypes[18].OneofWrappers = []any{}
+	file_signalbox_document_v1_document_proto_msgTypes[19].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_signalbox_document_v1_document_proto_rawDesc), len(file_signalbox_document_v1_document_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   29,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

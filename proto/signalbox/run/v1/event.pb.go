@@ -56,6 +56,7 @@ type Event struct {
 	//	*Event_StepRetry
 	//	*Event_Done
 	//	*Event_Error
+	//	*Event_Waiting
 	Body          isEvent_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -266,6 +267,15 @@ func (x *Event) GetError() *Error {
 	return nil
 }
 
+func (x *Event) GetWaiting() *Waiting {
+	if x != nil {
+		if x, ok := x.Body.(*Event_Waiting); ok {
+			return x.Waiting
+		}
+	}
+	return nil
+}
+
 type isEvent_Body interface {
 	isEvent_Body()
 }
@@ -326,6 +336,10 @@ type Event_Error struct {
 	Error *Error `protobuf:"bytes,23,opt,name=error,proto3,oneof"`
 }
 
+type Event_Waiting struct {
+	Waiting *Waiting `protobuf:"bytes,24,opt,name=waiting,proto3,oneof"`
+}
+
 func (*Event_UserMessage) isEvent_Body() {}
 
 func (*Event_RunStart) isEvent_Body() {}
@@ -353,6 +367,8 @@ func (*Event_StepRetry) isEvent_Body() {}
 func (*Event_Done) isEvent_Body() {}
 
 func (*Event_Error) isEvent_Body() {}
+
+func (*Event_Waiting) isEvent_Body() {}
 
 // The message that the run answers. A steering message that joins later is one
 // more of these.
@@ -428,9 +444,11 @@ func (x *UserMessage) GetCreatedAt() *timestamppb.Timestamp {
 
 // A runner began with the run.
 type RunStart struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Provider      string                 `protobuf:"bytes,1,opt,name=provider,proto3" json:"provider,omitempty"`
-	Model         string                 `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Provider string                 `protobuf:"bytes,1,opt,name=provider,proto3" json:"provider,omitempty"`
+	Model    string                 `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`
+	// No model answers: the simulator plays a script.
+	Simulated     bool `protobuf:"varint,3,opt,name=simulated,proto3" json:"simulated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -477,6 +495,13 @@ func (x *RunStart) GetModel() string {
 		return x.Model
 	}
 	return ""
+}
+
+func (x *RunStart) GetSimulated() bool {
+	if x != nil {
+		return x.Simulated
+	}
+	return false
 }
 
 // A piece of the answer's text. Deltas with the same block belong to one text part.
@@ -1077,23 +1102,83 @@ func (x *StepRetry) GetReason() string {
 	return ""
 }
 
+// The model call is tried again, but not before a time that its refusal named.
+type Waiting struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A sentence for people.
+	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Absent when unknown.
+	Until         *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=until,proto3" json:"until,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Waiting) Reset() {
+	*x = Waiting{}
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Waiting) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Waiting) ProtoMessage() {}
+
+func (x *Waiting) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
+func (*Waiting) Descriptor() ([]byte, []int) {
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Waiting) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Waiting) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
 // The run's end, well.
 type Done struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The text of the last step.
+	// The texts of all steps, with a blank line between them. Runners of the version before
+	// say the last step's here, and leave final_text empty.
 	Text           string `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
 	TotalTokensIn  int64  `protobuf:"varint,2,opt,name=total_tokens_in,json=totalTokensIn,proto3" json:"total_tokens_in,omitempty"`
 	TotalTokensOut int64  `protobuf:"varint,3,opt,name=total_tokens_out,json=totalTokensOut,proto3" json:"total_tokens_out,omitempty"`
 	Steps          int32  `protobuf:"varint,4,opt,name=steps,proto3" json:"steps,omitempty"`
 	// stop, length, content-filter, max-steps, cancelled, or the budget that was spent.
-	FinishReason  string `protobuf:"bytes,5,opt,name=finish_reason,json=finishReason,proto3" json:"finish_reason,omitempty"`
+	FinishReason string `protobuf:"bytes,5,opt,name=finish_reason,json=finishReason,proto3" json:"finish_reason,omitempty"`
+	// The text of the last step.
+	FinalText string `protobuf:"bytes,6,opt,name=final_text,json=finalText,proto3" json:"final_text,omitempty"`
+	// No model answered: the simulator played a script.
+	Simulated     bool `protobuf:"varint,7,opt,name=simulated,proto3" json:"simulated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Done) Reset() {
 	*x = Done{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[13]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1105,7 +1190,7 @@ func (x *Done) String() string {
 func (*Done) ProtoMessage() {}
 
 func (x *Done) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[13]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1118,7 +1203,7 @@ func (x *Done) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Done.ProtoReflect.Descriptor instead.
 func (*Done) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{13}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Done) GetText() string {
@@ -1156,6 +1241,20 @@ func (x *Done) GetFinishReason() string {
 	return ""
 }
 
+func (x *Done) GetFinalText() string {
+	if x != nil {
+		return x.FinalText
+	}
+	return ""
+}
+
+func (x *Done) GetSimulated() bool {
+	if x != nil {
+		return x.Simulated
+	}
+	return false
+}
+
 // The run's end, badly.
 type Error struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1167,7 +1266,7 @@ type Error struct {
 
 func (x *Error) Reset() {
 	*x = Error{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[14]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1179,7 +1278,7 @@ func (x *Error) String() string {
 func (*Error) ProtoMessage() {}
 
 func (x *Error) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[14]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1192,7 +1291,7 @@ func (x *Error) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Error.ProtoReflect.Descriptor instead.
 func (*Error) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{14}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Error) GetMessage() string {
@@ -1213,7 +1312,7 @@ var File_signalbox_run_v1_event_proto protoreflect.FileDescriptor
 
 const file_signalbox_run_v1_event_proto_rawDesc = "" +
 	"\n" +
-	"\x1csignalbox/run/v1/event.proto\x12\x10signalbox.run.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xee\b\n" +
+	"\x1csignalbox/run/v1/event.proto\x12\x10signalbox.run.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa5\t\n" +
 	"\x05Event\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x1f\n" +
 	"\vrun_ordinal\x18\x02 \x01(\x03R\n" +
@@ -1240,7 +1339,8 @@ const file_signalbox_run_v1_event_proto_rawDesc = "" +
 	"\n" +
 	"step_retry\x18\x15 \x01(\v2\x1b.signalbox.run.v1.StepRetryH\x00R\tstepRetry\x12,\n" +
 	"\x04done\x18\x16 \x01(\v2\x16.signalbox.run.v1.DoneH\x00R\x04done\x12/\n" +
-	"\x05error\x18\x17 \x01(\v2\x17.signalbox.run.v1.ErrorH\x00R\x05errorB\x06\n" +
+	"\x05error\x18\x17 \x01(\v2\x17.signalbox.run.v1.ErrorH\x00R\x05error\x125\n" +
+	"\awaiting\x18\x18 \x01(\v2\x19.signalbox.run.v1.WaitingH\x00R\awaitingB\x06\n" +
 	"\x04body\"\xa9\x01\n" +
 	"\vUserMessage\x12\x1d\n" +
 	"\n" +
@@ -1249,10 +1349,11 @@ const file_signalbox_run_v1_event_proto_rawDesc = "" +
 	"created_by\x18\x02 \x01(\tR\tcreatedBy\x12!\n" +
 	"\fcontent_json\x18\x03 \x01(\tR\vcontentJson\x129\n" +
 	"\n" +
-	"created_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\"<\n" +
+	"created_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\"Z\n" +
 	"\bRunStart\x12\x1a\n" +
 	"\bprovider\x18\x01 \x01(\tR\bprovider\x12\x14\n" +
-	"\x05model\x18\x02 \x01(\tR\x05model\"7\n" +
+	"\x05model\x18\x02 \x01(\tR\x05model\x12\x1c\n" +
+	"\tsimulated\x18\x03 \x01(\bR\tsimulated\"7\n" +
 	"\tTextDelta\x12\x14\n" +
 	"\x05delta\x18\x01 \x01(\tR\x05delta\x12\x14\n" +
 	"\x05block\x18\x02 \x01(\x05R\x05block\"<\n" +
@@ -1298,13 +1399,19 @@ const file_signalbox_run_v1_event_proto_rawDesc = "" +
 	"tokens_out\x18\x02 \x01(\x03R\ttokensOut\x12#\n" +
 	"\rfinish_reason\x18\x03 \x01(\tR\ffinishReason\"#\n" +
 	"\tStepRetry\x12\x16\n" +
-	"\x06reason\x18\x01 \x01(\tR\x06reason\"\xa7\x01\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\"S\n" +
+	"\aWaiting\x12\x16\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\x120\n" +
+	"\x05until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"\xe4\x01\n" +
 	"\x04Done\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x12&\n" +
 	"\x0ftotal_tokens_in\x18\x02 \x01(\x03R\rtotalTokensIn\x12(\n" +
 	"\x10total_tokens_out\x18\x03 \x01(\x03R\x0etotalTokensOut\x12\x14\n" +
 	"\x05steps\x18\x04 \x01(\x05R\x05steps\x12#\n" +
-	"\rfinish_reason\x18\x05 \x01(\tR\ffinishReason\"5\n" +
+	"\rfinish_reason\x18\x05 \x01(\tR\ffinishReason\x12\x1d\n" +
+	"\n" +
+	"final_text\x18\x06 \x01(\tR\tfinalText\x12\x1c\n" +
+	"\tsimulated\x18\a \x01(\bR\tsimulated\"5\n" +
 	"\x05Error\x12\x18\n" +
 	"\amessage\x18\x01 \x01(\tR\amessage\x12\x12\n" +
 	"\x04code\x18\x02 \x01(\tR\x04codeB,Z*signalbox.dev/proto/signalbox/run/v1;runv1b\x06proto3"
@@ -1321,7 +1428,7 @@ func file_signalbox_run_v1_event_proto_rawDescGZIP() []byte {
 	return file_signalbox_run_v1_event_proto_rawDescData
 }
 
-var file_signalbox_run_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_signalbox_run_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_signalbox_run_v1_event_proto_goTypes = []any{
 	(*Event)(nil),                 // 0: signalbox.run.v1.Event
 	(*UserMessage)(nil),           // 1: signalbox.run.v1.UserMessage
@@ -1336,12 +1443,13 @@ var file_signalbox_run_v1_event_proto_goTypes = []any{
 	(*Source)(nil),                // 10: signalbox.run.v1.Source
 	(*StepComplete)(nil),          // 11: signalbox.run.v1.StepComplete
 	(*StepRetry)(nil),             // 12: signalbox.run.v1.StepRetry
-	(*Done)(nil),                  // 13: signalbox.run.v1.Done
-	(*Error)(nil),                 // 14: signalbox.run.v1.Error
-	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
+	(*Waiting)(nil),               // 13: signalbox.run.v1.Waiting
+	(*Done)(nil),                  // 14: signalbox.run.v1.Done
+	(*Error)(nil),                 // 15: signalbox.run.v1.Error
+	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
 }
 var file_signalbox_run_v1_event_proto_depIdxs = []int32{
-	15, // 0: signalbox.run.v1.Event.time:type_name -> google.protobuf.Timestamp
+	16, // 0: signalbox.run.v1.Event.time:type_name -> google.protobuf.Timestamp
 	1,  // 1: signalbox.run.v1.Event.user_message:type_name -> signalbox.run.v1.UserMessage
 	2,  // 2: signalbox.run.v1.Event.run_start:type_name -> signalbox.run.v1.RunStart
 	3,  // 3: signalbox.run.v1.Event.text_delta:type_name -> signalbox.run.v1.TextDelta
@@ -1354,14 +1462,16 @@ var file_signalbox_run_v1_event_proto_depIdxs = []int32{
 	10, // 10: signalbox.run.v1.Event.source:type_name -> signalbox.run.v1.Source
 	11, // 11: signalbox.run.v1.Event.step_complete:type_name -> signalbox.run.v1.StepComplete
 	12, // 12: signalbox.run.v1.Event.step_retry:type_name -> signalbox.run.v1.StepRetry
-	13, // 13: signalbox.run.v1.Event.done:type_name -> signalbox.run.v1.Done
-	14, // 14: signalbox.run.v1.Event.error:type_name -> signalbox.run.v1.Error
-	15, // 15: signalbox.run.v1.UserMessage.created_at:type_name -> google.protobuf.Timestamp
-	16, // [16:16] is the sub-list for method output_type
-	16, // [16:16] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	14, // 13: signalbox.run.v1.Event.done:type_name -> signalbox.run.v1.Done
+	15, // 14: signalbox.run.v1.Event.error:type_name -> signalbox.run.v1.Error
+	13, // 15: signalbox.run.v1.Event.waiting:type_name -> signalbox.run.v1.Waiting
+	16, // 16: signalbox.run.v1.UserMessage.created_at:type_name -> google.protobuf.Timestamp
+	16, // 17: signalbox.run.v1.Waiting.until:type_name -> google.protobuf.Timestamp
+	18, // [18:18] is the sub-list for method output_type
+	18, // [18:18] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_signalbox_run_v1_event_proto_init() }
@@ -1384,6 +1494,7 @@ func file_signalbox_run_v1_event_proto_init() {
 		(*Event_StepRetry)(nil),
 		(*Event_Done)(nil),
 		(*Event_Error)(nil),
+		(*Event_Waiting)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1391,7 +1502,7 @@ func file_signalbox_run_v1_event_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_signalbox_run_v1_event_proto_rawDesc), len(file_signalbox_run_v1_event_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -33,6 +33,9 @@ func main() {
 }
 
 func run(ctx context.Context, cfg credentialbroker.Config, env service.Env) error {
+	if err := keepMemory(); err != nil {
+		return err
+	}
 	// What it does for one chunk takes less time than waking another processor for
 	// it, which is what Go would do.
 	if cfg.Procs > 0 && os.Getenv("GOMAXPROCS") == "" {

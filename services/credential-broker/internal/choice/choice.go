@@ -32,7 +32,12 @@ const (
 	Unreachable Reason = "UNREACHABLE"
 	// Cancelled is a request that the caller gave up.
 	Cancelled Reason = "CANCELLED"
-	OK        Reason = "OK"
+	// Denied is that the provider does not let the account do what a request asked for, and
+	// lets another one.
+	Denied Reason = "PERMISSION_DENIED"
+	// NoToken is an account without an access token that could be sent.
+	NoToken Reason = "NO_TOKEN"
+	OK      Reason = "OK"
 )
 
 // Switch reports whether another account may do better.
@@ -72,6 +77,8 @@ type Request struct {
 	Session id.Session
 	// Tried are the accounts that this request failed with.
 	Tried []id.Account
+	// Denied are those of them that the provider does not let do what the request asks for.
+	Denied []id.Account
 }
 
 // Ticket is one account handed out for one request. It is to be settled once, by
@@ -80,7 +87,11 @@ type Ticket struct {
 	Account id.Account
 	// Probe says that the request finds out whether the account is back.
 	Probe bool
+	// Server are the members whose requests go to the same server as its own, if others'
+	// go elsewhere. Who has the ticket fills it in.
+	Server []id.Account
 
+	denied  []id.Account
 	family  string
 	model   string
 	session id.Session
@@ -639,7 +650,7 @@ func (p *Pool) why(f, i int) Reason {
 
 // hand makes out the ticket.
 func (p *Pool) hand(t time.Duration, f, i int, r Request) Ticket {
-	k := Ticket{Account: p.ids[i], family: r.Family, model: r.Model, session: r.Session, orders: p.orders}
+	k := Ticket{Account: p.ids[i], denied: r.Denied, family: r.Family, model: r.Model, session: r.Session, orders: p.orders}
 	for n, l := range p.pair(f, i) {
 		if l == nil {
 			continue

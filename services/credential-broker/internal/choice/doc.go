@@ -24,18 +24,21 @@
 //	Overloaded                health −10; parks only as long as the provider asks for
 //	Service, Unreachable      nothing: that is the provider's condition, or the network's
 //	Caller, Cancelled         nothing: that is the request's
-//	Denied                    nothing; for 10 min others go first for that model
+//	Denied                    nothing; see below
 //	Later                     nothing; so long others go first
 //
 // What the provider asks for (Outcome.Wait) comes before these times, clamped for
 // each reason: an account is not lost for days to one wrong header.
 //
 // Denied is a refusal that names permission: the account may not use that model, or the
-// request asks for what no account may do, and nobody can tell which. One member's
-// request shall not take a pool from everybody, so it parks nothing: the account is only
-// passed over by requests for that model while there are others, here and nowhere else.
-// Later is the same for all models: the account has no token that could be sent now.
-// Both end with the next good answer.
+// request asks for what no account may do. Which of the two it is another account decides:
+// where one serves the same request (Request.Denied), those that refused it are passed over
+// by requests for that model for 10 min. Where none does, the request is to blame, and
+// nothing is remembered: one member's request shall not take a pool from everybody, nor send
+// all of it to one account. An account that is passed over is used when there is no other.
+// Later is the same for all models: the account has no token that could be sent now, or its
+// server cannot be reached. Both end with the next good answer, and others are told of them
+// as of limits (PassedOver), so that operators see them.
 //
 // A parking opens a window. Requests in flight that fail while it is open belong to
 // it: they cost no health and climb no ladder, and only a longer wait that the

@@ -33,7 +33,7 @@ type Order struct {
 	Known time.Time
 }
 
-// Heal makes an account healthy, ends its limits, and fills its bucket, because somebody
+// Heal makes an account healthy, ends its limits, has it passed over no more, and fills its bucket, because somebody
 // has asked for it. What was asked for no later than what was done before is not done
 // again. Of what was learned here all limits end, whatever the clocks say: they were
 // learned before anybody here knew of the order. Of what was restored those end that are
@@ -50,6 +50,11 @@ func (p *Pool) Heal(now time.Time, o Order) {
 	for f := range p.limits {
 		if l := &p.limits[f].of[i]; l.set() && (o.Known.IsZero() || p.wall.Add(l.at).Compare(o.Asked) <= 0) {
 			p.clear(t, f, i)
+		}
+	}
+	for model, one := range p.shunned.by {
+		if o.Known.IsZero() || p.wall.Add(one.of[i].at).Compare(o.Asked) <= 0 {
+			p.pardon(t, model, i)
 		}
 	}
 	if !o.Known.IsZero() && o.Asked.Before(o.Known) {

@@ -15,9 +15,11 @@ type Outcome struct {
 	// Unsent says that nothing of the request was sent.
 	Unsent bool
 	// Denied says that the provider does not let the account do what the request asked
-	// for: nothing is known of other models, or other requests.
+	// for. That alone teaches nothing: the request may ask for what no account may do.
 	Denied bool
-	// Later is how long the account cannot be sent to for want of a token; 0 when it can.
+	// Later is how long the account cannot be sent to, for want of a token or of a server
+	// that can be reached; 0 when it can. Nothing else is made of such an outcome. Where the
+	// Reason is Unreachable, it is so of all at that server (Ticket.Server).
 	Later time.Duration
 	// Ends is how long until the quota lapses that the answer was counted against; 0 where
 	// the provider does not say.
@@ -60,12 +62,9 @@ func (p *Pool) Report(now time.Time, k Ticket, o Outcome) (parked bool) {
 	if o.Ends > 0 {
 		p.lapses(t, i, o.Ends)
 	}
-	if o.Later > 0 {
-		p.shunned.add(t, len(p.ids), "", i, min(o.Later, maxLater))
-	}
 	switch {
-	case o.Denied && k.model != "":
-		p.shunned.add(t, len(p.ids), k.model, i, denied)
+	case o.Later > 0:
+		p.later(t, i, &k, &o)
 	case o.Denied:
 	case o.Reason == OK:
 		if !k.began {
@@ -108,7 +107,15 @@ func (p *Pool) succeeded(t time.Duration, i int, k *Ticket) {
 	if !id.IsZero(k.session) && k.orders == p.orders { // else somebody has switched since
 		p.sessions.Put(k.session, k.Account, maxSessions/2)
 	}
-	p.shunned.forgive(k.model, i)
+	p.forgive(t, i, k)
+	if k.model == "" {
+		return // there is nothing to remember it by
+	}
+	for _, a := range k.denied {
+		if j, ok := p.index[a]; ok && j != i {
+			p.exclude(t, k.model, j, denied, exclusion{reason: Denied, status: 403})
+		}
+	}
 }
 
 // clear ends a limit. The empty limit is dated, so that others learn of it.

@@ -3,6 +3,7 @@ package choice
 import (
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -41,7 +42,8 @@ const maxPeers = 32
 
 // Limit is a parking as others may know it.
 type Limit struct {
-	// Family is empty for the whole account.
+	// Family is empty for the whole account, and begins with PassedOver where the account is
+	// not parked.
 	Family string
 	// At is when its window began, or when it was cleared.
 	At time.Time
@@ -160,6 +162,7 @@ func (p *Pool) state(t time.Duration, i int) State {
 			s.Limits = append(s.Limits, p.tell(name, &p.limits[f].of[i]))
 		}
 	}
+	s.Limits = p.exclusions(s.Limits, i)
 	return s
 }
 
@@ -202,7 +205,7 @@ func (p *Pool) Restore(now time.Time, account id.Account, limits []Limit, health
 	}
 	t := p.since(now)
 	for _, l := range limits {
-		if l.Family != "" && p.families[l.Family] == whole && !l.Until.After(p.wall.Add(t)) {
+		if l.Family != "" && !strings.HasPrefix(l.Family, PassedOver) && p.families[l.Family] == whole && !l.Until.After(p.wall.Add(t)) {
 			continue // it is over, of a family that nothing else is known of
 		}
 		p.adopt(t, i, l)
@@ -219,8 +222,9 @@ const maxSkew = 10 * time.Minute
 
 // adopt replaces a limit by one that is newer and reports whether it did.
 func (p *Pool) adopt(t time.Duration, i int, l Limit) bool {
+	passed := strings.HasPrefix(l.Family, PassedOver)
 	f := whole
-	if l.Family != "" {
+	if l.Family != "" && !passed {
 		if l.Until.IsZero() && p.families[l.Family] == whole {
 			return false // the end of what is not known
 		}
@@ -228,12 +232,14 @@ func (p *Pool) adopt(t time.Duration, i int, l Limit) bool {
 			return false // too many: it is found out here, for the whole account
 		}
 	}
-	mine := &p.limits[f].of[i]
 	if l.At.Sub(p.wall) > t+maxSkew {
 		return false
 	}
 	if healed := p.cold[i].healed; !l.Until.IsZero() && !healed.IsZero() && !l.At.After(healed) {
 		return false // somebody has ended it since
+	}
+	if passed {
+		return p.adoptExclusion(t, i, l)
 	}
 	theirs := limit{at: l.At.Sub(p.wall), back: p.back, step: max(0, min(l.Step, len(ladder))), reason: l.Reason, status: l.Status, raw: l.Raw}
 	if !l.Until.IsZero() {
@@ -243,6 +249,7 @@ func (p *Pool) adopt(t time.Duration, i int, l Limit) bool {
 			theirs.until = -1
 		}
 	}
+	mine := &p.limits[f].of[i]
 	if mine.window != 0 && (theirs.at < mine.at || p.isKnown(mine, &theirs)) {
 		return false
 	}

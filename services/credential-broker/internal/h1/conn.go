@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"signalbox.dev/pkg/panics"
 )
 
 const (
@@ -103,7 +105,12 @@ func (c *conn) ask(req *http.Request) (*http.Response, error) {
 	if req.ContentLength > fits {
 		// Its failure shows in the reading: the socket is broken then, or the server's
 		// answer says more.
-		c.sending.Go(func() { _ = c.send(head, req) })
+		c.sending.Go(func() {
+			err := panics.Try(func() error { return c.send(head, req) })
+			if _, ok := errors.AsType[*panics.Error](err); ok {
+				c.abort() // or nobody would see it
+			}
+		})
 	} else if err := c.send(head, req); err != nil {
 		if !c.wrote {
 			return nil, err

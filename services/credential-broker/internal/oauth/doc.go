@@ -17,6 +17,8 @@
 //	client:
 //	  id: …                         # or the operator's setting, which goes before it
 //	  auth: body                    # none (a public client), body or basic; never guessed
+//	  loopback: false               # http://127.0.0.1 and http://[::1], any port, /callback,
+//	                                # are registered as redirect URIs (RFC 8252, 7.3)
 //	request:
 //	  encoding: form                # or json
 //	  state: false                  # the token endpoint wants the state too

@@ -158,6 +158,7 @@ func (t inFile) admit(ctx context.Context, who Who, p *Provider, l loginRow, s *
 			ev.Detail = signedInAgain
 			a.Grant.Refresh, a.Grant.Scope = nil, "" // they belong to the former sign-in
 			s.put(a.Grant, now)
+			store.AsNewIn(st, a.Provider, a.ID)
 			record(st, ev)
 			return nil
 		}

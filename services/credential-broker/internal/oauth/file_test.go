@@ -37,7 +37,7 @@ func TestInFile(t *testing.T) {
 		"ImportedWithRefreshTokenOnly": TestImportedWithRefreshTokenOnly, "WorkerRenewsAheadOfExpiry": TestWorkerRenewsAheadOfExpiry,
 		"ClockSetRight": TestClockSetRight, "StrayLeaseIsNotTakenAtOnce": TestStrayLeaseIsNotTakenAtOnce, "DueIsRenewedBehindTheBack": TestDueIsRenewedBehindTheBack, "InvalidGrantAsksForSignIn": TestInvalidGrantAsksForSignIn,
 		"InvalidGrantOfAnOldToken": TestInvalidGrantOfAnOldToken, "TroubleIsNotTheGrants": TestTroubleIsNotTheGrants, "LostAnswer": TestLostAnswer,
-		"StoppedBeforeSending": TestStoppedBeforeSending, "Login": TestLogin, "LoginIsOnesOwn": TestLoginIsOnesOwn, "LoginsAreBounded": TestLoginsAreBounded,
+		"StoppedBeforeSending": TestStoppedBeforeSending, "Login": TestLogin, "Loopback": TestLoopback, "LoginIsOnesOwn": TestLoginIsOnesOwn, "LoginsAreBounded": TestLoginsAreBounded,
 		"Reauthorize": TestReauthorize, "Device": TestDevice, "Revoke": TestRevoke, "RevokeIsResumed": TestRevokeIsResumed, "RevokeWaitsForRenewal": TestRevokeWaitsForRenewal,
 		"LateAnswerDuringRevoke":  TestLateAnswerDuringRevoke,
 		"RevokeWhereThereIsNoWay": TestRevokeWhereThereIsNoWay, "ClientMissing": TestClientMissing,

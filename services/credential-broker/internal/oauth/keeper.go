@@ -15,6 +15,7 @@ import (
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/services/credential-broker/internal/accountfile"
 	"signalbox.dev/services/credential-broker/internal/vault"
@@ -227,7 +228,10 @@ func (k *Keeper) start(ctx context.Context, ref Ref, rejected int64, by *Who) *f
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flightTimeout)
 		defer cancel()
 		defer context.AfterFunc(k.closing, cancel)() //nolint:contextcheck // the Keeper's life, not the call's
-		f.token, f.err = k.obtain(ctx, ref, rejected, by)
+		f.err = panics.Try(func() (err error) {
+			f.token, err = k.obtain(ctx, ref, rejected, by)
+			return err
+		})
 		k.landed(q, f)
 	})
 	return f

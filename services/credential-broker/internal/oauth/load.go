@@ -40,6 +40,8 @@ type source struct {
 	Client struct {
 		ID   string `yaml:"id"`
 		Auth string `yaml:"auth"`
+
+		Loopback bool `yaml:"loopback"`
 	} `yaml:"client"`
 	Request struct {
 		Encoding  string            `yaml:"encoding"`
@@ -150,7 +152,7 @@ func (c *checker) provider(src *source) *Provider {
 		Authorize: c.endpoint("endpoints.authorize", src.Endpoints.Authorize), Token: c.endpoint("endpoints.token", src.Endpoints.Token),
 		Device: c.endpoint("endpoints.device", src.Endpoints.Device), Revoke: c.endpoint("endpoints.revoke", src.Endpoints.Revoke),
 		CodePage: c.endpoint("endpoints.code_page", src.Endpoints.CodePage),
-		Client:   Client{ID: src.Client.ID}, Auth: ClientAuth(src.Client.Auth), Encoding: Encoding(cmp.Or(src.Request.Encoding, string(Form))),
+		Client:   Client{ID: src.Client.ID}, Loopback: src.Client.Loopback, Auth: ClientAuth(src.Client.Auth), Encoding: Encoding(cmp.Or(src.Request.Encoding, string(Form))),
 		Scopes: src.Scopes, AuthorizeParams: src.Request.Authorize, TokenParams: src.Request.Token, SendState: src.Request.State,
 		Rotates: src.Tokens.Rotate, KillsAccess: src.Tokens.RefreshEndsAccess, Void: src.Errors,
 		Title: src.Connection.Title, Whoami: c.whoami(src),
@@ -170,6 +172,9 @@ func (c *checker) provider(src *source) *Provider {
 	}
 	if p.Authorize == "" && p.Device == "" {
 		c.Wrong("endpoints", "nobody can sign in without authorize or device")
+	}
+	if p.Loopback && p.Authorize == "" {
+		c.Wrong("client.loopback", "browsers come back from a page: say which, with endpoints.authorize")
 	}
 	if p.Auth != AuthNone && p.Auth != AuthBody && p.Auth != AuthBasic {
 		c.Wrong("client.auth", "%q is unknown: use none (a public client), body or basic", src.Client.Auth)

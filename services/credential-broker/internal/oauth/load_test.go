@@ -64,6 +64,7 @@ func TestLoadErrors(t *testing.T) {
 		{"a user", strings.Replace(good, "https://x.example/t", "https://u:p@x.example/t", 1), "x.yaml:5: endpoints.token: it must hold no user"},
 		{"no way in", strings.Replace(good, "  authorize: https://x.example/a\n", "", 1), "x.yaml:4: endpoints: nobody can sign in"},
 		{"client auth", strings.Replace(good, "{auth: none}", "{auth: guess}", 1), `x.yaml:6: client.auth: "guess" is unknown: use none (a public client), body or basic`},
+		{"loopback without a page", strings.NewReplacer("authorize:", "device:", "auth: none", "auth: none, loopback: true").Replace(good), "x.yaml:6: client.loopback: browsers come back from a page"},
 		{"encoding", good + "request: {encoding: xml}\n", `x.yaml:7: request.encoding: "xml" is unknown: use form or json`},
 		{"reserved parameter", good + "request: {token: {refresh_token: x}}\n", "x.yaml:7: request.token.refresh_token: refresh_token is decided by the broker"},
 		{"scope", good + "scopes: [a, 'b c']\n", `x.yaml:7: scopes[1]: "b c" is not a scope`},

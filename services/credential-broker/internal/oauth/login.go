@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
+	"net/netip"
 	"net/url"
 	"strings"
 	"time"
@@ -23,7 +24,7 @@ type Kind string
 
 // The ways.
 const (
-	Browser Kind = "browser" // the provider sends the browser back to the product
+	Browser Kind = "browser" // the provider sends the browser back to the product, or to the command line
 	Paste   Kind = "paste"   // the provider shows a code, which is pasted
 	Device  Kind = "device"  // a short code is typed in on another device (RFC 8628)
 )
@@ -77,6 +78,38 @@ type LoginRequest struct {
 	Account id.Account
 	// Label is for people to tell accounts apart.
 	Label string
+	// Redirect is where the command line waits for the browser: LoopbackPath at a port of
+	// 127.0.0.1 or [::1]. Empty for Config.Redirect; only for Browser, and for a provider
+	// with Loopback.
+	Redirect string
+}
+
+// LoopbackPath is the path of every loopback redirect (RFC 8252, section 7.3).
+const LoopbackPath = "/callback"
+
+// checkRedirect refuses a Redirect that the provider may not be given.
+func (r *LoginRequest) checkRedirect(p *Provider) error {
+	switch {
+	case r.Redirect == "":
+		return nil
+	case r.Kind != Browser:
+		return fault.New(fault.Invalid, "redirect: only the kind browser has one, not %q", clip(string(r.Kind)))
+	case !p.Loopback:
+		return fault.New(fault.Invalid, "redirect: %s sends nobody back to a loopback address: use another of browser, paste and device", p.Name)
+	case !isLoopbackRedirect(r.Redirect):
+		return fault.New(fault.Invalid, "redirect: want http://127.0.0.1:port%[1]s or http://[::1]:port%[1]s", LoopbackPath)
+	}
+	return nil
+}
+
+// isLoopbackRedirect takes one spelling of each address alone. localhost is none: it may
+// resolve to an address at which another machine, or another program, answers.
+func isLoopbackRedirect(redirect string) bool {
+	text, ok := strings.CutPrefix(redirect, "http://")
+	text, hasPath := strings.CutSuffix(text, LoopbackPath)
+	at, err := netip.ParseAddrPort(text)
+	return ok && hasPath && err == nil && at.String() == text && at.Port() != 0 &&
+		(at.Addr() == netip.AddrFrom4([4]byte{127, 0, 0, 1}) || at.Addr() == netip.IPv6Loopback())
 }
 
 // Login is one that has begun.
@@ -110,10 +143,13 @@ func (k *Keeper) Start(ctx context.Context, who Who, r LoginRequest) (Login, err
 	if len(r.Label) > maxLabel {
 		return Login{}, fault.New(fault.Invalid, "label: it is longer than %d bytes", maxLabel)
 	}
+	if err := r.checkRedirect(p); err != nil {
+		return Login{}, err
+	}
 	row := r.row(p)
 	switch r.Kind {
 	case Browser:
-		row.Redirect = k.cfg.Redirect
+		row.Redirect = cmp.Or(r.Redirect, k.cfg.Redirect)
 	case Paste:
 		row.Redirect = p.CodePage
 	case Device:

@@ -28,6 +28,13 @@ import (
 // shows or sends: code#state.
 func (w *world) authorize(page string) string {
 	w.t.Helper()
+	back := w.sentBack(page)
+	return back.Query().Get("code") + "#" + back.Query().Get("state")
+}
+
+// sentBack does the same and returns where the provider sends the browser.
+func (w *world) sentBack(page string) *url.URL {
+	w.t.Helper()
 	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, page, nil)
 	if err != nil {
@@ -43,7 +50,7 @@ func (w *world) authorize(page string) string {
 		text, _ := io.ReadAll(res.Body)
 		w.t.Fatalf("the browser was not sent back: %s %s", res.Status, text)
 	}
-	return back.Query().Get("code") + "#" + back.Query().Get("state")
+	return back
 }
 
 func TestLogin(t *testing.T) {

@@ -305,6 +305,10 @@ func (t postgres) admit(ctx context.Context, who Who, p *Provider, l loginRow, s
 			if err := replace(ctx, tx, ref, p, s); err != nil {
 				return err
 			}
+			// What kept it from being used was about the former sign-in.
+			if err := store.AsNew(ctx, tx, ref.Workspace, p.Account, ref.Account); err != nil {
+				return err
+			}
 		} else {
 			ev.Action = Created
 			if err := insert(ctx, tx, ref, p, l.Label, s); err != nil {

@@ -54,6 +54,9 @@ type Provider struct {
 	// CodePage is a page of the provider's that shows the code to be pasted.
 	CodePage string
 	Client   Client
+	// Loopback says that browsers may be sent back to LoopbackPath at any port of this
+	// machine (RFC 8252, section 7.3), where the command line waits for them.
+	Loopback bool
 	Auth     ClientAuth
 	Encoding Encoding
 	Scopes   []string

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/subject"
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
@@ -85,11 +86,13 @@ func (k *Keeper) keepLease(ctx context.Context, a attempt) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		for sleep(ctx, k.cfg.Lease/3) == nil {
-			if ours, err := k.tables.extend(ctx, a); err == nil && !ours {
-				return // another has taken over: only the version decides now
+		panics.Contain(ctx, k.cfg.Log, "lease of a token renewal", func() {
+			for sleep(ctx, k.cfg.Lease/3) == nil {
+				if ours, err := k.tables.extend(ctx, a); err == nil && !ours {
+					return // another has taken over: only the version decides now
+				}
 			}
-		}
+		})
 	})
 	return func() {
 		cancel()

@@ -29,7 +29,7 @@ import (
 )
 
 func schema() pg.Migrations {
-	return pg.Migrations{Schema: "credentials", Role: "signalbox_credentials", FS: migrations.FS}
+	return pg.Migrations{Schema: "credentials", Role: "signalbox_credentials", FS: migrations.FS, AppendOnly: migrations.AppendOnly()}
 }
 
 // providerYAML describes the test server, with more lines for a test.
@@ -45,6 +45,7 @@ endpoints:
   code_page: %[1]s/code
 client:
   auth: body
+  loopback: true
 scopes: [read, write]
 %[2]s`, url, more)
 }

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/panics"
 )
 
 const (
@@ -25,8 +26,13 @@ const (
 func (k *Keeper) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	wg.Go(func() { k.follow(ctx) })
-	wg.Go(func() { k.keepHouse(ctx) })
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // also when the loop below panics, and Run is called again
+	for what, loop := range map[string]func(context.Context){"grants changed elsewhere": k.follow, "old sign-ins": k.keepHouse} {
+		wg.Go(func() {
+			_ = panics.Supervise(ctx, k.cfg.Log, what, func(ctx context.Context) error { loop(ctx); return nil })
+		})
+	}
 	w := worker{Keeper: k, wg: &wg, busy: map[string]bool{}}
 	var trouble nuisance
 	for {
@@ -112,7 +118,7 @@ func (w *worker) renewDue(ctx context.Context) error {
 		w.setBusy(provider, true)
 		w.wg.Go(func() {
 			defer w.setBusy(provider, false)
-			w.renewAll(ctx, page)
+			panics.Contain(ctx, w.cfg.Log, "token renewal", func() { w.renewAll(ctx, page) })
 		})
 	}
 	return nil
@@ -136,10 +142,12 @@ func (w *worker) renewAll(ctx context.Context, page []Ref) {
 	g.SetLimit(atOnce)
 	for _, ref := range page {
 		g.Go(func() error {
-			if ctx.Err() == nil {
-				// What goes wrong is logged, and written to the grant, where it happens.
-				_, _ = w.wait(ctx, w.start(ctx, ref, 0, nil))
-			}
+			panics.Contain(ctx, w.cfg.Log, "token renewal", func() {
+				if ctx.Err() == nil {
+					// What goes wrong is logged, and written to the grant, where it happens.
+					_, _ = w.wait(ctx, w.start(ctx, ref, 0, nil))
+				}
+			})
 			return nil
 		})
 	}

@@ -8,6 +8,7 @@ import (
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/panics"
 	"signalbox.dev/services/credential-broker/internal/store"
 )
 
@@ -33,8 +34,11 @@ type known struct {
 }
 
 // accounts returns the pool that a workspace's requests for a provider go to: its own
-// where it has any account, else the operator's.
+// where it has any account, else the operator's. The simulator has no pool.
 func (s *Set) accounts(ctx context.Context, ws id.Workspace, provider string) (entry, error) {
+	if IsSimulator(provider) {
+		return entry{accounts: s.simulator(provider)}, nil
+	}
 	if !id.IsZero(ws) {
 		e, err := s.entry(ctx, poolKey{Workspace: ws, Provider: provider})
 		if err != nil || !e.none {
@@ -149,7 +153,10 @@ func (s *Set) board(ctx context.Context, key poolKey) (*flight, error) {
 	s.work.Go(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loadTimeout)
 		defer cancel()
-		f.entry, f.err = s.load(ctx, key)
+		f.err = panics.Try(func() (err error) {
+			f.entry, err = s.load(ctx, key)
+			return err
+		})
 		s.land(key, f)
 		close(f.done)
 	})
@@ -221,7 +228,10 @@ func (s *Set) look(ctx context.Context) {
 		g.SetLimit(readsAtOnce)
 		for _, key := range changed {
 			g.Go(func() error {
-				_, err := s.read(ctx, key)
+				err := panics.Try(func() error {
+					_, err := s.read(ctx, key)
+					return err
+				})
 				if err != nil && ctx.Err() == nil {
 					s.blind(ctx, time.Now(), err)
 				}

@@ -2,10 +2,11 @@
 // went.
 //
 // A pool is the accounts that one workspace may use for one provider: its own, else the
-// operator's shared ones, else the environment's, else (where one is configured) the
-// simulated provider, which needs no credential and knows no limits. Whoever has accounts
-// of which none can be used, because they are disabled or do not open, gets an error that
-// says so and not the next one's answer: somebody else would pay for it, or make it up.
+// operator's shared ones, else the environment's. Whoever has accounts of which none can be
+// used, because they are disabled or do not open, gets an error that says so and not the
+// next one's answer: somebody else would pay for it. The simulated provider, where one is
+// configured, is a provider of its own (SimulatorName), which needs no credential and knows
+// no limits. It never answers for another one.
 // A Set is all pools of this instance. What is known of accounts (health, tokens, limits)
 // and how one is chosen is package choice's; shared accounts are one pool for all
 // workspaces.

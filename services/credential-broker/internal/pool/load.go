@@ -26,7 +26,7 @@ const simulated = "signalbox-no-credential"
 type entry struct {
 	accounts []Account
 	index    map[id.Account]int
-	pool     *choice.Pool // nil for the simulator's
+	pool     *choice.Pool // nil for the simulator's, and where there are no accounts
 	owner    owner
 	read     time.Time  // when its reading began
 	mark     store.Mark // by which a look finds out whether it has changed
@@ -77,13 +77,30 @@ func (s *Set) load(ctx context.Context, key poolKey) (entry, error) {
 			e.none = true
 			return e, nil
 		}
-		e.accounts = s.unstored(key.Provider)
+		if a, ok := s.env[key.Provider]; ok {
+			e.accounts = []Account{a}
+		}
 		e.owner.environment = true
 	}
-	if len(e.accounts) > 0 && e.accounts[0].Origin != Simulator {
+	groupByServer(e.accounts)
+	if len(e.accounts) > 0 {
 		s.learn(ctx, &e, stored)
 	}
 	return e, nil
+}
+
+// groupByServer tells accounts which others are at the same server, if not all are.
+func groupByServer(all []Account) {
+	servers := map[string][]id.Account{}
+	for i := range all {
+		servers[all[i].Server()] = append(servers[all[i].Server()], all[i].ID)
+	}
+	if len(servers) < 2 {
+		return
+	}
+	for i := range all {
+		all[i].server = servers[all[i].Server()]
+	}
 }
 
 func allDisabled(key poolKey, n int) error {
@@ -246,21 +263,19 @@ func (s *Set) unstoredIDs() []id.Account {
 	return all
 }
 
-// unstored returns the environment's account, else the simulator, else nothing.
-func (s *Set) unstored(provider string) []Account {
-	if a, ok := s.env[provider]; ok {
-		return []Account{a}
-	}
-	p, ok := s.cfg.Profiles.For(provider)
-	if s.cfg.Simulator == nil || !ok || !p.Dialect.Models() {
+// simulator returns what stands for an account of the simulator, if there is one of that name.
+func (s *Set) simulator(name string) []Account {
+	like := simulators[name]
+	p, ok := s.cfg.Profiles.For(like)
+	if s.cfg.Simulator == nil || !ok {
 		return nil
 	}
-	// The simulator serves each provider under its name, with the provider's own
-	// paths: what an SDK has behind the host.
+	// It has each protocol under the provider's name, with the provider's own paths: what an
+	// SDK has behind the host.
 	base := *s.cfg.Simulator
-	base.Path = strings.TrimRight(base.Path, "/") + "/" + provider
+	base.Path = strings.TrimRight(base.Path, "/") + "/" + like
 	if len(p.Mounts) > 0 {
 		base.Path += p.Mounts[0]
 	}
-	return []Account{{ID: derived(Simulator, provider), Provider: provider, Origin: Simulator, Profile: p, Base: &base, Secret: vault.NewSecret(simulated)}}
+	return []Account{{ID: derived(Simulator, name), Provider: name, Origin: Simulator, Profile: p, Base: &base, Secret: vault.NewSecret(simulated)}}
 }

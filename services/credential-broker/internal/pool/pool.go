@@ -3,6 +3,7 @@ package pool
 import (
 	"errors"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -27,6 +28,23 @@ const (
 	Simulator   Origin = "simulator"
 )
 
+// SimulatorName is the simulated provider's name: its answers are to be taken for nobody
+// else's.
+const SimulatorName = "simulator"
+
+// simulators are the names under which the simulator answers, and the provider whose
+// protocol it speaks then. Of those protocols Anthropic's has the most: searches of its own,
+// and thinking. The others are for whoever tries a client of theirs.
+var simulators = map[string]string{
+	SimulatorName: "anthropic", SimulatorName + "-openai": "openai", SimulatorName + "-openrouter": "openrouter",
+}
+
+// IsSimulator reports whether a provider's name is kept for the simulator, so that no
+// account can have it.
+func IsSimulator(provider string) bool {
+	return provider == SimulatorName || strings.HasPrefix(provider, SimulatorName+"-")
+}
+
 // Account is one that can be used: its secret is open.
 type Account struct {
 	ID       id.Account
@@ -35,6 +53,8 @@ type Account struct {
 	Profile  *profile.Profile
 	// Base is where its requests go.
 	Base *url.URL
+	// server are the accounts of the pool with the same Base, if there are others.
+	server []id.Account
 	// Own says that the workspace, and not the operator, chose Base: such a
 	// request must not reach the operator's network.
 	Own bool
@@ -65,6 +85,22 @@ type Request struct {
 	Model string
 	// Tried are the accounts that this request failed with.
 	Tried []id.Account
+	// Denied are those of them that the provider does not let do what it asks for.
+	Denied []id.Account
+	// Away are servers that could not be reached, as Account.Server names them: no account
+	// there is chosen.
+	Away []string
+}
+
+// Elsewhere reports whether the account's pool has others at other servers.
+func (a *Account) Elsewhere() bool { return a.server != nil }
+
+// Server names the server that an account's requests go to.
+func (a *Account) Server() string {
+	if a.Base == nil {
+		return ""
+	}
+	return a.Base.Scheme + "://" + a.Base.Host
 }
 
 // ErrNone is returned by Select when the workspace has no account for the
@@ -106,7 +142,8 @@ type Outcome struct {
 	// Ends is how long until the quota lapses that the answer was counted against; 0 where
 	// the provider did not say.
 	Ends time.Duration
-	// Unsent says that nothing of the request was sent.
+	// Unsent says that nothing of the request was sent; where the Reason is Unreachable, that
+	// the account's server cannot be reached.
 	Unsent bool
 	// Denied says that the provider does not let the account do what the request asked
 	// for (Denied).

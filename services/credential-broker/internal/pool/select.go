@@ -23,8 +23,9 @@ const (
 	// absent is how long others go before an account that was not read with the others yet:
 	// the next look finds it.
 	absent = time.Second
-	// reauthorizing is how long it is remembered that somebody has to sign in again.
-	reauthorizing = 10 * time.Second
+	// signInLater is how long others go first where somebody has to sign in again. Who does
+	// ends it (store.AsNew).
+	signInLater = time.Minute
 )
 
 // Select returns an account that the request has not tried. It is to be reported on,
@@ -66,7 +67,10 @@ func (s *Set) selectOf(ctx context.Context, r Request, e entry) (Account, error)
 	case e.pool == nil:
 		return s.simulated(e.accounts[0], r)
 	}
-	ask := choice.Request{Family: family(e.accounts[0].Profile, r.Provider, r.Model), Model: r.Model, Session: r.Actor.Session, Tried: r.Tried}
+	ask := choice.Request{Family: family(e.accounts[0].Profile, r.Provider, r.Model), Session: r.Actor.Session, Tried: r.Tried, Denied: r.Denied}
+	if isText(r.Model) { // it is told to others, and stored
+		ask.Model = r.Model
+	}
 	w := wait{end: time.Now().Add(tokenWait), alone: len(e.accounts) == 1}
 	for {
 		k, err := e.pool.Pick(time.Now(), ask)
@@ -78,7 +82,7 @@ func (s *Set) selectOf(ctx context.Context, r Request, e entry) (Account, error)
 			if w.absent {
 				return Account{}, errAbsent
 			}
-			return Account{}, s.whyNone(r, e, ask.Tried, w.last, err)
+			return Account{}, whyNone(r, e, ask.Tried, w.last, err)
 		}
 		a, err := s.prepare(ctx, r, e, &k, &w)
 		if !errors.Is(err, errOther) {
@@ -141,6 +145,11 @@ func (s *Set) prepare(ctx context.Context, r Request, e entry, k *choice.Ticket,
 		return Account{}, errOther
 	}
 	a := e.accounts[i]
+	if slices.Contains(r.Away, a.Server()) {
+		e.pool.Report(time.Now(), *k, choice.Outcome{Reason: Cancelled, Unsent: true})
+		return Account{}, errOther
+	}
+	k.Server = a.server
 	a.pool, a.owner, a.ticket = e.pool, e.owner, k // before withToken, whose Renew hands them on
 	a, err := withToken(ctx, s.cfg.Tokens, a, w.of())
 	if err != nil && ctx.Err() != nil { // the caller went away
@@ -149,7 +158,7 @@ func (s *Set) prepare(ctx context.Context, r Request, e entry, k *choice.Ticket,
 	}
 	if err != nil {
 		w.last = err
-		e.pool.Report(time.Now(), *k, s.notReady(k.Account, err, w))
+		e.pool.Report(time.Now(), *k, notReady(err, w))
 		return Account{}, errOther
 	}
 	if a.use, err = s.note(r, a); err != nil {
@@ -160,56 +169,31 @@ func (s *Set) prepare(ctx context.Context, r Request, e entry, k *choice.Ticket,
 }
 
 // notReady is the outcome for an account that has no token that could be sent.
-func (s *Set) notReady(a id.Account, err error, w *wait) choice.Outcome {
+func notReady(err error, w *wait) choice.Outcome {
 	f := fault.From(err)
 	switch {
 	case f.Kind == fault.NotFound: // it was removed since the pool was read
 		w.absent = true
 		return choice.Outcome{Reason: Cancelled, Unsent: true, Later: absent}
 	case f.Kind == fault.Conflict: // somebody has to sign in again
-		s.remember(a, err)
-		return choice.Outcome{Reason: AuthFailed, Unsent: true}
+		return choice.Outcome{Reason: choice.NoToken, Unsent: true, Later: signInLater}
 	case errors.Is(err, context.DeadlineExceeded):
 		w.slow++
-		return choice.Outcome{Reason: Unreachable, Unsent: true, Later: tokenLater}
+		return choice.Outcome{Reason: choice.NoToken, Unsent: true, Later: tokenLater}
 	}
-	return choice.Outcome{Reason: Unreachable, Unsent: true, Later: max(f.RetryAfter, time.Second)}
-}
-
-// unready is why an account has no token, and how long that is believed.
-type unready struct {
-	why   error
-	until time.Time
-}
-
-func (s *Set) remember(a id.Account, why error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.unready) >= maxEntries {
-		clear(s.unready)
-	}
-	s.unready[a] = unready{why, time.Now().Add(reauthorizing)}
+	return choice.Outcome{Reason: choice.NoToken, Unsent: true, Later: max(f.RetryAfter, time.Second)}
 }
 
 // whyNone says why a pool has no account for a request: for its first attempt, what keeps
-// the accounts from having a token, where that is so of all; tried has those of which it
-// was found out now, the last one by an error.
-func (s *Set) whyNone(r Request, e entry, tried []id.Account, last, exhausted error) error {
-	if len(r.Tried) > 0 {
+// the last account from having a token, where that was found out of all of them now.
+func whyNone(r Request, e entry, tried []id.Account, last, exhausted error) error {
+	if len(r.Tried) > 0 || last == nil {
 		return exhausted
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := time.Now()
-	for _, a := range e.accounts {
-		if slices.Contains(tried, a.ID) {
-			continue
-		}
-		u := s.unready[a.ID]
-		if now.After(u.until) {
+	for i := range e.accounts {
+		if !slices.Contains(tried, e.accounts[i].ID) {
 			return exhausted
 		}
-		last = u.why
 	}
 	if fault.KindOf(last) == fault.Deadline {
 		return fault.Wrap(last, fault.Unavailable, "the access token could not be renewed in time: try again in a moment")

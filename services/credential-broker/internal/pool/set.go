@@ -25,6 +25,10 @@ import (
 
 const maxEntries = 10_000 // of each cache
 
+// serverLater is how long the accounts at other servers go first, once a server cannot be
+// reached.
+const serverLater = time.Minute
+
 // EnvironmentAccount is a credential from the environment.
 type EnvironmentAccount struct {
 	Provider string
@@ -96,8 +100,6 @@ type Set struct {
 	// looked is when pools were last looked after, blindly when operators were told that
 	// they cannot be.
 	looked, blindly time.Time
-	// unready says why accounts have no token that could be sent.
-	unready map[id.Account]unready
 	// unusable is what operators were told of accounts that do not open.
 	unusable map[id.Account]string
 
@@ -137,7 +139,7 @@ func New(cfg Config) (*Set, error) {
 	}
 	s := &Set{
 		cfg: cfg, instance: uuid.New(), env: map[string]Account{}, cache: map[poolKey]*known{}, flights: map[poolKey]*flight{}, aside: map[owner][]id.Account{},
-		pools: map[owner]*choice.Pool{}, unready: map[id.Account]unready{}, unusable: map[id.Account]string{}, behind: behind{pending: map[statKey]tally{}},
+		pools: map[owner]*choice.Pool{}, unusable: map[id.Account]string{}, behind: behind{pending: map[statKey]tally{}},
 		uses:      uses{noted: map[useKey]time.Time{}, waiting: map[useKey]*use{}, wake: make(chan struct{}, 1)},
 		forgotten: make(chan id.Workspace, 64), lookNow: make(chan struct{}, 1),
 		parked: make(chan struct{}, 1),
@@ -174,9 +176,13 @@ func (s *Set) Report(_ context.Context, a Account, out Outcome) {
 	if a.pool == nil {
 		return
 	}
-	parked := a.pool.Report(time.Now(), *a.ticket, choice.Outcome{
+	result := choice.Outcome{
 		Reason: out.Reason, Wait: out.RetryAfter, Unsent: out.Unsent, Denied: out.Denied, Ends: out.Ends, Status: out.Status, Raw: out.Raw,
-	})
+	}
+	if out.Reason == Unreachable && out.Unsent && a.server != nil {
+		result.Later = serverLater
+	}
+	parked := a.pool.Report(time.Now(), *a.ticket, result)
 	if parked {
 		s.cfg.Meter.Cooled(label, a.ID, out.Reason)
 	}
@@ -212,34 +218,45 @@ func (s *Set) forget(ws id.Workspace) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drop(func(k poolKey) bool { return id.IsZero(ws) || k.Workspace == ws })
-	clear(s.unready)
 }
 
-// Providers returns, by provider, where a workspace's requests would go, for
-// every provider of models that it can call.
-func (s *Set) Providers(ctx context.Context, ws id.Workspace) (map[string]Account, error) {
+// Route says where a workspace's requests for a provider go.
+type Route struct {
+	Origin  Origin
+	Dialect profile.Dialect
+	// OwnBase says that the account has a base URL of its own.
+	OwnBase bool
+	// Problem is why none of the accounts can be used, for people; empty where one can.
+	Problem string
+}
+
+// Providers returns, by provider, where a workspace's requests go, for every provider of
+// models that it has accounts for, and for the simulator.
+func (s *Set) Providers(ctx context.Context, ws id.Workspace) (map[string]Route, error) {
 	stored, err := s.cfg.Store.List(ctx, ws)
 	if err != nil {
 		return nil, err
 	}
-	names := s.cfg.Profiles.Providers()
+	profiles := map[string]*profile.Profile{SimulatorName: nil}
 	for _, a := range stored {
-		names = append(names, a.Provider)
+		profiles[a.Provider], _ = s.cfg.Profiles.Get(a.Profile)
 	}
-	out := map[string]Account{}
-	for _, name := range names {
-		if _, done := out[name]; done {
-			continue
-		}
+	for _, name := range s.cfg.Profiles.Providers() {
+		profiles[name], _ = s.cfg.Profiles.For(name)
+	}
+	out := map[string]Route{}
+	for name, p := range profiles {
 		e, err := s.accounts(ctx, ws, name)
-		if err != nil {
-			if fault.KindOf(err) == fault.Conflict {
-				continue // it is there and cannot be opened: it cannot be called
+		switch {
+		case fault.KindOf(err) == fault.Conflict:
+			if p != nil && p.Dialect.Models() {
+				out[name] = Route{Dialect: p.Dialect, Problem: fault.From(err).Message}
 			}
+		case err != nil:
 			return nil, err
-		}
-		if len(e.accounts) > 0 && e.accounts[0].Profile.Dialect.Models() {
-			out[name] = e.accounts[0]
+		case len(e.accounts) > 0 && e.accounts[0].Profile.Dialect.Models():
+			a := e.accounts[0]
+			out[name] = Route{Origin: a.Origin, Dialect: a.Profile.Dialect, OwnBase: a.Profile.BaseURL == nil || *a.Base != *a.Profile.BaseURL}
 		}
 	}
 	return out, nil

@@ -46,7 +46,7 @@ type world struct {
 
 func newWorld(t *testing.T, change func(*pool.Config)) *world {
 	t.Helper()
-	m := pg.Migrations{Schema: "credentials", Role: "signalbox_credentials", FS: migrations.FS}
+	m := pg.Migrations{Schema: "credentials", Role: "signalbox_credentials", FS: migrations.FS, AppendOnly: migrations.AppendOnly()}
 	database := pgtest.New(t, m)
 	db := database.Open(t, m)
 	keyFile := filepath.Join(t.TempDir(), "key")
@@ -143,9 +143,12 @@ func TestOrder(t *testing.T) {
 	})
 	w.want("openai", chosen{"environment", "env-key", "http://ollama:11434/v1"})
 	w.want("anthropic", chosen{"environment", "env-ant", "https://api.anthropic.com"})
-	w.want("openrouter", chosen{"simulator", "signalbox-no-credential", "http://127.0.0.1:7070/openrouter/api/v1"})
-	if _, err := w.all("mine"); !errors.Is(err, pool.ErrNone) {
-		t.Errorf("Select of an unknown provider = %v, want ErrNone", err)
+	w.want("simulator", chosen{"simulator", "signalbox-no-credential", "http://127.0.0.1:7070/anthropic"})
+	w.want("simulator-openrouter", chosen{"simulator", "signalbox-no-credential", "http://127.0.0.1:7070/openrouter/api/v1"})
+	for _, name := range []string{"mine", "openrouter", "simulator-mine"} { // for which nobody else answers
+		if got, err := w.all(name); !errors.Is(err, pool.ErrNone) {
+			t.Errorf("Select of a provider without an account = %v, %v, want ErrNone", got, err)
+		}
 	}
 
 	shared, mine := id.Workspace{}, w.actor.Workspace
@@ -165,11 +168,11 @@ func TestOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	origins := map[string]string{}
-	for name, a := range got {
-		origins[name] = string(a.Origin)
+	want := map[string]pool.Route{
+		"openai": {Origin: pool.Workspace, Dialect: "openai"}, "own": {Origin: pool.Shared, Dialect: "openai", OwnBase: true},
+		"anthropic": {Origin: pool.Environment, Dialect: "anthropic"}, "simulator": {Origin: pool.Simulator, Dialect: "anthropic", OwnBase: true},
 	}
-	if diff := cmp.Diff(map[string]string{"openai": "workspace", "own": "shared", "anthropic": "environment", "openrouter": "simulator"}, origins); diff != "" {
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("Providers (-want +got):\n%s", diff)
 	}
 }
@@ -263,8 +266,8 @@ func TestUnusableAccounts(t *testing.T) {
 			t.Errorf("the log does not say %q:\n%s", want, w.log)
 		}
 	}
-	if got, err := w.pool.Providers(t.Context(), mine); err != nil || len(got) != 0 {
-		t.Errorf("Providers = %v, %v, want none", got, err)
+	if got, err := w.pool.Providers(t.Context(), mine); err != nil || len(got) != 1 || !strings.Contains(got["openai"].Problem, "cannot be used") {
+		t.Errorf("Providers = %v, %v, want the one with what is wrong", got, err)
 	}
 	w.add(mine, "openai", "openai", "", "good", mine)
 	w.pool.Forget(mine)
@@ -310,9 +313,8 @@ func TestDisabledAccounts(t *testing.T) {
 	enable(mine, false)
 	disabled("openai", "all accounts of this workspace for openai are disabled (2)")
 	disabled("openrouter", "of this workspace")
-	w.want("anthropic", chosen{"simulator", "signalbox-no-credential", "http://127.0.0.1:7070/anthropic"})
-	if got, err := w.pool.Providers(t.Context(), mine); err != nil || len(got) != 1 {
-		t.Errorf("Providers = %v, %v, want the simulated one", got, err)
+	if got, err := w.pool.Providers(t.Context(), mine); err != nil || len(got) != 3 || got["simulator"].Problem != "" || !strings.Contains(got["openai"].Problem, "disabled (2)") {
+		t.Errorf("Providers = %v, %v, want the simulator, and what is wrong with the others", got, err)
 	}
 	enable(mine, true)
 	w.want("openrouter", chosen{"workspace", "mine-3", "https://openrouter.ai/api/v1"})
@@ -335,7 +337,7 @@ func TestUseIsRecorded(t *testing.T) {
 	second.Session = id.New[id.Session]()
 	var wg sync.WaitGroup
 	for _, actor := range []identity.Actor{w.actor, w.actor, second} {
-		for _, provider := range []string{"anthropic", "openai", "openrouter"} {
+		for _, provider := range []string{"anthropic", "openai", "simulator"} {
 			wg.Go(func() {
 				if _, err := instance.Select(t.Context(), pool.Request{Actor: actor, Provider: provider, Address: "10.0.0.1:5"}); err != nil {
 					t.Errorf("Select: %v", err)

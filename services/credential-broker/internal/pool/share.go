@@ -9,6 +9,7 @@ import (
 
 	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/subject"
 	credentialv1 "signalbox.dev/proto/signalbox/credential/v1"
 	"signalbox.dev/services/credential-broker/internal/choice"
@@ -19,6 +20,7 @@ const (
 	tellTimeout  = time.Second
 	tellBatch    = 150         // accounts of a message, which is less than 1 MiB with all they may have
 	tellAllEvery = time.Second // at most, however many ask
+	maxTold      = 129         // bytes of a family's or a model's name
 	maxRaw       = 100         // bytes of a header that operators are shown
 )
 
@@ -35,7 +37,7 @@ func (s *Set) Run(ctx context.Context) error {
 	recorded := make(chan struct{})
 	s.work.Go(func() {
 		defer close(recorded)
-		s.recordAll(ctx)
+		_ = panics.Supervise(ctx, s.cfg.Log, "usage records", func(ctx context.Context) error { s.recordAll(ctx); return nil })
 	})
 	told, wrote, look := time.NewTicker(tellEvery), time.NewTicker(s.cfg.WriteEvery), time.NewTicker(lookEvery)
 	defer told.Stop()
@@ -47,7 +49,7 @@ func (s *Set) Run(ctx context.Context) error {
 		select {
 		case looking <- struct{}{}:
 			s.work.Go(func() {
-				s.look(ctx)
+				panics.Contain(ctx, s.cfg.Log, "pool changes", func() { s.look(ctx) })
 				<-looking
 			})
 		default:
@@ -58,7 +60,7 @@ func (s *Set) Run(ctx context.Context) error {
 		select {
 		case writing <- struct{}{}:
 			s.work.Go(func() {
-				s.write(context.WithoutCancel(ctx))
+				panics.Contain(ctx, s.cfg.Log, "pool state", func() { s.write(context.WithoutCancel(ctx)) })
 				<-writing
 			})
 		default:
@@ -67,14 +69,16 @@ func (s *Set) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-told.C:
-			if !listening.on {
-				listening = s.listening(ctx)
-				s.away.Store(listening.on)
-			}
-			s.catchUp(ctx)
-			s.tell(ctx)
+			panics.Contain(ctx, s.cfg.Log, "pool announcements", func() {
+				if !listening.on {
+					listening = s.listening(ctx)
+					s.away.Store(listening.on)
+				}
+				s.catchUp(ctx)
+				s.tell(ctx)
+			})
 		case ws := <-s.forgotten:
-			s.tellForget(ctx, ws)
+			panics.Contain(ctx, s.cfg.Log, "pool announcements", func() { s.tellForget(ctx, ws) })
 		case <-look.C:
 			lookAgain()
 		case <-s.lookNow:
@@ -269,7 +273,7 @@ func state(account id.Account, a *credentialv1.AccountState) choice.State {
 	x := choice.State{Account: account, Since: a.GetCountingSince().AsTime(), Counters: counters(a.GetCounters()), Told: counters(a.GetTold())}
 	for _, l := range a.GetLimits() {
 		out := choice.Limit{
-			Family: clip(l.GetFamily(), maxFamily), At: l.GetAt().AsTime(), Step: int(l.GetStep()),
+			Family: clip(l.GetFamily(), maxTold), At: l.GetAt().AsTime(), Step: int(l.GetStep()),
 			Reason: Reason(l.GetReason()), Status: int(l.GetStatus()), Raw: clip(l.GetRaw(), maxRaw),
 		}
 		if l.GetUntil() != nil {

@@ -31,7 +31,7 @@ type instance struct {
 
 func (w *world) instance(b *bus.Bus) *instance {
 	w.t.Helper()
-	m := pg.Migrations{Schema: "credentials", Role: "signalbox_credentials", FS: migrations.FS}
+	m := pg.Migrations{Schema: "credentials", Role: "signalbox_credentials", FS: migrations.FS, AppendOnly: migrations.AppendOnly()}
 	db := w.database.Open(w.t, m)
 	cfg := w.config
 	cfg.Store, cfg.Bus = store.New(db), b

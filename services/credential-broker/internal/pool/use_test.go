@@ -210,7 +210,7 @@ func TestCosts(t *testing.T) {
 	told("openai", "nobody-knows", tokens, nil)
 	told("anthropic", "claude-sonnet-4-5", tokens, nil)
 	told("anthropic", "claude-sonnet-4-5", price.Tokens{}, nil)
-	told("openrouter", "openai/gpt-5", tokens, nil) // which is the simulator
+	told("simulator", "simulated", tokens, nil) // for which there is no profile
 	b.stop()
 
 	got := map[string]float64{}
@@ -230,13 +230,13 @@ func TestCosts(t *testing.T) {
 		}
 	}
 	want := map[string]float64{
-		"requests_total openai OK": 3, "requests_total anthropic OK": 2, "requests_total openrouter OK": 1,
+		"requests_total openai OK": 3, "requests_total anthropic OK": 2, "requests_total other OK": 1,
 		"cost_dollars_total openai":    (600*1.25 + 400*0.125 + 100*10) / 1e6,
 		"cost_dollars_total anthropic": (400*3 + 400*0.3 + 200*3.75 + 100*15) / 1e6,
 		"unpriced_total openai":        1,
 		"tokens_total input openai":    3000, "tokens_total output openai": 300, "tokens_total cache_read openai": 1200, "tokens_total cache_write openai": 600,
 		"tokens_total input anthropic": 1000, "tokens_total output anthropic": 100, "tokens_total cache_read anthropic": 400, "tokens_total cache_write anthropic": 200,
-		"tokens_total input openrouter": 1000, "tokens_total output openrouter": 100, "tokens_total cache_read openrouter": 400, "tokens_total cache_write openrouter": 200,
+		"tokens_total input other": 1000, "tokens_total output other": 100, "tokens_total cache_read other": 400, "tokens_total cache_write other": 200,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("metrics (-want +got):\n%s", diff)

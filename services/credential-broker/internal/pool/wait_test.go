@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -11,6 +13,7 @@ import (
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/services/credential-broker/internal/choice"
 	"signalbox.dev/services/credential-broker/internal/pool"
 	"signalbox.dev/services/credential-broker/internal/store"
 )
@@ -188,7 +191,7 @@ func TestTokenEndpointHangs(t *testing.T) {
 					t.Fatal(err)
 				}
 				for _, s := range states {
-					if s.Health < 100 || len(s.Limits) > 0 {
+					if s.Health < 100 || parks(s) {
 						t.Errorf("an account has health %v and limits %+v for want of a token", s.Health, s.Limits)
 					}
 				}
@@ -335,7 +338,15 @@ func TestAnswerWaitsForTheRecord(t *testing.T) {
 	})
 }
 
-// Whoever has to sign in again is told so each time, and not that it is a pause.
+// parks reports whether a limit parks the account.
+func parks(s choice.State) bool {
+	return slices.ContainsFunc(s.Limits, func(l choice.Limit) bool {
+		return !l.Until.IsZero() && !strings.HasPrefix(l.Family, choice.PassedOver)
+	})
+}
+
+// Whoever has to sign in again is told so each time, and not that it is a pause. Nothing was
+// sent under the accounts meanwhile, so they are as healthy as before.
 func TestSignInAgainIsSaid(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -350,6 +361,15 @@ func TestSignInAgainIsSaid(t *testing.T) {
 				t.Errorf("request %d: %v, want that somebody has to sign in again", n, err)
 			}
 			pass(time.Second)
+		}
+		states, err := w.pool.States(t.Context(), ws, "openai")
+		if err != nil || len(states) != 2 {
+			t.Fatalf("states %v, %v, want two", states, err)
+		}
+		for _, s := range states {
+			if s.Health < 100 || parks(s) {
+				t.Errorf("waiting for a sign-in, an account has health %v and limits %+v", s.Health, s.Limits)
+			}
 		}
 		accounts := w.grants(2)
 		pass(time.Second)

@@ -37,6 +37,9 @@
 //	limits:                         # a limit is used up when remaining says 0, or status a word
 //	  - {remaining: x-ratelimit-remaining, reset: x-ratelimit-reset}
 //	  - {status: x-quota-status, used: rejected, reset: x-quota-reset}
+//	check:                          # what a credential is tried with when it is added: a GET
+//	  path: /v1/models              # behind the first mount, as callers write it
+//	  headers: {anthropic-version: "2023-06-01"}   # that callers send by themselves
 //	routes:
 //	  - path: /v1/messages          # below the base URL; a * at the end stands for any rest
 //	    query: {beta: "true"}       # added to the URL

@@ -47,6 +47,12 @@ type source struct {
 	Usage      *sourceUsage  `yaml:"usage"`
 	Limits     []sourceLimit `yaml:"limits"`
 	Routes     []sourceRoute `yaml:"routes"`
+	Check      *sourceCheck  `yaml:"check"`
+}
+
+type sourceCheck struct {
+	Path    string            `yaml:"path"`
+	Headers map[string]string `yaml:"headers"`
 }
 
 type sourceSystem struct {
@@ -206,6 +212,13 @@ func (c *checker) profile(src *source) *Profile {
 			c.Wrong(field+".body", "%q is not a form of bodies that can be changed: use messages, for Anthropic's Messages API, or leave it out", src.Routes[i].Body)
 		}
 		p.Routes = append(p.Routes, r)
+	}
+	if src.Check != nil {
+		c.prefix("check.path", src.Check.Path)
+		p.Check = &Check{Path: src.Check.Path, Headers: map[string]string{}}
+		for name, value := range src.Check.Headers {
+			p.Check.Headers[c.headerName("check.headers", name)] = value
+		}
 	}
 	return p
 }

@@ -95,8 +95,17 @@ type Profile struct {
 	Usage  *usage.Places
 	Limits []Limit
 	Routes []Route
+	// Check is what a credential can be tried with; nil where nothing is known.
+	Check *Check
 
 	defaultAt string // file and line of default_for, for errors
+}
+
+// Check is a request that costs nothing and that a provider answers well to whoever has a
+// good credential.
+type Check struct {
+	Path    string            // behind the first mount
+	Headers map[string]string // that callers send by themselves
 }
 
 // Auth says where the credential goes.

@@ -241,11 +241,14 @@ func (x *exchange) upstreamError(ctx context.Context, err error) dialect.Error {
 		e.Code = "address_not_allowed"
 		e.Message = "the account's base URL leads to an address that the operator has not allowed"
 	case isOp && op.Op == "dial":
-		e.Message = fmt.Sprintf("could not connect to the provider %s", x.provider)
+		e.Message = fmt.Sprintf("could not connect to the provider %s%s", x.provider, where(&x.account))
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		e.Code, e.Message = "provider_broke_off", fmt.Sprintf("the provider %s broke the answer off", x.provider)
 	default:
-		e.Message = fmt.Sprintf("the connection to the provider %s failed", x.provider)
+		e.Message = fmt.Sprintf("the connection to the provider %s%s failed", x.provider, where(&x.account))
+	}
+	if why := WhyUnreachable(err); why != "" && e.Code == "provider_unreachable" {
+		e.Message += ": " + why
 	}
 	return e
 }
@@ -349,6 +352,14 @@ func (a *answer) readFailure() (*answer, *refusal) {
 	x.denied = a.reason == pool.QuotaExhausted && pool.Denied(f)
 	a.echoes.inText = true // all of it is an error
 	return a, nil
+}
+
+// sayWhen adds to a refusal for too many requests when to come again, if the provider does
+// not say so.
+func (a *answer) sayWhen(t time.Time) {
+	if h := a.res.Header; a.res.StatusCode == http.StatusTooManyRequests && h.Get("Retry-After") == "" && h.Get("Retry-After-Ms") == "" {
+		h.Set("Retry-After", strconv.Itoa(int(waitFor(t)/time.Second)))
+	}
 }
 
 // decode puts an error in the place of its compressed form, in which nobody would find

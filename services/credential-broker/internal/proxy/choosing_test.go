@@ -246,6 +246,27 @@ func TestExhausted(t *testing.T) {
 	}
 }
 
+// The 429 of an account that is alone says when to come again, also where the provider does
+// not; what the provider says stays.
+func TestSoleAccountSaysWhen(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		status int
+		header []string
+		want   string
+	}{
+		{429, nil, "42"}, {429, []string{"Retry-After", "7"}, "7"}, {429, []string{"Retry-After-Ms", "7000"}, ""}, {403, nil, ""},
+	} {
+		r, c := newChoosing(t)
+		base := r.serve(answer(tt.status, `{"type":"error","error":{"type":"rate_limit_error","message":"x"}}`, tt.header...))
+		c.all = []pool.Account{r.account("anthropic", base, "account-1")}
+		c.exhausted = &pool.Exhausted{Back: time.Now().Add(41*time.Second + 500*time.Millisecond), Reason: pool.RateLimited, Members: 1}
+		if got := r.post(messages, asking); got.status != tt.status || got.header.Get("Retry-After") != tt.want {
+			t.Errorf("%d with %v: got %d, Retry-After %q, want %q", tt.status, tt.header, got.status, got.header.Get("Retry-After"), tt.want)
+		}
+	}
+}
+
 // Whatever accounts do: each is asked once, each is reported on once, before the next
 // is chosen, and none is chosen after an answer has begun.
 func TestAccountsAtRandom(t *testing.T) {

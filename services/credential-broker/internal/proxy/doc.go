@@ -11,7 +11,9 @@
 // An attempt whose answer is the account's own fault (classify, package pool) is
 // thrown away while nothing of it was shown, and the next account is tried, each
 // once; the pool hears of it before it chooses. What is not goes back as it came:
-// status, headers, body, byte for byte. So does the answer of an account that is alone.
+// status, headers, body, byte for byte. So does the answer of an account that is alone; a
+// 429 that does not say when to come again then gets a Retry-After. Where a server cannot be
+// reached and nothing was sent, an account at another server is tried.
 // Where none of several is ready, the answer is our own: 429 or 503, with Retry-After
 // for the first that comes back. Where an account may not do what is asked for
 // (pool.Denied), others may: up to five are asked, and when two or more have said so and
@@ -24,7 +26,9 @@
 // one flush. So when it fails, there is room for one more event that says so, in
 // the provider's shape; then the connection is broken off. A stream that ends
 // without its terminal event (events.go) is broken off too: a reader never takes
-// half an answer for a whole one. A chat may end without it when every choice that was
+// half an answer for a whole one. One whose last whole event reports an error, and that the
+// provider ends cleanly after it, ends so here: clients show that error, and take a broken
+// connection for another one. A chat may end without it when every choice that was
 // asked for has finished (choices.go), and no event behind that is torn. An event larger than the buffer may be is
 // forwarded as it comes, and what says what it means is kept meanwhile (scan.Sieve); if the
 // stream fails inside it, only the break tells. Of an answer

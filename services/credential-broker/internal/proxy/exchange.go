@@ -59,6 +59,7 @@ type exchange struct {
 	body     []byte
 	reserved int64        // room for the body
 	held     int64        // room for an answer that is translated
+	slot     bool         // one of Proxy.slots is the request's
 	share    *share       // the workspace's, in which the request is counted; nil: in none
 	sent     *atomic.Bool // the body was written, or given up, as last sent; nil: there is none
 	stream   bool         // the request asks for one
@@ -69,11 +70,12 @@ type exchange struct {
 	account  pool.Account
 	model    string // that is asked for; empty where the request does not say
 	tried    []id.Account
-	unsent   bool       // nothing was sent with the account
-	reported bool       // the pool has heard how it went with the account
-	renewed  id.Account // that was sent to with another token
-	denied   bool       // the account may not do what is asked for
-	denials  int        // accounts that may not
+	unsent   bool         // nothing was sent with the account
+	reported bool         // the pool has heard how it went with the account
+	renewed  id.Account   // that was sent to with another token
+	denied   bool         // the account may not do what is asked for
+	denials  []id.Account // accounts that may not
+	away     []string     // servers that could not be reached
 	attempts int
 
 	deadline time.Time // of writes, as last set
@@ -103,6 +105,9 @@ func (x *exchange) close() {
 	x.end(nil)
 	x.releaseBody()
 	x.p.bodies.Release(x.held)
+	if x.slot {
+		x.p.slots.Release(x.actor.Workspace)
+	}
 	if x.share != nil {
 		x.p.shares.leave(x.actor.Workspace)
 	}
@@ -169,6 +174,10 @@ func (x *exchange) serve() {
 		x.account = account
 		a, r := x.attempt()
 		if r != nil {
+			if next, ok := x.elsewhere(r); ok {
+				account = next
+				continue
+			}
 			x.refuse(r)
 			return
 		}
@@ -188,19 +197,22 @@ func (x *exchange) serve() {
 			// is known that somebody else can try.
 			x.report(a.reason, a.res)
 			if x.denied {
-				x.denials++
+				x.denials = append(x.denials, x.account.ID)
 			}
-			if x.denials >= maxDenials {
+			if len(x.denials) >= maxDenials {
 				x.deliver(a)
 				return
 			}
 			next, err := x.choose()
-			if e, ok := errors.AsType[*pool.Exhausted](err); ok && e.Members > 1 && (!x.denied || x.denials < 2) {
-				// Not the last one's answer: another account may be back before it. But what
-				// two say that they may not do is the request's own fault.
-				a.discard()
-				x.refuse(x.exhausted(e))
-				return
+			if e, ok := errors.AsType[*pool.Exhausted](err); ok {
+				if e.Members > 1 && (!x.denied || len(x.denials) < 2) {
+					// Not the last one's answer: another account may be back before it. But what
+					// two say that they may not do is the request's own fault.
+					a.discard()
+					x.refuse(x.exhausted(e))
+					return
+				}
+				a.sayWhen(e.Back)
 			}
 			if err == nil {
 				x.again(a.reason, x.p.cfg.Meter.Switched)
@@ -212,6 +224,21 @@ func (x *exchange) serve() {
 		x.deliver(a)
 		return
 	}
+}
+
+// elsewhere returns an account at another server, where the one that was asked could not be
+// reached.
+func (x *exchange) elsewhere(r *refusal) (pool.Account, bool) {
+	if !x.unsent || r.outcome != outcomeUnreachable || r.final || !x.account.Elsewhere() {
+		return pool.Account{}, false
+	}
+	x.away = append(x.away, x.account.Server())
+	next, err := x.choose()
+	if err != nil {
+		return pool.Account{}, false
+	}
+	x.again(pool.Unreachable, x.p.cfg.Meter.Switched)
+	return next, true
 }
 
 // admit lets a request in or says why not.
@@ -248,15 +275,16 @@ func (x *exchange) admit() *refusal {
 		return refused(http.StatusMethodNotAllowed, "bad_method", "the method "+x.r.Method+" is not forwarded", nil)
 	case strings.EqualFold(x.r.Header.Get("Upgrade"), "websocket"):
 		return refused(http.StatusNotImplemented, "not_supported", "websockets are not forwarded: use the provider's HTTP API", nil)
-	case n > x.p.cfg.Limits.Requests:
-		r := refused(http.StatusServiceUnavailable, "busy", "the credential broker serves as many requests as it may: try again in a moment", nil)
-		r.outcome, r.final, r.wait = outcomeUnavailable, false, time.Second
-		return r
+	case n > 2*x.p.cfg.Limits.Requests:
+		return busy(nil)
 	case x.p.ending.Err() != nil:
 		return x.shutdown()
 	}
 	if x.share = x.p.shares.enter(actor.Workspace); x.share == nil {
 		return x.overShare()
+	}
+	if r := x.takeSlot(); r != nil {
+		return r
 	}
 	x.header = outgoing(x.r.Header, secret)
 	x.query = query(x.r.URL.RawQuery, secret)
@@ -274,6 +302,27 @@ func refused(status int, code, message string, cause error) *refusal {
 	return &refusal{Error: dialect.Error{Status: status, Code: code, Message: message}, outcome: outcomeRefused, final: true, cause: cause}
 }
 
+// takeSlot waits for the workspace's turn among all requests in flight.
+func (x *exchange) takeSlot() *refusal {
+	ctx, cancel := context.WithTimeout(x.ctx, slotQueue)
+	defer cancel()
+	err := x.p.slots.Acquire(ctx, x.actor.Workspace)
+	switch x.slot = err == nil; {
+	case x.slot:
+		return nil
+	case x.ctx.Err() != nil:
+		return x.gone(err)
+	}
+	return busy(err)
+}
+
+// busy is the refusal where the broker has all that it may.
+func busy(cause error) *refusal {
+	r := refused(http.StatusServiceUnavailable, "busy", "the credential broker serves as many requests as it may: try again in a moment", cause)
+	r.outcome, r.final, r.wait = outcomeUnavailable, false, time.Second
+	return r
+}
+
 func (x *exchange) shutdown() *refusal {
 	r := refused(http.StatusServiceUnavailable, "shutting_down", "the credential broker is shutting down: try again in a moment", errEnding)
 	r.outcome, r.final, r.wait = outcomeUnavailable, false, time.Second
@@ -289,7 +338,7 @@ const maxModel = 128
 
 // choose asks the pool for an account that was not tried.
 func (x *exchange) choose() (pool.Account, error) {
-	a, err := x.p.cfg.Pool.Select(x.ctx, pool.Request{Actor: x.actor, Provider: x.provider, Address: x.r.RemoteAddr, Model: x.model, Tried: x.tried})
+	a, err := x.p.cfg.Pool.Select(x.ctx, pool.Request{Actor: x.actor, Provider: x.provider, Address: x.r.RemoteAddr, Model: x.model, Tried: x.tried, Denied: x.denials, Away: x.away})
 	if err != nil {
 		return pool.Account{}, err
 	}
@@ -340,8 +389,7 @@ func (x *exchange) noCredential() string {
 
 // exhausted says when to come again where no account is ready.
 func (x *exchange) exhausted(e *pool.Exhausted) *refusal {
-	// Rounded up: who comes earlier is only refused again.
-	wait := (max(time.Until(e.Back), time.Second) + time.Second - 1).Truncate(time.Second)
+	wait := waitFor(e.Back)
 	status, why := http.StatusServiceUnavailable, "paused after failures"
 	switch e.Reason {
 	case pool.RateLimited:
@@ -358,6 +406,12 @@ func (x *exchange) exhausted(e *pool.Exhausted) *refusal {
 	r := refused(status, "accounts_exhausted", message, e)
 	r.outcome, r.final, r.wait = outcomeExhausted, false, wait
 	return r
+}
+
+// waitFor is how long it is until then, in whole seconds. Rounded up: who comes earlier is
+// only refused again.
+func waitFor(t time.Time) time.Duration {
+	return (max(time.Until(t), time.Second) + time.Second - 1).Truncate(time.Second)
 }
 
 // gone is the end of a request whose caller left, or that the shutdown ended,

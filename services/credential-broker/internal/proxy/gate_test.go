@@ -101,17 +101,16 @@ func TestNotSwitched(t *testing.T) {
 		first  http.HandlerFunc
 		status int
 		body   string
-		broken bool
 		reason pool.Reason
 	}{
-		{"500", answer(500, rateLimited), 500, rateLimited, false, pool.Service},
-		{"503", answer(503, `{}`), 503, `{}`, false, pool.Service},
-		{"529", answer(529, `{}`), 529, `{}`, false, pool.Service},
-		{"400 that only says so in its message", answer(400, `{"error":{"message":"why is it insufficient_quota or rate limited?"}}`), 400, `{"error":{"message":"why is it insufficient_quota or rate limited?"}}`, false, pool.Caller},
-		{"404", answer(404, `{}`), 404, `{}`, false, pool.Caller},
-		{"internal error in a 200", stream(msgStart, internal), 200, msgStart + internal, true, pool.Service},
-		{"invalid request in a 200", stream(invalid), 200, invalid, true, pool.Caller},
-		{"error after the gate", stream(msgStart, msgBlock, msgError), 200, msgStart + msgBlock + msgError, true, pool.Overloaded},
+		{"500", answer(500, rateLimited), 500, rateLimited, pool.Service},
+		{"503", answer(503, `{}`), 503, `{}`, pool.Service},
+		{"529", answer(529, `{}`), 529, `{}`, pool.Service},
+		{"400 that only says so in its message", answer(400, `{"error":{"message":"why is it insufficient_quota or rate limited?"}}`), 400, `{"error":{"message":"why is it insufficient_quota or rate limited?"}}`, pool.Caller},
+		{"404", answer(404, `{}`), 404, `{}`, pool.Caller},
+		{"internal error in a 200", stream(msgStart, internal), 200, msgStart + internal, pool.Service},
+		{"invalid request in a 200", stream(invalid), 200, invalid, pool.Caller},
+		{"error after the gate", stream(msgStart, msgBlock, msgError), 200, msgStart + msgBlock + msgError, pool.Overloaded},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -119,8 +118,8 @@ func TestNotSwitched(t *testing.T) {
 			r := newRig(t, &loopback{}, nil)
 			r.upstream("anthropic", bySecret(map[string]http.HandlerFunc{"first-account": tt.first}), "first-account", "second-account")
 			got := r.post(messages, asking)
-			if got.status != tt.status || got.body != tt.body || (got.err != nil) != tt.broken {
-				t.Errorf("got %d %q, end %v, want %d %q, broken %v", got.status, got.body, got.err, tt.status, tt.body, tt.broken)
+			if got.status != tt.status || got.body != tt.body || got.err != nil {
+				t.Errorf("got %d %q, end %v, want %d %q and a clean end, as the provider's", got.status, got.body, got.err, tt.status, tt.body)
 			}
 			if diff := cmp.Diff([]report{{"first-account", tt.reason, tt.status}}, r.pool.got()); diff != "" {
 				t.Errorf("reports (-want +got):\n%s", diff)
@@ -145,21 +144,20 @@ func TestFailureAfterTheGate(t *testing.T) {
 	chatFailed := "data: {\"error\":{\"message\":\"m\",\"code\":\"rate_limit_exceeded\"}}\n\n"
 	tests := []struct {
 		name, provider, path, body string
-		broken                     bool
 		reason                     pool.Reason
 		denied                     bool
 	}{
-		{"rate limit", "anthropic", messages, begun + failed("rate_limit_error"), true, pool.RateLimited, false},
-		{"overload", "anthropic", messages, begun + msgError, true, pool.Overloaded, false},
-		{"credential", "anthropic", messages, begun + failed("authentication_error"), true, pool.AuthFailed, false},
-		{"permission", "anthropic", messages, begun + failed("permission_error"), true, pool.QuotaExhausted, true},
-		{"the caller's", "anthropic", messages, begun + failed("invalid_request_error"), true, pool.Caller, false},
-		{"the service's", "anthropic", messages, begun + failed("api_error"), true, pool.Service, false},
-		{"the first of two", "anthropic", messages, begun + failed("rate_limit_error") + failed("api_error"), true, pool.RateLimited, false},
-		{"behind the end", "anthropic", messages, begun + msgStop + failed("rate_limit_error"), false, pool.OK, false},
-		{"a response's quota", "openai", responses, created + respFailed("insufficient_quota"), false, pool.QuotaExhausted, false},
-		{"a response's server", "openai", responses, created + respFailed("server_error"), false, pool.Service, false},
-		{"a chunk", "openai", chats, chatRole + chatDelta + chatFailed + chatDone, false, pool.RateLimited, false},
+		{"rate limit", "anthropic", messages, begun + failed("rate_limit_error"), pool.RateLimited, false},
+		{"overload", "anthropic", messages, begun + msgError, pool.Overloaded, false},
+		{"credential", "anthropic", messages, begun + failed("authentication_error"), pool.AuthFailed, false},
+		{"permission", "anthropic", messages, begun + failed("permission_error"), pool.QuotaExhausted, true},
+		{"the caller's", "anthropic", messages, begun + failed("invalid_request_error"), pool.Caller, false},
+		{"the service's", "anthropic", messages, begun + failed("api_error"), pool.Service, false},
+		{"the first of two", "anthropic", messages, begun + failed("rate_limit_error") + failed("api_error"), pool.RateLimited, false},
+		{"behind the end", "anthropic", messages, begun + msgStop + failed("rate_limit_error"), pool.OK, false},
+		{"a response's quota", "openai", responses, created + respFailed("insufficient_quota"), pool.QuotaExhausted, false},
+		{"a response's server", "openai", responses, created + respFailed("server_error"), pool.Service, false},
+		{"a chunk", "openai", chats, chatRole + chatDelta + chatFailed + chatDone, pool.RateLimited, false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -167,8 +165,8 @@ func TestFailureAfterTheGate(t *testing.T) {
 			r := newRig(t, &memory{}, nil)
 			r.upstream(tt.provider, stream(tt.body), "first-account", "second-account")
 			got := r.post(tt.path, asking)
-			if got.status != 200 || got.body != tt.body || (got.err != nil) != tt.broken {
-				t.Errorf("got %d %q, end %v, want %q, broken %v", got.status, got.body, got.err, tt.body, tt.broken)
+			if got.status != 200 || got.body != tt.body || got.err != nil {
+				t.Errorf("got %d %q, end %v, want %q and a clean end, as the provider's", got.status, got.body, got.err, tt.body)
 			}
 			if diff := cmp.Diff([]report{{"first-account", tt.reason, 200}}, r.pool.got()); diff != "" {
 				t.Errorf("reports (-want +got):\n%s", diff)
@@ -192,6 +190,20 @@ func TestFailureAtTheVeryEnd(t *testing.T) {
 	}
 	if diff := cmp.Diff([]report{{"sk-" + canary, pool.RateLimited, 200}}, r.pool.got()); diff != "" {
 		t.Errorf("reports (-want +got):\n%s", diff)
+	}
+}
+
+// What follows an error event and is cut is no clean end.
+func TestCutAfterAFailure(t *testing.T) {
+	t.Parallel()
+	for name, upstream := range map[string]http.HandlerFunc{
+		"in an event": stream(msgStart+msgBlock+msgError, msgDelta[:40]), "a reset": then(stream(msgStart+msgBlock+msgError), cutting),
+	} {
+		r := newRig(t, &loopback{}, nil)
+		r.upstream("anthropic", upstream)
+		if got := r.post(messages, asking); !strings.HasPrefix(got.body, msgStart+msgBlock+msgError) || got.err == nil {
+			t.Errorf("%s: got %q, end %v, want the error event and a broken end", name, got.body, got.err)
+		}
 	}
 }
 
@@ -220,15 +232,15 @@ func TestAllAccountsTried(t *testing.T) {
 	}
 }
 
-// An overload inside a 200 that nobody is left to try: the same bytes, and no
-// clean end.
+// An overload inside a 200 that nobody is left to try: the same bytes, and the provider's
+// clean end, which clients take for the end of the error and not for a lost connection.
 func TestOverloadHandedBack(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &loopback{}, nil)
 	r.upstream("anthropic", stream(msgStart, msgPing, msgError))
 	got := r.post(messages, asking)
-	if got.status != 200 || got.body != msgStart+msgPing+msgError || got.err == nil {
-		t.Errorf("got %d %q, end %v, want all events and a broken end", got.status, got.body, got.err)
+	if got.status != 200 || got.body != msgStart+msgPing+msgError || got.err != nil {
+		t.Errorf("got %d %q, end %v, want all events and a clean end", got.status, got.body, got.err)
 	}
 }
 
@@ -461,8 +473,8 @@ func TestGateSize(t *testing.T) {
 	pings := strings.Repeat(msgPing, 3000)
 	r.upstream("anthropic", stream(msgStart, pings, msgError), "first-account", "second-account")
 	got := r.post(messages, asking)
-	if got.status != 200 || got.body != msgStart+pings+msgError || got.err == nil {
-		t.Errorf("got %d with %d bytes, end %v, want all %d bytes and a broken end", got.status, len(got.body), got.err, len(msgStart+pings+msgError))
+	if got.status != 200 || got.body != msgStart+pings+msgError || got.err != nil {
+		t.Errorf("got %d with %d bytes, end %v, want all %d bytes", got.status, len(got.body), got.err, len(msgStart+pings+msgError))
 	}
 }
 

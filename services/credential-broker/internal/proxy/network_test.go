@@ -10,9 +10,11 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -47,7 +49,7 @@ func TestConnectRefused(t *testing.T) {
 	dials.Store(0)
 	refuse = 10
 	got := r.post(messages, asking)
-	if got.status != 502 || !strings.Contains(got.body, "could not connect to the provider anthropic") {
+	if got.status != 502 || !strings.Contains(got.body, "could not connect to the provider anthropic at 127.0.0.1:1: nothing listens there (connection refused)") {
 		t.Errorf("with nobody there: %d %s", got.status, got.body)
 	}
 	if n := dials.Load(); n != 2 {
@@ -145,7 +147,7 @@ func TestTLSFailure(t *testing.T) {
 	t.Cleanup(up.Close)
 	r := newRig(t, &loopback{}, nil)
 	r.pool.all = []pool.Account{r.account("anthropic", up.URL, "sk-"+canary)}
-	if got := r.post(messages, asking); got.status != 502 || !strings.Contains(got.body, "the connection to the provider anthropic failed") {
+	if got := r.post(messages, asking); got.status != 502 || !strings.Contains(got.body, "the connection to the provider anthropic at 127.0.0.1:") || !strings.Contains(got.body, " failed: its certificate is not trusted") {
 		t.Errorf("got %d %s", got.status, got.body)
 	}
 }
@@ -248,4 +250,36 @@ func (r *rig) measured() map[string]float64 {
 		}
 	}
 	return out
+}
+
+// A provider that cannot be reached is named, with the reason and, unless only the operator
+// is to know it, with its address.
+func TestWhyUnreachable(t *testing.T) {
+	t.Parallel()
+	var refused error
+	transport := h1.New(h1.Config{Dial: func(context.Context, string, string) (net.Conn, error) { return nil, refused }})
+	t.Cleanup(transport.CloseIdleConnections)
+	r := newRig(t, &loopback{}, func(c *proxy.Config) { c.Open, c.Guarded = transport, transport })
+	dial := func(err error) error { return &net.OpError{Op: "dial", Net: "tcp", Err: err} }
+	for _, tt := range []struct {
+		base string
+		own  bool
+		err  error
+		want string
+	}{
+		{"https://typo.example", true, dial(&net.DNSError{Name: "typo.example", IsNotFound: true}), "could not connect to the provider anthropic at typo.example: no host has this name"},
+		{"https://api.anthropic.com", false, dial(&net.DNSError{Name: "x", IsTimeout: true}), "could not connect to the provider anthropic at api.anthropic.com: its name could not be looked up"},
+		{"http://10.1.2.3:8000", false, dial(syscall.ECONNREFUSED), "could not connect to the provider anthropic: nothing listens there (connection refused)"},
+		{"http://localhost:11434", false, dial(syscall.ECONNREFUSED), "could not connect to the provider anthropic at localhost:11434: nothing listens there (connection refused)"},
+		{"https://far.example", true, dial(syscall.ENETUNREACH), "at far.example: no network leads there"},
+		{"https://slow.example", true, dial(os.ErrDeadlineExceeded), "at slow.example: the connection took too long"},
+	} {
+		account := r.account("anthropic", tt.base, "sk-"+canary)
+		account.Own = tt.own
+		r.pool.all = []pool.Account{account}
+		refused = tt.err
+		if got := r.post(messages, asking); got.status != 502 || !strings.Contains(got.body, tt.want) {
+			t.Errorf("%s, %v: %d %s, want %q", tt.base, tt.err, got.status, got.body, tt.want)
+		}
+	}
 }

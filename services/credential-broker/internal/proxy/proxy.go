@@ -15,6 +15,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/semaphore"
 
+	"signalbox.dev/pkg/fair"
+	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/services/credential-broker/internal/meter"
 	"signalbox.dev/services/credential-broker/internal/pool"
@@ -69,7 +71,8 @@ func (t *Timers) fill() {
 }
 
 // Limits bound sizes and counts. A zero field takes the default behind it. One workspace
-// may have half of Bodies and of Requests.
+// may have half of Bodies and of Requests. When all Requests are in flight, as many more
+// wait, and what ends makes place for the workspace that has the fewest.
 type Limits struct {
 	Body     int64 // bytes of one request: 32 MiB
 	Bodies   int64 // bytes of all requests that are being sent: 1 GiB
@@ -117,6 +120,7 @@ type Proxy struct {
 	buffers sync.Pool // of *[]byte
 	bodies  *semaphore.Weighted
 	shares  *shares
+	slots   *fair.Semaphore[id.Workspace] // Limits.Requests of them, by workspace in turn
 	open    atomic.Int64
 
 	ending  context.Context //nolint:containedctx // the proxy's own life, not a request's
@@ -141,6 +145,7 @@ func New(cfg Config) (*Proxy, error) {
 		tracer:  otel.Tracer("signalbox.dev/services/credential-broker"),
 		bodies:  semaphore.NewWeighted(cfg.Limits.Bodies),
 		shares:  newShares(cfg.Limits),
+		slots:   fair.New[id.Workspace](fair.Limits{Slots: int(cfg.Limits.Requests)}),
 		buffers: sync.Pool{New: func() any { b := make([]byte, firstBuffer); return &b }},
 	}
 	p.ending, p.end = context.WithCancelCause(context.Background())

@@ -98,6 +98,8 @@ func (r *relay) run() {
 	if err != nil {
 		x.breakOff(err)
 		reason = x.broke(reason)
+	} else if r.met&failure != 0 && r.met&terminal == 0 {
+		x.outcome = outcomeServerError
 	}
 	x.report(reason, r.a.res)
 }
@@ -276,7 +278,8 @@ func (r *relay) count(ev event) {
 	}
 }
 
-// finish ends a stream whose source has ended. Only a whole answer ends cleanly.
+// finish ends a stream whose source has ended. Only a whole answer ends cleanly, and one
+// that reports an error and that the provider has ended cleanly after it.
 func (r *relay) finish() error {
 	x, f := r.a.x, &r.frames
 	clean := errors.Is(r.read, io.EOF)
@@ -295,7 +298,7 @@ func (r *relay) finish() error {
 		}
 	}
 	switch {
-	case r.met&terminal != 0, clean && (r.met&finished != 0 && !torn && r.choices.whole() || r.rules == nil):
+	case r.met&terminal != 0, clean && !torn && r.met&failure != 0 && last&failure == 0, clean && (r.met&finished != 0 && !torn && r.choices.whole() || r.rules == nil):
 		if f.end > r.shown {
 			return x.write(f.buf[r.shown:f.end])
 		}

@@ -41,7 +41,7 @@ const (
 	outcomeBroken      = "broken"        // the answer broke off
 	outcomeCancelled   = "cancelled"     // by the caller
 	outcomeClientError = "client_error"  // the provider's 4xx, handed back
-	outcomeServerError = "service_error" // the provider's 5xx, handed back
+	outcomeServerError = "service_error" // the provider's 5xx or error event, handed back
 )
 
 // allowed are the methods that are forwarded.
@@ -209,6 +209,7 @@ func wantsStream(body []byte) bool { return bytes.HasPrefix(topMember(body, "str
 
 const (
 	bodyQueue = 10 * time.Second // waiting for room among the bodies in flight
+	slotQueue = 10 * time.Second // waiting for a turn among the requests in flight
 	discard   = 2                // times the limit of a body that is read only to be refused
 )
 

@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -54,6 +55,52 @@ func TestWorkspaceShare(t *testing.T) {
 			t.Errorf("afterwards: got %d %s", got.status, got.body)
 		}
 	}
+}
+
+// When all requests are taken, what ends makes place for the workspace that has the fewest,
+// and not for who came first.
+func TestRequestsByTurn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, &memory{}, func(c *proxy.Config) { c.Limits.Requests = 4 })
+		begun, end := make(chan string, 10), make(chan struct{})
+		r.upstream("anthropic", func(w http.ResponseWriter, req *http.Request) {
+			begun <- req.URL.Path
+			<-end
+			answer(200, `{}`)(w, req)
+		})
+		var calls sync.WaitGroup
+		ask := func(ws id.Workspace, name string) {
+			r.actor.Workspace = ws
+			req := r.request(t.Context(), "/egress/anthropic/v1/"+name, `{}`)
+			calls.Go(func() {
+				if got := r.do(req); got.status != http.StatusOK {
+					t.Errorf("%s got %d %s", name, got.status, got.body)
+				}
+			})
+			synctest.Wait()
+		}
+		one, two, other := r.actor.Workspace, id.New[id.Workspace](), id.New[id.Workspace]()
+		for range 2 {
+			ask(one, "one")
+			ask(two, "two")
+		}
+		for range 4 {
+			<-begun
+		}
+		third := id.New[id.Workspace]()
+		ask(third, "third")
+		ask(third, "third")
+		ask(other, "other")
+		end <- struct{}{}
+		end <- struct{}{}
+		synctest.Wait()
+		if a, b := <-begun, <-begun; a == b {
+			t.Errorf("the next two are of %s, want one of each workspace that waits", a)
+		}
+		close(end)
+		calls.Wait()
+	})
 }
 
 // A body counts until it was written, also when its answer has begun. Who finds no room in

@@ -138,7 +138,7 @@ func TestErrorAfterGateTime(t *testing.T) {
 		r := newRig(t, &memory{}, nil)
 		r.upstream("anthropic", then(stream(msgStart), pause(time.Minute), stream(msgError)), "first-account", "second-account")
 		got := r.post(messages, asking)
-		if got.status != 200 || got.body != msgStart+msgError || got.err == nil {
+		if got.status != 200 || got.body != msgStart+msgError || got.err != nil {
 			t.Errorf("got %d %q, end %v", got.status, got.body, got.err)
 		}
 		if n := len(r.pool.got()); n != 1 {

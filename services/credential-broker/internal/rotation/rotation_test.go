@@ -31,7 +31,7 @@ import (
 )
 
 func schema() pg.Migrations {
-	return pg.Migrations{Schema: "credentials", Role: "signalbox_credentials", FS: migrations.FS}
+	return pg.Migrations{Schema: "credentials", Role: "signalbox_credentials", FS: migrations.FS, AppendOnly: migrations.AppendOnly()}
 }
 
 // broker is one process's view of the tables.

@@ -354,28 +354,33 @@ func (s *File) ChangeSettings(ctx context.Context, ws id.Workspace, provider str
 // Reset is Store.Reset.
 func (s *File) Reset(ctx context.Context, ws id.Workspace, account id.Account, ev Event) error {
 	return s.change(ctx, ws, account, ev, func(st *accountfile.State, a *accountfile.Account) (string, error) {
-		now := time.Now().UTC()
-		// A clearing is dated after what it replaces, whatever the clocks say.
-		after := func(at time.Time) time.Time {
-			if now.After(at) {
-				return now
-			}
-			return at.Add(time.Microsecond)
-		}
-		whole := false
-		for i := range st.Limits {
-			if l := &st.Limits[i]; l.Account == account {
-				*l = accountfile.Limit{Provider: l.Provider, Account: account, Family: l.Family, At: after(l.At)}
-				whole = whole || l.Family == ""
-			}
-		}
-		if !whole { // its limit may not have been written yet
-			st.Limits = append(st.Limits, accountfile.Limit{Provider: a.Provider, Account: account, At: now})
-		}
-		h := healthOf(st, a.Provider, account)
-		h.Health, h.At, h.ResetAt = 100, after(h.At), &now
+		AsNewIn(st, a.Provider, account)
 		return "limits and health reset", nil
 	})
+}
+
+// AsNewIn is AsNew.
+func AsNewIn(st *accountfile.State, provider string, account id.Account) {
+	now := time.Now().UTC()
+	// A clearing is dated after what it replaces, whatever the clocks say.
+	after := func(at time.Time) time.Time {
+		if now.After(at) {
+			return now
+		}
+		return at.Add(time.Microsecond)
+	}
+	whole := false
+	for i := range st.Limits {
+		if l := &st.Limits[i]; l.Account == account {
+			*l = accountfile.Limit{Provider: l.Provider, Account: account, Family: l.Family, At: after(l.At)}
+			whole = whole || l.Family == ""
+		}
+	}
+	if !whole { // its limit may not have been written yet
+		st.Limits = append(st.Limits, accountfile.Limit{Provider: provider, Account: account, At: now})
+	}
+	h := healthOf(st, provider, account)
+	h.Health, h.At, h.ResetAt = 100, after(h.At), &now
 }
 
 func healthOf(st *accountfile.State, provider string, account id.Account) *accountfile.Health {

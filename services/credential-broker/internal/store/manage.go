@@ -69,25 +69,34 @@ func rateDetail(flat bool) string {
 // filled in.
 func (s *Store) Reset(ctx context.Context, ws id.Workspace, account id.Account, ev Event) error {
 	return s.change(ctx, ws, account, ev, func(ctx context.Context, tx pgx.Tx, was Account) (string, error) {
-		args := pg.Args{"workspace": ws, "provider": was.Provider, "account": account}
-		// A clearing is dated after what it replaces, whatever the clocks say. That of the
-		// account as a whole is there too: its limit may not have been written yet.
-		if _, err := tx.Exec(ctx, `
-			INSERT INTO account_limits (workspace_id, provider, account_id, family, at, step, reason, status, raw)
-			SELECT @workspace, @provider, @account, family, clock_timestamp(), 0, '', 0, ''
-			FROM (SELECT family FROM account_limits WHERE workspace_id = @workspace AND account_id = @account UNION SELECT '') f
-			ON CONFLICT (workspace_id, account_id, family) DO UPDATE SET
-				at = greatest(EXCLUDED.at, account_limits.at + interval '1 microsecond'),
-				until = NULL, soon = NULL, step = 0, reason = '', status = 0, raw = ''`, args); err != nil {
-			return "", err
-		}
-		_, err := tx.Exec(ctx, `
-			INSERT INTO account_health (workspace_id, provider, account_id, health, at, reset_at)
-			VALUES (@workspace, @provider, @account, 100, clock_timestamp(), clock_timestamp())
-			ON CONFLICT (workspace_id, account_id) DO UPDATE SET health = 100,
-				at = greatest(EXCLUDED.at, account_health.at + interval '1 microsecond'), reset_at = EXCLUDED.reset_at`, args)
-		return "limits and health reset", err
+		return "limits and health reset", AsNew(ctx, tx, ws, was.Provider, account)
 	})
+}
+
+// AsNew forgets an account's limits and makes it healthy, in a transaction. Every instance
+// follows, once.
+func AsNew(ctx context.Context, tx pgx.Tx, ws id.Workspace, provider string, account id.Account) error {
+	args := pg.Args{"workspace": ws, "provider": provider, "account": account}
+	// A clearing is dated after what it replaces, whatever the clocks say. That of the
+	// account as a whole is there too: its limit may not have been written yet.
+	if _, err := tx.Exec(ctx, `
+		INSERT INTO account_limits (workspace_id, provider, account_id, family, at, step, reason, status, raw)
+		SELECT @workspace, @provider, @account, family, clock_timestamp(), 0, '', 0, ''
+		FROM (SELECT family FROM account_limits WHERE workspace_id = @workspace AND account_id = @account UNION SELECT '') f
+		ON CONFLICT (workspace_id, account_id, family) DO UPDATE SET
+			at = greatest(EXCLUDED.at, account_limits.at + interval '1 microsecond'),
+			until = NULL, soon = NULL, step = 0, reason = '', status = 0, raw = ''`, args); err != nil {
+		return fmt.Errorf("forget the limits of account %s: %w", account, err)
+	}
+	_, err := tx.Exec(ctx, `
+		INSERT INTO account_health (workspace_id, provider, account_id, health, at, reset_at)
+		VALUES (@workspace, @provider, @account, 100, clock_timestamp(), clock_timestamp())
+		ON CONFLICT (workspace_id, account_id) DO UPDATE SET health = 100,
+			at = greatest(EXCLUDED.at, account_health.at + interval '1 microsecond'), reset_at = EXCLUDED.reset_at`, args)
+	if err != nil {
+		return fmt.Errorf("make account %s healthy: %w", account, err)
+	}
+	return nil
 }
 
 // Switch makes an account the current one of its pool, for every instance once. Of ev,

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"testing"
 	"time"
@@ -21,6 +22,10 @@ func TestMarks(t *testing.T) {
 	ctx, mine, ev := t.Context(), id.New[id.Workspace](), store.Event{Origin: "workspace", Service: "test"}
 	a := w.add(mine, "openai", "a")
 	w.add(mine, "anthropic", "b")
+	off := w.add(mine, "openai", "off")
+	if err := w.store.SetEnabled(ctx, mine, off.ID, false, ev); err != nil {
+		t.Fatal(err)
+	}
 	w.add(id.Workspace{}, "openai", "shared")
 	keys := []store.PoolKey{
 		{Workspace: mine, Provider: "openai"}, {Workspace: mine, Provider: "anthropic"}, {Provider: "openai"}, {Workspace: id.New[id.Workspace](), Provider: "openai"},
@@ -60,6 +65,13 @@ func TestMarks(t *testing.T) {
 		{"limit", learn(store.Learned{Limits: []store.Limit{limit}}), true, false},
 		{"disabled", func() error { return w.store.SetEnabled(ctx, mine, a.ID, false, ev) }, true, true},
 		{"enabled", func() error { return w.store.SetEnabled(ctx, mine, a.ID, true, ev) }, true, true},
+		// Between two looks: what one has lost the other has.
+		{"one for the other", func() error {
+			return errors.Join(w.store.SetEnabled(ctx, mine, a.ID, false, ev), w.store.SetEnabled(ctx, mine, off.ID, true, ev))
+		}, true, true},
+		{"back again", func() error {
+			return errors.Join(w.store.SetEnabled(ctx, mine, a.ID, true, ev), w.store.SetEnabled(ctx, mine, off.ID, false, ev))
+		}, true, true},
 		{"flat rate", func() error { return w.store.SetFlatRate(ctx, mine, a.ID, true, ev) }, true, true},
 		{"switch", func() error { return w.store.Switch(ctx, mine, a.ID, ev) }, true, false},
 		{"settings", func() error {

@@ -155,23 +155,22 @@ type poolMark struct {
 	Mark
 }
 
-// marksOf sums up what matters to whoever has read a pool: its accounts but for when they
-// were used, its settings, limits and orders, not their health.
+// marksOf is a digest of the versions of a pool's rows: of its accounts, where all but their
+// last use counts, and of its settings, limits and orders, where health does not. A version
+// belongs to one state of one row for ever (migrations), and they are put in order: no two
+// changes can cancel out, as they did in a sum of the rows' hashes.
 const marksOf = `
 	SELECT workspace_id AS workspace, provider,
-		coalesce(sum(h) FILTER (WHERE account), 0)::text AS accounts, coalesce(sum(h) FILTER (WHERE NOT account), 0)::text AS rest
+		coalesce(md5(string_agg(version::text, ' ' ORDER BY version) FILTER (WHERE account)), '') AS accounts,
+		coalesce(md5(string_agg(version::text, ' ' ORDER BY version) FILTER (WHERE NOT account)), '') AS rest
 	FROM (
-		SELECT workspace_id, provider, true AS account, hash_record_extended(ROW (id, enabled, flat_rate, key_version, sealed, profile, base_url), 0) AS h
-		FROM accounts WHERE workspace_id = ANY (@workspaces)
+		SELECT workspace_id, provider, true AS account, version FROM accounts WHERE workspace_id = ANY (@workspaces)
 		UNION ALL
-		SELECT workspace_id, provider, false, hash_record_extended(ROW (settings, current_account, current_at), 1)
-		FROM pools WHERE workspace_id = ANY (@workspaces)
+		SELECT workspace_id, provider, false, version FROM pools WHERE workspace_id = ANY (@workspaces)
 		UNION ALL
-		SELECT workspace_id, provider, false, hash_record_extended(ROW (account_id, at, until, family), 2)
-		FROM account_limits WHERE workspace_id = ANY (@workspaces)
+		SELECT workspace_id, provider, false, version FROM account_limits WHERE workspace_id = ANY (@workspaces)
 		UNION ALL
-		SELECT workspace_id, provider, false, hash_record_extended(ROW (account_id, reset_at), 3)
-		FROM account_health WHERE workspace_id = ANY (@workspaces) AND reset_at IS NOT NULL
+		SELECT workspace_id, provider, false, version FROM account_health WHERE workspace_id = ANY (@workspaces) AND reset_at IS NOT NULL
 	) known GROUP BY workspace_id, provider`
 
 // Marks returns the marks of pools of which something is stored: of a pool that has the

@@ -9,7 +9,8 @@
 // 443. An operator who runs model servers of their own lifts it for private addresses
 // and for ports, which such servers choose as they like; what hosts tell the machines on
 // them, credentials among it, stays out of reach in any case. The accounts that the
-// operator shares are not bound to ports (Policy.For).
+// operator shares are not bound to ports, and on a single user's machine they may be model
+// servers there (Policy.For).
 package target
 
 import (
@@ -28,6 +29,9 @@ type Policy struct {
 	// AllowPrivate allows loopback and private addresses, plain http to them, and any
 	// port: for model servers of one's own.
 	AllowPrivate bool
+	// Loopback allows the operator's shared accounts to be on this machine, over http too:
+	// where all who use the broker use the machine.
+	Loopback bool
 	// AnyPort allows any port, and nothing else.
 	AnyPort bool
 }
@@ -35,7 +39,7 @@ type Policy struct {
 // For returns the policy for a workspace's accounts or, with any port, for those that the
 // operator shares. These are not dialled under Control.
 func (p Policy) For(shared bool) Policy {
-	p.AnyPort = p.AnyPort || shared
+	p.AnyPort, p.Loopback = p.AnyPort || shared, p.Loopback && shared
 	return p
 }
 
@@ -81,9 +85,12 @@ func (p Policy) Check(u *url.URL) error {
 	if err := CheckHost(u); err != nil {
 		return err
 	}
+	if p.Loopback && IsLoopback(u.Hostname()) {
+		return nil
+	}
 	private := isPrivateName(u.Hostname())
 	if u.Scheme == "http" && (!private || !p.AllowPrivate) {
-		return errors.New("the base URL must begin with https (http is for loopback and private addresses, where the operator allows them with CREDENTIAL_BROKER_ALLOW_PRIVATE)")
+		return errors.New("the base URL must begin with https (http is for loopback and private addresses, where the operator allows them with CREDENTIAL_BROKER_ALLOW_PRIVATE; a loopback one is also taken by `signalbox accounts add` without --gateway and --workspace, on the machine that runs `signalbox up`)")
 	}
 	if private && !p.AllowPrivate {
 		return errors.New("the base URL names a loopback or private address, which the operator has not allowed (CREDENTIAL_BROKER_ALLOW_PRIVATE)")
@@ -137,6 +144,15 @@ func isPrivateName(host string) bool {
 		}
 	}
 	return false
+}
+
+// IsLoopback reports whether a host is the machine itself, by its name or its address.
+func IsLoopback(host string) bool {
+	host = strings.TrimSuffix(strings.ToLower(host), ".")
+	if a, err := netip.ParseAddr(host); err == nil {
+		return a.Unmap().IsLoopback()
+	}
+	return host == "localhost" || strings.HasSuffix(host, ".localhost")
 }
 
 // Control is a net.Dialer's Control hook: it sees every address after name

@@ -11,7 +11,7 @@ import (
 
 func TestParse(t *testing.T) {
 	t.Parallel()
-	open, strict := target.Policy{AllowPrivate: true}, target.Policy{}
+	open, strict, local := target.Policy{AllowPrivate: true}, target.Policy{}, target.Policy{Loopback: true}
 	tests := []struct {
 		in     string
 		policy target.Policy
@@ -44,6 +44,18 @@ func TestParse(t *testing.T) {
 		{"http://ollama:11434", open, ""},
 		{"http://model.default.svc.cluster.local", open, ""},
 		{"http://[::1]:1", open, ""},
+		{"http://localhost:11434/v1", local.For(true), ""},
+		{"http://LOCALHOST.:11434/v1", local.For(true), ""},
+		{"http://127.0.0.1:8000", local.For(true), ""},
+		{"http://[::1]:1234/v1", local.For(true), ""},
+		{"http://localhost:11434/v1", local.For(false), "must begin with https"},
+		{"https://127.0.0.1", local.For(false), "loopback or private"},
+		{"http://10.0.0.1:8000", local.For(true), "must begin with https"},
+		{"http://ollama:11434", local.For(true), "must begin with https"},
+		{"http://localhost.example.com", local.For(true), "must begin with https"},
+		{"http://169.254.169.254", local.For(true), "must begin with https"},
+		{"ftp://localhost", local.For(true), "use https"},
+		{"http://user@localhost", local.For(true), "no user or password"},
 		{"https://10.0.0.1", strict, "loopback or private"},
 		{"https://10.0.0.1", open, ""},
 		{"https://169.254.169.254", strict, "loopback or private"},

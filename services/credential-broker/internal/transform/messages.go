@@ -11,7 +11,8 @@ import (
 type Rules struct {
 	// ToolPrefix is put before the names of custom tools: letters, digits, - and _.
 	ToolPrefix string
-	// System are texts that become the first blocks of the system prompt.
+	// System are texts that become the first blocks of the system prompt. Those that the
+	// caller's own begins with are not put there again.
 	System []string
 	// Words are replaced in the caller's own system prompt.
 	Words []Word
@@ -20,7 +21,8 @@ type Rules struct {
 // Messages edits bodies of Anthropic's Messages API.
 type Messages struct {
 	prefix []byte
-	system []byte // text blocks with commas between them
+	texts  []string
+	system []byte // text blocks of them, with commas between them
 	words  []word
 }
 
@@ -29,17 +31,23 @@ func NewMessages(r Rules) *Messages {
 	if r.ToolPrefix == "" && len(r.System) == 0 && len(r.Words) == 0 {
 		return nil
 	}
-	m := &Messages{prefix: []byte(r.ToolPrefix)}
-	for i, text := range r.System {
-		if i > 0 {
-			m.system = append(m.system, ',')
-		}
-		m.system = append(append(append(m.system, `{"type":"text","text":`...), quote(text)...), '}')
-	}
+	m := &Messages{prefix: []byte(r.ToolPrefix), texts: r.System, system: blocks(r.System)}
 	for _, w := range r.Words {
 		m.words = append(m.words, newWord(w))
 	}
 	return m
+}
+
+// blocks returns text blocks with commas between them.
+func blocks(texts []string) []byte {
+	var out []byte
+	for i, text := range texts {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = append(append(append(out, `{"type":"text","text":`...), quote(text)...), '}')
+	}
+	return out
 }
 
 // quote returns a text as a JSON string.

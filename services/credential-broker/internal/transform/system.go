@@ -13,8 +13,8 @@ func (w *walk) system() {
 		case !ok:
 		case len(first) == 0:
 			w.replaceWords(p)
-		case p.From == p.To: // the API takes no empty block
-			w.edit(p.From-1, 2, list(first))
+		case p.From == p.To || string(scan.Text(w.s.Bytes(p))) == w.m.texts[0]: // the API takes no empty block, and one is enough
+			w.edit(p.From-1, p.To-p.From+2, list(first))
 		default:
 			w.edit(p.From-1, 0, join("[", first, `,{"type":"text","text":`))
 			w.replaceWords(p)
@@ -22,16 +22,24 @@ func (w *walk) system() {
 		}
 	case '[':
 		w.s.Array()
-		at, n := w.s.At(), 0
+		at, n, same := w.s.At(), 0, 0
 		for ; w.s.Element() && !w.full(); n++ {
+			if n == same && same < len(w.m.texts) && w.says(w.m.texts[same]) {
+				same++
+				w.s.Skip()
+				at = w.s.At()
+				continue
+			}
 			w.block()
 		}
-		if len(first) > 0 {
-			comma := ","
-			if n == 0 {
-				comma = ""
-			}
-			w.edit(at, 0, join("", first, comma))
+		switch first := blocks(w.m.texts[same:]); {
+		case len(first) == 0:
+		case same > 0:
+			w.edit(at, 0, join(",", first, ""))
+		case n == 0:
+			w.edit(at, 0, first)
+		default:
+			w.edit(at, 0, join("", first, ","))
 		}
 	case 'n':
 		p := w.s.Skip()
@@ -51,6 +59,24 @@ func (w *walk) insertSystem(start int) {
 		comma = ""
 	}
 	w.edit(start, 0, join(`"system":[`, w.m.system, "]"+comma))
+}
+
+// says reports whether the block that comes next is one of this text.
+func (w *walk) says(text string) bool {
+	s, found := w.s, false
+	if !s.Object() {
+		return false
+	}
+	for name, ok := s.Member(); ok; name, ok = s.Member() {
+		if s.Is(name, "text") {
+			p, isString := s.String()
+			if found = isString && s.Is(p, text); isString {
+				continue
+			}
+		}
+		s.Skip()
+	}
+	return found
 }
 
 // block replaces words in the text of a block.

@@ -96,7 +96,8 @@ func TestPrefix(t *testing.T) {
 
 func TestSystem(t *testing.T) {
 	t.Parallel()
-	const blocks = `{"type":"text","text":"You are \"Signalbox\"."},{"type":"text","text":"Second\n<b>"}`
+	const second = `{"type":"text","text":"Second\n<b>"}`
+	const blocks = `{"type":"text","text":"You are \"Signalbox\"."},` + second
 	tests := []struct{ name, in, want string }{
 		{"none", `{"model":"m"}`, `{"system":[` + blocks + `],"model":"m"}`},
 		{"empty request", `{ }`, `{"system":[` + blocks + `] }`},
@@ -106,6 +107,12 @@ func TestSystem(t *testing.T) {
 		{"blocks", `{"system": [ {"type":"text","text":"x","cache_control":{"type":"ephemeral"}} ]}`, `{"system": [` + blocks + `, {"type":"text","text":"x","cache_control":{"type":"ephemeral"}} ]}`},
 		{"no blocks", `{"system":[]}`, `{"system":[` + blocks + `]}`},
 		{"something else", `{"system":7}`, `{"system":7}`},
+		{"the first text", `{"system":"You are \u0022Signalbox\"."}`, `{"system":[` + blocks + `]}`},
+		{"the first block", `{"system":[ {"text":"You are \"Signalbox\".","type":"text","cache_control":{"type":"ephemeral"}} , {"type":"text","text":"x"}]}`, `{"system":[ {"text":"You are \"Signalbox\".","type":"text","cache_control":{"type":"ephemeral"}},` + second + ` , {"type":"text","text":"x"}]}`},
+		{"the first block alone", `{"system":[{"type":"text","text":"You are \"Signalbox\"."}]}`, `{"system":[{"type":"text","text":"You are \"Signalbox\"."},` + second + `]}`},
+		{"all blocks", `{"system":[` + blocks + `,{"type":"text","text":"x"}]}`, `{"system":[` + blocks + `,{"type":"text","text":"x"}]}`},
+		{"the second block first", `{"system":[` + second + `]}`, `{"system":[` + blocks + `,` + second + `]}`},
+		{"the first block twice", `{"system":[` + blocks + `,` + blocks + `]}`, `{"system":[` + blocks + `,` + blocks + `]}`},
 		{"somewhere else", `{"metadata":{"system":"x"}}`, `{"system":[` + blocks + `],"metadata":{"system":"x"}}`},
 	}
 	for _, tt := range tests {
@@ -162,7 +169,7 @@ func TestWords(t *testing.T) {
 		t.Errorf("words outside of the system prompt are replaced: %s", got)
 	}
 	both := transform.Rules{System: []string{"example"}, Words: r.Words}
-	if got, want := apply(t, both, `{"system":"example"}`), `{"system":[{"type":"text","text":"example"},{"type":"text","text":"signalbox"}]}`; got != want {
+	if got, want := apply(t, both, `{"system":"an example"}`), `{"system":[{"type":"text","text":"example"},{"type":"text","text":"an signalbox"}]}`; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
@@ -367,11 +374,18 @@ func reference(body []byte, prefix string) any {
 	switch s := top["system"].(type) {
 	case nil:
 	case string:
-		if s != "" {
+		if s != "" && s != told.System[0] {
 			blocks = append(blocks, map[string]any{"type": "text", "text": s})
 		}
 	case []any:
-		blocks = append(blocks, s...)
+		same := 0
+		for same < min(len(s), len(told.System)) {
+			if b, ok := s[same].(map[string]any); !ok || b["text"] != told.System[same] {
+				break
+			}
+			same++
+		}
+		blocks = append(append(slices.Clone(s[:same]), blocks[same:]...), s[same:]...)
 	default:
 		return v
 	}

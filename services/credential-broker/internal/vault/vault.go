@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/aes"
 	"crypto/cipher"
+	"crypto/hkdf"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
@@ -99,7 +100,7 @@ type Vault struct {
 // openedKey is a data key, and what it was unwrapped from: a file of accounts that was set
 // aside as damaged is followed by one whose versions begin anew.
 type openedKey struct {
-	aead    cipher.AEAD
+	aead    *dataKey
 	wrapped [sha256.Size]byte
 }
 
@@ -153,7 +154,7 @@ type Sealer struct {
 	vault     *Vault
 	workspace id.Workspace
 	version   int
-	aead      cipher.AEAD
+	aead      *dataKey
 }
 
 // Sealer returns a Sealer, or why nothing can be sealed now.
@@ -207,7 +208,7 @@ func (v *Vault) open(ctx context.Context, at Place, sealed Sealed) (Secret, erro
 }
 
 // current returns the data key that new secrets of a workspace are sealed with.
-func (v *Vault) current(ctx context.Context, ws id.Workspace) (int, cipher.AEAD, error) {
+func (v *Vault) current(ctx context.Context, ws id.Workspace) (int, *dataKey, error) {
 	for range attempts {
 		all, err := v.keys.DataKeys(ctx, ws)
 		if err != nil {
@@ -243,7 +244,7 @@ func (v *Vault) makeDataKey(ctx context.Context, ws id.Workspace, version int) e
 }
 
 // dataKey returns one version of a workspace's data key.
-func (v *Vault) dataKey(ctx context.Context, ws id.Workspace, version int) (cipher.AEAD, error) {
+func (v *Vault) dataKey(ctx context.Context, ws id.Workspace, version int) (*dataKey, error) {
 	if aead := v.cached(ws, version); aead != nil {
 		return aead, nil
 	}
@@ -263,7 +264,7 @@ func noDataKey(version int) error {
 	return fmt.Errorf("data key %d is not there: %w", version, ErrDamaged)
 }
 
-func (v *Vault) cached(ws id.Workspace, version int) cipher.AEAD {
+func (v *Vault) cached(ws id.Workspace, version int) *dataKey {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.opened[dataKeyID{ws, version}].aead
@@ -280,7 +281,7 @@ func (v *Vault) forget(ws id.Workspace, version int) bool {
 
 // unwrapped returns a data key from the cache, else unwraps and keeps it. Where somebody
 // does that already, it waits for what they find.
-func (v *Vault) unwrapped(ctx context.Context, ws id.Workspace, k WrappedKey) (cipher.AEAD, error) {
+func (v *Vault) unwrapped(ctx context.Context, ws id.Workspace, k WrappedKey) (*dataKey, error) {
 	at, wrapped := dataKeyID{ws, k.Version}, sha256.Sum256(k.Wrapped)
 	for {
 		aead, others, err := v.found(at, wrapped)
@@ -302,7 +303,7 @@ func (v *Vault) unwrapped(ctx context.Context, ws id.Workspace, k WrappedKey) (c
 		v.fails(at, failure{time.Now(), err, wrapped})
 		return nil, err
 	}
-	aead, err := newAEAD(key)
+	aead, err := newDataKey(key)
 	if err != nil {
 		return nil, fmt.Errorf("data key %d: %w", k.Version, err)
 	}
@@ -318,7 +319,7 @@ func (v *Vault) unwrapped(ctx context.Context, ws id.Workspace, k WrappedKey) (c
 // found returns a data key, or with what error it was not opened a moment ago, or what to
 // wait for while somebody unwraps it. If it is none of these the caller unwraps it, and
 // calls answered.
-func (v *Vault) found(at dataKeyID, wrapped [sha256.Size]byte) (cipher.AEAD, <-chan struct{}, error) {
+func (v *Vault) found(at dataKeyID, wrapped [sha256.Size]byte) (*dataKey, <-chan struct{}, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if k, ok := v.opened[at]; ok && k.wrapped == wrapped {
@@ -387,6 +388,21 @@ func newAEAD(key []byte) (cipher.AEAD, error) {
 		return nil, err
 	}
 	return cipher.NewGCMWithRandomNonce(block)
+}
+
+// dataKey seals what is stored, and has what a key pair for those elsewhere is derived from.
+type dataKey struct {
+	cipher.AEAD
+	seed []byte
+}
+
+func newDataKey(key []byte) (*dataKey, error) {
+	aead, err := newAEAD(key)
+	if err != nil {
+		return nil, err
+	}
+	seed, err := hkdf.Key(sha256.New, key, nil, "signalbox.credential.v1 sealing key", keySize)
+	return &dataKey{aead, seed}, err
 }
 
 func (p Place) bound(version int) []byte {

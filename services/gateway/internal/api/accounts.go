@@ -2,15 +2,21 @@ package api
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"io"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 
+	"connectrpc.com/connect"
 	"github.com/danielgtaylor/huma/v2"
 
 	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/seal"
 	credentialv1 "signalbox.dev/proto/signalbox/credential/v1"
 )
 
@@ -23,10 +29,21 @@ func (a *API) accounts() {
 		Description: "No secret is shown, to nobody.",
 	}, owners, a.listAccounts)
 	handle(a, huma.Operation{
-		OperationID: "create-account", Method: http.MethodPost, Path: "/api/accounts", DefaultStatus: http.StatusCreated,
+		OperationID: "create-account", Method: http.MethodPost, Path: AccountsPath, DefaultStatus: http.StatusCreated, MaxBodyBytes: maxAccount,
 		Tags: tags, Summary: "Add an API key of a provider",
-		Description: "The key is sealed and never shown again. For accounts that one signs in to see /api/accounts/logins.",
+		Description: "The key is stored encrypted and never shown again. Who seals it (sealed_secret, see /api/accounts/sealing-key) shows it to the credential broker alone; else the body is handed on unread, and its connection is closed. For accounts that one signs in to see /api/accounts/logins.",
 	}, owners, a.createAccount)
+	// On a copy: of the operation itself huma would take it to be the one that reads the body.
+	create := *a.huma.OpenAPI().Paths[AccountsPath].Post
+	create.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{
+		"application/json": {Schema: a.huma.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[CreateAccount](), true, "CreateAccount")},
+	}}
+	a.huma.OpenAPI().Paths[AccountsPath].Post = &create
+	handle(a, huma.Operation{
+		OperationID: "get-sealing-key", Method: http.MethodGet, Path: "/api/accounts/sealing-key",
+		Tags: tags, Summary: "Get the public key with which a secret is sealed for the credential broker",
+		Description: "HPKE (RFC 9180), base mode, one message, no associated data. The info is five texts with a line feed between them: `signalbox v1`, `account secret`, the workspace's id, and provider and base_url as the request has them (empty where it has none). What is sealed is the secret as it is. Another key is in use after a rotation of keys; one that is not any more is refused: 409, SEALING_KEY_UNKNOWN.",
+	}, owners, a.getSealingKey)
 	handle(a, huma.Operation{
 		OperationID: "list-account-kinds", Method: http.MethodGet, Path: "/api/accounts/kinds",
 		Tags: tags, Summary: "List what accounts can be added: as keys, and by signing in",
@@ -72,7 +89,7 @@ type Account struct {
 	FlatRate   bool       `json:"flat_rate" doc:"It is paid by the month: its use costs nothing."`
 	CreatedAt  string     `json:"created_at" format:"date-time"`
 	LastUsedAt *string    `json:"last_used_at" format:"date-time"`
-	Status     *string    `json:"status" enum:"ready,cooling,unhealthy,disabled,reauthorize,signed_out,unusable" doc:"cooling: parked, whole or for some models. unhealthy: used when there is no better one. reauthorize: somebody must sign in again. unusable: its stored credential does not open. Null for shared accounts, as what follows."`
+	Status     *string    `json:"status" enum:"ready,cooling,unhealthy,disabled,reauthorize,signed_out,unusable" doc:"cooling: parked, whole or for some models, or passed over. unhealthy: used when there is no better one. reauthorize: somebody must sign in again. unusable: its stored credential does not open. Null for shared accounts, as what follows."`
 	Reason     *string    `json:"reason" doc:"For people: why it is unusable; null where it is not."`
 	Health     *float64   `json:"health" doc:"From 0 to 100."`
 	Tokens     *float64   `json:"tokens" doc:"What is left of the account's requests, as the server counts that answers; null where it does not."`
@@ -86,6 +103,7 @@ type Cooldown struct {
 	Since      string  `json:"since" format:"date-time"`
 	Until      string  `json:"until" format:"date-time"`
 	Reason     string  `json:"reason" example:"RATE_LIMIT_EXCEEDED"`
+	PassedOver bool    `json:"passed_over" doc:"The account is not parked: others go first, for the model that family names, or for all."`
 	HTTPStatus *int32  `json:"http_status" doc:"Of the provider's answer."`
 	RetryAfter *string `json:"retry_after" doc:"The header that asked for it, as the provider sent it."`
 	Step       int32   `json:"step" doc:"How often in a row the quota was used up."`
@@ -126,7 +144,7 @@ func viewAccount(m *credentialv1.Account) Account {
 	for i, c := range m.GetCooldowns() {
 		v.Cooldowns[i] = Cooldown{
 			Family: orNull(c.GetFamily()), Since: stamp(c.GetSince()), Until: stamp(c.GetUntil()), Reason: c.GetReason(),
-			HTTPStatus: orNull(c.GetStatus()), RetryAfter: orNull(c.GetRetryAfter()), Step: c.GetStep(),
+			HTTPStatus: orNull(c.GetStatus()), RetryAfter: orNull(c.GetRetryAfter()), Step: c.GetStep(), PassedOver: c.GetPassedOver(),
 		}
 	}
 	if g := m.GetGrant(); g != nil {
@@ -184,42 +202,116 @@ func (a *API) listAccounts(ctx context.Context, in *WindowInput) (*accountsOutpu
 	return out, nil
 }
 
-// CreateAccount is the body of POST /api/accounts.
+// AccountsPath is where secrets come in: see package gateway, forgetBodies.
+const AccountsPath = "/api/accounts"
+
+// maxAccount bounds the body of POST /api/accounts.
+const maxAccount = 64 << 10
+
+// CreateAccount is the body of POST /api/accounts. The credential broker reads it.
 type CreateAccount struct {
-	Provider string      `json:"provider" minLength:"1" maxLength:"32" doc:"A provider that needs nothing else, or a name of your own." example:"anthropic"`
-	Profile  string      `json:"profile,omitempty" maxLength:"64" doc:"The request profile; the provider's own when absent."`
-	Label    string      `json:"label,omitempty" maxLength:"100"`
-	Secret   conf.Secret `json:"secret" minLength:"1" maxLength:"8192" writeOnly:"true" doc:"The key."`
-	BaseURL  string      `json:"base_url,omitempty" maxLength:"2000" doc:"Where the provider is; the profile's own when absent."`
-	FlatRate bool        `json:"flat_rate,omitempty" doc:"It is paid by the month: its use costs nothing."`
+	Provider string        `json:"provider" minLength:"1" maxLength:"32" doc:"A provider that needs nothing else, or a name of your own." example:"anthropic"`
+	Profile  string        `json:"profile,omitempty" maxLength:"64" doc:"The request profile; the provider's own when absent."`
+	Label    string        `json:"label,omitempty" maxLength:"100"`
+	Secret   conf.Secret   `json:"secret,omitempty" minLength:"1" maxLength:"8192" writeOnly:"true" doc:"The key; or sealed_secret."`
+	Sealed   *SealedSecret `json:"sealed_secret,omitempty" writeOnly:"true" doc:"The key, sealed for the credential broker; or secret."`
+	BaseURL  string        `json:"base_url,omitempty" maxLength:"2000" doc:"Where the provider is; the profile's own when absent."`
+	FlatRate bool          `json:"flat_rate,omitempty" doc:"It is paid by the month: its use costs nothing."`
 }
 
-func (a *API) createAccount(ctx context.Context, in *struct {
+// SealedSecret is a secret that only the credential broker opens.
+type SealedSecret struct {
+	KeyID  string `json:"key_id" doc:"Of the key at /api/accounts/sealing-key."`
+	Sealed []byte `json:"sealed" doc:"The encapsulated key (enc, 32 bytes), and behind it the ciphertext; base64."`
+}
+
+// createAccountInput is a body that nobody here parses: read into one buffer, which is
+// cleared when its text has been sealed.
+type createAccountInput struct {
 	Idempotent
-	Body CreateAccount
-},
-) (*accountOutput, error) {
+	body []byte
+}
+
+// Resolve implements huma.Resolver.
+func (in *createAccountInput) Resolve(hc huma.Context) []error {
+	buffer := make([]byte, maxAccount+1)
+	n, err := io.ReadFull(hc.BodyReader(), buffer)
+	in.body = buffer[:n]
+	if err == nil {
+		clear(buffer)
+		return []error{&Error{status: http.StatusRequestEntityTooLarge}} // transformError says the rest
+	}
+	if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) || n == 0 {
+		clear(buffer)
+		return []error{&Error{status: http.StatusBadRequest, Message: "the body did not come, or not whole"}}
+	}
+	return nil
+}
+
+// createAccount hands a body on, sealed: in clear it is in no buffer but the one that it was
+// read into, which nothing of what carries a call could promise.
+func (a *API) createAccount(ctx context.Context, in *createAccountInput) (*accountOutput, error) {
+	defer clear(in.body)
 	key, err := in.key()
 	if err != nil {
 		return nil, err
 	}
-	b := &in.Body
-	if b.Provider == "" {
-		return nil, invalid("provider is required")
-	}
-	if b.Secret == "" {
-		return nil, invalid("secret is required")
-	}
-	for _, f := range []struct{ name, text string }{{"provider", b.Provider}, {"profile", b.Profile}, {"label", b.Label}, {"base_url", b.BaseURL}} {
-		if err := checkText(f.name, f.text, 2000); err != nil {
-			return nil, err
+	if json.Valid(in.body) { // what is not, the broker says; neither look copies a value
+		if err := checkBody(in.body, reflect.TypeFor[CreateAccount]()); err != nil {
+			return nil, invalid("%v", err)
 		}
 	}
-	res, err := a.cfg.Accounts.AddAccount(ctx, &credentialv1.AddAccountRequest{
-		Provider: b.Provider, Profile: b.Profile, Label: b.Label, Secret: b.Secret.Reveal(), BaseUrl: b.BaseURL, FlatRate: b.FlatRate,
-		Id: operationKey(guestOf(ctx).Actor, "create-account", key),
-	})
+	req := &credentialv1.AddAccountRequest{Id: operationKey(guestOf(ctx).Actor, "create-account", key)}
+	sealing, err := a.cfg.Accounts.GetSealingKey(ctx, &credentialv1.GetSealingKeyRequest{})
+	switch {
+	case connect.CodeOf(err) == connect.CodeUnimplemented: // a broker of the version before
+		err = readAccount(in.body, req)
+	case err == nil:
+		req.Body = &credentialv1.SealedText{KeyId: sealing.GetKeyId()}
+		req.Body.Sealed, err = seal.Seal(sealing.GetPublicKey(), seal.Body(guestOf(ctx).Actor.Workspace.String()), in.body)
+	}
+	if err != nil {
+		return nil, err
+	}
+	clear(in.body)
+	res, err := a.cfg.Accounts.AddAccount(ctx, req)
 	return showAccount(res.GetAccount(), err)
+}
+
+// readAccount reads a body for a broker that does not.
+func readAccount(body []byte, req *credentialv1.AddAccountRequest) error {
+	var b CreateAccount
+	if err := decodeJSON(body, &b); err != nil {
+		return invalid("%v", err)
+	}
+	req.Provider, req.Profile, req.Label, req.BaseUrl = b.Provider, b.Profile, b.Label, b.BaseURL
+	req.FlatRate, req.Secret = b.FlatRate, b.Secret.Reveal()
+	return nil
+}
+
+// SealingKey is a public key.
+type SealingKey struct {
+	ID        string `json:"id"`
+	PublicKey []byte `json:"public_key" doc:"Of X25519, 32 bytes; base64."`
+	KEM       string `json:"kem" example:"DHKEM(X25519, HKDF-SHA256)"`
+	KDF       string `json:"kdf" example:"HKDF-SHA256"`
+	AEAD      string `json:"aead" example:"AES-256-GCM"`
+}
+
+type sealingKeyOutput struct {
+	Body struct {
+		SealingKey SealingKey `json:"sealing_key"`
+	}
+}
+
+func (a *API) getSealingKey(ctx context.Context, _ *struct{}) (*sealingKeyOutput, error) {
+	res, err := a.cfg.Accounts.GetSealingKey(ctx, &credentialv1.GetSealingKeyRequest{})
+	if err != nil {
+		return nil, err
+	}
+	out := &sealingKeyOutput{}
+	out.Body.SealingKey = SealingKey{ID: res.GetKeyId(), PublicKey: res.GetPublicKey(), KEM: seal.KEM, KDF: seal.KDF, AEAD: seal.AEAD}
+	return out, nil
 }
 
 // AccountKinds are what accounts can be added.

@@ -16,7 +16,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/netip"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -38,6 +37,7 @@ import (
 type Config struct {
 	Conversations agentv1connect.ConversationServiceClient
 	Runs          agentv1connect.RunServiceClient
+	Models        agentv1connect.ModelServiceClient
 	Tools         toolv1connect.ToolServiceClient
 	Documents     documentv1connect.DocumentServiceClient
 	Accounts      credentialv1connect.AccountServiceClient
@@ -52,14 +52,14 @@ type Config struct {
 	BodyTimeout time.Duration
 	// WriteTimeout bounds how long a stream's client may take for 64 KiB. 10 s when 0.
 	WriteTimeout time.Duration
-	// TrustedProxies are those whose word is taken for from where somebody calls.
-	TrustedProxies []netip.Prefix
 	// ReturnPaths are those of the console to which a browser may go on that comes back
 	// from a provider; the first is the default. Without any it is shown a page.
 	ReturnPaths []string
 	// KeepConnections leaves streams to net/http, also where the feed could take
 	// their connections over.
 	KeepConnections bool
+	// DiskFull reports whether that is why something is unavailable; nil where nobody knows.
+	DiskFull func() bool
 }
 
 // API serves the operations. It may be used from any goroutine.
@@ -100,12 +100,12 @@ func New(cfg Config) (*API, error) {
 	a.messages()
 	a.runs()
 	a.tools()
+	a.models()
 	a.documents()
 	a.workspaces()
 	a.keys()
 	a.accounts()
 	a.connections()
-	a.sockets()
 	describe(a.huma.OpenAPI())
 	var err error
 	if a.spec, err = json.Marshal(a.huma.OpenAPI()); err != nil {
@@ -159,8 +159,6 @@ type access struct {
 	// people refuses API keys: who holds one acts in its workspace, and decides
 	// neither who else does nor about the person who made it.
 	people bool
-	// socket is not answered but upgraded.
-	socket bool
 	// page is for browsers that come from elsewhere, without a token.
 	page bool
 }

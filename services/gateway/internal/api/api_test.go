@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 	"signalbox.dev/services/gateway/internal/dialect"
@@ -75,6 +76,7 @@ func TestEventsAreDescribed(t *testing.T) {
 		{&runv1.Event{Body: &runv1.Event_Source{Source: &runv1.Source{}}}, &SourceEvent{}},
 		{&runv1.Event{Body: &runv1.Event_StepComplete{StepComplete: &runv1.StepComplete{}}}, &StepCompleteEvent{}},
 		{&runv1.Event{Body: &runv1.Event_StepRetry{StepRetry: &runv1.StepRetry{}}}, &StepRetryEvent{}},
+		{&runv1.Event{Body: &runv1.Event_Waiting{Waiting: &runv1.Waiting{Until: &timestamppb.Timestamp{Nanos: 1}}}}, &WaitingEvent{}},
 		{&runv1.Event{Body: &runv1.Event_UserMessage{UserMessage: &runv1.UserMessage{ContentJson: `"hi"`}}}, &UserMessageEvent{}},
 		{&runv1.Event{Body: &runv1.Event_RunStart{RunStart: &runv1.RunStart{}}}, &RunStartEvent{}},
 		{&runv1.Event{Body: &runv1.Event_Done{Done: &runv1.Done{}}}, &DoneEvent{}},

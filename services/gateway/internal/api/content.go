@@ -3,6 +3,7 @@ package api
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -75,10 +76,18 @@ func checkSaid(where, text string) error {
 	return checkText(where, text, limitMessage)
 }
 
+// partFields are those of all parts. Clients send others too, which are ignored.
+var partFields = []string{"type", "text", "mediaType", "data", "filename"}
+
 func checkPart(where string, raw json.RawMessage) error {
 	var p map[string]json.RawMessage
 	if json.Unmarshal(raw, &p) != nil || p == nil {
 		return invalid("%s: want an object", where)
+	}
+	for name := range p {
+		if meant := nearest(name, partFields); meant != "" && !slices.Contains(partFields, name) {
+			return invalid("%s.%s: no such field; did you mean %s?", where, clip(name), meant)
+		}
 	}
 	kind, _, err := partField(where, p, "type")
 	if err != nil {

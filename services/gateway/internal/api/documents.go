@@ -2,7 +2,9 @@ package api
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -31,14 +33,39 @@ type DocumentPath struct {
 }
 
 type documentOutput struct {
+	ETag string `header:"ETag" doc:"The state whose content is that of this answer or, without one, of the request. Absent where others may have written at the same moment."`
 	Body struct {
-		Document Document `json:"document"`
+		Document Document  `json:"document"`
+		Warnings []Warning `json:"warnings,omitempty" doc:"What the document does not hold as the content has it."`
 	}
+}
+
+// Warning is something in Markdown that a document does not hold as it was written.
+type Warning struct {
+	Line   int32  `json:"line" doc:"Of the content, from 1."`
+	What   string `json:"what" example:"the HTML <kbd>"`
+	KeptAs string `json:"kept_as" doc:"What is there in its place." example:"text"`
+}
+
+// telling adds warnings to the answer.
+func (out *documentOutput) telling(warnings []*documentv1.Warning) *documentOutput {
+	for _, w := range warnings {
+		out.Body.Warnings = append(out.Body.Warnings, Warning{w.GetLine(), w.GetWhat(), w.GetKeptAs()})
+	}
+	return out
 }
 
 func showDocument(d *documentv1.Document, content *string) *documentOutput {
 	out := &documentOutput{}
 	out.Body.Document = viewDocument(d, content)
+	return out
+}
+
+// as names the state of the document in the answer, if it is known to be the answer's.
+func (out *documentOutput) as(sure bool) *documentOutput {
+	if sure {
+		out.ETag = strconv.Quote(strconv.FormatInt(out.Body.Document.Sequence, 10))
+	}
 	return out
 }
 
@@ -58,7 +85,11 @@ func (a *API) documents() {
 	handle(a, huma.Operation{
 		OperationID: "update-document", Method: http.MethodPatch, Path: "/api/documents/{id}",
 		Tags: []string{"Documents"}, Summary: "Rename a document, or set its content as a minimal change", MaxBodyBytes: limitMarkdown,
-		Description: "With both, both are done in one step, or neither.",
+		Description: "With both, both are done in one step, or neither. With the header If-Match, an ETag, it is done to the document in that " +
+			"state only, else 412. With `base`, the ETag or sequence of the content that yours was made from, the difference between the two is " +
+			"merged into the document as it is now: what others wrote since stays. The answer then has the merged content, and its ETag is the " +
+			"next base. 409 with the code BASE_GONE: that content is not known any more, read the document again. Without either, " +
+			"`content` is all of the content.",
 	}, access{role: identity.Editor}, a.updateDocument)
 	handle(a, huma.Operation{
 		OperationID: "delete-document", Method: http.MethodDelete, Path: "/api/documents/{id}",
@@ -112,7 +143,7 @@ func (a *API) createDocument(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	return showDocument(res.GetDocument(), nil), nil
+	return showDocument(res.GetDocument(), nil).as(true).telling(res.GetWarnings()), nil
 }
 
 // checkDocumentName is checkName for a name that has one line.
@@ -173,22 +204,68 @@ func (a *API) getDocument(ctx context.Context, in *DocumentPath) (*documentOutpu
 	if err != nil {
 		return nil, err
 	}
-	res, err := a.cfg.Documents.Read(ctx, &documentv1.ReadRequest{Id: document.String()})
+	res, err := a.cfg.Documents.Read(ctx, &documentv1.ReadRequest{Id: document.String(), KeepBase: true})
 	if err != nil {
 		return nil, err
 	}
-	return showDocument(res.GetDocument(), new(res.GetMarkdown())), nil
+	return showDocument(res.GetDocument(), new(res.GetMarkdown())).as(true), nil
 }
 
 // UpdateDocument is the body of PATCH /api/documents/{id}. What is absent stays.
 type UpdateDocument struct {
 	Name    *string `json:"name,omitempty" nullable:"true" minLength:"1" maxLength:"200"`
 	Content *string `json:"content,omitempty" nullable:"true" doc:"Markdown."`
+	Base    *State  `json:"base,omitempty" doc:"The state that content was made from, as an ETag or a sequence."`
+}
+
+// State names a state of a document, as the ETag or the sequence of an answer.
+type State struct{ json.RawMessage }
+
+// Schema implements huma.SchemaProvider.
+func (State) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{OneOf: []*huma.Schema{{Type: huma.TypeString}, {Type: huma.TypeInteger, Format: "int64"}}, Examples: []any{`"12"`}}
+}
+
+// sequence returns the sequence of the state, 0 for none.
+func (s *State) sequence() (int64, error) {
+	if s == nil || len(s.RawMessage) == 0 || string(s.RawMessage) == "null" {
+		return 0, nil
+	}
+	tag := string(s.RawMessage)
+	_ = json.Unmarshal(s.RawMessage, &tag) // a number is its own text
+	n, err := strconv.ParseInt(strings.Trim(strings.TrimPrefix(strings.TrimSpace(tag), "W/"), `"`), 10, 64)
+	if err != nil || n < 1 {
+		return 0, invalid("base: want the ETag of an answer about this document, or its sequence")
+	}
+	return n, nil
+}
+
+// Conditional is the header of a change to a document in one state only.
+type Conditional struct {
+	IfMatch string `header:"If-Match" doc:"An ETag: the change is made to the document in that state only, else 412."`
+}
+
+// sequence returns the sequence that the document must have, 0 for any.
+func (c Conditional) sequence() (int64, error) {
+	tag := strings.TrimSpace(c.IfMatch)
+	if tag == "" || tag == "*" {
+		return 0, nil
+	}
+	opaque := strings.TrimPrefix(tag, "W/")
+	if len(opaque) < 2 || opaque[0] != '"' || strings.IndexByte(opaque[1:], '"') != len(opaque)-2 {
+		return 0, invalid("If-Match: want one ETag as an answer had it, with its quotes, or *")
+	}
+	n, err := strconv.ParseInt(strings.Trim(tag, `"`), 10, 64)
+	if err != nil || n < 1 { // not one of ours, or weak (RFC 9110, 13.1.1): no document is in that state
+		return -1, nil
+	}
+	return n, nil
 }
 
 func (a *API) updateDocument(ctx context.Context, in *struct {
 	DocumentPath
 	Idempotent
+	Conditional
 	Body UpdateDocument
 },
 ) (*documentOutput, error) {
@@ -215,12 +292,27 @@ func (a *API) updateDocument(ctx context.Context, in *struct {
 			return nil, err
 		}
 	}
+	ifSequence, err := in.sequence()
+	if err != nil {
+		return nil, err
+	}
+	base, err := b.Base.sequence()
+	if err != nil {
+		return nil, err
+	}
+	if base != 0 && b.Content == nil {
+		return nil, invalid("base: is the state that content was made from: send content with it")
+	}
 	var d *documentv1.Document
+	var merged *string
+	var warnings []*documentv1.Warning
+	exact := false
 	if b.Content != nil {
 		ctx, cancel := patienceFor(ctx, *b.Content)
 		defer cancel()
 		change := &documentv1.ReplaceRequest{
 			Id: document.String(), Markdown: *b.Content, OperationKey: operationKey(actor, "replace-document "+in.ID, key),
+			IfSequence: ifSequence, Base: base,
 		}
 		if b.Name != nil {
 			change.Name = &name
@@ -229,20 +321,24 @@ func (a *API) updateDocument(ctx context.Context, in *struct {
 		if err != nil {
 			return nil, err
 		}
-		d = res.GetDocument()
+		d, exact, warnings, ifSequence = res.GetDocument(), res.GetExact(), res.GetWarnings(), 0
+		if base != 0 && res.GetMarkdown() != "" {
+			merged = &res.Markdown
+		}
 	}
 	// Behind a content only where document-sync is of an earlier release, which knows no
 	// name there. A repetition under the same key then does what was not done.
 	if b.Name != nil && d.GetName() != name {
 		res, err := a.cfg.Documents.Rename(ctx, &documentv1.RenameRequest{
-			Id: document.String(), Name: name, OperationKey: operationKey(actor, "rename-document "+in.ID, key),
+			Id: document.String(), Name: name, OperationKey: operationKey(actor, "rename-document "+in.ID, key), IfSequence: ifSequence,
 		})
 		if err != nil {
 			return nil, err
 		}
-		d = res.GetDocument()
+		// Of a name alone: the caller knows the content that it was given to.
+		d, exact = res.GetDocument(), ifSequence > 0
 	}
-	return showDocument(d, nil), nil
+	return showDocument(d, merged).as(exact).telling(warnings), nil
 }
 
 func (a *API) deleteDocument(ctx context.Context, in *struct {

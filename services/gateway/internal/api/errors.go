@@ -58,6 +58,12 @@ func (a *API) failure(ctx context.Context, operation string, err error) *Error {
 		a.cfg.Log.ErrorContext(ctx, "request failed", "operation", operation, "error", err)
 	case fault.Unavailable, fault.Deadline:
 		a.cfg.Log.WarnContext(ctx, "request refused for now", "operation", operation, "error", err)
+		if a.cfg.DiskFull != nil && a.cfg.DiskFull() {
+			return publicError(&fault.Error{
+				Kind: fault.Unavailable, Code: "DISK_FULL", RetryAfter: 5 * time.Second,
+				Message: "the disk of this Signalbox is full: make room where its data folder is, and it goes on by itself",
+			})
+		}
 	}
 	return publicError(err)
 }
@@ -70,6 +76,10 @@ func publicError(err error) *Error {
 		e.Message = publicName(f.Message)
 	case fault.Internal:
 		e.Message, e.Code = "internal error", ""
+	case fault.Conflict:
+		if f.Code == fault.CodePrecondition {
+			e.status = http.StatusPreconditionFailed
+		}
 	case fault.Unauthenticated:
 		e.header = http.Header{"Www-Authenticate": {"Bearer"}}
 	case fault.Limited, fault.Unavailable:
@@ -99,14 +109,14 @@ func publicName(message string) string {
 func invalid(format string, args ...any) error { return fault.New(fault.Invalid, format, args...) }
 
 // decodeJSON reads a body and says in one sentence what is wrong with it. Unknown
-// fields are ignored; null is as good as absent.
+// fields are ignored unless checkBody refuses them; null is as good as absent.
 func decodeJSON(data []byte, v any) error {
 	if !utf8.Valid(data) {
 		return notText(data)
 	}
 	err := json.Unmarshal(data, v)
 	if err == nil {
-		return nil
+		return checkBody(data, reflect.TypeOf(v))
 	}
 	if e, ok := errors.AsType[*json.SyntaxError](err); ok {
 		return fmt.Errorf("the body is not valid JSON: %w (at byte %d)", e, e.Offset)

@@ -1,6 +1,9 @@
 package api
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"time"
+)
 
 // The types of this file describe the events of a stream for the OpenAPI
 // document. Package dialect writes them; a test holds the two together.
@@ -86,6 +89,13 @@ type StepRetryEvent struct {
 	Reason    string `json:"reason"`
 }
 
+// WaitingEvent tells that nothing can be done before a time.
+type WaitingEvent struct {
+	Type   string     `json:"type" enum:"waiting"`
+	Reason string     `json:"reason" example:"The model provider's rate limit is reached."`
+	Until  *time.Time `json:"until,omitempty" doc:"Absent when unknown."`
+}
+
 // UserMessageEvent is a message that somebody else sent.
 type UserMessageEvent struct {
 	Type      string          `json:"type" enum:"user-message"`
@@ -97,21 +107,24 @@ type UserMessageEvent struct {
 
 // RunStartEvent tells that a run was begun with.
 type RunStartEvent struct {
-	Type     string `json:"type" enum:"run-start"`
-	RunID    string `json:"runId"`
-	Model    string `json:"model"`
-	Provider string `json:"provider"`
+	Type      string `json:"type" enum:"run-start"`
+	RunID     string `json:"runId"`
+	Model     string `json:"model"`
+	Provider  string `json:"provider"`
+	Simulated bool   `json:"simulated" doc:"No model answers: a simulator plays a script."`
 }
 
 // DoneEvent is a run's end.
 type DoneEvent struct {
 	Type           string `json:"type" enum:"done"`
-	Text           string `json:"text"`
+	Text           string `json:"text" doc:"The texts of all steps, with a blank line between them."`
+	FinalText      string `json:"final_text" doc:"The text of the last step."`
 	TotalTokensIn  int64  `json:"totalTokensIn"`
 	TotalTokensOut int64  `json:"totalTokensOut"`
 	Steps          int32  `json:"steps"`
 	FinishReason   string `json:"finishReason" example:"stop"`
 	RunID          string `json:"runId"`
+	Simulated      bool   `json:"simulated" doc:"No model answered: a simulator played a script."`
 }
 
 // ErrorEvent is a run's end in failure.

@@ -73,7 +73,8 @@ func (a *API) enter(hc huma.Context, who access) (context.Context, error) {
 	if err := checkQuery(hc); err != nil {
 		return nil, err
 	}
-	person, err := a.cfg.Door.Who(ctx, bearer(hc, who))
+	r, _ := humago.Unwrap(hc)
+	person, err := a.cfg.Door.Who(ctx, a.cfg.Door.Address(r), bearer(hc, who))
 	if err != nil {
 		return nil, err
 	}
@@ -96,11 +97,18 @@ func (a *API) enter(hc huma.Context, who access) (context.Context, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, _ := humago.Unwrap(hc)
 	guest.Actor.Address = a.address(r)
 	ctx = identity.With(context.WithValue(ctx, guestKey{}, guest), guest.Actor)
 	_, err = identity.Require(ctx, who.role)
 	return ctx, err
+}
+
+// address is from where somebody calls, for records; empty where that is not known.
+func (a *API) address(r *http.Request) string {
+	if at := a.cfg.Door.Address(r); at.IsValid() {
+		return at.String()
+	}
+	return ""
 }
 
 // checkQuery refuses what is no text in a query: nothing behind this door takes it. Where

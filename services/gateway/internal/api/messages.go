@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -66,7 +67,7 @@ func (a *API) messages() {
 
 	handle(a, huma.Operation{
 		OperationID: "cancel", Method: http.MethodPost, Path: "/api/sessions/{id}/cancel",
-		Tags: []string{"Messages"}, Summary: "Stop the session's runs, or one of them",
+		Tags: []string{"Messages"}, Summary: "Stop the session's active run, a certain one, or all",
 	}, access{role: identity.Editor}, a.cancel)
 }
 
@@ -302,6 +303,7 @@ type SendResult struct {
 	Steps        int32      `json:"steps"`
 	FinishReason string     `json:"finishReason" example:"stop"`
 	RunID        string     `json:"runId" format:"uuid"`
+	Simulated    bool       `json:"simulated,omitempty" doc:"The simulator answered, and no model."`
 	ToolCalls    []ToolStat `json:"toolCalls,omitempty" doc:"With collect_tool_stats."`
 }
 
@@ -344,13 +346,13 @@ func (a *API) submitAndWait(ctx context.Context, req *agentv1.SubmitRequest) (*r
 		return nil, runFailure(e)
 	}
 	d := end.GetDone()
-	text, err := a.wholeText(ctx, d, res.GetRun().GetId())
+	text, err := a.finalText(ctx, d, res.GetRun().GetId())
 	if err != nil {
 		return nil, err
 	}
 	out := SendResult{
 		Content: text, InputTokens: d.GetTotalTokensIn(), OutputTokens: d.GetTotalTokensOut(),
-		Steps: d.GetSteps(), FinishReason: d.GetFinishReason(), RunID: res.GetRun().GetId(),
+		Steps: d.GetSteps(), FinishReason: d.GetFinishReason(), RunID: res.GetRun().GetId(), Simulated: res.GetRun().GetSimulated(),
 	}
 	if req.GetCollectToolStats() {
 		if out.ToolCalls, err = a.toolStats(ctx, res.GetRun().GetId()); err != nil {
@@ -364,9 +366,10 @@ func (a *API) submitAndWait(ctx context.Context, req *agentv1.SubmitRequest) (*r
 // there is: events have bounds, and the run's row has not.
 const maybeShortened = 64 << 10
 
-func (a *API) wholeText(ctx context.Context, d *runv1.Done, run string) (string, error) {
-	if len(d.GetText()) < maybeShortened {
-		return d.GetText(), nil
+// finalText returns the text of the run's last step.
+func (a *API) finalText(ctx context.Context, d *runv1.Done, run string) (string, error) {
+	if text := cmp.Or(d.GetFinalText(), d.GetText()); len(text) < maybeShortened {
+		return text, nil
 	}
 	res, err := a.cfg.Runs.GetRun(ctx, &agentv1.GetRunRequest{Id: run})
 	if err != nil {
@@ -453,7 +456,8 @@ func (a *API) toolStats(ctx context.Context, run string) ([]ToolStat, error) {
 
 // Cancel is the body of POST /api/sessions/{id}/cancel.
 type Cancel struct {
-	RunID string `json:"run_id,omitempty" format:"uuid" doc:"All runs of the session when absent."`
+	RunID string `json:"run_id,omitempty" format:"uuid" doc:"That run; when absent, the active one."`
+	All   bool   `json:"all,omitempty" doc:"All runs of the session, those of queued messages too."`
 }
 
 type cancelOutput struct {
@@ -476,7 +480,7 @@ func (a *API) cancel(ctx context.Context, in *struct {
 	if err := in.check(); err != nil {
 		return nil, err
 	}
-	req := &agentv1.CancelRequest{SessionId: session.String()}
+	req := &agentv1.CancelRequest{SessionId: session.String(), All: in.Body != nil && in.Body.All}
 	if in.Body != nil && in.Body.RunID != "" {
 		run, err := parseID[id.Run]("run_id", in.Body.RunID)
 		if err != nil {

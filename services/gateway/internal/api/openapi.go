@@ -1,11 +1,15 @@
 package api
 
 import (
+	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
+
+	"signalbox.dev/pkg/fault"
 )
 
 const exampleStream = `retry: 1000
@@ -32,7 +36,7 @@ func (a *API) streamResponse() *huma.Response {
 		reflect.TypeFor[TextDeltaEvent](), reflect.TypeFor[ReasoningDeltaEvent](), reflect.TypeFor[ToolCallStartEvent](),
 		reflect.TypeFor[ToolCallDeltaEvent](), reflect.TypeFor[ToolCallCompleteEvent](), reflect.TypeFor[ToolApprovalRequestEvent](),
 		reflect.TypeFor[ToolResultEvent](), reflect.TypeFor[SourceEvent](), reflect.TypeFor[StepCompleteEvent](),
-		reflect.TypeFor[StepRetryEvent](), reflect.TypeFor[RunStartEvent](), reflect.TypeFor[UserMessageEvent](),
+		reflect.TypeFor[StepRetryEvent](), reflect.TypeFor[WaitingEvent](), reflect.TypeFor[RunStartEvent](), reflect.TypeFor[UserMessageEvent](),
 		reflect.TypeFor[DoneEvent](), reflect.TypeFor[ErrorEvent](), reflect.TypeFor[SnapshotEvent](),
 	} {
 		event.OneOf = append(event.OneOf, r.Schema(t, true, t.Name()))
@@ -42,7 +46,9 @@ func (a *API) streamResponse() *huma.Response {
 		Description: "Server-sent events: per step any deltas, then each tool-call-complete with its tool-result, then step-complete; " +
 			"at a run's end one done or one error. A connection that breaks without it was cut on our side: come back with the last id.",
 		Content: map[string]*huma.MediaType{"text/event-stream": {
-			Schema:  &huma.Schema{Type: huma.TypeString, Description: "Events whose data is one line of JSON, an Event.", Extensions: map[string]any{"x-event-schema": map[string]any{"$ref": "#/components/schemas/Event"}}},
+			Schema: &huma.Schema{Type: huma.TypeString, Description: "Events whose data is one line of JSON, an Event.", Extensions: map[string]any{
+				"contentMediaType": "application/json", "contentSchema": map[string]any{"$ref": "#/components/schemas/Event"},
+			}},
 			Example: exampleStream,
 		}},
 	}
@@ -67,6 +73,10 @@ func (a *API) sendResponses() map[string]*huma.Response {
 // describe completes the description with what is the same everywhere: who may
 // ask, and how errors look.
 func describe(doc *huma.OpenAPI) {
+	// Relative to where the document is served: a gateway does not know its own address.
+	doc.Servers = []*huma.Server{{URL: "/", Description: "The gateway that serves this document."}}
+	doc.Info.License = &huma.License{Name: "Apache License 2.0", Identifier: "Apache-2.0"}
+	doc.Tags = tags
 	schemas := doc.Components.Schemas
 	failure := schemas.Schema(reflect.TypeFor[Error](), true, "Error")
 	doc.Components.SecuritySchemes = map[string]*huma.SecurityScheme{
@@ -82,7 +92,7 @@ func describe(doc *huma.OpenAPI) {
 			op.Security = []map[string][]string{{"token": {}}}
 			who, _ := op.Metadata[accessKey].(access)
 			if who.page {
-				op.Security = nil
+				op.Security = []map[string][]string{{}} // none
 				continue
 			}
 			if who.urlToken {
@@ -102,6 +112,7 @@ func describe(doc *huma.OpenAPI) {
 			}
 		}
 	}
+	optionalDefaults(doc)
 	for _, name := range []string{"ErrorModel", "ErrorDetail"} {
 		delete(schemas.Map(), name)
 	}
@@ -126,6 +137,45 @@ func describe(doc *huma.OpenAPI) {
 	}
 }
 
+// tags are the parts of the API, in the order in which they are shown.
+var tags = []*huma.Tag{
+	{Name: "Sessions", Description: "Conversations with an agent."},
+	{Name: "Messages", Description: "What is said in a session: send, watch, stop."},
+	{Name: "Runs", Description: "What an agent does with a message: steps, tool calls, usage."},
+	{Name: "Documents", Description: "Documents as Markdown, with their history."},
+	{Name: "Live documents", Description: aboutSockets},
+	{Name: "Tools", Description: "What agents can call."},
+	{Name: "Models", Description: "Which models the workspace can call."},
+	{Name: "Connections", Description: "Google, Notion and GitHub for tools."},
+	{Name: "Accounts", Description: "The workspace's accounts at model providers."},
+	{Name: "Workspaces", Description: "Tenants, their members and roles."},
+	{Name: "API keys", Description: "Keys for programs."},
+}
+
+// optionalDefaults says in words what an absent field of a request means: generators take a
+// field with a default for one that is always there, also where it is to be sent.
+func optionalDefaults(doc *huma.OpenAPI) {
+	for _, item := range doc.Paths {
+		for _, op := range []*huma.Operation{item.Get, item.Post, item.Patch, item.Delete} {
+			if op == nil || op.RequestBody == nil {
+				continue
+			}
+			for _, media := range op.RequestBody.Content {
+				s := media.Schema
+				if s.Ref != "" {
+					s = doc.Components.Schemas.SchemaFromRef(s.Ref)
+				}
+				for _, p := range s.Properties {
+					if p.Default != nil {
+						p.Description = strings.TrimSpace(fmt.Sprintf("%s Absent: %v.", p.Description, p.Default))
+						p.Default = nil
+					}
+				}
+			}
+		}
+	}
+}
+
 // errorAnswer documents one status.
 type errorAnswer struct {
 	status  int
@@ -134,14 +184,6 @@ type errorAnswer struct {
 }
 
 func errorsOf(op *huma.Operation, who access) []errorAnswer {
-	if who.socket {
-		return []errorAnswer{
-			{400, "The handshake is not a WebSocket's.", Error{Message: "unsupported version: 13 not found in 'Sec-Websocket-Version' header"}},
-			{403, "A page of this origin may not open sockets.", Error{Message: "pages of https://elsewhere.example may not open sockets here: GATEWAY_CORS_ORIGINS says whose may", Code: "ORIGIN_NOT_ALLOWED"}},
-			{426, "Not asked for as a WebSocket over HTTP/1.1.", Error{Message: "this is a WebSocket: connect with a WebSocket client, over HTTP/1.1", Code: "UPGRADE_REQUIRED"}},
-			{503, "The server is going away: try again.", Error{Message: "this gateway is going away: connect again", Code: "DRAINING"}},
-		}
-	}
 	all := []errorAnswer{
 		{400, "Bad or missing fields; the message names them.", Error{Message: "name is required"}},
 		{401, "No token, or one that is not valid.", Error{Message: "the token is not valid, or has expired: sign in again", Code: "INVALID_TOKEN"}},
@@ -161,6 +203,9 @@ func errorsOf(op *huma.Operation, who access) []errorAnswer {
 	}
 	if op.Method != "GET" {
 		all = append(all, errorAnswer{409, "The state of things refuses it now.", Error{Message: "a run of this session is active"}})
+	}
+	if slices.ContainsFunc(op.Parameters, func(p *huma.Param) bool { return p.Name == "If-Match" }) {
+		all = append(all, errorAnswer{412, "It is in another state than the header If-Match asks for.", Error{Message: "the document is not in the state that was asked for: it is at 12 now; read it again", Code: fault.CodePrecondition}})
 	}
 	if op.RequestBody != nil {
 		all = append(all, errorAnswer{413, "The body is over the limit.", Error{Message: "the body is too large: at most 1048576 bytes are taken here", Code: "TOO_LARGE"}})

@@ -13,14 +13,18 @@ import (
 
 // pools are the rules by which accounts are chosen, what accounts did, and the audit.
 func (a *API) pools(tags []string, owners access) {
-	handle(a, huma.Operation{
-		OperationID: "list-pools", Method: http.MethodGet, Path: "/api/accounts/pools",
-		Tags: tags, Summary: "List the workspace's pools: its accounts of one provider each, and how they are chosen",
-	}, owners, a.listPools)
-	handle(a, huma.Operation{
-		OperationID: "update-pool", Method: http.MethodPatch, Path: "/api/accounts/pools/{provider}",
-		Tags: tags, Summary: "Change how a pool's accounts are chosen, all or nothing",
-	}, owners, a.updatePool)
+	// The second path is the one of earlier releases, which a description cannot tell apart
+	// from those of one account.
+	for i, path := range []string{"/api/pools", "/api/accounts/pools"} {
+		handle(a, huma.Operation{
+			OperationID: "list-pools", Method: http.MethodGet, Path: path, Hidden: i > 0,
+			Tags: tags, Summary: "List the workspace's pools: its accounts of one provider each, and how they are chosen",
+		}, owners, a.listPools)
+		handle(a, huma.Operation{
+			OperationID: "update-pool", Method: http.MethodPatch, Path: path + "/{provider}", Hidden: i > 0,
+			Tags: tags, Summary: "Change how a pool's accounts are chosen, all or nothing",
+		}, owners, a.updatePool)
+	}
 	handle(a, huma.Operation{
 		OperationID: "account-stats", Method: http.MethodGet, Path: "/api/accounts/stats",
 		Tags: tags, Summary: "Read what accounts did since they were counted anew",
@@ -95,7 +99,7 @@ func (a *API) listPools(ctx context.Context, in *WindowInput) (*poolsOutput, err
 	return out, nil
 }
 
-// UpdatePool is the body of PATCH /api/accounts/pools/{provider}.
+// UpdatePool is the body of PATCH /api/pools/{provider}.
 type UpdatePool struct {
 	Settings PoolSettings `json:"settings"`
 	Reset    bool         `json:"reset,omitempty" doc:"Begin with the defaults, instead of with what is set now."`

@@ -59,7 +59,7 @@ func (a *API) sessions() {
 // CreateSession is the body of POST /api/sessions.
 type CreateSession struct {
 	Title        string   `json:"title,omitempty" maxLength:"300"`
-	Model        string   `json:"model,omitempty" doc:"The deployment's default when absent." example:"claude-sonnet-4-5-20250514"`
+	Model        string   `json:"model,omitempty" doc:"The deployment's default when absent." example:"claude-sonnet-4-5-20250929"`
 	Provider     string   `json:"provider,omitempty" example:"anthropic"`
 	SystemPrompt string   `json:"system_prompt,omitempty" maxLength:"100000"`
 	Preset       string   `json:"preset,omitempty" example:"workspace"`

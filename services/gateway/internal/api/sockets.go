@@ -2,10 +2,6 @@ package api
 
 import (
 	"net/http"
-
-	"github.com/danielgtaylor/huma/v2"
-
-	"signalbox.dev/pkg/identity"
 )
 
 // Sockets are served by package docproxy; here they are described, beside what else
@@ -37,38 +33,13 @@ func WriteUpgradeRequired(w http.ResponseWriter) {
 	e.write(w)
 }
 
-const aboutSockets = " A socket that is refused, or whose right ends, is closed with a code and a reason: " +
-	"4400 something is missing, 4401 no token, or one that is not valid or has expired, 4403 no membership in the workspace, 4404 no such document, or it was deleted, " +
-	"4413 a change that the document does not take, because it is full or the change is too much at once: it is lost, and connecting again with it is of no use until the page is loaded anew, " +
-	"1007 a malformed message, 1009 a message over the limit, 1012 the server goes away: connect again, 1013 too many sockets, too slow a reader, or a part of the system is away: try again later."
+// aboutSockets describes the sockets, as a tag does: an operation of OpenAPI is answered with
+// 2XX, and no client that is generated from one connects to a WebSocket.
+const aboutSockets = `WebSockets over HTTP/1.1, with the workspace's id as X-Workspace-Id or ?workspace_id= and the token as a header or ?token=.
 
-// sockets describes what no handler of this package serves.
-func (a *API) sockets() {
-	doc := a.huma.OpenAPI()
-	workspace := &huma.Param{
-		Name: "workspace_id", In: "query", Schema: &huma.Schema{Type: huma.TypeString},
-		Description: "The workspace's id, for clients that cannot set headers.",
-	}
-	for _, op := range []*huma.Operation{
-		{
-			OperationID: "edit-document", Path: "/ws/documents/{id}", Summary: "Edit a document live, with the protocol of Yjs",
-			Description: "A WebSocket over HTTP/1.1 with binary messages of y-protocols: sync, awareness, auth. Clients such as y-websocket speak it, which do not connect again by themselves after a code from 4400 to 4499. " +
-				"An agent's run is among those whom awareness shows, as user {name: Agent, color, run_id} with its caret, until 20 s after it last read the document or wrote in it." + aboutSockets,
-			Parameters: []*huma.Param{
-				{Name: "id", In: "path", Required: true, Schema: &huma.Schema{Type: huma.TypeString, Format: "uuid"}, Description: "The document's id."},
-				workspace,
-			},
-		},
-		{
-			OperationID: "edit-documents", Path: "/ws/hocuspocus", Summary: "Edit documents live, with Hocuspocus' provider",
-			Description: "A WebSocket over HTTP/1.1 with the messages of @hocuspocus/provider: any number of documents, whose names are their ids. The token may come with the provider's first message instead. " +
-				"What concerns one document only (4403, 4404, 4413) closes that document, with the provider's authenticationFailed and the reason, and not the socket." + aboutSockets,
-			Parameters: []*huma.Param{workspace},
-		},
-	} {
-		op.Method, op.Tags = http.MethodGet, []string{"Documents"}
-		op.Metadata = map[string]any{accessKey: access{role: identity.Viewer, urlToken: true, socket: true}}
-		op.Responses = map[string]*huma.Response{"101": {Description: "The socket is open, or is closed at once with a code."}}
-		doc.AddOperation(op)
-	}
-}
+- /ws/documents/{id}: edit a document live, with binary messages of y-protocols: sync, awareness, auth. Clients such as y-websocket speak it, which do not connect again by themselves after a code from 4400 to 4499.
+- /ws/hocuspocus: edit any number of documents, whose names are their ids, with the messages of @hocuspocus/provider. The token may come with the provider's first message instead. What concerns one document only (4403, 4404, 4413) closes that document, with the provider's authenticationFailed and the reason, and not the socket.
+
+An agent's run is among those whom awareness shows, as user {name: Agent, color, run_id} with its caret, until 20 s after it last read the document or wrote in it.
+
+A handshake that is no WebSocket's is 400, one from a page of an origin that may not is 403, anything but a handshake is 426, and while the server goes away it is 503. A socket that is refused, or whose right ends, is closed with a code and a reason: 4400 something is missing, 4401 no token, or one that is not valid or has expired, 4403 no membership in the workspace, 4404 no such document, or it was deleted, 4413 a change that the document does not take, because it is full or the change is too much at once: it is lost, and connecting again with it is of no use until the page is loaded anew, 1007 a malformed message, 1009 a message over the limit, 1012 the server goes away: connect again, 1013 too many sockets, too slow a reader, or a part of the system is away: try again later.`

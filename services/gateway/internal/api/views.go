@@ -22,7 +22,7 @@ type Session struct {
 	WorkspaceID  string    `json:"workspace_id" format:"uuid"`
 	CreatedBy    string    `json:"created_by" format:"uuid"`
 	Title        *string   `json:"title" doc:"Null until the first message gives it one."`
-	Model        string    `json:"model" example:"claude-sonnet-4-5-20250514"`
+	Model        string    `json:"model" example:"claude-sonnet-4-5-20250929"`
 	Provider     string    `json:"provider" example:"anthropic"`
 	SystemPrompt *string   `json:"system_prompt"`
 	Preset       string    `json:"preset" example:"workspace"`
@@ -61,13 +61,14 @@ type Message struct {
 	TokensIn  *int64          `json:"tokens_in"`
 	TokensOut *int64          `json:"tokens_out"`
 	Model     *string         `json:"model"`
+	Simulated bool            `json:"simulated,omitempty" doc:"The simulator wrote it, and no model."`
 }
 
 func viewMessage(m *agentv1.Message) Message {
 	return Message{
 		ID: m.GetId(), SessionID: m.GetSessionId(), Role: m.GetRole(), Content: json.RawMessage(m.GetContentJson()),
 		CreatedAt: stamp(m.GetCreatedAt()), RunID: orNull(m.GetRunId()), StepIndex: m.StepIndex,
-		TokensIn: m.TokensIn, TokensOut: m.TokensOut, Model: orNull(m.GetModel()),
+		TokensIn: m.TokensIn, TokensOut: m.TokensOut, Model: orNull(m.GetModel()), Simulated: m.GetSimulated(),
 	}
 }
 
@@ -107,7 +108,7 @@ func viewHistory(in []*agentv1.Message, ui bool) (history, error) {
 	stored := make([]dialect.Stored, len(in))
 	for i, m := range in {
 		stored[i] = dialect.Stored{
-			ID: m.GetId(), Role: m.GetRole(), RunID: m.GetRunId(), Model: m.GetModel(),
+			ID: m.GetId(), Role: m.GetRole(), RunID: m.GetRunId(), Model: m.GetModel(), Simulated: m.GetSimulated(),
 			Content: json.RawMessage(m.GetContentJson()), CreatedAt: m.GetCreatedAt().AsTime(),
 		}
 	}
@@ -122,10 +123,11 @@ type Usage struct {
 	CacheWriteTokens int64 `json:"cache_write_tokens"`
 	OutputTokens     int64 `json:"output_tokens" doc:"All output, reasoning included."`
 	ReasoningTokens  int64 `json:"reasoning_tokens"`
+	Estimated        bool  `json:"estimated" doc:"Some of it is estimated, because the provider did not report its final count, as when the answer was cut short."`
 }
 
 func viewUsage(u *agentv1.Usage) Usage {
-	return Usage{u.GetInputTokens(), u.GetCacheReadTokens(), u.GetCacheWriteTokens(), u.GetOutputTokens(), u.GetReasoningTokens()}
+	return Usage{u.GetInputTokens(), u.GetCacheReadTokens(), u.GetCacheWriteTokens(), u.GetOutputTokens(), u.GetReasoningTokens(), u.GetEstimated()}
 }
 
 // Run is the answering of one user message.
@@ -138,6 +140,7 @@ type Run struct {
 	CreatedBy     string    `json:"created_by" format:"uuid"`
 	Provider      string    `json:"provider"`
 	Model         string    `json:"model"`
+	Simulated     bool      `json:"simulated" doc:"No model answers: a simulator plays a script."`
 	Steps         int32     `json:"steps" doc:"Steps that are committed."`
 	Usage         Usage     `json:"usage"`
 	Text          string    `json:"text" doc:"The text of the last step."`
@@ -174,7 +177,7 @@ func runState(s agentv1.RunState) string {
 func viewRun(r *agentv1.Run) Run {
 	v := Run{
 		ID: r.GetId(), SessionID: r.GetSessionId(), Ordinal: r.GetOrdinal(), State: runState(r.GetState()),
-		UserMessageID: r.GetUserMessageId(), CreatedBy: r.GetCreatedBy(), Provider: r.GetProvider(), Model: r.GetModel(),
+		UserMessageID: r.GetUserMessageId(), CreatedBy: r.GetCreatedBy(), Provider: r.GetProvider(), Model: r.GetModel(), Simulated: r.GetSimulated(),
 		Steps: r.GetSteps(), Usage: viewUsage(r.GetUsage()), Text: r.GetText(), FinishReason: orNull(r.GetFinishReason()),
 		CreatedAt: stamp(r.GetCreatedAt()), StartedAt: stampOrNull(r.GetStartedAt()), EndedAt: stampOrNull(r.GetEndedAt()),
 	}
@@ -189,15 +192,15 @@ func viewRun(r *agentv1.Run) Run {
 
 // Step is one model call and the tools it asked for.
 type Step struct {
-	Index        int32  `json:"index"`
-	FinishReason string `json:"finish_reason"`
-	Usage        Usage  `json:"usage"`
-	Wasted       Usage  `json:"wasted" doc:"Tokens of calls that died half way."`
-	CommittedAt  string `json:"committed_at" format:"date-time"`
+	Index        int32   `json:"index"`
+	FinishReason string  `json:"finish_reason"`
+	Usage        Usage   `json:"usage"`
+	Wasted       Usage   `json:"wasted" doc:"Tokens of calls that died half way. The run's usage does not include them."`
+	CommittedAt  *string `json:"committed_at" format:"date-time" doc:"Null while no call has succeeded."`
 }
 
 func viewStep(s *agentv1.Step) Step {
-	return Step{s.GetIndex(), s.GetFinishReason(), viewUsage(s.GetUsage()), viewUsage(s.GetWasted()), stamp(s.GetCommittedAt())}
+	return Step{s.GetIndex(), s.GetFinishReason(), viewUsage(s.GetUsage()), viewUsage(s.GetWasted()), stampOrNull(s.GetCommittedAt())}
 }
 
 // ToolCall is one tool call of a run.

@@ -8,7 +8,9 @@
 package dialect
 
 import (
+	"cmp"
 	"strconv"
+	"time"
 
 	"signalbox.dev/pkg/sse"
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
@@ -85,6 +87,12 @@ func appendPlain(b []byte, e *runv1.Event) (string, []byte) {
 			number("tokensOut", m.GetTokensOut()).text("finishReason", m.GetFinishReason()).end()
 	case *runv1.Event_StepRetry:
 		return "step-retry", object(b, "step-retry").number("stepIndex", int64(e.GetStepIndex())).text("reason", body.StepRetry.GetReason()).end()
+	case *runv1.Event_Waiting:
+		o := object(b, "waiting").text("reason", body.Waiting.GetReason())
+		if until := body.Waiting.GetUntil(); until != nil {
+			o = o.text("until", until.AsTime().Format(time.RFC3339Nano))
+		}
+		return "waiting", o.end()
 	}
 	return appendPlainBorder(b, e)
 }
@@ -98,12 +106,12 @@ func appendPlainBorder(b []byte, e *runv1.Event) (string, []byte) {
 			text("createdBy", m.GetCreatedBy()).text("runId", e.GetRunId()).end()
 	case *runv1.Event_RunStart:
 		m := body.RunStart
-		return "run-start", object(b, "run-start").text("runId", e.GetRunId()).text("model", m.GetModel()).text("provider", m.GetProvider()).end()
+		return "run-start", object(b, "run-start").text("runId", e.GetRunId()).text("model", m.GetModel()).text("provider", m.GetProvider()).truth("simulated", m.GetSimulated()).end()
 	case *runv1.Event_Done:
 		m := body.Done
-		return "done", object(b, "done").text("text", m.GetText()).number("totalTokensIn", m.GetTotalTokensIn()).
+		return "done", object(b, "done").text("text", m.GetText()).text("final_text", cmp.Or(m.GetFinalText(), m.GetText())).number("totalTokensIn", m.GetTotalTokensIn()).
 			number("totalTokensOut", m.GetTotalTokensOut()).number("steps", int64(m.GetSteps())).
-			text("finishReason", m.GetFinishReason()).text("runId", e.GetRunId()).end()
+			text("finishReason", m.GetFinishReason()).text("runId", e.GetRunId()).truth("simulated", m.GetSimulated()).end()
 	case *runv1.Event_Error:
 		m := body.Error
 		o := object(b, "error").text("error", m.GetMessage())

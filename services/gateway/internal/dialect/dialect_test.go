@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 	"signalbox.dev/services/gateway/internal/dialect"
@@ -74,18 +75,28 @@ data: {"type":"step-retry","stepIndex":2,"reason":"gone"}
 id: 3-7
 
 `},
+		{"waiting", &runv1.Event{Body: &runv1.Event_Waiting{Waiting: &runv1.Waiting{Reason: "limited", Until: &timestamppb.Timestamp{Seconds: 1763913600, Nanos: 250e6}}}}, `event: waiting
+data: {"type":"waiting","reason":"limited","until":"2025-11-23T16:00:00.25Z"}
+id: 3-7
+
+`},
+		{"waiting for who knows how long", &runv1.Event{Body: &runv1.Event_Waiting{Waiting: &runv1.Waiting{Reason: "limited"}}}, `event: waiting
+data: {"type":"waiting","reason":"limited"}
+id: 3-7
+
+`},
 		{"user message", &runv1.Event{RunId: "r", Body: &runv1.Event_UserMessage{UserMessage: &runv1.UserMessage{MessageId: "m", CreatedBy: "u", ContentJson: `"hi"`}}}, `event: user-message
 data: {"type":"user-message","messageId":"m","content":"hi","createdBy":"u","runId":"r"}
 id: 3-7
 
 `},
-		{"run start", &runv1.Event{RunId: "r", Body: &runv1.Event_RunStart{RunStart: &runv1.RunStart{Provider: "p", Model: "m"}}}, `event: run-start
-data: {"type":"run-start","runId":"r","model":"m","provider":"p"}
+		{"run start", &runv1.Event{RunId: "r", Body: &runv1.Event_RunStart{RunStart: &runv1.RunStart{Provider: "p", Model: "m", Simulated: true}}}, `event: run-start
+data: {"type":"run-start","runId":"r","model":"m","provider":"p","simulated":true}
 id: 3-7
 
 `},
-		{"done", &runv1.Event{RunId: "r", Body: &runv1.Event_Done{Done: &runv1.Done{Text: "t", TotalTokensIn: 1, TotalTokensOut: 2, Steps: 3, FinishReason: "stop"}}}, `event: done
-data: {"type":"done","text":"t","totalTokensIn":1,"totalTokensOut":2,"steps":3,"finishReason":"stop","runId":"r"}
+		{"done", &runv1.Event{RunId: "r", Body: &runv1.Event_Done{Done: &runv1.Done{Text: "s\n\nt", FinalText: "t", Simulated: true, TotalTokensIn: 1, TotalTokensOut: 2, Steps: 3, FinishReason: "stop"}}}, `event: done
+data: {"type":"done","text":"s\n\nt","final_text":"t","totalTokensIn":1,"totalTokensOut":2,"steps":3,"finishReason":"stop","runId":"r","simulated":true}
 id: 3-7
 
 `},
@@ -157,7 +168,7 @@ func TestUIMessages(t *testing.T) {
 			{"type":"tool-result","toolCallId":"nobody","toolName":"doc_read","output":{"type":"text","value":"x"}}]`)},
 		{ID: "a2", Role: "assistant", RunID: "r", Model: "m", CreatedAt: at, Content: json.RawMessage(`[{"type":"text","text":"Done."}]`)},
 		{ID: "u2", Role: "user", Content: json.RawMessage(`"more"`), CreatedAt: at},
-		{ID: "a3", Role: "assistant", RunID: "r2", Content: json.RawMessage(`"ok"`), CreatedAt: at},
+		{ID: "a3", Role: "assistant", RunID: "r2", Simulated: true, Content: json.RawMessage(`"ok"`), CreatedAt: at},
 	}
 	messages, err := dialect.UIMessages(in)
 	if err != nil {
@@ -184,7 +195,7 @@ func TestUIMessages(t *testing.T) {
  {"type":"step-start"},
  {"type":"text","text":"Done.","state":"done"}]},
 {"id":"u2","role":"user","metadata":{"createdAt":"2026-11-21T08:00:00Z"},"parts":[{"type":"text","text":"more","state":"done"}]},
-{"id":"a3","role":"assistant","metadata":{"createdAt":"2026-11-21T08:00:00Z","runId":"r2"},"parts":[{"type":"step-start"},{"type":"text","text":"ok","state":"done"}]}
+{"id":"a3","role":"assistant","metadata":{"createdAt":"2026-11-21T08:00:00Z","runId":"r2","simulated":true},"parts":[{"type":"step-start"},{"type":"text","text":"ok","state":"done"}]}
 ]`
 	if err := json.Unmarshal(got, &g); err != nil {
 		t.Fatal(err)

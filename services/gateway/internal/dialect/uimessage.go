@@ -13,6 +13,7 @@ type Stored struct {
 	Role      string // user, assistant, tool or system
 	RunID     string
 	Model     string
+	Simulated bool // the simulator wrote it
 	Content   json.RawMessage
 	CreatedAt time.Time
 }
@@ -31,6 +32,7 @@ type UIMetadata struct {
 	CreatedAt time.Time `json:"createdAt"`
 	RunID     string    `json:"runId,omitempty"`
 	Model     string    `json:"model,omitempty"`
+	Simulated bool      `json:"simulated,omitempty" doc:"The simulator wrote it, and no model."`
 }
 
 // UIPart is one part of a UIMessage. Which fields are set depends on Type: text,
@@ -134,7 +136,7 @@ func partsOf(content json.RawMessage) ([]modelPart, error) {
 
 func (c *converter) step(m Stored, parts []modelPart) {
 	if !c.open || c.run != m.RunID {
-		c.out = append(c.out, UIMessage{ID: m.ID, Role: "assistant", Metadata: &UIMetadata{CreatedAt: m.CreatedAt, RunID: m.RunID, Model: m.Model}})
+		c.out = append(c.out, UIMessage{ID: m.ID, Role: "assistant", Metadata: &UIMetadata{CreatedAt: m.CreatedAt, RunID: m.RunID, Model: m.Model, Simulated: m.Simulated}})
 		c.open, c.run, c.calls = true, m.RunID, map[string]int{}
 	}
 	msg := &c.out[len(c.out)-1]

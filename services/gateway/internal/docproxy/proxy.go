@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -19,6 +20,7 @@ import (
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/trunk"
 
 	"signalbox.dev/services/gateway/internal/api"
@@ -44,8 +46,6 @@ type Config struct {
 	DrainWindow time.Duration
 	// TokenWait is how long the first message with a token may take; 10 s when 0.
 	TokenWait time.Duration
-	// Silence is for how long document-sync may say nothing to pings; 90 s when 0.
-	Silence time.Duration
 }
 
 // Proxy relays sockets to document-sync. It may be used from any goroutine.
@@ -93,7 +93,7 @@ func New(cfg Config) (*Proxy, error) {
 	}, func(w http.ResponseWriter, reason error) {
 		api.WriteError(w, fault.New(fault.Invalid, "%s", strings.TrimPrefix(reason.Error(), "websocket: ")))
 	})
-	p.trunks = trunk.NewPool(trunk.Config{Dial: p.dial, Silence: cfg.Silence})
+	p.trunks = trunk.NewPool(trunk.Config{Dial: p.dial})
 	p.draining, p.drain = context.WithCancelCause(context.Background())
 	return p, nil
 }
@@ -134,6 +134,7 @@ var (
 // opening is a socket that is not relayed yet.
 type opening struct {
 	conn      *editor.Conn
+	from      netip.Addr
 	token     string
 	workspace string
 	path      string   // at document-sync
@@ -167,7 +168,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, aim func(context.C
 	defer cancel(nil)
 	stop := context.AfterFunc(p.draining, func() { cancel(context.Cause(p.draining)) }) //nolint:contextcheck // the end of the gateway's
 	defer stop()
-	s := &opening{conn: conn, token: api.TokenOf(r), workspace: api.WorkspaceOf(r)}
+	s := &opening{conn: conn, from: p.cfg.Door.Address(r), token: api.TokenOf(r), workspace: api.WorkspaceOf(r)}
 	if err = full; err == nil {
 		if err = aim(ctx, s); err == nil {
 			err = p.establish(ctx, s)
@@ -252,7 +253,7 @@ func (p *Proxy) establish(ctx context.Context, s *opening) error {
 	if s.token == "" {
 		return errNoToken
 	}
-	person, err := p.cfg.Door.Who(ctx, s.token)
+	person, err := p.cfg.Door.Who(ctx, s.from, s.token)
 	if err != nil {
 		return withCause(ctx, err)
 	}
@@ -275,7 +276,9 @@ func (p *Proxy) establish(ctx context.Context, s *opening) error {
 		count.Close()
 		return err
 	}
-	if tcp, ok := s.conn.Under().(*net.TCPConn); ok {
+	if tcp, ok := s.conn.Under().(interface {
+		SetKeepAliveConfig(config net.KeepAliveConfig) error
+	}); ok {
 		_ = tcp.SetKeepAliveConfig(keepAlive) // fails when it is closed
 	}
 	s.conn.SetIdle(s.idle)
@@ -287,7 +290,7 @@ func (p *Proxy) establish(ctx context.Context, s *opening) error {
 	if p.draining.Err() != nil {
 		relay.end(errDraining) // it may have been too late for Drain to see
 	}
-	go relay.run(s.kept)
+	go relay.run(s.kept) //nolint:contextcheck // a socket outlives the request that opened it
 	return nil
 }
 
@@ -309,7 +312,9 @@ func (p *Proxy) refuse(ctx context.Context, s *opening, err error) {
 	p.metrics.ended(e.code)
 	go func() {
 		defer p.leave()
-		s.conn.Finish(editor.Closing{Code: e.code, Reason: e.reason})
+		panics.Contain(context.WithoutCancel(ctx), p.cfg.Log, "refusal of a socket", func() {
+			s.conn.Finish(editor.Closing{Code: e.code, Reason: e.reason})
+		})
 	}()
 }
 
@@ -366,7 +371,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 			return nil
 		case <-t.C:
 			p.host.Tick()
-			p.each(func(r *relay) { r.conn.Look() })
+			p.each(func(r *relay) { r.contain(r.conn.Look) })
 		}
 	}
 }

@@ -1,10 +1,12 @@
 package docproxy
 
 import (
+	"context"
 	"errors"
 	"io"
 	"sync"
 
+	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/trunk"
 
 	"signalbox.dev/services/gateway/internal/docproxy/editor"
@@ -20,24 +22,35 @@ type relay struct {
 	count *door.Stream
 }
 
+// contain calls f, which works on this socket alone. A panic cuts the connection; the
+// trunk, and the other sockets on it, go on.
+func (r *relay) contain(f func()) {
+	if panics.Contain(context.Background(), r.proxy.cfg.Log, "document socket", f) {
+		_ = r.conn.Under().Close()
+	}
+}
+
 // Deliver implements trunk.Sink.
-func (r *relay) Deliver(piece []byte, more bool, sharers int) { r.conn.Queue(piece, more, sharers) }
+func (r *relay) Deliver(piece []byte, more bool, sharers int) {
+	r.contain(func() { r.conn.Queue(piece, more, sharers) })
+}
 
 // Flush implements trunk.Sink.
-func (r *relay) Flush() { r.conn.Flush() }
+func (r *relay) Flush() { r.contain(r.conn.Flush) }
 
 // End implements trunk.Sink.
 func (r *relay) End(code int, reason string) {
-	r.conn.End(editor.Closing{Code: code, Reason: reason})
+	r.contain(func() { r.conn.End(editor.Closing{Code: code, Reason: reason}) })
 }
 
 // Broken implements trunk.Sink.
 func (r *relay) Broken(why error) {
-	if errors.Is(why, trunk.ErrSilent) {
-		r.end(errSilent)
+	if !errors.Is(why, trunk.ErrSilent) {
+		why = away(why)
 	} else {
-		r.end(away(why))
+		why = errSilent
 	}
+	r.contain(func() { r.end(why) })
 }
 
 // end has the socket end for a reason, unless there is one already. It does not wait,
@@ -49,7 +62,8 @@ func (r *relay) end(why error) {
 
 // run is the socket's goroutine. kept goes to document-sync before anything else.
 func (r *relay) run(kept [][]byte) {
-	why := r.conn.Finish(r.talk(kept))
+	why := editor.Closing{Code: codeInternal, Reason: "internal error"} // unless it is known better
+	r.contain(func() { why = r.conn.Finish(r.talk(kept)) })
 	r.up.Leave(why.Code, why.Reason)
 	r.count.Close()
 	r.proxy.ended(r, why)

@@ -13,11 +13,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"strings"
 	"time"
 
 	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/httpserver"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 
@@ -43,6 +45,8 @@ type Config struct {
 	Log          *slog.Logger
 	PerMember    limit.Rate
 	PerWorkspace limit.Rate
+	// TrustedProxies are those whose X-Forwarded-For is believed.
+	TrustedProxies []netip.Prefix
 }
 
 // Door is the gateway's entrance. It is safe for concurrent use.
@@ -50,13 +54,22 @@ type Door struct {
 	cfg        Config
 	members    *limit.Limiter[id.Member]
 	workspaces *limit.Limiter[id.Workspace]
+	failures   *limit.Limiter[netip.Prefix] // of an address, or the /64 of one
 }
 
-const maxKeys = 50_000
+const (
+	maxKeys = 50_000
+	// maxFailures is how many tokens and keys a minute may fail from one address before
+	// the next one that fails is told to wait.
+	maxFailures = 20
+)
 
 // New returns a door.
 func New(cfg Config) *Door {
-	return &Door{cfg: cfg, members: limit.New[id.Member](cfg.PerMember, maxKeys), workspaces: limit.New[id.Workspace](cfg.PerWorkspace, maxKeys)}
+	return &Door{
+		cfg: cfg, members: limit.New[id.Member](cfg.PerMember, maxKeys), workspaces: limit.New[id.Workspace](cfg.PerWorkspace, maxKeys),
+		failures: limit.New[netip.Prefix](limit.Rate{PerMinute: maxFailures, Burst: maxFailures}, maxKeys),
+	}
 }
 
 // Person is somebody whose token was verified.
@@ -79,9 +92,16 @@ type Guest struct {
 	Grant   store.Grant
 }
 
-// Who returns whose token or API key it is, and counts a request of theirs.
-func (d *Door) Who(ctx context.Context, token string) (Person, error) {
+// Who returns whose token or API key it is, and counts a request of theirs. What fails
+// counts against the address it comes from. Who brings a good one is let in also from an
+// address of many failures: others may be behind it, too.
+func (d *Door) Who(ctx context.Context, from netip.Addr, token string) (Person, error) {
 	p, err := d.who(ctx, token)
+	if token != "" && err != nil && fault.KindOf(err) == fault.Unauthenticated {
+		if wait, ok := d.failures.Take(httpserver.Network(from), time.Now()); !ok {
+			return Person{}, limited(wait, "too many tokens or keys from your address were not valid")
+		}
+	}
 	if err != nil {
 		return Person{}, err
 	}
@@ -160,9 +180,11 @@ func (d *Door) workspace(p Person, text string) (id.Workspace, error) {
 	return ws, nil
 }
 
-func tooMany(wait time.Duration, who string) error {
+func tooMany(wait time.Duration, who string) error { return limited(wait, who+" too many requests") }
+
+func limited(wait time.Duration, why string) error {
 	return &fault.Error{
 		Kind: fault.Limited, Code: "RATE_LIMITED", RetryAfter: wait,
-		Message: fmt.Sprintf("%s too many requests: wait %s", who, max(wait.Round(time.Second), time.Second)),
+		Message: fmt.Sprintf("%s: wait %s", why, max(wait.Round(time.Second), time.Second)),
 	}
 }

@@ -126,7 +126,7 @@ func (c *Conn) interrupt() {
 // close ends the connection, after a whole answer when whole is set. A client can
 // tell: the last chunk is missing or, before HTTP/1.1, the connection is reset.
 func (c *Conn) close(whole bool) {
-	if tcp, ok := c.nc.(*net.TCPConn); ok && !whole && !c.chunked {
+	if tcp, ok := c.nc.(interface{ SetLinger(sec int) error }); ok && !whole && !c.chunked {
 		_ = tcp.SetLinger(0) // fails when the connection is gone already
 	}
 	c.nc.Close()

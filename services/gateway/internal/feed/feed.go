@@ -17,6 +17,7 @@ import (
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/subject"
 	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
 
@@ -157,10 +158,14 @@ func setDefault[T int | int64 | uint64 | time.Duration](v *T, d T) {
 func (f *Feed) Run(ctx context.Context) error {
 	var workers sync.WaitGroup
 	for _, s := range f.shards {
-		workers.Go(s.run)
+		workers.Go(func() {
+			_ = panics.Supervise(f.life, f.cfg.Log, "feed worker", func(context.Context) error { s.run(); return nil })
+		})
 	}
 	again := make(chan struct{}, 1)
-	workers.Go(func() { f.watchConnection(again) })
+	workers.Go(func() {
+		_ = panics.Supervise(f.life, f.cfg.Log, "feed reconnects", func(context.Context) error { f.watchConnection(again); return nil })
+	})
 	stop := f.cfg.Bus.OnReconnect(func() {
 		select {
 		case again <- struct{}{}:
@@ -270,7 +275,8 @@ func (f *Feed) Join(ctx context.Context, session id.Session) (*Viewer, error) {
 	s := f.shards[subject.Partition(session, len(f.shards))]
 	v := &Viewer{feed: f, actor: actor, since: time.Now(), wake: make(chan struct{}, 1)}
 	joined := make(chan error, 1)
-	if !s.post(func() { joined <- s.join(ctx, v, actor.Workspace, session) }) {
+	join := func() error { return s.join(ctx, v, actor.Workspace, session) }
+	if !s.post(func() { joined <- panics.Try(join) }) {
 		return nil, unavailable(ErrDraining)
 	}
 	select {

@@ -140,11 +140,15 @@ func (v *Viewer) knows(f *frame) bool {
 func (v *Viewer) collect(ctx context.Context, buf []byte) (_ []byte, isOver bool, err error) {
 	t, start := v.topic, len(buf)
 	for {
-		t.mu.Lock()
-		var what outcome
-		buf, what = v.gather(buf)
-		why, next := t.err, v.nextFrame()
-		t.mu.Unlock()
+		var (
+			what outcome
+			why  error
+			next *frame
+		)
+		t.locked(func() {
+			buf, what = v.gather(buf)
+			why, next = t.err, v.nextFrame()
+		})
 		switch what {
 		case over:
 			return buf, true, nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/sse"
 )
 
@@ -21,14 +22,37 @@ func (v *Viewer) Hand(c *Conn, opening []byte, ended func(error)) {
 	v.conn, v.ended, v.owned, v.wake = c, ended, true, nil
 	t.unlist(v)
 	t.addToGroup(v)
-	buf, what := v.gather(append(make([]byte, room, 1<<10), opening...))
 	t.mu.Unlock()
 	if !f.enter() {
 		v.finish(ErrDraining)
 		return
 	}
 	defer f.work.Done()
-	v.pursue(c.seal(buf, what == over), what == over)
+	v.contain(func() {
+		buf, what := v.gatherLocked(append(make([]byte, room, 1<<10), opening...))
+		v.pursue(c.seal(buf, what == over), what == over)
+	})
+}
+
+// contain calls f, which owns the viewer or has found that it must not. A panic cuts the
+// stream: the client comes back.
+func (v *Viewer) contain(f func()) {
+	if err := panics.Try(func() error { f(); return nil }); err != nil {
+		t := v.topic
+		v.feed.cfg.Log.ErrorContext(v.feed.life, "stream panicked", "session", t.session, "error", err)
+		t.mu.Lock()
+		gone := v.gone
+		t.mu.Unlock()
+		if !gone {
+			v.finish(ErrLost)
+		}
+	}
+}
+
+// gatherLocked is gather for a caller who does not hold the topic's lock.
+func (v *Viewer) gatherLocked(buf []byte) (_ []byte, what outcome) {
+	v.topic.locked(func() { buf, what = v.gather(buf) })
+	return buf, what
 }
 
 // Cut ends the stream of a viewer that was handed over, or that will be. why is
@@ -62,9 +86,9 @@ func (v *Viewer) turn(p *pen, now time.Time, look bool) {
 		return
 	}
 	v.owned = true
+	t.mu.Unlock()
 	for {
-		buf, what := v.gather(p.clean())
-		t.mu.Unlock()
+		buf, what := v.gatherLocked(p.clean())
 		silent := len(buf) == room
 		if silent && look && now.Sub(v.wrote) > v.feed.cfg.Heartbeat-v.feed.cfg.lookEvery() {
 			buf = sse.AppendHeartbeat(buf)
@@ -100,6 +124,7 @@ func (v *Viewer) turn(p *pen, now time.Time, look bool) {
 			t.mu.Unlock()
 			return
 		}
+		t.mu.Unlock()
 	}
 }
 
@@ -116,7 +141,7 @@ func (v *Viewer) why() error {
 func (v *Viewer) detach(rest []byte, isOver bool) {
 	v.feed.metrics.catchUps.Inc()
 	rest = append([]byte(nil), rest...)
-	if !v.feed.start(func() { v.pursue(rest, isOver) }) {
+	if !v.feed.start(func() { v.contain(func() { v.pursue(rest, isOver) }) }) {
 		v.finish(ErrDraining)
 	}
 }

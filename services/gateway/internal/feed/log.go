@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,7 +36,7 @@ const (
 func (t *topic) open(ctx context.Context) {
 	begun := time.Now()
 	head, err := t.readHead(ctx)
-	t.shard.post(func() {
+	t.post(func() {
 		if t.phase != opening {
 			return
 		}
@@ -102,7 +103,7 @@ func (t *topic) look(want uint64, ask map[int64]string, delay time.Duration) {
 	if t.phase == repairing {
 		repair = t.repairs
 	}
-	t.shard.start(func(ctx context.Context) {
+	t.start(func(ctx context.Context) {
 		n := news{wanted: want, repair: repair, err: pause(ctx, delay)}
 		n.begun = time.Now()
 		if n.err == nil {
@@ -112,7 +113,7 @@ func (t *topic) look(want uint64, ask map[int64]string, delay time.Duration) {
 		if len(n.msgs) == 0 && len(ask) > 0 {
 			n.runs, n.gone = t.askRuns(identity.With(ctx, actor), ask)
 		}
-		t.shard.post(func() { t.learnNews(&n) })
+		t.post(func() { t.learnNews(&n) })
 	})
 }
 
@@ -402,7 +403,9 @@ func EndOf(run *agentv1.Run) *runv1.Event {
 		return e
 	}
 	e.Body = &runv1.Event_Done{Done: &runv1.Done{
-		Text:           run.GetText(),
+		Text:           cmp.Or(run.GetFullText(), run.GetText()), // the version before knows no other
+		FinalText:      run.GetText(),
+		Simulated:      run.GetSimulated(),
 		TotalTokensIn:  run.GetUsage().GetInputTokens(),
 		TotalTokensOut: run.GetUsage().GetOutputTokens(),
 		Steps:          run.GetSteps(),

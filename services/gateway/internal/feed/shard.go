@@ -11,6 +11,7 @@ import (
 
 	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/subject"
 )
 
@@ -82,15 +83,17 @@ func (s *shard) run() {
 			s.announce()
 			return
 		case fn := <-s.do:
-			fn()
+			panics.Contain(s.feed.life, cfg.Log, "feed worker", fn)
 		case m := <-s.in:
 			s.receive(m)
 		case now := <-tick.C:
 			for _, t := range s.topics {
-				t.sweep(now)
-				if draining == nil {
-					t.drain(now)
-				}
+				t.contain(func() {
+					t.sweep(now)
+					if draining == nil {
+						t.drain(now)
+					}
+				})
 			}
 		case <-draining:
 			draining = nil
@@ -110,11 +113,6 @@ func (s *shard) post(fn func()) bool {
 	case <-s.feed.life.Done():
 		return false
 	}
-}
-
-// start runs fn, which may wait, outside the worker.
-func (s *shard) start(fn func(ctx context.Context)) {
-	s.feed.start(func() { fn(s.feed.life) }) // when there is no goroutine any more, there is no worker either
 }
 
 func (s *shard) receiveMore() {
@@ -138,7 +136,7 @@ func (s *shard) receive(m *nats.Msg) {
 		s.feed.cfg.Log.WarnContext(s.feed.life, "live message not understood", "error", err)
 		return
 	}
-	t.arrive(st)
+	t.contain(func() { t.arrive(st) })
 }
 
 // announce tells of new frames: viewers that have a goroutine are woken, groups
@@ -238,7 +236,7 @@ func (s *shard) serve(g *group, look bool) {
 		s.mu.Unlock()
 	}
 	for _, v := range s.hands {
-		v.turn(s.pen, now, look)
+		v.contain(func() { v.turn(s.pen, now, look) })
 	}
 	clear(s.hands)
 	s.pen.settle(s.feed.metrics)
@@ -260,7 +258,7 @@ func (s *shard) join(ctx context.Context, v *Viewer, ws id.Workspace, session id
 		}
 		t.sub = sub
 		s.topics[live] = t
-		s.start(t.open)
+		t.start(t.open)
 	}
 	v.topic = t
 	t.emptySince = time.Time{}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/panics"
 )
 
 // snapshots fetches a session's snapshot once for all viewers who need one at the
@@ -71,6 +72,7 @@ func (f *fetch) over() bool {
 // run fetches, also when the viewer that came first leaves: others wait.
 func (f *fetch) run(ctx context.Context, t *topic) {
 	defer close(f.done)
+	defer panics.Recover(&f.err)
 	actor, _ := identity.From(ctx)
 	limited, cancel := context.WithTimeout(identity.With(context.WithoutCancel(ctx), actor), callTimeout)
 	defer cancel()

@@ -69,9 +69,9 @@ func (t *topic) startTail() {
 	}
 	t.reading = true
 	generation, head, w := t.generation, t.head.seq, t.loads[0]
-	t.shard.start(func(ctx context.Context) {
+	t.start(func(ctx context.Context) {
 		got := t.readTail(ctx, generation, head, w)
-		t.shard.post(func() { t.learnTail(got) })
+		t.post(func() { t.learnTail(got) })
 	})
 }
 
@@ -271,9 +271,7 @@ func (t *topic) learnTail(got tail) {
 	if got.err == nil && !got.part {
 		t.order.Learn(got.order)
 		t.expectOpen(got.order, time.Now())
-		t.mu.Lock()
-		t.ring.fill(t.ring.missing(got.frames, got.until))
-		t.mu.Unlock()
+		t.locked(func() { t.ring.fill(t.ring.missing(got.frames, got.until)) })
 	}
 	t.answerLoads(got)
 	t.startTail()

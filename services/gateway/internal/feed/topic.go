@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"context"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -8,6 +9,7 @@ import (
 
 	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/runorder"
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 )
@@ -198,17 +200,46 @@ func (t *topic) pushEvent(e *runv1.Event, at place, synthetic bool) {
 	now := time.Now()
 	t.track(e, now)
 	f := newFrame(t.shard.feed.cfg.Dialect, e, at, now)
-	t.mu.Lock()
-	if v == runorder.Gap {
-		t.ring.push(&frame{place: at, synthetic: synthetic, kind: hole, time: now})
-	}
-	if f != nil {
-		f.synthetic = synthetic
-		t.ring.push(f)
-	}
-	t.mu.Unlock()
+	t.locked(func() {
+		if v == runorder.Gap {
+			t.ring.push(&frame{place: at, synthetic: synthetic, kind: hole, time: now})
+		}
+		if f != nil {
+			f.synthetic = synthetic
+			t.ring.push(f)
+		}
+	})
 	t.shard.feed.metrics.frames.Inc()
 	t.touch()
+}
+
+// contain calls f, which works on the topic. A panic closes the topic: its viewers are
+// cut, come back, and open it anew.
+func (t *topic) contain(f func()) {
+	if err := panics.Try(func() error { f(); return nil }); err != nil {
+		t.shard.feed.cfg.Log.ErrorContext(t.shard.feed.life, "session feed panicked", "session", t.session, "error", err)
+		t.close(ErrLost)
+	}
+}
+
+// post has the worker call fn; false when it has ended.
+func (t *topic) post(fn func()) bool { return t.shard.post(func() { t.contain(fn) }) }
+
+// start runs fn, which may wait, outside the worker.
+func (t *topic) start(fn func(ctx context.Context)) {
+	f := t.shard.feed
+	f.start(func() { // false when the feed has ended, and with it the worker that would wait for fn
+		if err := panics.Try(func() error { fn(f.life); return nil }); err != nil {
+			t.post(func() { panic(err) })
+		}
+	})
+}
+
+// locked calls f with the lock held.
+func (t *topic) locked(f func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	f()
 }
 
 // touch has the viewers woken after the worker's turn.
@@ -308,7 +339,7 @@ func (t *topic) close(why error) {
 	t.ring = newRing(0, 0)
 	all := t.handed()
 	t.mu.Unlock()
-	if t.phase == opening {
+	if !isClosed(t.opened) {
 		close(t.opened)
 	}
 	t.phase = closed

@@ -122,7 +122,7 @@ func (v *Viewer) Close() {
 func (v *Viewer) Forget() {
 	v.Close()
 	t := v.topic
-	t.shard.post(func() {
+	t.post(func() {
 		t.mu.Lock()
 		empty := !t.watched() && len(t.ring.frames) == 0
 		t.mu.Unlock()
@@ -145,7 +145,7 @@ func (v *Viewer) FollowRun(run *agentv1.Run, f Follow) {
 	v.follow = f
 	v.follow.Run = run.GetOrdinal()
 	t, now := v.topic, time.Now()
-	t.shard.post(func() {
+	t.post(func() {
 		if t.phase != closed {
 			t.expect(run.GetOrdinal(), run.GetId(), now)
 		}
@@ -281,7 +281,7 @@ func (v *Viewer) await(ctx context.Context, p Position, skip int) (bool, error) 
 func (v *Viewer) load(ctx context.Context, w wanted) (tail, error) {
 	t, c := v.topic, make(chan tail, 1)
 	w.since, w.actor, w.c = v.since, v.actor, c
-	if !t.shard.post(func() { t.load(w) }) {
+	if !t.post(func() { t.load(w) }) {
 		return tail{}, unavailable(ErrDraining)
 	}
 	select {

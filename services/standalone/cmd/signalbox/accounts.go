@@ -90,8 +90,9 @@ func (c *cli) withAccounts(cmd *cobra.Command, data string, begins bool, f func(
 	}
 	ctx, stop := process.Signals(cmd.Context())
 	defer stop()
+	local := false // the accounts are a data folder's
 	open := func(db *pg.DB, key string) error {
-		a, err := credentialbroker.OpenAccounts(credentialbroker.AccountsConfig{DB: db, File: s.AccountsFile, KeyFile: key, Keys: s.Keys, Profiles: s.Profiles, AllowPrivate: s.AllowPrivate, OAuth: s.OAuth, Operator: operator(), Log: log}) //nolint:contextcheck // what it opens outlives the opening
+		a, err := credentialbroker.OpenAccounts(credentialbroker.AccountsConfig{DB: db, File: s.AccountsFile, KeyFile: key, Keys: s.Keys, Profiles: s.Profiles, AllowPrivate: s.AllowPrivate, AllowLoopback: local, OAuth: s.OAuth, Operator: operator(), Log: log}) //nolint:contextcheck // what it opens outlives the opening
 		if err != nil {
 			return err
 		}
@@ -128,6 +129,7 @@ func (c *cli) withAccounts(cmd *cobra.Command, data string, begins bool, f func(
 	if err != nil {
 		return err
 	}
+	local = true
 	return forPeople(standalone.WithDatabase(ctx, data, s.DatabaseURL, log, func(url conf.Secret) error { return use(url, standalone.KeyFile(dir)) }))
 }
 

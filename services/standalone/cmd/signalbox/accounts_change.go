@@ -2,45 +2,117 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
 	"signalbox.dev/pkg/conf"
+	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/process"
 	credentialbroker "signalbox.dev/services/credential-broker"
 )
 
 func (c *cli) accountsAdd() *cobra.Command {
 	var n credentialbroker.NewAccount
-	return c.accountsSub(accountsCommand{
+	var noCheck, gateway bool
+	cmd := c.accountsSub(accountsCommand{
 		use: "add <provider>", short: "Store a key",
 		long: `Stores a key of a provider: anthropic, openai, openrouter, or a name of your
-own with --base-url. It is asked for at the terminal, or read from standard input;
-never from an argument, which other people on the machine could read.`,
+own with --base-url, for a server that speaks OpenAI's protocol (Ollama, vLLM, LM
+Studio). It is asked for at the terminal, or read from standard input; never from an
+argument, which other people on the machine could read. A server of your own may want
+none. The provider is asked whether it takes the key before that is stored.
+
+With --gateway it is stored at the Signalbox that SIGNALBOX_URL names, or that runs in the
+data folder, for the workspace of SIGNALBOX_TOKEN, who has to own it: sealed here, so that
+only the credential broker there opens it. The provider is not asked then.`,
+		example: `  signalbox accounts add anthropic
+  signalbox accounts add ollama --base-url http://localhost:11434/v1 </dev/null`,
 		args: labelled(&n.Label), scoped: true, seals: true, begins: true,
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().StringVar(&n.Label, "label", "", "a name for people")
 			cmd.Flags().StringVar(&n.Profile, "profile", "", "request profile (default: the provider's)")
 			cmd.Flags().StringVar(&n.BaseURL, "base-url", "", "base URL (default: the profile's)")
+			cmd.Flags().BoolVar(&noCheck, "no-check", false, "store the key without asking the provider whether it takes it")
 			cmd.Flags().BoolVar(&n.FlatRate, "flat-rate", false, "paid by the month: its use costs nothing")
+			cmd.Flags().BoolVar(&gateway, "gateway", false, "store it through a gateway, sealed for its credential broker")
 		},
 		run: func(ctx context.Context, r *accountsRun) error {
 			n.Provider = r.args[0]
-			return r.add(ctx, n)
+			return r.add(ctx, n, !noCheck)
 		},
 	})
+	here := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if !gateway {
+			return here(cmd, args)
+		}
+		n.Provider = args[0]
+		return c.addThrough(cmd, n)
+	}
+	return cmd
 }
 
-func (r *accountsRun) add(ctx context.Context, n credentialbroker.NewAccount) error {
-	if err := r.scope.Check(n); err != nil {
+// addThrough stores a key through a gateway.
+func (c *cli) addThrough(cmd *cobra.Command, n credentialbroker.NewAccount) error {
+	for _, name := range []string{"workspace", "new-key", "no-check"} {
+		if cmd.Flags().Changed(name) {
+			return process.Usage("--%s says nothing with --gateway", name)
+		}
+	}
+	ctx, stop := process.Signals(cmd.Context())
+	defer stop()
+	client, err := c.client(cmd, cmd.Flag("data").Value.String())
+	if err != nil {
 		return err
 	}
-	secret, err := r.askKey(printable(n.Provider))
+	s := c.screen()
+	s.ctx = ctx
+	secret, err := s.askKey(printable(n.Provider), false)
 	if err != nil {
 		return unread("the key", err)
 	}
+	fields := map[string]any{"provider": n.Provider, "flat_rate": n.FlatRate}
+	for name, text := range map[string]string{"profile": n.Profile, "label": n.Label, "base_url": n.BaseURL} {
+		if text != "" {
+			fields[name] = text
+		}
+	}
+	made, err := client.AddAccount(ctx, fields, conf.Secret(secret))
+	if err != nil {
+		return err
+	}
+	if cmd.Flag("json").Value.String() == "true" {
+		return c.printJSON(map[string]any{"id": made, "provider": n.Provider})
+	}
+	_, err = fmt.Fprintf(c.out, "added %s for %s\n", made, printable(n.Provider))
+	return err
+}
+
+func (r *accountsRun) add(ctx context.Context, n credentialbroker.NewAccount, check bool) error {
+	if err := r.scope.Check(n); err != nil {
+		return err
+	}
+	secret, err := r.askKey(printable(n.Provider), n.Keyless())
+	if err != nil && (!n.Keyless() || !errors.Is(err, io.EOF)) {
+		return unread("the key", err)
+	}
 	n.Secret = conf.Secret(secret)
+	if check {
+		doubt, err := r.scope.Try(ctx, n)
+		if f := fault.From(err); err != nil && f.Kind == fault.Conflict {
+			return fault.New(f.Kind, "%s. Nothing was stored; accounts add --no-check stores it all the same", f.Message)
+		}
+		if err != nil {
+			return err
+		}
+		if doubt != "" {
+			fmt.Fprintf(r.screen.err, "the key could not be tried: %s\n", printable(doubt))
+		}
+	}
 	made, err := r.scope.Add(ctx, n)
 	if err != nil {
 		return err

@@ -27,8 +27,8 @@ type accountsRun struct {
 
 // accountsCommand is what the subcommands have in common.
 type accountsCommand struct {
-	use, short, long string
-	args             cobra.PositionalArgs
+	use, short, long, example string
+	args                      cobra.PositionalArgs
 	// scoped commands have --workspace, destructive ones --yes; those that seal look
 	// first whether the key is the brokers', and have --new-key. Only those that begin may
 	// be the first in a data folder: the others make none where nothing is.
@@ -49,7 +49,7 @@ func checkKey(ctx context.Context, a *credentialbroker.Accounts) error {
 func (c *cli) accountsSub(spec accountsCommand) *cobra.Command {
 	r, newKey := &accountsRun{cli: c}, false
 	cmd := &cobra.Command{
-		Use: spec.use, Short: spec.short, Long: spec.long, Args: spec.args,
+		Use: spec.use, Short: spec.short, Long: spec.long, Example: spec.example, Args: spec.args,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r.screen, r.args, r.global = c.screen(), args, r.workspace == ""
 			ws, err := optional[id.Workspace]("workspace", r.workspace)
@@ -145,7 +145,7 @@ func keyInPlaceOf(what string) error {
 // account takes exactly one account.
 func account(cmd *cobra.Command, args []string) error {
 	if len(args) != 1 {
-		return process.Usage("%s takes one account: the ID or the label that list shows", cmd.CommandPath())
+		return process.Usage("%s takes one account: the ID that list shows, or its beginning or end, or the label", cmd.CommandPath())
 	}
 	return nil
 }
@@ -160,8 +160,11 @@ func upTo(n int, what string) cobra.PositionalArgs {
 	}
 }
 
-// find returns the account that a person means, and whose it is: by its id, or by its
-// label where only one has it. With --workspace it is one of that workspace's. Without,
+// shortest is how much of an id has to be there.
+const shortest = 4
+
+// find returns the account that a person means, and whose it is: by its id, by its label
+// where only one has it, or by how its id begins or ends where that of only one does. With --workspace it is one of that workspace's. Without,
 // labels are those of the shared accounts alone: what tenants call theirs never decides
 // what an operator's command hits.
 func (r *accountsRun) find(ctx context.Context, text string) (credentialbroker.Account, id.Account, *credentialbroker.Scope, error) {
@@ -183,6 +186,13 @@ func (r *accountsRun) find(ctx context.Context, text string) (credentialbroker.A
 			ids = append(ids, a.ID)
 		}
 	}
+	what := "have the label"
+	if len(ids) == 0 {
+		what = "have an ID that begins or ends with"
+		if ids, err = r.abbreviated(ctx, text); err != nil {
+			return credentialbroker.Account{}, id.Account{}, nil, err
+		}
+	}
 	switch {
 	case len(ids) == 0 && likeKey(text):
 		return credentialbroker.Account{}, id.Account{}, nil, keyInPlaceOf("an account")
@@ -196,7 +206,23 @@ func (r *accountsRun) find(ctx context.Context, text string) (credentialbroker.A
 	case len(ids) == 1:
 		return r.find(ctx, ids[0])
 	}
-	return credentialbroker.Account{}, id.Account{}, nil, fault.New(fault.Conflict, "%d accounts have the label %q: name one by its ID: %s", len(ids), printable(text), strings.Join(ids, ", "))
+	return credentialbroker.Account{}, id.Account{}, nil, fault.New(fault.Conflict, "%d accounts %s %q: name one by its ID: %s", len(ids), what, printable(text), strings.Join(ids[:min(len(ids), 10)], ", "))
+}
+
+// abbreviated returns the accounts whose id begins or ends with a text of some length. As
+// with whole ids, all accounts count where there is no --workspace.
+func (r *accountsRun) abbreviated(ctx context.Context, text string) (ids []string, err error) {
+	text = strings.ToLower(text)
+	if len(text) < shortest || strings.Trim(text, "0123456789abcdef-") != "" {
+		return nil, nil
+	}
+	all, err := r.list(ctx)
+	for _, a := range all {
+		if strings.HasPrefix(a.ID, text) || strings.HasSuffix(a.ID, text) {
+			ids = append(ids, a.ID)
+		}
+	}
+	return ids, err
 }
 
 // scopes are those whose accounts a command is about: of --workspace, else all that

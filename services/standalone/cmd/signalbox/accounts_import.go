@@ -13,6 +13,7 @@ import (
 
 	"signalbox.dev/pkg/process"
 	credentialbroker "signalbox.dev/services/credential-broker"
+	"signalbox.dev/services/standalone/internal/chat"
 )
 
 const (
@@ -32,8 +33,8 @@ func (c *cli) accountsImport() *cobra.Command {
   accounts  ~/` + accountsFile + `
   env       ANTHROPIC_API_KEY, OPENAI_API_KEY, OPENROUTER_API_KEY
 
-What is the same credential twice is one account, and what is here already is left
-out. Files are only read. A sign-in that this product renews is no longer good where
+What is the same credential twice is one account, and what is here already stays as it
+is. Where something else is left out, it is listed, and the exit code is 3. Files are only read. A sign-in that this product renews is no longer good where
 it came from, if the provider rotates its tokens: do not use both.`,
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().StringSliceVar(&sources, "source", []string{"auth", "accounts", "env"}, "where to look")
@@ -54,6 +55,9 @@ it came from, if the provider rotates its tokens: do not use both.`,
 				return err
 			}
 			// Also what was done before something went wrong.
+			if err == nil {
+				err = leftOut(done)
+			}
 			if r.json {
 				return errors.Join(err, r.printJSON(done))
 			}
@@ -63,6 +67,20 @@ it came from, if the provider rotates its tokens: do not use both.`,
 			return errors.Join(err, r.imported(done, dry))
 		},
 	})
+}
+
+// leftOut is the error of an import that could not bring all along.
+func leftOut(done credentialbroker.Import) error {
+	n := 0
+	for _, a := range done.Skipped {
+		if !a.Here {
+			n++
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %s left out, with the reason beside each", process.ErrPartial, chat.Plural(n, "credential"))
 }
 
 // sources says where to look. A file that was named must be there and be looked into; those
@@ -135,12 +153,18 @@ func (r *accountsRun) imported(done credentialbroker.Import, dry bool) error {
 		}
 		line(green, verb, a.Provider, a.Label, a.Source, note)
 	}
+	here := 0
 	for _, a := range done.Skipped {
-		line(yellow, "left out", a.Provider, a.Label, a.Source, ": "+a.Reason)
+		verb := "left out"
+		if a.Here {
+			verb = "skipped"
+			here++
+		}
+		line(yellow, verb, a.Provider, a.Label, a.Source, ": "+a.Reason)
 	}
 	if dry {
 		verb = "to import"
 	}
-	_, err := fmt.Fprintf(r.screen.out, "%d %s, %d left out, %d merged\n", len(done.Imported), verb, len(done.Skipped), done.Merged)
+	_, err := fmt.Fprintf(r.screen.out, "%d %s, %d left out, %d here already, %d merged\n", len(done.Imported), verb, len(done.Skipped)-here, here, done.Merged)
 	return err
 }

@@ -108,7 +108,7 @@ func (c *cli) accountsStatus() *cobra.Command {
 	return c.accountsSub(accountsCommand{
 		use: "status [account]", short: "Show what is known of accounts: health, limits, sign-ins", args: upTo(1, "one account at most"), scoped: true,
 		long: `Shows what is known of an account, or of all: its health, until when and why it is
-parked, with what the provider sent, and how its sign-in does. It is what running
+parked, or skipped while there are others, with what the provider sent, and how its sign-in does. It is what running
 brokers have written down, half a second ago; the last use once a minute.`,
 		run: func(ctx context.Context, r *accountsRun) error {
 			r.warnOfKey(ctx)
@@ -164,7 +164,10 @@ func (r *accountsRun) status(a credentialbroker.Account) error {
 	line("health", "%.0f of 100", a.Health)
 	line("last used", "%s", day(a.LastUsedAt, "never"))
 	for _, c := range a.Cooldowns {
-		what := "whole account"
+		name, what := "parked", "whole account"
+		if c.PassedOver {
+			name = "skipped"
+		}
 		if c.Family != "" {
 			what = c.Family
 		}
@@ -175,7 +178,7 @@ func (r *accountsRun) status(a credentialbroker.Account) error {
 		if c.RetryAfter != "" {
 			text += fmt.Sprintf(", %q", c.RetryAfter)
 		}
-		line("parked", "%s", text)
+		line(name, "%s", text)
 	}
 	if g := a.Grant; g != nil {
 		line("sign-in", "%s, %s", g.Provider, g.State)

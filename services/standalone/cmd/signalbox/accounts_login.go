@@ -24,9 +24,13 @@ func (f *loginFlags) add(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.paste, "paste", false, "paste the code that the provider shows")
 }
 
-// kind is the way that is wanted, else the first that the provider has.
-func (f *loginFlags) kind(a *credentialbroker.Accounts, provider string) (credentialbroker.LoginKind, error) {
-	ways, err := a.LoginWays(provider)
+// kind is the way that is wanted, else the first that the provider has. Without a terminal
+// nobody waits for a browser: a script's may run anywhere.
+func (f *loginFlags) kind(r *accountsRun, provider string) (credentialbroker.LoginKind, error) {
+	ways, err := r.accounts.LoginWays(provider)
+	if !r.answers {
+		ways = slices.DeleteFunc(ways, func(k credentialbroker.LoginKind) bool { return k == credentialbroker.LoginBrowser })
+	}
 	switch {
 	case f.device && f.paste:
 		return "", process.Usage("--device and --paste are two ways: choose one")
@@ -37,7 +41,7 @@ func (f *loginFlags) kind(a *credentialbroker.Accounts, provider string) (creden
 	case f.paste:
 		return credentialbroker.LoginPaste, nil
 	case len(ways) == 0:
-		return "", fmt.Errorf("one can sign in to %s in the console only", provider)
+		return "", fmt.Errorf("one can sign in to %s in the console only, or at a terminal where it sends browsers back to this machine", provider)
 	}
 	return ways[0], nil
 }
@@ -48,20 +52,22 @@ func (c *cli) accountsLogin() *cobra.Command {
 	return c.accountsSub(accountsCommand{
 		use: "login <provider>", short: "Sign in to a provider for a new account",
 		long: `Signs in to a provider, such as anthropic, google or github: it shows an
-address to be opened in a browser, and then a code is typed in there (--device) or
-pasted here (--paste). With --json it prints the address first and the account when
-it is there, each a JSON document. Client ids are in CREDENTIAL_BROKER_OAUTH_CLIENTS.`,
+address to be opened in a browser. At a terminal, where the provider allows it, the
+browser then comes back to this command, on a port of 127.0.0.1. Otherwise, or with
+a flag, a short code is typed in on any device (--device) or a code is pasted here
+(--paste). With --json it prints the address first and the account when it is there,
+each a JSON document. Client ids are in CREDENTIAL_BROKER_OAUTH_CLIENTS.`,
 		args: labelled(&label), scoped: true, seals: true, begins: true,
 		flags: func(cmd *cobra.Command) {
 			flags.add(cmd)
 			cmd.Flags().StringVar(&label, "label", "", "a name for people")
 		},
 		run: func(ctx context.Context, r *accountsRun) error {
-			kind, err := flags.kind(r.accounts, r.args[0])
+			kind, err := flags.kind(r, r.args[0])
 			if err != nil {
 				return err
 			}
-			return r.login(ctx, r.scope, kind, r.args[0], label, id.Account{})
+			return r.login(ctx, r.scope, credentialbroker.LoginRequest{Provider: r.args[0], Kind: kind, Label: label})
 		},
 	})
 }
@@ -87,15 +93,27 @@ func (r *accountsRun) reauth(ctx context.Context, scope *credentialbroker.Scope,
 	if a.Grant == nil {
 		return fmt.Errorf("%s is a key: nobody signed in to it; add the new key and remove this one", named(a))
 	}
-	kind, err := flags.kind(r.accounts, a.Grant.Provider)
+	kind, err := flags.kind(r, a.Grant.Provider)
 	if err != nil {
 		return err
 	}
-	return r.login(ctx, scope, kind, "", "", account)
+	return r.login(ctx, scope, credentialbroker.LoginRequest{Kind: kind, Account: account})
 }
 
-func (r *accountsRun) login(ctx context.Context, scope *credentialbroker.Scope, kind credentialbroker.LoginKind, provider, label string, account id.Account) error {
-	l, err := scope.StartLogin(ctx, provider, kind, label, account)
+func (r *accountsRun) login(ctx context.Context, scope *credentialbroker.Scope, request credentialbroker.LoginRequest) error {
+	complete := r.paste
+	switch request.Kind {
+	case credentialbroker.LoginDevice:
+		complete = r.poll
+	case credentialbroker.LoginBrowser:
+		back, err := listenLoopback(ctx)
+		if err != nil {
+			return err
+		}
+		defer back.close()
+		request.Redirect, complete = back.redirect(), back.receive
+	}
+	l, err := scope.StartLogin(ctx, request)
 	if err != nil {
 		return err
 	}
@@ -106,12 +124,7 @@ func (r *accountsRun) login(ctx context.Context, scope *credentialbroker.Scope, 
 	} else if err := r.instruct(l); err != nil {
 		return err
 	}
-	var a credentialbroker.Account
-	if kind == credentialbroker.LoginDevice {
-		a, err = r.poll(ctx, scope, l)
-	} else {
-		a, err = r.paste(ctx, scope, l)
-	}
+	a, err := complete(ctx, scope, l)
 	if err != nil {
 		return err
 	}
@@ -120,8 +133,11 @@ func (r *accountsRun) login(ctx context.Context, scope *credentialbroker.Scope, 
 
 func (r *accountsRun) instruct(l credentialbroker.Login) error {
 	text := fmt.Sprintf("Open this address in a browser:\n\n  %s\n\n", l.URL)
-	if l.UserCode != "" {
+	switch {
+	case l.UserCode != "":
 		text += fmt.Sprintf("and type in the code %s\n\n", r.paint(bold, printable(l.UserCode)))
+	case l.Kind == credentialbroker.LoginBrowser:
+		text += "It comes back to this command, so it must run on this machine. If none does, press\nCtrl-C, and use --device or --paste.\n\n"
 	}
 	_, err := fmt.Fprint(r.screen.out, text)
 	return err

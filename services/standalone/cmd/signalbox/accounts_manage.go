@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"signalbox.dev/pkg/fault"
-	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/process"
 	credentialbroker "signalbox.dev/services/credential-broker"
 )
@@ -104,7 +103,7 @@ func (r *accountsRun) chosen(ctx context.Context, all []credentialbroker.Account
 			return err
 		}
 		var flags loginFlags
-		kind, err := flags.kind(r.accounts, provider)
+		kind, err := flags.kind(r, provider)
 		if err != nil {
 			return err
 		}
@@ -112,7 +111,7 @@ func (r *accountsRun) chosen(ctx context.Context, all []credentialbroker.Account
 		if err != nil {
 			return err
 		}
-		return r.login(ctx, r.scope, kind, provider, label, id.Account{})
+		return r.login(ctx, r.scope, credentialbroker.LoginRequest{Provider: provider, Kind: kind, Label: label})
 	case "t":
 		return r.askStrategy(ctx)
 	}
@@ -137,7 +136,7 @@ func (r *accountsRun) askAdd(ctx context.Context) error {
 		}
 		*q.into = answer
 	}
-	return r.add(ctx, n)
+	return r.add(ctx, n, true)
 }
 
 func (r *accountsRun) askStrategy(ctx context.Context) error {

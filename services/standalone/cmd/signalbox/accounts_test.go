@@ -59,12 +59,15 @@ func newFilePlace(t *testing.T, dir string) *place {
 func newPlaceIn(t *testing.T, dir, adminURL, setting string) *place {
 	t.Helper()
 	server := authserver.New(authserver.Settings{ClientID: "us", Rotate: true, Interval: 1})
-	front := httptest.NewServer(http.StripPrefix("/oauth", server))
+	mux := http.NewServeMux()
+	mux.Handle("/oauth/", http.StripPrefix("/oauth", server))
+	mux.HandleFunc("/", models)
+	front := httptest.NewServer(mux)
 	t.Cleanup(front.Close)
 	for name, text := range map[string]string{
-		"profiles/sim.yaml": fmt.Sprintf("name: sim\ndefault_for: sim\ndialect: openai\nbase_url: %s/api\nauth: {header: authorization, scheme: Bearer}\n", front.URL),
+		"profiles/sim.yaml": fmt.Sprintf("name: sim\ndefault_for: sim\ndialect: openai\nbase_url: %s/api\nauth: {header: authorization, scheme: Bearer}\ncheck: {path: /models}\n", front.URL),
 		"providers/sim.yaml": fmt.Sprintf("name: sim\nprofile: sim\nendpoints: {authorize: %[1]s/oauth/authorize, token: %[1]s/oauth/token, device: %[1]s/oauth/device, "+
-			"revoke: %[1]s/oauth/revoke, code_page: %[1]s/oauth/code}\nclient: {auth: none}\ntokens: {rotate: true}\n", front.URL),
+			"revoke: %[1]s/oauth/revoke, code_page: %[1]s/oauth/code}\nclient: {auth: none, loopback: true}\ntokens: {rotate: true}\n", front.URL),
 	} {
 		path := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -77,8 +80,22 @@ func newPlaceIn(t *testing.T, dir, adminURL, setting string) *place {
 	return &place{adminURL, server, []string{
 		setting, "CREDENTIAL_BROKER_KEY_FILE=" + filepath.Join(dir, "broker.key"),
 		"CREDENTIAL_BROKER_PROFILES=" + filepath.Join(dir, "profiles"), "CREDENTIAL_BROKER_OAUTH_PROVIDERS=" + filepath.Join(dir, "providers"),
-		"CREDENTIAL_BROKER_OAUTH_CLIENTS=sim=us", "CREDENTIAL_BROKER_ALLOW_PRIVATE=true", "HOME=" + dir,
+		"CREDENTIAL_BROKER_OAUTH_CLIENTS=sim=us", "CREDENTIAL_BROKER_ALLOW_PRIVATE=true", "HOME=" + dir, "PROVIDER=" + front.URL,
 	}}
+}
+
+// models is a provider that takes one key at /api and none at /open, and elsewhere does not
+// know what it is asked for.
+func models(w http.ResponseWriter, r *http.Request) {
+	key := r.Header.Get("Authorization")
+	switch path := r.URL.Path; {
+	case path != "/api/models" && path != "/open/v1/models":
+		http.NotFound(w, r)
+	case path == "/open/v1/models" && key != "", path == "/api/models" && key != "Bearer sk-planted-secret-00000001":
+		http.Error(w, "no such key: "+key, http.StatusUnauthorized)
+	default:
+		fmt.Fprint(w, `{"data":[]}`)
+	}
 }
 
 // TestAccounts runs the scripts of testdata/accounts.
@@ -89,6 +106,9 @@ func newPlaceIn(t *testing.T, dir, adminURL, setting string) *place {
 //	replace <file> a b  the first a in a file by b
 //	grant <file>        signs somebody in without the ceremony, for an import of a file
 //	status <n> <…>      runs a program that is to end with a code
+//	browse <file> <…>   runs a program that signs in at a terminal, and does in a browser what
+//	                    it asks for, or declines where it is to fail; takes into the file
+//	                    what the terminal showed and then what the browser did
 //	private <file>      looks whether nobody else may read or write it
 func TestAccounts(t *testing.T) {
 	t.Parallel()
@@ -99,7 +119,7 @@ func TestAccounts(t *testing.T) {
 // testdata/file.
 func TestAccountsInFile(t *testing.T) {
 	t.Parallel()
-	testscript.Run(t, scripts(t, newFilePlace, "testdata/accounts/changekey.txtar", "testdata/accounts/import.txtar", "testdata/accounts/pools.txtar", "testdata/accounts/signins.txtar", "testdata/accounts/strangekey.txtar", "testdata/accounts/together.txtar", "testdata/file/*.txtar"))
+	testscript.Run(t, scripts(t, newFilePlace, "testdata/accounts/changekey.txtar", "testdata/accounts/import.txtar", "testdata/accounts/loopback.txtar", "testdata/accounts/pools.txtar", "testdata/accounts/signins.txtar", "testdata/accounts/strangekey.txtar", "testdata/accounts/together.txtar", "testdata/file/*.txtar"))
 }
 
 func scripts(t *testing.T, newPlace func(t *testing.T, dir string) *place, patterns ...string) testscript.Params {
@@ -112,11 +132,14 @@ func scripts(t *testing.T, newPlace func(t *testing.T, dir string) *place, patte
 		}
 		files = append(files, some...)
 	}
+	postgres := pgtest.Bin(t)
 	return testscript.Params{
 		Files: files, UpdateScripts: *update,
 		Setup: func(env *testscript.Env) error {
 			p := newPlace(t, env.WorkDir)
 			env.Vars = append(env.Vars, p.environ...)
+			pgtest.LetIn(t, env.WorkDir)
+			env.Setenv("SIGNALBOX_PG_BIN", postgres)
 			env.Values["place"] = p
 			return nil
 		},
@@ -140,6 +163,9 @@ func scripts(t *testing.T, newPlace func(t *testing.T, dir string) *place, patte
 					ts.Fatalf("%s ended with %d, want %s", strings.Join(args[1:], " "), code, args[0])
 				}
 			},
+			"browse": func(ts *testscript.TestScript, neg bool, args []string) {
+				ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(ts.Value("place").(*place).browse(t, neg, args[1:]...)), 0o600))
+			},
 			"private": func(ts *testscript.TestScript, _ bool, args []string) {
 				info, err := os.Stat(ts.MkAbs(args[0]))
 				ts.Check(err)
@@ -151,7 +177,10 @@ func scripts(t *testing.T, newPlace func(t *testing.T, dir string) *place, patte
 				ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(strings.Replace(ts.ReadFile(args[0]), args[1], args[2], 1)), 0o600))
 			},
 			"id": func(ts *testscript.TestScript, _ bool, args []string) {
-				ts.Setenv(args[0], uuidForm.FindString(ts.ReadFile(args[1])))
+				found := uuidForm.FindString(ts.ReadFile(args[1]))
+				ts.Setenv(args[0], found)
+				ts.Setenv(args[0]+"_BEGIN", found[:max(len(found)-4, 0)])
+				ts.Setenv(args[0]+"_END", found[max(len(found)-12, 0):])
 			},
 			"grant": func(ts *testscript.TestScript, _ bool, args []string) {
 				_, refresh := ts.Value("place").(*place).server.Grant()

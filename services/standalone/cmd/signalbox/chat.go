@@ -1,11 +1,13 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"os"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -35,7 +37,8 @@ func (c *cli) chat() *cobra.Command {
 		Long: `Sends messages and shows the answers as they come, with the tools that are used.
 With a message it sends that one; otherwise it reads messages, a line each, until
 the end of the input. Ctrl-C stops the answer, and at the prompt the program. When
-the connection breaks it is resumed, without a gap.
+the connection breaks it is resumed, without a gap. At a terminal answers are shown as
+formatted text, and /help lists commands; in a pipe everything is plain text.
 
 It finds the Signalbox that runs in the data folder. SIGNALBOX_URL, SIGNALBOX_TOKEN
 and SIGNALBOX_WORKSPACE name one elsewhere.`,
@@ -44,36 +47,89 @@ and SIGNALBOX_WORKSPACE name one elsewhere.`,
 			if err != nil {
 				return err
 			}
-			terminal := &chat.Terminal{Client: client, Session: session, Out: c.out, JSON: asJSON, Colour: isTerminal(os.Stdout) && !asJSON}
-			if session == "" {
-				fields := map[string]any{}
-				for name, value := range map[string]string{"model": model, "provider": provider, "preset": preset} {
-					if value != "" {
-						fields[name] = value
-					}
-				}
-				if terminal.Session, err = client.CreateSession(cmd.Context(), fields); err != nil {
+			if provider == "" {
+				if provider, model, err = splitModel(cmd.Context(), client, model); err != nil {
 					return err
 				}
 			}
-			if len(args) > 0 {
-				return terminal.Say(cmd.Context(), strings.Join(args, " "))
+			fields := map[string]any{}
+			for name, value := range map[string]string{"model": model, "provider": provider, "preset": preset} {
+				if value != "" {
+					fields[name] = value
+				}
 			}
-			prompt := ""
-			if isTerminal(os.Stdin) && !asJSON {
-				fmt.Fprintf(c.out, "Session %s. Ctrl-C stops an answer; /quit or Ctrl-D ends.\n", terminal.Session)
-				prompt = "> "
+			message := strings.Join(args, " ")
+			if isTerminal(os.Stdin) && isTerminal(os.Stdout) && c.variable("TERM") != "dumb" && !asJSON {
+				screen := chat.Screen{Client: client, Session: session, Fields: fields, Message: message, In: os.Stdin, Out: os.Stdout, Environ: c.environ}
+				return screen.Run(cmd.Context())
 			}
-			return terminal.Talk(cmd.Context(), os.Stdin, prompt)
+			return c.plainChat(cmd.Context(), client, session, fields, message, asJSON)
 		},
 	}
 	dataFlag(cmd, &data)
-	cmd.Flags().StringVar(&session, "session", "", "go on with this session")
+	cmd.Flags().StringVar(&session, "session", "", "go on with this session; its id, or the beginning or end of it")
 	cmd.Flags().StringVar(&provider, "provider", "", "provider of a new session: anthropic, openai, openrouter")
-	cmd.Flags().StringVar(&model, "model", "", "model of a new session")
+	cmd.Flags().StringVar(&model, "model", "", "model of a new session, or provider/model")
 	cmd.Flags().StringVar(&preset, "preset", "", "preset of a new session: workspace, assistant, explorer, browser")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print each event as a line of JSON")
+	oneOf(cmd, "provider", "anthropic", "openai", "openrouter")
+	oneOf(cmd, "preset", "workspace", "assistant", "explorer", "browser")
+	_ = cmd.RegisterFlagCompletionFunc("session", c.completeIDs("sessions", "title")) // only an unknown flag is an error
 	return cmd
+}
+
+// splitModel takes the provider off a model's name, as `sessions list` shows the two. A
+// name may have a slash in it: one that is listed is taken as it is.
+func splitModel(ctx context.Context, client *chat.Client, name string) (provider, model string, err error) {
+	before, after, ok := strings.Cut(name, "/")
+	if !ok {
+		return "", name, nil
+	}
+	all, err := client.Models(ctx)
+	if err != nil {
+		return "", "", err
+	}
+	model = name
+	for _, m := range all.Models {
+		switch {
+		case m.ID == name:
+			return "", name, nil
+		case m.Provider == before:
+			provider, model = before, after
+		}
+	}
+	for _, p := range all.Problems { // these have accounts, too
+		if p.Provider == before {
+			provider, model = before, after
+		}
+	}
+	return provider, model, nil
+}
+
+// plainChat talks in a pipe, or at a terminal that can do nothing but show text.
+func (c *cli) plainChat(ctx context.Context, client *chat.Client, session string, fields map[string]any, message string, asJSON bool) error {
+	if session == "" {
+		made, err := client.CreateSession(ctx, fields)
+		if err != nil {
+			return err
+		}
+		session = made.ID
+	} else {
+		var err error
+		if session, err = client.Find(ctx, "sessions", session); err != nil {
+			return err
+		}
+	}
+	terminal := &chat.Terminal{Client: client, Session: session, Out: c.out, JSON: asJSON, Colour: isTerminal(os.Stdout) && !asJSON}
+	if message != "" {
+		return terminal.Say(ctx, message)
+	}
+	prompt := ""
+	if isTerminal(os.Stdin) && !asJSON {
+		fmt.Fprintf(c.out, "Session %s. Ctrl-C stops an answer; /quit or Ctrl-D ends.\n", session)
+		prompt = "> "
+	}
+	return terminal.Talk(ctx, os.Stdin, prompt)
 }
 
 func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
@@ -95,11 +151,7 @@ func (c *cli) client(cmd *cobra.Command, data string) (*chat.Client, error) {
 		}
 		return client, nil
 	}
-	dir, err := datadir.Open(data)
-	if err != nil {
-		return nil, err
-	}
-	running, alive, err := dir.Running()
+	running, alive, err := datadir.Look(data)
 	if err != nil {
 		return nil, err
 	}
@@ -114,6 +166,17 @@ func (c *cli) client(cmd *cobra.Command, data string) (*chat.Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	if cmd.Flag("data").Changed {
+		client.Flags = " --data " + quoted(data)
+	}
 	client.URL, client.Token, client.Workspace = running.URL, token.Token, token.Workspace.String()
 	return client, nil
+}
+
+// quoted is a word as a shell takes it.
+func quoted(word string) string {
+	if !strings.ContainsFunc(word, func(r rune) bool { return !unicode.In(r, unicode.L, unicode.N) && !strings.ContainsRune("/._-", r) }) {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }

@@ -20,7 +20,7 @@ func (c *cli) keygen() *cobra.Command {
 and for each service the public keys of those whose calls it takes. Keep the
 output secret: every service gets its own _SERVICE_KEY as SERVICE_KEY, and its own
 _TRUSTED_KEYS as TRUSTED_KEYS.`,
-		Args: cobra.NoArgs,
+		Args: none,
 		RunE: func(*cobra.Command, []string) error {
 			services := []string{subject.Gateway, subject.AgentRunner, subject.ToolExecutor, subject.DocumentSync, subject.CredentialBroker}
 			keys := map[string]identity.Key{}

@@ -36,23 +36,55 @@ func root(stdout, stderr io.Writer) *cobra.Command {
 		Short:         "People, agents and documents on one message bus",
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          cobra.NoArgs,
+		Args:          none,
+		Version:       process.Version(),
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.SetOut(stdout)
 	cmd.SetErr(stderr)
-	cmd.CompletionOptions.HiddenDefaultCmd = true
+	cmd.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return process.Usage("%v (see %s --help)", err, cmd.CommandPath())
 	})
-	cmd.AddCommand(c.up(), c.token(), c.chat(), c.accounts(), c.migrate(), c.keygen(), c.simulator(), c.version())
+	cmd.AddCommand(c.up(), c.token(), c.chat(), c.sessions(), c.docs(), c.models(), c.accounts(), c.doctor(), c.migrate(), c.keygen(), c.simulator(), c.version())
+	strict(cmd)
 	return cmd
+}
+
+// strict has cobra's own commands refuse what they do not know, as the others do.
+func strict(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		switch cmd.Name() {
+		case "help":
+			cmd.Args = func(_ *cobra.Command, args []string) error {
+				about, rest, err := root.Find(args)
+				if err == nil && about.HasSubCommands() {
+					err = none(about, rest)
+				}
+				return err
+			}
+		case "completion":
+			cmd.Args = none
+			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() } // without one, cobra checks no arguments
+			for _, shell := range cmd.Commands() {
+				shell.Args = none
+			}
+		}
+	}
 }
 
 // dataFlag is where a standalone Signalbox keeps everything.
 func dataFlag(cmd *cobra.Command, into *string) {
 	*into = ".signalbox"
 	cmd.Flags().Var((*filled)(into), "data", "data folder")
+	_ = cmd.MarkFlagDirname("data") // it was added above
+}
+
+// oneOf lets shells complete a flag with its values.
+func oneOf(cmd *cobra.Command, flag string, values ...string) {
+	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // only an unknown flag is an error
 }
 
 // filled is a flag's text that cannot be empty: where a script's variable is not set,
@@ -92,7 +124,7 @@ func (c *cli) printJSON(v any) error {
 func (c *cli) version() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
+		Use: "version", Short: "Print the version", Args: none,
 		RunE: func(*cobra.Command, []string) error {
 			if asJSON {
 				return c.printJSON(map[string]string{"version": process.Version()})

@@ -79,6 +79,7 @@ func TestInterruptedQuestion(t *testing.T) {
 	}{
 		{[]string{"accounts", "add", "openai"}, "API key for openai (not shown): ", "\x03", "error: interrupted: nothing was done", 1},
 		{[]string{"accounts", "add", "openai"}, "API key for openai (not shown): ", "\x04", "usage: the key is missing", 2},
+		{[]string{"accounts", "login", "sim"}, "Ctrl-C, and use --device or --paste.", "\x03", "error: the sign-in was not waited for", 1},
 		{[]string{"accounts", "rotate-keys"}, "Do all have it? [y/N] ", "\x03", "error: interrupted: nothing was done", 1},
 		{[]string{"accounts", "rotate-keys"}, "Do all have it? [y/N] ", "\x04", "error: nothing was changed", 1},
 	} {
@@ -134,10 +135,10 @@ func TestManage(t *testing.T) {
 	d.expect("[q]uit: ")
 	d.say("a")
 	d.expect("provider: ")
-	d.say("openai")
+	d.say("sim")
 	d.expect("a name for people, or nothing: ")
 	d.say("mine")
-	d.expect("API key for openai (not shown): ")
+	d.expect("API key for sim (not shown): ")
 	d.say(key)
 	d.expect("added ")
 	d.expect("\x1b[1mPROVIDER\x1b[0m") // a table, in colours
@@ -150,14 +151,14 @@ func TestManage(t *testing.T) {
 	d.expect("health")
 	d.expect("or nothing: ")
 	d.say("d")
-	d.expect("disabled openai (mine)\r\n")
+	d.expect("disabled sim (mine)\r\n")
 	d.expect("[q]uit: ")
 	d.say("t")
 	d.expect("provider: ")
-	d.say("openai")
+	d.say("sim")
 	d.expect("now sticky): ")
 	d.say("hybrid")
-	d.expect("the accounts for openai are chosen by hybrid\r\n")
+	d.expect("the accounts for sim are chosen by hybrid\r\n")
 	d.expect("[q]uit: ")
 	d.say("1")
 	d.expect("or nothing: ")
@@ -168,7 +169,7 @@ func TestManage(t *testing.T) {
 	d.say("1")
 	d.expect("or nothing: ")
 	d.say("r")
-	d.expect("Forget the credential openai (mine)? [y/N] ")
+	d.expect("Forget the credential sim (mine)? [y/N] ")
 	d.say("n")
 	d.expect("error: nothing was changed")
 	d.expect("[q]uit: ")

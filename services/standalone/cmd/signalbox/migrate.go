@@ -40,7 +40,7 @@ func (c *cli) migrate() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "migrate",
 		Short: "Bring a database and a bus up to date for the services",
-		Args:  cobra.NoArgs,
+		Args:  none,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var s migrateSettings
 			if err := c.settings(&s); err != nil {
@@ -57,7 +57,7 @@ func (c *cli) migrate() *cobra.Command {
 				all[i].Password = s.passwords()[all[i].Schema]
 			}
 			if err := pg.Migrate(ctx, s.DatabaseURL.Reveal(), log, all...); err != nil {
-				return err
+				return fmt.Errorf("DATABASE_URL: %w", err)
 			}
 			fmt.Fprintln(c.out, "database: up to date")
 			if s.NATSURL == "" {
@@ -74,7 +74,7 @@ func (c *cli) migrate() *cobra.Command {
 			}
 			defer admin.Close()
 			if err := bus.Apply(ctx, admin, topology); err != nil {
-				return err
+				return fmt.Errorf("NATS_URL: %w", err)
 			}
 			_, err = fmt.Fprintln(c.out, "streams: up to date")
 			return err

@@ -84,11 +84,14 @@ func plainCells(texts ...string) []cell {
 	return out
 }
 
-// table writes rows: in columns under a header at a terminal or, where that is too narrow,
+// table writes rows under a header: in columns at a terminal or, where that is too narrow,
 // one under the other; with a tab between the fields elsewhere.
 func (s *screen) table(header []string, rows [][]cell) error {
+	if len(rows) == 0 && !s.tables {
+		return nil
+	}
 	if !s.tables {
-		for _, r := range rows {
+		for _, r := range append([][]cell{plainCells(header...)}, rows...) {
 			texts := make([]string, len(r))
 			for i, c := range r {
 				texts[i] = printable(c.text)
@@ -239,9 +242,13 @@ func (s *screen) line() (string, error) {
 
 // askKey is askSecret for a key. What is piped in is the key and nothing else, to its end:
 // of another file the first line would be taken for one.
-func (s *screen) askKey(provider string) (string, error) {
+func (s *screen) askKey(provider string, optional bool) (string, error) {
 	if s.answers {
-		return s.askSecret("API key for %s (not shown): ", provider)
+		note := "not shown"
+		if optional {
+			note += "; Enter for none"
+		}
+		return s.askSecret("API key for %s (%s): ", provider, note)
 	}
 	return s.wait(s.onlyLine)
 }

@@ -17,7 +17,7 @@ func (c *cli) simulator() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "simulator",
 		Short: "Run the simulated model provider alone",
-		Args:  cobra.NoArgs,
+		Args:  none,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var cfg simulator.Config
 			if err := c.settings(&cfg); err != nil {

@@ -30,7 +30,7 @@ func (c *cli) token() *cobra.Command {
 others, which are made if they are not there. It works whether Signalbox runs in
 that folder or not. With DATABASE_URL and GATEWAY_DEV_SECRET in the environment it
 makes one for a deployment whose development issuer is on.`,
-		Args: cobra.NoArgs,
+		Args: none,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var s tokenSettings
 			err := c.settings(&s)
@@ -67,6 +67,7 @@ makes one for a deployment whose development issuer is on.`,
 	cmd.Flags().StringVar(&workspace, "workspace", "", "workspace id (default: the data folder's)")
 	cmd.Flags().StringVar(&member, "member", "", "member id (default: the data folder's)")
 	cmd.Flags().StringVar(&role, "role", "owner", "owner, editor or viewer")
+	oneOf(cmd, "role", "owner", "editor", "viewer")
 	cmd.Flags().BoolVar(&asJSON, "json", false, `print {"token","workspace_id","member_id","expires_at"}`)
 	return cmd
 }

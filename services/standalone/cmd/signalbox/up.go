@@ -27,7 +27,7 @@ finds it again. Ctrl-C parks what is going on and stops; a second one kills.
 Environment: DATABASE_URL and NATS_URL name others to use; ANTHROPIC_API_KEY,
 OPENAI_API_KEY and OPENROUTER_API_KEY are credentials; without one the simulated
 provider answers. Every variable of the services works too (gateway --help).`,
-		Args: cobra.NoArgs,
+		Args: none,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var s upSettings
 			if err := c.settings(&s); err != nil {
@@ -43,7 +43,12 @@ provider answers. Every variable of the services works too (gateway --help).`,
 			return standalone.Up(ctx, opts)
 		},
 	}
+	startFlags(cmd, &opts)
+	return cmd
+}
+
+// startFlags say where a start takes place.
+func startFlags(cmd *cobra.Command, opts *standalone.Options) {
 	cmd.Flags().StringVar(&opts.HTTP, "http", "127.0.0.1:8080", "public address")
 	dataFlag(cmd, &opts.Data)
-	return cmd
 }

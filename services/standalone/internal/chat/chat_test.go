@@ -2,6 +2,7 @@ package chat_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"signalbox.dev/pkg/process"
 	"signalbox.dev/services/standalone/internal/chat"
 )
 
@@ -71,11 +73,30 @@ func talk(t *testing.T, answers ...func(http.ResponseWriter)) (shown string, s *
 	t.Cleanup(ts.Close)
 	var out strings.Builder
 	terminal := &chat.Terminal{
-		Client:  &chat.Client{URL: ts.URL, HTTP: ts.Client(), Notice: func(string, ...any) {}},
+		Client:  &chat.Client{URL: ts.URL, Flags: " --data there", HTTP: ts.Client(), Notice: func(string, ...any) {}},
 		Session: "s", Out: &out,
 	}
 	err = terminal.Say(t.Context(), "hi")
 	return out.String(), s, err
+}
+
+// While the connection does not come back, a reason is told once.
+func TestNotice(t *testing.T) {
+	t.Parallel()
+	s := &server{keys: map[string]bool{}, answers: []func(http.ResponseWriter){
+		refuse(http.StatusServiceUnavailable, "away"), refuse(http.StatusServiceUnavailable, "away"), refuse(http.StatusServiceUnavailable, "full"),
+		stream(false, `1-1 done {"finishReason":"stop","steps":1}`),
+	}}
+	ts := httptest.NewServer(s)
+	t.Cleanup(ts.Close)
+	var told []string
+	client := &chat.Client{URL: ts.URL, HTTP: ts.Client(), Notice: func(format string, args ...any) { told = append(told, fmt.Sprintf(format, args...)) }}
+	if err := client.Send(t.Context(), "s", "hi", func(chat.Event) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"connection broken (away), resuming", "connection broken (full), resuming"}, told); diff != "" {
+		t.Error(diff)
+	}
 }
 
 // However often the connection breaks, everything is shown once.
@@ -108,13 +129,42 @@ func TestResume(t *testing.T) {
 	}
 }
 
+// An answer that no model gave is marked as such, and what that means is said once.
+func TestSimulated(t *testing.T) {
+	t.Parallel()
+	shown, _, err := talk(t, stream(false, `1-0 user-message {"content":"hi"}`, `1-1 run-start {"provider":"simulator","simulated":true}`,
+		`1-2 text-delta {"delta":"Hello"}`, `1-3 run-start {"provider":"simulator","simulated":true}`, `1-4 done {"finishReason":"stop","steps":1,"simulated":true}`))
+	want := "[simulated: a script answers, and no model. `signalbox accounts add anthropic --data there` adds an account for one]\nHello\n[simulated, stop, 1 step, 0 tokens in, 0 out]\n"
+	if diff := cmp.Diff(want, shown); diff != "" || err != nil {
+		t.Error(diff, err)
+	}
+}
+
+// Who sends a message gets no run-start: the end of the answer says that it is simulated.
+func TestSimulatedEnd(t *testing.T) {
+	t.Parallel()
+	shown, _, err := talk(t, stream(false, `1-1 text-delta {"delta":"Hello"}`, `1-2 done {"finishReason":"stop","steps":1,"simulated":true}`))
+	if want := "Hello\n[simulated, stop, 1 step, 0 tokens in, 0 out]\n"; shown != want || err != nil {
+		t.Errorf("shows %q, %v, want %q", shown, err, want)
+	}
+}
+
+func TestWaiting(t *testing.T) {
+	t.Parallel()
+	shown, _, err := talk(t, stream(false, `1-2 waiting {"reason":"All accounts are limited.","until":"2026-11-23T16:00:00Z"}`, `1-3 done {"finishReason":"stop","steps":1}`))
+	want := "… waiting: All accounts are limited. 2026-11-23T16:00:00Z\n[stop, 1 step, 0 tokens in, 0 out]\n"
+	if diff := cmp.Diff(want, shown); diff != "" || err != nil {
+		t.Error(diff, err)
+	}
+}
+
 func TestRefusal(t *testing.T) {
 	t.Parallel()
 	if _, _, err := talk(t, refuse(http.StatusForbidden, "not yours")); err == nil || !strings.Contains(err.Error(), "not yours") {
 		t.Errorf("Say = %v, want what the server said", err)
 	}
 	shown, _, err := talk(t, stream(false, `1-2 error {"error":"The model provider is overloaded."}`))
-	if err == nil || !strings.Contains(shown, "overloaded") {
-		t.Errorf("Say shows %q and returns %v, want both to tell of the failure", shown, err)
+	if want := "error: The model provider is overloaded.\n"; !errors.Is(err, process.ErrShown) || shown != want {
+		t.Errorf("Say shows %q and returns %v, want %q once", shown, err, want)
 	}
 }

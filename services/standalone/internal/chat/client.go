@@ -15,11 +15,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
 	"time"
 
+	"signalbox.dev/pkg/conf"
+	"signalbox.dev/pkg/seal"
 	"signalbox.dev/pkg/sse"
 )
 
@@ -29,13 +32,16 @@ type Client struct {
 	Token     string
 	Workspace string
 	HTTP      *http.Client
+	// Flags are what a command that is named to people needs to reach the same Signalbox,
+	// with a space before: " --data there".
+	Flags string
 	// Notice is told what the person may want to know: that a connection broke.
 	Notice func(format string, args ...any)
 }
 
 const (
 	maxEvent    = 4 << 20
-	maxAnswer   = 1 << 20
+	maxAnswer   = 64 << 20 // a document of 10 MiB, and a session, as JSON
 	reconnect   = 500 * time.Millisecond
 	giveUpAfter = 2 * time.Minute
 )
@@ -47,36 +53,48 @@ type Event struct {
 	Data json.RawMessage
 }
 
+// Refusal is an answer of Signalbox that is an error.
+type Refusal struct {
+	Status  int
+	Message string
+}
+
+func (r *Refusal) Error() string { return r.Message }
+
 // errFinal marks an answer that a second try would not change.
 type errFinal struct{ error }
 
-// CreateSession makes a session and returns its id.
-func (c *Client) CreateSession(ctx context.Context, fields map[string]any) (string, error) {
-	var out struct {
-		Session struct{ ID string }
-	}
-	if err := c.call(ctx, http.MethodPost, "/api/sessions", fields, &out); err != nil {
-		return "", fmt.Errorf("create a session: %w", err)
-	}
-	return out.Session.ID, nil
-}
-
-// Cancel stops the session's runs.
-func (c *Client) Cancel(ctx context.Context, session string) error {
-	if err := c.call(ctx, http.MethodPost, "/api/sessions/"+url.PathEscape(session)+"/cancel", map[string]any{}, nil); err != nil {
-		return fmt.Errorf("stop the run: %w", err)
-	}
-	return nil
-}
+func (e errFinal) Unwrap() error { return e.error }
 
 // Send sends a message and calls got for each event until the run has ended.
 func (c *Client) Send(ctx context.Context, session, text string, got func(Event) error) error {
-	f := follower{Client: c, session: session, got: got}
-	f.body, f.err = json.Marshal(map[string]any{"content": text, "idempotency_key": rand.Text()})
-	if f.err != nil {
-		return f.err
+	body, err := json.Marshal(map[string]any{"content": text, "idempotency_key": rand.Text()})
+	if err != nil {
+		return err
 	}
-	broken := time.Time{}
+	f := follower{Client: c, path: sessionPath(session) + "/messages", body: body, again: sessionPath(session) + "/events", got: got}
+	return f.follow(ctx)
+}
+
+// Follow calls got for each event of a run, from its beginning until it has ended.
+func (c *Client) Follow(ctx context.Context, run string, got func(Event) error) error {
+	path := "/api/runs/" + url.PathEscape(run) + "/events"
+	f := follower{Client: c, path: path, again: path, got: got}
+	return f.follow(ctx)
+}
+
+// follower is one run's way to its end, over as many connections as it takes.
+type follower struct {
+	*Client
+	path  string // of the first request
+	body  []byte // with it; a POST where there is one
+	again string // the path from which the events after last are read
+	last  string // id of the last event
+	got   func(Event) error
+}
+
+func (f *follower) follow(ctx context.Context) error {
+	broken, told := time.Time{}, ""
 	for {
 		before := f.last
 		ended, err := f.attempt(ctx)
@@ -87,12 +105,18 @@ func (c *Client) Send(ctx context.Context, session, text string, got func(Event)
 			return final.error
 		}
 		if f.last != before || broken.IsZero() {
-			broken = time.Now()
+			broken, told = time.Now(), ""
 		}
 		if time.Since(broken) > giveUpAfter {
 			return fmt.Errorf("the connection does not come back: %w", err)
 		}
-		c.Notice("connection broken (%v), resuming", err)
+		if u, ok := errors.AsType[*url.Error](err); ok { // the address is known
+			err = u.Err
+		}
+		if err.Error() != told { // once, and not at each attempt
+			told = err.Error()
+			f.Notice("connection broken (%v), resuming", err)
+		}
 		select {
 		case <-time.After(reconnect):
 		case <-ctx.Done():
@@ -101,21 +125,14 @@ func (c *Client) Send(ctx context.Context, session, text string, got func(Event)
 	}
 }
 
-// follower is one message's way to its end, over as many connections as it takes.
-type follower struct {
-	*Client
-	session string
-	body    []byte
-	err     error
-	last    string // id of the last event
-	got     func(Event) error
-}
-
 // attempt reads one connection. ended means that the run has.
 func (f *follower) attempt(ctx context.Context) (ended bool, err error) {
-	path, method, body := "/api/sessions/"+url.PathEscape(f.session)+"/messages", http.MethodPost, f.body
+	path, method, body := f.path, http.MethodPost, f.body
 	if f.last != "" {
-		path, method, body = "/api/sessions/"+url.PathEscape(f.session)+"/events", http.MethodGet, nil
+		path, body = f.again, nil
+	}
+	if body == nil {
+		method = http.MethodGet
 	}
 	req, err := f.request(ctx, method, path, body)
 	if err != nil {
@@ -176,10 +193,14 @@ func (c *Client) request(ctx context.Context, method, path string, body []byte) 
 	return req, nil
 }
 
+// call makes one request; in and out may be nil.
 func (c *Client) call(ctx context.Context, method, path string, in, out any) error {
-	body, err := json.Marshal(in)
-	if err != nil {
-		return err
+	var body []byte
+	if in != nil {
+		var err error
+		if body, err = json.Marshal(in); err != nil {
+			return err
+		}
 	}
 	req, err := c.request(ctx, method, path, body)
 	if err != nil {
@@ -206,10 +227,39 @@ func failure(res *http.Response) error {
 	if json.Unmarshal(b, &said) != nil || said.Error == "" {
 		said.Error = res.Status
 	}
-	err := errors.New(said.Error)
+	err := error(&Refusal{Status: res.StatusCode, Message: said.Error})
 	switch res.StatusCode {
 	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout, http.StatusTooManyRequests:
 		return err
 	}
 	return errFinal{err}
+}
+
+// AddAccount stores a provider's key: fields are those of POST /api/accounts, and the secret
+// is sealed for the credential broker alone. It returns the account's id.
+func (c *Client) AddAccount(ctx context.Context, fields map[string]any, secret conf.Secret) (string, error) {
+	var key struct {
+		Key struct {
+			ID     string `json:"id"`
+			Public []byte `json:"public_key"`
+		} `json:"sealing_key"`
+	}
+	if err := c.call(ctx, http.MethodGet, "/api/accounts/sealing-key", nil, &key); err != nil {
+		return "", fmt.Errorf("get the sealing key: %w", err)
+	}
+	provider, _ := fields["provider"].(string)
+	base, _ := fields["base_url"].(string)
+	sealed, err := seal.Seal(key.Key.Public, seal.Secret(c.Workspace, provider, base), []byte(secret.Reveal()))
+	if err != nil {
+		return "", err
+	}
+	fields = maps.Clone(fields)
+	fields["sealed_secret"] = map[string]any{"key_id": key.Key.ID, "sealed": sealed}
+	var out struct {
+		Account struct{ ID string }
+	}
+	if err := c.call(ctx, http.MethodPost, "/api/accounts", fields, &out); err != nil {
+		return "", fmt.Errorf("add the account: %w", err)
+	}
+	return out.Account.ID, nil
 }

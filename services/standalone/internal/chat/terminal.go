@@ -2,6 +2,7 @@ package chat
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,8 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+
+	"signalbox.dev/pkg/process"
 )
 
 // Terminal shows a conversation in a terminal, or in a pipe.
@@ -22,6 +25,7 @@ type Terminal struct {
 	// Colour uses escape sequences.
 	Colour bool
 
+	explained   bool // what it means that an answer is simulated
 	inReasoning bool
 	column      bool // the cursor is not at the beginning of a line
 }
@@ -46,7 +50,7 @@ func (t *Terminal) Talk(ctx context.Context, in io.Reader, prompt string) error 
 		case "/quit", "/exit":
 			return nil
 		}
-		if err := t.Say(ctx, text); err != nil {
+		if err := t.Say(ctx, text); err != nil && !errors.Is(err, process.ErrShown) {
 			if _, ok := errors.AsType[errFinal](err); !ok && ctx.Err() != nil {
 				return err
 			}
@@ -56,7 +60,8 @@ func (t *Terminal) Talk(ctx context.Context, in io.Reader, prompt string) error 
 }
 
 // Say sends one message and shows the answer. Ctrl-C asks Signalbox to stop; what
-// was said so far stays.
+// was said so far stays. When the run fails its error is shown, and Say returns
+// process.ErrShown.
 func (t *Terminal) Say(ctx context.Context, text string) error {
 	interrupts := make(chan os.Signal, 1)
 	signal.Notify(interrupts, os.Interrupt)
@@ -74,12 +79,12 @@ func (t *Terminal) Say(ctx context.Context, text string) error {
 	var failed error
 	err := t.Client.Send(ctx, t.Session, text, func(ev Event) error {
 		if ev.Type == "error" {
-			failed = errors.New("the run failed")
+			failed = process.ErrShown
 		}
 		return t.show(ev)
 	})
 	close(over)
-	return errors.Join(err, <-stopped, failed)
+	return cmp.Or(errors.Join(err, <-stopped), failed)
 }
 
 func (t *Terminal) show(ev Event) error {
@@ -91,16 +96,16 @@ func (t *Terminal) show(ev Event) error {
 		_, err = fmt.Fprintf(t.Out, "%s\n", b)
 		return err
 	}
-	var d struct {
-		Delta, ToolName, Result, Error, Reason, FinishReason, URL, Title string
-		Args                                                             json.RawMessage
-		IsError                                                          bool
-		TotalTokensIn, TotalTokensOut, Steps                             int64
-	}
-	if err := json.Unmarshal(ev.Data, &d); err != nil {
-		return fmt.Errorf("event %s is not understood: %w", ev.ID, err)
+	d, err := ev.parse()
+	if err != nil {
+		return err
 	}
 	switch ev.Type {
+	case "run-start":
+		if d.Simulated && !t.explained {
+			t.explained = true
+			t.line(t.Client.simulatedNote())
+		}
 	case "text-delta":
 		t.write(false, d.Delta)
 	case "reasoning-delta":
@@ -117,10 +122,12 @@ func (t *Terminal) show(ev Event) error {
 		t.line(t.dim("· " + d.Title + " " + d.URL))
 	case "step-retry":
 		t.line(t.dim("↻ " + d.Reason))
+	case "waiting":
+		t.line(t.dim("… waiting: " + d.Reason + " " + d.Until))
 	case "error":
 		t.line("error: " + d.Error)
 	case "done":
-		t.line(t.dim(fmt.Sprintf("[%s, %s, %d tokens in, %d out]", d.FinishReason, Plural(d.Steps, "step"), d.TotalTokensIn, d.TotalTokensOut)))
+		t.line(t.dim(d.summary()))
 	}
 	return nil
 }

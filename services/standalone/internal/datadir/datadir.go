@@ -35,14 +35,29 @@ type Dir struct {
 	lock *os.File
 }
 
-// Open makes the folder if it is not there, readable by its owner alone.
+// Open makes the folder if it is not there, readable by its owner alone. Root's may
+// be passed through, but not listed, by others: Postgres does not run as root and has
+// to reach its own folder in it. What else is in it is closed by itself.
 func Open(path string) (*Dir, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil, fmt.Errorf("data folder: %w", err)
 	}
-	if err := os.MkdirAll(filepath.Join(path, "keys"), 0o700); err != nil {
+	mode := os.FileMode(0o700)
+	if os.Geteuid() == 0 {
+		mode = 0o711
+	}
+	err = os.MkdirAll(path, mode)
+	if err == nil {
+		err = os.MkdirAll(filepath.Join(path, "keys"), 0o700)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("make the data folder: %w: choose another one with --data", err)
+	}
+	if info, err := os.Stat(path); err == nil && info.Mode().Perm() == 0o700 && mode != 0o700 { // the umask's, or an earlier version's
+		if err := os.Chmod(path, mode); err != nil {
+			return nil, fmt.Errorf("let Postgres pass through the data folder: %w", err)
+		}
 	}
 	d := &Dir{path: path}
 	ignore := d.Path(".gitignore")
@@ -63,6 +78,15 @@ func Holds(path string) bool {
 		}
 	}
 	return false
+}
+
+// Look is Running without an open folder: it makes nothing. An error says what is damaged.
+func Look(path string) (Running, bool, error) {
+	d := &Dir{path: path}
+	if found, err := d.read("identity.json", &Identity{}); !found || err != nil {
+		return Running{}, false, err
+	}
+	return d.Running()
 }
 
 // Path returns the path of something in the folder.

@@ -48,6 +48,27 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
+// Postgres, which is not root, has to pass through a folder of root's.
+func TestModes(t *testing.T) {
+	t.Parallel()
+	want := os.FileMode(0o700)
+	if os.Geteuid() == 0 {
+		want = 0o711
+	}
+	closed := filepath.Join(t.TempDir(), "closed")
+	if err := os.Mkdir(closed, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{filepath.Join(t.TempDir(), "deep", "data"), closed} {
+		open(t, path)
+		for name, want := range map[string]os.FileMode{path: want, filepath.Join(path, "keys"): 0o700} {
+			if info, err := os.Stat(name); err != nil || info.Mode().Perm() != want {
+				t.Errorf("%s has mode %v, %v, want %v", name, info.Mode().Perm(), err, want)
+			}
+		}
+	}
+}
+
 func TestLock(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()

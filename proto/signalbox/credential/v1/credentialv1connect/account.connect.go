@@ -33,6 +33,9 @@ const (
 // reflection-formatted method names, remove the leading slash and convert the remaining slash to a
 // period.
 const (
+	// AccountServiceGetSealingKeyProcedure is the fully-qualified name of the AccountService's
+	// GetSealingKey RPC.
+	AccountServiceGetSealingKeyProcedure = "/signalbox.credential.v1.AccountService/GetSealingKey"
 	// AccountServiceAddAccountProcedure is the fully-qualified name of the AccountService's AddAccount
 	// RPC.
 	AccountServiceAddAccountProcedure = "/signalbox.credential.v1.AccountService/AddAccount"
@@ -95,6 +98,9 @@ const (
 
 // AccountServiceClient is a client for the signalbox.credential.v1.AccountService service.
 type AccountServiceClient interface {
+	// GetSealingKey returns the public key with which texts for this service alone are sealed
+	// (RFC 9180, package seal), of the caller's workspace. Owners only.
+	GetSealingKey(context.Context, *v1.GetSealingKeyRequest) (*v1.GetSealingKeyResponse, error)
 	// AddAccount seals a credential. Owners only.
 	AddAccount(context.Context, *v1.AddAccountRequest) (*v1.AddAccountResponse, error)
 	// ListAccounts returns the workspace's accounts and, marked so, the operator's
@@ -114,8 +120,9 @@ type AccountServiceClient interface {
 	// SwitchAccount makes an account the current one of its pool. A pool that takes its
 	// accounts in turn has none: a Conflict. Owners only.
 	SwitchAccount(context.Context, *v1.SwitchAccountRequest) (*v1.SwitchAccountResponse, error)
-	// ListProviders returns the providers that the workspace can call, and through
-	// what: its own accounts, shared ones, the environment, or the simulator.
+	// ListProviders returns the providers that the workspace has accounts for, and where
+	// those come from: the workspace, the operator or the environment. The simulator, where
+	// there is one, is a provider of its own.
 	ListProviders(context.Context, *v1.ListProvidersRequest) (*v1.ListProvidersResponse, error)
 	// ListAccountKinds returns what accounts can be added, as keys and by signing in. Owners
 	// only.
@@ -160,6 +167,13 @@ func NewAccountServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 	baseURL = strings.TrimRight(baseURL, "/")
 	accountServiceMethods := v1.File_signalbox_credential_v1_account_proto.Services().ByName("AccountService").Methods()
 	return &accountServiceClient{
+		getSealingKey: connect.NewClient[v1.GetSealingKeyRequest, v1.GetSealingKeyResponse](
+			httpClient,
+			baseURL+AccountServiceGetSealingKeyProcedure,
+			connect.WithSchema(accountServiceMethods.ByName("GetSealingKey")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
 		addAccount: connect.NewClient[v1.AddAccountRequest, v1.AddAccountResponse](
 			httpClient,
 			baseURL+AccountServiceAddAccountProcedure,
@@ -291,6 +305,7 @@ func NewAccountServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 
 // accountServiceClient implements AccountServiceClient.
 type accountServiceClient struct {
+	getSealingKey    *connect.Client[v1.GetSealingKeyRequest, v1.GetSealingKeyResponse]
 	addAccount       *connect.Client[v1.AddAccountRequest, v1.AddAccountResponse]
 	listAccounts     *connect.Client[v1.ListAccountsRequest, v1.ListAccountsResponse]
 	removeAccount    *connect.Client[v1.RemoveAccountRequest, v1.RemoveAccountResponse]
@@ -311,6 +326,15 @@ type accountServiceClient struct {
 	getStats         *connect.Client[v1.GetStatsRequest, v1.GetStatsResponse]
 	resetStats       *connect.Client[v1.ResetStatsRequest, v1.ResetStatsResponse]
 	listAudit        *connect.Client[v1.ListAuditRequest, v1.ListAuditResponse]
+}
+
+// GetSealingKey calls signalbox.credential.v1.AccountService.GetSealingKey.
+func (c *accountServiceClient) GetSealingKey(ctx context.Context, req *v1.GetSealingKeyRequest) (*v1.GetSealingKeyResponse, error) {
+	response, err := c.getSealingKey.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
 }
 
 // AddAccount calls signalbox.credential.v1.AccountService.AddAccount.
@@ -495,6 +519,9 @@ func (c *accountServiceClient) ListAudit(ctx context.Context, req *v1.ListAuditR
 
 // AccountServiceHandler is an implementation of the signalbox.credential.v1.AccountService service.
 type AccountServiceHandler interface {
+	// GetSealingKey returns the public key with which texts for this service alone are sealed
+	// (RFC 9180, package seal), of the caller's workspace. Owners only.
+	GetSealingKey(context.Context, *v1.GetSealingKeyRequest) (*v1.GetSealingKeyResponse, error)
 	// AddAccount seals a credential. Owners only.
 	AddAccount(context.Context, *v1.AddAccountRequest) (*v1.AddAccountResponse, error)
 	// ListAccounts returns the workspace's accounts and, marked so, the operator's
@@ -514,8 +541,9 @@ type AccountServiceHandler interface {
 	// SwitchAccount makes an account the current one of its pool. A pool that takes its
 	// accounts in turn has none: a Conflict. Owners only.
 	SwitchAccount(context.Context, *v1.SwitchAccountRequest) (*v1.SwitchAccountResponse, error)
-	// ListProviders returns the providers that the workspace can call, and through
-	// what: its own accounts, shared ones, the environment, or the simulator.
+	// ListProviders returns the providers that the workspace has accounts for, and where
+	// those come from: the workspace, the operator or the environment. The simulator, where
+	// there is one, is a provider of its own.
 	ListProviders(context.Context, *v1.ListProvidersRequest) (*v1.ListProvidersResponse, error)
 	// ListAccountKinds returns what accounts can be added, as keys and by signing in. Owners
 	// only.
@@ -556,6 +584,13 @@ type AccountServiceHandler interface {
 // and JSON codecs. They also support gzip compression.
 func NewAccountServiceHandler(svc AccountServiceHandler, opts ...connect.HandlerOption) (string, http.Handler) {
 	accountServiceMethods := v1.File_signalbox_credential_v1_account_proto.Services().ByName("AccountService").Methods()
+	accountServiceGetSealingKeyHandler := connect.NewUnaryHandlerSimple(
+		AccountServiceGetSealingKeyProcedure,
+		svc.GetSealingKey,
+		connect.WithSchema(accountServiceMethods.ByName("GetSealingKey")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
 	accountServiceAddAccountHandler := connect.NewUnaryHandlerSimple(
 		AccountServiceAddAccountProcedure,
 		svc.AddAccount,
@@ -684,6 +719,8 @@ func NewAccountServiceHandler(svc AccountServiceHandler, opts ...connect.Handler
 	)
 	return "/signalbox.credential.v1.AccountService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
+		case AccountServiceGetSealingKeyProcedure:
+			accountServiceGetSealingKeyHandler.ServeHTTP(w, r)
 		case AccountServiceAddAccountProcedure:
 			accountServiceAddAccountHandler.ServeHTTP(w, r)
 		case AccountServiceListAccountsProcedure:
@@ -732,6 +769,10 @@ func NewAccountServiceHandler(svc AccountServiceHandler, opts ...connect.Handler
 
 // UnimplementedAccountServiceHandler returns CodeUnimplemented from all methods.
 type UnimplementedAccountServiceHandler struct{}
+
+func (UnimplementedAccountServiceHandler) GetSealingKey(context.Context, *v1.GetSealingKeyRequest) (*v1.GetSealingKeyResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.credential.v1.AccountService.GetSealingKey is not implemented"))
+}
 
 func (UnimplementedAccountServiceHandler) AddAccount(context.Context, *v1.AddAccountRequest) (*v1.AddAccountResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.credential.v1.AccountService.AddAccount is not implemented"))

@@ -57,6 +57,8 @@ import (
 
 	"github.com/gorilla/websocket"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"signalbox.dev/pkg/panics"
 )
 
 // Config is what a Host's connections have in common.
@@ -137,7 +139,11 @@ type Conn struct {
 // request; the caller reads, and calls Finish.
 func (h *Host) Take(w http.ResponseWriter, r *http.Request) (*Conn, error) {
 	c := &Conn{h: h, done: make(chan struct{})}
-	c.run = c.write
+	c.run = func() {
+		if panics.Try(func() error { c.write(); return nil }) != nil {
+			c.cut()
+		}
+	}
 	ws, err := h.upgrader.Upgrade(&hijacker{w, c}, r, nil)
 	if err != nil {
 		return nil, err

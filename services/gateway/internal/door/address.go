@@ -1,4 +1,4 @@
-package api
+package door
 
 import (
 	"net/http"
@@ -10,17 +10,18 @@ import (
 // maxHops bounds how many proxies' words are read.
 const maxHops = 16
 
-// address returns from where somebody calls, for records: nothing is decided by it. A
-// header is believed only of proxies that the operator trusts, which append to it.
-func (a *API) address(r *http.Request) string {
+// Address returns from where somebody calls, or the zero address. It is for records, and
+// to count failures. A header is believed only of proxies that the operator trusts, which
+// append to it.
+func (d *Door) Address(r *http.Request) netip.Addr {
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
-		return ""
+		return netip.Addr{}
 	}
 	at := plain(peer.Addr())
 	hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
 	for i, hop := range slices.Backward(hops) {
-		if !a.trusts(at) || len(hops)-i > maxHops {
+		if !d.trusts(at) || len(hops)-i > maxHops {
 			break
 		}
 		before, err := netip.ParseAddr(strings.TrimSpace(hop))
@@ -29,11 +30,11 @@ func (a *API) address(r *http.Request) string {
 		}
 		at = plain(before)
 	}
-	return at.String()
+	return at
 }
 
-func (a *API) trusts(at netip.Addr) bool {
-	return slices.ContainsFunc(a.cfg.TrustedProxies, func(p netip.Prefix) bool { return p.Contains(at) })
+func (d *Door) trusts(at netip.Addr) bool {
+	return slices.ContainsFunc(d.cfg.TrustedProxies, func(p netip.Prefix) bool { return p.Contains(at) })
 }
 
 func plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }

@@ -1,0 +1,6 @@
+//go:build !linux
+
+package main
+
+// keepMemory does nothing here.
+func keepMemory() error { return nil }

@@ -1,0 +1,73 @@
+// Package reference serves the API reference to browsers: Swagger UI on the gateway's own
+// OpenAPI document. Its files are in the program, so that nothing comes from elsewhere.
+package reference
+
+import (
+	"bytes"
+	"compress/gzip"
+	_ "embed"
+	"fmt"
+	"io"
+	"net/http"
+	"path"
+
+	"github.com/swaggest/swgui/v5/static"
+)
+
+//go:embed page.html
+var page []byte
+
+//go:embed start.js
+var start []byte
+
+// policy lets the page run its own scripts and ask this gateway, and nothing else. Swagger
+// UI writes style attributes, and has its icons in data URLs.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self'; " +
+	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+// Mount adds the reference at /docs, and a way there from /. An error means that the
+// program was built without its files.
+func Mount(mux *http.ServeMux) error {
+	files := map[string][]byte{"start.js": start}
+	for _, name := range []string{"swagger-ui-bundle.js", "swagger-ui.css"} {
+		data, err := unzipped(name + ".gz")
+		if err != nil {
+			return fmt.Errorf("read %s of the API reference: %w", name, err)
+		}
+		files[name] = data
+	}
+	for name, data := range files {
+		mux.HandleFunc("GET /docs/"+name, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Cache-Control", "public, max-age=3600")
+			write(w, name, data)
+		})
+	}
+	mux.HandleFunc("GET /docs", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Security-Policy", policy)
+		write(w, "page.html", page)
+	})
+	mux.Handle("GET /docs/{$}", http.RedirectHandler("/docs", http.StatusFound))
+	mux.Handle("GET /{$}", http.RedirectHandler("/docs", http.StatusFound))
+	return nil
+}
+
+var types = map[string]string{
+	".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".html": "text/html; charset=utf-8",
+}
+
+func write(w http.ResponseWriter, name string, data []byte) {
+	w.Header().Set("Content-Type", types[path.Ext(name)])
+	_, _ = w.Write(data) // the browser went away: nobody to tell
+}
+
+func unzipped(name string) ([]byte, error) {
+	data, err := static.FS.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	z, err := gzip.NewReader(bytes.NewReader(data))
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(z)
+}

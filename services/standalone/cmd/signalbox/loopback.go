@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"signalbox.dev/pkg/httpserver"
+	credentialbroker "signalbox.dev/services/credential-broker"
+)
+
+// loopback is a page of this machine that a provider sends the browser back to with the
+// code of a sign-in (RFC 8252, section 7.3).
+type loopback struct{ listener net.Listener }
+
+// listenLoopback opens a free port, until close.
+func listenLoopback(ctx context.Context) (*loopback, error) {
+	l, err := httpserver.Listen(ctx, "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("wait for the browser: %w", err)
+	}
+	return &loopback{l}, nil
+}
+
+func (b *loopback) close() { _ = b.listener.Close() } // after receive it is closed
+
+func (b *loopback) redirect() string {
+	return "http://" + b.listener.Addr().String() + credentialbroker.LoopbackPath
+}
+
+// errLate ends the wait for a browser that does not come.
+var errLate = errors.New("nobody has signed in for too long: start again")
+
+// lastPage is how long the browser may take to read how the sign-in ended.
+const lastPage = 2 * time.Second
+
+// receive completes the login with the first answer that has its state, and shows the
+// browser how that went. Others are turned away and change nothing: every program on this
+// machine, and every web page, can call this port. The port is closed afterwards.
+func (b *loopback) receive(ctx context.Context, scope *credentialbroker.Scope, l credentialbroker.Login) (credentialbroker.Account, error) {
+	page, err := url.Parse(l.URL)
+	if err != nil {
+		return credentialbroker.Account{}, fmt.Errorf("read the address of the sign-in: %w", err)
+	}
+	in := &callback{login: l.ID, state: page.Query().Get("state"), answers: make(chan credentialbroker.LoginAnswer), done: make(chan struct{})}
+	mux := http.NewServeMux()
+	mux.Handle("GET "+credentialbroker.LoopbackPath, in)
+	waiting, cancel := context.WithDeadline(ctx, l.ExpiresAt)
+	defer cancel()
+	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var served sync.WaitGroup
+	served.Go(func() {
+		// The error of a listener that broke: nobody signs in then, and the wait ends.
+		_ = httpserver.Serve(serving, httpserver.Config{Listener: b.listener, Handler: mux, Log: slog.New(slog.DiscardHandler), Drain: lastPage})
+	})
+	var a credentialbroker.Account
+	select {
+	case answer := <-in.answers:
+		a, in.err = scope.CompleteLogin(ctx, answer)
+	case <-waiting.Done():
+		if in.err = errLate; ctx.Err() != nil {
+			in.err = errLeft
+		}
+	}
+	close(in.done)
+	stop()
+	served.Wait()
+	return a, in.err
+}
+
+// callback hands the answer of one login over, and tells the browser how it ended.
+type callback struct {
+	login, state string
+	answers      chan credentialbroker.LoginAnswer
+	done         chan struct{} // closed when err says how it ended
+	err          error
+}
+
+func (c *callback) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	header := w.Header()
+	header.Set("Content-Type", "text/html; charset=utf-8")
+	header.Set("Content-Security-Policy", "default-src 'none'")
+	header.Set("Cache-Control", "no-store")
+	header.Set("Referrer-Policy", "no-referrer") // this page's address holds the code
+	q := r.URL.Query()
+	answer := credentialbroker.LoginAnswer{Login: c.login, State: q.Get("state"), Code: q.Get("code"), Error: q.Get("error")}
+	if subtle.ConstantTimeCompare([]byte(answer.State), []byte(c.state)) == 0 || answer.Code == "" && answer.Error == "" {
+		show(w, http.StatusBadRequest, "This is not the sign-in that the command line waits for.")
+		return
+	}
+	select {
+	case c.answers <- answer:
+	case <-c.done: // a repeat
+	case <-r.Context().Done():
+		return
+	}
+	<-c.done
+	if c.err != nil {
+		show(w, http.StatusOK, "You are not signed in. The terminal says why.")
+		return
+	}
+	show(w, http.StatusOK, "You are signed in, and can close this page.")
+}
+
+func show(w http.ResponseWriter, status int, text string) {
+	w.WriteHeader(status)
+	_, _ = io.WriteString(w, "<!doctype html><title>Signalbox</title><p>"+text+"\n") // the browser left: the terminal says it too
+}

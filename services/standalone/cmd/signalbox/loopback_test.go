@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	credentialbroker "signalbox.dev/services/credential-broker"
+)
+
+var addressForm = regexp.MustCompile(`http://\S+`)
+
+// browse is for a command that signs in over a loopback redirect; see TestAccounts.
+func (p *place) browse(t *testing.T, declines bool, args ...string) string {
+	t.Helper()
+	ours, theirs := pty(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // expect then says what it waits for
+	defer cancel()
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd.Env = append(os.Environ(), append(p.environ, "NO_COLOR=1")...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirs, theirs, theirs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_ = theirs.Close() // the program has its own
+	d := &dialogue{t: t, tty: ours}
+	d.expect("--paste.")
+	page := addressForm.FindString(d.seen.String())
+	u, err := url.Parse(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	redirect, state := u.Query().Get("redirect_uri"), u.Query().Get("state")
+	for _, strange := range []string{"", "?code=x", "?code=x&state=x", "?error=access_denied", "?state=" + state} {
+		if status, _ := visit(t, redirect+strange); status != http.StatusBadRequest {
+			t.Errorf("GET %s of a stranger: %d, want %d", strange, status, http.StatusBadRequest)
+		}
+	}
+	if declines {
+		page = redirect + "?error=access_denied&state=" + state
+	}
+	_, text := visit(t, page)
+	rest, err := io.ReadAll(ours)
+	if err != nil && !errors.Is(err, syscall.EIO) { // the other end is closed
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); (err != nil) != declines {
+		t.Errorf("%v: %v", args, err)
+	}
+	return strings.ReplaceAll(d.seen.String()+string(rest), "\r\n", "\n") + text
+}
+
+func visit(t *testing.T, page string) (status int, text string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, page, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, string(b)
+}
+
+// The wait ends when the sign-in has expired, and nobody answers at the port any more.
+func TestLoopbackLate(t *testing.T) {
+	t.Parallel()
+	back, err := listenLoopback(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer back.close()
+	_, err = back.receive(t.Context(), nil, credentialbroker.Login{URL: "http://127.0.0.1/?state=x", ExpiresAt: time.Now()})
+	if !errors.Is(err, errLate) {
+		t.Errorf("receive() = %v, want %v", err, errLate)
+	}
+	if conn, err := back.listener.Accept(); err == nil {
+		_ = conn.Close()
+		t.Error("the port is open still")
+	}
+}

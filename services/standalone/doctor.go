@@ -1,0 +1,259 @@
+package standalone
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"signalbox.dev/pkg/bus"
+	"signalbox.dev/pkg/httpserver"
+	"signalbox.dev/pkg/pg"
+	"signalbox.dev/pkg/pgd"
+	"signalbox.dev/pkg/telemetry"
+	agentrunner "signalbox.dev/services/agent-runner"
+	credentialbroker "signalbox.dev/services/credential-broker"
+	documentsync "signalbox.dev/services/document-sync"
+	"signalbox.dev/services/gateway"
+	"signalbox.dev/services/simulator"
+	"signalbox.dev/services/standalone/internal/datadir"
+	toolexecutor "signalbox.dev/services/tool-executor"
+)
+
+// State says what a check has found.
+type State string
+
+// The states of a check. With a Problem a start fails, or will soon.
+const (
+	OK      State = "ok"
+	Warning State = "warning"
+	Problem State = "problem"
+)
+
+// Check is one thing that a start needs.
+type Check struct {
+	Name  string `json:"name"`
+	State State  `json:"state"`
+	Found string `json:"found"`
+	// Do is what to do about it; empty if nothing.
+	Do string `json:"do,omitempty"`
+}
+
+// Free space below which a start is warned of, or a problem.
+const (
+	spaceLow  = 1 << 30
+	spaceNone = 100 << 20
+)
+
+// Doctor checks what Up would need with these options. It changes nothing, but for a file
+// in the data folder that it removes again.
+func Doctor(ctx context.Context, opts Options) []Check {
+	path, err := filepath.Abs(opts.Data)
+	if err != nil {
+		return []Check{{"data folder", Problem, err.Error(), "choose another one with --data"}}
+	}
+	running, alive, damage := datadir.Look(path) // and not Open, which would make it
+	checks := []Check{
+		checkSettings(opts.Environ), checkFolder(path, damage), checkSpace(path), checkDatabase(ctx, opts, path),
+		checkNATS(ctx, opts.NATSURL.Reveal()), checkPort(ctx, opts.HTTP, running, alive), checkKeys(opts.Environ), checkClock(path, time.Now()),
+	}
+	if alive {
+		checks = append(checks, Check{"running", OK, fmt.Sprintf("a Signalbox runs in the data folder, at %s (pid %d)", running.URL, running.PID), ""})
+	}
+	return checks
+}
+
+// checkSettings reads every service's settings as a start does.
+func checkSettings(environ []string) Check {
+	w := &world{opts: Options{Environ: environ}}
+	decided := with(map[string]string{
+		"SIMULATOR_URL": "http://127.0.0.1", "TOOL_EXECUTOR_URL": "http://127.0.0.1", "DOCUMENT_SYNC_URL": "http://127.0.0.1",
+		"CREDENTIAL_BROKER_URL": "http://127.0.0.1", "AGENT_RUNNER_URL": "http://127.0.0.1", "CREDENTIAL_BROKER_KEY_FILE": "decided", "CREDENTIAL_BROKER_ACCOUNTS_FILE": "",
+		"GATEWAY_DEV_SECRET": strings.Repeat("x", 52),
+	})
+	var wrong []string
+	for _, cfg := range []any{
+		new(telemetry.Config), new(simulator.Config), new(credentialbroker.Config), new(documentsync.Config), new(toolexecutor.Config), new(agentrunner.Config), new(gateway.Config),
+	} {
+		if err := w.load(cfg, decided); err != nil {
+			wrong = append(wrong, strings.Split(err.Error(), "\n")...) // a variable of several services is one problem
+		}
+	}
+	slices.Sort(wrong)
+	if wrong = slices.Compact(wrong); len(wrong) > 0 {
+		return Check{"settings", Problem, strings.Join(wrong, "; "), "change or unset the variables; `gateway --help` and the other services' list them"}
+	}
+	return Check{"settings", OK, "every variable of the services is understood", ""}
+}
+
+// standing returns the folder, or the nearest above it that is there.
+func standing(path string) (string, fs.FileInfo, error) {
+	for {
+		info, err := os.Stat(path)
+		if err == nil || !errors.Is(err, fs.ErrNotExist) || path == filepath.Dir(path) {
+			return path, info, err
+		}
+		path = filepath.Dir(path)
+	}
+}
+
+func checkFolder(path string, damage error) Check {
+	const name, elsewhere = "data folder", "choose another folder with --data"
+	at, info, err := standing(path)
+	switch {
+	case err != nil:
+		return Check{name, Problem, err.Error(), elsewhere}
+	case !info.IsDir():
+		return Check{name, Problem, at + " is no folder", elsewhere}
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); at == path && ok && int(st.Uid) != os.Geteuid() {
+		return Check{name, Problem, fmt.Sprintf("%s belongs to uid %d, and this is uid %d", path, st.Uid, os.Geteuid()), "start as its owner, or " + elsewhere}
+	}
+	f, err := os.CreateTemp(at, ".signalbox-doctor-*")
+	if err != nil {
+		return Check{name, Problem, fmt.Sprintf("nothing can be written in %s: %v", at, err), "let " + fmt.Sprintf("uid %d", os.Geteuid()) + " write there, or " + elsewhere}
+	}
+	_ = f.Close()
+	_ = os.Remove(f.Name())
+	if damage != nil {
+		return Check{name, Problem, damage.Error(), elsewhere}
+	}
+	if at != path {
+		return Check{name, OK, path + " is not there yet, and can be made", ""}
+	}
+	return Check{name, OK, path + " can be written", ""}
+}
+
+func checkSpace(path string) Check {
+	const name = "disk space"
+	at, _, err := standing(path)
+	var fs syscall.Statfs_t
+	if err == nil {
+		err = syscall.Statfs(at, &fs)
+	}
+	if err != nil {
+		return Check{name, Warning, err.Error(), "see that there is 1 GB for the data folder"}
+	}
+	free := uint64(fs.Bavail) * uint64(fs.Bsize) //nolint:gosec,unconvert // the types differ between systems; neither is negative
+	found := fmt.Sprintf("%.1f GB are free in %s", float64(free)/1e9, at)
+	do := "make room, or choose another folder with --data"
+	switch {
+	case free < spaceNone:
+		return Check{name, Problem, found, do}
+	case free < spaceLow:
+		return Check{name, Warning, found, do}
+	}
+	return Check{name, OK, found, ""}
+}
+
+func checkDatabase(ctx context.Context, opts Options, path string) Check {
+	const name = "PostgreSQL"
+	if opts.DatabaseURL == "" {
+		found, err := pgd.Check(ctx, pgd.Config{Dir: filepath.Join(path, "postgres")})
+		if err != nil {
+			return Check{name, Problem, err.Error(), "run `make setup`, which brings one, or set DATABASE_URL"}
+		}
+		return Check{name, OK, found, ""}
+	}
+	found, skew, err := pg.CheckAdmin(ctx, opts.DatabaseURL.Reveal())
+	switch {
+	case err != nil:
+		return Check{name, Problem, "DATABASE_URL: " + err.Error(), "name a PostgreSQL 15 or newer that answers, as a user with CREATEROLE and CREATE on the database, or unset it for a private one"}
+	case skew.Abs() > maxSkew:
+		return Check{name, Warning, fmt.Sprintf("DATABASE_URL: %s; its clock differs by %s from here", found, skew.Round(time.Second)), "set both clocks (NTP)"}
+	}
+	return Check{name, OK, "DATABASE_URL: " + found, ""}
+}
+
+// maxSkew is how far clocks may be apart before tokens are refused.
+const maxSkew = 30 * time.Second
+
+func checkNATS(ctx context.Context, servers string) Check {
+	const name = "NATS"
+	if servers == "" {
+		return Check{name, OK, "a server in the process is used", ""}
+	}
+	do := "name NATS servers with JetStream that answer, or unset NATS_URL for one in the process"
+	nc, err := nats.Connect(servers, nats.Timeout(5*time.Second), nats.NoReconnect())
+	if err != nil {
+		if _, ok := errors.AsType[*url.Error](err); ok { // it quotes the address with its password
+			err = errors.New("an address does not parse: want nats://127.0.0.1:4222")
+		}
+		return Check{name, Problem, fmt.Sprintf("NATS_URL: %s: %v", bus.Addresses(servers), err), do}
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err == nil {
+		_, err = js.AccountInfo(ctx)
+	}
+	if err != nil {
+		return Check{name, Problem, fmt.Sprintf("NATS_URL: %s: %v", nc.ConnectedUrlRedacted(), err), do}
+	}
+	return Check{name, OK, "NATS_URL: " + nc.ConnectedUrlRedacted() + " answers, with JetStream", ""}
+}
+
+func checkPort(ctx context.Context, address string, running datadir.Running, alive bool) Check {
+	const name = "port"
+	if u, err := url.Parse(running.URL); alive && err == nil && u.Host == address {
+		return Check{name, OK, address + " is taken by the Signalbox that runs in the data folder", ""}
+	}
+	l, err := httpserver.Listen(ctx, address)
+	if err != nil {
+		if _, _, e := net.SplitHostPort(address); e != nil {
+			err = e
+		}
+		return Check{name, Problem, err.Error(), "choose another address with --http"}
+	}
+	_ = l.Close()
+	return Check{name, OK, address + " is free", ""}
+}
+
+// providerKeys are the variables that hold a provider's key.
+var providerKeys = []string{"ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENROUTER_API_KEY"}
+
+// keysIn returns which of them an environment has.
+func keysIn(environ []string) []string {
+	var there []string
+	for _, kv := range environ {
+		if name, value, _ := strings.Cut(kv, "="); value != "" && slices.Contains(providerKeys, name) {
+			there = append(there, name)
+		}
+	}
+	return there
+}
+
+func checkKeys(environ []string) Check {
+	const name = "provider keys"
+	there := keysIn(environ)
+	if len(there) == 0 {
+		return Check{name, Warning, "none in the environment: without a stored account only the simulator answers", "store one with `signalbox accounts add anthropic`, or see with `signalbox accounts list` that there is one"}
+	}
+	return Check{name, OK, strings.Join(there, ", "), ""}
+}
+
+// checkClock finds a clock that was turned back: files of the data folder are from later.
+func checkClock(path string, now time.Time) Check {
+	const name = "clock"
+	newest := time.Time{}
+	for _, file := range []string{"identity.json", "running.json", "postgres", "postgres/global/pg_control"} {
+		if info, err := os.Stat(filepath.Join(path, file)); err == nil && info.ModTime().After(newest) {
+			newest = info.ModTime()
+		}
+	}
+	found := now.UTC().Format(time.RFC3339)
+	if ahead := newest.Sub(now); ahead > maxSkew {
+		return Check{name, Problem, fmt.Sprintf("%s, and the data folder was written at %s", found, newest.UTC().Format(time.RFC3339)), "set the clock (NTP): tokens and leases go by it"}
+	}
+	return Check{name, OK, found, ""}
+}
