@@ -41,8 +41,9 @@ func (s *documents) write(ctx context.Context, c call, plan func(doc *yjs.Doc) (
 		var todo planned
 		var before []byte
 		var caret yjs.RelativePosition
-		var refused error     // the answer, unless the operation was done before
-		if c.prepare != nil { // what it reads is in memory until all is done
+		// The answer, unless the operation was done before.
+		refused := s.store.Precondition(ctx, op)
+		if refused == nil && c.prepare != nil { // what it reads is in memory until all is done
 			select {
 			case s.replicas <- struct{}{}:
 				defer func() { <-s.replicas }()
@@ -74,6 +75,9 @@ func (s *documents) write(ctx context.Context, c call, plan func(doc *yjs.Doc) (
 					change, refused = s.derive(e, todo, before)
 				}
 				err := operate(ctx, change)
+				if c.content != nil {
+					*c.content = change.Markdown
+				}
 				return answer.Document.GetSequence(), answer.Repeated, err
 			},
 			Refused: func(ctx context.Context, why error) error {
@@ -88,6 +92,10 @@ func (s *documents) write(ctx context.Context, c call, plan func(doc *yjs.Doc) (
 		if err == nil {
 			s.show(ctx, ref, op.Author, caret)
 		}
+		if err == nil && c.content != nil && answer.Repeated { // what came out of it the first time
+			past, _ := s.store.Base(ctx, ref, answer.Document.GetSequence())
+			*c.content = past.Markdown
+		}
 		return answer, err
 	}
 	return s.change(ctx, c)
@@ -95,10 +103,10 @@ func (s *documents) write(ctx context.Context, c call, plan func(doc *yjs.Doc) (
 
 // derive makes what is stored of a change that was made to a document in the state before.
 func (s *documents) derive(e room.Edited, done planned, before []byte) (store.Change, error) {
-	if len(e.Update) == 0 {
-		return store.Change{Replacements: done.replacements, Name: done.name}, nil
-	}
 	markdown := s.editor.Markdown(s.editor.Tree(e.Doc))
+	if len(e.Update) == 0 {
+		return store.Change{Replacements: done.replacements, Name: done.name, Markdown: markdown, Since: e.Since}, nil
+	}
 	if err := edit.CheckSize(markdown); err != nil {
 		return store.Change{}, err
 	}

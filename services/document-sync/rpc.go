@@ -47,12 +47,14 @@ func (s *documents) Create(ctx context.Context, req *documentv1.CreateRequest) (
 	if err != nil {
 		return nil, err
 	}
-	tree, err := s.editor.Parse(markdown)
+	tree, losses, err := s.editor.Import(markdown)
 	if err != nil {
 		return nil, err
 	}
+	told := warnings(losses)
 	a, err := s.change(ctx, call{
 		name: store.Create, doc: id.New[id.Document]().String(), key: req.GetOperationKey(), request: []string{name, markdown},
+		warnings: &told,
 		run: func(ctx context.Context, op store.Operation) (store.Answer, error) {
 			doc, err := s.editor.New(op.Document.String(), tree)
 			if err != nil {
@@ -68,7 +70,7 @@ func (s *documents) Create(ctx context.Context, req *documentv1.CreateRequest) (
 	if err != nil {
 		return nil, err
 	}
-	return &documentv1.CreateResponse{Document: a.Document}, nil
+	return &documentv1.CreateResponse{Document: a.Document, Warnings: a.Warnings}, nil
 }
 
 // Rename implements DocumentService.
@@ -78,7 +80,7 @@ func (s *documents) Rename(ctx context.Context, req *documentv1.RenameRequest) (
 		return nil, err
 	}
 	a, err := s.change(ctx, call{
-		name: store.Rename, doc: req.GetId(), key: req.GetOperationKey(), request: []string{name},
+		name: store.Rename, doc: req.GetId(), key: req.GetOperationKey(), request: []string{name}, ifSequence: req.GetIfSequence(),
 		run: func(ctx context.Context, op store.Operation) (store.Answer, error) {
 			return s.store.Rename(ctx, op, name)
 		},
@@ -109,15 +111,19 @@ func (s *documents) Edit(ctx context.Context, req *documentv1.EditRequest) (*doc
 		return nil, err
 	}
 	all := req.GetReplaceAll()
+	var told []*documentv1.Warning
 	a, err := s.edit(ctx, call{
 		name: store.Edit, doc: req.GetId(), key: req.GetOperationKey(), request: []string{oldText, newText, strconv.FormatBool(all)},
+		warnings: &told,
 	}, func(tree *prosemirror.Node) (*prosemirror.Node, int, error) {
-		return s.editor.Replace(tree, oldText, newText, all)
+		next, places, losses, err := s.editor.Replace(tree, oldText, newText, all)
+		told = warnings(losses)
+		return next, places, err
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &documentv1.EditResponse{Document: a.Document, Replacements: a.Replacements}, nil
+	return &documentv1.EditResponse{Document: a.Document, Replacements: a.Replacements, Exact: a.Exact, Warnings: a.Warnings}, nil
 }
 
 // Append implements DocumentService.
@@ -126,8 +132,14 @@ func (s *documents) Append(ctx context.Context, req *documentv1.AppendRequest) (
 	if err != nil {
 		return nil, err
 	}
+	var told []*documentv1.Warning
+	if len(markdown) <= edit.MaxText { // more is refused
+		if _, losses, err := s.editor.Import(markdown); err == nil {
+			told = warnings(losses)
+		}
+	}
 	a, err := s.edit(ctx, call{
-		name: store.Append, doc: req.GetId(), key: req.GetOperationKey(), request: []string{markdown},
+		name: store.Append, doc: req.GetId(), key: req.GetOperationKey(), request: []string{markdown}, warnings: &told,
 	}, func(tree *prosemirror.Node) (*prosemirror.Node, int, error) {
 		next, err := s.editor.Append(tree, markdown)
 		return next, 0, err
@@ -135,7 +147,7 @@ func (s *documents) Append(ctx context.Context, req *documentv1.AppendRequest) (
 	if err != nil {
 		return nil, err
 	}
-	return &documentv1.AppendResponse{Document: a.Document}, nil
+	return &documentv1.AppendResponse{Document: a.Document, Warnings: a.Warnings}, nil
 }
 
 // Replace implements DocumentService.
@@ -144,31 +156,71 @@ func (s *documents) Replace(ctx context.Context, req *documentv1.ReplaceRequest)
 	if err != nil {
 		return nil, err
 	}
-	c := call{name: store.Replace, doc: req.GetId(), key: req.GetOperationKey(), request: []string{markdown}}
+	c := call{name: store.Replace, doc: req.GetId(), key: req.GetOperationKey(), request: []string{markdown}, ifSequence: req.GetIfSequence()}
 	if req.Name != nil {
 		if c.rename, err = edit.Name(req.GetName()); err != nil {
 			return nil, err
 		}
 		c.request = append(c.request, c.rename)
 	}
-	var next *prosemirror.Node // of much Markdown, which is read while others still write
-	if len(markdown) > edit.MaxText {
-		c.prepare = func(context.Context, store.Ref) (err error) {
-			next, err = s.editor.Parse(markdown)
-			return err
+	var base, next *prosemirror.Node
+	var told []*documentv1.Warning
+	c.warnings = &told
+	read := func() (err error) {
+		var losses []prosemirror.Loss
+		next, losses, err = s.editor.Import(markdown)
+		told = warnings(losses)
+		return err
+	}
+	if req.GetBase() != 0 {
+		c.request = append(c.request, "base", strconv.FormatInt(req.GetBase(), 10))
+		c.content = new(string)
+	}
+	if c.content != nil || len(markdown) > edit.MaxText {
+		c.prepare = func(ctx context.Context, ref store.Ref) (err error) {
+			if c.content != nil {
+				if base, err = s.base(ctx, ref, req.GetBase()); err != nil {
+					return err
+				}
+			}
+			return read()
 		}
+	} else if err := read(); err != nil {
+		return nil, err
 	}
 	a, err := s.edit(ctx, c, func(tree *prosemirror.Node) (*prosemirror.Node, int, error) {
-		if next != nil {
+		if base == nil {
 			return s.editor.Keep(tree, next), 0, nil
 		}
-		next, err := s.editor.Rewrite(tree, markdown)
-		return next, 0, err
+		merged, err := s.editor.Merge(tree, base, next)
+		return merged, 0, err
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &documentv1.ReplaceResponse{Document: a.Document}, nil
+	res := &documentv1.ReplaceResponse{Document: a.Document, Exact: a.Exact, Warnings: a.Warnings}
+	if c.content != nil {
+		res.Markdown = *c.content
+	}
+	return res, nil
+}
+
+// warnings returns losses as callers are told of them.
+func warnings(losses []prosemirror.Loss) []*documentv1.Warning {
+	var out []*documentv1.Warning
+	for _, l := range losses {
+		out = append(out, &documentv1.Warning{Line: int32(l.Line), What: l.What, KeptAs: l.KeptAs})
+	}
+	return out
+}
+
+// base returns what a document said at an earlier sequence.
+func (s *documents) base(ctx context.Context, ref store.Ref, sequence int64) (*prosemirror.Node, error) {
+	old, err := s.store.Base(ctx, ref, sequence)
+	if err != nil {
+		return nil, err
+	}
+	return s.tree(old)
 }
 
 // Restore implements DocumentService.
@@ -194,12 +246,17 @@ func (s *documents) past(ctx context.Context, ref store.Ref, version int64) (*pr
 	if err != nil {
 		return nil, err
 	}
+	return s.tree(old)
+}
+
+// tree reads the content of an old version.
+func (s *documents) tree(old store.Old) (*prosemirror.Node, error) {
 	if old.State == nil {
 		return s.editor.ParseStored(old.Markdown)
 	}
 	doc := yjs.New(yjs.Options{Limits: yjs.Unlimited()}) // it is a state of our own
 	if err := doc.ApplyUpdateV2(old.State, nil); err != nil {
-		return nil, fmt.Errorf("read version %d: %w", version, err)
+		return nil, fmt.Errorf("read version %d: %w", old.Version.Version, err)
 	}
 	return s.editor.Tree(doc), nil
 }
@@ -208,8 +265,12 @@ func (s *documents) past(ctx context.Context, ref store.Ref, version int64) (*pr
 type call struct {
 	name, doc, key string
 	request        []string
-	undoes         int64  // the version that an undo takes back
-	rename         string // the name that a Replace sets too; empty for none
+	undoes         int64   // the version that an undo takes back
+	rename         string  // the name that a Replace sets too; empty for none
+	ifSequence     int64   // the sequence that the document must have; 0 for any
+	content        *string // gets the content that came out of it, if that is known; nil: nobody asks
+	// warnings, which may be nil, has what the answer says besides when the operation is committed.
+	warnings *[]*documentv1.Warning
 	// prepare, which may be nil, reads what an edit needs beside the document.
 	prepare func(ctx context.Context, ref store.Ref) error
 	run     func(ctx context.Context, op store.Operation) (store.Answer, error)
@@ -234,6 +295,7 @@ func (s *documents) change(ctx context.Context, c call) (answer store.Answer, er
 	author := store.Author{Member: actor.Member, Run: actor.Run}
 	answer, err = c.run(ctx, store.Operation{
 		Workspace: actor.Workspace, Document: doc, Author: author, Name: c.name, Key: key, Request: c.request, Undoes: c.undoes,
+		IfSequence: c.ifSequence, Warnings: c.warnings,
 	})
 	if err == nil && answer.Changed {
 		s.hub.Announce(ctx, actor.Workspace, doc, &documentv1.SubscribeResponse{Kind: kindOf(c.name), Document: answer.Document, Author: author.Proto()})
@@ -278,12 +340,17 @@ func (s *documents) Read(ctx context.Context, req *documentv1.ReadRequest) (*doc
 		return nil, err
 	}
 	if !current {
-		err = s.rooms.Read(ctx, ref, func(open *yjs.Doc) error {
-			markdown = s.editor.Markdown(s.editor.Tree(open))
+		err = s.rooms.Read(ctx, ref, func(open *yjs.Doc, sequence int64) error {
+			markdown, d.Sequence = s.editor.Markdown(s.editor.Tree(open)), sequence
 			return nil
 		})
 		if err != nil {
 			return nil, err
+		}
+	}
+	if req.GetKeepBase() && actor.Role >= identity.Editor { // a base is of use to those only who may write
+		if err := s.store.KeepBase(ctx, ref, d.Sequence, markdown); err != nil {
+			s.log.WarnContext(ctx, "base of a document not kept", "document", doc, "error", err)
 		}
 	}
 	s.show(ctx, ref, store.Author{Member: actor.Member, Run: actor.Run}, yjs.RelativePosition{})

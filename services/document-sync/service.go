@@ -31,6 +31,7 @@ import (
 	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/httpserver"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/prosemirror"
 	"signalbox.dev/pkg/rpc"
@@ -180,7 +181,7 @@ func (s *Service) Run(ctx context.Context) error {
 	})
 	g.Go(func() error { return s.rooms.Run(open) })
 	g.Go(func() error { return s.hub.Run(ctx) })
-	g.Go(func() error { return s.housekeep(ctx) })
+	g.Go(func() error { return panics.Supervise(ctx, s.deps.Log, "housekeeping", s.housekeep) })
 	if err := g.Wait(); err != nil {
 		return fmt.Errorf("document-sync: %w", err)
 	}
@@ -225,7 +226,7 @@ func (s *Service) plantAll(ctx context.Context) {
 		refs, err := s.store.Seeded(ctx, plantPage)
 		before := planted
 		for _, ref := range refs {
-			if e := s.rooms.Read(ctx, ref, func(*yjs.Doc) error { return nil }); e != nil {
+			if e := s.rooms.Read(ctx, ref, func(*yjs.Doc, int64) error { return nil }); e != nil {
 				err = e
 				continue
 			}

@@ -76,7 +76,7 @@ func BenchmarkRewrite(b *testing.B) {
 		{"others", paragraphs, each(paragraphs, 1, func(i int, _ string) string { return fmt.Sprintf("Nothing of %d is left.\n\n", i) })},
 	} {
 		b.Run(bb.name, func(b *testing.B) {
-			tree, err := editor.Parse(strings.Join(bb.parts, ""))
+			tree, _, err := editor.Import(strings.Join(bb.parts, ""))
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -93,7 +93,7 @@ func BenchmarkRewrite(b *testing.B) {
 				}
 				var update []byte
 				doc.OnUpdate(func(u *yjs.Update) { update = u.V1() })
-				next, err := editor.Parse(bb.next)
+				next, _, err := editor.Import(bb.next)
 				if err != nil {
 					b.Fatal(err)
 				}

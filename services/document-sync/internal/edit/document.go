@@ -84,7 +84,9 @@ func (e *Editor) Plant(doc *yjs.Doc, before, after string) error {
 		if err != nil {
 			return err
 		}
-		next = e.merge(old, next, tree)
+		if next, err = e.Merge(tree, old, next); err != nil {
+			return err
+		}
 	}
 	_, err = e.Write(doc, next)
 	return err

@@ -80,33 +80,31 @@ func New(schema *prosemirror.Schema) *Editor {
 	return &Editor{schema: schema, large: make(chan struct{}, maxLarge)}
 }
 
-// Parse returns the document that Markdown says.
-func (e *Editor) Parse(markdown string) (*prosemirror.Node, error) {
-	if len(markdown) <= MaxText {
-		doc, err := e.schema.Parse(markdown)
-		return doc, explain(err)
+// Import returns the document that Markdown says, and what it does not hold as it was
+// written.
+func (e *Editor) Import(markdown string) (*prosemirror.Node, []prosemirror.Loss, error) {
+	if len(markdown) > MaxText {
+		if err := checkLarge(markdown); err != nil {
+			return nil, nil, err
+		}
+		e.large <- struct{}{}
+		defer func() { <-e.large }()
 	}
-	return e.parseLarge(markdown)
+	doc, losses, err := e.schema.Import(markdown)
+	return doc, losses, explain(err)
 }
 
-// ParseStored is Parse for Markdown that was kept as such: whatever its blocks are like,
+// ParseStored is Import for Markdown that was kept as such: whatever its blocks are like,
 // they must not be refused.
 func (e *Editor) ParseStored(markdown string) (*prosemirror.Node, error) {
 	return e.schema.ParseLarge(markdown)
 }
 
-// Rewrite returns the document that Markdown says, with all blocks of doc that read
-// the same.
-func (e *Editor) Rewrite(doc *prosemirror.Node, markdown string) (*prosemirror.Node, error) {
-	if len(markdown) <= MaxText {
-		next, err := e.schema.Replace(doc, markdown)
-		return next, explain(err)
-	}
-	next, err := e.parseLarge(markdown)
-	if err != nil {
-		return nil, err
-	}
-	return e.Keep(doc, next), nil
+// Merge returns doc with the changes that lead from base to next: what others have written
+// since base stays.
+func (e *Editor) Merge(doc, base, next *prosemirror.Node) (*prosemirror.Node, error) {
+	merged, err := e.schema.Merge(doc, base, next)
+	return merged, explain(err)
 }
 
 // Append returns doc with the blocks of markdown at its end.
@@ -123,16 +121,16 @@ func (e *Editor) Append(doc *prosemirror.Node, markdown string) (*prosemirror.No
 
 // Replace puts new in the place of old, as the document's Markdown has it, and returns
 // the number of places. There must be exactly one unless all is set; otherwise the
-// fault says how many there are, and where.
-func (e *Editor) Replace(doc *prosemirror.Node, old, new string, all bool) (*prosemirror.Node, int, error) {
+// fault says how many there are, and where. The losses are of what it read again.
+func (e *Editor) Replace(doc *prosemirror.Node, old, new string, all bool) (*prosemirror.Node, int, []prosemirror.Loss, error) {
 	if old == "" {
-		return nil, 0, fault.New(fault.Invalid, "old_text: is empty; give the text to replace, or append instead")
+		return nil, 0, nil, fault.New(fault.Invalid, "old_text: is empty; give the text to replace, or append instead")
 	}
 	if err := cmp.Or(checkAdded("old_text", old, "edit a part of it"), checkAdded("new_text", new, "append the rest in calls of its own")); err != nil {
-		return nil, 0, err
+		return nil, 0, nil, err
 	}
-	next, places, err := e.schema.Edit(doc, old, new, all)
-	return next, places, explain(err)
+	next, places, losses, err := e.schema.ImportEdit(doc, old, new, all)
+	return next, places, losses, explain(err)
 }
 
 // checkAdded returns a TooLarge fault for more text than one call may add, or look for.

@@ -14,7 +14,7 @@ var editor = edit.New(prosemirror.TipTap())
 
 func parse(t testing.TB, markdown string) *prosemirror.Node {
 	t.Helper()
-	doc, err := editor.Parse(markdown)
+	doc, _, err := editor.Import(markdown)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func TestReplace(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			next, n, err := editor.Replace(parse(t, tt.content), tt.old, tt.new, tt.all)
+			next, n, _, err := editor.Replace(parse(t, tt.content), tt.old, tt.new, tt.all)
 			if tt.says == "" {
 				if err != nil {
 					t.Fatalf("Replace(%q, %q, %q, %v): %v", tt.content, tt.old, tt.new, tt.all, err)
@@ -67,7 +67,7 @@ func TestReplace(t *testing.T) {
 
 func TestReplaceDoesNotGrowPastTheLimit(t *testing.T) {
 	t.Parallel()
-	_, _, err := editor.Replace(parse(t, strings.Repeat("a", 1<<18)), "a", strings.Repeat("b", 1<<10), true)
+	_, _, _, err := editor.Replace(parse(t, strings.Repeat("a", 1<<18)), "a", strings.Repeat("b", 1<<10), true)
 	if fault.KindOf(err) != fault.TooLarge {
 		t.Fatalf("Replace of many matches by 1 KiB each = %v, want TooLarge", err)
 	}
@@ -106,7 +106,7 @@ func TestPlant(t *testing.T) {
 		{"nobody wrote meanwhile", "one\n\ntwo\n", "one\n\n2\n", "one\n\ntwo\n", "one\n\n2\n"},
 		{"somebody wrote elsewhere", "one\n\ntwo\n\nthree\n", "one\n\n2\n\nthree\n", "one\n\ntwo\n\nthree and more\n", "one\n\n2\n\nthree and more\n"},
 		{"both wrote at the end", "one\n", "one\n\nthey\n", "one\n\nwe\n", "one\n\nthey\n\nwe\n"},
-		{"both changed a block", "one\n\ntwo\n", "one\n\n2\n", "one\n\ntwo!\n", "one\n\n2\n\ntwo!\n"},
+		{"both changed a block", "one\n\ntwo\n", "one\n\n2\n", "one\n\ntwo!\n", "one\n\n2!\n"},
 		{"a block is gone", "one\n\ntwo\n\nthree\n", "one\n\nthree\n", "zero\n\none\n\ntwo\n\nthree\n", "zero\n\none\n\nthree\n"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

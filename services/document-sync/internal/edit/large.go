@@ -17,17 +17,6 @@ const (
 	maxPieces = 400_000
 )
 
-// parseLarge is Parse for Markdown of more than MaxText.
-func (e *Editor) parseLarge(markdown string) (*prosemirror.Node, error) {
-	if err := checkLarge(markdown); err != nil {
-		return nil, err
-	}
-	e.large <- struct{}{}
-	defer func() { <-e.large }()
-	doc, err := e.schema.ParseLarge(markdown)
-	return doc, explain(err)
-}
-
 // Keep returns next with the blocks that read the same in doc taken from there, with what
 // Markdown does not show.
 func (e *Editor) Keep(doc, next *prosemirror.Node) *prosemirror.Node {
@@ -98,4 +87,13 @@ func countMarkup(line string) (n int) {
 		}
 	}
 	return n
+}
+
+// blocks returns each block as Markdown.
+func (e *Editor) blocks(doc *prosemirror.Node) []string {
+	out := make([]string, len(doc.Content))
+	for i, n := range doc.Content {
+		out[i] = e.schema.Render(&prosemirror.Node{Type: doc.Type, Content: []*prosemirror.Node{n}})
+	}
+	return out
 }

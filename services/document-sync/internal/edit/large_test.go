@@ -26,7 +26,7 @@ func novel(size int) string {
 func TestLarge(t *testing.T) {
 	t.Parallel()
 	text := novel(edit.MaxContent)
-	tree, err := editor.Parse(text)
+	tree, _, err := editor.Import(text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,10 +38,7 @@ func TestLarge(t *testing.T) {
 		t.Fatalf("a document of %d bytes says %d others", len(text), len(got))
 	}
 	changed := strings.Replace(text, "Paragraph 5000 is", "Paragraph 5000 was", 1)
-	next, err := editor.Rewrite(editor.Tree(doc), changed)
-	if err != nil {
-		t.Fatal(err)
-	}
+	next := editor.Keep(editor.Tree(doc), parse(t, changed))
 	var update []byte
 	doc.OnUpdate(func(u *yjs.Update) { update = u.V1() })
 	if _, err := editor.Write(doc, next); err != nil {
@@ -68,17 +65,14 @@ func TestTooLarge(t *testing.T) {
 		"a numbered list":  {many("1. an item of a list that goes on\n", 2<<20), ""},
 		"brackets in code": {many("```\n"+strings.Repeat("[*x*]", 100)+"\n```\n\n", 4<<20), ""},
 	} {
-		_, err := editor.Parse(tt.markdown)
-		_, again := editor.Rewrite(parse(t, "one"), tt.markdown)
-		for _, err := range []error{err, again} {
-			if tt.says == "" && err != nil || tt.says != "" && (fault.KindOf(err) != fault.TooLarge || !strings.Contains(err.Error(), tt.says)) {
-				t.Errorf("%s: %v, want TooLarge %q", name, err, tt.says)
-			}
+		_, _, err := editor.Import(tt.markdown)
+		if tt.says == "" && err != nil || tt.says != "" && (fault.KindOf(err) != fault.TooLarge || !strings.Contains(err.Error(), tt.says)) {
+			t.Errorf("%s: %v, want TooLarge %q", name, err, tt.says)
 		}
 	}
 	doc, much := parse(t, "one"), many("x y\n\n", edit.MaxText+10)
-	_, _, err1 := editor.Replace(doc, much, "x", false)
-	_, _, err2 := editor.Replace(doc, "one", much, false)
+	_, _, _, err1 := editor.Replace(doc, much, "x", false)
+	_, _, _, err2 := editor.Replace(doc, "one", much, false)
 	_, err3 := editor.Append(doc, much)
 	for i, err := range []error{err1, err2, err3} {
 		if fault.KindOf(err) != fault.TooLarge || !strings.Contains(err.Error(), "1 MiB") {

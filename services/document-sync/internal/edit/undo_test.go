@@ -37,11 +37,7 @@ func compose(rnd *rand.Rand, old []string) []string {
 func rewrite(t testing.TB, doc *yjs.Doc, markdown string) (update []byte) {
 	t.Helper()
 	defer doc.OnUpdate(func(u *yjs.Update) { update = u.V1() })()
-	next, err := editor.Rewrite(editor.Tree(doc), markdown)
-	if err == nil {
-		_, err = editor.Write(doc, next)
-	}
-	if err != nil {
+	if _, err := editor.Write(doc, editor.Keep(editor.Tree(doc), parse(t, markdown))); err != nil {
 		t.Fatal(err)
 	}
 	return update

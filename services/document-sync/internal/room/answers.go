@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/yjs"
 )
 
@@ -141,7 +142,7 @@ func (s *Seat) answerSoon() {
 		return
 	}
 	if !r.busy {
-		at := s.answer(time.Now())
+		at := s.tryAnswer(time.Now())
 		r.account()
 		if at.IsZero() {
 			return
@@ -150,6 +151,10 @@ func (s *Seat) answerSoon() {
 	}
 	s.waits = true
 	r.waiting = append(r.waiting, s)
+	if !r.busy && r.doc == nil {
+		r.busy = true
+		r.lose()
+	}
 }
 
 // answerWaiting answers who waited, as far as their time has come. mu is held, and nobody
@@ -157,7 +162,7 @@ func (s *Seat) answerSoon() {
 func (r *room) answerWaiting(now time.Time) {
 	later := r.waiting[:0]
 	for _, s := range r.waiting {
-		if at := s.answer(now); at.IsZero() {
+		if at := s.tryAnswer(now); at.IsZero() {
 			s.waits = false
 		} else {
 			r.arm(at)
@@ -176,15 +181,31 @@ func (r *room) checkWaiting(now time.Time) {
 	if len(r.waiting) > 0 && !r.busy {
 		r.answerWaiting(now)
 		r.account()
+		if r.doc == nil {
+			r.busy = true
+			r.lose()
+		}
 	}
+}
+
+// tryAnswer is answer. Who cannot be answered because the doc panics, which is gone then,
+// waits for the next one.
+func (s *Seat) tryAnswer(now time.Time) (later time.Time) {
+	if s.room.doc == nil {
+		return now
+	}
+	if err := s.room.look(func() { later = s.answer(now) }); err != nil {
+		return now
+	}
+	return later
 }
 
 // answer answers what the seat asked, or says when that may be.
 func (s *Seat) answer(now time.Time) (later time.Time) {
 	r := s.room
 	if s.greet {
-		s.greet = false
 		s.send(r.step1())
+		s.greet = false
 	}
 	if len(s.asked.vectors) == 0 && !s.asked.awareness {
 		return time.Time{}
@@ -230,7 +251,7 @@ func (r *room) step2(vector string) *Message {
 	if err != nil {
 		sv = nil // not to be expected: it was read before. All there is answers it, too.
 	}
-	m := &Message{Kind: KindStep2, Payload: r.doc.EncodeStateAsUpdate(sv)}
+	m := &Message{Kind: KindStep2, Payload: r.hub.engine.encode(r.doc, sv)}
 	if !shared {
 		return m
 	}
@@ -263,12 +284,12 @@ func (r *room) forgetAnswers() {
 
 // known says whether an update, v1, of a viewer changes nothing: clients answer the
 // server's step 1 with all deletions that they know. It waits for the doc to be clean.
-func (s *Seat) known(ctx context.Context, update []byte) (bool, error) {
+func (s *Seat) known(ctx context.Context, update []byte) (known bool, err error) {
 	if empty(update) {
 		return true, nil
 	}
 	said := yjs.New(yjs.Options{Limits: outside})
-	if said.ApplyUpdate(update, nil) != nil || len(said.StateVector()) > 0 {
+	if panics.Try(func() error { return said.ApplyUpdate(update, nil) }) != nil || len(said.StateVector()) > 0 {
 		return false, nil
 	}
 	structs, deletions := said.Contents()
@@ -283,8 +304,11 @@ func (s *Seat) known(ctx context.Context, update []byte) (bool, error) {
 	if !s.mayAsk() {
 		return false, nil
 	}
-	_, made := r.doc.Contents()
-	return made.Includes(deletions), nil
+	err = r.look(func() {
+		_, made := r.doc.Contents()
+		known = made.Includes(deletions)
+	})
+	return known, err
 }
 
 // mayAsk says whether a question that costs a look at all of the doc may be answered

@@ -6,14 +6,16 @@ import (
 	"time"
 
 	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/yjs"
 	"signalbox.dev/services/document-sync/internal/store"
 )
 
 // inbox has the updates that wait, in one piece of memory.
 type inbox struct {
-	data  []byte
-	items []item
+	data     []byte
+	items    []item
+	isolated bool // what panics was looked for
 }
 
 // item is one update of an inbox.
@@ -77,7 +79,7 @@ func (h *Hub) recycle(b *inbox) {
 		return
 	}
 	clear(b.items)
-	b.data, b.items = b.data[:0], b.items[:0]
+	b.data, b.items, b.isolated = b.data[:0], b.items[:0], false
 	h.inboxes.Put(b)
 }
 
@@ -132,8 +134,11 @@ func (r *room) idleNow() bool {
 	return false
 }
 
-// work is the worker: it commits what is in the inbox until there is nothing.
-func (r *room) work() {
+// work is the worker.
+func (r *room) work() { r.guard("committing updates", r.commitAll) }
+
+// commitAll commits what is in the inbox until there is nothing.
+func (r *room) commitAll() {
 	for {
 		r.mu.Lock()
 		wait := time.Until(r.next)
@@ -148,7 +153,6 @@ func (r *room) work() {
 			return
 		}
 		r.batch(b)
-		r.settled(b)
 		r.hub.recycle(b)
 		if r.idleNow() {
 			return
@@ -156,14 +160,14 @@ func (r *room) work() {
 	}
 }
 
-// batch applies, commits and passes on what is in b. It has the turn and gives it on.
+// batch applies, commits and passes on what is in b, and gives its place back. It has the
+// turn and gives it on.
 func (r *room) batch(b *inbox) {
+	defer r.settled(b)
 	over, err := r.attempt(b)
 	if parts := b.senders(); fault.KindOf(err) == fault.TooLarge && len(parts) > 1 {
 		// One of them is to blame, or all together. Each alone the store may take.
-		r.mu.Lock()
-		r.closeRefused(b)
-		r.mu.Unlock()
+		r.closeAllRefused(b)
 		over, err = r.apart(parts)
 	} else if err != nil {
 		r.uncommitted(b, err)
@@ -205,7 +209,7 @@ func (r *room) attempt(b *inbox) (over bool, err error) {
 	before := r.doc.Size()
 	update, err := r.apply(b)
 	for err != nil { // with one update less
-		if !r.afresh() {
+		if !r.afresh() || panicked(err) && !r.isolate(b, err) {
 			return true, nil
 		}
 		update, err = r.apply(b)
@@ -276,23 +280,26 @@ func (b *inbox) only() *Seat {
 }
 
 // apply applies a batch in one transaction and returns what is to be committed; nil when
-// there is nothing new. After an error one more of its updates is refused, and the doc
-// may have a part of it. The turn is held.
+// there is nothing new. After an error the doc may have a part of one; it is refused, or,
+// if something panicked, still to be found by isolate. The turn is held.
 func (r *room) apply(b *inbox) (update []byte, err error) {
-	at := 0
-	err = safely(func() error {
+	err = panics.Try(func() error {
 		var failed error
 		update = r.transact(nil, func() {
-			for at = range b.items {
+			for at := range b.items {
 				it := &b.items[at]
 				if it.refused != nil {
+					continue
+				}
+				if r.inQuarantine(b.update(at)) {
+					b.refuse(at, errQuarantined, true)
 					continue
 				}
 				if err := r.noPlaceFor(b.update(at)); err != nil {
 					b.refuseFrom(at, err)
 					continue
 				}
-				err := r.doc.ApplyUpdate(b.update(at), nil)
+				err := r.hub.engine.apply(r.doc, b.update(at))
 				if err == nil {
 					continue
 				}
@@ -306,23 +313,19 @@ func (r *room) apply(b *inbox) (update []byte, err error) {
 		})
 		return failed
 	})
-	if err != nil {
-		if b.items[at].refused == nil { // a panic
-			b.refuse(at, err, true)
-			r.hub.cfg.Log.ErrorContext(r.hub.life, "update not applied", "document", r.ref.Document, "error", err)
-		}
-		return nil, err
-	}
-	if r.doc.Pending() {
+	if err == nil && r.doc.Pending() {
 		// What waits is not in the transaction's update.
 		if all := b.accepted(); len(all) > 0 {
-			update = r.merge(all)
+			err = r.look(func() { update = r.merge(all) })
 			if len(all) == 1 {
 				update = slices.Clone(update) // the inbox is used again
 			}
 		}
 	}
-	return update, nil
+	if panicked(err) {
+		r.hub.cfg.Log.ErrorContext(r.hub.life, "updates not applied", "document", r.ref.Document, "error", err)
+	}
+	return update, err
 }
 
 // afresh replaces a doc that has a part of what was refused. The room keeps the turn;
@@ -379,10 +382,15 @@ func (r *room) uncommitted(b *inbox, err error) {
 				it.refused = err
 			}
 		}
-		r.mu.Lock()
-		r.closeRefused(b)
-		r.mu.Unlock()
+		r.closeAllRefused(b)
 	}
+}
+
+// closeAllRefused is closeRefused for who does not hold mu.
+func (r *room) closeAllRefused(b *inbox) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closeRefused(b)
 }
 
 // closeRefused closes whose updates were refused; what they sent since is, too. mu is held.
@@ -405,6 +413,9 @@ func (r *room) closeRefused(b *inbox) {
 func closingOf(refused error) (code int, reason string) {
 	if errors.Is(refused, yjs.ErrMalformed) {
 		return CloseMalformed, "the update is malformed: open the document anew"
+	}
+	if errors.Is(refused, errQuarantined) {
+		return CloseRefused, "the change cannot be applied: copy what it added, and open the document anew"
 	}
 	f, ok := errors.AsType[*fault.Error](refused)
 	switch {

@@ -60,7 +60,7 @@ func TestSlowUpdates(t *testing.T) {
 		m.mu.Unlock()
 		read := func() (hammered uint32, text string) {
 			t.Helper()
-			if err := h.Read(t.Context(), ref, func(doc *yjs.Doc) error {
+			if err := h.Read(t.Context(), ref, func(doc *yjs.Doc, _ int64) error {
 				hammered, text = doc.StateVector()[2], doc.Text("t").String()
 				return nil
 			}); err != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"signalbox.dev/pkg/bus"
+	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/subject"
 	documentv1 "signalbox.dev/proto/signalbox/document/v1"
 	"signalbox.dev/services/document-sync/internal/store"
@@ -69,7 +70,7 @@ func (n *NATS) Run(ctx context.Context) {
 				case <-ctx.Done():
 					return
 				case m := <-in:
-					n.pass(ctx, m)
+					panics.Contain(ctx, n.log, "a message of another instance", func() { n.pass(ctx, m) })
 				}
 			}
 		})
@@ -276,7 +277,14 @@ func (r *room) hearQueued() bool {
 		if r.seq.has(u.sequence) {
 			continue
 		}
-		if err := r.committedOnly(func() error { return r.doc.ApplyUpdate(u.data, nil) }); err != nil {
+		err := r.committedOnly(func() error {
+			if err := r.hub.engine.apply(r.doc, u.data); err != nil {
+				return err
+			}
+			r.sendAll(u.data)
+			return nil
+		})
+		if err != nil {
 			r.hub.cfg.Log.ErrorContext(r.hub.life, "update of another instance not applied",
 				"document", r.ref.Document, "sequence", u.sequence, "error", err)
 			for _, u := range r.remote[i:] {
@@ -286,7 +294,6 @@ func (r *room) hearQueued() bool {
 			return false
 		}
 		r.note(u.sequence)
-		r.sendAll(u.data)
 	}
 	r.remote, r.remoteBytes = nil, 0
 	return true

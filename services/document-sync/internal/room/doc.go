@@ -110,6 +110,18 @@
 //     other instances are up to a few seconds behind; what is to be published is dropped
 //     when its queue is full. When it is back, each instance asks for what it missed and
 //     tells who is with it.
+//   - The doc panics, which is a bug of ours. The room loads it again from Postgres. When that
+//     was for a batch, its updates are then applied one by one, and one that panics again is
+//     put into quarantine: its sender is closed, it is not tried any more, and the store
+//     keeps it with the state and the updates it was applied to. A batch that panics though
+//     none of its updates does is refused and kept as a whole. When somebody only
+//     looked at the doc, or it could not be loaded, the same is done with what is committed
+//     since the snapshot: an update that panics twice, applied or looked at, is left out, and
+//     so is not in the next snapshot. If nothing is to blame, the peers are sent away.
+//   - Anything else panics. While a document is loaded, a snapshot saved or a hole read, that
+//     is a failure like others. In a commit, or while the doc is loaded again, the room is
+//     over and its peers are closed with CloseBusy: they connect again and send what is not
+//     committed.
 //   - The document is deleted. Told by the bus, by the heads, by a commit, a load or a
 //     snapshot that finds no row, whichever is first: the room is over, its peers are
 //     closed with 4404, waiting calls get NotFound. What was in flight is refused by the

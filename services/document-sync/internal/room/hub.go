@@ -12,8 +12,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"signalbox.dev/pkg/fair"
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/yjs"
 	"signalbox.dev/services/document-sync/internal/store"
 )
@@ -61,11 +63,12 @@ type Hub struct {
 	cfg      Config
 	instance string
 	metrics  *metrics
+	engine   engine
 	// life is of the hub's own work, which outlives the calls that cause it: a commit is
 	// of many senders, a load of whoever wants the room. It ends when Run does.
 	life    context.Context
 	endLife context.CancelFunc
-	loads   chan struct{}
+	loads   *fair.Semaphore[id.Workspace]
 	saves   chan struct{}
 	inboxes sync.Pool
 	out     chan outgoing
@@ -91,12 +94,16 @@ func New(cfg Config) *Hub {
 	cfg = cfg.withDefaults()
 	h := &Hub{
 		cfg: cfg, instance: uuid.NewString(),
-		loads: make(chan struct{}, cfg.Loads), saves: make(chan struct{}, cfg.Snapshots),
+		loads: fair.New[id.Workspace](fair.Limits{Slots: cfg.Loads}), saves: make(chan struct{}, cfg.Snapshots),
 		out: make(chan outgoing, outQueue), resync: make(chan struct{}, 1),
 		rooms: make(map[store.Ref]*room), of: make(map[id.Workspace]*usage),
 	}
 	h.waiting.most = int64(cfg.MemoryBytes) / waitShare
 	h.inboxes.New = func() any { return &inbox{} }
+	h.engine = engine{
+		apply:  func(doc *yjs.Doc, update []byte) error { return doc.ApplyUpdate(update, nil) },
+		encode: func(doc *yjs.Doc, sv yjs.StateVector) []byte { return doc.EncodeStateAsUpdate(sv) },
+	}
 	h.life, h.endLife = context.WithCancel(context.Background())
 	h.metrics = newMetrics(cfg.Metrics, func() float64 { return float64(h.Open()) }, func() float64 { return float64(h.bytes.Load()) })
 	return h
@@ -116,7 +123,7 @@ func (h *Hub) spawn(f func()) bool {
 	if h.stopped {
 		return false
 	}
-	h.wg.Go(f)
+	h.wg.Go(func() { panics.Contain(h.life, h.cfg.Log, "a document's work", f) })
 	return true
 }
 

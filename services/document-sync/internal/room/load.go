@@ -3,12 +3,11 @@ package room
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"runtime/debug"
 	"time"
 
 	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/yjs"
 	documentv1 "signalbox.dev/proto/signalbox/document/v1"
 	"signalbox.dev/services/document-sync/internal/store"
@@ -33,8 +32,11 @@ var outside = yjs.Limits{MaxScan: 8_000_000, MaxPending: store.MaxUpdate / 2}
 // load makes the doc of a new room. It has the turn.
 func (r *room) load() {
 	h := r.hub
-	err := r.loadFirst()
+	err := panics.Try(r.loadFirst)
 	if err != nil {
+		if panicked(err) {
+			h.cfg.Log.ErrorContext(h.life, "loading a document panicked", "document", r.ref.Document, "error", err)
+		}
 		r.mu.Lock()
 		r.over(err)
 		r.doc = nil
@@ -50,12 +52,10 @@ func (r *room) load() {
 
 func (r *room) loadFirst() error {
 	h := r.hub
-	select {
-	case h.loads <- struct{}{}:
-		defer func() { <-h.loads }()
-	case <-h.life.Done():
+	if h.loads.Acquire(h.life, r.ref.Workspace) != nil {
 		return errDraining()
 	}
+	defer h.loads.Release(r.ref.Workspace)
 	// First listen, then read: nothing falls between.
 	if err := h.subscribe(r); err != nil {
 		return fmt.Errorf("open document %s: %w", r.ref.Document, err)
@@ -68,9 +68,9 @@ func (r *room) loadFirst() error {
 	}
 	r.install(doc)
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.loaded(st)
-	r.mu.Unlock()
-	r.yield()
+	r.release()
 	return nil
 }
 
@@ -83,7 +83,11 @@ func (r *room) read(ctx context.Context) (store.State, *yjs.Doc, error) {
 			return st, nil, err
 		}
 		doc := yjs.New(yjs.Options{Limits: yjs.Unlimited()})
-		if err := apply(doc, st.Snapshot, st.Updates); err != nil {
+		err = r.hub.apply(doc, st.Snapshot, st.Updates)
+		if panicked(err) || r.panics > 0 {
+			doc, err = r.sift(ctx, &st)
+		}
+		if err != nil {
 			return st, nil, fmt.Errorf("load document %s: %w", r.ref.Document, err)
 		}
 		if !r.seeded(st) {
@@ -106,7 +110,7 @@ func (r *room) seeded(st store.State) bool { return st.Seed != nil && r.hub.cfg.
 // plant brings in a seed, unless somebody else was first.
 func (r *room) plant(ctx context.Context, doc *yjs.Doc, st *store.State) (planted bool, err error) {
 	var update []byte
-	err = safely(func() (err error) {
+	err = panics.Try(func() (err error) {
 		defer doc.OnUpdate(func(u *yjs.Update) { update = u.V1() })()
 		doc.Transact(nil, func(*yjs.Txn) { err = r.hub.cfg.Plant(doc, *st.Seed) })
 		return err
@@ -127,8 +131,8 @@ func (r *room) plant(ctx context.Context, doc *yjs.Doc, st *store.State) (plante
 }
 
 // apply applies what is stored in one transaction.
-func apply(doc *yjs.Doc, snapshot []byte, updates []store.Update) error {
-	return safely(func() (err error) {
+func (h *Hub) apply(doc *yjs.Doc, snapshot []byte, updates []store.Update) error {
+	return panics.Try(func() (err error) {
 		doc.Transact(nil, func(*yjs.Txn) {
 			if snapshot != nil {
 				if err = doc.ApplyUpdateV2(snapshot, nil); err != nil {
@@ -136,27 +140,13 @@ func apply(doc *yjs.Doc, snapshot []byte, updates []store.Update) error {
 				}
 			}
 			for i := 0; i < len(updates) && err == nil; i++ {
-				if err = doc.ApplyUpdate(updates[i].Data, nil); err != nil {
+				if err = h.engine.apply(doc, updates[i].Data); err != nil {
 					err = fmt.Errorf("apply update %d: %w", updates[i].Sequence, err)
 				}
 			}
 		})
 		return err
 	})
-}
-
-// errPanicked is what safely returns for a panic.
-var errPanicked = errors.New("panicked")
-
-// safely turns a panic of f into an error: bytes from outside must not end the process.
-// The doc that f worked on is not to be used any more.
-func safely(f func() error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("%w: %v\n%s", errPanicked, p, debug.Stack())
-		}
-	}()
-	return f()
 }
 
 // loaded notes what the doc has, read anew. mu is held.
@@ -173,9 +163,11 @@ func (r *room) loaded(st store.State) {
 
 // reload loads the doc again that was lost, and gives the turn on.
 func (r *room) reload() {
-	if r.restore() {
-		r.yield()
-	}
+	r.guard("loading a document again", func() {
+		if r.restore() {
+			r.yield()
+		}
+	})
 }
 
 // restore loads the doc again and gives the peers what they may have missed meanwhile.
@@ -184,16 +176,19 @@ func (r *room) restore() bool {
 	h := r.hub
 	began := time.Now()
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+		if r.panics > maxPanics {
+			r.finish(&fault.Error{Kind: fault.Unavailable, Message: "the document cannot be read at the moment; try again later"},
+				CloseBusy, "the document cannot be read at the moment")
+			return false
+		}
 		ctx, cancel := context.WithTimeout(h.life, loadTimeout)
 		st, doc, err := r.read(ctx)
 		cancel()
 		if err == nil {
 			r.install(doc)
-			r.mu.Lock()
-			r.catchUpPeers(st)
-			r.loaded(st)
-			r.mu.Unlock()
-			return true
+			if err = r.look(func() { r.resume(st) }); err == nil {
+				return true
+			}
 		}
 		switch {
 		case fault.KindOf(err) == fault.NotFound:
@@ -212,6 +207,14 @@ func (r *room) restore() bool {
 			return false
 		}
 	}
+}
+
+// resume gives the peers what they may have missed while the doc was loaded again.
+func (r *room) resume(st store.State) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.catchUpPeers(st)
+	r.loaded(st)
 }
 
 // pause waits; false means that the hub's life is over, or the room.
@@ -246,7 +249,7 @@ func (r *room) catchUpPeers(st store.State) {
 		return
 	}
 	if st.At > r.seq.at {
-		r.sendAll(r.doc.EncodeStateAsUpdate(nil))
+		r.sendAll(r.hub.engine.encode(r.doc, nil))
 		return
 	}
 	for _, u := range st.Updates {
@@ -263,7 +266,7 @@ func (r *room) sendAll(update []byte) {
 // committedOnly runs f, which applies what somebody committed, without limits. The turn
 // is held.
 func (r *room) committedOnly(f func() error) error {
-	return safely(func() error {
+	return panics.Try(func() error {
 		doc := r.doc
 		doc.SetLimits(yjs.Unlimited())
 		defer doc.SetLimits(outside)
@@ -310,11 +313,11 @@ func (r *room) repair() {
 	h := r.hub
 	ctx, cancel := context.WithTimeout(h.life, loadTimeout)
 	defer cancel()
-	err := r.catchUp(ctx)
+	err := panics.Try(func() error { return r.catchUp(ctx) })
 	if err == nil {
 		h.metrics.repairs.Inc()
 	} else if h.life.Err() == nil && fault.KindOf(err) != fault.NotFound {
-		h.cfg.Log.WarnContext(ctx, "missing updates not read yet", "document", r.ref.Document, "error", err)
+		h.cfg.Log.Log(ctx, levelOf(err), "missing updates not read yet", "document", r.ref.Document, "error", err)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -386,7 +389,7 @@ func (r *room) absorb(ctx context.Context, n news) error {
 	if r.end != nil {
 		return r.end
 	}
-	if err := r.absorbUpdates(n.State); err != nil {
+	if err := panics.Try(func() error { return r.absorbUpdates(n.State) }); err != nil {
 		r.hub.cfg.Log.ErrorContext(ctx, "committed updates not applied", "document", r.ref.Document, "error", err)
 		r.doc = nil
 		return err
@@ -414,7 +417,7 @@ func (r *room) absorbUpdates(st store.State) error {
 	if st.Snapshot != nil || len(rows) > 0 {
 		var update []byte
 		err := r.committedOnly(func() (err error) {
-			update = r.transact(nil, func() { err = apply(r.doc, st.Snapshot, rows) })
+			update = r.transact(nil, func() { err = r.hub.apply(r.doc, st.Snapshot, rows) })
 			return err
 		})
 		if err != nil {

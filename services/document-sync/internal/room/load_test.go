@@ -16,6 +16,46 @@ import (
 	"signalbox.dev/services/document-sync/internal/store"
 )
 
+// A workspace that opens many documents at once is not in front of another's only one.
+func TestLoadsByTurn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		h, stop := open(t, room.Config{Store: m, Loads: 1})
+		defer stop()
+		release := m.hold("Load")
+		flood := newRef().Workspace
+		var mu sync.Mutex
+		before, ended := 0, false // of the flood, when the other one was open
+		var wg sync.WaitGroup
+		for range 20 {
+			ref := m.createIn(flood)
+			wg.Go(func() {
+				join(t, h, ref)
+				mu.Lock()
+				defer mu.Unlock()
+				if !ended {
+					before++
+				}
+			})
+		}
+		synctest.Wait()
+		other := m.create()
+		wg.Go(func() {
+			join(t, h, other)
+			mu.Lock()
+			defer mu.Unlock()
+			ended = true
+		})
+		synctest.Wait()
+		release()
+		wg.Wait()
+		if before > 2 { // the one that was loading, and one that ended at the same moment
+			t.Errorf("%d documents of the flood were open before, want one or two", before)
+		}
+	})
+}
+
 func TestLoading(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -158,7 +198,7 @@ func TestDeletedWhileItIsLoadedAgain(t *testing.T) {
 		join(t, h, ref)
 		m.seed(ref, store.Seed{After: "text"})
 		m.failing("Load", fault.New(fault.NotFound, "it is not there"))
-		if err := h.Read(t.Context(), ref, func(*yjs.Doc) error { return nil }); fault.KindOf(err) != fault.NotFound {
+		if err := h.Read(t.Context(), ref, func(*yjs.Doc, int64) error { return nil }); fault.KindOf(err) != fault.NotFound {
 			t.Errorf("Read() = %v, want NotFound", err)
 		}
 	})
@@ -177,7 +217,7 @@ func TestDeletion(t *testing.T) {
 		{"by a commit", func(_ *testing.T, _ *room.Hub, _ *wire, _ store.Ref, a *client) { a.write(0, "x") }},
 		{"by the heads", func(*testing.T, *room.Hub, *wire, store.Ref, *client) { pass(10 * time.Second) }},
 		{"by an operation", func(t *testing.T, h *room.Hub, _ *wire, ref store.Ref, _ *client) {
-			err := h.Read(t.Context(), ref, func(*yjs.Doc) error { return nil })
+			err := h.Read(t.Context(), ref, func(*yjs.Doc, int64) error { return nil })
 			if fault.KindOf(err) != fault.NotFound {
 				t.Errorf("Read() = %v, want NotFound", err)
 			}

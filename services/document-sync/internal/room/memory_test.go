@@ -95,7 +95,7 @@ func TestWhatBuildsOnTheRefused(t *testing.T) {
 		settle(a, b)
 		equal(t, "code", a.closed(), room.CloseRefused)
 		equal(t, "b", len(b.text()), 90<<10-2)
-		if err := h.Read(t.Context(), ref, func(doc *yjs.Doc) error {
+		if err := h.Read(t.Context(), ref, func(doc *yjs.Doc, _ int64) error {
 			equal(t, "something waits", doc.Pending(), false)
 			return nil
 		}); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/yjs"
 	"signalbox.dev/services/document-sync/internal/store"
 )
@@ -40,10 +41,29 @@ func (h *Hub) Do(ctx context.Context, ref store.Ref, op Operation) error {
 	return h.withTurn(ctx, ref, func(r *room) error { return r.operate(ctx, op) })
 }
 
+// readTries is how often Read waits for an update that another instance has committed
+// before one that is here already.
+const readTries = 5
+
 // Read calls f with a document, opened if need be, as it is committed: with everything
-// from before the call. f only reads, and everybody else waits for it.
-func (h *Hub) Read(ctx context.Context, ref store.Ref, f func(doc *yjs.Doc) error) error {
-	return h.withTurn(ctx, ref, func(r *room) error { return f(r.doc) })
+// from before the call, up to a sequence. f only reads, and everybody else waits for it.
+func (h *Hub) Read(ctx context.Context, ref store.Ref, f func(doc *yjs.Doc, sequence int64) error) error {
+	for try := 1; ; try++ {
+		done := false
+		err := h.withTurn(ctx, ref, func(r *room) error {
+			r.mu.Lock()
+			at, ahead := r.seq.at, len(r.seq.ahead) > 0
+			r.mu.Unlock()
+			if ahead && try < readTries {
+				return nil
+			}
+			done = true
+			return f(r.doc, at)
+		})
+		if err != nil || done {
+			return err
+		}
+	}
 }
 
 // withTurn calls f with the turn of a room that has caught up with Postgres.
@@ -64,7 +84,11 @@ func (h *Hub) withTurn(ctx context.Context, ref store.Ref, f func(*room) error) 
 	if err := r.absorb(ctx, st); err != nil {
 		return err
 	}
-	return f(r)
+	err = panics.Try(func() error { return f(r) })
+	if panicked(err) {
+		r.doc = nil // f may have left it in the middle of something
+	}
+	return err
 }
 
 // operate runs an operation. The turn is held; there is no doc afterwards when it has

@@ -52,7 +52,7 @@ func TestOperations(t *testing.T) {
 			t.Fatalf("Do() = %v and saw %q, want %q", err, seen, "one")
 		}
 		equal(t, "b", b.text(), "one two")
-		if err := h1.Read(t.Context(), ref, func(d *yjs.Doc) error { seen = d.Text("t").String(); return nil }); err != nil || seen != "one two" {
+		if err := h1.Read(t.Context(), ref, func(d *yjs.Doc, _ int64) error { seen = d.Text("t").String(); return nil }); err != nil || seen != "one two" {
 			t.Errorf("Read() = %v and saw %q, want %q", err, seen, "one two")
 		}
 		settle(a)

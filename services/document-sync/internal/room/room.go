@@ -3,11 +3,15 @@ package room
 import (
 	"container/list"
 	"context"
+	"crypto/sha256"
+	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/yjs"
 	"signalbox.dev/services/document-sync/internal/presence"
 	"signalbox.dev/services/document-sync/internal/store"
@@ -31,6 +35,9 @@ type room struct {
 	listen  bool     // whether the next transaction's update is wanted
 	novel   []byte   // that update; nil when it changed nothing
 	answers answers  // of the doc as it is
+	panics  int      // of the doc, while somebody looked at it
+
+	quarantined map[[sha256.Size]byte]struct{} // updates that are not tried again
 
 	mu     sync.Mutex // guards what follows
 	end    error      // why the room is over
@@ -114,6 +121,10 @@ func (r *room) release() {
 	}
 	if len(r.waiting) > 0 {
 		r.answerWaiting(time.Now())
+		if r.doc == nil {
+			r.lose()
+			return
+		}
 	}
 	r.account()
 	if len(r.queue) > 0 {
@@ -158,18 +169,41 @@ func (r *room) over(why error) {
 
 // finish ends the room and closes its peers. It takes hub.mu.
 func (r *room) finish(why error, code int, reason string) {
+	defer func() {
+		r.hub.forget(r)
+		r.leaveBus()
+	}()
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	if r.end != nil {
-		r.mu.Unlock()
 		return
 	}
 	r.over(why)
 	for _, s := range r.seats {
 		s.close(code, reason)
 	}
-	r.mu.Unlock()
-	r.hub.forget(r)
-	r.leaveBus()
+}
+
+// guard runs f, which has or takes the turn. If f panics, nobody can tell what it was in
+// the middle of: the room ends, so that its peers connect again and the document is
+// loaded anew.
+func (r *room) guard(what string, f func()) {
+	err := panics.Try(func() error { f(); return nil })
+	if err == nil {
+		return
+	}
+	r.hub.cfg.Log.ErrorContext(r.hub.life, "panic contained, the document is closed and can be opened again",
+		"in", what, "document", r.ref.Document, "error", err)
+	r.finish(&fault.Error{Kind: fault.Unavailable, Message: "the document was closed after an internal error; try again", RetryAfter: time.Second},
+		CloseBusy, "the document was closed after an internal error: open it anew")
+}
+
+// levelOf is the level at which a failure is logged that is tried again: a panic is a bug.
+func levelOf(err error) slog.Level {
+	if panicked(err) {
+		return slog.LevelError
+	}
+	return slog.LevelWarn
 }
 
 // gone is finish for a document that was deleted.
@@ -222,6 +256,10 @@ func (r *room) arm(at time.Time) {
 
 // tick does what is due, and arms the timer for what is not.
 func (r *room) tick() {
+	panics.Contain(r.hub.life, r.hub.cfg.Log, "a room's timer", r.doDue)
+}
+
+func (r *room) doDue() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.end != nil {

@@ -85,7 +85,7 @@ func TestNothingIsSeenBeforeItIsCommitted(t *testing.T) {
 		late.join(h, ref)
 		read := make(chan string)
 		go func() {
-			_ = h.Read(t.Context(), ref, func(d *yjs.Doc) error {
+			_ = h.Read(t.Context(), ref, func(d *yjs.Doc, _ int64) error {
 				read <- d.Text("t").String()
 				return nil
 			})
@@ -210,7 +210,7 @@ func TestDrain(t *testing.T) {
 		if _, err := h.Join(t.Context(), ref, editor(), newClient(t)); fault.KindOf(err) != fault.Unavailable {
 			t.Errorf("Join() after Run = %v, want Unavailable", err)
 		}
-		if err := h.Read(t.Context(), ref, func(*yjs.Doc) error { return nil }); fault.KindOf(err) != fault.Unavailable {
+		if err := h.Read(t.Context(), ref, func(*yjs.Doc, int64) error { return nil }); fault.KindOf(err) != fault.Unavailable {
 			t.Errorf("Read() after Run = %v, want Unavailable", err)
 		}
 		a.seat.Leave()

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"signalbox.dev/pkg/panics"
 	"signalbox.dev/services/document-sync/internal/store"
 )
 
@@ -23,8 +24,8 @@ const (
 // when the doors to them are closed. It is called once, and returns nil.
 func (h *Hub) Run(ctx context.Context) error {
 	if b := h.cfg.Bus; b != nil {
-		h.spawn(func() { b.Run(h.life) })
-		h.spawn(h.publishAll)
+		h.supervise("the bus of open documents", b.Run)
+		h.supervise("what open documents publish", func(context.Context) { h.publishAll() })
 		defer b.OnReconnect(func() {
 			select {
 			case h.resync <- struct{}{}:
@@ -46,8 +47,18 @@ func (h *Hub) Run(ctx context.Context) error {
 		case <-t.C:
 		}
 		t.Stop()
-		h.round(ctx)
+		panics.Contain(ctx, h.cfg.Log, "a look at open documents", func() { h.round(ctx) })
 	}
+}
+
+// supervise runs a loop until the hub's life ends.
+func (h *Hub) supervise(what string, loop func(context.Context)) {
+	h.spawn(func() {
+		_ = panics.Supervise(h.life, h.cfg.Log, what, func(ctx context.Context) error {
+			loop(ctx)
+			return nil
+		})
+	})
 }
 
 func (h *Hub) round(ctx context.Context) {
@@ -112,7 +123,9 @@ func (h *Hub) drain() {
 	ctx, cancel := context.WithTimeout(h.life, h.cfg.Drain)
 	var wg sync.WaitGroup
 	for _, r := range h.all() {
-		wg.Go(func() { r.settle(ctx) })
+		wg.Go(func() {
+			panics.Contain(ctx, h.cfg.Log, "the last commits of a document", func() { r.settle(ctx) })
+		})
 	}
 	wg.Wait()
 	cancel()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/yjs"
 	"signalbox.dev/services/document-sync/internal/store"
 )
@@ -108,19 +109,25 @@ func (r *room) save(ctx context.Context, final bool) {
 	if final {
 		turn = ctx
 	}
-	s, err := r.snapshot(ctx, turn)
+	var s *encoded
+	err := panics.Try(func() (err error) {
+		s, err = r.snapshot(ctx, turn)
+		return err
+	})
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil { // a commit hangs: there is more to save then
 		r.postpone()
 		return
 	}
 	if err == nil {
 		s.Typing = !final && r.typing()
-		err = s.loads()
-	}
-	if err == nil {
-		ctx, cancel := context.WithTimeout(ctx, saveTimeout)
-		err = h.cfg.Store.Save(ctx, s.Snapshot)
-		cancel()
+		err = panics.Try(func() error {
+			if err := s.loads(); err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(ctx, saveTimeout)
+			defer cancel()
+			return h.cfg.Store.Save(ctx, s.Snapshot)
+		})
 	}
 	if err != nil && fault.KindOf(err) == fault.NotFound {
 		r.gone()
@@ -140,7 +147,7 @@ func (r *room) save(ctx context.Context, final bool) {
 		u.retry = now.Add(saveRetry << min(u.failures, saveRetries))
 		u.failures++
 		h.metrics.unsaved.Inc()
-		h.cfg.Log.WarnContext(ctx, "snapshot not saved yet", "document", r.ref.Document, "error", err)
+		h.cfg.Log.Log(ctx, levelOf(err), "snapshot not saved yet", "document", r.ref.Document, "error", err)
 	} else {
 		// Not again at once, as when a hole keeps the newest updates out of it.
 		u.retry, u.failures = now.Add(savePause), 0
@@ -182,7 +189,7 @@ type encoded struct {
 // may be joined otherwise, and what an encoding left out would be missing in both.
 func (s *encoded) loads() error {
 	doc := yjs.New(yjs.Options{Limits: yjs.Unlimited()})
-	if err := apply(doc, s.State, nil); err != nil {
+	if err := doc.ApplyUpdateV2(s.State, nil); err != nil {
 		return fmt.Errorf("load the encoded document %s again: %w", s.Ref.Document, err)
 	}
 	if !s.isIn(doc) {
@@ -217,13 +224,17 @@ func (r *room) snapshot(ctx, turn context.Context) (*encoded, error) {
 	r.mu.Lock()
 	s := &encoded{Snapshot: store.Snapshot{Ref: r.ref, Sequence: r.seq.at}}
 	r.mu.Unlock()
-	s.State = r.doc.EncodeStateAsUpdateV2(nil)
-	s.Vector = r.doc.StateVector().Encode()
-	s.structs, s.deletions = r.doc.Contents()
+	if err := r.look(func() {
+		s.State = r.doc.EncodeStateAsUpdateV2(nil)
+		s.Vector = r.doc.StateVector().Encode()
+		s.structs, s.deletions = r.doc.Contents()
+	}); err != nil {
+		return nil, err
+	}
 	if s.Unrendered = r.hub.cfg.Render == nil; s.Unrendered {
 		return s, nil
 	}
-	err := safely(func() (err error) {
+	err := panics.Try(func() (err error) {
 		s.Markdown, s.Text, err = r.hub.cfg.Render(r.doc)
 		return err
 	})

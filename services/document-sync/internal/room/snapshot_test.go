@@ -146,7 +146,7 @@ func TestLoaderSaves(t *testing.T) {
 		}
 		h, stop := open(t, room.Config{Store: m})
 		defer stop()
-		if err := h.Read(t.Context(), ref, func(*yjs.Doc) error { return nil }); err != nil {
+		if err := h.Read(t.Context(), ref, func(*yjs.Doc, int64) error { return nil }); err != nil {
 			t.Fatal(err)
 		}
 		pass(3 * time.Second)

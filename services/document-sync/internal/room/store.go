@@ -23,6 +23,8 @@ type Store interface {
 	// Plant commits the update that brings a seed into the state, which may be empty, and
 	// says whether it did: else somebody else was first, or there is another seed.
 	Plant(ctx context.Context, ref store.Ref, seed store.Seed, update []byte) (sequence int64, planted bool, err error)
+	// Quarantine keeps an update that panicked twice, for whoever mends that.
+	Quarantine(ctx context.Context, q store.Quarantined) error
 	// Save keeps a snapshot, unless a later one is there.
 	Save(ctx context.Context, s store.Snapshot) error
 }

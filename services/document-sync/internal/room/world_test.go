@@ -28,10 +28,13 @@ type memory struct {
 	fail  map[string]error // by method; what it returns
 	stall map[string]chan struct{}
 	calls map[string]int
+	// panics has the next call of a method panic.
+	panics map[string]bool
 	// lie is how often Append commits and fails all the same, as when the answer is lost.
 	lie int
 	// refuse has Append refuse some updates for good.
-	refuse func(update []byte) error
+	refuse      func(update []byte) error
+	quarantined []store.Quarantined
 }
 
 type stored struct {
@@ -44,7 +47,7 @@ type stored struct {
 }
 
 func newMemory() *memory {
-	return &memory{docs: map[store.Ref]*stored{}, fail: map[string]error{}, stall: map[string]chan struct{}{}, calls: map[string]int{}}
+	return &memory{docs: map[store.Ref]*stored{}, fail: map[string]error{}, stall: map[string]chan struct{}{}, calls: map[string]int{}, panics: map[string]bool{}}
 }
 
 func newRef() store.Ref {
@@ -77,6 +80,10 @@ func (m *memory) enter(ctx context.Context, method string) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.panics[method] {
+		delete(m.panics, method)
+		panic("a bug in " + method)
+	}
 	return m.fail[method]
 }
 
@@ -99,6 +106,13 @@ func (m *memory) failing(method string, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.fail[method] = err
+}
+
+// panicOnce has the next call of a method panic.
+func (m *memory) panicOnce(method string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.panics[method] = true
 }
 
 func (m *memory) count(method string) int {
@@ -259,6 +273,16 @@ func (m *memory) Save(ctx context.Context, s store.Snapshot) error {
 		d.snapshot = &s
 		d.updates = slices.DeleteFunc(d.updates, func(u store.Update) bool { return u.Sequence <= s.Sequence })
 	}
+	return nil
+}
+
+func (m *memory) Quarantine(ctx context.Context, q store.Quarantined) error {
+	if err := m.enter(ctx, "Quarantine"); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.quarantined = append(m.quarantined, q)
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/trunk"
 	"signalbox.dev/services/document-sync/internal/room"
 	"signalbox.dev/services/document-sync/internal/store"
@@ -46,7 +47,7 @@ type conn struct {
 
 // Begin implements trunk.Session.
 func (c *conn) Begin() {
-	if err := c.begin(); err != nil {
+	if err := panics.Try(c.begin); err != nil {
 		c.fail(err)
 	}
 }
@@ -148,7 +149,7 @@ func (c *conn) Left(code int, _ string) {
 	c.mu.Unlock()
 	c.dropMessage()
 	if c.session != nil {
-		c.session.leave()
+		panics.Contain(&c.life, c.h.log, "end of a connection", c.session.leave)
 		c.h.unregister(c)
 	}
 	c.h.metrics.closed.WithLabelValues(label).Inc()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"signalbox.dev/pkg/panics"
 	"signalbox.dev/services/document-sync/internal/room"
 )
 
@@ -15,7 +16,7 @@ func (c *conn) Receive(part []byte, more bool) {
 	if c.life.Err() != nil {
 		return // what still came
 	}
-	if err := c.receive(part, more); err != nil {
+	if err := panics.Try(func() error { return c.receive(part, more) }); err != nil {
 		c.fail(err)
 	}
 }

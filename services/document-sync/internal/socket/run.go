@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"signalbox.dev/pkg/panics"
 	"signalbox.dev/services/document-sync/internal/room"
 )
 
@@ -24,7 +25,7 @@ func (h *Handler) Run(ctx context.Context) error {
 		case <-t.C:
 			h.tick.Store(int64(time.Since(h.start) / time.Second))
 			all = h.list(all[:0])
-			h.look(all, time.Now().Unix())
+			panics.Contain(ctx, h.log, "connections whose token ran out", func() { h.look(all, time.Now().Unix()) })
 			clear(all)
 		}
 	}

@@ -71,6 +71,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/trunk"
 	"signalbox.dev/services/document-sync/internal/room"
 	"signalbox.dev/services/document-sync/internal/store"
@@ -214,7 +215,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	go func() { //nolint:contextcheck // the request ends here, and the trunk has a life of its own
-		err := h.trunks.Serve(conn, first)
+		err := panics.Try(func() error { return h.trunks.Serve(conn, first) })
 		h.log.Debug("trunk ended", "service", peer.Service, "error", err) //nolint:sloglint // as above
 	}()
 }

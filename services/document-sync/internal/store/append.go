@@ -10,6 +10,7 @@ import (
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/pg"
 )
 
@@ -67,6 +68,15 @@ func (a *addition) end(sequence int64, err error) {
 	close(a.done)
 }
 
+// fail ends an addition that has not ended.
+func (a *addition) fail(err error) {
+	select {
+	case <-a.done:
+	default:
+		a.end(0, err)
+	}
+}
+
 // group commits additions, one transaction at a time, each with all that came while
 // the one before was under way. A goroutine does that for as long as there is
 // something to do.
@@ -98,7 +108,11 @@ func (g *group) add(ctx context.Context, more ...*addition) {
 
 func (g *group) run(ctx context.Context) {
 	for batch := g.next(); len(batch) > 0; batch = g.next() {
-		g.commit(ctx, batch)
+		if err := panics.Try(func() error { g.commit(ctx, batch); return nil }); err != nil {
+			for _, a := range batch {
+				a.fail(err)
+			}
+		}
 	}
 }
 

@@ -19,6 +19,7 @@ type held struct {
 	derived int64 // the sequence that content was derived of, 0 for none
 	seeded  bool  // content holds what the state lacks, and must stay
 	now     time.Time
+	exact   bool    // nobody else has committed anything since the change was made
 	undone  *undone // what an undo is to take back
 }
 

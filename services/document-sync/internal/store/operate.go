@@ -47,6 +47,12 @@ type Operation struct {
 	// Undoes is the version that an Undo takes back. If another one has done so already,
 	// that is a Conflict fault with CodeUndone.
 	Undoes int64
+	// IfSequence is the sequence that the document must have, 0 for any; another one is a
+	// Conflict fault with fault.CodePrecondition.
+	IfSequence int64
+	// Warnings, which may be nil, is what the answer says besides. It is looked at, and kept
+	// with the answer, when the operation is committed.
+	Warnings *[]*documentv1.Warning
 }
 
 // Change is what an operation makes of a document's state.
@@ -77,6 +83,11 @@ type Answer struct {
 	// Repeated is set when the operation's key was seen before, and this is what was
 	// answered then.
 	Repeated bool
+	// Exact is set when the document, at its sequence, is what the Change says: nobody else
+	// has committed anything after Change.Since.
+	Exact bool
+	// Warnings are those of the operation.
+	Warnings []*documentv1.Warning
 }
 
 // Create makes a document of the given name and of first, of which State, Vector,
@@ -122,6 +133,7 @@ func (s *Store) Operate(ctx context.Context, op Operation, change func(d Documen
 		if err != nil {
 			return 0, err
 		}
+		h.exact = c.Since == h.Sequence
 		if len(c.Update) == 0 {
 			s.queueRename(b, h, op.Author, cmp.Or(c.Name, h.Name))
 			return c.Replacements, nil
@@ -132,11 +144,10 @@ func (s *Store) Operate(ctx context.Context, op Operation, change func(d Documen
 		if c.Before != nil {
 			s.queueLive(b, h, live{upTo: c.Since, state: c.Before, markdown: &c.BeforeMarkdown})
 		}
-		current := c.Since == h.Sequence
 		h.advance(op.Author)
 		h.Name = cmp.Or(c.Name, h.Name)
 		h.derived = 0
-		if current {
+		if h.exact {
 			h.derived = h.Sequence
 		}
 		queueUpdate(b, h, op.Author, c.Update)
@@ -236,12 +247,18 @@ func (s *Store) operateOnce(ctx context.Context, op Operation, write func(b *pgx
 		if !h.exists && op.Name != Create {
 			return notFound(op.Document)
 		}
+		if op.IfSequence != 0 && h.Sequence != op.IfSequence {
+			return errStale(h.Sequence)
+		}
 		before := h.Sequence
 		replacements, err := write(b, &h)
 		if err != nil {
 			return err
 		}
-		answer = Answer{Document: h.Proto(), Replacements: int32(min(replacements, 1<<30)), Changed: h.Sequence != before}
+		answer = Answer{Document: h.Proto(), Replacements: int32(min(replacements, 1<<30)), Changed: h.Sequence != before, Exact: h.exact}
+		if op.Warnings != nil {
+			answer.Warnings = *op.Warnings
+		}
 		return queueAnswer(b, op, answer, request)
 	})
 	return answer, err
@@ -260,14 +277,14 @@ func (r record) answer(request []byte) (Answer, error) {
 	if err := proto.Unmarshal(r.response, &past); err != nil {
 		return Answer{}, fmt.Errorf("read the recorded answer: %w", err)
 	}
-	return Answer{Document: past.GetDocument(), Replacements: past.GetReplacements(), Repeated: true}, nil
+	return Answer{Document: past.GetDocument(), Replacements: past.GetReplacements(), Exact: past.GetExact(), Warnings: past.GetWarnings(), Repeated: true}, nil
 }
 
 func queueAnswer(b *pgx.Batch, op Operation, a Answer, request []byte) error {
 	if id.IsZero(op.Key) {
 		return nil
 	}
-	response, err := proto.Marshal(&documentv1.EditResponse{Document: a.Document, Replacements: a.Replacements})
+	response, err := proto.Marshal(&documentv1.EditResponse{Document: a.Document, Replacements: a.Replacements, Exact: a.Exact, Warnings: a.Warnings})
 	if err != nil {
 		return fmt.Errorf("write the answer down: %w", err)
 	}

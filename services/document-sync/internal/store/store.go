@@ -38,6 +38,9 @@
 // an operation's version has nobody else's words, but for what another instance committed
 // while it was made, which the next version has.
 //
+// What somebody read in order to change it is kept for a while (KeepBase), beside the
+// versions: new Markdown can be merged with what others have written since.
+//
 // An operation can be undone (Done) as long as its version is there, and a version before
 // it still has what it deleted. The undo is an operation, whose transaction marks the
 // version that it takes back: that is done once. History is thinned out with age, and
@@ -257,12 +260,14 @@ func (s *Store) many(ctx context.Context, ws id.Workspace, sql string, args pg.A
 // housekeepBatch bounds one transaction of Housekeep.
 const housekeepBatch = 1000
 
-// Housekeep removes operations and tombstones older than age. It is safe to run
+// Housekeep removes operations, bases and tombstones older than age. It is safe to run
 // on every instance at once.
 func (s *Store) Housekeep(ctx context.Context, age time.Duration) (removed int64, err error) {
 	for _, statement := range []string{
 		`delete from operations where (workspace_id, key) in (
 			select workspace_id, key from operations where created_at < now() - make_interval(secs => $1) limit $2 for update skip locked)`,
+		`delete from bases where (workspace_id, document_id, sequence) in (
+			select workspace_id, document_id, sequence from bases where created_at < now() - make_interval(secs => $1) limit $2 for update skip locked)`,
 		`delete from documents where (workspace_id, id) in (
 			select workspace_id, id from documents where deleted_at < now() - make_interval(secs => $1) limit $2 for update skip locked)`,
 	} {
@@ -275,7 +280,7 @@ func (s *Store) Housekeep(ctx context.Context, age time.Duration) (removed int64
 				return err
 			})
 			if err != nil {
-				return removed, fmt.Errorf("remove old operations and tombstones: %w", err)
+				return removed, fmt.Errorf("remove old operations, bases and tombstones: %w", err)
 			}
 			removed += n
 			if n < housekeepBatch {

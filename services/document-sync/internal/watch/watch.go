@@ -23,6 +23,7 @@ import (
 
 	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/subject"
 	documentv1 "signalbox.dev/proto/signalbox/document/v1"
 	"signalbox.dev/services/document-sync/internal/store"
@@ -92,7 +93,7 @@ func (h *Hub) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-t.C:
-			h.resync(ctx)
+			panics.Contain(ctx, h.cfg.Log, "changed documents", func() { h.resync(ctx) })
 		}
 	}
 }

@@ -1,0 +1,103 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/pg"
+)
+
+// How many bases are kept of a document: the newest, and more while they are small.
+const (
+	maxBases     = 64
+	maxBaseBytes = 16 << 20
+)
+
+// KeepBase keeps what somebody read of a document: its Markdown at a sequence. It does
+// nothing for a document that was deleted meanwhile, or when it is kept already.
+func (s *Store) KeepBase(ctx context.Context, ref Ref, sequence int64, markdown string) error {
+	var kept bool
+	look := &pgx.Batch{}
+	look.Queue(`select exists (select from bases where workspace_id = $1 and document_id = $2 and sequence = $3)`,
+		ref.Workspace, ref.Document, sequence).QueryRow(func(r pgx.Row) error { return r.Scan(&kept) })
+	err := s.db.ChangeInWorkspace(ctx, ref.Workspace, look, func(b *pgx.Batch) error {
+		if kept {
+			return nil // nothing is queued, and nothing happens
+		}
+		args := pg.Args{
+			"ws": ref.Workspace, "id": ref.Document, "sequence": sequence, "markdown": markdown, "most": maxBases, "bytes": maxBaseBytes,
+		}
+		b.Queue(`
+			insert into bases (workspace_id, document_id, sequence, content, created_at)
+			select workspace_id, id, @sequence, @markdown, now() from documents
+			where workspace_id = @ws and id = @id and deleted_at is null for share
+			on conflict do nothing`, args) // the lock makes a deletion wait, which takes the row with it
+		b.Queue(`
+			delete from bases where workspace_id = @ws and document_id = @id and sequence in (
+				select sequence from (
+					select sequence, row_number() over newest as nth, sum(octet_length(content)) over newest as bytes
+					from bases where workspace_id = @ws and document_id = @id
+					window newest as (order by sequence desc)
+				) r where nth > @most or nth > 1 and bytes > @bytes)`, args)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("keep what was read of document %s: %w", ref.Document, err)
+	}
+	return nil
+}
+
+// CodeBaseGone is the code of the fault for a base that is not known.
+const CodeBaseGone = "BASE_GONE"
+
+// Base returns the content that a document had at a sequence: what somebody read then, or
+// what an operation made. A sequence of which neither is kept is a Conflict fault with
+// CodeBaseGone.
+func (s *Store) Base(ctx context.Context, ref Ref, sequence int64) (Old, error) {
+	var all []Old
+	b := &pgx.Batch{}
+	// The version of live editing goes when the stretch goes on, and a rename's may have an
+	// older content.
+	b.Queue(`
+		select content, null::bytea, 1 as place from bases where workspace_id = @ws and document_id = @id and sequence = @sequence
+		union all
+		select content, state, 2 from versions
+		where workspace_id = @ws and document_id = @id and version = @sequence and operation not in (@write, @rename)
+		order by place limit 1`,
+		pg.Args{"ws": ref.Workspace, "id": ref.Document, "sequence": sequence, "write": Write, "rename": Rename}).Query(func(rows pgx.Rows) (err error) {
+		all, err = pgx.CollectRows(rows, func(r pgx.CollectableRow) (old Old, err error) {
+			return old, r.Scan(&old.Markdown, &old.State, nil)
+		})
+		return err
+	})
+	if err := s.read(ctx, ref, b); err != nil {
+		return Old{}, fmt.Errorf("read what document %s was at %d: %w", ref.Document, sequence, err)
+	}
+	if len(all) == 0 {
+		return Old{}, fault.Coded(fault.Conflict, CodeBaseGone,
+			"base: what the document was at %d is not known any more: read it again, and make the change from that", sequence)
+	}
+	return all[0], nil
+}
+
+// Precondition returns the fault for a document that is not in the state that an operation
+// asks for. The operation looks at it again: this one is for who would work in vain.
+func (s *Store) Precondition(ctx context.Context, op Operation) error {
+	if op.IfSequence == 0 {
+		return nil
+	}
+	d, err := s.Get(ctx, op.Workspace, op.Document)
+	if err == nil && d.Sequence != op.IfSequence {
+		err = errStale(d.Sequence)
+	}
+	return err
+}
+
+// errStale returns the fault for a document that is at another sequence than it must be.
+func errStale(is int64) error {
+	return fault.Coded(fault.Conflict, fault.CodePrecondition,
+		"the document is not in the state that was asked for: it is at %d now; read it again", is)
+}

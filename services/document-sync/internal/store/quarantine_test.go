@@ -1,0 +1,49 @@
+package store_test
+
+import (
+	"fmt"
+	"testing"
+
+	"signalbox.dev/services/document-sync/internal/store"
+)
+
+// What is in quarantine is there once, the newest of each document and all that was
+// committed, and goes with it.
+func TestQuarantine(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, store.Limits{})
+	ref := w.create()
+	keep := func(ref store.Ref, update string, committed bool) {
+		t.Helper()
+		err := w.store.Quarantine(t.Context(), store.Quarantined{
+			Ref: ref, Sequence: 1, Updates: [][]byte{[]byte("before"), []byte(update)}, Author: person(), Panic: "nil pointer",
+			Committed: committed,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := w.admin()
+	keep(ref, "one of the document", true)
+	keep(ref, "refused, and committed elsewhere", false)
+	keep(ref, "refused, and committed elsewhere", true)
+	keep(ref, "refused, and committed elsewhere", false)
+	for i := range 10 {
+		keep(ref, fmt.Sprint("update ", i), false)
+		keep(ref, fmt.Sprint("update ", i), false)
+	}
+	if n := w.number(c, `select count(*) from quarantine where committed`); n != 2 {
+		t.Errorf("%d that were committed are in quarantine, want 2", n)
+	}
+	if n := w.number(c, `select count(*) from quarantine where document_id = $1 and not committed and cardinality(updates) = 2`, ref.Document); n != 8 {
+		t.Errorf("%d are in quarantine, want 8", n)
+	}
+	if n := w.number(c, `select count(*) from quarantine where updates[2] = 'update 9' and panic = 'nil pointer' and state = ''`); n != 1 {
+		t.Errorf("the newest is there %d times", n)
+	}
+	w.delete(ref)
+	keep(ref, "late", false)
+	if n := w.number(c, `select count(*) from quarantine`); n != 0 {
+		t.Errorf("%d are in quarantine of a deleted document", n)
+	}
+}
