@@ -18,12 +18,13 @@ type Config struct {
 	NATSURL         string      `env:"NATS_URL" envDefault:"nats://127.0.0.1:4222" doc:"NATS servers, separated by commas."`
 	NATSUser        string      `env:"NATS_USER" envDefault:"tool-executor" doc:"User on the bus."`
 	NATSPassword    conf.Secret `env:"NATS_PASSWORD" doc:"Password on the bus; empty where the servers check none."`
+	Replicas        int         `env:"EVENT_REPLICAS" envDefault:"1" doc:"Replicas of the stream that is made again when the NATS servers have lost it; as migrated."`
 	DocumentSyncURL string      `env:"DOCUMENT_SYNC_URL" envDefault:"http://127.0.0.1:8083" doc:"Where document-sync takes calls."`
 	ServiceKey      conf.Secret `env:"SERVICE_KEY,required" doc:"This service's own private key; document-sync trusts its public half."`
 	TrustedKeys     string      `env:"TRUSTED_KEYS,required" doc:"Public keys of the services that may call, gateway and agent-runner, as name=key pairs separated by commas."`
 
 	Slots        int           `env:"TOOL_EXECUTOR_SLOTS" envDefault:"32" doc:"Tool calls that this process runs at a time."`
-	PerWorkspace int           `env:"TOOL_EXECUTOR_WORKSPACE_SLOTS" envDefault:"8" doc:"Of these, at most so many for one workspace; what is over comes again later."`
+	PerWorkspace int           `env:"TOOL_EXECUTOR_WORKSPACE_SLOTS" envDefault:"24" doc:"Of these, at most so many for one workspace, so that others find a free one; what is over waits for its turn."`
 	Lease        time.Duration `env:"TOOL_EXECUTOR_LEASE" envDefault:"6s" doc:"How long the others leave calls to an executor that gives no sign of life while its process may still be there; one that is gone loses them after a second."`
 	KeepOutcomes time.Duration `env:"TOOL_EXECUTOR_KEEP_OUTCOMES" envDefault:"168h" doc:"How long outcomes are remembered for calls that are delivered again."`
 	Drain        time.Duration `env:"TOOL_EXECUTOR_DRAIN" envDefault:"20s" doc:"How long calls in hand may take after SIGTERM before they are handed to another executor."`
@@ -33,7 +34,7 @@ type Config struct {
 
 func (c Config) withDefaults() Config {
 	c.Slots = cmp.Or(c.Slots, 32)
-	c.PerWorkspace = cmp.Or(c.PerWorkspace, 8)
+	c.PerWorkspace = cmp.Or(c.PerWorkspace, 24)
 	c.Lease = cmp.Or(c.Lease, 6*time.Second)
 	c.KeepOutcomes = cmp.Or(c.KeepOutcomes, 7*24*time.Hour)
 	c.Drain = cmp.Or(c.Drain, 20*time.Second)

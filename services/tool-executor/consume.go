@@ -3,6 +3,7 @@ package toolexecutor
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/id"
@@ -10,11 +11,18 @@ import (
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
 )
 
+// waitingPerSlot is how many calls are held here for each slot, so that a workspace's only
+// call is seen behind another's flood.
+const waitingPerSlot = 4
+
+// waitForSlot is how long a call waits here for a slot before another executor may have it.
+const waitForSlot = time.Second
+
 // consume takes calls from the queue until ctx is done, and finishes or hands on
 // those in hand. What Handle returns is the delivery decision.
 func (s *Service) consume(ctx context.Context) error {
 	return s.deps.Bus.Consume(ctx, bus.ConsumeConfig{
-		Stream: subject.Tools, Consumer: subject.Executors, Slots: s.cfg.Slots, DrainTimeout: s.cfg.Drain,
+		Stream: subject.Tools, Consumer: subject.Executors, Slots: waitingPerSlot * s.cfg.Slots, DrainTimeout: s.cfg.Drain,
 		Handler: func(ctx context.Context, d *bus.Delivery) error {
 			call, err := bus.Decode[*toolv1.Call](&d.Message)
 			if err != nil {

@@ -32,6 +32,7 @@ import (
 	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/httpserver"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/rpc"
 	"signalbox.dev/pkg/subject"
@@ -91,6 +92,7 @@ type Service struct {
 	ledger   *ledger.Ledger
 	presence *pg.Presence
 	executor *execute.Executor
+	streams  *bus.Streams
 	handler  http.Handler
 }
 
@@ -101,7 +103,14 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	cfg = cfg.withDefaults()
 	name := subject.ToolExecutor + "/" + uuid.NewString()
-	s := &Service{cfg: cfg, deps: deps, ledger: ledger.New(deps.DB, name, cfg.Lease), presence: pg.NewPresence(deps.DB, name, deps.Log)}
+	topology, err := subject.NewTopology(subject.Options{Replicas: cfg.Replicas})
+	if err != nil {
+		return nil, fmt.Errorf("tool-executor: EVENT_REPLICAS: %w", err)
+	}
+	s := &Service{
+		cfg: cfg, deps: deps, ledger: ledger.New(deps.DB, name, cfg.Lease), presence: pg.NewPresence(deps.DB, name, deps.Log),
+		streams: deps.Bus.Owns(topology.Queue(subject.Tools)),
+	}
 	catalogue, err := s.catalogue()
 	if err != nil {
 		return nil, fmt.Errorf("tool-executor: %w", err)
@@ -114,7 +123,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	s.executor = execute.New(execute.Config{
 		Catalogue: catalogue, Ledger: s.ledger, Presence: executors{deps.DB, s.presence, 2 * renew},
 		Announce: announce(deps.Bus, deps.Log), Log: deps.Log, Metrics: metrics,
-		Slots: cfg.Slots, PerWorkspace: cfg.PerWorkspace, Renew: renew, Quiet: 2 * renew, Lease: cfg.Lease, Look: lookEvery,
+		Slots: cfg.Slots, PerWorkspace: cfg.PerWorkspace, Waiting: 2 * cfg.Slots, Wait: waitForSlot, Renew: renew, Quiet: 2 * renew, Lease: cfg.Lease, Look: lookEvery,
 		Grace: toolGrace, Insist: insistFor,
 	})
 	options, err := rpc.Server{Verifier: deps.Verifier, Log: deps.Log}.HandlerOptions()
@@ -124,7 +133,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	mux := http.NewServeMux()
 	mux.Handle(toolv1connect.NewToolServiceHandler(&calls{catalogue, s.ledger}, options...))
 	httpserver.Ops{
-		Checks:   map[string]httpserver.Check{"postgres": deps.DB.Ping, "nats": deps.Bus.Ready},
+		Checks:   map[string]httpserver.Check{"postgres": deps.DB.Ping, "nats": s.streams.Ready},
 		Gatherer: deps.Gatherer,
 	}.Mount(mux)
 	s.handler = mux
@@ -180,7 +189,8 @@ func (s *Service) Run(ctx context.Context) error {
 	g.Go(func() error {
 		return httpserver.Serve(ctx, httpserver.Config{Listener: s.deps.Listener, Handler: s.handler, Log: s.deps.Log, Drain: s.cfg.Drain})
 	})
-	g.Go(func() error { return s.housekeep(ctx) })
+	g.Go(func() error { return s.supervise(ctx, "housekeeping", s.housekeep) })
+	g.Go(func() error { return s.supervise(ctx, "stream", s.streams.Run) })
 	if err := g.Wait(); err != nil {
 		return fmt.Errorf("tool-executor: %w", err)
 	}
@@ -192,15 +202,16 @@ func (s *Service) Run(ctx context.Context) error {
 func (s *Service) work(ctx context.Context) error {
 	until, done := context.WithCancel(context.WithoutCancel(ctx))
 	var behind sync.WaitGroup
-	behind.Go(func() { s.executor.KeepLeases(until) })
-	behind.Go(func() { _ = s.presence.Run(until) }) // it has no error
+	behind.Go(func() {
+		_ = s.supervise(until, "leases", func(ctx context.Context) error { s.executor.KeepLeases(ctx); return nil })
+	})
+	behind.Go(func() { _ = s.supervise(until, "presence", s.presence.Run) }) // it has no error
 	defer behind.Wait()
 	defer done()
 	g, working := errgroup.WithContext(ctx)
-	g.Go(func() error { return s.consume(working) })
+	g.Go(func() error { return s.supervise(working, "consumer", s.consume) })
 	g.Go(func() error {
-		s.executor.Sweep(working, s.cfg.Drain)
-		return nil
+		return s.supervise(working, "sweeper", func(ctx context.Context) error { s.executor.Sweep(ctx, s.cfg.Drain); return nil })
 	})
 	if err := g.Wait(); err != nil {
 		return err
@@ -211,6 +222,10 @@ func (s *Service) work(ctx context.Context) error {
 		s.deps.Log.WarnContext(ctx, "tools left behind", "error", err)
 	}
 	return nil
+}
+
+func (s *Service) supervise(ctx context.Context, what string, loop func(context.Context) error) error {
+	return panics.Supervise(ctx, s.deps.Log, what, loop)
 }
 
 func (s *Service) housekeep(ctx context.Context) error {

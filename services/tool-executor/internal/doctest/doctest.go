@@ -207,7 +207,7 @@ func (s *Service) Create(ctx context.Context, req *documentv1.CreateRequest) (*d
 			Id: id.New[id.Document]().String(), WorkspaceId: a.Workspace.String(), Name: req.GetName(), CreatedBy: a.Member.String(),
 		}}
 		s.docs[e.doc.GetId()] = e
-		return &documentv1.CreateResponse{Document: e.set(req.GetMarkdown())}, nil
+		return &documentv1.CreateResponse{Document: e.set(req.GetMarkdown()), Warnings: kbdIn(req.GetMarkdown())}, nil
 	})
 }
 
@@ -225,7 +225,7 @@ func (s *Service) Edit(ctx context.Context, req *documentv1.EditRequest) (*docum
 		case n > 1 && !req.GetReplaceAll():
 			return nil, fault.Coded(fault.Conflict, "AMBIGUOUS_TEXT", "old_text was found %d times in the document", n)
 		}
-		return &documentv1.EditResponse{Document: e.set(strings.ReplaceAll(e.content, req.GetOldText(), req.GetNewText())), Replacements: int32(n)}, nil
+		return &documentv1.EditResponse{Document: e.set(strings.ReplaceAll(e.content, req.GetOldText(), req.GetNewText())), Replacements: int32(n), Warnings: kbdIn(req.GetNewText())}, nil
 	})
 }
 
@@ -239,7 +239,7 @@ func (s *Service) Append(ctx context.Context, req *documentv1.AppendRequest) (*d
 		if strings.TrimSpace(req.GetMarkdown()) == "" {
 			return nil, fault.New(fault.Invalid, "markdown: is empty; give the blocks to append")
 		}
-		return &documentv1.AppendResponse{Document: e.set(e.content + "\n\n" + req.GetMarkdown())}, nil
+		return &documentv1.AppendResponse{Document: e.set(e.content + "\n\n" + req.GetMarkdown()), Warnings: kbdIn(req.GetMarkdown())}, nil
 	})
 }
 
@@ -299,4 +299,13 @@ func (s *Service) List(ctx context.Context, req *documentv1.ListRequest) (*docum
 		res.NextPageToken = fmt.Sprint(from + size)
 	}
 	return res, nil
+}
+
+// kbdIn warns of the one thing that the fake does not hold.
+func kbdIn(markdown string) []*documentv1.Warning {
+	before, _, found := strings.Cut(markdown, "<kbd>")
+	if !found {
+		return nil
+	}
+	return []*documentv1.Warning{{Line: int32(1 + strings.Count(before, "\n")), What: "the HTML <kbd>", KeptAs: "text"}}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/panics"
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
 	"signalbox.dev/services/tool-executor/internal/tool"
 )
@@ -113,8 +114,8 @@ func (e *Executor) judge(ctx context.Context, j *job, a answer) ending {
 	if a.err == nil {
 		return j.judgeResult(a)
 	}
-	if p, ok := errors.AsType[*panicked](a.err); ok {
-		e.cfg.Log.ErrorContext(ctx, "tool panicked", "tool", j.entry.Spec.Name, "key", j.Key, "panic", fmt.Sprint(p.value), "stack", p.stack)
+	if p, ok := errors.AsType[*panics.Error](a.err); ok {
+		e.cfg.Log.ErrorContext(ctx, "tool panicked", "tool", j.entry.Spec.Name, "key", j.Key, "error", p)
 		return j.unsure(failed("internal", "%s failed inside; %s", j.entry.Spec.Name, j.maybe()))
 	}
 	switch cause := context.Cause(ctx); {

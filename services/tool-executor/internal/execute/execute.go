@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"signalbox.dev/pkg/bus"
+	"signalbox.dev/pkg/fair"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
@@ -46,6 +47,8 @@ type Config struct {
 
 	Slots        int           // calls at a time
 	PerWorkspace int           // of them, at most this many for one workspace
+	Waiting      int           // calls of one workspace that may wait for a slot
+	Wait         time.Duration // how long a call waits for one before another executor may have it
 	Renew        time.Duration // how often leases are renewed
 	Quiet        time.Duration // without a renewal, until calls of a process that is gone are taken over; at least twice Renew
 	Lease        time.Duration // the same for a process that is only silent
@@ -58,6 +61,7 @@ type Config struct {
 type Executor struct {
 	cfg   Config
 	tools sync.WaitGroup // goroutines that run tools
+	slots *fair.Semaphore[id.Workspace]
 
 	mu    sync.Mutex // guards hands
 	hands hands
@@ -66,9 +70,10 @@ type Executor struct {
 // New returns an executor. KeepLeases must run for as long as Handle is called or
 // Sweep runs.
 func New(cfg Config) *Executor {
-	e := &Executor{cfg: cfg}
-	e.hands = newHands(cfg.Slots, cfg.PerWorkspace)
-	return e
+	return &Executor{
+		cfg: cfg, hands: newHands(),
+		slots: fair.New[id.Workspace](fair.Limits{Slots: cfg.Slots, PerKey: cfg.PerWorkspace, Waiting: cfg.Waiting}),
+	}
 }
 
 // Why a call's context ended.
@@ -92,7 +97,7 @@ func (e *Executor) Handle(ctx context.Context, msg *toolv1.Call) error {
 	work, cancel := context.WithCancelCause(identity.With(ctx, j.actor))
 	defer cancel(nil)
 	j.cancel = cancel
-	if err := e.admit(j); err != nil {
+	if err := e.admit(work, j); err != nil {
 		if errors.Is(err, errInHand) {
 			return nil // as below
 		}

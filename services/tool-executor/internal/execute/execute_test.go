@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -349,6 +350,51 @@ func TestSlots(t *testing.T) {
 	wg.Wait()
 	if o := w.outcome(t, full); o != nil {
 		t.Errorf("a call that was turned away has the outcome %v", o)
+	}
+}
+
+// A slot that becomes free goes to the workspace that has none, and not to who came first.
+func TestSlotsGoByTurn(t *testing.T) {
+	t.Parallel()
+	begun, letGo := make(chan id.Workspace), make(chan struct{})
+	w := newWorld(t, newFake("act", pure, func(ctx context.Context, _ tool.Call) (tool.Result, error) {
+		actor, _ := identity.From(ctx)
+		begun <- actor.Workspace
+		<-letGo
+		return tool.Text("done"), nil
+	}))
+	e := w.start(t, func(c *execute.Config) { c.Slots, c.PerWorkspace, c.Wait = 1, 1, patience })
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	handle := func(c *toolv1.Call) {
+		wg.Go(func() {
+			if err := e.Handle(t.Context(), c); err != nil {
+				t.Errorf("Handle = %v", err)
+			}
+		})
+	}
+	handle(w.call("act", `{}`))
+	<-begun
+	const flood = 5
+	for range flood {
+		handle(w.call("act", `{}`))
+	}
+	elsewhere, other := w.call("act", `{}`), id.New[id.Workspace]()
+	elsewhere.WorkspaceId = other.String()
+	for e.Waiting() < flood {
+		runtime.Gosched()
+	}
+	handle(elsewhere)
+	for e.Waiting() < flood+1 {
+		runtime.Gosched()
+	}
+	letGo <- struct{}{}
+	if ws := <-begun; ws != other {
+		t.Error("the next call is one of the flood, want the other workspace's")
+	}
+	close(letGo)
+	for range flood {
+		<-begun
 	}
 }
 

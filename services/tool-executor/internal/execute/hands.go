@@ -1,32 +1,23 @@
 package execute
 
 import (
+	"context"
 	"errors"
 	"math/rand/v2"
 	"time"
 
 	"signalbox.dev/pkg/bus"
+	"signalbox.dev/pkg/fair"
 	"signalbox.dev/pkg/id"
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
 	"signalbox.dev/services/tool-executor/internal/ledger"
 )
 
-// hands is what the executor holds: the calls at work, how many slots they take,
-// and the runs that were cancelled lately. Executor.mu guards it.
+// hands is what the executor holds: the calls at work, and the runs that were cancelled
+// lately. Executor.mu guards it.
 type hands struct {
-	slots, perWorkspace int
-	taken               int
-	workspaces          map[id.Workspace]*share
-	jobs                map[ledger.Ref]*job
-	cancelled           map[id.Run]cancellation
-}
-
-// share is one workspace's.
-type share struct {
-	taken int
-	// next is when the call that was turned away last will come again; the next one
-	// comes a little later, so that a thousand do not come at once.
-	next time.Time
+	jobs      map[ledger.Ref]*job
+	cancelled map[id.Run]cancellation
 }
 
 // cancellation is remembered because a cancel may overtake the call it is meant for.
@@ -38,72 +29,60 @@ type cancellation struct {
 
 // Bounds of what is turned away, and of what is remembered.
 const (
-	firstReturn  = 50 * time.Millisecond
-	returnStep   = 10 * time.Millisecond
-	lastReturn   = 10 * time.Second
-	heldReturn   = time.Second     // for a call that this process is about to claim
-	busyReturn   = 2 * time.Second // for one that an executor of the version before has
+	nextReturn   = 50 * time.Millisecond // for a call that has waited here for a slot
+	floodReturn  = time.Second           // for one that could not even wait
+	heldReturn   = time.Second           // for a call that this process is about to claim
+	busyReturn   = 2 * time.Second       // for one that an executor of the version before has
 	rememberFor  = 10 * time.Minute
 	rememberRuns = 10_000
 )
 
-func newHands(slots, perWorkspace int) hands {
-	return hands{
-		slots: slots, perWorkspace: perWorkspace,
-		workspaces: map[id.Workspace]*share{}, jobs: map[ledger.Ref]*job{}, cancelled: map[id.Run]cancellation{},
-	}
+func newHands() hands {
+	return hands{jobs: map[ledger.Ref]*job{}, cancelled: map[id.Run]cancellation{}}
 }
 
-// admit takes a slot for j, or says when to come again. It never waits: a
-// workspace that asks for too much must not hold up others.
-func (e *Executor) admit(j *job) error {
+// admit takes a slot for j, for which it waits for a while, or says when to come again:
+// there may be a free one in another executor. Slots go to workspaces in turn.
+func (e *Executor) admit(ctx context.Context, j *job) error {
+	if err := e.isHere(j); err != nil {
+		return err
+	}
+	wait, cancel := context.WithTimeout(ctx, e.cfg.Wait)
+	defer cancel()
+	err := e.slots.Acquire(wait, j.Workspace)
+	switch {
+	case errors.Is(err, fair.ErrTooMany):
+		return bus.RetryAfter(floodReturn+rand.N(floodReturn), errors.New("too many calls of the workspace wait for a slot"))
+	case err != nil:
+		return bus.RetryAfter(nextReturn+rand.N(nextReturn), errors.New("no free slot for the call's workspace"))
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	h := &e.hands
-	if other, ok := h.jobs[j.Ref]; ok {
-		if other.attempt > 0 {
-			return errInHand
-		}
-		return bus.RetryAfter(heldReturn, errors.New("the call is being claimed here"))
+	if err := e.hands.has(j); err != nil { // it came twice, and both waited
+		e.slots.Release(j.Workspace)
+		return err
 	}
-	s := h.workspaces[j.Workspace]
-	if s == nil {
-		h.tidy(time.Now())
-		s = &share{}
-		h.workspaces[j.Workspace] = s
-	}
-	if h.taken >= h.slots || s.taken >= h.perWorkspace {
-		return bus.RetryAfter(s.turnAway(time.Now()), errors.New("no free slot for the call's workspace"))
-	}
-	h.jobs[j.Ref] = j
-	h.taken++
-	s.taken++
+	e.hands.jobs[j.Ref] = j
 	e.cfg.Metrics.running.Inc()
 	return nil
 }
 
-// tidy forgets the shares of workspaces that want nothing, when there are many.
-func (h *hands) tidy(now time.Time) {
-	if len(h.workspaces) < rememberRuns {
-		return
-	}
-	for ws, s := range h.workspaces {
-		if s.taken == 0 && now.After(s.next) {
-			delete(h.workspaces, ws)
-		}
-	}
+func (e *Executor) isHere(j *job) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.hands.has(j)
 }
 
-func (s *share) turnAway(now time.Time) time.Duration {
-	if earliest := now.Add(firstReturn); s.next.Before(earliest) {
-		s.next = earliest
+// has says what to do with a call that this process has already.
+func (h *hands) has(j *job) error {
+	switch other, ok := h.jobs[j.Ref]; {
+	case !ok:
+		return nil
+	case other.attempt > 0:
+		return errInHand
+	default:
+		return bus.RetryAfter(heldReturn, errors.New("the call is being claimed here"))
 	}
-	wait := s.next.Sub(now)
-	if wait > lastReturn {
-		return lastReturn + rand.N(lastReturn)
-	}
-	s.next = s.next.Add(returnStep)
-	return wait
 }
 
 // forget takes j out of the calls at work, unless the same call is there anew.
@@ -148,14 +127,9 @@ func (e *Executor) returned(j *job) {
 	}
 }
 
-// free gives a slot back; mu is held.
+// free gives a slot back.
 func (e *Executor) free(ws id.Workspace) {
-	h := &e.hands
-	h.taken--
-	s := h.workspaces[ws]
-	if s.taken--; s.taken == 0 && time.Now().After(s.next) {
-		delete(h.workspaces, ws)
-	}
+	e.slots.Release(ws)
 	e.cfg.Metrics.running.Dec()
 }
 

@@ -3,12 +3,11 @@ package execute
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
-	"runtime/debug"
 	"time"
 
 	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/panics"
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
 	"signalbox.dev/services/tool-executor/internal/ledger"
 	"signalbox.dev/services/tool-executor/internal/tool"
@@ -29,14 +28,6 @@ type answer struct {
 	err    error
 	tried  bool // it had been run before, here or by another executor
 }
-
-// panicked is the error of a tool that panicked.
-type panicked struct {
-	value any
-	stack string
-}
-
-func (p *panicked) Error() string { return fmt.Sprintf("the tool panicked: %v", p.value) }
 
 // errUnverified marks a call of which nobody could find out whether it happened.
 var errUnverified = errors.New("not known whether the call took effect")
@@ -73,11 +64,7 @@ func (e *Executor) run(ctx context.Context, j *job) ending {
 // attempt runs the tool, again while its far end is unavailable and that is
 // harmless. A panic is an error.
 func (e *Executor) attempt(ctx context.Context, j *job) (a answer) {
-	defer func() {
-		if p := recover(); p != nil {
-			a = answer{err: &panicked{p, string(debug.Stack())}}
-		}
-	}()
+	defer panics.Recover(&a.err)
 	call := j.call()
 	tried := j.repeated()
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {

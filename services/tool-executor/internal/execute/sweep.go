@@ -11,6 +11,7 @@ import (
 
 	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/panics"
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
 	"signalbox.dev/services/tool-executor/internal/ledger"
 )
@@ -25,7 +26,7 @@ func (e *Executor) Sweep(ctx context.Context, drain time.Duration) {
 	var taken sync.WaitGroup
 	e.look(ctx, func(o ledger.Open, why string) {
 		taken.Go(func() {
-			if err := e.takeOver(work, o, why); err != nil {
+			if err := panics.Try(func() error { return e.takeOver(work, o, why) }); err != nil {
 				e.cfg.Log.InfoContext(work, "call not taken over", "key", o.Key, "error", err)
 			}
 		})
@@ -163,7 +164,7 @@ func (e *Executor) takeOver(ctx context.Context, o ledger.Open, why string) erro
 	ctx, cancel := context.WithCancelCause(identity.With(ctx, j.actor))
 	defer cancel(nil)
 	j.cancel = cancel
-	if err := e.admit(j); err != nil {
+	if err := e.admit(ctx, j); err != nil {
 		return err // another one may have a slot, or we later
 	}
 	defer e.leave(j)

@@ -111,7 +111,7 @@ func (w *world) start(t testing.TB, change func(*execute.Config)) *executor {
 	w.alive.set(e.name, true)
 	cfg := execute.Config{
 		Catalogue: catalogue, Ledger: e.ledger, Presence: w.alive, Announce: e.said.add, Log: slog.New(slog.NewJSONHandler(e.log, nil)), Metrics: metrics,
-		Slots: 16, PerWorkspace: 8, Renew: 20 * time.Millisecond, Quiet: 60 * time.Millisecond, Lease: patience, Look: 10 * time.Millisecond,
+		Slots: 16, PerWorkspace: 8, Waiting: 8, Wait: time.Millisecond, Renew: 20 * time.Millisecond, Quiet: 60 * time.Millisecond, Lease: patience, Look: 10 * time.Millisecond,
 		Grace: 50 * time.Millisecond, Insist: 5 * time.Second,
 	}
 	if change != nil {

@@ -18,8 +18,9 @@ type docCreateArgs struct {
 }
 
 type docCreated struct {
-	ID   string `json:"id"`
-	Name string `json:"name"`
+	ID       string       `json:"id"`
+	Name     string       `json:"name"`
+	Warnings []docWarning `json:"warnings,omitempty"`
 }
 
 func docCreate(d Deps) (tool.Tool, error) {
@@ -29,6 +30,6 @@ func docCreate(d Deps) (tool.Tool, error) {
 		if err != nil {
 			return tool.Result{}, docError(err)
 		}
-		return tool.Object(docCreated{res.GetDocument().GetId(), res.GetDocument().GetName()}), nil
+		return tool.Object(docCreated{res.GetDocument().GetId(), res.GetDocument().GetName(), docWarnings(res.GetWarnings())}), nil
 	}, func(a docCreateArgs) string { return a.Name }), err
 }

@@ -20,8 +20,9 @@ type docEditArgs struct {
 }
 
 type docEdited struct {
-	ID           string `json:"id"`
-	Replacements int32  `json:"replacements"`
+	ID           string       `json:"id"`
+	Replacements int32        `json:"replacements"`
+	Warnings     []docWarning `json:"warnings,omitempty"`
 }
 
 func docEdit(d Deps) (tool.Tool, error) {
@@ -33,6 +34,6 @@ func docEdit(d Deps) (tool.Tool, error) {
 		if err != nil {
 			return tool.Result{}, docError(err)
 		}
-		return tool.Object(docEdited{a.ID, res.GetReplacements()}), nil
+		return tool.Object(docEdited{a.ID, res.GetReplacements(), docWarnings(res.GetWarnings())}), nil
 	}, func(a docEditArgs) string { return a.ID }), err
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"signalbox.dev/pkg/fault"
+	documentv1 "signalbox.dev/proto/signalbox/document/v1"
 )
 
 // docError adds to what document-sync says what the model can do about it.
@@ -24,6 +25,20 @@ func docError(err error) error {
 		hint = "; the person you act for may only read documents"
 	}
 	return &fault.Error{Kind: f.Kind, Code: f.Code, Message: message + hint, RetryAfter: f.RetryAfter, Err: err}
+}
+
+// docWarning tells the model what a document does not hold as it wrote it.
+type docWarning struct {
+	Line   int32  `json:"line"`
+	What   string `json:"what"`
+	KeptAs string `json:"kept_as"`
+}
+
+func docWarnings(all []*documentv1.Warning) (out []docWarning) {
+	for _, w := range all {
+		out = append(out, docWarning{w.GetLine(), w.GetWhat(), w.GetKeptAs()})
+	}
+	return out
 }
 
 // docID is the argument of tools that need nothing but a document.

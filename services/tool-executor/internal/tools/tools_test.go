@@ -154,6 +154,20 @@ func TestDocuments(t *testing.T) {
 	if diff := cmp.Diff(map[string]any{"id": doc, "name": "Plan", "content": "# Plbn\n\nb b\n\nend"}, w.must(t, "doc_read", map[string]any{"id": doc})); diff != "" {
 		t.Errorf("doc_read (-want +got):\n%s", diff)
 	}
+	told := []any{map[string]any{"line": 2.0, "what": "the HTML <kbd>", "kept_as": "text"}}
+	for name, args := range map[string]map[string]any{
+		"doc_create": {"name": "Keys", "content": "a\n<kbd>"},
+		"doc_append": {"id": doc, "content": "a\n<kbd>"},
+		"doc_edit":   {"id": doc, "old_text": "end", "new_text": "end\n<kbd>"},
+	} {
+		got := w.must(t, name, args)
+		if diff := cmp.Diff(told, got["warnings"]); diff != "" {
+			t.Errorf("%s tells (-want +got):\n%s", name, diff)
+		}
+		if name == "doc_create" {
+			w.must(t, "doc_delete", map[string]any{"id": got["id"]})
+		}
+	}
 	w.must(t, "doc_create", map[string]any{"name": "Other"})
 	first := w.must(t, "doc_list", map[string]any{"limit": 1})
 	listed, _ := first["documents"].([]any)
