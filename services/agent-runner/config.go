@@ -24,13 +24,17 @@ type Config struct {
 	CredentialBrokerURL string `env:"CREDENTIAL_BROKER_URL" envDefault:"http://127.0.0.1:8084" doc:"Base URL of credential-broker, whose egress leads to the model providers."`
 
 	Partitions      int    `env:"EVENT_PARTITIONS" envDefault:"4" doc:"Partitions of the run log; the same everywhere, and as migrated."`
-	DefaultModel    string `env:"DEFAULT_MODEL" envDefault:"claude-sonnet-4-5-20250514" doc:"Model of a session that names none."`
-	DefaultProvider string `env:"DEFAULT_PROVIDER" envDefault:"anthropic" doc:"Provider of a session that names none."`
+	Replicas        int    `env:"EVENT_REPLICAS" envDefault:"1" doc:"Replicas of the streams that are made again when the NATS servers have lost them; as migrated."`
+	DefaultModel    string `env:"DEFAULT_MODEL" envDefault:"claude-sonnet-4-5-20250929" doc:"Model of a session that names none, of DEFAULT_PROVIDER; for a workspace that cannot call that, one that an account of its can serve or, without any account, the simulator. An account with a base URL of its own that lists its models, and not this one, gives the most similar that it lists."`
+	DefaultProvider string `env:"DEFAULT_PROVIDER" envDefault:"anthropic" doc:"Provider of a session that names none, for workspaces that have an account for it."`
 
 	ModelCatalogue string `env:"MODEL_CATALOGUE" doc:"File with models (context, limits) that are put over the built-in ones; empty for none. What they cost is in MODEL_PRICES."`
 	ModelPrices    string `env:"MODEL_PRICES" doc:"File with prices of models (JSON, as pkg/price/prices.json) that go before the built-in ones; empty for none. Give credential-broker the same."`
 
-	Slots     int           `env:"AGENT_RUNNER_SLOTS" envDefault:"256" doc:"Runs that are worked on at a time."`
+	Slots            int `env:"AGENT_RUNNER_SLOTS" envDefault:"256" doc:"Runs that are worked on at a time."`
+	WorkspaceRuns    int `env:"AGENT_RUNNER_WORKSPACE_RUNS" envDefault:"192" doc:"Runs of one workspace that are worked on at a time, by all replicas together; the others wait. Set it below AGENT_RUNNER_SLOTS, so that one workspace leaves slots to the others."`
+	WorkspaceWaiting int `env:"AGENT_RUNNER_WORKSPACE_WAITING" envDefault:"1000" doc:"Runs of one workspace that may wait; whoever wants one more is answered 429."`
+
 	MaxQueued int           `env:"AGENT_RUNNER_MAX_QUEUED" envDefault:"32" doc:"Messages that may wait behind the active run of a session."`
 	Drain     time.Duration `env:"AGENT_RUNNER_DRAIN" envDefault:"25s" doc:"How long after SIGTERM runs may take to reach a step border, where another runner takes them over."`
 
@@ -53,15 +57,12 @@ type Config struct {
 	Telemetry telemetry.Config
 }
 
-// ownSlots is how many of the slots are for runs that begin in this process; the rest
-// is for those that come by the queue.
-func (c *Config) ownSlots() int { return c.Slots / 2 }
-
 // Validate says what is wrong with the settings.
 func (c *Config) Validate() error {
 	var errs []error
 	for name, n := range map[string]int{
 		"AGENT_RUNNER_SLOTS": c.Slots, "AGENT_RUNNER_MODEL_TRIES": c.ModelTries, "EVENT_PARTITIONS": c.Partitions,
+		"AGENT_RUNNER_WORKSPACE_RUNS": c.WorkspaceRuns, "AGENT_RUNNER_WORKSPACE_WAITING": c.WorkspaceWaiting,
 	} {
 		if n < 1 {
 			errs = append(errs, fmt.Errorf("%s is %d: it must be at least 1", name, n))

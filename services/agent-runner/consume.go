@@ -12,7 +12,7 @@ import (
 // consume works on runs until ctx is done and the runs in hand are parked.
 func (s *Service) consume(ctx context.Context) error {
 	return s.deps.Bus.Consume(ctx, bus.ConsumeConfig{
-		Stream: subject.Runs, Consumer: subject.Runners, Slots: s.cfg.Slots - s.cfg.ownSlots(), Handler: s.loop.Handle, DrainTimeout: s.cfg.Drain,
+		Stream: subject.Runs, Consumer: subject.Runners, Slots: s.cfg.Slots, Taken: s.starter.slots, Handler: s.loop.Handle, DrainTimeout: s.cfg.Drain,
 	})
 }
 

@@ -112,10 +112,10 @@ func TestExecutorAway(t *testing.T) {
 func TestBrokerAway(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	addr := w.broker.Listener.Addr().String()
-	w.broker.Close()
 	w.start()
 	session := w.session(&agentv1.CreateSessionRequest{})
+	addr := w.broker.Listener.Addr().String()
+	w.broker.Close()
 	v := w.watch(session)
 	w.submit(session, "go")
 	w.model.then(says("Back."))

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
+	"google.golang.org/protobuf/testing/protocmp"
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
@@ -105,6 +106,9 @@ func TestTools(t *testing.T) {
 	}
 	if last != `[{"type":"text","text":"Done."}]` {
 		t.Errorf("last message = %s", last)
+	}
+	if end := events[len(events)-1].GetDone(); end.GetFinalText() != "Done." {
+		t.Errorf("the last step's text is %q", end.GetFinalText())
 	}
 	if got := lines(events); got[len(got)-1] != `1 done stop "Done." 2` {
 		t.Errorf("events:\n%s", strings.Join(got, "\n"))
@@ -214,17 +218,17 @@ func TestCancel(t *testing.T) {
 		w.model.then(func(a *answer) {
 			a.begin()
 			a.event("content_block_start", `{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}`)
-			a.event("content_block_delta", `{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"So far"}}`)
+			a.event("content_block_delta", `{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":%q}}`, "So far"+strings.Repeat(" so good", 120))
 			<-a.r.Context().Done()
 			close(cut)
 		})
 		w.start()
 		session := w.session(&agentv1.CreateSessionRequest{})
 		v := w.watch(session)
-		w.submit(session, "one")
+		one := w.submit(session, "one").GetRun().GetId()
 		v.until(func(ev *runv1.Event) bool { return ev.GetTextDelta() != nil })
 		w.submit(session, "two")
-		if _, err := w.conversations.Cancel(w.as(identity.Editor), &agentv1.CancelRequest{SessionId: session}); err != nil {
+		if _, err := w.conversations.Cancel(w.as(identity.Editor), &agentv1.CancelRequest{SessionId: session, All: true}); err != nil {
 			t.Fatal(err)
 		}
 		select {
@@ -249,11 +253,51 @@ func TestCancel(t *testing.T) {
 		if !kept {
 			t.Error("what was said so far is not kept")
 		}
+		// The provider said 1 at the start of its answer; 966 bytes have come since.
+		r := w.run(one)
+		want := &agentv1.Usage{InputTokens: 10, OutputTokens: 242, Estimated: true}
+		if diff := cmp.Diff([]*agentv1.Usage{want, want, {}}, []*agentv1.Usage{r.GetRun().GetUsage(), r.GetSteps()[0].GetUsage(), r.GetSteps()[0].GetWasted()}, protocmp.Transform()); diff != "" {
+			t.Errorf("usage (-want +got):\n%s", diff)
+		}
+		if got := w.spent(one); got != "wasted false: 10 in 242 out, estimated true, costs 3660" {
+			t.Errorf("spent: %s", got)
+		}
 		w.model.then(says("Again."))
 		w.submit(session, "three")
 		events := v.until(isEnd)
 		if got := lines(events); got[len(got)-1] != `3 done stop "Again." 1` {
 			t.Errorf("the session does not go on: %v", got)
+		}
+	})
+	t.Run("while the model writes a tool call", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		w.model.then(func(a *answer) {
+			a.begin()
+			a.event("content_block_start", `{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"toolu_1","name":"echo","input":{}}}`)
+			a.event("content_block_delta", `{"type":"content_block_delta","index":0,"delta":{"type":"input_json_delta","partial_json":%q}}`, `{"q":"`+strings.Repeat("a", 394))
+			<-a.r.Context().Done()
+		})
+		w.start()
+		session := w.session(&agentv1.CreateSessionRequest{})
+		v := w.watch(session)
+		run := w.submit(session, "one").GetRun().GetId()
+		v.until(func(ev *runv1.Event) bool { return ev.GetToolCallDelta() != nil })
+		if _, err := w.conversations.Cancel(w.as(identity.Editor), &agentv1.CancelRequest{SessionId: session}); err != nil {
+			t.Fatal(err)
+		}
+		v.until(isEnd)
+		// Nothing of it is kept.
+		r := w.run(run)
+		if len(r.GetSteps()) != 1 {
+			t.Fatalf("GetRun = %v, want a step", r)
+		}
+		want := []*agentv1.Usage{{}, {InputTokens: 10, OutputTokens: 100, Estimated: true}}
+		if diff := cmp.Diff(want, []*agentv1.Usage{r.GetRun().GetUsage(), r.GetSteps()[0].GetWasted()}, protocmp.Transform()); diff != "" {
+			t.Errorf("usage (-want +got):\n%s", diff)
+		}
+		if got := w.spent(run); got != "wasted true: 10 in 100 out, estimated true, costs 1530" {
+			t.Errorf("spent: %s", got)
 		}
 	})
 	t.Run("while a tool runs", func(t *testing.T) {
@@ -324,16 +368,73 @@ func TestRetry(t *testing.T) {
 		a.text("Lost words")
 		panic(http.ErrAbortHandler)
 	}
-	w.model.then(fails(529, overloaded), broken, says("Whole."))
+	silent := func(a *answer) {
+		a.begin()
+		panic(http.ErrAbortHandler)
+	}
+	w.model.then(fails(529, overloaded), broken, silent, says("Whole."))
 	w.start()
 	session := w.session(&agentv1.CreateSessionRequest{})
 	v := w.watch(session)
-	w.submit(session, "go")
+	run := w.submit(session, "go").GetRun().GetId()
 	events := v.until(isEnd)
 	checkDense(t, events)
 	want := []string{`1 user "go"`, "1 start", "1 text Lost words", "1 retry 0", "1 text Whole.", "1 step 0 stop 10/5", `1 done stop "Whole." 1`}
 	if diff := cmp.Diff(want, lines(events)); diff != "" {
 		t.Error(diff)
+	}
+	r := w.run(run)
+	used := []*agentv1.Usage{{InputTokens: 10, OutputTokens: 5}, {InputTokens: 20, OutputTokens: 3 + 1, Estimated: true}}
+	if diff := cmp.Diff(used, []*agentv1.Usage{r.GetRun().GetUsage(), r.GetSteps()[0].GetWasted()}, protocmp.Transform()); diff != "" {
+		t.Errorf("usage (-want +got):\n%s", diff)
+	}
+	if got := w.spent(run); got != "wasted false: 10 in 5 out, estimated false, costs 105; wasted true: 20 in 4 out, estimated true, costs 120" {
+		t.Errorf("spent: %s", got)
+	}
+}
+
+// Viewers are told of a wait that a refusal asks for: once, before it, and not of
+// one that nobody notices or that ends the run.
+func TestWaiting(t *testing.T) {
+	t.Parallel()
+	limited := func(status int, retryAfter string) func(*answer) {
+		return func(a *answer) {
+			a.w.Header().Set("Retry-After", retryAfter)
+			fails(status, `{"type":"error","error":{"type":"rate_limit_error","message":"all 2 accounts are limited","code":"accounts_exhausted"}}`)(a)
+		}
+	}
+	for name, tc := range map[string]struct {
+		answers []func(*answer)
+		want    []string
+	}{
+		"429":      {[]func(*answer){limited(429, "1"), says("Hi")}, []string{"1 waiting 0 All 2 accounts are limited.", "1 text Hi", "1 step 0 stop 10/5", `1 done stop "Hi" 1`}},
+		"503":      {[]func(*answer){limited(503, "1"), says("Hi")}, []string{"1 waiting 0 All 2 accounts are limited.", "1 text Hi", "1 step 0 stop 10/5", `1 done stop "Hi" 1`}},
+		"short":    {[]func(*answer){limited(429, "0.01"), says("Hi")}, []string{"1 text Hi", "1 step 0 stop 10/5", `1 done stop "Hi" 1`}},
+		"too long": {[]func(*answer){limited(429, "31")}, []string{"1 error MODEL_RATE_LIMIT"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.model.then(tc.answers...)
+			w.start()
+			session := w.session(&agentv1.CreateSessionRequest{})
+			v := w.watch(session)
+			w.submit(session, "go")
+			events := v.until(isEnd)
+			checkDense(t, events)
+			if diff := cmp.Diff(append([]string{`1 user "go"`, "1 start"}, tc.want...), lines(events)); diff != "" {
+				t.Error(diff)
+			}
+			for i, ev := range events {
+				if ev.GetWaiting() == nil {
+					continue
+				}
+				until, said, next := ev.GetWaiting().GetUntil().AsTime(), ev.GetTime().AsTime(), events[i+1].GetTime().AsTime()
+				if !said.Before(until) || next.Before(until) {
+					t.Errorf("waiting until %s was said at %s, and the next event at %s", until, said, next)
+				}
+			}
+		})
 	}
 }
 
@@ -426,7 +527,7 @@ func TestSteer(t *testing.T) {
 		t.Errorf("who said it (-want +got):\n%s", diff)
 	}
 	want := []string{
-		`1 user "one"`, "1 start", "1 text First.", "1 step 0 stop 10/5", `1 user "rather two"`, "1 text Steered.", "1 step 1 stop 10/5", `1 done stop "Steered." 2`,
+		`1 user "one"`, "1 start", "1 text First.", "1 step 0 stop 10/5", `1 user "rather two"`, "1 text Steered.", "1 step 1 stop 10/5", `1 done stop "First.\n\nSteered." 2`,
 	}
 	if diff := cmp.Diff(want, lines(events)); diff != "" {
 		t.Error(diff)
@@ -471,7 +572,7 @@ func TestPauseTurn(t *testing.T) {
 	events := v.until(isEnd)
 	checkDense(t, events)
 	want := []string{
-		`1 user "search"`, "1 start", "1 text Looking.", "1 step 0 other 10/5", "1 text Found.", "1 step 1 stop 10/5", `1 done stop "Found." 2`,
+		`1 user "search"`, "1 start", "1 text Looking.", "1 step 0 other 10/5", "1 text Found.", "1 step 1 stop 10/5", `1 done stop "Looking.\n\nFound." 2`,
 	}
 	if diff := cmp.Diff(want, lines(events)); diff != "" {
 		t.Error(diff)
@@ -502,6 +603,45 @@ func TestIdempotentSubmit(t *testing.T) {
 	_, err := w.conversations.Submit(w.as(identity.Editor), &agentv1.SubmitRequest{SessionId: session, ContentJson: `"other"`, IdempotencyKey: "k"})
 	if err == nil || !strings.Contains(err.Error(), "idempotency key") {
 		t.Errorf("the same key with another message: %v, want a conflict", err)
+	}
+}
+
+// A stop ends the active run, and leaves the messages that are queued behind it alone; one
+// of all takes them too.
+func TestCancelLeavesTheQueued(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	began := make(chan struct{}, 2)
+	hangs := func(a *answer) { a.begin(); began <- struct{}{}; <-a.r.Context().Done() }
+	w.model.then(hangs, hangs)
+	w.start()
+	session := w.session(&agentv1.CreateSessionRequest{})
+	v := w.watch(session)
+	w.submit(session, "one")
+	<-began
+	w.submit(session, "two")
+	w.submit(session, "three")
+	cancel := func(all bool, want int) {
+		t.Helper()
+		res, err := w.conversations.Cancel(w.as(identity.Editor), &agentv1.CancelRequest{SessionId: session, All: all})
+		if err != nil || len(res.GetRunIds()) != want {
+			t.Errorf("Cancel(all %t) = %v, %v, want %d runs", all, res, err, want)
+		}
+	}
+	cancel(false, 1)
+	<-began // the second one's turn
+	cancel(true, 2)
+	ends := 0
+	events := v.until(func(ev *runv1.Event) bool {
+		if isEnd(ev) {
+			ends++
+		}
+		return ends == 3
+	})
+	for _, ev := range events {
+		if isEnd(ev) && ev.GetDone().GetFinishReason() != "cancelled" {
+			t.Errorf("run %d ended as %v, want cancelled", ev.GetRunOrdinal(), ev.GetBody())
+		}
 	}
 }
 

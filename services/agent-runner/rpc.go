@@ -3,6 +3,7 @@ package agentrunner
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
 	"signalbox.dev/services/agent-runner/internal/archive"
 	"signalbox.dev/services/agent-runner/internal/conversation"
+	"signalbox.dev/services/agent-runner/internal/provider"
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
@@ -73,7 +75,9 @@ func (c *conversations) GetSession(ctx context.Context, req *agentv1.GetSessionR
 	}
 	res := &agentv1.GetSessionResponse{Session: sessionOf(&v.Session)}
 	for i := range v.Messages {
-		res.Messages = append(res.Messages, messageOf(session, &v.Messages[i]))
+		m := messageOf(session, &v.Messages[i])
+		m.Simulated = m.GetRole() != "user" && slices.Contains(v.Simulated, v.Messages[i].Run)
+		res.Messages = append(res.Messages, m)
 	}
 	if v.Active != nil {
 		res.ActiveRun = runOf(v.Active)
@@ -174,13 +178,13 @@ func (c *conversations) cancel(ctx context.Context, req *agentv1.CancelRequest) 
 	if err != nil {
 		return nil, nil, err
 	}
-	var only id.Run
+	which := conversation.Which{All: req.GetAll()}
 	if req.GetRunId() != "" {
-		if only, err = id.Parse[id.Run](req.GetRunId()); err != nil {
+		if which.Only, err = id.Parse[id.Run](req.GetRunId()); err != nil {
 			return nil, nil, fault.New(fault.Invalid, "run_id: %v", err)
 		}
 	}
-	return c.store.Cancel(ctx, actor, session, only)
+	return c.store.Cancel(ctx, actor, session, which)
 }
 
 func (c *conversations) cancelMember(ctx context.Context, req *agentv1.CancelRequest) (told, running []id.Run, err error) {
@@ -196,6 +200,33 @@ func (c *conversations) cancelMember(ctx context.Context, req *agentv1.CancelReq
 		return nil, nil, fault.New(fault.Forbidden, "only owners stop other people's runs")
 	}
 	return c.store.CancelMember(ctx, actor, member)
+}
+
+// models is ModelService.
+type models struct {
+	providers *provider.Providers
+}
+
+func (m *models) ListModels(ctx context.Context, _ *agentv1.ListModelsRequest) (*agentv1.ListModelsResponse, error) {
+	all, problems, err := m.providers.Models(ctx)
+	if err != nil {
+		return nil, err
+	}
+	res := &agentv1.ListModelsResponse{}
+	for _, known := range all {
+		out := &agentv1.Model{
+			Provider: known.Provider, Id: known.ID, Name: known.Name, Context: int32(known.Context), MaxOutput: int32(known.MaxOutput),
+			Tools: known.Tools, Images: known.Images, Reasoning: known.Reasoning, WebSearch: known.WebSearch, Simulated: known.Simulated, Default: known.Default,
+		}
+		if c := known.Prices; c != nil {
+			out.Prices = &agentv1.ModelPrices{Input: c.Input, Output: c.Output, CacheRead: c.CacheRead, CacheWrite: c.CacheWrite}
+		}
+		res.Models = append(res.Models, out)
+	}
+	for _, p := range problems {
+		res.Problems = append(res.Problems, &agentv1.ProviderProblem{Provider: p.Provider, Reason: p.Reason})
+	}
+	return res, nil
 }
 
 // runs is RunService.
@@ -218,7 +249,7 @@ func (r *runs) GetRun(ctx context.Context, req *agentv1.GetRunRequest) (*agentv1
 		return nil, err
 	}
 	res := &agentv1.GetRunResponse{Run: runOf(&v.Run)}
-	res.Run.EndWaits = v.EndWaits
+	res.Run.EndWaits, res.Run.FullText = v.EndWaits, v.Text
 	for _, s := range v.Steps {
 		res.Steps = append(res.Steps, stepOf(&s))
 	}
@@ -301,12 +332,9 @@ func runOf(r *run.Run) *agentv1.Run {
 		State:         agentv1.RunState(agentv1.RunState_value["RUN_STATE_"+strings.ToUpper(string(r.State))]),
 		UserMessageId: r.UserMessage.String(), CreatedBy: r.CreatedBy.String(), Provider: r.Provider, Model: r.Model,
 		Steps: int32(r.Steps), FinishReason: r.FinishReason, ErrorMessage: r.ErrorMessage, ErrorCode: r.ErrorCode, Text: r.Text,
-		CollectToolStats: r.CollectToolStats, CreatedAt: timestamppb.New(r.CreatedAt),
+		CollectToolStats: r.CollectToolStats, Simulated: r.Simulated(), CreatedAt: timestamppb.New(r.CreatedAt),
 		StartedAt: timestampOf(r.StartedAt), EndedAt: timestampOf(r.EndedAt),
-		Usage: &agentv1.Usage{
-			InputTokens: r.InputTokens, CacheReadTokens: r.CacheReadTokens, CacheWriteTokens: r.CacheWriteTokens,
-			OutputTokens: r.OutputTokens, ReasoningTokens: r.ReasoningTokens,
-		},
+		Usage: usageOf(r.Usage()),
 	}
 	if r.LastEvent >= 0 {
 		out.LastEvent = &r.LastEvent
@@ -317,11 +345,14 @@ func runOf(r *run.Run) *agentv1.Run {
 func stepOf(s *conversation.Step) *agentv1.Step {
 	return &agentv1.Step{
 		Index: int32(s.StepIndex), FinishReason: s.FinishReason, CommittedAt: timestampOf(s.CommittedAt),
-		Usage: &agentv1.Usage{
-			InputTokens: s.InputTokens, CacheReadTokens: s.CacheReadTokens, CacheWriteTokens: s.CacheWriteTokens,
-			OutputTokens: s.OutputTokens, ReasoningTokens: s.ReasoningTokens,
-		},
-		Wasted: &agentv1.Usage{InputTokens: s.WastedInputTokens, OutputTokens: s.WastedOutputTokens},
+		Usage: usageOf(s.Usage), Wasted: usageOf(s.Wasted),
+	}
+}
+
+func usageOf(u run.Usage) *agentv1.Usage {
+	return &agentv1.Usage{
+		InputTokens: u.Input, CacheReadTokens: u.CacheRead, CacheWriteTokens: u.CacheWrite,
+		OutputTokens: u.Output, ReasoningTokens: u.Reasoning, Estimated: u.Estimated,
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"time"
 
 	"connectrpc.com/connect"
@@ -30,6 +31,7 @@ import (
 	"signalbox.dev/pkg/httpserver"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/price"
 	"signalbox.dev/pkg/rpc"
@@ -84,15 +86,17 @@ type Service struct {
 	out  *outbox.Outbox
 	runs *run.Store
 	// presence tells the other runners that this one lives.
-	presence *pg.Presence
-	keeper   *loop.Keeper
-	sweeper  *sweep.Sweeper
-	tools    *toolbox.Toolbox
-	loop     *loop.Loop
-	starter  *starter
-	archive  *archive.Archive
-	handler  http.Handler
-	clients  []*http.Client
+	presence  *pg.Presence
+	keeper    *loop.Keeper
+	sweeper   *sweep.Sweeper
+	tools     *toolbox.Toolbox
+	providers *provider.Providers
+	loop      *loop.Loop
+	starter   *starter
+	archive   *archive.Archive
+	streams   *bus.Streams
+	handler   http.Handler
+	clients   []*http.Client
 }
 
 // New wires the service; it does nothing before Run.
@@ -104,11 +108,15 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("agent-runner: %w", err)
 	}
-	s := &Service{cfg: cfg, deps: deps}
+	topology, err := subject.NewTopology(subject.Options{Partitions: cfg.Partitions, Replicas: cfg.Replicas})
+	if err != nil {
+		return nil, fmt.Errorf("agent-runner: EVENT_PARTITIONS, EVENT_REPLICAS: %w", err)
+	}
+	s := &Service{cfg: cfg, deps: deps, streams: deps.Bus.Owns(slices.Concat(topology.Queue(subject.Runs), topology.Log()))}
 	s.out = outbox.New(deps.DB, deps.Bus, deps.Log)
 	name := runnerName()
 	s.presence = pg.NewPresence(deps.DB, name, deps.Log)
-	s.runs = run.NewStore(deps.DB, s.out, name, run.Config{Lease: cfg.Lease, WallTime: cfg.RunTime, Partitions: cfg.Partitions})
+	s.runs = run.NewStore(deps.DB, s.out, name, run.Config{Lease: cfg.Lease, WallTime: cfg.RunTime, Partitions: cfg.Partitions, PerWorkspace: cfg.WorkspaceRuns})
 	s.keeper = loop.NewKeeper(s.runs, cfg.Beat, deps.Log)
 	s.sweeper = sweep.New(sweep.Config{Store: s.runs, Bus: deps.Bus, Presence: s.presence, Beat: cfg.Beat, Log: deps.Log})
 	if s.archive, err = archive.New(archive.Config{
@@ -149,24 +157,25 @@ func (s *Service) wireLoop(presets *preset.Set) error {
 		return err
 	}
 	s.tools = toolbox.New(toolv1connect.NewToolServiceClient(internal, s.cfg.ToolExecutorURL, toolOptions...), s.deps.Bus, s.deps.Log)
-	providers := provider.New(provider.Config{
+	s.providers = provider.New(provider.Config{
 		BrokerURL: s.cfg.CredentialBrokerURL,
 		HTTP:      egress,
 		Signer:    s.deps.Signer,
 		Accounts:  credentialv1connect.NewAccountServiceClient(internal, s.cfg.CredentialBrokerURL, brokerOptions...),
 		FirstByte: s.cfg.FirstByte,
 		Idle:      s.cfg.Idle,
+		Catalogue: models, Prices: prices, DefaultProvider: s.cfg.DefaultProvider, DefaultModel: s.cfg.DefaultModel,
 	})
 	s.loop = loop.New(loop.Config{
 		Tries: s.cfg.ModelTries, Backoff: s.cfg.ModelBackoff, MaxRetryAfter: s.cfg.MaxRetryAfter, StepTime: s.cfg.StepTime,
 		ToolTime: s.cfg.ToolTime, Queueing: s.cfg.ToolQueueing, Patience: s.cfg.Patience, MaxFruitless: maxFruitless, Partitions: s.cfg.Partitions,
 	}, loop.Deps{
-		Store: s.runs, Bus: s.deps.Bus, Tools: s.tools, Presets: presets, Models: providers, Catalogue: models, Prices: prices, Keeper: s.keeper,
+		Store: s.runs, Bus: s.deps.Bus, Tools: s.tools, Presets: presets, Models: s.providers, Catalogue: models, Prices: prices, Keeper: s.keeper,
 		Metrics: loop.NewMetrics(s.deps.Registerer), Log: s.deps.Log,
 	})
 	s.starter = &starter{
 		runs: s.runs, loop: s.loop, bus: s.deps.Bus, log: s.deps.Log,
-		slots: make(chan struct{}, s.cfg.ownSlots()), draining: make(chan struct{}), letGo: make(chan struct{}),
+		slots: make(chan struct{}, s.cfg.Slots), draining: make(chan struct{}), letGo: make(chan struct{}),
 	}
 	return nil
 }
@@ -195,7 +204,7 @@ const maxSession = 24 << 20
 
 func (s *Service) wireDoors(presets *preset.Set) error {
 	sessions := conversation.NewStore(s.deps.DB, s.out, presets, conversation.Config{
-		Model: s.cfg.DefaultModel, Provider: s.cfg.DefaultProvider, Partitions: s.cfg.Partitions, MaxQueued: s.cfg.MaxQueued, MaxBytes: maxSession,
+		Models: s.providers, Tools: s.tools.Names, Partitions: s.cfg.Partitions, MaxQueued: s.cfg.MaxQueued, MaxWaiting: s.cfg.WorkspaceWaiting, MaxBytes: maxSession,
 	})
 	options, err := rpc.Server{Verifier: s.deps.Verifier, Log: s.deps.Log}.HandlerOptions()
 	if err != nil {
@@ -204,8 +213,9 @@ func (s *Service) wireDoors(presets *preset.Set) error {
 	mux := http.NewServeMux()
 	mux.Handle(agentv1connect.NewConversationServiceHandler(&conversations{store: sessions, nudge: s.nudge, starter: s.starter, cancelTools: s.tools.Cancel}, options...))
 	mux.Handle(agentv1connect.NewRunServiceHandler(&runs{store: sessions, archive: s.archive}, options...))
+	mux.Handle(agentv1connect.NewModelServiceHandler(&models{s.providers}, options...))
 	httpserver.Ops{
-		Checks:   map[string]httpserver.Check{"postgres": s.deps.DB.Ping, "nats": s.deps.Bus.Ready},
+		Checks:   map[string]httpserver.Check{"postgres": s.deps.DB.Ping, "nats": s.streams.Ready},
 		Gatherer: s.deps.Gatherer,
 	}.Mount(mux)
 	s.handler = mux
@@ -223,19 +233,20 @@ func (s *Service) Run(ctx context.Context) error {
 	support, stopSupport := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopSupport()
 	behind, support := errgroup.WithContext(support)
-	behind.Go(func() error { return s.presence.Run(support) })
-	behind.Go(func() error { return s.keeper.Run(support) })
-	behind.Go(func() error { return s.out.Run(support) })
-	behind.Go(func() error { return s.archive.Run(support) })
+	for name, loop := range map[string]func(context.Context) error{
+		"presence": s.presence.Run, "leases": s.keeper.Run, "outbox": s.out.Run, "archive": s.archive.Run, "streams": s.streams.Run,
+	} {
+		behind.Go(func() error { return panics.Supervise(support, s.deps.Log, name, loop) })
+	}
 
 	front, ctx := errgroup.WithContext(ctx)
-	front.Go(func() error { return s.consume(ctx) })
+	front.Go(func() error { return panics.Supervise(ctx, s.deps.Log, "consumer", s.consume) })
 	front.Go(func() error {
 		<-ctx.Done()
 		s.starter.drain(s.cfg.Drain)
 		return nil
 	})
-	front.Go(func() error { return s.sweeper.Run(ctx) })
+	front.Go(func() error { return panics.Supervise(ctx, s.deps.Log, "sweeper", s.sweeper.Run) })
 	front.Go(func() error {
 		return httpserver.Serve(ctx, httpserver.Config{Listener: s.deps.Listener, Handler: s.handler, Log: s.deps.Log, Drain: s.cfg.Drain})
 	})

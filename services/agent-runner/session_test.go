@@ -79,10 +79,14 @@ func TestSessionLife(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := made.GetSession()
-	if s.GetModel() != "claude-sonnet-4-5-20250514" || s.GetProvider() != "anthropic" || s.GetPreset() != "workspace" || s.GetTools() == nil || len(s.GetTools().GetNames()) != 0 {
+	if s.GetModel() != "claude-sonnet-4-5-20250929" || s.GetProvider() != "anthropic" || s.GetPreset() != "workspace" || s.GetTools() == nil || len(s.GetTools().GetNames()) != 0 {
 		t.Errorf("CreateSession = %v, want the defaults and the choice of no tools", s)
 	}
-	again, err := w.conversations.CreateSession(ctx, &agentv1.CreateSessionRequest{IdempotencyKey: "k"})
+	_, err = w.conversations.CreateSession(ctx, &agentv1.CreateSessionRequest{IdempotencyKey: "k"})
+	if f := fault.From(err); f.Kind != fault.Conflict || f.Code != "IDEMPOTENCY_KEY_REUSED" {
+		t.Errorf("CreateSession of another session with the same key = %v, want a conflict", err)
+	}
+	again, err := w.conversations.CreateSession(ctx, &agentv1.CreateSessionRequest{IdempotencyKey: "k", Tools: &agentv1.ToolSelection{}})
 	if err != nil || again.GetSession().GetId() != s.GetId() {
 		t.Errorf("CreateSession with the same key = %v, %v, want the same session", again, err)
 	}

@@ -2,14 +2,13 @@ package agentrunner
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"sync"
 	"time"
 
 	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/panics"
 	"signalbox.dev/services/agent-runner/internal/conversation"
 	"signalbox.dev/services/agent-runner/internal/loop"
 	"signalbox.dev/services/agent-runner/internal/run"
@@ -27,7 +26,9 @@ type starter struct {
 	loop *loop.Loop
 	bus  *bus.Bus
 	log  *slog.Logger
-	// slots holds an element for each slot in use.
+	// slots holds an element for each slot in use, by runs that begin here and by those
+	// that come by the queue. Whoever fetches from the queue waits for a slot and comes
+	// before those who only try: a run begins here when nobody waits for this process.
 	slots    chan struct{}
 	draining chan struct{} // closed when this process leaves
 
@@ -90,7 +91,7 @@ func (st *start) free(ctx context.Context) {
 	ctx = context.WithoutCancel(ctx)
 	go func() {
 		defer release()
-		st.loop.Disown(ctx, st.workspace, claimed)
+		panics.Contain(ctx, st.log, "release of a claim", func() { st.loop.Disown(ctx, st.workspace, claimed) })
 	}()
 }
 
@@ -125,12 +126,7 @@ func (s *starter) answer(ctx context.Context, claim *run.Claim) {
 	})
 	defer watch.Wait()
 	defer close(done)
-	defer func() {
-		if v := recover(); v != nil {
-			s.log.ErrorContext(ctx, "run panicked", "run", claim.Run.ID, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
-		}
-	}()
-	if err := s.loop.Answer(ctx, claim, s.draining); err != nil {
+	if err := panics.Try(func() error { return s.loop.Answer(ctx, claim, s.draining) }); err != nil {
 		s.log.InfoContext(ctx, "run waits for another claim", "run", claim.Run.ID, "error", err)
 	}
 }

@@ -33,7 +33,7 @@ func TestStart(t *testing.T) {
 	for _, tc := range []struct {
 		slots, runs int
 		queued      uint64
-	}{{1, 1, 1}, {2, 1, 0}, {4, 3, 1}} {
+	}{{1, 1, 1}, {2, 1, 0}, {3, 3, 1}} {
 		t.Run(fmt.Sprintf("%d runs in %d slots", tc.runs, tc.slots), func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)

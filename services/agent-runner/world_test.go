@@ -1,6 +1,7 @@
 package agentrunner_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -12,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"connectrpc.com/connect"
+	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/proto"
 
@@ -45,12 +48,15 @@ type world struct {
 	db     *pgtest.Database
 	keys   map[string]identity.Key
 	broker *httptest.Server
+	pools  *pools
 	tools  *executor
 	model  *model
+	logs   slog.Handler // of the runners; nil for the test's output
 
 	workspace     id.Workspace
 	conversations agentv1connect.ConversationServiceClient
 	runs          agentv1connect.RunServiceClient
+	models        agentv1connect.ModelServiceClient
 }
 
 func newWorld(t *testing.T) *world {
@@ -67,8 +73,7 @@ func newWorld(t *testing.T) *world {
 		w.keys[s] = k
 	}
 	w.model = &model{t: t}
-	w.broker = httptest.NewServer(w.model)
-	t.Cleanup(w.broker.Close)
+	w.newBroker()
 	w.tools = newExecutor(w)
 	return w
 }
@@ -107,7 +112,7 @@ func (w *world) start(change ...func(*agentrunner.Config)) *runner {
 		w.t.Fatal(err)
 	}
 	s, err := agentrunner.New(cfg, agentrunner.Deps{
-		Log: slog.New(slog.NewTextHandler(w.t.Output(), nil)), DB: w.db.Open(w.t, agentrunner.Migrations()),
+		Log: slog.New(cmp.Or[slog.Handler](w.logs, slog.NewTextHandler(w.t.Output(), nil))), DB: w.db.Open(w.t, agentrunner.Migrations()),
 		Bus: natstest.Bus(w.t, w.nats, subject.AgentRunner), Listener: listener, Verifier: verifier,
 		Signer: identity.NewSigner(subject.AgentRunner, w.keys[subject.AgentRunner]), Registerer: prometheus.NewRegistry(),
 	})
@@ -143,6 +148,7 @@ func (w *world) connect(r *runner) {
 	}
 	w.conversations = agentv1connect.NewConversationServiceClient(http.DefaultClient, r.url, options...)
 	w.runs = agentv1connect.NewRunServiceClient(http.DefaultClient, r.url, options...)
+	w.models = agentv1connect.NewModelServiceClient(http.DefaultClient, r.url, options...)
 }
 
 // as returns a context that acts in the world's workspace.
@@ -189,6 +195,21 @@ func (w *world) run(runID string) *agentv1.GetRunResponse {
 		w.t.Fatalf("GetRun: %v", err)
 	}
 	return res
+}
+
+// spent is what is booked of a run, for ever.
+func (w *world) spent(runID string) (booked string) {
+	w.t.Helper()
+	err := w.db.Open(w.t, agentrunner.Migrations()).InWorkspace(w.t.Context(), w.workspace, func(ctx context.Context, tx pgx.Tx) error {
+		return tx.QueryRow(ctx, `
+			SELECT string_agg(format('wasted %s: %s in %s out, estimated %s, costs %s', wasted::text, input_tokens, output_tokens, estimated::text, cost_micros),
+				'; ' ORDER BY wasted)
+			FROM usage WHERE run_id = $1`, runID).Scan(&booked)
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return booked
 }
 
 // viewer hears a session's events as a gateway does.
@@ -279,6 +300,8 @@ func describe(ev *runv1.Event) (line, delta string) {
 		return fmt.Sprintf("%sstep %d %s %d/%d", p, ev.GetStepIndex(), b.StepComplete.GetFinishReason(), b.StepComplete.GetTokensIn(), b.StepComplete.GetTokensOut()), ""
 	case *runv1.Event_StepRetry:
 		return fmt.Sprintf("%sretry %d", p, ev.GetStepIndex()), ""
+	case *runv1.Event_Waiting:
+		return fmt.Sprintf("%swaiting %d %s", p, ev.GetStepIndex(), b.Waiting.GetReason()), ""
 	case *runv1.Event_Done:
 		return fmt.Sprintf("%sdone %s %q %d", p, b.Done.GetFinishReason(), b.Done.GetText(), b.Done.GetSteps()), ""
 	case *runv1.Event_Error:
@@ -312,8 +335,22 @@ type model struct {
 	t *testing.T
 
 	mu       sync.Mutex // guards what follows
+	name     string     // of the provider; empty for anthropic
 	answers  []func(*answer)
 	requests []json.RawMessage
+}
+
+// as has the model be another provider's.
+func (m *model) as(provider string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.name = provider
+}
+
+func (m *model) provider() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return cmp.Or(m.name, "anthropic")
 }
 
 // answer is one streamed answer in the making.
@@ -343,7 +380,7 @@ func (m *model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f, m.answers = m.answers[0], m.answers[1:]
 	}
 	m.mu.Unlock()
-	if r.URL.Path != "/egress/anthropic/v1/messages" || f == nil {
+	if r.URL.Path != "/egress/"+m.provider()+"/v1/messages" || f == nil {
 		m.t.Errorf("unexpected model call: %s %s", r.URL.Path, body)
 		http.Error(w, "unexpected", http.StatusTeapot)
 		return
@@ -419,6 +456,32 @@ func fails(status int, body string) func(*answer) {
 
 const overloaded = `{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}`
 
+// doorOf returns what a service that agent-runner calls checks.
+func (w *world) doorOf(service string) []connect.HandlerOption {
+	w.t.Helper()
+	verifier, err := identity.NewVerifier(service, map[string]string{subject.AgentRunner: w.keys[subject.AgentRunner].Public()})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	options, err := rpc.Server{Verifier: verifier, Log: slog.New(slog.DiscardHandler)}.HandlerOptions()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return options
+}
+
+// serve serves as services do for each other.
+func serve(t *testing.T, h http.Handler) *httptest.Server {
+	t.Helper()
+	server := httptest.NewUnstartedServer(h)
+	server.Config.Protocols = new(http.Protocols)
+	server.Config.Protocols.SetHTTP1(true)
+	server.Config.Protocols.SetUnencryptedHTTP2(true)
+	server.Start()
+	t.Cleanup(server.Close)
+	return server
+}
+
 // executor is a tool executor: it consumes the queue, runs the test's tools once
 // per key, keeps outcomes, and announces them.
 type executor struct {
@@ -444,23 +507,9 @@ func newExecutor(w *world) *executor {
 		w: w, bus: natstest.Bus(w.t, w.nats, subject.ToolExecutor), tools: map[string]func(context.Context, *toolv1.Call) string{},
 		outcomes: map[string]*toolv1.Outcome{}, ran: map[string]int{}, inHand: map[string]bool{}, cancelled: make(chan string, 10),
 	}
-	verifier, err := identity.NewVerifier(subject.ToolExecutor, map[string]string{subject.AgentRunner: w.keys[subject.AgentRunner].Public()})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	options, err := rpc.Server{Verifier: verifier, Log: slog.New(slog.DiscardHandler)}.HandlerOptions()
-	if err != nil {
-		w.t.Fatal(err)
-	}
 	mux := http.NewServeMux()
-	mux.Handle(toolv1connect.NewToolServiceHandler(e, options...))
-	server := httptest.NewUnstartedServer(mux)
-	server.Config.Protocols = new(http.Protocols)
-	server.Config.Protocols.SetHTTP1(true)
-	server.Config.Protocols.SetUnencryptedHTTP2(true)
-	server.Start()
-	w.t.Cleanup(server.Close)
-	e.url = server.URL
+	mux.Handle(toolv1connect.NewToolServiceHandler(e, w.doorOf(subject.ToolExecutor)...))
+	e.url = serve(w.t, mux).URL
 	if _, err := e.bus.Subscribe(subject.AllToolCancels, func(_ context.Context, m *bus.Message) { e.cancelled <- m.Subject }); err != nil {
 		w.t.Fatal(err)
 	}

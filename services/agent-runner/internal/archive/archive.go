@@ -62,6 +62,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"signalbox.dev/pkg/bus"
+	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/subject"
 )
@@ -103,9 +104,13 @@ func (a *Archive) Run(ctx context.Context) error {
 	var all sync.WaitGroup
 	for p := range a.cfg.Partitions {
 		c := &copier{Archive: a, stream: subject.EventStream(p), log: a.cfg.Log.With("stream", subject.EventStream(p))}
-		all.Go(func() { c.run(ctx) })
+		all.Go(func() {
+			_ = panics.Supervise(ctx, c.log, "archive", func(ctx context.Context) error { c.run(ctx); return nil })
+		})
 	}
-	all.Go(func() { a.expire(ctx) })
+	all.Go(func() {
+		_ = panics.Supervise(ctx, a.cfg.Log, "archive expiry", func(ctx context.Context) error { a.expire(ctx); return nil })
+	})
 	all.Wait()
 	return nil
 }

@@ -18,6 +18,7 @@ import (
 	"signalbox.dev/pkg/natsd/natstest"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/pgd"
+	"signalbox.dev/pkg/pgtest"
 	"signalbox.dev/pkg/subject"
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 	"signalbox.dev/services/agent-runner/internal/archive"
@@ -460,7 +461,7 @@ func TestRunFinishes(t *testing.T) {
 func TestRestarts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	pgConfig := pgd.Config{Dir: t.TempDir() + "/pg", Fast: true}
+	pgConfig := pgd.Config{Dir: pgtest.Folder(t) + "/pg", Fast: true}
 	postgres := func() *pgd.Server {
 		srv, err := pgd.Start(t.Context(), pgConfig)
 		if err != nil {

@@ -1,6 +1,7 @@
 package conversation_test
 
 import (
+	"context"
 	"log/slog"
 	"testing"
 	"time"
@@ -12,9 +13,17 @@ import (
 	"signalbox.dev/services/agent-runner/internal/conversation"
 	"signalbox.dev/services/agent-runner/internal/outbox"
 	"signalbox.dev/services/agent-runner/internal/preset"
+	"signalbox.dev/services/agent-runner/internal/provider"
 	"signalbox.dev/services/agent-runner/internal/run"
 	"signalbox.dev/services/agent-runner/migrations"
 )
+
+// anyModel lets people have what they ask for.
+type anyModel struct{}
+
+func (anyModel) Choose(_ context.Context, w provider.Wish) (name, model string, err error) {
+	return w.Provider, w.Model, nil
+}
 
 // BenchmarkSubmit stores the first message of a session, and with take also claims
 // its run: what a person waits for before a model is asked.
@@ -28,13 +37,13 @@ func BenchmarkSubmit(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			people := conversation.NewStore(db, out, presets, conversation.Config{Model: "m", Provider: "p", Partitions: 4, MaxBytes: 1 << 20, MaxQueued: 1})
+			people := conversation.NewStore(db, out, presets, conversation.Config{Models: anyModel{}, Partitions: 4, MaxBytes: 1 << 20, MaxQueued: 1})
 			runs := run.NewStore(db, out, "r", run.Config{Lease: time.Hour, WallTime: time.Hour, Partitions: 4})
 			a := identity.Actor{Workspace: id.New[id.Workspace](), Member: id.New[id.Member](), Role: identity.Editor}
 			b.ReportAllocs()
 			for b.Loop() {
 				b.StopTimer()
-				s, err := people.Create(b.Context(), a, conversation.NewSession{})
+				s, err := people.Create(b.Context(), a, conversation.NewSession{Provider: "p", Model: "m"})
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -16,10 +16,17 @@ import (
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
-// Cancel stops the session's runs, or only one of them: Stop means that nothing
-// goes on, so it ends the queued ones too. Queued runs end here; a running one
-// gets a stop in its inbox and is returned, for its runner to be nudged.
-func (s *Store) Cancel(ctx context.Context, a identity.Actor, session id.Session, only id.Run) (told, running []id.Run, err error) {
+// Which says what Cancel stops: the session's active run (or, when none is, the one whose
+// turn is next), a named one, or all.
+type Which struct {
+	Only id.Run
+	All  bool
+}
+
+// Cancel stops runs of a session; messages that are queued behind them have their turn then.
+// Queued runs end here; a running one gets a stop in its inbox and is returned, for its
+// runner to be nudged.
+func (s *Store) Cancel(ctx context.Context, a identity.Actor, session id.Session, w Which) (told, running []id.Run, err error) {
 	err = s.db.InWorkspace(ctx, a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
 		told, running = nil, nil
 		if err := lock(ctx, tx, a.Workspace, session); err != nil {
@@ -30,8 +37,8 @@ func (s *Store) Cancel(ctx context.Context, a identity.Actor, session id.Session
 			return err
 		}
 		found := false
-		for _, r := range open {
-			if !id.IsZero(only) && r.ID != only {
+		for i, r := range open {
+			if !id.IsZero(w.Only) && r.ID != w.Only || id.IsZero(w.Only) && !w.All && i > 0 {
 				continue
 			}
 			found = true
@@ -43,8 +50,8 @@ func (s *Store) Cancel(ctx context.Context, a identity.Actor, session id.Session
 				running = append(running, r.ID)
 			}
 		}
-		if !found && !id.IsZero(only) {
-			return s.ended(ctx, tx, a.Workspace, session, only)
+		if !found && !id.IsZero(w.Only) {
+			return s.ended(ctx, tx, a.Workspace, session, w.Only)
 		}
 		return run.WakeNext(ctx, tx, a.Workspace, session)
 	})
@@ -76,7 +83,7 @@ func (s *Store) CancelMember(ctx context.Context, a identity.Actor, member id.Me
 		return nil, nil, fmt.Errorf("look for the runs of member %s: %w", member, err)
 	}
 	for _, r := range runs {
-		stopped, going, err := s.Cancel(ctx, a, r.SessionID, r.ID)
+		stopped, going, err := s.Cancel(ctx, a, r.SessionID, Which{Only: r.ID})
 		if err != nil && fault.KindOf(err) != fault.NotFound { // deleted in between
 			return told, running, err
 		}
@@ -139,7 +146,7 @@ func (s *Store) endQueued(ctx context.Context, tx pgx.Tx, r *run.Run) error {
 	}
 	said, end := event(0), event(1)
 	said.Body = run.UserMessageEvent(r.UserMessage, r.CreatedBy, []byte(content), said.GetTime().AsTime())
-	end.Body = &runv1.Event_Done{Done: &runv1.Done{FinishReason: "cancelled"}}
+	end.Body = &runv1.Event_Done{Done: &runv1.Done{FinishReason: "cancelled", Simulated: r.Simulated()}}
 	_, subj := run.LogSubject(s.cfg.Partitions, r.Workspace, r.Session)
 	return outbox.Add(ctx, tx, run.EventMessages(r.Workspace, subj, []*runv1.Event{said, end})...)
 }

@@ -12,6 +12,7 @@ import (
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pg"
+	"signalbox.dev/services/agent-runner/internal/modelmsg"
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
@@ -19,6 +20,8 @@ import (
 type View struct {
 	Session  Session
 	Messages []run.Message
+	// Simulated are the runs that the simulator has answered.
+	Simulated []id.Run
 	// Active is the run that is being worked on or, when none is, the first queued
 	// one; nil when there is nothing to do.
 	Active *run.Run
@@ -81,22 +84,24 @@ func (v *View) read(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.
 	if err != nil {
 		return err
 	}
-	v.Messages, err = pgx.CollectRows(rows, pgx.RowToStructByName[run.Message])
+	if v.Messages, err = pgx.CollectRows(rows, pgx.RowToStructByName[run.Message]); err != nil {
+		return err
+	}
+	rows, err = tx.Query(ctx, `SELECT id FROM runs WHERE workspace_id = $1 AND session_id = $2 AND split_part(provider, '-', 1) = $3`, ws, session, run.Simulator)
+	if err != nil {
+		return err
+	}
+	v.Simulated, err = pgx.CollectRows(rows, pgx.RowTo[id.Run])
 	return err
 }
 
 // Step is a row of steps.
 type Step struct {
-	StepIndex          int
-	FinishReason       string
-	InputTokens        int64
-	CacheReadTokens    int64
-	CacheWriteTokens   int64
-	OutputTokens       int64
-	ReasoningTokens    int64
-	WastedInputTokens  int64
-	WastedOutputTokens int64
-	CommittedAt        *time.Time
+	StepIndex    int
+	FinishReason string
+	Usage        run.Usage
+	Wasted       run.Usage
+	CommittedAt  *time.Time
 }
 
 // ToolCall is a row of tool_calls.
@@ -120,8 +125,16 @@ type RunView struct {
 	Run   run.Run
 	Steps []Step
 	Calls []ToolCall
-	// EndWaits is true while the last events of a run that has ended are in the outbox.
+	// Of a run that has ended: EndWaits is true while its last events are in the outbox, and
+	// Text has the texts of all steps, with a blank line between them.
 	EndWaits bool
+	Text     string
+}
+
+func scanStep(row pgx.CollectableRow) (s Step, err error) {
+	u, w := &s.Usage, &s.Wasted
+	return s, row.Scan(&s.StepIndex, &s.FinishReason, &u.Input, &u.CacheRead, &u.CacheWrite, &u.Output, &u.Reasoning, &u.Estimated,
+		&w.Input, &w.CacheRead, &w.CacheWrite, &w.Output, &w.Reasoning, &w.Estimated, &s.CommittedAt)
 }
 
 // Run returns a run with its steps and tool calls.
@@ -136,13 +149,15 @@ func (s *Store) Run(ctx context.Context, a identity.Actor, r id.Run) (*RunView, 
 			return err
 		}
 		rows, err = tx.Query(ctx, `
-			SELECT step_index, finish_reason, input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, reasoning_tokens,
-				wasted_input_tokens, wasted_output_tokens, committed_at
-			FROM steps WHERE workspace_id = $1 AND run_id = $2 ORDER BY step_index`, a.Workspace, r)
+			SELECT s.step_index, s.finish_reason, s.input_tokens, s.cache_read_tokens, s.cache_write_tokens, s.output_tokens, s.reasoning_tokens, s.estimated,
+				s.wasted_input_tokens, coalesce(w.cache_read_tokens, 0), coalesce(w.cache_write_tokens, 0), s.wasted_output_tokens,
+				coalesce(w.reasoning_tokens, 0), coalesce(w.estimated, false), s.committed_at
+			FROM steps s LEFT JOIN usage w ON w.workspace_id = s.workspace_id AND w.run_id = s.run_id AND w.step_index = s.step_index AND w.wasted
+			WHERE s.workspace_id = $1 AND s.run_id = $2 ORDER BY s.step_index`, a.Workspace, r)
 		if err != nil {
 			return err
 		}
-		if v.Steps, err = pgx.CollectRows(rows, pgx.RowToStructByName[Step]); err != nil {
+		if v.Steps, err = pgx.CollectRows(rows, scanStep); err != nil {
 			return err
 		}
 		rows, err = tx.Query(ctx, `
@@ -154,6 +169,17 @@ func (s *Store) Run(ctx context.Context, a identity.Actor, r id.Run) (*RunView, 
 		if v.Calls, err = pgx.CollectRows(rows, pgx.RowToStructByName[ToolCall]); err != nil || !v.Run.State.Ended() {
 			return err
 		}
+		rows, err = tx.Query(ctx, `
+			SELECT content FROM messages WHERE workspace_id = $1 AND session_id = $2 AND run_id = $3 AND role = 'assistant'
+			ORDER BY position`, a.Workspace, v.Run.Session, r)
+		if err != nil {
+			return err
+		}
+		contents, err := pgx.CollectRows(rows, pgx.RowTo[json.RawMessage])
+		if err != nil {
+			return err
+		}
+		v.Text = modelmsg.PlainTexts(contents)
 		_, subj := run.LogSubject(s.cfg.Partitions, a.Workspace, v.Run.Session)
 		return tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox WHERE workspace_id = $1 AND subject = $2)`, a.Workspace, subj).Scan(&v.EndWaits)
 	})

@@ -30,9 +30,9 @@ func TestEndWaits(t *testing.T) {
 	}
 	// Nobody empties this outbox.
 	s := conversation.NewStore(db, outbox.New(db, nil, slog.New(slog.DiscardHandler)), presets,
-		conversation.Config{Model: "m", Provider: "p", Partitions: 4, MaxBytes: 1 << 20, MaxQueued: 1})
+		conversation.Config{Models: anyModel{}, Partitions: 4, MaxBytes: 1 << 20, MaxQueued: 1})
 	a := identity.Actor{Workspace: id.New[id.Workspace](), Member: id.New[id.Member](), Role: identity.Editor}
-	session, err := s.Create(ctx, a, conversation.NewSession{})
+	session, err := s.Create(ctx, a, conversation.NewSession{Provider: "p", Model: "m"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func TestEndWaits(t *testing.T) {
 		}
 	}
 	waits("that is queued", false)
-	if _, _, err := s.Cancel(ctx, a, session.ID, id.Run{}); err != nil {
+	if _, _, err := s.Cancel(ctx, a, session.ID, conversation.Which{}); err != nil {
 		t.Fatal(err)
 	}
 	waits("whose end is in the outbox", true)

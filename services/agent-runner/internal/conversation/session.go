@@ -10,6 +10,8 @@ package conversation
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
@@ -23,6 +25,8 @@ import (
 	"signalbox.dev/services/agent-runner/internal/modelmsg"
 	"signalbox.dev/services/agent-runner/internal/outbox"
 	"signalbox.dev/services/agent-runner/internal/preset"
+	"signalbox.dev/services/agent-runner/internal/provider"
+	"signalbox.dev/services/agent-runner/internal/run"
 )
 
 // Session is a row of sessions.
@@ -46,17 +50,27 @@ type Session struct {
 const columns = `id, workspace_id, created_by, title, title_source, model, provider, system_prompt, preset, tools, max_steps,
 	archived, created_at, updated_at`
 
-// Config are the defaults of what callers leave out, and the parts' limits.
+// Models chooses among the models that the context's workspace can call. What it cannot
+// is a fault that says what there is.
+type Models interface {
+	Choose(ctx context.Context, w provider.Wish) (provider, model string, err error)
+}
+
+// Config is what sessions are checked against, and their limits.
 type Config struct {
-	Model    string
-	Provider string
+	Models Models
+	// Tools returns the names of the tools that the context's workspace has, as of now
+	// with fresh.
+	Tools func(ctx context.Context, fresh bool) ([]string, error)
 	// Partitions of the run log.
 	Partitions int
 	// MaxBytes bounds the content of a session's messages.
 	MaxBytes int
 	// MaxQueued bounds the runs that wait in one session.
 	MaxQueued int
-	Content   modelmsg.Limits
+	// MaxWaiting bounds those that wait in one workspace; 0 for no bound.
+	MaxWaiting int
+	Content    modelmsg.Limits
 }
 
 // Store reads and writes sessions.
@@ -164,14 +178,25 @@ func (s *Store) Create(ctx context.Context, a identity.Actor, n NewSession) (*Se
 	if err := n.validate(); err != nil {
 		return nil, err
 	}
+	hash, err := n.hash()
+	if err != nil {
+		return nil, err
+	}
 	p, err := s.presets.Get(n.Preset)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.checkTools(ctx, n.Tools); err != nil {
+		return nil, err
+	}
+	provider, model, err := s.cfg.Models.Choose(ctx, provider.Wish{Provider: n.Provider, Model: n.Model})
 	if err != nil {
 		return nil, err
 	}
 	args := pg.Args{
 		"id": id.New[id.Session](), "workspace": a.Workspace, "member": a.Member,
-		"title": n.Title, "source": sourceOf(n.Title), "model": orElse(n.Model, s.cfg.Model), "provider": orElse(n.Provider, s.cfg.Provider),
-		"prompt": n.SystemPrompt, "preset": p.Name, "tools": n.Tools, "steps": orNil(n.MaxSteps), "key": orNil(n.IdempotencyKey),
+		"title": n.Title, "source": sourceOf(n.Title), "model": model, "provider": provider,
+		"prompt": n.SystemPrompt, "preset": p.Name, "tools": n.Tools, "steps": orNil(n.MaxSteps), "key": orNil(n.IdempotencyKey), "hash": hash,
 	}
 	var session Session
 	// Two sessions of a workspace may meet in the same microsecond: created_at is
@@ -183,7 +208,7 @@ func (s *Store) Create(ctx context.Context, a identity.Actor, n NewSession) (*Se
 		})
 	})
 	if pg.IsUniqueViolation(err, "sessions_idempotency") {
-		return s.byKey(ctx, a, n.IdempotencyKey)
+		return s.byKey(ctx, a, n.IdempotencyKey, hash)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("create session: %w", err)
@@ -197,8 +222,8 @@ func insert(ctx context.Context, tx pgx.Tx, args pg.Args) (Session, error) {
 			SELECT greatest(clock_timestamp(), (
 				SELECT max(created_at) + interval '1 microsecond' FROM sessions WHERE workspace_id = @workspace)) AS at)
 		INSERT INTO sessions (id, workspace_id, created_by, title, title_source, model, provider, system_prompt, preset, tools,
-			max_steps, idempotency_key, created_at, updated_at)
-		SELECT @id, @workspace, @member, @title, @source, @model, @provider, @prompt, @preset, @tools, @steps, @key, at, at FROM moment
+			max_steps, idempotency_key, request_hash, created_at, updated_at)
+		SELECT @id, @workspace, @member, @title, @source, @model, @provider, @prompt, @preset, @tools, @steps, @key, @hash, at, at FROM moment
 		RETURNING `+columns, args)
 	if err != nil {
 		return Session{}, err
@@ -215,9 +240,27 @@ func retryOn(ctx context.Context, constraint string, f func() error) error {
 	}
 }
 
-func (s *Store) byKey(ctx context.Context, a identity.Actor, key string) (*Session, error) {
-	return s.one(ctx, a, `workspace_id = @workspace AND created_by = @member AND idempotency_key = @key`,
-		pg.Args{"workspace": a.Workspace, "member": a.Member, "key": key})
+func (s *Store) byKey(ctx context.Context, a identity.Actor, key string, hash []byte) (*Session, error) {
+	session, err := s.one(ctx, a, `workspace_id = @workspace AND created_by = @member AND idempotency_key = @key
+		AND (request_hash IS NULL OR request_hash = @hash)`,
+		pg.Args{"workspace": a.Workspace, "member": a.Member, "key": key, "hash": hash})
+	if fault.KindOf(err) == fault.NotFound { // the key is there, so the request was another one
+		return nil, fault.Coded(fault.Conflict, "IDEMPOTENCY_KEY_REUSED", "this idempotency key was used for another session: use a new key for a new request")
+	}
+	return session, err
+}
+
+// hash tells requests with the same idempotency key apart; nil without a key.
+func (n *NewSession) hash() ([]byte, error) {
+	if n.IdempotencyKey == "" {
+		return nil, nil
+	}
+	b, err := json.Marshal(n)
+	if err != nil {
+		return nil, fmt.Errorf("hash the request: %w", err)
+	}
+	sum := sha256.Sum256(b)
+	return sum[:], nil
 }
 
 // Get returns a session.
@@ -312,9 +355,19 @@ func (s *Store) Update(ctx context.Context, a identity.Actor, session id.Session
 	if err := checkFields(c.Title, c.Model, c.Provider, c.SystemPrompt, c.Tools); err != nil {
 		return nil, err
 	}
+	if err := s.checkTools(ctx, c.Tools); err != nil {
+		return nil, err
+	}
+	if c.Provider != nil || c.Model != nil {
+		provider, model, err := s.choose(ctx, a, session, c)
+		if err != nil {
+			return nil, err
+		}
+		c.Provider, c.Model = &provider, &model
+	}
 	args := pg.Args{
-		"workspace": a.Workspace, "session": session, "title": c.Title, "model": emptyIsDefault(c.Model, s.cfg.Model),
-		"provider": emptyIsDefault(c.Provider, s.cfg.Provider), "prompt": c.SystemPrompt, "archived": c.Archived,
+		"workspace": a.Workspace, "session": session, "title": c.Title, "model": c.Model,
+		"provider": c.Provider, "prompt": c.SystemPrompt, "archived": c.Archived,
 		"tools": c.Tools, "reset": c.ResetTools,
 	}
 	var changed Session
@@ -360,12 +413,15 @@ func (s *Store) Delete(ctx context.Context, a identity.Actor, session id.Session
 		if active, err = pgx.CollectRows(rows, pgx.RowTo[id.Run]); err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, `DELETE FROM sessions WHERE workspace_id = $1 AND id = $2`, a.Workspace, session)
-		return err
+		if _, err = tx.Exec(ctx, `DELETE FROM sessions WHERE workspace_id = $1 AND id = $2`, a.Workspace, session); err != nil || len(active) == 0 {
+			return err
+		}
+		return run.WakeOther(ctx, tx, a.Workspace, active[0])
 	})
 	if err != nil {
 		return nil, fmt.Errorf("delete session: %w", err)
 	}
+	s.out.Poke()
 	return active, nil
 }
 
@@ -392,13 +448,6 @@ func sourceOf(title string) string {
 func orElse(v, otherwise string) string {
 	if v == "" {
 		return otherwise
-	}
-	return v
-}
-
-func emptyIsDefault(v *string, otherwise string) *string {
-	if v != nil && *v == "" {
-		return &otherwise
 	}
 	return v
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -71,6 +72,14 @@ func (s *Store) Submit(ctx context.Context, a identity.Actor, n NewMessage) (*Su
 		return nil, err
 	}
 	n.Content = content
+	if err := s.checkTools(ctx, n.Tools); err != nil {
+		return nil, err
+	}
+	if n.Provider != "" || n.Model != "" {
+		if n.Provider, n.Model, err = s.choose(ctx, a, n.Session, Change{Provider: orNil(n.Provider), Model: orNil(n.Model)}); err != nil {
+			return nil, err
+		}
+	}
 	var (
 		out   *Submitted
 		found surroundings
@@ -106,6 +115,11 @@ func (s *Store) submit(b *pgx.Batch, a identity.Actor, n NewMessage, found *surr
 		return steer(b, a, n, open[0]), nil
 	case len(open) > s.cfg.MaxQueued:
 		return nil, fault.Coded(fault.Conflict, "QUEUE_FULL", "%d messages of this session wait already: wait for an answer, or cancel", len(open)-1)
+	case s.cfg.MaxWaiting > 0 && found.waiting >= s.cfg.MaxWaiting && (len(open) > 0 || !n.Take.Ready()):
+		return nil, &fault.Error{
+			Kind: fault.Limited, Code: "TOO_MANY_WAITING", RetryAfter: retryWaiting,
+			Message: fmt.Sprintf("%d messages of this workspace wait for an answer already: try again when some are answered, or cancel some", found.waiting),
+		}
 	}
 	return enqueue(b, a, n, found, len(open) == 0), nil
 }
@@ -117,7 +131,11 @@ type surroundings struct {
 	size    int64           // of the session's messages
 	raw     int64           // of what providers said, beside that
 	open    []run.Run       // that have not ended, in order
+	waiting int             // runs of the workspace that are queued
 }
+
+// retryWaiting is when a message may come again that would have waited behind too many.
+const retryWaiting = 5 * time.Second
 
 type lockedSession struct {
 	Model, Provider, TitleSource string
@@ -160,6 +178,8 @@ func lookAt(ws id.Workspace, n NewMessage, found *surroundings) *pgx.Batch {
 		WHERE workspace_id = @workspace AND session_id = @session`, args).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&found.size, &found.raw) })
 	b.Queue(selectOpen, args).Query(pg.Collect(&found.open))
+	b.Queue(`SELECT count(*) FROM runs WHERE workspace_id = @workspace AND state = 'queued'`, args).
+		QueryRow(func(row pgx.Row) error { return row.Scan(&found.waiting) })
 	n.Take.QueueLook(b)
 	return b
 }

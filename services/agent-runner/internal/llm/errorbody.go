@@ -3,9 +3,12 @@ package llm
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"signalbox.dev/services/agent-runner/internal/llm/jscan"
 )
@@ -15,7 +18,7 @@ import (
 func StatusError(status int, h http.Header, body []byte) *Error {
 	f := readFailure(body)
 	e := f.error(status)
-	if e.RetryAfter = retryAfter(h, time.Now()); e.RetryAfter >= time.Second {
+	if e.RetryAfter = retryAfter(h, time.Now()); e.RetryAfter >= time.Second && !slices.Contains(ours, f.code) {
 		e.Message = fmt.Sprintf("%s. It asks to wait %s.", strings.TrimSuffix(e.Message, "."), e.RetryAfter.Round(time.Second))
 	}
 	for _, name := range []string{"Request-Id", "X-Request-Id"} {
@@ -109,7 +112,19 @@ func (f *failure) error(status int) *Error {
 	e := NewError(f.kind(status), nil, "%s", f.message)
 	e.Status = status
 	e.Type, e.Code, e.RequestID = cleanDetail(f.typ), cleanDetail(f.code), cleanDetail(f.request)
+	if slices.Contains(ours, f.code) && e.Detail != "" {
+		e.Message = sentence(e.Detail)
+	}
 	return e
+}
+
+// ours are the codes of the credential broker's egress for its own errors, whose messages
+// are for people: they name the provider, and say why or what to do.
+var ours = []string{"provider_timeout", "provider_unreachable", "provider_broke_off", "shutting_down", "no_credential", "account_unavailable", "accounts_exhausted", "address_not_allowed"}
+
+func sentence(s string) string {
+	first, size := utf8.DecodeRuneInString(s)
+	return string(unicode.ToUpper(first)) + strings.TrimSuffix(s[size:], ".") + "."
 }
 
 // kind classifies by code, then type, then status; where these say no more than that

@@ -108,8 +108,11 @@ type Response struct {
 	// the message and send the conversation again with Request.Continue.
 	Paused bool
 
-	Usage    Usage
-	RawUsage json.RawMessage // the provider's last usage object; nil if there was none
+	Usage Usage
+	// Estimated: Usage is not the provider's final count, which comes at the end of an
+	// answer, if at all. Stream.Estimate completes it.
+	Estimated bool
+	RawUsage  json.RawMessage // the provider's last usage object; nil if there was none
 }
 
 // Text returns the answer's text.

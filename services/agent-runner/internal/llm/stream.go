@@ -15,7 +15,7 @@ type Decoder interface {
 	// Decode takes one server-sent event, appends what happened to out and reports
 	// whether the answer is complete.
 	Decode(ev sse.Event, out []Event) (events []Event, done bool, err error)
-	// End takes a clean end of the stream that came before Decode reported done. It
+	// End takes an end of the stream, clean or not, that came before Decode reported done. It
 	// returns ErrTruncated where the answer is not complete.
 	End(out []Event) (events []Event, err error)
 	// Response returns the answer; with partial, what there is of it, fit to be kept
@@ -39,10 +39,11 @@ type Stream struct {
 	sse  *sse.Reader
 	body *watched
 
-	queue []Event
-	at    int
-	done  bool
-	err   error
+	queue    []Event
+	at       int
+	received int // bytes of text, reasoning and tool arguments
+	done     bool
+	err      error
 }
 
 // NewStream returns a Stream over body, which it closes. It is for tests and
@@ -101,14 +102,30 @@ func (s *Stream) read() {
 	ev, err := s.sse.Next()
 	if err == nil {
 		s.queue, s.done, err = s.dec.Decode(ev, s.queue)
-	} else if errors.Is(err, io.EOF) {
-		s.queue, err = s.dec.End(s.queue)
+	} else if errors.Is(err, io.EOF) || s.lost(err) {
+		var truncated error
+		if s.queue, truncated = s.dec.End(s.queue); truncated == nil || errors.Is(err, io.EOF) {
+			err = truncated
+		}
 		s.done = true
+	}
+	for i := range s.queue {
+		switch ev := &s.queue[i]; ev.Type {
+		case TextDelta, ReasoningDelta, ToolCallDelta:
+			s.received += len(ev.Text)
+		default:
+		}
 	}
 	if err != nil {
 		s.done = true
 		s.err = s.explain(err)
 	}
+}
+
+// lost reports whether err is of the connection: what has arrived before may be whole.
+func (s *Stream) lost(err error) bool {
+	_, ours := errors.AsType[*Error](err)
+	return !ours && !errors.Is(err, sse.ErrTooLong) && s.ctx.Err() == nil
 }
 
 // explain gives a failure its kind. The end of the context comes first: it is what

@@ -228,7 +228,7 @@ func TestStreamTimeouts(t *testing.T) {
 	})
 }
 
-// A stream that ends early is never an answer.
+// A stream that ends before the model has said why it stops is never an answer.
 func TestStreamBroken(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -238,13 +238,14 @@ func TestStreamBroken(t *testing.T) {
 		want       string
 	}{
 		{"anthropic, clean end", claudeHead, claude, false, "truncated"},
-		{"anthropic, clean end before message_stop", strings.TrimSuffix(claudeHead+claudeTail, "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"), claude, false, "truncated"},
+		{"anthropic, clean end before message_stop", strings.TrimSuffix(claudeHead+claudeTail, "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"), claude, false, ""},
+		{"anthropic, broken before message_stop", strings.TrimSuffix(claudeHead+claudeTail, "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"), claude, true, ""},
 		{"anthropic, broken", claudeHead, claude, true, "truncated"},
 		{"anthropic, broken in an event", claudeHead + "event: content_block_delta\ndata: {", claude, true, "truncated"},
 		{"anthropic, broken behind message_stop", claudeHead + claudeTail, claude, true, ""},
 		{"openai, clean end", chatHead, chat, false, "truncated"},
 		{"openai, clean end behind the finish reason", chatHead + chatTail, chat, false, ""},
-		{"openai, broken behind the finish reason", chatHead + chatTail, chat, true, "truncated"},
+		{"openai, broken behind the finish reason", chatHead + chatTail, chat, true, ""},
 		{"openai, broken behind [DONE]", chatHead + chatTail + "data: [DONE]\n\n", chat, true, ""},
 	}
 	for _, tt := range tests {

@@ -2,6 +2,7 @@ package loop
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/price"
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
@@ -27,7 +29,7 @@ type answering struct {
 	*Loop
 	claim    *run.Claim
 	draining <-chan struct{}
-	mail     <-chan struct{}
+	held     *held
 
 	log     *runlog.Writer
 	waiter  *toolbox.Waiter
@@ -40,6 +42,7 @@ type answering struct {
 	text    string // of the last step
 	paused  bool   // the provider paused in its last answer
 	unread  bool   // the inbox may have something unread
+	stepped bool   // this claim has brought the run on by a step
 }
 
 // run works until the run has ended (nil), is parked (nil), or cannot go on here.
@@ -178,7 +181,7 @@ func (a *answering) insist(ctx context.Context, do func() error) error {
 			return err
 		}
 		a.Log.WarnContext(ctx, "run waits for a part that is away", "run", a.claim.Run.ID, "error", err)
-		if stop := a.backoff(ctx, 1, 0); stop != nil {
+		if stop := sleep(ctx, a.backoff(1)); stop != nil {
 			return errors.Join(stop, err)
 		}
 	}
@@ -199,9 +202,13 @@ func (a *answering) watch(ctx context.Context) (stoppable context.Context, cance
 			select {
 			case <-stoppable.Done():
 				return
-			case <-a.mail:
+			case <-a.held.mail:
 			}
-			mail, err := a.Store.ReadInbox(stoppable, a.claim, false)
+			var mail run.Mail
+			err := panics.Try(func() (err error) {
+				mail, err = a.Store.ReadInbox(stoppable, a.claim, false)
+				return err
+			})
 			switch {
 			case errors.Is(err, run.ErrFenced):
 				cancel(run.ErrFenced) // taken over, or deleted with its session
@@ -227,6 +234,10 @@ func (a *answering) step(ctx, stoppable context.Context) (ended bool, err error)
 		return true, a.park(ctx)
 	default:
 	}
+	if a.stepped && a.held.yield.Load() {
+		return true, a.park(ctx)
+	}
+	a.stepped = true
 	if ended, err := a.readMail(ctx); ended || err != nil {
 		return ended, err
 	}
@@ -364,13 +375,9 @@ func (a *answering) answered(ctx, stoppable context.Context, index int, res *llm
 func (a *answering) answer(index int, res *llm.Response) run.Answer {
 	answer := run.Answer{
 		Step: index, RawDialect: res.Raw.Dialect, Raw: res.Raw.Blocks, Model: a.claim.Run.Model, ResponseID: res.ID,
-		FinishReason: string(res.Finish), Usage: usageOf(res.Usage),
+		FinishReason: string(res.Finish), Usage: usageOf(res),
 	}
-	u := answer.Usage
-	tokens := price.Tokens{Input: u.Input, CacheRead: u.CacheRead, CacheWrite: u.CacheWrite, Output: u.Output}
-	if cost, known := a.Prices.Cost(a.claim.Run.Provider, answer.Model, tokens); known {
-		answer.CostMicros = &cost
-	}
+	answer.CostMicros = a.cost(answer.Usage)
 	if string(res.Content) != "[]" {
 		answer.Content = res.Content
 	}
@@ -462,7 +469,7 @@ func (a *answering) end(ctx context.Context, e run.End) error {
 	if e.State == run.Failed {
 		e.Events = append(e.Events, failed(e.ErrorMessage, e.ErrorCode))
 	} else {
-		e.Events = append(e.Events, done(e.Text, usage, steps, e.FinishReason))
+		e.Events = append(e.Events, done(r, a.allText(e.Answer), usage, steps, &e))
 	}
 	e.Events = a.log.Stamp(e.Events...)
 	_, e.Subject = run.LogSubject(a.cfg.Partitions, r.Workspace, r.Session)
@@ -479,11 +486,38 @@ func (a *answering) end(ctx context.Context, e run.End) error {
 	return nil
 }
 
-func usageOf(u llm.Usage) run.Usage {
-	return run.Usage{Input: u.InputTokens, CacheRead: u.CacheRead, CacheWrite: u.CacheWrite, Output: u.OutputTokens, Reasoning: u.Reasoning}
+func usageOf(res *llm.Response) run.Usage {
+	u := res.Usage
+	return run.Usage{
+		Input: u.InputTokens, CacheRead: u.CacheRead, CacheWrite: u.CacheWrite, Output: u.OutputTokens, Reasoning: u.Reasoning,
+		Estimated: res.Estimated,
+	}
+}
+
+// cost returns what tokens of the run's model cost; see run.Answer.
+func (a *answering) cost(u run.Usage) *int64 {
+	tokens := price.Tokens{Input: u.Input, CacheRead: u.CacheRead, CacheWrite: u.CacheWrite, Output: u.Output}
+	if cost, known := a.Prices.Cost(a.claim.Run.Provider, a.claim.Run.Model, tokens); known {
+		return &cost
+	}
+	return nil
 }
 
 // lastText returns the text of the conversation's last answer.
+// allText is what the run has said in all steps; last is an answer that is not committed yet.
+func (a *answering) allText(last *run.Answer) string {
+	var contents []json.RawMessage
+	for _, m := range a.history {
+		if m.Run == a.claim.Run.ID && m.Role == string(llm.Assistant) {
+			contents = append(contents, m.Content)
+		}
+	}
+	if last != nil {
+		contents = append(contents, last.Content)
+	}
+	return modelmsg.PlainTexts(contents)
+}
+
 func lastText(history []run.Message) string {
 	for _, h := range slices.Backward(history) {
 		if h.Role == string(llm.Assistant) {

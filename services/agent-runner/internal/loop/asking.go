@@ -49,12 +49,16 @@ func (a *answering) ask(ctx context.Context, index int) (*llm.Response, error) {
 			return res, err
 		}
 		a.Log.WarnContext(ctx, "model call failed; trying again", "run", a.claim.Run.ID, "step", index, "try", try, "error", err)
-		if streamed {
-			if err := a.void(ctx, index, res, failure); err != nil {
-				return res, err // viewers do not know that it is void: if this is a stop, it stands
+		if err := a.void(ctx, index, res, streamed, failure); err != nil {
+			return res, err // if this is a stop, what viewers do not know to be void stands
+		}
+		wait := max(a.backoff(max(try, 1)), failure.RetryAfter)
+		if failure.RetryAfter >= noticeable {
+			if err := a.log.Append(ctx, waiting(index, failure.Message, time.Now().Add(wait))); err != nil {
+				return nil, err
 			}
 		}
-		if err := a.backoff(ctx, max(try, 1), failure.RetryAfter); err != nil {
+		if err := sleep(ctx, wait); err != nil {
 			return nil, err
 		}
 	}
@@ -63,6 +67,10 @@ func (a *answering) ask(ctx context.Context, index int) (*llm.Response, error) {
 // maxBreaks is how often a step may lose the connection to the broker without that
 // being taken for the provider's failure.
 const maxBreaks = 10
+
+// noticeable is the shortest wait asked for by a provider, or by the broker when all
+// accounts are limited, that viewers are told of.
+const noticeable = time.Second
 
 // prepare finds the provider and the tools, once for the claim.
 func (a *answering) prepare(ctx context.Context) (err error) {
@@ -101,6 +109,10 @@ func (a *answering) call(ctx context.Context, index int, req *llm.Request) (res 
 		return nil, false, err
 	}
 	defer stream.Close()
+	counted := func(res *llm.Response) *llm.Response {
+		stream.Estimate(req, res)
+		return res
+	}
 	for stream.Next() {
 		if !streamed {
 			a.Metrics.firstToken.Observe(time.Since(start).Seconds())
@@ -108,13 +120,13 @@ func (a *answering) call(ctx context.Context, index int, req *llm.Request) (res 
 		wrote, err := a.relay(ctx, index, stream.Event())
 		streamed = streamed || wrote
 		if err != nil {
-			return stream.Partial(), streamed, err
+			return counted(stream.Partial()), streamed, err
 		}
 	}
 	if err := stream.Err(); err != nil {
-		return stream.Partial(), streamed, err
+		return counted(stream.Partial()), streamed, err
 	}
-	return stream.Response(), streamed, nil
+	return counted(stream.Response()), streamed, nil
 }
 
 // relay puts a stream's event into the run log. Calls of our own tools are told
@@ -160,23 +172,40 @@ func bounded(result json.RawMessage) string {
 	return string(result)
 }
 
-// void tells viewers that what the step has streamed so far comes again, and
-// notes what it cost.
-func (a *answering) void(ctx context.Context, index int, partial *llm.Response, failure *llm.Error) error {
-	if partial != nil {
-		if err := a.Store.AddWaste(ctx, a.claim, index, usageOf(partial.Usage)); err != nil {
+// void tells viewers who have seen some of a failed call's answer that the step begins anew,
+// and notes what the call has cost. Where viewers were told, no content is left in partial.
+func (a *answering) void(ctx context.Context, index int, partial *llm.Response, streamed bool, failure *llm.Error) error {
+	if streamed {
+		if err := a.log.Append(ctx, stepRetry(index, failure.Message)); err != nil {
 			return err
 		}
+		partial.Content = json.RawMessage("[]")
 	}
-	return a.log.Append(ctx, stepRetry(index, failure.Message))
+	return a.waste(ctx, index, partial)
 }
 
-// backoff waits before the next try: as long as the provider asks, or twice as
-// long as the last time, give or take a half.
-func (a *answering) backoff(ctx context.Context, try int, asked time.Duration) error {
+// waste notes what was used for an answer of which nothing is kept.
+func (a *answering) waste(ctx context.Context, index int, partial *llm.Response) error {
+	if partial == nil {
+		return nil
+	}
+	used := usageOf(partial)
+	if used == (run.Usage{}) {
+		return nil
+	}
+	return a.Store.AddWaste(ctx, a.claim, index, used, a.cost(used))
+}
+
+// backoff returns the wait before the next try: twice as long as the last one, give
+// or take a half.
+func (a *answering) backoff(try int) time.Duration {
 	wait := a.cfg.Backoff << (try - 1)
-	wait = wait/2 + a.cfg.Jitter(wait)
-	timer := time.NewTimer(max(wait, asked))
+	return wait/2 + a.cfg.Jitter(wait)
+}
+
+// sleep returns after the wait, or with the context's cause.
+func sleep(ctx context.Context, wait time.Duration) error {
+	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -202,12 +231,10 @@ func (a *answering) askFailed(ctx, stoppable context.Context, index int, partial
 	case errors.Is(err, errStepTime):
 		return true, a.cutShort(ctx, index, partial, run.Done, reasonMaxStepTime)
 	}
+	if err := a.waste(ctx, index, partial); err != nil {
+		return false, err
+	}
 	if failure, ok := errors.AsType[*llm.Error](err); ok {
-		if partial != nil && usageOf(partial.Usage) != (run.Usage{}) {
-			if err := a.Store.AddWaste(ctx, a.claim, index, usageOf(partial.Usage)); err != nil {
-				return false, err
-			}
-		}
 		return true, a.finish(ctx, run.End{State: run.Failed, ErrorMessage: failure.Message, ErrorCode: code(failure)})
 	}
 	switch f := fault.From(err); f.Kind {
@@ -227,6 +254,8 @@ func (a *answering) cutShort(ctx context.Context, index int, partial *llm.Respon
 		answer.Interrupted, answer.FinishReason, answer.Calls = true, string(llm.FinishOther), nil
 		a.text = modelmsg.PlainText(answer.Content)
 		end.Answer = &answer
+	} else if err := a.waste(ctx, index, partial); err != nil {
+		return err
 	}
 	return a.finish(ctx, end)
 }

@@ -3,6 +3,9 @@ package loop
 import (
 	"encoding/json"
 	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"signalbox.dev/pkg/id"
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
@@ -14,11 +17,17 @@ import (
 // crash is the same.
 
 func runStart(r *run.Run) *runv1.Event {
-	return &runv1.Event{Body: &runv1.Event_RunStart{RunStart: &runv1.RunStart{Provider: r.Provider, Model: r.Model}}}
+	return &runv1.Event{Body: &runv1.Event_RunStart{RunStart: &runv1.RunStart{Provider: r.Provider, Model: r.Model, Simulated: r.Simulated()}}}
 }
 
 func stepRetry(step int, reason string) *runv1.Event {
 	return &runv1.Event{StepIndex: int32(step), Body: &runv1.Event_StepRetry{StepRetry: &runv1.StepRetry{Reason: reason}}}
+}
+
+func waiting(step int, reason string, until time.Time) *runv1.Event {
+	return &runv1.Event{StepIndex: int32(step), Body: &runv1.Event_Waiting{
+		Waiting: &runv1.Waiting{Reason: reason, Until: timestamppb.New(until.Truncate(time.Millisecond))},
+	}}
 }
 
 func stepComplete(step int, in, out int64, finish string) *runv1.Event {
@@ -56,13 +65,19 @@ func toolResult(step int, c *run.Call, o *run.Outcome) *runv1.Event {
 	}}
 }
 
-func done(text string, usage run.Usage, steps int, finish string) *runv1.Event {
-	if len(text) > maxText {
-		text = strings.ToValidUTF8(text[:maxText], "") + "… (shortened: the message has the whole text)"
-	}
+// done is the end of a run that did not fail. text is of all steps.
+func done(r *run.Run, text string, usage run.Usage, steps int, e *run.End) *runv1.Event {
 	return &runv1.Event{Body: &runv1.Event_Done{Done: &runv1.Done{
-		Text: text, TotalTokensIn: usage.Input, TotalTokensOut: usage.Output, Steps: int32(steps), FinishReason: finish,
+		Text: shortened(text), FinalText: shortened(e.Text), TotalTokensIn: usage.Input, TotalTokensOut: usage.Output,
+		Steps: int32(steps), FinishReason: e.FinishReason, Simulated: r.Simulated(),
 	}}}
+}
+
+func shortened(text string) string {
+	if len(text) <= maxText {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxText], "") + "… (shortened: the messages have the whole text)"
 }
 
 func failed(message, code string) *runv1.Event {

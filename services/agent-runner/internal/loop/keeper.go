@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"signalbox.dev/pkg/bus"
@@ -42,6 +43,7 @@ type held struct {
 	lose  context.CancelCauseFunc
 	lease run.Lease
 	mail  chan struct{} // capacity 1: there is something unread
+	yield atomic.Bool   // another workspace waits for the slot
 }
 
 // NewKeeper returns a keeper that renews as often as every says.
@@ -147,6 +149,11 @@ func (k *Keeper) renew(ctx context.Context) {
 		if b.Mail {
 			k.ring(b.Run)
 		}
+		k.mu.Lock()
+		if h := k.runs[b.Run]; h != nil {
+			h.yield.Store(b.Yield)
+		}
+		k.mu.Unlock()
 	}
 	for _, lease := range leases {
 		if !kept[lease.Run] {

@@ -31,12 +31,14 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/price"
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 	"signalbox.dev/services/agent-runner/internal/llm"
@@ -60,6 +62,7 @@ type Models interface {
 
 // Store keeps runs: *run.Store, whose contracts these are.
 type Store interface {
+	Next(ctx context.Context) ([]run.Abandoned, error)
 	Claim(ctx context.Context, ws id.Workspace, session id.Session, r id.Run) (*run.Claim, error)
 	Release(ctx context.Context, c *run.Claim, wait time.Duration) error
 	Disown(ctx context.Context, ws id.Workspace, r id.Run) (held bool, err error)
@@ -71,7 +74,7 @@ type Store interface {
 	CommitAnswer(ctx context.Context, c *run.Claim, a run.Answer, lastEvent int64) error
 	CommitResults(ctx context.Context, c *run.Claim, r run.Results, lastEvent int64) (mail bool, err error)
 	CompleteStep(ctx context.Context, c *run.Claim, a run.Answer, lastEvent int64) error
-	AddWaste(ctx context.Context, c *run.Claim, step int, wasted run.Usage) error
+	AddWaste(ctx context.Context, c *run.Claim, step int, wasted run.Usage, costMicros *int64) error
 	Finish(ctx context.Context, c *run.Claim, e run.End) error
 }
 
@@ -150,28 +153,59 @@ func (l *Loop) Handle(ctx context.Context, d *bus.Delivery) error {
 
 // Take is Handle of a message that came in any way, for the attempt'th time; draining is
 // closed when the process shuts down.
+//
+// The message says that a run waits. Which one is claimed is decided by workspace in turn
+// (package run, Turns); each run that waits has a message of its own, or one to come, so
+// that it does not matter which message brings which run.
 func (l *Loop) Take(ctx context.Context, m *bus.Message, attempt int, draining <-chan struct{}) error {
 	work, err := bus.Decode[*runv1.Work](m)
 	if err != nil {
 		return err
 	}
-	ws, session, runID, err := ids(work)
+	named, err := id.Parse[id.Run](work.GetRunId())
 	if err != nil {
 		return bus.Terminal(err)
 	}
-	claim, err := l.Store.Claim(ctx, ws, session, runID)
+	claim, err := l.claimNext(ctx, named)
 	switch {
 	case errors.Is(err, run.ErrNotClaimable):
-		return nil // ended, taken, or not its turn: its end wakes the next, the sweeper wakes the lost
+		return nil // nobody waits; who waits for their workspace's turn is woken by the end that makes place
 	case errors.Is(err, run.ErrTooEarly):
 		return bus.RetryAfter(earlyRetry<<min(max(attempt-1, 0), earlyDoublings), err)
 	case err != nil:
-		l.Disown(ctx, ws, runID)
 		// Not the bus's own backoff: it goes by the number of deliveries, and a run that
 		// has waited for its turn had many.
 		return bus.RetryAfter(claimRetry, err)
 	}
 	return l.Answer(ctx, claim, draining)
+}
+
+// claimTries is how often others may be faster before a message is put off.
+const claimTries = 5
+
+// claimNext claims the run whose turn it is, or one that waits beside it: the one that is
+// named, or by its name another one for each message.
+func (l *Loop) claimNext(ctx context.Context, named id.Run) (*run.Claim, error) {
+	for range claimTries {
+		next, err := l.Store.Next(ctx)
+		if err != nil {
+			return nil, err
+		}
+		r := next[int(named.UUID[15])%len(next)]
+		if i := slices.IndexFunc(next, func(r run.Abandoned) bool { return r.Run == named }); i >= 0 {
+			r = next[i]
+		}
+		claim, err := l.Store.Claim(ctx, r.Workspace, r.Session, r.Run)
+		switch {
+		case err == nil:
+			return claim, nil
+		case errors.Is(err, run.ErrNotClaimable), errors.Is(err, run.ErrTooEarly):
+		default:
+			l.Disown(ctx, r.Workspace, r.Run)
+			return nil, err
+		}
+	}
+	return nil, fmt.Errorf("others were faster %d times: %w", claimTries, run.ErrTooEarly)
 }
 
 // Answer works on a claimed run until it ends, is parked, or is lost to another
@@ -180,7 +214,10 @@ func (l *Loop) Answer(ctx context.Context, claim *run.Claim, draining <-chan str
 	l.Metrics.inHand.Inc()
 	defer l.Metrics.inHand.Dec()
 	start := time.Now()
-	err := l.work(ctx, claim, draining)
+	err := panics.Try(func() error { return l.work(ctx, claim, draining) })
+	if p, ok := errors.AsType[*panics.Error](err); ok {
+		l.Log.ErrorContext(ctx, "run panicked", "run", claim.Run.ID, "error", p)
+	}
 	l.Metrics.worked(err, time.Since(start))
 	switch {
 	case err == nil:
@@ -275,13 +312,6 @@ func tryToLeave(ctx context.Context, leave func(context.Context) error) error {
 	}
 }
 
-func ids(w *runv1.Work) (ws id.Workspace, session id.Session, r id.Run, err error) {
-	ws, err1 := id.Parse[id.Workspace](w.GetWorkspaceId())
-	session, err2 := id.Parse[id.Session](w.GetSessionId())
-	r, err3 := id.Parse[id.Run](w.GetRunId())
-	return ws, session, r, errors.Join(err1, err2, err3)
-}
-
 // work is one claim's life. ctx ends when the process must let go at once; the
 // run's own context ends also with a stop, the wall time, or the loss of the claim.
 func (l *Loop) work(ctx context.Context, claim *run.Claim, draining <-chan struct{}) error {
@@ -291,7 +321,7 @@ func (l *Loop) work(ctx context.Context, claim *run.Claim, draining <-chan struc
 	}
 	held, release := l.Keeper.hold(ctx, claim.Lease())
 	defer release()
-	a := &answering{Loop: l, claim: claim, draining: draining, mail: held.mail, unread: !claim.First}
+	a := &answering{Loop: l, claim: claim, draining: draining, held: held, unread: !claim.First}
 	switch {
 	case claim.Run.Fruitless > l.cfg.MaxFruitless:
 		return a.giveUp(held.ctx, "The run could not be brought to its end. Try again.", "RUN_STUCK") //nolint:contextcheck // hold derives it from ctx

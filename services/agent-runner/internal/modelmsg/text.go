@@ -31,6 +31,18 @@ func PlainText(content json.RawMessage) string {
 	return b.String()
 }
 
+// PlainTexts returns the texts of messages, with a blank line between them. Messages
+// without text are left out.
+func PlainTexts(contents []json.RawMessage) string {
+	var texts []string
+	for _, c := range contents {
+		if text := PlainText(c); text != "" {
+			texts = append(texts, text)
+		}
+	}
+	return strings.Join(texts, "\n\n")
+}
+
 // Title returns a title made from a user message: the first line that says
 // something, at most 80 runes, cut between words; else the name of the first file;
 // else "Untitled".

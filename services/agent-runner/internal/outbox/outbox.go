@@ -40,6 +40,7 @@ import (
 
 	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/pg"
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 )
@@ -299,14 +300,16 @@ func (o *Outbox) sayAll(ctx context.Context, p *pass, batch []Row) (said []int64
 	lines.SetLimit(together)
 	for _, line := range p.lines(batch) {
 		lines.Go(func() error {
-			for _, r := range line {
-				if !o.sayOne(ctx, p, r) {
-					break
+			panics.Contain(ctx, o.log, "outbox", func() {
+				for _, r := range line {
+					if !o.sayOne(ctx, p, r) {
+						break
+					}
+					mu.Lock()
+					said = append(said, r.ID)
+					mu.Unlock()
 				}
-				mu.Lock()
-				said = append(said, r.ID)
-				mu.Unlock()
-			}
+			})
 			return nil
 		})
 	}

@@ -54,7 +54,7 @@ func TestBuild(t *testing.T) {
 	}
 	dialect := "anthropic"
 	in := prompt.Input{
-		Run: &run.Run{Provider: "anthropic", Model: "claude-sonnet-4-5-20250514", Timezone: "Asia/Tokyo"}, Dialect: dialect,
+		Run: &run.Run{Provider: "anthropic", Model: "claude-sonnet-4-5-20250929", Timezone: "Asia/Tokyo"}, Dialect: dialect,
 		ServerTools: models.ServerTool,
 		Preset:      &preset.Preset{Prompt: []string{"Be good."}},
 		Session:     run.Setting{SystemPrompt: "  Speak Latin.  "},

@@ -1,26 +1,30 @@
 // Package provider finds the way to a model provider: always through the broker's
 // egress, which knows the credentials; here a request only proves on whose behalf
-// it is made.
+// it is made. It also knows which models a workspace can call, and which one answers to a
+// wish (models.go): the accounts are the broker's to know, the models the catalogue's and,
+// of servers that everybody fills as they like, the providers' own lists (listing.go).
 package provider
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
 	"sync"
 	"time"
 
-	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/price"
 	"signalbox.dev/pkg/subject"
 	credentialv1 "signalbox.dev/proto/signalbox/credential/v1"
 	"signalbox.dev/proto/signalbox/credential/v1/credentialv1connect"
 	"signalbox.dev/services/agent-runner/internal/llm"
 	"signalbox.dev/services/agent-runner/internal/llm/anthropic"
+	"signalbox.dev/services/agent-runner/internal/llm/catalogue"
 	"signalbox.dev/services/agent-runner/internal/llm/openai"
 	"signalbox.dev/services/agent-runner/internal/loop"
+	"signalbox.dev/services/agent-runner/internal/run"
 )
 
 // The dialects by which requests are built.
@@ -38,14 +42,22 @@ type Config struct {
 	Accounts  credentialv1connect.AccountServiceClient
 	// FirstByte bounds the wait for a model's first word, Idle its silence after that.
 	FirstByte, Idle time.Duration
+	// Catalogue knows what models can do, Prices what they cost.
+	Catalogue *catalogue.Catalogue
+	Prices    *price.List
+	// DefaultModel of DefaultProvider is for sessions that name nothing, where the
+	// workspace can call that provider and it does not list others alone.
+	DefaultProvider, DefaultModel string
 }
 
 // Providers makes model clients. It is safe for concurrent use.
 type Providers struct {
 	cfg Config
 
-	mu      sync.Mutex // guards clients
+	mu      sync.Mutex // guards what follows
 	clients map[string]client
+	before  map[id.Workspace][]*credentialv1.Provider // as the broker said last
+	lists   map[place]list
 }
 
 type client struct {
@@ -57,7 +69,9 @@ const maxClients = 256
 
 // New returns providers.
 func New(cfg Config) *Providers {
-	return &Providers{cfg: cfg, clients: map[string]client{}}
+	return &Providers{
+		cfg: cfg, clients: map[string]client{}, before: map[id.Workspace][]*credentialv1.Provider{}, lists: map[place]list{},
+	}
 }
 
 // For returns a provider's dialect and its client. The context carries the run's
@@ -91,28 +105,25 @@ func (p *Providers) For(ctx context.Context, name string) (string, loop.Model, e
 // dialect is known for the providers that ship; of others the broker knows it.
 func (p *Providers) dialect(ctx context.Context, name string) (string, error) {
 	switch name {
-	case "anthropic":
+	case "anthropic", run.Simulator:
 		return dialectAnthropic, nil
-	case "openai", "openrouter":
+	case "openai", "openrouter", run.Simulator + "-openai", run.Simulator + "-openrouter":
 		return dialectOpenAI, nil
 	}
-	res, err := p.cfg.Accounts.ListProviders(ctx, &credentialv1.ListProvidersRequest{})
+	routes, err := p.routes(ctx)
 	if err != nil {
-		return "", fmt.Errorf("look for provider %s: %w", name, err)
+		return "", err
 	}
-	var names []string
-	for _, known := range res.GetProviders() {
+	for _, known := range routes {
 		if known.GetName() == name {
 			return known.GetDialect(), nil
 		}
-		names = append(names, known.GetName())
 	}
-	return "", fault.Coded(fault.Invalid, "UNKNOWN_PROVIDER", "this workspace has no provider %q: add an account for it, or use one of %s", name, strings.Join(names, ", "))
+	return "", unknownProvider(name, routes)
 }
 
 func (p *Providers) open(name, dialect string) (client, error) {
-	base := strings.TrimRight(p.cfg.BrokerURL, "/") + "/egress/" + url.PathEscape(name)
-	cfg := llm.Config{HTTP: p.cfg.HTTP, BaseURL: base, Headers: p.sign, FirstByte: p.cfg.FirstByte, Idle: p.cfg.Idle}
+	cfg := llm.Config{HTTP: p.cfg.HTTP, BaseURL: p.base(name), Headers: p.sign, FirstByte: p.cfg.FirstByte, Idle: p.cfg.Idle}
 	var (
 		model loop.Model
 		err   error
@@ -122,7 +133,7 @@ func (p *Providers) open(name, dialect string) (client, error) {
 		return client{anthropic.Dialect, model}, err
 	}
 	flavor := openai.Compatible
-	switch name {
+	switch strings.TrimPrefix(name, run.Simulator+"-") {
 	case "openai":
 		flavor = openai.OpenAI
 	case "openrouter":
@@ -131,6 +142,11 @@ func (p *Providers) open(name, dialect string) (client, error) {
 	cfg.BaseURL += "/v1"
 	model, err = openai.New(cfg, flavor)
 	return client{flavor.Dialect(), model}, err
+}
+
+// base is where the egress leads to a provider.
+func (p *Providers) base(name string) string {
+	return strings.TrimRight(p.cfg.BrokerURL, "/") + "/egress/" + url.PathEscape(name)
 }
 
 // sign proves to the broker on whose behalf a request is made.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -40,15 +41,16 @@ type Lease struct {
 func (c *Claim) Lease() Lease { return Lease{c.Run.ID, c.Run.Epoch} }
 
 // Claim takes a run: a queued one whose turn it is, or a running one whose lease
-// ran out. It returns ErrNotClaimable when there is nothing to do, and ErrTooEarly
-// while events of the session wait in the outbox: viewers hear the end of one run
+// ran out. It returns ErrNotClaimable when there is nothing to do, or the workspace has as
+// many runs in work as it may, and ErrTooEarly while events of the session wait in the outbox: viewers hear the end of one run
 // before the beginning of the next.
 func (s *Store) Claim(ctx context.Context, ws id.Workspace, session id.Session, run id.Run) (*Claim, error) {
 	// One round trip: the claim is on the way from a message to the first word of
 	// its answer.
 	b := &pgx.Batch{}
-	b.Queue(`SELECT FROM sessions WHERE workspace_id = @workspace AND id = @session FOR UPDATE`,
-		pg.Args{"workspace": ws, "session": session})
+	args := pg.Args{"workspace": ws, "session": session}
+	b.Queue(`SELECT FROM sessions WHERE workspace_id = @workspace AND id = @session FOR UPDATE`, args)
+	queueOneByOne(b, args)
 	c := s.queueClaim(b, ws, session, run)
 	if err := s.db.WriteInWorkspace(ctx, ws, b); err != nil {
 		return nil, fmt.Errorf("claim run %s: %w", run, err)
@@ -85,7 +87,7 @@ func (c *claiming) result() (*Claim, error) {
 func (s *Store) queueClaim(b *pgx.Batch, ws id.Workspace, session id.Session, run id.Run) *claiming {
 	_, subj := LogSubject(s.cfg.Partitions, ws, session)
 	args := pg.Args{
-		"workspace": ws, "session": session, "run": run, "subject": subj, "runner": s.runner, "lease": s.cfg.Lease, "wall": s.cfg.WallTime,
+		"workspace": ws, "session": session, "run": run, "subject": subj, "runner": s.runner, "lease": s.cfg.Lease, "wall": s.cfg.WallTime, "most": s.cfg.PerWorkspace,
 	}
 	c := &claiming{run: run, claim: Claim{Asked: time.Now()}}
 	// Before the claim, because each statement has a snapshot of its own: what waits now
@@ -101,7 +103,7 @@ func (s *Store) queueClaim(b *pgx.Batch, ws id.Workspace, session id.Session, ru
 			deadline = coalesce(deadline, clock_timestamp() + @wall)
 		WHERE workspace_id = @workspace AND session_id = @session AND id = @run
 			AND NOT EXISTS (SELECT FROM outbox WHERE workspace_id = @workspace AND subject = @subject)
-			AND (state = 'running' AND lease_until < clock_timestamp() OR state = 'queued' AND `+itsTurn+`)
+			AND (state = 'running' AND lease_until < clock_timestamp() OR state = 'queued' AND `+inWork+` < @most AND `+itsTurn+`)
 		RETURNING `+Columns, args).Query(pg.Collect(&c.claimed))
 	// The message that waited joins the conversation with the first claim.
 	b.Queue(`
@@ -139,6 +141,9 @@ type Beat struct {
 	Run id.Run
 	// Mail is true when the run's inbox has something unread.
 	Mail bool
+	// Yield is true when another workspace waits for a slot and has fewer
+	// running runs by two or more: this run is to be given back at its next step border.
+	Yield bool
 }
 
 // Renew prolongs leases of this process, but for those whose row somebody has locked:
@@ -152,6 +157,10 @@ func (s *Store) Renew(ctx context.Context, leases []Lease) ([]Beat, error) {
 	}
 	var beats []Beat
 	b := &pgx.Batch{}
+	args := pg.Args{
+		"lease": s.cfg.Lease, "runs": runs, "epochs": epochs, "most": s.cfg.PerWorkspace, "limit": abreast, "logs": s.logs,
+		"patience": yieldAfter,
+	}
 	b.Queue(`
 		WITH mine AS MATERIALIZED (
 			SELECT * FROM unnest(@runs::uuid[], @epochs::bigint[]) AS mine (id, epoch)
@@ -160,16 +169,28 @@ func (s *Store) Renew(ctx context.Context, leases []Lease) ([]Beat, error) {
 		), renewed AS (
 			UPDATE runs r SET lease_until = clock_timestamp() + @lease FROM free WHERE r.id = free.id
 		)
-		SELECT r.id, EXISTS (SELECT FROM run_inbox i WHERE i.run_id = r.id AND i.read_at IS NULL)
-		FROM runs r JOIN mine USING (id, epoch) WHERE r.state = 'running'`,
-		pg.Args{"lease": s.cfg.Lease, "runs": runs, "epochs": epochs}).Query(func(rows pgx.Rows) (err error) {
+		SELECT r.id, EXISTS (SELECT FROM run_inbox i WHERE i.run_id = r.id AND i.read_at IS NULL), false
+		FROM runs r JOIN mine USING (id, epoch) WHERE r.state = 'running'`, args).Query(func(rows pgx.Rows) (err error) {
 		beats, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Beat])
 		return err
 	})
+	var yield []id.Run
+	b.Queue(`WITH `+turns+`, needy AS (
+			SELECT min(t.held) AS held, count(*) AS runs FROM turns t
+				CROSS JOIN LATERAL `+wanting(announced+` AND coalesce(r.lease_until, r.created_at) < clock_timestamp() - @patience::interval`)+` r
+			WHERE t.held + 1 < (SELECT max(held) FROM active)
+		)
+		SELECT r.id FROM unnest(@runs::uuid[], @epochs::bigint[]) AS mine (id, epoch) JOIN runs r USING (id, epoch)
+			JOIN active USING (workspace_id) CROSS JOIN needy
+		WHERE r.state = 'running' AND active.held > needy.held + 1
+		ORDER BY active.held DESC, r.started_at LIMIT (SELECT runs FROM needy)`, args).Query(collectIDs(&yield))
 	// AsSystem: a runner holds runs of many workspaces and renews them in one statement.
 	err := s.db.WriteAsSystem(ctx, b)
 	if err != nil {
 		return nil, fmt.Errorf("renew %d leases: %w", len(leases), err)
+	}
+	for i := range beats {
+		beats[i].Yield = slices.Contains(yield, beats[i].Run)
 	}
 	return beats, nil
 }

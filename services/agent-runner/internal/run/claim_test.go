@@ -31,7 +31,15 @@ func claimed(t testing.TB, db *pg.DB, s *run.Store) *run.Claim {
 // queued is a run whose turn it is.
 func queued(t testing.TB, db *pg.DB) (ws id.Workspace, session id.Session, r id.Run) {
 	t.Helper()
-	ws, session, r = id.New[id.Workspace](), id.New[id.Session](), id.New[id.Run]()
+	ws = id.New[id.Workspace]()
+	session, r = queuedIn(t, db, ws)
+	return ws, session, r
+}
+
+// queuedIn is one of a workspace.
+func queuedIn(t testing.TB, db *pg.DB, ws id.Workspace) (session id.Session, r id.Run) {
+	t.Helper()
+	session, r = id.New[id.Session](), id.New[id.Run]()
 	args := pgx.NamedArgs{"ws": ws, "session": session, "run": r, "message": id.New[id.Message](), "member": id.New[id.Member]()}
 	err := db.InWorkspace(t.Context(), ws, func(ctx context.Context, tx pgx.Tx) error {
 		batch := &pgx.Batch{}
@@ -46,7 +54,7 @@ func queued(t testing.TB, db *pg.DB) (ws id.Workspace, session id.Session, r id.
 	if err != nil {
 		t.Fatal(err)
 	}
-	return ws, session, r
+	return session, r
 }
 
 // A claim comes while the outbox lets go of the end of the run before: it is too

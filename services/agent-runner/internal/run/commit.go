@@ -41,6 +41,7 @@ func (s *Store) commit(ctx context.Context, c *Claim, step int, state string, wr
 type waiting struct {
 	unread []id.Message // steering messages that nobody has read
 	next   []id.Run     // the first queued run
+	other  []Abandoned  // a run of another session of the workspace that waits for a runner
 }
 
 // commitQueued is commit for what depends on what waits: it locks and looks in one
@@ -73,6 +74,10 @@ func queueWaiting(b *pgx.Batch, c *Claim, w *waiting) {
 		SELECT id FROM runs
 		WHERE workspace_id = @workspace AND session_id = @session AND state = 'queued'
 		ORDER BY ordinal LIMIT 1`, c.key()).Query(collectIDs(&w.next))
+	b.Queue(selectWaiting, c.key()).Query(func(rows pgx.Rows) (err error) {
+		w.other, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Abandoned])
+		return err
+	})
 }
 
 // exists returns a function for a batch that tells whether there is a row.
@@ -126,10 +131,11 @@ func queueJoin(b *pgx.Batch, c *Claim, message id.Message) {
 func queueProgress(b *pgx.Batch, c *Claim, u Usage, steps int, lastEvent int64) {
 	args := c.key()
 	args["in"], args["cacheread"], args["cachewrite"] = u.Input, u.CacheRead, u.CacheWrite
-	args["out"], args["reasoning"], args["steps"], args["event"] = u.Output, u.Reasoning, steps, lastEvent
+	args["out"], args["reasoning"], args["estimated"] = u.Output, u.Reasoning, u.Estimated
+	args["steps"], args["event"] = steps, lastEvent
 	b.Queue(`
 		UPDATE runs SET input_tokens = input_tokens + @in, cache_read_tokens = cache_read_tokens + @cacheread,
 			cache_write_tokens = cache_write_tokens + @cachewrite, output_tokens = output_tokens + @out,
-			reasoning_tokens = reasoning_tokens + @reasoning, steps = greatest(steps, @steps), last_event = @event, fruitless = 0
+			reasoning_tokens = reasoning_tokens + @reasoning, estimated = estimated OR @estimated, steps = greatest(steps, @steps), last_event = @event, fruitless = 0
 		WHERE workspace_id = @workspace AND id = @run`, args)
 }

@@ -37,7 +37,8 @@ type End struct {
 }
 
 // Finish commits the end of a run: in one transaction the last answer, the
-// state, the terminal events and the wake-up of the next queued run. With
+// state, the terminal events and the wake-up of the next queued run: the session's, else the
+// workspace's. With
 // ErrMoreToDo it has committed nothing.
 func (s *Store) Finish(ctx context.Context, c *Claim, e End) error {
 	err := s.commitQueued(ctx, c, func(ctx context.Context, b *pgx.Batch, w *waiting) error {
@@ -53,8 +54,11 @@ func (s *Store) Finish(ctx context.Context, c *Claim, e End) error {
 		}
 		queueEnd(b, c, e)
 		out := EventMessages(c.Run.Workspace, e.Subject, e.Events)
-		for _, next := range w.next {
-			out = append(out, Wake(c.Run.Workspace, c.Run.Session, next))
+		switch {
+		case len(w.next) > 0:
+			out = append(out, Wake(c.Run.Workspace, c.Run.Session, w.next[0]))
+		case len(w.other) > 0:
+			out = append(out, wakeAfter(w.other[0], c.Run.ID))
 		}
 		return outbox.Queue(ctx, b, out...)
 	})

@@ -18,12 +18,35 @@
 // once: another one has the run. A lease only says when others may try; the
 // epoch decides.
 //
+// # Turns
+//
+// Which run is claimed next is decided by the rows, by workspace in turn (Next): the waiting
+// workspace with the fewest running runs, and of these the one served least recently; within
+// it the runs that lost their runner, then the oldest. A message of the work queue only says
+// that a run waits. It names the one it was sent for, but the runner that has a free slot for
+// it claims whichever is next.
+//
+// A workspace has Config.PerWorkspace runs in work at most. Claims of one workspace stand in
+// line for that (an advisory lock, taken after the session's). A message that finds only runs
+// of workspaces at their limit is acked; in return the end of a run wakes a runner for another
+// waiting run of its workspace, in the same transaction (Finish, conversation's Delete). So for
+// each run that waits without a message there is one of its workspace in work, whose end
+// sends one. A run that is lost leaves its workspace's limit, and the sweeper wakes a runner.
+//
+// A message may be claimed by the transaction that stores it (Taking) where this process has
+// a free slot. The slots are shared with the work queue, whose consumer waits for one while
+// there are messages; a slot that is free means that none waits here.
+//
+// What one workspace has of idle slots it gives back within a step: Renew tells runs to yield
+// when another workspace has waited for a while and has fewer, and the loop parks them at
+// their next step border.
+//
 // # What is committed when
 //
 //	Claim          user message joins; events 0 (user_message) and 1 (run_start) are announced
 //	CommitAnswer   the model's message, its planned tool calls, usage
 //	CommitResults  the tool message, in call order
-//	Finish         the last answer, the run's end, its terminal events (outbox), the next run's wake-up (outbox)
+//	Finish         the last answer, the run's end, its terminal events (outbox), a waiting run's wake-up (outbox)
 //
 // Each commit sets runs.last_event to the number of the event that announces it,
 // which is published right after. All events with lower numbers were acknowledged
@@ -39,11 +62,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
+	"strings"
 	"time"
 
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pg"
+	"signalbox.dev/pkg/subject"
 	"signalbox.dev/services/agent-runner/internal/outbox"
 )
 
@@ -77,11 +103,16 @@ var (
 // Usage is tokens as the provider counted them.
 type Usage struct {
 	Input, CacheRead, CacheWrite, Output, Reasoning int64
+	// Estimated: the provider did not report the final count of some of them.
+	Estimated bool
 }
 
 // Add returns the sum.
 func (u Usage) Add(v Usage) Usage {
-	return Usage{u.Input + v.Input, u.CacheRead + v.CacheRead, u.CacheWrite + v.CacheWrite, u.Output + v.Output, u.Reasoning + v.Reasoning}
+	return Usage{
+		u.Input + v.Input, u.CacheRead + v.CacheRead, u.CacheWrite + v.CacheWrite, u.Output + v.Output, u.Reasoning + v.Reasoning,
+		u.Estimated || v.Estimated,
+	}
 }
 
 // Run is a row of runs.
@@ -108,6 +139,7 @@ type Run struct {
 	CacheWriteTokens int64
 	OutputTokens     int64
 	ReasoningTokens  int64
+	Estimated        bool // the tokens, in part
 	Text             string
 	FinishReason     string
 	ErrorMessage     string
@@ -121,11 +153,24 @@ type Run struct {
 // Columns are the columns of a Run, for queries that collect one by name.
 const Columns = `id, workspace_id, session_id, ordinal, state, user_message_id, created_by, role, provider, model, tools,
 	timezone, collect_tool_stats, epoch, fruitless, last_event, steps, input_tokens, cache_read_tokens, cache_write_tokens,
-	output_tokens, reasoning_tokens, text, finish_reason, error_message, error_code, deadline, created_at, started_at, ended_at`
+	output_tokens, reasoning_tokens, estimated, text, finish_reason, error_message, error_code, deadline, created_at, started_at, ended_at`
+
+// Simulator is the provider whose answers are made up by a script. It speaks Anthropic's
+// protocol, and those of others as simulator-openai and simulator-openrouter.
+const Simulator = "simulator"
+
+// IsSimulator reports whether a provider is the simulator, in any protocol. No account can
+// have such a name.
+func IsSimulator(provider string) bool {
+	return provider == Simulator || strings.HasPrefix(provider, Simulator+"-")
+}
+
+// Simulated reports whether no model answers the run.
+func (r *Run) Simulated() bool { return IsSimulator(r.Provider) }
 
 // Usage returns the tokens of all committed steps.
 func (r *Run) Usage() Usage {
-	return Usage{r.InputTokens, r.CacheReadTokens, r.CacheWriteTokens, r.OutputTokens, r.ReasoningTokens}
+	return Usage{r.InputTokens, r.CacheReadTokens, r.CacheWriteTokens, r.OutputTokens, r.ReasoningTokens, r.Estimated}
 }
 
 func (r *Run) add(u Usage) {
@@ -134,6 +179,7 @@ func (r *Run) add(u Usage) {
 	r.CacheWriteTokens += u.CacheWrite
 	r.OutputTokens += u.Output
 	r.ReasoningTokens += u.Reasoning
+	r.Estimated = r.Estimated || u.Estimated
 }
 
 // Actor returns on whose behalf the run acts.
@@ -151,6 +197,7 @@ type Store struct {
 	out    *outbox.Outbox
 	runner string
 	cfg    Config
+	logs   []string // subjects of the run log, up to the workspace
 }
 
 // Config are the limits of claims.
@@ -161,11 +208,21 @@ type Config struct {
 	WallTime time.Duration
 	// Partitions of the run log.
 	Partitions int
+	// PerWorkspace is how many runs of one workspace runners may have at a time; 0 for no
+	// limit. Those that lost their runner are claimed beyond it.
+	PerWorkspace int
 }
 
 // NewStore returns a store; runner names this process in claims.
 func NewStore(db *pg.DB, out *outbox.Outbox, runner string, cfg Config) *Store {
-	return &Store{db: db, out: out, runner: runner, cfg: cfg}
+	if cfg.PerWorkspace <= 0 {
+		cfg.PerWorkspace = math.MaxInt32
+	}
+	s := &Store{db: db, out: out, runner: runner, cfg: cfg}
+	for p := range cfg.Partitions {
+		s.logs = append(s.logs, strings.TrimSuffix(subject.Events(p, id.Workspace{}, id.Session{}), id.Workspace{}.String()+"."+id.Session{}.String()))
+	}
+	return s
 }
 
 // Message is a stored entry of the conversation.

@@ -84,12 +84,9 @@ func (s *Store) CommitAnswer(ctx context.Context, c *Claim, a Answer, lastEvent 
 
 // queueAnswer writes the message, the step and its usage.
 func queueAnswer(b *pgx.Batch, c *Claim, a *Answer, state string) {
-	args := c.key()
-	args["step"], args["state"] = a.Step, state
-	args["response"], args["reason"] = a.ResponseID, a.FinishReason
-	args["member"], args["provider"], args["model"] = c.Run.CreatedBy, c.Run.Provider, a.Model
-	args["in"], args["cacheread"], args["cachewrite"] = a.Usage.Input, a.Usage.CacheRead, a.Usage.CacheWrite
-	args["out"], args["reasoning"], args["calls"], args["cost"] = a.Usage.Output, a.Usage.Reasoning, len(a.Calls), a.CostMicros
+	args := usageArgs(c, a.Step, a.Usage, a.CostMicros)
+	args["state"], args["response"], args["reason"] = state, a.ResponseID, a.FinishReason
+	args["model"], args["calls"] = a.Model, len(a.Calls)
 	if a.Content != nil {
 		args["id"], args["role"], args["content"] = id.New[id.Message](), "assistant", string(a.Content)
 		args["dialect"], args["raw"], args["interrupted"] = a.RawDialect, a.Raw, a.Interrupted
@@ -97,15 +94,25 @@ func queueAnswer(b *pgx.Batch, c *Claim, a *Answer, state string) {
 	}
 	b.Queue(`
 		INSERT INTO steps (run_id, step_index, workspace_id, state, response_id, finish_reason,
-			input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, reasoning_tokens, committed_at)
-		VALUES (@run, @step, @workspace, @state, @response, @reason, @in, @cacheread, @cachewrite, @out, @reasoning, clock_timestamp())
+			input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, reasoning_tokens, estimated, committed_at)
+		VALUES (@run, @step, @workspace, @state, @response, @reason, @in, @cacheread, @cachewrite, @out, @reasoning, @estimated, clock_timestamp())
 		ON CONFLICT (run_id, step_index) DO UPDATE SET
 			state = @state, response_id = @response, finish_reason = @reason, input_tokens = @in, cache_read_tokens = @cacheread,
-			cache_write_tokens = @cachewrite, output_tokens = @out, reasoning_tokens = @reasoning, committed_at = clock_timestamp()`, args)
+			cache_write_tokens = @cachewrite, output_tokens = @out, reasoning_tokens = @reasoning, estimated = @estimated,
+			committed_at = clock_timestamp()`, args)
 	b.Queue(`
 		INSERT INTO usage (run_id, step_index, workspace_id, member_id, provider, model,
-			input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, reasoning_tokens, tool_calls, cost_micros)
-		VALUES (@run, @step, @workspace, @member, @provider, @model, @in, @cacheread, @cachewrite, @out, @reasoning, @calls, @cost)`, args)
+			input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, reasoning_tokens, estimated, tool_calls, cost_micros)
+		VALUES (@run, @step, @workspace, @member, @provider, @model, @in, @cacheread, @cachewrite, @out, @reasoning, @estimated, @calls, @cost)`, args)
+}
+
+// usageArgs are the columns that tell what a step has used.
+func usageArgs(c *Claim, step int, u Usage, costMicros *int64) pg.Args {
+	args := c.key()
+	args["step"], args["member"], args["provider"] = step, c.Run.CreatedBy, c.Run.Provider
+	args["in"], args["cacheread"], args["cachewrite"] = u.Input, u.CacheRead, u.CacheWrite
+	args["out"], args["reasoning"], args["estimated"], args["cost"] = u.Output, u.Reasoning, u.Estimated, costMicros
+	return args
 }
 
 // queueCalls writes the ledger: no call is dispatched without its row, and whoever
@@ -202,16 +209,26 @@ func (s *Store) CompleteStep(ctx context.Context, c *Claim, a Answer, lastEvent 
 	return nil
 }
 
-// AddWaste notes tokens of a model call that died half way.
-func (s *Store) AddWaste(ctx context.Context, c *Claim, step int, wasted Usage) error {
-	args := c.key()
-	args["step"], args["in"], args["out"] = step, wasted.Input, wasted.Output
+// AddWaste notes the tokens of a model call that died half way, and what they cost as in
+// Answer.CostMicros. The usage of the run does not include them.
+func (s *Store) AddWaste(ctx context.Context, c *Claim, step int, wasted Usage, costMicros *int64) error {
+	args := usageArgs(c, step, wasted, costMicros)
+	args["model"] = c.Run.Model
 	_, err := s.commit(ctx, c, step, "", func(b *pgx.Batch) error {
 		b.Queue(`
 			INSERT INTO steps (run_id, step_index, workspace_id, state, wasted_input_tokens, wasted_output_tokens)
 			VALUES (@run, @step, @workspace, 'open', @in, @out)
 			ON CONFLICT (run_id, step_index) DO UPDATE SET
 				wasted_input_tokens = steps.wasted_input_tokens + @in, wasted_output_tokens = steps.wasted_output_tokens + @out`, args)
+		b.Queue(`
+			INSERT INTO usage (run_id, step_index, wasted, workspace_id, member_id, provider, model,
+				input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, reasoning_tokens, estimated, tool_calls, cost_micros)
+			VALUES (@run, @step, true, @workspace, @member, @provider, @model, @in, @cacheread, @cachewrite, @out, @reasoning, @estimated, 0, @cost)
+			ON CONFLICT (run_id, step_index, wasted) DO UPDATE SET
+				input_tokens = usage.input_tokens + @in, cache_read_tokens = usage.cache_read_tokens + @cacheread,
+				cache_write_tokens = usage.cache_write_tokens + @cachewrite, output_tokens = usage.output_tokens + @out,
+				reasoning_tokens = usage.reasoning_tokens + @reasoning, estimated = usage.estimated OR @estimated,
+				cost_micros = usage.cost_micros + @cost`, args)
 		return nil
 	})
 	if err != nil {

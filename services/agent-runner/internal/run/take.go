@@ -19,6 +19,7 @@ type Taking struct {
 	asked time.Time
 
 	unsaid bool // events of the session wait in the outbox
+	full   bool // the workspace has as many runs in work as it may
 	before []Message
 	run    id.Run // that is made claimed
 	claim  *Claim
@@ -30,6 +31,7 @@ func (s *Store) Take(ws id.Workspace, session id.Session) *Taking {
 	return &Taking{
 		args: pg.Args{
 			"workspace": ws, "session": session, "subject": subj, "runner": s.runner, "lease": s.cfg.Lease, "wall": s.cfg.WallTime,
+			"most": s.cfg.PerWorkspace,
 		},
 		asked: time.Now(),
 	}
@@ -42,13 +44,15 @@ func (t *Taking) QueueLook(b *pgx.Batch) {
 	if t == nil {
 		return
 	}
+	queueOneByOne(b, t.args)
+	b.Queue(`SELECT `+inWork+` >= @most`, t.args).QueryRow(func(row pgx.Row) error { return row.Scan(&t.full) })
 	queueUnsaid(b, t.args, &t.unsaid)
 	queueMessages(b, `NOT EXISTS (
 		SELECT FROM runs o WHERE o.workspace_id = @workspace AND o.session_id = @session AND o.state IN ('queued', 'running', 'waiting'))`, t.args, &t.before)
 }
 
 // Ready reports whether a run whose turn it is can be made claimed.
-func (t *Taking) Ready() bool { return t != nil && !t.unsaid }
+func (t *Taking) Ready() bool { return t != nil && !t.unsaid && !t.full }
 
 // Fill sets the arguments of the statement that makes the run: its state, epoch,
 // runner, lease, wall time and the number of its last event.

@@ -41,6 +41,7 @@ import (
 
 	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/panics"
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 	"signalbox.dev/services/agent-runner/internal/run"
 )
@@ -497,10 +498,13 @@ func (w *Writer) send(ctx context.Context) {
 	defer close(w.done)
 	lastDelta := time.Now().Add(-deltaInterval)
 	for {
-		e, err := w.head(ctx, lastDelta)
-		if err == nil {
-			err = w.publish(ctx, e)
-		}
+		var e *entry
+		err := panics.Try(func() (err error) {
+			if e, err = w.head(ctx, lastDelta); err != nil {
+				return err
+			}
+			return w.publish(ctx, e)
+		})
 		w.mu.Lock()
 		if err != nil {
 			w.err = err
@@ -526,10 +530,7 @@ func (w *Writer) head(ctx context.Context, lastDelta time.Time) (*entry, error) 
 	due := time.NewTimer(time.Until(lastDelta.Add(deltaInterval)))
 	defer due.Stop()
 	for {
-		w.mu.Lock()
-		e := w.takeHead(time.Since(lastDelta) >= deltaInterval)
-		changed := w.changed
-		w.mu.Unlock()
+		e, changed := w.takeHead(time.Since(lastDelta) >= deltaInterval)
 		if e != nil {
 			return e, nil
 		}
@@ -543,20 +544,22 @@ func (w *Writer) head(ctx context.Context, lastDelta time.Time) (*entry, error) 
 }
 
 // takeHead marks the head as on its way and returns it, or nil when there is none
-// to send yet. w.mu is held.
-func (w *Writer) takeHead(due bool) *entry {
+// to send yet, and what is closed when that changes.
+func (w *Writer) takeHead(due bool) (head *entry, changed <-chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if len(w.queue) == 0 {
-		return nil
+		return nil, w.changed
 	}
 	e := w.queue[0]
 	if e.delta != nil && !w.hurry && !due && !w.pressed() {
-		return nil
+		return nil, w.changed
 	}
 	w.sending = true
 	if e.grown != nil {
 		*e.delta = string(e.grown)
 	}
-	return e
+	return e, w.changed
 }
 
 // pressed reports whether the head must not wait: an event that is no delta is behind

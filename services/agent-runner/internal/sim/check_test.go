@@ -126,7 +126,7 @@ func (w *world) checkWaiting() {
 	capacity, active := 0, 0
 	for _, p := range w.runners() {
 		if !p.leaves() {
-			capacity += w.shape.slots - w.shape.ownSlots()
+			capacity += w.shape.slots
 		}
 	}
 	for _, r := range w.pg.runs {
@@ -134,7 +134,8 @@ func (w *world) checkWaiting() {
 			active++
 		}
 	}
-	if active >= capacity {
+	atLimit := slices.ContainsFunc(w.pg.allRuns, func(r *runRow) bool { return w.pg.held(r.Workspace) >= w.pg.most() })
+	if active >= capacity || atLimit {
 		w.crowded = time.Now() // who waits may be waiting for a slot
 	}
 	for _, r := range w.pg.allRuns {

@@ -97,8 +97,8 @@ func (w *world) checkTold(r *runRow, v *shown) {
 	switch done := last.GetDone(); {
 	case done == nil != (r.State == run.Failed):
 		w.violated("run %s is %s, and viewers are told %v", name, r.State, last)
-	case done != nil && (done.GetFinishReason() != r.FinishReason || done.GetText() != r.Text):
-		w.violated("run %s ends with %s %q, viewers are told %s %q", name, r.FinishReason, r.Text, done.GetFinishReason(), done.GetText())
+	case done != nil && (done.GetFinishReason() != r.FinishReason || done.GetFinalText() != r.Text || !strings.HasSuffix(done.GetText(), r.Text)):
+		w.violated("run %s ends with %s %q, viewers are told %s %q", name, r.FinishReason, r.Text, done.GetFinishReason(), done)
 	case done != nil && r.Epoch > 0 && (done.GetTotalTokensIn() != r.InputTokens || done.GetTotalTokensOut() != r.OutputTokens || int(done.GetSteps()) != r.Steps):
 		w.violated("run %s used %v in %d steps, viewers are told %v", name, r.Usage(), r.Steps, done)
 	}

@@ -13,6 +13,8 @@ import (
 type shape struct {
 	runners, executors, people int
 	slots                      int
+	together                   bool          // everybody is of one workspace
+	perWorkspace               int           // runs that runners may have of one; 0: no limit
 	fruitless                  int           // claims, before a run is given up
 	chaos                      time.Duration // how long there are faults
 	pace                       time.Duration // between two
@@ -34,6 +36,9 @@ func (w *world) shapeOf() shape {
 	s := shape{
 		runners: 1 + w.pick("shape", 3), executors: 1 + w.pick("shape", 2), people: 1 + w.pick("shape", 3), slots: 1 + w.pick("shape", 4),
 		fruitless: usualFruitless,
+	}
+	if s.together = w.chance("shape", 0.5); s.together {
+		s.perWorkspace = w.pick("shape", 3)
 	}
 	if w.chance("shape", 0.05) {
 		return s

@@ -26,9 +26,9 @@ type person struct {
 	accepted map[string]*conversation.Submitted
 }
 
-func (w *world) newPerson(n int) *person {
+func (w *world) newPerson(n int, ws id.Workspace) *person {
 	p := &person{w: w, name: fmt.Sprintf("person %d", n), accepted: map[string]*conversation.Submitted{}}
-	p.actor = identity.Actor{Workspace: newID[id.Workspace](w.pg.rows), Member: newID[id.Member](w.pg.rows), Role: identity.Editor}
+	p.actor = identity.Actor{Workspace: ws, Member: newID[id.Member](w.pg.rows), Role: identity.Editor}
 	p.session = w.pg.createSession(p.actor, 2+w.pick(p.name, 4))
 	return p
 }
@@ -121,16 +121,16 @@ func (p *person) say(ctx context.Context, text string, mode conversation.Mode) {
 }
 
 func (p *person) stop(ctx context.Context) {
-	var only id.Run
+	which := conversation.Which{All: p.draw(2) == 0}
 	if p.draw(2) == 0 {
 		p.w.locked(func() {
 			if open := p.w.pg.openRuns(p.session); len(open) > 0 {
-				only = open[p.w.pick(p.name, len(open))].ID
+				which.Only = open[p.w.pick(p.name, len(open))].ID
 			}
 		})
 	}
 	_ = p.insist(ctx, func(ctx context.Context, at *process) error {
-		running, err := at.people.Cancel(ctx, p.actor, p.session, only)
+		running, err := at.people.Cancel(ctx, p.actor, p.session, which)
 		if err == nil {
 			p.nudge(ctx, at, running...)
 		}

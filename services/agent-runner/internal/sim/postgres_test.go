@@ -131,6 +131,14 @@ func (s store) tell(ctx context.Context, name string, do func() error) error {
 	return s.w.transact(ctx, s.p, name, do)
 }
 
+func (s store) Next(ctx context.Context) ([]run.Abandoned, error) {
+	next, err := ask(ctx, s, "next", func() ([]run.Abandoned, error) { return s.w.pg.next() })
+	if errors.Is(err, run.ErrTooEarly) {
+		s.p.out.Poke()
+	}
+	return next, err
+}
+
 func (s store) Claim(ctx context.Context, ws id.Workspace, session id.Session, r id.Run) (*run.Claim, error) {
 	c, err := ask(ctx, s, "claim "+short(r), func() (*run.Claim, error) {
 		before := s.w.pg.holderOf(r)
@@ -298,9 +306,10 @@ func (s store) CompleteStep(ctx context.Context, c *run.Claim, a run.Answer, las
 func addUsage(r *run.Run, u run.Usage) {
 	u = r.Usage().Add(u)
 	r.InputTokens, r.CacheReadTokens, r.CacheWriteTokens, r.OutputTokens, r.ReasoningTokens = u.Input, u.CacheRead, u.CacheWrite, u.Output, u.Reasoning
+	r.Estimated = u.Estimated
 }
 
-func (s store) AddWaste(ctx context.Context, c *run.Claim, step int, wasted run.Usage) error {
+func (s store) AddWaste(ctx context.Context, c *run.Claim, step int, wasted run.Usage, _ *int64) error {
 	given := *c
 	return s.tell(ctx, "waste "+label(c), func() error { return s.w.pg.addWaste(&given, step, wasted) })
 }
@@ -350,9 +359,9 @@ func (s store) Submit(ctx context.Context, a identity.Actor, n conversation.NewM
 	return out.Submitted, out.claim, err
 }
 
-func (s store) Cancel(ctx context.Context, a identity.Actor, session id.Session, only id.Run) ([]id.Run, error) {
+func (s store) Cancel(ctx context.Context, a identity.Actor, session id.Session, which conversation.Which) ([]id.Run, error) {
 	running, err := ask(ctx, s, "cancel "+short(session), func() ([]id.Run, error) {
-		_, running, err := s.w.pg.cancel(a, session, only)
+		_, running, err := s.w.pg.cancel(a, session, which)
 		return running, err
 	})
 	if err == nil {
@@ -362,7 +371,9 @@ func (s store) Cancel(ctx context.Context, a identity.Actor, session id.Session,
 }
 
 func (s store) Delete(ctx context.Context, a identity.Actor, session id.Session) ([]id.Run, error) {
-	return ask(ctx, s, "delete "+short(session), func() ([]id.Run, error) { return s.w.pg.deleteSession(a, session) })
+	active, err := ask(ctx, s, "delete "+short(session), func() ([]id.Run, error) { return s.w.pg.deleteSession(a, session) })
+	s.p.out.Poke()
+	return active, err
 }
 
 // Page is a transaction that publishes while it holds the outbox's lock.

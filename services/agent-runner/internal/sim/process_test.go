@@ -46,7 +46,8 @@ type process struct {
 	present    time.Time // since when its presence is held; zero: it is not
 	ill        time.Time // when it last was less than well
 
-	own int // slots that runs which begin here have in use
+	own   int           // runs in work that begin here
+	slots chan struct{} // holds one for each slot in use
 
 	out    *outbox.Outbox
 	loop   *loop.Loop
@@ -109,7 +110,7 @@ func (p *process) leave() { p.draining.Do(func() { close(p.drain) }) }
 func (w *world) newProcess(slot int, name string) *process {
 	ctx, kill := context.WithCancel(context.Background())
 	return &process{
-		w: w, slot: slot, name: name, ctx: ctx, kill: kill, drain: make(chan struct{}), left: make(chan struct{}),
+		w: w, slot: slot, name: name, ctx: ctx, kill: kill, drain: make(chan struct{}), slots: make(chan struct{}, w.shape.slots), left: make(chan struct{}),
 		holding: map[id.Run]int64{}, ill: time.Now(),
 	}
 }
@@ -162,7 +163,7 @@ func (w *world) startRunner(p *process) {
 	behind.Go(func() { rest("keeper"); _ = keeper.Run(support) })
 	behind.Go(func() { rest("outbox"); _ = p.out.Run(support) })
 	doors.Go(func() { rest("sweeper"); _ = sweeper.Run(front) })
-	doors.Go(func() { rest("queue"); p.consume(subject.Runs, w.shape.slots-w.shape.ownSlots(), p.takes(l)) })
+	doors.Go(func() { rest("queue"); p.consume(subject.Runs, p.slots, p.takes(l)) })
 	p.work.Go(func() {
 		select {
 		case <-p.drain:
@@ -230,7 +231,7 @@ type models struct {
 
 const (
 	providerName = "anthropic"
-	modelName    = "claude-sonnet-4-5-20250514"
+	modelName    = "claude-sonnet-4-5-20250929"
 	partitions   = 4
 )
 

@@ -142,11 +142,10 @@ type handler func(ctx context.Context, m *bus.Message, attempt int, draining <-c
 // consume hands messages to handle until the process drains or dies; then it waits
 // for those in hand. It is bus.Consume with the contract that handle's error is the
 // decision.
-func (p *process) consume(name string, slots int, handle handler) {
+func (p *process) consume(name string, free chan struct{}, handle handler) {
 	c := p.w.nats.stream(name).reader
 	ctx, letGo := context.WithCancelCause(p.ctx)
 	defer letGo(nil)
-	free := make(chan struct{}, slots)
 	in := inHand{entries: map[*entry]bool{}}
 	stop := make(chan struct{})
 	p.work.Go(func() { p.signs(c, &in, stop) })

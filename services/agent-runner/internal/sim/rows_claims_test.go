@@ -22,7 +22,7 @@ func (d *rows) claim(runner string, ws id.Workspace, session id.Session, r id.Ru
 		return nil, run.ErrNotClaimable
 	}
 	lost := row.State == run.Running && (row.lease.Before(now) || d.cfg.plant == claimsHeld)
-	next := row.State == run.Queued && (!d.blocked(row) || d.cfg.plant == claimsBlocked)
+	next := row.State == run.Queued && (!d.blocked(row) || d.cfg.plant == claimsBlocked) && d.held(ws) < d.most()
 	if !lost && !next {
 		return nil, run.ErrNotClaimable
 	}
@@ -76,13 +76,15 @@ func (d *rows) fence(c *run.Claim) (*runRow, *sessionRow, error) {
 
 func (d *rows) renew(leases []run.Lease) []run.Beat {
 	var beats []run.Beat
+	yields := d.yields(leases)
 	for _, l := range leases {
 		row := d.runs[l.Run]
 		if row == nil || row.Epoch != l.Epoch || row.State != run.Running {
 			continue
 		}
 		row.lease = d.cfg.now().Add(d.cfg.run.Lease)
-		beats = append(beats, run.Beat{Run: l.Run, Mail: slices.ContainsFunc(d.inbox, func(i *inboxRow) bool { return i.run == l.Run && !i.read })})
+		mail := slices.ContainsFunc(d.inbox, func(i *inboxRow) bool { return i.run == l.Run && !i.read })
+		beats = append(beats, run.Beat{Run: l.Run, Mail: mail, Yield: slices.Contains(yields, l.Run)})
 	}
 	return beats
 }
@@ -163,13 +165,15 @@ func (d *rows) wake(r *runRow, occasion string) {
 	})
 }
 
-func (d *rows) wakeNext(s *sessionRow) {
+// wakeNext wakes the session's next run, and says whether there is one.
+func (d *rows) wakeNext(s *sessionRow) bool {
 	for _, r := range d.runsOf(s.id) {
 		if r.State == run.Queued && !d.blocked(r) && d.cfg.plant != leavesQueued {
 			d.wake(r, "")
-			return
+			return true
 		}
 	}
+	return false
 }
 
 // rank puts what has begun before what is queued.

@@ -87,6 +87,8 @@ func (d *rows) finish(c *run.Claim, e run.End) error {
 		i.read = i.read || i.run == row.ID
 	}
 	d.say(run.EventMessages(row.Workspace, e.Subject, e.Events)...)
-	d.wakeNext(s)
+	if !d.wakeNext(s) {
+		d.wakeOther(s.ws, row.ID)
+	}
 	return nil
 }

@@ -89,13 +89,13 @@ func (d *rows) enqueue(s *sessionRow, a identity.Actor, n conversation.NewMessag
 	return &conversation.Submitted{Run: r.Run, Message: r.UserMessage, Created: true, First: first}
 }
 
-func (d *rows) cancel(a identity.Actor, session id.Session, only id.Run) (told, running []id.Run, err error) {
+func (d *rows) cancel(a identity.Actor, session id.Session, which conversation.Which) (told, running []id.Run, err error) {
 	s := d.session(a.Workspace, session)
 	if s == nil {
 		return nil, nil, notFound()
 	}
-	for _, r := range d.openRuns(session) {
-		if !id.IsZero(only) && r.ID != only {
+	for i, r := range d.openRuns(session) {
+		if !id.IsZero(which.Only) && r.ID != which.Only || id.IsZero(which.Only) && !which.All && i > 0 {
 			continue
 		}
 		told = append(told, r.ID)
@@ -111,8 +111,8 @@ func (d *rows) cancel(a identity.Actor, session id.Session, only id.Run) (told, 
 			d.inbox = append(d.inbox, &inboxRow{run: r.ID, kind: "stop"})
 		}
 	}
-	if len(told) == 0 && !id.IsZero(only) {
-		if r := d.runs[only]; r == nil || r.Session != session {
+	if len(told) == 0 && !id.IsZero(which.Only) {
+		if r := d.runs[which.Only]; r == nil || r.Session != session {
 			return nil, nil, fault.New(fault.NotFound, "this session has no such run")
 		}
 		return nil, nil, nil
@@ -162,6 +162,9 @@ func (d *rows) deleteSession(a identity.Actor, session id.Session) (active []id.
 		}
 	}
 	delete(d.sessions, session)
+	if len(active) > 0 {
+		d.wakeOther(a.Workspace, active[0])
+	}
 	return active, nil
 }
 

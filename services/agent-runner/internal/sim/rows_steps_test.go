@@ -60,8 +60,7 @@ func (d *rows) writeAnswer(row *runRow, s *sessionRow, a run.Answer, state strin
 	}
 	d.steps[key] = &stepRow{state: state, response: a.ResponseID, reason: a.FinishReason, usage: a.Usage, wasted: wasted}
 	d.usage[key] = a.Usage
-	u := row.Usage().Add(a.Usage)
-	row.InputTokens, row.CacheReadTokens, row.CacheWriteTokens, row.OutputTokens, row.ReasoningTokens = u.Input, u.CacheRead, u.CacheWrite, u.Output, u.Reasoning
+	addUsage(&row.Run, a.Usage)
 }
 
 func (d *rows) planCalls(c *run.Claim, a run.Answer) {
@@ -121,9 +120,8 @@ func (d *rows) addWaste(c *run.Claim, step int, wasted run.Usage) error {
 	if d.steps[key] == nil {
 		d.steps[key] = &stepRow{state: "open"}
 	}
-	// Only what the statement adds.
-	d.steps[key].wasted.Input += wasted.Input
-	d.steps[key].wasted.Output += wasted.Output
+	d.steps[key].wasted = d.steps[key].wasted.Add(wasted)
+	d.wasted[key] = d.wasted[key].Add(wasted)
 	return nil
 }
 

@@ -30,6 +30,7 @@ type rows struct {
 	steps    map[stepKey]*stepRow
 	calls    map[id.Operation]*callRow
 	usage    map[stepKey]run.Usage
+	wasted   map[stepKey]run.Usage
 	inbox    []*inboxRow
 	outbox   []outbox.Row
 
@@ -101,7 +102,7 @@ type inboxRow struct {
 func newRows(cfg rowsConfig) *rows {
 	return &rows{
 		cfg: cfg, sessions: map[id.Session]*sessionRow{}, runs: map[id.Run]*runRow{}, messages: map[id.Message]*messageRow{},
-		steps: map[stepKey]*stepRow{}, calls: map[id.Operation]*callRow{}, usage: map[stepKey]run.Usage{},
+		steps: map[stepKey]*stepRow{}, calls: map[id.Operation]*callRow{}, usage: map[stepKey]run.Usage{}, wasted: map[stepKey]run.Usage{},
 	}
 }
 

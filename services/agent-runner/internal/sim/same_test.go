@@ -29,6 +29,7 @@ import (
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
 	"signalbox.dev/services/agent-runner/internal/conversation"
 	"signalbox.dev/services/agent-runner/internal/outbox"
+	"signalbox.dev/services/agent-runner/internal/provider"
 	"signalbox.dev/services/agent-runner/internal/run"
 	"signalbox.dev/services/agent-runner/migrations"
 )
@@ -44,7 +45,7 @@ func TestRowsArePostgres(t *testing.T) {
 	}
 	k := newKit(t)
 	each(t, 1, 2, func(t *testing.T, worker uint64) bool {
-		b := newBoth(t, k, fmt.Sprint("worker ", worker))
+		b := newBoth(t, k, fmt.Sprint("worker ", worker), int(worker-1)) // one has no limit of runs, the other has
 		for seed := worker; seed <= sequences && !t.Failed(); seed += 2 {
 			b.sequence(seed)
 		}
@@ -56,6 +57,7 @@ func TestRowsArePostgres(t *testing.T) {
 type both struct {
 	t     *testing.T
 	kit   *kit
+	cfg   run.Config // its leases never run out by themselves: time does not pass here
 	admin *pgx.Conn
 
 	// The runners: both sides know them by these names. Only the first is present.
@@ -80,17 +82,24 @@ type both struct {
 // pair is a thing here and the same in Postgres.
 type pair[T any] struct{ here, there T }
 
-func newBoth(t *testing.T, k *kit, name string) *both {
+// anyModel lets people have what they ask for.
+type anyModel struct{}
+
+func (anyModel) Choose(_ context.Context, w provider.Wish) (name, model string, err error) {
+	return w.Provider, w.Model, nil
+}
+
+func newBoth(t *testing.T, k *kit, name string, perWorkspace int) *both {
 	t.Helper()
 	schema := pg.Migrations{Schema: "agent", Role: "signalbox_agent", FS: migrations.FS}
 	database := pgtest.New(t, schema)
 	db, log := database.Open(t, schema), slog.New(slog.DiscardHandler)
-	b := &both{t: t, kit: k, runs: map[string]*run.Store{}, runners: []string{name + " present", name + " absent"}}
+	b := &both{t: t, kit: k, cfg: run.Config{Lease: time.Hour, WallTime: time.Hour, Partitions: partitions, PerWorkspace: perWorkspace}, runs: map[string]*run.Store{}, runners: []string{name + " present", name + " absent"}}
 	out := outbox.New(db, nil, log)
 	for _, r := range b.runners {
-		b.runs[r] = run.NewStore(db, out, r, sameConfig)
+		b.runs[r] = run.NewStore(db, out, r, b.cfg)
 	}
-	b.people = conversation.NewStore(db, out, k.presets, conversation.Config{Model: modelName, Provider: providerName, Partitions: partitions, MaxBytes: 1 << 20, MaxQueued: 2})
+	b.people = conversation.NewStore(db, out, k.presets, conversation.Config{Models: anyModel{}, Partitions: partitions, MaxBytes: 1 << 20, MaxQueued: 2})
 	var err error
 	if b.admin, err = pgx.Connect(t.Context(), database.AdminURL); err != nil {
 		t.Fatal(err)
@@ -118,9 +127,6 @@ func newBoth(t *testing.T, k *kit, name string) *both {
 	return b
 }
 
-// sameConfig has leases that never run out by themselves: time does not pass here.
-var sameConfig = run.Config{Lease: time.Hour, WallTime: time.Hour, Partitions: partitions}
-
 func (b *both) exec(sql string, args ...any) {
 	b.t.Helper()
 	if _, err := b.admin.Exec(b.t.Context(), sql, args...); err != nil {
@@ -133,7 +139,7 @@ func (b *both) sequence(seed uint64) {
 	b.seed, b.rng, b.now = seed, rand.New(rand.NewPCG(seed, 7)), time.Now()
 	b.known, b.names = [2][]string{}, [2]*strings.Replacer{}
 	b.told, b.claims, b.spaces = nil, nil, nil
-	b.rows = newRows(rowsConfig{run: sameConfig, maxQueued: 2, salt: uint32(seed), now: func() time.Time {
+	b.rows = newRows(rowsConfig{run: b.cfg, maxQueued: 2, salt: uint32(seed), now: func() time.Time {
 		b.now = b.now.Add(time.Microsecond)
 		return b.now
 	}})
@@ -179,7 +185,7 @@ func (b *both) plain(side int, lines []string) []string {
 func (b *both) newSession() {
 	steps := 3
 	here := b.rows.createSession(b.actor[0], steps)
-	s, err := b.people.Create(b.t.Context(), b.actor[1], conversation.NewSession{Title: "t", MaxSteps: steps})
+	s, err := b.people.Create(b.t.Context(), b.actor[1], conversation.NewSession{Title: "t", Provider: providerName, Model: modelName, MaxSteps: steps})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -248,6 +254,8 @@ var acts = []act{
 	{"expire", (*both).expire},
 	{"sweep", (*both).sweep},
 	{"look who is ready", (*both).ready},
+	{"look whose turn it is", (*both).next},
+	{"look whose turn it is", (*both).next},
 	{"empty the outbox", (*both).say},
 	{"empty the outbox", (*both).say},
 	{"empty the outbox", (*both).say},
@@ -293,7 +301,7 @@ func (b *both) submit() (here, there []string) {
 		b.claims = append(b.claims, pair[*run.Claim]{claim, taken})
 		return append(here, runLine(&claim.Run)), append(there, runLine(&taken.Run))
 	}
-	if claim != nil || taken != nil || refused != nil && !errors.Is(refused, run.ErrTooEarly) {
+	if claim != nil || taken != nil || refused != nil && !errors.Is(refused, run.ErrTooEarly) && b.cfg.PerWorkspace == 0 {
 		return append(here, fmt.Sprint("claim ", claim, why(refused))), append(there, fmt.Sprint("claim ", taken))
 	}
 	return here, there
@@ -318,8 +326,9 @@ func (b *both) cancel() (here, there []string) {
 	if len(b.told) > 0 && b.rng.IntN(2) == 0 {
 		only = b.told[b.rng.IntN(len(b.told))]
 	}
-	told1, running1, err1 := b.rows.cancel(b.actor[0], s.here, only.here)
-	told2, running2, err2 := b.people.Cancel(b.t.Context(), b.actor[1], s.there, only.there)
+	all := b.rng.IntN(2) == 0
+	told1, running1, err1 := b.rows.cancel(b.actor[0], s.here, conversation.Which{Only: only.here, All: all})
+	told2, running2, err2 := b.people.Cancel(b.t.Context(), b.actor[1], s.there, conversation.Which{Only: only.there, All: all})
 	return []string{fmt.Sprint(told1, running1), why(err1)}, []string{fmt.Sprint(told2, running2), why(err2)}
 }
 
@@ -379,7 +388,7 @@ func (b *both) renew() (here, there []string) {
 func beats(all []run.Beat, err error) []string {
 	out := []string{why(err)}
 	for _, x := range all {
-		out = append(out, fmt.Sprint(x.Run, x.Mail))
+		out = append(out, fmt.Sprint(x.Run, x.Mail, x.Yield))
 	}
 	// Postgres answers in any order; the ids of both sides sort by when they were made.
 	slices.Sort(out)
@@ -435,7 +444,7 @@ func orNothing[T any](v *T) string {
 func (b *both) anAnswer(c *run.Claim) run.Answer {
 	a := run.Answer{
 		Step: c.Run.Steps, RawDialect: "anthropic", Raw: []byte("[]"), Model: "m", ResponseID: "r", FinishReason: "stop",
-		Usage: run.Usage{Input: int64(b.rng.IntN(9)), Output: int64(b.rng.IntN(9)), CacheRead: 1},
+		Usage: run.Usage{Input: int64(b.rng.IntN(9)), Output: int64(b.rng.IntN(9)), CacheRead: 1, Estimated: b.rng.IntN(4) == 0},
 	}
 	if b.rng.IntN(6) == 0 && a.Step > 0 {
 		a.Step--
@@ -518,8 +527,8 @@ func (b *both) waste() (here, there []string) {
 	if !ok {
 		return nil, nil
 	}
-	u := run.Usage{Input: 3, Output: 4, Reasoning: 5}
-	return []string{why(b.rows.addWaste(c.here, c.here.Run.Steps, u))}, []string{why(b.store().AddWaste(b.t.Context(), c.there, c.here.Run.Steps, u))}
+	u := run.Usage{Input: 3, Output: 4, Reasoning: 5, CacheWrite: 6, Estimated: b.rng.IntN(2) == 0}
+	return []string{why(b.rows.addWaste(c.here, c.here.Run.Steps, u))}, []string{why(b.store().AddWaste(b.t.Context(), c.there, c.here.Run.Steps, u, nil))}
 }
 
 func (b *both) finish() (here, there []string) {
@@ -625,6 +634,12 @@ func (b *both) ready() (here, there []string) {
 	return abandoned(one, nil, limit), abandoned(two, err, limit)
 }
 
+func (b *both) next() (here, there []string) {
+	two, err2 := b.store().Next(b.t.Context())
+	one, err1 := b.rows.next()
+	return abandoned(one, err1, math.MaxInt), abandoned(two, err2, math.MaxInt)
+}
+
 // abandoned leaves the order of those open that were told at once to be so.
 func abandoned(found []run.Abandoned, err error, limit int) []string {
 	out := []string{why(err), fmt.Sprint(len(found))}
@@ -701,7 +716,10 @@ func (b *both) dumpHere() []string {
 		out = append(out, fmt.Sprintf("inbox of %s: %s %s %v", i.run, i.kind, message, i.read))
 	}
 	for k, u := range d.usage {
-		out = append(out, fmt.Sprintf("usage %s %d: %v", k.run, k.index, u))
+		out = append(out, fmt.Sprintf("usage %s %d spent: %v", k.run, k.index, u))
+	}
+	for k, u := range d.wasted {
+		out = append(out, fmt.Sprintf("usage %s %d wasted: %v", k.run, k.index, u))
 	}
 	slices.Sort(out)
 	for _, o := range d.outbox {
@@ -742,8 +760,8 @@ func (b *both) dumpThere() []string {
 		r, err := pgx.RowToStructByName[row](rows)
 		return fmt.Sprintf("run %s by %q, lease %s", runLine(&r.Run), r.Runner, r.Lease), err
 	})
-	add(`SELECT format('step %s %s: %s "%s" "%s" {%s %s %s %s %s} wasted %s %s', run_id, step_index, state, response_id, finish_reason,
-		input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, reasoning_tokens, wasted_input_tokens, wasted_output_tokens) FROM steps`, text)
+	add(`SELECT format('step %s %s: %s "%s" "%s" {%s %s %s %s %s %s} wasted %s %s', run_id, step_index, state, response_id, finish_reason,
+		input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, reasoning_tokens, estimated::text, wasted_input_tokens, wasted_output_tokens) FROM steps`, text)
 	add(`SELECT format('call %s %s %s %s %s EFFECT_%s until %s: %s OUTCOME_STATE_%s %s "%s" "%s" %s', key, call_index, tool_call_id, tool_name, args, upper(effect),
 		to_char(deadline AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS +0000 "UTC"'), phase = 'done', upper(coalesce(nullif(state, ''), 'unspecified')),
 		result, error_type, summary, duration_ms) FROM tool_calls`, func(rows pgx.Rows) (string, error) {
@@ -751,7 +769,8 @@ func (b *both) dumpThere() []string {
 		return strings.NewReplacer(": t ", ": true ", ": f ", ": false ").Replace(s), err
 	})
 	add(`SELECT format('inbox of %s: %s %s %s', run_id, kind, coalesce(message_id::text, 'none'), (read_at IS NOT NULL)::text) FROM run_inbox`, text)
-	add(`SELECT format('usage %s %s: {%s %s %s %s %s}', run_id, step_index, input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, reasoning_tokens) FROM usage`, text)
+	add(`SELECT format('usage %s %s %s: {%s %s %s %s %s %s}', run_id, step_index, CASE WHEN wasted THEN 'wasted' ELSE 'spent' END,
+		input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, reasoning_tokens, estimated::text) FROM usage`, text)
 	slices.Sort(out)
 	n := len(out)
 	add(`SELECT id, subject, message_id, schema, payload, trace FROM outbox ORDER BY id`, func(rows pgx.Rows) (string, error) {

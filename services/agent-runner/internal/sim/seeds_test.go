@@ -74,7 +74,7 @@ func newWorld(k *kit, seed uint64, p plant, out io.Writer) *world {
 	}
 	w.shape = w.shapeOf()
 	w.pg = &postgres{rows: newRows(rowsConfig{
-		run: run.Config{Lease: lease, WallTime: wallTime, Partitions: partitions}, maxQueued: 4, now: func() time.Time { return time.Now().Add(w.pg.ahead) },
+		run: run.Config{Lease: lease, WallTime: wallTime, Partitions: partitions, PerWorkspace: w.shape.perWorkspace}, maxQueued: 4, now: func() time.Time { return time.Now().Add(w.pg.ahead) },
 		salt: uint32(mix(seed)), plant: p,
 	})}
 	w.nats = newJet(w, partitions)
@@ -87,8 +87,12 @@ func (w *world) live() outcome {
 	var people []*person
 	w.locked(func() {
 		w.note("shape", fmt.Sprintf("%+v", w.shape))
+		ws := newID[id.Workspace](w.pg.rows)
 		for n := range w.shape.people {
-			people = append(people, w.newPerson(n))
+			if !w.shape.together {
+				ws = newID[id.Workspace](w.pg.rows)
+			}
+			people = append(people, w.newPerson(n, ws))
 		}
 		w.processes = make([]*process, w.shape.runners+w.shape.executors)
 		for slot := range w.processes {

@@ -11,14 +11,17 @@ import (
 // What service.go's starter does: a run begins in the process that made it, when that
 // has a free slot.
 
-// ownSlots is how many slots are for such runs.
-func (s *shape) ownSlots() int { return s.slots / 2 }
-
 // reserve takes a slot, if there is one.
 func (p *process) reserve() (mine bool) {
 	p.w.locked(func() {
-		if mine = p.own < p.w.shape.ownSlots() && !p.leaves(); mine {
+		if p.leaves() {
+			return
+		}
+		select {
+		case p.slots <- struct{}{}:
+			mine = true
 			p.own++
+		default:
 		}
 	})
 	return mine
@@ -26,6 +29,7 @@ func (p *process) reserve() (mine bool) {
 
 func (p *process) free() {
 	p.w.locked(func() { p.own-- })
+	<-p.slots
 }
 
 // begin works on a claim in a slot that is reserved.

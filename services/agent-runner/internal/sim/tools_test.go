@@ -113,7 +113,7 @@ func (w *world) startExecutor(p *process) {
 	doors := make(chan struct{})
 	p.work.Go(func() {
 		defer close(doors)
-		p.consume(subject.Tools, 4, e.handle)
+		p.consume(subject.Tools, make(chan struct{}, 4), e.handle)
 	})
 	p.work.Go(func() {
 		<-doors

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
 
+	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/subject"
 	"signalbox.dev/services/agent-runner/internal/run"
 )
@@ -69,11 +70,12 @@ const (
 	every = 250 * time.Millisecond
 	// patience is how long a run may be ready to start before its wake-up is taken for lost.
 	patience = 2 * time.Second
-	// A run that lost its runner is woken once in each moment: the stream drops the other
-	// wake-ups. One that is queued may only wait for a free slot, and must not fill the
-	// queue: unless a runner has died, or the queue was away, it is woken under the id of its first wake-up, which
-	// the stream takes again when it has forgotten that.
+	// A run is woken once in each moment: the stream drops the other wake-ups.
 	moment = 2 * time.Second
+	// oldest is how many queued runs are woken after subject.AckWait and again after each
+	// more. They may only wait for a free slot, and must not fill the queue; any wake-up
+	// serves whichever run is next, so that a few find all that was lost.
+	oldest = 16
 	// wakeTimeout bounds what waking takes of the time in which others may die.
 	wakeTimeout = 5 * time.Second
 )
@@ -136,7 +138,7 @@ func (s *Sweeper) buryDead(ctx context.Context) (died bool, err error) {
 		return false, err
 	}
 	s.cfg.Log.InfoContext(ctx, "runs of a runner that died are free again", "runs", len(expired))
-	_, err = s.wakeAll(ctx, expired, true)
+	_, err = s.wakeAll(ctx, expired)
 	return true, err
 }
 
@@ -148,7 +150,7 @@ func (s *Sweeper) wakeQueued(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = s.wakeAll(ctx, queued, true)
+	_, err = s.wakeAll(ctx, queued)
 	return err
 }
 
@@ -161,7 +163,13 @@ func (s *Sweeper) findLost(ctx context.Context) error {
 	}
 	known := make(map[run.Abandoned]time.Time, len(found))
 	var due []run.Abandoned
+	queued := 0
 	for _, r := range found {
+		if r.Queued {
+			if queued++; queued > oldest {
+				break
+			}
+		}
 		at, again := s.woken[r], moment
 		if r.Queued {
 			again = subject.AckWait
@@ -173,7 +181,7 @@ func (s *Sweeper) findLost(ctx context.Context) error {
 		due = append(due, r)
 	}
 	now := time.Now()
-	waked, err := s.wakeAll(ctx, due, false)
+	waked, err := s.wakeAll(ctx, due)
 	for _, r := range waked {
 		known[r] = now
 	}
@@ -182,9 +190,8 @@ func (s *Sweeper) findLost(ctx context.Context) error {
 }
 
 // wakeAll wakes side by side: a runner that died had many runs, and each wake-up waits
-// for an answer. With anew, the first wake-ups of queued ones may be lost. It returns
-// those that it has woken.
-func (s *Sweeper) wakeAll(ctx context.Context, runs []run.Abandoned, anew bool) (waked []run.Abandoned, err error) {
+// for an answer. It returns those that it has woken.
+func (s *Sweeper) wakeAll(ctx context.Context, runs []run.Abandoned) (waked []run.Abandoned, err error) {
 	ctx, cancel := context.WithTimeout(ctx, wakeTimeout)
 	defer cancel()
 	failed := make([]error, len(runs))
@@ -192,7 +199,7 @@ func (s *Sweeper) wakeAll(ctx context.Context, runs []run.Abandoned, anew bool) 
 	waking.SetLimit(together)
 	for i, r := range runs {
 		waking.Go(func() error { // who cannot be woken is in nobody's way
-			failed[i] = s.wake(ctx, r, anew)
+			failed[i] = panics.Try(func() error { return s.wake(ctx, r) })
 			return nil
 		})
 	}
@@ -208,11 +215,9 @@ func (s *Sweeper) wakeAll(ctx context.Context, runs []run.Abandoned, anew bool) 
 	return waked, err
 }
 
-func (s *Sweeper) wake(ctx context.Context, r run.Abandoned, anew bool) error {
+func (s *Sweeper) wake(ctx context.Context, r run.Abandoned) error {
 	m := run.Wake(r.Workspace, r.Session, r.Run)
-	if anew || !r.Queued {
-		m.ID = fmt.Sprintf("%s:%d:%d", m.ID, r.Epoch, time.Now().UnixNano()/int64(moment))
-	}
+	m.ID = fmt.Sprintf("%s:%d:%d", m.ID, r.Epoch, time.Now().UnixNano()/int64(moment))
 	_, err := s.cfg.Bus.Publish(ctx, m.Subject, m.ID, m.Body)
 	return err
 }

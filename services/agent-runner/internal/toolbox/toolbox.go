@@ -94,6 +94,34 @@ func (t *Toolbox) Catalogue(ctx context.Context) ([]*toolv1.Tool, error) {
 	if ok && time.Now().Before(known.until) {
 		return known.tools, nil
 	}
+	return t.refresh(ctx, actor.Workspace)
+}
+
+// Names returns the names of the tools of the context's workspace, as Catalogue does or,
+// with fresh, as of now.
+func (t *Toolbox) Names(ctx context.Context, fresh bool) ([]string, error) {
+	actor, err := identity.Require(ctx, identity.Viewer)
+	if err != nil {
+		return nil, err
+	}
+	get := t.Catalogue
+	if fresh {
+		get = func(ctx context.Context) ([]*toolv1.Tool, error) { return t.refresh(ctx, actor.Workspace) }
+	}
+	tools, err := get(ctx)
+	names := make([]string, len(tools))
+	for i, tool := range tools {
+		names[i] = tool.GetName()
+	}
+	return names, err
+}
+
+// refresh asks for a workspace's tools. When the executor cannot be reached, what it said
+// before is better than nothing.
+func (t *Toolbox) refresh(ctx context.Context, ws id.Workspace) ([]*toolv1.Tool, error) {
+	t.mu.Lock()
+	known, ok := t.catalogues[ws]
+	t.mu.Unlock()
 	res, err := t.client.ListTools(ctx, &toolv1.ListToolsRequest{})
 	if err != nil {
 		if ok {
@@ -107,7 +135,7 @@ func (t *Toolbox) Catalogue(ctx context.Context) ([]*toolv1.Tool, error) {
 	if len(t.catalogues) >= maxCatalogues {
 		clear(t.catalogues)
 	}
-	t.catalogues[actor.Workspace] = catalogue{res.GetTools(), time.Now().Add(catalogueGood)}
+	t.catalogues[ws] = catalogue{res.GetTools(), time.Now().Add(catalogueGood)}
 	return res.GetTools(), nil
 }
 

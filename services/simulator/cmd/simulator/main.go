@@ -19,13 +19,18 @@ import (
 	"signalbox.dev/services/simulator"
 )
 
-const drain = 5 * time.Second
+const (
+	drain         = 5 * time.Second
+	healthTimeout = 3 * time.Second
+)
 
 type settings struct {
 	simulator.Config
 
 	LogLevel  slog.Level `env:"LOG_LEVEL" envDefault:"info" doc:"Least level that is logged: debug, info, warn or error."`
 	LogFormat string     `env:"LOG_FORMAT" envDefault:"json" doc:"Format of log lines: json or text."`
+
+	healthcheck bool // asks the simulator at Addr for its health instead of running one
 }
 
 func main() {
@@ -41,6 +46,11 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	}
 	if err != nil {
 		return err
+	}
+	if cfg.healthcheck {
+		ctx, cancel := context.WithTimeout(ctx, healthTimeout)
+		defer cancel()
+		return httpserver.CheckHealth(ctx, cfg.Addr)
 	}
 	log, err := telemetry.NewLogger(stderr, telemetry.Config{LogLevel: cfg.LogLevel, LogFormat: cfg.LogFormat}, "simulator")
 	if err != nil {
@@ -74,6 +84,7 @@ func load(args, environ []string, stdout io.Writer) (settings, error) {
 	flags.StringVar(&cfg.Addr, "addr", cfg.Addr, "")
 	flags.StringVar(&cfg.Script, "script", cfg.Script, "")
 	flags.Float64Var(&cfg.Pace, "pace", cfg.Pace, "")
+	flags.BoolVar(&cfg.healthcheck, "healthcheck", false, "")
 	err := flags.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		return cfg, errors.Join(err, help(stdout))
@@ -94,6 +105,9 @@ func help(w io.Writer) error {
 of that name, every other id the default one.
 
 Usage: simulator [--addr host:port] [--script file-or-directory] [--pace factor]
+       simulator --healthcheck [--addr host:port]
+
+--healthcheck asks the simulator that runs at the address for its health.
 
 Flags take precedence over the environment:
   --addr    SIMULATOR_ADDR

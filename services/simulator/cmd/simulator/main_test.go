@@ -48,9 +48,18 @@ func TestServe(t *testing.T) {
 			t.Errorf("GET %s = %d, want 200", path, resp.StatusCode)
 		}
 	}
+	check := func() error {
+		return run(t.Context(), []string{"--healthcheck"}, []string{"SIMULATOR_ADDR=" + line.Address}, io.Discard, io.Discard)
+	}
+	if err := check(); err != nil {
+		t.Errorf("--healthcheck of a running simulator = %v", err)
+	}
 	cancel()
 	if err := <-done; err != nil {
 		t.Errorf("run ended with %v", err)
+	}
+	if err := check(); err == nil {
+		t.Error("--healthcheck of nothing is well")
 	}
 }
 

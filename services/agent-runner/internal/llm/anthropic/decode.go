@@ -29,6 +29,7 @@ type Decoder struct {
 	sources map[string]bool   // URLs that were reported
 
 	tokens   tokens
+	counted  bool // the final count has come
 	usage    llm.Usage
 	rawUsage []byte
 
@@ -140,9 +141,13 @@ func (f *frame) readDelta(r *jscan.Reader) {
 	f.delta = r.Since(mark)
 }
 
-// End implements llm.Decoder: only message_stop ends an answer.
+// End implements llm.Decoder. The stop reason comes when the content is complete: an answer
+// that has it lacks nothing but the message_stop.
 func (d *Decoder) End(out []llm.Event) ([]llm.Event, error) {
-	return out, llm.ErrTruncated
+	if d.stopReason == "" {
+		return out, llm.ErrTruncated
+	}
+	return d.messageStop(out), nil
 }
 
 func (d *Decoder) messageStart(f *frame, out []llm.Event) ([]llm.Event, error) {
@@ -174,6 +179,7 @@ func (d *Decoder) messageStart(f *frame, out []llm.Event) ([]llm.Event, error) {
 func (d *Decoder) messageDelta(f *frame, out []llm.Event) []llm.Event {
 	if reason := jscan.MemberString(f.delta, "stop_reason"); reason != "" {
 		d.stopReason = reason
+		d.counted = jscan.Member(f.usage, "output_tokens") != nil
 	}
 	return d.count(f.usage, out)
 }

@@ -14,7 +14,7 @@ import (
 func (d *Decoder) Response(partial bool) *llm.Response {
 	resp := &llm.Response{
 		ID: d.id, Model: d.model, RawFinish: d.stopReason, Finish: finish(d.stopReason),
-		Paused: d.stopReason == "pause_turn", Usage: d.usage,
+		Paused: d.stopReason == "pause_turn", Usage: d.usage, Estimated: !d.counted,
 	}
 	if d.rawUsage != nil {
 		resp.RawUsage = slices.Clone(d.rawUsage)

@@ -44,6 +44,8 @@ type Model struct {
 	Images      bool     `json:"images"`
 	ServerTools []string `json:"serverTools,omitempty"` // tools that the provider runs
 
+	// Default makes it the model of sessions that name the provider alone.
+	Default bool `json:"default,omitempty"`
 	// Family makes the entry stand for every model of the provider whose id begins
 	// with ID.
 	Family bool `json:"family,omitempty"`
@@ -134,6 +136,22 @@ func (m *Model) fill() {
 // Lookup returns what is known of a model. It always returns something to work with;
 // known is false where the model itself is not listed.
 func (c *Catalogue) Lookup(provider, id string) (m Model, known bool) {
+	m, listed, ok := c.find(provider, id)
+	if !ok {
+		m = Model{Provider: provider, ID: id, Context: unknownContext, MaxOutput: unknownMaxOutput}
+		m.fill()
+	}
+	return m, listed
+}
+
+// Describe returns what is known of a model, from its own entry or from that of its
+// family; ok is false where it has neither.
+func (c *Catalogue) Describe(provider, id string) (m Model, ok bool) {
+	m, _, ok = c.find(provider, id)
+	return m, ok
+}
+
+func (c *Catalogue) find(provider, id string) (m Model, listed, ok bool) {
 	best := -1
 	for i := range c.models {
 		o := &c.models[i]
@@ -141,20 +159,18 @@ func (c *Catalogue) Lookup(provider, id string) (m Model, known bool) {
 			continue
 		}
 		if o.ID == id && !o.Family {
-			return *o, true
+			return *o, true, true
 		}
 		if o.Family && strings.HasPrefix(id, o.ID) && (best < 0 || len(o.ID) > len(c.models[best].ID)) {
 			best = i
 		}
 	}
-	if best >= 0 {
-		m = c.models[best]
-		m.ID, m.Name, m.Family = id, id, false
-		return m, false
+	if best < 0 {
+		return Model{}, false, false
 	}
-	m = Model{Provider: provider, ID: id, Context: unknownContext, MaxOutput: unknownMaxOutput}
-	m.fill()
-	return m, false
+	m = c.models[best]
+	m.ID, m.Name, m.Family = id, id, false
+	return m, false, true
 }
 
 // Models returns the listed models of a provider, of all with an empty one, sorted.

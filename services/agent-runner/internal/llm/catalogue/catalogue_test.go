@@ -20,7 +20,8 @@ func TestLookup(t *testing.T) {
 		context, out int
 		known        bool
 	}{
-		{"anthropic", "claude-sonnet-4-5-20250514", 200_000, 16_384, true},
+		{"anthropic", "claude-sonnet-4-5-20250929", 200_000, 16_384, true},
+		{"anthropic", "claude-sonnet-4-5-20250514", 200_000, 16_384, false}, // the default of former versions
 		{"anthropic", "claude-opus-4-1-20990101", 200_000, 16_384, false},
 		{"anthropic", "claude-later-9", 200_000, 8_192, false},
 		{"openai", "gpt-5", 400_000, 16_384, true},
@@ -34,7 +35,7 @@ func TestLookup(t *testing.T) {
 			t.Errorf("Lookup(%q, %q) = %+v, %v, want context %d, output %d, %v", tt.provider, tt.id, m, known, tt.context, tt.out, tt.known)
 		}
 	}
-	if m, _ := c.Lookup("anthropic", "claude-sonnet-4-5-20250514"); !m.HasServerTool("web_search") || !m.Images || !m.Reasoning {
+	if m, _ := c.Lookup("anthropic", "claude-sonnet-4-5-20250929"); !m.HasServerTool("web_search") || !m.Images || !m.Reasoning {
 		t.Errorf("Lookup of the default model = %+v, want web search, images and reasoning", m)
 	}
 	if def, ok := c.ServerTool("anthropic", "web_search"); !ok || !strings.Contains(string(def), "web_search_20250305") {

@@ -11,6 +11,7 @@ import (
 // Response implements llm.Decoder. A partial answer leaves out the tool calls.
 func (d *Decoder) Response(partial bool) *llm.Response {
 	resp := &llm.Response{ID: d.id, Model: d.model, RawFinish: d.finish, Finish: d.finished(), Usage: d.usage}
+	resp.Estimated = d.finish == "" || d.rawUsage == nil // servers that count as they go are not at the end
 	if d.rawUsage != nil {
 		resp.RawUsage = slices.Clone(d.rawUsage)
 	}

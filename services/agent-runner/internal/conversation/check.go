@@ -1,0 +1,54 @@
+package conversation
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/services/agent-runner/internal/provider"
+)
+
+// choose returns the provider and the model that a session, or a message in it, gets when
+// somebody asks for another provider, another model, or both: nil leaves what the session
+// has, if the two go together, and an empty text asks for the default.
+func (s *Store) choose(ctx context.Context, a identity.Actor, session id.Session, c Change) (providerName, model string, err error) {
+	now, err := s.Get(ctx, a, session)
+	if err != nil {
+		return "", "", err
+	}
+	wish := provider.Wish{Prefer: now.Provider}
+	switch {
+	case c.Provider == nil:
+		wish.Model = *c.Model
+	case c.Model == nil && *c.Provider == now.Provider:
+		return now.Provider, now.Model, nil
+	case c.Model == nil:
+		wish.Provider = *c.Provider
+	default:
+		wish.Provider, wish.Model = *c.Provider, *c.Model
+	}
+	return s.cfg.Models.Choose(ctx, wish)
+}
+
+// checkTools refuses names of tools that the workspace does not have.
+func (s *Store) checkTools(ctx context.Context, asked []string) error {
+	if len(asked) == 0 {
+		return nil
+	}
+	there, err := s.cfg.Tools(ctx, false)
+	unknown := func(name string) bool { return !slices.Contains(there, name) }
+	if err == nil && slices.ContainsFunc(asked, unknown) {
+		there, err = s.cfg.Tools(ctx, true) // it may have come a moment ago
+	}
+	if err != nil {
+		return err
+	}
+	if i := slices.IndexFunc(asked, unknown); i >= 0 {
+		slices.Sort(there)
+		return fault.Coded(fault.Invalid, "UNKNOWN_TOOL", "tools[%d]: there is no tool %q: use %s", i, asked[i], strings.Join(there, ", "))
+	}
+	return nil
+}

@@ -1,0 +1,141 @@
+package run
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/pg"
+	"signalbox.dev/services/agent-runner/internal/outbox"
+)
+
+// turns are the workspaces with runs that want a runner, in the order in which they get
+// one: those with the fewest running runs first, and of these the one served least recently.
+// It walks the index of queued runs one workspace at a time, so that it costs as much as
+// there are workspaces that wait, and runs that run, but not runs that wait.
+const turns = `
+	RECURSIVE queuing AS (
+		(SELECT workspace_id FROM runs WHERE state = 'queued' ORDER BY workspace_id LIMIT 1)
+		UNION ALL
+		SELECT (SELECT r.workspace_id FROM runs r WHERE r.state = 'queued' AND r.workspace_id > queuing.workspace_id ORDER BY r.workspace_id LIMIT 1)
+		FROM queuing WHERE queuing.workspace_id IS NOT NULL
+	), active AS (
+		SELECT workspace_id, count(*) FILTER (WHERE lease_until >= clock_timestamp()) AS held,
+			count(*) FILTER (WHERE lease_until < clock_timestamp()) AS lost
+		FROM runs WHERE state = 'running' GROUP BY workspace_id
+	), turns AS (
+		SELECT workspace_id, coalesce(held, 0) AS held, coalesce(lost, 0) AS lost,
+			(SELECT max(started_at) FROM runs r WHERE r.workspace_id = w.workspace_id) AS served
+		FROM (SELECT workspace_id FROM queuing WHERE workspace_id IS NOT NULL UNION SELECT workspace_id FROM active WHERE lost > 0) w
+			LEFT JOIN active USING (workspace_id)
+		ORDER BY held, served NULLS FIRST
+	)`
+
+// wanting are the runs of a workspace of turns that can be claimed: first those that lost
+// their runner, then, up to the workspace's limit, the queued ones that have waited longest.
+// more is a further condition.
+func wanting(more string) string {
+	return `(
+		SELECT * FROM (
+			SELECT r.workspace_id, r.session_id, r.id, r.epoch, false AS queued FROM runs r
+			WHERE t.lost > 0 AND r.workspace_id = t.workspace_id AND r.state = 'running' AND r.lease_until < clock_timestamp() AND ` + more + `
+			ORDER BY r.lease_until LIMIT @limit) lost
+		UNION ALL
+		SELECT * FROM (
+			SELECT r.workspace_id, r.session_id, r.id, r.epoch, true FROM runs r
+			WHERE t.held < @most AND r.workspace_id = t.workspace_id AND r.state = 'queued' AND ` + itsTurn + ` AND ` + more + `
+			ORDER BY r.created_at LIMIT @limit) queued
+	)`
+}
+
+// announced says of a run r that no event of its session waits in the outbox.
+const announced = `NOT EXISTS (
+	SELECT FROM unnest(@logs::text[]) log JOIN outbox o ON o.subject = log || r.workspace_id || '.' || r.session_id)`
+
+// abreast is how many runs Next offers: runners that ask at the same time try different ones.
+const abreast = 8
+
+// yieldAfter is how long a run waits before one of another workspace makes place for it: a
+// free slot would have taken it by then.
+const yieldAfter = 500 * time.Millisecond
+
+// Next returns runs that can be claimed, of the workspace whose turn it is. There may be
+// none, and then it returns ErrTooEarly if some will be in a moment, else ErrNotClaimable.
+// Others may claim them first.
+func (s *Store) Next(ctx context.Context) ([]Abandoned, error) {
+	found, err := s.next(ctx, announced, abreast)
+	if err != nil {
+		return nil, err
+	}
+	if len(found) == 0 {
+		if found, err = s.next(ctx, `true`, 1); err != nil {
+			return nil, err
+		}
+		if len(found) == 0 {
+			return nil, fmt.Errorf("look for the next run: %w", ErrNotClaimable)
+		}
+		s.out.Poke()
+		return nil, fmt.Errorf("look for the next run: %w", ErrTooEarly)
+	}
+	for i, r := range found {
+		if r.Workspace != found[0].Workspace {
+			return found[:i], nil
+		}
+	}
+	return found, nil
+}
+
+func (s *Store) next(ctx context.Context, condition string, limit int) (found []Abandoned, err error) {
+	b := &pgx.Batch{}
+	b.Queue(`WITH `+turns+`
+		SELECT r.* FROM turns t CROSS JOIN LATERAL `+wanting(condition)+` r LIMIT @limit`,
+		pg.Args{"most": s.cfg.PerWorkspace, "limit": limit, "logs": s.logs}).Query(func(rows pgx.Rows) (err error) {
+		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Abandoned])
+		return err
+	})
+	// AsSystem: whose turn it is depends on what the other workspaces have.
+	if err = s.db.ReadAsSystem(ctx, b); err != nil {
+		return nil, fmt.Errorf("look for the next run: %w", err)
+	}
+	return found, nil
+}
+
+// queueOneByOne makes the claims of a workspace stand in line until the transaction ends, so
+// that no two of them take the last place. The session is locked before.
+func queueOneByOne(b *pgx.Batch, args pg.Args) {
+	b.Queue(`SELECT pg_advisory_xact_lock(hashtextextended('runs of ' || @workspace::uuid, 0))`, args)
+}
+
+// inWork counts the runs of a workspace that runners have.
+const inWork = `(SELECT count(*) FROM runs w WHERE w.workspace_id = @workspace AND w.state = 'running' AND w.lease_until >= clock_timestamp())`
+
+// selectWaiting selects a run of the workspace that waits for a runner. A run that ends
+// makes place for one, whose own wake-up may have been thrown away because its workspace
+// had as many runs in work as it may.
+const selectWaiting = `
+	SELECT workspace_id, session_id, id, epoch, true FROM runs r
+	WHERE workspace_id = @workspace AND state = 'queued' AND ` + itsTurn + `
+	ORDER BY created_at LIMIT 1`
+
+// WakeOther wakes a runner for a waiting run of the workspace, if there is one, because
+// another run has made place.
+func WakeOther(ctx context.Context, tx pgx.Tx, ws id.Workspace, ended id.Run) error {
+	rows, err := tx.Query(ctx, selectWaiting, pg.Args{"workspace": ws})
+	if err != nil {
+		return fmt.Errorf("look for a run that waits: %w", err)
+	}
+	waits, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Abandoned])
+	if err != nil || len(waits) == 0 {
+		return err
+	}
+	return outbox.Add(ctx, tx, wakeAfter(waits[0], ended))
+}
+
+// wakeAfter is a later wake-up of a waiting run, on the occasion that another one has
+// made place.
+func wakeAfter(waits Abandoned, ended id.Run) outbox.Message {
+	return wake(waits.Workspace, waits.Session, waits.Run, "after-"+ended.String())
+}
