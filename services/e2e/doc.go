@@ -11,6 +11,7 @@
 // node holds the npm clients that front ends are built with.
 //
 // Package world starts and speaks with the running system, here and for what lies
-// beside the stories: kill kills its parts under load and counts what is lost, faults
+// beside the stories: kill kills its parts under load and counts what is lost, zombies has
+// lease holders go on after their lease and messages come twice, faults
 // breaks the links between them, failures has the model providers fail.
 package e2e

@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 			return 1
 		}
 		code := m.Run()
-		for _, h := range []*house{standalone, cluster, mixed, stopping} {
+		for _, h := range []*house{standalone, cluster, mixed, stopping, fewSlots} {
 			h.stop()
 		}
 		return code

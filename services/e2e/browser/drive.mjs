@@ -1,22 +1,19 @@
 // Opens pages in Chromium and does in them what lines on standard input say. Each
 // line is {id, page, do, with}, and each answer {id, ok} or {id, error}; the browser
 // goes when the input ends.
-import { existsSync } from 'node:fs'
 import path from 'node:path'
 import readline from 'node:readline'
 import { fileURLToPath } from 'node:url'
 import { build } from 'esbuild'
 import { chromium } from 'playwright-core'
+import { find } from './chromium/find.mjs'
 
 const here = path.dirname(fileURLToPath(import.meta.url))
-const executablePath = [
-  process.env.CHROMIUM, '/usr/bin/chromium', '/usr/bin/google-chrome', '/Applications/Google Chrome.app/Contents/MacOS/Google Chrome',
-].find(p => p && existsSync(p))
-if (!executablePath) throw new Error('There is no Chromium here: install it (apt-get install chromium), or let CHROMIUM name it.')
 const browser = await chromium.launch({
-  executablePath,
+  ...await find(),
+  // It opens pages of this file only. Containers do not allow a sandbox, nor does root.
   // A page that is made up here has no address, and may else not connect to this machine.
-  args: ['--disable-features=LocalNetworkAccessChecks', ...(process.getuid?.() === 0 ? ['--no-sandbox'] : [])],
+  args: ['--disable-features=LocalNetworkAccessChecks', '--no-sandbox'],
 })
 const built = await build({ entryPoints: [path.join(here, 'page.mjs')], bundle: true, write: false, format: 'iife', logLevel: 'error' })
 const html = `<!doctype html><meta charset="utf-8"><title>Document</title><div id="editor"></div><script>${

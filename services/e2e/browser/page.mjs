@@ -1,6 +1,7 @@
 // What runs in the page: an editor as people who build on TipTap make it, on a
 // document that it shares through y-websocket.
 import { Editor } from '@tiptap/core'
+import Code from '@tiptap/extension-code'
 import Collaboration from '@tiptap/extension-collaboration'
 import CollaborationCaret from '@tiptap/extension-collaboration-caret'
 import Highlight from '@tiptap/extension-highlight'
@@ -13,6 +14,17 @@ import { TableKit } from '@tiptap/extension-table'
 import StarterKit from '@tiptap/starter-kit'
 import { WebsocketProvider } from 'y-websocket'
 import * as Y from 'yjs'
+
+// README.md, Write together.
+const CombinedCode = Code.extend({ excludes: 'code' })
+const LinkedImage = Image.extend({
+  addAttributes () {
+    return { ...this.parent?.(), href: { default: null, parseHTML: e => e.closest('a')?.getAttribute('href') ?? null } }
+  },
+  renderHTML ({ HTMLAttributes: { href, ...attributes } }) {
+    return /^(https?:|mailto:)/i.test(href ?? '') ? ['a', { href, rel: 'noopener noreferrer nofollow' }, ['img', attributes]] : ['img', attributes]
+  },
+})
 
 window.open_document = ({ url, document: name, params, user }) => {
   const doc = new Y.Doc()
@@ -28,7 +40,7 @@ window.open_document = ({ url, document: name, params, user }) => {
   const editor = new Editor({
     element: document.querySelector('#editor'),
     extensions: [
-      StarterKit.configure({ undoRedo: false }), Highlight, Image, TaskList, TaskItem, Mention, Subscript, Superscript, TableKit,
+      StarterKit.configure({ undoRedo: false, code: false }), CombinedCode, LinkedImage, Highlight, TaskList, TaskItem, Mention, Subscript, Superscript, TableKit,
       Collaboration.configure({ document: doc }),
       CollaborationCaret.configure({ provider, user }),
     ],

@@ -47,17 +47,19 @@ type rig struct {
 	// secret is the broker's alone. passed are what is shown to who signs in and comes back
 	// from them, by way of a gateway, and what makes somebody a member. own are the
 	// services', by name. token begins every signed text that says who somebody is.
-	secret, passed, token *mark
-	own                   map[string]*mark
-	leak                  *mark
+	// handed is as secret, and comes by way of a gateway in clear, where clients do not seal it.
+	secret, handed, passed, token *mark
+	own                           map[string]*mark
+	leak                          *mark
 }
 
 // mark says what is secret, and for whom.
 func (r *rig) mark() {
 	const tokens = "memory of *-[0-9]"
 	broker := "memory of " + subject.CredentialBroker + "-"
-	r.leak, r.secret, r.passed = newMark("leakage"), newMark("canary"), newMark("passed")
+	r.leak, r.secret, r.handed, r.passed = newMark("leakage"), newMark("canary"), newMark("handed"), newMark("passed")
 	r.secret.may = []string{broker + "[0-9]"}
+	r.handed.may = r.secret.may
 	r.passed.may = []string{
 		broker + "[0-9]", "memory of gateway-[0-9]", "wire gateway-[0-9] > credential-broker-[0-9]", "wire credential-broker-[0-9] > gateway-[0-9]",
 		"answer to POST /api/accounts/logins", "answer to POST /api/connections", "answer to POST /api/keys", "answers of the broker to who signs in",
@@ -67,7 +69,7 @@ func (r *rig) mark() {
 	r.token.may = []string{tokens, "wire *-[0-9] > *-[0-9]"}
 	r.token.must = []string{"wire " + subject.AgentRunner}
 	r.own = map[string]*mark{}
-	all := []*mark{r.leak, r.secret, r.passed, r.token}
+	all := []*mark{r.leak, r.secret, r.handed, r.passed, r.token}
 	for _, s := range world.Services() {
 		m := newMark("own" + strings.ReplaceAll(s, "-", ""))
 		m.may = []string{"memory of " + s + "-[0-9]", "memory of nats", "wire " + s + "-[0-9] > nats"}
@@ -76,6 +78,7 @@ func (r *rig) mark() {
 	}
 	if readsMemory {
 		r.secret.must = append(r.secret.must, broker+"1", broker+"2")
+		r.handed.must = append(r.handed.must, broker) // whichever the gateways called
 		r.token.must = append(r.token.must, "memory of gateway-1")
 		for s, m := range r.own {
 			m.must = append(m.must, "memory of "+s+"-1", "memory of nats")
@@ -347,6 +350,7 @@ func TestSecretsStayWithTheBroker(t *testing.T) {
 func (r *rig) use() {
 	r.t.Helper()
 	r.connectTool()
+	r.gateways()
 	added, err := r.accounts(1).AddAccount(r.as(), &credentialv1.AddAccountRequest{
 		Provider: "anthropic", Label: "mine", Secret: r.secret.text + "-apikey-of-a-workspace", BaseUrl: r.provider.URL + "/anthropic",
 	})
@@ -618,7 +622,7 @@ func (r *rig) check() {
 			r.t.Errorf("the leak is not found in: %s", kind)
 		}
 	}
-	for _, m := range append(slices.Collect(maps.Values(r.own)), r.secret, r.passed, r.token) {
+	for _, m := range append(slices.Collect(maps.Values(r.own)), r.secret, r.handed, r.passed, r.token) {
 		m.check(r.t)
 	}
 }

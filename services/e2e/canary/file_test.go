@@ -241,8 +241,8 @@ func TestSecretsStayWithTheFile(t *testing.T) {
 	defer cancel()
 	s := newSingle(ctx, t)
 	house := s.leak.text // a provider of that name is in all that is counted, listed and recorded
-	s.works(s.secret.text+"-apikey-mine"+awkward+"\n", "add", "anthropic", "--label", "mine", "--base-url", s.provider.URL+"/anthropic")
-	s.works(s.secret.text+"-header-ours"+awkward+"\n", "add", house, "--profile", "keyed", "--base-url", s.provider.URL+"/openrouter/api/v1", "--json")
+	s.works(s.secret.text+"-apikey-mine"+awkward+"\n", "add", "anthropic", "--no-check", "--label", "mine", "--base-url", s.provider.URL+"/anthropic")
+	s.works(s.secret.text+"-header-ours"+awkward+"\n", "add", house, "--no-check", "--profile", "keyed", "--base-url", s.provider.URL+"/openrouter/api/v1", "--json")
 	s.login("--paste", "pasted")
 	s.importAll() // no broker runs yet: what is brought is for real providers
 	stop := s.start()

@@ -21,6 +21,7 @@ func routes(account string) []route {
 	return []route{
 		{"GET", "/api/accounts", "", "owner", false},
 		{"POST", "/api/accounts", `{"provider":"github","secret":"x"}`, "owner", false},
+		{"GET", "/api/accounts/sealing-key", "", "owner", false},
 		{"GET", "/api/accounts/kinds", "", "owner", false},
 		{"PATCH", "/api/accounts/" + account, `{"enabled":true}`, "owner", false},
 		{"POST", "/api/accounts/" + account + "/reset", "", "owner", false},
@@ -30,8 +31,8 @@ func routes(account string) []route {
 		{"POST", "/api/accounts/logins", `{"provider":"google","kind":"browser"}`, "owner", true},
 		{"POST", "/api/accounts/logins/" + login + "/complete", `{"code":"x"}`, "owner", true},
 		{"POST", "/api/accounts/logins/" + login + "/poll", "", "owner", true},
-		{"GET", "/api/accounts/pools", "", "owner", false},
-		{"PATCH", "/api/accounts/pools/github", `{"settings":{}}`, "owner", false},
+		{"GET", "/api/pools", "", "owner", false},
+		{"PATCH", "/api/pools/github", `{"settings":{}}`, "owner", false},
 		{"GET", "/api/accounts/stats", "", "owner", false},
 		{"DELETE", "/api/accounts/stats", "", "owner", false},
 		{"GET", "/api/accounts/audit", "", "owner", false},
@@ -110,7 +111,7 @@ func (r *rig) wantComplete(all []route, account string) {
 		known[rt.method+" "+strings.Replace(path, "/pools/github", "/pools/{provider}", 1)] = true
 	}
 	for path, methods := range doc.Paths {
-		if !strings.HasPrefix(path, "/api/accounts") && !strings.HasPrefix(path, "/api/connections") {
+		if !strings.HasPrefix(path, "/api/accounts") && !strings.HasPrefix(path, "/api/pools") && !strings.HasPrefix(path, "/api/connections") {
 			continue
 		}
 		for method := range methods {

@@ -90,9 +90,9 @@ func failures() []failure {
 			code: "MODEL_RATE_LIMIT", asked: tries, reason: rateLimited, switches: true, parked: 2 * time.Second,
 		},
 		{
-			// One of the tries meets the broker, which holds the account back until the floor.
+			// The broker says how long it holds the account back, and the runner waits for that.
 			name: "429 without Retry-After", then: first(`{fail: {kind: rate_limit§}}`),
-			code: "MODEL_RATE_LIMIT", asked: tries - 1, reason: rateLimited, switches: true, parked: 30 * time.Second,
+			code: "MODEL_RATE_LIMIT", asked: tries, reason: rateLimited, switches: true, parked: 30 * time.Second,
 		},
 		{name: "500", then: first(`{fail: {kind: server_error§}}`), code: "MODEL_SERVER", asked: tries, reason: service},
 		{name: "503", then: first(`{fail: {kind: server_error, status: 503§}}`), code: "MODEL_OVERLOADED", asked: tries, reason: service},
@@ -156,7 +156,7 @@ func (f *failure) want(s setting) want {
 	reports := int64(f.asked) // how many of the requests count
 	switch {
 	case f.base != nil:
-		reports = tries
+		reports = tries + 1 // also for the models that it lists
 	case f.signedIn:
 		reports = 1
 	}
@@ -178,6 +178,13 @@ func (f *failure) want(s setting) want {
 	case s == passes && !f.final:
 		w.code, asked, w.shown, w.parked = "", 2, min(f.shown, 1), 0
 		w.stats = map[string]map[string]int64{firstAccount: {f.reason: 1, good: 1}}
+	}
+	switch {
+	case f.base == nil: // it has listed its models
+		w.stats[firstAccount][good]++
+	case s == two: // the server that cannot be reached is left at once, for a minute
+		w.code, w.parked, w.asked = "", time.Minute, map[string]int{secondAccount: 1}
+		w.stats = map[string]map[string]int64{firstAccount: {f.reason: 1}, secondAccount: {good: 2}}
 	}
 	if asked > 0 {
 		w.asked[firstAccount] = asked

@@ -70,7 +70,7 @@ func (r *rig) restart(t *testing.T, p world.Part, end func(world.Part) error) {
 	})
 }
 
-// wipe takes all that NATS had stored, and makes the streams anew, as an operator would.
+// wipe takes all that NATS had stored.
 func (r *rig) wipe(t *testing.T) {
 	r.suffer(t, "nats wiped", func() {
 		if err := r.WipeNATS(t.Context()); err != nil {

@@ -227,7 +227,7 @@ type data struct {
 	Delta        string `json:"delta"`
 	ToolName     string `json:"toolName"`
 	IsError      bool   `json:"isError"`
-	Text         string `json:"text"`
+	Text         string `json:"final_text"`
 	FinishReason string `json:"finishReason"`
 	Error        string `json:"error"`
 	Code         string `json:"code"`

@@ -190,7 +190,7 @@ func (c *checker) run(run world.Run) {
 	reason, text := "", ""
 	if e.kind == "done" {
 		e.field("finishReason", &reason)
-		e.field("text", &text)
+		e.field("final_text", &text)
 	}
 	switch {
 	case (e.kind == "error") != (run.State == "failed"),

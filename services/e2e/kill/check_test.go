@@ -73,7 +73,7 @@ func (b *builder) run(a *ask, answer string, tools ...string) {
 	b.say(a.ordinal, 5, "text-delta", map[string]any{"delta": answer[half:]})
 	b.say(a.ordinal, 6, "step-complete", map[string]any{"stepIndex": 0})
 	ended := b.tick()
-	b.say(a.ordinal, 7, "done", map[string]any{"finishReason": "stop", "text": answer})
+	b.say(a.ordinal, 7, "done", map[string]any{"finishReason": "stop", "text": "Before. " + answer, "final_text": answer})
 	reason := "stop"
 	r := world.Run{ID: a.run, Ordinal: a.ordinal, State: "done", Text: answer, FinishReason: &reason, StartedAt: &started, EndedAt: &ended}
 	ok := "ok"

@@ -39,6 +39,7 @@ var measurements = []measurement{
 	{"idle", "memory of open streams", idle},
 	{"failover", "a gateway is killed, and stopped, under 2,000 streams", failover},
 	{"steps", "durable steps per second", steps},
+	{"fairness", "time to the first token of one workspace while another one floods", fairness},
 	{"documents", "live documents, beside the npm servers of y-websocket and Hocuspocus", documents},
 }
 
@@ -145,7 +146,9 @@ func (b *bench) world(ctx context.Context, o world.Options) (*world.World, error
 		}
 	}
 	o.Dir, o.Programs, o.Durable, o.LogLevel = dir, b.programs, true, "warn"
-	o.Env = unlimited
+	if o.Env == nil {
+		o.Env = unlimited
+	}
 	o.DataDir = filepath.Join(dir, "d")
 	if err := os.Mkdir(o.DataDir, 0o711); err != nil {
 		return nil, err
@@ -161,7 +164,7 @@ func (b *bench) world(ctx context.Context, o world.Options) (*world.World, error
 // few of them.
 func unlimited(service string, _ int) []string {
 	if service == subject.AgentRunner {
-		return []string{"AGENT_RUNNER_SLOTS=4096"}
+		return []string{"AGENT_RUNNER_SLOTS=4096", "AGENT_RUNNER_WORKSPACE_RUNS=4096", "AGENT_RUNNER_WORKSPACE_WAITING=100000"}
 	}
 	if service == subject.DocumentSync {
 		return []string{"DOCUMENT_SYNC_CONNECTIONS=100000"}

@@ -215,7 +215,7 @@ func (c Client) Send(ctx context.Context, session string, s Sending) (*Stream, e
 
 // Cancel stops the session's runs.
 func (c Client) Cancel(ctx context.Context, session string) error {
-	return c.Call(ctx, Request{Method: http.MethodPost, Path: "/api/sessions/" + session + "/cancel"}, nil)
+	return c.Call(ctx, Request{Method: http.MethodPost, Path: "/api/sessions/" + session + "/cancel", Body: map[string]any{"all": true}}, nil)
 }
 
 // Run reads a run.

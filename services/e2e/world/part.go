@@ -106,6 +106,17 @@ func (p *Proc) Restart() error {
 	return nil
 }
 
+// Again runs the program once more beside the one that runs, in its environment, as
+// `docker exec` does in a container. Its error has what the program said.
+func (p *Proc) Again(ctx context.Context, args ...string) error {
+	cmd := exec.CommandContext(ctx, p.path, args...)
+	cmd.Env = p.env
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s %q: %w: %s", p.name, args, err, out)
+	}
+	return nil
+}
+
 // PID returns the process id of the running program, or of the last one.
 func (p *Proc) PID() int {
 	p.mu.Lock()

@@ -10,7 +10,7 @@ import (
 )
 
 // Built names a folder with the programs of this very checkout, which `make` has
-// just built; without it Build builds them.
+// just built. Build builds what is not in it, and everything without it.
 const Built = "SIGNALBOX_E2E_BIN"
 
 // Build puts the programs of this checkout into a folder, and the NATS server that
@@ -24,17 +24,25 @@ func Build(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	args := []string{"build", "-o", dir + string(filepath.Separator), "github.com/nats-io/nats-server/v2"}
+	programs := map[string]string{"nats-server": "github.com/nats-io/nats-server/v2"}
 	for _, m := range mains {
-		if built := os.Getenv(Built); built != "" {
-			name := filepath.Base(m)
-			if err := os.Symlink(filepath.Join(built, name), filepath.Join(dir, name)); err != nil {
-				return fmt.Errorf("take the program %s: %w", name, err)
-			}
+		programs[filepath.Base(m)] = m
+	}
+	var missing []string
+	for name, source := range programs {
+		built := filepath.Join(os.Getenv(Built), name)
+		if _, err := os.Stat(built); os.Getenv(Built) == "" || err != nil {
+			missing = append(missing, source)
 			continue
 		}
-		args = append(args, m)
+		if err := os.Symlink(built, filepath.Join(dir, name)); err != nil {
+			return fmt.Errorf("take the program %s: %w", name, err)
+		}
 	}
+	if len(missing) == 0 {
+		return nil
+	}
+	args := append([]string{"build", "-o", dir + string(filepath.Separator)}, missing...)
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = filepath.Join(root, "services")
 	if out, err := cmd.CombinedOutput(); err != nil {

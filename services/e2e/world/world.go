@@ -196,11 +196,11 @@ func (w *World) Proc(name string) *Proc {
 func (w *World) Replica(service string, n int) *Proc { return w.Proc(fmt.Sprintf("%s-%d", service, n)) }
 
 // Migrate brings the database and the streams up to date, as `signalbox migrate`
-// does: for a start, and after the NATS folder was wiped.
+// does.
 func (w *World) Migrate(ctx context.Context) error { return w.migrate(ctx) }
 
-// WipeNATS kills the NATS server, removes all that it had stored, starts it again
-// and makes the streams anew, empty.
+// WipeNATS kills the NATS server, removes all that it had stored and starts it again.
+// The services make the streams anew.
 func (w *World) WipeNATS(ctx context.Context) error {
 	server := w.Proc(NATSName)
 	stored, err := filepath.Glob(filepath.Join(w.natsDir, "*")) // not the folder itself: it may be a mount point
@@ -215,10 +215,7 @@ func (w *World) WipeNATS(ctx context.Context) error {
 	if err := server.Restart(); err != nil {
 		return err
 	}
-	if err := server.Ready(ctx); err != nil {
-		return err
-	}
-	return w.Migrate(ctx)
+	return server.Ready(ctx)
 }
 
 // Bus connects to NATS with the rights of a service. The caller closes the bus.

@@ -1,0 +1,150 @@
+// Package flood measures what one workspace notices of another that floods the runners: the
+// time to the first token of its own messages, on the idle system and beside the flood. Both
+// are measured in one run, so that their ratio says the same on any machine.
+package flood
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"signalbox.dev/pkg/subject"
+	"signalbox.dev/services/e2e/world"
+)
+
+// Load says what to measure.
+type Load struct {
+	Slots int // for runs, of the world's only runner: see Env
+	Times int // the flood is so many times what fits
+	Asks  int // of the other workspace, one after the other, on the idle system and beside the flood
+	// First is when the provider says the first word, Rest how long it goes on then.
+	First, Rest time.Duration
+}
+
+// Result has the time to the first token of each ask.
+type Result struct {
+	Idle, Flooded []time.Duration
+	// Left is how many runs of the flood had not ended when the last ask had its first token.
+	Left int
+}
+
+// P95 is the time below which 95 % of a sample lie.
+func P95(sample []time.Duration) time.Duration {
+	sorted := slices.Sorted(slices.Values(sample))
+	return sorted[min(len(sorted)*95/100, len(sorted)-1)]
+}
+
+// Env is the environment of a part of a world for the load: few slots, and room for the
+// flood to wait in. One workspace may have three quarters of the slots, as by default.
+func (l Load) Env(service string, _ int) []string {
+	switch service {
+	case subject.AgentRunner:
+		return []string{
+			"AGENT_RUNNER_SLOTS=" + strconv.Itoa(l.Slots), "AGENT_RUNNER_WORKSPACE_RUNS=" + strconv.Itoa(l.Slots*3/4),
+			"AGENT_RUNNER_WORKSPACE_WAITING=" + strconv.Itoa(l.Times*l.Slots),
+		}
+	case subject.Gateway:
+		return []string{"GATEWAY_MEMBER_REQUESTS_BURST=100000", "GATEWAY_MEMBER_REQUESTS_PER_MINUTE=1000000"}
+	default:
+		return nil
+	}
+}
+
+// Measure puts the load on a world that was started with l.Env.
+func Measure(ctx context.Context, w *world.World, l Load) (*Result, error) {
+	script := fmt.Sprintf("rules:\n  - then:\n      - wait: %s\n      - say: \"first\"\n      - wait: %s\n      - say: \"last\"\n", l.First, l.Rest)
+	if err := w.PutScript(ctx, "flood", script); err != nil {
+		return nil, err
+	}
+	members := make([]world.Member, 2)
+	for i := range members {
+		var err error
+		if members[i], err = w.NewMember(ctx, "", "owner"); err != nil {
+			return nil, err
+		}
+	}
+	many, one := w.Client(0, members[0]), w.Client(0, members[1])
+	var r Result
+	var err error
+	if _, err = asks(ctx, one, 3); err != nil { // warm up
+		return nil, err
+	}
+	if r.Idle, err = asks(ctx, one, l.Asks); err != nil {
+		return nil, err
+	}
+	runs := make([]string, l.Times*l.Slots)
+	var submitting errgroup.Group
+	submitting.SetLimit(8)
+	for i := range runs {
+		submitting.Go(func() error {
+			session, err := many.NewSession(ctx, "sim/flood")
+			if err != nil {
+				return err
+			}
+			run, err := many.Submit(ctx, session, world.Sending{Content: "flood"})
+			runs[i] = run.ID
+			return err
+		})
+	}
+	if err = submitting.Wait(); err != nil {
+		return nil, fmt.Errorf("flood: %w", err)
+	}
+	if r.Flooded, err = asks(ctx, one, l.Asks); err != nil {
+		return nil, err
+	}
+	for _, id := range runs {
+		run, err := many.Run(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		if run.State == "queued" || run.State == "running" {
+			r.Left++
+		}
+	}
+	return &r, nil
+}
+
+// asks sends messages, each in a session of its own when the one before has its answer, and
+// returns when the first word of each came.
+func asks(ctx context.Context, c world.Client, n int) ([]time.Duration, error) {
+	var out []time.Duration
+	for range n {
+		session, err := c.NewSession(ctx, "sim/flood")
+		if err != nil {
+			return nil, err
+		}
+		first, err := ask(ctx, c, session)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, first)
+	}
+	return out, nil
+}
+
+func ask(ctx context.Context, c world.Client, session string) (first time.Duration, err error) {
+	begin := time.Now()
+	stream, err := c.Send(ctx, session, world.Sending{Content: "hello"})
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, stream.Close()) }()
+	for {
+		e, err := stream.Next()
+		switch {
+		case err != nil:
+			return 0, fmt.Errorf("no end came: %w", err)
+		case e.Type == "text-delta" && first == 0:
+			first = time.Since(begin)
+		case e.Type == "error":
+			return 0, fmt.Errorf("the run failed: %s", e.Data)
+		case e.Type == "done":
+			return first, nil
+		}
+	}
+}

@@ -1,0 +1,219 @@
+// Mutants plants faults in the protocols of Signalbox, one at a time, and shows that the
+// tests find each: a test that cannot fail proves nothing.
+//
+// A mutant is an edit of one file (table.go), compiled through go's -overlay, so that the
+// checkout stays as it is. At least two tests must fail with it, of which one knows the
+// system from outside: the public API of the running programs, or the doors of a service
+// or package against real Postgres and NATS. A mutant that both pass has survived, and the
+// program exits with 1.
+//
+//	go run ./services/e2e/mutants            all of them: about half an hour on two cores
+//	go run ./services/e2e/mutants -only fence
+//	go run ./services/e2e/mutants -list
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"signalbox.dev/pkg/process"
+	"signalbox.dev/services/e2e/world"
+)
+
+// mutant is a planted fault.
+type mutant struct {
+	name string
+	what string // the rule that it breaks
+	file string // from the root of the checkout
+	old  string // occurs once in the file
+	new  string
+	// inside and outside are the tests that must fail, which know the code, or do not.
+	inside, outside test
+}
+
+// test is tests of a package.
+type test struct {
+	dir string // of the package, from the root of the checkout
+	run string // for go test -run; empty for all
+}
+
+// running reports whether the package's tests run programs, which are to be built with
+// the mutant.
+func (t test) running() bool { return strings.HasPrefix(t.dir, "services/e2e/") }
+
+func main() {
+	os.Exit(process.Main(func(ctx context.Context) error { return run(ctx, os.Args[1:], os.Stdout) }))
+}
+
+func run(ctx context.Context, args []string, out io.Writer) error {
+	flags := flag.NewFlagSet("mutants", flag.ContinueOnError)
+	flags.SetOutput(out)
+	only := flags.String("only", "", "run the mutants whose `names` match this pattern")
+	list := flags.Bool("list", false, "list the mutants and run none")
+	show := flags.Bool("v", false, "show what the tests print")
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return nil
+		}
+		return process.Usage("%v", err)
+	}
+	pattern, err := regexp.Compile(*only)
+	if err != nil {
+		return process.Usage("-only: %v", err)
+	}
+	root, err := world.Checkout()
+	if err != nil {
+		return err
+	}
+	ran, survived := 0, 0
+	sound := map[test]bool{}
+	for _, m := range mutants {
+		if !pattern.MatchString(m.name) || ctx.Err() != nil {
+			continue
+		}
+		if *list {
+			fmt.Fprintf(out, "%-28s %s\n", m.name, m.what)
+			continue
+		}
+		begun := time.Now()
+		if err := m.baseline(ctx, root, sound); err != nil {
+			return fmt.Errorf("%s: %w", m.name, err)
+		}
+		found, err := m.try(ctx, root, out, *show)
+		if err != nil {
+			return fmt.Errorf("%s: %w", m.name, err)
+		}
+		ran++
+		verdict := "found"
+		if !found {
+			verdict = "SURVIVED"
+			survived++
+		}
+		fmt.Fprintf(out, "%-9s %-28s %4.0f s  %s\n", verdict, m.name, time.Since(begun).Seconds(), m.what)
+	}
+	if *list {
+		return ctx.Err()
+	}
+	fmt.Fprintf(out, "%d mutants, %d survived\n", ran, survived)
+	if survived > 0 {
+		return process.ErrShown
+	}
+	return ctx.Err()
+}
+
+// mutated returns the file's text with the mutant in it.
+func (m *mutant) mutated(root string) ([]byte, error) {
+	text, err := os.ReadFile(filepath.Join(root, m.file))
+	if err != nil {
+		return nil, err
+	}
+	if n := bytes.Count(text, []byte(m.old)); n != 1 {
+		return nil, fmt.Errorf("%s has the text to replace %d times, want once: %q", m.file, n, m.old)
+	}
+	return bytes.Replace(text, []byte(m.old), []byte(m.new), 1), nil
+}
+
+// baseline runs the tests without the mutant, those that are not known to be sound: what
+// fails anyway finds nothing.
+func (m *mutant) baseline(ctx context.Context, root string, sound map[test]bool) error {
+	for _, t := range []test{m.inside, m.outside} {
+		if sound[t] {
+			continue
+		}
+		dir, err := os.MkdirTemp("", "signalbox-baseline-")
+		if err != nil {
+			return err
+		}
+		var said bytes.Buffer
+		fails, err := t.fails(ctx, root, dir, "", &said, true)
+		_ = os.RemoveAll(dir)
+		if err != nil {
+			return err
+		}
+		if fails {
+			return fmt.Errorf("%s -run '%s' fails without any mutant:\n%s", t.dir, t.run, &said)
+		}
+		sound[t] = true
+	}
+	return nil
+}
+
+// try runs the tests with the mutant and reports whether all of them have failed.
+func (m *mutant) try(ctx context.Context, root string, out io.Writer, show bool) (found bool, err error) {
+	dir, err := os.MkdirTemp("", "signalbox-mutant-")
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }() // what is left is small
+	text, err := m.mutated(root)
+	if err != nil {
+		return false, err
+	}
+	place := filepath.Join(dir, filepath.Base(m.file))
+	overlay, _ := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(root, m.file): place}}) // strings always marshal
+	flags := filepath.Join(dir, "overlay.json")
+	if err := errors.Join(os.WriteFile(place, text, 0o600), os.WriteFile(flags, overlay, 0o600)); err != nil {
+		return false, err
+	}
+	found = true
+	for _, t := range []test{m.inside, m.outside} {
+		fails, err := t.fails(ctx, root, dir, flags, out, show)
+		if err != nil {
+			return false, err
+		}
+		if !fails {
+			fmt.Fprintf(out, "          %s passes %s -run '%s'\n", m.name, t.dir, t.run)
+			found = false
+		}
+	}
+	return found, nil
+}
+
+// fails runs tests, with an overlay unless it is "". An error is one of compiling.
+func (t test) fails(ctx context.Context, root, dir, overlay string, out io.Writer, show bool) (bool, error) {
+	env := os.Environ()
+	if t.running() {
+		bin := filepath.Join(dir, "bin")
+		if err := os.MkdirAll(bin, 0o755); err != nil {
+			return false, err
+		}
+		programs, err := filepath.Glob(filepath.Join(root, "services/*/cmd/*"))
+		if err != nil {
+			return false, err
+		}
+		build := exec.CommandContext(ctx, "go", append([]string{"build", "-overlay=" + overlay, "-o", bin + "/"}, programs...)...)
+		build.Dir = root
+		if msg, err := build.CombinedOutput(); err != nil {
+			return false, fmt.Errorf("build: %w\n%s", err, msg)
+		}
+		env = append(env, world.Built+"="+bin)
+	}
+	cmd := exec.CommandContext(ctx, "go", "test", "-vet=off", "-count=1", "-timeout", "5m", "-overlay="+overlay, "-run", t.run, "./"+t.dir)
+	cmd.Dir, cmd.Env = root, env
+	msg, err := cmd.CombinedOutput()
+	if show {
+		fmt.Fprintf(out, "%s\n", msg)
+	}
+	switch {
+	case ctx.Err() != nil:
+		return false, ctx.Err()
+	case err == nil && bytes.Contains(msg, []byte("no tests to run")):
+		return false, fmt.Errorf("%s has no test %q", t.dir, t.run)
+	case err == nil:
+		return false, nil
+	case bytes.Contains(msg, []byte("[build failed]")) || bytes.Contains(msg, []byte("[setup failed]")):
+		return false, fmt.Errorf("the mutant does not compile: %s", msg)
+	}
+	return true, nil
+}

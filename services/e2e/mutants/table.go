@@ -1,0 +1,223 @@
+package main
+
+// The packages whose tests find mutants.
+const (
+	zombies    = "services/e2e/zombies" // running programs, lease holders that come back, messages that come twice
+	farend     = "services/e2e/farend"  // running programs, executors that are killed around a call
+	stories    = "services/e2e"         // running programs, what people do
+	runner     = "services/agent-runner"
+	executor   = "services/tool-executor"
+	gateway    = "services/gateway"
+	broker     = "services/credential-broker"
+	sim        = "services/agent-runner/internal/sim"
+	outbox     = "services/agent-runner/internal/outbox"
+	ledger     = "services/tool-executor/internal/ledger"
+	execute    = "services/tool-executor/internal/execute"
+	feed       = "services/gateway/internal/feed"
+	room       = "services/document-sync/internal/room"
+	store      = "services/document-sync/internal/store"
+	oauth      = "services/credential-broker/internal/oauth"
+	vault      = "services/credential-broker/internal/vault"
+	runorder   = "pkg/runorder"
+	identity   = "pkg/identity"
+	database   = "pkg/pg"
+	messageBus = "pkg/bus"
+)
+
+var mutants = []mutant{
+	// Claims of runs: the number of a claim fences all that its holder writes.
+	{
+		name: "claim-keeps-epoch", what: "every claim has a number of its own",
+		file:   "services/agent-runner/internal/run/claim.go",
+		old:    `state = 'running', epoch = epoch + 1, fruitless`,
+		new:    `state = 'running', epoch = greatest(epoch, 1), fruitless`,
+		inside: test{sim, "^TestRowsArePostgres$"}, outside: test{zombies, "^TestZombies$/^runner$"},
+	},
+	{
+		name: "end-without-fence", what: "a run is ended under the claim that holds",
+		file:   "services/agent-runner/internal/run/commit.go",
+		old:    "AND id = @run AND epoch = @epoch AND state = 'running'\n\t\tFOR UPDATE",
+		new:    "AND id = @run AND state = 'running'\n\t\tFOR UPDATE",
+		inside: test{sim, "^TestRowsArePostgres$"}, outside: test{zombies, "^TestZombies$/^runner$"},
+	},
+	{
+		name: "claim-of-what-is-held", what: "a run is claimed when its lease has run out",
+		file:   "services/agent-runner/internal/run/claim.go",
+		old:    `(state = 'running' AND lease_until < clock_timestamp() OR state = 'queued' AND`,
+		new:    `(state = 'running' OR state = 'queued' AND`,
+		inside: test{sim, "^TestRowsArePostgres$"}, outside: test{zombies, "^TestZombies$/^events_twice$"},
+	},
+	{
+		name: "claim-out-of-turn", what: "the runs of a session come one after the other",
+		file:   "services/agent-runner/internal/run/claim.go",
+		old:    "o.state IN ('running', 'waiting') OR o.state = 'queued' AND o.ordinal < r.ordinal))`",
+		new:    "o.state = 'none'))`",
+		inside: test{sim, "^TestRowsArePostgres$"}, outside: test{stories, "^TestStandalone$/^queue$"},
+	},
+	{
+		name: "stop-not-heard", what: "a person's stop reaches the model call",
+		file:   "services/agent-runner/internal/loop/answering.go",
+		old:    "case mail.Stop:\n\t\t\t\tcancel(errStopped)",
+		new:    `case mail.Stop:`,
+		inside: test{runner, "^TestCancel$"}, outside: test{stories, "^TestStop$"},
+	},
+	{
+		name: "key-answers-anew", what: "an idempotency key does a thing once",
+		file:   "services/agent-runner/internal/conversation/submit.go",
+		old:    `if found.same != nil {`,
+		new:    `if found.same != nil && len(found.same.run) == 0 {`,
+		inside: test{sim, "^TestRowsArePostgres$"}, outside: test{runner, "^TestIdempotentSubmit$"},
+	},
+	// The run log, and the way to the viewers.
+	{
+		name: "log-without-fence", what: "a claim's first event follows the last one that it has read",
+		file:   "services/agent-runner/internal/runlog/runlog.go",
+		old:    `_, err = cfg.Bus.PublishFenced(ctx, cfg.Subject, run.EventID(first), last, first)`,
+		new:    `_, err = cfg.Bus.Publish(ctx, cfg.Subject, run.EventID(first), first)`,
+		inside: test{sim, "^TestSeeds$"}, outside: test{zombies, "^TestZombies$/^contended_log$"},
+	},
+	{
+		name: "outbox-forgets-what-failed", what: "a row leaves the outbox when the bus has taken it",
+		file:   "services/agent-runner/internal/outbox/outbox.go",
+		old:    "p.setStuck(stream(r.Subject), err)\n\t\treturn false",
+		new:    "p.setStuck(stream(r.Subject), err)\n\t\treturn true",
+		inside: test{outbox, "^TestSilentStream$"}, outside: test{zombies, "^TestZombies$/^outbox$"},
+	},
+	{
+		name: "zombie-shown", what: "events of a claim that is over are ignored",
+		file:   "pkg/runorder/order.go",
+		old:    `case s.Epoch < p.Epoch, p.Ended, s.Last <= p.Number && !lost:`,
+		new:    `case p.Ended, s.Last <= p.Number && !lost:`,
+		inside: test{runorder, "^TestOrder$"}, outside: test{gateway, "^TestDuplicatesAndZombiesAreDropped$"},
+	},
+	{
+		name: "hole-unnoticed", what: "a hole in the numbers is noticed",
+		file:   "pkg/runorder/order.go",
+		old:    `case lost, s.First > p.Number+1:`,
+		new:    `case lost:`,
+		inside: test{runorder, "^TestOrder$"}, outside: test{gateway, "^TestJetStreamLosesEverything$"},
+	},
+	{
+		name: "gap-unnoticed", what: "a lost live message is read from the log",
+		file:   "services/gateway/internal/feed/topic.go",
+		old:    `case st.Prev > head:`,
+		new:    `case st.Prev > head+1_000_000:`,
+		inside: test{feed, "^TestTake$"}, outside: test{feed, "^TestGapsAreRepaired$"},
+	},
+	{
+		name: "reconnect-unnoticed", what: "after a reconnect every session is compared with the log",
+		file:   "services/gateway/internal/feed/feed.go",
+		old:    "\t\t\ts.post(s.lookAgain)\n",
+		new:    ``,
+		inside: test{feed, "^TestReconnect$"}, outside: test{gateway, "^TestNATSIsAway$"},
+	},
+	{
+		name: "resume-repeats-one", what: "a stream goes on behind the event that the viewer has",
+		file:   "services/gateway/internal/feed/viewer.go",
+		old:    `return v.seek(ctx, p, 1, 0)`,
+		new:    `return v.seek(ctx, p, 0, 0)`,
+		inside: test{feed, "^TestResumeFromTheRecord$"}, outside: test{zombies, "^TestZombies$/^resume$"},
+	},
+	{
+		name: "resume-loses-one", what: "a stream goes on behind the event that the viewer has",
+		file:   "services/gateway/internal/feed/viewer.go",
+		old:    `return v.seek(ctx, p, 1, 0)`,
+		new:    `return v.seek(ctx, p, 2, 0)`,
+		inside: test{feed, "^TestResumeFromTheRecord$"}, outside: test{zombies, "^TestZombies$/^resume$"},
+	},
+	// Tools: the ledger and the bus.
+	{
+		name: "call-of-another-claimed", what: "a call that an executor holds is nobody else's",
+		file:   "services/tool-executor/internal/ledger/ledger.go",
+		old:    "\n\t\t\t\tand (outcomes.lease_until = '-infinity' or outcomes.owner = excluded.owner or outcomes.work is null and outcomes.lease_until < clock_timestamp())",
+		new:    ``,
+		inside: test{ledger, "^TestClaims$"}, outside: test{zombies, "^TestZombies$/^call_twice$"},
+	},
+	{
+		name: "record-without-claim", what: "an outcome is recorded once, by the latest claim",
+		file:   "services/tool-executor/internal/ledger/ledger.go",
+		old:    "finished_at = now(), work = null\n\t\twhere workspace_id = @ws and key = @key and owner = @owner and attempt = @attempt and state = 'started'`,",
+		new:    "finished_at = now(), work = null\n\t\twhere workspace_id = @ws and key = @key`,",
+		inside: test{ledger, "^TestTakeOver$"}, outside: test{zombies, "^TestZombies$/^executor$"},
+	},
+	{
+		name: "unsafe-call-repeated", what: "a call that may have acted, and cannot be asked about, is not run again",
+		file:   "services/tool-executor/internal/execute/execute.go",
+		old:    `if j.repeated() && j.effect == toolv1.Effect_EFFECT_UNSAFE {`,
+		new:    `if j.repeated() && j.effect == toolv1.Effect_EFFECT_UNSAFE && j.Key == (id.Operation{}) {`,
+		inside: test{execute, "^TestDeathAroundACall$"}, outside: test{farend, "^TestKilledExecutors$"},
+	},
+	{
+		name: "ack-before-the-work", what: "a message is acknowledged when its handler has ended",
+		file:   "pkg/bus/consume.go",
+		old:    "err := c.call(ctx, d)\n",
+		new:    "_ = msg.Ack()\n\terr := c.call(ctx, d)\n",
+		inside: test{messageBus, "^TestConsumeDecisions$"}, outside: test{messageBus, "^TestConsumeDrains$"},
+	},
+	// Tenants and identity.
+	{
+		name: "tenant-outlives-transaction", what: "what a transaction may see ends with it",
+		file:   "pkg/pg/tx.go",
+		old:    "const setClaims = `select set_config('signalbox.workspace', $1, true)",
+		new:    "const setClaims = `select set_config('signalbox.workspace', $1, false)",
+		inside: test{database, "^TestClaimsEndWithTheBatch$"}, outside: test{database, "^TestTenantsOnOneConnection$"},
+	},
+	{
+		name: "token-for-somebody-else", what: "a token is good for its audience",
+		file:   "pkg/identity/token.go",
+		old:    `, jwt.WithAudience(v.cfg.Audience))`,
+		new:    `)`,
+		inside: test{identity, "^TestAccessTokenBySecret$"}, outside: test{gateway, "^TestIdentity$"},
+	},
+	{
+		name: "service-key-as-person", what: "only the role authenticated is a person",
+		file:   "pkg/identity/token.go",
+		old:    `if c.Role != "authenticated" {`,
+		new:    `if c.Role == "" {`,
+		inside: test{identity, "^TestAccessTokenBySecret$"}, outside: test{gateway, "^TestIdentity$"},
+	},
+	{
+		name: "stranger-let-in", what: "who is no member of a workspace stays outside",
+		file:   "services/gateway/internal/door/door.go",
+		old:    `if role == identity.NoRole {`,
+		new:    `if role == identity.NoRole && p.Member == (id.Member{}) {`,
+		inside: test{gateway, "^TestWorkspaceOfARequest$"}, outside: test{stories, "^TestStandalone$/^tenants$"},
+	},
+	// Documents.
+	{
+		name: "shown-before-commit", what: "an update is committed before others see it",
+		file:   "services/document-sync/internal/room/batch.go",
+		old:    "\t\tseq, err = r.commit(b.author(), update)\n",
+		new:    "\t\tr.mu.Lock()\n\t\tr.broadcast(&Message{Kind: KindUpdate, Payload: update}, b.only())\n\t\tr.mu.Unlock()\n\t\tseq, err = r.commit(b.author(), update)\n",
+		inside: test{room, "^TestNothingIsSeenBeforeItIsCommitted$"}, outside: test{zombies, "^TestZombies$/^uncommitted$"},
+	},
+	{
+		name: "operation-repeated", what: "an operation's key does a thing once",
+		file:   "services/document-sync/internal/store/operate.go",
+		old:    "\t\tif past.request != nil {\n",
+		new:    "\t\tif past.request != nil && len(past.response) == 0 {\n",
+		inside: test{store, "^TestOperate$"}, outside: test{executor, "^TestDocumentToolsTakeEffectOnce$"},
+	},
+	{
+		name: "viewer-writes", what: "a viewer's updates are refused",
+		file:   "services/document-sync/internal/room/seat.go",
+		old:    "\tif s.reads {\n",
+		new:    "\tif s.reads && len(update) == 0 {\n",
+		inside: test{room, "^TestViewersDoNotWrite$"}, outside: test{stories, "^TestClients$"},
+	},
+	// Credentials.
+	{
+		name: "older-token-stored", what: "a renewed token does not replace one that came later",
+		file:   "services/credential-broker/internal/oauth/postgres.go",
+		old:    `AND account_id = @account AND version = @base AND state IN`,
+		new:    `AND account_id = @account AND state IN`,
+		inside: test{oauth, "^TestZombie$"}, outside: test{oauth, "^TestOthersDuringARenewal$"},
+	},
+	{
+		name: "sealed-row-opens-elsewhere", what: "a sealed secret opens in its own row only",
+		file:   "services/credential-broker/internal/vault/vault.go",
+		old:    `return bind("field", p.Workspace.String(), p.Account.String(), p.Field, version)`,
+		new:    `return bind("field", p.Workspace.String(), "", p.Field, version)`,
+		inside: test{vault, "^TestSealedRowsDoNotOpenElsewhere$"}, outside: test{broker, "^TestCopiedRows$"},
+	},
+}

@@ -1,0 +1,484 @@
+package zombies_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
+
+	"signalbox.dev/pkg/bus"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/subject"
+	runv1 "signalbox.dev/proto/signalbox/run/v1"
+	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
+	"signalbox.dev/services/e2e/editing"
+	"signalbox.dev/services/e2e/farend"
+	"signalbox.dev/services/e2e/world"
+)
+
+// settled counts the messages of work queues that were dealt with.
+const settled = "signalbox_bus_deliveries_total"
+
+// One cluster for all; what one test does to it is over when the next begins.
+//
+//nolint:paralleltest // see above
+func TestZombies(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("it builds and starts everything")
+	}
+	r := newRig(t)
+	r.reader = r.bus(t, subject.Gateway)
+	t.Run("runner", r.runner)
+	t.Run("contended log", r.contendedLog)
+	t.Run("executor", r.executor)
+	t.Run("call twice", r.callTwice)
+	t.Run("events twice", r.eventsTwice)
+	t.Run("resume", r.resume)
+	t.Run("uncommitted", r.uncommitted)
+	t.Run("outbox", r.outbox)
+}
+
+// A runner whose lease ran out, and which does not know, answers first: what it says
+// reaches neither the viewers nor the conversation, and costs nobody a second answer.
+func (r *rig) runner(t *testing.T) {
+	session := r.session(t)
+	run := r.submit(t, session, "go")
+	first := r.model.next(t)
+	first.say("The zombie's")
+	viewers := []func() []seen{r.watch(t, 0, run, ""), r.watch(t, 1, run, "")}
+	r.expire(t, run)()
+	second := r.model.next(t)
+	second.say("The heir's")
+
+	first.more(" answer.")
+	first.end()
+	eventually(t, "the zombie is done", func() bool { return r.metric(t, subject.AgentRunner, "signalbox_runs_in_hand") <= 1 })
+	if got := value[string](t, r, `select state from agent.runs where id = $1`, run); got != "running" {
+		t.Errorf("the run is %s by the zombie's hand", got)
+	}
+	second.more(" answer.")
+	second.end()
+
+	ended := r.ended(t, run)
+	if ended.State != "done" || ended.Text != "The heir's answer." {
+		t.Errorf("the run ended %s with %q, want the heir's answer", ended.State, ended.Text)
+	}
+	for i, v := range viewers {
+		where := fmt.Sprintf("viewer at gateway %d", i+1)
+		events := v()
+		check(t, where, events)
+		if got := text(t, events); got != "The heir's answer." {
+			t.Errorf("%s was told %q, and %q is stored", where, got, ended.Text)
+		}
+	}
+	messages, err := r.Client(1, r.who).Messages(r.ctx, session)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said []string
+	for _, m := range messages {
+		said = append(said, m.Role+": "+m.Text())
+	}
+	if diff := cmp.Diff([]string{"user: go", "assistant: The heir's answer."}, said); diff != "" {
+		t.Errorf("the conversation (-want +got):\n%s", diff)
+	}
+	if n := value[int](t, r, `select count(*)::int from agent.usage where run_id = $1 and not wasted`, run); n != 1 {
+		t.Errorf("%d steps are paid for, want 1", n)
+	}
+	if n := value[int](t, r, `select epoch::int from agent.runs where id = $1`, run); n != 2 {
+		t.Errorf("the run was claimed %d times, want 2: each claim has a number of its own", n)
+	}
+}
+
+// expire has the lease of a run run out; nobody claims it before the lock is released.
+func (r *rig) expire(t *testing.T, run string) (release func()) {
+	t.Helper()
+	// Whoever holds the row's lock keeps the lease from being renewed.
+	release = r.lock(t, `select from agent.runs where id = $1 for update`, run)
+	eventually(t, "the lease runs out", func() bool {
+		return value[bool](t, r, `select lease_until < clock_timestamp() from agent.runs where id = $1`, run)
+	})
+	return release
+}
+
+// A zombie that goes on writing while its heir begins does not break the order of what
+// viewers see: the heir begins behind the last event that it has read.
+func (r *rig) contendedLog(t *testing.T) {
+	session := r.session(t)
+	run := r.submit(t, session, "go")
+	first := r.model.next(t)
+	first.say("The zombie's")
+	events := r.logged(t, session, "zombie's")
+	viewers := []func() []seen{r.watch(t, 0, run, ""), r.watch(t, 1, run, "")}
+	release := r.expire(t, run)
+
+	stop := make(chan struct{})
+	writer := r.bus(t, subject.AgentRunner)
+	_, subj := r.log(session)
+	began, written := make(chan struct{}), make(chan error, 1)
+	go func() { // as fast as the server takes them
+		var err error
+		for ev := events[len(events)-1]; !closed(stop) && err == nil; {
+			ev = proto.CloneOf(ev)
+			ev.Number++
+			ev.Body = &runv1.Event_TextDelta{TextDelta: &runv1.TextDelta{Delta: "."}}
+			_, err = writer.Publish(r.ctx, subj, run+":zombie:"+fmt.Sprint(ev.Number), ev)
+			if ev.Number == 20 {
+				close(began)
+			}
+		}
+		written <- err
+	}()
+	<-began
+	release()
+	eventually(t, "the heir claims the run", func() bool {
+		return value[int](t, r, `select epoch::int from agent.runs where id = $1`, run) >= 2
+	})
+	from := r.head(t, session)
+	eventually(t, "the heir or the zombie has written more", func() bool { return r.head(t, session) > from+200 })
+	close(stop)
+	if err := <-written; err != nil {
+		t.Fatal(err)
+	}
+	second := r.model.next(t)
+	second.say("The heir's answer.")
+	second.end()
+	first.end()
+	if ended := r.ended(t, run); ended.Text != "The heir's answer." {
+		t.Errorf("the run ended %s with %q", ended.State, ended.Text)
+	}
+	for i, v := range append(viewers, r.watch(t, 0, run, ""), r.watch(t, 1, run, "")) {
+		where, events := fmt.Sprintf("viewer %d", i+1), v()
+		check(t, where, events)
+		if got := text(t, events); got != "The heir's answer." {
+			t.Errorf("%s was told %q", where, got)
+		}
+	}
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// head returns the sequence of the last event on a session's log.
+func (r *rig) head(t *testing.T, session string) uint64 {
+	t.Helper()
+	stream, subj := r.log(session)
+	last, err := r.reader.Last(r.ctx, stream, subj)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return last.Seq
+}
+
+// An executor that is stopped while its call is under way, and wakes when others have
+// found that nobody knows what became of it, changes nothing about that any more.
+func (r *rig) executor(t *testing.T) {
+	hold := r.far.Hold(farend.Received)
+	session := r.session(t, "test_unsafe")
+	run := r.submit(t, session, "go")
+	r.model.next(t).use("test_unsafe")
+	select {
+	case <-hold.Reached():
+	case <-r.ctx.Done():
+		t.Fatal("the call did not come to the far end")
+	}
+	var zombie *world.Proc
+	for n := 1; n <= 2; n++ {
+		if p := r.Replica(subject.ToolExecutor, n); r.metricOf(t, p, "signalbox_bus_in_hand{") > 0 {
+			zombie = p
+		}
+	}
+	if zombie == nil {
+		t.Fatal("no executor has the call in hand")
+	}
+	r.signal(t, zombie, syscall.SIGSTOP)
+	t.Cleanup(func() { _ = zombie.Signal(syscall.SIGCONT) })
+	after := r.model.next(t) // the run goes on without it
+	after.say("done")
+	after.end()
+	outcome := func() int { return value[int](t, r, `select outcome::int from tools.outcomes where run_id = $1`, run) }
+	unknown := outcome()
+	r.signal(t, zombie, syscall.SIGCONT)
+	hold.Release()
+	eventually(t, "the zombie is done", func() bool {
+		return r.far.Report().Operations[0].Effects == 1 && r.metricOf(t, zombie, "signalbox_bus_in_hand{") == 0
+	})
+	if got := outcome(); got != unknown {
+		t.Errorf("the recorded outcome was %d, and is %d when the zombie has spoken", unknown, got)
+	}
+	end := r.ended(t, run)
+	if end.State != "done" || len(end.ToolCalls) != 1 || *end.ToolCalls[0].State != "unknown" {
+		t.Errorf("the run ended %s with the calls %+v, want one whose outcome is unknown", end.State, end.ToolCalls)
+	}
+}
+
+func (r *rig) signal(t *testing.T, p *world.Proc, sig syscall.Signal) {
+	t.Helper()
+	if err := p.Signal(sig); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A call that is delivered again while an executor works on it is not run by another one.
+func (r *rig) callTwice(t *testing.T) {
+	hold := r.far.Hold(farend.Received)
+	session := r.session(t, "test_unsafe")
+	run := r.submit(t, session, "go")
+	r.model.next(t).use("test_unsafe")
+	var key string
+	select {
+	case key = <-hold.Reached():
+	case <-r.ctx.Done():
+		t.Fatal("the call did not come to the far end")
+	}
+	var call toolv1.Call
+	if err := proto.Unmarshal(value[[]byte](t, r, `select work from tools.outcomes where run_id = $1`, run), &call); err != nil {
+		t.Fatal(err)
+	}
+	b := r.bus(t, subject.AgentRunner)
+	for i := range 3 {
+		before := r.metric(t, subject.ToolExecutor, settled)
+		if _, err := b.Publish(r.ctx, subject.ToolWork(call.GetToolName()), fmt.Sprintf("again-%d", i), &call); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the call that came again is dealt with", func() bool {
+			return r.metric(t, subject.ToolExecutor, settled) > before || len(hold.Reached()) > 0
+		})
+	}
+	hold.Release()
+	after := r.model.next(t)
+	after.say("done")
+	after.end()
+	if got, want := r.far.Get(key), (farend.Operation{Operation: key, Kind: "blind", Requests: 1, Effects: 1}); got != want {
+		t.Errorf("the far end: %+v, want %+v", got, want)
+	}
+	if end := r.ended(t, run); end.State != "done" || len(end.ToolCalls) != 1 || *end.ToolCalls[0].State != "ok" {
+		t.Errorf("the run ended as %+v", end)
+	}
+}
+
+// Events that are on the log twice, and what a claim says that is over, are shown to
+// nobody: neither to those who watch nor to those who read afterwards. A second wake-up
+// for a run that is under way begins nothing.
+func (r *rig) eventsTwice(t *testing.T) {
+	session := r.session(t)
+	run := r.submit(t, session, "go")
+	c := r.model.next(t)
+	c.say("One")
+	viewers := []func() []seen{r.watch(t, 0, run, ""), r.watch(t, 1, run, "")}
+	c.more(" two")
+	events := r.logged(t, session, "two")
+	_, subj := r.log(session)
+	writer := r.bus(t, subject.AgentRunner)
+	for i, ev := range events {
+		if _, err := writer.Publish(r.ctx, subj, fmt.Sprintf("%s-again-%d", run, i), ev); err != nil {
+			t.Fatal(err)
+		}
+	}
+	late := proto.CloneOf(events[len(events)-1])
+	late.Epoch--
+	late.Number++
+	late.Body = &runv1.Event_TextDelta{TextDelta: &runv1.TextDelta{Delta: " zombie"}}
+	if _, err := writer.Publish(r.ctx, subj, run+"-zombie", late); err != nil {
+		t.Fatal(err)
+	}
+	s := id.Must[id.Session](session)
+	before := r.metric(t, subject.AgentRunner, settled)
+	work := &runv1.Work{RunId: run, WorkspaceId: r.who.Workspace, SessionId: session}
+	if _, err := writer.Publish(r.ctx, subject.RunWork(subject.Shard(s)), run+"-again", work); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the wake-up that came again is dealt with", func() bool {
+		return r.metric(t, subject.AgentRunner, settled) > before || len(r.model.calls) > 0
+	})
+	if len(r.model.calls) > 0 {
+		t.Error("a second runner works on the run")
+	}
+	c.more(" three.")
+	c.end()
+	if end := r.ended(t, run); end.Text != "One two three." {
+		t.Errorf("the run ended with %q", end.Text)
+	}
+	for i, v := range append(viewers, r.watch(t, 0, run, ""), r.watch(t, 1, run, "")) {
+		where, events := fmt.Sprintf("viewer %d", i+1), v()
+		check(t, where, events)
+		if got := text(t, events); got != "One two three." {
+			t.Errorf("%s was told %q", where, got)
+		}
+	}
+}
+
+// A stream that goes on behind an event, whichever it is, has all that followed and
+// nothing else, on either gateway.
+func (r *rig) resume(t *testing.T) {
+	session := r.session(t)
+	run := r.submit(t, session, "go")
+	c := r.model.next(t)
+	c.say("One")
+	for _, word := range []string{" two", " three", " four", " five."} {
+		c.more(word)
+		r.logged(t, session, word) // so that each is an event of its own
+	}
+	c.end()
+	r.ended(t, run)
+	all := r.watch(t, 0, run, "")()
+	check(t, "from the beginning", all)
+	for i, ev := range all[:len(all)-1] {
+		for gateway := range 2 {
+			if diff := cmp.Diff(all[i+1:], r.watch(t, gateway, run, ev.ID)()); diff != "" {
+				t.Errorf("behind %s at gateway %d (-want +got):\n%s", ev.ID, gateway+1, diff)
+			}
+		}
+	}
+	if _, err := r.Client(1, r.who).Watch(r.ctx, world.RunEvents(run), all[len(all)-1].ID); err != world.ErrNothingMore { //nolint:errorlint // it is returned as it is
+		t.Errorf("behind the last event: %v, want nothing more", err)
+	}
+}
+
+// While Postgres takes no updates of documents, nobody sees what somebody types, not even
+// by asking for the document anew; afterwards everybody does.
+func (r *rig) uncommitted(t *testing.T) {
+	var made struct{ Document struct{ ID string } }
+	if err := r.Client(0, r.who).Call(r.ctx, world.Request{Method: http.MethodPost, Path: "/api/documents", Body: map[string]any{"name": "tea", "content": "Tea."}}, &made); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(r.ctx)
+	defer cancel()
+	open := func(name string, gateway int) *editing.Editor {
+		e := editing.NewEditor(name, uint64(gateway), func() string { return editing.Place(r.World, gateway, r.who, made.Document.ID) })
+		go func() { _ = e.Run(ctx) }() // its error shows: it is never synced
+		eventually(t, name+" is synced", e.Synced)
+		return e
+	}
+	writer, beside, reader := open("writer", 0), open("who is on the same instance", 0), open("reader", 1)
+	const came = `signalbox_document_socket_messages_total{direction="in"`
+	release := r.lock(t, `lock table documents.updates in exclusive mode`)
+	before := r.metric(t, subject.DocumentSync, came)
+	for writer.Seen()[writer.ClientID()] == 0 {
+		if err := writer.Edit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "the update came", func() bool { return r.metric(t, subject.DocumentSync, came) > before })
+	for range 3 {
+		reader.Cut(true)
+		eventually(t, "the reader is away", func() bool { return !reader.Synced() })
+		reader.Cut(false)
+		eventually(t, "the reader is synced again", reader.Synced)
+		if n := reader.Seen()[writer.ClientID()]; n > 0 {
+			t.Fatalf("the reader has %d pieces of what is not committed", n)
+		}
+	}
+	if n := beside.Seen()[writer.ClientID()]; n > 0 {
+		t.Fatalf("an editor on the same instance has %d pieces of what is not committed", n)
+	}
+	release()
+	eventually(t, "all have it", func() bool {
+		n := writer.Seen()[writer.ClientID()]
+		return reader.Seen()[writer.ClientID()] == n && beside.Seen()[writer.ClientID()] == n
+	})
+}
+
+// log returns where the events of a session are.
+func (r *rig) log(session string) (stream, subj string) {
+	s := id.Must[id.Session](session)
+	p := subject.Partition(s, partitions)
+	return subject.EventStream(p), subject.Events(p, id.Must[id.Workspace](r.who.Workspace), s)
+}
+
+// logged waits until a text is on a session's log, and returns all that is.
+func (r *rig) logged(t *testing.T, session, text string) (events []*runv1.Event) {
+	t.Helper()
+	stream, subj := r.log(session)
+	eventually(t, fmt.Sprintf("%q is on the log", text), func() bool {
+		events = nil
+		found := false
+		last, err := r.reader.Last(r.ctx, stream, subj)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for st, err := range r.reader.Read(r.ctx, stream, subj, 0, last.Seq) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			ev, err := bus.Decode[*runv1.Event](&st.Message)
+			if err != nil {
+				t.Fatal(err)
+			}
+			events = append(events, ev)
+			found = found || strings.Contains(ev.GetTextDelta().GetDelta(), text)
+		}
+		return found
+	})
+	return events
+}
+
+// What is to be announced while NATS is away is announced when it is back: here the end of
+// a run that was stopped in the queue.
+func (r *rig) outbox(t *testing.T) {
+	session := r.session(t)
+	r.submit(t, session, "one")
+	c := r.model.next(t)
+	c.say("First.")
+	r.logged(t, session, "First.")
+	queued := r.submit(t, session, "two")
+	const tried = `signalbox_bus_publish_seconds_count{kind="ev"`
+	before := r.metric(t, subject.AgentRunner, tried)
+	nats := r.Proc(world.NATSName)
+	if err := nats.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the queued run is stopped", func() bool {
+		_ = r.Client(0, r.who).Call(r.ctx, world.Request{ // it may be refused while NATS is missed
+			Method: http.MethodPost, Path: "/api/sessions/" + session + "/cancel", Body: map[string]any{"run_id": queued},
+		}, nil)
+		return value[string](t, r, `select state from agent.runs where id = $1`, queued) == "cancelled"
+	})
+	eventually(t, "it was tried to announce that", func() bool {
+		return r.metric(t, subject.AgentRunner, tried) > before
+	})
+	if err := errors.Join(nats.Restart(), nats.Ready(r.ctx)); err != nil {
+		t.Fatal(err)
+	}
+	c.end()
+	eventually(t, "the end of the queued run is on the log", func() bool {
+		stream, subj := r.log(session)
+		for st, err := range r.reader.Read(r.ctx, stream, subj, 0, math.MaxUint64) {
+			if err != nil {
+				return false // the connection is not back yet
+			}
+			if ev, err := bus.Decode[*runv1.Event](&st.Message); err == nil && ev.GetRunId() == queued && ev.GetDone() != nil {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// bus connects with the rights of a service.
+func (r *rig) bus(t *testing.T, service string) *bus.Bus {
+	t.Helper()
+	b, err := r.Bus(r.ctx, service)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	if err := b.Ready(r.ctx); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
