@@ -31,7 +31,7 @@ PHASE  := PHASES=bin/phases sh tools/phase.sh
 GO_TEST := go test -json -vet=off -count=1 -timeout 5m
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-short e2e e2e-kill e2e-faults e2e-editing e2e-oauth e2e-streams simulate translated oracle conformance gen gen-check lint images clean setup
+.PHONY: help run build test test-short e2e e2e-kill e2e-faults e2e-editing e2e-oauth e2e-streams mutants simulate translated oracle conformance gen gen-check lint images clean setup
 .PHONY: need-go test-race test-go test-calm test-e2e test-kill test-faults test-failures test-documents test-clients test-alone test-outside
 .PHONY: bench bench-go bench-load bench-oracle bench-peers bench-yjs
 
@@ -50,17 +50,17 @@ setup: need-go ## Get what running and testing needs: a private PostgreSQL where
 need-go:
 	@sh tools/need.sh go
 
-build: need-go ## Build every program into bin/
+build: need-go ## Build every program into bin/ (VERSION=1.2.3 is what they say they are)
 	@mkdir -p bin
 	@echo "Building $(SERVICES). The first time takes a minute or two."
-	@go build -o bin/ $(COMMANDS)
+	@go build $(if $(VERSION),-ldflags "-X signalbox.dev/pkg/process.version=$(VERSION)") -o bin/ $(COMMANDS)
 
 images: ## Build a container image of each program (TAG=dev)
 	@command -v docker >/dev/null && docker info >/dev/null 2>&1 || { \
 		echo "There is no Docker engine here: start one, or build without images with 'make build'." >&2; exit 1; }
 	@set -e; for service in $(SERVICES); do \
 		echo "Building signalbox/$$service:$(or $(TAG),dev)"; \
-		docker build -f deploy/Dockerfile --build-arg SERVICE=$$service -t signalbox/$$service:$(or $(TAG),dev) .; \
+		docker build -f deploy/Dockerfile --build-arg SERVICE=$$service --build-arg VERSION=$(VERSION) -t signalbox/$$service:$(or $(TAG),dev) .; \
 	done
 
 clean: ## Remove what was built; data (.signalbox) and downloads stay
@@ -114,11 +114,13 @@ test-failures:
 # People and agents in live documents: npm clients, a browser, and a short version of
 # `make e2e-editing`.
 test-documents:
-	@$(REPORT) $(GO_TEST) -p 1 ./services/e2e/browser ./services/e2e/editing
+	@if without=$$(node $(FIND_CHROMIUM) 2>&1); then browser=./services/e2e/browser; \
+	else browser=; sh tools/phase.sh --left-out "documents in a browser. $$without"; fi; \
+	$(REPORT) $(GO_TEST) -p 1 $$browser ./services/e2e/editing
 
 # Everything with goroutines of its own; what they use is watched with them. The race
 # detector needs a C compiler.
-RACE_ROOTS := $(addprefix ./pkg/,$(addsuffix /...,bus httpserver identity natsd pg rpc sse trunk)) \
+RACE_ROOTS := $(addprefix ./pkg/,$(addsuffix /...,bus fair httpserver identity natsd panics pg rpc sse trunk)) \
 	$(addprefix ./services/,$(addsuffix /...,gateway agent-runner tool-executor document-sync credential-broker simulator))
 ONE_GOROUTINE := llm modelmsg preset scan transform usage prompt tool script tally wire field openai anthropic dialect profile edit \
 	conversation run presence yproto audit opencode rotation chat
@@ -129,7 +131,7 @@ CC_THERE  = $(shell command -v "$$(go env CC)")
 # memory. The race detector would find nothing in them, and take its time.
 CALM := $(addprefix Test, \
 	PlantsAreFound Backlogs IdleMemory IdleMemoryHocuspocus HugeAnswers SessionFull \
-	LargeDocument HistoryIsBoundedInBytes DocumentsThatWereMarkdown RepeatedAppendToAFullDocument SlowUpdates WaitingIsInSnapshots \
+	LargeDocument ListOfAll HistoryIsBoundedInBytes DocumentsThatWereMarkdown RepeatedAppendToAFullDocument SlowUpdates WaitingIsInSnapshots \
 	Histories Simulation SimulationInFlight \
 	EverySplit CredentialAtEverySplit CredentialInRandomPieces FramesOverlong OverlongEvents TranslatedStreams)
 # What both run, in different numbers.
@@ -139,7 +141,7 @@ test-race:
 	@if [ -n "$(CC_THERE)" ]; then \
 		CGO_ENABLED=1 $(REPORT) $(GO_TEST) -race -skip '^($(call any,$(CALM)))$$' $(RACE); \
 	else \
-		echo "Left out: the race detector needs a C compiler, and there is no $$(go env CC) here."; \
+		sh tools/phase.sh --left-out "the race detector: it needs a C compiler, and there is no $$(go env CC) here."; \
 	fi
 
 test-calm:
@@ -160,7 +162,7 @@ test-alone:
 
 # What lies outside of go.work.
 test-outside: $(REPORT)
-	@cd tools && GOWORK=off $(REPORT) $(GO_TEST) ./layout/... ./testreport/...
+	@cd tools && GOWORK=off $(REPORT) $(GO_TEST) ./layout/... ./scripts/... ./testreport/...
 	@cd deploy/check && GOWORK=off $(REPORT) $(GO_TEST) ./...
 	@cd bench/oracle && GOWORK=off $(REPORT) $(GO_TEST) ./...
 
@@ -189,6 +191,9 @@ e2e-oauth: setup ## Kill brokers while tokens expire (PROCESSES=8 WAITERS=1000 E
 e2e-streams: setup build ## Streams while eight programs want each processor (STREAMS=100000)
 	@SIGNALBOX_E2E_STREAMS=$(or $(STREAMS),100000) go test -count=1 -timeout 40m -run '^TestStreams$$' -v ./services/e2e/failures
 
+mutants: setup clients ## Plant faults in the protocols and see that the tests find each (ARGS="-only fence")
+	@$(WITHPG) go run ./services/e2e/mutants $(ARGS)
+
 simulate: ## Run the protocol of runs through many seeds (SEEDS=100000 FIRST=1)
 	@SIGNALBOX_SIM_SEEDS=$(or $(SEEDS),100000) SIGNALBOX_SIM_FIRST=$(or $(FIRST),1) \
 		go test -count=1 -timeout 120m -run TestSeeds -v ./services/agent-runner/internal/sim
@@ -199,8 +204,9 @@ translated: ## Take tool prefixes off generated streams, however they are cut (E
 oracle: ## Compare the model codec with the official SDKs at length (EVENTS=1000000 for each)
 	@cd bench/oracle && GOWORK=off go test -count=1 -timeout 30m -run Generated -v . -args -events $(or $(EVENTS),1000000)
 
-conformance: clients ## Compare pkg/yjs with npm yjs at length (SEEDS=20000)
-	@SIGNALBOX_YJS_SEEDS=$(or $(SEEDS),20000) go test -count=1 -timeout 60m -run 'Histories|Scripts' -v ./pkg/yjs
+conformance: clients ## Compare pkg/yjs with npm yjs at length (SEEDS=20000 FORGED=1000000)
+	@SIGNALBOX_YJS_SEEDS=$(or $(SEEDS),20000) SIGNALBOX_YJS_FORGED=$(or $(FORGED),1000000) \
+		go test -count=1 -timeout 60m -run 'Histories|Scripts|Forged' -v ./pkg/yjs
 
 ## ---- measuring
 
@@ -209,7 +215,7 @@ bench: bench-go bench-oracle bench-peers bench-yjs bench-load ## Measure everyth
 bench-go: setup ## Run the Go benchmarks (BENCH=. COUNT=1)
 	@$(WITHPG) go test -run '^$$' -bench '$(or $(BENCH),.)' -count $(or $(COUNT),1) $(UNITS)
 
-bench-load: setup build ## Put load on a running system (ARGS="ttft live idle failover steps documents", --help)
+bench-load: setup build ## Put load on a running system (ARGS="ttft live idle failover steps fairness documents", --help)
 	@go run ./services/e2e/load $(ARGS)
 
 bench-oracle: ## The model codec beside the official SDKs
@@ -224,8 +230,12 @@ bench-peers: setup ## The egress beside Bifrost (ARGS=--help)
 # The npm clients that the end-to-end tests run, and the npm packages that ours are
 # compared with; a stamp says that they are there.
 CLIENTS := services/e2e/node services/e2e/yclients services/e2e/browser bench/yjs bench/tiptap
+FIND_CHROMIUM := services/e2e/browser/chromium/find.mjs
 .PHONY: clients
 clients: $(addsuffix /node_modules/.installed,$(CLIENTS))
+	@node $(FIND_CHROMIUM) --system || test "$$(uname -sm)" != 'Linux x86_64' || \
+		$(MAKE) -s --no-print-directory $(dir $(FIND_CHROMIUM))node_modules/.installed || \
+		echo "npm cannot bring a Chromium: what needs a browser will be left out." >&2
 
 %/node_modules/.installed: %/package-lock.json
 	@sh tools/need.sh node
@@ -245,13 +255,18 @@ gen-check: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-connect-go ##
 		{ echo "Generated code and proto/ differ: run 'make gen' and commit the result." >&2; exit 1; }
 
 # Not bench: what its foreign modules cost to compile is more than it is worth.
-lint: need-go $(TOOLS)/buf $(TOOLS)/golangci-lint ## Check style: golangci-lint, gofumpt, buf, tidy go.mod files
+lint: need-go $(TOOLS)/buf $(TOOLS)/golangci-lint lint-openapi ## Check style: golangci-lint, gofumpt, buf, tidy go.mod files, OpenAPI
 	@$(TOOLS)/golangci-lint run $(MODULES)
-	@cd tools && GOWORK=off $(TOOLS)/golangci-lint run -c ../.golangci.yml ./layout/... ./testreport/...
+	@cd tools && GOWORK=off $(TOOLS)/golangci-lint run -c ../.golangci.yml ./layout/... ./scripts/... ./testreport/...
 	@cd deploy/check && GOWORK=off $(TOOLS)/golangci-lint run -c ../../.golangci.yml ./...
 	@$(TOOLS)/buf lint
 	@$(TOOLS)/buf format --diff --exit-code
 	@set -e; for module in proto pkg services tools deploy/check bench/oracle bench/peers; do GOWORK=off go -C $$module mod tidy -diff; done
+
+# The document that the gateway serves: a test compares the two.
+.PHONY: lint-openapi
+lint-openapi: tools/openapi/node_modules/.installed
+	@REDOCLY_SUPPRESS_UPDATE_NOTICE=true node tools/openapi/node_modules/@redocly/cli/bin/cli.js lint --config tools/openapi/redocly.yaml services/gateway/testdata/openapi.json
 
 define TOOL
 $$(TOOLS)/$(notdir $(1)): tools/go.mod tools/go.sum | need-go

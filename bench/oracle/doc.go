@@ -29,7 +29,7 @@
 // Each row is a test in differences_test.go. "Bug" is the SDK's; "choice" is ours.
 //
 //	Both
-//	 a stream that ends without its last event  bug: the SDKs give what came as whole; ours is an error
+//	 a stream that ends before a stop reason     bug: the SDKs give what came as whole; ours is an error
 //	 a surrogate pair over two deltas           bug: two U+FFFD instead of the character
 //	 NUL in a text                              choice: U+FFFD, because Postgres cannot hold it (raw blocks keep it)
 //	 bytes that are not UTF-8                   choice: one U+FFFD for each run of them

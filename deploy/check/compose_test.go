@@ -86,6 +86,10 @@ func TestServices(t *testing.T) {
 			if found, _ := filepath.Glob(filepath.Join(root, "services/*/cmd", *program, "main.go")); len(found) != 1 {
 				t.Errorf("%s: there is no one services/*/cmd/%s", name, *program)
 			}
+			// The end-to-end tests run the health checks of all other programs.
+			if disabled := s.HealthCheck != nil && s.HealthCheck.Disable; disabled != (*program == "signalbox") {
+				t.Errorf("%s: health check disabled: %t; signalbox, the command line, is the one program without", name, disabled)
+			}
 		}
 		if s.HealthCheck != nil && !s.HealthCheck.Disable && len(s.HealthCheck.Test) < 2 {
 			t.Errorf("%s: its health check asks nothing", name)

@@ -1,0 +1,19 @@
+#!/bin/sh
+# hide-postgres.sh COMMAND...: runs a command that sees no PostgreSQL of this machine,
+# only the one that npm brings: each place where pkg/pgd would find another one is
+# covered in a mount namespace of the command's own, which takes root on Linux.
+set -eu
+# shellcheck disable=SC2016 # the inner shell expands it
+exec unshare --mount sh -c '
+set -eu
+for dir in /usr/lib/postgresql /usr/pgsql-* /home/linuxbrew/.linuxbrew/opt/postgresql@*; do
+	if [ -d "$dir" ]; then
+		mount -t tmpfs -o size=64k,mode=755 hidden "$dir"
+	fi
+done
+for name in postgres pg_ctl; do
+	while program=$(command -v "$name"); do
+		mount --bind /dev/null "$program"
+	done
+done
+exec "$@"' sh "$@"

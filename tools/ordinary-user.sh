@@ -1,0 +1,30 @@
+#!/bin/sh
+# ordinary-user.sh: runs the tests of starting up as a user without rights, on a copy
+# of what they need that belongs to it. For root, after `make build`: what root runs
+# differs, since Postgres refuses to be root, and an ordinary user's run is the rule.
+set -eu
+cd "$(dirname "$0")/.."
+
+top=$(mktemp -d)
+trap 'rm -rf "$top"' EXIT
+mkdir -p "$top/tmp" "$top/bin" "$top/services/console"
+git ls-files -z go.work pkg/pgd services/standalone/cmd/signalbox/testdata services/e2e/testdata |
+	tar -c --null -T - | tar -x -C "$top"
+cp -a services/console/node_modules "$top/services/console/"
+for program in services/*/cmd/*; do
+	cp "bin/${program##*/}" "$top/bin/"
+done
+go -C services build -o "$top/bin/" github.com/nats-io/nats-server/v2
+for package in pkg/pgd services/standalone/cmd/signalbox services/e2e; do
+	go test -c -vet=off -o "$top/$package/start.test" "./$package"
+done
+chown -R 65534:65534 "$top"
+
+# run PACKAGE TESTS: the tests of a package whose names match.
+run() {
+	(cd "$top/$1" && setpriv --reuid=65534 --regid=65534 --clear-groups \
+		env -i PATH="$PATH" HOME="$top" TMPDIR="$top/tmp" SIGNALBOX_E2E_BIN="$top/bin" ./start.test -test.timeout=5m -test.run "$2")
+}
+run pkg/pgd .
+run services/standalone/cmd/signalbox '^TestAccounts$/^folder$'
+run services/e2e '^TestCommandLine$/^life$'
