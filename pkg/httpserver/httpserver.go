@@ -130,6 +130,9 @@ type Config struct {
 	// Body bounds how long a request's body may take, unless its handler sets a read
 	// deadline; 30 s when 0.
 	Body time.Duration
+	// HTTP1 turns HTTP/2 without TLS off; its connections get the one request that begins
+	// them, PRI * HTTP/2.0.
+	HTTP1 bool
 	// ConnContext, when set, is http.Server.ConnContext.
 	ConnContext func(context.Context, net.Conn) context.Context
 }
@@ -140,7 +143,7 @@ type Config struct {
 func Serve(ctx context.Context, cfg Config) error {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
-	protocols.SetUnencryptedHTTP2(true)
+	protocols.SetUnencryptedHTTP2(!cfg.HTTP1)
 	headers := cmp.Or(cfg.Headers, 5*time.Second)
 	fresh := newArrivals(headers * 9 / 10) // before net/http, which would answer some with 400
 	srv := &http.Server{

@@ -5,6 +5,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"path"
+	"strings"
 	"unsafe"
 	"weak"
 
@@ -15,14 +17,16 @@ import (
 // memory: the API reads it into one buffer and clears that, and the buffer through which
 // net/http reads a connection is cleared here when the request has been served, or refused.
 // The connection ends with the answer, since that buffer could hold the beginning of a next
-// request. Bodies over HTTP/2 pass through more buffers of net/http that nobody can reach:
-// who cannot do without it seals the secret.
+// request. The public listener does not speak HTTP/2, whose bodies pass through buffers of
+// net/http that cannot be reached: a proxy in front of the gateway speaks it to clients.
 
-// forgetBodies clears what a request for an account has left behind.
+// forgetBodies clears what a request for an account has left behind, and the beginning of
+// a connection that tries HTTP/2.
 func forgetBodies(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		conn, ok := r.Context().Value(forgetfulKey{}).(*forgetfulConn)
-		if !ok || r.ProtoMajor != 1 || r.Method != http.MethodPost || r.URL.Path != api.AccountsPath {
+		accounts := r.Method == http.MethodPost && strings.HasPrefix(path.Clean(r.URL.Path)+"/", api.AccountsPath+"/")
+		if !ok || r.ProtoMajor == 1 && !accounts {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -31,6 +35,10 @@ func forgetBodies(next http.Handler) http.Handler {
 			drain(r.Body)
 			conn.forget()
 		}()
+		if r.ProtoMajor != 1 {
+			http.Error(w, "the gateway speaks HTTP/1.1", http.StatusHTTPVersionNotSupported)
+			return
+		}
 		next.ServeHTTP(w, r)
 	})
 }

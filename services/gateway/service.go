@@ -275,7 +275,7 @@ func (s *Service) Run(ctx context.Context) error {
 	})
 	doors.Go(func() error {
 		return httpserver.Serve(outer, httpserver.Config{
-			Listener: forgetful{s.deps.Public}, Handler: s.public, Log: s.deps.Log, Drain: s.cfg.DrainLimit, ConnContext: withForgetting,
+			Listener: forgetful{s.deps.Public}, Handler: s.public, Log: s.deps.Log, Drain: s.cfg.DrainLimit, HTTP1: true, ConnContext: withForgetting,
 		})
 	})
 	if s.deps.Ops != nil {

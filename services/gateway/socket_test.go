@@ -325,17 +325,6 @@ func TestSocketHandshake(t *testing.T) {
 	}
 	for _, path := range []string{someDocument(), "/ws/hocuspocus"} {
 		wantError("GET "+path, in.send(t, in.request(t, w.owner, "GET", path, "", nil)), http.StatusUpgradeRequired)
-		two := new(http.Protocols)
-		two.SetUnencryptedHTTP2(true)
-		transport := &http.Transport{Protocols: two}
-		res, err := transport.RoundTrip(in.request(t, w.owner, "GET", path, "", nil))
-		if err != nil {
-			t.Fatal(err)
-		}
-		b, _ := io.ReadAll(res.Body)
-		res.Body.Close()
-		wantError("GET over HTTP/2 "+path, answer{res.StatusCode, res.Header, string(b), res.Close}, http.StatusUpgradeRequired)
-		transport.CloseIdleConnections()
 	}
 	wantError("another version", in.handshake(t, someDocument(), func(r *http.Request) { r.Header.Set("Sec-Websocket-Version", "8") }), http.StatusBadRequest)
 	wantError("no key", in.handshake(t, someDocument(), func(r *http.Request) { r.Header.Del("Sec-Websocket-Key") }), http.StatusBadRequest)

@@ -76,12 +76,17 @@ func (r *rig) mark() {
 		m.must = []string{"wire " + s}
 		all, r.own[s] = append(all, m), m
 	}
-	if readsMemory {
+	if readsBroker {
 		r.secret.must = append(r.secret.must, broker+"1", broker+"2")
 		r.handed.must = append(r.handed.must, broker) // whichever the gateways called
+	}
+	if readsMemory {
 		r.token.must = append(r.token.must, "memory of gateway-1")
 		for s, m := range r.own {
-			m.must = append(m.must, "memory of "+s+"-1", "memory of nats")
+			m.must = append(m.must, "memory of nats")
+			if s != subject.CredentialBroker || readsBroker {
+				m.must = append(m.must, "memory of "+s+"-1")
+			}
 		}
 	}
 	r.marks = newMarks(all...)

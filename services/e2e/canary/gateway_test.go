@@ -22,6 +22,8 @@ func (r *rig) gateways() {
 		return fmt.Sprintf(`{"provider":"spare","profile":"keyed","label":%q,"base_url":%q%s}`, what, r.provider.URL+"/spare", more)
 	}
 	inClear := func(what string) string { return fmt.Sprintf(`,"secret":"%s-%s-of-a-client"`, r.handed.text, what) }
+	h2c := new(http.Protocols)
+	h2c.SetUnencryptedHTTP2(true)
 	for n := range 2 {
 		for what, tt := range map[string]struct {
 			body   io.Reader
@@ -36,17 +38,25 @@ func (r *rig) gateways() {
 			"too large":    {strings.NewReader(account(strings.Repeat("x", 70<<10), inClear("large"))), r.owner.Token, http.StatusRequestEntityTooLarge},
 			"no token":     {strings.NewReader(account("nobody", inClear("nobody"))), "", http.StatusUnauthorized},
 		} {
-			status, text := r.post(n, tt.token, tt.body)
+			status, text := r.post(n, "/api/accounts", tt.token, tt.body)
 			if status != tt.status {
 				r.t.Errorf("an account through gateway %d, %s: %d %s, want %d", n, what, status, text, tt.status)
 			}
 		}
+		for _, path := range []string{"/api/accounts/", "//api/accounts", "/api/accounts/mine"} {
+			if status, text := r.post(n, path, r.owner.Token, strings.NewReader(account("elsewhere", inClear("elsewhere")))); status < 300 {
+				r.t.Errorf("POST %s through gateway %d: %d %s, want it refused", path, n, status, text)
+			}
+		}
+		client := &http.Client{Transport: &http.Transport{Protocols: h2c}}
+		if res, err := client.Post(r.address(n)+"/api/accounts", "application/json", strings.NewReader(account("two", inClear("two")))); err == nil {
+			res.Body.Close()
+			r.t.Errorf("an account through gateway %d over HTTP/2: %d, want no HTTP/2", n, res.StatusCode)
+		}
 	}
 	for _, p := range r.Procs() {
 		if p.Service == subject.Gateway || p.Service == subject.CredentialBroker {
-			if err := memory(r.marks, "memory of "+p.Name(), p.PID(), map[string]bool{}); err != nil {
-				r.t.Errorf("read the memory of %s: %v", p.Name(), err)
-			}
+			memoryOf(r.t, r.marks, p, map[string]bool{})
 		}
 	}
 }
@@ -79,9 +89,9 @@ func (r *rig) address(gateway int) string {
 	return "http://" + r.Replica(subject.Gateway, gateway+1).Addr
 }
 
-func (r *rig) post(gateway int, token string, body io.Reader) (int, []byte) {
+func (r *rig) post(gateway int, path, token string, body io.Reader) (int, []byte) {
 	r.t.Helper()
-	req, err := http.NewRequestWithContext(r.ctx, http.MethodPost, r.address(gateway)+"/api/accounts", body)
+	req, err := http.NewRequestWithContext(r.ctx, http.MethodPost, r.address(gateway)+path, body)
 	if err != nil {
 		r.t.Fatal(err)
 	}

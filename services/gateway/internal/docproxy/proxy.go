@@ -146,7 +146,7 @@ type opening struct {
 
 // serve makes a request a socket. aim finds out what is asked for.
 func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, aim func(context.Context, *opening) error) {
-	if r.ProtoMajor != 1 || !websocket.IsWebSocketUpgrade(r) {
+	if !websocket.IsWebSocketUpgrade(r) {
 		api.WriteUpgradeRequired(w)
 		return
 	}
