@@ -52,14 +52,14 @@ var mutants = []mutant{
 		file:   "services/agent-runner/internal/run/claim.go",
 		old:    "o.state IN ('running', 'waiting') OR o.state = 'queued' AND o.ordinal < r.ordinal))`",
 		new:    "o.state = 'none'))`",
-		inside: test{sim, "^TestRowsArePostgres$"}, outside: test{stories, "^TestStandalone$/^queue$"},
+		inside: test{sim, "^TestRowsArePostgres$"}, outside: test{zombies, "^TestZombies$/^in_turn$"},
 	},
 	{
 		name: "stop-not-heard", what: "a person's stop reaches the model call",
 		file:   "services/agent-runner/internal/loop/answering.go",
 		old:    "case mail.Stop:\n\t\t\t\tcancel(errStopped)",
 		new:    `case mail.Stop:`,
-		inside: test{runner, "^TestCancel$"}, outside: test{stories, "^TestStop$"},
+		inside: test{runner, "^TestCancel$"}, outside: test{zombies, "^TestZombies$/^stopped$"},
 	},
 	{
 		name: "key-answers-anew", what: "an idempotency key does a thing once",
@@ -73,7 +73,7 @@ var mutants = []mutant{
 		name: "log-without-fence", what: "a claim's first event follows the last one that it has read",
 		file:   "services/agent-runner/internal/runlog/runlog.go",
 		old:    `_, err = cfg.Bus.PublishFenced(ctx, cfg.Subject, run.EventID(first), last, first)`,
-		new:    `_, err = cfg.Bus.Publish(ctx, cfg.Subject, run.EventID(first), first)`,
+		new:    `_, err = cfg.Bus.Publish(ctx, cfg.Subject, run.EventID(first+0*last), first)`,
 		inside: test{sim, "^TestSeeds$"}, outside: test{zombies, "^TestZombies$/^contended_log$"},
 	},
 	{
@@ -89,6 +89,13 @@ var mutants = []mutant{
 		old:    `case s.Epoch < p.Epoch, p.Ended, s.Last <= p.Number && !lost:`,
 		new:    `case p.Ended, s.Last <= p.Number && !lost:`,
 		inside: test{runorder, "^TestOrder$"}, outside: test{gateway, "^TestDuplicatesAndZombiesAreDropped$"},
+	},
+	{
+		name: "repetition-shown", what: "events that were seen are dropped when they come again",
+		file:   "pkg/runorder/order.go",
+		old:    "p.Ended, s.Last <= p.Number && !lost:\n\t\treturn Drop, 0\n\tcase lost, s.First > p.Number+1:\n\t\treturn Gap, 0\n\t}\n\treturn Pass, p.Number + 1 - s.First",
+		new:    "p.Ended:\n\t\treturn Drop, 0\n\tcase lost, s.First > p.Number+1:\n\t\treturn Gap, 0\n\t}\n\treturn Pass, 0",
+		inside: test{runorder, "^TestOrder$"}, outside: test{zombies, "^TestZombies$/^events_twice$"},
 	},
 	{
 		name: "hole-unnoticed", what: "a hole in the numbers is noticed",

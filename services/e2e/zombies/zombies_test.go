@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -38,6 +40,8 @@ func TestZombies(t *testing.T) {
 	r.reader = r.bus(t, subject.Gateway)
 	t.Run("runner", r.runner)
 	t.Run("contended log", r.contendedLog)
+	t.Run("in turn", r.inTurn)
+	t.Run("stopped", r.stopped)
 	t.Run("executor", r.executor)
 	t.Run("call twice", r.callTwice)
 	t.Run("events twice", r.eventsTwice)
@@ -161,6 +165,61 @@ func (r *rig) contendedLog(t *testing.T) {
 		if got := text(t, events); got != "The heir's answer." {
 			t.Errorf("%s was told %q", where, got)
 		}
+	}
+}
+
+// wake announces a run again and again, so that each runner hears of it, and waits until
+// they have dealt with that or somebody calls the model.
+func (r *rig) wake(t *testing.T, session, run string) {
+	t.Helper()
+	const times = 8
+	writer := r.bus(t, subject.AgentRunner)
+	before := r.metric(t, subject.AgentRunner, settled)
+	work := &runv1.Work{RunId: run, WorkspaceId: r.who.Workspace, SessionId: session}
+	for i := range times {
+		if _, err := writer.Publish(r.ctx, subject.RunWork(subject.Shard(id.Must[id.Session](session))), fmt.Sprintf("%s-again-%d", run, i), work); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "the wake-ups are dealt with", func() bool {
+		return r.metric(t, subject.AgentRunner, settled) >= before+times || len(r.model.calls) > 0
+	})
+}
+
+// The runs of a session follow each other, whoever is told to begin one early.
+func (r *rig) inTurn(t *testing.T) {
+	session := r.session(t)
+	first := r.submit(t, session, "one")
+	c := r.model.next(t)
+	c.say("First.")
+	second := r.submit(t, session, "two")
+	r.wake(t, session, second)
+	if len(r.model.calls) > 0 {
+		t.Fatal("the second run begins while the first one is at work")
+	}
+	c.end()
+	after := r.model.next(t)
+	after.say("Second.")
+	after.end()
+	for run, want := range map[string]string{first: "First.", second: "Second."} {
+		if end := r.ended(t, run); end.Text != want {
+			t.Errorf("a run ended %s with %q, want %q", end.State, end.Text, want)
+		}
+	}
+}
+
+// A stop reaches a model call in the middle of its answer.
+func (r *rig) stopped(t *testing.T) {
+	session := r.session(t)
+	run := r.submit(t, session, "go")
+	c := r.model.next(t)
+	c.say("One")
+	if err := r.Client(1, r.who).Call(r.ctx, world.Request{Method: http.MethodPost, Path: "/api/sessions/" + session + "/cancel"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the model call is left", func() bool { return closed(c.gone) })
+	if end := r.ended(t, run); end.State != "cancelled" {
+		t.Errorf("the run ended as %s, want cancelled", end.State)
 	}
 }
 
@@ -296,15 +355,7 @@ func (r *rig) eventsTwice(t *testing.T) {
 	if _, err := writer.Publish(r.ctx, subj, run+"-zombie", late); err != nil {
 		t.Fatal(err)
 	}
-	s := id.Must[id.Session](session)
-	before := r.metric(t, subject.AgentRunner, settled)
-	work := &runv1.Work{RunId: run, WorkspaceId: r.who.Workspace, SessionId: session}
-	if _, err := writer.Publish(r.ctx, subject.RunWork(subject.Shard(s)), run+"-again", work); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the wake-up that came again is dealt with", func() bool {
-		return r.metric(t, subject.AgentRunner, settled) > before || len(r.model.calls) > 0
-	})
+	r.wake(t, session, run)
 	if len(r.model.calls) > 0 {
 		t.Error("a second runner works on the run")
 	}
@@ -408,6 +459,9 @@ func (r *rig) logged(t *testing.T, session, text string) (events []*runv1.Event)
 		events = nil
 		found := false
 		last, err := r.reader.Last(r.ctx, stream, subj)
+		if errors.Is(err, bus.ErrNotFound) {
+			return false
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -436,8 +490,6 @@ func (r *rig) outbox(t *testing.T) {
 	c.say("First.")
 	r.logged(t, session, "First.")
 	queued := r.submit(t, session, "two")
-	const tried = `signalbox_bus_publish_seconds_count{kind="ev"`
-	before := r.metric(t, subject.AgentRunner, tried)
 	nats := r.Proc(world.NATSName)
 	if err := nats.Kill(); err != nil {
 		t.Fatal(err)
@@ -448,8 +500,8 @@ func (r *rig) outbox(t *testing.T) {
 		}, nil)
 		return value[string](t, r, `select state from agent.runs where id = $1`, queued) == "cancelled"
 	})
-	eventually(t, "it was tried to announce that", func() bool {
-		return r.metric(t, subject.AgentRunner, tried) > before
+	eventually(t, "a runner has tried to announce that", func() bool {
+		return r.logs(t, subject.AgentRunner, `"msg":"outbox waits"`, `"stream":"ev.`)
 	})
 	if err := errors.Join(nats.Restart(), nats.Ready(r.ctx)); err != nil {
 		t.Fatal(err)
@@ -467,6 +519,23 @@ func (r *rig) outbox(t *testing.T) {
 		}
 		return false
 	})
+}
+
+// logs reports whether a replica of a service has logged a line with all of these texts.
+func (r *rig) logs(t *testing.T, service string, texts ...string) bool {
+	t.Helper()
+	for n := 1; n <= 2; n++ {
+		b, err := os.ReadFile(r.Replica(service, n).LogFile())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(b)) {
+			if !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(line, text) }) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // bus connects with the rights of a service.

@@ -120,6 +120,9 @@ func TestSilentStream(t *testing.T) {
 		if diff := cmp.Diff([]string{"6 work.run.1", "7 ev.01.w.a", "9 ev.01.w.b"}, said); diff != "" {
 			t.Errorf("said within 5 s, while ev.02 is silent:\n%s", diff)
 		}
+		if n := rows.len(); n != 6 {
+			t.Errorf("%d rows are left, want the 6 that nobody took", n)
+		}
 	})
 }
 
