@@ -105,17 +105,10 @@ var mutants = []mutant{
 		inside: test{runorder, "^TestOrder$"}, outside: test{gateway, "^TestJetStreamLosesEverything$"},
 	},
 	{
-		name: "gap-unnoticed", what: "a lost live message is read from the log",
-		file:   "services/gateway/internal/feed/topic.go",
-		old:    `case st.Prev > head:`,
-		new:    `case st.Prev > head+1_000_000:`,
-		inside: test{feed, "^TestTake$"}, outside: test{feed, "^TestGapsAreRepaired$"},
-	},
-	{
 		name: "reconnect-unnoticed", what: "after a reconnect every session is compared with the log",
 		file:   "services/gateway/internal/feed/feed.go",
 		old:    "\t\t\ts.post(s.lookAgain)\n",
-		new:    ``,
+		new:    "\t\t\t_ = s\n",
 		inside: test{feed, "^TestReconnect$"}, outside: test{gateway, "^TestNATSIsAway$"},
 	},
 	{
