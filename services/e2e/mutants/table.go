@@ -41,10 +41,10 @@ var mutants = []mutant{
 		inside: test{sim, "^TestRowsArePostgres$"}, outside: test{zombies, "^TestZombies$/^runner$"},
 	},
 	{
-		name: "claim-of-what-is-held", what: "a run is claimed when its lease has run out",
+		name: "claim-without-lease", what: "a claim holds until its lease has run out",
 		file:   "services/agent-runner/internal/run/claim.go",
-		old:    `(state = 'running' AND lease_until < clock_timestamp() OR state = 'queued' AND`,
-		new:    `(state = 'running' OR state = 'queued' AND`,
+		old:    "lease_until = clock_timestamp() + @lease,\n\t\t\tlast_event",
+		new:    "lease_until = clock_timestamp(),\n\t\t\tlast_event",
 		inside: test{sim, "^TestRowsArePostgres$"}, outside: test{zombies, "^TestZombies$/^events_twice$"},
 	},
 	{
