@@ -48,13 +48,6 @@ var mutants = []mutant{
 		inside: test{sim, "^TestRowsArePostgres$"}, outside: test{zombies, "^TestZombies$/^events_twice$"},
 	},
 	{
-		name: "claim-out-of-turn", what: "the runs of a session come one after the other",
-		file:   "services/agent-runner/internal/run/claim.go",
-		old:    "o.state IN ('running', 'waiting') OR o.state = 'queued' AND o.ordinal < r.ordinal))`",
-		new:    "o.state = 'none'))`",
-		inside: test{sim, "^TestRowsArePostgres$"}, outside: test{zombies, "^TestZombies$/^in_turn$"},
-	},
-	{
 		name: "stop-not-heard", what: "a person's stop reaches the model call",
 		file:   "services/agent-runner/internal/loop/answering.go",
 		old:    "case mail.Stop:\n\t\t\t\tcancel(errStopped)",
