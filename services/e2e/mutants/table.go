@@ -66,7 +66,7 @@ var mutants = []mutant{
 		name: "log-without-fence", what: "a claim's first event follows the last one that it has read",
 		file:   "services/agent-runner/internal/runlog/runlog.go",
 		old:    `_, err = cfg.Bus.PublishFenced(ctx, cfg.Subject, run.EventID(first), last, first)`,
-		new:    `_, err = cfg.Bus.Publish(ctx, cfg.Subject, run.EventID(first+0*last), first)`,
+		new:    "_ = last\n\t\t_, err = cfg.Bus.Publish(ctx, cfg.Subject, run.EventID(first), first)",
 		inside: test{sim, "^TestSeeds$"}, outside: test{zombies, "^TestZombies$/^contended_log$"},
 	},
 	{

@@ -481,8 +481,9 @@ func (r *rig) logged(t *testing.T, session, text string) (events []*runv1.Event)
 	return events
 }
 
-// What is to be announced while NATS is away is announced when it is back: here the end of
-// a run that was stopped in the queue.
+// What is to be announced while NATS is away is announced when it is back, also by a runner
+// that knows of it from the database alone: here the end of a run that was stopped in the
+// queue.
 func (r *rig) outbox(t *testing.T) {
 	session := r.session(t)
 	r.submit(t, session, "one")
@@ -503,9 +504,12 @@ func (r *rig) outbox(t *testing.T) {
 	eventually(t, "a runner has tried to announce that", func() bool {
 		return r.logs(t, subject.AgentRunner, `"msg":"outbox waits"`, `"stream":"ev.`)
 	})
-	if err := errors.Join(nats.Restart(), nats.Ready(r.ctx)); err != nil {
+	one, two := r.Replica(subject.AgentRunner, 1), r.Replica(subject.AgentRunner, 2)
+	if err := errors.Join(one.Kill(), two.Kill(), nats.Restart(), nats.Ready(r.ctx), one.Restart(), two.Restart()); err != nil {
 		t.Fatal(err)
 	}
+	c = r.model.next(t)
+	c.say("First.")
 	c.end()
 	eventually(t, "the end of the queued run is on the log", func() bool {
 		stream, subj := r.log(session)
