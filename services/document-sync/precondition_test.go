@@ -56,6 +56,9 @@ func TestIfSequence(t *testing.T) {
 		"Replace of nothing": second(c.Replace(ctx, &documentv1.ReplaceRequest{Id: doc, Markdown: "two", IfSequence: seq})),
 		"Replace with name":  second(c.Replace(ctx, &documentv1.ReplaceRequest{Id: doc, Markdown: "two", Name: &name, IfSequence: seq})),
 		"Rename":             second(c.Rename(ctx, &documentv1.RenameRequest{Id: doc, Name: name, IfSequence: seq})),
+		"Restore":            second(c.Restore(ctx, &documentv1.RestoreRequest{Id: doc, Version: 1, IfSequence: seq})),
+		"Undo":               second(c.Undo(ctx, &documentv1.UndoRequest{Id: doc, Version: 2, IfSequence: seq})),
+		"Delete":             second(c.Delete(ctx, &documentv1.DeleteRequest{Id: doc, IfSequence: seq})),
 		"Replace from ahead": second(c.Replace(ctx, &documentv1.ReplaceRequest{Id: doc, Markdown: "three", IfSequence: seq + 2})),
 	} {
 		if fault.KindOf(err) != fault.Conflict || code(err) != fault.CodePrecondition {

@@ -93,7 +93,9 @@ func (s *documents) Rename(ctx context.Context, req *documentv1.RenameRequest) (
 
 // Delete implements DocumentService.
 func (s *documents) Delete(ctx context.Context, req *documentv1.DeleteRequest) (*documentv1.DeleteResponse, error) {
-	_, err := s.change(ctx, call{name: store.Delete, doc: req.GetId(), key: req.GetOperationKey(), run: s.store.Delete})
+	_, err := s.change(ctx, call{
+		name: store.Delete, doc: req.GetId(), key: req.GetOperationKey(), ifSequence: req.GetIfSequence(), run: s.store.Delete,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -229,6 +231,7 @@ func (s *documents) Restore(ctx context.Context, req *documentv1.RestoreRequest)
 	var past *prosemirror.Node // read once
 	a, err := s.edit(ctx, call{
 		name: store.Restore, doc: req.GetId(), key: req.GetOperationKey(), request: []string{strconv.FormatInt(version, 10)},
+		ifSequence: req.GetIfSequence(),
 		prepare: func(ctx context.Context, ref store.Ref) (err error) {
 			past, err = s.past(ctx, ref, version)
 			return err

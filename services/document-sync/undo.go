@@ -25,6 +25,7 @@ func (s *documents) Undo(ctx context.Context, req *documentv1.UndoRequest) (*doc
 	var undo *edit.Undo
 	a, err := s.write(ctx, call{
 		name: store.Undo, doc: req.GetId(), key: req.GetOperationKey(), request: []string{strconv.FormatInt(version, 10)}, undoes: version,
+		ifSequence: req.GetIfSequence(),
 		prepare: func(ctx context.Context, ref store.Ref) (err error) {
 			undo, err = s.undo(ctx, ref, version)
 			return err

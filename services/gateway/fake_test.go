@@ -530,8 +530,8 @@ func (f *fakeDocuments) change(ctx context.Context, document, key, operation str
 	if d == nil || d.GetWorkspaceId() != a.Workspace.String() {
 		return nil, fault.New(fault.NotFound, "no such document")
 	}
-	if ifSequence != 0 && ifSequence != d.Sequence {
-		return nil, fault.Coded(fault.Conflict, fault.CodePrecondition, "it is at %d now", d.Sequence)
+	if err := isAt(d, ifSequence); err != nil {
+		return nil, err
 	}
 	markdown := fn(d)
 	d.Sequence++
@@ -545,6 +545,14 @@ func (f *fakeDocuments) change(ctx context.Context, document, key, operation str
 		f.keys[key] = out
 	}
 	return out, nil
+}
+
+// isAt returns a fault unless a document has the sequence, which may be 0 for any.
+func isAt(d *fakeDocument, sequence int64) error {
+	if sequence != 0 && sequence != d.Sequence {
+		return fault.Coded(fault.Conflict, fault.CodePrecondition, "it is at %d now", d.Sequence)
+	}
+	return nil
 }
 
 func (d *fakeDocument) markdown() string { return d.versions[len(d.versions)-1].markdown }
@@ -588,7 +596,7 @@ func kbdIn(markdown string) []*documentv1.Warning {
 }
 
 func (f *fakeDocuments) Restore(ctx context.Context, req *documentv1.RestoreRequest) (*documentv1.RestoreResponse, error) {
-	d, err := f.change(ctx, req.GetId(), req.GetOperationKey(), "restore", 0, func(d *fakeDocument) string {
+	d, err := f.change(ctx, req.GetId(), req.GetOperationKey(), "restore", req.GetIfSequence(), func(d *fakeDocument) string {
 		return d.versions[req.GetVersion()-1].markdown
 	})
 	return &documentv1.RestoreResponse{Document: d}, err
@@ -599,7 +607,7 @@ func (f *fakeDocuments) Undo(ctx context.Context, req *documentv1.UndoRequest) (
 	n := req.GetVersion() - 1
 	var by int64
 	f.mu.Lock()
-	if d := f.docs[req.GetId()]; d != nil && f.keys[req.GetOperationKey()] == nil && n < int64(len(d.versions)) {
+	if d := f.docs[req.GetId()]; d != nil && f.keys[req.GetOperationKey()] == nil && n < int64(len(d.versions)) && isAt(d, req.GetIfSequence()) == nil {
 		if by = d.versions[n].UndoneBy; by == 0 {
 			d.versions[n].UndoneBy, d.versions[n].Undoable = d.GetSequence()+1, false
 		}
@@ -608,7 +616,7 @@ func (f *fakeDocuments) Undo(ctx context.Context, req *documentv1.UndoRequest) (
 	if by != 0 {
 		return nil, fault.Coded(fault.Conflict, "ALREADY_UNDONE", "version %d was undone already, by version %d", req.GetVersion(), by)
 	}
-	d, err := f.change(ctx, req.GetId(), req.GetOperationKey(), "undo", 0, func(d *fakeDocument) string { return d.versions[n-1].markdown })
+	d, err := f.change(ctx, req.GetId(), req.GetOperationKey(), "undo", req.GetIfSequence(), func(d *fakeDocument) string { return d.versions[n-1].markdown })
 	if err == nil {
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -632,7 +640,11 @@ func (f *fakeDocuments) get(ctx context.Context, document string) (*fakeDocument
 func (f *fakeDocuments) Delete(ctx context.Context, req *documentv1.DeleteRequest) (*documentv1.DeleteResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if _, err := f.get(ctx, req.GetId()); err != nil {
+	d, err := f.get(ctx, req.GetId())
+	if err == nil {
+		err = isAt(d, req.GetIfSequence())
+	}
+	if err != nil {
 		return nil, err
 	}
 	delete(f.docs, req.GetId())

@@ -60,4 +60,22 @@ func TestPreconditions(t *testing.T) {
 	if got := ask("GET", path, "", ""); got.header.Get("ETag") != `"12"` || !strings.Contains(got.body, `"content":"five"`) {
 		t.Errorf("GET = %q %s", got.header.Get("ETag"), got.body)
 	}
+	for _, tt := range []struct {
+		method, path, ifMatch string
+		want                  int
+	}{
+		{"POST", path + "/versions/1/restore", `"11"`, http.StatusPreconditionFailed},
+		{"POST", path + "/versions/1/restore", `12`, http.StatusBadRequest},
+		{"POST", path + "/versions/1/restore", `"12"`, http.StatusOK},
+		{"POST", path + "/versions/13/undo", `"12"`, http.StatusPreconditionFailed},
+		{"POST", path + "/versions/13/undo", `"13"`, http.StatusOK},
+		{"DELETE", path, `"13"`, http.StatusPreconditionFailed},
+		{"DELETE", path, `W/"14"`, http.StatusPreconditionFailed},
+		{"DELETE", path, `"14"`, http.StatusOK},
+	} {
+		got := ask(tt.method, tt.path, "", tt.ifMatch)
+		if got.status != tt.want || tt.want == http.StatusPreconditionFailed && !strings.Contains(got.body, `"code":"PRECONDITION_FAILED"`) {
+			t.Errorf("%s %s if %s = %d %s, want %d", tt.method, tt.path, tt.ifMatch, got.status, got.body, tt.want)
+		}
+	}
 }

@@ -726,9 +726,12 @@ func (x *RenameResponse) GetDocument() *Document {
 }
 
 type DeleteRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	OperationKey  string                 `protobuf:"bytes,2,opt,name=operation_key,json=operationKey,proto3" json:"operation_key,omitempty"`
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	Id           string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	OperationKey string                 `protobuf:"bytes,2,opt,name=operation_key,json=operationKey,proto3" json:"operation_key,omitempty"`
+	// The sequence that the document must have; 0: any. If it has another one, that is a
+	// PRECONDITION_FAILED fault.
+	IfSequence    int64 `protobuf:"varint,3,opt,name=if_sequence,json=ifSequence,proto3" json:"if_sequence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -775,6 +778,13 @@ func (x *DeleteRequest) GetOperationKey() string {
 		return x.OperationKey
 	}
 	return ""
+}
+
+func (x *DeleteRequest) GetIfSequence() int64 {
+	if x != nil {
+		return x.IfSequence
+	}
+	return 0
 }
 
 type DeleteResponse struct {
@@ -1561,10 +1571,13 @@ func (x *VersionsResponse) GetNextPageToken() string {
 }
 
 type RestoreRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Version       int64                  `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
-	OperationKey  string                 `protobuf:"bytes,3,opt,name=operation_key,json=operationKey,proto3" json:"operation_key,omitempty"`
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	Id           string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Version      int64                  `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
+	OperationKey string                 `protobuf:"bytes,3,opt,name=operation_key,json=operationKey,proto3" json:"operation_key,omitempty"`
+	// The sequence that the document must have; 0: any. If it has another one, that is a
+	// PRECONDITION_FAILED fault.
+	IfSequence    int64 `protobuf:"varint,4,opt,name=if_sequence,json=ifSequence,proto3" json:"if_sequence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1620,6 +1633,13 @@ func (x *RestoreRequest) GetOperationKey() string {
 	return ""
 }
 
+func (x *RestoreRequest) GetIfSequence() int64 {
+	if x != nil {
+		return x.IfSequence
+	}
+	return 0
+}
+
 type RestoreResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Document      *Document              `protobuf:"bytes,1,opt,name=document,proto3" json:"document,omitempty"`
@@ -1668,8 +1688,11 @@ type UndoRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// That of the operation to take back.
-	Version       int64  `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
-	OperationKey  string `protobuf:"bytes,3,opt,name=operation_key,json=operationKey,proto3" json:"operation_key,omitempty"`
+	Version      int64  `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
+	OperationKey string `protobuf:"bytes,3,opt,name=operation_key,json=operationKey,proto3" json:"operation_key,omitempty"`
+	// The sequence that the document must have; 0: any. If it has another one, that is a
+	// PRECONDITION_FAILED fault.
+	IfSequence    int64 `protobuf:"varint,4,opt,name=if_sequence,json=ifSequence,proto3" json:"if_sequence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1723,6 +1746,13 @@ func (x *UndoRequest) GetOperationKey() string {
 		return x.OperationKey
 	}
 	return ""
+}
+
+func (x *UndoRequest) GetIfSequence() int64 {
+	if x != nil {
+		return x.IfSequence
+	}
+	return 0
 }
 
 type UndoResponse struct {
@@ -1924,10 +1954,12 @@ const file_signalbox_document_v1_document_proto_rawDesc = "" +
 	"\vif_sequence\x18\x04 \x01(\x03R\n" +
 	"ifSequence\"M\n" +
 	"\x0eRenameResponse\x12;\n" +
-	"\bdocument\x18\x01 \x01(\v2\x1f.signalbox.document.v1.DocumentR\bdocument\"D\n" +
+	"\bdocument\x18\x01 \x01(\v2\x1f.signalbox.document.v1.DocumentR\bdocument\"e\n" +
 	"\rDeleteRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12#\n" +
-	"\roperation_key\x18\x02 \x01(\tR\foperationKey\"\x10\n" +
+	"\roperation_key\x18\x02 \x01(\tR\foperationKey\x12\x1f\n" +
+	"\vif_sequence\x18\x03 \x01(\x03R\n" +
+	"ifSequence\"\x10\n" +
 	"\x0eDeleteResponse\":\n" +
 	"\vReadRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1b\n" +
@@ -1985,17 +2017,21 @@ const file_signalbox_document_v1_document_proto_rawDesc = "" +
 	"\tpage_size\x18\x03 \x01(\x05R\bpageSize\"v\n" +
 	"\x10VersionsResponse\x12:\n" +
 	"\bversions\x18\x01 \x03(\v2\x1e.signalbox.document.v1.VersionR\bversions\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"_\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x80\x01\n" +
 	"\x0eRestoreRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x03R\aversion\x12#\n" +
-	"\roperation_key\x18\x03 \x01(\tR\foperationKey\"N\n" +
+	"\roperation_key\x18\x03 \x01(\tR\foperationKey\x12\x1f\n" +
+	"\vif_sequence\x18\x04 \x01(\x03R\n" +
+	"ifSequence\"N\n" +
 	"\x0fRestoreResponse\x12;\n" +
-	"\bdocument\x18\x01 \x01(\v2\x1f.signalbox.document.v1.DocumentR\bdocument\"\\\n" +
+	"\bdocument\x18\x01 \x01(\v2\x1f.signalbox.document.v1.DocumentR\bdocument\"}\n" +
 	"\vUndoRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x03R\aversion\x12#\n" +
-	"\roperation_key\x18\x03 \x01(\tR\foperationKey\"K\n" +
+	"\roperation_key\x18\x03 \x01(\tR\foperationKey\x12\x1f\n" +
+	"\vif_sequence\x18\x04 \x01(\x03R\n" +
+	"ifSequence\"K\n" +
 	"\fUndoResponse\x12;\n" +
 	"\bdocument\x18\x01 \x01(\v2\x1f.signalbox.document.v1.DocumentR\bdocument\"\"\n" +
 	"\x10SubscribeRequest\x12\x0e\n" +

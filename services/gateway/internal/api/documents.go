@@ -344,6 +344,7 @@ func (a *API) updateDocument(ctx context.Context, in *struct {
 func (a *API) deleteDocument(ctx context.Context, in *struct {
 	DocumentPath
 	Idempotent
+	Conditional
 },
 ) (*done, error) {
 	document, err := parseID[id.Document]("id", in.ID)
@@ -354,8 +355,13 @@ func (a *API) deleteDocument(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
+	ifSequence, err := in.sequence()
+	if err != nil {
+		return nil, err
+	}
 	_, err = a.cfg.Documents.Delete(ctx, &documentv1.DeleteRequest{
 		Id: document.String(), OperationKey: operationKey(guestOf(ctx).Actor, "delete-document "+in.ID, key),
+		IfSequence: ifSequence,
 	})
 	if err != nil {
 		return nil, err
@@ -397,28 +403,33 @@ func (a *API) listVersions(ctx context.Context, in *struct {
 type VersionPath struct {
 	DocumentPath
 	Idempotent
+	Conditional
 	Version int64 `path:"version" minimum:"1"`
 }
 
-// operation returns the document and the key of a change that is made of a version.
-func (in *VersionPath) operation(ctx context.Context, name string) (document, operation string, err error) {
+// operation returns the document and the key of a change that is made of a version, and the
+// sequence that the document must have.
+func (in *VersionPath) operation(ctx context.Context, name string) (document, operation string, ifSequence int64, err error) {
 	doc, err := parseID[id.Document]("id", in.ID)
 	if err != nil {
-		return "", "", err
+		return "", "", 0, err
 	}
 	key, err := in.key()
 	if err != nil {
-		return "", "", err
+		return "", "", 0, err
 	}
-	return doc.String(), operationKey(guestOf(ctx).Actor, name+"-document "+in.ID, key), nil
+	if ifSequence, err = in.sequence(); err != nil {
+		return "", "", 0, err
+	}
+	return doc.String(), operationKey(guestOf(ctx).Actor, name+"-document "+in.ID, key), ifSequence, nil
 }
 
 func (a *API) restoreVersion(ctx context.Context, in *VersionPath) (*documentOutput, error) {
-	document, operation, err := in.operation(ctx, "restore")
+	document, operation, ifSequence, err := in.operation(ctx, "restore")
 	if err != nil {
 		return nil, err
 	}
-	res, err := a.cfg.Documents.Restore(ctx, &documentv1.RestoreRequest{Id: document, Version: in.Version, OperationKey: operation})
+	res, err := a.cfg.Documents.Restore(ctx, &documentv1.RestoreRequest{Id: document, Version: in.Version, OperationKey: operation, IfSequence: ifSequence})
 	if err != nil {
 		return nil, err
 	}
@@ -426,11 +437,11 @@ func (a *API) restoreVersion(ctx context.Context, in *VersionPath) (*documentOut
 }
 
 func (a *API) undoVersion(ctx context.Context, in *VersionPath) (*documentOutput, error) {
-	document, operation, err := in.operation(ctx, "undo")
+	document, operation, ifSequence, err := in.operation(ctx, "undo")
 	if err != nil {
 		return nil, err
 	}
-	res, err := a.cfg.Documents.Undo(ctx, &documentv1.UndoRequest{Id: document, Version: in.Version, OperationKey: operation})
+	res, err := a.cfg.Documents.Undo(ctx, &documentv1.UndoRequest{Id: document, Version: in.Version, OperationKey: operation, IfSequence: ifSequence})
 	if err != nil {
 		return nil, err
 	}
