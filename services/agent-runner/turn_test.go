@@ -85,6 +85,23 @@ func TestAFloodIsNotInFront(t *testing.T) {
 	}
 }
 
+// A session has no more messages waiting than may.
+func TestSessionQueueFull(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.start(func(c *agentrunner.Config) { c.MaxQueued = 1 })
+	f := w.flood(0) // scripts one answer, which waits
+	session := w.session(&agentv1.CreateSessionRequest{})
+	w.submit(session, "one")
+	w.submit(session, "two")
+	_, err := w.conversations.Submit(w.as(identity.Editor), &agentv1.SubmitRequest{SessionId: session, ContentJson: `"three"`})
+	if refusal := fault.From(err); refusal.Kind != fault.Limited || refusal.RetryAfter <= 0 || refusal.Code != "QUEUE_FULL" {
+		t.Errorf("a message beyond those that may wait = %v (retry after %s), want 429 with Retry-After", err, refusal.RetryAfter)
+	}
+	w.model.then(func(a *answer) { a.begin(); a.text("Well."); a.end() })
+	close(f.other)
+}
+
 // A workspace has no more runs in work than it may, so that others find a free slot; those
 // over it wait, and no more than may; and they all have their turn.
 func TestWorkspaceLimit(t *testing.T) {

@@ -145,8 +145,8 @@ func TestNothingToChange(t *testing.T) {
 		t.Errorf("Versions = %v, %v, want one", v, err)
 	}
 	// The key was used up by doing nothing.
-	if _, err := c.Replace(ctx, &documentv1.ReplaceRequest{Id: d.GetId(), Markdown: "other", OperationKey: key}); fault.From(err).Code != "OPERATION_KEY_REUSED" {
-		t.Errorf("Replace with a used key = %v, want OPERATION_KEY_REUSED", err)
+	if _, err := c.Replace(ctx, &documentv1.ReplaceRequest{Id: d.GetId(), Markdown: "other", OperationKey: key}); fault.From(err).Code != "IDEMPOTENCY_KEY_REUSED" {
+		t.Errorf("Replace with a used key = %v, want IDEMPOTENCY_KEY_REUSED", err)
 	}
 }
 
@@ -180,8 +180,8 @@ func TestReplaceWithName(t *testing.T) {
 			t.Errorf("Replace = %v, %v, want new at sequence 2", got, err)
 		}
 	}
-	if _, err := replace(key, "another", "new"); fault.From(err).Code != "OPERATION_KEY_REUSED" {
-		t.Errorf("Replace of the key with another name = %v, want OPERATION_KEY_REUSED", err)
+	if _, err := replace(key, "another", "new"); fault.From(err).Code != "IDEMPOTENCY_KEY_REUSED" {
+		t.Errorf("Replace of the key with another name = %v, want IDEMPOTENCY_KEY_REUSED", err)
 	}
 	if got, err := replace("", "newer", "new"); err != nil || got.GetName() != "newer" || got.GetSequence() != 3 {
 		t.Errorf("Replace with a new name only = %v, %v, want newer at sequence 3", got, err)

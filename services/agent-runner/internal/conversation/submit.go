@@ -114,7 +114,10 @@ func (s *Store) submit(b *pgx.Batch, a identity.Actor, n NewMessage, found *surr
 	case len(open) > 0 && n.Mode == Steer && open[0].State == run.Running:
 		return steer(b, a, n, open[0]), nil
 	case len(open) > s.cfg.MaxQueued:
-		return nil, fault.Coded(fault.Conflict, "QUEUE_FULL", "%d messages of this session wait already: wait for an answer, or cancel", len(open)-1)
+		return nil, &fault.Error{
+			Kind: fault.Limited, Code: "QUEUE_FULL", RetryAfter: retryWaiting,
+			Message: fmt.Sprintf("%d messages of this session wait already: wait for an answer, or cancel", len(open)-1),
+		}
 	case s.cfg.MaxWaiting > 0 && found.waiting >= s.cfg.MaxWaiting && (len(open) > 0 || !n.Take.Ready()):
 		return nil, &fault.Error{
 			Kind: fault.Limited, Code: "TOO_MANY_WAITING", RetryAfter: retryWaiting,

@@ -88,7 +88,7 @@ func (p *person) insist(ctx context.Context, ask func(ctx context.Context, at *p
 			err := ask(limited, at)
 			cancel()
 			known := fault.KindOf(err)
-			if err == nil || known == fault.Conflict || known == fault.NotFound {
+			if err == nil || known == fault.Conflict || known == fault.Limited || known == fault.NotFound {
 				return err
 			}
 		}

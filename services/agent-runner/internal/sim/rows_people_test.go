@@ -66,7 +66,7 @@ func (d *rows) submit(a identity.Actor, n conversation.NewMessage) (*conversatio
 	case len(open) > 0 && n.Mode == conversation.Steer && open[0].State == run.Running:
 		return d.steerIn(s, n, open[0]), nil
 	case len(open) > d.cfg.maxQueued:
-		return nil, fault.Coded(fault.Conflict, "QUEUE_FULL", "messages of this session wait already")
+		return nil, fault.Coded(fault.Limited, "QUEUE_FULL", "messages of this session wait already")
 	}
 	return d.enqueue(s, a, n, len(open) == 0), nil
 }

@@ -19,7 +19,7 @@ import (
 )
 
 // CodeKeyReused is the code of the fault for a key that stands for another request.
-const CodeKeyReused = "OPERATION_KEY_REUSED"
+const CodeKeyReused = "IDEMPOTENCY_KEY_REUSED"
 
 // Operations, as history shows them. Delete leaves no history, and Write is what
 // history calls a stretch of live editing.

@@ -179,7 +179,7 @@ func change[T proto.Message](ctx context.Context, s *Service, key string, f func
 		if r, ok := r.(T); ok {
 			return r, nil
 		}
-		return zero, fault.Coded(fault.Conflict, "OPERATION_KEY_REUSED", "operation_key: used for another request")
+		return zero, fault.Coded(fault.Conflict, "IDEMPOTENCY_KEY_REUSED", "operation_key: used for another request")
 	}
 	r, err := f(a)
 	if err != nil {
