@@ -10,8 +10,9 @@ import (
 	"signalbox.dev/pkg/pg"
 )
 
-// maxQuarantined is how many updates of a document are kept in quarantine, the newest,
-// besides those that were committed.
+// maxQuarantined is how many updates of a document are kept in quarantine, the newest, and as
+// many that were committed. Older ones of those keep the update alone, which has no other copy,
+// and not what it takes to see the panic again: a state is as large as the document.
 const maxQuarantined = 8
 
 // Quarantined is an update that made the program panic twice, with what it takes to see
@@ -25,7 +26,7 @@ type Quarantined struct {
 	Author   Author   // of the last one
 	Panic    string   // value and stack
 	// Committed says that the last update was one of the document's, which the next snapshot
-	// does not have: this is its only copy then, and stays as long as the document.
+	// does not have: this is its only copy then, and the update stays as long as the document.
 	Committed bool
 }
 
@@ -52,6 +53,11 @@ func (s *Store) Quarantine(ctx context.Context, q Quarantined) error {
 	b.Queue(`
 		delete from quarantine where workspace_id = @ws and document_id = @id and not committed and sum not in (
 			select sum from quarantine where workspace_id = @ws and document_id = @id and not committed
+			order by created_at desc limit @most)`, args)
+	b.Queue(`
+		update quarantine set state = '', updates = updates[cardinality(updates):], panic = ''
+		where workspace_id = @ws and document_id = @id and committed and panic <> '' and sum not in (
+			select sum from quarantine where workspace_id = @ws and document_id = @id and committed
 			order by created_at desc limit @most)`, args)
 	if err := s.db.WriteInWorkspace(ctx, q.Ref.Workspace, b); err != nil {
 		return fmt.Errorf("quarantine an update of document %s: %w", q.Ref.Document, err)

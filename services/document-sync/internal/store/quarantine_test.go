@@ -35,6 +35,15 @@ func TestQuarantine(t *testing.T) {
 	if n := w.number(c, `select count(*) from quarantine where committed`); n != 2 {
 		t.Errorf("%d that were committed are in quarantine, want 2", n)
 	}
+	for i := range 10 {
+		keep(ref, fmt.Sprint("committed ", i), true)
+	}
+	if n := w.number(c, `select count(*) from quarantine where committed and cardinality(updates) = 2`); n != 8 {
+		t.Errorf("%d that were committed have what it takes to see the panic again, want 8", n)
+	}
+	if n := w.number(c, `select count(*) from quarantine where committed and updates[cardinality(updates)] in ('one of the document', 'committed 0', 'committed 9')`); n != 3 {
+		t.Errorf("%d committed updates of 3 are there", n)
+	}
 	if n := w.number(c, `select count(*) from quarantine where document_id = $1 and not committed and cardinality(updates) = 2`, ref.Document); n != 8 {
 		t.Errorf("%d are in quarantine, want 8", n)
 	}
