@@ -21,6 +21,7 @@ import (
 	"signalbox.dev/pkg/httpserver"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/pgd"
+	"signalbox.dev/pkg/price"
 	"signalbox.dev/pkg/telemetry"
 	agentrunner "signalbox.dev/services/agent-runner"
 	credentialbroker "signalbox.dev/services/credential-broker"
@@ -83,12 +84,16 @@ func checkSettings(environ []string) Check {
 		"GATEWAY_DEV_SECRET": strings.Repeat("x", 52),
 	})
 	var wrong []string
+	var runner agentrunner.Config
 	for _, cfg := range []any{
-		new(telemetry.Config), new(simulator.Config), new(credentialbroker.Config), new(documentsync.Config), new(toolexecutor.Config), new(agentrunner.Config), new(gateway.Config),
+		new(telemetry.Config), new(simulator.Config), new(credentialbroker.Config), new(documentsync.Config), new(toolexecutor.Config), &runner, new(gateway.Config),
 	} {
 		if err := w.load(cfg, decided); err != nil {
 			wrong = append(wrong, strings.Split(err.Error(), "\n")...) // a variable of several services is one problem
 		}
+	}
+	if _, err := price.Load(runner.ModelPrices); err != nil {
+		wrong = append(wrong, "MODEL_PRICES: "+err.Error())
 	}
 	slices.Sort(wrong)
 	if wrong = slices.Compact(wrong); len(wrong) > 0 {
