@@ -20,7 +20,7 @@ import (
 // Load says what to measure.
 type Load struct {
 	Slots int // for runs, of the world's only runner: see Env
-	Times int // the flood is so many times what fits
+	Times int // the flood is so many times what fits when the asks begin
 	Asks  int // of the other workspace, one after the other, on the idle system and beside the flood
 	// First is when the provider says the first word, Rest how long it goes on then.
 	First, Rest time.Duration
@@ -81,20 +81,21 @@ func Measure(ctx context.Context, w *world.World, l Load) (*Result, error) {
 	var submitting errgroup.Group
 	submitting.SetLimit(8)
 	for i := range runs {
-		submitting.Go(func() error {
-			session, err := many.NewSession(ctx, "sim/flood")
-			if err != nil {
-				return err
-			}
-			run, err := many.Submit(ctx, session, world.Sending{Content: "flood"})
-			runs[i] = run.ID
+		submitting.Go(func() (err error) {
+			runs[i], err = submit(ctx, many)
 			return err
 		})
 	}
 	if err = submitting.Wait(); err != nil {
 		return nil, fmt.Errorf("flood: %w", err)
 	}
-	if r.Flooded, err = asks(ctx, one, l.Asks); err != nil {
+	var refilling errgroup.Group
+	until, stop := context.WithCancel(ctx)
+	defer stop()
+	refilling.Go(func() error { return refill(until, many, runs) })
+	r.Flooded, err = asks(ctx, one, l.Asks)
+	stop()
+	if err = errors.Join(err, refilling.Wait()); err != nil {
 		return nil, err
 	}
 	for _, id := range runs {
@@ -102,12 +103,52 @@ func Measure(ctx context.Context, w *world.World, l Load) (*Result, error) {
 		if err != nil {
 			return nil, err
 		}
-		if run.State == "queued" || run.State == "running" {
+		if open(run) {
 			r.Left++
 		}
 	}
 	return &r, nil
 }
+
+// submit begins a run of the flood.
+func submit(ctx context.Context, c world.Client) (string, error) {
+	session, err := c.NewSession(ctx, "sim/flood")
+	if err != nil {
+		return "", err
+	}
+	run, err := c.Submit(ctx, session, world.Sending{Content: "flood"})
+	return run.ID, err
+}
+
+// refill replaces runs that have ended, in the order in which they began, until ctx is done: the
+// flood outlasts the asks, and never becomes larger than it was.
+func refill(ctx context.Context, c world.Client, runs []string) error {
+	for i := 0; ; {
+		run, err := c.Run(ctx, runs[i])
+		switch {
+		case err != nil:
+		case open(run):
+			select {
+			case <-ctx.Done():
+			case <-time.After(20 * time.Millisecond):
+			}
+		default:
+			var next string
+			if next, err = submit(ctx, c); err == nil {
+				runs[i] = next
+				i = (i + 1) % len(runs)
+			}
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("refill the flood: %w", err)
+		}
+	}
+}
+
+func open(r world.Run) bool { return r.State == "queued" || r.State == "running" }
 
 // asks sends messages, each in a session of its own when the one before has its answer, and
 // returns when the first word of each came.
