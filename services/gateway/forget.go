@@ -25,7 +25,7 @@ import (
 func forgetBodies(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		conn, ok := r.Context().Value(forgetfulKey{}).(*forgetfulConn)
-		accounts := r.Method == http.MethodPost && strings.HasPrefix(path.Clean(r.URL.Path)+"/", api.AccountsPath+"/")
+		accounts := r.Body != http.NoBody && strings.HasPrefix(path.Clean(r.URL.Path)+"/", api.AccountsPath+"/")
 		if !ok || r.ProtoMajor == 1 && !accounts {
 			next.ServeHTTP(w, r)
 			return

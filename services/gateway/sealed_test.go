@@ -83,3 +83,19 @@ func TestAccountBodyIsSealed(t *testing.T) {
 		t.Errorf("the sealing key is shown as %+v", shown)
 	}
 }
+
+// A body over HTTP/2 would pass through buffers that the gateway cannot clear.
+func TestNoHTTP2(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t)
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	transport := &http.Transport{Protocols: protocols}
+	defer transport.CloseIdleConnections()
+	res, err := transport.RoundTrip(in.request(t, w.owner, "GET", "/health", "", nil))
+	if err == nil {
+		res.Body.Close()
+		t.Errorf("GET /health over HTTP/2 without TLS = %s, want a broken connection", res.Status)
+	}
+}
