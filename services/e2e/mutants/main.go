@@ -1,7 +1,7 @@
 // Mutants plants faults in the protocols of Signalbox, one at a time, and shows that the
 // tests find each: a test that cannot fail proves nothing.
 //
-// A mutant is an edit of one file (table.go), compiled through go's -overlay, so that the
+// A mutant is an edit of a file, or of two (table.go), compiled through go's -overlay, so that the
 // checkout stays as it is. At least two tests must fail with it, of which one knows the
 // system from outside: the public API of the running programs, or the doors of a service
 // or package against real Postgres and NATS. A mutant that both pass has survived, and the
@@ -38,9 +38,13 @@ type mutant struct {
 	file string // from the root of the checkout
 	old  string // occurs once in the file
 	new  string
+	also *edit // a rule that is kept in two places is broken in both
 	// inside and outside are the tests that must fail, which know the code, or do not.
 	inside, outside test
 }
+
+// edit is a second edit of a mutant.
+type edit struct{ file, old, new string }
 
 // test is tests of a package.
 type test struct {
@@ -112,16 +116,24 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return ctx.Err()
 }
 
-// mutated returns the file's text with the mutant in it.
-func (m *mutant) mutated(root string) ([]byte, error) {
-	text, err := os.ReadFile(filepath.Join(root, m.file))
-	if err != nil {
-		return nil, err
+// mutated returns the texts of the files with the mutant in them, by path.
+func (m *mutant) mutated(root string) (map[string][]byte, error) {
+	edits := []edit{{m.file, m.old, m.new}}
+	if m.also != nil {
+		edits = append(edits, *m.also)
 	}
-	if n := bytes.Count(text, []byte(m.old)); n != 1 {
-		return nil, fmt.Errorf("%s has the text to replace %d times, want once: %q", m.file, n, m.old)
+	files := map[string][]byte{}
+	for _, e := range edits {
+		text, err := os.ReadFile(filepath.Join(root, e.file))
+		if err != nil {
+			return nil, err
+		}
+		if n := bytes.Count(text, []byte(e.old)); n != 1 {
+			return nil, fmt.Errorf("%s has the text to replace %d times, want once: %q", e.file, n, e.old)
+		}
+		files[e.file] = bytes.Replace(text, []byte(e.old), []byte(e.new), 1)
 	}
-	return bytes.Replace(text, []byte(m.old), []byte(m.new), 1), nil
+	return files, nil
 }
 
 // baseline runs the tests without the mutant, those that are not known to be sound: what
@@ -156,14 +168,21 @@ func (m *mutant) try(ctx context.Context, root string, out io.Writer, show bool)
 		return false, err
 	}
 	defer func() { _ = os.RemoveAll(dir) }() // what is left is small
-	text, err := m.mutated(root)
+	files, err := m.mutated(root)
 	if err != nil {
 		return false, err
 	}
-	place := filepath.Join(dir, filepath.Base(m.file))
-	overlay, _ := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(root, m.file): place}}) // strings always marshal
+	replace := map[string]string{}
+	for file, text := range files {
+		place := filepath.Join(dir, strings.ReplaceAll(file, "/", "_"))
+		replace[filepath.Join(root, file)] = place
+		if err := os.WriteFile(place, text, 0o600); err != nil {
+			return false, err
+		}
+	}
+	overlay, _ := json.Marshal(map[string]any{"Replace": replace}) // strings always marshal
 	flags := filepath.Join(dir, "overlay.json")
-	if err := errors.Join(os.WriteFile(place, text, 0o600), os.WriteFile(flags, overlay, 0o600)); err != nil {
+	if err := os.WriteFile(flags, overlay, 0o600); err != nil {
 		return false, err
 	}
 	found = true

@@ -29,13 +29,13 @@ func TestMutantsCanBePlanted(t *testing.T) {
 			t.Errorf("%s: its name comes twice, or it breaks no rule", m.name)
 		}
 		names[m.name] = true
-		text, err := m.mutated(root)
+		files, err := m.mutated(root)
 		if err != nil {
 			t.Errorf("%s: %v", m.name, err)
 			continue
 		}
-		if strings.HasSuffix(m.file, ".go") {
-			if _, err := parser.ParseFile(token.NewFileSet(), m.file, text, parser.SkipObjectResolution); err != nil {
+		for file, text := range files {
+			if _, err := parser.ParseFile(token.NewFileSet(), file, text, parser.SkipObjectResolution); err != nil {
 				t.Errorf("%s: %v", m.name, err)
 			}
 		}

@@ -10,6 +10,7 @@ const (
 	gateway    = "services/gateway"
 	broker     = "services/credential-broker"
 	sim        = "services/agent-runner/internal/sim"
+	runs       = "services/agent-runner/internal/run"
 	outbox     = "services/agent-runner/internal/outbox"
 	ledger     = "services/tool-executor/internal/ledger"
 	execute    = "services/tool-executor/internal/execute"
@@ -22,6 +23,9 @@ const (
 	identity   = "pkg/identity"
 	database   = "pkg/pg"
 	messageBus = "pkg/bus"
+	slots      = "pkg/fair"
+	subjects   = "pkg/subject"
+	nats       = "pkg/natsd"
 )
 
 var mutants = []mutant{
@@ -61,6 +65,13 @@ var mutants = []mutant{
 		new:    `if found.same != nil && len(found.same.run) == 0 {`,
 		inside: test{sim, "^TestRowsArePostgres$"}, outside: test{runner, "^TestIdempotentSubmit$"},
 	},
+	{
+		name: "turn-not-shared", what: "runs are taken by workspace in turn",
+		file:   "services/agent-runner/internal/run/turn.go",
+		old:    `ORDER BY held, served NULLS FIRST`,
+		new:    `ORDER BY held DESC, served NULLS LAST`,
+		inside: test{runs, "^TestNextGoesByWorkspace$"}, outside: test{runner, "^TestAFloodIsNotInFront$"},
+	},
 	// The run log, and the way to the viewers.
 	{
 		name: "log-without-fence", what: "a claim's first event follows the last one that it has read",
@@ -85,9 +96,14 @@ var mutants = []mutant{
 	},
 	{
 		name: "repetition-shown", what: "events that were seen are dropped when they come again",
-		file:   "pkg/runorder/order.go",
-		old:    "p.Ended, s.Last <= p.Number && !lost:\n\t\treturn Drop, 0\n\tcase lost, s.First > p.Number+1:\n\t\treturn Gap, 0\n\t}\n\treturn Pass, p.Number + 1 - s.First",
-		new:    "p.Ended:\n\t\treturn Drop, 0\n\tcase lost, s.First > p.Number+1:\n\t\treturn Gap, 0\n\t}\n\treturn Pass, 0",
+		file: "pkg/runorder/order.go",
+		old:  "p.Ended, s.Last <= p.Number && !lost:\n\t\treturn Drop, 0\n\tcase lost, s.First > p.Number+1:\n\t\treturn Gap, 0\n\t}\n\treturn Pass, p.Number + 1 - s.First",
+		new:  "p.Ended:\n\t\treturn Drop, 0\n\tcase lost, s.First > p.Number+1:\n\t\treturn Gap, 0\n\t}\n\treturn Pass, 0",
+		also: &edit{
+			"services/gateway/internal/feed/gather.go",
+			`return f.pos.Run == v.last.Run && f.pos.Number <= v.last.Number }`,
+			`return f == nil }`,
+		},
 		inside: test{runorder, "^TestOrder$"}, outside: test{zombies, "^TestZombies$/^events_twice$"},
 	},
 	{
@@ -96,13 +112,6 @@ var mutants = []mutant{
 		old:    `case lost, s.First > p.Number+1:`,
 		new:    `case lost:`,
 		inside: test{runorder, "^TestOrder$"}, outside: test{gateway, "^TestJetStreamLosesEverything$"},
-	},
-	{
-		name: "reconnect-unnoticed", what: "after a reconnect every session is compared with the log",
-		file:   "services/gateway/internal/feed/feed.go",
-		old:    "\t\t\ts.post(s.lookAgain)\n",
-		new:    "\t\t\t_ = s\n",
-		inside: test{feed, "^TestReconnect$"}, outside: test{gateway, "^TestNATSIsAway$"},
 	},
 	{
 		name: "resume-repeats-one", what: "a stream goes on behind the event that the viewer has",
@@ -146,6 +155,20 @@ var mutants = []mutant{
 		old:    "err := c.call(ctx, d)\n",
 		new:    "_ = msg.Ack()\n\terr := c.call(ctx, d)\n",
 		inside: test{messageBus, "^TestConsumeDecisions$"}, outside: test{messageBus, "^TestConsumeDrains$"},
+	},
+	{
+		name: "slots-not-shared", what: "a free slot goes to the workspace that has fewest",
+		file:   "pkg/fair/fair.go",
+		old:    `(next == nil || c.held < next.held || c.held == next.held && c.served < next.served)`,
+		new:    `(next == nil || c.held > next.held)`,
+		inside: test{slots, "^TestTurns$"}, outside: test{executor, "^TestAWorkspaceThatFloodsDoesNotHoldUpOthers$"},
+	},
+	{
+		name: "service-deletes-streams", what: "no service administers streams",
+		file:   "pkg/subject/users.go",
+		old:    `own(t.Queue(Runs)), own(t.Log())),`,
+		new:    `own(t.Queue(Runs)), own(t.Log()), []Call{{Subject: "$JS.API.STREAM.DELETE.*"}}),`,
+		inside: test{subjects, "^TestNoServiceAdministersStreams$"}, outside: test{nats, "^TestPermissionsEmbedded$"},
 	},
 	// Tenants and identity.
 	{
