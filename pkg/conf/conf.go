@@ -18,6 +18,7 @@ import (
 	"io"
 	"log/slog"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -70,6 +71,23 @@ func Load(into any, environ []string) error {
 		}
 	}
 	return nil
+}
+
+// SetDefaults gives the fields of a pointer to a settings struct that are zero their
+// defaults, for programs and tests that fill one without an environment.
+func SetDefaults(into any) error {
+	err := env.ParseWithOptions(into, env.Options{Environment: map[string]string{}, SetDefaultsForZeroValuesOnly: true})
+	if several, ok := errors.AsType[env.AggregateError](err); ok {
+		several.Errors = slices.DeleteFunc(several.Errors, func(err error) bool {
+			_, unset := errors.AsType[env.VarIsNotSetError](err) // what is required is the caller's to fill
+			return unset
+		})
+		if len(several.Errors) == 0 {
+			return nil
+		}
+		return several
+	}
+	return err
 }
 
 // Variable is one line of --help.

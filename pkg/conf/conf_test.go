@@ -60,6 +60,23 @@ func TestLoad(t *testing.T) {
 }
 
 // TestMalformed names the variable, as the operator knows it, and what would be right.
+func TestSetDefaults(t *testing.T) {
+	t.Parallel()
+	got := settings{Wait: time.Minute}
+	if err := conf.SetDefaults(&got); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(settings{Addr: ":80", Wait: time.Minute}, got); diff != "" {
+		t.Error(diff)
+	}
+	var wrong struct {
+		Wait time.Duration `env:"WAIT" envDefault:"soon" doc:"How long."`
+	}
+	if err := conf.SetDefaults(&wrong); err == nil || !strings.Contains(err.Error(), "soon") {
+		t.Errorf("a default that does not parse: SetDefaults = %v", err)
+	}
+}
+
 func TestMalformed(t *testing.T) {
 	t.Parallel()
 	type limits struct {

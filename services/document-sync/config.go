@@ -1,7 +1,6 @@
 package documentsync
 
 import (
-	"cmp"
 	"time"
 
 	"signalbox.dev/pkg/conf"
@@ -35,20 +34,4 @@ type Config struct {
 	Connections int `env:"DOCUMENT_SYNC_CONNECTIONS" envDefault:"10000" doc:"Most WebSocket connections at a time."`
 
 	Telemetry telemetry.Config
-}
-
-func (c Config) withDefaults() Config {
-	c.Drain = cmp.Or(c.Drain, 20*time.Second)
-	c.Resync = cmp.Or(c.Resync, 10*time.Second)
-	c.Streams = cmp.Or(c.Streams, 10_000)
-	c.Queue = cmp.Or(c.Queue, 256)
-	c.Versions = cmp.Or(c.Versions, 1000)
-	c.HistoryMB = cmp.Or(c.HistoryMB, 64)
-	c.KeepKeys = cmp.Or(c.KeepKeys, 7*24*time.Hour)
-	c.WriteWait = cmp.Or(c.WriteWait, 30*time.Second)
-	c.Rooms = cmp.Or(c.Rooms, 10_000)
-	c.MemoryMB = cmp.Or(c.MemoryMB, 1024)
-	c.DocumentMB = cmp.Or(c.DocumentMB, 64)
-	c.Connections = cmp.Or(c.Connections, 10_000)
-	return c
 }

@@ -29,6 +29,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"signalbox.dev/pkg/bus"
+	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/httpserver"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/panics"
@@ -88,7 +89,9 @@ func New(ctx context.Context, cfg Config, deps Deps) (s *Service, err error) {
 	if deps.Log == nil || deps.DB == nil || deps.Bus == nil || deps.Listener == nil || deps.Verifier == nil {
 		return nil, errors.New("document-sync: log, database, bus, listener and verifier are needed")
 	}
-	cfg = cfg.withDefaults()
+	if err := conf.SetDefaults(&cfg); err != nil {
+		return nil, fmt.Errorf("document-sync: %w", err)
+	}
 	line, err := deps.Bus.WithoutEcho(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("document-sync: %w", err)

@@ -1,7 +1,6 @@
 package toolexecutor
 
 import (
-	"cmp"
 	"time"
 
 	"signalbox.dev/pkg/conf"
@@ -30,13 +29,4 @@ type Config struct {
 	Drain        time.Duration `env:"TOOL_EXECUTOR_DRAIN" envDefault:"20s" doc:"How long calls in hand may take after SIGTERM before they are handed to another executor."`
 
 	Telemetry telemetry.Config
-}
-
-func (c Config) withDefaults() Config {
-	c.Slots = cmp.Or(c.Slots, 32)
-	c.PerWorkspace = cmp.Or(c.PerWorkspace, 24)
-	c.Lease = cmp.Or(c.Lease, 6*time.Second)
-	c.KeepOutcomes = cmp.Or(c.KeepOutcomes, 7*24*time.Hour)
-	c.Drain = cmp.Or(c.Drain, 20*time.Second)
-	return c
 }

@@ -30,6 +30,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"signalbox.dev/pkg/bus"
+	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/httpserver"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/panics"
@@ -101,7 +102,9 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Log == nil || deps.DB == nil || deps.Bus == nil || deps.Listener == nil || deps.Verifier == nil || deps.Signer == nil || deps.HTTP == nil {
 		return nil, errors.New("tool-executor: log, database, bus, listener, verifier, signer and HTTP client are needed")
 	}
-	cfg = cfg.withDefaults()
+	if err := conf.SetDefaults(&cfg); err != nil {
+		return nil, fmt.Errorf("tool-executor: %w", err)
+	}
 	name := subject.ToolExecutor + "/" + uuid.NewString()
 	topology, err := subject.NewTopology(subject.Options{Replicas: cfg.Replicas})
 	if err != nil {
