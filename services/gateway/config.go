@@ -22,7 +22,7 @@ type Config struct {
 	HTTPAddr string `env:"GATEWAY_HTTP_ADDR" envDefault:":8080" doc:"Address of the public HTTP listener."`
 	OpsAddr  string `env:"GATEWAY_OPS_ADDR" envDefault:"127.0.0.1:9080" doc:"Address of the operators' listener (/health, /ready, /metrics); not for the public."`
 
-	DatabaseURL conf.Secret `env:"DATABASE_URL" doc:"PostgreSQL, as a user that is the role signalbox_gateway or a member of it: postgres://user:password@host:5432/database."`
+	DatabaseURL conf.Secret `env:"DATABASE_URL,required" doc:"PostgreSQL, as a user that is the role signalbox_gateway or a member of it: postgres://user:password@host:5432/database."`
 	DatabaseMax int32       `env:"GATEWAY_DATABASE_CONNECTIONS" envDefault:"20" doc:"Connections to PostgreSQL at most."`
 
 	NATSURL        string      `env:"NATS_URL" envDefault:"nats://127.0.0.1:4222" doc:"NATS servers, separated by commas."`
@@ -37,7 +37,7 @@ type Config struct {
 	// Without a default: a deployment of before the setting has none, and stays ready.
 	CredentialBrokerURL string `env:"CREDENTIAL_BROKER_URL" doc:"Where credential-broker serves Connect, for accounts and connections; empty for http://127.0.0.1:8084, which /ready does not ask then."`
 
-	ServiceKey conf.Secret `env:"SERVICE_KEY" doc:"The gateway's private key, which the other services trust the public part of; make one with signalbox keygen."`
+	ServiceKey conf.Secret `env:"SERVICE_KEY,required" doc:"The gateway's private key, which the other services trust the public part of; make one with signalbox keygen."`
 
 	JWT       JWTConfig
 	DevSecret conf.Secret `env:"GATEWAY_DEV_SECRET" doc:"Turns the development issuer on: tokens that are signed with this secret (32 bytes or more) are accepted. Not for production."`

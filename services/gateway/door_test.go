@@ -326,7 +326,7 @@ func TestConfigValidate(t *testing.T) {
 	t.Parallel()
 	load := func(env ...string) error {
 		var c gateway.Config
-		return conf.Load(&c, env)
+		return conf.Load(&c, append(env, "DATABASE_URL=postgres://x", "SERVICE_KEY=x"))
 	}
 	if err := load("GATEWAY_DEV_SECRET=" + devSecret.Reveal()); err != nil {
 		t.Errorf("Load with a development secret = %v, want nil", err)

@@ -4,12 +4,9 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 
 	"signalbox.dev/pkg/bus"
-	"signalbox.dev/pkg/httpserver"
-	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/service"
 	"signalbox.dev/pkg/subject"
@@ -30,39 +27,20 @@ func main() {
 }
 
 func run(ctx context.Context, cfg agentrunner.Config, env service.Env) error {
-	signer, err := identity.OpenSigner(subject.AgentRunner, cfg.ServiceKey.Reveal())
-	if err != nil {
-		return fmt.Errorf("SERVICE_KEY: %w", err)
-	}
-	verifier, err := identity.OpenVerifier(subject.AgentRunner, cfg.TrustedKeys)
-	if err != nil {
-		return fmt.Errorf("TRUSTED_KEYS: %w", err)
-	}
-	db, err := pg.Open(ctx, pg.Config{
-		URL: cfg.DatabaseURL, Role: agentrunner.Role, Schema: agentrunner.Schema, MaxConns: cfg.DatabaseConns,
-		Application: subject.AgentRunner, Tracer: cfg.Telemetry.QueryTracer(),
-	})
-	if err != nil {
-		return fmt.Errorf("DATABASE_URL: %w", err)
-	}
-	defer db.Close()
-	b, err := bus.Connect(ctx, bus.Config{
-		URL: cfg.NATSURL, Service: subject.AgentRunner, User: cfg.NATSUser, Password: cfg.NATSPassword, Log: env.Log, Metrics: env.Registry,
+	p, err := service.Open(ctx, env, service.Options{
+		Name: subject.AgentRunner, Addr: cfg.Addr, AddrSetting: "AGENT_RUNNER_ADDR", ServiceKey: cfg.ServiceKey, TrustedKeys: cfg.TrustedKeys,
+		Database: pg.Config{URL: cfg.DatabaseURL, Role: agentrunner.Role, Schema: agentrunner.Schema, MaxConns: cfg.DatabaseConns, Tracer: cfg.Telemetry.QueryTracer()},
+		Bus:      bus.Config{URL: cfg.NATSURL, User: cfg.NATSUser, Password: cfg.NATSPassword},
 	})
 	if err != nil {
 		return err
 	}
-	defer b.Close()
-	listener, err := httpserver.Listen(ctx, cfg.Addr)
-	if err != nil {
-		return err
-	}
+	defer p.Close()
 	s, err := agentrunner.New(cfg, agentrunner.Deps{
-		Log: env.Log, DB: db, Bus: b, Listener: listener, Verifier: verifier, Signer: signer, Registerer: env.Registry, Gatherer: env.Registry,
+		Log: env.Log, DB: p.DB, Bus: p.Bus, Listener: p.Listener, Verifier: p.Verifier, Signer: p.Signer, Registerer: env.Registry, Gatherer: env.Registry,
 	})
 	if err != nil {
 		return err
 	}
-	env.Log.InfoContext(ctx, "serving", "address", listener.Addr().String())
 	return s.Run(ctx)
 }

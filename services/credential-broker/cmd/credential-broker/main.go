@@ -5,13 +5,10 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"runtime"
 
 	"signalbox.dev/pkg/bus"
-	"signalbox.dev/pkg/httpserver"
-	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/service"
 	"signalbox.dev/pkg/subject"
@@ -41,47 +38,24 @@ func run(ctx context.Context, cfg credentialbroker.Config, env service.Env) erro
 	if cfg.Procs > 0 && os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(cfg.Procs)
 	}
-	verifier, err := identity.OpenVerifier(subject.CredentialBroker, cfg.TrustedKeys)
-	if err != nil {
-		return fmt.Errorf("TRUSTED_KEYS: %w", err)
-	}
-	deps := credentialbroker.Deps{Log: env.Log, Verifier: verifier, Registerer: env.Registry, Gatherer: env.Registry}
+	o := service.Options{Name: subject.CredentialBroker, Addr: cfg.Addr, AddrSetting: "CREDENTIAL_BROKER_ADDR", TrustedKeys: cfg.TrustedKeys}
 	if cfg.AccountsFile == "" {
-		shared, err := share(ctx, cfg, env, &deps)
-		defer shared()
-		if err != nil {
-			return err
+		o.Database = pg.Config{
+			URL: cfg.DatabaseURL, Role: credentialbroker.Role, Schema: credentialbroker.Schema, MaxConns: cfg.DatabaseConns,
+			Tracer: cfg.Telemetry.QueryTracer(),
 		}
+		o.Bus = bus.Config{URL: cfg.NATSURL, User: cfg.NATSUser, Password: cfg.NATSPassword}
 	}
-	listener, err := httpserver.Listen(ctx, cfg.Addr)
+	p, err := service.Open(ctx, env, o)
 	if err != nil {
 		return err
 	}
-	deps.Listener = listener
-	s, err := credentialbroker.New(cfg, deps)
+	defer p.Close()
+	s, err := credentialbroker.New(cfg, credentialbroker.Deps{
+		Log: env.Log, Verifier: p.Verifier, DB: p.DB, Bus: p.Bus, Listener: p.Listener, Registerer: env.Registry, Gatherer: env.Registry,
+	})
 	if err != nil {
-		_ = listener.Close() // New failed, so Run will not
 		return err
 	}
-	env.Log.InfoContext(ctx, "serving", "address", listener.Addr().String())
 	return s.Run(ctx)
-}
-
-// share opens what this instance shares with the others. What it returns closes that,
-// also after an error.
-func share(ctx context.Context, cfg credentialbroker.Config, env service.Env, deps *credentialbroker.Deps) (end func(), err error) {
-	deps.DB, err = pg.Open(ctx, pg.Config{
-		URL: cfg.DatabaseURL, Role: credentialbroker.Role, Schema: credentialbroker.Schema, MaxConns: cfg.DatabaseConns,
-		Application: subject.CredentialBroker, Tracer: cfg.Telemetry.QueryTracer(),
-	})
-	if err != nil {
-		return func() {}, fmt.Errorf("DATABASE_URL: %w", err)
-	}
-	deps.Bus, err = bus.Connect(ctx, bus.Config{
-		URL: cfg.NATSURL, Service: subject.CredentialBroker, User: cfg.NATSUser, Password: cfg.NATSPassword, Log: env.Log, Metrics: env.Registry,
-	})
-	if err != nil {
-		return deps.DB.Close, err
-	}
-	return func() { deps.Bus.Close(); deps.DB.Close() }, nil
 }

@@ -6,13 +6,10 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"os"
 
 	"signalbox.dev/pkg/bus"
-	"signalbox.dev/pkg/httpserver"
-	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/rpc"
 	"signalbox.dev/pkg/service"
@@ -41,44 +38,25 @@ func main() {
 }
 
 func run(ctx context.Context, cfg config, env service.Env) error {
-	signer, err := identity.OpenSigner(subject.ToolExecutor, cfg.ServiceKey.Reveal())
-	if err != nil {
-		return fmt.Errorf("SERVICE_KEY: %w", err)
-	}
-	verifier, err := identity.OpenVerifier(subject.ToolExecutor, cfg.TrustedKeys)
-	if err != nil {
-		return fmt.Errorf("TRUSTED_KEYS: %w", err)
-	}
-	db, err := pg.Open(ctx, pg.Config{
-		URL: cfg.DatabaseURL, Role: toolexecutor.Role, Schema: toolexecutor.Schema, MaxConns: cfg.DatabaseConns,
-		Application: subject.ToolExecutor, Tracer: cfg.Telemetry.QueryTracer(),
-	})
-	if err != nil {
-		return fmt.Errorf("DATABASE_URL: %w", err)
-	}
-	defer db.Close()
-	b, err := bus.Connect(ctx, bus.Config{
-		URL: cfg.NATSURL, Service: subject.ToolExecutor, User: cfg.NATSUser, Password: cfg.NATSPassword, Log: env.Log, Metrics: env.Registry,
+	p, err := service.Open(ctx, env, service.Options{
+		Name: subject.ToolExecutor, Addr: cfg.Addr, AddrSetting: "TOOL_EXECUTOR_ADDR", ServiceKey: cfg.ServiceKey, TrustedKeys: cfg.TrustedKeys,
+		Database: pg.Config{URL: cfg.DatabaseURL, Role: toolexecutor.Role, Schema: toolexecutor.Schema, MaxConns: cfg.DatabaseConns, Tracer: cfg.Telemetry.QueryTracer()},
+		Bus:      bus.Config{URL: cfg.NATSURL, User: cfg.NATSUser, Password: cfg.NATSPassword},
 	})
 	if err != nil {
 		return err
 	}
-	defer b.Close()
-	listener, err := httpserver.Listen(ctx, cfg.Addr)
-	if err != nil {
-		return err
-	}
+	defer p.Close()
 	client := rpc.NewHTTPClient()
 	defer client.CloseIdleConnections()
 	far := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: cfg.Slots}}
 	defer far.CloseIdleConnections()
 	s, err := toolexecutor.New(cfg.Config, toolexecutor.Deps{
-		Log: env.Log, DB: db, Bus: b, Listener: listener, Verifier: verifier, Signer: signer, HTTP: client,
+		Log: env.Log, DB: p.DB, Bus: p.Bus, Listener: p.Listener, Verifier: p.Verifier, Signer: p.Signer, HTTP: client,
 		Tools: tools(farend.NewClient(cfg.FarEndURL, far)), Registerer: env.Registry, Gatherer: env.Registry,
 	})
 	if err != nil {
 		return err
 	}
-	env.Log.InfoContext(ctx, "serving", "address", listener.Addr().String())
 	return s.Run(ctx)
 }

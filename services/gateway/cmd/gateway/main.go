@@ -9,7 +9,6 @@ import (
 
 	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/httpserver"
-	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/rpc"
 	"signalbox.dev/pkg/service"
@@ -30,40 +29,26 @@ func main() {
 }
 
 func run(ctx context.Context, cfg gateway.Config, env service.Env) error {
-	signer, err := identity.OpenSigner(gateway.Name, cfg.ServiceKey.Reveal())
-	if err != nil {
-		return fmt.Errorf("SERVICE_KEY: %w", err)
-	}
 	m := gateway.Migrations()
-	db, err := pg.Open(ctx, pg.Config{
-		URL: cfg.DatabaseURL, Role: m.Role, Schema: m.Schema, MaxConns: cfg.DatabaseMax, Application: gateway.Name, Tracer: cfg.Telemetry.QueryTracer(),
-	})
-	if err != nil {
-		return fmt.Errorf("DATABASE_URL: %w", err)
-	}
-	defer db.Close()
-	b, err := bus.Connect(ctx, bus.Config{
-		URL: cfg.NATSURL, Service: gateway.Name, User: cfg.NATSUser, Password: cfg.NATSPassword, Log: env.Log, Metrics: env.Registry,
+	p, err := service.Open(ctx, env, service.Options{
+		Name: gateway.Name, Addr: cfg.HTTPAddr, AddrSetting: "GATEWAY_HTTP_ADDR", ServiceKey: cfg.ServiceKey,
+		Database: pg.Config{URL: cfg.DatabaseURL, Role: m.Role, Schema: m.Schema, MaxConns: cfg.DatabaseMax, Tracer: cfg.Telemetry.QueryTracer()},
+		Bus:      bus.Config{URL: cfg.NATSURL, User: cfg.NATSUser, Password: cfg.NATSPassword},
 	})
 	if err != nil {
 		return err
 	}
-	defer b.Close()
-	public, err := httpserver.Listen(ctx, cfg.HTTPAddr)
-	if err != nil {
-		return fmt.Errorf("GATEWAY_HTTP_ADDR: %w", err)
-	}
+	defer p.Close()
 	ops, err := httpserver.Listen(ctx, cfg.OpsAddr)
 	if err != nil {
 		return fmt.Errorf("GATEWAY_OPS_ADDR: %w", err)
 	}
 	s, err := gateway.New(cfg, gateway.Deps{
-		Log: env.Log, DB: db, Bus: b, Signer: signer, HTTP: rpc.NewHTTPClient(), Public: public, Ops: ops,
+		Log: env.Log, DB: p.DB, Bus: p.Bus, Signer: p.Signer, HTTP: rpc.NewHTTPClient(), Public: p.Listener, Ops: ops,
 		Registerer: env.Registry, Gatherer: env.Registry,
 	})
 	if err != nil {
 		return err
 	}
-	env.Log.InfoContext(ctx, "serving", "address", public.Addr().String())
 	return s.Run(ctx)
 }
