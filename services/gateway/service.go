@@ -5,7 +5,7 @@
 // # The way of a request
 //
 // routes.go is the door: it hides tokens that came in a URL, observes, and hands
-// over to internal/api. There internal/door finds out who asks (a token or a key,
+// over to internal/api. There internal/auth finds out who asks (a token or a key,
 // a workspace, a role), a handler checks the input and calls the owning service
 // over Connect with a signed context, and the answer gets its public form. Streams
 // are served by internal/feed out of the run log on the bus; internal/dialect says
@@ -54,7 +54,7 @@ import (
 	"signalbox.dev/services/gateway/internal/api"
 	"signalbox.dev/services/gateway/internal/dialect"
 	"signalbox.dev/services/gateway/internal/docproxy"
-	"signalbox.dev/services/gateway/internal/door"
+	"signalbox.dev/services/gateway/internal/auth"
 	"signalbox.dev/services/gateway/internal/feed"
 	"signalbox.dev/services/gateway/internal/limit"
 	"signalbox.dev/services/gateway/internal/store"
@@ -100,8 +100,8 @@ type Service struct {
 	cfg       Config
 	deps      Deps
 	verifiers []*identity.TokenVerifier
-	streams   *door.Streams
-	sockets   *door.Streams
+	streams   *auth.Streams
+	sockets   *auth.Streams
 	feed      *feed.Feed
 	log       *bus.Streams // the run log's
 	proxy     *docproxy.Proxy
@@ -127,10 +127,10 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
 	members := store.New(deps.DB)
-	s.streams = door.NewStreams(door.StreamsConfig{
+	s.streams = auth.NewStreams(auth.StreamsConfig{
 		Grants: members, Log: deps.Log, PerMember: cfg.MemberStreams, PerWorkspace: cfg.WorkspaceStreams, Recheck: cfg.Feed.Recheck,
 	})
-	s.sockets = door.NewStreams(door.StreamsConfig{
+	s.sockets = auth.NewStreams(auth.StreamsConfig{
 		Grants: members, Log: deps.Log, PerMember: cfg.MemberSockets, PerWorkspace: cfg.WorkspaceSockets, Recheck: cfg.Feed.Recheck,
 	})
 	s.feed = feed.New(feed.Config{
@@ -139,7 +139,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		Linger: cfg.Feed.Linger, Heartbeat: cfg.Feed.Heartbeat, Silence: cfg.Feed.Silence, Pace: cfg.Feed.Pace, Idle: cfg.Feed.Idle,
 		MaxBehind: cfg.Feed.MaxBehind, RingFrames: cfg.Feed.RingFrames, BehindBytes: cfg.Feed.BehindBytes, GroupSize: cfg.Feed.GroupSize,
 	})
-	checks := make([]door.Verifier, len(s.verifiers))
+	checks := make([]auth.Verifier, len(s.verifiers))
 	for i, v := range s.verifiers {
 		checks[i] = v
 	}
@@ -147,7 +147,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
-	entrance := door.New(door.Config{
+	entrance := auth.New(auth.Config{
 		Verifiers: checks, Members: members, Log: deps.Log, TrustedProxies: proxies,
 		PerMember:    limit.Rate{PerMinute: cfg.MemberPerMinute, Burst: cfg.MemberBurst},
 		PerWorkspace: limit.Rate{PerMinute: cfg.WorkspacePerMinute, Burst: cfg.WorkspaceBurst},

@@ -194,7 +194,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "stranger-let-in", what: "who is no member of a workspace stays outside",
-		file:   "services/gateway/internal/door/door.go",
+		file:   "services/gateway/internal/auth/auth.go",
 		old:    `if role == identity.NoRole {`,
 		new:    `if role == identity.NoRole && p.Member == (id.Member{}) {`,
 		inside: test{gateway, "^TestWorkspaceOfARequest$"}, outside: test{stories, "^TestStandalone$/^tenants$"},

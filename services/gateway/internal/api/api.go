@@ -28,7 +28,7 @@ import (
 	"signalbox.dev/proto/signalbox/document/v1/documentv1connect"
 	"signalbox.dev/proto/signalbox/tool/v1/toolv1connect"
 
-	"signalbox.dev/services/gateway/internal/door"
+	"signalbox.dev/services/gateway/internal/auth"
 	"signalbox.dev/services/gateway/internal/feed"
 	"signalbox.dev/services/gateway/internal/store"
 )
@@ -44,8 +44,8 @@ type Config struct {
 	Connections   credentialv1connect.ConnectionServiceClient
 	Feed          *feed.Feed
 	Store         *store.Store
-	Door          *door.Door
-	Streams       *door.Streams
+	Door          *auth.Door
+	Streams       *auth.Streams
 	Log           *slog.Logger
 	Version       string
 	// BodyTimeout bounds how long a body may take to come; big ones get more. 10 s when 0.

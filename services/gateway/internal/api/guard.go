@@ -14,7 +14,7 @@ import (
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 
-	"signalbox.dev/services/gateway/internal/door"
+	"signalbox.dev/services/gateway/internal/auth"
 )
 
 type (
@@ -169,12 +169,12 @@ func (a *API) refuse(hc huma.Context, err error) {
 	_ = encodeJSON(hc.BodyWriter(), e) // the client went away: nobody to tell
 }
 
-func guestOf(ctx context.Context) door.Guest {
-	g, _ := ctx.Value(guestKey{}).(door.Guest) // guard has put it there
+func guestOf(ctx context.Context) auth.Guest {
+	g, _ := ctx.Value(guestKey{}).(auth.Guest) // guard has put it there
 	return g
 }
 
-func personOf(ctx context.Context) door.Person {
-	p, _ := ctx.Value(personKey{}).(door.Person) // guard has put it there
+func personOf(ctx context.Context) auth.Person {
+	p, _ := ctx.Value(personKey{}).(auth.Person) // guard has put it there
 	return p
 }

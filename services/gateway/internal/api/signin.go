@@ -21,7 +21,7 @@ import (
 	"signalbox.dev/pkg/identity"
 	credentialv1 "signalbox.dev/proto/signalbox/credential/v1"
 
-	"signalbox.dev/services/gateway/internal/door"
+	"signalbox.dev/services/gateway/internal/auth"
 	"signalbox.dev/services/gateway/internal/store"
 )
 
@@ -148,7 +148,7 @@ func (a *API) complete(r *http.Request, answer SignInAnswer) (in store.SignIn, d
 	if in, err = a.cfg.Store.FindSignIn(ctx, conf.Secret(answer.State), bound(cookie)); err != nil {
 		return in, "", err
 	}
-	guest, err := a.cfg.Door.Enter(ctx, door.Person{Member: in.Member}, in.Workspace.String())
+	guest, err := a.cfg.Door.Enter(ctx, auth.Person{Member: in.Member}, in.Workspace.String())
 	if err != nil {
 		return in, "", err
 	}

@@ -15,7 +15,7 @@ import (
 	"signalbox.dev/proto/signalbox/agent/v1/agentv1connect"
 
 	"signalbox.dev/services/gateway/internal/dialect"
-	"signalbox.dev/services/gateway/internal/door"
+	"signalbox.dev/services/gateway/internal/auth"
 	"signalbox.dev/services/gateway/internal/feed"
 )
 
@@ -27,7 +27,7 @@ type stream struct {
 	api     *API
 	ctx     context.Context //nolint:containedctx // the stream's life: also its token's and its membership's
 	viewer  *feed.Viewer
-	count   *door.Stream
+	count   *auth.Stream
 	run     *agentv1.Run // nil for a whole session
 	opening []byte       // what is written before the feed's events
 	over    bool         // nothing comes after opening
@@ -154,7 +154,7 @@ func (a *API) openStream(ctx context.Context, session id.Session) (*stream, erro
 
 // withReason returns why a stream's right ended where that is what err comes from.
 func withReason(ctx context.Context, err error) error {
-	if cause := context.Cause(ctx); errors.Is(cause, door.ErrExpired) || errors.Is(cause, door.ErrRevoked) {
+	if cause := context.Cause(ctx); errors.Is(cause, auth.ErrExpired) || errors.Is(cause, auth.ErrRevoked) {
 		return cause
 	}
 	return err

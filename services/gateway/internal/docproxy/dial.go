@@ -12,7 +12,7 @@ import (
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/trunk"
 
-	"signalbox.dev/services/gateway/internal/door"
+	"signalbox.dev/services/gateway/internal/auth"
 )
 
 // audience is document-sync's name in signed contexts.
@@ -23,7 +23,7 @@ var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interv
 
 // opening returns what a guest's stream begins with. It is made of nothing that the
 // client sent but what was asked for.
-func (p *Proxy) opening(g door.Guest, path string) (trunk.Opening, error) {
+func (p *Proxy) opening(g auth.Guest, path string) (trunk.Opening, error) {
 	signed, err := p.cfg.Signer.Sign(g.Actor, audience)
 	if err != nil {
 		return trunk.Opening{}, err

@@ -8,7 +8,7 @@
 // socket was refused only by a close code, which there is none of before the
 // upgrade. The token comes with the request or, from Hocuspocus' provider, with its
 // first messages: these are read here, within bounds, and kept. Then the person is
-// verified, the socket is counted (door.Streams), and a stream is opened in the
+// verified, the socket is counted (auth.Streams), and a stream is opened in the
 // person's name. All this happens in the request's goroutine.
 //
 // Open. What was kept goes to document-sync, and the request's goroutine ends. The

@@ -25,13 +25,13 @@ import (
 
 	"signalbox.dev/services/gateway/internal/api"
 	"signalbox.dev/services/gateway/internal/docproxy/editor"
-	"signalbox.dev/services/gateway/internal/door"
+	"signalbox.dev/services/gateway/internal/auth"
 )
 
 // Config is what the proxy works with.
 type Config struct {
-	Door    *door.Door
-	Streams *door.Streams // counts sockets of members and workspaces, and ends them
+	Door    *auth.Door
+	Streams *auth.Streams // counts sockets of members and workspaces, and ends them
 	Signer  *identity.Signer
 	URL     string // of document-sync
 	Log     *slog.Logger

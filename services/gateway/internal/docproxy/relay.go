@@ -10,7 +10,7 @@ import (
 	"signalbox.dev/pkg/trunk"
 
 	"signalbox.dev/services/gateway/internal/docproxy/editor"
-	"signalbox.dev/services/gateway/internal/door"
+	"signalbox.dev/services/gateway/internal/auth"
 )
 
 // relay is an open socket: a client's connection, and a stream to document-sync, whose
@@ -19,7 +19,7 @@ type relay struct {
 	proxy *Proxy
 	conn  *editor.Conn
 	up    *trunk.Uplink
-	count *door.Stream
+	count *auth.Stream
 }
 
 // contain calls f, which works on this socket alone. A panic cuts the connection; the

@@ -26,7 +26,7 @@ import (
 
 	"signalbox.dev/services/gateway/internal/docproxy"
 	"signalbox.dev/services/gateway/internal/docproxy/editor"
-	"signalbox.dev/services/gateway/internal/door"
+	"signalbox.dev/services/gateway/internal/auth"
 	"signalbox.dev/services/gateway/internal/limit"
 	"signalbox.dev/services/gateway/internal/store"
 )
@@ -56,8 +56,8 @@ func serve(t testing.TB, url string, secure bool) *httptest.Server {
 	}
 	much := limit.Rate{PerMinute: 1e9, Burst: 1e9}
 	p, err := docproxy.New(docproxy.Config{
-		Door:    door.New(door.Config{Members: everybody{}, Log: log, PerMember: much, PerWorkspace: much}),
-		Streams: door.NewStreams(door.StreamsConfig{Grants: everybody{}, Log: log, PerMember: 1e6, PerWorkspace: 1e6}),
+		Door:    auth.New(auth.Config{Members: everybody{}, Log: log, PerMember: much, PerWorkspace: much}),
+		Streams: auth.NewStreams(auth.StreamsConfig{Grants: everybody{}, Log: log, PerMember: 1e6, PerWorkspace: 1e6}),
 		Signer:  identity.NewSigner("gateway", key), URL: url, Log: log, Max: 1e6, Patience: 10 * time.Second, DrainWindow: time.Millisecond,
 	})
 	if err != nil {

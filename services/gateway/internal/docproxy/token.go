@@ -27,11 +27,11 @@ const (
 
 const reasonTooMuch = "too much came before the token"
 
-// auth is a message of Hocuspocus that holds a token.
-type auth struct{ document, token string }
+// authMessage is a message of Hocuspocus that holds a token.
+type authMessage struct{ document, token string }
 
 // firstToken reads messages until one has a token, and returns them all.
-func firstToken(ctx context.Context, c *editor.Conn, wait time.Duration) (a auth, kept [][]byte, err error) {
+func firstToken(ctx context.Context, c *editor.Conn, wait time.Duration) (a authMessage, kept [][]byte, err error) {
 	stop := context.AfterFunc(ctx, func() {
 		e := endingOf(withCause(ctx, ctx.Err()))
 		c.End(editor.Closing{Code: e.code, Reason: e.reason})
@@ -42,24 +42,24 @@ func firstToken(ctx context.Context, c *editor.Conn, wait time.Duration) (a auth
 	for range maxFirstMessages {
 		kind, msg, err := c.Before(maxFirstBytes, deadline)
 		if err != nil {
-			return auth{}, nil, withCause(ctx, whyUnread(err))
+			return authMessage{}, nil, withCause(ctx, whyUnread(err))
 		}
 		if total += len(msg); total > maxFirstBytes {
-			return auth{}, nil, &ending{code: codeTooBig, reason: reasonTooMuch}
+			return authMessage{}, nil, &ending{code: codeTooBig, reason: reasonTooMuch}
 		}
 		if kind != websocket.BinaryMessage {
-			return auth{}, nil, &ending{code: codeMalformed, reason: "want binary messages"}
+			return authMessage{}, nil, &ending{code: codeMalformed, reason: "want binary messages"}
 		}
 		kept = append(kept, msg)
 		a, found, err := parseAuth(msg)
 		if err != nil {
-			return auth{}, nil, err
+			return authMessage{}, nil, err
 		}
 		if found {
 			return a, kept, nil
 		}
 	}
-	return auth{}, nil, errNoToken
+	return authMessage{}, nil, errNoToken
 }
 
 // whyUnread tells what an error of reading the first messages means.
@@ -75,14 +75,14 @@ func whyUnread(err error) error {
 }
 
 // parseAuth returns the token of a message; false when it is of another kind.
-func parseAuth(msg []byte) (a auth, found bool, err error) {
+func parseAuth(msg []byte) (a authMessage, found bool, err error) {
 	r := reader{rest: msg}
 	a.document = r.text()
 	if r.number() != kindAuth || r.bad {
-		return auth{}, false, r.err()
+		return authMessage{}, false, r.err()
 	}
 	if r.number() != authToken || r.bad {
-		return auth{}, false, r.err()
+		return authMessage{}, false, r.err()
 	}
 	a.token = r.text()
 	return a, !r.bad, r.err()

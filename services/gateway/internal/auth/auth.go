@@ -1,4 +1,4 @@
-// Package door finds out who is asking: it turns an access token or an API key
+// Package auth finds out who is asking: it turns an access token or an API key
 // and a workspace id into an actor, counts requests, and ends open streams whose
 // right has gone.
 //
@@ -6,7 +6,7 @@
 // who is removed is out with the next. Open streams rest on a membership that was
 // looked up once; Streams looks again every few seconds, for all of a gateway's
 // streams in one query.
-package door
+package auth
 
 import (
 	"context"

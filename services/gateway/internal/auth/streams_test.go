@@ -1,4 +1,4 @@
-package door_test
+package auth_test
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 
-	"signalbox.dev/services/gateway/internal/door"
+	"signalbox.dev/services/gateway/internal/auth"
 	"signalbox.dev/services/gateway/internal/store"
 )
 
@@ -29,8 +29,8 @@ func (g *grants) Ended(context.Context, []store.Grant) ([]store.Grant, error) {
 	return g.ended, nil
 }
 
-func guest(ws id.Workspace, m id.Member, expires time.Time) door.Guest {
-	return door.Guest{
+func guest(ws id.Workspace, m id.Member, expires time.Time) auth.Guest {
+	return auth.Guest{
 		Actor: identity.Actor{Workspace: ws, Member: m, Role: identity.Viewer}, Expires: expires,
 		Grant: store.Grant{Workspace: ws, Member: m},
 	}
@@ -38,15 +38,15 @@ func guest(ws id.Workspace, m id.Member, expires time.Time) door.Guest {
 
 func TestStreamsAreCounted(t *testing.T) {
 	t.Parallel()
-	s := door.NewStreams(door.StreamsConfig{Grants: &grants{}, Log: slog.New(slog.DiscardHandler), PerMember: 2, PerWorkspace: 3})
+	s := auth.NewStreams(auth.StreamsConfig{Grants: &grants{}, Log: slog.New(slog.DiscardHandler), PerMember: 2, PerWorkspace: 3})
 	ws, one, two := id.New[id.Workspace](), id.New[id.Member](), id.New[id.Member]()
-	add := func(g door.Guest) (*door.Stream, error) {
+	add := func(g auth.Guest) (*auth.Stream, error) {
 		_, stream, err := s.Add(t.Context(), g)
 		return stream, err
 	}
-	var open []*door.Stream
+	var open []*auth.Stream
 	for _, tt := range []struct {
-		who door.Guest
+		who auth.Guest
 		ok  bool
 	}{
 		{guest(ws, one, time.Time{}), true},
@@ -78,21 +78,21 @@ func TestStreamsAreCounted(t *testing.T) {
 func TestStreamsEnd(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		end  func(*grants, door.Guest)
+		end  func(*grants, auth.Guest)
 		want error
 	}{
-		"token expires": {func(*grants, door.Guest) { time.Sleep(time.Minute) }, door.ErrExpired}, //nolint:forbidigo // of the bubble's time
-		"right ends": {func(g *grants, who door.Guest) {
+		"token expires": {func(*grants, auth.Guest) { time.Sleep(time.Minute) }, auth.ErrExpired}, //nolint:forbidigo // of the bubble's time
+		"right ends": {func(g *grants, who auth.Guest) {
 			g.mu.Lock()
 			defer g.mu.Unlock()
 			g.ended = []store.Grant{who.Grant}
-		}, door.ErrRevoked},
+		}, auth.ErrRevoked},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				rights := &grants{}
-				s := door.NewStreams(door.StreamsConfig{Grants: rights, Log: slog.New(slog.DiscardHandler), PerMember: 10, PerWorkspace: 10})
+				s := auth.NewStreams(auth.StreamsConfig{Grants: rights, Log: slog.New(slog.DiscardHandler), PerMember: 10, PerWorkspace: 10})
 				ctx, cancel := context.WithCancel(t.Context())
 				var run sync.WaitGroup
 				run.Go(func() { _ = s.Run(ctx) })
