@@ -287,7 +287,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// Who tries keys is told to wait, and nobody else is: not those behind the same address
+// A client that tries keys is told to wait, and nobody else is: not those behind the same address
 // who have a good one, nor, behind a trusted proxy, other addresses.
 func TestFailedKeys(t *testing.T) {
 	t.Parallel()

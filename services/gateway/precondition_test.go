@@ -39,7 +39,7 @@ func TestPreconditions(t *testing.T) {
 		{`{"content":"three"}`, `"1", "2"`, http.StatusBadRequest, "", "If-Match: want one ETag"},
 		{`{"content":"three"}`, `*`, http.StatusOK, `"3"`, ""},
 		{`{"name":"B"}`, `"3"`, http.StatusOK, `"4"`, ""},
-		// Who does not ask cannot know what content the name was given to.
+		// Authenticate does not ask cannot know what content the name was given to.
 		{`{"name":"C"}`, ``, http.StatusOK, ``, ""},
 		{`{"name":"D","content":"four"}`, `"5"`, http.StatusOK, ``, ""}, // by two operations here
 		{`{"content":"five","base":"\"3\""}`, ``, http.StatusOK, `"8"`, `"content":"four, and five from 3"`},

@@ -399,31 +399,31 @@ func TestWorkspacesAndMembers(t *testing.T) {
 	ws := fmt.Sprint(made["id"])
 	founder.workspace = id.Must[id.Workspace](ws)
 	members := "/api/workspaces/" + ws + "/members"
-	guest := person{id.New[id.Member](), "", founder.workspace}
-	guest.token = devToken(t, guest.member, time.Hour)
-	if got := in.send(t, in.request(t, guest, "GET", "/api/sessions", "", nil)); got.status != http.StatusForbidden {
+	principal := person{id.New[id.Member](), "", founder.workspace}
+	principal.token = devToken(t, principal.member, time.Hour)
+	if got := in.send(t, in.request(t, principal, "GET", "/api/sessions", "", nil)); got.status != http.StatusForbidden {
 		t.Errorf("request before the invitation = %d, want 403", got.status)
 	}
-	add := fmt.Sprintf(`{"member_id":%q,"role":"viewer"}`, guest.member)
+	add := fmt.Sprintf(`{"member_id":%q,"role":"viewer"}`, principal.member)
 	call[object](t, in, founder, "POST", members, add, http.StatusCreated)
 	call[object](t, in, founder, "POST", members, add, http.StatusCreated) // a repetition
 	if got := in.send(t, in.request(t, founder, "POST", members, strings.Replace(add, "viewer", "owner", 1), nil)); got.status != http.StatusConflict {
 		t.Errorf("adding with another role = %d %s, want 409", got.status, got.body)
 	}
-	call[object](t, in, guest, "GET", "/api/sessions", "", http.StatusOK)
-	if got := in.send(t, in.request(t, guest, "DELETE", members+"/"+founder.member.String(), "", nil)); got.status != http.StatusForbidden {
+	call[object](t, in, principal, "GET", "/api/sessions", "", http.StatusOK)
+	if got := in.send(t, in.request(t, principal, "DELETE", members+"/"+founder.member.String(), "", nil)); got.status != http.StatusForbidden {
 		t.Errorf("removing the owner as a viewer = %d, want 403", got.status)
 	}
-	changed := call[map[string]object](t, in, founder, "PATCH", members+"/"+guest.member.String(), `{"role":"owner"}`, http.StatusOK)["member"]
+	changed := call[map[string]object](t, in, founder, "PATCH", members+"/"+principal.member.String(), `{"role":"owner"}`, http.StatusOK)["member"]
 	if changed["role"] != "owner" {
 		t.Errorf("member = %v, want an owner", changed)
 	}
-	all := call[map[string]any](t, in, guest, "GET", members, "", http.StatusOK)["members"]
+	all := call[map[string]any](t, in, principal, "GET", members, "", http.StatusOK)["members"]
 	if n, _ := all.([]any); len(n) != 2 {
 		t.Errorf("members = %v, want two", all)
 	}
-	call[object](t, in, guest, "DELETE", members+"/"+guest.member.String(), "", http.StatusOK) // leaves
-	if got := in.send(t, in.request(t, guest, "GET", "/api/sessions", "", nil)); got.status != http.StatusForbidden {
+	call[object](t, in, principal, "DELETE", members+"/"+principal.member.String(), "", http.StatusOK) // leaves
+	if got := in.send(t, in.request(t, principal, "GET", "/api/sessions", "", nil)); got.status != http.StatusForbidden {
 		t.Errorf("request after leaving = %d, want 403", got.status)
 	}
 }

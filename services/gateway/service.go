@@ -52,9 +52,9 @@ import (
 	"connectrpc.com/connect"
 
 	"signalbox.dev/services/gateway/internal/api"
+	"signalbox.dev/services/gateway/internal/auth"
 	"signalbox.dev/services/gateway/internal/dialect"
 	"signalbox.dev/services/gateway/internal/docproxy"
-	"signalbox.dev/services/gateway/internal/auth"
 	"signalbox.dev/services/gateway/internal/feed"
 	"signalbox.dev/services/gateway/internal/limit"
 	"signalbox.dev/services/gateway/internal/store"
@@ -153,7 +153,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		PerWorkspace: limit.Rate{PerMinute: cfg.WorkspacePerMinute, Burst: cfg.WorkspaceBurst},
 	})
 	s.proxy, err = docproxy.New(docproxy.Config{
-		Door: entrance, Streams: s.sockets, Signer: deps.Signer, URL: cfg.DocumentSyncURL, Log: deps.Log, Metrics: deps.Registerer,
+		Authenticator: entrance, Streams: s.sockets, Signer: deps.Signer, URL: cfg.DocumentSyncURL, Log: deps.Log, Metrics: deps.Registerer,
 		Origins: cfg.origins(), Max: cfg.Sockets, Patience: cfg.WriteTimeout, DrainWindow: cfg.DrainWindow,
 		TokenWait: cfg.Relay.TokenWait,
 	})
@@ -163,7 +163,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	s.api, err = api.New(api.Config{
 		Conversations: peers.conversations, Runs: peers.runs, Models: peers.models, Tools: peers.tools, Documents: peers.documents,
 		Accounts: peers.accounts, Connections: peers.connections, ReturnPaths: cfg.ReturnPaths,
-		Feed: s.feed, Store: members, Door: entrance, Streams: s.streams, Log: deps.Log, Version: process.Version(),
+		Feed: s.feed, Store: members, Authenticator: entrance, Streams: s.streams, Log: deps.Log, Version: process.Version(),
 		BodyTimeout: cfg.BodyTimeout, WriteTimeout: cfg.WriteTimeout, KeepConnections: cfg.Feed.KeepConnections, DiskFull: deps.DiskFull,
 	})
 	if err != nil {

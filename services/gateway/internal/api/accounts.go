@@ -261,14 +261,14 @@ func (a *API) createAccount(ctx context.Context, in *createAccountInput) (*accou
 			return nil, invalid("%v", err)
 		}
 	}
-	req := &credentialv1.AddAccountRequest{Id: operationKey(guestOf(ctx).Actor, "create-account", key)}
+	req := &credentialv1.AddAccountRequest{Id: operationKey(principalOf(ctx).Actor, "create-account", key)}
 	sealing, err := a.cfg.Accounts.GetSealingKey(ctx, &credentialv1.GetSealingKeyRequest{})
 	switch {
 	case connect.CodeOf(err) == connect.CodeUnimplemented: // a broker of the version before
 		err = readAccount(in.body, req)
 	case err == nil:
 		req.Body = &credentialv1.SealedText{KeyId: sealing.GetKeyId()}
-		req.Body.Sealed, err = seal.Seal(sealing.GetPublicKey(), seal.Body(guestOf(ctx).Actor.Workspace.String()), in.body)
+		req.Body.Sealed, err = seal.Seal(sealing.GetPublicKey(), seal.Body(principalOf(ctx).Actor.Workspace.String()), in.body)
 	}
 	if err != nil {
 		return nil, err

@@ -44,7 +44,7 @@ type Config struct {
 	Connections   credentialv1connect.ConnectionServiceClient
 	Feed          *feed.Feed
 	Store         *store.Store
-	Door          *auth.Door
+	Authenticator *auth.Authenticator
 	Streams       *auth.Streams
 	Log           *slog.Logger
 	Version       string
@@ -69,7 +69,7 @@ type API struct {
 	huma huma.API
 	spec []byte
 	// lookups are of sessions that viewers come to at this moment.
-	lookups *together[sessionKey, *agentv1.GetSessionResponse]
+	lookups *coalescer[sessionKey, *agentv1.GetSessionResponse]
 }
 
 // sessionKey names a session as somebody of a workspace may see it.
@@ -93,7 +93,7 @@ func New(cfg Config) (*API, error) {
 	if cfg.WriteTimeout == 0 {
 		cfg.WriteTimeout = 10 * time.Second
 	}
-	a := &API{cfg: cfg, mux: http.NewServeMux(), lookups: newTogether[sessionKey, *agentv1.GetSessionResponse](10 * time.Second)}
+	a := &API{cfg: cfg, mux: http.NewServeMux(), lookups: newCoalescer[sessionKey, *agentv1.GetSessionResponse](10 * time.Second)}
 	a.huma = newHuma(a.mux, cfg.Version)
 	a.huma.UseMiddleware(a.guard)
 	a.sessions()

@@ -123,7 +123,7 @@ func (a *API) startConnection(ctx context.Context, in *struct {
 	Body CreateConnection
 },
 ) (*startOutput[StartedConnection], error) {
-	actor := guestOf(ctx).Actor
+	actor := principalOf(ctx).Actor
 	login, err := in.id(actor, "start-connection")
 	if err != nil {
 		return nil, err

@@ -138,7 +138,7 @@ func (a *API) createDocument(ctx context.Context, in *struct {
 	ctx, cancel := patienceFor(ctx, in.Body.Content)
 	defer cancel()
 	res, err := a.cfg.Documents.Create(ctx, &documentv1.CreateRequest{
-		Name: name, Markdown: in.Body.Content, OperationKey: operationKey(guestOf(ctx).Actor, "create-document", key),
+		Name: name, Markdown: in.Body.Content, OperationKey: operationKey(principalOf(ctx).Actor, "create-document", key),
 	})
 	if err != nil {
 		return nil, err
@@ -277,7 +277,7 @@ func (a *API) updateDocument(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	b, actor := in.Body, guestOf(ctx).Actor
+	b, actor := in.Body, principalOf(ctx).Actor
 	if b.Name == nil && b.Content == nil {
 		return nil, invalid("name or content is required")
 	}
@@ -360,7 +360,7 @@ func (a *API) deleteDocument(ctx context.Context, in *struct {
 		return nil, err
 	}
 	_, err = a.cfg.Documents.Delete(ctx, &documentv1.DeleteRequest{
-		Id: document.String(), OperationKey: operationKey(guestOf(ctx).Actor, "delete-document "+in.ID, key),
+		Id: document.String(), OperationKey: operationKey(principalOf(ctx).Actor, "delete-document "+in.ID, key),
 		IfSequence: ifSequence,
 	})
 	if err != nil {
@@ -421,7 +421,7 @@ func (in *VersionPath) operation(ctx context.Context, name string) (document, op
 	if ifSequence, err = in.sequence(); err != nil {
 		return "", "", 0, err
 	}
-	return doc.String(), operationKey(guestOf(ctx).Actor, name+"-document "+in.ID, key), ifSequence, nil
+	return doc.String(), operationKey(principalOf(ctx).Actor, name+"-document "+in.ID, key), ifSequence, nil
 }
 
 func (a *API) restoreVersion(ctx context.Context, in *VersionPath) (*documentOutput, error) {

@@ -18,9 +18,9 @@ import (
 )
 
 type (
-	guestKey  struct{}
-	personKey struct{}
-	tokenKey  struct{}
+	principalKey struct{}
+	callerKey    struct{}
+	tokenKey     struct{}
 )
 
 // HideToken takes a token out of the URL before anything can log or trace it, and
@@ -60,7 +60,7 @@ func (a *API) guard(hc huma.Context, next func(huma.Context)) {
 		a.refuse(hc, fault.New(fault.Forbidden, "this operation says nothing about who may use it"))
 		return
 	}
-	ctx, err := a.enter(hc, who)
+	ctx, err := a.authorize(hc, who)
 	if err != nil {
 		a.refuse(hc, err)
 		return
@@ -68,20 +68,20 @@ func (a *API) guard(hc huma.Context, next func(huma.Context)) {
 	next(huma.WithContext(hc, ctx))
 }
 
-func (a *API) enter(hc huma.Context, who access) (context.Context, error) {
+func (a *API) authorize(hc huma.Context, who access) (context.Context, error) {
 	ctx := hc.Context()
 	if err := checkQuery(hc); err != nil {
 		return nil, err
 	}
 	r, _ := humago.Unwrap(hc)
-	person, err := a.cfg.Door.Who(ctx, a.cfg.Door.Address(r), bearer(hc, who))
+	caller, err := a.cfg.Authenticator.Authenticate(ctx, a.cfg.Authenticator.Address(r), bearer(hc, who))
 	if err != nil {
 		return nil, err
 	}
-	if who.people && person.IsKey() {
+	if who.people && caller.IsKey() {
 		return nil, fault.Coded(fault.Forbidden, "PERSON_NEEDED", "an API key cannot administer workspaces, members or keys, nor sign in to providers or connect them: use a person's token")
 	}
-	ctx = context.WithValue(ctx, personKey{}, person)
+	ctx = context.WithValue(ctx, callerKey{}, caller)
 	if who.workspace == fromNowhere {
 		return ctx, nil
 	}
@@ -93,19 +93,19 @@ func (a *API) enter(hc huma.Context, who access) (context.Context, error) {
 	} else if _, err := parseID[id.Workspace]("id", workspace); err != nil {
 		return nil, err
 	}
-	guest, err := a.cfg.Door.Enter(ctx, person, workspace)
+	principal, err := a.cfg.Authenticator.Authorize(ctx, caller, workspace)
 	if err != nil {
 		return nil, err
 	}
-	guest.Actor.Address = a.address(r)
-	ctx = identity.With(context.WithValue(ctx, guestKey{}, guest), guest.Actor)
+	principal.Actor.Address = a.address(r)
+	ctx = identity.With(context.WithValue(ctx, principalKey{}, principal), principal.Actor)
 	_, err = identity.Require(ctx, who.role)
 	return ctx, err
 }
 
 // address is from where somebody calls, for records; empty where that is not known.
 func (a *API) address(r *http.Request) string {
-	if at := a.cfg.Door.Address(r); at.IsValid() {
+	if at := a.cfg.Authenticator.Address(r); at.IsValid() {
 		return at.String()
 	}
 	return ""
@@ -169,12 +169,12 @@ func (a *API) refuse(hc huma.Context, err error) {
 	_ = encodeJSON(hc.BodyWriter(), e) // the client went away: nobody to tell
 }
 
-func guestOf(ctx context.Context) auth.Guest {
-	g, _ := ctx.Value(guestKey{}).(auth.Guest) // guard has put it there
-	return g
+func principalOf(ctx context.Context) auth.Principal {
+	p, _ := ctx.Value(principalKey{}).(auth.Principal) // set by guard
+	return p
 }
 
-func personOf(ctx context.Context) auth.Person {
-	p, _ := ctx.Value(personKey{}).(auth.Person) // guard has put it there
-	return p
+func callerOf(ctx context.Context) auth.Caller {
+	c, _ := ctx.Value(callerKey{}).(auth.Caller) // set by guard
+	return c
 }

@@ -57,7 +57,7 @@ func (a *API) listKeys(ctx context.Context, in *PageInput) (*keysOutput, error) 
 	if err != nil {
 		return nil, err
 	}
-	found, err := a.cfg.Store.Keys(ctx, guestOf(ctx).Actor.Workspace, page)
+	found, err := a.cfg.Store.Keys(ctx, principalOf(ctx).Actor.Workspace, page)
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +102,7 @@ func (a *API) createKey(ctx context.Context, in *struct {
 			return nil, err
 		}
 	}
-	actor := guestOf(ctx).Actor
+	actor := principalOf(ctx).Actor
 	k := store.Key{ID: id.New[store.KeyID](), Name: name, Role: role, CreatedBy: actor.Member}
 	if key != "" {
 		k.ID.UUID = operation(actor, "create-key", key).UUID
@@ -128,7 +128,7 @@ func (a *API) deleteKey(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	if err := a.cfg.Store.DeleteKey(ctx, guestOf(ctx).Actor.Workspace, key); err != nil {
+	if err := a.cfg.Store.DeleteKey(ctx, principalOf(ctx).Actor.Workspace, key); err != nil {
 		return nil, err
 	}
 	return succeeded(), nil

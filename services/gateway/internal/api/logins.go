@@ -82,7 +82,7 @@ func (a *API) startLogin(ctx context.Context, in *struct {
 	Body CreateLogin
 },
 ) (*startOutput[StartedLogin], error) {
-	actor := guestOf(ctx).Actor
+	actor := principalOf(ctx).Actor
 	login, err := in.id(actor, "start-login")
 	if err != nil {
 		return nil, err

@@ -271,7 +271,7 @@ func leave(v *feed.Viewer, err error) {
 }
 
 func (a *API) sendAndStream(ctx context.Context, req *agentv1.SubmitRequest) (_ *reply, err error) {
-	sctx, count, err := a.cfg.Streams.Add(ctx, guestOf(ctx))
+	sctx, count, err := a.cfg.Streams.Add(ctx, principalOf(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -320,7 +320,7 @@ type ToolStat struct {
 // sendAndWait holds a connection and a viewer as a stream does, and so it counts as
 // one and ends with its right.
 func (a *API) sendAndWait(ctx context.Context, req *agentv1.SubmitRequest) (*reply, error) {
-	sctx, count, err := a.cfg.Streams.Add(ctx, guestOf(ctx))
+	sctx, count, err := a.cfg.Streams.Add(ctx, principalOf(ctx))
 	if err != nil {
 		return nil, err
 	}

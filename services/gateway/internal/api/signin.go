@@ -148,12 +148,12 @@ func (a *API) complete(r *http.Request, answer SignInAnswer) (in store.SignIn, d
 	if in, err = a.cfg.Store.FindSignIn(ctx, conf.Secret(answer.State), bound(cookie)); err != nil {
 		return in, "", err
 	}
-	guest, err := a.cfg.Door.Enter(ctx, auth.Person{Member: in.Member}, in.Workspace.String())
+	principal, err := a.cfg.Authenticator.Authorize(ctx, auth.Caller{Member: in.Member}, in.Workspace.String())
 	if err != nil {
 		return in, "", err
 	}
-	guest.Actor.Address = a.address(r)
-	ctx = identity.With(ctx, guest.Actor)
+	principal.Actor.Address = a.address(r)
+	ctx = identity.With(ctx, principal.Actor)
 	if in.Kind == store.ForAccount {
 		account, err := a.finishLogin(ctx, "", answer)
 		in.Provider = cmp.Or(in.Provider, account.GetGrant().GetProvider()) // not named where an account was

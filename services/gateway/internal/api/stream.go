@@ -14,8 +14,8 @@ import (
 	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
 	"signalbox.dev/proto/signalbox/agent/v1/agentv1connect"
 
-	"signalbox.dev/services/gateway/internal/dialect"
 	"signalbox.dev/services/gateway/internal/auth"
+	"signalbox.dev/services/gateway/internal/dialect"
 	"signalbox.dev/services/gateway/internal/feed"
 )
 
@@ -139,7 +139,7 @@ func (in *WatchInput) cursor() string {
 }
 
 func (a *API) openStream(ctx context.Context, session id.Session) (*stream, error) {
-	sctx, count, err := a.cfg.Streams.Add(ctx, guestOf(ctx))
+	sctx, count, err := a.cfg.Streams.Add(ctx, principalOf(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -180,7 +180,7 @@ func (a *API) watchSession(ctx context.Context, in *struct {
 // gives it a snapshot.
 func (s *stream) resumeSession(session id.Session, cursor string) error {
 	// After the feed was opened: what is committed later than this comes as events.
-	key := sessionKey{guestOf(s.ctx).Actor.Workspace, session}
+	key := sessionKey{principalOf(s.ctx).Actor.Workspace, session}
 	res, err := s.api.lookups.get(s.ctx, key, func(ctx context.Context) (*agentv1.GetSessionResponse, error) {
 		return s.api.cfg.Conversations.GetSession(ctx, &agentv1.GetSessionRequest{Id: session.String(), WithoutMessages: true})
 	})

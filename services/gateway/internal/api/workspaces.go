@@ -101,9 +101,9 @@ func (a *API) listWorkspaces(ctx context.Context, in *PageInput) (*workspacesOut
 	if err != nil {
 		return nil, err
 	}
-	person := personOf(ctx)
-	key, isKey := person.Key()
-	found, err := a.cfg.Store.Workspaces(ctx, person.Member, key.Workspace, page)
+	caller := callerOf(ctx)
+	key, isKey := caller.Key()
+	found, err := a.cfg.Store.Workspaces(ctx, caller.Member, key.Workspace, page)
 	if err != nil {
 		return nil, err
 	}
@@ -145,12 +145,12 @@ func (a *API) createWorkspace(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	person := personOf(ctx)
+	caller := callerOf(ctx)
 	ws := id.New[id.Workspace]()
 	if key != "" {
-		ws.UUID = operation(identity.Actor{Member: person.Member}, "create-workspace", key).UUID
+		ws.UUID = operation(identity.Actor{Member: caller.Member}, "create-workspace", key).UUID
 	}
-	w, err := a.cfg.Store.CreateWorkspace(ctx, ws, name, person.Member)
+	w, err := a.cfg.Store.CreateWorkspace(ctx, ws, name, caller.Member)
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +175,7 @@ func (a *API) listMembers(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	found, err := a.cfg.Store.Members(ctx, guestOf(ctx).Actor.Workspace, page)
+	found, err := a.cfg.Store.Members(ctx, principalOf(ctx).Actor.Workspace, page)
 	if err != nil {
 		return nil, err
 	}
@@ -207,7 +207,7 @@ func (a *API) addMember(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	m, err := a.cfg.Store.AddMember(ctx, guestOf(ctx).Actor.Workspace, member, role)
+	m, err := a.cfg.Store.AddMember(ctx, principalOf(ctx).Actor.Workspace, member, role)
 	if err != nil {
 		return nil, err
 	}
@@ -255,7 +255,7 @@ func (a *API) updateMember(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	m, err := a.cfg.Store.SetRole(ctx, guestOf(ctx).Actor.Workspace, member, role)
+	m, err := a.cfg.Store.SetRole(ctx, principalOf(ctx).Actor.Workspace, member, role)
 	if err != nil {
 		return nil, err
 	}
@@ -277,7 +277,7 @@ func (a *API) removeMember(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	actor := guestOf(ctx).Actor
+	actor := principalOf(ctx).Actor
 	if member != actor.Member {
 		if _, err := identity.Require(ctx, identity.Owner); err != nil {
 			return nil, err

@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// maxHops bounds how many proxies' words are read.
+// maxHops bounds how many entries of X-Forwarded-For are read.
 const maxHops = 16
 
-// Address returns from where somebody calls, or the zero address. It is for records, and
-// to count failures. A header is believed only of proxies that the operator trusts, which
-// append to it.
-func (d *Door) Address(r *http.Request) netip.Addr {
+// Address returns the client's address, or the zero address if it is unknown. It serves
+// the audit and the count of failures. X-Forwarded-For is read only as far as the
+// operator's trusted proxies have appended to it.
+func (a *Authenticator) Address(r *http.Request) netip.Addr {
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
 		return netip.Addr{}
@@ -21,7 +21,7 @@ func (d *Door) Address(r *http.Request) netip.Addr {
 	at := plain(peer.Addr())
 	hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
 	for i, hop := range slices.Backward(hops) {
-		if !d.trusts(at) || len(hops)-i > maxHops {
+		if !a.trusts(at) || len(hops)-i > maxHops {
 			break
 		}
 		before, err := netip.ParseAddr(strings.TrimSpace(hop))
@@ -33,8 +33,8 @@ func (d *Door) Address(r *http.Request) netip.Addr {
 	return at
 }
 
-func (d *Door) trusts(at netip.Addr) bool {
-	return slices.ContainsFunc(d.cfg.TrustedProxies, func(p netip.Prefix) bool { return p.Contains(at) })
+func (a *Authenticator) trusts(at netip.Addr) bool {
+	return slices.ContainsFunc(a.cfg.TrustedProxies, func(p netip.Prefix) bool { return p.Contains(at) })
 }
 
-func plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
+func plain(addr netip.Addr) netip.Addr { return addr.Unmap().WithZone("") }

@@ -10,7 +10,7 @@ import (
 
 func TestAddress(t *testing.T) {
 	t.Parallel()
-	d := &Door{cfg: Config{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("2001:db8::1/128")}}}
+	a := &Authenticator{cfg: Config{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("2001:db8::1/128")}}}
 	for _, tt := range []struct{ name, peer, header, want string }{
 		{"direct", "192.0.2.7:1234", "", "192.0.2.7"},
 		{"direct over IPv6", "[2001:db8::7]:1234", "", "2001:db8::7"},
@@ -34,7 +34,7 @@ func TestAddress(t *testing.T) {
 		if tt.want != "" {
 			want = netip.MustParseAddr(tt.want)
 		}
-		if got := d.Address(r); got != want {
+		if got := a.Address(r); got != want {
 			t.Errorf("%s: Address() = %v, want %v", tt.name, got, want)
 		}
 	}

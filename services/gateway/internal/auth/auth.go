@@ -1,11 +1,10 @@
-// Package auth finds out who is asking: it turns an access token or an API key
-// and a workspace id into an actor, counts requests, and ends open streams whose
-// right has gone.
+// Package auth authenticates requests and authorizes them in a workspace: it turns an
+// access token or an API key, and a workspace id, into an actor. It also limits the rate
+// of requests and ends open streams whose permission has been withdrawn.
 //
-// Nothing is cached: a membership is looked up with every request, so that one
-// who is removed is out with the next. Open streams rest on a membership that was
-// looked up once; Streams looks again every few seconds, for all of a gateway's
-// streams in one query.
+// Nothing is cached: the membership is looked up with every request, so a member who is
+// removed is refused at the next one. An open stream was authorized once; Streams checks
+// the memberships of all of a gateway's streams again every few seconds, in one query.
 package auth
 
 import (
@@ -27,7 +26,7 @@ import (
 	"signalbox.dev/services/gateway/internal/store"
 )
 
-// Members is what the door needs to know about workspaces.
+// Members looks up roles and API keys.
 type Members interface {
 	Role(ctx context.Context, ws id.Workspace, m id.Member) (identity.Role, error)
 	Holder(ctx context.Context, secret conf.Secret) (store.Holder, bool, error)
@@ -38,131 +37,132 @@ type Verifier interface {
 	Verify(token string) (identity.Token, error)
 }
 
-// Config says whom the door lets in.
+// Config configures an Authenticator.
 type Config struct {
-	Verifiers    []Verifier // asked one after the other
+	Verifiers    []Verifier // tried in order
 	Members      Members
 	Log          *slog.Logger
 	PerMember    limit.Rate
 	PerWorkspace limit.Rate
-	// TrustedProxies are those whose X-Forwarded-For is believed.
+	// TrustedProxies may set X-Forwarded-For.
 	TrustedProxies []netip.Prefix
 }
 
-// Door is the gateway's entrance. It is safe for concurrent use.
-type Door struct {
+// Authenticator authenticates callers and authorizes them in workspaces. It is safe for
+// concurrent use.
+type Authenticator struct {
 	cfg        Config
 	members    *limit.Limiter[id.Member]
 	workspaces *limit.Limiter[id.Workspace]
-	failures   *limit.Limiter[netip.Prefix] // of an address, or the /64 of one
+	failures   *limit.Limiter[netip.Prefix] // by IPv4 address or IPv6 /64
 }
 
 const (
 	maxKeys = 50_000
-	// maxFailures is how many tokens and keys a minute may fail from one address before
-	// the next one that fails is told to wait.
+	// maxFailures is how many tokens and keys may fail per minute and address before
+	// the next failure is answered with 429.
 	maxFailures = 20
 )
 
-// New returns a door.
-func New(cfg Config) *Door {
-	return &Door{
+// New returns an Authenticator.
+func New(cfg Config) *Authenticator {
+	return &Authenticator{
 		cfg: cfg, members: limit.New[id.Member](cfg.PerMember, maxKeys), workspaces: limit.New[id.Workspace](cfg.PerWorkspace, maxKeys),
 		failures: limit.New[netip.Prefix](limit.Rate{PerMinute: maxFailures, Burst: maxFailures}, maxKeys),
 	}
 }
 
-// Person is somebody whose token was verified.
-type Person struct {
+// Caller has presented a valid token or API key.
+type Caller struct {
 	Member  id.Member
 	Expires time.Time    // zero for never
-	holder  store.Holder // of an API key, which is good for one workspace only
+	holder  store.Holder // of the API key, which is valid in one workspace only; zero without one
 }
 
-// IsKey reports whether an API key speaks for the person.
-func (p Person) IsKey() bool { return p.holder.Key != (store.KeyID{}) }
+// IsKey reports whether the caller presented an API key.
+func (p Caller) IsKey() bool { return p.holder.Key != (store.KeyID{}) }
 
-// Key returns what the API key is good for that speaks for the person, if one does.
-func (p Person) Key() (store.Holder, bool) { return p.holder, p.IsKey() }
+// Key returns the holder of the API key that the caller presented, if it was one.
+func (p Caller) Key() (store.Holder, bool) { return p.holder, p.IsKey() }
 
-// Guest is a person in a workspace.
-type Guest struct {
+// Principal is a caller that is authorized in a workspace.
+type Principal struct {
 	Actor   identity.Actor
 	Expires time.Time // zero for never
 	Grant   store.Grant
 }
 
-// Who returns whose token or API key it is, and counts a request of theirs. What fails
-// counts against the address it comes from. Who brings a good one is let in also from an
-// address of many failures: others may be behind it, too.
-func (d *Door) Who(ctx context.Context, from netip.Addr, token string) (Person, error) {
-	p, err := d.who(ctx, token)
+// Authenticate verifies a token or API key and counts a request of its member. A failure
+// counts against the client's address. A valid token is accepted from an address with
+// many failures, since clients may share an address.
+func (a *Authenticator) Authenticate(ctx context.Context, from netip.Addr, token string) (Caller, error) {
+	p, err := a.authenticate(ctx, token)
 	if token != "" && err != nil && fault.KindOf(err) == fault.Unauthenticated {
-		if wait, ok := d.failures.Take(httpserver.Network(from), time.Now()); !ok {
-			return Person{}, limited(wait, "too many tokens or keys from your address were not valid")
+		if wait, ok := a.failures.Take(httpserver.Network(from), time.Now()); !ok {
+			return Caller{}, limited(wait, "too many tokens or keys from your address were not valid")
 		}
 	}
 	if err != nil {
-		return Person{}, err
+		return Caller{}, err
 	}
-	if wait, ok := d.members.Take(p.Member, time.Now()); !ok {
-		return Person{}, tooMany(wait, "you make")
+	if wait, ok := a.members.Take(p.Member, time.Now()); !ok {
+		return Caller{}, tooMany(wait, "you make")
 	}
 	return p, nil
 }
 
-func (d *Door) who(ctx context.Context, token string) (Person, error) {
+func (a *Authenticator) authenticate(ctx context.Context, token string) (Caller, error) {
 	if token == "" {
-		return Person{}, fault.New(fault.Unauthenticated, "no token: send the header Authorization: Bearer <token>")
+		return Caller{}, fault.New(fault.Unauthenticated, "no token: send the header Authorization: Bearer <token>")
 	}
 	if strings.HasPrefix(token, store.KeyPrefix) {
-		h, ok, err := d.cfg.Members.Holder(ctx, conf.Secret(token))
+		h, ok, err := a.cfg.Members.Holder(ctx, conf.Secret(token))
 		if err != nil {
-			return Person{}, err
+			return Caller{}, err
 		}
 		if !ok {
-			return Person{}, fault.Coded(fault.Unauthenticated, "INVALID_KEY", "the API key is not valid: it was revoked, or never made")
+			return Caller{}, fault.Coded(fault.Unauthenticated, "INVALID_KEY", "the API key is not valid: it was revoked, or never made")
 		}
-		return Person{Member: h.Member, holder: h}, nil
+		return Caller{Member: h.Member, holder: h}, nil
 	}
 	var reasons []error
-	for _, v := range d.cfg.Verifiers {
+	for _, v := range a.cfg.Verifiers {
 		t, err := v.Verify(token)
 		if err == nil {
-			return Person{Member: t.Member, Expires: t.End()}, nil
+			return Caller{Member: t.Member, Expires: t.End()}, nil
 		}
 		reasons = append(reasons, err)
 	}
-	d.cfg.Log.DebugContext(ctx, "token refused", "error", errors.Join(reasons...))
-	return Person{}, fault.Coded(fault.Unauthenticated, "INVALID_TOKEN", "the token is not valid, or has expired: sign in again")
+	a.cfg.Log.DebugContext(ctx, "token refused", "error", errors.Join(reasons...))
+	return Caller{}, fault.Coded(fault.Unauthenticated, "INVALID_TOKEN", "the token is not valid, or has expired: sign in again")
 }
 
-// Enter lets a person into a workspace, given as its id's text, and counts a
-// request there. An API key brings its workspace along.
-func (d *Door) Enter(ctx context.Context, p Person, workspace string) (Guest, error) {
-	ws, err := d.workspace(p, workspace)
+// Authorize looks up the caller's role in a workspace, given by the text of its id, and
+// counts a request there. An API key implies its workspace.
+func (a *Authenticator) Authorize(ctx context.Context, p Caller, workspace string) (Principal, error) {
+	ws, err := a.workspace(p, workspace)
 	if err != nil {
-		return Guest{}, err
+		return Principal{}, err
 	}
-	g := Guest{Expires: p.Expires, Grant: store.Grant{Workspace: ws, Member: p.Member, Key: p.holder.Key}}
+	g := Principal{Expires: p.Expires, Grant: store.Grant{Workspace: ws, Member: p.Member, Key: p.holder.Key}}
 	role := p.holder.Role
 	if !p.IsKey() {
-		if role, err = d.cfg.Members.Role(ctx, ws, p.Member); err != nil {
-			return Guest{}, err
+		if role, err = a.cfg.Members.Role(ctx, ws, p.Member); err != nil {
+			return Principal{}, err
 		}
 		if role == identity.NoRole {
-			return Guest{}, fault.Coded(fault.Forbidden, "NOT_A_MEMBER", "you are not a member of this workspace")
+			return Principal{}, fault.Coded(fault.Forbidden, "NOT_A_MEMBER", "you are not a member of this workspace")
 		}
 	}
 	g.Actor = identity.Actor{Workspace: ws, Member: p.Member, Role: role, Key: id.APIKey(p.holder.Key)}
 	g.Grant.Role = role
-	if wait, ok := d.workspaces.Take(ws, time.Now()); !ok {
-		return Guest{}, tooMany(wait, "this workspace makes")
+	if wait, ok := a.workspaces.Take(ws, time.Now()); !ok {
+		return Principal{}, tooMany(wait, "this workspace makes")
 	}
 	return g, nil
 }
 
-func (d *Door) workspace(p Person, text string) (id.Workspace, error) {
+func (a *Authenticator) workspace(p Caller, text string) (id.Workspace, error) {
 	key := p.IsKey()
 	if text == "" && key {
 		return p.holder.Workspace, nil
@@ -180,7 +180,9 @@ func (d *Door) workspace(p Person, text string) (id.Workspace, error) {
 	return ws, nil
 }
 
-func tooMany(wait time.Duration, who string) error { return limited(wait, who+" too many requests") }
+func tooMany(wait time.Duration, subject string) error {
+	return limited(wait, subject+" too many requests")
+}
 
 func limited(wait time.Duration, why string) error {
 	return &fault.Error{

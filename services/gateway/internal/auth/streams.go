@@ -14,18 +14,18 @@ import (
 	"signalbox.dev/services/gateway/internal/store"
 )
 
-// Reasons for which a stream's context ends. They are for its client, too.
+// Reasons why a stream is ended. They are sent to the client.
 var (
 	ErrExpired error = fault.Coded(fault.Unauthenticated, "INVALID_TOKEN", "the token has expired: sign in again")
 	ErrRevoked error = fault.Coded(fault.Forbidden, "NOT_A_MEMBER", "your membership of this workspace, or the API key, has ended")
 )
 
-// Grants tells which of the rights that streams rest on have ended.
+// Grants reports which of the given grants have ended.
 type Grants interface {
 	Ended(ctx context.Context, grants []store.Grant) ([]store.Grant, error)
 }
 
-// StreamsConfig bounds open streams.
+// StreamsConfig limits open streams.
 type StreamsConfig struct {
 	Grants       Grants
 	Log          *slog.Logger
@@ -38,23 +38,23 @@ type StreamsConfig struct {
 type Streams struct {
 	cfg StreamsConfig
 
-	mu         sync.Mutex // guards what follows, and the streams' end
+	mu         sync.Mutex // guards the fields below and those of the streams
 	members    map[id.Member]int
 	workspaces map[id.Workspace]int
 	open       map[store.Grant]map[*Stream]struct{}
 }
 
-// Stream is one open stream. It ends with its guest's right.
+// Stream is an open stream. It ends when its principal's permission does.
 type Stream struct {
 	all     *Streams
 	grant   store.Grant
 	expires time.Time               // zero for never
-	cancel  context.CancelCauseFunc // of its context; nil when it is detached
-	end     func(error)             // in its place
-	cause   error                   // why it was ended
+	cancel  context.CancelCauseFunc // cancels its context; nil once it is detached
+	end     func(error)             // called instead of cancel once it is detached
+	cause   error                   // why it was ended; nil while it is open
 }
 
-// NewStreams returns an empty set of streams; Run keeps it honest.
+// NewStreams returns an empty set of streams. Run must be running for streams to expire.
 func NewStreams(cfg StreamsConfig) *Streams {
 	if cfg.Recheck == 0 {
 		cfg.Recheck = 3 * time.Second
@@ -62,19 +62,20 @@ func NewStreams(cfg StreamsConfig) *Streams {
 	return &Streams{cfg: cfg, members: map[id.Member]int{}, workspaces: map[id.Workspace]int{}, open: map[store.Grant]map[*Stream]struct{}{}}
 }
 
-// Add counts a guest's stream. The context that it returns ends with ctx, when
-// the guest's token expires or their right ends. The stream must be closed.
-func (s *Streams) Add(ctx context.Context, g Guest) (context.Context, *Stream, error) {
-	who, ws := g.Actor.Member, g.Actor.Workspace
+// Add adds a principal's stream, within the limits. The returned context is cancelled with
+// ctx, when the token expires, or when the permission is withdrawn. The caller closes the
+// stream.
+func (s *Streams) Add(ctx context.Context, g Principal) (context.Context, *Stream, error) {
+	member, ws := g.Actor.Member, g.Actor.Workspace
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.members[who] >= s.cfg.PerMember {
+	if s.members[member] >= s.cfg.PerMember {
 		return nil, nil, tooManyStreams("you have")
 	}
 	if s.workspaces[ws] >= s.cfg.PerWorkspace {
 		return nil, nil, tooManyStreams("this workspace has")
 	}
-	s.members[who]++
+	s.members[member]++
 	s.workspaces[ws]++
 	ctx, cancel := context.WithCancelCause(ctx)
 	stream := &Stream{all: s, grant: g.Grant, expires: g.Expires, cancel: cancel}
@@ -85,9 +86,9 @@ func (s *Streams) Add(ctx context.Context, g Guest) (context.Context, *Stream, e
 	return ctx, stream, nil
 }
 
-// Detach has end called, at most once and with the reason, in place of the
-// cancelling of the context, which is over: a stream can outlive the request that
-// asked for it. end must not wait; it may close the stream.
+// Detach cancels the stream's context, so that the stream may outlive the request that
+// opened it. From now on end is called instead, at most once, with the reason. end must
+// not block; it may close the stream.
 func (s *Stream) Detach(end func(error)) {
 	s.all.mu.Lock()
 	cancel, cause := s.cancel, s.cause
@@ -99,7 +100,7 @@ func (s *Stream) Detach(end func(error)) {
 	}
 }
 
-// Close takes the stream out of the count; its context is over. It is to be called
+// Close removes the stream from the count and cancels its context. It must be called
 // once.
 func (s *Stream) Close() {
 	a := s.all
@@ -117,7 +118,7 @@ func (s *Stream) Close() {
 	}
 }
 
-// stop ends the stream for a reason, the first time.
+// stop ends the stream. Only the first call has an effect.
 func (s *Stream) stop(why error) {
 	s.all.mu.Lock()
 	cancel, end, before := s.cancel, s.end, s.cause
@@ -138,14 +139,15 @@ func countDown[K comparable](m map[K]int, k K) {
 	}
 }
 
-func tooManyStreams(who string) error {
+func tooManyStreams(subject string) error {
 	return &fault.Error{
 		Kind: fault.Limited, Code: "TOO_MANY_STREAMS", RetryAfter: 5 * time.Second,
-		Message: who + " too many open streams: close one first",
+		Message: subject + " too many open streams: close one first",
 	}
 }
 
-// Run ends streams whose right has gone, until ctx is done.
+// Run ends the streams whose permission was withdrawn or whose token expired, until ctx
+// is done.
 func (s *Streams) Run(ctx context.Context) error {
 	recheck := time.NewTicker(s.cfg.Recheck)
 	defer recheck.Stop()

@@ -29,8 +29,8 @@ func (g *grants) Ended(context.Context, []store.Grant) ([]store.Grant, error) {
 	return g.ended, nil
 }
 
-func guest(ws id.Workspace, m id.Member, expires time.Time) auth.Guest {
-	return auth.Guest{
+func principal(ws id.Workspace, m id.Member, expires time.Time) auth.Principal {
+	return auth.Principal{
 		Actor: identity.Actor{Workspace: ws, Member: m, Role: identity.Viewer}, Expires: expires,
 		Grant: store.Grant{Workspace: ws, Member: m},
 	}
@@ -40,37 +40,37 @@ func TestStreamsAreCounted(t *testing.T) {
 	t.Parallel()
 	s := auth.NewStreams(auth.StreamsConfig{Grants: &grants{}, Log: slog.New(slog.DiscardHandler), PerMember: 2, PerWorkspace: 3})
 	ws, one, two := id.New[id.Workspace](), id.New[id.Member](), id.New[id.Member]()
-	add := func(g auth.Guest) (*auth.Stream, error) {
+	add := func(g auth.Principal) (*auth.Stream, error) {
 		_, stream, err := s.Add(t.Context(), g)
 		return stream, err
 	}
 	var open []*auth.Stream
 	for _, tt := range []struct {
-		who auth.Guest
-		ok  bool
+		authenticate auth.Principal
+		ok           bool
 	}{
-		{guest(ws, one, time.Time{}), true},
-		{guest(ws, one, time.Time{}), true},
-		{guest(ws, one, time.Time{}), false}, // their third
-		{guest(ws, two, time.Time{}), true},
-		{guest(ws, two, time.Time{}), false},                     // the workspace's fourth
-		{guest(id.New[id.Workspace](), two, time.Time{}), true},  // of another workspace
-		{guest(id.New[id.Workspace](), two, time.Time{}), false}, // whose third it would be
-		{guest(ws, id.New[id.Member](), time.Time{}), false},     // again the workspace's fourth
+		{principal(ws, one, time.Time{}), true},
+		{principal(ws, one, time.Time{}), true},
+		{principal(ws, one, time.Time{}), false}, // their third
+		{principal(ws, two, time.Time{}), true},
+		{principal(ws, two, time.Time{}), false},                     // the workspace's fourth
+		{principal(id.New[id.Workspace](), two, time.Time{}), true},  // of another workspace
+		{principal(id.New[id.Workspace](), two, time.Time{}), false}, // whose third it would be
+		{principal(ws, id.New[id.Member](), time.Time{}), false},     // again the workspace's fourth
 	} {
-		stream, err := add(tt.who)
+		stream, err := add(tt.authenticate)
 		if (err == nil) != tt.ok {
-			t.Errorf("Add(%v) = %v, want allowed: %v", tt.who.Actor, err, tt.ok)
+			t.Errorf("Add(%v) = %v, want allowed: %v", tt.authenticate.Actor, err, tt.ok)
 		}
 		if f, is := errors.AsType[*fault.Error](err); err != nil && (!is || f.Kind != fault.Limited || f.RetryAfter == 0) {
-			t.Errorf("Add(%v) = %v, want Limited with a time to wait", tt.who.Actor, err)
+			t.Errorf("Add(%v) = %v, want Limited with a time to wait", tt.authenticate.Actor, err)
 		}
 		if stream != nil {
 			open = append(open, stream)
 		}
 	}
 	open[0].Close()
-	if _, err := add(guest(ws, id.New[id.Member](), time.Time{})); err != nil {
+	if _, err := add(principal(ws, id.New[id.Member](), time.Time{})); err != nil {
 		t.Errorf("Add in the place of one that was closed = %v", err)
 	}
 }
@@ -78,14 +78,14 @@ func TestStreamsAreCounted(t *testing.T) {
 func TestStreamsEnd(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		end  func(*grants, auth.Guest)
+		end  func(*grants, auth.Principal)
 		want error
 	}{
-		"token expires": {func(*grants, auth.Guest) { time.Sleep(time.Minute) }, auth.ErrExpired}, //nolint:forbidigo // of the bubble's time
-		"right ends": {func(g *grants, who auth.Guest) {
+		"token expires": {func(*grants, auth.Principal) { time.Sleep(time.Minute) }, auth.ErrExpired}, //nolint:forbidigo // of the bubble's time
+		"right ends": {func(g *grants, authenticate auth.Principal) {
 			g.mu.Lock()
 			defer g.mu.Unlock()
-			g.ended = []store.Grant{who.Grant}
+			g.ended = []store.Grant{authenticate.Grant}
 		}, auth.ErrRevoked},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -96,11 +96,11 @@ func TestStreamsEnd(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				var run sync.WaitGroup
 				run.Go(func() { _ = s.Run(ctx) })
-				who := guest(id.New[id.Workspace](), id.New[id.Member](), time.Now().Add(time.Minute-100*time.Millisecond))
-				other := guest(who.Actor.Workspace, id.New[id.Member](), time.Time{})
+				authenticate := principal(id.New[id.Workspace](), id.New[id.Member](), time.Now().Add(time.Minute-100*time.Millisecond))
+				other := principal(authenticate.Actor.Workspace, id.New[id.Member](), time.Time{})
 
-				attached, first, err1 := s.Add(ctx, who)
-				old, second, err2 := s.Add(ctx, who)
+				attached, first, err1 := s.Add(ctx, authenticate)
+				old, second, err2 := s.Add(ctx, authenticate)
 				others, third, err3 := s.Add(ctx, other)
 				if err := errors.Join(err1, err2, err3); err != nil {
 					t.Fatal(err)
@@ -113,7 +113,7 @@ func TestStreamsEnd(t *testing.T) {
 				if old.Err() == nil {
 					t.Error("the context of a detached stream goes on")
 				}
-				tt.end(rights, who)
+				tt.end(rights, authenticate)
 				if err := <-ended; !errors.Is(err, tt.want) {
 					t.Errorf("detached stream ended with %v, want %v", err, tt.want)
 				}

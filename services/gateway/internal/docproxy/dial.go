@@ -23,7 +23,7 @@ var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interv
 
 // opening returns what a guest's stream begins with. It is made of nothing that the
 // client sent but what was asked for.
-func (p *Proxy) opening(g auth.Guest, path string) (trunk.Opening, error) {
+func (p *Proxy) opening(g auth.Principal, path string) (trunk.Opening, error) {
 	signed, err := p.cfg.Signer.Sign(g.Actor, audience)
 	if err != nil {
 		return trunk.Opening{}, err

@@ -24,18 +24,18 @@ import (
 	"signalbox.dev/pkg/trunk"
 
 	"signalbox.dev/services/gateway/internal/api"
-	"signalbox.dev/services/gateway/internal/docproxy/editor"
 	"signalbox.dev/services/gateway/internal/auth"
+	"signalbox.dev/services/gateway/internal/docproxy/editor"
 )
 
 // Config is what the proxy works with.
 type Config struct {
-	Door    *auth.Door
-	Streams *auth.Streams // counts sockets of members and workspaces, and ends them
-	Signer  *identity.Signer
-	URL     string // of document-sync
-	Log     *slog.Logger
-	Metrics prometheus.Registerer // nil: none
+	Authenticator *auth.Authenticator
+	Streams       *auth.Streams // counts sockets of members and workspaces, and ends them
+	Signer        *identity.Signer
+	URL           string // of document-sync
+	Log           *slog.Logger
+	Metrics       prometheus.Registerer // nil: none
 	// Origins are those whose pages may open sockets, besides the gateway's own; * for all.
 	Origins []string
 	// Max bounds the sockets of this gateway.
@@ -168,7 +168,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, aim func(context.C
 	defer cancel(nil)
 	stop := context.AfterFunc(p.draining, func() { cancel(context.Cause(p.draining)) }) //nolint:contextcheck // the end of the gateway's
 	defer stop()
-	s := &opening{conn: conn, from: p.cfg.Door.Address(r), token: api.TokenOf(r), workspace: api.WorkspaceOf(r)}
+	s := &opening{conn: conn, from: p.cfg.Authenticator.Address(r), token: api.TokenOf(r), workspace: api.WorkspaceOf(r)}
 	if err = full; err == nil {
 		if err = aim(ctx, s); err == nil {
 			err = p.establish(ctx, s)
@@ -253,20 +253,20 @@ func (p *Proxy) establish(ctx context.Context, s *opening) error {
 	if s.token == "" {
 		return errNoToken
 	}
-	person, err := p.cfg.Door.Who(ctx, s.from, s.token)
+	person, err := p.cfg.Authenticator.Authenticate(ctx, s.from, s.token)
 	if err != nil {
 		return withCause(ctx, err)
 	}
-	guest, err := p.cfg.Door.Enter(ctx, person, s.workspace)
+	principal, err := p.cfg.Authenticator.Authorize(ctx, person, s.workspace)
 	if err != nil {
 		return withCause(ctx, err)
 	}
-	asking, count, err := p.cfg.Streams.Add(ctx, guest)
+	asking, count, err := p.cfg.Streams.Add(ctx, principal)
 	if err != nil {
 		return err
 	}
 	relay := &relay{proxy: p, conn: s.conn, count: count}
-	first, err := p.opening(guest, s.path)
+	first, err := p.opening(principal, s.path)
 	if err == nil {
 		if relay.up, err = p.trunks.Open(asking, s.document, first, relay); err != nil {
 			err = withCause(asking, away(err))

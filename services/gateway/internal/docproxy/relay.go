@@ -9,8 +9,8 @@ import (
 	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/trunk"
 
-	"signalbox.dev/services/gateway/internal/docproxy/editor"
 	"signalbox.dev/services/gateway/internal/auth"
+	"signalbox.dev/services/gateway/internal/docproxy/editor"
 )
 
 // relay is an open socket: a client's connection, and a stream to document-sync, whose

@@ -24,9 +24,9 @@ import (
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/trunk"
 
+	"signalbox.dev/services/gateway/internal/auth"
 	"signalbox.dev/services/gateway/internal/docproxy"
 	"signalbox.dev/services/gateway/internal/docproxy/editor"
-	"signalbox.dev/services/gateway/internal/auth"
 	"signalbox.dev/services/gateway/internal/limit"
 	"signalbox.dev/services/gateway/internal/store"
 )
@@ -56,9 +56,9 @@ func serve(t testing.TB, url string, secure bool) *httptest.Server {
 	}
 	much := limit.Rate{PerMinute: 1e9, Burst: 1e9}
 	p, err := docproxy.New(docproxy.Config{
-		Door:    auth.New(auth.Config{Members: everybody{}, Log: log, PerMember: much, PerWorkspace: much}),
-		Streams: auth.NewStreams(auth.StreamsConfig{Grants: everybody{}, Log: log, PerMember: 1e6, PerWorkspace: 1e6}),
-		Signer:  identity.NewSigner("gateway", key), URL: url, Log: log, Max: 1e6, Patience: 10 * time.Second, DrainWindow: time.Millisecond,
+		Authenticator: auth.New(auth.Config{Members: everybody{}, Log: log, PerMember: much, PerWorkspace: much}),
+		Streams:       auth.NewStreams(auth.StreamsConfig{Grants: everybody{}, Log: log, PerMember: 1e6, PerWorkspace: 1e6}),
+		Signer:        identity.NewSigner("gateway", key), URL: url, Log: log, Max: 1e6, Patience: 10 * time.Second, DrainWindow: time.Millisecond,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -97,7 +97,7 @@ func newPeer(t testing.TB, secure bool) *peer {
 	p := &peer{streams: make(chan *trunk.Stream, 3000), got: make(chan []byte, 1000)}
 	p.trunks.Accept = func(s *trunk.Stream, _ trunk.Opening) trunk.Session {
 		p.streams <- s
-		return &guest{p: p, stream: s}
+		return &principal{p: p, stream: s}
 	}
 	p.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		conn, first, err := trunk.Take(w, r)
@@ -117,18 +117,18 @@ func newPeer(t testing.TB, secure bool) *peer {
 	return p
 }
 
-// guest is a stream at the peer.
-type guest struct {
+// principal is a stream at the peer.
+type principal struct {
 	p      *peer
 	stream *trunk.Stream
 	whole  []byte
 }
 
-func (*guest) Begin()           {}
-func (*guest) Stop()            {}
-func (*guest) Left(int, string) {}
+func (*principal) Begin()           {}
+func (*principal) Stop()            {}
+func (*principal) Left(int, string) {}
 
-func (g *guest) Receive(part []byte, more bool) {
+func (g *principal) Receive(part []byte, more bool) {
 	if g.whole = append(g.whole, part...); !more {
 		g.p.got <- g.whole
 		g.whole = nil

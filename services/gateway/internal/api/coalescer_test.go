@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// Who comes while a question is being asked shares the next one with all others who
+// A caller that comes while a question is being asked shares the next one with all others who
 // came meanwhile, and none gets an answer that is older than its coming.
 func TestTogether(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		looked := newTogether[string, int64](time.Minute)
+		looked := newCoalescer[string, int64](time.Minute)
 		var asked atomic.Int64
 		ask := func(context.Context) (int64, error) {
 			n := asked.Add(1)
@@ -47,7 +47,7 @@ func TestTogether(t *testing.T) {
 func TestTogetherWithoutTheFirst(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		looked := newTogether[string, string](time.Minute)
+		looked := newCoalescer[string, string](time.Minute)
 		ask := func(ctx context.Context) (string, error) {
 			select {
 			case <-time.After(time.Second):
