@@ -100,7 +100,7 @@ var mutants = []mutant{
 		old:  "p.Ended, s.Last <= p.Number && !lost:\n\t\treturn Drop, 0\n\tcase lost, s.First > p.Number+1:\n\t\treturn Gap, 0\n\t}\n\treturn Pass, p.Number + 1 - s.First",
 		new:  "p.Ended:\n\t\treturn Drop, 0\n\tcase lost, s.First > p.Number+1:\n\t\treturn Gap, 0\n\t}\n\treturn Pass, 0",
 		also: &edit{
-			"services/gateway/internal/feed/gather.go",
+			"services/gateway/internal/feed/batch.go",
 			`return f.pos.Run == v.last.Run && f.pos.Number <= v.last.Number }`,
 			`return f == nil }`,
 		},

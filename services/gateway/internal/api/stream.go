@@ -97,7 +97,7 @@ func (s *stream) hand(w http.ResponseWriter, r *http.Request, opening []byte) bo
 		return true
 	}
 	count.Detach(viewer.Cut)
-	viewer.Hand(c, opening, func(err error) {
+	viewer.Attach(c, opening, func(err error) {
 		count.Close()
 		if err != nil {
 			log.Debug("stream cut", "session", viewer.Session(), "error", err) //nolint:sloglint // the request is long over

@@ -1,118 +1,111 @@
-// Package feed brings the run log of sessions to the screens of those who watch.
+// Package feed delivers the run log of sessions to viewers.
 //
-// # The way of an event
+// # The path of an event
 //
-// A runner writes an event to the session's subject; JetStream stores it and
-// repeats it on the live subject, with its sequence and the sequence of the event
-// before it on the same subject. A gateway that has a viewer of the session
-// subscribes to that subject once, brings the events into their canonical order
-// (package runorder), encodes each once, and puts it into the session's ring.
-// Viewers read the ring at their own pace.
+// A runner publishes an event on its session's subject. JetStream stores it and
+// republishes it on the live subject, together with its sequence and the sequence of the
+// previous event on that subject. A gateway with viewers of the session subscribes to the
+// live subject once, puts the events into canonical order (package runorder), encodes each
+// once and appends it to the session's ring. Viewers read the ring at their own pace.
 //
-// # Who owns what
+// # Ownership
 //
-//   - A Feed has a few shards. A shard is one goroutine, a worker, with one channel,
-//     into which the subscriptions of all its sessions deliver, and owns its topics: a
-//     topic is a session that is watched here. What only the worker touches needs
-//     no lock. Work that waits (reading the log, asking Postgres) happens in
-//     goroutines of its own that hand their result back to the worker.
-//   - A topic's ring and its lists of viewers are shared, under the topic's mutex:
-//     the worker appends, others copy. The mutex is never held while something waits.
-//   - A Viewer belongs to the goroutine that opened it, an HTTP handler, until that
-//     hands it over. It holds its place in the ring, so that a slow viewer costs
-//     nobody anything: it falls behind, catches up from behind the ring, and when it
-//     is too far behind it gets a snapshot and is cut off.
+//   - A Feed has a few shards. A shard is one worker goroutine with one channel, into which
+//     the subscriptions of its topics deliver. A topic is a session that has viewers here.
+//     Fields that only the worker uses need no lock. Work that blocks (reading the log,
+//     querying Postgres) runs in goroutines that post their result to the worker.
+//   - A topic's ring and lists of viewers are guarded by the topic's mutex: the worker
+//     appends, others copy. The mutex is never held across a blocking call.
+//   - A Viewer belongs to the goroutine that opened it until Attach. It keeps its position
+//     in the ring, so a slow viewer delays no other: it falls behind, catches up from the
+//     log, and if it is too far behind it gets a snapshot and is disconnected.
 //
-// # Two ways to a socket
+// # States of a topic
 //
-// Hand gives a viewer to the feed together with its connection, taken over from
-// net/http (Hijack). It then has no goroutine, no buffer and no timer, only some
-// hundred bytes. Viewers of a topic with connections are in groups of bounded size,
-// which are spread over the workers. When a topic has new frames its groups queue
-// with their workers, and a worker gives one group after the other its turn: it
-// appends what is pending for a viewer into one buffer and writes that with one
-// system call that does not wait. Between two groups it takes in what has arrived.
-// So an idle system writes at once, a busy one batches by itself, and a session that
-// thousands watch holds up nobody for longer than one group takes.
+//	state      live events are                next state, and when
+//	opening    held                           flowing when the head of the log was read
+//	flowing    appended to the ring           repairing when an event does not follow the head
+//	repairing  held                           flowing when the log was read up to that event
+//	closed     dropped                        none: viewers are cut; a new viewer opens a new topic
 //
-// A group that was written to rests, the longer the more viewers it has, up to
-// maxRest; what comes meanwhile gathers and goes out with one write to each. What
-// comes after a pause is written at once. So few viewers wait for nothing that can be
-// felt, and a crowd costs a bounded number of writes a second however fast its
-// session's events come.
+// Every state goes to closed when no viewer has been there for Linger, when the log can't
+// be read, after a panic, and when the feed ends. At most 4,096 events, or 8 MiB, are held;
+// events beyond that are dropped and found again as a gap.
 //
-// The worker writes and no goroutine beside it, because on the way of an event each
-// handing over costs as much as a system call, and the write is the work.
+// # States of an attached viewer
 //
-// A viewer with a connection has at most one owner at a time, marked under the
-// topic's mutex: a worker for a turn; a goroutine (pursue) for as long as something
-// has to be waited for, which is a full socket, a hole, a place behind the ring or a
-// snapshot; whoever ends it (Cut). Nobody waits for the owner: what comes meanwhile
-// is seen by it before it lets go.
+//	state     owner                next state, and when
+//	idle      none                 writing when its group's turn comes; gone when it is cut
+//	writing   the worker           idle when it has everything; catching up when something blocks
+//	catching  one goroutine        idle when it has everything
+//	gone      none                 none: the connection is closed and ended was called
 //
-// About once a second each worker looks after each of its connections: is a
-// heartbeat due, and has the client left? The latter takes one read that does not
-// wait. Being told by the kernel would be sooner and cheaper with very many idle
-// streams, but takes a poller of our own for each system; this is half a percent of
-// a core for 10,000 streams, and works wherever Go does.
+// writing and catching up go to gone when the followed run has ended, when the client has
+// left or is too slow, and when the viewer was cut meanwhile. Viewer.owned marks the owner,
+// under the topic's mutex. Nobody waits for the owner: it checks for new frames and for a
+// cut before it lets go.
 //
-// Serve is the other way: it stays on the caller's goroutine and writes to a Sink.
-// It serves where a connection cannot be taken over, with TLS or HTTP/2 in the
-// process. Both ways gather the same frames with the same code, and their streams
-// are the same, byte for byte, within the transfer encoding.
+// # Writing
 //
-// # A topic's life
+// Attach takes a viewer together with its connection, hijacked from net/http. It then needs
+// no goroutine, no buffer and no timer, only a few hundred bytes. The attached viewers of a
+// topic form groups of bounded size, spread over the workers. When a topic has new frames,
+// its groups queue with their workers, and a worker serves one group after the other: for
+// each viewer it appends what is pending to one buffer and writes it with one non-blocking
+// system call. Between two groups the worker receives what has arrived. An idle system thus
+// writes at once, a busy one batches, and a session with thousands of viewers delays the
+// others by no more than one group.
 //
-//	opening    subscribed; the head of the log is being read; live events wait
-//	flowing    each live event follows the one before it
-//	repairing  an event is missing; the log is being read; live events wait
-//	closed     nobody watches for a while, or the feed of this session was lost
+// After a write a group rests, the longer the more viewers it has, up to maxRest; frames
+// that arrive meanwhile go out in one write per viewer. The number of writes per second is
+// bounded however fast the events come. Workers write themselves, because handing a write
+// to another goroutine costs as much as the system call.
 //
-// Sequences are compared as places: the sequence with, above it, a count of how
-// often the stream began anew, because a JetStream that lost its disk counts from
-// one again, and may have passed the old head before anybody looks. So a head is a
-// sequence and a time, and each comparison begins with finding it in the log: what
-// stands elsewhere is another stream's, or the stream has lost its end. A live event
-// that does not name the head as the one before it has the log compared first, and
-// so has the first one after a reconnect.
+// About once a second a worker checks each of its connections: whether a heartbeat is due
+// and, with one non-blocking read, whether the client has left. A poller would notice
+// sooner, but we would need one per operating system; the reads cost half a percent of a
+// core for 10,000 streams.
 //
-// # Joining
+// Serve is the alternative for connections that can't be hijacked, with TLS or HTTP/2 in
+// the process: it stays on the caller's goroutine and writes to a Sink. Both produce the
+// same stream, byte for byte within the transfer encoding.
 //
-// Join puts a viewer behind what its topic has and does not wait; Ready waits until
-// the head is known. Who sends a message does both at once, joining and sending, so
-// the head may be of the answer already, or behind it: Overtook tells, and then the
-// run's beginning is read as for who comes back.
+// # Sequences
 //
-// # Coming back
+// JetStream counts from one again if it has lost its disk, so sequences are compared as
+// places: a sequence together with the number of times that the stream began anew. The head
+// of a topic is a sequence and a timestamp; every comparison with the log first looks the
+// head up there. The log is compared when a live event does not follow the head, after a
+// reconnect, when a run is silent, and now and then.
 //
-// A viewer comes with the id of the last event that it has. When the ring has that
-// event, the rest comes from there. Otherwise a tail is read, by one goroutine per
-// topic and a few per gateway: from Postgres what is recorded, which is all but the
-// last moment, up to what the ring has or else to its end; then from JetStream, which
-// has no index by session and scans, only what comes after. The tail goes into the
-// ring where there is room, so that of those who come back together one reads.
-// A workspace has four tails read at a time, so that those who come back with ids
-// that never were hold up nobody else; live streams have their own reads.
+// # Joining and resuming
 //
-// Of a tail a viewer keeps as much as it may be behind, and little when the viewers
-// of this gateway keep much together. It stands then before the ring, wherever that
-// is, and when it gets there it comes back as if from afar.
+// Join puts a viewer behind what its topic has, without blocking; Ready waits until the
+// head is known. A client that sends a message joins and sends at the same time, so the
+// head may already belong to the answer: Overtook reports that, and the run is then read
+// from its beginning, as for a client that resumes.
 //
-// # What can go missing
+// A resuming client names the last event it has. If the ring has that event, the rest comes
+// from the ring. Otherwise a tail is read, by one goroutine per topic and a few per
+// gateway: from Postgres what is recorded, which is all but the last moment, and the
+// remainder from JetStream, which has no index by session. The tail goes into the ring if
+// there is room, so that clients which resume together cause one read. A workspace may have
+// four reads in progress. A viewer keeps as much of a tail as it may be behind, and less
+// when the backlogs of this gateway are large; when it has sent that, it resumes again.
 //
-// A gap before an event shows through the event. A gap at the end shows through
-// nothing that follows, so a run that is silent is compared with the log, as all are
-// after a reconnect to the bus, and, when that has nothing new, looked up in Postgres
-// at a slow pace: if it has ended there, its end is made up here from the run's row.
-// Where events are gone for good (a number is skipped within a run, a run begins and
-// the one before it has no end, or is missing), the ring gets a hole, and each viewer
-// that comes to it gets a snapshot of what the session holds, and after that what is
-// not in the snapshot.
+// # Loss
 //
-// # If it dies here
+// A gap before an event is seen from the event's sequence. A gap at the end is not, so the
+// log is compared while a run is silent; if that shows nothing new, the run is looked up in
+// Postgres, and if it has ended, its end event is synthesized from the row. Where events
+// are gone for good (a number is missing within a run, or the previous run has no end), a
+// hole is appended to the ring. A viewer that reaches a hole gets a snapshot of the session
+// and then the events which the snapshot does not contain.
 //
-// Nothing is lost but the connections. They are cut, never ended cleanly, so that
-// clients come back with their last event's id, to any gateway. A feed that drains
-// cuts them one after the other, and says when it has none any more: the HTTP server
-// does not know of those that were taken over.
+// # Failure
+//
+// If the gateway dies, connections are lost and nothing else. Connections are cut, never
+// ended cleanly, so that clients resume with the last event's id at any gateway. A feed
+// that drains cuts its connections spread over a few seconds and reports when none is left,
+// since the HTTP server no longer knows of them.
 package feed

@@ -63,7 +63,7 @@ func (w *world) open(t testing.TB, patience time.Duration, wrap func(net.Listene
 		d.mu.Lock()
 		d.views = append(d.views, v)
 		d.mu.Unlock()
-		v.Hand(c, []byte(":\n"), func(err error) { d.ended <- err })
+		v.Attach(c, []byte(":\n"), func(err error) { d.ended <- err })
 	}))
 	if wrap != nil {
 		srv.Listener = wrap(srv.Listener)
@@ -175,7 +175,7 @@ var listeners = map[string]func(net.Listener) net.Listener{
 	"with a goroutine for every write": func(l net.Listener) net.Listener { return deaf{l} },
 }
 
-func TestHand(t *testing.T) {
+func TestAttach(t *testing.T) {
 	t.Parallel()
 	for name, wrap := range listeners {
 		t.Run(name, func(t *testing.T) {
@@ -222,9 +222,9 @@ func TestHand(t *testing.T) {
 	}
 }
 
-// TestHandOnTheWire sees that nothing but chunks goes over the wire, each of whole
+// TestAttachOnTheWire sees that nothing but chunks goes over the wire, each of whole
 // events.
-func TestHandOnTheWire(t *testing.T) {
+func TestAttachOnTheWire(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	d := w.open(t, 10*time.Second, nil)
@@ -312,7 +312,7 @@ func TestCut(t *testing.T) {
 	}
 }
 
-func TestCutBeforeHand(t *testing.T) {
+func TestCutBeforeAttach(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	why := errors.New("the right has gone")
@@ -329,7 +329,7 @@ func TestCutBeforeHand(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		v.Hand(c, nil, func(err error) { ended <- err })
+		v.Attach(c, nil, func(err error) { ended <- err })
 	}))
 	defer srv.Close()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, srv.URL, nil)
@@ -348,7 +348,7 @@ func TestCutBeforeHand(t *testing.T) {
 	}
 }
 
-func TestHandHeartbeat(t *testing.T) {
+func TestAttachHeartbeat(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil, func(c *feed.Config) { c.Heartbeat = 40 * time.Millisecond })
 	body := w.open(t, 10*time.Second, nil).get(t, "").answer()

@@ -11,17 +11,17 @@ import (
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 )
 
-// Sink is where a stream goes.
+// Sink receives a stream.
 type Sink interface {
-	// Write sends p, all of it and now, within a deadline of its own. After an
-	// error the stream is over. p belongs to the caller again when Write returns.
+	// Write sends all of p at once, within its own deadline. After an error the stream
+	// is over. Write does not retain p.
 	Write(p []byte) error
 }
 
-// Serve writes opening, then events as they come, until the followed run has
-// ended: then it returns nil. Every other end is an error, and the connection is
-// to be cut: the context's cause, the sink's error, or one of this package. Hand is
-// the same without a goroutine, for connections that allow it.
+// Serve writes opening and then events as they arrive, until the followed run has ended:
+// then it returns nil. Otherwise it returns the context's cause, the sink's error or an
+// error of this package, and the caller cuts the connection. Attach does the same without
+// a goroutine, for connections that can be hijacked.
 func (v *Viewer) Serve(ctx context.Context, w Sink, opening []byte) (err error) {
 	defer func() { v.feed.metrics.cut.WithLabelValues(reason(err)).Inc() }()
 	if err := w.Write(opening); err != nil {
@@ -47,13 +47,13 @@ func (v *Viewer) Serve(ctx context.Context, w Sink, opening []byte) (err error) 
 	}
 }
 
-// End waits for the end of the run that is followed and returns its event. After
-// an error the run may have ended or not: its row tells.
+// End waits for the end of the followed run and returns its event. After an error the run
+// may or may not have ended; its row in Postgres tells.
 func (v *Viewer) End(ctx context.Context) (*runv1.Event, error) {
 	for {
 		frames, err := v.pull()
 		if errors.Is(err, errFellOff) {
-			if err = v.catchUp(ctx); err == nil {
+			if err = v.loadTail(ctx); err == nil {
 				continue
 			}
 		}
@@ -81,7 +81,7 @@ func (v *Viewer) End(ctx context.Context) (*runv1.Event, error) {
 	}
 }
 
-// pull returns the frames that come next, none when the viewer has everything.
+// pull returns the next frames, none if the viewer has everything.
 func (v *Viewer) pull() ([]*frame, error) {
 	t := v.topic
 	t.mu.Lock()
@@ -103,16 +103,16 @@ func (v *Viewer) pull() ([]*frame, error) {
 	return frames, nil
 }
 
-// waiting is what a stream does between two writes.
+// waiting is the state of a stream between two writes.
 type waiting struct {
 	viewer *Viewer
 	sink   Sink
 	beat   *time.Timer
-	leave  <-chan struct{} // closed when streams are to end; nil when that is known
-	cut    *time.Timer     // when this one ends; nil before that is known
+	leave  <-chan struct{} // closed when the feed drains; nil once cut is set
+	cut    *time.Timer     // fires when this stream is to end
 }
 
-// next returns when there may be something to write, at once when wrote is set.
+// next returns when there may be something to write, at once if wrote is set.
 func (w *waiting) next(ctx context.Context, wrote bool) error {
 	if wrote {
 		w.beat.Reset(w.viewer.feed.cfg.Heartbeat)
@@ -146,7 +146,7 @@ func (w *waiting) next(ctx context.Context, wrote bool) error {
 	}
 }
 
-// plan chooses when this stream ends, so that not all come back at once.
+// plan picks a random time to end this stream, so that clients do not resume all at once.
 func (w *waiting) plan() {
 	w.leave = nil
 	w.cut = time.NewTimer(rand.N(w.viewer.feed.cfg.DrainWindow))
@@ -166,7 +166,7 @@ func (w *waiting) stop() {
 	}
 }
 
-// reason names an end for the metrics.
+// reason returns the metric label for the end of a stream.
 func reason(err error) string {
 	switch {
 	case err == nil:

@@ -11,75 +11,74 @@ import (
 	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
 )
 
-// Follow says what of a session a viewer wants to see. The zero Follow is all.
+// Follow selects the events of a session that a viewer receives. The zero Follow selects
+// all.
 type Follow struct {
-	// Run is the ordinal of the only run to follow, after whose end the stream is
-	// over; 0 for all runs.
+	// Run is the ordinal of the run to follow; its end ends the stream. 0 selects all runs.
 	Run int64
-	// Sender leaves out what who sent the message knows: the message, by its id,
-	// and that the run began.
+	// Sender leaves out what the sender of Message knows: the message itself, and the start
+	// of the run.
 	Sender  bool
 	Message string
 }
 
-// Viewer is one watcher's place in a session's feed. It belongs to one goroutine.
-// Its life: Open, or Join and Ready; perhaps After, FromStart or Restart to stand elsewhere than at
-// the newest event; then Serve or End, and Close; or Hand, after which it is the
-// feed's.
+// Viewer is a position in a session's feed. It belongs to one goroutine. Call Open, or Join
+// and Ready; then After, FromStart or Restart to start elsewhere than at the newest event;
+// then Serve or End, and Close. Or call Attach, after which it belongs to the feed.
 type Viewer struct {
 	feed  *Feed
 	topic *topic
 	actor identity.Actor
 	since time.Time     // when it was opened
-	wake  chan struct{} // capacity 1: there may be something new; nil once it is handed over
+	wake  chan struct{} // capacity 1: there may be new frames; nil once it is attached
 
-	// The owner's; see Hand.
-	follow   Follow
-	backlog  []*frame // what comes before the ring; set and spent under the topic's mutex
-	weight   int      // of the backlog
-	next     uint64   // index in the ring; 0 when there is more before the ring than the backlog
-	last     Position // it has this and what is before it
-	consumed uint64   // bytes of the topic that are behind next
-	held     *standing
-	placed   time.Time // when it was put where it is
-	wrote    time.Time // when it was last written to
+	// The owner's; see Attach.
+	follow       Follow
+	backlog      []*frame // frames before those of the ring; changed under the topic's mutex
+	weight       int      // of the backlog
+	next         uint64   // index in the ring; 0 if frames are missing between backlog and ring
+	last         Position // the last event that it has
+	consumed     uint64   // bytes of the topic before next
+	lastSnapshot *lastSnapshot
+	placed       time.Time // when its position was set
+	wrote        time.Time // when something was last written
 
 	// Guarded by the topic's mutex.
-	at    int // index in its group's or its topic's viewers
+	at    int // index in the viewers of its group or topic
 	group *group
-	owned bool      // a goroutine deals with it
+	owned bool      // by a worker or a goroutine
 	gone  bool      // it is in no list any more
-	cause error     // why it is to end
-	leave time.Time // when it is to end because the gateway drains
+	cause error     // the reason to end it, if any
+	leave time.Time // when to end it because the gateway drains
 
-	// Set by Hand.
+	// Set by Attach.
 	conn  *Conn
 	ended func(error)
 }
 
-// standing is what the last snapshot told a viewer.
-type standing struct {
+// lastSnapshot describes the snapshot that a viewer was sent last.
+type lastSnapshot struct {
 	contents Contents
 	taken    time.Time
 	until    place
 }
 
-// errAgain means that the ring moves on faster than the log can be read.
+// errAgain means that the ring evicts frames faster than the log can be read.
 var errAgain = errors.New("the ring moves on faster than the log can be read")
 
-// errFellOff means that the ring has no longer what the viewer wants next.
+// errFellOff means that the viewer's next frame was evicted from the ring.
 var errFellOff = errors.New("the viewer fell off the ring")
 
 const (
-	// tailAttempts bounds how often the log is read again because the ring moved on.
+	// tailAttempts limits how often the log is read again because the ring has moved on.
 	tailAttempts = 4
-	// aheadWait is how long an event that another gateway already had may take to come here.
+	// aheadWait is how long to wait for an event that another gateway has sent already.
 	aheadWait  = 500 * time.Millisecond
 	aheadLooks = 25
 )
 
-// Ready waits until the feed of the session is open: what is published after that
-// is not missed. After an error the viewer is to be closed.
+// Ready waits until the feed of the session is open. No event published after that is
+// missed. After an error the caller closes the viewer.
 func (v *Viewer) Ready(ctx context.Context) error {
 	select {
 	case <-v.topic.opened:
@@ -94,12 +93,11 @@ func (v *Viewer) Ready(ctx context.Context) error {
 	return nil
 }
 
-// Overtook reports whether the log had events of a run, or of a later one, when the
-// viewer's session was opened here: the viewer stands behind them, whoever made the
-// run.
+// Overtook reports whether the log already had events of a run, or of a later one, when
+// the session was opened here. The viewer's position is then behind them.
 func (v *Viewer) Overtook(run int64) bool { return v.topic.first.Run >= run }
 
-// stand places the viewer at an index of the ring. The topic's lock is held.
+// stand sets the viewer's position in the ring. The caller holds the topic's lock.
 func (v *Viewer) stand(index uint64) {
 	r := &v.topic.ring
 	v.spend(len(v.backlog))
@@ -111,14 +109,14 @@ func (v *Viewer) stand(index uint64) {
 	}
 }
 
-// Close gives the viewer up. Closing twice is harmless.
+// Close removes the viewer. Further calls have no effect.
 func (v *Viewer) Close() {
 	if v.topic != nil {
 		v.topic.remove(v)
 	}
 }
 
-// Forget is Close for a session that turned out not to exist: nothing of it is kept.
+// Forget is Close for a session that does not exist: its topic is closed too.
 func (v *Viewer) Forget() {
 	v.Close()
 	t := v.topic
@@ -139,8 +137,8 @@ func (v *Viewer) poke() {
 	}
 }
 
-// FollowRun makes the viewer follow one run only. The run need not have begun: if
-// it ends without the log showing it, the feed finds out.
+// FollowRun makes the viewer follow one run, which need not have begun. The feed notices the
+// run's end even if the log does not show it.
 func (v *Viewer) FollowRun(run *agentv1.Run, f Follow) {
 	v.follow = f
 	v.follow.Run = run.GetOrdinal()
@@ -152,20 +150,20 @@ func (v *Viewer) FollowRun(run *agentv1.Run, f Follow) {
 	})
 }
 
-// After places the viewer behind the event at p; false when it is not known here
-// any more, or not yet: then a snapshot is due.
+// After sets the position behind the event at p. It returns false if the event is no longer
+// kept, or not yet known; the viewer then needs a snapshot.
 func (v *Viewer) After(ctx context.Context, p Position) (bool, error) {
 	return v.seek(ctx, p, 1, 0)
 }
 
-// FromStart places the viewer before the first event of a run. When that is false
-// the log does not have it, and the viewer stands where it stood.
+// FromStart sets the position before the first event of a run. It returns false and leaves
+// the position if the log does not have that event.
 func (v *Viewer) FromStart(ctx context.Context, run int64) (bool, error) {
 	return v.seek(ctx, Position{Run: run}, 0, 0)
 }
 
-// FromStartOfNew is FromStart for a run that was made after Join: what is not here
-// yet is still to come, unless the log had it when the session was opened.
+// FromStartOfNew is FromStart for a run that was created after Join: its events arrive live,
+// unless the log had them when the session was opened.
 func (v *Viewer) FromStartOfNew(ctx context.Context, run int64) (bool, error) {
 	if v.seekRing(Position{Run: run}, 0) {
 		return true, nil
@@ -180,15 +178,13 @@ func (v *Viewer) FromStartOfNew(ctx context.Context, run int64) (bool, error) {
 	return v.FromStart(ctx, run)
 }
 
-// AwaitStart is FromStart for a run that has begun and whose first event may be on
-// its way: it waits a moment for it.
+// AwaitStart is FromStart for a run that has begun; it waits a moment for the first event.
 func (v *Viewer) AwaitStart(ctx context.Context, run int64) (bool, error) {
 	return v.await(ctx, Position{Run: run}, 0)
 }
 
-// seek looks for the event at p, in the ring and then in what is kept behind it,
-// and places the viewer skip frames after it. It may do with a page of so many
-// bytes, if that is not 0.
+// seek looks for the event at p in the ring, then in the record and the log, and sets the
+// position skip frames after it. If page is not 0, that many bytes of a tail are enough.
 func (v *Viewer) seek(ctx context.Context, p Position, skip, page int) (found bool, err error) {
 	if cursor := p; skip > 0 {
 		defer func() {
@@ -197,7 +193,7 @@ func (v *Viewer) seek(ctx context.Context, p Position, skip, page int) (found bo
 			}
 		}()
 	}
-	if p == (Position{}) { // before all: there is no such event, so it is the one after it
+	if p == (Position{}) { // before all events: look for the first one
 		p, skip = Position{Run: 1}, 0
 	}
 	if p.Run < 1 {
@@ -219,8 +215,8 @@ func (v *Viewer) seek(ctx context.Context, p Position, skip, page int) (found bo
 	return found, err
 }
 
-// fromTail places the viewer at that frame of a tail read for w which at tells;
-// false leaves the viewer where it is.
+// fromTail reads a tail for w and sets the position to the frame that at returns. If at
+// returns false, the position stays.
 func (v *Viewer) fromTail(ctx context.Context, w wanted, at func(tail) (int, bool, error)) error {
 	for range tailAttempts {
 		got, err := v.load(ctx, w)
@@ -250,7 +246,7 @@ func (v *Viewer) seekRing(p Position, skip int) bool {
 	return ok
 }
 
-// isAhead reports whether p could be the id of an event that is about to come.
+// isAhead reports whether p may be an event that has not arrived yet.
 func isAhead(frames []*frame, p Position) bool {
 	if len(frames) == 0 {
 		return false
@@ -259,7 +255,7 @@ func isAhead(frames []*frame, p Position) bool {
 	return p.Run == newest.Run && p.Number > newest.Number || p.Run == newest.Run+1
 }
 
-// await waits a moment for an event that must come, such as one that the viewer has
+// await waits a moment for an event that is expected, such as one that the viewer received
 // from a gateway that was ahead.
 func (v *Viewer) await(ctx context.Context, p Position, skip int) (bool, error) {
 	tick := time.NewTicker(aheadWait / aheadLooks)
@@ -277,7 +273,7 @@ func (v *Viewer) await(ctx context.Context, p Position, skip int) (bool, error) 
 	return v.seekRing(p, skip), nil
 }
 
-// load returns a tail that was read for w, or one that has the event it asks for.
+// load returns a tail that was read for w, or one that contains the event w asks for.
 func (v *Viewer) load(ctx context.Context, w wanted) (tail, error) {
 	t, c := v.topic, make(chan tail, 1)
 	w.since, w.actor, w.c = v.since, v.actor, c
@@ -297,8 +293,8 @@ func (v *Viewer) load(ctx context.Context, w wanted) (tail, error) {
 	}
 }
 
-// join makes the tail's frames from the i-th on the viewer's backlog, before what
-// the ring has after the tail; false when the ring has moved on since.
+// join makes the tail's frames from index i on the viewer's backlog, followed by the ring. It
+// returns false if the ring has moved on.
 func (v *Viewer) join(got tail, i int) bool {
 	t := v.topic
 	t.mu.Lock()
@@ -311,7 +307,7 @@ func (v *Viewer) join(got tail, i int) bool {
 	return ok || got.part
 }
 
-// Snapshot returns what the session holds, as of after this call.
+// Snapshot returns a snapshot of the session that was taken after the call began.
 func (v *Viewer) Snapshot(ctx context.Context) (Snapshot, error) {
 	return v.snapshotAfter(ctx, time.Now())
 }
@@ -324,11 +320,11 @@ func (v *Viewer) snapshotAfter(ctx context.Context, need time.Time) (Snapshot, e
 	return snap, nil
 }
 
-// Restart places the viewer where a snapshot of Snapshot ends: before the events
-// that it does not contain. The end of a run that is followed still comes.
+// Restart sets the position before the first event that the snapshot does not contain. The
+// end of the followed run is sent in any case.
 func (v *Viewer) Restart(ctx context.Context, snap Snapshot) error {
 	p := snap.Contents.Position()
-	v.held = &standing{snap.Contents, snap.taken, snap.until}
+	v.lastSnapshot = &lastSnapshot{snap.Contents, snap.taken, snap.until}
 	v.last = p
 	if v.restartInRing(p) {
 		return nil
@@ -340,9 +336,9 @@ func (v *Viewer) Restart(ctx context.Context, snap Snapshot) error {
 	return v.fromTail(ctx, wanted{from: from}, func(got tail) (int, bool, error) {
 		i, ok := v.restartAt(got.frames, p)
 		if !ok && got.short {
-			return 0, false, unavailable(ErrSlow) // there is more after the snapshot than is brought after it
+			return 0, false, unavailable(ErrSlow) // too many events follow the snapshot
 		}
-		return i, true, nil // what the snapshot contains is left out one by one
+		return i, true, nil // wants leaves out what the snapshot contains
 	})
 }
 
@@ -361,8 +357,8 @@ func (v *Viewer) restartInRing(p Position) bool {
 	return ok
 }
 
-// restartAt returns which of the frames to go on with when all up to p is known;
-// ok tells that nothing is missing before it.
+// restartAt returns the index of the frame to continue with after a snapshot up to p. ok
+// reports that no frame is missing before it.
 func (v *Viewer) restartAt(frames []*frame, p Position) (i int, ok bool) {
 	if i, ok = findFrame(frames, p); !ok {
 		return 0, false
@@ -376,12 +372,11 @@ func (v *Viewer) restartAt(frames []*frame, p Position) (i int, ok bool) {
 			return j, true
 		}
 	}
-	return i, p.Run <= v.follow.Run // of a later one, and the end that is waited for was before
+	return i, p.Run <= v.follow.Run // else the followed run's end came before these frames
 }
 
-// catchUp places a viewer that the ring has left behind where it was, out of what
-// is kept behind the ring.
-func (v *Viewer) catchUp(ctx context.Context) error {
+// loadTail reads the frames that were evicted from the ring before the viewer had them.
+func (v *Viewer) loadTail(ctx context.Context) error {
 	if v.last == (Position{}) {
 		return ErrSlow
 	}

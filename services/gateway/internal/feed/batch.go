@@ -6,27 +6,27 @@ import (
 	"time"
 )
 
-// outcome is what gathering came to.
+// outcome says why a batch ends where it does.
 type outcome uint8
 
 const (
-	everything outcome = iota // there is no more
-	more                      // than is written at once
-	over                      // the run that is followed has ended
-	atHole                    // events are missing next
-	behind                    // the ring has no longer what is next
-	slow                      // the viewer is too far behind to be carried along
+	everything outcome = iota // the viewer has all frames
+	more                      // the batch is full
+	over                      // the followed run has ended
+	atHole                    // the next frame is a hole
+	behind                    // the next frame was evicted from the ring
+	slow                      // the viewer is too far behind
 	lost                      // the topic is closed
 )
 
 const (
-	pullBytes  = 32 << 10 // what is written at once, but for an event that is larger
+	pullBytes  = 32 << 10 // of a batch, unless one event is larger
 	pullFrames = 1024
 )
 
-// gather appends what the viewer is to see next. It does not wait. The topic's
-// lock is held.
-func (v *Viewer) gather(buf []byte) ([]byte, outcome) {
+// nextBatch appends the next frames for the viewer to buf, without blocking. The caller
+// holds the topic's lock.
+func (v *Viewer) nextBatch(buf []byte) ([]byte, outcome) {
 	r := &v.topic.ring
 	switch {
 	case v.topic.err != nil:
@@ -54,8 +54,8 @@ func (v *Viewer) gather(buf []byte) ([]byte, outcome) {
 	return buf, what
 }
 
-// take appends frames for as long as they can be appended, and tells how many it
-// dealt with.
+// take appends the frames that the viewer wants, up to the end of a batch, and returns how
+// many frames it has passed.
 func (v *Viewer) take(buf []byte, frames []*frame) (int, []byte, outcome) {
 	start := len(buf)
 	for i, f := range frames {
@@ -63,10 +63,10 @@ func (v *Viewer) take(buf []byte, frames []*frame) (int, []byte, outcome) {
 		case i == pullFrames, len(buf)-start >= pullBytes:
 			return i, buf, more
 		case f.kind == hole && v.knows(f):
-			v.last = v.held.contents.Position()
+			v.last = v.lastSnapshot.contents.Position()
 			continue
 		case f.kind == hole && len(buf) > start:
-			return i, buf, more // first what was before it
+			return i, buf, more // the frames before the hole go out first
 		case f.kind == hole:
 			return i, buf, atHole
 		}
@@ -85,11 +85,11 @@ func (v *Viewer) take(buf []byte, frames []*frame) (int, []byte, outcome) {
 	return len(frames), buf, everything
 }
 
-// hasAll reports whether nothing waits for the viewer. The topic's lock is held.
+// hasAll reports whether the viewer has all frames. The caller holds the topic's lock.
 func (v *Viewer) hasAll() bool { return v.next >= v.topic.ring.end() && len(v.backlog) == 0 }
 
-// isSlow reports whether the viewer is too far behind to be carried along: by time
-// or, when it has had a moment to read on, by bytes. The topic's lock is held.
+// isSlow reports whether the viewer is too far behind: by time, or by bytes once it has had
+// a moment to read. The caller holds the topic's lock.
 func (v *Viewer) isSlow(r *ring) bool {
 	if v.hasAll() {
 		return false
@@ -103,7 +103,7 @@ func (v *Viewer) isSlow(r *ring) bool {
 	return age > limit || age > limit/15 && behind > v.feed.cfg.BehindBytes
 }
 
-// wants reports whether the viewer is to see a frame.
+// wants reports whether the frame is to be sent to the viewer.
 func (v *Viewer) wants(f *frame) bool {
 	switch {
 	case v.follow.Run != 0 && f.pos.Run != v.follow.Run:
@@ -111,32 +111,32 @@ func (v *Viewer) wants(f *frame) bool {
 	case v.follow.Sender && f.kind == runStart, v.follow.Sender && f.kind == userMessage && f.message == v.follow.Message:
 		return false
 	case v.follow.Run != 0 && f.kind == runEnd:
-		return true // the stream's own end comes whatever the snapshot has told
+		return true // the stream's own end is sent even if a snapshot contained it
 	case v.has(f):
 		return false
 	}
-	return v.held == nil || !v.held.contents.covers(f)
+	return v.lastSnapshot == nil || !v.lastSnapshot.contents.covers(f)
 }
 
-// has reports whether the viewer had the frame already: from a gateway that was
-// ahead, or out of the record where it was made up here.
+// has reports whether the viewer already has the frame: from a gateway that was ahead, or
+// from the record if the frame was synthesized here.
 func (v *Viewer) has(f *frame) bool { return f.pos.Run == v.last.Run && f.pos.Number <= v.last.Number }
 
-// knows reports whether the snapshot that the viewer has makes good for a hole.
+// knows reports whether the viewer's snapshot covers a hole.
 func (v *Viewer) knows(f *frame) bool {
 	switch {
-	case v.held == nil:
+	case v.lastSnapshot == nil:
 		return false
 	case f.synthetic:
-		return !f.time.After(v.held.taken)
+		return !f.time.After(v.lastSnapshot.taken)
 	}
-	return f.place <= v.held.until
+	return f.place <= v.lastSnapshot.until
 }
 
-// collect is gather with all that it takes to go on: it waits for the log, the
-// record and snapshots. It appends nothing when the viewer has everything. What it
-// appended is to be written also when there is an error; the stream ends with one,
-// and when over is set.
+// collect is nextBatch for callers that may block: it reads the log and the record, and
+// takes snapshots, where nextBatch stops. It appends nothing if the viewer has everything.
+// The caller writes what was appended, even after an error. The stream ends after an error
+// and when isOver is set.
 func (v *Viewer) collect(ctx context.Context, buf []byte) (_ []byte, isOver bool, err error) {
 	t, start := v.topic, len(buf)
 	for {
@@ -146,7 +146,7 @@ func (v *Viewer) collect(ctx context.Context, buf []byte) (_ []byte, isOver bool
 			next *frame
 		)
 		t.locked(func() {
-			buf, what = v.gather(buf)
+			buf, what = v.nextBatch(buf)
 			why, next = t.err, v.nextFrame()
 		})
 		switch what {
@@ -157,7 +157,7 @@ func (v *Viewer) collect(ctx context.Context, buf []byte) (_ []byte, isOver bool
 		case atHole:
 			return v.bridge(ctx, buf, next)
 		case behind:
-			err = v.catchUp(ctx)
+			err = v.loadTail(ctx)
 		case slow:
 			err = ErrSlow
 		case more, everything:
@@ -176,8 +176,7 @@ func (v *Viewer) collect(ctx context.Context, buf []byte) (_ []byte, isOver bool
 	}
 }
 
-// nextFrame returns the frame that the viewer stands before, if there is one. The
-// topic's lock is held.
+// nextFrame returns the viewer's next frame, or nil. The caller holds the topic's lock.
 func (v *Viewer) nextFrame() *frame {
 	r := &v.topic.ring
 	switch {
@@ -189,7 +188,7 @@ func (v *Viewer) nextFrame() *frame {
 	return nil
 }
 
-// bridge makes good for a hole with a snapshot.
+// bridge sends a snapshot in place of the events that a hole stands for.
 func (v *Viewer) bridge(ctx context.Context, buf []byte, f *frame) ([]byte, bool, error) {
 	snap, err := v.snapshotAfter(ctx, f.time)
 	if err != nil {
@@ -198,7 +197,7 @@ func (v *Viewer) bridge(ctx context.Context, buf []byte, f *frame) ([]byte, bool
 	return v.AppendSnapshot(buf, snap), false, v.Restart(ctx, snap)
 }
 
-// AppendSnapshot appends the event that tells a viewer what the session holds.
+// AppendSnapshot appends the snapshot event.
 func (v *Viewer) AppendSnapshot(buf []byte, snap Snapshot) []byte {
 	return v.feed.cfg.Dialect.AppendSnapshot(buf, snap.Data, snap.Contents.Position().String())
 }

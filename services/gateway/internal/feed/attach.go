@@ -10,12 +10,11 @@ import (
 	"signalbox.dev/pkg/sse"
 )
 
-// Hand gives the viewer and its connection to the feed, which writes opening, then
-// events as they come, until the run that is followed has ended. ended is called
-// once, by any goroutine: with nil after that end, else with why the connection was
-// cut. Then both are gone. Hand returns when the viewer has what there is by now:
-// from then on it needs no goroutine.
-func (v *Viewer) Hand(c *Conn, opening []byte, ended func(error)) {
+// Attach gives the viewer and its connection to the feed, which writes opening and then
+// events as they arrive, until the followed run has ended. ended is called once, on any
+// goroutine: with nil after the run's end, else with the reason why the connection was cut.
+// The connection is closed by then. Attach returns when the viewer has caught up.
+func (v *Viewer) Attach(c *Conn, opening []byte, ended func(error)) {
 	t, f := v.topic, v.feed
 	f.count(1)
 	t.mu.Lock()
@@ -29,13 +28,13 @@ func (v *Viewer) Hand(c *Conn, opening []byte, ended func(error)) {
 	}
 	defer f.work.Done()
 	v.contain(func() {
-		buf, what := v.gatherLocked(append(make([]byte, room, 1<<10), opening...))
-		v.pursue(c.seal(buf, what == over), what == over)
+		buf, what := v.nextBatchLocked(append(make([]byte, room, 1<<10), opening...))
+		v.catchUp(c.seal(buf, what == over), what == over)
 	})
 }
 
-// contain calls f, which owns the viewer or has found that it must not. A panic cuts the
-// stream: the client comes back.
+// contain calls f, which owns the viewer or has found that it may not. A panic cuts the
+// stream, and the client resumes.
 func (v *Viewer) contain(f func()) {
 	if err := panics.Try(func() error { f(); return nil }); err != nil {
 		t := v.topic
@@ -49,14 +48,14 @@ func (v *Viewer) contain(f func()) {
 	}
 }
 
-// gatherLocked is gather for a caller who does not hold the topic's lock.
-func (v *Viewer) gatherLocked(buf []byte) (_ []byte, what outcome) {
-	v.topic.locked(func() { buf, what = v.gather(buf) })
+// nextBatchLocked locks the topic and calls nextBatch.
+func (v *Viewer) nextBatchLocked(buf []byte) (_ []byte, what outcome) {
+	v.topic.locked(func() { buf, what = v.nextBatch(buf) })
 	return buf, what
 }
 
-// Cut ends the stream of a viewer that was handed over, or that will be. why is
-// given to ended. It does not wait.
+// Cut ends the stream of a viewer that is attached or is about to be. why is passed to
+// ended. Cut does not block.
 func (v *Viewer) Cut(why error) {
 	t := v.topic
 	t.mu.Lock()
@@ -67,17 +66,17 @@ func (v *Viewer) Cut(why error) {
 	v.owned = true
 	t.mu.Unlock()
 	switch {
-	case conn == nil: // Hand finds out why
+	case conn == nil: // Attach will see the cause
 	case owned:
-		conn.interrupt() // and so does its owner
+		conn.interrupt() // the owner will see the cause
 	default:
 		v.finish(why)
 	}
 }
 
-// turn is a worker's: it writes what is new to a viewer, without waiting. What
-// would have to wait is left to a goroutine. With look it sees to it that the
-// viewer is there, and hears from us.
+// turn writes new frames to the viewer without blocking; the worker calls it. If something
+// would block, a goroutine takes over. With look set, turn also sends a heartbeat if one is
+// due and checks whether the client has left.
 func (v *Viewer) turn(p *pen, now time.Time, look bool) {
 	t := v.topic
 	t.mu.Lock()
@@ -88,7 +87,7 @@ func (v *Viewer) turn(p *pen, now time.Time, look bool) {
 	v.owned = true
 	t.mu.Unlock()
 	for {
-		buf, what := v.gatherLocked(p.clean())
+		buf, what := v.nextBatchLocked(p.clean())
 		silent := len(buf) == room
 		if silent && look && now.Sub(v.wrote) > v.feed.cfg.Heartbeat-v.feed.cfg.lookEvery() {
 			buf = sse.AppendHeartbeat(buf)
@@ -119,7 +118,7 @@ func (v *Viewer) turn(p *pen, now time.Time, look bool) {
 			v.finish(why)
 			return
 		}
-		if what != more { // what came meanwhile has another turn
+		if what != more { // frames that arrived meanwhile queue another turn
 			v.owned = false
 			t.mu.Unlock()
 			return
@@ -128,7 +127,7 @@ func (v *Viewer) turn(p *pen, now time.Time, look bool) {
 	}
 }
 
-// why returns why the stream is to end, nil when it is not. The topic's lock is held.
+// why returns the reason to end the stream, or nil. The caller holds the topic's lock.
 func (v *Viewer) why() error {
 	if v.cause != nil {
 		return v.cause
@@ -136,19 +135,19 @@ func (v *Viewer) why() error {
 	return v.topic.err
 }
 
-// detach goes on in a goroutine of its own. rest is what the viewer has got only
-// the beginning of.
+// detach continues in a new goroutine. rest is the part of the last write that the
+// connection did not take.
 func (v *Viewer) detach(rest []byte, isOver bool) {
 	v.feed.metrics.catchUps.Inc()
 	rest = append([]byte(nil), rest...)
-	if !v.feed.start(func() { v.contain(func() { v.pursue(rest, isOver) }) }) {
+	if !v.feed.start(func() { v.contain(func() { v.catchUp(rest, isOver) }) }) {
 		v.finish(ErrDraining)
 	}
 }
 
-// pursue brings a viewer up to date, waiting for its connection, for the log and
-// for Postgres, and then lets go of it. The caller owns it.
-func (v *Viewer) pursue(rest []byte, isOver bool) {
+// catchUp brings the viewer up to date and gives up its ownership, which the caller holds.
+// It may block on the connection, the log and Postgres.
+func (v *Viewer) catchUp(rest []byte, isOver bool) {
 	t := v.topic
 	var buf []byte
 	var err error
@@ -183,7 +182,7 @@ func (v *Viewer) pursue(rest []byte, isOver bool) {
 	}
 }
 
-// finish ends the stream. The caller owns the viewer, and nobody will after it.
+// finish ends the stream. The caller owns the viewer, for the last time.
 func (v *Viewer) finish(err error) {
 	t, f := v.topic, v.feed
 	t.mu.Lock()

@@ -23,7 +23,7 @@ func TestTake(t *testing.T) {
 	gap := &frame{place: 15, kind: hole}
 	big := f(1, 2)
 	big.data = make([]byte, pullBytes)
-	told := &standing{contents: Contents{last: Position{1, 9}, active: 1, committed: 1}, until: 20}
+	told := &lastSnapshot{contents: Contents{last: Position{1, 9}, active: 1, committed: 1}, until: 20}
 	for _, tt := range []struct {
 		name   string
 		v      Viewer
@@ -40,9 +40,9 @@ func TestTake(t *testing.T) {
 		{"runs one between the other", Viewer{last: Position{1, 1}}, []*frame{f(3, 0), f(1, 2), f(3, 1)}, 3, "3-0 1-2 3-1 ", everything, Position{3, 1}},
 		{"up to a hole", Viewer{}, []*frame{f(1, 0), gap, f(1, 5)}, 1, "1-0 ", more, Position{1, 0}},
 		{"a hole", Viewer{last: Position{1, 0}}, []*frame{gap, f(1, 5)}, 0, "", atHole, Position{1, 0}},
-		{"a hole that a snapshot makes good for", Viewer{held: told, last: Position{1, 8}}, []*frame{gap, f(1, 2)}, 2, "", everything, Position{1, 2}},
+		{"a hole that a snapshot makes good for", Viewer{lastSnapshot: told, last: Position{1, 8}}, []*frame{gap, f(1, 2)}, 2, "", everything, Position{1, 2}},
 		{"a followed run, over", Viewer{follow: Follow{Run: 1}}, []*frame{f(2, 0), f(1, 0), end(1, 1, false), f(2, 1)}, 3, "1-0 1-1 ", over, Position{1, 1}},
-		{"a followed run's end that a snapshot told", Viewer{follow: Follow{Run: 1}, held: told, last: Position{1, 9}}, []*frame{end(1, 9, false)}, 1, "1-9 ", over, Position{1, 9}},
+		{"a followed run's end that a snapshot told", Viewer{follow: Follow{Run: 1}, lastSnapshot: told, last: Position{1, 9}}, []*frame{end(1, 9, false)}, 1, "1-9 ", over, Position{1, 9}},
 		{"not all at once", Viewer{}, []*frame{big, f(1, 3)}, 1, string(big.data), more, Position{1, 2}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
