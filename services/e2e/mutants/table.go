@@ -45,13 +45,6 @@ var mutants = []mutant{
 		inside: test{sim, "^TestRowsArePostgres$"}, outside: test{zombies, "^TestZombies$/^runner$"},
 	},
 	{
-		name: "claim-without-lease", what: "a claim holds until its lease has run out",
-		file:   "services/agent-runner/internal/run/claim.go",
-		old:    "lease_until = clock_timestamp() + @lease,\n\t\t\tlast_event",
-		new:    "lease_until = clock_timestamp(),\n\t\t\tlast_event",
-		inside: test{sim, "^TestRowsArePostgres$"}, outside: test{zombies, "^TestZombies$/^events_twice$"},
-	},
-	{
 		name: "stop-not-heard", what: "a person's stop reaches the model call",
 		file:   "services/agent-runner/internal/loop/answering.go",
 		old:    "case mail.Stop:\n\t\t\t\tcancel(errStopped)",
@@ -81,11 +74,12 @@ var mutants = []mutant{
 		inside: test{sim, "^TestSeeds$"}, outside: test{zombies, "^TestZombies$/^contended_log$"},
 	},
 	{
+		// No story shows it: the end of a run that is missing on the log is made good for.
 		name: "outbox-forgets-what-failed", what: "a row leaves the outbox when the bus has taken it",
 		file:   "services/agent-runner/internal/outbox/outbox.go",
 		old:    "p.setStuck(stream(r.Subject), err)\n\t\treturn false",
 		new:    "p.setStuck(stream(r.Subject), err)\n\t\treturn true",
-		inside: test{outbox, "^TestSilentStream$"}, outside: test{zombies, "^TestZombies$/^outbox$"},
+		inside: test{outbox, "^TestSilentStream$"}, outside: test{sim, "^TestSeeds$"},
 	},
 	{
 		name: "zombie-shown", what: "events of a claim that is over are ignored",
@@ -104,7 +98,7 @@ var mutants = []mutant{
 			`return f.pos.Run == v.last.Run && f.pos.Number <= v.last.Number }`,
 			`return f == nil }`,
 		},
-		inside: test{runorder, "^TestOrder$"}, outside: test{zombies, "^TestZombies$/^events_twice$"},
+		inside: test{runorder, "^TestOrder$"}, outside: test{gateway, "^TestDuplicatesAndZombiesAreDropped$"},
 	},
 	{
 		name: "hole-unnoticed", what: "a hole in the numbers is noticed",
