@@ -69,7 +69,7 @@ func (c *conversations) GetSession(ctx context.Context, req *agentv1.GetSessionR
 	if err != nil {
 		return nil, err
 	}
-	v, err := c.store.Look(ctx, actor, session, !req.GetWithoutMessages())
+	v, err := c.store.Read(ctx, actor, session, !req.GetWithoutMessages())
 	if err != nil {
 		return nil, err
 	}
@@ -124,21 +124,21 @@ func (c *conversations) Submit(ctx context.Context, req *agentv1.SubmitRequest) 
 	if err != nil {
 		return nil, err
 	}
-	start := c.starter.reserve(actor.Workspace, session)
-	defer start.free(ctx)
+	reservation := c.starter.reserve(actor.Workspace, session)
+	defer reservation.release(ctx)
 	// To the end, also when the caller goes away: the message is said, and what became of
 	// the claim of its run is known.
 	out, err := c.store.Submit(context.WithoutCancel(ctx), actor, conversation.NewMessage{
 		Session: session, Content: json.RawMessage(req.GetContentJson()), Model: req.GetModel(), Provider: req.GetProvider(),
 		Tools: selection(req.GetTools()), CollectToolStats: req.GetCollectToolStats(), IdempotencyKey: req.GetIdempotencyKey(),
-		Mode: modeOf(req.GetMode()), Timezone: req.GetTimezone(), Take: start.take(),
+		Mode: modeOf(req.GetMode()), Timezone: req.GetTimezone(), PreClaim: reservation.claimNew(),
 	})
 	if err != nil {
 		return nil, err
 	}
 	switch {
 	case out.First:
-		start.begin(ctx, out)
+		reservation.begin(ctx, out)
 	case out.Steered:
 		c.nudge(ctx, out.Run.ID)
 	}
@@ -161,33 +161,33 @@ func (c *conversations) Cancel(ctx context.Context, req *agentv1.CancelRequest) 
 	if req.GetMemberId() != "" {
 		cancel = c.cancelMember
 	}
-	told, running, err := cancel(ctx, req)
+	cancelled, running, err := cancel(ctx, req)
 	if err != nil {
 		return nil, err
 	}
 	c.nudge(ctx, running...)
 	res := &agentv1.CancelResponse{}
-	for _, r := range told {
+	for _, r := range cancelled {
 		res.RunIds = append(res.RunIds, r.String())
 	}
 	return res, nil
 }
 
-func (c *conversations) cancel(ctx context.Context, req *agentv1.CancelRequest) (told, running []id.Run, err error) {
+func (c *conversations) cancel(ctx context.Context, req *agentv1.CancelRequest) (cancelled, running []id.Run, err error) {
 	actor, session, err := writer(ctx, req.GetSessionId())
 	if err != nil {
 		return nil, nil, err
 	}
-	which := conversation.Which{All: req.GetAll()}
+	target := conversation.Target{All: req.GetAll()}
 	if req.GetRunId() != "" {
-		if which.Only, err = id.Parse[id.Run](req.GetRunId()); err != nil {
+		if target.Only, err = id.Parse[id.Run](req.GetRunId()); err != nil {
 			return nil, nil, fault.New(fault.Invalid, "run_id: %v", err)
 		}
 	}
-	return c.store.Cancel(ctx, actor, session, which)
+	return c.store.Cancel(ctx, actor, session, target)
 }
 
-func (c *conversations) cancelMember(ctx context.Context, req *agentv1.CancelRequest) (told, running []id.Run, err error) {
+func (c *conversations) cancelMember(ctx context.Context, req *agentv1.CancelRequest) (cancelled, running []id.Run, err error) {
 	actor, err := identity.Require(ctx, identity.Viewer)
 	if err != nil {
 		return nil, nil, err

@@ -175,7 +175,7 @@ func (s *Service) wireLoop(presets *preset.Set) error {
 	})
 	s.starter = &starter{
 		runs: s.runs, loop: s.loop, bus: s.deps.Bus, log: s.deps.Log,
-		slots: make(chan struct{}, s.cfg.Slots), draining: make(chan struct{}), letGo: make(chan struct{}),
+		slots: make(chan struct{}, s.cfg.Slots), draining: make(chan struct{}), abort: make(chan struct{}),
 	}
 	return nil
 }

@@ -32,75 +32,75 @@ type starter struct {
 	slots    chan struct{}
 	draining chan struct{} // closed when this process leaves
 
-	mu    sync.Mutex // guards gone and what is added to work
-	gone  bool
-	work  sync.WaitGroup
-	letGo chan struct{} // closed when the work has to end at once
+	mu      sync.Mutex // guards gone and what is added to work
+	stopped bool
+	work    sync.WaitGroup
+	abort   chan struct{} // closed when the work has to end at once
 }
 
-// start is the beginning of one run, while its message is being stored.
-type start struct {
+// reservation is the beginning of one run, while its message is being stored.
+type reservation struct {
 	*starter
 	workspace id.Workspace
 	session   id.Session
-	mine      bool        // a slot is reserved
-	taking    *run.Taking // the claim of the run, if one is
+	reserved  bool          // a slot is reserved
+	preClaim  *run.PreClaim // the claim of the run, if one is
 }
 
 // reserve takes a slot, if there is one. The caller calls begin or free.
-func (s *starter) reserve(ws id.Workspace, session id.Session) *start {
-	st := &start{starter: s, workspace: ws, session: session}
+func (s *starter) reserve(ws id.Workspace, session id.Session) *reservation {
+	st := &reservation{starter: s, workspace: ws, session: session}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.gone {
+	if s.stopped {
 		return st
 	}
 	select {
 	case s.slots <- struct{}{}:
-		st.mine = true
+		st.reserved = true
 		s.work.Add(1)
 	default:
 	}
 	return st
 }
 
-// take is conversation.NewMessage.Take: it claims the run if a slot is reserved.
-func (st *start) take() *run.Taking {
-	if st.mine {
-		st.taking = st.runs.Take(st.workspace, st.session)
+// claimNew is conversation.NewMessage.Take: it claims the run if a slot is reserved.
+func (st *reservation) claimNew() *run.PreClaim {
+	if st.reserved {
+		st.preClaim = st.runs.PreClaim(st.workspace, st.session)
 	}
-	return st.taking
+	return st.preClaim
 }
 
-// free gives the slot back, if begin has not used it. When nobody knows whether the
+// release gives the slot back, if begin has not used it. When nobody knows whether the
 // run was made and claimed, it is left to the sweeper.
-func (st *start) free(ctx context.Context) {
-	if !st.mine {
+func (st *reservation) release(ctx context.Context) {
+	if !st.reserved {
 		return
 	}
-	st.mine = false
+	st.reserved = false
 	release := func() {
 		<-st.slots
 		st.work.Done()
 	}
-	claimed, perhaps := st.taking.Sent()
-	if !perhaps {
+	claimed, ok := st.preClaim.Pending()
+	if !ok {
 		release()
 		return
 	}
 	ctx = context.WithoutCancel(ctx)
 	go func() {
 		defer release()
-		panics.Contain(ctx, st.log, "release of a claim", func() { st.loop.Disown(ctx, st.workspace, claimed) })
+		panics.Contain(ctx, st.log, "release of a claim", func() { st.loop.ReleaseUnconfirmed(ctx, st.workspace, claimed) })
 	}()
 }
 
 // begin works on a run that was made: on the claim, or by asking for a runner. It does
 // not wait to hear that the queue has taken the message: the row of the run says the
 // same, and the sweeper reads it.
-func (st *start) begin(ctx context.Context, made *conversation.Submitted) {
-	if claim := st.taking.Claim(); claim != nil {
-		st.mine = false // the slot is the goroutine's
+func (st *reservation) begin(ctx context.Context, made *conversation.Submitted) {
+	if claim := st.preClaim.Claim(); claim != nil {
+		st.reserved = false // the slot is the goroutine's
 		go st.answer(context.WithoutCancel(ctx), claim)
 		return
 	}
@@ -118,7 +118,7 @@ func (s *starter) answer(ctx context.Context, claim *run.Claim) {
 	var watch sync.WaitGroup
 	watch.Go(func() {
 		select {
-		case <-s.letGo:
+		case <-s.abort:
 			cancel(bus.ErrDraining)
 		case <-done:
 			cancel(nil)
@@ -135,10 +135,10 @@ func (s *starter) answer(ctx context.Context, claim *run.Claim) {
 // stops them. No more begin here after it.
 func (s *starter) drain(wait time.Duration) {
 	s.mu.Lock()
-	s.gone = true
+	s.stopped = true
 	s.mu.Unlock()
 	close(s.draining)
-	timer := time.AfterFunc(wait, func() { close(s.letGo) })
+	timer := time.AfterFunc(wait, func() { close(s.abort) })
 	s.work.Wait()
 	timer.Stop()
 }

@@ -86,9 +86,9 @@ const writers = 2
 
 // Archive copies the run log and reads the copy.
 type Archive struct {
-	cfg     Config
-	metrics *metrics
-	writing chan struct{} // holds one element for each transaction under way
+	cfg        Config
+	metrics    *metrics
+	writeSlots chan struct{} // holds one element for each transaction under way
 }
 
 // New returns an archive; nothing is copied before Run.
@@ -96,7 +96,7 @@ func New(cfg Config) (*Archive, error) {
 	if cfg.Delay <= 0 || cfg.Keep <= 0 || cfg.Partitions < 1 {
 		return nil, errors.New("archive: delay, time to keep and partitions must be positive")
 	}
-	return &Archive{cfg: cfg, metrics: newMetrics(cfg.Registerer), writing: make(chan struct{}, writers)}, nil
+	return &Archive{cfg: cfg, metrics: newMetrics(cfg.Registerer), writeSlots: make(chan struct{}, writers)}, nil
 }
 
 // Run copies until ctx is done, and then what there still is. It returns nil.

@@ -12,11 +12,11 @@ import (
 )
 
 const (
-	lookTimeout = 2 * time.Second  // looking where a stream stands; a server that goes leaves it without an answer
-	readTimeout = 10 * time.Second // reading a batch
-	lastTimeout = 5 * time.Second  // copying what there still is when Run ends
-	idleDelays  = 4                // the longest pause of who copies, in delays
-	lookDelays  = 8                // the pause of those who only look
+	stateTimeout  = 2 * time.Second  // looking where a stream stands; a server that goes leaves it without an answer
+	readTimeout   = 10 * time.Second // reading a batch
+	lastTimeout   = 5 * time.Second  // copying what there still is when Run ends
+	idleDelays    = 4                // the longest pause of who copies, in delays
+	standbyDelays = 8                // the pause of those who only look
 )
 
 // position is a place in a stream.
@@ -33,8 +33,8 @@ type copier struct {
 
 	at      position      // up to where the stream is copied, as far as is known here
 	active  bool          // the last batch was written here
-	stuck   position      // where the copy stood at the last look
-	waits   bool          // there was something behind it then
+	seenAt  position      // where the copy stood at the last look
+	pending bool          // there was something behind it then
 	shorter bool          // the stream was shorter than the copy at the last look
 	failing bool          // since the last copy
 	pause   time.Duration // the last pause
@@ -65,14 +65,14 @@ func (c *copier) pass(ctx context.Context) time.Duration {
 			c.log.WarnContext(ctx, "run log not copied, trying again", "error", err)
 		}
 		// Nobody knows whether the batch was written: look first.
-		c.failing, c.active, c.waits = true, false, false
+		c.failing, c.active, c.pending = true, false, false
 	} else if b != nil && c.failing {
 		c.failing = false
 		c.log.InfoContext(ctx, "run log is copied again")
 	}
 	switch {
 	case !c.active:
-		c.pause = lookDelays*c.cfg.Delay/2 + rand.N(lookDelays*c.cfg.Delay/2)
+		c.pause = standbyDelays*c.cfg.Delay/2 + rand.N(standbyDelays*c.cfg.Delay/2)
 	case b == nil:
 		c.pause = min(max(2*c.pause, c.cfg.Delay), idleDelays*c.cfg.Delay)
 	case b.full():
@@ -91,7 +91,7 @@ func (c *copier) finish(ctx context.Context) {
 		return
 	}
 	// The batch that ctx ended may have been written or not.
-	at, err := c.look(ctx)
+	at, err := c.readPosition(ctx)
 	c.at = at
 	for more := true; more && err == nil && c.active; {
 		var b *batch
@@ -108,7 +108,7 @@ func (c *copier) finish(ctx context.Context) {
 func (c *copier) next(ctx context.Context) (*batch, error) {
 	if !c.active {
 		var err error
-		if c.at, err = c.look(ctx); err != nil {
+		if c.at, err = c.readPosition(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -116,12 +116,12 @@ func (c *copier) next(ctx context.Context) (*batch, error) {
 	if err != nil {
 		return nil, err
 	}
-	from, lost, doubtful := c.begin(state)
-	if doubtful || from.Sequence >= state.Last && from == c.at {
-		c.waits = false
+	from, lost, uncertain := c.begin(state)
+	if uncertain || from.Sequence >= state.Last && from == c.at {
+		c.pending = false
 		return nil, nil //nolint:nilnil // nothing to copy, and that is well
 	}
-	if !c.active && !c.takesOver() {
+	if !c.active && !c.stalled() {
 		return nil, nil //nolint:nilnil // somebody else copies
 	}
 	b, err := c.read(ctx, from, state)
@@ -147,7 +147,7 @@ func (c *copier) next(ctx context.Context) (*batch, error) {
 
 // state returns where the stream stands.
 func (c *copier) state(ctx context.Context) (bus.StreamState, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	ctx, cancel := context.WithTimeout(ctx, stateTimeout)
 	defer cancel()
 	return c.cfg.Bus.Stream(ctx, c.stream)
 }
@@ -155,7 +155,7 @@ func (c *copier) state(ctx context.Context) (bus.StreamState, error) {
 // begin returns from where to copy a stream that stands as it does, and how many
 // messages are lost to the copy. It is doubtful that a stream is shorter than what
 // was copied, until it is so again: a new leader may still be catching up.
-func (c *copier) begin(state bus.StreamState) (from position, lost uint64, doubtful bool) {
+func (c *copier) begin(state bus.StreamState) (from position, lost uint64, uncertain bool) {
 	created := state.Created.UnixNano()
 	if c.at.Created != created {
 		c.shorter = false
@@ -172,10 +172,10 @@ func (c *copier) begin(state bus.StreamState) (from position, lost uint64, doubt
 	return c.at, 0, false
 }
 
-// takesOver reports whether the copy stands still although there is more.
-func (c *copier) takesOver() bool {
-	stands := c.waits && c.stuck == c.at
-	c.waits, c.stuck = true, c.at
+// stalled reports whether the copy stands still although there is more.
+func (c *copier) stalled() bool {
+	stands := c.pending && c.seenAt == c.at
+	c.pending, c.seenAt = true, c.at
 	return stands
 }
 
@@ -212,15 +212,15 @@ var errOvertaken = errors.New("another replica copied this")
 // write writes a batch and moves the place from where it is known to be.
 func (c *copier) write(ctx context.Context, b *batch, to position) error {
 	select {
-	case c.writing <- struct{}{}:
-		defer func() { <-c.writing }()
+	case c.writeSlots <- struct{}{}:
+		defer func() { <-c.writeSlots }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 	begun := time.Now()
 	err := c.commit(ctx, b, to)
 	if errors.Is(err, errOvertaken) {
-		c.active, c.waits = false, false
+		c.active, c.pending = false, false
 		return nil
 	}
 	if err != nil {

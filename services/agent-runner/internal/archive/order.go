@@ -72,7 +72,7 @@ func (o order) before(r *row) progress {
 	return progress{number: -1}
 }
 
-// passed remembers that a row has passed.
-func (o order) passed(r *row) {
+// record remembers that a row has passed.
+func (o order) record(r *row) {
 	o[r.RunOrdinal] = &progress{epoch: r.Epoch, number: r.LastNumber, ended: r.Ends}
 }

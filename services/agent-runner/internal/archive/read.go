@@ -165,7 +165,7 @@ func (p *page) read(ctx context.Context, from cursor, sql string, args pg.Args) 
 				if p.order[from.run] == nil {
 					p.order[from.run] = &progress{epoch: last.Epoch, number: from.number}
 				}
-				if verdict, err = p.take(&last); err != nil {
+				if verdict, err = p.addRow(&last); err != nil {
 					return err
 				}
 			}
@@ -176,7 +176,7 @@ func (p *page) read(ctx context.Context, from cursor, sql string, args pg.Args) 
 			return err
 		case verdict == unknown:
 			next = last.ID
-			if err := p.learn(ctx, &last); err != nil {
+			if err := p.readProgress(ctx, &last); err != nil {
 				return err
 			}
 		case verdict == stop || n < rowsAtOnce:
@@ -197,9 +197,9 @@ func (p *page) query(ctx context.Context, sql string, args pg.Args, from int64, 
 	return p.db.ReadInWorkspace(ctx, p.ws, b)
 }
 
-// take adds a row's events, if it is their turn and there is room. stop means that
+// addRow adds a row's events, if it is their turn and there is room. stop means that
 // the page ends before it.
-func (p *page) take(r *row) (verdict, error) {
+func (p *page) addRow(r *row) (verdict, error) {
 	v, skip := p.order.admit(r)
 	if v != pass {
 		return v, nil
@@ -221,12 +221,12 @@ func (p *page) take(r *row) (verdict, error) {
 		p.res.Events = append(p.res.Events, e)
 	}
 	p.size += len(r.Events)
-	p.order.passed(r)
+	p.order.record(r)
 	return pass, nil
 }
 
-// learn finds out how far a run was before a row.
-func (p *page) learn(ctx context.Context, before *row) error {
+// readProgress finds out how far a run was before a row.
+func (p *page) readProgress(ctx context.Context, before *row) error {
 	known := &progress{number: -1}
 	err := p.query(ctx, `
 		WITH rows AS (

@@ -12,8 +12,8 @@ import (
 	"signalbox.dev/pkg/pg"
 )
 
-// look returns up to where the stream is copied.
-func (c *copier) look(ctx context.Context) (position, error) {
+// readPosition returns up to where the stream is copied.
+func (c *copier) readPosition(ctx context.Context) (position, error) {
 	var at position
 	// AsSystem: a stream has the events of all workspaces.
 	err := c.cfg.DB.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {

@@ -50,7 +50,7 @@ func BenchmarkSubmit(b *testing.B) {
 				b.StartTimer()
 				n := conversation.NewMessage{Session: s.ID, Content: []byte(`"hello"`)}
 				if take {
-					n.Take = runs.Take(a.Workspace, s.ID)
+					n.PreClaim = runs.PreClaim(a.Workspace, s.ID)
 				}
 				if _, err := people.Submit(b.Context(), a, n); err != nil {
 					b.Fatal(err)

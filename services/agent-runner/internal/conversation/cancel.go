@@ -16,9 +16,9 @@ import (
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
-// Which says what Cancel stops: the session's active run (or, when none is, the one whose
+// Target says what Cancel stops: the session's active run (or, when none is, the one whose
 // turn is next), a named one, or all.
-type Which struct {
+type Target struct {
 	Only id.Run
 	All  bool
 }
@@ -26,9 +26,9 @@ type Which struct {
 // Cancel stops runs of a session; messages that are queued behind them have their turn then.
 // Queued runs end here; a running one gets a stop in its inbox and is returned, for its
 // runner to be nudged.
-func (s *Store) Cancel(ctx context.Context, a identity.Actor, session id.Session, w Which) (told, running []id.Run, err error) {
+func (s *Store) Cancel(ctx context.Context, a identity.Actor, session id.Session, w Target) (cancelled, running []id.Run, err error) {
 	err = s.db.InWorkspace(ctx, a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
-		told, running = nil, nil
+		cancelled, running = nil, nil
 		if err := lock(ctx, tx, a.Workspace, session); err != nil {
 			return err
 		}
@@ -45,7 +45,7 @@ func (s *Store) Cancel(ctx context.Context, a identity.Actor, session id.Session
 			if err := s.stop(ctx, tx, a, &r); err != nil {
 				return err
 			}
-			told = append(told, r.ID)
+			cancelled = append(cancelled, r.ID)
 			if r.State != run.Queued {
 				running = append(running, r.ID)
 			}
@@ -59,11 +59,11 @@ func (s *Store) Cancel(ctx context.Context, a identity.Actor, session id.Session
 		return nil, nil, fmt.Errorf("cancel: %w", err)
 	}
 	s.out.Poke()
-	return told, running, nil
+	return cancelled, running, nil
 }
 
 // CancelMember stops all runs that a member started in the workspace.
-func (s *Store) CancelMember(ctx context.Context, a identity.Actor, member id.Member) (told, running []id.Run, err error) {
+func (s *Store) CancelMember(ctx context.Context, a identity.Actor, member id.Member) (cancelled, running []id.Run, err error) {
 	type open struct {
 		SessionID id.Session
 		ID        id.Run
@@ -83,13 +83,13 @@ func (s *Store) CancelMember(ctx context.Context, a identity.Actor, member id.Me
 		return nil, nil, fmt.Errorf("look for the runs of member %s: %w", member, err)
 	}
 	for _, r := range runs {
-		stopped, going, err := s.Cancel(ctx, a, r.SessionID, Which{Only: r.ID})
+		stopped, going, err := s.Cancel(ctx, a, r.SessionID, Target{Only: r.ID})
 		if err != nil && fault.KindOf(err) != fault.NotFound { // deleted in between
-			return told, running, err
+			return cancelled, running, err
 		}
-		told, running = append(told, stopped...), append(running, going...)
+		cancelled, running = append(cancelled, stopped...), append(running, going...)
 	}
-	return told, running, nil
+	return cancelled, running, nil
 }
 
 // ended tells a run that has ended, which is fine to cancel, from one that never was.
@@ -144,9 +144,9 @@ func (s *Store) endQueued(ctx context.Context, tx pgx.Tx, r *run.Run) error {
 	event := func(n int64) *runv1.Event {
 		return &runv1.Event{RunId: r.ID.String(), RunOrdinal: r.Ordinal, Number: n, Time: timestamppb.Now()}
 	}
-	said, end := event(0), event(1)
-	said.Body = run.UserMessageEvent(r.UserMessage, r.CreatedBy, []byte(content), said.GetTime().AsTime())
+	asked, end := event(0), event(1)
+	asked.Body = run.UserMessageEvent(r.UserMessage, r.CreatedBy, []byte(content), asked.GetTime().AsTime())
 	end.Body = &runv1.Event_Done{Done: &runv1.Done{FinishReason: "cancelled", Simulated: r.Simulated()}}
 	_, subj := run.LogSubject(s.cfg.Partitions, r.Workspace, r.Session)
-	return outbox.Add(ctx, tx, run.EventMessages(r.Workspace, subj, []*runv1.Event{said, end})...)
+	return outbox.Add(ctx, tx, run.EventMessages(r.Workspace, subj, []*runv1.Event{asked, end})...)
 }

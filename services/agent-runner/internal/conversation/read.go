@@ -30,8 +30,8 @@ type View struct {
 	Last *run.Run
 }
 
-// Look returns a session with its messages and runs, all of one moment.
-func (s *Store) Look(ctx context.Context, a identity.Actor, session id.Session, withMessages bool) (*View, error) {
+// Read returns a session with its messages and runs, all of one moment.
+func (s *Store) Read(ctx context.Context, a identity.Actor, session id.Session, withMessages bool) (*View, error) {
 	v := &View{}
 	err := s.db.Snapshot(ctx, a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
 		return v.read(ctx, tx, a.Workspace, session, withMessages)

@@ -51,7 +51,7 @@ func TestEndWaits(t *testing.T) {
 		}
 	}
 	waits("that is queued", false)
-	if _, _, err := s.Cancel(ctx, a, session.ID, conversation.Which{}); err != nil {
+	if _, _, err := s.Cancel(ctx, a, session.ID, conversation.Target{}); err != nil {
 		t.Fatal(err)
 	}
 	waits("whose end is in the outbox", true)

@@ -37,9 +37,9 @@ type NewMessage struct {
 	IdempotencyKey   string
 	Mode             Mode
 	Timezone         string
-	// Take, if it is not nil, claims the new run in the transaction that makes it, when
+	// PreClaim, if it is not nil, claims the new run in the transaction that makes it, when
 	// it is the run's turn.
-	Take *run.Taking
+	PreClaim *run.PreClaim
 }
 
 // Submitted is what became of a message.
@@ -82,9 +82,9 @@ func (s *Store) Submit(ctx context.Context, a identity.Actor, n NewMessage) (*Su
 	}
 	var (
 		out   *Submitted
-		found surroundings
+		found submitState
 	)
-	err = s.db.ChangeInWorkspace(ctx, a.Workspace, lookAt(a.Workspace, n, &found), func(b *pgx.Batch) (err error) {
+	err = s.db.ChangeInWorkspace(ctx, a.Workspace, queueSubmitState(a.Workspace, n, &found), func(b *pgx.Batch) (err error) {
 		out, err = s.submit(b, a, n, &found)
 		return err
 	})
@@ -96,7 +96,7 @@ func (s *Store) Submit(ctx context.Context, a identity.Actor, n NewMessage) (*Su
 
 // submit decides what becomes of a message, and queues the statements. What it
 // returns is whole when they have run.
-func (s *Store) submit(b *pgx.Batch, a identity.Actor, n NewMessage, found *surroundings) (*Submitted, error) {
+func (s *Store) submit(b *pgx.Batch, a identity.Actor, n NewMessage, found *submitState) (*Submitted, error) {
 	if len(found.session) == 0 {
 		return nil, notFound()
 	}
@@ -118,7 +118,7 @@ func (s *Store) submit(b *pgx.Batch, a identity.Actor, n NewMessage, found *surr
 			Kind: fault.Limited, Code: "QUEUE_FULL", RetryAfter: retryWaiting,
 			Message: fmt.Sprintf("%d messages of this session wait already: wait for an answer, or cancel", len(open)-1),
 		}
-	case s.cfg.MaxWaiting > 0 && found.waiting >= s.cfg.MaxWaiting && (len(open) > 0 || !n.Take.Ready()):
+	case s.cfg.MaxWaiting > 0 && found.waiting >= s.cfg.MaxWaiting && (len(open) > 0 || !n.PreClaim.Ready()):
 		return nil, &fault.Error{
 			Kind: fault.Limited, Code: "TOO_MANY_WAITING", RetryAfter: retryWaiting,
 			Message: fmt.Sprintf("%d messages of this workspace wait for an answer already: try again when some are answered, or cancel some", found.waiting),
@@ -127,10 +127,10 @@ func (s *Store) submit(b *pgx.Batch, a identity.Actor, n NewMessage, found *surr
 	return enqueue(b, a, n, found, len(open) == 0), nil
 }
 
-// surroundings is what a new message finds.
-type surroundings struct {
+// submitState is what a new message finds.
+type submitState struct {
 	session []lockedSession // one, or none
-	same    *repeated       // what the idempotency key did before
+	same    *duplicate      // what the idempotency key did before
 	size    int64           // of the session's messages
 	raw     int64           // of what providers said, beside that
 	open    []run.Run       // that have not ended, in order
@@ -143,18 +143,18 @@ const retryWaiting = 5 * time.Second
 type lockedSession struct {
 	Model, Provider, TitleSource string
 	NextOrdinal, NextPosition    int64
-	run.Setting
+	run.Settings
 }
 
-// repeated is the message of an idempotency key that was used before, and the run
+// duplicate is the message of an idempotency key that was used before, and the run
 // that answers it, or that it steered.
-type repeated struct {
+type duplicate struct {
 	message id.Message
 	same    bool // it came with the same content
 	run     []run.Run
 }
 
-func (r *repeated) submitted(n NewMessage) (*Submitted, error) {
+func (r *duplicate) submitted(n NewMessage) (*Submitted, error) {
 	if !r.same {
 		return nil, fault.Coded(fault.Conflict, "IDEMPOTENCY_KEY_REUSED", "this idempotency key was used with another message: use a new key for a new message")
 	}
@@ -164,17 +164,17 @@ func (r *repeated) submitted(n NewMessage) (*Submitted, error) {
 	return &Submitted{Run: r.run[0], Message: r.message}, nil
 }
 
-// lookAt locks the session and reads what a new message finds. The lock makes the
+// queueSubmitState locks the session and reads what a new message finds. The lock makes the
 // session's runs stand in line: ordinals, the queue and the idempotency key are
 // decided under it.
-func lookAt(ws id.Workspace, n NewMessage, found *surroundings) *pgx.Batch {
+func queueSubmitState(ws id.Workspace, n NewMessage, found *submitState) *pgx.Batch {
 	args := pg.Args{"workspace": ws, "session": n.Session, "key": n.IdempotencyKey, "content": string(n.Content)}
 	b := &pgx.Batch{}
 	b.Queue(`
 		SELECT model, provider, title_source, next_ordinal, next_position, system_prompt, preset, tools, max_steps FROM sessions
 		WHERE workspace_id = @workspace AND id = @session FOR UPDATE`, args).Query(pg.Collect(&found.session))
 	if n.IdempotencyKey != "" {
-		queueRepeated(b, args, &found.same)
+		queueDuplicate(b, args, &found.same)
 	}
 	b.Queue(`
 		SELECT coalesce(sum(octet_length(content::text)), 0), coalesce(sum(octet_length(raw)), 0) FROM messages
@@ -183,7 +183,7 @@ func lookAt(ws id.Workspace, n NewMessage, found *surroundings) *pgx.Batch {
 	b.Queue(selectOpen, args).Query(pg.Collect(&found.open))
 	b.Queue(`SELECT count(*) FROM runs WHERE workspace_id = @workspace AND state = 'queued'`, args).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&found.waiting) })
-	n.Take.QueueLook(b)
+	n.PreClaim.QueueReads(b)
 	return b
 }
 
@@ -202,9 +202,9 @@ func openRuns(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.Sessio
 	return pgx.CollectRows(rows, pgx.RowToStructByName[run.Run])
 }
 
-// queueRepeated looks for the message of an idempotency key, and its run.
-func queueRepeated(b *pgx.Batch, args pg.Args, into **repeated) {
-	var found repeated
+// queueDuplicate looks for the message of an idempotency key, and its run.
+func queueDuplicate(b *pgx.Batch, args pg.Args, into **duplicate) {
+	var found duplicate
 	b.Queue(`
 		SELECT id, content::text = @content FROM messages
 		WHERE workspace_id = @workspace AND session_id = @session AND idempotency_key = @key`, args).
@@ -223,7 +223,7 @@ func queueRepeated(b *pgx.Batch, args pg.Args, into **repeated) {
 
 // enqueue makes a run, which waits for its turn and for a runner unless the message
 // comes with one (NewMessage.Take).
-func enqueue(b *pgx.Batch, a identity.Actor, n NewMessage, found *surroundings, first bool) *Submitted {
+func enqueue(b *pgx.Batch, a identity.Actor, n NewMessage, found *submitState, first bool) *Submitted {
 	session := found.session[0]
 	message, newRun := id.New[id.Message](), id.New[id.Run]()
 	title := ""
@@ -236,10 +236,10 @@ func enqueue(b *pgx.Batch, a identity.Actor, n NewMessage, found *surroundings, 
 		"tools": n.Tools, "timezone": n.Timezone, "stats": n.CollectToolStats, "title": title,
 		"state": run.Queued, "epoch": 0, "event": -1, "runner": "", "lease": nil, "wall": nil, "joined": 0,
 	}
-	taken := first && n.Take.Ready()
+	preClaimed := first && n.PreClaim.Ready()
 	var position *int64
-	if taken {
-		n.Take.Fill(newRun, args)
+	if preClaimed {
+		n.PreClaim.SetArgs(newRun, args)
 		position, args["joined"] = &session.NextPosition, 1
 	}
 	out := &Submitted{Message: message, Created: true, First: first}
@@ -252,8 +252,8 @@ func enqueue(b *pgx.Batch, a identity.Actor, n NewMessage, found *surroundings, 
 			@timezone, @stats, clock_timestamp(), @epoch::bigint, @epoch::bigint, @event, @runner, clock_timestamp() + @lease::interval,
 			clock_timestamp() + @wall::interval, CASE WHEN @epoch::bigint > 0 THEN clock_timestamp() END)
 		RETURNING `+run.Columns, args).Query(func(rows pgx.Rows) (err error) {
-		if out.Run, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[run.Run]); err == nil && taken {
-			n.Take.Made(out.Run, asked, session.Setting, found.size+found.raw+int64(len(n.Content)))
+		if out.Run, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[run.Run]); err == nil && preClaimed {
+			n.PreClaim.Created(out.Run, asked, session.Settings, found.size+found.raw+int64(len(n.Content)))
 			out.Run.State, out.Run.Epoch, out.Run.Fruitless, out.Run.LastEvent = run.Queued, 0, 0, -1 // as it was sent
 			out.Run.StartedAt, out.Run.Deadline = nil, nil
 		}

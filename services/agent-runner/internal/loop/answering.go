@@ -36,7 +36,7 @@ type answering struct {
 	dialect string
 	model   Model
 	preset  *preset.Preset
-	session run.Setting
+	session run.Settings
 	tools   []*toolv1.Tool
 	history []run.Message
 	text    string // of the last step
@@ -140,7 +140,7 @@ func (a *answering) giveUp(ctx context.Context, message, code string) error {
 	r := &a.claim.Run
 	a.Log.ErrorContext(ctx, "run given up", "run", r.ID, "claims", r.Fruitless, "reason", message)
 	end := run.End{State: run.Failed, ErrorMessage: message, ErrorCode: code}
-	err := a.giveUpAloud(ctx, end)
+	err := a.finishWithLog(ctx, end)
 	if err == nil || errors.Is(err, run.ErrFenced) {
 		return err
 	}
@@ -150,8 +150,8 @@ func (a *answering) giveUp(ctx context.Context, message, code string) error {
 	return a.Store.Finish(ctx, a.claim, end)
 }
 
-// giveUpAloud ends the run the way that others end, if that can be done soon.
-func (a *answering) giveUpAloud(ctx context.Context, end run.End) error {
+// finishWithLog ends the run the way that others end, if that can be done soon.
+func (a *answering) finishWithLog(ctx context.Context, end run.End) error {
 	ctx, cancel := context.WithTimeout(ctx, giveUpTimeout)
 	defer cancel()
 	if err := a.load(ctx); err != nil {
@@ -170,10 +170,10 @@ func (a *answering) giveUpAloud(ctx context.Context, end run.End) error {
 
 const giveUpTimeout = 5 * time.Second
 
-// insist repeats what may be repeated while a part of ours is away, for as long as
+// retryUnavailable repeats what may be repeated while a part of ours is away, for as long as
 // the run's patience lasts: the work so far is paid for. A commit that happened,
 // though its answer was lost, is found to have happened.
-func (a *answering) insist(ctx context.Context, do func() error) error {
+func (a *answering) retryUnavailable(ctx context.Context, do func() error) error {
 	begun := time.Now()
 	for {
 		err := do()
@@ -204,7 +204,7 @@ func (a *answering) watch(ctx context.Context) (stoppable context.Context, cance
 				return
 			case <-a.held.mail:
 			}
-			var mail run.Mail
+			var mail run.Inbox
 			err := panics.Try(func() (err error) {
 				mail, err = a.Store.ReadInbox(stoppable, a.claim, false)
 				return err
@@ -238,10 +238,10 @@ func (a *answering) step(ctx, stoppable context.Context) (ended bool, err error)
 		return true, a.park(ctx)
 	}
 	a.stepped = true
-	if ended, err := a.readMail(ctx); ended || err != nil {
+	if ended, err := a.readInbox(ctx); ended || err != nil {
 		return ended, err
 	}
-	if reason := a.spent(stoppable); reason != "" {
+	if reason := a.spentBudget(stoppable); reason != "" {
 		return true, a.finish(ctx, run.End{State: run.Done, FinishReason: reason})
 	}
 	index := a.claim.Run.Steps
@@ -252,10 +252,10 @@ func (a *answering) step(ctx, stoppable context.Context) (ended bool, err error)
 	return a.answered(ctx, stoppable, index, res)
 }
 
-// readMail reads at a step border what people want of the run, unless the inbox was
+// readInbox reads at a step border what people want of the run, unless the inbox was
 // empty a moment ago: at the first claim, before which nobody can have wanted anything,
 // or when the results of the step were committed. What comes after that is announced.
-func (a *answering) readMail(ctx context.Context) (ended bool, err error) {
+func (a *answering) readInbox(ctx context.Context) (ended bool, err error) {
 	empty := !a.unread
 	a.unread = true
 	if empty {
@@ -268,7 +268,7 @@ func (a *answering) readMail(ctx context.Context) (ended bool, err error) {
 	if mail.Stop {
 		return true, a.finish(ctx, run.End{State: run.Cancelled, FinishReason: reasonCancelled})
 	}
-	return false, a.welcome(ctx, mail.Joined)
+	return false, a.emitJoined(ctx, mail.Joined)
 }
 
 // Finish reasons of our own, beside the model's.
@@ -282,8 +282,8 @@ const (
 	pausedReason = "pause"
 )
 
-// spent names the budget that is spent, if one is.
-func (a *answering) spent(stoppable context.Context) string {
+// spentBudget names the budget that is spent, if one is.
+func (a *answering) spentBudget(stoppable context.Context) string {
 	limit := a.preset.MaxSteps
 	if a.session.MaxSteps != nil {
 		limit = *a.session.MaxSteps
@@ -297,8 +297,8 @@ func (a *answering) spent(stoppable context.Context) string {
 	return ""
 }
 
-// welcome tells viewers of steering messages that have just joined.
-func (a *answering) welcome(ctx context.Context, joined []run.Message) error {
+// emitJoined tells viewers of steering messages that have just joined.
+func (a *answering) emitJoined(ctx context.Context, joined []run.Message) error {
 	a.history = append(a.history, joined...)
 	for _, ev := range a.said(joined) {
 		if err := a.log.Append(ctx, ev); err != nil {
@@ -342,10 +342,10 @@ func (a *answering) answered(ctx, stoppable context.Context, index int, res *llm
 	a.Metrics.answered(a.claim.Run.Provider, answer.Usage, answer.CostMicros)
 	if len(answer.Calls) > 0 {
 		last := a.log.Next() + int64(len(answer.Calls)) - 1
-		if err := a.insist(ctx, func() error { return a.Store.CommitAnswer(ctx, a.claim, answer, last) }); err != nil {
+		if err := a.retryUnavailable(ctx, func() error { return a.Store.CommitAnswer(ctx, a.claim, answer, last) }); err != nil {
 			return false, err
 		}
-		a.remember(answer)
+		a.appendAnswer(answer)
 		for _, ev := range callsComplete(index, answer.Calls) {
 			if err := a.log.Append(ctx, ev); err != nil {
 				return false, err
@@ -363,10 +363,10 @@ func (a *answering) answered(ctx, stoppable context.Context, index int, res *llm
 		}
 	}
 	next := a.log.Next()
-	if err := a.insist(ctx, func() error { return a.Store.CompleteStep(ctx, a.claim, answer, next) }); err != nil {
+	if err := a.retryUnavailable(ctx, func() error { return a.Store.CompleteStep(ctx, a.claim, answer, next) }); err != nil {
 		return false, err
 	}
-	a.remember(answer)
+	a.appendAnswer(answer)
 	a.paused = res.Paused
 	return false, a.log.Append(ctx, stepComplete(index, answer.Usage.Input, answer.Usage.Output, answer.FinishReason))
 }
@@ -420,8 +420,8 @@ func (a *answering) plan(step, i int, c llm.ToolCall, now time.Time) run.Call {
 	return call
 }
 
-// remember adds to the conversation in memory what was committed.
-func (a *answering) remember(answer run.Answer) {
+// appendAnswer adds to the conversation in memory what was committed.
+func (a *answering) appendAnswer(answer run.Answer) {
 	if answer.Content == nil {
 		return
 	}
@@ -443,7 +443,7 @@ func (a *answering) finish(ctx context.Context, e run.End) error {
 		if err != nil {
 			return err
 		}
-		if err := a.welcome(ctx, joined); err != nil {
+		if err := a.emitJoined(ctx, joined); err != nil {
 			return err
 		}
 		if err := a.end(ctx, e); !errors.Is(err, run.ErrMoreToDo) {
@@ -473,7 +473,7 @@ func (a *answering) end(ctx context.Context, e run.End) error {
 	}
 	e.Events = a.log.Stamp(e.Events...)
 	_, e.Subject = run.LogSubject(a.cfg.Partitions, r.Workspace, r.Session)
-	if err := a.insist(ctx, func() error { return a.Store.Finish(ctx, a.claim, e) }); err != nil {
+	if err := a.retryUnavailable(ctx, func() error { return a.Store.Finish(ctx, a.claim, e) }); err != nil {
 		return err
 	}
 	reason := e.FinishReason

@@ -16,7 +16,7 @@ import (
 
 // Leases is what the keeper needs of *run.Store, whose contract this is.
 type Leases interface {
-	Renew(ctx context.Context, leases []run.Lease) ([]run.Beat, error)
+	Renew(ctx context.Context, leases []run.Lease) ([]run.Renewal, error)
 }
 
 // Subscriber is what the keeper needs of *bus.Bus, whose contract this is.
@@ -39,11 +39,11 @@ type Keeper struct {
 
 // held is one run in work.
 type held struct {
-	ctx   context.Context //nolint:containedctx // handed from hold to its caller, once
-	lose  context.CancelCauseFunc
-	lease run.Lease
-	mail  chan struct{} // capacity 1: there is something unread
-	yield atomic.Bool   // another workspace waits for the slot
+	ctx    context.Context //nolint:containedctx // handed from hold to its caller, once
+	cancel context.CancelCauseFunc
+	lease  run.Lease
+	mail   chan struct{} // capacity 1: there is something unread
+	yield  atomic.Bool   // another workspace waits for the slot
 }
 
 // NewKeeper returns a keeper that renews as often as every says.
@@ -60,7 +60,7 @@ func (k *Keeper) Listen(b Subscriber) error {
 			return
 		}
 		if r, err := id.Parse[id.Run](nudge.GetRunId()); err == nil {
-			k.ring(r)
+			k.notify(r)
 		}
 	})
 	return err
@@ -70,13 +70,13 @@ func (k *Keeper) Listen(b Subscriber) error {
 // the same process takes the place of the first, which is lost.
 func (k *Keeper) hold(ctx context.Context, lease run.Lease) (h *held, release func()) {
 	h = &held{lease: lease, mail: make(chan struct{}, 1)}
-	h.ctx, h.lose = context.WithCancelCause(ctx)
+	h.ctx, h.cancel = context.WithCancelCause(ctx)
 	k.mu.Lock()
 	before := k.runs[lease.Run]
 	k.runs[lease.Run] = h
 	k.mu.Unlock()
 	if before != nil {
-		before.lose(run.ErrFenced)
+		before.cancel(run.ErrFenced)
 	}
 	return h, func() {
 		k.mu.Lock()
@@ -84,7 +84,7 @@ func (k *Keeper) hold(ctx context.Context, lease run.Lease) (h *held, release fu
 			delete(k.runs, lease.Run)
 		}
 		k.mu.Unlock()
-		h.lose(nil)
+		h.cancel(nil)
 	}
 }
 
@@ -95,7 +95,7 @@ func (k *Keeper) holds(r id.Run) bool {
 	return k.runs[r] != nil
 }
 
-func (k *Keeper) ring(r id.Run) {
+func (k *Keeper) notify(r id.Run) {
 	k.mu.Lock()
 	h := k.runs[r]
 	k.mu.Unlock()
@@ -137,17 +137,17 @@ func (k *Keeper) renew(ctx context.Context) {
 	}
 	limited, cancel := context.WithTimeout(ctx, renewTimeout)
 	defer cancel()
-	beats, err := k.store.Renew(limited, leases)
+	renewals, err := k.store.Renew(limited, leases)
 	if err != nil {
 		// The claims may run out; the epoch decides whether that matters.
 		k.log.WarnContext(ctx, "leases not renewed", "runs", len(leases), "error", err)
 		return
 	}
-	kept := make(map[id.Run]bool, len(beats))
-	for _, b := range beats {
+	kept := make(map[id.Run]bool, len(renewals))
+	for _, b := range renewals {
 		kept[b.Run] = true
-		if b.Mail {
-			k.ring(b.Run)
+		if b.Unread {
+			k.notify(b.Run)
 		}
 		k.mu.Lock()
 		if h := k.runs[b.Run]; h != nil {
@@ -169,6 +169,6 @@ func (k *Keeper) drop(lease run.Lease) {
 	h := k.runs[lease.Run]
 	k.mu.Unlock()
 	if h != nil && h.lease == lease {
-		h.lose(run.ErrFenced)
+		h.cancel(run.ErrFenced)
 	}
 }

@@ -62,14 +62,14 @@ type Models interface {
 
 // Store keeps runs: *run.Store, whose contracts these are.
 type Store interface {
-	Next(ctx context.Context) ([]run.Abandoned, error)
+	Next(ctx context.Context) ([]run.Claimable, error)
 	Claim(ctx context.Context, ws id.Workspace, session id.Session, r id.Run) (*run.Claim, error)
 	Release(ctx context.Context, c *run.Claim, wait time.Duration) error
-	Disown(ctx context.Context, ws id.Workspace, r id.Run) (held bool, err error)
+	ReleaseUnconfirmed(ctx context.Context, ws id.Workspace, r id.Run) (held bool, err error)
 	Park(ctx context.Context, c *run.Claim) error
-	History(ctx context.Context, c *run.Claim) ([]run.Message, run.Setting, error)
+	History(ctx context.Context, c *run.Claim) ([]run.Message, run.Settings, error)
 	LastStep(ctx context.Context, c *run.Claim) (*run.OpenStep, error)
-	ReadInbox(ctx context.Context, c *run.Claim, border bool) (run.Mail, error)
+	ReadInbox(ctx context.Context, c *run.Claim, border bool) (run.Inbox, error)
 	JoinSteering(ctx context.Context, c *run.Claim) ([]run.Message, error)
 	CommitAnswer(ctx context.Context, c *run.Claim, a run.Answer, lastEvent int64) error
 	CommitResults(ctx context.Context, c *run.Claim, r run.Results, lastEvent int64) (mail bool, err error)
@@ -148,16 +148,16 @@ var (
 // Handle is the work queue's handler: it works on the run until it ends, is parked,
 // or is lost to another runner.
 func (l *Loop) Handle(ctx context.Context, d *bus.Delivery) error {
-	return l.Take(ctx, &d.Message, d.Attempt, d.Draining())
+	return l.HandleMessage(ctx, &d.Message, d.Attempt, d.Draining())
 }
 
-// Take is Handle of a message that came in any way, for the attempt'th time; draining is
+// HandleMessage is Handle of a message that came in any way, for the attempt'th time; draining is
 // closed when the process shuts down.
 //
 // The message says that a run waits. Which one is claimed is decided by workspace in turn
 // (package run, Turns); each run that waits has a message of its own, or one to come, so
 // that it does not matter which message brings which run.
-func (l *Loop) Take(ctx context.Context, m *bus.Message, attempt int, draining <-chan struct{}) error {
+func (l *Loop) HandleMessage(ctx context.Context, m *bus.Message, attempt int, draining <-chan struct{}) error {
 	work, err := bus.Decode[*runv1.Work](m)
 	if err != nil {
 		return err
@@ -192,7 +192,7 @@ func (l *Loop) claimNext(ctx context.Context, named id.Run) (*run.Claim, error) 
 			return nil, err
 		}
 		r := next[int(named.UUID[15])%len(next)]
-		if i := slices.IndexFunc(next, func(r run.Abandoned) bool { return r.Run == named }); i >= 0 {
+		if i := slices.IndexFunc(next, func(r run.Claimable) bool { return r.Run == named }); i >= 0 {
 			r = next[i]
 		}
 		claim, err := l.Store.Claim(ctx, r.Workspace, r.Session, r.Run)
@@ -201,7 +201,7 @@ func (l *Loop) claimNext(ctx context.Context, named id.Run) (*run.Claim, error) 
 			return claim, nil
 		case errors.Is(err, run.ErrNotClaimable), errors.Is(err, run.ErrTooEarly):
 		default:
-			l.Disown(ctx, r.Workspace, r.Run)
+			l.ReleaseUnconfirmed(ctx, r.Workspace, r.Run)
 			return nil, err
 		}
 	}
@@ -211,14 +211,14 @@ func (l *Loop) claimNext(ctx context.Context, named id.Run) (*run.Claim, error) 
 // Answer works on a claimed run until it ends, is parked, or is lost to another
 // runner. After an error it was left to whoever claims it next.
 func (l *Loop) Answer(ctx context.Context, claim *run.Claim, draining <-chan struct{}) error {
-	l.Metrics.inHand.Inc()
-	defer l.Metrics.inHand.Dec()
+	l.Metrics.inProgress.Inc()
+	defer l.Metrics.inProgress.Dec()
 	start := time.Now()
 	err := panics.Try(func() error { return l.work(ctx, claim, draining) })
 	if p, ok := errors.AsType[*panics.Error](err); ok {
 		l.Log.ErrorContext(ctx, "run panicked", "run", claim.Run.ID, "error", p)
 	}
-	l.Metrics.worked(err, time.Since(start))
+	l.Metrics.observeClaim(err, time.Since(start))
 	switch {
 	case err == nil:
 		return nil
@@ -226,7 +226,7 @@ func (l *Loop) Answer(ctx context.Context, claim *run.Claim, draining <-chan str
 		l.Log.InfoContext(ctx, "run left to another runner", "run", claim.Run.ID, "epoch", claim.Run.Epoch)
 		return nil
 	}
-	return l.leave(ctx, claim, err)
+	return l.giveBack(ctx, claim, err)
 }
 
 const (
@@ -235,20 +235,20 @@ const (
 	earlyRetry     = 20 * time.Millisecond
 	earlyDoublings = 5
 	// claimRetry is when one is, that Postgres could not be asked about.
-	claimRetry   = time.Second
-	leaveTimeout = 5 * time.Second // then its lease is about to run out by itself
-	leaveRetry   = 100 * time.Millisecond
-	disownAgain  = time.Second
-	firstRetry   = 250 * time.Millisecond
-	lastRetry    = 10 * time.Second
+	claimRetry     = time.Second
+	releaseTimeout = 5 * time.Second // then its lease is about to run out by itself
+	releaseRetry   = 100 * time.Millisecond
+	confirmDelay   = time.Second
+	minRelease     = 250 * time.Millisecond
+	maxRelease     = 10 * time.Second
 )
 
-// leave gives up a run that could not be brought on here, for whoever hears of it
+// giveBack gives up a run that could not be brought on here, for whoever hears of it
 // next; the more often nothing came of it, the later that is.
-func (l *Loop) leave(ctx context.Context, claim *run.Claim, cause error) error {
+func (l *Loop) giveBack(ctx context.Context, claim *run.Claim, cause error) error {
 	var wait time.Duration // drained: another replica gets it at once
 	if ctx.Err() == nil {
-		wait = min(firstRetry<<min(claim.Run.Fruitless, 10), lastRetry)
+		wait = min(minRelease<<min(claim.Run.Fruitless, 10), maxRelease)
 	}
 	if err := l.release(ctx, claim, wait); err != nil {
 		l.Log.WarnContext(ctx, "run not released; its lease has to run out", "run", claim.Run.ID, "error", err)
@@ -262,43 +262,43 @@ func (l *Loop) leave(ctx context.Context, claim *run.Claim, cause error) error {
 
 // release gives a run back after wait.
 func (l *Loop) release(ctx context.Context, claim *run.Claim, wait time.Duration) error {
-	return tryToLeave(ctx, func(ctx context.Context) error { return l.Store.Release(ctx, claim, wait) })
+	return retryRelease(ctx, func(ctx context.Context) error { return l.Store.Release(ctx, claim, wait) })
 }
 
-// Disown gives a run back of which nobody knows whether this process has claimed it,
+// ReleaseUnconfirmed gives a run back of which nobody knows whether this process has claimed it,
 // because the answer was lost: it would be held by a process that does not work on it.
 // The claim may still be on its way when it is first looked for.
-func (l *Loop) Disown(ctx context.Context, ws id.Workspace, r id.Run) {
+func (l *Loop) ReleaseUnconfirmed(ctx context.Context, ws id.Workspace, r id.Run) {
 	held := false
 	look := func(ctx context.Context) (err error) {
 		if l.Keeper.holds(r) {
 			held = true
 			return nil
 		}
-		held, err = l.Store.Disown(ctx, ws, r)
+		held, err = l.Store.ReleaseUnconfirmed(ctx, ws, r)
 		return err
 	}
-	err := tryToLeave(ctx, look)
+	err := retryRelease(ctx, look)
 	if err == nil && !held {
 		select {
 		case <-ctx.Done():
 			return // the process goes: its presence tells the others
-		case <-time.After(disownAgain):
+		case <-time.After(confirmDelay):
 		}
-		err = tryToLeave(ctx, look)
+		err = retryRelease(ctx, look)
 	}
 	if err != nil {
 		l.Log.WarnContext(ctx, "run not given back; if it was claimed, its lease has to run out", "run", r, "error", err)
 	}
 }
 
-// tryToLeave tries for a while: what made a run be left is often that the database is
+// retryRelease tries for a while: what made a run be left is often that the database is
 // away for a moment.
-func tryToLeave(ctx context.Context, leave func(context.Context) error) error {
-	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+func retryRelease(ctx context.Context, release func(context.Context) error) error {
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
 	for {
-		err := leave(limited)
+		err := release(limited)
 		if fault.KindOf(err) != fault.Unavailable {
 			return err
 		}
@@ -307,7 +307,7 @@ func tryToLeave(ctx context.Context, leave func(context.Context) error) error {
 			return err
 		case <-ctx.Done():
 			return err // the process goes: its presence tells the others
-		case <-time.After(leaveRetry):
+		case <-time.After(releaseRetry):
 		}
 	}
 }
@@ -315,8 +315,8 @@ func tryToLeave(ctx context.Context, leave func(context.Context) error) error {
 // work is one claim's life. ctx ends when the process must let go at once; the
 // run's own context ends also with a stop, the wall time, or the loss of the claim.
 func (l *Loop) work(ctx context.Context, claim *run.Claim, draining <-chan struct{}) error {
-	actor, stranger := claim.Run.Actor()
-	if stranger == nil {
+	actor, roleErr := claim.Run.Actor()
+	if roleErr == nil {
 		ctx = identity.With(ctx, actor)
 	}
 	held, release := l.Keeper.hold(ctx, claim.Lease())
@@ -325,8 +325,8 @@ func (l *Loop) work(ctx context.Context, claim *run.Claim, draining <-chan struc
 	switch {
 	case claim.Run.Fruitless > l.cfg.MaxFruitless:
 		return a.giveUp(held.ctx, "The run could not be brought to its end. Try again.", "RUN_STUCK") //nolint:contextcheck // hold derives it from ctx
-	case stranger != nil:
-		return stranger // a runner of a newer version may know the role
+	case roleErr != nil:
+		return roleErr // a runner of a newer version may know the role
 	}
 	err := a.run(held.ctx)                                               //nolint:contextcheck // hold derives it from ctx
 	if err != nil && errors.Is(context.Cause(held.ctx), run.ErrFenced) { //nolint:contextcheck // as above

@@ -11,7 +11,7 @@ import (
 
 // Metrics are the loop's numbers for operators.
 type Metrics struct {
-	inHand     prometheus.Gauge
+	inProgress prometheus.Gauge
 	claims     *prometheus.CounterVec
 	claimTime  prometheus.Histogram
 	runs       *prometheus.CounterVec
@@ -26,7 +26,7 @@ type Metrics struct {
 // NewMetrics registers with reg.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
-		inHand:     prometheus.NewGauge(prometheus.GaugeOpts{Name: "signalbox_runs_in_hand", Help: "Runs that this runner works on now."}),
+		inProgress: prometheus.NewGauge(prometheus.GaugeOpts{Name: "signalbox_runs_in_hand", Help: "Runs that this runner works on now."}),
 		claims:     prometheus.NewCounterVec(prometheus.CounterOpts{Name: "signalbox_run_claims_total", Help: "Claims of runs by how they were left: ended, fenced, failed."}, []string{"left"}),
 		claimTime:  prometheus.NewHistogram(prometheus.HistogramOpts{Name: "signalbox_run_claim_seconds", Help: "Time from claim to leaving the run.", Buckets: prometheus.ExponentialBuckets(0.05, 3, 9)}),
 		runs:       prometheus.NewCounterVec(prometheus.CounterOpts{Name: "signalbox_runs_total", Help: "Runs that ended, by finish reason."}, []string{"finish_reason"}),
@@ -37,11 +37,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		cost:       prometheus.NewCounterVec(prometheus.CounterOpts{Name: "signalbox_cost_dollars_total", Help: "What committed steps cost at the price of the list, by provider."}, []string{"provider"}),
 		toolCalls:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "signalbox_run_tool_calls_total", Help: "Tool calls of runs by outcome."}, []string{"outcome"}),
 	}
-	reg.MustRegister(m.inHand, m.claims, m.claimTime, m.runs, m.steps, m.firstToken, m.modelCalls, m.tokens, m.cost, m.toolCalls)
+	reg.MustRegister(m.inProgress, m.claims, m.claimTime, m.runs, m.steps, m.firstToken, m.modelCalls, m.tokens, m.cost, m.toolCalls)
 	return m
 }
 
-func (m *Metrics) worked(err error, d time.Duration) {
+func (m *Metrics) observeClaim(err error, d time.Duration) {
 	left := "done"
 	switch {
 	case errors.Is(err, run.ErrFenced):

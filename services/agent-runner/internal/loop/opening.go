@@ -30,19 +30,19 @@ func opening(c *run.Claim, asked *runv1.Event_UserMessage, joined []*runv1.Event
 	if tail.Number > r.LastEvent && (last == nil || last.State == "complete") {
 		o.Events = append(o.Events, stepRetry(r.Steps, "the runner was lost: this step begins again"))
 	}
-	o.Events = append(o.Events, untold(joined, tail)...)
+	o.Events = append(o.Events, missingMessages(joined, tail)...)
 	return o
 }
 
-// untold returns those of the messages that the log does not have.
-func untold(joined []*runv1.Event, tail runlog.Tail) []*runv1.Event {
-	told := map[string]bool{}
+// missingMessages returns those of the messages that the log does not have.
+func missingMessages(joined []*runv1.Event, tail runlog.Tail) []*runv1.Event {
+	emitted := map[string]bool{}
 	for _, ev := range tail.Events {
-		told[ev.GetUserMessage().GetMessageId()] = true
+		emitted[ev.GetUserMessage().GetMessageId()] = true
 	}
 	var out []*runv1.Event
 	for _, ev := range joined {
-		if !told[ev.GetUserMessage().GetMessageId()] {
+		if !emitted[ev.GetUserMessage().GetMessageId()] {
 			out = append(out, ev)
 		}
 	}

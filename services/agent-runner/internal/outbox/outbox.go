@@ -89,17 +89,17 @@ func Queue(ctx context.Context, b *pgx.Batch, messages ...Message) error {
 
 const (
 	batchSize = 64
-	// together is how many messages are on their way at a time.
-	together = 32
-	// lookAnyway finds rows of replicas that died before they could publish.
-	lookAnyway = time.Second
+	// maxInFlight is how many messages are on their way at a time.
+	maxInFlight = 32
+	// pollInterval finds rows of replicas that died before they could publish.
+	pollInterval = time.Second
 	// publishTimeout bounds a batch, and so how long the lock is held.
 	publishTimeout = 5 * time.Second
-	// sayTimeout bounds one message: a stream that is silent leaves time for the others.
-	sayTimeout = time.Second
-	// stopTimeout is when the server takes the lock from a publisher that says nothing:
+	// messageTimeout bounds one message: a stream that is silent leaves time for the others.
+	messageTimeout = time.Second
+	// lockTimeout is when the server takes the lock from a publisher that says nothing:
 	// its process is stopped, or cut off. All others wait for it.
-	stopTimeout = publishTimeout + time.Second
+	lockTimeout = publishTimeout + time.Second
 	// lock is the advisory lock's number; arbitrary, and never to be changed.
 	lock = 0x6f75_7462_6f78
 )
@@ -114,7 +114,7 @@ type Rows interface {
 	// Page gives say the first rows behind an id, in order, and deletes those whose
 	// ids it returns, in one transaction that holds the lock of all publishers. It
 	// returns how many there were.
-	Page(ctx context.Context, after int64, limit int, say func(ctx context.Context, rows []Row) (said []int64)) (n int, err error)
+	Page(ctx context.Context, after int64, limit int, publish func(ctx context.Context, rows []Row) (published []int64)) (n int, err error)
 }
 
 // Outbox publishes rows. Run is its only goroutine.
@@ -129,13 +129,13 @@ type Outbox struct {
 
 // New returns an outbox over the table of a database; nothing is published until Run.
 func New(db *pg.DB, b *bus.Bus, log *slog.Logger) *Outbox {
-	o := Over(postgres{db}, b, log)
+	o := NewWithRows(postgres{db}, b, log)
 	o.ready = b.Ready
 	return o
 }
 
-// Over is New over rows that are kept anywhere.
-func Over(rows Rows, b Publisher, log *slog.Logger) *Outbox {
+// NewWithRows is New over rows that are kept anywhere.
+func NewWithRows(rows Rows, b Publisher, log *slog.Logger) *Outbox {
 	return &Outbox{rows: rows, bus: b, log: log, poke: make(chan struct{}, 1)}
 }
 
@@ -149,7 +149,7 @@ func (o *Outbox) Poke() {
 
 // Run publishes until ctx is done, and then once more what there is.
 func (o *Outbox) Run(ctx context.Context) error {
-	tick := time.NewTicker(lookAnyway)
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -161,13 +161,13 @@ func (o *Outbox) Run(ctx context.Context) error {
 		case <-o.poke:
 		case <-tick.C:
 		}
-		o.heed(tick)
+		o.dropPokes(tick)
 		o.drain(ctx)
 	}
 }
 
-// heed takes what else asks for a look: one look answers all.
-func (o *Outbox) heed(tick *time.Ticker) {
+// dropPokes takes what else asks for a look: one look answers all.
+func (o *Outbox) dropPokes(tick *time.Ticker) {
 	select {
 	case <-o.poke:
 	default:
@@ -191,7 +191,7 @@ func (o *Outbox) drain(ctx context.Context) {
 			return
 		}
 	}
-	p := pass{stuck: map[string]error{}, late: map[int64]bool{}}
+	p := pass{stuck: map[string]error{}, deferred: map[int64]bool{}}
 	defer func() { o.stuck = len(p.stuck) > 0 }()
 	for more := true; more && ctx.Err() == nil; {
 		var err error
@@ -209,8 +209,8 @@ func (o *Outbox) drain(ctx context.Context) {
 
 // pass is one way through the outbox.
 type pass struct {
-	after int64          // the id of the last row that was looked at
-	late  map[int64]bool // wake-ups that were left for the page after theirs
+	after    int64          // the id of the last row that was looked at
+	deferred map[int64]bool // wake-ups that were left for the page after theirs
 
 	mu    sync.Mutex       // guards stuck
 	stuck map[string]error // streams that take nothing now, by the beginning of their subjects
@@ -249,20 +249,20 @@ type Row struct {
 // page says the rows of one page and deletes what was said; more tells whether
 // another page may follow.
 func (o *Outbox) page(ctx context.Context, p *pass) (more bool, err error) {
-	late := len(p.late)
-	n, err := o.rows.Page(ctx, p.after, batchSize, func(ctx context.Context, rows []Row) []int64 { return o.sayAll(ctx, p, rows) })
-	return n == batchSize || len(p.late) > late, err
+	deferred := len(p.deferred)
+	n, err := o.rows.Page(ctx, p.after, batchSize, func(ctx context.Context, rows []Row) []int64 { return o.publishAll(ctx, p, rows) })
+	return n == batchSize || len(p.deferred) > deferred, err
 }
 
 // postgres is the table in a database.
 type postgres struct{ db *pg.DB }
 
 // Page implements Rows.
-func (p postgres) Page(ctx context.Context, after int64, limit int, say func(context.Context, []Row) []int64) (n int, err error) {
+func (p postgres) Page(ctx context.Context, after int64, limit int, publish func(context.Context, []Row) []int64) (n int, err error) {
 	// AsSystem: the outbox carries the messages of all workspaces.
 	err = p.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SELECT set_config('idle_in_transaction_session_timeout', $2, true), pg_advisory_xact_lock($1)`,
-			int64(lock), strconv.FormatInt(stopTimeout.Milliseconds(), 10)); err != nil {
+			int64(lock), strconv.FormatInt(lockTimeout.Milliseconds(), 10)); err != nil {
 			return fmt.Errorf("wait for the outbox lock: %w", err)
 		}
 		rows, err := tx.Query(ctx, `
@@ -276,11 +276,11 @@ func (p postgres) Page(ctx context.Context, after int64, limit int, say func(con
 			return fmt.Errorf("read the outbox: %w", err)
 		}
 		n = len(batch)
-		said := say(ctx, batch)
-		if len(said) == 0 {
+		published := publish(ctx, batch)
+		if len(published) == 0 {
 			return nil
 		}
-		if _, err := tx.Exec(ctx, `DELETE FROM outbox WHERE id = ANY ($1)`, said); err != nil {
+		if _, err := tx.Exec(ctx, `DELETE FROM outbox WHERE id = ANY ($1)`, published); err != nil {
 			return fmt.Errorf("empty the outbox: %w", err)
 		}
 		return nil
@@ -288,79 +288,79 @@ func (p postgres) Page(ctx context.Context, after int64, limit int, say func(con
 	return n, err
 }
 
-// sayAll publishes what can be published, and returns the ids of it. It leaves time
+// publishAll publishes what can be published, and returns the ids of it. It leaves time
 // to delete them.
-func (o *Outbox) sayAll(ctx context.Context, p *pass, batch []Row) (said []int64) {
+func (o *Outbox) publishAll(ctx context.Context, p *pass, batch []Row) (published []int64) {
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
 	var (
-		lines errgroup.Group
+		lanes errgroup.Group
 		mu    sync.Mutex // guards said
 	)
-	lines.SetLimit(together)
-	for _, line := range p.lines(batch) {
-		lines.Go(func() error {
+	lanes.SetLimit(maxInFlight)
+	for _, lane := range p.lanes(batch) {
+		lanes.Go(func() error {
 			panics.Contain(ctx, o.log, "outbox", func() {
-				for _, r := range line {
-					if !o.sayOne(ctx, p, r) {
+				for _, r := range lane {
+					if !o.publishRow(ctx, p, r) {
 						break
 					}
 					mu.Lock()
-					said = append(said, r.ID)
+					published = append(published, r.ID)
 					mu.Unlock()
 				}
 			})
 			return nil
 		})
 	}
-	_ = lines.Wait() // each has noted what went wrong
-	return said
+	_ = lanes.Wait() // each has noted what went wrong
+	return published
 }
 
-// lines splits a page into what is said side by side. The wake-up of a session of
+// lanes splits a page into what is said side by side. The wake-up of a session of
 // which the page has events is left for the next page, once.
-func (p *pass) lines(batch []Row) (lines [][]Row) {
-	events := map[string]int{}    // subject → which line has its events
-	speaking := map[string]bool{} // sessions of events
-	left := int64(0)              // the id of the first wake-up that is left
+func (p *pass) lanes(batch []Row) (lanes [][]Row) {
+	events := map[string]int{}      // subject → which line has its events
+	withEvents := map[string]bool{} // sessions of events
+	firstDeferred := int64(0)       // the id of the first wake-up that is left
 	for _, r := range batch {
 		p.after = r.ID
-		if session, ok := spoken(r); ok {
+		if session, ok := eventSession(r); ok {
 			i, known := events[r.Subject]
 			if !known {
-				i = len(lines)
+				i = len(lanes)
 				events[r.Subject] = i
-				lines = append(lines, nil)
+				lanes = append(lanes, nil)
 			}
-			lines[i] = append(lines[i], r)
-			speaking[session] = true
+			lanes[i] = append(lanes[i], r)
+			withEvents[session] = true
 			continue
 		}
-		if speaking[woken(r)] && !p.late[r.ID] {
-			p.late[r.ID] = true
-			if left == 0 {
-				left = r.ID
+		if withEvents[wakeSession(r)] && !p.deferred[r.ID] {
+			p.deferred[r.ID] = true
+			if firstDeferred == 0 {
+				firstDeferred = r.ID
 			}
 			continue
 		}
-		lines = append(lines, []Row{r})
+		lanes = append(lanes, []Row{r})
 	}
-	if left > 0 {
-		p.after = left - 1
+	if firstDeferred > 0 {
+		p.after = firstDeferred - 1
 	}
-	return lines
+	return lanes
 }
 
-// spoken returns the session whose event a row is; false for another message.
-func spoken(r Row) (session string, ok bool) {
+// eventSession returns the session whose event a row is; false for another message.
+func eventSession(r Row) (session string, ok bool) {
 	if !strings.HasPrefix(r.Subject, "ev.") {
 		return "", false
 	}
 	return r.Subject[strings.LastIndexByte(r.Subject, '.')+1:], true
 }
 
-// woken returns the session that a row wakes a runner for, "" when it is no wake-up.
-func woken(r Row) string {
+// wakeSession returns the session that a row wakes a runner for, "" when it is no wake-up.
+func wakeSession(r Row) string {
 	var w runv1.Work
 	if r.Schema != string(w.ProtoReflect().Descriptor().FullName()) || proto.Unmarshal(r.Payload, &w) != nil {
 		return ""
@@ -368,8 +368,8 @@ func woken(r Row) string {
 	return w.GetSessionId()
 }
 
-// sayOne publishes a row; false when it is to be tried again, and so are those after it.
-func (o *Outbox) sayOne(ctx context.Context, p *pass, r Row) bool {
+// publishRow publishes a row; false when it is to be tried again, and so are those after it.
+func (o *Outbox) publishRow(ctx context.Context, p *pass, r Row) bool {
 	if p.isStuck(r) {
 		return false
 	}
@@ -380,15 +380,15 @@ func (o *Outbox) sayOne(ctx context.Context, p *pass, r Row) bool {
 		p.setStuck(r.Subject, err)
 		return false
 	}
-	if err := o.say(ctx, r, body); err != nil {
+	if err := o.publish(ctx, r, body); err != nil {
 		p.setStuck(stream(r.Subject), err)
 		return false
 	}
 	return true
 }
 
-func (o *Outbox) say(ctx context.Context, r Row, body proto.Message) error {
-	ctx, cancel := context.WithTimeout(ctx, sayTimeout)
+func (o *Outbox) publish(ctx context.Context, r Row, body proto.Message) error {
+	ctx, cancel := context.WithTimeout(ctx, messageTimeout)
 	defer cancel()
 	if r.Trace != "" {
 		ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": r.Trace})

@@ -44,7 +44,7 @@ func (t *table) len() int {
 }
 
 // Page implements outbox.Rows.
-func (t *table) Page(ctx context.Context, after int64, limit int, say func(context.Context, []outbox.Row) []int64) (int, error) {
+func (t *table) Page(ctx context.Context, after int64, limit int, publish func(context.Context, []outbox.Row) []int64) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.page.Add(1)
@@ -54,23 +54,23 @@ func (t *table) Page(ctx context.Context, after int64, limit int, say func(conte
 			page = append(page, r)
 		}
 	}
-	said := say(ctx, page)
-	t.rows = slices.DeleteFunc(t.rows, func(r outbox.Row) bool { return slices.Contains(said, r.ID) })
+	published := publish(ctx, page)
+	t.rows = slices.DeleteFunc(t.rows, func(r outbox.Row) bool { return slices.Contains(published, r.ID) })
 	return len(page), nil
 }
 
-// line publishes; on the subjects of one stream nobody answers.
-type line struct {
+// fakeBus publishes; on the subjects of one stream nobody answers.
+type fakeBus struct {
 	silent string
-	takes  time.Duration     // to answer
-	each   func(said string) // nil: nothing
+	takes  time.Duration          // to answer
+	each   func(published string) // nil: nothing
 
-	mu   sync.Mutex // guards said
-	said []string
+	mu        sync.Mutex // guards said
+	published []string
 }
 
 // Publish implements outbox.Publisher.
-func (l *line) Publish(ctx context.Context, subj, id string, m proto.Message) (uint64, error) {
+func (l *fakeBus) Publish(ctx context.Context, subj, id string, m proto.Message) (uint64, error) {
 	if _, ok := m.(*runv1.Work); !ok {
 		return 0, errors.New("not what was written")
 	}
@@ -81,7 +81,7 @@ func (l *line) Publish(ctx context.Context, subj, id string, m proto.Message) (u
 	<-time.After(l.takes)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.said = append(l.said, id+" "+subj)
+	l.published = append(l.published, id+" "+subj)
 	if l.each != nil {
 		l.each(subj)
 	}
@@ -89,35 +89,35 @@ func (l *line) Publish(ctx context.Context, subj, id string, m proto.Message) (u
 }
 
 // run runs an outbox for a while of the bubble's time, and returns what it said.
-func run(t *testing.T, rows *table, bus *line, d time.Duration) []string {
+func run(t *testing.T, rows *table, bus *fakeBus, d time.Duration) []string {
 	t.Helper()
-	out := outbox.Over(rows, bus, slog.New(slog.DiscardHandler))
+	out := outbox.NewWithRows(rows, bus, slog.New(slog.DiscardHandler))
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- out.Run(ctx) }()
 	out.Poke()
 	<-time.After(d)
 	bus.mu.Lock()
-	said := slices.Clone(bus.said)
+	published := slices.Clone(bus.published)
 	bus.mu.Unlock()
 	stop()
 	if err := <-done; err != nil {
 		t.Errorf("Run() = %v, want nil", err)
 	}
-	return said
+	return published
 }
 
 // A stream that does not answer holds up its own rows, and not for long the others'.
 func TestSilentStream(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		rows, bus := &table{}, &line{silent: "ev.02"}
+		rows, bus := &table{}, &fakeBus{silent: "ev.02"}
 		for i, subj := range []string{"ev.02.w.a", "ev.02.w.b", "ev.02.w.c", "ev.02.w.d", "ev.02.w.e", "work.run.1", "ev.01.w.a", "ev.02.w.f", "ev.01.w.b"} {
 			rows.add(int64(i+1), subj, "")
 		}
-		said := run(t, rows, bus, 5*time.Second)
-		slices.Sort(said)
-		if diff := cmp.Diff([]string{"6 work.run.1", "7 ev.01.w.a", "9 ev.01.w.b"}, said); diff != "" {
+		published := run(t, rows, bus, 5*time.Second)
+		slices.Sort(published)
+		if diff := cmp.Diff([]string{"6 work.run.1", "7 ev.01.w.a", "9 ev.01.w.b"}, published); diff != "" {
 			t.Errorf("said within 5 s, while ev.02 is silent:\n%s", diff)
 		}
 		if n := rows.len(); n != 6 {
@@ -131,16 +131,16 @@ func TestSilentStream(t *testing.T) {
 func TestSideBySide(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		rows, bus := &table{}, &line{takes: 10 * time.Millisecond}
+		rows, bus := &table{}, &fakeBus{takes: 10 * time.Millisecond}
 		for i := range int64(60) {
 			rows.add(i+1, fmt.Sprintf("ev.%02d.w.s%d", i%2, i%20), "")
 		}
-		said := run(t, rows, bus, 31*time.Millisecond) // three each, one after the other
-		if len(said) != 60 {
-			t.Fatalf("%d of 60 rows are said after three answers' time", len(said))
+		published := run(t, rows, bus, 31*time.Millisecond) // three each, one after the other
+		if len(published) != 60 {
+			t.Fatalf("%d of 60 rows are said after three answers' time", len(published))
 		}
 		last := map[string]int{}
-		for _, s := range said {
+		for _, s := range published {
 			var n int
 			var subj string
 			if _, err := fmt.Sscan(s, &n, &subj); err != nil {
@@ -158,13 +158,13 @@ func TestSideBySide(t *testing.T) {
 func TestWakeUpAfterTheEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		rows, bus := &table{}, &line{takes: time.Millisecond}
+		rows, bus := &table{}, &fakeBus{takes: time.Millisecond}
 		rows.add(1, "ev.01.w.a", "")
 		rows.add(2, "ev.01.w.a", "")
 		rows.add(3, "work.run.1", "a")
 		rows.add(4, "work.run.1", "b")
 		pages := map[string][]int64{}
-		bus.each = func(said string) { pages[said] = append(pages[said], rows.page.Load()) }
+		bus.each = func(published string) { pages[published] = append(pages[published], rows.page.Load()) }
 		run(t, rows, bus, 100*time.Millisecond)
 		if diff := cmp.Diff(map[string][]int64{"ev.01.w.a": {1, 1}, "work.run.1": {1, 2}}, pages); diff != "" {
 			t.Errorf("the pages in which was said (-want +got):\n%s", diff)

@@ -47,7 +47,7 @@ type Input struct {
 	// ServerTools finds the definition of a tool that the provider runs itself.
 	ServerTools func(provider, name string) (json.RawMessage, bool)
 	Preset      *preset.Preset
-	Session     run.Setting
+	Session     run.Settings
 	Tools       []*toolv1.Tool
 	Messages    []run.Message
 	// Now gives the date that the model is told.

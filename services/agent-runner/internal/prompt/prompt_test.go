@@ -57,7 +57,7 @@ func TestBuild(t *testing.T) {
 		Run: &run.Run{Provider: "anthropic", Model: "claude-sonnet-4-5-20250929", Timezone: "Asia/Tokyo"}, Dialect: dialect,
 		ServerTools: models.ServerTool,
 		Preset:      &preset.Preset{Prompt: []string{"Be good."}},
-		Session:     run.Setting{SystemPrompt: "  Speak Latin.  "},
+		Session:     run.Settings{SystemPrompt: "  Speak Latin.  "},
 		Tools:       []*toolv1.Tool{tool("doc_read"), tool("web_search", func(t *toolv1.Tool) { t.Source = "provider"; t.Guidance = "" })},
 		Messages: []run.Message{
 			{Role: "user", Content: json.RawMessage(`"hi"`)},

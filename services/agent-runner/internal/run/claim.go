@@ -50,7 +50,7 @@ func (s *Store) Claim(ctx context.Context, ws id.Workspace, session id.Session, 
 	b := &pgx.Batch{}
 	args := pg.Args{"workspace": ws, "session": session}
 	b.Queue(`SELECT FROM sessions WHERE workspace_id = @workspace AND id = @session FOR UPDATE`, args)
-	queueOneByOne(b, args)
+	queueWorkspaceLock(b, args)
 	c := s.queueClaim(b, ws, session, run)
 	if err := s.db.WriteInWorkspace(ctx, ws, b); err != nil {
 		return nil, fmt.Errorf("claim run %s: %w", run, err)
@@ -62,8 +62,8 @@ func (s *Store) Claim(ctx context.Context, ws id.Workspace, session id.Session, 
 	return claim, err
 }
 
-// claiming is a claim on its way.
-type claiming struct {
+// pendingClaim is a claim on its way.
+type pendingClaim struct {
 	run     id.Run
 	claimed []Run
 	early   bool
@@ -71,7 +71,7 @@ type claiming struct {
 }
 
 // result returns the claim when the batch has run, or why there is none.
-func (c *claiming) result() (*Claim, error) {
+func (c *pendingClaim) result() (*Claim, error) {
 	switch {
 	case len(c.claimed) == 1:
 		c.claim.Run, c.claim.First = c.claimed[0], c.claimed[0].Epoch == 1
@@ -84,16 +84,16 @@ func (c *claiming) result() (*Claim, error) {
 
 // queueClaim adds a claim to a batch that has locked the session. The statements see
 // what those before them did.
-func (s *Store) queueClaim(b *pgx.Batch, ws id.Workspace, session id.Session, run id.Run) *claiming {
+func (s *Store) queueClaim(b *pgx.Batch, ws id.Workspace, session id.Session, run id.Run) *pendingClaim {
 	_, subj := LogSubject(s.cfg.Partitions, ws, session)
 	args := pg.Args{
 		"workspace": ws, "session": session, "run": run, "subject": subj, "runner": s.runner, "lease": s.cfg.Lease, "wall": s.cfg.WallTime, "most": s.cfg.PerWorkspace,
 	}
-	c := &claiming{run: run, claim: Claim{Asked: time.Now()}}
+	c := &pendingClaim{run: run, claim: Claim{Asked: time.Now()}}
 	// Before the claim, because each statement has a snapshot of its own: what waits now
 	// and is said in the next moment is in nobody's way, but the other way about the
 	// claim would be refused without a reason.
-	queueUnsaid(b, args, &c.early)
+	queueUnpublished(b, args, &c.early)
 	b.Queue(`
 		UPDATE runs r SET
 			state = 'running', epoch = epoch + 1, fruitless = fruitless + 1, runner = @runner,
@@ -103,7 +103,7 @@ func (s *Store) queueClaim(b *pgx.Batch, ws id.Workspace, session id.Session, ru
 			deadline = coalesce(deadline, clock_timestamp() + @wall)
 		WHERE workspace_id = @workspace AND session_id = @session AND id = @run
 			AND NOT EXISTS (SELECT FROM outbox WHERE workspace_id = @workspace AND subject = @subject)
-			AND (state = 'running' AND lease_until < clock_timestamp() OR state = 'queued' AND `+inWork+` < @most AND `+itsTurn+`)
+			AND (state = 'running' AND lease_until < clock_timestamp() OR state = 'queued' AND `+countRunning+` < @most AND `+firstInSession+`)
 		RETURNING `+Columns, args).Query(pg.Collect(&c.claimed))
 	// The message that waited joins the conversation with the first claim.
 	b.Queue(`
@@ -117,30 +117,30 @@ func (s *Store) queueClaim(b *pgx.Batch, ws id.Workspace, session id.Session, ru
 		)
 		UPDATE messages m SET position = place.position, created_at = clock_timestamp()
 		FROM place, asked WHERE m.workspace_id = @workspace AND m.id = asked.id`, args)
-	c.claim.history, c.claim.last = queueHistory(b, args, ours), queueLastStep(b, args, ours)
+	c.claim.history, c.claim.last = queueHistory(b, args, claimedHere), queueLastStep(b, args, claimedHere)
 	return c
 }
 
-// itsTurn says of a queued run r that nothing of its session is before it.
-const itsTurn = `NOT EXISTS (
+// firstInSession says of a queued run r that nothing of its session is before it.
+const firstInSession = `NOT EXISTS (
 	SELECT FROM runs o WHERE o.session_id = r.session_id AND (
 		o.state IN ('running', 'waiting') OR o.state = 'queued' AND o.ordinal < r.ordinal))`
 
-// ours says that the run is this runner's: who could not claim it need not read what it
+// claimedHere says that the run is this runner's: who could not claim it need not read what it
 // is about, which may be long.
-const ours = `EXISTS (SELECT FROM runs WHERE workspace_id = @workspace AND id = @run AND state = 'running' AND runner = @runner)`
+const claimedHere = `EXISTS (SELECT FROM runs WHERE workspace_id = @workspace AND id = @run AND state = 'running' AND runner = @runner)`
 
-// queueUnsaid asks whether events of a session wait in the outbox.
-func queueUnsaid(b *pgx.Batch, args pg.Args, into *bool) {
+// queueUnpublished asks whether events of a session wait in the outbox.
+func queueUnpublished(b *pgx.Batch, args pg.Args, into *bool) {
 	b.Queue(`SELECT EXISTS (SELECT FROM outbox WHERE workspace_id = @workspace AND subject = @subject)`, args).
 		QueryRow(func(row pgx.Row) error { return row.Scan(into) })
 }
 
-// Beat is what Renew learned about one lease.
-type Beat struct {
+// Renewal is what Renew learned about one lease.
+type Renewal struct {
 	Run id.Run
-	// Mail is true when the run's inbox has something unread.
-	Mail bool
+	// Unread is true when the run's inbox has something unread.
+	Unread bool
 	// Yield is true when another workspace waits for a slot and has fewer
 	// running runs by two or more: this run is to be given back at its next step border.
 	Yield bool
@@ -149,16 +149,16 @@ type Beat struct {
 // Renew prolongs leases of this process, but for those whose row somebody has locked:
 // these have until the next time, and hold up nobody. What is missing from the answer is
 // lost: another runner has it, or it ended.
-func (s *Store) Renew(ctx context.Context, leases []Lease) ([]Beat, error) {
+func (s *Store) Renew(ctx context.Context, leases []Lease) ([]Renewal, error) {
 	runs := make([]string, len(leases))
 	epochs := make([]int64, len(leases))
 	for i, l := range leases {
 		runs[i], epochs[i] = l.Run.String(), l.Epoch
 	}
-	var beats []Beat
+	var renewals []Renewal
 	b := &pgx.Batch{}
 	args := pg.Args{
-		"lease": s.cfg.Lease, "runs": runs, "epochs": epochs, "most": s.cfg.PerWorkspace, "limit": abreast, "logs": s.logs,
+		"lease": s.cfg.Lease, "runs": runs, "epochs": epochs, "most": s.cfg.PerWorkspace, "limit": maxCandidates, "logs": s.logs,
 		"patience": yieldAfter,
 	}
 	b.Queue(`
@@ -171,13 +171,13 @@ func (s *Store) Renew(ctx context.Context, leases []Lease) ([]Beat, error) {
 		)
 		SELECT r.id, EXISTS (SELECT FROM run_inbox i WHERE i.run_id = r.id AND i.read_at IS NULL), false
 		FROM runs r JOIN mine USING (id, epoch) WHERE r.state = 'running'`, args).Query(func(rows pgx.Rows) (err error) {
-		beats, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Beat])
+		renewals, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Renewal])
 		return err
 	})
 	var yield []id.Run
 	b.Queue(`WITH `+turns+`, needy AS (
 			SELECT min(t.held) AS held, count(*) AS runs FROM turns t
-				CROSS JOIN LATERAL `+wanting(announced+` AND coalesce(r.lease_until, r.created_at) < clock_timestamp() - @patience::interval`)+` r
+				CROSS JOIN LATERAL `+claimableRuns(published+` AND coalesce(r.lease_until, r.created_at) < clock_timestamp() - @patience::interval`)+` r
 			WHERE t.held + 1 < (SELECT max(held) FROM active)
 		)
 		SELECT r.id FROM unnest(@runs::uuid[], @epochs::bigint[]) AS mine (id, epoch) JOIN runs r USING (id, epoch)
@@ -189,10 +189,10 @@ func (s *Store) Renew(ctx context.Context, leases []Lease) ([]Beat, error) {
 	if err != nil {
 		return nil, fmt.Errorf("renew %d leases: %w", len(leases), err)
 	}
-	for i := range beats {
-		beats[i].Yield = slices.Contains(yield, beats[i].Run)
+	for i := range renewals {
+		renewals[i].Yield = slices.Contains(yield, renewals[i].Run)
 	}
-	return beats, nil
+	return renewals, nil
 }
 
 // Park gives a run back at a step border: its lease ends now and its wake-up is
@@ -228,9 +228,9 @@ func (s *Store) Release(ctx context.Context, c *Claim, wait time.Duration) error
 	return nil
 }
 
-// Disown ends this runner's lease of a run, whatever its epoch, now, and says whether
+// ReleaseUnconfirmed ends this runner's lease of a run, whatever its epoch, now, and says whether
 // there was one.
-func (s *Store) Disown(ctx context.Context, ws id.Workspace, run id.Run) (held bool, err error) {
+func (s *Store) ReleaseUnconfirmed(ctx context.Context, ws id.Workspace, run id.Run) (held bool, err error) {
 	b := &pgx.Batch{}
 	b.Queue(`
 		UPDATE runs SET lease_until = clock_timestamp()
@@ -243,40 +243,40 @@ func (s *Store) Disown(ctx context.Context, ws id.Workspace, run id.Run) (held b
 	return held, nil
 }
 
-// unrenewed are the runs whose lease holds and was not renewed lately, or ends later
+// stale are the runs whose lease holds and was not renewed lately, or ends later
 // than any could: the clock has jumped back.
-const unrenewed = `state = 'running' AND lease_until > clock_timestamp()
+const stale = `state = 'running' AND lease_until > clock_timestamp()
 	AND NOT lease_until BETWEEN clock_timestamp() + @unrenewed AND clock_timestamp() + @lease`
 
 // ExpireAbsent ends the leases of runs whose runner died: its presence is gone, and
 // its last sign of life is older than quiet, which is more than a beat. It returns
 // these runs; one whose row somebody has locked is left for the next time.
-func (s *Store) ExpireAbsent(ctx context.Context, quiet time.Duration) ([]Abandoned, error) {
-	var expired []Abandoned
+func (s *Store) ExpireAbsent(ctx context.Context, quiet time.Duration) ([]Claimable, error) {
+	var expired []Claimable
 	// AsSystem: a runner that died had runs of many workspaces.
 	err := s.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		args := pg.Args{"unrenewed": s.cfg.Lease - quiet, "lease": s.cfg.Lease}
 		rows, err := tx.Query(ctx, `
-			SELECT DISTINCT runner FROM runs WHERE `+unrenewed, args)
+			SELECT DISTINCT runner FROM runs WHERE `+stale, args)
 		if err != nil {
 			return err
 		}
-		quietOnes, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil || len(quietOnes) == 0 {
+		silent, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil || len(silent) == 0 {
 			return err
 		}
-		if args["absent"], err = pg.Absent(ctx, tx, quietOnes); err != nil {
+		if args["absent"], err = pg.Absent(ctx, tx, silent); err != nil {
 			return err
 		}
 		if rows, err = tx.Query(ctx, `
 			WITH free AS MATERIALIZED (
-				SELECT id FROM runs WHERE `+unrenewed+` AND runner = ANY (@absent) FOR NO KEY UPDATE SKIP LOCKED
+				SELECT id FROM runs WHERE `+stale+` AND runner = ANY (@absent) FOR NO KEY UPDATE SKIP LOCKED
 			)
 			UPDATE runs r SET lease_until = clock_timestamp() FROM free WHERE r.id = free.id
 			RETURNING workspace_id, session_id, r.id, epoch, false`, args); err != nil {
 			return err
 		}
-		expired, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Abandoned])
+		expired, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Claimable])
 		return err
 	})
 	if err != nil {
@@ -285,8 +285,8 @@ func (s *Store) ExpireAbsent(ctx context.Context, quiet time.Duration) ([]Abando
 	return expired, nil
 }
 
-// Abandoned is a run that somebody ought to be working on.
-type Abandoned struct {
+// Claimable is a run that somebody ought to be working on.
+type Claimable struct {
 	Workspace id.Workspace
 	Session   id.Session
 	Run       id.Run
@@ -298,10 +298,10 @@ type Abandoned struct {
 // Sweep returns runs whose lease ran out, and runs that could start but have been
 // waiting longer than patience: their wake-up was lost. At most limit: those that have
 // begun first, because somebody watches, and then the oldest.
-func (s *Store) Sweep(ctx context.Context, patience time.Duration, limit int) ([]Abandoned, error) {
-	found, err := s.abandoned(ctx, `state IN ('queued', 'running')
+func (s *Store) Sweep(ctx context.Context, patience time.Duration, limit int) ([]Claimable, error) {
+	found, err := s.claimable(ctx, `state IN ('queued', 'running')
 		AND coalesce(lease_until, created_at) < clock_timestamp() - CASE state WHEN 'queued' THEN @patience::interval ELSE '0'::interval END
-		AND (state = 'running' OR `+itsTurn+`)`, pg.Args{"patience": patience, "limit": limit})
+		AND (state = 'running' OR `+firstInSession+`)`, pg.Args{"patience": patience, "limit": limit})
 	if err != nil {
 		return nil, fmt.Errorf("sweep for abandoned runs: %w", err)
 	}
@@ -310,22 +310,22 @@ func (s *Store) Sweep(ctx context.Context, patience time.Duration, limit int) ([
 
 // Ready returns runs that could start and wait for their first runner, the oldest
 // first, and limit at most.
-func (s *Store) Ready(ctx context.Context, limit int) ([]Abandoned, error) {
-	found, err := s.abandoned(ctx, `state = 'queued' AND `+itsTurn, pg.Args{"limit": limit})
+func (s *Store) Ready(ctx context.Context, limit int) ([]Claimable, error) {
+	found, err := s.claimable(ctx, `state = 'queued' AND `+firstInSession, pg.Args{"limit": limit})
 	if err != nil {
 		return nil, fmt.Errorf("look for runs that could start: %w", err)
 	}
 	return found, nil
 }
 
-// abandoned returns runs that meet a condition.
-func (s *Store) abandoned(ctx context.Context, condition string, args pg.Args) (found []Abandoned, err error) {
+// claimable returns runs that meet a condition.
+func (s *Store) claimable(ctx context.Context, condition string, args pg.Args) (found []Claimable, err error) {
 	b := &pgx.Batch{}
 	b.Queue(`
 		SELECT workspace_id, session_id, id, epoch, state = 'queued' FROM runs r
 		WHERE `+condition+`
 		ORDER BY state = 'queued', coalesce(lease_until, created_at) LIMIT @limit`, args).Query(func(rows pgx.Rows) (err error) {
-		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Abandoned])
+		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Claimable])
 		return err
 	})
 	// AsSystem: the sweeper looks after the runs of all workspaces.

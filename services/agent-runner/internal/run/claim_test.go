@@ -152,17 +152,17 @@ func TestRenewPassesLocks(t *testing.T) {
 		return until
 	}
 	before := []time.Time{lease(locked), lease(free)}
-	var beats []run.Beat
+	var renewals []run.Renewal
 	err := db.AsSystem(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "SELECT FROM runs WHERE id = $1 FOR UPDATE", locked.Run.ID); err != nil {
 			return err
 		}
 		var err error
-		beats, err = s.Renew(ctx, []run.Lease{locked.Lease(), free.Lease(), {Run: free.Run.ID, Epoch: 7}})
+		renewals, err = s.Renew(ctx, []run.Lease{locked.Lease(), free.Lease(), {Run: free.Run.ID, Epoch: 7}})
 		return err
 	})
-	if err != nil || len(beats) != 2 {
-		t.Fatalf("Renew() = %v, %v, want both runs", beats, err)
+	if err != nil || len(renewals) != 2 {
+		t.Fatalf("Renew() = %v, %v, want both runs", renewals, err)
 	}
 	if !lease(locked).Equal(before[0]) || !lease(free).After(before[1]) {
 		t.Errorf("leases until %s and %s, before %s: want the second renewed, alone", lease(locked), lease(free), before)
@@ -183,7 +183,7 @@ func TestDisown(t *testing.T) {
 		s    *run.Store
 		free int
 	}{{other, 0}, {mine, 1}} {
-		if held, err := tc.s.Disown(t.Context(), c.Run.Workspace, c.Run.ID); err != nil || held != (tc.free > 0) {
+		if held, err := tc.s.ReleaseUnconfirmed(t.Context(), c.Run.Workspace, c.Run.ID); err != nil || held != (tc.free > 0) {
 			t.Fatalf("Disown() = %v, %v", held, err)
 		}
 		if found, err := other.Sweep(t.Context(), 0, 10); err != nil || len(found) != tc.free {

@@ -41,7 +41,7 @@ func (s *Store) commit(ctx context.Context, c *Claim, step int, state string, wr
 type waiting struct {
 	unread []id.Message // steering messages that nobody has read
 	next   []id.Run     // the first queued run
-	other  []Abandoned  // a run of another session of the workspace that waits for a runner
+	other  []Claimable  // a run of another session of the workspace that waits for a runner
 }
 
 // commitQueued is commit for what depends on what waits: it locks and looks in one
@@ -75,7 +75,7 @@ func queueWaiting(b *pgx.Batch, c *Claim, w *waiting) {
 		WHERE workspace_id = @workspace AND session_id = @session AND state = 'queued'
 		ORDER BY ordinal LIMIT 1`, c.key()).Query(collectIDs(&w.next))
 	b.Queue(selectWaiting, c.key()).Query(func(rows pgx.Rows) (err error) {
-		w.other, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Abandoned])
+		w.other, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Claimable])
 		return err
 	})
 }

@@ -10,8 +10,8 @@ import (
 	"signalbox.dev/pkg/pg"
 )
 
-// Setting is what a session says about its runs.
-type Setting struct {
+// Settings is what a session says about its runs.
+type Settings struct {
 	SystemPrompt string
 	Preset       string
 	Tools        []string
@@ -24,7 +24,7 @@ const maxHistory = 64 << 20
 // history is a conversation as a batch reads it.
 type history struct {
 	messages []Message
-	settings []Setting
+	settings []Settings
 	size     int64
 }
 
@@ -51,21 +51,21 @@ func queueMessages(b *pgx.Batch, condition string, args pg.Args, into *[]Message
 
 // History returns the conversation up to now, oldest first, and the session's
 // settings. The first call after Claim returns what was read with it.
-func (s *Store) History(ctx context.Context, c *Claim) ([]Message, Setting, error) {
+func (s *Store) History(ctx context.Context, c *Claim) ([]Message, Settings, error) {
 	h := c.history
 	c.history = nil
 	if h == nil {
 		b := &pgx.Batch{}
 		h = queueHistory(b, c.key(), "true")
 		if err := s.db.ReadInWorkspace(ctx, c.Run.Workspace, b); err != nil {
-			return nil, Setting{}, fmt.Errorf("read the conversation: %w", err)
+			return nil, Settings{}, fmt.Errorf("read the conversation: %w", err)
 		}
 	}
 	switch {
 	case len(h.settings) == 0:
-		return nil, Setting{}, fmt.Errorf("read the conversation: %w", ErrFenced) // the session was deleted under the run
+		return nil, Settings{}, fmt.Errorf("read the conversation: %w", ErrFenced) // the session was deleted under the run
 	case h.size > maxHistory:
-		return nil, Setting{}, fault.Coded(fault.TooLarge, "SESSION_FULL", "the conversation is too long to be answered: start a new session")
+		return nil, Settings{}, fault.Coded(fault.TooLarge, "SESSION_FULL", "the conversation is too long to be answered: start a new session")
 	}
 	return h.messages, h.settings[0], nil
 }

@@ -10,8 +10,8 @@ import (
 	"signalbox.dev/pkg/pg"
 )
 
-// Mail is what was found in a run's inbox.
-type Mail struct {
+// Inbox is what was found in a run's inbox.
+type Inbox struct {
 	// Stop is true when somebody wants the run to end. It stays so: the row is
 	// marked as read only by the commit that ends the run.
 	Stop bool
@@ -21,7 +21,7 @@ type Mail struct {
 
 // ReadInbox reads what people want of the run and, at a step border, lets steering
 // messages join the conversation. It is called there, and when a nudge says so.
-func (s *Store) ReadInbox(ctx context.Context, c *Claim, border bool) (Mail, error) {
+func (s *Store) ReadInbox(ctx context.Context, c *Claim, border bool) (Inbox, error) {
 	var held, stop, steering bool
 	b := &pgx.Batch{}
 	b.Queue(`
@@ -35,17 +35,17 @@ func (s *Store) ReadInbox(ctx context.Context, c *Claim, border bool) (Mail, err
 	case !held:
 		err = ErrFenced // taken over, or deleted with its session
 	case stop:
-		return Mail{Stop: true}, nil
+		return Inbox{Stop: true}, nil
 	case steering && border:
 		var joined []Message
 		if joined, err = s.JoinSteering(ctx, c); err == nil {
-			return Mail{Joined: joined}, nil
+			return Inbox{Joined: joined}, nil
 		}
 	}
 	if err != nil {
-		return Mail{}, fmt.Errorf("read the inbox of run %s: %w", c.Run.ID, err)
+		return Inbox{}, fmt.Errorf("read the inbox of run %s: %w", c.Run.ID, err)
 	}
-	return Mail{}, nil
+	return Inbox{}, nil
 }
 
 // queueMail asks whether the inbox has anything unread.

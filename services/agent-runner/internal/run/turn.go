@@ -34,10 +34,10 @@ const turns = `
 		ORDER BY held, served NULLS FIRST
 	)`
 
-// wanting are the runs of a workspace of turns that can be claimed: first those that lost
+// claimableRuns are the runs of a workspace of turns that can be claimed: first those that lost
 // their runner, then, up to the workspace's limit, the queued ones that have waited longest.
 // more is a further condition.
-func wanting(more string) string {
+func claimableRuns(more string) string {
 	return `(
 		SELECT * FROM (
 			SELECT r.workspace_id, r.session_id, r.id, r.epoch, false AS queued FROM runs r
@@ -46,17 +46,17 @@ func wanting(more string) string {
 		UNION ALL
 		SELECT * FROM (
 			SELECT r.workspace_id, r.session_id, r.id, r.epoch, true FROM runs r
-			WHERE t.held < @most AND r.workspace_id = t.workspace_id AND r.state = 'queued' AND ` + itsTurn + ` AND ` + more + `
+			WHERE t.held < @most AND r.workspace_id = t.workspace_id AND r.state = 'queued' AND ` + firstInSession + ` AND ` + more + `
 			ORDER BY r.created_at LIMIT @limit) queued
 	)`
 }
 
-// announced says of a run r that no event of its session waits in the outbox.
-const announced = `NOT EXISTS (
+// published says of a run r that no event of its session waits in the outbox.
+const published = `NOT EXISTS (
 	SELECT FROM unnest(@logs::text[]) log JOIN outbox o ON o.subject = log || r.workspace_id || '.' || r.session_id)`
 
-// abreast is how many runs Next offers: runners that ask at the same time try different ones.
-const abreast = 8
+// maxCandidates is how many runs Next offers: runners that ask at the same time try different ones.
+const maxCandidates = 8
 
 // yieldAfter is how long a run waits before one of another workspace makes place for it: a
 // free slot would have taken it by then.
@@ -65,8 +65,8 @@ const yieldAfter = 500 * time.Millisecond
 // Next returns runs that can be claimed, of the workspace whose turn it is. There may be
 // none, and then it returns ErrTooEarly if some will be in a moment, else ErrNotClaimable.
 // Others may claim them first.
-func (s *Store) Next(ctx context.Context) ([]Abandoned, error) {
-	found, err := s.next(ctx, announced, abreast)
+func (s *Store) Next(ctx context.Context) ([]Claimable, error) {
+	found, err := s.next(ctx, published, maxCandidates)
 	if err != nil {
 		return nil, err
 	}
@@ -88,12 +88,12 @@ func (s *Store) Next(ctx context.Context) ([]Abandoned, error) {
 	return found, nil
 }
 
-func (s *Store) next(ctx context.Context, condition string, limit int) (found []Abandoned, err error) {
+func (s *Store) next(ctx context.Context, condition string, limit int) (found []Claimable, err error) {
 	b := &pgx.Batch{}
 	b.Queue(`WITH `+turns+`
-		SELECT r.* FROM turns t CROSS JOIN LATERAL `+wanting(condition)+` r LIMIT @limit`,
+		SELECT r.* FROM turns t CROSS JOIN LATERAL `+claimableRuns(condition)+` r LIMIT @limit`,
 		pg.Args{"most": s.cfg.PerWorkspace, "limit": limit, "logs": s.logs}).Query(func(rows pgx.Rows) (err error) {
-		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Abandoned])
+		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Claimable])
 		return err
 	})
 	// AsSystem: whose turn it is depends on what the other workspaces have.
@@ -103,21 +103,21 @@ func (s *Store) next(ctx context.Context, condition string, limit int) (found []
 	return found, nil
 }
 
-// queueOneByOne makes the claims of a workspace stand in line until the transaction ends, so
+// queueWorkspaceLock makes the claims of a workspace stand in line until the transaction ends, so
 // that no two of them take the last place. The session is locked before.
-func queueOneByOne(b *pgx.Batch, args pg.Args) {
+func queueWorkspaceLock(b *pgx.Batch, args pg.Args) {
 	b.Queue(`SELECT pg_advisory_xact_lock(hashtextextended('runs of ' || @workspace::uuid, 0))`, args)
 }
 
-// inWork counts the runs of a workspace that runners have.
-const inWork = `(SELECT count(*) FROM runs w WHERE w.workspace_id = @workspace AND w.state = 'running' AND w.lease_until >= clock_timestamp())`
+// countRunning counts the runs of a workspace that runners have.
+const countRunning = `(SELECT count(*) FROM runs w WHERE w.workspace_id = @workspace AND w.state = 'running' AND w.lease_until >= clock_timestamp())`
 
 // selectWaiting selects a run of the workspace that waits for a runner. A run that ends
 // makes place for one, whose own wake-up may have been thrown away because its workspace
 // had as many runs in work as it may.
 const selectWaiting = `
 	SELECT workspace_id, session_id, id, epoch, true FROM runs r
-	WHERE workspace_id = @workspace AND state = 'queued' AND ` + itsTurn + `
+	WHERE workspace_id = @workspace AND state = 'queued' AND ` + firstInSession + `
 	ORDER BY created_at LIMIT 1`
 
 // WakeOther wakes a runner for a waiting run of the workspace, if there is one, because
@@ -127,7 +127,7 @@ func WakeOther(ctx context.Context, tx pgx.Tx, ws id.Workspace, ended id.Run) er
 	if err != nil {
 		return fmt.Errorf("look for a run that waits: %w", err)
 	}
-	waits, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Abandoned])
+	waits, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Claimable])
 	if err != nil || len(waits) == 0 {
 		return err
 	}
@@ -136,6 +136,6 @@ func WakeOther(ctx context.Context, tx pgx.Tx, ws id.Workspace, ended id.Run) er
 
 // wakeAfter is a later wake-up of a waiting run, on the occasion that another one has
 // made place.
-func wakeAfter(waits Abandoned, ended id.Run) outbox.Message {
+func wakeAfter(waits Claimable, ended id.Run) outbox.Message {
 	return wake(waits.Workspace, waits.Session, waits.Run, "after-"+ended.String())
 }

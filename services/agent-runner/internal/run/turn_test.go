@@ -174,7 +174,7 @@ func TestLimitHolds(t *testing.T) {
 	const most, waiting = 3, 24
 	w := newTurnWorld(t, most)
 	w.wait(strings.Repeat("a", waiting))
-	found := make(chan run.Abandoned, waiting)
+	found := make(chan run.Claimable, waiting)
 	all, err := w.s.Sweep(t.Context(), 0, waiting)
 	if err != nil {
 		t.Fatal(err)

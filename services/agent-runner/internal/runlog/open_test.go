@@ -16,14 +16,14 @@ import (
 	"signalbox.dev/services/agent-runner/internal/runlog"
 )
 
-// lost is an empty log to which there is no connection for the first so many questions.
-type lost struct {
+// unreachable is an empty log to which there is no connection for the first so many questions.
+type unreachable struct {
 	runlog.Bus
 	questions int
 }
 
 // Last implements runlog.Bus.
-func (l *lost) Last(context.Context, string, string) (*bus.Stored, error) {
+func (l *unreachable) Last(context.Context, string, string) (*bus.Stored, error) {
 	if l.questions > 0 {
 		l.questions--
 		return nil, fmt.Errorf("read the last message: %w", bus.ErrDisconnected)
@@ -32,7 +32,7 @@ func (l *lost) Last(context.Context, string, string) (*bus.Stored, error) {
 }
 
 // PublishFenced implements runlog.Bus.
-func (l *lost) PublishFenced(context.Context, string, string, uint64, proto.Message) (uint64, error) {
+func (l *unreachable) PublishFenced(context.Context, string, string, uint64, proto.Message) (uint64, error) {
 	return 1, nil
 }
 
@@ -53,7 +53,7 @@ func TestOpenWaits(t *testing.T) {
 				r := newRun(t).run
 				r.Epoch = 2
 				w, err := runlog.Open(t.Context(), runlog.Config{
-					Bus: &lost{questions: c.questions}, Log: slog.New(slog.DiscardHandler), Stream: "EV_00", Subject: "ev.00.w.s",
+					Bus: &unreachable{questions: c.questions}, Log: slog.New(slog.DiscardHandler), Stream: "EV_00", Subject: "ev.00.w.s",
 					Claim: &run.Claim{Run: r}, Patience: 3 * time.Second,
 				}, begin)
 				switch {
@@ -71,7 +71,7 @@ func TestOpenWaits(t *testing.T) {
 }
 
 // Publish implements runlog.Bus.
-func (l *lost) Publish(context.Context, string, string, proto.Message) (uint64, error) {
+func (l *unreachable) Publish(context.Context, string, string, proto.Message) (uint64, error) {
 	if l.questions > 0 {
 		l.questions--
 		return 0, fmt.Errorf("publish: %w", bus.ErrDisconnected)
@@ -89,7 +89,7 @@ func TestOpenFirst(t *testing.T) {
 		for age, waits := range map[time.Duration]bool{0: false, time.Minute: true} {
 			begun := time.Now()
 			w, err := runlog.Open(t.Context(), runlog.Config{
-				Bus: &lost{questions: 5}, Log: slog.New(slog.DiscardHandler), Stream: "EV_00", Subject: "ev.00.w.s",
+				Bus: &unreachable{questions: 5}, Log: slog.New(slog.DiscardHandler), Stream: "EV_00", Subject: "ev.00.w.s",
 				Claim: &run.Claim{Run: r, First: true, Asked: begun.Add(-age)}, Patience: 3 * time.Second,
 			}, begin)
 			if err != nil {

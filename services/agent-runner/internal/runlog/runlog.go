@@ -87,27 +87,27 @@ type Config struct {
 	Patience time.Duration
 }
 
-// lost returns the error of a log that has not answered since begun, nil while there
+// outOfPatience returns the error of a log that has not answered since begun, nil while there
 // is patience.
-func (c *Config) lost(begun time.Time, err error) error {
+func (c *Config) outOfPatience(begun time.Time, err error) error {
 	if c.Patience <= 0 || time.Since(begun) < c.Patience {
 		return nil
 	}
 	return fault.Wrap(fmt.Errorf("write the run log: %w", err), fault.Unavailable, "the run log is not available at the moment; try again")
 }
 
-// endure waits before the log is tried again, or returns why it is not.
-func (c *Config) endure(ctx context.Context, begun time.Time, err error) error {
+// waitRetry waits before the log is tried again, or returns why it is not.
+func (c *Config) waitRetry(ctx context.Context, begun time.Time, err error) error {
 	c.Log.WarnContext(ctx, "run log does not answer", "run", c.Claim.Run.ID, "error", err)
-	if err := c.lost(begun, err); err != nil {
+	if err := c.outOfPatience(begun, err); err != nil {
 		return err
 	}
 	return pause(ctx, retryWait)
 }
 
-// isAway reports whether the log did not answer, and may soon: a claim that is given
+// isUnavailable reports whether the log did not answer, and may soon: a claim that is given
 // back for that costs those who watch more than the wait.
-func isAway(err error) bool {
+func isUnavailable(err error) bool {
 	return errors.Is(err, bus.ErrDisconnected) || errors.Is(err, bus.ErrNoStream) || errors.Is(err, context.DeadlineExceeded)
 }
 
@@ -124,14 +124,14 @@ type Writer struct {
 	stop context.CancelFunc
 	done chan struct{}
 
-	mu      sync.Mutex // guards what follows
-	queue   []*entry
-	sending bool // the head of the queue is on its way
-	size    int
-	next    int64 // the number of the next entry
-	hurry   bool  // Flush waits: do not hold deltas back
-	err     error // why the writer ended
-	changed chan struct{}
+	mu       sync.Mutex // guards what follows
+	queue    []*entry
+	sending  bool // the head of the queue is on its way
+	size     int
+	next     int64 // the number of the next entry
+	flushing bool  // Flush waits: do not hold deltas back
+	err      error // why the writer ended
+	changed  chan struct{}
 }
 
 type entry struct {
@@ -148,7 +148,7 @@ func Open(ctx context.Context, cfg Config, opening func(Tail) Opening) (*Writer,
 	t := tailReader{cfg: cfg, tail: Tail{Number: -1}}
 	begun := time.Now()
 	if cfg.Claim.First && time.Since(cfg.Claim.Asked) < freshClaim {
-		o, err := t.ask(opening)
+		o, err := t.firstEvents(opening)
 		if err != nil {
 			return nil, err
 		}
@@ -163,8 +163,8 @@ func Open(ctx context.Context, cfg Config, opening func(Tail) Opening) (*Writer,
 			}
 			continue
 		}
-		if isAway(err) && ctx.Err() == nil {
-			if err := cfg.endure(ctx, begun, err); err != nil {
+		if isUnavailable(err) && ctx.Err() == nil {
+			if err := cfg.waitRetry(ctx, begun, err); err != nil {
 				return nil, err
 			}
 			continue
@@ -172,7 +172,7 @@ func Open(ctx context.Context, cfg Config, opening func(Tail) Opening) (*Writer,
 		if err != nil {
 			return nil, err
 		}
-		o, err := t.ask(opening)
+		o, err := t.firstEvents(opening)
 		if err != nil {
 			return nil, err
 		}
@@ -188,7 +188,7 @@ func Open(ctx context.Context, cfg Config, opening func(Tail) Opening) (*Writer,
 			if errors.Is(err, bus.ErrTooLarge) {
 				return nil, fmt.Errorf("open the run log: %w", err)
 			}
-			if err := cfg.endure(ctx, begun, err); err != nil {
+			if err := cfg.waitRetry(ctx, begun, err); err != nil {
 				return nil, err
 			}
 			continue
@@ -197,8 +197,8 @@ func Open(ctx context.Context, cfg Config, opening func(Tail) Opening) (*Writer,
 	}
 }
 
-// ask returns what is said first, numbered.
-func (t *tailReader) ask(opening func(Tail) Opening) (Opening, error) {
+// firstEvents returns what is said first, numbered.
+func (t *tailReader) firstEvents(opening func(Tail) Opening) (Opening, error) {
 	o := opening(t.tail)
 	if len(o.Events) == 0 {
 		return o, errors.New("open the run log: nothing to say first")
@@ -391,7 +391,7 @@ func (w *Writer) add(ctx context.Context, e *entry) error {
 		return w.err
 	}
 	w.size += e.size
-	if w.join(e) {
+	if w.coalesce(e) {
 		return nil
 	}
 	stamp(w.cfg.Claim, e.event, w.next)
@@ -401,9 +401,9 @@ func (w *Writer) add(ctx context.Context, e *entry) error {
 	return nil
 }
 
-// join lets a delta grow the last one of its block that waits. Deltas of other blocks
+// coalesce lets a delta grow the last one of its block that waits. Deltas of other blocks
 // may be between the two, other events not. w.mu is held.
-func (w *Writer) join(e *entry) bool {
+func (w *Writer) coalesce(e *entry) bool {
 	first := 0
 	if w.sending {
 		first = 1 // what is on its way may not grow any more
@@ -451,8 +451,8 @@ func sameBlock(a, b *runv1.Event) bool {
 func (w *Writer) Flush(ctx context.Context) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.hurry = true
-	defer func() { w.hurry = false }()
+	w.flushing = true
+	defer func() { w.flushing = false }()
 	w.signal()
 	for w.err == nil && len(w.queue) > 0 {
 		if err := w.wait(ctx); err != nil {
@@ -552,7 +552,7 @@ func (w *Writer) takeHead(due bool) (head *entry, changed <-chan struct{}) {
 		return nil, w.changed
 	}
 	e := w.queue[0]
-	if e.delta != nil && !w.hurry && !due && !w.pressed() {
+	if e.delta != nil && !w.flushing && !due && !w.mustSend() {
 		return nil, w.changed
 	}
 	w.sending = true
@@ -562,9 +562,9 @@ func (w *Writer) takeHead(due bool) (head *entry, changed <-chan struct{}) {
 	return e, w.changed
 }
 
-// pressed reports whether the head must not wait: an event that is no delta is behind
+// mustSend reports whether the head must not wait: an event that is no delta is behind
 // it, or more of its block, for which it had no room. w.mu is held.
-func (w *Writer) pressed() bool {
+func (w *Writer) mustSend() bool {
 	for _, e := range w.queue[1:] {
 		if e.delta == nil || sameBlock(w.queue[0].event, e.event) {
 			return true
@@ -589,7 +589,7 @@ func (w *Writer) publish(ctx context.Context, e *entry) error {
 			return fmt.Errorf("write the run log: %w", context.Cause(ctx))
 		}
 		w.cfg.Log.WarnContext(ctx, "run log does not acknowledge", "run", w.cfg.Claim.Run.ID, "number", e.event.GetNumber(), "error", err)
-		if err := w.cfg.lost(begun, err); err != nil {
+		if err := w.cfg.outOfPatience(begun, err); err != nil {
 			return err
 		}
 		if err := pause(ctx, retryWait); err != nil {

@@ -121,7 +121,7 @@ func (p *person) say(ctx context.Context, text string, mode conversation.Mode) {
 }
 
 func (p *person) stop(ctx context.Context) {
-	which := conversation.Which{All: p.draw(2) == 0}
+	which := conversation.Target{All: p.draw(2) == 0}
 	if p.draw(2) == 0 {
 		p.w.locked(func() {
 			if open := p.w.pg.openRuns(p.session); len(open) > 0 {

@@ -131,8 +131,8 @@ func (s store) tell(ctx context.Context, name string, do func() error) error {
 	return s.w.transact(ctx, s.p, name, do)
 }
 
-func (s store) Next(ctx context.Context) ([]run.Abandoned, error) {
-	next, err := ask(ctx, s, "next", func() ([]run.Abandoned, error) { return s.w.pg.next() })
+func (s store) Next(ctx context.Context) ([]run.Claimable, error) {
+	next, err := ask(ctx, s, "next", func() ([]run.Claimable, error) { return s.w.pg.next() })
 	if errors.Is(err, run.ErrTooEarly) {
 		s.p.out.Poke()
 	}
@@ -162,9 +162,9 @@ func (s store) Claim(ctx context.Context, ws id.Workspace, session id.Session, r
 	return c, err
 }
 
-func (s store) Renew(ctx context.Context, leases []run.Lease) ([]run.Beat, error) {
+func (s store) Renew(ctx context.Context, leases []run.Lease) ([]run.Renewal, error) {
 	slices.SortFunc(leases, func(a, b run.Lease) int { return slices.Compare(a.Run.UUID[:], b.Run.UUID[:]) })
-	return ask(ctx, s, "renew", func() ([]run.Beat, error) {
+	return ask(ctx, s, "renew", func() ([]run.Renewal, error) {
 		s.p.renewed = time.Now()
 		return s.w.pg.renew(leases), nil
 	})
@@ -179,7 +179,7 @@ func (s store) Park(ctx context.Context, c *run.Claim) error {
 	return err
 }
 
-func (s store) Disown(ctx context.Context, _ id.Workspace, r id.Run) (held bool, err error) {
+func (s store) ReleaseUnconfirmed(ctx context.Context, _ id.Workspace, r id.Run) (held bool, err error) {
 	return ask(ctx, s, "disown "+short(r), func() (bool, error) {
 		delete(s.p.holding, r)
 		return s.w.pg.disown(s.p.name, r), nil
@@ -194,8 +194,8 @@ func (s store) Release(ctx context.Context, c *run.Claim, wait time.Duration) er
 	})
 }
 
-func (s store) ExpireAbsent(ctx context.Context, quiet time.Duration) ([]run.Abandoned, error) {
-	return ask(ctx, s, "expire", func() ([]run.Abandoned, error) {
+func (s store) ExpireAbsent(ctx context.Context, quiet time.Duration) ([]run.Claimable, error) {
+	return ask(ctx, s, "expire", func() ([]run.Claimable, error) {
 		expired := s.w.pg.expireAbsent(quiet, func(runner string) bool { return !s.w.isPresent(runner) })
 		if s.w.plant == sweepsNothing {
 			return nil, nil
@@ -204,8 +204,8 @@ func (s store) ExpireAbsent(ctx context.Context, quiet time.Duration) ([]run.Aba
 	})
 }
 
-func (s store) Sweep(ctx context.Context, patience time.Duration, limit int) ([]run.Abandoned, error) {
-	return ask(ctx, s, "sweep", func() ([]run.Abandoned, error) {
+func (s store) Sweep(ctx context.Context, patience time.Duration, limit int) ([]run.Claimable, error) {
+	return ask(ctx, s, "sweep", func() ([]run.Claimable, error) {
 		if s.w.plant == sweepsNothing {
 			return nil, nil
 		}
@@ -213,8 +213,8 @@ func (s store) Sweep(ctx context.Context, patience time.Duration, limit int) ([]
 	})
 }
 
-func (s store) Ready(ctx context.Context, limit int) ([]run.Abandoned, error) {
-	return ask(ctx, s, "ready", func() ([]run.Abandoned, error) {
+func (s store) Ready(ctx context.Context, limit int) ([]run.Claimable, error) {
+	return ask(ctx, s, "ready", func() ([]run.Claimable, error) {
 		if s.w.plant == sweepsNothing {
 			return nil, nil
 		}
@@ -222,10 +222,10 @@ func (s store) Ready(ctx context.Context, limit int) ([]run.Abandoned, error) {
 	})
 }
 
-func (s store) History(ctx context.Context, c *run.Claim) ([]run.Message, run.Setting, error) {
+func (s store) History(ctx context.Context, c *run.Claim) ([]run.Message, run.Settings, error) {
 	type conversation struct {
 		messages []run.Message
-		setting  run.Setting
+		setting  run.Settings
 	}
 	out, err := ask(ctx, s, "history "+label(c), func() (out conversation, err error) {
 		out.messages, out.setting, err = s.w.pg.readHistory(c)
@@ -238,7 +238,7 @@ func (s store) LastStep(ctx context.Context, c *run.Claim) (*run.OpenStep, error
 	return ask(ctx, s, "last step "+label(c), func() (*run.OpenStep, error) { return s.w.pg.lastStep(c), nil })
 }
 
-func (s store) ReadInbox(ctx context.Context, c *run.Claim, border bool) (run.Mail, error) {
+func (s store) ReadInbox(ctx context.Context, c *run.Claim, border bool) (run.Inbox, error) {
 	name := "inbox "
 	if border {
 		name = "inbox at the border "
@@ -252,13 +252,13 @@ func (s store) ReadInbox(ctx context.Context, c *run.Claim, border bool) (run.Ma
 		return in, err
 	})
 	if err != nil || in.stop || !in.steering || !border {
-		return run.Mail{Stop: in.stop}, err
+		return run.Inbox{Stop: in.stop}, err
 	}
 	joined, err := s.JoinSteering(ctx, c)
 	if err != nil {
-		return run.Mail{}, err
+		return run.Inbox{}, err
 	}
-	return run.Mail{Joined: joined}, nil
+	return run.Inbox{Joined: joined}, nil
 }
 
 func (s store) JoinSteering(ctx context.Context, c *run.Claim) ([]run.Message, error) {
@@ -359,7 +359,7 @@ func (s store) Submit(ctx context.Context, a identity.Actor, n conversation.NewM
 	return out.Submitted, out.claim, err
 }
 
-func (s store) Cancel(ctx context.Context, a identity.Actor, session id.Session, which conversation.Which) ([]id.Run, error) {
+func (s store) Cancel(ctx context.Context, a identity.Actor, session id.Session, which conversation.Target) ([]id.Run, error) {
 	running, err := ask(ctx, s, "cancel "+short(session), func() ([]id.Run, error) {
 		_, running, err := s.w.pg.cancel(a, session, which)
 		return running, err

@@ -139,7 +139,7 @@ func loopConfig(w *world, name string) loop.Config {
 func (w *world) startRunner(p *process) {
 	line, rows := wire{w, p}, store{w, p}
 	log := w.logger(p)
-	p.out = outbox.Over(rows, line, log)
+	p.out = outbox.NewWithRows(rows, line, log)
 	p.tools = toolbox.New(toolClient{w: w, p: p}, line, log)
 	keeper := loop.NewKeeper(rows, beat, log)
 	sweeper := sweep.New(sweep.Config{Store: rows, Bus: line, Presence: presence{p}, Beat: beat, Log: log})
@@ -283,7 +283,7 @@ type inWorkKey struct{}
 func (p *process) takes(l *loop.Loop) handler {
 	return func(ctx context.Context, m *bus.Message, attempt int, draining <-chan struct{}) error {
 		held := &inWork{}
-		err := l.Take(context.WithValue(ctx, inWorkKey{}, held), m, attempt, draining)
+		err := l.HandleMessage(context.WithValue(ctx, inWorkKey{}, held), m, attempt, draining)
 		p.w.locked(func() {
 			if held.epoch > 0 && p.holding[held.run] == held.epoch {
 				delete(p.holding, held.run)

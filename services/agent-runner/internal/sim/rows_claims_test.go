@@ -74,8 +74,8 @@ func (d *rows) fence(c *run.Claim) (*runRow, *sessionRow, error) {
 	return row, d.sessions[row.Session], nil
 }
 
-func (d *rows) renew(leases []run.Lease) []run.Beat {
-	var beats []run.Beat
+func (d *rows) renew(leases []run.Lease) []run.Renewal {
+	var beats []run.Renewal
 	yields := d.yields(leases)
 	for _, l := range leases {
 		row := d.runs[l.Run]
@@ -84,7 +84,7 @@ func (d *rows) renew(leases []run.Lease) []run.Beat {
 		}
 		row.lease = d.cfg.now().Add(d.cfg.run.Lease)
 		mail := slices.ContainsFunc(d.inbox, func(i *inboxRow) bool { return i.run == l.Run && !i.read })
-		beats = append(beats, run.Beat{Run: l.Run, Mail: mail, Yield: slices.Contains(yields, l.Run)})
+		beats = append(beats, run.Renewal{Run: l.Run, Unread: mail, Yield: slices.Contains(yields, l.Run)})
 	}
 	return beats
 }
@@ -105,22 +105,22 @@ func (d *rows) release(c *run.Claim, wait time.Duration) {
 	}
 }
 
-func (d *rows) expireAbsent(quiet time.Duration, absent func(runner string) bool) (expired []run.Abandoned) {
+func (d *rows) expireAbsent(quiet time.Duration, absent func(runner string) bool) (expired []run.Claimable) {
 	now := d.cfg.now()
 	for _, row := range d.allRuns {
 		if d.runs[row.ID] == nil || row.State != run.Running || row.lease.Before(now) || row.lease.After(now.Add(d.cfg.run.Lease-quiet)) || !absent(row.runner) {
 			continue
 		}
 		row.lease = now
-		expired = append(expired, run.Abandoned{Workspace: row.Workspace, Session: row.Session, Run: row.ID, Epoch: row.Epoch})
+		expired = append(expired, run.Claimable{Workspace: row.Workspace, Session: row.Session, Run: row.ID, Epoch: row.Epoch})
 	}
 	return expired
 }
 
-func (d *rows) sweep(patience time.Duration, limit int) []run.Abandoned {
+func (d *rows) sweep(patience time.Duration, limit int) []run.Claimable {
 	type found struct {
 		since time.Time
-		run.Abandoned
+		run.Claimable
 	}
 	var all []found
 	now := d.cfg.now()
@@ -128,7 +128,7 @@ func (d *rows) sweep(patience time.Duration, limit int) []run.Abandoned {
 		if d.runs[row.ID] == nil {
 			continue
 		}
-		f := found{row.lease, run.Abandoned{Workspace: row.Workspace, Session: row.Session, Run: row.ID, Epoch: row.Epoch, Queued: row.State == run.Queued}}
+		f := found{row.lease, run.Claimable{Workspace: row.Workspace, Session: row.Session, Run: row.ID, Epoch: row.Epoch, Queued: row.State == run.Queued}}
 		switch {
 		case row.State == run.Running && (row.lease.Before(now) || d.cfg.plant == claimsHeld):
 		case row.State == run.Queued && d.cfg.plant != leavesQueued && row.CreatedAt.Before(now.Add(-patience)) && (!d.blocked(row) || d.cfg.plant == claimsBlocked):
@@ -141,14 +141,14 @@ func (d *rows) sweep(patience time.Duration, limit int) []run.Abandoned {
 	slices.SortStableFunc(all, func(a, b found) int {
 		return cmp.Or(rank(a.Queued)-rank(b.Queued), a.since.Compare(b.since), cmp.Compare(a.Run.String(), b.Run.String()))
 	})
-	var out []run.Abandoned
+	var out []run.Claimable
 	for _, f := range all[:min(limit, len(all))] {
-		out = append(out, f.Abandoned)
+		out = append(out, f.Claimable)
 	}
 	return out
 }
 
-func (d *rows) ready(limit int) (out []run.Abandoned) {
+func (d *rows) ready(limit int) (out []run.Claimable) {
 	for _, r := range d.sweep(0, math.MaxInt) {
 		if r.Queued && len(out) < limit {
 			out = append(out, r)

@@ -89,7 +89,7 @@ func (d *rows) enqueue(s *sessionRow, a identity.Actor, n conversation.NewMessag
 	return &conversation.Submitted{Run: r.Run, Message: r.UserMessage, Created: true, First: first}
 }
 
-func (d *rows) cancel(a identity.Actor, session id.Session, which conversation.Which) (told, running []id.Run, err error) {
+func (d *rows) cancel(a identity.Actor, session id.Session, which conversation.Target) (told, running []id.Run, err error) {
 	s := d.session(a.Workspace, session)
 	if s == nil {
 		return nil, nil, notFound()

@@ -149,14 +149,14 @@ func (d *rows) maxStep(r id.Run) int {
 	return last
 }
 
-func (d *rows) readHistory(c *run.Claim) ([]run.Message, run.Setting, error) {
+func (d *rows) readHistory(c *run.Claim) ([]run.Message, run.Settings, error) {
 	s := d.session(c.Run.Workspace, c.Run.Session)
 	if s == nil {
-		return nil, run.Setting{}, run.ErrFenced // deleted
+		return nil, run.Settings{}, run.ErrFenced // deleted
 	}
 	var out []run.Message
 	for _, m := range d.conversation(s.id) {
 		out = append(out, m.Message)
 	}
-	return out, run.Setting{Preset: s.preset, MaxSteps: s.maxSteps}, nil
+	return out, run.Settings{Preset: s.preset, MaxSteps: s.maxSteps}, nil
 }

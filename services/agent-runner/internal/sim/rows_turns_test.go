@@ -80,7 +80,7 @@ func since(r *runRow) time.Time {
 	return r.lease
 }
 
-func (d *rows) next() (out []run.Abandoned, err error) {
+func (d *rows) next() (out []run.Claimable, err error) {
 	turns := d.turns(false)
 	switch {
 	case len(turns) > 0:
@@ -90,7 +90,7 @@ func (d *rows) next() (out []run.Abandoned, err error) {
 		return nil, run.ErrNotClaimable
 	}
 	for _, r := range turns[0].wants {
-		out = append(out, run.Abandoned{Workspace: r.Workspace, Session: r.Session, Run: r.ID, Epoch: r.Epoch, Queued: r.State == run.Queued})
+		out = append(out, run.Claimable{Workspace: r.Workspace, Session: r.Session, Run: r.ID, Epoch: r.Epoch, Queued: r.State == run.Queued})
 	}
 	return out, nil
 }

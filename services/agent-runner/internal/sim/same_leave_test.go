@@ -32,6 +32,6 @@ func (b *both) disown() (here, there []string) {
 	}
 	runner := b.runners[b.rng.IntN(len(b.runners))]
 	one := b.rows.disown(runner, c.here.Run.ID)
-	two, err := b.runs[runner].Disown(b.t.Context(), c.there.Run.Workspace, c.there.Run.ID)
+	two, err := b.runs[runner].ReleaseUnconfirmed(b.t.Context(), c.there.Run.Workspace, c.there.Run.ID)
 	return []string{"ok", fmt.Sprint(one)}, []string{why(err), fmt.Sprint(two)}
 }

@@ -285,7 +285,7 @@ func (b *both) submit() (here, there []string) {
 	}
 	n.Session = s.there
 	if takes {
-		n.Take = b.runs[runner].Take(b.actor[1].Workspace, s.there)
+		n.PreClaim = b.runs[runner].PreClaim(b.actor[1].Workspace, s.there)
 	}
 	two, err2 := b.people.Submit(b.t.Context(), b.actor[1], n)
 	if err1 == nil && err2 == nil && one.Created {
@@ -296,7 +296,7 @@ func (b *both) submit() (here, there []string) {
 		}
 	}
 	here, there = submitted(one, err1), submitted(two, err2)
-	taken := n.Take.Claim()
+	taken := n.PreClaim.Claim()
 	if claim != nil && taken != nil {
 		b.claims = append(b.claims, pair[*run.Claim]{claim, taken})
 		return append(here, runLine(&claim.Run)), append(there, runLine(&taken.Run))
@@ -327,8 +327,8 @@ func (b *both) cancel() (here, there []string) {
 		only = b.told[b.rng.IntN(len(b.told))]
 	}
 	all := b.rng.IntN(2) == 0
-	told1, running1, err1 := b.rows.cancel(b.actor[0], s.here, conversation.Which{Only: only.here, All: all})
-	told2, running2, err2 := b.people.Cancel(b.t.Context(), b.actor[1], s.there, conversation.Which{Only: only.there, All: all})
+	told1, running1, err1 := b.rows.cancel(b.actor[0], s.here, conversation.Target{Only: only.here, All: all})
+	told2, running2, err2 := b.people.Cancel(b.t.Context(), b.actor[1], s.there, conversation.Target{Only: only.there, All: all})
 	return []string{fmt.Sprint(told1, running1), why(err1)}, []string{fmt.Sprint(told2, running2), why(err2)}
 }
 
@@ -385,10 +385,10 @@ func (b *both) renew() (here, there []string) {
 	return beats(got1, nil), beats(got2, err)
 }
 
-func beats(all []run.Beat, err error) []string {
+func beats(all []run.Renewal, err error) []string {
 	out := []string{why(err)}
 	for _, x := range all {
-		out = append(out, fmt.Sprint(x.Run, x.Mail, x.Yield))
+		out = append(out, fmt.Sprint(x.Run, x.Unread, x.Yield))
 	}
 	// Postgres answers in any order; the ids of both sides sort by when they were made.
 	slices.Sort(out)
@@ -402,7 +402,7 @@ func (b *both) inbox() (here, there []string) {
 	}
 	border := b.rng.IntN(2) == 0
 	stop, steering, err := b.rows.lookInbox(c.here)
-	one := run.Mail{Stop: stop}
+	one := run.Inbox{Stop: stop}
 	if err == nil && !stop && steering && border {
 		one.Joined, err = b.rows.joinSteering(c.here)
 	}
@@ -570,7 +570,7 @@ func (b *both) history() (here, there []string) {
 	two := &run.Claim{Run: run.Run{ID: r.there, Session: s.there, Workspace: b.actor[1].Workspace}}
 	m1, set1, err1 := b.rows.readHistory(one)
 	m2, set2, err2 := b.store().History(b.t.Context(), two)
-	line := func(s run.Setting) string { return fmt.Sprint(s.Preset, " ", orNothing(s.MaxSteps)) }
+	line := func(s run.Settings) string { return fmt.Sprint(s.Preset, " ", orNothing(s.MaxSteps)) }
 	return append(messageLines(m1), line(set1), why(err1)), append(messageLines(m2), line(set2), why(err2))
 }
 
@@ -641,7 +641,7 @@ func (b *both) next() (here, there []string) {
 }
 
 // abandoned leaves the order of those open that were told at once to be so.
-func abandoned(found []run.Abandoned, err error, limit int) []string {
+func abandoned(found []run.Claimable, err error, limit int) []string {
 	out := []string{why(err), fmt.Sprint(len(found))}
 	if len(found) < limit {
 		for _, f := range found {

@@ -23,9 +23,9 @@ import (
 
 // Store is what the sweeper needs of *run.Store, whose contracts these are.
 type Store interface {
-	ExpireAbsent(ctx context.Context, quiet time.Duration) ([]run.Abandoned, error)
-	Sweep(ctx context.Context, patience time.Duration, limit int) ([]run.Abandoned, error)
-	Ready(ctx context.Context, limit int) ([]run.Abandoned, error)
+	ExpireAbsent(ctx context.Context, quiet time.Duration) ([]run.Claimable, error)
+	Sweep(ctx context.Context, patience time.Duration, limit int) ([]run.Claimable, error)
+	Ready(ctx context.Context, limit int) ([]run.Claimable, error)
 }
 
 // Bus is where wake-ups go: *bus.Bus, whose contract this is.
@@ -53,7 +53,7 @@ type Config struct {
 type Sweeper struct {
 	cfg Config
 	// woken is when what the last sweep has found was woken, by the way it waits.
-	woken map[run.Abandoned]time.Time
+	woken map[run.Claimable]time.Time
 }
 
 // New returns a sweeper; it does nothing before Run.
@@ -61,21 +61,21 @@ func New(cfg Config) *Sweeper { return &Sweeper{cfg: cfg} }
 
 const (
 	limit = 256
-	// ready is how many queued runs are woken when their wake-ups may be lost: more than
+	// maxReady is how many queued runs are woken when their wake-ups may be lost: more than
 	// a process that died, or the queue, may have held for those who watch.
-	ready = 4096
-	// together is how many wake-ups are on their way at a time.
-	together = 32
-	// every is short: it is part of what a killed runner costs those who watch.
-	every = 250 * time.Millisecond
+	maxReady = 4096
+	// maxInFlight is how many wake-ups are on their way at a time.
+	maxInFlight = 32
+	// interval is short: it is part of what a killed runner costs those who watch.
+	interval = 250 * time.Millisecond
 	// patience is how long a run may be ready to start before its wake-up is taken for lost.
 	patience = 2 * time.Second
 	// A run is woken once in each moment: the stream drops the other wake-ups.
-	moment = 2 * time.Second
-	// oldest is how many queued runs are woken after subject.AckWait and again after each
+	wakeInterval = 2 * time.Second
+	// maxQueued is how many queued runs are woken after subject.AckWait and again after each
 	// more. They may only wait for a free slot, and must not fill the queue; any wake-up
 	// serves whichever run is next, so that a few find all that was lost.
-	oldest = 16
+	maxQueued = 16
 	// wakeTimeout bounds what waking takes of the time in which others may die.
 	wakeTimeout = 5 * time.Second
 )
@@ -89,29 +89,29 @@ const (
 // renews them: that is waited for twice over. To be wrong about either is safe, because
 // a claim fences, and costs a step that begins again.
 func (s *Sweeper) Run(ctx context.Context) error {
-	tick := time.NewTicker(every)
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
-	back := make(chan struct{}, 1)
+	reconnected := make(chan struct{}, 1)
 	defer s.cfg.Bus.OnReconnect(func() {
 		select {
-		case back <- struct{}{}:
+		case reconnected <- struct{}{}:
 		default: // it is known already
 		}
 	})()
-	missed := false // wake-ups of queued runs may be lost
+	wakeupsLost := false // wake-ups of queued runs may be lost
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-back:
-			missed = true
+		case <-reconnected:
+			wakeupsLost = true
 		case <-tick.C:
 		}
 		died, err := s.sweep(ctx)
-		if missed = missed || died; missed {
-			waked := s.wakeQueued(ctx)
-			missed = waked != nil
-			err = errors.Join(err, waked)
+		if wakeupsLost = wakeupsLost || died; wakeupsLost {
+			wakeErr := s.wakeQueued(ctx)
+			wakeupsLost = wakeErr != nil
+			err = errors.Join(err, wakeErr)
 		}
 		if err != nil && ctx.Err() == nil {
 			s.cfg.Log.WarnContext(ctx, "sweep put off", "error", err)
@@ -125,14 +125,14 @@ func (s *Sweeper) sweep(ctx context.Context) (died bool, err error) {
 	if steady < s.cfg.Beat {
 		return false, nil
 	}
-	if died, err = s.buryDead(ctx); err != nil || steady < 2*s.cfg.Beat {
+	if died, err = s.wakeRunsOfDead(ctx); err != nil || steady < 2*s.cfg.Beat {
 		return died, err
 	}
-	return died, s.findLost(ctx)
+	return died, s.wakeLost(ctx)
 }
 
-// buryDead wakes runners for the runs of those that died.
-func (s *Sweeper) buryDead(ctx context.Context) (died bool, err error) {
+// wakeRunsOfDead wakes runners for the runs of those that died.
+func (s *Sweeper) wakeRunsOfDead(ctx context.Context) (died bool, err error) {
 	expired, err := s.cfg.Store.ExpireAbsent(ctx, s.cfg.Beat+s.cfg.Beat/2)
 	if err != nil || len(expired) == 0 {
 		return false, err
@@ -146,7 +146,7 @@ func (s *Sweeper) buryDead(ctx context.Context) (died bool, err error) {
 // to somebody who died, or when the queue did, and would come again after
 // subject.AckWait only.
 func (s *Sweeper) wakeQueued(ctx context.Context) error {
-	queued, err := s.cfg.Store.Ready(ctx, ready)
+	queued, err := s.cfg.Store.Ready(ctx, maxReady)
 	if err != nil {
 		return err
 	}
@@ -154,23 +154,23 @@ func (s *Sweeper) wakeQueued(ctx context.Context) error {
 	return err
 }
 
-// findLost wakes runners for the runs that nobody has, and whose wake-up was lost. What
+// wakeLost wakes runners for the runs that nobody has, and whose wake-up was lost. What
 // it has woken lately it leaves alone.
-func (s *Sweeper) findLost(ctx context.Context) error {
+func (s *Sweeper) wakeLost(ctx context.Context) error {
 	found, err := s.cfg.Store.Sweep(ctx, patience, limit)
 	if err != nil {
 		return err
 	}
-	known := make(map[run.Abandoned]time.Time, len(found))
-	var due []run.Abandoned
+	known := make(map[run.Claimable]time.Time, len(found))
+	var due []run.Claimable
 	queued := 0
 	for _, r := range found {
 		if r.Queued {
-			if queued++; queued > oldest {
+			if queued++; queued > maxQueued {
 				break
 			}
 		}
-		at, again := s.woken[r], moment
+		at, again := s.woken[r], wakeInterval
 		if r.Queued {
 			again = subject.AckWait
 		}
@@ -181,8 +181,8 @@ func (s *Sweeper) findLost(ctx context.Context) error {
 		due = append(due, r)
 	}
 	now := time.Now()
-	waked, err := s.wakeAll(ctx, due)
-	for _, r := range waked {
+	sent, err := s.wakeAll(ctx, due)
+	for _, r := range sent {
 		known[r] = now
 	}
 	s.woken = known
@@ -191,12 +191,12 @@ func (s *Sweeper) findLost(ctx context.Context) error {
 
 // wakeAll wakes side by side: a runner that died had many runs, and each wake-up waits
 // for an answer. It returns those that it has woken.
-func (s *Sweeper) wakeAll(ctx context.Context, runs []run.Abandoned) (waked []run.Abandoned, err error) {
+func (s *Sweeper) wakeAll(ctx context.Context, runs []run.Claimable) (sent []run.Claimable, err error) {
 	ctx, cancel := context.WithTimeout(ctx, wakeTimeout)
 	defer cancel()
 	failed := make([]error, len(runs))
 	var waking errgroup.Group
-	waking.SetLimit(together)
+	waking.SetLimit(maxInFlight)
 	for i, r := range runs {
 		waking.Go(func() error { // who cannot be woken is in nobody's way
 			failed[i] = panics.Try(func() error { return s.wake(ctx, r) })
@@ -207,17 +207,17 @@ func (s *Sweeper) wakeAll(ctx context.Context, runs []run.Abandoned) (waked []ru
 	for i, r := range runs {
 		switch {
 		case failed[i] == nil:
-			waked = append(waked, r)
+			sent = append(sent, r)
 		case err == nil:
 			err = fmt.Errorf("wake run %s again: %w", r.Run, failed[i])
 		}
 	}
-	return waked, err
+	return sent, err
 }
 
-func (s *Sweeper) wake(ctx context.Context, r run.Abandoned) error {
+func (s *Sweeper) wake(ctx context.Context, r run.Claimable) error {
 	m := run.Wake(r.Workspace, r.Session, r.Run)
-	m.ID = fmt.Sprintf("%s:%d:%d", m.ID, r.Epoch, time.Now().UnixNano()/int64(moment))
+	m.ID = fmt.Sprintf("%s:%d:%d", m.ID, r.Epoch, time.Now().UnixNano()/int64(wakeInterval))
 	_, err := s.cfg.Bus.Publish(ctx, m.Subject, m.ID, m.Body)
 	return err
 }

@@ -21,32 +21,32 @@ import (
 )
 
 const (
-	beat  = time.Second
-	every = 250 * time.Millisecond // between two sweeps
+	beat     = time.Second
+	interval = 250 * time.Millisecond // between two sweeps
 )
 
 // rows has runs of a runner that died, queued runs, and runs whose lease ran out.
-type rows struct{ dead, queued, lost []run.Abandoned }
+type rows struct{ dead, queued, lost []run.Claimable }
 
-func (r *rows) ExpireAbsent(context.Context, time.Duration) ([]run.Abandoned, error) {
+func (r *rows) ExpireAbsent(context.Context, time.Duration) ([]run.Claimable, error) {
 	expired := r.dead
 	r.lost = append(r.lost, expired...)
 	r.dead = nil
 	return expired, nil
 }
 
-func (r *rows) Sweep(_ context.Context, _ time.Duration, limit int) ([]run.Abandoned, error) {
+func (r *rows) Sweep(_ context.Context, _ time.Duration, limit int) ([]run.Claimable, error) {
 	return slices.Clone(r.lost[:min(limit, len(r.lost))]), nil
 }
 
-func (r *rows) Ready(_ context.Context, limit int) ([]run.Abandoned, error) {
+func (r *rows) Ready(_ context.Context, limit int) ([]run.Claimable, error) {
 	return slices.Clone(r.queued[:min(limit, len(r.queued))]), nil
 }
 
 // line keeps the ids of wake-ups. It is back, where it was away, when that is closed.
 type line struct {
-	back   chan struct{}
-	refuse func(id string) error // nil: takes all
+	reconnected chan struct{}
+	refuse      func(id string) error // nil: takes all
 
 	mu  sync.Mutex
 	ids []string
@@ -56,7 +56,7 @@ func (l *line) OnReconnect(fn func()) (stop func()) {
 	stopped := make(chan struct{})
 	go func() {
 		select {
-		case <-l.back:
+		case <-l.reconnected:
 			fn()
 		case <-stopped:
 		}
@@ -92,8 +92,8 @@ type presence struct{ since time.Time }
 
 func (p presence) Steady() time.Duration { return time.Since(p.since) }
 
-func abandoned(queued bool) run.Abandoned {
-	return run.Abandoned{Workspace: id.New[id.Workspace](), Session: id.New[id.Session](), Run: id.New[id.Run](), Epoch: 1, Queued: queued}
+func abandoned(queued bool) run.Claimable {
+	return run.Claimable{Workspace: id.New[id.Workspace](), Session: id.New[id.Session](), Run: id.New[id.Run](), Epoch: 1, Queued: queued}
 }
 
 // sweeps lets a sweeper sweep for a while.
@@ -117,29 +117,29 @@ func TestSweeps(t *testing.T) {
 		away  bool          // the queue was, and comes back
 		want  map[string]bool
 	}{
-		{"nobody is judged at once", rows{dead: []run.Abandoned{dead}}, beat / 2, false, map[string]bool{}},
+		{"nobody is judged at once", rows{dead: []run.Claimable{dead}}, beat / 2, false, map[string]bool{}},
 		{
 			"the dead, and what they may have held",
-			rows{dead: []run.Abandoned{dead}, queued: []run.Abandoned{queued}, lost: []run.Abandoned{lost}},
+			rows{dead: []run.Claimable{dead}, queued: []run.Claimable{queued}, lost: []run.Claimable{lost}},
 			beat + beat/2, false,
 			map[string]bool{dead.Run.String(): true, queued.Run.String(): true},
 		},
-		{"leases that ran out are renewed first", rows{lost: []run.Abandoned{lost}}, beat + beat/2, false, map[string]bool{}},
-		{"and then they are lost", rows{lost: []run.Abandoned{lost}, queued: []run.Abandoned{queued}}, 3 * beat, false, map[string]bool{lost.Run.String(): true}},
+		{"leases that ran out are renewed first", rows{lost: []run.Claimable{lost}}, beat + beat/2, false, map[string]bool{}},
+		{"and then they are lost", rows{lost: []run.Claimable{lost}, queued: []run.Claimable{queued}}, 3 * beat, false, map[string]bool{lost.Run.String(): true}},
 		{
 			"the queue is back, and may have lost who is queued",
-			rows{queued: []run.Abandoned{queued}, lost: []run.Abandoned{lost}},
+			rows{queued: []run.Claimable{queued}, lost: []run.Claimable{lost}},
 			beat / 2, true,
 			map[string]bool{queued.Run.String(): true},
 		},
-		{"a queued one that waits long", rows{lost: []run.Abandoned{queued}}, 3 * beat, false, map[string]bool{queued.Run.String(): true}},
+		{"a queued one that waits long", rows{lost: []run.Claimable{queued}}, 3 * beat, false, map[string]bool{queued.Run.String(): true}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				l := line{back: make(chan struct{})}
+				l := line{reconnected: make(chan struct{})}
 				if tt.away {
-					close(l.back)
+					close(l.reconnected)
 				}
 				sweeps(t, &tt.rows, &l, tt.after)
 				if diff := cmp.Diff(tt.want, l.woken()); diff != "" {
@@ -160,13 +160,13 @@ func TestDeadRunnerHadMany(t *testing.T) {
 			r.dead, r.queued = append(r.dead, abandoned(false)), append(r.queued, abandoned(true))
 		}
 		refused, once := r.queued[0].Run.String(), errors.New("the queue is full")
-		l := line{back: make(chan struct{}), refuse: func(id string) (err error) {
+		l := line{reconnected: make(chan struct{}), refuse: func(id string) (err error) {
 			if strings.HasPrefix(id, refused) {
 				err, once = once, nil
 			}
 			return err
 		}}
-		sweeps(t, &r, &l, beat+every)
+		sweeps(t, &r, &l, beat+interval)
 		woken := l.woken()
 		for _, q := range r.queued[1:] {
 			if !woken[q.Run.String()] {
@@ -181,8 +181,8 @@ func TestWokenLately(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		waits, lost := abandoned(true), abandoned(false)
-		l := line{back: make(chan struct{})}
-		sweeps(t, &rows{lost: []run.Abandoned{waits, lost}}, &l, 2*beat+subject.AckWait+time.Second)
+		l := line{reconnected: make(chan struct{})}
+		sweeps(t, &rows{lost: []run.Claimable{waits, lost}}, &l, 2*beat+subject.AckWait+time.Second)
 		times := map[string]int{}
 		for _, id := range l.ids {
 			name, _, _ := strings.Cut(id, ":")
@@ -203,8 +203,8 @@ func TestFewOfManyAreWoken(t *testing.T) {
 		for range 200 {
 			r.lost = append(r.lost, abandoned(true))
 		}
-		l := line{back: make(chan struct{})}
-		sweeps(t, &r, &l, 2*beat+2*every)
+		l := line{reconnected: make(chan struct{})}
+		sweeps(t, &r, &l, 2*beat+2*interval)
 		if n := len(l.woken()); n != 16 {
 			t.Errorf("%d of %d that wait were woken, want 16", n, len(r.lost))
 		}

@@ -17,7 +17,7 @@ import (
 // ask calls the model until it has answered whole, or cannot. With an error the
 // response is what had arrived, if the run was stopped while it did.
 func (a *answering) ask(ctx context.Context, index int) (*llm.Response, error) {
-	if err := a.insist(ctx, func() error { return a.prepare(ctx) }); err != nil {
+	if err := a.retryUnavailable(ctx, func() error { return a.prepare(ctx) }); err != nil {
 		return nil, err
 	}
 	model, _ := a.Catalogue.Lookup(a.claim.Run.Provider, a.claim.Run.Model)
@@ -25,10 +25,10 @@ func (a *answering) ask(ctx context.Context, index int) (*llm.Response, error) {
 		Run: &a.claim.Run, Step: index, Model: model, Dialect: a.dialect, ServerTools: a.Catalogue.ServerTool, Preset: a.preset, Session: a.session, Tools: a.tools,
 		Messages: a.history, Now: time.Now(), Continue: a.paused,
 	})
-	for try, breaks := 1, 0; ; try++ {
+	for try, broken := 1, 0; ; try++ {
 		var res *llm.Response
 		var streamed bool
-		err := a.insist(ctx, func() (err error) {
+		err := a.retryUnavailable(ctx, func() (err error) {
 			res, streamed, err = a.call(ctx, index, req)
 			return err
 		})
@@ -41,19 +41,19 @@ func (a *answering) ask(ctx context.Context, index int) (*llm.Response, error) {
 			return res, err
 		}
 		failure, ok := errors.AsType[*llm.Error](err)
-		if ok && failure.Broken && breaks < maxBreaks {
-			breaks++
+		if ok && failure.Broken && broken < maxBroken {
+			broken++
 			try-- // the provider has not failed: what leads to it has
 		}
 		if !ok || !failure.Retryable || try >= a.cfg.Tries || failure.RetryAfter > a.cfg.MaxRetryAfter {
 			return res, err
 		}
 		a.Log.WarnContext(ctx, "model call failed; trying again", "run", a.claim.Run.ID, "step", index, "try", try, "error", err)
-		if err := a.void(ctx, index, res, streamed, failure); err != nil {
+		if err := a.voidAttempt(ctx, index, res, streamed, failure); err != nil {
 			return res, err // if this is a stop, what viewers do not know to be void stands
 		}
 		wait := max(a.backoff(max(try, 1)), failure.RetryAfter)
-		if failure.RetryAfter >= noticeable {
+		if failure.RetryAfter >= minNotice {
 			if err := a.log.Append(ctx, waiting(index, failure.Message, time.Now().Add(wait))); err != nil {
 				return nil, err
 			}
@@ -64,13 +64,13 @@ func (a *answering) ask(ctx context.Context, index int) (*llm.Response, error) {
 	}
 }
 
-// maxBreaks is how often a step may lose the connection to the broker without that
+// maxBroken is how often a step may lose the connection to the broker without that
 // being taken for the provider's failure.
-const maxBreaks = 10
+const maxBroken = 10
 
-// noticeable is the shortest wait asked for by a provider, or by the broker when all
+// minNotice is the shortest wait asked for by a provider, or by the broker when all
 // accounts are limited, that viewers are told of.
-const noticeable = time.Second
+const minNotice = time.Second
 
 // prepare finds the provider and the tools, once for the claim.
 func (a *answering) prepare(ctx context.Context) (err error) {
@@ -172,20 +172,20 @@ func bounded(result json.RawMessage) string {
 	return string(result)
 }
 
-// void tells viewers who have seen some of a failed call's answer that the step begins anew,
+// voidAttempt tells viewers who have seen some of a failed call's answer that the step begins anew,
 // and notes what the call has cost. Where viewers were told, no content is left in partial.
-func (a *answering) void(ctx context.Context, index int, partial *llm.Response, streamed bool, failure *llm.Error) error {
+func (a *answering) voidAttempt(ctx context.Context, index int, partial *llm.Response, streamed bool, failure *llm.Error) error {
 	if streamed {
 		if err := a.log.Append(ctx, stepRetry(index, failure.Message)); err != nil {
 			return err
 		}
 		partial.Content = json.RawMessage("[]")
 	}
-	return a.waste(ctx, index, partial)
+	return a.recordWaste(ctx, index, partial)
 }
 
-// waste notes what was used for an answer of which nothing is kept.
-func (a *answering) waste(ctx context.Context, index int, partial *llm.Response) error {
+// recordWaste notes what was used for an answer of which nothing is kept.
+func (a *answering) recordWaste(ctx context.Context, index int, partial *llm.Response) error {
 	if partial == nil {
 		return nil
 	}
@@ -231,7 +231,7 @@ func (a *answering) askFailed(ctx, stoppable context.Context, index int, partial
 	case errors.Is(err, errStepTime):
 		return true, a.cutShort(ctx, index, partial, run.Done, reasonMaxStepTime)
 	}
-	if err := a.waste(ctx, index, partial); err != nil {
+	if err := a.recordWaste(ctx, index, partial); err != nil {
 		return false, err
 	}
 	if failure, ok := errors.AsType[*llm.Error](err); ok {
@@ -254,7 +254,7 @@ func (a *answering) cutShort(ctx context.Context, index int, partial *llm.Respon
 		answer.Interrupted, answer.FinishReason, answer.Calls = true, string(llm.FinishOther), nil
 		a.text = modelmsg.PlainText(answer.Content)
 		end.Answer = &answer
-	} else if err := a.waste(ctx, index, partial); err != nil {
+	} else if err := a.recordWaste(ctx, index, partial); err != nil {
 		return err
 	}
 	return a.finish(ctx, end)

@@ -25,7 +25,7 @@ const afterDeadline = 5 * time.Second
 // result as it comes (but for those that told says they have), and completes the
 // step. With again, another claim may have dispatched the calls already: an executor
 // that has run one answers with what it recorded.
-func (a *answering) useTools(ctx, stoppable context.Context, s *run.OpenStep, told map[string]*runv1.ToolResult, again bool) (ended bool, err error) {
+func (a *answering) useTools(ctx, stoppable context.Context, s *run.OpenStep, emitted map[string]*runv1.ToolResult, again bool) (ended bool, err error) {
 	step, calls := s.Index, s.Calls
 	outcomes := make(map[id.Operation]*run.Outcome, len(calls))
 	open := map[string]*run.Call{}
@@ -33,7 +33,7 @@ func (a *answering) useTools(ctx, stoppable context.Context, s *run.OpenStep, to
 	for i := range calls {
 		c := &calls[i]
 		if c.Outcome != nil {
-			if err := a.tell(ctx, step, c, c.Outcome, told, outcomes); err != nil {
+			if err := a.emitResult(ctx, step, c, c.Outcome, emitted, outcomes); err != nil {
 				return false, err
 			}
 			continue
@@ -53,7 +53,7 @@ func (a *answering) useTools(ctx, stoppable context.Context, s *run.OpenStep, to
 	waiting, cancel := context.WithDeadlineCause(stoppable, latest.Add(afterDeadline), errToolTime)
 	defer cancel()
 	err = a.await(waiting, s, open, again, func(o *toolv1.Outcome) error {
-		return a.tell(ctx, step, open[o.GetKey()], outcomeOf(o), told, outcomes)
+		return a.emitResult(ctx, step, open[o.GetKey()], outcomeOf(o), emitted, outcomes)
 	})
 	if err != nil && (ctx.Err() != nil || waiting.Err() == nil) {
 		return false, err
@@ -70,11 +70,11 @@ func (a *answering) useTools(ctx, stoppable context.Context, s *run.OpenStep, to
 		if outcomes[c.Key] != nil {
 			continue
 		}
-		outcome := unfinished(c, context.Cause(waiting))
-		if r := told[c.ID]; r != nil {
-			outcome = outcomeTold(r) // a stop does not unsay it
+		outcome := abandonedOutcome(c, context.Cause(waiting))
+		if r := emitted[c.ID]; r != nil {
+			outcome = outcomeFromEvent(r) // a stop does not unsay it
 		}
-		if err := a.tell(ctx, step, c, outcome, told, outcomes); err != nil {
+		if err := a.emitResult(ctx, step, c, outcome, emitted, outcomes); err != nil {
 			return false, err
 		}
 	}
@@ -86,13 +86,13 @@ var (
 	errNoAnswer = errors.New("no executor has answered yet")
 )
 
-// Calls without an answer are dispatched again after dispatchAgain, and then each
+// Calls without an answer are dispatched again after redispatchAfter, and then each
 // time after twice as long and a second, never in the moment when they are asked for;
 // those that the bus has not taken are after undispatched.
 const (
-	dispatchAgain   = 3 * time.Second
+	redispatchAfter = 3 * time.Second
 	dispatchTimeout = 2 * time.Second
-	undispatched    = 250 * time.Millisecond
+	dispatchRetry   = 250 * time.Millisecond
 )
 
 // await dispatches open calls and waits for their outcomes. The message of one that
@@ -105,7 +105,7 @@ func (a *answering) await(ctx context.Context, s *run.OpenStep, open map[string]
 		delete(missing, o.GetKey())
 		return got(o)
 	}
-	patience := dispatchAgain
+	patience := redispatchAfter
 	for round := 0; len(missing) > 0; round++ {
 		keys := make([]id.Operation, 0, len(missing))
 		wait := patience
@@ -116,7 +116,7 @@ func (a *answering) await(ctx context.Context, s *run.OpenStep, open map[string]
 			keys = append(keys, c.Key)
 			if err := a.dispatch(ctx, run.Dispatch(&a.claim.Run, s.Index, c, a.claim.Run.Epoch, round)); err != nil && ctx.Err() == nil {
 				a.Log.WarnContext(ctx, "call not dispatched", "run", a.claim.Run.ID, "key", c.Key, "error", err)
-				wait = undispatched
+				wait = dispatchRetry
 			}
 		}
 		if wait == patience {
@@ -139,12 +139,12 @@ func (a *answering) dispatch(ctx context.Context, m outbox.Message) error {
 	return err
 }
 
-// tell keeps an outcome and puts it into the run log, unless that has it. One that
+// emitResult keeps an outcome and puts it into the run log, unless that has it. One that
 // was told before by a claim which did not wait for it any longer is told anew.
-func (a *answering) tell(ctx context.Context, step int, c *run.Call, o *run.Outcome, told map[string]*runv1.ToolResult, outcomes map[id.Operation]*run.Outcome) error {
+func (a *answering) emitResult(ctx context.Context, step int, c *run.Call, o *run.Outcome, emitted map[string]*runv1.ToolResult, outcomes map[id.Operation]*run.Outcome) error {
 	outcomes[c.Key] = o
 	a.Metrics.toolCalls.WithLabelValues(o.State.String()).Inc()
-	if r := told[c.ID]; r != nil && r.GetResultJson() == string(o.Result) && r.GetIsError() == o.IsError() {
+	if r := emitted[c.ID]; r != nil && r.GetResultJson() == string(o.Result) && r.GetIsError() == o.IsError() {
 		return nil
 	}
 	return a.log.Append(ctx, toolResult(step, c, o))
@@ -164,7 +164,7 @@ func (a *answering) completeStep(ctx, stoppable context.Context, s *run.OpenStep
 	}
 	next := a.log.Next()
 	var mail bool
-	if err := a.insist(ctx, func() (err error) {
+	if err := a.retryUnavailable(ctx, func() (err error) {
 		mail, err = a.Store.CommitResults(ctx, a.claim, r, next)
 		return err
 	}); err != nil {
@@ -191,8 +191,8 @@ func outcomeOf(o *toolv1.Outcome) *run.Outcome {
 	}
 }
 
-// outcomeTold is an outcome of which only what viewers were told is known.
-func outcomeTold(r *runv1.ToolResult) *run.Outcome {
+// outcomeFromEvent is an outcome of which only what viewers were told is known.
+func outcomeFromEvent(r *runv1.ToolResult) *run.Outcome {
 	o := &run.Outcome{State: toolv1.OutcomeState_OUTCOME_STATE_OK, Result: json.RawMessage(r.GetResultJson())}
 	if r.GetIsError() {
 		o.State, o.ErrorType = toolv1.OutcomeState_OUTCOME_STATE_ERROR, "interrupted"
@@ -200,8 +200,8 @@ func outcomeTold(r *runv1.ToolResult) *run.Outcome {
 	return o
 }
 
-// unfinished is the outcome of a call that nobody waits for any longer.
-func unfinished(c *run.Call, cause error) *run.Outcome {
+// abandonedOutcome is the outcome of a call that nobody waits for any longer.
+func abandonedOutcome(c *run.Call, cause error) *run.Outcome {
 	switch {
 	case errors.Is(cause, errStopped) && c.Effect == toolv1.Effect_EFFECT_PURE:
 		o := refused("cancelled", "a person stopped the run before this call had ended")

@@ -25,7 +25,7 @@ func TestUnfinished(t *testing.T) {
 		{toolv1.Effect_EFFECT_KEYED, errToolTime, toolv1.OutcomeState_OUTCOME_STATE_UNKNOWN},
 		{toolv1.Effect_EFFECT_UNSPECIFIED, errors.New("another"), toolv1.OutcomeState_OUTCOME_STATE_UNKNOWN},
 	} {
-		o := unfinished(&run.Call{Effect: tt.effect}, tt.cause)
+		o := abandonedOutcome(&run.Call{Effect: tt.effect}, tt.cause)
 		unknown := o.State == toolv1.OutcomeState_OUTCOME_STATE_UNKNOWN
 		if o.State != tt.state || unknown != strings.Contains(string(o.Result), "effect is unknown") {
 			t.Errorf("unfinished(%v, %v) = %v %s, want %v", tt.effect, tt.cause, o.State, o.Result, tt.state)

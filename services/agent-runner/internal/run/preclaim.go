@@ -9,26 +9,26 @@ import (
 	"signalbox.dev/pkg/pg"
 )
 
-// Taking is the first claim of a run that is about to be made: the row is written as
+// PreClaim is the first claim of a run that is about to be made: the row is written as
 // that of a claimed run, which is what Claim would make of it, and what a runner needs
 // to know of the conversation is read while its session is being locked. Who makes the
-// run calls QueueLook, then Ready, Fill and Made, in this order. The nil Taking takes
+// run calls QueueReads, then Ready, Fill and Made, in this order. The nil Taking takes
 // nothing.
-type Taking struct {
+type PreClaim struct {
 	args  pg.Args
 	asked time.Time
 
-	unsaid bool // events of the session wait in the outbox
-	full   bool // the workspace has as many runs in work as it may
-	before []Message
-	run    id.Run // that is made claimed
-	claim  *Claim
+	unpublished bool // events of the session wait in the outbox
+	full        bool // the workspace has as many runs in work as it may
+	before      []Message
+	run         id.Run // that is made claimed
+	claim       *Claim
 }
 
-// Take begins the claim of a run that is about to be made.
-func (s *Store) Take(ws id.Workspace, session id.Session) *Taking {
+// PreClaim begins the claim of a run that is about to be made.
+func (s *Store) PreClaim(ws id.Workspace, session id.Session) *PreClaim {
 	_, subj := LogSubject(s.cfg.Partitions, ws, session)
-	return &Taking{
+	return &PreClaim{
 		args: pg.Args{
 			"workspace": ws, "session": session, "subject": subj, "runner": s.runner, "lease": s.cfg.Lease, "wall": s.cfg.WallTime,
 			"most": s.cfg.PerWorkspace,
@@ -37,43 +37,43 @@ func (s *Store) Take(ws id.Workspace, session id.Session) *Taking {
 	}
 }
 
-// QueueLook adds to a batch that has locked the session what has to be known. What
+// QueueReads adds to a batch that has locked the session what has to be known. What
 // waits in the outbox now may have been said when the run is made, and then it is
 // refused without a need; nothing can be added to it meanwhile.
-func (t *Taking) QueueLook(b *pgx.Batch) {
+func (t *PreClaim) QueueReads(b *pgx.Batch) {
 	if t == nil {
 		return
 	}
-	queueOneByOne(b, t.args)
-	b.Queue(`SELECT `+inWork+` >= @most`, t.args).QueryRow(func(row pgx.Row) error { return row.Scan(&t.full) })
-	queueUnsaid(b, t.args, &t.unsaid)
+	queueWorkspaceLock(b, t.args)
+	b.Queue(`SELECT `+countRunning+` >= @most`, t.args).QueryRow(func(row pgx.Row) error { return row.Scan(&t.full) })
+	queueUnpublished(b, t.args, &t.unpublished)
 	queueMessages(b, `NOT EXISTS (
 		SELECT FROM runs o WHERE o.workspace_id = @workspace AND o.session_id = @session AND o.state IN ('queued', 'running', 'waiting'))`, t.args, &t.before)
 }
 
 // Ready reports whether a run whose turn it is can be made claimed.
-func (t *Taking) Ready() bool { return t != nil && !t.unsaid && !t.full }
+func (t *PreClaim) Ready() bool { return t != nil && !t.unpublished && !t.full }
 
-// Fill sets the arguments of the statement that makes the run: its state, epoch,
+// SetArgs sets the arguments of the statement that makes the run: its state, epoch,
 // runner, lease, wall time and the number of its last event.
-func (t *Taking) Fill(r id.Run, args pg.Args) {
+func (t *PreClaim) SetArgs(r id.Run, args pg.Args) {
 	t.run = r
 	args["state"], args["epoch"], args["event"] = Running, 1, 1
 	args["runner"], args["lease"], args["wall"] = t.args["runner"], t.args["lease"], t.args["wall"]
 }
 
-// Made is told of the run as it was written, of its message, and of the session: its
+// Created is told of the run as it was written, of its message, and of the session: its
 // settings, and how large its messages are with this one.
-func (t *Taking) Made(r Run, asked Message, of Setting, size int64) {
+func (t *PreClaim) Created(r Run, asked Message, of Settings, size int64) {
 	t.claim = &Claim{
 		Run: r, First: true, Asked: t.asked,
-		history: &history{messages: append(t.before, asked), settings: []Setting{of}, size: size},
+		history: &history{messages: append(t.before, asked), settings: []Settings{of}, size: size},
 		last:    &lastStep{},
 	}
 }
 
-// Sent returns the run that may have been made claimed, if one may.
-func (t *Taking) Sent() (r id.Run, perhaps bool) {
+// Pending returns the run that may have been made claimed, if one may.
+func (t *PreClaim) Pending() (r id.Run, ok bool) {
 	if t == nil {
 		return id.Run{}, false
 	}
@@ -81,7 +81,7 @@ func (t *Taking) Sent() (r id.Run, perhaps bool) {
 }
 
 // Claim returns the claim of a run that was made with it, else nil.
-func (t *Taking) Claim() *Claim {
+func (t *PreClaim) Claim() *Claim {
 	if t == nil {
 		return nil
 	}
