@@ -20,7 +20,7 @@ import (
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
-// conversations is ConversationService.
+// conversations implements ConversationService.
 type conversations struct {
 	store   *conversation.Store
 	nudge   func(context.Context, ...id.Run)
@@ -65,7 +65,7 @@ func (c *conversations) ListSessions(ctx context.Context, req *agentv1.ListSessi
 }
 
 func (c *conversations) GetSession(ctx context.Context, req *agentv1.GetSessionRequest) (*agentv1.GetSessionResponse, error) {
-	actor, session, err := reader(ctx, req.GetId())
+	actor, session, err := authorize(ctx, identity.Viewer, req.GetId())
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +89,7 @@ func (c *conversations) GetSession(ctx context.Context, req *agentv1.GetSessionR
 }
 
 func (c *conversations) UpdateSession(ctx context.Context, req *agentv1.UpdateSessionRequest) (*agentv1.UpdateSessionResponse, error) {
-	actor, session, err := writer(ctx, req.GetId())
+	actor, session, err := authorize(ctx, identity.Editor, req.GetId())
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +104,7 @@ func (c *conversations) UpdateSession(ctx context.Context, req *agentv1.UpdateSe
 }
 
 func (c *conversations) DeleteSession(ctx context.Context, req *agentv1.DeleteSessionRequest) (*agentv1.DeleteSessionResponse, error) {
-	actor, session, err := writer(ctx, req.GetId())
+	actor, session, err := authorize(ctx, identity.Editor, req.GetId())
 	if err != nil {
 		return nil, err
 	}
@@ -120,14 +120,14 @@ func (c *conversations) DeleteSession(ctx context.Context, req *agentv1.DeleteSe
 }
 
 func (c *conversations) Submit(ctx context.Context, req *agentv1.SubmitRequest) (*agentv1.SubmitResponse, error) {
-	actor, session, err := writer(ctx, req.GetSessionId())
+	actor, session, err := authorize(ctx, identity.Editor, req.GetSessionId())
 	if err != nil {
 		return nil, err
 	}
 	reservation := c.starter.reserve(actor.Workspace, session)
 	defer reservation.release(ctx)
-	// To the end, also when the caller goes away: the message is said, and what became of
-	// the claim of its run is known.
+	// Submit completes even if the caller goes away, so that it is known whether the run
+	// was created and claimed.
 	out, err := c.store.Submit(context.WithoutCancel(ctx), actor, conversation.NewMessage{
 		Session: session, Content: json.RawMessage(req.GetContentJson()), Model: req.GetModel(), Provider: req.GetProvider(),
 		Tools: selection(req.GetTools()), CollectToolStats: req.GetCollectToolStats(), IdempotencyKey: req.GetIdempotencyKey(),
@@ -174,7 +174,7 @@ func (c *conversations) Cancel(ctx context.Context, req *agentv1.CancelRequest) 
 }
 
 func (c *conversations) cancel(ctx context.Context, req *agentv1.CancelRequest) (cancelled, running []id.Run, err error) {
-	actor, session, err := writer(ctx, req.GetSessionId())
+	actor, session, err := authorize(ctx, identity.Editor, req.GetSessionId())
 	if err != nil {
 		return nil, nil, err
 	}
@@ -202,7 +202,7 @@ func (c *conversations) cancelMember(ctx context.Context, req *agentv1.CancelReq
 	return c.store.CancelMember(ctx, actor, member)
 }
 
-// models is ModelService.
+// models implements ModelService.
 type models struct {
 	providers *provider.Providers
 }
@@ -229,7 +229,7 @@ func (m *models) ListModels(ctx context.Context, _ *agentv1.ListModelsRequest) (
 	return res, nil
 }
 
-// runs is RunService.
+// runs implements RunService.
 type runs struct {
 	store   *conversation.Store
 	archive *archive.Archive
@@ -260,7 +260,7 @@ func (r *runs) GetRun(ctx context.Context, req *agentv1.GetRunRequest) (*agentv1
 }
 
 func (r *runs) ListEvents(ctx context.Context, req *agentv1.ListEventsRequest) (*agentv1.ListEventsResponse, error) {
-	actor, session, err := reader(ctx, req.GetSessionId())
+	actor, session, err := authorize(ctx, identity.Viewer, req.GetSessionId())
 	if err != nil {
 		return nil, err
 	}
@@ -269,17 +269,9 @@ func (r *runs) ListEvents(ctx context.Context, req *agentv1.ListEventsRequest) (
 	})
 }
 
-// reader and writer return who calls and which session they mean. An id that is
-// none is a session that does not exist.
-func reader(ctx context.Context, session string) (identity.Actor, id.Session, error) {
-	return allowed(ctx, identity.Viewer, session)
-}
-
-func writer(ctx context.Context, session string) (identity.Actor, id.Session, error) {
-	return allowed(ctx, identity.Editor, session)
-}
-
-func allowed(ctx context.Context, least identity.Role, session string) (identity.Actor, id.Session, error) {
+// authorize returns the caller, who must have at least the given role, and the parsed
+// session id. A malformed id is reported as NotFound.
+func authorize(ctx context.Context, least identity.Role, session string) (identity.Actor, id.Session, error) {
 	actor, err := identity.Require(ctx, least)
 	if err != nil {
 		return actor, id.Session{}, err
@@ -291,7 +283,7 @@ func allowed(ctx context.Context, least identity.Role, session string) (identity
 	return actor, s, nil
 }
 
-// selection keeps the difference between no choice (nil) and the choice of none.
+// selection returns nil for no choice and an empty slice for the choice of no tools.
 func selection(t *agentv1.ToolSelection) []string {
 	if t == nil {
 		return nil

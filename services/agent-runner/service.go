@@ -1,14 +1,16 @@
-// Package agentrunner is the service that answers user messages: it keeps sessions
-// and messages, and runs the agent loop.
+// Package agentrunner is the service that answers user messages: it stores sessions
+// and messages and runs the agent loop.
 //
-// Its doors are ConversationService and RunService over Connect (rpc.go) and the
-// work queue of runs (consume.go), beside which new runs begin here (start.go). Behind them: conversation (what people do with
-// sessions), run (the durable side of the loop), loop (the loop), runlog (events
-// for viewers), archive (their copy in Postgres), outbox (what has to be said after
-// a commit), llm (the wire to model providers), toolbox (tools as seen from here).
+// It takes requests over Connect (rpc.go) and runs from the work queue (consume.go).
+// A new run starts at once in the process that stored its message if that process has
+// a free slot (start.go). The internal packages are conversation (what people do with
+// sessions), run (the durable state of runs), loop (the agent loop), runlog (events
+// for viewers), archive (the events' copy in Postgres), outbox (messages published
+// after a commit), llm (the protocols of model providers) and toolbox (the client of
+// tool-executor).
 //
-// Replicas share everything through Postgres and the bus, and none is special:
-// any one may die at any moment, and another claims its runs.
+// Replicas share all state through Postgres and the bus. Any replica may die at any
+// moment; another one claims its runs.
 package agentrunner
 
 import (
@@ -58,34 +60,34 @@ const (
 	Role   = "signalbox_agent"
 )
 
-// Migrations returns what the service brings to the database.
+// Migrations returns the service's database migrations.
 func Migrations() pg.Migrations {
 	return pg.Migrations{Schema: Schema, Role: Role, FS: migrations.FS}
 }
 
-// Deps is what the service works with. Whoever opened these closes them, after
-// Run; the listener is closed by Run.
+// Deps are the service's dependencies. Run closes the listener; the caller closes the
+// others after Run has returned.
 type Deps struct {
 	Log *slog.Logger
 	DB  *pg.DB   // as Role, in Schema
 	Bus *bus.Bus // as subject.AgentRunner
-	// Listener takes calls of other services and the pages for operators.
+	// Listener serves Connect, /health, /ready and /metrics.
 	Listener net.Listener
-	// Verifier knows who may call: the gateway.
+	// Verifier authenticates the calling service, which is the gateway.
 	Verifier *identity.Verifier
-	// Signer proves to tool-executor and credential-broker who calls.
+	// Signer authenticates this service to tool-executor and credential-broker.
 	Signer     *identity.Signer
 	Registerer prometheus.Registerer
 	Gatherer   prometheus.Gatherer // nil: no /metrics page
 }
 
-// Service is agent-runner.
+// Service is the agent-runner service.
 type Service struct {
 	cfg  Config
 	deps Deps
 	out  *outbox.Outbox
 	runs *run.Store
-	// presence tells the other runners that this one lives.
+	// presence shows the other runners that this one is alive.
 	presence  *pg.Presence
 	keeper    *loop.Keeper
 	sweeper   *sweep.Sweeper
@@ -99,7 +101,7 @@ type Service struct {
 	clients   []*http.Client
 }
 
-// New wires the service; it does nothing before Run.
+// New wires the service. Nothing runs until Run is called.
 func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Log == nil || deps.DB == nil || deps.Bus == nil || deps.Listener == nil || deps.Verifier == nil || deps.Signer == nil || deps.Registerer == nil {
 		return nil, errors.New("agent-runner: log, database, bus, listener, verifier, signer and metrics are needed")
@@ -134,7 +136,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	return s, nil
 }
 
-// runnerName tells which process holds a claim. No other ever has the same.
+// runnerName returns the unique name under which this process holds claims.
 func runnerName() string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -180,12 +182,11 @@ func (s *Service) wireLoop(presets *preset.Set) error {
 	return nil
 }
 
-// maxFruitless is how many claims in a row may bring nothing, be it that their
-// runners died, before a run is given up.
+// maxFruitless is how many claims in a row may end without a commit before the run fails.
 const maxFruitless = 20
 
-// egressClient is for model streams: HTTP/1.1, a connection each, so that closing
-// one is the end of the provider's work.
+// egressClient returns a client for model streams. It uses HTTP/1.1 so that each stream
+// has its own connection and closing the connection stops the provider's work.
 func egressClient() *http.Client {
 	return &http.Client{
 		Transport: otelhttp.NewTransport(&http.Transport{
@@ -198,8 +199,8 @@ func egressClient() *http.Client {
 	}
 }
 
-// maxSession leaves room for what models and tools add below rpc.MaxMessage and
-// what providers take in one request.
+// maxSession bounds a session's messages. It leaves room for the answers of models and
+// tools below rpc.MaxMessage and the request limits of providers.
 const maxSession = 24 << 20
 
 func (s *Service) wireDoors(presets *preset.Set) error {
@@ -222,14 +223,14 @@ func (s *Service) wireDoors(presets *preset.Set) error {
 	return nil
 }
 
-// Run serves until ctx is done; then runs are parked at their next step border,
-// those that have not reached it within Config.Drain are left to others, and it
-// returns nil. It is called once.
+// Run serves until ctx is done. It then parks each run at its next step border, leaves
+// those that do not reach one within Config.Drain to other runners, and returns nil.
+// It must be called only once.
 func (s *Service) Run(ctx context.Context) error {
 	if err := errors.Join(s.keeper.Listen(s.deps.Bus), s.tools.Start()); err != nil {
 		return fmt.Errorf("agent-runner: %w", err)
 	}
-	// What the handlers of runs need goes on until they have ended.
+	// The background loops that runs depend on stop after the runs have ended.
 	support, stopSupport := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopSupport()
 	behind, support := errgroup.WithContext(support)
@@ -252,7 +253,7 @@ func (s *Service) Run(ctx context.Context) error {
 	})
 	err := front.Wait()
 	for _, c := range s.clients {
-		c.CloseIdleConnections() // or the services behind them wait for us when they stop
+		c.CloseIdleConnections() // otherwise the servers wait for these connections when they stop
 	}
 	stopSupport()
 	if err := errors.Join(err, behind.Wait()); err != nil {

@@ -14,40 +14,40 @@ import (
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
-// starter begins new runs: here, when this process has a free slot for one, or else
-// through the queue. A run that begins here is claimed in the transaction that makes
-// it, which spares it the way through the queue and a transaction.
+// starter starts new runs: in this process if it has a free slot, otherwise through the
+// queue. A run that starts here is claimed by the transaction that creates it, which
+// saves the way through the queue and a second transaction.
 //
-// If it dies here: such a run has no message in the queue, as nothing needs one. Its
-// lease ends with this process, and the sweeper of another finds it. A run that was
-// made and neither claimed nor queued is found by the sweeper as well.
+// Such a run has no message in the queue. If the process dies, the run's lease expires
+// and the sweeper of another process finds it, as it finds a run that was created but
+// neither claimed nor queued.
 type starter struct {
 	runs *run.Store
 	loop *loop.Loop
 	bus  *bus.Bus
 	log  *slog.Logger
-	// slots holds an element for each slot in use, by runs that begin here and by those
-	// that come by the queue. Whoever fetches from the queue waits for a slot and comes
-	// before those who only try: a run begins here when nobody waits for this process.
+	// slots holds an element for each slot in use, by runs that started here and by runs
+	// from the queue. The queue's consumer blocks for a slot and so has precedence over
+	// reserve, which only tries: a run starts here only if no queued run waits for a slot.
 	slots    chan struct{}
-	draining chan struct{} // closed when this process leaves
+	draining chan struct{} // closed when this process shuts down
 
-	mu      sync.Mutex // guards gone and what is added to work
+	mu      sync.Mutex // guards stopped and additions to work
 	stopped bool
 	work    sync.WaitGroup
-	abort   chan struct{} // closed when the work has to end at once
+	abort   chan struct{} // closed when the runs have to stop at once
 }
 
-// reservation is the beginning of one run, while its message is being stored.
+// reservation is the slot for one run, if there was one, while its message is stored.
 type reservation struct {
 	*starter
 	workspace id.Workspace
 	session   id.Session
 	reserved  bool          // a slot is reserved
-	preClaim  *run.PreClaim // the claim of the run, if one is
+	preClaim  *run.PreClaim // nil without a slot
 }
 
-// reserve takes a slot, if there is one. The caller calls begin or free.
+// reserve takes a slot if one is free. The caller calls begin, release or both.
 func (s *starter) reserve(ws id.Workspace, session id.Session) *reservation {
 	st := &reservation{starter: s, workspace: ws, session: session}
 	s.mu.Lock()
@@ -64,7 +64,8 @@ func (s *starter) reserve(ws id.Workspace, session id.Session) *reservation {
 	return st
 }
 
-// claimNew is conversation.NewMessage.Take: it claims the run if a slot is reserved.
+// claimNew returns the value for conversation.NewMessage.PreClaim, which is nil without a
+// reserved slot.
 func (st *reservation) claimNew() *run.PreClaim {
 	if st.reserved {
 		st.preClaim = st.runs.PreClaim(st.workspace, st.session)
@@ -72,8 +73,8 @@ func (st *reservation) claimNew() *run.PreClaim {
 	return st.preClaim
 }
 
-// release gives the slot back, if begin has not used it. When nobody knows whether the
-// run was made and claimed, it is left to the sweeper.
+// release returns the slot unless begin has used it. If it is unknown whether the run was
+// created and claimed, it first gives up the claim that may exist.
 func (st *reservation) release(ctx context.Context) {
 	if !st.reserved {
 		return
@@ -95,12 +96,12 @@ func (st *reservation) release(ctx context.Context) {
 	}()
 }
 
-// begin works on a run that was made: on the claim, or by asking for a runner. It does
-// not wait to hear that the queue has taken the message: the row of the run says the
-// same, and the sweeper reads it.
+// begin starts a run that was created: here if it is claimed, otherwise by publishing its
+// wake-up. It does not wait for the queue's acknowledgement, because the sweeper finds a
+// run whose wake-up was lost.
 func (st *reservation) begin(ctx context.Context, made *conversation.Submitted) {
 	if claim := st.preClaim.Claim(); claim != nil {
-		st.reserved = false // the slot is the goroutine's
+		st.reserved = false // answer returns the slot
 		go st.answer(context.WithoutCancel(ctx), claim)
 		return
 	}
@@ -131,8 +132,8 @@ func (s *starter) answer(ctx context.Context, claim *run.Claim) {
 	}
 }
 
-// drain lets the runs in hand come to a step border until wait is over, and then
-// stops them. No more begin here after it.
+// drain stops new runs from starting here, gives the active ones until wait is over to
+// reach a step border, and then stops them.
 func (s *starter) drain(wait time.Duration) {
 	s.mu.Lock()
 	s.stopped = true

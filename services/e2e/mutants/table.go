@@ -47,8 +47,8 @@ var mutants = []mutant{
 	{
 		name: "stop-not-heard", what: "a person's stop reaches the model call",
 		file:   "services/agent-runner/internal/loop/answering.go",
-		old:    "case mail.Stop:\n\t\t\t\tcancel(errStopped)",
-		new:    `case mail.Stop:`,
+		old:    "case inbox.Stop:\n\t\t\t\tcancel(errStopped)",
+		new:    `case inbox.Stop:`,
 		inside: test{runner, "^TestCancel$"}, outside: test{zombies, "^TestZombies$/^stopped$"},
 	},
 	{

@@ -1,55 +1,52 @@
-// Package archive copies the run log from the bus to Postgres, a moment behind it,
-// and reads the copy back. The bus keeps minutes of the log and finds a session's
-// events in it by looking at everybody's; the copy is kept for a day and has an
-// index. A viewer that comes back reads it instead of the stream.
+// Package archive copies the run log from the bus to Postgres, with a short delay, and reads
+// the copy. The bus keeps the log for minutes and has no index of sessions; the copy is kept
+// for a day and has one. A viewer that returns reads the copy instead of the stream.
 //
 // # Copying
 //
-// Each partition's stream is copied by one of the replicas, in its order, in
-// batches: look where the stream stands, read what is new of all its sessions,
-// write it. The place up to which a stream is copied is a row (run_log_positions),
-// moved by the same transaction that writes a batch, and only from where the batch
-// began. So every event is copied once, whoever tries, and what is copied of a
-// stream is always all of it up to that place: what the copy shows of a session has
-// no hole that somebody else is about to fill, into which an older claim's event
-// could fit. (A consumer on the bus, shared by the replicas, would give neither:
-// acknowledgements are no part of a transaction, and two replicas finish in any
-// order.) And because rows and place go together, the transaction need not wait
-// for the disk: what a crash of Postgres takes is copied again.
+// One of the replicas copies each partition's stream, in order and in batches: it reads the
+// state of the stream, reads the new events of all its sessions, and writes them. The
+// position up to which a stream is copied is a row of run_log_positions. The transaction that
+// writes a batch also advances the position, and only if it still is where the batch began.
+// So every event is copied once, whichever replicas try, and the copy of a stream is complete
+// up to its position: it has no hole that another replica is about to fill and into which an
+// event of an older claim could fit. (A consumer on the bus, shared by the replicas, would
+// guarantee neither: acknowledgements are not part of the transaction, and two replicas
+// finish in any order.) Because rows and position are written together, the transaction need
+// not wait for the disk: what a crash of Postgres loses is copied again.
 //
-// No lock says who copies. The replica that wrote last goes on. The others look at
-// times, and one that finds the same place twice, with something behind it, takes
-// over; should both write, the place lets one through.
+// No lock decides who copies. The replica that wrote last goes on. The others check the
+// position at intervals, and one that finds it unchanged while the stream has more takes
+// over. If two replicas write, only one advances the position.
 //
 // # Rows
 //
-// A row (chunk) holds events of one session, run and epoch with consecutive
-// numbers, so that the canonical order of the log (no event of an epoch older than
-// one seen of its run, none whose number was seen) can be told from the rows
-// without opening them. Nothing is left out in copying, reading does that.
+// A row (chunk) holds events of one session, run and epoch with consecutive numbers, so that
+// the canonical order of the log can be computed without decoding the events. In that order
+// an event is dropped if its epoch is older than one seen of its run, or if its number was
+// seen. Copying leaves nothing out; reading does.
 //
 // # Reading
 //
-// List finds the row that has an event and goes on from there by the rows' ids. It
-// stops before anything that does not follow from what it has returned: a number
-// is skipped, a run goes on before where it was (its stream was lost), a run begins
-// although the one before has not ended. Who wants the rest reads the stream.
+// List finds the row that has an event and goes on from there by the rows' ids. It stops
+// before a row that does not follow from what it has returned: a number is missing, a run
+// goes back because its stream was lost, or a run begins although the previous one has not
+// ended. The caller reads the rest from the stream.
 //
 // # Goroutines
 //
-// Run has one for each partition and one that deletes what is old. A copier keeps
-// what it knows to itself; two at a time write.
+// Run has one goroutine for each partition and one that deletes old rows. Copiers share no
+// state except writeSlots, which lets two of them write at a time.
 //
-// # If it dies here
+// # What happens on a crash
 //
-// A copier that dies, at whatever point, has either moved the place or not, and the
-// next one goes on from it. A stream that is lost and made again shows by when it
-// was made, and one that lost its newest messages by being shorter than what was
-// copied; both are copied from their beginning, and readers drop what comes twice.
-// While Postgres is away the place stands still; events that the bus drops in the
-// meantime, after a quarter of an hour, are lost to the copy, which counts them. A
-// session that is deleted takes its rows along (a trigger of the table), and what
-// of it is copied later is dropped, because the session is not there.
+// A copier that dies has either advanced the position or not, and the next one continues from
+// it. A stream that was lost and created anew is recognized by its creation time, and one
+// that lost its newest messages by being shorter than the copy. Both are copied from their
+// beginning, and readers drop duplicates. While Postgres is unavailable the position does not
+// advance. Events that the bus drops in the meantime, after a quarter of an hour, are missing
+// from the copy and counted by a metric. A trigger deletes the rows of a deleted session;
+// events of it that come later are not copied, because the session does not exist.
 package archive
 
 import (
@@ -67,7 +64,7 @@ import (
 	"signalbox.dev/pkg/subject"
 )
 
-// Config is what an archive works with.
+// Config has an archive's dependencies and settings.
 type Config struct {
 	DB         *pg.DB
 	Bus        *bus.Bus
@@ -75,23 +72,23 @@ type Config struct {
 	Registerer prometheus.Registerer
 	// Partitions of the run log.
 	Partitions int
-	// Delay is how long events are gathered before they are copied.
+	// Delay is how long events are collected before they are copied.
 	Delay time.Duration
 	// Keep is how long the copy is kept.
 	Keep time.Duration
 }
 
-// writers bounds the transactions at a time: the copy is in nobody's way.
+// writers bounds concurrent transactions, so that copying leaves connections to others.
 const writers = 2
 
 // Archive copies the run log and reads the copy.
 type Archive struct {
 	cfg        Config
 	metrics    *metrics
-	writeSlots chan struct{} // holds one element for each transaction under way
+	writeSlots chan struct{} // holds an element for each open transaction
 }
 
-// New returns an archive; nothing is copied before Run.
+// New returns an archive. Nothing is copied until Run is called.
 func New(cfg Config) (*Archive, error) {
 	if cfg.Delay <= 0 || cfg.Keep <= 0 || cfg.Partitions < 1 {
 		return nil, errors.New("archive: delay, time to keep and partitions must be positive")
@@ -99,7 +96,7 @@ func New(cfg Config) (*Archive, error) {
 	return &Archive{cfg: cfg, metrics: newMetrics(cfg.Registerer), writeSlots: make(chan struct{}, writers)}, nil
 }
 
-// Run copies until ctx is done, and then what there still is. It returns nil.
+// Run copies until ctx is done, and then copies the rest. It returns nil.
 func (a *Archive) Run(ctx context.Context) error {
 	var all sync.WaitGroup
 	for p := range a.cfg.Partitions {

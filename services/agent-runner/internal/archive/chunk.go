@@ -12,8 +12,8 @@ import (
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 )
 
-// Bounds of one batch and of one chunk. A reader opens whole chunks; an event over
-// the limit has a chunk to itself.
+// Bounds of one batch and of one chunk. A reader decodes whole chunks. An event over the limit
+// has its own chunk.
 const (
 	maxBatch      = 4096
 	maxBatchBytes = 1 << 20
@@ -21,15 +21,15 @@ const (
 	maxChunkBytes = 64 << 10
 )
 
-// Field numbers of agent.v1.ListEventsResponse and LoggedEvent, as which a chunk is
-// written: its messages one after the other are again such a message.
+// Field numbers of agent.v1.ListEventsResponse and LoggedEvent. A chunk is encoded as such a
+// response, event by event: concatenated encodings are the encoding of the whole.
 const (
 	eventsField   protowire.Number = 1
 	eventField    protowire.Number = 1
 	sequenceField protowire.Number = 2
 )
 
-// chunk is one row: a piece of what one claim said.
+// chunk is one row: consecutive events of one claim.
 type chunk struct {
 	workspace   id.Workspace
 	session     id.Session
@@ -39,13 +39,13 @@ type chunk struct {
 	events      []byte
 }
 
-// follows reports whether e belongs behind what the chunk has.
+// follows reports whether e can be appended to the chunk.
 func (c *chunk) follows(e *runv1.Event, size int) bool {
 	return e.GetRunOrdinal() == c.run && e.GetEpoch() == c.epoch && e.GetNumber() == c.last+1 &&
 		c.last-c.first+1 < maxChunk && len(c.events)+size <= maxChunkBytes
 }
 
-// add appends an event as the stream has it.
+// add appends an encoded event.
 func (c *chunk) add(sequence uint64, number int64, event []byte) {
 	size := protowire.SizeTag(eventField) + protowire.SizeBytes(len(event)) +
 		protowire.SizeTag(sequenceField) + protowire.SizeVarint(sequence)
@@ -74,8 +74,8 @@ func newBatch() *batch { return &batch{open: map[string]*chunk{}} }
 
 func (b *batch) full() bool { return b.read >= maxBatch || b.size >= maxBatchBytes }
 
-// add takes the next message of the stream. An error says that it is no event and
-// is left out: no reader takes it for one.
+// add adds the next message of the stream. It returns an error and skips the message if it is
+// not an event; readers skip it too.
 func (b *batch) add(m *bus.Stored) error {
 	if b.read == 0 {
 		b.oldest = m.Time
@@ -87,7 +87,7 @@ func (b *batch) add(m *bus.Stored) error {
 	}
 	e := &b.event
 	if e.GetRunOrdinal() < 1 || e.GetEpoch() < 0 || e.GetNumber() < 0 {
-		return fmt.Errorf("event %d of run %d under epoch %d", e.GetNumber(), e.GetRunOrdinal(), e.GetEpoch())
+		return fmt.Errorf("number %d, run ordinal %d or epoch %d is out of range", e.GetNumber(), e.GetRunOrdinal(), e.GetEpoch())
 	}
 	c := b.open[m.Subject]
 	if c == nil || !c.follows(e, len(m.Data)) {
@@ -97,7 +97,7 @@ func (b *batch) add(m *bus.Stored) error {
 		} else {
 			var ok bool
 			if next.workspace, next.session, ok = subject.SessionOf(m.Subject); !ok {
-				return fmt.Errorf("%s is no subject of a session", m.Subject)
+				return fmt.Errorf("%s is not the subject of a session", m.Subject)
 			}
 		}
 		c = next

@@ -12,36 +12,36 @@ import (
 )
 
 const (
-	stateTimeout  = 2 * time.Second  // looking where a stream stands; a server that goes leaves it without an answer
+	stateTimeout  = 2 * time.Second  // reading the state of a stream, which a server that shuts down leaves unanswered
 	readTimeout   = 10 * time.Second // reading a batch
-	lastTimeout   = 5 * time.Second  // copying what there still is when Run ends
-	idleDelays    = 4                // the longest pause of who copies, in delays
-	standbyDelays = 8                // the pause of those who only look
+	lastTimeout   = 5 * time.Second  // copying the rest when Run ends
+	idleDelays    = 4                // the longest pause of the active copier, in delays
+	standbyDelays = 8                // the longest pause of the others, in delays
 )
 
 // position is a place in a stream.
 type position struct {
 	Created  int64  // when the stream was made, in nanoseconds; 0 before the first copy
-	Sequence uint64 // of the last message that is copied
+	Sequence uint64 // of the last copied message
 }
 
-// copier copies one stream, or looks whether somebody does.
+// copier copies one stream, or checks that another replica does.
 type copier struct {
 	*Archive
 	stream string
 	log    *slog.Logger
 
-	at      position      // up to where the stream is copied, as far as is known here
+	at      position      // the last known position of the copy
 	active  bool          // the last batch was written here
-	seenAt  position      // where the copy stood at the last look
-	pending bool          // there was something behind it then
-	shorter bool          // the stream was shorter than the copy at the last look
-	failing bool          // since the last copy
+	seenAt  position      // the position at the last check
+	pending bool          // the stream had more than the copy at the last check
+	shorter bool          // the stream was shorter than the copy at the last check
+	failing bool          // since the last successful pass
 	pause   time.Duration // the last pause
 }
 
 func (c *copier) run(ctx context.Context) {
-	// Replicas that start together do not look together.
+	// The random wait keeps replicas that start together apart.
 	wait := rand.N(c.cfg.Delay)
 	for {
 		select {
@@ -54,7 +54,7 @@ func (c *copier) run(ctx context.Context) {
 	}
 }
 
-// pass copies a batch, or looks, and returns how long to wait for the next time.
+// pass copies a batch, or checks the position, and returns the wait before the next pass.
 func (c *copier) pass(ctx context.Context) time.Duration {
 	b, err := c.next(ctx)
 	if ctx.Err() != nil {
@@ -64,7 +64,7 @@ func (c *copier) pass(ctx context.Context) time.Duration {
 		if !c.failing {
 			c.log.WarnContext(ctx, "run log not copied, trying again", "error", err)
 		}
-		// Nobody knows whether the batch was written: look first.
+		// The batch may have been written or not: read the position first.
 		c.failing, c.active, c.pending = true, false, false
 	} else if b != nil && c.failing {
 		c.failing = false
@@ -83,7 +83,7 @@ func (c *copier) pass(ctx context.Context) time.Duration {
 	return c.pause
 }
 
-// finish copies what there still is, if it was copied here before.
+// finish copies the rest if this copier is the active one.
 func (c *copier) finish(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastTimeout)
 	defer cancel()
@@ -103,8 +103,8 @@ func (c *copier) finish(ctx context.Context) {
 	}
 }
 
-// next copies the next batch and returns it, or nil when there is nothing to copy,
-// or somebody else does it.
+// next copies the next batch and returns it, or nil if there is nothing to copy or another
+// replica copies.
 func (c *copier) next(ctx context.Context) (*batch, error) {
 	if !c.active {
 		var err error
@@ -119,20 +119,20 @@ func (c *copier) next(ctx context.Context) (*batch, error) {
 	from, lost, uncertain := c.begin(state)
 	if uncertain || from.Sequence >= state.Last && from == c.at {
 		c.pending = false
-		return nil, nil //nolint:nilnil // nothing to copy, and that is well
+		return nil, nil //nolint:nilnil // nothing to copy
 	}
 	if !c.active && !c.stalled() {
-		return nil, nil //nolint:nilnil // somebody else copies
+		return nil, nil //nolint:nilnil // another replica copies
 	}
 	b, err := c.read(ctx, from, state)
 	if err != nil {
 		return nil, err
 	}
 	if b.read == 0 && from == c.at {
-		return nil, nil //nolint:nilnil // whoever answered is a little behind
+		return nil, nil //nolint:nilnil // the server that answered is behind
 	}
 	if from.Sequence < c.at.Sequence {
-		c.log.WarnContext(ctx, "the stream is not the one that was copied, or lost its end: it is copied from its beginning",
+		c.log.WarnContext(ctx, "the stream was created anew or lost its newest messages: it is copied from its beginning",
 			"copied", c.at.Sequence, "last", state.Last)
 	}
 	if err := c.write(ctx, b, position{state.Created.UnixNano(), max(b.last, from.Sequence)}); err != nil {
@@ -145,16 +145,16 @@ func (c *copier) next(ctx context.Context) (*batch, error) {
 	return b, nil
 }
 
-// state returns where the stream stands.
+// state returns the stream's state.
 func (c *copier) state(ctx context.Context) (bus.StreamState, error) {
 	ctx, cancel := context.WithTimeout(ctx, stateTimeout)
 	defer cancel()
 	return c.cfg.Bus.Stream(ctx, c.stream)
 }
 
-// begin returns from where to copy a stream that stands as it does, and how many
-// messages are lost to the copy. It is doubtful that a stream is shorter than what
-// was copied, until it is so again: a new leader may still be catching up.
+// begin returns where to copy from, given the stream's state, and how many messages the copy
+// has lost. That a stream is shorter than its copy is uncertain until the next check confirms
+// it: a new leader may still be catching up.
 func (c *copier) begin(state bus.StreamState) (from position, lost uint64, uncertain bool) {
 	created := state.Created.UnixNano()
 	if c.at.Created != created {
@@ -172,15 +172,15 @@ func (c *copier) begin(state bus.StreamState) (from position, lost uint64, uncer
 	return c.at, 0, false
 }
 
-// stalled reports whether the copy stands still although there is more.
+// stalled reports whether the position has not advanced since the last check although the
+// stream had more.
 func (c *copier) stalled() bool {
-	stands := c.pending && c.seenAt == c.at
+	stalled := c.pending && c.seenAt == c.at
 	c.pending, c.seenAt = true, c.at
-	return stands
+	return stalled
 }
 
-// read reads a batch. It is of the stream that state tells of: that one was there
-// before, and is there afterwards.
+// read reads a batch. It fails if the stream is no longer the one that state describes.
 func (c *copier) read(ctx context.Context, from position, state bus.StreamState) (*batch, error) {
 	limited, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -190,7 +190,7 @@ func (c *copier) read(ctx context.Context, from position, state bus.StreamState)
 			return nil, err
 		}
 		if err := b.add(m); err != nil {
-			c.log.WarnContext(ctx, "message on the run log is no event, and is not copied", "subject", m.Subject, "sequence", m.Seq, "error", err)
+			c.log.WarnContext(ctx, "message on the run log is not an event and is not copied", "subject", m.Subject, "sequence", m.Seq, "error", err)
 		}
 		if b.full() {
 			break
@@ -201,15 +201,15 @@ func (c *copier) read(ctx context.Context, from position, state bus.StreamState)
 		return nil, err
 	}
 	if !after.Created.Equal(state.Created) {
-		return nil, fmt.Errorf("stream %s was made anew while it was read", c.stream)
+		return nil, fmt.Errorf("stream %s was created anew while it was read", c.stream)
 	}
 	return b, nil
 }
 
-// errOvertaken means that somebody else has copied what the batch has.
+// errOvertaken means that another replica has advanced the position.
 var errOvertaken = errors.New("another replica copied this")
 
-// write writes a batch and moves the place from where it is known to be.
+// write writes a batch and advances the position.
 func (c *copier) write(ctx context.Context, b *batch, to position) error {
 	select {
 	case c.writeSlots <- struct{}{}:

@@ -2,7 +2,7 @@ package archive
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// metrics are the archive's numbers for operators.
+// metrics are the archive's metrics.
 type metrics struct {
 	events  prometheus.Counter
 	lost    prometheus.Counter

@@ -1,31 +1,31 @@
 package archive
 
-// order is how far each run is that was met, by its ordinal: with it, the canonical
-// order of the log can be told row by row.
+// order has the progress of each run seen so far, by ordinal. It decides row by row what
+// belongs to the canonical order of the log.
 type order map[int64]*progress
 
-// progress is how far a run is.
+// progress is the progress of a run.
 type progress struct {
 	epoch, number int64 // number is -1 before the first event
 	ended         bool
 }
 
-// verdict is what becomes of a row.
+// verdict says what to do with a row.
 type verdict uint8
 
 const (
-	pass    verdict = iota // its events, or the last of them, are next
-	drop                   // an older claim's, or nothing new
-	stop                   // it does not follow what came before
-	unknown                // nothing is known of its run
+	pass    verdict = iota // return its events, or the last of them
+	drop                   // ignore it: an older claim wrote it, or it has nothing new
+	stop                   // end before it: it does not follow what came before
+	unknown                // read the progress of its run first
 )
 
-// admit says what becomes of a row and, when it passes, how many of its events were
-// seen before.
+// admit returns the verdict on a row. If it is pass, skip is how many of the row's events
+// were seen before.
 func (o order) admit(r *row) (v verdict, skip int) {
 	p := o[r.RunOrdinal]
-	// A run that has a runner begins after all that was met here. One that was
-	// cancelled before may have been said already.
+	// A claimed run begins after all runs seen so far. The events of a run that was cancelled
+	// while queued may have come earlier.
 	begins := r.FirstNumber == 0 && r.Epoch > 0 && o.newest(r.RunOrdinal)
 	switch {
 	case p == nil && !begins:
@@ -40,13 +40,13 @@ func (o order) admit(r *row) (v verdict, skip int) {
 	return pass, int(p.number + 1 - r.FirstNumber)
 }
 
-// admitFirst is admit for the first row of a run.
+// admitFirst is like admit for the first row of a run.
 func (o order) admitFirst(r *row) verdict {
 	if r.FirstNumber > 0 {
 		return stop
 	}
-	// A run has a runner when those before it have ended; one that never had one may
-	// be cancelled at any time.
+	// A run is claimed only after the runs before it have ended. A queued run may be
+	// cancelled at any time.
 	for run, p := range o {
 		if r.Epoch > 0 && run < r.RunOrdinal && p.epoch > 0 && !p.ended {
 			return stop
@@ -64,7 +64,7 @@ func (o order) newest(run int64) bool {
 	return true
 }
 
-// before returns how far a row's run is.
+// before returns the progress of a row's run.
 func (o order) before(r *row) progress {
 	if p := o[r.RunOrdinal]; p != nil {
 		return *p
@@ -72,7 +72,7 @@ func (o order) before(r *row) progress {
 	return progress{number: -1}
 }
 
-// record remembers that a row has passed.
+// record updates the progress after a row has passed.
 func (o order) record(r *row) {
 	o[r.RunOrdinal] = &progress{epoch: r.Epoch, number: r.LastNumber, ended: r.Ends}
 }

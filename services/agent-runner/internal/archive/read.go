@@ -18,23 +18,23 @@ import (
 	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
 )
 
-// Bounds of one page. It ends where a row ends; a row that is larger comes alone.
+// Bounds of one page. A page ends where a row ends; a row larger than a page comes alone.
 const (
 	maxPage      = 512
 	maxPageBytes = 1 << 20
 	rowsAtOnce   = 64
 )
 
-// Query says what to list: from an event on, or from where a page ended.
+// Query selects what to list: the events from Run and Number on, or the page after Token.
 type Query struct {
 	Session     id.Session
 	Run, Number int64
 	Token       string
 }
 
-// List returns events in canonical order, as far as they follow each other, and a
-// token when there are more. The first is the one that was asked for; when the copy
-// does not have it, the error is NotFound.
+// List returns events in canonical order, as far as they are consecutive, and a token if more
+// follow. The first event is the requested one; if the copy does not have it, the error is
+// NotFound.
 func (a *Archive) List(ctx context.Context, ws id.Workspace, q Query) (*agentv1.ListEventsResponse, error) {
 	p := &page{db: a.cfg.DB, ws: ws, session: q.Session, order: order{}, res: &agentv1.ListEventsResponse{}}
 	var err error
@@ -49,13 +49,13 @@ func (a *Archive) List(ctx context.Context, ws id.Workspace, q Query) (*agentv1.
 	return p.res, nil
 }
 
-// cursor is where a page begins: a row, and how far its run was before it.
+// cursor is the start of a page: a row, and the progress of its run before it.
 type cursor struct {
 	row, run int64
 	progress
 }
 
-// token writes a cursor for the caller to bring back.
+// token encodes a cursor.
 func (c cursor) token() string {
 	return fmt.Sprintf("%d.%d.%d.%d", c.row, c.run, c.epoch, c.number+1)
 }
@@ -76,8 +76,8 @@ func parseToken(s string) (cursor, bool) {
 	return cursor{row: n[0], run: n[1], progress: progress{epoch: n[2], number: n[3] - 1}}, true
 }
 
-// page is one answer in the making. It is read in as many statements as it takes,
-// mostly one. Between them rows are added behind, which is harmless.
+// page builds one response, usually with one statement. Rows that are added between several
+// statements come after those read, which is harmless.
 type page struct {
 	db      *pg.DB
 	ws      id.Workspace
@@ -101,10 +101,9 @@ type row struct {
 	Events        []byte
 }
 
-// begin fills the page from an event on. Its row is the newest claim's, unless that
-// one has begun behind it. There is none when an older claim wrote the event after a
-// newer one had begun, or when the event was written twice because its stream was
-// lost: nobody knows which of the two is meant.
+// begin fills the page from an event on. Several claims may have written the event; the
+// newest one's row counts. No row counts if a claim wrote it after a newer claim had begun,
+// or if the event was written twice because its stream was lost, which makes it ambiguous.
 func (p *page) begin(ctx context.Context, run, number int64) error {
 	if run < 1 || number < 0 {
 		return fault.New(fault.Invalid, "run_ordinal counts from 1 and number from 0")
@@ -129,16 +128,16 @@ func (p *page) begin(ctx context.Context, run, number int64) error {
 		WHERE workspace_id = @workspace AND session_id = @session AND id >= (SELECT id FROM start)
 		ORDER BY id LIMIT @limit`, pg.Args{"run": run, "number": number, "chunk": maxChunk})
 	if err == nil && len(p.res.GetEvents()) == 0 {
-		return fault.New(fault.NotFound, "event %d of run %d is not kept: it is too old, or not copied yet", number, run)
+		return fault.New(fault.NotFound, "event %d of run %d is not available: it is too old, or not copied yet", number, run)
 	}
 	return err
 }
 
-// resume fills the page from where another one ended.
+// resume fills the page from the end of the previous one.
 func (p *page) resume(ctx context.Context, token string) error {
 	from, ok := parseToken(token)
 	if !ok {
-		return fault.New(fault.Invalid, "page_token is none that was given out: send next_page_token as it was")
+		return fault.New(fault.Invalid, "page_token is not valid: send next_page_token unchanged")
 	}
 	p.order[from.run] = &from.progress
 	return p.read(ctx, from, rowsFrom, nil)
@@ -149,7 +148,7 @@ const rowsFrom = `
 	WHERE workspace_id = @workspace AND session_id = @session AND id >= @from
 	ORDER BY id LIMIT @limit`
 
-// read fills the page with what a statement finds and what follows it.
+// read fills the page with the rows of a statement and those after them.
 func (p *page) read(ctx context.Context, from cursor, sql string, args pg.Args) error {
 	next := from.row
 	for {
@@ -188,7 +187,7 @@ func (p *page) read(ctx context.Context, from cursor, sql string, args pg.Args) 
 	}
 }
 
-// query asks for rows in one round trip.
+// query reads rows in one round trip.
 func (p *page) query(ctx context.Context, sql string, args pg.Args, from int64, each func(pgx.Rows) error) error {
 	all := pg.Args{"workspace": p.ws, "session": p.session, "from": from, "limit": rowsAtOnce}
 	maps.Copy(all, args)
@@ -197,8 +196,8 @@ func (p *page) query(ctx context.Context, sql string, args pg.Args, from int64, 
 	return p.db.ReadInWorkspace(ctx, p.ws, b)
 }
 
-// addRow adds a row's events, if it is their turn and there is room. stop means that
-// the page ends before it.
+// addRow adds a row's events if they come next and there is room. It returns stop if the page
+// ends before the row.
 func (p *page) addRow(r *row) (verdict, error) {
 	v, skip := p.order.admit(r)
 	if v != pass {
@@ -225,7 +224,7 @@ func (p *page) addRow(r *row) (verdict, error) {
 	return pass, nil
 }
 
-// readProgress finds out how far a run was before a row.
+// readProgress reads the progress of a row's run before the row.
 func (p *page) readProgress(ctx context.Context, before *row) error {
 	known := &progress{number: -1}
 	err := p.query(ctx, `

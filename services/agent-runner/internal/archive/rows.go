@@ -12,36 +12,37 @@ import (
 	"signalbox.dev/pkg/pg"
 )
 
-// readPosition returns up to where the stream is copied.
+// readPosition returns the position up to which the stream is copied.
 func (c *copier) readPosition(ctx context.Context) (position, error) {
 	var at position
+	args := pg.Args{"stream": c.stream}
 	// AsSystem: a stream has the events of all workspaces.
 	err := c.cfg.DB.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		read := func() error {
-			return tx.QueryRow(ctx, `SELECT stream_created, sequence FROM run_log_positions WHERE stream = $1`, c.stream).Scan(&at.Created, &at.Sequence)
+			return tx.QueryRow(ctx, `SELECT stream_created, sequence FROM run_log_positions WHERE stream = @stream`, args).Scan(&at.Created, &at.Sequence)
 		}
 		err := read()
 		if !pg.NoRows(err) {
 			return err
 		}
 		_, err = tx.Exec(ctx, `
-			INSERT INTO run_log_positions (stream, stream_created, sequence) VALUES ($1, 0, 0) ON CONFLICT DO NOTHING`, c.stream)
+			INSERT INTO run_log_positions (stream, stream_created, sequence) VALUES (@stream, 0, 0) ON CONFLICT DO NOTHING`, args)
 		if err != nil {
 			return err
 		}
 		return read()
 	})
 	if err != nil {
-		return at, fmt.Errorf("look how far the run log is copied: %w", err)
+		return at, fmt.Errorf("read the position of the run log's copy: %w", err)
 	}
 	return at, nil
 }
 
-// commit writes the chunks of a batch and moves the place, or returns errOvertaken.
-// Chunks of sessions that are not there are left out.
+// commit writes the chunks of a batch and advances the position, or returns errOvertaken.
+// Chunks of deleted sessions are left out.
 func (c *copier) commit(ctx context.Context, b *batch, to position) error {
 	statements := &pgx.Batch{}
-	// The place is as lost as the rows are: they are copied again.
+	// A crash loses the position together with the rows, and they are copied again.
 	statements.Queue(`SELECT set_config('synchronous_commit', 'off', true)`)
 	statements.Queue(`
 		UPDATE run_log_positions SET stream_created = @new_created, sequence = @new, moved_at = now()
@@ -51,8 +52,8 @@ func (c *copier) commit(ctx context.Context, b *batch, to position) error {
 		},
 	)
 	if len(b.chunks) > 0 {
-		// A statement of its own, and behind the one that waits for the place: it sees
-		// which sessions were deleted meanwhile.
+		// This statement comes after the one that may wait for the position, so that its
+		// snapshot shows which sessions were deleted meanwhile.
 		statements.Queue(`
 			INSERT INTO run_log (workspace_id, session_id, run_ordinal, epoch, first_number, last_number, ends, stream_created, events)
 			SELECT s.workspace_id, s.id, c.run, c.epoch, c.first, c.last, c.ends, @created, c.events
@@ -107,15 +108,13 @@ func columns(chunks []*chunk, created int64) pg.Args {
 }
 
 const (
-	// expireBatch bounds a transaction that deletes.
+	// expireBatch bounds the rows that one transaction deletes.
 	expireBatch = 1000
-	// expireParts is into how many parts the time to keep is divided: after each, what
-	// is old is deleted.
+	// expireParts divides Config.Keep into the intervals at which old rows are deleted.
 	expireParts = 1440
 )
 
-// expire deletes what is older than Config.Keep until ctx is done. Replicas do it
-// side by side.
+// expire deletes rows older than Config.Keep until ctx is done. All replicas do so.
 func (a *Archive) expire(ctx context.Context) {
 	every := max(a.cfg.Keep/expireParts, time.Millisecond)
 	for {
@@ -131,7 +130,7 @@ func (a *Archive) expire(ctx context.Context) {
 				a.cfg.Log.WarnContext(ctx, "old run log not deleted, trying again", "error", err)
 			}
 			more = err == nil && n == expireBatch
-			if more { // half of the time is for others
+			if more { // leaves half of the time to others
 				select {
 				case <-ctx.Done():
 				case <-time.After(time.Since(begun)):
@@ -142,7 +141,7 @@ func (a *Archive) expire(ctx context.Context) {
 }
 
 func (a *Archive) expireSome(ctx context.Context) (n int64, err error) {
-	// AsSystem: age is the same in all workspaces.
+	// AsSystem: rows of all workspaces expire.
 	err = a.cfg.DB.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		deleted, err := tx.Exec(ctx, `
 			DELETE FROM run_log WHERE ctid = ANY (ARRAY(

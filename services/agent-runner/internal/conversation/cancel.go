@@ -16,16 +16,16 @@ import (
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
-// Target says what Cancel stops: the session's active run (or, when none is, the one whose
-// turn is next), a named one, or all.
+// Target selects the runs that Cancel stops: the run named by Only, all runs, or by default
+// the session's active run. If no run is active, the default is the next queued one.
 type Target struct {
 	Only id.Run
 	All  bool
 }
 
-// Cancel stops runs of a session; messages that are queued behind them have their turn then.
-// Queued runs end here; a running one gets a stop in its inbox and is returned, for its
-// runner to be nudged.
+// Cancel stops runs of a session and wakes the next queued run, if there is one. It ends
+// queued runs itself. For a running one it puts a stop into its inbox and returns it in
+// running so that the caller can nudge its runner.
 func (s *Store) Cancel(ctx context.Context, a identity.Actor, session id.Session, w Target) (cancelled, running []id.Run, err error) {
 	err = s.db.InWorkspace(ctx, a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
 		cancelled, running = nil, nil
@@ -51,7 +51,7 @@ func (s *Store) Cancel(ctx context.Context, a identity.Actor, session id.Session
 			}
 		}
 		if !found && !id.IsZero(w.Only) {
-			return s.ended(ctx, tx, a.Workspace, session, w.Only)
+			return checkExists(ctx, tx, a.Workspace, session, w.Only)
 		}
 		return run.WakeNext(ctx, tx, a.Workspace, session)
 	})
@@ -72,7 +72,8 @@ func (s *Store) CancelMember(ctx context.Context, a identity.Actor, member id.Me
 	err = s.db.InWorkspace(ctx, a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `
 			SELECT session_id, id FROM runs
-			WHERE workspace_id = $1 AND created_by = $2 AND state IN ('queued', 'running', 'waiting')`, a.Workspace, member)
+			WHERE workspace_id = @workspace AND created_by = @member AND state IN ('queued', 'running', 'waiting')`,
+			pg.Args{"workspace": a.Workspace, "member": member})
 		if err != nil {
 			return err
 		}
@@ -80,26 +81,28 @@ func (s *Store) CancelMember(ctx context.Context, a identity.Actor, member id.Me
 		return err
 	})
 	if err != nil {
-		return nil, nil, fmt.Errorf("look for the runs of member %s: %w", member, err)
+		return nil, nil, fmt.Errorf("list the runs of member %s: %w", member, err)
 	}
 	for _, r := range runs {
-		stopped, going, err := s.Cancel(ctx, a, r.SessionID, Target{Only: r.ID})
-		if err != nil && fault.KindOf(err) != fault.NotFound { // deleted in between
+		c, active, err := s.Cancel(ctx, a, r.SessionID, Target{Only: r.ID})
+		if err != nil && fault.KindOf(err) != fault.NotFound { // NotFound: deleted in between
 			return cancelled, running, err
 		}
-		cancelled, running = append(cancelled, stopped...), append(running, going...)
+		cancelled, running = append(cancelled, c...), append(running, active...)
 	}
 	return cancelled, running, nil
 }
 
-// ended tells a run that has ended, which is fine to cancel, from one that never was.
-func (*Store) ended(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.Session, r id.Run) error {
-	var known bool
-	err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM runs WHERE workspace_id = $1 AND session_id = $2 AND id = $3)`, ws, session, r).Scan(&known)
+// checkExists returns NotFound if the session has no such run. To cancel a run that has
+// ended is no error.
+func checkExists(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.Session, r id.Run) error {
+	var exists bool
+	err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM runs WHERE workspace_id = @workspace AND session_id = @session AND id = @run)`,
+		pg.Args{"workspace": ws, "session": session, "run": r}).Scan(&exists)
 	if err != nil {
 		return err
 	}
-	if !known {
+	if !exists {
 		return fault.New(fault.NotFound, "this session has no such run")
 	}
 	return nil
@@ -120,8 +123,8 @@ func (s *Store) stop(ctx context.Context, tx pgx.Tx, a identity.Actor, r *run.Ru
 	return nil
 }
 
-// endQueued ends a run that no runner ever had: its message joins the
-// conversation, unanswered, and its two events go out under epoch 0.
+// endQueued ends a run that was never claimed. Its message joins the conversation
+// unanswered, and its two events are published under epoch 0.
 func (s *Store) endQueued(ctx context.Context, tx pgx.Tx, r *run.Run) error {
 	args := pg.Args{"workspace": r.Workspace, "session": r.Session, "run": r.ID, "message": r.UserMessage}
 	var content string

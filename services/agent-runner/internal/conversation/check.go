@@ -11,9 +11,9 @@ import (
 	"signalbox.dev/services/agent-runner/internal/provider"
 )
 
-// choose returns the provider and the model that a session, or a message in it, gets when
-// somebody asks for another provider, another model, or both: nil leaves what the session
-// has, if the two go together, and an empty text asks for the default.
+// choose returns the provider and the model that a session, or a message in it, gets when a
+// request names a provider, a model, or both. A nil field keeps the session's value if the
+// two go together; an empty string asks for the default.
 func (s *Store) choose(ctx context.Context, a identity.Actor, session id.Session, c Change) (providerName, model string, err error) {
 	now, err := s.Get(ctx, a, session)
 	if err != nil {
@@ -38,17 +38,17 @@ func (s *Store) checkTools(ctx context.Context, asked []string) error {
 	if len(asked) == 0 {
 		return nil
 	}
-	there, err := s.cfg.Tools(ctx, false)
-	unknown := func(name string) bool { return !slices.Contains(there, name) }
+	available, err := s.cfg.Tools(ctx, false)
+	unknown := func(name string) bool { return !slices.Contains(available, name) }
 	if err == nil && slices.ContainsFunc(asked, unknown) {
-		there, err = s.cfg.Tools(ctx, true) // it may have come a moment ago
+		available, err = s.cfg.Tools(ctx, true) // the tool may be newer than the cache
 	}
 	if err != nil {
 		return err
 	}
 	if i := slices.IndexFunc(asked, unknown); i >= 0 {
-		slices.Sort(there)
-		return fault.Coded(fault.Invalid, "UNKNOWN_TOOL", "tools[%d]: there is no tool %q: use %s", i, asked[i], strings.Join(there, ", "))
+		slices.Sort(available)
+		return fault.Coded(fault.Invalid, "UNKNOWN_TOOL", "tools[%d]: there is no tool %q: use %s", i, asked[i], strings.Join(available, ", "))
 	}
 	return nil
 }

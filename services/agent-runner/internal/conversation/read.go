@@ -16,21 +16,20 @@ import (
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
-// View is a session as its people see it at one moment.
+// View is a consistent snapshot of a session.
 type View struct {
 	Session  Session
 	Messages []run.Message
-	// Simulated are the runs that the simulator has answered.
+	// Simulated are the runs that the simulator answered.
 	Simulated []id.Run
-	// Active is the run that is being worked on or, when none is, the first queued
-	// one; nil when there is nothing to do.
+	// Active is the running run, or else the first queued one, or else nil.
 	Active *run.Run
-	// Last is the run whose last committed event is the newest that Messages
-	// contains; nil when no run ever began.
+	// Last is the newest run that was ever claimed, or nil. Messages contains everything up
+	// to its last committed event.
 	Last *run.Run
 }
 
-// Read returns a session with its messages and runs, all of one moment.
+// Read returns a session, with its messages if withMessages is set.
 func (s *Store) Read(ctx context.Context, a identity.Actor, session id.Session, withMessages bool) (*View, error) {
 	v := &View{}
 	err := s.db.Snapshot(ctx, a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
@@ -46,7 +45,8 @@ func (s *Store) Read(ctx context.Context, a identity.Actor, session id.Session, 
 }
 
 func (v *View) read(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.Session, withMessages bool) error {
-	rows, err := tx.Query(ctx, `SELECT `+columns+` FROM sessions WHERE workspace_id = $1 AND id = $2`, ws, session)
+	args := pg.Args{"workspace": ws, "session": session, "simulator": run.Simulator}
+	rows, err := tx.Query(ctx, `SELECT `+columns+` FROM sessions WHERE workspace_id = @workspace AND id = @session`, args)
 	if err != nil {
 		return err
 	}
@@ -62,8 +62,8 @@ func (v *View) read(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.
 	}
 	rows, err = tx.Query(ctx, `
 		SELECT `+run.Columns+` FROM runs
-		WHERE workspace_id = $1 AND session_id = $2 AND epoch > 0
-		ORDER BY ordinal DESC LIMIT 1`, ws, session)
+		WHERE workspace_id = @workspace AND session_id = @session AND epoch > 0
+		ORDER BY ordinal DESC LIMIT 1`, args)
 	if err != nil {
 		return err
 	}
@@ -79,15 +79,16 @@ func (v *View) read(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.
 	}
 	rows, err = tx.Query(ctx, `
 		SELECT `+run.MessageColumns+` FROM messages
-		WHERE workspace_id = $1 AND session_id = $2
-		ORDER BY position NULLS LAST, created_at, id`, ws, session)
+		WHERE workspace_id = @workspace AND session_id = @session
+		ORDER BY position NULLS LAST, created_at, id`, args)
 	if err != nil {
 		return err
 	}
 	if v.Messages, err = pgx.CollectRows(rows, pgx.RowToStructByName[run.Message]); err != nil {
 		return err
 	}
-	rows, err = tx.Query(ctx, `SELECT id FROM runs WHERE workspace_id = $1 AND session_id = $2 AND split_part(provider, '-', 1) = $3`, ws, session, run.Simulator)
+	rows, err = tx.Query(ctx, `
+		SELECT id FROM runs WHERE workspace_id = @workspace AND session_id = @session AND split_part(provider, '-', 1) = @simulator`, args)
 	if err != nil {
 		return err
 	}
@@ -120,13 +121,13 @@ type ToolCall struct {
 	DurationMS int64
 }
 
-// RunView is a run with all that was committed of it.
+// RunView is a run with its committed steps and tool calls.
 type RunView struct {
 	Run   run.Run
 	Steps []Step
 	Calls []ToolCall
-	// Of a run that has ended: EndWaits is true while its last events are in the outbox, and
-	// Text has the texts of all steps, with a blank line between them.
+	// EndWaits and Text are set for a run that has ended. EndWaits is true while its last
+	// events are in the outbox. Text has the texts of all steps, separated by blank lines.
 	EndWaits bool
 	Text     string
 }
@@ -140,8 +141,9 @@ func scanStep(row pgx.CollectableRow) (s Step, err error) {
 // Run returns a run with its steps and tool calls.
 func (s *Store) Run(ctx context.Context, a identity.Actor, r id.Run) (*RunView, error) {
 	v := &RunView{}
+	args := pg.Args{"workspace": a.Workspace, "run": r}
 	err := s.db.Snapshot(ctx, a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, `SELECT `+run.Columns+` FROM runs WHERE workspace_id = $1 AND id = $2`, a.Workspace, r)
+		rows, err := tx.Query(ctx, `SELECT `+run.Columns+` FROM runs WHERE workspace_id = @workspace AND id = @run`, args)
 		if err != nil {
 			return err
 		}
@@ -153,7 +155,7 @@ func (s *Store) Run(ctx context.Context, a identity.Actor, r id.Run) (*RunView, 
 				s.wasted_input_tokens, coalesce(w.cache_read_tokens, 0), coalesce(w.cache_write_tokens, 0), s.wasted_output_tokens,
 				coalesce(w.reasoning_tokens, 0), coalesce(w.estimated, false), s.committed_at
 			FROM steps s LEFT JOIN usage w ON w.workspace_id = s.workspace_id AND w.run_id = s.run_id AND w.step_index = s.step_index AND w.wasted
-			WHERE s.workspace_id = $1 AND s.run_id = $2 ORDER BY s.step_index`, a.Workspace, r)
+			WHERE s.workspace_id = @workspace AND s.run_id = @run ORDER BY s.step_index`, args)
 		if err != nil {
 			return err
 		}
@@ -162,16 +164,19 @@ func (s *Store) Run(ctx context.Context, a identity.Actor, r id.Run) (*RunView, 
 		}
 		rows, err = tx.Query(ctx, `
 			SELECT key, step_index, tool_call_id, tool_name, args, effect, phase, state, result, error_type, summary, duration_ms
-			FROM tool_calls WHERE workspace_id = $1 AND run_id = $2 ORDER BY step_index, call_index`, a.Workspace, r)
+			FROM tool_calls WHERE workspace_id = @workspace AND run_id = @run ORDER BY step_index, call_index`, args)
 		if err != nil {
 			return err
 		}
 		if v.Calls, err = pgx.CollectRows(rows, pgx.RowToStructByName[ToolCall]); err != nil || !v.Run.State.Ended() {
 			return err
 		}
+		_, args["subject"] = run.LogSubject(s.cfg.Partitions, a.Workspace, v.Run.Session)
+		args["session"] = v.Run.Session
 		rows, err = tx.Query(ctx, `
-			SELECT content FROM messages WHERE workspace_id = $1 AND session_id = $2 AND run_id = $3 AND role = 'assistant'
-			ORDER BY position`, a.Workspace, v.Run.Session, r)
+			SELECT content FROM messages
+			WHERE workspace_id = @workspace AND session_id = @session AND run_id = @run AND role = 'assistant'
+			ORDER BY position`, args)
 		if err != nil {
 			return err
 		}
@@ -180,8 +185,7 @@ func (s *Store) Run(ctx context.Context, a identity.Actor, r id.Run) (*RunView, 
 			return err
 		}
 		v.Text = modelmsg.PlainTexts(contents)
-		_, subj := run.LogSubject(s.cfg.Partitions, a.Workspace, v.Run.Session)
-		return tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox WHERE workspace_id = $1 AND subject = $2)`, a.Workspace, subj).Scan(&v.EndWaits)
+		return tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox WHERE workspace_id = @workspace AND subject = @subject)`, args).Scan(&v.EndWaits)
 	})
 	if pg.NoRows(err) {
 		return nil, fault.New(fault.NotFound, "there is no such run")

@@ -1,11 +1,10 @@
-// Package conversation is what people do with sessions: make, find, change and
-// remove them, say something, and stop the answering. Runs themselves belong to
-// package run; the two share their tables and the rule that a session's row is
-// locked before one of its runs'.
+// Package conversation does what people do with sessions: create, list, change and delete
+// them, submit messages, and cancel runs. Package run works on the runs themselves. The
+// two packages share their tables and the lock order: a session's row is locked before the
+// rows of its runs.
 //
-// Every write here is one transaction. Events that have to be said because of it are in
-// the outbox of the same transaction; that a run waits for a runner is said by its row,
-// and by the caller.
+// Every write is one transaction, which also puts the events it causes into the outbox.
+// The row of a new run shows that it waits for a runner; the caller publishes its wake-up.
 package conversation
 
 import (
@@ -50,17 +49,17 @@ type Session struct {
 const columns = `id, workspace_id, created_by, title, title_source, model, provider, system_prompt, preset, tools, max_steps,
 	archived, created_at, updated_at`
 
-// Models chooses among the models that the context's workspace can call. What it cannot
-// is a fault that says what there is.
+// Models chooses among the models that the context's workspace can call. If the requested
+// one is not available, Choose returns a fault that lists the alternatives.
 type Models interface {
 	Choose(ctx context.Context, w provider.Wish) (provider, model string, err error)
 }
 
-// Config is what sessions are checked against, and their limits.
+// Config has the limits of sessions and what their fields are validated against.
 type Config struct {
 	Models Models
-	// Tools returns the names of the tools that the context's workspace has, as of now
-	// with fresh.
+	// Tools returns the names of the tools that the context's workspace has, from a cache
+	// unless fresh is true.
 	Tools func(ctx context.Context, fresh bool) ([]string, error)
 	// Partitions of the run log.
 	Partitions int
@@ -68,7 +67,7 @@ type Config struct {
 	MaxBytes int
 	// MaxQueued bounds the runs that wait in one session.
 	MaxQueued int
-	// MaxWaiting bounds those that wait in one workspace; 0 for no bound.
+	// MaxWaiting bounds the runs that wait in one workspace; 0 means no bound.
 	MaxWaiting int
 	Content    modelmsg.Limits
 }
@@ -96,7 +95,7 @@ const (
 	maxSteps  = 50
 )
 
-// NewSession is what a caller says of a session it creates; empty fields get defaults.
+// NewSession describes a session to create. Empty fields get defaults.
 type NewSession struct {
 	Title, Model, Provider, SystemPrompt, Preset string
 	Tools                                        []string
@@ -172,8 +171,8 @@ func isToolName(s string) bool {
 	return s != "" && len(s) <= 64 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") == ""
 }
 
-// Create makes a session. The same idempotency key of the same member gives the
-// session that was made with it first.
+// Create creates a session. If the member has used the idempotency key for the same
+// request before, Create returns the session that was created then.
 func (s *Store) Create(ctx context.Context, a identity.Actor, n NewSession) (*Session, error) {
 	if err := n.validate(); err != nil {
 		return nil, err
@@ -199,8 +198,8 @@ func (s *Store) Create(ctx context.Context, a identity.Actor, n NewSession) (*Se
 		"prompt": n.SystemPrompt, "preset": p.Name, "tools": n.Tools, "steps": orNil(n.MaxSteps), "key": orNil(n.IdempotencyKey), "hash": hash,
 	}
 	var session Session
-	// Two sessions of a workspace may meet in the same microsecond: created_at is
-	// unique there, because it is the cursor of a page, and the later one moves on.
+	// created_at is the cursor of List and therefore unique in a workspace. If two sessions
+	// are created in the same microsecond, the second insert is retried with a later time.
 	err = retryOn(ctx, "sessions_created_at", func() error {
 		return s.db.InWorkspace(ctx, a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
 			session, err = insert(ctx, tx, args)
@@ -244,13 +243,14 @@ func (s *Store) byKey(ctx context.Context, a identity.Actor, key string, hash []
 	session, err := s.one(ctx, a, `workspace_id = @workspace AND created_by = @member AND idempotency_key = @key
 		AND (request_hash IS NULL OR request_hash = @hash)`,
 		pg.Args{"workspace": a.Workspace, "member": a.Member, "key": key, "hash": hash})
-	if fault.KindOf(err) == fault.NotFound { // the key is there, so the request was another one
+	if fault.KindOf(err) == fault.NotFound { // the key exists, so it came with another request
 		return nil, fault.Coded(fault.Conflict, "IDEMPOTENCY_KEY_REUSED", "this idempotency key was used for another session: use a new key for a new request")
 	}
 	return session, err
 }
 
-// hash tells requests with the same idempotency key apart; nil without a key.
+// hash returns a digest that tells requests with the same idempotency key apart. It is nil
+// without a key.
 func (n *NewSession) hash() ([]byte, error) {
 	if n.IdempotencyKey == "" {
 		return nil, nil
@@ -298,7 +298,7 @@ type Query struct {
 	Archived bool
 }
 
-// List returns a page of sessions, newest first, and whether there is another one.
+// List returns a page of sessions, newest first, and whether more pages follow.
 func (s *Store) List(ctx context.Context, a identity.Actor, q Query) (page []Session, more bool, err error) {
 	if q.Limit == 0 {
 		q.Limit = 20
@@ -332,7 +332,7 @@ func (s *Store) List(ctx context.Context, a identity.Actor, q Query) (page []Ses
 	return page, false, nil
 }
 
-// likeWords turns words into patterns that each must match; none match everything.
+// likeWords returns one LIKE pattern for each word of a query.
 func likeWords(q string) []string {
 	escape := strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
 	patterns := []string{}
@@ -342,7 +342,7 @@ func likeWords(q string) []string {
 	return patterns
 }
 
-// Change is what to change of a session; nil leaves a field as it is.
+// Change lists changes to a session. Nil fields are left as they are.
 type Change struct {
 	Title, Model, Provider, SystemPrompt *string
 	Archived                             *bool
@@ -397,23 +397,24 @@ func (s *Store) Update(ctx context.Context, a identity.Actor, session id.Session
 	return &changed, nil
 }
 
-// Delete removes a session with all that belongs to it and returns the runs that
-// were active, for their runners to be told; what a runner still writes is fenced off.
+// Delete deletes a session with its messages and runs. It returns the runs that were
+// running so that the caller can nudge their runners, whose later writes are fenced off.
 func (s *Store) Delete(ctx context.Context, a identity.Actor, session id.Session) ([]id.Run, error) {
 	var active []id.Run
+	args := pg.Args{"workspace": a.Workspace, "session": session}
 	err := s.db.InWorkspace(ctx, a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
 		if err := lock(ctx, tx, a.Workspace, session); err != nil {
 			return err
 		}
 		rows, err := tx.Query(ctx, `
-			SELECT id FROM runs WHERE workspace_id = $1 AND session_id = $2 AND state = 'running'`, a.Workspace, session)
+			SELECT id FROM runs WHERE workspace_id = @workspace AND session_id = @session AND state = 'running'`, args)
 		if err != nil {
 			return err
 		}
 		if active, err = pgx.CollectRows(rows, pgx.RowTo[id.Run]); err != nil {
 			return err
 		}
-		if _, err = tx.Exec(ctx, `DELETE FROM sessions WHERE workspace_id = $1 AND id = $2`, a.Workspace, session); err != nil || len(active) == 0 {
+		if _, err = tx.Exec(ctx, `DELETE FROM sessions WHERE workspace_id = @workspace AND id = @session`, args); err != nil || len(active) == 0 {
 			return err
 		}
 		return run.WakeOther(ctx, tx, a.Workspace, active[0])
@@ -425,10 +426,11 @@ func (s *Store) Delete(ctx context.Context, a identity.Actor, session id.Session
 	return active, nil
 }
 
-// lock takes a session's row, or returns NotFound.
+// lock locks a session's row, or returns NotFound.
 func lock(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.Session) error {
 	var one int
-	err := tx.QueryRow(ctx, `SELECT 1 FROM sessions WHERE workspace_id = $1 AND id = $2 FOR UPDATE`, ws, session).Scan(&one)
+	err := tx.QueryRow(ctx, `SELECT 1 FROM sessions WHERE workspace_id = @workspace AND id = @session FOR UPDATE`,
+		pg.Args{"workspace": ws, "session": session}).Scan(&one)
 	if pg.NoRows(err) {
 		return notFound()
 	}
@@ -445,14 +447,7 @@ func sourceOf(title string) string {
 	return "person"
 }
 
-func orElse(v, otherwise string) string {
-	if v == "" {
-		return otherwise
-	}
-	return v
-}
-
-// orNil returns nil for a zero value, which Postgres stores as NULL.
+// orNil returns nil for a zero value. Postgres stores nil as NULL.
 func orNil[T comparable](v T) *T {
 	var zero T
 	if v == zero {

@@ -1,6 +1,7 @@
 package conversation
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -16,17 +17,17 @@ import (
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
-// Mode is what a message does while a run of its session is active.
+// Mode says what happens to a message that comes while a run of its session is active.
 type Mode uint8
 
 // The modes.
 const (
-	Queue  Mode = iota // wait behind it
-	Steer              // join its conversation before the next step
-	Reject             // be refused
+	Queue  Mode = iota // the message waits until the run has ended
+	Steer              // the message joins the run's conversation before its next step
+	Reject             // the message is refused
 )
 
-// NewMessage is a user message that wants an answer.
+// NewMessage is a user message to be answered.
 type NewMessage struct {
 	Session id.Session
 	// Content is the API's form: a JSON string or an array of parts.
@@ -37,26 +38,26 @@ type NewMessage struct {
 	IdempotencyKey   string
 	Mode             Mode
 	Timezone         string
-	// PreClaim, if it is not nil, claims the new run in the transaction that makes it, when
-	// it is the run's turn.
+	// PreClaim, if it is not nil, claims the new run in the transaction that creates it,
+	// provided that no other run of the session comes first.
 	PreClaim *run.PreClaim
 }
 
-// Submitted is what became of a message.
+// Submitted is the result of Submit.
 type Submitted struct {
 	Run     run.Run
 	Message id.Message
-	// Created is false when the idempotency key had been used already.
+	// Created is false if the idempotency key had been used before.
 	Created bool
-	// Steered is true when the message joins a run that was there: it needs a nudge.
+	// Steered is true if the message joins an active run, whose runner the caller nudges.
 	Steered bool
-	// First is true for a run whose turn it is already: it needs a runner.
+	// First is true if the run can start at once, so that the caller wakes a runner.
 	First bool
 }
 
-// Submit stores a message and the run that answers it, or puts the message into
-// the inbox of the active run (Steer). The caller wakes a runner for a run that is
-// the First, unless Take has claimed it; one that nobody wakes is found by the sweeper.
+// Submit stores a message and the run that answers it, or puts the message into the inbox
+// of the active run (Steer). The caller wakes a runner if the result is First, unless
+// PreClaim has claimed the run. The sweeper finds a run whose wake-up was lost.
 func (s *Store) Submit(ctx context.Context, a identity.Actor, n NewMessage) (*Submitted, error) {
 	content, err := modelmsg.Input(n.Content, s.cfg.Content)
 	if err != nil {
@@ -94,8 +95,8 @@ func (s *Store) Submit(ctx context.Context, a identity.Actor, n NewMessage) (*Su
 	return out, nil
 }
 
-// submit decides what becomes of a message, and queues the statements. What it
-// returns is whole when they have run.
+// submit decides how to treat a message and queues the statements for it. Its result is
+// complete once they have run.
 func (s *Store) submit(b *pgx.Batch, a identity.Actor, n NewMessage, found *submitState) (*Submitted, error) {
 	if len(found.session) == 0 {
 		return nil, notFound()
@@ -104,7 +105,7 @@ func (s *Store) submit(b *pgx.Batch, a identity.Actor, n NewMessage, found *subm
 		return found.same.submitted(n)
 	}
 	if found.size+int64(len(n.Content)) > int64(s.cfg.MaxBytes) {
-		// A session has to be read in one answer and sent to a model in one request.
+		// A session is read in one response and sent to a model in one request.
 		return nil, fault.Coded(fault.TooLarge, "SESSION_FULL", "this session holds %d MiB already, and %d MiB is the most: start a new one", found.size>>20, s.cfg.MaxBytes>>20)
 	}
 	open := found.open
@@ -116,28 +117,28 @@ func (s *Store) submit(b *pgx.Batch, a identity.Actor, n NewMessage, found *subm
 	case len(open) > s.cfg.MaxQueued:
 		return nil, &fault.Error{
 			Kind: fault.Limited, Code: "QUEUE_FULL", RetryAfter: retryWaiting,
-			Message: fmt.Sprintf("%d messages of this session wait already: wait for an answer, or cancel", len(open)-1),
+			Message: fmt.Sprintf("%d messages of this session are waiting already: wait for an answer, or cancel some", len(open)-1),
 		}
 	case s.cfg.MaxWaiting > 0 && found.waiting >= s.cfg.MaxWaiting && (len(open) > 0 || !n.PreClaim.Ready()):
 		return nil, &fault.Error{
 			Kind: fault.Limited, Code: "TOO_MANY_WAITING", RetryAfter: retryWaiting,
-			Message: fmt.Sprintf("%d messages of this workspace wait for an answer already: try again when some are answered, or cancel some", found.waiting),
+			Message: fmt.Sprintf("%d messages of this workspace are waiting for an answer already: try again when some are answered, or cancel some", found.waiting),
 		}
 	}
 	return enqueue(b, a, n, found, len(open) == 0), nil
 }
 
-// submitState is what a new message finds.
+// submitState is what Submit reads, under the session's lock, before it decides.
 type submitState struct {
-	session []lockedSession // one, or none
-	same    *duplicate      // what the idempotency key did before
-	size    int64           // of the session's messages
-	raw     int64           // of what providers said, beside that
-	open    []run.Run       // that have not ended, in order
-	waiting int             // runs of the workspace that are queued
+	session []lockedSession // empty if there is no such session
+	same    *duplicate      // the earlier message with the same idempotency key
+	size    int64           // bytes of the session's messages
+	raw     int64           // bytes of the providers' own blocks stored beside them
+	open    []run.Run       // the session's runs that have not ended, in order
+	waiting int             // number of queued runs of the workspace
 }
 
-// retryWaiting is when a message may come again that would have waited behind too many.
+// retryWaiting is the Retry-After of TOO_MANY_WAITING.
 const retryWaiting = 5 * time.Second
 
 type lockedSession struct {
@@ -146,12 +147,11 @@ type lockedSession struct {
 	run.Settings
 }
 
-// duplicate is the message of an idempotency key that was used before, and the run
-// that answers it, or that it steered.
+// duplicate is the earlier message with the same idempotency key.
 type duplicate struct {
 	message id.Message
-	same    bool // it came with the same content
-	run     []run.Run
+	same    bool      // its content is the same
+	run     []run.Run // the run that answers it or that it steered
 }
 
 func (r *duplicate) submitted(n NewMessage) (*Submitted, error) {
@@ -164,9 +164,8 @@ func (r *duplicate) submitted(n NewMessage) (*Submitted, error) {
 	return &Submitted{Run: r.run[0], Message: r.message}, nil
 }
 
-// queueSubmitState locks the session and reads what a new message finds. The lock makes the
-// session's runs stand in line: ordinals, the queue and the idempotency key are
-// decided under it.
+// queueSubmitState locks the session and reads its state. The lock serializes submissions
+// to the session: ordinals, the queue's limit and idempotency keys are decided under it.
 func queueSubmitState(ws id.Workspace, n NewMessage, found *submitState) *pgx.Batch {
 	args := pg.Args{"workspace": ws, "session": n.Session, "key": n.IdempotencyKey, "content": string(n.Content)}
 	b := &pgx.Batch{}
@@ -202,7 +201,7 @@ func openRuns(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.Sessio
 	return pgx.CollectRows(rows, pgx.RowToStructByName[run.Run])
 }
 
-// queueDuplicate looks for the message of an idempotency key, and its run.
+// queueDuplicate reads the message with an idempotency key and its run.
 func queueDuplicate(b *pgx.Batch, args pg.Args, into **duplicate) {
 	var found duplicate
 	b.Queue(`
@@ -221,8 +220,7 @@ func queueDuplicate(b *pgx.Batch, args pg.Args, into **duplicate) {
 		Query(pg.Collect(&found.run))
 }
 
-// enqueue makes a run, which waits for its turn and for a runner unless the message
-// comes with one (NewMessage.Take).
+// enqueue creates a run. It is queued unless NewMessage.PreClaim claims it.
 func enqueue(b *pgx.Batch, a identity.Actor, n NewMessage, found *submitState, first bool) *Submitted {
 	session := found.session[0]
 	message, newRun := id.New[id.Message](), id.New[id.Run]()
@@ -232,7 +230,7 @@ func enqueue(b *pgx.Batch, a identity.Actor, n NewMessage, found *submitState, f
 	}
 	args := pg.Args{
 		"run": newRun, "workspace": a.Workspace, "session": n.Session, "ordinal": session.NextOrdinal, "message": message,
-		"member": a.Member, "role": a.Role.String(), "provider": orElse(n.Provider, session.Provider), "model": orElse(n.Model, session.Model),
+		"member": a.Member, "role": a.Role.String(), "provider": cmp.Or(n.Provider, session.Provider), "model": cmp.Or(n.Model, session.Model),
 		"tools": n.Tools, "timezone": n.Timezone, "stats": n.CollectToolStats, "title": title,
 		"state": run.Queued, "epoch": 0, "event": -1, "runner": "", "lease": nil, "wall": nil, "joined": 0,
 	}
@@ -254,7 +252,8 @@ func enqueue(b *pgx.Batch, a identity.Actor, n NewMessage, found *submitState, f
 		RETURNING `+run.Columns, args).Query(func(rows pgx.Rows) (err error) {
 		if out.Run, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[run.Run]); err == nil && preClaimed {
 			n.PreClaim.Created(out.Run, asked, session.Settings, found.size+found.raw+int64(len(n.Content)))
-			out.Run.State, out.Run.Epoch, out.Run.Fruitless, out.Run.LastEvent = run.Queued, 0, 0, -1 // as it was sent
+			// The caller sees the run as it was before its claim.
+			out.Run.State, out.Run.Epoch, out.Run.Fruitless, out.Run.LastEvent = run.Queued, 0, 0, -1
 			out.Run.StartedAt, out.Run.Deadline = nil, nil
 		}
 		return err
@@ -277,8 +276,8 @@ func steer(b *pgx.Batch, a identity.Actor, n NewMessage, active run.Run) *Submit
 	return &Submitted{Run: active, Message: message, Created: true, Steered: true}
 }
 
-// queueMessage stores a user message, which joins the conversation when it is given a
-// position, and returns the statement, whose result is when that was.
+// queueMessage stores a user message. With a position it joins the conversation at once.
+// The returned statement yields the message's created_at.
 func queueMessage(b *pgx.Batch, a identity.Actor, n NewMessage, message id.Message, answered id.Run, position *int64) *pgx.QueuedQuery {
 	return b.Queue(`
 		INSERT INTO messages (id, workspace_id, session_id, run_id, position, role, content, idempotency_key, created_at)

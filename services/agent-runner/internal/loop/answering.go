@@ -24,7 +24,7 @@ import (
 	"signalbox.dev/services/agent-runner/internal/toolbox"
 )
 
-// answering is the work on one claim. It belongs to one goroutine, that of run.
+// answering is the state of the work on one claim. Only the goroutine of run uses it.
 type answering struct {
 	*Loop
 	claim    *run.Claim
@@ -42,10 +42,11 @@ type answering struct {
 	text    string // of the last step
 	paused  bool   // the provider paused in its last answer
 	unread  bool   // the inbox may have something unread
-	stepped bool   // this claim has brought the run on by a step
+	stepped bool   // this claim has begun a step
 }
 
-// run works until the run has ended (nil), is parked (nil), or cannot go on here.
+// run works on the run. It returns nil when the run has ended or is parked, and an error
+// when it cannot go on here.
 func (a *answering) run(ctx context.Context) error {
 	if err := a.load(ctx); err != nil {
 		if f := fault.From(err); f.Kind == fault.TooLarge {
@@ -68,12 +69,12 @@ func (a *answering) run(ctx context.Context) error {
 	stoppable, cancel, stop := a.watch(ctx)
 	defer stop()
 	if !a.claim.First {
-		// A stop may have come while nobody had the run.
-		mail, err := a.Store.ReadInbox(ctx, a.claim, false)
+		// A stop may have come while the run had no runner.
+		inbox, err := a.Store.ReadInbox(ctx, a.claim, false)
 		if err != nil {
 			return err
 		}
-		if mail.Stop {
+		if inbox.Stop {
 			cancel(errStopped)
 		}
 	}
@@ -95,13 +96,13 @@ func (a *answering) run(ctx context.Context) error {
 	}
 }
 
-// load reads what the run is about.
+// load reads the conversation, the session's settings and its preset.
 func (a *answering) load(ctx context.Context) (err error) {
 	if a.history, a.session, err = a.Store.History(ctx, a.claim); err != nil {
 		return err
 	}
 	if a.preset, err = a.Presets.Get(a.session.Preset); err != nil {
-		// The preset was there when the session was made, in another version or place.
+		// Another version of the service created the session with this preset.
 		if a.preset, err = a.Presets.Get(preset.Default); err != nil {
 			return err
 		}
@@ -109,7 +110,8 @@ func (a *answering) load(ctx context.Context) (err error) {
 	return nil
 }
 
-// open wins the run log and says what has to be said first.
+// open opens the run log for this claim, writes its first events, and returns what the log
+// held before.
 func (a *answering) open(ctx context.Context, last *run.OpenStep) (runlog.Tail, error) {
 	r := &a.claim.Run
 	stream, subj := run.LogSubject(a.cfg.Partitions, r.Workspace, r.Session)
@@ -122,20 +124,20 @@ func (a *answering) open(ctx context.Context, last *run.OpenStep) (runlog.Tail, 
 		case m.Run == r.ID && m.Role == string(llm.User):
 			joined = append(joined, m)
 		case m.Run == r.ID:
-			joined = nil // what had joined before an answer was told before it was committed
+			joined = nil // messages that joined before an answer were emitted before its commit
 		}
 	}
 	var held runlog.Tail
 	w, err := runlog.Open(ctx, runlog.Config{Bus: a.Bus, Log: a.Log, Stream: stream, Subject: subj, Claim: a.claim, Patience: a.cfg.Patience},
 		func(tail runlog.Tail) runlog.Opening {
 			held = tail
-			return opening(a.claim, asked, a.said(joined), last, tail)
+			return opening(a.claim, asked, a.messageEvents(joined), last, tail)
 		})
 	a.log = w
 	return held, err
 }
 
-// giveUp ends a run of which nothing comes: whatever it fails at would fail again.
+// giveUp ends a run that would fail again in the same way.
 func (a *answering) giveUp(ctx context.Context, message, code string) error {
 	r := &a.claim.Run
 	a.Log.ErrorContext(ctx, "run given up", "run", r.ID, "claims", r.Fruitless, "reason", message)
@@ -144,18 +146,18 @@ func (a *answering) giveUp(ctx context.Context, message, code string) error {
 	if err == nil || errors.Is(err, run.ErrFenced) {
 		return err
 	}
-	// Without the log: viewers learn of the end from the rows.
+	// End it without the log. Viewers learn of the end from the rows.
 	_, end.Subject = run.LogSubject(a.cfg.Partitions, r.Workspace, r.Session)
 	end.Events = runlog.Stamp(a.claim, r.LastEvent+1, failed(end.ErrorMessage, end.ErrorCode))
 	return a.Store.Finish(ctx, a.claim, end)
 }
 
-// finishWithLog ends the run the way that others end, if that can be done soon.
+// finishWithLog ends the run like any other, within giveUpTimeout.
 func (a *answering) finishWithLog(ctx context.Context, end run.End) error {
 	ctx, cancel := context.WithTimeout(ctx, giveUpTimeout)
 	defer cancel()
 	if err := a.load(ctx); err != nil {
-		a.Log.WarnContext(ctx, "conversation not read", "run", a.claim.Run.ID, "error", err) // its end needs none
+		a.Log.WarnContext(ctx, "conversation not read", "run", a.claim.Run.ID, "error", err) // the end does not need it
 	}
 	last, err := a.Store.LastStep(ctx, a.claim)
 	if err != nil {
@@ -170,9 +172,9 @@ func (a *answering) finishWithLog(ctx context.Context, end run.End) error {
 
 const giveUpTimeout = 5 * time.Second
 
-// retryUnavailable repeats what may be repeated while a part of ours is away, for as long as
-// the run's patience lasts: the work so far is paid for. A commit that happened,
-// though its answer was lost, is found to have happened.
+// retryUnavailable retries do while a dependency is unavailable, for Config.Patience: the
+// work so far is paid for. do must be safe to repeat; a commit whose reply was lost is
+// recognized as committed.
 func (a *answering) retryUnavailable(ctx context.Context, do func() error) error {
 	begun := time.Now()
 	for {
@@ -180,16 +182,15 @@ func (a *answering) retryUnavailable(ctx context.Context, do func() error) error
 		if fault.KindOf(err) != fault.Unavailable || time.Since(begun) > a.cfg.Patience {
 			return err
 		}
-		a.Log.WarnContext(ctx, "run waits for a part that is away", "run", a.claim.Run.ID, "error", err)
+		a.Log.WarnContext(ctx, "run waits for an unavailable dependency", "run", a.claim.Run.ID, "error", err)
 		if stop := sleep(ctx, a.backoff(1)); stop != nil {
 			return errors.Join(stop, err)
 		}
 	}
 }
 
-// watch returns a context that ends when a person stops the run or its wall time
-// is over: the context of what may be interrupted. cancel ends it too, stop also
-// the watching.
+// watch returns a context for work that a person's stop or the run's deadline may interrupt.
+// cancel ends the context; stop ends it and the watcher.
 func (a *answering) watch(ctx context.Context) (stoppable context.Context, cancel context.CancelCauseFunc, stop func()) {
 	end := func() {}
 	if d := a.claim.Run.Deadline; d != nil {
@@ -202,11 +203,11 @@ func (a *answering) watch(ctx context.Context) (stoppable context.Context, cance
 			select {
 			case <-stoppable.Done():
 				return
-			case <-a.held.mail:
+			case <-a.held.unread:
 			}
-			var mail run.Inbox
+			var inbox run.Inbox
 			err := panics.Try(func() (err error) {
-				mail, err = a.Store.ReadInbox(stoppable, a.claim, false)
+				inbox, err = a.Store.ReadInbox(stoppable, a.claim, false)
 				return err
 			})
 			switch {
@@ -214,7 +215,7 @@ func (a *answering) watch(ctx context.Context) (stoppable context.Context, cance
 				cancel(run.ErrFenced) // taken over, or deleted with its session
 			case err != nil && stoppable.Err() == nil:
 				a.Log.WarnContext(ctx, "inbox not read; the next renewal tries again", "run", a.claim.Run.ID, "error", err)
-			case mail.Stop:
+			case inbox.Stop:
 				cancel(errStopped)
 			}
 		}
@@ -226,8 +227,8 @@ func (a *answering) watch(ctx context.Context) (stoppable context.Context, cance
 	}
 }
 
-// step goes from one step border to the next. ended means that there is nothing
-// more to do here: the run has ended, or is parked.
+// step works from one step border to the next. ended is true if the run has ended or is
+// parked.
 func (a *answering) step(ctx, stoppable context.Context) (ended bool, err error) {
 	select {
 	case <-a.draining:
@@ -252,26 +253,25 @@ func (a *answering) step(ctx, stoppable context.Context) (ended bool, err error)
 	return a.answered(ctx, stoppable, index, res)
 }
 
-// readInbox reads at a step border what people want of the run, unless the inbox was
-// empty a moment ago: at the first claim, before which nobody can have wanted anything,
-// or when the results of the step were committed. What comes after that is announced.
+// readInbox reads the inbox at a step border, unless it is known to be empty: at the first
+// claim, or if the last commit found it empty. A nudge announces what comes later.
 func (a *answering) readInbox(ctx context.Context) (ended bool, err error) {
 	empty := !a.unread
 	a.unread = true
 	if empty {
 		return false, nil
 	}
-	mail, err := a.Store.ReadInbox(ctx, a.claim, true)
+	inbox, err := a.Store.ReadInbox(ctx, a.claim, true)
 	if err != nil {
 		return false, err
 	}
-	if mail.Stop {
+	if inbox.Stop {
 		return true, a.finish(ctx, run.End{State: run.Cancelled, FinishReason: reasonCancelled})
 	}
-	return false, a.emitJoined(ctx, mail.Joined)
+	return false, a.emitJoined(ctx, inbox.Joined)
 }
 
-// Finish reasons of our own, beside the model's.
+// Finish reasons that the loop adds to the model's.
 const (
 	reasonCancelled = "cancelled"
 	reasonMaxSteps  = "max-steps"
@@ -282,7 +282,7 @@ const (
 	pausedReason = "pause"
 )
 
-// spentBudget names the budget that is spent, if one is.
+// spentBudget returns the finish reason of the budget that is used up, or "".
 func (a *answering) spentBudget(stoppable context.Context) string {
 	limit := a.preset.MaxSteps
 	if a.session.MaxSteps != nil {
@@ -297,10 +297,10 @@ func (a *answering) spentBudget(stoppable context.Context) string {
 	return ""
 }
 
-// emitJoined tells viewers of steering messages that have just joined.
+// emitJoined adds steering messages that have just joined to the history and the run log.
 func (a *answering) emitJoined(ctx context.Context, joined []run.Message) error {
 	a.history = append(a.history, joined...)
-	for _, ev := range a.said(joined) {
+	for _, ev := range a.messageEvents(joined) {
 		if err := a.log.Append(ctx, ev); err != nil {
 			return err
 		}
@@ -308,8 +308,8 @@ func (a *answering) emitJoined(ctx context.Context, joined []run.Message) error 
 	return nil
 }
 
-// said returns the events that tell of messages.
-func (a *answering) said(messages []run.Message) []*runv1.Event {
+// messageEvents returns user_message events.
+func (a *answering) messageEvents(messages []run.Message) []*runv1.Event {
 	out := make([]*runv1.Event, len(messages))
 	for i, m := range messages {
 		by := a.claim.Run.CreatedBy
@@ -332,14 +332,14 @@ func (a *answering) park(ctx context.Context) error {
 	return nil
 }
 
-// answered commits a model's answer and, with it, either the run's end, or the
-// step, or the calls that have to be made before the step is complete.
+// answered commits a model's answer: as the end of the run, as a complete step, or with tool
+// calls, which it then runs.
 func (a *answering) answered(ctx, stoppable context.Context, index int, res *llm.Response) (ended bool, err error) {
 	answer := a.answer(index, res)
 	if err := a.log.Flush(ctx); err != nil {
 		return false, err
 	}
-	a.Metrics.answered(a.claim.Run.Provider, answer.Usage, answer.CostMicros)
+	a.Metrics.observeAnswer(a.claim.Run.Provider, answer.Usage, answer.CostMicros)
 	if len(answer.Calls) > 0 {
 		last := a.log.Next() + int64(len(answer.Calls)) - 1
 		if err := a.retryUnavailable(ctx, func() error { return a.Store.CommitAnswer(ctx, a.claim, answer, last) }); err != nil {
@@ -371,7 +371,7 @@ func (a *answering) answered(ctx, stoppable context.Context, index int, res *llm
 	return false, a.log.Append(ctx, stepComplete(index, answer.Usage.Input, answer.Usage.Output, answer.FinishReason))
 }
 
-// answer turns a response into what is committed of it.
+// answer converts a response for its commit.
 func (a *answering) answer(index int, res *llm.Response) run.Answer {
 	answer := run.Answer{
 		Step: index, RawDialect: res.Raw.Dialect, Raw: res.Raw.Blocks, Model: a.claim.Run.Model, ResponseID: res.ID,
@@ -391,7 +391,7 @@ func (a *answering) answer(index int, res *llm.Response) run.Answer {
 	return answer
 }
 
-// plan decides about one call: whom it goes to, until when, and whether at all.
+// plan returns the row of a call: its effect and deadline, or an outcome if it is refused.
 func (a *answering) plan(step, i int, c llm.ToolCall, now time.Time) run.Call {
 	call := run.Call{
 		Key:   id.Derive(a.claim.Run.ID.UUID, fmt.Sprint(step), fmt.Sprint(i), c.ID),
@@ -420,7 +420,7 @@ func (a *answering) plan(step, i int, c llm.ToolCall, now time.Time) run.Call {
 	return call
 }
 
-// appendAnswer adds to the conversation in memory what was committed.
+// appendAnswer adds a committed answer to the conversation in memory.
 func (a *answering) appendAnswer(answer run.Answer) {
 	if answer.Content == nil {
 		return
@@ -431,13 +431,13 @@ func (a *answering) appendAnswer(answer run.Answer) {
 	})
 }
 
-// finish commits the end of the run and leaves its announcement to the outbox. Where
-// the end does not wait for them, steering messages join before it, unanswered.
+// finish commits the end of the run; the outbox publishes its events. Unless e.UnlessSteered
+// is set, unread steering messages join the conversation first, unanswered.
 func (a *answering) finish(ctx context.Context, e run.End) error {
 	if e.UnlessSteered {
 		return a.end(ctx, e)
 	}
-	e.UnlessSteered = true // one may come at the last moment
+	e.UnlessSteered = true // another message may come at the last moment
 	for {
 		joined, err := a.Store.JoinSteering(ctx, a.claim)
 		if err != nil {
@@ -494,7 +494,7 @@ func usageOf(res *llm.Response) run.Usage {
 	}
 }
 
-// cost returns what tokens of the run's model cost; see run.Answer.
+// cost returns the price of tokens of the run's model, as run.Answer.CostMicros.
 func (a *answering) cost(u run.Usage) *int64 {
 	tokens := price.Tokens{Input: u.Input, CacheRead: u.CacheRead, CacheWrite: u.CacheWrite, Output: u.Output}
 	if cost, known := a.Prices.Cost(a.claim.Run.Provider, a.claim.Run.Model, tokens); known {
@@ -503,8 +503,7 @@ func (a *answering) cost(u run.Usage) *int64 {
 	return nil
 }
 
-// lastText returns the text of the conversation's last answer.
-// allText is what the run has said in all steps; last is an answer that is not committed yet.
+// allText returns the text of all steps; last is an answer that is not committed yet, or nil.
 func (a *answering) allText(last *run.Answer) string {
 	var contents []json.RawMessage
 	for _, m := range a.history {
@@ -518,6 +517,7 @@ func (a *answering) allText(last *run.Answer) string {
 	return modelmsg.PlainTexts(contents)
 }
 
+// lastText returns the text of the conversation's last answer.
 func lastText(history []run.Message) string {
 	for _, h := range slices.Backward(history) {
 		if h.Role == string(llm.Assistant) {

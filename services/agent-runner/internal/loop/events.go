@@ -13,8 +13,8 @@ import (
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
-// The events of the run log, made in one place so that what is made again after a
-// crash is the same.
+// The functions below make all events of the run log, so that events rebuilt after a crash
+// are the same.
 
 func runStart(r *run.Run) *runv1.Event {
 	return &runv1.Event{Body: &runv1.Event_RunStart{RunStart: &runv1.RunStart{Provider: r.Provider, Model: r.Model, Simulated: r.Simulated()}}}
@@ -31,7 +31,7 @@ func waiting(step int, reason string, until time.Time) *runv1.Event {
 }
 
 func stepComplete(step int, in, out int64, finish string) *runv1.Event {
-	if finish == pausedReason { // ours, not one that viewers know
+	if finish == pausedReason { // internal: viewers do not know it
 		finish = string(llm.FinishOther)
 	}
 	return &runv1.Event{StepIndex: int32(step), Body: &runv1.Event_StepComplete{
@@ -39,10 +39,10 @@ func stepComplete(step int, in, out int64, finish string) *runv1.Event {
 	}}
 }
 
-// Bounds of what one event carries: an event has to fit into a message of the bus.
-// The messages of the conversation have all of it.
+// Bounds of the content of one event, which has to fit into a message of the bus. The
+// conversation's messages have all of it.
 const (
-	maxArgs = 256 << 10 // of a tool call; longer ones are refused
+	maxArgs = 256 << 10 // of a tool call; calls with longer ones are refused
 	maxText = 256 << 10 // of a run's last answer
 )
 
@@ -65,7 +65,7 @@ func toolResult(step int, c *run.Call, o *run.Outcome) *runv1.Event {
 	}}
 }
 
-// done is the end of a run that did not fail. text is of all steps.
+// done returns the last event of a run that did not fail. text is the text of all steps.
 func done(r *run.Run, text string, usage run.Usage, steps int, e *run.End) *runv1.Event {
 	return &runv1.Event{Body: &runv1.Event_Done{Done: &runv1.Done{
 		Text: shortened(text), FinalText: shortened(e.Text), TotalTokensIn: usage.Input, TotalTokensOut: usage.Output,

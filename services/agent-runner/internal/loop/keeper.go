@@ -14,20 +14,19 @@ import (
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
-// Leases is what the keeper needs of *run.Store, whose contract this is.
+// Leases is the part of *run.Store that the keeper needs.
 type Leases interface {
 	Renew(ctx context.Context, leases []run.Lease) ([]run.Renewal, error)
 }
 
-// Subscriber is what the keeper needs of *bus.Bus, whose contract this is.
+// Subscriber is the part of *bus.Bus that the keeper needs.
 type Subscriber interface {
 	Subscribe(subj string, fn func(ctx context.Context, m *bus.Message)) (*bus.Subscription, error)
 }
 
-// Keeper renews the leases of all runs of this process in one statement, and tells
-// a run when its inbox has mail: a nudge says so at once, the renewal says so when
-// the nudge was lost. A run whose lease is gone has its context cancelled with
-// run.ErrFenced.
+// Keeper renews the leases of all runs of this process in one statement. It signals a run
+// whose inbox has something unread: at once after a nudge, or at the next renewal if the
+// nudge was lost. It cancels the context of a run whose lease is lost with run.ErrFenced.
 type Keeper struct {
 	store Leases
 	every time.Duration
@@ -37,26 +36,26 @@ type Keeper struct {
 	runs map[id.Run]*held
 }
 
-// held is one run in work.
+// held is one run that this process works on.
 type held struct {
 	ctx    context.Context //nolint:containedctx // handed from hold to its caller, once
 	cancel context.CancelCauseFunc
 	lease  run.Lease
-	mail   chan struct{} // capacity 1: there is something unread
+	unread chan struct{} // capacity 1: the inbox has something unread
 	yield  atomic.Bool   // another workspace waits for the slot
 }
 
-// NewKeeper returns a keeper that renews as often as every says.
+// NewKeeper returns a keeper that renews leases at the given interval.
 func NewKeeper(store Leases, every time.Duration, log *slog.Logger) *Keeper {
 	return &Keeper{store: store, every: every, log: log, runs: map[id.Run]*held{}}
 }
 
-// Listen hears nudges until the bus is closed.
+// Listen receives nudges until the bus is closed.
 func (k *Keeper) Listen(b Subscriber) error {
 	_, err := b.Subscribe(subject.AllCtlRuns, func(ctx context.Context, m *bus.Message) {
 		nudge, err := bus.Decode[*runv1.InboxNudge](m)
 		if err != nil {
-			k.log.WarnContext(ctx, "nudge not understood", "error", err)
+			k.log.WarnContext(ctx, "nudge not decoded", "error", err)
 			return
 		}
 		if r, err := id.Parse[id.Run](nudge.GetRunId()); err == nil {
@@ -66,10 +65,10 @@ func (k *Keeper) Listen(b Subscriber) error {
 	return err
 }
 
-// hold registers a run; release ends that. A run is held once: a second claim of
-// the same process takes the place of the first, which is lost.
+// hold registers a run until release is called. A second claim of the same run by this
+// process replaces the first one, whose context is cancelled.
 func (k *Keeper) hold(ctx context.Context, lease run.Lease) (h *held, release func()) {
-	h = &held{lease: lease, mail: make(chan struct{}, 1)}
+	h = &held{lease: lease, unread: make(chan struct{}, 1)}
 	h.ctx, h.cancel = context.WithCancelCause(ctx)
 	k.mu.Lock()
 	before := k.runs[lease.Run]
@@ -103,12 +102,12 @@ func (k *Keeper) notify(r id.Run) {
 		return
 	}
 	select {
-	case h.mail <- struct{}{}:
-	default: // it knows
+	case h.unread <- struct{}{}:
+	default: // it is signalled already
 	}
 }
 
-// Run renews until ctx is done. It must outlive the handlers.
+// Run renews leases until ctx is done. It must outlive the runs.
 func (k *Keeper) Run(ctx context.Context) error {
 	tick := time.NewTicker(k.every)
 	defer tick.Stop()
@@ -122,7 +121,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
-// renewTimeout is longer than a beat: a database that is slow for a moment loses nobody's claim.
+// renewTimeout is longer than the default interval, so that a slow database costs no claims.
 const renewTimeout = 3 * time.Second
 
 func (k *Keeper) renew(ctx context.Context) {
@@ -139,7 +138,7 @@ func (k *Keeper) renew(ctx context.Context) {
 	defer cancel()
 	renewals, err := k.store.Renew(limited, leases)
 	if err != nil {
-		// The claims may run out; the epoch decides whether that matters.
+		// The leases may expire; the epoch decides whether that matters.
 		k.log.WarnContext(ctx, "leases not renewed", "runs", len(leases), "error", err)
 		return
 	}
@@ -162,8 +161,8 @@ func (k *Keeper) renew(ctx context.Context) {
 	}
 }
 
-// drop tells a run that its claim is gone. One that has just ended is not told:
-// it has released itself, or will before it looks.
+// drop cancels a run whose claim is lost. A run that has just ended is released already, or
+// will be before it sees the cancellation.
 func (k *Keeper) drop(lease run.Lease) {
 	k.mu.Lock()
 	h := k.runs[lease.Run]

@@ -1,5 +1,4 @@
-// Package loop answers user messages: it takes runs from the work queue and works
-// on each until it ends.
+// Package loop answers user messages: it claims runs and works on each until it ends.
 //
 // # One run
 //
@@ -10,19 +9,20 @@
 //	                           └ …until the model asks for no tool
 //	      → commit the end → ack
 //
-// A run is one goroutine, the work queue's handler; it owns everything of the run
-// but the lease, which the keeper renews for all runs of the process, and the stop,
-// which a watcher goroutine (waited for) turns into a cancelled context.
+// One goroutine, the work queue's handler or one of the starter's, works on a run. It owns
+// the run's whole state except for two things: the keeper renews the leases of all runs of
+// the process, and a watcher goroutine cancels the run's context when a person stops it.
 //
-// # What if it dies here
+// # What happens on a crash
 //
-// During the model call: nothing of the step is committed; whoever claims the run
-// says step-retry and calls again. After the answer's commit: the calls are in the
-// ledger; whoever claims the run dispatches them, again perhaps, and waits for their
-// outcomes, which the executors record under the same keys. After the results' commit, or a
-// completed step: the next step. After the end's commit: the outbox says the end,
-// and the redelivered work finds nothing to do. A runner that lost its claim
-// without dying finds out at its next write, and stops (run.ErrFenced).
+// During the model call: nothing of the step is committed. The next claim emits step-retry
+// and calls the model again. After the answer's commit: the calls are in the table
+// tool_calls. The next claim dispatches them, perhaps again, and waits for their outcomes,
+// which the executors record under the same keys. After the results' commit, or the commit
+// of a step without calls: the next claim goes on with the next step. After the end's
+// commit: the outbox publishes the end, and the redelivered work finds nothing to do. A
+// runner that loses its claim without dying notices at its next write and stops
+// (run.ErrFenced).
 package loop
 
 import (
@@ -54,13 +54,13 @@ type Model interface {
 	Stream(ctx context.Context, req *llm.Request) (*llm.Stream, error)
 }
 
-// Models finds the way to a provider: its dialect and the model client for it. The
-// context carries the run's identity.
+// Models returns the dialect of a provider and a client for it. The context carries the
+// run's identity.
 type Models interface {
 	For(ctx context.Context, provider string) (dialect string, m Model, err error)
 }
 
-// Store keeps runs: *run.Store, whose contracts these are.
+// Store is the part of *run.Store that the loop needs.
 type Store interface {
 	Next(ctx context.Context) ([]run.Claimable, error)
 	Claim(ctx context.Context, ws id.Workspace, session id.Session, r id.Run) (*run.Claim, error)
@@ -89,39 +89,39 @@ type Config struct {
 	MaxRetryAfter time.Duration
 	// StepTime bounds one model call.
 	StepTime time.Duration
-	// ToolTime is the deadline of a tool that names none.
+	// ToolTime is the time limit of a tool that sets none.
 	ToolTime time.Duration
 	// Queueing is how long a call may wait for an executor before its own time begins.
 	Queueing time.Duration
-	// Patience is how long a run waits for a part of ours that is away before it is
-	// left to another runner.
+	// Patience is how long a run waits for an unavailable dependency before it is left to
+	// another runner.
 	Patience time.Duration
-	// MaxFruitless is how many claims in a row may bring nothing before a run is given up.
+	// MaxFruitless is how many claims in a row may end without a commit before the run fails.
 	MaxFruitless int
 	// Partitions of the run log.
 	Partitions int
-	// Jitter returns a part of a wait, by chance; nil for the usual one.
+	// Jitter returns a random part of a wait; nil for rand.N.
 	Jitter func(wait time.Duration) time.Duration
 }
 
-// Deps are what the loop works with.
+// Deps are the loop's dependencies.
 type Deps struct {
 	Store Store
-	// Bus takes the run log, and calls that are dispatched again.
+	// Bus takes the run log's events and the tool calls.
 	Bus     runlog.Bus
 	Tools   *toolbox.Toolbox
 	Presets *preset.Set
 	Models  Models
-	// Catalogue knows what models can do.
+	// Catalogue has the capabilities of models.
 	Catalogue *catalogue.Catalogue
-	// Prices knows what they cost; nil for nothing.
+	// Prices may be nil.
 	Prices  *price.List
 	Keeper  *Keeper
 	Metrics *Metrics
 	Log     *slog.Logger
 }
 
-// Loop works on runs. Handle may be called from many goroutines.
+// Loop works on runs. It is safe for concurrent use.
 type Loop struct {
 	cfg Config
 	Deps
@@ -138,25 +138,25 @@ func New(cfg Config, deps Deps) *Loop {
 	return &Loop{cfg, deps}
 }
 
-// The causes for which a run's work is interrupted.
+// The causes that interrupt a run.
 var (
 	errStopped  = errors.New("a person stopped the run")
-	errWallTime = errors.New("the run's time is over")
-	errStepTime = errors.New("the step's time is over")
+	errWallTime = errors.New("the run ran out of time")
+	errStepTime = errors.New("the step ran out of time")
 )
 
-// Handle is the work queue's handler: it works on the run until it ends, is parked,
-// or is lost to another runner.
+// Handle is the work queue's handler. It returns when the run has ended, is parked, or is
+// lost to another runner.
 func (l *Loop) Handle(ctx context.Context, d *bus.Delivery) error {
 	return l.HandleMessage(ctx, &d.Message, d.Attempt, d.Draining())
 }
 
-// HandleMessage is Handle of a message that came in any way, for the attempt'th time; draining is
-// closed when the process shuts down.
+// HandleMessage is Handle for a message that need not come from the bus. attempt counts its
+// deliveries from 1; draining is closed when the process shuts down.
 //
-// The message says that a run waits. Which one is claimed is decided by workspace in turn
-// (package run, Turns); each run that waits has a message of its own, or one to come, so
-// that it does not matter which message brings which run.
+// The message says that some run waits. Which run is claimed is decided by workspace in turn
+// (see Turns in package run). Every waiting run has its own message, or will get one, so it
+// does not matter which message starts which run.
 func (l *Loop) HandleMessage(ctx context.Context, m *bus.Message, attempt int, draining <-chan struct{}) error {
 	work, err := bus.Decode[*runv1.Work](m)
 	if err != nil {
@@ -169,22 +169,22 @@ func (l *Loop) HandleMessage(ctx context.Context, m *bus.Message, attempt int, d
 	claim, err := l.claimNext(ctx, named)
 	switch {
 	case errors.Is(err, run.ErrNotClaimable):
-		return nil // nobody waits; who waits for their workspace's turn is woken by the end that makes place
+		return nil // no run waits, or its workspace is at its limit and the end of another run wakes it
 	case errors.Is(err, run.ErrTooEarly):
 		return bus.RetryAfter(earlyRetry<<min(max(attempt-1, 0), earlyDoublings), err)
 	case err != nil:
-		// Not the bus's own backoff: it goes by the number of deliveries, and a run that
-		// has waited for its turn had many.
+		// Not the bus's own backoff, which grows with the number of deliveries: a run that
+		// has waited for its turn has had many.
 		return bus.RetryAfter(claimRetry, err)
 	}
 	return l.Answer(ctx, claim, draining)
 }
 
-// claimTries is how often others may be faster before a message is put off.
+// claimTries is how often other runners may claim first before a message is delayed.
 const claimTries = 5
 
-// claimNext claims the run whose turn it is, or one that waits beside it: the one that is
-// named, or by its name another one for each message.
+// claimNext claims one of the runs whose turn it is: the named run if it is among them,
+// otherwise one chosen by the named run's id, so that concurrent messages try different runs.
 func (l *Loop) claimNext(ctx context.Context, named id.Run) (*run.Claim, error) {
 	for range claimTries {
 		next, err := l.Store.Next(ctx)
@@ -205,11 +205,11 @@ func (l *Loop) claimNext(ctx context.Context, named id.Run) (*run.Claim, error) 
 			return nil, err
 		}
 	}
-	return nil, fmt.Errorf("others were faster %d times: %w", claimTries, run.ErrTooEarly)
+	return nil, fmt.Errorf("other runners claimed first %d times: %w", claimTries, run.ErrTooEarly)
 }
 
-// Answer works on a claimed run until it ends, is parked, or is lost to another
-// runner. After an error it was left to whoever claims it next.
+// Answer works on a claimed run until it has ended, is parked, or is lost to another runner.
+// When it returns an error, it has released the run for another claim.
 func (l *Loop) Answer(ctx context.Context, claim *run.Claim, draining <-chan struct{}) error {
 	l.Metrics.inProgress.Inc()
 	defer l.Metrics.inProgress.Dec()
@@ -230,28 +230,28 @@ func (l *Loop) Answer(ctx context.Context, claim *run.Claim, draining <-chan str
 }
 
 const (
-	// earlyRetry is when a run is looked at again that came before its turn; the more
-	// often it has come, the later: what is before it may be stuck for long.
+	// earlyRetry is the first delay of a message after run.ErrTooEarly. It doubles with each
+	// delivery, because the outbox may be stuck for long.
 	earlyRetry     = 20 * time.Millisecond
 	earlyDoublings = 5
-	// claimRetry is when one is, that Postgres could not be asked about.
+	// claimRetry is the delay of a message after a database error.
 	claimRetry     = time.Second
-	releaseTimeout = 5 * time.Second // then its lease is about to run out by itself
+	releaseTimeout = 5 * time.Second // by then the lease is about to expire
 	releaseRetry   = 100 * time.Millisecond
 	confirmDelay   = time.Second
 	minRelease     = 250 * time.Millisecond
 	maxRelease     = 10 * time.Second
 )
 
-// giveBack gives up a run that could not be brought on here, for whoever hears of it
-// next; the more often nothing came of it, the later that is.
+// giveBack releases a run after an error. The wait until others may claim it grows with the
+// number of fruitless claims.
 func (l *Loop) giveBack(ctx context.Context, claim *run.Claim, cause error) error {
-	var wait time.Duration // drained: another replica gets it at once
+	var wait time.Duration // 0 while draining: another replica may claim it at once
 	if ctx.Err() == nil {
 		wait = min(minRelease<<min(claim.Run.Fruitless, 10), maxRelease)
 	}
-	if err := l.release(ctx, claim, wait); err != nil {
-		l.Log.WarnContext(ctx, "run not released; its lease has to run out", "run", claim.Run.ID, "error", err)
+	if err := retryRelease(ctx, func(ctx context.Context) error { return l.Store.Release(ctx, claim, wait) }); err != nil {
+		l.Log.WarnContext(ctx, "run not released; its lease has to expire", "run", claim.Run.ID, "error", err)
 	}
 	err := fmt.Errorf("run %s: %w", claim.Run.ID, cause)
 	if wait == 0 {
@@ -260,17 +260,12 @@ func (l *Loop) giveBack(ctx context.Context, claim *run.Claim, cause error) erro
 	return bus.RetryAfter(wait+earlyRetry, err)
 }
 
-// release gives a run back after wait.
-func (l *Loop) release(ctx context.Context, claim *run.Claim, wait time.Duration) error {
-	return retryRelease(ctx, func(ctx context.Context) error { return l.Store.Release(ctx, claim, wait) })
-}
-
-// ReleaseUnconfirmed gives a run back of which nobody knows whether this process has claimed it,
-// because the answer was lost: it would be held by a process that does not work on it.
-// The claim may still be on its way when it is first looked for.
+// ReleaseUnconfirmed releases a run that this process may have claimed: the reply to the claim
+// was lost, so the process does not work on the run. The claim may still be in flight at the
+// first look, so it looks twice.
 func (l *Loop) ReleaseUnconfirmed(ctx context.Context, ws id.Workspace, r id.Run) {
 	held := false
-	look := func(ctx context.Context) (err error) {
+	release := func(ctx context.Context) (err error) {
 		if l.Keeper.holds(r) {
 			held = true
 			return nil
@@ -278,22 +273,21 @@ func (l *Loop) ReleaseUnconfirmed(ctx context.Context, ws id.Workspace, r id.Run
 		held, err = l.Store.ReleaseUnconfirmed(ctx, ws, r)
 		return err
 	}
-	err := retryRelease(ctx, look)
+	err := retryRelease(ctx, release)
 	if err == nil && !held {
 		select {
 		case <-ctx.Done():
-			return // the process goes: its presence tells the others
+			return // the process exits, and its lost presence frees the run
 		case <-time.After(confirmDelay):
 		}
-		err = retryRelease(ctx, look)
+		err = retryRelease(ctx, release)
 	}
 	if err != nil {
-		l.Log.WarnContext(ctx, "run not given back; if it was claimed, its lease has to run out", "run", r, "error", err)
+		l.Log.WarnContext(ctx, "run not released; if it was claimed, its lease has to expire", "run", r, "error", err)
 	}
 }
 
-// retryRelease tries for a while: what made a run be left is often that the database is
-// away for a moment.
+// retryRelease retries release while the database is unavailable, for a limited time.
 func retryRelease(ctx context.Context, release func(context.Context) error) error {
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
@@ -306,14 +300,14 @@ func retryRelease(ctx context.Context, release func(context.Context) error) erro
 		case <-limited.Done():
 			return err
 		case <-ctx.Done():
-			return err // the process goes: its presence tells the others
+			return err // the process exits, and its lost presence frees the run
 		case <-time.After(releaseRetry):
 		}
 	}
 }
 
-// work is one claim's life. ctx ends when the process must let go at once; the
-// run's own context ends also with a stop, the wall time, or the loss of the claim.
+// work works on one claim. ctx ends when the process must stop at once. The context that hold
+// returns also ends when the claim is lost.
 func (l *Loop) work(ctx context.Context, claim *run.Claim, draining <-chan struct{}) error {
 	actor, roleErr := claim.Run.Actor()
 	if roleErr == nil {
@@ -324,13 +318,13 @@ func (l *Loop) work(ctx context.Context, claim *run.Claim, draining <-chan struc
 	a := &answering{Loop: l, claim: claim, draining: draining, held: held, unread: !claim.First}
 	switch {
 	case claim.Run.Fruitless > l.cfg.MaxFruitless:
-		return a.giveUp(held.ctx, "The run could not be brought to its end. Try again.", "RUN_STUCK") //nolint:contextcheck // hold derives it from ctx
+		return a.giveUp(held.ctx, "The run could not be completed. Try again.", "RUN_STUCK") //nolint:contextcheck // hold derives it from ctx
 	case roleErr != nil:
 		return roleErr // a runner of a newer version may know the role
 	}
 	err := a.run(held.ctx)                                               //nolint:contextcheck // hold derives it from ctx
 	if err != nil && errors.Is(context.Cause(held.ctx), run.ErrFenced) { //nolint:contextcheck // as above
-		return run.ErrFenced // whatever broke because of that
+		return run.ErrFenced // err is a consequence of the lost claim
 	}
 	return err
 }

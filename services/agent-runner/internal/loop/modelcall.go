@@ -14,8 +14,8 @@ import (
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
-// ask calls the model until it has answered whole, or cannot. With an error the
-// response is what had arrived, if the run was stopped while it did.
+// ask calls the model, with retries, and returns its answer. With an error, the response is
+// the part that had arrived when the run was interrupted, or nil.
 func (a *answering) ask(ctx context.Context, index int) (*llm.Response, error) {
 	if err := a.retryUnavailable(ctx, func() error { return a.prepare(ctx) }); err != nil {
 		return nil, err
@@ -43,14 +43,14 @@ func (a *answering) ask(ctx context.Context, index int) (*llm.Response, error) {
 		failure, ok := errors.AsType[*llm.Error](err)
 		if ok && failure.Broken && broken < maxBroken {
 			broken++
-			try-- // the provider has not failed: what leads to it has
+			try-- // not the provider but the connection to the broker has failed
 		}
 		if !ok || !failure.Retryable || try >= a.cfg.Tries || failure.RetryAfter > a.cfg.MaxRetryAfter {
 			return res, err
 		}
 		a.Log.WarnContext(ctx, "model call failed; trying again", "run", a.claim.Run.ID, "step", index, "try", try, "error", err)
 		if err := a.voidAttempt(ctx, index, res, streamed, failure); err != nil {
-			return res, err // if this is a stop, what viewers do not know to be void stands
+			return res, err // viewers do not know yet that res is void, so a stop may keep it
 		}
 		wait := max(a.backoff(max(try, 1)), failure.RetryAfter)
 		if failure.RetryAfter >= minNotice {
@@ -64,15 +64,14 @@ func (a *answering) ask(ctx context.Context, index int) (*llm.Response, error) {
 	}
 }
 
-// maxBroken is how often a step may lose the connection to the broker without that
-// being taken for the provider's failure.
+// maxBroken is how often a step may lose the connection to the broker before that counts as
+// a failure of the provider.
 const maxBroken = 10
 
-// minNotice is the shortest wait asked for by a provider, or by the broker when all
-// accounts are limited, that viewers are told of.
+// minNotice is the shortest Retry-After of a provider or the broker that viewers are told of.
 const minNotice = time.Second
 
-// prepare finds the provider and the tools, once for the claim.
+// prepare looks up the provider and the tools, once for each claim.
 func (a *answering) prepare(ctx context.Context) (err error) {
 	if a.model != nil {
 		return nil
@@ -90,7 +89,7 @@ func (a *answering) prepare(ctx context.Context) (err error) {
 	return err
 }
 
-// call makes one model call. streamed tells whether viewers have seen any of it.
+// call makes one model call. streamed reports whether any of it went to the run log.
 func (a *answering) call(ctx context.Context, index int, req *llm.Request) (res *llm.Response, streamed bool, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, a.cfg.StepTime, errStepTime)
 	defer cancel()
@@ -129,8 +128,8 @@ func (a *answering) call(ctx context.Context, index int, req *llm.Request) (res 
 	return counted(stream.Response()), streamed, nil
 }
 
-// relay puts a stream's event into the run log. Calls of our own tools are told
-// when they are committed; what the provider runs itself is told as it comes.
+// relay writes a stream's event to the run log. Calls of our own tools are announced when
+// they are committed; those that the provider runs are announced as they come.
 func (a *answering) relay(ctx context.Context, index int, ev *llm.Event) (wrote bool, err error) {
 	event := &runv1.Event{StepIndex: int32(index)}
 	switch ev.Type {
@@ -152,7 +151,7 @@ func (a *answering) relay(ctx context.Context, index int, ev *llm.Event) (wrote 
 		}}
 	case llm.Source:
 		if len(ev.URL)+len(ev.Title) > maxArgs {
-			return false, nil // no address that anybody could follow
+			return false, nil // too long for a usable address
 		}
 		event.Body = &runv1.Event_Source{Source: &runv1.Source{Url: ev.URL, Title: ev.Title}}
 	default:
@@ -161,8 +160,7 @@ func (a *answering) relay(ctx context.Context, index int, ev *llm.Event) (wrote 
 	return true, a.log.Append(ctx, event)
 }
 
-// maxServerResult bounds what a viewer is sent of a provider's tool result; the
-// whole of it is in the message.
+// maxServerResult bounds a provider's tool result in an event. The message has all of it.
 const maxServerResult = 256 << 10
 
 func bounded(result json.RawMessage) string {
@@ -172,8 +170,8 @@ func bounded(result json.RawMessage) string {
 	return string(result)
 }
 
-// voidAttempt tells viewers who have seen some of a failed call's answer that the step begins anew,
-// and notes what the call has cost. Where viewers were told, no content is left in partial.
+// voidAttempt records the usage of a failed call. If some of its answer was streamed, it
+// emits step-retry and removes the content from partial.
 func (a *answering) voidAttempt(ctx context.Context, index int, partial *llm.Response, streamed bool, failure *llm.Error) error {
 	if streamed {
 		if err := a.log.Append(ctx, stepRetry(index, failure.Message)); err != nil {
@@ -184,7 +182,7 @@ func (a *answering) voidAttempt(ctx context.Context, index int, partial *llm.Res
 	return a.recordWaste(ctx, index, partial)
 }
 
-// recordWaste notes what was used for an answer of which nothing is kept.
+// recordWaste records the usage of an answer of which nothing is kept.
 func (a *answering) recordWaste(ctx context.Context, index int, partial *llm.Response) error {
 	if partial == nil {
 		return nil
@@ -196,14 +194,13 @@ func (a *answering) recordWaste(ctx context.Context, index int, partial *llm.Res
 	return a.Store.AddWaste(ctx, a.claim, index, used, a.cost(used))
 }
 
-// backoff returns the wait before the next try: twice as long as the last one, give
-// or take a half.
+// backoff returns the wait before the next try: it doubles with each try, plus or minus half.
 func (a *answering) backoff(try int) time.Duration {
 	wait := a.cfg.Backoff << (try - 1)
 	return wait/2 + a.cfg.Jitter(wait)
 }
 
-// sleep returns after the wait, or with the context's cause.
+// sleep returns nil after the wait, or the context's cause.
 func sleep(ctx context.Context, wait time.Duration) error {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -215,8 +212,8 @@ func sleep(ctx context.Context, wait time.Duration) error {
 	}
 }
 
-// askFailed ends a run whose model did not answer, or hands the failure up when
-// it is ours and may pass.
+// askFailed ends a run whose model call failed or was interrupted. It returns err if the
+// failure is ours and may pass, so that the run is released.
 func (a *answering) askFailed(ctx, stoppable context.Context, index int, partial *llm.Response, err error) (ended bool, _ error) {
 	if ctx.Err() != nil {
 		return false, context.Cause(ctx)
@@ -239,13 +236,13 @@ func (a *answering) askFailed(ctx, stoppable context.Context, index int, partial
 	}
 	switch f := fault.From(err); f.Kind {
 	case fault.Internal, fault.Unavailable, fault.Deadline, fault.Cancelled:
-		return false, err // ours: the run is tried again
+		return false, err // a failure of ours: the run is claimed again
 	default:
 		return true, a.finish(ctx, run.End{State: run.Failed, ErrorMessage: f.Message, ErrorCode: f.Code})
 	}
 }
 
-// cutShort ends a run in the middle of an answer and keeps what was said.
+// cutShort ends a run in the middle of an answer and keeps the part that has arrived.
 func (a *answering) cutShort(ctx context.Context, index int, partial *llm.Response, state run.State, reason string) error {
 	end := run.End{State: state, FinishReason: reason}
 	if partial != nil && string(partial.Content) != "[]" {
@@ -260,7 +257,7 @@ func (a *answering) cutShort(ctx context.Context, index int, partial *llm.Respon
 	return a.finish(ctx, end)
 }
 
-// code is the machine-readable name of a model failure: MODEL_OVERLOADED.
+// code returns the machine-readable name of a model failure, such as MODEL_OVERLOADED.
 func code(e *llm.Error) string {
 	b := []byte("MODEL_" + e.Kind.String())
 	for i, c := range b {

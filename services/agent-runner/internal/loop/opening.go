@@ -6,14 +6,12 @@ import (
 	"signalbox.dev/services/agent-runner/internal/runlog"
 )
 
-// opening decides what a claim says first, from what is committed and from what
-// the log holds.
+// opening returns the first events of a claim, from what is committed and what the log holds.
 //
-// Committed is everything up to event number run.LastEvent. The log may lack a
-// tail of that, whose events are made again from the rows under their numbers.
-// What the log holds beyond it was streamed by a step that is now void (a
-// step-retry says so), or is the results of a committed answer's tools. A message
-// that joined, and that nobody told of, is told now.
+// Everything up to event number run.LastEvent is committed. The log may lack a tail of it,
+// whose events are rebuilt from the rows under their numbers. What the log holds beyond
+// LastEvent was streamed by a step that is now void, which a step-retry says, or is results
+// of a committed answer's tools. Messages that joined and are not in the log are emitted now.
 func opening(c *run.Claim, asked *runv1.Event_UserMessage, joined []*runv1.Event, last *run.OpenStep, tail runlog.Tail) runlog.Opening {
 	r := &c.Run
 	if c.First {
@@ -34,7 +32,7 @@ func opening(c *run.Claim, asked *runv1.Event_UserMessage, joined []*runv1.Event
 	return o
 }
 
-// missingMessages returns those of the messages that the log does not have.
+// missingMessages returns the messages that the log does not hold.
 func missingMessages(joined []*runv1.Event, tail runlog.Tail) []*runv1.Event {
 	emitted := map[string]bool{}
 	for _, ev := range tail.Events {
@@ -49,7 +47,7 @@ func missingMessages(joined []*runv1.Event, tail runlog.Tail) []*runv1.Event {
 	return out
 }
 
-// announcement returns the events of the last commit, the last of which is number
+// announcement returns the events that announce the last commit. The last of them has number
 // run.LastEvent.
 func announcement(r *run.Run, asked *runv1.Event_UserMessage, last *run.OpenStep) []*runv1.Event {
 	switch {
@@ -62,8 +60,7 @@ func announcement(r *run.Run, asked *runv1.Event_UserMessage, last *run.OpenStep
 	}
 }
 
-// resultsInLog returns the results of a step's calls that the log holds, by the
-// calls' ids.
+// resultsInLog returns the results of a step's calls that the log holds, by call id.
 func resultsInLog(tail runlog.Tail, step int) map[string]*runv1.ToolResult {
 	seen := map[string]*runv1.ToolResult{}
 	for _, ev := range tail.Events {

@@ -17,14 +17,14 @@ import (
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
-// afterDeadline is how long after a call's deadline its outcome is still waited
-// for: the executor needs a moment to record that it gave up.
+// afterDeadline is how long the run waits for an outcome after the call's deadline: the
+// executor needs a moment to record the timeout.
 const afterDeadline = 5 * time.Second
 
-// useTools sees the calls of an answered step through, tells viewers of each
-// result as it comes (but for those that told says they have), and completes the
-// step. With again, another claim may have dispatched the calls already: an executor
-// that has run one answers with what it recorded.
+// useTools runs the calls of an answered step, emits each result as it comes, and completes
+// the step. emitted has the results that the run log holds already. again is true if another
+// claim may have dispatched the calls; an executor that has run one answers with what it
+// recorded.
 func (a *answering) useTools(ctx, stoppable context.Context, s *run.OpenStep, emitted map[string]*runv1.ToolResult, again bool) (ended bool, err error) {
 	step, calls := s.Index, s.Calls
 	outcomes := make(map[id.Operation]*run.Outcome, len(calls))
@@ -44,8 +44,8 @@ func (a *answering) useTools(ctx, stoppable context.Context, s *run.OpenStep, em
 		}
 	}
 	if again {
-		// Their time may have run out while nobody had the run, and their outcomes be
-		// recorded long since: whoever takes over gives them time to be found.
+		// The deadlines may have passed while the run had no runner. Outcomes that were
+		// recorded in the meantime need time to be found.
 		if least := time.Now().Add(a.cfg.ToolTime); latest.Before(least) {
 			latest = least
 		}
@@ -72,7 +72,7 @@ func (a *answering) useTools(ctx, stoppable context.Context, s *run.OpenStep, em
 		}
 		outcome := abandonedOutcome(c, context.Cause(waiting))
 		if r := emitted[c.ID]; r != nil {
-			outcome = outcomeFromEvent(r) // a stop does not unsay it
+			outcome = outcomeFromEvent(r) // viewers have seen this result
 		}
 		if err := a.emitResult(ctx, step, c, outcome, emitted, outcomes); err != nil {
 			return false, err
@@ -82,23 +82,21 @@ func (a *answering) useTools(ctx, stoppable context.Context, s *run.OpenStep, em
 }
 
 var (
-	errToolTime = errors.New("the tools' time is over")
+	errToolTime = errors.New("the tools ran out of time")
 	errNoAnswer = errors.New("no executor has answered yet")
 )
 
-// Calls without an answer are dispatched again after redispatchAfter, and then each
-// time after twice as long and a second, never in the moment when they are asked for;
-// those that the bus has not taken are after undispatched.
+// Calls without an outcome are dispatched again after redispatchAfter. The wait then doubles
+// each time, plus a second. If the bus did not take a call, the wait is dispatchRetry.
 const (
 	redispatchAfter = 3 * time.Second
 	dispatchTimeout = 2 * time.Second
 	dispatchRetry   = 250 * time.Millisecond
 )
 
-// await dispatches open calls and waits for their outcomes. The message of one that
-// nobody has answered may have died with an executor that had not begun with it, or
-// with the bus, so it is said again: who has the call in hand knows it by its key,
-// and acks.
+// await dispatches open calls and waits for their outcomes. It dispatches a call again after
+// a while, because its message may have been lost with the bus or with an executor that had
+// not claimed the call. An executor recognizes a call that it works on by its key, and acks.
 func (a *answering) await(ctx context.Context, s *run.OpenStep, open map[string]*run.Call, again bool, got func(*toolv1.Outcome) error) error {
 	missing := maps.Clone(open)
 	take := func(o *toolv1.Outcome) error {
@@ -139,8 +137,8 @@ func (a *answering) dispatch(ctx context.Context, m outbox.Message) error {
 	return err
 }
 
-// emitResult keeps an outcome and puts it into the run log, unless that has it. One that
-// was told before by a claim which did not wait for it any longer is told anew.
+// emitResult keeps an outcome and emits it, unless the run log holds the same result already.
+// The log may hold another result for the call if an earlier claim stopped waiting for it.
 func (a *answering) emitResult(ctx context.Context, step int, c *run.Call, o *run.Outcome, emitted map[string]*runv1.ToolResult, outcomes map[id.Operation]*run.Outcome) error {
 	outcomes[c.Key] = o
 	a.Metrics.toolCalls.WithLabelValues(o.State.String()).Inc()
@@ -150,8 +148,8 @@ func (a *answering) emitResult(ctx context.Context, step int, c *run.Call, o *ru
 	return a.log.Append(ctx, toolResult(step, c, o))
 }
 
-// completeStep commits the results in call order, and then the end of a run that
-// was interrupted.
+// completeStep commits the results in call order. If the run was interrupted, it then
+// commits the end of the run.
 func (a *answering) completeStep(ctx, stoppable context.Context, s *run.OpenStep, outcomes map[id.Operation]*run.Outcome, interrupted bool) (ended bool, err error) {
 	results := make([]modelmsg.Result, len(s.Calls))
 	for i, c := range s.Calls {
@@ -163,14 +161,12 @@ func (a *answering) completeStep(ctx, stoppable context.Context, s *run.OpenStep
 		return false, err
 	}
 	next := a.log.Next()
-	var mail bool
 	if err := a.retryUnavailable(ctx, func() (err error) {
-		mail, err = a.Store.CommitResults(ctx, a.claim, r, next)
+		a.unread, err = a.Store.CommitResults(ctx, a.claim, r, next)
 		return err
 	}); err != nil {
 		return false, err
 	}
-	a.unread = mail
 	a.history = append(a.history, run.Message{Run: a.claim.Run.ID, Role: string(llm.Tool), Content: r.Content})
 	a.paused = false
 	err = a.log.Append(ctx, stepComplete(s.Index, s.InputTokens, s.OutputTokens, s.FinishReason))
@@ -191,7 +187,7 @@ func outcomeOf(o *toolv1.Outcome) *run.Outcome {
 	}
 }
 
-// outcomeFromEvent is an outcome of which only what viewers were told is known.
+// outcomeFromEvent rebuilds an outcome from the event that announced it.
 func outcomeFromEvent(r *runv1.ToolResult) *run.Outcome {
 	o := &run.Outcome{State: toolv1.OutcomeState_OUTCOME_STATE_OK, Result: json.RawMessage(r.GetResultJson())}
 	if r.GetIsError() {
@@ -200,7 +196,7 @@ func outcomeFromEvent(r *runv1.ToolResult) *run.Outcome {
 	return o
 }
 
-// abandonedOutcome is the outcome of a call that nobody waits for any longer.
+// abandonedOutcome returns the outcome of a call that the run no longer waits for.
 func abandonedOutcome(c *run.Call, cause error) *run.Outcome {
 	switch {
 	case errors.Is(cause, errStopped) && c.Effect == toolv1.Effect_EFFECT_PURE:
@@ -220,7 +216,7 @@ func abandonedOutcome(c *run.Call, cause error) *run.Outcome {
 	}
 }
 
-// refused is an error outcome that we make ourselves.
+// refused returns an error outcome that does not come from an executor.
 func refused(errorType, format string, args ...any) *run.Outcome {
 	b, err := json.Marshal(map[string]string{"error": fmt.Sprintf(format, args...)})
 	if err != nil {

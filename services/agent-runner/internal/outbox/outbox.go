@@ -1,24 +1,23 @@
-// Package outbox says things on the bus if, and only if, a transaction
-// committed: the transaction writes rows with Add, and the publisher of any
-// replica says them afterwards.
+// Package outbox publishes messages on the bus if, and only if, a transaction commits: the
+// transaction writes rows with Add, and afterwards the publisher of any replica publishes
+// and deletes them.
 //
 // # Order
 //
-// Events of one session are said in the order of their ids, each when the log has
-// the one before. Sessions, and messages of work queues, are said side by side: what
-// waits here waits for answers and not for work, and those who watch wait with it. A
-// run's wake-up is said when the rows of the end before it are gone, because whoever
-// hears it looks for them (run.ErrTooEarly).
+// Events of one session are published in the order of their ids, each after the log has
+// acknowledged the one before. Different sessions and messages of work queues are published
+// concurrently, because publishing is mostly waiting for acknowledgements and viewers wait
+// with it. A run's wake-up is published after the rows of the previous run's end are
+// deleted, because a claim fails while they exist (run.ErrTooEarly).
 //
-// # If it dies here
+// # What happens on a crash
 //
-// States of a row: written → published → deleted. It dies here: after a crash
-// between publish and delete the row is published again, under the same message
-// id, which the stream drops or, after its window, readers do (a work message
-// for a run that is taken, an event whose number was seen). One publisher works
-// at a time in the whole cluster, behind an advisory lock, so that rows of one
-// transaction reach a subject in their order; a stream that takes nothing holds up
-// its own rows only.
+// A row is written, published, and deleted. After a crash between publish and delete it is
+// published again under the same message id. The stream drops it, or after the stream's
+// duplicate window its readers do: the run of a work message has a runner, and the number of
+// an event was seen. An advisory lock lets one publisher work at a time in the whole
+// cluster, so that rows of one transaction reach a subject in their order. A stream that
+// takes no messages delays only its own rows.
 package outbox
 
 import (
@@ -45,7 +44,7 @@ import (
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 )
 
-// Message is one thing to say on a durable subject.
+// Message is a message for a durable subject.
 type Message struct {
 	Workspace id.Workspace
 	Subject   string
@@ -54,7 +53,7 @@ type Message struct {
 	Body proto.Message
 }
 
-// Add writes messages in the caller's transaction. Call Outbox.Poke after it committed.
+// Add writes messages in the caller's transaction. Call Outbox.Poke after the commit.
 func Add(ctx context.Context, tx pgx.Tx, messages ...Message) error {
 	b := &pgx.Batch{}
 	if err := Queue(ctx, b, messages...); err != nil {
@@ -66,7 +65,7 @@ func Add(ctx context.Context, tx pgx.Tx, messages ...Message) error {
 	return nil
 }
 
-// Queue is Add with a batch of the caller's transaction.
+// Queue is like Add for a batch of the caller's transaction.
 func Queue(ctx context.Context, b *pgx.Batch, messages ...Message) error {
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, carrier)
@@ -89,31 +88,31 @@ func Queue(ctx context.Context, b *pgx.Batch, messages ...Message) error {
 
 const (
 	batchSize = 64
-	// maxInFlight is how many messages are on their way at a time.
+	// maxInFlight is how many messages are published concurrently.
 	maxInFlight = 32
-	// pollInterval finds rows of replicas that died before they could publish.
+	// pollInterval is how often rows of replicas that died before publishing are looked for.
 	pollInterval = time.Second
 	// publishTimeout bounds a batch, and so how long the lock is held.
 	publishTimeout = 5 * time.Second
-	// messageTimeout bounds one message: a stream that is silent leaves time for the others.
+	// messageTimeout bounds one message, so that a silent stream leaves time for the others.
 	messageTimeout = time.Second
-	// lockTimeout is when the server takes the lock from a publisher that says nothing:
-	// its process is stopped, or cut off. All others wait for it.
+	// lockTimeout is when the server ends the transaction of a publisher that is stopped or
+	// cut off, because all others wait for its lock.
 	lockTimeout = publishTimeout + time.Second
 	// lock is the advisory lock's number; arbitrary, and never to be changed.
 	lock = 0x6f75_7462_6f78
 )
 
-// Publisher is where rows go: *bus.Bus, whose contract this is.
+// Publisher is the part of *bus.Bus that the outbox needs.
 type Publisher interface {
 	Publish(ctx context.Context, subj, id string, m proto.Message) (uint64, error)
 }
 
-// Rows is the table, as the publisher needs it.
+// Rows is the outbox table.
 type Rows interface {
-	// Page gives say the first rows behind an id, in order, and deletes those whose
-	// ids it returns, in one transaction that holds the lock of all publishers. It
-	// returns how many there were.
+	// Page passes the first rows after an id to publish, in order, and deletes those whose
+	// ids it returns, in one transaction that holds the publishers' lock. It returns the
+	// number of rows read.
 	Page(ctx context.Context, after int64, limit int, publish func(ctx context.Context, rows []Row) (published []int64)) (n int, err error)
 }
 
@@ -121,20 +120,20 @@ type Rows interface {
 type Outbox struct {
 	rows  Rows
 	bus   Publisher
-	ready func(context.Context) error // nil: it is
+	ready func(context.Context) error // whether this process reaches the bus; nil if always
 	log   *slog.Logger
 	poke  chan struct{}
-	stuck bool // the last pass could not publish everything
+	stuck bool // the last pass could not publish all rows
 }
 
-// New returns an outbox over the table of a database; nothing is published until Run.
+// New returns an outbox on a database. Nothing is published until Run is called.
 func New(db *pg.DB, b *bus.Bus, log *slog.Logger) *Outbox {
 	o := NewWithRows(postgres{db}, b, log)
 	o.ready = b.Ready
 	return o
 }
 
-// NewWithRows is New over rows that are kept anywhere.
+// NewWithRows is like New with another implementation of the table.
 func NewWithRows(rows Rows, b Publisher, log *slog.Logger) *Outbox {
 	return &Outbox{rows: rows, bus: b, log: log, poke: make(chan struct{}, 1)}
 }
@@ -143,11 +142,11 @@ func NewWithRows(rows Rows, b Publisher, log *slog.Logger) *Outbox {
 func (o *Outbox) Poke() {
 	select {
 	case o.poke <- struct{}{}:
-	default: // it is going to look anyway
+	default: // a poke is pending
 	}
 }
 
-// Run publishes until ctx is done, and then once more what there is.
+// Run publishes until ctx is done, and then publishes the remaining rows.
 func (o *Outbox) Run(ctx context.Context) error {
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
@@ -166,7 +165,7 @@ func (o *Outbox) Run(ctx context.Context) error {
 	}
 }
 
-// dropPokes takes what else asks for a look: one look answers all.
+// dropPokes discards pending signals: the pass that follows answers them all.
 func (o *Outbox) dropPokes(tick *time.Ticker) {
 	select {
 	case <-o.poke:
@@ -178,12 +177,12 @@ func (o *Outbox) dropPokes(tick *time.Ticker) {
 	}
 }
 
-// drain goes through the outbox once, page by page. A stream that does not take a
-// message (it is full, or away) keeps its later ones waiting, and no other's.
+// drain goes through the outbox once, page by page. A stream that does not take a message,
+// because it is full or unavailable, delays only its own later messages.
 func (o *Outbox) drain(ctx context.Context) {
 	if o.stuck && o.ready != nil {
-		// It may be this process alone that does not reach the bus: it must not hold the
-		// lock for that, or nobody publishes.
+		// Perhaps only this process cannot reach the bus. It must not take the lock then, or
+		// no other process could publish.
 		if err := o.ready(ctx); err != nil {
 			if ctx.Err() == nil {
 				o.log.WarnContext(ctx, "outbox waits", "error", err)
@@ -207,16 +206,16 @@ func (o *Outbox) drain(ctx context.Context) {
 	}
 }
 
-// pass is one way through the outbox.
+// pass is one pass through the outbox.
 type pass struct {
-	after    int64          // the id of the last row that was looked at
-	deferred map[int64]bool // wake-ups that were left for the page after theirs
+	after    int64          // the id of the last row read
+	deferred map[int64]bool // wake-ups deferred to the page after theirs
 
 	mu    sync.Mutex       // guards stuck
-	stuck map[string]error // streams that take nothing now, by the beginning of their subjects
+	stuck map[string]error // failures by the prefix of a stream's subjects, or by subject
 }
 
-// isStuck reports whether a row's stream takes nothing now, or nobody here can say it.
+// isStuck reports whether an earlier row of the same stream or subject has failed.
 func (p *pass) isStuck(r Row) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -229,14 +228,14 @@ func (p *pass) setStuck(what string, err error) {
 	p.stuck[what] = err
 }
 
-// stream returns the part of a subject that says which stream takes it: work.run, ev.03.
+// stream returns the part of a subject that identifies its stream, such as work.run or ev.03.
 func stream(subj string) string {
 	kind, rest, _ := strings.Cut(subj, ".")
 	part, _, _ := strings.Cut(rest, ".")
 	return kind + "." + part
 }
 
-// Row is a message as it waits.
+// Row is a row of the outbox.
 type Row struct {
 	ID        int64
 	Subject   string
@@ -246,28 +245,28 @@ type Row struct {
 	Trace     string
 }
 
-// page says the rows of one page and deletes what was said; more tells whether
-// another page may follow.
+// page publishes and deletes the rows of one page. more reports whether another page may
+// follow.
 func (o *Outbox) page(ctx context.Context, p *pass) (more bool, err error) {
 	deferred := len(p.deferred)
 	n, err := o.rows.Page(ctx, p.after, batchSize, func(ctx context.Context, rows []Row) []int64 { return o.publishAll(ctx, p, rows) })
 	return n == batchSize || len(p.deferred) > deferred, err
 }
 
-// postgres is the table in a database.
+// postgres implements Rows.
 type postgres struct{ db *pg.DB }
 
 // Page implements Rows.
 func (p postgres) Page(ctx context.Context, after int64, limit int, publish func(context.Context, []Row) []int64) (n int, err error) {
 	// AsSystem: the outbox carries the messages of all workspaces.
 	err = p.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `SELECT set_config('idle_in_transaction_session_timeout', $2, true), pg_advisory_xact_lock($1)`,
-			int64(lock), strconv.FormatInt(lockTimeout.Milliseconds(), 10)); err != nil {
+		if _, err := tx.Exec(ctx, `SELECT set_config('idle_in_transaction_session_timeout', @timeout, true), pg_advisory_xact_lock(@lock)`,
+			pg.Args{"lock": int64(lock), "timeout": strconv.FormatInt(lockTimeout.Milliseconds(), 10)}); err != nil {
 			return fmt.Errorf("wait for the outbox lock: %w", err)
 		}
 		rows, err := tx.Query(ctx, `
 			SELECT id, subject, message_id, schema, payload, trace
-			FROM outbox WHERE id > $1 ORDER BY id LIMIT $2`, after, limit)
+			FROM outbox WHERE id > @after ORDER BY id LIMIT @limit`, pg.Args{"after": after, "limit": limit})
 		if err != nil {
 			return fmt.Errorf("read the outbox: %w", err)
 		}
@@ -280,16 +279,16 @@ func (p postgres) Page(ctx context.Context, after int64, limit int, publish func
 		if len(published) == 0 {
 			return nil
 		}
-		if _, err := tx.Exec(ctx, `DELETE FROM outbox WHERE id = ANY ($1)`, published); err != nil {
-			return fmt.Errorf("empty the outbox: %w", err)
+		if _, err := tx.Exec(ctx, `DELETE FROM outbox WHERE id = ANY (@published)`, pg.Args{"published": published}); err != nil {
+			return fmt.Errorf("delete from the outbox: %w", err)
 		}
 		return nil
 	})
 	return n, err
 }
 
-// publishAll publishes what can be published, and returns the ids of it. It leaves time
-// to delete them.
+// publishAll publishes rows and returns the ids of those that succeeded. It leaves time to
+// delete them.
 func (o *Outbox) publishAll(ctx context.Context, p *pass, batch []Row) (published []int64) {
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
@@ -313,16 +312,16 @@ func (o *Outbox) publishAll(ctx context.Context, p *pass, batch []Row) (publishe
 			return nil
 		})
 	}
-	_ = lanes.Wait() // each has noted what went wrong
+	_ = lanes.Wait() // failures are in p.stuck
 	return published
 }
 
-// lanes splits a page into what is said side by side. The wake-up of a session of
-// which the page has events is left for the next page, once.
+// lanes splits a page into rows to be published concurrently. The wake-up of a session that
+// has events on the page is deferred to the next page, once.
 func (p *pass) lanes(batch []Row) (lanes [][]Row) {
-	events := map[string]int{}      // subject → which line has its events
-	withEvents := map[string]bool{} // sessions of events
-	firstDeferred := int64(0)       // the id of the first wake-up that is left
+	events := map[string]int{}      // subject → the index of its lane
+	withEvents := map[string]bool{} // sessions with events on the page
+	firstDeferred := int64(0)       // the id of the first deferred wake-up
 	for _, r := range batch {
 		p.after = r.ID
 		if session, ok := eventSession(r); ok {
@@ -351,7 +350,7 @@ func (p *pass) lanes(batch []Row) (lanes [][]Row) {
 	return lanes
 }
 
-// eventSession returns the session whose event a row is; false for another message.
+// eventSession returns the session of a row's event. ok is false if the row is not an event.
 func eventSession(r Row) (session string, ok bool) {
 	if !strings.HasPrefix(r.Subject, "ev.") {
 		return "", false
@@ -359,7 +358,7 @@ func eventSession(r Row) (session string, ok bool) {
 	return r.Subject[strings.LastIndexByte(r.Subject, '.')+1:], true
 }
 
-// wakeSession returns the session that a row wakes a runner for, "" when it is no wake-up.
+// wakeSession returns the session of a row's wake-up, or "" if the row is not a wake-up.
 func wakeSession(r Row) string {
 	var w runv1.Work
 	if r.Schema != string(w.ProtoReflect().Descriptor().FullName()) || proto.Unmarshal(r.Payload, &w) != nil {
@@ -368,15 +367,15 @@ func wakeSession(r Row) string {
 	return w.GetSessionId()
 }
 
-// publishRow publishes a row; false when it is to be tried again, and so are those after it.
+// publishRow publishes a row. It returns false if the row, and those after it in its lane,
+// must be tried again.
 func (o *Outbox) publishRow(ctx context.Context, p *pass, r Row) bool {
 	if p.isStuck(r) {
 		return false
 	}
 	body, err := decode(r)
 	if err != nil {
-		// Nobody here will ever be able to say this: a row of a newer version is
-		// published by the replica that knows its schema.
+		// A row of a newer version: a replica that knows its schema publishes it.
 		p.setStuck(r.Subject, err)
 		return false
 	}

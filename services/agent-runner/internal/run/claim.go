@@ -14,15 +14,16 @@ import (
 	"signalbox.dev/services/agent-runner/internal/outbox"
 )
 
-// Claim is a run in the hands of this runner.
+// Claim is this runner's claim of a run.
 type Claim struct {
 	Run Run
-	// First is true for the run's first claim: nothing of it is in the log yet.
+	// First is true for the run's first claim, before which the log has none of its events.
 	First bool
-	// Asked is when the claim was asked for, by this process's clock; its lease began later.
+	// Asked is when this process sent the claim. The lease began later.
 	Asked time.Time
 
-	// What was read with the claim, in the same round trip, for those who ask first.
+	// These were read in the claim's round trip. The first calls of History and LastStep
+	// return them.
 	history *history
 	last    *lastStep
 }
@@ -31,7 +32,7 @@ func (c *Claim) key() pg.Args {
 	return pg.Args{"workspace": c.Run.Workspace, "session": c.Run.Session, "run": c.Run.ID, "epoch": c.Run.Epoch}
 }
 
-// Lease is what Renew needs of a claim.
+// Lease identifies a claim for Renew.
 type Lease struct {
 	Run   id.Run
 	Epoch int64
@@ -40,13 +41,12 @@ type Lease struct {
 // Lease returns the claim's lease.
 func (c *Claim) Lease() Lease { return Lease{c.Run.ID, c.Run.Epoch} }
 
-// Claim takes a run: a queued one whose turn it is, or a running one whose lease
-// ran out. It returns ErrNotClaimable when there is nothing to do, or the workspace has as
-// many runs in work as it may, and ErrTooEarly while events of the session wait in the outbox: viewers hear the end of one run
-// before the beginning of the next.
+// Claim claims a run: the next queued one of its session, or a running one whose lease has
+// expired. It returns ErrNotClaimable if the run is neither or the workspace is at its
+// limit. It returns ErrTooEarly while events of the session are in the outbox, so that
+// viewers see the end of one run before the start of the next.
 func (s *Store) Claim(ctx context.Context, ws id.Workspace, session id.Session, run id.Run) (*Claim, error) {
-	// One round trip: the claim is on the way from a message to the first word of
-	// its answer.
+	// One round trip, because it delays the first word of the answer.
 	b := &pgx.Batch{}
 	args := pg.Args{"workspace": ws, "session": session}
 	b.Queue(`SELECT FROM sessions WHERE workspace_id = @workspace AND id = @session FOR UPDATE`, args)
@@ -62,7 +62,7 @@ func (s *Store) Claim(ctx context.Context, ws id.Workspace, session id.Session, 
 	return claim, err
 }
 
-// pendingClaim is a claim on its way.
+// pendingClaim is a claim whose batch has not run yet.
 type pendingClaim struct {
 	run     id.Run
 	claimed []Run
@@ -70,7 +70,7 @@ type pendingClaim struct {
 	claim   Claim
 }
 
-// result returns the claim when the batch has run, or why there is none.
+// result returns the claim after the batch has run, or the reason why there is none.
 func (c *pendingClaim) result() (*Claim, error) {
 	switch {
 	case len(c.claimed) == 1:
@@ -82,17 +82,16 @@ func (c *pendingClaim) result() (*Claim, error) {
 	return nil, fmt.Errorf("claim run %s: %w", c.run, ErrNotClaimable)
 }
 
-// queueClaim adds a claim to a batch that has locked the session. The statements see
-// what those before them did.
+// queueClaim adds a claim to a batch that has locked the session.
 func (s *Store) queueClaim(b *pgx.Batch, ws id.Workspace, session id.Session, run id.Run) *pendingClaim {
 	_, subj := LogSubject(s.cfg.Partitions, ws, session)
 	args := pg.Args{
 		"workspace": ws, "session": session, "run": run, "subject": subj, "runner": s.runner, "lease": s.cfg.Lease, "wall": s.cfg.WallTime, "most": s.cfg.PerWorkspace,
 	}
 	c := &pendingClaim{run: run, claim: Claim{Asked: time.Now()}}
-	// Before the claim, because each statement has a snapshot of its own: what waits now
-	// and is said in the next moment is in nobody's way, but the other way about the
-	// claim would be refused without a reason.
+	// Each statement has its own snapshot. This one comes before the claim: if the events are
+	// published in between, the claim succeeds. In the reverse order the claim could fail
+	// without a reason to report.
 	queueUnpublished(b, args, &c.early)
 	b.Queue(`
 		UPDATE runs r SET
@@ -105,7 +104,7 @@ func (s *Store) queueClaim(b *pgx.Batch, ws id.Workspace, session id.Session, ru
 			AND NOT EXISTS (SELECT FROM outbox WHERE workspace_id = @workspace AND subject = @subject)
 			AND (state = 'running' AND lease_until < clock_timestamp() OR state = 'queued' AND `+countRunning+` < @most AND `+firstInSession+`)
 		RETURNING `+Columns, args).Query(pg.Collect(&c.claimed))
-	// The message that waited joins the conversation with the first claim.
+	// The user message joins the conversation with the run's first claim.
 	b.Queue(`
 		WITH asked AS (
 			SELECT m.id FROM runs r JOIN messages m ON m.id = r.user_message_id
@@ -121,34 +120,33 @@ func (s *Store) queueClaim(b *pgx.Batch, ws id.Workspace, session id.Session, ru
 	return c
 }
 
-// firstInSession says of a queued run r that nothing of its session is before it.
+// firstInSession is true of a queued run r if no other run of its session comes before it.
 const firstInSession = `NOT EXISTS (
 	SELECT FROM runs o WHERE o.session_id = r.session_id AND (
 		o.state IN ('running', 'waiting') OR o.state = 'queued' AND o.ordinal < r.ordinal))`
 
-// claimedHere says that the run is this runner's: who could not claim it need not read what it
-// is about, which may be long.
+// claimedHere is true if this runner has the run. It keeps a claim that failed from reading
+// a conversation that may be long.
 const claimedHere = `EXISTS (SELECT FROM runs WHERE workspace_id = @workspace AND id = @run AND state = 'running' AND runner = @runner)`
 
-// queueUnpublished asks whether events of a session wait in the outbox.
+// queueUnpublished reads whether events of a session wait in the outbox.
 func queueUnpublished(b *pgx.Batch, args pg.Args, into *bool) {
 	b.Queue(`SELECT EXISTS (SELECT FROM outbox WHERE workspace_id = @workspace AND subject = @subject)`, args).
 		QueryRow(func(row pgx.Row) error { return row.Scan(into) })
 }
 
-// Renewal is what Renew learned about one lease.
+// Renewal is the result of Renew for one lease.
 type Renewal struct {
 	Run id.Run
-	// Unread is true when the run's inbox has something unread.
+	// Unread is true if the run's inbox has something unread.
 	Unread bool
-	// Yield is true when another workspace waits for a slot and has fewer
-	// running runs by two or more: this run is to be given back at its next step border.
+	// Yield is true if another workspace waits for a slot and has at least two fewer running
+	// runs. The run must be parked at its next step border.
 	Yield bool
 }
 
-// Renew prolongs leases of this process, but for those whose row somebody has locked:
-// these have until the next time, and hold up nobody. What is missing from the answer is
-// lost: another runner has it, or it ended.
+// Renew extends leases of this process. It skips rows that are locked, which the next call
+// renews. A run that is missing from the result is lost: it has another runner or has ended.
 func (s *Store) Renew(ctx context.Context, leases []Lease) ([]Renewal, error) {
 	runs := make([]string, len(leases))
 	epochs := make([]int64, len(leases))
@@ -195,8 +193,8 @@ func (s *Store) Renew(ctx context.Context, leases []Lease) ([]Renewal, error) {
 	return renewals, nil
 }
 
-// Park gives a run back at a step border: its lease ends now and its wake-up is
-// in the outbox.
+// Park gives a run back at a step border: it ends the lease and puts a wake-up into the
+// outbox.
 func (s *Store) Park(ctx context.Context, c *Claim) error {
 	_, err := s.commit(ctx, c, 0, "", func(b *pgx.Batch) error {
 		b.Queue(`
@@ -211,8 +209,7 @@ func (s *Store) Park(ctx context.Context, c *Claim) error {
 	return nil
 }
 
-// Release gives a run back after a failure of ours: its lease ends after wait, and
-// whoever hears of it then may claim it.
+// Release gives a run back after a failure on our side. Its lease ends after wait.
 func (s *Store) Release(ctx context.Context, c *Claim, wait time.Duration) error {
 	err := s.db.InWorkspace(ctx, c.Run.Workspace, func(ctx context.Context, tx pgx.Tx) error {
 		args := c.key()
@@ -228,8 +225,8 @@ func (s *Store) Release(ctx context.Context, c *Claim, wait time.Duration) error
 	return nil
 }
 
-// ReleaseUnconfirmed ends this runner's lease of a run, whatever its epoch, now, and says whether
-// there was one.
+// ReleaseUnconfirmed ends this runner's lease of a run, whatever its epoch, and reports
+// whether there was one. It is for a claim whose reply was lost.
 func (s *Store) ReleaseUnconfirmed(ctx context.Context, ws id.Workspace, run id.Run) (held bool, err error) {
 	b := &pgx.Batch{}
 	b.Queue(`
@@ -238,19 +235,19 @@ func (s *Store) ReleaseUnconfirmed(ctx context.Context, ws id.Workspace, run id.
 		RETURNING id`,
 		pg.Args{"workspace": ws, "run": run, "runner": s.runner}).Query(exists(&held))
 	if err := s.db.WriteInWorkspace(ctx, ws, b); err != nil {
-		return false, fmt.Errorf("disown run %s: %w", run, err)
+		return false, fmt.Errorf("release the unconfirmed claim of run %s: %w", run, err)
 	}
 	return held, nil
 }
 
-// stale are the runs whose lease holds and was not renewed lately, or ends later
-// than any could: the clock has jumped back.
+// stale is true of runs whose lease is valid but was not renewed lately, or ends later than
+// a lease can, because the clock was set back.
 const stale = `state = 'running' AND lease_until > clock_timestamp()
 	AND NOT lease_until BETWEEN clock_timestamp() + @unrenewed AND clock_timestamp() + @lease`
 
-// ExpireAbsent ends the leases of runs whose runner died: its presence is gone, and
-// its last sign of life is older than quiet, which is more than a beat. It returns
-// these runs; one whose row somebody has locked is left for the next time.
+// ExpireAbsent ends the leases of runs whose runner died, and returns these runs. A runner
+// is dead if its presence is gone and its last renewal is older than quiet, which must be
+// longer than the interval of renewals. Runs whose rows are locked are left to the next call.
 func (s *Store) ExpireAbsent(ctx context.Context, quiet time.Duration) ([]Claimable, error) {
 	var expired []Claimable
 	// AsSystem: a runner that died had runs of many workspaces.
@@ -285,19 +282,19 @@ func (s *Store) ExpireAbsent(ctx context.Context, quiet time.Duration) ([]Claima
 	return expired, nil
 }
 
-// Claimable is a run that somebody ought to be working on.
+// Claimable is a run without a runner.
 type Claimable struct {
 	Workspace id.Workspace
 	Session   id.Session
 	Run       id.Run
 	Epoch     int64
-	// Queued tells a run that waits for its first runner from one that lost its own.
+	// Queued is true if the run waits for its first runner, and false if it lost its runner.
 	Queued bool
 }
 
-// Sweep returns runs whose lease ran out, and runs that could start but have been
-// waiting longer than patience: their wake-up was lost. At most limit: those that have
-// begun first, because somebody watches, and then the oldest.
+// Sweep returns at most limit runs whose lease has expired, and runs that could start but
+// have waited longer than patience, so that their wake-up must be lost. Runs that have
+// started come first because they have viewers, then the oldest queued ones.
 func (s *Store) Sweep(ctx context.Context, patience time.Duration, limit int) ([]Claimable, error) {
 	found, err := s.claimable(ctx, `state IN ('queued', 'running')
 		AND coalesce(lease_until, created_at) < clock_timestamp() - CASE state WHEN 'queued' THEN @patience::interval ELSE '0'::interval END
@@ -308,12 +305,11 @@ func (s *Store) Sweep(ctx context.Context, patience time.Duration, limit int) ([
 	return found, nil
 }
 
-// Ready returns runs that could start and wait for their first runner, the oldest
-// first, and limit at most.
+// Ready returns at most limit queued runs that could start, the oldest first.
 func (s *Store) Ready(ctx context.Context, limit int) ([]Claimable, error) {
 	found, err := s.claimable(ctx, `state = 'queued' AND `+firstInSession, pg.Args{"limit": limit})
 	if err != nil {
-		return nil, fmt.Errorf("look for runs that could start: %w", err)
+		return nil, fmt.Errorf("list runs that could start: %w", err)
 	}
 	return found, nil
 }
@@ -328,6 +324,6 @@ func (s *Store) claimable(ctx context.Context, condition string, args pg.Args) (
 		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Claimable])
 		return err
 	})
-	// AsSystem: the sweeper looks after the runs of all workspaces.
+	// AsSystem: the sweeper reads the runs of all workspaces.
 	return found, s.db.ReadAsSystem(ctx, b)
 }

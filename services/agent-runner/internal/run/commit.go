@@ -9,16 +9,17 @@ import (
 	"signalbox.dev/pkg/pg"
 )
 
-// SQLSTATEs of the function fence.
+// SQLSTATEs that the function fence raises.
 const (
 	codeFenced    = "SB001"
 	codeCommitted = "SB002"
 )
 
-// commit runs a transaction of a claim: what write queues, in one round trip. It
-// returns ErrFenced when the claim does not hold any more. step and state say what the
-// transaction brings about, so that a repetition does nothing (the answer to the first
-// try was lost) and is told by again; state is empty where a repetition is harmless.
+// commit runs what write queues as one transaction of a claim, in one round trip. It returns
+// ErrFenced if the claim is no longer the newest. step and state say which state the
+// transaction brings the step to. If the step is in that state already, because the reply to
+// an earlier try was lost, commit does nothing and returns again. state is empty if a
+// repetition is harmless.
 func (s *Store) commit(ctx context.Context, c *Claim, step int, state string, write func(b *pgx.Batch) error) (again bool, err error) {
 	args := c.key()
 	args["step"], args["state"] = step, state
@@ -37,15 +38,15 @@ func (s *Store) commit(ctx context.Context, c *Claim, step int, state string, wr
 	return false, err
 }
 
-// waiting is what a session has for after a step or a run.
+// waiting is what waits for the end of a step or a run.
 type waiting struct {
-	unread []id.Message // steering messages that nobody has read
-	next   []id.Run     // the first queued run
-	other  []Claimable  // a run of another session of the workspace that waits for a runner
+	unread []id.Message // unread steering messages
+	next   []id.Run     // the session's first queued run, if any
+	other  []Claimable  // a waiting run of another session of the workspace, if any
 }
 
-// commitQueued is commit for what depends on what waits: it locks and looks in one
-// round trip, and writes in another.
+// commitQueued is commit for writes that depend on what waits. It locks and reads in one
+// round trip and writes in a second one.
 func (s *Store) commitQueued(ctx context.Context, c *Claim, write func(ctx context.Context, b *pgx.Batch, w *waiting) error) error {
 	var (
 		held bool
@@ -80,7 +81,7 @@ func queueWaiting(b *pgx.Batch, c *Claim, w *waiting) {
 	})
 }
 
-// exists returns a function for a batch that tells whether there is a row.
+// exists returns a row function for a batch that sets into if there is a row.
 func exists(into *bool) func(pgx.Rows) error {
 	return func(rows pgx.Rows) error {
 		*into = rows.Next()
@@ -95,8 +96,8 @@ func collectIDs[T any](into *[]T) func(pgx.Rows) error {
 	}
 }
 
-// queueMessage gives a message of the run the next place in the conversation. args
-// are its columns.
+// queueMessage inserts a message of the run at the end of the conversation. args are its
+// columns.
 func queueMessage(b *pgx.Batch, args pg.Args) {
 	b.Queue(`
 		WITH place AS (
@@ -110,7 +111,7 @@ func queueMessage(b *pgx.Batch, args pg.Args) {
 			@interrupted, @in, @out, @model, clock_timestamp() FROM place`, args)
 }
 
-// queueJoin gives a message that waited its place at the end of the conversation.
+// queueJoin moves a waiting message to the end of the conversation.
 func queueJoin(b *pgx.Batch, c *Claim, message id.Message) {
 	args := c.key()
 	args["message"] = message
@@ -126,8 +127,8 @@ func queueJoin(b *pgx.Batch, c *Claim, message id.Message) {
 		FROM place, waiting WHERE m.workspace_id = @workspace AND m.id = waiting.id`, args)
 }
 
-// queueProgress notes in the run's row what a transaction brings: tokens, the number
-// of complete steps, and that of the event that announces it.
+// queueProgress updates the run's row: tokens, the number of complete steps, and the number
+// of the event that announces the commit.
 func queueProgress(b *pgx.Batch, c *Claim, u Usage, steps int, lastEvent int64) {
 	args := c.key()
 	args["in"], args["cacheread"], args["cachewrite"] = u.Input, u.CacheRead, u.CacheWrite

@@ -11,11 +11,11 @@ import (
 	"signalbox.dev/services/agent-runner/internal/modelmsg"
 )
 
-// maxEventContent bounds the content that a user_message event carries. What is
-// larger has files in it, which viewers read with the session.
+// maxEventContent bounds the content of a user_message event. Larger content has files in
+// it, which viewers read with the session.
 const maxEventContent = 256 << 10
 
-// UserMessageEvent is the body that tells viewers what was asked.
+// UserMessageEvent returns the body of a user_message event.
 func UserMessageEvent(message id.Message, by id.Member, content json.RawMessage, at time.Time) *runv1.Event_UserMessage {
 	if len(content) > maxEventContent {
 		content = withoutFiles(content)
@@ -25,7 +25,7 @@ func UserMessageEvent(message id.Message, by id.Member, content json.RawMessage,
 	}}
 }
 
-// withoutFiles returns content whose file parts have no data.
+// withoutFiles returns content with the data of its file parts removed.
 func withoutFiles(content json.RawMessage) json.RawMessage {
 	parts, err := modelmsg.Parse(content)
 	if err != nil {
@@ -46,7 +46,7 @@ func withoutFiles(content json.RawMessage) json.RawMessage {
 	}
 	b, err := json.Marshal(out)
 	if err != nil || len(b) > maxEventContent {
-		return json.RawMessage(`[]`) // a megabyte of text: viewers read it with the session
+		return json.RawMessage(`[]`) // too much text; viewers read it with the session
 	}
 	return b
 }

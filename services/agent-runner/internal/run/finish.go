@@ -13,33 +13,33 @@ import (
 	"signalbox.dev/services/agent-runner/internal/outbox"
 )
 
-// ErrMoreToDo means that a run cannot end well yet: a steering message arrived
-// while the last step was under way.
+// ErrMoreToDo means that the run cannot end yet, because a steering message arrived during
+// the last step.
 var ErrMoreToDo = errors.New("a steering message waits")
 
-// End is how a run ends.
+// End describes the end of a run.
 type End struct {
 	State        State
 	Text         string
 	FinishReason string
 	ErrorMessage string
 	ErrorCode    string
-	// Answer is the last step's, when it is not committed yet.
+	// Answer is the answer of the last step if it is not committed yet.
 	Answer *Answer
-	// UnlessSteered gives ErrMoreToDo when a steering message is unread: the model
-	// has yet to answer it. Otherwise such messages join the conversation unanswered.
+	// UnlessSteered makes Finish return ErrMoreToDo if a steering message is unread, because
+	// the model has yet to answer it. Otherwise unread messages join the conversation
+	// unanswered.
 	UnlessSteered bool
-	// Events announce the end, in order; the last one is done or error. They are
-	// numbered already, and published through the outbox.
+	// Events announce the end, in order; the last one is done or error. They are numbered by
+	// the caller and published through the outbox.
 	Events []*runv1.Event
 	// Subject is the session's run log.
 	Subject string
 }
 
-// Finish commits the end of a run: in one transaction the last answer, the
-// state, the terminal events and the wake-up of the next queued run: the session's, else the
-// workspace's. With
-// ErrMoreToDo it has committed nothing.
+// Finish commits the end of a run in one transaction: the last answer, the state, the
+// terminal events, and the wake-up of the session's next queued run or else of another
+// waiting run of the workspace. If it returns ErrMoreToDo, it has committed nothing.
 func (s *Store) Finish(ctx context.Context, c *Claim, e End) error {
 	err := s.commitQueued(ctx, c, func(ctx context.Context, b *pgx.Batch, w *waiting) error {
 		if len(w.unread) > 0 && e.UnlessSteered {
@@ -92,7 +92,7 @@ func queueEnd(b *pgx.Batch, c *Claim, e End) {
 		UPDATE sessions SET updated_at = clock_timestamp() WHERE workspace_id = @workspace AND id = @session`, args)
 }
 
-// EventMessages are events of the run log on their way through the outbox.
+// EventMessages returns outbox messages for events of the run log.
 func EventMessages(ws id.Workspace, subj string, events []*runv1.Event) []outbox.Message {
 	out := make([]outbox.Message, len(events))
 	for i, ev := range events {
@@ -101,7 +101,7 @@ func EventMessages(ws id.Workspace, subj string, events []*runv1.Event) []outbox
 	return out
 }
 
-// EventID is an event's message id in the log.
+// EventID returns an event's message id in the log.
 func EventID(ev *runv1.Event) string {
 	return fmt.Sprintf("%s:%d:%d", ev.GetRunId(), ev.GetEpoch(), ev.GetNumber())
 }

@@ -10,7 +10,7 @@ import (
 	"signalbox.dev/pkg/pg"
 )
 
-// Settings is what a session says about its runs.
+// Settings are a session's settings for its runs.
 type Settings struct {
 	SystemPrompt string
 	Preset       string
@@ -18,21 +18,21 @@ type Settings struct {
 	MaxSteps     *int
 }
 
-// maxHistory bounds what one run holds of a conversation in memory.
+// maxHistory bounds the conversation that a run holds in memory, in bytes.
 const maxHistory = 64 << 20
 
-// history is a conversation as a batch reads it.
+// history holds the rows of a conversation.
 type history struct {
 	messages []Message
 	settings []Settings
 	size     int64
 }
 
-// sizeOfMessages is what the messages of a conversation take.
+// sizeOfMessages is the size of a conversation's messages in bytes.
 const sizeOfMessages = `(SELECT coalesce(sum(octet_length(content::text) + coalesce(octet_length(raw), 0)), 0) FROM messages
 	WHERE workspace_id = @workspace AND session_id = @session AND position IS NOT NULL)`
 
-// queueHistory reads the conversation with a batch, on a condition.
+// queueHistory reads the conversation if the condition holds.
 func queueHistory(b *pgx.Batch, args pg.Args, condition string) *history {
 	h := &history{}
 	b.Queue(`SELECT system_prompt, preset, tools, max_steps FROM sessions
@@ -42,15 +42,16 @@ func queueHistory(b *pgx.Batch, args pg.Args, condition string) *history {
 	return h
 }
 
-// queueMessages reads a conversation that is not too long, on a condition.
+// queueMessages reads the messages of a conversation if the condition holds and they are not
+// larger than maxHistory.
 func queueMessages(b *pgx.Batch, condition string, args pg.Args, into *[]Message) {
 	b.Queue(fmt.Sprintf(`SELECT %s FROM messages
 		WHERE workspace_id = @workspace AND session_id = @session AND position IS NOT NULL AND %s AND %s <= %d
 		ORDER BY position`, MessageColumns, condition, sizeOfMessages, maxHistory), args).Query(pg.Collect(into))
 }
 
-// History returns the conversation up to now, oldest first, and the session's
-// settings. The first call after Claim returns what was read with it.
+// History returns the conversation, oldest message first, and the session's settings. The
+// first call after Claim returns what was read with the claim.
 func (s *Store) History(ctx context.Context, c *Claim) ([]Message, Settings, error) {
 	h := c.history
 	c.history = nil
@@ -63,7 +64,7 @@ func (s *Store) History(ctx context.Context, c *Claim) ([]Message, Settings, err
 	}
 	switch {
 	case len(h.settings) == 0:
-		return nil, Settings{}, fmt.Errorf("read the conversation: %w", ErrFenced) // the session was deleted under the run
+		return nil, Settings{}, fmt.Errorf("read the conversation: %w", ErrFenced) // the session was deleted
 	case h.size > maxHistory:
 		return nil, Settings{}, fault.Coded(fault.TooLarge, "SESSION_FULL", "the conversation is too long to be answered: start a new session")
 	}

@@ -10,17 +10,17 @@ import (
 	"signalbox.dev/pkg/pg"
 )
 
-// Inbox is what was found in a run's inbox.
+// Inbox is the unread content of a run's inbox.
 type Inbox struct {
-	// Stop is true when somebody wants the run to end. It stays so: the row is
-	// marked as read only by the commit that ends the run.
+	// Stop is true if a person wants the run to end. It stays true, because only the commit
+	// that ends the run marks the row as read.
 	Stop bool
-	// Joined are the steering messages that joined the conversation with this reading.
+	// Joined are the steering messages that this call added to the conversation.
 	Joined []Message
 }
 
-// ReadInbox reads what people want of the run and, at a step border, lets steering
-// messages join the conversation. It is called there, and when a nudge says so.
+// ReadInbox reads the run's inbox. At a step border it adds steering messages to the
+// conversation.
 func (s *Store) ReadInbox(ctx context.Context, c *Claim, border bool) (Inbox, error) {
 	var held, stop, steering bool
 	b := &pgx.Batch{}
@@ -48,12 +48,12 @@ func (s *Store) ReadInbox(ctx context.Context, c *Claim, border bool) (Inbox, er
 	return Inbox{}, nil
 }
 
-// queueMail asks whether the inbox has anything unread.
-func queueMail(b *pgx.Batch, c *Claim, into *bool) {
+// queueUnread reads whether the inbox has anything unread.
+func queueUnread(b *pgx.Batch, c *Claim, into *bool) {
 	b.Queue(`SELECT FROM run_inbox WHERE workspace_id = @workspace AND run_id = @run AND read_at IS NULL LIMIT 1`, c.key()).Query(exists(into))
 }
 
-// JoinSteering lets steering messages that nobody read join the conversation.
+// JoinSteering adds unread steering messages to the conversation.
 func (s *Store) JoinSteering(ctx context.Context, c *Claim) (joined []Message, err error) {
 	err = s.commitQueued(ctx, c, func(_ context.Context, b *pgx.Batch, w *waiting) error {
 		if len(w.unread) == 0 {
@@ -74,7 +74,7 @@ func (s *Store) JoinSteering(ctx context.Context, c *Claim) (joined []Message, e
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("let messages of run %s join: %w", c.Run.ID, err)
+		return nil, fmt.Errorf("add steering messages to run %s: %w", c.Run.ID, err)
 	}
 	return joined, nil
 }

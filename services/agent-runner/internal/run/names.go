@@ -8,7 +8,7 @@ import (
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
 )
 
-// Enums are stored by their lower-case names without prefix: same_tx, ok.
+// Enums are stored by their lower-case names without prefix, such as same_tx and ok.
 
 func effectName(e toolv1.Effect) string {
 	return strings.ToLower(strings.TrimPrefix(e.String(), "EFFECT_"))

@@ -9,23 +9,22 @@ import (
 	"signalbox.dev/pkg/pg"
 )
 
-// PreClaim is the first claim of a run that is about to be made: the row is written as
-// that of a claimed run, which is what Claim would make of it, and what a runner needs
-// to know of the conversation is read while its session is being locked. Who makes the
-// run calls QueueReads, then Ready, Fill and Made, in this order. The nil Taking takes
-// nothing.
+// PreClaim claims a run in the transaction that creates it: the run's row is inserted with
+// the values that Claim would set, and the conversation is read in the batch that locks the
+// session. The creator of the run calls QueueReads, Ready, SetArgs and Created in this
+// order. A nil PreClaim claims nothing.
 type PreClaim struct {
 	args  pg.Args
 	asked time.Time
 
 	unpublished bool // events of the session wait in the outbox
-	full        bool // the workspace has as many runs in work as it may
+	full        bool // the workspace is at its limit of running runs
 	before      []Message
-	run         id.Run // that is made claimed
-	claim       *Claim
+	run         id.Run // set by SetArgs
+	claim       *Claim // set by Created
 }
 
-// PreClaim begins the claim of a run that is about to be made.
+// PreClaim returns the claim of a run that is about to be created.
 func (s *Store) PreClaim(ws id.Workspace, session id.Session) *PreClaim {
 	_, subj := LogSubject(s.cfg.Partitions, ws, session)
 	return &PreClaim{
@@ -37,9 +36,9 @@ func (s *Store) PreClaim(ws id.Workspace, session id.Session) *PreClaim {
 	}
 }
 
-// QueueReads adds to a batch that has locked the session what has to be known. What
-// waits in the outbox now may have been said when the run is made, and then it is
-// refused without a need; nothing can be added to it meanwhile.
+// QueueReads adds the necessary reads to a batch that has locked the session. While the
+// session is locked nothing is added to the outbox for it. Events that are published
+// between the reads and the insert only make Ready return false without need.
 func (t *PreClaim) QueueReads(b *pgx.Batch) {
 	if t == nil {
 		return
@@ -51,19 +50,19 @@ func (t *PreClaim) QueueReads(b *pgx.Batch) {
 		SELECT FROM runs o WHERE o.workspace_id = @workspace AND o.session_id = @session AND o.state IN ('queued', 'running', 'waiting'))`, t.args, &t.before)
 }
 
-// Ready reports whether a run whose turn it is can be made claimed.
+// Ready reports whether a run that is the next of its session can be created claimed.
 func (t *PreClaim) Ready() bool { return t != nil && !t.unpublished && !t.full }
 
-// SetArgs sets the arguments of the statement that makes the run: its state, epoch,
-// runner, lease, wall time and the number of its last event.
+// SetArgs sets arguments of the statement that inserts the run: its state, epoch, runner,
+// lease, wall time and the number of its last event.
 func (t *PreClaim) SetArgs(r id.Run, args pg.Args) {
 	t.run = r
 	args["state"], args["epoch"], args["event"] = Running, 1, 1
 	args["runner"], args["lease"], args["wall"] = t.args["runner"], t.args["lease"], t.args["wall"]
 }
 
-// Created is told of the run as it was written, of its message, and of the session: its
-// settings, and how large its messages are with this one.
+// Created makes the claim from the inserted run, its message, the session's settings, and
+// the size of the session's messages including this one.
 func (t *PreClaim) Created(r Run, asked Message, of Settings, size int64) {
 	t.claim = &Claim{
 		Run: r, First: true, Asked: t.asked,
@@ -72,7 +71,7 @@ func (t *PreClaim) Created(r Run, asked Message, of Settings, size int64) {
 	}
 }
 
-// Pending returns the run that may have been made claimed, if one may.
+// Pending returns the run that may have been created claimed. ok is false if none can.
 func (t *PreClaim) Pending() (r id.Run, ok bool) {
 	if t == nil {
 		return id.Run{}, false
@@ -80,7 +79,7 @@ func (t *PreClaim) Pending() (r id.Run, ok bool) {
 	return t.run, !id.IsZero(t.run)
 }
 
-// Claim returns the claim of a run that was made with it, else nil.
+// Claim returns the claim of the run that was created claimed, or nil.
 func (t *PreClaim) Claim() *Claim {
 	if t == nil {
 		return nil

@@ -1,61 +1,61 @@
-// Package run is the durable side of the agent loop: which run is whose, what of
-// it is committed, and how it ended. All of it is rows in Postgres; the loop
-// (package loop) holds nothing that these rows do not.
+// Package run is the durable state of the agent loop: who works on a run, what of it is
+// committed, and how it ended. All of this is in Postgres rows; the loop (package loop)
+// can be rebuilt from them.
 //
 // # States
 //
 //	queued → running → done | failed | cancelled
 //	   └────────────────────────────→ cancelled
 //
-// A session has at most one running run (a unique index says so); later ones are
+// A session has at most one running run, which a unique index enforces. Later runs are
 // queued in the order of their ordinals, and the end of one wakes the next.
 //
 // # Claims
 //
-// A runner owns a run by its claim: Claim adds one to runs.epoch and sets a lease.
-// Every later write names that epoch in the same transaction (commit); when it is
-// no longer the newest, the write fails with ErrFenced and the runner stops at
-// once: another one has the run. A lease only says when others may try; the
-// epoch decides.
+// A runner owns a run by its claim: Claim increments runs.epoch and sets a lease. Every
+// later write checks that epoch in its own transaction (commit). If a newer claim exists,
+// the write fails with ErrFenced and the runner stops at once. The lease only says when
+// others may try to claim; the epoch decides who owns the run.
 //
 // # Turns
 //
-// Which run is claimed next is decided by the rows, by workspace in turn (Next): the waiting
-// workspace with the fewest running runs, and of these the one served least recently; within
-// it the runs that lost their runner, then the oldest. A message of the work queue only says
-// that a run waits. It names the one it was sent for, but the runner that has a free slot for
-// it claims whichever is next.
+// Next chooses the run to claim next, with the workspaces in turn: it takes the waiting
+// workspace with the fewest running runs, and of several the one served least recently.
+// Within the workspace, runs that lost their runner come first, then the oldest queued one.
+// A message of the work queue only says that some run waits. It names the run it was sent
+// for, but the runner that receives it claims whichever run is next.
 //
-// A workspace has Config.PerWorkspace runs in work at most. Claims of one workspace stand in
-// line for that (an advisory lock, taken after the session's). A message that finds only runs
-// of workspaces at their limit is acked; in return the end of a run wakes a runner for another
-// waiting run of its workspace, in the same transaction (Finish, conversation's Delete). So for
-// each run that waits without a message there is one of its workspace in work, whose end
-// sends one. A run that is lost leaves its workspace's limit, and the sweeper wakes a runner.
+// A workspace has at most Config.PerWorkspace running runs. Claims in one workspace are
+// serialized for this by an advisory lock, which is taken after the session's lock. A
+// message that finds only runs of workspaces at their limit is acked. In return, the end of
+// a run wakes a runner for another waiting run of its workspace in the same transaction
+// (Finish, and Delete in package conversation). So as long as a run waits without a message,
+// its workspace has a running run whose end sends one. A run that lost its runner does not
+// count towards the limit, and the sweeper wakes a runner for it.
 //
-// A message may be claimed by the transaction that stores it (Taking) where this process has
-// a free slot. The slots are shared with the work queue, whose consumer waits for one while
-// there are messages; a slot that is free means that none waits here.
+// The transaction that stores a message may claim its run (PreClaim) if this process has a
+// free slot. The work queue's consumer shares these slots and blocks for one while there
+// are messages, so a free slot means that no message waits here.
 //
-// What one workspace has of idle slots it gives back within a step: Renew tells runs to yield
-// when another workspace has waited for a while and has fewer, and the loop parks them at
-// their next step border.
+// A workspace that uses idle slots of others gives them back within a step: when another
+// workspace with fewer runs has waited for a while, Renew tells runs to yield, and the loop
+// parks them at their next step border.
 //
 // # What is committed when
 //
-//	Claim          user message joins; events 0 (user_message) and 1 (run_start) are announced
+//	Claim          the user message joins the conversation; announced by events 0 (user_message) and 1 (run_start)
 //	CommitAnswer   the model's message, its planned tool calls, usage
 //	CommitResults  the tool message, in call order
 //	Finish         the last answer, the run's end, its terminal events (outbox), a waiting run's wake-up (outbox)
 //
-// Each commit sets runs.last_event to the number of the event that announces it,
-// which is published right after. All events with lower numbers were acknowledged
-// by the log before. So after a crash, the log holds either everything up to the
-// last commit or lacks a tail that can be made again from the rows (package loop
-// does); what the log holds beyond it belongs to a step that is void.
+// Each commit sets runs.last_event to the number of the event that announces it. That event
+// is published right after the commit; the log has acknowledged all events with lower
+// numbers before it. So after a crash the log either holds everything up to the last commit
+// or lacks a tail that package loop rebuilds from the rows. What the log holds beyond that
+// belongs to a step that is void.
 //
-// Lock order is session, then run. If it dies here: nothing, or all of one of the
-// commits above.
+// The lock order is session, then run. A crash leaves each of the commits above either
+// complete or not begun.
 package run
 
 import (
@@ -73,7 +73,7 @@ import (
 	"signalbox.dev/services/agent-runner/internal/outbox"
 )
 
-// State is where a run stands.
+// State is the state of a run.
 type State string
 
 // The states.
@@ -86,24 +86,24 @@ const (
 	Cancelled State = "cancelled"
 )
 
-// Ended reports whether nothing will happen to the run any more.
+// Ended reports whether the state is final.
 func (s State) Ended() bool { return s == Done || s == Failed || s == Cancelled }
 
 var (
-	// ErrFenced means that the claim is no longer the newest, or that the run has
-	// ended or is gone: whoever gets it stops and writes nothing more.
+	// ErrFenced means that the claim is no longer the newest, or that the run has ended or
+	// was deleted. The runner must stop and write nothing more.
 	ErrFenced = errors.New("another runner has this run")
-	// ErrNotClaimable means that there is nothing to do: the run has ended, is
-	// gone, is being worked on, or is not the next one of its session.
-	ErrNotClaimable = errors.New("nothing to do for this run")
-	// ErrTooEarly means that the end of the run before this one is not announced yet.
-	ErrTooEarly = errors.New("the end of the run before is not announced yet")
+	// ErrNotClaimable means that the run has ended, was deleted, has a runner, or is not the
+	// next one of its session or workspace.
+	ErrNotClaimable = errors.New("the run cannot be claimed")
+	// ErrTooEarly means that the end of the session's previous run is still in the outbox.
+	ErrTooEarly = errors.New("the end of the previous run is not published yet")
 )
 
 // Usage is tokens as the provider counted them.
 type Usage struct {
 	Input, CacheRead, CacheWrite, Output, Reasoning int64
-	// Estimated: the provider did not report the final count of some of them.
+	// Estimated is true if the provider did not report the final count of some of them.
 	Estimated bool
 }
 
@@ -131,7 +131,7 @@ type Run struct {
 	Timezone         string
 	CollectToolStats bool
 	Epoch            int64
-	Fruitless        int // claims since something was committed, this one included
+	Fruitless        int // claims since the last commit, the current one included
 	LastEvent        int64
 	Steps            int
 	InputTokens      int64
@@ -139,7 +139,7 @@ type Run struct {
 	CacheWriteTokens int64
 	OutputTokens     int64
 	ReasoningTokens  int64
-	Estimated        bool // the tokens, in part
+	Estimated        bool // some of the token counts are estimates
 	Text             string
 	FinishReason     string
 	ErrorMessage     string
@@ -150,22 +150,22 @@ type Run struct {
 	EndedAt          *time.Time
 }
 
-// Columns are the columns of a Run, for queries that collect one by name.
+// Columns are the columns of a Run, for RowToStructByName.
 const Columns = `id, workspace_id, session_id, ordinal, state, user_message_id, created_by, role, provider, model, tools,
 	timezone, collect_tool_stats, epoch, fruitless, last_event, steps, input_tokens, cache_read_tokens, cache_write_tokens,
 	output_tokens, reasoning_tokens, estimated, text, finish_reason, error_message, error_code, deadline, created_at, started_at, ended_at`
 
-// Simulator is the provider whose answers are made up by a script. It speaks Anthropic's
-// protocol, and those of others as simulator-openai and simulator-openrouter.
+// Simulator is the provider whose answers come from a script. It speaks Anthropic's
+// protocol. As simulator-openai and simulator-openrouter it speaks those protocols.
 const Simulator = "simulator"
 
-// IsSimulator reports whether a provider is the simulator, in any protocol. No account can
-// have such a name.
+// IsSimulator reports whether a provider is the simulator, in any protocol. The names are
+// reserved: no account can have them.
 func IsSimulator(provider string) bool {
 	return provider == Simulator || strings.HasPrefix(provider, Simulator+"-")
 }
 
-// Simulated reports whether no model answers the run.
+// Simulated reports whether the simulator answers the run.
 func (r *Run) Simulated() bool { return IsSimulator(r.Provider) }
 
 // Usage returns the tokens of all committed steps.
@@ -182,7 +182,7 @@ func (r *Run) add(u Usage) {
 	r.Estimated = r.Estimated || u.Estimated
 }
 
-// Actor returns on whose behalf the run acts.
+// Actor returns the identity that the run acts for.
 func (r *Run) Actor() (identity.Actor, error) {
 	role, err := identity.ParseRole(r.Role)
 	if err != nil {
@@ -208,8 +208,8 @@ type Config struct {
 	WallTime time.Duration
 	// Partitions of the run log.
 	Partitions int
-	// PerWorkspace is how many runs of one workspace runners may have at a time; 0 for no
-	// limit. Those that lost their runner are claimed beyond it.
+	// PerWorkspace is the most running runs of one workspace; 0 means no limit. Runs that
+	// lost their runner are claimed beyond it.
 	PerWorkspace int
 }
 
@@ -239,12 +239,11 @@ type Message struct {
 	TokensOut   *int64
 	Model       string
 	CreatedAt   time.Time
-	// SteeredBy is who sent a message that joined a run; nil for the others.
+	// SteeredBy is the sender of a steering message; nil for other messages.
 	SteeredBy *id.Member
 }
 
-// MessageColumns are the columns of a Message, for queries of messages that collect by
-// name.
+// MessageColumns are the columns of a Message, for RowToStructByName.
 const MessageColumns = `id, run_id, step_index, role, content, raw_dialect, raw, interrupted, tokens_in, tokens_out, model, created_at,
 	CASE role WHEN 'user' THEN (
 		SELECT i.created_by FROM run_inbox i WHERE i.run_id = messages.run_id AND i.message_id = messages.id) END AS steered_by`

@@ -18,8 +18,8 @@ import (
 // Answer is the model's side of a step.
 type Answer struct {
 	Step int
-	// Content is the assistant message as the AI SDK stores it; nil when the model
-	// said nothing, and then no message is written.
+	// Content is the assistant message in the AI SDK's format. If it is nil, the model said
+	// nothing and no message is stored.
 	Content json.RawMessage
 	// RawDialect and Raw are the provider's own blocks.
 	RawDialect   string
@@ -28,8 +28,7 @@ type Answer struct {
 	ResponseID   string
 	FinishReason string
 	Usage        Usage
-	// CostMicros is what the call costs at the price of the list, in millionths of a
-	// dollar; nil where that is unknown.
+	// CostMicros is the list price of the call in millionths of a dollar; nil if unknown.
 	CostMicros  *int64
 	Interrupted bool
 	Calls       []Call
@@ -45,8 +44,8 @@ type Call struct {
 	Args     json.RawMessage
 	Effect   toolv1.Effect
 	Deadline time.Time
-	// Outcome is set when the call was decided without being dispatched, such as
-	// one for a tool that is not enabled.
+	// Outcome is set for a call that is refused without being dispatched, such as one for a
+	// tool that is not enabled.
 	Outcome *Outcome
 }
 
@@ -59,14 +58,13 @@ type Outcome struct {
 	DurationMS int64
 }
 
-// IsError reports whether the model is told of an error.
+// IsError reports whether the model sees the result as an error.
 func (o *Outcome) IsError() bool { return o.State != toolv1.OutcomeState_OUTCOME_STATE_OK }
 
-// CommitAnswer commits the model's answer and plans its tool calls: the claim
-// dispatches those without an outcome. lastEvent is the number of the last event that
-// announces it.
+// CommitAnswer commits the model's answer and its tool calls. The caller dispatches those
+// without an outcome. lastEvent is the number of the last event that announces the answer.
 //
-// Like the other commits it may be repeated when it is not known whether it happened.
+// Like the other commits it may be repeated if its result is unknown.
 func (s *Store) CommitAnswer(ctx context.Context, c *Claim, a Answer, lastEvent int64) error {
 	_, err := s.commit(ctx, c, a.Step, "answered", func(b *pgx.Batch) error {
 		queueAnswer(b, c, &a, "answered")
@@ -106,7 +104,7 @@ func queueAnswer(b *pgx.Batch, c *Claim, a *Answer, state string) {
 		VALUES (@run, @step, @workspace, @member, @provider, @model, @in, @cacheread, @cachewrite, @out, @reasoning, @estimated, @calls, @cost)`, args)
 }
 
-// usageArgs are the columns that tell what a step has used.
+// usageArgs returns arguments with the usage of a step.
 func usageArgs(c *Claim, step int, u Usage, costMicros *int64) pg.Args {
 	args := c.key()
 	args["step"], args["member"], args["provider"] = step, c.Run.CreatedBy, c.Run.Provider
@@ -115,8 +113,8 @@ func usageArgs(c *Claim, step int, u Usage, costMicros *int64) pg.Args {
 	return args
 }
 
-// queueCalls writes the ledger: no call is dispatched without its row, and whoever
-// has the claim dispatches what is there and has no outcome.
+// queueCalls writes the rows of an answer's calls. No call is dispatched without its row,
+// and the claim's holder dispatches every call whose row has no outcome.
 func queueCalls(b *pgx.Batch, c *Claim, a *Answer) {
 	for _, call := range a.Calls {
 		args := c.key()
@@ -133,8 +131,9 @@ func queueCalls(b *pgx.Batch, c *Claim, a *Answer) {
 	}
 }
 
-// Dispatch returns the message that asks an executor to run a call. Each round of
-// each epoch asks anew: the executor knows by the key what it has done already.
+// Dispatch returns the message that asks an executor to run a call. Each round of each
+// epoch has its own message id, so that the stream takes it; the executor recognizes a
+// repeated call by its key.
 func Dispatch(r *Run, step int, call Call, epoch int64, round int) outbox.Message {
 	return outbox.Message{
 		Workspace: r.Workspace,
@@ -163,13 +162,13 @@ type Results struct {
 }
 
 // CommitResults commits the outcomes of a step's calls, which completes the step.
-// lastEvent is the number of its step-complete event. Without mail the inbox was empty
-// at this moment, and need not be read at the border that follows.
-func (s *Store) CommitResults(ctx context.Context, c *Claim, r Results, lastEvent int64) (mail bool, err error) {
+// lastEvent is the number of its step-complete event. If unread is false, the inbox was
+// empty at the commit and need not be read at the step border that follows.
+func (s *Store) CommitResults(ctx context.Context, c *Claim, r Results, lastEvent int64) (unread bool, err error) {
 	again, err := s.commit(ctx, c, r.Step, "complete", func(b *pgx.Batch) error {
 		queueResults(b, c, &r)
 		queueProgress(b, c, Usage{}, r.Step+1, lastEvent)
-		queueMail(b, c, &mail)
+		queueUnread(b, c, &unread)
 		return nil
 	})
 	if err != nil {
@@ -177,7 +176,7 @@ func (s *Store) CommitResults(ctx context.Context, c *Claim, r Results, lastEven
 	}
 	c.Run.LastEvent = lastEvent
 	c.Run.Steps = r.Step + 1
-	return mail || again, nil
+	return unread || again, nil
 }
 
 func queueResults(b *pgx.Batch, c *Claim, r *Results) {
@@ -193,8 +192,8 @@ func queueResults(b *pgx.Batch, c *Claim, r *Results) {
 		WHERE workspace_id = @workspace AND run_id = @run AND step_index = @step`, args)
 }
 
-// CompleteStep completes an answered step that has no tool calls but is not the
-// last: the provider paused, or a steering message came.
+// CompleteStep commits an answer without tool calls that is not the run's last, because the
+// provider paused or a steering message came. It completes the step.
 func (s *Store) CompleteStep(ctx context.Context, c *Claim, a Answer, lastEvent int64) error {
 	_, err := s.commit(ctx, c, a.Step, "complete", func(b *pgx.Batch) error {
 		queueAnswer(b, c, &a, "complete")
@@ -209,7 +208,7 @@ func (s *Store) CompleteStep(ctx context.Context, c *Claim, a Answer, lastEvent 
 	return nil
 }
 
-// AddWaste notes the tokens of a model call that died half way, and what they cost as in
+// AddWaste records the tokens of a model call that failed midway, and their cost as in
 // Answer.CostMicros. The usage of the run does not include them.
 func (s *Store) AddWaste(ctx context.Context, c *Claim, step int, wasted Usage, costMicros *int64) error {
 	args := usageArgs(c, step, wasted, costMicros)
@@ -232,13 +231,13 @@ func (s *Store) AddWaste(ctx context.Context, c *Claim, step int, wasted Usage, 
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("note the waste of step %d: %w", step, err)
+		return fmt.Errorf("record the waste of step %d: %w", step, err)
 	}
 	return nil
 }
 
-// OpenStep is what a runner that takes over finds of a step that is answered but
-// not complete, or of the last complete one.
+// OpenStep is the newest committed step as a new claim finds it. It is answered and lacks
+// results, or it is complete.
 type OpenStep struct {
 	Index        int `db:"step_index"`
 	State        string
@@ -248,14 +247,13 @@ type OpenStep struct {
 	Calls        []Call `db:"-"`
 }
 
-// lastStep is the newest committed step as a batch reads it.
+// lastStep holds the rows of the newest committed step and its calls.
 type lastStep struct {
 	steps []OpenStep
 	calls []Call
 }
 
-// queueLastStep reads the newest committed step and its calls with a batch, on a
-// condition.
+// queueLastStep reads the newest committed step and its calls if the condition holds.
 func queueLastStep(b *pgx.Batch, args pg.Args, condition string) *lastStep {
 	l := &lastStep{}
 	b.Queue(`
@@ -274,8 +272,8 @@ func queueLastStep(b *pgx.Batch, args pg.Args, condition string) *lastStep {
 	return l
 }
 
-// LastStep returns the newest committed step of a run with its calls; nil when
-// none is committed. The first call after Claim returns what was read with it.
+// LastStep returns the newest committed step of a run with its calls, or nil if no step is
+// committed. The first call after Claim returns what was read with the claim.
 func (s *Store) LastStep(ctx context.Context, c *Claim) (*OpenStep, error) {
 	l := c.last
 	c.last = nil
@@ -287,7 +285,7 @@ func (s *Store) LastStep(ctx context.Context, c *Claim) (*OpenStep, error) {
 		}
 	}
 	if len(l.steps) == 0 {
-		return nil, nil //nolint:nilnil // no step is committed, and that is well
+		return nil, nil //nolint:nilnil // no step is committed
 	}
 	step := &l.steps[0]
 	step.Calls = l.calls

@@ -12,10 +12,10 @@ import (
 	"signalbox.dev/services/agent-runner/internal/outbox"
 )
 
-// turns are the workspaces with runs that want a runner, in the order in which they get
-// one: those with the fewest running runs first, and of these the one served least recently.
-// It walks the index of queued runs one workspace at a time, so that it costs as much as
-// there are workspaces that wait, and runs that run, but not runs that wait.
+// turns selects the workspaces with claimable runs in the order in which they are served:
+// those with the fewest running runs first, and of these the least recently served one. It
+// skips through the index of queued runs one workspace at a time, so that its cost grows with
+// the number of waiting workspaces and running runs but not with the number of queued runs.
 const turns = `
 	RECURSIVE queuing AS (
 		(SELECT workspace_id FROM runs WHERE state = 'queued' ORDER BY workspace_id LIMIT 1)
@@ -34,9 +34,9 @@ const turns = `
 		ORDER BY held, served NULLS FIRST
 	)`
 
-// claimableRuns are the runs of a workspace of turns that can be claimed: first those that lost
-// their runner, then, up to the workspace's limit, the queued ones that have waited longest.
-// more is a further condition.
+// claimableRuns selects the claimable runs of a workspace t of turns: first those that lost
+// their runner, then, if the workspace is below its limit, the longest queued ones. more is
+// a further condition on a run r.
 func claimableRuns(more string) string {
 	return `(
 		SELECT * FROM (
@@ -51,20 +51,20 @@ func claimableRuns(more string) string {
 	)`
 }
 
-// published says of a run r that no event of its session waits in the outbox.
+// published is true of a run r if no event of its session waits in the outbox.
 const published = `NOT EXISTS (
 	SELECT FROM unnest(@logs::text[]) log JOIN outbox o ON o.subject = log || r.workspace_id || '.' || r.session_id)`
 
-// maxCandidates is how many runs Next offers: runners that ask at the same time try different ones.
+// maxCandidates is how many runs Next returns, so that concurrent runners try different ones.
 const maxCandidates = 8
 
-// yieldAfter is how long a run waits before one of another workspace makes place for it: a
-// free slot would have taken it by then.
+// yieldAfter is how long a run waits before a run of another workspace yields to it. A free
+// slot would have taken it by then.
 const yieldAfter = 500 * time.Millisecond
 
-// Next returns runs that can be claimed, of the workspace whose turn it is. There may be
-// none, and then it returns ErrTooEarly if some will be in a moment, else ErrNotClaimable.
-// Others may claim them first.
+// Next returns claimable runs of the workspace whose turn it is. Other runners may claim them
+// first. If there are none, it returns ErrTooEarly if some wait only for the outbox, otherwise
+// ErrNotClaimable.
 func (s *Store) Next(ctx context.Context) ([]Claimable, error) {
 	found, err := s.next(ctx, published, maxCandidates)
 	if err != nil {
@@ -96,36 +96,36 @@ func (s *Store) next(ctx context.Context, condition string, limit int) (found []
 		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Claimable])
 		return err
 	})
-	// AsSystem: whose turn it is depends on what the other workspaces have.
+	// AsSystem: the turn depends on the runs of all workspaces.
 	if err = s.db.ReadAsSystem(ctx, b); err != nil {
 		return nil, fmt.Errorf("look for the next run: %w", err)
 	}
 	return found, nil
 }
 
-// queueWorkspaceLock makes the claims of a workspace stand in line until the transaction ends, so
-// that no two of them take the last place. The session is locked before.
+// queueWorkspaceLock serializes the claims of a workspace until the transaction ends, so that
+// two of them cannot both take the last place. The session must be locked before.
 func queueWorkspaceLock(b *pgx.Batch, args pg.Args) {
 	b.Queue(`SELECT pg_advisory_xact_lock(hashtextextended('runs of ' || @workspace::uuid, 0))`, args)
 }
 
-// countRunning counts the runs of a workspace that runners have.
+// countRunning counts the runs of a workspace with a valid lease.
 const countRunning = `(SELECT count(*) FROM runs w WHERE w.workspace_id = @workspace AND w.state = 'running' AND w.lease_until >= clock_timestamp())`
 
-// selectWaiting selects a run of the workspace that waits for a runner. A run that ends
-// makes place for one, whose own wake-up may have been thrown away because its workspace
-// had as many runs in work as it may.
+// selectWaiting selects the oldest queued run of the workspace that could start. It is woken
+// when another run ends, because its own wake-up may have been acked while the workspace was
+// at its limit.
 const selectWaiting = `
 	SELECT workspace_id, session_id, id, epoch, true FROM runs r
 	WHERE workspace_id = @workspace AND state = 'queued' AND ` + firstInSession + `
 	ORDER BY created_at LIMIT 1`
 
-// WakeOther wakes a runner for a waiting run of the workspace, if there is one, because
-// another run has made place.
+// WakeOther wakes a runner for a waiting run of the workspace, if there is one, after another
+// run has ended.
 func WakeOther(ctx context.Context, tx pgx.Tx, ws id.Workspace, ended id.Run) error {
 	rows, err := tx.Query(ctx, selectWaiting, pg.Args{"workspace": ws})
 	if err != nil {
-		return fmt.Errorf("look for a run that waits: %w", err)
+		return fmt.Errorf("look for a waiting run: %w", err)
 	}
 	waits, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Claimable])
 	if err != nil || len(waits) == 0 {
@@ -134,8 +134,7 @@ func WakeOther(ctx context.Context, tx pgx.Tx, ws id.Workspace, ended id.Run) er
 	return outbox.Add(ctx, tx, wakeAfter(waits[0], ended))
 }
 
-// wakeAfter is a later wake-up of a waiting run, on the occasion that another one has
-// made place.
+// wakeAfter returns a wake-up for a waiting run after another one has ended.
 func wakeAfter(waits Claimable, ended id.Run) outbox.Message {
 	return wake(waits.Workspace, waits.Session, waits.Run, "after-"+ended.String())
 }

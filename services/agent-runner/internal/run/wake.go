@@ -13,18 +13,18 @@ import (
 	"signalbox.dev/services/agent-runner/internal/outbox"
 )
 
-// Work returns the message that wakes a runner for a run.
+// Work returns the body of a run's wake-up.
 func Work(ws id.Workspace, session id.Session, run id.Run) *runv1.Work {
 	return &runv1.Work{RunId: run.String(), WorkspaceId: ws.String(), SessionId: session.String()}
 }
 
-// Wake is a run's wake-up under the run's id: the first one of its life.
+// Wake returns a run's first wake-up. Its message id is the run's id.
 func Wake(ws id.Workspace, session id.Session, run id.Run) outbox.Message {
 	return wake(ws, session, run, "")
 }
 
-// wake with an occasion is a later wake-up, which the stream must not take for a
-// repetition of the first.
+// wake returns a wake-up. A later one has an occasion, without which the stream would drop
+// it as a duplicate of the first.
 func wake(ws id.Workspace, session id.Session, run id.Run, occasion string) outbox.Message {
 	message := run.String()
 	if occasion != "" {

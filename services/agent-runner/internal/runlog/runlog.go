@@ -2,28 +2,26 @@
 //
 // # Numbers and fences
 //
-// Events of a run are numbered from 0 without holes over all its claims. A claim
-// begins with Open: it reads how far the log is, asks the caller what to say
-// first, and publishes the first of that on condition that nothing came in
-// between. A refusal means that the runner before this one still wrote: the log
-// is read again and the caller asked again. From then on readers ignore what the
-// older claim may still write. The first claim of a run follows nobody, and while
-// nobody can have followed it either its first event goes out like any other: the
-// model need not wait for the log.
+// Events of a run are numbered from 0 without holes over all its claims. A claim begins
+// with Open: it reads the log, asks the caller for the claim's first events, and publishes
+// the first of them on condition that nothing was written in between. If the condition
+// fails, because an older claim is still writing, Open reads the log and asks the caller
+// again. Once the first event is stored, readers ignore what the older claim may still
+// write. The first claim of a run follows no other claim, and for a second nobody can have
+// claimed the run after it. In that time its first event is published like any other, so
+// that the model call need not wait for the log.
 //
 // # Order and loss
 //
-// One goroutine, owned by the Writer, sends one event at a time and keeps it until
-// the log has acknowledged it, however long that takes within the patience that it was
-// given (a change of leader takes seconds); the same message id makes a repetition
-// harmless. While it waits,
-// deltas that follow merge, so that the log falls behind in events and not in
-// text. When the buffer is full, Append and Delta block, and the model is not
-// read any further. If it dies here: what was not acknowledged belongs to a step
-// that is not committed, because Flush comes before every commit.
+// One goroutine, owned by the Writer, sends one event at a time and retries it until the
+// log acknowledges it or Config.Patience is over (a change of leader takes seconds). The
+// message id makes repetitions harmless. While an event is in flight, the deltas that follow
+// merge. When the buffer is full, the methods that add events block, and so the model's
+// stream is not read any further. A crash loses only events of a step that is not committed,
+// because Flush comes before every commit.
 //
-// Deltas are merged when they are written, never when they are served: the first
-// goes out at once, then at most one every 20 ms.
+// Deltas are merged when they are written, never when they are served: the first one is sent
+// at once, then at most one every 20 ms.
 package runlog
 
 import (
@@ -53,19 +51,19 @@ const (
 	maxEntries    = 4096
 	retryWait     = 100 * time.Millisecond
 	attemptLimit  = 5 * time.Second
-	freshClaim    = time.Second // were a lease shorter, readers would still drop what comes too late
+	freshClaim    = time.Second // less than a lease; if it were more, readers would still drop late events
 )
 
 // Tail is what the log holds of a run.
 type Tail struct {
-	// Number is that of the last event; -1 when there is none (any more).
+	// Number is the number of the last event, or -1 if the log holds none.
 	Number int64
-	// Events are those that a reader would accept, in order. The oldest may have
-	// been dropped by the log.
+	// Events are the events that a reader accepts, in order. The log may have dropped the
+	// oldest ones.
 	Events []*runv1.Event
 }
 
-// Bus is what the log is written to and read from: *bus.Bus, whose contracts these are.
+// Bus is the part of *bus.Bus that the run log needs.
 type Bus interface {
 	Publish(ctx context.Context, subj, id string, m proto.Message) (uint64, error)
 	PublishFenced(ctx context.Context, subj, id string, last uint64, m proto.Message) (uint64, error)
@@ -73,7 +71,7 @@ type Bus interface {
 	Read(ctx context.Context, stream, subj string, after, through uint64) iter.Seq2[*bus.Stored, error]
 }
 
-// Config says whose events go where.
+// Config configures a Writer.
 type Config struct {
 	Bus    Bus
 	Log    *slog.Logger
@@ -81,14 +79,14 @@ type Config struct {
 	// Subject is the session's.
 	Subject string
 	Claim   *run.Claim
-	// Patience is how long the log may take no event before the writer gives up with an
-	// Unavailable fault: it may be this process alone that does not reach it, and
-	// another runner brings the run on. For ever when 0.
+	// Patience is how long the writer retries an event before it fails with an Unavailable
+	// fault: perhaps only this process cannot reach the log, and another runner can. 0 means
+	// for ever.
 	Patience time.Duration
 }
 
-// outOfPatience returns the error of a log that has not answered since begun, nil while there
-// is patience.
+// outOfPatience returns an Unavailable fault if the log has not answered for Patience since
+// begun, otherwise nil.
 func (c *Config) outOfPatience(begun time.Time, err error) error {
 	if c.Patience <= 0 || time.Since(begun) < c.Patience {
 		return nil
@@ -96,7 +94,7 @@ func (c *Config) outOfPatience(begun time.Time, err error) error {
 	return fault.Wrap(fmt.Errorf("write the run log: %w", err), fault.Unavailable, "the run log is not available at the moment; try again")
 }
 
-// waitRetry waits before the log is tried again, or returns why it is not.
+// waitRetry waits before the next try, or returns an error if there must be none.
 func (c *Config) waitRetry(ctx context.Context, begun time.Time, err error) error {
 	c.Log.WarnContext(ctx, "run log does not answer", "run", c.Claim.Run.ID, "error", err)
 	if err := c.outOfPatience(begun, err); err != nil {
@@ -105,20 +103,20 @@ func (c *Config) waitRetry(ctx context.Context, begun time.Time, err error) erro
 	return pause(ctx, retryWait)
 }
 
-// isUnavailable reports whether the log did not answer, and may soon: a claim that is given
-// back for that costs those who watch more than the wait.
+// isUnavailable reports whether the log may answer soon. To wait for it delays viewers less
+// than to release the claim.
 func isUnavailable(err error) bool {
 	return errors.Is(err, bus.ErrDisconnected) || errors.Is(err, bus.ErrNoStream) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// Opening is what a claim says first: bodies numbered from From.
+// Opening has the first events of a claim, to be numbered from From.
 type Opening struct {
 	From   int64
 	Events []*runv1.Event
 }
 
-// Writer writes the events of one claim. Append, Delta, Flush and Next are for
-// one goroutine at a time; Close ends the writer's own.
+// Writer writes the events of one claim. Only one goroutine at a time may use it. Close stops
+// the Writer's own goroutine.
 type Writer struct {
 	cfg  Config
 	stop context.CancelFunc
@@ -126,23 +124,23 @@ type Writer struct {
 
 	mu       sync.Mutex // guards what follows
 	queue    []*entry
-	sending  bool // the head of the queue is on its way
+	sending  bool // the head of the queue is in flight
 	size     int
 	next     int64 // the number of the next entry
-	flushing bool  // Flush waits: do not hold deltas back
+	flushing bool  // Flush waits: send deltas at once
 	err      error // why the writer ended
 	changed  chan struct{}
 }
 
 type entry struct {
 	event *runv1.Event
-	delta *string // the text that may grow while the entry waits
-	grown []byte  // the text when it has grown; delta is set when it is sent
+	delta *string // the event's text if it may grow while the entry waits
+	grown []byte  // the text after it has grown; copied to delta when the entry is sent
 	size  int
 }
 
-// Open wins the log for a claim. opening is asked what to say first, given what
-// the log holds; it may be asked again, and must give at least one event. The
+// Open opens the log for a claim and fences off older claims. opening returns the claim's
+// first events, at least one, given what the log holds; it may be called several times. The
 // writer lives until Close or until ctx is done.
 func Open(ctx context.Context, cfg Config, opening func(Tail) Opening) (*Writer, error) {
 	t := tailReader{cfg: cfg, tail: Tail{Number: -1}}
@@ -180,7 +178,7 @@ func Open(ctx context.Context, cfg Config, opening func(Tail) Opening) (*Writer,
 		_, err = cfg.Bus.PublishFenced(ctx, cfg.Subject, run.EventID(first), last, first)
 		if err != nil && !wasStored(ctx, cfg, first) {
 			if errors.Is(err, bus.ErrFenced) {
-				continue // somebody else spoke: look again
+				continue // an older claim has written: read again
 			}
 			if ctx.Err() != nil {
 				return nil, fmt.Errorf("open the run log: %w", errors.Join(context.Cause(ctx), err))
@@ -197,11 +195,11 @@ func Open(ctx context.Context, cfg Config, opening func(Tail) Opening) (*Writer,
 	}
 }
 
-// firstEvents returns what is said first, numbered.
+// firstEvents returns the claim's first events, numbered.
 func (t *tailReader) firstEvents(opening func(Tail) Opening) (Opening, error) {
 	o := opening(t.tail)
 	if len(o.Events) == 0 {
-		return o, errors.New("open the run log: nothing to say first")
+		return o, errors.New("open the run log: the claim has no first event")
 	}
 	for i, ev := range o.Events {
 		stamp(t.cfg.Claim, ev, o.From+int64(i))
@@ -209,14 +207,14 @@ func (t *tailReader) firstEvents(opening func(Tail) Opening) (Opening, error) {
 	return o, nil
 }
 
-// wasStored tells whether an event is the last of its subject: its
-// acknowledgement was lost, not the event.
+// wasStored reports whether an event is the last of its subject, so that only its
+// acknowledgement was lost.
 func wasStored(ctx context.Context, cfg Config, ev *runv1.Event) bool {
 	last, err := cfg.Bus.Last(ctx, cfg.Stream, cfg.Subject)
 	return err == nil && last.ID == run.EventID(ev)
 }
 
-// start returns a writer that has the events to send.
+// start returns a writer that sends the given events first.
 func start(ctx context.Context, cfg Config, o Opening, events []*runv1.Event) *Writer {
 	ctx, stop := context.WithCancel(ctx)
 	w := &Writer{
@@ -230,26 +228,26 @@ func start(ctx context.Context, cfg Config, o Opening, events []*runv1.Event) *W
 	return w
 }
 
-// tailReader reads what the log holds of the claim's run. Each reading goes on where
-// the one before ended, so that it is faster than a runner that still writes.
+// tailReader reads what the log holds of the claim's run. Each read continues where the
+// previous one ended, so that it catches up with an older claim that still writes.
 type tailReader struct {
 	cfg   Config
 	tail  Tail
-	epoch int64  // of the newest event that was accepted
+	epoch int64  // of the newest accepted event
 	after uint64 // the sequence up to which the subject was read
 
 	behind int // how often the log lacked its own last message
 }
 
-// errBehind means that the log was read from a replica that does not have all of it
-// yet. What it lacks may be events of ours, whose numbers must not be given again.
+// errBehind means that the log was read from a replica that is not up to date. It may lack
+// events of this run, whose numbers must not be used again.
 var errBehind = errors.New("open the run log: a replica is behind")
 
-// maxBehind is how often the log is read again before the claim is given up.
+// maxBehind is how often the log is read again before Open fails.
 const maxBehind = 50
 
-// read brings the tail up to date and returns the sequence of the subject's last
-// message. A run that is claimed for the first time has nothing there.
+// read updates the tail and returns the sequence of the subject's last message. The log holds
+// nothing of a run at its first claim.
 func (t *tailReader) read(ctx context.Context) (uint64, error) {
 	last, err := t.cfg.Bus.Last(ctx, t.cfg.Stream, t.cfg.Subject)
 	if errors.Is(err, bus.ErrNotFound) {
@@ -267,7 +265,7 @@ func (t *tailReader) read(ctx context.Context) (uint64, error) {
 		return last.Seq, nil
 	}
 	if last.Seq < t.after {
-		t.after = 0 // the stream began anew
+		t.after = 0 // the stream was created anew
 	}
 	reached := t.after
 	for m, err := range t.cfg.Bus.Read(ctx, t.cfg.Stream, t.cfg.Subject, t.after, last.Seq) {
@@ -277,7 +275,7 @@ func (t *tailReader) read(ctx context.Context) (uint64, error) {
 		reached = m.Seq
 		ev := new(runv1.Event)
 		if err := bus.DecodeInto(&m.Message, ev); err != nil {
-			continue // not an event: no reader takes it for one
+			continue // not an event; readers skip it too
 		}
 		if t.isNewer(ev) {
 			return 0, errNewer
@@ -295,7 +293,7 @@ func (t *tailReader) read(ctx context.Context) (uint64, error) {
 	return last.Seq, nil
 }
 
-// errNewer means that a newer claim of the run has spoken: this one is lost.
+// errNewer means that a newer claim of the run has written, so that this claim is lost.
 var errNewer = fmt.Errorf("open the run log: a newer claim has it: %w", run.ErrFenced)
 
 func (t *tailReader) isNewer(ev *runv1.Event) bool {
@@ -307,13 +305,13 @@ func stamp(c *run.Claim, ev *runv1.Event, number int64) {
 	ev.Time = timestamppb.Now()
 }
 
-// Stamp numbers events that will follow all that was appended, without sending
-// them: the end of a run goes through the outbox. It is called after Flush.
+// Stamp numbers events after all that were appended, without sending them: the outbox
+// publishes the end of a run. Call it after Flush.
 func (w *Writer) Stamp(events ...*runv1.Event) []*runv1.Event {
 	return Stamp(w.cfg.Claim, w.Next(), events...)
 }
 
-// Stamp numbers events of a claim from a number on.
+// Stamp numbers events of a claim, starting with from.
 func Stamp(c *run.Claim, from int64, events ...*runv1.Event) []*runv1.Event {
 	for i, ev := range events {
 		stamp(c, ev, from+int64(i))
@@ -321,8 +319,8 @@ func Stamp(c *run.Claim, from int64, events ...*runv1.Event) []*runv1.Event {
 	return events
 }
 
-// Append adds an event. It blocks while the buffer is full, and returns why the
-// writer ended, if it has.
+// Append adds an event. It blocks while the buffer is full, and returns the error that
+// stopped the writer, if there is one.
 func (w *Writer) Append(ctx context.Context, ev *runv1.Event) error {
 	return w.add(ctx, &entry{event: ev, size: proto.Size(ev)})
 }
@@ -401,12 +399,12 @@ func (w *Writer) add(ctx context.Context, e *entry) error {
 	return nil
 }
 
-// coalesce lets a delta grow the last one of its block that waits. Deltas of other blocks
-// may be between the two, other events not. w.mu is held.
+// coalesce appends a delta to the last waiting one of its block, if there is one and only
+// deltas of other blocks are between the two. w.mu is held.
 func (w *Writer) coalesce(e *entry) bool {
 	first := 0
 	if w.sending {
-		first = 1 // what is on its way may not grow any more
+		first = 1 // an entry in flight must not grow
 	}
 	for i := len(w.queue) - 1; i >= first && e.delta != nil && w.queue[i].delta != nil; i-- {
 		if sameBlock(w.queue[i].event, e.event) {
@@ -447,7 +445,7 @@ func sameBlock(a, b *runv1.Event) bool {
 	return false
 }
 
-// Flush returns when the log has acknowledged everything.
+// Flush returns when the log has acknowledged all events.
 func (w *Writer) Flush(ctx context.Context) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -462,26 +460,26 @@ func (w *Writer) Flush(ctx context.Context) error {
 	return w.err
 }
 
-// Next returns the number that the next event gets.
+// Next returns the number of the next event.
 func (w *Writer) Next() int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.next
 }
 
-// Close ends the writer and waits for its goroutine. What is not flushed is lost.
+// Close stops the writer and waits for its goroutine. Events that are not flushed are lost.
 func (w *Writer) Close() {
 	w.stop()
 	<-w.done
 }
 
-// signal wakes everyone who waits; w.mu is held.
+// signal wakes all waiting goroutines. w.mu is held.
 func (w *Writer) signal() {
 	close(w.changed)
 	w.changed = make(chan struct{})
 }
 
-// wait releases w.mu until something changed.
+// wait waits for signal, with w.mu released meanwhile.
 func (w *Writer) wait(ctx context.Context) error {
 	changed := w.changed
 	w.mu.Unlock()
@@ -524,8 +522,8 @@ func (w *Writer) send(ctx context.Context) {
 	}
 }
 
-// head returns the next entry when it is due: a delta that is not pressed waits for
-// company until the interval is over.
+// head returns the next entry when it is due. A delta waits for more text until
+// deltaInterval is over, unless it must be sent.
 func (w *Writer) head(ctx context.Context, lastDelta time.Time) (*entry, error) {
 	due := time.NewTimer(time.Until(lastDelta.Add(deltaInterval)))
 	defer due.Stop()
@@ -543,8 +541,8 @@ func (w *Writer) head(ctx context.Context, lastDelta time.Time) (*entry, error) 
 	}
 }
 
-// takeHead marks the head as on its way and returns it, or nil when there is none
-// to send yet, and what is closed when that changes.
+// takeHead returns the head and marks it as in flight, or nil if no entry is due. changed is
+// closed when the queue changes.
 func (w *Writer) takeHead(due bool) (head *entry, changed <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -562,8 +560,8 @@ func (w *Writer) takeHead(due bool) (head *entry, changed <-chan struct{}) {
 	return e, w.changed
 }
 
-// mustSend reports whether the head must not wait: an event that is no delta is behind
-// it, or more of its block, for which it had no room. w.mu is held.
+// mustSend reports whether the head must be sent at once: behind it is an event that is not a
+// delta, or a delta of the same block for which it had no room. w.mu is held.
 func (w *Writer) mustSend() bool {
 	for _, e := range w.queue[1:] {
 		if e.delta == nil || sameBlock(w.queue[0].event, e.event) {
@@ -573,7 +571,7 @@ func (w *Writer) mustSend() bool {
 	return false
 }
 
-// publish sends one event until the log has it.
+// publish sends one event until the log acknowledges it.
 func (w *Writer) publish(ctx context.Context, e *entry) error {
 	begun := time.Now()
 	for {

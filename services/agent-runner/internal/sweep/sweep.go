@@ -1,9 +1,9 @@
-// Package sweep wakes runners for runs that nobody works on: their runner died, or
-// their wake-up was lost with the queue. It reads Postgres alone.
+// Package sweep wakes runners for runs without a runner: their runner died, or their wake-up
+// was lost with the queue. It reads only Postgres.
 //
-// Every replica sweeps. Replicas may find the same run: a claim decides who gets it,
-// and the message id holds the sweeps of one moment together. Run is the only
-// goroutine; if it dies here, another replica's sweep finds the same.
+// Every replica sweeps, and replicas may find the same run. The stream drops duplicate
+// wake-ups of one wakeInterval by their message id, and a claim decides who gets the run. If
+// a replica dies during a sweep, the others find the same runs.
 package sweep
 
 import (
@@ -21,25 +21,25 @@ import (
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
-// Store is what the sweeper needs of *run.Store, whose contracts these are.
+// Store is the part of *run.Store that the sweeper needs.
 type Store interface {
 	ExpireAbsent(ctx context.Context, quiet time.Duration) ([]run.Claimable, error)
 	Sweep(ctx context.Context, patience time.Duration, limit int) ([]run.Claimable, error)
 	Ready(ctx context.Context, limit int) ([]run.Claimable, error)
 }
 
-// Bus is where wake-ups go: *bus.Bus, whose contract this is.
+// Bus is the part of *bus.Bus that the sweeper needs.
 type Bus interface {
 	Publish(ctx context.Context, subj, id string, m proto.Message) (uint64, error)
 	OnReconnect(fn func()) (stop func())
 }
 
-// Presence is this process's own: *pg.Presence, whose contract this is.
+// Presence is the part of *pg.Presence that the sweeper needs. It is this process's own.
 type Presence interface {
 	Steady() time.Duration
 }
 
-// Config says what a sweeper works with.
+// Config has a sweeper's dependencies and settings.
 type Config struct {
 	Store    Store
 	Bus      Bus
@@ -49,45 +49,46 @@ type Config struct {
 	Log  *slog.Logger
 }
 
-// Sweeper sweeps.
+// Sweeper wakes runners for runs without one.
 type Sweeper struct {
 	cfg Config
-	// woken is when what the last sweep has found was woken, by the way it waits.
+	// woken has the time of the last wake-up of each run that the last sweep found.
 	woken map[run.Claimable]time.Time
 }
 
-// New returns a sweeper; it does nothing before Run.
+// New returns a sweeper. It does nothing until Run is called.
 func New(cfg Config) *Sweeper { return &Sweeper{cfg: cfg} }
 
 const (
 	limit = 256
-	// maxReady is how many queued runs are woken when their wake-ups may be lost: more than
-	// a process that died, or the queue, may have held for those who watch.
+	// maxReady is how many queued runs are woken when their wake-ups may be lost. It exceeds
+	// what a process that died, or the queue, is likely to have held.
 	maxReady = 4096
-	// maxInFlight is how many wake-ups are on their way at a time.
+	// maxInFlight is how many wake-ups are published concurrently.
 	maxInFlight = 32
-	// interval is short: it is part of what a killed runner costs those who watch.
+	// interval is the time between sweeps. It is short because viewers of a killed runner's
+	// runs wait for it.
 	interval = 250 * time.Millisecond
-	// patience is how long a run may be ready to start before its wake-up is taken for lost.
+	// patience is how long a run may be ready to start before its wake-up counts as lost.
 	patience = 2 * time.Second
-	// A run is woken once in each moment: the stream drops the other wake-ups.
+	// wakeInterval is the time in which a run is woken once: the stream drops further wake-ups.
 	wakeInterval = 2 * time.Second
-	// maxQueued is how many queued runs are woken after subject.AckWait and again after each
-	// more. They may only wait for a free slot, and must not fill the queue; any wake-up
-	// serves whichever run is next, so that a few find all that was lost.
+	// maxQueued is how many queued runs are woken once in each subject.AckWait. They may only
+	// be waiting for a free slot, and must not fill the queue. A few are enough to find all
+	// lost runs, because a wake-up serves whichever run is next.
 	maxQueued = 16
-	// wakeTimeout bounds what waking takes of the time in which others may die.
+	// wakeTimeout bounds the waking of runs, during which the death of other runners goes
+	// unnoticed.
 	wakeTimeout = 5 * time.Second
 )
 
 // Run sweeps until ctx is done, and returns nil.
 //
-// It waits while this process's own presence is young: Postgres may just have come
-// back, and the others are on their way. Their presence is back within tenths of a
-// second, so who has none after a beat has died, and those who watch have waited for
-// Postgres already. The leases of who lives may all have run out, and the next beat
-// renews them: that is waited for twice over. To be wrong about either is safe, because
-// a claim fences, and costs a step that begins again.
+// It waits while this process's own presence is young, because Postgres may just have come
+// back. The presence of a live runner is back within tenths of a second, so a runner without
+// one after Config.Beat is dead. Leases of live runners may have expired during the outage
+// and are renewed within a beat, so expired leases count only after two beats. A wrong
+// decision is safe, because a claim fences off the older runner; it costs a repeated step.
 func (s *Sweeper) Run(ctx context.Context) error {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -95,7 +96,7 @@ func (s *Sweeper) Run(ctx context.Context) error {
 	defer s.cfg.Bus.OnReconnect(func() {
 		select {
 		case reconnected <- struct{}{}:
-		default: // it is known already
+		default: // a signal is pending
 		}
 	})()
 	wakeupsLost := false // wake-ups of queued runs may be lost
@@ -114,12 +115,12 @@ func (s *Sweeper) Run(ctx context.Context) error {
 			err = errors.Join(err, wakeErr)
 		}
 		if err != nil && ctx.Err() == nil {
-			s.cfg.Log.WarnContext(ctx, "sweep put off", "error", err)
+			s.cfg.Log.WarnContext(ctx, "sweep failed, trying again", "error", err)
 		}
 	}
 }
 
-// sweep wakes runners for the runs that have lost theirs, and says whether one has died.
+// sweep wakes runners for runs that have lost theirs, and reports whether a runner has died.
 func (s *Sweeper) sweep(ctx context.Context) (died bool, err error) {
 	steady := s.cfg.Presence.Steady()
 	if steady < s.cfg.Beat {
@@ -131,20 +132,20 @@ func (s *Sweeper) sweep(ctx context.Context) (died bool, err error) {
 	return died, s.wakeLost(ctx)
 }
 
-// wakeRunsOfDead wakes runners for the runs of those that died.
+// wakeRunsOfDead wakes runners for the runs of dead runners.
 func (s *Sweeper) wakeRunsOfDead(ctx context.Context) (died bool, err error) {
 	expired, err := s.cfg.Store.ExpireAbsent(ctx, s.cfg.Beat+s.cfg.Beat/2)
 	if err != nil || len(expired) == 0 {
 		return false, err
 	}
-	s.cfg.Log.InfoContext(ctx, "runs of a runner that died are free again", "runs", len(expired))
+	s.cfg.Log.InfoContext(ctx, "runs of a dead runner can be claimed again", "runs", len(expired))
 	_, err = s.wakeAll(ctx, expired)
 	return true, err
 }
 
-// wakeQueued wakes runners for all runs that are queued: their wake-ups were on their way
-// to somebody who died, or when the queue did, and would come again after
-// subject.AckWait only.
+// wakeQueued wakes runners for all queued runs. Their wake-ups may have been delivered to a
+// runner that died, and would otherwise be redelivered only after subject.AckWait, or may
+// have been lost with the queue.
 func (s *Sweeper) wakeQueued(ctx context.Context) error {
 	queued, err := s.cfg.Store.Ready(ctx, maxReady)
 	if err != nil {
@@ -154,8 +155,8 @@ func (s *Sweeper) wakeQueued(ctx context.Context) error {
 	return err
 }
 
-// wakeLost wakes runners for the runs that nobody has, and whose wake-up was lost. What
-// it has woken lately it leaves alone.
+// wakeLost wakes runners for runs whose lease has expired or whose wake-up was lost, except
+// for those that it has woken lately.
 func (s *Sweeper) wakeLost(ctx context.Context) error {
 	found, err := s.cfg.Store.Sweep(ctx, patience, limit)
 	if err != nil {
@@ -189,8 +190,7 @@ func (s *Sweeper) wakeLost(ctx context.Context) error {
 	return err
 }
 
-// wakeAll wakes side by side: a runner that died had many runs, and each wake-up waits
-// for an answer. It returns those that it has woken.
+// wakeAll publishes wake-ups concurrently and returns the runs it has woken.
 func (s *Sweeper) wakeAll(ctx context.Context, runs []run.Claimable) (sent []run.Claimable, err error) {
 	ctx, cancel := context.WithTimeout(ctx, wakeTimeout)
 	defer cancel()
@@ -198,7 +198,7 @@ func (s *Sweeper) wakeAll(ctx context.Context, runs []run.Claimable) (sent []run
 	var waking errgroup.Group
 	waking.SetLimit(maxInFlight)
 	for i, r := range runs {
-		waking.Go(func() error { // who cannot be woken is in nobody's way
+		waking.Go(func() error { // a failure must not stop the others
 			failed[i] = panics.Try(func() error { return s.wake(ctx, r) })
 			return nil
 		})
