@@ -11,15 +11,15 @@ import (
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
 )
 
-// waitingPerSlot is how many calls are held here for each slot, so that a workspace's only
-// call is seen behind another's flood.
+// waitingPerSlot is how many calls the process fetches for each slot, so that a workspace's
+// only call is not stuck in the queue behind many calls of another workspace.
 const waitingPerSlot = 4
 
-// waitForSlot is how long a call waits here for a slot before another executor may have it.
+// waitForSlot is how long a call waits for a slot here before it goes back to the queue.
 const waitForSlot = time.Second
 
-// consume takes calls from the queue until ctx is done, and finishes or hands on
-// those in hand. What Handle returns is the delivery decision.
+// consume takes calls from the queue until ctx is done and the active calls are finished or
+// handed over. The error of Handle is the delivery decision.
 func (s *Service) consume(ctx context.Context) error {
 	return s.deps.Bus.Consume(ctx, bus.ConsumeConfig{
 		Stream: subject.Tools, Consumer: subject.Executors, Slots: waitingPerSlot * s.cfg.Slots, DrainTimeout: s.cfg.Drain,
@@ -33,21 +33,21 @@ func (s *Service) consume(ctx context.Context) error {
 	})
 }
 
-// hearCancels listens for runs whose calls are not wanted any more.
-func (s *Service) hearCancels() (*bus.Subscription, error) {
+// subscribeCancels receives cancellations of runs' calls.
+func (s *Service) subscribeCancels() (*bus.Subscription, error) {
 	return s.deps.Bus.Subscribe(subject.AllToolCancels, func(ctx context.Context, m *bus.Message) {
 		c, err := bus.Decode[*toolv1.Cancel](m)
 		if err == nil {
 			err = s.executor.Cancel(c)
 		}
 		if err != nil {
-			s.deps.Log.WarnContext(ctx, "cancel not understood", "subject", m.Subject, "error", err)
+			s.deps.Log.WarnContext(ctx, "cancel not decoded", "subject", m.Subject, "error", err)
 		}
 	})
 }
 
-// announce tells the runner of a call that its outcome is recorded. A nudge may
-// get lost; the runner also asks GetOutcomes.
+// announce returns a function that sends a recorded outcome to the call's runner. The message
+// may be lost; the runner also polls GetOutcomes.
 func announce(b *bus.Bus, log *slog.Logger) func(context.Context, *toolv1.Outcome) {
 	return func(ctx context.Context, o *toolv1.Outcome) {
 		run, err := id.Parse[id.Run](o.GetRunId())

@@ -11,7 +11,7 @@ import (
 	"signalbox.dev/services/tool-executor/internal/tool"
 )
 
-// calls is the door for other services: what tools there are, and what became of calls.
+// calls implements ToolService.
 type calls struct {
 	catalogue *tool.Catalogue
 	ledger    *ledger.Ledger
@@ -35,7 +35,7 @@ func (c *calls) ListTools(ctx context.Context, _ *toolv1.ListToolsRequest) (*too
 	return res, nil
 }
 
-// maxKeys is what the contract of GetOutcomes says.
+// maxKeys is documented in the contract of GetOutcomes.
 const maxKeys = 256
 
 // GetOutcomes implements ToolService.
@@ -45,7 +45,7 @@ func (c *calls) GetOutcomes(ctx context.Context, req *toolv1.GetOutcomesRequest)
 		return nil, err
 	}
 	if len(req.GetKeys()) > maxKeys {
-		return nil, fault.New(fault.Invalid, "keys: are %d; at most %d are allowed", len(req.GetKeys()), maxKeys)
+		return nil, fault.New(fault.Invalid, "keys has %d elements; at most %d are allowed", len(req.GetKeys()), maxKeys)
 	}
 	keys := make([]id.Operation, 0, len(req.GetKeys()))
 	for _, k := range req.GetKeys() {

@@ -1,16 +1,15 @@
 // Package toolexecutor is the service that runs the tools which models call.
 //
-// Calls come over the bus (consume.go), each with a key that names it for ever,
-// and are run once as far as anybody can tell: see internal/execute for a call's
-// way and what happens after a crash at each point of it, internal/ledger for what
-// is remembered, internal/tool for what a tool is, and internal/tools for the
-// built-in ones. Other services ask here what tools there are and what became of
-// calls (rpc.go).
+// Calls come over the bus (consume.go), each with a unique key, and run at most once as far
+// as that can be known. Package execute runs them and explains what happens after a crash at
+// each point, package ledger records them, package tool defines what a tool is, and package
+// tools has the built-in ones. Other services list the tools and read outcomes over Connect
+// (rpc.go).
 //
-// Executors share a queue; any of them takes any call. If one dies here, the others
-// see that its presence is gone (pg.Presence) and that its rows in the ledger stand
-// still, and take its calls over from there after about a second; what it had not
-// claimed yet comes again after subject.AckWait.
+// Executors share a queue, and each can run any call. If an executor dies, the others notice
+// that its presence is gone (pg.Presence) and that its rows in the ledger no longer change,
+// and take its calls over after about a second. Calls that it had not claimed yet are
+// redelivered after subject.AckWait.
 package toolexecutor
 
 import (
@@ -52,41 +51,41 @@ const (
 	Role   = "signalbox_tools"
 )
 
-// Migrations returns what the service brings to the database.
+// Migrations returns the service's database migrations.
 func Migrations() pg.Migrations {
 	return pg.Migrations{Schema: Schema, Role: Role, FS: migrations.FS}
 }
 
-// Deps is what the service works with. Whoever opened these closes them, after
-// Run; the listener is closed by Run.
+// Deps are the service's dependencies. Run closes the listener; the caller closes the
+// others after Run has returned.
 type Deps struct {
 	Log *slog.Logger
 	DB  *pg.DB   // as Role, in Schema
 	Bus *bus.Bus // as subject.ToolExecutor
-	// Listener takes calls of other services and the pages for operators.
+	// Listener serves Connect, /health, /ready and /metrics.
 	Listener net.Listener
-	// Verifier knows who may call: gateway and agent-runner.
+	// Verifier authenticates the calling services, gateway and agent-runner.
 	Verifier *identity.Verifier
 	// Signer and HTTP are for calls to Config.DocumentSyncURL.
 	Signer *identity.Signer
 	HTTP   *http.Client
-	// Tools are offered beside the built-in ones.
+	// Tools are added to the built-in ones.
 	Tools      []Tool
 	Registerer prometheus.Registerer // nil: no metrics
 	Gatherer   prometheus.Gatherer   // nil: no /metrics page
 }
 
-// Bounds that nobody needs to set.
+// Bounds that are not configurable.
 const (
 	announceTimeout = time.Second
 	renewEvery      = 500 * time.Millisecond // of leases, at most a third of one
-	lookEvery       = 250 * time.Millisecond // for calls of executors that died
+	sweepEvery      = 250 * time.Millisecond // look for calls of dead executors
 	toolGrace       = 2 * time.Second
-	insistFor       = 20 * time.Second
+	recordFor       = 20 * time.Second
 	housekeepEvery  = time.Hour
 )
 
-// Service is tool-executor.
+// Service is the tool-executor service.
 type Service struct {
 	cfg      Config
 	deps     Deps
@@ -97,7 +96,7 @@ type Service struct {
 	handler  http.Handler
 }
 
-// New wires the service; it takes no call before Run.
+// New wires the service. It takes no calls until Run is called.
 func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Log == nil || deps.DB == nil || deps.Bus == nil || deps.Listener == nil || deps.Verifier == nil || deps.Signer == nil || deps.HTTP == nil {
 		return nil, errors.New("tool-executor: log, database, bus, listener, verifier, signer and HTTP client are needed")
@@ -126,8 +125,8 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	s.executor = execute.New(execute.Config{
 		Catalogue: catalogue, Ledger: s.ledger, Presence: executors{deps.DB, s.presence, 2 * renew},
 		Announce: announce(deps.Bus, deps.Log), Log: deps.Log, Metrics: metrics,
-		Slots: cfg.Slots, PerWorkspace: cfg.PerWorkspace, Waiting: 2 * cfg.Slots, Wait: waitForSlot, Renew: renew, Quiet: 2 * renew, Lease: cfg.Lease, Look: lookEvery,
-		Grace: toolGrace, Insist: insistFor,
+		Slots: cfg.Slots, PerWorkspace: cfg.PerWorkspace, Waiting: 2 * cfg.Slots, Wait: waitForSlot, Renew: renew, Quiet: 2 * renew, Lease: cfg.Lease, SweepEvery: sweepEvery,
+		Grace: toolGrace, RecordFor: recordFor,
 	})
 	options, err := rpc.Server{Verifier: deps.Verifier, Log: deps.Log}.HandlerOptions()
 	if err != nil {
@@ -155,12 +154,12 @@ func (s *Service) catalogue() (*tool.Catalogue, error) {
 	return tool.NewCatalogue(append(all, s.deps.Tools...)...)
 }
 
-// executors tells which of them are gone.
+// executors implements execute.Presence.
 type executors struct {
 	db  *pg.DB
 	own *pg.Presence
-	// steady is for how long we must have been present ourselves to say so: when
-	// Postgres comes back, everybody is absent for a moment.
+	// steady is how long this process must have been present itself before it calls others
+	// absent: when Postgres comes back, every process is absent for a moment.
 	steady time.Duration
 }
 
@@ -169,9 +168,9 @@ func (e executors) Absent(ctx context.Context, names []string) (absent []string,
 	if e.own.Steady() < e.steady {
 		return nil, nil
 	}
-	// Without a name is who knows of no presence: the version before.
+	// Executors of the previous version have no name and no presence.
 	names = slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == "" })
-	// As the system: locks are nobody's rows.
+	// AsSystem: presence belongs to no workspace.
 	err = e.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		absent, err = pg.Absent(ctx, tx, names)
 		return err
@@ -179,14 +178,14 @@ func (e executors) Absent(ctx context.Context, names []string) (absent []string,
 	return absent, err
 }
 
-// Run takes calls until ctx is done; then those in hand are finished within
-// Config.Drain or handed to another executor, and it returns nil. It is called once.
+// Run takes calls until ctx is done. It then finishes the active calls within Config.Drain,
+// hands the rest to other executors, and returns nil. It must be called only once.
 func (s *Service) Run(ctx context.Context) error {
-	cancels, err := s.hearCancels() //nolint:contextcheck // a message has its sender's context
+	cancels, err := s.subscribeCancels() //nolint:contextcheck // a message has its sender's context
 	if err != nil {
 		return fmt.Errorf("tool-executor: %w", err)
 	}
-	defer func() { _ = cancels.Unsubscribe() }() // fails only when the connection is gone, and so is the interest
+	defer func() { _ = cancels.Unsubscribe() }() // fails only if the connection is gone
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.work(ctx) })
 	g.Go(func() error {
@@ -200,8 +199,8 @@ func (s *Service) Run(ctx context.Context) error {
 	return nil
 }
 
-// work consumes and sweeps until ctx is done. Leases and presence are kept until
-// the last call has ended.
+// work consumes and sweeps until ctx is done. It keeps leases and presence until the last
+// call has ended.
 func (s *Service) work(ctx context.Context) error {
 	until, done := context.WithCancel(context.WithoutCancel(ctx))
 	var behind sync.WaitGroup
@@ -222,7 +221,7 @@ func (s *Service) work(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(until, toolGrace)
 	defer cancel()
 	if err := s.executor.Wait(limited); err != nil {
-		s.deps.Log.WarnContext(ctx, "tools left behind", "error", err)
+		s.deps.Log.WarnContext(ctx, "tools are still running at exit", "error", err)
 	}
 	return nil
 }

@@ -298,7 +298,7 @@ func await(t testing.TB, what string, done func() bool) {
 	}
 }
 
-func TestDrainHandsCallsOn(t *testing.T) {
+func TestDrainHandsCallsOver(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	leaving := w.start(t, toolexecutor.Config{Drain: time.Second})

@@ -2,9 +2,8 @@ package toolexecutor
 
 import "signalbox.dev/services/tool-executor/internal/tool"
 
-// What tools are made of that a main package brings along (Deps.Tools): they are
-// listed, enabled and run like the built-in ones. The contracts are those of
-// package tool.
+// Aliases for main packages that add their own tools (Deps.Tools). Such tools are listed,
+// enabled and run like the built-in ones. Package tool documents the contracts.
 type (
 	// Tool is something that a model can call.
 	Tool = tool.Tool

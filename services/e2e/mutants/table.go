@@ -125,15 +125,15 @@ var mutants = []mutant{
 	{
 		name: "call-of-another-claimed", what: "a call that an executor holds is nobody else's",
 		file:   "services/tool-executor/internal/ledger/ledger.go",
-		old:    "\n\t\t\t\tand (outcomes.lease_until = '-infinity' or outcomes.owner = excluded.owner or outcomes.work is null and outcomes.lease_until < clock_timestamp())",
+		old:    "\n\t\t\t\tAND (outcomes.lease_until = '-infinity' OR outcomes.owner = excluded.owner OR outcomes.work IS NULL AND outcomes.lease_until < clock_timestamp())",
 		new:    ``,
 		inside: test{ledger, "^TestClaims$"}, outside: test{zombies, "^TestZombies$/^call_twice$"},
 	},
 	{
 		name: "record-without-claim", what: "an outcome is recorded once, by the latest claim",
 		file:   "services/tool-executor/internal/ledger/ledger.go",
-		old:    "finished_at = now(), work = null\n\t\twhere workspace_id = @ws and key = @key and owner = @owner and attempt = @attempt and state = 'started'`,",
-		new:    "finished_at = now(), work = null\n\t\twhere workspace_id = @ws and key = @key`,",
+		old:    "finished_at = now(), work = NULL\n\t\tWHERE workspace_id = @workspace AND key = @key AND owner = @owner AND attempt = @attempt AND state = 'started'`,",
+		new:    "finished_at = now(), work = NULL\n\t\tWHERE workspace_id = @workspace AND key = @key`,",
 		inside: test{ledger, "^TestTakeOver$"}, outside: test{zombies, "^TestZombies$/^executor$"},
 	},
 	{

@@ -1,6 +1,6 @@
-// Package doctest is a document service for tests: small, in memory, and true to
-// the contract of DocumentService in what the tools rely on, exactly-once by
-// operation key above all. It can be told to fail.
+// Package doctest is an in-memory DocumentService for tests. It implements what the tools rely
+// on, above all that a change with an operation key is made exactly once. It can be made to
+// fail.
 package doctest
 
 import (
@@ -26,7 +26,7 @@ import (
 	"signalbox.dev/proto/signalbox/document/v1/documentv1connect"
 )
 
-// Service is the documents of all workspaces.
+// Service has the documents of all workspaces.
 type Service struct {
 	documentv1connect.UnimplementedDocumentServiceHandler
 
@@ -98,7 +98,8 @@ func (s *Service) FailNext(errs ...error) {
 	s.failures = append(s.failures, errs...)
 }
 
-// Hold makes calls wait, before they do anything, until release is called or they are given up.
+// Hold makes calls wait, before they do anything, until release is called or they are
+// cancelled.
 func (s *Service) Hold() (release func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,7 +115,7 @@ func (s *Service) Effects() int {
 	return s.effects
 }
 
-// Actors returns who called, in order.
+// Actors returns the callers, in order.
 func (s *Service) Actors() []identity.Actor {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,7 +166,7 @@ func (s *Service) find(a identity.Actor, doc string) (*entry, error) {
 	return e, nil
 }
 
-// change runs f unless the key was answered before.
+// change runs f, or returns the earlier answer to the same key.
 func change[T proto.Message](ctx context.Context, s *Service, key string, f func(identity.Actor) (T, error)) (T, error) {
 	var zero T
 	a, err := s.enter(ctx, identity.Editor)
@@ -301,7 +302,7 @@ func (s *Service) List(ctx context.Context, req *documentv1.ListRequest) (*docum
 	return res, nil
 }
 
-// kbdIn warns of the one thing that the fake does not hold.
+// kbdIn returns a warning for <kbd>, which this service pretends not to support.
 func kbdIn(markdown string) []*documentv1.Warning {
 	before, _, found := strings.Cut(markdown, "<kbd>")
 	if !found {

@@ -40,7 +40,7 @@ func TestDeathAroundACall(t *testing.T) {
 		blind  toolv1.OutcomeState // of an unsafe call
 		sent   bool                // the effect is there, also for an unsafe call
 	}{
-		{name: "before it starts", at: claimed, settle: soon, blind: unknown},
+		{name: "before it starts", at: setClaim, settle: soon, blind: unknown},
 		{name: "in flight, landing at once", hold: []farend.Point{farend.Received}, lands: "before", settle: late, blind: unknown, sent: true},
 		{name: "in flight, landing late", hold: []farend.Point{farend.Received}, lands: "after", settle: late, blind: unknown, sent: true},
 		{name: "after the effect, before the answer", hold: []farend.Point{farend.Done}, lands: "after", settle: late, blind: unknown, sent: true},
@@ -146,7 +146,7 @@ func TestStopped(t *testing.T) {
 			t.Parallel()
 			r := newRemote(t)
 			w := newWorld(t)
-			zombie := w.newMortal(t, r, effect, soon, claimed, true)
+			zombie := w.newMortal(t, r, effect, soon, setClaim, true)
 			c := w.call("act", `{}`)
 			ended, _ := zombie.handle(t, c)
 			<-zombie.died
@@ -217,7 +217,7 @@ func TestStoppedAndThenDead(t *testing.T) {
 	t.Parallel()
 	r := newRemote(t)
 	w := newWorld(t)
-	zombie := w.newMortal(t, r, verify, soon, claimed, true)
+	zombie := w.newMortal(t, r, verify, soon, setClaim, true)
 	c := w.call("act", `{}`)
 	zombie.handle(t, c)
 	<-zombie.died
@@ -323,7 +323,7 @@ func TestVerifyThatCannotTell(t *testing.T) {
 	e := w.start(t, nil)
 	for _, name := range []string{"broken", "away"} {
 		c := w.call(name, `{}`)
-		letGo(t, w.dead(t, c), c)
+		stop(t, w.dead(t, c), c)
 		if err := e.Handle(t.Context(), c); err != nil {
 			t.Fatal(err)
 		}
@@ -424,7 +424,7 @@ func TestErrorsOfTheSecondTime(t *testing.T) {
 			act.spec.Settle = soon
 			w := newWorld(t, act)
 			c := w.call("act", `{}`)
-			letGo(t, w.dead(t, c), c)
+			stop(t, w.dead(t, c), c)
 			if tt.break1 != nil {
 				tt.break1(&act.fake, c)
 			}

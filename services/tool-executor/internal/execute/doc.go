@@ -1,70 +1,65 @@
-// Package execute runs tool calls that come from the bus, each of them once as far
-// as anybody can tell.
+// Package execute runs tool calls from the bus, each at most once as far as that can be known.
 //
-// # A call's way
+// # The states of a call
 //
-//	admitted   there is a free slot, for the process and for its workspace; otherwise it comes again later
-//	claimed    its row in the ledger is ours and holds the whole call (package ledger); one that is done is announced again and that is all
-//	decided    unknown tool, wrong arguments, too late, cancelled: the outcome is there without a run
-//	run        under a deadline, in a goroutine of its own
-//	recorded   the outcome, once and for ever, if the claim is still ours
-//	announced  on the bus, where it may be lost; whoever waits also asks the ledger
+//	admitted   the call has a slot of the process and of its workspace; without one it is redelivered later
+//	claimed    this executor owns its row in the ledger, which holds the whole call; if the call is done, its outcome is announced again
+//	decided    the tool is unknown, the arguments are wrong, it is too late, or the call is cancelled: the outcome needs no run
+//	run        the tool runs under a deadline in its own goroutine
+//	recorded   the outcome is final, provided that the claim is still the latest
+//	announced  the outcome is sent on the bus, where it may be lost; runners also poll the ledger
 //
-// Handle's error is the delivery decision; nil acks. It is nil when the outcome is
-// recorded, and also when another executor has the call in hand: from the claim on a
-// call is in its row, whole, and does not depend on a message. Who takes calls over
-// from others is decided in one place, Sweep.
+// Handle's error is the delivery decision; nil acks. It is nil when the outcome is recorded,
+// and also when another executor works on the call: once claimed, a call is in its row and
+// does not depend on its message. Only Sweep takes calls over from other executors.
 //
-// # If it dies here
+// # What happens on a crash
 //
-// Before the claim, the message comes again when nobody gives a sign of life
-// (subject.AckWait), or the runner sends it once more. After it, the row stops
-// changing, and the other executors see that (Sweep): after Config.Quiet when the
-// process is gone, after Config.Lease when it is only silent. Each goes by its own
-// clock and counts only time in which it could read the ledger, so that an outage of
-// Postgres, during which nobody can renew anything, makes nobody look dead. Whoever
-// takes a call over sees that somebody had begun (Claim.Attempt > 1) and does what
-// the tool's effect allows:
+// Before the claim, the message is redelivered after subject.AckWait, or the runner sends the
+// call again. After the claim, the row no longer changes. Other executors notice (Sweep) and
+// take the call over: after Config.Quiet if the process is gone, after Config.Lease if it is
+// only silent. Each executor uses its own clock and counts only time in which it could read
+// the ledger, so that an outage of Postgres, during which no lease can be renewed, makes no
+// executor look dead. The executor that takes a call over sees that an earlier one had begun
+// (Claim.Attempt > 1) and does what the tool's effect allows:
 //
-//	pure     run again
-//	same_tx  run again under the same key: document-sync looks the key up in the transaction of the change
-//	keyed    run again under the same key: the far end does it once. What then goes wrong says nothing about the first time, so that the outcome is unknown
-//	verify   look it up; found is the outcome. Not found is believed late, see below; then run. Cannot tell: unknown
-//	unsafe   unknown, never run again
+//	pure     run it again
+//	same_tx  run it again with the same key, which document-sync checks in the transaction of the change
+//	keyed    run it again with the same key, which makes the remote side act once; an error now says nothing about the first run, so the outcome is unknown
+//	verify   ask the tool whether it took effect; if found, that is the outcome; if not found (see below), run it; if the tool cannot tell, the outcome is unknown
+//	unsafe   the outcome is unknown; never run it again
 //
-// After the record there is nothing to take over: the outcome is read from the
-// ledger, by the message that comes again or by the runner.
+// After the record there is nothing to take over: a redelivered message and the runner read
+// the outcome from the ledger.
 //
 // # Zombies
 //
-// An executor may be stopped for a while (SIGSTOP, a starved machine) and go on
-// after somebody has taken its calls over. It cannot record (the claim counts up),
-// and before each run it makes sure that its claim was confirmed within
-// Config.Quiet, or asks the ledger. It can still be stopped in between, or inside of
-// the tool, and send its request when it wakes up:
+// An executor may be stopped for a while (SIGSTOP, a starved machine) and continue after its
+// calls were taken over. It cannot record, because the attempt has increased. Before each run
+// it makes sure that its claim was confirmed within Config.Quiet, or renews it. It can still
+// be stopped after that check, or inside the tool, and send its request when it continues:
 //
-//	pure               nothing happens
-//	same_tx, keyed     the far end knows the key
-//	unsafe             the call was given up as unknown and is not run by anybody else: at most one effect
-//	verify             "not found" would be wrong if the zombie sent its request afterwards
+//	pure             no effect
+//	same_tx, keyed   the remote side recognizes the key
+//	unsafe           no other executor runs the call, so there is at most one effect
+//	verify           "not found" would be wrong if the zombie sent its request afterwards
 //
-// For verify therefore "not found" counts only when every executor that had begun
-// with the call is gone, as a process (Presence), and Spec.Settle has passed since,
-// for the request that it may have sent with its last breath. It started its run
-// before it was taken over, so that the run's own limits count from there. While one
-// of them is only silent, the call is looked up again and again until its time is
-// over, and then it is unknown. What remains open is a process that is stopped in
-// the middle of a request at the very time when its connection to Postgres breaks,
-// or any stopped process behind a connection pooler, where presence means nothing.
+// For verify, "not found" therefore counts only when the processes of all executors that had
+// begun with the call are gone (Presence) and Spec.Settle has passed since then, in which a
+// last request of theirs arrives. While one of them is only silent, the tool is asked again
+// and again until the call's time is over, and then the outcome is unknown. Two cases remain
+// open: a process that is stopped in the middle of a request at the very time when its
+// connection to Postgres breaks, and any stopped process behind a connection pooler, where
+// presence says nothing.
 //
-// # Who owns what
+// # Ownership
 //
-// Handle and Sweep own their calls and wait for the tools' goroutines. A tool that
-// holds on after its context has ended is left behind after a grace period: its
-// outcome is that of the context, and its slot stays taken until it returns, so that
-// tools which hang cannot pile up.
+// Handle and Sweep own their calls and wait for the tools' goroutines. A tool that does not
+// return after its context has ended is abandoned after a grace period: the call's outcome is
+// that of the context, and its slot stays taken until the tool returns, so that hanging tools
+// cannot pile up.
 //
-// A cancel is a nudge to all executors, which remember it for some minutes: the call
-// may come later, or be taken over. An executor that starts afterwards does not know
-// of it; a call's deadline bounds what that can cost.
+// A cancel is sent to all executors, which remember it for some minutes, because the call may
+// arrive later or be taken over. An executor that starts afterwards does not know of it; the
+// call's deadline bounds the damage.
 package execute

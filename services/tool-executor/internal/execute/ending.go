@@ -12,16 +12,16 @@ import (
 	"signalbox.dev/services/tool-executor/internal/tool"
 )
 
-// ending is how a call ends: with an outcome, or in other hands.
+// ending is how a call ends here: with an outcome, or by being handed to another executor.
 type ending struct {
 	state  toolv1.OutcomeState
 	result tool.Result
 
-	handOn bool // no outcome: somebody else goes on with the call
-	lost   bool // and has it already
+	handOver bool // no outcome: another executor continues the call
+	lost     bool // and has it already
 }
 
-// Bounds of what a far end may put into an outcome that is no result of a tool.
+// Bounds of an error outcome's text, which may come from a remote side.
 const (
 	maxMessage   = 4000 // runes
 	maxErrorType = 64
@@ -34,54 +34,54 @@ func failed(errorType, format string, args ...any) ending {
 	}
 }
 
-// maybe is the warning that goes with an end which says nothing about the effect.
-func (j *job) maybe() string {
-	if j.harmless() {
+// advice tells the model what to do after an ending that leaves the effect open.
+func (j *job) advice() string {
+	if j.withoutEffect() {
 		return "try again, or do without it"
 	}
 	return "it is not known whether it took effect: check before you try again"
 }
 
-// unsure makes an end one whose effect nobody knows, if there can be one.
-func (j *job) unsure(e ending) ending {
-	if !j.harmless() {
+// orUnknown returns the ending with the state unknown if the call may have taken effect.
+func (j *job) orUnknown(e ending) ending {
+	if !j.withoutEffect() {
 		e.state = toolv1.OutcomeState_OUTCOME_STATE_UNKNOWN
 	}
 	return e
 }
 
-// doubted is an error that says nothing about what an earlier try did.
-func (j *job) doubted(e ending) ending {
-	if j.harmless() {
+// uncertain returns an error ending with the state unknown if an earlier try may have taken
+// effect, about which the error says nothing.
+func (j *job) uncertain(e ending) ending {
+	if j.withoutEffect() {
 		return e
 	}
-	return j.unsure(failed(e.result.ErrorType(), "%s; the call had been tried before: %s", tool.OutputText(e.result.JSON()), j.maybe()))
+	return j.orUnknown(failed(e.result.ErrorType(), "%s; the call had been tried before: %s", tool.OutputText(e.result.JSON()), j.advice()))
 }
 
 func (j *job) unknown() ending {
-	return j.unsure(failed("unknown_outcome", "%s was interrupted; %s", j.entry.Spec.Name, j.maybe()))
+	return j.orUnknown(failed("unknown_outcome", "%s was interrupted; %s", j.entry.Spec.Name, j.advice()))
 }
 
-// timedOut is the end of a call whose time is over. One that nobody can have run
-// certainly did nothing.
+// timedOut returns the ending of a call that is out of time.
 func (j *job) timedOut() ending {
 	if j.begun.Load() || j.repeated() {
-		return j.unsure(failed("timeout", "%s did not end in time; %s", j.entry.Spec.Name, j.maybe()))
+		return j.orUnknown(failed("timeout", "%s did not end in time; %s", j.entry.Spec.Name, j.advice()))
 	}
 	return failed("timeout", "%s was not begun in time and did nothing; try again, or do without it", j.entry.Spec.Name)
 }
 
-// cancelled is the end of a call that nobody wants any more. What may have happened
-// has not been undone.
+// cancelled returns the ending of a cancelled call. An effect that it may have had is not
+// undone.
 func (j *job) cancelled() ending {
 	if !j.begun.Load() && !j.repeated() {
 		e := failed("cancelled", "%s was cancelled before it began and did nothing", j.entry.Spec.Name)
 		e.state = toolv1.OutcomeState_OUTCOME_STATE_CANCELLED
 		return e
 	}
-	e := failed("cancelled", "%s was cancelled; %s", j.entry.Spec.Name, j.maybe())
+	e := failed("cancelled", "%s was cancelled; %s", j.entry.Spec.Name, j.advice())
 	e.state = toolv1.OutcomeState_OUTCOME_STATE_CANCELLED
-	return j.unsure(e)
+	return j.orUnknown(e)
 }
 
 func (j *job) notAvailable(a tool.Availability) ending {
@@ -95,8 +95,8 @@ func (j *job) notAvailable(a tool.Availability) ending {
 	return failed("unavailable", "%s cannot be used: %s", j.entry.Spec.Name, reason)
 }
 
-// fromFault makes an error that a caller may be told about the end; otherwise is
-// the error's type where the fault has no code.
+// fromFault returns the ending for a tool's error. otherwise is the error type if the fault
+// has no code.
 func (j *job) fromFault(err error, otherwise string) ending {
 	f := fault.From(err)
 	if f.Kind == fault.Internal {
@@ -108,19 +108,19 @@ func (j *job) fromFault(err error, otherwise string) ending {
 	return failed(otherwise, "%s", f.Message)
 }
 
-// judge makes the end of what running a tool brought. A result counts whatever
-// became of the context meanwhile: what happened, happened.
-func (e *Executor) judge(ctx context.Context, j *job, a answer) ending {
+// endingOf returns the ending for a tool's answer. A result counts even if the context has
+// ended meanwhile.
+func (e *Executor) endingOf(ctx context.Context, j *job, a answer) ending {
 	if a.err == nil {
-		return j.judgeResult(a)
+		return j.endingOfResult(a)
 	}
 	if p, ok := errors.AsType[*panics.Error](a.err); ok {
 		e.cfg.Log.ErrorContext(ctx, "tool panicked", "tool", j.entry.Spec.Name, "key", j.Key, "error", p)
-		return j.unsure(failed("internal", "%s failed inside; %s", j.entry.Spec.Name, j.maybe()))
+		return j.orUnknown(failed("internal", "%s failed inside; %s", j.entry.Spec.Name, j.advice()))
 	}
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, errLost), errors.Is(a.err, errLost):
-		return ending{handOn: true, lost: true}
+		return ending{handOver: true, lost: true}
 	case errors.Is(cause, errCancelled):
 		return j.cancelled()
 	case errors.Is(a.err, errUnverified) && (cause == nil || errors.Is(cause, errTimeout)):
@@ -129,28 +129,28 @@ func (e *Executor) judge(ctx context.Context, j *job, a answer) ending {
 	case errors.Is(cause, errTimeout):
 		return j.timedOut()
 	case cause != nil && j.effect != toolv1.Effect_EFFECT_UNSAFE:
-		return ending{handOn: true} // the process ends
+		return ending{handOver: true} // the process ends
 	case cause != nil:
 		return j.unknown()
 	}
-	return e.judgeError(ctx, j, a)
+	return e.endingOfError(ctx, j, a)
 }
 
-// judgeError is for errors of a tool that had all the time it wanted.
-func (e *Executor) judgeError(ctx context.Context, j *job, a answer) ending {
+// endingOfError returns the ending for an error of a tool whose context had not ended.
+func (e *Executor) endingOfError(ctx context.Context, j *job, a answer) ending {
 	f := fault.From(a.err)
 	switch f.Kind {
 	case fault.Internal:
 		e.cfg.Log.ErrorContext(ctx, "tool failed", "tool", j.entry.Spec.Name, "key", j.Key, "error", a.err)
-		return j.unsure(failed("internal", "%s failed inside; %s", j.entry.Spec.Name, j.maybe()))
+		return j.orUnknown(failed("internal", "%s failed inside; %s", j.entry.Spec.Name, j.advice()))
 	case fault.Unavailable, fault.Deadline, fault.Cancelled, fault.Limited:
-		e.cfg.Log.WarnContext(ctx, "tool's far end did not serve it", "tool", j.entry.Spec.Name, "key", j.Key, "error", a.err)
-		return j.unsure(failed(f.Kind.String(), "%s; %s", f.Message, j.maybe()))
+		e.cfg.Log.WarnContext(ctx, "tool's remote side did not serve it", "tool", j.entry.Spec.Name, "key", j.Key, "error", a.err)
+		return j.orUnknown(failed(f.Kind.String(), "%s; %s", f.Message, j.advice()))
 	}
-	return a.weigh(j, j.fromFault(a.err, f.Kind.String()))
+	return a.afterEarlierTry(j, j.fromFault(a.err, f.Kind.String()))
 }
 
-func (j *job) judgeResult(a answer) ending {
+func (j *job) endingOfResult(a answer) ending {
 	if size, limit := len(a.result.JSON()), j.entry.Spec.OutputCap; size > limit {
 		did := ""
 		if j.effect != toolv1.Effect_EFFECT_PURE && !a.result.IsError() {
@@ -163,17 +163,17 @@ func (j *job) judgeResult(a answer) ending {
 		return failed("output_too_large", "%sthe result of %s has %d bytes, over the limit of %d: %s", did, j.entry.Spec.Name, size, limit, less)
 	}
 	if a.result.IsError() {
-		return a.weigh(j, ending{state: toolv1.OutcomeState_OUTCOME_STATE_ERROR, result: a.result})
+		return a.afterEarlierTry(j, ending{state: toolv1.OutcomeState_OUTCOME_STATE_ERROR, result: a.result})
 	}
 	return ending{state: toolv1.OutcomeState_OUTCOME_STATE_OK, result: a.result}
 }
 
-// weigh looks at an error that a tool gave to a call which had been tried before:
-// a far end that takes keys may mean the second time only. Those that are asked
-// first (same_tx, verify) have said that there was no first one.
-func (a answer) weigh(j *job, e ending) ending {
+// afterEarlierTry returns the ending for an error of a tool that had been tried before. With the
+// effect keyed, the error may concern only the second try. With same_tx and verify it is
+// certain that the first try had no effect.
+func (a answer) afterEarlierTry(j *job, e ending) ending {
 	if a.tried && j.effect == toolv1.Effect_EFFECT_KEYED {
-		return j.doubted(e)
+		return j.uncertain(e)
 	}
 	return e
 }

@@ -17,7 +17,7 @@ import (
 	"signalbox.dev/services/tool-executor/internal/tool"
 )
 
-// Ledger is what remembers calls: see package ledger for the contracts.
+// Ledger is the part of *ledger.Ledger that the executor needs.
 type Ledger interface {
 	Claim(ctx context.Context, c ledger.Call) (ledger.Claim, error)
 	Record(ctx context.Context, ws id.Workspace, attempt int, o *toolv1.Outcome) error
@@ -28,19 +28,19 @@ type Ledger interface {
 	TakeOver(ctx context.Context, o ledger.Open) (ledger.Claim, error)
 }
 
-// Presence knows which executors live.
+// Presence tells which executors are alive.
 type Presence interface {
-	// Absent returns those of names whose process is gone as far as anybody can see:
-	// it has ended, or has lost its connection for the moment.
+	// Absent returns those of names whose process has ended or has lost its connection to
+	// Postgres.
 	Absent(ctx context.Context, names []string) ([]string, error)
 }
 
-// Config is what an Executor works with. All fields are needed.
+// Config has an Executor's dependencies and settings. All fields are required.
 type Config struct {
 	Catalogue *tool.Catalogue
 	Ledger    Ledger
 	Presence  Presence
-	// Announce tells who waits that an outcome is recorded; it may fail silently.
+	// Announce sends a recorded outcome to the call's runner. It may fail silently.
 	Announce func(ctx context.Context, o *toolv1.Outcome)
 	Log      *slog.Logger
 	Metrics  *Metrics
@@ -48,13 +48,13 @@ type Config struct {
 	Slots        int           // calls at a time
 	PerWorkspace int           // of them, at most this many for one workspace
 	Waiting      int           // calls of one workspace that may wait for a slot
-	Wait         time.Duration // how long a call waits for one before another executor may have it
+	Wait         time.Duration // how long a call waits for a slot before it goes back to the queue
 	Renew        time.Duration // how often leases are renewed
 	Quiet        time.Duration // without a renewal, until calls of a process that is gone are taken over; at least twice Renew
 	Lease        time.Duration // the same for a process that is only silent
-	Look         time.Duration // how often Sweep looks
+	SweepEvery   time.Duration // how often Sweep looks
 	Grace        time.Duration // for a tool to return after its context has ended
-	Insist       time.Duration // for recording an outcome while the database is away
+	RecordFor    time.Duration // for recording an outcome while the database is away
 }
 
 // Executor runs calls. Handle and Cancel may be called from any goroutine.
@@ -63,15 +63,14 @@ type Executor struct {
 	tools sync.WaitGroup // goroutines that run tools
 	slots *fair.Semaphore[id.Workspace]
 
-	mu    sync.Mutex // guards hands
-	hands hands
+	mu     sync.Mutex // guards hands
+	active active
 }
 
-// New returns an executor. KeepLeases must run for as long as Handle is called or
-// Sweep runs.
+// New returns an executor. KeepLeases must run as long as Handle or Sweep does.
 func New(cfg Config) *Executor {
 	return &Executor{
-		cfg: cfg, hands: newHands(),
+		cfg: cfg, active: newActive(),
 		slots: fair.New[id.Workspace](fair.Limits{Slots: cfg.Slots, PerKey: cfg.PerWorkspace, Waiting: cfg.Waiting}),
 	}
 }
@@ -83,12 +82,12 @@ var (
 	errLost      = errors.New("another executor has the call")
 )
 
-// errInHand is why a call is not admitted that this process has claimed already.
-var errInHand = errors.New("the call is being run here already")
+// errActive means that this process has claimed the call already.
+var errActive = errors.New("the call is being run here already")
 
-// Handle runs a call unless it was run before or is in somebody's hands, and sees to
-// it that its outcome is recorded. ctx bounds the work: when its cause is
-// bus.ErrDraining, the call is handed to another executor where its effect allows that.
+// Handle runs a call and records its outcome, unless the call is done or another executor
+// works on it. If ctx ends with the cause bus.ErrDraining, the call is handed to another
+// executor where its effect allows that.
 func (e *Executor) Handle(ctx context.Context, msg *toolv1.Call) error {
 	j, err := newJob(msg, e.cfg.Catalogue)
 	if err != nil {
@@ -98,8 +97,8 @@ func (e *Executor) Handle(ctx context.Context, msg *toolv1.Call) error {
 	defer cancel(nil)
 	j.cancel = cancel
 	if err := e.admit(work, j); err != nil {
-		if errors.Is(err, errInHand) {
-			return nil // as below
+		if errors.Is(err, errActive) {
+			return nil // the call does not depend on this message
 		}
 		return err
 	}
@@ -120,33 +119,33 @@ func (e *Executor) Handle(ctx context.Context, msg *toolv1.Call) error {
 		e.cfg.Log.DebugContext(ctx, "tool call answered from the ledger", "tool", j.msg.GetToolName(), "key", j.Key)
 		e.cfg.Announce(ctx, claim.Done)
 		return nil
-	case claim.Kept:
-		return nil // the message is one too many: see Sweep
+	case claim.Stored:
+		return nil // the call does not depend on this message: see Sweep
 	case claim.Attempt == 0:
-		return bus.RetryAfter(busyReturn, errors.New("an executor of the version before is at work on the call"))
+		return bus.RetryAfter(oldVersionRetry, errors.New("an executor of the previous version works on the call"))
 	}
-	return e.carryOut(work, j, claim, asked)
+	return e.complete(work, j, claim, asked)
 }
 
-// carryOut brings a claimed call to its end. asked is from when the claim is good.
-func (e *Executor) carryOut(ctx context.Context, j *job, claim ledger.Claim, asked time.Time) error {
-	e.claimed(j, claim, asked)
+// complete runs a claimed call and records its outcome. The claim is valid from asked on.
+func (e *Executor) complete(ctx context.Context, j *job, claim ledger.Claim, asked time.Time) error {
+	e.setClaim(j, claim, asked)
 	start := time.Now()
 	end := e.perform(ctx, j)
-	if end.handOn {
+	if end.handOver {
 		return e.release(ctx, j, end)
 	}
 	return e.finish(ctx, j, end, time.Since(start))
 }
 
-// perform brings about the end of a claimed call.
+// perform decides or runs a claimed call.
 func (e *Executor) perform(ctx context.Context, j *job) ending {
 	if end, over := e.decide(ctx, j); over {
 		return end
 	}
 	limit := j.entry.Spec.Deadline
 	if j.repeated() && j.effect == toolv1.Effect_EFFECT_VERIFY {
-		limit += j.entry.Spec.Settle // it is looked up for so long before it is run
+		limit += j.entry.Spec.Settle // verify may take this long before the run
 	}
 	until := time.Now().Add(limit)
 	if d := j.deadline(); !d.IsZero() && d.Before(until) {
@@ -157,14 +156,14 @@ func (e *Executor) perform(ctx context.Context, j *job) ending {
 	return e.run(ctx, j)
 }
 
-// decide returns the end of a call that needs no run.
+// decide returns the ending of a call that needs no run.
 func (e *Executor) decide(ctx context.Context, j *job) (ending, bool) {
 	if !j.known {
-		return j.doubted(failed("unknown_tool", "there is no tool called %q; use one of those that are listed", j.msg.GetToolName())), true
+		return j.uncertain(failed("unknown_tool", "there is no tool called %q; use one of those that are listed", j.msg.GetToolName())), true
 	}
 	args, err := j.entry.Check(j.msg.GetArgsJson())
 	if err != nil {
-		return j.doubted(j.fromFault(err, "invalid_arguments")), true
+		return j.uncertain(j.fromFault(err, "invalid_arguments")), true
 	}
 	j.args = args
 	if e.isCancelled(j) {
@@ -174,7 +173,7 @@ func (e *Executor) decide(ctx context.Context, j *job) (ending, bool) {
 		return j.timedOut(), true
 	}
 	if a := j.entry.Tool.Available(ctx); !a.Available {
-		return j.doubted(j.notAvailable(a)), true
+		return j.uncertain(j.notAvailable(a)), true
 	}
 	if j.repeated() && j.effect == toolv1.Effect_EFFECT_UNSAFE {
 		return j.unknown(), true
@@ -182,8 +181,7 @@ func (e *Executor) decide(ctx context.Context, j *job) (ending, bool) {
 	return ending{}, false
 }
 
-// Wait returns when all tools have returned, or ctx is done. It is for the end,
-// after the last Handle.
+// Wait returns when all tools have returned or ctx is done. Call it after the last Handle.
 func (e *Executor) Wait(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() { // ends with the last tool
@@ -194,6 +192,6 @@ func (e *Executor) Wait(ctx context.Context) error {
 	case <-done:
 		return nil
 	case <-ctx.Done():
-		return errors.New("some tools hold on")
+		return errors.New("some tools have not returned")
 	}
 }

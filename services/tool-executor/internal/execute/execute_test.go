@@ -268,18 +268,18 @@ func TestDeadlines(t *testing.T) {
 	// Somebody began, and then its time was over: only a pure tool certainly did nothing.
 	c := w.call("effective", `{}`)
 	c.Deadline = timestamppb.New(time.Now().Add(-time.Second))
-	letGo(t, w.dead(t, c), c)
+	stop(t, w.dead(t, c), c)
 	if err := e.Handle(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
 	w.ended(t, c, unknown, "timeout")
 }
 
-func TestAToolThatHoldsOn(t *testing.T) {
+func TestToolDoesNotReturn(t *testing.T) {
 	t.Parallel()
-	letGo := make(chan struct{})
+	stop := make(chan struct{})
 	deaf := newFake("deaf", pure, func(context.Context, tool.Call) (tool.Result, error) {
-		<-letGo
+		<-stop
 		return tool.Text("late"), nil
 	})
 	deaf.spec.Deadline = 50 * time.Millisecond
@@ -290,17 +290,17 @@ func TestAToolThatHoldsOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.ended(t, c, failed, "timeout")
-	if !strings.Contains(e.log.String(), "holds on") {
-		t.Error("nothing is logged about a tool that holds on")
+	if !strings.Contains(e.log.String(), "does not return") {
+		t.Error("nothing is logged about a tool that does not return")
 	}
 	// It keeps its slot: with a second one the executor is full.
 	if err := e.Handle(t.Context(), w.call("deaf", `{}`)); err != nil {
 		t.Fatal(err)
 	}
 	if err := e.Handle(t.Context(), w.call("act", `{}`)); err == nil {
-		t.Error("a call was admitted while tools hold on to all slots")
+		t.Error("a call was admitted while hanging tools have all slots")
 	}
-	close(letGo)
+	close(stop)
 	if err := e.Wait(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -356,11 +356,11 @@ func TestSlots(t *testing.T) {
 // A slot that becomes free goes to the workspace that has none, and not to who came first.
 func TestSlotsGoByTurn(t *testing.T) {
 	t.Parallel()
-	begun, letGo := make(chan id.Workspace), make(chan struct{})
+	begun, stop := make(chan id.Workspace), make(chan struct{})
 	w := newWorld(t, newFake("act", pure, func(ctx context.Context, _ tool.Call) (tool.Result, error) {
 		actor, _ := identity.From(ctx)
 		begun <- actor.Workspace
-		<-letGo
+		<-stop
 		return tool.Text("done"), nil
 	}))
 	e := w.start(t, func(c *execute.Config) { c.Slots, c.PerWorkspace, c.Wait = 1, 1, patience })
@@ -388,11 +388,11 @@ func TestSlotsGoByTurn(t *testing.T) {
 	for e.Waiting() < flood+1 {
 		runtime.Gosched()
 	}
-	letGo <- struct{}{}
+	stop <- struct{}{}
 	if ws := <-begun; ws != other {
 		t.Error("the next call is one of the flood, want the other workspace's")
 	}
-	close(letGo)
+	close(stop)
 	for range flood {
 		<-begun
 	}
@@ -513,7 +513,7 @@ func TestTheDatabaseIsAwayWhenAToolHasRun(t *testing.T) {
 	var u *unsteady
 	e := w.start(t, func(c *execute.Config) {
 		u = &unsteady{Ledger: ledger.New(w.db, "unsteady", patience), failures: 2}
-		c.Ledger, c.Insist = u, 2*time.Second
+		c.Ledger, c.RecordFor = u, 2*time.Second
 	})
 	c := w.call("act", `{}`)
 	if err := e.Handle(t.Context(), c); err != nil {
@@ -548,11 +548,11 @@ func TestDrain(t *testing.T) {
 		w := newWorld(t, act)
 		leaving := w.start(t, nil)
 		c := w.call("act", `{}`)
-		ctx, letGo := context.WithCancelCause(t.Context())
+		ctx, stop := context.WithCancelCause(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- leaving.Handle(ctx, c) }()
 		<-begun
-		letGo(bus.ErrDraining)
+		stop(bus.ErrDraining)
 		err := <-ended
 		if effect == unsafe {
 			if err != nil {

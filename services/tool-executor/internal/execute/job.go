@@ -21,8 +21,8 @@ import (
 	"signalbox.dev/services/tool-executor/internal/tool"
 )
 
-// job is one call in hand. What no comment says otherwise of belongs to the
-// goroutine of Handle or Sweep, and to that of the tool while it runs.
+// job is one active call. Unless a comment says otherwise, its fields belong to the goroutine
+// of Handle or Sweep, and to that of the tool while it runs.
 type job struct {
 	ledger.Ref
 	msg    *toolv1.Call
@@ -34,15 +34,15 @@ type job struct {
 	args   json.RawMessage
 	former []string // executors that had begun with it before
 	cancel context.CancelCauseFunc
-	begun  atomic.Bool // our own run has begun
+	begun  atomic.Bool // this executor has begun to run the tool
 
-	attempt   int       // of our claim; 0 before it; guarded by Executor.mu
-	confirmed time.Time // when the claim was certainly ours; guarded by Executor.mu
-	abandoned bool      // its tool holds on and keeps the slot; guarded by Executor.mu
+	attempt   int       // of this executor's claim; 0 before it; guarded by Executor.mu
+	confirmed time.Time // when the claim was last known to be valid; guarded by Executor.mu
+	abandoned bool      // the tool has not returned and keeps the slot; guarded by Executor.mu
 }
 
-// newJob reads a message. The bus lets only the agent-runner publish calls, which
-// has verified whom they are for: that is why an actor may be made of one.
+// newJob decodes a call. It trusts the call's identity, because the bus lets only
+// agent-runner publish calls and agent-runner has verified it.
 func newJob(msg *toolv1.Call, catalogue *tool.Catalogue) (*job, error) {
 	j := &job{msg: msg, effect: toolv1.Effect_EFFECT_PURE} // an unknown tool does nothing
 	var errs [5]error
@@ -68,14 +68,14 @@ func newJob(msg *toolv1.Call, catalogue *tool.Catalogue) (*job, error) {
 	return j, nil
 }
 
-// maxID bounds names that a model made up and that we write down.
+// maxID bounds ids and names that come from a model and are stored.
 const maxID = 512
 
-// row is what the ledger is told.
+// row returns the call for the ledger.
 func (j *job) row() (ledger.Call, error) {
 	work, err := proto.Marshal(j.msg)
 	if err != nil {
-		return ledger.Call{}, fmt.Errorf("write the call down: %w", err)
+		return ledger.Call{}, fmt.Errorf("encode the call: %w", err)
 	}
 	return ledger.Call{
 		Ref: j.Ref, Run: j.run, Session: j.actor.Session,
@@ -84,8 +84,8 @@ func (j *job) row() (ledger.Call, error) {
 	}, nil
 }
 
-// request is a digest of what a call asks for. How the arguments are spaced is no
-// part of it, nor what may differ when the call is dispatched once more.
+// request returns a digest of what a call asks for. It ignores the arguments' whitespace and
+// the fields that may differ when the call is dispatched again.
 func request(msg *toolv1.Call) []byte {
 	h := sha256.New()
 	args := []byte(msg.GetArgsJson())
@@ -94,20 +94,20 @@ func request(msg *toolv1.Call) []byte {
 		args = compact.Bytes()
 	}
 	for _, part := range [][]byte{[]byte(msg.GetRunId()), []byte(msg.GetToolName()), args} {
-		h.Write([]byte(strconv.Itoa(len(part)) + ":")) // a hash never refuses
+		h.Write([]byte(strconv.Itoa(len(part)) + ":")) // never fails
 		h.Write(part)
 	}
 	return h.Sum(nil)
 }
 
-// writable is s as Postgres takes it; models make up names with anything in them.
+// writable replaces NUL, which Postgres refuses and a model's names may contain.
 func writable(s string) string { return strings.ReplaceAll(s, "\x00", "\uFFFD") }
 
 func (j *job) call() tool.Call {
 	return tool.Call{Key: j.Key, Args: j.args, Timezone: j.msg.GetTimezone(), OutputCap: j.entry.Spec.OutputCap}
 }
 
-// deadline is the zero time when the caller waits for as long as the tool may take.
+// deadline returns the call's deadline, or the zero time if it has none.
 func (j *job) deadline() time.Time {
 	if !j.msg.GetDeadline().IsValid() {
 		return time.Time{}
@@ -115,16 +115,15 @@ func (j *job) deadline() time.Time {
 	return j.msg.GetDeadline().AsTime()
 }
 
-// repeated reports whether somebody may have run the tool for this call before.
-// It is for the time after the claim.
+// repeated reports whether an earlier claim may have run the tool. It is valid after the claim.
 func (j *job) repeated() bool { return j.attempt > 1 }
 
-// harmless reports whether nothing can have happened in the world.
-func (j *job) harmless() bool {
+// withoutEffect reports whether the call cannot have taken effect.
+func (j *job) withoutEffect() bool {
 	return j.effect == toolv1.Effect_EFFECT_PURE || !j.repeated() && !j.begun.Load()
 }
 
-// repeatable reports whether running the tool twice does no more than once.
+// repeatable reports whether running the tool twice has the effect of running it once.
 func (j *job) repeatable() bool {
 	switch j.effect {
 	case toolv1.Effect_EFFECT_PURE, toolv1.Effect_EFFECT_SAME_TX, toolv1.Effect_EFFECT_KEYED:

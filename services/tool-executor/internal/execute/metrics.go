@@ -9,7 +9,7 @@ import (
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
 )
 
-// Metrics count calls. Tools are a label, so what models make up is one of them.
+// Metrics count calls by tool. All unknown names share the label value "unknown".
 type Metrics struct {
 	calls     *prometheus.HistogramVec
 	running   prometheus.Gauge

@@ -13,13 +13,13 @@ import (
 
 // Bounds of writing to the ledger.
 const (
-	writeTimeout = 3 * time.Second // one write; also all there is for it when the call must be let go of
-	writePause   = 100 * time.Millisecond
-	lostReturn   = time.Second // when the call that is somebody else's is looked at again
-	handOnReturn = 20 * time.Millisecond
+	writeTimeout  = 3 * time.Second // one write, also when the process shuts down
+	writePause    = 100 * time.Millisecond
+	lostRetry     = time.Second // redelivery of a call that another executor has
+	handOverRetry = 20 * time.Millisecond
 )
 
-// finish records the end and tells of it.
+// finish records the outcome and announces it.
 func (e *Executor) finish(ctx context.Context, j *job, end ending, took time.Duration) error {
 	o := &toolv1.Outcome{
 		Key: j.Key.String(), RunId: j.run.String(), ToolCallId: writable(j.msg.GetToolCallId()), ToolName: writable(j.msg.GetToolName()),
@@ -28,54 +28,54 @@ func (e *Executor) finish(ctx context.Context, j *job, end ending, took time.Dur
 	}
 	if err := e.record(ctx, j, o); err != nil {
 		if errors.Is(err, ledger.ErrLost) {
-			// Not acked: that would take the message away from whoever works on it now.
-			return bus.RetryAfter(lostReturn, fmt.Errorf("outcome of call %s not recorded: %w", j.Key, err))
+			// An ack would take the message away from the executor that has the call now.
+			return bus.RetryAfter(lostRetry, fmt.Errorf("outcome of call %s not recorded: %w", j.Key, err))
 		}
 		return err
 	}
-	e.settled(j)
+	e.finished(j)
 	e.cfg.Announce(ctx, o)
-	e.tell(ctx, j, o)
+	e.report(ctx, j, o)
 	return nil
 }
 
-// record insists: the tool has run, and what is not written down now may have to
-// be called unknown later.
+// record retries for Config.RecordFor: the tool has run, and without its outcome the call may
+// have to end as unknown.
 func (e *Executor) record(ctx context.Context, j *job, o *toolv1.Outcome) error {
-	until := time.Now().Add(e.cfg.Insist)
+	until := time.Now().Add(e.cfg.RecordFor)
 	for pause := writePause; ; pause = min(2*pause, lastPause) {
 		err := e.write(ctx, func(ctx context.Context) error { return e.cfg.Ledger.Record(ctx, j.Workspace, j.attempt, o) })
 		if err == nil || errors.Is(err, ledger.ErrLost) || time.Now().After(until) {
 			return err
 		}
 		e.cfg.Log.WarnContext(ctx, "outcome not recorded yet", "key", j.Key, "error", err)
-		if !wait(ctx, pause) {
+		if !sleep(ctx, pause) {
 			return err // the process ends
 		}
 	}
 }
 
-// write writes under a context of its own: the call's may have ended.
+// write calls f with its own timeout, because the call's context may have ended.
 func (*Executor) write(ctx context.Context, f func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
 	defer cancel()
 	return f(ctx)
 }
 
-// release lets another executor go on with the call.
+// release lets another executor continue the call.
 func (e *Executor) release(ctx context.Context, j *job, end ending) error {
 	if end.lost {
-		return bus.RetryAfter(lostReturn, fmt.Errorf("call %s: %w", j.Key, errLost))
+		return bus.RetryAfter(lostRetry, fmt.Errorf("call %s: %w", j.Key, errLost))
 	}
 	err := e.write(ctx, func(ctx context.Context) error { return e.cfg.Ledger.Release(ctx, j.Ref, j.attempt) })
 	if err != nil && !errors.Is(err, ledger.ErrLost) {
-		e.cfg.Log.WarnContext(ctx, "call not released: its lease must run out", "key", j.Key, "error", err)
+		e.cfg.Log.WarnContext(ctx, "call not released: its lease must expire", "key", j.Key, "error", err)
 	}
-	return bus.RetryAfter(handOnReturn, fmt.Errorf("call %s is handed on: %w", j.Key, bus.ErrDraining))
+	return bus.RetryAfter(handOverRetry, fmt.Errorf("call %s is handed over: %w", j.Key, bus.ErrDraining))
 }
 
-// tell logs and counts a call, once. Arguments and results stay out of it.
-func (e *Executor) tell(ctx context.Context, j *job, o *toolv1.Outcome) {
+// report logs and counts a call, without its arguments and result.
+func (e *Executor) report(ctx context.Context, j *job, o *toolv1.Outcome) {
 	e.cfg.Metrics.done(j, o)
 	e.cfg.Log.InfoContext(ctx, "tool call",
 		"tool", o.GetToolName(), "workspace", j.Workspace, "session", j.actor.Session, "run", j.run, "key", j.Key, "tool_call_id", o.GetToolCallId(),
@@ -83,8 +83,8 @@ func (e *Executor) tell(ctx context.Context, j *job, o *toolv1.Outcome) {
 		"error_type", o.GetErrorType(), "attempt", j.attempt)
 }
 
-// KeepLeases renews the leases of the calls in hand until ctx is done, and lets
-// go of those that were lost.
+// KeepLeases renews the leases of active calls until ctx is done, and cancels the calls whose
+// claim was lost.
 func (e *Executor) KeepLeases(ctx context.Context) {
 	t := time.NewTicker(e.cfg.Renew)
 	defer t.Stop()
@@ -99,20 +99,20 @@ func (e *Executor) KeepLeases(ctx context.Context) {
 			continue
 		}
 		if err := e.renew(ctx, held, refs); err != nil && ctx.Err() == nil {
-			// Others may take the calls over now, if they can reach the database. A tool
-			// that runs goes on: what its effect allows is decided there.
+			// Executors that reach the database may take the calls over. A tool that runs here
+			// continues; the other executor does what the tool's effect allows.
 			e.cfg.Log.WarnContext(ctx, "leases not renewed", "error", err)
 		}
 	}
 }
 
-// held returns the claimed calls in hand with their attempts.
+// held returns the claimed active calls with their attempts.
 func (e *Executor) held() (map[*job]int, []ledger.Ref) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	held := make(map[*job]int, len(e.hands.jobs))
-	refs := make([]ledger.Ref, 0, len(e.hands.jobs))
-	for ref, j := range e.hands.jobs {
+	held := make(map[*job]int, len(e.active.jobs))
+	refs := make([]ledger.Ref, 0, len(e.active.jobs))
+	for ref, j := range e.active.jobs {
 		if j.attempt > 0 {
 			held[j] = j.attempt
 			refs = append(refs, ref)
@@ -121,7 +121,7 @@ func (e *Executor) held() (map[*job]int, []ledger.Ref) {
 	return held, refs
 }
 
-// renew renews leases and ends the calls whose claim is not ours any more.
+// renew renews leases and cancels the calls whose claim was lost.
 func (e *Executor) renew(ctx context.Context, held map[*job]int, refs []ledger.Ref) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
@@ -133,7 +133,7 @@ func (e *Executor) renew(ctx context.Context, held map[*job]int, refs []ledger.R
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for j, attempt := range held {
-		// A call that is recorded meanwhile is not among them either; its tool has ended.
+		// A call that was recorded meanwhile is missing too; its tool has ended.
 		if current[j.Ref] != attempt {
 			j.cancel(errLost)
 		} else if j.confirmed.Before(asked) {

@@ -101,7 +101,7 @@ type moment int
 
 const (
 	never moment = iota
-	claimed
+	setClaim
 	beforeRecord
 	recorded
 	announced
@@ -213,7 +213,7 @@ type mortalLedger struct {
 
 func (l *mortalLedger) Claim(ctx context.Context, c ledger.Call) (ledger.Claim, error) {
 	claim, err := l.Ledger.Claim(ctx, c)
-	return claim, errors.Join(err, l.m.pass(claimed))
+	return claim, errors.Join(err, l.m.pass(setClaim))
 }
 
 func (l *mortalLedger) Record(ctx context.Context, ws id.Workspace, attempt int, o *toolv1.Outcome) error {

@@ -13,36 +13,36 @@ import (
 	"signalbox.dev/services/tool-executor/internal/tool"
 )
 
-// Backoff between runs of a tool whose far end is unavailable.
+// Backoff between runs of a tool whose remote side is unavailable.
 const (
 	firstPause = 50 * time.Millisecond
 	lastPause  = 2 * time.Second
 )
 
-// cancelGrace is Grace for a call that a person stopped: they wait for it.
+// cancelGrace bounds Config.Grace for a call that a person stopped, because they wait for it.
 const cancelGrace = 100 * time.Millisecond
 
-// answer is what came of running a tool.
+// answer is the result of running a tool.
 type answer struct {
 	result tool.Result
 	err    error
 	tried  bool // it had been run before, here or by another executor
 }
 
-// errUnverified marks a call of which nobody could find out whether it happened.
+// errUnverified means that it could not be found out whether the call took effect.
 var errUnverified = errors.New("not known whether the call took effect")
 
-// run runs the tool under ctx, whose deadline is the call's, and never waits for
-// it much longer than that.
+// run runs the tool under ctx, whose deadline is the call's. It waits at most Config.Grace
+// longer than that.
 func (e *Executor) run(ctx context.Context, j *job) ending {
-	done := make(chan answer, 1) // of one, so that a tool which nobody waits for can end
+	done := make(chan answer, 1) // buffered so that an abandoned tool can end
 	e.tools.Go(func() {
-		defer e.returned(j)
+		defer e.toolReturned(j)
 		done <- e.attempt(ctx, j)
 	})
 	select {
 	case a := <-done:
-		return e.judge(ctx, j, a)
+		return e.endingOf(ctx, j, a)
 	case <-ctx.Done():
 	}
 	limit := e.cfg.Grace
@@ -53,23 +53,23 @@ func (e *Executor) run(ctx context.Context, j *job) ending {
 	defer grace.Stop()
 	select {
 	case a := <-done:
-		return e.judge(ctx, j, a)
+		return e.endingOf(ctx, j, a)
 	case <-grace.C:
 	}
 	e.abandon(j)
-	e.cfg.Log.ErrorContext(ctx, "tool holds on after its context has ended", "tool", j.entry.Spec.Name, "key", j.Key)
-	return e.judge(ctx, j, answer{err: context.Cause(ctx)})
+	e.cfg.Log.ErrorContext(ctx, "tool does not return after its context has ended", "tool", j.entry.Spec.Name, "key", j.Key)
+	return e.endingOf(ctx, j, answer{err: context.Cause(ctx)})
 }
 
-// attempt runs the tool, again while its far end is unavailable and that is
-// harmless. A panic is an error.
+// attempt runs the tool. It retries while the remote side is unavailable, if the effect
+// allows that. A panic becomes an error.
 func (e *Executor) attempt(ctx context.Context, j *job) (a answer) {
 	defer panics.Recover(&a.err)
 	call := j.call()
 	tried := j.repeated()
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		if tried && j.effect == toolv1.Effect_EFFECT_VERIFY {
-			r, found, err := e.lookUp(ctx, j, call)
+			r, found, err := e.verify(ctx, j, call)
 			if err != nil {
 				return answer{err: err}
 			}
@@ -83,15 +83,15 @@ func (e *Executor) attempt(ctx context.Context, j *job) (a answer) {
 		j.begun.Store(true)
 		r, err := j.entry.Tool.Run(ctx, call)
 		again := j.repeatable() || j.effect == toolv1.Effect_EFFECT_VERIFY
-		if err == nil || !again || !passing(err) || !wait(ctx, pause) {
+		if err == nil || !again || !transient(err) || !sleep(ctx, pause) {
 			return answer{r, err, tried}
 		}
 		tried = true
 	}
 }
 
-// confirm returns when the claim is certainly ours, or was so a moment ago: others
-// take it over only when it has not been renewed for longer.
+// confirm returns nil when the claim was renewed within Config.Quiet, before which no other
+// executor takes it over.
 func (e *Executor) confirm(ctx context.Context, j *job) error {
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		e.mu.Lock()
@@ -104,21 +104,21 @@ func (e *Executor) confirm(ctx context.Context, j *job) error {
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx) // errLost among others
-		case err != nil && !wait(ctx, pause):
+		case err != nil && !sleep(ctx, pause):
 			return err
 		}
 	}
 }
 
-// lookUp finds out what became of a call that somebody may have run, and returns
-// when it is found, or when it is certain that it will not be: see the package's
-// comment. Its error is one of errUnverified.
-func (e *Executor) lookUp(ctx context.Context, j *job, call tool.Call) (r tool.Result, found bool, err error) {
+// verify finds out whether a call that an earlier attempt may have run took effect. It returns
+// when the effect is found or when it is certain that there will be none; see the package
+// comment. Its errors wrap errUnverified.
+func (e *Executor) verify(ctx context.Context, j *job, call tool.Call) (r tool.Result, found bool, err error) {
 	v, ok := j.entry.Tool.(tool.Verifier)
 	if !ok { // NewCatalogue refuses it
 		return tool.Result{}, false, errUnverified
 	}
-	var settled time.Time // when what is not found will not be; zero while others may be at it
+	var settled time.Time // from then on "not found" is certain; zero while others may act
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		if settled.IsZero() && e.allGone(ctx, j) {
 			settled = time.Now().Add(j.entry.Spec.Settle)
@@ -126,16 +126,16 @@ func (e *Executor) lookUp(ctx context.Context, j *job, call tool.Call) (r tool.R
 		late := !settled.IsZero() && !time.Now().Before(settled)
 		r, found, err := v.Verify(ctx, call)
 		switch {
-		case err != nil && !passing(err):
+		case err != nil && !transient(err):
 			return tool.Result{}, false, errors.Join(errUnverified, err)
 		case err == nil && (found || late):
 			return r, found, nil
 		}
 		next := pause
 		if left := time.Until(settled); err == nil && left > 0 {
-			next = min(next, 2*left) // wait takes half of it at least
+			next = min(next, 2*left) // sleep takes half of it at least
 		}
-		if !wait(ctx, next) {
+		if !sleep(ctx, next) {
 			return tool.Result{}, false, errors.Join(errUnverified, context.Cause(ctx), err)
 		}
 	}
@@ -148,19 +148,19 @@ func (e *Executor) allGone(ctx context.Context, j *job) bool {
 	}
 	absent, err := e.cfg.Presence.Absent(ctx, j.former)
 	if err != nil && ctx.Err() == nil {
-		e.cfg.Log.WarnContext(ctx, "not known whether executors live", "error", err)
+		e.cfg.Log.WarnContext(ctx, "presence of executors not read", "error", err)
 	}
 	return err == nil && len(absent) == len(j.former)
 }
 
-// passing reports whether the same call may work in a moment.
-func passing(err error) bool {
+// transient reports whether the same call may succeed a moment later.
+func transient(err error) bool {
 	f, ok := errors.AsType[*fault.Error](err)
 	return ok && (f.Kind == fault.Unavailable || f.Kind == fault.Deadline || f.Kind == fault.Limited)
 }
 
-// wait waits for about d; it returns false when ctx ends before.
-func wait(ctx context.Context, d time.Duration) bool {
+// sleep waits for d/2 to d. It returns false if ctx ends before.
+func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d/2 + rand.N(d/2+1))
 	defer t.Stop()
 	select {

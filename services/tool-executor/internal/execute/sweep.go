@@ -16,35 +16,35 @@ import (
 	"signalbox.dev/services/tool-executor/internal/ledger"
 )
 
-// Sweep takes over the calls of executors that died, until ctx is done. Then those
-// that it took are finished within drain, or handed on, and it returns.
+// Sweep takes over the calls of dead executors until ctx is done. It then finishes the calls
+// it took within drain, or hands them over, and returns.
 //
-// Any number of executors sweep at once: a row is taken over by one of them.
+// Any number of executors may sweep at once; only one of them takes over a given row.
 func (e *Executor) Sweep(ctx context.Context, drain time.Duration) {
-	work, letGo := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer letGo(nil)
+	work, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer stop(nil)
 	var taken sync.WaitGroup
-	e.look(ctx, func(o ledger.Open, why string) {
+	e.watchOpen(ctx, func(o ledger.Open, why string) {
 		taken.Go(func() {
 			if err := panics.Try(func() error { return e.takeOver(work, o, why) }); err != nil {
 				e.cfg.Log.InfoContext(work, "call not taken over", "key", o.Key, "error", err)
 			}
 		})
 	})
-	timer := time.AfterFunc(drain, func() { letGo(bus.ErrDraining) })
+	timer := time.AfterFunc(drain, func() { stop(bus.ErrDraining) })
 	defer timer.Stop()
-	taken.Wait() // a tool that holds on is left behind after its grace
+	taken.Wait() // a tool that does not return is abandoned after its grace period
 }
 
-// sighting is what a look at a row showed, and since when.
+// sighting is the version of a row and when it was first seen.
 type sighting struct {
 	version string
 	since   time.Time
 }
 
-// look looks at the open calls at intervals and hands lost to whom it may concern.
-func (e *Executor) look(ctx context.Context, lost func(o ledger.Open, why string)) {
-	t := time.NewTicker(e.cfg.Look)
+// watchOpen reads the open calls at intervals and passes the stalled ones to takeOver.
+func (e *Executor) watchOpen(ctx context.Context, takeOver func(o ledger.Open, why string)) {
+	t := time.NewTicker(e.cfg.SweepEvery)
 	defer t.Stop()
 	seen := map[ledger.Ref]sighting{}
 	for last := time.Now(); ; {
@@ -57,8 +57,8 @@ func (e *Executor) look(ctx context.Context, lost func(o ledger.Open, why string
 		open, err := e.open(ctx)
 		now := time.Now()
 		if err != nil || asked.Sub(last) > e.cfg.Quiet || now.Sub(asked) > writeTimeout {
-			// The database was away, or this process stopped. It was so for others as
-			// well, perhaps, and they get the time to show up again.
+			// The database was unavailable or this process was stopped. The other executors
+			// may have been affected too and get time to renew their leases.
 			clear(seen)
 		}
 		last = now
@@ -68,10 +68,10 @@ func (e *Executor) look(ctx context.Context, lost func(o ledger.Open, why string
 			}
 			continue
 		}
-		seen = e.sight(open, seen, now)
+		seen = e.updateSightings(open, seen, now)
 		for _, s := range e.silent(ctx, open, seen, now) {
 			delete(seen, s.Ref)
-			lost(s.Open, s.why)
+			takeOver(s.Open, s.why)
 		}
 	}
 }
@@ -82,13 +82,14 @@ func (e *Executor) open(ctx context.Context) ([]ledger.Open, error) {
 	return e.cfg.Ledger.Open(ctx)
 }
 
-// sight notes since when each row is as it is; those in our own hands are no concern.
-func (e *Executor) sight(open []ledger.Open, seen map[ledger.Ref]sighting, now time.Time) map[ledger.Ref]sighting {
+// updateSightings returns since when each row has had its version, except for the rows of this
+// executor's own active calls.
+func (e *Executor) updateSightings(open []ledger.Open, seen map[ledger.Ref]sighting, now time.Time) map[ledger.Ref]sighting {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	next := make(map[ledger.Ref]sighting, len(open))
 	for _, o := range open {
-		if _, ours := e.hands.jobs[o.Ref]; ours {
+		if _, ours := e.active.jobs[o.Ref]; ours {
 			continue
 		}
 		s, ok := seen[o.Ref]
@@ -100,15 +101,15 @@ func (e *Executor) sight(open []ledger.Open, seen map[ledger.Ref]sighting, now t
 	return next
 }
 
-// silence is a call that nobody seems to be at work on.
-type silence struct {
+// stalled is a call without a live executor.
+type stalled struct {
 	ledger.Open
 	why string
 }
 
 // silent returns the rows that have not changed for too long.
-func (e *Executor) silent(ctx context.Context, open []ledger.Open, seen map[ledger.Ref]sighting, now time.Time) []silence {
-	var out, quiet []silence
+func (e *Executor) silent(ctx context.Context, open []ledger.Open, seen map[ledger.Ref]sighting, now time.Time) []stalled {
+	var out, quiet []stalled
 	var names []string
 	for _, o := range open {
 		s, ok := seen[o.Ref]
@@ -117,11 +118,11 @@ func (e *Executor) silent(ctx context.Context, open []ledger.Open, seen map[ledg
 		}
 		switch d := now.Sub(s.since); {
 		case d >= e.cfg.Lease:
-			out = append(out, silence{o, "silent"})
+			out = append(out, stalled{o, "silent"})
 		case d >= e.cfg.Quiet && o.Released:
-			out = append(out, silence{o, "released"})
+			out = append(out, stalled{o, "released"})
 		case d >= e.cfg.Quiet:
-			quiet = append(quiet, silence{o, "absent"})
+			quiet = append(quiet, stalled{o, "absent"})
 			names = append(names, o.Executor)
 		}
 	}
@@ -131,7 +132,7 @@ func (e *Executor) silent(ctx context.Context, open []ledger.Open, seen map[ledg
 	names, err := e.cfg.Presence.Absent(ctx, names)
 	if err != nil {
 		if ctx.Err() == nil {
-			e.cfg.Log.WarnContext(ctx, "not known whether executors live", "error", err)
+			e.cfg.Log.WarnContext(ctx, "presence of executors not read", "error", err)
 		}
 		return out
 	}
@@ -147,7 +148,7 @@ func (e *Executor) silent(ctx context.Context, open []ledger.Open, seen map[ledg
 	return out
 }
 
-// takeOver goes on with a call in place of whoever had it, if nobody else does.
+// takeOver claims a stalled call and completes it, unless another executor is faster.
 func (e *Executor) takeOver(ctx context.Context, o ledger.Open, why string) error {
 	work, err := e.cfg.Ledger.Work(ctx, o.Ref)
 	if err != nil {
@@ -155,7 +156,7 @@ func (e *Executor) takeOver(ctx context.Context, o ledger.Open, why string) erro
 	}
 	msg := &toolv1.Call{}
 	if err := proto.Unmarshal(work, msg); err != nil {
-		return fmt.Errorf("read the call: %w", err)
+		return fmt.Errorf("decode the call: %w", err)
 	}
 	j, err := newJob(msg, e.cfg.Catalogue)
 	if err != nil {
@@ -165,7 +166,7 @@ func (e *Executor) takeOver(ctx context.Context, o ledger.Open, why string) erro
 	defer cancel(nil)
 	j.cancel = cancel
 	if err := e.admit(ctx, j); err != nil {
-		return err // another one may have a slot, or we later
+		return err // another executor may have a slot, or this one later
 	}
 	defer e.leave(j)
 	asked := time.Now()
@@ -176,10 +177,10 @@ func (e *Executor) takeOver(ctx context.Context, o ledger.Open, why string) erro
 	e.cfg.Metrics.takeovers.WithLabelValues(why).Inc()
 	e.cfg.Log.WarnContext(ctx, "call taken over", "tool", msg.GetToolName(), "workspace", j.Workspace, "run", j.run, "key", j.Key,
 		"executor", o.Executor, "because", why, "attempt", claim.Attempt)
-	return e.carryOut(ctx, j, claim, asked)
+	return e.complete(ctx, j, claim, asked)
 }
 
-// ignoreLost is err unless somebody else was faster.
+// ignoreLost returns err, or nil if another executor was faster.
 func ignoreLost(err error) error {
 	if errors.Is(err, ledger.ErrLost) {
 		return nil

@@ -142,7 +142,7 @@ const (
 	renewEvery = 500 * time.Millisecond
 	quiet      = time.Second
 	lease      = 6 * time.Second
-	lookEvery  = 250 * time.Millisecond
+	sweepEvery = 250 * time.Millisecond
 )
 
 // timed is a world whose time is the test's own.
@@ -174,7 +174,7 @@ func (w *timed) process(t *testing.T, ctx context.Context, name string) *execute
 	e := execute.New(execute.Config{
 		Catalogue: catalogue, Ledger: hand{w.memory, name}, Presence: w.alive, Announce: func(context.Context, *toolv1.Outcome) {},
 		Log: slog.New(slog.DiscardHandler), Metrics: metrics, Slots: 4, PerWorkspace: 4,
-		Renew: renewEvery, Quiet: quiet, Lease: lease, Look: lookEvery, Grace: 2 * time.Second, Insist: 20 * time.Second,
+		Renew: renewEvery, Quiet: quiet, Lease: lease, SweepEvery: sweepEvery, Grace: 2 * time.Second, RecordFor: 20 * time.Second,
 	})
 	go e.KeepLeases(ctx)
 	go e.Sweep(ctx, 5*time.Second)
@@ -221,11 +221,11 @@ func TestWhenACallIsTakenOver(t *testing.T) {
 		live        func(ctx context.Context, w *timed, r ledger.Ref)
 		least, most time.Duration // from the beginning until it is taken over
 	}{
-		{"of one that is gone", func(_ context.Context, w *timed, _ ledger.Ref) { w.alive.set("first", false) }, quiet, quiet + 2*lookEvery},
-		{"of one that is silent", func(context.Context, *timed, ledger.Ref) {}, lease, lease + 2*lookEvery},
+		{"of one that is gone", func(_ context.Context, w *timed, _ ledger.Ref) { w.alive.set("first", false) }, quiet, quiet + 2*sweepEvery},
+		{"of one that is silent", func(context.Context, *timed, ledger.Ref) {}, lease, lease + 2*sweepEvery},
 		{"that was let go of", func(ctx context.Context, w *timed, r ledger.Ref) {
 			_ = hand{w.memory, "first"}.Release(ctx, r, 1)
-		}, quiet, quiet + 2*lookEvery},
+		}, quiet, quiet + 2*sweepEvery},
 		{"of one that renews, present or not", func(ctx context.Context, w *timed, r ledger.Ref) {
 			w.alive.set("first", false)
 			for ctx.Err() == nil {
@@ -239,14 +239,14 @@ func TestWhenACallIsTakenOver(t *testing.T) {
 				<-time.After(renewEvery)
 			}
 			w.alive.set("first", false)
-		}, 10 * time.Second, 10*time.Second + quiet + lookEvery},
+		}, 10 * time.Second, 10*time.Second + quiet + sweepEvery},
 		{"after an outage", func(_ context.Context, w *timed, _ ledger.Ref) {
 			w.alive.set("first", false)
 			<-time.After(quiet / 2)
 			w.set(func() { w.away = true })
 			<-time.After(10 * time.Second)
 			w.set(func() { w.away = false })
-		}, 10*time.Second + quiet/2 + quiet, 10*time.Second + quiet/2 + quiet + 3*lookEvery},
+		}, 10*time.Second + quiet/2 + quiet, 10*time.Second + quiet/2 + quiet + 3*sweepEvery},
 		{"of one that comes back after an outage", func(ctx context.Context, w *timed, r ledger.Ref) {
 			w.alive.set("first", false)
 			w.set(func() { w.away = true })
@@ -349,7 +349,7 @@ func TestSweepDrains(t *testing.T) {
 			t.Fatalf("%s has it, outcome %v, want it done by two", got.executor, got.done)
 		}
 		// It had five seconds to finish it.
-		if took := got.taken.Sub(left); took < 5*time.Second || took > 5*time.Second+quiet+3*lookEvery {
+		if took := got.taken.Sub(left); took < 5*time.Second || took > 5*time.Second+quiet+3*sweepEvery {
 			t.Errorf("taken over after %s, want it a second after the drain", took)
 		}
 	})
@@ -364,10 +364,10 @@ func TestLettingGo(t *testing.T) {
 	}{{pure, cancelled}, {sameTx, unknown}, {keyed, unknown}, {verify, unknown}, {unsafe, unknown}} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
-			letGo, begun := make(chan struct{}), make(chan struct{}, 1)
+			stop, begun := make(chan struct{}), make(chan struct{}, 1)
 			deaf := &checked{fake: *newFake("act", tt.effect, func(context.Context, tool.Call) (tool.Result, error) {
 				begun <- struct{}{}
-				<-letGo
+				<-stop
 				return tool.Text("late"), nil
 			})}
 			w := newTimed(deaf)
@@ -390,7 +390,7 @@ func TestLettingGo(t *testing.T) {
 			if o := w.row(ref(t, c)).done; o.GetState() != tt.state || o.GetErrorType() != "cancelled" {
 				t.Errorf("%v: outcome = %v %s, want %v", tt.effect, o.GetState(), o.GetResultJson(), tt.state)
 			}
-			close(letGo)
+			close(stop)
 			cancel()
 			<-time.After(10 * time.Second)
 		})

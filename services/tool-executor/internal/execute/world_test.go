@@ -111,8 +111,8 @@ func (w *world) start(t testing.TB, change func(*execute.Config)) *executor {
 	w.alive.set(e.name, true)
 	cfg := execute.Config{
 		Catalogue: catalogue, Ledger: e.ledger, Presence: w.alive, Announce: e.said.add, Log: slog.New(slog.NewJSONHandler(e.log, nil)), Metrics: metrics,
-		Slots: 16, PerWorkspace: 8, Waiting: 8, Wait: time.Millisecond, Renew: 20 * time.Millisecond, Quiet: 60 * time.Millisecond, Lease: patience, Look: 10 * time.Millisecond,
-		Grace: 50 * time.Millisecond, Insist: 5 * time.Second,
+		Slots: 16, PerWorkspace: 8, Waiting: 8, Wait: time.Millisecond, Renew: 20 * time.Millisecond, Quiet: 60 * time.Millisecond, Lease: patience, SweepEvery: 10 * time.Millisecond,
+		Grace: 50 * time.Millisecond, RecordFor: 5 * time.Second,
 	}
 	if change != nil {
 		change(&cfg)
@@ -167,8 +167,8 @@ func (w *world) dead(t testing.TB, c *toolv1.Call) *ledger.Ledger {
 	return l
 }
 
-// letGo ends the first claim of a call, so that its message brings it to the next one.
-func letGo(t testing.TB, l *ledger.Ledger, c *toolv1.Call) {
+// stop ends the first claim of a call, so that its message brings it to the next one.
+func stop(t testing.TB, l *ledger.Ledger, c *toolv1.Call) {
 	t.Helper()
 	if err := l.Release(t.Context(), ref(t, c), 1); err != nil {
 		t.Fatal(err)

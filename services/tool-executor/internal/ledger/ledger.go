@@ -1,19 +1,19 @@
-// Package ledger remembers what became of every call, so that a call which is
-// delivered again is answered and not run again.
+// Package ledger records the outcome of every tool call, so that a call which is delivered
+// again is answered and not run again.
 //
-// A call has one row, under its key. An executor claims it before it runs the
-// tool: the row says "started", with the executor's name, the whole call, and a
-// lease that the executor renews while the tool runs. Afterwards it records the
-// outcome, once, and the call itself is forgotten.
+// A call has one row, under its key. An executor claims it before it runs the tool: the row
+// says "started" and has the executor's name, the whole call, and a lease that the executor
+// renews while the tool runs. Afterwards the executor records the outcome, once, and the call
+// itself is removed from the row.
 //
-// When an executor dies, its row stops changing. The others look at the open rows
-// (Open) and judge by their own clocks for how long one has not changed; TakeOver
-// then succeeds only if it still has not, and counts the attempt up. What that
-// means for a tool that may have run already is the caller's to decide. No clock
-// but Postgres' is in a row, and none is compared with another.
+// The row of a dead executor no longer changes. The others read the open rows (Open) and
+// measure with their own clocks how long a row has not changed. TakeOver succeeds only if the
+// row still has not changed, and increments the attempt. The caller decides what that means
+// for a tool that may have run already. Rows contain only Postgres' clock, and clocks of
+// different machines are never compared.
 //
-// An executor that was only thought dead cannot write: Record is refused unless
-// its claim is still the latest.
+// An executor that was wrongly thought dead cannot write: Record fails unless its claim is
+// still the latest.
 package ledger
 
 import (
@@ -31,7 +31,7 @@ import (
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
 )
 
-// Ledger is one executor's hand on the table. It is safe for concurrent use.
+// Ledger is one executor's access to the table. It is safe for concurrent use.
 type Ledger struct {
 	db       *pg.DB
 	owner    uuid.UUID
@@ -39,9 +39,9 @@ type Ledger struct {
 	lease    time.Duration
 }
 
-// New returns a ledger whose claims are in the name of executor, which is what
-// others look for when they want to know whether the process lives. The name must
-// be fresh: one process, one name. A claim is good for lease unless it is renewed.
+// New returns a ledger that claims in the name of executor, whose presence tells others
+// whether the process is alive. Every process needs a name of its own. A claim is valid for
+// lease unless it is renewed.
 func New(db *pg.DB, executor string, lease time.Duration) *Ledger {
 	return &Ledger{db: db, owner: uuid.New(), executor: executor, lease: lease}
 }
@@ -52,7 +52,7 @@ type Ref struct {
 	Key       id.Operation
 }
 
-// Call is what is written down about a call when it is claimed.
+// Call is what a claim stores about a call.
 type Call struct {
 	Ref
 	Run        id.Run
@@ -60,77 +60,75 @@ type Call struct {
 	ToolCallID string
 	ToolName   string
 	Effect     toolv1.Effect
-	// Work is the whole call, for whoever has to go on with it.
+	// Work is the whole call, for an executor that takes it over.
 	Work []byte
-	// Request tells two requests apart that come under the same key.
+	// Request is a digest that tells requests with the same key apart.
 	Request []byte
 }
 
-// Claim is what Claim and TakeOver found: a claim (Attempt), an outcome (Done), or
-// neither, and then another executor has the call.
+// Claim is the result of Claim and TakeOver: a claim (Attempt), an outcome (Done), or
+// neither if another executor has the call.
 type Claim struct {
-	// Attempt is set when the call is the caller's now: 1 the first time, more when
-	// somebody had begun with it before and may have run the tool.
+	// Attempt is set if the caller has the call now. It is 1 the first time, and more if an
+	// earlier claim may have run the tool.
 	Attempt int
-	// Former are the executors that had begun with it, without the caller. They may
-	// be dead, or only silent.
+	// Former are the other executors that had claimed the call. They may be dead or only
+	// silent.
 	Former []string
-	// Effect is that of the tool as the first of them knew it.
+	// Effect is the tool's effect as the first of them knew it.
 	Effect toolv1.Effect
-	// Done is the outcome that was recorded before.
+	// Done is the outcome if it was recorded before.
 	Done *toolv1.Outcome
-	// Kept says that the call of another executor is in its row: it does not depend
-	// on its message.
-	Kept bool
+	// Stored is true if another executor has the call and its row holds the whole call, so
+	// that it does not depend on its message.
+	Stored bool
 }
 
-// Refusals.
 var (
-	// ErrLost means that the claim is not the latest any more: somebody else has the
-	// call, or its outcome is recorded.
-	ErrLost = errors.New("the call is somebody else's now")
+	// ErrLost means that the claim is no longer the latest: another executor has the call, or
+	// its outcome is recorded.
+	ErrLost = errors.New("the claim of the call is lost")
 	// ErrReused means that the key was claimed for another request before.
-	ErrReused = errors.New("the key stands for another request")
+	ErrReused = errors.New("the key was used for another request")
 )
 
-// take is what a claim of an open row changes. A name that is among the former
-// ones already is not added again.
-const take = `attempt = outcomes.attempt + 1, owner = @owner, executor = @executor, lease_until = now() + make_interval(secs => @lease),
-	former = case when outcomes.executor = @executor or outcomes.executor = any (outcomes.former) then outcomes.former
-		else outcomes.former || outcomes.executor end`
+// takeClaim sets the columns of an open row that is claimed again. It adds the executor to
+// the former ones unless it is among them.
+const takeClaim = `attempt = outcomes.attempt + 1, owner = @owner, executor = @executor, lease_until = now() + make_interval(secs => @lease),
+	former = CASE WHEN outcomes.executor = @executor OR outcomes.executor = ANY (outcomes.former) THEN outcomes.former
+		ELSE outcomes.former || outcomes.executor END`
 
-// Claim makes the call the caller's if nobody has begun with it, or whoever had
-// has let go of it (Release). A claim of this very ledger that is still open is
-// claimed anew: the caller knows that it is not at work on it. ErrReused tells
-// that the key stands for something else.
+// Claim claims a call that was never claimed or whose claim was released (Release). It also
+// renews an open claim of this very ledger, because the caller knows that it does not work on
+// the call. ErrReused means that the key was used for another request.
 //
-// A row without its call is of the version before, whose claims are the next
-// one's when their lease has run out.
+// A row without its call was written by the previous version, whose claims can be taken once
+// their lease has expired.
 func (l *Ledger) Claim(ctx context.Context, c Call) (Claim, error) {
 	var out Claim
 	b := &pgx.Batch{}
 	args := pg.Args{
-		"ws": c.Workspace, "key": c.Key, "run": c.Run, "session": c.Session, "call": c.ToolCallID, "tool": c.ToolName,
+		"workspace": c.Workspace, "key": c.Key, "run": c.Run, "session": c.Session, "call": c.ToolCallID, "tool": c.ToolName,
 		"effect": int16(c.Effect), "owner": l.owner, "executor": l.executor, "lease": l.lease.Seconds(), "work": c.Work, "request": c.Request,
 	}
-	b.Queue(`insert into outcomes (workspace_id, key, run_id, session_id, tool_call_id, tool_name, effect, started_at,
+	b.Queue(`
+		INSERT INTO outcomes (workspace_id, key, run_id, session_id, tool_call_id, tool_name, effect, started_at,
 			state, attempt, owner, executor, lease_until, work, request)
-		values (@ws, @key, @run, @session, @call, @tool, @effect, now(), 'started', 1, @owner, @executor, now() + make_interval(secs => @lease), @work, @request)
-		on conflict (workspace_id, key) do update set `+take+`, work = excluded.work, request = excluded.request
-			where outcomes.state = 'started' and coalesce(outcomes.request, excluded.request) is not distinct from excluded.request
-				and (outcomes.lease_until = '-infinity' or outcomes.owner = excluded.owner or outcomes.work is null and outcomes.lease_until < clock_timestamp())
-		returning attempt, array_remove(former, @executor), effect`, args).QueryRow(func(r pgx.Row) error {
-		var effect int16
-		err := r.Scan(&out.Attempt, &out.Former, &effect)
+		VALUES (@workspace, @key, @run, @session, @call, @tool, @effect, now(),
+			'started', 1, @owner, @executor, now() + make_interval(secs => @lease), @work, @request)
+		ON CONFLICT (workspace_id, key) DO UPDATE SET `+takeClaim+`, work = excluded.work, request = excluded.request
+			WHERE outcomes.state = 'started' AND coalesce(outcomes.request, excluded.request) IS NOT DISTINCT FROM excluded.request
+				AND (outcomes.lease_until = '-infinity' OR outcomes.owner = excluded.owner OR outcomes.work IS NULL AND outcomes.lease_until < clock_timestamp())
+		RETURNING attempt, array_remove(former, @executor), effect`, args).QueryRow(func(r pgx.Row) error {
+		err := scanClaim(r, &out)
 		if pg.NoRows(err) {
 			return nil
 		}
-		out.Effect = toolv1.Effect(effect)
 		return err
 	})
 	err := l.db.WriteInWorkspace(ctx, c.Workspace, b)
 	if err == nil && out.Attempt == 0 {
-		out, err = l.look(ctx, c, args)
+		out, err = l.explain(ctx, c, args)
 	}
 	if err != nil {
 		return Claim{}, fmt.Errorf("claim call %s: %w", c.Key, err)
@@ -138,14 +136,23 @@ func (l *Ledger) Claim(ctx context.Context, c Call) (Claim, error) {
 	return out, nil
 }
 
-// look says why a call could not be claimed.
-func (l *Ledger) look(ctx context.Context, c Call, args pg.Args) (out Claim, err error) {
+// scanClaim reads the columns attempt, former and effect.
+func scanClaim(r pgx.Row, c *Claim) error {
+	var effect int16
+	err := r.Scan(&c.Attempt, &c.Former, &effect)
+	c.Effect = toolv1.Effect(effect)
+	return err
+}
+
+// explain returns why a call could not be claimed.
+func (l *Ledger) explain(ctx context.Context, c Call, args pg.Args) (out Claim, err error) {
 	b := &pgx.Batch{}
-	b.Queue(`select `+columns+`, state = 'done', coalesce(request, @request) is distinct from @request, array_remove(former, @executor), effect, work is not null
-		from outcomes where workspace_id = @ws and key = @key`, args).QueryRow(func(r pgx.Row) error {
+	b.Queue(`
+		SELECT `+columns+`, state = 'done', coalesce(request, @request) IS DISTINCT FROM @request, array_remove(former, @executor), effect, work IS NOT NULL
+		FROM outcomes WHERE workspace_id = @workspace AND key = @key`, args).QueryRow(func(r pgx.Row) error {
 		var done, other bool
 		var effect int16
-		o, err := scan(r, &done, &other, &out.Former, &effect, &out.Kept)
+		o, err := scan(r, &done, &other, &out.Former, &effect, &out.Stored)
 		switch {
 		case err != nil:
 			return err
@@ -160,26 +167,27 @@ func (l *Ledger) look(ctx context.Context, c Call, args pg.Args) (out Claim, err
 	return out, l.db.ReadInWorkspace(ctx, c.Workspace, b)
 }
 
-// Open is a call that somebody has begun with and nobody has recorded.
+// Open is a claimed call without an outcome.
 type Open struct {
 	Ref
-	// Version changes with every change of the row, renewals of the lease included.
+	// Version changes with every change of the row, including renewals of the lease.
 	Version string
-	// Executor has the claim; it has let go of it when Released is set.
+	// Executor has the claim, or has released it if Released is set.
 	Executor string
 	Released bool
 }
 
-// maxOpen bounds what Open returns. It is far more than all executors have slots.
+// maxOpen bounds what Open returns. It is far more than the slots of all executors.
 const maxOpen = 10_000
 
-// Open returns the calls that are open, of all executors and workspaces.
+// Open returns the open calls of all executors and workspaces.
 func (l *Ledger) Open(ctx context.Context) ([]Open, error) {
 	var out []Open
-	// As the system: the calls of a dead executor are of many workspaces.
+	// AsSystem: a dead executor had calls of many workspaces.
 	err := l.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, `select workspace_id, key, xmin::text, executor, lease_until = '-infinity' from outcomes
-			where state = 'started' and work is not null limit $1`, maxOpen)
+		rows, err := tx.Query(ctx, `
+			SELECT workspace_id, key, xmin::text, executor, lease_until = '-infinity' FROM outcomes
+			WHERE state = 'started' AND work IS NOT NULL LIMIT @limit`, pg.Args{"limit": maxOpen})
 		if err != nil {
 			return err
 		}
@@ -194,12 +202,13 @@ func (l *Ledger) Open(ctx context.Context) ([]Open, error) {
 	return out, nil
 }
 
-// Work returns an open call as it came, or ErrLost when it is not open any more.
+// Work returns the Work of an open call, or ErrLost if it is no longer open.
 func (l *Ledger) Work(ctx context.Context, ref Ref) ([]byte, error) {
 	var work []byte
 	b := &pgx.Batch{}
-	b.Queue(`select work from outcomes where workspace_id = $1 and key = $2 and state = 'started' and work is not null`,
-		ref.Workspace, ref.Key).QueryRow(func(r pgx.Row) error {
+	b.Queue(`
+		SELECT work FROM outcomes WHERE workspace_id = @workspace AND key = @key AND state = 'started' AND work IS NOT NULL`,
+		pg.Args{"workspace": ref.Workspace, "key": ref.Key}).QueryRow(func(r pgx.Row) error {
 		err := r.Scan(&work)
 		if pg.NoRows(err) {
 			return ErrLost
@@ -213,22 +222,21 @@ func (l *Ledger) Work(ctx context.Context, ref Ref) ([]byte, error) {
 	return work, nil
 }
 
-// TakeOver makes an open call the caller's, whoever has it, provided that its row
-// has not changed since o was read; else it returns ErrLost.
+// TakeOver claims an open call of another executor, or returns ErrLost if its row has changed
+// since o was read.
 func (l *Ledger) TakeOver(ctx context.Context, o Open) (Claim, error) {
 	var out Claim
 	b := &pgx.Batch{}
-	b.Queue(`update outcomes set `+take+`
-		where workspace_id = @ws and key = @key and state = 'started' and xmin::text = @version
-		returning attempt, array_remove(former, @executor), effect`, pg.Args{
-		"ws": o.Workspace, "key": o.Key, "version": o.Version, "owner": l.owner, "executor": l.executor, "lease": l.lease.Seconds(),
+	b.Queue(`
+		UPDATE outcomes SET `+takeClaim+`
+		WHERE workspace_id = @workspace AND key = @key AND state = 'started' AND xmin::text = @version
+		RETURNING attempt, array_remove(former, @executor), effect`, pg.Args{
+		"workspace": o.Workspace, "key": o.Key, "version": o.Version, "owner": l.owner, "executor": l.executor, "lease": l.lease.Seconds(),
 	}).QueryRow(func(r pgx.Row) error {
-		var effect int16
-		err := r.Scan(&out.Attempt, &out.Former, &effect)
+		err := scanClaim(r, &out)
 		if pg.NoRows(err) {
 			return ErrLost
 		}
-		out.Effect = toolv1.Effect(effect)
 		return err
 	})
 	err := l.db.WriteInWorkspace(ctx, o.Workspace, b)
@@ -238,18 +246,18 @@ func (l *Ledger) TakeOver(ctx context.Context, o Open) (Claim, error) {
 	return out, nil
 }
 
-// Record writes the outcome of a claimed call, or returns ErrLost. It is the
-// last word: the outcome never changes again.
+// Record writes the outcome of a claimed call, which is final, or returns ErrLost.
 func (l *Ledger) Record(ctx context.Context, ws id.Workspace, attempt int, o *toolv1.Outcome) error {
 	key, err := id.Parse[id.Operation](o.GetKey())
 	if err != nil {
 		return fmt.Errorf("record an outcome: key: %w", err)
 	}
-	err = l.write(ctx, ws, `update outcomes set state = 'done', outcome = @outcome, result = @result, error_type = @type, summary = @summary,
-			duration_ms = @duration, bytes = @bytes, finished_at = now(), work = null
-		where workspace_id = @ws and key = @key and owner = @owner and attempt = @attempt and state = 'started'`,
+	err = l.write(ctx, ws, `
+		UPDATE outcomes SET state = 'done', outcome = @outcome, result = @result, error_type = @type, summary = @summary,
+			duration_ms = @duration, bytes = @bytes, finished_at = now(), work = NULL
+		WHERE workspace_id = @workspace AND key = @key AND owner = @owner AND attempt = @attempt AND state = 'started'`,
 		pg.Args{
-			"ws": ws, "key": key, "owner": l.owner, "attempt": attempt,
+			"workspace": ws, "key": key, "owner": l.owner, "attempt": attempt,
 			"outcome": int16(o.GetState()), "result": o.GetResultJson(), "type": o.GetErrorType(), "summary": o.GetSummary(),
 			"duration": o.GetDurationMs(), "bytes": len(o.GetResultJson()),
 		})
@@ -259,12 +267,13 @@ func (l *Ledger) Record(ctx context.Context, ws id.Workspace, attempt int, o *to
 	return nil
 }
 
-// Release ends a claim without an outcome, so that another executor need not
-// wait for its silence. It returns ErrLost as Record does.
+// Release ends a claim without an outcome, so that another executor can take the call at
+// once. Like Record, it returns ErrLost.
 func (l *Ledger) Release(ctx context.Context, ref Ref, attempt int) error {
-	err := l.write(ctx, ref.Workspace, `update outcomes set lease_until = '-infinity'
-		where workspace_id = @ws and key = @key and owner = @owner and attempt = @attempt and state = 'started'`,
-		pg.Args{"ws": ref.Workspace, "key": ref.Key, "owner": l.owner, "attempt": attempt})
+	err := l.write(ctx, ref.Workspace, `
+		UPDATE outcomes SET lease_until = '-infinity'
+		WHERE workspace_id = @workspace AND key = @key AND owner = @owner AND attempt = @attempt AND state = 'started'`,
+		pg.Args{"workspace": ref.Workspace, "key": ref.Key, "owner": l.owner, "attempt": attempt})
 	if err != nil {
 		return fmt.Errorf("release call %s: %w", ref.Key, err)
 	}
@@ -282,20 +291,22 @@ func (l *Ledger) write(ctx context.Context, ws id.Workspace, statement string, a
 	return l.db.WriteInWorkspace(ctx, ws, b)
 }
 
-// Renew renews the leases of the given claims and returns the current attempt of
-// each; a claim that is not there, or with a higher attempt, is lost or was let go of.
+// Renew renews the leases of the given claims and returns the current attempt of each. A claim
+// that is missing or has a higher attempt is lost or was released.
 func (l *Ledger) Renew(ctx context.Context, refs []Ref) (map[Ref]int, error) {
 	workspaces, keys := make([]uuid.UUID, len(refs)), make([]uuid.UUID, len(refs))
 	for i, r := range refs {
 		workspaces[i], keys[i] = r.Workspace.UUID, r.Key.UUID
 	}
 	held := make(map[Ref]int, len(refs))
-	// As the system: one executor's calls are of many workspaces, and only its own
-	// rows are touched.
+	// AsSystem: an executor has calls of many workspaces. Only its own rows are changed.
 	err := l.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, `update outcomes set lease_until = now() + make_interval(secs => $2)
-			where owner = $1 and state = 'started' and lease_until <> '-infinity' and (workspace_id, key) in (select * from unnest($3::uuid[], $4::uuid[]))
-			returning workspace_id, key, attempt`, l.owner, l.lease.Seconds(), workspaces, keys)
+		rows, err := tx.Query(ctx, `
+			UPDATE outcomes SET lease_until = now() + make_interval(secs => @lease)
+			WHERE owner = @owner AND state = 'started' AND lease_until <> '-infinity'
+				AND (workspace_id, key) IN (SELECT * FROM unnest(@workspaces::uuid[], @keys::uuid[]))
+			RETURNING workspace_id, key, attempt`,
+			pg.Args{"owner": l.owner, "lease": l.lease.Seconds(), "workspaces": workspaces, "keys": keys})
 		if err != nil {
 			return err
 		}
@@ -313,7 +324,7 @@ func (l *Ledger) Renew(ctx context.Context, refs []Ref) (map[Ref]int, error) {
 	return held, nil
 }
 
-// Outcomes returns what is recorded under keys; calls without an outcome are absent.
+// Outcomes returns the recorded outcomes of keys. Calls without an outcome are absent.
 func (l *Ledger) Outcomes(ctx context.Context, ws id.Workspace, keys []id.Operation) ([]*toolv1.Outcome, error) {
 	plain := make([]uuid.UUID, len(keys))
 	for i, k := range keys {
@@ -321,7 +332,8 @@ func (l *Ledger) Outcomes(ctx context.Context, ws id.Workspace, keys []id.Operat
 	}
 	var out []*toolv1.Outcome
 	b := &pgx.Batch{}
-	b.Queue(`select `+columns+` from outcomes where workspace_id = $1 and key = any ($2) and state = 'done'`, ws, plain).Query(func(rows pgx.Rows) (err error) {
+	b.Queue(`SELECT `+columns+` FROM outcomes WHERE workspace_id = @workspace AND key = ANY (@keys) AND state = 'done'`,
+		pg.Args{"workspace": ws, "keys": plain}).Query(func(rows pgx.Rows) (err error) {
 		out, err = pgx.CollectRows(rows, func(r pgx.CollectableRow) (*toolv1.Outcome, error) { return scan(r) })
 		return err
 	})
@@ -352,15 +364,17 @@ func scan(r pgx.Row, rest ...any) (*toolv1.Outcome, error) {
 // housekeepBatch bounds one transaction of Housekeep.
 const housekeepBatch = 1000
 
-// Housekeep removes rows older than age. It is safe to run on every executor at once.
+// Housekeep deletes rows older than age. All executors may run it at once.
 func (l *Ledger) Housekeep(ctx context.Context, age time.Duration) (removed int64, err error) {
 	for {
 		var n int64
-		// As the system: age knows no workspace.
+		// AsSystem: rows of all workspaces expire.
 		err := l.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
-			tag, err := tx.Exec(ctx, `delete from outcomes where (workspace_id, key) in (
-				select workspace_id, key from outcomes where started_at < now() - make_interval(secs => $1) and (state = 'done' or lease_until < now())
-				limit $2 for update skip locked)`, age.Seconds(), housekeepBatch)
+			tag, err := tx.Exec(ctx, `
+				DELETE FROM outcomes WHERE (workspace_id, key) IN (
+					SELECT workspace_id, key FROM outcomes
+					WHERE started_at < now() - make_interval(secs => @age) AND (state = 'done' OR lease_until < now())
+					LIMIT @limit FOR UPDATE SKIP LOCKED)`, pg.Args{"age": age.Seconds(), "limit": housekeepBatch})
 			n = tag.RowsAffected()
 			return err
 		})

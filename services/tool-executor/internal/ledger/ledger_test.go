@@ -69,7 +69,7 @@ func TestClaims(t *testing.T) {
 	if got := mustClaim(t, one, c); got.Attempt != 1 || got.Effect != c.Effect || len(got.Former) != 0 {
 		t.Errorf("first claim = %+v, want attempt 1", got)
 	}
-	if got := mustClaim(t, two, c); got.Attempt != 0 || got.Done != nil || !got.Kept {
+	if got := mustClaim(t, two, c); got.Attempt != 0 || got.Done != nil || !got.Stored {
 		t.Errorf("claim of another's = %+v, want none", got)
 	}
 	if got := mustClaim(t, one, c); got.Attempt != 2 || len(got.Former) != 0 {
@@ -234,7 +234,7 @@ func TestRowsOfTheVersionBefore(t *testing.T) {
 	write(`insert into outcomes (workspace_id, key, run_id, session_id, tool_call_id, tool_name, effect, started_at, state, attempt, owner, lease_until)
 		values (@ws, @key, @run, @session, 'toolu_1', 'act', 3, now(), 'started', 1, gen_random_uuid(), now() + '1 hour')`)
 	l := ledger.New(db, "one", time.Minute)
-	if got := mustClaim(t, l, c); got.Attempt != 0 || got.Kept {
+	if got := mustClaim(t, l, c); got.Attempt != 0 || got.Stored {
 		t.Errorf("claim while the lease is good = %+v, want none", got)
 	}
 	if row, ok := find(t, l, c); ok {

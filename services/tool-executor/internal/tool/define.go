@@ -3,14 +3,13 @@ package tool
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 )
 
-// Describe fills in what a tool's page tells the model. A page is Markdown: the
-// description, then "## Input" with the JSON Schema in a code block, then, if the
-// tool has any, "## Guidance" with lines for the system prompt.
+// Describe fills in the description, input schema and guidance from a tool's page. A page is
+// Markdown: the description, then "## Input" with the JSON Schema in a code block, then
+// optionally "## Guidance" with lines for the system prompt.
 func (s Spec) Describe(page string) (Spec, error) {
 	description, rest, ok := strings.Cut(page, "\n## Input\n")
 	if !ok {
@@ -20,7 +19,7 @@ func (s Spec) Describe(page string) (Spec, error) {
 	_, block, open := strings.Cut(input, "```json\n")
 	schema, _, closed := strings.Cut(block, "\n```")
 	if !open || !closed || !json.Valid([]byte(schema)) {
-		return Spec{}, fmt.Errorf("the page of %s holds no JSON Schema in its section Input", s.Name)
+		return Spec{}, fmt.Errorf("the page of %s has no JSON Schema in its section Input", s.Name)
 	}
 	s.Description = strings.TrimSpace(description)
 	s.InputSchema = json.RawMessage(schema)
@@ -50,7 +49,7 @@ func (f *Func[A]) Available(context.Context) Availability { return Availability{
 func (f *Func[A]) Run(ctx context.Context, c Call) (Result, error) {
 	var args A
 	if err := json.Unmarshal(c.Args, &args); err != nil {
-		return Result{}, errors.Join(errors.New("the schema lets through what the tool cannot read"), err)
+		return Result{}, fmt.Errorf("decode arguments that satisfy the schema: %w", err)
 	}
 	return f.run(ctx, c, args)
 }

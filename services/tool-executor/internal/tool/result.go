@@ -9,9 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// Result is the answer to a call: always one line of valid JSON, an object, made
-// by marshalling a value. The zero Result says that the tool answered nothing,
-// which is an error too.
+// Result is the answer to a call, a JSON object on one line. The zero Result is an error that
+// says that the tool answered nothing.
 type Result struct {
 	json      string
 	isError   bool
@@ -24,9 +23,8 @@ func Text(s string) Result { return Object(map[string]string{"result": s}) }
 // Output returns {"output": s}.
 func Output(s string) Result { return Object(map[string]string{"output": s}) }
 
-// Object returns v as it marshals, which should be an object with fields of the
-// tool's own; anything else becomes {"result": v}. What does not marshal is an
-// error result.
+// Object returns v as JSON. A value that is not a JSON object becomes {"result": v}; one that
+// cannot be marshalled becomes an error result.
 func Object(v any) Result {
 	b, err := marshal(v)
 	if err == nil && !bytes.HasPrefix(b, []byte("{")) {
@@ -67,8 +65,8 @@ func (r Result) ErrorType() string {
 	return r.errorType
 }
 
-// marshal returns v as JSON that any reader takes, jsonb of Postgres included:
-// valid UTF-8, no half of a surrogate pair, no NUL. Each of these becomes U+FFFD.
+// marshal returns v as JSON that every reader accepts, including Postgres' jsonb: invalid
+// UTF-8, lone surrogates and NUL become U+FFFD.
 func marshal(v any) ([]byte, error) {
 	b, err := encode(v)
 	if err != nil {
@@ -77,7 +75,7 @@ func marshal(v any) ([]byte, error) {
 	if utf8.Valid(b) && !hasAny(b, `\u0000`, `\ud`, `\uD`) {
 		return b, nil
 	}
-	// Rare: foreign JSON, or a NUL. Decoding repairs the first two.
+	// Decoding repairs invalid UTF-8 and lone surrogates.
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.UseNumber()
 	var tree any
@@ -90,7 +88,7 @@ func marshal(v any) ([]byte, error) {
 func encode(v any) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false) // no page holds this, and documents are full of < and &
+	e.SetEscapeHTML(false) // the JSON is not embedded in HTML, and documents are full of < and &
 	if err := e.Encode(v); err != nil {
 		return nil, fmt.Errorf("marshal: %w", err)
 	}
@@ -125,10 +123,9 @@ func withoutNUL(v any) any {
 	return v
 }
 
-// OutputText returns the readable text of an envelope: its result, output,
-// content or error if that is a string, else the JSON itself, compact. It is for
-// logs, titles and terminals, so control characters except line ends and tabs
-// are left out.
+// OutputText returns the readable text of an envelope: its result, output, content or error
+// if that is a string, otherwise the compact JSON. It drops control characters except line
+// ends and tabs.
 func OutputText(envelope string) string {
 	var fields map[string]any
 	if err := json.Unmarshal([]byte(envelope), &fields); err != nil {

@@ -32,16 +32,15 @@ type Schema struct {
 	fields []string // the names of the top level, for messages
 }
 
-// refuser loads nothing: a schema that refers to anything outside itself does not compile.
+// refuser is a loader that fails, so that a schema with external references does not compile.
 type refuser struct{}
 
-// Load refuses.
+// Load implements jsonschema.URLLoader.
 func (refuser) Load(url string) (any, error) {
 	return nil, fmt.Errorf("the schema refers to %s: references outside the schema are not allowed", url)
 }
 
-// CompileSchema compiles a schema (draft 2020-12 unless it says otherwise) whose
-// type must be object.
+// CompileSchema compiles a schema, whose type must be object. The default draft is 2020-12.
 func CompileSchema(name string, text []byte) (*Schema, error) {
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
 	if err != nil {
@@ -68,9 +67,9 @@ func CompileSchema(name string, text []byte) (*Schema, error) {
 	return s, nil
 }
 
-// Check returns args as JSON if they satisfy the schema; no text at all stands
-// for no arguments. Otherwise it returns an Invalid fault (TooLarge over MaxArgs)
-// that names each field that is wrong, written for the model that must mend its call.
+// Check returns args as JSON if they satisfy the schema. Empty text stands for no arguments.
+// Otherwise it returns an Invalid fault (TooLarge over MaxArgs) that tells the model each
+// field that is wrong.
 func (s *Schema) Check(args string) (json.RawMessage, error) {
 	if len(args) > MaxArgs {
 		return nil, fault.New(fault.TooLarge, "the arguments are %d bytes; at most %d are allowed: do it in several calls", len(args), MaxArgs)
@@ -95,8 +94,7 @@ func (s *Schema) Check(args string) (json.RawMessage, error) {
 		}
 		return nil, fault.New(fault.Invalid, "%s", s.describe(violation))
 	}
-	// What was validated, and not the text: of a key that comes twice both would
-	// read the last, but nothing here should depend on that.
+	// The validated value is returned, not the text, which could differ if a key is repeated.
 	checked, err := marshal(v)
 	if err != nil {
 		return nil, fmt.Errorf("write the arguments: %w", err)
@@ -120,9 +118,9 @@ func decode(text string) (any, error) {
 	return v, nil
 }
 
-// plainNumbers writes whole numbers as such (5 for 5.0 or 0.5e1), which is how
-// tools read them, and refuses numbers that no tool can: comparing with a number
-// of a million digits takes its time.
+// plainNumbers writes whole numbers without fraction and exponent (5 for 5.0 or 0.5e1), as
+// tools decode them. It refuses numbers outside of float64 and very long ones, which would
+// make the validation slow.
 func plainNumbers(v any) (any, error) {
 	var err error
 	switch v := v.(type) {
@@ -150,7 +148,7 @@ func plainNumbers(v any) (any, error) {
 	return v, nil
 }
 
-// maxNumber bounds the digits of a number; a float64 in full has fewer.
+// maxNumber bounds the characters of a number. A float64 written out has fewer.
 const maxNumber = 400
 
 func typeName(v any) string {
@@ -169,7 +167,7 @@ func typeName(v any) string {
 	return "an object"
 }
 
-// describe lists what is wrong, a sentence for each field, fields in order.
+// describe returns one sentence for each wrong field, in the order of the fields.
 func (s *Schema) describe(e *jsonschema.ValidationError) string {
 	var all []string
 	var walk func(e *jsonschema.ValidationError)
@@ -234,7 +232,7 @@ func each(names []string, f func(string) string) []string {
 	return out
 }
 
-// path writes an instance location as code would: arguments.items[3].name.
+// path formats an instance location, such as arguments.items[3].name.
 func path(location []string) string {
 	var b strings.Builder
 	b.WriteString("arguments")
@@ -248,7 +246,7 @@ func path(location []string) string {
 	return b.String()
 }
 
-// clip bounds what is repeated of a model's own text.
+// clip bounds the model's own text in an error.
 func clip(s string) string {
 	if r := []rune(s); len(r) > 100 {
 		return string(r[:100]) + "…"

@@ -1,11 +1,8 @@
-// Package tool says what a tool is: its description for the model (Spec), the
-// schema its arguments are checked against (Schema), and the envelope that every
-// answer travels in (Result).
+// Package tool defines tools: the description for the model (Spec), the schema of the
+// arguments (Schema), and the envelope of every answer (Result).
 //
-// A tool runs on behalf of an actor, who is in the context it is given. It may be
-// run more than once for one call, after a crash in between; what that does to
-// the world is its Effect, and Call.Key is how it tells the second time from the
-// first.
+// A tool runs on behalf of the actor in its context. After a crash it may run again for the
+// same call. Its Effect says whether that is safe, and Call.Key identifies the call.
 package tool
 
 import (
@@ -21,7 +18,7 @@ import (
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
 )
 
-// What a Spec that says nothing gets.
+// Defaults of a Spec.
 const (
 	DefaultDeadline  = 30 * time.Second
 	DefaultOutputCap = 64 << 10
@@ -33,21 +30,21 @@ const (
 	Provider = "provider" // run by the model's provider, never here
 )
 
-// Spec is all that is fixed about a tool.
+// Spec is the fixed description of a tool.
 type Spec struct {
 	Name        string          // [a-zA-Z0-9_-]{1,64}
-	Description string          // what the model is told
+	Description string          // for the model
 	Guidance    string          // lines for the system prompt while the tool is enabled
 	InputSchema json.RawMessage // JSON Schema of type object
 	Source      string          // BuiltIn when empty
 	Effect      toolv1.Effect
 	Deadline    time.Duration // DefaultDeadline when 0
 	OutputCap   int           // bytes of JSON; DefaultOutputCap when 0, which is also the most
-	// Settle is for EFFECT_VERIFY: after this time since a run began that was cut off,
-	// its effect is there or never comes. It has to hold for the far end too, which may
-	// be at work on a request that nobody waits for any more. Deadline when 0.
+	// Settle is for EFFECT_VERIFY: when this time has passed since an interrupted run began,
+	// its effect has happened or never will. That includes the time in which the remote side
+	// may still process an abandoned request. Deadline when 0.
 	Settle time.Duration
-	// Less tells the model how to ask for less when a result was over the cap.
+	// Less tells the model how to ask for less if a result is over the cap.
 	Less          string
 	NeedsApproval bool
 	Always        bool // enabled in every session, whatever it selects
@@ -57,52 +54,51 @@ type Spec struct {
 type Availability struct {
 	Available  bool
 	Reason     string // why not, and what to do
-	ConnectURL string // where a person connects what is missing
+	ConnectURL string // where a person connects a missing account
 }
 
 // Call is one call of a tool.
 type Call struct {
-	// Key names the call for ever: the same key is the same call, delivered again.
+	// Key identifies the call: a call with the same key is the same call, delivered again.
 	Key id.Operation
 	// Args is a JSON object that satisfies the tool's schema.
 	Args json.RawMessage
 	// Timezone is the member's IANA name; empty when unknown.
 	Timezone string
-	// OutputCap is the most bytes of JSON that the result may have.
+	// OutputCap bounds the result, in bytes of JSON.
 	OutputCap int
 }
 
 // Tool is something that a model can call.
 type Tool interface {
-	// Spec returns the same each time.
+	// Spec returns the same value each time.
 	Spec() Spec
-	// Available reports whether the context's actor can use the tool. It answers at once.
+	// Available reports whether the context's actor can use the tool. It must not block.
 	Available(ctx context.Context) Availability
-	// Run runs a call and returns when ctx is done at the latest. An error with a
-	// fault is told to the model (what it did wrong, or what it may not do);
-	// fault.Unavailable is tried again where the effect allows it; any other error
-	// is ours and told to nobody. Whatever may have reached the far end is one of the
-	// last two: the rest says that nothing happened.
+	// Run runs a call and returns when ctx is done at the latest. The model sees an error
+	// that is a fault, such as a wrong argument or a missing permission. fault.Unavailable is
+	// retried where the effect allows it. Any other error is internal and not shown. If a
+	// request may have reached the remote side, the error must be Unavailable or internal:
+	// other faults mean that the call had no effect.
 	Run(ctx context.Context, c Call) (Result, error)
 }
 
 // Verifier is implemented by every tool of EFFECT_VERIFY.
 type Verifier interface {
-	// Verify looks by Call.Key for the effect of a call that may have run. found says
-	// that it happened, and the result is then the call's. Not found means that it has
-	// not happened yet: whether it still can is for the caller to know (Spec.Settle).
-	// An error says that nobody can tell; fault.Unavailable, that they may later.
+	// Verify looks up, by Call.Key, the effect of a call that may have run. If found, r is
+	// the call's result. If not found, the effect has not happened yet; the caller knows
+	// whether it still can (Spec.Settle). An error means that the tool cannot tell;
+	// fault.Unavailable means that it may be able to later.
 	Verify(ctx context.Context, c Call) (r Result, found bool, err error)
 }
 
-// Summarizer is implemented by tools that can say in a few words, without secrets,
-// what a call is about: a path, an id, a name.
+// Summarizer is implemented by tools that can summarize a call without secrets, such as by a
+// path, an id or a name.
 type Summarizer interface {
 	Summary(args json.RawMessage) string
 }
 
-// Catalogue is the set of tools of this process, with their schemas compiled. It
-// does not change after NewCatalogue.
+// Catalogue is the set of tools of this process, with compiled schemas. It is immutable.
 type Catalogue struct {
 	entries []Entry // by name
 }
@@ -150,7 +146,7 @@ func NewCatalogue(tools ...Tool) (*Catalogue, error) {
 			s.Settle = s.Deadline
 		}
 		if _, ok := t.(Verifier); !ok && s.Effect == toolv1.Effect_EFFECT_VERIFY {
-			return nil, fmt.Errorf("tool %s: its effect is to be verified, and it is no Verifier", s.Name)
+			return nil, fmt.Errorf("tool %s: a tool of EFFECT_VERIFY must implement Verifier", s.Name)
 		}
 		c.entries = append(c.entries, Entry{t, s, schema})
 	}
@@ -163,10 +159,10 @@ func NewCatalogue(tools ...Tool) (*Catalogue, error) {
 	return c, nil
 }
 
-// All returns the tools in the order of their names. The caller must not change the slice.
+// All returns the tools, sorted by name. The caller must not change the slice.
 func (c *Catalogue) All() []Entry { return c.entries }
 
-// Get returns the tool of a name.
+// Get returns the tool with a name.
 func (c *Catalogue) Get(name string) (Entry, bool) {
 	i, ok := slices.BinarySearchFunc(c.entries, name, func(e Entry, n string) int { return strings.Compare(e.Spec.Name, n) })
 	if !ok {

@@ -28,8 +28,8 @@ type docPage struct {
 	Changed       bool   `json:"changed,omitempty"`
 }
 
-// docReadRoom is kept free in a result for everything but the content: a name of
-// 200 characters that are all escaped is 1,200 bytes.
+// docReadRoom is the space in a result for everything but the content. A name of 200
+// characters that are all escaped takes 1,200 bytes.
 const docReadRoom = 2 << 10
 
 func docRead(d Deps) (tool.Tool, error) {
@@ -61,8 +61,8 @@ func docRead(d Deps) (tool.Tool, error) {
 	}, func(a docReadArgs) string { return a.ID }), err
 }
 
-// runeStart returns the place at or before i where a character begins; the
-// document may have changed since the token was made.
+// runeStart returns the start of the character at i. The offset may be inside of one, because
+// the document may have changed since the token was made.
 func runeStart(s string, i int) int {
 	i = min(i, len(s))
 	for i > 0 && i < len(s) && !utf8.RuneStart(s[i]) {
@@ -71,8 +71,8 @@ func runeStart(s string, i int) int {
 	return i
 }
 
-// pageEnd returns where a page that begins at from and takes at most room bytes
-// of JSON ends: behind a line if that wastes less than half of it.
+// pageEnd returns the end of a page that begins at from and takes at most room bytes of JSON.
+// It ends after a line break if that wastes less than half of the room.
 func pageEnd(s string, from, room int) int {
 	end := from
 	for i, r := range s[from:] {
@@ -89,7 +89,7 @@ func pageEnd(s string, from, room int) int {
 	return end
 }
 
-// jsonSize is at least the number of bytes that r takes in a JSON string.
+// jsonSize returns an upper bound of the bytes that r takes in a JSON string.
 func jsonSize(r rune) int {
 	switch {
 	case r == '"' || r == '\\' || r == '\n' || r == '\r' || r == '\t':

@@ -8,7 +8,7 @@ import (
 	documentv1 "signalbox.dev/proto/signalbox/document/v1"
 )
 
-// docError adds to what document-sync says what the model can do about it.
+// docError adds a hint for the model to an error of document-sync.
 func docError(err error) error {
 	f, ok := errors.AsType[*fault.Error](err)
 	if !ok {
@@ -16,7 +16,7 @@ func docError(err error) error {
 	}
 	message, hint := f.Message, ""
 	if rest, ok := strings.CutPrefix(message, "markdown:"); ok {
-		message = "arguments.content:" + rest // what the model called it
+		message = "arguments.content:" + rest // the argument's name in the tool
 	}
 	switch f.Kind {
 	case fault.NotFound:
@@ -27,7 +27,7 @@ func docError(err error) error {
 	return &fault.Error{Kind: f.Kind, Code: f.Code, Message: message + hint, RetryAfter: f.RetryAfter, Err: err}
 }
 
-// docWarning tells the model what a document does not hold as it wrote it.
+// docWarning tells the model which part of its Markdown was stored differently.
 type docWarning struct {
 	Line   int32  `json:"line"`
 	What   string `json:"what"`
@@ -41,7 +41,7 @@ func docWarnings(all []*documentv1.Warning) (out []docWarning) {
 	return out
 }
 
-// docID is the argument of tools that need nothing but a document.
+// docID is the arguments of tools that take only a document.
 type docID struct {
 	ID string `json:"id"`
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	_ "embed"
 	"time"
-	_ "time/tzdata" // images have no zone files
+	_ "time/tzdata" // container images have no zone files
 
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
 	"signalbox.dev/services/tool-executor/internal/tool"
@@ -33,7 +33,7 @@ func getCurrentDatetime(d Deps) (tool.Tool, error) {
 		zone, ok := location(a.Timezone)
 		if a.Timezone == "" {
 			if zone, ok = location(c.Timezone); !ok {
-				zone, ok = time.UTC, true // the member's setting is not the model's to mend
+				zone, ok = time.UTC, true // the model cannot fix the member's setting
 			}
 		}
 		if !ok {
@@ -47,7 +47,8 @@ func getCurrentDatetime(d Deps) (tool.Tool, error) {
 	}, func(a datetimeArgs) string { return a.Timezone }), err
 }
 
-// location finds a zone by its IANA name; no name is UTC. "Local" would be this machine's.
+// location returns the zone with an IANA name, UTC for an empty one. It refuses "Local",
+// which is this machine's zone.
 func location(name string) (*time.Location, bool) {
 	zone, err := time.LoadLocation(name)
 	return zone, err == nil && name != "Local"

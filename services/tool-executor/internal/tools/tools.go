@@ -1,9 +1,9 @@
-// Package tools holds the built-in tools. One tool is two files: the code, and a
-// page (.md) with what the model is told: description, input, guidance.
+// Package tools has the built-in tools. Each tool is two files: the code, and a page (.md)
+// with its description, input schema and guidance for the model.
 //
-// The document tools call document-sync on behalf of the context's actor. Each
-// change goes out under the call's key, so that document-sync does it once however
-// often the call is run.
+// The document tools call document-sync on behalf of the context's actor. They send the
+// call's key with each change, so that document-sync makes it once however often the call
+// runs.
 package tools
 
 import (
@@ -15,10 +15,10 @@ import (
 	"signalbox.dev/services/tool-executor/internal/tool"
 )
 
-// Deps is what the tools work with.
+// Deps are the tools' dependencies.
 type Deps struct {
 	Documents documentv1connect.DocumentServiceClient
-	Now       func() time.Time // nil: the clock
+	Now       func() time.Time // time.Now when nil
 }
 
 // New returns all built-in tools. Its errors are programming errors.

@@ -11,8 +11,8 @@ import (
 //go:embed web_search.md
 var webSearchPage string
 
-// webSearch is in the list only: providers search by themselves, and which model
-// can is known to those who call it.
+// webSearch only lists the tool. The model's provider runs it; the caller knows which models
+// can.
 func webSearch(Deps) (tool.Tool, error) {
 	spec, err := tool.Spec{Name: "web_search", Source: tool.Provider, Effect: toolv1.Effect_EFFECT_PURE}.Describe(webSearchPage)
 	return tool.Define(spec, func(context.Context, tool.Call, struct{}) (tool.Result, error) {
