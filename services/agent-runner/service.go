@@ -130,7 +130,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err := s.wireLoop(presets); err != nil {
 		return nil, fmt.Errorf("agent-runner: %w", err)
 	}
-	if err := s.wireDoors(presets); err != nil {
+	if err := s.wireHandlers(presets); err != nil {
 		return nil, fmt.Errorf("agent-runner: %w", err)
 	}
 	return s, nil
@@ -203,7 +203,7 @@ func egressClient() *http.Client {
 // tools below rpc.MaxMessage and the request limits of providers.
 const maxSession = 24 << 20
 
-func (s *Service) wireDoors(presets *preset.Set) error {
+func (s *Service) wireHandlers(presets *preset.Set) error {
 	sessions := conversation.NewStore(s.deps.DB, s.out, presets, conversation.Config{
 		Models: s.providers, Tools: s.tools.Names, Partitions: s.cfg.Partitions, MaxQueued: s.cfg.MaxQueued, MaxWaiting: s.cfg.WorkspaceWaiting, MaxBytes: maxSession,
 	})

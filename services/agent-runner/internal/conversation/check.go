@@ -19,7 +19,7 @@ func (s *Store) choose(ctx context.Context, a identity.Actor, session id.Session
 	if err != nil {
 		return "", "", err
 	}
-	wish := provider.Wish{Prefer: now.Provider}
+	wish := provider.Request{Prefer: now.Provider}
 	switch {
 	case c.Provider == nil:
 		wish.Model = *c.Model

@@ -52,7 +52,7 @@ const columns = `id, workspace_id, created_by, title, title_source, model, provi
 // Models chooses among the models that the context's workspace can call. If the requested
 // one is not available, Choose returns a fault that lists the alternatives.
 type Models interface {
-	Choose(ctx context.Context, w provider.Wish) (provider, model string, err error)
+	Choose(ctx context.Context, w provider.Request) (provider, model string, err error)
 }
 
 // Config has the limits of sessions and what their fields are validated against.
@@ -188,7 +188,7 @@ func (s *Store) Create(ctx context.Context, a identity.Actor, n NewSession) (*Se
 	if err := s.checkTools(ctx, n.Tools); err != nil {
 		return nil, err
 	}
-	provider, model, err := s.cfg.Models.Choose(ctx, provider.Wish{Provider: n.Provider, Model: n.Model})
+	provider, model, err := s.cfg.Models.Choose(ctx, provider.Request{Provider: n.Provider, Model: n.Model})
 	if err != nil {
 		return nil, err
 	}

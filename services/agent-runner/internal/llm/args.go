@@ -7,9 +7,9 @@ import (
 	"signalbox.dev/services/agent-runner/internal/llm/jscan"
 )
 
-// Arguments turns what a model wrote as the arguments of a call into a JSON object on
-// one line. Nothing, white space and null are {}. What is no JSON object is invalid:
-// the object then quotes it, so that the model sees its own words when it is told.
+// Arguments converts what a model wrote as the arguments of a call to a JSON object on one
+// line. Empty text, white space and null become {}. Anything else that is not a JSON object
+// is invalid; the returned object then quotes it, so that the model sees what it wrote.
 func Arguments(written []byte) (args json.RawMessage, invalid bool) {
 	text := bytes.TrimSpace(written)
 	if len(text) == 0 || string(text) == "null" {

@@ -9,9 +9,8 @@ import (
 	"signalbox.dev/services/agent-runner/internal/modelmsg"
 )
 
-// ToolName returns name where providers take it (letters, digits, _ and -, at most
-// limit bytes), else one made from it. Models invent names, and those stay in the
-// history.
+// ToolName returns name if providers accept it (letters, digits, _ and -, at most limit
+// bytes), otherwise one derived from it. Names that a model invented stay in the history.
 func ToolName(name string, limit int) string {
 	ok := name != "" && len(name) <= limit
 	b := []byte(name)
@@ -33,7 +32,7 @@ func ToolName(name string, limit int) string {
 	return string(b)
 }
 
-// IsText reports whether files of a media type are text that a model can read.
+// IsText reports whether a media type is text that a model can read.
 func IsText(media string) bool {
 	if strings.HasPrefix(media, "text/") || strings.HasSuffix(media, "+json") || strings.HasSuffix(media, "+xml") || strings.HasSuffix(media, "+yaml") {
 		return true
@@ -47,7 +46,7 @@ func IsText(media string) bool {
 	return false
 }
 
-// FileLabel names a file to a person.
+// FileLabel returns a file's name for people.
 func FileLabel(p *modelmsg.Part) string {
 	if p.Filename != "" {
 		return fmt.Sprintf("%q", p.Filename)
@@ -55,7 +54,7 @@ func FileLabel(p *modelmsg.Part) string {
 	return "of type " + p.MediaType
 }
 
-// FileRemark is what a model reads in place of a file that it cannot be given.
+// FileRemark returns the text that replaces a file which the model cannot read.
 func FileRemark(p *modelmsg.Part) string {
 	if p.Filename != "" {
 		return fmt.Sprintf("[The file %q (%s) stood here; it cannot be shown to this model.]", p.Filename, p.MediaType)
@@ -63,8 +62,8 @@ func FileRemark(p *modelmsg.Part) string {
 	return fmt.Sprintf("[A file (%s) stood here; it cannot be shown to this model.]", p.MediaType)
 }
 
-// RichFile reads one item of a tool output's content variant, in any of the forms the
-// AI SDK has had, as a file part.
+// RichFile returns one item of a tool output's content variant as a file part. It accepts all
+// forms that the AI SDK has had.
 func RichFile(item json.RawMessage) modelmsg.Part {
 	p := modelmsg.Part{Type: modelmsg.File, MediaType: jscan.MemberString(item, "mediaType"), Filename: jscan.MemberString(item, "filename")}
 	p.Data = jscan.MemberString(item, "data")
@@ -90,8 +89,8 @@ type Options struct {
 	members []jscan.Edit
 }
 
-// ReadOptions reads an object of options. Members that would break the request are
-// left out, and so is everything where it is no object.
+// ReadOptions reads an object of options. It leaves out members that would break the request,
+// and returns none if the value is not an object.
 func ReadOptions(object json.RawMessage) Options {
 	var o Options
 	r := jscan.NewReader(object)
@@ -111,7 +110,7 @@ func ReadOptions(object json.RawMessage) Options {
 	return o
 }
 
-// Free reports whether no option sets the member, so that the builder may.
+// Free reports whether no option sets the member, so that the builder may set it.
 func (o Options) Free(name string) bool {
 	for _, m := range o.members {
 		if m.Name == name {
@@ -121,7 +120,7 @@ func (o Options) Free(name string) bool {
 	return true
 }
 
-// Append appends the members, each behind a comma.
+// Append appends the members, each after a comma.
 func (o Options) Append(dst []byte) []byte {
 	for _, m := range o.members {
 		dst = append(dst, ',')

@@ -1,26 +1,25 @@
-// Package llm is how the runner speaks with model providers. Its types are neutral;
-// the sub-packages anthropic and openai put a Request on the wire of their dialect
-// and decode the answer, and catalogue knows models and context sizes.
+// Package llm calls model providers. Its types are independent of the provider. The packages
+// anthropic and openai encode requests and decode answers in their dialects, and catalogue
+// has the limits of models.
 //
 // # Two forms of an answer
 //
-// An answer is kept twice. Content is what people, clients and other dialects read:
-// AI SDK ModelMessage parts (package modelmsg). Raw is what the provider itself needs
-// to read again, its own blocks exactly as they came: signatures, encrypted search
-// results, block types that nobody here knows. The next request to the same dialect
-// sends Raw again, byte for byte; a request to another dialect is converted from
-// Content. Bytes are copied and spliced, never parsed and written again, so numbers
-// beyond 2^53 and the spelling of strings survive. Two things are changed on the way
-// in: bytes that are not UTF-8 become U+FFFD, and deltas are folded into their block.
-// Raw may hold NUL and lone surrogates as escapes, which jsonb refuses: it belongs in
-// a json or bytea column.
+// An answer is kept in two forms. Content is for people, clients and other dialects: AI SDK
+// ModelMessage parts (package modelmsg). Raw is for the provider: its own blocks exactly as
+// they came, with signatures, encrypted search results and unknown block types. The next
+// request to the same dialect sends Raw again, byte for byte; a request to another dialect is
+// converted from Content. Bytes are copied and spliced, never decoded and encoded again, so
+// that numbers beyond 2^53 and the spelling of strings survive. Two things are changed when
+// an answer is decoded: bytes that are not UTF-8 become U+FFFD, and deltas are folded into
+// their block. Raw may contain NUL and lone surrogates as escapes, which jsonb refuses, so it
+// needs a json or bytea column.
 //
 // # Streams
 //
-// A Stream belongs to one goroutine; nothing here starts another. It owns the HTTP
-// response until Close, which every caller must call. Cancelling the context closes
-// the connection at once; what had arrived by then is in Partial. If the process dies,
-// the connection dies with it and nothing is left behind: the step is run again.
+// A Stream belongs to one goroutine and starts no other. It owns the HTTP response until
+// Close, which every caller must call. Cancelling the context closes the connection at once;
+// Partial returns what has arrived by then. If the process dies, the connection closes and
+// the step is run again.
 //
 // A stream is complete only when the provider said so (message_stop, or a finish
 // reason followed by [DONE] or a clean end). Everything else is an *Error, never a
@@ -28,9 +27,8 @@
 //
 // # Requests are always valid
 //
-// Histories hold calls whose run died before the result, empty texts, and answers of
-// other providers. Building a request repairs them (see Turns), because a request
-// that the provider refuses would block its session for ever. Only what a person can
-// mend is an error: a file in the newest message that the model cannot read, and a
-// request that is too large.
+// Histories contain calls without results, empty texts, and answers of other providers.
+// Building a request repairs them (see Turns), because a request that the provider refuses
+// would block its session for ever. There are two errors, which a person can fix: a file in
+// the newest message that the model cannot read, and a request that is too large.
 package llm

@@ -13,8 +13,8 @@ import (
 	"signalbox.dev/services/agent-runner/internal/llm/jscan"
 )
 
-// StatusError returns the error of an HTTP answer that is not 200. The body may be of
-// either dialect, of a proxy in between, or no JSON at all.
+// StatusError returns the error for an HTTP response that is not 200. The body may come from a
+// provider of either dialect or from a proxy, and need not be JSON.
 func StatusError(status int, h http.Header, body []byte) *Error {
 	f := readFailure(body)
 	e := f.error(status)
@@ -35,8 +35,7 @@ func StatusError(status int, h http.Header, body []byte) *Error {
 	return e
 }
 
-// EventError returns the error that an error event in a stream stands for; data is
-// the event's JSON.
+// EventError returns the error for an error event in a stream. data is the event's JSON.
 func EventError(data []byte) *Error {
 	f := readFailure(data)
 	status, _ := strconv.Atoi(f.code) // OpenRouter puts the status into the code
@@ -45,14 +44,14 @@ func EventError(data []byte) *Error {
 	return e
 }
 
-// failure is what an error body says.
+// failure is a decoded error body.
 type failure struct {
 	typ, code, message, request string
 }
 
-// readFailure understands {"error":{type,code,message}}, with Anthropic's
-// request_id and OpenRouter's metadata beside it, {"error":"text"}, {"message":…}
-// and {"detail":…}. Anything else is taken as plain text.
+// readFailure decodes {"error":{type,code,message}} with Anthropic's request_id and
+// OpenRouter's metadata, {"error":"text"}, {"message":…} and {"detail":…}. Anything else
+// counts as plain text.
 func readFailure(body []byte) failure {
 	body = jscan.ValidUTF8(body)
 	if jscan.KindOf(body) != jscan.Object || !jscan.Valid(body) {
@@ -93,7 +92,7 @@ func (f *failure) fill(object []byte) {
 	}
 }
 
-// upstream replaces OpenRouter's "Provider returned error" by what the provider said.
+// upstream replaces OpenRouter's "Provider returned error" by the provider's message.
 func (f *failure) upstream(metadata []byte) {
 	raw := jscan.MemberString(metadata, "raw")
 	if raw == "" {
@@ -118,8 +117,8 @@ func (f *failure) error(status int) *Error {
 	return e
 }
 
-// ours are the codes of the credential broker's egress for its own errors, whose messages
-// are for people: they name the provider, and say why or what to do.
+// ours are the codes of the credential broker's own errors. Their messages are written for
+// people and name the provider.
 var ours = []string{"provider_timeout", "provider_unreachable", "provider_broke_off", "shutting_down", "no_credential", "account_unavailable", "accounts_exhausted", "address_not_allowed"}
 
 func sentence(s string) string {
@@ -127,9 +126,9 @@ func sentence(s string) string {
 	return string(unicode.ToUpper(first)) + strings.TrimSuffix(s[size:], ".") + "."
 }
 
-// kind classifies by code, then type, then status; where these say no more than that
-// the provider failed, by the status again, and where they say no more than "invalid",
-// by the provider's own phrases: other messages can quote the user.
+// kind classifies by code, then type, then status. If the result is only KindServer, the
+// status decides. If it is only KindInvalid, phrases in the message decide; other messages
+// are not searched, because they can quote the user.
 func (f *failure) kind(status int) Kind {
 	k, ok := kindOfName(f.code)
 	if !ok {
@@ -178,7 +177,7 @@ func kindOfName(name string) (Kind, bool) {
 	return kindOfOurs(name)
 }
 
-// kindOfOurs knows the codes that the credential broker's egress gives its own errors.
+// kindOfOurs classifies the codes of the credential broker's own errors.
 func kindOfOurs(code string) (Kind, bool) {
 	switch code {
 	case "provider_timeout":

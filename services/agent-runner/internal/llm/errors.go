@@ -10,14 +10,14 @@ import (
 	"unicode"
 )
 
-// ErrTruncated is in the chain of the error of a stream that ended without the
-// provider's word that it is complete.
+// ErrTruncated is wrapped by the error of a stream that ended before the provider said that
+// the answer is complete.
 var ErrTruncated = errors.New("the stream ended before its end")
 
-// Kind says what went wrong with a model call.
+// Kind classifies the failure of a model call.
 type Kind uint8
 
-// The kinds. Server is the zero value: a failure that nobody explained.
+// The kinds. The zero value KindServer is also for failures without an explanation.
 const (
 	KindServer        Kind = iota // the provider failed
 	KindOverloaded                // the provider has no capacity now
@@ -28,9 +28,9 @@ const (
 	KindInvalid                   // the request is wrong
 	KindContextLength             // the conversation does not fit the model
 	KindTooLarge                  // the request or the answer is over a size limit
-	KindContentFilter             // refused for what it says
+	KindContentFilter             // refused because of its content
 	KindNetwork                   // the connection failed
-	KindTimeout                   // nothing came for too long
+	KindTimeout                   // nothing arrived for too long
 	KindTruncated                 // the answer broke off
 )
 
@@ -38,7 +38,7 @@ var kinds = [...]struct {
 	name      string
 	retryable bool
 	message   string // for people
-	detail    bool   // the provider's own words help
+	detail    bool   // the provider's own message is shown too
 }{
 	KindServer:        {"server", true, "The model provider had an internal error.", false},
 	KindOverloaded:    {"overloaded", true, "The model provider is overloaded.", false},
@@ -61,17 +61,17 @@ func (k Kind) String() string { return kinds[k].name }
 // Error is a failed model call.
 type Error struct {
 	Kind   Kind
-	Status int    // of the HTTP answer; 0 where there was none, or it was 200
+	Status int    // of the HTTP response; 0 without a response or if it was 200
 	Type   string // the provider's error type
 	Code   string // the provider's error code
 
-	Message string // for people: holds no secret
-	Detail  string // the provider's words, cleaned, for logs
+	Message string // for people; contains no secret
+	Detail  string // the provider's message, cleaned, for logs
 
-	RetryAfter time.Duration // what the provider asked for; 0 when it did not
+	RetryAfter time.Duration // as requested by the provider; 0 if not
 	Retryable  bool          // the same request may succeed later
-	// Broken: the connection to what leads to the provider broke without a word. It
-	// tells of the provider's failures, so it is itself what failed.
+	// Broken is true if the connection to the broker broke without an error response. The
+	// broker reports failures of the provider, so the broker itself has failed.
 	Broken    bool
 	RequestID string // the provider's
 
@@ -106,8 +106,8 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// NewError returns an error of a kind with the kind's message and retry rule. The
-// formatted detail is shown to people where the kind says that it helps them.
+// NewError returns an error of a kind with the kind's message and retry rule. The formatted
+// detail is shown to people if the kind says so.
 func NewError(k Kind, cause error, format string, args ...any) *Error {
 	e := &Error{Kind: k, Err: cause, Retryable: kinds[k].retryable}
 	if format != "" {
@@ -128,14 +128,14 @@ func message(k Kind, detail string) string {
 	return m + ": " + detail
 }
 
-// Refuse returns the error of a request that was not sent; the formatted message is
-// shown to people and says what to do.
+// Refuse returns the error for a request that is not sent. The formatted message is shown to
+// people and says what to do.
 func Refuse(k Kind, format string, args ...any) *Error {
 	text := fmt.Sprintf(format, args...)
 	return &Error{Kind: k, Type: "not_sent", Message: text, Detail: text}
 }
 
-// Malformed returns the error of a stream that does not follow its protocol.
+// Malformed returns the error for a stream that violates its protocol.
 func Malformed(format string, args ...any) *Error {
 	e := NewError(KindServer, nil, format, args...)
 	e.Type = "malformed_stream"
@@ -143,7 +143,7 @@ func Malformed(format string, args ...any) *Error {
 	return e
 }
 
-// OverLimit returns the error of an answer that is over one of our bounds.
+// OverLimit returns the error for an answer that exceeds one of the Limits.
 func OverLimit(format string, args ...any) *Error {
 	e := &Error{Kind: KindTooLarge, Type: "response_limit", Detail: fmt.Sprintf(format, args...)}
 	e.Message = "The model's answer is over a limit: " + e.Detail + "."
@@ -152,8 +152,8 @@ func OverLimit(format string, args ...any) *Error {
 
 const maxDetail = 500
 
-// cleanDetail makes a provider's message fit for one line of a log or a screen:
-// control characters go, what looks like a credential goes, and it is cut.
+// cleanDetail shortens a provider's message to one line without control characters and
+// without words that look like credentials.
 func cleanDetail(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) || r == unicode.ReplacementChar {
@@ -185,8 +185,8 @@ func secretish(w string) bool {
 
 const maxRetryAfter = 24 * time.Hour
 
-// retryAfter reads how long the provider asks to wait: retry-after-ms, else
-// Retry-After in seconds or as a date, measured against the answer's own Date.
+// retryAfter returns the wait that the provider requests: retry-after-ms, or Retry-After in
+// seconds or as a date relative to the response's Date.
 func retryAfter(h http.Header, now time.Time) time.Duration {
 	if ms, err := strconv.ParseFloat(h.Get("Retry-After-Ms"), 64); err == nil {
 		return clampWait(ms / 1000)

@@ -6,18 +6,18 @@ import (
 	"signalbox.dev/services/agent-runner/internal/modelmsg"
 )
 
-// EventType says what an Event is about.
+// EventType is the type of an Event.
 type EventType uint8
 
-// The events of a stream. In brackets: the fields that are set.
+// The events of a stream, with the fields that are set in brackets.
 const (
 	TextDelta        EventType = iota + 1 // more text [Index, Text]
 	ReasoningDelta                        // more reasoning [Index, Text]
 	ToolCallStart                         // a call begins [Index, ID, Name]
 	ToolCallDelta                         // more of its arguments' text [Index, ID, Name, Text]
-	ToolCallComplete                      // a call is whole [Index, ID, Name, Args, Invalid, Text]
+	ToolCallComplete                      // a call is complete [Index, ID, Name, Args, Invalid, Text]
 	ServerToolCall                        // the provider runs a tool of its own [Index, ID, Name, Args]
-	ServerToolResult                      // and this is what it found [Index, ID, Name, Args, IsError]
+	ServerToolResult                      // the result of such a tool [Index, ID, Name, Args, IsError]
 	Source                                // a page the answer relies on, once per URL [URL, Title]
 	UsageUpdate                           // tokens so far [Usage]
 )
@@ -36,22 +36,22 @@ func (t EventType) String() string {
 	return "unknown"
 }
 
-// Event is one thing that happened in a stream. It and the bytes it points to are
-// valid until the next call of Next; strings may be kept.
+// Event is an event of a stream. It and the bytes it points to are valid until the next call
+// of Next; strings may be kept.
 type Event struct {
 	Type  EventType
 	Index int // the block or call it belongs to
 
-	// Text is valid UTF-8 without NUL. With an Invalid ToolCallComplete it is what the
-	// model wrote instead of JSON.
+	// Text is valid UTF-8 without NUL. In an Invalid ToolCallComplete it is what the model
+	// wrote instead of JSON.
 	Text []byte
 
 	ID   string
 	Name string
-	// Args is valid JSON on one line: a call's arguments ({} where the model sent
-	// none), or a server tool's result. Those of a call are always an object.
+	// Args is valid JSON on one line: a call's arguments, which are always an object ({} if the
+	// model sent none), or a server tool's result.
 	Args    json.RawMessage
-	Invalid bool // the arguments are no JSON object
+	Invalid bool // the arguments are not a JSON object
 	IsError bool
 
 	URL   string
@@ -60,7 +60,7 @@ type Event struct {
 	Usage *Usage
 }
 
-// FinishReason is why the model stopped, in the AI SDK's words.
+// FinishReason is why the model stopped, in the AI SDK's terms.
 type FinishReason string
 
 // The finish reasons.
@@ -79,38 +79,38 @@ type Usage struct {
 	CacheRead    int64 `json:"cacheRead"`    // of these, read from the prompt cache
 	CacheWrite   int64 `json:"cacheWrite"`   // of these, written to it
 	OutputTokens int64 `json:"outputTokens"` // all that was generated
-	Reasoning    int64 `json:"reasoning"`    // of these, reasoning, where the provider says so
+	Reasoning    int64 `json:"reasoning"`    // of these, reasoning, if the provider reports it
 }
 
-// ToolCall is a call that the model asks for.
+// ToolCall is a call that the model requests.
 type ToolCall struct {
 	ID   string
 	Name string
-	// Args is valid JSON on one line, an object. For an Invalid call it is a stand-in
-	// that quotes RawArgs, fit to be sent back.
+	// Args is a JSON object on one line. For an Invalid call it is an object that quotes
+	// RawArgs and can be sent back.
 	Args    json.RawMessage
 	Invalid bool
 	RawArgs string // what the model wrote, set for an Invalid call
 }
 
-// Response is a whole answer, or with Partial what had arrived of it.
+// Response is a complete answer or, from Partial, the part that has arrived.
 type Response struct {
 	ID    string // the provider's
 	Model string // as the provider reports it
 
 	Raw       Raw
 	Content   json.RawMessage // ModelMessage content, an array
-	ToolCalls []ToolCall      // what is to be run, in order; its length decides, not Finish
+	ToolCalls []ToolCall      // calls to run, in order; its length counts, not Finish
 
 	Finish    FinishReason
 	RawFinish string // the provider's own word
-	// Paused: the provider stopped in the middle of its own tools (pause_turn). Store
-	// the message and send the conversation again with Request.Continue.
+	// Paused is true if the provider stopped in the middle of its own tools (pause_turn).
+	// Store the message and send the conversation again with Request.Continue.
 	Paused bool
 
 	Usage Usage
-	// Estimated: Usage is not the provider's final count, which comes at the end of an
-	// answer, if at all. Stream.Estimate completes it.
+	// Estimated is true if Usage is not the provider's final count, which comes at the end of
+	// an answer, if at all. Stream.Estimate completes it.
 	Estimated bool
 	RawUsage  json.RawMessage // the provider's last usage object; nil if there was none
 }

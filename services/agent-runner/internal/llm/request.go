@@ -28,15 +28,15 @@ type Request struct {
 	Reasoning       Reasoning
 	Temperature     *float64 // nil: the provider's default
 
-	// Continue says that the last message is an answer the provider paused
-	// (Response.Paused) and has to go on with.
+	// Continue is true if the last message is an answer that the provider paused
+	// (Response.Paused) and must continue.
 	Continue bool
 
 	// NoCache leaves out the prompt-cache breakpoints.
 	NoCache bool
 
-	// Options are members for the body's top level, as a JSON object by dialect. They
-	// win over the members set here, except model, messages, stream, system and tools.
+	// Options are members of the body's top level, as a JSON object by dialect. They override
+	// the members set here, except model, messages, stream, system and tools.
 	Options map[string]json.RawMessage
 
 	// Header is added to the HTTP request, after the client's own.
@@ -45,12 +45,12 @@ type Request struct {
 	Meta Meta
 }
 
-// Meta says on whose behalf a request is made.
+// Meta identifies the member and the session of a request.
 type Meta struct {
 	User    string // opaque id of the member; sent to providers that ask for one
 	Session string // opaque; keeps a session's requests on one account and cache
-	// IDSeed makes generated tool call ids unique in the conversation and the same
-	// each time: run and step, for example.
+	// IDSeed makes generated tool call ids unique in the conversation and reproducible, such
+	// as by run and step.
 	IDSeed string
 }
 
@@ -61,8 +61,8 @@ const SessionHeader = "X-Signalbox-Session"
 // SystemBlock is one part of the system prompt.
 type SystemBlock struct {
 	Text string
-	// Cache puts a prompt-cache breakpoint behind this block. Where no block asks, the
-	// last one gets it.
+	// Cache puts a prompt-cache breakpoint after this block. If no block has Cache set, the
+	// breakpoint is after the last one.
 	Cache bool
 }
 
@@ -85,14 +85,14 @@ type ToolDef struct {
 	Description string
 	Schema      json.RawMessage // JSON Schema of the arguments, an object
 
-	// Provider, for a tool that the provider itself runs, is the dialect it belongs
-	// to; Definition then goes out as it is and the other fields are not used. A tool
-	// of another dialect is left out of the request.
+	// Provider is the dialect of a tool that the provider itself runs. Definition is then sent
+	// unchanged and the other fields are not used. A request of another dialect leaves the
+	// tool out.
 	Provider   string
 	Definition json.RawMessage
 }
 
-// ToolChoice says whether the model has to call a tool. The zero value lets it choose.
+// ToolChoice says whether the model must call a tool. With the zero value it may choose.
 type ToolChoice struct {
 	Mode ChoiceMode
 	Name string // with ChoiceTool
@@ -109,18 +109,18 @@ const (
 	ChoiceTool     // the named one
 )
 
-// Reasoning asks for reasoning before the answer. The zero value does not.
+// Reasoning requests reasoning before the answer. The zero value requests none.
 type Reasoning struct {
 	Budget int    // tokens; for dialects that take an effort, one is derived
 	Effort string // low, medium or high; for dialects that take tokens, a budget is derived
 }
 
-// Enabled reports whether reasoning is asked for.
+// Enabled reports whether reasoning is requested.
 func (r Reasoning) Enabled() bool {
 	return r.Budget > 0 || (r.Effort != "" && r.Effort != "none")
 }
 
-// Tokens returns the budget, derived from the effort where it is not set.
+// Tokens returns the budget, derived from the effort if it is not set.
 func (r Reasoning) Tokens() int {
 	switch {
 	case r.Budget > 0:
@@ -137,7 +137,7 @@ func (r Reasoning) Tokens() int {
 	return 24_576
 }
 
-// Level returns the effort, derived from the budget where it is not set.
+// Level returns the effort, derived from the budget if it is not set.
 func (r Reasoning) Level() string {
 	switch {
 	case r.Effort != "":

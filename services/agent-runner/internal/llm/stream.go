@@ -9,17 +9,16 @@ import (
 	"signalbox.dev/pkg/sse"
 )
 
-// Decoder decodes the answer of one dialect. It keeps what it needs; the bytes it is
-// given are gone after the call.
+// Decoder decodes an answer of one dialect. It must copy what it keeps of its input.
 type Decoder interface {
-	// Decode takes one server-sent event, appends what happened to out and reports
+	// Decode decodes one server-sent event, appends the resulting events to out and reports
 	// whether the answer is complete.
 	Decode(ev sse.Event, out []Event) (events []Event, done bool, err error)
-	// End takes an end of the stream, clean or not, that came before Decode reported done. It
-	// returns ErrTruncated where the answer is not complete.
+	// End is called if the stream ends, cleanly or not, before Decode has reported done. It
+	// returns ErrTruncated if the answer is not complete.
 	End(out []Event) (events []Event, err error)
-	// Response returns the answer; with partial, what there is of it, fit to be kept
-	// and to be sent back.
+	// Response returns the answer. With partial it returns the part that has arrived, in a form
+	// that can be stored and sent back.
 	Response(partial bool) *Response
 }
 
@@ -32,9 +31,9 @@ type Decoder interface {
 //	if err := s.Err(); err != nil { … }
 //	resp := s.Response()
 //
-// It belongs to one goroutine. Close it in any case.
+// It belongs to one goroutine. The caller must close it.
 type Stream struct {
-	ctx  context.Context // of the request; it ends with Close, and says why the body broke
+	ctx  context.Context // of the request; ends with Close; its cause explains read errors
 	dec  Decoder
 	sse  *sse.Reader
 	body *watched
@@ -57,8 +56,8 @@ func newStream(ctx context.Context, w *watched, dec Decoder, limits Limits) *Str
 	return &Stream{ctx: ctx, dec: dec, body: w, sse: sse.NewReader(w, limits.withDefaults().Event)}
 }
 
-// Next moves to the next event. It is false at the end of the answer, whole or not:
-// Err tells.
+// Next moves to the next event. It returns false at the end of the answer; Err says whether
+// the answer is complete.
 func (s *Stream) Next() bool {
 	if s.at++; s.at < len(s.queue) {
 		return true
@@ -77,11 +76,10 @@ func (s *Stream) Next() bool {
 // Event returns the current event.
 func (s *Stream) Event() *Event { return &s.queue[s.at] }
 
-// Err returns why the stream ended early, nil if the answer is whole: an *Error, or
-// the cause of the context's end.
+// Err returns nil if the answer is complete, otherwise an *Error or the context's cause.
 func (s *Stream) Err() error { return s.err }
 
-// Response returns the whole answer, nil unless Next returned false and Err is nil.
+// Response returns the complete answer, or nil unless Next has returned false and Err is nil.
 func (s *Stream) Response() *Response {
 	if !s.done || s.err != nil {
 		return nil
@@ -89,15 +87,15 @@ func (s *Stream) Response() *Response {
 	return s.dec.Response(false)
 }
 
-// Partial returns what has arrived so far, in a form that can be stored and sent back:
-// text and finished reasoning stay, tool calls go, because nobody will run them.
+// Partial returns what has arrived so far, in a form that can be stored and sent back. It
+// keeps text and finished reasoning and drops tool calls, which will not be run.
 func (s *Stream) Partial() *Response { return s.dec.Response(true) }
 
-// Close ends the stream and closes its connection, or gives it back for the next
-// request where the answer was read to its end. It may be called again.
+// Close ends the stream. It closes the connection, or returns it to the pool if the answer was
+// read to its end. It may be called again.
 func (s *Stream) Close() { s.body.close(s.done && s.err == nil) }
 
-// read takes one server-sent event.
+// read reads and decodes one server-sent event.
 func (s *Stream) read() {
 	ev, err := s.sse.Next()
 	if err == nil {
@@ -122,14 +120,14 @@ func (s *Stream) read() {
 	}
 }
 
-// lost reports whether err is of the connection: what has arrived before may be whole.
+// lost reports whether err is a connection error, so that the answer may be complete.
 func (s *Stream) lost(err error) bool {
 	_, ours := errors.AsType[*Error](err)
 	return !ours && !errors.Is(err, sse.ErrTooLong) && s.ctx.Err() == nil
 }
 
-// explain gives a failure its kind. The end of the context comes first: it is what
-// broke the connection.
+// explain turns a read error into an *Error. If the context has ended, its cause comes first,
+// because that broke the connection.
 func (s *Stream) explain(err error) error {
 	if s.ctx.Err() != nil {
 		return context.Cause(s.ctx)
@@ -154,12 +152,12 @@ func broken(k Kind, cause error) *Error {
 	return e
 }
 
-// watched is a response body that is bounded in size and in silence.
+// watched is a response body with a size limit and an idle timeout.
 type watched struct {
 	r      io.Reader
 	left   int64
 	idle   time.Duration
-	timer  *time.Timer // cancels the request when it fires; nil for none
+	timer  *time.Timer // cancels the request when it fires; may be nil
 	cancel context.CancelCauseFunc
 	closed bool
 }
@@ -184,8 +182,8 @@ const (
 	drainBytes = 4 << 10
 )
 
-// close ends the request. After a whole answer the body's end usually is there
-// already; reading it lets the connection be used again.
+// close ends the request. With drain it first reads the end of the body, which usually has
+// arrived, so that the connection can be reused.
 func (w *watched) close(drain bool) {
 	if w.closed {
 		return

@@ -16,30 +16,30 @@ import (
 	"signalbox.dev/pkg/fault"
 )
 
-// Config says how a provider is reached. Every client needs HTTP and BaseURL.
+// Config configures a client. HTTP and BaseURL are required.
 type Config struct {
-	// HTTP sends the requests. It needs no timeout of its own: the ones below apply.
+	// HTTP sends the requests. It needs no timeout, because those below apply.
 	HTTP *http.Client
-	// BaseURL is what the dialect's path is put behind: the broker's egress.
+	// BaseURL is the URL of the broker's egress, to which the dialect's path is appended.
 	BaseURL string
-	// Headers, if set, gives the headers of one request: the workspace token.
+	// Headers, if set, returns additional headers of one request, such as the workspace token.
 	Headers func(context.Context) (http.Header, error)
 
-	FirstByte time.Duration // until the response headers are there; default 5 min
+	FirstByte time.Duration // until the response headers arrive; default 5 min
 	Idle      time.Duration // between two reads of the answer; default 2 min
 	Limits    Limits
 }
 
-// Limits bounds what is sent and what is taken. A zero field means its default.
+// Limits bounds requests and answers. A zero field means its default.
 type Limits struct {
 	Request  int   // bytes of a request body; default 32 MiB
-	Response int64 // bytes of an answer as it is on the wire; default 32 MiB
+	Response int64 // bytes of an answer on the wire; default 32 MiB
 	Event    int   // bytes of one event of it; default 8 MiB
 	Blocks   int   // content blocks of an answer; default 4,096
 	Calls    int   // tool calls of an answer; default 128
 }
 
-// WithDefaults returns the limits with zero fields filled in.
+// WithDefaults returns the limits with defaults for zero fields.
 func (l Limits) WithDefaults() Limits { return l.withDefaults() }
 
 func (l Limits) withDefaults() Limits {
@@ -94,11 +94,11 @@ func NewTransport(cfg Config, path string) (*Transport, error) {
 	return &Transport{cfg: cfg, url: strings.TrimRight(cfg.BaseURL, "/") + path}, nil
 }
 
-// Limits returns the limits in force.
+// Limits returns the effective limits.
 func (t *Transport) Limits() Limits { return t.cfg.Limits }
 
-// Open posts body and returns the stream of the answer. The error is an *Error, a
-// fault that is Unavailable where nobody listens, or the cause of the end of ctx.
+// Open posts body and returns the stream of the answer. The error is an *Error, an Unavailable
+// fault if the connection is refused, or the cause of ctx.
 func (t *Transport) Open(ctx context.Context, header http.Header, body []byte, dec Decoder) (*Stream, error) {
 	if len(body) > t.cfg.Limits.Request {
 		return nil, Refuse(KindTooLarge, "The conversation with its files is %d bytes long, %d can be sent to a model. Start a new session, or attach smaller files.", len(body), t.cfg.Limits.Request)
@@ -121,7 +121,7 @@ func (t *Transport) Open(ctx context.Context, header http.Header, body []byte, d
 		stop()
 		return nil, err
 	}
-	// From here on silence has its own error, so the timer is another one.
+	// From here on, the idle timer with its own error replaces the timer for the headers.
 	timer.Stop()
 	w := &watched{r: resp.Body, left: t.cfg.Limits.Response, idle: t.cfg.Idle, cancel: cancel}
 	w.timer = time.AfterFunc(t.cfg.Idle, func() { cancel(NewError(KindTimeout, errIdle, "")) })
@@ -135,7 +135,7 @@ func (t *Transport) post(ctx context.Context, header http.Header, body []byte) (
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "text/event-stream")
-	req.Header.Set("Accept-Encoding", "identity") // the transport would ask for gzip, which delays tokens
+	req.Header.Set("Accept-Encoding", "identity") // the default, gzip, delays tokens
 	if t.cfg.Headers != nil {
 		own, err := t.cfg.Headers(ctx)
 		if err != nil {
@@ -153,20 +153,20 @@ func setAll(dst, src http.Header) {
 	}
 }
 
-// failed explains a request that got no answer.
+// failed returns the error for a request without a response.
 func failed(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
-		// Nothing was sent, and it is not the provider that is away but what leads there.
+		// Nothing was sent, and not the provider but the broker is unavailable.
 		return fault.Wrap(err, fault.Unavailable, "the way to the model providers is not available")
 	}
 	return broken(KindNetwork, err)
 }
 
-// refused explains an answer that is no stream. A 200 with JSON is how some servers
-// report a failure.
+// refused returns the error for a response that is not a stream. Some servers report a failure
+// as a 200 with JSON.
 func refused(resp *http.Response) error {
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
 	e := StatusError(resp.StatusCode, resp.Header, body)
@@ -177,7 +177,7 @@ func refused(resp *http.Response) error {
 	return e
 }
 
-// isEventStream accepts a missing content type, which some servers leave out.
+// isEventStream also accepts a missing content type, which some servers leave out.
 func isEventStream(h http.Header) bool {
 	v := h.Get("Content-Type")
 	if v == "" {

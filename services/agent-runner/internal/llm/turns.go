@@ -9,18 +9,18 @@ import (
 	"signalbox.dev/services/agent-runner/internal/modelmsg"
 )
 
-// Turn is a message of the conversation, ready to be put on the wire: what was stored
-// apart is joined, what is missing is made up.
+// Turn is a message of the conversation prepared for encoding: calls have their results, and
+// missing results are made up.
 type Turn struct {
 	Role    Role // user, assistant or system
-	Message int  // its place in Request.Messages
+	Message int  // its index in Request.Messages
 
-	// Parts is what was said. Of an assistant's turn, tool calls are in Calls instead.
+	// Parts are the parts of the message. Tool calls of an assistant's turn are in Calls.
 	Parts []modelmsg.Part
-	// Raw is the answer in the provider's own form, to be sent as it is; nil where it
-	// came from elsewhere, and Parts and Calls have to be converted.
+	// Raw is the answer in the provider's own form, to be sent unchanged. It is nil if the
+	// answer came from elsewhere, so that Parts and Calls must be converted.
 	Raw json.RawMessage
-	// Calls are the calls that the answer asks for; each has its Result.
+	// Calls are the answer's tool calls, each with its Result.
 	Calls []Call
 }
 
@@ -32,11 +32,11 @@ type Call struct {
 	Output modelmsg.Output
 }
 
-// Wire is what Turns has to know of a dialect.
+// Wire is what Turns needs to know of a dialect.
 type Wire struct {
 	Dialect string
-	// Calls returns the ids of the calls in raw blocks, in order, and whether the
-	// blocks can be read at all.
+	// Calls returns the ids of the calls in raw blocks, in order, and whether the blocks can be
+	// decoded.
 	Calls func(raw json.RawMessage) (ids []string, ok bool)
 	// IDByte reports whether a byte may be in a tool call id; MaxID bounds its length.
 	IDByte func(byte) bool
@@ -45,11 +45,11 @@ type Wire struct {
 
 const unfinished = `{"error":"This call has no result: the run was stopped or interrupted before it was done. Whether it had an effect is not known."}`
 
-// Turns arranges stored messages for a dialect. Each call of an assistant's turn gets
-// the result that follows it before the next answer, wherever it stands there; a call
-// without one gets an error that says so; a result without its call is left out. Raw
-// is kept only where the dialect is the same and its calls are those of the content.
-// Converted call ids are made fit for the dialect and unique.
+// Turns prepares stored messages for a dialect. Each call of an assistant's turn gets the
+// result that is stored between it and the next answer. A call without a result gets an error
+// that says so; a result without a call is left out. Raw is kept only if the dialect is the
+// same and its calls match the content's. Converted call ids are valid in the dialect and
+// unique.
 func Turns(msgs []Message, wire Wire) ([]Turn, error) {
 	p := planner{msgs: msgs, wire: wire, used: make(map[string]bool)}
 	p.parts = make([][]modelmsg.Part, len(msgs))
@@ -68,7 +68,7 @@ func Turns(msgs []Message, wire Wire) ([]Turn, error) {
 			turns = append(turns, Turn{Role: m.Role, Message: i, Parts: p.parts[i]})
 		case Assistant:
 			turns = append(turns, p.answer(i))
-		case Tool: // taken by the answer before it
+		case Tool: // handled with the answer before it
 		default:
 			return nil, fmt.Errorf("message %d of the conversation has the unknown role %q", i, m.Role)
 		}
@@ -80,12 +80,11 @@ type planner struct {
 	msgs  []Message
 	parts [][]modelmsg.Part
 	wire  Wire
-	raw   []bool          // by message: Raw is used
+	raw   []bool          // by message: whether Raw is used
 	used  map[string]bool // ids on the wire
 }
 
-// reserve decides which raw blocks are used and keeps their ids from being given to
-// converted calls.
+// reserve decides which raw blocks are used and reserves the ids of their calls.
 func (p *planner) reserve() {
 	p.raw = make([]bool, len(p.msgs))
 	for i, m := range p.msgs {
@@ -121,7 +120,7 @@ func isCall(part *modelmsg.Part) bool {
 	return part.Type == modelmsg.ToolCall && !part.ProviderExecuted
 }
 
-// answer makes the turn of the assistant's message i.
+// answer returns the turn of the assistant's message i.
 func (p *planner) answer(i int) Turn {
 	t := Turn{Role: Assistant, Message: i}
 	if p.raw[i] {
@@ -166,7 +165,7 @@ func (p *planner) results(i int) map[string][]modelmsg.Output {
 	return found
 }
 
-// wireID returns id where the dialect takes it and it is new, else one made from it.
+// wireID returns id if it is valid in the dialect and unused, otherwise one derived from it.
 func (p *planner) wireID(id string) string {
 	wire := []byte(id)
 	same := len(wire) > 0 && len(wire) <= p.wire.MaxID
@@ -197,8 +196,8 @@ func hash(parts ...string) uint64 {
 	return h.Sum64()
 }
 
-// CallID returns an id for a call that came without one. It is the same for the same
-// seed, response and place.
+// CallID returns an id for a call that came without one, derived from the seed, the response
+// and the call's number.
 func CallID(seed, response string, n int) string {
 	return fmt.Sprintf("call_%016x", hash(seed, response, fmt.Sprint(n)))
 }

@@ -6,7 +6,7 @@ import (
 	"signalbox.dev/services/agent-runner/internal/llm/jscan"
 )
 
-// UserText returns stored content that says text.
+// UserText returns stored content with a text.
 func UserText(text string) json.RawMessage {
 	return jscan.AppendString(nil, text)
 }
@@ -38,15 +38,15 @@ func (a *Assistant) close(options []byte) {
 // Text adds a text part. raw is the text as a raw JSON string (package jscan);
 // options is the value of providerOptions, empty for none.
 func (a *Assistant) Text(raw, options []byte) {
-	a.said(`{"type":"text","text":"`, raw, options)
+	a.prose(`{"type":"text","text":"`, raw, options)
 }
 
 // Reasoning adds a reasoning part, with the arguments of Text.
 func (a *Assistant) Reasoning(raw, options []byte) {
-	a.said(`{"type":"reasoning","text":"`, raw, options)
+	a.prose(`{"type":"reasoning","text":"`, raw, options)
 }
 
-func (a *Assistant) said(head string, raw, options []byte) {
+func (a *Assistant) prose(head string, raw, options []byte) {
 	a.open(head)
 	a.buf = jscan.AppendClean(a.buf, raw)
 	a.buf = append(a.buf, '"')
@@ -92,10 +92,9 @@ type Result struct {
 	IsError  bool
 }
 
-// ToolResults returns the content of the tool message that answers a step's calls;
-// the caller puts the results in call order. An envelope that is a JSON string
-// becomes a text or error-text output, any other a json or error-json one; one that
-// is not JSON becomes an error that says so.
+// ToolResults returns the content of the tool message that answers a step's calls. The caller
+// passes the results in call order. An envelope that is a JSON string becomes a text or
+// error-text output, other JSON a json or error-json output, and invalid JSON an error.
 func ToolResults(results []Result) json.RawMessage {
 	out := []byte{'['}
 	for i, res := range results {

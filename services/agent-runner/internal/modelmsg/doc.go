@@ -1,6 +1,6 @@
-// Package modelmsg reads and writes message content in the form it is stored and
-// served in: the content of the AI SDK's ModelMessage, exactly, so that a history
-// goes into that SDK's own schema without change.
+// Package modelmsg reads and writes message content in the form in which it is stored and
+// served: exactly the content of the AI SDK's ModelMessage, so that a history satisfies that
+// SDK's own schema.
 //
 //   - user and system: a JSON string, or an array of text and file parts. A file's
 //     data is a plain string, base64 or an https URL, never a data: URL.
@@ -8,12 +8,11 @@
 //     parts of tools that the provider itself ran.
 //   - tool: an array of tool-result parts, one message per step, in call order.
 //
-// Keys are always written in the same order, nothing is ever null where the schema
-// wants it absent, and strings hold neither lone surrogates nor NUL, so that
-// content can live in any Postgres JSON column. Numbers and the spelling of tool
-// input stay as the model wrote them.
+// Keys are always written in the same order, absent fields are never null, and strings have
+// neither lone surrogates nor NUL, so that any Postgres JSON column can store the content.
+// Numbers and the spelling of tool input stay as the model wrote them.
 //
-// What the provider needs back that has no place in a ModelMessage (encrypted
-// search results, unknown blocks) is not here: it travels beside the content as
-// raw blocks, see package llm.
+// Data that the provider needs back and that has no place in a ModelMessage, such as
+// encrypted search results and unknown blocks, is stored beside the content as raw blocks;
+// see package llm.
 package modelmsg

@@ -1,6 +1,7 @@
 package modelmsg
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"net/url"
@@ -8,7 +9,6 @@ import (
 	"unicode"
 
 	"signalbox.dev/pkg/fault"
-
 	"signalbox.dev/services/agent-runner/internal/llm/jscan"
 )
 
@@ -21,15 +21,10 @@ type Limits struct {
 }
 
 func (l Limits) withDefaults() Limits {
-	set := func(v *int, def int) {
-		if *v <= 0 {
-			*v = def
-		}
-	}
-	set(&l.Bytes, 24<<20)
-	set(&l.Parts, 64)
-	set(&l.TextBytes, 1<<20)
-	set(&l.FileBytes, 20<<20)
+	l.Bytes = cmp.Or(l.Bytes, 24<<20)
+	l.Parts = cmp.Or(l.Parts, 64)
+	l.TextBytes = cmp.Or(l.TextBytes, 1<<20)
+	l.FileBytes = cmp.Or(l.FileBytes, 20<<20)
 	return l
 }
 
@@ -39,9 +34,9 @@ const (
 	maxMedia    = 127
 )
 
-// Input turns the content of an API request into stored content: a string stays a
-// string; text and file parts are checked and written with the known fields only,
-// data: URLs become base64 with their media type. Empty text parts are dropped.
+// Input converts the content of an API request to stored content. A string stays a string.
+// Text and file parts are checked and keep only the known fields; data: URLs become base64
+// with their media type. Empty text parts are dropped.
 //
 // The error is a *fault.Error, Invalid or TooLarge, whose message names the part.
 func Input(raw json.RawMessage, limits Limits) (json.RawMessage, error) {
@@ -94,11 +89,11 @@ func (in *input) array(r *jscan.Reader) (json.RawMessage, error) {
 		if raw == nil {
 			break
 		}
-		said, err := in.part(i, raw)
+		hasContent, err := in.part(i, raw)
 		if err != nil {
 			return nil, err
 		}
-		blank = blank && !said
+		blank = blank && !hasContent
 	}
 	if !r.Done() {
 		return nil, invalid("content is not valid JSON")
@@ -109,7 +104,7 @@ func (in *input) array(r *jscan.Reader) (json.RawMessage, error) {
 	return append(in.out, ']'), nil
 }
 
-// part writes one part and reports whether it says anything.
+// part writes one part and reports whether it is more than white space.
 func (in *input) part(i int, raw []byte) (bool, error) {
 	r := jscan.NewReader(raw)
 	if !r.Object() {
@@ -220,7 +215,7 @@ func (in *input) filePart(i int, media, data, name field) error {
 	return nil
 }
 
-// fileData returns the data to store, and the media type where the data itself names one.
+// fileData returns the data to store, and the media type if the data names one.
 func (in *input) fileData(i int, data string) (stored, media string, err error) {
 	scheme, rest, hasScheme := strings.Cut(data[:min(len(data), 16)], ":")
 	if hasScheme {
@@ -244,7 +239,7 @@ func (in *input) fileData(i int, data string) (stored, media string, err error) 
 	return "", "", invalid("content[%d].data: URLs of scheme %q are not accepted; use https or base64", i, clip(scheme))
 }
 
-// dataURL reads what follows "data:" (RFC 2397).
+// dataURL parses a data: URL (RFC 2397) after its scheme.
 func (in *input) dataURL(i int, rest string) (stored, media string, err error) {
 	head, body, ok := strings.Cut(rest, ",")
 	if !ok {
@@ -309,7 +304,7 @@ func cleanMedia(s string) (string, bool) {
 	return s, true
 }
 
-// cleanName keeps what follows the last slash and drops control characters.
+// cleanName returns the part after the last slash without control characters.
 func cleanName(s string) string {
 	s = s[strings.LastIndexAny(s, `/\`)+1:]
 	return strings.TrimSpace(strings.Map(func(r rune) rune {

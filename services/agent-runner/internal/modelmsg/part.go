@@ -26,8 +26,8 @@ const (
 	OutputContent   = "content"
 )
 
-// Part is one part of stored content. Which fields are set depends on Type; a part
-// of a type that is not known here has Type and Raw only.
+// Part is one part of stored content. Which fields are set depends on Type; a part of an
+// unknown type has only Type and Raw.
 type Part struct {
 	Type string
 	Raw  json.RawMessage // the part as stored
@@ -59,8 +59,7 @@ func (o Output) IsError() bool {
 	return o.Type == OutputErrorText || o.Type == OutputErrorJSON || o.Type == OutputDenied
 }
 
-// String returns the output as the text a model is given: text as it is, anything
-// else as its JSON.
+// String returns the output as text for a model: text as it is, anything else as JSON.
 func (o Output) String() string {
 	switch o.Type {
 	case OutputDenied:
@@ -82,8 +81,7 @@ func (p *Part) IsURL() bool {
 	return len(p.Data) > len("https://") && p.Data[:8] == "https://"
 }
 
-// Parse reads stored content: a JSON string is one text part. It refuses what is
-// not JSON of the stored form and names the part.
+// Parse reads stored content. A JSON string is one text part. Errors name the part.
 func Parse(content json.RawMessage) ([]Part, error) {
 	r := jscan.NewReader(content)
 	var parts []Part
@@ -173,8 +171,8 @@ func (p *Part) check() error {
 	return nil
 }
 
-// readData takes the stored plain string, and the two tagged forms that histories
-// written by others may hold.
+// readData reads the stored plain string, or one of the two tagged forms that imported
+// histories may have.
 func readData(r *jscan.Reader) string {
 	if r.Kind() == jscan.Object {
 		raw := r.Skip()
@@ -212,8 +210,8 @@ func readOutput(raw []byte) Output {
 	return o
 }
 
-// Validate reports what is wrong with content as the content of a role (user,
-// system, assistant, tool), nil if nothing is.
+// Validate returns an error if content is not valid for a role (user, system, assistant or
+// tool).
 func Validate(role string, content json.RawMessage) error {
 	parts, err := Parse(content)
 	if err != nil {

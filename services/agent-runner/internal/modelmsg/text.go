@@ -14,9 +14,8 @@ const (
 	untitled   = "Untitled"
 )
 
-// PlainText returns what content says: its text parts, joined as they are, because
-// providers split one answer into several parts. Reasoning, files and tools are left
-// out; content that cannot be read gives an empty string.
+// PlainText returns the concatenated text parts of content; providers split one answer into
+// several parts. It returns an empty string for content that cannot be parsed.
 func PlainText(content json.RawMessage) string {
 	parts, err := Parse(content)
 	if err != nil {
@@ -43,9 +42,8 @@ func PlainTexts(contents []json.RawMessage) string {
 	return strings.Join(texts, "\n\n")
 }
 
-// Title returns a title made from a user message: the first line that says
-// something, at most 80 runes, cut between words; else the name of the first file;
-// else "Untitled".
+// Title returns a title for a user message: the first line that is not blank, cut between
+// words to at most 80 runes, or the name of the first file, or "Untitled".
 func Title(content json.RawMessage) string {
 	parts, err := Parse(content)
 	if err != nil {
@@ -71,7 +69,7 @@ func Title(content json.RawMessage) string {
 	return untitled
 }
 
-// titleLine returns one line as a title, empty where it has no letter or digit.
+// titleLine returns one line as a title, or "" if it has no printable character.
 func titleLine(line string) string {
 	line = strings.Map(func(r rune) rune {
 		switch {
@@ -89,7 +87,7 @@ func titleLine(line string) string {
 	if utf8.RuneCountInString(line) <= titleRunes {
 		return line
 	}
-	runes := []rune(line)[:titleRunes] // one more than is kept: a space there is a border
+	runes := []rune(line)[:titleRunes] // one more than is kept, because a space there ends a word
 	cut := strings.LastIndexByte(string(runes), ' ')
 	if short := string(runes[:titleRunes-1]); cut < len(short)/2 {
 		return short + "…"
@@ -97,10 +95,9 @@ func titleLine(line string) string {
 	return strings.TrimRight(string(runes)[:cut], " ,;:.-") + "…"
 }
 
-// MarkCancelled returns assistant content with the mark of an answer that was cut
-// short: `"signalbox":{"cancelled":true}` among the provider options of the last
-// text part, or of an empty text part where there is none. Content that is already
-// marked, or cannot be read, comes back as it is.
+// MarkCancelled marks assistant content as cut short: it adds
+// `"signalbox":{"cancelled":true}` to the provider options of the last text part, or of a
+// new empty one. It returns content that is already marked, or cannot be parsed, unchanged.
 func MarkCancelled(content json.RawMessage) json.RawMessage {
 	parts, err := Parse(content)
 	if err != nil || jscan.KindOf(content) != jscan.Array || Cancelled(content) {

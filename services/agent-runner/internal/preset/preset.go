@@ -1,11 +1,12 @@
-// Package preset is what kinds of agents there are, as data: each file in presets
-// is one agent's name, prompt, limits and tools.
+// Package preset has the kinds of agents as data: each file in presets has the name, prompt,
+// limits and tools of one.
 package preset
 
 import (
 	"embed"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -41,7 +42,7 @@ func (p *Preset) Enables(name string) bool {
 	})
 }
 
-// Set is the presets by name.
+// Set is a set of presets.
 type Set struct{ byName map[string]*Preset }
 
 //go:embed presets/*.yaml
@@ -56,8 +57,8 @@ func Builtin() (*Set, error) {
 	return Load(sub)
 }
 
-// Load reads every .yaml file of a folder. Unknown fields, missing ones and values
-// out of range are errors that name the file.
+// Load reads every .yaml file of a folder. Unknown or missing fields and values out of range
+// are errors that name the file.
 func Load(dir fs.FS) (*Set, error) {
 	files, err := fs.Glob(dir, "*.yaml")
 	if err != nil {
@@ -97,7 +98,7 @@ func read(dir fs.FS, file string) (*Preset, error) {
 	return p, nil
 }
 
-// Get returns the preset of that name; the empty name is Default's.
+// Get returns the preset with a name, Default for an empty one.
 func (s *Set) Get(name string) (*Preset, error) {
 	if name == "" {
 		name = Default
@@ -109,12 +110,5 @@ func (s *Set) Get(name string) (*Preset, error) {
 	return p, nil
 }
 
-// Names returns the presets' names in order.
-func (s *Set) Names() []string {
-	var names []string
-	for n := range s.byName {
-		names = append(names, n)
-	}
-	slices.Sort(names)
-	return names
-}
+// Names returns the presets' names, sorted.
+func (s *Set) Names() []string { return slices.Sorted(maps.Keys(s.byName)) }

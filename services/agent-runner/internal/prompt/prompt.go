@@ -1,5 +1,4 @@
-// Package prompt puts together what a model is asked: the system prompt, the
-// conversation, and the tools.
+// Package prompt builds model requests from the system prompt, the conversation and the tools.
 package prompt
 
 import (
@@ -16,8 +15,8 @@ import (
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
-// Tools returns the tools that are enabled: those that the run, else its session,
-// else the preset selects, and those that always are.
+// Tools returns the enabled tools: the selected ones of the run or its session, or without a
+// selection those of the preset, and those that are always enabled.
 func Tools(catalogue []*toolv1.Tool, selected []string, p *preset.Preset) []*toolv1.Tool {
 	var enabled []*toolv1.Tool
 	for _, t := range catalogue {
@@ -34,25 +33,25 @@ func Tools(catalogue []*toolv1.Tool, selected []string, p *preset.Preset) []*too
 
 const providerSource = "provider"
 
-// IsProvider reports whether a tool is run by the model's provider.
+// IsProvider reports whether the model's provider runs a tool.
 func IsProvider(t *toolv1.Tool) bool { return t.GetSource() == providerSource }
 
-// Input is what a request is made of.
+// Input is the input of Build.
 type Input struct {
 	Run   *run.Run
 	Step  int
 	Model catalogue.Model
-	// Dialect is that of the model's provider.
+	// Dialect is the dialect of the model's provider.
 	Dialect string
-	// ServerTools finds the definition of a tool that the provider runs itself.
+	// ServerTools returns the definition of a tool that the provider runs itself.
 	ServerTools func(provider, name string) (json.RawMessage, bool)
 	Preset      *preset.Preset
 	Session     run.Settings
 	Tools       []*toolv1.Tool
 	Messages    []run.Message
-	// Now gives the date that the model is told.
+	// Now gives the date in the system prompt.
 	Now time.Time
-	// Continue says that the provider paused in its last answer.
+	// Continue is true if the provider paused in its last answer.
 	Continue bool
 }
 
@@ -89,7 +88,7 @@ func Build(in Input) *llm.Request {
 	return req
 }
 
-// maxOutput is what the preset asks for, as far as the model can, else the model's own.
+// maxOutput returns the preset's limit, bounded by the model's, or the model's default.
 func maxOutput(in Input) int {
 	if in.Preset.MaxOutputTokens > 0 {
 		return min(in.Preset.MaxOutputTokens, in.Model.MaxOutput)
@@ -97,8 +96,8 @@ func maxOutput(in Input) int {
 	return in.Model.DefaultOutput
 }
 
-// system returns what stays the same first, so that the provider's prompt cache
-// reaches as far as it can; the date changes once a day.
+// system returns the system prompt. The part that never changes comes first, for the
+// provider's prompt cache; the date changes once a day.
 func system(in Input) []llm.SystemBlock {
 	parts := slices.Clone(in.Preset.Prompt)
 	if g := guidance(in.Tools); g != "" {
@@ -129,7 +128,7 @@ func guidance(tools []*toolv1.Tool) string {
 func date(now time.Time, zone string) string {
 	loc, err := time.LoadLocation(zone)
 	if err != nil {
-		loc = time.UTC // a name that this machine does not know
+		loc = time.UTC // an unknown name
 	}
 	return now.In(loc).Format("Monday, 2 January 2006")
 }

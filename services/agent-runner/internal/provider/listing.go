@@ -18,67 +18,67 @@ import (
 	"signalbox.dev/services/agent-runner/internal/llm"
 )
 
-// Bounds of what a provider is asked and says of its models.
+// Bounds of the requests for a provider's list of models.
 const (
-	askTimeout  = 5 * time.Second
-	listGood    = time.Minute
-	listFailed  = 5 * time.Second // how long it counts that it did not answer
-	listFresh   = 2 * time.Second // so young a list is not asked for again
-	maxList     = 4 << 20         // bytes
-	maxModels   = 1000
-	maxID       = 100 // characters, as of a session's model
-	maxKnown    = 1024
-	maxErrorLen = 64 << 10
+	requestTimeout = 5 * time.Second
+	listTTL        = time.Minute
+	failureTTL     = 5 * time.Second // how long a failure is cached
+	freshTTL       = 2 * time.Second // a younger list is not requested again
+	maxList        = 4 << 20         // bytes
+	maxModels      = 1000
+	maxID          = 100 // characters, as of a session's model
+	maxKnown       = 1024
+	maxErrorLen    = 64 << 10
 )
 
-// listed is what a provider says of one of its models.
+// listed is an entry of a provider's own list of models.
 type listed struct {
 	ID                 string
 	Name               string
 	Context, MaxOutput int
-	Tools              *bool // nil where it does not say
+	Tools              *bool // nil if the list does not say
 	Images, Reasoning  bool
 }
 
-// place is where a list belongs: two workspaces may mean different things by a name.
-type place struct {
+// listKey identifies a list. The same name may be different providers in two workspaces.
+type listKey struct {
 	workspace id.Workspace
 	provider  string
 }
 
-// list is what a provider said, or why it did not.
+// list is a provider's list of models, or the error of the request for it.
 type list struct {
 	models []listed
 	err    error
 	at     time.Time
 }
 
-func (l *list) good(fresh bool) bool {
+func (l *list) valid(fresh bool) bool {
 	age := time.Since(l.at)
 	switch {
 	case l.err != nil:
-		return age < listFailed
+		return age < failureTTL
 	case fresh:
-		return age < listFresh
+		return age < freshTTL
 	}
-	return age < listGood
+	return age < listTTL
 }
 
-// listing returns the models that a provider lists itself, as of a minute ago or, with
-// fresh, of now. Its errors are for people.
+// listing returns the models that a provider lists itself, at most listTTL old or, with
+// fresh, freshTTL. Its errors are shown to people.
 func (p *Providers) listing(ctx context.Context, r *credentialv1.Provider, fresh bool) ([]listed, error) {
 	actor, err := identity.Require(ctx, identity.Viewer)
 	if err != nil {
 		return nil, err
 	}
-	key := place{actor.Workspace, r.GetName()}
+	key := listKey{actor.Workspace, r.GetName()}
 	p.mu.Lock()
 	known, ok := p.lists[key]
 	p.mu.Unlock()
-	if ok && known.good(fresh) {
+	if ok && known.valid(fresh) {
 		return known.models, known.err
 	}
-	known.models, known.err = p.askList(ctx, r)
+	known.models, known.err = p.fetchList(ctx, r)
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
@@ -92,9 +92,9 @@ func (p *Providers) listing(ctx context.Context, r *credentialv1.Provider, fresh
 	return known.models, known.err
 }
 
-// askList asks a provider for its models, through the egress.
-func (p *Providers) askList(ctx context.Context, r *credentialv1.Provider) ([]listed, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+// fetchList requests a provider's list of models through the egress.
+func (p *Providers) fetchList(ctx context.Context, r *credentialv1.Provider) ([]listed, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.base(r.GetName())+"/v1/models", nil)
 	if err != nil {
@@ -113,14 +113,14 @@ func (p *Providers) askList(ctx context.Context, r *credentialv1.Provider) ([]li
 	}
 	defer func() { _ = res.Body.Close() }()
 	if res.StatusCode != http.StatusOK {
-		body, _ := io.ReadAll(io.LimitReader(res.Body, maxErrorLen)) // the status is the news
+		body, _ := io.ReadAll(io.LimitReader(res.Body, maxErrorLen)) // the status is error enough
 		failure := llm.StatusError(res.StatusCode, res.Header, body)
 		return nil, fmt.Errorf("%s (GET /v1/models answers %d)", cmp.Or(failure.Detail, failure.Message), res.StatusCode)
 	}
 	return readList(res.Body)
 }
 
-// readList reads the answer to GET /v1/models, of OpenAI and of servers that say more.
+// readList decodes the response to GET /v1/models of OpenAI and of servers that add fields.
 func readList(body io.Reader) ([]listed, error) {
 	var answer struct {
 		Data []struct {

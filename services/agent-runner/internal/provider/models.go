@@ -25,32 +25,32 @@ type Model struct {
 	// Prices is nil when they are unknown.
 	Prices                              *price.Price
 	Tools, Images, Reasoning, WebSearch bool
-	// Simulated says that the simulator answers, and no model.
+	// Simulated is true if the simulator answers instead of a model.
 	Simulated bool
-	// Default says that sessions which name no model get this one.
+	// Default is true for the model of sessions that name none.
 	Default bool
 }
 
-// Problem is why a provider has no models to offer, or not all.
+// Problem says why some or all models of a provider are missing.
 type Problem struct{ Provider, Reason string }
 
-// Models returns what the context's workspace can call, sorted by provider, and what is
-// wrong with the providers that it cannot. Providers of well-known models have those of the
-// catalogue; others are asked for theirs.
+// Models returns the models that the context's workspace can call, sorted by provider, and
+// the problems of providers that it cannot call. The models come from the catalogue for
+// well-known providers, and from the provider's own list for others.
 func (p *Providers) Models(ctx context.Context) ([]Model, []Problem, error) {
 	routes, err := p.routes(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
 	offers := make([][]Model, len(routes))
-	wrong := make([]string, len(routes))
+	reasons := make([]string, len(routes))
 	var all sync.WaitGroup
 	for i, r := range routes {
-		all.Go(func() { offers[i], wrong[i] = p.offer(ctx, r) })
+		all.Go(func() { offers[i], reasons[i] = p.modelsOf(ctx, r) })
 	}
 	all.Wait()
 	models := slices.Concat(offers...)
-	// Where nothing can be the default, no model is marked; whoever needs one hears why.
+	// Without a default no model is marked. Choose returns the reason when one is needed.
 	if provider, model, err := p.defaultModel(ctx, routes); err == nil {
 		for i := range models {
 			models[i].Default = models[i].Provider == provider && models[i].ID == model
@@ -64,20 +64,20 @@ func (p *Providers) Models(ctx context.Context) ([]Model, []Problem, error) {
 	slices.SortStableFunc(models, func(a, b Model) int { return cmp.Compare(a.Provider, b.Provider) })
 	var problems []Problem
 	for i, r := range routes {
-		if wrong[i] != "" {
-			problems = append(problems, Problem{r.GetName(), wrong[i]})
+		if reasons[i] != "" {
+			problems = append(problems, Problem{r.GetName(), reasons[i]})
 		}
 	}
 	return models, problems, nil
 }
 
-// offer returns the models of one provider, and what is wrong with it for people.
-func (p *Providers) offer(ctx context.Context, r *credentialv1.Provider) (models []Model, problem string) {
+// modelsOf returns the models of one provider, or its problem as shown to people.
+func (p *Providers) modelsOf(ctx context.Context, r *credentialv1.Provider) (models []Model, problem string) {
 	if r.GetProblem() != "" {
 		return nil, r.GetProblem()
 	}
 	known := p.cfg.Catalogue.Models(r.GetName())
-	if !asks(r) {
+	if !listsModels(r) {
 		for _, m := range known {
 			models = append(models, p.describe(listed{ID: m.ID}, r.GetName()))
 		}
@@ -93,10 +93,10 @@ func (p *Providers) offer(ctx context.Context, r *credentialv1.Provider) (models
 	return models, ""
 }
 
-// asks reports whether a provider has to be asked for its models. Those of Anthropic and
-// OpenAI, at their own addresses, are in the catalogue; OpenAI's list has much that does
-// not chat.
-func asks(r *credentialv1.Provider) bool {
+// listsModels reports whether a provider's models come from its own list. Those of Anthropic
+// and OpenAI at their own addresses come from the catalogue, because OpenAI's list has many
+// models that do not chat.
+func listsModels(r *credentialv1.Provider) bool {
 	switch r.GetName() {
 	case run.Simulator:
 		return false
@@ -106,7 +106,7 @@ func asks(r *credentialv1.Provider) bool {
 	return true
 }
 
-// describe puts together what the catalogue, the prices and the provider say of a model.
+// describe merges what the catalogue, the prices and the provider's list say of a model.
 func (p *Providers) describe(l listed, provider string) Model {
 	known, _ := p.cfg.Catalogue.Describe(provider, l.ID)
 	m := Model{
@@ -120,34 +120,34 @@ func (p *Providers) describe(l listed, provider string) Model {
 	return m
 }
 
-// Wish is what somebody asks for; empty fields are left to the workspace's defaults.
-type Wish struct {
+// Request names a provider, a model, or both. Empty fields are left to the defaults.
+type Request struct {
 	Provider, Model string
-	// Prefer is the provider to look at first for a model that is named alone.
+	// Prefer is the provider that is tried first if only a model is named.
 	Prefer string
 }
 
-// Choose returns the provider and the model that answer to a wish, in the context's
-// workspace. What nobody there can call is an Invalid fault that says what there is. Where
-// it cannot be found out whether a provider has a model, the model is taken: the provider
-// will say.
-func (p *Providers) Choose(ctx context.Context, w Wish) (provider, model string, err error) {
+// Choose returns the provider and the model for a request in the context's workspace. If the
+// workspace cannot call them, it returns an Invalid fault that lists the alternatives. If a
+// provider cannot be asked whether it has a model, Choose accepts the model; the call fails
+// later if the provider lacks it.
+func (p *Providers) Choose(ctx context.Context, w Request) (provider, model string, err error) {
 	routes, err := p.routes(ctx)
 	switch {
 	case err != nil && w.Provider != "" && w.Model != "":
-		return w.Provider, w.Model, nil // the broker is away, and runs wait for it
+		return w.Provider, w.Model, nil // the broker is unavailable; runs wait for it
 	case err != nil:
 		return "", "", err
 	case w.Provider != "":
-		return p.chooseOf(ctx, routes, w)
+		return p.chooseByProvider(ctx, routes, w)
 	case w.Model != "":
-		return p.chooseModel(ctx, routes, w)
+		return p.chooseByModel(ctx, routes, w)
 	}
 	return p.defaultModel(ctx, routes)
 }
 
-// chooseOf answers to a wish that names the provider.
-func (p *Providers) chooseOf(ctx context.Context, routes []*credentialv1.Provider, w Wish) (provider, model string, err error) {
+// chooseByProvider is Choose for a request that names the provider.
+func (p *Providers) chooseByProvider(ctx context.Context, routes []*credentialv1.Provider, w Request) (provider, model string, err error) {
 	listedAs := w.Provider
 	if slices.Contains([]string{run.Simulator + "-openai", run.Simulator + "-openrouter"}, w.Provider) {
 		listedAs = run.Simulator
@@ -171,8 +171,8 @@ func (p *Providers) chooseOf(ctx context.Context, routes []*credentialv1.Provide
 	return w.Provider, w.Model, nil
 }
 
-// chooseModel answers to a wish that names a model alone.
-func (p *Providers) chooseModel(ctx context.Context, routes []*credentialv1.Provider, w Wish) (provider, model string, err error) {
+// chooseByModel is Choose for a request that names only a model.
+func (p *Providers) chooseByModel(ctx context.Context, routes []*credentialv1.Provider, w Request) (provider, model string, err error) {
 	candidates := slices.DeleteFunc(slices.Clone(routes), func(r *credentialv1.Provider) bool { return r.GetProblem() != "" })
 	preferred, _, _ := p.defaultModel(ctx, routes) // without one nothing is preferred
 	slices.SortStableFunc(candidates, func(a, b *credentialv1.Provider) int {
@@ -194,7 +194,7 @@ func (p *Providers) chooseModel(ctx context.Context, routes []*credentialv1.Prov
 	return "", "", p.unknownModel(ctx, w.Model, candidates)
 }
 
-// rank is the place of a name in a list, or behind it.
+// rank returns the index of a name in a list, or the length of the list.
 func rank(name string, list ...string) int {
 	if i := slices.Index(list, name); i >= 0 {
 		return i
@@ -202,12 +202,12 @@ func rank(name string, list ...string) int {
 	return len(list)
 }
 
-// defaultModel is what a session gets that names nothing: a model that an account can
-// serve; without any account the simulator, where there is one.
+// defaultModel returns the model of sessions that name none: one that an account serves, or
+// without any account the simulator if there is one.
 func (p *Providers) defaultModel(ctx context.Context, routes []*credentialv1.Provider) (provider, model string, err error) {
 	candidates := slices.Clone(routes)
 	slices.SortStableFunc(candidates, func(a, b *credentialv1.Provider) int {
-		return cmp.Compare(order(p.cfg.DefaultProvider, a.GetName()), order(p.cfg.DefaultProvider, b.GetName()))
+		return cmp.Compare(defaultRank(p.cfg.DefaultProvider, a.GetName()), defaultRank(p.cfg.DefaultProvider, b.GetName()))
 	})
 	var failed error
 	for _, r := range candidates {
@@ -216,7 +216,7 @@ func (p *Providers) defaultModel(ctx context.Context, routes []*credentialv1.Pro
 			failed = cmp.Or(failed, error(fault.Coded(fault.Conflict, "PROVIDER_UNUSABLE", "%s", r.GetProblem())))
 			continue
 		case r.GetName() == run.Simulator && failed != nil:
-			continue // it stands in for nobody
+			continue // the simulator does not replace an account that has a problem
 		}
 		model, err := p.defaultOf(ctx, r)
 		if err == nil {
@@ -230,24 +230,24 @@ func (p *Providers) defaultModel(ctx context.Context, routes []*credentialv1.Pro
 	return "", "", fault.Coded(fault.Conflict, "NO_PROVIDER", "this workspace has no account for a model provider: an owner adds one with POST /api/accounts, an operator with `signalbox accounts add anthropic`")
 }
 
-// order sorts the candidates for the default: what is configured, the well-known, others by
-// name as the broker lists them, and the simulator.
-func order(configured, name string) int {
+// defaultRank orders the candidates for the default: the configured provider, the well-known
+// ones, the others, and the simulator.
+func defaultRank(configured, name string) int {
 	if name == run.Simulator && name != configured {
 		return 9
 	}
 	return rank(name, configured, "anthropic", "openai", "openrouter")
 }
 
-// defaultOf is the model for whoever names the provider alone.
+// defaultOf returns the model for requests that name only the provider.
 func (p *Providers) defaultOf(ctx context.Context, r *credentialv1.Provider) (string, error) {
 	name := r.GetName()
 	if name == p.cfg.DefaultProvider {
-		return p.offered(ctx, r, p.cfg.DefaultModel), nil
+		return p.listedOr(ctx, r, p.cfg.DefaultModel), nil
 	}
 	listedHere := p.cfg.Catalogue.Models(name)
-	if i := slices.IndexFunc(listedHere, func(m catalogue.Model) bool { return m.Default }); i >= 0 && (!asks(r) || name == "openrouter") {
-		return p.offered(ctx, r, listedHere[i].ID), nil
+	if i := slices.IndexFunc(listedHere, func(m catalogue.Model) bool { return m.Default }); i >= 0 && (!listsModels(r) || name == "openrouter") {
+		return p.listedOr(ctx, r, listedHere[i].ID), nil
 	}
 	list, err := p.listing(ctx, r, false)
 	if err != nil {
@@ -259,11 +259,10 @@ func (p *Providers) defaultOf(ctx context.Context, r *credentialv1.Provider) (st
 	return "", fault.Coded(fault.Conflict, "NO_MODEL", "the provider %s has no model: load one there, or use another provider", name)
 }
 
-// offered is the wanted model or, where the provider lists its models and that is not among
-// them, the nearest that it lists. A list without any model to choose counts as none: some
-// proxies answer so.
-func (p *Providers) offered(ctx context.Context, r *credentialv1.Provider, want string) string {
-	if !asks(r) {
+// listedOr returns the wanted model or, if the provider's list lacks it, the nearest model on
+// the list. A list without any usable model is ignored, because some proxies send one.
+func (p *Providers) listedOr(ctx context.Context, r *credentialv1.Provider, want string) string {
+	if !listsModels(r) {
 		return want
 	}
 	list, err := p.listing(ctx, r, false)
@@ -276,9 +275,9 @@ func (p *Providers) offered(ctx context.Context, r *credentialv1.Provider, want 
 	return want
 }
 
-// nearest returns the listed model whose id shares the most leading parts with the wanted
-// one (claude-sonnet-4-5 has four parts), the first of equals. It leaves out embedding
-// models, which local servers list among the others; ok is false where nothing remains.
+// nearest returns the first listed model whose id shares the most leading parts with the
+// wanted one (claude-sonnet-4-5 has four parts). It skips embedding models, which local
+// servers list too. ok is false if no model remains.
 func nearest(list []listed, want string) (model string, ok bool) {
 	parts := func(id string) []string {
 		return strings.FieldsFunc(id, func(r rune) bool { return strings.ContainsRune("-/:.", r) })
@@ -302,7 +301,7 @@ func nearest(list []listed, want string) (model string, ok bool) {
 	return model, most >= 0
 }
 
-// has reports whether a provider has a model; an error means that it could not be asked.
+// has reports whether a provider has a model. An error means that it could not be asked.
 func (p *Providers) has(ctx context.Context, r *credentialv1.Provider, model string) (bool, error) {
 	name := r.GetName()
 	_, ofFamily := p.cfg.Catalogue.Describe(name, model)
@@ -315,30 +314,30 @@ func (p *Providers) has(ctx context.Context, r *credentialv1.Provider, model str
 	}
 	for _, fresh := range []bool{false, true} {
 		list, err := p.listing(ctx, r, fresh)
-		if err != nil && !asks(r) {
-			return ofFamily, nil // as far as the catalogue knows
+		if err != nil && !listsModels(r) {
+			return ofFamily, nil // the catalogue decides
 		}
 		if err != nil {
 			return ofFamily, err
 		}
-		if slices.ContainsFunc(list, func(l listed) bool { return same(l.ID, model) }) {
+		if slices.ContainsFunc(list, func(l listed) bool { return matches(l.ID, model) }) {
 			return true, nil
 		}
 	}
 	return false, nil
 }
 
-// same reports whether a provider that lists one id takes another for the same model: ids
-// with a date or a tag may be used without it, and OpenRouter takes a variant behind a colon.
-func same(listed, asked string) bool {
+// matches reports whether a provider accepts asked for a listed id: a date or a tag of the
+// listed id may be left out, and OpenRouter accepts variants (isVariant).
+func matches(listed, asked string) bool {
 	if rest, ok := strings.CutPrefix(listed, strings.TrimSuffix(asked, "-latest")); ok && (rest == "" || rest[0] == '-' || rest[0] == ':') {
 		return true
 	}
 	return isVariant(listed, asked)
 }
 
-// isVariant reports whether asked is the listed id with a variant behind a colon, which
-// OpenRouter takes but does not list.
+// isVariant reports whether asked is the listed id with a variant after a colon, which
+// OpenRouter accepts but does not list.
 func isVariant(listed, asked string) bool {
 	base, variant, _ := strings.Cut(asked, ":")
 	return variant != "" && strings.Contains(base, "/") && base == listed
@@ -357,20 +356,20 @@ func names(routes []*credentialv1.Provider) string {
 	return cmp.Or(strings.Join(out, ", "), "none yet")
 }
 
-// maxNamed bounds what an error lists.
+// maxNamed bounds the models that an error lists.
 const maxNamed = 30
 
-// unknownModel says which models there are.
+// unknownModel returns an error that lists the available models.
 func (p *Providers) unknownModel(ctx context.Context, model string, routes []*credentialv1.Provider) error {
-	var there []string
+	var available []string
 	for _, r := range routes {
-		offer, _ := p.offer(ctx, r) // where it does not answer there is nothing to name
-		for _, m := range offer {
-			there = append(there, m.ID+" ("+m.Provider+")")
+		models, _ := p.modelsOf(ctx, r) // a provider with a problem adds none
+		for _, m := range models {
+			available = append(available, m.ID+" ("+m.Provider+")")
 		}
 	}
-	if n := len(there) - maxNamed; n > 0 {
-		there = append(there[:maxNamed], fmt.Sprintf("and %d more in GET /api/models", n))
+	if n := len(available) - maxNamed; n > 0 {
+		available = append(available[:maxNamed], fmt.Sprintf("and %d more in GET /api/models", n))
 	}
 	hint := ""
 	for _, m := range p.cfg.Catalogue.Models("") {
@@ -378,34 +377,34 @@ func (p *Providers) unknownModel(ctx context.Context, model string, routes []*cr
 			hint = fmt.Sprintf(". %s has it: `signalbox accounts add %[1]s` or POST /api/accounts adds an account for it", m.Provider)
 		}
 	}
-	return fault.Coded(fault.Invalid, "UNKNOWN_MODEL", "model: %s has no model %q: use %s%s", names(routes), model, cmp.Or(strings.Join(there, ", "), "another provider"), hint)
+	return fault.Coded(fault.Invalid, "UNKNOWN_MODEL", "model: %s has no model %q: use %s%s", names(routes), model, cmp.Or(strings.Join(available, ", "), "another provider"), hint)
 }
 
 // routes returns the providers of the context's workspace, by name. While the broker is
-// away what it said last counts.
+// unavailable it returns the last known ones.
 func (p *Providers) routes(ctx context.Context) ([]*credentialv1.Provider, error) {
 	actor, err := identity.Require(ctx, identity.Viewer)
 	if err != nil {
 		return nil, err
 	}
-	limited, cancel := context.WithTimeout(ctx, askTimeout)
+	limited, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	res, err := p.cfg.Accounts.ListProviders(limited, &credentialv1.ListProvidersRequest{})
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err != nil {
 		kind := fault.KindOf(err)
-		if before, ok := p.before[actor.Workspace]; ok && (kind == fault.Unavailable || kind == fault.Deadline) && ctx.Err() == nil {
-			return before, nil
+		if last, ok := p.lastRoutes[actor.Workspace]; ok && (kind == fault.Unavailable || kind == fault.Deadline) && ctx.Err() == nil {
+			return last, nil
 		}
 		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 			return nil, fault.Wrap(err, fault.Unavailable, "the credential broker does not answer: try again in a moment")
 		}
 		return nil, fmt.Errorf("list providers: %w", err)
 	}
-	if len(p.before) >= maxKnown {
-		clear(p.before)
+	if len(p.lastRoutes) >= maxKnown {
+		clear(p.lastRoutes)
 	}
-	p.before[actor.Workspace] = res.GetProviders()
+	p.lastRoutes[actor.Workspace] = res.GetProviders()
 	return res.GetProviders(), nil
 }

@@ -1,8 +1,9 @@
-// Package provider finds the way to a model provider: always through the broker's
-// egress, which knows the credentials; here a request only proves on whose behalf
-// it is made. It also knows which models a workspace can call, and which one answers to a
-// wish (models.go): the accounts are the broker's to know, the models the catalogue's and,
-// of servers that everybody fills as they like, the providers' own lists (listing.go).
+// Package provider makes clients for model providers. All requests go through the broker's
+// egress, which adds the credentials; a request only proves on whose behalf it is made.
+//
+// The package also lists the models that a workspace can call and chooses among them
+// (models.go). The broker knows the accounts. The models come from the catalogue or, for
+// servers with models of their own, from the provider's list (listing.go).
 package provider
 
 import (
@@ -33,20 +34,20 @@ const (
 	dialectOpenAI    = "openai"
 )
 
-// Config says how the broker is reached.
+// Config configures Providers.
 type Config struct {
 	// BrokerURL is its base URL, such as http://credential-broker:8084.
 	BrokerURL string
 	HTTP      *http.Client
 	Signer    *identity.Signer
 	Accounts  credentialv1connect.AccountServiceClient
-	// FirstByte bounds the wait for a model's first word, Idle its silence after that.
+	// FirstByte bounds the wait for the start of an answer, Idle each silence after that.
 	FirstByte, Idle time.Duration
-	// Catalogue knows what models can do, Prices what they cost.
+	// Catalogue has the capabilities of models, Prices their prices.
 	Catalogue *catalogue.Catalogue
 	Prices    *price.List
-	// DefaultModel of DefaultProvider is for sessions that name nothing, where the
-	// workspace can call that provider and it does not list others alone.
+	// DefaultProvider and DefaultModel are for sessions that name neither, if the workspace
+	// can call that provider and the provider does not list only other models.
 	DefaultProvider, DefaultModel string
 }
 
@@ -54,10 +55,10 @@ type Config struct {
 type Providers struct {
 	cfg Config
 
-	mu      sync.Mutex // guards what follows
-	clients map[string]client
-	before  map[id.Workspace][]*credentialv1.Provider // as the broker said last
-	lists   map[place]list
+	mu         sync.Mutex // guards what follows
+	clients    map[string]client
+	lastRoutes map[id.Workspace][]*credentialv1.Provider // the last known providers
+	lists      map[listKey]list
 }
 
 type client struct {
@@ -70,14 +71,14 @@ const maxClients = 256
 // New returns providers.
 func New(cfg Config) *Providers {
 	return &Providers{
-		cfg: cfg, clients: map[string]client{}, before: map[id.Workspace][]*credentialv1.Provider{}, lists: map[place]list{},
+		cfg: cfg, clients: map[string]client{}, lastRoutes: map[id.Workspace][]*credentialv1.Provider{}, lists: map[listKey]list{},
 	}
 }
 
-// For returns a provider's dialect and its client. The context carries the run's
-// identity. A provider that the workspace cannot call is an Invalid fault.
+// For returns a provider's dialect and its client. The context carries the run's identity.
+// If the workspace cannot call the provider, For returns an Invalid fault.
 func (p *Providers) For(ctx context.Context, name string) (string, loop.Model, error) {
-	// Two workspaces may mean different things by a name of their own.
+	// The same name may have different dialects in two workspaces.
 	dialect, err := p.dialect(ctx, name)
 	if err != nil {
 		return "", nil, err
@@ -102,7 +103,7 @@ func (p *Providers) For(ctx context.Context, name string) (string, loop.Model, e
 	return c.dialect, c.model, nil
 }
 
-// dialect is known for the providers that ship; of others the broker knows it.
+// dialect returns the dialect of a well-known provider, or asks the broker for it.
 func (p *Providers) dialect(ctx context.Context, name string) (string, error) {
 	switch name {
 	case "anthropic", run.Simulator:
@@ -144,12 +145,12 @@ func (p *Providers) open(name, dialect string) (client, error) {
 	return client{flavor.Dialect(), model}, err
 }
 
-// base is where the egress leads to a provider.
+// base returns the egress URL of a provider.
 func (p *Providers) base(name string) string {
 	return strings.TrimRight(p.cfg.BrokerURL, "/") + "/egress/" + url.PathEscape(name)
 }
 
-// sign proves to the broker on whose behalf a request is made.
+// sign returns the header that proves to the broker on whose behalf a request is made.
 func (p *Providers) sign(ctx context.Context) (http.Header, error) {
 	actor, err := identity.Require(ctx, identity.Viewer)
 	if err != nil {

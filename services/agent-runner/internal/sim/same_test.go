@@ -85,7 +85,7 @@ type pair[T any] struct{ here, there T }
 // anyModel lets people have what they ask for.
 type anyModel struct{}
 
-func (anyModel) Choose(_ context.Context, w provider.Wish) (name, model string, err error) {
+func (anyModel) Choose(_ context.Context, w provider.Request) (name, model string, err error) {
 	return w.Provider, w.Model, nil
 }
 

@@ -1,10 +1,10 @@
-// Package toolbox is agent-runner's view of tool-executor: which tools there are,
-// and how calls ended.
+// Package toolbox is agent-runner's client of tool-executor: it lists the tools and waits for
+// the outcomes of calls.
 //
-// An outcome is a row at the executor. It announces itself on ctl.tool.<run>,
-// where it may be lost, so whoever waits also asks for the rows every two
-// seconds. A Waiter belongs to the goroutine that works on the run; nothing is kept
-// for calls that nobody waits for.
+// The executor records an outcome in its database and announces it on ctl.tool.<run>, where
+// the message may be lost. So a Waiter also polls for outcomes every two seconds. A Waiter
+// belongs to the goroutine that works on the run. Outcomes of calls without a waiter are
+// dropped.
 package toolbox
 
 import (
@@ -26,14 +26,14 @@ import (
 )
 
 const (
-	askEvery      = 2 * time.Second
-	askTimeout    = 5 * time.Second
-	catalogueGood = 10 * time.Second
+	pollInterval  = 2 * time.Second
+	pollTimeout   = 5 * time.Second
+	catalogueTTL  = 10 * time.Second
 	maxCatalogues = 1024
-	announcements = 256 // buffered for one waiter; what is more is asked for
+	maxBuffered   = 256 // outcomes for one waiter; further ones are polled
 )
 
-// Bus is where outcomes are announced: *bus.Bus, whose contracts these are.
+// Bus is the part of *bus.Bus that the toolbox needs.
 type Bus interface {
 	Subscribe(subj string, fn func(ctx context.Context, m *bus.Message)) (*bus.Subscription, error)
 	Nudge(ctx context.Context, subj string, m proto.Message) error
@@ -55,34 +55,34 @@ type catalogue struct {
 	until time.Time
 }
 
-// New returns a toolbox. Nothing is heard before Start.
+// New returns a toolbox. It receives outcomes after Start.
 func New(client toolv1connect.ToolServiceClient, b Bus, log *slog.Logger) *Toolbox {
 	return &Toolbox{client: client, bus: b, log: log, waiters: map[string]chan *toolv1.Outcome{}, catalogues: map[id.Workspace]catalogue{}}
 }
 
-// Start listens for outcomes. The subscription ends with the bus.
+// Start subscribes to outcomes. The subscription ends with the bus.
 func (t *Toolbox) Start() error {
 	_, err := t.bus.Subscribe(subject.AllToolDone, func(ctx context.Context, m *bus.Message) {
 		outcome, err := bus.Decode[*toolv1.Outcome](m)
 		if err != nil {
-			t.log.WarnContext(ctx, "announcement of an outcome not understood", "error", err)
+			t.log.WarnContext(ctx, "announcement of an outcome not decoded", "error", err)
 			return
 		}
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		select {
 		case t.waiters[outcome.GetRunId()] <- outcome:
-		default: // nobody waits here, or is slow: the row is asked for
+		default: // there is no waiter, or it is slow and polls
 		}
 	})
 	if err != nil {
-		return fmt.Errorf("listen for outcomes: %w", err)
+		return fmt.Errorf("subscribe to outcomes: %w", err)
 	}
 	return nil
 }
 
-// Catalogue returns the tools of the context's workspace, at most ten seconds old.
-// When the executor cannot be reached, an older one is better than none.
+// Catalogue returns the tools of the context's workspace, at most ten seconds old, or older
+// if the executor cannot be reached.
 func (t *Toolbox) Catalogue(ctx context.Context) ([]*toolv1.Tool, error) {
 	actor, err := identity.Require(ctx, identity.Viewer)
 	if err != nil {
@@ -97,8 +97,8 @@ func (t *Toolbox) Catalogue(ctx context.Context) ([]*toolv1.Tool, error) {
 	return t.refresh(ctx, actor.Workspace)
 }
 
-// Names returns the names of the tools of the context's workspace, as Catalogue does or,
-// with fresh, as of now.
+// Names returns the names of the tools of the context's workspace, from Catalogue or, with
+// fresh, from the executor.
 func (t *Toolbox) Names(ctx context.Context, fresh bool) ([]string, error) {
 	actor, err := identity.Require(ctx, identity.Viewer)
 	if err != nil {
@@ -116,8 +116,8 @@ func (t *Toolbox) Names(ctx context.Context, fresh bool) ([]string, error) {
 	return names, err
 }
 
-// refresh asks for a workspace's tools. When the executor cannot be reached, what it said
-// before is better than nothing.
+// refresh reads a workspace's tools from the executor. If the executor cannot be reached, it
+// returns the last known ones.
 func (t *Toolbox) refresh(ctx context.Context, ws id.Workspace) ([]*toolv1.Tool, error) {
 	t.mu.Lock()
 	known, ok := t.catalogues[ws]
@@ -135,25 +135,24 @@ func (t *Toolbox) refresh(ctx context.Context, ws id.Workspace) ([]*toolv1.Tool,
 	if len(t.catalogues) >= maxCatalogues {
 		clear(t.catalogues)
 	}
-	t.catalogues[ws] = catalogue{res.GetTools(), time.Now().Add(catalogueGood)}
+	t.catalogues[ws] = catalogue{res.GetTools(), time.Now().Add(catalogueTTL)}
 	return res.GetTools(), nil
 }
 
-// Waiter hears the outcomes of one run.
+// Waiter receives the outcomes of one run.
 type Waiter struct {
-	t     *Toolbox
-	run   id.Run
-	heard chan *toolv1.Outcome
+	t        *Toolbox
+	run      id.Run
+	outcomes chan *toolv1.Outcome
 }
 
-// Listen begins to hear the outcomes of a run, before its first call is
-// dispatched so that none is missed. A run has one waiter in a process at a time;
-// Close ends it.
+// Listen returns a waiter for the outcomes of a run. Call it before the first call is
+// dispatched. A run has one waiter in a process at a time. The caller closes it.
 func (t *Toolbox) Listen(run id.Run) *Waiter {
-	w := &Waiter{t, run, make(chan *toolv1.Outcome, announcements)}
+	w := &Waiter{t, run, make(chan *toolv1.Outcome, maxBuffered)}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.waiters[run.String()] = w.heard
+	t.waiters[run.String()] = w.outcomes
 	return w
 }
 
@@ -161,15 +160,15 @@ func (t *Toolbox) Listen(run id.Run) *Waiter {
 func (w *Waiter) Close() {
 	w.t.mu.Lock()
 	defer w.t.mu.Unlock()
-	if w.t.waiters[w.run.String()] == w.heard {
+	if w.t.waiters[w.run.String()] == w.outcomes {
 		delete(w.t.waiters, w.run.String())
 	}
 }
 
-// Await calls got once for each key's outcome, in the order in which they arrive,
-// and returns when it has them all, when got fails, or with ctx, which carries the
-// run's identity. With ask it begins by asking: the calls are another claim's.
-func (w *Waiter) Await(ctx context.Context, keys []id.Operation, ask bool, got func(*toolv1.Outcome) error) error {
+// Await calls got once for each key's outcome, in the order of arrival. It returns when it has
+// all outcomes, when got fails, or when ctx ends, which carries the run's identity. With poll
+// it polls at once, because the outcomes may have been recorded before.
+func (w *Waiter) Await(ctx context.Context, keys []id.Operation, poll bool, got func(*toolv1.Outcome) error) error {
 	missing := make(map[string]bool, len(keys))
 	for _, k := range keys {
 		missing[k.String()] = true
@@ -181,17 +180,17 @@ func (w *Waiter) Await(ctx context.Context, keys []id.Operation, ask bool, got f
 		delete(missing, o.GetKey())
 		return got(o)
 	}
-	tick := time.NewTicker(askEvery)
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
-	if ask {
-		if err := w.t.ask(ctx, missing, take); err != nil {
+	if poll {
+		if err := w.t.poll(ctx, missing, take); err != nil {
 			return err
 		}
 	}
 	for len(missing) > 0 {
 		var err error
 		select {
-		case o := <-w.heard: // before anything is asked
+		case o := <-w.outcomes: // takes precedence over polling
 			if err := take(o); err != nil {
 				return err
 			}
@@ -199,10 +198,10 @@ func (w *Waiter) Await(ctx context.Context, keys []id.Operation, ask bool, got f
 		default:
 		}
 		select {
-		case o := <-w.heard:
+		case o := <-w.outcomes:
 			err = take(o)
 		case <-tick.C:
-			err = w.t.ask(ctx, missing, take)
+			err = w.t.poll(ctx, missing, take)
 		case <-ctx.Done():
 			return fmt.Errorf("wait for tools: %w", context.Cause(ctx))
 		}
@@ -213,14 +212,14 @@ func (w *Waiter) Await(ctx context.Context, keys []id.Operation, ask bool, got f
 	return nil
 }
 
-// ask reads the rows of what is missing. An executor that cannot be reached is
-// asked again at the next tick.
-func (t *Toolbox) ask(ctx context.Context, missing map[string]bool, take func(*toolv1.Outcome) error) error {
+// poll reads the missing outcomes from the executor. A failure is logged, because the next
+// tick polls again.
+func (t *Toolbox) poll(ctx context.Context, missing map[string]bool, take func(*toolv1.Outcome) error) error {
 	req := &toolv1.GetOutcomesRequest{}
 	for k := range missing {
 		req.Keys = append(req.Keys, k)
 	}
-	asking, cancel := context.WithTimeout(ctx, askTimeout)
+	asking, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
 	res, err := t.client.GetOutcomes(asking, req)
 	if err != nil {
@@ -237,11 +236,11 @@ func (t *Toolbox) ask(ctx context.Context, missing map[string]bool, take func(*t
 	return nil
 }
 
-// Cancel asks the executors to stop a run's calls. It is a nudge: what does not
-// hear it ends at its deadline.
+// Cancel asks the executors to stop a run's calls. The message may be lost; then the calls end
+// at their deadlines.
 func (t *Toolbox) Cancel(ctx context.Context, run id.Run) {
 	err := t.bus.Nudge(ctx, subject.ToolCancel(run), &toolv1.Cancel{RunId: run.String()})
 	if err != nil {
-		t.log.WarnContext(ctx, "running tools not told to stop", "run", run, "error", err)
+		t.log.WarnContext(ctx, "cancel of running tools not sent", "run", run, "error", err)
 	}
 }

@@ -1,10 +1,9 @@
-// Package catalogue knows models: how much they read and write, and what they can do
-// (what they cost is package price's). It is data, models.json, which an operator can
-// add to and replace parts of with a file of the same form. A model that is not there
-// still works: it gets the values of the longest family its id begins with, else
-// cautious defaults.
+// Package catalogue has the limits and capabilities of models (package price has their
+// prices). They are data in models.json, which an operator can extend and override with a
+// file of the same form. A model that is not listed gets the values of the longest family
+// that is a prefix of its id, or cautious defaults.
 //
-// A Catalogue does not change after New and is safe for concurrent use.
+// A Catalogue is immutable and safe for concurrent use.
 package catalogue
 
 import (
@@ -24,13 +23,13 @@ var builtin []byte
 
 const maxFile = 1 << 20
 
-// The defaults of a model that nobody knows.
+// The defaults of an unknown model.
 const (
 	unknownContext   = 128_000
 	unknownMaxOutput = 8_192
 )
 
-// Model is what is known of one model.
+// Model has the limits and capabilities of one model.
 type Model struct {
 	Provider string `json:"provider"`
 	ID       string `json:"id"`
@@ -44,10 +43,9 @@ type Model struct {
 	Images      bool     `json:"images"`
 	ServerTools []string `json:"serverTools,omitempty"` // tools that the provider runs
 
-	// Default makes it the model of sessions that name the provider alone.
+	// Default marks the model of sessions that name only the provider.
 	Default bool `json:"default,omitempty"`
-	// Family makes the entry stand for every model of the provider whose id begins
-	// with ID.
+	// Family makes the entry apply to all models of the provider whose id begins with ID.
 	Family bool `json:"family,omitempty"`
 }
 
@@ -60,9 +58,8 @@ type Catalogue struct {
 	tools  map[string]map[string]json.RawMessage
 }
 
-// New returns the built-in catalogue with the entries of override put over it, an
-// empty override for none. Entries with the same provider, id and family
-// mark are replaced whole. Its errors name line and field.
+// New returns the built-in catalogue with the entries of override, which may be empty. They
+// replace entries with the same provider, id and Family. Errors name line and field.
 func New(override []byte) (*Catalogue, error) {
 	base, err := read(builtin)
 	if err != nil {
@@ -83,7 +80,7 @@ func New(override []byte) (*Catalogue, error) {
 	return c, nil
 }
 
-// Load is New with the override in the file at path; an empty path means none.
+// Load is like New with the override in a file. An empty path means no override.
 func Load(path string) (*Catalogue, error) {
 	if path == "" {
 		return New(nil)
@@ -133,8 +130,8 @@ func (m *Model) fill() {
 	}
 }
 
-// Lookup returns what is known of a model. It always returns something to work with;
-// known is false where the model itself is not listed.
+// Lookup returns a model's entry, or its family's, or the defaults. known is true if the model
+// itself is listed.
 func (c *Catalogue) Lookup(provider, id string) (m Model, known bool) {
 	m, listed, ok := c.find(provider, id)
 	if !ok {
@@ -144,8 +141,7 @@ func (c *Catalogue) Lookup(provider, id string) (m Model, known bool) {
 	return m, listed
 }
 
-// Describe returns what is known of a model, from its own entry or from that of its
-// family; ok is false where it has neither.
+// Describe returns a model's entry or its family's. ok is false if there is neither.
 func (c *Catalogue) Describe(provider, id string) (m Model, ok bool) {
 	m, _, ok = c.find(provider, id)
 	return m, ok
@@ -173,7 +169,7 @@ func (c *Catalogue) find(provider, id string) (m Model, listed, ok bool) {
 	return m, false, true
 }
 
-// Models returns the listed models of a provider, of all with an empty one, sorted.
+// Models returns the listed models of a provider, or of all providers if it is empty, sorted.
 func (c *Catalogue) Models(provider string) []Model {
 	var out []Model
 	for i := range c.models {
@@ -184,7 +180,7 @@ func (c *Catalogue) Models(provider string) []Model {
 	return out
 }
 
-// ServerTool returns the definition of a tool that a provider runs, to be used as
+// ServerTool returns the definition of a tool that a provider runs, for
 // llm.ToolDef.Definition.
 func (c *Catalogue) ServerTool(provider, name string) (json.RawMessage, bool) {
 	def, ok := c.tools[provider][name]

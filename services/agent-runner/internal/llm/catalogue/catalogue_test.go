@@ -94,8 +94,8 @@ func TestOverrideErrors(t *testing.T) {
 		}
 	}
 	_, err := catalogue.New([]byte(`{"models": [{"price": {}},` + good + `, {"price": {}}]}`))
-	if err == nil || strings.Count(err.Error(), "MODEL_PRICES") != 2 {
-		t.Errorf("New = %v, want all that is wrong", err)
+	if err == nil || strings.Count(err.Error(), "prices moved to MODEL_PRICES") != 2 {
+		t.Errorf("New = %v, want both problems", err)
 	}
 	if _, err := catalogue.Load(filepath.Join(t.TempDir(), "none")); err == nil {
 		t.Error("Load of no file = nil error, want one")

@@ -16,13 +16,13 @@ type file struct {
 	ServerTools map[string]map[string]json.RawMessage
 }
 
-// read reads a file. What is wrong with its models is told of all of them at once.
+// read reads a file. Its error lists the problems of all models.
 func read(text []byte) (*file, error) {
 	var src struct {
 		Models      []json.RawMessage                     `json:"models"`
 		ServerTools map[string]map[string]json.RawMessage `json:"serverTools"`
 	}
-	// The whole first: of its errors alone it is known where they are.
+	// The whole file first: only its errors have a position.
 	err := json.Unmarshal(text, &json.RawMessage{})
 	if err == nil {
 		err = strict(text, &src)
@@ -34,7 +34,7 @@ func read(text []byte) (*file, error) {
 	var problems []error
 	place := 0
 	for i, raw := range src.Models {
-		// Entries stand in the file as they are here, one after the other.
+		// The file has the entries verbatim and in this order.
 		place += max(bytes.Index(text[place:], raw), 0)
 		m, field, err := readModel(raw)
 		if err != nil {
@@ -46,13 +46,13 @@ func read(text []byte) (*file, error) {
 	return f, errors.Join(problems...)
 }
 
-// readModel returns what an entry says, or what is wrong with one of its fields.
+// readModel decodes an entry. With an error it returns the wrong field.
 func readModel(raw []byte) (m Model, field string, err error) {
 	var former struct {
 		Price json.RawMessage `json:"price"`
 	}
 	if err := json.Unmarshal(raw, &former); err == nil && former.Price != nil {
-		return m, "price", errors.New("prices moved to MODEL_PRICES: take it away here, and put it into the file which that names for agent-runner and credential-broker, in its form (provider, model, input, output, cache_read, cache_write)")
+		return m, "price", errors.New("prices moved to MODEL_PRICES: remove the price here and add it to the file that MODEL_PRICES names for agent-runner and credential-broker, in that file's form (provider, model, input, output, cache_read, cache_write)")
 	}
 	if err := strict(raw, &m); err != nil {
 		return m, "", err
@@ -61,7 +61,7 @@ func readModel(raw []byte) (m Model, field string, err error) {
 	return m, field, err
 }
 
-// check says which field is wrong, and why.
+// check returns the first wrong field and the reason.
 func (m *Model) check() (field string, err error) {
 	switch {
 	case m.Provider == "" || m.ID == "":
@@ -86,7 +86,7 @@ func path(i int, field string) string {
 	return strings.TrimSuffix(fmt.Sprintf("models[%d].%s", i, field), ".")
 }
 
-// at puts line and field before an error about a part of the file that begins at a place.
+// at prefixes an error about a part of the file, which begins at place, with line and field.
 func at(text []byte, place int, part []byte, path string, err error) error {
 	if e, ok := errors.AsType[*json.SyntaxError](err); ok {
 		place += int(min(e.Offset, int64(len(part))))
