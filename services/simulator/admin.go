@@ -15,18 +15,18 @@ import (
 
 const maxWait = 60 * time.Second
 
-// Counts are how many answers there were, how they ended, and how many are open.
+// Counts are the numbers of answers, by how they ended, and of open ones.
 type Counts = journal.Counts
 
-// Received is one request as the simulator saw it.
+// Received is a request that the simulator received.
 type Received = journal.Entry
 
-// Requests returns the last requests that a script answered, or all for "", the
+// Requests returns the last requests that a script answered, or of all scripts for "", the
 // newest last.
 func (s *Simulator) Requests(script string) []Received { return s.journal.Requests(script, 0) }
 
-// Streams returns the counts as soon as their version is beyond since, or when
-// ctx ends; 0 returns at once.
+// Streams returns the counts as soon as their version exceeds since, or when ctx ends. With
+// since 0 it returns at once.
 func (s *Simulator) Streams(ctx context.Context, since int64) Counts {
 	if since <= 0 {
 		return s.journal.Counts()
@@ -34,8 +34,8 @@ func (s *Simulator) Streams(ctx context.Context, since int64) Counts {
 	return s.journal.Wait(ctx, since)
 }
 
-// Reset forgets requests, totals, counts of faults, the prompt cache, and every
-// script that was put.
+// Reset clears requests, totals, counts of faults, the prompt cache, and every script that
+// was put.
 func (s *Simulator) Reset() {
 	s.scripts.Reset()
 	s.faults.Reset()
@@ -86,8 +86,8 @@ func (s *Simulator) requests(w http.ResponseWriter, r *http.Request) {
 	s.writeJSON(w, r, http.StatusOK, map[string]any{"requests": list})
 }
 
-// streams answers with the counts: at once, or with since=<version> as soon as
-// they have changed, and at the latest after wait=<duration>.
+// streams returns the counts: at once, or with since=<version> when they have changed, at the
+// latest after wait=<duration>.
 func (s *Simulator) streams(w http.ResponseWriter, r *http.Request) {
 	since, err := queryInt(r, "since")
 	if err != nil {
@@ -108,7 +108,7 @@ func (s *Simulator) streams(w http.ResponseWriter, r *http.Request) {
 	s.writeJSON(w, r, http.StatusOK, s.Streams(ctx, since))
 }
 
-// reset forgets everything, or with script=<name> what belongs to one script.
+// reset clears everything, or with script=<name> the state of one script.
 func (s *Simulator) reset(w http.ResponseWriter, r *http.Request) {
 	if name := r.URL.Query().Get("script"); name != "" {
 		s.journal.Reset(name)
@@ -125,7 +125,7 @@ func queryInt(r *http.Request, name string) (int64, error) {
 	}
 	n, err := strconv.ParseInt(q, 10, 64)
 	if err != nil || n < 0 {
-		return 0, errors.New(name + " is a whole number that is not negative")
+		return 0, errors.New(name + " must be a whole number that is not negative")
 	}
 	return n, nil
 }

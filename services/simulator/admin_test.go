@@ -149,27 +149,27 @@ func TestStreamsWait(t *testing.T) {
 func TestDoors(t *testing.T) {
 	t.Parallel()
 	s := start(t, simulator.Config{MaxBody: 10_000}, "small", "models: [gpt-sim, sim/small]\nrules: [{then: [{say: a}]}]")
-	claude := map[string]string{"X-Api-Key": "k", "Anthropic-Version": "2023-06-01"}
-	gpt := map[string]string{"Authorization": "Bearer k"}
+	anthropicAPI := map[string]string{"X-Api-Key": "k", "Anthropic-Version": "2023-06-01"}
+	openaiAPI := map[string]string{"Authorization": "Bearer k"}
 	cases := []struct {
 		path   string
 		header map[string]string
 		status int
 		want   string
 	}{
-		{"/anthropic/v1/models", claude, 200, `{"data":[{"type":"model","id":"sim/builtin","display_name":"Simulated (sim/builtin)","created_at":"2026-01-01T00:00:00Z"}`},
-		{"/v1/models", claude, 200, `"has_more":false,"first_id":"sim/builtin","last_id":"sim/small"`},
-		{"/v1/models", gpt, 200, `{"object":"list","data":[{"id":"sim/builtin","object":"model","created":1767225600,"owned_by":"signalbox"}`},
-		{"/openai/v1/models", gpt, 200, `"id":"gpt-sim"`},
-		{"/openrouter/api/v1/models", gpt, 200, `{"data":[{"id":"sim/builtin","name":"Simulated (sim/builtin)","created":1767225600,"context_length":200000,"pricing":{"prompt":"0","completion":"0"}}`},
-		{"/anthropic/v1/models/sim/builtin", claude, 200, `{"type":"model","id":"sim/builtin"`},
-		{"/openai/v1/models/sim/none", gpt, 404, `model_not_found`},
+		{"/anthropic/v1/models", anthropicAPI, 200, `{"data":[{"type":"model","id":"sim/builtin","display_name":"Simulated (sim/builtin)","created_at":"2026-01-01T00:00:00Z"}`},
+		{"/v1/models", anthropicAPI, 200, `"has_more":false,"first_id":"sim/builtin","last_id":"sim/small"`},
+		{"/v1/models", openaiAPI, 200, `{"object":"list","data":[{"id":"sim/builtin","object":"model","created":1767225600,"owned_by":"signalbox"}`},
+		{"/openai/v1/models", openaiAPI, 200, `"id":"gpt-sim"`},
+		{"/openrouter/api/v1/models", openaiAPI, 200, `{"data":[{"id":"sim/builtin","name":"Simulated (sim/builtin)","created":1767225600,"context_length":200000,"pricing":{"prompt":"0","completion":"0"}}`},
+		{"/anthropic/v1/models/sim/builtin", anthropicAPI, 200, `{"type":"model","id":"sim/builtin"`},
+		{"/openai/v1/models/sim/none", openaiAPI, 404, `model_not_found`},
 		{"/anthropic/v1/models", nil, 401, `authentication_error`},
 		{"/openai/v1/models", nil, 401, `"type": "invalid_request_error"`},
-		{"/anthropic/v1/nothing", claude, 404, `not_found_error`},
-		{"/openai/v1/nothing", gpt, 404, `"message": "Nothing here: GET /openai/v1/nothing"`},
-		{"/openrouter/api/v1/nothing", gpt, 404, `"code":404`},
-		{"/anthropic/v1/messages", claude, 404, `not_found_error`},
+		{"/anthropic/v1/nothing", anthropicAPI, 404, `not_found_error`},
+		{"/openai/v1/nothing", openaiAPI, 404, `"message": "Nothing here: GET /openai/v1/nothing"`},
+		{"/openrouter/api/v1/nothing", openaiAPI, 404, `"code":404`},
+		{"/anthropic/v1/messages", anthropicAPI, 404, `not_found_error`},
 	}
 	for _, c := range cases {
 		if status, body := get(t, s, c.path, c.header); status != c.status || !strings.Contains(body, c.want) {
@@ -185,7 +185,7 @@ func TestDoors(t *testing.T) {
 	if status, _, body := s.ask(t, p, request(p, "m", strings.Repeat("x", 10_000), true)); status != http.StatusRequestEntityTooLarge || !strings.Contains(body, "request_too_large") {
 		t.Errorf("a long body = %d %s, want 413", status, body)
 	}
-	p.header = gpt
+	p.header = openaiAPI
 	if status, _, body := s.ask(t, p, request(p, "m", "hi", true)); status != 400 || !strings.Contains(body, "anthropic-version") {
 		t.Errorf("without a version = %d %s, want 400", status, body)
 	}
@@ -208,17 +208,17 @@ func TestDoors(t *testing.T) {
 func TestCaching(t *testing.T) {
 	t.Parallel()
 	s := start(t, simulator.Config{})
-	claude, gpt := providers()[0], providers()[1]
+	anthropicAPI, openaiAPI := providers()[0], providers()[1]
 	long := strings.Repeat("word ", 1000) // 1,250 tokens
 	marked := `{"model":"m","max_tokens":100,"system":[{"type":"text","text":"` + long + `","cache_control":{"type":"ephemeral"}}],"messages":[{"role":"user","content":"hello"}]}`
 	for i, want := range []string{`"cache_creation_input_tokens":1250,"cache_read_input_tokens":0`, `"cache_creation_input_tokens":0,"cache_read_input_tokens":1250`} {
-		if _, _, body := s.ask(t, claude, marked); !strings.Contains(body, want) {
+		if _, _, body := s.ask(t, anthropicAPI, marked); !strings.Contains(body, want) {
 			t.Errorf("request %d: %s, want %s", i, body, want)
 		}
 	}
 	plain := `{"model":"m","messages":[{"role":"system","content":"` + long + `"},{"role":"user","content":"hello"}]}`
 	for i, want := range []string{`"cached_tokens": 0`, `"cached_tokens": 1152`} {
-		if _, _, body := s.ask(t, gpt, plain); !strings.Contains(body, want) {
+		if _, _, body := s.ask(t, openaiAPI, plain); !strings.Contains(body, want) {
 			t.Errorf("request %d: %s, want %s", i, body, want)
 		}
 	}

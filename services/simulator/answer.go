@@ -17,8 +17,8 @@ import (
 
 type encoder = play.Encoder
 
-// door is what differs between the providers.
-type door struct {
+// api has what differs between the providers' APIs.
+type api struct {
 	dialect    chat.Dialect
 	credential func(http.Header) (string, *chat.Fault)
 	check      func(http.Header) *chat.Fault
@@ -35,10 +35,10 @@ type door struct {
 	one        func(id string) ([]byte, error)
 }
 
-// call is one request to a provider while it is answered.
+// call is one active request to a provider.
 type call struct {
 	s    *Simulator
-	d    *door
+	d    *api
 	w    http.ResponseWriter
 	r    *http.Request
 	seed chat.Seed
@@ -46,8 +46,8 @@ type call struct {
 	note *journal.Exchange
 }
 
-// answer serves the endpoint that makes answers.
-func (s *Simulator) answer(d *door) http.HandlerFunc {
+// answer serves the endpoint for model calls.
+func (s *Simulator) answer(d *api) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		ctx, leave, ok := s.enter(r.Context())
 		defer leave()
@@ -57,8 +57,8 @@ func (s *Simulator) answer(d *door) http.HandlerFunc {
 		}
 		body, fault := s.body(w, r)
 		c := s.newCall(d, w, r, body)
-		out := play.Outcome{Ended: journal.Broken} // what a panic of net/http's leaves behind
-		// The moment a client leaves is noted when it happens, not when a write fails.
+		out := play.Outcome{Ended: journal.Broken} // stays if net/http aborts by a panic
+		// This records the moment when a client leaves, before a write fails.
 		stop := context.AfterFunc(r.Context(), func() { c.note.End(journal.ClientLeft, 0, 0) })
 		defer func() {
 			stop()
@@ -72,7 +72,7 @@ func (s *Simulator) answer(d *door) http.HandlerFunc {
 	}
 }
 
-func (s *Simulator) newCall(d *door, w http.ResponseWriter, r *http.Request, body []byte) *call {
+func (s *Simulator) newCall(d *api, w http.ResponseWriter, r *http.Request, body []byte) *call {
 	content := sha256.New()
 	content.Write([]byte(r.URL.Path + "\x00" + r.Header.Get("Authorization") + r.Header.Get("X-Api-Key") + "\x00"))
 	content.Write(body)
@@ -104,7 +104,7 @@ func (c *call) refuse(f *chat.Fault) play.Outcome {
 	return play.Outcome{Ended: journal.Refused, Status: status, Bytes: n}
 }
 
-// request authenticates and decodes.
+// request authenticates and decodes the request.
 func (c *call) request(body []byte) (*chat.Request, *chat.Fault) {
 	key, f := c.d.credential(c.r.Header)
 	if f != nil {
@@ -121,7 +121,7 @@ func (c *call) request(body []byte) (*chat.Request, *chat.Fault) {
 	return req, nil
 }
 
-// play finds the script, lets it answer, and performs the answer.
+// play finds the script, gets its answer and plays it.
 func (c *call) play(ctx context.Context, body []byte) play.Outcome {
 	req, f := c.request(body)
 	if f != nil {
@@ -143,7 +143,7 @@ func (c *call) play(ctx context.Context, body []byte) play.Outcome {
 	a.Usage = c.d.account(req.Key+"\x00"+req.Model, req.Prompt)
 	a.Count()
 	if !req.Stream {
-		a.Shape.CRLF = false // there are no lines to end, only JSON
+		a.Shape.CRLF = false // JSON has no event lines
 	}
 	p := play.Player{
 		W: wire.New(c.w, a.Shape, c.d.comment, c.d.ping), Out: c.w, Enc: c.d.encoder(a, req, c.seed), Answer: a, Pace: c.s.cfg.Pace,
@@ -155,13 +155,13 @@ func (c *call) play(ctx context.Context, body []byte) play.Outcome {
 	how := out(ctx)
 	if how.Ended == journal.ClientLeft && errors.Is(context.Cause(ctx), errClosing) {
 		how.Ended = journal.Shutdown
-		defer p.W.Drop() // a clean end would pass for an answer
+		defer p.W.Drop() // a clean end would look like a complete answer
 	}
 	return how
 }
 
 // countTokens serves POST /v1/messages/count_tokens.
-func (s *Simulator) countTokens(d *door) http.HandlerFunc {
+func (s *Simulator) countTokens(d *api) http.HandlerFunc {
 	counting := *d
 	counting.decode = func(b []byte) (*chat.Request, *chat.Fault) { return anthropic.Decode(b, true) }
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -184,7 +184,7 @@ func (s *Simulator) countTokens(d *door) http.HandlerFunc {
 		}
 		answer := append(strconv.AppendInt([]byte(`{"input_tokens":`), int64(total), 10), '}')
 		w.Header().Set("Content-Type", "application/json")
-		n, _ := w.Write(answer) // a client that left needs no count
+		n, _ := w.Write(answer) // the client may have left
 		out.Bytes = int64(n)
 	}
 }

@@ -10,8 +10,8 @@ const (
 	defaultMaxBody  = 32 << 20
 )
 
-// Config is the simulator's settings. Its zero value is right for tests and
-// benchmarks: the built-in script, and no delays.
+// Config has the simulator's settings. The zero value is for tests and benchmarks: the
+// built-in script without delays.
 type Config struct {
 	Addr     string  `env:"SIMULATOR_ADDR" envDefault:"127.0.0.1:8089" doc:"Address of the HTTP listener; keep it away from the public, it has no login."`
 	Script   string  `env:"SIMULATOR_SCRIPT" doc:"A script (YAML file), which becomes the default one, or a directory of them; empty plays the built-in script."`
@@ -20,7 +20,7 @@ type Config struct {
 	MaxBody  int64   `env:"SIMULATOR_MAX_BODY" envDefault:"33554432" doc:"Longest request body in bytes; a longer one is answered with 413."`
 }
 
-// Validate says what is wrong, and what would be right.
+// Validate returns every problem with the settings.
 func (c Config) Validate() error {
 	var errs []error
 	if !(c.Pace >= 0 && c.Pace <= 1000) {

@@ -11,24 +11,24 @@ import (
 	"signalbox.dev/services/simulator/internal/script"
 )
 
-// routes lists every path there is.
+// routes registers every path.
 func (s *Simulator) routes() *http.ServeMux {
 	mux := http.NewServeMux()
-	claude, gpt, router := s.anthropic(), s.openai(chat.OpenAI), s.openai(chat.OpenRouter)
+	anthropicAPI, openaiAPI, router := s.anthropic(), s.openai(chat.OpenAI), s.openai(chat.OpenRouter)
 
 	for _, prefix := range []string{"", "/anthropic"} {
-		mux.HandleFunc("POST "+prefix+"/v1/messages", s.answer(claude))
-		mux.HandleFunc("POST "+prefix+"/v1/messages/count_tokens", s.countTokens(claude))
+		mux.HandleFunc("POST "+prefix+"/v1/messages", s.answer(anthropicAPI))
+		mux.HandleFunc("POST "+prefix+"/v1/messages/count_tokens", s.countTokens(anthropicAPI))
 	}
-	for prefix, d := range map[string]*door{"": gpt, "/openai": gpt, "/openrouter/api": router} {
+	for prefix, d := range map[string]*api{"": openaiAPI, "/openai": openaiAPI, "/openrouter/api": router} {
 		mux.HandleFunc("POST "+prefix+"/v1/chat/completions", s.answer(d))
 	}
-	for prefix, d := range map[string]*door{"/anthropic": claude, "/openai": gpt, "/openrouter/api": router} {
+	for prefix, d := range map[string]*api{"/anthropic": anthropicAPI, "/openai": openaiAPI, "/openrouter/api": router} {
 		mux.HandleFunc("GET "+prefix+"/v1/models", s.models(d))
 		mux.HandleFunc("GET "+prefix+"/v1/models/{id...}", s.model(d))
 	}
-	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, r *http.Request) { s.models(guess(r, claude, gpt))(w, r) })
-	mux.HandleFunc("GET /v1/models/{id...}", func(w http.ResponseWriter, r *http.Request) { s.model(guess(r, claude, gpt))(w, r) })
+	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, r *http.Request) { s.models(apiOf(r, anthropicAPI, openaiAPI))(w, r) })
+	mux.HandleFunc("GET /v1/models/{id...}", func(w http.ResponseWriter, r *http.Request) { s.model(apiOf(r, anthropicAPI, openaiAPI))(w, r) })
 
 	mux.Handle("/oauth/", http.StripPrefix("/oauth", authserver.New(authserver.Settings{Rotate: true})))
 
@@ -40,7 +40,7 @@ func (s *Simulator) routes() *http.ServeMux {
 	mux.HandleFunc("POST /simulator/reset", s.reset)
 
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		d := guess(r, claude, gpt)
+		d := apiOf(r, anthropicAPI, openaiAPI)
 		if strings.HasPrefix(r.URL.Path, "/openrouter/") {
 			d = router
 		}
@@ -50,17 +50,17 @@ func (s *Simulator) routes() *http.ServeMux {
 	return mux
 }
 
-// guess tells by path and headers whose client a request comes from.
-func guess(r *http.Request, claude, gpt *door) *door {
+// apiOf returns the API of a request at the root, by its path and headers.
+func apiOf(r *http.Request, anthropicAPI, openaiAPI *api) *api {
 	anthropicHeader := r.Header.Get("Anthropic-Version") != "" || r.Header.Get("X-Api-Key") != ""
 	if strings.HasPrefix(r.URL.Path, "/anthropic/") || anthropicHeader && !strings.HasPrefix(r.URL.Path, "/openai/") {
-		return claude
+		return anthropicAPI
 	}
-	return gpt
+	return openaiAPI
 }
 
 // models answers GET /v1/models with the ids that select a script.
-func (s *Simulator) models(d *door) http.HandlerFunc {
+func (s *Simulator) models(d *api) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if _, f := d.credential(r.Header); f != nil {
 			d.refuse(w, f, "")
@@ -79,7 +79,7 @@ func (s *Simulator) models(d *door) http.HandlerFunc {
 	}
 }
 
-func (s *Simulator) model(d *door) http.HandlerFunc {
+func (s *Simulator) model(d *api) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if _, f := d.credential(r.Header); f != nil {
 			d.refuse(w, f, "")
@@ -102,12 +102,12 @@ func (s *Simulator) writeModels(w http.ResponseWriter, r *http.Request, body []b
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(body) // a client that left needs no list
+	_, _ = w.Write(body) // the client may have left
 }
 
-// anthropic is the door of the Messages API.
-func (s *Simulator) anthropic() *door {
-	return &door{
+// anthropic returns the Messages API.
+func (s *Simulator) anthropic() *api {
+	return &api{
 		dialect:    chat.Anthropic,
 		credential: anthropic.Credential,
 		check:      anthropic.Version,
@@ -130,9 +130,9 @@ func (s *Simulator) anthropic() *door {
 	}
 }
 
-// openai is the door of Chat Completions, in either flavour.
-func (s *Simulator) openai(dialect chat.Dialect) *door {
-	d := &door{
+// openai returns the Chat Completions API in one of its dialects.
+func (s *Simulator) openai(dialect chat.Dialect) *api {
+	d := &api{
 		dialect:    dialect,
 		credential: openai.Credential,
 		check:      func(http.Header) *chat.Fault { return nil },

@@ -1,22 +1,19 @@
-// Package simulator is a model provider that is not one: an HTTP server that
-// speaks the Anthropic Messages API, the OpenAI Chat Completions API and
-// OpenRouter's dialect of it as the real ones do, and answers from scripts. It is
-// what a development stack, the tests and the benchmarks talk to; nothing that
-// talks to it needs to know. README.md describes the scripts.
+// Package simulator is a simulated model provider for development, tests and benchmarks: an
+// HTTP server that speaks the Anthropic Messages API, the OpenAI Chat Completions API and
+// OpenRouter's dialect of it, and answers from scripts. Clients cannot tell it from the real
+// providers. README.md describes the scripts.
 //
-// One server stands for all providers: under /anthropic, /openai and
-// /openrouter/api, and at its root, where the path tells them apart. The model id
-// chooses the script: sim/<name> plays the script of that name, every other id
-// the default one. That is the only way to choose, and it passes through anything
-// that stands between a test and this server; tests that use scripts of their own
-// names do not disturb each other.
+// One server simulates all providers: under /anthropic, /openai and /openrouter/api, and at
+// its root, where path and headers tell them apart. The model id selects the script:
+// sim/<name> plays the script of that name, and every other id the default script. The model
+// id is the only selector, because it passes through every proxy between a test and this
+// server. Tests whose scripts have different names do not disturb each other.
 //
-// Each answer is played on the goroutine of its request, which ends when the
-// client leaves; no other goroutine is started. What requests share is behind
-// locks of its own: the scripts (internal/script), the counts of faults and of
-// repeated requests (internal/tally), the prompt cache's hashes
-// (internal/promptcache) and the journal of requests (internal/journal). All of
-// it is bounded and nothing outlives the process.
+// Each answer is played on the goroutine of its request, which ends when the client leaves.
+// No other goroutine is started. The state that requests share has its own locks: the scripts
+// (package script), the counts of faults and of repeated requests (tally), the prompt cache's
+// hashes (promptcache) and the journal of requests (journal). All of it is bounded and in
+// memory.
 package simulator
 
 import (
@@ -40,7 +37,7 @@ const (
 	maxPrefixes = 50_000
 )
 
-// Deps is what a simulator needs from its process. The zero value works.
+// Deps are a simulator's dependencies. The zero value works.
 type Deps struct {
 	Log *slog.Logger     // nil: nothing is logged
 	Now func() time.Time // nil: time.Now
@@ -60,11 +57,10 @@ type Simulator struct {
 
 	mu     sync.Mutex // guards what follows
 	closed bool
-	open   map[*context.CancelCauseFunc]struct{} // answers under way
+	open   map[*context.CancelCauseFunc]struct{} // active answers
 }
 
-// New returns a simulator, or an error that says what is wrong with its settings
-// or with a script: file, line and field.
+// New returns a simulator. Errors of scripts name file, line and field.
 func New(cfg Config, deps Deps) (*Simulator, error) {
 	if cfg.Requests == 0 {
 		cfg.Requests = defaultRequests
@@ -114,8 +110,8 @@ func (s *Simulator) PutScript(name, source string) error {
 
 var errClosing = errors.New("the simulator is closing")
 
-// Close breaks off the answers under way, as a provider that goes down does, and
-// refuses further ones. It does not wait for them; the HTTP server does.
+// Close breaks off the active answers, like a provider that goes down, and refuses further
+// requests. It does not wait for the answers to end; the HTTP server does.
 func (s *Simulator) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,8 +121,8 @@ func (s *Simulator) Close() {
 	}
 }
 
-// enter notes an answer under way. The context it returns ends with the client,
-// with Close, or with leave; ok is false after Close.
+// enter registers an active answer. The returned context ends when the client leaves, with
+// Close, or with leave. ok is false after Close.
 func (s *Simulator) enter(ctx context.Context) (answer context.Context, leave func(), ok bool) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	s.mu.Lock()

@@ -30,7 +30,7 @@ type settings struct {
 	LogLevel  slog.Level `env:"LOG_LEVEL" envDefault:"info" doc:"Least level that is logged: debug, info, warn or error."`
 	LogFormat string     `env:"LOG_FORMAT" envDefault:"json" doc:"Format of log lines: json or text."`
 
-	healthcheck bool // asks the simulator at Addr for its health instead of running one
+	healthcheck bool // check the health of the simulator at Addr instead of running one
 }
 
 func main() {
@@ -73,14 +73,14 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	return httpserver.Serve(ctx, httpserver.Config{Listener: listener, Handler: mux, Log: log, Drain: drain})
 }
 
-// load reads the settings: the environment first, flags over it.
+// load reads the settings from the environment and from flags, which override it.
 func load(args, environ []string, stdout io.Writer) (settings, error) {
 	var cfg settings
 	if err := conf.Load(&cfg, environ); err != nil {
 		return cfg, err
 	}
 	flags := flag.NewFlagSet("simulator", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // errors come back, help is ours
+	flags.SetOutput(io.Discard) // errors are returned, and help is printed below
 	flags.StringVar(&cfg.Addr, "addr", cfg.Addr, "")
 	flags.StringVar(&cfg.Script, "script", cfg.Script, "")
 	flags.Float64Var(&cfg.Pace, "pace", cfg.Pace, "")

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Stop says why an answer ended, in Anthropic's words.
+// Stop is the reason why an answer ended, in Anthropic's terms.
 type Stop string
 
 // The reasons to stop.
@@ -18,7 +18,7 @@ const (
 	Refusal      Stop = "refusal"
 )
 
-// BlockKind says what a Block is.
+// BlockKind is the kind of a Block.
 type BlockKind uint8
 
 // The kinds of blocks.
@@ -32,7 +32,7 @@ const (
 	RawBlock                          // Raw
 )
 
-// Source is something a search found.
+// Source is a search result.
 type Source struct {
 	URL     string
 	Title   string
@@ -40,7 +40,7 @@ type Source struct {
 	PageAge string
 }
 
-// Raw is a block given as JSON, for kinds that do not exist yet.
+// Raw is a block given as JSON, such as one of an unknown kind.
 type Raw struct {
 	Start  json.RawMessage   // the block as content_block_start has it
 	Deltas []json.RawMessage // the delta objects
@@ -63,16 +63,16 @@ type Block struct {
 	Number      int // of the call or search within the answer; a search and its result share it
 }
 
-// Event is one event written as it is.
+// Event is an event to be written verbatim.
 type Event struct {
 	Name string // "" for a frame without an event line
 	Data string // one line
 }
 
-// Step is one thing that happens in an answer; exactly one field is set.
+// Step is a step of an answer. Exactly one field is set.
 type Step struct {
 	Block    *Block
-	Together []*Block // streamed with their deltas taking turns
+	Together []*Block // streamed with interleaved deltas
 	Wait     time.Duration
 	Fault    *Fault
 	Event    *Event
@@ -89,23 +89,23 @@ type Usage struct {
 	Searches     int
 }
 
-// Shape is how the bytes go out; it changes nothing in what they say.
+// Shape determines how the bytes are sent, but not their meaning.
 type Shape struct {
 	CRLF     bool              // lines end with CR LF
 	Write    int               // bytes per write, each flushed; 0: whole events
 	Every    time.Duration     // pause after each write
-	Padding  bool              // fillers as real providers add against guessing by length
+	Padding  bool              // padding as real providers add it to hide lengths
 	Comments int               // a comment line after every n events
 	Pings    int               // a ping after every n events (Anthropic)
 	Headers  map[string]string // more response headers
 }
 
-// Answer is what is played to one request.
+// Answer is the answer to one request.
 type Answer struct {
 	Script       string
 	Rule         string
 	Steps        []Step
-	Stop         Stop // empty: what the blocks imply
+	Stop         Stop // empty: derived from the blocks
 	StopSequence string
 	Override     map[string]int // usage fields that the script sets
 	Usage        Usage
@@ -130,8 +130,8 @@ func (a *Answer) Blocks() []*Block {
 	return out
 }
 
-// Count fills Usage.Output, Thinking and Searches from the blocks, then lays the
-// script's own figures over all of Usage.
+// Count sets Usage.Output, Thinking and Searches from the blocks, then overrides Usage with
+// the script's own figures.
 func (a *Answer) Count() {
 	out, thinking := 0, 0
 	for _, b := range a.Blocks() {

@@ -4,11 +4,10 @@ import (
 	"time"
 )
 
-// FaultKind says what goes wrong.
+// FaultKind is the kind of a Fault.
 type FaultKind string
 
-// Errors that a provider answers with. Each dialect has its own status, type and
-// words for them.
+// Error responses of a provider. Each dialect has its own status, type and message for them.
 const (
 	Overloaded   FaultKind = "overloaded"
 	RateLimited  FaultKind = "rate_limit"
@@ -30,8 +29,7 @@ const (
 	Cut   FaultKind = "cut"   // the body ends cleanly, without its last event
 )
 
-// Fault is an error answer or a failing connection. It is an error, so that
-// decoders can return it.
+// Fault is an error response or a connection failure. Decoders return it as an error.
 type Fault struct {
 	Kind       FaultKind
 	Status     int    // 0: the dialect's for Kind
@@ -41,13 +39,13 @@ type Fault struct {
 	Message    string // "": the dialect's for Kind
 	RetryAfter string // the header's value, "" for none
 	Headers    map[string]string
-	InStream   bool          // even when nothing was sent yet: an error inside a 200
-	Late       bool          // behind the reason to stop: only the last event is missing
+	InStream   bool          // send the error inside a 200 even if nothing was sent yet
+	Late       bool          // after the reason to stop, so that only the last event is missing
 	Torn       bool          // in the middle of an event
 	For        time.Duration // of a stall; 0: until the client leaves
 }
 
-// Error returns what happened.
+// Error implements error.
 func (f *Fault) Error() string {
 	if f.Message != "" {
 		return string(f.Kind) + ": " + f.Message
@@ -55,7 +53,7 @@ func (f *Fault) Error() string {
 	return string(f.Kind)
 }
 
-// Answers reports whether the fault is an error answer rather than a failing connection.
+// Answers reports whether the fault is an error response, not a connection failure.
 func (f *Fault) Answers() bool {
 	switch f.Kind {
 	case Stall, Reset, Drop, Cut:
@@ -65,7 +63,7 @@ func (f *Fault) Answers() bool {
 	}
 }
 
-// Ends reports whether nothing follows the fault. Only a stall of a given length is survived.
+// Ends reports whether the fault ends the answer. Only a stall of limited length does not.
 func (f *Fault) Ends() bool {
 	return f.Kind != Stall || f.For == 0
 }

@@ -5,8 +5,8 @@ import (
 	"encoding/binary"
 )
 
-// Seed is what the ids of one answer are derived from: the same request, asked
-// for the same time, gives the same ids on any machine.
+// Seed determines the ids of one answer: the nth repetition of a request has the same ids on
+// every machine.
 type Seed [sha256.Size]byte
 
 // NewSeed derives a seed from the request's bytes and how often they were seen before.
@@ -19,7 +19,7 @@ func NewSeed(content [sha256.Size]byte, attempt int) Seed {
 
 const alphabet = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 
-// ID returns prefix and 22 characters that stand for the nth thing of that prefix.
+// ID returns the nth id with a prefix: the prefix and 22 characters.
 func (s Seed) ID(prefix string, n int) string {
 	var in [sha256.Size + 8]byte
 	copy(in[:], s[:])

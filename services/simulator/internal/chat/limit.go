@@ -5,9 +5,9 @@ import (
 	"unicode/utf8"
 )
 
-// Limit cuts an answer to what the request allows, as a model would be: at a stop
-// sequence in its text, at the limit of output tokens, after the first tool call
-// where parallel ones are forbidden. It then settles why the answer stops.
+// Limit cuts an answer to what the request allows: at a stop sequence in its text, at the
+// limit of output tokens, and after the first tool call if parallel calls are forbidden. It
+// then sets the reason to stop.
 func Limit(a *Answer, r *Request) {
 	c := cutter{stops: r.Stops, left: -1}
 	if r.MaxTokens > 0 {

@@ -1,7 +1,7 @@
-// Package chat is the neutral form of one model request and of the answer that is
-// played to it. The dialects (anthropic, openai) decode into Request and encode
-// from Answer; scripts match a Request and make an Answer; neither knows the
-// other. Values are built once and only read afterwards, so they need no lock.
+// Package chat has the dialect-independent form of a model request and its answer. The
+// dialects (packages anthropic and openai) decode into Request and encode from Answer; scripts
+// match a Request and build an Answer; neither imports the other. Values are immutable once
+// built and need no locks.
 package chat
 
 import (
@@ -11,20 +11,20 @@ import (
 	"strings"
 )
 
-// Dialect is a wire protocol and its flavour.
+// Dialect is a wire protocol.
 type Dialect string
 
-// The dialects that are spoken.
+// The dialects.
 const (
 	Anthropic  Dialect = "anthropic"
 	OpenAI     Dialect = "openai"
 	OpenRouter Dialect = "openrouter"
 )
 
-// Role says who speaks in a Message.
+// Role is the author of a Message.
 type Role string
 
-// The roles. Tool results are in messages of their own role, whatever the dialect calls it.
+// The roles. Tool results have their own role in every dialect.
 const (
 	System    Role = "system"
 	User      Role = "user"
@@ -32,19 +32,19 @@ const (
 	Tool      Role = "tool"
 )
 
-// PartKind says what a Part is.
+// PartKind is the kind of a Part.
 type PartKind uint8
 
 // The kinds of parts.
 const (
-	OtherPart  PartKind = iota // something this program has no use for
+	OtherPart  PartKind = iota // ignored here
 	TextPart                   // Text
 	FilePart                   // Media, Bytes or URL
 	CallPart                   // ID, Name, Args
 	ResultPart                 // ID, Name, Text, Error
 )
 
-// Part is a piece of a message; which fields are set depends on Kind.
+// Part is a part of a message. Which fields are set depends on Kind.
 type Part struct {
 	Kind  PartKind
 	Text  string
@@ -54,7 +54,7 @@ type Part struct {
 	Error bool
 	Media string // media type of a file
 	Bytes int    // decoded size of a file that came inline
-	URL   string // where a file is that did not
+	URL   string // address of a file that did not
 }
 
 // Message is one message of the conversation.
@@ -66,14 +66,14 @@ type Message struct {
 // ToolSpec is a tool that the request offers.
 type ToolSpec struct {
 	Name   string
-	Server bool // run by the provider
+	Server bool // the provider runs it
 }
 
-// Segment is a stretch of the prompt, in prompt order, for counting and caching.
+// Segment is a piece of the prompt, for counting and caching.
 type Segment struct {
 	Canonical []byte // the same bytes for the same content, cache marks left out
 	Tokens    int
-	Mark      string // "", "5m" or "1h": the prompt up to here is to be cached
+	Mark      string // "", or "5m" or "1h" to cache the prompt up to here
 }
 
 // Request is one decoded and validated model request.
@@ -93,7 +93,7 @@ type Request struct {
 	Prompt       []Segment
 }
 
-// Offers reports whether the request offers a tool of that name.
+// Offers reports whether the request offers a tool.
 func (r *Request) Offers(tool string) bool {
 	for _, t := range r.Tools {
 		if t.Name == tool {
@@ -103,23 +103,23 @@ func (r *Request) Offers(tool string) bool {
 	return false
 }
 
-// Result is a tool result of the conversation.
+// Result is a tool result in the conversation.
 type Result struct {
 	ID    string
 	Tool  string
 	Text  string
 	Error bool
-	Args  json.RawMessage // what the tool was called with, if the call is there
+	Args  json.RawMessage // arguments of the call, if the conversation has it
 }
 
-// Value returns the result's text as decoded JSON, or the text itself where it
-// is not JSON. Numbers are json.Number.
+// Value returns the result's text as decoded JSON, or the text itself if it is not JSON.
+// Numbers are json.Number.
 func (r Result) Value() any {
 	return DecodeJSON([]byte(r.Text), r.Text)
 }
 
-// Failed reports whether the tool said that it failed: by the flag, or, where
-// the dialect has none, by an envelope with an "error".
+// Failed reports whether the tool failed: by the dialect's flag, or by an "error" in the
+// result.
 func (r Result) Failed() bool {
 	if r.Error {
 		return true
@@ -129,7 +129,8 @@ func (r Result) Failed() bool {
 	return ok && failed
 }
 
-// DecodeJSON decodes b with numbers as json.Number; what is not one JSON value gives otherwise.
+// DecodeJSON decodes b with numbers as json.Number. It returns otherwise if b is not exactly
+// one JSON value.
 func DecodeJSON(b []byte, otherwise any) any {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.UseNumber()
@@ -140,19 +141,19 @@ func DecodeJSON(b []byte, otherwise any) any {
 	return v
 }
 
-// Exchange is the part of a conversation that is being answered: the last
-// message a person wrote, and what happened since.
+// Exchange is the part of a conversation to be answered: the last user message and everything
+// after it.
 type Exchange struct {
 	User      string   // its text
 	Files     []Part   // its files
 	Turn      int      // 1 for the first answer to it, one more for each answer since
 	Results   []Result // the tool results since then, in order
-	Latest    []Result // those after the last answer: what this answer reacts to
-	Earlier   []Result // the tool results before it
-	Continued bool     // the last message is the assistant's own: go on with it
+	Latest    []Result // the results after the last answer
+	Earlier   []Result // the tool results before the user message
+	Continued bool     // the last message is the assistant's, to be continued
 }
 
-// Exchange returns what the request wants answered.
+// Exchange returns the part of the conversation to be answered.
 func (r *Request) Exchange() Exchange {
 	e := Exchange{Turn: 1}
 	start := 0
@@ -213,8 +214,8 @@ func userParts(m Message) (string, []Part) {
 	return strings.Join(texts, "\n"), files
 }
 
-// Tokens is the estimate of this program for a text of n bytes: four bytes a token.
+// Tokens estimates the tokens of a text of n bytes, at four bytes a token.
 func Tokens(n int) int { return (n + 3) / 4 }
 
-// FileTokens is what an image or document counts, whatever its size.
+// FileTokens is the estimate for an image or document of any size.
 const FileTokens = 1500

@@ -1,5 +1,5 @@
-// Package field reads JSON objects field by field, so that an error can name the
-// place in the request as providers do.
+// Package field reads JSON objects field by field, so that errors can name the path in the
+// request as providers do.
 package field
 
 import (
@@ -10,11 +10,10 @@ import (
 	"strconv"
 )
 
-// Object is a JSON object whose fields are not decoded yet.
+// Object is a JSON object with undecoded fields.
 type Object map[string]json.RawMessage
 
-// Error says what is wrong, and where: Path is messages.0.content or ""
-// for the whole body.
+// Error is an error at a path, such as messages.0.content, or "" for the whole body.
 type Error struct {
 	Path   string
 	Reason string
@@ -60,13 +59,13 @@ func Parse(path string, raw json.RawMessage) (Object, error) {
 	return o, nil
 }
 
-// Has reports whether the field is there and not null.
+// Has reports whether the field is present and not null.
 func (o Object) Has(name string) bool {
 	raw, ok := o[name]
 	return ok && !isNull(raw)
 }
 
-// Extra returns the first field, by name, that is not among known, or "".
+// Extra returns the alphabetically first field that is not in known, or "".
 func (o Object) Extra(known []string) string {
 	extra := ""
 	for name := range o {
@@ -77,8 +76,8 @@ func (o Object) Extra(known []string) string {
 	return extra
 }
 
-// Read decodes a field into into; an absent or null one leaves it as it is. what
-// names the type that is wanted, as "a valid integer".
+// Read decodes a field into into, unless it is absent or null. what names the expected type,
+// such as "a valid integer".
 func Read[T any](o Object, path, name, what string, into *T) error {
 	raw, ok := o[name]
 	if !ok || isNull(raw) {
@@ -90,7 +89,7 @@ func Read[T any](o Object, path, name, what string, into *T) error {
 	return nil
 }
 
-// List reads an array; an absent or null one is nil.
+// List reads an array. It returns nil if the field is absent or null.
 func (o Object) List(path, name string) ([]json.RawMessage, error) {
 	var list []json.RawMessage
 	err := Read(o, path, name, "an array", &list)

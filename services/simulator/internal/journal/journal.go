@@ -1,6 +1,6 @@
-// Package journal remembers the requests that were received and how their answers
-// ended, for tests that want to know what a provider saw. It is bounded by number
-// and by bytes, holds no credential, and is safe for concurrent use.
+// Package journal records the received requests and how their answers ended, for tests that
+// check what a provider received. It is bounded by number and by bytes, contains no
+// credentials, and is safe for concurrent use.
 package journal
 
 import (
@@ -21,25 +21,25 @@ const (
 	maxCuts  = 1000
 )
 
-// How an answer ended.
+// Values of Entry.Ended.
 const (
 	Complete   = "complete"    // with its last event
 	Refused    = "refused"     // with an error status
 	Broken     = "broken"      // by a scripted fault
 	ClientLeft = "client_left" // the client cut it
-	Shutdown   = "shutdown"    // this program is ending
+	Shutdown   = "shutdown"    // the simulator was closed
 )
 
-// Entry is one request. Ended is "" while it is being answered.
+// Entry is one request. Ended is "" while the answer is being played.
 type Entry struct {
 	Seq       int64               `json:"seq"`
-	ID        string              `json:"id"` // as the response's request id header has it
+	ID        string              `json:"id"` // as in the response's request id header
 	At        time.Time           `json:"at"`
 	Method    string              `json:"method"`
 	Path      string              `json:"path"`
 	Header    map[string][]string `json:"header"`
-	Body      json.RawMessage     `json:"body,omitempty"`      // when it was JSON and not too long
-	BodyText  string              `json:"body_text,omitempty"` // else its beginning
+	Body      json.RawMessage     `json:"body,omitempty"`      // if it is JSON and not too long
+	BodyText  string              `json:"body_text,omitempty"` // otherwise its beginning
 	BodyBytes int                 `json:"body_bytes"`          // its whole length
 	Dialect   string              `json:"dialect,omitempty"`
 	Model     string              `json:"model,omitempty"`
@@ -55,20 +55,20 @@ type Entry struct {
 	dropped bool // no longer among the entries
 }
 
-// Counts are totals since the start or the last Reset. Open is never reset.
+// Counts are totals since the start or the last Reset, which does not change Open.
 type Counts struct {
-	Version    int64 `json:"version"` // changes with every change of the rest
+	Version    int64 `json:"version"` // increases with every change
 	Requests   int64 `json:"requests"`
-	Open       int64 `json:"open"` // answers under way
+	Open       int64 `json:"open"` // active answers
 	Streams    int64 `json:"streams"`
 	Complete   int64 `json:"complete"`
 	Refused    int64 `json:"refused"`
 	Broken     int64 `json:"broken"`
 	ClientLeft int64 `json:"client_left"`
-	Cuts       []Cut `json:"cuts"` // the last ones that the client cut
+	Cuts       []Cut `json:"cuts"` // the last answers that the client cut
 }
 
-// Cut is an answer that the client cut short.
+// Cut is an answer whose client left early.
 type Cut struct {
 	Seq    int64     `json:"seq"`
 	ID     string    `json:"id"`
@@ -78,7 +78,7 @@ type Cut struct {
 	Bytes  int64     `json:"bytes"`
 }
 
-// Journal is what was received.
+// Journal is a journal of received requests.
 type Journal struct {
 	most    int
 	now     func() time.Time
@@ -95,14 +95,13 @@ func New(most int, now func() time.Time) *Journal {
 	return &Journal{most: most, now: now, changed: make(chan struct{})}
 }
 
-// Exchange is one request while it is answered. Its methods may be called from
-// any goroutine; End counts once.
+// Exchange is one active request. Its methods are safe for concurrent use.
 type Exchange struct {
 	j     *Journal
 	entry *Entry
 }
 
-// Begin notes a request.
+// Begin records a request.
 func (j *Journal) Begin(r *http.Request, requestID string) *Exchange {
 	e := &Entry{ID: requestID, At: j.now(), Method: r.Method, Path: r.URL.RequestURI(), Header: redact(r.Header)}
 	j.mu.Lock()
@@ -116,7 +115,7 @@ func (j *Journal) Begin(r *http.Request, requestID string) *Exchange {
 	return &Exchange{j: j, entry: e}
 }
 
-// Body notes the request's body.
+// Body records the request's body.
 func (x *Exchange) Body(b []byte) {
 	x.j.mu.Lock()
 	defer x.j.mu.Unlock()
@@ -135,7 +134,7 @@ func (x *Exchange) Body(b []byte) {
 	x.j.trim()
 }
 
-// Asked notes what the request asks for and what answers it.
+// Asked records what the request asks for and which script and rule answer it.
 func (x *Exchange) Asked(dialect, model, script, rule string, stream bool) {
 	x.j.mu.Lock()
 	defer x.j.mu.Unlock()
@@ -147,7 +146,7 @@ func (x *Exchange) Asked(dialect, model, script, rule string, stream bool) {
 	x.j.change()
 }
 
-// End notes how the answer ended, and when. Only the first call counts.
+// End records how and when the answer ended. Only the first call counts.
 func (x *Exchange) End(how string, status int, n int64) {
 	x.j.mu.Lock()
 	defer x.j.mu.Unlock()
@@ -176,8 +175,8 @@ func (x *Exchange) End(how string, status int, n int64) {
 	x.j.change()
 }
 
-// Requests returns the last requests, the newest last: those for a script, or all
-// for "", and at most limit of them when limit is positive.
+// Requests returns the last requests of a script, or of all for "", the newest last. A
+// positive limit bounds their number.
 func (j *Journal) Requests(script string, limit int) []Entry {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -200,7 +199,7 @@ func (j *Journal) Counts() Counts {
 	return j.copyCounts()
 }
 
-// Wait returns the totals as soon as their version is beyond since, or when ctx ends.
+// Wait returns the totals as soon as their version exceeds since, or when ctx ends.
 func (j *Journal) Wait(ctx context.Context, since int64) Counts {
 	for {
 		j.mu.Lock()
@@ -217,7 +216,7 @@ func (j *Journal) Wait(ctx context.Context, since int64) Counts {
 	}
 }
 
-// Reset forgets the requests of a script, or with "" all of them and the totals.
+// Reset deletes the requests of a script, or with "" all requests and the totals.
 func (j *Journal) Reset(script string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -242,7 +241,7 @@ func (j *Journal) copyCounts() Counts {
 	return c
 }
 
-// keep adds an entry and drops the oldest beyond the bound; the caller holds mu.
+// keep adds an entry and drops the oldest beyond the bound. The caller holds mu.
 func (j *Journal) keep(e *Entry) {
 	j.entries = append(j.entries, e)
 	if n := len(j.entries) - j.most; n > 0 {
@@ -253,13 +252,13 @@ func (j *Journal) keep(e *Entry) {
 	}
 }
 
-// drop takes an entry out of the account; the caller holds mu.
+// drop removes an entry from the byte count. The caller holds mu.
 func (j *Journal) drop(e *Entry) {
 	j.bytes -= e.kept
 	e.kept, e.dropped = 0, true
 }
 
-// trim drops the oldest bodies beyond the bound; the caller holds mu.
+// trim drops the oldest bodies beyond the bound. The caller holds mu.
 func (j *Journal) trim() {
 	for _, e := range j.entries {
 		if j.bytes <= maxBytes {
@@ -270,15 +269,15 @@ func (j *Journal) trim() {
 	}
 }
 
-// change wakes those who wait; the caller holds mu.
+// change wakes the callers of Wait. The caller holds mu.
 func (j *Journal) change() {
 	j.counts.Version++
 	close(j.changed)
 	j.changed = make(chan struct{})
 }
 
-// redact copies a header with every credential replaced by a hash, so that a test
-// can tell two apart without seeing either.
+// redact returns a copy of a header in which a hash replaces each credential, so that tests
+// can tell credentials apart.
 func redact(h http.Header) map[string][]string {
 	out := make(map[string][]string, len(h))
 	for name, values := range h {
@@ -293,8 +292,8 @@ func redact(h http.Header) map[string][]string {
 	return out
 }
 
-// HashCredential returns what stands in the journal for a credential: a scheme
-// such as Bearer stays, the rest is its hash.
+// HashCredential returns the journal's form of a credential: a scheme such as Bearer, and the
+// hash of the rest.
 func HashCredential(v string) string {
 	scheme := ""
 	if before, after, ok := strings.Cut(v, " "); ok {

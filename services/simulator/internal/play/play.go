@@ -1,7 +1,6 @@
-// Package play performs an answer: it walks the steps, waits where they say so,
-// and lets a dialect's Encoder put each event into words. It runs on the goroutine
-// of the request and starts none. The request's context ends it at once, wherever
-// it waits.
+// Package play plays an answer: it goes through the steps, waits where they say so, and encodes
+// each event with the dialect's Encoder. It runs on the goroutine of the request and starts no
+// other. The request's context ends it at once.
 package play
 
 import (
@@ -16,30 +15,30 @@ import (
 	"signalbox.dev/services/simulator/internal/wire"
 )
 
-// Encoder puts one answer into a dialect's words. Each method appends whole
-// events to b. An encoder belongs to one answer and may keep state.
+// Encoder encodes one answer in a dialect. The methods with b append complete events to it. An
+// encoder belongs to one answer and may keep state.
 type Encoder interface {
-	// Header sets the header of a 200.
+	// Header sets the header of a stream.
 	Header(h http.Header)
-	// Begin is what comes before the first block.
+	// Begin appends the events before the first block.
 	Begin(b []byte) []byte
-	// Start opens block number i.
+	// Start opens block i.
 	Start(b []byte, i int, blk *chat.Block) []byte
-	// Piece is the nth delta of block i.
+	// Piece appends the nth delta of block i.
 	Piece(b []byte, i int, blk *chat.Block, n int) []byte
 	// Stop closes block i.
 	Stop(b []byte, i int, blk *chat.Block) []byte
-	// Finish is what comes after the last block: why the answer stops, and its tokens.
+	// Finish appends the reason to stop and the usage.
 	Finish(b []byte) []byte
-	// Last is the event that says that the answer is whole.
+	// Last appends the event that completes the answer.
 	Last(b []byte) []byte
-	// Event is an event given by the script.
+	// Event appends an event of the script.
 	Event(b []byte, e *chat.Event) []byte
-	// Failure is an error in the middle of a stream.
+	// Failure appends an error in the middle of a stream.
 	Failure(b []byte, f *chat.Fault) []byte
-	// Whole is the answer to a request that does not stream.
+	// Whole returns the answer to a request that does not stream.
 	Whole() []byte
-	// Refuse writes an error answer with its status.
+	// Refuse writes an error response.
 	Refuse(w http.ResponseWriter, f *chat.Fault) (status int, n int64)
 }
 
@@ -51,14 +50,14 @@ type Player struct {
 	Answer *chat.Answer
 	Pace   float64 // factor on every wait that is not a fault
 
-	sent   bool // the header
-	begun  bool // what begins every stream
+	sent   bool // the header was sent
+	begun  bool // the events before the first block were written
 	blocks int
 }
 
 // Outcome is how an answer ended.
 type Outcome struct {
-	Ended  string // one of the journal's words
+	Ended  string // as in journal.Entry
 	Status int
 	Bytes  int64
 }
@@ -91,7 +90,7 @@ func (p *Player) outcome(how string) Outcome {
 	return Outcome{Ended: how, Status: status, Bytes: n}
 }
 
-// open sends the header and what begins every stream, once.
+// open sends the header and the events before the first block, once.
 func (p *Player) open(ctx context.Context) error {
 	p.header()
 	if p.begun {
@@ -119,7 +118,7 @@ func (p *Player) step(ctx context.Context, s chat.Step) error {
 	case s.Block != nil:
 		return p.block(ctx, s.Block)
 	case s.Together != nil:
-		return p.together(ctx, s.Together)
+		return p.interleave(ctx, s.Together)
 	case s.Event != nil:
 		p.W.B = p.Enc.Event(p.W.B, s.Event)
 		return p.W.Mark(ctx)
@@ -149,8 +148,8 @@ func (p *Player) block(ctx context.Context, blk *chat.Block) error {
 	return p.W.Mark(ctx)
 }
 
-// together opens all blocks, lets their deltas take turns, and closes them.
-func (p *Player) together(ctx context.Context, blocks []*chat.Block) error {
+// interleave opens all blocks, writes their deltas in turn, and closes them.
+func (p *Player) interleave(ctx context.Context, blocks []*chat.Block) error {
 	from := p.blocks
 	p.blocks += len(blocks)
 	longest := 0
@@ -192,8 +191,8 @@ func Pieces(blk *chat.Block) int {
 	return len(blk.Pieces)
 }
 
-// fault lets something go wrong and reports whether that ended the answer. Where
-// nothing was sent yet, a fault inside the stream comes right after the header.
+// fault plays a fault and reports whether it ended the answer. If nothing was sent yet, a
+// fault inside the stream comes right after the header.
 func (p *Player) fault(ctx context.Context, f *chat.Fault) (Outcome, bool) {
 	if f.InStream || f.Kind == chat.Cut {
 		p.header()
@@ -208,7 +207,7 @@ func (p *Player) fault(ctx context.Context, f *chat.Fault) (Outcome, bool) {
 		end := p.Enc.Finish(nil)
 		if f.Torn {
 			event, _, _ := bytes.Cut(end, []byte("\n\n"))
-			end = event[:len(event)/3] // why it stops is not among it
+			end = event[:len(event)/3] // too little for the reason to stop
 		}
 		p.W.B = append(p.W.B, end...)
 	}
@@ -240,8 +239,7 @@ func (p *Player) fault(ctx context.Context, f *chat.Fault) (Outcome, bool) {
 	return p.outcome(journal.Broken), true
 }
 
-// Whole plays the answer as one JSON document. A failing connection breaks in the
-// middle of it.
+// Whole plays the answer as one JSON document. A connection failure happens in its middle.
 func (p *Player) Whole(ctx context.Context) Outcome {
 	for _, s := range p.Answer.Steps {
 		if f := s.Fault; f != nil {
@@ -274,7 +272,7 @@ func (p *Player) Whole(ctx context.Context) Outcome {
 	return p.outcome(journal.Complete)
 }
 
-// half writes the first half of the document, then lets the connection fail.
+// half writes the first half of the document, then plays the connection failure.
 func (p *Player) half(ctx context.Context, f *chat.Fault) Outcome {
 	if f.Kind == chat.Cut || f.InStream {
 		body := p.Enc.Whole()
@@ -296,7 +294,7 @@ func (p *Player) half(ctx context.Context, f *chat.Fault) Outcome {
 	return p.outcome(journal.Broken)
 }
 
-// streaming is the time that the deltas of a step would take.
+// streaming returns the time that the deltas of a step would take.
 func streaming(s chat.Step) time.Duration {
 	blocks := s.Together
 	if s.Block != nil {

@@ -1,6 +1,5 @@
-// Package promptcache accounts for prompt caching as providers do: which tokens
-// of a prompt were read from the cache, which were written to it, which are new.
-// Nothing is cached but the hashes of prefixes.
+// Package promptcache counts tokens of prompts as providers with prompt caching do: read from
+// the cache, written to it, or neither. It stores only the hashes of prefixes.
 package promptcache
 
 import (
@@ -19,8 +18,8 @@ const (
 	step     = 128  // automatic caching counts in steps of so many tokens
 )
 
-// Cache remembers the hashes of prefixes, a bounded number, each until it was not
-// used for its lifetime. It is safe for concurrent use.
+// Cache has a bounded number of hashes of prefixes. A hash expires if it is not used for its
+// lifetime. Cache is safe for concurrent use.
 type Cache struct {
 	most    int
 	now     func() time.Time
@@ -35,12 +34,12 @@ type entry struct {
 	expires time.Time
 }
 
-// New returns an empty cache of at most so many prefixes.
+// New returns an empty cache of at most most prefixes.
 func New(most int, now func() time.Time) *Cache {
 	return &Cache{most: most, now: now, entries: map[[32]byte]*list.Element{}, order: list.New()}
 }
 
-// Reset forgets everything.
+// Reset empties the cache.
 func (c *Cache) Reset() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -48,8 +47,8 @@ func (c *Cache) Reset() {
 	c.order.Init()
 }
 
-// Marked accounts for a prompt with explicit marks. scope is who shares the
-// cache: credential and model.
+// Marked returns the usage of a prompt with explicit cache marks. scope identifies the cache:
+// credential and model.
 func (c *Cache) Marked(scope string, prompt []chat.Segment) chat.Usage {
 	total := sum(prompt)
 	marks := false
@@ -98,7 +97,7 @@ func (c *Cache) Marked(scope string, prompt []chat.Segment) chat.Usage {
 	return u
 }
 
-// Automatic accounts for a prompt whose prefixes are cached without marks.
+// Automatic returns the usage of a prompt whose prefixes are cached without marks.
 func (c *Cache) Automatic(scope string, prompt []chat.Segment) chat.Usage {
 	total := sum(prompt)
 	if total < least {
@@ -125,7 +124,7 @@ func (c *Cache) Automatic(scope string, prompt []chat.Segment) chat.Usage {
 	return u
 }
 
-// use reports whether key is there and prolongs its life; the caller holds mu.
+// use reports whether key is cached and renews its lifetime. The caller holds mu.
 func (c *Cache) use(key [32]byte, now time.Time) bool {
 	e, ok := c.entries[key]
 	if !ok {
@@ -140,7 +139,7 @@ func (c *Cache) use(key [32]byte, now time.Time) bool {
 	return true
 }
 
-// put adds or renews key; the caller holds mu.
+// put adds or renews key. The caller holds mu.
 func (c *Cache) put(key [32]byte, life time.Duration, now time.Time) {
 	if e, ok := c.entries[key]; ok {
 		c.order.Remove(e)

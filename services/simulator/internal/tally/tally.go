@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Tally counts by key: how often a fault has happened, how often a request was
-// seen. It forgets a key that was not touched for its lifetime and holds a
-// bounded number of them; it is safe for concurrent use.
+// Tally counts by key, such as how often a fault has happened or a request was seen. It has a
+// bounded number of keys, and drops a key that is not touched for its lifetime. It is safe
+// for concurrent use.
 type Tally struct {
 	most  int
 	life  time.Duration
@@ -25,13 +25,13 @@ type tallied struct {
 	touched time.Time
 }
 
-// New returns an empty tally of at most so many keys.
+// New returns an empty tally of at most most keys.
 func New(most int, life time.Duration, now func() time.Time) *Tally {
 	return &Tally{most: most, life: life, now: now, items: map[[32]byte]*list.Element{}, order: list.New()}
 }
 
-// Add counts key once more, unless it was counted most times already, and returns
-// how often it was counted before and whether this time counted. 0 is no limit.
+// Add increments the count of key, unless it has reached most, where 0 means no limit. It
+// returns the previous count and whether it was incremented.
 func (t *Tally) Add(key [32]byte, most int) (before int, counted bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -56,7 +56,7 @@ func (t *Tally) Add(key [32]byte, most int) (before int, counted bool) {
 	return before, true
 }
 
-// Forget sets a key back to zero.
+// Forget resets a key to zero.
 func (t *Tally) Forget(key [32]byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -66,7 +66,7 @@ func (t *Tally) Forget(key [32]byte) {
 	}
 }
 
-// Reset forgets everything.
+// Reset removes all keys.
 func (t *Tally) Reset() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -74,7 +74,7 @@ func (t *Tally) Reset() {
 	t.order.Init()
 }
 
-// sweep drops the oldest keys; the caller holds mu.
+// sweep drops the oldest keys. The caller holds mu.
 func (t *Tally) sweep(now time.Time) {
 	for e := t.order.Back(); e != nil; e = t.order.Back() {
 		v, ok := e.Value.(*tallied)

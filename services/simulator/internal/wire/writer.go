@@ -1,11 +1,9 @@
-// Package wire writes an answer's bytes: event by event, flushed as soon as
-// something would have to wait, in the shape that a script asks for, and ended in
-// any of the ways in which connections end.
+// Package wire writes an answer's bytes in the shape that a script asks for, and can end the
+// connection in the ways in which connections fail.
 //
-// A Writer belongs to the goroutine of its request. It holds at most a few
-// kilobytes: events that are due at the same moment go out in one write, and
-// nothing stays behind while the player waits. A write to a client that does not
-// read blocks until it does, leaves, or a minute has passed.
+// A Writer belongs to the goroutine of its request. It buffers at most a few kilobytes: it
+// writes events that are due at the same time together, and flushes before each wait. A write
+// to a client that does not read blocks until the client reads or leaves, at most a minute.
 package wire
 
 import (
@@ -28,7 +26,7 @@ var ErrGone = errors.New("the client is gone")
 
 // Writer writes one answer.
 type Writer struct {
-	// B is what is to be written next. Encoders append to it.
+	// B is the buffer, to which encoders append.
 	B []byte
 
 	out      http.ResponseWriter
@@ -43,8 +41,8 @@ type Writer struct {
 	timer    *time.Timer
 }
 
-// New returns a writer to out. comment and ping are what the shape's comments and
-// pings consist of; an empty one is left out.
+// New returns a writer to out. comment and ping are the texts of the shape's comments and
+// pings; empty ones are left out.
 func New(out http.ResponseWriter, shape chat.Shape, comment, ping string) *Writer {
 	return &Writer{out: out, ctl: http.NewResponseController(out), shape: shape, comment: comment, ping: ping}
 }
@@ -61,11 +59,10 @@ func (w *Writer) Status(code int) {
 	w.out.WriteHeader(code)
 }
 
-// Sent returns the status and the number of body bytes written so far; status 0
-// means that nothing was.
+// Sent returns the status, 0 before it is sent, and the number of body bytes written so far.
 func (w *Writer) Sent() (status int, n int64) { return w.status, w.bytes }
 
-// Mark ends an event in B. It writes B when enough has gathered.
+// Mark ends an event in B. It writes B once it is large enough.
 func (w *Writer) Mark(ctx context.Context) error {
 	w.events++
 	if n := w.shape.Comments; n > 0 && w.events%n == 0 {
@@ -113,7 +110,7 @@ func (w *Writer) write(b []byte) error {
 	now := time.Now()
 	if now.Add(writeTimeout / 2).After(w.deadline) {
 		w.deadline = now.Add(writeTimeout)
-		_ = w.ctl.SetWriteDeadline(w.deadline) // a recorder has none; then nothing blocks either
+		_ = w.ctl.SetWriteDeadline(w.deadline) // a recorder has no deadline and never blocks
 	}
 	if len(b) > 0 {
 		n, err := w.out.Write(b)
@@ -128,7 +125,7 @@ func (w *Writer) write(b []byte) error {
 	return nil
 }
 
-// Sleep writes out what there is, then waits. It returns ErrGone as soon as ctx ends.
+// Sleep flushes B, then waits. It returns ErrGone as soon as ctx ends.
 func (w *Writer) Sleep(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return nil
@@ -159,7 +156,7 @@ func (w *Writer) pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Hold writes out what there is and waits until ctx ends.
+// Hold flushes B and waits until ctx ends.
 func (w *Writer) Hold(ctx context.Context) error {
 	if len(w.B) > 0 {
 		if err := w.Flush(ctx); err != nil {
@@ -174,17 +171,17 @@ func (w *Writer) Hold(ctx context.Context) error {
 // On HTTP/2 the stream is reset.
 func (w *Writer) Reset() { w.end(true) }
 
-// Drop closes the connection without the end of the body.
+// Drop closes the connection before the body has ended.
 func (w *Writer) Drop() { w.end(false) }
 
 func (w *Writer) end(reset bool) {
 	conn, _, err := w.ctl.Hijack()
 	if err != nil {
-		// HTTP/2, or a writer without a connection: net/http's own way to abort.
+		// On HTTP/2, or without a connection, net/http's panic aborts the response.
 		panic(http.ErrAbortHandler)
 	}
 	if tcp, ok := conn.(interface{ SetLinger(sec int) error }); ok && reset {
-		_ = tcp.SetLinger(0) // a connection that is closed already needs no reset
+		_ = tcp.SetLinger(0) // fails only if the connection is closed already
 	}
-	_ = conn.Close() // there is nobody to tell
+	_ = conn.Close() // an error changes nothing
 }
