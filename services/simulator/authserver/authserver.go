@@ -1,7 +1,6 @@
-// Package authserver is an OAuth 2.0 authorisation server that is not one: it signs
-// everybody in who asks, and goes wrong in the ways in which real ones do. It is for
-// the tests of whoever keeps grants, and, under /oauth of the simulator, for people
-// who try things out.
+// Package authserver is a simulated OAuth 2.0 authorisation server: it grants every request and
+// can fail in the ways in which real servers do. Tests of OAuth clients use it, and the
+// simulator serves it under /oauth for people who try the product.
 //
 //	GET  authorize   sends the browser back with a code at once; without a redirect_uri,
 //	                 or with the server's own /code, the code is shown for pasting
@@ -9,13 +8,13 @@
 //	POST device      RFC 8628; GET approve?user_code= and deny?user_code= end it
 //	POST revoke      RFC 7009
 //	GET  me          200 or 401, by the bearer token
-//	GET  calls       what was called, and how often
-//	PUT  settings    Settings as JSON, from then on
+//	GET  calls       Calls as JSON
+//	PUT  settings    sets the Settings from JSON
 //
-// Grants are families: all tokens that come from one sign-in. With Rotate each refresh
-// token is good once, and again within Grace of its use; a later use ends the whole
-// family where ReuseEnds says so. Scripted faults (Fault) meet the next refreshes, in
-// order. Everything is in memory, bounded by MaxFamilies, and gone with the process.
+// A family has all tokens of one sign-in. With Rotate a refresh token is valid for one use, and
+// for repetitions within GraceSeconds of it; with ReuseEnds a later use ends the whole family.
+// Scripted faults (Fault) apply to the next refreshes, in order. All state is in memory and
+// bounded by MaxFamilies.
 package authserver
 
 import (
@@ -30,59 +29,60 @@ import (
 )
 
 const (
-	// MaxFamilies is how many sign-ins are remembered; more are refused.
+	// MaxFamilies bounds the number of sign-ins; more are refused.
 	MaxFamilies = 100_000
 	maxTokens   = 1000 // of a family
 )
 
-// Settings say how the server behaves. The zero value is a public client's server
-// without rotation, whose access tokens live for an hour.
+// Settings configure the server. The zero value is for a public client, without rotation and
+// with access tokens that live for an hour.
 type Settings struct {
 	ClientID     string `json:"client_id"`     // empty: any
-	ClientSecret string `json:"client_secret"` // empty: none is asked for
-	// LifeSeconds of access tokens; 0 for an hour, negative for ever.
+	ClientSecret string `json:"client_secret"` // empty: none is required
+	// LifeSeconds is the lifetime of access tokens; 0 means an hour, negative means for ever.
 	LifeSeconds float64 `json:"life_seconds"`
-	// Rotate makes refresh tokens good for one use, and once more within GraceSeconds.
+	// Rotate makes refresh tokens valid for one use, and for repetitions within GraceSeconds.
 	Rotate       bool    `json:"rotate"`
 	GraceSeconds float64 `json:"grace_seconds"`
-	// ReuseEnds ends the family when a used token comes after its grace.
+	// ReuseEnds ends the family if a used token is used again after GraceSeconds.
 	ReuseEnds bool `json:"reuse_ends"`
-	// EndsAccess makes a refresh end the former access token.
+	// EndsAccess makes a refresh revoke the previous access token.
 	EndsAccess bool `json:"ends_access"`
-	// NoRefresh issues access tokens alone.
+	// NoRefresh issues access tokens without refresh tokens.
 	NoRefresh bool `json:"no_refresh"`
-	// Interval of a device's polls, in seconds; 0 for 5.
+	// Interval is the interval of a device's polls in seconds; 0 means 5.
 	Interval int `json:"interval"`
 }
 
-// Fault is what goes wrong with one refresh.
+// Fault is a scripted fault of one refresh.
 type Fault struct {
-	// Status answers so, with Code as the error, and does nothing else.
+	// Status, if set, is the response's status, with Code as the error. Unless After is set,
+	// nothing else happens.
 	Status int
 	Code   string
 	// RetryAfter is sent with Status.
 	RetryAfter string
-	// Drop cuts the connection: before anything happened, or, with After, when the
-	// tokens have been rotated.
+	// Drop closes the connection before anything has happened or, with After, after the tokens
+	// were rotated.
 	Drop, After bool
-	// Garbage answers 200 with something that is no JSON, after the rotation.
+	// Garbage responds with a 200 that is not JSON, after the rotation.
 	Garbage bool
-	// Wait is waited for before the answer, after the rotation with After.
+	// Wait delays the response, before the rotation or, with After, after it.
 	Wait <-chan struct{}
 }
 
-// Calls are counts.
+// Calls are the counts of requests.
 type Calls struct {
 	Authorize, Exchange, Device, Poll, Revoke int
-	// Refresh counts what came to the token endpoint, Refreshed what was issued, Graced
-	// what of it was for a token that had been used.
+	// Refresh counts refresh requests, Refreshed those that issued tokens, and Graced those of
+	// them that repeated a used token.
 	Refresh, Refreshed, Graced int
-	// Reused counts refresh tokens that came again after their grace, Ended the
-	// families that this ended.
+	// Reused counts refresh tokens that were used again after their grace, and Ended the families
+	// that this ended.
 	Reused, Ended int
 }
 
-// Server is the handler. Make one with New.
+// Server is the server's handler. New returns one.
 type Server struct {
 	mux *http.ServeMux
 	now func() time.Time
@@ -102,7 +102,7 @@ type Server struct {
 // family is one sign-in; tokens point to it.
 type family struct {
 	ended   bool
-	current string // access token issued last
+	current string // latest access token
 	tokens  []string
 }
 
@@ -148,15 +148,15 @@ func (s *Server) Set(v Settings) {
 	s.settings = v
 }
 
-// Fail makes the next refreshes go wrong, one for each fault.
+// Fail makes the next refreshes fail, one for each fault.
 func (s *Server) Fail(f ...Fault) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.faults = append(s.faults, f...)
 }
 
-// Watch has fn called at the stages of each refresh: "arrived", "rotated" (also when
-// it was refused), "answered". It runs on the goroutine of the request.
+// Watch calls fn at the stages of each refresh: "arrived", "rotated" (also if the refresh was
+// refused) and "answered". fn runs on the goroutine of the request.
 func (s *Server) Watch(fn func(stage string)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -170,7 +170,7 @@ func (s *Server) Calls() Calls {
 	return s.calls
 }
 
-// Grant signs somebody in without the ceremony.
+// Grant returns the tokens of a new sign-in, without the protocol.
 func (s *Server) Grant() (accessToken, refreshToken string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,7 +178,7 @@ func (s *Server) Grant() (accessToken, refreshToken string) {
 	return s.issue(&family{})
 }
 
-// Good reports whether an access token would be taken.
+// Good reports whether an access token is valid.
 func (s *Server) Good(accessToken string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -186,7 +186,7 @@ func (s *Server) Good(accessToken string) bool {
 	return ok && !a.dead && !a.family.ended && (a.expires.IsZero() || s.now().Before(a.expires))
 }
 
-// End takes the grant of an access token back, as a person would in their settings.
+// End revokes the grant of an access token, as a person does in their settings.
 func (s *Server) End(accessToken string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -195,7 +195,7 @@ func (s *Server) End(accessToken string) {
 	}
 }
 
-// issue makes tokens of a family. The lock is held.
+// issue issues tokens of a family. The lock is held.
 func (s *Server) issue(f *family) (accessToken, refreshToken string) {
 	if old, ok := s.access[f.current]; ok {
 		old.dead = old.dead || s.settings.EndsAccess
@@ -216,7 +216,7 @@ func (s *Server) issue(f *family) (accessToken, refreshToken string) {
 	return accessToken, refreshToken
 }
 
-// note forgets a family's oldest token when it has many. The lock is held.
+// note removes a family's oldest token if it has too many. The lock is held.
 func (s *Server) note(f *family, token string) {
 	f.tokens = append(f.tokens, token)
 	if len(f.tokens) > maxTokens {
@@ -226,7 +226,7 @@ func (s *Server) note(f *family, token string) {
 	}
 }
 
-// life returns how long access tokens are good; 0 for ever.
+// life returns the lifetime of access tokens; 0 means for ever.
 func (s *Server) life() time.Duration {
 	if s.settings.LifeSeconds < 0 {
 		return 0
@@ -240,7 +240,7 @@ func random() string {
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-// proves reports whether a verifier belongs to a PKCE challenge.
+// proves reports whether a verifier matches a PKCE challenge.
 func proves(verifier, challenge string) bool {
 	sum := sha256.Sum256([]byte(verifier))
 	return subtle.ConstantTimeCompare([]byte(base64.RawURLEncoding.EncodeToString(sum[:])), []byte(challenge)) == 1

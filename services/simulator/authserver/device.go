@@ -31,7 +31,7 @@ func (s *Server) startDevice(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusUnauthorized, "invalid_client", p)
 		return
 	}
-	path, _, _ := strings.Cut(r.RequestURI, "?") // as it was asked for, with what was mounted before
+	path, _, _ := strings.Cut(r.RequestURI, "?") // the requested path, including the prefix under which the server is mounted
 	page := url.URL{Scheme: "http", Host: r.Host, Path: strings.TrimSuffix(path, "device") + "approve"}
 	whole := page
 	whole.RawQuery = url.Values{"user_code": {d.user}}.Encode()
@@ -41,7 +41,7 @@ func (s *Server) startDevice(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// endDevice is what the person does.
+// endDevice handles the person's approval or denial.
 func (s *Server) endDevice(yes bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if !s.Decide(r.URL.Query().Get("user_code"), yes) {
@@ -52,7 +52,7 @@ func (s *Server) endDevice(yes bool) http.HandlerFunc {
 	}
 }
 
-// Decide lets a device in, or not; false where nobody waits with that code.
+// Decide approves or denies a device. It returns false if no device waits with that code.
 func (s *Server) Decide(user string, yes bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,7 +106,7 @@ func (s *Server) polled(text string) (issued, string) {
 	return t, ""
 }
 
-// Rest makes it as if no device had polled for a while.
+// Rest resets the time of all devices' last polls.
 func (s *Server) Rest() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// renew answers a refresh, with the fault that is its turn.
+// renew handles a refresh and plays the next fault, if there is one.
 func (s *Server) renew(w http.ResponseWriter, p url.Values, known bool) {
 	f, stage := s.arrived()
 	stage("arrived")
@@ -47,7 +47,7 @@ func (s *Server) renew(w http.ResponseWriter, p url.Values, known bool) {
 	}
 }
 
-// arrived counts a refresh, takes its fault and says whom to tell of its stages.
+// arrived counts a refresh and returns its fault and the watcher of its stages.
 func (s *Server) arrived() (f Fault, stage func(string)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

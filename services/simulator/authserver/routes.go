@@ -36,15 +36,16 @@ func answer(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(v) // a client that left needs none
+	_ = json.NewEncoder(w).Encode(v) // the client may have left
 }
 
-// refuse answers as RFC 6749, 5.2 says, and quotes what a log must not hold.
+// refuse responds as RFC 6749, 5.2 says. The description quotes the request's secrets, as some
+// real servers do, to test that clients do not log them.
 func refuse(w http.ResponseWriter, status int, code string, said url.Values) {
 	answer(w, status, map[string]string{"error": code, "error_description": "refused: " + said.Get("refresh_token") + said.Get("code")})
 }
 
-// parameters reads a body in either encoding.
+// parameters decodes a body, form or JSON.
 func parameters(w http.ResponseWriter, r *http.Request) (url.Values, bool) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
@@ -71,7 +72,7 @@ func parameters(w http.ResponseWriter, r *http.Request) (url.Values, bool) {
 	return all, true
 }
 
-// client checks who asks. The lock is held.
+// client checks the client's credentials. The lock is held.
 func (s *Server) client(r *http.Request, p url.Values) bool {
 	clientID, secret := p.Get("client_id"), p.Get("client_secret")
 	if user, password, ok := r.BasicAuth(); ok {
@@ -105,7 +106,7 @@ func (s *Server) authorize(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, redirect.String(), http.StatusFound)
 }
 
-// showCode is the page that a redirect_uri may name for codes that are pasted.
+// showCode is the page for codes that a person pastes, for use as redirect_uri.
 func showCode(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, "<!doctype html><title>Code</title><p>Paste this: <code>%s</code>\n",
 		html.EscapeString(r.URL.Query().Get("code")+"#"+r.URL.Query().Get("state")))
@@ -133,7 +134,7 @@ func (s *Server) token(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// issued is the answer with tokens.
+// issued is the response with tokens.
 type issued struct {
 	Access  string  `json:"access_token"`
 	Refresh string  `json:"refresh_token,omitempty"`
@@ -188,7 +189,7 @@ func (s *Server) revoke(w http.ResponseWriter, r *http.Request) {
 	if t, ok := s.access[p.Get("token")]; ok {
 		t.dead = true
 	}
-	w.WriteHeader(http.StatusOK) // also for tokens that nobody knows
+	w.WriteHeader(http.StatusOK) // also for unknown tokens
 }
 
 func (s *Server) me(w http.ResponseWriter, r *http.Request) {

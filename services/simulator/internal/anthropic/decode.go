@@ -1,6 +1,6 @@
-// Package anthropic speaks the Anthropic Messages API: it reads and checks
-// requests as the API does, and writes answers, streamed or not, and errors in
-// its words. What it knows is the public documentation.
+// Package anthropic simulates the Anthropic Messages API after its public documentation: it
+// decodes and checks requests as the API does, and encodes answers, streamed or not, and
+// errors.
 package anthropic
 
 import (
@@ -26,8 +26,7 @@ func fields() []string {
 	}
 }
 
-// Credential returns the key or token of a request, and a fault when there is
-// none or when it is one that is refused.
+// Credential returns the key or token of a request, or a fault if it is missing or refused.
 func Credential(h http.Header) (string, *chat.Fault) {
 	key := h.Get("X-Api-Key")
 	if token, ok := strings.CutPrefix(h.Get("Authorization"), "Bearer "); ok && key == "" {
@@ -43,7 +42,7 @@ func Credential(h http.Header) (string, *chat.Fault) {
 	}
 }
 
-// Version returns a fault when the anthropic-version header is missing.
+// Version returns a fault if the anthropic-version header is missing.
 func Version(h http.Header) *chat.Fault {
 	if h.Get("Anthropic-Version") == "" {
 		return invalid("anthropic-version: the header is required")
@@ -55,8 +54,8 @@ func invalid(message string) *chat.Fault {
 	return &chat.Fault{Kind: chat.Invalid, Message: message}
 }
 
-// Decode reads and checks the body of POST /v1/messages, or with counting that of
-// count_tokens, which needs no max_tokens.
+// Decode decodes and checks the body of POST /v1/messages or, with counting, of count_tokens,
+// which needs no max_tokens.
 func Decode(body []byte, counting bool) (*chat.Request, *chat.Fault) {
 	d := decoder{req: &chat.Request{Dialect: chat.Anthropic}, counting: counting}
 	if err := d.decode(body); err != nil {
@@ -68,7 +67,7 @@ func Decode(body []byte, counting bool) (*chat.Request, *chat.Fault) {
 type decoder struct {
 	req      *chat.Request
 	counting bool
-	marked   bool // there is a cache_control somewhere
+	marked   bool // the request has a cache_control
 	marks    int
 	budget   int // thinking
 }
@@ -217,7 +216,7 @@ func (d *decoder) tool(path string, t field.Object) (chat.ToolSpec, error) {
 	spec.Server = strings.HasPrefix(kind, "web_search_") || strings.HasPrefix(kind, "web_fetch_") || strings.HasPrefix(kind, "code_execution_")
 	switch {
 	case spec.Name == "" && kind != "" && kind != "custom":
-		return spec, nil // a toolset: it has no name
+		return spec, nil // a toolset has no name
 	case !toolName.MatchString(spec.Name):
 		return spec, field.Bad(field.At(path, "name"), "%q must consist of 1 to 128 letters, digits, '_' and '-'", spec.Name)
 	case kind != "" && kind != "custom":
@@ -312,7 +311,7 @@ func (d *decoder) system(o field.Object) error {
 	return nil
 }
 
-// blockList reads content: an array of blocks, or a string that stands for one text block.
+// blockList decodes content: an array of blocks, or a string for one text block.
 func blockList(path string, raw json.RawMessage) ([]json.RawMessage, error) {
 	if field.IsString(raw) {
 		block := make(json.RawMessage, 0, len(raw)+24)
@@ -326,8 +325,8 @@ func blockList(path string, raw json.RawMessage) ([]json.RawMessage, error) {
 	return list, nil
 }
 
-// segment adds a stretch of the prompt. The canonical form is only made for
-// requests that mark something to be cached.
+// segment adds a segment of the prompt. Its canonical form is only set if the request marks
+// something to be cached.
 func (d *decoder) segment(path string, o field.Object, raw json.RawMessage, tokens int) error {
 	seg := chat.Segment{Canonical: raw, Tokens: tokens}
 	if d.marked {

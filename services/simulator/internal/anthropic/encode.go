@@ -12,8 +12,8 @@ import (
 // Ping is the event that keeps a stream alive.
 const Ping = "event: ping\ndata: {\"type\": \"ping\"}\n\n"
 
-// Encoder writes one answer as the Messages API does. It appends bytes and
-// reflects on nothing; a delta costs no allocation.
+// Encoder encodes one answer as the Messages API does. It uses no reflection, and a delta
+// costs no allocation.
 type Encoder struct {
 	answer *chat.Answer
 	model  string
@@ -31,7 +31,7 @@ func NewEncoder(a *chat.Answer, model string, seed chat.Seed) *Encoder {
 	return e
 }
 
-// RequestID returns the id that the request-id header carries.
+// RequestID returns the value of the request-id header.
 func RequestID(seed chat.Seed) string { return seed.ID("req_01", 0) }
 
 // Header sets the header of a stream.
@@ -51,7 +51,7 @@ func (e *Encoder) Begin(b []byte) []byte {
 	return e.close(append(b, '}'))
 }
 
-// usage is the usage of message_start and of whole messages.
+// usage writes the usage of message_start and of whole messages.
 func (e *Encoder) usage(b []byte, output int) []byte {
 	u := e.answer.Usage
 	b = inputs(append(b, '{'), u)
@@ -71,7 +71,7 @@ func number(b []byte, name string, n int) []byte {
 	return strconv.AppendInt(append(b, name...), int64(n), 10)
 }
 
-// close ends an event's JSON object, with the fillers that the API adds.
+// close ends an event's JSON object, with the padding that the API adds.
 func (e *Encoder) close(b []byte) []byte {
 	if e.pad != 0 {
 		e.pad = e.pad*1664525 + 1013904223
@@ -84,8 +84,8 @@ func (e *Encoder) close(b []byte) []byte {
 	return append(b, "}\n\n"...)
 }
 
-// Start writes content_block_start, after the first one a ping, and before the
-// arguments of a tool the empty delta that the API begins with.
+// Start writes content_block_start. A ping follows the first one, and the API's empty delta
+// precedes the arguments of a tool.
 func (e *Encoder) Start(b []byte, i int, blk *chat.Block) []byte {
 	b = number(append(b, "event: content_block_start\n"...), `data: {"type":"content_block_start","index":`, i)
 	b = append(b, `,"content_block":`...)
@@ -178,7 +178,7 @@ func (e *Encoder) details(b []byte) []byte {
 	return b
 }
 
-// Event writes an event of the script as it is.
+// Event writes an event of the script verbatim.
 func (e *Encoder) Event(b []byte, ev *chat.Event) []byte {
 	if ev.Name != "" {
 		b = append(append(append(b, "event: "...), ev.Name...), '\n')
@@ -193,7 +193,7 @@ func (e *Encoder) Failure(b []byte, f *chat.Fault) []byte {
 	return append(b, "\n\n"...)
 }
 
-// Refuse writes an error answer.
+// Refuse writes an error response.
 func (e *Encoder) Refuse(w http.ResponseWriter, f *chat.Fault) (status int, n int64) {
 	return Refuse(w, f, RequestID(e.seed))
 }

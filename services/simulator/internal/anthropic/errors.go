@@ -10,7 +10,7 @@ import (
 	"signalbox.dev/services/simulator/internal/wire"
 )
 
-// words are the API's status, type and message of each kind of fault.
+// words returns the API's status, type and message for a kind of fault.
 func words(k chat.FaultKind) (status int, kind, message string) {
 	switch k {
 	case chat.Overloaded:
@@ -36,7 +36,7 @@ func words(k chat.FaultKind) (status int, kind, message string) {
 	}
 }
 
-// Refuse writes an error answer and returns its status and length.
+// Refuse writes an error response and returns its status and length.
 func Refuse(w http.ResponseWriter, f *chat.Fault, requestID string) (status int, n int64) {
 	status, _, _ = words(f.Kind)
 	if f.Status != 0 {
@@ -55,7 +55,7 @@ func Refuse(w http.ResponseWriter, f *chat.Fault, requestID string) (status int,
 	}
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
-	written, _ := w.Write(body) // a client that left needs no error
+	written, _ := w.Write(body) // the client may have left
 	return status, int64(written)
 }
 
@@ -73,7 +73,7 @@ func appendError(b []byte, f *chat.Fault, requestID string) []byte {
 	return append(b, '}')
 }
 
-// Limits sets the headers that tell of rate limits.
+// Limits sets the rate limit headers.
 func Limits(h http.Header, now time.Time) {
 	h.Set("Anthropic-Organization-Id", "00000000-0000-4000-8000-000000000001")
 	for _, l := range []struct {
@@ -97,7 +97,7 @@ type model struct {
 
 const released = "2026-01-01T00:00:00Z"
 
-// Models is the answer to GET /v1/models.
+// Models returns the response to GET /v1/models.
 func Models(ids []string) ([]byte, error) {
 	list := struct {
 		Data    []model `json:"data"`
@@ -115,7 +115,7 @@ func Models(ids []string) ([]byte, error) {
 	return json.Marshal(list)
 }
 
-// Model is the answer to GET /v1/models/{id}.
+// Model returns the response to GET /v1/models/{id}.
 func Model(id string) ([]byte, error) {
 	return json.Marshal(model{Type: "model", ID: id, DisplayName: "Simulated (" + id + ")", CreatedAt: released})
 }

@@ -11,8 +11,8 @@ import (
 	"signalbox.dev/services/simulator/internal/field"
 )
 
-// messages reads the conversation and checks what spans messages: who begins,
-// that ids are unique, that each tool call is answered by the next message.
+// messages decodes the conversation and checks rules across messages: the first role, unique
+// ids, and that the next message answers each tool call.
 func (d *decoder) messages(o field.Object) error {
 	list, err := o.List("", "messages")
 	if err != nil {
@@ -38,7 +38,7 @@ func (d *decoder) messages(o field.Object) error {
 			return err
 		}
 		if m.Role == chat.User && !slices.ContainsFunc(m.Parts, func(p chat.Part) bool { return p.Kind != chat.ResultPart }) {
-			m.Role = chat.Tool // nobody speaks in it
+			m.Role = chat.Tool // it has only tool results
 		}
 		d.req.Messages = append(d.req.Messages, m)
 	}
@@ -87,8 +87,8 @@ func (d *decoder) message(path string, raw json.RawMessage, last bool) (chat.Mes
 	return m, nil
 }
 
-// block reads one content block. A kind that is not known is refused from users
-// and taken from the assistant, because this program invents kinds itself.
+// block decodes one content block. An unknown kind is refused from users and accepted from the
+// assistant, because scripts invent kinds.
 func (d *decoder) block(path string, role chat.Role, raw json.RawMessage) (chat.Part, error) {
 	var p chat.Part
 	o, err := field.Parse(path, raw)
@@ -264,8 +264,8 @@ func (d *decoder) result(path string, role chat.Role, o field.Object) (chat.Part
 	return p, nil
 }
 
-// thought checks a thinking block that comes back: its signature, where it is one
-// of ours, must still fit its text.
+// thought checks a thinking block of an earlier answer: a signature of this simulator must
+// match the text.
 func thought(path string, role chat.Role, o field.Object) error {
 	if role != chat.Assistant {
 		return field.Bad(path, "thinking blocks belong to the assistant")
@@ -288,13 +288,13 @@ func thought(path string, role chat.Role, o field.Object) error {
 
 const signed = "EqSim"
 
-// Sign returns the signature that this program gives to a thinking text.
+// Sign returns the simulator's signature of a thinking text.
 func Sign(text string) string {
 	sum := sha256.Sum256([]byte("signalbox simulator\x00" + text))
 	return signed + base64.StdEncoding.EncodeToString(append(sum[:], sum[:16]...))
 }
 
-// threads follows tool calls and their results through a conversation.
+// threads checks tool calls and their results across messages.
 type threads struct {
 	seen map[string]bool
 	open []string // ids that the next message must answer

@@ -1,6 +1,6 @@
-// Package openai speaks the OpenAI Chat Completions API and OpenRouter's dialect
-// of it: it reads and checks requests as the APIs do, and writes answers, streamed
-// or not, and errors in their words. What it knows is the public documentation.
+// Package openai simulates the OpenAI Chat Completions API and OpenRouter's dialect of it after
+// their public documentation: it decodes and checks requests as the APIs do, and encodes
+// answers, streamed or not, and errors.
 package openai
 
 import (
@@ -20,8 +20,7 @@ const maxMessages = 100_000
 
 var toolName = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
 
-// fields are the parameters of POST /v1/chat/completions. OpenRouter ignores
-// those that it does not know.
+// fields are the parameters of POST /v1/chat/completions. OpenRouter ignores unknown ones.
 func fields() []string {
 	return []string{
 		"model", "messages", "audio", "frequency_penalty", "function_call", "functions", "logit_bias", "logprobs",
@@ -32,8 +31,7 @@ func fields() []string {
 	}
 }
 
-// Credential returns the token of a request, and a fault when there is none or
-// when it is one that is refused.
+// Credential returns the token of a request, or a fault if it is missing or refused.
 func Credential(h http.Header) (string, *chat.Fault) {
 	token, ok := strings.CutPrefix(h.Get("Authorization"), "Bearer ")
 	token = strings.TrimSpace(token)
@@ -47,7 +45,7 @@ func Credential(h http.Header) (string, *chat.Fault) {
 	}
 }
 
-// Decode reads and checks the body of POST /v1/chat/completions.
+// Decode decodes and checks the body of POST /v1/chat/completions.
 func Decode(body []byte, dialect chat.Dialect) (*chat.Request, *chat.Fault) {
 	d := decoder{req: &chat.Request{Dialect: dialect}}
 	if f := d.decode(body); f != nil {
@@ -64,7 +62,7 @@ func invalid(param, code, message string) *chat.Fault {
 	return &chat.Fault{Kind: chat.Invalid, Param: param, Code: code, Message: message}
 }
 
-// wrong turns an error of a field into a fault.
+// wrong converts a field error to a fault.
 func wrong(err error) *chat.Fault {
 	if err == nil {
 		return nil
@@ -332,7 +330,7 @@ func message(path string, raw json.RawMessage) (chat.Message, int, *chat.Fault) 
 	return m, tokens, nil
 }
 
-// content reads a message's content: a string, or an array of parts.
+// content decodes a message's content: a string, or an array of parts.
 func content(path string, o field.Object) ([]chat.Part, int, *chat.Fault) {
 	if !o.Has("content") {
 		return nil, 0, nil
@@ -389,7 +387,7 @@ func part(path string, raw json.RawMessage) (chat.Part, int, *chat.Fault) {
 	}
 }
 
-// filePart reads a file that is a URL, a data: URL, or an id.
+// filePart decodes a file given by a URL, a data: URL, or an id.
 func filePart(path, name, dataField string, o field.Object) (chat.Part, int, *chat.Fault) {
 	p := chat.Part{Kind: chat.FilePart, Media: "image"}
 	if name == "file" {
@@ -501,8 +499,7 @@ func texts(parts []chat.Part) string {
 	return strings.Join(out, "\n")
 }
 
-// threads follows tool calls and their results: each call of a message is
-// answered by a tool message, before anybody else speaks.
+// threads checks that tool messages answer all calls of a message before any other message.
 type threads struct {
 	open []string
 	path string

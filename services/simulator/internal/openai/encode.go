@@ -15,8 +15,8 @@ import (
 // Comment is the line that OpenRouter sends while it waits for a provider.
 const Comment = ": OPENROUTER PROCESSING\n\n"
 
-// Encoder writes one answer as chat completion chunks. It appends bytes and
-// reflects on nothing; a delta costs no allocation.
+// Encoder encodes one answer as chat completion chunks. It uses no reflection, and a delta
+// costs no allocation.
 type Encoder struct {
 	answer *chat.Answer
 	req    *chat.Request
@@ -26,7 +26,7 @@ type Encoder struct {
 	calls  map[int]int // block → index of its tool call
 	runes  int         // characters of content so far
 	starts map[int]int // block → characters before it
-	lone   bool        // the role rides on the only tool call's first chunk
+	lone   bool        // the first chunk of the only tool call has the role
 	pad    uint32
 }
 
@@ -42,11 +42,10 @@ func NewEncoder(a *chat.Answer, req *chat.Request, seed chat.Seed, now time.Time
 
 func (e *Encoder) router() bool { return e.req.Dialect == chat.OpenRouter }
 
-// RequestID returns the id that the x-request-id header carries.
+// RequestID returns the value of the x-request-id header.
 func RequestID(seed chat.Seed) string { return seed.ID("req_", 0) }
 
-// head writes the fields that every chunk and every completion begins with; the
-// object stays open.
+// head writes the first fields of a chunk or a completion and leaves the object open.
 func (e *Encoder) head(b []byte, object string) []byte {
 	if e.router() {
 		b = wire.AppendString(append(b, `{"id":`...), e.seed.ID("gen-"+strconv.FormatInt(e.now.Unix(), 10)+"-", 0))
@@ -103,7 +102,7 @@ func (e *Encoder) chunk(b []byte, delta string) []byte {
 	return e.close(append(append(b, e.before...), delta...), "")
 }
 
-// close ends a chunk after its delta. finish is "" while there is more to come.
+// close ends a chunk after its delta. finish is "" before the last one.
 func (e *Encoder) close(b []byte, finish string) []byte {
 	if e.router() {
 		b = reason(b, `,"finish_reason":`, finish)
@@ -126,7 +125,7 @@ func reason(b []byte, name, finish string) []byte {
 	return wire.AppendString(b, finish)
 }
 
-// obfuscate adds the field that hides how long a delta is.
+// obfuscate adds the field that hides the length of a delta.
 func (e *Encoder) obfuscate(b []byte) []byte {
 	if e.pad == 0 {
 		return b
@@ -140,7 +139,7 @@ func (e *Encoder) obfuscate(b []byte) []byte {
 	return append(b, '"')
 }
 
-// Start writes the chunk that names a tool call; other blocks begin without one.
+// Start writes the chunk with a tool call's name. Other blocks need none.
 func (e *Encoder) Start(b []byte, i int, blk *chat.Block) []byte {
 	e.starts[i] = e.runes
 	if blk.Kind != chat.Call {
@@ -174,7 +173,7 @@ func (e *Encoder) id(blk *chat.Block) string {
 	return e.seed.ID("call_", blk.Number)
 }
 
-// Piece writes one delta. What the dialect has no place for is left out.
+// Piece writes one delta, or nothing if the dialect has no place for it.
 func (e *Encoder) Piece(b []byte, i int, blk *chat.Block, n int) []byte {
 	switch blk.Kind {
 	case chat.Text:
@@ -237,7 +236,7 @@ func annotations(b []byte, cites []chat.Source, from, to int) []byte {
 	return b
 }
 
-// Finish writes the finish chunk, and the usage where it was asked for.
+// Finish writes the finish chunk, and the usage if it was requested.
 func (e *Encoder) Finish(b []byte) []byte {
 	b = append(b, e.before...)
 	if e.router() {
@@ -289,7 +288,7 @@ func (e *Encoder) usage(b []byte) []byte {
 	return append(b, `,"audio_tokens":0,"accepted_prediction_tokens":0,"rejected_prediction_tokens":0}}`...)
 }
 
-// Event writes an event of the script as it is.
+// Event writes an event of the script verbatim.
 func (e *Encoder) Event(b []byte, ev *chat.Event) []byte {
 	if ev.Name != "" {
 		b = append(append(append(b, "event: "...), ev.Name...), '\n')
@@ -309,13 +308,13 @@ func (e *Encoder) Failure(b []byte, f *chat.Fault) []byte {
 	return append(b, ",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"finish_reason\":\"error\",\"native_finish_reason\":null,\"logprobs\":null}]}\n\n"...)
 }
 
-// Refuse writes an error answer.
+// Refuse writes an error response.
 func (e *Encoder) Refuse(w http.ResponseWriter, f *chat.Fault) (status int, n int64) {
 	return Refuse(w, f, e.req.Dialect, RequestID(e.seed))
 }
 
-// Whole writes the completion of a request that does not stream, indented as
-// OpenAI's are.
+// Whole returns the completion for a request that does not stream. It is indented like
+// OpenAI's.
 func (e *Encoder) Whole() []byte {
 	var content, reasoning, calls, notes []byte
 	said := false

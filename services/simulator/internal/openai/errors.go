@@ -9,7 +9,7 @@ import (
 	"signalbox.dev/services/simulator/internal/wire"
 )
 
-// word is how the API tells of a fault.
+// word is the API's form of a fault.
 type word struct {
 	status              int
 	kind, code, message string
@@ -41,7 +41,7 @@ func words(k chat.FaultKind) word {
 	}
 }
 
-// settled lays what a fault says of itself over the dialect's words.
+// settled returns the dialect's form of a fault, overridden by the fault's own fields.
 func settled(f *chat.Fault) word {
 	w := words(f.Kind)
 	if f.Status != 0 {
@@ -59,7 +59,7 @@ func settled(f *chat.Fault) word {
 	return w
 }
 
-// Refuse writes an error answer and returns its status and length.
+// Refuse writes an error response and returns its status and length.
 func Refuse(w http.ResponseWriter, f *chat.Fault, dialect chat.Dialect, requestID string) (status int, n int64) {
 	s := settled(f)
 	var body []byte
@@ -80,7 +80,7 @@ func Refuse(w http.ResponseWriter, f *chat.Fault, dialect chat.Dialect, requestI
 	}
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(s.status)
-	written, _ := w.Write(body) // a client that left needs no error
+	written, _ := w.Write(body) // the client may have left
 	return s.status, int64(written)
 }
 
@@ -116,7 +116,7 @@ func appendRouterError(b []byte, f *chat.Fault) []byte {
 	return append(b, '}')
 }
 
-// routerStatus is OpenRouter's status, which differs where money is concerned.
+// routerStatus returns OpenRouter's status, which differs for missing credit.
 func routerStatus(f *chat.Fault) int {
 	if f.Kind == chat.NoCredit && f.Status == 0 {
 		return http.StatusPaymentRequired
@@ -131,7 +131,7 @@ func appendOrNull(b []byte, s string) []byte {
 	return wire.AppendString(b, s)
 }
 
-// Limits sets the headers that tell of rate limits and of the request's handling.
+// Limits sets the headers with rate limits and about the request's processing.
 func Limits(h http.Header) {
 	h.Set("Openai-Version", "2020-10-01")
 	h.Set("Openai-Organization", "simulated")
@@ -168,7 +168,7 @@ func describe(id string, dialect chat.Dialect) model {
 	return model{ID: id, Object: "model", Created: released, OwnedBy: "signalbox"}
 }
 
-// Models is the answer to GET /v1/models.
+// Models returns the response to GET /v1/models.
 func Models(ids []string, dialect chat.Dialect) ([]byte, error) {
 	list := struct {
 		Object string  `json:"object,omitempty"`
@@ -183,7 +183,7 @@ func Models(ids []string, dialect chat.Dialect) ([]byte, error) {
 	return json.Marshal(list)
 }
 
-// Model is the answer to GET /v1/models/{id}.
+// Model returns the response to GET /v1/models/{id}.
 func Model(id string, dialect chat.Dialect) ([]byte, error) {
 	return json.Marshal(describe(id, dialect))
 }

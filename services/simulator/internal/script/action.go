@@ -9,7 +9,7 @@ import (
 	"signalbox.dev/services/simulator/internal/chat"
 )
 
-// Action is one thing a rule does; exactly one field is set.
+// Action is one action of a rule. Exactly one field is set.
 type Action struct {
 	Say        *Say
 	Think      *Think
@@ -25,7 +25,7 @@ type Action struct {
 	Interleave []Action
 }
 
-// Say is text of the answer; a plain string is its short form.
+// Say is text of the answer. Its short form is a plain string.
 type Say struct {
 	Text  Template  `yaml:"text"`
 	Chunk *Chunk    `yaml:"chunk"`
@@ -33,19 +33,19 @@ type Say struct {
 	Cite  []int     `yaml:"cite"` // results of the search before it, from 0
 }
 
-// Think is reasoning; a plain string is its short form.
+// Think is reasoning. Its short form is a plain string.
 type Think struct {
 	Text      Template  `yaml:"text"`
-	Signature string    `yaml:"signature"` // "" for one that is checked when it comes back
+	Signature string    `yaml:"signature"` // "" for one that later requests are checked against
 	Chunk     *Chunk    `yaml:"chunk"`
 	Delay     *Duration `yaml:"delay"`
 }
 
-// Call is a tool call; several in a row are made in parallel.
+// Call is a tool call. Consecutive calls are parallel.
 type Call struct {
 	Tool  Template  `yaml:"tool"`
-	Args  *Args     `yaml:"args"`  // absent: not a byte of arguments is streamed
-	Break int       `yaml:"break"` // only so many characters of them come; 0: all
+	Args  *Args     `yaml:"args"`  // absent: no arguments are streamed
+	Break int       `yaml:"break"` // characters of them to stream; 0: all
 	ID    string    `yaml:"id"`
 	Chunk *Chunk    `yaml:"chunk"`
 	Delay *Duration `yaml:"delay"`
@@ -71,19 +71,19 @@ type BlockAction struct {
 	Final  JSON   `yaml:"final"`
 }
 
-// EventAction is one event or frame, written as it is.
+// EventAction is an event or frame to be written verbatim.
 type EventAction struct {
 	Name string `yaml:"name"`
 	Data string `yaml:"data"`
 }
 
-// Fail is something that goes wrong; a plain kind is its short form.
+// Fail is a scripted fault. Its short form is a plain kind.
 type Fail struct {
 	Kind       chat.FaultKind    `yaml:"kind"`
 	Times      int               `yaml:"times"` // 0: each time
 	Scope      string            `yaml:"scope"` // conversation (default) or script
 	InStream   bool              `yaml:"in_stream"`
-	Late       bool              `yaml:"late"` // behind the reason to stop
+	Late       bool              `yaml:"late"` // after the reason to stop
 	Torn       bool              `yaml:"torn"` // in the middle of an event
 	For        Duration          `yaml:"for"`
 	Status     int               `yaml:"status"`
@@ -94,7 +94,7 @@ type Fail struct {
 	Headers    map[string]string `yaml:"headers"`
 }
 
-// StopAction sets the reason to stop; a plain reason is its short form.
+// StopAction sets the reason to stop. Its short form is a plain reason.
 type StopAction struct {
 	Reason   chat.Stop `yaml:"reason"`
 	Sequence string    `yaml:"sequence"`
@@ -241,7 +241,7 @@ func (a *Action) readInterleave(value ast.Node) error {
 	return nil
 }
 
-// shortOr reads a scalar into short and anything else into whole.
+// shortOr decodes a scalar into short and anything else into whole.
 func shortOr(n ast.Node, short, whole any) error {
 	if _, ok := n.(ast.ScalarNode); !ok {
 		return strict(n, whole)

@@ -14,8 +14,8 @@ import (
 	"signalbox.dev/services/simulator/internal/tally"
 )
 
-// Answer plays the script's first rule that holds for the request. Faults with
-// "times" count in counts. An error is one of the script: a template that does not
+// Answer returns the answer of the script's first rule whose conditions hold. counts has the
+// counts of faults with "times". Errors are errors of the script: a template that does not
 // fit its data, or no rule that holds.
 func (s *Script) Answer(req *chat.Request, counts *tally.Tally) (*chat.Answer, error) {
 	sc := newScene(req)
@@ -40,7 +40,7 @@ func (r *Rule) label(i int) string {
 	return fmt.Sprintf("rules[%d]", i)
 }
 
-// builder makes one answer.
+// builder builds one answer.
 type builder struct {
 	script  *Script
 	rule    int
@@ -49,11 +49,11 @@ type builder struct {
 	answer  *chat.Answer
 	numbers int           // calls and searches so far
 	sources []chat.Source // of the last search
-	spent   [][32]byte    // counts of faults that are over
+	spent   [][32]byte    // keys of faults that have happened often enough
 	ended   bool
 }
 
-// actions returns what the rule does, given the tools that the request offers.
+// actions returns the rule's actions for the tools that the request offers.
 func (b *builder) actions() []Action {
 	r := &b.script.Rules[b.rule]
 	b.answer.Shape = b.script.Wire.shape()
@@ -77,8 +77,8 @@ func (b *builder) actions() []Action {
 		" for this, but it is not enabled in this session. Enable it and ask me again."}}}}
 }
 
-// reasoning is the delta field that carries thinking in the OpenAI dialect; ""
-// leaves it out, as OpenAI itself does. OpenRouter has a name of its own.
+// reasoning returns the delta field for thinking in the OpenAI dialect, or "" to leave thinking
+// out as OpenAI does. OpenRouter has its own field.
 func (b *builder) reasoning() string {
 	switch {
 	case b.script.Reasoning == "none":
@@ -99,7 +99,7 @@ func (b *builder) play(actions []Action) error {
 			return nil
 		}
 	}
-	// No counted fault is left: the next time begins with the first one again.
+	// No counted fault is left, so that the next request begins with the first one again.
 	for _, key := range b.spent {
 		b.counts.Forget(key)
 	}
@@ -271,9 +271,9 @@ func (b *builder) fail(f *Fail, i int) {
 	b.ended = fault.Ends()
 }
 
-// key names a counted fault: one of this script's text, and, unless its scope is
-// the script, of this conversation. The system prompt is left out, because it may
-// hold the time of day and a retry is still the same question.
+// key identifies a counted fault by the script's text and, unless its scope is the script, by
+// the conversation. The system prompt is left out, because it may contain the time and a retry
+// must have the same key.
 func (b *builder) key(f *Fail, i int) [32]byte {
 	h := sha256.New()
 	put(h, b.script.Name)

@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// functions are what templates may call besides the comparisons.
+// functions returns the functions that templates may call besides the comparisons.
 func functions() template.FuncMap {
 	return template.FuncMap{
 		"json":     toJSON,
@@ -32,8 +32,8 @@ func functions() template.FuncMap {
 	}
 }
 
-// known reports whether a template may use a function: ours, and those of
-// text/template that cannot be made to run for long.
+// known reports whether a template may use a function: one of functions, or one of
+// text/template that always ends soon.
 func known(name string) bool {
 	switch name {
 	case "and", "or", "not", "eq", "ne", "lt", "le", "gt", "ge", "len", "index", "print":
@@ -49,7 +49,7 @@ func toJSON(v any) (string, error) {
 	return string(b), err
 }
 
-// title makes the first letter a capital one.
+// title capitalizes the first letter.
 func title(s string) string {
 	s = strings.TrimSpace(s)
 	r, n := utf8.DecodeRuneInString(s)
@@ -89,7 +89,7 @@ func truncate(n int, s string) string {
 	return strings.TrimSpace(string(r[:n])) + "…"
 }
 
-// whole reads a number as templates have it: an int, a json.Number or digits.
+// whole converts a template's value to an integer: an int, a json.Number or digits.
 func whole(v any, most int) (int, error) {
 	n, err := strconv.Atoi(strings.TrimSpace(fmt.Sprint(v)))
 	if err != nil || n < 0 {
@@ -98,7 +98,7 @@ func whole(v any, most int) (int, error) {
 	return min(n, most), nil
 }
 
-// count gives "1 2 3 …" up to n, at most 1,000, ten to a line.
+// count returns the numbers from 1 to n, at most 1,000, ten to a line.
 func count(v any) (string, error) {
 	n, err := whole(v, 1000)
 	if err != nil {
@@ -118,8 +118,8 @@ func count(v any) (string, error) {
 	return string(b), nil
 }
 
-// find returns the first element of a list of objects whose field holds needle,
-// whatever the case; nil when there is none.
+// find returns the first element of a list of objects whose field contains needle, ignoring
+// case, or nil.
 func find(list any, field, needle string) any {
 	l, ok := list.([]any)
 	if !ok {
@@ -135,7 +135,7 @@ func find(list any, field, needle string) any {
 	return nil
 }
 
-// get walks into objects by their keys; nil where there is nothing.
+// get returns the value at a path of keys, or nil.
 func get(v any, keys ...string) any {
 	for _, k := range keys {
 		m, ok := v.(map[string]any)
@@ -156,8 +156,8 @@ func first(n int, list any) []any {
 	return l[:min(n, len(l))]
 }
 
-// zone returns the IANA time zone of a well-known place. Anything else is
-// handed on as it is, for the tool to judge.
+// zone returns the IANA time zone of a well-known place. It returns anything else unchanged,
+// so that the tool checks it.
 func zone(place string) string {
 	place = strings.Trim(strings.TrimSpace(place), "?!. ")
 	if strings.Contains(place, "/") {
@@ -203,7 +203,7 @@ func zone(place string) string {
 	}
 }
 
-// story tells n words, at most 10,000, the same ones each time.
+// story returns n words, at most 10,000, the same ones each time.
 func story(v any) (string, error) {
 	n, err := whole(v, 10000)
 	if err != nil {
@@ -230,7 +230,7 @@ func story(v any) (string, error) {
 	return b.String(), nil
 }
 
-// article is a few hundred words of Markdown about a topic, for documents.
+// article returns a few hundred words of Markdown about a topic, for documents.
 func article(topic string) string {
 	topic = strings.TrimSpace(topic)
 	name := title(topic)
@@ -262,7 +262,7 @@ func article(topic string) string {
 		"> A good document about " + topic + " is one that somebody improves next month.\n"
 }
 
-// plain makes decoded JSON fit for templates: a json.RawMessage is decoded.
+// plain decodes JSON for templates.
 func plain(raw json.RawMessage) any {
 	if len(raw) == 0 {
 		return nil

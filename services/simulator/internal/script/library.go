@@ -22,7 +22,7 @@ const ModelPrefix = "sim/"
 // DefaultName is the script that answers every model id without the prefix.
 const DefaultName = "default"
 
-// BuiltinName is the name the built-in script always has.
+// BuiltinName is the fixed name of the built-in script.
 const BuiltinName = "builtin"
 
 // maxScripts bounds a library.
@@ -32,12 +32,12 @@ const maxScripts = 1000
 type Library struct {
 	mu      sync.RWMutex // guards scripts
 	scripts map[string]*Script
-	first   map[string]*Script // what Open loaded; Reset goes back to it
+	first   map[string]*Script // the scripts that Open loaded, for Reset
 }
 
-// Open returns a library with the built-in script and those of path: a file, or a
-// directory of *.yaml files; "" adds none. A script is called by its name field,
-// else as its file. A single file is the default script as well.
+// Open returns a library with the built-in script and the scripts of path: a file, a directory
+// of *.yaml files, or "" for none. The name of a script is its name field or else its file
+// name. A single file also becomes the default script.
 func Open(path string) (*Library, error) {
 	own, err := Parse("builtin.yaml", builtin)
 	if err != nil {
@@ -103,11 +103,11 @@ func (l *Library) loadFile(path string) (*Script, error) {
 	return s, nil
 }
 
-// ErrFull means that a library holds as many scripts as it may.
+// ErrFull means that a library has the maximum number of scripts.
 var ErrFull = errors.New("too many scripts: remove some with DELETE, or POST /simulator/reset")
 
-// Put parses source and makes it the script called name, in place of the one that
-// was. Answers that are being played go on with the old one.
+// Put parses source and stores it as the script called name. Active answers continue with the
+// script that it replaces.
 func (l *Library) Put(name string, source []byte) (*Script, error) {
 	if !ValidName(name) || name == BuiltinName {
 		return nil, fmt.Errorf("%q is not a script name that can be set: use up to 64 lower case letters, digits, '.', '-' and '_'", name)
@@ -126,8 +126,8 @@ func (l *Library) Put(name string, source []byte) (*Script, error) {
 	return s, nil
 }
 
-// Remove forgets the script called name, or goes back to the one that Open
-// loaded under it. It reports whether there was one.
+// Remove removes the script called name, or restores the one that Open loaded under it. It
+// reports whether there was one.
 func (l *Library) Remove(name string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -139,15 +139,15 @@ func (l *Library) Remove(name string) bool {
 	return ok
 }
 
-// Reset forgets every script that was put.
+// Reset removes every script that was put.
 func (l *Library) Reset() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.scripts = maps.Clone(l.first)
 }
 
-// Find returns the script that answers a model id, or nil when the id names a
-// script that is not there or a model that its script does not know.
+// Find returns the script for a model id. It returns nil if the id names an unknown script, or
+// a model that its script does not list.
 func (l *Library) Find(model string) *Script {
 	name := DefaultName
 	if rest, ok := strings.CutPrefix(model, ModelPrefix); ok {
@@ -162,8 +162,7 @@ func (l *Library) Find(model string) *Script {
 	return s
 }
 
-// List returns the scripts by name, sorted. The default script is listed under
-// "default" too.
+// List returns the scripts, sorted by name. It also lists the default script as "default".
 func (l *Library) List() []Listed {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -175,7 +174,7 @@ func (l *Library) List() []Listed {
 	return out
 }
 
-// Listed is what List tells of a script.
+// Listed is an entry of List.
 type Listed struct {
 	Name        string   `json:"name"`
 	Description string   `json:"description,omitempty"`

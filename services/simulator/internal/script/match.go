@@ -12,15 +12,14 @@ type scene struct {
 	req   *chat.Request
 	ex    chat.Exchange
 	match map[string]string
-	data  map[string]any // built when the first template asks
+	data  map[string]any // built for the first template
 }
 
 func newScene(req *chat.Request) *scene {
 	return &scene{req: req, ex: req.Exchange()}
 }
 
-// holds reports whether all conditions hold; the groups of their patterns are
-// then in s.match.
+// holds reports whether all conditions hold. It stores the groups of their patterns in s.match.
 func (w *When) holds(s *scene) bool {
 	s.match = map[string]string{}
 	return w.asked(s) && w.offered(s) && w.so(s) && w.result(s)
@@ -74,7 +73,7 @@ func (w *When) result(s *scene) bool {
 	})
 }
 
-// values are the data of templates.
+// values returns the data of templates.
 func (s *scene) values() map[string]any {
 	if s.data != nil {
 		return s.data
@@ -117,7 +116,7 @@ func resultList(results []chat.Result) []any {
 	return out
 }
 
-// failure is the words of a failed result, "" for one that worked.
+// failure returns the message of a failed result, or "".
 func failure(r chat.Result) string {
 	if !r.Failed() {
 		return ""

@@ -50,7 +50,7 @@ func Parse(file string, source []byte) (*Script, error) {
 	return s, nil
 }
 
-// check holds what concerns more than one field.
+// check checks rules that concern more than one field.
 func (s *Script) check() error {
 	if s.Name != "" && !ValidName(s.Name) {
 		return fmt.Errorf("name: %q is not a script name: use up to 64 lower case letters, digits, '.', '-' and '_'", s.Name)
@@ -80,8 +80,8 @@ func (s *Script) check() error {
 	return nil
 }
 
-// tooDeep returns a line where nesting is beyond any script, or 0. The parser's
-// time grows with the square of the depth, so this comes before it.
+// tooDeep returns the line where the nesting is too deep, or 0. It runs before the parser,
+// whose time grows with the square of the depth.
 func tooDeep(source []byte) int {
 	const indent, flow, inline = 200, 100, 20
 	open, n := 0, 0
@@ -114,12 +114,12 @@ func tooDeep(source []byte) int {
 	return 0
 }
 
-// bad is an error at a place of the file.
+// bad returns an error at a node of the file.
 func bad(n ast.Node, format string, args ...any) error {
 	return &yaml.SyntaxError{Message: fmt.Sprintf(format, args...), Token: n.GetToken()}
 }
 
-// located turns an error of the YAML library into one line with file, line and field.
+// located formats an error of the YAML library as one line with file, line and field.
 func located(file string, body ast.Node, err error) error {
 	at, ok := errors.AsType[yaml.Error](err)
 	if !ok || at.GetToken() == nil {
@@ -136,7 +136,7 @@ func located(file string, body ast.Node, err error) error {
 	return fmt.Errorf("%s:%d:%d: %s", file, tok.Position.Line, tok.Position.Column, msg)
 }
 
-// pathOf returns where in the document a token stands, as rules[0].then[1].say.
+// pathOf returns the path of a token in the document, such as rules[0].then[1].say.
 func pathOf(body ast.Node, tok *token.Token) string {
 	if body == nil {
 		return ""
@@ -160,7 +160,7 @@ type finder struct {
 	node  ast.Node
 }
 
-// Visit is ast.Visitor's.
+// Visit implements ast.Visitor.
 func (f *finder) Visit(n ast.Node) ast.Visitor {
 	if f.node == nil && n != nil && f.found(n) {
 		f.node = n

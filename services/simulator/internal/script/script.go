@@ -1,12 +1,10 @@
-// Package script says what the simulated provider answers. A script is a YAML
-// file with a list of rules; the first rule whose conditions hold for a request
-// gives the answer. The README.md of services/simulator is the reference, and
-// builtin.yaml its largest example.
+// Package script determines what the simulated provider answers. A script is a YAML file with a
+// list of rules; the first rule whose conditions hold for a request gives the answer. The
+// README.md of services/simulator is the reference, and builtin.yaml the largest example.
 //
-// A Script is immutable once parsed. What changes between requests, the counts
-// behind "times", lives in a Tally that the caller hands in. A Library holds
-// scripts by name under a lock and hands out whole scripts, so that replacing one
-// never disturbs an answer that is being made.
+// A Script is immutable once parsed. The caller passes the state that changes between requests,
+// the counts of faults with "times", as a Tally. A Library has scripts by name and returns
+// whole scripts, so that replacing one does not affect active answers.
 package script
 
 import (
@@ -16,8 +14,7 @@ import (
 	"signalbox.dev/services/simulator/internal/chat"
 )
 
-// The bounds of a script. Rules and actions beyond them are refused when the
-// script is loaded.
+// Bounds of a script, checked when it is loaded.
 const (
 	MaxBytes   = 256 << 10
 	maxRules   = 500
@@ -29,27 +26,27 @@ const (
 type Script struct {
 	Name        string   `yaml:"name"`
 	Description string   `yaml:"description"`
-	Models      []string `yaml:"models"` // when set, every other model is unknown
+	Models      []string `yaml:"models"` // if set, every other model is unknown
 	Reasoning   string   `yaml:"reasoning"`
 	Chunk       *Chunk   `yaml:"chunk"` // for actions that set none
 	Delay       Duration `yaml:"delay"`
 	Wire        *Wire    `yaml:"wire"`
 	Rules       []Rule   `yaml:"rules"`
 
-	version [32]byte // of the source, so that counts do not outlive a new text
+	version [32]byte // hash of the source, so that a new source has new counts
 }
 
-// Rule is one entry of a script: when it applies, and what is then done.
+// Rule is one rule of a script: its conditions and its actions.
 type Rule struct {
 	Name      string   `yaml:"name"`
 	When      When     `yaml:"when"`
-	Needs     Names    `yaml:"needs"` // tools without which Otherwise is done
+	Needs     Names    `yaml:"needs"` // tools without which Otherwise applies
 	Then      []Action `yaml:"then"`
 	Otherwise []Action `yaml:"otherwise"`
 	Wire      *Wire    `yaml:"wire"`
 }
 
-// When holds a rule's conditions; all that are set must hold.
+// When has a rule's conditions. All that are set must hold.
 type When struct {
 	User      *Pattern    `yaml:"user"`
 	System    *Pattern    `yaml:"system"`
@@ -67,14 +64,14 @@ type When struct {
 	Continued *bool       `yaml:"continued"`
 }
 
-// ResultWhen asks for a tool result that the answer would react to.
+// ResultWhen is a condition on the latest tool results.
 type ResultWhen struct {
 	Tool  string   `yaml:"tool"`
 	Match *Pattern `yaml:"match"`
 	Error *bool    `yaml:"error"`
 }
 
-// Wire is how the bytes go out.
+// Wire determines how the bytes are sent.
 type Wire struct {
 	CRLF     bool              `yaml:"crlf"`
 	Write    int               `yaml:"write"`
@@ -95,8 +92,8 @@ func (w *Wire) shape() chat.Shape {
 	}
 }
 
-// Knows reports whether a request for the model is answered; a script without a
-// list of models knows every one.
+// Knows reports whether the script answers a model. A script without a list of models answers
+// every model.
 func (s *Script) Knows(model string) bool {
 	return len(s.Models) == 0 || slices.Contains(s.Models, model)
 }

@@ -11,12 +11,12 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-// maxText bounds what one template may give.
+// maxText bounds the output of one template.
 const maxText = 256 << 10
 
-// Template is a text with {{ }} actions of text/template. Only what ends soon is
-// allowed in them: no templates within templates, no loops over numbers, no
-// functions but ours and the comparisons.
+// Template is a text with {{ }} actions of text/template. To guarantee that it ends soon, it may
+// not contain other templates, loops over numbers, or functions other than those of functions
+// and the comparisons.
 type Template struct {
 	static string
 	t      *template.Template
@@ -56,7 +56,7 @@ func newTemplate(text string) (*Template, error) {
 	return &Template{t: t}, nil
 }
 
-// render gives the text. data is asked only when there is something to fill in.
+// render returns the text. It calls data only if the template has actions.
 func (t *Template) render(data func() map[string]any) (string, error) {
 	if t == nil {
 		return "", nil
@@ -71,7 +71,7 @@ func (t *Template) render(data func() map[string]any) (string, error) {
 	return w.String(), nil
 }
 
-// limited is a writer that fails when a template writes too much.
+// limited is a writer that fails after maxText bytes.
 type limited struct{ strings.Builder }
 
 func (w *limited) Write(p []byte) (int, error) {
@@ -81,7 +81,7 @@ func (w *limited) Write(p []byte) (int, error) {
 	return w.Builder.Write(p)
 }
 
-// allowed walks a template and refuses what could run for long.
+// allowed returns an error if a template contains something that could run for long.
 func allowed(n parse.Node, loops int) error {
 	switch n := n.(type) {
 	case *parse.ListNode:

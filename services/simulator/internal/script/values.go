@@ -12,7 +12,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-// Pattern is a regular expression (RE2); its named groups are there for templates.
+// Pattern is a regular expression (RE2). Templates can use its named groups.
 type Pattern struct{ *regexp.Regexp }
 
 // UnmarshalYAML reads a scalar.
@@ -29,7 +29,7 @@ func (p *Pattern) UnmarshalYAML(n ast.Node) error {
 	return nil
 }
 
-// groups adds the named groups of a match in s to into and reports whether there is one.
+// groups adds the named groups of a match in s to into. It reports whether s matches.
 func (p *Pattern) groups(s string, into map[string]string) bool {
 	m := p.FindStringSubmatch(s)
 	if m == nil {
@@ -43,7 +43,7 @@ func (p *Pattern) groups(s string, into map[string]string) bool {
 	return true
 }
 
-// Duration is a time such as 250ms or 2s.
+// Duration is a duration such as 250ms or 2s.
 type Duration time.Duration
 
 // UnmarshalYAML reads a scalar.
@@ -79,7 +79,7 @@ func (l *Names) UnmarshalYAML(n ast.Node) error {
 	return nil
 }
 
-// JSON is a JSON text, written as a string so that its bytes stay as they are.
+// JSON is a JSON text, given as a string to preserve its bytes.
 type JSON json.RawMessage
 
 // UnmarshalYAML reads a scalar.
@@ -99,8 +99,8 @@ func (j *JSON) UnmarshalYAML(n ast.Node) error {
 	return nil
 }
 
-// Chunk says how a text is cut into deltas: a word each (the default), a line
-// each, all at once, or so many characters each, by turns when several are given.
+// Chunk says how a text is split into deltas: by word (the default), by line, not at all, or by
+// a number of characters. Several numbers are used in turn.
 type Chunk struct {
 	mode  string
 	sizes []int
@@ -138,7 +138,7 @@ func (c *Chunk) UnmarshalYAML(n ast.Node) error {
 	return nil
 }
 
-// split cuts s; the pieces together are s, and none is empty.
+// split splits s into pieces, none of which is empty.
 func (c *Chunk) split(s string) []string {
 	if s == "" {
 		return nil
@@ -181,7 +181,7 @@ func splitAfter(s string, sep byte) []string {
 	return out
 }
 
-// splitWords cuts before each run of spaces, as the tokens of models do.
+// splitWords splits before each run of spaces, like tokens of models.
 func splitWords(s string) []string {
 	var out []string
 	start := 0
@@ -195,7 +195,7 @@ func splitWords(s string) []string {
 	return append(out, s[start:])
 }
 
-// argSizes are the sizes of the fragments that tool arguments are streamed in.
+// argSizes are the sizes of the deltas of tool arguments.
 func argSizes() *Chunk { return &Chunk{sizes: []int{2, 5, 9, 14, 20}} }
 
 // Args are a tool's arguments: a mapping whose strings are templates, or one
@@ -316,7 +316,7 @@ func appendArgs(b []byte, v any, data func() map[string]any) ([]byte, error) {
 	}
 }
 
-// appendJSON is json.Marshal without the escapes meant for HTML.
+// appendJSON is json.Marshal without HTML escapes.
 func appendJSON(b []byte, v any) ([]byte, error) {
 	var buf bytes.Buffer
 	e := json.NewEncoder(&buf)
