@@ -13,8 +13,7 @@ import (
 	"signalbox.dev/proto/signalbox/credential/v1/credentialv1connect"
 )
 
-// pools is what a credential broker knows of accounts, and leads to the providers. At
-// first there is one for Anthropic.
+// pools is a fake credential broker with an egress. At first it has an account for Anthropic.
 type pools struct {
 	credentialv1connect.UnimplementedAccountServiceHandler
 
@@ -32,13 +31,13 @@ func (w *world) newBroker() {
 		lists:     map[string]string{},
 	}
 	mux := http.NewServeMux()
-	mux.Handle(credentialv1connect.NewAccountServiceHandler(w.pools, w.doorOf(subject.CredentialBroker)...))
+	mux.Handle(credentialv1connect.NewAccountServiceHandler(w.pools, w.authOf(subject.CredentialBroker)...))
 	mux.HandleFunc("GET /egress/{provider}/v1/models", w.pools.list)
 	mux.Handle("/egress/", w.model)
 	w.broker = serve(w.t, mux)
 }
 
-// have sets the providers, and what is well with them.
+// have sets the providers.
 func (p *pools) have(providers ...*credentialv1.Provider) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -52,14 +51,14 @@ func (p *pools) lose(away bool) {
 	p.away = away
 }
 
-// answer has a provider list its models.
+// answer sets the models that a provider lists.
 func (p *pools) answer(provider, list string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.lists[provider] = list
 }
 
-// asked is how often providers were asked for their models.
+// asked returns how often providers were asked for their models.
 func (p *pools) asked() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 )
 
-// What viewers saw is kept, from any event on, in the order in which they saw it.
+// Events are kept in the order in which viewers saw them and can be listed from any event on.
 func TestEventsAreKept(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

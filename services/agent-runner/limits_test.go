@@ -17,8 +17,7 @@ import (
 	agentrunner "signalbox.dev/services/agent-runner"
 )
 
-// A model call that takes too long ends the run with what was said, and is not
-// made again.
+// A model call that takes too long ends the run with the text so far and is not repeated.
 func TestStepTime(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -42,8 +41,8 @@ func TestStepTime(t *testing.T) {
 	}
 }
 
-// What does not fit into a message of the bus does not stop a run: long texts go
-// out in pieces, long arguments are refused.
+// Content that does not fit into a message of the bus does not stop a run: long texts are
+// split, and long arguments are refused.
 func TestHugeAnswers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -71,12 +70,12 @@ func TestHugeAnswers(t *testing.T) {
 	}
 }
 
-// A session does not grow beyond what can be read in one answer.
+// A session does not grow beyond what can be read in one response.
 func TestSessionFull(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.model.then(says("Seen."), says("Seen."))
-	// It takes the race detector seconds to read what is near the limit.
+	// Under the race detector, reading a session near the limit takes seconds.
 	w.start(func(c *agentrunner.Config) { c.Lease = time.Minute })
 	session := w.session(&agentv1.CreateSessionRequest{})
 	content := fmt.Sprintf(`[{"type":"file","mediaType":"application/pdf","data":%q}]`, strings.Repeat("JVBERi0x", 1_400_000))
@@ -91,7 +90,7 @@ func TestSessionFull(t *testing.T) {
 	}
 }
 
-// So does a tool executor: the claim is kept and waits.
+// A run waits for a tool executor that is unavailable and keeps its claim.
 func TestExecutorAway(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -108,7 +107,7 @@ func TestExecutorAway(t *testing.T) {
 	}
 }
 
-// A broker that is away for a moment costs that moment and not the run.
+// A run survives a short outage of the broker.
 func TestBrokerAway(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

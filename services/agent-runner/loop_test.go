@@ -55,7 +55,7 @@ func TestAnswer(t *testing.T) {
 	if r.GetRun().GetState() != agentv1.RunState_RUN_STATE_DONE || r.GetRun().GetUsage().GetInputTokens() != 10 || r.GetRun().GetUsage().GetOutputTokens() != 5 || len(r.GetSteps()) != 1 {
 		t.Errorf("GetRun = %v", r)
 	}
-	// Ten tokens of the default model in and five out, at the price of the list.
+	// The list price of ten input tokens and five output tokens of the default model.
 	var cost *int64
 	err := w.db.Open(t, agentrunner.Migrations()).AsSystem(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
 		return tx.QueryRow(ctx, `SELECT cost_micros FROM usage WHERE run_id = $1`, sub.GetRun().GetId()).Scan(&cost)
@@ -122,7 +122,7 @@ func TestTools(t *testing.T) {
 			t.Errorf("call %s ran %d times, want once", c, n)
 		}
 	}
-	// The second request holds the first one's blocks and all four results.
+	// The second request has the first answer's blocks and all four results.
 	second := string(w.model.asked()[1])
 	for _, want := range []string{`"tool_use_id":"a"`, `"tool_use_id":"d"`, `"is_error":true`} {
 		if !strings.Contains(second, want) {
@@ -131,7 +131,7 @@ func TestTools(t *testing.T) {
 	}
 }
 
-// An outcome whose announcement is lost is read from the executor's rows.
+// An outcome whose announcement is lost is polled from the executor.
 func TestToolAnnouncementLost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -148,8 +148,7 @@ func TestToolAnnouncementLost(t *testing.T) {
 	}
 }
 
-// A call whose message is lost before an executor has begun with it is dispatched
-// again.
+// A call whose message is lost before an executor claims it is dispatched again.
 func TestToolMessageLost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -253,7 +252,7 @@ func TestCancel(t *testing.T) {
 		if !kept {
 			t.Error("what was said so far is not kept")
 		}
-		// The provider said 1 at the start of its answer; 966 bytes have come since.
+		// The provider reported 1 at the start of its answer; 966 bytes have come since.
 		r := w.run(one)
 		want := &agentv1.Usage{InputTokens: 10, OutputTokens: 242, Estimated: true}
 		if diff := cmp.Diff([]*agentv1.Usage{want, want, {}}, []*agentv1.Usage{r.GetRun().GetUsage(), r.GetSteps()[0].GetUsage(), r.GetSteps()[0].GetWasted()}, protocmp.Transform()); diff != "" {
@@ -393,8 +392,8 @@ func TestRetry(t *testing.T) {
 	}
 }
 
-// Viewers are told of a wait that a refusal asks for: once, before it, and not of
-// one that nobody notices or that ends the run.
+// Viewers are told once, in advance, of a wait that a provider requests, but not of a very
+// short one or one that ends the run.
 func TestWaiting(t *testing.T) {
 	t.Parallel()
 	limited := func(status int, retryAfter string) func(*answer) {
@@ -534,7 +533,7 @@ func TestSteer(t *testing.T) {
 	}
 }
 
-// A steering message that came too late for an answer is told and kept all the same.
+// A steering message that came too late for an answer is still emitted and stored.
 func TestSteerThenCancel(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -560,7 +559,7 @@ func TestSteerThenCancel(t *testing.T) {
 	}
 }
 
-// A provider that pauses in the middle of its own tools is asked to go on.
+// A provider that pauses in the middle of its own tools is asked to continue.
 func TestPauseTurn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -606,8 +605,7 @@ func TestIdempotentSubmit(t *testing.T) {
 	}
 }
 
-// A stop ends the active run, and leaves the messages that are queued behind it alone; one
-// of all takes them too.
+// A stop ends the active run and leaves the queued ones; a stop of all ends those too.
 func TestCancelLeavesTheQueued(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -645,7 +643,7 @@ func TestCancelLeavesTheQueued(t *testing.T) {
 	}
 }
 
-// Who leaves a workspace leaves nothing running there; only owners make them.
+// An owner can stop all runs of a member who leaves the workspace.
 func TestCancelMember(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -683,7 +681,7 @@ func TestCancelMember(t *testing.T) {
 	}
 }
 
-// A runner that drains parks its run at the next border; another one goes on.
+// A draining runner parks its run at the next step border, and another one continues it.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -713,8 +711,8 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// A runner that lets go in the middle of a model call: another one says
-// step-retry and calls again; the events stay dense and the answer whole.
+// A runner releases its run in the middle of a model call. Another one emits step-retry and
+// calls again; the numbers of the events have no holes and the answer is complete.
 func TestTakeover(t *testing.T) {
 	t.Parallel()
 	for name, story := range map[string]struct {
@@ -743,7 +741,7 @@ func TestTakeover(t *testing.T) {
 			w := newWorld(t)
 			began := make(chan struct{})
 			w.model.then(func(a *answer) { close(began); story.first[0](a) })
-			// It gives its runs up at once when it is stopped: as if it were killed.
+			// It releases its runs at once when it is stopped, as if it were killed.
 			killed := w.start(func(c *agentrunner.Config) { c.Drain = 500 * time.Millisecond })
 			session := w.session(&agentv1.CreateSessionRequest{})
 			v := w.watch(session)

@@ -17,7 +17,7 @@ import (
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
 )
 
-// Providers as a broker tells of them.
+// Providers as a broker lists them.
 var (
 	simulatorOnly = &credentialv1.Provider{Name: "simulator", Origin: credentialv1.Origin_ORIGIN_SIMULATOR, Dialect: "anthropic", OwnBaseUrl: true}
 	claude        = &credentialv1.Provider{Name: "anthropic", Origin: credentialv1.Origin_ORIGIN_SHARED, Dialect: "anthropic"}
@@ -33,8 +33,8 @@ func (w *world) chosen(req *agentv1.CreateSessionRequest) (string, error) {
 	return res.GetSession().GetProvider() + " " + res.GetSession().GetModel(), err
 }
 
-// With accounts in a workspace's reach a session gets a model that one of them serves,
-// without any the simulator, and never the simulator in the place of what does not work.
+// A session gets a model that one of the workspace's accounts serves, or the simulator if the
+// workspace has no account. The simulator never replaces an account that does not work.
 func TestDefaultModel(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -62,8 +62,7 @@ func TestDefaultModel(t *testing.T) {
 	}
 }
 
-// A provider that lists its models is offered with those alone, and one of them is the
-// default.
+// A provider that lists its models offers only those, and one of them is its default.
 func TestListedDefault(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -120,7 +119,7 @@ func TestListedDefault(t *testing.T) {
 			t.Errorf("%s: a session gets %q, %v, want %q", tt.name, got, err, tt.want)
 		}
 	}
-	// So it is with the catalogue's default of a provider that lists its models.
+	// The same holds for the catalogue's default of a provider that lists its models.
 	w.pools.answer("openrouter", `{"data":[{"id":"x/y"}]}`)
 	w.pools.have(&credentialv1.Provider{Name: "openrouter", Dialect: "openai"}, simulatorOnly)
 	if got, err := w.chosen(&agentv1.CreateSessionRequest{}); err != nil || got != "openrouter x/y" {
@@ -128,8 +127,8 @@ func TestListedDefault(t *testing.T) {
 	}
 }
 
-// Whoever names what the workspace cannot call hears what there is, and how to add more.
-func TestWishes(t *testing.T) {
+// An error about an unavailable provider or model lists the alternatives and how to add more.
+func TestUnavailableModels(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.tools.add("doc_read", func(context.Context, *toolv1.Call) string { return "" })
@@ -176,8 +175,8 @@ func TestWishes(t *testing.T) {
 			}
 		}
 	}
-	// A provider that does not list its models is believed to have what is asked for, and a
-	// broker that is away is not waited for.
+	// A provider that does not list its models counts as having the model, and Submit does not
+	// wait for an unavailable broker.
 	w.pools.answer("other", "")
 	w.pools.have(&credentialv1.Provider{Name: "other", Dialect: "openai", OwnBaseUrl: true}, claude)
 	if got, err := w.chosen(&agentv1.CreateSessionRequest{Provider: "other", Model: "m"}); err != nil || got != "other m" {
@@ -189,7 +188,7 @@ func TestWishes(t *testing.T) {
 	}
 }
 
-// A session, and a message in it, moves to what is named later.
+// A session, or a single message in it, can change to another provider and model.
 func TestAnotherModel(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -237,8 +236,8 @@ func TestAnotherModel(t *testing.T) {
 	}
 }
 
-// What a workspace can call is listed with what is known of it, and what it cannot with
-// the reason.
+// ListModels lists the models that a workspace can call, and the reason for each provider that
+// it cannot call.
 func TestListModels(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

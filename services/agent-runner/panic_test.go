@@ -11,7 +11,7 @@ import (
 	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
 )
 
-// trap is a log handler that panics on a message, so many times: a bug in the goroutine
+// trap is a log handler that panics on a message a number of times, like a bug in the goroutine
 // that logs it.
 type trap struct {
 	slog.Handler
@@ -31,7 +31,7 @@ func (h trap) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return h
 }
 
-// A panic costs a run one claim: the same process, which lives, takes it again.
+// A panic costs a run one claim. The process survives and claims the run again.
 func TestPanicCostsOneClaim(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -21,7 +21,7 @@ import (
 func TestCatalogue(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, agentrunner.Migrations())
-	// How far the streams are copied belongs to no workspace.
+	// The positions of the copied streams belong to no workspace.
 	shared := []string{"agent.run_log_positions"}
 	problems, err := pg.CheckCatalogue(t.Context(), db.AdminURL, shared, agentrunner.Migrations())
 	if err != nil || len(problems) > 0 {
@@ -29,7 +29,7 @@ func TestCatalogue(t *testing.T) {
 	}
 }
 
-// Pages hold every session once, also when many are made in the same moment.
+// The pages list every session once, even if many are created at the same time.
 func TestListSessions(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -16,7 +16,7 @@ import (
 	agentrunner "signalbox.dev/services/agent-runner"
 )
 
-// queuedUp is how many messages the work queue of runs was ever given.
+// queuedUp returns how many messages were ever published to the work queue of runs.
 func (w *world) queuedUp() uint64 {
 	w.t.Helper()
 	s, err := natstest.Bus(w.t, w.nats, subject.Admin).Stream(w.t.Context(), subject.Runs)
@@ -26,8 +26,8 @@ func (w *world) queuedUp() uint64 {
 	return s.Last
 }
 
-// A run begins where its message comes in while there is a slot for it; the others
-// go through the queue.
+// A run starts in the process that received its message while there is a free slot; the other
+// runs go through the queue.
 func TestStart(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -64,8 +64,8 @@ func TestStart(t *testing.T) {
 	}
 }
 
-// A run whose member has a role that no runner here knows is tried again, and given
-// up when nothing comes of it; those behind it have their turn.
+// A run whose member has an unknown role is tried again and finally given up. Then the queued
+// runs of its session start.
 func TestUnknownRole(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -102,8 +102,8 @@ func TestUnknownRole(t *testing.T) {
 	}
 }
 
-// A run that begins here and is left when this process goes is taken up elsewhere,
-// though the queue never heard of it.
+// Another process continues a run that started in a process which exits, although the queue
+// has no message for it.
 func TestStartThenLeave(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

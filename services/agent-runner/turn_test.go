@@ -16,7 +16,7 @@ import (
 	agentrunner "signalbox.dev/services/agent-runner"
 )
 
-// flood is many runs of one workspace, whose answers begin and wait to be let go.
+// flood is many runs of one workspace whose answers begin and then wait for release.
 type flood struct {
 	answered, letGo chan struct{}
 	other           chan struct{} // closed to let the answer of another workspace end
@@ -48,7 +48,7 @@ func (w *world) flood(n int) flood {
 	return f
 }
 
-// elsewhere submits in another workspace, which is the world's from now on.
+// elsewhere submits in another workspace and makes it the world's workspace.
 func (w *world) elsewhere() *viewer {
 	w.t.Helper()
 	w.workspace = id.New[id.Workspace]()
@@ -60,8 +60,8 @@ func (w *world) elsewhere() *viewer {
 
 func begins(ev *runv1.Event) bool { return ev.GetRunStart() != nil }
 
-// Another workspace's run begins as soon as a slot is free, however many of the first
-// one's wait.
+// A run of another workspace starts as soon as a slot is free, however many runs of the first
+// workspace wait.
 func TestAFloodIsNotInFront(t *testing.T) {
 	t.Parallel()
 	const slots, waiting = 2, 20
@@ -102,8 +102,8 @@ func TestSessionQueueFull(t *testing.T) {
 	close(f.other)
 }
 
-// A workspace has no more runs in work than it may, so that others find a free slot; those
-// over it wait, and no more than may; and they all have their turn.
+// A workspace does not exceed its limit of running runs, so that others find a free slot. The
+// further runs wait, up to the limit of waiting runs, and all of them start eventually.
 func TestWorkspaceLimit(t *testing.T) {
 	t.Parallel()
 	const most, waiting = 2, 3
@@ -132,8 +132,8 @@ func TestWorkspaceLimit(t *testing.T) {
 	}
 }
 
-// A run of several steps gives its slot back at a step border when another workspace waits,
-// and goes on later. It takes steps until the other's run begins.
+// A run of several steps gives its slot back at a step border when another workspace waits, and
+// continues later.
 func TestSlotIsGivenBackWithinAStep(t *testing.T) {
 	t.Parallel()
 	const slots, steps = 2, 50

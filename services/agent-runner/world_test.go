@@ -37,11 +37,11 @@ import (
 	agentrunner "signalbox.dev/services/agent-runner"
 )
 
-// patient bounds every wait of a test; reaching it is a failure.
+// patient is the timeout of every wait in a test.
 const patient = 20 * time.Second
 
-// world is agent-runner among real Postgres and NATS, a tool executor and a model
-// provider that behave as the test says.
+// world is agent-runner with a real Postgres and NATS, and a fake tool executor and model
+// provider that the test scripts.
 type world struct {
 	t      *testing.T
 	nats   *natsd.Server
@@ -90,7 +90,7 @@ func fast(cfg *agentrunner.Config) {
 	cfg.Beat, cfg.Lease = 100*time.Millisecond, 2*time.Second // so long that a busy machine loses no claim
 }
 
-// start runs a replica; the first one takes the test's calls.
+// start runs a replica. The first one receives the test's calls.
 func (w *world) start(change ...func(*agentrunner.Config)) *runner {
 	w.t.Helper()
 	var cfg agentrunner.Config
@@ -151,7 +151,7 @@ func (w *world) connect(r *runner) {
 	w.models = agentv1connect.NewModelServiceClient(http.DefaultClient, r.url, options...)
 }
 
-// as returns a context that acts in the world's workspace.
+// as returns a context with an identity in the world's workspace.
 func (w *world) as(role identity.Role) context.Context {
 	return identity.With(w.t.Context(), identity.Actor{Workspace: w.workspace, Member: id.Must[id.Member]("0198a000-0000-7000-8000-000000000001"), Role: role})
 }
@@ -197,7 +197,7 @@ func (w *world) run(runID string) *agentv1.GetRunResponse {
 	return res
 }
 
-// spent is what is booked of a run, for ever.
+// spent is the recorded usage of a run.
 func (w *world) spent(runID string) (booked string) {
 	w.t.Helper()
 	err := w.db.Open(w.t, agentrunner.Migrations()).InWorkspace(w.t.Context(), w.workspace, func(ctx context.Context, tx pgx.Tx) error {
@@ -212,7 +212,7 @@ func (w *world) spent(runID string) (booked string) {
 	return booked
 }
 
-// viewer hears a session's events as a gateway does.
+// viewer receives a session's events as a gateway does.
 type viewer struct {
 	t      *testing.T
 	events chan *runv1.Event
@@ -240,7 +240,7 @@ func (w *world) watch(session string) *viewer {
 	return v
 }
 
-// until returns the events up to one for which last says so.
+// until returns the events up to the first one for which last returns true.
 func (v *viewer) until(last func(*runv1.Event) bool) []*runv1.Event {
 	v.t.Helper()
 	var seen []*runv1.Event
@@ -260,8 +260,7 @@ func (v *viewer) until(last func(*runv1.Event) bool) []*runv1.Event {
 
 func isEnd(ev *runv1.Event) bool { return ev.GetDone() != nil || ev.GetError() != nil }
 
-// lines writes events as a reader takes them in: of each run only what is not
-// older than what was seen. Deltas of one kind in a row count as one.
+// lines formats the events that a reader accepts. Consecutive deltas of one kind are one line.
 func lines(events []*runv1.Event) []string {
 	var out []string
 	last := ""
@@ -311,8 +310,8 @@ func describe(ev *runv1.Event) (line, delta string) {
 	}
 }
 
-// checkDense fails unless each run's events are numbered 0, 1, 2 … as a reader
-// that ignores older epochs and known numbers takes them in.
+// checkDense fails unless each run's events are numbered 0, 1, 2 … for a reader that ignores
+// older epochs and known numbers.
 func checkDense(t *testing.T, events []*runv1.Event) {
 	t.Helper()
 	type cursor struct{ epoch, next int64 }
@@ -329,8 +328,8 @@ func checkDense(t *testing.T, events []*runv1.Event) {
 	}
 }
 
-// model is a provider that speaks the Anthropic protocol. Each call is answered by
-// the next of the test's answers.
+// model is a provider that speaks the Anthropic protocol. It answers each call with the next
+// of the test's answers.
 type model struct {
 	t *testing.T
 
@@ -340,7 +339,7 @@ type model struct {
 	requests []json.RawMessage
 }
 
-// as has the model be another provider's.
+// as makes the model another provider's.
 func (m *model) as(provider string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -353,7 +352,7 @@ func (m *model) provider() string {
 	return cmp.Or(m.name, "anthropic")
 }
 
-// answer is one streamed answer in the making.
+// answer is one streamed answer.
 type answer struct {
 	w       http.ResponseWriter
 	r       *http.Request
@@ -456,8 +455,8 @@ func fails(status int, body string) func(*answer) {
 
 const overloaded = `{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}`
 
-// doorOf returns what a service that agent-runner calls checks.
-func (w *world) doorOf(service string) []connect.HandlerOption {
+// authOf returns the handler options of a service that agent-runner calls.
+func (w *world) authOf(service string) []connect.HandlerOption {
 	w.t.Helper()
 	verifier, err := identity.NewVerifier(service, map[string]string{subject.AgentRunner: w.keys[subject.AgentRunner].Public()})
 	if err != nil {
@@ -470,7 +469,7 @@ func (w *world) doorOf(service string) []connect.HandlerOption {
 	return options
 }
 
-// serve serves as services do for each other.
+// serve serves a handler as services do.
 func serve(t *testing.T, h http.Handler) *httptest.Server {
 	t.Helper()
 	server := httptest.NewUnstartedServer(h)
@@ -482,8 +481,8 @@ func serve(t *testing.T, h http.Handler) *httptest.Server {
 	return server
 }
 
-// executor is a tool executor: it consumes the queue, runs the test's tools once
-// per key, keeps outcomes, and announces them.
+// executor is a tool executor: it consumes the queue, runs the test's tools once per key, and
+// keeps and announces the outcomes.
 type executor struct {
 	toolv1connect.UnimplementedToolServiceHandler
 	w   *world
@@ -508,7 +507,7 @@ func newExecutor(w *world) *executor {
 		outcomes: map[string]*toolv1.Outcome{}, ran: map[string]int{}, inHand: map[string]bool{}, cancelled: make(chan string, 10),
 	}
 	mux := http.NewServeMux()
-	mux.Handle(toolv1connect.NewToolServiceHandler(e, w.doorOf(subject.ToolExecutor)...))
+	mux.Handle(toolv1connect.NewToolServiceHandler(e, w.authOf(subject.ToolExecutor)...))
 	e.url = serve(w.t, mux).URL
 	if _, err := e.bus.Subscribe(subject.AllToolCancels, func(_ context.Context, m *bus.Message) { e.cancelled <- m.Subject }); err != nil {
 		w.t.Fatal(err)

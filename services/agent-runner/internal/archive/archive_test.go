@@ -24,8 +24,8 @@ import (
 	"signalbox.dev/services/agent-runner/internal/archive"
 )
 
-// Whatever is said, by whomever, and wherever batches end: from each event on, the
-// copy shows what a reader of the log sees. Replicas come and go meanwhile.
+// For random events of several claims and random batches, the copy shows from each event on
+// what a reader of the log sees. Replicas start and stop meanwhile.
 func TestCopyShowsWhatReadersOfTheLogSee(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -74,8 +74,8 @@ func TestCopyShowsWhatReadersOfTheLogSee(t *testing.T) {
 	}
 }
 
-// What an older claim wrote behind a newer one's first event is nobody's event, also
-// while the newer one has not come so far.
+// Events that an older claim wrote after a newer one's first event are not listed, even if the
+// newer claim has not reached their numbers yet.
 func TestZombieIsNoAnswer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -96,7 +96,7 @@ func TestZombieIsNoAnswer(t *testing.T) {
 	w.wantNotFound(a, s, 1, 13)
 }
 
-// Two replicas that both believe it is their turn copy everything once.
+// Two active copiers copy every event once.
 func TestTwoCopiers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -186,7 +186,7 @@ func TestBadQueries(t *testing.T) {
 	}
 }
 
-// The answer ends before what does not follow from it.
+// A page ends before an event that does not follow from it.
 func TestHoles(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -216,8 +216,8 @@ func TestHoles(t *testing.T) {
 	}
 }
 
-// A stream that is lost and made anew is copied too, from its beginning, and what
-// was copied of the old one stays.
+// A stream that is lost and created anew is copied from its beginning, and the copy of the old
+// one stays.
 func TestStreamIsMadeAnew(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -236,7 +236,7 @@ func TestStreamIsMadeAnew(t *testing.T) {
 		t.Fatal(err)
 	}
 	natstest.Apply(t, w.nats, natstest.Topology(t))
-	// The next claim begins behind what is committed, which is less than was said.
+	// The next claim begins after the last committed event, before the last written one.
 	again := slices.Concat(events(2, 2, 10, 30), []*runv1.Event{end(2, 2, 31)}, events(3, 1, 0, 3))
 	w.say(s, again...)
 	w.awaitCopied()
@@ -261,8 +261,8 @@ func TestStreamIsMadeAnew(t *testing.T) {
 	}
 }
 
-// A stream that is shorter than what was copied has lost its end with a disk. It is
-// copied again; what comes twice is read once.
+// A stream that is shorter than its copy has lost its newest messages. It is copied again, and
+// duplicates are listed once.
 func TestStreamLosesItsEnd(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -288,7 +288,7 @@ func TestStreamLosesItsEnd(t *testing.T) {
 	w.wantList(a, s, slices.Concat(said, more))
 }
 
-// What the stream drops before it is copied is a hole.
+// Events that the stream drops before they are copied leave a hole.
 func TestStreamDropsWhatIsNotCopied(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -361,7 +361,7 @@ func TestDeletedSession(t *testing.T) {
 	w.wantList(a, other, kept)
 }
 
-// A copy that is on its way when its session is deleted goes with it.
+// The rows of a copy that is in flight when its session is deleted are deleted with it.
 func TestDeletedSessionMeetsACopy(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -372,7 +372,7 @@ func TestDeletedSessionMeetsACopy(t *testing.T) {
 	w.awaitCopied()
 	stop()
 	deleted := make(chan error, 1)
-	// A transaction as copiers make them: the place, then the rows.
+	// A transaction like a copier's: the position, then the rows.
 	err := w.db.AsSystem(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `UPDATE run_log_positions SET sequence = sequence + 1 WHERE stream = $1`, stream(s))
 		if err != nil {
@@ -420,7 +420,7 @@ func TestExpire(t *testing.T) {
 	w.wantList(a, s, more)
 }
 
-// Run deletes what is old by itself.
+// Run deletes old rows.
 func TestRunExpires(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -18,15 +18,15 @@ import (
 	"signalbox.dev/services/agent-runner/migrations"
 )
 
-// anyModel lets people have what they ask for.
+// anyModel accepts every model.
 type anyModel struct{}
 
 func (anyModel) Choose(_ context.Context, w provider.Request) (name, model string, err error) {
 	return w.Provider, w.Model, nil
 }
 
-// BenchmarkSubmit stores the first message of a session, and with take also claims
-// its run: what a person waits for before a model is asked.
+// BenchmarkSubmit measures how long a person waits before the model is called: it stores the
+// first message of a session, and with take also claims its run.
 func BenchmarkSubmit(b *testing.B) {
 	for name, take := range map[string]bool{"queued": false, "taken": true} {
 		b.Run(name, func(b *testing.B) {

@@ -17,8 +17,8 @@ import (
 	"signalbox.dev/services/agent-runner/migrations"
 )
 
-// TestEndWaits sees that who reads a run that has ended is told while its last
-// events have not left Postgres.
+// TestEndWaits checks that EndWaits is set while the last events of an ended run are in the
+// outbox.
 func TestEndWaits(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -28,7 +28,7 @@ func TestEndWaits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Nobody empties this outbox.
+	// This outbox has no publisher.
 	s := conversation.NewStore(db, outbox.New(db, nil, slog.New(slog.DiscardHandler)), presets,
 		conversation.Config{Models: anyModel{}, Partitions: 4, MaxBytes: 1 << 20, MaxQueued: 1})
 	a := identity.Actor{Workspace: id.New[id.Workspace](), Member: id.New[id.Member](), Role: identity.Editor}

@@ -26,7 +26,7 @@ type table struct {
 	page atomic.Int64 // how many were read
 }
 
-// add adds a row whose message, whatever its subject, is the wake-up of a session.
+// add adds a row with a session's wake-up on any subject.
 func (t *table) add(id int64, subject, session string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -59,7 +59,7 @@ func (t *table) Page(ctx context.Context, after int64, limit int, publish func(c
 	return len(page), nil
 }
 
-// fakeBus publishes; on the subjects of one stream nobody answers.
+// fakeBus is a bus with one silent stream.
 type fakeBus struct {
 	silent string
 	takes  time.Duration          // to answer
@@ -88,7 +88,7 @@ func (l *fakeBus) Publish(ctx context.Context, subj, id string, m proto.Message)
 	return 1, nil
 }
 
-// run runs an outbox for a while of the bubble's time, and returns what it said.
+// run runs an outbox for a while of the bubble's time and returns what it published.
 func run(t *testing.T, rows *table, bus *fakeBus, d time.Duration) []string {
 	t.Helper()
 	out := outbox.NewWithRows(rows, bus, slog.New(slog.DiscardHandler))
@@ -107,7 +107,7 @@ func run(t *testing.T, rows *table, bus *fakeBus, d time.Duration) []string {
 	return published
 }
 
-// A stream that does not answer holds up its own rows, and not for long the others'.
+// A silent stream delays its own rows, and those of other streams only briefly.
 func TestSilentStream(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -126,8 +126,8 @@ func TestSilentStream(t *testing.T) {
 	})
 }
 
-// Rows of different sessions do not wait for each other's answers; those of one
-// come in their order.
+// Rows of different sessions do not wait for each other's acknowledgements. Rows of one session
+// stay in order.
 func TestSideBySide(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -154,7 +154,8 @@ func TestSideBySide(t *testing.T) {
 	})
 }
 
-// Whoever hears that a session's next run may begin finds no row of the end before.
+// When the wake-up of a session's next run is published, the rows of the previous end are
+// deleted.
 func TestWakeUpAfterTheEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

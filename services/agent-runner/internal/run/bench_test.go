@@ -16,8 +16,8 @@ import (
 	"signalbox.dev/services/agent-runner/migrations"
 )
 
-// BenchmarkStep is what a step with a tool call costs in the rows: the reading of the
-// inbox, the commit of the answer and that of the results.
+// BenchmarkStep measures the database part of a step with a tool call: reading the inbox,
+// committing the answer and committing the results.
 func BenchmarkStep(b *testing.B) {
 	migrated := pg.Migrations{Schema: "agent", Role: "signalbox_agent", FS: migrations.FS}
 	db := pgtest.New(b, migrated).Open(b, migrated)

@@ -17,7 +17,7 @@ import (
 	"signalbox.dev/services/agent-runner/migrations"
 )
 
-// claimed is a run in the hands of a runner.
+// claimed is a claimed run.
 func claimed(t testing.TB, db *pg.DB, s *run.Store) *run.Claim {
 	t.Helper()
 	ws, session, r := queued(t, db)
@@ -28,7 +28,7 @@ func claimed(t testing.TB, db *pg.DB, s *run.Store) *run.Claim {
 	return c
 }
 
-// queued is a run whose turn it is.
+// queued returns a queued run that can be claimed.
 func queued(t testing.TB, db *pg.DB) (ws id.Workspace, session id.Session, r id.Run) {
 	t.Helper()
 	ws = id.New[id.Workspace]()
@@ -36,7 +36,7 @@ func queued(t testing.TB, db *pg.DB) (ws id.Workspace, session id.Session, r id.
 	return ws, session, r
 }
 
-// queuedIn is one of a workspace.
+// queuedIn returns one in a workspace.
 func queuedIn(t testing.TB, db *pg.DB, ws id.Workspace) (session id.Session, r id.Run) {
 	t.Helper()
 	session, r = id.New[id.Session](), id.New[id.Run]()
@@ -57,8 +57,8 @@ func queuedIn(t testing.TB, db *pg.DB, ws id.Workspace) (session id.Session, r i
 	return session, r
 }
 
-// A claim comes while the outbox lets go of the end of the run before: it is too
-// early, or it has the run. A third answer would throw the wake-up away.
+// A claim that races with the outbox's deletion of the previous run's end is too early or
+// succeeds. With any other result the wake-up would be acked and lost.
 func TestClaimBesideTheOutbox(t *testing.T) {
 	t.Parallel()
 	migrated := pg.Migrations{Schema: "agent", Role: "signalbox_agent", FS: migrations.FS}
@@ -96,7 +96,7 @@ func TestClaimBesideTheOutbox(t *testing.T) {
 	t.Logf("%d claims were too early, %d took their run", early, taken)
 }
 
-// However many runs wait for their first runner, those that lost theirs are found.
+// Sweep finds runs that lost their runner, however many queued runs there are.
 func TestSweepFindsTheLostFirst(t *testing.T) {
 	t.Parallel()
 	migrated := pg.Migrations{Schema: "agent", Role: "signalbox_agent", FS: migrations.FS}
@@ -115,7 +115,7 @@ func TestSweepFindsTheLostFirst(t *testing.T) {
 	}
 }
 
-// Those that wait for their first runner are found, however many have lost theirs.
+// Ready finds queued runs, however many runs lost their runner.
 func TestReady(t *testing.T) {
 	t.Parallel()
 	migrated := pg.Migrations{Schema: "agent", Role: "signalbox_agent", FS: migrations.FS}
@@ -133,8 +133,7 @@ func TestReady(t *testing.T) {
 	}
 }
 
-// A run whose row somebody has locked keeps its lease as long as that lasts, and no other
-// run waits for it.
+// Renew skips a locked row, and no other run waits for it.
 func TestRenewPassesLocks(t *testing.T) {
 	t.Parallel()
 	migrated := pg.Migrations{Schema: "agent", Role: "signalbox_agent", FS: migrations.FS}
@@ -169,8 +168,8 @@ func TestRenewPassesLocks(t *testing.T) {
 	}
 }
 
-// Who does not know whether it has claimed a run gives it back, and nobody else's.
-func TestDisown(t *testing.T) {
+// ReleaseUnconfirmed ends the lease of this runner and of no other.
+func TestReleaseUnconfirmed(t *testing.T) {
 	t.Parallel()
 	migrated := pg.Migrations{Schema: "agent", Role: "signalbox_agent", FS: migrations.FS}
 	db := pgtest.New(t, migrated).Open(t, migrated)
@@ -192,8 +191,8 @@ func TestDisown(t *testing.T) {
 	}
 }
 
-// The runs of a runner that died are free before their leases run out; those of
-// one that lives are not, nor those of one that has just given a sign of life.
+// The runs of a dead runner can be claimed before their leases expire. Those of a live one
+// cannot, nor those of one that has just renewed them.
 func TestExpireAbsent(t *testing.T) {
 	t.Parallel()
 	migrated := pg.Migrations{Schema: "agent", Role: "signalbox_agent", FS: migrations.FS}

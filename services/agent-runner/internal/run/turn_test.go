@@ -18,7 +18,7 @@ import (
 	"signalbox.dev/services/agent-runner/migrations"
 )
 
-// turnWorld has runs of several workspaces, which are named by letters.
+// turnWorld has runs of several workspaces, which have letters as names.
 type turnWorld struct {
 	t     *testing.T
 	db    *pg.DB
@@ -37,7 +37,7 @@ func newTurnWorld(t *testing.T, perWorkspace int) *turnWorld {
 	return &turnWorld{t, db, s, map[rune]id.Workspace{}, map[rune][]*run.Claim{}}
 }
 
-// wait makes a run that waits for each letter.
+// wait creates a waiting run for each letter.
 func (w *turnWorld) wait(letters string) {
 	w.t.Helper()
 	for _, l := range letters {
@@ -48,7 +48,7 @@ func (w *turnWorld) wait(letters string) {
 	}
 }
 
-// next claims what Next offers, and returns whose it is; "-" when there is nothing.
+// next claims the run that Next returns, and returns its workspace's letter, or "-".
 func (w *turnWorld) next() string {
 	w.t.Helper()
 	found, err := w.s.Next(w.t.Context())
@@ -72,7 +72,7 @@ func (w *turnWorld) next() string {
 	return ""
 }
 
-// end ends one run of each letter that is in work.
+// end ends one running run of each letter.
 func (w *turnWorld) end(letters string) {
 	w.t.Helper()
 	for _, l := range letters {
@@ -111,7 +111,7 @@ func TestNextGoesByWorkspace(t *testing.T) {
 	}
 }
 
-// With one slot each workspace has its turn, however many runs of the others wait.
+// With one slot the workspaces take turns, however many runs of the others wait.
 func TestNextGoesRound(t *testing.T) {
 	t.Parallel()
 	w := newTurnWorld(t, 0)
@@ -127,8 +127,8 @@ func TestNextGoesRound(t *testing.T) {
 	}
 }
 
-// A run whose session has something to announce yet holds up nobody.
-func TestNextPassesTheUnannounced(t *testing.T) {
+// A run whose session has events in the outbox delays no other run.
+func TestNextSkipsTheUnpublished(t *testing.T) {
 	t.Parallel()
 	w := newTurnWorld(t, 0)
 	ws, session, _ := queued(t, w.db)
@@ -148,8 +148,8 @@ func TestNextPassesTheUnannounced(t *testing.T) {
 	}
 }
 
-// A run that lost its runner goes before those of its workspace that have not begun, and
-// beyond its limit.
+// A run that lost its runner comes before the queued runs of its workspace, and the limit does
+// not apply to it.
 func TestNextTakesTheLostFirst(t *testing.T) {
 	t.Parallel()
 	w := newTurnWorld(t, 1)
@@ -168,7 +168,7 @@ func TestNextTakesTheLostFirst(t *testing.T) {
 	}
 }
 
-// However many claim at a time, a workspace has no more runs in work than it may.
+// Concurrent claims do not exceed the limit of a workspace.
 func TestLimitHolds(t *testing.T) {
 	t.Parallel()
 	const most, waiting = 3, 24
@@ -203,7 +203,7 @@ func TestLimitHolds(t *testing.T) {
 	}
 }
 
-// A workspace that has all slots is told to give back as many as another waits for.
+// A workspace that has all slots must yield as many as another one waits for.
 func TestRenewYields(t *testing.T) {
 	t.Parallel()
 	w := newTurnWorld(t, 0)

@@ -16,7 +16,7 @@ import (
 	"signalbox.dev/services/agent-runner/internal/runlog"
 )
 
-// unreachable is an empty log to which there is no connection for the first so many questions.
+// unreachable is an empty log that is disconnected for the first few requests.
 type unreachable struct {
 	runlog.Bus
 	questions int
@@ -36,7 +36,7 @@ func (l *unreachable) PublishFenced(context.Context, string, string, uint64, pro
 	return 1, nil
 }
 
-// A claim waits for a log that is away for a moment, and no longer than it has patience.
+// Open waits for an unavailable log, at most for Config.Patience.
 func TestOpenWaits(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -79,8 +79,8 @@ func (l *unreachable) Publish(context.Context, string, string, proto.Message) (u
 	return 1, nil
 }
 
-// The first claim of a run does not wait for the log, but for one that is old: another
-// may have followed it.
+// The first claim of a run does not wait for the log, unless the claim is so old that another
+// one may have followed it.
 func TestOpenFirst(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

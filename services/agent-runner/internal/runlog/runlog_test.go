@@ -28,7 +28,7 @@ type world struct {
 	t    testing.TB
 	nats *natsd.Server
 	run  run.Run
-	// bus returns a connection of a service, of a process of its own.
+	// bus returns a new connection of a service.
 	bus func(service string) *bus.Bus
 }
 
@@ -45,7 +45,7 @@ func newRun(t testing.TB) *world {
 	}}
 }
 
-// open is a claim of the run under an epoch, by a process of its own.
+// open opens the log for a claim with an epoch, by a new process.
 func (w *world) open(epoch int64, opening func(runlog.Tail) runlog.Opening) *runlog.Writer {
 	w.t.Helper()
 	out, err := w.tryOpen(epoch, opening)
@@ -72,7 +72,7 @@ func start() *runv1.Event {
 
 func begin(runlog.Tail) runlog.Opening { return runlog.Opening{Events: []*runv1.Event{start()}} }
 
-// again begins behind what the log holds.
+// again is an opening after the last event that the log holds.
 func again(tail runlog.Tail) runlog.Opening {
 	return runlog.Opening{From: tail.Number + 1, Events: []*runv1.Event{start()}}
 }
@@ -112,7 +112,7 @@ func text(events []*runv1.Event) string {
 	return b.String()
 }
 
-// A claim that comes to the log when a newer one has spoken is lost.
+// A claim that opens the log after a newer one has written is lost.
 func TestOlderClaim(t *testing.T) {
 	t.Parallel()
 	for _, older := range []int64{1, 2} {
@@ -127,7 +127,7 @@ func TestOlderClaim(t *testing.T) {
 	}
 }
 
-// Blocks that take turns come no more often than one does.
+// Interleaved blocks are sent no more often than one block.
 func TestMergeInterleaved(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -155,14 +155,14 @@ func TestMergeInterleaved(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("the blocks' texts (-want +got):\n%s", diff)
 	}
-	// Three go with the flush.
+	// The flush sends three.
 	if most := int(time.Since(begun)/(20*time.Millisecond)) + 1 + 3; len(events) > most {
 		t.Errorf("%d events in %s, want %d at most", len(events), time.Since(begun), most)
 	}
 }
 
-// Deltas merge while one is on its way or the interval is not over; what they say
-// stays whole and in order, and other events do not wait behind them.
+// Deltas merge while one is in flight or the interval is not over. Their text stays complete
+// and in order, and other events do not wait for the interval.
 func TestMerge(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -193,8 +193,8 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// A newer claim takes over while the older one still writes: numbers stay dense
-// and what the older one writes afterwards is ignored.
+// A newer claim takes over while the older one still writes. The numbers have no holes, and
+// what the older one writes afterwards is ignored.
 func TestTakeover(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -227,8 +227,7 @@ func TestTakeover(t *testing.T) {
 	}
 }
 
-// behind is a bus whose reads are answered by a replica that lacks the newest
-// messages, for a few times.
+// behind is a bus whose first few reads come from a replica that lacks the newest messages.
 type behind struct {
 	*bus.Bus
 	times int
@@ -241,8 +240,7 @@ func (b *behind) Read(ctx context.Context, stream, subj string, after, through u
 	return b.Bus.Read(ctx, stream, subj, after, through)
 }
 
-// A replica that is behind hides events from the next claim: their numbers must not
-// be given again.
+// A replica that is behind hides events from the next claim, which must not reuse their numbers.
 func TestReplicaBehind(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -274,7 +272,7 @@ func TestReplicaBehind(t *testing.T) {
 	}
 }
 
-// While the bus is away the writer keeps what it has, and goes on afterwards.
+// While the bus is unavailable the writer keeps its events and sends them afterwards.
 func TestBusAway(t *testing.T) {
 	t.Parallel()
 	top := natstest.Topology(t)
@@ -310,7 +308,7 @@ func TestBusAway(t *testing.T) {
 	}
 }
 
-// A log that takes nothing is given up when the writer's patience is at its end.
+// The writer fails if the log takes nothing for Config.Patience.
 func TestPatience(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -334,8 +332,8 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// A stream of three replicas loses its leader while a run is written: the writer
-// keeps what is not acknowledged, and the log has every event once and in order.
+// A stream of three replicas loses its leader during a run. The writer keeps unacknowledged
+// events, and the log has every event once and in order.
 func TestLeaderChange(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -365,7 +363,7 @@ func TestLeaderChange(t *testing.T) {
 	if err := log.Flush(ctx); err != nil {
 		t.Fatalf("Flush after a change of leader: %v", err)
 	}
-	// A replica that answers may be a little behind.
+	// The replica that answers may be behind.
 	events := w.read()
 	for int64(len(events)) < log.Next() && ctx.Err() == nil {
 		<-pace.C
@@ -387,9 +385,8 @@ func BenchmarkText(b *testing.B) {
 	}
 }
 
-// BenchmarkReplicated is one event after the other, each acknowledged by a stream of
-// three replicas: the writer sends no second one before, and a model's deltas are
-// 20 ms apart.
+// BenchmarkReplicated writes one event after the other to a stream of three replicas, each
+// acknowledged before the next, as the writer does. A model's deltas are 20 ms apart.
 func BenchmarkReplicated(b *testing.B) {
 	c := natstest.NewCluster(b, 4)
 	w := newRun(b)

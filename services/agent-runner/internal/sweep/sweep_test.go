@@ -25,7 +25,7 @@ const (
 	interval = 250 * time.Millisecond // between two sweeps
 )
 
-// rows has runs of a runner that died, queued runs, and runs whose lease ran out.
+// rows has runs of a dead runner, queued runs, and runs with expired leases.
 type rows struct{ dead, queued, lost []run.Claimable }
 
 func (r *rows) ExpireAbsent(context.Context, time.Duration) ([]run.Claimable, error) {
@@ -43,7 +43,7 @@ func (r *rows) Ready(_ context.Context, limit int) ([]run.Claimable, error) {
 	return slices.Clone(r.queued[:min(limit, len(r.queued))]), nil
 }
 
-// line keeps the ids of wake-ups. It is back, where it was away, when that is closed.
+// line records the ids of wake-ups. Closing reconnected simulates a reconnect.
 type line struct {
 	reconnected chan struct{}
 	refuse      func(id string) error // nil: takes all
@@ -150,8 +150,8 @@ func TestSweeps(t *testing.T) {
 	}
 }
 
-// However many runs a dead runner had, those that wait for their first one are woken, and
-// a wake-up that the queue does not take is in no other's way.
+// Queued runs are woken however many runs a dead runner had, and a wake-up that the queue does
+// not take delays no other.
 func TestDeadRunnerHadMany(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -176,7 +176,7 @@ func TestDeadRunnerHadMany(t *testing.T) {
 	})
 }
 
-// What waits for a free slot is not woken again and again.
+// A run that waits for a free slot is not woken again and again.
 func TestWokenLately(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -194,8 +194,8 @@ func TestWokenLately(t *testing.T) {
 	})
 }
 
-// However many wait for a free slot, the queue is not filled with their wake-ups; a runner
-// that hears one takes whichever run is next.
+// However many runs wait for a free slot, their wake-ups do not fill the queue. A runner that
+// receives one claims whichever run is next.
 func TestFewOfManyAreWoken(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"signalbox.dev/services/agent-runner/internal/modelmsg"
 )
 
-// kind is what a block means to us.
+// kind classifies blocks.
 type kind uint8
 
 const (
@@ -18,9 +18,9 @@ const (
 	kindText
 	kindThinking
 	kindRedacted
-	kindToolUse      // a call for us
-	kindServerUse    // a call the provider runs: server_tool_use, mcp_tool_use, …
-	kindServerResult // what it gave: web_search_tool_result, mcp_tool_result, …
+	kindToolUse      // a call of one of our tools
+	kindServerUse    // a call that the provider runs: server_tool_use, mcp_tool_use, …
+	kindServerResult // the result of such a call: web_search_tool_result, mcp_tool_result, …
 )
 
 func kindOf(typ string) kind {
@@ -41,7 +41,7 @@ func kindOf(typ string) kind {
 	return kindOther
 }
 
-// block is one content block while it grows.
+// block is a content block that is being received.
 type block struct {
 	kind  kind
 	index int64
@@ -49,20 +49,20 @@ type block struct {
 	id    string // id, or of a result tool_use_id
 	name  string
 
-	// What the deltas brought, as raw JSON strings; each begins with the value that
-	// the start has.
+	// The members to which deltas are appended, as raw JSON strings that begin with the value
+	// in start.
 	text, thinking, signature []byte
 	partial                   []byte // of input; replaces the start's
 	citations                 []byte // elements joined with commas
-	touched                   uint8  // which of these have deltas
+	touched                   uint8  // bits of the members that have deltas
 	more                      jscan.Merged
 
 	dec    jscan.Decoder
 	closed bool
 
-	args    json.RawMessage // of a call, from closing on
+	args    json.RawMessage // of a call; set when the block is closed
 	invalid bool
-	newID   bool // id is not the start's
+	newID   bool // id was generated here
 }
 
 const (
@@ -73,7 +73,7 @@ const (
 	touchedCitations
 )
 
-// open reads content_block.
+// open decodes content_block.
 func (b *block) open(raw []byte) {
 	b.start = append([]byte(nil), raw...)
 	r := jscan.NewReader(b.start)
@@ -140,8 +140,7 @@ func (b *block) input() []byte {
 	return jscan.Member(b.start, "input")
 }
 
-// finishCall settles the arguments of a call: no arguments are {}, and what is no JSON
-// object becomes one that quotes it, so that the call can be sent back.
+// finishCall sets the final arguments of a call; see llm.Arguments.
 func (b *block) finishCall() (written []byte) {
 	written = b.input()
 	b.args, b.invalid = llm.Arguments(written)
@@ -170,7 +169,7 @@ func (b *block) appendRaw(dst []byte) []byte {
 	return jscan.AppendSpliced(dst, b.start, edits...)
 }
 
-// rawInput is the input exactly as the model wrote it where it is JSON.
+// rawInput returns the input exactly as the model wrote it if it is JSON.
 func (b *block) rawInput() []byte {
 	if !b.invalid {
 		if in := b.input(); jscan.KindOf(in) == jscan.Object && jscan.Valid(in) {
@@ -187,7 +186,7 @@ func (b *block) rawInput() []byte {
 // name of a server tool by call id.
 func (b *block) appendContent(a *modelmsg.Assistant, names map[string]string) {
 	if b.id == "" && (b.kind == kindServerUse || b.kind == kindServerResult) {
-		return // nothing a ModelMessage could refer to
+		return // a ModelMessage has no place for it
 	}
 	switch b.kind {
 	case kindText:
@@ -218,7 +217,7 @@ func (b *block) appendContent(a *modelmsg.Assistant, names map[string]string) {
 	}
 }
 
-// citationOptions are the citations without what only the provider can read.
+// citationOptions returns the citations without the members that only the provider can read.
 func (b *block) citationOptions() []byte {
 	if len(b.citations) == 0 {
 		return nil
@@ -235,8 +234,8 @@ func (b *block) citationOptions() []byte {
 	return append(out, "]}}"...)
 }
 
-// result is what a server tool gave, with search results reduced to what people read
-// and named as the AI SDK names it.
+// result returns the result of a server tool. Search results have only the members that people
+// read, under the AI SDK's names.
 func (b *block) result() (value json.RawMessage, isError bool) {
 	content := jscan.Member(b.start, "content")
 	for _, e := range b.more.Edits() {
@@ -273,8 +272,8 @@ func (b *block) resultName(names map[string]string) string {
 	return cmp.Or(strings.TrimSuffix(jscan.MemberString(b.start, "type"), "_tool_result"), "unnamed")
 }
 
-// appendWithout appends value on one line; of an object, without the member called
-// drop and with members renamed.
+// appendWithout appends value on one line. If it is an object, it leaves out the member called
+// drop and renames members.
 func appendWithout(dst, value []byte, drop string, rename map[string]string) []byte {
 	r := jscan.NewReader(value)
 	if r.Kind() != jscan.Object {

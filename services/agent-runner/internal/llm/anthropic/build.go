@@ -19,8 +19,7 @@ const (
 	textToGoOn      = "Go on."
 )
 
-// Build returns the body of a request. It is deterministic: the same request gives
-// the same bytes, which is what prompt caches key on.
+// Build returns the body of a request. It is deterministic, which prompt caches rely on.
 func Build(req *llm.Request) ([]byte, error) {
 	turns, err := llm.Turns(req.Messages, wire)
 	if err != nil {
@@ -30,7 +29,7 @@ func Build(req *llm.Request) ([]byte, error) {
 	return b.build()
 }
 
-// wire tells llm.Turns about this dialect.
+// wire describes this dialect for llm.Turns.
 var wire = llm.Wire{
 	Dialect: Dialect,
 	Calls:   rawCalls,
@@ -84,8 +83,8 @@ func (b *builder) build() ([]byte, error) {
 	return append(b.out, '}'), nil
 }
 
-// limits writes what bounds and steers the answer. With thinking the API takes no
-// temperature, and max_tokens has to be above the budget.
+// limits writes the parameters that bound and steer the answer. With thinking the API accepts no
+// temperature, and max_tokens must exceed the budget.
 func (b *builder) limits() {
 	maxTokens := b.req.MaxOutputTokens
 	if maxTokens <= 0 {
@@ -111,9 +110,9 @@ func (b *builder) limits() {
 	}
 }
 
-// thinking reports whether thinking can be asked for. In the middle of a tool loop the
-// API refuses it unless the loop's first answer begins with a thinking block, which
-// one that came from another provider does not.
+// thinking reports whether thinking can be requested. In the middle of a tool loop the API
+// refuses it unless the loop's first answer begins with a thinking block, which an answer of
+// another provider does not.
 func (b *builder) thinking() bool {
 	if !b.req.Reasoning.Enabled() || !b.options.Free("thinking") {
 		return false
@@ -169,8 +168,8 @@ func (b *builder) tools() {
 	b.toolChoice()
 }
 
-// toolBreak reports whether the tools have a breakpoint of their own: two are kept
-// for the messages, and the system prompt may ask for more than one.
+// toolBreak reports whether the tools get a cache breakpoint: two are reserved for the
+// messages, and the system prompt may use more than one.
 func (b *builder) toolBreak() bool {
 	marked := 0
 	for i := range b.req.System {
@@ -208,7 +207,7 @@ func (b *builder) toolChoice() {
 	}
 	mode := b.req.Choice.Mode
 	if b.thinking() && mode != llm.ChoiceNone {
-		mode = llm.ChoiceAuto // the API takes nothing else with thinking
+		mode = llm.ChoiceAuto // the API accepts no other mode with thinking
 	}
 	switch mode {
 	case llm.ChoiceNone:
@@ -222,8 +221,8 @@ func (b *builder) toolChoice() {
 	}
 }
 
-// system writes the system prompt: the request's blocks, then what system messages in
-// the conversation say, which this dialect has no other place for.
+// system writes the system prompt: the request's blocks, then the system messages of the
+// conversation, for which this dialect has no other place.
 func (b *builder) system() {
 	blocks := slices.Clone(b.req.System)
 	for i := range b.turns {

@@ -1,13 +1,12 @@
-// Package anthropic speaks the Anthropic Messages dialect: it builds requests and
-// decodes the event stream of their answers.
+// Package anthropic is a client of the Anthropic Messages API: it builds requests and decodes
+// the event streams of their answers.
 //
-// The decoder keeps one block per index with the bytes of its content_block_start and
-// folds the deltas into it: text, thinking, signature and partial JSON are appended to
-// the member they belong to, citations to the array. A delta type that is not known
-// is folded by its members: a string continues the block's string of the same name,
-// an array is continued, anything else replaces. A block without deltas is kept byte
-// for byte; in one with deltas only the members concerned are spliced. Unknown events
-// are ignored.
+// The decoder keeps one block per index with the bytes of its content_block_start and folds
+// the deltas into it: text, thinking, signature and partial JSON are appended to their member,
+// and citations to the array. The members of an unknown delta type are merged: strings and
+// arrays are appended to the block's member of the same name, and other values replace it. A
+// block without deltas is kept byte for byte; in a block with deltas only the changed members
+// are spliced. Unknown events are ignored.
 //
 // Nothing here is safe for concurrent use except Client.
 package anthropic
@@ -42,8 +41,8 @@ func New(cfg llm.Config) (*Client, error) {
 	return &Client{transport: t}, nil
 }
 
-// Stream sends the request and returns its answer, which the caller closes. The error
-// is an *llm.Error, or the cause of the end of ctx.
+// Stream sends the request and returns its answer, which the caller closes. The errors are
+// those of llm.Transport.Open.
 func (c *Client) Stream(ctx context.Context, req *llm.Request) (*llm.Stream, error) {
 	body, err := Build(req)
 	if err != nil {

@@ -29,25 +29,24 @@ type Decoder struct {
 	sources map[string]bool   // URLs that were reported
 
 	tokens   tokens
-	counted  bool // the final count has come
+	counted  bool // the final count has arrived
 	usage    llm.Usage
 	rawUsage []byte
 
 	scratch []byte
 }
 
-// tokens are the counters as this dialect has them: input without the cached part.
+// tokens are this dialect's counters, in which input excludes cached tokens.
 type tokens struct {
 	input, cacheRead, cacheWrite, output, reasoning int64
 }
 
-// NewDecoder returns a decoder of one answer. seed makes the ids of calls that came
-// without one; see llm.Meta.
+// NewDecoder returns a decoder of one answer. seed is for generated call ids; see llm.Meta.
 func NewDecoder(seed string, limits llm.Limits) *Decoder {
 	return &Decoder{seed: seed, limits: limits.WithDefaults()}
 }
 
-// frame is an event, with the members of its delta beside it.
+// frame is a decoded event, including the members of its delta.
 type frame struct {
 	typ                   jscan.Str
 	index                 int64
@@ -141,8 +140,8 @@ func (f *frame) readDelta(r *jscan.Reader) {
 	f.delta = r.Since(mark)
 }
 
-// End implements llm.Decoder. The stop reason comes when the content is complete: an answer
-// that has it lacks nothing but the message_stop.
+// End implements llm.Decoder. The stop reason comes after the content, so an answer with a stop
+// reason lacks only message_stop.
 func (d *Decoder) End(out []llm.Event) ([]llm.Event, error) {
 	if d.stopReason == "" {
 		return out, llm.ErrTruncated
@@ -184,8 +183,8 @@ func (d *Decoder) messageDelta(f *frame, out []llm.Event) []llm.Event {
 	return d.count(f.usage, out)
 }
 
-// count takes a usage object. Its counters are cumulative; one that is absent or null
-// keeps its value.
+// count decodes a usage object. Its counters are cumulative; an absent or null counter keeps its
+// value.
 func (d *Decoder) count(raw []byte, out []llm.Event) []llm.Event {
 	r := jscan.NewReader(raw)
 	if r.Kind() != jscan.Object {
@@ -247,7 +246,7 @@ func (d *Decoder) blockStart(f *frame, out []llm.Event) ([]llm.Event, error) {
 	b := &block{index: f.index}
 	b.open(f.block)
 	if b.name == "" && (b.kind == kindToolUse || b.kind == kindServerUse) {
-		b.name = "unnamed" // it still is a call, and is answered with an error
+		b.name = "unnamed" // the call is answered with an error
 	}
 	for int64(len(d.byIndex)) <= f.index {
 		d.byIndex = append(d.byIndex, nil)
@@ -285,7 +284,7 @@ func (d *Decoder) startCall(b *block, out []llm.Event) ([]llm.Event, error) {
 	return append(out, llm.Event{Type: llm.ToolCallStart, Index: int(b.index), ID: b.id, Name: b.name}), nil
 }
 
-// blockDelta is the hot path: one event for each few characters of an answer.
+// blockDelta is the hot path: it is called for every few characters of an answer.
 func (d *Decoder) blockDelta(f *frame, out []llm.Event) ([]llm.Event, error) {
 	b, err := d.find(f)
 	if err != nil {
@@ -317,7 +316,7 @@ func (d *Decoder) blockDelta(f *frame, out []llm.Event) ([]llm.Event, error) {
 	return d.fold(b, f.delta, out)
 }
 
-// fold takes a delta of a type that is not known.
+// fold folds a delta of an unknown type.
 func (d *Decoder) fold(b *block, delta []byte, out []llm.Event) ([]llm.Event, error) {
 	r := jscan.NewReader(delta)
 	r.Object()
@@ -326,7 +325,7 @@ func (d *Decoder) fold(b *block, delta []byte, out []llm.Event) ([]llm.Event, er
 		value := r.Skip()
 		switch name {
 		case "type", "id", "tool_use_id", "name":
-			continue // these name things and do not grow
+			continue // identifiers, which do not grow
 		case "text", "thinking":
 			if s := jscan.NewReader(value); s.Kind() == jscan.String {
 				raw, _ := s.Str()
@@ -335,7 +334,7 @@ func (d *Decoder) fold(b *block, delta []byte, out []llm.Event) ([]llm.Event, er
 			}
 		}
 		if !b.more.Has(name) {
-			b.more.Add(name, jscan.Member(b.start, name)) // what the start has comes first
+			b.more.Add(name, jscan.Member(b.start, name)) // the value in start comes first
 		}
 		if !b.more.Add(name, value) {
 			return out, llm.OverLimit("a block has too many different members")
@@ -344,7 +343,7 @@ func (d *Decoder) fold(b *block, delta []byte, out []llm.Event) ([]llm.Event, er
 	return out, nil
 }
 
-// said takes more of a block's text or thinking.
+// said appends to a block's text or thinking.
 func (d *Decoder) said(b *block, member string, s jscan.Str, out []llm.Event) []llm.Event {
 	if member == "text" {
 		b.text = append(b.text, s.Raw...)
@@ -358,7 +357,7 @@ func (d *Decoder) said(b *block, member string, s jscan.Str, out []llm.Event) []
 
 func (d *Decoder) inputDelta(b *block, value jscan.Str, out []llm.Event) []llm.Event {
 	if len(value.Raw) == 0 {
-		return out // the first one always is empty, and {} stays {}
+		return out // the first delta is always empty, and {} stays {}
 	}
 	b.partial = append(b.partial, value.Raw...)
 	b.touched |= touchedInput
@@ -380,7 +379,7 @@ func (d *Decoder) emit(b *block, typ llm.EventType, raw []byte, out []llm.Event)
 func (d *Decoder) emitStr(b *block, typ llm.EventType, s jscan.Str, out []llm.Event) []llm.Event {
 	text := s.Raw
 	if s.Escaped || b.dec.Held() {
-		// Several events can come of one, so each has its own part of the buffer.
+		// One event can yield several, so each has its own part of the buffer.
 		if len(out) == 0 {
 			d.scratch = d.scratch[:0]
 		}
@@ -434,8 +433,8 @@ func (d *Decoder) closeBlock(b *block, out []llm.Event) []llm.Event {
 	return out
 }
 
-// messageStop ends the answer. Blocks that were left open are taken as whole: the
-// provider says that the message is.
+// messageStop ends the answer. Open blocks count as complete, because the provider says that
+// the message is.
 func (d *Decoder) messageStop(out []llm.Event) []llm.Event {
 	d.done = true
 	for _, b := range d.blocks {

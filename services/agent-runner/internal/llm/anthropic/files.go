@@ -10,8 +10,8 @@ import (
 	"signalbox.dev/services/agent-runner/internal/modelmsg"
 )
 
-// user writes what a person said. A file that the model cannot read is an error in the
-// newest message, and a remark in an older one.
+// user writes a user message. A file that the model cannot read is an error in the newest
+// message and becomes a remark in an older one.
 func (b *builder) user(w *writer, t *llm.Turn) error {
 	newest := b.newest(t)
 	said := false
@@ -52,7 +52,7 @@ func (b *builder) newest(t *llm.Turn) bool {
 	return false
 }
 
-// fileBlock converts a file part, or says why it cannot.
+// fileBlock converts a file part, or returns the reason why it cannot.
 func fileBlock(p *modelmsg.Part) (block []byte, problem string) {
 	media := p.MediaType
 	if media == "image/jpg" {
@@ -102,8 +102,8 @@ func appendTitle(dst []byte, p *modelmsg.Part) []byte {
 	return jscan.AppendString(dst, p.Filename)
 }
 
-// appendRich converts the content variant of a tool output, which histories of others
-// may hold: texts and images stay, the rest becomes a remark.
+// appendRich converts the content variant of a tool output, which imported histories may have:
+// texts and images stay, the rest becomes a remark.
 func appendRich(dst, value []byte) []byte {
 	r := jscan.NewReader(value)
 	if r.Kind() != jscan.Array {

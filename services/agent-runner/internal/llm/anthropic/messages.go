@@ -11,8 +11,8 @@ import (
 
 const maxToolName = 128
 
-// messages writes the conversation. Messages alternate between user and assistant:
-// what follows each other in the same role becomes one message.
+// messages writes the conversation. Messages alternate between user and assistant, so adjacent
+// messages of the same role become one.
 func (b *builder) messages() error {
 	w := writer{out: append(b.out, `,"messages":[`...)}
 	s := b.serverTools()
@@ -39,8 +39,8 @@ func (b *builder) messages() error {
 	return nil
 }
 
-// end makes the conversation end in a way the API takes: with the person's turn, or
-// with an answer that it paused itself, which may not end in white space.
+// end makes the conversation end as the API requires: with a user turn, or with an answer that
+// the provider paused, which must not end in white space.
 func (b *builder) end(w *writer) {
 	switch {
 	case w.role == "":
@@ -99,13 +99,13 @@ type writer struct {
 	out     []byte
 	role    string // of the open message
 	written int
-	ends    []int // of each user message: where its last block's bracket is
+	ends    []int // of each user message: the position of its last block's bracket
 	lastEnd int
-	tail    int // where the raw or encoded text of the last text block ends, 0 for none
+	tail    int // the end of the last text block's raw or encoded text, or 0
 }
 
-// block opens a block in a message of the role; its bytes are to be appended, and
-// then closed with end.
+// block opens a block in a message of the role. The caller appends the block's bytes and then
+// calls end.
 func (w *writer) block(role string) {
 	if w.role == "" && role == "assistant" {
 		w.text("user", textBeforeFirst)
@@ -124,7 +124,7 @@ func (w *writer) block(role string) {
 	w.out = append(w.out, `","content":[`...)
 }
 
-// end notes that a block ends here.
+// end ends a block.
 func (w *writer) end() {
 	w.lastEnd = bytes.LastIndexByte(w.out, '}')
 	w.tail = 0
@@ -142,8 +142,8 @@ func (w *writer) finish() {
 	w.role = ""
 }
 
-// breakpoints puts cache breakpoints at the ends of the last user messages, at most
-// two and at most room.
+// breakpoints puts at most two, and at most room, cache breakpoints at the ends of the last user
+// messages.
 func (w *writer) breakpoints(room int) {
 	for n := 0; n < min(room, 2, len(w.ends)); n++ {
 		at := w.ends[len(w.ends)-1-n]
@@ -166,7 +166,7 @@ func (w *writer) text(role, text string) {
 	w.tail = len(w.out) - len(`"}`)
 }
 
-// trimEnd takes the white space off the end of the last text.
+// trimEnd trims white space at the end of the last text.
 func (w *writer) trimEnd() {
 	if w.tail == 0 {
 		return
@@ -189,7 +189,7 @@ func (w *writer) trimEnd() {
 	w.lastEnd = bytes.LastIndexByte(w.out, '}')
 }
 
-// answer writes an assistant's turn: raw blocks as they are, or converted parts.
+// answer writes an assistant's turn: raw blocks unchanged, or converted parts.
 func (w *writer) answer(t *llm.Turn, s serverTools, last bool) {
 	if t.Raw == nil {
 		for i := range t.Parts {
@@ -202,7 +202,7 @@ func (w *writer) answer(t *llm.Turn, s serverTools, last bool) {
 	}
 	blocks := rawBlocks(t.Raw)
 	for !last && len(blocks) > 0 && isThinking(blocks[len(blocks)-1]) {
-		// The API refuses an answer that ends with thinking, as one that was cut short does.
+		// The API refuses an answer that ends with thinking, as one that was cut short may.
 		blocks = blocks[:len(blocks)-1]
 	}
 	for _, block := range blocks {
@@ -217,7 +217,7 @@ func (w *writer) answer(t *llm.Turn, s serverTools, last bool) {
 			tail = bytes.HasSuffix(block, []byte(`"}`)) && jscan.Member(block, "citations") == nil
 		case kindServerUse:
 			if !s.answered[jscan.MemberString(block, "id")] && !last {
-				continue // the provider never got to run it
+				continue // the provider has not run it
 			}
 		case kindServerResult:
 			if !s.used[jscan.MemberString(block, "tool_use_id")] {
@@ -263,8 +263,8 @@ func lastMember(object []byte) string {
 	return name
 }
 
-// part converts a part of an answer. What another provider's server tools did is left
-// out: the text that came of it says what was found.
+// part converts a part of an answer. It leaves out calls and results of another provider's
+// server tools, because the text that follows reports what they found.
 func (w *writer) part(p *modelmsg.Part) {
 	switch p.Type {
 	case modelmsg.Text:
@@ -278,7 +278,7 @@ func (w *writer) part(p *modelmsg.Part) {
 	}
 }
 
-// thinkingBlock returns a reasoning part as a block, nil unless this provider signed it.
+// thinkingBlock returns a reasoning part as a block, or nil unless this provider signed it.
 func thinkingBlock(p *modelmsg.Part) []byte {
 	if p.Type != modelmsg.Reasoning {
 		return nil

@@ -8,9 +8,9 @@ import (
 	"signalbox.dev/services/agent-runner/internal/modelmsg"
 )
 
-// Response implements llm.Decoder. A partial answer leaves out our tool calls and
-// server calls without their result; reasoning that has no signature yet stays in the
-// content, but not in the raw blocks, where the provider would refuse it.
+// Response implements llm.Decoder. A partial answer leaves out tool calls and server calls
+// without a result. Reasoning without a signature stays in the content but not in the raw
+// blocks, where the provider would refuse it.
 func (d *Decoder) Response(partial bool) *llm.Response {
 	resp := &llm.Response{
 		ID: d.id, Model: d.model, RawFinish: d.stopReason, Finish: finish(d.stopReason),
@@ -51,7 +51,7 @@ func (d *Decoder) sorted() []*block {
 	return slices.SortedStableFunc(slices.Values(d.blocks), func(a, b *block) int { return cmp.Compare(a.index, b.index) })
 }
 
-// keep reports whether a block can stay in an answer that was cut short.
+// keep reports whether a block can stay in a partial answer.
 func (d *Decoder) keep(b *block) bool {
 	switch b.kind {
 	case kindText:

@@ -1,14 +1,14 @@
 package jscan
 
-// Edit gives a member of an object a new value, as JSON.
+// Edit is a new value, as JSON, for a member of an object.
 type Edit struct {
 	Name  string
 	Value []byte
 }
 
-// AppendSpliced appends the object with the members of edits replaced, or added at
-// its end where it has none of that name. All other bytes stay as they are. Of several
-// edits of one name the first counts. Text that is not an object is appended unchanged.
+// AppendSpliced appends the object with edits applied: existing members are replaced and new
+// ones added at the end. All other bytes stay as they are. Of several edits with one name the
+// first counts. Text that is not an object is appended unchanged.
 func AppendSpliced(dst, object []byte, edits ...Edit) []byte {
 	r := NewReader(object)
 	if len(edits) == 0 || !r.Object() {
@@ -58,9 +58,9 @@ func take(edits []Edit, done []bool, name string) int {
 	return first
 }
 
-// Merged collects the members of delta objects whose meaning is not known: strings
-// are fragments and are joined, arrays are continued, anything else replaces what was
-// there, and null changes nothing. The zero value is ready to use.
+// Merged merges members of delta objects whose meaning is unknown: strings and arrays are
+// concatenated, null changes nothing, and any other value replaces the previous one. The zero
+// value is ready to use.
 type Merged struct {
 	members []merged
 }
@@ -68,13 +68,13 @@ type Merged struct {
 type merged struct {
 	name  string
 	kind  Kind
-	value []byte // a string without quotes, an array without brackets, else the value
+	value []byte // a string without quotes, an array without brackets, or another value
 }
 
 const maxMerged = 64
 
-// Add merges one member. It is false when there are more different names than any
-// known provider sends; the member is then not kept.
+// Add merges one member. It returns false and drops the member if there are more different
+// names than any known provider sends.
 func (m *Merged) Add(name string, value []byte) bool {
 	kind := KindOf(value)
 	if kind == Null || kind == Invalid {

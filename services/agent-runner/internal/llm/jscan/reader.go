@@ -8,7 +8,7 @@ import (
 	"strconv"
 )
 
-// ErrSyntax is the error of a text that is not JSON.
+// ErrSyntax means that a text is not JSON.
 var ErrSyntax = errors.New("not valid JSON")
 
 const maxDepth = 512
@@ -16,7 +16,7 @@ const maxDepth = 512
 // Kind is the kind of a JSON value.
 type Kind uint8
 
-// The kinds of values. Invalid is what cannot begin a value.
+// The kinds of values. Invalid is the kind of text that cannot begin a value.
 const (
 	Invalid Kind = iota
 	Null
@@ -27,17 +27,16 @@ const (
 	Object
 )
 
-// Str is a JSON string as it stands in the text, without its quotes.
+// Str is a JSON string in its raw form, without quotes.
 type Str struct {
 	Raw     []byte
-	Escaped bool // Raw holds at least one backslash
+	Escaped bool // Raw has at least one backslash
 }
 
-// Is reports whether the string is v, however it is spelled.
+// Is reports whether the decoded string is v.
 func (s Str) Is(v string) bool { return string(s.Bytes()) == v }
 
-// Bytes returns the text of the string. It points into the Reader's text where
-// nothing in it is escaped.
+// Bytes returns the decoded string. It points into the Reader's text if nothing is escaped.
 func (s Str) Bytes() []byte {
 	if !s.Escaped {
 		return s.Raw
@@ -45,44 +44,43 @@ func (s Str) Bytes() []byte {
 	return AppendUnescaped(nil, s.Raw)
 }
 
-// String returns the text of the string.
+// String returns the decoded string.
 func (s Str) String() string { return string(s.Bytes()) }
 
-// Reader walks over one JSON text. The methods that ask for a value of some kind
-// always consume the value; their second result is false where it was of another
-// kind. The zero Reader is at the end of an empty text.
+// Reader reads one JSON text. The methods for a kind of value always consume the value; their
+// second result is false if it is of another kind. The zero Reader is at the end of an empty
+// text.
 type Reader struct {
 	buf   []byte
 	pos   int
 	depth int
-	first bool // just behind the opening bracket of the current container
+	first bool // right after the opening bracket of the current container
 	bad   bool
 }
 
-// NewReader returns a Reader at the start of text. What it returns points into text.
+// NewReader returns a Reader at the start of text. Its results point into text.
 func NewReader(text []byte) Reader { return Reader{buf: text} }
 
-// Inside returns a Reader in the middle of the outermost object of text, at the value
-// of a member: text[:pos] was read before, and is known to be what a Reader accepts
-// up to there.
+// Inside returns a Reader at pos, which is the value of a member of the outermost object of
+// text. text[:pos] must have been read successfully before.
 func Inside(text []byte, pos int) Reader { return Reader{buf: text, pos: pos, depth: 1} }
 
-// Mark returns the place of the next token, for Since.
+// Mark returns the position of the next token, for Since.
 func (r *Reader) Mark() int {
 	r.space()
 	return r.pos
 }
 
-// Since returns the text between a mark and what was read last.
+// Since returns the text from a mark to the current position.
 func (r *Reader) Since(mark int) []byte { return r.buf[mark:r.pos] }
 
-// Done reports whether the whole text was read and nothing was wrong with it.
+// Done reports whether the whole text was read without an error.
 func (r *Reader) Done() bool {
 	r.space()
 	return !r.bad && r.pos == len(r.buf)
 }
 
-// Err returns ErrSyntax if an error was met so far.
+// Err returns ErrSyntax if there was an error.
 func (r *Reader) Err() error {
 	if r.bad {
 		return ErrSyntax
@@ -95,7 +93,7 @@ func (r *Reader) fail() {
 	r.pos = len(r.buf)
 }
 
-// space moves over white space. Providers write none, or one blank.
+// space skips white space. Providers write none or one space.
 func (r *Reader) space() {
 	if r.pos < len(r.buf) && r.buf[r.pos] <= ' ' {
 		r.spaces()
@@ -136,12 +134,12 @@ func (r *Reader) Kind() Kind {
 	return Invalid
 }
 
-// Object enters an object; its members are then read with Key. Another kind of
-// value is skipped.
+// Object enters an object, whose members are then read with Key. It skips a value of another
+// kind.
 func (r *Reader) Object() bool { return r.enter(Object) }
 
-// Array enters an array; its elements are then announced by Elem. Another kind of
-// value is skipped.
+// Array enters an array, whose elements are then read after Elem. It skips a value of another
+// kind.
 func (r *Reader) Array() bool { return r.enter(Array) }
 
 func (r *Reader) enter(k Kind) bool {
@@ -158,9 +156,9 @@ func (r *Reader) enter(k Kind) bool {
 	return true
 }
 
-// Key moves to the next member of the object that was entered and returns its
-// name; the value has to be consumed before the next call. It is false behind the
-// last member, and the object is then left.
+// Key moves to the next member of the entered object and returns its name. The caller consumes
+// the value before the next call. Key returns false after the last member and leaves the
+// object.
 func (r *Reader) Key() ([]byte, bool) {
 	if !r.next('}') {
 		return nil, false
@@ -185,14 +183,13 @@ func (r *Reader) Key() ([]byte, bool) {
 	return s.Raw, true
 }
 
-// Elem moves to the next element of the array that was entered; the value has to
-// be consumed before the next call. It is false behind the last one, and the array
-// is then left.
+// Elem moves to the next element of the entered array. The caller consumes the value before the
+// next call. Elem returns false after the last element and leaves the array.
 func (r *Reader) Elem() bool {
 	return r.next(']')
 }
 
-// next moves over a comma to the next item, or over the closing bracket.
+// next skips a comma before the next item, or the closing bracket.
 func (r *Reader) next(closing byte) bool {
 	r.space()
 	if r.bad || r.pos >= len(r.buf) {
@@ -244,7 +241,7 @@ func (r *Reader) str() (Str, bool) {
 	return Str{Raw: r.buf[start:end], Escaped: escaped}, true
 }
 
-// Int consumes the next value and returns it if it is a number, cut to an integer.
+// Int consumes the next value and returns it if it is a number, truncated to an integer.
 func (r *Reader) Int() (int64, bool) {
 	if r.Kind() != Number {
 		r.Skip()
@@ -384,8 +381,8 @@ func digits(b []byte, i int) int {
 	return i
 }
 
-// scanString returns the index of the quote that ends the string whose first byte
-// is b[i], or -1 where it does not end, holds a control character or has a bad escape.
+// scanString returns the index of the closing quote of the string whose first byte is b[i], or
+// -1 if the string does not end, has a control character or a bad escape.
 func scanString(b []byte, i int) (end int, escaped bool) {
 	for {
 		i = plain(b, i)
@@ -404,8 +401,8 @@ func scanString(b []byte, i int) (end int, escaped bool) {
 	}
 }
 
-// plain returns the index at or behind i of the first quote, backslash or control
-// character, eight bytes at a time.
+// plain returns the index, from i on, of the first quote, backslash or control character. It
+// tests eight bytes at a time.
 func plain(b []byte, i int) int {
 	const (
 		ones  = 0x0101010101010101
@@ -428,7 +425,7 @@ func plain(b []byte, i int) int {
 	return i
 }
 
-// escapeLen returns the length of the escape at b[i], 0 for a bad one.
+// escapeLen returns the length of the escape at b[i], or 0 if it is bad.
 func escapeLen(b []byte, i int) int {
 	if i+1 >= len(b) {
 		return 0
@@ -471,14 +468,14 @@ func Valid(text []byte) bool {
 	return r.Done()
 }
 
-// KindOf returns the kind of the value that text begins with, without checking it.
+// KindOf returns the kind of the value at the start of text, without checking the value.
 func KindOf(text []byte) Kind {
 	r := NewReader(text)
 	return r.Kind()
 }
 
-// Member returns the text of the first member called name of the object in text,
-// nil where text is not an object or has no such member.
+// Member returns the text of the first member called name of the object in text. It returns nil
+// if text is not an object or has no such member.
 func Member(text []byte, name string) []byte {
 	r := NewReader(text)
 	if !r.Object() {
@@ -493,8 +490,8 @@ func Member(text []byte, name string) []byte {
 	return nil
 }
 
-// MemberString returns the member called name of the object in text as text, empty
-// where it is not a string.
+// MemberString returns the decoded member called name of the object in text, or "" if it is not
+// a string.
 func MemberString(text []byte, name string) string {
 	raw := Member(text, name)
 	if len(raw) < 2 || raw[0] != '"' {

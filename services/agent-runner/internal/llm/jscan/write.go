@@ -19,7 +19,7 @@ func AppendString[T ~string | ~[]byte](dst []byte, s T) []byte {
 	return append(dst, '"')
 }
 
-// AppendEscaped is AppendString without the quotes.
+// AppendEscaped is like AppendString without the quotes.
 func AppendEscaped[T ~string | ~[]byte](dst []byte, s T) []byte {
 	start := 0
 	for i := 0; i < len(s); {
@@ -68,21 +68,21 @@ func appendSpecial(dst []byte, c byte) []byte {
 	return append(dst, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&15])
 }
 
-// AppendUnescaped appends the text of the raw string raw (a string that a Reader
-// returned). A surrogate without its other half and NUL become U+FFFD.
+// AppendUnescaped appends the decoded text of a raw string. A lone surrogate and NUL become
+// U+FFFD.
 func AppendUnescaped(dst, raw []byte) []byte {
 	var d Decoder
 	dst = d.Append(dst, raw)
 	return d.Finish(dst)
 }
 
-// Decoder unescapes a string that arrives in fragments. A fragment that ends with
-// the first half of a surrogate pair is held back until the next one comes.
+// Decoder decodes a string that arrives in raw fragments. It holds back the first half of a
+// surrogate pair at the end of a fragment until the next fragment.
 type Decoder struct {
-	high rune // the held first half, 0 for none
+	high rune // the held first half, or 0
 }
 
-// Append appends the text of the next raw fragment to dst.
+// Append appends the decoded text of the next raw fragment to dst.
 func (d *Decoder) Append(dst, raw []byte) []byte {
 	for len(raw) > 0 {
 		i := bytes.IndexByte(raw, '\\')
@@ -114,7 +114,7 @@ func (d *Decoder) Append(dst, raw []byte) []byte {
 	return dst
 }
 
-// Finish appends U+FFFD if half a pair is held back: nothing follows it.
+// Finish appends U+FFFD if half a surrogate pair is held back at the end of the string.
 func (d *Decoder) Finish(dst []byte) []byte {
 	if d.high != 0 {
 		d.high = 0
@@ -126,7 +126,7 @@ func (d *Decoder) Finish(dst []byte) []byte {
 // Held reports whether half a surrogate pair is held back.
 func (d *Decoder) Held() bool { return d.high != 0 }
 
-// unit takes one UTF-16 code unit.
+// unit decodes one UTF-16 code unit.
 func (d *Decoder) unit(dst []byte, u rune) []byte {
 	if d.high != 0 {
 		if pair := utf16.DecodeRune(d.high, u); pair != replacement {
@@ -161,10 +161,9 @@ func simpleEscape(c byte) byte {
 	return c
 }
 
-// AppendCompact appends a valid JSON text without the white space between its
-// tokens. Everything else stays byte for byte, numbers and spellings included,
-// except what no store and no reader can hold: a lone surrogate or NUL in a string
-// becomes \ufffd.
+// AppendCompact appends a valid JSON text without the white space between its tokens.
+// Everything else, such as the spelling of numbers, stays byte for byte, except that a lone
+// surrogate or NUL in a string becomes \ufffd.
 func AppendCompact(dst, text []byte) []byte {
 	for i := 0; i < len(text); {
 		switch c := text[i]; c {
@@ -216,8 +215,8 @@ func AppendClean(dst, raw []byte) []byte {
 	return dst
 }
 
-// unicodeEscape returns how many bytes of raw, which begins with \u, are a
-// character: 6, 12 for a pair, 0 for what is none.
+// unicodeEscape returns the length of the character at the start of raw, which begins with \u:
+// 6, 12 for a surrogate pair, or 0 if it is not a character.
 func unicodeEscape(raw []byte) int {
 	u, ok := hex4(raw, 2)
 	switch {
@@ -234,8 +233,8 @@ func unicodeEscape(raw []byte) int {
 	return 0
 }
 
-// ValidUTF8 returns text itself when it is UTF-8, else a copy in which each run of
-// other bytes is one U+FFFD.
+// ValidUTF8 returns text if it is valid UTF-8, otherwise a copy in which U+FFFD replaces each
+// run of invalid bytes.
 func ValidUTF8(text []byte) []byte {
 	if utf8.Valid(text) {
 		return text

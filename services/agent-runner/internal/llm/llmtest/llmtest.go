@@ -1,6 +1,6 @@
-// Package llmtest helps to test the decoders and builders of package llm: it writes
-// down what a stream gave, line by line, and compares with golden files. Tests import
-// it; go test -update rewrites the golden files.
+// Package llmtest has helpers for tests of package llm's decoders and builders: it formats the
+// events of a stream, one per line, and compares them with golden files. go test -update
+// rewrites the golden files.
 package llmtest
 
 import (
@@ -24,8 +24,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
-// Run reads body to its end and writes down every event, the error or the response,
-// and, where it ended early, what is kept of it.
+// Run reads body to its end and returns a line for every event, then the error or the response.
+// If the stream ended early, the partial response follows.
 func Run(body io.Reader, dec llm.Decoder, limits llm.Limits) string {
 	s := llm.NewStream(body, dec, limits)
 	defer s.Close()
@@ -82,8 +82,8 @@ func writeResponse(b *strings.Builder, r *llm.Response) {
 	fmt.Fprintf(b, "raw %s %s\n", r.Raw.Dialect, r.Raw.Blocks)
 }
 
-// Check reports what is wrong with a response whatever the stream was: content and raw
-// blocks have to be JSON, and content has to be a ModelMessage's.
+// Check checks invariants of a response: content and raw blocks are JSON, and content is a
+// ModelMessage's.
 func Check(r *llm.Response) error {
 	if err := modelmsg.Validate("assistant", r.Content); err != nil {
 		return fmt.Errorf("content %s: %w", r.Content, err)
@@ -142,7 +142,7 @@ func Streams(t testing.TB, dir string) map[string][]byte {
 	return streams
 }
 
-// Splits checks that a stream gives the same wherever it is cut into two reads, with
+// Splits checks that a stream gives the same result however it is split into two reads, with
 // every kind of line end, and with comments in between.
 func Splits(t *testing.T, stream []byte, dec func() llm.Decoder) {
 	t.Helper()
@@ -164,7 +164,7 @@ func Splits(t *testing.T, stream []byte, dec func() llm.Decoder) {
 	same("comments", bytes.NewReader(bytes.ReplaceAll(stream, []byte("\n\n"), []byte("\n: comment\n\n:\n"))))
 }
 
-// CheckEvent reports what is wrong with an event whatever the stream was.
+// CheckEvent checks invariants of an event.
 func CheckEvent(ev *llm.Event) error {
 	switch {
 	case !utf8.Valid(ev.Text) || bytes.IndexByte(ev.Text, 0) >= 0:

@@ -19,8 +19,7 @@ const (
 	textToGoOn      = "Go on."
 )
 
-// Build returns the body of a request. It is deterministic: the same request gives
-// the same bytes, which is what prompt caches key on.
+// Build returns the body of a request. It is deterministic, which prompt caches rely on.
 func Build(req *llm.Request, flavor Flavor) ([]byte, error) {
 	turns, err := llm.Turns(req.Messages, llm.Wire{
 		Dialect: flavor.Dialect(),
@@ -94,7 +93,7 @@ func (b *builder) limits() {
 		b.out = append(b.out, name...)
 		b.out = strconv.AppendInt(b.out, int64(n), 10)
 	}
-	// OpenAI's reasoning models take no temperature.
+	// OpenAI's reasoning models accept no temperature.
 	if t := b.req.Temperature; t != nil && b.options.Free("temperature") && (b.flavor != OpenAI || !b.req.Reasoning.Enabled()) {
 		b.out = append(b.out, `,"temperature":`...)
 		b.out = strconv.AppendFloat(b.out, min(max(*t, 0), 2), 'g', -1, 64)
@@ -192,7 +191,7 @@ func (b *builder) tool(t *llm.ToolDef) {
 	b.out = append(b.out, "}}"...)
 }
 
-// message opens a message up to its content.
+// message writes the beginning of a message, up to its content.
 func (b *builder) message(role llm.Role) {
 	if role == llm.Assistant && b.last == "" {
 		b.text(llm.User, textBeforeFirst)
@@ -259,8 +258,8 @@ func (b *builder) messages() error {
 	return nil
 }
 
-// joined returns the text of an answer. Texts that follow each other are one text that
-// the provider split; those with something else between them are two.
+// joined returns the text of an answer. It concatenates adjacent texts, which the provider has
+// split, and separates texts with another part between them.
 func joined(parts []modelmsg.Part) string {
 	var s strings.Builder
 	apart := false
@@ -328,8 +327,8 @@ func (b *builder) toolCalls(calls []llm.Call) {
 	b.out = append(b.out, ']')
 }
 
-// rawAnswer writes the message as the provider sent it, without the members that it
-// does not take back. It is false where there is none, or nothing in it.
+// rawAnswer writes the message as the provider sent it, without the members that the provider
+// does not accept. It returns false if there is no such message or it is empty.
 func (b *builder) rawAnswer(t *llm.Turn, current bool) bool {
 	if t.Raw == nil {
 		return false
@@ -358,9 +357,9 @@ func (b *builder) rawAnswer(t *llm.Turn, current bool) bool {
 	return true
 }
 
-// takesBack reports whether a member of an answer may be sent back. OpenAI refuses
-// what it does not know; OpenRouter wants everything; of the others some want their
-// reasoning back while the tools of the same question run, and refuse it later.
+// takesBack reports whether a member of an answer may be sent back. OpenAI refuses unknown
+// members and OpenRouter wants all of them. Some compatible servers want their reasoning back
+// during the tool calls of the same question and refuse it later.
 func (b *builder) takesBack(name string, current bool) bool {
 	switch name {
 	case "content", "tool_calls":
@@ -396,8 +395,8 @@ func resultText(o *modelmsg.Output) string {
 	return strings.Join(texts, "\n")
 }
 
-// user writes what a person said. A file that the model cannot read is an error in the
-// newest message, and a remark in an older one.
+// user writes a user message. A file that the model cannot read is an error in the newest
+// message and becomes a remark in an older one.
 func (b *builder) user(t *llm.Turn, newest bool) error {
 	if len(t.Parts) == 1 && t.Parts[0].Type == modelmsg.Text {
 		text := t.Parts[0].Text
@@ -441,7 +440,7 @@ func textPart(text string) []byte {
 	return append(jscan.AppendString([]byte(`{"type":"text","text":`), text), '}')
 }
 
-// file converts a file part, or says why it cannot.
+// file converts a file part, or returns the reason why it cannot.
 func (b *builder) file(p *modelmsg.Part) (part []byte, problem string) {
 	switch {
 	case strings.HasPrefix(p.MediaType, "image/"):
@@ -491,8 +490,7 @@ func audioFormat(media string) string {
 	return ""
 }
 
-// appendURL appends the address of a file as a JSON string; what is attached becomes a
-// data: URL.
+// appendURL appends the URL of a file as a JSON string. An attached file becomes a data: URL.
 func appendURL(dst []byte, p *modelmsg.Part) []byte {
 	if p.IsURL() {
 		return jscan.AppendString(dst, p.Data)

@@ -10,11 +10,11 @@ import (
 	"signalbox.dev/services/agent-runner/internal/llm/jscan"
 )
 
-// call is one tool call while it grows.
+// call is a tool call that is being received.
 type call struct {
-	index   int64 // the server's; -1 where it sent none
+	index   int64 // the server's, or -1
 	id      string
-	newID   bool // id is ours
+	newID   bool // id was generated here
 	name    string
 	args    []byte // raw string
 	dec     jscan.Decoder
@@ -96,7 +96,7 @@ func (d *Decoder) addCall(f *fragment, out []llm.Event) ([]llm.Event, error) {
 		c, at = d.newCall(f), len(d.calls)-1
 	}
 	if len(f.name.Raw) > 0 && (!c.started || !f.name.Is(c.name)) {
-		c.name += f.name.String() // a server that repeats the whole name is not taken at its word
+		c.name += f.name.String() // unless the server repeats the whole name
 	}
 	for _, m := range f.rest {
 		if !c.more.Add(m.Name, m.Value) {
@@ -125,10 +125,10 @@ func (d *Decoder) addCall(f *fragment, out []llm.Event) ([]llm.Event, error) {
 	return out, nil
 }
 
-// says reports whether the fragment brings arguments.
+// says reports whether the fragment has arguments.
 func (f *fragment) says() bool { return len(f.args.Raw) > 0 || f.object != nil }
 
-// whole reports whether the call's arguments are a whole JSON object already.
+// whole reports whether the call's arguments are a complete JSON object.
 func (c *call) whole() bool {
 	if !bytes.HasSuffix(bytes.TrimRight(c.args, " "), []byte("}")) {
 		return false
@@ -137,11 +137,10 @@ func (c *call) whole() bool {
 	return jscan.KindOf(text) == jscan.Object && jscan.Valid(text)
 }
 
-// callFor returns the call that a fragment continues, nil for a new one. The index
-// decides, if there is one; but a fragment with a name and another id, or with a name
-// and arguments behind arguments that are whole, begins another call, whatever its
-// index, because some servers number all calls 0. Without an index the id decides,
-// and without either it is the last call's.
+// callFor returns the call that a fragment continues, or nil for a new one. The index decides if
+// there is one. However, a fragment with a name and another id, or with a name and arguments
+// after complete arguments, begins another call whatever its index, because some servers number
+// all calls 0. Without an index the id decides, and without both it continues the last call.
 func (d *Decoder) callFor(f *fragment) (*call, int) {
 	other := func(c *call) bool {
 		switch {
@@ -176,7 +175,7 @@ func (d *Decoder) callFor(f *fragment) (*call, int) {
 func (d *Decoder) newCall(f *fragment) *call {
 	c := &call{index: -1}
 	if f.hasIndex {
-		c.index = max(f.index, 0) // -1 is sent for a single call
+		c.index = max(f.index, 0) // some servers send -1 for a single call
 	}
 	c.id = f.id.String()
 	if d.ids == nil {
@@ -192,15 +191,15 @@ func (d *Decoder) newCall(f *fragment) *call {
 
 func (c *call) written() []byte { return jscan.AppendUnescaped(nil, c.args) }
 
-// finish settles name and arguments. A call without a name still is one: it is
+// finish sets the final name and arguments. A call without a name remains a call, which is
 // answered with an error.
 func (c *call) finish() {
 	c.name = cmp.Or(c.name, "unnamed")
 	c.parsed, c.invalid = llm.Arguments(c.written())
 }
 
-// appendRaw appends the call as it goes back to the provider. The arguments stay the
-// string the model wrote where that is JSON: servers parse them again.
+// appendRaw appends the call for the provider. The arguments stay the model's own text if that
+// is JSON, because servers parse it again.
 func (c *call) appendRaw(dst []byte) []byte {
 	dst = append(dst, `{"id":`...)
 	dst = jscan.AppendString(dst, c.id)
@@ -232,9 +231,8 @@ type detail struct {
 	grown      bool
 }
 
-// addDetails takes reasoning details. Fragments of one detail have the same type and
-// index and follow each other; their text is joined, the rest is taken where it was
-// not set.
+// addDetails adds reasoning details. Fragments of one detail are adjacent and have the same type
+// and index; their texts are concatenated, and other members are set once.
 func (d *Decoder) addDetails(list []byte, out []llm.Event) ([]llm.Event, error) {
 	if jscan.KindOf(list) != jscan.Array {
 		return out, nil
@@ -292,7 +290,7 @@ func (t *detail) appendRaw(dst []byte) []byte {
 	return jscan.AppendSpliced(dst, []byte("{}"), t.members.Edits()...)
 }
 
-// detailText lets the details speak where reasoning does not come as a plain string too.
+// detailText emits the text of details unless reasoning also comes as a plain string.
 func (d *Decoder) detailText(item []byte, out []llm.Event) []llm.Event {
 	if d.thinksIn != nil && d.thinksIn != &d.detailsSaid {
 		return out

@@ -1,12 +1,12 @@
-// Package openai speaks the OpenAI Chat Completions dialect: to OpenAI itself, to
-// OpenRouter, and to the many servers that are compatible with it (Ollama, vLLM and
-// others). They differ in what they take, which is what a Flavor says, and in how
-// closely they keep to the protocol; the decoder takes what is unambiguous.
+// Package openai is a client of the OpenAI Chat Completions API: of OpenAI itself, of
+// OpenRouter, and of compatible servers such as Ollama and vLLM. They differ in what they
+// accept, which the Flavor says, and in how closely they follow the protocol; the decoder
+// accepts everything that is unambiguous.
 //
-// The stream has no blocks, so the raw form of an answer is an array with one
-// message, the one that the deltas add up to: strings of the same name are joined,
-// annotations and unknown arrays are continued, tool calls are put together by index,
-// reasoning details by type and index, and anything else is kept as it came last.
+// The stream has no blocks, so the raw form of an answer is an array with one message, to
+// which the deltas add up: strings of the same name, annotations and unknown arrays are
+// concatenated, tool calls are merged by index and reasoning details by type and index, and
+// of anything else the last value counts.
 //
 // Nothing here is safe for concurrent use except Client.
 package openai
@@ -19,13 +19,13 @@ import (
 	"signalbox.dev/services/agent-runner/internal/llm"
 )
 
-// Flavor says whose server is spoken to.
+// Flavor is the kind of server.
 type Flavor uint8
 
 // The flavors.
 const (
-	OpenAI     Flavor = iota // api.openai.com: strict about what it takes
-	OpenRouter               // takes its reasoning details back
+	OpenAI     Flavor = iota // api.openai.com: refuses unknown members
+	OpenRouter               // accepts its reasoning details
 	Compatible               // anything else
 )
 
@@ -56,8 +56,8 @@ func New(cfg llm.Config, flavor Flavor) (*Client, error) {
 	return &Client{transport: t, flavor: flavor}, nil
 }
 
-// Stream sends the request and returns its answer, which the caller closes. The error
-// is an *llm.Error, or the cause of the end of ctx.
+// Stream sends the request and returns its answer, which the caller closes. The errors are
+// those of llm.Transport.Open.
 func (c *Client) Stream(ctx context.Context, req *llm.Request) (*llm.Stream, error) {
 	body, err := Build(req, c.flavor)
 	if err != nil {

@@ -19,7 +19,7 @@ type Decoder struct {
 	limits llm.Limits
 
 	id, model string
-	finish    string // finish_reason, empty until it came
+	finish    string // finish_reason; empty until it arrives
 	ended     bool
 
 	content, refusal, reasoning spoken
@@ -32,7 +32,7 @@ type Decoder struct {
 
 	ids      map[string]bool
 	sources  map[string]bool
-	thinksIn *spoken // where reasoning is read from: some servers send it twice
+	thinksIn *spoken // the member that reasoning is read from, because some servers send it twice
 	usage    llm.Usage
 	rawUsage []byte
 
@@ -44,12 +44,11 @@ type Decoder struct {
 // spoken is a string member that arrives in fragments.
 type spoken struct {
 	raw []byte
-	set bool // the member came, be it empty
+	set bool // the member has arrived; it may be empty
 	dec jscan.Decoder
 }
 
-// NewDecoder returns a decoder of one answer. seed makes the ids of calls that came
-// without one; see llm.Meta.
+// NewDecoder returns a decoder of one answer. seed is for generated call ids; see llm.Meta.
 func NewDecoder(flavor Flavor, seed string, limits llm.Limits) *Decoder {
 	return &Decoder{flavor: flavor, seed: seed, limits: limits.WithDefaults(), choicesKey: []byte("choices")}
 }
@@ -76,8 +75,8 @@ func (d *Decoder) Decode(ev sse.Event, out []llm.Event) ([]llm.Event, bool, erro
 	return out, false, err
 }
 
-// End implements llm.Decoder. Some servers leave out [DONE]; the finish reason then
-// has to have come.
+// End implements llm.Decoder. Some servers leave out [DONE]; the answer is then complete if it
+// has a finish reason.
 func (d *Decoder) End(out []llm.Event) ([]llm.Event, error) {
 	if d.finish == "" {
 		return out, llm.ErrTruncated
@@ -115,11 +114,11 @@ func (d *Decoder) flush(s *spoken, typ llm.EventType, out []llm.Event) []llm.Eve
 	return append(out, llm.Event{Type: typ, Text: s.dec.Finish(nil)})
 }
 
-// chunk takes one chat.completion.chunk, or what a server sends instead when it fails.
+// chunk decodes one chat.completion.chunk, or an error that a server sends instead.
 func (d *Decoder) chunk(data []byte, out []llm.Event) ([]llm.Event, error) {
 	r, key, ok := d.open(data)
-	failed := false // an error object stands beside, or in place of, the choices
-	plain := true   // nothing to act on before the choices
+	failed := false // the chunk has an error object, with or without choices
+	plain := true   // the members before the choices need no action
 	var usage []byte
 	var err error
 	for ; ok && err == nil; key, ok = r.Key() {
@@ -155,8 +154,8 @@ func (d *Decoder) chunk(data []byte, out []llm.Event) ([]llm.Event, error) {
 	return out, nil
 }
 
-// open enters a chunk and returns its first member. The chunks of a stream begin with
-// the same id, model and time: what was read once is not read again.
+// open enters a chunk and returns its first member. The chunks of a stream begin with the same
+// id, model and time, which it reads only once.
 func (d *Decoder) open(data []byte) (r jscan.Reader, key []byte, ok bool) {
 	if len(d.head) > 0 && bytes.HasPrefix(data, d.head) {
 		return jscan.Inside(data, len(d.head)), d.choicesKey, true
@@ -176,7 +175,7 @@ func setOnce(dst *string, r *jscan.Reader) {
 	}
 }
 
-// choices takes the first choice; others are not asked for.
+// choices decodes the first choice. Requests ask for only one.
 func (d *Decoder) choices(r *jscan.Reader, out []llm.Event) ([]llm.Event, error) {
 	if !r.Array() {
 		return out, nil
@@ -190,8 +189,7 @@ func (d *Decoder) choices(r *jscan.Reader, out []llm.Event) ([]llm.Event, error)
 	return out, err
 }
 
-// choice takes one choice. Its index usually comes first; where it does not, the rest
-// waits for it.
+// choice decodes one choice. If its index does not come first, the delta waits for it.
 func (d *Decoder) choice(r *jscan.Reader, out []llm.Event) ([]llm.Event, error) {
 	index, known := int64(0), false
 	var late []byte // a delta that came before the index
@@ -227,7 +225,7 @@ func (d *Decoder) choice(r *jscan.Reader, out []llm.Event) ([]llm.Event, error) 
 	return out, err
 }
 
-// delta is the hot path: one for each few characters of an answer.
+// delta is the hot path: it is called for every few characters of an answer.
 func (d *Decoder) delta(r *jscan.Reader, out []llm.Event) ([]llm.Event, error) {
 	if !r.Object() {
 		return out, nil
@@ -250,7 +248,7 @@ func (d *Decoder) delta(r *jscan.Reader, out []llm.Event) ([]llm.Event, error) {
 		case "annotations":
 			out = d.annotate(r.Skip(), out)
 		case "role", "function_call":
-			r.Skip() // the role is known, function calls were replaced by tool calls
+			r.Skip() // the role is known, and tool calls have replaced function calls
 		default:
 			if !d.more.Add(string(key), r.Skip()) {
 				err = llm.OverLimit("a delta has too many different members")
@@ -260,7 +258,7 @@ func (d *Decoder) delta(r *jscan.Reader, out []llm.Event) ([]llm.Event, error) {
 	return out, err
 }
 
-// say takes content: a string, or with some servers an array of text and thinking.
+// say decodes content: a string, or with some servers an array of text and thinking.
 func (d *Decoder) say(s *spoken, r *jscan.Reader, out []llm.Event) []llm.Event {
 	if r.Kind() != jscan.Array {
 		return d.speak(s, llm.TextDelta, r, out)
@@ -308,7 +306,7 @@ func (d *Decoder) speak(s *spoken, typ llm.EventType, r *jscan.Reader, out []llm
 	return d.emit(&s.dec, typ, 0, str, out)
 }
 
-// think takes reasoning. Where the same comes under two names, one of them speaks.
+// think decodes reasoning. If a server sends it under two names, only one counts.
 func (d *Decoder) think(s *spoken, r *jscan.Reader, out []llm.Event) []llm.Event {
 	str, ok := r.Str()
 	if !ok {
@@ -328,7 +326,7 @@ func (d *Decoder) think(s *spoken, r *jscan.Reader, out []llm.Event) []llm.Event
 func (d *Decoder) emit(dec *jscan.Decoder, typ llm.EventType, index int, s jscan.Str, out []llm.Event) []llm.Event {
 	text := s.Raw
 	if s.Escaped || dec.Held() {
-		// Several events can come of one chunk, so each has its own part of the buffer.
+		// One chunk can yield several events, so each has its own part of the buffer.
 		if len(out) == 0 {
 			d.scratch = d.scratch[:0]
 		}
@@ -342,7 +340,7 @@ func (d *Decoder) emit(dec *jscan.Decoder, typ llm.EventType, index int, s jscan
 	return append(out, llm.Event{Type: typ, Index: index, Text: text})
 }
 
-// annotate takes the pages an answer relies on.
+// annotate decodes the sources of an answer.
 func (d *Decoder) annotate(list []byte, out []llm.Event) []llm.Event {
 	if jscan.KindOf(list) != jscan.Array {
 		return out
@@ -369,8 +367,8 @@ func (d *Decoder) annotate(list []byte, out []llm.Event) []llm.Event {
 	return out
 }
 
-// count takes a usage object; the last one counts, because some servers send one with
-// every chunk.
+// count decodes a usage object. The last one counts, because some servers send one with every
+// chunk.
 func (d *Decoder) count(raw []byte) {
 	r := jscan.NewReader(raw)
 	if r.Kind() != jscan.Object {

@@ -11,7 +11,7 @@ import (
 // Response implements llm.Decoder. A partial answer leaves out the tool calls.
 func (d *Decoder) Response(partial bool) *llm.Response {
 	resp := &llm.Response{ID: d.id, Model: d.model, RawFinish: d.finish, Finish: d.finished(), Usage: d.usage}
-	resp.Estimated = d.finish == "" || d.rawUsage == nil // servers that count as they go are not at the end
+	resp.Estimated = d.finish == "" || d.rawUsage == nil // some servers report usage before the end
 	if d.rawUsage != nil {
 		resp.RawUsage = slices.Clone(d.rawUsage)
 	}
@@ -36,7 +36,7 @@ func (d *Decoder) Response(partial bool) *llm.Response {
 		}
 	}
 	resp.Content = content.JSON()
-	if !partial { // reasoning that was cut has no signature: a partial answer is converted
+	if !partial { // a partial answer is converted, because cut reasoning has no signature
 		resp.Raw = llm.Raw{Dialect: d.flavor.Dialect(), Blocks: d.rawMessage()}
 	}
 	return resp
@@ -50,7 +50,7 @@ func (d *Decoder) citations() []byte {
 	return append(out, "]}}"...)
 }
 
-// rawMessage returns the message that the deltas add up to, in an array.
+// rawMessage returns an array with the message to which the deltas add up.
 func (d *Decoder) rawMessage() []byte {
 	out := append([]byte(`[{"role":"assistant","content":`), "null"...)
 	if d.content.set && (len(d.content.raw) > 0 || len(d.calls) == 0) {
@@ -98,8 +98,8 @@ func (d *Decoder) rawMessage() []byte {
 	return append(out, "}]"...)
 }
 
-// finished maps the finish reason. Some servers say stop where they called tools, and
-// a refusal has its own member instead of a reason.
+// finished maps the finish reason. Some servers send stop with tool calls, and a refusal is a
+// separate member instead of a reason.
 func (d *Decoder) finished() llm.FinishReason {
 	switch d.finish {
 	case "stop", "end_turn", "eos":
