@@ -120,13 +120,14 @@ type answer struct {
 	route  profile.Route
 	echoes echoes // of the credential that the request was sent with
 	reason pool.Reason
+	denied bool   // the provider does not let the account do what the request asks for
+	told   bool   // the pool knows how it went
 	head   []byte // of a body that is not an event stream: what was read of it
 	relay  *relay // of an event stream
 }
 
-// attempt sends the request with the exchange's account and returns an answer
-// that is worth showing, or can still be thrown away. It sends again only what
-// was never sent.
+// attempt sends the request once with the exchange's account. It returns an answer that
+// can be shown or thrown away, or a refusal; the answer, if there is one, is closed then.
 func (x *exchange) attempt() (*answer, *refusal) {
 	u, route := x.target()
 	x.tally = usage.Tally{}
@@ -138,21 +139,15 @@ func (x *exchange) attempt() (*answer, *refusal) {
 		r = x.edit(route.Messages)
 	}
 	if r != nil {
-		x.unsent = true
-		x.report(pool.Caller, nil)
+		r.reason, r.unsent = pool.Caller, true
 		return nil, r
 	}
-	a, sent, err := x.send(u, route)
-	if err != nil && !sent && a.ctx.Err() == nil && !errors.Is(err, target.ErrAddress) {
-		a.close()
-		x.again(pool.Unreachable, x.p.cfg.Meter.Retried)
-		a, sent, err = x.send(u, route)
-	}
+	a, err := x.send(u, route)
 	if err != nil {
-		x.unsent = !sent
-		r := x.unreachable(a, err)
+		r := x.upstreamFailed(a.ctx, err)
+		r.unsent = errors.Is(err, h1.ErrNotSent)
 		a.close()
-		return nil, r
+		return a, r
 	}
 	return a.inspect()
 }
@@ -166,11 +161,10 @@ func (x *exchange) keyInQuery() *refusal {
 	return refused(http.StatusBadRequest, "bad_query", "the query holds a key or a token of your own, in "+name+": leave it out, the credential broker adds the account's", nil)
 }
 
-// send sends the request once. sent says whether a connection was there to send
-// it over. The answer is set, without a response, also when it fails.
-func (x *exchange) send(u *url.URL, route profile.Route) (a *answer, sent bool, err error) {
-	x.attempts++
-	a = &answer{x: x, url: u, route: route, echoes: newEchoes(x.account.Secret.Reveal())}
+// send sends the request. The answer is set, without a response, also when that fails.
+func (x *exchange) send(u *url.URL, route profile.Route) (*answer, error) {
+	x.past.attempts++
+	a := &answer{x: x, url: u, route: route, echoes: newEchoes(x.account.Secret.Reveal())}
 	a.ctx, a.cancel = context.WithCancelCause(x.ctx)
 	req := (&http.Request{Method: x.r.Method, URL: u, Host: u.Host, Header: x.header.Clone()}).WithContext(a.ctx)
 	x.putBody(req)
@@ -179,18 +173,15 @@ func (x *exchange) send(u *url.URL, route profile.Route) (a *answer, sent bool, 
 	if x.account.Own {
 		transport = x.p.cfg.Guarded
 	}
-	if x.attempts == 1 {
+	if x.past.attempts == 1 {
 		added := time.Since(x.began) - x.reading
 		x.p.metrics.of(x.label).added.Observe(added.Seconds())
 		x.p.cfg.Meter.Added(x.label, x.account.ID, added)
 	}
 	a.watch = newWatch(a.cancel, x.headerTime(route), &errHeaders)
+	var err error
 	a.res, err = transport.RoundTrip(req) //nolint:bodyclose // the answer's discard closes it
-	if err != nil {
-		a.watch.stop()
-		return a, !errors.Is(err, h1.ErrNotSent), err
-	}
-	return a, true, nil
+	return a, err
 }
 
 func (x *exchange) headerTime(route profile.Route) time.Duration {
@@ -203,20 +194,15 @@ func (x *exchange) headerTime(route profile.Route) time.Duration {
 	return route.Wait
 }
 
-// unreachable says why there is no answer.
-func (x *exchange) unreachable(a *answer, err error) *refusal {
-	if x.ctx.Err() != nil {
-		x.report(pool.Cancelled, nil)
-		return x.gone(err)
-	}
-	x.report(pool.Unreachable, nil)
-	return x.upstreamFailed(a.ctx, err)
-}
-
-// upstreamFailed is the refusal for a provider that failed before anything of its
-// answer was shown.
+// upstreamFailed is the refusal for an upstream request that failed before anything of
+// its answer was shown.
 func (x *exchange) upstreamFailed(ctx context.Context, err error) *refusal {
-	r := &refusal{Error: x.upstreamError(ctx, err), outcome: outcomeUnreachable, cause: err}
+	if x.ctx.Err() != nil {
+		r := x.gone(err)
+		r.reason = pool.Cancelled
+		return r
+	}
+	r := &refusal{Error: x.upstreamError(ctx, err), outcome: outcomeUnreachable, cause: err, reason: pool.Unreachable}
 	switch cause := context.Cause(ctx); {
 	case r.Status == http.StatusGatewayTimeout:
 		r.outcome, r.cause = outcomeTimeout, cause
@@ -258,23 +244,18 @@ func (a *answer) inspect() (*answer, *refusal) {
 	res := a.res
 	x := a.x
 	if r := a.redirected(); r != nil {
-		a.discard()
-		x.report(pool.Service, res)
-		return nil, r
+		return a.fail(r, pool.Service)
 	}
 	switch {
 	case res.StatusCode >= 400:
 		return a.readFailure()
 	case a.streams() && isEncoded(res):
 		// Nobody here could see whether it is whole.
-		a.discard()
-		x.report(pool.Service, res)
-		return nil, x.unusable("compressed, which was not asked for")
+		return a.fail(x.unusable("compressed, which was not asked for"), pool.Service)
 	case a.streams():
 		a.relay = newRelay(a)
 		if r := a.relay.gate(); r != nil {
-			a.discard()
-			return nil, r
+			return a.fail(r, r.reason)
 		}
 		return a, nil
 	}
@@ -334,9 +315,7 @@ func (a *answer) readFailure() (*answer, *refusal) {
 	a.watch.enter(min(errorBodyTime, x.p.cfg.Timers.Idle), &errIdle)
 	head, err := io.ReadAll(io.LimitReader(a.res.Body, maxErrorBody))
 	if err != nil && x.ctx.Err() != nil {
-		a.discard()
-		x.report(pool.Cancelled, a.res)
-		return nil, x.gone(err)
+		return a.fail(x.gone(err), pool.Cancelled)
 	}
 	// An error body that breaks off is still the provider's answer: what came of
 	// it goes on, and deliver meets the error again.
@@ -349,7 +328,7 @@ func (a *answer) readFailure() (*answer, *refusal) {
 	if a.reason == pool.Caller && a.res.StatusCode == http.StatusForbidden && x.account.Profile.Exhausted(a.res.Header) {
 		a.reason = pool.RateLimited // it is not said in the body everywhere
 	}
-	x.denied = a.reason == pool.QuotaExhausted && pool.Denied(f)
+	a.denied = a.reason == pool.QuotaExhausted && pool.Denied(f)
 	a.echoes.inText = true // all of it is an error
 	return a, nil
 }

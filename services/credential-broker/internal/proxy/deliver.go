@@ -88,7 +88,7 @@ func (x *exchange) deliver(a *answer) {
 		x.breakOff(err)
 		a.reason = x.broke(a.reason)
 	}
-	x.report(a.reason, a.res)
+	x.report(a.reason, false, a)
 }
 
 // copyPlain copies a body that is no event stream, without the credential. One of

@@ -4,7 +4,8 @@
 // # One request
 //
 //	admit     authenticate, check method and path, read the body once (request.go)
-//	attempt   pick an account, send, wait for headers (attempt.go)
+//	attempt   send with an account, wait for headers (attempt.go)
+//	retry     decide what follows: another attempt, or the end (retry.go)
 //	gate      hold the answer back until it means something (gate.go)
 //	deliver   status and headers, then the body to its end (deliver.go, relay.go)
 //

@@ -84,10 +84,10 @@ func (a *answer) translate() (*answer, *refusal) {
 	if isEncoded(a.res) {
 		return a.fail(x.unusable("compressed, which was not asked for"), pool.Service)
 	}
-	body, r, reason := a.hold(maxAnswer)
+	body, r := a.hold(maxAnswer)
 	switch {
 	case r != nil:
-		return a.fail(r, reason)
+		return a.fail(r, r.reason)
 	case len(body) > maxAnswer:
 		return a.fail(x.unusable(fmt.Sprintf("with more than %d MiB, so that the names of tools in it cannot be translated: ask for a stream", maxAnswer>>20)), pool.OK)
 	case len(body) > 0 && !json.Valid(body):
@@ -99,7 +99,7 @@ func (a *answer) translate() (*answer, *refusal) {
 // hold reads an answer up to its end, or to one byte over the limit. Room for it is taken
 // where request bodies are, but not of the workspace's share: what was asked for is paid
 // for.
-func (a *answer) hold(limit int64) ([]byte, *refusal, pool.Reason) {
+func (a *answer) hold(limit int64) ([]byte, *refusal) {
 	x, size := a.x, limit
 	x.bodySent()
 	if n := a.res.ContentLength; 0 <= n && n < size {
@@ -108,19 +108,17 @@ func (a *answer) hold(limit int64) ([]byte, *refusal, pool.Reason) {
 	ctx, cancel := context.WithTimeout(x.ctx, bodyQueue)
 	defer cancel()
 	if r := x.takeRoom(ctx, size); r != nil {
-		return nil, r, pool.Cancelled
+		r.reason = pool.Cancelled
+		return nil, r
 	}
 	x.held = size
 	body, err := readAll(io.LimitReader(a.res.Body, limit+1), func() { a.watch.enter(x.p.cfg.Timers.Idle, &errIdle) })
-	switch {
-	case err != nil && x.ctx.Err() != nil:
-		return nil, x.gone(err), pool.Cancelled
-	case err != nil:
-		return nil, x.upstreamFailed(a.ctx, err), pool.Unreachable
+	if err != nil {
+		return nil, x.upstreamFailed(a.ctx, err)
 	}
 	x.held = min(size, int64(len(body)))
 	x.p.bodies.Release(size - x.held)
-	return body, nil, pool.OK
+	return body, nil
 }
 
 // edited is an answer whose body is here, with edits made.
@@ -139,11 +137,11 @@ func (a *answer) edited(body []byte, edits transform.Edits) (*answer, *refusal) 
 	return a, nil
 }
 
-// fail throws the answer away and refuses the request for it.
+// fail throws the answer away and refuses the request, for a reason that the pool is told.
 func (a *answer) fail(r *refusal, reason pool.Reason) (*answer, *refusal) {
 	a.discard()
-	a.x.report(reason, a.res)
-	return nil, r
+	r.reason = reason
+	return a, r
 }
 
 // readAll is io.ReadAll that says when it reads.

@@ -67,16 +67,9 @@ type exchange struct {
 	edited edited      // for the account's profile
 	tally  usage.Tally // of this attempt
 
-	account  pool.Account
-	model    string // that is asked for; empty where the request does not say
-	tried    []id.Account
-	unsent   bool         // nothing was sent with the account
-	reported bool         // the pool has heard how it went with the account
-	renewed  id.Account   // that was sent to with another token
-	denied   bool         // the account may not do what is asked for
-	denials  []id.Account // accounts that may not
-	away     []string     // servers that could not be reached
-	attempts int
+	account pool.Account
+	model   string // that is asked for; empty where the request does not say
+	past    past
 
 	deadline time.Time // of writes, as last set
 	status   int       // that the caller was told
@@ -129,7 +122,7 @@ func (x *exchange) endSpan() {
 	if x.span.IsRecording() {
 		x.span.SetAttributes(
 			attribute.String("provider", x.provider), attribute.String("account", x.named()), attribute.String("outcome", x.outcome),
-			attribute.Int("http.response.status_code", x.status), attribute.Int("attempts", x.attempts))
+			attribute.Int("http.response.status_code", x.status), attribute.Int("attempts", x.past.attempts))
 		if x.broken {
 			x.span.SetStatus(codes.Error, x.outcome)
 		}
@@ -148,7 +141,7 @@ func (x *exchange) log() {
 	}
 	attrs := []slog.Attr{
 		slog.String("provider", x.provider), slog.String("account", x.named()), slog.String("outcome", x.outcome),
-		slog.Int("status", x.status), slog.Int("attempts", x.attempts), slog.Duration("took", time.Since(x.began)),
+		slog.Int("status", x.status), slog.Int("attempts", x.past.attempts), slog.Duration("took", time.Since(x.began)),
 	}
 	if !id.IsZero(x.actor.Workspace) {
 		attrs = append(attrs, slog.String("workspace", x.actor.Workspace.String()))
@@ -165,80 +158,17 @@ func (x *exchange) serve() {
 		x.refuse(r)
 		return
 	}
-	account, err := x.choose()
-	if err != nil {
+	var err error
+	if x.account, err = x.choose(); err != nil {
 		x.refuse(x.noAccount(err))
 		return
 	}
 	for {
-		x.account = account
 		a, r := x.attempt()
-		if r != nil {
-			if next, ok := x.elsewhere(r); ok {
-				account = next
-				continue
-			}
-			x.refuse(r)
+		if !x.settle(a, r) {
 			return
 		}
-		if a.reason == pool.AuthFailed && x.renewed != x.account.ID {
-			// An access token that was renewed or withdrawn meanwhile: once more with
-			// another one, which costs the account nothing.
-			if next, ok := x.account.Renewed(x.ctx); ok {
-				x.renewed = x.account.ID
-				x.again(a.reason, x.p.cfg.Meter.Retried)
-				a.discard()
-				account = next
-				continue
-			}
-		}
-		if a.reason.Switch() {
-			// The pool hears of it before it chooses again. The answer is kept until it
-			// is known that somebody else can try.
-			x.report(a.reason, a.res)
-			if x.denied {
-				x.denials = append(x.denials, x.account.ID)
-			}
-			if len(x.denials) >= maxDenials {
-				x.deliver(a)
-				return
-			}
-			next, err := x.choose()
-			if e, ok := errors.AsType[*pool.Exhausted](err); ok {
-				if e.Members > 1 && (!x.denied || len(x.denials) < 2) {
-					// Not the last one's answer: another account may be back before it. But what
-					// two say that they may not do is the request's own fault.
-					a.discard()
-					x.refuse(x.exhausted(e))
-					return
-				}
-				a.sayWhen(e.Back)
-			}
-			if err == nil {
-				x.again(a.reason, x.p.cfg.Meter.Switched)
-				a.discard()
-				account = next
-				continue
-			}
-		}
-		x.deliver(a)
-		return
 	}
-}
-
-// elsewhere returns an account at another server, where the one that was asked could not be
-// reached.
-func (x *exchange) elsewhere(r *refusal) (pool.Account, bool) {
-	if !x.unsent || r.outcome != outcomeUnreachable || r.final || !x.account.Elsewhere() {
-		return pool.Account{}, false
-	}
-	x.away = append(x.away, x.account.Server())
-	next, err := x.choose()
-	if err != nil {
-		return pool.Account{}, false
-	}
-	x.again(pool.Unreachable, x.p.cfg.Meter.Switched)
-	return next, true
 }
 
 // admit lets a request in or says why not.
@@ -329,24 +259,8 @@ func (x *exchange) shutdown() *refusal {
 	return r
 }
 
-// maxDenials is how many accounts may refuse a request because they may not do what it asks
-// for: when so many say the same, no more are asked.
-const maxDenials = 5
-
 // maxModel bounds the name of a model that the pool is told.
 const maxModel = 128
-
-// choose asks the pool for an account that was not tried.
-func (x *exchange) choose() (pool.Account, error) {
-	a, err := x.p.cfg.Pool.Select(x.ctx, pool.Request{Actor: x.actor, Provider: x.provider, Address: x.r.RemoteAddr, Model: x.model, Tried: x.tried, Denied: x.denials, Away: x.away})
-	if err != nil {
-		return pool.Account{}, err
-	}
-	x.tried = append(x.tried, a.ID)
-	x.reported, x.unsent, x.denied = false, false, false
-	x.dialect, x.label = a.Profile.Dialect, x.p.cfg.Profiles.Label(x.provider)
-	return a, nil
-}
 
 func (x *exchange) noAccount(err error) *refusal {
 	switch {
@@ -455,39 +369,6 @@ func (x *exchange) refuse(r *refusal) {
 	x.extendDeadline()
 	x.w.WriteHeader(r.Status)
 	_, _ = x.w.Write(body) // the caller went away: nobody to tell
-}
-
-// report tells the pool how an attempt went, once.
-func (x *exchange) report(reason pool.Reason, res *http.Response) {
-	if x.reported {
-		return
-	}
-	x.reported = true
-	out := pool.Outcome{Reason: reason, Unsent: x.unsent, Denied: x.denied}
-	if res != nil {
-		out.Status, out.RetryAfter = res.StatusCode, pool.RetryAfter(res.Header, time.Now())
-		// Time heals these. What another status says is missing, such as money, does not
-		// come back when a quota does.
-		if out.RetryAfter == 0 && (reason == pool.RateLimited || reason == pool.QuotaExhausted && res.StatusCode == http.StatusTooManyRequests) {
-			out.RetryAfter = x.account.Profile.Reset(res.Header, time.Now())
-		}
-		if reason == pool.OK {
-			out.Ends = x.account.Profile.Lapses(res.Header, time.Now())
-		}
-	}
-	if out.RetryAfter > 0 {
-		out.Raw = pool.RawWait(res.Header, x.scrub)
-	}
-	out.Model, out.Tokens = x.model, x.tally.Sum()
-	// The pool shall hear of it although the caller has gone.
-	x.p.cfg.Pool.Report(context.WithoutCancel(x.ctx), x.account, out)
-}
-
-// again counts and logs that the request is sent again: with the same account, or with
-// another one.
-func (x *exchange) again(reason pool.Reason, count func(provider string, account id.Account, reason pool.Reason)) {
-	count(x.label, x.account.ID, reason)
-	x.p.cfg.Log.InfoContext(x.ctx, "answer thrown away for another attempt", "provider", x.provider, "account", x.account.ID, "reason", string(reason))
 }
 
 // write sends bytes to the caller, at once.

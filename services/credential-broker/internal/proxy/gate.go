@@ -88,11 +88,6 @@ func (r *relay) neverBegan(err error) *refusal {
 		}
 		err = io.ErrUnexpectedEOF
 	}
-	if x.ctx.Err() != nil {
-		x.report(pool.Cancelled, r.a.res)
-		return x.gone(err)
-	}
-	x.report(pool.Unreachable, r.a.res)
 	return x.upstreamFailed(r.a.ctx, err)
 }
 

@@ -104,9 +104,9 @@ const maxLinked = 1 << 20
 // relink leads the caller through the proxy where an answer has URLs that its client
 // follows. A larger one stays as it is.
 func (a *answer) relink() (*answer, *refusal) {
-	body, r, reason := a.hold(maxLinked)
+	body, r := a.hold(maxLinked)
 	if r != nil {
-		return a.fail(r, reason)
+		return a.fail(r, r.reason)
 	}
 	if len(body) > maxLinked {
 		a.head = body

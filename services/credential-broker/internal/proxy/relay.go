@@ -101,7 +101,7 @@ func (r *relay) run() {
 	} else if r.met&failure != 0 && r.met&terminal == 0 {
 		x.outcome = outcomeServerError
 	}
-	x.report(reason, r.a.res)
+	x.report(reason, false, r.a)
 }
 
 // copy is the copy loop: judge the whole events in the buffer, write them with
@@ -185,7 +185,7 @@ func (r *relay) judge(ev event, early bool) verdict {
 func (r *relay) blame(ev event) {
 	f, _ := dialect.Read(ev.data)
 	r.a.reason = pool.ClassifyEvent(f)
-	r.a.x.denied = r.a.reason == pool.QuotaExhausted && pool.Denied(f)
+	r.a.denied = r.a.reason == pool.QuotaExhausted && pool.Denied(f)
 }
 
 // kept are the members of an overlong event that say what it means and what it counts.

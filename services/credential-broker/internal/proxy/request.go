@@ -17,6 +17,7 @@ import (
 
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/services/credential-broker/internal/dialect"
+	"signalbox.dev/services/credential-broker/internal/pool"
 )
 
 // refusal is an error of our own for the caller.
@@ -26,6 +27,8 @@ type refusal struct {
 	final   bool          // the same request would only be refused again
 	wait    time.Duration // Retry-After
 	cause   error         // for logs
+	reason  pool.Reason   // what the pool is told of the account; empty if none was chosen
+	unsent  bool          // nothing of the request was sent with the account
 }
 
 // Outcomes of requests, as metrics name them.
