@@ -9,7 +9,7 @@
 // accounts again, within a second.
 //
 // The rooms: proxy forwards one request and decides what may still be retried;
-// h1 carries it to the provider, over connections that sock makes cheap; pool
+// upstream carries it to the provider, over connections that sock makes cheap; pool
 // chooses the account; profile knows how requests of a credential look, as data;
 // transform edits bodies where a profile wants it, and scan finds the places; usage
 // reads what an answer took, and meter counts what accounts do; oauth keeps alive what somebody signed in to; dialect
@@ -52,12 +52,12 @@ import (
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/price"
 	"signalbox.dev/pkg/process"
-	"signalbox.dev/services/credential-broker/internal/h1"
 	"signalbox.dev/services/credential-broker/internal/meter"
 	"signalbox.dev/services/credential-broker/internal/pool"
 	"signalbox.dev/services/credential-broker/internal/profile"
 	"signalbox.dev/services/credential-broker/internal/proxy"
 	"signalbox.dev/services/credential-broker/internal/sock"
+	"signalbox.dev/services/credential-broker/internal/upstream"
 	"signalbox.dev/services/credential-broker/migrations"
 )
 
@@ -101,7 +101,7 @@ type Service struct {
 	accounts   *Accounts
 	pool       *pool.Set
 	proxy      *proxy.Proxy
-	transports []*h1.Transport
+	transports []*upstream.Transport
 	handler    http.Handler
 }
 
@@ -143,8 +143,8 @@ func (s *Service) wire(profiles *profile.Set) error {
 	if s.pool, err = newPool(cfg, deps, s.accounts, counts); err != nil {
 		return err
 	}
-	open, guarded := h1.New(h1.Config{}), h1.New(h1.Config{Control: s.accounts.policy.Control})
-	s.transports = []*h1.Transport{open, guarded}
+	open, guarded := upstream.New(upstream.Config{}), upstream.New(upstream.Config{Control: s.accounts.policy.Control})
+	s.transports = []*upstream.Transport{open, guarded}
 	s.proxy, err = proxy.New(proxy.Config{
 		Pool: s.pool, Profiles: profiles, Verifier: deps.Verifier, Open: open, Guarded: guarded,
 		Timers: cfg.timers(), Limits: proxy.Limits{Requests: cfg.MaxRequests, Bodies: cfg.MaxBodies},

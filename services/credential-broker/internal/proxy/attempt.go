@@ -18,10 +18,10 @@ import (
 	"time"
 
 	"signalbox.dev/services/credential-broker/internal/dialect"
-	"signalbox.dev/services/credential-broker/internal/h1"
 	"signalbox.dev/services/credential-broker/internal/pool"
 	"signalbox.dev/services/credential-broker/internal/profile"
 	"signalbox.dev/services/credential-broker/internal/target"
+	"signalbox.dev/services/credential-broker/internal/upstream"
 	"signalbox.dev/services/credential-broker/internal/usage"
 )
 
@@ -145,7 +145,7 @@ func (x *exchange) attempt() (*answer, *refusal) {
 	a, err := x.send(u, route)
 	if err != nil {
 		r := x.upstreamFailed(a.ctx, err)
-		r.unsent = errors.Is(err, h1.ErrNotSent)
+		r.unsent = errors.Is(err, upstream.ErrNotSent)
 		a.close()
 		return a, r
 	}

@@ -19,10 +19,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"signalbox.dev/services/credential-broker/internal/h1"
 	"signalbox.dev/services/credential-broker/internal/pool"
 	"signalbox.dev/services/credential-broker/internal/proxy"
 	"signalbox.dev/services/credential-broker/internal/target"
+	"signalbox.dev/services/credential-broker/internal/upstream"
 )
 
 // A request that was never sent is sent once more, on the same account.
@@ -30,7 +30,7 @@ func TestConnectRefused(t *testing.T) {
 	t.Parallel()
 	var dials atomic.Int32
 	refuse := 0
-	transport := h1.New(h1.Config{Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+	transport := upstream.New(upstream.Config{Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
 		if n := dials.Add(1); int(n) <= refuse {
 			addr = "127.0.0.1:1"
 		}
@@ -114,7 +114,7 @@ func TestTLSUpstream(t *testing.T) {
 	t.Cleanup(up.Close)
 	roots := x509.NewCertPool()
 	roots.AddCert(up.Certificate())
-	transport := h1.New(h1.Config{TLS: &tls.Config{RootCAs: roots}})
+	transport := upstream.New(upstream.Config{TLS: &tls.Config{RootCAs: roots}})
 	t.Cleanup(transport.CloseIdleConnections)
 	r := newRig(t, &loopback{}, func(c *proxy.Config) { c.Open = transport })
 	r.pool.all = []pool.Account{r.account("anthropic", up.URL, "sk-"+canary)}
@@ -156,7 +156,7 @@ func TestTLSFailure(t *testing.T) {
 // where a name resolves to it.
 func TestGuardedAddress(t *testing.T) {
 	t.Parallel()
-	guarded := h1.New(h1.Config{Control: target.Policy{}.Control})
+	guarded := upstream.New(upstream.Config{Control: target.Policy{}.Control})
 	t.Cleanup(guarded.CloseIdleConnections)
 	r := newRig(t, &loopback{}, func(c *proxy.Config) { c.Guarded = guarded })
 	r.upstream("anthropic", stream(goodAnswer))
@@ -257,7 +257,7 @@ func (r *rig) measured() map[string]float64 {
 func TestWhyUnreachable(t *testing.T) {
 	t.Parallel()
 	var refused error
-	transport := h1.New(h1.Config{Dial: func(context.Context, string, string) (net.Conn, error) { return nil, refused }})
+	transport := upstream.New(upstream.Config{Dial: func(context.Context, string, string) (net.Conn, error) { return nil, refused }})
 	t.Cleanup(transport.CloseIdleConnections)
 	r := newRig(t, &loopback{}, func(c *proxy.Config) { c.Open, c.Guarded = transport, transport })
 	dial := func(err error) error { return &net.OpError{Op: "dial", Net: "tcp", Err: err} }

@@ -21,11 +21,11 @@ import (
 
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
-	"signalbox.dev/services/credential-broker/internal/h1"
 	"signalbox.dev/services/credential-broker/internal/pool"
 	"signalbox.dev/services/credential-broker/internal/profile"
 	"signalbox.dev/services/credential-broker/internal/proxy"
 	"signalbox.dev/services/credential-broker/internal/sock"
+	"signalbox.dev/services/credential-broker/internal/upstream"
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
@@ -236,7 +236,7 @@ func newRig(t testing.TB, n network, change func(*proxy.Config)) *rig {
 			Run: id.New[id.Run](), Session: id.New[id.Session](),
 		},
 	}
-	transport := h1.New(h1.Config{Dial: n.dial})
+	transport := upstream.New(upstream.Config{Dial: n.dial})
 	cfg := proxy.Config{
 		Pool: r.pool, Profiles: profiles, Verifier: verifier, Open: transport, Guarded: transport,
 		Metrics: r.metrics, Log: slog.New(slog.NewJSONHandler(r.logs, &slog.HandlerOptions{Level: slog.LevelDebug})),

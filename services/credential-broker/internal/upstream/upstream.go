@@ -1,4 +1,4 @@
-// Package h1 is an HTTP/1.1 client for long answers: one request, one connection,
+// Package upstream is an HTTP/1.1 client for long answers: one request, one connection,
 // one goroutine.
 //
 // The goroutine that asks writes the request, reads the answer's head and then its
@@ -21,7 +21,7 @@
 // is used again: one that the server has closed meanwhile, or said something on, is
 // not. Everything else closes it. What was cancelled is
 // closed by the context's own goroutine, whatever the exchange is waiting for.
-package h1
+package upstream
 
 import (
 	"bufio"

@@ -1,4 +1,4 @@
-package h1_test
+package upstream_test
 
 import (
 	"bufio"
@@ -21,7 +21,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"signalbox.dev/services/credential-broker/internal/h1"
+	"signalbox.dev/services/credential-broker/internal/upstream"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -48,9 +48,9 @@ func (s *server) count(_ net.Conn, state http.ConnState) {
 	}
 }
 
-func transport(t *testing.T, cfg h1.Config) *h1.Transport {
+func transport(t *testing.T, cfg upstream.Config) *upstream.Transport {
 	t.Helper()
-	tr := h1.New(cfg)
+	tr := upstream.New(cfg)
 	t.Cleanup(tr.CloseIdleConnections)
 	return tr
 }
@@ -69,7 +69,7 @@ func ask(ctx context.Context, t *testing.T, method, url, body string) *http.Requ
 }
 
 // got sends a request and returns the answer in one line: its status, body and end.
-func got(tr *h1.Transport, req *http.Request) string {
+func got(tr *upstream.Transport, req *http.Request) string {
 	res, err := tr.RoundTrip(req)
 	if err != nil {
 		return fmt.Sprint("error: ", err)
@@ -86,7 +86,7 @@ func TestRequests(t *testing.T) {
 		b, _ := io.ReadAll(r.Body)
 		fmt.Fprintf(w, "%s %s %s %d %q %d", r.Method, r.RequestURI, r.Host, r.ContentLength, r.Header["X-Two"], len(b))
 	})
-	tr := transport(t, h1.Config{})
+	tr := transport(t, upstream.Config{})
 	host := strings.TrimPrefix(s.URL, "http://")
 	for _, tt := range []struct{ method, path, body, want string }{
 		{"POST", "/v1/a%2Fb?x=1&y=%20", "hello", `POST /v1/a%2Fb?x=1&y=%20 ` + host + ` 5 [\"1\" \"2\"] 5`},
@@ -115,7 +115,7 @@ func TestRequests(t *testing.T) {
 func TestClosedWhileIdle(t *testing.T) {
 	t.Parallel()
 	s := serve(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
-	tr := transport(t, h1.Config{})
+	tr := transport(t, upstream.Config{})
 	for i := range 3 {
 		if g := got(tr, ask(t.Context(), t, "POST", s.URL, "x")); g != `200 "" <nil>` {
 			t.Fatalf("request %d: %s", i, g)
@@ -144,7 +144,7 @@ func TestNotTwice(t *testing.T) {
 					panic(http.ErrAbortHandler)
 				}
 			})
-			tr := transport(t, h1.Config{})
+			tr := transport(t, upstream.Config{})
 			if g := got(tr, ask(t.Context(), t, "GET", s.URL, "")); g != `200 "" <nil>` {
 				t.Fatal(g)
 			}
@@ -172,7 +172,7 @@ func TestEarlyAnswer(t *testing.T) {
 				}
 				<-over
 			})
-			tr := transport(t, h1.Config{})
+			tr := transport(t, upstream.Config{})
 			if g := got(tr, ask(t.Context(), t, "POST", url, strings.Repeat("x", 16<<20))); g != `413 "big" <nil>` {
 				t.Errorf("got %s", g)
 			}
@@ -241,7 +241,7 @@ func TestAnswers(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			url := raw(t, func(c net.Conn, _ *bufio.Reader) { _, _ = io.WriteString(c, tt.answer) })
-			if g := got(transport(t, h1.Config{}), ask(t.Context(), t, "GET", url, "")); g != tt.want {
+			if g := got(transport(t, upstream.Config{}), ask(t.Context(), t, "GET", url, "")); g != tt.want {
 				t.Errorf("got %s, want %s", g, tt.want)
 			}
 		})
@@ -275,7 +275,7 @@ func TestNotKept(t *testing.T) {
 			t.Run(tt.name+" over "+scheme, func(t *testing.T) {
 				t.Parallel()
 				var conns atomic.Int32
-				cfg := h1.Config{}
+				cfg := upstream.Config{}
 				url := raw(t, func(c net.Conn, r *bufio.Reader) {
 					conns.Add(1)
 					_, _ = io.WriteString(c, strings.Join(tt.answer, ""))
@@ -322,7 +322,7 @@ func TestNotKept(t *testing.T) {
 }
 
 // rawTLS is raw over TLS. What is written goes out at once, or is held.
-func rawTLS(t testing.TB, h func(*tls.Conn, *together, *bufio.Reader)) (url string, cfg h1.Config) {
+func rawTLS(t testing.TB, h func(*tls.Conn, *together, *bufio.Reader)) (url string, cfg upstream.Config) {
 	t.Helper()
 	s := httptest.NewUnstartedServer(http.NotFoundHandler())
 	s.StartTLS() // for its certificate
@@ -359,7 +359,7 @@ func rawTLS(t testing.TB, h func(*tls.Conn, *together, *bufio.Reader)) (url stri
 		_ = l.Close()
 		<-done
 	})
-	return "https://" + l.Addr().String(), h1.Config{TLS: &tls.Config{RootCAs: roots}}
+	return "https://" + l.Addr().String(), upstream.Config{TLS: &tls.Config{RootCAs: roots}}
 }
 
 // together holds what is written, so that it can be sent at once.
@@ -404,7 +404,7 @@ func TestCancel(t *testing.T) {
 				_, _ = io.Copy(io.Discard, r)
 				close(closed)
 			})
-			g := got(transport(t, h1.Config{}), ask(ctx, t, "POST", url, tt.body))
+			g := got(transport(t, upstream.Config{}), ask(ctx, t, "POST", url, tt.body))
 			if g != tt.want && (tt.answer == "" || g != "error: stop was pressed") {
 				t.Errorf("got %s, want %s", g, tt.want)
 			}
@@ -414,14 +414,14 @@ func TestCancel(t *testing.T) {
 	t.Run("while dialling", func(t *testing.T) {
 		t.Parallel()
 		ctx, cancel := context.WithCancelCause(t.Context())
-		tr := h1.New(h1.Config{Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		tr := upstream.New(upstream.Config{Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			cancel(why)
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}})
 		_, err := tr.RoundTrip(ask(ctx, t, "GET", "http://127.0.0.1:1", "")) //nolint:bodyclose // there is none
-		if !errors.Is(err, why) || !errors.Is(err, h1.ErrNotSent) {
-			t.Errorf("RoundTrip = %v, want %v and %v", err, why, h1.ErrNotSent)
+		if !errors.Is(err, why) || !errors.Is(err, upstream.ErrNotSent) {
+			t.Errorf("RoundTrip = %v, want %v and %v", err, why, upstream.ErrNotSent)
 		}
 	})
 }
@@ -440,7 +440,7 @@ func TestTLS(t *testing.T) {
 	t.Cleanup(s.Close)
 	roots := x509.NewCertPool()
 	roots.AddCert(s.Certificate())
-	tr := transport(t, h1.Config{TLS: &tls.Config{RootCAs: roots}})
+	tr := transport(t, upstream.Config{TLS: &tls.Config{RootCAs: roots}})
 	for range 2 {
 		if g := got(tr, ask(t.Context(), t, "POST", s.URL, "x")); g != `200 "HTTP/1.1" <nil>` {
 			t.Errorf("got %s", g)
@@ -449,8 +449,8 @@ func TestTLS(t *testing.T) {
 	if n := s.conns.Load(); n != 1 {
 		t.Errorf("%d connections were made for requests one after the other, want 1", n)
 	}
-	_, err := transport(t, h1.Config{}).RoundTrip(ask(t.Context(), t, "POST", s.URL, "x")) //nolint:bodyclose // there is none
-	if !errors.Is(err, h1.ErrNotSent) || !strings.Contains(err.Error(), "certificate") {
+	_, err := transport(t, upstream.Config{}).RoundTrip(ask(t.Context(), t, "POST", s.URL, "x")) //nolint:bodyclose // there is none
+	if !errors.Is(err, upstream.ErrNotSent) || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("with a certificate that nobody trusts: %v", err)
 	}
 }
@@ -459,7 +459,7 @@ func TestTLS(t *testing.T) {
 // not tell the value, which may be a secret.
 func TestHead(t *testing.T) {
 	t.Parallel()
-	tr := h1.New(h1.Config{Dial: func(context.Context, string, string) (net.Conn, error) {
+	tr := upstream.New(upstream.Config{Dial: func(context.Context, string, string) (net.Conn, error) {
 		here, there := net.Pipe()
 		go func() {
 			b, _ := io.ReadAll(there)
@@ -494,7 +494,7 @@ func TestIdle(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var open atomic.Int32
-		tr := h1.New(h1.Config{Dial: func(context.Context, string, string) (net.Conn, error) {
+		tr := upstream.New(upstream.Config{Dial: func(context.Context, string, string) (net.Conn, error) {
 			here, there := net.Pipe()
 			open.Add(1)
 			go func() {
@@ -550,7 +550,7 @@ func FuzzAnswer(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, answer []byte) {
 		dials := 0
-		tr := h1.New(h1.Config{Dial: func(context.Context, string, string) (net.Conn, error) {
+		tr := upstream.New(upstream.Config{Dial: func(context.Context, string, string) (net.Conn, error) {
 			dials++
 			first := dials == 1
 			here, there := net.Pipe()
@@ -587,7 +587,7 @@ func BenchmarkFirstByte(b *testing.B) {
 	roots := x509.NewCertPool()
 	roots.AddCert(secure.Certificate())
 	trust := &tls.Config{RootCAs: roots}
-	ours, theirs := h1.New(h1.Config{TLS: trust}), &http.Transport{DisableCompression: true, TLSClientConfig: trust}
+	ours, theirs := upstream.New(upstream.Config{TLS: trust}), &http.Transport{DisableCompression: true, TLSClientConfig: trust}
 	defer ours.CloseIdleConnections()
 	defer theirs.CloseIdleConnections()
 	payload := bytes.Repeat([]byte("x"), 4<<10)
@@ -595,7 +595,7 @@ func BenchmarkFirstByte(b *testing.B) {
 		name string
 		url  string
 		rt   http.RoundTripper
-	}{{"h1", plain.URL, ours}, {"nethttp", plain.URL, theirs}, {"h1 tls", secure.URL, ours}, {"nethttp tls", secure.URL, theirs}} {
+	}{{"upstream", plain.URL, ours}, {"nethttp", plain.URL, theirs}, {"upstream tls", secure.URL, ours}, {"nethttp tls", secure.URL, theirs}} {
 		b.Run(tt.name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
