@@ -5,6 +5,8 @@ package main
 
 import (
 	"context"
+	"io"
+	"log"
 	"os"
 	"runtime"
 
@@ -19,6 +21,9 @@ import (
 
 func main() {
 	var cfg credentialbroker.Config
+	// Everything here logs by slog. net/http alone uses the standard logger, also for bytes
+	// that a provider sent unasked, which may be a secret.
+	log.SetOutput(io.Discard)
 	os.Exit(service.Command{
 		Name:       subject.CredentialBroker,
 		About:      "holds every secret and forwards requests to providers",

@@ -12,7 +12,10 @@
 // what, connections stay as they are. So do those that are not TCP.
 package sock
 
-import "net"
+import (
+	"net"
+	"syscall"
+)
 
 // Wrap returns c, quicker where that can be. Reading and writing may go on at the
 // same time, each from one goroutine at a time or from several.
@@ -38,14 +41,11 @@ func (l listener) Accept() (net.Conn, error) {
 }
 
 // Alive reports whether an idle connection can still be used: the other side has
-// neither closed it nor said anything. It does not wait. Of what is not TCP it
-// knows nothing and reports true.
+// neither closed it nor said anything. It does not wait, also while another goroutine
+// reads. It reports true of what is not TCP.
 func Alive(c net.Conn) bool {
-	switch c := c.(type) {
-	case interface{ alive() bool }:
-		return c.alive()
-	case *net.TCPConn:
-		return alive(c)
+	if raw, ok := c.(syscall.Conn); ok {
+		return alive(raw)
 	}
 	return true
 }

@@ -29,7 +29,6 @@ type conn struct {
 // transfer is one read or write under way.
 type transfer struct {
 	b     []byte
-	flags int
 	n     int
 	errno syscall.Errno
 }
@@ -83,17 +82,6 @@ func (c *conn) Write(b []byte) (int, error) {
 	return n, nil
 }
 
-// alive looks without taking anything.
-func (c *conn) alive() bool {
-	c.reading.Lock()
-	defer c.reading.Unlock()
-	var b [1]byte
-	c.in = transfer{b: b[:], flags: syscall.MSG_PEEK | syscall.MSG_DONTWAIT}
-	err := c.raw.Read(c.read)
-	c.in.b = nil
-	return err == nil && c.in.errno == syscall.EAGAIN
-}
-
 // ReadFrom implements io.ReaderFrom: the embedded connection's would go past Write.
 func (c *conn) ReadFrom(r io.Reader) (int64, error) { return io.Copy(struct{ io.Writer }{c}, r) }
 
@@ -104,18 +92,14 @@ func (c *conn) WriteTo(w io.Writer) (int64, error) { return io.Copy(w, struct{ i
 // be waited for.
 func (t *transfer) receive(fd uintptr) bool {
 	for {
-		n, _, errno := syscall.RawSyscall6(syscall.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(&t.b[0])), uintptr(len(t.b)), uintptr(t.flags), 0, 0)
+		n, _, errno := syscall.RawSyscall6(syscall.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(&t.b[0])), uintptr(len(t.b)), 0, 0, 0)
 		switch errno {
 		case 0:
 			t.n = int(n)
 			return true
 		case syscall.EINTR:
 		case syscall.EAGAIN:
-			if t.flags&syscall.MSG_DONTWAIT == 0 {
-				return false
-			}
-			t.errno = errno
-			return true
+			return false
 		default:
 			t.errno = errno
 			return true

@@ -1,42 +1,35 @@
-// Package upstream is an HTTP/1.1 client for long answers: one request, one connection,
-// one goroutine.
+// Package upstream is the HTTP client for providers: net/http's Transport with the
+// settings that the egress needs, and stricter in three ways.
 //
-// The goroutine that asks writes the request, reads the answer's head and then its
-// body, on the socket itself: nothing is handed to another goroutine on the way,
-// which for the first byte of a stream takes longer than all the rest. Only a
-// request too long for the sockets' buffers is written by a goroutine of its own,
-// since its answer may come, and have to be read, before it is written; the end of
-// the body waits for it. The answer's parsing is net/http's.
+// A kept connection is checked before it is used again. One that the provider has closed
+// meanwhile is not used, so that a POST is not lost to it. One on which the provider has
+// sent more than its answer is not used either, also if that is buffered here already:
+// otherwise it would pass for the answer to the next request, which is another caller's.
 //
-// HTTP/2 is not offered. On a connection of its own a stream is not held up by the
-// loss of another's packet, does not end with everybody else's when a server closes
-// a connection, and its cancellation closes the socket, which no provider can
-// overlook.
+// A request is not sent again once any of it was sent, except GET and HEAD. An
+// Idempotency-Key does not change that: net/http would repeat such a request.
 //
-// # Connections
+// When the request's context ends, errors are its cause.
 //
-// A connection belongs to one exchange from take until the body has been read to
-// its end or was closed. Read to its end, and with nothing left over of what came, it
-// goes back to the idle ones, the last used first in line, and is looked at before it
-// is used again: one that the server has closed meanwhile, or said something on, is
-// not. Everything else closes it. What was cancelled is
-// closed by the context's own goroutine, whatever the exchange is waiting for.
+// HTTP/2 is not offered. With a connection for each stream, lost packets and closed
+// connections affect one stream only, and cancelling a stream closes its connection, which
+// no provider can overlook. No redirect is followed, no compression asked for, no proxy
+// taken from the environment.
 package upstream
 
 import (
-	"bufio"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"net"
 	"net/http"
-	"net/url"
-	"sync"
+	"net/http/httptrace"
+	"strings"
 	"syscall"
 	"time"
-
-	"signalbox.dev/services/credential-broker/internal/sock"
 )
 
 const (
@@ -45,17 +38,18 @@ const (
 	idleTimeout = 90 * time.Second
 	idlePerHost = 256
 	idleTotal   = 1024
-	readBuffer  = 16 << 10
-	tlsSessions = 256 // hosts whose last session is resumed
+	bufferSize  = 16 << 10
+	maxHead     = 256 << 10 // bytes of a response's head
+	tlsSessions = 256       // hosts whose last session is resumed
 )
 
-// ErrNotSent is in the chain of errors before which nothing of a request was sent:
-// there was no connection.
+// ErrNotSent is in the chain of an error if no connection could be made, so that nothing
+// of the request was sent.
 var ErrNotSent = errors.New("no connection")
 
-// Config says how connections are made. The zero value dials whatever is asked for.
+// Config says how connections are made. The zero value connects to any address.
 type Config struct {
-	// Control, when set, sees every address before it is dialled.
+	// Control, if set, sees every address before it is dialled.
 	Control func(network, address string, c syscall.RawConn) error
 	// Dial takes the place of TCP.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
@@ -63,75 +57,121 @@ type Config struct {
 	TLS *tls.Config
 }
 
-// Transport sends requests. It is safe for concurrent use. It follows no redirect,
-// keeps no cookie, asks for no compression (it sends Accept-Encoding: identity), takes no
-// proxy from the environment, and sends nothing twice that a server may have seen, but for
-// GET and HEAD.
-type Transport struct {
-	dial  func(ctx context.Context, network, address string) (net.Conn, error)
-	tls   *tls.Config
-	heads sync.Pool // of *[]byte
-
-	mu    sync.Mutex // guards idle, count, sweep
-	idle  map[origin][]*conn
-	count int
-	sweep *time.Timer // nil while nothing is idle
-}
-
-// origin is where connections lead.
-type origin struct{ scheme, address string }
+// Transport sends requests. It is safe for concurrent use.
+type Transport struct{ http *http.Transport }
 
 // New returns a Transport.
 func New(cfg Config) *Transport {
-	t := &Transport{dial: cfg.Dial, idle: map[origin][]*conn{}, heads: sync.Pool{New: func() any { return new([]byte) }}}
-	if t.dial == nil {
-		t.dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second, Control: cfg.Control}).DialContext
+	dial := cfg.Dial
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second, Control: cfg.Control}).DialContext
 	}
-	t.tls = &tls.Config{MinVersion: tls.VersionTLS12}
+	secure := &tls.Config{MinVersion: tls.VersionTLS12}
 	if cfg.TLS != nil {
-		t.tls = cfg.TLS.Clone()
+		secure = cfg.TLS.Clone()
 	}
-	t.tls.NextProtos = []string{"http/1.1"}
-	if t.tls.ClientSessionCache == nil {
-		t.tls.ClientSessionCache = tls.NewLRUClientSessionCache(tlsSessions)
+	if secure.ClientSessionCache == nil {
+		secure.ClientSessionCache = tls.NewLRUClientSessionCache(tlsSessions)
 	}
-	return t
-}
-
-// RoundTrip implements http.RoundTripper. When the request's context ends, the
-// error, also the body's, is the context's cause.
-func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	o, err := originOf(req.URL)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrNotSent, err)
-	}
-	ctx := req.Context()
-	c := t.take(o)
-	for {
-		if c == nil {
-			if c, err = t.open(ctx, o); err != nil {
-				return nil, fmt.Errorf("%w: %w", ErrNotSent, reason(ctx, err))
+	only := new(http.Protocols)
+	only.SetHTTP1(true)
+	return &Transport{&http.Transport{
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			// net/http goes on dialling for a request that was cancelled.
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			if asked, ok := ctx.Value(asking{}).(context.Context); ok {
+				defer context.AfterFunc(asked, cancel)() //nolint:contextcheck // the same request's, with its end
 			}
-		}
-		res, err := c.exchange(req)
-		if err == nil {
-			return res, nil
-		}
-		if ctx.Err() != nil || !c.again(req) {
-			return nil, reason(ctx, err)
-		}
-		// The server had closed it, and nothing came of the request. A fresh
-		// connection says whether the server is there.
-		if req.GetBody != nil {
-			if req.Body, err = req.GetBody(); err != nil {
+			c, err := dial(ctx, network, address)
+			if err != nil {
 				return nil, err
 			}
+			return newConn(c), nil
+		},
+		TLSClientConfig: secure, TLSHandshakeTimeout: tlsTimeout, Protocols: only,
+		MaxIdleConns: idleTotal, MaxIdleConnsPerHost: idlePerHost, IdleConnTimeout: idleTimeout,
+		DisableCompression: true, MaxResponseHeaderBytes: maxHead, ReadBufferSize: bufferSize, WriteBufferSize: bufferSize,
+	}}
+}
+
+// asking is the key of a request's own context.
+type asking struct{}
+
+// RoundTrip implements http.RoundTripper.
+func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	// net/http would cut the host short and send the space.
+	if uri := req.URL.RequestURI(); !isVisible(req.Host) || !isVisible(uri) {
+		return nil, fmt.Errorf("%w: neither host nor URL may hold spaces or control characters", ErrNotSent)
+	}
+	h := maps.Clone(req.Header)
+	if h == nil {
+		h = http.Header{}
+	}
+	if _, ok := h["Accept-Encoding"]; !ok {
+		h["Accept-Encoding"] = []string{"identity"} // without it any encoding would do
+	}
+	if _, ok := h["User-Agent"]; !ok {
+		h["User-Agent"] = nil
+	}
+	// net/http repeats requests with these keys, and knows them in this spelling only.
+	for _, name := range [...]string{"Idempotency-Key", "X-Idempotency-Key"} {
+		if values, ok := h[name]; ok {
+			delete(h, name)
+			h[strings.ToLower(name)] = values
 		}
-		c = nil
+	}
+	ctx := req.Context()
+	ctx = context.WithValue(ctx, asking{}, ctx)
+	for {
+		var used *conn
+		var sent int64
+		reused := false
+		out := req.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) {
+			var secure bool
+			used, secure = unwrap(i.Conn)
+			reused, sent = i.Reused, used.sent.Load()
+			if reused && !used.clean(secure) {
+				_ = used.Close() // the request fails before anything is written
+			}
+		}}))
+		out.Header = h
+		res, err := t.http.RoundTrip(out)
+		switch {
+		case err == nil:
+			return wrapBody(ctx, res), nil
+		case used == nil:
+			return nil, fmt.Errorf("%w: %w", ErrNotSent, reason(ctx, err))
+		case ctx.Err() != nil || !reused || used.sent.Load() != sent:
+			if errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF
+			}
+			return nil, reason(ctx, err)
+		}
+		if req.Body != nil && req.Body != http.NoBody {
+			if req.GetBody == nil {
+				return nil, err
+			}
+			body, bodyErr := req.GetBody()
+			if bodyErr != nil {
+				return nil, bodyErr
+			}
+			again := *req
+			again.Body = body
+			req = &again
+		}
 	}
 }
 
-// reason is why something failed: the context's cause once that has ended.
+// CloseIdleConnections closes the connections that no request uses.
+func (t *Transport) CloseIdleConnections() { t.http.CloseIdleConnections() }
+
+// isVisible reports whether s is visible ASCII throughout.
+func isVisible(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r >= 0x7f })
+}
+
+// reason is the cause of a context that has ended, else the error.
 func reason(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -139,150 +179,28 @@ func reason(ctx context.Context, err error) error {
 	return err
 }
 
-func originOf(u *url.URL) (origin, error) {
-	port := u.Port()
-	switch u.Scheme {
-	case "https":
-		if port == "" {
-			port = "443"
-		}
-	case "http":
-		if port == "" {
-			port = "80"
-		}
-	default:
-		return origin{}, fmt.Errorf("the scheme %q is not http or https", u.Scheme)
-	}
-	return origin{u.Scheme, net.JoinHostPort(u.Hostname(), port)}, nil
+// body is a response's body, whose errors are the context's cause once that has ended.
+type body struct {
+	io.ReadCloser
+	ctx context.Context //nolint:containedctx // the request's, which lives as long as the body
 }
 
-// open dials.
-func (t *Transport) open(ctx context.Context, o origin) (*conn, error) {
-	plain, err := t.dial(ctx, "tcp", o.address)
-	if err != nil {
-		return nil, err
+func wrapBody(ctx context.Context, res *http.Response) *http.Response {
+	switch {
+	case res.StatusCode == http.StatusSwitchingProtocols:
+		_ = res.Body.Close()
+		res.Body = http.NoBody
+	case res.Body != http.NoBody:
+		res.Body = &body{res.Body, ctx}
 	}
-	c := &conn{t: t, origin: o, socket: sock.Wrap(plain), unlimited: true}
-	c.stream = c.socket
-	if o.scheme == "https" {
-		if err := c.shake(ctx); err != nil {
-			c.abort()
-			return nil, err
-		}
-	}
-	c.in = bufio.NewReaderSize(c, readBuffer)
-	return c, nil
+	return res
 }
 
-// shake makes the connection a TLS one.
-func (c *conn) shake(ctx context.Context) error {
-	cfg := c.t.tls
-	if cfg.ServerName == "" {
-		cfg = cfg.Clone()
-		cfg.ServerName, _, _ = net.SplitHostPort(c.origin.address)
+// Read implements io.Reader.
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = reason(b.ctx, err)
 	}
-	c.under = &records{Conn: c.socket}
-	secure := tls.Client(c.under, cfg)
-	ctx, cancel := context.WithTimeout(ctx, tlsTimeout)
-	defer cancel()
-	if err := secure.HandshakeContext(ctx); err != nil {
-		return fmt.Errorf("TLS handshake with %s: %w", c.origin.address, err)
-	}
-	c.stream = secure
-	return nil
-}
-
-// take returns an idle connection that is good, or nil.
-func (t *Transport) take(o origin) *conn {
-	for {
-		c := t.last(o)
-		if c == nil {
-			return nil
-		}
-		if time.Since(c.since) < idleTimeout && sock.Alive(c.socket) {
-			c.reused = true
-			return c
-		}
-		c.abort()
-	}
-}
-
-// last takes the connection that was idle for the shortest time.
-func (t *Transport) last(o origin) *conn {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	all := t.idle[o]
-	if len(all) == 0 {
-		return nil
-	}
-	c := all[len(all)-1]
-	all[len(all)-1] = nil
-	t.keep(o, all[:len(all)-1])
-	t.count--
-	return c
-}
-
-// keep sets the idle connections of an origin. The caller holds the mutex.
-func (t *Transport) keep(o origin, all []*conn) {
-	if len(all) == 0 {
-		delete(t.idle, o)
-		return
-	}
-	t.idle[o] = all
-}
-
-// put makes a connection idle, or closes it where there are enough.
-func (t *Transport) put(c *conn) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.count >= idleTotal || len(t.idle[c.origin]) >= idlePerHost {
-		c.abort()
-		return
-	}
-	c.since = time.Now()
-	t.idle[c.origin] = append(t.idle[c.origin], c)
-	t.count++
-	if t.sweep == nil {
-		t.sweep = time.AfterFunc(idleTimeout, t.expire)
-	}
-}
-
-// expire closes what was idle for too long. It runs on the timer's goroutine.
-func (t *Transport) expire() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.sweep == nil {
-		return // CloseIdleConnections came first
-	}
-	for o, all := range t.idle {
-		n := 0 // the first were put back first
-		for n < len(all) && time.Since(all[n].since) >= idleTimeout {
-			all[n].abort()
-			n++
-		}
-		t.count -= n
-		t.keep(o, append([]*conn(nil), all[n:]...))
-	}
-	t.sweep.Reset(idleTimeout)
-	if t.count == 0 {
-		t.sweep.Stop()
-		t.sweep = nil
-	}
-}
-
-// CloseIdleConnections closes the connections that nobody uses.
-func (t *Transport) CloseIdleConnections() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, all := range t.idle {
-		for _, c := range all {
-			c.abort()
-		}
-	}
-	clear(t.idle)
-	t.count = 0
-	if t.sweep != nil {
-		t.sweep.Stop()
-		t.sweep = nil
-	}
+	return n, err
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"os"
 
@@ -19,6 +20,9 @@ import (
 )
 
 func main() {
+	// Everything here logs by slog. net/http alone uses the standard logger, also for bytes
+	// that a provider sent unasked, which may be a secret.
+	log.SetOutput(io.Discard)
 	// Each command decides what a signal means to it: chat stops a run first.
 	os.Exit(process.Code(root(os.Stdout, os.Stderr).ExecuteContext(context.Background())))
 }
