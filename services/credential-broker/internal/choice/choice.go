@@ -379,11 +379,11 @@ type query struct {
 func (p *Pool) choose(q *query) int {
 	switch p.settings.Strategy {
 	case RoundRobin:
-		return p.turn(q)
+		return p.pickRoundRobin(q)
 	case Hybrid:
-		return p.best(q)
+		return p.pickHybrid(q)
 	}
-	return p.stick(q)
+	return p.pickSticky(q)
 }
 
 // takes reports whether a member, −1 for none, is open to a request that has not tried
@@ -412,8 +412,8 @@ func isTried(tried []id.Account, a id.Account) bool {
 	return len(tried) > 0 && slices.Contains(tried, a)
 }
 
-// stick is the strategy sticky.
-func (p *Pool) stick(q *query) int {
+// pickSticky is the strategy sticky.
+func (p *Pool) pickSticky(q *query) int {
 	if i := p.served(q.Session); p.takes(q, i) {
 		return i
 	}
@@ -436,8 +436,8 @@ func (p *Pool) stick(q *query) int {
 
 func (p *Pool) setCurrent(i int) { p.current, p.at = p.ids[i], i }
 
-// turn is the strategy round-robin.
-func (p *Pool) turn(q *query) int {
+// pickRoundRobin is the strategy round-robin.
+func (p *Pool) pickRoundRobin(q *query) int {
 	n := p.readyFor(q)
 	if n == 0 {
 		return -1
@@ -469,8 +469,8 @@ func (p *Pool) readyFor(q *query) int {
 	return n
 }
 
-// best is the strategy hybrid.
-func (p *Pool) best(q *query) int {
+// pickHybrid is the strategy hybrid.
+func (p *Pool) pickHybrid(q *query) int {
 	current := p.served(q.Session)
 	stays := current >= 0 && p.open(q.t, q.f, current) // its prompt cache is worth more than a quota's end
 	if !stays {
