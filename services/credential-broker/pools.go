@@ -17,6 +17,10 @@ import (
 // Settings are the rules by which a pool's accounts are chosen.
 type Settings = choice.Settings
 
+// Strategies returns the strategies by which a pool's accounts can be chosen, the default
+// first.
+func Strategies() []choice.Rule { return choice.Strategies() }
+
 // Pool is the accounts of a scope for one provider.
 type Pool struct {
 	Provider string   `json:"provider"`

@@ -2,6 +2,7 @@ package credentialbroker
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"signalbox.dev/pkg/fault"
@@ -147,8 +148,9 @@ func (s *Scope) Switch(ctx context.Context, account id.Account) (Account, error)
 	if err != nil {
 		return Account{}, err
 	}
-	if p.Settings.Strategy == choice.RoundRobin {
-		return Account{}, fault.New(fault.Conflict, "the pool of %s takes its accounts in turn: disable the others, or choose another strategy (sticky, hybrid)", a.Provider)
+	if r := p.Settings.Strategy.Rule(); !r.Current {
+		others := slices.DeleteFunc(slices.Clone(choice.Strategies()), func(r choice.Rule) bool { return !r.Current })
+		return Account{}, fault.New(fault.Conflict, "the pool of %s takes its accounts %s: disable the others, or choose another strategy (%s)", a.Provider, r.About, choice.List(others))
 	}
 	return s.done(ctx, account, s.accounts.store.Switch(ctx, s.workspace, account, s.event("changed")))
 }

@@ -173,7 +173,7 @@ func (st *State) status(enabled bool, rules choice.Settings) Status {
 		return Unusable
 	case slices.ContainsFunc(st.Cooldowns, func(c Cooldown) bool { return !c.PassedOver || c.Family == "" }):
 		return Cooling
-	case rules.Strategy == choice.Hybrid && st.Health < rules.MinUsable:
+	case rules.Strategy.Rule().Health && st.Health < rules.MinUsable:
 		return Unhealthy
 	}
 	return Ready

@@ -377,13 +377,7 @@ type query struct {
 
 // choose returns a member by the pool's strategy, −1 for none.
 func (p *Pool) choose(q *query) int {
-	switch p.settings.Strategy {
-	case RoundRobin:
-		return p.pickRoundRobin(q)
-	case Hybrid:
-		return p.pickHybrid(q)
-	}
-	return p.pickSticky(q)
+	return p.settings.Strategy.Rule().pick(p, q)
 }
 
 // takes reports whether a member, −1 for none, is open to a request that has not tried
@@ -412,40 +406,7 @@ func isTried(tried []id.Account, a id.Account) bool {
 	return len(tried) > 0 && slices.Contains(tried, a)
 }
 
-// pickSticky is the strategy sticky.
-func (p *Pool) pickSticky(q *query) int {
-	if i := p.served(q.Session); p.takes(q, i) {
-		return i
-	}
-	current := p.at
-	if p.takes(q, current) {
-		return current
-	}
-	ready := current >= 0 && p.open(q.t, q.f, current)
-	p.readyFor(q)
-	i := p.ready.next(p.cursor)
-	if i < 0 {
-		i = p.ready.next(0)
-	}
-	if i >= 0 && !ready { // else it stays the current one for others
-		p.cursor = (i + 1) % len(p.ids)
-		p.setCurrent(i)
-	}
-	return i
-}
-
 func (p *Pool) setCurrent(i int) { p.current, p.at = p.ids[i], i }
-
-// pickRoundRobin is the strategy round-robin.
-func (p *Pool) pickRoundRobin(q *query) int {
-	n := p.readyFor(q)
-	if n == 0 {
-		return -1
-	}
-	k := p.cursor % n
-	p.cursor++
-	return p.ready.nth(k)
-}
 
 // readyFor fills the scratch mask with the members that are open to a request, and
 // counts them.
@@ -467,39 +428,6 @@ func (p *Pool) readyFor(q *query) int {
 		}
 	}
 	return n
-}
-
-// pickHybrid is the strategy hybrid.
-func (p *Pool) pickHybrid(q *query) int {
-	current := p.served(q.Session)
-	stays := current >= 0 && p.open(q.t, q.f, current) // its prompt cache is worth more than a quota's end
-	if !stays {
-		current = p.at
-	}
-	if !p.takes(q, current) {
-		current = -1
-	}
-	p.readyFor(q)
-	p.regardAll(q.t)
-	found, scores := p.highest(p.hot, p.turns, p.ready, q.t)
-	for k, i := range found {
-		if i < 0 {
-			continue
-		}
-		if current >= 0 {
-			score, tier := p.score(current, q.t)
-			lead := scores[k] - score
-			if stays {
-				lead -= before * int64(p.turns[i]-p.turns[current])
-			}
-			if tier == k && lead < p.rates.lead {
-				i = current
-			}
-		}
-		p.setCurrent(i)
-		return i
-	}
-	return -1
 }
 
 // served returns the member that served a session last, −1 for none.

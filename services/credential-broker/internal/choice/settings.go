@@ -7,16 +7,6 @@ import (
 	"time"
 )
 
-// Strategy names the rule by which an account is chosen.
-type Strategy string
-
-// The strategies.
-const (
-	Sticky     Strategy = "sticky"
-	RoundRobin Strategy = "round-robin"
-	Hybrid     Strategy = "hybrid"
-)
-
 // Settings are the rules of one pool. The JSON is what operators see and set.
 type Settings struct {
 	Strategy Strategy `json:"strategy"`
@@ -42,7 +32,7 @@ type Settings struct {
 // Defaults are the settings of a pool that has none of its own.
 func Defaults() Settings {
 	return Settings{
-		Strategy: Sticky, MaxTokens: 50, RegenerationPerMinute: 6, InitialTokens: 50,
+		Strategy: rules[0].Name, MaxTokens: 50, RegenerationPerMinute: 6, InitialTokens: 50,
 		MinUsable: 50, Success: 1, RateLimit: -10, Failure: -20, RecoveryPerHour: 2,
 		Stickiness: 150, SwitchThreshold: 100, FloorSeconds: 5,
 	}
@@ -51,10 +41,8 @@ func Defaults() Settings {
 // Validate says what is wrong, and what would be right.
 func (s Settings) Validate() error {
 	var errs []error
-	switch s.Strategy {
-	case Sticky, RoundRobin, Hybrid:
-	default:
-		errs = append(errs, fmt.Errorf("strategy: %.32q is none: use %s, %s or %s", string(s.Strategy), Sticky, RoundRobin, Hybrid))
+	if s.Strategy.Rule() == nil {
+		errs = append(errs, fmt.Errorf("strategy: %.32q is none: use %s", string(s.Strategy), List(Strategies())))
 	}
 	for _, f := range []struct {
 		name          string

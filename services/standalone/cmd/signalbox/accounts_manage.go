@@ -148,7 +148,7 @@ func (r *accountsRun) askStrategy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	strategy, err := r.ask("strategy (sticky, round-robin, hybrid; now %s): ", p.Settings.Strategy)
+	strategy, err := r.ask("strategy (%s; now %s): ", strategies("%[1]s", ", "), p.Settings.Strategy)
 	if err != nil || strategy == "" {
 		return err
 	}

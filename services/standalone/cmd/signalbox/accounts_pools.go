@@ -18,12 +18,22 @@ import (
 	credentialbroker "signalbox.dev/services/credential-broker"
 )
 
+// strategies lists the strategies, each in a format of its name and what it does.
+func strategies(format, between string) string {
+	var all []string
+	for _, s := range credentialbroker.Strategies() {
+		all = append(all, fmt.Sprintf(format, s.Name, s.About))
+	}
+	return strings.Join(all, between)
+}
+
 func (c *cli) accountsStrategy() *cobra.Command {
 	return c.accountsSub(accountsCommand{
 		use: "strategy [provider] [strategy]", short: "Show or set how accounts are chosen", scoped: true,
-		long: `Shows by which strategy the accounts of each provider are chosen, or sets it:
-sticky (one until it cannot be used), round-robin (in turn) or hybrid (the best by
-health, tokens and rest). Without --workspace it is about the shared accounts.`,
+		long: `Shows by which strategy the accounts of each provider are chosen, or sets it. Without
+--workspace it is about the shared accounts. The strategies:
+
+` + strategies("  %-13[1]s %[2]s\n", ""),
 		args: func(cmd *cobra.Command, args []string) error {
 			if err := upTo(2, "a provider and a strategy at most")(cmd, args); err != nil || len(args) == 0 {
 				return err
@@ -72,9 +82,8 @@ func (c *cli) accountsConfig() *cobra.Command {
 them, all or none. Without --workspace it is about the shared accounts. All but the
 strategy are numbers; with each stands from where to where it goes, and the default.
 
-  strategy                      sticky (one account until it cannot be used),
-                                round-robin (in turn) or hybrid (the best by health,
-                                tokens and rest); sticky
+  strategy                      ` + strategies("%[1]s", ", ") + ` (see
+                                accounts strategy); ` + string(credentialbroker.Strategies()[0].Name) + `
 
 With every strategy:
 
