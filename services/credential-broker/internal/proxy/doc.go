@@ -31,7 +31,7 @@
 // provider ends cleanly after it, ends so here: clients show that error, and take a broken
 // connection for another one. A chat may end without it when every choice that was
 // asked for has finished (choices.go), and no event behind that is torn. An event larger than the buffer may be is
-// forwarded as it comes, and what says what it means is kept meanwhile (scan.Sieve); if the
+// forwarded as it comes, and what says what it means is kept meanwhile (scan.PathFilter); if the
 // stream fails inside it, only the break tells. Of an answer
 // whose end is the connection's and nothing else (as in HTTP/1.0), and that is no stream of
 // known events, nobody can tell whether it was cut: it goes on as it came.
@@ -49,7 +49,7 @@
 // An answer that is not streamed is held whole for it, up to 8 MiB; one that cannot be
 // translated (larger, compressed, no JSON) becomes an error, never an answer with wrong
 // names. Tokens are read from the events that can count them, and from whole answers
-// to POST, however large: only the members that count are kept (scan.Sieve).
+// to POST, however large: only the members that count are kept (scan.PathFilter).
 //
 // No answer brings the credential back that its request was sent with (echo.go): in
 // the bodies of answers it is overwritten, in errors and in text, wherever a read cuts

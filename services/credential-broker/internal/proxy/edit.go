@@ -173,20 +173,20 @@ func isJSON(res *http.Response) bool {
 // counter reads the tokens that an answer counts which is not streamed, wherever in it that
 // stands.
 type counter struct {
-	a     *answer // nil: nothing is counted
-	sieve *scan.Sieve
+	a      *answer // nil: nothing is counted
+	filter *scan.PathFilter
 }
 
 func newCounter(a *answer) counter {
 	if a.res.StatusCode != http.StatusOK || !a.x.tally.Counts() || !isJSON(a.res) {
 		return counter{}
 	}
-	return counter{a, scan.NewSieve(append(a.x.tally.Paths(), []string{"id"})...)}
+	return counter{a, scan.NewPathFilter(append(a.x.tally.Paths(), []string{"id"})...)}
 }
 
 func (c *counter) add(b []byte) {
 	if c.a != nil {
-		c.sieve.Write(b)
+		c.filter.Write(b)
 	}
 }
 
@@ -195,7 +195,7 @@ func (c *counter) done() {
 	if c.a == nil {
 		return
 	}
-	if kept, ok := c.sieve.Kept(); ok && !c.known(kept) {
+	if kept, ok := c.filter.Kept(); ok && !c.known(kept) {
 		c.a.x.tally.Read(kept)
 	}
 }

@@ -54,10 +54,10 @@ type frames struct {
 
 // long is what is kept of an overlong event: its name, and some members of its data.
 type long struct {
-	name  []byte
-	sieve *scan.Sieve // nil: nothing
-	at    int         // how much of the line under way was taken for the name of a data field; -1: it is another's
-	lines int         // data lines
+	name   []byte
+	filter *scan.PathFilter // nil: nothing
+	at     int              // how much of the line under way was taken for the name of a data field; -1: it is another's
+	lines  int              // data lines
 }
 
 // dataField begins a line of data; a space may follow.
@@ -72,7 +72,7 @@ func (l *long) add(line []byte) {
 		}
 		if l.at++; l.at == len(dataField) {
 			if l.lines++; l.lines > 1 {
-				l.sieve.Write([]byte{'\n'})
+				l.filter.Write([]byte{'\n'})
 			}
 		}
 	}
@@ -83,12 +83,12 @@ func (l *long) add(line []byte) {
 		l.at++
 		line = bytes.TrimPrefix(line, []byte(" "))
 	}
-	l.sieve.Write(line)
+	l.filter.Write(line)
 }
 
 // read reads lines and pieces of them.
 func (l *long) read(b []byte) {
-	for l.sieve != nil && len(b) > 0 {
+	for l.filter != nil && len(b) > 0 {
 		i := lineEnd(b)
 		if i < 0 {
 			l.add(b)
@@ -305,7 +305,7 @@ func (f *frames) room(from int) bool {
 func (f *frames) giveUp(paths ...[]string) event {
 	f.long = long{}
 	if len(paths) > 0 {
-		f.long.sieve = scan.NewSieve(paths...)
+		f.long.filter = scan.NewPathFilter(paths...)
 		f.long.read(f.buf[f.done:f.end])
 	}
 	partial := f.at < f.end
@@ -323,10 +323,10 @@ func (f *frames) giveUp(paths ...[]string) event {
 // ending returns what was kept of an overlong event that has ended, as an event. It is false
 // where its data is no whole JSON.
 func (f *frames) ending() (event, bool) {
-	if f.long.sieve == nil {
+	if f.long.filter == nil {
 		return event{}, false
 	}
-	data, ok := f.long.sieve.Kept()
+	data, ok := f.long.filter.Kept()
 	return event{name: f.long.name, data: data, hasData: true, from: f.done, at: -1}, ok
 }
 

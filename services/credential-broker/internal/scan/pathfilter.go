@@ -12,11 +12,11 @@ const (
 	maxName   = 256 // a longer name is nobody's
 )
 
-// Sieve reads one JSON text that comes in pieces and is too large to hold, and keeps the
+// PathFilter reads one JSON text that comes in pieces and is too large to hold, and keeps the
 // members of it that are wanted, in their places: of {"a":…,"b":{"c":1,"d":…}} and the path
 // b.c it keeps {"b":{"c":1}}. Arrays on a path are entered, and keep all their elements. It
 // goes by the structure alone, so that nothing in a string is taken for a member.
-type Sieve struct {
+type PathFilter struct {
 	kept   []byte
 	lost   bool // it was too much
 	levels []level
@@ -54,12 +54,12 @@ const (
 	bad
 )
 
-// NewSieve returns a Sieve for members at these paths, which are the names of members from
+// NewPathFilter returns a PathFilter for members at these paths, which are the names of members from
 // the outside to the inside.
-func NewSieve(paths ...[]string) *Sieve { return &Sieve{wants: paths} }
+func NewPathFilter(paths ...[]string) *PathFilter { return &PathFilter{wants: paths} }
 
 // Write reads on.
-func (s *Sieve) Write(b []byte) {
+func (s *PathFilter) Write(b []byte) {
 	for i := 0; i < len(b) && !s.lost; {
 		switch s.state {
 		case inName:
@@ -86,8 +86,8 @@ func (s *Sieve) Write(b []byte) {
 }
 
 // Kept returns what was kept. It is false where the text is not whole so far, is no JSON, or
-// holds more than a Sieve does.
-func (s *Sieve) Kept() ([]byte, bool) {
+// holds more than a PathFilter does.
+func (s *PathFilter) Kept() ([]byte, bool) {
 	if s.state == inValue && len(s.levels) == 0 && s.depth == 0 && !s.text && s.started { // a number
 		s.state = atEnd
 	}
@@ -99,7 +99,7 @@ func (s *Sieve) Kept() ([]byte, bool) {
 
 // step reads one character of the structure, and is false where it begins a value that is
 // not entered.
-func (s *Sieve) step(c byte) bool {
+func (s *PathFilter) step(c byte) bool {
 	switch s.state {
 	case atFirstElement:
 		if c == ']' {
@@ -142,7 +142,7 @@ func (s *Sieve) step(c byte) bool {
 }
 
 // take notes a piece of a member's name.
-func (s *Sieve) take(b []byte) {
+func (s *PathFilter) take(b []byte) {
 	if len(s.name)+len(b) <= maxName {
 		s.name = append(s.name, b...)
 	} else {
@@ -151,7 +151,7 @@ func (s *Sieve) take(b []byte) {
 }
 
 // member is between the name of a member and its value.
-func (s *Sieve) member() {
+func (s *PathFilter) member() {
 	s.state = atValue
 	s.wants, s.keep = nil, false
 	name := string(Text(bytes.TrimSuffix(s.name, []byte(`"`))))
@@ -173,13 +173,13 @@ func (s *Sieve) member() {
 }
 
 // element is before an element of an array.
-func (s *Sieve) element(array *level) {
+func (s *PathFilter) element(array *level) {
 	s.state = atValue
 	s.wants, s.keep = array.wants, false
 }
 
 // value begins a value; it is false where the value is not entered.
-func (s *Sieve) value(c byte) bool {
+func (s *PathFilter) value(c byte) bool {
 	if n := len(s.levels); n > 0 && s.levels[n-1].end == ']' {
 		s.comma(&s.levels[n-1])
 	}
@@ -202,14 +202,14 @@ func (s *Sieve) value(c byte) bool {
 }
 
 // leave leaves the object or array that was entered last.
-func (s *Sieve) leave(end byte) {
+func (s *PathFilter) leave(end byte) {
 	s.put(end)
 	s.levels = slices.Delete(s.levels, len(s.levels)-1, len(s.levels))
 	s.left()
 }
 
 // left is behind a value.
-func (s *Sieve) left() {
+func (s *PathFilter) left() {
 	if s.state = behindValue; len(s.levels) == 0 {
 		s.state = atEnd
 	}
@@ -217,7 +217,7 @@ func (s *Sieve) left() {
 
 // pass goes over a value that is not entered, as far as it is there, and returns how much
 // of b it is.
-func (s *Sieve) pass(b []byte) int {
+func (s *PathFilter) pass(b []byte) int {
 	for i := 0; i < len(b) && s.state != bad; {
 		if s.text {
 			n, closed := s.inText(b[i:])
@@ -259,7 +259,7 @@ func (s *Sieve) pass(b []byte) int {
 }
 
 // scalar ends a number, true, false or null, behind which another character came.
-func (s *Sieve) scalar(i int) int {
+func (s *PathFilter) scalar(i int) int {
 	if !s.started {
 		s.state = bad
 		return i
@@ -273,7 +273,7 @@ const window = 1 << 10
 
 // inText goes on in a string, up to and with the quote that closes it. The end of a line is
 // in none.
-func (s *Sieve) inText(b []byte) (n int, closed bool) {
+func (s *PathFilter) inText(b []byte) (n int, closed bool) {
 	for n < len(b) && s.state != bad {
 		if s.escape {
 			s.escape = false
@@ -305,14 +305,14 @@ func (s *Sieve) inText(b []byte) (n int, closed bool) {
 }
 
 // comma separates what is kept of one level.
-func (s *Sieve) comma(l *level) {
+func (s *PathFilter) comma(l *level) {
 	if l.some {
 		s.put(',')
 	}
 	l.some = true
 }
 
-func (s *Sieve) put(b ...byte) {
+func (s *PathFilter) put(b ...byte) {
 	if len(s.kept)+len(b) > maxKept {
 		s.lost = true
 		return

@@ -16,7 +16,7 @@ var wants = [][]string{{"type"}, {"usage"}, {"response", "usage"}, {"choices", "
 
 // sift writes a text in pieces of n bytes.
 func sift(in string, n int) (string, bool) {
-	s := scan.NewSieve(wants...)
+	s := scan.NewPathFilter(wants...)
 	for piece := range slices.Chunk([]byte(in), n) {
 		s.Write(piece)
 	}
@@ -24,7 +24,7 @@ func sift(in string, n int) (string, bool) {
 	return string(kept), ok
 }
 
-func TestSieve(t *testing.T) {
+func TestPathFilter(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat(`x\"}]}`, 50_000)
 	tests := []struct {
@@ -72,7 +72,7 @@ func TestSieve(t *testing.T) {
 
 // In whatever pieces it comes, and however it is cut short, no text is taken for whole
 // that is not, and of one that is all that is wanted is kept as encoding/json reads it.
-func FuzzSieve(f *testing.F) {
+func FuzzPathFilter(f *testing.F) {
 	for _, s := range []string{
 		`{"type":"a","response":{"x":[1,2],"usage":{"a":1}},"choices":[{"index":0,"finish_reason":"stop","delta":{}}]}`,
 		`{"a":"\",\"usage\":1,\"","usage":null}`, ` [ {"type":1} , [ ] , true ] `, `{"a":-1.5e3,"b":[[],{"c":"\\"}]}`, "{\"a\":\"\n\"}", `{"type":1,"type":2}`,
@@ -108,7 +108,7 @@ func FuzzSieve(f *testing.F) {
 	})
 }
 
-// pick is what a Sieve does, on values.
+// pick is what a PathFilter does, on values.
 func pick(v any, wants [][]string) any {
 	switch v := v.(type) {
 	case map[string]any:
@@ -152,7 +152,7 @@ func duplicates(in []byte) bool {
 	return bytes.Contains(in, []byte(`\`))
 }
 
-func BenchmarkSieve(b *testing.B) {
+func BenchmarkPathFilter(b *testing.B) {
 	for name, body := range map[string]string{
 		"text":    `{"a":"` + strings.Repeat("QUJD", 1<<19) + `","usage":{"n":1}}`,
 		"escapes": `{"a":"` + strings.Repeat(`a line\n`, 1<<18) + `","usage":{"n":1}}`,
