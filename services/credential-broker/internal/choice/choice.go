@@ -132,7 +132,7 @@ type Pool struct {
 	limits   []limits // by family; the first is the whole account's
 	families map[string]int
 	windows  uint32 // counts parkings and clearings
-	shunned  shunned
+	avoided  avoided
 	passed   mask          // scratch: those that others go before
 	regards  time.Duration // when the next quota ends, or an hour of one
 	nobody   nobody        // that was found ready
@@ -280,7 +280,7 @@ func (p *Pool) SetMembers(now, read time.Time, members []id.Account) (came, went
 			went = append(went, m)
 		}
 	}
-	p.shunned.regroup(ids, p.index)
+	p.avoided.regroup(ids, p.index)
 	for f, old := range p.limits {
 		p.limits[f] = noLimits(len(ids))
 		for i, was := range stay {
@@ -351,7 +351,7 @@ func (p *Pool) Pick(now time.Time, r Request) (Ticket, error) {
 		return Ticket{}, n.answer
 	}
 	i := -1
-	if p.shunned.any(q.t) && p.passOver(q.t, r.Model) {
+	if p.avoided.any(q.t) && p.passOver(q.t, r.Model) {
 		q.passed = p.passed
 		i = p.choose(&q)
 		q.passed = nil

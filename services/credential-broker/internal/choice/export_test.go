@@ -14,11 +14,11 @@ func (p *Pool) Jump(d time.Duration) {
 	p.zero = p.zero.Add(d)
 }
 
-// Shunned returns for how many models members are passed over.
-func (p *Pool) Shunned() int {
+// Avoided returns for how many models members are passed over.
+func (p *Pool) Avoided() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.shunned.by)
+	return len(p.avoided.by)
 }
 
 // Peers returns how many instances are remembered of an account.

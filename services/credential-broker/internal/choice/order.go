@@ -52,7 +52,7 @@ func (p *Pool) Heal(now time.Time, o Order) {
 			p.clear(t, f, i)
 		}
 	}
-	for model, one := range p.shunned.by {
+	for model, one := range p.avoided.by {
 		if o.Known.IsZero() || p.wall.Add(one.of[i].at).Compare(o.Asked) <= 0 {
 			p.pardon(t, model, i)
 		}

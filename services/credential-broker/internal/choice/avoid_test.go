@@ -188,7 +188,7 @@ func TestDeniedModelsAreBounded(t *testing.T) {
 		b.deny(r, 1)
 		b.want("the latest is known", b.use(r, ok), "b")
 	}
-	if n := b.pool.Shunned(); n > 65 {
+	if n := b.pool.Avoided(); n > 65 {
 		t.Errorf("%d models are remembered", n)
 	}
 }

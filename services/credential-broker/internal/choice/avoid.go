@@ -14,17 +14,17 @@ const (
 	denied = 10 * time.Minute
 	// maxLater bounds how long others go before an account that cannot be sent to.
 	maxLater = 5 * time.Minute
-	// shunnedModels bounds the models for which there are such accounts.
-	shunnedModels = 64
+	// avoidedModels bounds the models for which there are such accounts.
+	avoidedModels = 64
 	// PassedOver begins the family of a Limit that parks nothing: others go before the
 	// account for the model whose name follows, or for all where none does.
 	PassedOver = "~"
 )
 
-// shunned is which members are passed over while there are others: by model, and for all
+// avoided is which members are passed over while there are others: by model, and for all
 // models under the empty one. It refuses nobody and costs no health.
-type shunned struct {
-	by   map[string]*shun
+type avoided struct {
+	by   map[string]*avoidedFor
 	over time.Duration // when the last of it is
 }
 
@@ -36,31 +36,31 @@ type exclusion struct {
 	status    int
 }
 
-// shun is which members are passed over by requests for one model.
-type shun struct {
+// avoidedFor is which members are passed over by requests for one model.
+type avoidedFor struct {
 	of   []exclusion   // by member
 	who  mask          // those for whom it is not over
 	next time.Duration // when the next one's is
 }
 
-func newShun(n int) *shun {
-	return &shun{of: make([]exclusion, n), who: newMask(n), next: forever}
+func newAvoidedFor(n int) *avoidedFor {
+	return &avoidedFor{of: make([]exclusion, n), who: newMask(n), next: forever}
 }
 
 // any reports whether there may be such members.
-func (s *shunned) any(t time.Duration) bool { return t < s.over }
+func (s *avoided) any(t time.Duration) bool { return t < s.over }
 
 // add has one of n members passed over by requests for a model.
-func (s *shunned) add(t time.Duration, n int, model string, i int, e exclusion) {
+func (s *avoided) add(t time.Duration, n int, model string, i int, e exclusion) {
 	if !s.any(t) {
-		*s = shunned{by: map[string]*shun{}}
+		*s = avoided{by: map[string]*avoidedFor{}}
 	}
 	one, ok := s.by[model]
 	if !ok {
-		if len(s.by) >= shunnedModels {
+		if len(s.by) >= avoidedModels {
 			s.makeRoom(t)
 		}
-		one = newShun(n)
+		one = newAvoidedFor(n)
 		s.by[model] = one
 	}
 	e.known = true
@@ -69,14 +69,14 @@ func (s *shunned) add(t time.Duration, n int, model string, i int, e exclusion) 
 }
 
 // makeRoom forgets models for which it is over, else one of them.
-func (s *shunned) makeRoom(t time.Duration) {
+func (s *avoided) makeRoom(t time.Duration) {
 	for model, one := range s.by {
 		if one.at(t).next(0) < 0 {
 			delete(s.by, model)
 		}
 	}
 	for model := range s.by {
-		if len(s.by) < shunnedModels {
+		if len(s.by) < avoidedModels {
 			return
 		}
 		if model != "" {
@@ -86,9 +86,9 @@ func (s *shunned) makeRoom(t time.Duration) {
 }
 
 // regroup follows the members to their new places; was is where they were.
-func (s *shunned) regroup(members []id.Account, was map[id.Account]int) {
+func (s *avoided) regroup(members []id.Account, was map[id.Account]int) {
 	for model, old := range s.by {
-		one := newShun(len(members))
+		one := newAvoidedFor(len(members))
 		for i, a := range members {
 			if j, ok := was[a]; ok && old.of[j].known {
 				one.set(i, old.of[j])
@@ -98,7 +98,7 @@ func (s *shunned) regroup(members []id.Account, was map[id.Account]int) {
 	}
 }
 
-func (s *shun) set(i int, e exclusion) {
+func (s *avoidedFor) set(i int, e exclusion) {
 	s.of[i] = e
 	if e.until == 0 {
 		s.who.clear(i)
@@ -109,7 +109,7 @@ func (s *shun) set(i int, e exclusion) {
 }
 
 // at returns those for whom it is not over.
-func (s *shun) at(t time.Duration) mask {
+func (s *avoidedFor) at(t time.Duration) mask {
 	if t < s.next {
 		return s.who
 	}
@@ -131,7 +131,7 @@ func (p *Pool) passOver(t time.Duration, model string) bool {
 	clear(p.passed)
 	some := false
 	for n, m := range [...]string{"", model} {
-		if one := p.shunned.by[m]; one != nil && (n == 0 || m != "") {
+		if one := p.avoided.by[m]; one != nil && (n == 0 || m != "") {
 			some = p.passed.add(one.at(t)) || some
 		}
 	}
@@ -142,13 +142,13 @@ func (p *Pool) passOver(t time.Duration, model string) bool {
 // time that it is made a little longer, and not of what is over in no time.
 func (p *Pool) exclude(t time.Duration, model string, i int, d time.Duration, e exclusion) {
 	e.at, e.until = t, t+d
-	if one := p.shunned.by[model]; one != nil && one.of[i].known {
+	if one := p.avoided.by[model]; one != nil && one.of[i].known {
 		if one.of[i].until > t+d/2 {
 			return
 		}
 		e.at = max(t, one.of[i].at+time.Microsecond)
 	}
-	p.shunned.add(t, len(p.ids), model, i, e)
+	p.avoided.add(t, len(p.ids), model, i, e)
 	if d > time.Second {
 		p.changed(i, Bus, Store)
 	}
@@ -172,7 +172,7 @@ func (p *Pool) later(t time.Duration, i int, k *Ticket, o *Outcome) {
 // forgive ends it for a member that has served a request for a model: for that model, and
 // for all; and where their server could not be reached, for all that are there.
 func (p *Pool) forgive(t time.Duration, i int, k *Ticket) {
-	if !p.shunned.any(t) {
+	if !p.avoided.any(t) {
 		return
 	}
 	p.pardon(t, "", i)
@@ -180,7 +180,7 @@ func (p *Pool) forgive(t time.Duration, i int, k *Ticket) {
 		p.pardon(t, k.model, i)
 	}
 	for _, a := range k.Server {
-		if j, ok := p.index[a]; ok && p.shunned.by[""] != nil && p.shunned.by[""].of[j].reason == Unreachable {
+		if j, ok := p.index[a]; ok && p.avoided.by[""] != nil && p.avoided.by[""].of[j].reason == Unreachable {
 			p.pardon(t, "", j)
 		}
 	}
@@ -188,7 +188,7 @@ func (p *Pool) forgive(t time.Duration, i int, k *Ticket) {
 
 // pardon ends it for a member and a model.
 func (p *Pool) pardon(t time.Duration, model string, i int) {
-	one := p.shunned.by[model]
+	one := p.avoided.by[model]
 	if one == nil || one.of[i].until <= t {
 		return
 	}
@@ -198,7 +198,7 @@ func (p *Pool) pardon(t time.Duration, model string, i int) {
 
 // exclusions adds those of a member to what is told of it.
 func (p *Pool) exclusions(all []Limit, i int) []Limit {
-	for model, one := range p.shunned.by {
+	for model, one := range p.avoided.by {
 		e := &one.of[i]
 		if !e.known {
 			continue
@@ -219,7 +219,7 @@ func (p *Pool) adoptExclusion(t time.Duration, i int, l Limit) bool {
 	model := strings.TrimPrefix(l.Family, PassedOver)
 	e := exclusion{at: l.At.Sub(p.wall), reason: l.Reason, status: l.Status}
 	known := exclusion{}
-	if one := p.shunned.by[model]; one != nil && p.shunned.any(t) {
+	if one := p.avoided.by[model]; one != nil && p.avoided.any(t) {
 		known = one.of[i]
 	}
 	if known.known && e.at <= known.at {
@@ -230,12 +230,12 @@ func (p *Pool) adoptExclusion(t time.Duration, i int, l Limit) bool {
 			return false
 		}
 		e.known = true
-		p.shunned.by[model].set(i, e)
+		p.avoided.by[model].set(i, e)
 		return true
 	}
 	if e.until = min(l.Until.Sub(p.wall), e.at+denied); e.until <= t {
 		return false
 	}
-	p.shunned.add(t, len(p.ids), model, i, e)
+	p.avoided.add(t, len(p.ids), model, i, e)
 	return true
 }
