@@ -3,7 +3,6 @@ package credentialbroker
 import (
 	"context"
 
-	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"signalbox.dev/pkg/id"
@@ -34,13 +33,7 @@ func (s *accountServer) SetPool(ctx context.Context, req *credentialv1.SetPoolRe
 	if err != nil {
 		return nil, err
 	}
-	// The fields have the names of the settings.
-	values := map[string]any{}
-	req.GetSettings().ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-		values[string(f.Name())] = v.Interface()
-		return true
-	})
-	p, err := scope.SetPool(ctx, req.GetProvider(), values, req.GetReset_())
+	p, err := scope.SetPool(ctx, req.GetProvider(), settingValues(req.GetSettings()), req.GetReset_())
 	if err != nil {
 		return nil, err
 	}
@@ -48,16 +41,8 @@ func (s *accountServer) SetPool(ctx context.Context, req *credentialv1.SetPoolRe
 }
 
 func poolMessage(p Pool) *credentialv1.Pool {
-	s := p.Settings
 	return &credentialv1.Pool{
-		Provider: p.Provider, Accounts: int32(p.Accounts), Changed: len(p.Changed) > 0,
-		Settings: &credentialv1.PoolSettings{
-			Strategy: new(string(s.Strategy)), MaxTokens: new(s.MaxTokens),
-			RegenerationRatePerMinute: new(s.RegenerationPerMinute), InitialTokens: new(s.InitialTokens),
-			MinUsable: new(s.MinUsable), HealthSuccess: new(s.Success), HealthRateLimit: new(s.RateLimit),
-			HealthFailure: new(s.Failure), HealthRecoveryPerHour: new(s.RecoveryPerHour),
-			Stickiness: new(s.Stickiness), SwitchThreshold: new(s.SwitchThreshold), FloorSeconds: new(s.FloorSeconds),
-		},
+		Provider: p.Provider, Accounts: int32(p.Accounts), Changed: len(p.Changed) > 0, Settings: settingsMessage(p.Settings),
 	}
 }
 

@@ -2,7 +2,6 @@ package pool
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
@@ -134,7 +133,7 @@ func (s *Set) unopened(ctx context.Context, key poolKey, account id.Account, err
 
 // learn gives a pool what is stored of it.
 func (s *Set) learn(ctx context.Context, e *entry, stored store.Pool) {
-	settings, err := ParseSettings(stored.Settings)
+	settings, err := choice.ParseSettings(stored.Settings)
 	if err != nil {
 		s.cfg.Log.ErrorContext(ctx, "settings of a pool cannot be used: the defaults are", "workspace", e.owner.workspace, "provider", e.owner.provider, "error", err)
 		settings = choice.Defaults()
@@ -203,23 +202,6 @@ func (s *Set) parted(o owner, went []id.Account, stored *store.Pool) {
 	if len(aside) > 0 {
 		s.aside[o] = aside
 	}
-}
-
-// ParseSettings reads what is stored as a pool's settings: those that differ from the
-// defaults. A name that is none is a newer version's setting, which counts for nothing here.
-// Its errors say what would be right.
-func ParseSettings(text []byte) (choice.Settings, error) {
-	settings := choice.Defaults()
-	if len(text) == 0 {
-		return settings, nil
-	}
-	if err := json.Unmarshal(text, &settings); err != nil {
-		return settings, fmt.Errorf("settings: %w", err)
-	}
-	if err := settings.Validate(); err != nil {
-		return settings, fmt.Errorf("settings: %w", err)
-	}
-	return settings, nil
 }
 
 func (s *Set) open(ctx context.Context, row *store.Account) (Account, error) {
