@@ -3,19 +3,29 @@
 // test in no time. A Pool is safe for concurrent use, holds one mutex for a
 // microsecond or, of a thousand accounts, a few, and is bounded in all that grows.
 //
-// # The model
+// # The states of an account
 //
-// A member of a pool is in one of these states, for each model family that the
-// provider limits on its own, and for the account as a whole:
+// A member of a pool is in one of these states, once for the account as a whole and once for
+// each model family that the provider limits on its own (type limit):
 //
-//	ready      requests go to it
-//	cooling    parked until a time: after 429, 401, or a used-up quota
-//	cooled     that time is over; the next request is its probe
-//	probing    one request is out to see; others go elsewhere until it has answered
-//	unhealthy  ready, but its health is below MinUsable: hybrid leaves it for last
+//	state     begins                                   ends
+//	ready     the account joins the pool               a failure parks it: cooling
+//	cooling   RateLimited, AuthFailed, QuotaExhausted  its time is over: cooled
+//	          or Overloaded with a wait parks it
+//	cooled    its time is over                         the next request is its probe: probing
+//	probing   one request finds out whether it is      OK: ready. The failure again: cooling.
+//	          back, and others go elsewhere            No word within ProbeTime: cooled
 //
-// (Auth-failed is cooling for the reason AuthFailed. A disabled account is not a
-// member: whoever reads the accounts leaves it out.) What an outcome does:
+// An order to heal makes it ready from any state. Two conditions stand beside the state and
+// refuse nothing:
+//
+//	unhealthy its health is below MinUsable: hybrid chooses it last
+//	avoided   other accounts go first, for a model or for all (type exclusion)
+//
+// An account that is disabled, or whose secret does not open, is not a member:
+// whoever reads the accounts leaves it out.
+//
+// What an outcome does:
 //
 //	OK                        health +1; ends the probe, clears the limit and the ladder
 //	RateLimited               health −10; parks the family, or the account: 30 s
