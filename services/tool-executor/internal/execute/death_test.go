@@ -19,16 +19,16 @@ import (
 	"signalbox.dev/services/tool-executor/internal/tool"
 )
 
-// soon and late are times to settle: one that a test waits for, and one that it
-// never reaches.
+// soon and late are values of Spec.Settle: one that a test waits for, and one that it never
+// reaches.
 const (
 	soon = 20 * time.Millisecond
 	late = patience
 )
 
-// TestDeathAroundACall kills an executor at each point around a call, for each
-// effect, and looks at what another one makes of it: at most one effect, an outcome
-// that is ok only if there is one, and unknown where nobody can know.
+// TestDeathAroundACall kills an executor at each point around a call, for each effect, and
+// checks what another executor does: there is at most one effect, the outcome is ok only if
+// there is one, and unknown if it cannot be known.
 func TestDeathAroundACall(t *testing.T) {
 	t.Parallel()
 	points := []struct {
@@ -95,7 +95,7 @@ func TestDeathAroundACall(t *testing.T) {
 				if state == unknown && (o.GetErrorType() != "unknown_outcome" || !strings.Contains(o.GetResultJson(), "not known whether")) {
 					t.Errorf("outcome = %q %s, want one that tells the model that it is unknown", o.GetErrorType(), o.GetResultJson())
 				}
-				// The message comes again, to anybody; and the dead one, should it live, is not heard.
+				// The message is redelivered to any executor, and a zombie's outcome is refused.
 				if err := heir.Handle(t.Context(), c); err != nil {
 					t.Errorf("Handle of a call that is done = %v", err)
 				}
@@ -117,8 +117,8 @@ func TestDeathAroundACall(t *testing.T) {
 	}
 }
 
-// awaitHeir waits until the next executor has done what it can while a request is
-// held: looked for the effect, sent a request of its own, or given the call up.
+// awaitHeir waits until the executor that took the call over has done what it can while a
+// request is held: verified, sent its own request, or ended the call as unknown.
 func awaitHeir(t *testing.T, w *world, r *remote, hold *farend.Hold, c *toolv1.Call) {
 	t.Helper()
 	for until := time.Now().Add(10 * time.Second); time.Now().Before(until); {
@@ -136,8 +136,8 @@ func awaitHeir(t *testing.T, w *world, r *remote, hold *farend.Hold, c *toolv1.C
 	t.Fatal("nobody took the call over in 10 s")
 }
 
-// TestStopped stops an executor (SIGSTOP) until others have taken its call over,
-// and lets it go on.
+// TestStopped stops an executor (SIGSTOP), and lets it continue after others have taken its
+// call over.
 func TestStopped(t *testing.T) {
 	t.Parallel()
 	const quick = 100 * time.Millisecond // the others wait so long for one who is silent
@@ -211,8 +211,7 @@ func TestStopped(t *testing.T) {
 	}
 }
 
-// A stopped executor that dies after all has done nothing: what was not found will
-// not be, and the call is run.
+// When a stopped executor dies, "not found" becomes certain and the call is run.
 func TestStoppedAndThenDead(t *testing.T) {
 	t.Parallel()
 	r := newRemote(t)
@@ -270,7 +269,7 @@ func TestALostClaimEndsTheTool(t *testing.T) {
 	}
 }
 
-// Messages of a call that is at work are too many, and its row never stands still.
+// A call that another executor works on is neither run again nor taken over.
 func TestACallInOtherHandsIsLeftThere(t *testing.T) {
 	t.Parallel()
 	blocked, begun := blocking("act", unsafe)
@@ -334,8 +333,8 @@ func TestVerifyThatCannotTell(t *testing.T) {
 	}
 }
 
-// A far end breaks off in the middle of a request: it is looked up before it is
-// made again, if it can be.
+// After the remote side breaks off in the middle of a request, the call is verified before it is
+// run again, if the tool can verify.
 func TestAFarEndThatBreaksOff(t *testing.T) {
 	t.Parallel()
 	broke := fault.New(fault.Unavailable, "it broke off")
@@ -391,8 +390,8 @@ func TestAFarEndThatBreaksOff(t *testing.T) {
 	}
 }
 
-// What goes wrong the second time says nothing about the first, unless the tool has
-// found out that there was none.
+// An error of the second run says nothing about the first one, unless the tool has verified that
+// the first one had no effect.
 func TestErrorsOfTheSecondTime(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

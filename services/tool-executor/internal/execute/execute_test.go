@@ -193,7 +193,7 @@ func TestCancel(t *testing.T) {
 		})
 		<-begun
 	}
-	// One call of the run.
+	// A cancel of one call of the run.
 	if err := e.Cancel(&toolv1.Cancel{RunId: w.run.String(), Keys: []string{first.GetKey()}}); err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +204,7 @@ func TestCancel(t *testing.T) {
 	if o := w.outcome(t, second); o != nil {
 		t.Errorf("the call that was not meant ended with %v", o)
 	}
-	// All of it, and what of it comes later.
+	// A cancel of the whole run, including later calls.
 	if err := e.Cancel(&toolv1.Cancel{RunId: w.run.String()}); err != nil {
 		t.Fatal(err)
 	}
@@ -265,7 +265,7 @@ func TestDeadlines(t *testing.T) {
 			t.Errorf("%s: result = %s, want %q", name, o.GetResultJson(), tt.says)
 		}
 	}
-	// Somebody began, and then its time was over: only a pure tool certainly did nothing.
+	// An executor began, and then the call timed out: only a pure tool certainly had no effect.
 	c := w.call("effective", `{}`)
 	c.Deadline = timestamppb.New(time.Now().Add(-time.Second))
 	stop(t, w.dead(t, c), c)
@@ -332,7 +332,7 @@ func TestSlots(t *testing.T) {
 			t.Fatal("a third call of the workspace was admitted")
 		}
 	}
-	// Another workspace is not held up.
+	// Another workspace does not wait.
 	elsewhere := w.call("act", `{}`)
 	elsewhere.WorkspaceId = id.New[id.Workspace]().String()
 	begin(elsewhere)
@@ -353,7 +353,7 @@ func TestSlots(t *testing.T) {
 	}
 }
 
-// A slot that becomes free goes to the workspace that has none, and not to who came first.
+// A free slot goes to the workspace that has none, not to the call that came first.
 func TestSlotsGoByTurn(t *testing.T) {
 	t.Parallel()
 	begun, stop := make(chan id.Workspace), make(chan struct{})
@@ -485,7 +485,7 @@ func TestOutputCap(t *testing.T) {
 	}
 }
 
-// unsteady is a ledger whose database is away for a while.
+// unsteady is a ledger whose database is unavailable for a while.
 type unsteady struct {
 	*ledger.Ledger
 	mu       sync.Mutex // guards failures
@@ -521,7 +521,7 @@ func TestTheDatabaseIsAwayWhenAToolHasRun(t *testing.T) {
 	}
 	w.ended(t, c, ok, "")
 
-	// Away for too long: the message comes again, and nobody knows.
+	// After too long an outage the message is redelivered and the outcome is unknown.
 	u.mu.Lock()
 	u.failures = 1000
 	u.mu.Unlock()
@@ -564,7 +564,7 @@ func TestDrain(t *testing.T) {
 		if !errors.Is(err, bus.ErrDraining) {
 			t.Errorf("%v: Handle = %v, want the call handed on", effect, err)
 		}
-		// The next one need not wait for the lease.
+		// The next executor need not wait for the lease.
 		act2 := newFake("act", effect, func(context.Context, tool.Call) (tool.Result, error) { return tool.Text("done"), nil })
 		next := w.with(act2).start(t, nil)
 		if err := next.Handle(t.Context(), c); err != nil {

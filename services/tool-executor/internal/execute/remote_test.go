@@ -20,11 +20,11 @@ import (
 	"signalbox.dev/services/tool-executor/internal/tool"
 )
 
-// effects are the five, with the far end that each acts upon: our own documents
-// take a key as others do.
+// effects are the five effects, with the kind of remote side for each; document-sync takes a key
+// like the others.
 var effects = []toolv1.Effect{pure, sameTx, keyed, verify, unsafe}
 
-// remote is a far end on the network.
+// remote is a remote side on the network.
 type remote struct {
 	*farend.Server
 	url     string
@@ -43,7 +43,7 @@ func newRemote(t testing.TB) *remote {
 	return r
 }
 
-// act is a tool of one effect that acts upon the far end.
+// act is a tool of one effect that calls the remote side.
 type act struct {
 	remote *remote
 	client *farend.Client
@@ -82,7 +82,7 @@ func (a *act) Verify(ctx context.Context, c tool.Call) (tool.Result, bool, error
 	return tool.Object(e), found, nil
 }
 
-// tool returns a tool named act. Each process has its own, over its own connections.
+// tool returns a tool named act. Each process has its own, with its own connections.
 func (r *remote) tool(effect toolv1.Effect, h *http.Client, settle time.Duration) *act {
 	return &act{r, farend.NewClient(r.url, h), tool.Spec{
 		Name: "act", Description: "acts upon the far end", InputSchema: json.RawMessage(anyArgs), Effect: effect, Settle: settle,
@@ -96,7 +96,7 @@ func alone(t testing.TB) *http.Client {
 	return h
 }
 
-// moment is a point in the life of a call at which its executor dies or stops.
+// moment is a point of a call at which its executor dies or stops.
 type moment int
 
 const (
@@ -109,9 +109,9 @@ const (
 
 var errDead = errors.New("this process is dead")
 
-// mortal is a process that dies at a moment, or when kill is called: whatever it
-// does afterwards has no effect, and its connections are closed. Stopped instead,
-// it keeps them, and goes on when it is woken.
+// mortal is a process that dies at a moment or when kill is called: nothing it does afterwards
+// has an effect, and its connections are closed. If it is stopped instead, it keeps its
+// connections and continues when it is woken.
 type mortal struct {
 	*executor
 	at   moment
@@ -179,8 +179,8 @@ func (m *mortal) isDead() bool {
 	}
 }
 
-// pass is where the process may die. It returns when it lives, or when it was woken,
-// which for the dead is the end of the test.
+// pass is a point where the process may die. It returns if the process is alive, or when it is
+// woken, which for a dead process is at the end of the test.
 func (m *mortal) pass(now moment) error {
 	if m.at == now && now != never {
 		m.kill()
@@ -205,7 +205,7 @@ func (m *mortal) announce(ctx context.Context, o *toolv1.Outcome) {
 	_ = m.pass(announced) // nothing of it is heard afterwards
 }
 
-// mortalLedger is the ledger in the hands of a mortal.
+// mortalLedger is the ledger of a mortal.
 type mortalLedger struct {
 	*ledger.Ledger
 	m *mortal
@@ -235,8 +235,8 @@ func (l *mortalLedger) Renew(ctx context.Context, refs []ledger.Ref) (map[ledger
 	return l.Ledger.Renew(context.WithoutCancel(ctx), refs)
 }
 
-// handle lets a process handle a call in the background; the test waits for it.
-// bury ends what a dead one does, for the test: nothing of it can have an effect.
+// handle lets a process handle a call in the background; the test waits for it. bury ends the
+// goroutines of a dead process, which can have no effect.
 func (m *mortal) handle(t *testing.T, c *toolv1.Call) (ended chan error, bury func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended = make(chan error, 1)

@@ -19,7 +19,7 @@ import (
 	"signalbox.dev/services/tool-executor/internal/tool"
 )
 
-// memory is a ledger without a database, for tests of what time does.
+// memory is a ledger without a database, for tests of timing.
 type memory struct {
 	mu   sync.Mutex // guards the rest
 	rows map[ledger.Ref]*row
@@ -39,7 +39,7 @@ type row struct {
 
 var errAway = errors.New("the database is away")
 
-// in runs f under the lock, unless the database is away.
+// in runs f under the lock, unless the database is unavailable.
 func (m *memory) in(f func() error) error {
 	m.mu.Lock()
 	slow := m.slow
@@ -55,7 +55,7 @@ func (m *memory) in(f func() error) error {
 	return f()
 }
 
-// hand is one executor's.
+// hand is one executor's view of a memory.
 type hand struct {
 	*memory
 	name string
@@ -181,7 +181,7 @@ func (w *timed) process(t *testing.T, ctx context.Context, name string) *execute
 	return e
 }
 
-// leave puts down the call of an executor that is not heard of again.
+// leave adds the call of an executor that has died.
 func (w *timed) leave(t *testing.T, executor string) ledger.Ref {
 	t.Helper()
 	c := w.call("act", `{}`)
@@ -211,7 +211,7 @@ func quickTool() *fake {
 	return newFake("act", pure, func(context.Context, tool.Call) (tool.Result, error) { return tool.Text("done"), nil })
 }
 
-// TestWhenACallIsTakenOver is about time alone: whose calls are taken over when.
+// TestWhenACallIsTakenOver checks when calls are taken over.
 func TestWhenACallIsTakenOver(t *testing.T) {
 	t.Parallel()
 	const never = 0
@@ -292,7 +292,7 @@ func TestWhenACallIsTakenOver(t *testing.T) {
 	}
 }
 
-// Several look, each row goes to one of them, and what has no slot waits for one.
+// Of several sweeping executors each row goes to one, and calls without a slot wait for one.
 func TestManyCallsOfADeadExecutor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -326,7 +326,7 @@ func TestManyCallsOfADeadExecutor(t *testing.T) {
 	})
 }
 
-// A process that ends hands on what it has taken over and cannot finish.
+// A process that exits hands over the calls that it has taken over and cannot finish.
 func TestSweepDrains(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -355,8 +355,8 @@ func TestSweepDrains(t *testing.T) {
 	})
 }
 
-// TestLettingGo stops a call whose tool does not listen, and measures.
-func TestLettingGo(t *testing.T) {
+// TestCancelIsFast measures how fast a call ends when its tool ignores a cancel.
+func TestCancelIsFast(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		effect toolv1.Effect

@@ -25,7 +25,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The test server of Postgres lives as long as the process does.
+	// The test server of Postgres runs as long as the process.
 	goleak.VerifyTestMain(m,
 		goleak.IgnoreAnyFunction("signalbox.dev/pkg/pgd.(*Server).watch"),
 		goleak.IgnoreAnyFunction("signalbox.dev/pkg/pgd.(*Server).watch.func1"))
@@ -35,8 +35,8 @@ func schema() pg.Migrations {
 	return pg.Migrations{Schema: "tools", Role: "signalbox_tools", FS: migrations.FS}
 }
 
-// world is what executors share: a ledger's table, who is present, tools, and the
-// workspace of one run.
+// world is what executors share: a ledger's table, the presences, tools, and the workspace of
+// one run.
 type world struct {
 	db    *pg.DB
 	alive *presence
@@ -53,14 +53,14 @@ func newWorld(t testing.TB, tools ...tool.Tool) *world {
 	}
 }
 
-// with returns the same world for executors that have other tools.
+// with returns the same world for executors with other tools.
 func (w *world) with(tools ...tool.Tool) *world {
 	other := *w
 	other.tools = tools
 	return &other
 }
 
-// presence is who lives.
+// presence has the names of live executors.
 type presence struct {
 	mu    sync.Mutex // guards names
 	names map[string]bool
@@ -144,7 +144,7 @@ func (e *executor) sweep(t testing.TB) {
 	})
 }
 
-// dead returns the ledger of an executor that claims and is not heard of again.
+// dead returns the ledger of an executor that has claimed the call and died.
 func (w *world) dead(t testing.TB, c *toolv1.Call) *ledger.Ledger {
 	t.Helper()
 	l := ledger.New(w.db, "dead/"+uuid.NewString(), patience)
@@ -175,7 +175,7 @@ func stop(t testing.TB, l *ledger.Ledger, c *toolv1.Call) {
 	}
 }
 
-// call returns a fresh call of a tool.
+// call returns a new call of a tool.
 func (w *world) call(name, args string) *toolv1.Call {
 	return &toolv1.Call{
 		Key: id.New[id.Operation]().String(), WorkspaceId: w.ws.String(), SessionId: id.New[id.Session]().String(), RunId: w.run.String(),
@@ -189,7 +189,7 @@ func ref(t testing.TB, c *toolv1.Call) ledger.Ref {
 	return ledger.Ref{Workspace: id.Must[id.Workspace](c.GetWorkspaceId()), Key: id.Must[id.Operation](c.GetKey())}
 }
 
-// outcome returns what is recorded for a call, nil if nothing is.
+// outcome returns the recorded outcome of a call, or nil.
 func (w *world) outcome(t testing.TB, c *toolv1.Call) *toolv1.Outcome {
 	t.Helper()
 	all, err := ledger.New(w.db, "reader", time.Second).Outcomes(t.Context(), id.Must[id.Workspace](c.GetWorkspaceId()), []id.Operation{id.Must[id.Operation](c.GetKey())})
@@ -216,7 +216,7 @@ func (w *world) ended(t testing.TB, c *toolv1.Call, state toolv1.OutcomeState, e
 	return o
 }
 
-// announcements are what an executor said.
+// announcements are an executor's announced outcomes.
 type announcements struct {
 	mu  sync.Mutex // guards all
 	all []*toolv1.Outcome
@@ -252,7 +252,7 @@ func (l *lines) String() string {
 	return l.b.String()
 }
 
-// farEnd is what tools act upon. It counts, by key, what was done to it.
+// farEnd is a remote side that counts effects and runs by key.
 type farEnd struct {
 	mu      sync.Mutex // guards the rest
 	effects map[id.Operation]int
@@ -261,7 +261,7 @@ type farEnd struct {
 
 func newFarEnd() *farEnd { return &farEnd{effects: map[id.Operation]int{}} }
 
-// once is a far end that takes a key: the second time is no effect.
+// once has an effect only the first time for a key.
 func (f *farEnd) once(key id.Operation) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -269,7 +269,7 @@ func (f *farEnd) once(key id.Operation) {
 	f.effects[key] = 1
 }
 
-// again is a far end that does it every time.
+// again has an effect every time.
 func (f *farEnd) again(key id.Operation) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -295,7 +295,7 @@ func (f *fake) Available(context.Context) tool.Availability               { retu
 func (f *fake) Run(ctx context.Context, c tool.Call) (tool.Result, error) { return f.run(ctx, c) }
 func (f *fake) Summary(json.RawMessage) string                            { return "a summary" }
 
-// checked is a fake that can look for its effects.
+// checked is a fake that implements tool.Verifier.
 type checked struct {
 	fake
 	verify func(ctx context.Context, c tool.Call) (tool.Result, bool, error)
@@ -314,7 +314,8 @@ func newFake(name string, effect toolv1.Effect, run func(context.Context, tool.C
 	}
 }
 
-// blocking is a tool that waits for its end, and tells when it has begun.
+// blocking returns a tool that waits until its context ends, and a channel that receives when
+// it has begun.
 func blocking(name string, effect toolv1.Effect) (f *fake, begun chan struct{}) {
 	begun = make(chan struct{}, 16)
 	return newFake(name, effect, func(ctx context.Context, _ tool.Call) (tool.Result, error) {

@@ -123,7 +123,7 @@ func TestAKeyStandsForOneRequest(t *testing.T) {
 	if _, err := l.Claim(t.Context(), other); !errors.Is(err, ledger.ErrReused) {
 		t.Errorf("Claim for another request when it is done = %v, want ErrReused", err)
 	}
-	// In another workspace the key is another one.
+	// In another workspace the same key is another call.
 	other.Workspace = id.New[id.Workspace]()
 	if got := mustClaim(t, l, other); got.Attempt != 1 {
 		t.Errorf("Claim in another workspace = %+v, want attempt 1", got)
@@ -147,14 +147,14 @@ func TestTakeOver(t *testing.T) {
 		t.Errorf("Work = %q, %v, want the call", work, err)
 	}
 
-	// A sign of life in between, and it is not taken over.
+	// A call whose lease was renewed in between is not taken over.
 	if _, err := one.Renew(t.Context(), []ledger.Ref{c.Ref}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := two.TakeOver(t.Context(), row); !errors.Is(err, ledger.ErrLost) {
 		t.Errorf("TakeOver after a renewal = %v, want ErrLost", err)
 	}
-	// Of several who try, one gets it.
+	// Only one of several concurrent attempts succeeds.
 	row, _ = find(t, two, c)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -183,7 +183,7 @@ func TestTakeOver(t *testing.T) {
 	if err := one.Record(t.Context(), c.Workspace, 1, done(c)); !errors.Is(err, ledger.ErrLost) {
 		t.Errorf("Record by the one before = %v, want ErrLost", err)
 	}
-	// Everybody who had it is remembered, once.
+	// Former has every earlier executor once.
 	for _, l := range []*ledger.Ledger{one, two, one} {
 		row, _ = find(t, l, c)
 		if _, err := l.TakeOver(t.Context(), row); err != nil {
@@ -205,7 +205,7 @@ func TestTakeOver(t *testing.T) {
 	if _, err := one.Work(t.Context(), c.Ref); !errors.Is(err, ledger.ErrLost) {
 		t.Errorf("Work of what is done = %v, want ErrLost", err)
 	}
-	// Its arguments are nobody's business any more.
+	// The call and its arguments are deleted when it is done.
 	var kept bool
 	err = db.InWorkspace(t.Context(), c.Workspace, func(ctx context.Context, tx pgx.Tx) error {
 		return tx.QueryRow(ctx, `select work is not null from outcomes where workspace_id = $1 and key = $2`, c.Workspace, c.Key).Scan(&kept)
@@ -215,8 +215,8 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
-// A row of the version before has no call in it: nobody sweeps it, and the next
-// one gets it with its message, when its lease has run out.
+// A row of the previous version has no call: it is not swept, and another executor claims it with
+// its message after its lease has expired.
 func TestRowsOfTheVersionBefore(t *testing.T) {
 	t.Parallel()
 	db := open(t)

@@ -11,7 +11,7 @@ import (
 	"signalbox.dev/services/tool-executor/internal/tool"
 )
 
-// hostile is text that has broken somebody's JSON.
+// hostile is text that is difficult to encode as JSON.
 func hostile() map[string]string {
 	return map[string]string{
 		"empty":           "",
@@ -30,8 +30,7 @@ func hostile() map[string]string {
 	}
 }
 
-// assertEnvelope fails unless s is one line of valid JSON: an object that also
-// jsonb takes.
+// assertEnvelope fails unless s is a JSON object on one line that jsonb accepts.
 func assertEnvelope(t rapid.TB, s string) map[string]any {
 	t.Helper()
 	var fields map[string]any

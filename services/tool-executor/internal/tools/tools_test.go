@@ -57,7 +57,7 @@ func (w *world) call(ctx context.Context, name, args string) (tool.Result, error
 	return e.Tool.Run(identity.With(ctx, w.actor), tool.Call{Key: id.New[id.Operation](), Args: checked, Timezone: "Europe/Berlin", OutputCap: e.Spec.OutputCap})
 }
 
-// must runs a tool that works and returns the fields of its result.
+// must runs a tool that succeeds and returns the fields of its result.
 func (w *world) must(t *testing.T, name string, args map[string]any) map[string]any {
 	t.Helper()
 	b, err := json.Marshal(args)
