@@ -31,19 +31,19 @@ func (w *world) observe() {
 		before := w.watcher.states[r.ID]
 		w.watcher.states[r.ID] = r.State
 		if before.Ended() && before != r.State {
-			w.violated("run %s was %s and is %s", runLabel(&r.Run), before, r.State)
+			w.violation("run %s was %s and is %s", runLabel(&r.Run), before, r.State)
 		}
 		if r.State != run.Running {
 			continue
 		}
 		if other, ok := active[r.Session]; ok {
-			w.violated("runs %d and %d of session %s are both active", other, r.Ordinal, short(r.Session))
+			w.violation("runs %d and %d of session %s are both active", other, r.Ordinal, short(r.Session))
 		}
 		active[r.Session] = r.Ordinal
 		if before != run.Running {
 			for _, o := range w.pg.runsOf(r.Session) {
 				if o.State == run.Queued && o.Ordinal < r.Ordinal {
-					w.violated("run %s starts before run %s", runLabel(&r.Run), runLabel(&o.Run))
+					w.violation("run %s starts before run %s", runLabel(&r.Run), runLabel(&o.Run))
 				}
 			}
 		}
@@ -58,7 +58,7 @@ func (w *world) checkTaken(by *process, c *run.Claim, from claimant) {
 			continue
 		}
 		if p.holding[c.Run.ID] == from.epoch && time.Since(p.renewed) < lease-beat {
-			w.violated("%s takes run %s from %s, which is well and at work on it", by.name, label(c), p.name)
+			w.violation("%s takes run %s from %s, which is well and at work on it", by.name, label(c), p.name)
 		}
 	}
 }
@@ -67,7 +67,7 @@ func (w *world) checkTaken(by *process, c *run.Claim, from claimant) {
 func (w *world) checkWanted(p *process, session string) {
 	for _, r := range w.pg.runs {
 		if r.Session.String() == session && r.State == run.Running && r.runner == p.name && !r.stop.IsZero() && r.border.After(r.stop) {
-			w.violated("%s asks the model in run %s, which was to stop", p.name, runLabel(&r.Run))
+			w.violation("%s asks the model in run %s, which was to stop", p.name, runLabel(&r.Run))
 		}
 	}
 }
@@ -77,11 +77,11 @@ func (w *world) checkPlanned(c *toolv1.Call) {
 	key, err := id.Parse[id.Operation](c.GetKey())
 	session, err2 := id.Parse[id.Session](c.GetSessionId())
 	if err != nil || err2 != nil {
-		w.violated("call %v has no key", c)
+		w.violation("call %v has no key", c)
 		return
 	}
 	if w.pg.sessions[session] != nil && w.pg.calls[key] == nil {
-		w.violated("call %s of run %s was dispatched before it was written down", c.GetToolCallId(), c.GetRunId())
+		w.violation("call %s of run %s was dispatched before it was written down", c.GetToolCallId(), c.GetRunId())
 	}
 }
 
@@ -117,7 +117,7 @@ func (w *world) checkWaiting() {
 		}
 		if time.Since(since) > limit {
 			w.reported = true
-			w.violated(format, args...)
+			w.violation(format, args...)
 		}
 	}
 	limit := w.shape.limits()
@@ -188,15 +188,15 @@ func (w *world) turn(r *runRow) time.Time {
 func (w *world) checkEnd(people []*person) {
 	for _, r := range w.pg.runs {
 		if !r.State.Ended() {
-			w.violated("run %s has not ended: %s", runLabel(&r.Run), r.State)
+			w.violation("run %s has not ended: %s", runLabel(&r.Run), r.State)
 		}
 	}
 	if n := len(w.pg.outbox); n > 0 {
-		w.violated("the outbox holds %d messages", n)
+		w.violation("the outbox holds %d messages", n)
 	}
 	for _, s := range w.nats.streams {
 		if s.reader != nil && len(s.reader.entries) > 0 {
-			w.violated("stream %s holds %d messages", s.name, len(s.reader.entries))
+			w.violation("stream %s holds %d messages", s.name, len(s.reader.entries))
 		}
 	}
 	for _, p := range people {
@@ -228,10 +228,10 @@ func (w *world) checkAccepted(p *person) {
 	}
 	for key, out := range p.accepted {
 		if found[key] != 1 {
-			w.violated("message %q was accepted and is %d times in the conversation", key, found[key])
+			w.violation("message %q was accepted and is %d times in the conversation", key, found[key])
 		}
 		if w.pg.runs[out.Run.ID] == nil {
-			w.violated("message %q was accepted and has no run", key)
+			w.violation("message %q was accepted and has no run", key)
 		}
 	}
 }
@@ -245,13 +245,13 @@ func (w *world) gaveUp(r id.Run) bool { return w.pg.runs[r] != nil && w.pg.runs[
 func (w *world) checkRun(r *runRow) {
 	name := runLabel(&r.Run)
 	if r.ErrorCode == stuck && w.shape.fruitless == usualFruitless {
-		w.violated("run %s was given up", name)
+		w.violation("run %s was given up", name)
 	}
 	if r.State == run.Cancelled && r.Epoch > 0 && r.stop.IsZero() {
-		w.violated("run %s is cancelled, and nobody stopped it", name)
+		w.violation("run %s is cancelled, and nobody stopped it", name)
 	}
 	if r.State == run.Failed && r.ErrorCode == "" {
-		w.violated("run %s failed without a word: %s", name, r.ErrorMessage)
+		w.violation("run %s failed without a word: %s", name, r.ErrorMessage)
 	}
 	var sum run.Usage
 	steps := 0
@@ -268,15 +268,15 @@ func (w *world) checkRun(r *runRow) {
 			steps++
 		}
 		if u, ok := w.pg.usage[k]; !ok || u != s.usage {
-			w.violated("step %d of run %s used %v, and %v is booked", k.index, name, s.usage, u)
+			w.violation("step %d of run %s used %v, and %v is booked", k.index, name, s.usage, u)
 		}
 	}
 	if sum != r.Usage() {
-		w.violated("run %s used %v, its steps %v", name, r.Usage(), sum)
+		w.violation("run %s used %v, its steps %v", name, r.Usage(), sum)
 	}
 	for i := range r.Steps {
 		if w.pg.steps[stepKey{r.ID, i}] == nil {
-			w.violated("run %s has %d steps, and no step %d", name, r.Steps, i)
+			w.violation("run %s has %d steps, and no step %d", name, r.Steps, i)
 		}
 	}
 }
@@ -290,7 +290,7 @@ func (w *world) checkConversation(s *sessionRow) {
 	for _, m := range w.pg.conversation(s.id) {
 		parts, err := modelmsg.Parse(m.Content)
 		if err != nil {
-			w.violated("message %d of session %s: %v", m.position, short(s.id), err)
+			w.violation("message %d of session %s: %v", m.position, short(s.id), err)
 			continue
 		}
 		if r := w.pg.runs[m.Run]; r != nil && r.Epoch == 0 && m.Role == "user" {
@@ -300,13 +300,13 @@ func (w *world) checkConversation(s *sessionRow) {
 			open = nil // it was given up in the middle of its tools
 		}
 		if len(open) > 0 && (m.Role != "tool" || m.Run != by.Run || *m.StepIndex != *by.StepIndex) {
-			w.violated("session %s: message %d, by %s, comes between calls and their results", short(s.id), m.position, m.Role)
+			w.violation("session %s: message %d, by %s, comes between calls and their results", short(s.id), m.position, m.Role)
 		}
 		switch r := w.pg.runs[m.Run]; {
 		case r == nil:
-			w.violated("message %d of session %s belongs to no run", m.position, short(s.id))
+			w.violation("message %d of session %s belongs to no run", m.position, short(s.id))
 		case r.Ordinal < began:
-			w.violated("message %d of session %s, of run %d, comes after those of run %d", m.position, short(s.id), r.Ordinal, began)
+			w.violation("message %d of session %s, of run %d, comes after those of run %d", m.position, short(s.id), r.Ordinal, began)
 		default:
 			began = r.Ordinal
 		}
@@ -320,12 +320,12 @@ func (w *world) checkConversation(s *sessionRow) {
 			}
 		}
 		if !slices.Equal(results, open) {
-			w.violated("message %d of session %s has the results of %v, want %v", m.position, short(s.id), results, open)
+			w.violation("message %d of session %s has the results of %v, want %v", m.position, short(s.id), results, open)
 		}
 		open, by = calls, m
 	}
 	if len(open) > 0 && !w.gaveUp(by.Run) {
-		w.violated("the calls %v at the end of session %s have no results", open, short(s.id))
+		w.violation("the calls %v at the end of session %s have no results", open, short(s.id))
 	}
 }
 
@@ -337,7 +337,7 @@ func (w *world) checkCalls() {
 			continue
 		}
 		if n > 1 && !w.isPure(key) {
-			w.violated("call %s took effect %d times", key, n)
+			w.violation("call %s took effect %d times", key, n)
 		}
 	}
 	for key, c := range w.pg.calls {
@@ -346,7 +346,7 @@ func (w *world) checkCalls() {
 		case w.gaveUp(c.run):
 			continue
 		default:
-			w.violated("call %s of run %s has no outcome", c.ID, c.run)
+			w.violation("call %s of run %s has no outcome", c.ID, c.run)
 			continue
 		}
 		if c.Outcome.State != toolv1.OutcomeState_OUTCOME_STATE_OK {
@@ -354,10 +354,10 @@ func (w *world) checkCalls() {
 		}
 		var result struct{ Result string }
 		if err := json.Unmarshal(c.Outcome.Result, &result); err != nil || result.Result != key.String() {
-			w.violated("call %s is ok with the result %s", c.ID, c.Outcome.Result)
+			w.violation("call %s is ok with the result %s", c.ID, c.Outcome.Result)
 		}
 		if w.executors.happened[key.String()] == 0 {
-			w.violated("call %s is told to be ok and never happened", c.ID)
+			w.violation("call %s is told to be ok and never happened", c.ID)
 		}
 	}
 }

@@ -36,7 +36,7 @@ func (w *world) checkLog(s *sessionRow) {
 		}
 		ev := &runv1.Event{}
 		if err := proto.Unmarshal(m.data, ev); err != nil {
-			w.violated("event %s: %v", m.id, err)
+			w.violation("event %s: %v", m.id, err)
 			continue
 		}
 		v := runs[ev.GetRunId()]
@@ -45,7 +45,7 @@ func (w *world) checkLog(s *sessionRow) {
 		}
 		if ev.GetNumber() == 0 && ev.GetEpoch() > 0 {
 			if begun != nil && begun != v && !begun.ended && !begun.stuck {
-				w.violated("run %d of session %s begins before the end of the one before is told", ev.GetRunOrdinal(), short(s.id))
+				w.violation("run %d of session %s begins before the end of the one before is told", ev.GetRunOrdinal(), short(s.id))
 			}
 			begun = v
 		}
@@ -56,7 +56,7 @@ func (w *world) checkLog(s *sessionRow) {
 			if v.stuck {
 				continue // without the log: the gateway reads the row
 			}
-			w.violated("viewers never hear of the end of run %s", runLabel(&r.Run))
+			w.violation("viewers never hear of the end of run %s", runLabel(&r.Run))
 			continue
 		}
 		w.checkTold(r, v)
@@ -71,13 +71,13 @@ func (w *world) admit(v *shown, ev *runv1.Event) bool {
 	case ev.GetEpoch() < v.epoch:
 		return false
 	case v.ended && higher:
-		w.violated("run %d goes on after its end is told: event %d of epoch %d", ev.GetRunOrdinal(), ev.GetNumber(), ev.GetEpoch())
+		w.violation("run %d goes on after its end is told: event %d of epoch %d", ev.GetRunOrdinal(), ev.GetNumber(), ev.GetEpoch())
 		return false
 	case ev.GetNumber() <= v.number && !higher:
 		return false
 	case ev.GetNumber() != v.number+1:
 		if !w.nats.lost && ev.GetError().GetCode() != stuck {
-			w.violated("event %d of run %d, epoch %d, follows event %d of epoch %d", ev.GetNumber(), ev.GetRunOrdinal(), ev.GetEpoch(), v.number, v.epoch)
+			w.violation("event %d of run %d, epoch %d, follows event %d of epoch %d", ev.GetNumber(), ev.GetRunOrdinal(), ev.GetEpoch(), v.number, v.epoch)
 		}
 		v.holes = true
 	}
@@ -92,15 +92,15 @@ func (w *world) checkTold(r *runRow, v *shown) {
 	name := runLabel(&r.Run)
 	last := v.events[len(v.events)-1]
 	if last.GetNumber() != r.LastEvent {
-		w.violated("run %s ends with event %d, viewers with %d", name, r.LastEvent, last.GetNumber())
+		w.violation("run %s ends with event %d, viewers with %d", name, r.LastEvent, last.GetNumber())
 	}
 	switch done := last.GetDone(); {
 	case done == nil != (r.State == run.Failed):
-		w.violated("run %s is %s, and viewers are told %v", name, r.State, last)
+		w.violation("run %s is %s, and viewers are told %v", name, r.State, last)
 	case done != nil && (done.GetFinishReason() != r.FinishReason || done.GetFinalText() != r.Text || !strings.HasSuffix(done.GetText(), r.Text)):
-		w.violated("run %s ends with %s %q, viewers are told %s %q", name, r.FinishReason, r.Text, done.GetFinishReason(), done)
+		w.violation("run %s ends with %s %q, viewers are told %s %q", name, r.FinishReason, r.Text, done.GetFinishReason(), done)
 	case done != nil && r.Epoch > 0 && (done.GetTotalTokensIn() != r.InputTokens || done.GetTotalTokensOut() != r.OutputTokens || int(done.GetSteps()) != r.Steps):
-		w.violated("run %s used %v in %d steps, viewers are told %v", name, r.Usage(), r.Steps, done)
+		w.violation("run %s used %v in %d steps, viewers are told %v", name, r.Usage(), r.Steps, done)
 	}
 	if v.holes {
 		return // viewers got a snapshot
@@ -114,19 +114,19 @@ func (w *world) checkTold(r *runRow, v *shown) {
 // checkJoined: every message that joined the conversation was told; once, unless the
 // log forgot that it was.
 func (w *world) checkJoined(r *runRow, v *shown) {
-	told := map[string]int{}
+	cancelled := map[string]int{}
 	for _, ev := range v.events {
 		if m := ev.GetUserMessage(); m != nil {
-			told[m.GetMessageId()]++
+			cancelled[m.GetMessageId()]++
 		}
 	}
 	if v.stuck {
 		return
 	}
 	for _, m := range w.pg.conversation(r.Session) {
-		n := told[m.ID.String()]
+		n := cancelled[m.ID.String()]
 		if m.Run == r.ID && m.Role == "user" && (n == 0 || n > 1 && !w.nats.lost) {
-			w.violated("message %d of run %s was told %d times", m.position, runLabel(&r.Run), n)
+			w.violation("message %d of run %s was told %d times", m.position, runLabel(&r.Run), n)
 		}
 	}
 }
@@ -178,24 +178,24 @@ func (w *world) checkStep(r *runRow, v *shown, step int) {
 	}
 	switch {
 	case interrupted && !strings.HasPrefix(text, t.text.String()):
-		w.violated("step %d of run %s was cut short after %q, viewers saw %q", step, name, text, t.text.String())
+		w.violation("step %d of run %s was cut short after %q, viewers saw %q", step, name, text, t.text.String())
 	case !interrupted && text != t.text.String():
-		w.violated("step %d of run %s says %q, viewers saw %q", step, name, text, t.text.String())
+		w.violation("step %d of run %s says %q, viewers saw %q", step, name, text, t.text.String())
 	case !interrupted && row.state == "complete" && t.completed != 1:
-		w.violated("step %d of run %s is complete, viewers are told so %d times", step, name, t.completed)
+		w.violation("step %d of run %s is complete, viewers are told so %d times", step, name, t.completed)
 	case t.twice && !w.nats.lost:
-		w.violated("a result of step %d of run %s is told twice", step, name)
+		w.violation("a result of step %d of run %s is told twice", step, name)
 	}
 	for _, c := range w.pg.callsOf(r.ID, step) {
-		told := t.results[c.ID]
+		cancelled := t.results[c.ID]
 		switch {
 		case t.calls[c.ID] != 1:
-			w.violated("call %s of run %s is told %d times", c.ID, name, t.calls[c.ID])
+			w.violation("call %s of run %s is told %d times", c.ID, name, t.calls[c.ID])
 		case c.Outcome == nil:
-		case told == nil:
-			w.violated("the result of call %s of run %s is never told", c.ID, name)
-		case told.GetIsError() == (c.Outcome.State == toolv1.OutcomeState_OUTCOME_STATE_OK) || told.GetResultJson() != string(c.Outcome.Result):
-			w.violated("call %s of run %s ended with %s, viewers are told %s", c.ID, name, c.Outcome.Result, told.GetResultJson())
+		case cancelled == nil:
+			w.violation("the result of call %s of run %s is never told", c.ID, name)
+		case cancelled.GetIsError() == (c.Outcome.State == toolv1.OutcomeState_OUTCOME_STATE_OK) || cancelled.GetResultJson() != string(c.Outcome.Result):
+			w.violation("call %s of run %s ended with %s, viewers are told %s", c.ID, name, c.Outcome.Result, cancelled.GetResultJson())
 		}
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
-// postgres is the server: its tables, and how it fails. The world's lock guards it.
+// postgres is the model of the server: its tables and its faults. The world's lock guards it.
 type postgres struct {
 	*rows
 
@@ -42,8 +42,8 @@ const (
 
 var errAway = fault.Wrap(errors.New("connection refused"), fault.Unavailable, "the database is not available at the moment; try again")
 
-// transact makes one transaction on behalf of p. An error of the network leaves it
-// open whether it was committed.
+// transact runs one transaction for p. After a network error it is unknown whether it was
+// committed.
 func (w *world) transact(ctx context.Context, p *process, name string, do func() error) error {
 	var away, hangs, slow, lost bool
 	life := 0
@@ -92,7 +92,7 @@ func (w *world) transact(ctx context.Context, p *process, name string, do func()
 	return err
 }
 
-// brief names an error in the trace.
+// brief returns the name of an error for the trace.
 func brief(err error) string {
 	switch {
 	case err == nil:
@@ -103,17 +103,17 @@ func brief(err error) string {
 	return err.Error()
 }
 
-// store is Postgres as one runner sees it: it takes the place of *run.Store,
-// *conversation.Store and the outbox's table.
+// store is one runner's connection to Postgres. It replaces *run.Store, *conversation.Store and
+// the outbox's table.
 type store struct {
 	w *world
 	p *process
 }
 
-// label names a run in the trace: session, ordinal, epoch.
+// label returns a run's name for the trace: session, ordinal, epoch.
 func label(c *run.Claim) string { return runLabel(&c.Run) }
 
-// ask makes a transaction that has an answer.
+// ask runs a transaction with a result.
 func ask[T any](ctx context.Context, s store, name string, do func() (T, error)) (T, error) {
 	var out T // nobody reads it once the caller has gone
 	err := s.w.transact(ctx, s.p, name, func() (err error) {
@@ -182,7 +182,7 @@ func (s store) Park(ctx context.Context, c *run.Claim) error {
 func (s store) ReleaseUnconfirmed(ctx context.Context, _ id.Workspace, r id.Run) (held bool, err error) {
 	return ask(ctx, s, "disown "+short(r), func() (bool, error) {
 		delete(s.p.holding, r)
-		return s.w.pg.disown(s.p.name, r), nil
+		return s.w.pg.releaseUnconfirmed(s.p.name, r), nil
 	})
 }
 
@@ -245,7 +245,7 @@ func (s store) ReadInbox(ctx context.Context, c *run.Claim, border bool) (run.In
 	}
 	type found struct{ stop, steering bool }
 	in, err := ask(ctx, s, name+label(c), func() (in found, err error) {
-		in.stop, in.steering, err = s.w.pg.lookInbox(c)
+		in.stop, in.steering, err = s.w.pg.readInbox(c)
 		if row := s.w.pg.runs[c.Run.ID]; row != nil && err == nil && border {
 			row.border = time.Now()
 		}
@@ -329,10 +329,10 @@ func (s store) Finish(ctx context.Context, c *run.Claim, e run.End) error {
 	return err
 }
 
-// Submit, Cancel and Delete are what the service's doors do with a request.
+// Submit, Cancel and Delete do what the service does with a request.
 
-// Submit also claims the run, if its turn is now and the process has a slot for it;
-// then the caller begins with it.
+// Submit also claims the run if it can start and the process has a slot for it; the caller then
+// works on it.
 func (s store) Submit(ctx context.Context, a identity.Actor, n conversation.NewMessage) (*conversation.Submitted, *run.Claim, error) {
 	type submission struct {
 		*conversation.Submitted
@@ -442,7 +442,7 @@ func (s store) lockOutbox(ctx context.Context) error {
 	return err
 }
 
-// unlockOutbox lets go of the lock, if p has it.
+// unlockOutbox releases the lock if p has it.
 func (pg *postgres) unlockOutbox(p *process) {
 	if pg.holder == p {
 		pg.holder = nil
@@ -450,7 +450,7 @@ func (pg *postgres) unlockOutbox(p *process) {
 	}
 }
 
-// nextOutbox gives a free lock to who has waited longest.
+// nextOutbox gives a free lock to the process that has waited longest.
 func (pg *postgres) nextOutbox() {
 	if pg.holder == nil && len(pg.waiting) > 0 {
 		next := pg.waiting[0]
@@ -460,7 +460,7 @@ func (pg *postgres) nextOutbox() {
 	}
 }
 
-// crash loses what is open. It comes back with what was committed.
+// crash aborts open transactions and keeps what was committed.
 func (pg *postgres) crash() {
 	pg.life++
 	if pg.holder != nil {
@@ -468,7 +468,7 @@ func (pg *postgres) crash() {
 	}
 }
 
-// holderOf returns who has a run; nobody where it is not running.
+// holderOf returns the claimant of a run, or the zero value if it is not running.
 func (pg *postgres) holderOf(r id.Run) claimant {
 	if row := pg.runs[r]; row != nil && row.State == run.Running {
 		return claimant{row.runner, row.Epoch}
@@ -476,7 +476,7 @@ func (pg *postgres) holderOf(r id.Run) claimant {
 	return claimant{}
 }
 
-// claimant is who has a run, or had.
+// claimant is the runner and epoch of a claim.
 type claimant struct {
 	runner string
 	epoch  int64

@@ -19,8 +19,8 @@ import (
 	"signalbox.dev/services/agent-runner/internal/toolbox"
 )
 
-// process is one life of a runner or of a tool executor, from its start to its
-// exit or its death. The world's lock guards what says so.
+// process is a process of a runner or of a tool executor, from its start to its exit or death.
+// The world's lock guards the fields marked so.
 type process struct {
 	w    *world
 	slot int
@@ -55,9 +55,9 @@ type process struct {
 	tools  *toolbox.Toolbox
 }
 
-// enter returns when p may do something: at once, when it goes on, or with an error
-// when it is dead or ctx has ended. who says what of p it is: what was stopped does
-// not go on all in one moment.
+// enter returns when p may continue: at once, or after p was stopped, or with an error if p is
+// dead or ctx has ended. who identifies the goroutine, because goroutines of a stopped process
+// continue at different times.
 func (p *process) enter(ctx context.Context, who string) error {
 	for {
 		var dead bool
@@ -82,16 +82,16 @@ func (p *process) enter(ctx context.Context, who string) error {
 	}
 }
 
-// rest waits for a moment of its own after about d, or until p is killed.
+// rest waits for about d, until a time that no one else has, or until p is killed.
 func (p *process) rest(d time.Duration) {
 	p.w.locked(func() { d = p.w.moment(d) })
 	_ = p.sleep(d)
 }
 
-// sleep waits, or says that p was killed.
+// sleep waits for d. It returns an error if p is killed.
 func (p *process) sleep(d time.Duration) error { return sleep(p.ctx, d) }
 
-// leaves reports whether the process takes nothing new.
+// leaves reports whether the process is draining.
 func (p *process) leaves() bool {
 	select {
 	case <-p.drain:
@@ -106,7 +106,7 @@ func (p *process) leaves() bool {
 // leave is SIGTERM.
 func (p *process) leave() { p.draining.Do(func() { close(p.drain) }) }
 
-// newProcess starts nothing.
+// newProcess returns a process that is not started.
 func (w *world) newProcess(slot int, name string) *process {
 	ctx, kill := context.WithCancel(context.Background())
 	return &process{
@@ -115,8 +115,8 @@ func (w *world) newProcess(slot int, name string) *process {
 	}
 }
 
-// Limits of a runner; those of the product, but for the ones that a run in here
-// would never come near.
+// Limits of a runner, like those of the product except for limits that a simulated run would
+// never reach.
 const (
 	lease     = 6 * time.Second
 	beat      = time.Second
@@ -135,7 +135,7 @@ func loopConfig(w *world, name string) loop.Config {
 	}
 }
 
-// startRunner starts what service.go wires.
+// startRunner starts a runner, wired as in service.go.
 func (w *world) startRunner(p *process) {
 	line, rows := wire{w, p}, store{w, p}
 	log := w.logger(p)
@@ -154,7 +154,7 @@ func (w *world) startRunner(p *process) {
 	support, stop := context.WithCancel(p.ctx)
 	front, end := context.WithCancel(p.ctx)
 	var behind, doors sync.WaitGroup
-	// Not all in one moment, or their tickers would tick together for ever.
+	// They start at different times, or their tickers would always tick together.
 	rest := func(who string) {
 		var pause time.Duration
 		w.locked(func() { pause = w.between(p.name+who, 0, time.Millisecond) })
@@ -163,7 +163,7 @@ func (w *world) startRunner(p *process) {
 	behind.Go(func() { rest("keeper"); _ = keeper.Run(support) })
 	behind.Go(func() { rest("outbox"); _ = p.out.Run(support) })
 	doors.Go(func() { rest("sweeper"); _ = sweeper.Run(front) })
-	doors.Go(func() { rest("queue"); p.consume(subject.Runs, p.slots, p.takes(l)) })
+	doors.Go(func() { rest("queue"); p.consume(subject.Runs, p.slots, p.handlerFor(l)) })
 	p.work.Go(func() {
 		select {
 		case <-p.drain:
@@ -178,7 +178,7 @@ func (w *world) startRunner(p *process) {
 	})
 }
 
-// presence is a process's own, as pg.Presence is.
+// presence replaces a process's pg.Presence.
 type presence struct{ p *process }
 
 // Steady implements sweep.Presence.
@@ -191,7 +191,7 @@ func (s presence) Steady() (d time.Duration) {
 	return d
 }
 
-// appear takes the presence when Postgres can be reached, as soon as pg.Presence does.
+// appear acquires the presence when Postgres can be reached, as fast as pg.Presence.
 func (w *world) appear(p *process) {
 	w.after(w.between(p.name+" appears", 5*time.Millisecond, 150*time.Millisecond), func() {
 		switch {
@@ -204,7 +204,7 @@ func (w *world) appear(p *process) {
 	})
 }
 
-// vanish loses it, and tries to have it again.
+// vanish loses the presence and acquires it again.
 func (w *world) vanish(p *process) {
 	if p.dead || p.present.IsZero() {
 		return
@@ -223,7 +223,7 @@ func (w *world) isPresent(name string) bool {
 	return false
 }
 
-// models is the way to the provider.
+// models implements loop.Models.
 type models struct {
 	w *world
 	p *process
@@ -243,7 +243,7 @@ func (m models) For(context.Context, string) (string, loop.Model, error) {
 	return anthropic.Dialect, c, err
 }
 
-// logger writes what a process logs into the trace, where people read it.
+// logger returns a logger that writes to the trace.
 func (w *world) logger(p *process) *slog.Logger {
 	if w.out == nil {
 		return slog.New(slog.DiscardHandler)
@@ -271,7 +271,7 @@ func (l logTo) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// inWork is what a handler holds while it is at work; Claim fills it in.
+// inWork is the run that a handler works on. Claim sets it.
 type inWork struct {
 	run   id.Run
 	epoch int64
@@ -279,8 +279,8 @@ type inWork struct {
 
 type inWorkKey struct{}
 
-// takes is the loop's handler; the world knows what it holds.
-func (p *process) takes(l *loop.Loop) handler {
+// handlerFor is the loop's handler; the world knows what it holds.
+func (p *process) handlerFor(l *loop.Loop) handler {
 	return func(ctx context.Context, m *bus.Message, attempt int, draining <-chan struct{}) error {
 		held := &inWork{}
 		err := l.HandleMessage(context.WithValue(ctx, inWorkKey{}, held), m, attempt, draining)

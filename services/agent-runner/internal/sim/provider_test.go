@@ -54,10 +54,10 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		var asked modelRequest
 		if err := json.Unmarshal(body, &asked); err != nil {
-			t.w.violated("a model is asked %s: %v", body, err)
+			t.w.violation("a model is asked %s: %v", body, err)
 		}
 		if err := asked.check(); err != nil {
-			t.w.violated("session %s: the model refuses the conversation: %v: %s", session, err, body)
+			t.w.violation("session %s: the model refuses the conversation: %v: %s", session, err, body)
 		}
 		var err error
 		res, err = t.answer(r, session, name, &asked) //nolint:bodyclose // whoever asked closes it

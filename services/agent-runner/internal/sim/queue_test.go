@@ -148,7 +148,7 @@ func (p *process) consume(name string, free chan struct{}, handle handler) {
 	defer letGo(nil)
 	in := inHand{entries: map[*entry]bool{}}
 	stop := make(chan struct{})
-	p.work.Go(func() { p.signs(c, &in, stop) })
+	p.work.Go(func() { p.heartbeat(c, &in, stop) })
 	defer close(stop)
 	for {
 		select {
@@ -218,7 +218,7 @@ func (p *process) pull(c *consumer) *entry {
 func (p *process) handled(ctx context.Context, e *entry, handle handler) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			p.w.locked(func() { p.w.violated("%s panics: %v\n%s", p.name, v, debug.Stack()) })
+			p.w.locked(func() { p.w.violation("%s panics: %v\n%s", p.name, v, debug.Stack()) })
 			err = errors.New("panic")
 		}
 	}()
@@ -258,7 +258,7 @@ func (p *process) settled(c *consumer, e *entry, name string, decision error) {
 		c.drop(e.message)
 		c.stream.msgs = slices.DeleteFunc(c.stream.msgs, func(m *message) bool { return m == e.message })
 	case bus.IsTerminal(decision):
-		p.w.violated("%s drops %s: %v", p.name, e.id, decision)
+		p.w.violation("%s drops %s: %v", p.name, e.id, decision)
 	case asked:
 		c.again(e, max(after, 20*time.Millisecond))
 	default:
@@ -272,8 +272,8 @@ type inHand struct {
 	work    sync.WaitGroup
 }
 
-// signs tells the queue at intervals that the process is at work.
-func (p *process) signs(c *consumer, in *inHand, stop <-chan struct{}) {
+// heartbeat tells the queue at intervals that the process is at work.
+func (p *process) heartbeat(c *consumer, in *inHand, stop <-chan struct{}) {
 	tick := time.NewTicker(subject.InProgress)
 	defer tick.Stop()
 	for {

@@ -14,7 +14,7 @@ import (
 )
 
 func (d *rows) claim(runner string, ws id.Workspace, session id.Session, r id.Run) (*run.Claim, error) {
-	if d.saysSoon(ws, session) && d.cfg.plant != claimsEarly {
+	if d.unpublished(ws, session) && d.cfg.plant != claimsEarly {
 		return nil, run.ErrTooEarly
 	}
 	s, row, now := d.session(ws, session), d.runs[r], d.cfg.now()
@@ -44,8 +44,8 @@ func (d *rows) claim(runner string, ws id.Workspace, session id.Session, r id.Ru
 	return c, nil
 }
 
-// disown ends a runner's lease of a run, if it has one.
-func (d *rows) disown(runner string, r id.Run) (held bool) {
+// releaseUnconfirmed ends a runner's lease of a run, if it has one.
+func (d *rows) releaseUnconfirmed(runner string, r id.Run) (held bool) {
 	row := d.runs[r]
 	if held = row != nil && row.State == run.Running && row.runner == runner; held {
 		row.lease = d.cfg.now()
@@ -53,8 +53,8 @@ func (d *rows) disown(runner string, r id.Run) (held bool) {
 	return held
 }
 
-// saysSoon reports whether events of the session wait in the outbox.
-func (d *rows) saysSoon(ws id.Workspace, session id.Session) bool {
+// unpublished reports whether events of the session wait in the outbox.
+func (d *rows) unpublished(ws id.Workspace, session id.Session) bool {
 	_, subj := run.LogSubject(d.cfg.run.Partitions, ws, session)
 	return slices.ContainsFunc(d.outbox, func(o outbox.Row) bool { return o.Subject == subj })
 }

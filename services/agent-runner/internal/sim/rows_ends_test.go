@@ -8,8 +8,8 @@ import (
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
-// lookInbox is the reading half of run.ReadInbox; joinSteering is the other.
-func (d *rows) lookInbox(c *run.Claim) (stop, steering bool, err error) {
+// readInbox is the reading half of run.ReadInbox; joinSteering is the other.
+func (d *rows) readInbox(c *run.Claim) (stop, steering bool, err error) {
 	row := d.runs[c.Run.ID]
 	if row == nil || row.Epoch != c.Run.Epoch || row.State != run.Running {
 		return false, false, run.ErrFenced

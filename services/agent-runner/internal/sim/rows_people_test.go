@@ -89,7 +89,7 @@ func (d *rows) enqueue(s *sessionRow, a identity.Actor, n conversation.NewMessag
 	return &conversation.Submitted{Run: r.Run, Message: r.UserMessage, Created: true, First: first}
 }
 
-func (d *rows) cancel(a identity.Actor, session id.Session, which conversation.Target) (told, running []id.Run, err error) {
+func (d *rows) cancel(a identity.Actor, session id.Session, which conversation.Target) (cancelled, running []id.Run, err error) {
 	s := d.session(a.Workspace, session)
 	if s == nil {
 		return nil, nil, notFound()
@@ -98,7 +98,7 @@ func (d *rows) cancel(a identity.Actor, session id.Session, which conversation.T
 		if !id.IsZero(which.Only) && r.ID != which.Only || id.IsZero(which.Only) && !which.All && i > 0 {
 			continue
 		}
-		told = append(told, r.ID)
+		cancelled = append(cancelled, r.ID)
 		if r.State == run.Queued {
 			d.endQueued(s, r)
 			continue
@@ -111,14 +111,14 @@ func (d *rows) cancel(a identity.Actor, session id.Session, which conversation.T
 			d.inbox = append(d.inbox, &inboxRow{run: r.ID, kind: "stop"})
 		}
 	}
-	if len(told) == 0 && !id.IsZero(which.Only) {
+	if len(cancelled) == 0 && !id.IsZero(which.Only) {
 		if r := d.runs[which.Only]; r == nil || r.Session != session {
 			return nil, nil, fault.New(fault.NotFound, "this session has no such run")
 		}
 		return nil, nil, nil
 	}
 	d.wakeNext(s)
-	return told, running, nil
+	return cancelled, running, nil
 }
 
 func (d *rows) endQueued(s *sessionRow, r *runRow) {

@@ -15,12 +15,12 @@ import (
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
-// rows is the agent schema in memory: its tables, and a method for each
-// transaction of packages run and conversation that the protocol is made of. A
-// method does all of its transaction or, with an error, nothing. It knows neither
-// processes nor faults, and has no lock: whoever owns it calls it under one.
+// rows is an in-memory model of the agent schema: its tables, and a method for each
+// transaction of packages run and conversation that belongs to the protocol. A method that
+// returns an error has changed nothing. rows knows neither processes nor faults, and the caller
+// must hold the lock that guards it.
 //
-// TestRowsArePostgres does the same things here and in Postgres and compares.
+// TestRowsArePostgres compares it with Postgres.
 type rows struct {
 	cfg rowsConfig
 
@@ -34,7 +34,7 @@ type rows struct {
 	inbox    []*inboxRow
 	outbox   []outbox.Row
 
-	// In the order in which they were made: nothing is decided by the order of a map.
+	// In the order of creation, because the order of a map is random.
 	allSessions []*sessionRow
 	allRuns     []*runRow
 	allMessages []*messageRow
@@ -63,8 +63,8 @@ type runRow struct {
 	run.Run
 	runner string
 	lease  time.Time // zero: none
-	// No columns, but for checks, and not by the clock of Postgres: when it was first told to stop, and when a runner
-	// last looked for that at a step border. Zero: never.
+	// These are not columns but for checks, in the world's time: when the run was first told to
+	// stop, and when a runner last read the inbox at a step border. Zero means never.
 	stop, border time.Time
 }
 
@@ -106,7 +106,7 @@ func newRows(cfg rowsConfig) *rows {
 	}
 }
 
-// newID returns the next id: the same in each life of a seed.
+// newID returns the next id, which is the same in each run of a seed.
 func newID[T id.Kind](d *rows) T {
 	d.lastID++
 	var b uuid.UUID
@@ -170,7 +170,7 @@ func (d *rows) blocked(r *runRow) bool {
 	return false
 }
 
-// join gives a waiting message its place at the end of the conversation.
+// join moves a waiting message to the end of the conversation.
 func (d *rows) join(s *sessionRow, m id.Message) {
 	if row := d.messages[m]; row != nil && row.position == 0 {
 		row.position, row.CreatedAt = d.nextPosition(s), d.cfg.now()
@@ -204,7 +204,7 @@ func (d *rows) say(messages ...outbox.Message) {
 	}
 }
 
-// page returns the outbox's rows behind an id.
+// page returns the outbox's rows after an id.
 func (d *rows) page(after int64, limit int) []outbox.Row {
 	var out []outbox.Row
 	for _, r := range d.outbox {

@@ -57,7 +57,7 @@ func (d *rows) turns(later bool) []turn {
 		}
 		lost := r.State == run.Running && (r.lease.Before(now) || d.cfg.plant == claimsHeld)
 		next := r.State == run.Queued && (!d.blocked(r) || d.cfg.plant == claimsBlocked) && t.held < d.most()
-		if (lost || next) && (later || d.cfg.plant == claimsEarly || !d.saysSoon(r.Workspace, r.Session)) {
+		if (lost || next) && (later || d.cfg.plant == claimsEarly || !d.unpublished(r.Workspace, r.Session)) {
 			t.wants = append(t.wants, r)
 		}
 	}

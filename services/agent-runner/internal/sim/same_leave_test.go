@@ -25,13 +25,13 @@ func (b *both) release() (here, there []string) {
 	return []string{"ok"}, []string{why(b.store().Release(b.t.Context(), c.there, wait))}
 }
 
-func (b *both) disown() (here, there []string) {
+func (b *both) releaseUnconfirmed() (here, there []string) {
 	c, ok := b.aClaim()
 	if !ok || b.rng.IntN(4) > 0 {
 		return nil, nil
 	}
 	runner := b.runners[b.rng.IntN(len(b.runners))]
-	one := b.rows.disown(runner, c.here.Run.ID)
+	one := b.rows.releaseUnconfirmed(runner, c.here.Run.ID)
 	two, err := b.runs[runner].ReleaseUnconfirmed(b.t.Context(), c.there.Run.Workspace, c.there.Run.ID)
 	return []string{"ok", fmt.Sprint(one)}, []string{why(err), fmt.Sprint(two)}
 }

@@ -34,9 +34,9 @@ import (
 	"signalbox.dev/services/agent-runner/migrations"
 )
 
-// TestRowsArePostgres does the same things, drawn by chance, to rows and to the
-// stores on a real Postgres, and compares every answer and, after each few, all
-// tables. What is not compared is what differs by nature: ids and times.
+// TestRowsArePostgres does the same random operations on rows and on the stores with a real
+// Postgres. It compares every result and, after every few operations, all tables, except for
+// ids and times.
 func TestRowsArePostgres(t *testing.T) {
 	t.Parallel()
 	sequences := uint64(100)
@@ -53,7 +53,7 @@ func TestRowsArePostgres(t *testing.T) {
 	})
 }
 
-// both is the two sides.
+// both has the two sides.
 type both struct {
 	t     *testing.T
 	kit   *kit
@@ -66,23 +66,23 @@ type both struct {
 	people  *conversation.Store
 
 	// Of one sequence:
-	seed   uint64
-	rng    *rand.Rand
-	now    time.Time
-	rows   *rows
-	actor  [2]identity.Actor // here, and in Postgres
-	names  [2]*strings.Replacer
-	known  [2][]string // ids and their names, by turns
-	spaces []pair[id.Session]
-	told   []pair[id.Run]
-	claims []pair[*run.Claim]
-	keys   int
+	seed      uint64
+	rng       *rand.Rand
+	now       time.Time
+	rows      *rows
+	actor     [2]identity.Actor // here, and in Postgres
+	names     [2]*strings.Replacer
+	known     [2][]string // ids and their names, by turns
+	spaces    []pair[id.Session]
+	cancelled []pair[id.Run]
+	claims    []pair[*run.Claim]
+	keys      int
 }
 
-// pair is a thing here and the same in Postgres.
+// pair is a value of the model and the corresponding one of Postgres.
 type pair[T any] struct{ here, there T }
 
-// anyModel lets people have what they ask for.
+// anyModel accepts every model.
 type anyModel struct{}
 
 func (anyModel) Choose(_ context.Context, w provider.Request) (name, model string, err error) {
@@ -134,11 +134,11 @@ func (b *both) exec(sql string, args ...any) {
 	}
 }
 
-// sequence does one.
+// sequence runs one random sequence of operations.
 func (b *both) sequence(seed uint64) {
 	b.seed, b.rng, b.now = seed, rand.New(rand.NewPCG(seed, 7)), time.Now()
 	b.known, b.names = [2][]string{}, [2]*strings.Replacer{}
-	b.told, b.claims, b.spaces = nil, nil, nil
+	b.cancelled, b.claims, b.spaces = nil, nil, nil
 	b.rows = newRows(rowsConfig{run: b.cfg, maxQueued: 2, salt: uint32(seed), now: func() time.Time {
 		b.now = b.now.Add(time.Microsecond)
 		return b.now
@@ -163,7 +163,7 @@ func (b *both) sequence(seed uint64) {
 		if i%8 != 7 {
 			continue
 		}
-		if diff := cmp.Diff(b.plain(0, b.dumpHere()), b.plain(1, b.dumpThere())); diff != "" {
+		if diff := cmp.Diff(b.plain(0, b.dumpModel()), b.plain(1, b.dumpPostgres())); diff != "" {
 			b.t.Errorf("seed %d: the tables differ after %v; here (-), in Postgres (+):\n%s", seed, did, diff)
 			return
 		}
@@ -172,7 +172,7 @@ func (b *both) sequence(seed uint64) {
 
 var someID = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
 
-// plain puts names for the ids that both sides know, and makes the others all one.
+// plain replaces ids that both sides know by names, and all other ids by one placeholder.
 func (b *both) plain(side int, lines []string) []string {
 	names := strings.NewReplacer(b.known[side]...)
 	var out []string
@@ -193,14 +193,14 @@ func (b *both) newSession() {
 	b.name(here, s.ID, "session")
 }
 
-// name makes a thing known.
+// name assigns a name to a pair of ids.
 func (b *both) name(here, there fmt.Stringer, kind string) {
 	name := fmt.Sprint(kind, " ", len(b.known[0]))
 	b.known[0] = append(b.known[0], here.String(), name)
 	b.known[1] = append(b.known[1], there.String(), name)
 }
 
-// why names an error.
+// why returns a name for an error.
 func why(err error) string {
 	for _, e := range []error{run.ErrFenced, run.ErrNotClaimable, run.ErrTooEarly, run.ErrMoreToDo} {
 		if errors.Is(err, e) {
@@ -216,7 +216,7 @@ func why(err error) string {
 	return "some error"
 }
 
-// act is one thing to do on both sides; it returns the answers.
+// act is an operation on both sides, which returns the results.
 type act struct {
 	name string
 	do   func(b *both) (here, there []string)
@@ -234,7 +234,7 @@ var acts = []act{
 	{"renew", (*both).renew},
 	{"park", (*both).park},
 	{"release", (*both).release},
-	{"disown", (*both).disown},
+	{"disown", (*both).releaseUnconfirmed},
 	{"look into the inbox", (*both).inbox},
 	{"look into the inbox", (*both).inbox},
 	{"join", (*both).join},
@@ -274,17 +274,17 @@ func (b *both) submit() (here, there []string) {
 	if b.rng.IntN(10) == 0 {
 		n.Content = quoted("another message")
 	}
-	runner, takes := b.runners[b.rng.IntN(len(b.runners))], b.rng.IntN(2) == 0
+	runner, handlerFor := b.runners[b.rng.IntN(len(b.runners))], b.rng.IntN(2) == 0
 	var (
 		claim   *run.Claim
 		refused error
 	)
 	one, err1 := b.rows.submit(b.actor[0], n)
-	if takes && err1 == nil && one.First {
+	if handlerFor && err1 == nil && one.First {
 		claim, refused = b.rows.claim(runner, b.actor[0].Workspace, s.here, one.Run.ID)
 	}
 	n.Session = s.there
-	if takes {
+	if handlerFor {
 		n.PreClaim = b.runs[runner].PreClaim(b.actor[1].Workspace, s.there)
 	}
 	two, err2 := b.people.Submit(b.t.Context(), b.actor[1], n)
@@ -292,7 +292,7 @@ func (b *both) submit() (here, there []string) {
 		b.name(one.Message, two.Message, "message")
 		if !one.Steered {
 			b.name(one.Run.ID, two.Run.ID, "run")
-			b.told = append(b.told, pair[id.Run]{one.Run.ID, two.Run.ID})
+			b.cancelled = append(b.cancelled, pair[id.Run]{one.Run.ID, two.Run.ID})
 		}
 	}
 	here, there = submitted(one, err1), submitted(two, err2)
@@ -323,8 +323,8 @@ func runLine(r *run.Run) string {
 func (b *both) cancel() (here, there []string) {
 	s := b.spaces[b.rng.IntN(len(b.spaces))]
 	var only pair[id.Run]
-	if len(b.told) > 0 && b.rng.IntN(2) == 0 {
-		only = b.told[b.rng.IntN(len(b.told))]
+	if len(b.cancelled) > 0 && b.rng.IntN(2) == 0 {
+		only = b.cancelled[b.rng.IntN(len(b.cancelled))]
 	}
 	all := b.rng.IntN(2) == 0
 	told1, running1, err1 := b.rows.cancel(b.actor[0], s.here, conversation.Target{Only: only.here, All: all})
@@ -333,10 +333,10 @@ func (b *both) cancel() (here, there []string) {
 }
 
 func (b *both) aRun() (r pair[id.Run], s pair[id.Session], ok bool) {
-	if len(b.told) == 0 {
+	if len(b.cancelled) == 0 {
 		return r, s, false
 	}
-	r = b.told[b.rng.IntN(len(b.told))]
+	r = b.cancelled[b.rng.IntN(len(b.cancelled))]
 	s = b.spaces[b.rng.IntN(len(b.spaces))]
 	for _, own := range b.spaces {
 		if row := b.rows.runs[r.here]; row != nil && row.Session == own.here && b.rng.IntN(8) > 0 {
@@ -372,7 +372,7 @@ func (b *both) aClaim() (c pair[*run.Claim], ok bool) {
 	return b.claims[b.rng.IntN(len(b.claims))], true
 }
 
-// store is the runs' store in Postgres; whose makes no difference.
+// store is a run store on Postgres; any runner's will do.
 func (b *both) store() *run.Store { return b.runs[b.runners[0]] }
 
 func (b *both) renew() (here, there []string) {
@@ -390,7 +390,7 @@ func beats(all []run.Renewal, err error) []string {
 	for _, x := range all {
 		out = append(out, fmt.Sprint(x.Run, x.Unread, x.Yield))
 	}
-	// Postgres answers in any order; the ids of both sides sort by when they were made.
+	// Postgres returns any order; the ids of both sides sort by creation time.
 	slices.Sort(out)
 	return out
 }
@@ -401,7 +401,7 @@ func (b *both) inbox() (here, there []string) {
 		return nil, nil
 	}
 	border := b.rng.IntN(2) == 0
-	stop, steering, err := b.rows.lookInbox(c.here)
+	stop, steering, err := b.rows.readInbox(c.here)
 	one := run.Inbox{Stop: stop}
 	if err == nil && !stop && steering && border {
 		one.Joined, err = b.rows.joinSteering(c.here)
@@ -440,7 +440,7 @@ func orNothing[T any](v *T) string {
 	return fmt.Sprint(*v)
 }
 
-// anAnswer is one that both sides get: to the next step, or to one that is answered.
+// anAnswer returns an answer for both sides: of the next step, or of one that is answered.
 func (b *both) anAnswer(c *run.Claim) run.Answer {
 	a := run.Answer{
 		Step: c.Run.Steps, RawDialect: "anthropic", Raw: []byte("[]"), Model: "m", ResponseID: "r", FinishReason: "stop",
@@ -565,7 +565,7 @@ func (b *both) history() (here, there []string) {
 	if !ok {
 		return nil, nil
 	}
-	// A claim of nobody's: what came with a claim is not read again.
+	// A new claim value, so that the history is read and not taken from the claim.
 	one := &run.Claim{Run: run.Run{ID: r.here, Session: s.here, Workspace: b.actor[0].Workspace}}
 	two := &run.Claim{Run: run.Run{ID: r.there, Session: s.there, Workspace: b.actor[1].Workspace}}
 	m1, set1, err1 := b.rows.readHistory(one)
@@ -617,31 +617,32 @@ func (b *both) expire() (here, there []string) {
 	quiet := time.Duration(b.rng.IntN(2)) * 30 * time.Minute
 	one := b.rows.expireAbsent(quiet, func(runner string) bool { return runner != b.runners[0] })
 	two, err := b.store().ExpireAbsent(b.t.Context(), quiet)
-	return abandoned(one, nil, math.MaxInt), abandoned(two, err, math.MaxInt)
+	return claimables(one, nil, math.MaxInt), claimables(two, err, math.MaxInt)
 }
 
 func (b *both) sweep() (here, there []string) {
 	patience, limit := time.Duration(b.rng.IntN(2))*time.Hour, 1+b.rng.IntN(5)
 	two, err := b.store().Sweep(b.t.Context(), patience, limit)
 	one := b.rows.sweep(patience, limit)
-	return abandoned(one, nil, limit), abandoned(two, err, limit)
+	return claimables(one, nil, limit), claimables(two, err, limit)
 }
 
 func (b *both) ready() (here, there []string) {
 	limit := 1 + b.rng.IntN(5)
 	two, err := b.store().Ready(b.t.Context(), limit)
 	one := b.rows.ready(limit)
-	return abandoned(one, nil, limit), abandoned(two, err, limit)
+	return claimables(one, nil, limit), claimables(two, err, limit)
 }
 
 func (b *both) next() (here, there []string) {
 	two, err2 := b.store().Next(b.t.Context())
 	one, err1 := b.rows.next()
-	return abandoned(one, err1, math.MaxInt), abandoned(two, err2, math.MaxInt)
+	return claimables(one, err1, math.MaxInt), claimables(two, err2, math.MaxInt)
 }
 
-// abandoned leaves the order of those open that were told at once to be so.
-func abandoned(found []run.Claimable, err error, limit int) []string {
+// claimables returns the found runs in a fixed order, or only their number if the limit may have
+// cut them off.
+func claimables(found []run.Claimable, err error, limit int) []string {
 	out := []string{why(err), fmt.Sprint(len(found))}
 	if len(found) < limit {
 		for _, f := range found {
@@ -652,7 +653,7 @@ func abandoned(found []run.Claimable, err error, limit int) []string {
 	return out
 }
 
-// say is the publisher's work: the first rows go.
+// say deletes the first rows, like the publisher.
 func (b *both) say() (here, there []string) {
 	n := 1 + b.rng.IntN(6)
 	var ids []int64
@@ -675,9 +676,9 @@ func (b *both) deleteSession() (here, there []string) {
 	return []string{fmt.Sprint(one), why(err1)}, []string{fmt.Sprint(two), why(err2)}
 }
 
-// dumpHere and dumpThere return all tables, a line for each row.
+// dumpModel and dumpPostgres return all tables, a line for each row.
 
-func (b *both) dumpHere() []string {
+func (b *both) dumpModel() []string {
 	d, out := b.rows, []string{}
 	for _, s := range d.allSessions {
 		if d.sessions[s.id] != s {
@@ -728,7 +729,7 @@ func (b *both) dumpHere() []string {
 	return b.sorted(0, out, len(d.outbox))
 }
 
-func (b *both) dumpThere() []string {
+func (b *both) dumpPostgres() []string {
 	ctx, out := b.t.Context(), []string{}
 	add := func(sql string, line func(rows pgx.Rows) (string, error)) {
 		rows, err := b.admin.Query(ctx, sql)
@@ -780,15 +781,14 @@ func (b *both) dumpThere() []string {
 	return b.sorted(1, out, len(out)-n)
 }
 
-// sorted brings all lines but the last n into the order that they have with names
-// in the place of ids.
+// sorted sorts all lines but the last n by their form with names in place of ids.
 func (b *both) sorted(side int, lines []string, n int) []string {
 	lines = b.plain(side, lines)
 	slices.Sort(lines[:len(lines)-n])
 	return lines
 }
 
-// outboxLine leaves out when it was.
+// outboxLine formats a row without its time.
 func outboxLine(o outbox.Row) string {
 	payload := o.Payload
 	if o.Schema == "signalbox.run.v1.Event" {
@@ -805,5 +805,5 @@ func outboxLine(o outbox.Row) string {
 	return fmt.Sprintf("outbox %s %s %s %s", partition.ReplaceAllString(o.Subject, ".?."), o.MessageID, o.Schema, bytes.ToValidUTF8(payload, []byte("?")))
 }
 
-// partition is that of a subject, which follows from ids.
+// partition returns a subject's partition, which depends on ids.
 var partition = regexp.MustCompile(`\.[0-9]+(\.|$)`)

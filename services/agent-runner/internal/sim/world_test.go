@@ -43,7 +43,7 @@ type world struct {
 	watcher   observer
 }
 
-// draw returns the next number of a name's own sequence.
+// draw returns the next random number of a name's sequence.
 func (w *world) draw(name string) uint64 {
 	n := w.counts[name]
 	w.counts[name] = n + 1
@@ -79,7 +79,7 @@ func (w *world) between(name string, lo, hi time.Duration) time.Duration {
 // pick returns a number below n.
 func (w *world) pick(name string, n int) int { return int(w.draw(name) % uint64(max(n, 1))) }
 
-// moment returns the time to wait for a moment after about d that nobody else has.
+// moment returns a wait of about d that ends at a unique time.
 func (w *world) moment(d time.Duration) time.Duration {
 	at := time.Now().Add(d)
 	for w.taken[at] {
@@ -89,19 +89,19 @@ func (w *world) moment(d time.Duration) time.Duration {
 	return time.Until(at)
 }
 
-// locked does f under the world's lock.
+// locked calls f under the world's lock.
 func (w *world) locked(f func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	f()
 }
 
-// after does f under the lock, in a moment of its own.
+// after calls f under the lock after about d, at a unique time.
 func (w *world) after(d time.Duration, f func()) {
 	time.AfterFunc(w.moment(d), func() { w.locked(f) })
 }
 
-// note adds what happens to the trace.
+// note adds a line to the trace.
 func (w *world) note(parts ...string) {
 	if w.quiet {
 		return
@@ -117,8 +117,8 @@ func (w *world) note(parts ...string) {
 	}
 }
 
-// violated notes what must not happen.
-func (w *world) violated(format string, args ...any) {
+// violation notes what must not happen.
+func (w *world) violation(format string, args ...any) {
 	if w.quiet {
 		return
 	}
@@ -129,20 +129,19 @@ func (w *world) violated(format string, args ...any) {
 	w.note("VIOLATED", what)
 }
 
-// request is one thing that a process asks of the world.
+// request is a request of a process to the world.
 type request struct {
 	name   string        // who asks what; chance is drawn under it
 	lo, hi time.Duration // how long it takes
-	// do is the effect, under the world's lock. Whoever asked may be gone by then.
+	// do is the effect, under the world's lock. The process may be dead by then.
 	do func() error
 }
 
-// errDead is what a process that was killed gets for an answer; nothing it does
-// with it has an effect.
+// errDead is the result of a killed process's requests.
 var errDead = errors.New("this process is dead")
 
-// request has its effect once, or not at all when p dies or ctx ends before. The
-// answer comes when p can hear it.
+// request applies a request once, or not at all if p dies or ctx ends before. It returns the
+// result once p runs again, if p is stopped.
 func (w *world) request(ctx context.Context, p *process, r request) error {
 	if err := p.enter(ctx, r.name); err != nil {
 		return err
@@ -178,7 +177,7 @@ func (w *world) request(ctx context.Context, p *process, r request) error {
 	return err
 }
 
-// sleep waits; it returns why ctx ended when it does first.
+// sleep waits for d. It returns the cause if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
