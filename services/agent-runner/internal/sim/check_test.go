@@ -16,12 +16,12 @@ import (
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
-// observer looks at the rows after every transaction: what must hold at all times.
+// observer checks the rows after every transaction for invariants that always hold.
 type observer struct {
 	states map[id.Run]run.State
 }
 
-// observe compares the runs with what they were.
+// observe compares the runs with their previous state.
 func (w *world) observe() {
 	active := map[id.Session]int64{}
 	for _, r := range w.pg.allRuns {
@@ -50,7 +50,7 @@ func (w *world) observe() {
 	}
 }
 
-// checkTaken refuses that a run is taken from a runner that is well and at work on it.
+// checkTaken checks that no run is taken from a healthy runner that works on it.
 func (w *world) checkTaken(by *process, c *run.Claim, from claimant) {
 	w.note("claim", label(c), "by", by.name, "from", from.runner)
 	for _, p := range w.processes {
@@ -63,7 +63,7 @@ func (w *world) checkTaken(by *process, c *run.Claim, from claimant) {
 	}
 }
 
-// checkWanted refuses that a model is asked for a run that its runner knew was to stop.
+// checkWanted checks that no model is called for a run whose runner knows of a stop.
 func (w *world) checkWanted(p *process, session string) {
 	for _, r := range w.pg.runs {
 		if r.Session.String() == session && r.State == run.Running && r.runner == p.name && !r.stop.IsZero() && r.border.After(r.stop) {
@@ -72,7 +72,7 @@ func (w *world) checkWanted(p *process, session string) {
 	}
 }
 
-// checkPlanned refuses a call that is in no ledger.
+// checkPlanned checks that every dispatched call has a row.
 func (w *world) checkPlanned(c *toolv1.Call) {
 	key, err := id.Parse[id.Operation](c.GetKey())
 	session, err2 := id.Parse[id.Session](c.GetSessionId())
@@ -85,7 +85,7 @@ func (w *world) checkPlanned(c *toolv1.Call) {
 	}
 }
 
-// limits of what may wait while nothing is in its way.
+// limits bound the waits while there are no faults.
 type limits struct {
 	death  time.Duration // a run whose runner died
 	orphan time.Duration // a run whose lease ran out
@@ -95,8 +95,8 @@ type limits struct {
 	say    time.Duration // the outbox
 }
 
-// limits are wider where requests are slow, or their answers are lost now and then:
-// a run that fails here and there is left for ten seconds in the end.
+// limits are wider if requests are slow or replies are lost: a run that fails several times is
+// finally released with a wait of ten seconds.
 func (s *shape) limits() limits {
 	if s.slowRows == 0 && s.slowBus == 0 && s.lostAnswers == 0 && s.lostAcks == 0 {
 		return limits{death: 5 * time.Second, orphan: 5 * time.Second, turn: 8 * time.Second, stop: 4 * time.Second, over: 8 * time.Second, say: 8 * time.Second}
@@ -104,7 +104,7 @@ func (s *shape) limits() limits {
 	return limits{death: 25 * time.Second, orphan: 25 * time.Second, turn: 30 * time.Second, stop: 45 * time.Second, over: 60 * time.Second, say: 30 * time.Second}
 }
 
-// checkWaiting refuses that something waits for long while nothing is in its way.
+// checkWaiting checks that nothing waits for long while there are no faults.
 func (w *world) checkWaiting() {
 	if w.troubles > 0 || w.reported {
 		return
@@ -121,7 +121,7 @@ func (w *world) checkWaiting() {
 		}
 	}
 	limit := w.shape.limits()
-	// Rows have the time of Postgres.
+	// Times in rows are of Postgres' clock.
 	ours := func(t time.Time) time.Time { return t.Add(-w.pg.ahead) }
 	capacity, active := 0, 0
 	for _, p := range w.runners() {
@@ -163,7 +163,7 @@ func (w *world) checkWaiting() {
 	}
 }
 
-// death returns when a runner died; zero while it lives.
+// death returns when a runner died, or the zero time.
 func (w *world) death(runner string) time.Time {
 	for _, p := range w.all {
 		if p.name == runner && p.dead {
@@ -173,7 +173,7 @@ func (w *world) death(runner string) time.Time {
 	return time.Time{}
 }
 
-// turn returns since when it has been a queued run's turn.
+// turn returns since when a queued run could start.
 func (w *world) turn(r *runRow) time.Time {
 	since := r.CreatedAt
 	for _, o := range w.pg.runsOf(r.Session) {
@@ -184,7 +184,7 @@ func (w *world) turn(r *runRow) time.Time {
 	return since
 }
 
-// checkEnd is what must hold when all is quiet.
+// checkEnd checks the invariants of the final state.
 func (w *world) checkEnd(people []*person) {
 	for _, r := range w.pg.runs {
 		if !r.State.Ended() {
@@ -215,7 +215,7 @@ func (w *world) checkEnd(people []*person) {
 	w.checkCalls()
 }
 
-// checkAccepted: what was accepted is there, once.
+// checkAccepted checks that every accepted message is stored once.
 func (w *world) checkAccepted(p *person) {
 	if w.pg.sessions[p.session] == nil {
 		return
@@ -236,12 +236,12 @@ func (w *world) checkAccepted(p *person) {
 	}
 }
 
-// stuck is why a run was given up.
+// stuck is the error code of a run that was given up.
 const stuck = "RUN_STUCK"
 
 func (w *world) gaveUp(r id.Run) bool { return w.pg.runs[r] != nil && w.pg.runs[r].ErrorCode == stuck }
 
-// checkRun: a run ended once, for a reason, in time, and its sums are right.
+// checkRun checks that a run ended once, for a reason and in time, and that its sums are right.
 func (w *world) checkRun(r *runRow) {
 	name := runLabel(&r.Run)
 	if r.ErrorCode == stuck && w.shape.fruitless == usualFruitless {
@@ -281,8 +281,7 @@ func (w *world) checkRun(r *runRow) {
 	}
 }
 
-// checkConversation: the messages are a conversation that a model can be asked to
-// go on with.
+// checkConversation checks that a model can continue the conversation.
 func (w *world) checkConversation(s *sessionRow) {
 	var open []string // calls that want results
 	var by *messageRow
@@ -329,7 +328,7 @@ func (w *world) checkConversation(s *sessionRow) {
 	}
 }
 
-// checkCalls: no effect twice, and "ok" is told only of what happened.
+// checkCalls checks that no effect happened twice and that the outcome is ok only if it happened.
 func (w *world) checkCalls() {
 	for _, key := range slices.Sorted(maps.Keys(w.executors.happened)) {
 		row, n := w.executors.ledger[key], w.executors.happened[key]
@@ -368,7 +367,7 @@ func (w *world) isPure(key string) bool {
 	return err == nil && c != nil && c.Effect == toolv1.Effect_EFFECT_PURE || c == nil
 }
 
-// short names a thing in the trace by its number.
+// short returns the number of an id for the trace.
 func short[T id.Kind](v T) string {
 	u := struct{ uuid.UUID }(v)
 	return fmt.Sprint("#", binary.BigEndian.Uint32(u.UUID[12:]))

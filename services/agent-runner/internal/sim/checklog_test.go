@@ -12,7 +12,7 @@ import (
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
-// shown is what a viewer who was there all the time has seen of one run.
+// shown is what a viewer who was always connected has seen of one run.
 type shown struct {
 	epoch, number int64
 	events        []*runv1.Event
@@ -21,8 +21,7 @@ type shown struct {
 	stuck         bool // the run was given up, perhaps without the log
 }
 
-// checkLog reads a session's log as viewers do, in the order in which it was
-// stored, and compares what they saw with the rows.
+// checkLog reads a session's log in order, as viewers do, and compares it with the rows.
 func (w *world) checkLog(s *sessionRow) {
 	_, subj := run.LogSubject(partitions, s.ws, s.id)
 	runs := map[string]*shown{}
@@ -63,8 +62,8 @@ func (w *world) checkLog(s *sessionRow) {
 	}
 }
 
-// admit reports whether a viewer takes an event for the next of its run: the rules
-// are those of the proto, and of the gateway's feed where the log has lost something.
+// admit reports whether a viewer accepts an event as the next of its run, by the rules of the
+// proto, and of the gateway's feed if the log has lost something.
 func (w *world) admit(v *shown, ev *runv1.Event) bool {
 	higher := ev.GetEpoch() > v.epoch
 	switch {
@@ -87,7 +86,7 @@ func (w *world) admit(v *shown, ev *runv1.Event) bool {
 	return true
 }
 
-// checkTold compares what was told of a run with what became of it.
+// checkTold compares the events of a run with its row.
 func (w *world) checkTold(r *runRow, v *shown) {
 	name := runLabel(&r.Run)
 	last := v.events[len(v.events)-1]
@@ -111,8 +110,8 @@ func (w *world) checkTold(r *runRow, v *shown) {
 	}
 }
 
-// checkJoined: every message that joined the conversation was told; once, unless the
-// log forgot that it was.
+// checkJoined checks that every message that joined the conversation has one event, or more if
+// the log lost one.
 func (w *world) checkJoined(r *runRow, v *shown) {
 	cancelled := map[string]int{}
 	for _, ev := range v.events {
@@ -131,7 +130,7 @@ func (w *world) checkJoined(r *runRow, v *shown) {
 	}
 }
 
-// toldStep is what viewers hold of a step in the end.
+// toldStep is what viewers have of a step in the end.
 type toldStep struct {
 	text      strings.Builder
 	calls     map[string]int
@@ -163,7 +162,7 @@ func readStep(v *shown, step int) *toldStep {
 	return t
 }
 
-// checkStep compares a committed step with what viewers were told of it.
+// checkStep compares a committed step with its events.
 func (w *world) checkStep(r *runRow, v *shown, step int) {
 	row := w.pg.steps[stepKey{r.ID, step}]
 	if row == nil || row.state == "open" {
@@ -200,7 +199,7 @@ func (w *world) checkStep(r *runRow, v *shown, step int) {
 	}
 }
 
-// allText is the text of all of an answer's parts, as deltas have it.
+// allText returns the concatenated text of an answer's parts, as the deltas have it.
 func allText(content json.RawMessage) string {
 	parts, err := modelmsg.Parse(content)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"signalbox.dev/pkg/subject"
 )
 
-// shape is what kind of world a seed makes: how big, and what fails how often.
+// shape is the size of a world, and which faults it has how often.
 type shape struct {
 	runners, executors, people int
 	slots                      int
@@ -24,8 +24,8 @@ type shape struct {
 	modelRefuses, modelBreaks                                        float64
 }
 
-// shapeOf draws a shape. Few kinds of faults together find more than all at once,
-// and some worlds are calm: what goes wrong there is wrong by itself.
+// shapeOf draws a shape. A few kinds of faults together find more than all at once. Some worlds
+// have no faults, so that a violation there has no excuse.
 func (w *world) shapeOf() shape {
 	p := func(most float64) float64 {
 		if w.chance("shape", 0.5) {
@@ -58,7 +58,7 @@ func (w *world) shapeOf() shape {
 	return s
 }
 
-// usualFruitless is more than there can be in a chaos.
+// usualFruitless is more fruitless claims than the faults of a world can cause.
 const usualFruitless = 20
 
 // fate is a kind of fault.
@@ -89,7 +89,7 @@ var allFates = [...]fate{
 	natsWiped, natsUnsynced, deliveredTwice, modelsAway, toolsAway, clockJumps,
 }
 
-// rule lets faults happen until chaos is over, and mends them all.
+// rule plays faults for a while and then ends them all.
 func (w *world) rule(ctx context.Context) {
 	end := time.Now().Add(w.shape.chaos)
 	var mending sync.WaitGroup
@@ -112,10 +112,10 @@ func (w *world) rule(ctx context.Context) {
 	})
 }
 
-// strike makes a fault happen; mend waits for its end.
+// strike plays a fault; mend waits for its end.
 func (w *world) strike(ctx context.Context, f fate, mending *sync.WaitGroup) {
 	name := "fate " + string(f)
-	// soon does something after a while; mend undoes a fault.
+	// soon calls a function after a while; mend ends a fault.
 	soon := func(lo, hi time.Duration, do func()) {
 		d := w.moment(w.between(name, lo, hi))
 		w.note("FAULT", string(f), fmt.Sprint(d))
@@ -202,7 +202,7 @@ func (w *world) strike(ctx context.Context, f fate, mending *sync.WaitGroup) {
 	}
 }
 
-// strikeAll makes a fault happen that everybody feels.
+// strikeAll plays a fault that affects all processes.
 func (w *world) strikeAll(f fate, name string, mend func(lo, hi time.Duration, undo func())) {
 	switch f {
 	case postgresAway, postgresHangs:
@@ -255,7 +255,7 @@ func (w *world) strikeAll(f fate, name string, mend func(lo, hi time.Duration, u
 		w.nats.stream(subject.Runs).reader.repeat(name)
 		w.nats.stream(subject.Tools).reader.repeat(name)
 	case clockJumps:
-		// Leases run out at once, or last for longer than they should.
+		// Leases expire at once, or last longer than they should.
 		w.pg.ahead = w.between(name, -20*time.Second, 20*time.Second)
 		w.note("FAULT", string(f), w.pg.ahead.String())
 		w.allIll(0)
@@ -276,8 +276,7 @@ func (w *world) strikeAll(f fate, name string, mend func(lo, hi time.Duration, u
 	}
 }
 
-// echo is the time in which requests still wait for an answer that was due while
-// nobody answered.
+// echo is how long requests may still wait after a fault for a reply that was due during it.
 func (w *world) echo(f fate) {
 	if f == postgresHangs || f == natsSilent {
 		w.trouble = later(w.trouble, time.Now().Add(acquireTimeout+time.Second))
@@ -291,7 +290,7 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// allIll marks all processes as less than well until a while from now.
+// allIll marks all processes as unhealthy for a while.
 func (w *world) allIll(d time.Duration) {
 	for _, p := range w.processes {
 		if p != nil && p.ill.Before(time.Now().Add(d)) || d == 0 && p != nil && p.resumed == nil && !p.noPostgres && !p.noNATS {
@@ -300,7 +299,7 @@ func (w *world) allIll(d time.Duration) {
 	}
 }
 
-// pump delivers what waited for a fault's end.
+// pump delivers messages that waited for the end of a fault.
 func (w *world) pump() {
 	for _, s := range w.nats.streams {
 		if s.reader != nil {
@@ -309,7 +308,7 @@ func (w *world) pump() {
 	}
 }
 
-// begin starts a process in a slot.
+// begin starts a process in a slot of the world.
 func (w *world) begin(slot int) {
 	w.lives++
 	kind := "executor"
@@ -336,7 +335,7 @@ func (w *world) begin(slot int) {
 	})
 }
 
-// die ends a process in this moment.
+// die kills a process now.
 func (w *world) die(p *process) {
 	w.note("dies", p.name)
 	p.dead, p.died, p.present = true, time.Now(), time.Time{}
@@ -344,7 +343,7 @@ func (w *world) die(p *process) {
 	p.kill()
 }
 
-// runners are those that are not dead.
+// runners returns the live runners.
 func (w *world) runners() []*process {
 	var out []*process
 	for _, p := range w.processes[:w.shape.runners] {

@@ -15,14 +15,14 @@ import (
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
-// person talks in one session. Like everybody who was told to, they repeat what got
-// no answer, under the same key, until somebody answers.
+// person uses one session. As clients should, they repeat a request without a reply, with the
+// same idempotency key, until they get one.
 type person struct {
 	w       *world
 	name    string
 	actor   identity.Actor
 	session id.Session
-	// accepted are the messages that were answered with a run, by key.
+	// accepted are the messages for which Submit returned a run, by key.
 	accepted map[string]*conversation.Submitted
 }
 
@@ -33,7 +33,7 @@ func (w *world) newPerson(n int, ws id.Workspace) *person {
 	return p
 }
 
-// talk says a few things, stops some of the answers, and may delete the session.
+// talk submits a few messages, stops some of the answers, and may delete the session.
 func (p *person) talk(ctx context.Context) {
 	messages := 1 + p.draw(4)
 	for i := range messages {
@@ -68,8 +68,8 @@ func (p *person) wait(ctx context.Context, lo, hi time.Duration) {
 	_ = sleep(ctx, d) // the end of the world ends everything else too
 }
 
-// insist asks one runner after the other until one answers.
-func (p *person) insist(ctx context.Context, ask func(ctx context.Context, at *process) error) error {
+// untilAnswered sends a request to one runner after the other until one replies.
+func (p *person) untilAnswered(ctx context.Context, ask func(ctx context.Context, at *process) error) error {
 	for ctx.Err() == nil {
 		var at *process
 		p.w.locked(func() {
@@ -99,7 +99,7 @@ func (p *person) insist(ctx context.Context, ask func(ctx context.Context, at *p
 
 func (p *person) say(ctx context.Context, text string, mode conversation.Mode) {
 	var out *conversation.Submitted
-	err := p.insist(ctx, func(ctx context.Context, at *process) (err error) {
+	err := p.untilAnswered(ctx, func(ctx context.Context, at *process) (err error) {
 		var claim *run.Claim
 		out, claim, err = at.people.Submit(ctx, p.actor, conversation.NewMessage{
 			Session: p.session, Content: quoted(text), IdempotencyKey: text, Mode: mode,
@@ -129,7 +129,7 @@ func (p *person) stop(ctx context.Context) {
 			}
 		})
 	}
-	_ = p.insist(ctx, func(ctx context.Context, at *process) error {
+	_ = p.untilAnswered(ctx, func(ctx context.Context, at *process) error {
 		running, err := at.people.Cancel(ctx, p.actor, p.session, which)
 		if err == nil {
 			p.nudge(ctx, at, running...)
@@ -139,7 +139,7 @@ func (p *person) stop(ctx context.Context) {
 }
 
 func (p *person) leave(ctx context.Context) {
-	_ = p.insist(ctx, func(ctx context.Context, at *process) error {
+	_ = p.untilAnswered(ctx, func(ctx context.Context, at *process) error {
 		active, err := at.people.Delete(ctx, p.actor, p.session)
 		if err == nil {
 			p.nudge(ctx, at, active...)
@@ -151,13 +151,13 @@ func (p *person) leave(ctx context.Context) {
 	})
 }
 
-// wake is the service's: it is sent once, and may get lost.
+// wake publishes a wake-up like the service: once, and it may get lost.
 func (p *person) wake(ctx context.Context, at *process, r *run.Run) {
 	m := run.Wake(r.Workspace, r.Session, r.ID)
 	_, _ = wire{p.w, at}.send(ctx, time.Second, m.Subject, m.ID, nil, m.Body)
 }
 
-// nudge is the service's: a row first, then this, which may get lost.
+// nudge sends a nudge like the service: after the row, and it may get lost.
 func (p *person) nudge(ctx context.Context, at *process, runs ...id.Run) {
 	for _, r := range runs {
 		if err := (wire{p.w, at}).Nudge(ctx, subject.CtlRun(r), &runv1.InboxNudge{RunId: r.String()}); errors.Is(err, errDead) {

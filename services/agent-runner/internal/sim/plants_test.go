@@ -2,8 +2,8 @@ package sim
 
 import "testing"
 
-// plant is a fault that is planted into the models on purpose: what they then do is
-// what a mistake in the code behind the interfaces would do.
+// plant is a bug that is planted into the models on purpose, like a bug in the code behind the
+// interfaces.
 type plant string
 
 const (
@@ -26,7 +26,7 @@ const (
 	wakesEarly      plant = "the end is told before it is committed"
 )
 
-// TestPlantsAreFound plants a fault at a time: some world has to show it.
+// TestPlantsAreFound plants one bug at a time and checks that some world finds it.
 func TestPlantsAreFound(t *testing.T) {
 	t.Parallel()
 	if raced || testing.Short() {

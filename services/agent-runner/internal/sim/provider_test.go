@@ -13,8 +13,7 @@ import (
 	"signalbox.dev/services/agent-runner/internal/llm"
 )
 
-// providers is the far end of model calls, and the broker before it. The world's
-// lock guards it.
+// providers is the model of the model provider and the broker. The world's lock guards it.
 type providers struct {
 	away  bool // nobody listens
 	calls int
@@ -26,7 +25,7 @@ type transport struct {
 	p *process
 }
 
-// request is what the model sees of a request.
+// request is the decoded part of a request that the model uses.
 type modelRequest struct {
 	Messages []struct {
 		Role    string `json:"role"`
@@ -69,7 +68,7 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// check refuses what the real one refuses.
+// check refuses requests that the real provider refuses.
 func (m *modelRequest) check() error {
 	open := map[string]bool{}
 	for i, msg := range m.Messages {
@@ -97,7 +96,7 @@ func (m *modelRequest) check() error {
 	return nil
 }
 
-// chunk is a piece of an answer, which comes some time after the one before it.
+// chunk is a piece of an answer, which arrives some time after the previous one.
 type chunk struct {
 	wait time.Duration
 	data string
@@ -147,7 +146,7 @@ func (t transport) refuse(r *http.Request, name string) (*http.Response, error) 
 	}, nil
 }
 
-// composed is an answer as it will come.
+// composed is a whole answer with its timing.
 type composed struct {
 	what   string
 	chunks []chunk
@@ -157,7 +156,7 @@ func (c *composed) event(wait time.Duration, kind, data string) {
 	c.chunks = append(c.chunks, chunk{wait: wait, data: "event: " + kind + "\ndata: " + data + "\n\n"})
 }
 
-// compose writes an answer that no other is like: its words name the call.
+// compose returns a unique answer, whose words name the call.
 func (w *world) compose(name string, call int, asked *modelRequest) composed {
 	var c composed
 	pace := w.between(name, time.Millisecond, 400*time.Millisecond)
@@ -205,7 +204,7 @@ func (w *world) compose(name string, call int, asked *modelRequest) composed {
 	return c
 }
 
-// breakOff makes an answer end before its end.
+// breakOff makes an answer end early.
 func (w *world) breakOff(name string, c *composed) {
 	c.chunks = c.chunks[:1+w.pick(name, len(c.chunks)-1)]
 	last := chunk{wait: 10 * time.Millisecond}
@@ -223,7 +222,7 @@ func (w *world) breakOff(name string, c *composed) {
 	c.chunks = append(c.chunks, last)
 }
 
-// answerBody is an answer on its way.
+// answerBody is the body of an answer that is being sent.
 type answerBody struct {
 	t      transport
 	r      *http.Request

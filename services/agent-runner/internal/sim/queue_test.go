@@ -51,15 +51,15 @@ func (c *consumer) add(m *message) {
 
 func (c *consumer) wipe() { c.entries = nil }
 
-// drop forgets a message, whoever works on it.
+// drop removes a message even if a process works on it.
 func (c *consumer) drop(m *message) {
 	c.entries = slices.DeleteFunc(c.entries, func(e *entry) bool { return e.message == m })
 }
 
-// reachable reports whether the consumer serves anybody.
+// reachable reports whether the consumer can be reached by any process.
 func (c *consumer) reachable() bool { return !c.w.nats.down && c.stream.state == serving }
 
-// pump delivers what can be delivered.
+// pump delivers messages to waiting pulls.
 func (c *consumer) pump() {
 	if !c.reachable() {
 		return
@@ -91,7 +91,7 @@ func (c *consumer) deliver(e *entry) bool {
 	return true
 }
 
-// hold gives whoever has the message the whole time again.
+// hold restarts the ack wait of a message.
 func (c *consumer) hold(e *entry) {
 	e.until = time.Now().Add(subject.AckWait)
 	if !e.watched {
@@ -99,7 +99,7 @@ func (c *consumer) hold(e *entry) {
 	}
 }
 
-// watch gives the message up when its time is over.
+// watch makes a message ready again when its ack wait is over.
 func (c *consumer) watch(e *entry) {
 	e.watched = true
 	c.w.after(time.Until(e.until)+c.w.between("gives up "+e.id, 0, 50*time.Millisecond), func() {
@@ -121,7 +121,7 @@ func (c *consumer) again(e *entry, after time.Duration) {
 	c.w.after(after+time.Nanosecond, c.pump)
 }
 
-// repeat delivers a message that somebody works on to somebody else as well.
+// repeat delivers a message a second time while a process works on it.
 func (c *consumer) repeat(name string) {
 	var held []*entry
 	for _, e := range c.entries {
@@ -136,12 +136,11 @@ func (c *consumer) repeat(name string) {
 	}
 }
 
-// handler is bus.Handler with what it asks of a delivery.
+// handler is bus.Handler with the parts of the delivery that it uses.
 type handler func(ctx context.Context, m *bus.Message, attempt int, draining <-chan struct{}) error
 
-// consume hands messages to handle until the process drains or dies; then it waits
-// for those in hand. It is bus.Consume with the contract that handle's error is the
-// decision.
+// consume passes messages to handle until the process drains or dies, and then waits for the
+// active ones. It is a model of bus.Consume: handle's error is the delivery decision.
 func (p *process) consume(name string, free chan struct{}, handle handler) {
 	c := p.w.nats.stream(name).reader
 	ctx, letGo := context.WithCancelCause(p.ctx)
@@ -187,7 +186,7 @@ func (p *process) consume(name string, free chan struct{}, handle handler) {
 	<-done
 }
 
-// pull asks for a message; nil when the process drains or dies first.
+// pull returns a message, or nil if the process drains or dies first.
 func (p *process) pull(c *consumer) *entry {
 	ask := &pull{p, make(chan *entry, 1)}
 	p.w.locked(func() {
@@ -227,7 +226,7 @@ func (p *process) handled(ctx context.Context, e *entry, handle handler) (err er
 	return handle(ctx, received(e.message), attempt, p.drain)
 }
 
-// settle tells the queue what was decided, for as long as bus.Consume does.
+// settle sends the delivery decision to the queue, with retries like bus.Consume.
 func (p *process) settle(ctx context.Context, c *consumer, e *entry, decision error) {
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 	defer cancel()
@@ -254,7 +253,7 @@ func (p *process) settled(c *consumer, e *entry, name string, decision error) {
 	}
 	switch {
 	case decision == nil:
-		// Also from somebody who was given up: only the rows fence.
+		// An ack counts even after redelivery: only the rows fence.
 		c.drop(e.message)
 		c.stream.msgs = slices.DeleteFunc(c.stream.msgs, func(m *message) bool { return m == e.message })
 	case bus.IsTerminal(decision):
@@ -272,7 +271,7 @@ type inHand struct {
 	work    sync.WaitGroup
 }
 
-// heartbeat tells the queue at intervals that the process is at work.
+// heartbeat extends the ack wait of active messages at intervals.
 func (p *process) heartbeat(c *consumer, in *inHand, stop <-chan struct{}) {
 	tick := time.NewTicker(subject.InProgress)
 	defer tick.Stop()

@@ -157,7 +157,7 @@ func (d *rows) ready(limit int) (out []run.Claimable) {
 	return out
 }
 
-// wake puts a run's wake-up into the outbox; occasion tells it from the first.
+// wake puts a run's wake-up into the outbox. A later one has an occasion.
 func (d *rows) wake(r *runRow, occasion string) {
 	d.say(outbox.Message{
 		Workspace: r.Workspace, Subject: subject.RunWork(subject.Shard(r.Session)), ID: r.ID.String() + occasion,
@@ -165,7 +165,7 @@ func (d *rows) wake(r *runRow, occasion string) {
 	})
 }
 
-// wakeNext wakes the session's next run, and says whether there is one.
+// wakeNext wakes the session's next run and reports whether there is one.
 func (d *rows) wakeNext(s *sessionRow) bool {
 	for _, r := range d.runsOf(s.id) {
 		if r.State == run.Queued && !d.blocked(r) && d.cfg.plant != leavesQueued {
@@ -176,7 +176,7 @@ func (d *rows) wakeNext(s *sessionRow) bool {
 	return false
 }
 
-// rank puts what has begun before what is queued.
+// rank orders runs that have started before queued ones.
 func rank(queued bool) int {
 	if queued {
 		return 1

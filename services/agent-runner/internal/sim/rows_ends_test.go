@@ -8,7 +8,7 @@ import (
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
-// readInbox is the reading half of run.ReadInbox; joinSteering is the other.
+// readInbox is the reading half of run.ReadInbox; joinSteering is the other half.
 func (d *rows) readInbox(c *run.Claim) (stop, steering bool, err error) {
 	row := d.runs[c.Run.ID]
 	if row == nil || row.Epoch != c.Run.Epoch || row.State != run.Running {

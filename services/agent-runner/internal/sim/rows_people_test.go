@@ -15,8 +15,7 @@ import (
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
-// createSession makes a session the way conversation.Create does, as far as runs
-// depend on it.
+// createSession creates a session like conversation.Create, with the fields that runs depend on.
 func (d *rows) createSession(a identity.Actor, maxSteps int) id.Session {
 	s := &sessionRow{
 		id: newID[id.Session](d), ws: a.Workspace, model: modelName, provider: providerName, preset: "workspace", maxSteps: &maxSteps,
@@ -168,7 +167,7 @@ func (d *rows) deleteSession(a identity.Actor, session id.Session) (active []id.
 	return active, nil
 }
 
-// expireLease is time that passes, for tests that have none.
+// expireLease ends a lease, for tests in which no time passes.
 func (d *rows) expireLease(r id.Run) {
 	if row := d.runs[r]; row != nil && row.State == run.Running {
 		row.lease = d.cfg.now().Add(-time.Second)

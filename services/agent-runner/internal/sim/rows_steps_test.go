@@ -8,10 +8,10 @@ import (
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
-// errDuplicate is what the unique keys of the tables say.
+// errDuplicate is a violation of a table's unique key.
 var errDuplicate = errors.New("duplicate key value violates unique constraint")
 
-// committed reports whether a step is in one of these states already.
+// committed reports whether a step is already in one of the states.
 func (d *rows) committed(c *run.Claim, step int, states ...string) bool {
 	s := d.steps[stepKey{c.Run.ID, step}]
 	return s != nil && slices.Contains(states, s.state) && d.cfg.plant != commitsOnce
@@ -31,7 +31,7 @@ func (d *rows) commitAnswer(c *run.Claim, a run.Answer, lastEvent int64) error {
 	return nil
 }
 
-// mayAnswer says what the unique keys say.
+// mayAnswer checks the unique keys.
 func (d *rows) mayAnswer(c *run.Claim, a run.Answer) error {
 	if _, ok := d.usage[stepKey{c.Run.ID, a.Step}]; ok {
 		return errDuplicate

@@ -10,7 +10,7 @@ import (
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
-// most is how many runs of a workspace runners may have at a time.
+// most returns the limit of running runs of a workspace.
 func (d *rows) most() int {
 	if d.cfg.run.PerWorkspace == 0 {
 		return math.MaxInt
@@ -18,7 +18,7 @@ func (d *rows) most() int {
 	return d.cfg.run.PerWorkspace
 }
 
-// held counts the runs of a workspace that runners have.
+// held counts the runs of a workspace with a valid lease.
 func (d *rows) held(ws id.Workspace) (n int) {
 	for _, r := range d.runs {
 		if r.Workspace == ws && r.State == run.Running && !r.lease.Before(d.cfg.now()) {
@@ -28,7 +28,7 @@ func (d *rows) held(ws id.Workspace) (n int) {
 	return n
 }
 
-// turn is a workspace with runs that want a runner.
+// turn is a workspace with claimable runs.
 type turn struct {
 	ws     id.Workspace
 	held   int
@@ -36,8 +36,8 @@ type turn struct {
 	wants  []*runRow
 }
 
-// turns are the workspaces in the order in which they are served; later leaves nothing out
-// that only waits for an announcement.
+// turns returns the workspaces in the order in which they are served. later includes runs that
+// wait for the outbox.
 func (d *rows) turns(later bool) []turn {
 	const abreast = 8 // as Next has
 	var out []turn
@@ -72,7 +72,7 @@ func (d *rows) turns(later bool) []turn {
 	return out
 }
 
-// since is from when a run waits.
+// since returns since when a run has waited.
 func since(r *runRow) time.Time {
 	if r.State == run.Queued {
 		return r.CreatedAt
@@ -95,7 +95,7 @@ func (d *rows) next() (out []run.Claimable, err error) {
 	return out, nil
 }
 
-// yields are those of the leases whose runs are to be given back at a step border.
+// yields returns the runs that must yield.
 func (d *rows) yields(leases []run.Lease) (out []id.Run) {
 	const patience = 500 * time.Millisecond // as Renew has
 	most := 0
@@ -125,7 +125,7 @@ func (d *rows) yields(leases []run.Lease) (out []id.Run) {
 	return out
 }
 
-// wakeOther wakes a waiting run of a workspace because another one has made place.
+// wakeOther wakes a waiting run of a workspace after another one has ended.
 func (d *rows) wakeOther(ws id.Workspace, ended id.Run) {
 	var waits *runRow
 	for _, r := range d.allRuns {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// The ways in which a runner leaves a run, in both.
+// Operations by which a runner gives a run back.
 
 func (b *both) park() (here, there []string) {
 	c, ok := b.aClaim()

@@ -22,7 +22,7 @@ import (
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
-// kit is what all worlds share and none changes.
+// kit is immutable state that all worlds share.
 type kit struct {
 	presets   *preset.Set
 	catalogue *catalogue.Catalogue
@@ -42,7 +42,7 @@ func newKit(t testing.TB) *kit {
 	return &kit{presets, models, loop.NewMetrics(prometheus.NewRegistry())}
 }
 
-// outcome is what became of a seed.
+// outcome is the result of one seed.
 type outcome struct {
 	seed   uint64
 	wrong  []string
@@ -52,11 +52,10 @@ type outcome struct {
 	took   time.Duration // of the world's time
 }
 
-// horizon is how long after the last fault a world may take to come to rest.
+// horizon is how long after the last fault a world may take to become idle.
 const horizon = 8 * time.Minute
 
-// live makes a world from a seed, lets it live until all is quiet, and says what
-// was wrong with it.
+// live creates a world from a seed, runs it until it is idle, and returns its violations.
 func live(t *testing.T, k *kit, seed uint64, p plant, out io.Writer) (o outcome) {
 	t.Helper()
 	synctest.Test(t, func(*testing.T) {
@@ -135,7 +134,7 @@ func (w *world) live() outcome {
 	return outcome{seed: w.seed, wrong: w.wrong, hash: w.hash, events: w.events, runs: len(w.pg.allRuns), took: time.Since(w.start)}
 }
 
-// untilQuiet waits until nothing is left to be done, or for too long.
+// untilQuiet waits until the world is idle, at most for horizon.
 func (w *world) untilQuiet(said <-chan struct{}) {
 	tick := time.NewTicker(250*time.Millisecond + 1)
 	defer tick.Stop()
@@ -172,11 +171,11 @@ func number(t *testing.T, variable string, otherwise uint64) uint64 {
 	return n
 }
 
-// TestSeeds lives through thousands of worlds.
+// TestSeeds runs thousands of worlds.
 //
 //	SIGNALBOX_SIM_SEED=123 go test -run TestSeeds -v ./services/agent-runner/internal/sim
 //
-// shows one of them, and SIGNALBOX_SIM_SEEDS=100000 takes more.
+// runs one of them with its trace, and SIGNALBOX_SIM_SEEDS=100000 runs more.
 func TestSeeds(t *testing.T) {
 	t.Parallel()
 	k := newKit(t)
@@ -210,7 +209,7 @@ func report(t *testing.T, o outcome) {
 	}
 }
 
-// each does f for every seed, several at a time, until f returns false.
+// each calls f for every seed, several at a time, until f returns false.
 func each(t *testing.T, first, n uint64, f func(t *testing.T, seed uint64) bool) {
 	t.Helper()
 	var next atomic.Uint64
@@ -234,7 +233,7 @@ func each(t *testing.T, first, n uint64, f func(t *testing.T, seed uint64) bool)
 	})
 }
 
-// A seed is the same world each time.
+// A seed gives the same world each time.
 func TestReplay(t *testing.T) {
 	t.Parallel()
 	k := newKit(t)

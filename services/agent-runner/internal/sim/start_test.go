@@ -8,10 +8,10 @@ import (
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
-// What service.go's starter does: a run begins in the process that made it, when that
-// has a free slot.
+// A model of the service's starter: a run starts in the process that created it if that has a
+// free slot.
 
-// reserve takes a slot, if there is one.
+// reserve takes a slot if one is free.
 func (p *process) reserve() (mine bool) {
 	p.w.locked(func() {
 		if p.leaves() {
@@ -32,7 +32,7 @@ func (p *process) free() {
 	<-p.slots
 }
 
-// begin works on a claim in a slot that is reserved.
+// begin works on a claim in a reserved slot.
 func (p *process) begin(c *run.Claim) {
 	p.work.Go(func() {
 		defer p.free()
@@ -63,7 +63,7 @@ func (p *process) begin(c *run.Claim) {
 	})
 }
 
-// finishOwn waits for the runs that began here.
+// finishOwn waits for the runs that started here.
 func (p *process) finishOwn() {
 	for {
 		var own int

@@ -16,7 +16,7 @@ import (
 	"signalbox.dev/pkg/subject"
 )
 
-// jet is the NATS server: its streams, and how it fails. The world's lock guards it.
+// jet is the model of the NATS server: its streams and its faults. The world's lock guards it.
 type jet struct {
 	w       *world
 	streams []*stream
@@ -47,7 +47,7 @@ const (
 	silent                 // nobody answers
 )
 
-// message is one that was stored.
+// message is a stored message.
 type message struct {
 	stream  *stream
 	seq     uint64
@@ -106,7 +106,7 @@ func (s *stream) last(subj string, then time.Time) *message {
 	return nil
 }
 
-// store is what the leader does with a message that came.
+// store handles a message as the stream's leader does.
 func (j *jet) store(m message, fence *uint64) (seq uint64, err error) {
 	s := m.stream
 	if old := s.known[m.id]; old != nil && time.Since(old.at) < s.window {
@@ -138,7 +138,7 @@ func (j *jet) store(m message, fence *uint64) (seq uint64, err error) {
 	return m.seq, nil
 }
 
-// wipe loses everything, as a lost disk does.
+// wipe loses all messages, like a lost disk.
 func (j *jet) wipe() {
 	j.lost = true
 	for _, s := range j.streams {
@@ -149,8 +149,7 @@ func (j *jet) wipe() {
 	}
 }
 
-// loseTail loses what was stored in the last moments, as a server does that is
-// killed before it has synced.
+// loseTail loses the latest messages, like a server that is killed before it has synced.
 func (j *jet) loseTail(d time.Duration) {
 	for _, s := range j.streams {
 		for len(s.msgs) > 0 && time.Since(s.msgs[len(s.msgs)-1].at) < d {
@@ -166,13 +165,13 @@ func (j *jet) loseTail(d time.Duration) {
 	}
 }
 
-// wire is the bus as one process has it: it takes the place of *bus.Bus.
+// wire is one process's connection to the bus. It replaces *bus.Bus.
 type wire struct {
 	w *world
 	p *process
 }
 
-// errOf says what p gets instead of an answer of s.
+// errOf returns the error that p gets instead of a reply of s.
 func (b wire) errOf(s *stream) error {
 	switch {
 	case b.w.nats.down || b.p.noNATS:
@@ -216,7 +215,7 @@ func atMost(ctx context.Context, d time.Duration) (context.Context, context.Canc
 	return context.WithTimeout(ctx, d)
 }
 
-// send is one attempt: the message may be stored late, and its ack be lost.
+// send tries to publish once. The message may be stored late, and its ack may be lost.
 func (b wire) send(ctx context.Context, wait time.Duration, subj, id string, fence *uint64, m proto.Message) (uint64, error) {
 	data, err := proto.Marshal(m)
 	if err != nil {
@@ -258,7 +257,7 @@ func (b wire) send(ctx context.Context, wait time.Duration, subj, id string, fen
 	return seq, nil
 }
 
-// ask makes a request that reads.
+// ask runs a read request.
 func (b wire) ask(ctx context.Context, s *stream, what, subj string, do func(then time.Time)) error {
 	ctx, cancel := atMost(ctx, requestTimeout)
 	defer cancel()
@@ -272,7 +271,7 @@ func (b wire) ask(ctx context.Context, s *stream, what, subj string, do func(the
 	r.do = func() error {
 		err := b.errOf(s)
 		if err == nil {
-			// A replica that has not heard of the newest messages may answer.
+			// A replica without the newest messages may reply.
 			then := time.Now()
 			if b.w.chance(name, b.w.shape.staleReads) {
 				then = then.Add(-b.w.between(name, 0, 200*time.Millisecond))
@@ -356,7 +355,7 @@ type interest struct {
 	hear   func(ctx context.Context, m *bus.Message)
 }
 
-// Nudge implements toolbox.Bus. Each of those who listen may miss it.
+// Nudge implements toolbox.Bus. Each subscriber may miss the message.
 func (b wire) Nudge(ctx context.Context, subj string, m proto.Message) error {
 	data, err := proto.Marshal(m)
 	if err != nil {
@@ -374,7 +373,7 @@ func (b wire) Nudge(ctx context.Context, subj string, m proto.Message) error {
 	}})
 }
 
-// spread tells everybody who listens on a core subject.
+// spread delivers a message to all subscribers of a core subject.
 func (j *jet) spread(m *message) {
 	for _, p := range j.w.processes {
 		if p == nil || p.dead {
@@ -395,7 +394,7 @@ func (j *jet) spread(m *message) {
 	}
 }
 
-// queuesEmpty reports whether no work waits or is in hand.
+// queuesEmpty reports whether no work waits or is active.
 func (j *jet) queuesEmpty() bool {
 	for _, s := range j.streams {
 		if s.reader != nil && len(s.reader.entries) > 0 {

@@ -18,8 +18,8 @@ import (
 	"signalbox.dev/proto/signalbox/tool/v1/toolv1connect"
 )
 
-// executors is what all tool executors share: their ledger, which is rows in
-// Postgres, and the world that their tools change. The world's lock guards it.
+// executors is the state that tool executors share: their ledger in Postgres, and the remote
+// sides of their tools. The world's lock guards it.
 type executors struct {
 	away     bool // their door, not they themselves
 	ledger   map[string]*ledgerRow
@@ -40,7 +40,7 @@ func effectOf(tool string) toolv1.Effect {
 	return toolv1.Effect(toolv1.Effect_value["EFFECT_"+strings.ToUpper(tool)])
 }
 
-// toolClient is the executors' door as a runner calls it.
+// toolClient is a runner's client of the executors.
 type toolClient struct {
 	toolv1connect.ToolServiceClient
 	w *world
@@ -93,8 +93,7 @@ func (c toolClient) call(ctx context.Context, what string, do func()) error {
 type executor struct {
 	w *world
 	p *process
-	// cancelled tells the runs whose calls are not wanted any more. The world's lock
-	// guards it.
+	// cancelled has the runs whose calls are cancelled. The world's lock guards it.
 	cancelled map[string]chan struct{}
 	inHand    map[string]bool // calls, by key. The world's lock guards it
 }
@@ -139,11 +138,11 @@ func closed(c <-chan struct{}) bool {
 
 const (
 	executorLease = 8 * time.Second
-	// onItsWay is how long after an executor's death what it has sent may arrive.
+	// onItsWay is how long after an executor's death its last request may arrive.
 	onItsWay = time.Second
 )
 
-// busy reports whether an executor that is not e may be at work on the call.
+// busy reports whether an executor other than e may be working on the call.
 func (r *ledgerRow) busy(e *executor, key string) bool {
 	switch o := r.owner; {
 	case o == nil || o == e:
@@ -155,9 +154,8 @@ func (r *ledgerRow) busy(e *executor, key string) bool {
 	}
 }
 
-// handle is tool-executor's way with a call, in short: claim it in the ledger, run
-// it, record the outcome, tell of it; what somebody began before is treated by its
-// effect.
+// handle handles a call like tool-executor, in short: it claims the call, runs it, and records
+// and announces the outcome. A call that was begun before is treated by its effect.
 func (e *executor) handle(ctx context.Context, m *bus.Message, _ int, _ <-chan struct{}) error {
 	call, err := bus.Decode[*toolv1.Call](m)
 	if err != nil {
@@ -235,7 +233,7 @@ func (e *executor) announce(ctx context.Context, o *toolv1.Outcome) {
 	}
 }
 
-// perform runs a call; nil when it is to be handed on.
+// perform runs a call. It returns nil if the call must be handed over.
 func (e *executor) perform(ctx context.Context, call *toolv1.Call, attempt int) *toolv1.Outcome {
 	key, effect := call.GetKey(), effectOf(call.GetToolName())
 	o := &toolv1.Outcome{Key: key, RunId: call.GetRunId(), ToolCallId: call.GetToolCallId(), ToolName: call.GetToolName()}
@@ -291,7 +289,7 @@ func (e *executor) perform(ctx context.Context, call *toolv1.Call, attempt int) 
 	return e.succeeded(o)
 }
 
-// far asks a far end; the executor may die before the answer.
+// far calls a remote side. The executor may die before the reply.
 func (e *executor) far(ctx context.Context, key string, do func()) error {
 	return e.w.request(ctx, e.p, request{name: "far end " + key, lo: time.Millisecond, hi: 30 * time.Millisecond, do: func() error {
 		e.w.note("far end", key)
