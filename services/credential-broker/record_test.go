@@ -609,6 +609,39 @@ func TestRemoveDuringRenewal(t *testing.T) {
 	}
 }
 
+// TestSignInDuringARenewal: tokens that a renewal brings do not replace those of a sign-in
+// that came while it was under way.
+func TestSignInDuringARenewal(t *testing.T) {
+	t.Parallel()
+	s := startSignedIn(t)
+	owner := member(identity.Owner)
+	ref := s.add(owner)
+	s.exec(`UPDATE credentials.grants SET expires_at = now() - interval '1 second', refresh_at = now() - interval '1 second'`)
+	answer, asked, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	s.server.Fail(authserver.Fault{Wait: answer, After: true})
+	s.server.Watch(func(stage string) {
+		if stage == "rotated" {
+			s.server.Watch(nil)
+			close(asked)
+		}
+	})
+	go func() {
+		defer close(done)
+		s.wantAnswer("during the renewal", owner, http.StatusOK)
+	}()
+	<-asked
+	s.signInAgain(owner, ref)
+	signedIn, err := s.other.Token(t.Context(), ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	close(answer)
+	<-done
+	// The provider refuses the token of the sign-in from now on, and takes the renewed one.
+	s.server.End(signedIn.Secret.Reveal())
+	s.wantAnswer("the token of the sign-in, which is withdrawn", owner, http.StatusUnauthorized)
+}
+
 // TestSameAccountAgain: a call is the same when all of it is.
 func TestSameAccountAgain(t *testing.T) {
 	t.Parallel()

@@ -221,7 +221,7 @@ var mutants = []mutant{
 		file:   "services/credential-broker/internal/oauth/postgres.go",
 		old:    `AND account_id = @account AND version = @base AND state IN`,
 		new:    `AND account_id = @account AND state IN`,
-		inside: test{oauth, "^TestZombie$"}, outside: test{oauth, "^TestOthersDuringARenewal$"},
+		inside: test{oauth, "^TestZombie$"}, outside: test{broker, "^TestSignInDuringARenewal$"},
 	},
 	{
 		name: "sealed-row-opens-elsewhere", what: "a sealed secret opens in its own row only",
