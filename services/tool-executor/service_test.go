@@ -358,6 +358,38 @@ func TestAWorkspaceThatFloodsDoesNotHoldUpOthers(t *testing.T) {
 	}
 }
 
+// A slot that becomes free goes to the workspace that has none, although calls of another
+// one have waited for longer.
+func TestAFreeSlotGoesToTheWorkspaceWithoutOne(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	const slots, flood = 2, 7
+	w.start(t, toolexecutor.Config{Slots: slots})
+	release := w.docs.Hold()
+	for range flood {
+		w.publish(t, w.call(t, "doc_create", map[string]any{"name": "flood"}), "")
+	}
+	await(t, "the flood to take all slots", func() bool { return len(w.docs.Actors()) == slots })
+	other := id.New[id.Workspace]()
+	w.actor.Workspace = other
+	w.publish(t, w.call(t, "doc_create", map[string]any{"name": "other"}), "")
+	for round := range 2 { // the call may come after the first release
+		next := w.docs.Hold()
+		release()
+		release = next
+		await(t, "the slots to be taken again", func() bool { return len(w.docs.Actors()) == (round+2)*slots })
+	}
+	if !slices.ContainsFunc(w.docs.Actors(), func(a identity.Actor) bool { return a.Workspace == other }) {
+		t.Error("all free slots went to the workspace that had some")
+	}
+	release()
+	for range flood + 1 {
+		if o := w.next(t); o.GetState() != ok {
+			t.Errorf("outcome = %v", o)
+		}
+	}
+}
+
 func TestDocumentSyncRestarts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -151,6 +151,13 @@ var mutants = []mutant{
 		inside: test{messageBus, "^TestConsumeDecisions$"}, outside: test{messageBus, "^TestConsumeDrains$"},
 	},
 	{
+		name: "slots-not-shared", what: "a free slot goes to the workspace that has fewest",
+		file:   "pkg/fair/fair.go",
+		old:    `(next == nil || c.held < next.held || c.held == next.held && c.served < next.served)`,
+		new:    `(next == nil || c.held > next.held)`,
+		inside: test{slots, "^TestTurns$"}, outside: test{executor, "^TestAFreeSlotGoesToTheWorkspaceWithoutOne$"},
+	},
+	{
 		name: "slots-unbounded", what: "a workspace has no more slots than it may",
 		file:   "pkg/fair/fair.go",
 		old:    `ok := s.held < s.limits.Slots && of.held < s.limits.PerKey`,
