@@ -52,9 +52,14 @@ type test struct {
 	run string // for go test -run; empty for all
 }
 
+// String names the tests.
+func (t test) String() string {
+	return t.dir + " " + strings.NewReplacer("^", "", "$", "").Replace(t.run)
+}
+
 // running reports whether the package's tests run programs, which are to be built with
 // the mutant.
-func (t test) running() bool { return strings.HasPrefix(t.dir, "services/e2e/") }
+func (t test) running() bool { return strings.HasPrefix(t.dir+"/", "services/e2e/") }
 
 func main() {
 	os.Exit(process.Main(func(ctx context.Context) error { return run(ctx, os.Args[1:], os.Stdout) }))
@@ -104,7 +109,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 			verdict = "SURVIVED"
 			survived++
 		}
-		fmt.Fprintf(out, "%-9s %-28s %4.0f s  %s\n", verdict, m.name, time.Since(begun).Seconds(), m.what)
+		fmt.Fprintf(out, "%-9s %-28s %4.0f s  %s\n%9s inside:  %s\n%9s outside: %s\n",
+			verdict, m.name, time.Since(begun).Seconds(), m.what, "", m.inside, "", m.outside)
 	}
 	if *list {
 		return ctx.Err()
@@ -192,7 +198,7 @@ func (m *mutant) try(ctx context.Context, root string, out io.Writer, show bool)
 			return false, err
 		}
 		if !fails {
-			fmt.Fprintf(out, "          %s passes %s -run '%s'\n", m.name, t.dir, t.run)
+			fmt.Fprintf(out, "          %s passes %s\n", m.name, t)
 			found = false
 		}
 	}
@@ -218,7 +224,7 @@ func (t test) fails(ctx context.Context, root, dir, overlay string, out io.Write
 		}
 		env = append(env, world.Built+"="+bin)
 	}
-	cmd := exec.CommandContext(ctx, "go", "test", "-vet=off", "-count=1", "-timeout", "5m", "-overlay="+overlay, "-run", t.run, "./"+t.dir)
+	cmd := exec.CommandContext(ctx, "go", "test", "-v", "-vet=off", "-count=1", "-timeout", "5m", "-overlay="+overlay, "-run", t.run, "./"+t.dir)
 	cmd.Dir, cmd.Env = root, env
 	msg, err := cmd.CombinedOutput()
 	if show {
@@ -227,7 +233,7 @@ func (t test) fails(ctx context.Context, root, dir, overlay string, out io.Write
 	switch {
 	case ctx.Err() != nil:
 		return false, ctx.Err()
-	case err == nil && bytes.Contains(msg, []byte("no tests to run")):
+	case err == nil && !t.reached(msg):
 		return false, fmt.Errorf("%s has no test %q", t.dir, t.run)
 	case err == nil:
 		return false, nil
@@ -235,4 +241,16 @@ func (t test) fails(ctx context.Context, root, dir, overlay string, out io.Write
 		return false, fmt.Errorf("the mutant does not compile: %s", msg)
 	}
 	return true, nil
+}
+
+// reached reports whether a test ran that the whole pattern names: a test without the
+// subtest that is asked for passes.
+func (t test) reached(output []byte) bool {
+	for line := range strings.Lines(string(output)) {
+		name, runs := strings.CutPrefix(line, "=== RUN ")
+		if runs && strings.Count(name, "/") >= strings.Count(t.run, "/") {
+			return true
+		}
+	}
+	return false
 }
