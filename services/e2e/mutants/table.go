@@ -4,10 +4,12 @@ package main
 const (
 	zombies    = "services/e2e/zombies" // running programs, lease holders that come back, messages that come twice
 	farend     = "services/e2e/farend"  // running programs, executors that are killed around a call
+	editing    = "services/e2e/editing" // running programs, editors of documents
 	stories    = "services/e2e"         // running programs, what people do
 	runner     = "services/agent-runner"
 	executor   = "services/tool-executor"
 	gateway    = "services/gateway"
+	documents  = "services/document-sync"
 	broker     = "services/credential-broker"
 	sim        = "services/agent-runner/internal/sim"
 	runs       = "services/agent-runner/internal/run"
@@ -45,6 +47,13 @@ var mutants = []mutant{
 		inside: test{sim, "^TestRowsArePostgres$"}, outside: test{zombies, "^TestZombies$/^runner$"},
 	},
 	{
+		name: "step-without-fence", what: "a step is committed under the claim that holds",
+		file:   "services/agent-runner/internal/run/commit.go",
+		old:    `fence(@workspace, @session, @run, @epoch, @step, @state)`,
+		new:    `fence(@workspace, @session, @run, (SELECT epoch FROM runs WHERE workspace_id = @workspace AND id = @run), @step, @state)`,
+		inside: test{sim, "^TestRowsArePostgres$"}, outside: test{zombies, "^TestZombies$/^tool_call_of_a_zombie$"},
+	},
+	{
 		name: "stop-not-heard", what: "a person's stop reaches the model call",
 		file:   "services/agent-runner/internal/loop/answering.go",
 		old:    "case inbox.Stop:\n\t\t\t\tcancel(errStopped)",
@@ -74,12 +83,11 @@ var mutants = []mutant{
 		inside: test{sim, "^TestSeeds$"}, outside: test{zombies, "^TestZombies$/^contended_log$"},
 	},
 	{
-		// No story shows it: the end of a run that is missing on the log is made good for.
 		name: "outbox-forgets-what-failed", what: "a row leaves the outbox when the bus has taken it",
 		file:   "services/agent-runner/internal/outbox/outbox.go",
 		old:    "p.setStuck(stream(r.Subject), err)\n\t\treturn false",
 		new:    "p.setStuck(stream(r.Subject), err)\n\t\treturn true",
-		inside: test{outbox, "^TestSilentStream$"}, outside: test{sim, "^TestSeeds$"},
+		inside: test{outbox, "^TestSilentStream$"}, outside: test{zombies, "^TestZombies$/^outbox$"},
 	},
 	{
 		name: "zombie-shown", what: "events of a claim that is over are ignored",
@@ -196,8 +204,8 @@ var mutants = []mutant{
 	{
 		name: "stranger-let-in", what: "who is no member of a workspace stays outside",
 		file:   "services/gateway/internal/auth/auth.go",
-		old:    `if role == identity.NoRole {`,
-		new:    `if role == identity.NoRole && p.Member == (id.Member{}) {`,
+		old:    `return Principal{}, fault.Coded(fault.Forbidden, "NOT_A_MEMBER", "you are not a member of this workspace")`,
+		new:    `role = identity.Viewer`,
 		inside: test{gateway, "^TestWorkspaceOfARequest$"}, outside: test{stories, "^TestStandalone$/^tenants$"},
 	},
 	// Documents.
@@ -213,14 +221,14 @@ var mutants = []mutant{
 		file:   "services/document-sync/internal/store/operate.go",
 		old:    "\t\tif past.request != nil {\n",
 		new:    "\t\tif past.request != nil && len(past.response) == 0 {\n",
-		inside: test{store, "^TestOperate$"}, outside: test{executor, "^TestDocumentToolsTakeEffectOnce$"},
+		inside: test{store, "^TestOperate$"}, outside: test{documents, "^TestOperationsOnTwoInstances$"},
 	},
 	{
 		name: "viewer-writes", what: "a viewer's updates are refused",
 		file:   "services/document-sync/internal/room/seat.go",
 		old:    "\tif s.reads {\n",
 		new:    "\tif s.reads && len(update) == 0 {\n",
-		inside: test{room, "^TestViewersDoNotWrite$"}, outside: test{stories, "^TestClients$"},
+		inside: test{room, "^TestViewersDoNotWrite$"}, outside: test{editing, "^TestClients$/^together$/^viewer$/^y-websocket$"},
 	},
 	// Credentials.
 	{

@@ -39,6 +39,7 @@ func TestZombies(t *testing.T) {
 	r := newRig(t)
 	r.reader = r.bus(t, subject.Gateway)
 	t.Run("runner", r.runner)
+	t.Run("tool call of a zombie", r.zombiesCall)
 	t.Run("contended log", r.contendedLog)
 	t.Run("in turn", r.inTurn)
 	t.Run("stopped", r.stopped)
@@ -99,6 +100,28 @@ func (r *rig) runner(t *testing.T) {
 	}
 	if n := value[int](t, r, `select epoch::int from agent.runs where id = $1`, run); n != 2 {
 		t.Errorf("the run was claimed %d times, want 2: each claim has a number of its own", n)
+	}
+}
+
+// A runner whose lease ran out, and which does not know, asks for a tool call: nobody makes
+// the call, and the conversation does not have it.
+func (r *rig) zombiesCall(t *testing.T) {
+	session := r.session(t, "test_unsafe")
+	run := r.submit(t, session, "go")
+	first := r.model.next(t)
+	r.expire(t, run)()
+	second := r.model.next(t)
+	first.use("test_unsafe")
+	eventually(t, "the zombie is done", func() bool {
+		return r.metric(t, subject.AgentRunner, "signalbox_runs_in_hand") <= 1 || len(r.model.calls) > 0
+	})
+	if len(r.model.calls) > 0 {
+		t.Fatal("the zombie made its tool call, and gave the model the result")
+	}
+	second.say("The heir's answer.")
+	second.end()
+	if ended := r.ended(t, run); ended.State != "done" || ended.Text != "The heir's answer." || len(ended.ToolCalls) > 0 {
+		t.Errorf("the run ended %s with %q and the calls %+v, want the heir's answer and no call", ended.State, ended.Text, ended.ToolCalls)
 	}
 }
 
@@ -482,8 +505,8 @@ func (r *rig) logged(t *testing.T, session, text string) (events []*runv1.Event)
 }
 
 // What is to be announced while NATS is away is announced when it is back, also by a runner
-// that knows of it from the database alone: here the end of a run that was stopped in the
-// queue.
+// that knows of it from the database alone: here the message and the end of a run that was
+// stopped in the queue.
 func (r *rig) outbox(t *testing.T) {
 	session := r.session(t)
 	r.submit(t, session, "one")
@@ -511,17 +534,19 @@ func (r *rig) outbox(t *testing.T) {
 	c = r.model.next(t)
 	c.say("First.")
 	c.end()
-	eventually(t, "the end of the queued run is on the log", func() bool {
+	eventually(t, "the queued run's message and its end are on the log", func() bool {
 		stream, subj := r.log(session)
+		asked, ended := false, false
 		for st, err := range r.reader.Read(r.ctx, stream, subj, 0, math.MaxUint64) {
 			if err != nil {
 				return false // the connection is not back yet
 			}
-			if ev, err := bus.Decode[*runv1.Event](&st.Message); err == nil && ev.GetRunId() == queued && ev.GetDone() != nil {
-				return true
+			if ev, err := bus.Decode[*runv1.Event](&st.Message); err == nil && ev.GetRunId() == queued {
+				asked = asked || ev.GetUserMessage() != nil
+				ended = ended || asked && ev.GetDone() != nil
 			}
 		}
-		return false
+		return ended
 	})
 }
 
