@@ -228,6 +228,7 @@ var mutants = []mutant{
 		file:   "services/document-sync/internal/room/seat.go",
 		old:    "\tif s.reads {\n",
 		new:    "\tif s.reads && len(update) == 0 {\n",
+		also:   &edit{"services/document-sync/internal/socket/plain.go", `p.c.actor.Role < identity.Editor`, `p.c.actor.Role == identity.NoRole`},
 		inside: test{room, "^TestViewersDoNotWrite$"}, outside: test{editing, "^TestClients$/^together$/^viewer$/^y-websocket$"},
 	},
 	// Credentials.
