@@ -7,7 +7,7 @@
 // or package against real Postgres and NATS. A mutant that both pass has survived, and the
 // program exits with 1.
 //
-//	go run ./services/e2e/mutants            all of them: about half an hour on two cores
+//	go run ./services/e2e/mutants            all of them: up to an hour on two cores
 //	go run ./services/e2e/mutants -only fence
 //	go run ./services/e2e/mutants -list
 package main
