@@ -54,13 +54,11 @@ func TestZombies(t *testing.T) {
 // A runner whose lease ran out, and which does not know, answers first: what it says
 // reaches neither the viewers nor the conversation, and costs nobody a second answer.
 func (r *rig) runner(t *testing.T) {
-	session := r.session(t)
-	run := r.submit(t, session, "go")
-	first := r.model.next(t)
-	first.say("The zombie's")
-	viewers := []func() []seen{r.watch(t, 0, run, ""), r.watch(t, 1, run, "")}
-	r.expire(t, run)()
-	second := r.model.next(t)
+	var viewers []func() []seen
+	session, run, first, second := r.takenOver(t, func(run string, first *call) {
+		first.say("The zombie's")
+		viewers = []func() []seen{r.watch(t, 0, run, ""), r.watch(t, 1, run, "")}
+	})
 	second.say("The heir's")
 
 	first.more(" answer.")
@@ -106,11 +104,7 @@ func (r *rig) runner(t *testing.T) {
 // A runner whose lease ran out, and which does not know, asks for a tool call: nobody makes
 // the call, and the conversation does not have it.
 func (r *rig) zombiesCall(t *testing.T) {
-	session := r.session(t, "test_unsafe")
-	run := r.submit(t, session, "go")
-	first := r.model.next(t)
-	r.expire(t, run)()
-	second := r.model.next(t)
+	_, run, first, second := r.takenOver(t, func(string, *call) {}, "test_unsafe")
 	first.use("test_unsafe")
 	eventually(t, "the zombie is done", func() bool {
 		return r.metric(t, subject.AgentRunner, "signalbox_runs_in_hand") <= 1 || len(r.model.calls) > 0
@@ -123,6 +117,31 @@ func (r *rig) zombiesCall(t *testing.T) {
 	if ended := r.ended(t, run); ended.State != "done" || ended.Text != "The heir's answer." || len(ended.ToolCalls) > 0 {
 		t.Errorf("the run ended %s with %q and the calls %+v, want the heir's answer and no call", ended.State, ended.Text, ended.ToolCalls)
 	}
+}
+
+// takenOver submits a message and lets the other replica take its run over while the first
+// one's model call goes on; begun is called before that. A replica that takes its own run
+// again ends its former work, so that there is no zombie: then it tries another run.
+func (r *rig) takenOver(t *testing.T, begun func(run string, first *call), tools ...string) (session, run string, first, second *call) {
+	t.Helper()
+	const holder = `select runner from agent.runs where id = $1`
+	for range 20 {
+		session = r.session(t, tools...)
+		run = r.submit(t, session, "go")
+		first = r.model.next(t)
+		begun(run, first)
+		before := value[string](t, r, holder, run)
+		r.expire(t, run)()
+		second = r.model.next(t)
+		if value[string](t, r, holder, run) != before {
+			return session, run, first, second
+		}
+		second.say("Again.")
+		second.end()
+		r.ended(t, run)
+	}
+	t.Fatal("the other replica never takes a run over")
+	return "", "", nil, nil
 }
 
 // expire has the lease of a run run out; nobody claims it before the lock is released.
