@@ -254,7 +254,7 @@ func (s *Scope) bring(ctx context.Context, f *opencode.Found) (id.Account, error
 	if now := time.Now(); f.Limited.After(now) {
 		// No longer than a limit that was found out here would be.
 		until := now.Add(choice.Clamp(choice.RateLimited, f.Limited.Sub(now)))
-		n.Brought.Limit = &choice.Limit{At: now, Until: until, Soon: until, Reason: choice.RateLimited}
+		n.Brought.Limit = &store.Limit{At: now, Until: until, Soon: until, Reason: choice.RateLimited}
 	}
 	ref, err := s.accounts.keeper.Add(ctx, s.who(), n)
 	return ref.Account, err

@@ -108,7 +108,7 @@ func (s *Scope) describe(ctx context.Context, rows []store.Account, live map[id.
 			st.Health = min(fullHealth, h.Health+max(0, now.Sub(h.At).Hours())*rules.RecoveryPerHour)
 		}
 		for _, l := range known.Limits[r.ID] {
-			st.Cooldowns = appendCooldown(st.Cooldowns, now, l.Limit)
+			st.Cooldowns = appendCooldown(st.Cooldowns, now, l)
 		}
 		if x, ok := live[r.ID]; ok {
 			st.Health, st.Tokens, st.Cooldowns = x.Health, &x.Tokens, nil
@@ -144,7 +144,7 @@ func (s *Scope) unusable(ctx context.Context, look *vault.Look, r *store.Account
 	return vault.Why(err)
 }
 
-func appendCooldown(all []Cooldown, now time.Time, l choice.Limit) []Cooldown {
+func appendCooldown(all []Cooldown, now time.Time, l store.Limit) []Cooldown {
 	if !l.Until.After(now) {
 		return all
 	}

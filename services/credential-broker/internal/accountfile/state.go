@@ -12,7 +12,6 @@ import (
 
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/services/credential-broker/internal/audit"
-	"signalbox.dev/services/credential-broker/internal/choice"
 )
 
 // version is the one that is written. A new field is one more, for an older program would
@@ -123,18 +122,21 @@ type Pool struct {
 	CurrentAt *time.Time      `json:"current_at,omitempty"`
 }
 
+// Reason says how a request went; package pool lists the reasons.
+type Reason string
+
 // Limit is a parking of an account, or with a zero Until the end of one.
 type Limit struct {
-	Provider string        `json:"provider"`
-	Account  id.Account    `json:"account"`
-	Family   string        `json:"family,omitempty"`
-	At       time.Time     `json:"at"`
-	Until    time.Time     `json:"until,omitzero"`
-	Soon     time.Time     `json:"soon,omitzero"`
-	Step     int           `json:"step,omitempty"`
-	Reason   choice.Reason `json:"reason,omitempty"`
-	Status   int           `json:"status,omitempty"`
-	Raw      string        `json:"raw,omitempty"`
+	Provider string     `json:"provider"`
+	Account  id.Account `json:"account"`
+	Family   string     `json:"family,omitempty"`
+	At       time.Time  `json:"at"`
+	Until    time.Time  `json:"until,omitzero"`
+	Soon     time.Time  `json:"soon,omitzero"`
+	Step     int        `json:"step,omitempty"`
+	Reason   Reason     `json:"reason,omitempty"`
+	Status   int        `json:"status,omitempty"`
+	Raw      string     `json:"raw,omitempty"`
 }
 
 // Health is an account's health as it was at a time.
@@ -148,13 +150,13 @@ type Health struct {
 
 // Stat is what an account did that went one way.
 type Stat struct {
-	Provider   string        `json:"provider"`
-	Account    id.Account    `json:"account"`
-	Reason     choice.Reason `json:"reason"`
-	Requests   int64         `json:"requests"`
-	TokensIn   int64         `json:"tokens_in,omitempty"`
-	TokensOut  int64         `json:"tokens_out,omitempty"`
-	CostMicros int64         `json:"cost_micros,omitempty"`
+	Provider   string     `json:"provider"`
+	Account    id.Account `json:"account"`
+	Reason     Reason     `json:"reason"`
+	Requests   int64      `json:"requests"`
+	TokensIn   int64      `json:"tokens_in,omitempty"`
+	TokensOut  int64      `json:"tokens_out,omitempty"`
+	CostMicros int64      `json:"cost_micros,omitempty"`
 }
 
 // Writer is an instance and the number of what it has written last.

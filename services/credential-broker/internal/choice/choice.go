@@ -11,10 +11,11 @@ import (
 
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/recent"
+	"signalbox.dev/services/credential-broker/internal/store"
 )
 
 // Reason says how a request went, in the words that operators see.
-type Reason string
+type Reason = store.Reason
 
 // The reasons. The first four are the account's own condition: another account may
 // do better.
@@ -40,8 +41,8 @@ const (
 	OK      Reason = "OK"
 )
 
-// Switch reports whether another account may do better.
-func (r Reason) Switch() bool {
+// Switches reports whether another account may do better.
+func Switches(r Reason) bool {
 	return r == RateLimited || r == AuthFailed || r == QuotaExhausted || r == Overloaded
 }
 

@@ -83,7 +83,7 @@ func (p *Pool) Report(now time.Time, k Ticket, o Outcome) (parked bool) {
 			p.ail(t, i, o.Reason)
 		}
 	}
-	if !k.began || o.Reason.Switch() {
+	if !k.began || Switches(o.Reason) {
 		p.release(i, &k)
 	}
 	return parked

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/services/credential-broker/internal/store"
 )
 
 // Listener is one of those who are told what changed: each hears of it once.
@@ -40,22 +41,9 @@ type peer struct {
 // for longest goes.
 const maxPeers = 32
 
-// Limit is a parking as others may know it.
-type Limit struct {
-	// Family is empty for the whole account, and begins with PassedOver where the account is
-	// not parked.
-	Family string
-	// At is when its window began, or when it was cleared.
-	At time.Time
-	// Until is zero once it is cleared.
-	Until time.Time
-	// Soon is its end where the account is the last usable one.
-	Soon   time.Time
-	Step   int
-	Reason Reason
-	Status int
-	Raw    string
-}
+// Limit is a parking as others may know it: its Family begins with PassedOver where the
+// account is not parked. Only who stores it fills in whose it is.
+type Limit = store.Limit
 
 // State is what one instance tells of an account.
 type State struct {

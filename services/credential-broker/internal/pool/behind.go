@@ -98,7 +98,8 @@ func (s *Set) write(ctx context.Context) {
 			w.accounts = append(w.accounts, x.Account)
 			l.Health = append(l.Health, store.Health{Workspace: o.workspace, Provider: o.provider, Account: x.Account, Health: x.Health, At: now})
 			for _, limit := range x.Limits {
-				l.Limits = append(l.Limits, store.Limit{Workspace: o.workspace, Provider: o.provider, Account: x.Account, Limit: limit})
+				limit.Workspace, limit.Provider, limit.Account = o.workspace, o.provider, x.Account
+				l.Limits = append(l.Limits, limit)
 			}
 		}
 		from = append(from, w)

@@ -152,7 +152,7 @@ func (s *Set) learn(ctx context.Context, e *entry, stored store.Pool) {
 	}
 	s.parted(e.owner, went, &stored)
 	for _, l := range stored.Limits {
-		e.pool.Restore(now, l.Account, []choice.Limit{l.Limit}, -1, now)
+		e.pool.Restore(now, l.Account, []choice.Limit{l}, -1, now)
 	}
 	for _, h := range stored.Health {
 		if added[h.Account] {

@@ -117,6 +117,9 @@ type Exhausted = choice.Exhausted
 // Reason says how a request went, in the words that operators see.
 type Reason = choice.Reason
 
+// Switches reports whether another account may do better.
+func Switches(r Reason) bool { return choice.Switches(r) }
+
 // The reasons. The first four are the account's own condition: another account may
 // do better.
 const (

@@ -71,7 +71,7 @@ func next(o outcome) decision {
 		return giveUp
 	case o.reason == pool.AuthFailed && !o.renewed:
 		return renewToken
-	case !o.reason.Switch(), o.denials >= maxDenials:
+	case !pool.Switches(o.reason), o.denials >= maxDenials:
 		return deliver
 	case !o.noOther:
 		return switchAccount

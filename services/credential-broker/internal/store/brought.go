@@ -12,7 +12,6 @@ import (
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/services/credential-broker/internal/accountfile"
-	"signalbox.dev/services/credential-broker/internal/choice"
 )
 
 // Brought is what is known of an account that is brought along from elsewhere. It is
@@ -25,7 +24,7 @@ type Brought struct {
 	Hash     []byte
 	Disabled bool
 	// Limit is one that is known already; nil for none.
-	Limit *choice.Limit
+	Limit *Limit
 	// Current makes it the one in use.
 	Current bool
 	// Used is when it was used last; zero where nobody knows.
@@ -105,7 +104,9 @@ func (b *Brought) WriteIn(st *accountfile.State, account id.Account) error {
 	a := st.Account(account)
 	a.Imported, a.Enabled, a.LastUsedAt = b.Hash, !b.Disabled, b.used()
 	if b.Limit != nil {
-		setLimit(st, Limit{Provider: a.Provider, Account: account, Limit: *b.Limit})
+		l := *b.Limit
+		l.Provider, l.Account = a.Provider, account
+		setLimit(st, l)
 	}
 	if b.Current {
 		p := poolOf(st, a.Provider)

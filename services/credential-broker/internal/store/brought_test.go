@@ -14,7 +14,6 @@ import (
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/pgtest"
-	"signalbox.dev/services/credential-broker/internal/choice"
 	"signalbox.dev/services/credential-broker/internal/store"
 )
 
@@ -74,7 +73,7 @@ func TestBrought(t *testing.T) {
 		})
 	}
 	now := time.Now().UTC().Truncate(time.Microsecond)
-	limit := &choice.Limit{At: now, Until: now.Add(time.Hour), Soon: now.Add(time.Hour), Reason: choice.RateLimited}
+	limit := &store.Limit{At: now, Until: now.Add(time.Hour), Soon: now.Add(time.Hour), Reason: "RATE_LIMIT_EXCEEDED"}
 	if err := bring(one, store.Brought{Hash: []byte("h"), Limit: limit, Current: true}); err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,6 @@ import (
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/services/credential-broker/internal/accountfile"
-	"signalbox.dev/services/credential-broker/internal/choice"
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
@@ -433,9 +432,10 @@ func (s *File) Known(ctx context.Context, ws id.Workspace) (Known, error) {
 }
 
 func limitOf(l *accountfile.Limit) Limit {
-	return Limit{Provider: l.Provider, Account: l.Account, Limit: choice.Limit{
-		Family: l.Family, At: l.At, Until: l.Until, Soon: l.Soon, Step: l.Step, Reason: l.Reason, Status: l.Status, Raw: l.Raw,
-	}}
+	return Limit{
+		Provider: l.Provider, Account: l.Account, Family: l.Family, At: l.At, Until: l.Until, Soon: l.Soon,
+		Step: l.Step, Reason: l.Reason, Status: l.Status, Raw: l.Raw,
+	}
 }
 
 // Pool is Store.Pool.

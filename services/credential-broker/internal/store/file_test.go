@@ -19,7 +19,6 @@ import (
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/services/credential-broker/internal/accountfile"
 	"signalbox.dev/services/credential-broker/internal/audit"
-	"signalbox.dev/services/credential-broker/internal/choice"
 	"signalbox.dev/services/credential-broker/internal/store"
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
@@ -110,9 +109,10 @@ func (h *history) account() id.Account {
 func (h *history) provider() string { return []string{"openai", "anthropic"}[h.r.IntN(2)] }
 
 func (h *history) limit() store.Limit {
-	l := store.Limit{Provider: h.provider(), Account: h.account(), Limit: choice.Limit{
-		Family: []string{"", "opus"}[h.r.IntN(2)], At: h.at.Add(time.Duration(h.r.IntN(100)) * time.Second), Reason: choice.RateLimited, Status: 429, Step: h.r.IntN(3),
-	}}
+	l := store.Limit{
+		Provider: h.provider(), Account: h.account(),
+		Family: []string{"", "opus"}[h.r.IntN(2)], At: h.at.Add(time.Duration(h.r.IntN(100)) * time.Second), Reason: "RATE_LIMIT_EXCEEDED", Status: 429, Step: h.r.IntN(3),
+	}
 	if h.r.IntN(4) > 0 {
 		l.Until = l.At.Add(time.Duration(h.r.IntN(100)) * time.Minute)
 		l.Soon = l.Until
@@ -127,7 +127,7 @@ func (h *history) learned() store.Learned {
 	l := store.Learned{Instance: h.instance, Sequence: h.sequence, Unstored: []id.Account{unstored}}
 	l.Limits = append(l.Limits, h.limit())
 	l.Health = append(l.Health, store.Health{Provider: h.provider(), Account: h.account(), Health: float64(h.r.IntN(100)), At: h.at.Add(time.Duration(h.r.IntN(100)) * time.Second)})
-	l.Stats = append(l.Stats, store.Stat{Provider: h.provider(), Account: h.account(), Reason: choice.OK, Requests: int64(h.r.IntN(9)), TokensIn: 7, TokensOut: 3, CostMicros: 2})
+	l.Stats = append(l.Stats, store.Stat{Provider: h.provider(), Account: h.account(), Reason: "OK", Requests: int64(h.r.IntN(9)), TokensIn: 7, TokensOut: 3, CostMicros: 2})
 	return l
 }
 

@@ -11,7 +11,6 @@ import (
 
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/pgtest"
-	"signalbox.dev/services/credential-broker/internal/choice"
 	"signalbox.dev/services/credential-broker/internal/store"
 )
 
@@ -47,9 +46,10 @@ func TestMarks(t *testing.T) {
 	learn := func(l store.Learned) func() error {
 		return func() error { return w.store.Learn(ctx, l) }
 	}
-	limit := store.Limit{Workspace: mine, Provider: "openai", Account: a.ID, Limit: choice.Limit{
-		At: time.Now().Add(-time.Hour), Until: time.Now(), Soon: time.Now(), Reason: choice.RateLimited,
-	}}
+	limit := store.Limit{
+		Workspace: mine, Provider: "openai", Account: a.ID,
+		At: time.Now().Add(-time.Hour), Until: time.Now(), Soon: time.Now(), Reason: "RATE_LIMIT_EXCEEDED",
+	}
 	for _, tt := range []struct {
 		name     string
 		do       func() error

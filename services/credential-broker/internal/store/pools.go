@@ -13,7 +13,7 @@ import (
 
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/pg"
-	"signalbox.dev/services/credential-broker/internal/choice"
+	"signalbox.dev/services/credential-broker/internal/accountfile"
 )
 
 // PoolKey names a pool: a workspace's own accounts for a provider, with the zero
@@ -43,12 +43,28 @@ func (p *Pool) Has(account id.Account) bool {
 	return slices.Contains(p.Disabled, account) || slices.ContainsFunc(p.Accounts, func(a Account) bool { return a.ID == account })
 }
 
-// Limit is a parking of an account.
+// Reason says how a request went; package pool lists the reasons.
+type Reason = accountfile.Reason
+
+// Limit says until when an account, or a model family of it, gets no requests.
 type Limit struct {
 	Workspace id.Workspace
 	Provider  string
 	Account   id.Account
-	choice.Limit
+	// Family is empty for the whole account.
+	Family string
+	// At is when the limit began, or when it was cleared.
+	At time.Time
+	// Until is when it ends; zero once it is cleared.
+	Until time.Time
+	// Soon is when it ends for the last usable account of a pool.
+	Soon time.Time
+	// Step counts consecutive failures.
+	Step   int
+	Reason Reason
+	// Status and Raw are the provider's answer, for operators.
+	Status int
+	Raw    string
 }
 
 // Health is an account's health as it was at a time.
@@ -69,7 +85,7 @@ type Stat struct {
 	Workspace  id.Workspace
 	Provider   string
 	Account    id.Account
-	Reason     choice.Reason
+	Reason     Reason
 	Requests   int64
 	TokensIn   int64
 	TokensOut  int64

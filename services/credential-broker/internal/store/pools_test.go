@@ -11,7 +11,6 @@ import (
 
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/services/credential-broker/internal/accountfile"
-	"signalbox.dev/services/credential-broker/internal/choice"
 	"signalbox.dev/services/credential-broker/internal/store"
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
@@ -26,13 +25,13 @@ func TestLearn(t *testing.T) {
 	a := w.add(mine, "openai", "a")
 	at := time.Now().Add(-24 * time.Hour).Truncate(time.Microsecond).UTC()
 	limit := func(began, until time.Duration) store.Limit {
-		l := store.Limit{Workspace: mine, Provider: "openai", Account: a.ID, Limit: choice.Limit{Family: "opus", At: at.Add(began), Reason: choice.RateLimited, Status: 429, Raw: "retry-after: 5"}}
+		l := store.Limit{Workspace: mine, Provider: "openai", Account: a.ID, Family: "opus", At: at.Add(began), Reason: "RATE_LIMIT_EXCEEDED", Status: 429, Raw: "retry-after: 5"}
 		if until > 0 {
 			l.Until, l.Soon = at.Add(until), at.Add(until)
 		}
 		return l
 	}
-	stat := store.Stat{Workspace: mine, Provider: "openai", Account: a.ID, Reason: choice.OK, Requests: 2, TokensIn: 10, TokensOut: 5, CostMicros: 7}
+	stat := store.Stat{Workspace: mine, Provider: "openai", Account: a.ID, Reason: "OK", Requests: 2, TokensIn: 10, TokensOut: 5, CostMicros: 7}
 	health := func(n float64, after time.Duration) store.Health {
 		return store.Health{Workspace: mine, Provider: "openai", Account: a.ID, Health: n, At: at.Add(after)}
 	}
@@ -190,7 +189,7 @@ func TestLearnOfAnotherClock(t *testing.T) {
 				t.Helper()
 				at := time.Now().Add(clock)
 				err := tt.store.Learn(t.Context(), store.Learned{
-					Limits: []store.Limit{{Provider: "openai", Account: tt.account, Limit: choice.Limit{At: at, Until: at.Add(wait), Soon: at.Add(wait), Reason: choice.RateLimited}}},
+					Limits: []store.Limit{{Provider: "openai", Account: tt.account, At: at, Until: at.Add(wait), Soon: at.Add(wait), Reason: "RATE_LIMIT_EXCEEDED"}},
 					Health: []store.Health{{Provider: "openai", Account: tt.account, Health: health, At: at}},
 				})
 				if err != nil {
@@ -206,7 +205,7 @@ func TestLearnOfAnotherClock(t *testing.T) {
 				l, h := p.Limits[0], p.Health[0]
 				soon := func(at time.Time) bool { return time.Until(at).Abs() < time.Minute }
 				if !soon(l.At) || !soon(l.Until.Add(-wait)) || !soon(l.Soon.Add(-wait)) || !soon(h.At) || h.Health != health {
-					t.Errorf("%s: a limit %+v and the health %+v, want one of %v and %v from now on", what, l.Limit, h, wait, health)
+					t.Errorf("%s: a limit %+v and the health %+v, want one of %v and %v from now on", what, l, h, wait, health)
 				}
 			}
 			learn(time.Hour, 30*time.Second, 90)
