@@ -120,7 +120,7 @@ test-documents:
 
 # Everything with goroutines of its own; what they use is watched with them. The race
 # detector needs a C compiler.
-RACE_ROOTS := $(addprefix ./pkg/,$(addsuffix /...,bus fair httpserver identity natsd panics pg rpc sse trunk)) \
+RACE_ROOTS := $(addprefix ./pkg/,$(addsuffix /...,bus fair httpserver identity mux natsd panics pg rpc sse)) \
 	$(addprefix ./services/,$(addsuffix /...,gateway agent-runner tool-executor document-sync credential-broker simulator))
 ONE_GOROUTINE := llm modelmsg preset scan transform usage prompt tool script tally wire field openai anthropic dialect profile edit \
 	conversation run presence yproto audit opencode rotation chat

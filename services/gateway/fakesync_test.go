@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"signalbox.dev/pkg/identity"
-	"signalbox.dev/pkg/trunk"
+	"signalbox.dev/pkg/mux"
 
 	"signalbox.dev/services/gateway"
 )
@@ -23,7 +23,7 @@ type fakeSync struct {
 	verifier *identity.Verifier
 	seats    chan *seat    // the sockets it let in, as they come
 	asked    chan struct{} // gets one for each trunk that has to wait
-	trunks   trunk.Server
+	trunks   mux.Server
 
 	mu    sync.Mutex         // guards what follows
 	away  int                // when set, trunks are answered with this status
@@ -36,8 +36,8 @@ type fakeSync struct {
 // seat is a socket at the fake.
 type seat struct {
 	fake    *fakeSync
-	stream  *trunk.Stream
-	opening trunk.Opening
+	stream  *mux.ServerStream
+	opening mux.OpenRequest
 	actor   identity.Actor
 	message []byte
 	stopped chan struct{}
@@ -57,7 +57,7 @@ func newFakeSync(t testing.TB, key identity.Key) *fakeSync {
 		t.Fatal(err)
 	}
 	f := &fakeSync{verifier: v, seats: make(chan *seat, 1000), asked: make(chan struct{}, 1000), conns: map[*deafConn]bool{}}
-	f.trunks.Accept = func(s *trunk.Stream, o trunk.Opening) trunk.Session {
+	f.trunks.Accept = func(s *mux.ServerStream, o mux.OpenRequest) mux.Session {
 		return &seat{fake: f, stream: s, opening: o, stopped: make(chan struct{}), ended: make(chan left, 1)}
 	}
 	return f
@@ -131,7 +131,7 @@ func (f *fakeSync) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusUnauthorized)
 		return
 	}
-	under, first, err := trunk.Take(w, r)
+	under, first, err := mux.Hijack(w, r)
 	if err != nil {
 		return
 	}
@@ -151,15 +151,15 @@ func message(b []byte) []byte {
 	return append(binary.BigEndian.AppendUint64(f, uint64(len(b))), b...)
 }
 
-// Begin implements trunk.Session.
+// Begin implements mux.Session.
 func (s *seat) Begin() {
 	var err error
 	if s.actor, err = s.fake.verifier.Verify(s.opening.Context); err != nil {
-		s.stream.End(4401, err.Error())
+		s.stream.Close(4401, err.Error())
 		return
 	}
 	if s.opening.Path == "/ws/documents/"+absentDocument {
-		s.stream.End(4404, "no such document")
+		s.stream.Close(4404, "no such document")
 		return
 	}
 	s.send([]byte(hello))
@@ -168,7 +168,7 @@ func (s *seat) Begin() {
 
 func (s *seat) send(b []byte) { _ = s.stream.Send(message(b)) } // full when the gateway is slow, which ends in its own way
 
-// Receive implements trunk.Session.
+// Receive implements mux.Session.
 func (s *seat) Receive(part []byte, more bool) {
 	s.message = append(s.message, part...)
 	if more {
@@ -185,7 +185,7 @@ func (s *seat) Receive(part []byte, more bool) {
 	case "reset":
 		s.fake.cut(true)
 	case "close":
-		s.stream.End(4404, "the document was deleted")
+		s.stream.Close(4404, "the document was deleted")
 	case "flood":
 		for {
 			select {
@@ -200,8 +200,8 @@ func (s *seat) Receive(part []byte, more bool) {
 	}
 }
 
-// Stop implements trunk.Session.
+// Stop implements mux.Session.
 func (s *seat) Stop() { close(s.stopped) }
 
-// Left implements trunk.Session.
-func (s *seat) Left(code int, reason string) { s.ended <- left{code, reason} }
+// Closed implements mux.Session.
+func (s *seat) Closed(code int, reason string) { s.ended <- left{code, reason} }

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"signalbox.dev/pkg/identity"
-	"signalbox.dev/pkg/trunk"
+	"signalbox.dev/pkg/mux"
 	"signalbox.dev/pkg/yjs"
 	"signalbox.dev/services/document-sync/internal/room"
 	"signalbox.dev/services/document-sync/internal/socket"
@@ -28,16 +28,16 @@ func (c *counter) Deliver([]byte, bool, int) {
 		c.there <- struct{}{}
 	}
 }
-func (*counter) Flush()          {}
-func (*counter) End(int, string) {}
-func (*counter) Broken(error)    {}
+func (*counter) Flush()             {}
+func (*counter) Closed(int, string) {}
+func (*counter) Broken(error)       {}
 
 // crowd opens n streams that are in nobody's way, and returns what they share.
 func crowd(t testing.TB, w *world, path string, n int) *counter {
 	t.Helper()
 	had, c := w.handler.Count(), &counter{there: make(chan struct{}, 1)}
 	for range n {
-		if _, err := w.front.pool.Open(t.Context(), path, trunk.Opening{Path: path, Context: w.front.sign(identity.Editor)}, c); err != nil {
+		if _, err := w.front.pool.Open(t.Context(), path, mux.OpenRequest{Path: path, Context: w.front.sign(identity.Editor)}, c); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -124,7 +124,7 @@ func BenchmarkReceive(b *testing.B) {
 			s := &sink{done: make(chan struct{}, 1)}
 			w := prepareRooms(b, socket.Limits{Messages: 1 << 40, Bytes: 1 << 40}, s)
 			w.listen()
-			o := trunk.Opening{Path: "/ws/documents/6f1e0000-0000-7000-8000-000000000000", Context: w.front.sign(identity.Editor)}
+			o := mux.OpenRequest{Path: "/ws/documents/6f1e0000-0000-7000-8000-000000000000", Context: w.front.sign(identity.Editor)}
 			up, err := w.front.pool.Open(b.Context(), "", o, &counter{})
 			if err != nil {
 				b.Fatal(err)

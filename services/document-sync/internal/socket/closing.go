@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 
 	"signalbox.dev/pkg/fault"
-	"signalbox.dev/pkg/trunk"
+	"signalbox.dev/pkg/mux"
 	"signalbox.dev/pkg/yjs"
 	"signalbox.dev/services/document-sync/internal/room"
 	"signalbox.dev/services/document-sync/internal/yproto"
@@ -57,7 +57,7 @@ func (c closing) metric() string {
 // leftLabel says who ended a connection that the gateway has ended, by its code.
 func leftLabel(code int) string {
 	switch code {
-	case trunk.CodeLost:
+	case mux.CodeLost:
 		return labelLost
 	case room.CloseBusy, room.CloseRestart, room.CloseToken, room.CloseForbidden, room.CloseMalformed, room.CloseTooBig:
 		return labelGateway

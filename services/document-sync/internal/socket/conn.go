@@ -8,8 +8,8 @@ import (
 
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/mux"
 	"signalbox.dev/pkg/panics"
-	"signalbox.dev/pkg/trunk"
 	"signalbox.dev/services/document-sync/internal/room"
 	"signalbox.dev/services/document-sync/internal/store"
 )
@@ -26,12 +26,12 @@ type session interface {
 	leave()
 }
 
-// conn is a connection: a stream's trunk.Session. The package comment has its states.
+// conn is a connection: a stream's mux.Session. The package comment has its states.
 type conn struct {
 	h       *Handler
-	stream  *trunk.Stream
-	opening *trunk.Opening // nil after Begin
-	session session        // nil before it is known who asks for what
+	stream  *mux.ServerStream
+	opening *mux.OpenRequest // nil after Begin
+	session session          // nil before it is known who asks for what
 	actor   identity.Actor
 	expires int64  // Unix seconds; 0: never
 	message []byte // the parts of a message that is not whole
@@ -45,7 +45,7 @@ type conn struct {
 	label  string     // why, for the metrics
 }
 
-// Begin implements trunk.Session.
+// Begin implements mux.Session.
 func (c *conn) Begin() {
 	if err := panics.Try(c.begin); err != nil {
 		c.fail(err)
@@ -131,16 +131,16 @@ func (c *conn) end(why closing) {
 	}
 	code := why.code
 	if code == 0 {
-		code = trunk.CodeLost
+		code = mux.CodeLost
 	}
-	c.stream.End(code, clip(why.reason, maxReason))
+	c.stream.Close(code, clip(why.reason, maxReason))
 }
 
-// Stop implements trunk.Session.
+// Stop implements mux.Session.
 func (c *conn) Stop() { c.life.cancel() }
 
-// Left implements trunk.Session.
-func (c *conn) Left(code int, _ string) {
+// Closed implements mux.Session.
+func (c *conn) Closed(code int, _ string) {
 	c.mu.Lock()
 	if !c.ending {
 		c.ending, c.label = true, leftLabel(code)

@@ -14,7 +14,7 @@ import (
 
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
-	"signalbox.dev/pkg/trunk"
+	"signalbox.dev/pkg/mux"
 )
 
 // front stands before a handler as the gateway does: it has the WebSockets, and trunks. The
@@ -22,13 +22,13 @@ import (
 type front struct {
 	w      *world
 	signer *identity.Signer
-	pool   *trunk.Pool
+	pool   *mux.Pool
 	dial   func(context.Context) (net.Conn, error)
 }
 
 func newFront(w *world, signer *identity.Signer) *front {
 	f := &front{w: w, signer: signer}
-	f.pool = trunk.NewPool(trunk.Config{Dial: f.upgrade})
+	f.pool = mux.NewPool(mux.Config{Dial: f.upgrade})
 	return f
 }
 
@@ -54,7 +54,7 @@ func (f *front) upgrade(ctx context.Context) (net.Conn, []byte, error) {
 	}
 	req := must(http.NewRequestWithContext(ctx, http.MethodGet, "http://document-sync/trunk", nil))
 	req.Header.Set(identity.Header, f.sign(identity.Viewer))
-	first, err := trunk.Upgrade(c, req)
+	first, err := mux.Upgrade(c, req)
 	if err != nil {
 		c.Close()
 	}
@@ -66,7 +66,7 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		role = identity.Editor
 	}
-	o := trunk.Opening{Path: r.URL.Path, Context: f.sign(role)}
+	o := mux.OpenRequest{Path: r.URL.Path, Context: f.sign(role)}
 	if s := r.URL.Query().Get("expires"); s != "" {
 		if o.Expires, err = strconv.ParseInt(s, 10, 64); err != nil {
 			o.Expires = -1
@@ -84,12 +84,12 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	written.Go(e.write)
 	link, err := f.pool.Open(r.Context(), r.URL.Path, o, e)
 	if err != nil {
-		e.End(1013, "document-sync is away")
+		e.Closed(1013, "document-sync is away")
 		written.Wait()
 		return
 	}
 	code := e.read(link)
-	link.Leave(code, "")
+	link.Close(code, "")
 	written.Wait()
 }
 
@@ -114,13 +114,13 @@ func (e *frontEditor) Deliver(piece []byte, _ bool, _ int) {
 
 func (e *frontEditor) Flush() { e.more.Signal() }
 
-func (e *frontEditor) End(code int, reason string) {
+func (e *frontEditor) Closed(code int, reason string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.done {
 		return
 	}
-	if code != trunk.CodeLost {
+	if code != mux.CodeLost {
 		msg := websocket.FormatCloseMessage(code, reason)
 		e.queue.Write(append([]byte{0x88, byte(len(msg))}, msg...))
 	}
@@ -129,7 +129,7 @@ func (e *frontEditor) End(code int, reason string) {
 	e.more.Signal()
 }
 
-func (e *frontEditor) Broken(error) { e.End(trunk.CodeLost, "") }
+func (e *frontEditor) Broken(error) { e.Closed(mux.CodeLost, "") }
 
 func (e *frontEditor) write() {
 	for {
@@ -147,30 +147,30 @@ func (e *frontEditor) write() {
 			return
 		}
 		if _, err := e.ws.NetConn().Write(b); err != nil {
-			e.End(trunk.CodeLost, "")
+			e.Closed(mux.CodeLost, "")
 			return
 		}
 	}
 }
 
 // read passes messages up, and returns the code that the editor left with.
-func (e *frontEditor) read(link *trunk.Uplink) int {
-	part := make([]byte, trunk.Part)
+func (e *frontEditor) read(link *mux.ClientStream) int {
+	part := make([]byte, mux.MaxPart)
 	for {
 		_, r, err := e.ws.NextReader()
 		if err != nil {
-			code := trunk.CodeLost
+			code := mux.CodeLost
 			if c, ok := err.(*websocket.CloseError); ok { //nolint:errorlint // gorilla returns it so
 				code = c.Code
 			}
-			e.End(trunk.CodeLost, "")
+			e.Closed(mux.CodeLost, "")
 			return code
 		}
 		for more := true; more; {
 			n, err := io.ReadFull(r, part)
 			if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
-				e.End(trunk.CodeLost, "")
-				return trunk.CodeLost
+				e.Closed(mux.CodeLost, "")
+				return mux.CodeLost
 			}
 			more = err == nil
 			if link.Send(part[:n], more, e.over) != nil {

@@ -11,7 +11,7 @@ import (
 // smallBuffer is up to where messages do not count against Limits.Partial.
 const smallBuffer = 64 << 10
 
-// Receive implements trunk.Session.
+// Receive implements mux.Session.
 func (c *conn) Receive(part []byte, more bool) {
 	if c.life.Err() != nil {
 		return // what still came

@@ -71,8 +71,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/mux"
 	"signalbox.dev/pkg/panics"
-	"signalbox.dev/pkg/trunk"
 	"signalbox.dev/services/document-sync/internal/room"
 	"signalbox.dev/services/document-sync/internal/store"
 )
@@ -155,7 +155,7 @@ type Handler struct {
 	log      *slog.Logger
 	limits   Limits
 	metrics  *metrics
-	trunks   trunk.Server
+	trunks   mux.Server
 
 	start   time.Time
 	tick    atomic.Int64 // whole seconds since start, kept by Run
@@ -185,7 +185,7 @@ func New(cfg Config) (*Handler, error) {
 }
 
 // Mount adds the door to mux.
-func (h *Handler) Mount(mux *http.ServeMux) { mux.HandleFunc("GET /trunk", h.serve) }
+func (h *Handler) Mount(m *http.ServeMux) { m.HandleFunc("GET /trunk", h.serve) }
 
 // Count returns how many connections there are.
 func (h *Handler) Count() int {
@@ -209,7 +209,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, restarting, http.StatusServiceUnavailable)
 		return
 	}
-	conn, first, err := trunk.Take(w, r)
+	conn, first, err := mux.Hijack(w, r)
 	if err != nil { // the answer is written
 		h.log.DebugContext(r.Context(), "trunk not taken", "error", err)
 		return
@@ -222,7 +222,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) {
 
 const restarting = "This server is about to restart: connect again."
 
-func (h *Handler) accept(s *trunk.Stream, o trunk.Opening) trunk.Session {
+func (h *Handler) accept(s *mux.ServerStream, o mux.OpenRequest) mux.Session {
 	return &conn{h: h, stream: s, opening: &o, life: life{done: make(chan struct{})}}
 }
 

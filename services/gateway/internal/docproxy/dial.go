@@ -10,7 +10,7 @@ import (
 
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
-	"signalbox.dev/pkg/trunk"
+	"signalbox.dev/pkg/mux"
 
 	"signalbox.dev/services/gateway/internal/auth"
 )
@@ -23,12 +23,12 @@ var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interv
 
 // opening returns what a guest's stream begins with. It is made of nothing that the
 // client sent but what was asked for.
-func (p *Proxy) opening(g auth.Principal, path string) (trunk.Opening, error) {
+func (p *Proxy) opening(g auth.Principal, path string) (mux.OpenRequest, error) {
 	signed, err := p.cfg.Signer.Sign(g.Actor, audience)
 	if err != nil {
-		return trunk.Opening{}, err
+		return mux.OpenRequest{}, err
 	}
-	o := trunk.Opening{Path: path, Context: signed}
+	o := mux.OpenRequest{Path: path, Context: signed}
 	if !g.Expires.IsZero() {
 		o.Expires = g.Expires.Unix()
 	}
@@ -49,7 +49,7 @@ func (p *Proxy) dial(ctx context.Context) (net.Conn, []byte, error) {
 	// It may still run when this has returned. It fails when the connection is gone, which
 	// is as good.
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	first, err := trunk.Upgrade(conn, &http.Request{
+	first, err := mux.Upgrade(conn, &http.Request{
 		Method: http.MethodGet, URL: p.target.JoinPath("trunk"), Host: p.target.Host, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: http.Header{"User-Agent": {"signalbox-gateway"}, identity.Header: {signed}},
 	})

@@ -28,7 +28,7 @@
 // when instances have come and gone. A document whose socket found no place (1013) goes to
 // another trunk the next time. A trunk is opened by the first socket that needs it, in the
 // gateway's own name; each stream on it proves in whose name it is (the signed identity
-// in trunk.Opening), and document-sync verifies that one, too. A previous
+// in mux.OpenRequest), and document-sync verifies that one, too. A previous
 // document-sync, which takes no trunks, is away as far as sockets go: 1013.
 //
 // # Who ends a socket

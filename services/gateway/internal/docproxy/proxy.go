@@ -20,8 +20,8 @@ import (
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/mux"
 	"signalbox.dev/pkg/panics"
-	"signalbox.dev/pkg/trunk"
 
 	"signalbox.dev/services/gateway/internal/api"
 	"signalbox.dev/services/gateway/internal/auth"
@@ -54,7 +54,7 @@ type Proxy struct {
 	target  *url.URL
 	metrics *metrics
 	host    *editor.Host
-	trunks  *trunk.Pool
+	trunks  *mux.Pool
 
 	draining context.Context //nolint:containedctx // the life of what is being opened
 	drain    context.CancelCauseFunc
@@ -93,7 +93,7 @@ func New(cfg Config) (*Proxy, error) {
 	}, func(w http.ResponseWriter, reason error) {
 		api.WriteError(w, fault.New(fault.Invalid, "%s", strings.TrimPrefix(reason.Error(), "websocket: ")))
 	})
-	p.trunks = trunk.NewPool(trunk.Config{Dial: p.dial})
+	p.trunks = mux.NewPool(mux.Config{Dial: p.dial})
 	p.draining, p.drain = context.WithCancelCause(context.Background())
 	return p, nil
 }

@@ -6,8 +6,8 @@ import (
 	"io"
 	"sync"
 
+	"signalbox.dev/pkg/mux"
 	"signalbox.dev/pkg/panics"
-	"signalbox.dev/pkg/trunk"
 
 	"signalbox.dev/services/gateway/internal/auth"
 	"signalbox.dev/services/gateway/internal/docproxy/editor"
@@ -18,7 +18,7 @@ import (
 type relay struct {
 	proxy *Proxy
 	conn  *editor.Conn
-	up    *trunk.Uplink
+	up    *mux.ClientStream
 	count *auth.Stream
 }
 
@@ -30,22 +30,22 @@ func (r *relay) contain(f func()) {
 	}
 }
 
-// Deliver implements trunk.Sink.
+// Deliver implements mux.Sink.
 func (r *relay) Deliver(piece []byte, more bool, sharers int) {
 	r.contain(func() { r.conn.Queue(piece, more, sharers) })
 }
 
-// Flush implements trunk.Sink.
+// Flush implements mux.Sink.
 func (r *relay) Flush() { r.contain(r.conn.Flush) }
 
-// End implements trunk.Sink.
-func (r *relay) End(code int, reason string) {
+// Closed implements mux.Sink.
+func (r *relay) Closed(code int, reason string) {
 	r.contain(func() { r.conn.End(editor.Closing{Code: code, Reason: reason}) })
 }
 
-// Broken implements trunk.Sink.
+// Broken implements mux.Sink.
 func (r *relay) Broken(why error) {
-	if !errors.Is(why, trunk.ErrSilent) {
+	if !errors.Is(why, mux.ErrSilent) {
 		why = away(why)
 	} else {
 		why = errSilent
@@ -64,7 +64,7 @@ func (r *relay) end(why error) {
 func (r *relay) run(kept [][]byte) {
 	why := editor.Closing{Code: codeInternal, Reason: "internal error"} // unless it is known better
 	r.contain(func() { why = r.conn.Finish(r.talk(kept)) })
-	r.up.Leave(why.Code, why.Reason)
+	r.up.Close(why.Code, why.Reason)
 	r.count.Close()
 	r.proxy.ended(r, why)
 }
@@ -72,11 +72,11 @@ func (r *relay) run(kept [][]byte) {
 // talk passes messages up until that is over, and returns why it is.
 func (r *relay) talk(kept [][]byte) editor.Closing {
 	for _, msg := range kept {
-		for len(msg) > trunk.Part {
-			if err := r.send(msg[:trunk.Part], true); err != nil {
+		for len(msg) > mux.MaxPart {
+			if err := r.send(msg[:mux.MaxPart], true); err != nil {
 				return closingOf(err)
 			}
-			msg = msg[trunk.Part:]
+			msg = msg[mux.MaxPart:]
 		}
 		if err := r.send(msg, false); err != nil {
 			return closingOf(err)
@@ -93,11 +93,11 @@ func (r *relay) talk(kept [][]byte) editor.Closing {
 	}
 }
 
-var partBuffers = sync.Pool{New: func() any { return new([trunk.Part]byte) }}
+var partBuffers = sync.Pool{New: func() any { return new([mux.MaxPart]byte) }}
 
 // pass passes one message on. The buffer is taken only now: who sends nothing has none.
 func (r *relay) pass(msg io.Reader) error {
-	b := partBuffers.Get().(*[trunk.Part]byte) // the pool has nothing else
+	b := partBuffers.Get().(*[mux.MaxPart]byte) // the pool has nothing else
 	defer partBuffers.Put(b)
 	for more := true; more; {
 		n, err := io.ReadFull(msg, b[:])
@@ -123,7 +123,7 @@ func closingOf(err error) editor.Closing {
 		return *c
 	}
 	e := errAway // or over: then the end has begun
-	if errors.Is(err, trunk.ErrStuck) {
+	if errors.Is(err, mux.ErrStalled) {
 		e = errStuck
 	}
 	return editor.Closing{Code: e.code, Reason: e.reason}

@@ -22,7 +22,7 @@ import (
 	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
-	"signalbox.dev/pkg/trunk"
+	"signalbox.dev/pkg/mux"
 
 	"signalbox.dev/services/gateway/internal/auth"
 	"signalbox.dev/services/gateway/internal/docproxy"
@@ -87,20 +87,20 @@ func serve(t testing.TB, url string, secure bool) *httptest.Server {
 // peer is a document-sync that accepts every stream, and does what its tests say.
 type peer struct {
 	*httptest.Server
-	trunks  trunk.Server
-	streams chan *trunk.Stream
+	trunks  mux.Server
+	streams chan *mux.ServerStream
 	got     chan []byte
 }
 
 func newPeer(t testing.TB, secure bool) *peer {
 	t.Helper()
-	p := &peer{streams: make(chan *trunk.Stream, 3000), got: make(chan []byte, 1000)}
-	p.trunks.Accept = func(s *trunk.Stream, _ trunk.Opening) trunk.Session {
+	p := &peer{streams: make(chan *mux.ServerStream, 3000), got: make(chan []byte, 1000)}
+	p.trunks.Accept = func(s *mux.ServerStream, _ mux.OpenRequest) mux.Session {
 		p.streams <- s
 		return &principal{p: p, stream: s}
 	}
 	p.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		conn, first, err := trunk.Take(w, r)
+		conn, first, err := mux.Hijack(w, r)
 		if err == nil {
 			_ = p.trunks.Serve(conn, first) // which ends with the gateway
 		}
@@ -120,13 +120,13 @@ func newPeer(t testing.TB, secure bool) *peer {
 // principal is a stream at the peer.
 type principal struct {
 	p      *peer
-	stream *trunk.Stream
+	stream *mux.ServerStream
 	whole  []byte
 }
 
-func (*principal) Begin()           {}
-func (*principal) Stop()            {}
-func (*principal) Left(int, string) {}
+func (*principal) Begin()             {}
+func (*principal) Stop()              {}
+func (*principal) Closed(int, string) {}
 
 func (g *principal) Receive(part []byte, more bool) {
 	if g.whole = append(g.whole, part...); !more {
@@ -241,7 +241,7 @@ func TestOverTLS(t *testing.T) {
 			t.Fatalf("%d bytes came back as %d, %v", n, len(got), err)
 		}
 	}
-	stream.End(1013, "enough")
+	stream.Close(1013, "enough")
 	_, _, err = c.ReadMessage()
 	if e, ok := errors.AsType[*websocket.CloseError](err); !ok || e.Code != 1013 {
 		t.Errorf("end = %v, want 1013", err)
@@ -256,7 +256,7 @@ func BenchmarkDeliver(b *testing.B) {
 	p := newPeer(b, false)
 	srv := serve(b, p.URL, false)
 	msg := append([]byte{0x82, 100}, make([]byte, 100)...)
-	var streams []*trunk.Stream
+	var streams []*mux.ServerStream
 	var clients []net.Conn
 	for range n {
 		c := knock(b, srv.Listener.Addr().String())

@@ -31,13 +31,13 @@
 // A Pool has a few slots, and at most one trunk that takes new streams in each: what an
 // address leads to when the trunk is opened, one of several Servers perhaps, its streams get.
 // So that no Server has them all for good after others were away, and a new one gets some,
-// a trunk takes new streams for a while only (Config.Age). Where a Server ends a stream
+// a trunk takes new streams for a while only (Config.MaxAge). Where a Server ends a stream
 // because it has no place (CodeBusy), the next ones of that key go to the next slot's
 // trunk, for as long.
 //
 // # Up: windows
 //
-// Messages go up in parts of at most Part bytes. Window bytes of a stream may be under
+// Messages go up in parts of at most MaxPart bytes. Window bytes of a stream may be under
 // way: they wait in its inbox at the Server, where a goroutine, which is there only while
 // there is something to do, hands them to its Session one by one. Credit comes
 // back as they are done with. So a Session may wait for as long as it has to: its own
@@ -45,7 +45,7 @@
 //
 // # Down: live and bulk
 //
-// Whoever sends down only queues. Frames up to Piece bytes are live: all that have
+// Whoever sends down only queues. Frames up to MaxPiece bytes are live: all that have
 // gathered go out in one write, and equal ones that follow each other (the same slice) become one, with
 // a list. Longer ones are bulk: they queue behind each other, in pieces, and between
 // two pieces goes all that is live: a large state delays other streams by a piece at most. What
@@ -61,7 +61,7 @@
 //
 // # If it dies here
 //
-// A trunk that breaks, at either end, ends its streams: Sink.Broken here, Session.Left
+// A trunk that breaks, at either end, ends its streams: Sink.Broken here, Session.Closed
 // there, and their clients connect again. The Pool pings, and cuts a trunk that is
 // silent; a Server cuts one that brings no ping. The next stream opens a new trunk.
-package trunk
+package mux

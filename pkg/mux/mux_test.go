@@ -1,4 +1,4 @@
-package trunk_test
+package mux_test
 
 import (
 	"bytes"
@@ -17,7 +17,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"signalbox.dev/pkg/trunk"
+	"signalbox.dev/pkg/mux"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -26,8 +26,8 @@ const patience = 20 * time.Second
 
 // world is a server and a pool, over TCP.
 type world struct {
-	server   *trunk.Server
-	pool     *trunk.Pool
+	server   *mux.Server
+	pool     *mux.Pool
 	listener net.Listener
 	sessions chan *session
 
@@ -38,8 +38,8 @@ type world struct {
 
 // session writes down what comes, and echoes it.
 type session struct {
-	stream  *trunk.Stream
-	opening trunk.Opening
+	stream  *mux.ServerStream
+	opening mux.OpenRequest
 	mute    bool
 	stopped chan struct{}
 	hold    chan struct{} // Receive waits until it is closed
@@ -53,7 +53,7 @@ type session struct {
 
 func (s *session) Begin() { s.all <- s }
 func (s *session) Stop()  { close(s.stopped) }
-func (s *session) Left(code int, _ string) {
+func (s *session) Closed(code int, _ string) {
 	s.left <- code
 }
 
@@ -112,8 +112,8 @@ func (s *sink) Flush() {
 	}
 }
 
-func (s *sink) End(code int, reason string) { s.ended(fmt.Sprint(code, " ", reason)) }
-func (s *sink) Broken(why error)            { s.ended("broken: " + why.Error()) }
+func (s *sink) Closed(code int, reason string) { s.ended(fmt.Sprint(code, " ", reason)) }
+func (s *sink) Broken(why error)               { s.ended("broken: " + why.Error()) }
 
 func (s *sink) ended(how string) {
 	s.mu.Lock()
@@ -153,10 +153,10 @@ func (s *sink) wait(t testing.TB) string {
 	return s.end
 }
 
-func newWorld(t testing.TB, cfg trunk.Config, accept func(*session)) *world {
+func newWorld(t testing.TB, cfg mux.Config, accept func(*session)) *world {
 	t.Helper()
-	w := &world{server: &trunk.Server{}, sessions: make(chan *session, 10_000)}
-	w.server.Accept = func(s *trunk.Stream, o trunk.Opening) trunk.Session {
+	w := &world{server: &mux.Server{}, sessions: make(chan *session, 10_000)}
+	w.server.Accept = func(s *mux.ServerStream, o mux.OpenRequest) mux.Session {
 		x := &session{stream: s, opening: o, stopped: make(chan struct{}), left: make(chan int, 1), all: w.sessions}
 		if accept != nil {
 			accept(x)
@@ -164,7 +164,7 @@ func newWorld(t testing.TB, cfg trunk.Config, accept func(*session)) *world {
 		return x
 	}
 	h := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		conn, first, err := trunk.Take(rw, r)
+		conn, first, err := mux.Hijack(rw, r)
 		if err != nil {
 			return
 		}
@@ -176,7 +176,7 @@ func newWorld(t testing.TB, cfg trunk.Config, accept func(*session)) *world {
 	t.Cleanup(h.Close)
 	w.listener = h.Listener
 	cfg.Dial = w.dial
-	w.pool = trunk.NewPool(cfg)
+	w.pool = mux.NewPool(cfg)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -200,17 +200,17 @@ func (w *world) dial(ctx context.Context) (net.Conn, []byte, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	first, err := trunk.Upgrade(c, req)
+	first, err := mux.Upgrade(c, req)
 	w.mu.Lock()
 	w.conns = append(w.conns, c)
 	w.mu.Unlock()
 	return c, first, err
 }
 
-func (w *world) open(t testing.TB) (*trunk.Uplink, *sink, *session) {
+func (w *world) open(t testing.TB) (*mux.ClientStream, *sink, *session) {
 	t.Helper()
 	s := newSink()
-	u, err := w.pool.Open(t.Context(), "k", trunk.Opening{Path: "/p", Context: "c", Expires: 7}, s)
+	u, err := w.pool.Open(t.Context(), "k", mux.OpenRequest{Path: "/p", Context: "c", Expires: 7}, s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -234,13 +234,13 @@ func leftWith(t testing.TB, s *session) int {
 	}
 }
 
-func send(t testing.TB, u *trunk.Uplink, s *sink, msg string) {
+func send(t testing.TB, u *mux.ClientStream, s *sink, msg string) {
 	t.Helper()
-	for len(msg) > trunk.Part {
-		if err := u.Send([]byte(msg[:trunk.Part]), true, s.over); err != nil {
+	for len(msg) > mux.MaxPart {
+		if err := u.Send([]byte(msg[:mux.MaxPart]), true, s.over); err != nil {
 			t.Fatal(err)
 		}
-		msg = msg[trunk.Part:]
+		msg = msg[mux.MaxPart:]
 	}
 	if err := u.Send([]byte(msg), false, s.over); err != nil {
 		t.Fatal(err)
@@ -249,13 +249,13 @@ func send(t testing.TB, u *trunk.Uplink, s *sink, msg string) {
 
 func TestThereAndBack(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, trunk.Config{}, nil)
+	w := newWorld(t, mux.Config{}, nil)
 	u, s, x := w.open(t)
-	if want := (trunk.Opening{Path: "/p", Context: "c", Expires: 7}); x.opening != want {
+	if want := (mux.OpenRequest{Path: "/p", Context: "c", Expires: 7}); x.opening != want {
 		t.Errorf("opening = %+v, want %+v", x.opening, want)
 	}
 	var all strings.Builder
-	for _, n := range []int{0, 1, 100, trunk.Part, trunk.Part + 1, trunk.Piece, trunk.Piece + 1, 5 << 20, 3} {
+	for _, n := range []int{0, 1, 100, mux.MaxPart, mux.MaxPart + 1, mux.MaxPiece, mux.MaxPiece + 1, 5 << 20, 3} {
 		msg := strings.Repeat(string(rune('a'+n%26)), n)
 		all.WriteString(msg)
 		send(t, u, s, msg)
@@ -263,14 +263,14 @@ func TestThereAndBack(t *testing.T) {
 			t.Fatalf("%d bytes came back as something else", n)
 		}
 	}
-	u.Leave(4200, "enough")
+	u.Close(4200, "enough")
 	if code := leftWith(t, x); code != 4200 {
 		t.Errorf("the session was left with %d, want 4200", code)
 	}
-	u.Leave(4201, "again") // nothing
+	u.Close(4201, "again") // nothing
 	_, s, x = w.open(t)
-	x.stream.End(4404, "gone")
-	x.stream.End(4405, "again")
+	x.stream.Close(4404, "gone")
+	x.stream.Close(4405, "again")
 	if got := s.wait(t); got != "4404 gone" {
 		t.Errorf("end = %q", got)
 	}
@@ -283,7 +283,7 @@ func TestThereAndBack(t *testing.T) {
 // others by.
 func TestDeliverToMany(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, trunk.Config{Trunks: 1}, nil)
+	w := newWorld(t, mux.Config{Conns: 1}, nil)
 	var sinks []*sink
 	var sessions []*session
 	for range 4500 { // more than one frame's list
@@ -320,7 +320,7 @@ func TestDeliverToMany(t *testing.T) {
 // Who is sent a large message twice gets it twice, and not each piece of it.
 func TestDeliverTwiceToOne(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, trunk.Config{Trunks: 1}, nil)
+	w := newWorld(t, mux.Config{Conns: 1}, nil)
 	_, s, x := w.open(t)
 	_, other, y := w.open(t)
 	before, large := bytes.Repeat([]byte("before"), 1<<20), bytes.Repeat([]byte("large"), 100_000)
@@ -345,7 +345,7 @@ func TestDeliverTwiceToOne(t *testing.T) {
 // While much bulk waits, what would make more of it does, and what is short does not.
 func TestShortMessagesPassBulk(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, trunk.Config{}, func(s *session) { s.mute = true })
+	w := newWorld(t, mux.Config{}, func(s *session) { s.mute = true })
 	c, _, err := w.dial(t.Context()) // whose other end does not read
 	if err != nil {
 		t.Fatal(err)
@@ -394,17 +394,17 @@ func TestStalledStream(t *testing.T) {
 	t.Parallel()
 	hold := make(chan struct{})
 	stalled := true
-	w := newWorld(t, trunk.Config{Trunks: 1}, func(s *session) {
+	w := newWorld(t, mux.Config{Conns: 1}, func(s *session) {
 		if stalled { // the first one
 			s.hold, s.mute, stalled = hold, true, false
 		}
 	})
 	u, s, x := w.open(t)
-	const total = 100 * trunk.Part
+	const total = 100 * mux.MaxPart
 	sent := make(chan error, 1)
 	go func() {
 		for range 100 {
-			if err := u.Send(make([]byte, trunk.Part), false, s.over); err != nil {
+			if err := u.Send(make([]byte, mux.MaxPart), false, s.over); err != nil {
 				sent <- err
 				return
 			}
@@ -436,7 +436,7 @@ func TestStalledStream(t *testing.T) {
 	// One that never goes on can be left.
 	stop := make(chan struct{})
 	close(stop)
-	if err := u.Send(make([]byte, trunk.Part), false, stop); err != nil && !errors.Is(err, trunk.ErrOver) {
+	if err := u.Send(make([]byte, mux.MaxPart), false, stop); err != nil && !errors.Is(err, mux.ErrClosed) {
 		t.Error(err)
 	}
 }
@@ -445,7 +445,7 @@ func TestStalledStream(t *testing.T) {
 // opens a new trunk.
 func TestCut(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, trunk.Config{Trunks: 1}, nil)
+	w := newWorld(t, mux.Config{Conns: 1}, nil)
 	_, s, x := w.open(t)
 	_, other, y := w.open(t)
 	if err := x.stream.Send(make([]byte, 60<<20)); err != nil {
@@ -463,8 +463,8 @@ func TestCut(t *testing.T) {
 		}
 	}
 	for _, x := range []*session{x, y} {
-		if code := leftWith(t, x); code != trunk.CodeLost {
-			t.Errorf("left with %d, want %d", code, trunk.CodeLost)
+		if code := leftWith(t, x); code != mux.CodeLost {
+			t.Errorf("left with %d, want %d", code, mux.CodeLost)
 		}
 	}
 	u, s, _ := w.open(t)
@@ -475,14 +475,14 @@ func TestCut(t *testing.T) {
 // Bulk is bounded, and dropped with the stream that it is for.
 func TestFull(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, trunk.Config{Trunks: 1}, nil)
+	w := newWorld(t, mux.Config{Conns: 1}, nil)
 	u, _, x := w.open(t)
 	v, live, _ := w.open(t)
 	full := false
 	for range 100 {
-		if err := x.stream.Send(make([]byte, 10<<20)); errors.Is(err, trunk.ErrFull) {
+		if err := x.stream.Send(make([]byte, 10<<20)); errors.Is(err, mux.ErrFull) {
 			full = true
-			x.stream.End(1013, "too much")
+			x.stream.Close(1013, "too much")
 			break
 		}
 	}
@@ -491,7 +491,7 @@ func TestFull(t *testing.T) {
 	}
 	send(t, v, live, "hello")
 	live.await(t, 5)
-	u.Leave(1000, "")
+	u.Close(1000, "")
 	leftWith(t, x)
 }
 
@@ -502,7 +502,7 @@ func TestBreaches(t *testing.T) {
 		return append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...)
 	}
 	open := frame(1, 5, 0, 0, 0)
-	part := frame(append([]byte{2, 5, 0}, make([]byte, trunk.Part)...)...)
+	part := frame(append([]byte{2, 5, 0}, make([]byte, mux.MaxPart)...)...)
 	for name, in := range map[string][]byte{
 		"a number again":      append(bytes.Clone(open), open...),
 		"a number below":      append(bytes.Clone(open), frame(1, 4, 0, 0, 0)...),
@@ -516,7 +516,7 @@ func TestBreaches(t *testing.T) {
 			t.Parallel()
 			hold := make(chan struct{})
 			defer close(hold)
-			w := newWorld(t, trunk.Config{}, func(s *session) { s.hold = hold })
+			w := newWorld(t, mux.Config{}, func(s *session) { s.hold = hold })
 			c, first, err := w.dial(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -530,14 +530,14 @@ func TestBreaches(t *testing.T) {
 				t.Errorf("the trunk's end: %v, want it closed", err)
 			}
 			if len(w.sessions) > 0 {
-				if code := leftWith(t, <-w.sessions); code != trunk.CodeLost {
+				if code := leftWith(t, <-w.sessions); code != mux.CodeLost {
 					t.Errorf("the session was left with %d", code)
 				}
 			}
 		})
 	}
 	// What is late is no breach.
-	w := newWorld(t, trunk.Config{}, nil)
+	w := newWorld(t, mux.Config{}, nil)
 	c, _, err := w.dial(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -556,12 +556,12 @@ func TestBreaches(t *testing.T) {
 // A server that drains gets new streams on no trunk, and its old ones go on.
 func TestDrain(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, trunk.Config{Trunks: 1}, nil)
+	w := newWorld(t, mux.Config{Conns: 1}, nil)
 	u, s, x := w.open(t)
 	w.server.Drain()
 	for { // until the pool has heard of it
 		x := newSink()
-		if _, err := w.pool.Open(t.Context(), "k", trunk.Opening{}, x); err != nil {
+		if _, err := w.pool.Open(t.Context(), "k", mux.OpenRequest{}, x); err != nil {
 			break
 		}
 		select {
@@ -574,7 +574,7 @@ func TestDrain(t *testing.T) {
 	}
 	send(t, u, s, "still here")
 	s.await(t, 10)
-	x.stream.End(1012, "restart")
+	x.stream.Close(1012, "restart")
 	if got := s.wait(t); got != "1012 restart" {
 		t.Errorf("end = %q", got)
 	}
@@ -582,9 +582,9 @@ func TestDrain(t *testing.T) {
 }
 
 // A trunk that is old keeps its streams, and new ones go to another one.
-func TestAge(t *testing.T) {
+func TestMaxAge(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, trunk.Config{Trunks: 1, Silence: 3 * time.Second, Age: time.Millisecond}, nil)
+	w := newWorld(t, mux.Config{Conns: 1, PeerTimeout: 3 * time.Second, MaxAge: time.Millisecond}, nil)
 	u, s, _ := w.open(t)
 	for late := time.After(patience); len(w.trunks()) < 2; {
 		select {
@@ -593,7 +593,7 @@ func TestAge(t *testing.T) {
 		case <-time.After(10 * time.Millisecond):
 		}
 		v, _, x := w.open(t)
-		v.Leave(1000, "")
+		v.Close(1000, "")
 		leftWith(t, x)
 	}
 	send(t, u, s, "still here")
@@ -604,11 +604,11 @@ func TestAge(t *testing.T) {
 // were told so.
 func TestNoPlace(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, trunk.Config{Trunks: 2}, nil)
+	w := newWorld(t, mux.Config{Conns: 2}, nil)
 	_, s1, x1 := w.open(t)
 	_, s2, x2 := w.open(t)
-	x1.stream.End(trunk.CodeBusy, "full")
-	x2.stream.End(trunk.CodeBusy, "full")
+	x1.stream.Close(mux.CodeBusy, "full")
+	x2.stream.Close(mux.CodeBusy, "full")
 	s1.wait(t)
 	s2.wait(t)
 	for range 2 {
@@ -633,7 +633,7 @@ func TestSilence(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	p := trunk.NewPool(trunk.Config{Silence: 100 * time.Millisecond, Dial: func(ctx context.Context) (net.Conn, []byte, error) {
+	p := mux.NewPool(mux.Config{PeerTimeout: 100 * time.Millisecond, Dial: func(ctx context.Context) (net.Conn, []byte, error) {
 		c, err := new(net.Dialer).DialContext(ctx, "tcp", l.Addr().String())
 		return c, nil, err
 	}})
@@ -642,10 +642,10 @@ func TestSilence(t *testing.T) {
 	go func() { defer close(done); _ = p.Run(ctx) }()
 	defer func() { cancel(); <-done }()
 	s := newSink()
-	if _, err := p.Open(ctx, "", trunk.Opening{}, s); err != nil {
+	if _, err := p.Open(ctx, "", mux.OpenRequest{}, s); err != nil {
 		t.Fatal(err)
 	}
-	if got := s.wait(t); got != "broken: "+trunk.ErrSilent.Error() {
+	if got := s.wait(t); got != "broken: "+mux.ErrSilent.Error() {
 		t.Errorf("end = %q, want silence", got)
 	}
 }
@@ -653,13 +653,13 @@ func TestSilence(t *testing.T) {
 // Streams come and go from both ends at once, with trunks that break below them.
 func TestRaces(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, trunk.Config{Trunks: 2}, nil)
+	w := newWorld(t, mux.Config{Conns: 2}, nil)
 	var all sync.WaitGroup
 	for i := range 8 {
 		all.Go(func() {
 			for j := range 50 {
 				s := newSink()
-				u, err := w.pool.Open(t.Context(), fmt.Sprint(j%3), trunk.Opening{}, s)
+				u, err := w.pool.Open(t.Context(), fmt.Sprint(j%3), mux.OpenRequest{}, s)
 				if err != nil {
 					continue // broken in the very moment
 				}
@@ -672,7 +672,7 @@ func TestRaces(t *testing.T) {
 				case 0:
 					select {
 					case x := <-w.sessions:
-						x.stream.End(1000, "")
+						x.stream.Close(1000, "")
 					default:
 					}
 				case 1:
@@ -682,7 +682,7 @@ func TestRaces(t *testing.T) {
 						}
 					}
 				}
-				u.Leave(1000, "")
+				u.Close(1000, "")
 			}
 		})
 	}
@@ -695,13 +695,13 @@ func TestRaces(t *testing.T) {
 // A door that is asked for something else says so.
 func TestNoTrunk(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, trunk.Config{}, nil)
+	w := newWorld(t, mux.Config{}, nil)
 	res, err := http.Get("http://" + w.listener.Addr().String()) //nolint:noctx // a test
 	if err != nil {
 		t.Fatal(err)
 	}
 	res.Body.Close()
-	if res.StatusCode != http.StatusUpgradeRequired || res.Header.Get("Upgrade") != trunk.Protocol {
+	if res.StatusCode != http.StatusUpgradeRequired || res.Header.Get("Upgrade") != mux.Protocol {
 		t.Errorf("%s with Upgrade: %s", res.Status, res.Header.Get("Upgrade"))
 	}
 	http.DefaultClient.CloseIdleConnections()

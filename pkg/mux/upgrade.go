@@ -1,4 +1,4 @@
-package trunk
+package mux
 
 import (
 	"bufio"
@@ -40,17 +40,17 @@ func Upgrade(conn net.Conn, req *http.Request) (first []byte, err error) {
 // Take makes a trunk of the connection that a request came on, for Server.Serve. After
 // an error the request was answered, or its connection is gone. Whether the one who
 // asks may, the caller has found out before.
-func Take(w http.ResponseWriter, r *http.Request) (conn net.Conn, first []byte, err error) {
+func Hijack(w http.ResponseWriter, r *http.Request) (conn net.Conn, first []byte, err error) {
 	if !strings.EqualFold(r.Header.Get("Upgrade"), Protocol) {
 		w.Header().Set("Upgrade", Protocol)
 		w.Header().Set("Connection", "Upgrade")
 		http.Error(w, "This door is for trunks of sockets: connect through the gateway.", http.StatusUpgradeRequired)
-		return nil, nil, errors.New("trunk: not asked for")
+		return nil, nil, errors.New("mux: not asked for")
 	}
 	conn, rw, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		http.Error(w, "A trunk needs HTTP/1.1.", http.StatusInternalServerError)
-		return nil, nil, fmt.Errorf("trunk: take a connection over: %w", err)
+		return nil, nil, fmt.Errorf("mux: take a connection over: %w", err)
 	}
 	first, err = rw.Peek(rw.Reader.Buffered())
 	if err == nil {
@@ -64,7 +64,7 @@ func Take(w http.ResponseWriter, r *http.Request) (conn net.Conn, first []byte, 
 	}
 	if err != nil {
 		conn.Close()
-		return nil, nil, fmt.Errorf("trunk: answer an upgrade: %w", err)
+		return nil, nil, fmt.Errorf("mux: answer an upgrade: %w", err)
 	}
 	return conn, bytes.Clone(first), nil
 }

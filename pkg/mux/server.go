@@ -1,4 +1,4 @@
-package trunk
+package mux
 
 import (
 	"fmt"
@@ -19,8 +19,8 @@ const (
 // silence is for how long a Server waits for a ping.
 const silence = 3 * time.Minute
 
-// Opening is what a stream begins with. What is in it is for the Session to judge.
-type Opening struct {
+// OpenRequest is what a stream begins with. What is in it is for the Session to judge.
+type OpenRequest struct {
 	Path    string // what is asked for
 	Context string // the signed context of who asks
 	Expires int64  // the Unix second in which their right ends; 0 for never
@@ -39,41 +39,41 @@ type Session interface {
 	// any goroutine and must not wait itself; it comes at most once.
 	Stop()
 	// Left is the last call, after Stop. code and reason are those of the other end;
-	// code is 0 when the stream was ended by Stream.End.
-	Left(code int, reason string)
+	// code is 0 when the stream was ended by ServerStream.Close.
+	Closed(code int, reason string)
 }
 
 // Server is the end of trunks where streams are served. Its fields are set before Serve.
 type Server struct {
 	// Accept makes a stream's Session. It must not wait, nor use the stream, which is for
 	// Session.Begin and later.
-	Accept func(*Stream, Opening) Session
+	Accept func(*ServerStream, OpenRequest) Session
 
 	mu    sync.Mutex // guards what follows
-	links map[*serverLink]struct{}
+	links map[*serverConn]struct{}
 	away  bool
 	over  bool
 	live  sync.WaitGroup // links
 }
 
-// serverLink is a trunk at a Server.
-type serverLink struct {
+// serverConn is a trunk at a Server.
+type serverConn struct {
 	server *Server
 	out    outbox
 	once   sync.Once
 	why    error
 
 	mu      sync.Mutex // guards what follows
-	streams map[uint64]*Stream
+	streams map[uint64]*ServerStream
 	newest  uint64
 	live    sync.WaitGroup // streams
 }
 
-// Stream is a stream at a Server. It may be used from any goroutine.
-type Stream struct {
-	link    *serverLink
+// ServerStream is a stream at a Server. It may be used from any goroutine.
+type ServerStream struct {
+	link    *serverConn
 	session Session
-	lane    lane
+	queue   queue
 
 	mu      sync.Mutex // guards what follows
 	inbox   []part
@@ -94,7 +94,7 @@ type part struct {
 // Serve speaks on a trunk until it breaks, and returns why, when all its streams have
 // ended. first is what was read of the connection already. It closes conn.
 func (s *Server) Serve(conn net.Conn, first []byte) error {
-	l := &serverLink{server: s, streams: map[uint64]*Stream{}}
+	l := &serverConn{server: s, streams: map[uint64]*ServerStream{}}
 	l.out = outbox{conn: conn, fail: l.cut}
 	s.mu.Lock()
 	if s.over {
@@ -102,7 +102,7 @@ func (s *Server) Serve(conn net.Conn, first []byte) error {
 		return conn.Close()
 	}
 	if s.links == nil {
-		s.links = map[*serverLink]struct{}{}
+		s.links = map[*serverConn]struct{}{}
 	}
 	s.links[l] = struct{}{}
 	s.live.Add(1)
@@ -110,7 +110,7 @@ func (s *Server) Serve(conn net.Conn, first []byte) error {
 	s.mu.Unlock()
 	defer s.live.Done()
 	if away {
-		l.out.send(&frame{kind: kindAway})
+		l.out.send(&frame{kind: kindGoAway})
 	}
 	l.cut(panics.Try(func() error { return l.read(newReader(conn, first)) }))
 	l.breakStreams()
@@ -127,7 +127,7 @@ func (s *Server) Drain() {
 	defer s.mu.Unlock()
 	s.away = true
 	for l := range s.links {
-		l.out.send(&frame{kind: kindAway})
+		l.out.send(&frame{kind: kindGoAway})
 	}
 }
 
@@ -159,7 +159,7 @@ func (s *Server) Close(limit <-chan time.Time) {
 }
 
 // cut breaks the trunk, for the first reason that is given.
-func (l *serverLink) cut(why error) {
+func (l *serverConn) cut(why error) {
 	l.once.Do(func() {
 		l.why = why
 		_ = l.out.conn.Close() // nobody is left to tell
@@ -167,17 +167,17 @@ func (l *serverLink) cut(why error) {
 	})
 }
 
-func (l *serverLink) breakStreams() {
+func (l *serverConn) breakStreams() {
 	l.mu.Lock()
 	all := l.streams
-	l.streams = map[uint64]*Stream{}
+	l.streams = map[uint64]*ServerStream{}
 	l.mu.Unlock()
 	for _, s := range all {
 		s.finish(CodeLost, "the trunk broke")
 	}
 }
 
-func (l *serverLink) read(r *reader) error {
+func (l *serverConn) read(r *reader) error {
 	if err := l.out.conn.SetReadDeadline(time.Now().Add(silence)); err != nil {
 		return err
 	}
@@ -196,11 +196,11 @@ func (l *serverLink) read(r *reader) error {
 	}
 }
 
-func (l *serverLink) handle(f *frame) error {
+func (l *serverConn) handle(f *frame) error {
 	switch f.kind {
 	case kindOpen:
 		return l.open(f)
-	case kindData, kindLeave:
+	case kindData, kindClientClose:
 		l.mu.Lock()
 		s, late := l.streams[f.stream], f.stream <= l.newest
 		l.mu.Unlock()
@@ -212,7 +212,7 @@ func (l *serverLink) handle(f *frame) error {
 		case f.kind == kindData:
 			return s.receive(f)
 		}
-		l.out.forget(&s.lane)
+		l.out.forget(&s.queue)
 		l.remove(s)
 		s.finish(int(f.number), f.text) //nolint:gosec // whatever it is
 		return nil
@@ -223,29 +223,29 @@ func (l *serverLink) handle(f *frame) error {
 	return fmt.Errorf("%w: kind %d does not go up", ErrMalformed, f.kind)
 }
 
-func (l *serverLink) open(f *frame) error {
+func (l *serverConn) open(f *frame) error {
 	if f.stream <= l.newest { // which only this goroutine changes
 		return fmt.Errorf("%w: a stream's number comes again", ErrMalformed)
 	}
-	s := &Stream{link: l, lane: lane{id: f.stream}, working: true}
+	s := &ServerStream{link: l, queue: queue{id: f.stream}, working: true}
 	l.mu.Lock()
 	l.newest = f.stream
 	l.streams[f.stream] = s
 	l.mu.Unlock()
 	l.live.Add(1)
-	s.session = l.server.Accept(s, Opening{Path: f.path, Context: f.text, Expires: int64(f.number)}) //nolint:gosec // for the session to judge
+	s.session = l.server.Accept(s, OpenRequest{Path: f.path, Context: f.text, Expires: int64(f.number)}) //nolint:gosec // for the session to judge
 	go s.work()
 	return nil
 }
 
-func (l *serverLink) remove(s *Stream) {
+func (l *serverConn) remove(s *ServerStream) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.streams, s.lane.id)
+	delete(l.streams, s.queue.id)
 }
 
 // receive puts a part into the inbox.
-func (s *Stream) receive(f *frame) error {
+func (s *ServerStream) receive(f *frame) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.over {
@@ -260,7 +260,7 @@ func (s *Stream) receive(f *frame) error {
 	return nil
 }
 
-func (s *Stream) startLocked() {
+func (s *ServerStream) startLocked() {
 	if !s.working {
 		s.working = true
 		go s.work()
@@ -268,7 +268,7 @@ func (s *Stream) startLocked() {
 }
 
 // work is the stream's goroutine: it is there while there is something to do.
-func (s *Stream) work() {
+func (s *ServerStream) work() {
 	for {
 		s.mu.Lock()
 		begun, over, parts := s.begun, s.over, s.inbox
@@ -281,7 +281,7 @@ func (s *Stream) work() {
 		s.mu.Unlock()
 		switch {
 		case over:
-			s.session.Left(s.code, s.reason)
+			s.session.Closed(s.code, s.reason)
 			s.link.live.Done()
 			return // and working stays set
 		case !begun:
@@ -300,7 +300,7 @@ func (s *Stream) work() {
 
 // goesOn reports whether the stream does, with a part. What is short, as typing is, never
 // waits for the bulk of other streams.
-func (s *Stream) goesOn(p part) bool {
+func (s *ServerStream) goesOn(p part) bool {
 	if p.more {
 		return s.AwaitRoom()
 	}
@@ -311,7 +311,7 @@ func (s *Stream) goesOn(p part) bool {
 
 // AwaitRoom waits until not too much bulk waits on the trunk, and reports whether the
 // stream goes on. It is for the Session's calls, before one that may cause bulk.
-func (s *Stream) AwaitRoom() bool {
+func (s *ServerStream) AwaitRoom() bool {
 	for {
 		behind := s.link.out.behind()
 		s.mu.Lock()
@@ -325,7 +325,7 @@ func (s *Stream) AwaitRoom() bool {
 }
 
 // giveBack grants the sender what was done with, when it is worth a frame.
-func (s *Stream) giveBack(n int) {
+func (s *ServerStream) giveBack(n int) {
 	s.mu.Lock()
 	s.done += n
 	n = s.done
@@ -336,11 +336,11 @@ func (s *Stream) giveBack(n int) {
 	s.done = 0
 	s.held -= n
 	s.mu.Unlock()
-	s.link.out.send(&frame{kind: kindCredit, stream: s.lane.id, number: uint64(n)}) //nolint:gosec // it is none below zero
+	s.link.out.send(&frame{kind: kindCredit, stream: s.queue.id, number: uint64(n)}) //nolint:gosec // it is none below zero
 }
 
 // finish ends the stream on this side. The first end counts.
-func (s *Stream) finish(code int, reason string) {
+func (s *ServerStream) finish(code int, reason string) {
 	s.mu.Lock()
 	if s.over {
 		s.mu.Unlock()
@@ -358,17 +358,17 @@ func (s *Stream) finish(code int, reason string) {
 // Send queues a message, which is kept and must not change, and returns at once. The
 // same slice sent to many streams in a row crosses once. After ErrFull the stream should
 // be ended; what is sent after its end is lost.
-func (s *Stream) Send(message []byte) error { return s.link.out.deliver(&s.lane, message) }
+func (s *ServerStream) Send(message []byte) error { return s.link.out.deliver(&s.queue, message) }
 
-// End ends the stream behind what was sent, with a close code and a reason for the
+// Close ends the stream behind what was sent, with a close code and a reason for the
 // client. It returns at once, and does nothing when the stream is over.
-func (s *Stream) End(code int, reason string) {
+func (s *ServerStream) Close(code int, reason string) {
 	s.link.mu.Lock()
-	_, live := s.link.streams[s.lane.id]
-	delete(s.link.streams, s.lane.id)
+	_, live := s.link.streams[s.queue.id]
+	delete(s.link.streams, s.queue.id)
 	s.link.mu.Unlock()
 	if live {
-		s.link.out.sendBehind(&s.lane, &frame{kind: kindEnd, stream: s.lane.id, number: uint64(code), text: reason[:min(len(reason), maxText)]}) //nolint:gosec // it is none below zero
+		s.link.out.sendBehind(&s.queue, &frame{kind: kindServerClose, stream: s.queue.id, number: uint64(code), text: reason[:min(len(reason), maxText)]}) //nolint:gosec // it is none below zero
 	}
 	s.finish(0, "")
 }

@@ -1,4 +1,4 @@
-package trunk
+package mux
 
 import (
 	"bytes"
@@ -15,13 +15,13 @@ var samples = []frame{
 	{kind: kindOpen, stream: 1, path: "/ws/documents/x", text: "signed", number: 1 << 40},
 	{kind: kindData, stream: 300, more: true, data: []byte("part")},
 	{kind: kindData, stream: 1},
-	{kind: kindLeave, stream: 1 << 40, number: CodeLost, text: "gone"},
-	{kind: kindEnd, stream: 7, number: 4404, text: "The document was deleted."},
+	{kind: kindClientClose, stream: 1 << 40, number: CodeLost, text: "gone"},
+	{kind: kindServerClose, stream: 7, number: 4404, text: "The document was deleted."},
 	{kind: kindCredit, stream: 7, number: Window / 2},
-	{kind: kindDeliver, streams: []uint64{1, 2, 70_000}, more: true, data: bytes.Repeat([]byte("x"), Piece)},
+	{kind: kindDeliver, streams: []uint64{1, 2, 70_000}, more: true, data: bytes.Repeat([]byte("x"), MaxPiece)},
 	{kind: kindPing},
 	{kind: kindPong},
-	{kind: kindAway},
+	{kind: kindGoAway},
 }
 
 var comparing = cmp.Options{
@@ -72,10 +72,10 @@ func TestMalformedFrames(t *testing.T) {
 		"cut":                 {kindOpen, 1},
 		"too much":            {kindPing, 0},
 		"an odd flag":         {kindData, 1, 2},
-		"a long text":         {kindLeave, 1, 1, 5, 'x'},
+		"a long text":         {kindClientClose, 1, 1, 5, 'x'},
 		"more streams":        {kindDeliver, 0, 9, 1},
 		"too many streams":    append([]byte{kindDeliver, 0, 0xff, 0xff, 1}, bytes.Repeat([]byte{1}, 40_000)...),
-		"a long part":         append([]byte{kindData, 1, 0}, make([]byte, Part+1)...),
+		"a long part":         append([]byte{kindData, 1, 0}, make([]byte, MaxPart+1)...),
 		"a number of 11 byte": append([]byte{kindCredit}, bytes.Repeat([]byte{0xff}, 11)...),
 	} {
 		var f frame

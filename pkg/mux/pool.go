@@ -1,4 +1,4 @@
-package trunk
+package mux
 
 import (
 	"bytes"
@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	// stuckAfter is how long a Server may take nothing of a stream. It is long: a Session
+	// stallTimeout is how long a Server may take nothing of a stream. It is long: a Session
 	// makes senders wait while a database is away.
-	stuckAfter = time.Minute
+	stallTimeout = time.Minute
 	// maxWaiting is how many bytes may wait to go up before senders do.
 	maxWaiting = 1 << 20
 	// dialTimeout bounds how long a new trunk may take.
@@ -28,25 +28,25 @@ const (
 
 // Errors with which streams end, or are not opened. A trunk that breaks has others, too.
 var (
-	ErrSilent = errors.New("trunk: the other end is silent")
-	ErrStuck  = errors.New("trunk: the other end takes nothing of the stream")
-	ErrOver   = errors.New("trunk: the stream is over")
-	errClosed = errors.New("trunk: closed")
-	errAway   = errors.New("trunk: the other end takes no new streams")
+	ErrSilent  = errors.New("mux: the other end is silent")
+	ErrStalled = errors.New("mux: the other end takes nothing of the stream")
+	ErrClosed  = errors.New("mux: the stream is over")
+	errClosed  = errors.New("mux: closed")
+	errGoAway  = errors.New("mux: the other end takes no new streams")
 )
 
 // Config is what a Pool works with.
 type Config struct {
 	// Dial opens a connection and upgrades it; first is what was read behind that.
 	Dial func(context.Context) (conn net.Conn, first []byte, err error)
-	// Trunks is how many there are at most, besides those that drain: 4 when it is 0.
-	Trunks int
-	// Silence is for how long the other end may say nothing: 6 s when it is 0. It is asked
+	// Conns is how many there are at most, besides those that drain: 4 when it is 0.
+	Conns int
+	// PeerTimeout is for how long the other end may say nothing: 6 s when it is 0. It is asked
 	// three times in that.
-	Silence time.Duration
-	// Age is after how long a trunk gets no new streams, a third more or less: 15 min when
-	// it is 0. It is looked at three times in Silence.
-	Age time.Duration
+	PeerTimeout time.Duration
+	// MaxAge is after how long a trunk gets no new streams, a third more or less: 15 min when
+	// it is 0. It is looked at three times in PeerTimeout.
+	MaxAge time.Duration
 }
 
 // maxMoved bounds how many keys are away from their own trunk.
@@ -62,12 +62,12 @@ type Sink interface {
 	Flush()
 	// End says that the Server ended the stream, with a close code and a reason. Nothing
 	// but Flush follows.
-	End(code int, reason string)
+	Closed(code int, reason string)
 	// Broken comes in place of End when the trunk broke.
 	Broken(why error)
 }
 
-// Pool is the end of trunks where sockets come from. Trunks are opened when they are
+// Pool is the end of trunks where sockets come from. Conns are opened when they are
 // needed: each has the streams of some keys. One that is old keeps its streams and gets
 // no more; the next one may lead to another Server behind the same address. The pool is
 // made by NewPool, works while Run does, and may be used from any goroutine.
@@ -75,7 +75,7 @@ type Pool struct {
 	cfg  Config
 	seed maphash.Seed
 	turn atomic.Uint64
-	tick atomic.Int64 // goes up three times in Silence
+	tick atomic.Int64 // goes up three times in PeerTimeout
 	live sync.WaitGroup
 
 	dialing context.Context //nolint:containedctx // the life of what is being opened
@@ -83,7 +83,7 @@ type Pool struct {
 
 	mu     sync.Mutex // guards what follows
 	slots  []*slot
-	links  map[*poolLink]struct{}
+	links  map[*clientConn]struct{}
 	moved  map[uint64]moved // by the key's hash: keys are not kept
 	closed bool
 }
@@ -96,13 +96,13 @@ type moved struct {
 
 // slot is a place for a trunk.
 type slot struct {
-	link    *poolLink
+	link    *clientConn
 	dialing chan struct{} // closed when whoever dials is done; nil when nobody does
 	err     error         // of the last dialing
 }
 
-// poolLink is a trunk at a Pool.
-type poolLink struct {
+// clientConn is a trunk at a Pool.
+type clientConn struct {
 	pool  *Pool
 	out   outbox
 	once  sync.Once
@@ -110,15 +110,15 @@ type poolLink struct {
 	heard atomic.Int64 // tick of the last byte
 
 	mu      sync.Mutex // guards what follows
-	streams map[uint64]*Uplink
+	streams map[uint64]*ClientStream
 	newest  uint64
 	retired bool  // no new streams
 	broken  error // set once
 }
 
-// Uplink is a stream at a Pool.
-type Uplink struct {
-	link *poolLink
+// ClientStream is a stream at a Pool.
+type ClientStream struct {
+	link *clientConn
 	id   uint64
 	sink Sink
 	key  uint64 // its hash, 0 for none
@@ -133,18 +133,18 @@ type Uplink struct {
 
 // NewPool returns a pool without trunks.
 func NewPool(cfg Config) *Pool {
-	if cfg.Trunks == 0 {
-		cfg.Trunks = 4
+	if cfg.Conns == 0 {
+		cfg.Conns = 4
 	}
-	if cfg.Silence == 0 {
-		cfg.Silence = 6 * time.Second
+	if cfg.PeerTimeout == 0 {
+		cfg.PeerTimeout = 6 * time.Second
 	}
-	if cfg.Age == 0 {
-		cfg.Age = 15 * time.Minute
+	if cfg.MaxAge == 0 {
+		cfg.MaxAge = 15 * time.Minute
 	}
 	p := &Pool{
-		cfg: cfg, seed: maphash.MakeSeed(), slots: make([]*slot, cfg.Trunks),
-		links: map[*poolLink]struct{}{}, moved: map[uint64]moved{},
+		cfg: cfg, seed: maphash.MakeSeed(), slots: make([]*slot, cfg.Conns),
+		links: map[*clientConn]struct{}{}, moved: map[uint64]moved{},
 	}
 	for i := range p.slots {
 		p.slots[i] = &slot{}
@@ -156,7 +156,7 @@ func NewPool(cfg Config) *Pool {
 // Run keeps trunks honest until ctx is done; then it breaks all, and returns nil when
 // their streams have heard of it.
 func (p *Pool) Run(ctx context.Context) error {
-	t := time.NewTicker(p.cfg.Silence / 3)
+	t := time.NewTicker(p.cfg.PeerTimeout / 3)
 	defer t.Stop()
 	for {
 		select {
@@ -197,10 +197,10 @@ func (p *Pool) look(tick int64, now time.Time) {
 	}
 }
 
-func (p *Pool) list() []*poolLink {
+func (p *Pool) list() []*clientConn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	all := make([]*poolLink, 0, len(p.links))
+	all := make([]*clientConn, 0, len(p.links))
 	for l := range p.links {
 		all = append(all, l)
 	}
@@ -210,7 +210,7 @@ func (p *Pool) list() []*poolLink {
 // Open begins a stream. Those with the same key share a trunk, while it is young and the
 // Server has a place for them; those with none are spread. The sink may be called before
 // Open returns. An error is that of dialing, or ctx's.
-func (p *Pool) Open(ctx context.Context, key string, o Opening, to Sink) (*Uplink, error) {
+func (p *Pool) Open(ctx context.Context, key string, o OpenRequest, to Sink) (*ClientStream, error) {
 	hash := uint64(0)
 	if key != "" {
 		hash = maphash.String(p.seed, key)
@@ -221,13 +221,13 @@ func (p *Pool) Open(ctx context.Context, key string, o Opening, to Sink) (*Uplin
 		if err != nil {
 			return nil, err
 		}
-		u := &Uplink{link: l, sink: to, key: hash, by: by, credit: Window}
+		u := &ClientStream{link: l, sink: to, key: hash, by: by, credit: Window}
 		if l.open(u, o) {
 			return u, nil
 		}
 		p.retire(l)
 	}
-	return nil, errors.New("trunk: it breaks as soon as it is open")
+	return nil, errors.New("mux: it breaks as soon as it is open")
 }
 
 // slotOf returns the slot of a key, and how far it is from the key's own one.
@@ -244,18 +244,18 @@ func (p *Pool) slotOf(key uint64) (s *slot, by uint32) {
 
 // move has the next streams of a key opened in the next slot, for the Server has no place
 // for one of them. All who are told so at the same time move it once.
-func (p *Pool) move(u *Uplink) {
+func (p *Pool) move(u *ClientStream) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	m, known := p.moved[u.key]
 	if u.key == 0 || m.by != u.by || !known && len(p.moved) >= maxMoved {
 		return
 	}
-	p.moved[u.key] = moved{by: (u.by + 1) % uint32(len(p.slots)), until: time.Now().Add(p.cfg.Age)}
+	p.moved[u.key] = moved{by: (u.by + 1) % uint32(len(p.slots)), until: time.Now().Add(p.cfg.MaxAge)}
 }
 
 // linkOf returns a slot's trunk; one who comes while there is none dials for all.
-func (p *Pool) linkOf(ctx context.Context, s *slot) (*poolLink, error) {
+func (p *Pool) linkOf(ctx context.Context, s *slot) (*clientConn, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for mine := false; ; {
@@ -265,7 +265,7 @@ func (p *Pool) linkOf(ctx context.Context, s *slot) (*poolLink, error) {
 		case p.closed:
 			return nil, errClosed
 		case s.dialing == nil && mine:
-			return nil, cmp.Or(s.err, errAway)
+			return nil, cmp.Or(s.err, errGoAway)
 		case s.dialing == nil:
 			s.dialing = make(chan struct{})
 			p.live.Add(1)
@@ -305,7 +305,7 @@ func (p *Pool) dial(s *slot) {
 	if err != nil {
 		return
 	}
-	l := &poolLink{pool: p, streams: map[uint64]*Uplink{}, old: time.Now().Add(p.cfg.Age*2/3 + rand.N(p.cfg.Age*2/3+1))}
+	l := &clientConn{pool: p, streams: map[uint64]*ClientStream{}, old: time.Now().Add(p.cfg.MaxAge*2/3 + rand.N(p.cfg.MaxAge*2/3+1))}
 	l.out = outbox{conn: conn, fail: l.cut}
 	l.heard.Store(p.tick.Load())
 	s.link = l
@@ -318,7 +318,7 @@ func (p *Pool) dial(s *slot) {
 }
 
 // retire has no new streams opened on a trunk, which goes when it has none.
-func (p *Pool) retire(l *poolLink) {
+func (p *Pool) retire(l *clientConn) {
 	p.mu.Lock()
 	for _, s := range p.slots {
 		if s.link == l {
@@ -336,7 +336,7 @@ func (p *Pool) retire(l *poolLink) {
 }
 
 // open begins a stream, unless the trunk takes none.
-func (l *poolLink) open(u *Uplink, o Opening) bool {
+func (l *clientConn) open(u *ClientStream, o OpenRequest) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.retired || l.broken != nil {
@@ -350,7 +350,7 @@ func (l *poolLink) open(u *Uplink, o Opening) bool {
 }
 
 // cut breaks the trunk, for the first reason that is given.
-func (l *poolLink) cut(why error) {
+func (l *clientConn) cut(why error) {
 	l.once.Do(func() {
 		l.mu.Lock()
 		l.broken = why
@@ -361,7 +361,7 @@ func (l *poolLink) cut(why error) {
 }
 
 // serve is the trunk's reader.
-func (l *poolLink) serve(r *reader) {
+func (l *clientConn) serve(r *reader) {
 	defer l.pool.live.Done()
 	l.cut(panics.Try(func() error { return l.read(r) }))
 	l.pool.retire(l)
@@ -377,9 +377,9 @@ func (l *poolLink) serve(r *reader) {
 	}
 }
 
-func (l *poolLink) read(r *reader) error {
+func (l *clientConn) read(r *reader) error {
 	var f frame
-	var to, dirty []*Uplink
+	var to, dirty []*ClientStream
 	for {
 		if !r.ready() {
 			for _, u := range dirty {
@@ -391,7 +391,7 @@ func (l *poolLink) read(r *reader) error {
 		}
 		body, err := r.body()
 		if err != nil {
-			return fmt.Errorf("trunk: read: %w", err)
+			return fmt.Errorf("mux: read: %w", err)
 		}
 		l.heard.Store(l.pool.tick.Load())
 		if err := f.parse(body); err != nil {
@@ -420,7 +420,7 @@ func (l *poolLink) read(r *reader) error {
 }
 
 // find returns those streams that are not over.
-func (l *poolLink) find(to []*Uplink, ids []uint64) []*Uplink {
+func (l *clientConn) find(to []*ClientStream, ids []uint64) []*ClientStream {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, id := range ids {
@@ -431,14 +431,14 @@ func (l *poolLink) find(to []*Uplink, ids []uint64) []*Uplink {
 	return to
 }
 
-func (l *poolLink) handle(f *frame) error {
+func (l *clientConn) handle(f *frame) error {
 	switch f.kind {
-	case kindEnd:
+	case kindServerClose:
 		if u := l.take(f.stream); u != nil {
 			if f.number == CodeBusy {
 				l.pool.move(u)
 			}
-			u.sink.End(int(f.number), f.text) //nolint:gosec // whatever it is
+			u.sink.Closed(int(f.number), f.text) //nolint:gosec // whatever it is
 		}
 		return nil
 	case kindCredit:
@@ -451,7 +451,7 @@ func (l *poolLink) handle(f *frame) error {
 		return nil
 	case kindPong:
 		return nil
-	case kindAway:
+	case kindGoAway:
 		l.pool.retire(l)
 		return nil
 	}
@@ -459,7 +459,7 @@ func (l *poolLink) handle(f *frame) error {
 }
 
 // take takes a stream off the trunk; nil when it is over already.
-func (l *poolLink) take(id uint64) *Uplink {
+func (l *clientConn) take(id uint64) *ClientStream {
 	l.mu.Lock()
 	u := l.streams[id]
 	delete(l.streams, id)
@@ -471,7 +471,7 @@ func (l *poolLink) take(id uint64) *Uplink {
 	return u
 }
 
-func (u *Uplink) grant(n uint64) error {
+func (u *ClientStream) grant(n uint64) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if n > Window || u.credit+int(n) > Window { //nolint:gosec // it is small
@@ -485,22 +485,22 @@ func (u *Uplink) grant(n uint64) error {
 	return nil
 }
 
-// Send sends a part of a message, of at most Part bytes, to which more belongs or not.
+// Send sends a part of a message, of at most MaxPart bytes, to which more belongs or not.
 // It copies the part. It waits while the other end is behind, at most until stop is
-// closed, which is up to the caller when the stream is over: ErrOver; or for a minute:
-// ErrStuck. One goroutine sends.
-func (u *Uplink) Send(part []byte, more bool, stop <-chan struct{}) error {
+// closed, which is up to the caller when the stream is over: ErrClosed; or for a minute:
+// ErrStalled. One goroutine sends.
+func (u *ClientStream) Send(part []byte, more bool, stop <-chan struct{}) error {
 	if err := u.pay(len(part)+partCost, stop); err != nil {
 		return err
 	}
 	if !u.link.out.sendBounded(&frame{kind: kindData, stream: u.id, data: part, more: more}, maxWaiting, stop) {
-		return ErrOver
+		return ErrClosed
 	}
 	return nil
 }
 
 // pay takes from the credit, when there is enough.
-func (u *Uplink) pay(n int, stop <-chan struct{}) error {
+func (u *ClientStream) pay(n int, stop <-chan struct{}) error {
 	var stuck <-chan time.Time
 	for {
 		u.mu.Lock()
@@ -515,23 +515,23 @@ func (u *Uplink) pay(n int, stop <-chan struct{}) error {
 		wake := u.wake
 		u.mu.Unlock()
 		if stuck == nil {
-			t := time.NewTimer(stuckAfter)
+			t := time.NewTimer(stallTimeout)
 			defer t.Stop()
 			stuck = t.C
 		}
 		select {
 		case <-wake:
 		case <-stop:
-			return ErrOver
+			return ErrClosed
 		case <-stuck:
-			return ErrStuck
+			return ErrStalled
 		}
 	}
 }
 
 // Leave ends the stream with the client's code and reason. Nothing comes to the sink
 // any more, but for what is on its way. It does nothing when the stream is over.
-func (u *Uplink) Leave(code int, reason string) {
+func (u *ClientStream) Close(code int, reason string) {
 	l := u.link
 	l.mu.Lock()
 	_, live := l.streams[u.id]
@@ -539,6 +539,6 @@ func (u *Uplink) Leave(code int, reason string) {
 	if !live {
 		return
 	}
-	l.out.send(&frame{kind: kindLeave, stream: u.id, number: uint64(code), text: reason}) //nolint:gosec // it is none below zero
+	l.out.send(&frame{kind: kindClientClose, stream: u.id, number: uint64(code), text: reason}) //nolint:gosec // it is none below zero
 	l.take(u.id)
 }

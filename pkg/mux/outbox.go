@@ -1,4 +1,4 @@
-package trunk
+package mux
 
 import (
 	"encoding/binary"
@@ -21,13 +21,13 @@ const (
 )
 
 // ErrFull refuses bulk that has no room: the stream should be ended.
-var ErrFull = errors.New("trunk: too much waits already")
+var ErrFull = errors.New("mux: too much waits already")
 
 // errStarved cuts a trunk whose other end takes too little.
-var errStarved = errors.New("trunk: the other end takes nothing")
+var errStarved = errors.New("mux: the other end takes nothing")
 
-// lane is a stream as the outbox sees it.
-type lane struct {
+// queue is a stream as the outbox sees it.
+type queue struct {
 	id uint64
 
 	// Guarded by the outbox' mutex.
@@ -38,7 +38,7 @@ type lane struct {
 
 // entry is a message that goes down in pieces, or one that waits behind such a one.
 type entry struct {
-	lanes   []*lane
+	queues  []*queue
 	message []byte
 	encoded bool // message is a frame already
 }
@@ -49,7 +49,7 @@ type outbox struct {
 	conn net.Conn
 	fail func(error) // called, by any goroutine, when the trunk is to be cut
 
-	mu      sync.Mutex // guards what follows, and lanes
+	mu      sync.Mutex // guards what follows, and queues
 	live    []byte     // frames
 	spare   []byte     // a buffer to be used again
 	last    []byte     // a message that goes behind live, to those that follow
@@ -67,13 +67,13 @@ type outbox struct {
 
 // deliver queues message, which is never changed, for a stream. It returns ErrFull
 // when there is no room.
-func (o *outbox) deliver(to *lane, message []byte) error {
+func (o *outbox) deliver(to *queue, message []byte) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
 	case o.closed:
 		return nil
-	case to.bulk > 0 || len(message) > Piece:
+	case to.bulk > 0 || len(message) > MaxPiece:
 		return o.deliverBulk(to, message)
 	case len(o.live) > maxLive:
 		o.starveLocked()
@@ -88,17 +88,17 @@ func (o *outbox) deliver(to *lane, message []byte) error {
 	return nil
 }
 
-func (o *outbox) deliverBulk(to *lane, message []byte) error {
+func (o *outbox) deliverBulk(to *queue, message []byte) error {
 	if o.waits > maxBulk {
 		return ErrFull
 	}
 	n := len(o.bulk) - 1
 	switch {
-	case n < 0 || o.bulk[n].encoded || !same(o.bulk[n].message, message), n == 0 && o.sent > 0, len(o.bulk[n].lanes) == maxStreams,
+	case n < 0 || o.bulk[n].encoded || !same(o.bulk[n].message, message), n == 0 && o.sent > 0, len(o.bulk[n].queues) == maxStreams,
 		to.last == o.newest: // who gets it twice gets it one after the other, and not each piece twice
 		o.push(to, entry{message: message})
 	default:
-		o.bulk[n].lanes = append(o.bulk[n].lanes, to)
+		o.bulk[n].queues = append(o.bulk[n].queues, to)
 		to.bulk++
 		to.last = o.newest
 	}
@@ -106,8 +106,8 @@ func (o *outbox) deliverBulk(to *lane, message []byte) error {
 }
 
 // push adds an entry of a stream to the bulk.
-func (o *outbox) push(to *lane, e entry) {
-	e.lanes = []*lane{to}
+func (o *outbox) push(to *queue, e entry) {
+	e.queues = []*queue{to}
 	o.bulk = append(o.bulk, e)
 	o.waits += len(e.message)
 	o.newest++
@@ -153,7 +153,7 @@ func (o *outbox) sendLocked(f *frame) {
 }
 
 // sendBehind queues a frame about a stream behind all that was sent to it.
-func (o *outbox) sendBehind(to *lane, f *frame) {
+func (o *outbox) sendBehind(to *queue, f *frame) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if to.bulk == 0 {
@@ -250,7 +250,7 @@ func (o *outbox) write() {
 }
 
 // forget drops the bulk of a stream that the other end has given up.
-func (o *outbox) forget(l *lane) {
+func (o *outbox) forget(l *queue) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	l.gone = true
@@ -263,7 +263,7 @@ func (o *outbox) take() []byte {
 	defer o.mu.Unlock()
 	o.seal()
 	b := o.live
-	for room := Piece; room > 0 && len(o.bulk) > 0; {
+	for room := MaxPiece; room > 0 && len(o.bulk) > 0; {
 		b, room = o.appendBulk(b, room)
 	}
 	o.wakeLocked()
@@ -282,8 +282,8 @@ func (o *outbox) take() []byte {
 // what is left of the room.
 func (o *outbox) appendBulk(b []byte, room int) ([]byte, int) {
 	e := &o.bulk[0]
-	e.lanes = slices.DeleteFunc(e.lanes, func(l *lane) bool { return l.gone })
-	if len(e.lanes) == 0 {
+	e.queues = slices.DeleteFunc(e.queues, func(l *queue) bool { return l.gone })
+	if len(e.queues) == 0 {
 		o.popBulk()
 		return b, room
 	}
@@ -294,8 +294,8 @@ func (o *outbox) appendBulk(b []byte, room int) ([]byte, int) {
 	} else {
 		at := len(b)
 		b = appendBool(append(b, 0, 0, 0, 0, kindDeliver), o.sent+n < len(e.message))
-		b = binary.AppendUvarint(b, uint64(len(e.lanes)))
-		for _, l := range e.lanes {
+		b = binary.AppendUvarint(b, uint64(len(e.queues)))
+		for _, l := range e.queues {
 			b = binary.AppendUvarint(b, l.id)
 		}
 		b = finish(append(b, e.message[o.sent:o.sent+n]...), at)
@@ -307,7 +307,7 @@ func (o *outbox) appendBulk(b []byte, room int) ([]byte, int) {
 }
 
 func (o *outbox) popBulk() {
-	for _, l := range o.bulk[0].lanes {
+	for _, l := range o.bulk[0].queues {
 		l.bulk--
 	}
 	o.waits -= len(o.bulk[0].message)

@@ -1,4 +1,4 @@
-package trunk
+package mux
 
 import (
 	"encoding/binary"
@@ -9,14 +9,14 @@ import (
 
 // Bounds of what is on the wire.
 const (
-	Part     = 8 << 10  // bytes of a message that go up in one frame
+	MaxPart  = 8 << 10  // bytes of a message that go up in one frame
 	Window   = 32 << 10 // of a stream that may be under way up, with partCost for each part
-	Piece    = 64 << 10 // bytes that go down in one frame
+	MaxPiece = 64 << 10 // bytes that go down in one frame
 	partCost = 32       // so that empty parts are bounded, too
 
 	maxStreams = 4096 // of one deliver
 	maxText    = 8 << 10
-	maxBody    = Piece + maxStreams*binary.MaxVarintLen64 + 64 // of a frame, behind its length
+	maxBody    = MaxPiece + maxStreams*binary.MaxVarintLen64 + 64 // of a frame, behind its length
 	headSize   = 4
 )
 
@@ -24,17 +24,17 @@ const (
 const (
 	kindOpen = iota + 1
 	kindData
-	kindLeave
+	kindClientClose
 	kindPing
 	kindDeliver
-	kindEnd
+	kindServerClose
 	kindCredit
 	kindPong
-	kindAway
+	kindGoAway
 )
 
 // ErrMalformed is about a peer that does not speak the protocol.
-var ErrMalformed = errors.New("trunk: malformed frame")
+var ErrMalformed = errors.New("mux: malformed frame")
 
 // frame is one frame, of any kind; each has some of the fields.
 type frame struct {
@@ -58,7 +58,7 @@ func (f *frame) append(b []byte) []byte {
 		b = binary.AppendUvarint(b, f.number)
 		b = appendText(b, f.path)
 		b = appendText(b, f.text)
-	case kindLeave, kindEnd:
+	case kindClientClose, kindServerClose:
 		b = binary.AppendUvarint(b, f.stream)
 		b = binary.AppendUvarint(b, f.number)
 		b = appendText(b, f.text)
@@ -107,19 +107,19 @@ func (f *frame) parse(body []byte) error {
 	switch f.kind {
 	case kindOpen:
 		f.stream, f.number, f.path, f.text = r.number(), r.number(), r.text(), r.text()
-	case kindLeave, kindEnd:
+	case kindClientClose, kindServerClose:
 		f.stream, f.number, f.text = r.number(), r.number(), r.text()
 	case kindCredit:
 		f.stream, f.number = r.number(), r.number()
 	case kindData:
-		f.stream, f.more, f.data = r.number(), r.flag(), r.all(Part)
+		f.stream, f.more, f.data = r.number(), r.flag(), r.all(MaxPart)
 	case kindDeliver:
 		f.more = r.flag()
 		for range r.count(maxStreams) {
 			f.streams = append(f.streams, r.number())
 		}
-		f.data = r.all(Piece)
-	case kindPing, kindPong, kindAway:
+		f.data = r.all(MaxPiece)
+	case kindPing, kindPong, kindGoAway:
 	default:
 		return fmt.Errorf("%w: of unknown kind %d", ErrMalformed, f.kind)
 	}
