@@ -33,7 +33,7 @@ GO_TEST := go test -json -vet=off -count=1 -timeout 5m
 .DEFAULT_GOAL := help
 .PHONY: help run build test test-short e2e e2e-kill e2e-faults e2e-editing e2e-oauth e2e-streams mutants simulate translated oracle conformance gen gen-check lint images clean setup
 .PHONY: need-go test-race test-go test-calm test-e2e test-kill test-faults test-failures test-documents test-clients test-alone test-outside
-.PHONY: bench bench-go bench-load bench-oracle bench-peers bench-yjs
+.PHONY: bench bench-go bench-load bench-mux bench-oracle bench-peers bench-yjs
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -210,7 +210,7 @@ conformance: clients ## Compare pkg/yjs with npm yjs at length (SEEDS=20000 FORG
 
 ## ---- measuring
 
-bench: bench-go bench-oracle bench-peers bench-yjs bench-load ## Measure everything: about half an hour, on an idle machine
+bench: bench-go bench-mux bench-oracle bench-peers bench-yjs bench-load ## Measure everything: about half an hour, on an idle machine
 
 bench-go: setup ## Run the Go benchmarks (BENCH=. COUNT=1)
 	@$(WITHPG) go test -run '^$$' -bench '$(or $(BENCH),.)' -count $(or $(COUNT),1) $(UNITS)
@@ -223,6 +223,9 @@ bench-oracle: ## The model codec beside the official SDKs
 
 bench-yjs: clients ## pkg/yjs beside npm yjs (SIGNALBOX_B4_TRACE=b4-trace.txt.gz for the well-known trace, ARGS=--json)
 	@node bench/yjs/bench.mjs $(ARGS)
+
+bench-mux: ## pkg/mux beside yamux (ARGS=--help)
+	@cd bench/mux && GOWORK=off go run . $(ARGS)
 
 bench-peers: setup ## The egress beside Bifrost (ARGS=--help)
 	@cd bench/peers && GOWORK=off go run . $(ARGS)
@@ -261,7 +264,7 @@ lint: need-go $(TOOLS)/buf $(TOOLS)/golangci-lint lint-openapi ## Check style: g
 	@cd deploy/check && GOWORK=off $(TOOLS)/golangci-lint run -c ../../.golangci.yml ./...
 	@$(TOOLS)/buf lint
 	@$(TOOLS)/buf format --diff --exit-code
-	@set -e; for module in proto pkg services tools deploy/check bench/oracle bench/peers; do GOWORK=off go -C $$module mod tidy -diff; done
+	@set -e; for module in proto pkg services tools deploy/check bench/mux bench/oracle bench/peers; do GOWORK=off go -C $$module mod tidy -diff; done
 
 # The document that the gateway serves: a test compares the two.
 .PHONY: lint-openapi
