@@ -12,9 +12,9 @@ import (
 	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
-	"signalbox.dev/services/credential-broker/internal/choice"
 	"signalbox.dev/services/credential-broker/internal/oauth"
 	"signalbox.dev/services/credential-broker/internal/opencode"
+	"signalbox.dev/services/credential-broker/internal/pool"
 	"signalbox.dev/services/credential-broker/internal/store"
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
@@ -253,8 +253,8 @@ func (s *Scope) bring(ctx context.Context, f *opencode.Found) (id.Account, error
 	}
 	if now := time.Now(); f.Limited.After(now) {
 		// No longer than a limit that was found out here would be.
-		until := now.Add(choice.Clamp(choice.RateLimited, f.Limited.Sub(now)))
-		n.Brought.Limit = &store.Limit{At: now, Until: until, Soon: until, Reason: choice.RateLimited}
+		until := now.Add(pool.Clamp(pool.RateLimited, f.Limited.Sub(now)))
+		n.Brought.Limit = &store.Limit{At: now, Until: until, Soon: until, Reason: pool.RateLimited}
 	}
 	ref, err := s.accounts.keeper.Add(ctx, s.who(), n)
 	return ref.Account, err

@@ -6,12 +6,12 @@ import (
 	"strings"
 
 	"signalbox.dev/pkg/fault"
-	"signalbox.dev/services/credential-broker/internal/choice"
+	"signalbox.dev/services/credential-broker/internal/pool"
 )
 
 // Strategies returns the strategies by which a pool's accounts can be chosen, the default
 // first.
-func Strategies() []choice.Rule { return choice.Strategies() }
+func Strategies() []pool.Rule { return pool.Strategies() }
 
 // Pool is the accounts of a scope for one provider.
 type Pool struct {
@@ -35,14 +35,14 @@ func (s *Scope) Pools(ctx context.Context) ([]Pool, error) {
 	of := map[string]*Pool{}
 	at := func(provider string) *Pool {
 		if of[provider] == nil {
-			of[provider] = &Pool{Provider: provider, Settings: choice.Defaults(), Changed: []string{}}
+			of[provider] = &Pool{Provider: provider, Settings: pool.Defaults(), Changed: []string{}}
 		}
 		return of[provider]
 	}
 	for _, x := range settings {
-		parsed, err := choice.ParseSettings(x.Settings)
+		parsed, err := pool.ParseSettings(x.Settings)
 		if err != nil {
-			parsed = choice.Defaults() // as the pool does, which logs it
+			parsed = pool.Defaults() // as the pool does, which logs it
 		}
 		p := at(x.Provider)
 		p.Settings, p.Changed = parsed, parsed.Changed()
@@ -76,7 +76,7 @@ func (s *Scope) Pool(ctx context.Context, provider string) (Pool, error) {
 			return p, nil
 		}
 	}
-	return Pool{Provider: provider, Settings: choice.Defaults(), Changed: []string{}}, nil
+	return Pool{Provider: provider, Settings: pool.Defaults(), Changed: []string{}}, nil
 }
 
 // SetPool changes settings of the pool for a provider, by their names, all or nothing.
@@ -87,10 +87,10 @@ func (s *Scope) SetPool(ctx context.Context, provider string, values map[string]
 		return Pool{}, err
 	}
 	change := func(now []byte) ([]byte, string, error) {
-		settings, err := choice.ParseSettings(now)
+		settings, err := pool.ParseSettings(now)
 		before := settings
 		if err != nil || reset {
-			settings = choice.Defaults()
+			settings = pool.Defaults()
 		}
 		if assigned := settings.Assign(values); assigned != nil || err == nil && settings == before {
 			return nil, "", assigned
@@ -127,6 +127,6 @@ func (s *Scope) settings(ctx context.Context) (func(provider string) Settings, e
 				return p.Settings
 			}
 		}
-		return choice.Defaults()
+		return pool.Defaults()
 	}, nil
 }

@@ -8,7 +8,6 @@ import (
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
-	"signalbox.dev/services/credential-broker/internal/choice"
 	"signalbox.dev/services/credential-broker/internal/oauth"
 	"signalbox.dev/services/credential-broker/internal/pool"
 	"signalbox.dev/services/credential-broker/internal/store"
@@ -149,8 +148,8 @@ func (s *Scope) Switch(ctx context.Context, account id.Account) (Account, error)
 		return Account{}, err
 	}
 	if r := p.Settings.Strategy.Rule(); !r.Current {
-		others := slices.DeleteFunc(slices.Clone(choice.Strategies()), func(r choice.Rule) bool { return !r.Current })
-		return Account{}, fault.New(fault.Conflict, "the pool of %s takes its accounts %s: disable the others, or choose another strategy (%s)", a.Provider, r.About, choice.List(others))
+		others := slices.DeleteFunc(slices.Clone(pool.Strategies()), func(r pool.Rule) bool { return !r.Current })
+		return Account{}, fault.New(fault.Conflict, "the pool of %s takes its accounts %s: disable the others, or choose another strategy (%s)", a.Provider, r.About, pool.List(others))
 	}
 	return s.done(ctx, account, s.accounts.store.Switch(ctx, s.workspace, account, s.event("changed")))
 }

@@ -52,7 +52,6 @@ import (
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/price"
 	"signalbox.dev/pkg/process"
-	"signalbox.dev/services/credential-broker/internal/meter"
 	"signalbox.dev/services/credential-broker/internal/pool"
 	"signalbox.dev/services/credential-broker/internal/profile"
 	"signalbox.dev/services/credential-broker/internal/proxy"
@@ -136,7 +135,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 // wire makes what stands on the accounts.
 func (s *Service) wire(profiles *profile.Set) error {
 	cfg, deps := s.cfg, s.deps
-	counts, err := meter.New(deps.Registerer)
+	counts, err := pool.NewMeter(deps.Registerer)
 	if err != nil {
 		return fmt.Errorf("count what accounts do: %w", err)
 	}
@@ -157,7 +156,7 @@ func (s *Service) wire(profiles *profile.Set) error {
 	return err
 }
 
-func newPool(cfg Config, deps Deps, a *Accounts, counts *meter.Meter) (*pool.Set, error) {
+func newPool(cfg Config, deps Deps, a *Accounts, counts *pool.Meter) (*pool.Set, error) {
 	prices, err := price.Load(cfg.ModelPrices)
 	if err != nil {
 		return nil, err

@@ -8,12 +8,12 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	credentialv1 "signalbox.dev/proto/signalbox/credential/v1"
-	"signalbox.dev/services/credential-broker/internal/choice"
+	"signalbox.dev/services/credential-broker/internal/pool"
 )
 
 // Settings are the rules by which a pool's accounts are chosen. Their JSON names are the
 // names of everything: of what is stored, of the message's fields, and of what operators set.
-type Settings = choice.Settings
+type Settings = pool.Settings
 
 // settingsMessage returns settings as a message, whose fields have their names.
 func settingsMessage(s Settings) *credentialv1.PoolSettings {

@@ -6,14 +6,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"signalbox.dev/services/credential-broker/internal/choice"
+	"signalbox.dev/services/credential-broker/internal/pool"
 )
 
 // Every setting has a field of the message under its own name, and comes back through it.
 func TestSettingsMessage(t *testing.T) {
 	t.Parallel()
 	want := Settings{
-		Strategy: choice.Hybrid, MaxTokens: 2, RegenerationPerMinute: 3, InitialTokens: 1, MinUsable: 4, Success: 5,
+		Strategy: pool.Hybrid, MaxTokens: 2, RegenerationPerMinute: 3, InitialTokens: 1, MinUsable: 4, Success: 5,
 		RateLimit: -6, Failure: -7, RecoveryPerHour: 8, Stickiness: 9, SwitchThreshold: 10, FloorSeconds: 11,
 	}
 	values := settingValues(settingsMessage(want))
@@ -28,7 +28,7 @@ func TestSettingsMessage(t *testing.T) {
 	if diff := cmp.Diff(names, values); diff != "" {
 		t.Errorf("the message's fields (-settings +message):\n%s", diff)
 	}
-	got := choice.Defaults()
+	got := pool.Defaults()
 	if err := got.Assign(values); err != nil || got != want {
 		t.Errorf("through the message: %+v, %v, want %+v", got, err, want)
 	}

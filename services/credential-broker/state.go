@@ -10,8 +10,8 @@ import (
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
-	"signalbox.dev/services/credential-broker/internal/choice"
 	"signalbox.dev/services/credential-broker/internal/oauth"
+	"signalbox.dev/services/credential-broker/internal/pool"
 	"signalbox.dev/services/credential-broker/internal/store"
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
@@ -84,7 +84,7 @@ const fullHealth = 100
 
 // describe tells what is known of accounts of the scope: what is stored, in its place what
 // is live, and whether they open.
-func (s *Scope) describe(ctx context.Context, rows []store.Account, live map[id.Account]choice.State, look *vault.Look) ([]Account, error) {
+func (s *Scope) describe(ctx context.Context, rows []store.Account, live map[id.Account]pool.State, look *vault.Look) ([]Account, error) {
 	grants, err := s.accounts.keeper.Statuses(ctx, s.workspace)
 	if err != nil {
 		return nil, err
@@ -148,7 +148,7 @@ func appendCooldown(all []Cooldown, now time.Time, l store.Limit) []Cooldown {
 	if !l.Until.After(now) {
 		return all
 	}
-	family, passed := strings.CutPrefix(l.Family, choice.PassedOver)
+	family, passed := strings.CutPrefix(l.Family, pool.PassedOver)
 	return append(all, Cooldown{
 		Family: family, PassedOver: passed, Since: l.At, Until: l.Until, Reason: string(l.Reason), HTTPStatus: l.Status, RetryAfter: l.Raw, Step: l.Step,
 	})
@@ -161,7 +161,7 @@ func grantOf(g oauth.Status) *Grant {
 	}
 }
 
-func (st *State) status(enabled bool, rules choice.Settings) Status {
+func (st *State) status(enabled bool, rules pool.Settings) Status {
 	switch {
 	case !enabled:
 		return Disabled
@@ -180,8 +180,8 @@ func (st *State) status(enabled bool, rules choice.Settings) Status {
 }
 
 // live asks the broker that this is in, if it is in one, what it knows of the accounts.
-func (s *Scope) live(ctx context.Context, rows []store.Account) (map[id.Account]choice.State, error) {
-	all := map[id.Account]choice.State{}
+func (s *Scope) live(ctx context.Context, rows []store.Account) (map[id.Account]pool.State, error) {
+	all := map[id.Account]pool.State{}
 	if s.pool == nil || id.IsZero(s.workspace) {
 		return all, nil
 	}

@@ -11,7 +11,6 @@ import (
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
-	"signalbox.dev/services/credential-broker/internal/choice"
 	"signalbox.dev/services/credential-broker/internal/oauth"
 	"signalbox.dev/services/credential-broker/internal/store"
 	"signalbox.dev/services/credential-broker/internal/vault"
@@ -25,7 +24,7 @@ const simulated = "signalbox-no-credential"
 type entry struct {
 	accounts []Account
 	index    map[id.Account]int
-	pool     *choice.Pool // nil for the simulator's, and where there are no accounts
+	pool     *Pool // nil for the simulator's, and where there are no accounts
 	owner    owner
 	read     time.Time  // when its reading began
 	mark     store.Mark // by which a look finds out whether it has changed
@@ -133,10 +132,10 @@ func (s *Set) unopened(ctx context.Context, key poolKey, account id.Account, err
 
 // learn gives a pool what is stored of it.
 func (s *Set) learn(ctx context.Context, e *entry, stored store.Pool) {
-	settings, err := choice.ParseSettings(stored.Settings)
+	settings, err := ParseSettings(stored.Settings)
 	if err != nil {
 		s.cfg.Log.ErrorContext(ctx, "settings of a pool cannot be used: the defaults are", "workspace", e.owner.workspace, "provider", e.owner.provider, "error", err)
-		settings = choice.Defaults()
+		settings = Defaults()
 	}
 	ids := make([]id.Account, len(e.accounts))
 	for i, a := range e.accounts {
@@ -152,14 +151,14 @@ func (s *Set) learn(ctx context.Context, e *entry, stored store.Pool) {
 	}
 	s.parted(e.owner, went, &stored)
 	for _, l := range stored.Limits {
-		e.pool.Restore(now, l.Account, []choice.Limit{l}, -1, now)
+		e.pool.Restore(now, l.Account, []Limit{l}, -1, now)
 	}
 	for _, h := range stored.Health {
 		if added[h.Account] {
 			e.pool.Restore(now, h.Account, nil, h.Health, h.At)
 		}
 		if h.ResetAt != nil {
-			order := choice.Order{Asked: *h.ResetAt, Account: h.Account}
+			order := Order{Asked: *h.ResetAt, Account: h.Account}
 			if added[h.Account] {
 				order.Known = h.At
 			}

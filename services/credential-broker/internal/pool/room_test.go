@@ -13,7 +13,6 @@ import (
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
-	"signalbox.dev/services/credential-broker/internal/meter"
 	"signalbox.dev/services/credential-broker/internal/oauth"
 	"signalbox.dev/services/credential-broker/internal/pool"
 	"signalbox.dev/services/credential-broker/internal/profile"
@@ -177,7 +176,7 @@ type room struct {
 
 func newRoom(t testing.TB, tokens pool.Tokens) *room { return newRoomWith(t, tokens, nil) }
 
-func newRoomWith(t testing.TB, tokens pool.Tokens, counts *meter.Meter) *room {
+func newRoomWith(t testing.TB, tokens pool.Tokens, counts *pool.Meter) *room {
 	t.Helper()
 	key, err := vault.OpenFile(filepath.Join(t.TempDir(), "key"))
 	if err != nil {

@@ -8,7 +8,6 @@ import (
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
-	"signalbox.dev/services/credential-broker/internal/choice"
 )
 
 const (
@@ -67,7 +66,7 @@ func (s *Set) selectOf(ctx context.Context, r Request, e entry) (Account, error)
 	case e.pool == nil:
 		return s.simulated(e.accounts[0], r)
 	}
-	ask := choice.Request{Family: family(e.accounts[0].Profile, r.Provider, r.Model), Session: r.Actor.Session, Tried: r.Tried, Denied: r.Denied}
+	ask := Query{Family: family(e.accounts[0].Profile, r.Provider, r.Model), Session: r.Actor.Session, Tried: r.Tried, Denied: r.Denied}
 	if isText(r.Model) { // it is told to others, and stored
 		ask.Model = r.Model
 	}
@@ -137,23 +136,23 @@ var errOther = errors.New("this account cannot be used")
 
 // prepare makes the account that was chosen ready to use, or settles its ticket. Its error
 // is errOther where another account may do.
-func (s *Set) prepare(ctx context.Context, r Request, e entry, k *choice.Ticket, w *wait) (Account, error) {
+func (s *Set) prepare(ctx context.Context, r Request, e entry, k *Ticket, w *wait) (Account, error) {
 	i, ok := e.index[k.Account]
 	if !ok {
 		w.absent = true
-		e.pool.Report(time.Now(), *k, choice.Outcome{Reason: Cancelled, Unsent: true, Later: absent})
+		e.pool.Report(time.Now(), *k, Outcome{Reason: Cancelled, Unsent: true, Later: absent})
 		return Account{}, errOther
 	}
 	a := e.accounts[i]
 	if slices.Contains(r.Away, a.Server()) {
-		e.pool.Report(time.Now(), *k, choice.Outcome{Reason: Cancelled, Unsent: true})
+		e.pool.Report(time.Now(), *k, Outcome{Reason: Cancelled, Unsent: true})
 		return Account{}, errOther
 	}
 	k.Server = a.server
 	a.pool, a.owner, a.ticket = e.pool, e.owner, k // before withToken, whose Renew hands them on
 	a, err := withToken(ctx, s.cfg.Tokens, a, w.of())
 	if err != nil && ctx.Err() != nil { // the caller went away
-		e.pool.Report(time.Now(), *k, choice.Outcome{Reason: Cancelled, Unsent: true})
+		e.pool.Report(time.Now(), *k, Outcome{Reason: Cancelled, Unsent: true})
 		return Account{}, err
 	}
 	if err != nil {
@@ -162,26 +161,26 @@ func (s *Set) prepare(ctx context.Context, r Request, e entry, k *choice.Ticket,
 		return Account{}, errOther
 	}
 	if a.use, err = s.note(r, a); err != nil {
-		e.pool.Report(time.Now(), *k, choice.Outcome{Reason: Cancelled, Unsent: true})
+		e.pool.Report(time.Now(), *k, Outcome{Reason: Cancelled, Unsent: true})
 		return Account{}, err
 	}
 	return a, nil
 }
 
 // notReady is the outcome for an account that has no token that could be sent.
-func notReady(err error, w *wait) choice.Outcome {
+func notReady(err error, w *wait) Outcome {
 	f := fault.From(err)
 	switch {
 	case f.Kind == fault.NotFound: // it was removed since the pool was read
 		w.absent = true
-		return choice.Outcome{Reason: Cancelled, Unsent: true, Later: absent}
+		return Outcome{Reason: Cancelled, Unsent: true, Later: absent}
 	case f.Kind == fault.Conflict: // somebody has to sign in again
-		return choice.Outcome{Reason: choice.NoToken, Unsent: true, Later: signInLater}
+		return Outcome{Reason: NoToken, Unsent: true, Later: signInLater}
 	case errors.Is(err, context.DeadlineExceeded):
 		w.slow++
-		return choice.Outcome{Reason: choice.NoToken, Unsent: true, Later: tokenLater}
+		return Outcome{Reason: NoToken, Unsent: true, Later: tokenLater}
 	}
-	return choice.Outcome{Reason: choice.NoToken, Unsent: true, Later: max(f.RetryAfter, time.Second)}
+	return Outcome{Reason: NoToken, Unsent: true, Later: max(f.RetryAfter, time.Second)}
 }
 
 // whyNone says why a pool has no account for a request: for its first attempt, what keeps

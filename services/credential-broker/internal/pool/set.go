@@ -16,8 +16,6 @@ import (
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/price"
-	"signalbox.dev/services/credential-broker/internal/choice"
-	"signalbox.dev/services/credential-broker/internal/meter"
 	"signalbox.dev/services/credential-broker/internal/profile"
 	"signalbox.dev/services/credential-broker/internal/store"
 	"signalbox.dev/services/credential-broker/internal/vault"
@@ -78,7 +76,7 @@ type Config struct {
 	// Prices says what tokens cost; nil for nothing.
 	Prices *price.List
 	// Meter counts for operators; nil for nobody.
-	Meter *meter.Meter
+	Meter *Meter
 }
 
 // Set hands out accounts. A request waits for the database only where nothing is known
@@ -95,7 +93,7 @@ type Set struct {
 	ended   bool       // Wait was called: nothing is begun any more
 	cache   map[poolKey]*known
 	flights map[poolKey]*flight
-	pools   map[owner]*choice.Pool
+	pools   map[owner]*Pool
 	aside   map[owner][]id.Account // that were in a pool, and are still stored
 	// looked is when pools were last looked after, blindly when operators were told that
 	// they cannot be.
@@ -139,7 +137,7 @@ func New(cfg Config) (*Set, error) {
 	}
 	s := &Set{
 		cfg: cfg, instance: uuid.New(), env: map[string]Account{}, cache: map[poolKey]*known{}, flights: map[poolKey]*flight{}, aside: map[owner][]id.Account{},
-		pools: map[owner]*choice.Pool{}, unusable: map[id.Account]string{}, behind: behind{pending: map[statKey]tally{}},
+		pools: map[owner]*Pool{}, unusable: map[id.Account]string{}, behind: behind{pending: map[statKey]tally{}},
 		uses:      uses{noted: map[useKey]time.Time{}, waiting: map[useKey]*use{}, wake: make(chan struct{}, 1)},
 		forgotten: make(chan id.Workspace, 64), lookNow: make(chan struct{}, 1),
 		parked: make(chan struct{}, 1),
@@ -172,17 +170,14 @@ func (s *Set) Began(a Account) {
 func (s *Set) Report(_ context.Context, a Account, out Outcome) {
 	cost, known := s.cost(a, out)
 	label := s.cfg.Profiles.Label(a.Provider)
-	s.cfg.Meter.Ended(label, a.ID, meter.Request{Reason: out.Reason, Tokens: out.Tokens, CostMicros: cost, Unpriced: !known})
+	s.cfg.Meter.Ended(label, a.ID, Metered{Reason: out.Reason, Tokens: out.Tokens, CostMicros: cost, Unpriced: !known})
 	if a.pool == nil {
 		return
 	}
-	result := choice.Outcome{
-		Reason: out.Reason, Wait: out.RetryAfter, Unsent: out.Unsent, Denied: out.Denied, Ends: out.Ends, Status: out.Status, Raw: out.Raw,
-	}
 	if out.Reason == Unreachable && out.Unsent && a.server != nil {
-		result.Later = serverLater
+		out.Later = serverLater
 	}
-	parked := a.pool.Report(time.Now(), *a.ticket, result)
+	parked := a.pool.Report(time.Now(), *a.ticket, out)
 	if parked {
 		s.cfg.Meter.Cooled(label, a.ID, out.Reason)
 	}
@@ -264,7 +259,7 @@ func (s *Set) Providers(ctx context.Context, ws id.Workspace) (map[string]Route,
 
 // States returns what this instance knows of the accounts that a workspace may use for a
 // provider.
-func (s *Set) States(ctx context.Context, ws id.Workspace, provider string) ([]choice.State, error) {
+func (s *Set) States(ctx context.Context, ws id.Workspace, provider string) ([]State, error) {
 	e, err := s.accounts(ctx, ws, provider)
 	if err != nil || e.pool == nil {
 		return nil, err
@@ -292,7 +287,7 @@ func (s *Set) begin() bool {
 }
 
 // poolOf returns the pool of an owner, which is made where there is none.
-func (s *Set) poolOf(o owner) *choice.Pool {
+func (s *Set) poolOf(o owner) *Pool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p, ok := s.pools[o]
@@ -300,7 +295,7 @@ func (s *Set) poolOf(o owner) *choice.Pool {
 		if len(s.pools) >= maxEntries {
 			s.dropPools()
 		}
-		p = choice.New(time.Now(), choice.Defaults())
+		p = NewPool(time.Now(), Defaults())
 		s.pools[o] = p
 	}
 	return p
@@ -310,7 +305,7 @@ func (s *Set) poolOf(o owner) *choice.Pool {
 // read again.
 func (s *Set) dropPools() {
 	for o, p := range s.pools {
-		if !p.Changed(choice.Store) {
+		if !p.Changed(ToStore) {
 			delete(s.pools, o)
 		}
 	}
@@ -318,7 +313,7 @@ func (s *Set) dropPools() {
 }
 
 // all returns the pools that there are.
-func (s *Set) all() map[owner]*choice.Pool {
+func (s *Set) all() map[owner]*Pool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.pools)

@@ -13,7 +13,6 @@ import (
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
-	"signalbox.dev/services/credential-broker/internal/choice"
 	"signalbox.dev/services/credential-broker/internal/pool"
 	"signalbox.dev/services/credential-broker/internal/store"
 )
@@ -339,9 +338,9 @@ func TestAnswerWaitsForTheRecord(t *testing.T) {
 }
 
 // parks reports whether a limit parks the account.
-func parks(s choice.State) bool {
-	return slices.ContainsFunc(s.Limits, func(l choice.Limit) bool {
-		return !l.Until.IsZero() && !strings.HasPrefix(l.Family, choice.PassedOver)
+func parks(s pool.State) bool {
+	return slices.ContainsFunc(s.Limits, func(l pool.Limit) bool {
+		return !l.Until.IsZero() && !strings.HasPrefix(l.Family, pool.PassedOver)
 	})
 }
 

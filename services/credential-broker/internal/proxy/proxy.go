@@ -18,7 +18,6 @@ import (
 	"signalbox.dev/pkg/fair"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
-	"signalbox.dev/services/credential-broker/internal/meter"
 	"signalbox.dev/services/credential-broker/internal/pool"
 	"signalbox.dev/services/credential-broker/internal/profile"
 )
@@ -108,7 +107,7 @@ type Config struct {
 	Limits        Limits
 	Metrics       prometheus.Registerer
 	// Meter counts for each account; nil for nobody.
-	Meter *meter.Meter
+	Meter *pool.Meter
 	Log   *slog.Logger
 }
 

@@ -273,7 +273,7 @@ func (l *Learned) Sort() {
 }
 
 // ahead is how far a date may be in the future for it to be believed: as far as those who
-// read it believe it (package choice). They would not have what is dated later, and nobody
+// read it believe it (package pool). They would not have what is dated later, and nobody
 // would have what came before that date.
 const (
 	ahead    = 10 * time.Minute

@@ -1,0 +1,160 @@
+package pool_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/services/credential-broker/internal/pool"
+)
+
+// jump has the machine sleep for d, or sets its clock back. From then on the bench's time
+// is the new clock's.
+func (b *picker) jump(d time.Duration) {
+	b.after(time.Second)
+	b.pool.Jump(d)
+	b.after(d)
+}
+
+// A machine that slept finds over what is over, hears what others tell, and is heard.
+func TestClockJumpsAhead(t *testing.T) {
+	t.Parallel()
+	b := newPicker(t, 2, nil)
+	b.pool.Report(b.now, b.pick(none), pool.Outcome{Reason: limited, RetryAfter: time.Hour})
+	b.want("parked", b.use(pool.Query{Tried: b.ids[1:]}, ok), "-")
+	b.jump(2 * time.Hour)
+	b.want("back after the sleep", b.use(pool.Query{Tried: b.ids[1:]}, ok), "a")
+
+	at := b.now.Add(-time.Minute)
+	theirs := pool.Limit{At: at, Until: at.Add(time.Hour), Soon: at.Add(time.Hour), Reason: limited}
+	b.pool.Merge(b.now, uuid.UUID{1}, pool.State{Account: b.ids[1], Limits: []pool.Limit{theirs}})
+	b.want("another instance's word counts", b.use(pool.Query{Tried: b.ids[:1]}, ok), "-")
+	b.pool.Restore(b.now, b.ids[1], []pool.Limit{{At: b.now}}, -1, b.now)
+	b.want("so does a reset", b.use(pool.Query{Tried: b.ids[:1]}, ok), "b")
+
+	b.after(time.Second)
+	b.pool.Report(b.now, b.pick(pool.Query{Tried: b.ids[:1]}), pool.Outcome{Reason: quota})
+	for _, l := range b.pool.States(b.now)[1].Limits {
+		if !l.At.Equal(b.now) || !l.Until.Equal(b.now.Add(time.Minute)) {
+			t.Errorf("it tells of a minute from %v to %v, want from %v on", l.At, l.Until, b.now)
+		}
+	}
+}
+
+// A clock that is set back parks nobody for longer, and the pool goes on hearing others.
+func TestClockJumpsBack(t *testing.T) {
+	t.Parallel()
+	b := newPicker(t, 2, nil)
+	b.pool.Report(b.now, b.pick(none), pool.Outcome{Reason: limited, RetryAfter: time.Minute})
+	told := b.state().Limits
+	b.jump(-3 * time.Hour)
+	if got := b.parked(); got != 59*time.Second {
+		t.Errorf("parked for %v after the jump, want 59 s", got)
+	}
+	b.pool.Restore(b.now, b.ids[0], told, -1, b.now) // as it is stored
+	b.after(time.Minute)
+	b.want("back in time", b.use(pool.Query{Tried: b.ids[1:]}, ok), "a")
+	if h := b.state().Health; h < 90 {
+		t.Errorf("health %v, want what it was", h)
+	}
+	_, err := b.pool.Pick(b.now, pool.Query{Tried: b.ids})
+	if e := new(pool.Exhausted); !asExhausted(err, &e) || !e.Back.Equal(b.now) {
+		t.Errorf("Pick = %v, want to come back now", err)
+	}
+	b.pool.Merge(b.now, uuid.UUID{1}, pool.State{Account: b.ids[1], Limits: []pool.Limit{{At: b.now, Until: b.now.Add(time.Hour), Soon: b.now.Add(time.Hour), Reason: limited}}})
+	b.want("another instance's word counts", b.use(pool.Query{Tried: b.ids[:1]}, ok), "-")
+}
+
+// Set back by a little, the clock parks nobody anew: what is stored of a limit is dated by
+// the clock as it was, and is the one that is known here, or that was cleared here.
+func TestClockJumpsBackALittle(t *testing.T) {
+	t.Parallel()
+	for _, back := range []time.Duration{2 * time.Second, time.Minute, 5 * time.Minute, 9 * time.Minute} {
+		b := newPicker(t, 2, nil)
+		only := pool.Query{Tried: b.ids[1:]}
+		b.pool.Report(b.now, b.pick(only), pool.Outcome{Reason: limited, RetryAfter: time.Minute})
+		b.pool.Restore(b.now, b.ids[1], []pool.Limit{{At: b.now, Until: b.now.Add(time.Minute), Soon: b.now.Add(time.Minute), Reason: limited}}, -1, b.now)
+		stored := b.pool.States(b.now)
+		again := func() {
+			for _, s := range stored {
+				b.pool.Restore(b.now, s.Account, s.Limits, -1, b.now)
+			}
+		}
+		b.jump(-back)
+		again()
+		b.want("parked as long as it was", b.use(only, ok), "-")
+		b.after(59 * time.Second)
+		again()
+		b.want("its own is back", b.use(only, ok), "a")
+		again()
+		b.want("and stays", b.use(only, ok), "a")
+		b.want("what was read is back too", b.use(pool.Query{Tried: b.ids[:1]}, ok), "b")
+		again()
+		b.want("and stays", b.use(pool.Query{Tried: b.ids[:1]}, ok), "b")
+
+		// What is learned now counts, here and for whoever hears of it.
+		b.pool.Report(b.now, b.pick(only), pool.Outcome{Reason: limited, RetryAfter: time.Hour})
+		b.want("parked again", b.use(only, ok), "-")
+		other := pool.NewPool(b.now, pool.Defaults())
+		other.SetMembers(b.now, b.now, b.ids)
+		other.Restore(b.now, b.ids[0], stored[0].Limits, -1, b.now)
+		other.Merge(b.now, uuid.UUID{1}, b.state())
+		if got := other.States(b.now)[0].Limits; len(got) != 1 || got[0].Until.Sub(b.now) != time.Hour {
+			t.Errorf("set back by %v: another instance knows %+v, want an hour", back, got)
+		}
+	}
+}
+
+// Seventeen and more families over time, each on an account that is not used for it
+// again: the latest is limited on its own all the same.
+func TestFamiliesMakeRoom(t *testing.T) {
+	t.Parallel()
+	b := newPicker(t, 2, nil)
+	stale := make([]pool.Limit, 40)
+	for i := range 40 {
+		family := string(rune('A' + i))
+		stale[i] = pool.Limit{Family: family, At: b.now, Until: b.now.Add(time.Minute), Soon: b.now.Add(time.Minute), Reason: limited}
+		r := pool.Query{Family: family, Tried: b.ids[1:]}
+		b.want("a model of its time", b.use(r, limited), "a")
+		b.want("is parked", b.use(r, ok), "-")
+		b.want("others are not", b.use(pool.Query{Family: "else", Tried: b.ids[1:]}, ok), "a")
+		b.after(time.Hour)
+	}
+	// The same after a restart, when all of these are read again.
+	b = newPicker(t, 2, nil)
+	b.after(24 * time.Hour)
+	b.pool.Restore(b.now, b.ids[0], stale, -1, b.now)
+	b.want("a model", b.use(pool.Query{Family: "now", Tried: b.ids[1:]}, limited), "a")
+	b.want("is parked alone", b.use(pool.Query{Family: "else", Tried: b.ids[1:]}, ok), "a")
+}
+
+// Who is in flight when somebody switches does not bring the session back.
+func TestSwitchInFlight(t *testing.T) {
+	t.Parallel()
+	for _, s := range []pool.Strategy{pool.Sticky, pool.Hybrid} {
+		b := newPicker(t, 2, with(s))
+		mine := pool.Query{Session: id.New[id.Session]()}
+		flight := b.pick(mine)
+		b.want("to the first", b.name(flight.Account), "a")
+		b.pool.Use(b.now, b.ids[1])
+		b.pool.Began(b.now, &flight)
+		b.pool.Report(b.now, flight, pool.Outcome{Reason: ok})
+		b.want("the session follows", b.use(mine, ok, ok), "bb")
+	}
+}
+
+// An instance whose counting began anew is heard from its first token on.
+func TestCountersBeginAnew(t *testing.T) {
+	t.Parallel()
+	b := newPicker(t, 1, nil)
+	tell := func(since time.Time, taken uint64) {
+		b.pool.Merge(b.now, uuid.UUID{1}, pool.State{Account: b.ids[0], Since: since, Counters: pool.Counters{Taken: taken}})
+	}
+	tell(b.now, 20)
+	tell(b.now.Add(time.Minute), 5)
+	if got := b.state().Tokens; got != 25 {
+		t.Errorf("%v tokens after 20 and, anew, 5 were taken: want 25", got)
+	}
+}

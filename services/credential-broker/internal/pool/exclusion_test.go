@@ -1,0 +1,194 @@
+package pool_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/services/credential-broker/internal/pool"
+)
+
+func asExhausted(err error, e **pool.Exhausted) bool { return errors.As(err, e) }
+
+// One wrong setting of one member: every account says that it may not, again and again,
+// and nobody else notices.
+func TestDenied(t *testing.T) {
+	t.Parallel()
+	for _, s := range []pool.Strategy{pool.Sticky, pool.RoundRobin, pool.Hybrid} {
+		b := newPicker(t, 3, with(s))
+		wrong := pool.Query{Family: "opus", Model: "opus-x"}
+		for range 20 {
+			k := b.pick(wrong)
+			b.pool.Report(b.now, k, pool.Outcome{Reason: quota, Denied: true, Status: 403})
+		}
+		for i, st := range b.pool.States(b.now) {
+			if st.Health != 100 || len(st.Limits) > 0 {
+				t.Errorf("%s: account %d has health %v and limits %+v, want neither touched", s, i, st.Health, st.Limits)
+			}
+		}
+		if got := b.use(pool.Query{Family: "opus", Model: "opus-y"}, ok, ok, ok); contains(got, '-') {
+			t.Errorf("%s: others of the family go to %s, want accounts", s, got)
+		}
+		if got := b.use(wrong, ok, ok, ok); contains(got, '-') {
+			t.Errorf("%s: the next request for the model goes to %s, want accounts", s, got)
+		}
+	}
+
+	// Where it is an account's, which shows when another one serves the same request,
+	// requests for the model go to those that may.
+	b := newPicker(t, 3, nil)
+	opus := pool.Query{Model: "opus-x"}
+	b.deny(opus, 2)
+	b.want("passed over", b.use(opus, ok, ok), "cc")
+	for i, st := range b.pool.States(b.now)[:2] {
+		l := pool.Limit{Family: pool.PassedOver + "opus-x", At: b.now, Until: b.now.Add(10 * time.Minute), Soon: b.now.Add(10 * time.Minute), Reason: pool.PermissionDenied, Status: 403}
+		if diff := cmp.Diff([]pool.Limit{l}, st.Limits); diff != "" {
+			t.Errorf("account %d does not say that it is passed over (-want +got):\n%s", i, diff)
+		}
+	}
+	b.want("for that model only", b.use(pool.Query{Model: "haiku"}, ok), "a")
+	b.pool.SetMembers(b.now, b.now.Add(time.Second), []id.Account{b.ids[1], b.ids[2], b.ids[0]})
+	b.want("also in their new places", b.use(opus, ok), "c")
+	b.want("when the other is parked they are asked", b.use(pool.Query{Model: "opus-x", Tried: b.ids[2:]}, ok), "a")
+	b.want("and forgiven when they may after all", b.use(opus, ok), "a")
+
+	// Without a model there is nothing to remember it by.
+	b = newPicker(t, 2, nil)
+	b.deny(none, 1)
+	b.want("no model", b.use(none, ok), "a")
+}
+
+// deny has n accounts refuse one request, and the next one serve it.
+func (b *picker) deny(r pool.Query, n int) {
+	b.t.Helper()
+	for range n {
+		k := b.pick(r)
+		b.pool.Report(b.now, k, pool.Outcome{Reason: quota, Denied: true})
+		r.Tried, r.Denied = append(r.Tried, k.Account), append(r.Denied, k.Account)
+	}
+	b.use(r, ok)
+}
+
+// A request that all accounts refuse, or as many as are asked, says nothing of them: what
+// comes after it is spread as before.
+func TestDeniedByAll(t *testing.T) {
+	t.Parallel()
+	for _, s := range []pool.Strategy{pool.RoundRobin, pool.Hybrid} {
+		for _, n := range []int{3, 6} {
+			b := newPicker(t, n, func(c *pool.Settings) { c.Strategy, c.Stickiness, c.SwitchThreshold = s, 0, 0 })
+			wrong := pool.Query{Model: "opus-x"}
+			for range min(n, 5) {
+				k := b.pick(wrong)
+				b.pool.Report(b.now, k, pool.Outcome{Reason: quota, Denied: true, Status: 403})
+				wrong.Tried, wrong.Denied = append(wrong.Tried, k.Account), append(wrong.Denied, k.Account)
+			}
+			served := map[rune]bool{}
+			for range 4 * n {
+				for _, name := range b.use(pool.Query{Model: "opus-x"}, ok) {
+					served[name] = true
+				}
+				b.after(time.Second)
+			}
+			if len(served) != n {
+				t.Errorf("%s: %d of %d accounts are used", s, len(served), n)
+			}
+		}
+	}
+}
+
+// An exclusion is told like a limit, ends where somebody makes the account as new, and
+// reaches other instances with its end.
+func TestPassedOverIsTold(t *testing.T) {
+	t.Parallel()
+	b, other := newPicker(t, 2, nil), newPicker(t, 2, nil)
+	opus := pool.Query{Model: "opus-x"}
+	b.deny(opus, 1)
+	states, _ := b.pool.Changes(b.now, pool.ToStore, 10)
+	i := slices.IndexFunc(states, func(s pool.State) bool { return s.Account == b.ids[0] })
+	if i < 0 || len(states[i].Limits) != 1 {
+		t.Fatalf("what is to be written is %+v, want that a is passed over", states)
+	}
+	other.pool.Restore(other.now, b.ids[0], states[i].Limits, -1, other.now)
+	other.want("another instance passes over", other.use(opus, ok), "b")
+	b.after(time.Second)
+	b.pool.Heal(b.now, pool.Order{Account: b.ids[0], Asked: b.now})
+	b.pool.Use(b.now, b.ids[0])
+	b.want("as new", b.use(opus, ok), "a")
+	if l := b.state().Limits; len(l) != 1 || !l[0].Until.IsZero() {
+		t.Errorf("limits %+v, want the end of one", l)
+	}
+	other.after(time.Second)
+	other.pool.Merge(other.now, uuid.New(), b.state())
+	other.pool.Use(other.now, b.ids[0])
+	other.want("its end is heard", other.use(opus, ok), "a")
+}
+
+// Of a server that cannot be reached all accounts are left, until one is served there.
+func TestServerAway(t *testing.T) {
+	t.Parallel()
+	b := newPicker(t, 4, with(pool.RoundRobin))
+	dead := b.ids[:3]
+	away := func(k pool.Ticket) {
+		k.Server = dead
+		b.pool.Report(b.now, k, pool.Outcome{Reason: pool.Unreachable, Unsent: true, Later: time.Minute})
+	}
+	away(b.pick(none))
+	b.want("after one failure", b.use(none, ok, ok, ok), "ddd")
+	b.after(time.Minute)
+	k := b.pick(none)
+	if k.Account == b.ids[3] {
+		t.Errorf("a minute later it is not tried again")
+	}
+	away(k)
+	b.want("and left again", b.use(none, ok, ok), "dd")
+	k = b.pick(pool.Query{Tried: b.ids[3:]})
+	k.Server = dead
+	b.pool.Report(b.now, k, pool.Outcome{Reason: ok})
+	got := b.use(none, ok, ok, ok, ok)
+	for _, name := range "abcd" {
+		if !contains(got, name) {
+			t.Errorf("once it is back, requests go to %s", got)
+		}
+	}
+}
+
+// An account without a token is passed over while there are others, for a time, and
+// parks nothing.
+func TestNoToken(t *testing.T) {
+	t.Parallel()
+	for _, s := range []pool.Strategy{pool.Sticky, pool.RoundRobin, pool.Hybrid} {
+		b := newPicker(t, 2, with(s))
+		session := pool.Query{Session: id.New[id.Session]()}
+		b.want("first", b.use(session, ok), "a")
+		k := b.pick(pool.Query{Tried: b.ids[1:]})
+		b.pool.Report(b.now, k, pool.Outcome{Reason: pool.Unreachable, Unsent: true, Later: 5 * time.Second})
+		b.want("the other one", b.use(session, ok, ok), "bb")
+		b.want("it alone", b.use(pool.Query{Tried: b.ids[1:]}, pool.Cancelled), "a")
+		if st := b.state(); st.Health != 100 || b.parked() > 0 {
+			t.Errorf("%s: health %v and limits %+v, want neither touched", s, st.Health, st.Limits)
+		}
+		b.after(5 * time.Second)
+		if got := b.use(none, ok) + b.use(none, ok); s == pool.RoundRobin && !contains(got, 'a') {
+			t.Errorf("round-robin chose %s after that time, want both", got)
+		}
+	}
+}
+
+// Models without end are remembered within bounds.
+func TestDeniedModelsAreBounded(t *testing.T) {
+	t.Parallel()
+	b := newPicker(t, 2, nil)
+	for i := range 1000 {
+		r := pool.Query{Model: string(rune('A' + i))}
+		b.deny(r, 1)
+		b.want("the latest is known", b.use(r, ok), "b")
+	}
+	if n := b.pool.Avoided(); n > 65 {
+		t.Errorf("%d models are remembered", n)
+	}
+}

@@ -1,0 +1,80 @@
+package pool_test
+
+import (
+	"testing"
+	"time"
+
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/services/credential-broker/internal/pool"
+)
+
+// ends has an account answer well, and say when its quota ends.
+func (b *picker) ends(n int, in time.Duration) {
+	b.t.Helper()
+	var others []id.Account
+	for i, a := range b.ids {
+		if i != n {
+			others = append(others, a)
+		}
+	}
+	k := b.pick(pool.Query{Tried: others})
+	b.pool.Report(b.now, k, pool.Outcome{Reason: ok, Ends: in})
+}
+
+// What is soon lost is used first, what will do for later is kept, and who does not say is
+// in between.
+func TestLapses(t *testing.T) {
+	t.Parallel()
+	b := newPicker(t, 4, with(pool.Hybrid))
+	b.ends(1, 5*time.Hour)
+	b.ends(2, 4*time.Hour)
+	b.ends(3, 2*time.Hour)
+	b.after(50 * time.Minute)
+	b.ends(0, 0)
+	b.want("who does not say, although just used", b.use(none, ok), "a")
+	b.after(11 * time.Minute)
+	b.want("what ends within the hour", b.use(none, ok, ok, ok), "ddd")
+	b.want("or who is left", b.use(none, limited, ok), "da")
+	b.after(time.Hour)
+	b.want("what has ended is like who does not say", b.use(pool.Query{Tried: b.ids[:1]}, ok), "d")
+	b.after(time.Hour)
+	b.want("the next one", b.use(pool.Query{Tried: b.ids[3:]}, ok), "c")
+	b.want("what is kept, when there is no other", b.use(pool.Query{Tried: []id.Account{b.ids[0], b.ids[2], b.ids[3]}}, ok), "b")
+
+	// Among those whose quota ends at about the same time a session stays with its account,
+	// for the provider's cache.
+	b = newPicker(t, 3, with(pool.Hybrid))
+	mine := pool.Query{Session: id.New[id.Session]()}
+	b.ends(1, 40*time.Minute)
+	b.want("what ends within the hour", b.use(mine, ok), "b")
+	b.ends(2, 30*time.Minute)
+	b.want("stays", b.use(mine, ok), "b")
+
+	// Nor does it leave for one that ends sooner: only who has no account yet begins there.
+	b = newPicker(t, 2, with(pool.Hybrid))
+	b.want("the session begins", b.use(pool.Query{Session: mine.Session, Tried: b.ids[:1]}, ok), "b")
+	b.ends(0, 30*time.Minute)
+	b.want("stays", b.use(mine, ok, ok), "bb")
+	b.want("who is new", b.use(pool.Query{Session: id.New[id.Session]()}, ok), "a")
+
+	// A quota of minutes is always about to end: that says nothing.
+	b = newPicker(t, 2, with(pool.Hybrid))
+	b.ends(1, 40*time.Second)
+	b.after(time.Second)
+	b.want("who was not used", b.use(none, ok), "a")
+}
+
+// Where nobody says when a quota ends, and in other strategies, nothing is different.
+func TestLapsesElsewhere(t *testing.T) {
+	t.Parallel()
+	for _, s := range []pool.Strategy{pool.Sticky, pool.RoundRobin} {
+		with, without := newPicker(t, 3, with(s)), newPicker(t, 3, with(s))
+		for n := range 3 {
+			with.ends(n, time.Duration(3-n)*time.Hour)
+			without.ends(n, 0)
+		}
+		with.after(150 * time.Minute)
+		without.after(150 * time.Minute)
+		with.want(string(s), with.use(none, ok, ok, limited, ok, ok), without.use(none, ok, ok, limited, ok, ok))
+	}
+}

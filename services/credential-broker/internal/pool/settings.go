@@ -1,0 +1,113 @@
+package pool
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+)
+
+// Settings are the rules of one pool. The JSON is what operators see and set.
+type Settings struct {
+	Strategy Strategy `json:"strategy"`
+	// The token bucket of each account.
+	MaxTokens             float64 `json:"max_tokens"`
+	RegenerationPerMinute float64 `json:"regeneration_rate_per_minute"`
+	InitialTokens         float64 `json:"initial_tokens"`
+	// Health goes from 0 to 100.
+	MinUsable       float64 `json:"min_usable"`
+	Success         float64 `json:"health_success"`
+	RateLimit       float64 `json:"health_rate_limit"`
+	Failure         float64 `json:"health_failure"`
+	RecoveryPerHour float64 `json:"health_recovery_per_hour"`
+	// Stickiness is on top of the current account's score; another account has to be
+	// better by SwitchThreshold.
+	Stickiness      float64 `json:"stickiness"`
+	SwitchThreshold float64 `json:"switch_threshold"`
+	// FloorSeconds is how long the last usable account is parked where the provider
+	// does not say.
+	FloorSeconds float64 `json:"floor_seconds"`
+}
+
+// Defaults are the settings of a pool that has none of its own.
+func Defaults() Settings {
+	return Settings{
+		Strategy: rules[0].Name, MaxTokens: 50, RegenerationPerMinute: 6, InitialTokens: 50,
+		MinUsable: 50, Success: 1, RateLimit: -10, Failure: -20, RecoveryPerHour: 2,
+		Stickiness: 150, SwitchThreshold: 100, FloorSeconds: 5,
+	}
+}
+
+// Validate says what is wrong, and what would be right.
+func (s Settings) Validate() error {
+	var errs []error
+	if s.Strategy.Rule() == nil {
+		errs = append(errs, fmt.Errorf("strategy: %.32q is none: use %s", string(s.Strategy), List(Strategies())))
+	}
+	for _, f := range []struct {
+		name          string
+		v, least, top float64
+	}{
+		{"max_tokens", s.MaxTokens, 1, 1e6},
+		{"regeneration_rate_per_minute", s.RegenerationPerMinute, 0, 1e6},
+		{"initial_tokens", s.InitialTokens, 0, 1e6},
+		{"min_usable", s.MinUsable, 0, maxHealth},
+		{"health_success", s.Success, 0, maxHealth},
+		{"health_rate_limit", s.RateLimit, -maxHealth, 0},
+		{"health_failure", s.Failure, -maxHealth, 0},
+		{"health_recovery_per_hour", s.RecoveryPerHour, 0, 3600 * maxHealth},
+		{"stickiness", s.Stickiness, 0, 1e6},
+		{"switch_threshold", s.SwitchThreshold, 0, 1e6},
+		{"floor_seconds", s.FloorSeconds, 1, 3600},
+	} {
+		if math.IsNaN(f.v) || f.v < f.least || f.v > f.top {
+			errs = append(errs, fmt.Errorf("%s: %v is out of range: use %v to %v", f.name, f.v, f.least, f.top))
+		}
+	}
+	if s.InitialTokens > s.MaxTokens {
+		errs = append(errs, fmt.Errorf("initial_tokens: %v is more than max_tokens, %v", s.InitialTokens, s.MaxTokens))
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Settings) floor() time.Duration {
+	return time.Duration(s.FloorSeconds * float64(time.Second))
+}
+
+// ProbeTime is how long a probe keeps other requests away at most.
+const ProbeTime = 30 * time.Second
+
+// probeWait is when to come again while a probe is out: most answer soon.
+const probeWait = time.Second
+
+// moment is how long it is believed at most that nobody is ready.
+const moment = 100 * time.Millisecond
+
+// ladder is how long an account whose quota is used up is parked, by consecutive
+// failures.
+var ladder = [...]time.Duration{time.Minute, 5 * time.Minute, 30 * time.Minute, 2 * time.Hour}
+
+// Clamp returns what is made of a wait that a provider asks for. The longest are the
+// longest quota windows that are worth waiting for without a look in between.
+func Clamp(r Reason, d time.Duration) time.Duration {
+	switch r {
+	case RateLimited, QuotaExhausted:
+		return max(time.Second, min(d, 6*time.Hour))
+	case AuthFailed, Overloaded:
+		return max(time.Second, min(d, 5*time.Minute))
+	}
+	return 0
+}
+
+// parking is how long an account is parked where the provider does not say.
+func parking(r Reason, step int) time.Duration {
+	switch r {
+	case RateLimited:
+		return 30 * time.Second
+	case AuthFailed:
+		return 5 * time.Second
+	case QuotaExhausted:
+		return ladder[max(0, min(step, len(ladder))-1)]
+	}
+	return 0
+}
