@@ -1,135 +1,74 @@
 package proxy
 
 import (
-	"bytes"
+	"cmp"
 	"encoding/json"
+	"strconv"
 
 	"signalbox.dev/services/credential-broker/internal/scan"
 )
 
-// maxChoices bounds the choices of one answer that are told apart.
-const maxChoices = 256
+const (
+	maxChoices = 256 // of one answer that are told apart
+	maxIndex   = 20  // digits of a choice's index
+)
 
-// maxIndex bounds an index that is remembered, in digits.
-const maxIndex = 20
-
-// choices tells when all choices of a chat answer have finished, where the request may
-// bring more than one. A nil *choices is of a request that cannot: the first to finish is
-// the only one.
+// choices tracks which choices of a chat answer have finished, for a request that asks for
+// more than one. A nil *choices is for a request that asks for one.
 type choices struct {
 	want     int
-	finished map[string]bool // by index, as it is written
-	lost     bool            // there were others than are told apart
+	finished map[string]bool // by index, as written
 }
 
-// newChoices returns nil where a request can have but one choice.
-func newChoices(body []byte) *choices {
-	want := 1
-	if n := topMember(body, "n"); len(n) > 0 {
-		want = leadingNumber(n)
-	}
-	prompt := topMember(body, "prompt")
-	if list := len(prompt) > 0 && prompt[0] == '['; want <= 1 && !list {
+func newChoices(want int) *choices {
+	if want <= 1 {
 		return nil
 	}
-	return &choices{want: min(want*prompts(prompt), maxChoices+1), finished: map[string]bool{}}
+	return &choices{want: want, finished: map[string]bool{}}
 }
 
-// prompts returns how many prompts there are in a list of them, maxChoices+1 at most. One
-// of numbers is a single prompt, of tokens.
-func prompts(list []byte) int {
-	s := scan.New(list)
-	if !s.Array() {
-		return 1
+// see records the choices that finish in a chunk.
+func (c *choices) see(data []byte) {
+	var ch chunk
+	if c == nil || json.Unmarshal(data, &ch) != nil {
+		return
 	}
+	for _, choice := range ch.Choices {
+		index := cmp.Or(string(choice.Index), "0")
+		if choice.FinishReason != "" && len(index) <= maxIndex && len(c.finished) < maxChoices {
+			c.finished[index] = true
+		}
+	}
+}
+
+// whole reports whether as many choices have finished as were asked for.
+func (c *choices) whole() bool { return c == nil || len(c.finished) >= c.want }
+
+// wantedChoices returns how many choices a request asks for, at most maxChoices+1: n for
+// each prompt.
+func wantedChoices(n, prompt []byte) int {
+	each, err := strconv.Atoi(string(n))
+	if err != nil {
+		each = 1
+	}
+	return min(max(min(each, maxChoices+1), 1)*prompts(prompt), maxChoices+1)
+}
+
+// prompts returns the number of prompts in a list, at most maxChoices+1. A list of numbers
+// is a single prompt of tokens.
+func prompts(list []byte) int {
 	n := 0
-	for n <= maxChoices && s.Element() {
+	s := scan.New(list)
+	for range s.Elements() {
 		if k := s.Kind(); k != '"' && k != '[' {
 			return 1
 		}
-		s.Skip()
-		n++
+		if n++; n > maxChoices {
+			return n
+		}
 	}
 	if s.Bad() {
 		return 1
 	}
 	return max(n, 1)
-}
-
-// topMember returns what follows the name and the colon of a member of the outermost
-// object; nothing where there is none.
-func topMember(body []byte, name string) []byte {
-	if !bytes.Contains(body, []byte(`"`+name+`"`)) { // as mostly: most bodies are long
-		return nil
-	}
-	rest := bytes.TrimLeft(behindTop(body, name), " \t\r\n")
-	if len(rest) == 0 || rest[0] != ':' {
-		return nil
-	}
-	return bytes.TrimLeft(rest[1:], " \t\r\n")
-}
-
-// leadingNumber returns the number that a text begins with, maxChoices+1 at most, and 1 for
-// none.
-func leadingNumber(text []byte) int {
-	n, digits := 0, 0
-	for _, c := range text {
-		if c < '0' || c > '9' {
-			break
-		}
-		n, digits = min(10*n+int(c-'0'), maxChoices+1), digits+1
-	}
-	if digits == 0 {
-		return 1
-	}
-	return n
-}
-
-// see notes what a chunk says.
-func (c *choices) see(chunk []byte) {
-	if c == nil || !json.Valid(chunk) {
-		return
-	}
-	for name, value := range members(chunk) {
-		if string(name) != "choices" {
-			continue
-		}
-		for choice := range elements(value) {
-			c.note(choice)
-		}
-	}
-}
-
-func (c *choices) note(choice []byte) {
-	if choice[0] != '{' {
-		return
-	}
-	index, finished := "0", false
-	for name, value := range members(choice) {
-		switch string(name) {
-		case "index":
-			index = string(value)
-		case "finish_reason":
-			finished = isSet(value)
-		}
-	}
-	if _, known := c.finished[index]; !known && (len(c.finished) >= maxChoices || len(index) > maxIndex) {
-		c.lost = true
-		return
-	}
-	c.finished[index] = c.finished[index] || finished
-}
-
-// whole reports whether as many choices as were asked for have come, and all have
-// finished.
-func (c *choices) whole() bool {
-	if c == nil {
-		return true
-	}
-	for _, finished := range c.finished {
-		if !finished {
-			return false
-		}
-	}
-	return !c.lost && len(c.finished) >= c.want
 }

@@ -51,7 +51,7 @@ func (x *exchange) putBody(req *http.Request) {
 	open := func() (io.ReadCloser, error) {
 		b := &sending{Reader: bytes.NewReader(body)}
 		if len(edits) > 0 {
-			b.Reader = edits.Body(body)
+			b.Reader = edits.Reader(body)
 		}
 		x.sent = &b.closed
 		return b, nil
@@ -127,10 +127,7 @@ func (a *answer) edited(body []byte, edits transform.Edits) (*answer, *refusal) 
 	if len(edits) == 0 {
 		return a, nil
 	}
-	var err error
-	if a.head, err = io.ReadAll(edits.Body(body)); err != nil {
-		return a.fail(a.x.upstreamFailed(a.ctx, err), pool.Service) // cannot happen: it is in memory
-	}
+	a.head = edits.Apply(body)
 	if a.res.Header.Get("Content-Length") != "" {
 		a.res.Header.Set("Content-Length", strconv.Itoa(len(a.head)))
 	}
@@ -203,6 +200,6 @@ func (c *counter) done() {
 // known reports whether an answer was there before, and counted: the path asks for it by
 // its id.
 func (c *counter) known(kept []byte) bool {
-	id := topString(kept, "id")
+	id := scan.TopString(kept, "id")
 	return c.a.route.Stream == nil && len(id) > 0 && strings.Contains(c.a.x.path+"/", "/"+string(id)+"/")
 }

@@ -5,10 +5,11 @@ import (
 	"encoding/json"
 
 	"signalbox.dev/services/credential-broker/internal/profile"
+	"signalbox.dev/services/credential-broker/internal/scan"
 )
 
-// verdict is what one event means for the stream. The zero verdict is an event
-// that says nothing yet: a comment, a ping, a preamble.
+// verdict is what one event means for the stream. The zero verdict is an event that says
+// nothing yet: a comment, a ping, a preamble.
 type verdict uint8
 
 const (
@@ -16,11 +17,12 @@ const (
 	failure            // the provider reports an error
 	finished           // a clean end may follow
 	terminal           // the answer is whole
+
+	end = meaningful | finished | terminal
 )
 
-// judge returns what an event means. Before the gate has opened, early is true
-// and chat chunks are looked at more closely. Without rules every event means
-// something and no end is asked for.
+// judge returns what an event means. Before the gate has opened (early), chat chunks are
+// examined for content. Without rules every event is meaningful and may be the last.
 func judge(rules *profile.Stream, ev event, early bool) verdict {
 	switch {
 	case !ev.hasData:
@@ -36,10 +38,7 @@ func judge(rules *profile.Stream, ev event, early bool) verdict {
 }
 
 func judgeTyped(rules *profile.Stream, ev event) verdict {
-	name := ev.name
-	if len(name) == 0 {
-		name = topString(ev.data, "type")
-	}
+	name := ev.typeName()
 	v := meaningful
 	if contains(rules.Preamble, name) {
 		v = 0
@@ -53,8 +52,16 @@ func judgeTyped(rules *profile.Stream, ev event) verdict {
 	return v
 }
 
+// typeName returns the name of a typed event: the event line's, else the data's "type".
+func (e *event) typeName() []byte {
+	if len(e.name) > 0 {
+		return e.name
+	}
+	return scan.TopString(e.data, "type")
+}
+
 func contains(list []string, name []byte) bool {
-	for _, s := range list { //nolint:modernize // slices.Contains would make a string of every long name
+	for _, s := range list { //nolint:modernize // slices.Contains would allocate a string for a long name
 		if s == string(name) {
 			return true
 		}
@@ -62,118 +69,87 @@ func contains(list []string, name []byte) bool {
 	return false
 }
 
-// judgeChunk reads a chat completion chunk. What does not parse is meaningful:
-// the reader on the other side shall see it.
+// chunk is what the proxy reads of a chat completion chunk.
+type chunk struct {
+	Error   json.RawMessage `json:"error"`
+	Choices []struct {
+		Index        json.RawMessage            `json:"index"`
+		Delta        map[string]json.RawMessage `json:"delta"`
+		Text         string                     `json:"text"`
+		FinishReason string                     `json:"finish_reason"` // some providers write "" before the end
+	} `json:"choices"`
+}
+
+// judgeChunk reads a chat completion chunk. Anything else is meaningful: the caller has to
+// see it.
 func judgeChunk(data []byte) verdict {
 	if isDone(data) {
-		return meaningful | terminal | finished
+		return end
 	}
-	if !json.Valid(data) {
-		return meaningful
-	}
-	if top := data[space(data, 0)]; top != '{' && top != 'n' {
+	var c chunk
+	if json.Unmarshal(data, &c) != nil {
 		return meaningful
 	}
 	var v verdict
-	for name, value := range members(data) {
-		switch string(name) {
-		case "error":
-			if isSet(value) {
-				v |= meaningful | failure
-			}
-		case "choices":
-			if value[0] != '[' && !isNull(value) {
-				return meaningful
-			}
-			for choice := range elements(value) {
-				c, ok := judgeChoice(choice)
-				if !ok {
-					return meaningful
-				}
-				v |= c
+	if len(c.Error) > 0 && !isEmpty(c.Error) {
+		v |= meaningful | failure
+	}
+	for _, choice := range c.Choices {
+		if choice.FinishReason != "" {
+			v |= meaningful | finished
+		}
+		if choice.Text != "" {
+			v |= meaningful
+		}
+		for name, value := range choice.Delta {
+			if name != "role" && !isEmpty(value) {
+				v |= meaningful
 			}
 		}
 	}
 	return v
 }
 
-// judgeChoice reads one choice of a chunk. It is false where that is not what a
-// choice is.
-func judgeChoice(choice []byte) (v verdict, ok bool) {
-	if choice[0] != '{' {
-		return 0, isNull(choice)
-	}
-	for name, value := range members(choice) {
-		kind := byte(0) // that the value must have
-		switch string(name) {
-		case "finish_reason":
-			kind = '"'
-			if isSet(value) { // some write "" until there is one
-				v |= meaningful | finished
-			}
-		case "text":
-			kind = '"'
-			if isSet(value) {
-				v |= meaningful
-			}
-		case "delta":
-			kind = '{'
-			for name, value := range members(value) {
-				if string(name) != "role" && isSet(value) {
-					v |= meaningful
-				}
-			}
-		}
-		if kind != 0 && value[0] != kind && !isNull(value) {
-			return 0, false
-		}
-	}
-	return v, true
-}
-
-func isNull(value []byte) bool { return string(value) == "null" }
-
-// isSet reports whether a JSON value says anything.
-func isSet(value []byte) bool {
+func isEmpty(value []byte) bool {
 	switch string(value) {
 	case "null", `""`, "[]", "{}":
-		return false
+		return true
 	}
-	return true
+	return false
 }
 
 func isDone(data []byte) bool {
 	return len(data) < 32 && string(bytes.TrimSpace(data)) == "[DONE]"
 }
 
-// skimChunk is judgeChunk after the gate, when only ends and errors matter: it
-// parses only what looks like one. A quote inside a JSON string is written \", so
-// that "finish_reason": in these bytes is a member and never model text.
+// skimChunk is judgeChunk after the gate has opened, when only ends and errors matter: it
+// parses only chunks that may hold one. A quote inside a JSON string is written \", so that
+// the bytes "finish_reason": are a member and never model text.
 func skimChunk(data []byte) verdict {
 	if isDone(data) {
-		return meaningful | terminal | finished
+		return end
 	}
-	if bytes.Contains(data, []byte(`"error"`)) || hasValue(data, []byte(`"finish_reason"`)) {
+	if hasValue(data, []byte(`"error"`)) || hasValue(data, []byte(`"finish_reason"`)) {
 		return judgeChunk(data) | meaningful
 	}
 	return meaningful
 }
 
-// hasValue reports whether a member of that quoted name has another value than null
-// and "".
+// hasValue reports whether a member with that quoted name has a value other than null and
+// "".
 func hasValue(data, name []byte) bool {
 	for {
-		i := bytes.Index(data, name)
-		if i < 0 {
+		_, rest, found := bytes.Cut(data, name)
+		if !found {
 			return false
 		}
-		data = data[i+len(name):]
-		rest := bytes.TrimLeft(data, " \t\r\n")
-		if len(rest) == 0 || rest[0] != ':' {
+		data = rest
+		rest, isName := bytes.CutPrefix(bytes.TrimLeft(rest, " \t\r\n"), []byte(":"))
+		if !isName {
 			continue
 		}
-		rest = bytes.TrimLeft(rest[1:], " \t\r\n")
-		if len(rest) == 0 || rest[0] != 'n' && !bytes.HasPrefix(rest, []byte(`""`)) {
+		rest = bytes.TrimLeft(rest, " \t\r\n")
+		if !bytes.HasPrefix(rest, []byte("null")) && !bytes.HasPrefix(rest, []byte(`""`)) {
 			return true
 		}
 	}

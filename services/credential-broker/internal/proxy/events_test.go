@@ -19,7 +19,6 @@ func TestJudge(t *testing.T) {
 		return p.Route(path).Stream
 	}
 	messages, chat, responses := rules("anthropic-api-key", "/v1/messages"), rules("openai", "/chat/completions"), rules("openai", "/responses")
-	const end = meaningful | terminal | finished
 	tests := []struct {
 		name        string
 		rules       *profile.Stream
@@ -78,102 +77,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// On JSON objects topString agrees with encoding/json wherever the string is
-// written plainly, and it never fails on anything else.
-func FuzzTopString(f *testing.F) {
-	for _, s := range []string{`{"type":"a"}`, `{"x":{"type":"b"},"type":"a"}`, `{"x":"type","type" : "a"}`, `{"x":["type","b"],"type":1}`, `["type","a"]`, `{"a\"b":"\\","type":"a`, `{"type`} {
-		f.Add([]byte(s))
-	}
-	f.Fuzz(func(t *testing.T, data []byte) {
-		got := topString(data, "type")
-		if !json.Valid(data) {
-			return
-		}
-		var obj map[string]json.RawMessage
-		if json.Unmarshal(data, &obj) != nil || bytes.Count(data, []byte("type")) != 1 {
-			return
-		}
-		var want string
-		if json.Unmarshal(obj["type"], &want) != nil || bytes.ContainsRune(obj["type"], '\\') || string(obj["type"]) != `"`+want+`"` {
-			return
-		}
-		if string(got) != want {
-			t.Fatalf("topString(%q) = %q, want %q", data, got, want)
-		}
-	})
-}
-
-// judgeChunk makes of a chunk what encoding/json would.
-func FuzzJudgeChunk(f *testing.F) {
-	for _, s := range []string{
-		`{"choices":[{"delta":{"role":"assistant","content":""},"finish_reason":null}]}`, ` { "error" : { } , "choices" : null } `, `{"choices":[null,{"text":"a"},{"text":1}]}`,
-		`{"choices":[{"delta":{"a":[1,{"b":"]}\\"}],"role":"x"}, "finish_reason":"stop"}],"n":-1.5e3}`, `{"choices":{}}`, `[]`, `"a"`, `{"choices":[{"delta":[]}]}`, `{"choices":[]}{}`,
-	} {
-		f.Add([]byte(s))
-	}
-	f.Fuzz(func(t *testing.T, data []byte) {
-		if caseVariant(data) || bytes.Contains(data, []byte(`\u`)) || json.Valid(data) && repeats(data) {
-			return // encoding/json takes more spellings of a name than anybody uses, and the last of two
-		}
-		if got, want := judgeChunk(data), decodedChunk(data); got != want {
-			t.Fatalf("judgeChunk(%q) = %04b, want %04b", data, got, want)
-		}
-	})
-}
-
-// repeats reports whether an object has two members of one name.
-func repeats(data []byte) bool {
-	seen := map[string]bool{}
-	for name, value := range members(data) {
-		if seen[string(name)] || repeats(value) {
-			return true
-		}
-		seen[string(name)] = true
-	}
-	for value := range elements(data) {
-		if repeats(value) {
-			return true
-		}
-	}
-	return false
-}
-
-func decodedChunk(data []byte) verdict {
-	if isDone(data) {
-		return meaningful | terminal | finished
-	}
-	var c struct {
-		Error   json.RawMessage `json:"error"`
-		Choices []struct {
-			Delta        map[string]json.RawMessage `json:"delta"`
-			Text         string                     `json:"text"`
-			FinishReason *string                    `json:"finish_reason"`
-		} `json:"choices"`
-	}
-	if json.Unmarshal(data, &c) != nil {
-		return meaningful
-	}
-	var v verdict
-	if len(c.Error) > 0 && isSet(c.Error) {
-		v |= meaningful | failure
-	}
-	for _, choice := range c.Choices {
-		if choice.FinishReason != nil && *choice.FinishReason != "" {
-			v |= meaningful | finished
-		}
-		if choice.Text != "" {
-			v |= meaningful
-		}
-		for name, raw := range choice.Delta {
-			if name != "role" && isSet(raw) {
-				v |= meaningful
-			}
-		}
-	}
-	return v
-}
-
-// What the cheap look finds, the thorough one finds.
+// skimChunk finds the same ends and errors as judgeChunk.
 func FuzzSkimChunk(f *testing.F) {
 	f.Add([]byte(`{"choices":[{"delta":{},"finish_reason":"stop"}]}`))
 	f.Add([]byte(`{"error":{"message":"m"}}`))
@@ -182,7 +86,7 @@ func FuzzSkimChunk(f *testing.F) {
 		const ends = failure | finished | terminal
 		if early, late := judgeChunk(data), skimChunk(data); early&ends != late&ends {
 			if bytes.Contains(data, []byte(`\u`)) || !json.Valid(data) {
-				return // a member's name spelled with escapes is nobody's
+				return // no provider escapes a member's name
 			}
 			var c map[string]json.RawMessage
 			if json.Unmarshal(data, &c) != nil || caseVariant(data) {

@@ -63,6 +63,7 @@ type exchange struct {
 	share    *share       // the workspace's, in which the request is counted; nil: in none
 	sent     *atomic.Bool // the body was written, or given up, as last sent; nil: there is none
 	stream   bool         // the request asks for one
+	choices  int          // of a chat, that the request asks for
 
 	edited edited      // for the account's profile
 	tally  usage.Tally // of this attempt
@@ -221,10 +222,7 @@ func (x *exchange) admit() *refusal {
 	start := time.Now()
 	r = x.readBody()
 	x.reading = time.Since(start)
-	x.stream = wantsStream(x.body)
-	if model := topString(x.body, "model"); len(model) <= maxModel {
-		x.model = string(model)
-	}
+	x.readAsked()
 	return r
 }
 

@@ -1,8 +1,6 @@
 package proxy
 
 import (
-	"bytes"
-	"encoding/json"
 	"net/http"
 	"net/url"
 	"slices"
@@ -115,30 +113,23 @@ func (a *answer) relink() (*answer, *refusal) {
 	return a.edited(body, a.places().edits(body, a.route.URLs))
 }
 
-// edits leads the URLs in members of an object through the proxy, or of the objects in its
-// list "data".
+// edits rewrites the URLs in members of an object, or of the objects in its list "data".
 func (p *places) edits(body []byte, members []string) (edits transform.Edits) {
 	s := scan.New(body)
-	var object func(lists bool)
-	object = func(lists bool) {
-		if !s.Object() {
-			s.Skip()
-			return
-		}
-		for name, ok := s.Member(); ok; name, ok = s.Member() {
+	var object func(list bool)
+	object = func(list bool) {
+		for name := range s.Members() {
 			switch {
-			case lists && s.Is(name, "data") && s.Array():
-				for s.Element() {
+			case list && s.Is(name, "data"):
+				for range s.Elements() {
 					object(false)
 				}
 			case s.Kind() == '"' && slices.ContainsFunc(members, func(m string) bool { return s.Is(name, m) }):
 				at, _ := s.String()
 				text := string(scan.Text(s.Bytes(at)))
 				if to, ok := p.through(text); ok && strings.Contains(text, "://") {
-					edits = append(edits, transform.Edit{At: at.From, Remove: at.To - at.From, Insert: inQuotes(to)})
+					edits = append(edits, transform.Edit{At: at.From, Remove: at.To - at.From, Insert: transform.Quote(to)})
 				}
-			default:
-				s.Skip()
 			}
 		}
 	}
@@ -147,15 +138,6 @@ func (p *places) edits(body []byte, members []string) (edits transform.Edits) {
 		return nil
 	}
 	return edits
-}
-
-// inQuotes returns a text as it stands between the quotes of JSON.
-func inQuotes(text string) []byte {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	_ = enc.Encode(text) // a string always encodes
-	return b.Bytes()[1 : b.Len()-len("\"\n")]
 }
 
 // redirected refuses an answer that sends the caller to where the proxy does not lead: it

@@ -49,7 +49,7 @@ func newRelay(a *answer) *relay {
 	b := a.x.p.buffers.Get().(*[]byte)
 	r := &relay{a: a, rules: a.route.Stream, answers: a.x.edited.answers, src: a.res.Body, pooled: b, frames: frames{buf: *b}, since: time.Now()}
 	if r.rules != nil && r.rules.Events == profile.Chat {
-		r.choices = newChoices(a.x.body)
+		r.choices = newChoices(a.x.choices)
 	}
 	return r
 }
@@ -170,7 +170,9 @@ func (r *relay) took(n int) {
 // nothing is tried again and the account's own counts all the same.
 func (r *relay) judge(ev event, early bool) verdict {
 	v := judge(r.rules, ev, early)
-	r.choices.see(ev.data)
+	if v&finished != 0 {
+		r.choices.see(ev.data)
+	}
 	if v&failure == 0 {
 		return v
 	}
@@ -269,11 +271,7 @@ func (r *relay) count(ev event) {
 		}
 		return
 	}
-	name := ev.name
-	if len(name) == 0 && len(r.rules.Usage) > 0 {
-		name = topString(ev.data, "type")
-	}
-	if contains(r.rules.Usage, name) {
+	if len(r.rules.Usage) > 0 && contains(r.rules.Usage, ev.typeName()) {
 		x.tally.Read(ev.data)
 	}
 }
@@ -336,10 +334,7 @@ func (r *relay) showPlain(body []byte) error {
 		x.tally.Read(body)
 	}
 	if r.answers != nil {
-		var err error
-		if body, err = io.ReadAll(r.answers.Whole(body).Body(body)); err != nil {
-			return err // cannot happen: it is in memory
-		}
+		body = r.answers.Whole(body).Apply(body)
 	}
 	return x.write(body)
 }

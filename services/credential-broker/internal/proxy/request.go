@@ -18,6 +18,7 @@ import (
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/services/credential-broker/internal/dialect"
 	"signalbox.dev/services/credential-broker/internal/pool"
+	"signalbox.dev/services/credential-broker/internal/scan"
 )
 
 // refusal is an error of our own for the caller.
@@ -207,8 +208,26 @@ func query(raw, token string) string {
 	return strings.Join(keep, "&")
 }
 
-// wantsStream reports whether a request asks for an event stream.
-func wantsStream(body []byte) bool { return bytes.HasPrefix(topMember(body, "stream"), []byte("true")) }
+// readAsked reads the members of the body that the proxy itself acts on.
+func (x *exchange) readAsked() {
+	var n, prompt []byte
+	s := scan.New(x.body)
+	for name := range s.Members() {
+		switch string(s.Bytes(name)) {
+		case "model":
+			if p, ok := s.String(); ok && p.To-p.From <= maxModel {
+				x.model = string(s.Bytes(p))
+			}
+		case "stream":
+			x.stream = string(s.Value()) == "true"
+		case "n":
+			n = s.Value()
+		case "prompt":
+			prompt = s.Value()
+		}
+	}
+	x.choices = wantedChoices(n, prompt)
+}
 
 const (
 	bodyQueue = 10 * time.Second // waiting for room among the bodies in flight

@@ -1,6 +1,7 @@
 package scan_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -11,29 +12,29 @@ import (
 	"signalbox.dev/services/credential-broker/internal/scan"
 )
 
-// walk enters everything and returns what it met, one word for each.
+// walk enters everything and returns one word for each thing it finds.
 func walk(s *scan.Scanner, out []string, depth int) []string {
 	if depth > 50 {
 		return append(out, "deep "+string(s.Bytes(s.Skip())))
 	}
-	switch {
-	case s.Object():
+	switch s.Kind() {
+	case '{':
 		out = append(out, "{")
-		for name, ok := s.Member(); ok; name, ok = s.Member() {
+		for name := range s.Members() {
 			out = walk(s, append(out, string(s.Bytes(name))+":"), depth+1)
 		}
 		return append(out, "}")
-	case s.Array():
+	case '[':
 		out = append(out, "[")
-		for s.Element() {
+		for range s.Elements() {
 			out = walk(s, out, depth+1)
 		}
 		return append(out, "]")
-	case s.Kind() == '"':
+	case '"':
 		p, _ := s.String()
 		return append(out, `"`+string(s.Bytes(p))+`"`)
 	}
-	return append(out, string(s.Bytes(s.Skip())))
+	return append(out, string(s.Value()))
 }
 
 func TestWalk(t *testing.T) {
@@ -73,15 +74,24 @@ func TestWalk(t *testing.T) {
 func TestSkip(t *testing.T) {
 	t.Parallel()
 	deep := strings.Repeat(`[{"a":`, 1_000_000) + "1" + strings.Repeat("}]", 1_000_000)
-	s := scan.New([]byte(` [` + deep + `, "x"]`))
-	if !s.Array() || !s.Element() {
-		t.Fatal("no element")
+	s := scan.New([]byte(` [` + deep + `, "x", ` + deep + `]`))
+	for i := range s.Elements() {
+		switch i {
+		case 0:
+			if p := s.Skip(); string(s.Bytes(p)) != deep {
+				t.Errorf("Skip went past %d bytes, want %d", p.To-p.From, len(deep))
+			}
+		case 1:
+			if got := string(s.Value()); got != `"x"` {
+				t.Errorf("the element behind it is %.20q", got)
+			}
+		case 2: // the loop skips what its body leaves
+		default:
+			t.Fatal("there is a fourth element")
+		}
 	}
-	if p := s.Skip(); string(s.Bytes(p)) != deep {
-		t.Errorf("Skip went past %d bytes, want %d", p.To-p.From, len(deep))
-	}
-	if !s.Element() || string(s.Bytes(s.Skip())) != `"x"` || s.Element() || s.Rest() || s.Bad() {
-		t.Errorf("the element behind it was not found, bad %v", s.Bad())
+	if s.Rest() || s.Bad() {
+		t.Errorf("rest %v, bad %v", s.Rest(), s.Bad())
 	}
 }
 
@@ -89,10 +99,10 @@ func TestIs(t *testing.T) {
 	t.Parallel()
 	for raw, want := range map[string]bool{`name`: true, `n\u0061me`: true, `\u006e\u0061\u006d\u0065`: true, `nam`: false, `n\u0062me`: false, `name\u0000`: false} {
 		s := scan.New([]byte(`{"` + raw + `":1}`))
-		s.Object()
-		p, _ := s.Member()
-		if got := s.Is(p, "name"); got != want {
-			t.Errorf("Is(%s, name) = %v, want %v", raw, got, want)
+		for p := range s.Members() {
+			if got := s.Is(p, "name"); got != want {
+				t.Errorf("Is(%s, name) = %v, want %v", raw, got, want)
+			}
 		}
 	}
 	if got := string(scan.Text([]byte(`a\n\"\ud83d\ude00`))); got != "a\n\"😀" {
@@ -100,8 +110,8 @@ func TestIs(t *testing.T) {
 	}
 }
 
-// Valid JSON is never bad, and every value is found where encoding/json finds it; other
-// text does no harm.
+// Valid JSON is never bad, and every value is found where encoding/json finds it; any other
+// text is harmless.
 func FuzzScan(f *testing.F) {
 	for _, s := range []string{`{"a":[1,"b\"",{"c":null}],"d":{}}`, `[[],{}]`, `"\\"`, ` 1 `, `{"a":`, `[1,]`, `}`, `{"a":1}]`} {
 		f.Add([]byte(s))
@@ -116,7 +126,7 @@ func FuzzScan(f *testing.F) {
 			t.Fatalf("%q: bad %v", in, s.Bad())
 		}
 		if !utf8.Valid(in) {
-			return // encoding/json mends names, and we keep what is there
+			return // encoding/json replaces invalid bytes in names, which stay here
 		}
 		whole := scan.New(in)
 		if got := strings.TrimSpace(string(in)); string(whole.Bytes(whole.Skip())) != strings.Trim(string(in), " \t\r\n") {
@@ -127,10 +137,9 @@ func FuzzScan(f *testing.F) {
 			return
 		}
 		again := scan.New(in)
-		again.Object()
 		last := map[string]string{}
-		for name, ok := again.Member(); ok; name, ok = again.Member() {
-			last[string(scan.Text(again.Bytes(name)))] = string(again.Bytes(again.Skip()))
+		for name := range again.Members() {
+			last[string(scan.Text(again.Bytes(name)))] = string(again.Value())
 		}
 		want := map[string]string{}
 		for k, v := range members {
@@ -138,6 +147,31 @@ func FuzzScan(f *testing.F) {
 		}
 		if diff := cmp.Diff(want, last); diff != "" {
 			t.Fatalf("members of %q (-want +got), walked %v:\n%s", in, words, diff)
+		}
+	})
+}
+
+// On JSON objects TopString agrees with encoding/json if the string has no escapes, and it
+// never fails on anything else.
+func FuzzTopString(f *testing.F) {
+	for _, s := range []string{`{"type":"a"}`, `{"x":{"type":"b"},"type":"a"}`, `{"x":"type","type" : "a"}`, `{"x":["type","b"],"type":1}`, `["type","a"]`, `{"a\"b":"\\","type":"a`, `{"type`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		got := scan.TopString(data, "type")
+		if !json.Valid(data) {
+			return
+		}
+		var obj map[string]json.RawMessage
+		if json.Unmarshal(data, &obj) != nil || bytes.Count(data, []byte("type")) != 1 {
+			return
+		}
+		var want string
+		if json.Unmarshal(obj["type"], &want) != nil || bytes.ContainsRune(obj["type"], '\\') || string(obj["type"]) != `"`+want+`"` {
+			return
+		}
+		if string(got) != want {
+			t.Fatalf("TopString(%q) = %q, want %q", data, got, want)
 		}
 	})
 }

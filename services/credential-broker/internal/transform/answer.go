@@ -2,38 +2,28 @@ package transform
 
 import "signalbox.dev/services/credential-broker/internal/scan"
 
-// Answers takes the prefix off the names of tools in the answers to one request.
+// Answers removes the prefix from tool names in the answers to one request.
 type Answers struct {
 	prefix []byte
 	keep   names // of the provider's own tools
 }
 
-// ToolStart is the name of the events that begin a block, the only ones in which a
-// tool's name stands.
+// ToolStart is the name of the events that begin a block: no other event names a tool.
 const ToolStart = "content_block_start"
 
-// Event adds to cuts what is to be taken out of the data of an event, in the order of
-// the places: nothing, most of the time. It does not allocate where cuts has room. Data
-// that was cut short is edited as far as it goes.
+// Event appends to cuts the places to remove from the data of an event, in order: mostly
+// none. It does not allocate if cuts has room. Truncated data is edited as far as it goes.
 func (a *Answers) Event(data []byte, cuts []scan.Span) []scan.Span {
 	s := scan.New(data)
-	if !s.Object() {
-		return cuts
-	}
 	before := len(cuts)
 	starts, tool := false, false
-	for name, ok := s.Member(); ok; name, ok = s.Member() {
+	for name := range s.Members() {
 		switch {
 		case s.Is(name, "type"):
-			if p, ok := s.String(); ok {
-				starts = s.Is(p, ToolStart)
-				continue
-			}
-			s.Skip()
+			p, _ := s.String()
+			starts = s.Is(p, ToolStart)
 		case s.Is(name, "content_block"):
-			cuts, tool = named(&s, "tool_use", cuts[:before])
-		default:
-			s.Skip()
+			cuts, tool = toolNames(&s, "tool_use", cuts[:before])
 		}
 	}
 	if !starts || !tool {
@@ -42,23 +32,17 @@ func (a *Answers) Event(data []byte, cuts []scan.Span) []scan.Span {
 	return a.prefixes(data, cuts, before)
 }
 
-// Whole does the same for the body of an answer that is not streamed.
+// Whole returns the edits for the body of an answer that is not streamed.
 func (a *Answers) Whole(body []byte) Edits {
 	s := scan.New(body)
-	if !s.Object() {
-		return nil
-	}
 	var cuts []scan.Span
-	for name, ok := s.Member(); ok; name, ok = s.Member() {
-		if !s.Is(name, "content") || !s.Array() {
-			s.Skip()
+	for name := range s.Members() {
+		if !s.Is(name, "content") {
 			continue
 		}
-		for s.Element() {
-			before := len(cuts)
-			var tool bool
-			if cuts, tool = named(&s, "tool_use", cuts); !tool {
-				cuts = cuts[:before]
+		for range s.Elements() {
+			if found, tool := toolNames(&s, "tool_use", cuts); tool {
+				cuts = found
 			}
 		}
 	}
@@ -72,38 +56,35 @@ func (a *Answers) Whole(body []byte) Edits {
 	return edits
 }
 
-// prefixes makes of the names in cuts[from:] the places of their prefixes. Names
-// without one are left out.
+// prefixes replaces the names in cuts[from:] by the places of their prefixes, and drops
+// names that have none.
 func (a *Answers) prefixes(data []byte, cuts []scan.Span, from int) []scan.Span {
 	out := cuts[:from]
 	for _, name := range cuts[from:] {
 		raw := data[name.From:name.To]
-		n := a.length(raw)
-		if n == 0 || a.keep.has(raw) {
-			continue
+		if n := a.prefixLen(raw); n > 0 && !a.keep.has(raw) {
+			out = append(out, scan.Span{From: name.From, To: name.From + n})
 		}
-		out = append(out, scan.Span{From: name.From, To: name.From + n})
 	}
 	return out
 }
 
-// length returns how many bytes of a raw name the prefix takes, 0 where the name does
-// not begin with it.
-func (a *Answers) length(raw []byte) int {
+// prefixLen returns how many bytes of a raw name the prefix takes, 0 if the name does not
+// begin with it.
+func (a *Answers) prefixLen(raw []byte) int {
 	i := 0
 	for _, c := range a.prefix {
-		switch {
-		case i < len(raw) && raw[i] == c:
-			i++
-		case i < len(raw) && raw[i] == '\\':
-			r, size := unescape(raw[i:])
-			if r != rune(c) {
-				return 0
-			}
-			i += size
-		default:
+		if i == len(raw) {
 			return 0
 		}
+		r, size := rune(raw[i]), 1
+		if r == '\\' {
+			r, size = unescape(raw[i:])
+		}
+		if r != rune(c) {
+			return 0
+		}
+		i += size
 	}
 	return i
 }

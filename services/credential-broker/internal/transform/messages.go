@@ -3,16 +3,17 @@ package transform
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 
 	"signalbox.dev/services/credential-broker/internal/scan"
 )
 
-// Rules are what is changed. The zero Rules change nothing.
+// Rules say what to change. The zero Rules change nothing.
 type Rules struct {
 	// ToolPrefix is put before the names of custom tools: letters, digits, - and _.
 	ToolPrefix string
 	// System are texts that become the first blocks of the system prompt. Those that the
-	// caller's own begins with are not put there again.
+	// caller's own begins with are not added again.
 	System []string
 	// Words are replaced in the caller's own system prompt.
 	Words []Word
@@ -22,11 +23,11 @@ type Rules struct {
 type Messages struct {
 	prefix []byte
 	texts  []string
-	system []byte // text blocks of them, with commas between them
+	system []byte // the texts as comma-separated text blocks
 	words  []word
 }
 
-// NewMessages returns what the rules make, nil if they change nothing.
+// NewMessages returns nil if the rules change nothing.
 func NewMessages(r Rules) *Messages {
 	if r.ToolPrefix == "" && len(r.System) == 0 && len(r.Words) == 0 {
 		return nil
@@ -38,29 +39,29 @@ func NewMessages(r Rules) *Messages {
 	return m
 }
 
-// blocks returns text blocks with commas between them.
+// blocks returns comma-separated text blocks.
 func blocks(texts []string) []byte {
 	var out []byte
 	for i, text := range texts {
 		if i > 0 {
 			out = append(out, ',')
 		}
-		out = append(append(append(out, `{"type":"text","text":`...), quote(text)...), '}')
+		out = fmt.Appendf(out, `{"type":"text","text":"%s"}`, Quote(text))
 	}
 	return out
 }
 
-// quote returns a text as a JSON string.
-func quote(text string) []byte {
+// Quote returns a text as it is written between the quotes of a JSON string.
+func Quote(text string) []byte {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	_ = enc.Encode(text) // a string always encodes
-	return bytes.TrimRight(b.Bytes(), "\n")
+	return b.Bytes()[1 : b.Len()-len("\"\n")]
 }
 
-// Request returns the edits that a request needs, and the Answers that go with it. The
-// only error is ErrTooMany.
+// Request returns the edits that a request needs, and the Answers that go with it; nil if
+// answers stay as they are. The only error is ErrTooMany.
 func (m *Messages) Request(body []byte) (Edits, *Answers, error) {
 	w := walk{m: m, s: scan.New(body), body: body}
 	if err := w.request(); err != nil {
@@ -72,10 +73,10 @@ func (m *Messages) Request(body []byte) (Edits, *Answers, error) {
 	return w.edits, &Answers{prefix: m.prefix, keep: w.keep}, nil
 }
 
-// names is a set of tools' names, nil for none.
+// names is a set of tool names; nil is empty.
 type names map[string]struct{}
 
-// add adds a name as it stands between its quotes.
+// add adds a name as it is written between its quotes.
 func (n *names) add(raw []byte) {
 	if *n == nil {
 		*n = names{}
@@ -91,8 +92,8 @@ func (n names) has(raw []byte) bool {
 	return ok
 }
 
-// walk goes once through a request. What is to be done about a name of the history
-// depends on the tools, which may stand behind it, so that names are only noted.
+// walk goes through a request once. Whether a name in the history is prefixed depends on
+// the tools, which may follow it, so that names are only collected.
 type walk struct {
 	m    *Messages
 	s    scan.Scanner
@@ -102,35 +103,31 @@ type walk struct {
 	own   []scan.Span // names of custom tools
 	used  []scan.Span // names in the history and in tool_choice
 	keep  names       // of the provider's tools
-	last  []scan.Span // names of the object that was read last
 	err   error
 }
 
 func (w *walk) request() error {
-	if !w.s.Object() {
+	if w.s.Kind() != '{' {
 		return nil
 	}
-	start := w.s.At()
+	start := w.s.At() + 1
 	system := false
-	for name, ok := w.s.Member(); ok && w.err == nil; name, ok = w.s.Member() {
+	for name := range w.s.Members() {
 		switch {
-		case len(w.m.prefix) > 0 && w.s.Is(name, "tools"):
-			w.tools()
-		case len(w.m.prefix) > 0 && w.s.Is(name, "messages"):
-			w.messages()
-		case len(w.m.prefix) > 0 && w.s.Is(name, "tool_choice"):
-			if w.named("tool") {
-				w.used = append(w.used, w.last...)
-			}
 		case w.s.Is(name, "system"):
 			system = true
 			w.system()
-		default:
-			w.s.Skip()
+		case len(w.m.prefix) == 0:
+		case w.s.Is(name, "tools"):
+			w.tools()
+		case w.s.Is(name, "messages"):
+			w.messages()
+		case w.s.Is(name, "tool_choice"):
+			w.use("tool")
 		}
-	}
-	if w.err != nil {
-		return w.err
+		if w.err != nil {
+			return w.err
+		}
 	}
 	if w.s.Bad() || w.s.Rest() {
 		w.edits, w.keep = nil, nil
@@ -139,8 +136,14 @@ func (w *walk) request() error {
 	if !system && len(w.m.system) > 0 {
 		w.insertSystem(start)
 	}
-	w.prefix(w.own, false)
-	w.prefix(w.used, true)
+	for _, name := range w.own {
+		w.edit(name.From, 0, w.m.prefix)
+	}
+	for _, name := range w.used {
+		if !w.keep.has(w.s.Bytes(name)) {
+			w.edit(name.From, 0, w.m.prefix)
+		}
+	}
 	if len(w.edits) > maxEdits {
 		return ErrTooMany
 	}
@@ -148,18 +151,7 @@ func (w *walk) request() error {
 	return nil
 }
 
-// prefix notes an edit for each name, but for the provider's tools where they can be
-// among them.
-func (w *walk) prefix(places []scan.Span, mixed bool) {
-	for _, name := range places {
-		if mixed && w.keep.has(w.s.Bytes(name)) {
-			continue
-		}
-		w.edits = append(w.edits, Edit{At: name.From, Insert: w.m.prefix})
-	}
-}
-
-// full stops the walk when more was noted than can be done.
+// full stops the walk when more was collected than can be edited.
 func (w *walk) full() bool {
 	if w.err == nil && len(w.edits)+len(w.own)+len(w.used)+len(w.keep) > maxEdits {
 		w.err = ErrTooMany
@@ -168,75 +160,63 @@ func (w *walk) full() bool {
 }
 
 func (w *walk) tools() {
-	if !w.s.Array() {
-		w.s.Skip()
-		return
-	}
-	for w.s.Element() && !w.full() {
-		if w.named("custom") {
-			w.own = append(w.own, w.last...)
+	for range w.s.Elements() {
+		if w.full() {
+			return
+		}
+		found, custom := toolNames(&w.s, "custom", nil)
+		if custom {
+			w.own = append(w.own, found...)
 			continue
 		}
-		for _, name := range w.last {
+		for _, name := range found {
 			w.keep.add(w.s.Bytes(name))
 		}
 	}
 }
 
 func (w *walk) messages() {
-	if !w.s.Array() {
-		w.s.Skip()
-		return
-	}
-	for w.s.Element() && !w.full() {
-		if !w.s.Object() {
-			w.s.Skip()
-			continue
-		}
-		for name, ok := w.s.Member(); ok; name, ok = w.s.Member() {
-			if !w.s.Is(name, "content") || !w.s.Array() {
-				w.s.Skip()
+	for range w.s.Elements() {
+		for name := range w.s.Members() {
+			if !w.s.Is(name, "content") {
 				continue
 			}
-			for w.s.Element() && !w.full() {
-				if w.named("tool_use") {
-					w.used = append(w.used, w.last...)
+			for range w.s.Elements() {
+				if w.full() {
+					return
 				}
+				w.use("tool_use")
 			}
+		}
+		if w.full() {
+			return
 		}
 	}
 }
 
-// named reads a value, notes in w.last where the strings of its members "name" are,
-// and reports whether it is an object of that type. A tool without a type is custom.
-func (w *walk) named(typ string) bool {
-	var kind bool
-	w.last, kind = named(&w.s, typ, w.last[:0])
-	return kind
+// use collects the names in the next value if it is an object of that type.
+func (w *walk) use(typ string) {
+	if found, is := toolNames(&w.s, typ, w.used); is {
+		w.used = found
+	}
 }
 
-// named is shared by requests and answers. What a parser makes of a member that is
-// there twice is nobody's promise: of types the last one counts, and of names all.
-func named(s *scan.Scanner, typ string, places []scan.Span) ([]scan.Span, bool) {
-	if !s.Object() {
-		s.Skip()
-		return places, false
-	}
-	is := typ == "custom"
-	for name, ok := s.Member(); ok; name, ok = s.Member() {
+// toolNames reads the next value, appends the places of its members "name" that are
+// strings, and reports whether it is an object of that type. A tool without a type is
+// custom. If a member is there twice, parsers differ: the last type counts, and all names.
+func toolNames(s *scan.Scanner, typ string, places []scan.Span) ([]scan.Span, bool) {
+	is := typ == "custom" && s.Kind() == '{'
+	for name := range s.Members() {
 		switch {
+		case s.Kind() != '"':
 		case s.Is(name, "type"):
-			if p, ok := s.String(); ok {
-				is = s.Is(p, typ)
-				continue
-			}
+			p, _ := s.String()
+			is = s.Is(p, typ)
 		case s.Is(name, "name"):
 			if p, ok := s.String(); ok {
 				places = append(places, p)
-				continue
 			}
 		}
-		s.Skip()
 	}
 	return places, is
 }

@@ -2,7 +2,7 @@ package transform
 
 import "signalbox.dev/services/credential-broker/internal/scan"
 
-// system edits the system prompt, which comes next: a string, an array of blocks, or
+// system edits the system prompt, which is the next value: a string, an array of blocks, or
 // null.
 func (w *walk) system() {
 	first := w.m.system
@@ -13,7 +13,7 @@ func (w *walk) system() {
 		case !ok:
 		case len(first) == 0:
 			w.replaceWords(p)
-		case p.From == p.To || string(scan.Text(w.s.Bytes(p))) == w.m.texts[0]: // the API takes no empty block, and one is enough
+		case p.From == p.To || w.s.Is(p, w.m.texts[0]): // the API refuses empty blocks, and one copy is enough
 			w.edit(p.From-1, p.To-p.From+2, list(first))
 		default:
 			w.edit(p.From-1, 0, join("[", first, `,{"type":"text","text":`))
@@ -21,16 +21,19 @@ func (w *walk) system() {
 			w.edit(p.To+1, 0, []byte("}]"))
 		}
 	case '[':
-		w.s.Array()
-		at, n, same := w.s.At(), 0, 0
-		for ; w.s.Element() && !w.full(); n++ {
-			if n == same && same < len(w.m.texts) && w.says(w.m.texts[same]) {
+		at, n, same := w.s.At()+1, 0, 0
+		for range w.s.Elements() {
+			if w.full() {
+				return
+			}
+			if n == same && same < len(w.m.texts) && w.isBlock(w.m.texts[same]) {
 				same++
 				w.s.Skip()
 				at = w.s.At()
-				continue
+			} else {
+				w.block()
 			}
-			w.block()
+			n++
 		}
 		switch first := blocks(w.m.texts[same:]); {
 		case len(first) == 0:
@@ -46,13 +49,11 @@ func (w *walk) system() {
 		if len(first) > 0 && string(w.s.Bytes(p)) == "null" {
 			w.edit(p.From, p.To-p.From, list(first))
 		}
-	default:
-		w.s.Skip()
 	}
 }
 
-// insertSystem gives a request its system prompt that has none; start is behind the
-// request's opening brace.
+// insertSystem adds a system prompt to a request without one; start is behind the request's
+// opening brace.
 func (w *walk) insertSystem(start int) {
 	comma := ","
 	if s := scan.New(w.body[start:]); s.Kind() == '}' {
@@ -61,38 +62,26 @@ func (w *walk) insertSystem(start int) {
 	w.edit(start, 0, join(`"system":[`, w.m.system, "]"+comma))
 }
 
-// says reports whether the block that comes next is one of this text.
-func (w *walk) says(text string) bool {
+// isBlock reports whether the next value is a block of this text.
+func (w *walk) isBlock(text string) bool {
 	s, found := w.s, false
-	if !s.Object() {
-		return false
-	}
-	for name, ok := s.Member(); ok; name, ok = s.Member() {
+	for name := range s.Members() {
 		if s.Is(name, "text") {
-			p, isString := s.String()
-			if found = isString && s.Is(p, text); isString {
-				continue
-			}
+			p, ok := s.String()
+			found = ok && s.Is(p, text)
 		}
-		s.Skip()
 	}
 	return found
 }
 
 // block replaces words in the text of a block.
 func (w *walk) block() {
-	if !w.s.Object() {
-		w.s.Skip()
-		return
-	}
-	for name, ok := w.s.Member(); ok; name, ok = w.s.Member() {
+	for name := range w.s.Members() {
 		if w.s.Is(name, "text") {
 			if p, ok := w.s.String(); ok {
 				w.replaceWords(p)
-				continue
 			}
 		}
-		w.s.Skip()
 	}
 }
 

@@ -33,7 +33,7 @@ func apply(t testing.TB, r transform.Rules, body string) string {
 
 func read(t testing.TB, edits transform.Edits, body string) string {
 	t.Helper()
-	out, err := io.ReadAll(edits.Body([]byte(body)))
+	out, err := io.ReadAll(edits.Reader([]byte(body)))
 	if err != nil || len(out) != edits.Size(len(body)) {
 		t.Fatalf("Body has %d bytes, %v, Size says %d", len(out), err, edits.Size(len(body)))
 	}
@@ -313,7 +313,7 @@ func TestTooMany(t *testing.T) {
 func TestBody(t *testing.T) {
 	t.Parallel()
 	edits := transform.Edits{{At: 0, Insert: []byte("<")}, {At: 2, Remove: 3, Insert: []byte("-")}, {At: 7, Remove: 1}, {At: 9, Insert: []byte(">")}}
-	if err := iotest.TestReader(edits.Body([]byte("abCDEfgHi")), []byte("<ab-fgi>")); err != nil {
+	if err := iotest.TestReader(edits.Reader([]byte("abCDEfgHi")), []byte("<ab-fgi>")); err != nil {
 		t.Error(err)
 	}
 	if edits.Size(9) != 8 {

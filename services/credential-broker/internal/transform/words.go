@@ -2,6 +2,7 @@ package transform
 
 import (
 	"bytes"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf16"
@@ -10,50 +11,48 @@ import (
 	"signalbox.dev/services/credential-broker/internal/scan"
 )
 
-// Case says in which cases a word is found and what becomes of its case.
+// Case says how a word's case matters, for finding and for replacing it.
 type Case string
 
 // The cases.
 const (
-	Exact Case = "exact" // found as it is written, and replaced by what is written
+	Exact Case = "exact" // found as written, replaced by what is written
 	Any   Case = "any"   // found in any case, replaced by what is written
 	Keep  Case = "keep"  // found in any case; all lower or all upper case stays so
 )
 
 // Word is one substitution. From begins and ends with a letter or a digit and may have
-// anything in between. It is found as a whole word only: beside it stands no letter,
-// digit or underscore. As part of a path or of a dotted name (/etc/name-x, name.json,
-// https://name.dev) it is left as it is.
+// anything in between. Only whole words are replaced: with no letter, digit or underscore
+// beside them, and not inside a path or a dotted name (/etc/name-x, name.json,
+// https://name.dev).
 type Word struct {
-	From, To string
-	Case     Case
+	From string `yaml:"from"`
+	To   string `yaml:"to"`
+	Case Case   `yaml:"case"`
 }
 
 type word struct {
-	from               string
-	to, toLower, upper []byte // as they stand between the quotes of a JSON string
-	kind               Case
+	Word
+	to, toLower, toUpper []byte // as written between the quotes of a JSON string
 }
 
 func newWord(w Word) word {
-	inner := func(s string) []byte { b := quote(s); return b[1 : len(b)-1] }
-	return word{w.From, inner(w.To), inner(strings.ToLower(w.To)), inner(strings.ToUpper(w.To)), w.Case}
+	return word{w, Quote(w.To), Quote(strings.ToLower(w.To)), Quote(strings.ToUpper(w.To))}
 }
 
-// replaceWords notes an edit for each word that is to be replaced in the string at a
-// place. At each place the first rule that fits counts, and what it put there is not
-// looked at again.
+// replaceWords adds an edit for each word to replace in the string at p. At each place the
+// first rule that matches counts, and its replacement is not searched again.
 func (w *walk) replaceWords(p scan.Span) {
 	if len(w.m.words) == 0 {
 		return
 	}
-	text, at := plain(w.s.Bytes(p))
-	inside := false // the character before i is a part of a word
+	text, at := decode(w.s.Bytes(p))
+	inside := false // the character before i belongs to a word
 	for i := 0; i < len(text) && !w.full(); {
 		r, size := utf8.DecodeRune(text[i:])
 		if !inside && isWord(r) {
 			if rule, to := w.m.match(text, i); rule != nil {
-				end := i + len(rule.from)
+				end := i + len(rule.From)
 				from, stop := p.From+at.of(i), p.From+at.of(end)
 				w.edit(from, stop-from, to)
 				i = end
@@ -66,27 +65,27 @@ func (w *walk) replaceWords(p scan.Span) {
 	}
 }
 
-// match returns the first rule that replaces what begins at i, and by what.
+// match returns the first rule that applies at i, and the replacement.
 func (m *Messages) match(text []byte, i int) (*word, []byte) {
 	for n := range m.words {
 		rule := &m.words[n]
-		end := i + len(rule.from)
+		end := i + len(rule.From)
 		if end > len(text) {
 			continue
 		}
 		found := text[i:end]
-		if string(found) != rule.from && (rule.kind == Exact || !strings.EqualFold(string(found), rule.from)) {
+		if string(found) != rule.From && (rule.Case == Exact || !strings.EqualFold(string(found), rule.From)) {
 			continue
 		}
 		if r, _ := utf8.DecodeRune(text[end:]); end < len(text) && isWord(r) || isPath(text, i, end) {
 			continue
 		}
 		switch {
-		case rule.kind != Keep:
+		case rule.Case != Keep:
 		case bytes.Equal(found, bytes.ToLower(found)):
 			return rule, rule.toLower
 		case len(found) > 1 && bytes.Equal(found, bytes.ToUpper(found)):
-			return rule, rule.upper
+			return rule, rule.toUpper
 		}
 		return rule, rule.to
 	}
@@ -98,7 +97,7 @@ func isWord(r rune) bool { return r == '_' || unicode.IsLetter(r) || unicode.IsD
 // maxPath bounds how far around a word a path is looked for.
 const maxPath = 512
 
-// isPath reports whether text[i:end] is a part of a path, an address or a dotted name.
+// isPath reports whether text[i:end] is part of a path, an address or a dotted name.
 func isPath(text []byte, i, end int) bool {
 	from, to := max(0, i-maxPath), min(len(text), end+maxPath)
 	if n := bytes.LastIndexAny(text[from:i], breaks); n >= 0 {
@@ -111,37 +110,35 @@ func isPath(text []byte, i, end int) bool {
 	if bytes.ContainsAny(before, `/\@`) || bytes.ContainsAny(after, `/\@`) {
 		return true
 	}
-	if len(before) > 0 && before[len(before)-1] == '.' {
+	if bytes.HasSuffix(before, []byte(".")) {
 		return true
 	}
-	next := rune(0)
-	if len(after) > 1 {
-		next, _ = utf8.DecodeRune(after[1:])
-	}
-	return len(after) > 0 && after[0] == '.' && isWord(next)
+	rest, dotted := bytes.CutPrefix(after, []byte("."))
+	next, _ := utf8.DecodeRune(rest)
+	return dotted && isWord(next)
 }
 
 // breaks end a path.
 const breaks = " \t\r\n\"'`()[]{}<>,;|*"
 
-// places says where in a raw string each byte of what it says comes from; nil where
-// nothing is escaped, and every byte comes from its own place.
-type places []int
+// offsets maps each byte of a decoded string to its place in the raw one; nil if they are
+// the same.
+type offsets []int
 
-func (p places) of(i int) int {
-	if p == nil {
+func (o offsets) of(i int) int {
+	if o == nil {
 		return i
 	}
-	return p[i]
+	return o[i]
 }
 
-// plain returns what a string says and where each byte of it, and its end, is in raw.
-func plain(raw []byte) ([]byte, places) {
+// decode returns what a raw string says, and where each byte of it, and its end, is in raw.
+func decode(raw []byte) ([]byte, offsets) {
 	if bytes.IndexByte(raw, '\\') < 0 {
 		return raw, nil
 	}
 	text := make([]byte, 0, len(raw))
-	at := make(places, 0, len(raw)+1)
+	at := make(offsets, 0, len(raw)+1)
 	for i := 0; i < len(raw); {
 		if raw[i] != '\\' {
 			text, at = append(text, raw[i]), append(at, i)
@@ -159,60 +156,35 @@ func plain(raw []byte) ([]byte, places) {
 	return text, append(at, len(raw))
 }
 
-// unescape returns the character of the escape that raw begins with, and how long the
-// escape is. What is no escape is U+FFFD.
+// unescape returns the character of the escape that raw begins with, and the length of the
+// escape. An invalid escape is U+FFFD.
 func unescape(raw []byte) (rune, int) {
 	if len(raw) < 2 {
 		return utf8.RuneError, len(raw)
 	}
-	switch raw[1] {
-	case 'n':
-		return '\n', 2
-	case 't':
-		return '\t', 2
-	case 'r':
-		return '\r', 2
-	case 'b':
-		return '\b', 2
-	case 'f':
-		return '\f', 2
-	case '"', '\\', '/':
-		return rune(raw[1]), 2
-	case 'u':
-		r, ok := hex(raw)
-		if !ok {
-			return utf8.RuneError, 2
-		}
-		if !utf16.IsSurrogate(r) {
-			return r, 6
-		}
-		if low, ok := hex(raw[6:]); ok {
-			if full := utf16.DecodeRune(r, low); full != utf8.RuneError {
-				return full, 12
-			}
-		}
-		return utf8.RuneError, 6
+	if i := strings.IndexByte(`ntrbf"\/`, raw[1]); i >= 0 {
+		return rune("\n\t\r\b\f\"\\/"[i]), 2
 	}
-	return utf8.RuneError, 2
+	r, ok := unescapeHex(raw)
+	if !ok {
+		return utf8.RuneError, 2
+	}
+	if !utf16.IsSurrogate(r) {
+		return r, 6
+	}
+	if low, ok := unescapeHex(raw[6:]); ok {
+		if full := utf16.DecodeRune(r, low); full != utf8.RuneError {
+			return full, 12
+		}
+	}
+	return utf8.RuneError, 6
 }
 
-// hex reads \uXXXX.
-func hex(raw []byte) (rune, bool) {
+// unescapeHex reads \uXXXX.
+func unescapeHex(raw []byte) (rune, bool) {
 	if len(raw) < 6 || raw[0] != '\\' || raw[1] != 'u' {
 		return 0, false
 	}
-	var r rune
-	for _, c := range raw[2:6] {
-		switch {
-		case '0' <= c && c <= '9':
-			r = r<<4 | rune(c-'0')
-		case 'a' <= c && c <= 'f':
-			r = r<<4 | rune(c-'a'+10)
-		case 'A' <= c && c <= 'F':
-			r = r<<4 | rune(c-'A'+10)
-		default:
-			return 0, false
-		}
-	}
-	return r, true
+	r, err := strconv.ParseUint(string(raw[2:6]), 16, 32)
+	return rune(r), err == nil
 }
