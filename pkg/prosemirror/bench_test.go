@@ -9,7 +9,7 @@ import (
 	"signalbox.dev/pkg/yjs"
 )
 
-// fifty is a document of 50 blocks, most of them paragraphs with a format and a link.
+// fifty is a document of 50 blocks, mostly paragraphs with a format and a link.
 func fifty() *pm.Node {
 	r := rand.New(rand.NewPCG(1, 2))
 	link := pm.Mark{Type: "link", Attrs: pm.Attrs{"href": "https://example.com/a", "target": "_blank", "rel": "noopener noreferrer nofollow"}}
@@ -70,7 +70,7 @@ func BenchmarkCheck(b *testing.B) {
 	}
 }
 
-// BenchmarkDiff compares with a copy in which a word of one paragraph changed.
+// BenchmarkDiff compares a document with a copy in which one word differs.
 func BenchmarkDiff(b *testing.B) {
 	s, old := pm.TipTap(), fifty()
 	next := clone(old)
@@ -83,7 +83,7 @@ func BenchmarkDiff(b *testing.B) {
 	}
 }
 
-// BenchmarkEdit replaces one word in the Markdown and compares.
+// BenchmarkEdit replaces one word in the Markdown and diffs.
 func BenchmarkEdit(b *testing.B) {
 	s, old := pm.TipTap(), fifty()
 	word := old.Content[21].Content[1].Text
@@ -131,7 +131,7 @@ func BenchmarkWrite(b *testing.B) {
 	b.ReportMetric(float64(size)/float64(b.N), "update-B/op")
 }
 
-// BenchmarkSeed makes the update of a document of 50 blocks.
+// BenchmarkSeed encodes a document of 50 blocks.
 func BenchmarkSeed(b *testing.B) {
 	s, doc := pm.TipTap(), fifty()
 	b.ReportAllocs()

@@ -6,9 +6,9 @@ import (
 	"signalbox.dev/pkg/yjs"
 )
 
-// wantsCaret tells whether a change in text, or another one, is where the caret goes:
-// behind the last change of text, else behind the last change. The last ones are made
-// first.
+// wantsCaret reports whether the caret belongs to a change, in text or elsewhere: it follows
+// the last change of text, or the last change if none was in text. Changes are applied from
+// the end, so the first candidate wins.
 func (w *sharedWriter) wantsCaret(text bool) bool { return !w.hasCaret || text && !w.inText }
 
 // putCaretIn puts the caret into a text.
@@ -18,8 +18,8 @@ func (w *sharedWriter) putCaretIn(text *yjs.Text, index int) {
 	}
 }
 
-// putCaret puts the caret between the children of an element. In one without children
-// an editor wants no assoc.
+// putCaret puts the caret between the children of an element. Editors expect no assoc in an
+// element without children.
 func (w *sharedWriter) putCaret(f *yjs.XMLFragment, index int) {
 	assoc := -1
 	if index == 0 {
@@ -30,8 +30,8 @@ func (w *sharedWriter) putCaret(f *yjs.XMLFragment, index int) {
 	}
 }
 
-// caretBehind puts the caret behind the last children of t, which were inserted.
-func (w *sharedWriter) caretBehind(t *twin, made []*twin) {
+// caretAfter puts the caret after the children of t that were just inserted.
+func (w *sharedWriter) caretAfter(t *sharedNode, made []*sharedNode) {
 	if text := lastText(made); text != nil {
 		if w.wantsCaret(true) {
 			w.putCaretIn(text, text.Len())
@@ -41,17 +41,17 @@ func (w *sharedWriter) caretBehind(t *twin, made []*twin) {
 	if !w.wantsCaret(false) {
 		return
 	}
-	last := made[len(made)-1] // an element: a text has the caret in it
+	last := made[len(made)-1] // an element: a text would have the caret in it
 	if w.s.textblock(last.tree.Type) {
 		w.putCaret(last.fragment, 0)
 		return
 	}
-	w.putCaret(t.fragment, t.indexBehind(last.element))
+	w.putCaret(t.fragment, t.indexAfter(last.element))
 }
 
-// lastText returns the last text in twins that were made.
-func lastText(twins []*twin) *yjs.Text {
-	for _, t := range slices.Backward(twins) {
+// lastText returns the last text in new sharedNodes.
+func lastText(sharedNodes []*sharedNode) *yjs.Text {
+	for _, t := range slices.Backward(sharedNodes) {
 		if t.element == nil {
 			return t.run[len(t.run)-1].text
 		}
@@ -62,7 +62,7 @@ func lastText(twins []*twin) *yjs.Text {
 	return nil
 }
 
-// textblock tells whether a type of node holds text.
+// textblock reports whether nodes of the type hold text.
 func (s *Schema) textblock(name string) bool {
 	t := s.types[name]
 	return t != nil && t.inlines

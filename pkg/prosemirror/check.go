@@ -6,29 +6,28 @@ import (
 	"strings"
 )
 
-// MaxDepth is how deep nodes nest at most, the root not counted.
+// MaxDepth is the maximum nesting of nodes below the root.
 const MaxDepth = 100
 
-// InvalidError tells where a tree breaks its schema, and how.
+// InvalidError describes where and how a tree violates its schema.
 type InvalidError struct {
-	// Path leads from the root to the node: the index of a child at each level.
+	// Path leads from the root to the node, as an index per level.
 	Path []int
-	// Where is the same for people: doc > bulletList[2] > listItem[0].
+	// Where is the path in readable form: doc > bulletList[2] > listItem[0].
 	Where string
-	// Problem says what is wrong there.
+	// Problem describes the violation.
 	Problem string
 }
 
 func (e *InvalidError) Error() string { return e.Where + ": " + e.Problem }
 
-// Check returns nil if doc is a valid document of the schema, else an
-// *InvalidError for the first node that is not: an unknown type, a missing,
-// unknown or mistyped attribute, content that does not match, a mark that is
-// unknown, not allowed there, excluded by another or out of order, an empty
-// text, or neighbouring texts with the same marks.
+// Check returns nil if doc is a valid document of the schema, else an *InvalidError for the
+// first invalid node: an unknown type, a missing, unknown or mistyped attribute, content
+// that does not match, a mark that is unknown, not allowed, excluded or out of order, an
+// empty text, or adjacent texts with the same marks.
 func (s *Schema) Check(doc *Node) error {
 	if doc.Type != s.spec.Top {
-		return &InvalidError{Where: doc.Type, Problem: "the root is a " + s.spec.Top}
+		return &InvalidError{Where: doc.Type, Problem: "the root must be a " + s.spec.Top}
 	}
 	c := &checker{s: s}
 	if problem := c.node(doc); problem != "" {
@@ -37,7 +36,7 @@ func (s *Schema) Check(doc *Node) error {
 	return nil
 }
 
-// checker walks the tree; path is where it stands.
+// checker walks the tree; path leads to the current node.
 type checker struct {
 	s    *Schema
 	path []int
@@ -54,7 +53,7 @@ func (c *checker) fail(doc *Node, problem string) error {
 	return &InvalidError{Path: c.path, Where: where.String(), Problem: problem}
 }
 
-// node returns what is wrong with n or below, "" for nothing; then path is where.
+// node describes the first problem in n and leaves path there, or returns "".
 func (c *checker) node(n *Node) string {
 	t := c.s.types[n.Type]
 	if t == nil {

@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// A content expression says which children a node may have: names of nodes or of
-// groups, one after the other, with choices (a | b), and with *, +, ?, {n}, {n,}
-// and {n,m} behind what repeats. It is compiled to a small automaton whose edges
-// are node types; the empty expression accepts no children.
+// A content expression lists the children that a node may have: names of nodes or groups in
+// sequence, alternatives (a | b), and the repetitions *, +, ?, {n}, {n,} and {n,m}. It is
+// compiled to a finite automaton whose edges are node types. The empty expression accepts no
+// children.
 
-// match is a state of that automaton: what has been seen so far.
+// match is a state of that automaton.
 type match struct {
 	end   bool   // the content may end here
 	edges []edge // in the order of the expression, which is the order of preference
@@ -32,7 +32,7 @@ func (m *match) next(t *nodeType) *match {
 	return nil
 }
 
-// Limits of content expressions, far above what a schema needs.
+// Limits of content expressions, far above what real schemas need.
 const (
 	maxExprRepeat = 100
 	maxExprStates = 1000
@@ -43,7 +43,7 @@ type expr struct {
 	op       byte // 't' type, ',' sequence, '|' choice, '{' repeat
 	typ      *nodeType
 	sub      []*expr
-	min, max int // max -1: without end
+	min, max int // max -1: unbounded
 }
 
 type exprParser struct {
@@ -168,7 +168,7 @@ func (p *exprParser) bounds(e *expr) error {
 				return err
 			}
 			if e.max < e.min {
-				return fmt.Errorf("{%d,%d} is the wrong way round", e.min, e.max)
+				return fmt.Errorf("{%d,%d} has its bounds reversed", e.min, e.max)
 			}
 		}
 	}
@@ -212,13 +212,13 @@ func (p *exprParser) atom() (*expr, error) {
 	return &expr{op: '|', sub: sub}, nil
 }
 
-// nfa is the automaton with empty edges; state 0 is the end.
+// nfa is a nondeterministic automaton; state 0 is the accepting state.
 type nfa struct {
 	edges [][]nfaEdge
 }
 
 type nfaEdge struct {
-	typ *nodeType // nil: an empty edge
+	typ *nodeType // nil: an epsilon edge
 	to  int
 }
 
@@ -231,17 +231,17 @@ func (a *nfa) compile(e *expr) (*match, error) {
 	a.add()
 	start := a.build(e, 0)
 	if len(a.edges) > maxExprStates {
-		return nil, fmt.Errorf("it is too large")
+		return nil, fmt.Errorf("the expression is too large")
 	}
 	made := map[string]*match{}
 	m := a.state(a.closure([]int{start}), made)
 	if len(made) > maxExprStates {
-		return nil, fmt.Errorf("it is too large")
+		return nil, fmt.Errorf("the expression is too large")
 	}
 	return m, nil
 }
 
-// build returns the state from which e leads to next.
+// build adds the states for e and returns the first; e continues at next.
 func (a *nfa) build(e *expr, next int) int {
 	if len(a.edges) > maxExprStates {
 		return next
@@ -275,7 +275,7 @@ func (a *nfa) build(e *expr, next int) int {
 	return next
 }
 
-// closure returns the states that are reached over empty edges, in order of preference.
+// closure returns the states reachable over epsilon edges, in order of preference.
 func (a *nfa) closure(from []int) []int {
 	var out []int
 	var visit func(int)

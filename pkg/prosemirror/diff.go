@@ -1,25 +1,23 @@
 package prosemirror
 
 import (
+	"cmp"
 	"fmt"
 	"hash/maphash"
 	"slices"
-	"sort"
 )
 
-// Diff returns the changes that make old the same as next: as few as it can
-// find, and none where both are equal, so that what other people write at the
-// same time stays.
+// Diff returns the changes that turn old into next: as few as it finds, none if they are
+// equal, so that concurrent edits survive.
 //
-// Children are paired by their content, keeping the heaviest row that is in the
-// same order in both: the others of them have moved, which is deleting and
-// inserting. What is left between pairs is paired by how much text it shares, if
-// the types are the same. Pairs are compared in turn: attributes one by one,
-// texts word by word.
+// Equal children are paired first, as the heaviest sequence that is in order on both sides;
+// other equal children have moved, which is a deletion and an insertion. Children between
+// two pairs are paired by type and by the text that they share. Pairs are then compared
+// recursively: attributes one by one, text word by word.
 //
-// A mark outside the schema stays where it is, and text that is inserted behind
-// such text gets it too; an attribute outside the schema stays, and so does a node in
-// text as long as the text around it does.
+// Marks and attributes outside the schema stay, and text inserted after a text with such a
+// mark gets it too. A node outside the schema inside text stays while the text around it
+// does.
 func (s *Schema) Diff(old, next *Node) []Op {
 	d := newDiffer(s)
 	d.element(nil, old, next)
@@ -36,7 +34,7 @@ type differ struct {
 	hashes map[*Node]uint64
 	bags   map[*Node][]word
 	ops    []Op
-	// compared is how many words were looked at to find out what has become what.
+	// compared counts the words compared in search of similar children.
 	compared int
 }
 
@@ -49,7 +47,7 @@ func (d *differ) element(path []int, old, next *Node) {
 	next = d.graft(old, next)
 	a, b := kids(old.Content), kids(next.Content)
 	pairs := d.align(a, b)
-	// From the end on, so that the indices before it stay right.
+	// From the end, so that earlier indices stay valid.
 	oldEnd, nextEnd := len(a), len(b)
 	for k := len(pairs); k >= 0; k-- {
 		i, j := -1, -1
@@ -105,10 +103,10 @@ func (d *differ) attrs(path []int, old, next *Node) {
 	}
 }
 
-// pairing says that a child stays.
+// pairing says that an old child becomes a next child.
 type pairing struct{ old, next int }
 
-// align pairs children that are the same or have become each other, in order.
+// align pairs the children that are equal or similar, in order.
 func (d *differ) align(a, b []kid) []pairing {
 	var pairs []pairing
 	lo := 0
@@ -135,17 +133,17 @@ func (d *differ) align(a, b []kid) []pairing {
 	return pairs
 }
 
-// maxRepeats bounds how many of the same children are tried for one.
+// maxRepeats bounds how many equal children are tried for one.
 const maxRepeats = 32
 
-// anchors pairs equal children from lo on: of all rows in order the heaviest.
+// anchors pairs equal children from lo: the heaviest sequence in order.
 func (d *differ) anchors(a, b []kid, lo int) []pairing {
 	where := map[uint64][]int{}
 	for i := lo; i < len(a); i++ {
 		h := d.hash(a[i])
 		where[h] = append(where[h], i)
 	}
-	// best holds, for each place in a, the heaviest row that ends at or before it.
+	// best is a Fenwick tree over the places in a: the heaviest sequence that ends there.
 	type row struct {
 		weight int
 		p      pairing
@@ -163,8 +161,8 @@ func (d *differ) anchors(a, b []kid, lo int) []pairing {
 	}
 	for j := lo; j < len(b); j++ {
 		is := where[d.hash(b[j])]
-		if len(is) > maxRepeats { // those nearest to where it would be
-			k := sort.SearchInts(is, j)
+		if len(is) > maxRepeats { // the nearest
+			k, _ := slices.BinarySearch(is, j)
 			from := min(max(0, k-maxRepeats/2), len(is)-maxRepeats)
 			is = is[from : from+maxRepeats]
 		}
@@ -191,26 +189,23 @@ func (d *differ) anchors(a, b []kid, lo int) []pairing {
 	return out
 }
 
-// maxCompared bounds how many pairs between two others are compared by their words, and
-// maxWords how many words that are for all: beyond, the type and the order decide.
+// maxCompared bounds how many pairs of children are compared by their words at a time, and
+// maxWords the words of all: beyond, type and order decide.
 const (
 	maxCompared = 1 << 14
 	maxWords    = 1 << 27
 )
 
-// similar pairs children between two pairs by what they have in common.
+// similar pairs the children between two pairs by the words they share.
 func (d *differ) similar(a, b []kid, from, to pairing) []pairing {
 	n, m := to.old-from.old, to.next-from.next
 	switch {
 	case n == 0 || m == 0:
 		return nil
-	case n*m == 1: // no need to know how much they share
+	case n*m == 1 || n*m > maxCompared || !d.mayCompare(a[from.old:to.old], b[from.next:to.next]):
 		return d.byType(a, b, from, to)
 	}
-	if n*m > maxCompared || !d.mayCompare(a[from.old:to.old], b[from.next:to.next]) {
-		return d.byType(a, b, from, to)
-	}
-	// score[i][j] is the best for a from i and b from j on.
+	// score[i][j] is the best total for a from i and b from j.
 	score := make([]int, (n+1)*(m+1))
 	at := func(i, j int) int { return i*(m+1) + j }
 	common := make([]int, n*m)
@@ -242,7 +237,7 @@ func (d *differ) similar(a, b []kid, from, to pairing) []pairing {
 	return out
 }
 
-// mayCompare says whether all of a may be compared with all of b, and counts that.
+// mayCompare reports whether all of a may be compared with all of b, and counts it.
 func (d *differ) mayCompare(a, b []kid) bool {
 	n := 0
 	for _, k := range a {
@@ -258,7 +253,7 @@ func (d *differ) mayCompare(a, b []kid) bool {
 	return true
 }
 
-// byType pairs children of the same type one after the other.
+// byType pairs children of the same type in order.
 func (d *differ) byType(a, b []kid, from, to pairing) []pairing {
 	var out []pairing
 	for i, j := from.old, from.next; i < to.old && j < to.next; i, j = i+1, j+1 {
@@ -276,7 +271,7 @@ func (d *differ) kind(k kid) string {
 	return k.node.Type
 }
 
-// same tells whether two children are equal.
+// same reports whether two children are equal.
 func (d *differ) same(a, b kid) bool {
 	if a.node != nil && b.node != nil {
 		return a.node.Equal(b.node)
@@ -284,8 +279,7 @@ func (d *differ) same(a, b kid) bool {
 	return a.node == nil && b.node == nil && slices.EqualFunc(a.texts, b.texts, (*Node).Equal)
 }
 
-// common says how much two children share: nothing if they cannot become each
-// other, at least one if they can.
+// common measures what two children share: 0 if their types differ, else at least 1.
 func (d *differ) common(a, b kid) int {
 	if d.kind(a) != d.kind(b) {
 		return 0
@@ -307,13 +301,13 @@ func (d *differ) common(a, b kid) int {
 	return n
 }
 
-// word is a word of a child: its hash and its length.
+// word is the hash and the length of a word.
 type word struct {
 	hash uint64
 	size int
 }
 
-// bag returns the words of a child, ordered.
+// bag returns the sorted words of a child.
 func (d *differ) bag(k kid) []word {
 	nodes, key := k.texts, k.node
 	if key == nil {
@@ -342,20 +336,12 @@ func (d *differ) bag(k kid) []word {
 	for _, n := range nodes {
 		walk(n)
 	}
-	slices.SortFunc(out, func(a, b word) int {
-		if a.hash < b.hash {
-			return -1
-		}
-		if a.hash > b.hash {
-			return 1
-		}
-		return 0
-	})
+	slices.SortFunc(out, func(a, b word) int { return cmp.Compare(a.hash, b.hash) })
 	d.bags[key] = out
 	return out
 }
 
-// weight is what a child costs to insert, roughly in bytes.
+// weight is the approximate size of an insertion of the child in bytes.
 func (d *differ) weight(k kid) int {
 	if k.node != nil {
 		return weight(k.node)
@@ -375,7 +361,7 @@ func weight(n *Node) int {
 	return w
 }
 
-// hash returns the same for equal children.
+// hash returns the same value for equal children.
 func (d *differ) hash(k kid) uint64 {
 	if k.node != nil {
 		return d.nodeHash(k.node)

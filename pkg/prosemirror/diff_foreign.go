@@ -5,9 +5,8 @@ import (
 	"strings"
 )
 
-// graft returns next with the nodes outside the schema that old has in its text. Who
-// wrote next, as Markdown, saw only their text, or nothing: they stay where the text
-// around them does.
+// graft returns next with old's inline nodes outside the schema. The author of next, as
+// Markdown, saw only their text or nothing: they stay where the text around them does.
 func (d *differ) graft(old, next *Node) *Node {
 	if !d.s.textblock(old.Type) || !slices.ContainsFunc(old.Content, d.s.foreign) {
 		return next
@@ -30,17 +29,17 @@ func (d *differ) graft(old, next *Node) *Node {
 	for _, n := range next.Content {
 		b.WriteString(d.s.shownText(n))
 	}
-	found := relocate(lost, diffText(a.String(), b.String()), a.Len() == 0)
+	found := keptGrafts(lost, diffText(a.String(), b.String()), a.Len() == 0)
 	if len(found) == 0 {
 		return next
 	}
 	return with(next, next.Attrs, d.s.insertGrafts(next.Content, found))
 }
 
-// foreign tells whether a node is outside the schema.
+// foreign reports whether a node is outside the schema.
 func (s *Schema) foreign(n *Node) bool { return s.types[n.Type] == nil }
 
-// shownText is what a child of a text block counts as: an atom is one character.
+// shownText is the text that stands for a child of a text block; an atom is one character.
 func (s *Schema) shownText(n *Node) string {
 	if n.IsText() || s.foreign(n) {
 		return n.TextContent()
@@ -48,14 +47,14 @@ func (s *Schema) shownText(n *Node) string {
 	return "\ufffc"
 }
 
-// grafted is a node and the range of bytes in a text that shows it.
+// grafted is a node with the byte range of a text that shows it.
 type grafted struct {
 	node     *Node
 	from, to int
 }
 
-// relocate returns those of nodes whose text is kept, with where it is in the new text.
-func relocate(nodes []grafted, chunks []chunk, empty bool) []grafted {
+// keptGrafts returns the nodes whose text is kept, with their ranges in the new text.
+func keptGrafts(nodes []grafted, chunks []chunk, empty bool) []grafted {
 	var out []grafted
 	i, j := 0, 0
 	for _, c := range chunks {

@@ -12,7 +12,7 @@ import (
 	pm "signalbox.dev/pkg/prosemirror"
 )
 
-// checkDiff compares old and next and checks that the changes lead from one to the other.
+// checkDiff checks that the changes turn old into next.
 func checkDiff(t *testing.T, s *pm.Schema, old, next *pm.Node) []pm.Op {
 	t.Helper()
 	ops := s.Diff(old, next)
@@ -20,9 +20,9 @@ func checkDiff(t *testing.T, s *pm.Schema, old, next *pm.Node) []pm.Op {
 	if err != nil {
 		t.Fatalf("Apply: %v\nold  %s\nnext %s\nops  %s", err, show(old), show(next), showOps(ops))
 	}
-	// Only the order of marks is left to the schema.
+	// The order of marks is the schema's.
 	if got = s.Fit(got); !got.Equal(next) {
-		t.Fatalf("the changes lead elsewhere: %s\nold  %s\nnext %s\nops  %s", cmp.Diff(next, got), show(old), show(next), showOps(ops))
+		t.Fatalf("the changes give another document: %s\nold  %s\nnext %s\nops  %s", cmp.Diff(next, got), show(old), show(next), showOps(ops))
 	}
 	return ops
 }
@@ -37,8 +37,8 @@ func showOps(ops []pm.Op) string {
 	return b.String()
 }
 
-// size is what the changes cost, roughly in bytes of an update: text, and ten
-// bytes for each thing that is made.
+// size is the approximate cost of changes in bytes of an update: their text, and ten bytes
+// per change.
 func size(ops []pm.Op) int {
 	n := 0
 	for _, op := range ops {
@@ -106,7 +106,7 @@ func clone(n *pm.Node) *pm.Node {
 	return &c
 }
 
-// mutate returns n with one change somewhere.
+// mutate returns n with one random change.
 func (g *generator) mutate(n *pm.Node) *pm.Node {
 	if n.IsText() {
 		i := g.IntN(len(n.Text) + 1)
@@ -161,7 +161,7 @@ func sentence(r *rand.Rand, n int) string {
 	return strings.Join(words, " ")
 }
 
-// TestDiffIsSmall makes known edits: what is found costs at most 1.2 times as much.
+// TestDiffIsSmall makes known edits: the diff costs at most 1.2 times as much.
 func TestDiffIsSmall(t *testing.T) {
 	t.Parallel()
 	s := pm.TipTap()
@@ -280,8 +280,8 @@ func TestDiff(t *testing.T) {
 	}
 }
 
-// TestDiffOfManyForeignNodes puts many marked texts where many nodes outside the schema
-// were. Comparing each with each takes many minutes.
+// TestDiffOfManyForeignNodes puts many marked texts in place of many nodes outside the schema.
+// Comparing all pairs would take many minutes.
 func TestDiffOfManyForeignNodes(t *testing.T) {
 	t.Parallel()
 	s := pm.TipTap()

@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// words cuts text into words, rows of blanks, and single characters. What a
-// reader sees as one character is never cut.
+// words splits text into words, runs of whitespace and single characters. It never splits
+// what a reader sees as one character.
 func words(text string) []string {
 	out := make([]string, 0, len(text)/4+1)
 	start, last, was := 0, rune(-1), otherClass
@@ -27,11 +27,11 @@ func words(text string) []string {
 	return out
 }
 
-// class is what a character belongs to.
+// class is the class of a character.
 type class uint8
 
 const (
-	otherClass class = iota // each is a word of its own
+	otherClass class = iota // each is a word by itself
 	letterClass
 	blankClass
 )
@@ -55,7 +55,7 @@ const (
 	zeroWidthNonJoiner = '\u200c'
 )
 
-// joins tells whether r belongs to the character before it, whose last rune is last.
+// joins reports whether r extends the character whose last rune is last.
 func joins(last, r rune) bool {
 	switch {
 	case r < 0x300:
@@ -63,25 +63,25 @@ func joins(last, r rune) bool {
 	case last == zeroWidthJoiner, r == zeroWidthJoiner, r == zeroWidthNonJoiner, unicode.Is(unicode.M, r):
 		return true
 	case r >= 0x1f3fb && r <= 0x1f3ff, r >= 0xe0020 && r <= 0xe007f: // skin, tags of a flag
-		return true
+	case r >= 0x1f3fb && r <= 0x1f3ff, r >= 0xe0020 && r <= 0xe007f: // skin tones, flag tags
 	case unicode.Is(unicode.Regional_Indicator, r):
 		return unicode.Is(unicode.Regional_Indicator, last)
 	}
-	return hangul(r) && hangul(last) // a syllable, or several
+	return hangul(r) && hangul(last) // one or more syllables
 }
 
 func hangul(r rune) bool { return r >= 0x1100 && r < 0x1200 || r >= 0xac00 && r <= 0xd7a3 }
 
-// ideograph tells whether r is a word by itself, in scripts without blanks.
+// ideograph reports whether r is a word by itself, in scripts without spaces.
 func ideograph(r rune) bool {
 	return r >= 0xe00 && unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Thai)
 }
 
-// chunk is a part of a text diff, in bytes: del of the old text becomes ins of
-// the new one, or keep of both is the same.
+// chunk is a step of a text diff, in bytes: del of the old text become ins of the new one,
+// or keep of both are equal.
 type chunk struct{ keep, del, ins int }
 
-// texts returns the splices that make old the same as next.
+// texts returns the splices that turn old into next.
 func (d *differ) texts(old, next []*Node) []Splice {
 	if slices.EqualFunc(old, next, (*Node).Equal) {
 		return nil
@@ -101,22 +101,22 @@ func concat(texts []*Node) string {
 	return (&Node{Content: texts}).TextContent()
 }
 
-// textDiff walks both texts; i and j are how far, in bytes.
+// textDiff walks both texts; i and j are the byte positions.
 type textDiff struct {
 	s         *Schema
 	old, next texts
 	i, j      int
-	left      []Mark // the marks of the text before, as it will be
+	left      []Mark // the new marks of the preceding text
 	out       []Splice
 }
 
-// texts are walked once, from the beginning to the end.
+// texts is a forward iterator over texts.
 type texts struct {
-	all  []*Node // from the one that was asked for last
-	from int     // where that begins, in bytes
+	all  []*Node // from the current one
+	from int     // its start in bytes
 }
 
-// marksAt returns the marks at byte i, and up to where they reach. i never decreases.
+// marksAt returns the marks at byte i and the end of the text that has them. i never decreases.
 func (t *texts) marksAt(i int) ([]Mark, int) {
 	for len(t.all) > 0 {
 		first := t.all[0]
@@ -176,7 +176,7 @@ func (t *textDiff) foreign(marks []Mark) []Mark {
 	return out
 }
 
-// retain appends sp, joined with the splice before where both do the same.
+// retain appends sp, merged into the previous splice if both do the same.
 func (t *textDiff) retain(sp Splice) {
 	if k := len(t.out) - 1; k >= 0 && t.out[k].Retain > 0 && EqualMarks(t.out[k].Format, sp.Format) && slices.Equal(t.out[k].Unformat, sp.Unformat) {
 		t.out[k].Retain += sp.Retain
@@ -185,7 +185,7 @@ func (t *textDiff) retain(sp Splice) {
 	t.out = append(t.out, sp)
 }
 
-// finish returns the splices without what is kept at the end.
+// finish returns the splices without a trailing retain.
 func (t *textDiff) finish() []Splice {
 	if k := len(t.out) - 1; k >= 0 && t.out[k].Retain > 0 && len(t.out[k].Format) == 0 && len(t.out[k].Unformat) == 0 {
 		return t.out[:k]
@@ -193,16 +193,16 @@ func (t *textDiff) finish() []Splice {
 	return t.out
 }
 
-// diffText compares two texts by words; blanks go with the words around them. Of
-// what was replaced, what both begin and end with is kept.
+// diffText compares two texts by words; whitespace goes with the words around it. A replaced
+// stretch is reduced by its common prefix and suffix.
 func diffText(a, b string) []chunk {
 	if a == b {
 		return []chunk{{keep: len(a)}}
 	}
 	w := &wordDiff{}
 	var aAt, bAt []int
-	w.a, aAt = solid(a)
-	w.b, bAt = solid(b)
+	w.a, aAt = nonSpaceWords(a)
+	w.b, bAt = nonSpaceWords(b)
 	w.steps = leastSteps + stepsPerWord*(len(w.a)+len(w.b))
 	w.diff(0, len(w.a), 0, len(w.b))
 	var out []chunk
@@ -216,8 +216,8 @@ func diffText(a, b string) []chunk {
 	return trimmed(out, a[i:], b[j:])
 }
 
-// solid returns the words that are no blanks, and where they are.
-func solid(text string) (ws []string, at []int) {
+// nonSpaceWords returns the words that are not whitespace, and their offsets.
+func nonSpaceWords(text string) (ws []string, at []int) {
 	i := 0
 	for _, w := range words(text) {
 		if r, _ := utf8.DecodeRuneInString(w); !unicode.IsSpace(r) {
@@ -232,18 +232,17 @@ func solid(text string) (ws []string, at []int) {
 type wordDiff struct {
 	a, b  []string
 	pairs []pairing
-	steps int // that looking for more may take yet; what is left then is replaced
+	steps int // budget; when it is spent, the rest counts as replaced
 }
 
-// How many words may be looked at: so that time grows with the length of a text, whatever
-// its words are.
+// The budget in word comparisons, which keeps the time proportional to the length of a text.
 const (
 	leastSteps   = 1 << 21
 	stepsPerWord = 64
 )
 
-// maxEdits bounds the differences that Myers' algorithm looks for; beyond, words
-// that are there once in both divide the text.
+// maxEdits bounds the edit distance of Myers' algorithm; beyond it, words that occur exactly
+// once on both sides divide the text.
 const maxEdits = 400
 
 func (w *wordDiff) diff(a0, a1, b0, b1 int) {
@@ -266,7 +265,7 @@ func (w *wordDiff) diff(a0, a1, b0, b1 int) {
 	}
 }
 
-// myers finds the longest common row of words, if few words differ.
+// myers finds the longest common subsequence of words, if few words differ.
 func (w *wordDiff) myers(a0, a1, b0, b1 int) bool {
 	n, m := a1-a0, b1-b0
 	limit := min(n+m, maxEdits)
@@ -298,7 +297,7 @@ func (w *wordDiff) myers(a0, a1, b0, b1 int) bool {
 	return false
 }
 
-// back walks the trace from the end to the pairs.
+// back follows the trace back from the end and collects the pairs.
 func (w *wordDiff) back(trace [][]int, a0, b0, x, y int) {
 	start := len(w.pairs)
 	for e, v := range slices.Backward(trace) {
@@ -323,7 +322,7 @@ func (w *wordDiff) back(trace [][]int, a0, b0, x, y int) {
 	slices.Reverse(w.pairs[start:])
 }
 
-// unique divides at words that are there once on both sides.
+// unique divides both sides at words that occur exactly once on each.
 func (w *wordDiff) unique(a0, a1, b0, b1 int) {
 	w.steps -= a1 - a0 + b1 - b0
 	type count struct{ a, b, at int }
@@ -352,7 +351,7 @@ func (w *wordDiff) unique(a0, a1, b0, b1 int) {
 		w.pairs = append(w.pairs, p)
 		i, j = p.old+1, p.next+1
 	}
-	if i > a0 { // else nothing divides it: all of it is replaced
+	if i > a0 { // otherwise nothing divides it, and all of it is replaced
 		w.gap(i, a1, j, b1)
 	}
 }
@@ -363,9 +362,9 @@ func (w *wordDiff) gap(a0, a1, b0, b1 int) {
 	}
 }
 
-// increasing returns the longest row of ps whose next increases.
+// increasing returns the longest subsequence of ps whose next increases.
 func increasing(ps []pairing) []pairing {
-	var tails []int // the last of the best row of each length
+	var tails []int // the index of the smallest last element of each length
 	prev := make([]int, len(ps))
 	for i, p := range ps {
 		k, _ := slices.BinarySearchFunc(tails, p.next, func(t, next int) int { return ps[t].next - next })
@@ -390,7 +389,7 @@ func increasing(ps []pairing) []pairing {
 	return out
 }
 
-// keep appends n bytes that stay.
+// keep appends n equal bytes.
 func keep(out []chunk, n int) []chunk {
 	if n == 0 {
 		return out
@@ -402,7 +401,7 @@ func keep(out []chunk, n int) []chunk {
 	return append(out, chunk{keep: n})
 }
 
-// trimmed appends that a becomes b, without what both begin and end with.
+// trimmed appends the replacement of a by b, reduced by their common prefix and suffix.
 func trimmed(out []chunk, a, b string) []chunk {
 	head := 0
 	for head < len(a) && head < len(b) && a[head] == b[head] {
@@ -425,7 +424,7 @@ func trimmed(out []chunk, a, b string) []chunk {
 	return keep(out, tail)
 }
 
-// border tells whether text can be cut at i without cutting a character.
+// border reports whether s can be cut at i without splitting a character.
 func border(s string, i int) bool {
 	if i == 0 || i == len(s) {
 		return true

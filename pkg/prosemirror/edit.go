@@ -6,8 +6,7 @@ import (
 	"strings"
 )
 
-// Append returns doc with the blocks of md at its end, in place of an empty
-// paragraph there.
+// Append returns doc with the blocks of md at its end. They replace an empty last paragraph.
 func (s *Schema) Append(doc *Node, md string) (*Node, error) {
 	more, err := s.parse(md, nil)
 	if err != nil || len(more.Content) == 0 {
@@ -20,8 +19,8 @@ func (s *Schema) Append(doc *Node, md string) (*Node, error) {
 	return s.Fit(&Node{Type: doc.Type, Attrs: doc.Attrs, Content: slices.Concat(content, more.Content)}), nil
 }
 
-// Replace returns the document that md says. A block that reads the same in doc is
-// taken from there, with what Markdown does not show.
+// Replace returns the document that md describes. A block that renders the same in doc is
+// taken from there, with everything that Markdown does not show.
 func (s *Schema) Replace(doc *Node, md string) (*Node, error) {
 	next, err := s.parse(md, nil)
 	if err != nil {
@@ -30,7 +29,7 @@ func (s *Schema) Replace(doc *Node, md string) (*Node, error) {
 	return s.compose(doc, s.keep(doc.Content, next.Content)), nil
 }
 
-// compose returns doc with content. Blocks of doc stay as they are, valid or not;
+// compose returns doc with content. Blocks taken from doc stay as they are, valid or not;
 // the others are made valid.
 func (s *Schema) compose(doc *Node, content []*Node) *Node {
 	old := map[*Node]bool{}
@@ -62,7 +61,7 @@ func (s *Schema) compose(doc *Node, content []*Node) *Node {
 	return next
 }
 
-// keep returns next with the blocks that read the same in old taken from there.
+// keep returns next with each block that renders the same in old taken from there.
 func (s *Schema) keep(old, next []*Node) []*Node {
 	byText := map[string][]*Node{}
 	for _, n := range old {
@@ -85,42 +84,42 @@ func (s *Schema) renderBlock(n *Node) string {
 	return string(w.buf)
 }
 
-// MatchError says that the text to replace is not there once.
+// MatchError reports that the text to replace does not occur exactly once.
 type MatchError struct {
-	// Count is how often it is there.
+	// Count is the number of occurrences.
 	Count int
-	// Lines are the lines of the Markdown, from 1, on which the first of them begin,
-	// and Texts what stands there.
+	// Lines holds the Markdown lines, from 1, on which the first occurrences begin, and
+	// Texts the content of those lines.
 	Lines []int
 	Texts []string
 }
 
-// maxPlaces is how many places a MatchError shows.
+// maxPlaces is the number of occurrences that a MatchError shows.
 const maxPlaces = 5
 
 func (e *MatchError) Error() string {
 	if e.Count == 0 {
-		return "the text to replace is not in the document, read it again and copy it exactly"
+		return "the text to replace is not in the document; read it again and copy the text exactly"
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "the text to replace is there %d times, give more of what stands around it or replace all:", e.Count)
+	fmt.Fprintf(&b, "the text to replace occurs %d times; include more of the surrounding text or replace all:", e.Count)
 	for i, line := range e.Lines {
 		fmt.Fprintf(&b, " line %d: %q", line, e.Texts[i])
 	}
 	return b.String()
 }
 
-// Edit returns doc with the one place where its Markdown has the text from saying
-// to, or with all places, and how many there were. Only the blocks at these places are
-// read again; MaxMarkdown is for what of them lies together. If there is no place, or
-// one is wanted and there are more, the error is a *MatchError.
+// Edit returns doc with the only occurrence of from in its Markdown replaced by to, or with
+// all occurrences, and their number. Only the blocks that they touch are parsed again, and
+// MaxMarkdown applies to each contiguous group of these. A missing or ambiguous occurrence
+// is a *MatchError.
 func (s *Schema) Edit(doc *Node, from, to string, all bool) (next *Node, places int, err error) {
 	next, places, _, err = s.ImportEdit(doc, from, to, all)
 	return next, places, err
 }
 
-// ImportEdit is Edit, and tells what the document does not hold as it was written: the lines
-// are those of its Markdown.
+// ImportEdit is Edit with a list of what the document does not store as written. Lines are
+// those of its Markdown.
 func (s *Schema) ImportEdit(doc *Node, from, to string, all bool) (next *Node, places int, told []Loss, err error) {
 	from, to = clean(from), clean(to)
 	m := s.RenderMap(doc)
@@ -133,7 +132,7 @@ func (s *Schema) ImportEdit(doc *Node, from, to string, all bool) (next *Node, p
 	}
 	var content []*Node
 	losses := &losses{}
-	before, at := 0, 0 // lines before at
+	before, at := 0, 0 // the number of lines before at
 	for i := 0; i < len(doc.Content); {
 		j := touched(m.Blocks, found, i)
 		if j == i {
@@ -157,10 +156,10 @@ func (s *Schema) ImportEdit(doc *Node, from, to string, all bool) (next *Node, p
 	return s.compose(doc, content), len(found), losses.told(), nil
 }
 
-// maxEdited bounds what all places of an edit may grow by.
+// maxEdited bounds the growth of a document in one edit.
 const maxEdited = 16 << 20
 
-// find returns where sub begins in text.
+// find returns the ranges of sub in text.
 func find(text, sub string) []Range {
 	var out []Range
 	for at := 0; sub != ""; {
@@ -188,11 +187,11 @@ func matchError(text string, places []Range) *MatchError {
 	return e
 }
 
-// touches tells whether p reaches into r, or into the blank line at either side,
-// so that what it leaves may belong together.
+// touches reports whether p overlaps r or the blank line on either side, so that the result may
+// merge with r.
 func (p Range) touches(r Range) bool { return p.Start <= r.End+1 && p.End >= r.Start-1 }
 
-// touching returns those of places, which are in order, that touch r.
+// touching returns the places that touch r. places is sorted.
 func touching(places []Range, r Range) []Range {
 	from, _ := slices.BinarySearchFunc(places, r.Start-1, func(p Range, at int) int { return p.End - at })
 	to := from
@@ -202,7 +201,7 @@ func touching(places []Range, r Range) []Range {
 	return places[from:to]
 }
 
-// touched returns the end of the blocks from i on that places touch.
+// touched returns the end of the blocks from i that places touch.
 func touched(blocks []Range, places []Range, i int) int {
 	for i < len(blocks) && blocks[i].Start < blocks[i].End && len(touching(places, blocks[i])) > 0 {
 		i++

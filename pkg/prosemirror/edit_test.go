@@ -75,7 +75,7 @@ func TestEditRefuses(t *testing.T) {
 	}
 }
 
-// TestEditKeepsTheRest edits beside what Markdown does not show.
+// TestEditKeepsTheRest edits next to content that Markdown does not show.
 func TestEditKeepsTheRest(t *testing.T) {
 	t.Parallel()
 	s := pm.TipTap()
@@ -117,7 +117,7 @@ func TestAppend(t *testing.T) {
 		{"to a paragraph", "a", "b", "a\n\nb\n", 1},
 		{"into the empty paragraph at the end", "# a", "b", "# a\n\nb\n", 1},
 		{"a heading", "# a", "# b", "# a\n\n# b\n", 1},
-		{"a list behind a list", "- a", "- b", "- a\n\n* b\n", 1},
+		{"a list after a list", "- a", "- b", "- a\n\n* b\n", 1},
 		{"nothing", "# a", " \n", "# a\n", 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -137,8 +137,8 @@ func TestAppend(t *testing.T) {
 	}
 }
 
-// TestRandomEdits replaces pieces of the Markdown of random documents and compares
-// with what all of the new Markdown reads as: edits hold for the blocks around.
+// TestRandomEdits replaces pieces of the Markdown of random documents and compares the result
+// with a parse of the new Markdown.
 func TestRandomEdits(t *testing.T) {
 	t.Parallel()
 	for name, s := range schemas(t) {

@@ -18,7 +18,7 @@ import (
 	"signalbox.dev/pkg/yjs"
 )
 
-// editor is a Node process with a TipTap editor in it; see bench/tiptap/oracle.mjs.
+// editor is a Node process that runs a TipTap editor; see bench/tiptap/oracle.mjs.
 type editor struct {
 	t   testing.TB
 	in  *bufio.Writer
@@ -27,8 +27,8 @@ type editor struct {
 
 const editorDir = "../../bench/tiptap"
 
-// idle are the editors that no test has: one takes longer to start than most tests
-// take. They end when the pipe from this process does.
+// idle holds the editors that no test uses: starting one takes longer than most tests. They
+// end when the pipe from this process closes.
 var idle = make(chan *editor, 100)
 
 func startEditor(t testing.TB) *editor {
@@ -74,7 +74,7 @@ func newEditor(t testing.TB) *editor {
 	return &editor{t: t, in: bufio.NewWriter(in), out: bufio.NewReaderSize(out, 1<<20)}
 }
 
-// view is what the editor shows, and what it wrote in answer.
+// view is what the editor shows, and the updates it wrote in response.
 type view struct {
 	JSON     any
 	XML      string
@@ -123,7 +123,7 @@ func (e *editor) edit(steps ...[]any) (v view) {
 	return v
 }
 
-// same checks that the editor shows what r has, and that it had nothing to correct.
+// same checks that the editor shows r's document and had nothing to correct.
 func (v view) same(r *replica) {
 	r.t.Helper()
 	if len(v.Wrote) > 0 {
@@ -135,7 +135,7 @@ func (v view) same(r *replica) {
 	v.shows(r)
 }
 
-// shows checks that the editor shows what r has.
+// shows checks that the editor shows r's document.
 func (v view) shows(r *replica) {
 	r.t.Helper()
 	data, err := r.s.JSON(r.read())
@@ -151,8 +151,8 @@ func (v view) shows(r *replica) {
 	}
 }
 
-// firstDiff returns where two values of JSON differ first, "" for nowhere. It is much
-// faster than cmp.Diff with large trees that differ a little.
+// firstDiff returns the path of the first difference between two JSON values, "" if they are
+// equal. It is much faster than cmp.Diff for large, similar trees.
 func firstDiff(path string, a, b any) string {
 	switch x := a.(type) {
 	case map[string]any:
@@ -188,15 +188,15 @@ func firstDiff(path string, a, b any) string {
 	return fmt.Sprintf("at %s\n%.2000s\n%.2000s", path, x, y)
 }
 
-// TestEditorTakesRandomDocuments writes random documents under an editor's eyes.
+// TestEditorTakesRandomDocuments writes random documents while an editor watches.
 func TestEditorTakesRandomDocuments(t *testing.T) {
 	t.Parallel()
 	for name, s := range schemas(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := startEditor(t)
-			// Whenever others change anything, an editor looks for an address that is no
-			// link in the first paragraph, and makes it one in what it shows.
+			// After every remote change, the editor looks for a bare URL in the first paragraph
+			// and turns it into a link in its view.
 			options := map[string]any{"autolink": false}
 			if name != "tiptap" {
 				options["inlineImages"], options["nestedTasks"] = true, true
@@ -220,7 +220,7 @@ func TestEditorTakesRandomDocuments(t *testing.T) {
 	}
 }
 
-// agentEdits are documents as Markdown, and what an agent makes of them.
+// agentEdits are documents as Markdown before and after an agent's edit.
 var agentEdits = []struct{ name, from, to string }{
 	{"a word", "the quick brown fox", "the slow brown fox"},
 	{"a word in bold", "the **quick brown** fox", "the **quick red** fox"},
@@ -275,8 +275,8 @@ var agentEdits = []struct{ name, from, to string }{
 	{"emoji and accents", "a 👩‍👩‍👧 e\u0301 한국 🇩🇪 z", "a 👩‍👩‍👦 e\u0300 한글 🇫🇷 z"},
 }
 
-// TestEditorTakesEdits makes each edit under an editor's eyes: it has nothing to
-// correct, shows the same, and what is then written in it comes back.
+// TestEditorTakesEdits makes each edit while an editor watches: it has nothing to correct,
+// shows the same document, and its next edit comes back.
 func TestEditorTakesEdits(t *testing.T) {
 	t.Parallel()
 	e := startEditor(t)
@@ -303,7 +303,7 @@ func TestEditorTakesEdits(t *testing.T) {
 			v := e.edit([]any{"select", "the end"}, []any{"splitBlock"}, []any{"type", "more"})
 			r.apply(v.Merged)
 			v.shows(r)
-			// And back, while the editor has what it wrote.
+			// And back, with the editor's edit in place.
 			if update, _ = r.write(from); update != nil {
 				e.apply(update).same(r)
 			}
@@ -311,7 +311,7 @@ func TestEditorTakesEdits(t *testing.T) {
 	}
 }
 
-// TestEditorsEditsComeBack makes edits in the editor and reads them.
+// TestEditorsEditsComeBack edits in the editor and reads the result.
 func TestEditorsEditsComeBack(t *testing.T) {
 	t.Parallel()
 	e := startEditor(t)
@@ -358,8 +358,8 @@ func TestEditorsEditsComeBack(t *testing.T) {
 	}
 }
 
-// TestEditorsComments edits text under marks that our schema does not know, several on
-// one text: they stay, and go on within what is inserted.
+// TestEditorsComments edits text under overlapping marks that the schema does not know: they
+// stay, and extend over inserted text.
 func TestEditorsComments(t *testing.T) {
 	t.Parallel()
 	e := startEditor(t)
@@ -398,7 +398,7 @@ func TestEditorsComments(t *testing.T) {
 	}
 }
 
-// TestEditorsOwnNodes edits around nodes that the editor knows and our schema does not.
+// TestEditorsOwnNodes edits around nodes that only the editor's schema knows.
 func TestEditorsOwnNodes(t *testing.T) {
 	t.Parallel()
 	e := startEditor(t)
@@ -436,8 +436,8 @@ paragraph
 	}
 }
 
-// TestCarets asks the editor where the caret of who wrote is, and the caret of somebody
-// who was within a word that stayed.
+// TestCarets asks the editor for the caret of the author of an edit, and for the caret of
+// another user inside a word that stayed.
 func TestCarets(t *testing.T) {
 	t.Parallel()
 	e := startEditor(t)
@@ -447,7 +447,7 @@ func TestCarets(t *testing.T) {
 		{"two words", "the quick brown fox", "a quick red brown foxes", "a quick red brown foxes", "a quick red bro"},
 		{"a word goes", "the quick brown fox", "the brown fox", "the ", "the bro"},
 		{"a format", "the quick brown fox", "the **quick** brown fox", "the quick", "the quick bro"},
-		{"behind emoji", "😀 quick brown", "😀 quick red brown 👩‍👩‍👧", "😀 quick red brown 👩‍👩‍👧", "😀 quick red bro"},
+		{"after emoji", "😀 quick brown", "😀 quick red brown 👩‍👩‍👧", "😀 quick red brown 👩‍👩‍👧", "😀 quick red bro"},
 		{"blocks at the end", "brown", "brown\n\nnew\n\n- item", "brown\nnew\nitem", "bro"},
 		{"code at the end", "brown", "brown\n\n```\ncode\n```", "brown\ncode", "bro"},
 		{"a block in front", "brown", "# Title\n\nbrown", "Title", "Title\nbro"},
@@ -474,15 +474,15 @@ func TestCarets(t *testing.T) {
 				}
 				e.ask(map[string]any{"cmd": "position", "at": c.at}, &is)
 				if is.Pos == nil || is.Before != c.want {
-					t.Errorf("the caret is behind %q, want %q", is.Before, c.want)
+					t.Errorf("the caret is after %q, want %q", is.Before, c.want)
 				}
 			}
 		})
 	}
 }
 
-// TestEditorTypesAtTheSameTime makes each edit while something is typed in the editor:
-// both are there in the end, and both show the same.
+// TestEditorTypesAtTheSameTime makes each edit while the editor types: both edits survive, and
+// both sides converge.
 func TestEditorTypesAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	e := startEditor(t)
@@ -509,7 +509,7 @@ func TestEditorTypesAtTheSameTime(t *testing.T) {
 	}
 }
 
-// TestEditorSchema compares the editor's schema with the one that ours was made after.
+// TestEditorSchema compares the editor's schema with testdata/tiptap.json.
 func TestEditorSchema(t *testing.T) {
 	t.Parallel()
 	e := startEditor(t)
@@ -527,8 +527,8 @@ func TestEditorSchema(t *testing.T) {
 	}
 }
 
-// TestEditorWithoutOurExtensions opens what our schema has and TipTap's own has not: such
-// an editor takes nothing away, and what is typed into it comes on top.
+// TestEditorWithoutOurExtensions opens content that only our schema has in a plain TipTap
+// editor: it deletes nothing, and its edits are added.
 func TestEditorWithoutOurExtensions(t *testing.T) {
 	t.Parallel()
 	e := startEditor(t)

@@ -10,35 +10,35 @@ import (
 	"github.com/yuin/goldmark/util"
 )
 
-// escapes says where a text stands and what around it decides what needs an
-// escape. At the edges of a run the neighbour is unknown, and the answer is yes.
+// escapes describes the surroundings of a text that decide which characters need an escape.
+// The neighbour at the edge of a run is unknown and assumed to require one.
 type escapes struct {
-	star, under, tilde, tick bool // there are at least two, marks counted
+	star, under, tilde, tick bool // the character occurs at least twice, delimiters included
 	links                    bool // the block has links or images
 	definition               bool // the block has "]:"
 	cell                     bool // a bar ends the cell
 	lineStart, lineEnd       bool
-	firstLine                bool // nothing stands before it in the block
-	last                     bool // nothing stands behind it in the block
+	firstLine                bool // the text begins the block
+	last                     bool // the text ends the block
 	noBlocks                 bool // no block can begin here
 	item, heading            bool
-	label                    bool // within the brackets of a link, where no bare link begins
-	brackets                 bool // perhaps within the brackets of a link
-	code                     bool // within backticks, where only a bar means something
+	label                    bool // inside the brackets of a link, where bare links are not recognized
+	brackets                 bool // possibly inside the brackets of a link
+	code                     bool // inside backticks, where only a bar is special
 }
 
-// escaper writes one run.
+// escaper escapes one run.
 type escaper struct {
 	escapes
 	text string
 	out  []byte
 	note bool
 	run  *run
-	part int // the part of the run at hand
+	part int // the index of the current part
 	src  []source
 }
 
-// escape returns the run's text as Markdown and, with note, where it comes from.
+// escape returns the run's text as Markdown and, with note, its sources.
 func (e escapes) escape(r *run, note bool) (string, []source) {
 	x := &escaper{escapes: e, text: r.text, note: note, run: r}
 	x.out = make([]byte, 0, len(r.text)+len(r.text)/8)
@@ -58,7 +58,7 @@ func (e escapes) escape(r *run, note bool) (string, []source) {
 	return string(x.out), x.src
 }
 
-// plain returns how many bytes from i on mean nothing to Markdown and are of one part.
+// plain returns the number of bytes from i that need no escape and belong to one part.
 func (x *escaper) plain(i int) int {
 	end := len(x.text)
 	if x.note {
@@ -80,17 +80,17 @@ func (x *escaper) plain(i int) int {
 const (
 	plain = iota
 	backslash
-	refer // as a reference
+	asReference // as a numeric character reference
 )
 
-// add writes n bytes of the text from i on, of one part.
+// add writes n bytes of the text from i, all of one part.
 func (x *escaper) add(i, n, how int) {
 	start := len(x.out)
 	switch how {
 	case backslash:
 		x.out = append(x.out, '\\')
 		x.out = append(x.out, x.text[i:i+n]...)
-	case refer:
+	case asReference:
 		r, _ := utf8.DecodeRuneInString(x.text[i:])
 		x.out = fmt.Appendf(x.out, "&#%d;", r)
 	default:
@@ -112,14 +112,14 @@ func (x *escaper) add(i, n, how int) {
 	x.src = append(x.src, s)
 }
 
-// runes returns what is written around the one byte at i; at the
-// edges of a line a blank, at the other edges of a run utf8.RuneError.
+// runes returns the runes before and after the one byte at i as they are written: a space at
+// the edges of a line, utf8.RuneError at the other edges of a run.
 func (x *escaper) runes(i int) (prev, next rune) {
 	prev, next = utf8.RuneError, utf8.RuneError
 	if i > 0 {
 		var k int
 		prev, k = utf8.DecodeLastRuneInString(x.text[:i])
-		if x.refers(i - k) {
+		if x.needsReference(i - k) {
 			prev = ';'
 		}
 	} else if x.lineStart {
@@ -127,7 +127,7 @@ func (x *escaper) runes(i int) (prev, next rune) {
 	}
 	if i++; i < len(x.text) {
 		next, _ = utf8.DecodeRuneInString(x.text[i:])
-		if x.refers(i) {
+		if x.needsReference(i) {
 			next = '&'
 		}
 	} else if x.lineEnd {
@@ -136,8 +136,8 @@ func (x *escaper) runes(i int) (prev, next rune) {
 	return prev, next
 }
 
-// refers tells whether the character at i is written as a reference.
-func (x *escaper) refers(i int) bool {
+// needsReference reports whether the character at i is written as a character reference.
+func (x *escaper) needsReference(i int) bool {
 	switch x.text[i] {
 	case '\n', '\r':
 		return true
@@ -156,8 +156,8 @@ func (x *escaper) special(i int) int {
 		}
 		return plain
 	}
-	if x.refers(i) {
-		return refer
+	if x.needsReference(i) {
+		return asReference
 	}
 	esc := false
 	switch c {
@@ -165,11 +165,11 @@ func (x *escaper) special(i int) int {
 		_, next := x.runes(i)
 		esc = next == utf8.RuneError || next < utf8.RuneSelf && util.IsPunct(byte(next)) || i == len(x.text)-1
 	case '*':
-		esc = x.star && x.leans(i)
+		esc = x.star && x.mayDelimit(i)
 	case '_':
-		esc = x.under && x.leansUnder(i)
+		esc = x.under && x.underscoreMayDelimit(i)
 	case '~':
-		esc = x.tilde && x.leans(i)
+		esc = x.tilde && x.mayDelimit(i)
 	case '`':
 		esc = x.tick
 	case '[':
@@ -202,15 +202,15 @@ func (x *escaper) special(i int) int {
 
 func (x *escaper) follows(i int, s string) bool { return strings.HasPrefix(x.text[i+1:], s) }
 
-// leans tells whether a delimiter at i could open or close anything: blanks on
-// both sides make it plain.
-func (x *escaper) leans(i int) bool {
+// mayDelimit reports whether a delimiter at i could open or close emphasis: it cannot if there is
+// whitespace on both sides.
+func (x *escaper) mayDelimit(i int) bool {
 	prev, next := x.runes(i)
 	return !util.IsSpaceRune(prev) || !util.IsSpaceRune(next)
 }
 
-// leansUnder is leans for underscores, which do nothing within a word.
-func (x *escaper) leansUnder(i int) bool {
+// underscoreMayDelimit is mayDelimit for underscores, which have no effect within a word.
+func (x *escaper) underscoreMayDelimit(i int) bool {
 	from, to := i, i+1
 	for from > 0 && x.text[from-1] == '_' {
 		from--
@@ -227,20 +227,20 @@ func (x *escaper) leansUnder(i int) bool {
 	return (!word(prev) || !word(next)) && (!util.IsSpaceRune(prev) || !util.IsSpaceRune(next))
 }
 
-// bareWWW tells whether the dot at i belongs to a www. that would become a link.
+// bareWWW reports whether the dot at i follows a www that would become a link.
 func (x *escaper) bareWWW(i int) bool {
 	before, ok := strings.CutSuffix(x.text[:i], "www")
 	return ok && !x.label && i+1 < len(x.text) && x.text[i+1] > ' ' && (before == "" || !isAlnum(before[len(before)-1]))
 }
 
-// bareURL tells whether the colon at i belongs to an address that would become a link.
+// bareURL reports whether the colon at i belongs to a URL that would become a link.
 func (x *escaper) bareURL(i int) bool {
 	before := x.text[:i]
 	return !x.label && x.follows(i, "//") &&
 		(strings.HasSuffix(before, "http") || strings.HasSuffix(before, "https") || strings.HasSuffix(before, "ftp"))
 }
 
-// bareMail tells whether the @ at i belongs to an address that would become a link.
+// bareMail reports whether the @ at i belongs to an address that would become a link.
 func (x *escaper) bareMail(i int) bool {
 	if x.label || i == len(x.text)-1 || !isAlnum(x.text[i+1]) || i == 0 && x.lineStart || i > 0 && x.text[i-1] <= ' ' {
 		return false
@@ -249,7 +249,7 @@ func (x *escaper) bareMail(i int) bool {
 	return strings.Contains(word, ".")
 }
 
-// closesHeading tells whether the # at i begins a row that would close the heading.
+// closesHeading reports whether the # at i begins a run that would close the heading.
 func (x *escaper) closesHeading(i int) bool {
 	return x.lineEnd && strings.Trim(x.text[i:], "#") == "" && (i == 0 || x.text[i-1] == ' ' || x.text[i-1] == '\t')
 }
@@ -262,8 +262,8 @@ var (
 	boxRE      = regexp.MustCompile(`^\[[ \txX\n\r]\]`)
 )
 
-// start writes the first characters of a line so that no block begins there, and
-// returns how many bytes of the text that were.
+// start writes the first characters of a line so that no block begins there, and returns how
+// many bytes of the text it consumed.
 func (x *escaper) start() int {
 	if x.item && boxRE.MatchString(x.text) {
 		x.add(0, 1, backslash)
@@ -302,27 +302,31 @@ func (x *escaper) start() int {
 	return 1
 }
 
-// target returns the address and the title of a link or image.
+// target returns the destination and the title of a link or image.
 func target(href, title string, cell bool) string {
 	var b strings.Builder
+	bar := ""
+	if cell {
+		bar = "|"
+	}
 	switch {
 	case href == "" && title == "":
 	case plainHref(href):
-		appendEscaped(&b, href, `<>`, cell)
+		appendEscaped(&b, href, "`", "<>"+bar)
 	default:
 		b.WriteByte('<')
-		appendEscaped(&b, href, `<>`, cell)
+		appendEscaped(&b, href, "`", "<>"+bar)
 		b.WriteByte('>')
 	}
 	if title != "" {
 		b.WriteString(` "`)
-		appendEscaped(&b, title, `"`, cell)
+		appendEscaped(&b, title, "`", `"`+bar)
 		b.WriteByte('"')
 	}
 	return b.String()
 }
 
-// plainHref tells whether an address needs no angle brackets.
+// plainHref reports whether a URL needs no angle brackets.
 func plainHref(s string) bool {
 	depth := 0
 	for _, c := range []byte(s) {
@@ -340,14 +344,15 @@ func plainHref(s string) bool {
 	return depth == 0 && s != ""
 }
 
-// appendEscaped writes s where Markdown resolves escapes and references only.
-func appendEscaped(b *strings.Builder, s, special string, cell bool) {
+// appendEscaped writes s in a context where only escapes and references are special. The
+// characters in refs become references, those in special are escaped.
+func appendEscaped(b *strings.Builder, s, refs, special string) {
 	for i, c := range []byte(s) {
 		switch {
-		case c < ' ' || c == '`':
+		case c < ' ' || strings.IndexByte(refs, c) >= 0:
 			fmt.Fprintf(b, "&#%d;", c)
 		case c == '\\' && (i+1 == len(s) || util.IsPunct(s[i+1]) || s[i+1] < ' '), c == '&' && reference(s[i:]) > 0,
-			c == '|' && cell, strings.IndexByte(special, c) >= 0:
+			strings.IndexByte(special, c) >= 0:
 			b.WriteByte('\\')
 			b.WriteByte(c)
 		default:
@@ -356,7 +361,7 @@ func appendEscaped(b *strings.Builder, s, special string, cell bool) {
 	}
 }
 
-// imageText returns an image in Markdown, or in HTML if it has attributes beyond.
+// imageText returns an image as Markdown, or as HTML if Markdown cannot hold its attributes.
 func (s *Schema) imageText(n *Node, cell bool) string {
 	src, ok := n.Attrs["src"].(string)
 	alt, _ := n.Attrs["alt"].(string)
@@ -373,18 +378,7 @@ func (s *Schema) imageText(n *Node, cell bool) string {
 		b.WriteByte('[')
 	}
 	b.WriteString("![")
-	for i, c := range []byte(alt) {
-		switch {
-		case c < ' ' || c == '`' || c == '|':
-			fmt.Fprintf(&b, "&#%d;", c)
-		case c == '\\' && (i+1 == len(alt) || util.IsPunct(alt[i+1]) || alt[i+1] < ' '), strings.IndexByte("[]*_~<>!", c) >= 0,
-			c == '&' && reference(alt[i:]) > 0:
-			b.WriteByte('\\')
-			b.WriteByte(c)
-		default:
-			b.WriteByte(c)
-		}
-	}
+	appendEscaped(&b, alt, "`|", "[]*_~<>!")
 	b.WriteString("](" + target(src, title, cell) + ")")
 	if linked {
 		b.WriteString("](" + target(href, "", cell) + ")")
@@ -392,7 +386,7 @@ func (s *Schema) imageText(n *Node, cell bool) string {
 	return b.String()
 }
 
-// imageTag returns an image in HTML, in a link if it is one.
+// imageTag returns an image as HTML, inside its link if it has one.
 func (s *Schema) imageTag(n *Node) string {
 	href, linked := n.Attrs["href"].(string)
 	if !linked {

@@ -5,12 +5,11 @@ import (
 	"strings"
 )
 
-// Fit returns the valid document nearest to doc: doc itself if it is valid.
-// Missing nodes and attributes are made, what stands in the wrong place is
-// wrapped, and where that is not possible it becomes paragraphs with its text;
-// marks and attributes outside the schema go. Text is never dropped. Rows of a
-// table are filled up to the same width, and the document ends with the
-// schema's trailing node, since editors would repair both themselves.
+// Fit returns the valid document nearest to doc, doc itself if it is valid. It creates
+// missing nodes and attributes, wraps misplaced nodes or turns them into paragraphs with
+// their text, and removes marks and attributes outside the schema. Text is never dropped.
+// Table rows are filled up to the same width and the trailing node is added, since editors
+// would repair both themselves.
 func (s *Schema) Fit(doc *Node) *Node {
 	f := &fitter{s: s}
 	if doc.Type != s.spec.Top {
@@ -30,8 +29,8 @@ type fitter struct {
 	s *Schema
 }
 
-// node returns what n becomes by itself, whatever is around it: nothing where
-// nothing is left, several nodes where a block stands within text.
+// node returns what n becomes regardless of its context: nothing if nothing is left, several
+// nodes if a block is inside text.
 func (f *fitter) node(n *Node, depth int) []*Node {
 	t := f.s.types[n.Type]
 	if t == nil || depth > MaxDepth-8 && len(n.Content) > 0 && !t.inlines {
@@ -41,7 +40,7 @@ func (f *fitter) node(n *Node, depth int) []*Node {
 		if n.Text == "" {
 			return nil
 		}
-		return []*Node{n} // the parent looks at its marks
+		return []*Node{n} // the parent checks its marks
 	}
 	attrs, ok := fitAttrs(t.spec.Attrs, n.Attrs, false)
 	if !ok {
@@ -61,7 +60,7 @@ func (f *fitter) node(n *Node, depth int) []*Node {
 	return []*Node{with(n, attrs, kids)}
 }
 
-// with returns n with other attributes and children, n itself where they are the same.
+// with returns n with other attributes and children, or n itself if they are equal.
 func with(n *Node, attrs Attrs, kids []*Node) *Node {
 	if n.Text == "" && n.Marks == nil && slices.Equal(n.Content, kids) && n.Attrs.Equal(attrs) {
 		return n
@@ -84,7 +83,7 @@ func (f *fitter) children(nodes []*Node, depth int) []*Node {
 	return out
 }
 
-// unwrap returns what is left of n when n itself cannot be: its children, or its text.
+// unwrap returns what remains of n if n itself is impossible: its children, or its text.
 func (f *fitter) unwrap(n *Node, depth int) []*Node {
 	if depth > MaxDepth-8 {
 		if text := f.leafText(n); text != "" {
@@ -101,7 +100,7 @@ func (f *fitter) unwrap(n *Node, depth int) []*Node {
 	return nil
 }
 
-// leafText returns the text that stands for n where n cannot be.
+// leafText returns the text that replaces n where n is impossible.
 func (f *fitter) leafText(n *Node) string {
 	str := func(name string) string {
 		v, _ := n.Attrs[name].(string)
@@ -131,8 +130,7 @@ func mentionText(n *Node) string {
 	return char
 }
 
-// textblock returns n, whose content is inline, with kids: split where a block
-// stands among them.
+// textblock returns n, whose content is inline, with kids. It is split around blocks.
 func (f *fitter) textblock(t *nodeType, n *Node, kids []*Node) []*Node {
 	isBlock := func(k *Node) bool { return !f.s.types[k.Type].inlineNode() }
 	if !slices.ContainsFunc(kids, isBlock) {
@@ -153,7 +151,7 @@ func (f *fitter) textblock(t *nodeType, n *Node, kids []*Node) []*Node {
 			i = len(kids)
 		}
 		part := kids[:i]
-		if len(out) > 0 || i < len(kids) { // blanks around the block stood between words
+		if len(out) > 0 || i < len(kids) { // whitespace next to the block separated words
 			part = trim(part)
 		}
 		if part = f.inline(t, part); len(part) > 0 {
@@ -164,7 +162,7 @@ func (f *fitter) textblock(t *nodeType, n *Node, kids []*Node) []*Node {
 	return out
 }
 
-// trim returns nodes without blanks at either end.
+// trim removes whitespace at both ends of nodes.
 func trim(nodes []*Node) []*Node {
 	nodes = slices.Clone(nodes)
 	for len(nodes) > 0 && nodes[0].IsText() {
@@ -186,8 +184,8 @@ func trim(nodes []*Node) []*Node {
 	return nodes
 }
 
-// inline returns nodes as the content of t: with the marks that t allows, and
-// text in place of what t does not hold.
+// inline returns nodes as the content of t: with the marks that t allows, and with text in
+// place of nodes that it does not.
 func (f *fitter) inline(t *nodeType, nodes []*Node) []*Node {
 	out := nodes
 	set := func(i int, n *Node) {
@@ -216,9 +214,9 @@ func (f *fitter) inline(t *nodeType, nodes []*Node) []*Node {
 	return join(out)
 }
 
-// fitMarks returns the marks in order, without those that t does not allow. Of
-// two marks that exclude each other a link stays, then code, then the first: what
-// the link leads to cannot be seen from its text.
+// fitMarks returns the marks in order, without those that t does not allow. Of two that
+// exclude each other a link wins, then code, then the first: a link's target cannot be seen
+// from its text.
 func (s *Schema) fitMarks(t *nodeType, marks []Mark) []Mark {
 	if len(marks) == 0 || s.checkMarks(t, marks) == "" {
 		return marks
@@ -262,7 +260,7 @@ func (s *Schema) fitMarks(t *nodeType, marks []Mark) []Mark {
 	return slices.Clip(kept)
 }
 
-// place returns the content of t made of nodes.
+// place returns the content of t built from nodes.
 func (f *fitter) place(t *nodeType, nodes []*Node, depth int) []*Node {
 	if t.content.accepts(f.s, nodes) {
 		return nodes
@@ -273,7 +271,7 @@ func (f *fitter) place(t *nodeType, nodes []*Node, depth int) []*Node {
 		n := nodes[0]
 		nodes = nodes[1:]
 		if n.IsText() || f.s.types[n.Type].inlineNode() {
-			// Inline nodes next to each other share one wrapper.
+			// Adjacent inline nodes share a wrapper.
 			i := 0
 			for i < len(nodes) && f.s.types[nodes[i].Type].inlineNode() {
 				i++
@@ -302,7 +300,7 @@ type placer struct {
 	depth int
 }
 
-// put places n, which has no type if it is a run of inline nodes.
+// put places n. A node without a type is a run of inline nodes.
 func (p *placer) put(n *Node) {
 	if n.Type == "" {
 		p.putInline(n.Content)
@@ -326,7 +324,7 @@ func (p *placer) put(n *Node) {
 	}
 }
 
-// direct puts n here, after nodes that have to be before it.
+// direct places n here, after any nodes that must precede it.
 func (p *placer) direct(t *nodeType, n *Node) bool {
 	fill, next := p.f.fill(p.m, func(m *match) *match { return m.next(t) })
 	if next == nil {
@@ -337,7 +335,7 @@ func (p *placer) direct(t *nodeType, n *Node) bool {
 	return true
 }
 
-// wrap puts n into new nodes that can stand here.
+// wrap places n inside a new node that is allowed here.
 func (p *placer) wrap(t *nodeType, n *Node) bool {
 	for _, e := range p.m.edges {
 		if e.typ.leaf() || e.typ.inlines || e.typ.required() {
@@ -347,7 +345,7 @@ func (p *placer) wrap(t *nodeType, n *Node) bool {
 		if next == nil || len(fill) > 0 && !t.inlines {
 			continue
 		}
-		// A wrapper of the same kind before it takes it in.
+		// A wrapper of the same kind before it may hold n too.
 		if k := len(p.out) - 1; k >= 0 && p.out[k].Type == e.typ.spec.Name {
 			kids := append(slices.Clone(p.out[k].Content), n)
 			if e.typ.content.accepts(p.f.s, kids) {
@@ -364,7 +362,7 @@ func (p *placer) wrap(t *nodeType, n *Node) bool {
 	return false
 }
 
-// putInline puts inline nodes into a text block.
+// putInline places inline nodes in a text block.
 func (p *placer) putInline(nodes []*Node) {
 	if len(nodes) == 0 {
 		return
@@ -393,13 +391,13 @@ func (p *placer) putInline(nodes []*Node) {
 	p.direct(p.f.s.types[n.Type], n)
 }
 
-// textPath is a way down to a text block: the nodes around it, and itself.
+// textPath is a path to a text block: the nodes around it, and its type.
 type textPath struct {
 	wrappers []*nodeType
 	leafType *nodeType
 }
 
-// block finds the shortest way from m to a text block.
+// block finds the shortest path from m to a text block.
 func (p *placer) block(m *match, depth int) *textPath {
 	for _, e := range m.edges {
 		if e.typ.inlines && !e.typ.required() {
@@ -420,7 +418,7 @@ func (p *placer) block(m *match, depth int) *textPath {
 	return nil
 }
 
-// putLines puts source code where no code block can be: a text block per line.
+// putLines replaces source code where no code block is allowed: a text block per line.
 func (p *placer) putLines(n *Node) {
 	for line := range strings.SplitSeq(n.TextContent(), "\n") {
 		if line != "" {
@@ -429,8 +427,7 @@ func (p *placer) putLines(n *Node) {
 	}
 }
 
-// putLeaf puts the text that stands for n; an image becomes a link to where it leads, or to
-// itself.
+// putLeaf places the text that replaces n. An image becomes a link, to its href or itself.
 func (p *placer) putLeaf(n *Node) {
 	text := p.f.leafText(n)
 	if text == "" {
@@ -448,7 +445,7 @@ func (p *placer) putLeaf(n *Node) {
 
 func (p *placer) finish() []*Node { return p.f.end(p.m, p.out) }
 
-// end returns kids with what has to follow them.
+// end returns kids with the nodes that must follow them.
 func (f *fitter) end(m *match, kids []*Node) []*Node {
 	fill, _ := f.fill(m, atEnd)
 	return append(kids, fill...)
@@ -461,7 +458,7 @@ func atEnd(m *match) *match {
 	return nil
 }
 
-// fill makes the shortest row of new nodes after which done gives a state.
+// fill creates the shortest sequence of nodes after which done returns a state.
 func (f *fitter) fill(m *match, done func(*match) *match) ([]*Node, *match) {
 	types, next := f.missing(m, done)
 	var nodes []*Node
@@ -471,7 +468,7 @@ func (f *fitter) fill(m *match, done func(*match) *match) ([]*Node, *match) {
 	return nodes, next
 }
 
-// missing finds the types of that row.
+// missing returns the types of that sequence.
 func (f *fitter) missing(m *match, done func(*match) *match) ([]*nodeType, *match) {
 	if next := done(m); next != nil {
 		return nil, next
@@ -508,7 +505,7 @@ func (t *nodeType) required() bool {
 	return slices.ContainsFunc(t.spec.Attrs, func(a AttrSpec) bool { return a.Required })
 }
 
-// make returns a new node of type t with the least content.
+// make creates a node of type t with the minimal content.
 func (f *fitter) make(t *nodeType) *Node {
 	attrs, _ := fitAttrs(t.spec.Attrs, nil, false)
 	return &Node{Type: t.spec.Name, Attrs: attrs, Content: f.end(t.content, nil)}

@@ -5,13 +5,12 @@ import (
 	"slices"
 )
 
-// maxCells bounds the tables that are repaired.
+// maxCells bounds the size of tables that are repaired.
 const maxCells = 100_000
 
-// rectangle returns the rows of a table as editors would repair them: no cell reaches
-// into another one or below the last row, all rows are equally wide, at least one cell,
-// and the cells of a column agree about its width. The content of other nodes is
-// returned as it is.
+// rectangle returns the rows of a table as editors would repair them: cells do not overlap or
+// extend below the last row, all rows are equally wide and at least one cell wide, and the
+// cells of a column agree on its width. It returns the content of other nodes unchanged.
 func (f *fitter) rectangle(t *nodeType, rows []*Node) []*Node {
 	if t.spec.Name != "table" || len(rows) == 0 {
 		return rows
@@ -20,28 +19,28 @@ func (f *fitter) rectangle(t *nodeType, rows []*Node) []*Node {
 	if !ok {
 		return rows
 	}
-	rows, ok = f.square(rows, g)
+	rows, ok = f.fillRows(rows, g)
 	if !ok {
 		return rows
 	}
-	return levelWidths(rows)
+	return alignWidths(rows)
 }
 
-// place is where a cell stands in a table.
+// place is the position and size of a cell.
 type place struct{ column, width, height int }
 
-// grid is a table laid out as a browser does.
+// grid is a table laid out as a browser does it.
 type grid struct {
 	places [][]place // by row and cell
-	taken  []int     // by row: how many columns have a cell
+	taken  []int     // by row: the number of columns that cells cover
 	width  int
 }
 
-// layOut places the cells, made smaller where they would reach too far. It tells
-// whether the table is small enough for that.
-func layOut(rows []*Node) (grid, bool) {
-	g := grid{places: make([][]place, len(rows)), taken: make([]int, len(rows))}
-	var until []int // by column: the first row that no cell above reaches
+// layOut positions the cells and shrinks those that extend too far. ok is false if the table
+// is too large to repair.
+func layOut(rows []*Node) (g grid, ok bool) {
+	g = grid{places: make([][]place, len(rows)), taken: make([]int, len(rows))}
+	var until []int // by column: the first row not covered by the cells above
 	steps := 0
 	for i, r := range rows {
 		column := 0
@@ -74,9 +73,9 @@ func layOut(rows []*Node) (grid, bool) {
 	return g, g.width*len(rows) <= maxCells
 }
 
-// square returns the rows with the cells as large as they were laid out, and with cells
-// at their ends for what is missing.
-func (f *fitter) square(rows []*Node, g grid) ([]*Node, bool) {
+// fillRows returns the rows with the cells at their laid-out sizes, and with new cells at the
+// end of rows that are too short.
+func (f *fitter) fillRows(rows []*Node, g grid) ([]*Node, bool) {
 	out := rows
 	for i, r := range rows {
 		kids := r.Content
@@ -110,7 +109,7 @@ func (f *fitter) square(rows []*Node, g grid) ([]*Node, bool) {
 	return out, true
 }
 
-// replaced returns nodes, a copy of it where it is still orig, with n at i.
+// replaced returns nodes with n at index i. It clones nodes first if it is still orig.
 func replaced(nodes, orig []*Node, i int, n *Node) []*Node {
 	if nodes[i] == n {
 		return nodes
@@ -122,8 +121,8 @@ func replaced(nodes, orig []*Node, i int, n *Node) []*Node {
 	return nodes
 }
 
-// levelWidths gives all cells of a column the width that one of them has.
-func levelWidths(rows []*Node) []*Node {
+// alignWidths gives all cells of a column the same width.
+func alignWidths(rows []*Node) []*Node {
 	if !slices.ContainsFunc(rows, func(r *Node) bool {
 		return slices.ContainsFunc(r.Content, func(c *Node) bool { return c.Attrs["colwidth"] != nil })
 	}) {
@@ -132,7 +131,7 @@ func levelWidths(rows []*Node) []*Node {
 	g, _ := layOut(rows)
 	type column struct {
 		width any
-		rows  int // with that width
+		rows  int // rows with that width
 	}
 	columns := make([]column, g.width)
 	for i, r := range rows {
@@ -184,7 +183,7 @@ func levelWidths(rows []*Node) []*Node {
 	return out
 }
 
-// colWidth returns the width that a cell says its column k has, nil for none.
+// colWidth returns the width that a cell sets for its k-th column, nil for none.
 func colWidth(c *Node, k int) any {
 	widths, _ := c.Attrs["colwidth"].([]any)
 	if k >= len(widths) || widths[k] == 0 {

@@ -7,7 +7,7 @@ import (
 	pm "signalbox.dev/pkg/prosemirror"
 )
 
-// FuzzParse reads any Markdown: the document is valid, and its Markdown stays.
+// FuzzParse parses any Markdown: the document is valid, and its Markdown is stable.
 func FuzzParse(f *testing.F) {
 	for _, s := range bombs {
 		f.Add(s + s)
@@ -26,7 +26,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// FuzzFit makes a valid document of any tree, which reads back.
+// FuzzFit makes any tree valid, and checks that it survives a round trip.
 func FuzzFit(f *testing.F) {
 	for seed := range uint64(20) {
 		g := newGenerator(pm.TipTap(), seed)

@@ -7,7 +7,7 @@ import (
 	pm "signalbox.dev/pkg/prosemirror"
 )
 
-// generator makes random valid documents, full of what Markdown stumbles over.
+// generator makes random valid documents, rich in content that is hard for Markdown.
 type generator struct {
 	*rand.Rand
 	s      *pm.Schema
@@ -24,7 +24,7 @@ func newGenerator(s *pm.Schema, seed uint64) *generator {
 	return g
 }
 
-// words are joined to texts at random.
+// words are joined at random.
 var words = []string{
 	"a", "b", "word", "two words", "Zürich", "日本", "😀", "é", "snake_case", "3", "12", "1.", "1)", "42. ", "#", "##", "# ",
 	"*", "**", "***", "* ", " *", "_", "__", "_a_", "~", "~~", "~~~", "`", "``", "```", "\\", "\\\\", "\\*", "[", "]", "[x]", "[ ] ", "[x] ",
@@ -232,7 +232,7 @@ func (g *generator) table(depth int) *pm.Node {
 			if !easy && rows == 1 {
 				c.Attrs["colspan"] = 1 + g.IntN(2)
 			}
-			if !easy && j == wide { // all cells of a column have the same
+			if !easy && j == wide { // equal for all cells of a column
 				c.Attrs["colwidth"] = []any{100, nil}
 				if c.Attrs["colspan"] == 1 {
 					c.Attrs["colwidth"] = []any{100}

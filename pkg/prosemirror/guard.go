@@ -11,19 +11,18 @@ import (
 	"github.com/yuin/goldmark/util"
 )
 
-// goldmark reads foreign text here, and some of what it does takes time that
-// grows with the square of the input: nested lists with blank lines, delimiters
-// without a partner, tables with many columns. The parsers are wrapped so that
-// each of these is text from a certain size on, far above what people write.
+// Markdown is untrusted, and goldmark needs quadratic time for nested lists with blank lines,
+// unmatched delimiters and very wide tables. These wrappers around its parsers leave such
+// markup as text beyond limits far above what people write.
 const (
-	maxMarkdownDepth = 32  // lists and quotes within each other
-	maxColumns       = 200 // of a table
+	maxMarkdownDepth = 32  // nested lists and quotes
+	maxColumns       = 200 // per table
 	maxTableCells    = 100_000
-	maxDefinitions   = 2000 // lines of a paragraph that begins with link definitions
-	// maxInlineCost bounds all inline markup: each attempt costs as much as there
-	// were attempts before it in its block, and a quarter of what is left of its
-	// line. A line of 10 KB can have 8,000 of them, and documents of MaxMarkdown in
-	// lines of 5 KB one for each 20 bytes.
+	maxDefinitions   = 2000 // lines in a paragraph that begins with link definitions
+	// maxInlineCost bounds the inline markup of a document: each attempt costs the number
+	// of earlier attempts in its block plus a quarter of the rest of its line. That allows
+	// 8,000 attempts on a line of 10 KB, or one per 20 bytes in a document of MaxMarkdown
+	// with lines of 5 KB.
 	maxInlineCost = 50_000_000
 )
 
@@ -34,35 +33,35 @@ var markdown = sync.OnceValue(func() parser.Parser {
 	for _, b := range parser.DefaultBlockParsers() {
 		switch b.Priority {
 		case 300, 800: // lists and quotes
-			b.Value = shallow{b.Value.(parser.BlockParser)}
+			b.Value = depthLimited{b.Value.(parser.BlockParser)}
 		}
 		blocks = append(blocks, b)
 	}
 	inlines := []util.PrioritizedValue{
 		util.Prioritized(taskBox{extension.NewTaskCheckBoxParser()}, 0),
-		util.Prioritized(guarded{parser.NewCodeSpanParser()}, 100),
-		util.Prioritized(guardedLink{guarded{parser.NewLinkParser()}}, 200),
+		util.Prioritized(costLimited{parser.NewCodeSpanParser()}, 100),
+		util.Prioritized(costLimitedLink{costLimited{parser.NewLinkParser()}}, 200),
 		util.Prioritized(parser.NewAutoLinkParser(), 300),
 		util.Prioritized(parser.NewRawHTMLParser(), 400),
-		util.Prioritized(guarded{parser.NewEmphasisParser()}, 500),
-		util.Prioritized(guarded{extension.NewStrikethroughParser()}, 500),
+		util.Prioritized(costLimited{parser.NewEmphasisParser()}, 500),
+		util.Prioritized(costLimited{extension.NewStrikethroughParser()}, 500),
 		util.Prioritized(bareLink{extension.NewLinkifyParser()}, 999),
 	}
 	return parser.NewParser(
 		parser.WithBlockParsers(blocks...),
 		parser.WithInlineParsers(inlines...),
 		parser.WithParagraphTransformers(
-			util.Prioritized(fewLines{parser.LinkReferenceParagraphTransformer}, 100),
-			util.Prioritized(narrow{extension.NewTableParagraphTransformer()}, 200),
+			util.Prioritized(definitionLimited{parser.LinkReferenceParagraphTransformer}, 100),
+			util.Prioritized(tableLimited{extension.NewTableParagraphTransformer()}, 200),
 		),
 		parser.WithASTTransformers(util.Prioritized(extension.NewTableASTTransformer(), 0)),
 	)
 })
 
-// shallow refuses blocks that would nest too deep.
-type shallow struct{ parser.BlockParser }
+// depthLimited refuses blocks that would nest too deeply.
+type depthLimited struct{ parser.BlockParser }
 
-func (s shallow) Open(parent ast.Node, reader text.Reader, pc parser.Context) (ast.Node, parser.State) {
+func (s depthLimited) Open(parent ast.Node, reader text.Reader, pc parser.Context) (ast.Node, parser.State) {
 	depth := 0
 	for n := parent; n != nil; n = n.Parent() {
 		if k := n.Kind(); k == ast.KindList || k == ast.KindBlockquote {
@@ -75,8 +74,8 @@ func (s shallow) Open(parent ast.Node, reader text.Reader, pc parser.Context) (a
 	return s.BlockParser.Open(parent, reader, pc)
 }
 
-// guarded counts the attempts within blocks and stops at maxInlineCost.
-type guarded struct{ parser.InlineParser }
+// costLimited counts the attempts per block and stops at maxInlineCost.
+type costLimited struct{ parser.InlineParser }
 
 var attemptsKey = parser.NewContextKey()
 
@@ -85,7 +84,7 @@ type attempts struct {
 	n, cost int
 }
 
-func (g guarded) Parse(parent ast.Node, block text.Reader, pc parser.Context) ast.Node {
+func (g costLimited) Parse(parent ast.Node, block text.Reader, pc parser.Context) ast.Node {
 	a := pc.ComputeIfAbsent(attemptsKey, func() any { return &attempts{} }).(*attempts)
 	if a.block != parent {
 		a.block, a.n = parent, 0
@@ -98,17 +97,17 @@ func (g guarded) Parse(parent ast.Node, block text.Reader, pc parser.Context) as
 	return g.InlineParser.Parse(parent, block, pc)
 }
 
-// guardedLink keeps the link parser's end of a block, where it cleans up.
-type guardedLink struct{ guarded }
+// costLimitedLink forwards CloseBlock, in which the link parser cleans up.
+type costLimitedLink struct{ costLimited }
 
-func (g guardedLink) CloseBlock(parent ast.Node, block text.Reader, pc parser.Context) {
+func (g costLimitedLink) CloseBlock(parent ast.Node, block text.Reader, pc parser.Context) {
 	if c, ok := g.InlineParser.(parser.CloseBlocker); ok {
 		c.CloseBlock(parent, block, pc)
 	}
 }
 
-// taskBox wants a paragraph, and a blank behind the box, as GitHub does: [x](url)
-// is a link.
+// taskBox requires a paragraph, and whitespace after the box, as GitHub does: [x](url) is a
+// link.
 type taskBox struct{ parser.InlineParser }
 
 func (t taskBox) Parse(parent ast.Node, block text.Reader, pc parser.Context) ast.Node {
@@ -119,8 +118,8 @@ func (t taskBox) Parse(parent ast.Node, block text.Reader, pc parser.Context) as
 	return t.InlineParser.Parse(parent, block, pc)
 }
 
-// bareLink wants no backtick in an address: goldmark looks for one before it looks
-// for code, and a word`me@example.com` has both.
+// bareLink rejects addresses with a backtick: goldmark looks for addresses before code, and
+// word`me@example.com` contains both.
 type bareLink struct{ parser.InlineParser }
 
 func (b bareLink) Parse(parent ast.Node, block text.Reader, pc parser.Context) ast.Node {
@@ -135,19 +134,19 @@ func (b bareLink) Parse(parent ast.Node, block text.Reader, pc parser.Context) a
 	return b.InlineParser.Parse(parent, block, pc)
 }
 
-// fewLines leaves long paragraphs alone that may begin with many link definitions.
-type fewLines struct{ parser.ParagraphTransformer }
+// definitionLimited skips long paragraphs, which may begin with many link definitions.
+type definitionLimited struct{ parser.ParagraphTransformer }
 
-func (t fewLines) Transform(node *ast.Paragraph, reader text.Reader, pc parser.Context) {
+func (t definitionLimited) Transform(node *ast.Paragraph, reader text.Reader, pc parser.Context) {
 	if node.Lines().Len() <= maxDefinitions {
 		t.ParagraphTransformer.Transform(node, reader, pc)
 	}
 }
 
-// narrow leaves paragraphs alone that would be tables of too many cells.
-type narrow struct{ parser.ParagraphTransformer }
+// tableLimited skips paragraphs that would become tables with too many cells.
+type tableLimited struct{ parser.ParagraphTransformer }
 
-func (t narrow) Transform(node *ast.Paragraph, reader text.Reader, pc parser.Context) {
+func (t tableLimited) Transform(node *ast.Paragraph, reader text.Reader, pc parser.Context) {
 	lines, columns := node.Lines(), 0
 	for i := range lines.Len() {
 		l := lines.At(i)

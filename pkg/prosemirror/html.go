@@ -8,11 +8,10 @@ import (
 	"strings"
 )
 
-// What Markdown cannot say is written in the HTML that TipTap writes for the
-// same thing, and exactly these tags are read back. A tag with any attribute
-// more than these is text.
+// What Markdown cannot express is written as the HTML that TipTap writes for it, and exactly
+// these tags are read back. A tag with any other attribute is text.
 
-// htmlTag is a tag as it was written.
+// htmlTag is a parsed tag.
 type htmlTag struct {
 	name  string
 	end   bool
@@ -21,7 +20,7 @@ type htmlTag struct {
 
 type htmlAttr struct{ name, value string }
 
-// cutTag reads the tag at the start of s.
+// cutTag parses the tag at the start of s.
 func cutTag(s string) (tag htmlTag, rest string, ok bool) {
 	if s, ok = strings.CutPrefix(s, "<"); !ok {
 		return tag, s, false
@@ -78,7 +77,7 @@ func cutValue(s string) (value, rest string, ok bool) {
 	return html.UnescapeString(s[:i]), s[i:], true
 }
 
-// attr returns the attribute's value.
+// attr returns the value of an attribute.
 func (t *htmlTag) attr(name string) (string, bool) {
 	for _, a := range t.attrs {
 		if a.name == name {
@@ -88,29 +87,29 @@ func (t *htmlTag) attr(name string) (string, bool) {
 	return "", false
 }
 
-// only tells whether the tag has no attributes but these.
+// only reports whether the tag has no other attributes.
 func (t *htmlTag) only(names ...string) bool {
 	return !slices.ContainsFunc(t.attrs, func(a htmlAttr) bool { return !slices.Contains(names, a.name) })
 }
 
-// markTags holds the tag that is written for a mark.
+// markTags holds the tag written for each mark.
 var markTags = map[string]string{
 	"bold": "strong", "italic": "em", "strike": "s", "code": "code", "underline": "u",
 	"highlight": "mark", "superscript": "sup", "subscript": "sub", "link": "a",
 }
 
-// tagMarks holds the marks of tags that are read.
+// tagMarks holds the mark read from each tag.
 var tagMarks = map[string]string{
 	"strong": "bold", "b": "bold", "em": "italic", "i": "italic", "s": "strike", "del": "strike",
 	"strike": "strike", "code": "code", "u": "underline", "mark": "highlight",
 	"sup": "superscript", "sub": "subscript", "a": "link",
 }
 
-// openTag returns the tag that opens a mark, without those of its attributes
-// that are the default. Those of a link have their own names, others data- and the
-// name.
+// openTag returns the tag that opens a mark, with its attributes that differ from the
+// default.
 func (s *Schema) openTag(m Mark) string {
 	mt := s.markType(m)
+	attrName := markAttrName(mt)
 	var b strings.Builder
 	b.WriteString("<" + markTags[mt.spec.Name])
 	for _, a := range mt.spec.Attrs {
@@ -119,16 +118,21 @@ func (s *Schema) openTag(m Mark) string {
 			continue
 		}
 		if v == nil {
-			v = "" // null, since leaving it out means the default
+			v = "" // null: omitting it would mean the default
 		}
-		name := a.Name
-		if mt.spec.Name != "link" {
-			name = "data-" + strings.ToLower(name)
-		}
-		appendAttr(&b, name, v)
+		appendAttr(&b, attrName(a.Name), v)
 	}
 	b.WriteByte('>')
 	return b.String()
+}
+
+// markAttrName returns the HTML name of a mark's attribute: a link keeps the names, others
+// prefix them with data-.
+func markAttrName(t *markType) func(string) string {
+	if t.spec.Name == "link" {
+		return func(name string) string { return name }
+	}
+	return func(name string) string { return "data-" + strings.ToLower(name) }
 }
 
 // tagMark returns the mark that a tag opens.
@@ -137,31 +141,8 @@ func (s *Schema) tagMark(t htmlTag) (Mark, bool) {
 	if mt == nil {
 		return Mark{}, false
 	}
-	attrs, used := Attrs{}, 0
-	for _, a := range mt.spec.Attrs {
-		name := a.Name
-		if mt.spec.Name != "link" {
-			name = "data-" + strings.ToLower(name)
-		}
-		v, ok := t.attr(name)
-		if !ok {
-			if a.Default != nil {
-				attrs[a.Name] = a.Default
-			}
-			continue
-		}
-		used++
-		if v == "" && a.Default != nil {
-			attrs[a.Name] = nil
-			continue
-		}
-		val, ok := a.parse(v)
-		if !ok {
-			return Mark{}, false
-		}
-		attrs[a.Name] = val
-	}
-	if _, ok := t.attr("href"); t.name == "a" && !ok || used != len(t.attrs) {
+	attrs, ok := t.read(mt.spec.Attrs, true, markAttrName(mt))
+	if _, href := t.attr("href"); !ok || t.name == "a" && !href {
 		return Mark{}, false
 	}
 	if len(attrs) == 0 {
@@ -170,7 +151,41 @@ func (s *Schema) tagMark(t htmlTag) (Mark, bool) {
 	return Mark{Type: mt.spec.Name, Attrs: attrs}, true
 }
 
-// parse reads the value of an attribute as appendAttr wrote it.
+// tagAttrs returns the attributes that a tag has for a node of type typ.
+func (s *Schema) tagAttrs(typ string, tag *htmlTag) (Attrs, bool) {
+	t := s.types[typ]
+	if t == nil {
+		return nil, false
+	}
+	return tag.read(t.spec.Attrs, false, strings.ToLower)
+}
+
+// read returns the attributes in specs, where name gives their HTML names. An absent attribute
+// of a mark has its default, an empty one is null. ok is false if a value is invalid or the
+// tag has other attributes.
+func (t *htmlTag) read(specs []AttrSpec, mark bool, name func(string) string) (attrs Attrs, ok bool) {
+	attrs = Attrs{}
+	used := 0
+	for _, a := range specs {
+		raw, there := t.attr(name(a.Name))
+		if there {
+			used++
+		}
+		switch marked := mark && a.Default != nil; {
+		case marked && !there:
+			attrs[a.Name] = a.Default
+		case marked && raw == "":
+			attrs[a.Name] = nil
+		case there:
+			if attrs[a.Name], ok = a.parse(raw); !ok {
+				return nil, false
+			}
+		}
+	}
+	return attrs, used == len(t.attrs)
+}
+
+// parse reads the value of an attribute as written by appendAttr.
 func (a *AttrSpec) parse(s string) (any, bool) {
 	if a.Kind == String {
 		return s, a.check(s, false) == ""
@@ -185,7 +200,7 @@ func (a *AttrSpec) parse(s string) (any, bool) {
 	return v, v != nil && a.check(v, false) == ""
 }
 
-// appendAttr writes an attribute: a string as it is, else JSON.
+// appendAttr writes an attribute: a string verbatim, other values as JSON.
 func appendAttr(b *strings.Builder, name string, v any) {
 	s, ok := v.(string)
 	if !ok {
@@ -200,8 +215,8 @@ func appendAttr(b *strings.Builder, name string, v any) {
 	b.WriteByte('"')
 }
 
-// escapeHTML writes s so that it can stand anywhere, in a table cell too. Line
-// ends and blanks at either side are references, since Markdown would move them.
+// escapeHTML escapes s for any context, including table cells. Newlines and spaces at either
+// end become references, since Markdown would strip them.
 func escapeHTML(b *strings.Builder, s string) {
 	for i, c := range []byte(s) {
 		switch {

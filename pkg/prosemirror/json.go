@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// JSON returns n exactly as TipTap's getJSON would: with all attributes of the schema,
-// defaults and nulls too, in its order. Marshalling a Node has only what is set.
+// JSON returns n exactly as TipTap's getJSON would: with all attributes of the schema in its
+// order, including defaults and nulls. Marshalling a Node writes only what is set.
 func (s *Schema) JSON(n *Node) ([]byte, error) {
 	var b bytes.Buffer
 	if err := s.appendJSON(&b, n); err != nil {
@@ -56,7 +56,7 @@ func (s *Schema) appendJSON(b *bytes.Buffer, n *Node) error {
 	return nil
 }
 
-// appendAttrs writes the schema's attributes, then those outside it.
+// appendAttrs writes the schema's attributes, then the others.
 func (s *Schema) appendAttrs(b *bytes.Buffer, name string, mark bool, attrs Attrs) error {
 	open := `,"attrs":{`
 	add := func(name string, v any) error {
@@ -99,6 +99,6 @@ func appendValue(b *bytes.Buffer, v any) error {
 	if err := e.Encode(v); err != nil {
 		return fmt.Errorf("write a value of a document: %w", err)
 	}
-	b.Truncate(b.Len() - 1) // the encoder's line end
+	b.Truncate(b.Len() - 1) // the encoder's newline
 	return nil
 }

@@ -9,19 +9,18 @@ import (
 	"github.com/yuin/goldmark/ast"
 )
 
-// Loss is something in Markdown that a document does not hold as it was written. Nothing
-// is dropped without one.
+// Loss is something in Markdown that a document does not store as written.
 type Loss struct {
-	// Line is where it is in the Markdown, from 1.
+	// Line is its line in the Markdown, from 1.
 	Line int
-	// What it is, and what is there in its place.
+	// What describes it, KeptAs what the document holds instead.
 	What, KeptAs string
 }
 
-// maxLosses bounds what Import tells one by one; a last Loss counts the others.
+// maxLosses bounds the list of losses; a final Loss counts the rest.
 const maxLosses = 100
 
-// Import is ParseLarge, and tells what the document does not hold as it was written.
+// Import is ParseLarge with a list of what the document does not store as written.
 func (s *Schema) Import(md string) (*Node, []Loss, error) {
 	if len(md) > MaxLarge {
 		return nil, nil, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, len(md), MaxLarge)
@@ -31,23 +30,23 @@ func (s *Schema) Import(md string) (*Node, []Loss, error) {
 	return s.Fit(doc), losses.told(), nil
 }
 
-// losses collects what one Markdown loses.
+// losses collects the losses of one import.
 type losses struct {
 	all  []Loss
 	more int
 }
 
-// told returns them in the order of lines.
+// told returns the losses by line.
 func (l *losses) told() []Loss {
-	slices.SortStableFunc(l.all, func(a, b Loss) int { return a.Line - b.Line }) // a block's is noted behind its text's
+	slices.SortStableFunc(l.all, func(a, b Loss) int { return a.Line - b.Line }) // a block's losses come after its text's
 	if l.more > 0 {
-		l.all = append(l.all, Loss{l.all[len(l.all)-1].Line, fmt.Sprintf("%d more behind this line", l.more), "those above"})
+		l.all = append(l.all, Loss{l.all[len(l.all)-1].Line, fmt.Sprintf("%d more after this line", l.more), "those above"})
 	}
 	return l.all
 }
 
-// lose notes a loss at a byte of the source. The same on one line is told once.
-func (r *reader) lose(at int, what, keptAs string) {
+// noteLoss records a loss at a byte of the source, once per line.
+func (r *reader) noteLoss(at int, what, keptAs string) {
 	l := r.losses
 	if l == nil {
 		return
@@ -62,7 +61,7 @@ func (r *reader) lose(at int, what, keptAs string) {
 	}
 }
 
-// shortHTML returns the beginning of HTML, to be told.
+// shortHTML describes a piece of HTML by its beginning.
 func shortHTML(raw string) string {
 	raw = strings.Join(strings.Fields(raw), " ")
 	if i := strings.IndexByte(raw, '>'); i >= 0 {
@@ -74,7 +73,7 @@ func shortHTML(raw string) string {
 	return "the HTML " + raw
 }
 
-// begins returns where a node begins.
+// begins returns the offset at which a node begins, -1 if unknown.
 func begins(n ast.Node) int {
 	if at := n.Pos(); at >= 0 {
 		return at
@@ -90,8 +89,8 @@ func begins(n ast.Node) int {
 	return -1
 }
 
-// loseImages tells of images that cannot stay within the text they are in.
-func (r *reader) loseImages(block ast.Node, nodes []*Node) {
+// noteImageLosses records images that cannot stay in their text.
+func (r *reader) noteImageLosses(block ast.Node, nodes []*Node) {
 	t := r.s.types["image"]
 	if t == nil || t.inlineNode() || !slices.ContainsFunc(nodes, func(n *Node) bool { return n.Type == "image" }) {
 		return
@@ -104,17 +103,17 @@ func (r *reader) loseImages(block ast.Node, nodes []*Node) {
 	}
 	switch {
 	case block.Kind() == ast.KindHeading:
-		r.lose(begins(block), "an image in a heading", "an image beside it")
+		r.noteLoss(begins(block), "an image in a heading", "an image beside it")
 	case others > 1:
-		r.lose(begins(block), "an image within a paragraph", "an image of its own between paragraphs")
+		r.noteLoss(begins(block), "an image within a paragraph", "an image of its own between paragraphs")
 	}
 }
 
-// loseInTask tells of blocks that a task cannot hold.
-func (r *reader) loseInTask(item ast.Node, blocks []*Node) {
+// noteTaskLosses records blocks that a task cannot hold.
+func (r *reader) noteTaskLosses(item ast.Node, blocks []*Node) {
 	for _, b := range blocks {
 		if slices.ContainsFunc(b.Content, func(n *Node) bool { return n.Type == "image" }) {
-			r.lose(begins(item), "an image within a task", "a link")
+			r.noteLoss(begins(item), "an image within a task", "a link")
 		}
 	}
 	if t := r.s.types["taskItem"]; t == nil || t.content.accepts(r.s, blocks) {
@@ -124,9 +123,9 @@ func (r *reader) loseInTask(item ast.Node, blocks []*Node) {
 		switch b.Type {
 		case "paragraph":
 		case "taskList":
-			r.lose(begins(item), "tasks within a task", "tasks behind it, on its level")
+			r.noteLoss(begins(item), "tasks within a task", "tasks after it, on its level")
 		default:
-			r.lose(begins(item), "a "+b.Type+" within a task", "paragraphs of the task, as far as it is text")
+			r.noteLoss(begins(item), "a "+b.Type+" within a task", "paragraphs of the task, as far as it is text")
 		}
 	}
 }

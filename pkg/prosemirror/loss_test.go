@@ -38,13 +38,13 @@ func TestImportTells(t *testing.T) {
 		{"[![a](b)](c \"t\")", []string{"1: the title of a link around an image is kept as the link without it"}},
 		{"![a [b](c)](d)", []string{"1: a link, an image or HTML in the text of an image is kept as text"}},
 		{"1. [x] a", []string{"1: a task in a numbered list is kept as text"}},
-		{"- [ ] a\n  - [x] b", []string{"1: tasks within a task is kept as tasks behind it, on its level"}},
+		{"- [ ] a\n  - [x] b", []string{"1: tasks within a task is kept as tasks after it, on its level"}},
 		{"- [ ] a\n\n  ---\n", []string{"1: a horizontalRule within a task is kept as paragraphs of the task, as far as it is text"}},
 		{"- [ ] ![a](b)", []string{"1: an image within a task is kept as a link"}},
-		{"a\n\n[b]: c", []string{"3: a link definition that nothing refers to is kept as text"}},
-		{"[a]\n\n[a]: b\n[a]: c", []string{"4: a link definition that nothing refers to is kept as text"}},
-		{"| a |\n| - |\n| b | c |", []string{"3: a cell behind the last column of its table is kept as text in the last column"}},
-		{strings.Repeat("<!-- a -->\n\n", 103), append(lines(100, "%d: the HTML <!-- a --> is kept as a code block"), "199: 3 more behind this line is kept as those above")},
+		{"a\n\n[b]: c", []string{"3: a link definition that nothing needsReference to is kept as text"}},
+		{"[a]\n\n[a]: b\n[a]: c", []string{"4: a link definition that nothing needsReference to is kept as text"}},
+		{"| a |\n| - |\n| b | c |", []string{"3: a cell after the last column of its table is kept as text in the last column"}},
+		{strings.Repeat("<!-- a -->\n\n", 103), append(lines(100, "%d: the HTML <!-- a --> is kept as a code block"), "199: 3 more after this line is kept as those above")},
 	} {
 		_, losses, err := pm.TipTap().Import(tt.md)
 		if err != nil {
@@ -60,7 +60,7 @@ func TestImportTells(t *testing.T) {
 	}
 }
 
-// lines returns n messages about every second line.
+// lines returns n messages, one per second line.
 func lines(n int, format string) (out []string) {
 	for i := range n {
 		out = append(out, fmt.Sprintf(format, 2*i+1))
@@ -68,7 +68,7 @@ func lines(n int, format string) (out []string) {
 	return out
 }
 
-// TestImportTellsLinesOfLargeMarkdown finds what is lost far behind.
+// TestImportTellsLinesOfLargeMarkdown checks the line of a loss far down.
 func TestImportTellsLinesOfLargeMarkdown(t *testing.T) {
 	t.Parallel()
 	md := strings.Repeat(strings.Repeat("word ", 200)+"\n\n", 2000) + "<div>a</div>\n"
@@ -78,8 +78,8 @@ func TestImportTellsLinesOfLargeMarkdown(t *testing.T) {
 	}
 }
 
-// TestNothingVanishes imports READMEs full of what a document cannot hold: each address and
-// each word of them is in the document.
+// TestNothingVanishes imports READMEs full of content that a document cannot hold: every
+// address and every word of theirs is in the document.
 func TestNothingVanishes(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/readme/*.md")
@@ -91,15 +91,15 @@ func TestNothingVanishes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, problem := range vanished(t, string(md)) {
+		for _, problem := range missing(t, string(md)) {
 			t.Errorf("%s: %s", file, problem)
 		}
 	}
 }
 
-// vanished tells what of a Markdown is neither in its document nor told. It reads the
-// Markdown with goldmark alone.
-func vanished(t testing.TB, md string) (problems []string) {
+// missing returns what is in a Markdown but neither in its document nor in its losses. It
+// reads the Markdown with goldmark alone.
+func missing(t testing.TB, md string) (problems []string) {
 	t.Helper()
 	s := pm.TipTap()
 	doc, losses, err := s.Import(md)
@@ -174,7 +174,7 @@ func vanished(t testing.TB, md string) (problems []string) {
 	return problems
 }
 
-// taken tells whether HTML is what a document has, so that it may be written in another way.
+// taken reports whether a document can hold the HTML, so that it may be written differently.
 func taken(raw, rendered string) bool {
 	for _, tag := range []string{"strong", "b", "em", "i", "s", "del", "strike", "code", "u", "mark", "sup", "sub", "a", "br", "img", "span", "table", "tr", "td", "th", "thead", "tbody", "ol"} {
 		for _, begin := range []string{"<" + tag, "</" + tag} {

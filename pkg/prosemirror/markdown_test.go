@@ -22,7 +22,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// goldmarkFile returns a file of goldmark's module: its examples are not ours to copy.
+// goldmarkFile returns a file of goldmark's module, whose examples we do not copy.
 func goldmarkFile(t testing.TB, name string) []byte {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/yuin/goldmark").Output()
@@ -78,7 +78,7 @@ func parse(t testing.TB, s *pm.Schema, md string) *pm.Node {
 	return doc
 }
 
-// stable checks that the document reads back and that its Markdown stays.
+// stable checks that the document survives a round trip and that its Markdown is stable.
 func stable(t testing.TB, s *pm.Schema, md string) {
 	t.Helper()
 	doc := parse(t, s, md)
@@ -118,7 +118,7 @@ func TestExamplesAreStable(t *testing.T) {
 	}
 }
 
-// shrink returns a smaller document that still fails.
+// shrink returns a smaller document for which fails still holds.
 func shrink(doc *pm.Node, fails func(*pm.Node) bool) *pm.Node {
 	for again := true; again; {
 		again = false
@@ -132,7 +132,7 @@ func shrink(doc *pm.Node, fails func(*pm.Node) bool) *pm.Node {
 	return doc
 }
 
-// smaller returns n with one part less, in all ways.
+// smaller returns all variants of n with one part removed.
 func smaller(n *pm.Node) []*pm.Node {
 	var out []*pm.Node
 	with := func(kids []*pm.Node) { out = append(out, &pm.Node{Type: n.Type, Attrs: n.Attrs, Content: kids}) }
@@ -191,8 +191,8 @@ func TestRandomDocumentsReadBack(t *testing.T) {
 	}
 }
 
-// TestRenderMap checks that each span says where its text comes from, that spans
-// are in order, and that plain text is found again.
+// TestRenderMap checks that each span names its source, that spans are in order, and that they
+// cover all plain text.
 func TestRenderMap(t *testing.T) {
 	t.Parallel()
 	for name, s := range schemas(t) {
@@ -244,8 +244,8 @@ func checkSpans(t *testing.T, doc *pm.Node, m *pm.Markdown) {
 
 func textOf(doc *pm.Node) string { return doc.TextContent() }
 
-// TestMarkdown compares documents with testdata/*.md, which -update rewrites, and
-// with the trees beside them.
+// TestMarkdown compares documents with testdata/*.md, which -update rewrites, and with the
+// trees next to them.
 func TestMarkdown(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/*.md")
@@ -328,8 +328,8 @@ func TestRenderAnything(t *testing.T) {
 	}
 }
 
-// TestParseIsBounded reads what makes parsers slow, beside prose of the same size in
-// the same run: a thousand times as long is too long. The guards keep it under 200.
+// TestParseIsBounded times input that is slow for parsers against prose of the same size in
+// the same run. The limit is 1,000 times as long; the guards keep it under 200.
 func TestParseIsBounded(t *testing.T) {
 	t.Parallel()
 	if _, err := pm.TipTap().Parse(strings.Repeat("a", pm.MaxMarkdown+1)); !errors.Is(err, pm.ErrTooLarge) {
@@ -365,7 +365,7 @@ func TestParseIsBounded(t *testing.T) {
 	}
 }
 
-// bombs are repeated.
+// bombs are repeated to fill a document.
 var bombs = []string{
 	">", "> ", "- ", "1. ", "* a\n", "-\n", "- - - -\n\n", "\n", "*", "**a ", "*a_ ", "_a ", "a**b", "~", "~~a ", "`", "` `` ",
 	"[", "]", "![", "[a](", "[a](b)", "[[a](b)", "[]:", "[a]: b\n", "<", "<a ", "<a b=\"", "<!--", "<?", "</", "<u>", "<u></u>", "</u>",
@@ -376,7 +376,7 @@ var bombs = []string{
 
 func show(doc *pm.Node) string { b, _ := json.Marshal(doc); return string(b) }
 
-// rounds returns how many random documents a test takes: n, times PM_ROUNDS.
+// rounds returns how many random documents a test uses: n times PM_ROUNDS.
 func rounds(n int) int {
 	if k, err := strconv.Atoi(os.Getenv("PM_ROUNDS")); err == nil {
 		return n * k

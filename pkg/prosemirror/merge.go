@@ -6,15 +6,15 @@ import (
 	"unicode/utf8"
 )
 
-// Merge returns doc with the changes that lead from base to next, both valid documents:
-// a three-way merge. Everything that doc has and base has not stays. Blocks, list items and
-// cells are matched as in Diff, texts are merged word by word, and a change that is on
-// both sides is made once. A node that one side deleted, or replaced by a node of another
-// type, and the other side changed is kept: nothing that anybody wrote goes.
+// Merge returns doc with the changes from base to next applied, both valid documents: a
+// three-way merge. Everything that doc has and base lacks stays. Blocks, list items and cells
+// are matched as in Diff, text is merged word by word, and a change on both sides is made
+// once. A node that one side deleted or replaced and the other changed is kept, so that no
+// edit is lost.
 func (s *Schema) Merge(doc, base, next *Node) (*Node, error) {
 	cur := doc
 	if s.Check(doc) != nil {
-		// Base was read from Markdown: what Markdown does not show must not count as changed.
+		// Base was parsed from Markdown: what Markdown does not show must not count as changed.
 		var err error
 		if cur, err = s.ParseLarge(s.Render(doc)); err != nil {
 			return nil, err
@@ -95,17 +95,17 @@ func (m *merger) without(first, second []kid) []kid {
 	return out
 }
 
-// merge3 merges lists. What a side inserted stands behind what it is behind on that side.
+// merge3 merges lists. What a side inserted follows the element that it follows on that side.
 type merge3[T any] struct {
 	same func(a, b T) bool
-	// both is called for what is in all three, one for what is on one side only and changed
-	// there, and inserted for what is new between two of these.
+	// both is called for an element of all three lists, one for an element that only one side
+	// kept and changed, and inserted for the new elements between two of these.
 	both     func(base, next, cur T)
 	one      func(T)
 	inserted func(first, second []T)
 }
 
-// merge goes through base, which is paired with next and with cur in order.
+// merge walks base, which is paired with next and with cur in order.
 func (m merge3[T]) merge(base, next, cur []T, toNext, toCur []pairing) {
 	j, k := 0, 0
 	for i := -1; i < len(base); i++ {
@@ -135,7 +135,7 @@ func (m merge3[T]) merge(base, next, cur []T, toNext, toCur []pairing) {
 			toK = toCur[0].next
 		}
 		replaces := func(to []pairing) bool { return i+1 < len(base) && (len(to) == 0 || to[0].old > i+1) }
-		if replaces(toNext) && !replaces(toCur) { // what replaces stands where that was which it replaces
+		if replaces(toNext) && !replaces(toCur) { // a replacement takes the place of what it replaces
 			m.inserted(cur[k:toK], next[j:toJ])
 		} else {
 			m.inserted(next[j:toJ], cur[k:toK])
@@ -144,8 +144,8 @@ func (m merge3[T]) merge(base, next, cur []T, toNext, toCur []pairing) {
 	}
 }
 
-// mergedWord is a word with the blanks before it. The last of a text is no word: it has
-// the blanks at the end.
+// mergedWord is a word with the whitespace before it. The last one of a text has no word, only
+// the trailing whitespace.
 type mergedWord struct {
 	blanks, text []*Node
 	plain        string
@@ -157,7 +157,7 @@ func (m *merger) texts(base, next, cur []*Node) []*Node {
 	var out []*Node
 	first := true
 	add := func(blanks, text []*Node) {
-		if first { // a text begins as it did, whatever it begins with
+		if first { // the leading whitespace is merged by itself
 			blanks, first = m.pieces(b[0].blanks, n[0].blanks, c[0].blanks), false
 		}
 		if len(blanks) == 0 {
@@ -172,12 +172,12 @@ func (m *merger) texts(base, next, cur []*Node) []*Node {
 		}
 	}
 	merge3[mergedWord]{
-		same: func(a, b mergedWord) bool { return true }, // its marks do not keep a word that was deleted
+		same: func(a, b mergedWord) bool { return true }, // changed marks do not keep a deleted word
 		both: func(b, n, c mergedWord) {
 			add(m.pieces(b.blanks, n.blanks, c.blanks), m.pieces(b.text, n.text, c.text))
 		},
 		inserted: func(first, second []mergedWord) {
-			n := min(len(first), len(second)) // how many words both inserted, perhaps one side more behind them
+			n := min(len(first), len(second)) // the words that both sides inserted, if one list is a prefix of the other
 			if !slices.EqualFunc(first[:n], second[:n], func(a, b mergedWord) bool { return a.plain == b.plain }) {
 				n = 0
 			}
@@ -190,7 +190,7 @@ func (m *merger) texts(base, next, cur []*Node) []*Node {
 
 func mergedWords(texts []*Node) []mergedWord {
 	all := concat(texts)
-	words, at := solid(all)
+	words, at := nonSpaceWords(all)
 	out := make([]mergedWord, 0, len(words)+1)
 	from := 0
 	rest := slices.Clone(texts)
@@ -228,7 +228,7 @@ func pairWords(a, b []mergedWord) []pairing {
 	return append(w.pairs, pairing{len(w.a), len(w.b)})
 }
 
-// pieces merges the marks of a word or of blanks; of blanks that differ, one side's are taken.
+// pieces merges the marks of a word or of whitespace. Of different whitespace, one side wins.
 func (m *merger) pieces(base, next, cur []*Node) []*Node {
 	same := func(a, b []*Node) bool { return slices.EqualFunc(a, b, (*Node).Equal) }
 	switch {
@@ -270,17 +270,17 @@ func (m *merger) marks(base, next, cur []Mark) []Mark {
 	return out
 }
 
-// appendApart appends nodes, with a blank between two words that would become one.
+// appendApart appends nodes, with a space between two words that would otherwise merge.
 func appendApart(out, nodes []*Node) []*Node {
 	if len(out) > 0 && len(nodes) > 0 {
 		last, _ := utf8.DecodeLastRuneInString(out[len(out)-1].Text)
 		first, _ := utf8.DecodeRuneInString(nodes[0].Text)
-		if spelled(last) && spelled(first) {
+		if inSpacedScript(last) && inSpacedScript(first) {
 			out = append(out, Text(" "))
 		}
 	}
 	return append(out, nodes...)
 }
 
-// spelled tells whether r is a letter of a script that has blanks between words.
-func spelled(r rune) bool { return classOf(r) == letterClass && !ideograph(r) && !hangul(r) }
+// inSpacedScript reports whether r is a letter of a script with spaces between words.
+func inSpacedScript(r rune) bool { return classOf(r) == letterClass && !ideograph(r) && !hangul(r) }

@@ -22,8 +22,8 @@ func TestMerge(t *testing.T) {
 		{"a word, and one before it", "the quick fox\n", "the quick cat\n", "the quick brown fox\n", "the quick brown cat\n"},
 		{"the same word", "the quick fox\n", "the slow fox\n", "the lazy fox\n", "the slow lazy fox\n"},
 		{"the same word in the same way", "the quick fox\n", "the slow fox\n", "the slow fox runs\n", "the slow fox runs\n"},
-		{"the same word in the same way, and words behind it", "Last.\n", "End.\n", "End. Typed before.\n", "End. Typed before.\n"},
-		{"the same word in the same way, after words behind it", "Last.\n", "End. Typed before.\n", "End.\n", "End. Typed before.\n"},
+		{"the same word in the same way, and words after it", "Last.\n", "End.\n", "End. Typed before.\n", "End. Typed before.\n"},
+		{"the same word in the same way, after words after it", "Last.\n", "End. Typed before.\n", "End.\n", "End. Typed before.\n"},
 		{"at the same end", "one\n", "one\n\nthey\n", "one\n\nwe\n", "one\n\nthey\n\nwe\n"},
 		{"in an empty document", "", "Hello\n", "World\n", "Hello World\n"},
 		{"a mark, and words in it", "make this bold now\n", "make **this bold** now\n", "make this very bold now\n", "make **this** very<strong> bold</strong> now\n"},
@@ -55,8 +55,7 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// TestMergeKeepsWhatMarkdownDoesNotShow merges into a document with a node of an
-// application's own.
+// TestMergeKeepsWhatMarkdownDoesNotShow merges into a document with an application's own node.
 func TestMergeKeepsWhatMarkdownDoesNotShow(t *testing.T) {
 	t.Parallel()
 	s := pm.TipTap()
@@ -72,7 +71,7 @@ func TestMergeKeepsWhatMarkdownDoesNotShow(t *testing.T) {
 	}
 }
 
-// TestMergeOfRandomDocuments merges where the answer is known.
+// TestMergeOfRandomDocuments merges cases with a known result.
 func TestMergeOfRandomDocuments(t *testing.T) {
 	t.Parallel()
 	s := pm.TipTap()
@@ -102,8 +101,8 @@ func TestMergeOfRandomDocuments(t *testing.T) {
 	}
 }
 
-// TestMergeLosesNoWord has both sides delete and insert words anywhere in a list: what
-// either inserted is there once, what either deleted is not, and the rest is in order.
+// TestMergeLosesNoWord deletes and inserts words of a list on both sides: each insertion
+// appears once, no deleted word remains, and the rest is in order.
 func TestMergeLosesNoWord(t *testing.T) {
 	t.Parallel()
 	s := pm.TipTap()
@@ -127,7 +126,7 @@ func TestMergeLosesNoWord(t *testing.T) {
 						add := fmt.Sprintf("%s%d%d", side, i, j)
 						words, added[add] = append(words, add), true
 					}
-					if j > 0 && r.IntN(8) == 0 { // the first stays, so that items have something in common
+					if j > 0 && r.IntN(8) == 0 { // keep the first, so that items have something in common
 						gone[w] = true
 						continue
 					}
@@ -168,8 +167,8 @@ func TestMergeLosesNoWord(t *testing.T) {
 	}
 }
 
-// TestMergeOfManyBlocks inserts as many blocks on both sides as 1 MiB of Markdown has at
-// most. Comparing each with each takes longer than the tests may.
+// TestMergeOfManyBlocks inserts on both sides the most blocks that fit into 1 MiB of Markdown.
+// Comparing all pairs would exceed the test's time limit.
 func TestMergeOfManyBlocks(t *testing.T) {
 	t.Parallel()
 	s := pm.TipTap()

@@ -13,33 +13,30 @@ import (
 // TextType is the node type of text.
 const TextType = "text"
 
-// Node is one node of a document: an element with children, a leaf, or text. A
-// Node is a value that nobody changes after it was made, so that trees share
-// what they have in common; whoever wants another one makes another one.
+// Node is an element with children, a leaf, or text. Nodes are immutable: a change creates
+// new ones, and trees share what they have in common.
 type Node struct {
-	// Type is the name in the schema.
+	// Type is the name of the node type in the schema.
 	Type  string `json:"type"`
 	Attrs Attrs  `json:"attrs,omitempty"`
-	// Content holds the children. Next to each other no two texts have the same marks.
+	// Content holds the children. Adjacent texts never have the same marks.
 	Content []*Node `json:"content,omitempty"`
-	// Marks are the formats of a text, ordered as in the schema.
+	// Marks are the formats of a text, in the schema's order.
 	Marks []Mark `json:"marks,omitempty"`
-	// Text is what a text says; it is never empty there, and always elsewhere.
+	// Text is the content of a text node, where it is never empty. It is empty in all others.
 	Text string `json:"text,omitempty"`
 }
 
-// Mark is a format on text. A type of which several marks may lie on one text is
-// stored by editors as the type, two hyphens and eight characters of base64; such
-// a Type is kept as it is.
+// Mark is a format on text. Editors store marks that may overlap with others of their type
+// as the type, two hyphens and eight base64 characters; Type keeps that form.
 type Mark struct {
 	Type  string `json:"type"`
 	Attrs Attrs  `json:"attrs,omitempty"`
 }
 
-// Attrs are the attributes of a node or a mark: strings, booleans, int where a
-// number is whole, else float64, and []any and map[string]any of these. In a valid
-// tree null is the same as absent; before that, an attribute that is absent may
-// get its default. Like a Node, nobody changes them once they are made.
+// Attrs are the attributes of a node or a mark: strings, booleans, int for whole numbers,
+// float64 for others, and []any and map[string]any of these. In a valid tree null equals
+// absent; before validation, an absent attribute gets its default. Attrs are immutable.
 type Attrs map[string]any
 
 // Elem returns an element or a leaf.
@@ -52,10 +49,10 @@ func Text(text string, marks ...Mark) *Node {
 	return &Node{Type: TextType, Text: text, Marks: marks}
 }
 
-// IsText tells whether n is text.
+// IsText reports whether n is text.
 func (n *Node) IsText() bool { return n.Type == TextType }
 
-// TextContent returns all text below n, without anything between.
+// TextContent returns all text below n, concatenated.
 func (n *Node) TextContent() string {
 	if n.IsText() {
 		return n.Text
@@ -72,7 +69,7 @@ func (n *Node) appendText(b *strings.Builder) {
 	}
 }
 
-// Equal tells whether both trees are the same.
+// Equal reports whether both trees are the same.
 func (n *Node) Equal(o *Node) bool {
 	if n == o {
 		return true
@@ -82,14 +79,14 @@ func (n *Node) Equal(o *Node) bool {
 		slices.EqualFunc(n.Content, o.Content, (*Node).Equal)
 }
 
-// EqualMarks tells whether both sets, in the same order, hold the same marks.
+// EqualMarks reports whether both lists hold the same marks in the same order.
 func EqualMarks(a, b []Mark) bool { return slices.EqualFunc(a, b, Mark.Equal) }
 
-// Equal tells whether both marks have the same type and attributes.
+// Equal reports whether both marks have the same type and attributes.
 func (m Mark) Equal(o Mark) bool { return m.Type == o.Type && m.Attrs.Equal(o.Attrs) }
 
-// Name returns the mark's name in the schema: its type without the suffix of
-// marks that overlap.
+// Name returns the mark's name in the schema: its type without the suffix of overlapping
+// marks.
 func (m Mark) Name() string {
 	i := len(m.Type) - 10
 	if i < 0 || m.Type[i:i+2] != "--" {
@@ -103,7 +100,7 @@ func (m Mark) Name() string {
 	return m.Type[:i]
 }
 
-// Equal tells whether both hold the same values, where null is absent.
+// Equal reports whether both hold the same values. Null equals absent.
 func (a Attrs) Equal(b Attrs) bool {
 	n := 0
 	for k, v := range a {
@@ -157,7 +154,7 @@ func (n *Node) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// UnmarshalJSON reads attributes, nulls too.
+// UnmarshalJSON reads attributes, including nulls.
 func (a *Attrs) UnmarshalJSON(data []byte) error {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.UseNumber()
@@ -195,7 +192,7 @@ func fromJSON(v any) any {
 	return v
 }
 
-// number returns f as int where it is whole.
+// number returns f as an int if it is whole.
 func number(f float64) any {
 	if f == math.Trunc(f) && math.Abs(f) < 1<<53 {
 		return int(f)
@@ -203,8 +200,7 @@ func number(f float64) any {
 	return f
 }
 
-// join returns the nodes with neighbouring texts of the same marks made one and
-// empty texts left out.
+// join merges adjacent texts with equal marks and drops empty texts.
 func join(nodes []*Node) []*Node {
 	same := func(i int) bool {
 		return nodes[i].IsText() && (nodes[i].Text == "" || i > 0 && nodes[i-1].IsText() && EqualMarks(nodes[i-1].Marks, nodes[i].Marks))
@@ -228,7 +224,7 @@ func join(nodes []*Node) []*Node {
 			size += len(nodes[j].Text)
 			j++
 		}
-		if n.Text == "" { // its marks say nothing
+		if n.Text == "" { // its marks do not matter
 			continue
 		}
 		if size > len(n.Text) {

@@ -13,17 +13,16 @@ import (
 	"github.com/yuin/goldmark/util"
 )
 
-// MaxMarkdown is the size in bytes up to which Parse reads Markdown.
+// MaxMarkdown is the maximum size in bytes of Markdown for Parse.
 const MaxMarkdown = 1 << 20
 
-// ErrTooLarge is the error of Parse for Markdown over MaxMarkdown.
+// ErrTooLarge is returned by Parse for Markdown over MaxMarkdown.
 var ErrTooLarge = errors.New("markdown is too large, split it into several documents")
 
-// Parse reads Markdown as a valid document: CommonMark with tables,
-// strikethrough, task lists and bare links, and the HTML that Render writes for
-// what Markdown has no form of. All else stays as text: other HTML within a
-// paragraph as it was written, a block of it as source code. A line end within a
-// paragraph is a blank. The only error is ErrTooLarge. Import tells what all else is.
+// Parse reads Markdown as a valid document: CommonMark with tables, strikethrough, task lists
+// and bare links, and the HTML that Render writes. Other inline HTML stays as text, a block
+// of it as source code. A newline within a paragraph becomes a space. The only error is
+// ErrTooLarge. Import also reports what is not stored as written.
 func (s *Schema) Parse(md string) (*Node, error) {
 	doc, err := s.parse(md, nil)
 	if err != nil {
@@ -32,7 +31,7 @@ func (s *Schema) Parse(md string) (*Node, error) {
 	return s.Fit(doc), nil
 }
 
-// parse returns the document before it is made valid, and notes what it loses.
+// parse returns the document before Fit and records losses.
 func (s *Schema) parse(md string, losses *losses) (*Node, error) {
 	if len(md) > MaxMarkdown {
 		return nil, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, len(md), MaxMarkdown)
@@ -43,7 +42,7 @@ func (s *Schema) parse(md string, losses *losses) (*Node, error) {
 	return Elem(s.spec.Top, nil, r.blocks(root, 0)...), nil
 }
 
-// clean returns md with line ends as \n, and characters that cannot be replaced.
+// clean normalizes line endings to \n and replaces invalid characters.
 func clean(md string) string {
 	md = strings.ToValidUTF8(md, "\ufffd")
 	md = strings.ReplaceAll(md, "\r\n", "\n")
@@ -51,18 +50,18 @@ func clean(md string) string {
 	return strings.ReplaceAll(md, "\x00", "\ufffd")
 }
 
-// reader turns goldmark's tree into ours, valid or not.
+// reader converts goldmark's tree to nodes, valid or not.
 type reader struct {
 	s    *Schema
 	src  []byte
-	used map[string]bool // the link definitions that links refer to
-	// defined are the link definitions before: of several with one name the first counts.
+	used map[string]bool // the link definitions that links asReference to
+	// defined are the preceding link definitions: the first of a name wins.
 	defined map[string]bool
-	line    int     // of the first byte of src
-	losses  *losses // nil: nobody asks
+	line    int     // the line of the first byte of src
+	losses  *losses // nil: not recorded
 }
 
-// findUsed notes the definitions in use: one that nothing refers to is text.
+// findUsed records the definitions in use: others are kept as text.
 func (r *reader) findUsed(n ast.Node) {
 	var ref *ast.ReferenceLink
 	switch n := n.(type) {
@@ -79,13 +78,13 @@ func (r *reader) findUsed(n ast.Node) {
 	}
 }
 
-// blocks returns the children of parent.
+// blocks converts the children of parent.
 func (r *reader) blocks(parent ast.Node, depth int) []*Node {
 	p := &itemParser{r: r, items: r.items(parent), depth: depth}
 	return p.until(len(p.items))
 }
 
-// block returns what n, which is no HTML, stands for.
+// block converts n, which is not HTML.
 func (r *reader) block(n ast.Node, depth int) []*Node {
 	switch n := n.(type) {
 	case *ast.Heading:
@@ -114,7 +113,7 @@ func (r *reader) block(n ast.Node, depth int) []*Node {
 	case *ast.LinkReferenceDefinition:
 		label := util.ToLinkReference(n.Label)
 		if !r.used[label] || r.defined[label] {
-			r.lose(begins(n), "a link definition that nothing refers to", "text")
+			r.noteLoss(begins(n), "a link definition that nothing needsReference to", "text")
 			return []*Node{Elem("paragraph", nil, r.definition(n))}
 		}
 		r.defined[label] = true
@@ -123,7 +122,7 @@ func (r *reader) block(n ast.Node, depth int) []*Node {
 	return []*Node{Elem("paragraph", nil, Text(string(n.Lines().Value(r.src))))}
 }
 
-// definition returns a definition as text. Its lines begin behind the bracket.
+// definition returns a link definition as text. Its Lines begin after the bracket.
 func (r *reader) definition(n *ast.LinkReferenceDefinition) *Node {
 	t := "[" + string(n.Label) + "]: " + string(n.Destination)
 	if len(n.Title) > 0 {
@@ -143,7 +142,7 @@ func codeBlock(lang, text string) *Node {
 	return n
 }
 
-// list returns a list; one with and without boxes becomes several.
+// list converts a list. A list in which only some items have boxes becomes several.
 func (r *reader) list(l *ast.List, depth int) []*Node {
 	if l.IsOrdered() {
 		n := Elem("orderedList", Attrs{"start": l.Start})
@@ -156,7 +155,7 @@ func (r *reader) list(l *ast.List, depth int) []*Node {
 	for c := l.FirstChild(); c != nil; c = c.NextSibling() {
 		items, list := []*Node{Elem("listItem", nil, r.blocks(c, depth+1)...)}, "bulletList"
 		if box := checkBox(c); box != nil {
-			r.loseInTask(c, items[0].Content)
+			r.noteTaskLosses(c, items[0].Content)
 			items, list = r.task(box.IsChecked, items[0].Content), "taskList"
 		}
 		if k := len(out) - 1; k >= 0 && out[k].Type == list {
@@ -168,7 +167,7 @@ func (r *reader) list(l *ast.List, depth int) []*Node {
 	return out
 }
 
-// checkBox returns the box of a list item, if it has one.
+// checkBox returns the box of a list item, nil if it has none.
 func checkBox(item ast.Node) *extast.TaskCheckBox {
 	if p := item.FirstChild(); p != nil {
 		box, _ := p.FirstChild().(*extast.TaskCheckBox)
@@ -177,8 +176,8 @@ func checkBox(item ast.Node) *extast.TaskCheckBox {
 	return nil
 }
 
-// task returns a task with its blocks. Where a task cannot hold a list of tasks,
-// those come behind it in the same list.
+// task returns a task with its blocks. If a task cannot hold task lists, their items follow
+// it in the same list.
 func (r *reader) task(checked bool, blocks []*Node) []*Node {
 	item := Elem("taskItem", Attrs{"checked": checked})
 	out := []*Node{item}
@@ -194,7 +193,7 @@ func (r *reader) task(checked bool, blocks []*Node) []*Node {
 	return out
 }
 
-// reaches tells whether t can stand somewhere in the content.
+// reaches reports whether t may occur anywhere in the content.
 func (m *match) reaches(t *nodeType) bool {
 	seen := map[*match]bool{}
 	var visit func(*match) bool
@@ -237,8 +236,8 @@ func (r *reader) table(t *extast.Table) *Node {
 	return n
 }
 
-// excess returns, as text, the cells of a row behind its last column, which
-// GitHub's tables leave out.
+// excess returns, as text, the cells of a row after the last column, which GitHub's tables
+// drop.
 func (r *reader) excess(last ast.Node) []*Node {
 	if last.Lines().Len() == 0 {
 		return nil
@@ -251,7 +250,7 @@ func (r *reader) excess(last ast.Node) []*Node {
 	if text = strings.TrimSpace(strings.TrimSuffix(text, "|")); text == "" {
 		return nil
 	}
-	r.lose(last.Lines().At(0).Start, "a cell behind the last column of its table", "text in the last column")
+	r.noteLoss(last.Lines().At(0).Start, "a cell after the last column of its table", "text in the last column")
 	return []*Node{Text(" " + text)}
 }
 
@@ -277,7 +276,7 @@ func unescape(src []byte) string {
 	return b.String()
 }
 
-// reference returns the length of the reference at the start of src, 0 for none.
+// reference returns the length of the character reference at the start of src, 0 if there is none.
 func reference[T string | []byte](src T) int {
 	i, digit := 1, isAlnum
 	if len(src) > 2 && src[1] == '#' {
@@ -295,7 +294,7 @@ func reference[T string | []byte](src T) int {
 	}
 	ref := string(src[:i+1])
 	if s := html.UnescapeString(ref); s == ref || len(s) > 1 && strings.HasSuffix(s, ";") {
-		return 0 // no such thing, or only its beginning is one
+		return 0 // unknown, or only a prefix is a reference
 	}
 	return i + 1
 }

@@ -1,24 +1,25 @@
 package prosemirror
 
 import (
+	"html"
 	"slices"
 	"strings"
 
 	"github.com/yuin/goldmark/ast"
 )
 
-// Blocks of HTML that hold only tags of tables and lists are not code: the tags
-// become items of their own between the Markdown blocks, and where they pair up
-// to a table or to a list with attributes, that is what they are.
+// HTML blocks that contain nothing but table and list tags are not code: the tags become
+// items between the Markdown blocks, and matching ones become a table or a list with
+// attributes.
 
-// item is a Markdown block, or a tag from a block of HTML.
+// item is a Markdown block, or a tag from an HTML block.
 type item struct {
-	node  ast.Node // the block, or the block that the tag is from
+	node  ast.Node // the block, or the block that contains the tag
 	tag   *htmlTag
-	match int // of an opening tag: the index of the tag that closes it, else -1
+	match int // of an opening tag: the index of its closing tag, else -1
 }
 
-// maxHTMLDepth is how deep tables nest in HTML.
+// maxHTMLDepth is the maximum nesting of HTML tables.
 const maxHTMLDepth = 16
 
 var containerTags = []string{"table", "thead", "tbody", "tr", "th", "td", "ol"}
@@ -48,7 +49,7 @@ func (r *reader) items(parent ast.Node) []item {
 	return items
 }
 
-// rawHTML returns the source of a block of HTML, "" for other blocks.
+// rawHTML returns the source of an HTML block, "" for other blocks.
 func (r *reader) rawHTML(n ast.Node) string {
 	h, ok := n.(*ast.HTMLBlock)
 	if !ok {
@@ -61,7 +62,7 @@ func (r *reader) rawHTML(n ast.Node) string {
 	return raw
 }
 
-// containers returns the tags of raw if it holds nothing else, else nil.
+// containers returns the tags of raw if it contains nothing else, else nil.
 func containers(raw string) []htmlTag {
 	var tags []htmlTag
 	for raw = strings.TrimSpace(raw); raw != ""; raw = strings.TrimSpace(raw) {
@@ -74,13 +75,13 @@ func containers(raw string) []htmlTag {
 	return tags
 }
 
-// itemParser turns items into blocks.
+// itemParser converts items to blocks.
 type itemParser struct {
 	r     *reader
 	items []item
 	pos   int
 	depth int
-	raw   ast.Node // the last block of HTML that was kept as code
+	raw   ast.Node // the last HTML block that was kept as code
 }
 
 // until returns the blocks up to the item at end.
@@ -106,7 +107,7 @@ func (p *itemParser) until(end int) []*Node {
 	return out
 }
 
-// htmlBlock returns a block of HTML: one that we write, or source code.
+// htmlBlock returns an HTML block: one that Render writes, or source code.
 func (r *reader) htmlBlock(h *ast.HTMLBlock) *Node {
 	raw := strings.TrimSpace(r.rawHTML(h))
 	if tag, rest, ok := cutTag(raw); ok {
@@ -123,11 +124,11 @@ func (r *reader) htmlBlock(h *ast.HTMLBlock) *Node {
 			}
 		}
 	}
-	r.lose(begins(h), shortHTML(raw), "a code block")
+	r.noteLoss(begins(h), shortHTML(raw), "a code block")
 	return codeBlock("html", r.rawHTML(h))
 }
 
-// preCode reads source code in HTML behind its <pre>.
+// preCode reads source code in HTML after its <pre>.
 func preCode(s string) *Node {
 	tag, s, ok := cutTag(s)
 	body, end, found := strings.Cut(s, "</code></pre>")
@@ -139,10 +140,10 @@ func preCode(s string) *Node {
 	if class != "" && !ok {
 		return nil
 	}
-	return codeBlock(lang, unescapeHTML(body)+"\n")
+	return codeBlock(lang, html.UnescapeString(body)+"\n")
 }
 
-// container returns the table or the list that begins at pos, or nil.
+// container returns the table or list that begins at pos, or nil.
 func (p *itemParser) container() *Node {
 	start, it := p.pos, p.items[p.pos]
 	if it.tag.end || it.match < 0 || p.depth > maxHTMLDepth {
@@ -163,7 +164,7 @@ func (p *itemParser) container() *Node {
 	return n
 }
 
-// orderedList reads <ol> around a list: the attributes are its.
+// orderedList reads a list inside <ol>, which holds its attributes.
 func (p *itemParser) orderedList(it item) *Node {
 	attrs, ok := p.r.s.tagAttrs("orderedList", it.tag)
 	if !ok || it.match != p.pos+2 || p.items[p.pos+1].tag != nil {
@@ -180,7 +181,7 @@ func (p *itemParser) orderedList(it item) *Node {
 	return Elem("orderedList", attrs, n.Content...)
 }
 
-// table reads a table if all between its tags are rows, and all between theirs cells.
+// table reads a table if it contains only rows, and these only cells.
 func (p *itemParser) table(it item) *Node {
 	s := p.r.s
 	if len(it.tag.attrs) > 0 {
@@ -226,30 +227,7 @@ func (p *itemParser) table(it item) *Node {
 	return t
 }
 
-// tagAttrs returns the attributes of a node of type typ that a tag has under
-// their own names.
-func (s *Schema) tagAttrs(typ string, tag *htmlTag) (Attrs, bool) {
-	t := s.types[typ]
-	if t == nil {
-		return nil, false
-	}
-	attrs, used := Attrs{}, 0
-	for _, a := range t.spec.Attrs {
-		raw, ok := tag.attr(strings.ToLower(a.Name))
-		if !ok {
-			continue
-		}
-		used++
-		v, ok := a.parse(raw)
-		if !ok {
-			return nil, false
-		}
-		attrs[a.Name] = v
-	}
-	return attrs, used == len(tag.attrs)
-}
-
-// tagImage returns the image of an <img>, nil if it has other attributes than ours.
+// tagImage returns the image of an <img>, nil if it has unknown attributes.
 func (s *Schema) tagImage(tag htmlTag) *Node {
 	attrs, ok := s.tagAttrs("image", &tag)
 	if !ok || tag.end {

@@ -1,7 +1,6 @@
 package prosemirror
 
 import (
-	"html"
 	"maps"
 	"slices"
 	"strings"
@@ -10,23 +9,23 @@ import (
 	extast "github.com/yuin/goldmark/extension/ast"
 )
 
-// emptyParagraph is how a paragraph without content is written, in TipTap's
-// Markdown too. One that consists of this character is written with the character.
+// emptyParagraph is how a paragraph without content is written, in TipTap's Markdown too. A
+// paragraph that consists of this character is written with the character itself.
 const emptyParagraph = "&nbsp;"
 
-// piece is a part of a text block: a node, or a tag that is still to be paired.
+// piece is a part of a text block: a node, or a tag that is not matched yet.
 type piece struct {
 	node *Node
 	tag  *htmlTag
-	pair int // of a tag: the index of its partner, else -1
-	at   int // of a tag or an image: where it is in the source
+	pair int // of a tag: the index of the matching tag, else -1
+	at   int // of a tag or an image: its offset in the source
 }
 
 // inlineReader collects the pieces of one text block.
 type inlineReader struct {
 	r      *reader
 	pieces []piece
-	told   map[string]bool // tags that stay text
+	told   map[string]bool // tags already reported as text
 }
 
 // inlines returns the content of a text block.
@@ -34,7 +33,7 @@ func (r *reader) inlines(block ast.Node) []*Node {
 	in := &inlineReader{r: r}
 	in.children(block, nil)
 	nodes := in.resolve()
-	r.loseImages(block, nodes)
+	r.noteImageLosses(block, nodes)
 	return nodes
 }
 
@@ -87,7 +86,7 @@ func (in *inlineReader) inline(n ast.Node, marks []Mark) {
 		in.text(label, addMark(marks, in.r.link(href, nil)))
 	case *ast.Image:
 		attrs := Attrs{"src": unescape(n.Destination)}
-		in.loseInAlt(n)
+		in.noteAltLosses(n)
 		if alt := in.plain(n); alt != "" {
 			attrs["alt"] = alt
 		}
@@ -104,9 +103,9 @@ func (in *inlineReader) inline(n ast.Node, marks []Mark) {
 	}
 }
 
-// plain returns the text in n: what an image is instead of.
+// plain returns the text of n: the alt text of an image.
 func (in *inlineReader) plain(n ast.Node) string {
-	sub := &inlineReader{r: &reader{s: in.r.s, src: in.r.src}} // which tells nothing
+	sub := &inlineReader{r: &reader{s: in.r.s, src: in.r.src}} // records no losses
 	sub.children(n, nil)
 	var b strings.Builder
 	for _, p := range sub.resolve() {
@@ -124,12 +123,12 @@ func (r *reader) link(href string, title []byte) Mark {
 	return Mark{Type: "link", Attrs: attrs}
 }
 
-// checkBox keeps the box of an item that is no task as text.
+// checkBox keeps the box of an item that is not a task as text.
 func (in *inlineReader) checkBox(n *extast.TaskCheckBox, marks []Mark) {
 	if l, ok := n.Parent().Parent().Parent().(*ast.List); ok && !l.IsOrdered() {
 		return
 	}
-	in.r.lose(begins(n.Parent()), "a task in a numbered list", "text")
+	in.r.noteLoss(begins(n.Parent()), "a task in a numbered list", "text")
 	if n.IsChecked {
 		in.text("[x] ", marks)
 		return
@@ -137,7 +136,7 @@ func (in *inlineReader) checkBox(n *extast.TaskCheckBox, marks []Mark) {
 	in.text("[ ] ", marks)
 }
 
-// addMark returns marks and m, where one of its type is not there already.
+// addMark returns marks with m, unless one of its type is there already.
 func addMark(marks []Mark, m Mark) []Mark {
 	if slices.ContainsFunc(marks, func(o Mark) bool { return o.Type == m.Type }) {
 		return marks
@@ -149,7 +148,7 @@ func (in *inlineReader) rawHTML(raw string, at int, marks []Mark) {
 	node := Text(strings.ReplaceAll(raw, "\n", " "), marks...)
 	tag, rest, ok := cutTag(raw)
 	if !ok || rest != "" {
-		in.r.lose(at, shortHTML(raw), "text")
+		in.r.noteLoss(at, shortHTML(raw), "text")
 		in.pieces = append(in.pieces, piece{node: node})
 		return
 	}
@@ -174,7 +173,7 @@ func (in *inlineReader) rawHTML(raw string, at int, marks []Mark) {
 	in.pieces = append(in.pieces, piece{node: node, tag: &tag, pair: -1, at: at})
 }
 
-// tell notes that a tag stays text; of those that are a pair, the first.
+// tell records that a tag stays text; of a pair, only the first.
 func (in *inlineReader) tell(tag *htmlTag, raw string, at int) {
 	if tag.end && in.told[tag.name] {
 		return
@@ -183,35 +182,35 @@ func (in *inlineReader) tell(tag *htmlTag, raw string, at int) {
 		in.told = map[string]bool{}
 	}
 	in.told[tag.name] = true
-	in.r.lose(at, shortHTML(raw), "text")
+	in.r.noteLoss(at, shortHTML(raw), "text")
 }
 
-// link reads a link. One that shows nothing shows its address.
+// link reads a link. A link without text shows its URL.
 func (in *inlineReader) link(n *ast.Link, marks []Mark) {
 	href := unescape(n.Destination)
 	marks = addMark(marks, in.r.link(href, n.Title))
 	if n.FirstChild() == nil {
-		in.r.lose(begins(n), "a link without text", "its address")
+		in.r.noteLoss(begins(n), "a link without text", "its address")
 		in.text(href, marks)
 		return
 	}
 	in.children(n, marks)
 }
 
-// linked returns an image within marks, of which a link is an attribute of the image.
+// linked returns an image inside marks: a link becomes its href attribute.
 func (in *inlineReader) linked(image *Node, marks []Mark, at int) *Node {
 	i := slices.IndexFunc(marks, func(m Mark) bool { return m.Type == "link" })
 	if i < 0 {
 		return image
 	}
 	if !slices.ContainsFunc(in.r.s.attrSpecs("image", false), func(a AttrSpec) bool { return a.Name == "href" }) {
-		in.r.lose(at, "a link around an image", "the image")
+		in.r.noteLoss(at, "a link around an image", "the image")
 		return image
 	}
 	link := marks[i]
 	for _, a := range in.r.s.attrSpecs("link", true) {
 		if v, there := link.Attrs[a.Name]; there && a.Name != "href" && !equalValue(v, a.Default) {
-			in.r.lose(at, "the "+a.Name+" of a link around an image", "the link without it")
+			in.r.noteLoss(at, "the "+a.Name+" of a link around an image", "the link without it")
 		}
 	}
 	attrs := maps.Clone(image.Attrs)
@@ -222,25 +221,25 @@ func (in *inlineReader) linked(image *Node, marks []Mark, at int) *Node {
 	return Elem("image", attrs)
 }
 
-// loseInAlt tells what is in the text of an image that text cannot say.
-func (in *inlineReader) loseInAlt(n ast.Node) {
+// noteAltLosses records what alt text cannot express.
+func (in *inlineReader) noteAltLosses(n ast.Node) {
 	for c := n.FirstChild(); c != nil; c = c.NextSibling() {
 		switch c.Kind() {
 		case ast.KindLink, ast.KindAutoLink, ast.KindImage, ast.KindRawHTML:
-			in.r.lose(begins(n), "a link, an image or HTML in the text of an image", "text")
+			in.r.noteLoss(begins(n), "a link, an image or HTML in the text of an image", "text")
 			return
 		}
-		in.loseInAlt(c)
+		in.noteAltLosses(c)
 	}
 }
 
-// resolve pairs the tags and returns the nodes between with their marks. A tag
-// without a partner is text.
+// resolve matches the tags and returns the nodes between them with their marks. An unmatched
+// tag is text.
 func (in *inlineReader) resolve() []*Node {
 	in.pairTags()
 	s := in.r.s
 	var marks []Mark
-	var ends []int // where each of marks ends
+	var ends []int // where each mark ends
 	closers := map[int]bool{}
 	var out []*Node
 	for i := 0; i < len(in.pieces); i++ {
@@ -287,8 +286,8 @@ func (in *inlineReader) resolve() []*Node {
 	return join(out)
 }
 
-// pairTags finds for each opening tag the one that closes it. A closing tag
-// pairs with the last open one of its name; what was opened in between stays open.
+// pairTags matches opening and closing tags. A closing tag matches the last open tag of its
+// name; tags opened in between stay open.
 func (in *inlineReader) pairTags() {
 	open := map[string][]int{}
 	for i, p := range in.pieces {
@@ -311,26 +310,15 @@ func (s *Schema) tagMention(tag htmlTag) *Node {
 	if typ, _ := tag.attr("data-type"); typ != "mention" || t == nil {
 		return nil
 	}
-	attrs, used := Attrs{}, 1
-	for _, a := range t.spec.Attrs {
-		raw, ok := tag.attr("data-" + kebab(a.Name))
-		if !ok {
-			continue
-		}
-		used++
-		v, ok := a.parse(raw)
-		if !ok {
-			return nil
-		}
-		attrs[a.Name] = v
-	}
-	if used != len(tag.attrs) {
+	tag.attrs = slices.DeleteFunc(slices.Clone(tag.attrs), func(a htmlAttr) bool { return a.name == "data-type" })
+	attrs, ok := tag.read(t.spec.Attrs, false, func(name string) string { return "data-" + kebab(name) })
+	if !ok {
 		return nil
 	}
 	return Elem("mention", attrs)
 }
 
-// kebab returns camelCase as camel-case.
+// kebab converts camelCase to kebab-case.
 func kebab(s string) string {
 	var b strings.Builder
 	for _, c := range s {
@@ -342,6 +330,3 @@ func kebab(s string) string {
 	}
 	return b.String()
 }
-
-// unescapeHTML resolves references in HTML.
-func unescapeHTML(s string) string { return html.UnescapeString(s) }

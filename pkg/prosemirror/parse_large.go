@@ -10,16 +10,15 @@ import (
 	"github.com/yuin/goldmark/text"
 )
 
-// MaxLarge is the size in bytes up to which ParseLarge reads Markdown.
+// MaxLarge is the maximum size in bytes of Markdown for ParseLarge.
 const MaxLarge = 16 << 20
 
-// sectionSize is about how large the sections are that ParseLarge reads.
+// sectionSize is the approximate size of ParseLarge's sections.
 const sectionSize = MaxMarkdown / 2
 
-// ParseLarge is Parse for Markdown up to MaxLarge, which comes from a store and not from
-// a person or a model. It reads sections that are cut where one block ends and another
-// begins, or in a very long list between two items, so that the time it takes stays in
-// proportion. Only a single block that is larger than a section may be cut in two.
+// ParseLarge is Parse for trusted Markdown up to MaxLarge. It parses sections that end
+// between blocks, or between two items of a very long list, so that the time stays
+// proportional to the size. Only a block larger than a section may be split.
 func (s *Schema) ParseLarge(md string) (*Node, error) {
 	if len(md) <= MaxMarkdown {
 		return s.Parse(md)
@@ -30,7 +29,7 @@ func (s *Schema) ParseLarge(md string) (*Node, error) {
 	return s.Fit(s.parseSections(cutMarkdown(clean(md), sectionSize), nil)), nil
 }
 
-// parseSections reads sections as one document: what one defines links to, all may use.
+// parseSections parses sections as one document: they share their link definitions.
 func (s *Schema) parseSections(sections []section, losses *losses) *Node {
 	roots := make([]ast.Node, len(sections))
 	var definitions []parser.Reference
@@ -60,7 +59,7 @@ func (s *Schema) parseSections(sections []section, losses *losses) *Node {
 		blocks := (&reader{s: s, src: []byte(p.text), used: used, defined: defined, line: line, losses: losses}).blocks(roots[i], 0)
 		line += strings.Count(p.text, "\n")
 		if last := len(doc.Content) - 1; p.item && last >= 0 && len(blocks) > 0 && blocks[0].Type == doc.Content[last].Type {
-			list := doc.Content[last] // ours alone still
+			list := doc.Content[last] // not shared yet
 			list.Content = append(list.Content, blocks[0].Content...)
 			blocks = blocks[1:]
 		}
@@ -72,15 +71,15 @@ func (s *Schema) parseSections(sections []section, losses *losses) *Node {
 // section is a part of a Markdown document.
 type section struct {
 	text string
-	item bool // it begins with an item of the list that the section before ends with
+	item bool // it begins with an item of the list that ends the previous section
 }
 
-// cutMarkdown cuts md into sections of about size, twice that at most.
+// cutMarkdown splits md into sections of about size, at most twice that.
 func cutMarkdown(md string, size int) []section {
 	var out []section
 	start, item := 0, false
-	// Where the present section may end: between blocks, else between items, else
-	// between lines.
+	// Where the current section may end, in order of preference: between blocks, list items
+	// or lines.
 	var blockCut, itemCut, lineCut int
 	cut := func(at int, nextItem bool) {
 		out = append(out, section{text: md[start:at], item: item})
@@ -109,7 +108,7 @@ func cutMarkdown(md string, size int) []section {
 			case blockCut > start:
 				cut(blockCut, false)
 			case at+len(line)-start <= 2*size:
-				break shorten // there may be a better place
+				break shorten // a better place may follow
 			case itemCut > start:
 				cut(itemCut, true)
 			case lineCut > start:
@@ -151,17 +150,17 @@ func cutMarker(line string) (rest string, ok bool) {
 	return line, false
 }
 
-// lineState is what a line stands in that must not be cut.
+// lineState is the multi-line construct that a line is in and that must not be split.
 type lineState struct {
-	fence    string // what opened a block of code
-	inside   bool   // in an item or quote, with which it ends
-	end      string // ends a block of HTML in which blank lines are
-	elements int    // tables and lists in HTML that are open
+	fence    string // the opening fence of a code block
+	inside   bool   // the fence is in an item or quote and ends with it
+	end      string // the end of an HTML block that may contain blank lines
+	elements int    // open HTML tables and lists
 }
 
 func (c *lineState) within() bool { return c.fence != "" || c.end != "" || c.elements > 0 }
 
-// htmlBlocks are the blocks of HTML in which blank lines are, and their ends.
+// htmlBlocks holds the starts and ends of HTML blocks that may contain blank lines.
 var htmlBlocks = [][2]string{
 	{"<!--", "-->"},
 	{"<script", "</script>"},
@@ -172,13 +171,13 @@ var htmlBlocks = [][2]string{
 	{"<![CDATA[", "]]>"},
 }
 
-// line goes on behind a line.
+// line advances past a line.
 func (c *lineState) line(line string) {
 	body := strings.TrimRight(line, " \t\n")
 	plain := strings.TrimLeft(body, " ")
 	indent := len(body) - len(plain)
 	if c.fence != "" && c.inside && body != "" && indent == 0 && body[0] != '>' && body[0] != '\t' {
-		c.fence = "" // the item is over
+		c.fence = "" // the item has ended
 	}
 	switch {
 	case c.fence != "":
@@ -210,7 +209,7 @@ func (c *lineState) line(line string) {
 	}
 }
 
-// open notes a block of code that begins, in items and quotes too.
+// open records a code block that begins on the line, also inside items and quotes.
 func (c *lineState) open(body string, indent int) {
 	inside := indent > 3
 	for more := true; more; {

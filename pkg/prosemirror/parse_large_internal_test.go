@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// blocksOf are blocks of Markdown that must not be cut.
+// blocksOf are Markdown blocks that must not be split.
 var blocksOf = []string{
 	"# A heading\n", "A paragraph\nof two lines.\n", "Setext\n===\n", "```go\nfunc main() {\n\n\n# no heading\n}\n```\n",
 	"~~~~\n~~~\n\ntext\n~~~~\n", "> a quote\n>\n> > deeper\n>\n> ```\n> code\n>\n> ```\n", "| a | b |\n| - | - |\n| 1 | 2 |\n",
@@ -17,8 +17,7 @@ var blocksOf = []string{
 	"    indented\n\n    code\n", "see [this][ref] and [that][never]\n", "[ref]: https://example.com/ref\n", "---\n", "*a* `b` ~~c~~ [d](e)\n", "Zürich 😀 日本\n",
 }
 
-// TestSectionsAreTheSame cuts documents into very small sections: they read the same as
-// in one.
+// TestSectionsAreTheSame cuts documents into very small sections, which parse like the whole.
 func TestSectionsAreTheSame(t *testing.T) {
 	t.Parallel()
 	s := TipTap()

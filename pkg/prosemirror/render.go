@@ -6,40 +6,40 @@ import (
 	"strings"
 )
 
-// Markdown is a document as Markdown, with the way back.
+// Markdown is a document as Markdown with a mapping back to its nodes.
 type Markdown struct {
 	Text string
-	// Blocks holds the range of Text of each child of the document. A child that
-	// does not show has an empty one.
+	// Blocks holds the range in Text of each child of the document, empty for one that is
+	// not shown.
 	Blocks []Range
-	// Spans tell where text comes from, in the order of Text. What is not in a
-	// span is Markdown's own: markers, escapes, separators.
+	// Spans holds the sources of the text, in order. Anything outside is syntax: markers,
+	// escapes, separators.
 	Spans []Span
 }
 
 // Range is a range of bytes.
 type Range struct{ Start, End int }
 
-// Span is a range of rendered text and the range of the node's text that it
-// shows. Where both are equally long, it is the same text.
+// Span maps a range of the Markdown to a range of a node's text. If both have the same
+// length, the text is the same.
 type Span struct {
 	Range
-	// Path leads to the text, or to the leaf that is shown as text.
+	// Path leads to the text, or to the leaf shown as text.
 	Path []int
-	// From and To are bytes in the text.
+	// From and To are byte offsets in the text.
 	From, To int
 }
 
-// Render returns the document as Markdown that Parse reads as the same document,
-// whatever a valid one holds. Marks without a Markdown form, and attributes, are
-// HTML; a node or mark outside the schema shows as its text.
+// Render returns the document as Markdown, which Parse reads as the same document if doc is
+// valid. Marks and attributes without a Markdown form become HTML; a node or mark outside
+// the schema is written as its text.
 func (s *Schema) Render(doc *Node) string {
 	w := &writer{s: s}
 	w.document(doc)
 	return string(w.buf)
 }
 
-// RenderMap returns what Render does with the ranges of blocks and text.
+// RenderMap is Render with the sources of blocks and text.
 func (s *Schema) RenderMap(doc *Node) *Markdown {
 	w := &writer{s: s, out: &Markdown{}}
 	w.document(doc)
@@ -47,17 +47,17 @@ func (s *Schema) RenderMap(doc *Node) *Markdown {
 	return w.out
 }
 
-// writer writes the lines of nested blocks: prefix is what each line begins with.
+// writer writes the lines of nested blocks. Each line begins with prefix.
 type writer struct {
 	s      *Schema
-	out    *Markdown // nil: nobody asks where things come from
+	out    *Markdown // nil: sources are not recorded
 	buf    []byte
 	prefix []byte
 	inLine bool // the prefix of this line is written
-	items  int  // list items around
+	items  int  // the number of enclosing list items
 	path   []int
-	runs   []run   // of the text block before, for their room
-	toks   []token // likewise
+	runs   []run   // reusable capacity
+	toks   []token // reusable capacity
 }
 
 func (w *writer) document(doc *Node) {
@@ -90,7 +90,7 @@ func (w *writer) document(doc *Node) {
 	}
 }
 
-// hiddenEnd tells whether the last node is the trailing one that Fit adds.
+// hiddenEnd reports whether the last node is the trailing node that Fit adds.
 func (s *Schema) hiddenEnd(nodes []*Node) bool {
 	n := len(nodes)
 	last := nodes[n-1]
@@ -106,7 +106,7 @@ func (w *writer) block(start int) {
 
 func emptyBlock(n *Node) bool { return n.Type == "paragraph" && len(n.Content) == 0 }
 
-// blank tells whether nothing of n shows: it is unknown and has no text.
+// blank reports whether n shows nothing: it is unknown and has no text.
 func blank(n *Node) bool {
 	switch n.Type {
 	case "paragraph", "heading", "codeBlock", "horizontalRule", "image", "hardBreak", "mention",
@@ -116,7 +116,7 @@ func blank(n *Node) bool {
 	return n.Text == "" && !slices.ContainsFunc(n.Content, func(c *Node) bool { return !blank(c) })
 }
 
-// write writes s and begins each line with the prefix.
+// write writes s, with the prefix at the start of each line.
 func (w *writer) write(s string) {
 	for s != "" {
 		w.begin(s)
@@ -134,7 +134,7 @@ func (w *writer) write(s string) {
 	}
 }
 
-// begin writes the prefix at the start of a line that goes on with s.
+// begin writes the prefix at the start of a line that continues with s.
 func (w *writer) begin(s string) {
 	switch {
 	case w.inLine:
@@ -147,7 +147,7 @@ func (w *writer) begin(s string) {
 	w.inLine = true
 }
 
-// nested runs f with more before each line that begins in it.
+// nested runs f with more appended to the prefix.
 func (w *writer) nested(more string, f func()) {
 	n := len(w.prefix)
 	w.prefix = append(w.prefix, more...)
@@ -155,7 +155,7 @@ func (w *writer) nested(more string, f func()) {
 	w.prefix = w.prefix[:n]
 }
 
-// blocks writes nodes with a blank line between.
+// blocks writes nodes separated by blank lines.
 func (w *writer) blocks(nodes []*Node, from int) {
 	first := true
 	for i := from; i < len(nodes); i++ {
@@ -170,7 +170,7 @@ func (w *writer) blocks(nodes []*Node, from int) {
 	}
 }
 
-// child writes nodes[i]. With start, it stands behind the marker of a list item.
+// child writes nodes[i]. With start, it directly follows a list marker.
 func (w *writer) child(nodes []*Node, i int, start bool) {
 	w.path = append(w.path, i)
 	defer func() { w.path = w.path[:len(w.path)-1] }()
@@ -190,7 +190,7 @@ func (w *writer) child(nodes []*Node, i int, start bool) {
 		w.codeBlock(n)
 	case "horizontalRule":
 		if start {
-			w.write("___") // with hyphens, the list's marker would belong to it
+			w.write("___") // hyphens would join with the list marker
 			return
 		}
 		w.write("---")
@@ -212,7 +212,7 @@ func (w *writer) child(nodes []*Node, i int, start bool) {
 	}
 }
 
-// other writes a paragraph, or what stands for a node without a form of its own.
+// other writes a paragraph, or a node without a form of its own.
 func (w *writer) other(n *Node) {
 	switch {
 	case n.IsText():
@@ -241,8 +241,8 @@ func (w *writer) paragraph(n *Node, ctx inlineContext) {
 	}
 }
 
-// codeBlock writes a fence that is longer than all in its content, or HTML where
-// a fence would not keep the text.
+// codeBlock writes a fence longer than any in its content, or HTML if a fence would not
+// preserve the text.
 func (w *writer) codeBlock(n *Node) {
 	text := n.TextContent()
 	lang, _ := n.Attrs["language"].(string)
@@ -265,7 +265,7 @@ func (w *writer) codeBlock(n *Node) {
 	w.write(strings.Repeat("`", fence))
 }
 
-// blankLine tells whether a line has blanks and nothing else: in a list they go.
+// blankLine reports whether a line consists of whitespace: lists strip it.
 func blankLine(text string) bool {
 	for line := range strings.SplitSeq(text, "\n") {
 		if line != "" && strings.Trim(line, " \t") == "" {
@@ -287,7 +287,7 @@ func (w *writer) preCode(lang, text string) {
 	w.span(0, len(text), b.String())
 }
 
-// codeLines writes source code line by line, for each line has a prefix.
+// codeLines writes source code line by line, since each line has a prefix.
 func (w *writer) codeLines(text string) {
 	at := 0
 	for line := range strings.Lines(text) {
@@ -314,8 +314,7 @@ func infoString(lang string) string {
 	return b.String()
 }
 
-// span writes s and notes that it is the text [from, to) of the node at hand's only
-// child.
+// span writes s and records it as the text [from, to) of the current node's only child.
 func (w *writer) span(from, to int, s string) {
 	if w.out == nil || from == to {
 		w.write(s)
@@ -328,8 +327,8 @@ func (w *writer) span(from, to int, s string) {
 	w.out.Spans = append(w.out.Spans, Span{Range: Range{start, len(w.buf)}, Path: path, From: from, To: to})
 }
 
-// alternate tells whether a list directly follows one that it would join, so
-// that it needs the other marker.
+// alternate reports whether a list directly follows one that it would merge with, so that it
+// needs the other marker.
 func alternate(nodes []*Node, i int) bool {
 	alt := false
 	for i--; i >= 0 && isList(nodes[i]) && (nodes[i].Type == "orderedList") == (nodes[i+1].Type == "orderedList"); i-- {
@@ -380,10 +379,10 @@ func (w *writer) list(n *Node, alt bool) {
 	}
 }
 
-// maxNumber is the last number that a list can begin with.
+// maxNumber is the largest number that CommonMark allows in a list.
 const maxNumber = 999_999_999
 
-// wrapList tells whether a list needs HTML around it for its attributes.
+// wrapList reports whether a list needs HTML around it for its attributes.
 func wrapList(n *Node, number int) bool {
 	return number < 0 || number+len(n.Content) > maxNumber || n.Attrs["type"] != nil
 }
@@ -402,7 +401,7 @@ func (w *writer) openList(n *Node, number int) int {
 	return number
 }
 
-// item writes a list item behind its marker.
+// item writes a list item after its marker.
 func (w *writer) item(list, it *Node, marker string, last bool) {
 	ctx := inlineContext{item: true}
 	w.write(marker)
@@ -450,13 +449,13 @@ func (w *writer) item(list, it *Node, marker string, last bool) {
 	})
 }
 
-// separator returns what stands between blocks of a list item: a list can follow
-// a paragraph on the next line if its first line can end a paragraph.
+// separator returns what separates two blocks of a list item: a list whose first line can end
+// a paragraph may follow one on the next line.
 func separator(prev, n *Node) string {
 	if prev.Type != "paragraph" || !isList(n) || len(n.Content) == 0 {
 		return "\n\n"
 	}
-	if len(prev.Content) == 1 && !prev.Content[0].IsText() { // a tag alone may begin a block of HTML
+	if len(prev.Content) == 1 && !prev.Content[0].IsText() { // a tag by itself may begin an HTML block
 		return "\n\n"
 	}
 	first := n.Content[0].Content

@@ -9,29 +9,29 @@ import (
 	"github.com/yuin/goldmark/util"
 )
 
-// A text block becomes a row of tokens: texts, atoms, and the openings and
-// closings of marks. Texts are escaped on their own, whatever stands next to
-// them. Marks are delimiters at first; where CommonMark would not read a row of
-// delimiters as meant, the marks in it become HTML, until all is well.
+// A text block becomes a sequence of tokens: texts, atoms, and the openings and closings of
+// marks. Texts are escaped independently of their neighbours. Marks are first written as
+// delimiters; where CommonMark would misread a run of delimiters, its marks become HTML,
+// until the whole line is read as intended.
 
-// inlineContext says where a text block stands.
+// inlineContext describes the context of a text block.
 type inlineContext struct {
 	heading bool
-	cell    bool // of a table with pipes
-	item    bool // first paragraph of a list item
-	task    bool // behind the box of a task
+	cell    bool // in a table with pipes
+	item    bool // the first paragraph of a list item
+	task    bool // after the box of a task
 }
 
-// run is text whose marks, as far as Markdown shows them, are the same, or one atom.
+// run is text with the same visible marks, or one atom.
 type run struct {
 	atom  *Node
-	child int // of the atom
+	child int // the index of the atom
 	text  string
 	parts []part
 	marks []Mark
 }
 
-// part says which child the run's text from at on is.
+// part says which child the run's text comes from, starting at at.
 type part struct{ at, child int }
 
 // token is a piece of the line.
@@ -39,13 +39,13 @@ type token struct {
 	kind byte // 't' text, 'a' atom, '[' opening, ']' closing, 'n' line break
 	s    string
 	m    *markSpan
-	src  []source // where s comes from
+	src  []source // the sources of s
 }
 
-// markSpan is a mark from where it opens to where it closes.
+// markSpan is a mark from its opening to its closing.
 type markSpan struct {
 	mark  Mark
-	delim string // "" if HTML
+	delim string // "" for HTML and links
 	open  string
 	close string
 }
@@ -61,23 +61,15 @@ func (w *writer) inline(block *Node, ctx inlineContext) {
 	in.collect(block)
 	in.count()
 	in.tokens()
-	in.settle()
+	in.fixDelimiters()
 	for _, t := range in.toks {
 		w.token(t)
 	}
-	w.runs, w.toks = in.runs, in.toks // their room is for the next block
+	w.runs, w.toks = in.runs, in.toks // reuse their capacity
 }
 
 func (w *writer) token(t token) {
-	s := t.s
-	switch {
-	case t.kind == '[' && t.m.delim != "", t.kind == ']' && t.m.delim != "":
-		s = t.m.delim
-	case t.kind == '[':
-		s = t.m.open
-	case t.kind == ']':
-		s = t.m.close
-	}
+	s := t.shown()
 	if w.out == nil || len(t.src) == 0 {
 		w.write(s)
 		return
@@ -102,7 +94,7 @@ type inliner struct {
 	esc  escapes
 }
 
-// collect makes the runs of a text block.
+// collect builds the runs of a text block.
 func (in *inliner) collect(block *Node) {
 	s := in.w.s
 	t := s.types[block.Type]
@@ -151,7 +143,7 @@ func (s *Schema) shownMarks(t *nodeType, marks []Mark) []Mark {
 	return marks
 }
 
-// count notes which special characters there are enough of to mean something.
+// count determines which special characters occur often enough to have an effect.
 func (in *inliner) count() {
 	e := &in.esc
 	var stars, unders, tildes, ticks int
@@ -182,17 +174,17 @@ func (in *inliner) count() {
 	e.cell = in.ctx.cell
 }
 
-// tokens turns the runs into tokens.
+// tokens converts the runs to tokens.
 func (in *inliner) tokens() {
 	lineStart := true
 	for i := range in.runs {
 		r := &in.runs[i]
 		if r.atom != nil {
 			if len(in.open) > 0 {
-				in.closeExcept(in.marksBehind(i))
+				in.closeExcept(in.marksAfter(i))
 			}
-			if r.atom.Type == "image" { // a link would become the image's
-				in.closeExcept(slices.DeleteFunc(slices.Clone(in.marksBehind(i)), func(m Mark) bool { return m.Type == "link" }))
+			if r.atom.Type == "image" { // a link around it would become the image's
+				in.closeExcept(slices.DeleteFunc(slices.Clone(in.marksAfter(i)), func(m Mark) bool { return m.Type == "link" }))
 			}
 			lineStart = in.atom(i)
 			continue
@@ -205,8 +197,8 @@ func (in *inliner) tokens() {
 	in.closeExcept(nil)
 }
 
-// marksBehind returns the marks of the text behind the atoms at i, for marks that go on.
-func (in *inliner) marksBehind(i int) []Mark {
+// marksAfter returns the marks of the next text after i, which continue over atoms.
+func (in *inliner) marksAfter(i int) []Mark {
 	for _, r := range in.runs[i:] {
 		if r.atom == nil {
 			return r.marks
@@ -215,7 +207,7 @@ func (in *inliner) marksBehind(i int) []Mark {
 	return nil
 }
 
-// closeExcept closes all marks that are not in keep, and those within them.
+// closeExcept closes all marks that are not in keep, and those opened inside them.
 func (in *inliner) closeExcept(keep []Mark) {
 	k := slices.IndexFunc(in.open, func(m *markSpan) bool { return !hasMark(keep, m.mark) })
 	if k < 0 {
@@ -229,8 +221,8 @@ func (in *inliner) closeExcept(keep []Mark) {
 
 func hasMark(marks []Mark, m Mark) bool { return slices.ContainsFunc(marks, m.Equal) }
 
-// openMarks opens the marks of run i that are not open, the one that lasts
-// longest first, and tells whether there were any.
+// openMarks opens the missing marks of run i, the longest-lasting first, and reports whether
+// there were any.
 func (in *inliner) openMarks(i int) bool {
 	r := &in.runs[i]
 	var missing []Mark
@@ -253,7 +245,7 @@ func (in *inliner) openMarks(i int) bool {
 	return len(missing) > 0
 }
 
-// lasts returns the index behind the last text that m is on without a break.
+// lasts returns the index of the last run of text that m covers without a break.
 func (in *inliner) lasts(i int, m Mark) int {
 	end := i
 	for j, r := range in.runs[i:] {
@@ -267,7 +259,7 @@ func (in *inliner) lasts(i int, m Mark) int {
 	return end
 }
 
-// form returns the way a mark is written at first.
+// form returns the initial form of a mark.
 func (in *inliner) form(m Mark) *markSpan {
 	s := in.w.s
 	span := &markSpan{mark: m}
@@ -292,13 +284,12 @@ func (in *inliner) form(m Mark) *markSpan {
 	return span
 }
 
-// useTags writes a mark as HTML.
+// useTags switches a mark to HTML.
 func (s *Schema) useTags(m *markSpan) {
 	m.delim, m.open, m.close = "", s.openTag(m.mark), "</"+markTags[m.mark.Type]+">"
 }
 
-// plainLink tells whether a link has the default in all attributes but the
-// address and the title.
+// plainLink reports whether all attributes of a link except its URL and title are defaults.
 func (s *Schema) plainLink(m Mark) bool {
 	if _, ok := m.Attrs["href"].(string); !ok || m.Attrs["title"] == "" {
 		return false
@@ -345,11 +336,10 @@ func hasType(marks []Mark, typ string) bool {
 	return slices.ContainsFunc(marks, func(m Mark) bool { return m.Type == typ })
 }
 
-// htmlCode tells whether code cannot be within backticks: a line end would become
-// a blank.
+// htmlCode reports whether code cannot be in backticks: a newline would become a space.
 func (in *inliner) htmlCode(text string) bool { return strings.ContainsAny(text, "\n\r") }
 
-// codeSpan appends text within backticks, more of them than stand together in it.
+// codeSpan appends text in backticks, more of them than occur together in it.
 func (in *inliner) codeSpan(r *run) {
 	text := r.text
 	fence := 1
@@ -372,20 +362,7 @@ func (in *inliner) codeSpan(r *run) {
 	in.toks = append(in.toks, t)
 }
 
-// partSources maps a run that is written as it is.
-func partSources(r *run) []source {
-	var src []source
-	for k, p := range r.parts {
-		end := len(r.text)
-		if k+1 < len(r.parts) {
-			end = r.parts[k+1].at
-		}
-		src = append(src, source{Range{p.at, end}, p.child, 0, end - p.at})
-	}
-	return src
-}
-
-// autoLink writes a link that shows its own address as <address>.
+// autoLink writes a link that shows its own URL as <URL>.
 func (in *inliner) autoLink(i int) bool {
 	r, k := &in.runs[i], len(in.toks)-1
 	if k < 0 || in.toks[k].kind != '[' || in.toks[k].m.open != "[" || len(in.open) == 0 || in.open[len(in.open)-1] != in.toks[k].m {
@@ -399,13 +376,15 @@ func (in *inliner) autoLink(i int) bool {
 	url, mail := util.FindURLIndex([]byte(r.text)), util.FindEmailIndex([]byte(r.text))
 	if href == r.text && url == len(r.text) && mail < 0 || href == "mailto:"+r.text && mail == len(r.text) {
 		in.toks[k].m.open, in.toks[k].m.close = "<", ">"
-		in.toks = append(in.toks, token{kind: 'a', s: r.text, src: partSources(r)})
+		t := token{kind: 'a'}
+		t.s, t.src = escapes{code: true}.escape(r, in.w.out != nil)
+		in.toks = append(in.toks, t)
 		return true
 	}
 	return false
 }
 
-// atom appends the token of an atom, and tells whether a new line begins behind it.
+// atom appends the token of an atom and reports whether a new line begins after it.
 func (in *inliner) atom(i int) bool {
 	r := &in.runs[i]
 	t := token{kind: 'a'}
@@ -430,7 +409,7 @@ func (in *inliner) atom(i int) bool {
 	return false
 }
 
-// breakLine tells whether a break can be a backslash at the end of a line.
+// breakLine reports whether a hard break can be a backslash at the end of a line.
 func (in *inliner) breakLine(i int) bool {
 	if in.ctx.heading || in.ctx.cell || i == 0 || i == len(in.runs)-1 {
 		return false
@@ -439,11 +418,11 @@ func (in *inliner) breakLine(i int) bool {
 	return last.kind != 'n' && (last.kind != 't' || !strings.HasSuffix(last.s, `\`))
 }
 
-// settle gives HTML tags to the marks whose delimiters would not be read as meant.
-func (in *inliner) settle() {
+// fixDelimiters switches marks to HTML whose delimiters CommonMark would misread.
+func (in *inliner) fixDelimiters() {
 	for again := true; again; {
 		again = false
-		var depth [128]int // how many marks of a delimiter are open
+		var depth [128]int // open marks by delimiter
 		for i := 0; i < len(in.toks); i++ {
 			c := in.toks[i].delimChar()
 			if c == 0 {
@@ -457,10 +436,10 @@ func (in *inliner) settle() {
 			}
 			before := in.runeBefore(i)
 			left, right := flanking(before, in.runeAfter(j))
-			if c == '~' && before == '~' { // goldmark takes an escaped one for a delimiter
+			if c == '~' && before == '~' { // goldmark counts an escaped tilde as a delimiter
 				left, right = false, false
 			}
-			// One that could also close would close what is open around it.
+			// A delimiter run that could also close would close the mark around it.
 			if opens && closes || opens && (!left || right && depth[c] > 0) || closes && !right {
 				for k := i; k < j; k++ {
 					if !closes || !opens || in.toks[k].kind == '[' {
@@ -486,8 +465,8 @@ func (t *token) delimChar() byte {
 	return t.m.delim[0]
 }
 
-// flanking tells which sides of a row of delimiters text leans on, by the runes
-// around it, as CommonMark does.
+// flanking reports whether a delimiter run is left- and right-flanking, given the runes around
+// it, as defined by CommonMark.
 func flanking(before, after rune) (left, right bool) {
 	bp, bs := util.IsPunctRune(before), util.IsSpaceRune(before)
 	ap, as := util.IsPunctRune(after), util.IsSpaceRune(after)

@@ -5,8 +5,7 @@ import (
 	"strings"
 )
 
-// table writes a table with pipes if it can be one, else as HTML with Markdown
-// in the cells.
+// table writes a table with pipes if possible, else as HTML with Markdown in its cells.
 func (w *writer) table(n *Node) {
 	if !w.s.pipeTable(n) {
 		w.htmlTable(n)
@@ -61,9 +60,8 @@ func delimiterRow(row *Node) string {
 	return b.String()
 }
 
-// pipeTable tells whether a table with pipes says all of n: a row of headers,
-// then rows of as many cells, aligned like their header, none of them spanning
-// others, each with one paragraph or one image.
+// pipeTable reports whether a table with pipes can express n: a header row, then rows with as
+// many cells, aligned like their header, without spans, each with one paragraph or image.
 func (s *Schema) pipeTable(n *Node) bool {
 	if len(n.Content) == 0 {
 		return false
@@ -121,7 +119,7 @@ func (w *writer) htmlCell(cell *Node) {
 	w.write("\n\n</" + name + ">")
 }
 
-// nodeTag returns the tag of a node with the attributes that are not the default.
+// nodeTag returns the tag of a node with the attributes that differ from their defaults.
 func (s *Schema) nodeTag(name string, n *Node) string {
 	var b strings.Builder
 	b.WriteString("<" + name)

@@ -2,7 +2,6 @@ package prosemirror
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 )
@@ -10,7 +9,7 @@ import (
 // Kind is the type of an attribute's value.
 type Kind string
 
-// The kinds of attributes. Null is accepted where it is the default.
+// The kinds of attributes. Null is also accepted if it is the default.
 const (
 	Any     Kind = ""
 	String  Kind = "string"
@@ -24,28 +23,28 @@ const (
 type AttrSpec struct {
 	Name string
 	Kind Kind
-	// Default is what a node without the attribute has; nil is null.
+	// Default is the value for a node without the attribute; nil is null.
 	Default any
 	// Required means that there is no default: a node without it is invalid.
 	Required bool
-	// Min and Max bound an Int where Max is not 0.
+	// Min and Max bound an Int unless Max is 0.
 	Min, Max int
-	// Enum lists the values of a String where there is a list.
+	// Enum lists the allowed values of a String, nil for any.
 	Enum []string
 }
 
 // NodeSpec describes a type of node.
 type NodeSpec struct {
 	Name string
-	// Content is the content expression. None means a leaf.
+	// Content is the content expression. An empty one makes a leaf.
 	Content string
-	// Group holds names, with spaces between, under which expressions find it.
+	// Group holds the space-separated names by which expressions asReference to it.
 	Group  string
 	Inline bool
-	// Marks names the marks that its text may have, with spaces between: "_"
-	// and "" are all, "-" is none.
+	// Marks holds the space-separated names of the marks allowed on its text. "_" and ""
+	// allow all, "-" none.
 	Marks string
-	// Code means that its text is source code: blanks and line ends count.
+	// Code marks source code: whitespace and newlines are significant.
 	Code  bool
 	Attrs []AttrSpec
 }
@@ -53,22 +52,22 @@ type NodeSpec struct {
 // MarkSpec describes a type of mark.
 type MarkSpec struct {
 	Name string
-	// Excludes names the marks that cannot lie on the same text, "_" all. "" is
-	// the mark's own type only; "-" is none, so that several may overlap.
+	// Excludes names the marks that cannot share a text with this one, "_" for all. ""
+	// excludes only the mark's own type; "-" excludes nothing, so that several may overlap.
 	Excludes string
 	Attrs    []AttrSpec
 }
 
-// Spec is a schema as data. The order of nodes decides which one is made where
-// one is missing, the order of marks is their order on a text.
+// Spec is a schema as data. The order of nodes is the preference when a missing node is
+// created; the order of marks is their order on a text.
 type Spec struct {
 	// Top is the node at the root.
 	Top   string
 	Nodes []NodeSpec
 	Marks []MarkSpec
-	// Trailing names the empty node that a document ends with when its last
-	// node is of another type: editors with TipTap's trailingNode add it
-	// themselves. Fit adds it, and Markdown does not show it.
+	// Trailing names the empty node that ends a document whose last node is of another
+	// type: editors with TipTap's trailingNode add it themselves. Fit adds it, and
+	// Markdown does not show it.
 	Trailing string
 }
 
@@ -84,7 +83,7 @@ type Schema struct {
 type nodeType struct {
 	spec    NodeSpec
 	content *match
-	inlines bool // its content is inline
+	inlines bool // the content is inline
 	marks   map[*markType]bool
 }
 
@@ -96,22 +95,22 @@ type markType struct {
 
 func (t *nodeType) leaf() bool { return t.spec.Content == "" }
 
-// New compiles spec. An error says which part of it cannot be.
+// New compiles spec.
 func New(spec Spec) (*Schema, error) {
 	s := &Schema{spec: spec, types: map[string]*nodeType{}, marks: map[string]*markType{}}
 	for _, n := range spec.Nodes {
 		if s.types[n.Name] != nil {
-			return nil, fmt.Errorf("node %s is there twice", n.Name)
+			return nil, fmt.Errorf("node %s is defined twice", n.Name)
 		}
 		t := &nodeType{spec: n}
 		s.types[n.Name] = t
 		s.order = append(s.order, t)
 	}
 	if s.top = s.types[spec.Top]; s.top == nil {
-		return nil, fmt.Errorf("the top node %q is missing", spec.Top)
+		return nil, fmt.Errorf("the top node %q is not defined", spec.Top)
 	}
 	if s.types[TextType] == nil {
-		return nil, fmt.Errorf("the node %q is missing", TextType)
+		return nil, fmt.Errorf("the node %q is not defined", TextType)
 	}
 	if err := s.compileMarks(); err != nil {
 		return nil, err
@@ -122,24 +121,23 @@ func New(spec Spec) (*Schema, error) {
 		}
 	}
 	for _, t := range s.order {
-		if !s.makeable(t, 0) {
-			return nil, fmt.Errorf("node %s: the least content of %q never ends", t.spec.Name, t.spec.Content)
+		if !s.constructible(t, 0) {
+			return nil, fmt.Errorf("node %s: the minimal content of %q is infinite", t.spec.Name, t.spec.Content)
 		}
 	}
 	if t := s.types[spec.Trailing]; spec.Trailing != "" && (t == nil || t.inlineNode()) {
 		return nil, fmt.Errorf("the trailing node %q is not a block", spec.Trailing)
 	}
-
 	return s, nil
 }
 
-// makeable tells whether a node of type t can be made with what has to be in it.
-func (s *Schema) makeable(t *nodeType, depth int) bool {
+// constructible reports whether a node of type t can be created with its required content.
+func (s *Schema) constructible(t *nodeType, depth int) bool {
 	if depth > len(s.order) {
 		return false
 	}
 	types, ok := (&fitter{s: s}).missing(t.content, atEnd)
-	return ok != nil && !slices.ContainsFunc(types, func(t *nodeType) bool { return !s.makeable(t, depth+1) })
+	return ok != nil && !slices.ContainsFunc(types, func(t *nodeType) bool { return !s.constructible(t, depth+1) })
 }
 
 func (t *nodeType) inlineNode() bool { return t.spec.Inline || t.spec.Name == TextType }
@@ -147,12 +145,11 @@ func (t *nodeType) inlineNode() bool { return t.spec.Inline || t.spec.Name == Te
 func (s *Schema) compileMarks() error {
 	for i, m := range s.spec.Marks {
 		if s.marks[m.Name] != nil {
-			return fmt.Errorf("mark %s is there twice", m.Name)
+			return fmt.Errorf("mark %s is defined twice", m.Name)
 		}
 		s.marks[m.Name] = &markType{spec: m, rank: i}
 	}
 	for _, m := range s.spec.Marks {
-		t := s.marks[m.Name]
 		names := m.Excludes
 		if names == "" {
 			names = m.Name
@@ -161,7 +158,7 @@ func (s *Schema) compileMarks() error {
 		if err != nil {
 			return fmt.Errorf("mark %s excludes: %w", m.Name, err)
 		}
-		t.excludes = set
+		s.marks[m.Name].excludes = set
 	}
 	return nil
 }
@@ -205,19 +202,8 @@ func (s *Schema) compileNode(t *nodeType) error {
 	return err
 }
 
-// Spec returns the data that s was made of. It is not to be changed.
+// Spec returns the data from which s was compiled. Callers must not change it.
 func (s *Schema) Spec() Spec { return s.spec }
-
-// FullAttrs returns the attributes of a node or, with mark, of a mark of type
-// name as editors keep them: all that the schema has, with defaults and nulls.
-func (s *Schema) FullAttrs(name string, mark bool, a Attrs) Attrs {
-	full := Attrs{}
-	for _, spec := range s.attrSpecs(name, mark) {
-		full[spec.Name] = spec.Default
-	}
-	maps.Copy(full, a)
-	return full
-}
 
 func (s *Schema) attrSpecs(name string, mark bool) []AttrSpec {
 	if mark {
@@ -232,21 +218,21 @@ func (s *Schema) attrSpecs(name string, mark bool) []AttrSpec {
 	return nil
 }
 
-// markType returns the type of a mark, nil outside the schema.
+// markType returns the type of a mark, nil if it is outside the schema.
 func (s *Schema) markType(m Mark) *markType {
 	if t := s.marks[m.Type]; t != nil {
 		return t
 	}
-	// Only marks that may overlap carry a suffix.
+	// Only marks that may overlap have a suffix.
 	if t := s.marks[m.Name()]; t != nil && !t.excludes[t] {
 		return t
 	}
 	return nil
 }
 
-// fitAttrs returns a with defaults filled in and everything else that the
-// schema does not know left out, and whether all required ones are there. A mark
-// keeps a null that is written down, since it is stored with it; a node cannot.
+// fitAttrs returns a with defaults filled in and unknown attributes removed, and whether all
+// required ones are present. A mark keeps an explicit null, since it is stored with the
+// mark; a node cannot store one.
 func fitAttrs(specs []AttrSpec, a Attrs, mark bool) (Attrs, bool) {
 	ok, same, known := true, true, 0
 	for _, spec := range specs {
@@ -274,8 +260,8 @@ func fitAttrs(specs []AttrSpec, a Attrs, mark bool) (Attrs, bool) {
 	return out, ok
 }
 
-// check returns what is wrong with v, "" for nothing. With mayNull, null is right
-// beside any default.
+// check describes what is wrong with v, or returns "". With mayNull, an explicit null is
+// valid for any default.
 func (a *AttrSpec) check(v any, mayNull bool) string {
 	if v == nil {
 		if a.Required || a.Default != nil && !mayNull {
@@ -321,7 +307,7 @@ func isNumber(v any) bool {
 	return false
 }
 
-// fit returns v if it is right, else the nearest right value, else the default.
+// fit returns v if it is valid, else the nearest valid value, else the default.
 func (a *AttrSpec) fit(v any, mayNull bool) any {
 	if v == nil && !mayNull {
 		return a.Default

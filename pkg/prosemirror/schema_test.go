@@ -13,8 +13,8 @@ import (
 	pm "signalbox.dev/pkg/prosemirror"
 )
 
-// TestTipTap compares the schema with testdata/tiptap.json, which TipTap 3.31.3 said
-// of the schema that it builds.
+// TestTipTap compares the schema with testdata/tiptap.json, the description of TipTap 3.31.3's
+// own schema.
 func TestTipTap(t *testing.T) {
 	t.Parallel()
 	type nodeType struct {
@@ -46,7 +46,7 @@ func TestTipTap(t *testing.T) {
 	for _, m := range spec.Marks {
 		marks = append(marks, m.Name)
 	}
-	// Through JSON, so that numbers compare.
+	// Via JSON, so that numbers compare.
 	attrs := func(specs []pm.AttrSpec) map[string]any {
 		out := map[string]any{}
 		for _, a := range specs {
@@ -75,7 +75,7 @@ func TestTipTap(t *testing.T) {
 		}
 		got.Marks = append(got.Marks, markType{m.Name, ex, attrs(m.Attrs)})
 	}
-	// A node without inline content allows what marks it likes.
+	// A node without inline content allows any marks.
 	for name, n := range want.Nodes {
 		if !strings.Contains(n.Content, "inline") {
 			n.Marks = []string{}
@@ -149,7 +149,7 @@ func TestNewRefuses(t *testing.T) {
 		spec       pm.Spec
 	}{
 		{"no top", "top node", pm.Spec{Top: "x", Nodes: base}},
-		{"no text", `"text" is missing`, pm.Spec{Top: "doc", Nodes: base[:1]}},
+		{"no text", `"text" is not defined`, pm.Spec{Top: "doc", Nodes: base[:1]}},
 		{"an unknown name", "no node or group", pm.Spec{Top: "doc", Nodes: append(slices.Clip(base), pm.NodeSpec{Name: "a", Content: "q"})}},
 		{"an open bracket", "missing )", pm.Spec{Top: "doc", Nodes: append(slices.Clip(base), pm.NodeSpec{Name: "a", Content: "(p | doc"})}},
 		{"a stray star", "named \"*\"", pm.Spec{Top: "doc", Nodes: append(slices.Clip(base), pm.NodeSpec{Name: "a", Content: "* p"})}},
@@ -157,7 +157,7 @@ func TestNewRefuses(t *testing.T) {
 		{"a bomb", "too large", pm.Spec{Top: "doc", Nodes: append(slices.Clip(base), pm.NodeSpec{Name: "a", Content: "((p{99}){99}){99}"})}},
 		{"mixed", "mixes", pm.Spec{Top: "doc", Nodes: append(slices.Clip(base), pm.NodeSpec{Name: "a", Content: "p | text"})}},
 		{"twice", "twice", pm.Spec{Top: "doc", Nodes: append(slices.Clip(base), pm.NodeSpec{Name: "p"})}},
-		{"itself without end", "never ends", pm.Spec{Top: "doc", Nodes: append(slices.Clip(base), pm.NodeSpec{Name: "a", Content: "a+"})}},
+		{"itself without end", "is infinite", pm.Spec{Top: "doc", Nodes: append(slices.Clip(base), pm.NodeSpec{Name: "a", Content: "a+"})}},
 		{"an unknown mark", "no mark", pm.Spec{Top: "doc", Nodes: base, Marks: []pm.MarkSpec{{Name: "m", Excludes: "n"}}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -186,7 +186,7 @@ func TestCheck(t *testing.T) {
 	}{
 		{"valid", doc(p(pm.Text("a", link), pm.Text("b", bold), pm.Elem("hardBreak", nil))), ""},
 		{"empty", doc(), `doc: its content ends too early, it holds "block+"`},
-		{"another root", p(), "paragraph: the root is a doc"},
+		{"another root", p(), "paragraph: the root must be a doc"},
 		{"unknown node", doc(pm.Elem("video", nil)), "doc > video[0]: no such node in the schema"},
 		{"wrong place", doc(p(), pm.Elem("listItem", nil, p())), `doc > listItem[1]: does not fit here in doc, which holds "block+"`},
 		{"bare text", doc(pm.Text("a")), `doc > text[0]: does not fit here`},
@@ -315,7 +315,7 @@ func TestFit(t *testing.T) {
 	}
 }
 
-// TestFitAnything makes valid documents of random trees and keeps all text.
+// TestFitAnything fits random trees: the result is valid and keeps all text.
 func TestFitAnything(t *testing.T) {
 	t.Parallel()
 	for name, s := range schemas(t) {
@@ -337,7 +337,7 @@ func TestFitAnything(t *testing.T) {
 	}
 }
 
-// anything returns a tree that obeys no schema.
+// anything returns a tree outside any schema.
 func (g *generator) anything(depth int) *pm.Node {
 	if g.IntN(3) == 0 || depth > 5 {
 		return pm.Text(g.text(2), g.marks()...)
@@ -357,7 +357,7 @@ func (g *generator) anything(depth int) *pm.Node {
 	return n
 }
 
-// TestJSON compares with testdata/all.getjson, which TipTap wrote of testdata/all.json.
+// TestJSON compares with testdata/all.getjson, which TipTap wrote for testdata/all.json.
 func TestJSON(t *testing.T) {
 	t.Parallel()
 	s := pm.TipTap()

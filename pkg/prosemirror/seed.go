@@ -8,10 +8,10 @@ import (
 	"signalbox.dev/pkg/yjs"
 )
 
-// Seed returns the update that makes an empty shared document say what doc says in the
-// root field. It is the same for the same name, say the id of the document, and content,
-// whoever makes it, so that it may be applied by several and more than once. Other
-// content is another update: a document that was seeded is changed by Write.
+// Seed returns the update that makes an empty shared document equal doc in the root field.
+// The same name (say, the document's id) and content always give the same update, so that
+// several instances may apply it, repeatedly. Different content gives a conflicting update:
+// use Write to change a document that was seeded.
 func (s *Schema) Seed(name, field string, doc *Node) ([]byte, error) {
 	doc = s.Fit(doc)
 	content, err := s.JSON(doc)
@@ -26,8 +26,8 @@ func (s *Schema) Seed(name, field string, doc *Node) ([]byte, error) {
 	return d.EncodeStateAsUpdate(nil), nil
 }
 
-// seedClient returns who writes a seed: 32 bits, as all clients of Yjs have. It depends
-// on the content because two updates that differ must not share their ids.
+// seedClient returns the client id of a seed: 32 bits, as Yjs clients have. It depends on
+// the content because different updates must not share struct ids.
 func seedClient(name string, content []byte) uint64 {
 	h := sha256.New()
 	h.Write([]byte(name))

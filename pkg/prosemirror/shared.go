@@ -10,45 +10,45 @@ import (
 	"signalbox.dev/pkg/yjs"
 )
 
-// Field is the root type in which TipTap keeps a document unless it is told otherwise.
+// Field is the root type in which TipTap keeps a document by default.
 const Field = "default"
 
-// maxSharedDepth is how deep a shared document is read: what nests deeper, which no
-// schema allows, is not shown and stays as it is.
+// maxSharedDepth bounds how deep a shared document is read. Deeper nodes, which no schema
+// allows, are ignored and left unchanged.
 const maxSharedDepth = 4 * MaxDepth
 
-// Read returns the document in a fragment as TipTap shows it. What TipTap would delete
-// when it sees it, nodes, attributes and marks outside the schema, is there all the
-// same; values that no document has (maps, arrays, hooks and embedded objects) are not.
-func (s *Schema) Read(f *yjs.XMLFragment) *Node { return s.twin(f).tree }
+// Read returns the document in a fragment as TipTap shows it. Unlike TipTap, it keeps nodes,
+// attributes and marks outside the schema. Values that no document has (maps, arrays, hooks
+// and embedded objects) are ignored.
+func (s *Schema) Read(f *yjs.XMLFragment) *Node { return s.sharedNode(f).tree }
 
-// twin is an element, or a run of text, of a shared document with what it shows.
-type twin struct {
-	tree     *Node // the element as it shows
+// sharedNode is an element, or a run of text, of a shared document with the tree it shows.
+type sharedNode struct {
+	tree     *Node // nil for a run of text
 	fragment *yjs.XMLFragment
 	element  *yjs.XMLElement // nil for the root
-	// kids are the children up to the last change: changes come from the end on, and need
-	// none behind. There are so many more.
-	kids []*twin
+	// kids are the children before the last change: changes are applied from the end, and
+	// need none after it. more counts the others.
+	kids []*sharedNode
 	more int
-	run  []segment // of a run of text
-	// plain means that each of kids is one child in the fragment, and there are no others.
+	run  []segment // the segments of a run of text
+	// plain means that kids and the children of the fragment correspond one to one.
 	plain bool
 }
 
-// segment is text of one format in a run.
+// segment is a stretch of a run with one format.
 type segment struct {
 	text *yjs.Text
-	at   int // where it begins in text
-	n    int // its length, in units
+	at   int // its start in text
+	n    int // its length in UTF-16 units
 	node *Node
-	raw  yjs.Object // its format as it is stored
+	raw  yjs.Object // the stored format
 }
 
-// twin reads a fragment.
-func (s *Schema) twin(f *yjs.XMLFragment) *twin {
+// sharedNode reads a fragment.
+func (s *Schema) sharedNode(f *yjs.XMLFragment) *sharedNode {
 	r := &sharedReader{s: s}
-	t := &twin{fragment: f}
+	t := &sharedNode{fragment: f}
 	r.children(t, 0)
 	t.tree = &Node{Type: s.spec.Top, Content: t.content()}
 	return t
@@ -56,13 +56,13 @@ func (s *Schema) twin(f *yjs.XMLFragment) *twin {
 
 type sharedReader struct{ s *Schema }
 
-func (r *sharedReader) children(t *twin, depth int) {
+func (r *sharedReader) children(t *sharedNode, depth int) {
 	n, seen := t.fragment.Len(), 0
 	if t.plain = n == 0; t.plain || depth > maxSharedDepth {
 		return
 	}
-	t.kids = make([]*twin, 0, n)
-	inRun := false // the child before is text
+	t.kids = make([]*sharedNode, 0, n)
+	inRun := false // the previous child is text
 	t.fragment.Each(func(child any) bool {
 		seen++
 		switch c := child.(type) {
@@ -79,20 +79,20 @@ func (r *sharedReader) children(t *twin, depth int) {
 	t.plain = len(t.kids) == seen
 }
 
-func (r *sharedReader) element(e *yjs.XMLElement, depth int) *twin {
-	t := &twin{element: e, fragment: e.Fragment()}
+func (r *sharedReader) element(e *yjs.XMLElement, depth int) *sharedNode {
+	t := &sharedNode{element: e, fragment: e.Fragment()}
 	r.children(t, depth)
 	name := e.Name()
 	if name == TextType || name == "" {
-		name = "xml:" + name // an element is no text
+		name = "xml:" + name // an element must not look like text
 	}
 	t.tree = &Node{Type: name, Attrs: readAttrs(e.Attributes(), false), Content: t.content()}
 	return t
 }
 
-// text adds what text shows, to the run before it if there is one, and tells whether
-// there is one now.
-func (r *sharedReader) text(t *twin, text *yjs.Text, inRun bool) bool {
+// text appends the content of a text to the current run, or to a new one, and reports whether
+// a run is open now.
+func (r *sharedReader) text(t *sharedNode, text *yjs.Text, inRun bool) bool {
 	at := 0
 	delta := text.Delta()
 	for _, op := range delta {
@@ -102,7 +102,7 @@ func (r *sharedReader) text(t *twin, text *yjs.Text, inRun bool) bool {
 			continue
 		}
 		if str = validText(str); !inRun {
-			t.kids = append(t.kids, &twin{run: make([]segment, 0, len(delta))})
+			t.kids = append(t.kids, &sharedNode{run: make([]segment, 0, len(delta))})
 			inRun = true
 		}
 		k, n := t.kids[len(t.kids)-1], Len16(str)
@@ -113,7 +113,7 @@ func (r *sharedReader) text(t *twin, text *yjs.Text, inRun bool) bool {
 }
 
 // content returns the nodes that the children show.
-func (t *twin) content() []*Node {
+func (t *sharedNode) content() []*Node {
 	if len(t.kids) == 0 {
 		return nil
 	}
@@ -130,7 +130,7 @@ func (t *twin) content() []*Node {
 	return join(out)
 }
 
-// marks returns the marks of a format, in the schema's order, foreign ones last.
+// marks returns the marks of a format in the schema's order, unknown ones last.
 func (r *sharedReader) marks(format yjs.Object) []Mark {
 	if len(format) == 0 {
 		return nil
@@ -144,7 +144,7 @@ func (r *sharedReader) marks(format yjs.Object) []Mark {
 	return out
 }
 
-// sortMarks puts marks into the order of the schema, and those outside it behind them.
+// sortMarks sorts marks into the schema's order, unknown ones last.
 func (s *Schema) sortMarks(marks []Mark) {
 	if len(marks) < 2 {
 		return
@@ -160,8 +160,8 @@ func (s *Schema) sortMarks(marks []Mark) {
 	})
 }
 
-// readAttrs returns attributes. A null is kept in those of a mark, where it is not the
-// same as a default, and is absent in those of a node.
+// readAttrs converts stored attributes. Marks keep nulls, which can differ from the default;
+// nodes drop them.
 func readAttrs(o yjs.Object, mark bool) Attrs {
 	if len(o) == 0 {
 		return nil
@@ -178,8 +178,8 @@ func readAttrs(o yjs.Object, mark bool) Attrs {
 	return attrs
 }
 
-// readValue returns a stored value as attributes have it, and whether they can.
-func readValue(v any) (any, bool) {
+// readValue converts a stored value; ok is false if no attribute can hold it.
+func readValue(v any) (value any, ok bool) {
 	switch v := v.(type) {
 	case nil, bool:
 		return v, true
@@ -207,8 +207,7 @@ func readValue(v any) (any, bool) {
 	return nil, false
 }
 
-// validText returns s with each half of a torn character as U+FFFD, which is one unit
-// as the half was.
+// validText replaces each half of a split surrogate pair with U+FFFD, which is one unit too.
 func validText(s string) string {
 	if utf8.ValidString(s) {
 		return s

@@ -9,8 +9,8 @@ import (
 	"signalbox.dev/pkg/yjs"
 )
 
-// scribble makes a shared document that obeys nothing: texts beside each other and at
-// the top, hooks, maps, embedded objects, values of all kinds, deep nesting.
+// scribbler makes shared documents outside any schema: adjacent texts and texts at the top,
+// hooks, maps, embedded objects, values of all kinds, deep nesting.
 type scribbler struct{ *rand.Rand }
 
 func (r scribbler) value() any {
@@ -112,7 +112,7 @@ func (r scribbler) fill(f *yjs.XMLFragment, depth int) {
 	}
 }
 
-// checkAnything reads a fragment that may hold anything, and writes into it.
+// checkAnything reads an arbitrary fragment and writes into it.
 func checkAnything(t *testing.T, r *replica, next *pm.Node) {
 	t.Helper()
 	doc := r.read()
@@ -149,7 +149,7 @@ func TestReadAnything(t *testing.T) {
 	}
 }
 
-// TestReadDeep reads what nests deeper than any document.
+// TestReadDeep reads a fragment nested deeper than any document.
 func TestReadDeep(t *testing.T) {
 	t.Parallel()
 	s := pm.TipTap()
@@ -166,7 +166,7 @@ func TestReadDeep(t *testing.T) {
 	checkAnything(t, r, parse(t, s, "one"))
 }
 
-// FuzzRead reads what updates of others may make of a fragment.
+// FuzzRead reads fragments made by arbitrary updates.
 func FuzzRead(f *testing.F) {
 	s := pm.TipTap()
 	for seed := range uint64(40) {

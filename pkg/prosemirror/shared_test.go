@@ -10,7 +10,7 @@ import (
 	"signalbox.dev/pkg/yjs"
 )
 
-// replica is a shared document that a test looks at.
+// replica is a shared document with the view of a test.
 type replica struct {
 	t testing.TB
 	s *pm.Schema
@@ -23,7 +23,7 @@ func newReplica(t testing.TB, s *pm.Schema, client uint64) *replica {
 	return &replica{t: t, s: s, d: d, f: d.XMLFragment(pm.Field)}
 }
 
-// seeded returns a replica with doc in it.
+// seeded returns a replica of doc.
 func seeded(t testing.TB, s *pm.Schema, client uint64, doc *pm.Node) *replica {
 	t.Helper()
 	seed, err := s.Seed("seed", pm.Field, doc)
@@ -47,7 +47,7 @@ func (r *replica) apply(update []byte) {
 
 func (r *replica) read() *pm.Node { return r.s.Read(r.f) }
 
-// transact returns the update that f makes, nil for none.
+// transact returns the update that f produces, nil if none.
 func (r *replica) transact(f func(*yjs.Txn)) (update []byte) {
 	stop := r.d.OnUpdate(func(u *yjs.Update) { update = u.V1() })
 	defer stop()
@@ -55,7 +55,7 @@ func (r *replica) transact(f func(*yjs.Txn)) (update []byte) {
 	return update
 }
 
-// write makes the document say next and returns the update.
+// write makes the document equal next and returns the update.
 func (r *replica) write(next *pm.Node) (update []byte, w pm.Written) {
 	r.t.Helper()
 	update = r.transact(func(txn *yjs.Txn) {
@@ -78,8 +78,8 @@ func (r *replica) copy(client uint64) *replica {
 	return c
 }
 
-// oneText checks that no element has texts next to each other. An empty one does not count:
-// editors leave them, and take them away with their next change.
+// oneText checks that no element has adjacent texts. Empty ones do not count: editors leave
+// them behind, and remove them with their next change.
 func (r *replica) oneText(f *yjs.XMLFragment) {
 	r.t.Helper()
 	before := false
@@ -99,7 +99,7 @@ func (r *replica) oneText(f *yjs.XMLFragment) {
 	})
 }
 
-// TestWriteOfRandomDocuments goes from one random document to others.
+// TestWriteOfRandomDocuments turns one random document into others.
 func TestWriteOfRandomDocuments(t *testing.T) {
 	t.Parallel()
 	for name, s := range schemas(t) {
@@ -181,7 +181,7 @@ func TestSeedIsDeterministic(t *testing.T) {
 	}
 }
 
-// treeDiff returns where two trees differ first.
+// treeDiff returns the first difference between two trees.
 func treeDiff(want, got *pm.Node) string {
 	var a, b any
 	_ = json.Unmarshal([]byte(show(want)), &a)

@@ -11,8 +11,8 @@ import (
 	"signalbox.dev/pkg/yjs"
 )
 
-// stored returns what is in a fragment, one child a line: elements with attributes, and
-// each text with its delta.
+// stored lists the content of a fragment, one child a line: elements with attributes, texts
+// with their deltas.
 func stored(f *yjs.XMLFragment) string {
 	var b strings.Builder
 	object := func(o yjs.Object) {
@@ -97,8 +97,7 @@ func TestStored(t *testing.T) {
 	}
 }
 
-// TestEditorStoresTheSame writes a document into an empty editor: it stores what a seed
-// stores.
+// TestEditorStoresTheSame writes a document into an empty editor, which stores it like a seed.
 func TestEditorStoresTheSame(t *testing.T) {
 	t.Parallel()
 	s, doc := pm.TipTap(), all(t)
@@ -118,8 +117,8 @@ func TestEditorStoresTheSame(t *testing.T) {
 	}
 }
 
-// TestForeignStays edits a document with nodes, attributes and marks that the schema does
-// not know: what is not edited is as it was.
+// TestForeignStays edits a document with unknown nodes, attributes and marks: whatever is not
+// edited stays.
 func TestForeignStays(t *testing.T) {
 	t.Parallel()
 	s := pm.TipTap()
@@ -164,7 +163,7 @@ paragraph
 	}
 }
 
-// TestForeignInText edits text around nodes that the schema does not know.
+// TestForeignInText edits text around unknown nodes.
 func TestForeignInText(t *testing.T) {
 	t.Parallel()
 	s := pm.TipTap()
@@ -198,7 +197,7 @@ func TestForeignInText(t *testing.T) {
 	}
 }
 
-// TestForeignIsNotWritten writes what the schema does not know: it is made to fit.
+// TestForeignIsNotWritten writes unknown nodes, which are made to fit.
 func TestForeignIsNotWritten(t *testing.T) {
 	t.Parallel()
 	s := pm.TipTap()

@@ -6,24 +6,23 @@ import (
 	"sync"
 )
 
-// TipTap returns the schema that TipTap 3 builds from StarterKit with
-// Highlight, Superscript, Subscript, Image, TableKit, TaskList, TaskItem and
-// Mention, and with trailingNode, which StarterKit has switched on. Two of them
-// are extended, as bench/tiptap has them: code excludes itself only, so that it may
-// be bold or in a link, and an image has the attribute href. An editor without
-// that shows such code, and such an image without its link, and takes nothing away.
+// TipTap returns the schema that TipTap 3 builds from StarterKit with Highlight, Superscript,
+// Subscript, Image, TableKit, TaskList, TaskItem and Mention, and with trailingNode, which
+// StarterKit enables. Two extensions are adapted as in bench/tiptap: code excludes only
+// itself, so that it may be bold or in a link, and an image has the attribute href. An
+// editor without the adaptations shows such an image without its link, and deletes nothing.
 func TipTap() *Schema { return tiptap() }
 
 var tiptap = sync.OnceValue(func() *Schema {
 	s, err := New(TipTapSpec())
 	if err != nil {
-		panic(err) // a test builds it
+		panic(err) // covered by tests
 	}
 	return s
 })
 
-// TipTapSpec returns the data of TipTap, for types of documents that differ a
-// little: the caller may change it.
+// TipTapSpec returns the data of the TipTap schema for callers that adapt it. They own the
+// result.
 func TipTapSpec() Spec {
 	cell := []AttrSpec{
 		{Name: "colspan", Kind: Int, Default: 1, Min: 1, Max: 1000},
@@ -58,7 +57,7 @@ func TipTapSpec() Spec {
 				{Name: "title", Kind: String},
 				{Name: "width", Kind: Number},
 				{Name: "height", Kind: Number},
-				{Name: "href", Kind: String}, // where the image leads; ours
+				{Name: "href", Kind: String}, // the image's link, ours
 			}},
 			{Name: "listItem", Content: "paragraph block*"},
 			{Name: "orderedList", Content: "listItem+", Group: "block list", Attrs: []AttrSpec{
@@ -95,14 +94,13 @@ func TipTapSpec() Spec {
 	}
 }
 
-// WithNestedTasks returns spec with task items that hold other blocks behind
-// their paragraph, as TaskItem's option nested does.
+// WithNestedTasks returns spec with task items that hold other blocks after their paragraph,
+// like TaskItem's option nested.
 func (spec Spec) WithNestedTasks() Spec {
 	return spec.withNode("taskItem", func(n *NodeSpec) { n.Content = "paragraph block*" })
 }
 
-// WithInlineImages returns spec with images within text, as Image's option
-// inline does.
+// WithInlineImages returns spec with images inside text, like Image's option inline.
 func (spec Spec) WithInlineImages() Spec {
 	return spec.withNode("image", func(n *NodeSpec) { n.Group, n.Inline = "inline", true })
 }

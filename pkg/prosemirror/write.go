@@ -7,23 +7,23 @@ import (
 	"signalbox.dev/pkg/yjs"
 )
 
-// Written says what Write did.
+// Written is the result of Write.
 type Written struct {
-	// Changed tells whether anything was written.
+	// Changed reports whether anything was written.
 	Changed bool
-	// Caret is where the last change in the document ends, for the cursor of who made
-	// it: both anchor and head in the awareness of editors.
+	// Caret is the end of the last change in the document, for the author's cursor: both
+	// anchor and head in the awareness state of editors.
 	Caret yjs.RelativePosition
 }
 
-// Write makes the document in a fragment say what next says, in the caller's
-// transaction, and touches only what differs: see Diff. What next has outside the
-// schema, and the fragment has not, is made to fit first, since editors would delete it.
+// Write changes a fragment to equal next, in the caller's transaction, and touches only what
+// differs: see Diff. Anything in next that is outside the schema and new is made to fit
+// first, since editors would delete it.
 //
-// After an error the fragment may hold part of the change: throw the document away.
+// After an error the fragment may contain part of the change: discard the document.
 func (s *Schema) Write(txn *yjs.Txn, f *yjs.XMLFragment, next *Node) (Written, error) {
-	root := s.twin(f)
-	ops := s.Diff(root.tree, s.admit(root.tree, next))
+	root := s.sharedNode(f)
+	ops := s.Diff(root.tree, s.fitNew(root.tree, next))
 	w := &sharedWriter{s: s, doc: txn.Doc(), ops: ops}
 	if err := w.cut(txn, root); err != nil {
 		return Written{}, fmt.Errorf("prepare %d changes: %w", len(ops), err)
@@ -37,16 +37,15 @@ func (s *Schema) Write(txn *yjs.Txn, f *yjs.XMLFragment, next *Node) (Written, e
 	return Written{Changed: len(ops) > 0, Caret: w.caret}, nil
 }
 
-// admit returns next with what is not valid made to fit, unless it is a block that cur
-// has too.
-func (s *Schema) admit(cur, next *Node) *Node {
+// fitNew returns next with its invalid blocks made to fit, except those that cur has too.
+func (s *Schema) fitNew(cur, next *Node) *Node {
 	if s.Fit(next) == next {
 		return next
 	}
 	d := newDiffer(s)
 	old := map[uint64][]*Node{}
 	for _, n := range cur.Content {
-		if !n.IsText() { // what editors cannot show at all does not stay
+		if !n.IsText() { // editors cannot show a text at the root: it does not stay
 			old[d.nodeHash(n)] = append(old[d.nodeHash(n)], n)
 		}
 	}
@@ -64,13 +63,13 @@ func (s *Schema) admit(cur, next *Node) *Node {
 type sharedWriter struct {
 	s         *Schema
 	doc       *yjs.Doc
-	ops, rest []Op // all, and those after the present one
+	ops, rest []Op // all, and those after the current one
 	caret     yjs.RelativePosition
-	// hasCaret means that caret is set, inText that it is in text.
+	// hasCaret means that caret is set, inText that it is in a text.
 	hasCaret, inText bool
 }
 
-func (w *sharedWriter) apply(root *twin, op Op) error {
+func (w *sharedWriter) apply(root *sharedNode, op Op) error {
 	t, err := root.at(op.path())
 	if err != nil {
 		return err
@@ -91,20 +90,20 @@ func (w *sharedWriter) apply(root *twin, op Op) error {
 	return fmt.Errorf("no such change")
 }
 
-// at returns what a path leads to.
-func (t *twin) at(path []int) (*twin, error) {
+// at returns the node at path.
+func (t *sharedNode) at(path []int) (*sharedNode, error) {
 	for _, i := range path {
 		if i < 0 || i >= len(t.kids) {
-			return nil, fmt.Errorf("nothing is there")
+			return nil, fmt.Errorf("the path leads nowhere")
 		}
 		t = t.kids[i]
 	}
 	return t, nil
 }
 
-func (w *sharedWriter) setAttr(t *twin, op SetAttr) error {
+func (w *sharedWriter) setAttr(t *sharedNode, op SetAttr) error {
 	switch {
-	case t.element == nil: // a fragment has none
+	case t.element == nil: // the root has no attributes
 		return nil
 	case op.Value == nil:
 		t.element.RemoveAttribute(op.Name)
@@ -120,29 +119,29 @@ func (w *sharedWriter) setAttr(t *twin, op SetAttr) error {
 }
 
 // insert inserts nodes before kid i.
-func (w *sharedWriter) insert(t *twin, i int, nodes []*Node) error {
-	behind, err := t.behind(i)
+func (w *sharedWriter) insert(t *sharedNode, i int, nodes []*Node) error {
+	previous, err := t.previous(i)
 	if err != nil {
 		return err
 	}
 	groups := kids(nodes)
-	// TipTap leaves the text of an emptied paragraph there, and others may be in it: it
-	// takes the first or the last text.
-	reuse, empty := -1, t.emptyText(behind)
+	// TipTap leaves the text of an emptied paragraph in place, and others may be typing in it:
+	// reuse it for the first or the last text.
+	reuse, empty := -1, t.emptyText(previous)
 	if last := len(groups) - 1; empty == nil {
 	} else if groups[0].node == nil {
 		reuse = 0
 	} else if groups[last].node == nil {
 		reuse = last
 	}
-	made := make([]*twin, 0, len(groups))
+	made := make([]*sharedNode, 0, len(groups))
 	add := make([]any, 0, len(groups))
 	for i, g := range groups {
 		if i == reuse {
 			if err := empty.ApplyDelta(w.s.delta(g.texts)); err != nil {
 				return err
 			}
-			made = append(made, &twin{run: []segment{{text: empty}}})
+			made = append(made, &sharedNode{run: []segment{{text: empty}}})
 			continue
 		}
 		child, m, err := w.s.shared(g)
@@ -152,32 +151,31 @@ func (w *sharedWriter) insert(t *twin, i int, nodes []*Node) error {
 		made, add = append(made, m), append(add, child)
 	}
 	if reuse == 0 {
-		behind = empty
+		previous = empty
 	}
-	if err := t.fragment.InsertAfter(behind, add...); err != nil {
+	if err := t.fragment.InsertAfter(previous, add...); err != nil {
 		return err
 	}
 	t.more += len(t.kids) - i
 	t.kids = append(t.kids[:i], made...)
-	w.caretBehind(t, made)
+	w.caretAfter(t, made)
 	return nil
 }
 
-// behind returns the child of the fragment behind which kid i begins, nil where it is the
-// first.
-func (t *twin) behind(i int) (any, error) {
+// previous returns the fragment's child before kid i, nil for the first.
+func (t *sharedNode) previous(i int) (any, error) {
 	if i < 0 || i > len(t.kids) {
 		return nil, fmt.Errorf("no place %d among %d children", i, len(t.kids))
 	}
 	if i == 0 {
-		return nil, nil //nolint:nilnil // no child is in front of the first
+		return nil, nil //nolint:nilnil // the first kid has no predecessor
 	}
 	children := t.kids[i-1].children()
 	return children[len(children)-1], nil
 }
 
-// children returns what shows a kid in the fragment: an element, or the texts of a run.
-func (t *twin) children() []any {
+// children returns the fragment's children that show t: an element, or the texts of a run.
+func (t *sharedNode) children() []any {
 	if t.element != nil {
 		return []any{t.element}
 	}
@@ -190,9 +188,9 @@ func (t *twin) children() []any {
 	return out
 }
 
-// indexBehind counts the fragment's children up to one, 0 for nil: for a caret, and not
-// for each change.
-func (t *twin) indexBehind(child any) int {
+// indexAfter returns the fragment's index after child, 0 for nil. It is slow: use it for the
+// caret only.
+func (t *sharedNode) indexAfter(child any) int {
 	index, n := 0, 0
 	if child != nil {
 		t.fragment.Each(func(c any) bool {
@@ -209,32 +207,32 @@ func (t *twin) indexBehind(child any) int {
 	return index
 }
 
-// emptyText returns the text behind a child if there is nothing in it.
-func (t *twin) emptyText(behind any) *yjs.Text {
+// emptyText returns the text after a child if it is empty.
+func (t *sharedNode) emptyText(previous any) *yjs.Text {
 	if t.plain {
-		return nil // each child shows
+		return nil // every child is shown
 	}
-	child, _ := t.fragment.Next(behind)
+	child, _ := t.fragment.Next(previous)
 	if text, ok := child.(*yjs.XMLText); ok && text.Text().Len() == 0 {
 		return text.Text()
 	}
 	return nil
 }
 
-func (w *sharedWriter) delete(t *twin, op DeleteNodes) error {
+func (w *sharedWriter) delete(t *sharedNode, op DeleteNodes) error {
 	i, n := op.Index, op.Count
 	if i < 0 || n <= 0 || n > len(t.kids)-i {
 		return fmt.Errorf("no %d children at %d", n, i)
 	}
 	gone := t.kids[i : i+n]
-	if t.element != nil && len(t.kids)+t.more == 1 && gone[0].element == nil && !w.refills(op) {
-		// The text stays, as TipTap leaves it, for what others write in it.
+	if t.element != nil && len(t.kids)+t.more == 1 && gone[0].element == nil && !w.nextInserts(op) {
+		// The text stays for others to write in, as TipTap does it.
 		for _, seg := range gone[0].run {
 			seg.text.Delete(0, seg.text.Len())
 		}
 		t.plain = false
 	} else {
-		// What does not show between them stays.
+		// Hidden children between them stay.
 		all := make([]any, 0, n)
 		for _, k := range gone {
 			all = append(all, k.children()...)
@@ -246,17 +244,17 @@ func (w *sharedWriter) delete(t *twin, op DeleteNodes) error {
 	t.more += len(t.kids) - i - n
 	t.kids = t.kids[:i]
 	if w.wantsCaret(false) {
-		behind, err := t.behind(i)
+		previous, err := t.previous(i)
 		if err != nil {
 			return err
 		}
-		w.putCaret(t.fragment, t.indexBehind(behind))
+		w.putCaret(t.fragment, t.indexAfter(previous))
 	}
 	return nil
 }
 
-// refills tells whether the next change inserts children where op deletes them.
-func (w *sharedWriter) refills(op DeleteNodes) bool {
+// nextInserts reports whether the next change inserts children where op deletes them.
+func (w *sharedWriter) nextInserts(op DeleteNodes) bool {
 	if len(w.rest) == 0 {
 		return false
 	}
@@ -264,14 +262,14 @@ func (w *sharedWriter) refills(op DeleteNodes) bool {
 	return ok && slices.Equal(in.Path, op.Path)
 }
 
-// shared returns what a child is in a fragment, to be inserted, and the twin of it.
-func (s *Schema) shared(k kid) (any, *twin, error) {
+// shared returns a new child of a fragment for k, with its sharedNode.
+func (s *Schema) shared(k kid) (any, *sharedNode, error) {
 	if k.node == nil {
 		text := yjs.NewXMLText("")
-		return text, &twin{run: []segment{{text: text.Text()}}}, text.Text().ApplyDelta(s.delta(k.texts))
+		return text, &sharedNode{run: []segment{{text: text.Text()}}}, text.Text().ApplyDelta(s.delta(k.texts))
 	}
 	e := yjs.NewXMLElement(k.node.Type)
-	t := &twin{tree: k.node, element: e, fragment: e.Fragment(), plain: true}
+	t := &sharedNode{tree: k.node, element: e, fragment: e.Fragment(), plain: true}
 	for _, m := range s.stored(k.node.Type, false, k.node.Attrs) {
 		if m.Value == nil {
 			continue
@@ -295,8 +293,8 @@ func (s *Schema) shared(k kid) (any, *twin, error) {
 	return e, t, e.Push(add...)
 }
 
-// stored returns attributes as editors store them: those of the schema in its order,
-// with defaults, then the others. Null is written down in those of marks only.
+// stored returns attributes as editors store them: those of the schema in its order with
+// defaults, then the others. Only marks store null.
 func (s *Schema) stored(name string, mark bool, attrs Attrs) yjs.Object {
 	out := yjs.Object{}
 	specs := s.attrSpecs(name, mark)
@@ -327,7 +325,7 @@ func (s *Schema) format(marks []Mark) yjs.Object {
 	return out
 }
 
-// delta returns texts as they are inserted into an empty text.
+// delta returns texts as a delta for an empty text.
 func (s *Schema) delta(texts []*Node) []yjs.Op {
 	out := make([]yjs.Op, len(texts))
 	for i, t := range texts {

@@ -11,7 +11,7 @@ import (
 	"signalbox.dev/pkg/yjs"
 )
 
-// child returns what is at a path of children.
+// child returns the child at a path.
 func (r *replica) child(path ...int) any {
 	r.t.Helper()
 	var at any = r.f
@@ -45,7 +45,7 @@ func linkTo(href string) yjs.Object {
 	}}}
 }
 
-// smallEdits are edits with the least that somebody who knows Yjs would do.
+// smallEdits are edits with the smallest update that an expert would make.
 var smallEdits = []struct {
 	name, from, to string
 	best           func(r *replica)
@@ -116,7 +116,7 @@ var smallEdits = []struct {
 }
 
 // TestUpdatesAreSmall makes the edits: an update has at most 1.2 times the bytes of the
-// best one.
+// smallest one.
 func TestUpdatesAreSmall(t *testing.T) {
 	t.Parallel()
 	s := pm.TipTap()
@@ -141,7 +141,7 @@ func TestUpdatesAreSmall(t *testing.T) {
 	}
 }
 
-// edit is one change of a word of a text, made in words and in letters.
+// editWords makes one change of a word, in whole words or in letters.
 func editWords(r *rand.Rand, words []string) []string {
 	k := r.IntN(len(words))
 	switch r.IntN(3) {
@@ -157,8 +157,8 @@ func editWords(r *rand.Rand, words []string) []string {
 	return words
 }
 
-// TestOthersStay edits words while others have their carets in words and type at the
-// same time: carets in words that stay are where they were, and nothing is lost.
+// TestOthersStay edits words while others have carets in words and type: carets in words that
+// stay do not move, and nothing is lost.
 func TestOthersStay(t *testing.T) {
 	t.Parallel()
 	s := pm.TipTap()
@@ -177,7 +177,7 @@ func TestOthersStay(t *testing.T) {
 			at := 0
 			lines[i] = strings.Split(p.Content[0].Text, " ")
 			for _, w := range lines[i] {
-				in := 1 + rnd.IntN(len(w)-1) // words of few letters may be there twice
+				in := 1 + rnd.IntN(len(w)-1) // short words may occur twice
 				for _, assoc := range []int{-1, 0}[:2*min(1, len(w)/5)] {
 					p, err := r.d.RelativePosition(r.text(i, 0), at+in, assoc)
 					if err != nil {
@@ -222,7 +222,7 @@ func TestOthersStay(t *testing.T) {
 			}
 			str := text.Text().String()
 			if from := index - c.in; from < 0 || !strings.HasPrefix(str[from:], c.word) {
-				t.Fatalf("seed %d: the caret behind %q of %q is behind %q", seed, c.word[:c.in], c.word, str[:index])
+				t.Fatalf("seed %d: the caret after %q of %q is after %q", seed, c.word[:c.in], c.word, str[:index])
 			}
 		}
 		r.apply(theirs)
@@ -233,7 +233,7 @@ func TestOthersStay(t *testing.T) {
 		all := r.read().TextContent()
 		for w := range typed {
 			if strings.Count(all, w) != 1 {
-				t.Fatalf("seed %d: %s is there %d times in %q", seed, w, strings.Count(all, w), all)
+				t.Fatalf("seed %d: %s occurs %d times in %q", seed, w, strings.Count(all, w), all)
 			}
 			all = strings.Replace(all, w, "", 1)
 		}
@@ -266,8 +266,8 @@ func TestOtherBlocksStay(t *testing.T) {
 	}
 }
 
-// TestEmptiedText empties a paragraph while somebody types in it, and fills it again: its
-// text stays the same one.
+// TestEmptiedText empties a paragraph while somebody types in it and fills it again: the text
+// type stays the same.
 func TestEmptiedText(t *testing.T) {
 	t.Parallel()
 	s := pm.TipTap()

@@ -7,9 +7,9 @@ import (
 	"signalbox.dev/pkg/yjs"
 )
 
-// edit changes a run of text. Most runs are one shared text; the others are cut where
-// the next one begins.
-func (w *sharedWriter) edit(t *twin, delta []Splice) error {
+// edit changes a run of text. Most runs are a single shared text; others are divided at text
+// boundaries.
+func (w *sharedWriter) edit(t *sharedNode, delta []Splice) error {
 	e, err := w.s.edits(t, delta)
 	if err != nil {
 		return err
@@ -30,8 +30,8 @@ func (w *sharedWriter) edit(t *twin, delta []Splice) error {
 	return nil
 }
 
-// edits collects what a delta does to the texts of a run.
-func (s *Schema) edits(t *twin, delta []Splice) (*runEdit, error) {
+// edits collects the changes of a delta for each text of a run.
+func (s *Schema) edits(t *sharedNode, delta []Splice) (*runEdit, error) {
 	e := &runEdit{s: s, run: t.run, last: -1}
 	for _, sp := range delta {
 		var err error
@@ -50,11 +50,11 @@ func (s *Schema) edits(t *twin, delta []Splice) (*runEdit, error) {
 	return e, nil
 }
 
-// manySplices is from which on texts are cut for all changes at once.
+// manySplices is the number of changes from which texts are cut for all of them at once.
 const manySplices = 500
 
-// cut prepares the changes of many texts, whose paths hold before the first change.
-func (w *sharedWriter) cut(txn *yjs.Txn, root *twin) error {
+// cut prepares many text changes. Their paths asReference to the document before the first change.
+func (w *sharedWriter) cut(txn *yjs.Txn, root *sharedNode) error {
 	splices := 0
 	for _, op := range w.ops {
 		if op, ok := op.(EditText); ok {
@@ -86,7 +86,7 @@ func (w *sharedWriter) cut(txn *yjs.Txn, root *twin) error {
 	return nil
 }
 
-// cuts returns where the changes of a text begin and end.
+// cuts returns the offsets at which the changes of a text begin and end.
 func (p *textEdit) cuts() []int {
 	var out []int
 	at := 0
@@ -104,20 +104,20 @@ func (p *textEdit) cuts() []int {
 type runEdit struct {
 	s     *Schema
 	run   []segment
-	i, in int // the segment, and the units in it, up to which changes are collected
+	i, in int // the current segment and the offset in it
 	texts []textEdit
-	last  int // the text with the last change, -1 for none
+	last  int // the index of the text with the last change, -1 for none
 }
 
 // textEdit is the delta of one text.
 type textEdit struct {
 	text *yjs.Text
 	ops  []yjs.Op
-	was  int // units of the old text that ops reach
+	was  int // the length of the old text that ops cover
 	now  int // the same in the new text
 }
 
-// at returns the edit of text with ops up to offset.
+// at returns the edit of text, retained up to offset.
 func (e *runEdit) at(text *yjs.Text, offset int) *textEdit {
 	k := slices.IndexFunc(e.texts, func(p textEdit) bool { return p.text == text })
 	if k < 0 {
@@ -133,7 +133,7 @@ func (e *runEdit) at(text *yjs.Text, offset int) *textEdit {
 	return p
 }
 
-// insert inserts text behind what is on the left.
+// insert inserts text after the segment on the left.
 func (e *runEdit) insert(text string, marks []Mark) {
 	left, right := e.neighbours()
 	var p *textEdit
@@ -149,7 +149,7 @@ func (e *runEdit) insert(text string, marks []Mark) {
 	p.now += Len16(text)
 }
 
-// neighbours returns the segments on both sides, the zero one where there is none.
+// neighbours returns the segments on both sides, the zero value if there is none.
 func (e *runEdit) neighbours() (left, right segment) {
 	if e.i < len(e.run) {
 		right = e.run[e.i]
@@ -163,8 +163,8 @@ func (e *runEdit) neighbours() (left, right segment) {
 	return left, right
 }
 
-// format returns marks as they are stored beside the text: a mark that means the same
-// as one of a neighbour is stored in its words, so that it goes on.
+// format returns marks as they are stored next to the text: a mark equal to one of a
+// neighbour takes its stored form, so that it continues.
 func (e *runEdit) format(marks []Mark, beside ...segment) yjs.Object {
 	var out yjs.Object
 	for _, m := range marks {
@@ -182,7 +182,7 @@ func (e *runEdit) format(marks []Mark, beside ...segment) yjs.Object {
 	return out
 }
 
-// retain keeps text, with other marks where sp says so.
+// retain keeps text and changes its marks if sp does.
 func (e *runEdit) retain(sp Splice) error {
 	if len(sp.Format) == 0 && len(sp.Unformat) == 0 {
 		return e.skip(sp.Retain)
@@ -206,10 +206,9 @@ func (e *runEdit) skip(n int) error {
 	return nil
 }
 
-// each adds a change of the next n units: one for each text that they are in, unless
-// something else is between.
+// each adds a change of the next n units, one per text, unless others are in between.
 func (e *runEdit) each(n int, op func(n int) yjs.Op) error {
-	text, ops := -1, 0 // the last one that was added
+	text, ops := -1, 0 // identify the last one added
 	for n > 0 {
 		if e.i == len(e.run) {
 			return fmt.Errorf("the text ends %d units too early", n)
