@@ -9,96 +9,63 @@ import (
 // JSON returns n exactly as TipTap's getJSON would: with all attributes of the schema in its
 // order, including defaults and nulls. Marshalling a Node writes only what is set.
 func (s *Schema) JSON(n *Node) ([]byte, error) {
-	var b bytes.Buffer
-	if err := s.appendJSON(&b, n); err != nil {
-		return nil, err
-	}
-	return b.Bytes(), nil
+	w := &jsonWriter{s: s}
+	w.node(n)
+	return w.buf.Bytes(), w.err
 }
 
-func (s *Schema) appendJSON(b *bytes.Buffer, n *Node) error {
-	b.WriteString(`{"type":`)
-	if err := appendValue(b, n.Type); err != nil {
-		return err
-	}
-	if err := s.appendAttrs(b, n.Type, false, n.Attrs); err != nil {
-		return err
-	}
+type jsonWriter struct {
+	s   *Schema
+	buf bytes.Buffer
+	err error
+}
+
+func (w *jsonWriter) node(n *Node) {
+	w.open(n.Type, false, n.Attrs)
 	for i, c := range n.Content {
-		b.WriteString([]string{`,"content":[`, ","}[min(i, 1)])
-		if err := s.appendJSON(b, c); err != nil {
-			return err
-		}
+		w.buf.WriteString([]string{`,"content":[`, ","}[min(i, 1)])
+		w.node(c)
 	}
 	if len(n.Content) > 0 {
-		b.WriteByte(']')
+		w.buf.WriteByte(']')
 	}
 	for i, m := range n.Marks {
-		b.WriteString([]string{`,"marks":[`, ","}[min(i, 1)] + `{"type":`)
-		if err := appendValue(b, m.Name()); err != nil {
-			return err
-		}
-		if err := s.appendAttrs(b, m.Name(), true, m.Attrs); err != nil {
-			return err
-		}
-		b.WriteByte('}')
+		w.buf.WriteString([]string{`,"marks":[`, ","}[min(i, 1)])
+		w.open(m.Name(), true, m.Attrs)
+		w.buf.WriteByte('}')
 	}
 	if len(n.Marks) > 0 {
-		b.WriteByte(']')
+		w.buf.WriteByte(']')
 	}
 	if n.IsText() {
-		b.WriteString(`,"text":`)
-		if err := appendValue(b, n.Text); err != nil {
-			return err
-		}
+		w.buf.WriteString(`,"text":`)
+		w.value(n.Text)
 	}
-	b.WriteByte('}')
-	return nil
+	w.buf.WriteByte('}')
 }
 
-// appendAttrs writes the schema's attributes, then the others.
-func (s *Schema) appendAttrs(b *bytes.Buffer, name string, mark bool, attrs Attrs) error {
-	open := `,"attrs":{`
-	add := func(name string, v any) error {
-		b.WriteString(open)
-		open = ","
-		if err := appendValue(b, name); err != nil {
-			return err
-		}
-		b.WriteByte(':')
-		return appendValue(b, v)
+// open writes the type and the attributes of a node or mark.
+func (w *jsonWriter) open(typ string, mark bool, attrs Attrs) {
+	w.buf.WriteString(`{"type":`)
+	w.value(typ)
+	stored := w.s.stored(typ, mark, attrs)
+	for i, a := range stored {
+		w.buf.WriteString([]string{`,"attrs":{`, ","}[min(i, 1)])
+		w.value(a.Key)
+		w.buf.WriteByte(':')
+		w.value(a.Value)
 	}
-	known := map[string]bool{}
-	for _, a := range s.attrSpecs(name, mark) {
-		known[a.Name] = true
-		v, ok := attrs[a.Name]
-		if !ok {
-			v = a.Default
-		}
-		if err := add(a.Name, v); err != nil {
-			return err
-		}
+	if len(stored) > 0 {
+		w.buf.WriteByte('}')
 	}
-	for _, name := range sortedKeys(attrs) {
-		if known[name] || attrs[name] == nil {
-			continue
-		}
-		if err := add(name, attrs[name]); err != nil {
-			return err
-		}
-	}
-	if open == "," {
-		b.WriteByte('}')
-	}
-	return nil
 }
 
-func appendValue(b *bytes.Buffer, v any) error {
-	e := json.NewEncoder(b)
+func (w *jsonWriter) value(v any) {
+	e := json.NewEncoder(&w.buf)
 	e.SetEscapeHTML(false)
 	if err := e.Encode(v); err != nil {
-		return fmt.Errorf("write a value of a document: %w", err)
+		w.err = fmt.Errorf("encode document: %w", err)
+		return
 	}
-	b.Truncate(b.Len() - 1) // the encoder's newline
-	return nil
+	w.buf.Truncate(w.buf.Len() - 1) // the encoder's newline
 }

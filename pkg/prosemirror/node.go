@@ -241,8 +241,6 @@ func join(nodes []*Node) []*Node {
 	return out
 }
 
-func sortedKeys(a Attrs) []string { return slices.Sorted(maps.Keys(a)) }
-
 func isAlnum(c byte) bool {
 	return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
 }

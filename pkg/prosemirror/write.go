@@ -2,6 +2,7 @@ package prosemirror
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"signalbox.dev/pkg/yjs"
@@ -272,7 +273,7 @@ func (s *Schema) shared(k kid) (any, *sharedNode, error) {
 	t := &sharedNode{tree: k.node, element: e, fragment: e.Fragment(), plain: true}
 	for _, m := range s.stored(k.node.Type, false, k.node.Attrs) {
 		if m.Value == nil {
-			continue
+			continue // a null attribute is absent
 		}
 		if err := e.SetAttribute(m.Key, m.Value); err != nil {
 			return nil, nil, fmt.Errorf("set attribute %s: %w", m.Key, err)
@@ -293,8 +294,9 @@ func (s *Schema) shared(k kid) (any, *sharedNode, error) {
 	return e, t, e.Push(add...)
 }
 
-// stored returns attributes as editors store them: those of the schema in its order with
-// defaults, then the others. Only marks store null.
+// stored returns the attributes of a node or mark as editors have them: those of the schema in
+// its order with defaults, then the others. An explicit null differs from the default only in
+// a mark.
 func (s *Schema) stored(name string, mark bool, attrs Attrs) yjs.Object {
 	out := yjs.Object{}
 	specs := s.attrSpecs(name, mark)
@@ -305,11 +307,8 @@ func (s *Schema) stored(name string, mark bool, attrs Attrs) yjs.Object {
 		}
 		out = append(out, yjs.Member{Key: a.Name, Value: v})
 	}
-	if len(attrs) == 0 {
-		return out
-	}
-	for _, name := range sortedKeys(attrs) {
-		if !slices.ContainsFunc(specs, func(a AttrSpec) bool { return a.Name == name }) {
+	for _, name := range slices.Sorted(maps.Keys(attrs)) {
+		if (mark || attrs[name] != nil) && !slices.ContainsFunc(specs, func(a AttrSpec) bool { return a.Name == name }) {
 			out = append(out, yjs.Member{Key: name, Value: attrs[name]})
 		}
 	}
