@@ -7,98 +7,51 @@ import (
 	"io/fs"
 	"maps"
 	"net/http"
-	"net/url"
 	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"signalbox.dev/services/credential-broker/internal/datafile"
 	"signalbox.dev/services/credential-broker/internal/target"
 	"signalbox.dev/services/credential-broker/internal/transform"
+	"signalbox.dev/services/credential-broker/internal/usage"
 )
 
 const (
 	maxWait     = time.Hour
 	defaultWait = 5 * time.Minute
+	maxBlocks   = 16
+	maxBlock    = 16 << 10
+	maxWords    = 64
+	maxWord     = 200
+	maxList     = 16
 )
 
-// The source of a profile, as YAML.
+// source is a profile's file.
 type source struct {
-	Name       string   `yaml:"name"`
-	DefaultFor string   `yaml:"default_for"`
-	Dialect    string   `yaml:"dialect"`
-	BaseURL    string   `yaml:"base_url"`
-	Mounts     []string `yaml:"mounts"`
-	TrimBase   string   `yaml:"trim_base"`
-	Auth       struct {
-		Header string   `yaml:"header"`
-		Scheme string   `yaml:"scheme"`
-		Params []string `yaml:"params"`
-	} `yaml:"auth"`
-	Headers struct {
-		Set    map[string]string `yaml:"set"`
-		Append map[string]string `yaml:"append"`
-		Remove []string          `yaml:"remove"`
-	} `yaml:"headers"`
-	ToolPrefix string        `yaml:"tool_prefix"`
-	System     sourceSystem  `yaml:"system"`
-	Usage      *sourceUsage  `yaml:"usage"`
-	Limits     []sourceLimit `yaml:"limits"`
-	Routes     []sourceRoute `yaml:"routes"`
-	Check      *sourceCheck  `yaml:"check"`
+	Profile    `yaml:",inline"`
+	BaseURL    string `yaml:"base_url"`
+	ToolPrefix string `yaml:"tool_prefix"`
+	System     struct {
+		First []string         `yaml:"first"`
+		Words []transform.Word `yaml:"words"`
+	} `yaml:"system"`
+	Routes []routeSource `yaml:"routes"`
 }
 
-type sourceCheck struct {
-	Path    string            `yaml:"path"`
-	Headers map[string]string `yaml:"headers"`
+type routeSource struct {
+	Route      `yaml:",inline"`
+	Body       string `yaml:"body"`
+	Wait       string `yaml:"wait"`
+	WaitStream string `yaml:"wait_stream"`
 }
 
-type sourceSystem struct {
-	First []string `yaml:"first"`
-	Words []struct {
-		From string `yaml:"from"`
-		To   string `yaml:"to"`
-		Case string `yaml:"case"`
-	} `yaml:"words"`
-}
-
-type sourceUsage struct {
-	At         []string `yaml:"at"`
-	Input      []string `yaml:"input"`
-	Output     []string `yaml:"output"`
-	CacheRead  []string `yaml:"cache_read"`
-	CacheWrite []string `yaml:"cache_write"`
-}
-
-type sourceLimit struct {
-	Remaining string `yaml:"remaining"`
-	Status    string `yaml:"status"`
-	Used      string `yaml:"used"`
-	Reset     string `yaml:"reset"`
-}
-
-type sourceRoute struct {
-	Path       string            `yaml:"path"`
-	Query      map[string]string `yaml:"query"`
-	Body       string            `yaml:"body"`
-	URLs       []string          `yaml:"urls"`
-	Wait       string            `yaml:"wait"`
-	WaitStream string            `yaml:"wait_stream"`
-	Stream     *sourceStream     `yaml:"stream"`
-}
-
-type sourceStream struct {
-	Events   string   `yaml:"events"`
-	Preamble []string `yaml:"preamble"`
-	Terminal []string `yaml:"terminal"`
-	Error    []string `yaml:"error"`
-	Usage    []string `yaml:"usage"`
-}
-
-// Open loads what the product ships and, unless dir is empty, an operator's own
-// profiles from the folder of that name.
+// Open loads the shipped profiles and, unless dir is empty, an operator's own from that
+// folder.
 func Open(version, dir string) (*Set, error) {
 	if dir == "" {
 		return Load(version, Shipped())
@@ -116,7 +69,7 @@ func Open(version, dir string) (*Set, error) {
 // Load reads every *.yaml file at the root of each of dirs. A profile of a later
 // directory replaces one of the same name of an earlier one; within a directory
 // names are unique. ${version} in a header's value becomes version. The error
-// joins all that is wrong, one line for each.
+// joins all problems, one line for each.
 func Load(version string, dirs ...fs.FS) (*Set, error) {
 	all, problems, err := datafile.LoadAll("request profile", func(p *Profile) string { return p.Name },
 		func(file string, text []byte) (*Profile, error) { return parse(file, text, version) }, dirs...)
@@ -149,15 +102,15 @@ func parse(file string, text []byte, version string) (*Profile, error) {
 		return nil, err
 	}
 	c := &checker{fields, version}
-	p := c.profile(&src)
-	p.defaultAt = c.At("default_for")
+	c.profile(&src)
+	src.defaultAt = c.At("default_for")
 	if err := c.Err(); err != nil {
 		return nil, err
 	}
-	return p, nil
+	return &src.Profile, nil
 }
 
-// checker turns a source into a profile and notes what is wrong with it.
+// checker completes a profile from its source and notes what is wrong with it.
 type checker struct {
 	*datafile.Checker
 	version string
@@ -166,61 +119,86 @@ type checker struct {
 var (
 	nameForm   = regexp.MustCompile(`^[a-z][a-z0-9-]{0,63}$`)
 	eventForm  = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,128}$`)
-	headerForm = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$")
+	headerForm = regexp.MustCompile("^[A-Za-z0-9!#$%&'+.^_`|~-]{1,128}$")
 	pathForm   = regexp.MustCompile(`^(/[A-Za-z0-9_.~:@-]+)*(/\*?|\*)?$`)
+	toolForm   = regexp.MustCompile(`^[A-Za-z0-9_-]{1,32}$`)
+	memberForm = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+	placeForm  = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}(\.[A-Za-z0-9_-]{1,64}){0,4}$`)
+	paramForm  = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
 )
 
-func (c *checker) profile(src *source) *Profile {
-	p := &Profile{Name: src.Name, DefaultFor: src.DefaultFor, Dialect: Dialect(src.Dialect), Mounts: src.Mounts, TrimBase: src.TrimBase}
-	if !nameForm.MatchString(src.Name) {
-		c.Wrong("name", "%q is not a name: use lower-case letters, digits and dashes, 64 at most", src.Name)
+func (c *checker) profile(src *source) {
+	p := &src.Profile
+	if !nameForm.MatchString(p.Name) {
+		c.Wrong("name", "%q is not a name: use lower-case letters, digits and dashes, 64 at most", p.Name)
 	}
-	if src.DefaultFor != "" && !nameForm.MatchString(src.DefaultFor) {
-		c.Wrong("default_for", "%q is not a provider's name: use lower-case letters, digits and dashes", src.DefaultFor)
+	if p.DefaultFor != "" && !nameForm.MatchString(p.DefaultFor) {
+		c.Wrong("default_for", "%q is not a provider's name: use lower-case letters, digits and dashes", p.DefaultFor)
 	}
 	if !slices.Contains(dialects, p.Dialect) {
-		c.Wrong("dialect", "%q is unknown: use anthropic, openai, google, notion or github", src.Dialect)
+		c.Wrong("dialect", "%q is unknown: use anthropic, openai, google, notion or github", string(p.Dialect))
 	}
-	p.BaseURL = c.baseURL(src.BaseURL)
-	for i, mount := range src.Mounts {
+	if src.BaseURL != "" {
+		u, err := target.ParseURL(src.BaseURL)
+		if err != nil {
+			c.Wrong("base_url", "%s", err)
+		}
+		p.BaseURL = u
+	}
+	for i, mount := range p.Mounts {
 		c.prefix(fmt.Sprintf("mounts[%d]", i), mount)
 	}
-	if src.TrimBase != "" {
-		c.prefix("trim_base", src.TrimBase)
+	if p.TrimBase != "" {
+		c.prefix("trim_base", p.TrimBase)
 	}
-	p.Auth = Auth{Header: c.headerName("auth.header", src.Auth.Header), Scheme: src.Auth.Scheme, Params: src.Auth.Params}
-	if src.Auth.Scheme != "" && !headerForm.MatchString(src.Auth.Scheme) {
-		c.Wrong("auth.scheme", "%q is not an authentication scheme: use a word such as Bearer, or leave it out", src.Auth.Scheme)
+	p.Auth.Header = c.headerName("auth.header", p.Auth.Header)
+	if p.Auth.Scheme != "" && !headerForm.MatchString(p.Auth.Scheme) {
+		c.Wrong("auth.scheme", "%q is not an authentication scheme: use a word such as Bearer, or leave it out", p.Auth.Scheme)
 	}
-	for i, name := range src.Auth.Params {
-		if !paramForm.MatchString(name) {
-			c.Wrong(fmt.Sprintf("auth.params[%d]", i), "%q is not the name of a query's parameter", name)
-		}
+	c.each("auth.params", p.Auth.Params, paramForm, "the name of a query's parameter")
+	c.headers(&p.Headers, p.Auth.Header)
+	if p.Usage != nil {
+		c.usage(p.Usage)
 	}
-	p.Headers = c.headers(src, p.Auth.Header)
-	p.Usage = c.usage(src.Usage)
-	p.Limits = c.limits(src.Limits)
+	c.atMost("limits", len(p.Limits), maxList)
+	for i := range p.Limits {
+		c.limit(fmt.Sprintf("limits[%d]", i), &p.Limits[i])
+	}
 	messages := transform.NewMessages(c.rules(src))
 	for i := range src.Routes {
-		field := fmt.Sprintf("routes[%d]", i)
-		r := c.route(field, &src.Routes[i], p.Routes)
-		switch src.Routes[i].Body {
-		case "":
-		case "messages":
-			r.Messages = messages
-		default:
-			c.Wrong(field+".body", "%q is not a form of bodies that can be changed: use messages, for Anthropic's Messages API, or leave it out", src.Routes[i].Body)
-		}
-		p.Routes = append(p.Routes, r)
+		c.route(fmt.Sprintf("routes[%d]", i), &src.Routes[i], p, messages)
 	}
-	if src.Check != nil {
-		c.prefix("check.path", src.Check.Path)
-		p.Check = &Check{Path: src.Check.Path, Headers: map[string]string{}}
-		for name, value := range src.Check.Headers {
-			p.Check.Headers[c.headerName("check.headers", name)] = value
+	if p.Check != nil {
+		c.prefix("check.path", p.Check.Path)
+		headers := map[string]string{}
+		for name, value := range p.Check.Headers {
+			headers[c.headerName("check.headers", name)] = value
+		}
+		p.Check.Headers = headers
+	}
+}
+
+// each checks that every entry of a list has the form of what it is.
+func (c *checker) each(field string, list []string, form *regexp.Regexp, what string) {
+	for i, text := range list {
+		if !form.MatchString(text) {
+			c.Wrong(fmt.Sprintf("%s[%d]", field, i), "%q is not %s", clip(text), what)
 		}
 	}
-	return p
+}
+
+func (c *checker) atMost(field string, n, limit int) {
+	if n > limit {
+		c.Wrong(field, "%d entries are over the limit of %d", n, limit)
+	}
+}
+
+// clip shortens text that is quoted in a message.
+func clip(s string) string {
+	if len(s) > 64 {
+		return s[:64] + "…"
+	}
+	return s
 }
 
 func (c *checker) prefix(field, path string) {
@@ -229,41 +207,18 @@ func (c *checker) prefix(field, path string) {
 	}
 }
 
-// isPath reports whether a path has the form of one and no segment that means another.
+// isPath reports whether text is a path without dot segments.
 func isPath(path string) bool {
-	dots := func(segment string) bool { return segment == "." || segment == ".." }
-	return pathForm.MatchString(path) && !slices.ContainsFunc(strings.Split(path, "/"), dots)
-}
-
-func (c *checker) baseURL(text string) *url.URL {
-	if text == "" {
-		return nil
-	}
-	u, err := url.Parse(text)
-	switch {
-	case err != nil || u.Host == "" || (u.Scheme != "https" && u.Scheme != "http"):
-		c.Wrong("base_url", "want https://host/path")
-	case u.User != nil:
-		c.Wrong("base_url", "it must hold no user or password: credentials belong to accounts")
-	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
-		c.Wrong("base_url", "it must end with the path, without ? or #")
-	case slices.Contains(strings.Split(u.Path, "/"), ".."):
-		c.Wrong("base_url", "it must not hold .. as a segment of its path")
-	case target.CheckHost(u) != nil:
-		c.Wrong("base_url", "%s", target.CheckHost(u))
-	default:
-		u.Path = strings.TrimRight(u.Path, "/")
-		return u
-	}
-	return nil
+	segments := strings.Split(path, "/")
+	return pathForm.MatchString(path) && !slices.Contains(segments, ".") && !slices.Contains(segments, "..")
 }
 
 // reserved are headers that the proxy itself decides about.
 var reserved = []string{"Host", "Content-Length", "Transfer-Encoding", "Connection", "Te", "Trailer", "Upgrade", "Expect", "Accept-Encoding", "Signalbox-Context"}
 
 func (c *checker) headerName(field, name string) string {
-	if !headerForm.MatchString(name) || strings.Contains(name, "*") {
-		c.Wrong(field, "%q is not the name of a header", name)
+	if !headerForm.MatchString(name) {
+		c.Wrong(field, "%q is not the name of a header", clip(name))
 		return ""
 	}
 	name = http.CanonicalHeaderKey(name)
@@ -273,49 +228,35 @@ func (c *checker) headerName(field, name string) string {
 	return name
 }
 
-func (c *checker) headers(src *source, auth string) Headers {
-	h := Headers{Set: map[string]string{}, Append: map[string][]string{}}
-	for _, name := range slices.Sorted(maps.Keys(src.Headers.Set)) {
-		value := src.Headers.Set[name]
-		field := "headers.set." + name
-		if key := c.headerName(field, name); key == auth {
-			c.Wrong(field, "the credential's own header cannot be set")
-		} else if _, given := h.Set[key]; given {
-			c.Wrong(field, "%s is given already: upper and lower case are the same", key)
-		} else {
-			h.Set[key] = c.headerValue(field, value)
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(src.Headers.Append)) {
-		value := src.Headers.Append[name]
-		field := "headers.append." + name
-		key := c.headerName(field, name)
-		if key == auth {
-			c.Wrong(field, "the credential's own header cannot be appended to")
-		}
-		if _, set := h.Set[key]; set || h.Append[key] != nil {
-			c.Wrong(field, "%s is given already: upper and lower case are the same", key)
-		}
-		for entry := range strings.SplitSeq(c.headerValue(field, value), ",") {
-			if entry = strings.TrimSpace(entry); entry != "" {
-				h.Append[key] = append(h.Append[key], entry)
+func (c *checker) headers(h *Headers, auth string) {
+	given := []string{auth}
+	values := func(field string, src map[string]string) map[string]string {
+		out := map[string]string{}
+		for _, name := range slices.Sorted(maps.Keys(src)) {
+			at := field + "." + name
+			key := c.headerName(at, name)
+			switch {
+			case key == auth:
+				c.Wrong(at, "the credential's own header cannot be changed")
+			case slices.Contains(given, key):
+				c.Wrong(at, "%s is given already: upper and lower case are the same", key)
 			}
+			given = append(given, key)
+			out[key] = c.headerValue(at, src[name])
+		}
+		return out
+	}
+	h.Set, h.Append = values("headers.set", h.Set), values("headers.append", h.Append)
+	for i, name := range h.Remove {
+		prefix, star := strings.CutSuffix(name, "*")
+		if !headerForm.MatchString(prefix) {
+			c.Wrong(fmt.Sprintf("headers.remove[%d]", i), "%q is not the name of a header (a * may end it)", name)
+		}
+		h.Remove[i] = http.CanonicalHeaderKey(prefix)
+		if star {
+			h.Remove[i] += "*"
 		}
 	}
-	for i, name := range src.Headers.Remove {
-		field := fmt.Sprintf("headers.remove[%d]", i)
-		prefix, open := strings.CutSuffix(name, "*")
-		if !headerForm.MatchString(prefix) || strings.Contains(prefix, "*") {
-			c.Wrong(field, "%q is not the name of a header (a * may end it)", name)
-			continue
-		}
-		prefix = http.CanonicalHeaderKey(prefix)
-		if open {
-			prefix += "*"
-		}
-		h.Remove = append(h.Remove, prefix)
-	}
-	return h
 }
 
 func (c *checker) headerValue(field, value string) string {
@@ -323,52 +264,134 @@ func (c *checker) headerValue(field, value string) string {
 	if strings.Contains(value, "${") {
 		c.Wrong(field, "the only variable is ${version}")
 	}
-	for _, b := range []byte(value) {
-		if b < ' ' || b > '~' {
-			c.Wrong(field, "a header's value is printable ASCII in one line")
-			break
-		}
+	if strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r > '~' }) {
+		c.Wrong(field, "a header's value is printable ASCII in one line")
 	}
 	return value
 }
 
-func (c *checker) route(field string, src *sourceRoute, before []Route) Route {
-	r := Route{Path: src.Path, Query: c.query(field, src.Query), URLs: src.URLs}
-	if src.Path == "" || !isPath(src.Path) {
-		c.Wrong(field+".path", "%q is not a path: begin with a slash; a * may end it", src.Path)
+func (c *checker) usage(p *usage.Places) {
+	if len(p.At) == 0 {
+		c.Wrong("usage.at", "say in which members of an answer the counts are, such as [usage]")
 	}
-	if slices.ContainsFunc(before, func(o Route) bool { return o.Path == src.Path }) {
-		c.Wrong(field+".path", "%q has a route already", src.Path)
+	c.atMost("usage", p.Members(), usage.MaxMembers)
+	c.atMost("usage.at", len(p.At), usage.MaxMembers)
+	for field, paths := range map[string][]usage.Path{"at": p.At, "input": p.Input, "output": p.Output, "cache_read": p.CacheRead, "cache_write": p.CacheWrite} {
+		texts := make([]string, len(paths))
+		for i, path := range paths {
+			texts[i] = strings.Join(path, ".")
+		}
+		c.each("usage."+field, texts, placeForm, "the name of a member, or several with dots between them")
 	}
-	for i, name := range src.URLs {
-		if !memberForm.MatchString(name) || strings.Contains(name, ".") {
-			c.Wrong(fmt.Sprintf("%s.urls[%d]", field, i), "%q is not the name of a member", clip(name))
+}
+
+func (c *checker) limit(field string, l *Limit) {
+	if l.Reset == "" && l.Remaining == "" && l.Status == "" {
+		c.Wrong(field, "name the headers: remaining or status, reset, or both")
+	}
+	if (l.Status == "") != (l.Used == "") {
+		c.Wrong(field+".used", "a status goes with the word that it says when the limit is used up, such as {status: x-quota-status, used: rejected}")
+	}
+	if l.Status != "" && l.Remaining != "" {
+		c.Wrong(field+".status", "a limit has remaining or status: make two of it")
+	}
+	for name, header := range map[string]*string{"remaining": &l.Remaining, "status": &l.Status, "reset": &l.Reset} {
+		if *header != "" {
+			*header = c.headerName(field+"."+name, *header)
 		}
 	}
-	if len(src.URLs) > 0 && src.Body != "" {
+}
+
+// rules returns what is changed in bodies.
+func (c *checker) rules(src *source) transform.Rules {
+	if src.ToolPrefix != "" && !toolForm.MatchString(src.ToolPrefix) {
+		c.Wrong("tool_prefix", "%q cannot begin the name of a tool: use letters, digits, - and _, 32 at most", clip(src.ToolPrefix))
+	}
+	c.atMost("system.first", len(src.System.First), maxBlocks)
+	for i, text := range src.System.First {
+		if strings.TrimSpace(text) == "" || len(text) > maxBlock || !utf8.ValidString(text) {
+			c.Wrong(fmt.Sprintf("system.first[%d]", i), "a block of the system prompt has a text of 1 to %d bytes", maxBlock)
+		}
+	}
+	c.atMost("system.words", len(src.System.Words), maxWords)
+	for i := range src.System.Words {
+		c.word(fmt.Sprintf("system.words[%d]", i), &src.System.Words[i])
+	}
+	if !slices.ContainsFunc(src.Routes, func(r routeSource) bool { return r.Body != "" }) {
+		for field, set := range map[string]bool{"tool_prefix": src.ToolPrefix != "", "system": len(src.System.First)+len(src.System.Words) > 0} {
+			if set {
+				c.Wrong(field, "no route has body: messages, so that it would change nothing; bodies of other APIs than Anthropic's Messages are not changed")
+			}
+		}
+	}
+	return transform.Rules{ToolPrefix: src.ToolPrefix, System: src.System.First, Words: src.System.Words}
+}
+
+func (c *checker) word(field string, w *transform.Word) {
+	first, _ := utf8.DecodeRuneInString(w.From)
+	last, _ := utf8.DecodeLastRuneInString(w.From)
+	edge := func(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }
+	if !edge(first) || !edge(last) || len(w.From) > maxWord || !utf8.ValidString(w.From) || strings.ContainsFunc(w.From, unicode.IsControl) {
+		c.Wrong(field+".from", "%q is not a word: it begins and ends with a letter or a digit and is in one line", clip(w.From))
+	}
+	if len(w.To) > maxWord || !utf8.ValidString(w.To) {
+		c.Wrong(field+".to", "it is longer than %d bytes", maxWord)
+	}
+	w.Case = cmp.Or(w.Case, transform.Exact)
+	if w.Case != transform.Exact && w.Case != transform.Any && w.Case != transform.Keep {
+		c.Wrong(field+".case", "%q is not a rule for upper and lower case: use exact, any or keep", clip(string(w.Case)))
+	}
+}
+
+// route completes a route and adds it to the profile.
+func (c *checker) route(field string, src *routeSource, p *Profile, messages *transform.Messages) {
+	r := src.Route
+	if r.Path == "" || !isPath(r.Path) {
+		c.Wrong(field+".path", "%q is not a path: begin with a slash; a * may end it", r.Path)
+	}
+	if slices.ContainsFunc(p.Routes, func(o Route) bool { return o.Path == r.Path }) {
+		c.Wrong(field+".path", "%q has a route already", r.Path)
+	}
+	c.atMost(field+".query", len(r.Query), maxList)
+	for name, value := range r.Query {
+		if !paramForm.MatchString(name) || len(value) > maxWord {
+			c.Wrong(field+".query."+name, "%q is not the name of a parameter, or its value is longer than %d bytes", clip(name), maxWord)
+		}
+	}
+	switch src.Body {
+	case "":
+	case "messages":
+		r.Messages = messages
+	default:
+		c.Wrong(field+".body", "%q is not a form of bodies that can be changed: use messages, for Anthropic's Messages API, or leave it out", src.Body)
+	}
+	c.each(field+".urls", r.URLs, memberForm, "the name of a member")
+	if len(r.URLs) > 0 && src.Body != "" {
 		c.Wrong(field+".urls", "an answer is changed for body or for urls: leave one of them out")
 	}
 	r.Wait = cmp.Or(c.duration(field+".wait", src.Wait), defaultWait)
 	r.WaitStream = cmp.Or(c.duration(field+".wait_stream", src.WaitStream), r.Wait)
-	if src.Stream == nil {
-		return r
+	if r.Stream != nil {
+		c.stream(field+".stream", r.Stream)
 	}
-	s := src.Stream
-	r.Stream = &Stream{Events: Events(s.Events), Preamble: s.Preamble, Terminal: s.Terminal, Error: s.Error, Usage: s.Usage}
-	switch r.Stream.Events {
+	p.Routes = append(p.Routes, r)
+}
+
+func (c *checker) stream(field string, s *Stream) {
+	switch s.Events {
 	case Typed:
 		if len(s.Terminal) == 0 {
-			c.Wrong(field+".stream.terminal", "name the events that end a stream")
+			c.Wrong(field+".terminal", "name the events that end a stream")
 		}
 	case Chat:
 		if len(s.Preamble)+len(s.Terminal)+len(s.Error)+len(s.Usage) > 0 {
-			c.Wrong(field+".stream", "chat chunks have no names: leave preamble, terminal, error and usage out")
+			c.Wrong(field, "chat chunks have no names: leave preamble, terminal, error and usage out")
 		}
 	default:
-		c.Wrong(field+".stream.events", "%q is not a form of events: use typed or chat", s.Events)
+		c.Wrong(field+".events", "%q is not a form of events: use typed or chat", string(s.Events))
 	}
 	for i, name := range s.Preamble {
-		at := fmt.Sprintf("%s.stream.preamble[%d]", field, i)
+		at := fmt.Sprintf("%s.preamble[%d]", field, i)
 		if slices.Contains(s.Terminal, name) {
 			c.Wrong(at, "%q is terminal too: an event that says nothing yet ends nothing", name)
 		}
@@ -376,18 +399,8 @@ func (c *checker) route(field string, src *sourceRoute, before []Route) Route {
 			c.Wrong(at, "%q is an error too: an event that says nothing yet reports none", name)
 		}
 	}
-	c.eventNames(field+".stream.preamble", s.Preamble)
-	c.eventNames(field+".stream.terminal", s.Terminal)
-	c.eventNames(field+".stream.error", s.Error)
-	c.eventNames(field+".stream.usage", s.Usage)
-	return r
-}
-
-func (c *checker) eventNames(field string, names []string) {
-	for i, name := range names {
-		if !eventForm.MatchString(name) {
-			c.Wrong(fmt.Sprintf("%s[%d]", field, i), "%q is not the name of an event", name)
-		}
+	for list, names := range map[string][]string{"preamble": s.Preamble, "terminal": s.Terminal, "error": s.Error, "usage": s.Usage} {
+		c.each(field+"."+list, names, eventForm, "the name of an event")
 	}
 }
 

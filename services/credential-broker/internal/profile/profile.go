@@ -27,96 +27,94 @@ const (
 	GitHub    Dialect = "github"
 )
 
-// Models reports whether providers of the dialect answer as models do.
+// Models reports whether the dialect is spoken by model providers.
 func (d Dialect) Models() bool { return d == Anthropic || d == OpenAI }
 
 var dialects = []Dialect{Anthropic, OpenAI, Google, Notion, GitHub}
 
-// Events says how the events of a stream are told apart.
+// Events is the form of a stream's events.
 type Events string
 
 // The forms of events.
 const (
-	// Typed events carry a name: the event line's, else the data's member "type".
+	// Typed events have a name: the event line's, or else the data's member "type".
 	Typed Events = "typed"
 	// Chat events are chunks of OpenAI's chat completions, ended by [DONE].
 	Chat Events = "chat"
 )
 
-// Stream says what to make of the events of one route.
+// Stream describes the events of one route.
 type Stream struct {
-	Events Events
-	// Preamble are names of typed events that say nothing yet: the answer can
-	// still be thrown away after them.
-	Preamble []string
-	// Terminal are names of typed events after which the answer is whole.
-	Terminal []string
-	// Error are names of typed events that report a failure.
-	Error []string
-	// Usage are names of typed events that can count tokens. A chat completion counts
-	// them when it finishes.
-	Usage []string
+	Events Events `yaml:"events"`
+	// Preamble names typed events that say nothing yet: the answer can still be discarded
+	// after them.
+	Preamble []string `yaml:"preamble"`
+	// Terminal names typed events after which the answer is whole.
+	Terminal []string `yaml:"terminal"`
+	// Error names typed events that report a failure.
+	Error []string `yaml:"error"`
+	// Usage names typed events that can count tokens. A chat completion counts them when it
+	// finishes.
+	Usage []string `yaml:"usage"`
 }
 
-// Route is what a profile knows of one path.
+// Route is what a profile knows about one path.
 type Route struct {
-	Path string
-	// Query is what is added to the URL's query, escaped and sorted.
-	Query []Param
-	// Messages edits the route's bodies; nil where they stay as they are.
-	Messages *transform.Messages
-	// URLs are members of an answer, or of the elements of its list "data", in which
-	// clients look for where to ask next.
-	URLs []string
-	// Wait bounds the time until the answer's headers are there, WaitStream the
-	// same where the request asks for a stream.
-	Wait, WaitStream time.Duration
-	// Stream is nil where nothing is known of the route's events.
-	Stream *Stream
+	Path string `yaml:"path"`
+	// Query is added to the URL's query.
+	Query map[string]string `yaml:"query"`
+	// URLs are members of an answer, or of the elements of its list "data", that hold URLs
+	// which clients follow.
+	URLs []string `yaml:"urls"`
+	// Messages edits the route's bodies; nil leaves them as they are.
+	Messages *transform.Messages `yaml:"-"`
+	// Wait limits the time until the answer's headers arrive, WaitStream the same if the
+	// request asks for a stream.
+	Wait       time.Duration `yaml:"-"`
+	WaitStream time.Duration `yaml:"-"`
+	// Stream is nil if nothing is known about the route's events.
+	Stream *Stream `yaml:"stream"`
 }
 
-// Param is one parameter of a query, as it stands in a URL.
-type Param struct{ Name, Value string }
-
-// Profile is one loaded profile. It is not to be changed.
+// Profile is one loaded profile, which must not be changed.
 type Profile struct {
-	Name       string
-	DefaultFor string
-	Dialect    Dialect
-	// BaseURL is nil where every account brings its own.
-	BaseURL *url.URL
-	// Mounts are what callers put before a path for the base URL (Below); the first is
-	// the provider's own.
-	Mounts   []string
-	TrimBase string
-	Auth     Auth
-	Headers  Headers
-	// Usage says where answers count tokens; nil where they do not.
-	Usage  *usage.Places
-	Limits []Limit
-	Routes []Route
-	// Check is what a credential can be tried with; nil where nothing is known.
-	Check *Check
+	Name       string  `yaml:"name"`
+	DefaultFor string  `yaml:"default_for"`
+	Dialect    Dialect `yaml:"dialect"`
+	// BaseURL is nil if every account brings its own.
+	BaseURL *url.URL `yaml:"-"`
+	// Mounts are path prefixes that callers write for the base URL (Below); the first is the
+	// provider's own.
+	Mounts   []string `yaml:"mounts"`
+	TrimBase string   `yaml:"trim_base"`
+	Auth     Auth     `yaml:"auth"`
+	Headers  Headers  `yaml:"headers"`
+	// Usage says where answers count tokens; nil if they do not.
+	Usage  *usage.Places `yaml:"usage"`
+	Limits []Limit       `yaml:"limits"`
+	Routes []Route       `yaml:"-"`
+	// Check is a request to try a credential with; nil if none is known.
+	Check *Check `yaml:"check"`
 
 	defaultAt string // file and line of default_for, for errors
 }
 
-// Check is a request that costs nothing and that a provider answers well to whoever has a
-// good credential.
+// Check is a request without cost that a provider answers with success if the credential is
+// valid.
 type Check struct {
-	Path    string            // behind the first mount
-	Headers map[string]string // that callers send by themselves
+	Path    string            `yaml:"path"`    // behind the first mount
+	Headers map[string]string `yaml:"headers"` // that callers send themselves
 }
 
 // Auth says where the credential goes.
 type Auth struct {
-	Header string // canonical
-	Scheme string // without the space; may be empty
-	// Params are parameters of a query in which the provider takes a credential as well.
-	Params []string
+	Header string `yaml:"header"` // canonical
+	Scheme string `yaml:"scheme"` // without the space; may be empty
+	// Params are query parameters in which the provider accepts a credential as well.
+	Params []string `yaml:"params"`
 }
 
-// Param returns the first of Params that a raw query has; empty where it has none.
+// Param returns the first of Params in a raw query; empty if there is none.
 func (a *Auth) Param(raw string) string {
 	if len(a.Params) == 0 || raw == "" {
 		return ""
@@ -130,22 +128,22 @@ func (a *Auth) Param(raw string) string {
 	return ""
 }
 
-// Headers are the changes to a request's headers. Names are canonical, but for
-// the * at the end of a name to remove.
+// Headers are the changes to a request's headers. Names are canonical, except for the * at
+// the end of a name to remove. Append adds entries to comma-separated lists.
 type Headers struct {
-	Set    map[string]string
-	Append map[string][]string
-	Remove []string
+	Set    map[string]string `yaml:"set"`
+	Append map[string]string `yaml:"append"`
+	Remove []string          `yaml:"remove"`
 }
 
-// Route returns what is known of path, which is below the base URL: the longest
-// match, or a route without stream rules.
+// Route returns what is known about path, which is below the base URL: the longest match, or
+// a route without stream rules.
 func (p *Profile) Route(path string) Route {
 	r, _ := p.route(path)
 	return r
 }
 
-// route is Route that says whether the profile names it.
+// route is Route; named reports whether the profile names the path.
 func (p *Profile) route(path string) (best Route, named bool) {
 	best = Route{Path: path, Wait: defaultWait, WaitStream: defaultWait}
 	length := -1
@@ -161,9 +159,8 @@ func (p *Profile) route(path string) (best Route, named bool) {
 	return best, length >= 0
 }
 
-// AddQuery returns a raw query with the route's parameters. One that the caller has
-// sent with the same value stays where it is; with another, the route's stands in its
-// place.
+// AddQuery returns a raw query with the route's parameters. A parameter that the caller sent
+// with the same value stays where it is; one with another value is replaced.
 func (r *Route) AddQuery(raw string) string {
 	if len(r.Query) == 0 {
 		return raw
@@ -172,26 +169,26 @@ func (r *Route) AddQuery(raw string) string {
 	if raw != "" {
 		pairs = strings.Split(raw, "&")
 	}
-	for _, p := range r.Query {
-		pair := p.Name + "=" + p.Value
+	for _, name := range slices.Sorted(maps.Keys(r.Query)) {
+		pair := name + "=" + url.QueryEscape(r.Query[name])
 		if slices.Contains(pairs, pair) {
 			continue
 		}
 		pairs = slices.DeleteFunc(pairs, func(have string) bool {
-			name, _, _ := strings.Cut(have, "=")
-			plain, err := url.QueryUnescape(name)
-			return err == nil && url.QueryEscape(plain) == p.Name
+			have, _, _ = strings.Cut(have, "=")
+			plain, err := url.QueryUnescape(have)
+			return err == nil && plain == name
 		})
 		pairs = append(pairs, pair)
 	}
 	return strings.Join(pairs, "&")
 }
 
-// Below returns what path, as the caller wrote it behind the provider's name, is below
-// an account's base URL, and what is known of it there. A mount at its beginning stands
-// for the base URL where that ends with the mount. Where the base URL has another path
-// (/api/paas/v4), it does for the routes that the profile names, since their API begins
-// there; elsewhere it is a part of the path.
+// Below returns the path below an account's base URL for a path that the caller wrote behind
+// the provider's name, and what is known about it. A mount at its beginning stands for the
+// base URL if that ends with the mount. If the base URL has another path (/api/paas/v4), the
+// mount stands for it on the routes that the profile names, since their API begins there;
+// otherwise the mount is part of the path.
 func (p *Profile) Below(base *url.URL, path string) (string, Route) {
 	for _, mount := range p.Mounts {
 		rest, ok := strings.CutPrefix(path, mount)
@@ -210,8 +207,8 @@ func (p *Profile) Below(base *url.URL, path string) (string, Route) {
 	return path, p.Route(path)
 }
 
-// Base returns the base URL of an account: its own, without what TrimBase says
-// that people add by mistake, else the profile's. Nil means there is none.
+// Base returns the base URL of an account: its own, without the TrimBase that people add by
+// mistake, or else the profile's; nil if there is neither.
 func (p *Profile) Base(own *url.URL) *url.URL {
 	if own == nil {
 		return p.BaseURL
@@ -222,8 +219,8 @@ func (p *Profile) Base(own *url.URL) *url.URL {
 	return &u
 }
 
-// Apply changes a request's headers to what the profile wants and puts the
-// credential in its place. Without a secret no credential header is sent.
+// Apply changes a request's headers as the profile says and adds the credential. Without a
+// secret no credential header is sent.
 func (p *Profile) Apply(h http.Header, secret string) {
 	for _, name := range p.Headers.Remove {
 		if prefix, open := strings.CutSuffix(name, "*"); open {
@@ -232,8 +229,8 @@ func (p *Profile) Apply(h http.Header, secret string) {
 		}
 		h.Del(name)
 	}
-	for name, values := range p.Headers.Append {
-		h.Set(name, merge(h.Values(name), values))
+	for name, value := range p.Headers.Append {
+		h.Set(name, merge(append(h.Values(name), value)))
 	}
 	for name, value := range p.Headers.Set {
 		h.Set(name, value)
@@ -247,22 +244,15 @@ func (p *Profile) Apply(h http.Header, secret string) {
 	h.Set(p.Auth.Header, secret)
 }
 
-// merge adds entries to a comma separated list, each once.
-func merge(have, add []string) string {
-	var list []string
-	for _, line := range have {
-		for entry := range strings.SplitSeq(line, ",") {
-			if entry = strings.TrimSpace(entry); entry != "" && !slices.Contains(list, entry) {
-				list = append(list, entry)
-			}
+// merge joins comma-separated lists, each entry once.
+func merge(lists []string) string {
+	var out []string
+	for entry := range strings.SplitSeq(strings.Join(lists, ","), ",") {
+		if entry = strings.TrimSpace(entry); entry != "" && !slices.Contains(out, entry) {
+			out = append(out, entry)
 		}
 	}
-	for _, entry := range add {
-		if !slices.Contains(list, entry) {
-			list = append(list, entry)
-		}
-	}
-	return strings.Join(list, ",")
+	return strings.Join(out, ",")
 }
 
 // Set is a collection of profiles.
@@ -277,14 +267,14 @@ func (s *Set) Get(name string) (*Profile, bool) {
 	return p, ok
 }
 
-// For returns the profile that a provider's accounts use when they name none.
+// For returns the profile of a provider's accounts that name none.
 func (s *Set) For(provider string) (*Profile, bool) {
 	p, ok := s.byProvider[provider]
 	return p, ok
 }
 
-// Label is what metrics call a provider: its name where a profile is for it, else
-// "other". A workspace may name its providers as it likes.
+// Label is the provider's name in metrics: its own if a profile is the default for it, or
+// else "other", since workspaces name providers as they like.
 func (s *Set) Label(provider string) string {
 	if _, ok := s.byProvider[provider]; ok {
 		return provider
@@ -301,7 +291,7 @@ func (s *Set) Providers() []string { return slices.Sorted(maps.Keys(s.byProvider
 //go:embed profiles/*.yaml
 var shipped embed.FS
 
-// Shipped returns the files of the profiles that come with the product.
+// Shipped returns the profile files that come with the product.
 func Shipped() fs.FS {
 	sub, err := fs.Sub(shipped, "profiles")
 	if err != nil {

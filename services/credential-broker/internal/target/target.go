@@ -1,16 +1,13 @@
-// Package target decides which hosts an account's requests may go to. An account
-// of a workspace brings a base URL that the operator did not choose; without
-// care it would be a door into the operator's network. The URL is checked when
-// the account is added and when it is read (Policy.Parse, Policy.Check), and the
-// address it resolves to again on every dial (Policy.Control), so that a name
-// which changes its mind gains nothing.
+// Package target decides which hosts an account's requests may go to. A workspace chooses the
+// base URL of its accounts; without checks it could reach into the operator's network. The
+// URL is checked when the account is added and when it is read (Policy.Parse, Policy.Check),
+// and every address that its name resolves to again on every dial (Policy.Control), so that a
+// changed DNS record gains nothing.
 //
-// The rule is that of everything that leaves the house: public addresses, ports 80 and
-// 443. An operator who runs model servers of their own lifts it for private addresses
-// and for ports, which such servers choose as they like; what hosts tell the machines on
-// them, credentials among it, stays out of reach in any case. The accounts that the
-// operator shares are not bound to ports, and on a single user's machine they may be model
-// servers there (Policy.For).
+// Allowed are public addresses, ports 80 and 443. An operator who runs model servers of their
+// own also allows private addresses and any port; cloud metadata addresses stay out of reach.
+// Accounts that the operator shares may use any port, and on a single user's machine they may
+// be model servers on that machine (Policy.For).
 package target
 
 import (
@@ -18,6 +15,7 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,23 +25,23 @@ import (
 // Policy says what is allowed.
 type Policy struct {
 	// AllowPrivate allows loopback and private addresses, plain http to them, and any
-	// port: for model servers of one's own.
+	// port: for model servers of the operator's own.
 	AllowPrivate bool
-	// Loopback allows the operator's shared accounts to be on this machine, over http too:
-	// where all who use the broker use the machine.
+	// Loopback allows the operator's shared accounts to be on this machine, over http too.
+	// It is for a broker whose users all share the machine.
 	Loopback bool
 	// AnyPort allows any port, and nothing else.
 	AnyPort bool
 }
 
-// For returns the policy for a workspace's accounts or, with any port, for those that the
-// operator shares. These are not dialled under Control.
+// For returns the policy for a workspace's accounts, or for those that the operator shares.
+// Shared accounts may use any port and are not dialled under Control.
 func (p Policy) For(shared bool) Policy {
 	p.AnyPort, p.Loopback = p.AnyPort || shared, p.Loopback && shared
 	return p
 }
 
-// CheckBase refuses the base URL of an account, shared or not, that Policy does not allow.
+// CheckBase checks the base URL of an account, which may be shared.
 func (p Policy) CheckBase(u *url.URL, shared bool) error { return p.For(shared).Check(u) }
 
 const maxURL = 2048
@@ -53,6 +51,15 @@ var ErrAddress = errors.New("the address is not allowed")
 
 // Parse reads a base URL that a person gave. Its errors are written for them.
 func (p Policy) Parse(text string) (*url.URL, error) {
+	u, err := ParseURL(text)
+	if err != nil {
+		return nil, err
+	}
+	return u, p.Check(u)
+}
+
+// ParseURL is Parse for a base URL that may lead anywhere.
+func ParseURL(text string) (*url.URL, error) {
 	if len(text) > maxURL {
 		return nil, fmt.Errorf("the base URL is longer than %d bytes", maxURL)
 	}
@@ -60,7 +67,7 @@ func (p Policy) Parse(text string) (*url.URL, error) {
 	if err != nil || u.Host == "" || u.Opaque != "" {
 		return nil, errors.New("the base URL is not a URL: use https://host/path")
 	}
-	if err := p.Check(u); err != nil {
+	if err := checkForm(u); err != nil {
 		return nil, err
 	}
 	u.Path = strings.TrimRight(u.Path, "/")
@@ -68,21 +75,36 @@ func (p Policy) Parse(text string) (*url.URL, error) {
 	return u, nil
 }
 
-// Check refuses what Policy does not allow.
-func (p Policy) Check(u *url.URL) error {
+// checkForm refuses what no base URL may have, and hosts and ports that nothing can be sent
+// to.
+func checkForm(u *url.URL) error {
+	host, port := u.Hostname(), u.Port()
 	switch {
 	case u.User != nil:
 		return errors.New("the base URL must hold no user or password: the secret belongs in its own field")
 	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
 		return errors.New("the base URL must end with the path, without ? or #")
-	case u.Hostname() == "":
+	case host == "":
 		return errors.New("the base URL has no host")
 	case u.Scheme != "https" && u.Scheme != "http":
 		return fmt.Errorf("the base URL begins with %q: use https", u.Scheme+":")
-	case strings.Contains(u.Path, "/../") || strings.HasSuffix(u.Path, "/.."):
+	case slices.Contains(strings.Split(u.Path, "/"), ".."):
 		return errors.New("the base URL must not hold .. as a segment of its path")
 	}
-	if err := CheckHost(u); err != nil {
+	if _, err := netip.ParseAddr(host); err != nil && !hostForm.MatchString(host) {
+		return errors.New("the base URL's host must be made of ASCII letters, digits, dots and dashes: write a name in other letters as xn--…")
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); port != "" && (err != nil || n == 0) {
+		return errors.New("the base URL's port must be a number from 1 to 65535")
+	}
+	return nil
+}
+
+var hostForm = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
+
+// Check refuses a base URL that the policy does not allow.
+func (p Policy) Check(u *url.URL) error {
+	if err := checkForm(u); err != nil {
 		return err
 	}
 	if p.Loopback && IsLoopback(u.Hostname()) {
@@ -106,47 +128,24 @@ func (p Policy) Check(u *url.URL) error {
 	return nil
 }
 
-// CheckHost refuses a host or a port that nothing can be sent to.
-func CheckHost(u *url.URL) error {
-	host := u.Hostname()
-	if _, err := netip.ParseAddr(host); err != nil && strings.ContainsFunc(host, notInHost) {
-		return errors.New("the base URL's host must be made of ASCII letters, digits, dots and dashes: write a name in other letters as xn--…")
-	}
-	if port := u.Port(); port != "" {
-		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-			return errors.New("the base URL's port must be a number from 1 to 65535")
-		}
-	}
-	return nil
-}
-
-func notInHost(r rune) bool {
-	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("-._", r)
-}
-
 func (p Policy) allowsPort(port uint16) bool {
 	return p.AllowPrivate || p.AnyPort || port == 80 || port == 443
 }
 
-// isPrivateName reports whether a host is, by its name alone, on the own machine
-// or network.
+// isPrivateName reports whether a host is, by its name alone, on this machine or the local
+// network.
 func isPrivateName(host string) bool {
 	host = strings.TrimSuffix(strings.ToLower(host), ".")
 	if a, err := netip.ParseAddr(host); err == nil {
 		return !isPublic(a)
 	}
 	if !strings.Contains(host, ".") {
-		return true // localhost, or a name of the local network or cluster
+		return true // localhost, or a name in the local network or cluster
 	}
-	for _, suffix := range []string{".localhost", ".local", ".internal", ".svc", ".lan", ".home.arpa"} {
-		if strings.HasSuffix(host, suffix) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]string{".localhost", ".local", ".internal", ".svc", ".lan", ".home.arpa"}, func(suffix string) bool { return strings.HasSuffix(host, suffix) })
 }
 
-// IsLoopback reports whether a host is the machine itself, by its name or its address.
+// IsLoopback reports whether a host is this machine, by its name or address.
 func IsLoopback(host string) bool {
 	host = strings.TrimSuffix(strings.ToLower(host), ".")
 	if a, err := netip.ParseAddr(host); err == nil {
@@ -179,40 +178,40 @@ func (p Policy) checkAddr(a netip.Addr) error {
 	return fmt.Errorf("%w: %s is not a public address", ErrAddress, a)
 }
 
-// isPublic reports whether an address is reachable by everyone: a global unicast
-// address that no registry has set aside.
+// isPublic reports whether an address is a global unicast address outside the special-purpose
+// ranges.
 func isPublic(a netip.Addr) bool {
 	if a.Zone() != "" {
 		return false
 	}
 	a = unwrap(a)
-	if !a.IsGlobalUnicast() || a.IsPrivate() || a.IsLinkLocalUnicast() || a.Is6() && !within(given[:], a) {
+	if !a.IsGlobalUnicast() || a.IsPrivate() || a.IsLinkLocalUnicast() || a.Is6() && !within(globalV6[:], a) {
 		return false
 	}
-	return !within(setAside[:], a) && !within(metadata[:], a)
+	return !within(specialPurpose[:], a) && !within(metadata[:], a)
 }
 
 func within(ranges []string, a netip.Addr) bool {
 	return slices.ContainsFunc(ranges, func(text string) bool { return netip.MustParsePrefix(text).Contains(a) })
 }
 
-// given is what of IPv6 is given out as global unicast addresses.
-var given = [...]string{"2000::/3"}
+// globalV6 is the range from which IPv6 global unicast addresses are allocated.
+var globalV6 = [...]string{"2000::/3"}
 
-// setAside are the special-purpose ranges (IANA's registries for IPv4 and IPv6)
-// that netip's own predicates do not know.
-var setAside = [...]string{
+// specialPurpose are the ranges of IANA's special-purpose registries that netip's own
+// predicates do not know.
+var specialPurpose = [...]string{
 	"0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "198.18.0.0/15",
 	"198.51.100.0/24", "203.0.113.0/24", "240.0.0.0/4",
 	"2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20",
 }
 
-// metadata is where clouds tell a machine its credentials, at addresses that are private
-// (Amazon's, Google's) or look public (Azure's). The others are link-local or set aside.
+// metadata are cloud metadata addresses that are private (Amazon's, Google's) or look public
+// (Azure's). The others are link-local or special-purpose.
 var metadata = [...]string{"fd00:ec2::/32", "fd20:ce::/32", "168.63.129.16/32"}
 
-// unwrap returns the IPv4 address inside a mapped or NAT64 one: that is where a
-// connection ends up.
+// unwrap returns the IPv4 address inside a mapped or NAT64 one, where a connection would end
+// up.
 func unwrap(a netip.Addr) netip.Addr {
 	a = a.Unmap()
 	if netip.MustParsePrefix("64:ff9b::/96").Contains(a) {
