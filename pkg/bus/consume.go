@@ -293,11 +293,11 @@ func (c *consumption) decide(d *Delivery, err error) (decision string, after tim
 	if err == nil {
 		return "ack", 0
 	}
-	if _, ok := errors.AsType[*terminalError](err); ok {
+	if IsTerminal(err) {
 		return "terminal", 0
 	}
-	if r, ok := errors.AsType[*retryError](err); ok {
-		return "retry", max(r.after, handBackDelay)
+	if after, ok := After(err); ok {
+		return "retry", max(after, handBackDelay)
 	}
 	after = backoff(d.Attempt, handlerBackoff, maxHandlerBackoff)
 	if _, ok := errors.AsType[*panics.Error](err); ok {

@@ -43,7 +43,7 @@ func TestCheckCatalogue(t *testing.T) {
 		create table ranges_0 partition of ranges for values with (modulus 1, remainder 0);
 	`)
 	t.Cleanup(func() { exec(t, c, "drop role pgtest_mighty; drop role pgtest_bypass") })
-	got, err := pg.CheckCatalogue(t.Context(), d.AdminURL, []string{"notes.numbers", "notes.plain", "notes.gone"}, notes(),
+	got, err := pgtest.CheckCatalogue(t.Context(), d.AdminURL, []string{"notes.numbers", "notes.plain", "notes.gone"}, notes(),
 		pg.Migrations{Schema: "a", Role: "pgtest_mighty"}, pg.Migrations{Schema: "b", Role: "pgtest_bypass"}, pg.Migrations{Schema: "c", Role: "pgtest_nobody"})
 	if err != nil {
 		t.Fatal(err)

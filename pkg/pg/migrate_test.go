@@ -230,7 +230,7 @@ func TestMigratePassword(t *testing.T) {
 
 func checkNoProblems(t *testing.T, adminURL string, m pg.Migrations) {
 	t.Helper()
-	problems, err := pg.CheckCatalogue(t.Context(), adminURL, []string{m.Schema + ".numbers"}, m)
+	problems, err := pgtest.CheckCatalogue(t.Context(), adminURL, []string{m.Schema + ".numbers"}, m)
 	if err != nil || len(problems) > 0 {
 		t.Errorf("CheckCatalogue = %q, %v, want no problems", problems, err)
 	}

@@ -103,13 +103,6 @@ func (k *Kept) current() *Server {
 	return k.server
 }
 
-// Err returns why no server runs at the moment, nil when one does.
-func (k *Kept) Err() error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.err
-}
-
 // URL is [Server.URL].
 func (k *Kept) URL(database string) string { return k.current().URL(database) }
 

@@ -43,6 +43,9 @@ func topology(t *testing.T, o subject.Options) subject.Topology {
 	return top
 }
 
+// production is what deploy/nats is written for.
+var production = subject.Options{Partitions: 16, Replicas: 3}
+
 func TestTopologyGolden(t *testing.T) {
 	t.Parallel()
 	top := topology(t, subject.Options{})
@@ -68,14 +71,14 @@ const accountsHead = `# Who may say what on the bus. Written from pkg/subject/us
 
 func TestAccountsGolden(t *testing.T) {
 	t.Parallel()
-	users := subject.Users(topology(t, subject.Production()))
+	users := subject.Users(topology(t, production))
 	got := subject.AccountsConf(users, func(user string) string { return "$" + subject.PasswordVariable(user) })
 	golden(t, filepath.Join("..", "..", "deploy", "nats", "accounts.conf"), append([]byte(accountsHead), got...))
 }
 
 func TestTopologyOptions(t *testing.T) {
 	t.Parallel()
-	big := topology(t, subject.Production())
+	big := topology(t, production)
 	if got := len(big.Streams); got != 18 || big.Partitions != 16 {
 		t.Errorf("production has %d streams and %d partitions, want 18 and 16", got, big.Partitions)
 	}
@@ -95,7 +98,7 @@ func TestTopologyOptions(t *testing.T) {
 // accounts file serves any number up to that of production.
 func TestUsersOfFewerPartitionsAreContained(t *testing.T) {
 	t.Parallel()
-	all := subject.Users(topology(t, subject.Production()))
+	all := subject.Users(topology(t, production))
 	for i, u := range subject.Users(topology(t, subject.Options{})) {
 		for _, s := range u.Publish {
 			if !slices.Contains(all[i].Publish, s) {
@@ -112,7 +115,7 @@ func TestNoServiceAdministersStreams(t *testing.T) {
 		subject.AgentRunner:  {"$JS.API.STREAM.CREATE.RUNS", "$JS.API.CONSUMER.CREATE.RUNS.runners.work.run.>"},
 		subject.ToolExecutor: {"$JS.API.STREAM.CREATE.TOOLS", "$JS.API.CONSUMER.CREATE.TOOLS.executors.work.tool.>"},
 	}
-	for _, u := range subject.Users(topology(t, subject.Production())) {
+	for _, u := range subject.Users(topology(t, production)) {
 		for _, s := range u.Subscribe {
 			if strings.HasPrefix(s, "_INBOX") && s != subject.InboxPrefix(u.Name)+".>" || s == ">" {
 				t.Errorf("%s may subscribe to %s", u.Name, s)

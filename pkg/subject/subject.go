@@ -106,12 +106,6 @@ func Live(p int, ws id.Workspace, s id.Session) string {
 	return fmt.Sprintf("live.%02d.%s.%s", p, ws, s)
 }
 
-// EventsOfLive returns the run log subject that a live subject repeats.
-func EventsOfLive(live string) (string, bool) {
-	rest, ok := strings.CutPrefix(live, "live.")
-	return "ev." + rest, ok
-}
-
 // CtlRun returns the subject that whoever runs the run listens to.
 func CtlRun(r id.Run) string { return "ctl.run." + r.String() }
 
@@ -138,11 +132,6 @@ func DocUpdates(ws id.Workspace, d id.Document) string {
 
 // WorkspaceDocUpdates matches DocUpdates of all documents of a workspace.
 func WorkspaceDocUpdates(ws id.Workspace) string { return fmt.Sprintf("doc.%s.*", ws) }
-
-// DocAwareness returns the subject of a document's cursors and presence.
-func DocAwareness(ws id.Workspace, d id.Document) string {
-	return fmt.Sprintf("aw.%s.%s", ws, d)
-}
 
 // Kind returns the first words of a subject, those that say what it carries
 // ("work.run", "ev", "ctl.tool"). There are few of them: they name metrics and spans.

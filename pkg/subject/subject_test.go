@@ -29,7 +29,6 @@ func TestSubjects(t *testing.T) {
 		{"ToolCancel", subject.ToolCancel(run), "ctl.cancel.01890000-0000-7000-8000-000000000003"},
 		{"DocUpdates", subject.DocUpdates(ws, doc), "doc.01890000-0000-7000-8000-000000000001.01890000-0000-7000-8000-000000000004"},
 		{"WorkspaceDocUpdates", subject.WorkspaceDocUpdates(ws), "doc.01890000-0000-7000-8000-000000000001.*"},
-		{"DocAwareness", subject.DocAwareness(ws, doc), "aw.01890000-0000-7000-8000-000000000001.01890000-0000-7000-8000-000000000004"},
 		{"CredState", subject.CredState(account.UUID), "cred.state.01890000-0000-7000-8000-000000000005"},
 		{"CredAccounts", subject.CredAccounts(ws), "cred.accounts.01890000-0000-7000-8000-000000000001"},
 		{"EventStream", subject.EventStream(4), "EV_04"},
@@ -42,9 +41,6 @@ func TestSubjects(t *testing.T) {
 				t.Errorf("%s = %q, want %q", tc.name, tc.got, tc.want)
 			}
 		})
-	}
-	if got, ok := subject.EventsOfLive(subject.Live(1, ws, session)); !ok || got != subject.Events(1, ws, session) {
-		t.Errorf("EventsOfLive(Live) = %q, %v, want Events", got, ok)
 	}
 	if w, s, ok := subject.SessionOf(subject.Events(1, ws, session)); w != ws || s != session || !ok {
 		t.Errorf("SessionOf(Events) = %v, %v, %v, want %v, %v", w, s, ok, ws, session)

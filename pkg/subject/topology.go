@@ -41,9 +41,6 @@ type Options struct {
 	Replicas   int // of every stream: 1 when 0
 }
 
-// Production returns the options that deploy/nats is written for.
-func Production() Options { return Options{Partitions: 16, Replicas: 3} }
-
 // Topology is what must stand on a NATS server before the services can work.
 // bus.Apply makes it so.
 type Topology struct {

@@ -12,7 +12,6 @@ import (
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
-	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/pgtest"
 	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
 	agentrunner "signalbox.dev/services/agent-runner"
@@ -23,7 +22,7 @@ func TestCatalogue(t *testing.T) {
 	db := pgtest.New(t, agentrunner.Migrations())
 	// The positions of the copied streams belong to no workspace.
 	shared := []string{"agent.run_log_positions"}
-	problems, err := pg.CheckCatalogue(t.Context(), db.AdminURL, shared, agentrunner.Migrations())
+	problems, err := pgtest.CheckCatalogue(t.Context(), db.AdminURL, shared, agentrunner.Migrations())
 	if err != nil || len(problems) > 0 {
 		t.Errorf("CheckCatalogue = %q, %v, want no problem", problems, err)
 	}

@@ -19,7 +19,7 @@ import (
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/natsd/natstest"
-	"signalbox.dev/pkg/pg"
+	"signalbox.dev/pkg/pgtest"
 	documentv1 "signalbox.dev/proto/signalbox/document/v1"
 	"signalbox.dev/proto/signalbox/document/v1/documentv1connect"
 	documentsync "signalbox.dev/services/document-sync"
@@ -47,7 +47,7 @@ func content(ctx context.Context, t testing.TB, c documentv1connect.DocumentServ
 
 func TestCatalogue(t *testing.T) {
 	t.Parallel()
-	problems, err := pg.CheckCatalogue(t.Context(), newWorld(t).db.AdminURL, nil, documentsync.Migrations())
+	problems, err := pgtest.CheckCatalogue(t.Context(), newWorld(t).db.AdminURL, nil, documentsync.Migrations())
 	if err != nil || len(problems) > 0 {
 		t.Errorf("CheckCatalogue() = %q, %v, want none", problems, err)
 	}

@@ -13,7 +13,7 @@ import (
 
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
-	"signalbox.dev/pkg/pg"
+	"signalbox.dev/pkg/pgtest"
 
 	"signalbox.dev/services/gateway"
 )
@@ -616,7 +616,7 @@ func TestCORS(t *testing.T) {
 func TestCatalogue(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	problems, err := pg.CheckCatalogue(t.Context(), w.pg.AdminURL, nil, gateway.Migrations())
+	problems, err := pgtest.CheckCatalogue(t.Context(), w.pg.AdminURL, nil, gateway.Migrations())
 	if err != nil || len(problems) > 0 {
 		t.Errorf("CheckCatalogue = %q, %v, want none", problems, err)
 	}

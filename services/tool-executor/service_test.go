@@ -18,7 +18,7 @@ import (
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
-	"signalbox.dev/pkg/pg"
+	"signalbox.dev/pkg/pgtest"
 	"signalbox.dev/pkg/subject"
 	documentv1 "signalbox.dev/proto/signalbox/document/v1"
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
@@ -35,7 +35,7 @@ const (
 
 func TestCatalogue(t *testing.T) {
 	t.Parallel()
-	problems, err := pg.CheckCatalogue(t.Context(), newWorld(t).db.AdminURL, nil, toolexecutor.Migrations())
+	problems, err := pgtest.CheckCatalogue(t.Context(), newWorld(t).db.AdminURL, nil, toolexecutor.Migrations())
 	if err != nil || len(problems) > 0 {
 		t.Errorf("CheckCatalogue() = %q, %v, want none", problems, err)
 	}

@@ -21,8 +21,3 @@ type (
 
 // Object returns a result with v's own fields; v marshals as an object.
 func Object(v any) Result { return tool.Object(v) }
-
-// Errorf returns an error result; errorType is a short class for statistics.
-func Errorf(errorType, format string, args ...any) Result {
-	return tool.Errorf(errorType, format, args...)
-}

@@ -6,11 +6,6 @@ import (
 	"signalbox.dev/services/agent-runner/internal/llm/jscan"
 )
 
-// UserText returns stored content with a text.
-func UserText(text string) json.RawMessage {
-	return jscan.AppendString(nil, text)
-}
-
 // Assistant writes the content of an assistant message part by part. The zero
 // value is ready to use.
 type Assistant struct {

@@ -10,6 +10,7 @@ import (
 
 	"signalbox.dev/pkg/fault"
 
+	"signalbox.dev/services/agent-runner/internal/llm/llmtest"
 	"signalbox.dev/services/agent-runner/internal/modelmsg"
 )
 
@@ -48,8 +49,8 @@ func TestInput(t *testing.T) {
 			if err != nil || string(got) != tt.want {
 				t.Errorf("Input(%s) = %s, %v, want %s", tt.in, got, err, tt.want)
 			}
-			if err := modelmsg.Validate("user", got); err != nil {
-				t.Errorf("Validate(%s) = %v", got, err)
+			if err := llmtest.ValidContent("user", got); err != nil {
+				t.Errorf("ValidContent(%s) = %v", got, err)
 			}
 		})
 	}
@@ -138,8 +139,8 @@ func TestParse(t *testing.T) {
 	if diff := cmp.Diff(want, parts); diff != "" {
 		t.Errorf("Parse (-want +got):\n%s", diff)
 	}
-	if err := modelmsg.Validate("user", json.RawMessage(in)); err == nil || !strings.Contains(err.Error(), `content[0]: a user message has no "reasoning" part`) {
-		t.Errorf("Validate(user) = %v", err)
+	if err := llmtest.ValidContent("user", json.RawMessage(in)); err == nil || !strings.Contains(err.Error(), `content[0]: a user message has no "reasoning" part`) {
+		t.Errorf("ValidContent(user) = %v", err)
 	}
 }
 
@@ -155,8 +156,8 @@ func TestParseErrors(t *testing.T) {
 			t.Errorf("Parse(%s) = %v, want %q", in, err, want)
 		}
 	}
-	if err := modelmsg.Validate("tool", json.RawMessage(`"a"`)); err == nil {
-		t.Error("Validate of a tool message that is a string = nil, want an error")
+	if err := llmtest.ValidContent("tool", json.RawMessage(`"a"`)); err == nil {
+		t.Error("ValidContent of a tool message that is a string = nil, want an error")
 	}
 }
 
@@ -182,8 +183,8 @@ func TestToolResults(t *testing.T) {
 	if diff := cmp.Diff(want, string(got)); diff != "" {
 		t.Errorf("ToolResults (-want +got):\n%s", diff)
 	}
-	if err := modelmsg.Validate("tool", got); err != nil {
-		t.Errorf("Validate(tool) = %v", err)
+	if err := llmtest.ValidContent("tool", got); err != nil {
+		t.Errorf("ValidContent(tool) = %v", err)
 	}
 	if got := string(modelmsg.ToolResults(nil)); got != "[]" {
 		t.Errorf("ToolResults(nil) = %s, want []", got)
@@ -272,8 +273,8 @@ func FuzzContent(f *testing.F) {
 		if title := modelmsg.Title(in); title == "" || utf8.RuneCountInString(title) > 80 || strings.ContainsAny(title, "\r\n") {
 			t.Fatalf("Title(%q) = %q", in, title)
 		}
-		if marked := modelmsg.MarkCancelled(in); modelmsg.Validate("assistant", in) == nil && in[0] != '"' {
-			if err := modelmsg.Validate("assistant", marked); err != nil && utf8.Valid(in) {
+		if marked := modelmsg.MarkCancelled(in); llmtest.ValidContent("assistant", in) == nil && in[0] != '"' {
+			if err := llmtest.ValidContent("assistant", marked); err != nil && utf8.Valid(in) {
 				t.Fatalf("MarkCancelled(%q) = %q: %v", in, marked, err)
 			}
 		}
@@ -281,7 +282,7 @@ func FuzzContent(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if !json.Valid(stored) || !utf8.Valid(stored) || modelmsg.Validate("user", stored) != nil {
+		if !json.Valid(stored) || !utf8.Valid(stored) || llmtest.ValidContent("user", stored) != nil {
 			t.Fatalf("Input(%q) = %q, which cannot be stored", in, stored)
 		}
 		again, err := modelmsg.Input(stored, modelmsg.Limits{})

@@ -209,39 +209,3 @@ func readOutput(raw []byte) Output {
 	}
 	return o
 }
-
-// Validate returns an error if content is not valid for a role (user, system, assistant or
-// tool).
-func Validate(role string, content json.RawMessage) error {
-	parts, err := Parse(content)
-	if err != nil {
-		return err
-	}
-	if jscan.KindOf(content) == jscan.String {
-		if role == "tool" {
-			return fmt.Errorf("the content of a tool message is an array")
-		}
-		return nil
-	}
-	for i := range parts {
-		if !allowed(role, parts[i].Type) {
-			return fmt.Errorf("content[%d]: a %s message has no %q part", i, role, parts[i].Type)
-		}
-	}
-	return nil
-}
-
-func allowed(role, part string) bool {
-	switch role {
-	case "user":
-		return part == Text || part == File
-	case "assistant":
-		switch part {
-		case Text, Reasoning, File, ToolCall, ToolResult, "tool-approval-request":
-			return true
-		}
-	case "tool":
-		return part == ToolResult || part == "tool-approval-response"
-	}
-	return false
-}

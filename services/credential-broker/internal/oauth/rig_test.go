@@ -256,7 +256,7 @@ func TestMain(m *testing.M) {
 func TestCatalogue(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, schema())
-	problems, err := pg.CheckCatalogue(t.Context(), db.AdminURL, nil, schema())
+	problems, err := pgtest.CheckCatalogue(t.Context(), db.AdminURL, nil, schema())
 	if err != nil || len(problems) > 0 {
 		t.Errorf("CheckCatalogue = %q, %v", problems, err)
 	}

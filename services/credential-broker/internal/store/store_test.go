@@ -30,7 +30,7 @@ func schema() pg.Migrations {
 func TestCatalogue(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, schema())
-	problems, err := pg.CheckCatalogue(t.Context(), db.AdminURL, nil, schema())
+	problems, err := pgtest.CheckCatalogue(t.Context(), db.AdminURL, nil, schema())
 	if err != nil || len(problems) > 0 {
 		t.Errorf("CheckCatalogue = %q, %v", problems, err)
 	}

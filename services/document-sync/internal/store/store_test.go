@@ -10,13 +10,13 @@ import (
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
-	"signalbox.dev/pkg/pg"
+	"signalbox.dev/pkg/pgtest"
 	"signalbox.dev/services/document-sync/internal/store"
 )
 
 func TestCatalogue(t *testing.T) {
 	t.Parallel()
-	problems, err := pg.CheckCatalogue(t.Context(), newWorld(t, store.Limits{}).db.AdminURL, nil, schema())
+	problems, err := pgtest.CheckCatalogue(t.Context(), newWorld(t, store.Limits{}).db.AdminURL, nil, schema())
 	if err != nil || len(problems) > 0 {
 		t.Errorf("CheckCatalogue() = %q, %v, want none", problems, err)
 	}

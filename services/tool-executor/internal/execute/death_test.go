@@ -308,7 +308,7 @@ func TestVerifyThatCannotTell(t *testing.T) {
 	broken := &checked{
 		fake: *newFake("broken", verify, func(_ context.Context, c tool.Call) (tool.Result, error) {
 			end.again(c.Key)
-			return tool.Text("done"), nil
+			return tool.Object("done"), nil
 		}),
 		verify: func(context.Context, tool.Call) (tool.Result, bool, error) {
 			return tool.Result{}, false, errors.New("no idea")
@@ -368,12 +368,12 @@ func TestAFarEndThatBreaksOff(t *testing.T) {
 				if broken {
 					return tool.Result{}, broke
 				}
-				return tool.Text("done"), nil
+				return tool.Object("done"), nil
 			})}
 			act.spec.Settle = soon
 			act.verify = func(_ context.Context, c tool.Call) (tool.Result, bool, error) {
 				effects, _ := end.count(c.Key.String())
-				return tool.Text("found"), effects > 0, nil
+				return tool.Object("found"), effects > 0, nil
 			}
 			w := newWorld(t, act)
 			c := w.call("act", `{}`)

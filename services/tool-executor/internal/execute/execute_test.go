@@ -91,7 +91,7 @@ func TestEndsWithoutARun(t *testing.T) {
 	end := newFarEnd()
 	act := newFake("act", unsafe, func(_ context.Context, c tool.Call) (tool.Result, error) {
 		end.again(c.Key)
-		return tool.Text("done"), nil
+		return tool.Object("done"), nil
 	})
 	away := newFake("away", pure, act.run)
 	away.available = tool.Availability{Reason: "Calendar is not connected", ConnectURL: "https://example.com/connect"}
@@ -156,7 +156,7 @@ func TestTwoExecutorsAtOnce(t *testing.T) {
 	end := newFarEnd()
 	w := newWorld(t, newFake("act", unsafe, func(_ context.Context, c tool.Call) (tool.Result, error) {
 		end.again(c.Key)
-		return tool.Text("done"), nil
+		return tool.Object("done"), nil
 	}))
 	executors := []*executor{w.start(t, nil), w.start(t, nil), w.start(t, nil)}
 	for range 20 {
@@ -280,10 +280,10 @@ func TestToolDoesNotReturn(t *testing.T) {
 	stop := make(chan struct{})
 	deaf := newFake("deaf", pure, func(context.Context, tool.Call) (tool.Result, error) {
 		<-stop
-		return tool.Text("late"), nil
+		return tool.Object("late"), nil
 	})
 	deaf.spec.Deadline = 50 * time.Millisecond
-	w := newWorld(t, deaf, newFake("act", pure, func(context.Context, tool.Call) (tool.Result, error) { return tool.Text("done"), nil }))
+	w := newWorld(t, deaf, newFake("act", pure, func(context.Context, tool.Call) (tool.Result, error) { return tool.Object("done"), nil }))
 	e := w.start(t, func(c *execute.Config) { c.Slots = 2 })
 	c := w.call("deaf", `{}`)
 	if err := e.Handle(t.Context(), c); err != nil {
@@ -361,7 +361,7 @@ func TestSlotsGoByTurn(t *testing.T) {
 		actor, _ := identity.From(ctx)
 		begun <- actor.Workspace
 		<-stop
-		return tool.Text("done"), nil
+		return tool.Object("done"), nil
 	}))
 	e := w.start(t, func(c *execute.Config) { c.Slots, c.PerWorkspace, c.Wait = 1, 1, patience })
 	var wg sync.WaitGroup
@@ -441,7 +441,7 @@ func TestAFarEndThatComesBack(t *testing.T) {
 		if tries++; tries < 3 {
 			return tool.Result{}, fault.New(fault.Unavailable, "restarting")
 		}
-		return tool.Text("done"), nil
+		return tool.Object("done"), nil
 	}))
 	c := w.call("act", `{}`)
 	if err := w.start(t, nil).Handle(t.Context(), c); err != nil {
@@ -470,7 +470,7 @@ func TestOutputCap(t *testing.T) {
 	t.Parallel()
 	for _, effect := range []toolv1.Effect{pure, keyed} {
 		big := newFake("big", effect, func(context.Context, tool.Call) (tool.Result, error) {
-			return tool.Text(strings.Repeat("x", 64<<10)), nil
+			return tool.Object(strings.Repeat("x", 64<<10)), nil
 		})
 		big.spec.Less = "use a page_token"
 		w := newWorld(t, big)
@@ -508,7 +508,7 @@ func TestTheDatabaseIsAwayWhenAToolHasRun(t *testing.T) {
 	end := newFarEnd()
 	w := newWorld(t, newFake("act", unsafe, func(_ context.Context, c tool.Call) (tool.Result, error) {
 		end.again(c.Key)
-		return tool.Text("done"), nil
+		return tool.Object("done"), nil
 	}))
 	var u *unsteady
 	e := w.start(t, func(c *execute.Config) {
@@ -565,7 +565,7 @@ func TestDrain(t *testing.T) {
 			t.Errorf("%v: Handle = %v, want the call handed on", effect, err)
 		}
 		// The next executor need not wait for the lease.
-		act2 := newFake("act", effect, func(context.Context, tool.Call) (tool.Result, error) { return tool.Text("done"), nil })
+		act2 := newFake("act", effect, func(context.Context, tool.Call) (tool.Result, error) { return tool.Object("done"), nil })
 		next := w.with(act2).start(t, nil)
 		if err := next.Handle(t.Context(), c); err != nil {
 			t.Errorf("%v: Handle of the next = %v", effect, err)
@@ -576,7 +576,7 @@ func TestDrain(t *testing.T) {
 
 func TestEachCallIsLoggedOnce(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, newFake("act", pure, func(context.Context, tool.Call) (tool.Result, error) { return tool.Text("the answer"), nil }))
+	w := newWorld(t, newFake("act", pure, func(context.Context, tool.Call) (tool.Result, error) { return tool.Object("the answer"), nil }))
 	e := w.start(t, nil)
 	c := w.call("act", `{"n":4711}`)
 	for range 3 {
@@ -604,7 +604,7 @@ func TestEachCallIsLoggedOnce(t *testing.T) {
 }
 
 func BenchmarkDispatch(b *testing.B) {
-	w := newWorld(b, newFake("act", pure, func(context.Context, tool.Call) (tool.Result, error) { return tool.Text("done"), nil }))
+	w := newWorld(b, newFake("act", pure, func(context.Context, tool.Call) (tool.Result, error) { return tool.Object("done"), nil }))
 	e := w.start(b, nil)
 	b.ReportAllocs()
 	for b.Loop() {

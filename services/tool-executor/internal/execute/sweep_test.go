@@ -208,7 +208,7 @@ func (w *timed) set(f func()) {
 }
 
 func quickTool() *fake {
-	return newFake("act", pure, func(context.Context, tool.Call) (tool.Result, error) { return tool.Text("done"), nil })
+	return newFake("act", pure, func(context.Context, tool.Call) (tool.Result, error) { return tool.Object("done"), nil })
 }
 
 // TestWhenACallIsTakenOver checks when calls are taken over.
@@ -304,7 +304,7 @@ func TestManyCallsOfADeadExecutor(t *testing.T) {
 			runs++
 			mu.Unlock()
 			<-time.After(3 * time.Second)
-			return tool.Text("done"), nil
+			return tool.Object("done"), nil
 		}))
 		var refs []ledger.Ref
 		for range 20 {
@@ -368,7 +368,7 @@ func TestCancelIsFast(t *testing.T) {
 			deaf := &checked{fake: *newFake("act", tt.effect, func(context.Context, tool.Call) (tool.Result, error) {
 				begun <- struct{}{}
 				<-stop
-				return tool.Text("late"), nil
+				return tool.Object("late"), nil
 			})}
 			w := newTimed(deaf)
 			e := w.process(t, ctx, "one")

@@ -17,12 +17,6 @@ type Result struct {
 	errorType string
 }
 
-// Text returns {"result": s}.
-func Text(s string) Result { return Object(map[string]string{"result": s}) }
-
-// Output returns {"output": s}.
-func Output(s string) Result { return Object(map[string]string{"output": s}) }
-
 // Object returns v as JSON. A value that is not a JSON object becomes {"result": v}; one that
 // cannot be marshalled becomes an error result.
 func Object(v any) Result {

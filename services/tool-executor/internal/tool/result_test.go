@@ -68,7 +68,7 @@ func TestEnvelopeOfHostileText(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for form, r := range map[string]tool.Result{
-				"Text": tool.Text(text), "Output": tool.Output(text), "Errorf": tool.Errorf("internal", "%s", text),
+				"Errorf": tool.Errorf("internal", "%s", text),
 				"Object": tool.Object(map[string]any{text: []string{text}}), "Object of no object": tool.Object(text),
 				"foreign JSON": tool.Object(struct {
 					V json.RawMessage `json:"v"`
@@ -87,9 +87,9 @@ func TestEnvelopeOfAnything(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		b := string(rapid.SliceOf(rapid.Byte()).Draw(t, "bytes"))
-		fields := assertEnvelope(t, tool.Text(b).JSON())
+		fields := assertEnvelope(t, tool.Object(b).JSON())
 		if utf8.ValidString(b) && !strings.Contains(b, "\x00") && fields["result"] != b {
-			t.Fatalf("Text(%q) = %q: clean text must come through unchanged", b, fields["result"])
+			t.Fatalf("Object(%q) = %q: clean text must come through unchanged", b, fields["result"])
 		}
 		assertEnvelope(t, tool.Object(json.RawMessage(b)).JSON())
 	})

@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"signalbox.dev/services/agent-runner/internal/llm"
+	"signalbox.dev/services/agent-runner/internal/llm/jscan"
 	"signalbox.dev/services/agent-runner/internal/modelmsg"
 )
 
@@ -85,7 +86,7 @@ func writeResponse(b *strings.Builder, r *llm.Response) {
 // Check checks invariants of a response: content and raw blocks are JSON, and content is a
 // ModelMessage's.
 func Check(r *llm.Response) error {
-	if err := modelmsg.Validate("assistant", r.Content); err != nil {
+	if err := ValidContent("assistant", r.Content); err != nil {
 		return fmt.Errorf("content %s: %w", r.Content, err)
 	}
 	if !json.Valid(r.Content) {
@@ -185,4 +186,40 @@ func CheckBuild(t *testing.T, req *llm.Request, build func(*llm.Request) ([]byte
 	if !json.Valid(body) {
 		t.Fatalf("Build = %q, not JSON", body)
 	}
+}
+
+// ValidContent returns an error if content is not valid for a role (user, system, assistant or
+// tool).
+func ValidContent(role string, content json.RawMessage) error {
+	parts, err := modelmsg.Parse(content)
+	if err != nil {
+		return err
+	}
+	if jscan.KindOf(content) == jscan.String {
+		if role == "tool" {
+			return fmt.Errorf("the content of a tool message is an array")
+		}
+		return nil
+	}
+	for i := range parts {
+		if !allowed(role, parts[i].Type) {
+			return fmt.Errorf("content[%d]: a %s message has no %q part", i, role, parts[i].Type)
+		}
+	}
+	return nil
+}
+
+func allowed(role, part string) bool {
+	switch role {
+	case "user":
+		return part == modelmsg.Text || part == modelmsg.File
+	case "assistant":
+		switch part {
+		case modelmsg.Text, modelmsg.Reasoning, modelmsg.File, modelmsg.ToolCall, modelmsg.ToolResult, "tool-approval-request":
+			return true
+		}
+	case "tool":
+		return part == modelmsg.ToolResult || part == "tool-approval-response"
+	}
+	return false
 }
