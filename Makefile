@@ -1,4 +1,4 @@
-# Signalbox. `make help` lists what there is.
+# Signalbox. `make help` lists the targets.
 #
 # One set of flags for everything that is compiled, so that programs, tests and
 # linters share the build cache. -trimpath and -buildvcs=false make a binary depend
@@ -11,7 +11,10 @@ MODULES  := ./proto/... ./pkg/... ./services/...
 # All but the end-to-end stories, which build and start everything.
 UNITS     = $(shell go list $(MODULES) | grep -v /services/e2e)
 COMMANDS := $(patsubst %/main.go,./%,$(wildcard services/*/cmd/*/main.go))
-SERVICES := $(notdir $(filter-out ./services/e2e/%,$(COMMANDS)))
+# The end-to-end tests' own programs, which nobody else needs.
+HELPERS  := $(filter ./services/e2e/%,$(COMMANDS))
+COMMANDS := $(filter-out $(HELPERS),$(COMMANDS))
+SERVICES := $(notdir $(COMMANDS))
 
 # The generators and linters are a module outside of go.work.
 TOOLS    := $(CURDIR)/bin/tools
@@ -21,13 +24,13 @@ GO_TOOLS := GOWORK=off go -C tools
 empty :=
 any = $(subst $(empty) ,|,$(strip $(1)))
 
-# One PostgreSQL for all tests of a run, and their outcome in numbers.
+# One PostgreSQL for all tests of a run; testreport prints the totals.
 WITHPG := go run ./pkg/pgtest/withpg --
 REPORT := $(TOOLS)/testreport
 PHASE  := PHASES=bin/phases sh tools/phase.sh
 
-# Not from the cache: it does not see the programs, scripts and settings that tests use.
-# Without vet, which `make lint` runs.
+# -count=1: the test cache does not see the programs, scripts and settings that tests use.
+# -vet=off: `make lint` runs vet.
 GO_TEST := go test -json -vet=off -count=1 -timeout 5m
 
 .DEFAULT_GOAL := help
@@ -43,21 +46,26 @@ help: ## List the targets
 run: setup build ## Build and start everything in one process (ARGS="--http 127.0.0.1:9000" for more)
 	@exec bin/signalbox up $(ARGS)
 
-setup: need-go ## Get what running and testing needs: a private PostgreSQL where there is none
+setup: need-go ## Install what running and testing needs: a private PostgreSQL if there is none
 	@sh tools/need.sh git
 	@sh tools/setup.sh
 
 need-go:
 	@sh tools/need.sh go
 
-build: need-go ## Build every program into bin/ (VERSION=1.2.3 is what they say they are)
+build: need-go ## Build the programs into bin/ (VERSION=1.2.3 sets the version that they report)
 	@mkdir -p bin
 	@echo "Building $(SERVICES). The first time takes a minute or two."
 	@go build $(if $(VERSION),-ldflags "-X signalbox.dev/pkg/process.version=$(VERSION)") -o bin/ $(COMMANDS)
 
+# The end-to-end tests also start helpers of their own and a separate NATS server.
+.PHONY: build-e2e
+build-e2e: build
+	@go build -o bin/ $(HELPERS) github.com/nats-io/nats-server/v2
+
 images: ## Build a container image of each program (TAG=dev)
 	@command -v docker >/dev/null && docker info >/dev/null 2>&1 || { \
-		echo "There is no Docker engine here: start one, or build without images with 'make build'." >&2; exit 1; }
+		echo "No Docker engine is running: start one, or use 'make build' to build without images." >&2; exit 1; }
 	@set -e; for service in $(SERVICES); do \
 		echo "Building signalbox/$$service:$(or $(TAG),dev)"; \
 		docker build -f deploy/Dockerfile --build-arg SERVICE=$$service --build-arg VERSION=$(VERSION) -t signalbox/$$service:$(or $(TAG),dev) .; \
@@ -68,14 +76,14 @@ clean: ## Remove what was built; data (.signalbox) and downloads stay
 
 ## ---- testing
 
-# The end-to-end tests take the programs that were just built.
+# The end-to-end tests use the programs that were just built.
 test e2e e2e-kill e2e-faults e2e-editing e2e-streams bench-load: export SIGNALBOX_E2E_BIN := $(CURDIR)/bin
 
-test: setup build $(REPORT) clients ## Run every test: unit, integration, end to end, clients, deployment
+test: setup build-e2e $(REPORT) clients ## Run every test: unit, integration, end to end, clients, deployment
 	@mkdir -p bin && rm -f bin/phases
 	@$(WITHPG) $(MAKE) --no-print-directory test-phases
 
-# Under one PostgreSQL. Every phase runs, whatever became of those before it.
+# Runs under one PostgreSQL. A phase that fails does not stop the later ones.
 .PHONY: test-phases
 test-phases:
 	@$(PHASE) 'Go tests' $(MAKE) --no-print-directory test-go
@@ -91,11 +99,11 @@ test-phases:
 	@$(PHASE) 'layout and deployment' $(MAKE) --no-print-directory test-outside
 	@$(PHASE) --summary
 
-# What the race detector runs is not run without it too.
+# Packages that the race detector covers are not tested again without it.
 test-go:
 	@$(REPORT) $(GO_TEST) $(if $(CC_THERE),$(filter-out $(RACE),$(UNITS)),$(UNITS))
 
-# The stories, and what the parts of the end-to-end tests promise themselves.
+# The stories, and the tests of the end-to-end helpers.
 test-e2e:
 	@cd bench/oracle && GOWORK=off go build -o $(CURDIR)/bin/ ./call
 	@$(REPORT) $(GO_TEST) $(filter-out %/kill %/faults %/failures %/editing %/browser,$(shell go list ./services/e2e/...))
@@ -118,8 +126,8 @@ test-documents:
 	else browser=; sh tools/phase.sh --left-out "documents in a browser. $$without"; fi; \
 	$(REPORT) $(GO_TEST) -p 1 $$browser ./services/e2e/editing
 
-# Everything with goroutines of its own; what they use is watched with them. The race
-# detector needs a C compiler.
+# Packages with goroutines of their own; the packages that they use are covered through
+# them. The race detector needs a C compiler.
 RACE_ROOTS := $(addprefix ./pkg/,$(addsuffix /...,bus fair httpserver identity mux natsd panics pg rpc sse)) \
 	$(addprefix ./services/,$(addsuffix /...,gateway agent-runner tool-executor document-sync credential-broker simulator))
 ONE_GOROUTINE := llm modelmsg preset scan transform usage prompt tool script tally wire field openai anthropic dialect profile edit \
@@ -127,14 +135,14 @@ ONE_GOROUTINE := llm modelmsg preset scan transform usage prompt tool script tal
 RACE ?= $(shell go list $(RACE_ROOTS) | grep -vE '/internal/($(call any,$(ONE_GOROUTINE)))(/|$$)|/credential-broker/internal/store$$|/migrations$$|/cmd/')
 CC_THERE  = $(shell command -v "$$(go env CC)")
 
-# What is calm in packages with many goroutines: tests of one goroutine, of size and of
-# memory. The race detector would find nothing in them, and take its time.
+# Tests of those packages that the race detector would only slow down: tests of a single
+# goroutine, of size and of memory.
 CALM := $(addprefix Test, \
 	PlantsAreFound Backlogs IdleMemory IdleMemoryHocuspocus HugeAnswers SessionFull \
 	LargeDocument ListOfAll HistoryIsBoundedInBytes DocumentsThatWereMarkdown RepeatedAppendToAFullDocument SlowUpdates WaitingIsInSnapshots \
 	Histories Simulation SimulationInFlight \
 	EverySplit CredentialAtEverySplit CredentialInRandomPieces FramesOverlong OverlongEvents TranslatedStreams)
-# What both run, in different numbers.
+# Tests that run both ways, with different sizes.
 CALM_TOO := TestSeeds TestRowsArePostgres
 
 test-race:
@@ -155,12 +163,12 @@ test-calm:
 test-clients: clients
 	@cd services/e2e/node && node --test
 
-# Each module compiles without the workspace, as it does for those who import it. go list
-# compiles what it exports and, unlike go build, links no programs.
+# Each module compiles without the workspace, as it does for its importers. Unlike go build,
+# go list -export links no programs.
 test-alone:
 	@set -e; for module in proto pkg services; do echo "go list -export $$module"; GOWORK=off go -C $$module list -export ./... >/dev/null; done
 
-# What lies outside of go.work.
+# The modules outside go.work.
 test-outside: $(REPORT)
 	@cd tools && GOWORK=off $(REPORT) $(GO_TEST) ./layout/... ./scripts/... ./testreport/...
 	@cd deploy/check && GOWORK=off $(REPORT) $(GO_TEST) ./...
@@ -169,36 +177,36 @@ test-outside: $(REPORT)
 test-short: setup $(REPORT) ## Run the quick tests only: -short, no stories
 	@$(WITHPG) $(REPORT) $(GO_TEST) -short $(UNITS)
 
-e2e: setup build $(REPORT) clients ## Run the end-to-end stories only
+e2e: setup build-e2e $(REPORT) clients ## Run the end-to-end stories only
 	@$(WITHPG) $(MAKE) --no-print-directory test-e2e
 
 ## ---- testing at length
 
-e2e-kill: setup build ## Kill parts at random under load (KILLS=140 RATE=50 SEED=)
+e2e-kill: setup build-e2e ## Kill parts at random under load (KILLS=140 RATE=50 SEED=)
 	@rm -rf bin/kill
 	@go run ./services/e2e/kill/e2e-kill -kills $(or $(KILLS),140) -rate $(or $(RATE),50) $(if $(SEED),-seed $(SEED)) -logs bin/kill -json bin/kill.json
 
-e2e-faults: setup build $(REPORT) ## Break every link in every way, stop and wipe parts (about 10 min)
+e2e-faults: setup build-e2e $(REPORT) ## Break every link in every way, stop and wipe parts (about 10 min)
 	@SIGNALBOX_E2E_FAULTS=full $(REPORT) go test -json -count=1 -timeout 40m ./services/e2e/faults
 
-e2e-editing: setup build clients $(REPORT) ## Kill parts under 20 editors of one document (EDITS=100000)
+e2e-editing: setup build-e2e clients $(REPORT) ## Kill parts under 20 editors of one document (EDITS=100000)
 	@SIGNALBOX_E2E_EDITS=$(or $(EDITS),100000) $(REPORT) go test -json -count=1 -timeout 40m -run '^TestEditing$$' ./services/e2e/editing
 
 e2e-oauth: setup ## Kill brokers while tokens expire (PROCESSES=8 WAITERS=1000 EXPIRIES=60)
 	@go test -count=1 -timeout 40m -run '^TestProcesses$$' -v ./services/credential-broker/internal/oauth \
 		-args -processes $(or $(PROCESSES),8) -waiters $(or $(WAITERS),1000) -expiries $(or $(EXPIRIES),60)
 
-e2e-streams: setup build ## Streams while eight programs want each processor (STREAMS=100000)
+e2e-streams: setup build-e2e ## Streams on an overloaded machine, eight busy programs per processor (STREAMS=100000)
 	@SIGNALBOX_E2E_STREAMS=$(or $(STREAMS),100000) go test -count=1 -timeout 40m -run '^TestStreams$$' -v ./services/e2e/failures
 
-mutants: setup clients ## Plant faults in the protocols and see that the tests find each (ARGS="-only fence")
+mutants: setup clients ## Plant faults in the protocols and check that the tests find each (ARGS="-only fence")
 	@$(WITHPG) go run ./services/e2e/mutants $(ARGS)
 
 simulate: ## Run the protocol of runs through many seeds (SEEDS=100000 FIRST=1)
 	@SIGNALBOX_SIM_SEEDS=$(or $(SEEDS),100000) SIGNALBOX_SIM_FIRST=$(or $(FIRST),1) \
 		go test -count=1 -timeout 120m -run TestSeeds -v ./services/agent-runner/internal/sim
 
-translated: ## Take tool prefixes off generated streams, however they are cut (EVENTS=1000000)
+translated: ## Strip tool prefixes from generated streams that are cut anywhere (EVENTS=1000000)
 	@go test -count=1 -timeout 30m -run '^TestTranslatedStreams$$' -v ./services/credential-broker/internal/proxy -args -events $(or $(EVENTS),1000000)
 
 oracle: ## Compare the model codec with the official SDKs at length (EVENTS=1000000 for each)
@@ -215,7 +223,7 @@ bench: bench-go bench-mux bench-oracle bench-peers bench-yjs bench-load ## Measu
 bench-go: setup ## Run the Go benchmarks (BENCH=. COUNT=1)
 	@$(WITHPG) go test -run '^$$' -bench '$(or $(BENCH),.)' -count $(or $(COUNT),1) $(UNITS)
 
-bench-load: setup build ## Put load on a running system (ARGS="ttft live idle failover steps fairness documents", --help)
+bench-load: setup build-e2e ## Put load on a running system (ARGS="ttft live idle failover steps fairness documents", --help)
 	@go run ./services/e2e/load $(ARGS)
 
 bench-oracle: ## The model codec beside the official SDKs
@@ -231,18 +239,18 @@ bench-peers: setup ## The egress beside Bifrost (ARGS=--help)
 	@cd bench/peers && GOWORK=off go run . $(ARGS)
 
 # The npm clients that the end-to-end tests run, and the npm packages that ours are
-# compared with; a stamp says that they are there.
+# compared with. A stamp file marks them as installed.
 CLIENTS := services/e2e/node services/e2e/yclients services/e2e/browser bench/yjs bench/tiptap
 FIND_CHROMIUM := services/e2e/browser/chromium/find.mjs
 .PHONY: clients
 clients: $(addsuffix /node_modules/.installed,$(CLIENTS))
 	@node $(FIND_CHROMIUM) --system || test "$$(uname -sm)" != 'Linux x86_64' || \
 		$(MAKE) -s --no-print-directory $(dir $(FIND_CHROMIUM))node_modules/.installed || \
-		echo "npm cannot bring a Chromium: what needs a browser will be left out." >&2
+		echo "npm cannot install Chromium: tests that need a browser are left out." >&2
 
 %/node_modules/.installed: %/package-lock.json
 	@sh tools/need.sh node
-	@echo "npm fetches what $* needs."
+	@echo "Installing the npm packages of $*."
 	@npm ci --prefix $* --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
@@ -251,13 +259,13 @@ clients: $(addsuffix /node_modules/.installed,$(CLIENTS))
 gen: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-connect-go ## Generate Go from proto/
 	@PATH="$(TOOLS):$$PATH" buf generate
 
-gen-check: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-connect-go ## Compare the committed Go with what proto/ gives
+gen-check: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-connect-go ## Check that the committed Go matches proto/
 	@rm -rf bin/gen && mkdir -p bin/gen
 	@PATH="$(TOOLS):$$PATH" buf generate -o bin/gen
 	@diff -r -x '*.proto' -x go.mod -x go.sum bin/gen/proto proto && echo "Generated code is up to date." || \
 		{ echo "Generated code and proto/ differ: run 'make gen' and commit the result." >&2; exit 1; }
 
-# Not bench: what its foreign modules cost to compile is more than it is worth.
+# bench is left out: its dependencies take too long to compile.
 lint: need-go $(TOOLS)/buf $(TOOLS)/golangci-lint lint-openapi ## Check style: golangci-lint, gofumpt, buf, tidy go.mod files, OpenAPI
 	@$(TOOLS)/golangci-lint run $(MODULES)
 	@cd tools && GOWORK=off $(TOOLS)/golangci-lint run -c ../.golangci.yml ./layout/... ./scripts/... ./testreport/...
