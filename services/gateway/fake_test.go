@@ -576,6 +576,9 @@ func (f *fakeDocuments) Rename(ctx context.Context, req *documentv1.RenameReques
 func (f *fakeDocuments) Replace(ctx context.Context, req *documentv1.ReplaceRequest) (*documentv1.ReplaceResponse, error) {
 	res := &documentv1.ReplaceResponse{Exact: true}
 	d, err := f.change(ctx, req.GetId(), req.GetOperationKey(), "replace", req.GetIfSequence(), func(d *fakeDocument) string {
+		if req.Name != nil {
+			d.Name = req.GetName()
+		}
 		if req.GetBase() == 0 {
 			return req.GetMarkdown()
 		}

@@ -39,9 +39,10 @@ func TestPreconditions(t *testing.T) {
 		{`{"content":"three"}`, `"1", "2"`, http.StatusBadRequest, "", "If-Match: want one ETag"},
 		{`{"content":"three"}`, `*`, http.StatusOK, `"3"`, ""},
 		{`{"name":"B"}`, `"3"`, http.StatusOK, `"4"`, ""},
-		// Authenticate does not ask cannot know what content the name was given to.
+		// Without If-Match the client does not know the content that was renamed.
 		{`{"name":"C"}`, ``, http.StatusOK, ``, ""},
-		{`{"name":"D","content":"four"}`, `"5"`, http.StatusOK, ``, ""}, // by two operations here
+		{`{"name":"D","content":"four"}`, `"5"`, http.StatusOK, `"6"`, ""},
+		{`{"name":"F"}`, ``, http.StatusOK, ``, ""},
 		{`{"content":"five","base":"\"3\""}`, ``, http.StatusOK, `"8"`, `"content":"four, and five from 3"`},
 		{`{"content":"five","base":"W/\"3\""}`, ``, http.StatusOK, `"9"`, `from 3"`},
 		{`{"content":"five","base":"3"}`, `"9"`, http.StatusOK, `"10"`, `from 3"`},

@@ -311,8 +311,12 @@ func TestDocuments(t *testing.T) {
 	if got["content"] != "# One" || got["name"] != "Plan" {
 		t.Errorf("document = %v", got)
 	}
-	call[object](t, in, w.owner, "PATCH", path, `{"name":"Plan B","content":"# Two"}`, http.StatusOK, key("b"))
+	call[object](t, in, w.owner, "PATCH", path, `{"name":"Plan C","content":"# Two"}`, http.StatusOK, key("b"))
 	call[object](t, in, w.owner, "PATCH", path, `{"content":"# Three"}`, http.StatusOK, key("b")) // the key's second use changes nothing
+	if got := call[map[string]object](t, in, w.owner, "GET", path, "", http.StatusOK)["document"]; got["content"] != "# Two" || got["name"] != "Plan C" {
+		t.Errorf("document whose name and content were changed in one call = %v", got)
+	}
+	call[object](t, in, w.owner, "PATCH", path, `{"name":"Plan B"}`, http.StatusOK)
 	got = call[map[string]object](t, in, w.owner, "GET", path, "", http.StatusOK)["document"]
 	if got["content"] != "# Two" || got["name"] != "Plan B" {
 		t.Errorf("patched document = %v", got)

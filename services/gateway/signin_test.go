@@ -2,6 +2,7 @@ package gateway_test
 
 import (
 	"context"
+	"crypto/ecdh"
 	"crypto/hpke"
 	"fmt"
 	"net/http"
@@ -34,9 +35,18 @@ type fakeBroker struct {
 	states   map[string]string // by the id that a sign-in was to have
 	away     int               // how many answers are that it is away
 	accounts []*credentialv1.Account
-	sealing  hpke.PrivateKey // nil: the version before
+	sealing  hpke.PrivateKey
 	added    []*credentialv1.AddAccountRequest
 	bodies   []string // of them, opened
+}
+
+func newFakeBroker(t testing.TB) *fakeBroker {
+	t.Helper()
+	key, err := hpke.DHKEM(ecdh.X25519()).GenerateKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &fakeBroker{sealing: key}
 }
 
 func (f *fakeBroker) begin(ctx context.Context, least identity.Role, login string) (link string, err error) {

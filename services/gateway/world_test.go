@@ -96,7 +96,7 @@ func newWorld(t *testing.T) *world {
 	w.runner = newFakeRunner(natstest.Bus(t, w.nats, subject.AgentRunner))
 	t.Cleanup(w.runner.scripts.Wait)
 	w.docs = newFakeDocuments()
-	w.broker = &fakeBroker{}
+	w.broker = newFakeBroker(t)
 	w.sync = newFakeSync(t, w.key)
 	w.peers = w.servePeers(t)
 	w.workspace = id.New[id.Workspace]()
@@ -147,10 +147,6 @@ func (w *world) servePeers(t *testing.T) string {
 	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		w.traced.add(r.Header.Get("Traceparent"))
-		if w.broker.sealing == nil && strings.HasSuffix(r.URL.Path, "/GetSealingKey") {
-			http.NotFound(rw, r) // as the version before answers
-			return
-		}
 		mux.ServeHTTP(rw, r)
 	}))
 	srv.Config.Protocols = new(http.Protocols)

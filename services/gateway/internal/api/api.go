@@ -1,13 +1,15 @@
-// Package api is the public REST API: what is asked over HTTP, who may ask it,
-// and how answers and errors look. Each operation is a function over typed input
-// and output; huma reads the types, so that /openapi.json cannot differ from what
-// is served.
+// Package api is the public REST API: its operations, who may use them, and the form of
+// answers and errors. Each operation is a function with typed input and output. huma
+// generates /openapi.json from the types, so that the document and the code agree.
 //
-// The package keeps no state. Sessions, messages and runs are agent-runner's,
-// documents document-sync's, tools tool-executor's, accounts and connections
-// credential-broker's: a handler checks the shape of what came in, asks the service
-// that owns the thing under the caller's identity, and gives the answer its public
-// form. Streams are package feed's.
+// The package keeps no state. Sessions, messages and runs belong to agent-runner,
+// documents to document-sync, tools to tool-executor, accounts and connections to
+// credential-broker. A handler validates the request, calls the owning service with the
+// caller's identity, and converts the answer to its public form. Package feed serves the
+// streams.
+//
+// Parameters with rules of their own (ids, cursors, If-Match, Idempotency-Key) are types
+// that parse themselves, see params.go; views.go converts what services return.
 package api
 
 import (
@@ -16,6 +18,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -33,7 +36,7 @@ import (
 	"signalbox.dev/services/gateway/internal/store"
 )
 
-// Config is what the API works with.
+// Config configures an API.
 type Config struct {
 	Conversations agentv1connect.ConversationServiceClient
 	Runs          agentv1connect.RunServiceClient
@@ -48,31 +51,31 @@ type Config struct {
 	Streams       *auth.Streams
 	Log           *slog.Logger
 	Version       string
-	// BodyTimeout bounds how long a body may take to come; big ones get more. 10 s when 0.
+	// BodyTimeout bounds the time to read a body; large ones get more. 10 s when 0.
 	BodyTimeout time.Duration
-	// WriteTimeout bounds how long a stream's client may take for 64 KiB. 10 s when 0.
+	// WriteTimeout bounds the time that a stream's client takes for 64 KiB. 10 s when 0.
 	WriteTimeout time.Duration
-	// ReturnPaths are those of the console to which a browser may go on that comes back
-	// from a provider; the first is the default. Without any it is shown a page.
+	// ReturnPaths are the paths to which a browser may be redirected after a sign-in; the
+	// first is the default. Without any the browser is shown a page.
 	ReturnPaths []string
-	// KeepConnections leaves streams to net/http, also where the feed could take
-	// their connections over.
+	// KeepConnections serves all streams through net/http, even if the feed could hijack
+	// their connections.
 	KeepConnections bool
-	// DiskFull reports whether that is why something is unavailable; nil where nobody knows.
+	// DiskFull reports whether the disk is full; nil if that cannot be known.
 	DiskFull func() bool
 }
 
-// API serves the operations. It may be used from any goroutine.
+// API serves the operations. It is safe for concurrent use.
 type API struct {
 	cfg  Config
 	mux  *http.ServeMux
 	huma huma.API
 	spec []byte
-	// lookups are of sessions that viewers come to at this moment.
+	// lookups coalesces reads of the same session by viewers that arrive together.
 	lookups *coalescer[sessionKey, *agentv1.GetSessionResponse]
 }
 
-// sessionKey names a session as somebody of a workspace may see it.
+// sessionKey is a session in the workspace of the caller.
 type sessionKey struct {
 	workspace id.Workspace
 	session   id.Session
@@ -85,7 +88,7 @@ const (
 	limitMessage  = 20 << 20
 )
 
-// New returns the API. An error means that its description could not be written.
+// New returns an API. It fails if the OpenAPI document cannot be generated.
 func New(cfg Config) (*API, error) {
 	if cfg.BodyTimeout == 0 {
 		cfg.BodyTimeout = 10 * time.Second
@@ -117,17 +120,17 @@ func New(cfg Config) (*API, error) {
 // Spec returns the OpenAPI 3.1 document.
 func (a *API) Spec() []byte { return a.spec }
 
-// ServeHTTP serves the operations, and an error in our form for everything else.
+// ServeHTTP serves the operations, and answers everything else with an error in our form.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if h, pattern := a.mux.Handler(r); pattern == "" {
 		notRouted(w, r, h)
 		return
 	}
-	a.mux.ServeHTTP(w, r) // sets the path's values, which Handler does not
+	a.mux.ServeHTTP(w, r) // unlike h, it sets the path's values
 }
 
-// notRouted answers for a path or method that nothing is registered for. The
-// mux's own answer tells which of the two it is.
+// notRouted answers a request with an unknown path or method. The status of the mux's own
+// answer tells which of the two it is.
 func notRouted(w http.ResponseWriter, r *http.Request, h http.Handler) {
 	probe := &probe{header: http.Header{}}
 	h.ServeHTTP(probe, r)
@@ -139,7 +142,7 @@ func notRouted(w http.ResponseWriter, r *http.Request, h http.Handler) {
 	e.write(w)
 }
 
-// probe takes the status and the headers of an answer.
+// probe records the status and the headers of an answer.
 type probe struct {
 	header http.Header
 	status int
@@ -149,35 +152,93 @@ func (p *probe) Header() http.Header         { return p.header }
 func (p *probe) WriteHeader(status int)      { p.status = status }
 func (p *probe) Write(b []byte) (int, error) { return len(b), nil }
 
-// access is who may use an operation.
+// access says who may use an operation.
 type access struct {
 	role identity.Role
-	// workspace is where the workspace's id comes from.
+	// workspace says where the workspace's id comes from.
 	workspace source
-	// urlToken allows the token in the URL: EventSource cannot set headers.
+	// urlToken accepts the token in the URL: EventSource cannot set headers.
 	urlToken bool
-	// people refuses API keys: who holds one acts in its workspace, and decides
-	// neither who else does nor about the person who made it.
+	// people refuses API keys.
 	people bool
-	// page is for browsers that come from elsewhere, without a token.
+	// page is for browsers that a provider sends back, without a token.
 	page bool
+}
+
+// Who may use most operations.
+var (
+	viewers = access{role: identity.Viewer}
+	editors = access{role: identity.Editor}
+	owners  = access{role: identity.Owner}
+)
+
+// inPerson refuses API keys: the holder of a key acts in its workspace, but decides neither
+// who else does nor what happens to the accounts of the person who created it.
+func (a access) inPerson() access {
+	a.people = true
+	return a
+}
+
+// withURLToken accepts the token in the URL.
+func (a access) withURLToken() access {
+	a.urlToken = true
+	return a
 }
 
 type source uint8
 
 const (
-	fromHeader  source = iota // X-Workspace-Id, or ?workspace_id=
+	fromHeader  source = iota // X-Workspace-Id or ?workspace_id=
 	fromPath                  // the path's {id}
-	fromNowhere               // the operation is about the person
+	fromNowhere               // the operation concerns the person
 )
 
 const accessKey = "access"
 
-// handle registers an operation. What h returns as an error is turned into the
-// public form; an internal one is logged here and shown to nobody.
-func handle[I, O any](a *API, op huma.Operation, who access, h func(context.Context, *I) (*O, error)) {
+// op describes an operation. route is its method and path.
+func op(operationID, route, tag, summary string, with ...func(*huma.Operation)) huma.Operation {
+	method, path, _ := strings.Cut(route, " ")
+	o := huma.Operation{OperationID: operationID, Method: method, Path: path, Tags: []string{tag}, Summary: summary}
+	for _, f := range with {
+		f(&o)
+	}
+	return o
+}
+
+// about sets an operation's description.
+func about(text string) func(*huma.Operation) {
+	return func(o *huma.Operation) { o.Description = text }
+}
+
+// created makes an operation answer 201.
+func created(o *huma.Operation) { o.DefaultStatus = http.StatusCreated }
+
+// maxBody bounds an operation's request body; limitJSON is the default.
+func maxBody(n int64) func(*huma.Operation) {
+	return func(o *huma.Operation) { o.MaxBodyBytes = n }
+}
+
+// answers describes the responses of an operation that writes its own.
+func answers(responses map[string]*huma.Response) func(*huma.Operation) {
+	return func(o *huma.Operation) { o.Responses = responses }
+}
+
+// handle registers an operation whose answer is a body. See register.
+func handle[I, B any](a *API, op huma.Operation, who access, h func(context.Context, *I) (*B, error)) {
+	register(a, op, who, func(ctx context.Context, in *I) (*struct{ Body B }, error) {
+		body, err := h(ctx, in)
+		if err != nil {
+			return nil, err
+		}
+		return &struct{ Body B }{*body}, nil
+	})
+}
+
+// register registers an operation. An error of h is converted to its public form; an
+// internal one is logged and not shown.
+func register[I, O any](a *API, op huma.Operation, who access, h func(context.Context, *I) (*O, error)) {
 	op.Metadata = map[string]any{accessKey: who}
-	op.SkipValidateBody = true // decodeJSON says what is wrong, and once is enough for 20 MiB
+	op.SkipValidateBody = true // decodeJSON validates; doing it twice is too slow for 20 MiB
 	if op.MaxBodyBytes == 0 {
 		op.MaxBodyBytes = limitJSON
 	}
@@ -190,6 +251,23 @@ func handle[I, O any](a *API, op huma.Operation, who access, h func(context.Cont
 		}
 		return out, nil
 	})
+}
+
+// answer converts the result of a service's call to a body, or returns the call's error.
+func answer[R, B any](res R, err error, body func(R) B) (*B, error) {
+	if err != nil {
+		return nil, err
+	}
+	return new(body(res)), nil
+}
+
+// each converts a list. It never returns nil, which would be null in JSON.
+func each[T, V any](in []T, convert func(T) V) []V {
+	out := make([]V, len(in))
+	for i, v := range in {
+		out[i] = convert(v)
+	}
+	return out
 }
 
 func clip(s string) string {

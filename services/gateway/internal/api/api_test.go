@@ -14,11 +14,11 @@ import (
 	"signalbox.dev/services/gateway/internal/dialect"
 )
 
-func TestMannerOf(t *testing.T) {
+func TestDeliveryOf(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		accept, prefer string
-		want           manner
+		want           delivery
 	}{
 		{"", "", streamed},
 		{"*/*", "", streamed},
@@ -34,8 +34,8 @@ func TestMannerOf(t *testing.T) {
 		{"", "wait=10, Respond-Async; foo=1", async},
 		{"", "return=minimal", streamed},
 	} {
-		if got := mannerOf(tt.accept, tt.prefer); got != tt.want {
-			t.Errorf("mannerOf(%q, %q) = %v, want %v", tt.accept, tt.prefer, got, tt.want)
+		if got := deliveryOf(tt.accept, tt.prefer); got != tt.want {
+			t.Errorf("deliveryOf(%q, %q) = %v, want %v", tt.accept, tt.prefer, got, tt.want)
 		}
 	}
 }

@@ -2,132 +2,88 @@ package api
 
 import (
 	"context"
-	"net/http"
 	"slices"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
-
-	"signalbox.dev/pkg/fault"
-	"signalbox.dev/pkg/identity"
 	credentialv1 "signalbox.dev/proto/signalbox/credential/v1"
 
 	"signalbox.dev/services/gateway/internal/store"
 )
 
-// Connection is what the workspace's tools reach at one provider.
+// Connection is the workspace's access to a provider for tools.
 type Connection struct {
 	Provider    string  `json:"provider" example:"google"`
-	Title       string  `json:"title" doc:"The provider's name for people." example:"Google"`
-	State       string  `json:"state" enum:"not_configured,not_connected,connected,reauthorize,disabled" doc:"not_configured: the operator has not set it up. reauthorize: somebody must connect it again. disabled: an owner keeps tools from it."`
-	Reason      *string `json:"reason" doc:"For people: why it is not connected, or what went wrong last."`
-	Origin      *string `json:"origin" enum:"member,account,shared" doc:"A member connected it; or an owner added an account, among which it is changed; or the operator shares it with all workspaces. Null where there is none."`
-	Subject     *string `json:"subject" doc:"Whom the provider says that it belongs to. Null where it does not say, and where no member connected it." example:"ada@example.org"`
+	Title       string  `json:"title" doc:"The provider's name to show." example:"Google"`
+	State       string  `json:"state" enum:"not_configured,not_connected,connected,reauthorize,disabled" doc:"not_configured: the operator has not set it up. reauthorize: somebody must connect it again. disabled: an owner has disabled it for tools."`
+	Reason      *string `json:"reason" doc:"Explains why it is not connected, or the last failure."`
+	Origin      *string `json:"origin" enum:"member,account,shared" doc:"member: a member connected it. account: an owner added an account, and manages it there. shared: the operator shares it with all workspaces. Null if there is no connection."`
+	Subject     *string `json:"subject" doc:"The identity that the provider reports. Null if it reports none, or if no member connected it." example:"ada@example.org"`
 	ConnectedBy *string `json:"connected_by" format:"uuid" doc:"The member who connected it."`
 	ConnectedAt *string `json:"connected_at" format:"date-time"`
 }
 
-var connectionStates = map[credentialv1.ConnectionState]string{
-	credentialv1.ConnectionState_CONNECTION_STATE_NOT_CONFIGURED: "not_configured",
-	credentialv1.ConnectionState_CONNECTION_STATE_NOT_CONNECTED:  "not_connected",
-	credentialv1.ConnectionState_CONNECTION_STATE_CONNECTED:      "connected",
-	credentialv1.ConnectionState_CONNECTION_STATE_REAUTHORIZE:    "reauthorize",
-	credentialv1.ConnectionState_CONNECTION_STATE_DISABLED:       "disabled",
-}
-
-var connectionOrigins = map[credentialv1.ConnectionOrigin]string{
-	credentialv1.ConnectionOrigin_CONNECTION_ORIGIN_MEMBER:  "member",
-	credentialv1.ConnectionOrigin_CONNECTION_ORIGIN_ACCOUNT: "account",
-	credentialv1.ConnectionOrigin_CONNECTION_ORIGIN_SHARED:  "shared",
-}
-
 func viewConnection(c *credentialv1.Connection) Connection {
 	return Connection{
-		Provider: c.GetProvider(), Title: c.GetTitle(), State: connectionStates[c.GetState()], Reason: orNull(c.GetReason()),
-		Origin: orNull(connectionOrigins[c.GetOrigin()]), Subject: orNull(c.GetSubject()),
+		Provider: c.GetProvider(), Title: c.GetTitle(), State: enumName(c.GetState()), Reason: orNull(c.GetReason()),
+		Origin: orNull(enumName(c.GetOrigin())), Subject: orNull(c.GetSubject()),
 		ConnectedBy: orNull(c.GetMemberId()), ConnectedAt: stampOrNull(c.GetConnectedAt()),
 	}
 }
 
-// callsOut bounds operations for which the broker asks a provider.
-const callsOut = 80 * time.Second
+// providerTimeout bounds operations in which the credential broker calls a provider.
+const providerTimeout = 80 * time.Second
 
 func (a *API) connections() {
-	tags := []string{"Connections"}
-	handle(a, huma.Operation{
-		OperationID: "list-connections", Method: http.MethodGet, Path: "/api/connections",
-		Tags: tags, Summary: "List what tools can be connected to, and how it stands",
-	}, access{role: identity.Viewer}, a.listConnections)
-	handle(a, huma.Operation{
-		OperationID: "start-connection", Method: http.MethodPost, Path: "/api/connections", DefaultStatus: http.StatusCreated,
-		Tags: tags, Summary: "Begin to connect tools to a provider, or to connect it again",
-		Description: "The browser goes on to `url`, where the person consents; the provider sends it back to the page that the operator has registered. " +
-			"Where that is this server's /api/connections/callback, the connection is completed there, and only in the browser that made this call: the answer sets a cookie. " +
-			"A console of another origin gets no cookie from this server, so that it needs a page of its own; that one completes the connection with POST /api/connections/{provider}/complete. " +
-			"It has to be completed within `expires_at`, by the member who began it; who has many open waits until one expires (429). A connection that is in use can be replaced by the member who made it, and by owners.",
-	}, access{role: identity.Editor, people: true}, a.startConnection)
-	handle(a, huma.Operation{
-		OperationID: "complete-connection", Method: http.MethodPost, Path: "/api/connections/{provider}/complete",
-		Tags: tags, Summary: "Complete a connection with what the provider sent the browser back with",
-		Description: "For front ends with a page of their own for that; /api/connections/callback needs no such call. A repeat is answered as the first call was; after 503 it tries again.",
-	}, access{role: identity.Editor, people: true}, a.completeConnection)
-	handle(a, huma.Operation{
-		OperationID: "delete-connection", Method: http.MethodDelete, Path: "/api/connections/{provider}",
-		Tags: tags, Summary: "Disconnect, here and at the provider",
-		Description: "Tools are refused from then on, whatever the provider says. The member who connected it may do this, and owners.",
-	}, access{role: identity.Editor, people: true}, a.deleteConnection)
+	const tag = "Connections"
+	who := editors.inPerson()
+	handle(a, op("list-connections", "GET /api/connections", tag, "List the providers that tools can be connected to, with their state"), viewers, a.listConnections)
+	register(a, op("start-connection", "POST /api/connections", tag, "Start to connect tools to a provider, or to reconnect them", created,
+		about("Send the browser to `url`, where the person gives consent. The provider then redirects it to the page that the operator has registered. "+
+			"If that is this server's /api/connections/callback, the connection is completed there, and only in the browser that made this call: the answer sets a cookie. "+
+			"Browsers do not store this cookie for a console of another origin, so such a console needs a page of its own, which completes the connection with POST /api/connections/{provider}/complete. "+
+			"The member who started the connection must complete it before `expires_at`. With too many open sign-ins the answer is 429 until one expires. An existing connection can be replaced by the member who made it, and by owners.")), who, a.startConnection)
+	handle(a, op("complete-connection", "POST /api/connections/{provider}/complete", tag, "Complete a connection with the parameters of the provider's redirect",
+		about("For front ends with a redirect page of their own; /api/connections/callback completes connections by itself. A repetition returns the first call's answer; after a 503 it tries again.")), who, a.completeConnection)
+	handle(a, op("delete-connection", "DELETE /api/connections/{provider}", tag, "Disconnect, here and at the provider",
+		about("From then on tools are refused, even if the provider could not be reached. Allowed for the member who connected it and for owners.")), who, a.deleteConnection)
 	a.describeCallback()
 }
 
-type connectionsOutput struct {
-	Body struct {
-		Connections []Connection `json:"connections" nullable:"false"`
-		NextCursor  *string      `json:"next_cursor" doc:"Always null: the list comes whole."`
-	}
+type connectionsOutputBody struct {
+	Connections []Connection `json:"connections" nullable:"false"`
+	NextCursor  *string      `json:"next_cursor" doc:"Always null: the list has one page."`
 }
 
-func (a *API) listConnections(ctx context.Context, _ *struct{}) (*connectionsOutput, error) {
+func (a *API) listConnections(ctx context.Context, _ *struct{}) (*connectionsOutputBody, error) {
 	res, err := a.cfg.Connections.ListConnections(ctx, &credentialv1.ListConnectionsRequest{})
-	if err != nil {
-		return nil, err
-	}
-	out := &connectionsOutput{}
-	out.Body.Connections = make([]Connection, len(res.GetConnections()))
-	for i, c := range res.GetConnections() {
-		out.Body.Connections[i] = viewConnection(c)
-	}
-	return out, nil
+	return &connectionsOutputBody{Connections: each(res.GetConnections(), viewConnection)}, err
 }
 
 // CreateConnection is the body of POST /api/connections.
 type CreateConnection struct {
 	Provider string `json:"provider" minLength:"1" maxLength:"64" example:"google"`
-	ReturnTo string `json:"return_to,omitempty" maxLength:"500" doc:"Where /api/connections/callback sends the browser on to: one of the paths that the operator allows, the first of which is the default. Without any it shows a page."`
+	ReturnTo string `json:"return_to,omitempty" maxLength:"500" doc:"Where /api/connections/callback redirects the browser: one of the paths that the operator allows. The default is the first of them or, if there is none, a page that reports the result."`
 }
 
-// startOutput is an answer that begins something in a browser.
+// startOutput is an answer that starts a sign-in in a browser.
 type startOutput[T any] struct {
-	Cookie string `header:"Set-Cookie" doc:"Binds what was begun to this browser, where /api/connections/callback is to complete it."`
+	Cookie string `header:"Set-Cookie" doc:"Binds the sign-in to this browser, if /api/connections/callback is to complete it."`
 	Body   T
 }
 
-// StartedConnection is a connection that has begun.
+// StartedConnection is a connection that was started.
 type StartedConnection struct {
 	Provider  string `json:"provider"`
-	URL       string `json:"url" format:"uri" doc:"Where the browser goes on. It is for this person alone."`
+	URL       string `json:"url" format:"uri" doc:"Where to send the browser. It is for this person only."`
 	ExpiresAt string `json:"expires_at" format:"date-time"`
 }
 
 func (a *API) startConnection(ctx context.Context, in *struct {
-	Begun
+	SignInKey
 	Body CreateConnection
 },
 ) (*startOutput[StartedConnection], error) {
 	actor := principalOf(ctx).Actor
-	login, err := in.id(actor, "start-connection")
-	if err != nil {
-		return nil, err
-	}
 	if in.Body.Provider == "" {
 		return nil, invalid("provider is required")
 	}
@@ -135,7 +91,7 @@ func (a *API) startConnection(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	res, err := a.cfg.Connections.StartConnection(ctx, &credentialv1.StartConnectionRequest{Provider: in.Body.Provider, Id: login})
+	res, err := a.cfg.Connections.StartConnection(ctx, &credentialv1.StartConnectionRequest{Provider: in.Body.Provider, Id: in.Key.operationText(actor, "start-connection")})
 	if err != nil {
 		return nil, err
 	}
@@ -148,13 +104,13 @@ func (a *API) startConnection(ctx context.Context, in *struct {
 
 // ConnectionPath is the path of one connection.
 type ConnectionPath struct {
-	Provider string `path:"provider" maxLength:"64" doc:"The provider's name, as the list has it."`
+	Provider string `path:"provider" maxLength:"64" doc:"The provider's name, as in the list."`
 }
 
-// SignInAnswer is what a provider has sent a browser back with.
+// SignInAnswer has the parameters with which a provider redirected a browser.
 type SignInAnswer struct {
 	State string `json:"state,omitempty" maxLength:"500" doc:"The state parameter."`
-	Code  string `json:"code,omitempty" maxLength:"4000" doc:"The code parameter; for accounts also all that was pasted."`
+	Code  string `json:"code,omitempty" maxLength:"4000" doc:"The code parameter; for accounts also the pasted text."`
 	Error string `json:"error,omitempty" maxLength:"200" doc:"The error parameter."`
 }
 
@@ -173,10 +129,8 @@ func (s *SignInAnswer) check() error {
 	return nil
 }
 
-type connectionOutput struct {
-	Body struct {
-		Connection Connection `json:"connection"`
-	}
+type connectionOutputBody struct {
+	Connection Connection `json:"connection"`
 }
 
 func (a *API) completeConnection(ctx context.Context, in *struct {
@@ -184,10 +138,7 @@ func (a *API) completeConnection(ctx context.Context, in *struct {
 	Repeatable
 	Body SignInAnswer
 },
-) (*connectionOutput, error) {
-	if err := in.check(); err != nil {
-		return nil, err
-	}
+) (*connectionOutputBody, error) {
 	if err := in.Body.check(); err != nil {
 		return nil, err
 	}
@@ -195,16 +146,11 @@ func (a *API) completeConnection(ctx context.Context, in *struct {
 		return nil, invalid("state is required")
 	}
 	c, err := a.finishConnection(ctx, in.Provider, in.Body)
-	if err != nil {
-		return nil, err
-	}
-	out := &connectionOutput{}
-	out.Body.Connection = viewConnection(c)
-	return out, nil
+	return &connectionOutputBody{viewConnection(c)}, err
 }
 
 func (a *API) finishConnection(ctx context.Context, provider string, answer SignInAnswer) (*credentialv1.Connection, error) {
-	ctx, cancel := context.WithTimeout(ctx, callsOut)
+	ctx, cancel := context.WithTimeout(ctx, providerTimeout)
 	defer cancel()
 	res, err := a.cfg.Connections.CompleteConnection(ctx, &credentialv1.CompleteConnectionRequest{
 		Provider: provider, State: answer.State, Code: answer.Code, Error: answer.Error,
@@ -212,41 +158,34 @@ func (a *API) finishConnection(ctx context.Context, provider string, answer Sign
 	return res.GetConnection(), err
 }
 
-// Taken says how far something was taken back.
+// Taken reports whether an authorization was revoked at the provider too.
 type Taken struct {
 	Success    bool    `json:"success"`
-	AtProvider bool    `json:"at_provider" doc:"The provider took it back too."`
-	Reason     *string `json:"reason" doc:"For people: why the provider did not. The access may have to be removed in the settings there."`
+	AtProvider bool    `json:"at_provider" doc:"The provider revoked it too."`
+	Reason     *string `json:"reason" doc:"Explains why the provider did not revoke it. The access may have to be removed in the provider's settings."`
 }
 
 func (a *API) deleteConnection(ctx context.Context, in *struct {
 	ConnectionPath
 	Repeatable
 },
-) (*struct{ Body Taken }, error) {
-	if err := in.check(); err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, callsOut)
+) (*Taken, error) {
+	ctx, cancel := context.WithTimeout(ctx, providerTimeout)
 	defer cancel()
 	res, err := a.cfg.Connections.Disconnect(ctx, &credentialv1.DisconnectRequest{Provider: in.Provider})
-	if err != nil {
-		return nil, err
-	}
-	return &struct{ Body Taken }{Taken{true, res.GetAtProvider(), orNull(res.GetReason())}}, nil
+	return &Taken{true, res.GetAtProvider(), orNull(res.GetReason())}, err
 }
 
-// returnPath checks where a browser is to go on to. Nothing but what the operator has
-// named is taken, so that no link of ours leads elsewhere.
-func (a *API) returnPath(asked string) (string, error) {
-	if asked == "" {
-		if len(a.cfg.ReturnPaths) == 0 {
-			return "", nil
-		}
+// returnPath checks where a browser is to be redirected. It accepts only the operator's
+// paths, so that no link to this server redirects elsewhere.
+func (a *API) returnPath(requested string) (string, error) {
+	switch {
+	case requested == "" && len(a.cfg.ReturnPaths) == 0:
+		return "", nil
+	case requested == "":
 		return a.cfg.ReturnPaths[0], nil
+	case slices.Contains(a.cfg.ReturnPaths, requested):
+		return requested, nil
 	}
-	if slices.Contains(a.cfg.ReturnPaths, asked) {
-		return asked, nil
-	}
-	return "", fault.New(fault.Invalid, "return_to: %q is not a path that the operator allows (GATEWAY_RETURN_PATHS)", clip(asked))
+	return "", invalid("return_to: %q is not a path that the operator allows (GATEWAY_RETURN_PATHS)", clip(requested))
 }

@@ -181,7 +181,7 @@ func transformError(ctx huma.Context, status string, v any) (any, error) {
 			all = append(all, d.Message)
 			continue
 		}
-		all = append(all, field+": "+d.Message)
+		all = append(all, field+": "+strings.TrimPrefix(d.Message, "invalid value: "))
 	}
 	if len(all) == 0 {
 		all = append(all, m.Detail)

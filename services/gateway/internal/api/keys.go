@@ -1,12 +1,8 @@
 package api
 
 import (
+	"cmp"
 	"context"
-	"net/http"
-	"time"
-
-	"github.com/danielgtaylor/huma/v2"
-	"github.com/google/uuid"
 
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
@@ -18,9 +14,9 @@ import (
 type Key struct {
 	ID        string `json:"id" format:"uuid"`
 	Name      string `json:"name"`
-	Hint      string `json:"hint" doc:"How the secret begins." example:"sb_a1B2c3"`
+	Hint      string `json:"hint" doc:"The first characters of the secret." example:"sb_a1B2c3"`
 	Role      string `json:"role" enum:"owner,editor,viewer"`
-	CreatedBy string `json:"created_by" format:"uuid" doc:"The member for whom the key acts; it ends with their membership."`
+	CreatedBy string `json:"created_by" format:"uuid" doc:"The member that the key acts for. The key ends with their membership."`
 	CreatedAt string `json:"created_at" format:"date-time"`
 }
 
@@ -29,45 +25,23 @@ func viewKey(k store.Key) Key {
 }
 
 func (a *API) keys() {
-	tags := []string{"API keys"}
-	handle(a, huma.Operation{
-		OperationID: "list-keys", Method: http.MethodGet, Path: "/api/keys",
-		Tags: tags, Summary: "List the workspace's API keys",
-	}, access{role: identity.Owner, people: true}, a.listKeys)
-	handle(a, huma.Operation{
-		OperationID: "create-key", Method: http.MethodPost, Path: "/api/keys", DefaultStatus: http.StatusCreated,
-		Tags: tags, Summary: "Create an API key; its secret is shown this once",
-		Description: "An Idempotency-Key makes one API key: a repetition answers 409, for the secret is not shown again. Whoever missed it revokes the key and makes another, with another Idempotency-Key.",
-	}, access{role: identity.Owner, people: true}, a.createKey)
-	handle(a, huma.Operation{
-		OperationID: "delete-key", Method: http.MethodDelete, Path: "/api/keys/{id}",
-		Tags: tags, Summary: "Revoke an API key",
-	}, access{role: identity.Owner, people: true}, a.deleteKey)
+	const tag = "API keys"
+	who := owners.inPerson()
+	handle(a, op("list-keys", "GET /api/keys", tag, "List the workspace's API keys"), who, a.listKeys)
+	handle(a, op("create-key", "POST /api/keys", tag, "Create an API key; its secret is shown only once", created,
+		about("One Idempotency-Key creates one API key. A repetition answers 409, because the secret is not shown again: revoke the key and create another one with another Idempotency-Key.")), who, a.createKey)
+	handle(a, op("delete-key", "DELETE /api/keys/{id}", tag, "Revoke an API key"), who, a.deleteKey)
 }
 
-type keysOutput struct {
-	Body struct {
-		Keys       []Key   `json:"keys" nullable:"false"`
-		NextCursor *string `json:"next_cursor" doc:"Null at the end."`
-	}
+type keysOutputBody struct {
+	Keys       []Key   `json:"keys" nullable:"false"`
+	NextCursor *string `json:"next_cursor" doc:"Null at the end."`
 }
 
-func (a *API) listKeys(ctx context.Context, in *PageInput) (*keysOutput, error) {
-	page, err := in.page()
-	if err != nil {
-		return nil, err
-	}
-	found, err := a.cfg.Store.Keys(ctx, principalOf(ctx).Actor.Workspace, page)
-	if err != nil {
-		return nil, err
-	}
-	out := &keysOutput{}
-	found, out.Body.NextCursor = cut(*in, found, func(k store.Key) (time.Time, uuid.UUID) { return k.CreatedAt, k.ID.UUID })
-	out.Body.Keys = make([]Key, len(found))
-	for i, k := range found {
-		out.Body.Keys[i] = viewKey(k)
-	}
-	return out, nil
+func (a *API) listKeys(ctx context.Context, in *StorePage) (*keysOutputBody, error) {
+	found, err := a.cfg.Store.Keys(ctx, principalOf(ctx).Actor.Workspace, in.page())
+	found, next := cut(*in, found)
+	return &keysOutputBody{each(found, viewKey), next}, err
 }
 
 // CreateKey is the body of POST /api/keys.
@@ -76,60 +50,37 @@ type CreateKey struct {
 	Role string `json:"role,omitempty" enum:"owner,editor,viewer" default:"editor"`
 }
 
-type keyOutput struct {
-	Body struct {
-		Key    Key    `json:"key"`
-		Secret string `json:"secret" doc:"What to send as the bearer token. It is not shown again." example:"sb_…"`
-	}
+type keyOutputBody struct {
+	Key    Key    `json:"key"`
+	Secret string `json:"secret" doc:"The bearer token to send. It is not shown again." example:"sb_…"`
 }
 
 func (a *API) createKey(ctx context.Context, in *struct {
-	Key  string `header:"Idempotency-Key" doc:"One API key is made for it: a repetition answers 409. 255 printable characters at most."`
+	Key  idempotencyKey `header:"Idempotency-Key" doc:"One API key is created for it: a repetition answers 409. At most 255 printable ASCII characters."`
 	Body CreateKey
 },
-) (*keyOutput, error) {
-	key, err := checkKey("Idempotency-Key", in.Key)
-	if err != nil {
-		return nil, err
-	}
+) (*keyOutputBody, error) {
 	name, err := checkName(in.Body.Name)
 	if err != nil {
 		return nil, err
 	}
-	role := identity.Editor
-	if in.Body.Role != "" {
-		if role, err = parseRole(in.Body.Role); err != nil {
-			return nil, err
-		}
+	role, err := parseRole(cmp.Or(in.Body.Role, identity.Editor.String()))
+	if err != nil {
+		return nil, err
 	}
 	actor := principalOf(ctx).Actor
 	k := store.Key{ID: id.New[store.KeyID](), Name: name, Role: role, CreatedBy: actor.Member}
-	if key != "" {
-		k.ID.UUID = operation(actor, "create-key", key).UUID
+	if in.Key.text != "" {
+		k.ID.UUID = in.Key.operation(actor, "create-key").UUID
 	}
 	made, secret, err := a.cfg.Store.CreateKey(ctx, actor.Workspace, k)
-	if err != nil {
-		return nil, err
-	}
-	out := &keyOutput{}
-	out.Body.Key, out.Body.Secret = viewKey(made), secret.Reveal()
-	return out, nil
+	return &keyOutputBody{viewKey(made), secret.Reveal()}, err
 }
 
 func (a *API) deleteKey(ctx context.Context, in *struct {
-	ID string `path:"id" format:"uuid" doc:"The key's id."`
+	ID ID[store.KeyID] `path:"id" format:"uuid" doc:"The key's id."`
 	Repeatable
 },
-) (*done, error) {
-	if err := in.check(); err != nil {
-		return nil, err
-	}
-	key, err := parseID[store.KeyID]("id", in.ID)
-	if err != nil {
-		return nil, err
-	}
-	if err := a.cfg.Store.DeleteKey(ctx, principalOf(ctx).Actor.Workspace, key); err != nil {
-		return nil, err
-	}
-	return succeeded(), nil
+) (*Success, error) {
+	return succeeded(), a.cfg.Store.DeleteKey(ctx, principalOf(ctx).Actor.Workspace, in.ID.value)
 }

@@ -2,73 +2,47 @@ package api
 
 import (
 	"context"
-	"net/http"
+	"strings"
 
-	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
 
 	"signalbox.dev/pkg/id"
-	"signalbox.dev/pkg/identity"
 	credentialv1 "signalbox.dev/proto/signalbox/credential/v1"
 
 	"signalbox.dev/services/gateway/internal/store"
 )
 
-// logins are sign-ins for accounts. A sign-in belongs to the member who began it, and
-// what it is good for at the provider to a person: it is not for API keys.
-func (a *API) logins(tags []string) {
-	owners := access{role: identity.Owner, people: true}
-	handle(a, huma.Operation{
-		OperationID: "start-login", Method: http.MethodPost, Path: "/api/accounts/logins", DefaultStatus: http.StatusCreated,
-		Tags: tags, Summary: "Begin to sign in to a provider, for a new account or for one again",
-		Description: "browser: the provider sends the browser back to the page that the operator has registered; where that is /api/connections/callback it is completed there, and only in the browser that made this call, which is a page of this server's own origin. " +
-			"paste: the provider shows a code. device: a short code is typed in on another device. An account that is signed in to again stays as it is until then; the connection of a member becomes an owner's account with it. " +
-			"Who has many sign-ins open waits until one expires (429).",
-	}, owners, a.startLogin)
-	handle(a, huma.Operation{
-		OperationID: "complete-login", Method: http.MethodPost, Path: "/api/accounts/logins/{id}/complete",
-		Tags: tags, Summary: "Complete a sign-in with what the provider showed, or sent the browser back with",
-		Description: "The provider is asked once: a repeat is answered as the first call was. After 503 it tries again.",
-	}, owners, a.completeLogin)
-	handle(a, huma.Operation{
-		OperationID: "poll-login", Method: http.MethodPost, Path: "/api/accounts/logins/{id}/poll",
-		Tags: tags, Summary: "Ask whether a device's code was typed in",
-		Description: "When it was, a repeat is answered the same.",
-	}, owners, a.pollLogin)
-}
-
-var loginKinds = map[string]credentialv1.LoginKind{
-	"browser": credentialv1.LoginKind_LOGIN_KIND_BROWSER,
-	"paste":   credentialv1.LoginKind_LOGIN_KIND_PASTE,
-	"device":  credentialv1.LoginKind_LOGIN_KIND_DEVICE,
-}
-
-func loginKindName(k credentialv1.LoginKind) string {
-	for name, kind := range loginKinds {
-		if kind == k {
-			return name
-		}
-	}
-	return ""
+// logins are sign-ins for accounts. API keys cannot use them: a sign-in belongs to the
+// member who started it, and acts for that person at the provider.
+func (a *API) logins(tag string) {
+	who := owners.inPerson()
+	register(a, op("start-login", "POST /api/accounts/logins", tag, "Start to sign in to a provider, for a new account or again for an existing one", created,
+		about("browser: the provider redirects the browser to the page that the operator has registered. If that is /api/connections/callback, the sign-in is completed there, and only in the browser that made this call, from a page of this server's own origin. "+
+			"paste: the provider shows a code. device: a short code is entered on another device. When signing in to an account again, the account stays unchanged until the sign-in is complete; a member's connection becomes an owner's account with it. "+
+			"With too many open sign-ins the answer is 429 until one expires.")), who, a.startLogin)
+	handle(a, op("complete-login", "POST /api/accounts/logins/{id}/complete", tag, "Complete a sign-in with the provider's code, or the parameters of its redirect",
+		about("The provider is asked once: a repetition returns the first call's answer. After a 503 it tries again.")), who, a.completeLogin)
+	handle(a, op("poll-login", "POST /api/accounts/logins/{id}/poll", tag, "Ask whether a device's code was entered",
+		about("After it was, a repetition returns the same answer.")), who, a.pollLogin)
 }
 
 // CreateLogin is the body of POST /api/accounts/logins.
 type CreateLogin struct {
-	Provider  string `json:"provider,omitempty" maxLength:"64" doc:"Of the sign-in providers; may be absent with account_id." example:"anthropic"`
+	Provider  string `json:"provider,omitempty" maxLength:"64" doc:"A sign-in provider; may be absent with account_id." example:"anthropic"`
 	Kind      string `json:"kind" enum:"browser,paste,device"`
 	Label     string `json:"label,omitempty" maxLength:"100"`
 	AccountID string `json:"account_id,omitempty" format:"uuid" doc:"An account to sign in to again."`
-	ReturnTo  string `json:"return_to,omitempty" maxLength:"500" doc:"As of POST /api/connections."`
+	ReturnTo  string `json:"return_to,omitempty" maxLength:"500" doc:"As in POST /api/connections."`
 }
 
-// Login is a sign-in that has begun.
+// Login is a sign-in that was started.
 type Login struct {
 	ID          string  `json:"id" format:"uuid"`
 	Kind        string  `json:"kind" enum:"browser,paste,device"`
-	URL         string  `json:"url" format:"uri" doc:"What the person opens. It is for them alone."`
-	UserCode    *string `json:"user_code" doc:"What they type in there, with a device."`
-	URLWithCode *string `json:"url_with_code" doc:"The same in one, where the provider has it."`
-	PollSeconds *int32  `json:"poll_seconds" doc:"How long to wait before each poll of a device."`
+	URL         string  `json:"url" format:"uri" doc:"The page for the person to open. It is for this person only."`
+	UserCode    *string `json:"user_code" doc:"The code to enter there, for a device."`
+	URLWithCode *string `json:"url_with_code" doc:"A URL that includes the code, if the provider has one."`
+	PollSeconds *int32  `json:"poll_seconds" doc:"Seconds to wait before each poll of a device."`
 	ExpiresAt   string  `json:"expires_at" format:"date-time"`
 }
 
@@ -78,19 +52,15 @@ type StartedLogin struct {
 }
 
 func (a *API) startLogin(ctx context.Context, in *struct {
-	Begun
+	SignInKey
 	Body CreateLogin
 },
 ) (*startOutput[StartedLogin], error) {
 	actor := principalOf(ctx).Actor
-	login, err := in.id(actor, "start-login")
-	if err != nil {
-		return nil, err
-	}
 	b := &in.Body
-	kind, ok := loginKinds[b.Kind]
+	kind := credentialv1.LoginKind(credentialv1.LoginKind_value["LOGIN_KIND_"+strings.ToUpper(b.Kind)])
 	switch {
-	case !ok:
+	case kind == credentialv1.LoginKind_LOGIN_KIND_UNSPECIFIED:
 		return nil, invalid("kind: say how to sign in: browser, paste or device")
 	case b.Provider == "" && b.AccountID == "":
 		return nil, invalid("provider is required, or account_id")
@@ -106,9 +76,11 @@ func (a *API) startLogin(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, callsOut)
+	ctx, cancel := context.WithTimeout(ctx, providerTimeout)
 	defer cancel()
-	res, err := a.cfg.Accounts.StartLogin(ctx, &credentialv1.StartLoginRequest{Provider: b.Provider, Kind: kind, Label: b.Label, AccountId: b.AccountID, Id: login})
+	res, err := a.cfg.Accounts.StartLogin(ctx, &credentialv1.StartLoginRequest{
+		Provider: b.Provider, Kind: kind, Label: b.Label, AccountId: b.AccountID, Id: in.Key.operationText(actor, "start-login"),
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -125,17 +97,12 @@ func (a *API) startLogin(ctx context.Context, in *struct {
 	return out, err
 }
 
+// loginID is the id of a sign-in.
+type loginID struct{ uuid.UUID }
+
 // LoginPath is the path of one sign-in.
 type LoginPath struct {
-	ID string `path:"id" format:"uuid" doc:"The sign-in's id."`
-}
-
-func (p LoginPath) login() (string, error) {
-	login, err := uuid.Parse(p.ID)
-	if err != nil {
-		return "", invalid("id: %q is not a UUID", clip(p.ID))
-	}
-	return login.String(), nil
+	ID ID[loginID] `path:"id" format:"uuid" doc:"The sign-in's id."`
 }
 
 func (a *API) completeLogin(ctx context.Context, in *struct {
@@ -143,55 +110,39 @@ func (a *API) completeLogin(ctx context.Context, in *struct {
 	Repeatable
 	Body SignInAnswer
 },
-) (*accountOutput, error) {
-	if err := in.check(); err != nil {
-		return nil, err
-	}
+) (*accountOutputBody, error) {
 	if err := in.Body.check(); err != nil {
 		return nil, err
 	}
-	login, err := in.login()
-	if err != nil {
-		return nil, err
-	}
-	return showAccount(a.finishLogin(ctx, login, in.Body))
+	account, err := a.finishLogin(ctx, in.ID.String(), in.Body)
+	return answer(account, err, accountBody)
 }
 
-// finishLogin completes a sign-in, which may be named by its state alone.
+// finishLogin completes a sign-in. If login is empty, the answer's state identifies it.
 func (a *API) finishLogin(ctx context.Context, login string, answer SignInAnswer) (*credentialv1.Account, error) {
-	ctx, cancel := context.WithTimeout(ctx, callsOut)
+	ctx, cancel := context.WithTimeout(ctx, providerTimeout)
 	defer cancel()
 	res, err := a.cfg.Accounts.CompleteLogin(ctx, &credentialv1.CompleteLoginRequest{Id: login, State: answer.State, Code: answer.Code, Error: answer.Error})
 	return res.GetAccount(), err
 }
 
-// PolledLogin says whether a sign-in is done.
+// PolledLogin reports whether a sign-in is complete.
 type PolledLogin struct {
-	Account     *Account `json:"account,omitempty" doc:"Absent until it is done."`
-	PollSeconds *int32   `json:"poll_seconds" doc:"How long to wait before the next poll; null when it is done."`
+	Account     *Account `json:"account,omitempty" doc:"Absent until the sign-in is complete."`
+	PollSeconds *int32   `json:"poll_seconds" doc:"Seconds to wait before the next poll; null when the sign-in is complete."`
 }
 
 func (a *API) pollLogin(ctx context.Context, in *struct {
 	LoginPath
 	Repeatable
 },
-) (*struct{ Body PolledLogin }, error) {
-	if err := in.check(); err != nil {
-		return nil, err
-	}
-	login, err := in.login()
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, callsOut)
+) (*PolledLogin, error) {
+	ctx, cancel := context.WithTimeout(ctx, providerTimeout)
 	defer cancel()
-	res, err := a.cfg.Accounts.PollLogin(ctx, &credentialv1.PollLoginRequest{Id: login})
-	if err != nil {
-		return nil, err
-	}
-	out := &struct{ Body PolledLogin }{PolledLogin{PollSeconds: orNull(res.GetPollSeconds())}}
+	res, err := a.cfg.Accounts.PollLogin(ctx, &credentialv1.PollLoginRequest{Id: in.ID.String()})
+	out := &PolledLogin{PollSeconds: orNull(res.GetPollSeconds())}
 	if res.GetAccount() != nil {
-		out.Body.Account = new(viewAccount(res.GetAccount()))
+		out.Account = new(viewAccount(res.GetAccount()))
 	}
-	return out, nil
+	return out, err
 }

@@ -13,7 +13,6 @@ import (
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
-	"signalbox.dev/pkg/identity"
 	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
@@ -24,10 +23,10 @@ import (
 // SendMessage is the body of POST /api/sessions/{id}/messages.
 type SendMessage struct {
 	Content          Content  `json:"content"`
-	Model            string   `json:"model,omitempty" doc:"The session's when absent."`
-	Provider         string   `json:"provider,omitempty" doc:"The session's when absent."`
-	Tools            []string `json:"tools,omitempty" nullable:"true" doc:"The session's when absent."`
-	Mode             string   `json:"mode,omitempty" enum:"queue,steer,reject" default:"queue" doc:"What to do while a run of the session is active: wait behind it, join it before its next step, or be refused with 409."`
+	Model            string   `json:"model,omitempty" doc:"The session's if absent."`
+	Provider         string   `json:"provider,omitempty" doc:"The session's if absent."`
+	Tools            []string `json:"tools,omitempty" nullable:"true" doc:"The session's if absent."`
+	Mode             string   `json:"mode,omitempty" enum:"queue,steer,reject" default:"queue" doc:"What to do while a run of the session is active: queue the message behind it, steer the run with it before its next step, or reject it with 409."`
 	CollectToolStats bool     `json:"collect_tool_stats,omitempty"`
 	IdempotencyKey   string   `json:"idempotency_key,omitempty" doc:"The same as the header Idempotency-Key."`
 	Timezone         string   `json:"timezone,omitempty" doc:"The sender's IANA timezone." example:"Europe/Paris"`
@@ -36,8 +35,8 @@ type SendMessage struct {
 type sendInput struct {
 	SessionPath
 	Idempotent
-	Accept string `header:"Accept" hidden:"true"` // the answers' types document it
-	Prefer string `header:"Prefer" doc:"respond-async answers at once and lets the run go on without a viewer."`
+	Accept string `header:"Accept" hidden:"true"` // the responses document it
+	Prefer string `header:"Prefer" doc:"respond-async answers at once and lets the run continue without a viewer."`
 	Body   SendMessage
 }
 
@@ -47,40 +46,26 @@ type reply struct {
 }
 
 func (a *API) messages() {
-	op := huma.Operation{
-		OperationID: "send-message", Method: http.MethodPost, Path: "/api/sessions/{id}/messages",
-		Tags: []string{"Messages"}, Summary: "Send a message and watch the answer", MaxBodyBytes: limitMessage,
-		Description: "Answers with the run's events, up to and with its end. A run does not stop because its viewer left: " +
-			"go on with GET /api/runs/{id}/events or GET /api/sessions/{id}/events and the last event's id.",
-	}
-	op.Responses = a.sendResponses()
-	handle(a, op, access{role: identity.Editor}, a.sendMessage)
-
-	watch := huma.Operation{
-		OperationID: "watch-session", Method: http.MethodGet, Path: "/api/sessions/{id}/events",
-		Tags: []string{"Messages"}, Summary: "Watch a session",
-		Description: "Every event of the session from now on or, with the last event's id, from there on. An id that is unknown or too old is no error: " +
-			"the stream begins with a snapshot event.",
-	}
-	watch.Responses = map[string]*huma.Response{"200": a.streamResponse()}
-	handle(a, watch, access{role: identity.Viewer, urlToken: true}, a.watchSession)
-
-	handle(a, huma.Operation{
-		OperationID: "cancel", Method: http.MethodPost, Path: "/api/sessions/{id}/cancel",
-		Tags: []string{"Messages"}, Summary: "Stop the session's active run, a certain one, or all",
-	}, access{role: identity.Editor}, a.cancel)
+	const tag = "Messages"
+	register(a, op("send-message", "POST /api/sessions/{id}/messages", tag, "Send a message and watch the answer", maxBody(limitMessage), answers(a.sendResponses()),
+		about("Answers with the run's events up to its end. A run does not stop when its viewer leaves: "+
+			"resume with GET /api/runs/{id}/events or GET /api/sessions/{id}/events and the last event's id.")), editors, a.sendMessage)
+	register(a, op("watch-session", "GET /api/sessions/{id}/events", tag, "Watch a session", answers(map[string]*huma.Response{"200": a.streamResponse()}),
+		about("Every event of the session from now on or, with the last event's id, from that event on. An unknown or old id is no error: "+
+			"the stream then begins with a snapshot event.")), viewers.withURLToken(), a.watchSession)
+	handle(a, op("cancel", "POST /api/sessions/{id}/cancel", tag, "Stop the session's active run, a certain run, or all runs"), editors, a.cancel)
 }
 
-// manner is how the sender wants the answer.
-type manner uint8
+// delivery is how the sender wants the answer.
+type delivery uint8
 
 const (
-	streamed manner = iota
+	streamed delivery = iota
 	waited
 	async
 )
 
-func mannerOf(accept, prefer string) manner {
+func deliveryOf(accept, prefer string) delivery {
 	for p := range strings.SplitSeq(prefer, ",") {
 		name, _, _ := strings.Cut(p, ";")
 		if strings.EqualFold(strings.TrimSpace(name), "respond-async") {
@@ -93,8 +78,8 @@ func mannerOf(accept, prefer string) manner {
 	return streamed
 }
 
-// quality returns how much a media type is wanted by name, 0 for not at all.
-// Wildcards do not count: they are what clients send who do not care.
+// quality returns the quality value of a media type in an Accept header, or 0 if it is not
+// named. Wildcards do not count: clients without a preference send them.
 func quality(accept, mediaType string) float64 {
 	best := 0.0
 	for item := range strings.SplitSeq(accept, ",") {
@@ -115,12 +100,8 @@ func quality(accept, mediaType string) float64 {
 	return best
 }
 
-// submission checks a message and returns what agent-runner gets.
+// submission validates a message and returns the request for agent-runner.
 func (in *sendInput) submission() (*agentv1.SubmitRequest, error) {
-	session, err := parseID[id.Session]("id", in.ID)
-	if err != nil {
-		return nil, err
-	}
 	b := &in.Body
 	if err := b.Content.check(); err != nil {
 		return nil, err
@@ -128,43 +109,24 @@ func (in *sendInput) submission() (*agentv1.SubmitRequest, error) {
 	if err := checkSessionFields(nil, &b.Model, &b.Provider, nil, b.Tools); err != nil {
 		return nil, err
 	}
-	key, err := in.key()
-	if err != nil {
-		return nil, err
+	var key idempotencyKey
+	if err := key.UnmarshalText([]byte(b.IdempotencyKey)); err != nil {
+		return nil, invalid("idempotency_key: %v", err)
 	}
-	other, err := checkKey("idempotency_key", b.IdempotencyKey)
-	if err != nil {
-		return nil, err
-	}
-	if key != "" && other != "" && key != other {
+	if in.Key.text != "" && key.text != "" && in.Key != key {
 		return nil, invalid("idempotency_key: differs from the header Idempotency-Key: send one of them")
 	}
-	if key == "" {
-		key = other
-	}
-	mode, err := parseMode(b.Mode)
-	if err != nil {
-		return nil, err
+	mode := agentv1.SubmitMode(agentv1.SubmitMode_value["SUBMIT_MODE_"+strings.ToUpper(cmp.Or(b.Mode, "queue"))])
+	if mode == agentv1.SubmitMode_SUBMIT_MODE_UNSPECIFIED {
+		return nil, invalid("mode: %q is unknown: use queue, steer or reject", clip(b.Mode))
 	}
 	if err := checkTimezone(b.Timezone); err != nil {
 		return nil, err
 	}
 	return &agentv1.SubmitRequest{
-		SessionId: session.String(), ContentJson: string(b.Content.RawMessage), Model: b.Model, Provider: b.Provider,
-		Tools: selection(b.Tools), CollectToolStats: b.CollectToolStats, IdempotencyKey: key, Mode: mode, Timezone: b.Timezone,
+		SessionId: in.ID.String(), ContentJson: string(b.Content.RawMessage), Model: b.Model, Provider: b.Provider, Tools: selection(b.Tools),
+		CollectToolStats: b.CollectToolStats, IdempotencyKey: cmp.Or(in.Key.text, key.text), Mode: mode, Timezone: b.Timezone,
 	}, nil
-}
-
-func parseMode(s string) (agentv1.SubmitMode, error) {
-	switch s {
-	case "", "queue":
-		return agentv1.SubmitMode_SUBMIT_MODE_QUEUE, nil
-	case "steer":
-		return agentv1.SubmitMode_SUBMIT_MODE_STEER, nil
-	case "reject":
-		return agentv1.SubmitMode_SUBMIT_MODE_REJECT, nil
-	}
-	return 0, invalid("mode: %q is unknown: use queue, steer or reject", clip(s))
 }
 
 func checkTimezone(s string) error {
@@ -182,7 +144,7 @@ func (a *API) sendMessage(ctx context.Context, in *sendInput) (*reply, error) {
 	if err != nil {
 		return nil, err
 	}
-	switch mannerOf(in.Accept, in.Prefer) {
+	switch deliveryOf(in.Accept, in.Prefer) {
 	case async:
 		return a.sendAsync(ctx, req)
 	case waited:
@@ -213,11 +175,11 @@ func writeBody(hc huma.Context, status int, v any) {
 	_ = encodeJSON(hc.BodyWriter(), v) // the client went away: nobody to tell
 }
 
-// openFor opens a viewer and submits the message. The one does not wait for the
-// other, so either may be first: the viewer may stand behind some of the answer, and
-// Overtook tells. Two things wait for the viewer: a message for a run under way, which
-// is watched from here on, and any message while the bus is away, since it is better
-// refused than accepted and not shown.
+// openFor opens a viewer and submits the message concurrently. The viewer's position may
+// therefore be after the beginning of the answer, which Overtook reports. Two kinds of
+// messages are submitted only after the viewer is ready: a message that steers a run, which
+// is watched from there on, and every message while the bus is disconnected, because
+// refusing it is better than accepting it and not showing the answer.
 func (a *API) openFor(ctx context.Context, req *agentv1.SubmitRequest) (*feed.Viewer, *agentv1.SubmitResponse, error) {
 	session, err := parseID[id.Session]("id", req.GetSessionId())
 	if err != nil {
@@ -240,13 +202,14 @@ func (a *API) openFor(ctx context.Context, req *agentv1.SubmitRequest) (*feed.Vi
 	}
 	if err := v.Ready(ctx); err != nil {
 		v.Close()
-		return nil, nil, goesOn(ctx, err, "show the answer", res.GetRun().GetId())
+		return nil, nil, runContinues(ctx, err, "show the answer", res.GetRun().GetId())
 	}
 	return v, res, nil
 }
 
-// goesOn tells who sent a message that what they cannot see happens all the same.
-func goesOn(ctx context.Context, err error, what, run string) error {
+// runContinues is the error for a sender whose message was accepted but whose answer this
+// gateway cannot show.
+func runContinues(ctx context.Context, err error, what, run string) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -256,12 +219,12 @@ func goesOn(ctx context.Context, err error, what, run string) error {
 	}
 	return &fault.Error{
 		Kind: fault.Unavailable, Code: code, RetryAfter: time.Second, Err: err,
-		Message: "this gateway cannot " + what + " at the moment; the message was accepted and its run goes on: " +
+		Message: "this gateway cannot " + what + " at the moment; the message was accepted and its run continues: " +
 			"repeat the request with the same Idempotency-Key, or read /api/runs/" + run,
 	}
 }
 
-// leave closes a viewer that was opened for nothing.
+// leave closes a viewer after an error.
 func leave(v *feed.Viewer, err error) {
 	if fault.KindOf(err) == fault.NotFound {
 		v.Forget()
@@ -287,7 +250,7 @@ func (a *API) sendAndStream(ctx context.Context, req *agentv1.SubmitRequest) (_ 
 	case !res.GetCreated():
 		err = s.replay(follow)
 	case res.GetRun().GetUserMessageId() != "" && res.GetRun().GetUserMessageId() != res.GetMessageId():
-		// The message joins a run that is under way: from now on.
+		// The message steers an active run, which is followed from here on.
 		v.FollowRun(res.GetRun(), follow)
 	default:
 		err = s.begin(follow)
@@ -295,7 +258,7 @@ func (a *API) sendAndStream(ctx context.Context, req *agentv1.SubmitRequest) (_ 
 	return s.reply(err)
 }
 
-// SendResult is the answer to a message whose sender waits for the end.
+// SendResult is the answer to a sender who waits for the end of the run.
 type SendResult struct {
 	Content      string     `json:"content" doc:"The text of the last step."`
 	InputTokens  int64      `json:"inputTokens"`
@@ -303,22 +266,22 @@ type SendResult struct {
 	Steps        int32      `json:"steps"`
 	FinishReason string     `json:"finishReason" example:"stop"`
 	RunID        string     `json:"runId" format:"uuid"`
-	Simulated    bool       `json:"simulated,omitempty" doc:"The simulator answered, and no model."`
+	Simulated    bool       `json:"simulated,omitempty" doc:"The simulator answered, not a model."`
 	ToolCalls    []ToolStat `json:"toolCalls,omitempty" doc:"With collect_tool_stats."`
 }
 
-// ToolStat tells of one tool call what is worth counting.
+// ToolStat summarizes one tool call.
 type ToolStat struct {
 	Name       string `json:"name"`
-	Input      string `json:"input" doc:"A path or a summary; never the whole."`
+	Input      string `json:"input" doc:"A path or a summary, never the complete input."`
 	DurationMS int64  `json:"durationMs"`
 	OK         bool   `json:"ok"`
-	Bytes      int    `json:"bytes" doc:"Of the result."`
+	Bytes      int    `json:"bytes" doc:"Size of the result."`
 	ErrorType  string `json:"errorType,omitempty"`
 }
 
-// sendAndWait holds a connection and a viewer as a stream does, and so it counts as
-// one and ends with its right.
+// sendAndWait holds a connection and a viewer, so that it counts as a stream and ends when
+// the permission does.
 func (a *API) sendAndWait(ctx context.Context, req *agentv1.SubmitRequest) (*reply, error) {
 	sctx, count, err := a.cfg.Streams.Add(ctx, principalOf(ctx))
 	if err != nil {
@@ -362,8 +325,8 @@ func (a *API) submitAndWait(ctx context.Context, req *agentv1.SubmitRequest) (*r
 	return &reply{func(hc huma.Context) { writeBody(hc, http.StatusOK, out) }}, nil
 }
 
-// maybeShortened is how long the text in a run's last event may be for it to be all
-// there is: events have bounds, and the run's row has not.
+// maybeShortened is the length from which the text in a run's last event may be shortened,
+// because events are bounded. The run's row has the complete text.
 const maybeShortened = 64 << 10
 
 // finalText returns the text of the run's last step.
@@ -378,11 +341,11 @@ func (a *API) finalText(ctx context.Context, d *runv1.Done, run string) (string,
 	return res.GetRun().GetText(), nil
 }
 
-// awaitEnd returns the run's last event, from the feed or else from its row.
+// awaitEnd returns the run's last event from the feed or, if that fails, from its row.
 func (a *API) awaitEnd(ctx context.Context, v *feed.Viewer, res *agentv1.SubmitResponse) (*runv1.Event, error) {
 	run := res.GetRun()
 	if !res.GetCreated() || v.Overtook(run.GetOrdinal()) {
-		// What has not ended by its row has its end still to come.
+		// If the row says that the run has not ended, its end event is still to come.
 		if end, err := a.endOf(ctx, run.GetId()); end != nil || err != nil {
 			return end, err
 		}
@@ -398,17 +361,17 @@ func (a *API) awaitEnd(ctx context.Context, v *feed.Viewer, res *agentv1.SubmitR
 	if end, rerr := a.endOf(ctx, run.GetId()); end != nil || rerr != nil {
 		return end, rerr
 	}
-	return nil, goesOn(ctx, err, "wait for the end of the run", run.GetId())
+	return nil, runContinues(ctx, err, "wait for the end of the run", run.GetId())
 }
 
-// endOf returns the last event of a run that has ended, nil for one that has not.
+// endOf returns the last event of a run, or nil if the run has not ended.
 func (a *API) endOf(ctx context.Context, run string) (*runv1.Event, error) {
 	res, err := a.cfg.Runs.GetRun(ctx, &agentv1.GetRunRequest{Id: run})
 	if err != nil {
 		return nil, err
 	}
 	if !hasEnded(res.GetRun()) {
-		return nil, nil //nolint:nilnil // not ended is an answer
+		return nil, nil //nolint:nilnil // nil means not ended
 	}
 	return feed.EndOf(res.GetRun()), nil
 }
@@ -421,8 +384,8 @@ func hasEnded(r *agentv1.Run) bool {
 	return false
 }
 
-// runFailure gives a run's error the status that fits its code. The message was
-// written for people.
+// runFailure returns the error of a failed run with a status for its code. The message is
+// meant for people.
 func runFailure(e *runv1.Error) error {
 	kind := fault.Unavailable
 	switch code := e.GetCode(); {
@@ -443,28 +406,24 @@ func (a *API) toolStats(ctx context.Context, run string) ([]ToolStat, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := make([]ToolStat, len(res.GetToolCalls()))
-	for i, c := range res.GetToolCalls() {
+	return each(res.GetToolCalls(), func(c *agentv1.ToolCall) ToolStat {
 		o := c.GetOutcome()
-		out[i] = ToolStat{
+		return ToolStat{
 			Name: c.GetToolName(), Input: o.GetSummary(), DurationMS: o.GetDurationMs(),
 			OK: o.GetState() == toolv1.OutcomeState_OUTCOME_STATE_OK, Bytes: len(o.GetResultJson()), ErrorType: o.GetErrorType(),
 		}
-	}
-	return out, nil
+	}), nil
 }
 
 // Cancel is the body of POST /api/sessions/{id}/cancel.
 type Cancel struct {
-	RunID string `json:"run_id,omitempty" format:"uuid" doc:"That run; when absent, the active one."`
-	All   bool   `json:"all,omitempty" doc:"All runs of the session, those of queued messages too."`
+	RunID string `json:"run_id,omitempty" format:"uuid" doc:"The run to stop; the active one if absent."`
+	All   bool   `json:"all,omitempty" doc:"Stop all runs of the session, including those of queued messages."`
 }
 
-type cancelOutput struct {
-	Body struct {
-		Success bool     `json:"success"`
-		RunIDs  []string `json:"run_ids" nullable:"false" doc:"The runs that were told to stop."`
-	}
+type cancelOutputBody struct {
+	Success bool     `json:"success"`
+	RunIDs  []string `json:"run_ids" nullable:"false" doc:"The runs that were told to stop."`
 }
 
 func (a *API) cancel(ctx context.Context, in *struct {
@@ -472,15 +431,8 @@ func (a *API) cancel(ctx context.Context, in *struct {
 	Repeatable
 	Body *Cancel `required:"false"`
 },
-) (*cancelOutput, error) {
-	session, err := parseID[id.Session]("id", in.ID)
-	if err != nil {
-		return nil, err
-	}
-	if err := in.check(); err != nil {
-		return nil, err
-	}
-	req := &agentv1.CancelRequest{SessionId: session.String(), All: in.Body != nil && in.Body.All}
+) (*cancelOutputBody, error) {
+	req := &agentv1.CancelRequest{SessionId: in.ID.String(), All: in.Body != nil && in.Body.All}
 	if in.Body != nil && in.Body.RunID != "" {
 		run, err := parseID[id.Run]("run_id", in.Body.RunID)
 		if err != nil {
@@ -489,11 +441,5 @@ func (a *API) cancel(ctx context.Context, in *struct {
 		req.RunId = run.String()
 	}
 	res, err := a.cfg.Conversations.Cancel(ctx, req)
-	if err != nil {
-		return nil, err
-	}
-	out := &cancelOutput{}
-	out.Body.Success = true
-	out.Body.RunIDs = append([]string{}, res.GetRunIds()...)
-	return out, nil
+	return &cancelOutputBody{true, append([]string{}, res.GetRunIds()...)}, err
 }

@@ -7,7 +7,6 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"signalbox.dev/pkg/id"
-	"signalbox.dev/pkg/identity"
 	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
 
 	"signalbox.dev/services/gateway/internal/feed"
@@ -15,51 +14,31 @@ import (
 
 // RunPath is the path of one run.
 type RunPath struct {
-	ID string `path:"id" format:"uuid" doc:"The run's id."`
+	ID ID[id.Run] `path:"id" format:"uuid" doc:"The run's id."`
 }
 
 func (a *API) runs() {
-	handle(a, huma.Operation{
-		OperationID: "get-run", Method: http.MethodGet, Path: "/api/runs/{id}",
-		Tags: []string{"Runs"}, Summary: "Read a run with its steps and tool calls",
-	}, access{role: identity.Viewer}, a.getRun)
-
-	watch := huma.Operation{
-		OperationID: "watch-run", Method: http.MethodGet, Path: "/api/runs/{id}/events",
-		Tags: []string{"Runs"}, Summary: "Watch one run, from its beginning or from an event on",
-		Description: "The stream ends after the run's end. An id that is the run's last answers 204.",
-	}
-	watch.Responses = map[string]*huma.Response{
-		"200": a.streamResponse(),
-		"204": {Description: "The run has ended, and its last event is the one that was named."},
-	}
-	handle(a, watch, access{role: identity.Viewer, urlToken: true}, a.watchRun)
+	handle(a, op("get-run", "GET /api/runs/{id}", "Runs", "Read a run with its steps and tool calls"), viewers, a.getRun)
+	register(a, op("watch-run", "GET /api/runs/{id}/events", "Runs", "Watch one run, from its beginning or from an event on",
+		about("The stream ends after the run's end. If the given id is the run's last event, the answer is 204."),
+		answers(map[string]*huma.Response{
+			"200": a.streamResponse(),
+			"204": {Description: "The run has ended, and the given event is its last."},
+		})), viewers.withURLToken(), a.watchRun)
 }
 
-// RunDetails is a run with what it did.
+// RunDetails is a run with its steps and tool calls.
 type RunDetails struct {
 	Run       Run        `json:"run"`
 	Steps     []Step     `json:"steps" nullable:"false"`
 	ToolCalls []ToolCall `json:"tool_calls" nullable:"false"`
 }
 
-func (a *API) getRun(ctx context.Context, in *RunPath) (*struct{ Body RunDetails }, error) {
-	run, err := parseID[id.Run]("id", in.ID)
-	if err != nil {
-		return nil, err
-	}
-	res, err := a.cfg.Runs.GetRun(ctx, &agentv1.GetRunRequest{Id: run.String()})
-	if err != nil {
-		return nil, err
-	}
-	d := RunDetails{Run: viewRun(res.GetRun()), Steps: make([]Step, len(res.GetSteps())), ToolCalls: make([]ToolCall, len(res.GetToolCalls()))}
-	for i, s := range res.GetSteps() {
-		d.Steps[i] = viewStep(s)
-	}
-	for i, c := range res.GetToolCalls() {
-		d.ToolCalls[i] = viewToolCall(c)
-	}
-	return &struct{ Body RunDetails }{d}, nil
+func (a *API) getRun(ctx context.Context, in *RunPath) (*RunDetails, error) {
+	res, err := a.cfg.Runs.GetRun(ctx, &agentv1.GetRunRequest{Id: in.ID.String()})
+	return answer(res, err, func(res *agentv1.GetRunResponse) RunDetails {
+		return RunDetails{viewRun(res.GetRun()), each(res.GetSteps(), viewStep), each(res.GetToolCalls(), viewToolCall)}
+	})
 }
 
 func (a *API) watchRun(ctx context.Context, in *struct {
@@ -67,11 +46,7 @@ func (a *API) watchRun(ctx context.Context, in *struct {
 	WatchInput
 },
 ) (*reply, error) {
-	want, err := parseID[id.Run]("id", in.ID)
-	if err != nil {
-		return nil, err
-	}
-	res, err := a.cfg.Runs.GetRun(ctx, &agentv1.GetRunRequest{Id: want.String()})
+	res, err := a.cfg.Runs.GetRun(ctx, &agentv1.GetRunRequest{Id: in.ID.String()})
 	if err != nil {
 		return nil, err
 	}
@@ -93,8 +68,8 @@ func (a *API) watchRun(ctx context.Context, in *struct {
 	return s.reply(s.resumeRun(in.cursor() != "", known, at))
 }
 
-// resumeRun places a run's viewer behind an event of it or, without a cursor, at
-// its beginning.
+// resumeRun positions a run's viewer after one of its events or, without a cursor, at the
+// run's beginning.
 func (s *stream) resumeRun(cursor, known bool, at feed.Position) error {
 	switch {
 	case !cursor:
@@ -108,7 +83,7 @@ func (s *stream) resumeRun(cursor, known bool, at feed.Position) error {
 			s.viewer.FollowRun(s.run, feed.Follow{})
 			return nil
 		}
-		// The log does not have it any more, and nothing has happened since.
+		// The log no longer has the event, but nothing has happened since.
 		if s.run.LastEvent != nil && s.run.GetLastEvent() == at.Number {
 			s.viewer.FollowRun(s.run, feed.Follow{})
 			return s.viewer.Restart(s.ctx, feed.Snapshot{Contents: feed.ContentsOf(nil, s.run)})
@@ -116,7 +91,7 @@ func (s *stream) resumeRun(cursor, known bool, at feed.Position) error {
 	}
 	if s.run.LastEvent == nil {
 		s.viewer.FollowRun(s.run, feed.Follow{})
-		return s.snapshot() // the id was none of this run's: say what there is
+		return s.snapshot() // the cursor is not an event of this run
 	}
 	return s.replayFromRow(feed.Follow{})
 }

@@ -3,14 +3,12 @@ package api
 import (
 	"context"
 	"encoding/json"
-	"net/http"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"signalbox.dev/pkg/id"
-	"signalbox.dev/pkg/identity"
 	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
 
 	"signalbox.dev/services/gateway/internal/feed"
@@ -18,52 +16,31 @@ import (
 
 // SessionPath is the path of one session.
 type SessionPath struct {
-	ID string `path:"id" format:"uuid" doc:"The session's id."`
+	ID ID[id.Session] `path:"id" format:"uuid" doc:"The session's id."`
 }
 
-type sessionOutput struct {
-	Body struct {
-		Session Session `json:"session"`
-	}
+type sessionOutputBody struct {
+	Session Session `json:"session"`
 }
 
-func showSession(s *agentv1.Session) *sessionOutput {
-	out := &sessionOutput{}
-	out.Body.Session = viewSession(s)
-	return out
-}
+func sessionBody(s *agentv1.Session) sessionOutputBody { return sessionOutputBody{viewSession(s)} }
 
 func (a *API) sessions() {
-	handle(a, huma.Operation{
-		OperationID: "create-session", Method: http.MethodPost, Path: "/api/sessions", DefaultStatus: http.StatusCreated,
-		Tags: []string{"Sessions"}, Summary: "Create a session",
-	}, access{role: identity.Editor}, a.createSession)
-	handle(a, huma.Operation{
-		OperationID: "list-sessions", Method: http.MethodGet, Path: "/api/sessions",
-		Tags: []string{"Sessions"}, Summary: "List sessions, newest first",
-	}, access{role: identity.Viewer}, a.listSessions)
-	handle(a, huma.Operation{
-		OperationID: "get-session", Method: http.MethodGet, Path: "/api/sessions/{id}",
-		Tags: []string{"Sessions"}, Summary: "Read a session with its messages",
-	}, access{role: identity.Viewer}, a.getSession)
-	handle(a, huma.Operation{
-		OperationID: "update-session", Method: http.MethodPatch, Path: "/api/sessions/{id}",
-		Tags: []string{"Sessions"}, Summary: "Change a session",
-	}, access{role: identity.Editor}, a.updateSession)
-	handle(a, huma.Operation{
-		OperationID: "delete-session", Method: http.MethodDelete, Path: "/api/sessions/{id}",
-		Tags: []string{"Sessions"}, Summary: "Delete a session and all that belongs to it",
-	}, access{role: identity.Editor}, a.deleteSession)
+	handle(a, op("create-session", "POST /api/sessions", "Sessions", "Create a session", created), editors, a.createSession)
+	handle(a, op("list-sessions", "GET /api/sessions", "Sessions", "List sessions, newest first"), viewers, a.listSessions)
+	handle(a, op("get-session", "GET /api/sessions/{id}", "Sessions", "Read a session with its messages"), viewers, a.getSession)
+	handle(a, op("update-session", "PATCH /api/sessions/{id}", "Sessions", "Change a session"), editors, a.updateSession)
+	handle(a, op("delete-session", "DELETE /api/sessions/{id}", "Sessions", "Delete a session and everything that belongs to it"), editors, a.deleteSession)
 }
 
 // CreateSession is the body of POST /api/sessions.
 type CreateSession struct {
 	Title        string   `json:"title,omitempty" maxLength:"300"`
-	Model        string   `json:"model,omitempty" doc:"The deployment's default when absent." example:"claude-sonnet-4-5-20250929"`
+	Model        string   `json:"model,omitempty" doc:"The deployment's default if absent." example:"claude-sonnet-4-5-20250929"`
 	Provider     string   `json:"provider,omitempty" example:"anthropic"`
 	SystemPrompt string   `json:"system_prompt,omitempty" maxLength:"100000"`
 	Preset       string   `json:"preset,omitempty" example:"workspace"`
-	Tools        []string `json:"tools,omitempty" nullable:"true" doc:"Names of the tools to enable; the preset's when absent."`
+	Tools        []string `json:"tools,omitempty" nullable:"true" doc:"Names of the tools to enable; those of the preset if absent."`
 	MaxSteps     *int32   `json:"max_steps,omitempty" minimum:"1" maximum:"50"`
 }
 
@@ -71,14 +48,10 @@ func (a *API) createSession(ctx context.Context, in *struct {
 	Idempotent
 	Body *CreateSession `required:"false"`
 },
-) (*sessionOutput, error) {
+) (*sessionOutputBody, error) {
 	b := CreateSession{}
 	if in.Body != nil {
 		b = *in.Body
-	}
-	key, err := in.key()
-	if err != nil {
-		return nil, err
 	}
 	if err := checkSessionFields(&b.Title, &b.Model, &b.Provider, &b.SystemPrompt, b.Tools); err != nil {
 		return nil, err
@@ -88,7 +61,7 @@ func (a *API) createSession(ctx context.Context, in *struct {
 	}
 	req := &agentv1.CreateSessionRequest{
 		Title: b.Title, Model: b.Model, Provider: b.Provider, SystemPrompt: b.SystemPrompt, Preset: b.Preset,
-		Tools: selection(b.Tools), IdempotencyKey: key,
+		Tools: selection(b.Tools), IdempotencyKey: in.Key.text,
 	}
 	if b.MaxSteps != nil {
 		if *b.MaxSteps < 1 || *b.MaxSteps > 50 {
@@ -97,13 +70,11 @@ func (a *API) createSession(ctx context.Context, in *struct {
 		req.MaxSteps = *b.MaxSteps
 	}
 	res, err := a.cfg.Conversations.CreateSession(ctx, req)
-	if err != nil {
-		return nil, err
-	}
-	return showSession(res.GetSession()), nil
+	return answer(res.GetSession(), err, sessionBody)
 }
 
-// checkSessionFields bounds what create and update share; nil is absent.
+// checkSessionFields bounds the fields that create and update have in common. A nil field is
+// absent.
 func checkSessionFields(title, model, provider, prompt *string, tools []string) error {
 	for _, f := range [...]struct {
 		name  string
@@ -120,7 +91,7 @@ func checkSessionFields(title, model, provider, prompt *string, tools []string) 
 	return checkTools(tools)
 }
 
-// selection tells no tools from no wish.
+// selection distinguishes an empty list of tools from none given.
 func selection(names []string) *agentv1.ToolSelection {
 	if names == nil {
 		return nil
@@ -128,20 +99,18 @@ func selection(names []string) *agentv1.ToolSelection {
 	return &agentv1.ToolSelection{Names: names}
 }
 
-type sessionsOutput struct {
-	Body struct {
-		Sessions   []Session `json:"sessions" nullable:"false"`
-		NextCursor *string   `json:"next_cursor" doc:"The created_at of the last item; null at the end."`
-	}
+type sessionsOutputBody struct {
+	Sessions   []Session `json:"sessions" nullable:"false"`
+	NextCursor *string   `json:"next_cursor" doc:"The created_at of the last item; null at the end."`
 }
 
 func (a *API) listSessions(ctx context.Context, in *struct {
-	Cursor   string `query:"cursor" doc:"The created_at of the last item of the page before." example:"2026-11-21T08:00:00.123456Z"`
+	Cursor   string `query:"cursor" doc:"The created_at of the last item of the previous page." example:"2026-11-21T08:00:00.123456Z"`
 	Limit    int32  `query:"limit" minimum:"1" maximum:"100" default:"20"`
 	Query    string `query:"q" maxLength:"200" doc:"Words that the title contains."`
 	Archived bool   `query:"archived"`
 },
-) (*sessionsOutput, error) {
+) (*sessionsOutputBody, error) {
 	req := &agentv1.ListSessionsRequest{Limit: in.Limit, Query: in.Query, Archived: in.Archived}
 	if err := checkText("q", in.Query, 200); err != nil {
 		return nil, err
@@ -157,23 +126,19 @@ func (a *API) listSessions(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	out := &sessionsOutput{}
-	out.Body.Sessions = make([]Session, len(res.GetSessions()))
-	for i, s := range res.GetSessions() {
-		out.Body.Sessions[i] = viewSession(s)
-	}
-	if n := len(out.Body.Sessions); res.GetMore() && n > 0 {
-		out.Body.NextCursor = &out.Body.Sessions[n-1].CreatedAt
+	out := &sessionsOutputBody{Sessions: each(res.GetSessions(), viewSession)}
+	if n := len(out.Sessions); res.GetMore() && n > 0 {
+		out.NextCursor = &out.Sessions[n-1].CreatedAt
 	}
 	return out, nil
 }
 
-// SessionDetails is a session with what happened in it.
+// SessionDetails is a session with its messages and its active run.
 type SessionDetails struct {
 	Session     Session `json:"session"`
 	Messages    history `json:"messages"`
-	ActiveRun   *Run    `json:"active_run" doc:"The run that goes on or waits for its turn; null for none."`
-	LastEventID string  `json:"last_event_id" doc:"Follow the session from here: the messages contain what was before."`
+	ActiveRun   *Run    `json:"active_run" doc:"The run that is running, or waiting for its turn; null if there is none."`
+	LastEventID string  `json:"last_event_id" doc:"Pass it to the events endpoint: the messages contain everything up to this event."`
 }
 
 func viewDetails(res *agentv1.GetSessionResponse, ui bool) (SessionDetails, error) {
@@ -193,25 +158,18 @@ func viewDetails(res *agentv1.GetSessionResponse, ui bool) (SessionDetails, erro
 
 func (a *API) getSession(ctx context.Context, in *struct {
 	SessionPath
-	Format string `query:"format" enum:"ui" doc:"ui gives the messages as UIMessages for useChat."`
+	Format string `query:"format" enum:"ui" doc:"ui returns the messages as UIMessages for useChat."`
 },
-) (*struct{ Body SessionDetails }, error) {
-	session, err := parseID[id.Session]("id", in.ID)
-	if err != nil {
-		return nil, err
-	}
-	res, err := a.cfg.Conversations.GetSession(ctx, &agentv1.GetSessionRequest{Id: session.String()})
+) (*SessionDetails, error) {
+	res, err := a.cfg.Conversations.GetSession(ctx, &agentv1.GetSessionRequest{Id: in.ID.String()})
 	if err != nil {
 		return nil, err
 	}
 	d, err := viewDetails(res, in.Format == "ui")
-	if err != nil {
-		return nil, err
-	}
-	return &struct{ Body SessionDetails }{d}, nil
+	return &d, err
 }
 
-// UpdateSession is the body of PATCH /api/sessions/{id}. What is absent stays.
+// UpdateSession is the body of PATCH /api/sessions/{id}. Absent fields keep their values.
 type UpdateSession struct {
 	Title        *string     `json:"title,omitempty" nullable:"true" maxLength:"300"`
 	Archived     *bool       `json:"archived,omitempty" nullable:"true"`
@@ -221,13 +179,13 @@ type UpdateSession struct {
 	Tools        ToolsChange `json:"tools,omitzero"`
 }
 
-// ToolsChange is names of tools, null for the preset's again, or absent for no change.
+// ToolsChange is a list of tools, null to return to the preset's, or absent for no change.
 type ToolsChange struct {
 	Names []string
 	Reset bool
 }
 
-// UnmarshalJSON implements json.Unmarshaler; null comes here too.
+// UnmarshalJSON implements json.Unmarshaler. It is called for null too.
 func (c *ToolsChange) UnmarshalJSON(data []byte) error {
 	c.Reset = string(data) == "null"
 	return json.Unmarshal(data, &c.Names)
@@ -237,7 +195,7 @@ func (c *ToolsChange) UnmarshalJSON(data []byte) error {
 func (ToolsChange) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{
 		Type: huma.TypeArray, Nullable: true, Items: &huma.Schema{Type: huma.TypeString},
-		Description: "Names of the tools to enable; null goes back to the preset's.",
+		Description: "Names of the tools to enable; null returns to those of the preset.",
 	}
 }
 
@@ -246,42 +204,23 @@ func (a *API) updateSession(ctx context.Context, in *struct {
 	Repeatable
 	Body UpdateSession
 },
-) (*sessionOutput, error) {
-	session, err := parseID[id.Session]("id", in.ID)
-	if err != nil {
-		return nil, err
-	}
-	if err := in.check(); err != nil {
-		return nil, err
-	}
+) (*sessionOutputBody, error) {
 	b := in.Body
 	if err := checkSessionFields(b.Title, b.Model, b.Provider, b.SystemPrompt, b.Tools.Names); err != nil {
 		return nil, err
 	}
 	res, err := a.cfg.Conversations.UpdateSession(ctx, &agentv1.UpdateSessionRequest{
-		Id: session.String(), Title: b.Title, Archived: b.Archived, Model: b.Model, Provider: b.Provider,
+		Id: in.ID.String(), Title: b.Title, Archived: b.Archived, Model: b.Model, Provider: b.Provider,
 		SystemPrompt: b.SystemPrompt, Tools: selection(b.Tools.Names), ResetTools: b.Tools.Reset,
 	})
-	if err != nil {
-		return nil, err
-	}
-	return showSession(res.GetSession()), nil
+	return answer(res.GetSession(), err, sessionBody)
 }
 
 func (a *API) deleteSession(ctx context.Context, in *struct {
 	SessionPath
 	Repeatable
 },
-) (*done, error) {
-	session, err := parseID[id.Session]("id", in.ID)
-	if err != nil {
-		return nil, err
-	}
-	if err := in.check(); err != nil {
-		return nil, err
-	}
-	if _, err := a.cfg.Conversations.DeleteSession(ctx, &agentv1.DeleteSessionRequest{Id: session.String()}); err != nil {
-		return nil, err
-	}
-	return succeeded(), nil
+) (*Success, error) {
+	_, err := a.cfg.Conversations.DeleteSession(ctx, &agentv1.DeleteSessionRequest{Id: in.ID.String()})
+	return succeeded(), err
 }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,21 +20,21 @@ import (
 	"signalbox.dev/services/gateway/internal/feed"
 )
 
-// retryMS is how long EventSource waits before it comes back.
+// retryMS is how long EventSource waits before it reconnects.
 const retryMS = 1000
 
-// stream is one viewer's connection, from the moment it is counted.
+// stream is one viewer's connection.
 type stream struct {
 	api     *API
-	ctx     context.Context //nolint:containedctx // the stream's life: also its token's and its membership's
+	ctx     context.Context //nolint:containedctx // ends with the connection, the token or the membership
 	viewer  *feed.Viewer
 	count   *auth.Stream
 	run     *agentv1.Run // nil for a whole session
 	opening []byte       // what is written before the feed's events
-	over    bool         // nothing comes after opening
+	over    bool         // no events follow opening
 }
 
-// reply makes the stream the answer, or gives it up for an error.
+// reply returns the stream as the answer. After an error it closes the stream.
 func (s *stream) reply(err error) (*reply, error) {
 	if err != nil {
 		leave(s.viewer, err)
@@ -44,9 +45,8 @@ func (s *stream) reply(err error) (*reply, error) {
 	return &reply{s.serve}, nil
 }
 
-// serve writes the stream, or hands it to the feed with its connection. When it
-// does not end well the connection is cut, so that no client takes half of an
-// answer for the whole.
+// serve writes the stream, or attaches it to the feed together with its connection. Unless
+// the stream is complete, the connection is aborted, so that clients notice.
 func (s *stream) serve(hc huma.Context) {
 	r, w := humago.Unwrap(hc)
 	h := w.Header()
@@ -57,7 +57,7 @@ func (s *stream) serve(hc huma.Context) {
 		h.Set("X-Run-Id", s.run.GetId())
 	}
 	opening := append(sse.AppendHeartbeat(sse.AppendRetry(nil, retryMS)), s.opening...)
-	if r.Method != http.MethodHead && !s.over && s.hand(w, r, opening) {
+	if r.Method != http.MethodHead && !s.over && s.attach(w, r, opening) {
 		return
 	}
 	defer s.count.Close()
@@ -79,9 +79,9 @@ func (s *stream) serve(hc huma.Context) {
 	}
 }
 
-// hand gives the stream to the feed, which needs neither this goroutine for it nor
-// what the request holds; false when the connection is not of that kind.
-func (s *stream) hand(w http.ResponseWriter, r *http.Request, opening []byte) bool {
+// attach hijacks the connection and gives it to the feed, which needs neither a goroutine
+// nor the request for it. It returns false if the connection cannot be hijacked.
+func (s *stream) attach(w http.ResponseWriter, r *http.Request, opening []byte) bool {
 	if s.api.cfg.KeepConnections {
 		return false
 	}
@@ -100,13 +100,13 @@ func (s *stream) hand(w http.ResponseWriter, r *http.Request, opening []byte) bo
 	viewer.Attach(c, opening, func(err error) {
 		count.Close()
 		if err != nil {
-			log.Debug("stream cut", "session", viewer.Session(), "error", err) //nolint:sloglint // the request is long over
+			log.Debug("stream cut", "session", viewer.Session(), "error", err) //nolint:sloglint // the request has ended
 		}
 	})
 	return true
 }
 
-// sink is a stream over net/http. The server bounds how long a write may take.
+// sink writes a stream through net/http. The server bounds the time of a write.
 type sink struct {
 	w  http.ResponseWriter
 	rc *http.ResponseController
@@ -123,20 +123,15 @@ func (s *sink) Write(p []byte) error {
 	return nil
 }
 
-// WatchInput is where a viewer left off.
+// WatchInput says where a viewer resumes.
 type WatchInput struct {
-	LastEventID string `header:"Last-Event-ID" doc:"The id of the last event that arrived. EventSource sends it by itself."`
+	LastEventID string `header:"Last-Event-ID" doc:"The id of the last event received. EventSource sends it automatically."`
 	After       string `query:"after" doc:"The same, for clients that cannot set headers; the header wins."`
 	Workspace   string `query:"workspace_id" doc:"The workspace's id, for clients that cannot set headers."`
 }
 
-// cursor returns the id to go on from; empty for none.
-func (in *WatchInput) cursor() string {
-	if in.LastEventID != "" {
-		return in.LastEventID
-	}
-	return in.After
-}
+// cursor returns the id of the event to resume after, or "".
+func (in *WatchInput) cursor() string { return cmp.Or(in.LastEventID, in.After) }
 
 func (a *API) openStream(ctx context.Context, session id.Session) (*stream, error) {
 	sctx, count, err := a.cfg.Streams.Add(ctx, principalOf(ctx))
@@ -152,7 +147,7 @@ func (a *API) openStream(ctx context.Context, session id.Session) (*stream, erro
 	return &stream{api: a, ctx: sctx, viewer: v, count: count}, nil
 }
 
-// withReason returns why a stream's right ended where that is what err comes from.
+// withReason returns the reason why the stream's permission ended, if that caused err.
 func withReason(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); errors.Is(cause, auth.ErrExpired) || errors.Is(cause, auth.ErrRevoked) {
 		return cause
@@ -165,21 +160,17 @@ func (a *API) watchSession(ctx context.Context, in *struct {
 	WatchInput
 },
 ) (*reply, error) {
-	session, err := parseID[id.Session]("id", in.ID)
+	s, err := a.openStream(ctx, in.ID.value)
 	if err != nil {
 		return nil, err
 	}
-	s, err := a.openStream(ctx, session)
-	if err != nil {
-		return nil, err
-	}
-	return s.reply(s.resumeSession(session, in.cursor()))
+	return s.reply(s.resumeSession(in.ID.value, in.cursor()))
 }
 
-// resumeSession places a session's viewer behind the event with the given id, or
-// gives it a snapshot.
+// resumeSession positions a session's viewer after the event with the given id, or begins
+// the stream with a snapshot.
 func (s *stream) resumeSession(session id.Session, cursor string) error {
-	// After the feed was opened: what is committed later than this comes as events.
+	// The viewer is open already: whatever is committed after this call arrives as events.
 	key := sessionKey{principalOf(s.ctx).Actor.Workspace, session}
 	res, err := s.api.lookups.get(s.ctx, key, func(ctx context.Context) (*agentv1.GetSessionResponse, error) {
 		return s.api.cfg.Conversations.GetSession(ctx, &agentv1.GetSessionRequest{Id: session.String(), WithoutMessages: true})
@@ -193,7 +184,7 @@ func (s *stream) resumeSession(session id.Session, cursor string) error {
 		if err != nil || found {
 			return err
 		}
-		// The log does not have it any more, and nothing has happened since.
+		// The log no longer has the event, but nothing has happened since.
 		if c.Position() == p {
 			return s.viewer.Restart(s.ctx, feed.Snapshot{Contents: c})
 		}
@@ -206,7 +197,7 @@ func (s *stream) resumeSession(session id.Session, cursor string) error {
 	return s.snapshot()
 }
 
-// snapshot begins the stream with what the session holds.
+// snapshot begins the stream with a snapshot of the session.
 func (s *stream) snapshot() error {
 	snap, err := s.viewer.Snapshot(s.ctx)
 	if err != nil {
@@ -216,37 +207,34 @@ func (s *stream) snapshot() error {
 	return s.viewer.Restart(s.ctx, snap)
 }
 
-// begin places the viewer of a run that was just made at the run's beginning.
+// begin positions the viewer of a run that was just created at the run's beginning.
 func (s *stream) begin(f feed.Follow) error {
 	found, err := s.viewer.FromStartOfNew(s.ctx, s.run.GetOrdinal())
-	if err != nil {
-		return err
-	}
-	if found {
-		s.viewer.FollowRun(s.run, f)
-		return nil
-	}
-	return s.replayFromRow(f)
+	return s.followFromStart(found, err, f)
 }
 
-// replay places the viewer of a run at the run's beginning, wherever that is by now.
+// replay positions the viewer of a run at the run's beginning.
 func (s *stream) replay(f feed.Follow) error {
 	found, err := s.viewer.FromStart(s.ctx, s.run.GetOrdinal())
 	if err == nil && !found && s.run.LastEvent != nil && s.run.GetLastEvent() <= 1 && !hasEnded(s.run) {
-		found, err = s.viewer.AwaitStart(s.ctx, s.run.GetOrdinal()) // it has begun just now
+		found, err = s.viewer.AwaitStart(s.ctx, s.run.GetOrdinal()) // the run has just begun
 	}
+	return s.followFromStart(found, err, f)
+}
+
+func (s *stream) followFromStart(found bool, err error, f feed.Follow) error {
 	if err != nil {
 		return err
 	}
-	if found {
-		s.viewer.FollowRun(s.run, f)
-		return nil
+	if !found {
+		return s.replayFromRow(f)
 	}
-	return s.replayFromRow(f)
+	s.viewer.FollowRun(s.run, f)
+	return nil
 }
 
-// replayFromRow is replay for a run that the log does not have, or not from the
-// cursor on.
+// replayFromRow is replay for a run whose events, or those after the cursor, are no longer in
+// the log.
 func (s *stream) replayFromRow(f feed.Follow) error {
 	res, err := s.api.cfg.Runs.GetRun(s.ctx, &agentv1.GetRunRequest{Id: s.run.GetId()})
 	if err != nil {
@@ -264,12 +252,12 @@ func (s *stream) replayFromRow(f feed.Follow) error {
 	}
 	s.viewer.FollowRun(s.run, f)
 	if s.run.LastEvent == nil {
-		return nil // nothing has happened yet: it is all to come
+		return nil // no event yet: all will arrive live
 	}
 	return s.snapshot()
 }
 
-// Origin is the truth behind the feed: agent-runner.
+// Origin is the feed's source: agent-runner.
 type Origin struct {
 	Conversations agentv1connect.ConversationServiceClient
 	Runs          agentv1connect.RunServiceClient

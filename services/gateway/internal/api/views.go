@@ -1,11 +1,14 @@
 package api
 
 import (
+	"cmp"
 	"encoding/json"
 	"reflect"
+	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
@@ -21,13 +24,13 @@ type Session struct {
 	ID           string    `json:"id" format:"uuid"`
 	WorkspaceID  string    `json:"workspace_id" format:"uuid"`
 	CreatedBy    string    `json:"created_by" format:"uuid"`
-	Title        *string   `json:"title" doc:"Null until the first message gives it one."`
+	Title        *string   `json:"title" doc:"Null until the first message sets it."`
 	Model        string    `json:"model" example:"claude-sonnet-4-5-20250929"`
 	Provider     string    `json:"provider" example:"anthropic"`
 	SystemPrompt *string   `json:"system_prompt"`
 	Preset       string    `json:"preset" example:"workspace"`
-	Tools        *[]string `json:"tools" nullable:"true" doc:"Names of the enabled tools; null for the preset's."`
-	MaxSteps     *int32    `json:"max_steps" doc:"Null for the preset's."`
+	Tools        *[]string `json:"tools" nullable:"true" doc:"Names of the enabled tools; null for those of the preset."`
+	MaxSteps     *int32    `json:"max_steps" doc:"Null for the preset's number."`
 	Archived     bool      `json:"archived"`
 	CreatedAt    string    `json:"created_at" format:"date-time"`
 	UpdatedAt    string    `json:"updated_at" format:"date-time"`
@@ -37,14 +40,10 @@ func viewSession(s *agentv1.Session) Session {
 	v := Session{
 		ID: s.GetId(), WorkspaceID: s.GetWorkspaceId(), CreatedBy: s.GetCreatedBy(), Title: orNull(s.GetTitle()),
 		Model: s.GetModel(), Provider: s.GetProvider(), SystemPrompt: orNull(s.GetSystemPrompt()), Preset: s.GetPreset(),
-		Archived: s.GetArchived(), CreatedAt: stamp(s.GetCreatedAt()), UpdatedAt: stamp(s.GetUpdatedAt()),
+		MaxSteps: orNull(s.GetMaxSteps()), Archived: s.GetArchived(), CreatedAt: stamp(s.GetCreatedAt()), UpdatedAt: stamp(s.GetUpdatedAt()),
 	}
 	if s.GetTools() != nil {
-		names := append([]string{}, s.GetTools().GetNames()...)
-		v.Tools = &names
-	}
-	if n := s.GetMaxSteps(); n != 0 {
-		v.MaxSteps = &n
+		v.Tools = new(append([]string{}, s.GetTools().GetNames()...))
 	}
 	return v
 }
@@ -61,7 +60,7 @@ type Message struct {
 	TokensIn  *int64          `json:"tokens_in"`
 	TokensOut *int64          `json:"tokens_out"`
 	Model     *string         `json:"model"`
-	Simulated bool            `json:"simulated,omitempty" doc:"The simulator wrote it, and no model."`
+	Simulated bool            `json:"simulated,omitempty" doc:"The simulator wrote the message, not a model."`
 }
 
 func viewMessage(m *agentv1.Message) Message {
@@ -72,10 +71,10 @@ func viewMessage(m *agentv1.Message) Message {
 	}
 }
 
-// history is a session's messages in one of two forms.
+// history is a session's messages in one of two forms: ui if it is not nil.
 type history struct {
 	plain []Message
-	ui    []dialect.UIMessage // when not nil
+	ui    []dialect.UIMessage
 }
 
 // MarshalJSON implements json.Marshaler.
@@ -90,7 +89,7 @@ func (h history) MarshalJSON() ([]byte, error) {
 func (history) Schema(r huma.Registry) *huma.Schema {
 	return &huma.Schema{
 		Description: "In the order of the conversation. With format=ui, UIMessages for useChat.",
-		AnyOf: []*huma.Schema{ // an empty one is both
+		AnyOf: []*huma.Schema{ // not OneOf: an empty list has both forms
 			{Type: huma.TypeArray, Items: r.Schema(reflect.TypeFor[Message](), true, "Message")},
 			{Type: huma.TypeArray, Items: r.Schema(reflect.TypeFor[dialect.UIMessage](), true, "UIMessage")},
 		},
@@ -99,54 +98,48 @@ func (history) Schema(r huma.Registry) *huma.Schema {
 
 func viewHistory(in []*agentv1.Message, ui bool) (history, error) {
 	if !ui {
-		out := make([]Message, len(in))
-		for i, m := range in {
-			out[i] = viewMessage(m)
-		}
-		return history{plain: out}, nil
+		return history{plain: each(in, viewMessage)}, nil
 	}
-	stored := make([]dialect.Stored, len(in))
-	for i, m := range in {
-		stored[i] = dialect.Stored{
+	out, err := dialect.UIMessages(each(in, func(m *agentv1.Message) dialect.Stored {
+		return dialect.Stored{
 			ID: m.GetId(), Role: m.GetRole(), RunID: m.GetRunId(), Model: m.GetModel(), Simulated: m.GetSimulated(),
 			Content: json.RawMessage(m.GetContentJson()), CreatedAt: m.GetCreatedAt().AsTime(),
 		}
-	}
-	out, err := dialect.UIMessages(stored)
+	}))
 	return history{ui: out}, err
 }
 
-// Usage is tokens as the provider counted them.
+// Usage counts tokens as the provider does.
 type Usage struct {
-	InputTokens      int64 `json:"input_tokens" doc:"All input, cached or not."`
+	InputTokens      int64 `json:"input_tokens" doc:"All input tokens, cached or not."`
 	CacheReadTokens  int64 `json:"cache_read_tokens"`
 	CacheWriteTokens int64 `json:"cache_write_tokens"`
-	OutputTokens     int64 `json:"output_tokens" doc:"All output, reasoning included."`
+	OutputTokens     int64 `json:"output_tokens" doc:"All output tokens, including reasoning."`
 	ReasoningTokens  int64 `json:"reasoning_tokens"`
-	Estimated        bool  `json:"estimated" doc:"Some of it is estimated, because the provider did not report its final count, as when the answer was cut short."`
+	Estimated        bool  `json:"estimated" doc:"Some counts are estimates, because the provider did not report its final count, for example when the answer was cut short."`
 }
 
 func viewUsage(u *agentv1.Usage) Usage {
 	return Usage{u.GetInputTokens(), u.GetCacheReadTokens(), u.GetCacheWriteTokens(), u.GetOutputTokens(), u.GetReasoningTokens(), u.GetEstimated()}
 }
 
-// Run is the answering of one user message.
+// Run is the work on one user message.
 type Run struct {
 	ID            string    `json:"id" format:"uuid"`
 	SessionID     string    `json:"session_id" format:"uuid"`
-	Ordinal       int64     `json:"ordinal" doc:"The run's place in its session, from 1."`
+	Ordinal       int64     `json:"ordinal" doc:"The number of the run in its session, from 1."`
 	State         string    `json:"state" enum:"queued,running,waiting,done,failed,cancelled"`
 	UserMessageID string    `json:"user_message_id" format:"uuid"`
 	CreatedBy     string    `json:"created_by" format:"uuid"`
 	Provider      string    `json:"provider"`
 	Model         string    `json:"model"`
-	Simulated     bool      `json:"simulated" doc:"No model answers: a simulator plays a script."`
-	Steps         int32     `json:"steps" doc:"Steps that are committed."`
+	Simulated     bool      `json:"simulated" doc:"The simulator answers from a script; no model is called."`
+	Steps         int32     `json:"steps" doc:"Number of committed steps."`
 	Usage         Usage     `json:"usage"`
 	Text          string    `json:"text" doc:"The text of the last step."`
 	FinishReason  *string   `json:"finish_reason" doc:"Null until the run has ended."`
-	Error         *RunError `json:"error,omitempty" doc:"Of a failed run."`
-	LastEventID   *string   `json:"last_event_id" doc:"The newest event that is committed."`
+	Error         *RunError `json:"error,omitempty" doc:"Why the run failed; absent if it has not."`
+	LastEventID   *string   `json:"last_event_id" doc:"The newest committed event."`
 	CreatedAt     string    `json:"created_at" format:"date-time"`
 	StartedAt     *string   `json:"started_at" format:"date-time"`
 	EndedAt       *string   `json:"ended_at" format:"date-time"`
@@ -158,25 +151,9 @@ type RunError struct {
 	Code    string `json:"code,omitempty"`
 }
 
-func runState(s agentv1.RunState) string {
-	switch s {
-	case agentv1.RunState_RUN_STATE_QUEUED:
-		return "queued"
-	case agentv1.RunState_RUN_STATE_WAITING:
-		return "waiting"
-	case agentv1.RunState_RUN_STATE_DONE:
-		return "done"
-	case agentv1.RunState_RUN_STATE_FAILED:
-		return "failed"
-	case agentv1.RunState_RUN_STATE_CANCELLED:
-		return "cancelled"
-	}
-	return "running"
-}
-
 func viewRun(r *agentv1.Run) Run {
 	v := Run{
-		ID: r.GetId(), SessionID: r.GetSessionId(), Ordinal: r.GetOrdinal(), State: runState(r.GetState()),
+		ID: r.GetId(), SessionID: r.GetSessionId(), Ordinal: r.GetOrdinal(), State: cmp.Or(enumName(r.GetState()), "running"),
 		UserMessageID: r.GetUserMessageId(), CreatedBy: r.GetCreatedBy(), Provider: r.GetProvider(), Model: r.GetModel(), Simulated: r.GetSimulated(),
 		Steps: r.GetSteps(), Usage: viewUsage(r.GetUsage()), Text: r.GetText(), FinishReason: orNull(r.GetFinishReason()),
 		CreatedAt: stamp(r.GetCreatedAt()), StartedAt: stampOrNull(r.GetStartedAt()), EndedAt: stampOrNull(r.GetEndedAt()),
@@ -190,13 +167,13 @@ func viewRun(r *agentv1.Run) Run {
 	return v
 }
 
-// Step is one model call and the tools it asked for.
+// Step is one model call and the tool calls that it requested.
 type Step struct {
 	Index        int32   `json:"index"`
 	FinishReason string  `json:"finish_reason"`
 	Usage        Usage   `json:"usage"`
-	Wasted       Usage   `json:"wasted" doc:"Tokens of calls that died half way. The run's usage does not include them."`
-	CommittedAt  *string `json:"committed_at" format:"date-time" doc:"Null while no call has succeeded."`
+	Wasted       Usage   `json:"wasted" doc:"Tokens of model calls that were interrupted. They are not included in the run's usage."`
+	CommittedAt  *string `json:"committed_at" format:"date-time" doc:"Null until a model call has succeeded."`
 }
 
 func viewStep(s *agentv1.Step) Step {
@@ -210,22 +187,10 @@ type ToolCall struct {
 	ToolName   string          `json:"tool_name"`
 	Args       json.RawMessage `json:"args"`
 	Phase      string          `json:"phase" enum:"planned,dispatched,done"`
-	State      *string         `json:"state" enum:"ok,error,unknown,cancelled" doc:"How the call ended; null before."`
+	State      *string         `json:"state" enum:"ok,error,unknown,cancelled" doc:"How the call ended; null before it has."`
 	Result     *string         `json:"result" doc:"The result envelope, as JSON text."`
 	DurationMS *int64          `json:"duration_ms"`
 	ErrorType  *string         `json:"error_type"`
-}
-
-func outcomeState(s toolv1.OutcomeState) string {
-	switch s {
-	case toolv1.OutcomeState_OUTCOME_STATE_OK:
-		return "ok"
-	case toolv1.OutcomeState_OUTCOME_STATE_ERROR:
-		return "error"
-	case toolv1.OutcomeState_OUTCOME_STATE_CANCELLED:
-		return "cancelled"
-	}
-	return "unknown"
 }
 
 func viewToolCall(c *agentv1.ToolCall) ToolCall {
@@ -234,23 +199,23 @@ func viewToolCall(c *agentv1.ToolCall) ToolCall {
 		Args: objectOrEmpty(c.GetArgsJson()), Phase: c.GetPhase(),
 	}
 	if o := c.GetOutcome(); o != nil {
-		v.State, v.Result, v.ErrorType = new(outcomeState(o.GetState())), new(o.GetResultJson()), orNull(o.GetErrorType())
+		v.State, v.Result, v.ErrorType = new(cmp.Or(enumName(o.GetState()), "unknown")), new(o.GetResultJson()), orNull(o.GetErrorType())
 		v.DurationMS = new(o.GetDurationMs())
 	}
 	return v
 }
 
-// Tool is a tool that a session could enable.
+// Tool is a tool that a session can enable.
 type Tool struct {
 	Name              string          `json:"name"`
 	Description       string          `json:"description"`
 	InputSchema       json.RawMessage `json:"input_schema" doc:"A JSON Schema of type object."`
 	Available         bool            `json:"available"`
 	UnavailableReason *string         `json:"unavailable_reason"`
-	ConnectURL        *string         `json:"connect_url" doc:"Where to connect what the tool needs."`
-	Source            string          `json:"source" doc:"built-in, provider, or an MCP server's name."`
+	ConnectURL        *string         `json:"connect_url" doc:"Where to connect the service that the tool needs."`
+	Source            string          `json:"source" doc:"built-in, provider, or the name of an MCP server."`
 	NeedsApproval     bool            `json:"needs_approval"`
-	Always            bool            `json:"always" doc:"Enabled in every session."`
+	Always            bool            `json:"always" doc:"The tool is enabled in every session."`
 }
 
 func viewTool(t *toolv1.Tool) Tool {
@@ -261,7 +226,7 @@ func viewTool(t *toolv1.Tool) Tool {
 	}
 }
 
-// Document is a document; content is there where one document is read.
+// Document is a document. Lists leave out its content.
 type Document struct {
 	ID          string  `json:"id" format:"uuid"`
 	WorkspaceID string  `json:"workspace_id" format:"uuid"`
@@ -270,7 +235,7 @@ type Document struct {
 	CreatedBy   string  `json:"created_by" format:"uuid"`
 	CreatedAt   string  `json:"created_at" format:"date-time"`
 	UpdatedAt   string  `json:"updated_at" format:"date-time"`
-	Sequence    int64   `json:"sequence" doc:"Grows with each change of the content."`
+	Sequence    int64   `json:"sequence" doc:"Increases with each change of the content."`
 }
 
 func viewDocument(d *documentv1.Document, content *string) Document {
@@ -283,14 +248,14 @@ func viewDocument(d *documentv1.Document, content *string) Document {
 // DocumentVersion is one entry of a document's history.
 type DocumentVersion struct {
 	Version   int64   `json:"version"`
-	Operation string  `json:"operation" doc:"create, edit, append, replace, restore, undo or rename; write for what one author typed."`
+	Operation string  `json:"operation" doc:"create, edit, append, replace, restore, undo or rename; write for live typing."`
 	Name      string  `json:"name"`
 	MemberID  *string `json:"member_id" format:"uuid"`
-	RunID     *string `json:"run_id" format:"uuid" doc:"Set when an agent's run made the change."`
+	RunID     *string `json:"run_id" format:"uuid" doc:"The agent's run that made the change, if one did."`
 	CreatedAt string  `json:"created_at" format:"date-time"`
-	Undoes    *int64  `json:"undoes" doc:"The version that this one, an undo, took back."`
-	UndoneBy  *int64  `json:"undone_by" doc:"The version that took this one back."`
-	Undoable  bool    `json:"undoable" doc:"An operation that nobody has undone."`
+	Undoes    *int64  `json:"undoes" doc:"The version that this version undoes."`
+	UndoneBy  *int64  `json:"undone_by" doc:"The version that undoes this version."`
+	Undoable  bool    `json:"undoable" doc:"The version can be undone."`
 }
 
 func viewVersion(v *documentv1.Version) DocumentVersion {
@@ -300,17 +265,26 @@ func viewVersion(v *documentv1.Version) DocumentVersion {
 	}
 }
 
-// Success is the answer where there is nothing to show.
+// Success is the answer of an operation that returns nothing else.
 type Success struct {
 	Success bool `json:"success"`
 }
 
-// done is the output of an operation with nothing to show.
-type done struct{ Body Success }
+func succeeded() *Success { return &Success{true} }
 
-func succeeded() *done { return &done{Success{true}} }
+// enumName returns the public name of an enum's value: CONNECTION_STATE_CONNECTED is
+// "connected". It is empty for UNSPECIFIED and for values that this version does not know.
+func enumName(v protoreflect.Enum) string {
+	values := v.Descriptor().Values()
+	value, zero := values.ByNumber(v.Number()), values.ByNumber(0)
+	if value == nil || value == zero {
+		return ""
+	}
+	prefix := strings.TrimSuffix(string(zero.Name()), "UNSPECIFIED")
+	return strings.ToLower(strings.TrimPrefix(string(value.Name()), prefix))
+}
 
-// micros is RFC 3339 with the microseconds that Postgres has.
+// micros is RFC 3339 with PostgreSQL's precision, microseconds.
 const micros = "2006-01-02T15:04:05.000000Z07:00"
 
 func stamp(t *timestamppb.Timestamp) string { return t.AsTime().Format(micros) }

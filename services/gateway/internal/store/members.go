@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -13,127 +12,95 @@ import (
 	"signalbox.dev/pkg/pg"
 )
 
-// Member is one person's membership.
+// Member is a person's membership in a workspace.
 type Member struct {
 	ID        id.Member
 	Role      identity.Role
 	CreatedAt time.Time
 }
 
-// Members returns a workspace's members, oldest first.
-func (s *Store) Members(ctx context.Context, ws id.Workspace, p Page) ([]Member, error) {
-	var out []Member
-	err := s.db.InWorkspace(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, `
-			select member_id, role, created_at from members
-			where workspace_id = @workspace and (created_at, member_id) > (@after, @id)
-			order by created_at, member_id limit @limit`,
-			pg.Args{"workspace": ws, "after": p.After, "id": p.ID, "limit": p.Limit})
-		if err != nil {
-			return err
-		}
-		out, err = pgx.CollectRows(rows, scanMember)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list members: %w", err)
-	}
-	return out, nil
-}
+// Position returns the member's place in a list.
+func (m Member) Position() Position { return Position{m.CreatedAt, m.ID.UUID} }
 
 func scanMember(row pgx.CollectableRow) (m Member, err error) {
-	var role string
-	if err = row.Scan(&m.ID, &role, &m.CreatedAt); err == nil {
-		m.Role, err = identity.ParseRole(role)
-	}
+	err = row.Scan(&m.ID, scanRole{&m.Role}, &m.CreatedAt)
 	return m, err
 }
 
-// AddMember makes a person a member; one who is a member already is left with
-// their role when it is the same, and is a Conflict when it is not.
-func (s *Store) AddMember(ctx context.Context, ws id.Workspace, m id.Member, role identity.Role) (Member, error) {
-	var out Member
-	err := s.db.InWorkspace(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
+// Members returns a workspace's members, oldest first.
+func (s *Store) Members(ctx context.Context, ws id.Workspace, p Page) (out []Member, err error) {
+	err = s.db.InWorkspace(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
+		out, err = collect(ctx, tx, scanMember, `
+			SELECT member_id, role, created_at FROM members
+			WHERE workspace_id = @workspace AND (created_at, member_id) > (@after, @id)
+			ORDER BY created_at, member_id LIMIT @limit`, p.args(pg.Args{"workspace": ws}))
+		return err
+	})
+	return out, wrap(err, "list members")
+}
+
+// AddMember makes a person a member. Adding a member again with the same role changes
+// nothing; with another role it is a Conflict.
+func (s *Store) AddMember(ctx context.Context, ws id.Workspace, m id.Member, role identity.Role) (out Member, err error) {
+	err = s.db.InWorkspace(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
 		args := pg.Args{"workspace": ws, "member": m, "role": role.String()}
 		if _, err := tx.Exec(ctx, `
-			insert into members (workspace_id, member_id, role) values (@workspace, @member, @role) on conflict do nothing`, args); err != nil {
+			INSERT INTO members (workspace_id, member_id, role) VALUES (@workspace, @member, @role) ON CONFLICT DO NOTHING`, args); err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, `
-			select member_id, role, created_at from members where workspace_id = @workspace and member_id = @member`, args)
-		if err != nil {
-			return err
-		}
-		if out, err = pgx.CollectExactlyOneRow(rows, scanMember); err == nil && out.Role != role {
+		out, err = collectOne(ctx, tx, scanMember, `
+			SELECT member_id, role, created_at FROM members WHERE workspace_id = @workspace AND member_id = @member`, args)
+		if err == nil && out.Role != role {
 			return fault.New(fault.Conflict, "this person is a member with the role %s already: change it with PATCH", out.Role)
 		}
 		return err
 	})
-	if err != nil {
-		return Member{}, fmt.Errorf("add a member: %w", err)
-	}
-	return out, nil
+	return out, wrap(err, "add a member")
 }
 
-// SetRole changes a member's role. The last owner keeps theirs.
-func (s *Store) SetRole(ctx context.Context, ws id.Workspace, m id.Member, role identity.Role) (Member, error) {
-	var out Member
-	err := s.db.InWorkspace(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
+// SetRole changes a member's role. The role of the last owner cannot be changed.
+func (s *Store) SetRole(ctx context.Context, ws id.Workspace, m id.Member, role identity.Role) (out Member, err error) {
+	err = s.db.InWorkspace(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
 		if role != identity.Owner {
 			if err := keepOwner(ctx, tx, ws, m); err != nil {
 				return err
 			}
 		}
-		rows, err := tx.Query(ctx, `
-			update members set role = @role where workspace_id = @workspace and member_id = @member
-			returning member_id, role, created_at`,
-			pg.Args{"workspace": ws, "member": m, "role": role.String()})
-		if err != nil {
-			return err
-		}
-		out, err = pgx.CollectExactlyOneRow(rows, scanMember)
+		out, err = collectOne(ctx, tx, scanMember, `
+			UPDATE members SET role = @role WHERE workspace_id = @workspace AND member_id = @member
+			RETURNING member_id, role, created_at`, pg.Args{"workspace": ws, "member": m, "role": role.String()})
 		if pg.NoRows(err) {
 			return fault.New(fault.NotFound, "no such member")
 		}
 		return err
 	})
-	if err != nil {
-		return Member{}, fmt.Errorf("change a member's role: %w", err)
-	}
-	return out, nil
+	return out, wrap(err, "change a member's role")
 }
 
-// RemoveMember ends a membership, and with it the keys that the person made. The
-// last owner stays.
+// RemoveMember ends a membership and deletes the API keys that the member created. The last
+// owner cannot be removed.
 func (s *Store) RemoveMember(ctx context.Context, ws id.Workspace, m id.Member) error {
 	err := s.db.InWorkspace(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
 		if err := keepOwner(ctx, tx, ws, m); err != nil {
 			return err
 		}
-		tag, err := tx.Exec(ctx, `delete from members where workspace_id = @workspace and member_id = @member`,
+		return deleteOne(ctx, tx, "member", `DELETE FROM members WHERE workspace_id = @workspace AND member_id = @member`,
 			pg.Args{"workspace": ws, "member": m})
-		if err == nil && tag.RowsAffected() == 0 {
-			return fault.New(fault.NotFound, "no such member")
-		}
-		return err
 	})
-	if err != nil {
-		return fmt.Errorf("remove a member: %w", err)
-	}
-	return nil
+	return wrap(err, "remove a member")
 }
 
-// keepOwner refuses to go on when m is the only owner. It holds the workspace's
-// row, so that two owners cannot leave at the same time.
+// keepOwner fails if m is the only owner. It locks the workspace's row, so that two owners
+// cannot leave at the same time.
 func keepOwner(ctx context.Context, tx pgx.Tx, ws id.Workspace, m id.Member) error {
 	args := pg.Args{"workspace": ws, "member": m}
-	if _, err := tx.Exec(ctx, `select from workspaces where workspace_id = @workspace for update`, args); err != nil {
+	if _, err := tx.Exec(ctx, `SELECT FROM workspaces WHERE workspace_id = @workspace FOR UPDATE`, args); err != nil {
 		return err
 	}
 	var is, others bool
 	err := tx.QueryRow(ctx, `
-		select coalesce(bool_or(member_id = @member), false), coalesce(bool_or(member_id <> @member), false)
-		from members where workspace_id = @workspace and role = 'owner'`, args).Scan(&is, &others)
+		SELECT coalesce(bool_or(member_id = @member), false), coalesce(bool_or(member_id <> @member), false)
+		FROM members WHERE workspace_id = @workspace AND role = 'owner'`, args).Scan(&is, &others)
 	if err == nil && is && !others {
 		return fault.Coded(fault.Conflict, "LAST_OWNER", "a workspace needs an owner: make somebody else one first")
 	}

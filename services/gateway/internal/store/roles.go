@@ -13,20 +13,19 @@ import (
 	"signalbox.dev/pkg/pg"
 )
 
-// Bounds of the look-ups of memberships.
+// Bounds of membership queries.
 const (
-	rolesAtOnce = 256             // in a query
-	roleReaders = 2               // queries at a time
-	rolesLimit  = 5 * time.Second // of a query
+	maxRoles    = 256             // lookups in one query
+	roleReaders = 2               // concurrent queries
+	rolesLimit  = 5 * time.Second // timeout of a query
 )
 
-// roles are the memberships that are being looked up at this moment. Thousands come in
-// a moment when another gateway has gone: those that are asked for while some are
-// being read are read next, together. Nothing is kept.
-//
-// Whoever asks reads, for all who wait, or is read for.
+// roles batches lookups of memberships, which come by the thousand when clients of a failed
+// gateway reconnect. Lookups that arrive while queries are running wait for the next query.
+// A waiting caller becomes a reader when there is room for one, and reads for all that wait.
+// Nothing is cached.
 type roles struct {
-	readers chan struct{} // holds one element for each query in hand
+	readers chan struct{} // one element for each running query
 
 	mu      sync.Mutex // guards waiting
 	waiting []*lookup
@@ -34,17 +33,17 @@ type roles struct {
 
 func newRoles() *roles { return &roles{readers: make(chan struct{}, roleReaders)} }
 
-// lookup is the question for one membership.
+// lookup is a request for one membership.
 type lookup struct {
 	workspace id.Workspace
 	member    id.Member
 
-	done chan struct{} // closed when the rest is set
+	done chan struct{} // closed when role and err are set
 	role identity.Role
 	err  error
 }
 
-// Role returns a person's role in a workspace, NoRole when they have none.
+// Role returns a person's role in a workspace, or NoRole without a membership.
 func (s *Store) Role(ctx context.Context, ws id.Workspace, m id.Member) (identity.Role, error) {
 	l := &lookup{workspace: ws, member: m, done: make(chan struct{})}
 	r := s.roles
@@ -61,19 +60,19 @@ func (s *Store) Role(ctx context.Context, ws id.Workspace, m id.Member) (identit
 		return identity.NoRole, context.Cause(ctx)
 	}
 	select {
-	case <-l.done: // by this one, or by the other reader
+	case <-l.done: // by this caller or by another reader
 		return l.role, l.err
 	case <-ctx.Done():
 		return identity.NoRole, context.Cause(ctx)
 	}
 }
 
-// readRoles reads those that wait, also when the one who came to do it leaves.
+// readRoles reads a batch of the waiting lookups. It finishes even if ctx is cancelled.
 func (s *Store) readRoles(ctx context.Context) {
 	r := s.roles
 	r.mu.Lock()
-	n := min(len(r.waiting), rolesAtOnce)
-	some := r.waiting[:n:n]
+	n := min(len(r.waiting), maxRoles)
+	batch := r.waiting[:n:n]
 	if r.waiting = r.waiting[n:]; len(r.waiting) == 0 {
 		r.waiting = nil
 	}
@@ -83,8 +82,8 @@ func (s *Store) readRoles(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rolesLimit)
 	defer cancel()
-	err := s.readSome(ctx, some)
-	for _, l := range some {
+	err := s.readBatch(ctx, batch)
+	for _, l := range batch {
 		if err != nil {
 			l.role, l.err = identity.NoRole, fmt.Errorf("look up a membership: %w", err)
 		}
@@ -92,26 +91,24 @@ func (s *Store) readRoles(ctx context.Context) {
 	}
 }
 
-func (s *Store) readSome(ctx context.Context, some []*lookup) error {
-	workspaces, members := make([]string, len(some)), make([]string, len(some))
-	for i, l := range some {
+func (s *Store) readBatch(ctx context.Context, batch []*lookup) error {
+	workspaces, members := make([]string, len(batch)), make([]string, len(batch))
+	for i, l := range batch {
 		workspaces[i], members[i] = l.workspace.String(), l.member.String()
 	}
 	b := &pgx.Batch{}
 	b.Queue(`
-		select asked.n, m.role from unnest(@workspaces::uuid[], @members::uuid[]) with ordinality as asked (workspace_id, member_id, n)
-		join members m using (workspace_id, member_id)`,
+		SELECT asked.n, m.role FROM unnest(@workspaces::uuid[], @members::uuid[]) WITH ORDINALITY AS asked (workspace_id, member_id, n)
+		JOIN members m USING (workspace_id, member_id)`,
 		pg.Args{"workspaces": workspaces, "members": members}).Query(func(rows pgx.Rows) error {
-		var (
-			n    int
-			text string
-		)
-		_, err := pgx.ForEachRow(rows, []any{&n, &text}, func() (err error) {
-			some[n-1].role, err = identity.ParseRole(text)
-			return err
+		var n int
+		var role identity.Role
+		_, err := pgx.ForEachRow(rows, []any{&n, scanRole{&role}}, func() error {
+			batch[n-1].role = role
+			return nil
 		})
 		return err
 	})
-	// AsSystem: they are people of many workspaces.
+	// AsSystem: the lookups concern many workspaces.
 	return s.db.ReadAsSystem(ctx, b)
 }

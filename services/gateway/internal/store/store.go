@@ -1,7 +1,8 @@
-// Package store keeps what the gateway knows itself: workspaces, who is a member
-// of them, and their API keys. Everything else belongs to other services.
+// Package store keeps the gateway's own data: workspaces, their members, API keys, and
+// sign-ins that are in progress. Everything else belongs to other services.
 //
-// A Store holds nothing but the database handle; it may be used from any goroutine.
+// A Store is safe for concurrent use. It holds the database handle and the membership
+// queries that are in progress.
 package store
 
 import (
@@ -24,8 +25,71 @@ type Store struct {
 	roles *roles
 }
 
-// New returns a store over db, which stays the caller's.
+// New returns a store on db, which the caller closes.
 func New(db *pg.DB) *Store { return &Store{db: db, roles: newRoles()} }
+
+// Position is the place of an item in a list, which is ordered by creation.
+type Position struct {
+	CreatedAt time.Time
+	ID        uuid.UUID
+}
+
+// Page requests up to Limit items after a position. The zero Page begins at the first item.
+type Page struct {
+	After Position
+	Limit int
+}
+
+func (p Page) args(more pg.Args) pg.Args {
+	more["after"], more["id"], more["limit"] = p.After.CreatedAt, p.After.ID, p.Limit
+	return more
+}
+
+// scanRole scans a role's name.
+type scanRole struct{ into *identity.Role }
+
+// Scan implements sql.Scanner.
+func (s scanRole) Scan(v any) (err error) {
+	name, _ := v.(string)
+	*s.into, err = identity.ParseRole(name)
+	return err
+}
+
+// collect returns the rows of a query.
+func collect[T any](ctx context.Context, tx pgx.Tx, scan pgx.RowToFunc[T], query string, args pg.Args) ([]T, error) {
+	rows, err := tx.Query(ctx, query, args)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, scan)
+}
+
+// collectOne returns the only row of a query.
+func collectOne[T any](ctx context.Context, tx pgx.Tx, scan pgx.RowToFunc[T], query string, args pg.Args) (T, error) {
+	rows, err := tx.Query(ctx, query, args)
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return pgx.CollectExactlyOneRow(rows, scan)
+}
+
+// deleteOne runs a DELETE, which must find a row.
+func deleteOne(ctx context.Context, tx pgx.Tx, what, query string, args pg.Args) error {
+	tag, err := tx.Exec(ctx, query, args)
+	if err == nil && tag.RowsAffected() == 0 {
+		return fault.New(fault.NotFound, "no such %s", what)
+	}
+	return err
+}
+
+// wrap says what was being done.
+func wrap(err error, doing string) error {
+	if err != nil {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	return nil
+}
 
 // Workspace is a tenant as one of its members sees it.
 type Workspace struct {
@@ -35,93 +99,66 @@ type Workspace struct {
 	CreatedAt time.Time
 }
 
-// Page asks for items after the given one. The zero Page is the first.
-type Page struct {
-	After time.Time // the last item's time and
-	ID    uuid.UUID // id
-	Limit int
+// Position returns the workspace's place in a list.
+func (w Workspace) Position() Position { return Position{w.CreatedAt, w.ID.UUID} }
+
+func scanWorkspace(row pgx.CollectableRow) (w Workspace, err error) {
+	err = row.Scan(&w.ID, &w.Name, scanRole{&w.Role}, &w.CreatedAt)
+	return w, err
 }
 
-// Workspaces returns a member's workspaces, oldest first: all or, unless only is
-// zero, that one.
-func (s *Store) Workspaces(ctx context.Context, m id.Member, only id.Workspace, p Page) ([]Workspace, error) {
-	var out []Workspace
-	err := s.db.AsMember(ctx, m, func(ctx context.Context, tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, `
-			select w.workspace_id, w.name, m.role, w.created_at
-			from members m join workspaces w using (workspace_id)
-			where m.member_id = @member and (@all or w.workspace_id = @only) and (w.created_at, w.workspace_id) > (@after, @id)
-			order by w.created_at, w.workspace_id limit @limit`,
-			pg.Args{"member": m, "all": id.IsZero(only), "only": only, "after": p.After, "id": p.ID, "limit": p.Limit})
-		if err != nil {
-			return err
-		}
-		out, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (w Workspace, err error) {
-			var role string
-			if err = row.Scan(&w.ID, &w.Name, &role, &w.CreatedAt); err == nil {
-				w.Role, err = identity.ParseRole(role)
-			}
-			return w, err
-		})
+// Workspaces returns a member's workspaces, oldest first. If only is not zero, it returns
+// that workspace alone.
+func (s *Store) Workspaces(ctx context.Context, m id.Member, only id.Workspace, p Page) (out []Workspace, err error) {
+	err = s.db.AsMember(ctx, m, func(ctx context.Context, tx pgx.Tx) error {
+		out, err = collect(ctx, tx, scanWorkspace, `
+			SELECT w.workspace_id, w.name, m.role, w.created_at
+			FROM members m JOIN workspaces w USING (workspace_id)
+			WHERE m.member_id = @member AND (@all OR w.workspace_id = @only) AND (w.created_at, w.workspace_id) > (@after, @id)
+			ORDER BY w.created_at, w.workspace_id LIMIT @limit`,
+			p.args(pg.Args{"member": m, "all": id.IsZero(only), "only": only}))
 		return err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("list workspaces: %w", err)
-	}
-	return out, nil
+	return out, wrap(err, "list workspaces")
 }
 
-// CreateWorkspace makes a workspace with its first owner. One that has the id
-// already is left as it is and returned, if the owner is one of it: a second
-// attempt with the same id is harmless.
-func (s *Store) CreateWorkspace(ctx context.Context, ws id.Workspace, name string, owner id.Member) (Workspace, error) {
-	w := Workspace{ID: ws, Role: identity.Owner}
-	err := s.db.InWorkspace(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, `insert into workspaces (workspace_id, name) values (@workspace, @name) on conflict do nothing`,
-			pg.Args{"workspace": ws, "name": name})
+// CreateWorkspace creates a workspace with its first owner. If the id exists and the owner
+// is a member, it returns the existing workspace, so that the call can be repeated.
+func (s *Store) CreateWorkspace(ctx context.Context, ws id.Workspace, name string, owner id.Member) (w Workspace, err error) {
+	err = s.db.InWorkspace(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
+		args := pg.Args{"workspace": ws, "name": name, "member": owner}
+		tag, err := tx.Exec(ctx, `INSERT INTO workspaces (workspace_id, name) VALUES (@workspace, @name) ON CONFLICT DO NOTHING`, args)
 		if err != nil {
 			return err
 		}
 		if tag.RowsAffected() == 1 {
-			_, err = tx.Exec(ctx, `insert into members (workspace_id, member_id, role) values (@workspace, @member, 'owner')`,
-				pg.Args{"workspace": ws, "member": owner})
-			if err != nil {
+			if _, err := tx.Exec(ctx, `INSERT INTO members (workspace_id, member_id, role) VALUES (@workspace, @member, 'owner')`, args); err != nil {
 				return err
 			}
 		}
-		var role string
-		err = tx.QueryRow(ctx, `
-			select w.name, w.created_at, m.role from workspaces w join members m using (workspace_id)
-			where w.workspace_id = @workspace and m.member_id = @member`,
-			pg.Args{"workspace": ws, "member": owner}).Scan(&w.Name, &w.CreatedAt, &role)
+		w, err = collectOne(ctx, tx, scanWorkspace, `
+			SELECT w.workspace_id, w.name, m.role, w.created_at FROM workspaces w JOIN members m USING (workspace_id)
+			WHERE w.workspace_id = @workspace AND m.member_id = @member`, args)
 		if pg.NoRows(err) {
 			return fault.New(fault.Conflict, "this Idempotency-Key made a workspace that you are no longer a member of: use another one")
 		}
-		if err == nil {
-			w.Role, err = identity.ParseRole(role)
-		}
 		return err
 	})
-	if err != nil {
-		return Workspace{}, fmt.Errorf("create a workspace: %w", err)
-	}
-	return w, nil
+	return w, wrap(err, "create a workspace")
 }
 
-// Ensure makes workspace and member exist, the member with that role.
+// Ensure makes a workspace and its member exist, and gives the member the role. An existing
+// workspace keeps its name.
 func (s *Store) Ensure(ctx context.Context, ws id.Workspace, name string, m id.Member, role identity.Role) error {
 	err := s.db.InWorkspace(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
 		args := pg.Args{"workspace": ws, "name": name, "member": m, "role": role.String()}
-		if _, err := tx.Exec(ctx, `insert into workspaces (workspace_id, name) values (@workspace, @name) on conflict do nothing`, args); err != nil {
+		if _, err := tx.Exec(ctx, `INSERT INTO workspaces (workspace_id, name) VALUES (@workspace, @name) ON CONFLICT DO NOTHING`, args); err != nil {
 			return err
 		}
 		_, err := tx.Exec(ctx, `
-			insert into members (workspace_id, member_id, role) values (@workspace, @member, @role)
-			on conflict (workspace_id, member_id) do update set role = excluded.role where members.role <> excluded.role`, args)
+			INSERT INTO members (workspace_id, member_id, role) VALUES (@workspace, @member, @role)
+			ON CONFLICT (workspace_id, member_id) DO UPDATE SET role = excluded.role WHERE members.role <> excluded.role`, args)
 		return err
 	})
-	if err != nil {
-		return fmt.Errorf("ensure member %s of workspace %s: %w", m, ws, err)
-	}
-	return nil
+	return wrap(err, fmt.Sprintf("ensure member %s of workspace %s", m, ws))
 }
