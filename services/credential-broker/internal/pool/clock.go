@@ -2,37 +2,48 @@ package pool
 
 import "time"
 
-// maxDrift is how far the clock on the wall may go away from the monotonic one before
-// that is taken for a jump.
-const maxDrift = time.Second
+const (
+	// maxDrift is how far the wall clock may move away from the monotonic one before that
+	// is taken for a jump.
+	maxDrift = time.Second
+	// maxSkew is how far ahead of ours another instance's clock may be for its word to
+	// count: a clock that is wrong by days must not park an account for days.
+	maxSkew = 10 * time.Minute
+)
 
-// since returns a time as the pool's own, which is never before one that was heard of:
-// monotonic, but for what the machine slept.
-func (p *Pool) since(now time.Time) time.Duration {
-	t := now.Sub(p.zero).Truncate(time.Microsecond)
-	if t <= p.latest { // who waited for the mutex says nothing of a jump
-		return p.latest
+// clock counts a pool's time, which never goes back: monotonic, plus the time that the
+// machine slept.
+type clock struct {
+	zero   time.Time     // of the monotonic clock
+	wall   time.Time     // the same on the wall clock, in whole microseconds
+	latest time.Duration // the latest observed time
+	back   time.Duration // by how much the wall clock was set back, in all
+}
+
+func newClock(now time.Time) clock {
+	return clock{zero: now, wall: now.Round(0).Truncate(time.Microsecond)}
+}
+
+// since returns the pool's time. When the wall clock jumps ahead, that time has passed: the
+// machine slept, or its clock was behind. When it is set back, no time has passed; limits
+// last as long as before and are dated by the new clock.
+func (c *clock) since(now time.Time) time.Duration {
+	t := now.Sub(c.zero).Truncate(time.Microsecond)
+	if t <= c.latest { // a caller that waited for the mutex says nothing of a jump
+		return c.latest
 	}
-	if off := now.Round(0).Sub(p.wall) - t; off > maxDrift || off < -maxDrift {
-		t = p.jumped(t, off.Truncate(time.Microsecond))
+	switch off := now.Round(0).Sub(c.wall).Truncate(time.Microsecond) - t; {
+	case off > maxDrift:
+		c.zero = c.zero.Add(-off)
+		t += off
+	case off < -maxDrift:
+		c.wall = c.wall.Add(off)
+		c.back -= off
 	}
-	p.latest = t
+	c.latest = t
 	return t
 }
 
-// dated is the date of a time of a limit's by the clock on the wall as it is now: the one
-// that it was told to others with, which may have been ahead.
-func (p *Pool) dated(l *limit, t time.Duration) time.Duration { return t + p.back - l.back }
-
-// jumped follows a clock on the wall that has jumped. Forward, that time has passed: the
-// machine slept, or its clock was behind. Back, none has: what was learned here lasts as
-// long as it did, and is dated by the new clock.
-func (p *Pool) jumped(t, by time.Duration) time.Duration {
-	if by > 0 {
-		p.zero = p.zero.Add(-by)
-		return t + by
-	}
-	p.wall = p.wall.Add(by)
-	p.back -= by
-	return t
-}
+// date returns a pool's time by the wall clock, and at the reverse.
+func (c *clock) date(t time.Duration) time.Time  { return c.wall.Add(t) }
+func (c *clock) at(date time.Time) time.Duration { return date.Sub(c.wall) }

@@ -138,7 +138,7 @@ func TestSwitchInFlight(t *testing.T) {
 		mine := pool.Query{Session: id.New[id.Session]()}
 		flight := b.pick(mine)
 		b.want("to the first", b.name(flight.Account), "a")
-		b.pool.Use(b.now, b.ids[1])
+		b.pool.Switch(b.now, b.ids[1])
 		b.pool.Began(b.now, &flight)
 		b.pool.Report(b.now, flight, pool.Outcome{Reason: ok})
 		b.want("the session follows", b.use(mine, ok, ok), "bb")

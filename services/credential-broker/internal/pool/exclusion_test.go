@@ -116,15 +116,15 @@ func TestPassedOverIsTold(t *testing.T) {
 	other.pool.Restore(other.now, b.ids[0], states[i].Limits, -1, other.now)
 	other.want("another instance passes over", other.use(opus, ok), "b")
 	b.after(time.Second)
-	b.pool.Heal(b.now, pool.Order{Account: b.ids[0], Asked: b.now})
-	b.pool.Use(b.now, b.ids[0])
+	b.pool.Reset(b.now, pool.Order{Account: b.ids[0], Asked: b.now})
+	b.pool.Switch(b.now, b.ids[0])
 	b.want("as new", b.use(opus, ok), "a")
 	if l := b.state().Limits; len(l) != 1 || !l[0].Until.IsZero() {
 		t.Errorf("limits %+v, want the end of one", l)
 	}
 	other.after(time.Second)
 	other.pool.Merge(other.now, uuid.New(), b.state())
-	other.pool.Use(other.now, b.ids[0])
+	other.pool.Switch(other.now, b.ids[0])
 	other.want("its end is heard", other.use(opus, ok), "a")
 }
 
@@ -188,7 +188,7 @@ func TestDeniedModelsAreBounded(t *testing.T) {
 		b.deny(r, 1)
 		b.want("the latest is known", b.use(r, ok), "b")
 	}
-	if n := b.pool.Avoided(); n > 65 {
+	if n := b.pool.Exclusions(b.ids[0]); n > 65 {
 		t.Errorf("%d models are remembered", n)
 	}
 }

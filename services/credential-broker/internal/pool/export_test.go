@@ -6,26 +6,31 @@ import (
 	"signalbox.dev/pkg/id"
 )
 
-// Jump sets the clock on the wall ahead by d, or back, and leaves the monotonic one as it
-// is, for all that this pool is told from then on.
+// Jump sets the wall clock ahead by d, or back, and leaves the monotonic one as it is, for
+// all times that this pool is told from then on.
 func (p *Pool) Jump(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.zero = p.zero.Add(d)
+	p.clock.zero = p.clock.zero.Add(d)
 }
 
-// Avoided returns for how many models members are passed over.
-func (p *Pool) Avoided() int {
+// Exclusions returns for how many models an account is passed over.
+func (p *Pool) Exclusions(a id.Account) (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.avoided.by)
+	for l := range p.index[a].all() {
+		if isExclusion(l.family) {
+			n++
+		}
+	}
+	return n
 }
 
 // Peers returns how many instances are remembered of an account.
 func (p *Pool) Peers(a id.Account) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.cold[p.index[a]].peers)
+	return len(p.index[a].peers)
 }
 
 // Sessions returns how many sessions' accounts are remembered.

@@ -1,5 +1,10 @@
 package pool
 
+import (
+	"math"
+	"time"
+)
+
 // Hybrid takes the account with the highest score.
 const Hybrid Strategy = "hybrid"
 
@@ -8,35 +13,72 @@ var hybrid = Rule{
 	Current: true, Health: true, pick: (*Pool).pickHybrid,
 }
 
+// Some providers say with each answer when the quota ends that it was counted against, and
+// what is left of a quota then is lost. Hybrid first uses quotas that end within the hour,
+// then accounts whose quota's end is unknown, and saves what ends later for later. A session
+// does not leave its account for that. Each instance knows only what providers told it.
+const (
+	turnPoints = 1 << 40 // more than any score
+	maxTurns   = 4       // hours that are told apart
+	// A quota that is about to end when it is first heard of may be one of minutes, which is
+	// always about to end.
+	minQuota = 10 * time.Minute
+	maxQuota = 7 * 24 * time.Hour
+	// quotaSlack is how far apart the times may be by which a provider tells of one end.
+	quotaSlack = time.Minute
+)
+
 // pickHybrid is the strategy hybrid.
-func (p *Pool) pickHybrid(q *query) int {
+func (p *Pool) pickHybrid() *member {
+	q := &p.search
 	current := p.served(q.Session)
-	stays := current >= 0 && p.open(q.t, q.f, current) // its prompt cache is worth more than a quota's end
+	stays := current != nil && q.open(current) // its prompt cache is worth more than a quota's end
 	if !stays {
-		current = p.at
+		current = p.index[p.current]
 	}
-	if !p.takes(q, current) {
-		current = -1
+	scores := p.rates.at(q.t)
+	best, high := [tiers]*member{}, [tiers]int64{math.MinInt64, math.MinInt64, math.MinInt64}
+	for _, m := range p.members {
+		if score, tier := scores.of(m); score > high[tier] && q.takes(m) {
+			best[tier], high[tier] = m, score
+		}
 	}
-	p.readyFor(q)
-	p.regardAll(q.t)
-	found, scores := p.highest(p.hot, p.turns, p.ready, q.t)
-	for k, i := range found {
-		if i < 0 {
+	for tier, m := range best {
+		if m == nil {
 			continue
 		}
-		if current >= 0 {
-			score, tier := p.score(current, q.t)
-			lead := scores[k] - score
+		if q.takes(current) {
+			score, its := scores.of(current)
+			lead := high[tier] - score
 			if stays {
-				lead -= before * int64(p.turns[i]-p.turns[current])
+				lead -= turnPoints * (m.turn(q.t) - current.turn(q.t))
 			}
-			if tier == k && lead < p.rates.lead {
-				i = current
+			if its == tier && lead < p.rates.lead {
+				m = current
 			}
 		}
-		p.setCurrent(i)
-		return i
+		p.current = m.account
+		return m
 	}
-	return -1
+	return nil
+}
+
+// turn ranks a member by the end of its quota: 1 within the hour, 0 if unknown, −1 and less
+// for each hour more.
+func (m *member) turn(t time.Duration) int64 {
+	left := m.quotaEnds - t
+	switch {
+	case left <= 0:
+		return 0
+	case left <= time.Hour:
+		return 1
+	}
+	return -min(int64((left-1)/time.Hour), maxTurns)
+}
+
+// setQuotaEnd notes in what time a member's quota ends.
+func (m *member) setQuotaEnd(t, in time.Duration) {
+	if end := t + min(in, maxQuota); (end-m.quotaEnds).Abs() > quotaSlack && in >= minQuota {
+		m.quotaEnds = end
+	}
 }

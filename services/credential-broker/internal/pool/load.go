@@ -162,11 +162,11 @@ func (s *Set) learn(ctx context.Context, e *entry, stored store.Pool) {
 			if added[h.Account] {
 				order.Known = h.At
 			}
-			e.pool.Heal(now, order)
+			e.pool.Reset(now, order)
 		}
 	}
 	if !stored.CurrentAt.IsZero() {
-		e.pool.Use(stored.CurrentAt, stored.Current)
+		e.pool.Switch(stored.CurrentAt, stored.Current)
 	}
 }
 

@@ -189,9 +189,7 @@ func (s *Set) tell(ctx context.Context) {
 				m.Accounts = append(m.Accounts, stateMessage(o, x))
 			}
 			if err := s.say(ctx, m); err != nil {
-				for _, x := range states {
-					p.Mark(ToPeers, x.Account)
-				}
+				p.Mark(ToPeers, states)
 				s.cfg.Log.WarnContext(ctx, "other instances not told of accounts: it is tried again", "error", err)
 				return
 			}

@@ -487,7 +487,7 @@ func TestNobodyReady(t *testing.T) {
 		back("all are parked", none, time.Minute, limited)
 	}
 	b.after(50 * time.Millisecond)
-	b.pool.Heal(b.now, pool.Order{Account: b.ids[2], Asked: b.now})
+	b.pool.Reset(b.now, pool.Order{Account: b.ids[2], Asked: b.now})
 	b.want("one is back", b.use(none, ok), "c")
 
 	// One that was tried is not away for others.
@@ -613,7 +613,7 @@ func TestAffinityIsBounded(t *testing.T) {
 	if n := b.pool.Sessions(); n > 16_384 {
 		t.Errorf("%d sessions are remembered", n)
 	}
-	b.pool.Heal(b.now, pool.Order{Account: b.ids[0], Asked: b.now})
+	b.pool.Reset(b.now, pool.Order{Account: b.ids[0], Asked: b.now})
 	b.want("moves back", b.use(none, limited, ok), "ba")
 	b.after(time.Minute)
 	b.want("the latest", b.use(session(39_999), ok), "b")

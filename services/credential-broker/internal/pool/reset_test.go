@@ -27,11 +27,11 @@ func TestOrders(t *testing.T) {
 	}
 	pick("at first", a)
 	asked := now.Add(time.Second)
-	p.Use(asked, b)
+	p.Switch(asked, b)
 	pick("after a switch, also for a session that was served before", b)
-	p.Use(asked, a)
+	p.Switch(asked, a)
 	pick("after the same order again", b)
-	p.Use(asked.Add(time.Second), id.New[id.Account]())
+	p.Switch(asked.Add(time.Second), id.New[id.Account]())
 	pick("after a switch to nobody", b)
 
 	for range 3 {
@@ -44,12 +44,12 @@ func TestOrders(t *testing.T) {
 		}
 	}
 	health("after failures", 70)
-	p.Heal(now, pool.Order{Account: b, Asked: asked, Known: asked.Add(time.Millisecond)})
+	p.Reset(now, pool.Order{Account: b, Asked: asked, Known: asked.Add(time.Millisecond)})
 	health("after a reset that is in what was read", 70)
-	p.Heal(now, pool.Order{Account: b, Asked: asked.Add(time.Second)})
+	p.Reset(now, pool.Order{Account: b, Asked: asked.Add(time.Second)})
 	health("after a reset", 100)
 	p.Report(now, pool.Ticket{Account: b}, pool.Outcome{Reason: pool.Overloaded})
-	p.Heal(now, pool.Order{Account: b, Asked: asked.Add(time.Second)})
+	p.Reset(now, pool.Order{Account: b, Asked: asked.Add(time.Second)})
 	health("after the same reset again", 90)
 }
 
@@ -84,7 +84,7 @@ func TestResetEndsLimits(t *testing.T) {
 		}
 		learned.Report(now, k, pool.Outcome{Reason: pool.RateLimited, RetryAfter: time.Hour})
 	}
-	learned.Heal(now, pool.Order{Account: a, Asked: now.Add(-time.Second)}) // by a clock that is behind
+	learned.Reset(now, pool.Order{Account: a, Asked: now.Add(-time.Second)}) // by a clock that is behind
 	if n := limits(learned); n > 0 {
 		t.Errorf("%d limits after a reset, want none", n)
 	}
@@ -105,7 +105,7 @@ func TestResetEndsLimits(t *testing.T) {
 
 	restored := fresh()
 	restored.Restore(now, a, []pool.Limit{limit("opus", now.Add(-time.Minute)), limit("haiku", now.Add(-time.Second))}, 50, now)
-	restored.Heal(now, pool.Order{Account: a, Asked: now.Add(-10 * time.Second), Known: now})
+	restored.Reset(now, pool.Order{Account: a, Asked: now.Add(-10 * time.Second), Known: now})
 	if n, health := limits(restored), restored.States(now)[0].Health; n != 1 || health != 50 {
 		t.Errorf("%d limits and health %v after an old reset, want the newer limit and 50", n, health)
 	}

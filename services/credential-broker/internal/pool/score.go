@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Scores are whole numbers, in millionths of a point: to bound one is then a
-// conditional move and not a branch that is often guessed wrong.
+// Scores are whole numbers, in millionths of a point: bounding one is then a conditional
+// move instead of a branch that is often mispredicted.
 const (
 	point     = 1_000_000
 	maxTokens = 500 * point    // for a full bucket
@@ -17,7 +17,7 @@ const (
 	maxHealth = 100
 )
 
-// Tiers of hybrid, those that are chosen from before the others.
+// Tiers of hybrid, those that are chosen from first to last.
 const (
 	good      = iota // healthy, with tokens
 	spent            // healthy
@@ -25,8 +25,9 @@ const (
 	tiers
 )
 
-// rates are settings as scores need them.
+// rates are settings in the unit of scores.
 type rates struct {
+	max             float64 // tokens
 	regen, recovery float64 // a second
 	token           int64   // what a token counts
 	usable          int64   // what the least usable health counts
@@ -35,6 +36,7 @@ type rates struct {
 
 func (s *Settings) rates() rates {
 	return rates{
+		max:      s.MaxTokens,
 		regen:    min(s.RegenerationPerMinute/60/s.MaxTokens*maxTokens, maxGrowth),
 		recovery: min(s.RecoveryPerHour/3600/maxHealth*maxPoints, maxGrowth),
 		token:    int64(maxTokens / s.MaxTokens),
@@ -50,63 +52,54 @@ func (r *rates) mended(t time.Duration) int64 { return int64(r.recovery * t.Seco
 // restPoints is what time counts, without bound.
 func restPoints(t time.Duration) int64 { return int64(t / (time.Second / restRate)) }
 
-// score returns a member's score, without what the current one has on top but with whose turn
-// it is, and its tier.
-func (p *Pool) score(i int, t time.Duration) (int64, int) {
-	found, scores := p.highest(p.hot[i:i+1], p.turns[i:i+1], mask{1}, t)
-	for k := range found {
-		if found[k] >= 0 {
-			return scores[k], k
-		}
+// scorer computes scores at one time.
+type scorer struct {
+	rates
+	t                   time.Duration
+	grown, mended, rest int64
+}
+
+func (r *rates) at(t time.Duration) scorer {
+	return scorer{*r, t, r.grown(t), r.mended(t), restPoints(t)}
+}
+
+// of returns a member's score, plus its turn by the end of its quota and without what the
+// current account has on top, and its tier.
+func (s *scorer) of(m *member) (score int64, tier int) {
+	tokens, health := min(m.tokens+s.grown, maxTokens), min(m.health+s.mended, maxPoints)
+	score = tokens + health + min(s.rest-m.used, maxRest)
+	if m.quotaEnds > s.t {
+		score += m.turn(s.t) * turnPoints
 	}
-	return 0, unhealthy // cannot happen: one of them it is
-}
-
-// highest returns the member with the highest score in each tier, among those that are
-// ready; −1 for none. A thousand members pass through the loop for each request.
-func (p *Pool) highest(members []hot, turns []int8, ready mask, t time.Duration) (found [tiers]int, scores [tiers]int64) {
-	found, scores = [tiers]int{-1, -1, -1}, [tiers]int64{math.MinInt64, math.MinInt64, math.MinInt64}
-	grown, mended, now := p.rates.grown(t), p.rates.mended(t), restPoints(t)
-	usable, token := p.rates.usable, p.rates.token
-	turns = turns[:len(members)]
-	for i := range members {
-		h := &members[i]
-		tokens, health := min(h.tokens+grown, maxTokens), min(h.health+mended, maxPoints)
-		score := tokens + health + min(now-h.used, maxRest) + int64(turns[i])*before
-		k := good
-		if tokens < token {
-			k = spent
-		}
-		if health < usable {
-			k = unhealthy
-		}
-		if score > scores[k] && ready.has(i) {
-			found[k], scores[k] = i, score
-		}
+	switch {
+	case health < s.usable:
+		return score, unhealthy
+	case tokens < s.token:
+		return score, spent
 	}
-	return found, scores
+	return score, good
 }
 
-func (p *Pool) tokens(h *hot, t time.Duration) float64 {
-	return float64(max(0, min(h.tokens+p.rates.grown(t), maxTokens))) * p.settings.MaxTokens / maxTokens
+func (r *rates) tokensOf(m *member, t time.Duration) float64 {
+	return float64(max(0, min(m.tokens+r.grown(t), maxTokens))) * r.max / maxTokens
 }
 
-func (p *Pool) setTokens(h *hot, t time.Duration, n float64) {
-	points := math.Round(n / p.settings.MaxTokens * maxTokens)
-	h.tokens = int64(max(0, min(points, maxTokens))) - p.rates.grown(t)
-}
-
-func (p *Pool) health(h *hot, t time.Duration) float64 {
-	return float64(max(0, min(h.health+p.rates.mended(t), maxPoints))) * maxHealth / maxPoints
-}
-
-func (p *Pool) setHealth(h *hot, t time.Duration, n float64) {
-	points := math.Round(n / maxHealth * maxPoints)
-	h.health = int64(max(0, min(points, maxPoints))) - p.rates.mended(t)
+func (r *rates) setTokens(m *member, t time.Duration, n float64) {
+	points := math.Round(n / r.max * maxTokens)
+	m.tokens = int64(max(0, min(points, maxTokens))) - r.grown(t)
 }
 
 // addTokens gives or takes n tokens.
-func (p *Pool) addTokens(h *hot, t time.Duration, n int64) {
-	points := max(0, min(h.tokens+p.rates.grown(t), maxTokens)) + n*p.rates.token
-	h.tokens = max(0, min(points, maxTokens)) - p.rates.grown(t)
+func (r *rates) addTokens(m *member, t time.Duration, n int64) {
+	points := max(0, min(m.tokens+r.grown(t), maxTokens)) + n*r.token
+	m.tokens = max(0, min(points, maxTokens)) - r.grown(t)
+}
+
+func (r *rates) healthOf(m *member, t time.Duration) float64 {
+	return float64(max(0, min(m.health+r.mended(t), maxPoints))) * maxHealth / maxPoints
+}
+
+func (r *rates) setHealth(m *member, t time.Duration, n float64) {
+	points := math.Round(n / maxHealth * maxPoints)
+	m.health = int64(max(0, min(points, maxPoints))) - r.mended(t)
 }

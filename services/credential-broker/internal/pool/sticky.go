@@ -9,23 +9,24 @@ var sticky = Rule{
 }
 
 // pickSticky is the strategy sticky.
-func (p *Pool) pickSticky(q *query) int {
-	if i := p.served(q.Session); p.takes(q, i) {
-		return i
+func (p *Pool) pickSticky() *member {
+	q := &p.search
+	if m := p.served(q.Session); q.takes(m) {
+		return m
 	}
-	current := p.at
-	if p.takes(q, current) {
+	current := p.index[p.current]
+	if q.takes(current) {
 		return current
 	}
-	ready := current >= 0 && p.open(q.t, q.f, current)
-	p.readyFor(q)
-	i := p.ready.next(p.cursor)
-	if i < 0 {
-		i = p.ready.next(0)
+	for i := range p.members {
+		m := p.members[(p.cursor+i)%len(p.members)]
+		if !q.takes(m) {
+			continue
+		}
+		if current == nil || !q.open(current) { // else the current account stays it for others
+			p.cursor, p.current = m.at+1, m.account
+		}
+		return m
 	}
-	if i >= 0 && !ready { // else it stays the current one for others
-		p.cursor = (i + 1) % len(p.ids)
-		p.setCurrent(i)
-	}
-	return i
+	return nil
 }

@@ -15,7 +15,7 @@ type Rule struct {
 	// Health says that accounts below Settings.MinUsable come last.
 	Health bool
 
-	pick func(*Pool, *query) int // returns a member, -1 for none
+	pick func(*Pool) *member // for Pool.search; nil for none
 }
 
 // rules has a row for each strategy, the default first. A new strategy is a file and a row.

@@ -83,8 +83,8 @@ func (s *Set) write(ctx context.Context) {
 	stats := s.behind.next()
 	l := store.Learned{Instance: s.instance, Stats: stats, Sequence: s.behind.sequence, Unstored: s.unstoredIDs()}
 	type wrote struct {
-		pool     *Pool
-		accounts []id.Account
+		pool   *Pool
+		states []State
 	}
 	var from []wrote
 	for o, p := range s.all() {
@@ -92,16 +92,14 @@ func (s *Set) write(ctx context.Context) {
 			continue
 		}
 		states, _ := p.Changes(now, ToStore, writeBatch)
-		w := wrote{pool: p}
 		for _, x := range states {
-			w.accounts = append(w.accounts, x.Account)
 			l.Health = append(l.Health, store.Health{Workspace: o.workspace, Provider: o.provider, Account: x.Account, Health: x.Health, At: now})
 			for _, limit := range x.Limits {
 				limit.Workspace, limit.Provider, limit.Account = o.workspace, o.provider, x.Account
 				l.Limits = append(l.Limits, limit)
 			}
 		}
-		from = append(from, w)
+		from = append(from, wrote{p, states})
 	}
 	if len(l.Stats)+len(l.Limits)+len(l.Health) == 0 {
 		return
@@ -111,7 +109,7 @@ func (s *Set) write(ctx context.Context) {
 	defer cancel()
 	if err := s.cfg.Store.Learn(ctx, l); err != nil {
 		for _, w := range from {
-			w.pool.Mark(ToStore, w.accounts...)
+			w.pool.Mark(ToStore, w.states)
 		}
 		if now.Sub(s.behind.warned) >= quiet {
 			s.behind.warned = now

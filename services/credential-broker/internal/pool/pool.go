@@ -1,0 +1,308 @@
+package pool
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/recent"
+)
+
+// maxSessions bounds the sessions whose accounts a pool remembers.
+const maxSessions = 16_384
+
+// Pool is the accounts of one pool and what is known of them. It does no I/O and reads no
+// clock: the time comes with each call. A Pool is safe for concurrent use; its mutex is
+// held for microseconds.
+type Pool struct {
+	mu       sync.Mutex // guards everything
+	clock    clock
+	settings Settings
+	settled  time.Time // when the settings were read
+	rates    rates
+
+	members []*member
+	index   map[id.Account]*member
+	version time.Time // when the members were read
+
+	current  id.Account // chosen last, by the strategies that have one
+	cursor   int
+	sessions recent.Map[id.Session, id.Account] // the account that served a session last
+	switched time.Time                          // when the newest Switch was asked for
+	switches uint32                             // counts Switch
+
+	windows uint32        // counts the limits that were set and cleared
+	passing time.Duration // until when a member may be passed over
+	none    noneReady
+	dirty   [listeners]bool // some member has changes to announce
+	search  search          // of the Pick under way
+}
+
+// member is an account of a pool.
+type member struct {
+	// Points of a score as they were at the pool's time zero, without bounds: reading one
+	// is an addition (score.go).
+	tokens, health, used int64
+	quotaEnds            time.Duration // as a provider said last; 0 if it never did
+
+	account id.Account
+	at      int     // its index
+	whole   limit   // of the account
+	limits  []limit // of model families, and of the models it is passed over for
+
+	counters  Counters
+	announced Counters      // as they were in the last state that other instances were sent
+	since     time.Duration // when counting began
+	peers     []peer
+	reset     time.Time // when the newest Reset was asked for
+	dirty     [listeners]bool
+}
+
+// NewPool returns a pool without members. The settings must be valid.
+func NewPool(now time.Time, s Settings) *Pool {
+	return &Pool{clock: newClock(now), settings: s, rates: s.rates(), index: map[id.Account]*member{}}
+}
+
+// SetMembers makes the pool consist of these accounts, in this order, and returns which came
+// and which went. What is known of an account that stays is kept. A list that was read
+// before the present one is ignored.
+func (p *Pool) SetMembers(now, read time.Time, accounts []id.Account) (came, went []id.Account) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if read.Before(p.version) {
+		return nil, nil
+	}
+	p.version = read
+	t := p.clock.since(now)
+	members, index := make([]*member, 0, len(accounts)), make(map[id.Account]*member, len(accounts))
+	for _, a := range accounts {
+		if index[a] != nil {
+			continue
+		}
+		m := p.index[a]
+		if m == nil {
+			m = &member{account: a, used: restPoints(t) - maxRest, since: t}
+			p.rates.setTokens(m, t, p.settings.InitialTokens)
+			p.rates.setHealth(m, t, maxHealth)
+			came = append(came, a)
+		}
+		m.at = len(members)
+		members, index[a] = append(members, m), m
+	}
+	for _, m := range p.members {
+		if index[m.account] == nil {
+			went = append(went, m.account)
+		}
+	}
+	p.members, p.index, p.none = members, index, noneReady{}
+	return came, went
+}
+
+// SetSettings changes the settings, which must be valid. Tokens and health stay what they
+// are, within the new bounds. Settings that were read before the present ones are ignored.
+func (p *Pool) SetSettings(now, read time.Time, s Settings) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if read.Before(p.settled) {
+		return
+	}
+	p.settled = read
+	if s == p.settings {
+		return
+	}
+	t, old := p.clock.since(now), p.rates
+	p.settings, p.rates = s, s.rates()
+	for _, m := range p.members {
+		tokens, health := old.tokensOf(m, t), old.healthOf(m, t)
+		p.rates.setTokens(m, t, tokens)
+		p.rates.setHealth(m, t, health)
+	}
+}
+
+// Switch makes an account the current one because somebody asked for it at that time:
+// sessions that other accounts served follow, including those with requests in flight. An
+// order that is not newer than the last one is ignored.
+func (p *Pool) Switch(asked time.Time, account id.Account) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m := p.index[account]
+	if m == nil || !asked.After(p.switched) {
+		return
+	}
+	p.switched = asked
+	p.switches++
+	p.current = account
+	p.cursor = m.at + 1
+	p.sessions = recent.Map[id.Session, id.Account]{}
+}
+
+// Order asks for the Reset of an account.
+type Order struct {
+	Account id.Account
+	Asked   time.Time
+	// Known is when what is known of the account was stored; zero if it was learned here.
+	Known time.Time
+}
+
+// Reset ends an account's limits and exclusions and restores its health and tokens. An
+// order that is not newer than the last one is ignored. All limits that were learned here
+// end, whatever the clocks say: nobody here knew of the order yet. Stored ones end unless
+// they are newer than the order.
+func (p *Pool) Reset(now time.Time, o Order) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m := p.index[o.Account]
+	if m == nil || !o.Asked.After(m.reset) {
+		return
+	}
+	m.reset = o.Asked
+	t := p.clock.since(now)
+	for l := range m.all() {
+		if l.set() && (o.Known.IsZero() || !p.clock.date(l.at).After(o.Asked)) {
+			p.clear(t, m, l)
+		}
+	}
+	if !o.Known.IsZero() && o.Asked.Before(o.Known) {
+		return
+	}
+	p.rates.setHealth(m, t, maxHealth)
+	p.rates.setTokens(m, t, p.settings.MaxTokens)
+	p.changed(m, ToStore)
+}
+
+// served returns the member that served a session last, nil if there is none.
+func (p *Pool) served(s id.Session) *member {
+	if id.IsZero(s) {
+		return nil
+	}
+	a, _ := p.sessions.Get(s)
+	return p.index[a]
+}
+
+// Counters are what one instance has counted of an account. They only grow.
+type Counters struct {
+	Taken, Returned            uint64 // tokens
+	Succeeded, Limited, Failed uint64 // events that changed its health
+}
+
+// peer is another instance and what it had counted when it was heard last.
+type peer struct {
+	instance uuid.UUID
+	since    time.Time // when its counting began
+	heard    time.Duration
+	counters Counters
+}
+
+// State is what one instance tells of an account.
+type State struct {
+	Account id.Account
+	// Since is when Counters began.
+	Since          time.Time
+	Counters       Counters
+	Told           Counters // as they were in the Changes before
+	Health, Tokens float64
+	LastUsed       time.Time
+	Limits         []Limit
+}
+
+// States returns the state of all members, in order.
+func (p *Pool) States(now time.Time) []State {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t := p.clock.since(now)
+	all := make([]State, len(p.members))
+	for i, m := range p.members {
+		all[i] = p.state(t, m)
+	}
+	return all
+}
+
+func (p *Pool) state(t time.Duration, m *member) State {
+	s := State{
+		Account: m.account, Since: p.clock.date(m.since), Counters: m.counters, Told: m.announced,
+		Health: p.rates.healthOf(m, t), Tokens: p.rates.tokensOf(m, t), LastUsed: p.clock.date(time.Duration(m.used) * (time.Second / restRate)),
+	}
+	for l := range m.all() {
+		if l.window != 0 {
+			s.Limits = append(s.Limits, p.told(l))
+		}
+	}
+	return s
+}
+
+// Listener is one of the two that are told of changes, each on its own.
+type Listener int
+
+// The listeners: other instances, and the store.
+const (
+	ToPeers Listener = iota
+	ToStore
+	listeners = 2
+)
+
+// changed has the listeners told of a member. Since somebody may be ready now, it ends the
+// belief that nobody is.
+func (p *Pool) changed(m *member, all ...Listener) {
+	for _, who := range all {
+		m.dirty[who], p.dirty[who] = true, true
+	}
+	p.none = noneReady{}
+}
+
+// Changes returns accounts that changed since the listener last asked, at most limit of
+// them; more reports whether there are others.
+func (p *Pool) Changes(now time.Time, who Listener, limit int) (states []State, more bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.dirty[who] {
+		return nil, false
+	}
+	t := p.clock.since(now)
+	for _, m := range p.members {
+		if !m.dirty[who] {
+			continue
+		}
+		if len(states) == limit {
+			return states, true
+		}
+		m.dirty[who] = false
+		states = append(states, p.state(t, m))
+		if who == ToPeers {
+			m.announced = m.counters
+		}
+	}
+	p.dirty[who] = false
+	return states, false
+}
+
+// Mark has the listener told of these accounts again.
+func (p *Pool) Mark(who Listener, states []State) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range states {
+		if m := p.index[s.Account]; m != nil {
+			p.changed(m, who)
+		}
+	}
+}
+
+// MarkAll has the listener told of every account of which something is known.
+func (p *Pool) MarkAll(who Listener) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, m := range p.members {
+		if m.counters != (Counters{}) || m.whole.set() || slices.ContainsFunc(m.limits, func(l limit) bool { return l.set() }) {
+			p.changed(m, who)
+		}
+	}
+}
+
+// Changed reports whether the listener has something to ask for.
+func (p *Pool) Changed(who Listener) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.dirty[who]
+}
