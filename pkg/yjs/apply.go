@@ -7,11 +7,10 @@ import (
 	"slices"
 )
 
-// ApplyUpdate integrates an update in encoding v1, which may be known already, in part
-// or whole, and may refer to work that has not arrived: that part waits. After
-// ErrMalformed the document is unchanged. After ErrBudget it is unchanged too, or when
-// it was [Limits.MaxScan] or MaxPending it has part of the update: it is consistent, its
-// state vector tells what it has, and a peer that syncs will send the rest again.
+// ApplyUpdate integrates an update in encoding v1. It may be partly or completely known. Parts
+// that depend on missing updates become pending. After ErrMalformed the document is
+// unchanged, and so it is after ErrBudget, except for [Limits.MaxScan] and MaxPending: then
+// it contains part of the update, is consistent, and gets the rest when a peer syncs.
 func (d *Doc) ApplyUpdate(update []byte, origin any) error {
 	return d.apply(update, origin, false)
 }
@@ -32,9 +31,9 @@ func (d *Doc) apply(update []byte, origin any, v2 bool) error {
 	}
 	t, opened := d.begin(origin, false)
 	t.local = false
-	t.rested()
+	t.resetBudget()
 	err := d.applyParsed(p)
-	if d.awaited() {
+	if d.ownClocksAwaited() {
 		d.clientID = newClientID()
 	}
 	d.end(opened)
@@ -45,7 +44,7 @@ func (d *Doc) apply(update []byte, origin any, v2 bool) error {
 	return err
 }
 
-// parsed is an update, decoded.
+// parsed is a decoded update.
 type parsed struct {
 	structs []wireStruct
 	groups  []group
@@ -53,8 +52,8 @@ type parsed struct {
 	stack   []int32
 }
 
-// group are the structs of one client in a parsed update: structs[i:to] are still to
-// be looked at, and from rest on they have to wait.
+// group holds the structs of one client in a parsed update: structs[i:to] are not yet
+// processed, those from rest on are pending.
 type group struct {
 	client      uint64
 	i, to, rest int32
@@ -71,7 +70,7 @@ func (p *parsed) parse(update []byte, v2 bool, limits *Limits) error {
 	dec.init(update, v2, limits.MaxValues)
 	n := dec.rest.uvarint()
 	if n > uint64(limits.MaxClients) {
-		return budget("clients in update", n, uint64(limits.MaxClients))
+		return budgetError("clients in update", n, uint64(limits.MaxClients))
 	}
 	most := limits.structs(len(update))
 	for range n {
@@ -82,7 +81,7 @@ func (p *parsed) parse(update []byte, v2 bool, limits *Limits) error {
 			return ErrMalformed
 		}
 		if total := uint64(len(p.structs)) + count; total > most {
-			return budget("structs in update", total, most)
+			return budgetError("structs in update", total, most)
 		}
 		from := len(p.structs)
 		p.structs = slices.Grow(p.structs, int(min(count, uint64(len(update)))))
@@ -91,7 +90,7 @@ func (p *parsed) parse(update []byte, v2 bool, limits *Limits) error {
 			s := &p.structs[len(p.structs)-1]
 			if !dec.read(s, client, clock) {
 				if dec.values < 0 {
-					return budget("values in update", uint64(limits.MaxValues)+1, uint64(limits.MaxValues))
+					return budgetError("values in update", uint64(limits.MaxValues)+1, uint64(limits.MaxValues))
 				}
 				return ErrMalformed
 			}
@@ -107,7 +106,7 @@ func (p *parsed) parse(update []byte, v2 bool, limits *Limits) error {
 	}
 	p.ds = ds
 	if len(p.groups) > 1 {
-		// Of equal clients the last counts.
+		// The last of several groups of a client wins.
 		slices.Reverse(p.groups)
 		slices.SortStableFunc(p.groups, func(a, b group) int { return cmp.Compare(a.client, b.client) })
 		p.groups = slices.CompactFunc(p.groups, func(a, b group) bool { return a.client == b.client })
@@ -129,21 +128,20 @@ func (p *parsed) group(client uint64) *group {
 	return &p.groups[i]
 }
 
-// pending are structs that wait, as an update in encoding v2 (in parts, joined when
-// they are needed), and what they wait for: a client with the last clock it has here.
+// pending holds structs that wait for missing updates, as updates in encoding v2 that are
+// merged on demand, and what they wait for: by client, the last known clock.
 type pending struct {
 	missing map[uint64]int64
 	parts   [][]byte
 	size    int
 }
 
-// join returns all of it. Without it after an error, which is not to be expected, it is
-// as it was.
+// join returns all pending structs. After an error, which is not expected, they are unchanged.
 func (p *pending) join() ([]byte, error) {
 	if len(p.parts) > 1 {
 		all, err := mergeUpdates(p.parts, true, &ownLimits)
 		if err != nil {
-			return nil, fmt.Errorf("join what waits: %w", err)
+			return nil, fmt.Errorf("merge pending structs: %w", err)
 		}
 		p.parts = append(p.parts[:0], all)
 		p.size = len(all)
@@ -154,37 +152,37 @@ func (p *pending) join() ([]byte, error) {
 func (d *Doc) applyParsed(p *parsed) error {
 	before := d.added
 	again, err := d.applyOnce(p)
-	// Yjs looks only at what waited before; what began to wait just now may have got what
-	// it waits for from the same update.
-	again = again || d.added != before && d.ripe()
+	// Yjs checks only what was pending before. Structs that became pending just now may depend
+	// on later structs of the same update.
+	again = again || d.added != before && d.pendingReady()
 	if err != nil || !again {
 		return err
 	}
-	// What waits is charged for apart, once: who sends what others wait for does not
-	// answer for them.
-	d.txn.rested()
+	// Pending structs have a budget of their own: the sender of their dependencies is not
+	// charged for them.
+	d.txn.resetBudget()
 	for again && err == nil {
 		again, err = d.retry()
 	}
 	return err
 }
 
-// applyOnce applies an update and says whether what waited may now go in.
+// applyOnce applies an update and reports whether pending structs may now be integrated.
 func (d *Doc) applyOnce(p *parsed) (again bool, err error) {
 	missing, err := d.integrateAll(p)
 	if err != nil {
 		return false, err
 	}
-	again = d.ripe()
+	again = d.pendingReady()
 	if missing != nil {
-		err = d.wait(p, missing, d.limits.MaxPending)
+		err = d.addPending(p, missing, d.limits.MaxPending)
 	}
 	return again, cmp.Or(err, d.applyAllDeletes(p.ds))
 }
 
-// retry tries to integrate what waits, and says whether another time may bring more. It
-// was within the limits when it came, and has none now but the steps. When they are used
-// up it goes on waiting, whole, and the next update tries to get further.
+// retry integrates pending structs and reports whether another attempt may succeed. Only
+// MaxScan limits them now. If it is exceeded, all of them stay pending, and the next update
+// tries again.
 func (d *Doc) retry() (again bool, err error) {
 	waits := d.pending
 	update, err := waits.join()
@@ -193,32 +191,32 @@ func (d *Doc) retry() (again bool, err error) {
 	}
 	p := &parsed{}
 	if err := p.parse(update, true, &ownLimits); err != nil {
-		return false, fmt.Errorf("read what waits: %w", err)
+		return false, fmt.Errorf("decode pending structs: %w", err)
 	}
 	d.pending = nil
 	before := d.added
 	missing, err := d.integrateAll(p)
 	if err != nil {
-		waits.missing = map[uint64]int64{p.groups[0].client: -1} // it is always ripe
+		waits.missing = map[uint64]int64{p.groups[0].client: -1} // always ripe
 		d.pending = waits
 		return false, nil
 	}
 	if missing != nil {
-		err = d.wait(p, missing, math.MaxInt)
+		err = d.addPending(p, missing, math.MaxInt)
 	}
 	err = cmp.Or(err, d.applyAllDeletes(nil))
-	return d.added != before && d.ripe(), err
+	return d.added != before && d.pendingReady(), err
 }
 
-// applyAllDeletes deletes what is known of ds and of the deletions that wait, and has the
-// rest wait.
+// applyAllDeletes applies ds and the pending deletions as far as their structs are known, and
+// keeps the rest pending.
 func (d *Doc) applyAllDeletes(ds DeleteSet) error {
 	rest := d.applyDeletes(ds)
-	if len(ds) > 0 && d.txn.tired() {
-		return budget("steps of splitting", uint64(d.limits.MaxScan)+1, uint64(d.limits.MaxScan))
+	if len(ds) > 0 && d.txn.overBudget() {
+		return budgetError("steps of splitting", uint64(d.limits.MaxScan)+1, uint64(d.limits.MaxScan))
 	}
 	if len(d.pendingDeletes) > 0 {
-		if left := d.applyDeletes(d.pendingDeletes); !d.txn.tired() { // else all of them go on waiting
+		if left := d.applyDeletes(d.pendingDeletes); !d.txn.overBudget() { // otherwise all of them stay pending
 			d.pendingDeletes = left
 		}
 	}
@@ -229,14 +227,14 @@ func (d *Doc) applyAllDeletes(ds DeleteSet) error {
 		rest = mergeDeleteSets(rest, d.pendingDeletes)
 	}
 	if n, most := rest.ranges(), d.limits.MaxPending/8; n > most {
-		return budget("pending deletions", uint64(n), uint64(most))
+		return budgetError("pending deletions", uint64(n), uint64(most))
 	}
 	d.pendingDeletes = rest
 	return nil
 }
 
-// ripe says whether something that waits may go in.
-func (d *Doc) ripe() bool {
+// pendingReady reports whether pending structs may be integrated now.
+func (d *Doc) pendingReady() bool {
 	if d.pending != nil {
 		for client, clock := range d.pending.missing {
 			if clock < int64(d.stateOf(client)) {
@@ -247,9 +245,9 @@ func (d *Doc) ripe() bool {
 	return false
 }
 
-// awaited says whether something waits for clocks of ours that we have not used: what we
-// write with them would be taken for somebody else's.
-func (d *Doc) awaited() bool {
+// ownClocksAwaited reports whether something waits for unused clocks of our own: another writer uses
+// our client id.
+func (d *Doc) ownClocksAwaited() bool {
 	if d.pending != nil {
 		if _, ok := d.pending.missing[d.clientID]; ok {
 			return true
@@ -265,16 +263,16 @@ func (ds DeleteSet) ranges() (n int) {
 	return n
 }
 
-// wait keeps the structs of p that could not be integrated, if no more than so many bytes
-// wait then.
-func (d *Doc) wait(p *parsed, missing map[uint64]int64, most int) error {
+// addPending makes the structs of p that could not be integrated pending, unless all pending
+// structs exceed a size.
+func (d *Doc) addPending(p *parsed, missing map[uint64]int64, most int) error {
 	update := p.encodeRest()
 	size := len(update)
 	if d.pending != nil {
 		size += d.pending.size
 	}
 	if size > most {
-		return budget("bytes of pending structs", uint64(size), uint64(most))
+		return budgetError("bytes of pending structs", uint64(size), uint64(most))
 	}
 	if d.pending == nil {
 		d.pending = &pending{missing: missing, parts: [][]byte{update}, size: size}
@@ -319,14 +317,14 @@ func (p *parsed) encodeRest() []byte {
 	return e.finish()
 }
 
-// integrateAll integrates what it can, clients from the highest id down; a struct that
-// needs another client's waits on a stack while those are integrated. It returns what
-// is missing for the rest, which is marked in the groups.
+// integrateAll integrates structs by descending client id. A struct that depends on another
+// client waits on a stack while that client's structs are integrated. It returns what the
+// remaining structs, which are marked in the groups, depend on.
 func (d *Doc) integrateAll(p *parsed) (missing map[uint64]int64, err error) {
 	if len(p.groups) == 1 && len(p.structs) == 1 && d.appendFast(&p.structs[0]) {
 		return nil, nil
 	}
-	cur := len(p.groups) - 1 // the group that is next
+	cur := len(p.groups) - 1 // the current group
 	stack := p.stack[:0]
 	defer func() { p.stack = stack[:0] }()
 	want := func(client uint64, clock int64) {
@@ -341,12 +339,12 @@ func (d *Doc) integrateAll(p *parsed) (missing map[uint64]int64, err error) {
 		want(client, clock)
 		for _, i := range stack {
 			s := &p.structs[i]
-			// Each waits for something of its own too. Yjs notes only what the last one
-			// waits for, and may then wait for ever.
+			// Record the own dependency of each. Yjs records only that of the last one, and may
+			// then wait forever.
 			if need, ok := d.missing(s); ok {
 				want(need, int64(d.stateOf(need)))
 			}
-			// When the beginning of s comes from elsewhere, the rest waits for nothing else.
+			// If the beginning of s arrives from elsewhere, the rest has no other dependency.
 			want(s.client, int64(s.clock))
 			g := p.group(p.structs[i].client)
 			if g.rest < 0 || i < g.rest {
@@ -403,14 +401,14 @@ func (d *Doc) integrateAll(p *parsed) (missing map[uint64]int64, err error) {
 			}
 			continue
 		}
-		if d.txn.tired() || !d.integrateWire(s) {
-			return nil, budget("steps of integration", uint64(d.limits.MaxScan)+1, uint64(d.limits.MaxScan))
+		if d.txn.overBudget() || !d.integrateWire(s) {
+			return nil, budgetError("steps of integration", uint64(d.limits.MaxScan)+1, uint64(d.limits.MaxScan))
 		}
 		head = -1
 	}
 }
 
-// missing returns a client of whom something has to arrive before s.
+// missing returns a client whose structs s depends on and that are not known.
 func (d *Doc) missing(s *wireStruct) (client uint64, yes bool) {
 	if s.flags&(flagOrigin|flagParent) != 0 && s.oc != s.client && s.ok >= d.stateOf(s.oc) {
 		return s.oc, true
@@ -421,8 +419,8 @@ func (d *Doc) missing(s *wireStruct) (client uint64, yes bool) {
 	return 0, false
 }
 
-// appendFast lets a text that its author continues grow in place, which is what most
-// updates ask for. It does what integration and joining at commit would do together.
+// appendFast extends the last text of a client in place, the most common update. The result
+// equals integration followed by the merge at commit.
 func (d *Doc) appendFast(s *wireStruct) bool {
 	if s.kind != kindString || s.flags&flagOrigin == 0 || s.oc != s.client || s.ok != s.clock-1 {
 		return false
@@ -438,12 +436,12 @@ func (d *Doc) appendFast(s *wireStruct) bool {
 			return false
 		}
 	}
-	return d.grow(ci, rc, rk, s.body, s.length, s.flags&flagASCII != 0)
+	return d.extendLast(ci, rc, rk, s.body, s.length, s.flags&flagASCII != 0)
 }
 
-// grow appends to the last item of a client if a new item there would be joined with
-// it: same neighbours, same right origin, both visible text.
-func (d *Doc) grow(ci, rc, rk uint32, body []byte, length uint32, ascii bool) bool {
+// extendLast extends the last item of a client if a new item would be merged into it: same
+// neighbours, same right origin, both visible text.
+func (d *Doc) extendLast(ci, rc, rk uint32, body []byte, length uint32, ascii bool) bool {
 	c := &d.clients[ci]
 	if len(c.structs) == 0 {
 		return false
@@ -473,8 +471,8 @@ func (d *Doc) grow(ci, rc, rk uint32, body []byte, length uint32, ascii bool) bo
 	return true
 }
 
-// integrateWire integrates a struct that begins where its client's work ends, and whose
-// references are known. It reports false when the scan budget is used up.
+// integrateWire integrates a struct that continues its client's structs and whose
+// dependencies are known. It returns false when the scan budget is exhausted.
 func (d *Doc) integrateWire(s *wireStruct) bool {
 	if d.appendFast(s) {
 		return true
@@ -503,7 +501,7 @@ func (d *Doc) integrateWire(s *wireStruct) bool {
 		within := d.at(right).clock < s.rk
 		switch {
 		case !within && left != 0 && d.at(left).right == right: // neighbours
-		case d.misplaced(s, left, right):
+		case d.invalidRight(s, left, right):
 			right, rClient = 0, none
 		case within:
 			right = d.cleanStart(rClient, s.rk)
@@ -527,10 +525,9 @@ func (d *Doc) integrateWire(s *wireStruct) bool {
 	return true
 }
 
-// misplaced says whether no editor can have had right, the item of the right origin, on
-// the right of left: see doc.go. Where it is put behind left as a whole item, place
-// finds out.
-func (d *Doc) misplaced(s *wireStruct, left, right ref) bool {
+// invalidRight reports whether no editor can have had right, the item of the right origin, to
+// the right of left: see doc.go. If right is a whole item after left, place decides.
+func (d *Doc) invalidRight(s *wireStruct, left, right ref) bool {
 	r := d.at(right)
 	within := r.clock < s.rk
 	if left == 0 {
@@ -538,13 +535,13 @@ func (d *Doc) misplaced(s *wireStruct, left, right ref) bool {
 	}
 	l := d.at(left)
 	return r.parent != l.parent || r.sub != l.sub ||
-		within && d.behind(r, s.rk, s.oc, s.ok, false) ||
-		s.oc == s.rc && s.rk <= s.ok && d.behind(l, s.ok+1, s.rc, s.rk, true)
+		within && d.descendsFrom(r, s.rk, s.oc, s.ok, false) ||
+		s.oc == s.rc && s.rk <= s.ok && d.descendsFrom(l, s.ok+1, s.rc, s.rk, true)
 }
 
-// behind says whether the unit in front of clock in an item is another one, or was put
-// behind it, directly or not; with same, whether by way of units of that one's client alone.
-func (d *Doc) behind(it *item, clock uint32, client uint64, of uint32, same bool) bool {
+// descendsFrom reports whether the unit of a client at clock of is the unit before clock in an item,
+// or one of its ancestors by origin; with same, connected through that client's units only.
+func (d *Doc) descendsFrom(it *item, clock uint32, client uint64, of uint32, same bool) bool {
 	for ; d.txn.scan >= 0; d.txn.scan-- {
 		mine := d.clients[it.client].id == client
 		if mine && it.clock <= of && of < clock {
@@ -559,11 +556,10 @@ func (d *Doc) behind(it *item, clock uint32, client uint64, of uint32, same bool
 	return false
 }
 
-// parentOf returns the type that a struct belongs to, and under which key; 0 when it has
-// been collected.
+// parentOf returns the type and key of a struct, or 0 if the type was collected.
 func (d *Doc) parentOf(s *wireStruct, left, right ref) (parent, sub uint32) {
 	switch {
-	case left != 0: // 0 when it is collected
+	case left != 0: // the parent is 0 if it was collected
 		l := d.at(left)
 		return l.parent, l.sub
 	case right != 0:
@@ -622,13 +618,13 @@ func (d *Doc) wireContent(it *item, s *wireStruct) {
 	}
 }
 
-// applyDeletes deletes what is known of ds and returns the rest.
+// applyDeletes applies ds as far as its structs are known and returns the rest.
 func (d *Doc) applyDeletes(ds DeleteSet) (rest DeleteSet) {
 	for _, c := range ds {
 		ci := d.lookup(c.Client)
 		var wait []Range
-		// Peers send ranges in order. From right to left, each split would move all the
-		// others.
+		// Peers send sorted ranges. From right to left, each split would move all list entries
+		// after it.
 		if !slices.IsSortedFunc(c.Ranges, func(a, b Range) int { return cmp.Compare(a.Clock, b.Clock) }) {
 			c.Ranges = sortRanges(slices.Clone(c.Ranges))
 		}
@@ -644,7 +640,7 @@ func (d *Doc) applyDeletes(ds DeleteSet) (rest DeleteSet) {
 			if r.end() > state {
 				wait = append(wait, Range{state, r.end() - state})
 			}
-			if d.deleteRange(ci, r.Clock, r.end()); d.txn.tired() {
+			if d.deleteRange(ci, r.Clock, r.end()); d.txn.overBudget() {
 				return nil
 			}
 		}

@@ -1,6 +1,6 @@
 package yjs
 
-// The types that an item's content may have, by their number on the wire.
+// The kinds of shared types, by their number in the encoding.
 const (
 	refArray = iota
 	refMap
@@ -9,35 +9,35 @@ const (
 	refXMLFragment
 	refXMLHook
 	refXMLText
-	refNone // a root type that nobody has asked for yet
+	refNone // a root type not yet accessed
 )
 
-// branch is what all shared types are: a sequence and a set of named entries. The
-// exported types (Text, Map, Array ...) are other names for it.
+// branch implements all shared types: a sequence and a set of named entries. The exported
+// types (Text, Map, Array ...) are defined from it.
 type branch struct {
 	doc      *Doc
-	item     ref    // the item whose content this is; 0 for a root type
+	item     ref    // the item that contains the type; 0 for a root type
 	index    uint32 // in Doc.branches
 	start    ref
-	length   uint32 // countable units that are not deleted
-	name     uint32 // key of root name, node name or hook name
+	length   uint32 // the countable units that are not deleted
+	name     uint32 // the key of the root name, node name or hook name
 	kind     uint8
 	flags    uint8
-	changed  uint64 // the transaction that changed the sequence last
+	changed  uint64 // the last transaction that changed the sequence
 	entries  []entry
-	lookup   map[uint32]uint32 // key to index in entries, where there are many
+	lookup   map[uint32]uint32 // the index in entries by key, if there are many
 	markers  *markers
-	prelim   []func() // edits made before the type was inserted
-	nodeName string   // of an element or hook that is not inserted yet
+	prelim   []func() // edits made before insertion
+	nodeName string   // the name of an element or hook before insertion
 	watch    *watchers
 }
 
 const (
-	brFormatted = 1 << iota // has held formats: search markers are off
-	brDead                  // collected
+	brFormatted = 1 << iota // has had formats: search markers are disabled
+	brDead                  // garbage collected
 )
 
-// entry is a key with the last item that was set.
+// entry is a key with the item that was set last.
 type entry struct {
 	key  uint32
 	item ref
@@ -87,12 +87,12 @@ func (b *branch) setEntry(key uint32, r ref) {
 
 func (d *Doc) newBranch(kind uint8) *branch {
 	b := &branch{kind: kind}
-	d.adopt(b)
+	d.register(b)
 	return b
 }
 
-// adopt gives a branch its place in the document.
-func (d *Doc) adopt(b *branch) {
+// register adds a branch to the document.
+func (d *Doc) register(b *branch) {
 	b.doc = d
 	if len(d.branches) == 0 {
 		d.branches = append(d.branches, nil) // 0 is none
@@ -114,7 +114,7 @@ func (d *Doc) freeBranch(b *branch) {
 	b.item, b.start, b.length, b.entries, b.lookup, b.markers = 0, 0, 0, nil, nil, nil
 }
 
-// branchOf returns the type that an item holds, or nil.
+// branchOf returns the type that an item contains, or nil.
 func (d *Doc) branchOf(it *item) *branch {
 	if it.kind != kindType {
 		return nil
@@ -123,7 +123,7 @@ func (d *Doc) branchOf(it *item) *branch {
 	return b
 }
 
-// root returns the root type of a name, made if need be.
+// root returns the root type of that name and creates it if necessary.
 func (d *Doc) root(name string, kind uint8) *branch {
 	b := d.roots[name]
 	if b == nil {
@@ -141,12 +141,12 @@ func (d *Doc) root(name string, kind uint8) *branch {
 	return b
 }
 
-// deletedItem says whether the item that holds the type is deleted.
+// deletedItem reports whether the type is deleted.
 func (b *branch) deletedItem() bool {
 	return b.flags&brDead != 0 || (b.item != 0 && b.doc.at(b.item).deleted())
 }
 
-// parent returns the type around this one, or nil.
+// parent returns the enclosing type, or nil.
 func (b *branch) parent() *branch {
 	if b.item == 0 || b.doc == nil {
 		return nil
@@ -154,7 +154,7 @@ func (b *branch) parent() *branch {
 	return b.doc.branches[b.doc.at(b.item).parent]
 }
 
-// within says whether the branch is b or lies in it.
+// within reports whether the branch is outer or inside it.
 func (b *branch) within(outer *branch) bool {
 	for ; b != nil; b = b.parent() {
 		if b == outer {

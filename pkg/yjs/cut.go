@@ -6,25 +6,25 @@ import (
 	"sort"
 )
 
-// Cut says where a text is going to be edited: indexes in order, in units.
+// Cut lists the sorted indexes, in units, at which a text will be edited.
 type Cut struct {
 	Text *Text
 	At   []int
 }
 
-// Cut prepares many edits: it divides the items of texts where they begin and end. An
-// edit does that by itself, but then the list of all items of a client makes room for each,
-// which takes long where there are many edits in a document of a million items. Nobody sees
-// a difference: what is not edited in the same transaction is joined again.
+// Cut prepares many edits by splitting the items of texts at their boundaries. Each edit would
+// do so itself, but would then move the list entries after it, which is slow for many edits
+// in a document with a million items. The result is the same: items that are not edited in
+// the same transaction are merged again.
 func (t *Txn) Cut(cuts []Cut) {
 	d := t.doc
-	var at []place
+	var at []itemPos
 	for _, c := range cuts {
 		if b := (*branch)(c.Text); b.doc == d && b.flags&brDead == 0 {
 			at = b.places(at, c.At)
 		}
 	}
-	slices.SortFunc(at, func(a, b place) int { return cmp.Or(cmp.Compare(a.client, b.client), cmp.Compare(a.clock, b.clock)) })
+	slices.SortFunc(at, func(a, b itemPos) int { return cmp.Or(cmp.Compare(a.client, b.client), cmp.Compare(a.clock, b.clock)) })
 	at = slices.Compact(at)
 	for len(at) > 0 {
 		n := 1
@@ -36,16 +36,16 @@ func (t *Txn) Cut(cuts []Cut) {
 	}
 }
 
-// places appends which units within items are at indexes, but for those within a
-// surrogate pair, which would be torn.
-func (b *branch) places(out []place, at []int) []place {
+// places appends the positions of indexes inside items, except those inside a surrogate pair,
+// which must not be split.
+func (b *branch) places(out []itemPos, at []int) []itemPos {
 	from := 0
 	for r := b.start; r != 0 && len(at) > 0; r = b.doc.at(r).right {
 		it := b.doc.at(r)
 		if !it.shown() {
 			continue
 		}
-		var body []byte // from unit done on, where units are not bytes
+		var body []byte // the text from unit done, unless it is ASCII
 		done := 0
 		if it.kind == kindString && it.flags&itASCII == 0 {
 			body = b.doc.textOf(it)
@@ -62,15 +62,15 @@ func (b *branch) places(out []place, at []int) []place {
 				}
 				body, done = body[bytes:], n
 			}
-			out = append(out, place{it.client, it.clock + uint32(n)})
+			out = append(out, itemPos{it.client, it.clock + uint32(n)})
 		}
 		from += int(it.length)
 	}
 	return out
 }
 
-// splitAll divides the items of a client at clocks, which are in order.
-func (d *Doc) splitAll(at []place) {
+// splitAll splits the items of a client at sorted clocks.
+func (d *Doc) splitAll(at []itemPos) {
 	c := &d.clients[at[0].client]
 	s := c.structs
 	out := make([]ref, 0, len(s)+len(at))

@@ -3,9 +3,10 @@ package yjs
 import (
 	"math"
 	"slices"
+	"unicode/utf8"
 )
 
-// The kinds of structs, by their number on the wire.
+// The kinds of structs, by their number in the encoding.
 const (
 	kindGC = iota
 	kindDeleted
@@ -38,8 +39,8 @@ const (
 	flagASCII
 )
 
-// wireStruct is a struct as it stands in an update. Its byte slices point into the
-// update, or for encoding v2 into its string table.
+// wireStruct is a decoded struct. Its byte slices point into the update or, in encoding v2,
+// into its string table.
 type wireStruct struct {
 	client uint64
 	clock  uint32
@@ -50,22 +51,22 @@ type wireStruct struct {
 	flags  uint8
 	ref    uint8  // of a type
 	body   []byte // string, binary, key, node name, guid
-	val    any    // embed, format's value, options of a document; []any for any and JSON
+	val    any    // embed, format value, subdocument options; []any for any and JSON
 	root   []byte
 	sub    []byte
 }
 
 func (s *wireStruct) end() uint32 { return s.clock + s.length }
 
-// decoder reads updates in both encodings; v2 is nil for v1.
+// decoder decodes updates in both encodings; v2 is nil for v1.
 type decoder struct {
 	rest   cursor
 	v2     *columns
 	ds     uint64
-	values int // how many values may still be decoded
+	values int // remaining budget
 }
 
-// columns are the streams into which encoding v2 sorts what v1 writes in a row.
+// columns are the streams into which encoding v2 divides the fields of structs.
 type columns struct {
 	keyClock diffRLEReader
 	client   uintRLEReader
@@ -101,7 +102,7 @@ func (d *decoder) init(update []byte, v2 bool, values int) {
 	d.v2 = c
 }
 
-// failed says whether anything read so far was not there.
+// failed reports whether any read so far failed.
 func (d *decoder) failed() bool {
 	if d.rest.bad {
 		return true
@@ -111,7 +112,7 @@ func (d *decoder) failed() bool {
 		c.str.lens.bad || c.parent.bad || c.typeRef.bad || c.length.bad)
 }
 
-func narrow(c *cursor, n uint64) uint32 {
+func clock32(c *cursor, n uint64) uint32 {
 	if n > maxClock {
 		c.fail()
 		return 0
@@ -123,14 +124,14 @@ func (d *decoder) leftID() (client uint64, clock uint32) {
 	if d.v2 == nil {
 		return d.rest.uvarint(), d.rest.clock()
 	}
-	return d.v2.client.read(), narrow(&d.rest, d.v2.left.read())
+	return d.v2.client.read(), clock32(&d.rest, d.v2.left.read())
 }
 
 func (d *decoder) rightID() (client uint64, clock uint32) {
 	if d.v2 == nil {
 		return d.rest.uvarint(), d.rest.clock()
 	}
-	return d.v2.client.read(), narrow(&d.rest, d.v2.right.read())
+	return d.v2.client.read(), clock32(&d.rest, d.v2.right.read())
 }
 
 func (d *decoder) client() uint64 {
@@ -173,7 +174,7 @@ func (d *decoder) length() uint32 {
 	if d.v2 == nil {
 		return d.rest.clock()
 	}
-	return narrow(&d.rest, d.v2.length.read())
+	return clock32(&d.rest, d.v2.length.read())
 }
 
 func (d *decoder) json() any {
@@ -205,9 +206,8 @@ func (d *decoder) key() []byte {
 	return s
 }
 
-// read decodes the struct of client at clock. It reports false for what no update may
-// hold. Structs without length, which npm yjs makes of an empty string as an embed, say
-// nothing and are left out by the callers.
+// read decodes the struct of client at clock and reports whether it is valid. Structs without
+// length, which npm yjs writes for an empty string as an embed, are skipped by the callers.
 func (d *decoder) read(s *wireStruct, client uint64, clock uint32) bool {
 	info := d.info()
 	*s = wireStruct{client: client, clock: clock, kind: info & infoKind}
@@ -239,10 +239,10 @@ func (d *decoder) read(s *wireStruct, client uint64, clock uint32) bool {
 			}
 		}
 		d.content(s)
-		// A struct cannot refer to what its client made later.
+		// A struct can refer neither to itself nor to later structs of its client.
 		if (s.flags&(flagOrigin|flagParent) != 0 && s.oc == client && s.ok >= clock) ||
 			(s.flags&flagRight != 0 && s.rc == client && s.rk >= clock) {
-			return false // nor to itself
+			return false
 		}
 	}
 	return uint64(clock)+uint64(s.length) <= maxClock && !d.failed()
@@ -314,7 +314,7 @@ func (d *decoder) text(s *wireStruct) {
 	n, ascii := len16(p)
 	if ascii {
 		s.flags |= flagASCII
-	} else if !validUTF8(p) {
+	} else if !utf8.Valid(p) {
 		d.rest.fail()
 	}
 	s.body, s.length = p, n
@@ -340,11 +340,11 @@ func (d *decoder) dsLen() uint64 {
 	return n
 }
 
-// deleteSet reads the delete set that ends an update. Empty ranges are left out.
+// deleteSet decodes the delete set at the end of an update without empty ranges.
 func (d *decoder) deleteSet(limits *Limits) (ds DeleteSet, err error) {
 	n := d.rest.uvarint()
 	if n > uint64(limits.MaxClients) {
-		return nil, budget("clients in delete set", n, uint64(limits.MaxClients))
+		return nil, budgetError("clients in delete set", n, uint64(limits.MaxClients))
 	}
 	for range n {
 		d.dsReset()
@@ -357,7 +357,7 @@ func (d *decoder) deleteSet(limits *Limits) (ds DeleteSet, err error) {
 			continue
 		}
 		at := slices.IndexFunc(ds, func(c ClientRanges) bool { return c.Client == client })
-		if at < 0 || len(ds) > 64 { // looked up only where that is cheap; merged later
+		if at < 0 || len(ds) > 64 { // beyond 64 clients, leave the merge to the caller
 			at = len(ds)
 			ds = append(ds, ClientRanges{Client: client, Ranges: make([]Range, 0, count)})
 		}
@@ -378,13 +378,13 @@ func (d *decoder) deleteSet(limits *Limits) (ds DeleteSet, err error) {
 	return slices.DeleteFunc(ds, func(c ClientRanges) bool { return len(c.Ranges) == 0 }), nil
 }
 
-// structReader walks the structs of an update one by one.
+// structReader iterates over the structs of an update.
 type structReader struct {
 	dec     decoder
 	limits  *Limits
 	cur     wireStruct
-	clients uint64 // still to come
-	structs uint64 // of this client, still to come
+	clients uint64 // the clients to come
+	structs uint64 // the structs of this client to come
 	client  uint64
 	clock   uint32
 	count   uint64
@@ -397,7 +397,7 @@ func (r *structReader) init(update []byte, v2 bool, limits *Limits) {
 	r.dec.init(update, v2, limits.MaxValues)
 	r.clients = r.dec.rest.uvarint()
 	if r.clients > uint64(limits.MaxClients) {
-		r.stop(budget("clients in update", r.clients, uint64(limits.MaxClients)))
+		r.stop(budgetError("clients in update", r.clients, uint64(limits.MaxClients)))
 	}
 }
 
@@ -406,7 +406,7 @@ func (r *structReader) stop(err error) bool {
 	return false
 }
 
-// next decodes the next struct into cur. It reports false at the end and on error.
+// next decodes the next struct into cur. It returns false at the end and on error.
 func (r *structReader) next() bool {
 	if r.done {
 		return false
@@ -426,11 +426,11 @@ func (r *structReader) next() bool {
 	}
 	r.structs--
 	if r.count++; r.count > r.limits.structs(len(r.dec.rest.b)) {
-		return r.stop(budget("structs in update", r.count, r.limits.structs(len(r.dec.rest.b))))
+		return r.stop(budgetError("structs in update", r.count, r.limits.structs(len(r.dec.rest.b))))
 	}
 	if !r.dec.read(&r.cur, r.client, r.clock) {
 		if r.dec.values < 0 {
-			return r.stop(budget("values in update", uint64(r.limits.MaxValues)+1, uint64(r.limits.MaxValues)))
+			return r.stop(budgetError("values in update", uint64(r.limits.MaxValues)+1, uint64(r.limits.MaxValues)))
 		}
 		return r.stop(ErrMalformed)
 	}

@@ -2,11 +2,12 @@ package yjs
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"sort"
 )
 
-// Range is a run of a client's clocks.
+// Range is a range of a client's clocks.
 type Range struct {
 	Clock uint32
 	Len   uint32
@@ -14,17 +15,17 @@ type Range struct {
 
 func (r Range) end() uint32 { return r.Clock + r.Len }
 
-// ClientRanges are the ranges of one client.
+// ClientRanges holds ranges of one client.
 type ClientRanges struct {
 	Client uint64
 	Ranges []Range
 }
 
-// DeleteSet says which structs are deleted. In those that the package returns every
-// client stands once, and its ranges are sorted and apart from each other.
+// DeleteSet holds ranges of deleted structs. In sets returned by this package, each client
+// occurs once, and its ranges are sorted and disjoint.
 type DeleteSet []ClientRanges
 
-// Contains says whether a clock of a client is in the set.
+// Contains reports whether the set contains a clock of a client.
 func (ds DeleteSet) Contains(client uint64, clock uint32) bool {
 	for i := range ds {
 		if ds[i].Client == client {
@@ -34,14 +35,14 @@ func (ds DeleteSet) Contains(client uint64, clock uint32) bool {
 	return false
 }
 
-// Equal says whether two sets of this package's are the same.
+// Equal reports whether two sets returned by this package are equal.
 func (ds DeleteSet) Equal(o DeleteSet) bool {
 	return slices.EqualFunc(ds, o, func(a, b ClientRanges) bool {
 		return a.Client == b.Client && slices.Equal(a.Ranges, b.Ranges)
 	})
 }
 
-// Includes says whether all of another set of this package's is in the set.
+// Includes reports whether the set includes another; both are returned by this package.
 func (ds DeleteSet) Includes(o DeleteSet) bool { return mergeDeleteSets(ds, o).Equal(ds) }
 
 func containsClock(rs []Range, clock uint32) bool {
@@ -49,7 +50,7 @@ func containsClock(rs []Range, clock uint32) bool {
 	return i < len(rs) && rs[i].Clock <= clock
 }
 
-// sortRanges sorts and joins ranges in place.
+// sortRanges sorts and merges ranges in place.
 func sortRanges(rs []Range) []Range {
 	if len(rs) < 2 {
 		return rs
@@ -67,16 +68,9 @@ func sortRanges(rs []Range) []Range {
 	return rs[:j]
 }
 
-// mergeDeleteSets joins sets into one, clients descending as they are written.
+// mergeDeleteSets merges sets, in descending order of client as in the encoding.
 func mergeDeleteSets(sets ...DeleteSet) DeleteSet {
-	n := 0
-	for _, ds := range sets {
-		n += len(ds)
-	}
-	all := make(DeleteSet, 0, n)
-	for _, ds := range sets {
-		all = append(all, ds...)
-	}
+	all := slices.Concat(sets...)
 	slices.SortStableFunc(all, func(a, b ClientRanges) int { return cmp.Compare(b.Client, a.Client) })
 	out := all[:0]
 	for i := 0; i < len(all); {
@@ -96,7 +90,7 @@ func mergeDeleteSets(sets ...DeleteSet) DeleteSet {
 	return slices.Clip(out)
 }
 
-// deleteSet writes a set whose clients are descending.
+// deleteSet writes a set in descending order of client.
 func (e *encoder) deleteSet(ds DeleteSet) {
 	e.uvarint(uint64(len(ds)))
 	for _, c := range ds {
@@ -109,33 +103,23 @@ func (e *encoder) deleteSet(ds DeleteSet) {
 	}
 }
 
-// StateVector says how much of each client's work is known: its next clock.
+// StateVector holds the next clock of each client.
 type StateVector map[uint64]uint32
 
-// Encode returns the vector as peers send it, clients descending.
+// Encode returns the vector in the format of peers.
 func (sv StateVector) Encode() []byte {
 	return sv.append(make([]byte, 0, 1+8*len(sv)))
 }
 
 func (sv StateVector) append(b []byte) []byte {
 	b = appendUvarint(b, uint64(len(sv)))
-	for _, id := range sv.clients() {
+	for _, id := range slices.Backward(slices.Sorted(maps.Keys(sv))) {
 		b = appendUvarint(appendUvarint(b, id), uint64(sv[id]))
 	}
 	return b
 }
 
-// clients returns the clients descending.
-func (sv StateVector) clients() []uint64 {
-	ids := make([]uint64, 0, len(sv))
-	for id := range sv {
-		ids = append(ids, id)
-	}
-	slices.SortFunc(ids, func(a, b uint64) int { return cmp.Compare(b, a) })
-	return ids
-}
-
-// DecodeStateVector reads what [StateVector.Encode] or a peer wrote.
+// DecodeStateVector decodes a state vector of [StateVector.Encode] or of a peer.
 func DecodeStateVector(b []byte) (StateVector, error) {
 	c := cursor{b: b}
 	sv := c.stateVector()

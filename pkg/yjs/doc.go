@@ -1,7 +1,7 @@
-// Package yjs is a replica of Yjs documents: shared text, maps, arrays and XML that
-// several people and programs edit at once, offline too, and that end up the same for
-// everybody who has seen the same updates, in whatever order. It reads and writes what
-// npm yjs 13.6 does, in both encodings and to the byte, and needs no JavaScript.
+// Package yjs implements Yjs documents: shared text, maps, arrays and XML that several
+// people and programs edit at once, also offline. Replicas that have seen the same updates
+// are equal, whatever the order. The formats are those of npm yjs 13.6, in both encodings
+// and to the byte.
 //
 //	d := yjs.New(yjs.Options{})
 //	stop := d.OnUpdate(func(u *yjs.Update) { send(u.V1()) })
@@ -9,106 +9,57 @@
 //	d.Transact("me", func(*yjs.Txn) { d.Text("title").Insert(0, "Hello") })
 //	err := d.ApplyUpdate(received, "them")
 //
-// # The model
+// # Model
 //
-// Everything that was ever inserted is an item, named by the client that made it and
-// that client's clock, which counts units: one for each UTF-16 unit of text, for each
-// value, for each shared type. An item remembers between which two units it was put
-// (its origin and right origin), and that places it among items that others put there
-// at the same time (YATA). Deleting marks an item; its content then goes away but its
-// place stays. An update is a set of items and a set of deleted ranges; both can be
-// applied twice or late. A state vector has each client's next clock, and so says what a
-// replica lacks. An item that refers to what has not arrived waits, encoded, and is part
-// of the states that the document encodes.
+// All inserted content is items. An item is identified by its client and that client's
+// clock, which counts units: UTF-16 units of text, values and shared types. Its origin and
+// right origin are the units between which it was inserted; they order concurrent
+// insertions (YATA). Deletion marks an item, and garbage collection drops its content but
+// not its place. An update is a set of structs (items, or the ranges GC and Skip) and a
+// delete set, and may be applied late and repeatedly. A state vector holds each client's
+// next clock. A struct whose dependencies are missing is pending: it stays encoded and is
+// part of the encoded state. A shared type is a list of items and a map of named lists, of
+// which the last item is the value. Types made by NewText, NewMap and so on keep their edits
+// until they are inserted, and read as empty until then.
 //
-// A shared type (Text, Map, Array, XMLFragment ...) is a list of items and a set of
-// named lists, of which the last item is the value. Root types have names; others are
-// the content of an item. Types made by NewText, NewMap and so on keep their edits until
-// they are inserted, once; until then they read as empty. A type that was deleted takes no more edits: they return
-// [ErrDetached], or do nothing.
+// A Doc belongs to one goroutine, reads included, and observers run on it. Edits of an
+// observer form transactions of their own, committed after the observed one. Input bytes are
+// copied, output bytes belong to the caller. Limits bound the cost of hostile input.
 //
-// # Ownership
+// # Invariants and differences from npm yjs
 //
-// A Doc is not safe for concurrent use, reading included (reading moves search markers):
-// one goroutine owns it, and observers run on that goroutine. An observer may edit; its
-// edits are transactions of their own, committed after the one it looks at. Byte slices
-// that go in are copied, those that come out belong to the caller. The functions that
-// work on updates alone (MergeUpdates, DiffUpdate ...) keep no state.
+//   - The structs of a client are sorted by clock, without gaps or overlaps.
+//   - Applying an update writes nothing else. Yjs cleans up formats after remote edits,
+//     which makes replicas diverge; this package cleans up after local deletions only.
+//   - Commit collects deleted content, then merges structs in deleted ranges, new structs
+//     and split structs, each from right to left: this order determines the encoded bytes.
+//   - Local edits do not split graphemes. A remote edit that splits a surrogate pair leaves
+//     two U+FFFD, as in Yjs.
+//   - Formats are compared by content; Yjs compares some objects by identity.
+//   - Pending structs are integrated as soon as possible; Yjs sometimes misses the moment.
+//   - Clocks have 32 bits and client ids 53. Anything larger is [ErrMalformed].
 //
-// # What holds at all times
+// # Malformed structs
 //
-//   - The items of a client are in the order of its clock, without gaps or overlaps.
-//   - No replica changes a document because it applied an update. Yjs cleans up formats
-//     behind remote edits, and its replicas differ until they have all met again; this
-//     package leaves what it was sent alone. It cleans up only behind its own deletions.
-//   - Structs are collected and joined at commit in the order that Yjs has: first
-//     deleted content, then the neighbours of deleted ranges, of new and of split items,
-//     each from the right to the left. Joined otherwise, states would mean the same and
-//     have other bytes.
-//   - Edits of ours do not tear characters apart: indexes in a Text are moved to borders
-//     of graphemes (surrogate pairs, accents, joined emoji, flags, Hangul; not CR LF). A
-//     remote edit that tears a pair leaves two U+FFFD, as in Yjs.
-//   - Attributes that are objects are compared by content. Yjs compares some of them by
-//     identity and so keeps a few formats more; everything else that a local edit
-//     writes is what npm yjs would write.
-//   - What waits goes in as soon as it can. Yjs remembers only some of what structs
-//     wait for, and with updates out of order now and then waits for ever.
-//   - Hostile input costs no more than [Limits] say. See [Doc.ApplyUpdate] for the state
-//     of the document after an error.
-//   - Clocks have 32 bits, client ids the 53 that JavaScript can read; npm yjs makes ids of
-//     32, counts clocks up to 2^53 and reads what goes beyond here. What does is
-//     [ErrMalformed], wherever it stands.
+// An update may contain structs that no editor writes, for which YATA does not converge.
+// They are normalized by rules that do not depend on the order of arrival, on item
+// boundaries or on garbage collection:
 //
-// # What a well-formed struct is
+//   - The first struct with an id wins. A struct whose first units are known is reduced to
+//     the rest, with the last known unit as its origin.
+//   - The origin determines the parent and key, else the right origin does, else the struct
+//     itself. A struct without a valid parent becomes GC; one in a deleted type is deleted.
+//   - A right origin is ignored if it is in another list, collected, after the origin
+//     without being its child, or one of the client's own units that lead to the origin.
+//   - A key has one value: all but the last value of a struct are deleted.
+//   - If an update uses our own unused clocks, the document takes a new client id.
 //
-// Editors write structs of a certain shape, and only for that shape does integration make
-// the same list in whatever order they come. An update may hold others. They are neither
-// trusted nor refused: each is taken as a struct of that shape, by the following rules,
-// and is written so from then on. None of them asks for the order in which structs came,
-// for the borders of items, or for what has been collected since, so that all replicas of
-// this package agree, and a document agrees with what is made of its state. Npm yjs reads
-// what they write, and says the same of it.
+// # Memory
 //
-//   - Ids. An id names one unit for ever: what came first stays, so that replicas differ
-//     which heard of two structs with one id in another order. Of a struct whose first
-//     units are known only the rest is new. It continues them: the last one is its origin.
-//   - Parents. With an origin, a struct is in the type and under the key of that; else in
-//     those of its right origin; only with neither does it name a parent and a key itself.
-//     Where what would tell has been collected, or the parent is no type, the struct is a
-//     GC. In a deleted type it is deleted.
-//   - Origins. Any unit can be one. A list is therefore always the tree of its origins,
-//     parents before children, and places differ only among children of one unit.
-//   - Right origins. The editor had nothing between the two. So the right origin is a child
-//     of the origin, and ends the search for a place, or it is not behind the origin in the
-//     tree, and serves as a name when two structs contend for a place. It is left out when
-//     it is in another list (or collected), when it is behind the origin but no child, and
-//     when it is one of the client's own units that lead up to the origin in a row.
-//   - Keys. A key has one value: of several in one struct all but the last are deleted.
-//   - What is not there. A struct waits for all units that it names, and for the one in
-//     front of it; a deletion waits for what it deletes. GC and Skip may be anywhere.
-//   - Our own id. When somebody names clocks of ours that we have not used, we take
-//     another id.
+// Items are 56 bytes without pointers, in chunks of 64 with 32-bit references. Text is UTF-8
+// in one byte arena; values with pointers are in a separate table. Appending to a client's
+// last item grows it in place. Up to 80 search markers per sequence cache positions.
 //
-// Npm yjs does the same with structs of the shape. Of others it makes what depends on the
-// order, and its state is at times read as something else, or it fails when it collects.
-// The tests TestForged and TestForgedUndo write both kinds.
-//
-// # How it lies in memory
-//
-// Items are 56 bytes without pointers, in slabs of 64, named by 32-bit references;
-// those that are joined away are used again. Texts lie in one byte arena in UTF-8, an
-// item has offset and length there and a flag that says that bytes are units. Values,
-// which have pointers, are in a table beside the items. Each client has a list of its
-// items' references, searched by halving with the last hit as a first guess. Appending
-// to the item that a client wrote last, which is what typing is, grows it in place. A
-// transaction keeps plain lists, and sorts what it deleted at commit. Up to 80 search
-// markers for each text and array remember where recently edited indexes are. A stamp
-// for each item serves as the set of those that integration has passed.
-//
-// # Sources
-//
-// The algorithm is that of "Near Real-Time Peer-to-Peer Shared Editing on Extensible
-// Data Types" (Nicolaescu, Jahns, Derntl, Klamma, GROUP 2016) as npm yjs 13.6 has it; the
-// formats are those of yjs and lib0, which have no specification but their source. What
-// is the same and what is not was found out by comparing: see conformance_test.go.
+// The algorithm is YATA (Nicolaescu, Jahns, Derntl, Klamma, GROUP 2016) as implemented by
+// npm yjs. The formats are specified by the source of yjs and lib0 only.
 package yjs

@@ -1,6 +1,6 @@
 package yjs
 
-// encoder writes updates in both encodings; v2 is nil for v1.
+// encoder encodes updates in both encodings; v2 is nil for v1.
 type encoder struct {
 	rest []byte
 	v2   *columnWriters
@@ -28,7 +28,7 @@ func newEncoder(v2 bool, size int) *encoder {
 	return e
 }
 
-// finish returns the update. The encoder is spent.
+// finish returns the update. The encoder must not be used afterwards.
 func (e *encoder) finish() []byte {
 	c := e.v2
 	if c == nil {
@@ -100,7 +100,7 @@ func (e *encoder) str(s []byte) {
 	e.v2.str.write(s, uint64(n))
 }
 
-// text writes the string of an item: n is its length, and what is ASCII needs no look.
+// text writes the string of an item of length n.
 func (e *encoder) text(s []byte, n uint32, ascii bool) {
 	switch {
 	case e.v2 != nil:
@@ -147,7 +147,7 @@ func (e *encoder) json(v any) {
 		e.any(v)
 		return
 	}
-	// The length stands before the text: one byte is kept for it, which is enough for most.
+	// The length precedes the text: reserve one byte, which is usually enough.
 	at := len(e.rest)
 	e.rest = AppendJSON(append(e.rest, 0), v)
 	n := len(e.rest) - at - 1
@@ -164,7 +164,7 @@ func (e *encoder) key(s []byte) {
 		e.str(s)
 		return
 	}
-	// The key is written again each time: Yjs 13 never fills its table of keys.
+	// Yjs 13 never fills its table of keys, so each key is written again.
 	e.v2.keyClock.write(e.v2.keys)
 	e.v2.keys++
 	e.str(s)
@@ -182,7 +182,7 @@ func (e *encoder) dsRange(r Range) {
 	e.ds = uint64(r.Clock) + uint64(r.Len)
 }
 
-// values writes the content of any and JSON structs.
+// values writes the content of structs of kind any or JSON.
 func (e *encoder) values(kind uint8, vs []any) {
 	e.length(uint32(len(vs)))
 	for _, v := range vs {
@@ -197,7 +197,7 @@ func (e *encoder) values(kind uint8, vs []any) {
 	}
 }
 
-// wire writes a struct that was read, without its first offset units.
+// wire writes a decoded struct without its first offset units.
 func (e *encoder) wire(s *wireStruct, offset uint32) {
 	switch s.kind {
 	case kindGC:
@@ -276,7 +276,7 @@ func (e *encoder) wireContent(s *wireStruct, offset uint32) {
 	}
 }
 
-// cutText drops n units at the head; half a pair that is left becomes U+FFFD.
+// cutText drops the first n units and replaces half of a split pair with U+FFFD.
 func cutText(p []byte, n uint32, ascii bool) []byte {
 	if ascii {
 		return p[n:]

@@ -7,49 +7,48 @@ import (
 )
 
 var (
-	// ErrMalformed is returned for bytes that are no update, state vector, snapshot or
-	// position. The document is as it was before.
+	// ErrMalformed is returned for bytes that are not a valid update, state vector, snapshot
+	// or position. The document is unchanged.
 	ErrMalformed = errors.New("malformed yjs data")
-	// ErrBudget is returned, wrapped, for data that asks for more than [Limits] allow.
+	// ErrBudget is returned, wrapped, for data that exceeds [Limits].
 	ErrBudget = errors.New("over the budget")
-	// ErrRange is returned by edits outside a sequence.
+	// ErrRange is returned for indexes outside a sequence.
 	ErrRange = errors.New("position out of range")
-	// ErrValue is returned for Go values that have no counterpart in JavaScript.
+	// ErrValue is returned for Go values without a counterpart in JavaScript.
 	ErrValue = errors.New("unsupported value")
-	// ErrDetached is returned by edits of a type that was deleted, and where a type is
-	// inserted a second time.
+	// ErrDetached is returned for edits of a deleted type, and when a type is inserted a
+	// second time.
 	ErrDetached = errors.New("shared type is not part of a document")
-	// ErrGone is returned where something needs content that garbage collection removed.
+	// ErrGone is returned when required content was garbage collected.
 	ErrGone = errors.New("content was garbage collected")
 )
 
-// Limits bound what one update may cost. The zero value of a field means its default.
+// Limits bound the cost of an update. A zero field means its default.
 type Limits struct {
-	// MaxStructs is how many structs an update may have (1,048,576). Encoding v2 packs
-	// thousands into a few bytes, so that the size of an update bounds nothing; an update
-	// may besides have no more than 16 structs for each of its bytes, plus 10,000, unless
-	// Dense is set: that is for states that one has encoded oneself.
+	// MaxStructs is the maximum number of structs in an update (1,048,576). Encoding v2
+	// packs thousands into a few bytes. An update may therefore also have at most 16
+	// structs per byte plus 10,000, unless Dense is set: use that for states that were
+	// encoded locally.
 	MaxStructs int
 	Dense      bool
-	// MaxClients is how many clients an update or a delete set may name (65,536).
+	// MaxClients is the maximum number of clients in an update or delete set (65,536).
 	MaxClients int
-	// MaxValues is how many values an update's arrays, maps and embeds may hold (4,194,304).
+	// MaxValues is the maximum number of values in an update's arrays, maps and embeds (4,194,304).
 	MaxValues int
-	// MaxPending is how many bytes of structs may wait for others to arrive (64 MiB).
+	// MaxPending is the maximum size of all pending structs in bytes (64 MiB).
 	MaxPending int
-	// MaxScan is how many steps looking for the places of an update's structs among
-	// concurrent ones may take, and how many splitting in long documents (200,000,000). A
-	// step is one item passed, some 35 ns once caches no longer help, or 256 entries moved
-	// in a list of structs, so that the default bounds runaways and no more: it is up to 8
-	// seconds, and 20 KB can ask for that. A server sets less for strangers. People need
-	// few: two who wrote 6,000 characters each at one index 6,000, two who changed 2,000
-	// places each of the same megabyte 90,000, and 20,000 places 7,000,000; a trace of
-	// 260,000 keystrokes as one update 53,000.
+	// MaxScan is the maximum number of steps to find the positions of an update's structs
+	// among concurrent ones, and separately to split structs in long lists (200,000,000). A
+	// step passes one item, in up to 35 ns, or moves 256 list entries. The default, up to 8
+	// seconds, only stops runaway updates, which may be as small as 20 KB: servers should
+	// set less. Real edits need little: two authors with 6,000 concurrent characters at one
+	// index need 6,000 steps, two with 20,000 concurrent changes in one megabyte 7,000,000,
+	// and a trace of 260,000 keystrokes in one update 53,000.
 	MaxScan int
 }
 
-// Unlimited returns limits that nothing exceeds, for what was accepted before: a state or
-// an update that one has kept oneself and would lose by refusing it.
+// Unlimited returns limits that nothing exceeds, for states and updates that were accepted
+// before and would be lost if they were refused now.
 func Unlimited() Limits {
 	return Limits{
 		MaxStructs: math.MaxInt, Dense: true, MaxClients: math.MaxInt, MaxValues: math.MaxInt,
@@ -78,6 +77,6 @@ func (l *Limits) structs(size int) uint64 {
 	return min(uint64(l.MaxStructs), 10_000+16*uint64(size))
 }
 
-func budget(what string, got, limit uint64) error {
+func budgetError(what string, got, limit uint64) error {
 	return fmt.Errorf("%w: %s: %d, at most %d", ErrBudget, what, got, limit)
 }

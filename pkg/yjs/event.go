@@ -11,16 +11,16 @@ type watchers struct {
 	deep    []*listener[func([]*Event)]
 }
 
-// Event tells an observer what a transaction did to a type. It is valid until the
-// observer returns.
+// Event describes the changes of a type in a transaction. It is valid until the observer
+// returns.
 type Event struct {
 	target *branch
 	txn    *Txn
-	subs   []uint32 // keys that were touched
-	seq    bool     // the sequence was touched
+	subs   []uint32 // changed keys
+	seq    bool     // the sequence changed
 }
 
-// Action says what happened to a key.
+// Action is the kind of a key's change.
 type Action uint8
 
 // The actions.
@@ -30,21 +30,21 @@ const (
 	Deleted
 )
 
-// KeyChange is what happened to a key; Old is the value before, unless it was added.
+// KeyChange is the change of a key. Old is the previous value, unless the key was added.
 type KeyChange struct {
 	Key    string
 	Action Action
 	Old    any
 }
 
-// Target returns the type that changed: a *Text, *Map, *Array or one of the XML types.
+// Target returns the changed type: a *Text, *Map, *Array or one of the XML types.
 func (e *Event) Target() any { return e.target.public() }
 
-// Txn returns the transaction that changed it.
+// Txn returns the transaction.
 func (e *Event) Txn() *Txn { return e.txn }
 
-// Path returns the way to the type: the name of its root, then keys (string) and
-// indexes (int).
+// Path returns the path to the type: the name of its root, then keys (string) and indexes
+// (int).
 func (e *Event) Path() []any { return e.target.path() }
 
 func (b *branch) path() []any {
@@ -73,7 +73,7 @@ func (b *branch) path() []any {
 	return out
 }
 
-// Keys returns the keys that changed.
+// Keys returns the changes of keys.
 func (e *Event) Keys() []KeyChange {
 	var out []KeyChange
 	d, t := e.txn.doc, e.txn
@@ -116,8 +116,8 @@ func (e *Event) Keys() []KeyChange {
 	return out
 }
 
-// Delta returns what happened to the sequence. The inserts of a text are strings and
-// embedded values; those of other sequences are []any.
+// Delta returns the changes of the sequence. Inserts are strings and embeds for a text, and
+// []any for other sequences.
 func (e *Event) Delta() []Op {
 	if !e.seq {
 		return nil
@@ -168,8 +168,8 @@ func (e *Event) Delta() []Op {
 	return ops
 }
 
-// parts walks the sequence as it was before and is after the transaction. An item that
-// grew in place comes in two parts. What was there neither before nor after is left out.
+// parts visits the items of the sequence that exist before or after the transaction. An item
+// that grew in place is visited in two parts.
 func (e *Event) parts(f func(it *item, from, to uint32, added, deleted bool)) {
 	d, t := e.txn.doc, e.txn
 	for r := e.target.start; r != 0; {
@@ -196,16 +196,16 @@ func (e *Event) parts(f func(it *item, from, to uint32, added, deleted bool)) {
 	}
 }
 
-// deltaWriter works out the delta of a text.
+// deltaWriter builds the delta of a text.
 type deltaWriter struct {
 	e       *Event
 	d       *Doc
 	ops     []Op
-	now     attrs  // formats in force now,
-	was     attrs  // and before the transaction
-	changed Object // formats that a retain changes
+	now     attrs  // the current formats
+	was     attrs  // the formats before the transaction
+	changed Object // the formats that a retain changes
 	insert  []byte
-	action  byte // of the op that is open: i, r, d or 0
+	action  byte // the kind of the open op: i, r, d or 0
 	n       int
 }
 
@@ -230,20 +230,12 @@ func (w *deltaWriter) close() {
 	case 'd':
 		w.ops = append(w.ops, Op{Delete: w.n})
 	case 'i':
-		w.ops = append(w.ops, Op{Insert: string(w.insert), Attributes: w.formats()})
+		w.ops = append(w.ops, Op{Insert: string(w.insert), Attributes: w.now.object(w.d)})
 		w.insert = nil
 	case 'r':
 		w.ops = append(w.ops, Op{Retain: w.n, Attributes: slices.Clone(w.changed)})
 	}
 	w.action, w.n = 0, 0
-}
-
-func (w *deltaWriter) formats() Object {
-	var o Object
-	for _, a := range w.now {
-		o = o.Set(w.d.keys[a.key], a.value)
-	}
-	return o
 }
 
 func (w *deltaWriter) part(it *item, from, to uint32, added, deleted bool) {
@@ -264,7 +256,7 @@ func (w *deltaWriter) part(it *item, from, to uint32, added, deleted bool) {
 		w.insert = append(w.insert, p[a:]...)
 	default:
 		w.close()
-		w.ops = append(w.ops, Op{Insert: w.d.value(it), Attributes: w.formats()})
+		w.ops = append(w.ops, Op{Insert: w.d.value(it), Attributes: w.now.object(w.d)})
 	}
 }
 
@@ -319,18 +311,18 @@ func (b *branch) observe(f func(*Event)) (stop func()) {
 	if b.watch == nil {
 		b.watch = &watchers{}
 	}
-	return b.counted(listen(&b.watch.shallow, f))
+	return b.countObserver(listen(&b.watch.shallow, f))
 }
 
 func (b *branch) observeDeep(f func([]*Event)) (stop func()) {
 	if b.watch == nil {
 		b.watch = &watchers{}
 	}
-	return b.counted(listen(&b.watch.deep, f))
+	return b.countObserver(listen(&b.watch.deep, f))
 }
 
-// counted lets the document know that somebody looks.
-func (b *branch) counted(stop func()) func() {
+// countObserver registers an observer with the document until stop is called.
+func (b *branch) countObserver(stop func()) func() {
 	if b.doc == nil {
 		return stop
 	}
@@ -345,11 +337,11 @@ func (b *branch) counted(stop func()) func() {
 	}
 }
 
-// Observe calls f after every transaction that changed the text. The returned function
-// ends it. A type can be observed once it is part of a document.
+// Observe calls f after every transaction that changed the text, until stop is called. The
+// type must be part of a document.
 func (t *Text) Observe(f func(*Event)) (stop func()) { return (*branch)(t).observe(f) }
 
-// ObserveDeep calls f after every transaction that changed the text or a type in it.
+// ObserveDeep calls f after every transaction that changed the text or a type inside it.
 func (t *Text) ObserveDeep(f func([]*Event)) (stop func()) { return (*branch)(t).observeDeep(f) }
 
 // Observe is like [Text.Observe].
@@ -380,8 +372,8 @@ func (e *XMLElement) ObserveDeep(f func([]*Event)) (stop func()) {
 	return (*branch)(e).observeDeep(f)
 }
 
-// Events returns what the transaction changed, one event for each type, outermost
-// types first. It may be called from [Doc.OnTransaction].
+// Events returns the changes of the transaction, one event per type. It may be called from
+// [Doc.OnTransaction].
 func (t *Txn) Events() []*Event {
 	var es []*Event
 	at := make(map[*branch]*Event, len(t.changes))
@@ -404,7 +396,7 @@ func (t *Txn) Events() []*Event {
 	return es
 }
 
-// ChangedRoots returns the names of the root types in which something changed.
+// ChangedRoots returns the names of the root types that changed or contain a change.
 func (t *Txn) ChangedRoots() []string {
 	var names []string
 	for _, c := range t.changes {
@@ -422,7 +414,7 @@ func (t *Txn) ChangedRoots() []string {
 	return names
 }
 
-// observe calls the observers of the types, then of those around them, then of the
+// observe calls the observers of the changed types, of the types around them and of the
 // document.
 func (d *Doc) observe(t *Txn) {
 	if d.watched > 0 && len(t.changes) > 0 {

@@ -1,8 +1,7 @@
 package yjs
 
-// integrate puts an item whose parent, neighbours and origins are known into the list
-// and into the store. It reports false, and has done nothing, when the scan budget is
-// used up.
+// integrate inserts an item with known parent, neighbours and origins into the list and the
+// store. It returns false, without changes, when the scan budget is exhausted.
 func (d *Doc) integrate(r ref, it *item) bool {
 	b := d.branches[it.parent]
 	if (it.left == 0 && (it.right == 0 || d.at(it.right).left != 0)) ||
@@ -31,24 +30,23 @@ func (d *Doc) integrate(r ref, it *item) bool {
 	switch {
 	case b.deletedItem() || (it.sub != 0 && it.right != 0):
 		d.deleteItem(r)
-	case it.sub != 0 && it.length > 1 && !it.deleted(): // only the last is the value
+	case it.sub != 0 && it.length > 1 && !it.deleted(): // only the last unit is the value
 		d.split(it.client, len(d.clients[it.client].structs)-1, it.length-1)
 		d.deleteItem(r)
 	}
 	return true
 }
 
-// placement remembers where the last item went that place had to look for. Somebody who
-// types against the order of the text (always at one index) makes items that each have
-// the one before on their right and all else alike: place would pass the same items
-// again and stop in front of that one, which took quadratic time.
+// placement caches the last result of place. An author who types against the direction of the
+// text (always at one index) creates items that have the previous one on their right and
+// otherwise equal fields: each would be compared with all previous ones, in quadratic time.
 type placement struct {
 	item, left              ref
 	oClient, oClock, client uint32
 	txn                     uint64
 }
 
-// after says whether an item is placed like the last one, nothing being in between.
+// after reports whether an item belongs directly before the last one.
 func (p placement) after(now placement) bool {
 	now.item = p.item
 	return p == now
@@ -72,12 +70,12 @@ func (d *Doc) link(r ref, it *item, b *branch) {
 	} else if it.sub != 0 {
 		b.setEntry(it.sub, r)
 		if it.left != 0 {
-			d.deleteItem(it.left) // this is the value now
+			d.deleteItem(it.left) // replaced by the new value
 		}
 	}
 }
 
-// firstOf returns the leftmost item of a list, and how many steps away it is.
+// firstOf returns the leftmost item of a list and its distance.
 func (d *Doc) firstOf(r ref) (first ref, steps int) {
 	for r != 0 {
 		l := d.at(r).left
@@ -90,8 +88,8 @@ func (d *Doc) firstOf(r ref) (first ref, steps int) {
 	return r, steps
 }
 
-// place finds the left neighbour of an item. A right origin that no editor can have had
-// is taken away from the item. It reports false when the scan budget is used up.
+// place finds the left neighbour of an item and removes an invalid right origin from the item.
+// It returns false when the scan budget is exhausted.
 func (d *Doc) place(it *item, b *branch) (left ref, ok bool) {
 	left, inside, ok := d.search(it, b)
 	if inside {
@@ -101,12 +99,12 @@ func (d *Doc) place(it *item, b *branch) (left ref, ok bool) {
 	return left, ok
 }
 
-// search is YATA: it looks for the left neighbour among the items between the one that
-// was left and the one that was right of it when it was made. Items passed on the way
-// are seen; those from conflict on are the ones that may still come before it.
+// search implements YATA: it finds the left neighbour among the items between the origins of
+// the item. Items that it passes are recorded in seen; those from conflict on may still
+// belong after the item.
 //
-// The right one ends the search where it has the same origin. Otherwise it stood behind
-// all that was ever inserted at the origin; when it is found among that, inside is true.
+// The right origin ends the search if it has the same origin. Otherwise it was inserted after
+// the item's origin and everything attached to it; inside reports that it is among these.
 func (d *Doc) search(it *item, b *branch) (left ref, inside, ok bool) {
 	left = it.left
 	var first, stop ref
@@ -136,7 +134,7 @@ func (d *Doc) search(it *item, b *branch) (left ref, inside, ok bool) {
 		oi := d.at(o)
 		if oi.oClient == oc && (oc == none || oi.oClock == ok32) {
 			if settled {
-				// Only right is looked for.
+				// Look for right only.
 			} else if oi.client != it.client && d.clients[oi.client].id < id {
 				left = o
 				conflict = passed
@@ -174,8 +172,8 @@ func (d *Doc) search(it *item, b *branch) (left ref, inside, ok bool) {
 	return left, inside, true
 }
 
-// newScan begins a list of what place has seen, for items that ask where their origin
-// stands in it; most do not. A stamp below Doc.stamp is from an earlier list.
+// newScan begins a new list of seen items, to locate the origins of other items in it. A stamp
+// below Doc.stamp belongs to an earlier list.
 func (d *Doc) newScan() {
 	d.seen = d.seen[:0]
 	if len(d.stamps) < int(d.used) || d.stamp > 1<<31 {
@@ -184,8 +182,8 @@ func (d *Doc) newScan() {
 	}
 }
 
-// seenAt returns the place of an item among those from first to last, or -1. The list
-// is made up to last when it is asked for.
+// seenAt returns the index of an item among those from first to last, or -1. It extends the
+// list to last on demand.
 func (d *Doc) seenAt(org, first, last ref) int {
 	next := first
 	if n := len(d.seen); n > 0 {
@@ -202,7 +200,7 @@ func (d *Doc) seenAt(org, first, last ref) int {
 	return int(d.stamps[org]) - int(d.stamp)
 }
 
-// originOf returns the item that holds an item's origin.
+// originOf returns the item that contains an item's origin.
 func (d *Doc) originOf(it *item) ref {
 	if it.left != 0 {
 		if l := d.at(it.left); l.client == it.oClient && l.clock <= it.oClock && it.oClock < l.end() {
@@ -212,7 +210,7 @@ func (d *Doc) originOf(it *item) ref {
 	return d.itemAt(it.oClient, it.oClock)
 }
 
-// addStruct appends to the store; the clock is the client's next.
+// addStruct appends a struct at its client's next clock.
 func (d *Doc) addStruct(r ref, it *item) {
 	c := &d.clients[it.client]
 	d.touch(it.client)
@@ -221,7 +219,7 @@ func (d *Doc) addStruct(r ref, it *item) {
 	c.state = it.end()
 }
 
-// touch notes, before the first change, where a client stood.
+// touch records a client's state before its first change.
 func (d *Doc) touch(ci uint32) {
 	c := &d.clients[ci]
 	if c.txn != d.txn.id {
@@ -234,7 +232,7 @@ func (d *Doc) touch(ci uint32) {
 func (d *Doc) integrateContent(r ref, it *item, b *branch) {
 	switch it.kind {
 	case kindDeleted:
-		d.txn.deleted = append(d.txn.deleted, dead{it.client, it.clock, it.length})
+		d.txn.deleted = append(d.txn.deleted, deletion{it.client, it.clock, it.length})
 		it.flags |= itDeleted
 	case kindFormat:
 		b.flags |= brFormatted
@@ -250,7 +248,7 @@ func (d *Doc) integrateContent(r ref, it *item, b *branch) {
 	}
 }
 
-// noteChange records a change of a type that is not new in this transaction.
+// noteChange records a change of a type, unless the type is new in this transaction.
 func (d *Doc) noteChange(b *branch, sub uint32) {
 	t := d.txn
 	if b.item != 0 {
@@ -268,7 +266,7 @@ func (d *Doc) noteChange(b *branch, sub uint32) {
 	t.changes = append(t.changes, change{b, sub})
 }
 
-// deleteItem marks an item and all that it holds as deleted.
+// deleteItem marks an item and its content as deleted.
 func (d *Doc) deleteItem(r ref) {
 	it := d.at(r)
 	if it.deleted() {
@@ -289,7 +287,7 @@ func (d *Doc) markDeleted(it *item) {
 	if it.flags&itMarker != 0 && b.markers != nil {
 		b.markers.stale = true
 	}
-	d.txn.deleted = append(d.txn.deleted, dead{it.client, it.clock, it.length})
+	d.txn.deleted = append(d.txn.deleted, deletion{it.client, it.clock, it.length})
 	d.noteChange(b, it.sub)
 	if it.kind == kindDoc {
 		s, _ := d.payloads[it.a].(*Subdoc)
@@ -297,8 +295,8 @@ func (d *Doc) markDeleted(it *item) {
 	}
 }
 
-// deleteChildren walks with a stack of its own: documents may be nested deeper than a
-// goroutine should be.
+// deleteChildren uses an explicit stack: documents may be nested deeper than a goroutine's
+// stack allows.
 func (d *Doc) deleteChildren(b *branch) {
 	type frame struct {
 		b     *branch
@@ -321,9 +319,9 @@ func (d *Doc) deleteChildren(b *branch) {
 		}
 		it := d.at(r)
 		if it.deleted() {
-			// It will be collected with its parent, and may then be joined with others.
+			// It will be collected with its parent and may then be merged.
 			if it.clock < d.txn.before(it.client) {
-				d.txn.merge = append(d.txn.merge, place{it.client, it.clock})
+				d.txn.merge = append(d.txn.merge, itemPos{it.client, it.clock})
 			}
 			continue
 		}
@@ -334,7 +332,7 @@ func (d *Doc) deleteChildren(b *branch) {
 	}
 }
 
-// collect removes what a deleted item holds.
+// collect removes the content of a deleted item.
 func (d *Doc) collect(it *item) {
 	if b := d.branchOf(it); b != nil {
 		d.collectChildren(b)
@@ -353,21 +351,21 @@ func (d *Doc) collectChildren(b *branch) {
 		for r := b.start; r != 0; {
 			it := d.at(r)
 			r = it.right
-			stack = d.bury(it, stack)
+			stack = d.toGC(it, stack)
 		}
 		for _, e := range b.entries {
 			for r := e.item; r != 0; {
 				it := d.at(r)
 				r = it.left
-				stack = d.bury(it, stack)
+				stack = d.toGC(it, stack)
 			}
 		}
 		d.freeBranch(b)
 	}
 }
 
-// bury turns an item into a bare length.
-func (d *Doc) bury(it *item, stack []*branch) []*branch {
+// toGC turns an item into a GC range.
+func (d *Doc) toGC(it *item, stack []*branch) []*branch {
 	if it.kind == kindGC {
 		return stack
 	}

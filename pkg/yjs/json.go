@@ -7,11 +7,11 @@ import (
 	"unicode/utf8"
 )
 
-// Encoding v1 carries embeds and formats as JSON text. It has to be read and written
-// as JavaScript does it to the byte: key order, number format, lone surrogates.
+// Encoding v1 contains embeds and formats as JSON text, which must match JavaScript to the
+// byte: key order, number format, lone surrogates.
 
-// AppendJSON appends v as JSON.stringify would write it. Undefined, which JSON does
-// not have, and bigints are written as null and as numbers.
+// AppendJSON appends v in the form of JSON.stringify. Undefined becomes null, and a bigint a
+// number.
 func AppendJSON(b []byte, v any) []byte {
 	switch v := v.(type) {
 	case bool:
@@ -64,7 +64,7 @@ func AppendJSON(b []byte, v any) []byte {
 	}
 }
 
-// appendJSONNumber writes a number as JavaScript prints it.
+// appendJSONNumber writes a number like JSON.stringify.
 func appendJSONNumber(b []byte, f float64) []byte {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
 		return append(b, "null"...)
@@ -88,7 +88,7 @@ func appendNumberText(b []byte, f float64) []byte {
 	}
 	at := len(b)
 	b = strconv.AppendFloat(b, f, 'e', -1, 64)
-	// Go writes two digits of exponent at least, JavaScript as many as there are.
+	// Go writes at least two digits of the exponent, JavaScript only significant ones.
 	for i := len(b) - 1; i > at; i-- {
 		if b[i] == '+' || b[i] == '-' {
 			if b[i+1] == '0' && i+2 < len(b) {
@@ -150,7 +150,7 @@ func appendEscape(b []byte, r rune) []byte {
 	return append(b, '\\', 'u', hexDigits[r>>12&15], hexDigits[r>>8&15], hexDigits[r>>4&15], hexDigits[r&15])
 }
 
-// parseJSON reads what JSON.parse reads. Every value costs one of left.
+// parseJSON accepts the input of JSON.parse. Every value decrements left.
 func parseJSON(p []byte, left *int) (any, bool) {
 	j := jsonParser{p: p, left: left}
 	j.space()
@@ -314,7 +314,7 @@ func (j *jsonParser) number() any {
 			return j.fail()
 		}
 	}
-	// Out of range is an infinity here and there.
+	// JavaScript also reads numbers out of range as infinities.
 	f, _ := strconv.ParseFloat(string(j.p[start:j.i]), 64)
 	return f
 }
@@ -322,7 +322,7 @@ func (j *jsonParser) number() any {
 func (j *jsonParser) str() []byte {
 	j.i++
 	start := j.i
-	for j.i < len(j.p) { // most strings have nothing to unescape
+	for j.i < len(j.p) { // fast path without escapes
 		switch x := j.p[j.i]; {
 		case x == '"':
 			s := j.p[start:j.i]
@@ -392,5 +392,3 @@ func (j *jsonParser) escaped(s []byte) []byte {
 	j.fail()
 	return nil
 }
-
-func appendInt(b []byte, n int64) []byte { return strconv.AppendInt(b, n, 10) }

@@ -2,9 +2,9 @@ package yjs
 
 import "fmt"
 
-// self returns the index of the document's own client, which is another one when half of
-// the old one's clocks are used up: by somebody else who writes in its name, that is.
-func (d *Doc) self() uint32 {
+// ownClient returns the index of the document's own client. It takes a new client id when half of
+// the clocks are used up, which only another writer can cause.
+func (d *Doc) ownClient() uint32 {
 	ci := d.clientOf(d.clientID)
 	for d.clients[ci].state > maxClock/2 {
 		d.clientID = newClientID()
@@ -13,9 +13,9 @@ func (d *Doc) self() uint32 {
 	return ci
 }
 
-// insertItem makes a local item between left and right, which are neighbours.
+// insertItem creates a local item between two adjacent items.
 func (d *Doc) insertItem(b *branch, left, right ref, sub uint32, kind uint8, length uint32, fill func(*item)) ref {
-	ci := d.self()
+	ci := d.ownClient()
 	r, it := d.newItem()
 	*it = item{
 		clock: d.clients[ci].state, length: length, client: ci, left: left, right: right,
@@ -31,34 +31,34 @@ func (d *Doc) insertItem(b *branch, left, right ref, sub uint32, kind uint8, len
 	}
 	fill(it)
 	scan := d.txn.scan
-	d.txn.scan = 1 << 62 // local items have their place
+	d.txn.scan = 1 << 62 // local items need no search
 	d.integrate(r, it)
 	d.txn.scan = scan
 	return r
 }
 
-// payload returns a function that gives an item a payload.
+// payload returns a function that sets the payload of an item.
 func (d *Doc) payload(v any) func(*item) {
 	return func(it *item) { it.a = d.newPayload(v) }
 }
 
-// insertText makes a local text between left and right, or lets left grow.
+// insertString creates a local text between left and right, or extends left.
 func (d *Doc) insertString(b *branch, left, right ref, p []byte, n uint32, ascii bool) ref {
-	ci := d.self()
+	ci := d.ownClient()
 	if s := d.clients[ci].structs; left != 0 && len(s) > 0 && s[len(s)-1] == left {
 		var rc, rk uint32 = none, 0
 		if right != 0 {
 			r := d.at(right)
 			rc, rk = r.client, r.clock
 		}
-		if d.grow(ci, rc, rk, p, n, ascii) {
+		if d.extendLast(ci, rc, rk, p, n, ascii) {
 			return left
 		}
 	}
 	return d.insertItem(b, left, right, 0, kindString, n, func(it *item) { d.setText(it, p, ascii) })
 }
 
-// content turns what a caller inserts into a payload.
+// content is an inserted value with its kind.
 type content struct {
 	kind uint8
 	v    any
@@ -100,10 +100,10 @@ func (d *Doc) contentsOf(vs []any) ([]content, error) {
 	return cs, nil
 }
 
-// placeBranch readies a type for the item that will hold it.
+// placeBranch prepares a type for the item that will contain it.
 func (d *Doc) placeBranch(v any) {
 	if b, ok := v.(*branch); ok {
-		d.adopt(b)
+		d.register(b)
 		if b.nodeName != "" || b.kind == refXMLElement || b.kind == refXMLHook {
 			b.name = d.keyOf(b.nodeName)
 			b.nodeName = ""
@@ -111,7 +111,7 @@ func (d *Doc) placeBranch(v any) {
 	}
 }
 
-// insertValues inserts values behind left.
+// insertValues inserts values after left.
 func (d *Doc) insertValues(b *branch, left ref, cs []content) {
 	right := b.start
 	if left != 0 {
@@ -163,7 +163,7 @@ func (b *branch) insertAt(index int, vs []any) error {
 func (b *branch) insertContents(index int, cs []content) {
 	d := b.doc
 	if index == 0 {
-		b.edited(0, len(cs))
+		b.shiftMarkers(0, len(cs))
 		d.insertValues(b, 0, cs)
 		return
 	}
@@ -173,7 +173,7 @@ func (b *branch) insertContents(index int, cs []content) {
 		n = m.item
 		at -= m.index
 		if at == 0 {
-			// One to the left: the loop looks for the item in front of the position.
+			// Start one item to the left: the loop looks for the item before the position.
 			for n = d.at(n).left; n != 0 && d.at(n).deleted(); {
 				n = d.at(n).left
 			}
@@ -194,18 +194,14 @@ func (b *branch) insertContents(index int, cs []content) {
 			at -= int(it.length)
 		}
 	}
-	b.edited(index, len(cs))
+	b.shiftMarkers(index, len(cs))
 	d.insertValues(b, n, cs)
 }
 
-// push inserts behind the last item, deleted or not.
+// push inserts after the last item, deleted or not.
 func (b *branch) push(vs []any) error {
 	if b.doc == nil || b.flags&brDead != 0 {
-		n := 0
-		if b.doc == nil {
-			n = int(^uint(0) >> 1)
-		}
-		return b.insertAt(n, vs)
+		return b.insertAt(b.tail(), vs)
 	}
 	cs, err := b.doc.contentsOf(vs)
 	if err != nil {
@@ -233,7 +229,7 @@ func (b *branch) push(vs []any) error {
 	return nil
 }
 
-// deleteAt deletes n units from index on.
+// deleteAt deletes n units from index.
 func (b *branch) deleteAt(index, n int) error {
 	if b.flags&brDead != 0 {
 		return ErrDetached
@@ -275,12 +271,12 @@ func (b *branch) deleteAt(index, n int) error {
 		}
 		r = it.right
 	}
-	b.edited(index, -n+left)
+	b.shiftMarkers(index, -n+left)
 	d.end(opened)
 	return nil
 }
 
-// each calls f for the values in the sequence until it reports false.
+// each calls f for the values of the sequence until f returns false.
 func (b *branch) each(f func(v any) bool) {
 	if b.doc == nil || b.flags&brDead != 0 {
 		return
@@ -320,7 +316,7 @@ func (d *Doc) eachValue(it *item, f func(v any) bool) bool {
 	}
 }
 
-// value returns the last value that an item holds.
+// value returns the last value of an item.
 func (d *Doc) value(it *item) any {
 	switch it.kind {
 	case kindAny, kindJSON:
@@ -449,7 +445,7 @@ func (b *branch) eachKey(f func(key string, v any) bool) {
 	}
 }
 
-// flush makes the edits that waited for the type to be inserted.
+// flush performs the edits that were made before insertion.
 func (b *branch) flush() {
 	fs := b.prelim
 	b.prelim = nil

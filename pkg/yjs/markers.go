@@ -1,14 +1,13 @@
 package yjs
 
-// markers remember where recently edited positions of a sequence are, so that an index
-// is found by a short walk. Which marker is kept decides nothing but speed, except
-// next to deleted items, where it may decide on which side of them an edit lands; so
-// that edits come out as in Yjs to the byte, this follows the rules of Yjs.
+// markers cache recently edited positions of a sequence, so that an index is found by a short
+// walk. Next to deleted items, the chosen marker may decide on which side of them an edit
+// lands. Therefore this follows the rules of Yjs exactly.
 type markers struct {
 	list []marker
 	tick uint64
-	// stale says that a marker may be on a deleted item, or on one whose flag does not
-	// say so. Otherwise an insertion has only indexes to move.
+	// stale means that a marker may be on a deleted item, or that itMarker may be missing.
+	// Otherwise an insertion only has to shift indexes.
 	stale bool
 }
 
@@ -20,15 +19,14 @@ type marker struct {
 
 const maxMarkers = 80
 
-// marked says whether the sequence has markers.
-func (b *branch) marked() bool {
+// hasMarkers reports whether the sequence uses markers.
+func (b *branch) hasMarkers() bool {
 	return b.flags&brFormatted == 0 && (b.kind == refText || b.kind == refArray || b.kind == refXMLText)
 }
 
-// marker returns a marker near index, nil where there can be none. It is valid until
-// the next edit.
+// marker returns a marker near index, or nil. It is valid until the next edit.
 func (b *branch) marker(index int) *marker {
-	if b.start == 0 || index == 0 || !b.marked() {
+	if b.start == 0 || index == 0 || !b.hasMarkers() {
 		return nil
 	}
 	d := b.doc
@@ -71,7 +69,7 @@ func (b *branch) marker(index int) *marker {
 			at -= int(it.length)
 		}
 	}
-	// Not on an item that may be joined with its left neighbour.
+	// Avoid items that may be merged into their left neighbour.
 	for it.left != 0 {
 		l := d.at(it.left)
 		if l.client != it.client || l.end() != it.clock {
@@ -121,8 +119,8 @@ func (m *markers) set(d *Doc, k *marker, p ref, at int) *marker {
 	return k
 }
 
-// edited moves the markers behind an edit at index that adds n units, or takes -n.
-func (b *branch) edited(index, n int) {
+// shiftMarkers shifts the markers after an edit at index that adds n units, or removes -n.
+func (b *branch) shiftMarkers(index, n int) {
 	if b.markers == nil {
 		return
 	}
@@ -160,9 +158,8 @@ func (b *branch) edited(index, n int) {
 	}
 }
 
-// joined moves the markers of an item that is about to become part of its left
-// neighbour.
-func (m *markers) joined(_ *Doc, lr ref, l *item, rr ref) {
+// merged moves the markers of an item that is about to be merged into its left neighbour.
+func (m *markers) merged(lr ref, l *item, rr ref) {
 	for i := range m.list {
 		if k := &m.list[i]; k.item == rr {
 			k.item = lr

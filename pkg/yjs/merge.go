@@ -2,11 +2,11 @@ package yjs
 
 import "bytes"
 
-// The exported functions in this file work on updates without a document, with [Limits]'
-// defaults, and keep no more in memory than the updates and the result.
+// The functions in this file work on updates without a document, with the default [Limits],
+// and need memory for the updates and the result only.
 
-// MergeUpdates joins updates in encoding v1 into one. Their order does not matter, and
-// they may overlap or leave gaps. It takes n log k steps for n structs in k updates.
+// MergeUpdates merges updates in encoding v1. They may overlap, leave gaps and be in any
+// order. It takes O(n log k) steps for n structs in k updates.
 func MergeUpdates(updates [][]byte) ([]byte, error) {
 	return mergeUpdates(updates, false, &defaultLimits)
 }
@@ -16,7 +16,7 @@ func MergeUpdatesV2(updates [][]byte) ([]byte, error) {
 	return mergeUpdates(updates, true, &defaultLimits)
 }
 
-// DiffUpdate returns what of an update in encoding v1 a peer with state vector sv lacks.
+// DiffUpdate returns the part of an update in encoding v1 that a peer with state vector sv lacks.
 func DiffUpdate(update []byte, sv StateVector) ([]byte, error) {
 	return diffUpdate(update, sv, false, &defaultLimits)
 }
@@ -26,14 +26,14 @@ func DiffUpdateV2(update []byte, sv StateVector) ([]byte, error) {
 	return diffUpdate(update, sv, true, &defaultLimits)
 }
 
-// ConvertV1ToV2 writes an update in encoding v1 anew in encoding v2.
+// ConvertV1ToV2 converts an update from encoding v1 to v2.
 func ConvertV1ToV2(update []byte) ([]byte, error) { return convert(update, false, &defaultLimits) }
 
-// ConvertV2ToV1 writes an update in encoding v2 anew in encoding v1.
+// ConvertV2ToV1 converts an update from encoding v2 to v1.
 func ConvertV2ToV1(update []byte) ([]byte, error) { return convert(update, true, &defaultLimits) }
 
-// StateVectorFromUpdate returns the state vector of a document that has applied the
-// update in encoding v1 and nothing else.
+// StateVectorFromUpdate returns the state vector of a document that has applied only this
+// update in encoding v1.
 func StateVectorFromUpdate(update []byte) (StateVector, error) {
 	return stateVectorFrom(update, false)
 }
@@ -43,8 +43,8 @@ func StateVectorFromUpdateV2(update []byte) (StateVector, error) {
 	return stateVectorFrom(update, true)
 }
 
-// UpdateSpan returns, for each client that an update in encoding v1 has structs of, the
-// clock of the first one and the clock after the last one. There may be gaps between.
+// UpdateSpan returns, for each client with structs in an update in encoding v1, the clock of
+// the first one and the clock after the last one. There may be gaps in between.
 func UpdateSpan(update []byte) (from, to StateVector, err error) { return spanOf(update, false) }
 
 // UpdateSpanV2 is [UpdateSpan] for encoding v2.
@@ -52,10 +52,10 @@ func UpdateSpanV2(update []byte) (from, to StateVector, err error) { return span
 
 var (
 	defaultLimits = Limits{}.withDefaults()
-	ownLimits     = Unlimited() // for what a document encoded itself
+	ownLimits     = Unlimited() // for data encoded by a document itself
 )
 
-// structWriter writes structs one by one; how many a client has is filled in at the end.
+// structWriter writes structs; finish inserts the number of structs per client.
 type structWriter struct {
 	e     *encoder
 	open  bool
@@ -64,7 +64,7 @@ type structWriter struct {
 }
 
 type part struct {
-	at    int // where in encoder.rest the part begins
+	at    int // the start of the part in encoder.rest
 	count uint64
 }
 
@@ -93,13 +93,13 @@ func (w *structWriter) finish() {
 	w.e.rest = out
 }
 
-// source is one update in a merge.
+// source is an update in a merge.
 type source struct {
 	structReader
-	turn int64 // of sources at the same struct, the one that moved last goes first
+	turn int64 // among sources at the same struct, the one that moved last goes first
 }
 
-// forward skips over gaps, which a merge finds out by itself.
+// forward advances to the next struct that is not a Skip: the merge finds gaps itself.
 func (s *source) forward() {
 	for s.next() && s.cur.kind == kindSkip {
 	}
@@ -115,7 +115,7 @@ func sourceBefore(a, b *source) bool {
 	return a.turn > b.turn
 }
 
-// sourceHeap has the source of the next struct on top.
+// sourceHeap is a heap with the source of the next struct on top.
 type sourceHeap []*source
 
 func (h sourceHeap) down(i int) {
@@ -190,7 +190,7 @@ func mergeUpdates(updates [][]byte, v2 bool, limits *Limits) ([]byte, error) {
 	return m.w.e.finish(), nil
 }
 
-// merger holds back the last struct: a gap or an overlap may follow it.
+// merger holds back the last struct, since a gap or an overlap may follow.
 type merger struct {
 	w    structWriter
 	last wireStruct
@@ -210,8 +210,7 @@ func (m *merger) take(s *wireStruct) {
 	m.last, m.have = *s, true
 }
 
-// step writes what the first source has to say until somebody else may have something
-// to say before it goes on.
+// step writes structs of a source until another source may be next.
 func (m *merger) step(s *source) {
 	client := s.cur.client
 	if !m.have {
@@ -226,8 +225,8 @@ func (m *merger) step(s *source) {
 	}
 }
 
-// join brings together the struct held back and the source's. It reports false when
-// the source has moved and has to queue again.
+// join appends the source's struct to the one held back. It returns false if the source moved
+// and must be reordered.
 func (m *merger) join(s *source, client uint64) bool {
 	moved := false
 	for !s.done && s.cur.client >= m.last.client && s.cur.end() <= m.last.end() {
@@ -250,7 +249,7 @@ func (m *merger) join(s *source, client uint64) bool {
 		}
 		if m.last.kind == kindGC && cur.kind == kindGC {
 			m.last.length += cur.length
-			return true // the source stays: it will be seen to be known
+			return true // the source stays: its struct will turn out to be known
 		}
 		m.take(&cur)
 		s.forward()
@@ -280,7 +279,7 @@ func diffUpdate(update []byte, sv StateVector, v2 bool, limits *Limits) ([]byte,
 	r.init(update, v2, limits)
 	w := structWriter{e: newEncoder(v2, len(update))}
 	for r.next(); !r.done; {
-		if r.cur.kind == kindSkip { // the first struct that is written is no gap
+		if r.cur.kind == kindSkip { // never begin with a gap
 			r.next()
 			continue
 		}
@@ -316,8 +315,8 @@ func finishDeletes(w *structWriter, r *structReader, limits *Limits) ([]byte, er
 	return w.e.finish(), nil
 }
 
-// descending sorts the clients, of which one may stand more than once, as they are
-// written. The ranges stay as they are: they need not be sorted in encoding v1.
+// descending sorts the clients, which may occur repeatedly, as in the encoding. It keeps the
+// order of ranges, which encoding v1 does not require to be sorted.
 func (ds DeleteSet) descending() DeleteSet {
 	for i := range ds {
 		if i > 0 && ds[i-1].Client <= ds[i].Client {
@@ -348,9 +347,8 @@ func convert(update []byte, fromV2 bool, limits *Limits) ([]byte, error) {
 }
 
 func stateVectorFrom(update []byte, v2 bool) (StateVector, error) {
-	limits := defaultLimits
 	var r structReader
-	r.init(update, v2, &limits)
+	r.init(update, v2, &defaultLimits)
 	sv := StateVector{}
 	var client uint64
 	first, counting := true, false
@@ -373,9 +371,8 @@ func stateVectorFrom(update []byte, v2 bool) (StateVector, error) {
 }
 
 func spanOf(update []byte, v2 bool) (from, to StateVector, err error) {
-	limits := defaultLimits
 	var r structReader
-	r.init(update, v2, &limits)
+	r.init(update, v2, &defaultLimits)
 	from, to = StateVector{}, StateVector{}
 	for r.next() {
 		if _, ok := from[r.cur.client]; !ok {

@@ -5,20 +5,18 @@ import (
 	"fmt"
 )
 
-// RelativePosition is a place in a sequence that stays with its neighbour while others
-// edit: a caret, the end of a comment. It names a unit of content, or else the end (with
-// Assoc below 0, the start) of a type, which is named by its root name or by the item
-// that holds it.
+// RelativePosition is a position in a sequence that moves with its neighbour: a cursor, the
+// end of a comment. It names a unit of content, or else the end (with Assoc below 0, the
+// start) of a type, given by its root name or by the item that contains it.
 type RelativePosition struct {
 	Item *ID
 	Root *string
 	Type *ID
-	// Assoc below 0 keeps the place behind the unit on its left; otherwise it stays in
-	// front of the unit on its right.
+	// Assoc below 0 binds the position to the unit before it, otherwise to the unit after it.
 	Assoc int
 }
 
-// RelativePosition returns the place at index in a shared type of this document.
+// RelativePosition returns the position of index in a shared type of this document.
 func (d *Doc) RelativePosition(t any, index, assoc int) (RelativePosition, error) {
 	b, ok := branchValue(t)
 	if !ok || b.doc != d || b.flags&brDead != 0 {
@@ -61,8 +59,8 @@ func (d *Doc) RelativePosition(t any, index, assoc int) (RelativePosition, error
 	return p, nil
 }
 
-// AbsolutePosition returns the type and the index where a place is now. It reports
-// false when the place is not known here, or was collected.
+// AbsolutePosition returns the type and index of a position. ok is false if the position is
+// unknown or was collected.
 func (d *Doc) AbsolutePosition(p RelativePosition) (t any, index int, ok bool) {
 	if p.Item != nil {
 		r, diff, ok := d.followRedone(*p.Item)
@@ -108,7 +106,7 @@ func (d *Doc) AbsolutePosition(p RelativePosition) (t any, index int, ok bool) {
 	return b.public(), index, true
 }
 
-// followRedone returns the item with a unit, or the one that an undo made in its place.
+// followRedone returns the item with a unit, or the one that an undo created in its place.
 func (d *Doc) followRedone(id ID) (r ref, diff uint32, ok bool) {
 	for {
 		ci := d.lookup(id.Client)
@@ -126,7 +124,7 @@ func (d *Doc) followRedone(id ID) (r ref, diff uint32, ok bool) {
 	}
 }
 
-// Encode returns the position as encodeRelativePosition of Yjs does.
+// Encode returns the position in the format of encodeRelativePosition in Yjs.
 func (p RelativePosition) Encode() []byte {
 	var b []byte
 	switch {
@@ -143,7 +141,7 @@ func (p RelativePosition) Encode() []byte {
 	return appendVarint(b, uint64(p.Assoc), false)
 }
 
-// DecodeRelativePosition reads what [RelativePosition.Encode] or Yjs wrote.
+// DecodeRelativePosition decodes a position of [RelativePosition.Encode] or Yjs.
 func DecodeRelativePosition(b []byte) (RelativePosition, error) {
 	c := cursor{b: b}
 	var p RelativePosition
@@ -171,7 +169,7 @@ func DecodeRelativePosition(b []byte) (RelativePosition, error) {
 	return p, nil
 }
 
-// jsonPosition is the form in which editors put carets into their awareness.
+// jsonPosition is the form of cursors in the awareness states of editors.
 type jsonPosition struct {
 	Type  *jsonID `json:"type"`
 	Root  *string `json:"tname"`
@@ -184,12 +182,12 @@ type jsonID struct {
 	Clock  uint32 `json:"clock"`
 }
 
-// MarshalJSON writes the position as JavaScript peers do.
+// MarshalJSON writes the form of JavaScript peers.
 func (p RelativePosition) MarshalJSON() ([]byte, error) {
 	return json.Marshal(jsonPosition{(*jsonID)(p.Type), p.Root, (*jsonID)(p.Item), p.Assoc})
 }
 
-// UnmarshalJSON reads what JavaScript peers write.
+// UnmarshalJSON reads the form of JavaScript peers.
 func (p *RelativePosition) UnmarshalJSON(b []byte) error {
 	var j jsonPosition
 	if err := json.Unmarshal(b, &j); err != nil {

@@ -1,19 +1,19 @@
 package yjs
 
-// What things take, about, without what they hold. An item has its place in the list of
-// its client besides, and lists are not full.
+// Approximate sizes without contents, with the entry in the client's list and the unused
+// capacity of lists included.
 const (
 	itemSize   = 64
 	clientSize = 96
 	branchSize = 256
 	keySize    = 48
 	valueSize  = 16
-	slotSize   = 24 // of a payload and its weight
+	slotSize   = 24 // a payload and its weight
 )
 
-// Size says about how many bytes the document takes in memory, without what its next
-// edits may use again: it goes down when content is deleted. It takes no time, and may be
-// asked within a transaction.
+// Size returns the approximate size of the document in memory, without free space that its
+// next edits may reuse: it decreases when content is deleted. It takes constant time and may
+// be called in a transaction.
 func (d *Doc) Size() int {
 	n := itemSize*(int(d.used)-1-d.freeItems) + clientSize*len(d.clients)
 	n += len(d.text) - d.garbage
@@ -25,7 +25,7 @@ func (d *Doc) Size() int {
 	return n
 }
 
-// weigh says about how much memory a payload takes beside its slot.
+// weigh returns the approximate size of a payload in addition to its slot.
 func weigh(v any) (n int) {
 	switch v := v.(type) {
 	case string:
@@ -48,8 +48,8 @@ func weigh(v any) (n int) {
 	return n
 }
 
-// splitWeight divides the weight of a list of values that is cut in two, of which it
-// looks at the shorter part only.
+// splitWeight divides the weight of a list of values that is split. It weighs the shorter
+// part only.
 func splitWeight(all uint32, left, right []any) (l, r uint32) {
 	if len(left) <= len(right) {
 		l = uint32(weigh(left))

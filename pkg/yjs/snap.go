@@ -5,9 +5,9 @@ import (
 	"unicode/utf8"
 )
 
-// snap moves an index that lies within a character as readers see it (a surrogate
-// pair, a letter with its accents, a joined emoji, a flag, a Hangul syllable) to the
-// border before it, or behind it if up is set; and into the text.
+// snap moves an index into the text and to the boundary of a grapheme (a surrogate pair, a
+// letter with combining marks, a joined emoji, a flag, a Hangul syllable): the one before it,
+// or the one after it if up is set.
 func (b *branch) snap(index int, up bool) int {
 	index = max(0, min(index, int(b.length)))
 	if !b.doc.wide || index == 0 || index == int(b.length) {
@@ -15,7 +15,7 @@ func (b *branch) snap(index int, up bool) int {
 	}
 	r, at := b.seek(index)
 	for n := 0; n < 64 && index > 0 && index < int(b.length); n++ {
-		if !b.torn(r, at) {
+		if !b.splitsGrapheme(r, at) {
 			return index
 		}
 		if up {
@@ -28,7 +28,7 @@ func (b *branch) snap(index int, up bool) int {
 	return index
 }
 
-// seek finds the item with index in it or at its end; it does not touch the markers.
+// seek finds the item that contains index or ends there, without using the markers' order.
 func (b *branch) seek(index int) (r ref, at int) {
 	d := b.doc
 	r = b.start
@@ -54,8 +54,8 @@ func (b *branch) seek(index int) (r ref, at int) {
 	return 0, 0
 }
 
-// torn says whether the place at units into item r lies within a character.
-func (b *branch) torn(r ref, at int) bool {
+// splitsGrapheme reports whether the position at units into item r splits a grapheme.
+func (b *branch) splitsGrapheme(r ref, at int) bool {
 	d := b.doc
 	if r == 0 {
 		return false
@@ -124,7 +124,7 @@ func extends(r rune) bool {
 
 func regional(r rune) bool { return r >= 0x1f1e6 && r <= 0x1f1ff }
 
-// hangulJoined says whether two parts of a syllable belong together.
+// hangulJoined reports whether two Hangul characters belong to one syllable.
 func hangulJoined(a, b rune) bool {
 	lead := a >= 0x1100 && a < 0x1160
 	vowel := a >= 0x1160 && a < 0x11a8

@@ -1,13 +1,15 @@
 package yjs
 
-// Snapshot names a state of a document: what was there and what of it was deleted. It
-// has no content; that has to be kept in a document with [Options.KeepDeleted].
+import "maps"
+
+// Snapshot identifies a state of a document by its structs and deletions. It has no content:
+// reading it requires a document with [Options.KeepDeleted].
 type Snapshot struct {
 	Deletes DeleteSet
 	State   StateVector
 }
 
-// Snapshot returns the present state.
+// Snapshot returns the current state.
 func (d *Doc) Snapshot() Snapshot {
 	return Snapshot{Deletes: d.storeDeletes(), State: d.StateVector()}
 }
@@ -19,10 +21,7 @@ func (s Snapshot) Encode() []byte { return s.encode(false) }
 func (s Snapshot) EncodeV2() []byte { return s.encode(true) }
 
 func (s Snapshot) encode(v2 bool) []byte {
-	e := &encoder{}
-	if v2 {
-		e.v2 = &columnWriters{}
-	}
+	e := newEncoder(v2, 0)
 	e.deleteSet(mergeDeleteSets(s.Deletes))
 	return s.State.append(e.rest)
 }
@@ -49,24 +48,15 @@ func decodeSnapshot(b []byte, v2 bool) (Snapshot, error) {
 	return Snapshot{Deletes: mergeDeleteSets(ds), State: sv}, nil
 }
 
-// Equal says whether two snapshots name the same state.
+// Equal reports whether two snapshots identify the same state.
 func (s Snapshot) Equal(o Snapshot) bool {
-	if len(s.State) != len(o.State) {
-		return false
-	}
-	for id, clock := range s.State {
-		if have, ok := o.State[id]; !ok || have != clock {
-			return false
-		}
-	}
-	return mergeDeleteSets(s.Deletes).Equal(mergeDeleteSets(o.Deletes))
+	return maps.Equal(s.State, o.State) && mergeDeleteSets(s.Deletes).Equal(mergeDeleteSets(o.Deletes))
 }
 
-// Contains says whether the state has all of an update in encoding v1.
+// Contains reports whether the state includes an update in encoding v1 completely.
 func (s Snapshot) Contains(update []byte) (bool, error) {
-	limits := defaultLimits
 	var r structReader
-	r.init(update, false, &limits)
+	r.init(update, false, &defaultLimits)
 	for r.next() {
 		if s.State[r.cur.client] < r.cur.end() {
 			return false, nil
@@ -75,15 +65,15 @@ func (s Snapshot) Contains(update []byte) (bool, error) {
 	if r.err != nil {
 		return false, r.err
 	}
-	ds, err := r.dec.deleteSet(&limits)
+	ds, err := r.dec.deleteSet(&defaultLimits)
 	if err != nil {
 		return false, err
 	}
 	return s.Equal(Snapshot{State: s.State, Deletes: mergeDeleteSets(s.Deletes, ds)}), nil
 }
 
-// Restore returns a new document in the state that a snapshot names. The document has
-// to keep deleted content, or ErrGone is returned.
+// Restore returns a new document in the state of a snapshot. It returns ErrGone unless this
+// document keeps deleted content.
 func (d *Doc) Restore(s Snapshot, o Options) (*Doc, error) {
 	if !d.opts.KeepDeleted {
 		return nil, ErrGone
@@ -108,7 +98,7 @@ func (d *Doc) Restore(s Snapshot, o Options) (*Doc, error) {
 	return out, nil
 }
 
-// visible says which items a delta shows: those that are there, or were in a snapshot.
+// visible selects the items of a delta: the current ones, or those of a snapshot.
 type visible struct {
 	doc     *Doc
 	clients []seenClient
@@ -127,8 +117,8 @@ func (v visible) shows(it *item) bool {
 	return it.clock < c.clock && !containsClock(c.deletes, it.clock)
 }
 
-// DeltaAt returns the text as it was in a snapshot. The document has to keep deleted
-// content, or what was deleted since is missing.
+// DeltaAt returns the text at a snapshot. Content that was deleted since is missing unless the
+// document keeps deleted content.
 func (t *Text) DeltaAt(s Snapshot) []Op {
 	b := (*branch)(t)
 	if b.doc == nil {
@@ -157,7 +147,7 @@ func (t *Text) DeltaAt(s Snapshot) []Op {
 	return ops
 }
 
-// eachStruct calls f for the structs in a range, split so that they cover it exactly.
+// eachStruct calls f for the structs in a range, split to cover it exactly.
 func (d *Doc) eachStruct(ci, clock, end uint32, f func(r ref, it *item)) {
 	if clock >= end {
 		return
@@ -175,7 +165,7 @@ func (d *Doc) eachStruct(ci, clock, end uint32, f func(r ref, it *item)) {
 	}
 }
 
-// delta returns text, formats and embedded objects.
+// delta returns text, formats and embeds.
 func (b *branch) delta(v visible) []Op {
 	if b.doc == nil {
 		return nil
@@ -184,16 +174,9 @@ func (b *branch) delta(v visible) []Op {
 	var ops []Op
 	var now attrs
 	var str []byte
-	object := func() Object {
-		var o Object
-		for _, a := range now {
-			o = o.Set(d.keys[a.key], a.value)
-		}
-		return o
-	}
 	pack := func() {
 		if len(str) > 0 {
-			ops = append(ops, Op{Insert: string(str), Attributes: object()})
+			ops = append(ops, Op{Insert: string(str), Attributes: now.object(d)})
 			str = str[:0]
 		}
 	}
@@ -208,7 +191,7 @@ func (b *branch) delta(v visible) []Op {
 			str = joinWTF8(str, d.textOf(it))
 		case kindType, kindEmbed:
 			pack()
-			ops = append(ops, Op{Insert: d.value(it), Attributes: object()})
+			ops = append(ops, Op{Insert: d.value(it), Attributes: now.object(d)})
 		case kindFormat:
 			pack()
 			now = now.update(it.b, d.payloads[it.a])

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// StateVector returns what the document has of each client.
+// StateVector returns the next clock of each client.
 func (d *Doc) StateVector() StateVector {
 	sv := make(StateVector, len(d.clients))
 	for i := range d.clients {
@@ -16,8 +16,8 @@ func (d *Doc) StateVector() StateVector {
 	return sv
 }
 
-// EncodeStateAsUpdate returns, in encoding v1, what a peer with state vector sv lacks;
-// everything when sv is nil. Structs that wait for others are part of it.
+// EncodeStateAsUpdate returns, in encoding v1, everything that a peer with state vector sv
+// lacks, or the whole state if sv is nil. It includes pending structs and deletions.
 func (d *Doc) EncodeStateAsUpdate(sv StateVector) []byte { return d.encodeState(sv, false) }
 
 // EncodeStateAsUpdateV2 is [Doc.EncodeStateAsUpdate] in encoding v2.
@@ -30,22 +30,22 @@ func (d *Doc) encodeState(sv StateVector, v2 bool) []byte {
 		from := sv[c.id]
 		return from, c.state > from
 	})
-	d.writeStoreDeletes(e)
+	e.deleteSet(d.storeDeletes())
 	state := e.finish()
 	if d.pending == nil && len(d.pendingDeletes) == 0 {
 		return state
 	}
-	merged, err := d.withWaiting(state, sv, v2)
+	merged, err := d.withPending(state, sv, v2)
 	if err != nil {
-		// Not to be expected: all of it was read before. Who keeps the state and throws
-		// away what it is made of compares Contents.
+		// Unexpected: all of it was decoded before. Callers that replace the sources of the
+		// state with it compare Contents first.
 		return state
 	}
 	return merged
 }
 
-// withWaiting adds to an encoded state what waits.
-func (d *Doc) withWaiting(state []byte, sv StateVector, v2 bool) ([]byte, error) {
+// withPending merges pending structs and deletions into an encoded state.
+func (d *Doc) withPending(state []byte, sv StateVector, v2 bool) ([]byte, error) {
 	updates := [][]byte{state}
 	if len(d.pendingDeletes) > 0 {
 		e := newEncoder(v2, 16)
@@ -69,10 +69,9 @@ func (d *Doc) withWaiting(state []byte, sv StateVector, v2 bool) ([]byte, error)
 	return mergeUpdates(updates, v2, &ownLimits)
 }
 
-// Contents returns which structs and which deletions the document has, with those that
-// wait for others. A document that was made of this one's state has the same structs. It
-// has the same deletions too, and more when structs that waited here could go in there,
-// where all came at once.
+// Contents returns the structs and deletions of the document, including pending ones. A
+// document made from this one's encoded state has the same structs, and at least the same
+// deletions: structs that are pending here may be integrated there, where all came at once.
 func (d *Doc) Contents() (structs, deletions DeleteSet) {
 	for i := range d.clients {
 		if c := &d.clients[i]; c.state > 0 {
@@ -101,7 +100,7 @@ func (d *Doc) sizeHint() int {
 	return n
 }
 
-// order returns the clients for which want says so, by descending id.
+// order returns the clients selected by want, in descending order of id.
 func (d *Doc) order(want func(ci uint32) bool) []uint32 {
 	var cis []uint32
 	for i := range d.clients {
@@ -113,8 +112,8 @@ func (d *Doc) order(want func(ci uint32) bool) []uint32 {
 	return cis
 }
 
-// writeStructs writes the structs of the clients that from names, from the clock on
-// that it returns.
+// writeStructs writes the structs of the clients selected by from, starting at the returned
+// clock.
 func (d *Doc) writeStructs(e *encoder, from func(ci uint32) (uint32, bool)) {
 	cis := d.order(func(ci uint32) bool { _, ok := from(ci); return ok })
 	e.uvarint(uint64(len(cis)))
@@ -141,8 +140,8 @@ func (d *Doc) writeClient(e *encoder, ci, clock, end uint32) {
 	}
 }
 
-// appendItems is writeItem in encoding v1 for many: what most documents consist of is
-// written here, the rest by writeItem.
+// appendItems writes many items in encoding v1. It has a fast path for the most common
+// items and leaves the others to writeItem.
 func (d *Doc) appendItems(b []byte, rs []ref, offset uint32) []byte {
 	chunks, clients, text := d.chunks, d.clients, d.text
 	for _, r := range rs {
@@ -256,7 +255,7 @@ func (d *Doc) writeContent(e *encoder, it *item, offset uint32) {
 	}
 }
 
-// tailText is what a JavaScript slice gives: half a pair at its head stays half.
+// tailText cuts like a JavaScript slice: half of a split pair remains.
 func tailText(p []byte, n uint32, ascii bool) []byte {
 	if ascii {
 		return p[n:]
@@ -269,7 +268,7 @@ func tailText(p []byte, n uint32, ascii bool) []byte {
 	return append(lo, p[at+4:]...)
 }
 
-// storeDeletes returns what is deleted in the store, clients descending.
+// storeDeletes returns the deleted ranges, in descending order of client.
 func (d *Doc) storeDeletes() DeleteSet {
 	var ds DeleteSet
 	for _, ci := range d.order(func(uint32) bool { return true }) {
@@ -297,9 +296,7 @@ func (d *Doc) clientDeletes(ci uint32, rs []Range) []Range {
 	return rs
 }
 
-func (d *Doc) writeStoreDeletes(e *encoder) { e.deleteSet(d.storeDeletes()) }
-
-// sendUpdate hands the transaction's update to those who listen.
+// sendUpdate passes the transaction's update to the listeners.
 func (d *Doc) sendUpdate(t *Txn) {
 	changed := len(t.deleted) > 0
 	for _, s := range t.touched {
@@ -316,28 +313,23 @@ func (d *Doc) sendUpdate(t *Txn) {
 
 func (d *Doc) encodeTxn(t *Txn, v2 bool) []byte {
 	e := newEncoder(v2, 32)
-	if len(t.touched) == 1 && t.touched[0].before != t.touched[0].after {
-		s := t.touched[0]
-		e.uvarint(1)
+	var buf [4]span
+	cis := buf[:0]
+	for _, s := range t.touched {
+		if s.before != s.after {
+			cis = append(cis, s)
+		}
+	}
+	slices.SortFunc(cis, func(a, b span) int { return cmp.Compare(d.clients[b.client].id, d.clients[a.client].id) })
+	e.uvarint(uint64(len(cis)))
+	for _, s := range cis {
 		d.writeClient(e, s.client, s.before, d.clients[s.client].state)
-	} else {
-		var cis []span
-		for _, s := range t.touched {
-			if s.before != s.after {
-				cis = append(cis, s)
-			}
-		}
-		slices.SortFunc(cis, func(a, b span) int { return cmp.Compare(d.clients[b.client].id, d.clients[a.client].id) })
-		e.uvarint(uint64(len(cis)))
-		for _, s := range cis {
-			d.writeClient(e, s.client, s.before, d.clients[s.client].state)
-		}
 	}
 	e.deleteSet(t.deleteSet())
 	return e.finish()
 }
 
-// deleteSet returns what the transaction deleted, clients descending.
+// deleteSet returns the ranges deleted by the transaction, in descending order of client.
 func (t *Txn) deleteSet() DeleteSet {
 	var ds DeleteSet
 	for i := 0; i < len(t.deleted); {

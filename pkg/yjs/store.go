@@ -5,31 +5,31 @@ import (
 	"slices"
 )
 
-// ref is the index of an item in the document's slab; 0 is none.
+// ref is the index of an item in the document's chunks; 0 is none.
 type ref uint32
 
 const none = ^uint32(0)
 
 const (
 	itDeleted = 1 << iota
-	itKeep    // not to be collected: an undo manager may bring it back
+	itKeep    // not to be collected: an undo manager may restore it
 	itMarker  // a search marker points here
 	itASCII   // text: bytes are units
-	itRoomy   // text: has room for sizeClass(b) bytes
+	itRoomy   // text: sizeClass(b) bytes are reserved
 	itRedone  // see Doc.redone
 )
 
-// item is a struct of the store: an item, or with kindGC what is left of one. It has
-// no pointers, so that the garbage collector never looks into the slab.
+// item is a struct of the store: an item, or a GC range (kindGC). It has no pointers, so that
+// Go's garbage collector ignores the chunks.
 type item struct {
 	clock, length   uint32
 	client          uint32 // index into Doc.clients
 	left, right     ref
-	oClient, oClock uint32 // origin; oClient is none without
+	oClient, oClock uint32 // origin; oClient is none without one
 	rClient, rClock uint32 // right origin
 	parent          uint32 // index into Doc.branches; 0 is none
 	sub             uint32 // index into Doc.keys; 0 is none
-	a, b            uint32 // text: offset and bytes; format: payload and key; others: payload
+	a, b            uint32 // text: offset and size; format: payload and key; others: payload
 	kind, flags     uint8
 	_               uint16
 }
@@ -40,7 +40,7 @@ func (it *item) countable() bool {
 	return it.kind != kindFormat && it.kind != kindDeleted && it.kind != kindGC
 }
 
-// shown says whether the item counts in its sequence.
+// shown reports whether the item counts in its sequence.
 func (it *item) shown() bool { return it.flags&itDeleted == 0 && it.kind != kindFormat }
 
 func (it *item) end() uint32 { return it.clock + it.length }
@@ -52,14 +52,14 @@ const (
 
 type chunk [chunkSize]item
 
-// client is one author: all it made, in the order of its clock, without gaps.
+// client is an author with all its structs, in the order of its clock and without gaps.
 type client struct {
 	id      uint64
 	structs []ref
 	state   uint32 // the next clock
-	hint    uint32 // where the last search ended
-	txn     uint64 // the transaction that touched it last,
-	touched uint32 // and its place in Txn.touched
+	hint    uint32 // the result of the last search
+	txn     uint64 // the last transaction that touched it
+	touched uint32 // its index in that Txn.touched
 }
 
 func (d *Doc) at(r ref) *item {
@@ -115,7 +115,7 @@ func (d *Doc) lookup(id uint64) uint32 {
 	return i
 }
 
-// clientOf returns the index of a client, which may be new.
+// clientOf returns the index of a client and adds a new one.
 func (d *Doc) clientOf(id uint64) uint32 {
 	if i := d.lookup(id); i != none {
 		return i
@@ -138,7 +138,7 @@ func (d *Doc) stateOf(id uint64) uint32 {
 	return 0
 }
 
-// find returns the place of the struct that holds clock, which must be known.
+// find returns the index of the struct that contains clock, which must exist.
 func (d *Doc) find(ci, clock uint32) int {
 	c := &d.clients[ci]
 	s := c.structs
@@ -175,7 +175,7 @@ func (d *Doc) find(ci, clock uint32) int {
 
 func (d *Doc) itemAt(ci, clock uint32) ref { return d.clients[ci].structs[d.find(ci, clock)] }
 
-// cleanStart returns the item that starts at clock, splitting one if need be.
+// cleanStart returns the item that starts at clock, and splits an item for it if necessary.
 func (d *Doc) cleanStart(ci, clock uint32) ref {
 	return d.clients[ci].structs[d.cleanStartIndex(ci, clock)]
 }
@@ -190,7 +190,7 @@ func (d *Doc) cleanStartIndex(ci, clock uint32) int {
 	return i
 }
 
-// cleanEnd returns the item that ends with clock, splitting one if need be.
+// cleanEnd returns the item that ends with clock, and splits an item for it if necessary.
 func (d *Doc) cleanEnd(ci, clock uint32) ref {
 	i := d.find(ci, clock)
 	r := d.clients[ci].structs[i]
@@ -201,7 +201,7 @@ func (d *Doc) cleanEnd(ci, clock uint32) ref {
 	return r
 }
 
-// split cuts the i-th item of a client in two.
+// split splits the i-th item of a client.
 func (d *Doc) split(ci uint32, i int, diff uint32) {
 	c := &d.clients[ci]
 	right := d.splitItem(c.structs[i], diff)
@@ -209,7 +209,7 @@ func (d *Doc) split(ci uint32, i int, diff uint32) {
 	c.structs = slices.Insert(c.structs, i+1, right)
 }
 
-// splitItem is split for who puts the right part, which it returns, into the list.
+// splitItem splits an item and returns the right part, which the caller adds to the client.
 func (d *Doc) splitItem(lr ref, diff uint32) ref {
 	ci := d.at(lr).client
 	rr, r := d.newItem()
@@ -235,7 +235,7 @@ func (d *Doc) splitItem(lr ref, diff uint32) ref {
 		d.branches[r.parent].setEntry(r.sub, rr)
 	}
 	l.length = diff
-	d.txn.merge = append(d.txn.merge, place{ci, r.clock})
+	d.txn.merge = append(d.txn.merge, itemPos{ci, r.clock})
 	return rr
 }
 
@@ -252,10 +252,10 @@ func (d *Doc) splitContent(l, r *item, diff uint32) {
 	}
 }
 
-// newPayload stores what does not fit into an item.
+// newPayload stores the value of an item.
 func (d *Doc) newPayload(v any) uint32 { return d.store(v, uint32(weigh(v))) }
 
-// store is newPayload for a value that was weighed.
+// store is newPayload with a known weight.
 func (d *Doc) store(v any, weight uint32) uint32 {
 	d.weight += int(weight)
 	if n := len(d.freePayloads); n > 0 {
@@ -274,7 +274,7 @@ func (d *Doc) freePayload(i uint32) {
 	d.freePayloads = append(d.freePayloads, i)
 }
 
-// dropContent frees what an item holds.
+// dropContent frees the content of an item.
 func (d *Doc) dropContent(it *item) {
 	switch it.kind {
 	case kindString:
@@ -313,8 +313,8 @@ func (d *Doc) newKey(s string) uint32 {
 	return i
 }
 
-// Texts lie in one byte arena. An item that grows and does not end the arena moves to
-// its end, with room to grow further; what it leaves behind is garbage until compaction.
+// Text is in one byte arena. An item that grows and is not at the end of the arena moves
+// there, with reserved space to grow; its old bytes are garbage until compaction.
 
 func textRoom(it *item) uint32 {
 	if it.flags&itRoomy != 0 {
@@ -334,7 +334,7 @@ func sizeClass(n uint32) uint32 {
 
 func (d *Doc) textOf(it *item) []byte { return d.text[it.a : it.a+it.b] }
 
-// setText gives a new item its text.
+// setText sets the text of a new item.
 func (d *Doc) setText(it *item, p []byte, ascii bool) {
 	d.wide = d.wide || !ascii
 	it.a, it.b = uint32(len(d.text)), uint32(len(p))
@@ -345,7 +345,7 @@ func (d *Doc) setText(it *item, p []byte, ascii bool) {
 	d.text = append(d.text, p...)
 }
 
-// appendText lets the text of an item grow by p, which may lie in the arena.
+// appendText extends the text of an item with p, which may be part of the arena.
 func (d *Doc) appendText(it *item, p []byte, ascii bool) {
 	if !ascii {
 		d.wide = true
@@ -412,7 +412,7 @@ func (d *Doc) splitText(l, r *item, diff uint32) {
 	}
 }
 
-// compact rewrites the arena when more than half of it is garbage.
+// compact rewrites the arena without garbage.
 func (d *Doc) compact() {
 	text := make([]byte, 0, len(d.text)-d.garbage)
 	for i := range d.clients {

@@ -3,10 +3,12 @@ package yjs
 import (
 	"crypto/rand"
 	"encoding/hex"
+	"maps"
+	"slices"
 )
 
-// Subdoc is a document within a document. Only the reference is kept here: the content
-// of a subdocument is synced on its own, under its guid.
+// Subdoc is a reference to another document, whose content is synced separately under its
+// guid.
 type Subdoc struct {
 	guid    string
 	options Object
@@ -14,8 +16,8 @@ type Subdoc struct {
 	item    ref
 }
 
-// NewSubdoc returns a reference to a document, to be inserted somewhere. Peers know
-// the options gc, autoLoad and meta.
+// NewSubdoc returns a reference to be inserted into a type. Peers know the options gc,
+// autoLoad and meta.
 func NewSubdoc(guid string, options Object) *Subdoc {
 	return &Subdoc{guid: validText(guid), options: options}
 }
@@ -25,10 +27,10 @@ func newSubdoc(guid string, options any) *Subdoc {
 	return &Subdoc{guid: guid, options: o}
 }
 
-// GUID returns the name of the document.
+// GUID identifies the document.
 func (s *Subdoc) GUID() string { return s.guid }
 
-// Options returns the options that were stored with the reference.
+// Options returns the options stored with the reference.
 func (s *Subdoc) Options() Object { return s.options }
 
 // wireOptions returns the options that JavaScript peers keep, in their order.
@@ -46,7 +48,7 @@ func (s *Subdoc) wireOptions() Object {
 	return out
 }
 
-// truthy is JavaScript's idea of true.
+// truthy converts to a boolean like JavaScript.
 func truthy(v any) bool {
 	switch v := v.(type) {
 	case nil, UndefinedValue:
@@ -68,7 +70,7 @@ type subdocChange struct {
 	added bool
 }
 
-// commitSubdocs keeps the list of the subdocuments that are there.
+// commitSubdocs updates the set of subdocuments.
 func (d *Doc) commitSubdocs(t *Txn) {
 	for _, c := range t.subdocs {
 		if c.added {
@@ -83,13 +85,7 @@ func (d *Doc) commitSubdocs(t *Txn) {
 }
 
 // Subdocs returns the references to other documents, in no particular order.
-func (d *Doc) Subdocs() []*Subdoc {
-	out := make([]*Subdoc, 0, len(d.subdocs))
-	for s := range d.subdocs {
-		out = append(out, s)
-	}
-	return out
-}
+func (d *Doc) Subdocs() []*Subdoc { return slices.Collect(maps.Keys(d.subdocs)) }
 
 func newGUID() string {
 	var b [16]byte

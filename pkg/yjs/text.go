@@ -2,13 +2,13 @@ package yjs
 
 import "slices"
 
-// Text is text with formats and embedded objects. Indexes and lengths count UTF-16
-// units, as all peers do; a position inside a user-visible character moves to its
-// border, so that no edit of ours tears one apart. Positions past the end are the end.
+// Text is text with formats and embeds. Indexes and lengths count UTF-16 units, like all
+// peers. An index inside a grapheme moves to its boundary, so that local edits never split
+// one; an index after the end means the end.
 type Text branch
 
-// Op is one step of a delta: an insert (a string, a value, or a shared type), a delete
-// or a retain, with formats where they matter.
+// Op is a step of a delta: an insert (a string, a value or a shared type), a delete or a
+// retain, with the formats of an insert or the changed formats of a retain.
 type Op struct {
 	Insert     any
 	Delete     int
@@ -16,7 +16,7 @@ type Op struct {
 	Attributes Object
 }
 
-// NewText returns a text to be inserted somewhere. Edits made before are kept.
+// NewText returns a text to be inserted into a type. It keeps edits made before.
 func NewText(s string) *Text {
 	t := (*Text)(&branch{kind: refText})
 	if s != "" {
@@ -25,10 +25,10 @@ func NewText(s string) *Text {
 	return t
 }
 
-// Len returns the number of units, of which an embedded object has one.
+// Len returns the number of units. An embed counts as one.
 func (t *Text) Len() int { return int(t.length) }
 
-// String returns the text without formats and embedded objects.
+// String returns the text without formats and embeds.
 func (t *Text) String() string {
 	if t.doc == nil {
 		return ""
@@ -64,14 +64,14 @@ func (b *branch) edit(f func()) {
 	}
 }
 
-// Insert inserts text with the formats of what is on its left.
+// Insert inserts text with the formats of the text before it.
 func (t *Text) Insert(index int, s string) {
 	s = validText(s)
 	if s == "" {
 		return
 	}
 	b := (*branch)(t)
-	if b.doc != nil && b.flags&brDead == 0 { // without a closure: this is what typing does
+	if b.doc != nil && b.flags&brDead == 0 { // the fast path for typing: no closure
 		d := b.doc
 		_, opened := d.begin(nil, true)
 		b.insert(index, s)
@@ -83,10 +83,7 @@ func (t *Text) Insert(index int, s string) {
 
 func (b *branch) insert(index int, s string) {
 	pos := b.position(b.snap(index, false), true)
-	var attrs Object
-	for _, a := range pos.attrs {
-		attrs = attrs.Set(b.doc.keys[a.key], a.value)
-	}
+	attrs := pos.attrs.object(b.doc)
 	d := b.doc
 	p := append(d.scratch[:0], s...)
 	n, ascii := len16(p)
@@ -112,7 +109,7 @@ func (t *Text) InsertFormatted(index int, s string, attrs Object) error {
 	return nil
 }
 
-// InsertEmbed inserts a value, or a shared type, that counts as one unit.
+// InsertEmbed inserts a value or a shared type, which counts as one unit.
 func (t *Text) InsertEmbed(index int, v any, attrs Object) error {
 	b := (*branch)(t)
 	attrs, err := cleanAttrs(attrs)
@@ -159,7 +156,7 @@ func (b *branch) remove(index, n int) {
 	}
 }
 
-// Format sets formats on n units; a nil value takes a format away.
+// Format sets formats on n units. A nil value removes a format.
 func (t *Text) Format(index, n int, attrs Object) error {
 	attrs, err := cleanAttrs(attrs)
 	if err != nil || n <= 0 {
@@ -177,7 +174,7 @@ func (t *Text) Format(index, n int, attrs Object) error {
 	return nil
 }
 
-// ApplyDelta makes the edits of a delta.
+// ApplyDelta applies a delta.
 func (t *Text) ApplyDelta(delta []Op) error {
 	b := (*branch)(t)
 	type step struct {
@@ -246,10 +243,10 @@ func (t *Text) SetAttribute(name string, v any) error { return (*branch)(t).setK
 // RemoveAttribute removes an attribute of the text as a whole.
 func (t *Text) RemoveAttribute(name string) { (*branch)(t).deleteKey(name) }
 
-// Delta returns text, formats and embedded objects.
+// Delta returns text, formats and embeds.
 func (t *Text) Delta() []Op { return (*branch)(t).delta(visible{}) }
 
-// inserted is what insertAtPos inserts.
+// inserted is the argument of insertAtPos.
 type inserted struct {
 	kind   uint8 // 0 for text
 	text   []byte
@@ -258,7 +255,7 @@ type inserted struct {
 	value  any
 }
 
-// attr is a format that is in force.
+// attr is a format in effect.
 type attr struct {
 	key   uint32
 	value any
@@ -293,7 +290,16 @@ func (as attrs) without(key uint32) attrs {
 	return slices.DeleteFunc(as, func(a attr) bool { return a.key == key })
 }
 
-// update notes a format: nil ends one.
+// object returns the formats by name.
+func (as attrs) object(d *Doc) Object {
+	var o Object
+	for _, a := range as {
+		o = o.Set(d.keys[a.key], a.value)
+	}
+	return o
+}
+
+// update applies a format: nil ends one.
 func (as attrs) update(key uint32, v any) attrs {
 	if v == nil {
 		return as.without(key)
@@ -301,14 +307,14 @@ func (as attrs) update(key uint32, v any) attrs {
 	return as.set(key, v)
 }
 
-// textPos is a place between two items with what is in force there.
+// textPos is a position between two items with the formats in effect.
 type textPos struct {
 	left, right ref
 	index       int
 	attrs       attrs
 }
 
-// forward steps over the item on the right.
+// forward moves past the item on the right.
 func (b *branch) forward(p *textPos) {
 	it := b.doc.at(p.right)
 	if !it.deleted() {
@@ -321,7 +327,7 @@ func (b *branch) forward(p *textPos) {
 	p.left, p.right = p.right, it.right
 }
 
-// position finds an index. Markers do not know formats.
+// position finds an index. Positions from markers lack formats.
 func (b *branch) position(index int, useMarkers bool) textPos {
 	d := b.doc
 	pos := textPos{right: b.start}
@@ -353,7 +359,7 @@ func (b *branch) insertFormat(pos *textPos, key uint32, v any) {
 	b.forward(pos)
 }
 
-// minimize steps over formats that are wanted anyway.
+// minimize moves past formats that are wanted anyway.
 func (b *branch) minimize(pos *textPos, want Object) {
 	d := b.doc
 	for pos.right != 0 {
@@ -374,7 +380,7 @@ func (b *branch) minimize(pos *textPos, want Object) {
 	}
 }
 
-// insertFormats begins formats and returns what ends them.
+// insertFormats starts formats and returns the formats that end them.
 func (b *branch) insertFormats(pos *textPos, want Object) (negated attrs) {
 	for _, m := range want {
 		key := b.doc.keyOf(m.Key)
@@ -419,7 +425,7 @@ func (b *branch) insertAtPos(pos *textPos, in inserted, want Object) {
 	if len(want) > 0 {
 		negated = b.insertFormats(pos, want)
 	}
-	b.edited(pos.index, int(in.length))
+	b.shiftMarkers(pos.index, int(in.length))
 	if in.kind == 0 {
 		r := d.insertString(b, pos.left, pos.right, in.text, in.length, in.ascii)
 		if r == pos.left {
@@ -489,17 +495,17 @@ func (b *branch) deleteText(pos *textPos, n int) {
 	if start != 0 && b.flags&brFormatted != 0 {
 		pos.attrs = b.cleanGap(start, pos.right, startAttrs, pos.attrs)
 	}
-	if b.edited(at, -length+n); pos.index != at { // over values, which no text has
+	if b.shiftMarkers(at, -length+n); pos.index != at { // it passed over values of another kind
 		b.forgetMarkers()
 	}
 }
 
-// cleanGap deletes formats between start and the next visible item that no longer have
-// an effect, and returns the formats in force at cur.
+// cleanGap deletes formats without effect between start and the next visible item, and returns
+// the formats in effect at cur.
 func (b *branch) cleanGap(start, cur ref, before, now attrs) attrs {
 	d := b.doc
 	end := start
-	var last attrs // the item that sets a key last
+	var last attrs // the last item that sets each key
 	for end != 0 {
 		it := d.at(end)
 		if it.shown() {
@@ -519,9 +525,9 @@ func (b *branch) cleanGap(start, cur ref, before, now attrs) attrs {
 		if !it.deleted() && it.kind == kindFormat {
 			key, v := it.b, d.payloads[it.a]
 			was := before.get(key)
-			if last.get(key) != r || sameValue(was, v) {
+			if last.get(key) != r || equalValues(was, v) {
 				d.deleteItem(r)
-				if !reached && sameValue(now.get(key), v) && !sameValue(was, v) {
+				if !reached && equalValues(now.get(key), v) && !equalValues(was, v) {
 					now = now.update(key, was)
 				}
 			}
@@ -533,6 +539,3 @@ func (b *branch) cleanGap(start, cur ref, before, now attrs) attrs {
 	}
 	return now
 }
-
-// sameValue is JavaScript's ===, but that it takes equal objects for the same.
-func sameValue(a, b any) bool { return equalValues(a, b) }

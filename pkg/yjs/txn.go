@@ -6,56 +6,56 @@ import (
 	"sort"
 )
 
-// Txn is a transaction: the edits between which nobody looks. It is valid until the
-// function it was handed to returns.
+// Txn is a transaction: edits that become visible together. It is valid until the function
+// that received it returns.
 type Txn struct {
 	doc     *Doc
 	id      uint64
 	origin  any
 	local   bool
-	touched []span   // clients that made structs
-	deleted []dead   // what was deleted, in that order until commit sorts it
-	merge   []place  // items that were split off, to be joined again
-	changes []change // types that changed
+	touched []span     // clients with new structs
+	deleted []deletion // deletions, in order until commit sorts them
+	merge   []itemPos  // split items, to be merged again
+	changes []change   // changed types
 	subdocs []subdocChange
-	order   []uint32 // clients in the order of their first deletions, for undo
-	scan    int      // steps left for finding places
-	moved   int      // entries of struct lists that made room or closed up
+	order   []uint32 // clients by their first deletion, for undo
+	scan    int      // the remaining steps for search
+	moved   int      // list entries moved by splits
 }
 
-// movedPerStep is how many entries of a list move in the time that passing an item takes.
+// movedPerStep is the number of list entries that move in the time of one search step.
 const movedPerStep = 256
 
-// tired says whether splits in long lists have cost as much as MaxScan steps.
-func (t *Txn) tired() bool { return t.moved/movedPerStep > t.doc.limits.MaxScan }
+// overBudget reports whether splits in long lists have exceeded MaxScan steps.
+func (t *Txn) overBudget() bool { return t.moved/movedPerStep > t.doc.limits.MaxScan }
 
-// rested begins a new budget of steps.
-func (t *Txn) rested() { t.scan, t.moved = t.doc.limits.MaxScan, 0 }
+// resetBudget renews the budget of steps.
+func (t *Txn) resetBudget() { t.scan, t.moved = t.doc.limits.MaxScan, 0 }
 
 type span struct {
 	client        uint32
 	before, after uint32
 }
 
-type place struct{ client, clock uint32 }
+type itemPos struct{ client, clock uint32 }
 
-type dead struct{ client, clock, length uint32 }
+type deletion struct{ client, clock, length uint32 }
 
 type change struct {
 	b   *branch
 	sub uint32
 }
 
-// Origin returns what was handed to [Doc.Transact] or [Doc.ApplyUpdate].
+// Origin returns the origin passed to [Doc.Transact] or [Doc.ApplyUpdate].
 func (t *Txn) Origin() any { return t.origin }
 
-// Local says whether the edits were made here; otherwise they came as an update.
+// Local reports whether the edits were made here and not by an update.
 func (t *Txn) Local() bool { return t.local }
 
 // Doc returns the document.
 func (t *Txn) Doc() *Doc { return t.doc }
 
-// before returns where a client stood when the transaction began.
+// before returns a client's state when the transaction began.
 func (t *Txn) before(ci uint32) uint32 {
 	c := &t.doc.clients[ci]
 	if c.txn == t.id {
@@ -67,7 +67,7 @@ func (t *Txn) before(ci uint32) uint32 {
 	return t.beforeLater(ci)
 }
 
-// beforeLater is before once a later transaction has begun, in an observer.
+// beforeLater is before when a later transaction has begun, inside an observer.
 func (t *Txn) beforeLater(ci uint32) uint32 {
 	if clock, ok := t.began(ci); ok {
 		return clock
@@ -87,7 +87,7 @@ func (t *Txn) beforeLater(ci uint32) uint32 {
 	return t.doc.clients[ci].state
 }
 
-// began returns where a client stood that the transaction touched.
+// began returns the initial state of a client that the transaction touched.
 func (t *Txn) began(ci uint32) (clock uint32, ok bool) {
 	for i := range t.touched {
 		if t.touched[i].client == ci {
@@ -97,12 +97,13 @@ func (t *Txn) began(ci uint32) (clock uint32, ok bool) {
 	return 0, false
 }
 
-// adds says whether the transaction made the struct at clock.
+// adds reports whether the transaction created the struct at clock.
 func (t *Txn) adds(ci, clock uint32) bool { return clock >= t.before(ci) }
 
-// deletes says whether the transaction deleted the struct at clock; after commit began.
+// deletes reports whether the transaction deleted the struct at clock. It is valid once
+// commit has begun.
 func (t *Txn) deletes(ci, clock uint32) bool {
-	_, ok := slices.BinarySearchFunc(t.deleted, clock, func(x dead, clock uint32) int {
+	_, ok := slices.BinarySearchFunc(t.deleted, clock, func(x deletion, clock uint32) int {
 		if x.client != ci {
 			return cmp.Compare(x.client, ci)
 		}
@@ -117,15 +118,15 @@ func (t *Txn) deletes(ci, clock uint32) bool {
 	return ok
 }
 
-// Transact runs f as one transaction. Within f, edits and further calls of Transact
-// belong to it; observers run and updates are sent when the outermost f returns.
+// Transact runs f as one transaction. Edits and nested calls of Transact within f belong to
+// it. Observers run and updates are sent when the outermost f returns.
 func (d *Doc) Transact(origin any, f func(*Txn)) {
 	t, outer := d.begin(origin, true)
 	defer d.end(outer)
 	f(t)
 }
 
-// begin returns the open transaction, or opens one.
+// begin returns the open transaction, or a new one.
 func (d *Doc) begin(origin any, local bool) (t *Txn, opened bool) {
 	if d.txn != nil {
 		return d.txn, false
@@ -142,8 +143,7 @@ func (d *Doc) begin(origin any, local bool) (t *Txn, opened bool) {
 	return t, true
 }
 
-// end commits a transaction that begin opened. Transactions that observers open are
-// committed after this one.
+// end commits a transaction opened by begin. Transactions of observers are committed after it.
 func (d *Doc) end(opened bool) {
 	if !opened {
 		return
@@ -175,12 +175,12 @@ func (d *Doc) end(opened bool) {
 	}
 }
 
-// commit does what Yjs does, in its order: observers, collection, joining within the
-// delete set, then of new structs, then of splits, each from the right to the left.
-// The order decides which bytes the state has.
+// commit proceeds in the order of Yjs, which determines the encoded bytes: observers, garbage
+// collection, then merges in deleted ranges, of new structs and of split structs, each from
+// right to left.
 func (d *Doc) commit(t *Txn) {
 	if len(d.txnFns) > 0 {
-		t.noteOrder()
+		t.recordDeleteOrder()
 	}
 	t.sortDeleted()
 	for i := range t.touched {
@@ -189,22 +189,20 @@ func (d *Doc) commit(t *Txn) {
 	}
 	if !t.local {
 		for _, c := range t.changes {
-			if c.b.markers != nil { // they do not know what others inserted
+			if c.b.markers != nil { // remote insertions do not update them
 				c.b.markers.list = c.b.markers.list[:0]
 			}
 		}
 	}
 	d.observe(t)
-	if d.opts.KeepDeleted {
-		d.joinDeleted(t)
-	} else {
+	if !d.opts.KeepDeleted {
 		d.collectDeleted(t)
-		d.joinDeleted(t)
 	}
-	d.joinNew(t)
-	d.joinSplits(t)
+	d.mergeDeleted(t)
+	d.mergeNew(t)
+	d.mergeSplits(t)
 	if !t.local {
-		d.renew(t)
+		d.renewClientID(t)
 	}
 	if len(d.updateFns) > 0 {
 		d.sendUpdate(t)
@@ -215,8 +213,8 @@ func (d *Doc) commit(t *Txn) {
 	}
 }
 
-// renew takes another client id when somebody else was seen to use ours.
-func (d *Doc) renew(t *Txn) {
+// renewClientID takes a new client id if another writer used ours.
+func (d *Doc) renewClientID(t *Txn) {
 	for _, s := range t.touched {
 		if s.after != s.before && d.clients[s.client].id == d.clientID {
 			d.clientID = newClientID()
@@ -224,8 +222,8 @@ func (d *Doc) renew(t *Txn) {
 	}
 }
 
-// noteOrder keeps what sorting would lose: redo works in the order of the deletions.
-func (t *Txn) noteOrder() {
+// recordDeleteOrder records the order of deletions by client, which sorting would lose.
+func (t *Txn) recordDeleteOrder() {
 	t.order = nil
 	last := none
 	for _, x := range t.deleted {
@@ -241,7 +239,7 @@ func (t *Txn) sortDeleted() {
 	if len(ds) < 2 {
 		return
 	}
-	byPlace := func(a, b dead) int {
+	byPlace := func(a, b deletion) int {
 		if a.client != b.client {
 			return cmp.Compare(a.client, b.client)
 		}
@@ -277,35 +275,35 @@ func (d *Doc) collectDeleted(t *Txn) {
 	}
 }
 
-func (d *Doc) joinDeleted(t *Txn) {
+func (d *Doc) mergeDeleted(t *Txn) {
 	for end := len(t.deleted); end > 0; {
 		begin := end - 1
 		for begin > 0 && t.deleted[begin-1].client == t.deleted[begin].client {
 			begin--
 		}
-		d.joinRanges(t.deleted[begin:end])
+		d.mergeRanges(t.deleted[begin:end])
 		end = begin
 	}
 }
 
-// joinRanges joins the structs of ranges of one client, and each range with its neighbours.
-// The list closes up once, and not for each range.
-func (d *Doc) joinRanges(ds []dead) {
+// mergeRanges merges the structs of sorted ranges of one client, and each range with its
+// neighbours. It moves the rest of the list once instead of once per range.
+func (d *Doc) mergeRanges(ds []deletion) {
 	ci := ds[0].client
 	s := d.clients[ci].structs
-	left, right := len(s), len(s) // s[:left] is to be looked at yet, s[right:] stays
+	left, right := len(s), len(s) // s[:left] is not processed yet, s[right:] is final
 	for _, x := range slices.Backward(ds) {
-		behind := 2 + d.findLeft(ci, left, x.clock+x.length-1) // the range and its neighbour
-		if behind <= left {
-			right -= left - behind
-			copy(s[right:], s[behind:left])
-			left = behind
-		} else if right < len(s) { // the neighbour is the first that stays
+		after := 2 + d.findLeft(ci, left, x.clock+x.length-1) // after the range and its neighbour
+		if after <= left {
+			right -= left - after
+			copy(s[right:], s[after:left])
+			left = after
+		} else if right < len(s) { // the neighbour is the first final struct
 			s[left] = s[right]
 			left, right = left+1, right+1
 		}
 		for left > 1 && d.at(s[left-1]).clock >= x.clock {
-			left -= 1 + d.joinRun(s, left-1)
+			left -= 1 + d.mergeRun(s, left-1)
 			right--
 			s[right] = s[left]
 		}
@@ -313,7 +311,7 @@ func (d *Doc) joinRanges(ds []dead) {
 	d.clients[ci].structs = slices.Delete(s, left, right)
 }
 
-// findLeft is find among the first n structs of a client.
+// findLeft is find restricted to the first n structs of a client.
 func (d *Doc) findLeft(ci uint32, n int, clock uint32) int {
 	s := d.clients[ci].structs
 	if n == len(s) {
@@ -322,26 +320,26 @@ func (d *Doc) findLeft(ci uint32, n int, clock uint32) int {
 	return sort.Search(n, func(i int) bool { return d.at(s[i]).clock > clock }) - 1
 }
 
-func (d *Doc) joinNew(t *Txn) {
+func (d *Doc) mergeNew(t *Txn) {
 	for i := range t.touched {
 		s := t.touched[i]
 		if s.before != s.after {
-			d.joinFrom(s.client, max(d.find(s.client, s.before), 1))
+			d.mergeFrom(s.client, max(d.find(s.client, s.before), 1))
 		}
 	}
 }
 
-// joinFrom joins the structs of a client from the last down to the first-th. What stays
-// is gathered at the end of the list and moved down once: an update may bring a million
-// structs that all are joined.
-func (d *Doc) joinFrom(ci uint32, first int) {
+// mergeFrom merges the structs of a client from the last down to the first-th. It collects the
+// results at the end of the list and moves them once: an update may contain a million
+// structs that are all merged.
+func (d *Doc) mergeFrom(ci uint32, first int) {
 	c := &d.clients[ci]
 	s := c.structs
 	si, kept := len(s)-1, len(s)
 	for si >= first {
-		n := d.joinRun(s, si)
+		n := d.mergeRun(s, si)
 		if si -= n; si < first {
-			break // this one stays where it is
+			break // this one does not move
 		}
 		kept--
 		s[kept] = s[si]
@@ -353,47 +351,47 @@ func (d *Doc) joinFrom(ci uint32, first int) {
 	}
 }
 
-func (d *Doc) joinSplits(t *Txn) {
+func (d *Doc) mergeSplits(t *Txn) {
 	for _, p := range slices.Backward(t.merge) {
 		si := d.find(p.client, p.clock)
 		if si+1 < len(d.clients[p.client].structs) {
-			if d.joinLeft(p.client, si+1) > 1 {
+			if d.mergeLeft(p.client, si+1) > 1 {
 				continue
 			}
 		}
 		if si > 0 {
-			d.joinLeft(p.client, si)
+			d.mergeLeft(p.client, si)
 		}
 	}
 }
 
-// joinLeft joins the struct at si with as many on its left as go, and returns how many
-// went away.
-func (d *Doc) joinLeft(ci uint32, si int) int {
+// mergeLeft merges the struct at si into its left neighbours as far as possible and returns how
+// many structs it removed.
+func (d *Doc) mergeLeft(ci uint32, si int) int {
 	c := &d.clients[ci]
-	n := d.joinRun(c.structs, si)
+	n := d.mergeRun(c.structs, si)
 	if n > 0 {
 		c.structs = slices.Delete(c.structs, si-n+1, si+1)
 	}
 	return n
 }
 
-// joinRun is joinLeft, but that it leaves the list alone: of the n+1 structs up to si
-// the first is what is left.
-func (d *Doc) joinRun(s []ref, si int) (n int) {
+// mergeRun is mergeLeft without the change of the list: of the n+1 structs up to si, the first
+// remains.
+func (d *Doc) mergeRun(s []ref, si int) (n int) {
 	first := si
-	for first > 0 && d.joinable(d.at(s[first-1]), s[first], d.at(s[first])) {
+	for first > 0 && d.mergeable(d.at(s[first-1]), s[first], d.at(s[first])) {
 		first--
 	}
 	left := s[first]
 	for _, r := range s[first+1 : si+1] {
-		d.join(left, d.at(left), r, d.at(r))
+		d.mergeInto(left, d.at(left), r, d.at(r))
 	}
 	return si - first
 }
 
-// joinable says whether two neighbours in the store are one struct.
-func (d *Doc) joinable(l *item, rr ref, r *item) bool {
+// mergeable reports whether two adjacent structs of a client can be merged.
+func (d *Doc) mergeable(l *item, rr ref, r *item) bool {
 	if l.kind != r.kind || (l.flags^r.flags)&itDeleted != 0 {
 		return false
 	}
@@ -408,11 +406,11 @@ func (d *Doc) joinable(l *item, rr ref, r *item) bool {
 	return false
 }
 
-func (d *Doc) join(lr ref, l *item, rr ref, r *item) {
+func (d *Doc) mergeInto(lr ref, l *item, rr ref, r *item) {
 	if l.kind != kindGC {
 		b := d.branches[l.parent]
 		if b.markers != nil {
-			b.markers.joined(d, lr, l, rr)
+			b.markers.merged(lr, l, rr)
 		}
 		l.flags |= r.flags & itKeep
 		l.right = r.right
@@ -424,7 +422,7 @@ func (d *Doc) join(lr ref, l *item, rr ref, r *item) {
 		switch l.kind {
 		case kindString:
 			if l.a+l.b == r.a && l.flags&r.flags&itASCII != 0 && l.flags&itRoomy == 0 {
-				l.b += r.b // they lie side by side
+				l.b += r.b // adjacent in the arena
 				l.flags = l.flags&^itRoomy | r.flags&itRoomy
 				if l.flags&itRoomy != 0 && sizeClass(l.b)-l.b != sizeClass(r.b)-r.b {
 					d.garbage += int(sizeClass(r.b) - r.b)

@@ -3,7 +3,7 @@ package yjs
 // Array is a sequence of values and shared types.
 type Array branch
 
-// NewArray returns an array to be inserted somewhere. Edits made before are kept.
+// NewArray returns an array to be inserted into a type. It keeps edits made before.
 func NewArray() *Array { return (*Array)(&branch{kind: refArray}) }
 
 // Len returns the number of values.
@@ -18,10 +18,10 @@ func (a *Array) Push(vs ...any) error { return (*branch)(a).push(vs) }
 // Delete deletes n values.
 func (a *Array) Delete(index, n int) error { return (*branch)(a).deleteAt(index, n) }
 
-// Get returns the value at an index, and whether there is one.
-func (a *Array) Get(index int) (any, bool) { return (*branch)(a).get(index) }
+// Get returns the value at an index; ok is false if there is none.
+func (a *Array) Get(index int) (v any, ok bool) { return (*branch)(a).get(index) }
 
-// Each calls f for every value until it reports false.
+// Each calls f for every value until f returns false.
 func (a *Array) Each(f func(v any) bool) { (*branch)(a).each(f) }
 
 // Values returns all values.
@@ -39,7 +39,7 @@ func (b *branch) values() []any {
 // Map is a set of named values and shared types.
 type Map branch
 
-// NewMap returns a map to be inserted somewhere. Edits made before are kept.
+// NewMap returns a map to be inserted into a type. It keeps edits made before.
 func NewMap() *Map { return (*Map)(&branch{kind: refMap}) }
 
 // Len returns the number of keys.
@@ -58,14 +58,14 @@ func (m *Map) Set(key string, v any) error { return (*branch)(m).setKey(key, v) 
 // Delete deletes a key.
 func (m *Map) Delete(key string) { (*branch)(m).deleteKey(key) }
 
-// Get returns the value of a key, and whether there is one.
-func (m *Map) Get(key string) (any, bool) { return (*branch)(m).getKey(key) }
+// Get returns the value of a key; ok is false if there is none.
+func (m *Map) Get(key string) (v any, ok bool) { return (*branch)(m).getKey(key) }
 
-// Each calls f for every key, in the order in which they were first set, until it
-// reports false.
+// Each calls f for every key, in the order in which they were first set, until f returns
+// false.
 func (m *Map) Each(f func(key string, v any) bool) { (*branch)(m).eachKey(f) }
 
-// branchValue returns the branch behind an exported type.
+// branchValue returns the branch of an exported type.
 func branchValue(v any) (b *branch, ok bool) {
 	switch v := v.(type) {
 	case *Array:
@@ -86,7 +86,7 @@ func branchValue(v any) (b *branch, ok bool) {
 	return nil, false
 }
 
-// public returns the branch as the exported type that it is.
+// public returns the branch as its exported type.
 func (b *branch) public() any {
 	switch b.kind {
 	case refArray:
@@ -106,9 +106,9 @@ func (b *branch) public() any {
 	}
 }
 
-// ToJSON returns what a shared type holds as plain values, as toJSON of Yjs does: texts
-// and XML as strings, arrays as []any, maps as Object. Other values are returned as
-// they are. What is nested deeper than 10,000 types is left out.
+// ToJSON converts a shared type to plain values, like toJSON in Yjs: texts and XML become
+// strings, arrays []any, maps Object. It returns other values unchanged and omits types
+// nested deeper than 10,000 levels.
 func ToJSON(v any) any { return toJSON(v, 0) }
 
 const maxNesting = 10_000

@@ -6,25 +6,25 @@ import (
 	"time"
 )
 
-// UndoOptions are how an [UndoManager] is made.
+// UndoOptions configure an [UndoManager].
 type UndoOptions struct {
-	// Scope are the shared types whose edits can be undone, with all that is in them;
-	// nothing means the whole document.
+	// Scope holds the shared types whose edits can be undone, including their contents. Empty
+	// means the whole document.
 	Scope []any
-	// Origins are the origins of transactions that can be undone, compared with ==;
-	// nothing means transactions with origin nil.
+	// Origins holds the origins of transactions that can be undone, compared with ==. Empty
+	// means origin nil.
 	Origins []any
-	// CaptureTimeout is how close transactions have to be to be undone together; 0 keeps
-	// each apart.
+	// CaptureTimeout merges transactions that are closer in time into one step; 0 keeps them
+	// separate.
 	CaptureTimeout time.Duration
 	// IgnoreRemoteMapChanges lets an undo overwrite keys that others have set since.
 	IgnoreRemoteMapChanges bool
-	// Now tells the time; nil means time.Now.
+	// Now returns the time; nil means time.Now.
 	Now func() time.Time
 }
 
-// UndoManager undoes and redoes what was done in its scope under its origins, and
-// leaves everybody else's work alone. What it may bring back is not collected.
+// UndoManager undoes and redoes the edits in its scope with its origins, and leaves all
+// others alone. Content that it may restore is not garbage collected.
 type UndoManager struct {
 	doc   *Doc
 	opts  UndoOptions
@@ -35,13 +35,13 @@ type UndoManager struct {
 	last  time.Time
 	stop  func()
 
-	sparing bool // see Doc.UndoUpdate
+	keepShared bool // keep types with content of others, see Doc.UndoUpdate
 }
 
-// undoStep is what one undo takes back.
+// undoStep is the unit of one undo.
 type undoStep struct{ inserts, deletes DeleteSet }
 
-// NewUndoManager returns an undo manager, which listens until Close is called.
+// NewUndoManager returns an undo manager that captures until Close is called.
 func NewUndoManager(d *Doc, o UndoOptions) (*UndoManager, error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -61,36 +61,36 @@ func NewUndoManager(d *Doc, o UndoOptions) (*UndoManager, error) {
 	return u, nil
 }
 
-// Close ends capturing. What was kept for undoing is collected when it is deleted again.
+// Close stops capturing and releases the content kept for undoing.
 func (u *UndoManager) Close() {
 	u.Clear()
 	u.stop()
 }
 
-// CanUndo says whether there is something to undo.
+// CanUndo reports whether there is a step to undo.
 func (u *UndoManager) CanUndo() bool { return len(u.undos) > 0 }
 
-// CanRedo says whether there is something to redo.
+// CanRedo reports whether there is a step to redo.
 func (u *UndoManager) CanRedo() bool { return len(u.redos) > 0 }
 
-// StopCapturing lets the next transaction begin a new step.
+// StopCapturing makes the next transaction begin a new step.
 func (u *UndoManager) StopCapturing() { u.last = time.Time{} }
 
-// Undo takes the last step back, and says whether that changed anything.
+// Undo undoes the last step and reports whether that changed anything.
 func (u *UndoManager) Undo() bool {
 	u.mode = -1
 	defer func() { u.mode = 0 }()
 	return u.pop(&u.undos)
 }
 
-// Redo does the last step again that was undone, and says whether that changed anything.
+// Redo redoes the last undone step and reports whether that changed anything.
 func (u *UndoManager) Redo() bool {
 	u.mode = 1
 	defer func() { u.mode = 0 }()
 	return u.pop(&u.redos)
 }
 
-// Clear forgets all steps.
+// Clear removes all steps.
 func (u *UndoManager) Clear() { u.clear(true, true) }
 
 func (u *UndoManager) clear(undos, redos bool) {
@@ -119,7 +119,7 @@ func (u *UndoManager) clear(undos, redos bool) {
 	d.end(opened)
 }
 
-// covers says whether an item is in the scope.
+// covers reports whether an item is in the scope.
 func (u *UndoManager) covers(it *item) bool {
 	if it.kind == kindGC {
 		return false
@@ -131,7 +131,7 @@ func (u *UndoManager) covers(it *item) bool {
 	return slices.ContainsFunc(u.scope, b.within)
 }
 
-// each calls f for the items of a set; those are cut to fit.
+// each calls f for the items of a set, split to fit.
 func (u *UndoManager) each(ds DeleteSet, f func(r ref, it *item)) {
 	d := u.doc
 	for _, c := range ds {
@@ -149,7 +149,7 @@ func (u *UndoManager) each(ds DeleteSet, f func(r ref, it *item)) {
 	}
 }
 
-// keep protects an item, and what it lies in, from collection.
+// keep protects an item and its ancestors from garbage collection, or ends that.
 func (d *Doc) keep(r ref, keep bool) {
 	for r != 0 {
 		it := d.at(r)
@@ -161,7 +161,7 @@ func (d *Doc) keep(r ref, keep bool) {
 	}
 }
 
-// capture adds a transaction to the steps. It runs before anything is collected.
+// capture adds a transaction to the steps, before garbage collection.
 func (u *UndoManager) capture(t *Txn) {
 	if !u.tracks(t) {
 		return
@@ -187,7 +187,7 @@ func (u *UndoManager) capture(t *Txn) {
 	if u.mode == 0 {
 		u.last = now
 	}
-	d.txn = t // splits belong to the transaction that is being committed
+	d.txn = t // splits belong to the transaction being committed
 	u.each(s.deletes, func(r ref, it *item) {
 		if u.covers(it) {
 			d.keep(r, true)
@@ -208,8 +208,8 @@ func (u *UndoManager) tracks(t *Txn) bool {
 	})
 }
 
-// insertSet returns what the transaction made, clients in the order in which they came
-// into the document.
+// insertSet returns the structs that the transaction created, clients in the order in which
+// they joined the document.
 func (t *Txn) insertSet() DeleteSet {
 	spans := slices.Clone(t.touched)
 	slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.client, b.client) })
@@ -222,8 +222,8 @@ func (t *Txn) insertSet() DeleteSet {
 	return ds
 }
 
-// deletesInOrder returns what the transaction deleted, clients in the order of their
-// first deletions.
+// deletesInOrder returns the deletions of the transaction, clients in the order of their first
+// deletions.
 func (t *Txn) deletesInOrder() DeleteSet {
 	ds := t.deleteSet()
 	at := func(c ClientRanges) int { return slices.Index(t.order, t.doc.lookup(c.Client)) }
@@ -231,7 +231,7 @@ func (t *Txn) deletesInOrder() DeleteSet {
 	return ds
 }
 
-// joinInOrder joins two sets, clients in the order in which they come up.
+// joinInOrder merges two sets and keeps the order of clients.
 func joinInOrder(a, b DeleteSet) DeleteSet {
 	out := make(DeleteSet, 0, len(a)+len(b))
 	for _, c := range slices.Concat(a, b) {
@@ -281,7 +281,7 @@ func (u *UndoManager) apply(s *undoStep) (changed bool) {
 	})
 	wanted := make(map[ref]bool)
 	u.each(s.deletes, func(r ref, it *item) {
-		// What was made and deleted within the step stays away.
+		// Content created and deleted within the step stays deleted.
 		if u.covers(it) && !s.inserts.Contains(d.clients[it.client].id, it.clock) {
 			redo = append(redo, r)
 			wanted[r] = true
@@ -293,7 +293,7 @@ func (u *UndoManager) apply(s *undoStep) (changed bool) {
 		}
 	}
 	for _, r := range slices.Backward(remove) {
-		if u.sparing && d.spared(r, s.inserts) {
+		if u.keepShared && d.keptForOthers(r, s.inserts) {
 			continue
 		}
 		if !d.at(r).deleted() {
@@ -309,7 +309,7 @@ func (u *UndoManager) apply(s *undoStep) (changed bool) {
 	return changed
 }
 
-// redoneAt returns the item that was made in place of r, or 0.
+// redoneAt returns the item that replaces r, or 0.
 func (d *Doc) redoneAt(r ref) ref {
 	if r == 0 || d.at(r).flags&itRedone == 0 {
 		return 0
@@ -318,7 +318,7 @@ func (d *Doc) redoneAt(r ref) ref {
 	return d.cleanStart(d.lookup(id.Client), id.Clock)
 }
 
-// redo makes a deleted item again, and returns what it made, or 0 where it cannot be.
+// redo restores a deleted item and returns its replacement, or 0 if that is impossible.
 func (u *UndoManager) redo(r ref, wanted map[ref]bool, removing DeleteSet) ref {
 	d := u.doc
 	if again := d.redoneAt(r); again != 0 {
@@ -363,7 +363,7 @@ func (u *UndoManager) redo(r ref, wanted map[ref]bool, removing DeleteSet) ref {
 	return made
 }
 
-// redoPlace finds the neighbours of an item of a sequence, or what was made of them.
+// redoPlace finds the neighbours of an item in a sequence, or their replacements.
 func (u *UndoManager) redoPlace(r, holder ref) (left, right ref) {
 	d := u.doc
 	trace := func(n ref, next func(*item) ref) ref {
@@ -383,8 +383,8 @@ func (u *UndoManager) redoPlace(r, holder ref) (left, right ref) {
 	return left, right
 }
 
-// redoKey finds the item after which a key is set again. It reports false when
-// somebody else has set the key since.
+// redoKey finds the item after which a key is set again. ok is false if somebody else has set
+// the key since.
 func (u *UndoManager) redoKey(r ref, parent *branch, holder ref, removing DeleteSet) (left ref, ok bool) {
 	d := u.doc
 	it := d.at(r)
@@ -416,7 +416,7 @@ func (u *UndoManager) deleted(steps []*undoStep, id uint64, clock uint32) bool {
 	return slices.ContainsFunc(steps, func(s *undoStep) bool { return s.deletes.Contains(id, clock) })
 }
 
-// redoItem copies an item to a place.
+// redoItem inserts a copy of an item.
 func (d *Doc) redoItem(it *item, parent *branch, left, right ref) ref {
 	fill := func(n *item) {
 		switch it.kind {

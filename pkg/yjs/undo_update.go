@@ -1,18 +1,16 @@
 package yjs
 
-// UndoUpdate takes back what an update in encoding v1 did, as one transaction of ours,
-// and says whether that changed anything. What the update inserted and is still there is
-// deleted, what it deleted comes back at its place, formats and keys included; keys that
-// somebody has set since stay as they are. A type that the update made stays, with its
-// attributes and without what the update put into it, while it holds something that
-// others did.
+// UndoUpdate undoes an update in encoding v1 in one local transaction and reports whether that
+// changed anything. It deletes what the update inserted, and restores what it deleted,
+// including formats and keys, unless somebody has set a key since. A type that the update
+// created stays, with its attributes, while it contains content of others.
 //
-// The document has the update already, and the content that the update deleted: it
-// keeps deleted content ([Options.KeepDeleted]), and was given a state from before the
-// update first. Where content is missing, ErrGone is returned and nothing is changed.
+// The document must have applied the update and have the content that it deleted: create it
+// with [Options.KeepDeleted] and first apply a state from before the update. If content is
+// missing, UndoUpdate returns ErrGone and changes nothing.
 //
-// What undoes the update is an update itself, which can be undone. The same update must
-// not be undone twice, or what it deleted is there twice.
+// The undo is an update itself, which can be undone. Undoing the same update twice would
+// restore its deletions twice.
 func (d *Doc) UndoUpdate(update []byte, origin any) (changed bool, err error) {
 	s, err := stepOf(update)
 	if err != nil {
@@ -23,11 +21,11 @@ func (d *Doc) UndoUpdate(update []byte, origin any) (changed bool, err error) {
 	if !d.hasContent(s.deletes, s.inserts) {
 		return false, ErrGone
 	}
-	u := &UndoManager{doc: d, sparing: true}
+	u := &UndoManager{doc: d, keepShared: true}
 	return u.apply(s), nil
 }
 
-// stepOf returns what an update inserts and deletes.
+// stepOf returns the insertions and deletions of an update.
 func stepOf(update []byte) (*undoStep, error) {
 	var inserts DeleteSet
 	var r structReader
@@ -47,8 +45,7 @@ func stepOf(update []byte) (*undoStep, error) {
 	return &undoStep{inserts: mergeDeleteSets(inserts), deletes: mergeDeleteSets(deletes)}, nil
 }
 
-// hasContent says whether the document has the content of a set, but for what is in
-// except.
+// hasContent reports whether the document has the content of a set, apart from except.
 func (d *Doc) hasContent(ds, except DeleteSet) bool {
 	has := true
 	for _, c := range ds {
@@ -67,9 +64,9 @@ func (d *Doc) hasContent(ds, except DeleteSet) bool {
 	return has
 }
 
-// spared says whether an item stays though it is in mine: a type with something that
-// others did, or an attribute of one.
-func (d *Doc) spared(r ref, mine DeleteSet) bool {
+// keptForOthers reports whether an item in mine must stay: a type with content of others, or an
+// attribute of one.
+func (d *Doc) keptForOthers(r ref, mine DeleteSet) bool {
 	it := d.at(r)
 	if b := d.branchOf(it); b != nil && d.shared(b, mine) {
 		return true
@@ -82,7 +79,7 @@ func (d *Doc) spared(r ref, mine DeleteSet) bool {
 	return mine.Contains(d.clients[holder.client].id, holder.clock) && d.shared(around, mine)
 }
 
-// shared says whether a type holds something that is not in mine.
+// shared reports whether a type contains anything that is not in mine.
 func (d *Doc) shared(b *branch, mine DeleteSet) bool {
 	theirs := func(r ref) bool {
 		it := d.at(r)
@@ -100,7 +97,7 @@ func (d *Doc) shared(b *branch, mine DeleteSet) bool {
 			return true
 		}
 	}
-	if b.kind != refMap { // the attributes of an element go with it
+	if b.kind != refMap { // the attributes of an element are deleted with it
 		return false
 	}
 	for i := range b.entries {

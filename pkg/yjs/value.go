@@ -5,11 +5,12 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"strconv"
 )
 
-// A value is what JavaScript peers put into maps, arrays, embeds and formats:
+// A value is one that JavaScript peers put into maps, arrays, embeds and formats:
 //
 //	nil         null
 //	Undefined   undefined
@@ -21,30 +22,30 @@ import (
 //	[]any       array
 //	Object      object, in JavaScript's key order
 //
-// Values that come out of a document have these types. Going in, all integer types,
-// float32 and map[string]any (keys sorted) are taken too.
+// Values read from a document have these types. Written values may also be of any integer or
+// floating point type, or map[string]any, whose keys are sorted.
 
 // UndefinedValue is the type of [Undefined].
 type UndefinedValue struct{}
 
-// Undefined is JavaScript's undefined, which is not null.
+// Undefined is JavaScript's undefined, which differs from null.
 var Undefined = UndefinedValue{}
 
-// BigInt is JavaScript's bigint, 64 bits wide on the wire.
+// BigInt is JavaScript's bigint; its encoding has 64 bits.
 type BigInt int64
 
-// Member is one key of an [Object] with its value.
+// Member is a key of an [Object] with its value.
 type Member struct {
 	Key   string
 	Value any
 }
 
-// Object is a JavaScript object: its members in the order in which JavaScript
-// enumerates them, since the order decides the bytes.
+// Object is a JavaScript object, with its members in JavaScript's enumeration order, which
+// determines the encoded bytes.
 type Object []Member
 
-// Get returns the value of a key, and whether it is there.
-func (o Object) Get(key string) (any, bool) {
+// Get returns the value of a key; ok is false if it is absent.
+func (o Object) Get(key string) (v any, ok bool) {
 	for i := range o {
 		if o[i].Key == key {
 			return o[i].Value, true
@@ -53,8 +54,8 @@ func (o Object) Get(key string) (any, bool) {
 	return nil, false
 }
 
-// Set returns the object with key set: in its place, or where JavaScript puts a new
-// key, which is the end unless the key is an array index.
+// Set returns the object with key set. A new key is added at the end, unless it is an array
+// index, which JavaScript enumerates first.
 func (o Object) Set(key string, value any) Object {
 	for i := range o {
 		if o[i].Key == key {
@@ -80,7 +81,7 @@ func (o Object) Without(key string) Object {
 	return slices.DeleteFunc(o, func(m Member) bool { return m.Key == key })
 }
 
-// arrayIndex says whether a key is one that JavaScript enumerates first, by number.
+// arrayIndex reports whether JavaScript enumerates a key first, in numeric order.
 func arrayIndex(key string) (uint64, bool) {
 	if len(key) == 0 || len(key) > 10 || key[0] < '0' || key[0] > '9' || (key[0] == '0' && len(key) > 1) {
 		return 0, false
@@ -89,8 +90,8 @@ func arrayIndex(key string) (uint64, bool) {
 	return n, err == nil && n < math.MaxUint32
 }
 
-// objectFrom makes an object from members as they were read: the last of equal keys
-// wins, array indexes go first. It takes n log n steps whatever the members are.
+// objectFrom makes an object from decoded members: the last of equal keys wins, and array
+// indexes come first. It takes O(n log n) steps for any members.
 func objectFrom(ms []Member) Object {
 	plain := true
 	for i := range ms {
@@ -133,7 +134,7 @@ func objectFrom(ms []Member) Object {
 	return out
 }
 
-// normalize turns what a caller may pass into the types above.
+// normalize converts values that callers may pass to the types above.
 func normalize(v any) (any, error) {
 	switch v := v.(type) {
 	case nil, UndefinedValue, bool, float64, BigInt:
@@ -142,28 +143,6 @@ func normalize(v any) (any, error) {
 		return validText(v), nil
 	case []byte:
 		return slices.Clone(v), nil
-	case int:
-		return float64(v), nil
-	case int8:
-		return float64(v), nil
-	case int16:
-		return float64(v), nil
-	case int32:
-		return float64(v), nil
-	case int64:
-		return float64(v), nil
-	case uint:
-		return float64(v), nil
-	case uint8:
-		return float64(v), nil
-	case uint16:
-		return float64(v), nil
-	case uint32:
-		return float64(v), nil
-	case uint64:
-		return float64(v), nil
-	case float32:
-		return float64(v), nil
 	case []any:
 		out := make([]any, len(v))
 		for i := range v {
@@ -191,11 +170,20 @@ func normalize(v any) (any, error) {
 		slices.SortFunc(out, func(a, b Member) int { return cmp.Compare(a.Key, b.Key) })
 		return normalize(out)
 	default:
+		rv := reflect.ValueOf(v)
+		switch {
+		case rv.CanInt():
+			return float64(rv.Int()), nil
+		case rv.CanUint():
+			return float64(rv.Uint()), nil
+		case rv.CanFloat():
+			return rv.Float(), nil
+		}
 		return nil, fmt.Errorf("%w: %T cannot be stored", ErrValue, v)
 	}
 }
 
-// equalValues compares deeply, as lib0 does for attributes.
+// equalValues compares deeply, like lib0 for attributes.
 func equalValues(a, b any) bool {
 	switch a := a.(type) {
 	case []byte:
@@ -242,7 +230,7 @@ const (
 
 const maxAnyDepth = 512
 
-// budgetOf bounds how many values one update may hold; see Limits.
+// any decodes a value. Each value decrements left, which bounds the values of an update.
 func (c *cursor) any(left *int, depth int) any {
 	if *left--; *left < 0 || depth > maxAnyDepth {
 		c.fail()
@@ -310,7 +298,7 @@ func (c *cursor) anyObject(left *int, depth int) any {
 		if c.bad {
 			return nil
 		}
-		// JavaScript's decoder assigns the key, and so sets a prototype.
+		// JavaScript's decoder assigns this key, which sets a prototype.
 		if key != "__proto__" {
 			ms = append(ms, Member{key, v})
 		}
@@ -361,7 +349,7 @@ func appendNumber(b []byte, f float64) []byte {
 	}
 	bits := math.Float64bits(f)
 	if f != f {
-		bits = 0x7ff8 << 48 // the one NaN that JavaScript writes
+		bits = 0x7ff8 << 48 // JavaScript's NaN
 	}
 	return binary.BigEndian.AppendUint64(append(b, anyFloat64), bits)
 }

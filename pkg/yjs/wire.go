@@ -6,12 +6,11 @@ import (
 	"unicode/utf8"
 )
 
-// maxSafe is the largest integer JavaScript peers can read.
+// maxSafe is the largest integer that JavaScript represents exactly.
 const maxSafe = 1<<53 - 1
 
-// cursor reads lib0's variable length encoding. An overrun or a number that is too
-// large sets bad, and every later read returns zero: callers check bad in their loops
-// and once at the end.
+// cursor reads lib0's variable-length encoding. An overrun or oversized number sets bad, and
+// every later read returns zero: callers check bad in loops and at the end.
 type cursor struct {
 	b   []byte
 	pos int
@@ -64,7 +63,7 @@ func (c *cursor) uvarintSlow() uint64 {
 	return 0
 }
 
-// varint returns magnitude and sign apart: minus zero means something here.
+// varint returns magnitude and sign separately, since minus zero is significant.
 func (c *cursor) varint() (n uint64, negative bool) {
 	x := c.byte()
 	n, negative = uint64(x&0x3f), x&0x40 != 0
@@ -82,7 +81,7 @@ func (c *cursor) varint() (n uint64, negative bool) {
 	return n, negative
 }
 
-// clock reads a clock or a length: clocks are 32 bits wide in memory.
+// clock reads a clock or a length, which have 32 bits in memory.
 func (c *cursor) clock() uint32 {
 	n := c.uvarint()
 	if n > maxClock {
@@ -92,7 +91,7 @@ func (c *cursor) clock() uint32 {
 	return uint32(n)
 }
 
-// take returns the next n bytes, not copied.
+// take returns the next n bytes without copying.
 func (c *cursor) take(n uint64) []byte {
 	if n > uint64(len(c.b)-c.pos) {
 		c.fail()
@@ -105,7 +104,7 @@ func (c *cursor) take(n uint64) []byte {
 
 func (c *cursor) bytes() []byte { return c.take(c.uvarint()) }
 
-// str reads a string that must be valid UTF-8, as JavaScript peers demand.
+// str reads a string, which must be valid UTF-8.
 func (c *cursor) str() []byte {
 	p := c.bytes()
 	if !utf8.Valid(p) {
@@ -163,8 +162,8 @@ func appendBytes(b, p []byte) []byte {
 	return append(appendUvarint(b, uint64(len(p))), p...)
 }
 
-// appendString writes a string that may hold lone surrogates (see wtf8.go): they
-// leave as U+FFFD, as TextEncoder makes them.
+// appendString writes a string and replaces lone surrogates (see wtf8.go) with U+FFFD, like
+// TextEncoder.
 func appendString[T string | []byte](b []byte, s T) []byte {
 	b = appendUvarint(b, uint64(len(s)))
 	at := len(b)
@@ -173,8 +172,8 @@ func appendString[T string | []byte](b []byte, s T) []byte {
 	return b
 }
 
-// rle reads or writes runs of equal bytes: value, count-1, value, count-1 ...; the
-// last count is left out.
+// rleWriter writes runs of equal bytes as value, count-1, value, count-1 ... without the last
+// count.
 type rleWriter struct {
 	b     []byte
 	v     byte
@@ -216,7 +215,7 @@ func (r *rleReader) read() byte {
 	return r.v
 }
 
-// uintRLE is lib0's UintOptRle: a lone value is positive, a repeated one negative and
+// uintRLEWriter is lib0's UintOptRle: a single value is positive, a repeated one negative and
 // followed by count-2.
 type uintRLEWriter struct {
 	b     []byte
@@ -262,7 +261,7 @@ func (r *uintRLEReader) read() uint64 {
 	return r.v
 }
 
-// diffRLE is lib0's IntDiffOptRle: differences, doubled, the low bit says whether a
+// diffRLEWriter is lib0's IntDiffOptRle: doubled differences whose low bit says whether a
 // count follows.
 type diffRLEWriter struct {
 	b     []byte
@@ -329,7 +328,7 @@ func (r *diffRLEReader) read() uint64 {
 	return uint64(r.v)
 }
 
-// stringTable writes all strings as one, and their UTF-16 lengths apart.
+// stringWriter concatenates all strings and writes their UTF-16 lengths separately.
 type stringWriter struct {
 	s    []byte
 	lens uintRLEWriter
@@ -371,8 +370,8 @@ func (r *stringReader) init(p []byte) bool {
 	return !c.bad
 }
 
-// read returns the next string. Like slices of JavaScript strings it may end inside a
-// surrogate pair; and past the end of the table it is short.
+// read returns the next string. Like a slice of a JavaScript string, it may end inside a
+// surrogate pair. At the end of the table it is short.
 func (r *stringReader) read() (s []byte, len16 uint32) {
 	n := r.lens.read()
 	if r.ascii {

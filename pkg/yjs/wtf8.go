@@ -5,10 +5,9 @@ import (
 	"unicode/utf8"
 )
 
-// JavaScript strings are UTF-16 and may hold half of a surrogate pair. Strings inside
-// the engine are UTF-8, and such a half is kept as the three bytes that UTF-8 would
-// have for it ("WTF-8"). Halves that meet become one character again, halves that
-// leave the engine become U+FFFD, which has three bytes as well.
+// JavaScript strings are UTF-16 and may contain half of a surrogate pair. The engine keeps
+// strings as UTF-8 and such a half as the three bytes of its generalized UTF-8 form (WTF-8).
+// Adjacent halves join into one character; halves become U+FFFD, also three bytes, in output.
 
 const replacement = "\uFFFD"
 
@@ -57,8 +56,8 @@ func step(p []byte) (size, units int) {
 	}
 }
 
-// wtf8Offset returns the byte offset of UTF-16 offset n; rest is 1 when n lies inside
-// the pair that starts there, and what is missing when p is shorter.
+// wtf8Offset returns the byte offset of UTF-16 offset n. rest is 1 if n is inside the pair at
+// that offset, or the number of missing units if p is too short.
 func wtf8Offset(p []byte, n uint64) (at int, rest uint64) {
 	for n > 0 && at < len(p) {
 		size, units := step(p[at:])
@@ -71,11 +70,12 @@ func wtf8Offset(p []byte, n uint64) (at int, rest uint64) {
 	return at, n
 }
 
+// encodeSurrogate returns the WTF-8 form of a surrogate.
 func encodeSurrogate(r rune) []byte {
 	return []byte{0xe0 | byte(r>>12), 0x80 | byte(r>>6)&0x3f, 0x80 | byte(r)&0x3f}
 }
 
-// splitPair returns the halves of the four byte character at the head of p.
+// splitPair returns both halves of the four-byte character at the start of p.
 func splitPair(p []byte) (hi, lo []byte) {
 	r, _ := utf8.DecodeRune(p)
 	a, b := utf16.EncodeRune(r)
@@ -95,7 +95,7 @@ func surrogate(p []byte) rune {
 	return rune(p[0]&0xf)<<12 | rune(p[1]&0x3f)<<6 | rune(p[2]&0x3f)
 }
 
-// joinWTF8 appends b to a; halves that meet are joined.
+// joinWTF8 appends b to a and joins a split pair between them.
 func joinWTF8(a, b []byte) []byte {
 	if endsHigh(a) && startsLow(b) {
 		n := len(a) - 3
@@ -114,7 +114,7 @@ func replaceSurrogates(p []byte) {
 	}
 }
 
-// validText returns s with everything that is not UTF-8 replaced.
+// validText replaces invalid UTF-8 in s.
 func validText(s string) string {
 	if utf8.ValidString(s) {
 		return s
@@ -122,7 +122,7 @@ func validText(s string) string {
 	return string([]rune(s))
 }
 
-// units16 returns s in UTF-16, the order in which JavaScript sorts strings.
+// units16 returns s in UTF-16. JavaScript sorts strings by these units.
 func units16(s string) []uint16 {
 	out := make([]uint16, 0, len(s))
 	p := []byte(s)
@@ -151,5 +151,3 @@ func unitString(u uint16) string {
 	}
 	return string(rune(u))
 }
-
-func validUTF8(p []byte) bool { return utf8.Valid(p) }

@@ -2,32 +2,33 @@ package yjs
 
 import (
 	"cmp"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 )
 
 // XMLFragment is a sequence of XML nodes: elements, texts and hooks.
 type XMLFragment branch
 
-// XMLElement is a named node with attributes and children. Attributes may have values
-// of every type.
+// XMLElement is a named node with attributes and children. Attributes may have any value.
 type XMLElement branch
 
-// XMLText is text within XML: a [Text] whose formats are printed as elements.
+// XMLText is text within XML: a [Text] whose formats are rendered as elements.
 type XMLText branch
 
-// XMLHook is a [Map] with a name, which applications render as they like.
+// XMLHook is a named [Map] that applications render.
 type XMLHook branch
 
-// NewXMLFragment returns a fragment to be inserted somewhere. Edits made before are kept.
+// NewXMLFragment returns a fragment to be inserted into a type. It keeps edits made before.
 func NewXMLFragment() *XMLFragment { return (*XMLFragment)(&branch{kind: refXMLFragment}) }
 
-// NewXMLElement returns an element to be inserted somewhere. Edits made before are kept.
+// NewXMLElement returns an element to be inserted into a type. It keeps edits made before.
 func NewXMLElement(name string) *XMLElement {
 	return (*XMLElement)(&branch{kind: refXMLElement, nodeName: validText(name)})
 }
 
-// NewXMLText returns a text to be inserted somewhere. Edits made before are kept.
+// NewXMLText returns a text to be inserted into a type. It keeps edits made before.
 func NewXMLText(s string) *XMLText {
 	t := (*XMLText)(&branch{kind: refXMLText})
 	if s != "" {
@@ -36,7 +37,7 @@ func NewXMLText(s string) *XMLText {
 	return t
 }
 
-// NewXMLHook returns a hook to be inserted somewhere. Edits made before are kept.
+// NewXMLHook returns a hook to be inserted into a type. It keeps edits made before.
 func NewXMLHook(name string) *XMLHook {
 	return (*XMLHook)(&branch{kind: refXMLHook, nodeName: validText(name)})
 }
@@ -46,7 +47,7 @@ func (b *branch) node() string {
 		return b.nodeName
 	}
 	if b.item == 0 {
-		return "UNDEFINED" // what Yjs calls an element that is a root type
+		return "UNDEFINED" // Yjs's name for an element that is a root type
 	}
 	return b.doc.keys[b.name]
 }
@@ -67,10 +68,10 @@ func (f *XMLFragment) Push(nodes ...any) error {
 // Delete deletes n children.
 func (f *XMLFragment) Delete(index, n int) error { return (*branch)(f).deleteAt(index, n) }
 
-// Get returns the child at an index, and whether there is one.
-func (f *XMLFragment) Get(index int) (any, bool) { return (*branch)(f).get(index) }
+// Get returns the child at an index; ok is false if there is none.
+func (f *XMLFragment) Get(index int) (node any, ok bool) { return (*branch)(f).get(index) }
 
-// Each calls fn for every child until it reports false.
+// Each calls fn for every child until fn returns false.
 func (f *XMLFragment) Each(fn func(node any) bool) { (*branch)(f).each(fn) }
 
 // Children returns all children.
@@ -79,10 +80,10 @@ func (f *XMLFragment) Children() []any { return (*branch)(f).values() }
 // String returns the XML.
 func (f *XMLFragment) String() string { return (*branch)(f).xmlString() }
 
-// tail is the index of the end, also before the type is inserted.
+// tail returns the index of the end, which is unlimited before insertion.
 func (b *branch) tail() int {
 	if b.doc == nil {
-		return int(^uint(0) >> 1)
+		return math.MaxInt
 	}
 	return int(b.length)
 }
@@ -107,17 +108,17 @@ func (e *XMLElement) Push(nodes ...any) error { return e.Fragment().Push(nodes..
 // Delete deletes n children.
 func (e *XMLElement) Delete(index, n int) error { return e.Fragment().Delete(index, n) }
 
-// Get returns the child at an index, and whether there is one.
-func (e *XMLElement) Get(index int) (any, bool) { return e.Fragment().Get(index) }
+// Get returns the child at an index; ok is false if there is none.
+func (e *XMLElement) Get(index int) (node any, ok bool) { return e.Fragment().Get(index) }
 
-// Each calls fn for every child until it reports false.
+// Each calls fn for every child until fn returns false.
 func (e *XMLElement) Each(fn func(node any) bool) { e.Fragment().Each(fn) }
 
 // Children returns all children.
 func (e *XMLElement) Children() []any { return e.Fragment().Children() }
 
-// Attribute returns the value of an attribute, and whether there is one.
-func (e *XMLElement) Attribute(name string) (any, bool) { return (*branch)(e).getKey(name) }
+// Attribute returns the value of an attribute; ok is false if there is none.
+func (e *XMLElement) Attribute(name string) (v any, ok bool) { return (*branch)(e).getKey(name) }
 
 // SetAttribute sets an attribute.
 func (e *XMLElement) SetAttribute(name string, v any) error { return (*branch)(e).setKey(name, v) }
@@ -158,7 +159,7 @@ func (b *branch) xmlString() string {
 	return string(out)
 }
 
-// xml appends what toString of Yjs returns.
+// xml appends the result of toString in Yjs.
 func (b *branch) xml(out []byte, depth int) []byte {
 	if depth > maxNesting || b.doc == nil {
 		return out
@@ -169,19 +170,11 @@ func (b *branch) xml(out []byte, depth int) []byte {
 	case refXMLElement:
 		name := strings.ToLower(b.node())
 		out = append(append(out, '<'), name...)
-		type named struct {
-			key string
-			v   any
-		}
-		var as []named
-		b.eachKey(func(key string, v any) bool {
-			as = append(as, named{key, v})
-			return true
-		})
-		slices.SortFunc(as, func(x, y named) int { return compare16(x.key, y.key) })
+		as := slices.Clone(b.attributes())
+		slices.SortFunc(as, func(x, y Member) int { return compare16(x.Key, y.Key) })
 		for _, a := range as {
-			out = append(append(append(out, ' '), a.key...), '=', '"')
-			out = append(appendJS(out, a.v, depth+1), '"')
+			out = append(append(append(out, ' '), a.Key...), '=', '"')
+			out = append(appendJS(out, a.Value, depth+1), '"')
 		}
 		out = append(out, '>')
 		out = b.xmlChildren(out, depth)
@@ -201,8 +194,7 @@ func (b *branch) xmlChildren(out []byte, depth int) []byte {
 
 func (b *branch) xmlText(out []byte, depth int) []byte {
 	for _, op := range b.delta(visible{}) {
-		names := make([]Member, len(op.Attributes))
-		copy(names, op.Attributes)
+		names := slices.Clone(op.Attributes)
 		slices.SortStableFunc(names, func(x, y Member) int { return compare16(x.Key, y.Key) })
 		for _, n := range names {
 			out = append(append(out, '<'), n.Key...)
@@ -220,7 +212,7 @@ func (b *branch) xmlText(out []byte, depth int) []byte {
 	return out
 }
 
-// enumerate lists the keys that JavaScript's for-in finds, sorted.
+// enumerate returns the members that a for-in loop visits, sorted.
 func enumerate(v any) []Member {
 	var ms []Member
 	switch v := v.(type) {
@@ -228,21 +220,22 @@ func enumerate(v any) []Member {
 		ms = append(ms, v...)
 	case []any:
 		for i, x := range v {
-			ms = append(ms, Member{string(appendNumberText(nil, float64(i))), x})
+			ms = append(ms, Member{strconv.Itoa(i), x})
 		}
 	case []byte:
 		for i, x := range v {
-			ms = append(ms, Member{string(appendNumberText(nil, float64(i))), float64(x)})
+			ms = append(ms, Member{strconv.Itoa(i), float64(x)})
 		}
 	case string:
 		for i, u := range units16(v) {
-			ms = append(ms, Member{string(appendNumberText(nil, float64(i))), unitString(u)})
+			ms = append(ms, Member{strconv.Itoa(i), unitString(u)})
 		}
 	}
 	slices.SortStableFunc(ms, func(x, y Member) int { return compare16(x.Key, y.Key) })
 	return ms
 }
 
+// compare16 compares strings by UTF-16 units, like JavaScript.
 func compare16(a, b string) int {
 	for i := 0; i < len(a) && i < len(b); i++ {
 		if a[i] != b[i] {
@@ -255,7 +248,7 @@ func compare16(a, b string) int {
 	return cmp.Compare(len(a), len(b))
 }
 
-// appendJS appends a value as JavaScript converts it to a string.
+// appendJS appends a value converted to a string, like JavaScript.
 func appendJS(out []byte, v any, depth int) []byte {
 	if b, ok := branchValue(v); ok {
 		switch b.kind {
@@ -273,14 +266,11 @@ func appendJS(out []byte, v any, depth int) []byte {
 	case UndefinedValue:
 		return append(out, "undefined"...)
 	case bool:
-		if v {
-			return append(out, "true"...)
-		}
-		return append(out, "false"...)
+		return strconv.AppendBool(out, v)
 	case float64:
 		return appendNumberText(out, v)
 	case BigInt:
-		return appendInt(out, int64(v))
+		return strconv.AppendInt(out, int64(v), 10)
 	case string:
 		return append(out, v...)
 	case []any:
@@ -298,7 +288,7 @@ func appendJS(out []byte, v any, depth int) []byte {
 			if i > 0 {
 				out = append(out, ',')
 			}
-			out = appendInt(out, int64(x))
+			out = strconv.AppendInt(out, int64(x), 10)
 		}
 		return out
 	default:

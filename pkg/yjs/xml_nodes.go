@@ -1,10 +1,10 @@
 package yjs
 
-// The methods of this file name children by themselves and not by their index, which
-// would have to be counted: they take the same time in a fragment of any length.
+// The methods in this file identify children by value and not by index. They take constant
+// time in a fragment of any length.
 
-// InsertAfter inserts nodes behind a child, or in front of all when child is nil. What is
-// no child of the fragment is [ErrDetached].
+// InsertAfter inserts nodes after a child, or at the start if child is nil. It returns
+// [ErrDetached] if child is not a child of the fragment.
 func (f *XMLFragment) InsertAfter(child any, nodes ...any) error {
 	b := (*branch)(f)
 	left, err := b.childItem(child)
@@ -22,8 +22,8 @@ func (f *XMLFragment) InsertAfter(child any, nodes ...any) error {
 	return nil
 }
 
-// Remove deletes children. When one of them is no child of the fragment that is
-// [ErrDetached], and nothing is deleted.
+// Remove deletes children. It returns [ErrDetached] and deletes nothing if one of them is not
+// a child of the fragment.
 func (f *XMLFragment) Remove(children ...any) error {
 	b := (*branch)(f)
 	items := make([]ref, 0, len(children))
@@ -32,7 +32,7 @@ func (f *XMLFragment) Remove(children ...any) error {
 		if err != nil {
 			return err
 		}
-		if r == 0 { // nil is a place, and no child
+		if r == 0 { // nil is a position, not a child
 			return ErrDetached
 		}
 		items = append(items, r)
@@ -49,8 +49,8 @@ func (f *XMLFragment) Remove(children ...any) error {
 	return nil
 }
 
-// Next returns the child behind one, or the first when child is nil, and whether there is
-// one.
+// Next returns the child after another one, or the first if child is nil. ok is false if there
+// is none.
 func (f *XMLFragment) Next(child any) (next any, ok bool) {
 	b := (*branch)(f)
 	left, err := b.childItem(child)
@@ -73,7 +73,7 @@ func (f *XMLFragment) Next(child any) (next any, ok bool) {
 	return nil, false
 }
 
-// childItem returns the item that holds a child, 0 for nil.
+// childItem returns the item that contains a child, 0 for nil.
 func (b *branch) childItem(child any) (ref, error) {
 	if b.doc == nil || b.flags&brDead != 0 {
 		return 0, ErrDetached
@@ -91,8 +91,8 @@ func (b *branch) childItem(child any) (ref, error) {
 	return c.item, nil
 }
 
-// forgetMarkers is for edits at an index that nobody has counted. A fragment has markers
-// only when it was an array to who asked for it first.
+// forgetMarkers drops the markers after edits without a known index. A fragment has markers
+// only if it was first accessed as an array.
 func (b *branch) forgetMarkers() {
 	if b.markers != nil {
 		b.markers.list = b.markers.list[:0]
