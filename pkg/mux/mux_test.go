@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const patience = 20 * time.Second
 
-// world is a server and a pool, over TCP.
+// world is a server and a pool that dials it over TCP.
 type world struct {
 	server   *mux.Server
 	pool     *mux.Pool
@@ -36,13 +36,13 @@ type world struct {
 	served []error    // what Serve returned
 }
 
-// session writes down what comes, and echoes it.
+// session records what it receives, and echoes it unless it is mute.
 type session struct {
 	stream  *mux.ServerStream
 	opening mux.OpenRequest
 	mute    bool
 	stopped chan struct{}
-	hold    chan struct{} // Receive waits until it is closed
+	hold    chan struct{} // if set, Receive waits until it is closed
 	left    chan int
 	all     chan *session
 
@@ -69,7 +69,7 @@ func (s *session) Receive(part []byte, more bool) {
 	defer s.mu.Unlock()
 	s.received.Write(part)
 	if s.message = append(s.message, part...); !more && !s.mute {
-		_ = s.stream.Send(s.message) // it is seen at the other end
+		_ = s.stream.Send(s.message) // the client notices what is missing
 		s.message = nil
 	}
 }
@@ -80,7 +80,7 @@ func (s *session) count() int {
 	return s.received.Len()
 }
 
-// sink writes down what it is given.
+// sink records what it is given.
 type sink struct {
 	mu     sync.Mutex // guards what follows
 	bytes  bytes.Buffer
@@ -89,7 +89,7 @@ type sink struct {
 	flush  bool // since the last piece
 	end    string
 	over   chan struct{} // closed with end
-	some   chan struct{} // gets one when something comes
+	some   chan struct{} // receives after a flush
 }
 
 func newSink() *sink { return &sink{over: make(chan struct{}), some: make(chan struct{}, 1)} }
@@ -122,7 +122,7 @@ func (s *sink) ended(how string) {
 	close(s.over)
 }
 
-// await waits until so many bytes are there, and flushed.
+// await waits until n bytes have come and are flushed, and returns them.
 func (s *sink) await(t testing.TB, n int) string {
 	t.Helper()
 	late := time.After(patience)
@@ -136,7 +136,7 @@ func (s *sink) await(t testing.TB, n int) string {
 		select {
 		case <-s.some:
 		case <-late:
-			t.Fatalf("%d bytes came, want %d", len(got), n)
+			t.Fatalf("got %d bytes, want %d", len(got), n)
 		}
 	}
 }
@@ -196,7 +196,7 @@ func (w *world) dial(ctx context.Context) (net.Conn, []byte, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://x/trunk", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://x/", nil)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -223,7 +223,7 @@ func (w *world) open(t testing.TB) (*mux.ClientStream, *sink, *session) {
 	}
 }
 
-func leftWith(t testing.TB, s *session) int {
+func closedWith(t testing.TB, s *session) int {
 	t.Helper()
 	select {
 	case code := <-s.left:
@@ -247,7 +247,7 @@ func send(t testing.TB, u *mux.ClientStream, s *sink, msg string) {
 	}
 }
 
-func TestThereAndBack(t *testing.T) {
+func TestRoundTrip(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, mux.Config{}, nil)
 	u, s, x := w.open(t)
@@ -264,23 +264,23 @@ func TestThereAndBack(t *testing.T) {
 		}
 	}
 	u.Close(4200, "enough")
-	if code := leftWith(t, x); code != 4200 {
-		t.Errorf("the session was left with %d, want 4200", code)
+	if code := closedWith(t, x); code != 4200 {
+		t.Errorf("the session was closed with %d, want 4200", code)
 	}
-	u.Close(4201, "again") // nothing
+	u.Close(4201, "again") // without effect
 	_, s, x = w.open(t)
 	x.stream.Close(4404, "gone")
 	x.stream.Close(4405, "again")
 	if got := s.wait(t); got != "4404 gone" {
 		t.Errorf("end = %q", got)
 	}
-	if code := leftWith(t, x); code != 0 {
-		t.Errorf("the session was left with %d, want 0: it ended the stream itself", code)
+	if code := closedWith(t, x); code != 0 {
+		t.Errorf("the session was closed with %d, want 0: it closed the stream itself", code)
 	}
 }
 
-// A message for many crosses once, each stream keeps its order, and large ones let
-// others by.
+// A message for many streams arrives at each, and each stream keeps its order, with large
+// messages in between.
 func TestDeliverToMany(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, mux.Config{Conns: 1}, nil)
@@ -307,17 +307,17 @@ func TestDeliverToMany(t *testing.T) {
 			want = "small" + string(large) + "small" + "last"
 		}
 		if got := s.await(t, len(want)); got != want {
-			t.Fatalf("stream %d got %d bytes in another order", i, len(got))
+			t.Fatalf("stream %d got %d bytes in the wrong order", i, len(got))
 		}
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.conns) != 1 {
-		t.Errorf("there are %d trunks, want 1", len(w.conns))
+		t.Errorf("there are %d connections, want 1", len(w.conns))
 	}
 }
 
-// Who is sent a large message twice gets it twice, and not each piece of it.
+// A stream that is sent a large message twice gets it twice, and not each piece twice.
 func TestDeliverTwiceToOne(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, mux.Config{Conns: 1}, nil)
@@ -337,16 +337,16 @@ func TestDeliverTwiceToOne(t *testing.T) {
 		want string
 	}{{s, string(before) + strings.Repeat("large", 300_000)}, {other, strings.Repeat("large", 200_000)}} {
 		if got := tt.s.await(t, len(tt.want)); got != tt.want {
-			t.Errorf("%d bytes came, and not in their order, want %d", len(got), len(tt.want))
+			t.Errorf("got %d bytes in the wrong order, want %d", len(got), len(tt.want))
 		}
 	}
 }
 
-// While much bulk waits, what would make more of it does, and what is short does not.
+// While much bulk waits, work that may produce more of it waits, and short messages do not.
 func TestShortMessagesPassBulk(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, mux.Config{}, func(s *session) { s.mute = true })
-	c, _, err := w.dial(t.Context()) // whose other end does not read
+	c, _, err := w.dial(t.Context()) // the test does not read from it
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -373,7 +373,7 @@ func TestShortMessagesPassBulk(t *testing.T) {
 		for late := time.After(patience); s.count() == 0; {
 			select {
 			case <-late:
-				t.Fatal("a short message waits for another stream's bulk")
+				t.Fatal("a short message waits behind another stream's bulk")
 			case <-time.After(time.Millisecond):
 			}
 		}
@@ -383,13 +383,13 @@ func TestShortMessagesPassBulk(t *testing.T) {
 		t.Error("there is room for more bulk")
 	default:
 	}
-	go func() { _, _ = io.Copy(io.Discard, c) }() // until the end
+	go func() { _, _ = io.Copy(io.Discard, c) }() // ends with the connection
 	if !<-asked {
-		t.Error("the stream is over")
+		t.Error("the stream is closed")
 	}
 }
 
-// A stream that is stalled stops who sends, and nobody else.
+// A stalled stream stops its own sender, and no other stream.
 func TestStalledStream(t *testing.T) {
 	t.Parallel()
 	hold := make(chan struct{})
@@ -419,7 +419,7 @@ func TestStalledStream(t *testing.T) {
 	}
 	select {
 	case err := <-sent:
-		t.Errorf("everything was sent to a stream that is stalled: %v", err)
+		t.Errorf("everything was sent to a stalled stream: %v", err)
 	default:
 	}
 	close(hold)
@@ -433,7 +433,7 @@ func TestStalledStream(t *testing.T) {
 		case <-time.After(time.Millisecond):
 		}
 	}
-	// One that never goes on can be left.
+	// A sender that waits can be stopped.
 	stop := make(chan struct{})
 	close(stop)
 	if err := u.Send(make([]byte, mux.MaxPart), false, stop); err != nil && !errors.Is(err, mux.ErrClosed) {
@@ -441,9 +441,9 @@ func TestStalledStream(t *testing.T) {
 	}
 }
 
-// A trunk that is cut in the middle of a message breaks its streams, and the next one
-// opens a new trunk.
-func TestCut(t *testing.T) {
+// A connection that breaks in the middle of a message breaks its streams, and the next
+// stream opens a new connection.
+func TestBrokenConnection(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, mux.Config{Conns: 1}, nil)
 	_, s, x := w.open(t)
@@ -459,12 +459,12 @@ func TestCut(t *testing.T) {
 	w.mu.Unlock()
 	for _, s := range []*sink{s, other} {
 		if got := s.wait(t); !strings.HasPrefix(got, "broken: ") {
-			t.Errorf("end = %q, want that the trunk broke", got)
+			t.Errorf("end = %q, want \"broken\"", got)
 		}
 	}
 	for _, x := range []*session{x, y} {
-		if code := leftWith(t, x); code != mux.CodeLost {
-			t.Errorf("left with %d, want %d", code, mux.CodeLost)
+		if code := closedWith(t, x); code != mux.CodeLost {
+			t.Errorf("closed with %d, want %d", code, mux.CodeLost)
 		}
 	}
 	u, s, _ := w.open(t)
@@ -472,8 +472,8 @@ func TestCut(t *testing.T) {
 	s.await(t, 5)
 }
 
-// Bulk is bounded, and dropped with the stream that it is for.
-func TestFull(t *testing.T) {
+// Bulk is bounded, and dropped with its stream.
+func TestBulkLimit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, mux.Config{Conns: 1}, nil)
 	u, _, x := w.open(t)
@@ -487,16 +487,16 @@ func TestFull(t *testing.T) {
 		}
 	}
 	if !full {
-		t.Error("100 documents of 10 MiB wait in memory")
+		t.Error("100 messages of 10 MiB wait in memory")
 	}
 	send(t, v, live, "hello")
 	live.await(t, 5)
 	u.Close(1000, "")
-	leftWith(t, x)
+	closedWith(t, x)
 }
 
-// What breaks the protocol ends the trunk that it came on.
-func TestBreaches(t *testing.T) {
+// A violation of the protocol ends its connection.
+func TestProtocolViolations(t *testing.T) {
 	t.Parallel()
 	frame := func(body ...byte) []byte {
 		return append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...)
@@ -504,10 +504,10 @@ func TestBreaches(t *testing.T) {
 	open := frame(1, 5, 0, 0, 0)
 	part := frame(append([]byte{2, 5, 0}, make([]byte, mux.MaxPart)...)...)
 	for name, in := range map[string][]byte{
-		"a number again":      append(bytes.Clone(open), open...),
-		"a number below":      append(bytes.Clone(open), frame(1, 4, 0, 0, 0)...),
+		"stream opened twice": append(bytes.Clone(open), open...),
+		"number not growing":  append(bytes.Clone(open), frame(1, 4, 0, 0, 0)...),
 		"never opened":        frame(2, 9, 0),
-		"not up":              frame(8),
+		"frame of a server":   frame(8),
 		"more than a window":  append(bytes.Clone(open), bytes.Repeat(part, 5)...),
 		"many empty messages": append(bytes.Clone(open), bytes.Repeat(frame(2, 5, 0), 2000)...),
 		"not a frame":         []byte("GET / HTTP/1.1\r\n\r\n"),
@@ -527,16 +527,16 @@ func TestBreaches(t *testing.T) {
 			}
 			_ = c.SetReadDeadline(time.Now().Add(patience))
 			if _, err := io.Copy(io.Discard, io.MultiReader(bytes.NewReader(first), c)); err != nil && !strings.Contains(err.Error(), "reset") {
-				t.Errorf("the trunk's end: %v, want it closed", err)
+				t.Errorf("read from the connection: %v, want it closed", err)
 			}
 			if len(w.sessions) > 0 {
-				if code := leftWith(t, <-w.sessions); code != mux.CodeLost {
-					t.Errorf("the session was left with %d", code)
+				if code := closedWith(t, <-w.sessions); code != mux.CodeLost {
+					t.Errorf("the session was closed with %d", code)
 				}
 			}
 		})
 	}
-	// What is late is no breach.
+	// A late frame is no violation.
 	w := newWorld(t, mux.Config{}, nil)
 	c, _, err := w.dial(t.Context())
 	if err != nil {
@@ -553,13 +553,13 @@ func TestBreaches(t *testing.T) {
 	}
 }
 
-// A server that drains gets new streams on no trunk, and its old ones go on.
+// A server that drains gets no new streams, and the old ones go on.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, mux.Config{Conns: 1}, nil)
 	u, s, x := w.open(t)
 	w.server.Drain()
-	for { // until the pool has heard of it
+	for { // until the pool knows it
 		x := newSink()
 		if _, err := w.pool.Open(t.Context(), "k", mux.OpenRequest{}, x); err != nil {
 			break
@@ -569,8 +569,8 @@ func TestDrain(t *testing.T) {
 		case <-x.over:
 		}
 	}
-	if n := len(w.trunks()); n < 2 {
-		t.Errorf("%d trunks were asked for, want another one", n)
+	if n := len(w.dialled()); n < 2 {
+		t.Errorf("%d connections were dialled, want another one", n)
 	}
 	send(t, u, s, "still here")
 	s.await(t, 10)
@@ -581,28 +581,28 @@ func TestDrain(t *testing.T) {
 	w.server.Close(time.After(patience))
 }
 
-// A trunk that is old keeps its streams, and new ones go to another one.
+// An old connection keeps its streams, and new streams go to another one.
 func TestMaxAge(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, mux.Config{Conns: 1, PeerTimeout: 3 * time.Second, MaxAge: time.Millisecond}, nil)
 	u, s, _ := w.open(t)
-	for late := time.After(patience); len(w.trunks()) < 2; {
+	for late := time.After(patience); len(w.dialled()) < 2; {
 		select {
 		case <-late:
-			t.Fatal("the first trunk has all streams for good")
+			t.Fatal("the first connection takes all streams for good")
 		case <-time.After(10 * time.Millisecond):
 		}
 		v, _, x := w.open(t)
 		v.Close(1000, "")
-		leftWith(t, x)
+		closedWith(t, x)
 	}
 	send(t, u, s, "still here")
 	s.await(t, 10)
 }
 
-// Who finds no place is taken to another trunk the next time, and no further because many
-// were told so.
-func TestNoPlace(t *testing.T) {
+// A key whose server is busy goes to another connection next time, one slot further however
+// many of its streams were refused.
+func TestBusyServer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, mux.Config{Conns: 2}, nil)
 	_, s1, x1 := w.open(t)
@@ -613,19 +613,19 @@ func TestNoPlace(t *testing.T) {
 	s2.wait(t)
 	for range 2 {
 		w.open(t)
-		if n := len(w.trunks()); n != 2 {
-			t.Errorf("there are %d trunks, want another one for who found no place", n)
+		if n := len(w.dialled()); n != 2 {
+			t.Errorf("there are %d connections, want a second one", n)
 		}
 	}
 }
 
-func (w *world) trunks() []net.Conn {
+func (w *world) dialled() []net.Conn {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.conns
 }
 
-// A server that says nothing is given up.
+// The pool gives up a silent server.
 func TestSilence(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -650,7 +650,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// Streams come and go from both ends at once, with trunks that break below them.
+// Streams open and close at both ends at once while connections break.
 func TestRaces(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, mux.Config{Conns: 2}, nil)
@@ -661,7 +661,7 @@ func TestRaces(t *testing.T) {
 				s := newSink()
 				u, err := w.pool.Open(t.Context(), fmt.Sprint(j%3), mux.OpenRequest{}, s)
 				if err != nil {
-					continue // broken in the very moment
+					continue // the connection broke
 				}
 				for range 5 {
 					if u.Send([]byte("hello"), false, s.over) != nil {
@@ -676,7 +676,7 @@ func TestRaces(t *testing.T) {
 					default:
 					}
 				case 1:
-					for _, c := range w.trunks() {
+					for _, c := range w.dialled() {
 						if j == 25 {
 							c.Close()
 						}
@@ -688,12 +688,12 @@ func TestRaces(t *testing.T) {
 	}
 	all.Wait()
 	for len(w.sessions) > 0 {
-		leftWith(t, <-w.sessions)
+		closedWith(t, <-w.sessions)
 	}
 }
 
-// A door that is asked for something else says so.
-func TestNoTrunk(t *testing.T) {
+// A request without the upgrade is told what is missing.
+func TestNoUpgrade(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, mux.Config{}, nil)
 	res, err := http.Get("http://" + w.listener.Addr().String()) //nolint:noctx // a test

@@ -12,91 +12,88 @@ import (
 )
 
 const (
-	maxLive   = 16 << 20 // bytes of live frames that wait
-	maxBulk   = 64 << 20 // bytes of bulk that wait, behind which there is no more
-	slowBulk  = 16 << 20 // bytes of bulk behind which what makes more of it waits
-	writeWait = 10 * time.Second
-	writeSize = 64 << 10
-	keepSize  = 256 << 10 // of a buffer that is used again
+	maxLive      = 16 << 20 // bytes of live frames that may wait
+	maxBulk      = 64 << 20 // bytes of bulk that may wait
+	pauseBulk    = 16 << 20 // bytes of waiting bulk above which producers of bulk pause
+	writeTimeout = 10 * time.Second
+	writeSize    = 64 << 10
+	maxSpare     = 256 << 10 // the largest buffer that is kept for reuse
 )
 
-// ErrFull refuses bulk that has no room: the stream should be ended.
-var ErrFull = errors.New("mux: too much waits already")
+// ErrFull means that too much bulk waits already: the caller should close the stream.
+var ErrFull = errors.New("mux: too many large messages are waiting")
 
-// errStarved cuts a trunk whose other end takes too little.
-var errStarved = errors.New("mux: the other end takes nothing")
+var errSlowPeer = errors.New("mux: the peer reads too slowly")
 
-// queue is a stream as the outbox sees it.
+// queue is a stream's share of an outbox. The outbox's mutex guards all but id.
 type queue struct {
-	id uint64
-
-	// Guarded by the outbox' mutex.
-	bulk int    // its entries in the outbox' bulk
-	last uint64 // the newest of them
-	gone bool   // nothing more is for it
+	id      uint64
+	bulk    int    // how many of its messages are in the outbox's bulk
+	last    uint64 // the number of the newest of them
+	dropped bool   // the peer has closed the stream
 }
 
-// entry is a message that goes down in pieces, or one that waits behind such a one.
-type entry struct {
+// message is an entry of the bulk: a message that is sent in pieces, or a frame that waits
+// behind one.
+type message struct {
 	queues  []*queue
-	message []byte
-	encoded bool // message is a frame already
+	data    []byte
+	encoded bool // data is a frame
 }
 
-// outbox is what waits to be written to a trunk. Its goroutine is there only while
-// there is something.
+// outbox holds what waits to be written to a connection. Its goroutine exists only while
+// something waits.
 type outbox struct {
 	conn net.Conn
-	fail func(error) // called, by any goroutine, when the trunk is to be cut
+	fail func(error) // aborts the connection; called from any goroutine
 
-	mu      sync.Mutex // guards what follows, and queues
-	live    []byte     // frames
-	spare   []byte     // a buffer to be used again
-	last    []byte     // a message that goes behind live, to those that follow
-	lastTo  []byte     // its streams' numbers
-	lastN   int
-	bulk    []entry
-	newest  uint64 // how many entries bulk has had: the number of the last one
-	sent    int    // bytes of bulk[0] that went out
-	waits   int    // bytes of all bulk
-	writing bool
-	closed  bool
-	ending  bool          // the trunk is to be cut when all is written
-	drained chan struct{} // when somebody waits: closed when there is less
+	mu        sync.Mutex // guards what follows, and queues
+	live      []byte     // frames
+	spare     []byte     // a buffer for reuse
+	shared    []byte     // the newest live message, whose list of streams still grows
+	sharedIDs []byte     // those streams, encoded
+	sharedN   int
+	bulk      []message
+	newest    uint64 // the number of the newest message in bulk; counts all of them
+	sent      int    // bytes of bulk[0] that have been sent
+	bulkBytes int
+	writing   bool
+	closed    bool
+	closing   bool          // the connection closes when everything is written
+	drained   chan struct{} // closed when less waits; nil if nobody waits for that
 }
 
-// deliver queues message, which is never changed, for a stream. It returns ErrFull
-// when there is no room.
-func (o *outbox) deliver(to *queue, message []byte) error {
+// deliver queues a message for a stream. The message must never change.
+func (o *outbox) deliver(to *queue, data []byte) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
 	case o.closed:
 		return nil
-	case to.bulk > 0 || len(message) > MaxPiece:
-		return o.deliverBulk(to, message)
+	case to.bulk > 0 || len(data) > MaxPiece:
+		return o.deliverBulk(to, data)
 	case len(o.live) > maxLive:
-		o.starveLocked()
+		o.overflowLocked()
 		return nil
-	case !same(o.last, message) || o.lastN == maxStreams:
-		o.seal()
-		o.last = message
+	case !same(o.shared, data) || o.sharedN == maxStreams:
+		o.flushShared()
+		o.shared = data
 	}
-	o.lastTo = binary.AppendUvarint(o.lastTo, to.id)
-	o.lastN++
+	o.sharedIDs = binary.AppendUvarint(o.sharedIDs, to.id)
+	o.sharedN++
 	o.startLocked()
 	return nil
 }
 
-func (o *outbox) deliverBulk(to *queue, message []byte) error {
-	if o.waits > maxBulk {
+func (o *outbox) deliverBulk(to *queue, data []byte) error {
+	if o.bulkBytes > maxBulk {
 		return ErrFull
 	}
 	n := len(o.bulk) - 1
 	switch {
-	case n < 0 || o.bulk[n].encoded || !same(o.bulk[n].message, message), n == 0 && o.sent > 0, len(o.bulk[n].queues) == maxStreams,
-		to.last == o.newest: // who gets it twice gets it one after the other, and not each piece twice
-		o.push(to, entry{message: message})
+	case n < 0 || o.bulk[n].encoded || !same(o.bulk[n].data, data), n == 0 && o.sent > 0, len(o.bulk[n].queues) == maxStreams,
+		to.last == o.newest: // two copies for one stream follow each other, not piece by piece
+		o.push(to, message{data: data})
 	default:
 		o.bulk[n].queues = append(o.bulk[n].queues, to)
 		to.bulk++
@@ -105,31 +102,31 @@ func (o *outbox) deliverBulk(to *queue, message []byte) error {
 	return nil
 }
 
-// push adds an entry of a stream to the bulk.
-func (o *outbox) push(to *queue, e entry) {
-	e.queues = []*queue{to}
-	o.bulk = append(o.bulk, e)
-	o.waits += len(e.message)
+// push appends a stream's message to the bulk.
+func (o *outbox) push(to *queue, m message) {
+	m.queues = []*queue{to}
+	o.bulk = append(o.bulk, m)
+	o.bulkBytes += len(m.data)
 	o.newest++
 	to.bulk++
 	to.last = o.newest
 	o.startLocked()
 }
 
-// same reports whether two messages are one, in memory.
+// same reports whether two messages share their memory.
 func same(a, b []byte) bool { return len(a) == len(b) && len(a) > 0 && &a[0] == &b[0] }
 
-// seal makes a frame of the message that gathered streams.
-func (o *outbox) seal() {
-	if o.lastN == 0 {
+// flushShared appends the shared message to live as a frame.
+func (o *outbox) flushShared() {
+	if o.sharedN == 0 {
 		return
 	}
 	at := len(o.live)
 	b := append(o.live, 0, 0, 0, 0, kindDeliver, 0)
-	b = binary.AppendUvarint(b, uint64(o.lastN)) //nolint:gosec // it is none below zero
-	b = append(append(b, o.lastTo...), o.last...)
-	o.live = finish(b, at)
-	o.last, o.lastTo, o.lastN = nil, o.lastTo[:0], 0
+	b = binary.AppendUvarint(b, uint64(o.sharedN)) //nolint:gosec // never negative
+	b = append(append(b, o.sharedIDs...), o.shared...)
+	o.live = putLength(b, at)
+	o.shared, o.sharedIDs, o.sharedN = nil, o.sharedIDs[:0], 0
 }
 
 // send queues a frame.
@@ -143,32 +140,32 @@ func (o *outbox) sendLocked(f *frame) {
 	if o.closed {
 		return
 	}
-	o.seal()
+	o.flushShared()
 	o.live = f.append(o.live)
 	if len(o.live) > 2*maxLive {
-		o.starveLocked()
+		o.overflowLocked()
 		return
 	}
 	o.startLocked()
 }
 
-// sendBehind queues a frame about a stream behind all that was sent to it.
-func (o *outbox) sendBehind(to *queue, f *frame) {
+// sendAfter queues a frame about a stream behind everything that was sent to it.
+func (o *outbox) sendAfter(to *queue, f *frame) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if to.bulk == 0 {
 		o.sendLocked(f)
 		return
 	}
-	o.push(to, entry{message: f.append(nil), encoded: true})
+	o.push(to, message{data: f.append(nil), encoded: true})
 }
 
-// sendBounded queues a frame when less than most bytes wait, and until then waits.
-// It returns false when stop or the outbox was closed first.
-func (o *outbox) sendBounded(f *frame, most int, stop <-chan struct{}) bool {
+// sendBounded queues a frame once fewer than limit bytes of live frames wait. It returns
+// false if stop or the outbox is closed first.
+func (o *outbox) sendBounded(f *frame, limit int, stop <-chan struct{}) bool {
 	for {
 		o.mu.Lock()
-		if o.closed || len(o.live) < most {
+		if o.closed || len(o.live) < limit {
 			o.sendLocked(f)
 			closed := o.closed
 			o.mu.Unlock()
@@ -184,11 +181,11 @@ func (o *outbox) sendBounded(f *frame, most int, stop <-chan struct{}) bool {
 	}
 }
 
-// behind returns a channel to wait for while there is much bulk; nil when there is not.
-func (o *outbox) behind() <-chan struct{} {
+// backlog returns a channel that is closed when less bulk waits, nil if little waits now.
+func (o *outbox) backlog() <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.closed || o.waits <= slowBulk {
+	if o.closed || o.bulkBytes <= pauseBulk {
 		return nil
 	}
 	return o.drainedLocked()
@@ -201,7 +198,7 @@ func (o *outbox) drainedLocked() <-chan struct{} {
 	return o.drained
 }
 
-// wake has those look again who wait.
+// wake makes waiting producers check again.
 func (o *outbox) wake() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -226,22 +223,23 @@ func (o *outbox) startLocked() {
 	}
 }
 
-// write is the outbox' goroutine.
+// write is the outbox's goroutine. After an error writing stays set, so that nothing follows
+// half a frame.
 func (o *outbox) write() {
-	for b := o.take(); b != nil; b = o.take() {
+	for b := o.next(); b != nil; b = o.next() {
 		for rest := b; len(rest) > 0; {
-			err := o.conn.SetWriteDeadline(time.Now().Add(writeWait))
+			err := o.conn.SetWriteDeadline(time.Now().Add(writeTimeout))
 			var n int
 			if err == nil {
 				n, err = o.conn.Write(rest[:min(len(rest), writeSize)])
 			}
 			if err != nil {
-				o.fail(err) // writing stays set: nobody writes behind half a frame
+				o.fail(err)
 				return
 			}
 			rest = rest[n:]
 		}
-		if cap(b) <= keepSize {
+		if cap(b) <= maxSpare {
 			o.mu.Lock()
 			o.spare = b[:0]
 			o.mu.Unlock()
@@ -249,19 +247,19 @@ func (o *outbox) write() {
 	}
 }
 
-// forget drops the bulk of a stream that the other end has given up.
-func (o *outbox) forget(l *queue) {
+// drop discards the bulk of a stream that the peer has closed.
+func (o *outbox) drop(q *queue) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	l.gone = true
+	q.dropped = true
 }
 
-// take returns what is to be written next: all that is live, and a piece of bulk. When
-// that is nothing the goroutine ends.
-func (o *outbox) take() []byte {
+// next returns the bytes to write next: all live frames and a piece of bulk. It returns nil
+// when nothing is left, and the goroutine ends.
+func (o *outbox) next() []byte {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.seal()
+	o.flushShared()
 	b := o.live
 	for room := MaxPiece; room > 0 && len(o.bulk) > 0; {
 		b, room = o.appendBulk(b, room)
@@ -269,8 +267,8 @@ func (o *outbox) take() []byte {
 	o.wakeLocked()
 	if len(b) == 0 || o.closed {
 		o.writing = false
-		if o.ending && !o.closed {
-			o.closeHalf()
+		if o.closing && !o.closed {
+			o.closeWrite()
 		}
 		return nil
 	}
@@ -278,69 +276,68 @@ func (o *outbox) take() []byte {
 	return b
 }
 
-// appendBulk appends a piece of the first bulk, of at most room bytes, and returns
-// what is left of the room.
+// appendBulk appends a piece of the first message in bulk, of at most room bytes, and
+// returns the rest of the room.
 func (o *outbox) appendBulk(b []byte, room int) ([]byte, int) {
-	e := &o.bulk[0]
-	e.queues = slices.DeleteFunc(e.queues, func(l *queue) bool { return l.gone })
-	if len(e.queues) == 0 {
+	m := &o.bulk[0]
+	m.queues = slices.DeleteFunc(m.queues, func(q *queue) bool { return q.dropped })
+	if len(m.queues) == 0 {
 		o.popBulk()
 		return b, room
 	}
-	n := min(room, len(e.message)-o.sent)
-	if e.encoded {
-		n = len(e.message)
-		b = append(b, e.message...)
+	n := min(room, len(m.data)-o.sent)
+	if m.encoded {
+		n = len(m.data)
+		b = append(b, m.data...)
 	} else {
 		at := len(b)
-		b = appendBool(append(b, 0, 0, 0, 0, kindDeliver), o.sent+n < len(e.message))
-		b = binary.AppendUvarint(b, uint64(len(e.queues)))
-		for _, l := range e.queues {
-			b = binary.AppendUvarint(b, l.id)
+		b = appendBool(append(b, 0, 0, 0, 0, kindDeliver), o.sent+n < len(m.data))
+		b = binary.AppendUvarint(b, uint64(len(m.queues)))
+		for _, q := range m.queues {
+			b = binary.AppendUvarint(b, q.id)
 		}
-		b = finish(append(b, e.message[o.sent:o.sent+n]...), at)
+		b = putLength(append(b, m.data[o.sent:o.sent+n]...), at)
 	}
-	if o.sent += n; o.sent == len(e.message) {
+	if o.sent += n; o.sent == len(m.data) {
 		o.popBulk()
 	}
 	return b, room - max(n, 1)
 }
 
 func (o *outbox) popBulk() {
-	for _, l := range o.bulk[0].queues {
-		l.bulk--
+	for _, q := range o.bulk[0].queues {
+		q.bulk--
 	}
-	o.waits -= len(o.bulk[0].message)
-	o.bulk[0] = entry{}
+	o.bulkBytes -= len(o.bulk[0].data)
+	o.bulk[0] = message{}
 	o.bulk, o.sent = o.bulk[1:], 0
 	if len(o.bulk) == 0 {
 		o.bulk = nil
 	}
 }
 
-// closeHalf says that nothing follows; the other end closes the trunk then.
-func (o *outbox) closeHalf() {
+// closeWrite closes this half of the connection; the peer then closes it altogether.
+func (o *outbox) closeWrite() {
 	half, ok := o.conn.(interface{ CloseWrite() error })
 	if !ok || half.CloseWrite() != nil {
 		go o.fail(errClosed)
 	}
 }
 
-// finish closes this half of the trunk when all is written.
-func (o *outbox) finish() {
+// closeAfterWrites closes this half of the connection when everything is written.
+func (o *outbox) closeAfterWrites() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.ending = true
+	o.closing = true
 	o.startLocked()
 }
 
-// starveLocked has the trunk cut.
-func (o *outbox) starveLocked() {
+func (o *outbox) overflowLocked() {
 	o.closeLocked()
-	go o.fail(errStarved)
+	go o.fail(errSlowPeer)
 }
 
-// close forgets all that waits.
+// close discards everything that waits.
 func (o *outbox) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -349,6 +346,6 @@ func (o *outbox) close() {
 
 func (o *outbox) closeLocked() {
 	o.closed = true
-	o.live, o.spare, o.last, o.lastTo, o.lastN, o.bulk, o.waits = nil, nil, nil, nil, 0, nil, 0
+	o.live, o.spare, o.shared, o.sharedIDs, o.sharedN, o.bulk, o.bulkBytes = nil, nil, nil, nil, 0, nil, 0
 	o.wakeLocked()
 }

@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"maps"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,121 +19,114 @@ import (
 )
 
 const (
-	// stallTimeout is how long a Server may take nothing of a stream. It is long: a Session
-	// makes senders wait while a database is away.
+	// stallTimeout is how long a stream may make no progress. It is long because a Session
+	// makes senders wait while a database is unavailable.
 	stallTimeout = time.Minute
-	// maxWaiting is how many bytes may wait to go up before senders do.
-	maxWaiting = 1 << 20
-	// dialTimeout bounds how long a new trunk may take.
-	dialTimeout = 2 * time.Second
+	maxWaiting   = 1 << 20 // bytes on their way up, beyond which senders wait
+	maxRerouted  = 10_000  // keys
+	dialTimeout  = 2 * time.Second
 )
 
-// Errors with which streams end, or are not opened. A trunk that breaks has others, too.
+// Errors of streams. Network errors come as they are.
 var (
-	ErrSilent  = errors.New("mux: the other end is silent")
-	ErrStalled = errors.New("mux: the other end takes nothing of the stream")
-	ErrClosed  = errors.New("mux: the stream is over")
+	ErrSilent  = errors.New("mux: the peer is silent")
+	ErrStalled = errors.New("mux: the peer does not read the stream")
+	ErrClosed  = errors.New("mux: the stream is closed")
 	errClosed  = errors.New("mux: closed")
-	errGoAway  = errors.New("mux: the other end takes no new streams")
+	errGoAway  = errors.New("mux: the peer takes no new streams")
 )
 
-// Config is what a Pool works with.
+// Config configures a Pool.
 type Config struct {
-	// Dial opens a connection and upgrades it; first is what was read behind that.
+	// Dial opens a connection and upgrades it; first holds the bytes read after the upgrade.
 	Dial func(context.Context) (conn net.Conn, first []byte, err error)
-	// Conns is how many there are at most, besides those that drain: 4 when it is 0.
+	// Conns is the greatest number of connections that take new streams; 0 means 4.
 	Conns int
-	// PeerTimeout is for how long the other end may say nothing: 6 s when it is 0. It is asked
-	// three times in that.
+	// PeerTimeout is how long a peer may be silent; 0 means 6 s. The Pool pings three times
+	// in that time.
 	PeerTimeout time.Duration
-	// MaxAge is after how long a trunk gets no new streams, a third more or less: 15 min when
-	// it is 0. It is looked at three times in PeerTimeout.
+	// MaxAge is how long a connection takes new streams, give or take a third; 0 means 15 min.
+	// It is checked with each ping.
 	MaxAge time.Duration
 }
 
-// maxMoved bounds how many keys are away from their own trunk.
-const maxMoved = 10_000
-
-// Sink is a socket's client, as a stream sees it. Its methods are called by the trunk's
-// only reader: they must not wait.
+// Sink is the client of a stream. The connection's only reader calls its methods: they must
+// not block.
 type Sink interface {
-	// Deliver takes a piece of a message, to which more belongs or not. The piece is shared
-	// by so many sinks and must not be changed. It need not be written before Flush.
+	// Deliver takes a piece of a message; more reports whether the message goes on. The piece
+	// is shared by that many sinks and must not be changed. Writing it may wait for Flush.
 	Deliver(piece []byte, more bool, sharers int)
-	// Flush comes soon after Deliver, for all of a moment's pieces.
+	// Flush follows soon after one or more calls of Deliver.
 	Flush()
-	// End says that the Server ended the stream, with a close code and a reason. Nothing
-	// but Flush follows.
+	// Closed reports that the Server closed the stream. Only Flush may follow.
 	Closed(code int, reason string)
-	// Broken comes in place of End when the trunk broke.
-	Broken(why error)
+	// Broken is called instead of Closed if the connection breaks.
+	Broken(cause error)
 }
 
-// Pool is the end of trunks where sockets come from. Conns are opened when they are
-// needed: each has the streams of some keys. One that is old keeps its streams and gets
-// no more; the next one may lead to another Server behind the same address. The pool is
-// made by NewPool, works while Run does, and may be used from any goroutine.
+// Pool opens streams to Servers. It opens connections when they are needed, each for the
+// streams of some keys. NewPool makes it, Run has to run while it is used, and its methods
+// may be called from any goroutine.
 type Pool struct {
 	cfg  Config
 	seed maphash.Seed
-	turn atomic.Uint64
-	tick atomic.Int64 // goes up three times in PeerTimeout
-	live sync.WaitGroup
+	turn atomic.Uint64  // spreads streams without a key
+	tick atomic.Int64   // counts pings
+	wg   sync.WaitGroup // dials and readers
 
-	dialing context.Context //nolint:containedctx // the life of what is being opened
+	dialCtx context.Context //nolint:containedctx // ends with Run
 	stop    context.CancelFunc
 
-	mu     sync.Mutex // guards what follows
-	slots  []*slot
-	links  map[*clientConn]struct{}
-	moved  map[uint64]moved // by the key's hash: keys are not kept
-	closed bool
+	mu       sync.Mutex // guards what follows
+	slots    []*slot
+	conns    map[*clientConn]struct{}
+	rerouted map[uint64]reroute // by the key's hash
+	closed   bool
 }
 
-// moved is where the streams of a key go that the Server had no place for.
-type moved struct {
-	by    uint32 // slots from its own one
-	until time.Time
+// reroute is where the streams of a key go after a Server was too busy for one.
+type reroute struct {
+	offset uint32 // in slots, from the key's own slot
+	until  time.Time
 }
 
-// slot is a place for a trunk.
+// slot is a place for a connection that takes new streams.
 type slot struct {
-	link    *clientConn
-	dialing chan struct{} // closed when whoever dials is done; nil when nobody does
-	err     error         // of the last dialing
+	conn    *clientConn
+	dialing chan struct{} // closed when the dial ends; nil if none is under way
+	err     error         // of the last dial
 }
 
-// clientConn is a trunk at a Pool.
+// clientConn is a Pool's end of a connection.
 type clientConn struct {
-	pool  *Pool
-	out   outbox
-	once  sync.Once
-	old   time.Time    // when it is, and gets no new streams
-	heard atomic.Int64 // tick of the last byte
+	pool     *Pool
+	out      outbox
+	once     sync.Once
+	retireAt time.Time
+	heard    atomic.Int64 // the tick of the last frame
 
 	mu      sync.Mutex // guards what follows
 	streams map[uint64]*ClientStream
 	newest  uint64
-	retired bool  // no new streams
+	retired bool  // takes no new streams
 	broken  error // set once
 }
 
-// ClientStream is a stream at a Pool.
+// ClientStream is a Pool's end of a stream.
 type ClientStream struct {
-	link *clientConn
-	id   uint64
-	sink Sink
-	key  uint64 // its hash, 0 for none
-	by   uint32 // slots from the key's own one
-	// dirty is the reader's: there is something to be flushed.
-	dirty bool
+	conn   *clientConn
+	id     uint64
+	sink   Sink
+	key    uint64 // the key's hash, 0 without a key
+	offset uint32 // of its slot from the key's own
+	dirty  bool   // needs a flush; used by the reader alone
 
 	mu     sync.Mutex // guards what follows
 	credit int
-	wake   chan struct{} // when somebody waits for credit: gets one when there is more
+	wake   chan struct{} // receives when credit grows; nil if nobody has waited
 }
 
-// NewPool returns a pool without trunks.
+// NewPool returns a pool without connections.
 func NewPool(cfg Config) *Pool {
 	if cfg.Conns == 0 {
 		cfg.Conns = 4
@@ -144,17 +139,17 @@ func NewPool(cfg Config) *Pool {
 	}
 	p := &Pool{
 		cfg: cfg, seed: maphash.MakeSeed(), slots: make([]*slot, cfg.Conns),
-		links: map[*clientConn]struct{}{}, moved: map[uint64]moved{},
+		conns: map[*clientConn]struct{}{}, rerouted: map[uint64]reroute{},
 	}
 	for i := range p.slots {
 		p.slots[i] = &slot{}
 	}
-	p.dialing, p.stop = context.WithCancel(context.Background())
+	p.dialCtx, p.stop = context.WithCancel(context.Background())
 	return p
 }
 
-// Run keeps trunks honest until ctx is done; then it breaks all, and returns nil when
-// their streams have heard of it.
+// Run pings and retires connections until ctx is done. It then aborts all of them, and
+// returns nil when their streams have been told.
 func (p *Pool) Run(ctx context.Context) error {
 	t := time.NewTicker(p.cfg.PeerTimeout / 3)
 	defer t.Stop()
@@ -165,113 +160,105 @@ func (p *Pool) Run(ctx context.Context) error {
 			p.closed = true
 			p.mu.Unlock()
 			p.stop()
-			for _, l := range p.list() {
-				l.cut(errClosed)
+			for _, c := range p.all() {
+				c.abort(errClosed)
 			}
-			p.live.Wait()
+			p.wg.Wait()
 			return nil
 		case now := <-t.C:
-			p.look(p.tick.Add(1), now)
+			p.check(p.tick.Add(1), now)
 		}
 	}
 }
 
-// look does what time asks for.
-func (p *Pool) look(tick int64, now time.Time) {
-	for _, l := range p.list() {
-		if tick-l.heard.Load() >= 3 {
-			l.cut(ErrSilent)
+// check pings all connections, and aborts, retires and forgets what is due.
+func (p *Pool) check(tick int64, now time.Time) {
+	for _, c := range p.all() {
+		if tick-c.heard.Load() >= 3 {
+			c.abort(ErrSilent)
 			continue
 		}
-		l.out.send(&frame{kind: kindPing})
-		if now.After(l.old) {
-			p.retire(l)
+		c.out.send(&frame{kind: kindPing})
+		if now.After(c.retireAt) {
+			p.retire(c)
 		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for key, m := range p.moved {
-		if now.After(m.until) {
-			delete(p.moved, key)
-		}
-	}
+	maps.DeleteFunc(p.rerouted, func(_ uint64, r reroute) bool { return now.After(r.until) })
 }
 
-func (p *Pool) list() []*clientConn {
+func (p *Pool) all() []*clientConn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	all := make([]*clientConn, 0, len(p.links))
-	for l := range p.links {
-		all = append(all, l)
-	}
-	return all
+	return slices.Collect(maps.Keys(p.conns))
 }
 
-// Open begins a stream. Those with the same key share a trunk, while it is young and the
-// Server has a place for them; those with none are spread. The sink may be called before
-// Open returns. An error is that of dialing, or ctx's.
+// Open opens a stream. Streams with the same key share a connection, until it retires or
+// its Server is too busy; streams without a key are spread. The sink may be called before
+// Open returns. The error is that of dialing, or ctx's.
 func (p *Pool) Open(ctx context.Context, key string, o OpenRequest, to Sink) (*ClientStream, error) {
 	hash := uint64(0)
 	if key != "" {
 		hash = maphash.String(p.seed, key)
 	}
-	s, by := p.slotOf(hash)
-	for range 3 { // a trunk may break in the very moment
-		l, err := p.linkOf(ctx, s)
+	s, offset := p.slotOf(hash)
+	for range 3 { // a connection may break at this moment
+		c, err := p.connOf(ctx, s)
 		if err != nil {
 			return nil, err
 		}
-		u := &ClientStream{link: l, sink: to, key: hash, by: by, credit: Window}
-		if l.open(u, o) {
+		u := &ClientStream{conn: c, sink: to, key: hash, offset: offset, credit: Window}
+		if c.open(u, o) {
 			return u, nil
 		}
-		p.retire(l)
+		p.retire(c)
 	}
-	return nil, errors.New("mux: it breaks as soon as it is open")
+	return nil, errors.New("mux: connections break as soon as they are open")
 }
 
-// slotOf returns the slot of a key, and how far it is from the key's own one.
-func (p *Pool) slotOf(key uint64) (s *slot, by uint32) {
+// slotOf returns the slot of a key, and its offset from the key's own slot.
+func (p *Pool) slotOf(key uint64) (s *slot, offset uint32) {
 	n := uint64(len(p.slots))
 	if key == 0 {
 		return p.slots[p.turn.Add(1)%n], 0
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	by = p.moved[key].by
-	return p.slots[(key%n+uint64(by))%n], by
+	offset = p.rerouted[key].offset
+	return p.slots[(key%n+uint64(offset))%n], offset
 }
 
-// move has the next streams of a key opened in the next slot, for the Server has no place
-// for one of them. All who are told so at the same time move it once.
-func (p *Pool) move(u *ClientStream) {
+// reroute opens the next streams of u's key in the next slot, because u's Server was too
+// busy. Several streams of a slot that are told so reroute their key once.
+func (p *Pool) reroute(u *ClientStream) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	m, known := p.moved[u.key]
-	if u.key == 0 || m.by != u.by || !known && len(p.moved) >= maxMoved {
+	r, known := p.rerouted[u.key]
+	if u.key == 0 || r.offset != u.offset || !known && len(p.rerouted) >= maxRerouted {
 		return
 	}
-	p.moved[u.key] = moved{by: (u.by + 1) % uint32(len(p.slots)), until: time.Now().Add(p.cfg.MaxAge)}
+	p.rerouted[u.key] = reroute{offset: (u.offset + 1) % uint32(len(p.slots)), until: time.Now().Add(p.cfg.MaxAge)}
 }
 
-// linkOf returns a slot's trunk; one who comes while there is none dials for all.
-func (p *Pool) linkOf(ctx context.Context, s *slot) (*clientConn, error) {
+// connOf returns a slot's connection. Without one, the first caller dials for all.
+func (p *Pool) connOf(ctx context.Context, s *slot) (*clientConn, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for mine := false; ; {
+	for waited := false; ; {
 		switch {
-		case s.link != nil:
-			return s.link, nil
+		case s.conn != nil:
+			return s.conn, nil
 		case p.closed:
 			return nil, errClosed
-		case s.dialing == nil && mine:
+		case s.dialing == nil && waited:
 			return nil, cmp.Or(s.err, errGoAway)
 		case s.dialing == nil:
 			s.dialing = make(chan struct{})
-			p.live.Add(1)
-			go p.dial(s) //nolint:contextcheck // it is for all who wait
+			p.wg.Add(1)
+			go p.dial(s) //nolint:contextcheck // the dial is for all callers
 		}
-		mine = true
+		waited = true
 		done := s.dialing
 		p.mu.Unlock()
 		select {
@@ -287,8 +274,8 @@ func (p *Pool) linkOf(ctx context.Context, s *slot) (*clientConn, error) {
 
 // dial fills a slot.
 func (p *Pool) dial(s *slot) {
-	defer p.live.Done()
-	ctx, cancel := context.WithTimeout(p.dialing, dialTimeout)
+	defer p.wg.Done()
+	ctx, cancel := context.WithTimeout(p.dialCtx, dialTimeout)
 	defer cancel()
 	var (
 		conn  net.Conn
@@ -305,79 +292,79 @@ func (p *Pool) dial(s *slot) {
 	if err != nil {
 		return
 	}
-	l := &clientConn{pool: p, streams: map[uint64]*ClientStream{}, old: time.Now().Add(p.cfg.MaxAge*2/3 + rand.N(p.cfg.MaxAge*2/3+1))}
-	l.out = outbox{conn: conn, fail: l.cut}
-	l.heard.Store(p.tick.Load())
-	s.link = l
-	p.links[l] = struct{}{}
-	p.live.Add(1)
-	go l.serve(newReader(conn, first))
+	c := &clientConn{pool: p, streams: map[uint64]*ClientStream{}, retireAt: time.Now().Add(p.cfg.MaxAge*2/3 + rand.N(p.cfg.MaxAge*2/3+1))}
+	c.out = outbox{conn: conn, fail: c.abort}
+	c.heard.Store(p.tick.Load())
+	s.conn = c
+	p.conns[c] = struct{}{}
+	p.wg.Add(1)
+	go c.serve(newReader(conn, first))
 	if p.closed {
-		l.cut(errClosed)
+		c.abort(errClosed)
 	}
 }
 
-// retire has no new streams opened on a trunk, which goes when it has none.
-func (p *Pool) retire(l *clientConn) {
+// retire opens no new streams on a connection, which closes when its last stream does.
+func (p *Pool) retire(c *clientConn) {
 	p.mu.Lock()
 	for _, s := range p.slots {
-		if s.link == l {
-			s.link = nil
+		if s.conn == c {
+			s.conn = nil
 		}
 	}
 	p.mu.Unlock()
-	l.mu.Lock()
-	idle := len(l.streams) == 0 && !l.retired
-	l.retired = true
-	l.mu.Unlock()
+	c.mu.Lock()
+	idle := len(c.streams) == 0 && !c.retired
+	c.retired = true
+	c.mu.Unlock()
 	if idle {
-		l.out.finish()
+		c.out.closeAfterWrites()
 	}
 }
 
-// open begins a stream, unless the trunk takes none.
-func (l *clientConn) open(u *ClientStream, o OpenRequest) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.retired || l.broken != nil {
+// open opens a stream. It returns false if the connection takes no new ones.
+func (c *clientConn) open(u *ClientStream, o OpenRequest) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.retired || c.broken != nil {
 		return false
 	}
-	l.newest++
-	u.id = l.newest
-	l.streams[u.id] = u
-	l.out.send(&frame{kind: kindOpen, stream: u.id, path: o.Path, text: o.Context, number: uint64(o.Expires)}) //nolint:gosec // it is none below zero
+	c.newest++
+	u.id = c.newest
+	c.streams[u.id] = u
+	c.out.send(&frame{kind: kindOpen, stream: u.id, path: o.Path, text: o.Context, number: uint64(o.Expires)}) //nolint:gosec // never negative
 	return true
 }
 
-// cut breaks the trunk, for the first reason that is given.
-func (l *clientConn) cut(why error) {
-	l.once.Do(func() {
-		l.mu.Lock()
-		l.broken = why
-		l.mu.Unlock()
-		_ = l.out.conn.Close() // nobody is left to tell
-		l.out.close()
+// abort breaks the connection. The first cause counts.
+func (c *clientConn) abort(cause error) {
+	c.once.Do(func() {
+		c.mu.Lock()
+		c.broken = cause
+		c.mu.Unlock()
+		_ = c.out.conn.Close() // it is broken anyway
+		c.out.close()
 	})
 }
 
-// serve is the trunk's reader.
-func (l *clientConn) serve(r *reader) {
-	defer l.pool.live.Done()
-	l.cut(panics.Try(func() error { return l.read(r) }))
-	l.pool.retire(l)
-	l.pool.mu.Lock()
-	delete(l.pool.links, l)
-	l.pool.mu.Unlock()
-	l.mu.Lock()
-	all, why := l.streams, l.broken
-	l.streams = nil
-	l.mu.Unlock()
-	for _, u := range all {
-		u.sink.Broken(why)
+// serve is the connection's reader.
+func (c *clientConn) serve(r *reader) {
+	defer c.pool.wg.Done()
+	c.abort(panics.Try(func() error { return c.read(r) }))
+	c.pool.retire(c)
+	c.pool.mu.Lock()
+	delete(c.pool.conns, c)
+	c.pool.mu.Unlock()
+	c.mu.Lock()
+	streams, cause := c.streams, c.broken
+	c.streams = nil
+	c.mu.Unlock()
+	for _, u := range streams {
+		u.sink.Broken(cause)
 	}
 }
 
-func (l *clientConn) read(r *reader) error {
+func (c *clientConn) read(r *reader) error {
 	var f frame
 	var to, dirty []*ClientStream
 	for {
@@ -393,17 +380,17 @@ func (l *clientConn) read(r *reader) error {
 		if err != nil {
 			return fmt.Errorf("mux: read: %w", err)
 		}
-		l.heard.Store(l.pool.tick.Load())
+		c.heard.Store(c.pool.tick.Load())
 		if err := f.parse(body); err != nil {
 			return err
 		}
 		if f.kind != kindDeliver {
-			if err := l.handle(&f); err != nil {
+			if err := c.handle(&f); err != nil {
 				return err
 			}
 			continue
 		}
-		to = l.find(to[:0], f.streams)
+		to = c.find(to[:0], f.streams)
 		if len(to) == 0 {
 			continue
 		}
@@ -419,89 +406,88 @@ func (l *clientConn) read(r *reader) error {
 	}
 }
 
-// find returns those streams that are not over.
-func (l *clientConn) find(to []*ClientStream, ids []uint64) []*ClientStream {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// find returns the streams with those ids that are open.
+func (c *clientConn) find(to []*ClientStream, ids []uint64) []*ClientStream {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for _, id := range ids {
-		if u := l.streams[id]; u != nil {
+		if u := c.streams[id]; u != nil {
 			to = append(to, u)
 		}
 	}
 	return to
 }
 
-func (l *clientConn) handle(f *frame) error {
+func (c *clientConn) handle(f *frame) error {
 	switch f.kind {
 	case kindServerClose:
-		if u := l.take(f.stream); u != nil {
+		if u := c.remove(f.stream); u != nil {
 			if f.number == CodeBusy {
-				l.pool.move(u)
+				c.pool.reroute(u)
 			}
-			u.sink.Closed(int(f.number), f.text) //nolint:gosec // whatever it is
+			u.sink.Closed(int(f.number), f.text) //nolint:gosec // any code may come
 		}
 		return nil
 	case kindCredit:
-		l.mu.Lock()
-		u := l.streams[f.stream]
-		l.mu.Unlock()
+		c.mu.Lock()
+		u := c.streams[f.stream]
+		c.mu.Unlock()
 		if u != nil {
-			return u.grant(f.number)
+			return u.addCredit(f.number)
 		}
 		return nil
 	case kindPong:
 		return nil
 	case kindGoAway:
-		l.pool.retire(l)
+		c.pool.retire(c)
 		return nil
 	}
-	return fmt.Errorf("%w: kind %d does not go down", ErrMalformed, f.kind)
+	return fmt.Errorf("%w: a server does not send kind %d", ErrMalformed, f.kind)
 }
 
-// take takes a stream off the trunk; nil when it is over already.
-func (l *clientConn) take(id uint64) *ClientStream {
-	l.mu.Lock()
-	u := l.streams[id]
-	delete(l.streams, id)
-	idle := l.retired && len(l.streams) == 0 && l.streams != nil
-	l.mu.Unlock()
+// remove forgets a stream and returns it, nil if it is closed already.
+func (c *clientConn) remove(id uint64) *ClientStream {
+	c.mu.Lock()
+	u := c.streams[id]
+	delete(c.streams, id)
+	idle := c.retired && len(c.streams) == 0 && c.streams != nil
+	c.mu.Unlock()
 	if idle && u != nil {
-		l.out.finish()
+		c.out.closeAfterWrites()
 	}
 	return u
 }
 
-func (u *ClientStream) grant(n uint64) error {
+func (u *ClientStream) addCredit(n uint64) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if n > Window || u.credit+int(n) > Window { //nolint:gosec // it is small
-		return fmt.Errorf("%w: more is granted than a window", ErrMalformed)
+	if n > Window || u.credit+int(n) > Window { //nolint:gosec // n is at most Window
+		return fmt.Errorf("%w: credit beyond the window", ErrMalformed)
 	}
 	u.credit += int(n) //nolint:gosec // as above
 	select {
-	case u.wake <- struct{}{}: // nil where nobody has waited
+	case u.wake <- struct{}{}:
 	default:
 	}
 	return nil
 }
 
-// Send sends a part of a message, of at most MaxPart bytes, to which more belongs or not.
-// It copies the part. It waits while the other end is behind, at most until stop is
-// closed, which is up to the caller when the stream is over: ErrClosed; or for a minute:
-// ErrStalled. One goroutine sends.
+// Send sends a part of a message, of at most MaxPart bytes, which it copies; more reports
+// whether the message goes on. Send waits for credit: ErrStalled after a minute, ErrClosed
+// when stop is closed, which the caller does when the stream ends. Calls must not overlap.
 func (u *ClientStream) Send(part []byte, more bool, stop <-chan struct{}) error {
-	if err := u.pay(len(part)+partCost, stop); err != nil {
+	if err := u.spend(len(part)+partCost, stop); err != nil {
 		return err
 	}
-	if !u.link.out.sendBounded(&frame{kind: kindData, stream: u.id, data: part, more: more}, maxWaiting, stop) {
+	if !u.conn.out.sendBounded(&frame{kind: kindData, stream: u.id, data: part, more: more}, maxWaiting, stop) {
 		return ErrClosed
 	}
 	return nil
 }
 
-// pay takes from the credit, when there is enough.
-func (u *ClientStream) pay(n int, stop <-chan struct{}) error {
-	var stuck <-chan time.Time
+// spend takes n from the credit, and waits for it.
+func (u *ClientStream) spend(n int, stop <-chan struct{}) error {
+	var stalled <-chan time.Time
 	for {
 		u.mu.Lock()
 		if u.credit >= n {
@@ -514,31 +500,31 @@ func (u *ClientStream) pay(n int, stop <-chan struct{}) error {
 		}
 		wake := u.wake
 		u.mu.Unlock()
-		if stuck == nil {
+		if stalled == nil {
 			t := time.NewTimer(stallTimeout)
 			defer t.Stop()
-			stuck = t.C
+			stalled = t.C
 		}
 		select {
 		case <-wake:
 		case <-stop:
 			return ErrClosed
-		case <-stuck:
+		case <-stalled:
 			return ErrStalled
 		}
 	}
 }
 
-// Leave ends the stream with the client's code and reason. Nothing comes to the sink
-// any more, but for what is on its way. It does nothing when the stream is over.
+// Close closes the stream with the client's code and reason. The sink may still be called
+// with what is on its way. Close does nothing if the stream is closed already.
 func (u *ClientStream) Close(code int, reason string) {
-	l := u.link
-	l.mu.Lock()
-	_, live := l.streams[u.id]
-	l.mu.Unlock()
-	if !live {
+	c := u.conn
+	c.mu.Lock()
+	_, open := c.streams[u.id]
+	c.mu.Unlock()
+	if !open {
 		return
 	}
-	l.out.send(&frame{kind: kindClientClose, stream: u.id, number: uint64(code), text: reason}) //nolint:gosec // it is none below zero
-	l.take(u.id)
+	c.out.send(&frame{kind: kindClientClose, stream: u.id, number: uint64(code), text: reason}) //nolint:gosec // never negative
+	c.remove(u.id)
 }

@@ -9,81 +9,80 @@ import (
 	"signalbox.dev/pkg/panics"
 )
 
-// Close codes that mean something to trunks: those of RFC 6455, section 7.1.5, and of the
-// registry that it began.
+// Close codes with a meaning here: of RFC 6455, section 7.1.5, and its registry.
 const (
-	CodeLost = 1006 // the trunk broke, or the client was lost
-	CodeBusy = 1013 // the Server has no place: the next streams of the key go to another trunk
+	CodeLost = 1006 // the connection broke, or the client was lost
+	CodeBusy = 1013 // the Server is full: the key's next streams go to another connection
 )
 
-// silence is for how long a Server waits for a ping.
-const silence = 3 * time.Minute
+// pingTimeout is how long a Server waits for a ping.
+const pingTimeout = 3 * time.Minute
 
-// OpenRequest is what a stream begins with. What is in it is for the Session to judge.
+// OpenRequest is what a stream begins with. The Session checks its fields.
 type OpenRequest struct {
-	Path    string // what is asked for
-	Context string // the signed context of who asks
-	Expires int64  // the Unix second in which their right ends; 0 for never
+	Path    string // of the client's request
+	Context string // the client's signed context
+	Expires int64  // the Unix second in which the client's right ends; 0 for never
 }
 
-// Session is a stream's other half, at a Server. All but Stop are called one after
-// the other, by a goroutine of the stream.
+// Session is the owner of a Server's stream. A goroutine of the stream calls all methods but
+// Stop, one after the other.
 type Session interface {
-	// Begin comes first, unless the stream is over already. It may wait.
+	// Begin comes first, unless the stream is closed already. It may block.
 	Begin()
-	// Receive takes a part of a message, which is the last one unless there is more.
-	// The part is the Session's to keep. It may wait: then the sender does, too. It should
-	// (Stream.AwaitRoom) before it answers little with much.
+	// Receive takes a part of a message; more reports whether the message goes on. The part
+	// is the Session's to keep. Receive may block: then the sender does, too. Before a short
+	// message is answered with a long one, it should call ServerStream.AwaitRoom.
 	Receive(part []byte, more bool)
-	// Stop says that the stream is over: what waits must return. It may be called by
-	// any goroutine and must not wait itself; it comes at most once.
+	// Stop reports that the stream is closed: calls that block must return. It is called at
+	// most once, by any goroutine, and must not block.
 	Stop()
-	// Left is the last call, after Stop. code and reason are those of the other end;
-	// code is 0 when the stream was ended by ServerStream.Close.
+	// Closed is the last call, after Stop, with the peer's code and reason; code is 0 after
+	// ServerStream.Close.
 	Closed(code int, reason string)
 }
 
-// Server is the end of trunks where streams are served. Its fields are set before Serve.
+// Server is the end of connections that serves streams. Accept is set before Serve.
 type Server struct {
-	// Accept makes a stream's Session. It must not wait, nor use the stream, which is for
-	// Session.Begin and later.
+	// Accept makes a stream's Session. It must not block, nor use the stream, which may be
+	// used from Session.Begin on.
 	Accept func(*ServerStream, OpenRequest) Session
 
-	mu    sync.Mutex // guards what follows
-	links map[*serverConn]struct{}
-	away  bool
-	over  bool
-	live  sync.WaitGroup // links
+	mu       sync.Mutex // guards what follows
+	conns    map[*serverConn]struct{}
+	draining bool
+	closed   bool
+	wg       sync.WaitGroup // connections
 }
 
-// serverConn is a trunk at a Server.
+// serverConn is a Server's end of a connection.
 type serverConn struct {
 	server *Server
 	out    outbox
 	once   sync.Once
-	why    error
+	cause  error
 
 	mu      sync.Mutex // guards what follows
 	streams map[uint64]*ServerStream
 	newest  uint64
-	live    sync.WaitGroup // streams
+	wg      sync.WaitGroup // streams
 }
 
-// ServerStream is a stream at a Server. It may be used from any goroutine.
+// ServerStream is a Server's end of a stream. It may be used from any goroutine.
 type ServerStream struct {
-	link    *serverConn
+	conn    *serverConn
 	session Session
 	queue   queue
 
-	mu      sync.Mutex // guards what follows
-	inbox   []part
-	held    int // of the window: what is in the inbox, or was and is not given back
-	done    int // of held: what may be given back
-	working bool
-	begun   bool
-	over    bool
-	code    int
-	reason  string
+	mu       sync.Mutex // guards what follows
+	inbox    []part
+	used     int // of the window: parts that wait, are being received, or are not yet credited
+	received int // of used: not yet credited
+	working  bool
+	begun    bool
+	closed   bool
+	code     int
+	reason   string
 }
 
 type part struct {
@@ -91,94 +90,94 @@ type part struct {
 	more bool
 }
 
-// Serve speaks on a trunk until it breaks, and returns why, when all its streams have
-// ended. first is what was read of the connection already. It closes conn.
+// Serve serves a connection until it breaks and all its streams are closed, and returns why
+// it broke. first holds what was read from conn already. Serve closes conn.
 func (s *Server) Serve(conn net.Conn, first []byte) error {
-	l := &serverConn{server: s, streams: map[uint64]*ServerStream{}}
-	l.out = outbox{conn: conn, fail: l.cut}
+	c := &serverConn{server: s, streams: map[uint64]*ServerStream{}}
+	c.out = outbox{conn: conn, fail: c.abort}
 	s.mu.Lock()
-	if s.over {
+	if s.closed {
 		s.mu.Unlock()
 		return conn.Close()
 	}
-	if s.links == nil {
-		s.links = map[*serverConn]struct{}{}
+	if s.conns == nil {
+		s.conns = map[*serverConn]struct{}{}
 	}
-	s.links[l] = struct{}{}
-	s.live.Add(1)
-	away := s.away
+	s.conns[c] = struct{}{}
+	s.wg.Add(1)
+	draining := s.draining
 	s.mu.Unlock()
-	defer s.live.Done()
-	if away {
-		l.out.send(&frame{kind: kindGoAway})
+	defer s.wg.Done()
+	if draining {
+		c.out.send(&frame{kind: kindGoAway})
 	}
-	l.cut(panics.Try(func() error { return l.read(newReader(conn, first)) }))
-	l.breakStreams()
-	l.live.Wait()
+	c.abort(panics.Try(func() error { return c.read(newReader(conn, first)) }))
+	c.breakStreams()
+	c.wg.Wait()
 	s.mu.Lock()
-	delete(s.links, l)
+	delete(s.conns, c)
 	s.mu.Unlock()
-	return l.why
+	return c.cause
 }
 
-// Drain asks for no more streams, on all trunks.
+// Drain refuses new streams, on all connections.
 func (s *Server) Drain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.away = true
-	for l := range s.links {
-		l.out.send(&frame{kind: kindGoAway})
+	s.draining = true
+	for c := range s.conns {
+		c.out.send(&frame{kind: kindGoAway})
 	}
 }
 
-// Close closes all trunks behind what waits to be written, or cuts them when limit
-// comes first, and has new ones closed at once. It returns when all Serve have.
+// Close closes all connections once everything is written, or aborts them when limit fires,
+// and closes new ones at once. It returns when every Serve has.
 func (s *Server) Close(limit <-chan time.Time) {
 	s.mu.Lock()
-	s.over = true
-	for l := range s.links {
-		l.out.finish()
+	s.closed = true
+	for c := range s.conns {
+		c.out.closeAfterWrites()
 	}
 	s.mu.Unlock()
-	gone := make(chan struct{})
+	done := make(chan struct{})
 	go func() {
-		s.live.Wait()
-		close(gone)
+		s.wg.Wait()
+		close(done)
 	}()
 	select {
-	case <-gone:
+	case <-done:
 		return
 	case <-limit:
 	}
 	s.mu.Lock()
-	for l := range s.links {
-		l.cut(errClosed)
+	for c := range s.conns {
+		c.abort(errClosed)
 	}
 	s.mu.Unlock()
-	<-gone
+	<-done
 }
 
-// cut breaks the trunk, for the first reason that is given.
-func (l *serverConn) cut(why error) {
-	l.once.Do(func() {
-		l.why = why
-		_ = l.out.conn.Close() // nobody is left to tell
-		l.out.close()
+// abort breaks the connection. The first cause counts.
+func (c *serverConn) abort(cause error) {
+	c.once.Do(func() {
+		c.cause = cause
+		_ = c.out.conn.Close() // it is broken anyway
+		c.out.close()
 	})
 }
 
-func (l *serverConn) breakStreams() {
-	l.mu.Lock()
-	all := l.streams
-	l.streams = map[uint64]*ServerStream{}
-	l.mu.Unlock()
-	for _, s := range all {
-		s.finish(CodeLost, "the trunk broke")
+func (c *serverConn) breakStreams() {
+	c.mu.Lock()
+	streams := c.streams
+	c.streams = map[uint64]*ServerStream{}
+	c.mu.Unlock()
+	for _, s := range streams {
+		s.finish(CodeLost, "the connection broke")
 	}
 }
 
-func (l *serverConn) read(r *reader) error {
-	if err := l.out.conn.SetReadDeadline(time.Now().Add(silence)); err != nil {
+func (c *serverConn) read(r *reader) error {
+	if err := c.out.conn.SetReadDeadline(time.Now().Add(pingTimeout)); err != nil {
 		return err
 	}
 	var f frame
@@ -190,70 +189,73 @@ func (l *serverConn) read(r *reader) error {
 		if err := f.parse(body); err != nil {
 			return err
 		}
-		if err := l.handle(&f); err != nil {
+		if err := c.handle(&f); err != nil {
 			return err
 		}
 	}
 }
 
-func (l *serverConn) handle(f *frame) error {
+func (c *serverConn) handle(f *frame) error {
 	switch f.kind {
 	case kindOpen:
-		return l.open(f)
+		return c.open(f)
 	case kindData, kindClientClose:
-		l.mu.Lock()
-		s, late := l.streams[f.stream], f.stream <= l.newest
-		l.mu.Unlock()
+		c.mu.Lock()
+		s, known := c.streams[f.stream], f.stream <= c.newest
+		c.mu.Unlock()
 		switch {
-		case s == nil && !late:
-			return fmt.Errorf("%w: a stream was never opened", ErrMalformed)
+		case s == nil && !known:
+			return fmt.Errorf("%w: stream %d was never opened", ErrMalformed, f.stream)
 		case s == nil:
-			return nil
+			return nil // closed already
 		case f.kind == kindData:
 			return s.receive(f)
 		}
-		l.out.forget(&s.queue)
-		l.remove(s)
-		s.finish(int(f.number), f.text) //nolint:gosec // whatever it is
+		c.out.drop(&s.queue)
+		c.remove(s)
+		s.finish(int(f.number), f.text) //nolint:gosec // any code may come
 		return nil
 	case kindPing:
-		l.out.send(&frame{kind: kindPong})
-		return l.out.conn.SetReadDeadline(time.Now().Add(silence))
+		c.out.send(&frame{kind: kindPong})
+		return c.out.conn.SetReadDeadline(time.Now().Add(pingTimeout))
 	}
-	return fmt.Errorf("%w: kind %d does not go up", ErrMalformed, f.kind)
+	return fmt.Errorf("%w: a client does not send kind %d", ErrMalformed, f.kind)
 }
 
-func (l *serverConn) open(f *frame) error {
-	if f.stream <= l.newest { // which only this goroutine changes
-		return fmt.Errorf("%w: a stream's number comes again", ErrMalformed)
+func (c *serverConn) open(f *frame) error {
+	if f.stream <= c.newest { // which only this goroutine changes
+		return fmt.Errorf("%w: stream %d is opened again", ErrMalformed, f.stream)
 	}
-	s := &ServerStream{link: l, queue: queue{id: f.stream}, working: true}
-	l.mu.Lock()
-	l.newest = f.stream
-	l.streams[f.stream] = s
-	l.mu.Unlock()
-	l.live.Add(1)
-	s.session = l.server.Accept(s, OpenRequest{Path: f.path, Context: f.text, Expires: int64(f.number)}) //nolint:gosec // for the session to judge
+	s := &ServerStream{conn: c, queue: queue{id: f.stream}, working: true}
+	c.mu.Lock()
+	c.newest = f.stream
+	c.streams[f.stream] = s
+	c.mu.Unlock()
+	c.wg.Add(1)
+	s.session = c.server.Accept(s, OpenRequest{Path: f.path, Context: f.text, Expires: int64(f.number)}) //nolint:gosec // the session checks it
 	go s.work()
 	return nil
 }
 
-func (l *serverConn) remove(s *ServerStream) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.streams, s.queue.id)
+// remove forgets a stream, and reports whether it was open.
+func (c *serverConn) remove(s *ServerStream) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, open := c.streams[s.queue.id]
+	delete(c.streams, s.queue.id)
+	return open
 }
 
 // receive puts a part into the inbox.
 func (s *ServerStream) receive(f *frame) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.over {
+	if s.closed {
 		return nil
 	}
-	s.held += len(f.data) + partCost
-	if s.held > Window {
-		return fmt.Errorf("%w: more came than was asked for", ErrMalformed)
+	s.used += len(f.data) + partCost
+	if s.used > Window {
+		return fmt.Errorf("%w: data beyond the window", ErrMalformed)
 	}
 	s.inbox = append(s.inbox, part{append([]byte(nil), f.data...), f.more})
 	s.startLocked()
@@ -267,108 +269,107 @@ func (s *ServerStream) startLocked() {
 	}
 }
 
-// work is the stream's goroutine: it is there while there is something to do.
+// work is the stream's goroutine. It ends when there is no work; after Session.Closed,
+// working stays set, so that it never starts again.
 func (s *ServerStream) work() {
 	for {
 		s.mu.Lock()
-		begun, over, parts := s.begun, s.over, s.inbox
+		begun, closed, parts := s.begun, s.closed, s.inbox
 		s.begun, s.inbox = true, nil
-		if begun && !over && len(parts) == 0 {
+		if begun && !closed && len(parts) == 0 {
 			s.working = false
 			s.mu.Unlock()
 			return
 		}
 		s.mu.Unlock()
 		switch {
-		case over:
+		case closed:
 			s.session.Closed(s.code, s.reason)
-			s.link.live.Done()
-			return // and working stays set
+			s.conn.wg.Done()
+			return
 		case !begun:
 			s.AwaitRoom()
 			s.session.Begin()
 		}
 		for _, p := range parts {
-			if !s.goesOn(p) {
+			if !s.admit(p) {
 				break
 			}
 			s.session.Receive(p.b, p.more)
-			s.giveBack(len(p.b) + partCost)
+			s.credit(len(p.b) + partCost)
 		}
 	}
 }
 
-// goesOn reports whether the stream does, with a part. What is short, as typing is, never
-// waits for the bulk of other streams.
-func (s *ServerStream) goesOn(p part) bool {
+// admit reports whether the stream is still open. A part of a long message waits for room
+// first; a short message, such as typing, never waits for other streams' bulk.
+func (s *ServerStream) admit(p part) bool {
 	if p.more {
 		return s.AwaitRoom()
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return !s.over
+	return s.open()
 }
 
-// AwaitRoom waits until not too much bulk waits on the trunk, and reports whether the
-// stream goes on. It is for the Session's calls, before one that may cause bulk.
+func (s *ServerStream) open() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.closed
+}
+
+// AwaitRoom waits while much bulk waits on the connection, and reports whether the stream is
+// still open. The Session calls it before work that may produce bulk.
 func (s *ServerStream) AwaitRoom() bool {
 	for {
-		behind := s.link.out.behind()
-		s.mu.Lock()
-		over := s.over
-		s.mu.Unlock()
-		if over || behind == nil {
-			return !over
+		backlog := s.conn.out.backlog()
+		open := s.open()
+		if !open || backlog == nil {
+			return open
 		}
-		<-behind
+		<-backlog
 	}
 }
 
-// giveBack grants the sender what was done with, when it is worth a frame.
-func (s *ServerStream) giveBack(n int) {
+// credit returns n bytes of the window to the sender, once they are worth a frame.
+func (s *ServerStream) credit(n int) {
 	s.mu.Lock()
-	s.done += n
-	n = s.done
+	s.received += n
+	n = s.received
 	if n < Window/2 {
 		s.mu.Unlock()
 		return
 	}
-	s.done = 0
-	s.held -= n
+	s.received = 0
+	s.used -= n
 	s.mu.Unlock()
-	s.link.out.send(&frame{kind: kindCredit, stream: s.queue.id, number: uint64(n)}) //nolint:gosec // it is none below zero
+	s.conn.out.send(&frame{kind: kindCredit, stream: s.queue.id, number: uint64(n)}) //nolint:gosec // never negative
 }
 
-// finish ends the stream on this side. The first end counts.
+// finish closes the stream on this side. The first call counts.
 func (s *ServerStream) finish(code int, reason string) {
 	s.mu.Lock()
-	if s.over {
+	if s.closed {
 		s.mu.Unlock()
 		return
 	}
-	s.over, s.code, s.reason = true, code, reason
+	s.closed, s.code, s.reason = true, code, reason
 	s.mu.Unlock()
 	s.session.Stop()
-	s.link.out.wake()
+	s.conn.out.wake()
 	s.mu.Lock()
-	s.startLocked() // for Left
+	s.startLocked() // for Session.Closed
 	s.mu.Unlock()
 }
 
-// Send queues a message, which is kept and must not change, and returns at once. The
-// same slice sent to many streams in a row crosses once. After ErrFull the stream should
-// be ended; what is sent after its end is lost.
-func (s *ServerStream) Send(message []byte) error { return s.link.out.deliver(&s.queue, message) }
+// Send queues a message, which it keeps and which must not change, and returns at once. The
+// same slice sent to many streams in a row crosses once. After ErrFull the caller should
+// close the stream. Messages to a closed stream are dropped.
+func (s *ServerStream) Send(message []byte) error { return s.conn.out.deliver(&s.queue, message) }
 
-// Close ends the stream behind what was sent, with a close code and a reason for the
-// client. It returns at once, and does nothing when the stream is over.
+// Close closes the stream behind what was sent, with a close code and a reason for the
+// client. It returns at once, and does nothing if the stream is closed already.
 func (s *ServerStream) Close(code int, reason string) {
-	s.link.mu.Lock()
-	_, live := s.link.streams[s.queue.id]
-	delete(s.link.streams, s.queue.id)
-	s.link.mu.Unlock()
-	if live {
-		s.link.out.sendBehind(&s.queue, &frame{kind: kindServerClose, stream: s.queue.id, number: uint64(code), text: reason[:min(len(reason), maxText)]}) //nolint:gosec // it is none below zero
+	if s.conn.remove(s) {
+		s.conn.out.sendAfter(&s.queue, &frame{kind: kindServerClose, stream: s.queue.id, number: uint64(code), text: reason[:min(len(reason), maxText)]}) //nolint:gosec // never negative
 	}
 	s.finish(0, "")
 }

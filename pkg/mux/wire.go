@@ -7,16 +7,16 @@ import (
 	"io"
 )
 
-// Bounds of what is on the wire.
+// Bounds of frames and streams.
 const (
-	MaxPart  = 8 << 10  // bytes of a message that go up in one frame
-	Window   = 32 << 10 // of a stream that may be under way up, with partCost for each part
-	MaxPiece = 64 << 10 // bytes that go down in one frame
+	MaxPart  = 8 << 10  // bytes of a message in a frame up
+	Window   = 32 << 10 // bytes of a stream that may be in flight up, with partCost for each part
+	MaxPiece = 64 << 10 // bytes of a message in a frame down
 	partCost = 32       // so that empty parts are bounded, too
 
-	maxStreams = 4096 // of one deliver
+	maxStreams = 4096 // of a deliver frame
 	maxText    = 8 << 10
-	maxBody    = MaxPiece + maxStreams*binary.MaxVarintLen64 + 64 // of a frame, behind its length
+	maxBody    = MaxPiece + maxStreams*binary.MaxVarintLen64 + 64 // of a frame, without its length
 	headSize   = 4
 )
 
@@ -33,22 +33,22 @@ const (
 	kindGoAway
 )
 
-// ErrMalformed is about a peer that does not speak the protocol.
+// ErrMalformed means that the peer violates the protocol.
 var ErrMalformed = errors.New("mux: malformed frame")
 
-// frame is one frame, of any kind; each has some of the fields.
+// frame is a frame of any kind. Each kind has some of the fields.
 type frame struct {
 	kind    byte
-	stream  uint64   // all but deliver, ping, pong, away
+	stream  uint64   // open, data, close, credit
 	streams []uint64 // deliver
 	more    bool     // data, deliver: the message goes on
-	number  uint64   // end, leave: the code; credit: how much; open: Unix seconds, 0 for never
+	number  uint64   // close: the code; credit: bytes; open: Unix seconds, 0 for never
 	path    string   // open
-	text    string   // open: the signed context; end, leave: the reason
+	text    string   // open: the signed context; close: the reason
 	data    []byte   // data, deliver
 }
 
-// append appends f with its length.
+// append appends f, with its length in front.
 func (f *frame) append(b []byte) []byte {
 	at := len(b)
 	b = append(b, 0, 0, 0, 0, f.kind)
@@ -76,12 +76,12 @@ func (f *frame) append(b []byte) []byte {
 		}
 		b = append(b, f.data...)
 	}
-	return finish(b, at)
+	return putLength(b, at)
 }
 
-// finish writes the length of the frame that begins at.
-func finish(b []byte, at int) []byte {
-	binary.BigEndian.PutUint32(b[at:], uint32(len(b)-at-headSize)) //nolint:gosec // it is bounded
+// putLength completes the frame that begins at.
+func putLength(b []byte, at int) []byte {
+	binary.BigEndian.PutUint32(b[at:], uint32(len(b)-at-headSize)) //nolint:gosec // frames are bounded
 	return b
 }
 
@@ -96,11 +96,11 @@ func appendBool(b []byte, v bool) []byte {
 	return append(b, 0)
 }
 
-// parse takes a frame's body apart. data is lent, and streams is used again.
+// parse decodes a frame's body. f.data aliases body, and f.streams is reused.
 func (f *frame) parse(body []byte) error {
 	*f = frame{streams: f.streams[:0]}
 	if len(body) == 0 {
-		return fmt.Errorf("%w: it is empty", ErrMalformed)
+		return fmt.Errorf("%w: empty", ErrMalformed)
 	}
 	f.kind = body[0]
 	r := fields{rest: body[1:]}
@@ -121,16 +121,15 @@ func (f *frame) parse(body []byte) error {
 		f.data = r.all(MaxPiece)
 	case kindPing, kindPong, kindGoAway:
 	default:
-		return fmt.Errorf("%w: of unknown kind %d", ErrMalformed, f.kind)
+		return fmt.Errorf("%w: unknown kind %d", ErrMalformed, f.kind)
 	}
 	if r.bad || len(r.rest) > 0 {
-		return fmt.Errorf("%w: of kind %d", ErrMalformed, f.kind)
+		return fmt.Errorf("%w: kind %d", ErrMalformed, f.kind)
 	}
 	return nil
 }
 
-// fields takes a body apart. After something that is not there, bad is set and all
-// that is read is zero.
+// fields decodes the fields of a body. After an error bad is set, and every field is zero.
 type fields struct {
 	rest []byte
 	bad  bool
@@ -175,11 +174,11 @@ func (r *fields) all(most int) []byte {
 	return b
 }
 
-// reader finds the frames in what comes.
+// reader splits a byte stream into frames.
 type reader struct {
 	from     io.Reader
 	buf      []byte
-	next, to int // what was read and not looked at is buf[next:to]
+	next, to int // buf[next:to] is unread
 }
 
 const readSize = 64 << 10
@@ -190,7 +189,7 @@ func newReader(from io.Reader, first []byte) *reader {
 	return r
 }
 
-// size is how long the frame is that comes next, with its length; 0 when that is not known yet.
+// size returns the size of the next frame with its length, 0 if it is not known yet.
 func (r *reader) size() int {
 	if r.to-r.next < headSize {
 		return 0
@@ -198,18 +197,18 @@ func (r *reader) size() int {
 	return headSize + int(binary.BigEndian.Uint32(r.buf[r.next:]))
 }
 
-// ready reports whether body would not wait.
+// ready reports whether body would return at once.
 func (r *reader) ready() bool {
 	n := r.size()
 	return n > 0 && r.to-r.next >= n
 }
 
-// body returns the next frame's body, which is lent until the next call.
+// body returns the next frame's body, which is valid until the next call.
 func (r *reader) body() ([]byte, error) {
 	for {
 		n := r.size()
 		if n > headSize+maxBody {
-			return nil, fmt.Errorf("%w: of %d bytes", ErrMalformed, n)
+			return nil, fmt.Errorf("%w: %d bytes", ErrMalformed, n)
 		}
 		if n > 0 && r.to-r.next >= n {
 			b := r.buf[r.next+headSize : r.next+n]
@@ -222,7 +221,7 @@ func (r *reader) body() ([]byte, error) {
 	}
 }
 
-// fill reads on, in a buffer that has room for n bytes.
+// fill reads more, into a buffer with room for n bytes.
 func (r *reader) fill(n int) error {
 	r.to = copy(r.buf, r.buf[r.next:r.to])
 	r.next = 0

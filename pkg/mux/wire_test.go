@@ -57,7 +57,7 @@ func TestFrames(t *testing.T) {
 			t.Errorf("%s: after the last frame: %v, want EOF", name, err)
 		}
 	}
-	// What was read before the trunk began comes first.
+	// The bytes read before the upgrade come first.
 	r := newReader(bytes.NewReader(all[10:]), all[:10])
 	if body, err := r.body(); err != nil || body[0] != kindOpen {
 		t.Errorf("the first frame = %x, %v", body, err)
@@ -67,16 +67,16 @@ func TestFrames(t *testing.T) {
 func TestMalformedFrames(t *testing.T) {
 	t.Parallel()
 	for name, body := range map[string][]byte{
-		"empty":               {},
-		"unknown":             {99},
-		"cut":                 {kindOpen, 1},
-		"too much":            {kindPing, 0},
-		"an odd flag":         {kindData, 1, 2},
-		"a long text":         {kindClientClose, 1, 1, 5, 'x'},
-		"more streams":        {kindDeliver, 0, 9, 1},
-		"too many streams":    append([]byte{kindDeliver, 0, 0xff, 0xff, 1}, bytes.Repeat([]byte{1}, 40_000)...),
-		"a long part":         append([]byte{kindData, 1, 0}, make([]byte, MaxPart+1)...),
-		"a number of 11 byte": append([]byte{kindCredit}, bytes.Repeat([]byte{0xff}, 11)...),
+		"empty":                    {},
+		"unknown":                  {99},
+		"truncated":                {kindOpen, 1},
+		"trailing bytes":           {kindPing, 0},
+		"flag above 1":             {kindData, 1, 2},
+		"text beyond the frame":    {kindClientClose, 1, 1, 5, 'x'},
+		"streams beyond the frame": {kindDeliver, 0, 9, 1},
+		"too many streams":         append([]byte{kindDeliver, 0, 0xff, 0xff, 1}, bytes.Repeat([]byte{1}, 40_000)...),
+		"part too long":            append([]byte{kindData, 1, 0}, make([]byte, MaxPart+1)...),
+		"number of 11 bytes":       append([]byte{kindCredit}, bytes.Repeat([]byte{0xff}, 11)...),
 	} {
 		var f frame
 		if err := f.parse(body); !errors.Is(err, ErrMalformed) {
@@ -88,7 +88,7 @@ func TestMalformedFrames(t *testing.T) {
 	}
 }
 
-// FuzzFrames sees that whatever comes is an error or a frame that is written as it was.
+// FuzzFrames checks that any input is an error or a frame that survives encoding.
 func FuzzFrames(f *testing.F) {
 	var all []byte
 	for _, s := range samples {
@@ -110,10 +110,10 @@ func FuzzFrames(f *testing.F) {
 			}
 			again := slices.Clone(one.append(nil))
 			if err := two.parse(again[headSize:]); err != nil {
-				t.Fatalf("%+v does not read what it writes: %v", one, err)
+				t.Fatalf("parse of the encoded %+v: %v", one, err)
 			}
 			if diff := cmp.Diff(one, two, comparing); diff != "" {
-				t.Fatalf("it reads something else than it writes:\n%s", diff)
+				t.Fatalf("the frame changed in encoding:\n%s", diff)
 			}
 		}
 	})
