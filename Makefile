@@ -34,7 +34,7 @@ PHASE  := PHASES=bin/phases sh tools/phase.sh
 GO_TEST := go test -json -vet=off -count=1 -timeout 5m
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-short e2e e2e-kill e2e-faults e2e-editing e2e-oauth e2e-streams mutants simulate translated oracle conformance gen gen-check lint images clean setup
+.PHONY: help run build test test-short e2e e2e-kill e2e-faults e2e-editing e2e-oauth e2e-streams mutants simulate translated oracle conformance docs gen gen-check lint images clean setup
 .PHONY: need-go test-race test-go test-calm test-e2e test-kill test-faults test-failures test-documents test-clients test-alone test-outside
 .PHONY: bench bench-go bench-load bench-mux bench-oracle bench-peers bench-yjs
 
@@ -255,6 +255,9 @@ clients: $(addsuffix /node_modules/.installed,$(CLIENTS))
 	@touch $@
 
 ## ---- checking
+
+docs: ## Write docs/settings.md and docs/metrics.md from the code; a test compares them
+	@go test -count=1 -run '^Test(Settings|Metrics)Reference$$' ./services/standalone/cmd/signalbox -update
 
 gen: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-connect-go ## Generate Go from proto/
 	@PATH="$(TOOLS):$$PATH" buf generate

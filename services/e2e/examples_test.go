@@ -1,0 +1,69 @@
+package e2e_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"signalbox.dev/services/e2e/world"
+)
+
+// block is a fenced block of a Markdown page: its language and its text.
+var block = regexp.MustCompile("(?ms)^```([a-z]+)\n(.*?)^```$")
+
+// TestAPIExamples runs the examples of docs/api.md in one shell, in their order, and
+// compares what each prints with the block that follows it.
+func TestAPIExamples(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("curl"); err != nil {
+		t.Skip("the examples use curl, which is not installed")
+	}
+	root, err := world.Checkout()
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile(filepath.Join(root, "docs/api.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := standalone.up(t)
+	member, err := w.newMember("", "owner")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	var script strings.Builder
+	want := map[string]string{} // by the file that has what the example printed
+	last := ""
+	for i, m := range block.FindAllStringSubmatch(string(page), -1) {
+		if m[1] == "sh" {
+			last = fmt.Sprintf("printed-%d", i)
+			fmt.Fprintf(&script, "{\n%s} >%s\n", m[2], last)
+		} else {
+			want[last] = m[2]
+		}
+	}
+	if len(want) < 11 {
+		t.Fatalf("docs/api.md has %d examples with an answer, want at least 11", len(want))
+	}
+	cmd := exec.CommandContext(t.Context(), "sh", "-eu", "-c", script.String())
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "SIGNALBOX_URL="+w.Gateways[0], "SIGNALBOX_TOKEN="+member.Token, "SIGNALBOX_WORKSPACE="+member.Workspace)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("the examples end with %v\n%s", err, out)
+	}
+	for file, pattern := range want {
+		got, err := os.ReadFile(filepath.Join(dir, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		expression := strings.ReplaceAll(regexp.QuoteMeta(pattern), "…", ".*?")
+		if !regexp.MustCompile(`(?s)^` + expression + `$`).Match(got) {
+			t.Errorf("an example printed\n%s\nwant\n%s", got, pattern)
+		}
+	}
+}
