@@ -39,12 +39,15 @@ GO_TEST := go test -json -vet=off -count=1 -timeout 5m
 .PHONY: bench bench-go bench-load bench-mux bench-oracle bench-peers bench-yjs
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z0-9%-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 ## ---- running
 
 run: setup build ## Build and start everything in one process (ARGS="--http 127.0.0.1:9000" for more)
 	@exec bin/signalbox up $(ARGS)
+
+run-%: setup ## Run each service as a program of its own, and watch one (make run-gateway)
+	@go run ./services/e2e/run $*
 
 setup: need-go ## Install what running and testing needs: a private PostgreSQL if there is none
 	@sh tools/need.sh git

@@ -1,0 +1,206 @@
+package e2e_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"signalbox.dev/pkg/pgd"
+	"signalbox.dev/pkg/pgtest"
+
+	"signalbox.dev/services/e2e/world"
+)
+
+// The ways of docs/operate.md, "Back up and restore".
+
+// TestRestoreFromFolder copies the data folder of a standalone Signalbox that was stopped,
+// and starts another one on the copy.
+func TestRestoreFromFolder(t *testing.T) {
+	t.Parallel()
+	first := newSolo(t, "")
+	saved := save(t, first.w, []string{"--data", first.data})
+	if err := first.w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	dir := pgtest.Folder(t)
+	command(t, nil, "", "cp", "-a", first.data, filepath.Join(dir, "data"))
+	second := newSolo(t, dir)
+	saved.check(t, second.w, []string{"--data", second.data}, nil)
+}
+
+// TestRestoreFromDump dumps the database of a cluster that runs, restores it in another
+// PostgreSQL, and starts a Signalbox there that has nothing else but the key file.
+func TestRestoreFromDump(t *testing.T) {
+	t.Parallel()
+	dump, restore := clientTool(t, "pg_dump"), clientTool(t, "pg_restore")
+	w := cluster.up(t).World
+	saved := save(t, w, nil, "DATABASE_URL="+w.Database, "CREDENTIAL_BROKER_KEY_FILE="+filepath.Join(w.Dir, "broker.key"))
+	file := filepath.Join(t.TempDir(), "signalbox.dump")
+	command(t, nil, "", dump, "--format=custom", "--file="+file, w.Database)
+
+	server, err := pgd.Start(t.Context(), pgd.Config{Fast: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Stop(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := server.EnsureDatabase(t.Context(), "restored"); err != nil {
+		t.Fatal(err)
+	}
+	database := []string{"DATABASE_URL=" + server.URL("restored")}
+	command(t, database, "", filepath.Join(bin, "signalbox"), "migrate") // makes the roles
+	command(t, nil, "", restore, "--clean", "--if-exists", "--exit-on-error", "--dbname="+server.URL("restored"), file)
+
+	dir := t.TempDir()
+	data := filepath.Join(dir, "data")
+	if err := os.MkdirAll(filepath.Join(data, "keys"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	command(t, nil, "", "cp", filepath.Join(w.Dir, "broker.key"), filepath.Join(data, "keys/broker.key"))
+	restored, err := world.StartStandalone(t.Context(), world.Options{
+		Dir: t.TempDir(), DataDir: dir, Programs: bin, Env: func(string, int) []string { return database },
+	})
+	if restored != nil {
+		t.Cleanup(func() {
+			if err := restored.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	saved.check(t, restored, []string{"--data", data}, database)
+}
+
+// clientTool returns the path of a PostgreSQL client program: the one beside the server
+// that the tests use, or else one in the PATH.
+func clientTool(t *testing.T, name string) string {
+	t.Helper()
+	beside := filepath.Join(pgtest.Bin(t), name)
+	if _, err := os.Stat(beside); err == nil {
+		return beside
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		t.Skipf("there is no %s here: the PostgreSQL that npm brings has none", name)
+	}
+	return path
+}
+
+// belongings are what somebody has in a Signalbox: a conversation, a document and an account.
+type belongings struct {
+	who                         world.Member
+	session, document, markdown string
+	messages                    int
+}
+
+// save makes somebody with belongings; flags and environ are for `signalbox accounts`.
+func save(t *testing.T, w *world.World, flags []string, environ ...string) belongings {
+	t.Helper()
+	who, err := w.NewMember(t.Context(), "", "owner")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := belongings{who: who, markdown: "# Kept\n\nThis is to survive.\n"}
+	c := w.Client(0, who)
+	if b.session, err = c.NewSession(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	var said struct{ Content string }
+	err = c.Call(t.Context(), world.Request{
+		Method: http.MethodPost, Path: "/api/sessions/" + b.session + "/messages", Header: http.Header{"Accept": {"application/json"}},
+		Body: world.Sending{Content: "hello"},
+	}, &said)
+	if err != nil || said.Content == "" {
+		t.Fatalf("the agent says %q, %v", said.Content, err)
+	}
+	var made struct {
+		Document struct{ ID string }
+	}
+	err = c.Call(t.Context(), world.Request{
+		Method: http.MethodPost, Path: "/api/documents", Body: map[string]string{"name": "kept", "content": b.markdown},
+	}, &made)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.document = made.Document.ID
+	messages, err := c.Messages(t.Context(), b.session)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.messages = len(messages)
+	args := append([]string{"accounts", "add", "anthropic", "--no-check", "--label", "kept", "--workspace", who.Workspace}, flags...)
+	command(t, environ, "sk-ant-kept\n", filepath.Join(bin, "signalbox"), args...)
+	return b
+}
+
+// check finds the belongings in another Signalbox: all is there, the account's key opens,
+// and the conversation goes on.
+func (b belongings) check(t *testing.T, w *world.World, flags, environ []string) {
+	t.Helper()
+	args := []string{"token", "--json", "--workspace", b.who.Workspace, "--member", b.who.ID}
+	var who world.Member
+	if err := json.Unmarshal(command(t, environ, "", filepath.Join(bin, "signalbox"), append(args, flags...)...), &who); err != nil {
+		t.Fatal(err)
+	}
+	c := w.Client(0, who)
+	messages, err := c.Messages(t.Context(), b.session)
+	if err != nil || len(messages) != b.messages {
+		t.Errorf("the session has %d messages, %v, want %d", len(messages), err, b.messages)
+	}
+	var read struct {
+		Document struct{ Content string }
+	}
+	err = c.Call(t.Context(), world.Request{Method: http.MethodGet, Path: "/api/documents/" + b.document}, &read)
+	if err != nil || read.Document.Content != b.markdown {
+		t.Errorf("the document is %q, %v, want %q", read.Document.Content, err, b.markdown)
+	}
+	err = c.Call(t.Context(), world.Request{
+		Method: http.MethodPost, Path: "/api/sessions/" + b.session + "/messages", Header: http.Header{"Accept": {"application/json"}},
+		Body: map[string]string{"content": "hello again", "model": "simulated", "provider": "simulator"},
+	}, nil)
+	if err != nil {
+		t.Errorf("the conversation does not go on: %v", err)
+	}
+	var listed struct {
+		Accounts []struct{ Label string }
+	}
+	err = c.Call(t.Context(), world.Request{Method: http.MethodGet, Path: "/api/accounts"}, &listed)
+	if err != nil || len(listed.Accounts) != 1 || listed.Accounts[0].Label != "kept" {
+		t.Errorf("the accounts are %+v, %v", listed.Accounts, err)
+	}
+	// To seal a secret anew it has to be opened first.
+	var rotated struct{ Sealed, Failed int }
+	rotate := append([]string{"accounts", "rotate-keys", "--yes", "--json"}, flags...)
+	if err := json.Unmarshal(command(t, environ, "", filepath.Join(bin, "signalbox"), rotate...), &rotated); err != nil {
+		t.Fatal(err)
+	}
+	if rotated.Sealed == 0 || rotated.Failed != 0 {
+		t.Errorf("of the secrets %d were opened and %d were not, want at least one and none", rotated.Sealed, rotated.Failed)
+	}
+}
+
+// command runs a program and returns what it prints.
+func command(t *testing.T, environ []string, stdin, program string, args ...string) []byte {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), program, args...)
+	cmd.Env = append(os.Environ(), environ...)
+	cmd.Stdin = strings.NewReader(stdin)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(fmt.Errorf("%s %q: %w\n%s%s", filepath.Base(program), args, err, out, &stderr))
+	}
+	return out
+}
