@@ -1,0 +1,94 @@
+package scripts_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var (
+	metricName = regexp.MustCompile(`\b(?:signalbox|gateway)_[a-z0-9_]+\b`)
+	spans      = regexp.MustCompile("`([^`\n]+)`")
+	variable   = regexp.MustCompile(`^[A-Z][A-Z0-9]*_[A-Z0-9_]+$`)
+	codePath   = regexp.MustCompile(`^(?:bench|deploy|docs|pkg|proto|services|tools)/[\w./-]+$`)
+	logged     = regexp.MustCompile("[Ll]ogs `([^`]+)`")
+	logFields  = regexp.MustCompile(`(?s)\n## Logs\n.*?\n\| --- .*?\n(\|.*?)\n\n`)
+)
+
+// TestNamesInDocuments compares what docs/ says with the code: metrics and settings with the
+// generated lists, log fields and log messages with the source.
+func TestNamesInDocuments(t *testing.T) {
+	t.Parallel()
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := func(file string) string {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	metrics, settings, source := read("../../docs/metrics.md"), read("../../docs/settings.md")+read("../../deploy/.env.example"), goSource(t)
+	for _, page := range pages {
+		text := read(page)
+		for _, name := range metricName.FindAllString(text, -1) {
+			known := func(name string) bool { return strings.Contains(metrics, "`"+name+"`") }
+			histogram := strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(name, "_bucket"), "_sum"), "_count")
+			if !known(name) && !known(histogram) && !strings.Contains(source, `"`+name+`"`) {
+				t.Errorf("%s names %s, which no service registers", page, name)
+			}
+		}
+		for _, m := range spans.FindAllStringSubmatch(fence.ReplaceAllString(text, ""), -1) {
+			name, _, _ := strings.Cut(m[1], "=")
+			if variable.MatchString(name) && !strings.Contains(settings, name) && !strings.Contains(source, name) {
+				t.Errorf("%s names the variable %s, which nothing reads", page, name)
+			}
+			if codePath.MatchString(m[1]) {
+				if _, err := os.Stat(filepath.Join("../..", m[1])); err != nil {
+					t.Errorf("%s names %s, which is not there", page, m[1])
+				}
+			}
+		}
+		for _, m := range logged.FindAllStringSubmatch(text, -1) {
+			if !strings.Contains(source, `"`+m[1]) {
+				t.Errorf("%s names the log message %q, which nothing logs", page, m[1])
+			}
+		}
+	}
+	table := logFields.FindStringSubmatch(read("../../docs/observe.md"))
+	if table == nil {
+		t.Fatal("docs/observe.md has no table of log fields")
+	}
+	for row := range strings.SplitSeq(table[1], "\n") {
+		for _, m := range spans.FindAllStringSubmatch(strings.Split(row, "|")[1], -1) {
+			if !strings.Contains(source, `"`+m[1]+`"`) {
+				t.Errorf("docs/observe.md names the log field %s, which nothing logs", m[1])
+			}
+		}
+	}
+}
+
+// goSource returns all Go of pkg and services that is not a test.
+func goSource(t *testing.T) string {
+	t.Helper()
+	var all strings.Builder
+	for _, root := range []string{"../../pkg", "../../services"} {
+		err := filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") {
+				return err
+			}
+			text, err := os.ReadFile(file)
+			all.Write(text)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return all.String()
+}
