@@ -3,6 +3,7 @@ package pool
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"signalbox.dev/pkg/fault"
@@ -11,11 +12,11 @@ import (
 )
 
 const (
-	touchEvery = time.Minute // how often an account's last use is written
-	maxWaiting = 10_000      // uses that wait to be written
-	useBatch   = 200         // uses that one transaction writes
-	farewell   = 5 * time.Second
-	recordWait = 250 * time.Millisecond // for a first use to be on record, before its answer is shown
+	touchEvery    = time.Minute // how often an account's last use is written
+	maxWaiting    = 10_000      // uses that wait to be written
+	useBatch      = 200         // uses that one transaction writes
+	recordLastFor = 5 * time.Second
+	recordWait    = 250 * time.Millisecond // for a first use to be recorded before its answer is shown
 )
 
 type useKey struct {
@@ -26,27 +27,25 @@ type useKey struct {
 
 // uses are the first uses of accounts in sessions, on their way to the audit.
 type uses struct {
-	mu      sync.Mutex           // guards what follows
+	mu      sync.Mutex           // guards noted and waiting
 	noted   map[useKey]time.Time // when a use was last put among those that wait
 	waiting map[useKey]*use      // until they are written
-	late    bool                 // writing takes long, or fails: nobody waits for it
 
-	wake   chan struct{} // a first use waits
-	warned time.Time     // only the writer looks at it
+	late atomic.Bool   // writing takes long, or fails: nobody waits for it
+	wake chan struct{} // a first use waits
 }
 
-// use is one that waits to be written.
+// use is a use that waits to be written.
 type use struct {
 	store.Use
-	written chan struct{} // closed when it is; nil where nobody waits for that
+	written chan struct{} // closed when it is; nil if nobody waits for that
 }
 
-// errAudit refuses a use that could not be remembered.
-var errAudit = fault.Coded(fault.Unavailable, "AUDIT_FULL", "the credential broker cannot write its audit, and as much waits to be written as may: its database is away; try again in a moment")
+var errAuditFull = fault.Coded(fault.Unavailable, "AUDIT_FULL", "the credential broker cannot write its audit, and no more can wait to be written: its database is away; try again in a moment")
 
-// note puts the first use of an account in a session on its way to the audit, and about
-// once a minute that it was used again. It waits for nobody, and returns what is still to
-// be written. Its error means that the account must not be used.
+// note puts the first use of an account in a session on its way to the audit, and about once
+// a minute that it was used again. It does not wait. It returns what is still to be written,
+// nil for nothing. On an error the account must not be used.
 func (s *Set) note(r Request, a Account) (*use, error) {
 	if a.Origin == Simulator {
 		return nil, nil //nolint:nilnil // there is nothing to write
@@ -62,38 +61,29 @@ func (s *Set) note(r Request, a Account) (*use, error) {
 		return waits, nil
 	}
 	if len(u.waiting) >= maxWaiting {
-		if known { // only when it was last used would be newer
+		if known { // only the time of the last use would be newer
 			return nil, nil //nolint:nilnil // there is nothing to write
 		}
-		return nil, errAudit
+		return nil, errAuditFull
 	}
 	waits = &use{Use: store.Use{Workspace: r.Actor.Workspace, At: now, Again: known, Event: store.Event{
 		Account: a.ID, Provider: a.Provider, Origin: string(a.Origin), Member: r.Actor.Member, Service: r.Actor.Service,
 		Address: r.Address, Session: r.Actor.Session,
 	}}}
 	u.waiting[key] = waits
-	if len(u.noted) >= maxEntries {
-		for other := range u.noted { // any one makes room
-			delete(u.noted, other)
-			break
-		}
-	}
+	makeRoom(u.noted)
 	u.noted[key] = now
-	if known || s.cfg.UsesBehind {
-		return waits, nil
-	}
-	waits.written = make(chan struct{})
-	select {
-	case u.wake <- struct{}{}:
-	default: // whoever writes them is awake
+	if !known && !s.cfg.UsesBehind {
+		waits.written = make(chan struct{})
+		signal(u.wake)
 	}
 	return waits, nil
 }
 
-// onRecord waits until a first use is written: since it was noted there was as much time
-// for it as the provider took to answer. Where the database is slow or away, that holds
-// nobody up for longer than RecordWait, and nobody else until it is well again.
-func (s *Set) onRecord(u *use) {
+// awaitRecord waits until a first use is written, which began when the request went out. If
+// the database is slow or away it waits for RecordWait at most, and not at all until the
+// database has recovered.
+func (s *Set) awaitRecord(u *use) {
 	if u == nil || u.written == nil {
 		return
 	}
@@ -102,7 +92,7 @@ func (s *Set) onRecord(u *use) {
 		return
 	default:
 	}
-	if s.uses.isLate() {
+	if s.uses.late.Load() {
 		return
 	}
 	t := time.NewTimer(s.cfg.RecordWait)
@@ -110,42 +100,29 @@ func (s *Set) onRecord(u *use) {
 	select {
 	case <-u.written:
 	case <-t.C:
-		s.uses.setLate(true)
+		s.uses.late.Store(true)
 	}
 }
 
-func (u *uses) isLate() bool {
+// next returns some of the uses that wait, and how many there are.
+func (u *uses) next() (batch []store.Use, all int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.late
-}
-
-func (u *uses) setLate(late bool) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.late = late
-}
-
-// batch returns some of the uses that wait.
-func (u *uses) batch() []store.Use {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	all := make([]store.Use, 0, min(len(u.waiting), useBatch))
 	for _, x := range u.waiting {
-		if len(all) == useBatch {
+		if len(batch) == useBatch {
 			break
 		}
-		all = append(all, x.Use)
+		batch = append(batch, x.Use)
 	}
-	return all
+	return batch, len(u.waiting)
 }
 
-// written forgets uses that are on record.
-func (u *uses) written(all []store.Use) {
+// done removes uses that were written.
+func (u *uses) done(batch []store.Use) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.late = false
-	for _, x := range all {
+	u.late.Store(false)
+	for _, x := range batch {
 		key := useKey{x.Workspace, x.Account, x.Session}
 		if waits := u.waiting[key]; waits != nil && waits.written != nil {
 			close(waits.written)
@@ -154,34 +131,26 @@ func (u *uses) written(all []store.Use) {
 	}
 }
 
-// left returns how many uses wait.
-func (u *uses) left() int {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return len(u.waiting)
-}
-
-// record writes the uses that wait. What fails waits on.
-func (s *Set) record(ctx context.Context) error {
-	for all := s.uses.batch(); len(all) > 0; all = s.uses.batch() {
+// record writes the uses that wait, and returns how many are left if that fails.
+func (s *Set) record(ctx context.Context) (left int, err error) {
+	for batch, all := s.uses.next(); all > 0; batch, all = s.uses.next() {
 		ctx, cancel := context.WithTimeout(ctx, writeTimeout)
-		err := s.cfg.Store.Used(ctx, all)
+		err := s.cfg.Store.Used(ctx, batch)
 		cancel()
 		if err != nil {
-			s.uses.setLate(true)
-			if now := time.Now(); now.Sub(s.uses.warned) >= quiet {
-				s.uses.warned = now
-				s.cfg.Log.WarnContext(ctx, "first uses of accounts are not in the audit yet: it is tried again", "waiting", s.uses.left(), "error", err)
+			s.uses.late.Store(true)
+			if s.mayWarn("record") {
+				s.cfg.Log.WarnContext(ctx, "first uses of accounts are not in the audit yet: will retry", "waiting", all, "error", err)
 			}
-			return err
+			return all, err
 		}
-		s.uses.written(all)
+		s.uses.done(batch)
 	}
-	return nil
+	return 0, nil
 }
 
-// recordAll writes uses until ctx is done: first ones at once, others now and then. What
-// fails waits until then too.
+// recordAll writes uses until ctx is done: first ones at once, others every WriteEvery. After
+// a failure first ones wait for that too.
 func (s *Set) recordAll(ctx context.Context) {
 	tick := time.NewTicker(s.cfg.WriteEvery)
 	defer tick.Stop()
@@ -194,27 +163,27 @@ func (s *Set) recordAll(ctx context.Context) {
 			return
 		}
 		wake = s.uses.wake
-		if s.record(context.WithoutCancel(ctx)) != nil { // which is logged
+		if _, err := s.record(context.WithoutCancel(ctx)); err != nil { // which is logged
 			wake = nil
 		}
 	}
 }
 
-// recordLast writes the uses that wait before the process ends, and insists for a while.
+// recordLast writes the uses that wait before the process ends, and retries for a while.
 func (s *Set) recordLast(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, farewell)
+	ctx, cancel := context.WithTimeout(ctx, recordLastFor)
 	defer cancel()
-	again := time.NewTicker(farewell / 50)
+	again := time.NewTicker(recordLastFor / 50)
 	defer again.Stop()
 	for {
-		err := s.record(ctx)
+		left, err := s.record(ctx)
 		if err == nil {
 			return
 		}
 		select {
 		case <-again.C:
 		case <-ctx.Done():
-			s.cfg.Log.ErrorContext(ctx, "first uses of accounts are lost to the audit: the database was away until the end", "lost", s.uses.left(), "error", err)
+			s.cfg.Log.ErrorContext(ctx, "first uses of accounts are lost to the audit: the database was away until the end", "lost", left, "error", err)
 			return
 		}
 	}

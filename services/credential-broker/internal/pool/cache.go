@@ -2,6 +2,7 @@ package pool
 
 import (
 	"context"
+	"maps"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -13,28 +14,28 @@ import (
 )
 
 const (
-	lookEvery   = 500 * time.Millisecond
-	lookTimeout = 2 * time.Second
-	lookLate    = 5 * time.Second  // without a look for so long, nobody looks
-	warm        = 5 * time.Minute  // how long after it was asked for a pool is looked after
-	fresh       = time.Second      // how long what was read is believed where nobody looks
-	stale       = 15 * time.Minute // how long it is believed while the database is away
-	patience    = 2 * time.Second  // for a database that does not answer, where there is something to believe
-	loadTimeout = 10 * time.Second
-	flawed      = 5 * time.Second // how often a pool is read of which an account does not open
-	readsAtOnce = 4               // of pools that have changed
+	pollEvery    = 500 * time.Millisecond
+	pollTimeout  = 2 * time.Second
+	pollLate     = 5 * time.Second  // without a poll for so long, the cache is not trusted
+	keepFor      = 5 * time.Minute  // without a request a pool leaves the cache
+	freshFor     = time.Second      // a pool is trusted although the last poll is late
+	staleFor     = 15 * time.Minute // a pool is used if it cannot be read again
+	staleTimeout = 2 * time.Second  // for a database that does not answer, if there is a stale pool
+	readTimeout  = 10 * time.Second
+	partialEvery = 5 * time.Second // a pool with an unusable account is read again
+	maxReads     = 4               // of changed pools at a time
 )
 
-// known is a pool that was read, and what is known of the reading.
-type known struct {
+// cached is a pool that was read.
+type cached struct {
 	entry
-	sure    time.Time // when the last look found it unchanged
-	asked   time.Time
-	reading bool // it has changed, and is being read
+	confirmed time.Time // when it was last known to be unchanged
+	asked     time.Time // when a request last asked for it
+	reading   bool      // it has changed, and is being read
 }
 
-// accounts returns the pool that a workspace's requests for a provider go to: its own
-// where it has any account, else the operator's. The simulator has no pool.
+// accounts returns the pool that a workspace's requests for a provider go to: its own if it
+// has any account, else the operator's. The simulator has no pool.
 func (s *Set) accounts(ctx context.Context, ws id.Workspace, provider string) (entry, error) {
 	if IsSimulator(provider) {
 		return entry{accounts: s.simulator(provider)}, nil
@@ -48,64 +49,47 @@ func (s *Set) accounts(ctx context.Context, ws id.Workspace, provider string) (e
 	return s.entry(ctx, poolKey{Provider: provider})
 }
 
-// entry returns a pool.
-func (s *Set) entry(ctx context.Context, key poolKey) (e entry, err error) {
-	e, how := s.cached(key)
-	switch how {
-	case unknown:
-		e, err = s.read(ctx, key)
-	case old:
-		e, err = s.readOr(ctx, key, e)
-	case believed:
+// entry returns a pool: from the cache while polls confirm it, else from the database. A
+// stale one does if the database is away.
+func (s *Set) entry(ctx context.Context, key poolKey) (entry, error) {
+	e, usable, fresh := s.lookup(key)
+	if fresh {
+		return e, e.err
 	}
-	if err == nil {
-		err = e.err
+	limited := ctx
+	if usable {
+		var cancel context.CancelFunc
+		limited, cancel = context.WithTimeout(ctx, staleTimeout)
+		defer cancel()
 	}
-	return e, err
+	read, err := s.read(limited, key)
+	switch {
+	case err == nil:
+		return read, read.err
+	case usable && ctx.Err() == nil && isAway(err):
+		return e, e.err
+	}
+	return entry{}, err
 }
 
-// belief is how far what is cached counts.
-type belief int
-
-const (
-	unknown  belief = iota
-	believed        // it counts
-	old             // it counts if it cannot be read again
-)
-
-func (s *Set) cached(key poolKey) (e entry, how belief) {
+// lookup returns a cached pool: whether it may be used at all, and without being read again.
+func (s *Set) lookup(key poolKey) (e entry, usable, fresh bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k, ok := s.cache[key]
 	if !ok {
-		return entry{}, unknown
+		return entry{}, false, false
 	}
 	now := time.Now()
 	k.asked = now
-	switch age := passed(k.sure, now); {
-	case age >= stale:
-		return entry{}, unknown
-	case age >= fresh && passed(s.looked, now) >= lookLate:
-		return k.entry, old
-	}
-	return k.entry, believed
+	age := elapsed(k.confirmed, now)
+	return k.entry, age < staleFor, age < freshFor || age < staleFor && elapsed(s.polled, now) < pollLate
 }
 
-// passed is how much time has passed from one time to another, also where the machine
-// slept meanwhile, which the monotonic clock does not see.
-func passed(from, to time.Time) time.Duration {
+// elapsed is how much time has passed, including time that the machine slept, which the
+// monotonic clock does not count.
+func elapsed(from, to time.Time) time.Duration {
 	return max(to.Sub(from), to.Round(0).Sub(from.Round(0)))
-}
-
-// readOr reads a pool, or returns what is stale where the database is away.
-func (s *Set) readOr(ctx context.Context, key poolKey, e entry) (entry, error) {
-	limited, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	now, err := s.read(limited, key)
-	if err == nil || ctx.Err() != nil || !isAway(err) {
-		return now, err
-	}
-	return e, nil
 }
 
 func isAway(err error) bool {
@@ -118,15 +102,12 @@ type flight struct {
 	done  chan struct{} // closed when the rest is set
 	entry entry
 	err   error
-	// forgotten says that something was forgotten since it began: nobody else waits for it,
-	// and it is not kept. The Set's mutex guards it.
-	forgotten bool
 }
 
-// read reads a pool from the database. One reads for all who wait, under a context
-// that none of them can end.
+// read reads a pool from the database. Concurrent calls share one reading, which does not
+// end with the context of any of them.
 func (s *Set) read(ctx context.Context, key poolKey) (entry, error) {
-	f, err := s.board(ctx, key)
+	f, err := s.startRead(ctx, key)
 	if err != nil {
 		return entry{}, err
 	}
@@ -138,8 +119,8 @@ func (s *Set) read(ctx context.Context, key poolKey) (entry, error) {
 	}
 }
 
-// board returns the reading of a pool that is under way, else begins one.
-func (s *Set) board(ctx context.Context, key poolKey) (*flight, error) {
+// startRead returns the reading of a pool that is under way, else starts one.
+func (s *Set) startRead(ctx context.Context, key poolKey) (*flight, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if f, ok := s.flights[key]; ok {
@@ -151,23 +132,23 @@ func (s *Set) board(ctx context.Context, key poolKey) (*flight, error) {
 	f := &flight{done: make(chan struct{})}
 	s.flights[key] = f
 	s.work.Go(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loadTimeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
 		defer cancel()
+		defer close(f.done)
 		f.err = panics.Try(func() (err error) {
 			f.entry, err = s.load(ctx, key)
 			return err
 		})
-		s.land(key, f)
-		close(f.done)
+		s.finishRead(key, f)
 	})
 	return f, nil
 }
 
-// land remembers what was read, unless something was forgotten since.
-func (s *Set) land(key poolKey, f *flight) {
+// finishRead caches what was read, unless the pool was dropped meanwhile.
+func (s *Set) finishRead(key poolKey, f *flight) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if f.forgotten {
+	if s.flights[key] != f {
 		return
 	}
 	delete(s.flights, key)
@@ -177,83 +158,86 @@ func (s *Set) land(key poolKey, f *flight) {
 	asked := f.entry.read
 	if k, ok := s.cache[key]; ok {
 		asked = k.asked
-	} else if len(s.cache) >= maxEntries {
-		for other := range s.cache { // any one makes room
-			delete(s.cache, other)
-			break
-		}
+	} else {
+		makeRoom(s.cache)
 	}
-	s.cache[key] = &known{entry: f.entry, sure: f.entry.read, asked: asked}
+	s.cache[key] = &cached{entry: f.entry, confirmed: f.entry.read, asked: asked}
 }
 
-// drop forgets pools, and what is being read of them. The mutex is held.
+// makeRoom removes any one entry of a map that has as many as it may.
+func makeRoom[K comparable, V any](m map[K]V) {
+	if len(m) < maxEntries {
+		return
+	}
+	for k := range m {
+		delete(m, k)
+		return
+	}
+}
+
+// drop removes pools from the cache; readings of them that are under way are not cached.
+// The caller holds the mutex.
 func (s *Set) drop(which func(poolKey) bool) {
-	for key := range s.cache {
-		if which(key) {
-			delete(s.cache, key)
-		}
-	}
-	for key, f := range s.flights {
-		if which(key) {
-			f.forgotten = true
-			delete(s.flights, key)
-		}
-	}
+	maps.DeleteFunc(s.cache, func(key poolKey, _ *cached) bool { return which(key) })
+	maps.DeleteFunc(s.flights, func(key poolKey, _ *flight) bool { return which(key) })
 }
 
-// look finds out which pools have changed, of those that were asked for in the last
-// minutes, and has them read again: whoever selects need not wait for the database.
-func (s *Set) look(ctx context.Context) {
-	began, keys := s.lookedAfter()
-	defer s.hasLooked() // not before: what was read before a sleep is not believed until then
+// poll finds out which cached pools have changed and has them read again, so that requests
+// need not wait for the database.
+func (s *Set) poll(ctx context.Context) {
+	began, keys := s.pollKeys()
+	// Last: until then, what was read before the machine slept is not trusted.
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.polled = time.Now()
+	}()
 	if len(keys) == 0 {
 		return
 	}
-	limited, cancel := context.WithTimeout(ctx, lookTimeout)
+	limited, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
 	marks, err := s.cfg.Store.Marks(limited, keys)
 	if err != nil {
-		s.blind(ctx, began, err)
+		s.pollFailed(ctx, err)
 		return
 	}
 	changed, others := s.compare(began, keys, marks)
 	if len(changed) == 0 {
 		return
 	}
-	for _, key := range others { // now, for the reading may take long
+	for _, key := range others { // at once, for reading may take long
 		s.cfg.Forget(key.Workspace)
 	}
 	s.work.Go(func() {
 		var g errgroup.Group
-		g.SetLimit(readsAtOnce)
+		g.SetLimit(maxReads)
 		for _, key := range changed {
-			g.Go(func() error {
-				err := panics.Try(func() error {
-					_, err := s.read(ctx, key)
-					return err
-				})
-				if err != nil && ctx.Err() == nil {
-					s.blind(ctx, time.Now(), err)
-				}
-				s.mu.Lock()
-				defer s.mu.Unlock()
-				if k, ok := s.cache[key]; ok {
-					k.reading = false
-				}
-				return nil
-			})
+			g.Go(func() error { s.reread(ctx, key); return nil })
 		}
-		_ = g.Wait() // what fails is found changed again
+		_ = g.Wait()
 	})
 }
 
-// lookedAfter returns the pools to look after, and forgets the others.
-func (s *Set) lookedAfter() (began time.Time, keys []poolKey) {
+// reread reads a pool that has changed. If that fails, the next poll finds it changed again.
+func (s *Set) reread(ctx context.Context, key poolKey) {
+	if _, err := s.read(ctx, key); err != nil {
+		s.pollFailed(ctx, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if k, ok := s.cache[key]; ok {
+		k.reading = false
+	}
+}
+
+// pollKeys returns the pools to poll, and drops those that were not asked for in a while.
+func (s *Set) pollKeys() (began time.Time, keys []poolKey) {
 	began = time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for key, k := range s.cache {
-		if passed(k.asked, began) > warm {
+		if elapsed(k.asked, began) > keepFor {
 			delete(s.cache, key)
 			continue
 		}
@@ -262,14 +246,8 @@ func (s *Set) lookedAfter() (began time.Time, keys []poolKey) {
 	return began, keys
 }
 
-func (s *Set) hasLooked() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.looked = time.Now()
-}
-
-// compare returns the pools that have changed, and of these the ones that have other
-// accounts, and notes of the rest that they have not.
+// compare returns the pools that have changed and, of these, the ones that have other
+// accounts. It confirms the rest.
 func (s *Set) compare(began time.Time, keys []poolKey, marks map[poolKey]store.Mark) (changed, others []poolKey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -277,29 +255,33 @@ func (s *Set) compare(began time.Time, keys []poolKey, marks map[poolKey]store.M
 		k, ok := s.cache[key]
 		switch {
 		case !ok || k.reading:
-		case k.mark != marks[key], k.partial && passed(k.read, began) >= flawed:
+		case k.mark != marks[key], k.partial && elapsed(k.read, began) >= partialEvery:
 			k.reading = true
 			changed = append(changed, key)
 			if k.mark.Accounts != marks[key].Accounts {
 				others = append(others, key)
 			}
-		case k.sure.Before(began):
-			k.sure = began
+		case k.confirmed.Before(began):
+			k.confirmed = began
 		}
 	}
 	return changed, others
 }
 
-// blind tells operators that pools are believed as they were, once in a while. Only who
-// looks calls it.
-func (s *Set) blind(ctx context.Context, now time.Time, err error) {
+func (s *Set) pollFailed(ctx context.Context, err error) {
+	if ctx.Err() == nil && s.mayWarn("poll") {
+		s.cfg.Log.WarnContext(ctx, "changes of accounts cannot be read from the database: the accounts read before are used", "error", err)
+	}
+}
+
+// mayWarn reports whether operators may be warned of something: once a minute.
+func (s *Set) mayWarn(of string) bool {
 	s.mu.Lock()
-	quietly := now.Sub(s.blindly) < quiet
-	if !quietly {
-		s.blindly = now
+	defer s.mu.Unlock()
+	now := time.Now()
+	if now.Sub(s.warned[of]) < time.Minute {
+		return false
 	}
-	s.mu.Unlock()
-	if !quietly && ctx.Err() == nil {
-		s.cfg.Log.WarnContext(ctx, "accounts are believed as they were: the database does not say whether they have changed", "error", err)
-	}
+	s.warned[of] = now
+	return true
 }

@@ -1,7 +1,6 @@
 package pool
 
 import (
-	"cmp"
 	"net/http"
 	"slices"
 	"strconv"
@@ -110,33 +109,29 @@ func RetryAfter(h http.Header, now time.Time) time.Duration {
 	return 0
 }
 
-// RawWait returns the headers of an answer that say how long to wait, for people. Their
-// values are scrubbed while they are whole: of a secret that is cut first, a part would be
-// left.
+// RawWait returns the headers of an answer that say how long to wait, for people, the
+// Retry-After ones first. Values are scrubbed before the text is cut: a part of a secret
+// would be left.
 func RawWait(h http.Header, scrub func(string) string) string {
-	var lines []string
+	var first, others []string
 	for name, values := range h {
 		lower := strings.ToLower(name)
-		if lower == "retry-after" || lower == "retry-after-ms" || strings.Contains(lower, "ratelimit") && strings.Contains(lower, "reset") {
-			lines = append(lines, lower+": "+scrub(strings.Join(values, ", ")))
+		line := lower + ": " + scrub(strings.Join(values, ", "))
+		switch {
+		case lower == "retry-after", lower == "retry-after-ms":
+			first = append(first, line)
+		case strings.Contains(lower, "ratelimit") && strings.Contains(lower, "reset"):
+			others = append(others, line)
 		}
 	}
-	slices.SortFunc(lines, func(a, b string) int { // retry-after before the others
-		return cmp.Or(-cmp.Compare(btoi(strings.HasPrefix(a, "retry")), btoi(strings.HasPrefix(b, "retry"))), cmp.Compare(a, b))
-	})
+	slices.Sort(first)
+	slices.Sort(others)
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
 			return r
 		}
 		return ' '
-	}, strings.ToValidUTF8(clip(strings.Join(lines, "; "), maxRaw), ""))
-}
-
-func btoi(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
+	}, strings.ToValidUTF8(clip(strings.Join(append(first, others...), "; "), maxRawBytes), ""))
 }
 
 // maxRetryAfter bounds what is believed at all.

@@ -2,6 +2,7 @@ package pool
 
 import (
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -10,6 +11,9 @@ import (
 
 // maxFamily bounds a family's name: it comes from a request.
 const maxFamily = 64
+
+// version is how OpenAI ends the name of a model's version.
+const version = "-2006-01-02"
 
 // family returns the model family that a request counts for, where the provider is
 // known to limit by it; else nothing, and limits are the account's. Anthropic limits
@@ -27,22 +31,14 @@ func family(p *profile.Profile, provider, model string) string {
 		}
 		return model
 	case provider == "openai":
-		if i := len(model) - len("-2006-01-02"); i > 0 && isDate(model[i:]) {
-			return model[:i]
+		if i := len(model) - len(version); i > 0 {
+			if _, err := time.Parse(version, model[i:]); err == nil {
+				return model[:i]
+			}
 		}
 		return model
 	}
 	return ""
-}
-
-// isDate reports whether a text looks like -2006-01-02.
-func isDate(s string) bool {
-	for i, c := range []byte(s) {
-		if dash := i == 0 || i == 5 || i == 8; dash != (c == '-') || !dash && (c < '0' || c > '9') {
-			return false
-		}
-	}
-	return true
 }
 
 // isText reports whether a name can be told to others and stored.

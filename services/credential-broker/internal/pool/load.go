@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"slices"
 	"strings"
 	"time"
 
@@ -16,23 +15,25 @@ import (
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
-// simulated is what the simulator is sent: it takes any credential, but wants one, as the
-// real ones do.
+// simulated is the secret that the simulator is sent: it takes any, but wants one, as real
+// providers do.
 const simulated = "signalbox-no-credential"
 
 // entry is a pool as it was read.
 type entry struct {
 	accounts []Account
 	index    map[id.Account]int
-	pool     *Pool // nil for the simulator's, and where there are no accounts
+	pool     *Pool // nil for the simulator's, and if there are no accounts
 	owner    owner
 	read     time.Time  // when its reading began
-	mark     store.Mark // by which a look finds out whether it has changed
+	mark     store.Mark // which changes when the pool does
 	none     bool       // a workspace has no account of its own
-	partial  bool       // an account of it does not open
+	partial  bool       // an account of it cannot be used
 	err      error      // says why none of its accounts can be used
 }
 
+// load reads a pool. An account that cannot be used is left out. If none can, that is the
+// entry's error, and the next tier is not asked: somebody else would pay.
 func (s *Set) load(ctx context.Context, key poolKey) (entry, error) {
 	began := time.Now()
 	stored, err := s.cfg.Store.Pool(ctx, key.Workspace, key.Provider)
@@ -43,26 +44,24 @@ func (s *Set) load(ctx context.Context, key poolKey) (entry, error) {
 		accounts: make([]Account, 0, len(stored.Accounts)+1), index: map[id.Account]int{},
 		owner: owner{workspace: key.Workspace, provider: key.Provider}, read: began, mark: stored.Mark,
 	}
-	var closed error // that a key service does not open one now
+	var away error // of the key service, which opens an account
 	for i := range stored.Accounts {
 		a, err := s.open(ctx, &stored.Accounts[i])
 		switch {
 		case errors.Is(err, vault.ErrAway):
-			closed = err
+			away = err
 		case err != nil && isAway(err):
 			return entry{}, err // the database, for all of them
 		case err == nil:
 			e.accounts = append(e.accounts, a)
 		}
 		e.partial = e.partial || err != nil
-		s.unopened(ctx, key, stored.Accounts[i].ID, err)
-	}
-	if closed != nil && len(e.accounts) == 0 {
-		return entry{}, closed
+		s.logUnusable(ctx, key, stored.Accounts[i].ID, err)
 	}
 	if len(e.accounts) == 0 {
-		// Never the next tier where there is an account: someone else would pay.
 		switch {
+		case away != nil:
+			return entry{}, away
 		case len(stored.Accounts) > 0:
 			e.err = fault.Coded(fault.Conflict, "ACCOUNT_UNUSABLE", "the stored account for %s cannot be used: the credential broker's log says why; remove it and add it again, or restore the broker's key file", key.Provider)
 			return e, nil
@@ -70,7 +69,7 @@ func (s *Set) load(ctx context.Context, key poolKey) (entry, error) {
 			e.err = allDisabled(key, len(stored.Disabled))
 			return e, nil
 		}
-		s.emptied(&e, &stored)
+		s.empty(&e)
 		if !id.IsZero(key.Workspace) {
 			e.none = true
 			return e, nil
@@ -82,7 +81,7 @@ func (s *Set) load(ctx context.Context, key poolKey) (entry, error) {
 	}
 	groupByServer(e.accounts)
 	if len(e.accounts) > 0 {
-		s.learn(ctx, &e, stored)
+		s.learn(ctx, &e, &stored)
 	}
 	return e, nil
 }
@@ -109,32 +108,26 @@ func allDisabled(key poolKey, n int) error {
 	return fault.Coded(fault.Conflict, "ACCOUNTS_DISABLED", "all accounts %s for %s are disabled (%d): enable one, or remove them to have requests go elsewhere", whose, key.Provider, n)
 }
 
-// unopened has operators know that an account cannot be used, once for each reason: it
-// is read again and again.
-func (s *Set) unopened(ctx context.Context, key poolKey, account id.Account, err error) {
-	why := ""
-	if err != nil {
-		why = err.Error()
-	}
+// logUnusable logs that an account cannot be used, once for each reason.
+func (s *Set) logUnusable(ctx context.Context, key poolKey, account id.Account, err error) {
 	s.mu.Lock()
 	known := s.unusable[account]
-	switch {
-	case err == nil:
-		delete(s.unusable, account)
-	case len(s.unusable) < maxEntries:
-		s.unusable[account] = why
+	delete(s.unusable, account)
+	if err != nil {
+		makeRoom(s.unusable)
+		s.unusable[account] = err.Error()
 	}
 	s.mu.Unlock()
-	if why != known && err != nil {
+	if err != nil && err.Error() != known {
 		s.cfg.Log.ErrorContext(ctx, "account cannot be used", "account", account, "workspace", key.Workspace, "provider", key.Provider, "error", err)
 	}
 }
 
 // learn gives a pool what is stored of it.
-func (s *Set) learn(ctx context.Context, e *entry, stored store.Pool) {
+func (s *Set) learn(ctx context.Context, e *entry, stored *store.Pool) {
 	settings, err := ParseSettings(stored.Settings)
 	if err != nil {
-		s.cfg.Log.ErrorContext(ctx, "settings of a pool cannot be used: the defaults are", "workspace", e.owner.workspace, "provider", e.owner.provider, "error", err)
+		s.cfg.Log.ErrorContext(ctx, "settings of a pool cannot be used: the defaults are used", "workspace", e.owner.workspace, "provider", e.owner.provider, "error", err)
 		settings = Defaults()
 	}
 	ids := make([]id.Account, len(e.accounts))
@@ -144,12 +137,12 @@ func (s *Set) learn(ctx context.Context, e *entry, stored store.Pool) {
 	now := time.Now()
 	e.pool = s.poolOf(e.owner)
 	e.pool.SetSettings(now, e.read, settings)
+	came, _ := e.pool.SetMembers(now, e.read, ids)
 	added := map[id.Account]bool{}
-	came, went := e.pool.SetMembers(now, e.read, ids)
 	for _, a := range came {
 		added[a] = true
 	}
-	s.parted(e.owner, went, &stored)
+	s.meterStored(e.owner, stored)
 	for _, l := range stored.Limits {
 		e.pool.Restore(now, l.Account, []Limit{l}, -1, now)
 	}
@@ -170,39 +163,40 @@ func (s *Set) learn(ctx context.Context, e *entry, stored store.Pool) {
 	}
 }
 
-// emptied takes the accounts out of a pool whose last one was removed.
-func (s *Set) emptied(e *entry, stored *store.Pool) {
+// empty takes the accounts out of a pool whose last one was removed.
+func (s *Set) empty(e *entry) {
 	s.mu.Lock()
 	p := s.pools[e.owner]
 	s.mu.Unlock()
-	if p == nil {
-		return
+	if p != nil {
+		p.SetMembers(time.Now(), e.read, nil)
+		s.meterStored(e.owner, &store.Pool{})
 	}
-	_, went := p.SetMembers(time.Now(), e.read, nil)
-	s.parted(e.owner, went, stored)
 }
 
-// parted has operators see no more of accounts that are not in a pool any more because they
-// were removed. What was counted of one that is disabled, or does not open, stays as long
-// as that is there.
-func (s *Set) parted(o owner, went []id.Account, stored *store.Pool) {
+// meterStored ends the series of accounts that are not stored any more. A disabled or
+// unusable account keeps its own.
+func (s *Set) meterStored(o owner, stored *store.Pool) {
+	ids := map[id.Account]bool{}
+	for _, a := range stored.Disabled {
+		ids[a] = true
+	}
+	for i := range stored.Accounts {
+		ids[stored.Accounts[i].ID] = true
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var aside []id.Account
-	for _, a := range slices.Concat(s.aside[o], went) {
-		switch {
-		case !stored.Has(a):
+	for a := range s.stored[o] {
+		if !ids[a] {
 			s.cfg.Meter.Forget(a)
-		case !slices.Contains(aside, a):
-			aside = append(aside, a)
 		}
 	}
-	delete(s.aside, o)
-	if len(aside) > 0 {
-		s.aside[o] = aside
+	if s.stored[o] = ids; len(ids) == 0 {
+		delete(s.stored, o)
 	}
 }
 
+// open returns an account that is ready to use but for its access token.
 func (s *Set) open(ctx context.Context, row *store.Account) (Account, error) {
 	p, ok := s.cfg.Profiles.Get(row.Profile)
 	if !ok {
@@ -235,24 +229,15 @@ func (s *Set) open(ctx context.Context, row *store.Account) (Account, error) {
 	return a, err
 }
 
-// unstoredIDs returns the accounts from the environment.
-func (s *Set) unstoredIDs() []id.Account {
-	all := make([]id.Account, 0, len(s.env))
-	for _, a := range s.env {
-		all = append(all, a.ID)
-	}
-	return all
-}
-
-// simulator returns what stands for an account of the simulator, if there is one of that name.
+// simulator returns the account that stands for the simulator of that name, if there is one.
 func (s *Set) simulator(name string) []Account {
 	like := simulators[name]
 	p, ok := s.cfg.Profiles.For(like)
 	if s.cfg.Simulator == nil || !ok {
 		return nil
 	}
-	// It has each protocol under the provider's name, with the provider's own paths: what an
-	// SDK has behind the host.
+	// The simulator has each protocol under the provider's name, with the provider's own
+	// paths: what an SDK has behind the host.
 	base := *s.cfg.Simulator
 	base.Path = strings.TrimRight(base.Path, "/") + "/" + like
 	if len(p.Mounts) > 0 {

@@ -100,20 +100,20 @@ func TestBounded(t *testing.T) {
 		return a
 	}
 	first := ended()
-	for range maxAccounts - 1 {
+	for range maxMetered - 1 {
 		ended()
 	}
 	ended()
 	other := "requests " + OtherAccounts + " openai OK"
-	if got := r.shown(); len(got) != maxAccounts+1 || got[other] != 1 {
-		t.Errorf("%d series, %g requests of others, want %d and 1", len(got), got[other], maxAccounts+1)
+	if got := r.shown(); len(got) != maxMetered+1 || got[other] != 1 {
+		t.Errorf("%d series, %g requests of others, want %d and 1", len(got), got[other], maxMetered+1)
 	}
 	r.at = r.at.Add(evictAfter)
 	r.Ended("openai", first, Metered{Reason: OK})
 	late := ended()
 	got := r.shown()
-	if len(got) != maxAccounts+1 || got[other] != 1 {
-		t.Errorf("%d series, %g requests of others, want %d and 1", len(got), got[other], maxAccounts+1)
+	if len(got) != maxMetered+1 || got[other] != 1 {
+		t.Errorf("%d series, %g requests of others, want %d and 1", len(got), got[other], maxMetered+1)
 	}
 	if got["requests "+late.String()+" openai OK"] != 1 || got["requests "+first.String()+" openai OK"] != 2 {
 		t.Error("a evictAfter account did not make room, or a busy one did")

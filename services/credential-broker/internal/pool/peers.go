@@ -5,192 +5,98 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/id"
-	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/subject"
 	credentialv1 "signalbox.dev/proto/signalbox/credential/v1"
 )
 
 const (
-	tellEvery    = 200 * time.Millisecond
-	tellTimeout  = time.Second
-	tellBatch    = 150         // accounts of a message, which is less than 1 MiB with all they may have
-	tellAllEvery = time.Second // at most, however many ask
-	maxTold      = 129         // bytes of a family's or a model's name
-	maxRaw       = 100         // bytes of a header that operators are shown
+	announceEvery   = 200 * time.Millisecond
+	announceTimeout = time.Second
+	announceBatch   = 150         // accounts of a message, which is less than 1 MiB with all they may have
+	announceAll     = time.Second // the least time between two announcements of everything
+	maxFamilyBytes  = 129         // of a family or a model, as another instance names it
+	maxRawBytes     = 100         // of a header that operators are shown
 )
 
-// Run tells other instances what this one learns, hears what they do, and writes it
-// behind, until ctx is done; then once more, and returns nil. What it cannot do now it
-// tries again.
-func (s *Set) Run(ctx context.Context) error {
-	if !s.begin() {
-		return nil
-	}
-	defer s.work.Done()
-	listening := s.listening(ctx)
-	defer func() { listening.stop() }()
-	recorded := make(chan struct{})
-	s.work.Go(func() {
-		defer close(recorded)
-		_ = panics.Supervise(ctx, s.cfg.Log, "usage records", func(ctx context.Context) error { s.recordAll(ctx); return nil })
-	})
-	told, wrote, look := time.NewTicker(tellEvery), time.NewTicker(s.cfg.WriteEvery), time.NewTicker(lookEvery)
-	defer told.Stop()
-	defer wrote.Stop()
-	defer look.Stop()
-	// A slow database does not keep the bus waiting.
-	writing, looking := make(chan struct{}, 1), make(chan struct{}, 1)
-	lookAgain := func() {
-		select {
-		case looking <- struct{}{}:
-			s.work.Go(func() {
-				panics.Contain(ctx, s.cfg.Log, "pool changes", func() { s.look(ctx) })
-				<-looking
-			})
-		default:
-		}
-	}
-	lookAgain() // from now on somebody does
-	write := func() {
-		select {
-		case writing <- struct{}{}:
-			s.work.Go(func() {
-				panics.Contain(ctx, s.cfg.Log, "pool state", func() { s.write(context.WithoutCancel(ctx)) })
-				<-writing
-			})
-		default:
-		}
-	}
-	for {
-		select {
-		case <-told.C:
-			panics.Contain(ctx, s.cfg.Log, "pool announcements", func() {
-				if !listening.on {
-					listening = s.listening(ctx)
-					s.away.Store(listening.on)
-				}
-				s.catchUp(ctx)
-				s.tell(ctx)
-			})
-		case ws := <-s.forgotten:
-			panics.Contain(ctx, s.cfg.Log, "pool announcements", func() { s.tellForget(ctx, ws) })
-		case <-look.C:
-			lookAgain()
-		case <-s.lookNow:
-			lookAgain()
-		case <-wrote.C:
-			write()
-		case <-s.parked:
-			write()
-		case <-ctx.Done():
-			ctx := context.WithoutCancel(ctx)
-			writing <- struct{}{}
-			<-recorded
-			s.tell(ctx)
-			s.recordLast(ctx)
-			s.write(ctx) // the batch of a try that failed
-			s.write(ctx) // and what came since
-			return nil
-		}
-	}
-}
-
-// listening is that other instances are heard, or not.
-type listening struct {
-	on   bool
-	stop func()
-}
-
-// listening listens, where there is a bus.
-func (s *Set) listening(ctx context.Context) listening {
+// subscribe subscribes to what other instances announce, and returns how to unsubscribe; nil
+// if it failed.
+func (s *Set) subscribe(ctx context.Context) (unsubscribe func()) {
 	if s.cfg.Bus == nil {
-		return listening{true, func() {}}
+		return func() {}
 	}
-	stop, err := s.listen()
-	if err != nil {
-		if now := time.Now(); now.Sub(s.deaf) >= quiet {
-			s.deaf = now
-			s.cfg.Log.ErrorContext(ctx, "other instances are not heard: it is tried again", "error", err)
+	states, err := s.cfg.Bus.Subscribe(subject.AllCredStates, s.receiveStates)
+	if err == nil {
+		var changes *bus.Subscription
+		if changes, err = s.cfg.Bus.Subscribe(subject.AllCredAccounts, s.receiveChanged); err == nil {
+			ignore := s.cfg.Bus.OnReconnect(func() { s.peers.missed.Store(true) })
+			return func() {
+				ignore()
+				_ = states.Unsubscribe() // the bus ends with the process
+				_ = changes.Unsubscribe()
+			}
 		}
-		return listening{false, func() {}}
-	}
-	return listening{true, stop}
-}
-
-func (s *Set) listen() (stop func(), err error) {
-	states, err := s.cfg.Bus.Subscribe(subject.AllCredStates, s.hear)
-	if err != nil {
-		return nil, err
-	}
-	changes, err := s.cfg.Bus.Subscribe(subject.AllCredAccounts, s.hearForget)
-	if err != nil {
 		_ = states.Unsubscribe()
-		return nil, err
 	}
-	forget := s.cfg.Bus.OnReconnect(func() { s.away.Store(true) })
-	return func() {
-		forget()
-		_ = states.Unsubscribe() // the bus ends with the process
-		_ = changes.Unsubscribe()
-	}, nil
+	if s.mayWarn("subscribe") {
+		s.cfg.Log.ErrorContext(ctx, "cannot subscribe to other instances: will retry", "error", err)
+	}
+	return nil
 }
 
-// catchUp makes up for what was said while the connection was away, here and elsewhere, and
-// was heard by nobody: the others are asked to say it again, and this one does as well. It
-// also does where another one asks. Who was away in an older version does not ask, and an
-// older one that is asked finds nothing in the message.
+// catchUp makes up for announcements that were missed, here or elsewhere, while the bus was
+// away: this instance announces all it knows, and asks the others to do the same. It also
+// does so when another instance asks. An older version neither asks nor answers.
 func (s *Set) catchUp(ctx context.Context) {
 	if s.cfg.Bus == nil || !s.cfg.Bus.Connected() {
 		return
 	}
-	if s.away.Swap(false) {
-		s.asked.Store(true)
-		if err := s.say(ctx, &credentialv1.AccountStates{TellAll: true}); err != nil {
-			s.away.Store(true)
+	if s.peers.missed.Swap(false) {
+		s.peers.wanted.Store(true)
+		if err := s.publish(ctx, subject.CredState(s.instance), &credentialv1.AccountStates{InstanceId: s.instance.String(), TellAll: true}); err != nil {
+			s.peers.missed.Store(true)
 			return
 		}
 	}
-	if now := time.Now(); now.Sub(s.toldAll) >= tellAllEvery && s.asked.Swap(false) {
-		s.toldAll = now
+	if now := time.Now(); now.Sub(s.peers.toldAll) >= announceAll && s.peers.wanted.Swap(false) {
+		s.peers.toldAll = now
 		for _, p := range s.all() {
 			p.MarkAll(ToPeers)
 		}
 	}
 }
 
-// say sends the other instances a message.
-func (s *Set) say(ctx context.Context, m *credentialv1.AccountStates) error {
-	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
+func (s *Set) publish(ctx context.Context, subj string, m proto.Message) error {
+	ctx, cancel := context.WithTimeout(ctx, announceTimeout)
 	defer cancel()
-	m.InstanceId = s.instance.String()
-	return s.cfg.Bus.Nudge(ctx, subject.CredState(s.instance), m)
+	return s.cfg.Bus.Nudge(ctx, subj, m)
 }
 
-// tell sends what changed since it was last called. While there is no connection it is
-// kept.
-func (s *Set) tell(ctx context.Context) {
+// announce sends other instances what changed since the last call. Without a connection it
+// keeps that.
+func (s *Set) announce(ctx context.Context) {
 	if s.cfg.Bus == nil || !s.cfg.Bus.Connected() {
 		return
 	}
 	now := time.Now()
 	for o, p := range s.all() {
-		if !p.Changed(ToPeers) {
-			continue
-		}
 		for more := true; more; {
 			var states []State
-			states, more = p.Changes(now, ToPeers, tellBatch)
-			m := &credentialv1.AccountStates{}
+			states, more = p.Changes(now, ToPeers, announceBatch)
+			if len(states) == 0 {
+				break
+			}
+			m := &credentialv1.AccountStates{InstanceId: s.instance.String()}
 			for _, x := range states {
 				m.Accounts = append(m.Accounts, stateMessage(o, x))
 			}
-			if err := s.say(ctx, m); err != nil {
+			if err := s.publish(ctx, subject.CredState(s.instance), m); err != nil {
 				p.Mark(ToPeers, states)
-				s.cfg.Log.WarnContext(ctx, "other instances not told of accounts: it is tried again", "error", err)
+				s.cfg.Log.WarnContext(ctx, "account states not sent to other instances: will retry", "error", err)
 				return
 			}
 		}
@@ -200,10 +106,7 @@ func (s *Set) tell(ctx context.Context) {
 func stateMessage(o owner, x State) *credentialv1.AccountState {
 	m := &credentialv1.AccountState{
 		AccountId: x.Account.String(), Provider: o.provider, Environment: o.environment, CountingSince: timestamppb.New(x.Since),
-		Counters: countersMessage(x.Counters), Told: countersMessage(x.Told),
-	}
-	if !id.IsZero(o.workspace) {
-		m.WorkspaceId = o.workspace.String()
+		Counters: countersMessage(x.Counters), Told: countersMessage(x.Told), WorkspaceId: workspaceText(o.workspace),
 	}
 	for _, l := range x.Limits {
 		lm := &credentialv1.AccountLimit{
@@ -217,61 +120,12 @@ func stateMessage(o owner, x State) *credentialv1.AccountState {
 	return m
 }
 
-func countersMessage(c Counters) *credentialv1.AccountCounters {
-	return &credentialv1.AccountCounters{
-		TokensTaken: c.Taken, TokensReturned: c.Returned, Succeeded: c.Succeeded, RateLimited: c.Limited, Failed: c.Failed,
-	}
-}
-
-func counters(m *credentialv1.AccountCounters) Counters {
-	return Counters{
-		Taken: m.GetTokensTaken(), Returned: m.GetTokensReturned(),
-		Succeeded: m.GetSucceeded(), Limited: m.GetRateLimited(), Failed: m.GetFailed(),
-	}
-}
-
-// hear takes in what another instance tells. What is not understood, or of a pool that
-// nobody asked for here, is nobody's loss: the rows will say it.
-func (s *Set) hear(ctx context.Context, raw *bus.Message) {
-	m, err := bus.Decode[*credentialv1.AccountStates](raw)
-	if err != nil {
-		s.cfg.Log.WarnContext(ctx, "message of another instance not understood", "error", err)
-		return
-	}
-	instance, err := uuid.Parse(m.GetInstanceId())
-	if err != nil || instance == s.instance {
-		return
-	}
-	if m.GetTellAll() {
-		s.asked.Store(true)
-	}
-	now := time.Now()
-	for _, a := range m.GetAccounts() {
-		o := owner{provider: a.GetProvider(), environment: a.GetEnvironment()}
-		if ws := a.GetWorkspaceId(); ws != "" {
-			if o.workspace, err = id.Parse[id.Workspace](ws); err != nil {
-				continue
-			}
-		}
-		account, err := id.Parse[id.Account](a.GetAccountId())
-		if err != nil {
-			continue
-		}
-		s.mu.Lock()
-		p := s.pools[o]
-		s.mu.Unlock()
-		if p != nil {
-			p.Merge(now, instance, state(account, a))
-		}
-	}
-}
-
-func state(account id.Account, a *credentialv1.AccountState) State {
-	x := State{Account: account, Since: a.GetCountingSince().AsTime(), Counters: counters(a.GetCounters()), Told: counters(a.GetTold())}
+func stateFrom(account id.Account, a *credentialv1.AccountState) State {
+	x := State{Account: account, Since: a.GetCountingSince().AsTime(), Counters: countersFrom(a.GetCounters()), Told: countersFrom(a.GetTold())}
 	for _, l := range a.GetLimits() {
 		out := Limit{
-			Family: clip(l.GetFamily(), maxTold), At: l.GetAt().AsTime(), Step: int(l.GetStep()),
-			Reason: Reason(l.GetReason()), Status: int(l.GetStatus()), Raw: clip(l.GetRaw(), maxRaw),
+			Family: clip(l.GetFamily(), maxFamilyBytes), At: l.GetAt().AsTime(), Step: int(l.GetStep()),
+			Reason: Reason(l.GetReason()), Status: int(l.GetStatus()), Raw: clip(l.GetRaw(), maxRawBytes),
 		}
 		if l.GetUntil() != nil {
 			out.Until, out.Soon = l.GetUntil().AsTime(), l.GetSoon().AsTime()
@@ -281,43 +135,97 @@ func state(account id.Account, a *credentialv1.AccountState) State {
 	return x
 }
 
+func countersMessage(c Counters) *credentialv1.AccountCounters {
+	return &credentialv1.AccountCounters{
+		TokensTaken: c.Taken, TokensReturned: c.Returned, Succeeded: c.Succeeded, RateLimited: c.Limited, Failed: c.Failed,
+	}
+}
+
+func countersFrom(m *credentialv1.AccountCounters) Counters {
+	return Counters{
+		Taken: m.GetTokensTaken(), Returned: m.GetTokensReturned(),
+		Succeeded: m.GetSucceeded(), Limited: m.GetRateLimited(), Failed: m.GetFailed(),
+	}
+}
+
+// A message has no text for the zero workspace.
+func workspaceText(ws id.Workspace) string {
+	if id.IsZero(ws) {
+		return ""
+	}
+	return ws.String()
+}
+
+func parseWorkspace(text string) (id.Workspace, error) {
+	if text == "" {
+		return id.Workspace{}, nil
+	}
+	return id.Parse[id.Workspace](text)
+}
+
 func clip(s string, n int) string { return s[:min(len(s), n)] }
 
-func (s *Set) tellForget(ctx context.Context, ws id.Workspace) {
+// receiveStates merges what another instance announces of accounts, in the pools that are in
+// use here: of others the rows will say it.
+func (s *Set) receiveStates(ctx context.Context, raw *bus.Message) {
+	m, err := bus.Decode[*credentialv1.AccountStates](raw)
+	if err != nil {
+		s.logInvalid(ctx, err)
+		return
+	}
+	instance, err := uuid.Parse(m.GetInstanceId())
+	if err != nil || instance == s.instance {
+		return
+	}
+	if m.GetTellAll() {
+		s.peers.wanted.Store(true)
+	}
+	now, pools := time.Now(), s.all()
+	for _, a := range m.GetAccounts() {
+		ws, err := parseWorkspace(a.GetWorkspaceId())
+		if err != nil {
+			continue
+		}
+		account, err := id.Parse[id.Account](a.GetAccountId())
+		if err != nil {
+			continue
+		}
+		if p := pools[owner{ws, a.GetProvider(), a.GetEnvironment()}]; p != nil {
+			p.Merge(now, instance, stateFrom(account, a))
+		}
+	}
+}
+
+func (s *Set) logInvalid(ctx context.Context, err error) {
+	s.cfg.Log.WarnContext(ctx, "invalid message of another instance", "error", err)
+}
+
+// announceDropped has other instances poll for changes of a workspace's accounts. One that
+// misses this finds them with its next poll.
+func (s *Set) announceDropped(ctx context.Context, ws id.Workspace) {
 	if s.cfg.Bus == nil || !s.cfg.Bus.Connected() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
-	defer cancel()
-	m := &credentialv1.AccountsChanged{InstanceId: s.instance.String()}
-	if !id.IsZero(ws) {
-		m.WorkspaceId = ws.String()
-	}
-	// Who does not hear it finds out at its next look.
-	if err := s.cfg.Bus.Nudge(ctx, subject.CredAccounts(ws), m); err != nil {
+	m := &credentialv1.AccountsChanged{InstanceId: s.instance.String(), WorkspaceId: workspaceText(ws)}
+	if err := s.publish(ctx, subject.CredAccounts(ws), m); err != nil {
 		s.cfg.Log.DebugContext(ctx, "other instances not told of a change", "workspace", ws, "error", err)
 	}
 }
 
-func (s *Set) hearForget(ctx context.Context, raw *bus.Message) {
+func (s *Set) receiveChanged(ctx context.Context, raw *bus.Message) {
 	m, err := bus.Decode[*credentialv1.AccountsChanged](raw)
 	if err != nil {
-		s.cfg.Log.WarnContext(ctx, "message of another instance not understood", "error", err)
+		s.logInvalid(ctx, err)
 		return
 	}
 	if m.GetInstanceId() == s.instance.String() {
 		return
 	}
-	var ws id.Workspace
-	if text := m.GetWorkspaceId(); text != "" {
-		if ws, err = id.Parse[id.Workspace](text); err != nil {
-			s.cfg.Log.WarnContext(ctx, "message of another instance not understood", "error", err)
-			return
-		}
+	ws, err := parseWorkspace(m.GetWorkspaceId())
+	if err != nil {
+		s.logInvalid(ctx, err)
+		return
 	}
-	s.cfg.Forget(ws) // what was signed out changes no row that a look would find
-	select {
-	case s.lookNow <- struct{}{}:
-	default: // it is going to
-	}
+	s.cfg.Forget(ws) // a sign-out changes no row that a poll would find
+	signal(s.pollNow)
 }

@@ -39,7 +39,7 @@ func (s *Set) Select(ctx context.Context, r Request) (Account, error) {
 	if !errors.Is(err, errAbsent) {
 		return a, err
 	}
-	limited, cancel := context.WithTimeout(ctx, patience)
+	limited, cancel := context.WithTimeout(ctx, staleTimeout)
 	defer cancel()
 	if e, err = s.read(limited, poolKey{Workspace: e.owner.workspace, Provider: e.owner.provider}); err == nil {
 		err = e.err

@@ -21,23 +21,24 @@ import (
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
-const maxEntries = 10_000 // of each cache
-
-// serverLater is how long the accounts at other servers go first, once a server cannot be
-// reached.
-const serverLater = time.Minute
+const (
+	maxEntries = 10_000 // of each cache
+	// unreachableFor is how long the accounts at other servers go first once a server cannot
+	// be reached.
+	unreachableFor = time.Minute
+)
 
 // EnvironmentAccount is a credential from the environment.
 type EnvironmentAccount struct {
 	Provider string
-	// Secret may be empty: a server of one's own may want none.
+	// Secret may be empty: a self-hosted server may want none.
 	Secret vault.Secret
 	// BaseURL is nil for the profile's own.
 	BaseURL *url.URL
 }
 
-// Store is where accounts are and where what is learned of them is written: a
-// store.Store, or a store.File. Its methods are theirs.
+// Store has the accounts, and takes what is learned of them. Its methods are those of
+// store.Store and store.File.
 type Store interface {
 	Pool(ctx context.Context, ws id.Workspace, provider string) (store.Pool, error)
 	Marks(ctx context.Context, keys []store.PoolKey) (map[store.PoolKey]store.Mark, error)
@@ -46,82 +47,82 @@ type Store interface {
 	Learn(ctx context.Context, l store.Learned) error
 }
 
-// Config is what a Set draws from.
+// Config is what a Set is made of.
 type Config struct {
 	Store  Store
 	Vault  *vault.Vault
 	Tokens Tokens
-	// Forget makes who holds the Tokens look again for those of a workspace's own accounts,
-	// with the zero workspace for the operator's: one of them may be gone. It is nil where
-	// they find out by themselves.
+	// Forget makes the holder of the Tokens check those of a workspace's own accounts again,
+	// or with the zero workspace the operator's: one may be gone. It is nil if the holder
+	// finds out by itself.
 	Forget      func(ws id.Workspace)
 	Profiles    *profile.Set
 	Environment []EnvironmentAccount
 	// Simulator is the simulated provider's base URL; nil for none.
 	Simulator *url.URL
-	// CheckBase refuses base URLs that stored accounts may not have, those of a
-	// workspace or shared ones; it is asked again whenever an account is read.
+	// CheckBase refuses base URLs that a workspace's or a shared account may not have. It is
+	// called whenever an account is read.
 	CheckBase func(u *url.URL, shared bool) error
-	// Bus is where other instances are; nil for none.
+	// Bus connects the instances; nil for none.
 	Bus *bus.Bus
 	Log *slog.Logger
-	// WriteEvery is between two writes of what was learned; half a second when zero.
+	// WriteEvery is the time between two writes of what was learned; half a second if zero.
 	WriteEvery time.Duration
-	// UsesBehind has first uses written with the rest, and no answer wait for them: where
-	// the Store is a file, which is not written all the time.
+	// UsesBehind has first uses written with the rest, and no answer wait for them: for a
+	// file, which is not written all the time.
 	UsesBehind bool
-	// RecordWait is how long an answer waits at most for a first use to be on record; a
-	// quarter of a second when zero.
+	// RecordWait is how long an answer waits for a first use to be recorded; a quarter of a
+	// second if zero.
 	RecordWait time.Duration
 	// Prices says what tokens cost; nil for nothing.
 	Prices *price.List
-	// Meter counts for operators; nil for nobody.
+	// Meter counts for operators; nil for none.
 	Meter *Meter
 }
 
-// Set hands out accounts. A request waits for the database only where nothing is known
-// yet: of a pool that nobody asked for in the last minutes, or that was forgotten. Run
-// tells what was learned, writes it and who used what, and has pools that have changed
-// read again, by goroutines that Wait waits for.
+// Set is all pools of this instance. It hands out accounts; Run exchanges what is learned
+// with other instances and the store. Wait waits for all that it has started.
 type Set struct {
 	cfg      Config
 	instance uuid.UUID
 	env      map[string]Account
-	work     sync.WaitGroup // is added to under mu while ended is false, or by what it waits for
+	work     sync.WaitGroup // added to under mu while ended is false, or by what it waits for
 
-	mu      sync.Mutex // guards what follows, up to unusable
-	ended   bool       // Wait was called: nothing is begun any more
-	cache   map[poolKey]*known
-	flights map[poolKey]*flight
-	pools   map[owner]*Pool
-	aside   map[owner][]id.Account // that were in a pool, and are still stored
-	// looked is when pools were last looked after, blindly when operators were told that
-	// they cannot be.
-	looked, blindly time.Time
-	// unusable is what operators were told of accounts that do not open.
-	unusable map[id.Account]string
+	mu       sync.Mutex // guards what follows, up to warned
+	ended    bool       // Wait was called: nothing is started any more
+	cache    map[poolKey]*cached
+	flights  map[poolKey]*flight
+	polled   time.Time // when the last poll ended
+	pools    map[owner]*Pool
+	stored   map[owner]map[id.Account]bool // that metrics are about
+	unusable map[id.Account]string         // reasons that were logged
+	warned   map[string]time.Time          // see mayWarn
 
-	behind    behind
-	uses      uses
-	forgotten chan id.Workspace // to be told to others
-	lookNow   chan struct{}     // somebody has told of a change
-	parked    chan struct{}     // an account was: that is written at once, unless a write runs
-	away      atomic.Bool       // the bus was: something may have been said meanwhile
-	asked     atomic.Bool       // somebody wants to be told all
-	toldAll   time.Time         // when that was done last; Run's
-	deaf      time.Time         // when operators were told that others are not heard; Run's
+	stats   stats
+	uses    uses
+	dropped chan id.Workspace // by Forget, to be announced
+	pollNow chan struct{}     // another instance has announced a change
+	parked  chan struct{}     // an account was parked, which is written at once
+	peers   peers
+}
+
+// peers is what the exchange with other instances remembers.
+type peers struct {
+	missed  atomic.Bool // the bus was away: announcements may have been missed
+	wanted  atomic.Bool // an instance wants to be told all
+	toldAll time.Time   // when that was done last; only Run uses it
 }
 
 type poolKey = store.PoolKey
 
-// owner is whose accounts a pool is: a workspace's, or with the zero one the operator's.
+// owner is whose accounts a pool has: a workspace's, or with the zero one the operator's.
 type owner struct {
 	workspace   id.Workspace
 	provider    string
 	environment bool
 }
 
-// New returns a Set. It is empty: pools are read when they are asked for.
+// New returns a Set without pools: they are read when they are asked for.
 func New(cfg Config) (*Set, error) {
 	if cfg.WriteEvery <= 0 {
 		cfg.WriteEvery = writeEvery
@@ -136,11 +137,11 @@ func New(cfg Config) (*Set, error) {
 		cfg.Prices = &price.List{}
 	}
 	s := &Set{
-		cfg: cfg, instance: uuid.New(), env: map[string]Account{}, cache: map[poolKey]*known{}, flights: map[poolKey]*flight{}, aside: map[owner][]id.Account{},
-		pools: map[owner]*Pool{}, unusable: map[id.Account]string{}, behind: behind{pending: map[statKey]tally{}},
-		uses:      uses{noted: map[useKey]time.Time{}, waiting: map[useKey]*use{}, wake: make(chan struct{}, 1)},
-		forgotten: make(chan id.Workspace, 64), lookNow: make(chan struct{}, 1),
-		parked: make(chan struct{}, 1),
+		cfg: cfg, instance: uuid.New(), env: map[string]Account{}, cache: map[poolKey]*cached{}, flights: map[poolKey]*flight{},
+		pools: map[owner]*Pool{}, stored: map[owner]map[id.Account]bool{}, unusable: map[id.Account]string{}, warned: map[string]time.Time{},
+		stats:   stats{pending: map[statKey]*store.Stat{}},
+		uses:    uses{noted: map[useKey]time.Time{}, waiting: map[useKey]*use{}, wake: make(chan struct{}, 1)},
+		dropped: make(chan id.Workspace, 64), pollNow: make(chan struct{}, 1), parked: make(chan struct{}, 1),
 	}
 	for _, e := range cfg.Environment {
 		p, ok := cfg.Profiles.For(e.Provider)
@@ -156,14 +157,14 @@ func New(cfg Config) (*Set, error) {
 	return s, nil
 }
 
-// Began tells that an account has begun to answer a request well, before anything of the
-// answer is shown: a first use of the account is on record then, unless the database is
+// Began tells that an account has begun to answer a request well, before any of the answer
+// is shown. When it returns, a first use of the account is recorded, unless the database is
 // slow or away. The account is still to be reported on.
 func (s *Set) Began(a Account) {
 	if a.pool != nil {
 		a.pool.Began(time.Now(), a.ticket)
 	}
-	s.onRecord(a.use)
+	s.awaitRecord(a.use)
 }
 
 // Report tells how a request ended with an account that Select returned for it.
@@ -175,22 +176,28 @@ func (s *Set) Report(_ context.Context, a Account, out Outcome) {
 		return
 	}
 	if out.Reason == Unreachable && out.Unsent && a.server != nil {
-		out.Later = serverLater
+		out.Later = unreachableFor
 	}
 	parked := a.pool.Report(time.Now(), *a.ticket, out)
-	if parked {
-		s.cfg.Meter.Cooled(label, a.ID, out.Reason)
+	s.stats.add(statKey{a.owner, a.ID, out.Reason}, out.Tokens, cost)
+	if !parked {
+		return
 	}
-	s.behind.add(statKey{a.owner.workspace, a.ID, out.Reason}, a.Provider, out.Tokens, cost)
-	if parked && !s.cfg.UsesBehind {
-		select {
-		case s.parked <- struct{}{}:
-		default: // it is going to be written, now or every WriteEvery
-		}
+	s.cfg.Meter.Cooled(label, a.ID, out.Reason)
+	if !s.cfg.UsesBehind {
+		signal(s.parked)
 	}
 }
 
-// cost returns what a request cost; false where nobody knows.
+// signal wakes the receiver of a channel with room for one, unless it is about to wake.
+func signal(ch chan<- struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
+
+// cost returns what a request cost; false if nobody knows.
 func (s *Set) cost(a Account, out Outcome) (micros int64, known bool) {
 	if out.Tokens == (price.Tokens{}) || a.FlatRate || a.Origin == Simulator {
 		return 0, true
@@ -198,21 +205,17 @@ func (s *Set) cost(a Account, out Outcome) (micros int64, known bool) {
 	return s.cfg.Prices.Cost(a.Provider, out.Model, out.Tokens)
 }
 
-// Forget makes the next Select of a workspace read its own accounts anew, and has other
-// instances look at once for what has changed. The zero workspace stands for all.
+// Forget makes the next Select of a workspace read its own accounts again, and other
+// instances poll at once. The zero workspace stands for all.
 func (s *Set) Forget(ws id.Workspace) {
-	s.forget(ws)
-	select {
-	case s.forgotten <- ws:
-	default: // others look all the time
-	}
-}
-
-func (s *Set) forget(ws id.Workspace) {
 	defer s.cfg.Forget(ws)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drop(func(k poolKey) bool { return id.IsZero(ws) || k.Workspace == ws })
+	select {
+	case s.dropped <- ws:
+	default: // others poll anyway
+	}
 }
 
 // Route says where a workspace's requests for a provider go.
@@ -221,7 +224,7 @@ type Route struct {
 	Dialect profile.Dialect
 	// OwnBase says that the account has a base URL of its own.
 	OwnBase bool
-	// Problem is why none of the accounts can be used, for people; empty where one can.
+	// Problem is why none of the accounts can be used, for people; empty if one can.
 	Problem string
 }
 
@@ -267,8 +270,8 @@ func (s *Set) States(ctx context.Context, ws id.Workspace, provider string) ([]S
 	return e.pool.States(time.Now()), nil
 }
 
-// Wait returns when nothing is read or written any more. From then on nothing is: who
-// selects all the same gets an error where the pool would have to be read.
+// Wait returns when nothing is read or written any more. From then on Select fails where a
+// pool would have to be read.
 func (s *Set) Wait() {
 	s.mu.Lock()
 	s.ended = true
@@ -286,33 +289,30 @@ func (s *Set) begin() bool {
 	return !s.ended
 }
 
-// poolOf returns the pool of an owner, which is made where there is none.
+// poolOf returns an owner's pool, made if need be. If there are too many, those of which
+// everything was written make room.
 func (s *Set) poolOf(o owner) *Pool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p, ok := s.pools[o]
-	if !ok {
-		if len(s.pools) >= maxEntries {
-			s.dropPools()
-		}
-		p = NewPool(time.Now(), Defaults())
-		s.pools[o] = p
+	if ok {
+		return p
 	}
+	if len(s.pools) >= maxEntries {
+		for other, p := range s.pools {
+			if !p.Changed(ToStore) {
+				delete(s.pools, other)
+				delete(s.stored, other)
+			}
+		}
+		s.drop(func(poolKey) bool { return true }) // what was read refers to them
+	}
+	p = NewPool(time.Now(), Defaults())
+	s.pools[o] = p
 	return p
 }
 
-// dropPools forgets pools of which everything was written; what was stored of them is
-// read again.
-func (s *Set) dropPools() {
-	for o, p := range s.pools {
-		if !p.Changed(ToStore) {
-			delete(s.pools, o)
-		}
-	}
-	s.drop(func(poolKey) bool { return true }) // what was read refers to them
-}
-
-// all returns the pools that there are.
+// all returns the pools by owner.
 func (s *Set) all() map[owner]*Pool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
