@@ -1,17 +1,16 @@
-// Package dialect knows how providers say that something went wrong: it writes
-// our own errors in a provider's shape, so that an unmodified SDK understands
-// them, and reads a provider's, so that the broker can tell whose fault it was.
-// It is pure functions over bytes.
+// Package dialect reads and writes errors in the shapes that providers use: our own errors,
+// so that an unmodified SDK understands them, and a provider's, so that the broker can tell
+// whose fault it was. It is pure functions over bytes.
 package dialect
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"net/http"
-	"strconv"
 
 	"signalbox.dev/services/credential-broker/internal/profile"
+	"signalbox.dev/services/credential-broker/internal/scan"
 )
 
 // Error is an error of our own. Message is for people and holds no secret.
@@ -21,228 +20,83 @@ type Error struct {
 	Message string
 }
 
-// Body returns the error as the JSON body of an answer.
+// Body returns the error as the JSON body of an answer. Each shape holds the status in the
+// provider's own words, by which its SDK recognises an error and decides whether to retry,
+// and our code where the SDK passes it on.
 func Body(d profile.Dialect, e Error) []byte {
+	code, message, name := scan.Quote(e.Code), scan.Quote(e.Message), nameOf(e.Status)
 	switch d {
 	case profile.Anthropic:
-		return encode(anthropicError{Type: "error", Error: anthropicDetail{anthropicType(e.Status), e.Message, e.Code, anthropicDetails{e.Code}}})
+		return fmt.Appendf(nil, `{"type":"error","error":{"type":"%s","message":"%s","code":"%[3]s","details":{"error_code":"%[3]s"}}}`, name.anthropic, message, code)
 	case profile.Google:
-		return encode(googleError{googleDetail{Code: e.Status, Message: e.Message, Status: googleStatus(e.Status), Errors: []googleReason{{Message: e.Message, Domain: "global", Reason: e.Code}}}})
+		return fmt.Appendf(nil, `{"error":{"code":%d,"message":"%[2]s","status":"%s","errors":[{"message":"%[2]s","domain":"global","reason":"%[4]s"}]}}`, e.Status, message, name.google, code)
 	case profile.Notion:
-		return encode(notionError{Object: "error", Status: e.Status, Code: notionCode(e.Status), Message: e.Message, More: notionMore{e.Code}})
+		return fmt.Appendf(nil, `{"object":"error","status":%d,"code":"%s","message":"%s","additional_data":{"code":"%s"}}`, e.Status, name.notion, message, code)
 	case profile.GitHub:
-		return encode(gitHubError{Message: e.Message, Code: e.Code, Status: strconv.Itoa(e.Status)})
+		return fmt.Appendf(nil, `{"message":"%s","code":"%s","status":"%d"}`, message, code, e.Status)
 	}
-	return encode(openAIError{openAIDetail{Message: e.Message, Type: openAIType(e.Status), Code: e.Code}})
+	return fmt.Appendf(nil, `{"error":{"message":"%s","type":"%s","param":null,"code":"%s"}}`, message, name.openAI, code)
 }
 
-// Event returns the error as an event of a stream that fails half way. typed says
-// that the stream's events carry names.
+// Event returns the error as an event of a stream that fails half way. typed says that the
+// stream's events have names.
 func Event(d profile.Dialect, typed bool, e Error) []byte {
+	body := Body(d, e)
 	switch {
 	case d == profile.Anthropic:
-		return frame("error", Body(d, e))
+		return fmt.Appendf(nil, "event: error\ndata: %s\n\n", body)
 	case typed:
-		return frame("error", encode(responsesError{Type: "error", Code: e.Code, Message: e.Message, Error: openAIDetail{Message: e.Message, Type: openAIType(e.Status), Code: e.Code}}))
+		// OpenAI's responses have the members on top; some clients look for "error" in every
+		// event.
+		code, message := scan.Quote(e.Code), scan.Quote(e.Message)
+		return fmt.Appendf(nil, "event: error\ndata: "+`{"type":"error","code":"%s","message":"%s","param":null,"sequence_number":0,%s`+"\n\n", code, message, Body(profile.OpenAI, e)[1:])
 	}
-	return frame("", Body(d, e))
+	return fmt.Appendf(nil, "data: %s\n\n", body)
 }
 
-type anthropicError struct {
-	Type  string          `json:"type"`
-	Error anthropicDetail `json:"error"`
-}
+// names are what providers call a status.
+type names struct{ anthropic, openAI, google, notion string }
 
-// anthropicDetail has a code beside Anthropic's own members: the type alone does not
-// tell a broken connection from a provider that failed. Details are where its SDK looks
-// for one.
-type anthropicDetail struct {
-	Type    string           `json:"type"`
-	Message string           `json:"message"`
-	Code    string           `json:"code,omitempty"`
-	Details anthropicDetails `json:"details,omitzero"`
-}
-
-type anthropicDetails struct {
-	ErrorCode string `json:"error_code"`
-}
-
-type openAIError struct {
-	Error openAIDetail `json:"error"`
-}
-
-type openAIDetail struct {
-	Message string  `json:"message"`
-	Type    string  `json:"type"`
-	Param   *string `json:"param"`
-	Code    string  `json:"code"`
-}
-
-// responsesError is the error event of OpenAI's responses; the member error is
-// for clients that look for it in every event.
-type responsesError struct {
-	Type           string       `json:"type"`
-	Code           string       `json:"code"`
-	Message        string       `json:"message"`
-	Param          *string      `json:"param"`
-	SequenceNumber int          `json:"sequence_number"`
-	Error          openAIDetail `json:"error"`
-}
-
-func encode(v any) []byte {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	_ = enc.Encode(v) // strings and numbers always encode
-	return bytes.TrimRight(b.Bytes(), "\n")
-}
-
-func frame(name string, data []byte) []byte {
-	var b []byte
-	if name != "" {
-		b = append(b, "event: "+name+"\n"...)
+var (
+	statuses = map[int]names{
+		http.StatusUnauthorized:          {anthropic: "authentication_error", google: "UNAUTHENTICATED", notion: "unauthorized"},
+		http.StatusPaymentRequired:       {anthropic: "billing_error"},
+		http.StatusForbidden:             {anthropic: "permission_error", google: "PERMISSION_DENIED", notion: "restricted_resource"},
+		http.StatusNotFound:              {anthropic: "not_found_error", google: "NOT_FOUND", notion: "object_not_found"},
+		http.StatusRequestTimeout:        {anthropic: "timeout_error", google: "DEADLINE_EXCEEDED"},
+		http.StatusConflict:              {anthropic: "conflict_error", google: "ABORTED", notion: "conflict_error"},
+		http.StatusRequestEntityTooLarge: {anthropic: "request_too_large"},
+		http.StatusTooManyRequests:       {anthropic: "rate_limit_error", openAI: "rate_limit_error", google: "RESOURCE_EXHAUSTED", notion: "rate_limited"},
+		http.StatusInternalServerError:   {google: "INTERNAL"},
+		http.StatusNotImplemented:        {google: "UNIMPLEMENTED"},
+		http.StatusServiceUnavailable:    {notion: "service_unavailable"},
+		http.StatusGatewayTimeout:        {anthropic: "timeout_error", google: "DEADLINE_EXCEEDED", notion: "gateway_timeout"},
 	}
-	b = append(b, "data: "...)
-	b = append(b, data...)
-	return append(b, "\n\n"...)
-}
+	clientError = names{"invalid_request_error", "invalid_request_error", "INVALID_ARGUMENT", "validation_error"}
+	serverError = names{"api_error", "server_error", "UNAVAILABLE", "internal_server_error"}
+)
 
-func anthropicType(status int) string {
-	switch status {
-	case http.StatusUnauthorized:
-		return "authentication_error"
-	case http.StatusPaymentRequired:
-		return "billing_error"
-	case http.StatusForbidden:
-		return "permission_error"
-	case http.StatusNotFound:
-		return "not_found_error"
-	case http.StatusConflict:
-		return "conflict_error"
-	case http.StatusRequestEntityTooLarge:
-		return "request_too_large"
-	case http.StatusTooManyRequests:
-		return "rate_limit_error"
-	case http.StatusRequestTimeout, http.StatusGatewayTimeout:
-		return "timeout_error"
-	}
+func nameOf(status int) names {
+	n, other := statuses[status], clientError
 	if status >= 500 {
-		return "api_error"
+		other = serverError
 	}
-	return "invalid_request_error"
+	return names{cmp.Or(n.anthropic, other.anthropic), cmp.Or(n.openAI, other.openAI), cmp.Or(n.google, other.google), cmp.Or(n.notion, other.notion)}
 }
 
-func openAIType(status int) string {
-	switch {
-	case status == http.StatusTooManyRequests:
-		return "rate_limit_error"
-	case status >= 500:
-		return "server_error"
-	}
-	return "invalid_request_error"
-}
-
-type googleError struct {
-	Error googleDetail `json:"error"`
-}
-
-type googleDetail struct {
-	Code    int            `json:"code"`
-	Message string         `json:"message"`
-	Status  string         `json:"status"`
-	Errors  []googleReason `json:"errors"`
-}
-
-type googleReason struct {
-	Message string `json:"message"`
-	Domain  string `json:"domain"`
-	Reason  string `json:"reason"`
-}
-
-// notionError has Notion's own code, by which its SDK knows an error and decides whether to
-// send again: one that is not on its list is none to it. Ours stands in what the SDK hands
-// on as it is.
-type notionError struct {
-	Object  string     `json:"object"`
-	Status  int        `json:"status"`
-	Code    string     `json:"code"`
-	Message string     `json:"message"`
-	More    notionMore `json:"additional_data"`
-}
-
-type notionMore struct {
-	Code string `json:"code"`
-}
-
-func notionCode(status int) string {
-	switch status {
-	case http.StatusUnauthorized:
-		return "unauthorized"
-	case http.StatusForbidden:
-		return "restricted_resource"
-	case http.StatusNotFound:
-		return "object_not_found"
-	case http.StatusConflict:
-		return "conflict_error"
-	case http.StatusTooManyRequests:
-		return "rate_limited"
-	case http.StatusServiceUnavailable:
-		return "service_unavailable"
-	case http.StatusGatewayTimeout:
-		return "gateway_timeout"
-	}
-	if status >= 500 {
-		return "internal_server_error"
-	}
-	return "validation_error"
-}
-
-type gitHubError struct {
-	Message string `json:"message"`
-	Code    string `json:"code"`
-	Status  string `json:"status"`
-}
-
-func googleStatus(status int) string {
-	switch status {
-	case http.StatusUnauthorized:
-		return "UNAUTHENTICATED"
-	case http.StatusForbidden:
-		return "PERMISSION_DENIED"
-	case http.StatusNotFound:
-		return "NOT_FOUND"
-	case http.StatusConflict:
-		return "ABORTED"
-	case http.StatusTooManyRequests:
-		return "RESOURCE_EXHAUSTED"
-	case http.StatusInternalServerError:
-		return "INTERNAL"
-	case http.StatusNotImplemented:
-		return "UNIMPLEMENTED"
-	case http.StatusRequestTimeout, http.StatusGatewayTimeout:
-		return "DEADLINE_EXCEEDED"
-	}
-	if status >= 500 {
-		return "UNAVAILABLE"
-	}
-	return "INVALID_ARGUMENT"
-}
-
-// reasons are Google's words for what the others have codes for.
+// reasons maps Google's reasons to the codes that other providers use.
 var reasons = map[string]string{
 	"rateLimitExceeded": "rate_limit_exceeded", "userRateLimitExceeded": "rate_limit_exceeded",
 	"quotaExceeded": "quota_exceeded", "dailyLimitExceeded": "quota_exceeded",
 	"authError": "invalid_authentication",
 }
 
-// reason returns the code for the first of Google's errors that has one.
+// reason returns the code of the first of Google's errors that has one.
 func reason(list []byte) string {
 	var all []struct {
 		Reason text `json:"reason"`
 	}
-	if len(list) == 0 || json.Unmarshal(list, &all) != nil {
-		return ""
-	}
+	_ = json.Unmarshal(list, &all) // what is no list has no reason
 	for _, e := range all {
 		if code, known := reasons[string(e.Reason)]; known {
 			return code
@@ -251,14 +105,14 @@ func reason(list []byte) string {
 	return ""
 }
 
-// Failure is what a provider's error says, as far as it says so in members that
-// have a meaning; the message can echo the user's text.
+// Failure is what a provider's error says in members with a defined meaning. The message can
+// echo the user's text.
 type Failure struct {
 	Type, Code, Message string
 }
 
-// Read finds the failure in a provider's error body or in the data of an error
-// event. It is false where there is none that it understands.
+// Read finds the failure in a provider's error body or in the data of an error event. It is
+// false if there is none that it understands.
 func Read(body []byte) (Failure, bool) {
 	var outer struct {
 		Type     text            `json:"type"`
@@ -283,9 +137,7 @@ func Read(body []byte) (Failure, bool) {
 		switch {
 		case len(raw) == 0 || string(raw) == "null":
 		case json.Unmarshal(raw, &inner) == nil:
-			f := Failure{string(inner.Type), string(inner.Code), string(inner.Message)}
-			f.Code = cmp.Or(reason(inner.Errors), f.Code)
-			return f, true
+			return Failure{string(inner.Type), cmp.Or(reason(inner.Errors), string(inner.Code)), string(inner.Message)}, true
 		case json.Unmarshal(raw, &plain) == nil: // {"error":"model not found"}
 			return Failure{Message: plain}, true
 		}
@@ -300,10 +152,10 @@ func Read(body []byte) (Failure, bool) {
 	return Failure{}, false
 }
 
-// text is a string, or a number as providers send codes too; anything else is empty.
+// text is a string, or a number, which some providers send as a code; anything else is empty.
 type text string
 
-// UnmarshalJSON reads a string or a number and takes anything else for nothing.
+// UnmarshalJSON implements json.Unmarshaler.
 func (t *text) UnmarshalJSON(b []byte) error {
 	var s string
 	var n json.Number

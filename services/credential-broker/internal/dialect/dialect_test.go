@@ -24,7 +24,7 @@ func TestBody(t *testing.T) {
 		{"google", dialect.Body(profile.Google, e), `{"error":{"code":401,"message":"add <one> & \"try\"","status":"UNAUTHENTICATED","errors":[{"message":"add <one> & \"try\"","domain":"global","reason":"no_credential"}]}}`},
 		{"notion", dialect.Body(profile.Notion, e), `{"object":"error","status":401,"code":"unauthorized","message":"add <one> & \"try\"","additional_data":{"code":"no_credential"}}`},
 		{"github", dialect.Body(profile.GitHub, e), `{"message":"add <one> & \"try\"","code":"no_credential","status":"401"}`},
-		{"anthropic event", dialect.Event(profile.Anthropic, true, dialect.Error{Status: 504, Message: "m"}), "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"timeout_error\",\"message\":\"m\"}}\n\n"},
+		{"anthropic event", dialect.Event(profile.Anthropic, true, dialect.Error{Status: 504, Code: "c", Message: "m"}), "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"timeout_error\",\"message\":\"m\",\"code\":\"c\",\"details\":{\"error_code\":\"c\"}}}\n\n"},
 		{"chat event", dialect.Event(profile.OpenAI, false, dialect.Error{Status: 502, Code: "c", Message: "m"}), "data: {\"error\":{\"message\":\"m\",\"type\":\"server_error\",\"param\":null,\"code\":\"c\"}}\n\n"},
 		{"responses event", dialect.Event(profile.OpenAI, true, dialect.Error{Status: 502, Code: "c", Message: "m"}), "event: error\ndata: {\"type\":\"error\",\"code\":\"c\",\"message\":\"m\",\"param\":null,\"sequence_number\":0,\"error\":{\"message\":\"m\",\"type\":\"server_error\",\"param\":null,\"code\":\"c\"}}\n\n"},
 	}
@@ -35,7 +35,7 @@ func TestBody(t *testing.T) {
 	}
 }
 
-// An SDK knows an error by what the provider calls that status.
+// An SDK recognises an error by the provider's own name for its status.
 func TestStatuses(t *testing.T) {
 	t.Parallel()
 	type names struct{ Anthropic, OpenAI, Google, Notion string }
@@ -106,8 +106,8 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// Whatever a message holds, an event stays one frame of one data line, and
-// what we write we can read.
+// Whatever a message holds, an event stays one frame with one data line, and Read understands
+// what Body writes.
 func FuzzEvent(f *testing.F) {
 	f.Add("m", 500, true)
 	f.Add("a\r\nb\n\n", 401, false)

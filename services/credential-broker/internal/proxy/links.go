@@ -128,7 +128,7 @@ func (p *places) edits(body []byte, members []string) (edits transform.Edits) {
 				at, _ := s.String()
 				text := string(scan.Text(s.Bytes(at)))
 				if to, ok := p.through(text); ok && strings.Contains(text, "://") {
-					edits = append(edits, transform.Edit{At: at.From, Remove: at.To - at.From, Insert: transform.Quote(to)})
+					edits = append(edits, transform.Edit{At: at.From, Remove: at.To - at.From, Insert: scan.Quote(to)})
 				}
 			}
 		}

@@ -248,6 +248,15 @@ func Text(raw []byte) []byte {
 	return []byte(text)
 }
 
+// Quote returns a text as it is written between the quotes of a JSON string.
+func Quote(text string) []byte {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(text) // a string always encodes
+	return b.Bytes()[1 : b.Len()-len("\"\n")]
+}
+
 // stringEnd returns the index of the quote that closes the string opened at i, or -1.
 func stringEnd(data []byte, i int) int {
 	for from := i + 1; from < len(data); {

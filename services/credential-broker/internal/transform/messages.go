@@ -1,8 +1,6 @@
 package transform
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 
 	"signalbox.dev/services/credential-broker/internal/scan"
@@ -46,18 +44,9 @@ func blocks(texts []string) []byte {
 		if i > 0 {
 			out = append(out, ',')
 		}
-		out = fmt.Appendf(out, `{"type":"text","text":"%s"}`, Quote(text))
+		out = fmt.Appendf(out, `{"type":"text","text":"%s"}`, scan.Quote(text))
 	}
 	return out
-}
-
-// Quote returns a text as it is written between the quotes of a JSON string.
-func Quote(text string) []byte {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	_ = enc.Encode(text) // a string always encodes
-	return b.Bytes()[1 : b.Len()-len("\"\n")]
 }
 
 // Request returns the edits that a request needs, and the Answers that go with it; nil if

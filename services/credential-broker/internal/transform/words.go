@@ -37,7 +37,7 @@ type word struct {
 }
 
 func newWord(w Word) word {
-	return word{w, Quote(w.To), Quote(strings.ToLower(w.To)), Quote(strings.ToUpper(w.To))}
+	return word{w, scan.Quote(w.To), scan.Quote(strings.ToLower(w.To)), scan.Quote(strings.ToUpper(w.To))}
 }
 
 // replaceWords adds an edit for each word to replace in the string at p. At each place the
