@@ -13,8 +13,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"signalbox.dev/services/credential-broker/internal/dialect"
@@ -25,118 +23,37 @@ import (
 	"signalbox.dev/services/credential-broker/internal/usage"
 )
 
-// Causes under which the watch cancels an upstream request.
-var (
-	errHeaders    = errors.New("the provider sent no headers in time")
-	errFirstEvent = errors.New("the provider sent no first event in time")
-	errIdle       = errors.New("the provider sent nothing for too long")
-)
+// maxErrorBody is how much of an error's body is read to classify it.
+const maxErrorBody = 64 << 10
 
-// An error's body is read so far and so long to find out whose error it is.
-const (
-	maxErrorBody  = 64 << 10
-	errorBodyTime = 15 * time.Second
-)
-
-// watch cancels an upstream request when its time for the current station is up.
-// Within a station nothing is set or stopped: a read only notes when it began, and
-// the timer, when it fires, finds out how much time is left. All but fire is called
-// by the exchange's goroutine.
-type watch struct {
-	cancel context.CancelCauseFunc
-	zero   time.Time
-	began  atomic.Int64 // since zero; paused while nothing is waited for
-
-	mu      sync.Mutex // guards what follows against fire
-	timer   *time.Timer
-	limit   time.Duration
-	cause   *error
-	stopped bool
-}
-
-const paused = -1
-
-func newWatch(cancel context.CancelCauseFunc, d time.Duration, cause *error) *watch {
-	w := &watch{cancel: cancel, zero: time.Now(), limit: d, cause: cause}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.timer = time.AfterFunc(d, w.fire)
-	return w
-}
-
-// enter begins a station: another, or the same anew.
-func (w *watch) enter(d time.Duration, cause *error) {
-	w.began.Store(int64(time.Since(w.zero)))
-	if d == w.limit && cause == w.cause {
-		return
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.limit, w.cause = d, cause
-	if !w.stopped {
-		w.timer.Reset(d)
-	}
-}
-
-// pause stops the clock until enter.
-func (w *watch) pause() { w.began.Store(paused) }
-
-// stop ends the watch. It may have fired.
-func (w *watch) stop() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.stopped = true
-	w.timer.Stop()
-}
-
-// fire runs on the timer's goroutine.
-func (w *watch) fire() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.stopped {
-		return
-	}
-	left := w.limit
-	if began := w.began.Load(); began != paused {
-		left = time.Duration(began) + w.limit - time.Since(w.zero)
-	}
-	if left > 0 {
-		w.timer.Reset(left)
-		return
-	}
-	w.stopped = true
-	w.cancel(*w.cause)
-}
-
-// answer is a provider's answer of which the caller has seen nothing yet, or
-// (relay.opened) only what the gate let through when its time was up.
+// answer is a provider's answer of which the caller has seen nothing yet, or (relay.opened)
+// only what the gate let through when its time was up.
 type answer struct {
 	x      *exchange
 	ctx    context.Context //nolint:containedctx // the upstream request's, which lives as long as the answer
-	res    *http.Response
+	res    *http.Response  // nil if there is none
 	watch  *watch
-	cancel context.CancelCauseFunc
-	url    *url.URL // that was asked
+	url    *url.URL // of the request
 	route  profile.Route
 	echoes echoes // of the credential that the request was sent with
 	reason pool.Reason
 	denied bool   // the provider does not let the account do what the request asks for
 	told   bool   // the pool knows how it went
-	head   []byte // of a body that is not an event stream: what was read of it
+	head   []byte // what was read of a body that is not an event stream
 	relay  *relay // of an event stream
 }
 
-// attempt sends the request once with the exchange's account. It returns an answer that
-// can be shown or thrown away, or a refusal; the answer, if there is one, is closed then.
+// attempt sends the request once with the exchange's account. It returns an answer that can
+// be delivered or discarded, or a refusal; then the answer, if there is one, is closed.
 func (x *exchange) attempt() (*answer, *refusal) {
 	u, route := x.target()
 	x.tally = usage.Tally{}
-	if x.r.Method == http.MethodPost { // an answer that is read once more was counted
+	if x.r.Method == http.MethodPost { // answers to other methods were counted when they were made
 		x.tally = usage.NewTally(x.account.Profile.Usage)
 	}
-	r := x.keyInQuery()
-	if r == nil {
-		r = x.edit(route.Messages)
+	r := x.edit(route.Messages)
+	if name := x.account.Profile.Auth.Param(x.query); name != "" {
+		r = refused(http.StatusBadRequest, "bad_query", "the query holds a key or a token of your own, in "+name+": leave it out, the credential broker adds the account's", nil)
 	}
 	if r != nil {
 		r.reason, r.unsent = pool.Caller, true
@@ -144,29 +61,20 @@ func (x *exchange) attempt() (*answer, *refusal) {
 	}
 	a, err := x.send(u, route)
 	if err != nil {
-		r := x.upstreamFailed(a.ctx, err)
+		r := a.unanswered(err)
 		r.unsent = errors.Is(err, upstream.ErrNotSent)
-		a.close()
+		a.discard()
 		return a, r
 	}
 	return a.inspect()
 }
 
-// keyInQuery refuses a request with a key of the caller's beside the account's.
-func (x *exchange) keyInQuery() *refusal {
-	name := x.account.Profile.Auth.Param(x.query)
-	if name == "" {
-		return nil
-	}
-	return refused(http.StatusBadRequest, "bad_query", "the query holds a key or a token of your own, in "+name+": leave it out, the credential broker adds the account's", nil)
-}
-
-// send sends the request. The answer is set, without a response, also when that fails.
+// send sends the request. It returns an answer even if that fails, without a response.
 func (x *exchange) send(u *url.URL, route profile.Route) (*answer, error) {
 	x.past.attempts++
-	a := &answer{x: x, url: u, route: route, echoes: newEchoes(x.account.Secret.Reveal())}
-	a.ctx, a.cancel = context.WithCancelCause(x.ctx)
-	req := (&http.Request{Method: x.r.Method, URL: u, Host: u.Host, Header: x.header.Clone()}).WithContext(a.ctx)
+	ctx, cancel := context.WithCancelCause(x.ctx)
+	a := &answer{x: x, ctx: ctx, url: u, route: route, echoes: newEchoes(x.account.Secret.Reveal())}
+	req := (&http.Request{Method: x.r.Method, URL: u, Host: u.Host, Header: x.header.Clone()}).WithContext(ctx)
 	x.putBody(req)
 	x.account.Profile.Apply(req.Header, x.account.Secret.Reveal())
 	transport := x.p.cfg.Open
@@ -175,63 +83,56 @@ func (x *exchange) send(u *url.URL, route profile.Route) (*answer, error) {
 	}
 	if x.past.attempts == 1 {
 		added := time.Since(x.began) - x.reading
-		x.p.metrics.of(x.label).added.Observe(added.Seconds())
+		x.p.metrics.added.WithLabelValues(x.label).Observe(added.Seconds())
 		x.p.cfg.Meter.Added(x.label, x.account.ID, added)
 	}
-	a.watch = newWatch(a.cancel, x.headerTime(route), &errHeaders)
+	headers := wait{route.Wait, errHeaders}
+	if x.stream {
+		headers.limit = route.WaitStream
+	}
+	if t := x.p.cfg.Timers.Headers; t > 0 {
+		headers.limit = t
+	}
+	a.watch = newWatch(ctx, cancel, &headers)
 	var err error
 	a.res, err = transport.RoundTrip(req) //nolint:bodyclose // the answer's discard closes it
 	return a, err
 }
 
-func (x *exchange) headerTime(route profile.Route) time.Duration {
-	switch {
-	case x.p.cfg.Timers.Headers > 0:
-		return x.p.cfg.Timers.Headers
-	case x.stream:
-		return route.WaitStream
-	}
-	return route.Wait
-}
-
-// upstreamFailed is the refusal for an upstream request that failed before anything of
-// its answer was shown.
-func (x *exchange) upstreamFailed(ctx context.Context, err error) *refusal {
-	if x.ctx.Err() != nil {
-		r := x.gone(err)
+// unanswered is the refusal for an upstream request that failed before anything of its answer
+// was shown.
+func (a *answer) unanswered(err error) *refusal {
+	if a.x.ctx.Err() != nil {
+		r := a.x.gone(err)
 		r.reason = pool.Cancelled
 		return r
 	}
-	r := &refusal{Error: x.upstreamError(ctx, err), outcome: outcomeUnreachable, cause: err, reason: pool.Unreachable}
-	switch cause := context.Cause(ctx); {
-	case r.Status == http.StatusGatewayTimeout:
-		r.outcome, r.cause = outcomeTimeout, cause
-	case errors.Is(err, target.ErrAddress):
-		r.final = true
+	r := &refusal{Error: a.failure(err), outcome: outcomeUnreachable, cause: err, reason: pool.Unreachable, final: errors.Is(err, target.ErrAddress)}
+	if r.Status == http.StatusGatewayTimeout {
+		r.outcome, r.cause = outcomeTimeout, context.Cause(a.ctx)
 	}
 	return r
 }
 
-// upstreamError says in one sentence for people what went wrong upstream.
-func (x *exchange) upstreamError(ctx context.Context, err error) dialect.Error {
-	e := dialect.Error{Status: http.StatusBadGateway, Code: "provider_unreachable"}
-	cause := context.Cause(ctx)
+// failure says in one sentence what went wrong upstream.
+func (a *answer) failure(err error) dialect.Error {
+	provider := "the provider " + a.x.provider
+	where := reachable(&a.x.account)
+	e := dialect.Error{Status: http.StatusBadGateway, Code: "provider_unreachable", Message: "the connection to " + provider + where + " failed"}
 	op, isOp := errors.AsType[*net.OpError](err)
-	switch {
+	switch cause := context.Cause(a.ctx); {
 	case errors.Is(cause, errHeaders), errors.Is(cause, errFirstEvent), errors.Is(cause, errIdle):
 		e.Status, e.Code = http.StatusGatewayTimeout, "provider_timeout"
-		e.Message = strings.Replace(cause.Error(), "the provider", "the provider "+x.provider, 1)
+		e.Message = strings.Replace(cause.Error(), "the provider", provider, 1)
 	case errors.Is(cause, errEnding):
-		e.Status, e.Code, e.Message = http.StatusServiceUnavailable, "shutting_down", "the credential broker is shutting down: try again in a moment"
+		return shuttingDown
 	case errors.Is(err, target.ErrAddress):
 		e.Code = "address_not_allowed"
 		e.Message = "the account's base URL leads to an address that the operator has not allowed"
 	case isOp && op.Op == "dial":
-		e.Message = fmt.Sprintf("could not connect to the provider %s%s", x.provider, where(&x.account))
+		e.Message = "could not connect to " + provider + where
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		e.Code, e.Message = "provider_broke_off", fmt.Sprintf("the provider %s broke the answer off", x.provider)
-	default:
-		e.Message = fmt.Sprintf("the connection to the provider %s%s failed", x.provider, where(&x.account))
+		e.Code, e.Message = "provider_broke_off", provider+" broke the answer off"
 	}
 	if why := WhyUnreachable(err); why != "" && e.Code == "provider_unreachable" {
 		e.Message += ": " + why
@@ -241,18 +142,17 @@ func (x *exchange) upstreamError(ctx context.Context, err error) dialect.Error {
 
 // inspect reads as much of an answer as it takes to decide what to do with it.
 func (a *answer) inspect() (*answer, *refusal) {
-	res := a.res
-	x := a.x
+	x, res := a.x, a.res
 	if r := a.redirected(); r != nil {
 		return a.fail(r, pool.Service)
 	}
+	streams, encoded := a.streams(), isEncoded(res)
 	switch {
 	case res.StatusCode >= 400:
-		return a.readFailure()
-	case a.streams() && isEncoded(res):
-		// Nobody here could see whether it is whole.
-		return a.fail(x.unusable("compressed, which was not asked for"), pool.Service)
-	case a.streams():
+		return a.readError()
+	case streams && encoded:
+		return a.fail(x.unusable("compressed, which was not asked for"), pool.Service) // its end cannot be seen
+	case streams:
 		a.relay = newRelay(a)
 		if r := a.relay.gate(); r != nil {
 			return a.fail(r, r.reason)
@@ -260,44 +160,49 @@ func (a *answer) inspect() (*answer, *refusal) {
 		return a, nil
 	}
 	a.reason = pool.OK
-	a.watch.enter(x.p.cfg.Timers.Idle, &errIdle)
-	if x.edited.answers != nil && x.r.Method != http.MethodHead {
+	a.watch.start(&x.p.waits.idle)
+	switch {
+	case x.r.Method == http.MethodHead:
+	case x.edited.answers != nil:
 		return a.translate()
-	}
-	if len(a.route.URLs) > 0 && isJSON(res) && !isEncoded(res) && x.r.Method != http.MethodHead {
+	case len(a.route.URLs) > 0 && isJSON(res) && !encoded:
 		return a.relink()
 	}
 	return a, nil
 }
 
-// streams reports whether an answer is an event stream: it says so, or a stream was asked
-// for where its events are known, and it does not say that it is JSON. What is compressed
-// is one only there: elsewhere it passes as it is.
+// streams reports whether an answer is treated as an event stream: it says that it is one, or
+// a stream was asked for on a route with known events and it does not say that it is JSON. A
+// compressed answer is one only on such a route; elsewhere it passes as it is.
 func (a *answer) streams() bool {
+	known := a.route.Stream != nil
 	switch {
 	case a.x.r.Method == http.MethodHead:
 		return false
 	case isEvents(a.res):
-		return a.route.Stream != nil || !isEncoded(a.res)
-	case a.route.Stream == nil || isJSON(a.res) || a.res.StatusCode != http.StatusOK:
-		return false
+		return known || !isEncoded(a.res)
 	}
-	return a.x.stream
+	return known && a.x.stream && a.res.StatusCode == http.StatusOK && !isJSON(a.res)
 }
 
-func isEvents(res *http.Response) bool { return strings.EqualFold(mediaType(res), "text/event-stream") }
+func isEvents(res *http.Response) bool { return mediaType(res) == "text/event-stream" }
 
-// mediaType returns the first type that an answer says it is of, whatever it says more.
+func isJSON(res *http.Response) bool {
+	kind := mediaType(res)
+	return kind == "application/json" || strings.HasSuffix(kind, "+json")
+}
+
+// mediaType returns an answer's type in lower case; the first one if it gives several.
 func mediaType(res *http.Response) string {
 	kind := res.Header.Get("Content-Type")
 	if i := strings.IndexAny(kind, ";,"); i >= 0 {
 		kind = kind[:i]
 	}
-	return strings.TrimSpace(kind)
+	return strings.ToLower(strings.TrimSpace(kind))
 }
 
-// isEncoded reports whether an answer is compressed: some servers name an encoding that is
-// none, or that of their text.
+// isEncoded reports whether an answer is compressed. Some servers send names that are no
+// compression.
 func isEncoded(res *http.Response) bool {
 	for name := range strings.SplitSeq(strings.Join(res.Header["Content-Encoding"], ","), ",") {
 		switch strings.ToLower(strings.TrimSpace(name)) {
@@ -309,80 +214,85 @@ func isEncoded(res *http.Response) bool {
 	return false
 }
 
-// readFailure reads the beginning of an error's body, which says whose it is.
-func (a *answer) readFailure() (*answer, *refusal) {
+// readError reads the beginning of an error's body, which says whose error it is.
+func (a *answer) readError() (*answer, *refusal) {
 	x := a.x
-	a.watch.enter(min(errorBodyTime, x.p.cfg.Timers.Idle), &errIdle)
+	a.watch.start(&x.p.waits.errorBody)
 	head, err := io.ReadAll(io.LimitReader(a.res.Body, maxErrorBody))
 	if err != nil && x.ctx.Err() != nil {
 		return a.fail(x.gone(err), pool.Cancelled)
 	}
-	// An error body that breaks off is still the provider's answer: what came of
-	// it goes on, and deliver meets the error again.
+	// An error body that breaks off is still the provider's answer: what arrived is
+	// forwarded, and deliver meets the error again.
 	a.head = head
 	if isEncoded(a.res) && x.r.Method != http.MethodHead {
-		a.decode()
+		a.decompress()
 	}
 	f, _ := dialect.Read(a.head)
 	a.reason = pool.Classify(a.res.StatusCode, f)
 	if a.reason == pool.Caller && a.res.StatusCode == http.StatusForbidden && x.account.Profile.Exhausted(a.res.Header) {
-		a.reason = pool.RateLimited // it is not said in the body everywhere
+		a.reason = pool.RateLimited // some providers say so only in headers
 	}
 	a.denied = a.reason == pool.QuotaExhausted && pool.Denied(f)
 	a.echoes.inText = true // all of it is an error
 	return a, nil
 }
 
-// sayWhen adds to a refusal for too many requests when to come again, if the provider does
-// not say so.
-func (a *answer) sayWhen(t time.Time) {
-	if h := a.res.Header; a.res.StatusCode == http.StatusTooManyRequests && h.Get("Retry-After") == "" && h.Get("Retry-After-Ms") == "" {
-		h.Set("Retry-After", strconv.Itoa(int(waitFor(t)/time.Second)))
-	}
-}
-
-// decode puts an error in the place of its compressed form, in which nobody would find
-// what it says, or a credential. One that is too large, broken or packed otherwise becomes
-// an error of ours with its status.
-func (a *answer) decode() {
-	plain, ok := unpack(a.head, a.res.Header["Content-Encoding"])
+// decompress replaces a compressed error by its text, so that its meaning and any credential
+// in it can be found. One that is too large, damaged or compressed otherwise becomes an error
+// of ours with the same status.
+func (a *answer) decompress() {
+	plain, err := decompress(a.head, a.res.Header["Content-Encoding"])
 	h := a.res.Header
-	if !ok {
+	if err != nil {
 		plain = dialect.Body(a.x.dialect, dialect.Error{Status: a.res.StatusCode, Code: "provider_answer_unusable", Message: fmt.Sprintf("the provider %s answered with status %d, and compressed, which was not asked for", a.x.provider, a.res.StatusCode)})
 		h.Set("Content-Type", "application/json")
 	}
-	_ = a.res.Body.Close() // nothing more is wanted of it
+	_ = a.res.Body.Close() // the rest is not needed
 	a.head, a.res.Body = plain, http.NoBody
 	h.Del("Content-Encoding")
-	if h.Get("Content-Length") != "" {
-		h.Set("Content-Length", strconv.Itoa(len(plain)))
-	}
+	a.fitLength()
 }
 
-// unpack returns what was packed as a whole, up to the limit of errors' bodies. Packed by
-// deflate is what zlib writes.
-func unpack(packed []byte, encodings []string) ([]byte, bool) {
+// decompress returns the text of a body, up to the limit of errors' bodies.
+func decompress(packed []byte, encodings []string) ([]byte, error) {
 	if len(packed) == 0 {
-		return packed, true
+		return packed, nil
 	}
 	var r io.Reader
-	var err error
+	err := errors.ErrUnsupported
 	switch from := bytes.NewReader(packed); strings.ToLower(strings.Join(encodings, ",")) {
 	case "gzip", "x-gzip":
 		r, err = gzip.NewReader(from)
-	case "deflate":
+	case "deflate": // is the zlib format in HTTP
 		r, err = zlib.NewReader(from)
-	default:
-		return nil, false
 	}
 	if err != nil {
-		return nil, false
+		return nil, err
 	}
 	plain, err := io.ReadAll(io.LimitReader(r, maxErrorBody+1))
-	return plain, err == nil && len(plain) <= maxErrorBody
+	if len(plain) > maxErrorBody {
+		err = io.ErrShortBuffer
+	}
+	return plain, err
 }
 
-// scrub takes credentials out of text for logs, also as errors quote what is no HTTP.
+// fitLength sets an answer's length, if it gave one, to that of its replaced body.
+func (a *answer) fitLength() {
+	if h := a.res.Header; h.Get("Content-Length") != "" {
+		h.Set("Content-Length", strconv.Itoa(len(a.head)))
+	}
+}
+
+// addRetryAfter adds to an answer for too many requests when to try again, if the provider
+// does not say.
+func (a *answer) addRetryAfter(t time.Time) {
+	if h := a.res.Header; a.res.StatusCode == http.StatusTooManyRequests && h.Get("Retry-After") == "" && h.Get("Retry-After-Ms") == "" {
+		h.Set("Retry-After", strconv.Itoa(int(waitUntil(t)/time.Second)))
+	}
+}
+
+// scrub removes credentials from text for logs; errors about malformed HTTP quote it.
 func (x *exchange) scrub(s string) string {
 	for _, secret := range append(tokens(x.r.Header), x.account.Secret.Reveal()) {
 		for _, form := range newEchoes(secret).forms {
@@ -392,19 +302,26 @@ func (x *exchange) scrub(s string) string {
 	return s
 }
 
-// discard throws an answer away.
+// fail discards the answer and refuses the request, for a reason that the pool is told.
+func (a *answer) fail(r *refusal, reason pool.Reason) (*answer, *refusal) {
+	a.discard()
+	r.reason = reason
+	return a, r
+}
+
+// discard ends the upstream request and releases what belongs to it.
 func (a *answer) discard() {
-	a.close()
+	a.watch.stop()
+	if a.relay != nil {
+		a.relay.release()
+	}
 	if a.res != nil {
 		_ = a.res.Body.Close() // it was given up
 	}
 }
 
-// close ends the upstream request and what belongs to it.
-func (a *answer) close() {
-	a.watch.stop()
-	a.cancel(context.Canceled)
-	if a.relay != nil {
-		a.relay.release()
-	}
+func (x *exchange) unusable(how string) *refusal {
+	r := refused(http.StatusBadGateway, "provider_answer_unusable", fmt.Sprintf("the provider %s answered %s", x.provider, how), nil)
+	r.outcome = outcomeServerError
+	return r
 }

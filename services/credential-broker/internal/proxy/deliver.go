@@ -4,45 +4,24 @@ import (
 	"context"
 	"errors"
 	"io"
-	"slices"
-	"strings"
+	"maps"
 
 	"signalbox.dev/services/credential-broker/internal/pool"
 )
 
-// withheld are headers of an answer that end at the proxy: the hop's own, and
-// those that speak of the provider's host and would be taken to speak of ours.
-var withheld = [...]string{
-	"Connection", "Keep-Alive", "Proxy-Connection", "Proxy-Authenticate", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
-	"Set-Cookie", "Alt-Svc", "Strict-Transport-Security",
-}
+// notReturned are headers of an answer that speak of the provider's host and would be taken to
+// speak of ours.
+var notReturned = []string{"Set-Cookie", "Alt-Svc", "Strict-Transport-Security"}
 
-// begin tells the caller status and headers.
+// begin writes status and headers to the caller.
 func (a *answer) begin() {
 	x := a.x
 	h := x.w.Header()
 	secret := x.account.Secret.Reveal()
-	for name, values := range a.res.Header {
-		if slices.Contains(withheld[:], name) {
-			continue
-		}
-		if slices.ContainsFunc(values, func(v string) bool { return quotes(v, secret) }) {
-			continue
-		}
-		h[name] = values
-	}
+	maps.Copy(h, forwardable(a.res.Header, notReturned, func(v string) bool { return quotes(v, secret) }))
 	for _, name := range links {
-		if values := h[name]; len(values) > 0 {
-			p := a.places()
-			h[name] = make([]string, len(values))
-			for i, v := range values {
-				h[name][i] = p.header(name, v)
-			}
-		}
-	}
-	for _, line := range a.res.Header["Connection"] {
-		for name := range strings.SplitSeq(line, ",") {
-			h.Del(strings.TrimSpace(name))
+		for i, v := range h[name] {
+			h[name][i] = a.places().header(name, v)
 		}
 	}
 	if a.relay != nil {
@@ -50,20 +29,20 @@ func (a *answer) begin() {
 	}
 	for _, name := range [...]string{"Date", "Content-Type"} {
 		if _, ok := h[name]; !ok {
-			h[name] = nil // the provider sent none, so we send none
+			h[name] = nil // net/http would add one that the provider did not send
 		}
 	}
 	x.status = a.res.StatusCode
-	x.extendDeadline()
+	x.writes.extend(x.p.cfg.Timers.Write)
 	x.w.WriteHeader(a.res.StatusCode)
 }
 
-// deliver shows the answer to the caller, to its end.
+// deliver forwards the answer to its end.
 func (x *exchange) deliver(a *answer) {
 	defer a.discard()
 	x.bodySent()
 	if a.relay != nil {
-		open := x.p.metrics.of(x.label).open
+		open := x.p.metrics.open.WithLabelValues(x.label)
 		open.Inc()
 		defer open.Dec()
 		a.relay.run()
@@ -86,14 +65,13 @@ func (x *exchange) deliver(a *answer) {
 			err = cause
 		}
 		x.breakOff(err)
-		a.reason = x.broke(a.reason)
+		a.reason = x.brokenReason(a.reason)
 	}
 	x.report(a.reason, false, a)
 }
 
-// copyPlain copies a body that is no event stream, without the credential. One of
-// unknown length is flushed as it comes, but for last bytes with which the credential
-// may begin.
+// copyPlain copies a body that is not an event stream, without the credential. Every piece is
+// flushed as it comes, except for last bytes that may begin the credential.
 func (a *answer) copyPlain() error {
 	x := a.x
 	pooled := x.p.buffers.Get().(*[]byte)
@@ -109,7 +87,7 @@ func (a *answer) copyPlain() error {
 		return err
 	}
 	for {
-		a.watch.enter(x.p.cfg.Timers.Idle, &errIdle)
+		a.watch.start(&x.p.waits.idle)
 		n, err := a.res.Body.Read(b[held:])
 		x.bodySent()
 		a.watch.pause()
@@ -133,8 +111,8 @@ func (a *answer) copyPlain() error {
 	}
 }
 
-// show writes a piece of a body and returns how much of its end it has put to the
-// beginning of buf instead: what comes next may make a credential of it.
+// show writes a piece of a body, except for an end that may begin the credential: that is
+// moved to the beginning of buf, and show returns its length.
 func (a *answer) show(piece, buf []byte) (held int, err error) {
 	a.echoes.hide(piece)
 	n := len(piece) - a.echoes.held(piece)
@@ -144,8 +122,9 @@ func (a *answer) show(piece, buf []byte) (held int, err error) {
 	return copy(buf, piece[n:]), err
 }
 
-// broke returns whose doing it was that an answer broke off which had begun well.
-func (x *exchange) broke(reason pool.Reason) pool.Reason {
+// brokenReason returns what the pool is told about an answer that broke off after it had begun
+// for this reason.
+func (x *exchange) brokenReason(reason pool.Reason) pool.Reason {
 	switch {
 	case reason != pool.OK:
 		return reason

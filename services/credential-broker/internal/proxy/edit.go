@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strconv"
 	"strings"
 	"sync/atomic"
 
@@ -17,16 +16,16 @@ import (
 	"signalbox.dev/services/credential-broker/internal/transform"
 )
 
-// edited is what a profile makes of the caller's body. The body itself stays as it
-// came: the next account's profile may want another.
+// edited is the caller's body with the changes that a profile asks for. The body itself stays
+// as it came: the next account's profile may ask for others.
 type edited struct {
 	by      *transform.Messages
 	edits   transform.Edits
-	answers *transform.Answers // nil: answers go on as they are
+	answers *transform.Answers // nil if answers stay as they are
 }
 
-// edit finds out what is to be changed for the account that was chosen, unless the one
-// before it wanted the same.
+// edit finds out what to change for the chosen account, unless the previous one's profile
+// asked for the same.
 func (x *exchange) edit(m *transform.Messages) *refusal {
 	if m == x.edited.by {
 		return nil
@@ -42,13 +41,13 @@ func (x *exchange) edit(m *transform.Messages) *refusal {
 	return nil
 }
 
-// putBody gives a request the body.
+// putBody gives a request its body.
 func (x *exchange) putBody(req *http.Request) {
 	body, edits := x.body, x.edited.edits
 	if len(body) == 0 {
 		return
 	}
-	open := func() (io.ReadCloser, error) {
+	req.GetBody = func() (io.ReadCloser, error) {
 		b := &sending{Reader: bytes.NewReader(body)}
 		if len(edits) > 0 {
 			b.Reader = edits.Reader(body)
@@ -56,13 +55,11 @@ func (x *exchange) putBody(req *http.Request) {
 		x.sent = &b.closed
 		return b, nil
 	}
-	req.Body, _ = open()
-	req.GetBody = open
+	req.Body, _ = req.GetBody()
 	req.ContentLength = int64(edits.Size(len(body)))
 }
 
-// sending is a body that is being sent; it is closed when it was written, or is not
-// going to be.
+// sending is a body that is being sent. It is closed once it was written or given up.
 type sending struct {
 	io.Reader
 	closed atomic.Bool
@@ -74,11 +71,13 @@ func (s *sending) Close() error {
 	return nil
 }
 
-// maxAnswer bounds an answer that is not streamed and has to be held to be translated.
-const maxAnswer = 8 << 20
+const (
+	maxAnswer = 8 << 20 // of an answer that is held to be translated
+	maxLinked = 1 << 20 // of an answer that is held for the URLs in it
+)
 
-// translate reads a whole answer, whose length may change, and gives the names of
-// tools in it back as the caller knows them.
+// translate reads a whole answer and gives the names of tools in it back as the caller knows
+// them.
 func (a *answer) translate() (*answer, *refusal) {
 	x := a.x
 	if isEncoded(a.res) {
@@ -93,12 +92,28 @@ func (a *answer) translate() (*answer, *refusal) {
 	case len(body) > 0 && !json.Valid(body):
 		return a.fail(x.unusable("with something that is neither whole JSON nor an event stream"), pool.Service)
 	}
-	return a.edited(body, x.edited.answers.Whole(body))
+	a.head = x.edited.answers.Whole(body).Apply(body)
+	a.fitLength()
+	return a, nil
 }
 
-// hold reads an answer up to its end, or to one byte over the limit. Room for it is taken
-// where request bodies are, but not of the workspace's share: what was asked for is paid
-// for.
+// relink rewrites the URLs in an answer that its client follows, so that they lead through the
+// proxy. A larger answer stays as it is.
+func (a *answer) relink() (*answer, *refusal) {
+	body, r := a.hold(maxLinked)
+	if r != nil {
+		return a.fail(r, r.reason)
+	}
+	a.head = body
+	if len(body) <= maxLinked {
+		a.head = a.places().edits(body, a.route.URLs).Apply(body)
+		a.fitLength()
+	}
+	return a, nil
+}
+
+// hold reads an answer to its end, or to one byte over the limit. It takes room among the
+// request bodies, but not from the workspace's share: the provider has done the work already.
 func (a *answer) hold(limit int64) ([]byte, *refusal) {
 	x, size := a.x, limit
 	x.bodySent()
@@ -107,70 +122,29 @@ func (a *answer) hold(limit int64) ([]byte, *refusal) {
 	}
 	ctx, cancel := context.WithTimeout(x.ctx, bodyQueue)
 	defer cancel()
-	if r := x.takeRoom(ctx, size); r != nil {
+	if r := x.queued(x.p.bodies.Acquire(ctx, size), outcomeUnavailable, busyBodies); r != nil {
 		r.reason = pool.Cancelled
 		return nil, r
 	}
 	x.held = size
-	body, err := readAll(io.LimitReader(a.res.Body, limit+1), func() { a.watch.enter(x.p.cfg.Timers.Idle, &errIdle) })
-	if err != nil {
-		return nil, x.upstreamFailed(a.ctx, err)
-	}
-	x.held = min(size, int64(len(body)))
-	x.p.bodies.Release(size - x.held)
-	return body, nil
-}
-
-// edited is an answer whose body is here, with edits made.
-func (a *answer) edited(body []byte, edits transform.Edits) (*answer, *refusal) {
-	a.head = body
-	if len(edits) == 0 {
-		return a, nil
-	}
-	a.head = edits.Apply(body)
-	if a.res.Header.Get("Content-Length") != "" {
-		a.res.Header.Set("Content-Length", strconv.Itoa(len(a.head)))
-	}
-	return a, nil
-}
-
-// fail throws the answer away and refuses the request, for a reason that the pool is told.
-func (a *answer) fail(r *refusal, reason pool.Reason) (*answer, *refusal) {
-	a.discard()
-	r.reason = reason
-	return a, r
-}
-
-// readAll is io.ReadAll that says when it reads.
-func readAll(r io.Reader, reading func()) ([]byte, error) {
 	var b bytes.Buffer
 	for {
-		reading()
-		_, err := io.CopyN(&b, r, 64<<10)
-		if errors.Is(err, io.EOF) {
+		a.watch.start(&x.p.waits.idle)
+		_, err := io.CopyN(&b, a.res.Body, min(64<<10, limit+1-int64(b.Len())))
+		switch {
+		case errors.Is(err, io.EOF), int64(b.Len()) > limit:
+			x.held = min(size, int64(b.Len()))
+			x.p.bodies.Release(size - x.held)
 			return b.Bytes(), nil
-		}
-		if err != nil {
-			return nil, err
+		case err != nil:
+			return nil, a.unanswered(err)
 		}
 	}
 }
 
-func (x *exchange) unusable(how string) *refusal {
-	r := refused(http.StatusBadGateway, "provider_answer_unusable", fmt.Sprintf("the provider %s answered %s", x.provider, how), nil)
-	r.outcome = outcomeServerError
-	return r
-}
-
-func isJSON(res *http.Response) bool {
-	kind := strings.ToLower(mediaType(res))
-	return kind == "application/json" || strings.HasSuffix(kind, "+json")
-}
-
-// counter reads the tokens that an answer counts which is not streamed, wherever in it that
-// stands.
+// counter reads the token counts of an answer that is not streamed, wherever in it they are.
 type counter struct {
-	a      *answer // nil: nothing is counted
+	a      *answer // nil if nothing is counted
 	filter *scan.PathFilter
 }
 
@@ -187,7 +161,7 @@ func (c *counter) add(b []byte) {
 	}
 }
 
-// done is for an answer that came whole.
+// done is called when the answer has arrived whole.
 func (c *counter) done() {
 	if c.a == nil {
 		return
@@ -197,8 +171,8 @@ func (c *counter) done() {
 	}
 }
 
-// known reports whether an answer was there before, and counted: the path asks for it by
-// its id.
+// known reports whether an answer existed before, and was counted then: the path asks for it
+// by its id.
 func (c *counter) known(kept []byte) bool {
 	id := scan.TopString(kept, "id")
 	return c.a.route.Stream == nil && len(id) > 0 && strings.Contains(c.a.x.path+"/", "/"+string(id)+"/")

@@ -13,106 +13,88 @@ const (
 	maxFrame    = 1 << 20  // a longer event is forwarded before it is whole
 )
 
-// event is what is known of one whole event, or of the beginning of an overlong
-// one. Its slices point into the buffer.
+// event is what is known about one whole event, or about the beginning of an overlong one.
+// Its slices point into the buffer.
 type event struct {
 	name    []byte
 	data    []byte
 	hasData bool
 	from    int // where it begins in the buffer
-	at      int // where its data is in the buffer; -1 where it was joined from several lines
+	at      int // where its data is in the buffer; -1 if it was joined from several lines
 }
-
-// span is a piece of the frame under way, relative to its start, so that it stays
-// right when the buffer moves.
-type span struct{ from, to int }
 
 // frames finds the events of a stream in the buffer that it owns: in
 //
-//	buf[:done]     whole events, which next has returned
-//	buf[done:at]   whole lines of the event under way
-//	buf[at:end]    an unfinished line, or what was not looked at yet
+//	buf[:done]     whole events that next has returned
+//	buf[done:at]   whole lines of the current event
+//	buf[at:end]    an unfinished line, or what was not examined yet
 //
-// Lines end with \n, \r\n or \r. A \r at the very end of what was read ends its
-// line at once; a \n that follows later is skipped at the front of the next event.
+// Lines end with \n, \r\n or \r. A \r at the very end of the buffer ends its line at once; a
+// \n that follows later is skipped at the front of the next line.
 type frames struct {
 	buf           []byte
 	done, at, end int
-	scanned       int // no line end in buf[at:scanned]
+	scanned       int // no line ends in buf[at:scanned]
 
 	begun  bool // the first line was read
-	skipLF bool // a \n that comes next belongs to the line before
+	skipLF bool // a \n that comes next belongs to the previous line
 
-	name  span
-	data  span
-	lines int // data lines
-	// over: the event under way did not fit; its beginning was given up.
-	over     bool
-	overLine bool // in an overlong event: the current line is not empty so far
-	long     long // the overlong event under way
+	// Of the current event, relative to done:
+	name, data scan.Span
+	lines      int // data lines
+
+	over bool // the current event did not fit: its beginning is no longer in the buffer
+	long long // what is known about it
 }
 
-// long is what is kept of an overlong event: its name, and some members of its data.
+// long reads an overlong event: its name, and some members of its data.
 type long struct {
 	name   []byte
-	filter *scan.PathFilter // nil: nothing
-	at     int              // how much of the line under way was taken for the name of a data field; -1: it is another's
-	lines  int              // data lines
+	filter *scan.PathFilter
+	line   int // how much of the current line matches dataField; -1 if it is another field's
+	lines  int // data lines
 }
 
 // dataField begins a line of data; a space may follow.
 const dataField = "data:"
 
 // add reads a piece of a line.
-func (l *long) add(line []byte) {
-	for ; len(line) > 0 && 0 <= l.at && l.at < len(dataField); line = line[1:] {
-		if line[0] != dataField[l.at] {
-			l.at = -1
+func (l *long) add(piece []byte) {
+	for ; len(piece) > 0 && 0 <= l.line && l.line < len(dataField); piece = piece[1:] {
+		if piece[0] != dataField[l.line] {
+			l.line = -1
 			return
 		}
-		if l.at++; l.at == len(dataField) {
+		l.line++
+		if l.line == len(dataField) {
 			if l.lines++; l.lines > 1 {
 				l.filter.Write([]byte{'\n'})
 			}
 		}
 	}
-	if l.at < 0 || len(line) == 0 {
+	if l.line < 0 || len(piece) == 0 {
 		return
 	}
-	if l.at == len(dataField) {
-		l.at++
-		line = bytes.TrimPrefix(line, []byte(" "))
+	if l.line == len(dataField) {
+		l.line++
+		piece = bytes.TrimPrefix(piece, []byte(" "))
 	}
-	l.filter.Write(line)
+	l.filter.Write(piece)
 }
 
-// read reads lines and pieces of them.
-func (l *long) read(b []byte) {
-	for l.filter != nil && len(b) > 0 {
-		i := lineEnd(b)
-		if i < 0 {
-			l.add(b)
-			return
-		}
-		l.add(b[:i])
-		l.at = 0
-		b = b[i+1:]
-	}
+// endLine ends a line and reports whether it was blank.
+func (l *long) endLine() bool {
+	blank := l.line == 0
+	l.line = 0
+	return blank
 }
 
-// next returns the next whole event. It is false when more must be read.
+// next returns the next whole event; false if more must be read.
 func (f *frames) next() (event, bool) {
 	if f.over && !f.skim() {
 		return event{}, false
 	}
-	for f.at < f.end {
-		if f.skipLF {
-			f.skipLF = false
-			if f.buf[f.at] == '\n' {
-				f.at++
-				continue
-			}
-		}
+	for f.more() {
 		from := max(f.at, f.scanned)
 		i := lineEnd(f.buf[from:f.end])
 		if i < 0 {
@@ -128,26 +110,32 @@ func (f *frames) next() (event, bool) {
 			}
 		}
 		if start == stop {
-			ev := f.event()
-			f.finish()
-			return ev, true
+			return f.event(), true
 		}
 		f.field(start, stop)
 	}
 	return event{}, false
 }
 
+// more reports whether there is text to examine, once a \n that belongs to the previous line
+// is skipped.
+func (f *frames) more() bool {
+	if f.skipLF && f.at < f.end {
+		f.skipLF = false
+		if f.buf[f.at] == '\n' {
+			f.at++
+		}
+	}
+	return f.at < f.end
+}
+
 // past returns the index behind the line end at i.
 func (f *frames) past(i int) int {
-	if f.buf[i] == '\n' {
-		return i + 1
-	}
-	if i+1 == f.end {
-		f.skipLF = true
-		return i + 1
-	}
-	if f.buf[i+1] == '\n' {
-		return i + 2
+	if f.buf[i] == '\r' {
+		if i+1 < f.end && f.buf[i+1] == '\n' {
+			return i + 2
+		}
+		f.skipLF = i+1 == f.end
 	}
 	return i + 1
 }
@@ -167,24 +155,22 @@ func lineEnd(b []byte) int {
 // field notes where the event's name and data are.
 func (f *frames) field(start, stop int) {
 	line := f.buf[start:stop]
-	switch {
-	case len(line) >= 4 && string(line[:4]) == "data":
-		if v, ok := value(line, 4); ok {
-			f.lines++
-			if f.lines == 1 {
-				f.data = span{start + v - f.done, stop - f.done}
-			}
+	if v, ok := value(line, "data"); ok {
+		f.lines++
+		if f.lines == 1 {
+			f.data = scan.Span{From: start + v - f.done, To: stop - f.done}
 		}
-	case len(line) >= 5 && string(line[:5]) == "event":
-		if v, ok := value(line, 5); ok {
-			f.name = span{start + v - f.done, stop - f.done}
-		}
+	} else if v, ok := value(line, "event"); ok {
+		f.name = scan.Span{From: start + v - f.done, To: stop - f.done}
 	}
 }
 
-// value returns where a field's value begins, behind its name of n bytes.
-func value(line []byte, n int) (int, bool) {
+// value returns where a line's value begins if the line is the field of that name.
+func value(line []byte, name string) (int, bool) {
+	n := len(name)
 	switch {
+	case len(line) < n || string(line[:n]) != name:
+		return 0, false
 	case len(line) == n:
 		return n, true
 	case line[n] != ':':
@@ -195,21 +181,24 @@ func value(line []byte, n int) (int, bool) {
 	return n + 1, true
 }
 
-// event returns the event under way, which ends at f.at.
+// event returns the current event, which ends at f.at, and makes f.at the beginning of the
+// next one.
 func (f *frames) event() event {
 	whole := f.buf[f.done:f.at]
 	ev := event{
-		name: whole[f.name.from:f.name.to], data: whole[f.data.from:f.data.to], hasData: f.lines > 0,
-		from: f.done, at: f.done + f.data.from,
+		name: whole[f.name.From:f.name.To], data: whole[f.data.From:f.data.To], hasData: f.lines > 0,
+		from: f.done, at: f.done + f.data.From,
 	}
 	if f.lines > 1 {
 		ev.data, ev.at = joinData(whole), -1
 	}
+	f.done, f.scanned = f.at, f.at
+	f.name, f.data, f.lines = scan.Span{}, scan.Span{}, 0
 	return ev
 }
 
-// cut takes n bytes out of the buffer that are at i of the data of the event that was
-// returned last. The event's slices are not to be used any more.
+// cut removes n bytes at i of the data of the last returned event from the buffer, and
+// invalidates the event's slices.
 func (f *frames) cut(ev *event, i, n int) {
 	at := ev.at + i
 	if ev.at < 0 {
@@ -219,69 +208,55 @@ func (f *frames) cut(ev *event, i, n int) {
 	f.done, f.at, f.scanned, f.end = f.done-n, f.at-n, f.scanned-n, f.end-n
 }
 
-// joinData returns the data lines of an event joined with \n. Providers send one
-// line; this is for those that do not.
+// joinData returns an event's data lines joined with \n. Most providers send one line.
 func joinData(whole []byte) []byte {
-	var data []byte
+	var lines [][]byte
 	for line := range dataLines(whole) {
-		data = append(append(data, whole[line.from:line.to]...), '\n')
+		lines = append(lines, whole[line.From:line.To])
 	}
-	return bytes.TrimSuffix(data, []byte("\n"))
+	return bytes.Join(lines, []byte("\n"))
 }
 
 // unjoin returns where a byte of the joined data is in the event.
 func unjoin(whole []byte, i int) int {
 	for line := range dataLines(whole) {
-		if n := line.to - line.from; i > n {
+		if n := line.To - line.From; i > n {
 			i -= n + 1
 			continue
 		}
-		return line.from + i
+		return line.From + i
 	}
 	return len(whole)
 }
 
 // dataLines iterates over the values of an event's data lines.
-func dataLines(whole []byte) iter.Seq[span] {
-	return func(yield func(span) bool) {
+func dataLines(whole []byte) iter.Seq[scan.Span] {
+	return func(yield func(scan.Span) bool) {
 		for at := 0; at < len(whole); {
 			i := lineEnd(whole[at:])
 			if i < 0 {
 				i = len(whole) - at
 			}
-			line := whole[at : at+i]
-			from := at
-			at += i + 1
-			if len(line) < 4 || string(line[:4]) != "data" {
-				continue
-			}
-			if v, ok := value(line, 4); ok && !yield(span{from + v, from + i}) {
+			if v, ok := value(whole[at:at+i], "data"); ok && !yield(scan.Span{From: at + v, To: at + i}) {
 				return
 			}
+			at += i + 1
 		}
 	}
 }
 
-// finish makes f.at the beginning of the next event.
-func (f *frames) finish() {
-	f.done, f.scanned = f.at, f.at
-	f.name, f.data, f.lines = span{}, span{}, 0
-}
-
-// rest returns what a stream that has ended left behind its last whole event: an
-// event whose blank line is missing, or a part of one.
+// rest returns what follows the last whole event: an event without its blank line, or a part
+// of one.
 func (f *frames) rest() event {
 	if f.at < f.end {
 		f.field(f.at, f.end)
 		f.at = f.end
 	}
-	ev := f.event()
-	f.finish()
-	return ev
+	return f.event()
 }
 
-// room makes space behind f.end. The bytes before from are not needed any more.
-// It is false when the event under way has reached the size limit.
+// room makes space behind f.end; the bytes before from are no longer needed. It is false if
+// the current event has reached the size limit.
 func (f *frames) room(from int) bool {
 	if from > 0 {
 		copy(f.buf, f.buf[from:f.end])
@@ -299,63 +274,43 @@ func (f *frames) room(from int) bool {
 	return true
 }
 
-// giveUp returns what is known of the event under way, which is too long to hold,
-// and goes on behind what was read of it. Of its data the members at these paths are kept
-// for ending; without any, nothing is.
+// giveUp returns what is known about the current event, which is too long to hold, and goes on
+// behind what was read of it. The members of its data at these paths are kept for ending.
 func (f *frames) giveUp(paths ...[]string) event {
-	f.long = long{}
-	if len(paths) > 0 {
-		f.long.filter = scan.NewPathFilter(paths...)
-		f.long.read(f.buf[f.done:f.end])
+	f.long = long{filter: scan.NewPathFilter(paths...)}
+	rest := f.buf[f.done:f.end]
+	for i := lineEnd(rest); i >= 0; i = lineEnd(rest) {
+		f.long.add(rest[:i])
+		f.long.endLine()
+		rest = rest[i+1:]
 	}
-	partial := f.at < f.end
-	if partial {
-		f.field(f.at, f.end)
-		f.at = f.end
-	}
-	ev := f.event()
+	f.long.add(rest)
+	ev := f.rest()
 	f.long.name = bytes.Clone(ev.name)
-	f.finish()
-	f.over, f.overLine = true, partial
+	f.over = true
 	return ev
 }
 
-// ending returns what was kept of an overlong event that has ended, as an event. It is false
-// where its data is no whole JSON.
+// ending returns what was kept of an overlong event that has ended; false if its data was not
+// whole JSON.
 func (f *frames) ending() (event, bool) {
-	if f.long.filter == nil {
-		return event{}, false
-	}
 	data, ok := f.long.filter.Kept()
 	return event{name: f.long.name, data: data, hasData: true, from: f.done, at: -1}, ok
 }
 
-// skim moves f.done towards the end of an overlong event and reports whether it
-// was reached.
+// skim moves f.done towards the end of an overlong event and reports whether it was reached.
 func (f *frames) skim() bool {
-	from := f.at
-	defer func() { f.long.read(f.buf[from:f.at]) }()
-	for f.at < f.end {
-		if f.skipLF {
-			f.skipLF = false
-			if f.buf[f.at] == '\n' {
-				f.at++
-				continue
-			}
-		}
+	for f.over && f.more() {
 		i := lineEnd(f.buf[f.at:f.end])
 		if i < 0 {
-			f.at, f.overLine = f.end, true
+			f.long.add(f.buf[f.at:f.end])
+			f.at = f.end
 			break
 		}
-		blank := i == 0 && !f.overLine
+		f.long.add(f.buf[f.at : f.at+i])
 		f.at = f.past(f.at + i)
-		f.overLine = false
-		if blank {
-			f.over = false
-			break
-		}
+		f.over = !f.long.endLine()
 	}
-	f.finish()
+	f.done, f.scanned = f.at, f.at
 	return !f.over
 }

@@ -3,6 +3,7 @@ package proxy
 import (
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -10,15 +11,15 @@ import (
 	"signalbox.dev/services/credential-broker/internal/transform"
 )
 
-// links are headers of an answer that name places.
+// links are headers of an answer that hold URLs.
 var links = [...]string{"Location", "Content-Location", "Link"}
 
-// places tells callers of places at the provider as they reach them: a caller that asked
-// the provider itself would carry its token there.
+// places rewrites the provider's URLs so that callers reach them through the proxy: a caller
+// that asked the provider directly would send its token there.
 type places struct {
-	asked *url.URL   // a relative reference stands for a place beside it
+	asked *url.URL   // to which references are relative
 	bases []*url.URL // the account's, and what the provider calls itself
-	here  string     // what the caller writes for them
+	here  string     // the caller's URL for them
 }
 
 func (a *answer) places() *places {
@@ -34,8 +35,8 @@ func (a *answer) places() *places {
 	return p
 }
 
-// through returns the URL at the proxy of the place that a reference names, false where
-// that is not below one of the bases.
+// through returns the proxy's URL for a reference; false if that is not below one of the
+// bases.
 func (p *places) through(ref string) (string, bool) {
 	u, err := p.asked.Parse(ref)
 	if err != nil || u.User != nil {
@@ -43,7 +44,7 @@ func (p *places) through(ref string) (string, bool) {
 	}
 	for _, base := range p.bases {
 		rest, below := strings.CutPrefix(u.EscapedPath(), base.EscapedPath())
-		if !below || u.Scheme != base.Scheme || host(u) != host(base) || rest != "" && rest[0] != '/' {
+		if !below || u.Scheme != base.Scheme || canonicalHost(u) != canonicalHost(base) || rest != "" && rest[0] != '/' {
 			continue
 		}
 		if u.RawQuery != "" {
@@ -57,8 +58,8 @@ func (p *places) through(ref string) (string, bool) {
 	return "", false
 }
 
-// host returns a URL's host and port as one would not write it otherwise.
-func host(u *url.URL) string {
+// canonicalHost returns a URL's host in lower case, without the scheme's default port.
+func canonicalHost(u *url.URL) string {
 	h := strings.ToLower(u.Host)
 	if u.Scheme == "https" {
 		return strings.TrimSuffix(h, ":443")
@@ -66,8 +67,7 @@ func host(u *url.URL) string {
 	return strings.TrimSuffix(h, ":80")
 }
 
-// header returns the value of one of links with its places as the caller reaches them,
-// and others as they are.
+// header returns the value of one of links, rewritten.
 func (p *places) header(name, value string) string {
 	if name != "Link" {
 		if to, ok := p.through(value); ok {
@@ -75,43 +75,18 @@ func (p *places) header(name, value string) string {
 		}
 		return value
 	}
-	var b strings.Builder
-	quoted := false
-	for i := 0; i < len(value); i++ {
-		b.WriteByte(value[i])
-		switch c := value[i]; {
-		case c == '\\' && quoted && i+1 < len(value):
-			i++
-			b.WriteByte(value[i])
-		case c == '"':
-			quoted = !quoted
-		case c == '<' && !quoted:
-			ref, _, closed := strings.Cut(value[i+1:], ">")
-			if to, ok := p.through(ref); ok && closed {
-				b.WriteString(to)
-				i += len(ref)
-			}
+	return linkTarget.ReplaceAllStringFunc(value, func(part string) string {
+		to, ok := p.through(strings.Trim(part, "<>"))
+		if part[0] != '<' || !ok {
+			return part
 		}
-	}
-	return b.String()
+		return "<" + to + ">"
+	})
 }
 
-// maxLinked bounds an answer that has to be held for the URLs in it.
-const maxLinked = 1 << 20
-
-// relink leads the caller through the proxy where an answer has URLs that its client
-// follows. A larger one stays as it is.
-func (a *answer) relink() (*answer, *refusal) {
-	body, r := a.hold(maxLinked)
-	if r != nil {
-		return a.fail(r, r.reason)
-	}
-	if len(body) > maxLinked {
-		a.head = body
-		return a, nil
-	}
-	return a.edited(body, a.places().edits(body, a.route.URLs))
-}
+// linkTarget matches the URLs in a Link header (RFC 8288), and quoted strings, which may hold
+// what looks like one.
+var linkTarget = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|<[^>]*>`)
 
 // edits rewrites the URLs in members of an object, or of the objects in its list "data".
 func (p *places) edits(body []byte, members []string) (edits transform.Edits) {
@@ -140,9 +115,9 @@ func (p *places) edits(body []byte, members []string) (edits transform.Edits) {
 	return edits
 }
 
-// redirected refuses an answer that sends the caller to where the proxy does not lead: it
-// would carry its token to a stranger. One that leads through the proxy, or nowhere, is
-// the caller's to read.
+// redirected refuses an answer that sends the caller outside the proxy, because it would take
+// its token to a stranger. A redirect within the proxy, or without a place, is the caller's to
+// follow.
 func (a *answer) redirected() *refusal {
 	x, to := a.x, a.res.Header["Location"]
 	switch status := a.res.StatusCode; {
@@ -152,7 +127,7 @@ func (a *answer) redirected() *refusal {
 	default:
 		p := a.places()
 		asked, _ := p.through(a.url.String())
-		// One to itself, by another of its names, would come back here for ever.
+		// A redirect to another of the provider's own names would lead back here for ever.
 		if there, ok := p.through(to[0]); ok && there != asked && len(to) == 1 && !quotes(to[0], x.account.Secret.Reveal()) {
 			return nil
 		}
@@ -171,19 +146,13 @@ func (a *answer) redirected() *refusal {
 	return r
 }
 
-// quotes reports whether a header's value holds the credential, also as URLs write it.
+// quotes reports whether a header's value holds the credential, also if it is escaped as in a
+// URL.
 func quotes(value, secret string) bool {
 	if len(secret) < minEcho {
 		return false
 	}
-	if strings.Contains(value, secret) {
-		return true
-	}
-	if strings.IndexByte(value, '%') < 0 {
-		return false
-	}
-	return slices.ContainsFunc([]func(string) (string, error){url.QueryUnescape, url.PathUnescape}, func(read func(string) (string, error)) bool {
-		plain, err := read(value)
-		return err == nil && strings.Contains(plain, secret)
-	})
+	query, _ := url.QueryUnescape(value)
+	path, _ := url.PathUnescape(value)
+	return slices.ContainsFunc([]string{value, query, path}, func(v string) bool { return strings.Contains(v, secret) })
 }

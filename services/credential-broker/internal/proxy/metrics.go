@@ -2,27 +2,18 @@ package proxy
 
 import (
 	"fmt"
-	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are per provider; what accounts do is package meter's. Providers that nobody
-// has heard of count as "unknown" and those that a workspace has named as "other", so
-// that callers cannot make series.
+// metrics are per provider; package meter counts per account. Providers without a request
+// profile count as "unknown", and those that a workspace named itself as "other", so that
+// callers cannot create series.
 type metrics struct {
 	requests *prometheus.CounterVec
 	gate     *prometheus.HistogramVec
 	added    *prometheus.HistogramVec
 	open     *prometheus.GaugeVec
-
-	series sync.Map // label → *series, so that a request need not look for three
-}
-
-// series are one provider's.
-type series struct {
-	gate, added prometheus.Observer
-	open        prometheus.Gauge
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -52,13 +43,4 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		}
 	}
 	return m, nil
-}
-
-// of returns a provider's series.
-func (m *metrics) of(label string) *series {
-	if s, ok := m.series.Load(label); ok {
-		return s.(*series)
-	}
-	s, _ := m.series.LoadOrStore(label, &series{m.gate.WithLabelValues(label), m.added.WithLabelValues(label), m.open.WithLabelValues(label)})
-	return s.(*series)
 }

@@ -12,13 +12,14 @@ import (
 	"signalbox.dev/services/credential-broker/internal/target"
 )
 
-// WhyUnreachable says for people what kept a request from a provider; it is empty where an
+// WhyUnreachable explains to people why a request did not reach a provider; it is empty if the
 // error says nothing that would help them.
 func WhyUnreachable(err error) string {
 	dns, isDNS := errors.AsType[*net.DNSError](err)
 	_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
-	_, plain := errors.AsType[tls.RecordHeaderError](err)
+	_, notTLS := errors.AsType[tls.RecordHeaderError](err)
 	_, otherName := errors.AsType[x509.HostnameError](err)
+	netErr, isNet := errors.AsType[net.Error](err)
 	switch {
 	case isDNS && dns.IsNotFound:
 		return "no host has this name"
@@ -30,36 +31,23 @@ func WhyUnreachable(err error) string {
 		return "no network leads there"
 	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		return "it closed the connection"
-	case plain:
+	case notTLS:
 		return "it does not speak TLS: is the base URL's https meant to be http?"
 	case otherName:
 		return "its certificate is another host's"
 	case untrusted:
 		return "its certificate is not trusted"
-	case errors.Is(err, os.ErrDeadlineExceeded), isTimeout(err):
+	case errors.Is(err, os.ErrDeadlineExceeded), isNet && netErr.Timeout():
 		return "the connection took too long"
 	}
 	return ""
 }
 
-func isTimeout(err error) bool {
-	e, ok := errors.AsType[net.Error](err)
-	return ok && e.Timeout()
-}
-
-// where names an account's host, if everybody who may use the account may know it: not where
-// the operator has chosen it in a network of their own.
-func where(a *pool.Account) string {
-	known := a.Own || a.Base.Host == hostOf(a) || target.IsLoopback(a.Base.Hostname())
-	if !known {
-		return ""
+// reachable returns " at" and an account's host if everyone who may use the account may know
+// it: not if the operator chose it in a network of their own.
+func reachable(a *pool.Account) string {
+	if own := a.Profile.BaseURL; a.Own || own != nil && a.Base.Host == own.Host || target.IsLoopback(a.Base.Hostname()) {
+		return " at " + a.Base.Host
 	}
-	return " at " + a.Base.Host
-}
-
-func hostOf(a *pool.Account) string {
-	if a.Profile.BaseURL == nil {
-		return ""
-	}
-	return a.Profile.BaseURL.Host
+	return ""
 }

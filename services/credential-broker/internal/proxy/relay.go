@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,26 +20,27 @@ import (
 // relay forwards one event stream.
 type relay struct {
 	a     *answer
-	rules *profile.Stream
-	src   io.Reader
+	rules *profile.Stream // nil if nothing is known about its events
 
-	choices *choices           // of chat; nil: there is one at most
-	answers *transform.Answers // nil: events go on as they are
+	choices *choices
+	answers *transform.Answers // nil if events go on as they are
 	cuts    []scan.Span
 
 	frames frames
 	pooled *[]byte
 	shown  int  // buf[:shown] was written to the caller
-	seen   bool // the first event came: from now on the idle time counts
+	seen   bool // the first event arrived: from now on the idle time counts
 
-	met  verdict // all that was met: finished, terminal, failure
-	late verdict // of an overlong event: counts when it is whole
+	met  verdict // of all events
+	late verdict // of an overlong event: counts once it is whole
 	read error   // how the source ended
 
 	since time.Time // when it began
 	began bool      // the pool was told that it began well
 
-	mu       sync.Mutex // while the gate is shut: guards opened, decided, gateErr, frames but for buf[end:], and the exchange's writer
+	// While the gate is shut, mu guards opened, decided, gateErr, frames except for
+	// buf[end:], and the exchange's writer.
+	mu       sync.Mutex
 	opened   bool
 	decided  bool
 	gateErr  error // from writing what the gate let through
@@ -47,14 +49,14 @@ type relay struct {
 
 func newRelay(a *answer) *relay {
 	b := a.x.p.buffers.Get().(*[]byte)
-	r := &relay{a: a, rules: a.route.Stream, answers: a.x.edited.answers, src: a.res.Body, pooled: b, frames: frames{buf: *b}, since: time.Now()}
+	r := &relay{a: a, rules: a.route.Stream, answers: a.x.edited.answers, pooled: b, frames: frames{buf: *b}, since: time.Now()}
 	if r.rules != nil && r.rules.Events == profile.Chat {
 		r.choices = newChoices(a.x.choices)
 	}
 	return r
 }
 
-// release gives the buffer back, once.
+// release returns the buffer, once.
 func (r *relay) release() {
 	if r.pooled == nil {
 		return
@@ -68,14 +70,13 @@ func (r *relay) release() {
 
 // fill reads once. Bytes that came with an error count first.
 func (r *relay) fill() (int, error) {
-	t := &r.a.x.p.cfg.Timers
-	switch {
+	switch waits := &r.a.x.p.waits; {
 	case r.met&terminal != 0:
-		r.a.watch.enter(min(t.Last, t.Idle), &errIdle)
+		r.a.watch.start(&waits.last)
 	case r.seen:
-		r.a.watch.enter(t.Idle, &errIdle)
+		r.a.watch.start(&waits.idle)
 	}
-	n, err := r.src.Read(r.frames.buf[r.frames.end:])
+	n, err := r.a.res.Body.Read(r.frames.buf[r.frames.end:])
 	if r.seen {
 		r.a.watch.pause()
 	}
@@ -97,15 +98,15 @@ func (r *relay) run() {
 	reason := r.a.reason
 	if err != nil {
 		x.breakOff(err)
-		reason = x.broke(reason)
+		reason = x.brokenReason(reason)
 	} else if r.met&failure != 0 && r.met&terminal == 0 {
 		x.outcome = outcomeServerError
 	}
 	x.report(reason, false, r.a)
 }
 
-// copy is the copy loop: judge the whole events in the buffer, write them with
-// one flush, read on. Its error says why the stream must not end cleanly.
+// copy is the copy loop: judge the whole events in the buffer, write them with one flush, read
+// on. Its error says why the stream must not end cleanly.
 func (r *relay) copy() error {
 	f := &r.frames
 	for {
@@ -117,8 +118,8 @@ func (r *relay) copy() error {
 		}
 		show := f.done
 		if f.over {
-			// An event that is shown before it is whole: not its last bytes, where the
-			// credential may have begun.
+			// An event that is shown before it is whole, without an end in which the
+			// credential may begin.
 			show -= r.a.echoes.held(f.buf[r.shown:f.done])
 		}
 		r.beganWell()
@@ -132,7 +133,7 @@ func (r *relay) copy() error {
 			return r.finish()
 		}
 		if !f.room(r.shown) {
-			// Too long to hold: what is known of the event so far must do.
+			// Too long to hold: the beginning of the event has to do until its end.
 			ev := f.giveUp(r.kept()...)
 			r.translate(&ev)
 			r.late = r.judge(ev, false)
@@ -146,8 +147,8 @@ func (r *relay) copy() error {
 	}
 }
 
-// beganWell tells the pool, once an event means something that is no failure. A ping that
-// the caller has seen says nothing of the account.
+// beganWell tells the pool, once, that a meaningful event arrived that is not a failure. A
+// ping says nothing about the account.
 func (r *relay) beganWell() {
 	if r.began || r.a.reason != pool.OK || (r.met|r.late)&meaningful == 0 {
 		return
@@ -156,8 +157,8 @@ func (r *relay) beganWell() {
 	r.a.x.p.cfg.Pool.Began(r.a.x.account)
 }
 
-// took counts in what was read, without the credential. No event is shown before all of
-// it was read, so that it is found across reads too.
+// took adds what was read, without the credential. No event is shown before all of it was
+// read, so that a credential is found across reads too.
 func (r *relay) took(n int) {
 	f, e := &r.frames, &r.a.echoes
 	from := max(f.end-e.longest, 0)
@@ -165,9 +166,9 @@ func (r *relay) took(n int) {
 	e.hide(f.buf[from:f.end])
 }
 
-// judge returns what an event means. Of one that reports an error, short credentials are
-// hidden as well, and the first one says whose the failure is: after the gate too, where
-// nothing is tried again and the account's own counts all the same.
+// judge returns what an event means. In an event that reports an error short credentials are
+// hidden too. The first such event says whose failure it is, after the gate as well: nothing
+// is retried then, but the account's own failure counts all the same.
 func (r *relay) judge(ev event, early bool) verdict {
 	v := judge(r.rules, ev, early)
 	if v&finished != 0 {
@@ -183,7 +184,7 @@ func (r *relay) judge(ev event, early bool) verdict {
 	return v
 }
 
-// blame notes whose the failure is that an event reports.
+// blame records whose failure an event reports.
 func (r *relay) blame(ev event) {
 	f, _ := dialect.Read(ev.data)
 	r.a.reason = pool.ClassifyEvent(f)
@@ -193,18 +194,27 @@ func (r *relay) blame(ev event) {
 // kept are the members of an overlong event that say what it means and what it counts.
 func (r *relay) kept() [][]string {
 	if r.rules == nil {
-		return nil // nothing is asked of its events
+		return nil
 	}
 	paths := [][]string{{"type"}, {"error"}, {"response", "error"}, {"choices", "index"}, {"choices", "finish_reason"}}
 	return append(paths, r.a.x.tally.Paths()...)
 }
 
+// judgeAll judges the whole events in the buffer, and an overlong one that has ended.
 func (r *relay) judgeAll() {
 	for {
 		over := r.frames.over
 		ev, ok := r.next()
 		if over && !r.frames.over {
-			r.ended()
+			end, whole := r.frames.ending()
+			if whole {
+				r.late |= r.judge(end, false)
+			}
+			r.met |= r.late
+			r.late = 0
+			if whole {
+				r.count(end)
+			}
 		}
 		if !ok {
 			return
@@ -214,20 +224,7 @@ func (r *relay) judgeAll() {
 	}
 }
 
-// ended takes in an overlong event that is whole by now.
-func (r *relay) ended() {
-	end, whole := r.frames.ending()
-	if whole {
-		r.late |= r.judge(end, false)
-	}
-	r.met |= r.late
-	r.late = 0
-	if whole {
-		r.count(end)
-	}
-}
-
-// next returns the next whole event as the caller shall have it.
+// next returns the next whole event as the caller will see it.
 func (r *relay) next() (event, bool) {
 	ev, ok := r.frames.next()
 	if ok {
@@ -237,7 +234,7 @@ func (r *relay) next() (event, bool) {
 	return ev, ok
 }
 
-// translate gives the names of tools in an event back as the caller knows them.
+// translate gives tool names in an event back as the caller knows them.
 func (r *relay) translate(ev *event) {
 	if r.answers == nil || !ev.hasData || len(ev.name) > 0 && string(ev.name) != transform.ToolStart {
 		return
@@ -259,7 +256,7 @@ func (r *relay) translate(ev *event) {
 
 var toolStart = []byte(transform.ToolStart)
 
-// count reads the tokens that an event counts, if it is one that can.
+// count reads the tokens that an event counts.
 func (r *relay) count(ev event) {
 	x := r.a.x
 	if r.rules == nil || !ev.hasData || !x.tally.Counts() {
@@ -276,15 +273,14 @@ func (r *relay) count(ev event) {
 	}
 }
 
-// finish ends a stream whose source has ended. Only a whole answer ends cleanly, and one
-// that reports an error and that the provider has ended cleanly after it.
+// finish ends a stream whose source has ended. Only a whole answer ends cleanly, or one that
+// reports an error and that the provider ended cleanly after that.
 func (r *relay) finish() error {
 	x, f := r.a.x, &r.frames
 	clean := errors.Is(r.read, io.EOF)
-	var last verdict
+	var last verdict // of a last event without its blank line
 	torn := f.over
 	if clean && f.end > r.shown {
-		// A last event without its blank line counts if it is one.
 		if ev := f.rest(); isWhole(ev) {
 			r.translate(&ev)
 			last = r.judge(ev, false)
@@ -292,11 +288,12 @@ func (r *relay) finish() error {
 			r.beganWell()
 			r.count(ev)
 		} else {
-			torn = torn || !saysNothing(f.buf[r.shown:f.end])
+			torn = torn || !isBlank(f.buf[r.shown:f.end])
 		}
 	}
+	whole := r.met&finished != 0 && r.choices.whole() || r.met&failure != 0 && last&failure == 0
 	switch {
-	case r.met&terminal != 0, clean && !torn && r.met&failure != 0 && last&failure == 0, clean && (r.met&finished != 0 && !torn && r.choices.whole() || r.rules == nil):
+	case r.met&terminal != 0, clean && (r.rules == nil || whole && !torn):
 		if f.end > r.shown {
 			return x.write(f.buf[r.shown:f.end])
 		}
@@ -308,41 +305,39 @@ func (r *relay) finish() error {
 	if clean {
 		err = io.ErrUnexpectedEOF
 	}
-	e := x.upstreamError(r.a.ctx, err)
+	e := r.a.failure(err)
 	if cause := context.Cause(r.a.ctx); cause != nil {
 		err = cause
 	}
-	// Whose doing it was is settled before the caller hears of it, and leaves.
+	// The reason is settled before the caller sees the error and leaves.
 	if r.a.reason == pool.OK && x.ctx.Err() == nil {
 		r.a.reason = pool.Unreachable
 	}
-	return errors.Join(err, r.sayWhy(last, e))
+	return errors.Join(err, r.showError(last, e))
 }
 
-// plain returns what is held of an answer that turns out, at its end, to be none of a stream:
-// it never said that it was one, and is JSON.
+// plain returns the body of an answer that turns out at its end not to be a stream: it never
+// said that it was one, and is JSON.
 func (r *relay) plain() (body []byte, ok bool) {
 	body = r.frames.buf[r.shown:r.frames.end]
 	return body, !r.seen && !r.frames.over && !isEvents(r.a.res) && json.Valid(body)
 }
 
-// showPlain shows an answer that is no stream, as translate and copyPlain would.
+// showPlain delivers an answer that is not a stream, as translate and copyPlain would.
 func (r *relay) showPlain(body []byte) error {
 	x := r.a.x
 	x.p.cfg.Pool.Began(x.account)
-	if x.tally.Counts() {
-		x.tally.Read(body)
-	}
+	x.tally.Read(body)
 	if r.answers != nil {
 		body = r.answers.Whole(body).Apply(body)
 	}
 	return x.write(body)
 }
 
-// sayWhy shows the error of a stream that failed: the provider's own if that is its last
-// event, which lacks its blank line. One that was shown before is enough, and inside an
-// overlong event there is no room for another.
-func (r *relay) sayWhy(last verdict, e dialect.Error) error {
+// showError writes the error of a stream that failed: the provider's own if that is its last
+// event, which lacks its blank line. Nothing is written if an error was shown before, or inside
+// an overlong event.
+func (r *relay) showError(last verdict, e dialect.Error) error {
 	x, f := r.a.x, &r.frames
 	switch {
 	case last&failure != 0:
@@ -354,23 +349,17 @@ func (r *relay) sayWhy(last verdict, e dialect.Error) error {
 	return x.write(dialect.Event(x.dialect, typed, e))
 }
 
-// saysNothing reports whether a piece of a stream holds blank lines and comments only.
-func saysNothing(rest []byte) bool {
-	for len(rest) > 0 {
-		line := rest
-		if i := lineEnd(rest); i >= 0 {
-			line, rest = rest[:i], rest[i+1:]
-		} else {
-			rest = nil
-		}
-		if len(line) > 0 && line[0] != ':' {
+// isBlank reports whether a piece of a stream holds only blank lines and comments.
+func isBlank(rest []byte) bool {
+	for line := range bytes.FieldsFuncSeq(rest, func(r rune) bool { return r == '\n' || r == '\r' }) {
+		if line[0] != ':' {
 			return false
 		}
 	}
 	return true
 }
 
-// isWhole reports whether an event that lost its blank line lost nothing else.
+// isWhole reports whether an event that lacks its blank line lacks nothing else.
 func isWhole(ev event) bool {
 	return ev.hasData && (isDone(ev.data) || json.Valid(ev.data))
 }

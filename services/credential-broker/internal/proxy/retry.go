@@ -10,55 +10,55 @@ import (
 	"signalbox.dev/services/credential-broker/internal/pool"
 )
 
-// maxDenials is how many accounts may refuse a request because they are not allowed to do
-// what it asks for. After that many the proxy asks no more.
+// maxDenials is how many accounts are tried if each lacks permission for what the request asks
+// for.
 const maxDenials = 5
 
 // past is what a request has learned from its attempts.
 type past struct {
 	attempts    int
 	tried       []id.Account
-	denied      []id.Account // accounts that may not do what the request asks for
+	denied      []id.Account // accounts without permission for what the request asks for
 	unreachable []string     // servers, as pool.Account.Server names them
-	resent      bool         // the present account was tried twice for want of a connection
-	renewed     id.Account   // the account that was last tried with another access token
+	resent      bool         // the current account was tried twice because there was no connection
+	renewed     id.Account   // the account that was last tried with a new access token
 }
 
 // decision is what follows an attempt.
 type decision int
 
 const (
-	deliver       decision = iota // show the provider's answer to the caller
+	deliver       decision = iota // give the caller the provider's answer
 	giveUp                        // answer with an error of the proxy's own
 	resend                        // the same account once more
-	renewToken                    // the same account with another access token
+	renewToken                    // the same account with a new access token
 	switchAccount                 // another account
 )
 
-// outcome is what decides about an attempt.
+// outcome is what decides how to go on after an attempt.
 type outcome struct {
 	reason      pool.Reason // of the provider's answer
-	failed      bool        // there is no answer that could be shown
+	failed      bool        // there is no answer that could be delivered
 	unconnected bool        // no connection could be made, so that nothing was sent
-	resent      bool        // for the second time
+	resent      bool        // this was the second attempt with the account
 	elsewhere   bool        // the pool has accounts at other servers
 	renewed     bool        // the access token was renewed for this request, or cannot be
-	denials     int         // accounts that refused permission, this one the last; 0 if it did not
+	denials     int         // accounts that lacked permission, including this one; 0 if it did not
 	noOther     bool        // the pool has no other account to offer
 	waiting     int         // accounts of the pool, if all of them have to wait
 }
 
-// next decides what follows an attempt. The rows are tried in this order:
+// next decides what follows an attempt. The first matching row counts:
 //
 //	no connection, first time                 resend
 //	no connection, accounts at other servers  switch account
-//	no answer to show                         give up
+//	no answer to deliver                      give up
 //	authentication failed, token renewable    renew the token
 //	not the account's fault                   deliver
 //	permission refused maxDenials times       deliver
 //	the account's fault                       switch account
 //	no other account                          deliver
-//	all of several accounts are waiting       give up, and say when to come again; but
+//	all of several accounts are waiting       give up, and say when to try again; but
 //	                                          deliver if two or more refused permission:
 //	                                          that is the request's own fault
 func next(o outcome) decision {
@@ -81,7 +81,7 @@ func next(o outcome) decision {
 	return deliver
 }
 
-// settle does what next decides about an attempt and reports whether another one is due.
+// settle acts on next's decision and reports whether to make another attempt.
 func (x *exchange) settle(a *answer, r *refusal) (again bool) {
 	o := x.outcomeOf(a, r)
 	var exhausted *pool.Exhausted
@@ -89,7 +89,7 @@ func (x *exchange) settle(a *answer, r *refusal) (again bool) {
 		switch next(o) {
 		case deliver:
 			if exhausted != nil {
-				a.sayWhen(exhausted.Back)
+				a.addRetryAfter(exhausted.Back)
 			}
 			x.deliver(a)
 			return false
@@ -107,8 +107,8 @@ func (x *exchange) settle(a *answer, r *refusal) (again bool) {
 			x.again(pool.Unreachable, x.p.cfg.Meter.Retried)
 			return true
 		case renewToken:
-			// The token may have been renewed or withdrawn while the request was under way.
-			// Another one costs the account nothing.
+			// The token may have been replaced or revoked while the request was under way. A
+			// new one costs the account nothing.
 			if account, ok := x.account.Renewed(x.ctx); ok {
 				a.discard()
 				x.again(o.reason, x.p.cfg.Meter.Retried)
@@ -117,7 +117,7 @@ func (x *exchange) settle(a *answer, r *refusal) (again bool) {
 			}
 			o.renewed = true
 		case switchAccount:
-			// The pool learns of the failure before it chooses. The answer is kept until
+			// The pool is told of the failure before it chooses. The answer is kept until
 			// another account is found.
 			if o.failed {
 				x.past.unreachable = append(x.past.unreachable, x.account.Server())
@@ -155,7 +155,7 @@ func (x *exchange) outcomeOf(a *answer, r *refusal) outcome {
 	return o
 }
 
-// choose asks the pool for an account that was not tried.
+// choose asks the pool for an account that was not tried yet.
 func (x *exchange) choose() (pool.Account, error) {
 	a, err := x.p.cfg.Pool.Select(x.ctx, pool.Request{
 		Actor: x.actor, Provider: x.provider, Address: x.r.RemoteAddr, Model: x.model,
@@ -170,10 +170,9 @@ func (x *exchange) choose() (pool.Account, error) {
 	return a, nil
 }
 
-// report tells the pool how an attempt went, once. The answer is nil if nothing was sent,
-// and has no response if the provider did not answer.
+// report tells the pool once how an attempt went. The answer is nil if nothing was sent.
 func (x *exchange) report(reason pool.Reason, unsent bool, a *answer) {
-	out := pool.Outcome{Reason: reason, Unsent: unsent}
+	out := pool.Outcome{Reason: reason, Unsent: unsent, Model: x.model, Tokens: x.tally.Sum()}
 	if a != nil {
 		if a.told {
 			return
@@ -184,8 +183,8 @@ func (x *exchange) report(reason pool.Reason, unsent bool, a *answer) {
 	if a != nil && a.res != nil {
 		h, now := a.res.Header, time.Now()
 		out.Status, out.RetryAfter = a.res.StatusCode, pool.RetryAfter(h, now)
-		// A reset time ends a rate limit, and a quota that answers 429. What another status
-		// says is missing, such as money, does not come back with a quota.
+		// A reset time ends a rate limit, and a quota that answers 429. What other statuses
+		// miss, such as money, does not come back at that time.
 		if out.RetryAfter == 0 && (reason == pool.RateLimited || reason == pool.QuotaExhausted && out.Status == http.StatusTooManyRequests) {
 			out.RetryAfter = x.account.Profile.Reset(h, now)
 		}
@@ -196,13 +195,11 @@ func (x *exchange) report(reason pool.Reason, unsent bool, a *answer) {
 			out.Raw = pool.RawWait(h, x.scrub)
 		}
 	}
-	out.Model, out.Tokens = x.model, x.tally.Sum()
-	// The caller may have gone; the pool is told all the same.
-	x.p.cfg.Pool.Report(context.WithoutCancel(x.ctx), x.account, out)
+	x.p.cfg.Pool.Report(context.WithoutCancel(x.ctx), x.account, out) // even if the caller has gone
 }
 
-// again counts and logs that the request is sent again.
+// again counts and logs another attempt.
 func (x *exchange) again(reason pool.Reason, count func(provider string, account id.Account, reason pool.Reason)) {
 	count(x.label, x.account.ID, reason)
-	x.p.cfg.Log.InfoContext(x.ctx, "answer thrown away for another attempt", "provider", x.provider, "account", x.account.ID, "reason", string(reason))
+	x.p.cfg.Log.InfoContext(x.ctx, "answer discarded for another attempt", "provider", x.provider, "account", x.account.ID, "reason", string(reason))
 }

@@ -8,28 +8,27 @@ import (
 	"signalbox.dev/pkg/id"
 )
 
-// shares keeps what each workspace has of the proxy, half of it at most, so that one
-// leaves room for the others.
+// shares limits each workspace to half of the proxy, so that others always find room.
 type shares struct {
-	requests, bytes int64 // a workspace's at most
+	requests, bytes int64 // limits of one workspace
 
-	mu sync.Mutex // guards of and what its shares count
+	mu sync.Mutex // guards of and the shares' open
 	of map[id.Workspace]*share
 }
 
-// share is what a workspace has: open requests, and bytes of their bodies. It is kept while
-// a request is open; each gives its bytes back before it leaves.
+// share is what one workspace uses: open requests, and bytes of their bodies. It exists while
+// a request is open; a request returns its bytes before it leaves.
 type share struct {
 	open   int64
 	bodies *semaphore.Weighted
 }
 
 func newShares(l Limits) *shares {
-	// A workspace's only request is let in, and so is its body, however large it may be.
+	// A workspace's only request is let in, however large its body.
 	return &shares{requests: max(l.Requests/2, 1), bytes: max(l.Bodies/2, l.Body), of: map[id.Workspace]*share{}}
 }
 
-// enter counts a request of a workspace; it returns nil where that would be too many.
+// enter counts a request of a workspace; it returns nil if the workspace has too many.
 func (s *shares) enter(w id.Workspace) *share {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -45,7 +44,7 @@ func (s *shares) enter(w id.Workspace) *share {
 	return has
 }
 
-// leave is for a request that entered.
+// leave ends a request that entered.
 func (s *shares) leave(w id.Workspace) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
