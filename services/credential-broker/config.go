@@ -9,6 +9,7 @@ import (
 
 	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/telemetry"
+	"signalbox.dev/services/credential-broker/admin"
 	"signalbox.dev/services/credential-broker/internal/pool"
 	"signalbox.dev/services/credential-broker/internal/proxy"
 	"signalbox.dev/services/credential-broker/internal/vault"
@@ -40,9 +41,9 @@ type Config struct {
 
 	SimulatorURL string `env:"SIMULATOR_URL" doc:"Base URL of the simulated provider, which is the provider simulator and never answers for another one; empty for none."`
 
-	Keys        Keys
+	Keys        admin.Keys
 	Environment Environment
-	OAuth       OAuth
+	OAuth       admin.OAuth
 
 	Procs int `env:"CREDENTIAL_BROKER_PROCS" envDefault:"1" doc:"Processors to use at once. One forwards more than a hundred thousand events a second and adds the least time to them; beyond that, replicas do better than processors. 0, or a GOMAXPROCS of your own, leaves it to Go."`
 
@@ -73,7 +74,7 @@ type Environment struct {
 func (c *Config) Validate() error {
 	_, simulator := c.simulator()
 	_, environment := c.Environment.accounts()
-	errs := []error{simulator, environment, c.OAuth.Validate(), c.Keys.check(c.KeyFile), c.checkStored()}
+	errs := []error{simulator, environment, c.OAuth.Validate(), c.Keys.Check(c.KeyFile), c.checkStorage()}
 	for name, d := range map[string]time.Duration{
 		"CREDENTIAL_BROKER_HEADERS_TIMEOUT": c.HeadersTimeout, "CREDENTIAL_BROKER_FIRST_EVENT_TIMEOUT": c.FirstEventTimeout,
 		"CREDENTIAL_BROKER_IDLE_TIMEOUT": c.IdleTimeout, "CREDENTIAL_BROKER_GATE_TIMEOUT": c.GateTimeout,
@@ -92,8 +93,8 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// checkStored says whether there is one place for accounts.
-func (c *Config) checkStored() error {
+// checkStorage says what is wrong unless exactly one place for accounts is named.
+func (c *Config) checkStorage() error {
 	switch {
 	case c.DatabaseURL == "" && c.AccountsFile == "":
 		return errors.New("DATABASE_URL is not set: name a database or, for the accounts of a single user, a file in CREDENTIAL_BROKER_ACCOUNTS_FILE")
@@ -131,7 +132,7 @@ func (e *Environment) accounts() ([]pool.EnvironmentAccount, error) {
 		if key == "" && v.base == "" {
 			continue
 		}
-		if err := checkSecret(key); key != "" && err != nil {
+		if err := admin.CheckSecret(key); key != "" && err != nil {
 			errs = append(errs, fmt.Errorf("%s_API_KEY: %w", v.variable, err))
 		}
 		a := pool.EnvironmentAccount{Provider: v.provider, Secret: vault.NewSecret(key)}

@@ -26,6 +26,7 @@ import (
 	credentialv1 "signalbox.dev/proto/signalbox/credential/v1"
 	"signalbox.dev/proto/signalbox/credential/v1/credentialv1connect"
 	credentialbroker "signalbox.dev/services/credential-broker"
+	"signalbox.dev/services/credential-broker/admin"
 	"signalbox.dev/services/simulator/authserver"
 )
 
@@ -49,7 +50,7 @@ func startConnector(t *testing.T, redirect string) *connector {
 		t.Fatal(err)
 	}
 	return &connector{start(t, credentialbroker.Config{
-		AllowPrivate: true, OAuth: credentialbroker.OAuth{Clients: "sim=us,model=us", Providers: dir, Redirect: redirect},
+		AllowPrivate: true, OAuth: admin.OAuth{Clients: "sim=us,model=us", Providers: dir, Redirect: redirect},
 	}), server}
 }
 
@@ -444,12 +445,12 @@ func TestOwnerSignsInToConnection(t *testing.T) {
 func TestSharedConnection(t *testing.T) {
 	t.Parallel()
 	c := startConnector(t, consolePage)
-	operator, err := credentialbroker.OpenAccounts(credentialbroker.AccountsConfig{DB: c.db, KeyFile: c.keyFile, AllowPrivate: true})
+	operator, err := admin.Open(admin.Config{DB: c.db, KeyFile: c.keyFile, AllowPrivate: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(operator.Close)
-	_, err = operator.Operator(id.Workspace{}).Add(t.Context(), credentialbroker.NewAccount{Provider: "sim", Profile: "generic", BaseURL: "http://127.0.0.1:1", Secret: conf.Secret(canary)})
+	_, err = operator.Operator(id.Workspace{}).Add(t.Context(), admin.NewAccount{Provider: "sim", Profile: "generic", BaseURL: "http://127.0.0.1:1", Secret: conf.Secret(canary)})
 	if err != nil {
 		t.Fatal(err)
 	}

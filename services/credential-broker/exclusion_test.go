@@ -15,20 +15,21 @@ import (
 	"signalbox.dev/pkg/subject"
 	credentialv1 "signalbox.dev/proto/signalbox/credential/v1"
 	credentialbroker "signalbox.dev/services/credential-broker"
+	"signalbox.dev/services/credential-broker/admin"
 	"signalbox.dev/services/credential-broker/internal/oauth"
 )
 
 // skipped waits until the command line's status of an account says that it is passed over,
 // or that it is not.
-func (b *broker) skipped(a *credentialbroker.Accounts, account string, want bool) []credentialbroker.Cooldown {
+func (b *broker) skipped(a *admin.Accounts, account string, want bool) []admin.Cooldown {
 	b.t.Helper()
 	parsed, err := id.Parse[id.Account](account)
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	var found credentialbroker.Account
+	var found admin.Account
 	b.eventually(fmt.Sprintf("status has cooldowns: %v", want), func() bool {
-		if found, _, err = a.Find(b.t.Context(), parsed); err != nil {
+		if found, err = a.Find(b.t.Context(), parsed); err != nil {
 			b.t.Fatal(err)
 		}
 		return len(found.Cooldowns) > 0 == want
@@ -143,7 +144,7 @@ func TestSignedInAgainIsUsed(t *testing.T) {
 	for range 5 {
 		s.wantAnswer("waiting for a sign-in", owner, http.StatusConflict)
 	}
-	found, _, err := s.operator(nil).Find(t.Context(), ref.Account)
+	found, err := s.operator(nil).Find(t.Context(), ref.Account)
 	if err != nil || found.Health != 100 {
 		t.Errorf("the account has health %v, %v, want all of it: nothing was sent", found.Health, err)
 	}

@@ -15,6 +15,7 @@ import (
 	"signalbox.dev/pkg/subject"
 	credentialv1 "signalbox.dev/proto/signalbox/credential/v1"
 	credentialbroker "signalbox.dev/services/credential-broker"
+	"signalbox.dev/services/credential-broker/admin"
 )
 
 // TestFileServesWorkspaces has a broker without a database serve the shared accounts to
@@ -23,13 +24,13 @@ func TestFileServesWorkspaces(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "accounts.json")
 	b := start(t, credentialbroker.Config{AllowPrivate: true, AccountsFile: path})
-	operator, err := credentialbroker.OpenAccounts(credentialbroker.AccountsConfig{File: path, KeyFile: b.keyFile, AllowPrivate: true})
+	operator, err := admin.Open(admin.Config{File: path, KeyFile: b.keyFile, AllowPrivate: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer operator.Close()
 	shared, ctx := operator.Operator(id.Workspace{}), t.Context()
-	if _, err := shared.Add(ctx, credentialbroker.NewAccount{Provider: "anthropic", BaseURL: provider(t), Secret: conf.Secret(canary)}); err != nil {
+	if _, err := shared.Add(ctx, admin.NewAccount{Provider: "anthropic", BaseURL: provider(t), Secret: conf.Secret(canary)}); err != nil {
 		t.Fatal(err)
 	}
 
@@ -116,7 +117,7 @@ func TestFileAndDatabase(t *testing.T) {
 	}
 	// One who cannot have the file is told which one it is.
 	dir := t.TempDir()
-	_, err := credentialbroker.OpenAccounts(credentialbroker.AccountsConfig{File: dir, KeyFile: filepath.Join(dir, "k")})
+	_, err := admin.Open(admin.Config{File: dir, KeyFile: filepath.Join(dir, "k")})
 	if err == nil || !strings.Contains(err.Error(), dir) {
 		t.Errorf("OpenAccounts of a folder = %v", err)
 	}

@@ -14,6 +14,7 @@ import (
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/pgtest"
 	credentialbroker "signalbox.dev/services/credential-broker"
+	"signalbox.dev/services/credential-broker/admin"
 	_ "signalbox.dev/services/credential-broker/kms"
 )
 
@@ -25,23 +26,23 @@ func TestKeyFileToService(t *testing.T) {
 	m := credentialbroker.Migrations()
 	db := pgtest.New(t, m).Open(t, m)
 	file := filepath.Join(t.TempDir(), "key")
-	open := func(file string, k credentialbroker.Keys) *credentialbroker.Accounts {
+	open := func(file string, k admin.Keys) *admin.Accounts {
 		t.Helper()
-		a, err := credentialbroker.OpenAccounts(credentialbroker.AccountsConfig{DB: db, KeyFile: file, Keys: k, AllowPrivate: true})
+		a, err := admin.Open(admin.Config{DB: db, KeyFile: file, Keys: k, AllowPrivate: true})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(a.Close)
 		return a
 	}
-	before := open(file, credentialbroker.Keys{})
-	if _, err := before.Operator(id.Workspace{}).Add(t.Context(), credentialbroker.NewAccount{Provider: "openai", Secret: conf.Secret("sk-" + canary)}); err != nil {
+	before := open(file, admin.Keys{})
+	if _, err := before.Operator(id.Workspace{}).Add(t.Context(), admin.NewAccount{Provider: "openai", Secret: conf.Secret("sk-" + canary)}); err != nil {
 		t.Fatal(err)
 	}
-	both := open(file, credentialbroker.Keys{URL: keyInURL})
+	both := open(file, admin.Keys{URL: keyInURL})
 	steps := 0
-	got, err := both.RotateKeys(t.Context(), false, func(credentialbroker.KeyRotation) { steps++ })
-	if diff := cmp.Diff(credentialbroker.KeyRotation{Workspaces: 1, Wrapped: 1, Made: 1, Sealed: 1}, got); diff != "" || err != nil || steps != 1 {
+	got, err := both.RotateKeys(t.Context(), false, func(admin.KeyRotation) { steps++ })
+	if diff := cmp.Diff(admin.KeyRotation{Workspaces: 1, Wrapped: 1, Made: 1, Sealed: 1}, got); diff != "" || err != nil || steps != 1 {
 		t.Errorf("RotateKeys: %v, %d steps (-want +got):\n%s", err, steps, diff)
 	}
 	if rows := audit(t, both.Operator(id.Workspace{})); !strings.HasSuffix(rows[0], ": keys rotated: 1 wrapped anew, 1 made, 1 secrets sealed anew, 0 that do not open") {
@@ -50,11 +51,11 @@ func TestKeyFileToService(t *testing.T) {
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := open("", credentialbroker.Keys{URL: keyInURL}).RotateKeys(t.Context(), false, nil); err != nil || got.Failed != 0 || got.Sealed != 1 {
+	if got, err := open("", admin.Keys{URL: keyInURL}).RotateKeys(t.Context(), false, nil); err != nil || got.Failed != 0 || got.Sealed != 1 {
 		t.Errorf("RotateKeys without the file = %+v, %v", got, err)
 	}
-	got, err = open(filepath.Join(t.TempDir(), "other"), credentialbroker.Keys{}).RotateKeys(t.Context(), true, nil)
-	if err != nil || got.Failed == 0 || !strings.Contains(got.Failures[0].Reason, "sealed with another key") || got.Failures[0].Workspace != "" {
+	got, err = open(filepath.Join(t.TempDir(), "other"), admin.Keys{}).RotateKeys(t.Context(), true, nil)
+	if err != nil || got.Failed == 0 || !strings.Contains(got.Failures[0].Reason, "sealed with another key") || got.Failures[0].Workspace != (id.Workspace{}) {
 		t.Errorf("RotateKeys with a strange key = %+v, %v, want failures", got, err)
 	}
 }
@@ -89,9 +90,9 @@ func TestRotationOnRecord(t *testing.T) {
 				m := credentialbroker.Migrations()
 				b.db = pgtest.New(t, m).Open(t, m)
 			}
-			accounts := b.operator(func(c *credentialbroker.AccountsConfig) { c.File = file })
+			accounts := b.operator(func(c *admin.Config) { c.File = file })
 			for _, ws := range tt.scopes {
-				if _, err := accounts.Operator(ws).Add(t.Context(), credentialbroker.NewAccount{Provider: "openai", Secret: conf.Secret("sk-" + canary)}); err != nil {
+				if _, err := accounts.Operator(ws).Add(t.Context(), admin.NewAccount{Provider: "openai", Secret: conf.Secret("sk-" + canary)}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -101,7 +102,7 @@ func TestRotationOnRecord(t *testing.T) {
 			// Whoever dies here leaves what there is.
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()
-			dies := func(k credentialbroker.KeyRotation) {
+			dies := func(k admin.KeyRotation) {
 				if rows := audit(t, accounts.Operator(id.Workspace{})); !strings.HasSuffix(rows[0], tt.want[3]) {
 					t.Errorf("after %d workspaces the audit ends with %q, want %q", k.Workspaces, rows[0], tt.want[3])
 				}
@@ -135,7 +136,7 @@ func TestRotationOnRecord(t *testing.T) {
 func TestStrangeKey(t *testing.T) {
 	t.Parallel()
 	b := start(t, credentialbroker.Config{})
-	if _, err := b.operator(nil).Operator(id.Workspace{}).Add(t.Context(), credentialbroker.NewAccount{Provider: "openai", Secret: conf.Secret("sk-" + canary)}); err != nil {
+	if _, err := b.operator(nil).Operator(id.Workspace{}).Add(t.Context(), admin.NewAccount{Provider: "openai", Secret: conf.Secret("sk-" + canary)}); err != nil {
 		t.Fatal(err)
 	}
 	strange := &broker{t: t, db: b.db, keyFile: filepath.Join(t.TempDir(), "other.key"), log: &lines{}, done: make(chan error, 1)}
@@ -169,7 +170,7 @@ func TestKeySettings(t *testing.T) {
 		}
 	}
 	for _, others := range []conf.Secret{"nosuch://x", "/none, " + keyInURL} {
-		_, err := credentialbroker.OpenAccounts(credentialbroker.AccountsConfig{KeyFile: filepath.Join(t.TempDir(), "k"), Keys: credentialbroker.Keys{Others: others}})
+		_, err := admin.Open(admin.Config{KeyFile: filepath.Join(t.TempDir(), "k"), Keys: admin.Keys{Others: others}})
 		if err == nil || !strings.Contains(err.Error(), "other key 1: there is no key ") || strings.Contains(err.Error(), "smGb") {
 			t.Errorf("OTHER_KEYS=%s: %v", others.Reveal(), err)
 		}

@@ -9,6 +9,7 @@ import (
 	"signalbox.dev/pkg/identity"
 	credentialv1 "signalbox.dev/proto/signalbox/credential/v1"
 	credentialbroker "signalbox.dev/services/credential-broker"
+	"signalbox.dev/services/credential-broker/admin"
 )
 
 // Where one machine is all of a Signalbox, the accounts that its operator shares may be on
@@ -17,12 +18,12 @@ func TestLocalAccounts(t *testing.T) {
 	t.Parallel()
 	b := start(t, credentialbroker.Config{AllowLoopback: true})
 	ctx, up, owner := t.Context(), provider(t), member(identity.Owner)
-	operator, err := credentialbroker.OpenAccounts(credentialbroker.AccountsConfig{DB: b.db, KeyFile: b.keyFile, AllowLoopback: true})
+	operator, err := admin.Open(admin.Config{DB: b.db, KeyFile: b.keyFile, AllowLoopback: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer operator.Close()
-	n := credentialbroker.NewAccount{Provider: "ollama", BaseURL: up + "/v1"}
+	n := admin.NewAccount{Provider: "ollama", BaseURL: up + "/v1"}
 	made, err := operator.Operator(id.Workspace{}).Add(ctx, n)
 	if err != nil || made.Profile != "generic" {
 		t.Fatalf("Add = %+v, %v, want an account of the profile generic", made, err)
@@ -44,7 +45,7 @@ func TestLocalAccounts(t *testing.T) {
 	}
 	// A broker that is not of one machine does not use such an account either.
 	strict := start(t, credentialbroker.Config{})
-	lax, err := credentialbroker.OpenAccounts(credentialbroker.AccountsConfig{DB: strict.db, KeyFile: strict.keyFile, AllowLoopback: true})
+	lax, err := admin.Open(admin.Config{DB: strict.db, KeyFile: strict.keyFile, AllowLoopback: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 	"signalbox.dev/pkg/subject"
 	credentialv1 "signalbox.dev/proto/signalbox/credential/v1"
 	credentialbroker "signalbox.dev/services/credential-broker"
+	"signalbox.dev/services/credential-broker/admin"
 )
 
 // calls are all that owners may do with an account, each as it is made with its id.
@@ -266,12 +267,12 @@ func TestResetReachesBrokers(t *testing.T) {
 	s := startSignedIn(t)
 	owner := member(identity.Owner)
 	ref := s.add(owner)
-	admin, err := pgx.Connect(t.Context(), s.adminDB)
+	conn, err := pgx.Connect(t.Context(), s.adminDB)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer admin.Close(context.WithoutCancel(t.Context()))
-	_, err = admin.Exec(t.Context(), `INSERT INTO credentials.account_limits VALUES ($1, 'sim', $2, '', now(), now() + interval '1 hour', now() + interval '1 hour', 1, 'QUOTA_EXHAUSTED', 403, 'retry-after: 3600')`, ref.Workspace, ref.Account)
+	defer conn.Close(context.WithoutCancel(t.Context()))
+	_, err = conn.Exec(t.Context(), `INSERT INTO credentials.account_limits VALUES ($1, 'sim', $2, '', now(), now() + interval '1 hour', now() + interval '1 hour', 1, 'QUOTA_EXHAUSTED', 403, 'retry-after: 3600')`, ref.Workspace, ref.Account)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -283,7 +284,7 @@ func TestResetReachesBrokers(t *testing.T) {
 	if c := list.GetAccounts()[0].GetCooldowns(); len(c) != 1 || c[0].GetReason() != "QUOTA_EXHAUSTED" || c[0].GetRetryAfter() != "retry-after: 3600" || c[0].GetStatus() != 403 {
 		t.Errorf("cooldowns %v, want the one with its header", c)
 	}
-	operator, err := credentialbroker.OpenAccounts(credentialbroker.AccountsConfig{DB: s.db, KeyFile: s.keyFile})
+	operator, err := admin.Open(admin.Config{DB: s.db, KeyFile: s.keyFile})
 	if err != nil {
 		t.Fatal(err)
 	}

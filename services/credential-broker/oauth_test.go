@@ -19,6 +19,7 @@ import (
 	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/identity"
 	credentialbroker "signalbox.dev/services/credential-broker"
+	"signalbox.dev/services/credential-broker/admin"
 	"signalbox.dev/services/credential-broker/internal/oauth"
 	"signalbox.dev/services/credential-broker/internal/store"
 	"signalbox.dev/services/credential-broker/internal/vault"
@@ -54,7 +55,7 @@ func startSignedIn(t *testing.T, endpoints ...string) *signedIn {
 	profileYAML := fmt.Sprintf("name: sim\ndefault_for: sim\ndialect: openai\nbase_url: %s/api\nauth: {header: authorization, scheme: Bearer}\n", front.URL)
 	cfg := credentialbroker.Config{
 		Profiles: folder(t, profileYAML),
-		OAuth:    credentialbroker.OAuth{Clients: "sim=us", Providers: folder(t, providerYAML)},
+		OAuth:    admin.OAuth{Clients: "sim=us", Providers: folder(t, providerYAML)},
 	}
 	b := start(t, cfg)
 	key, err := vault.OpenFile(b.keyFile)
@@ -154,13 +155,13 @@ func TestExpiredAccount(t *testing.T) {
 func TestOAuthSettings(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		set  credentialbroker.OAuth
+		set  admin.OAuth
 		want string
 	}{
-		"nothing":        {credentialbroker.OAuth{}, ""},
-		"clients":        {credentialbroker.OAuth{Clients: "google=id:secret", Redirect: "https://console.example/back"}, ""},
-		"no pair":        {credentialbroker.OAuth{Clients: "google"}, "CREDENTIAL_BROKER_OAUTH_CLIENTS: OAuth client 1: want provider=id"},
-		"not a redirect": {credentialbroker.OAuth{Redirect: "back"}, "CREDENTIAL_BROKER_OAUTH_REDIRECT is not a page: use https://host/path"},
+		"nothing":        {admin.OAuth{}, ""},
+		"clients":        {admin.OAuth{Clients: "google=id:secret", Redirect: "https://console.example/back"}, ""},
+		"no pair":        {admin.OAuth{Clients: "google"}, "CREDENTIAL_BROKER_OAUTH_CLIENTS: OAuth client 1: want provider=id"},
+		"not a redirect": {admin.OAuth{Redirect: "back"}, "CREDENTIAL_BROKER_OAUTH_REDIRECT is not a page: use https://host/path"},
 	} {
 		err := tt.set.Validate()
 		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {

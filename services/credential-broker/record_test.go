@@ -24,18 +24,19 @@ import (
 	"signalbox.dev/pkg/subject"
 	credentialv1 "signalbox.dev/proto/signalbox/credential/v1"
 	credentialbroker "signalbox.dev/services/credential-broker"
+	"signalbox.dev/services/credential-broker/admin"
 	"signalbox.dev/services/credential-broker/internal/oauth"
 	"signalbox.dev/services/simulator/authserver"
 )
 
 // operator is who works on a broker's accounts beside it.
-func (b *broker) operator(change func(*credentialbroker.AccountsConfig)) *credentialbroker.Accounts {
+func (b *broker) operator(change func(*admin.Config)) *admin.Accounts {
 	b.t.Helper()
-	cfg := credentialbroker.AccountsConfig{DB: b.db, KeyFile: b.keyFile, AllowPrivate: true, Operator: "ann@desk"}
+	cfg := admin.Config{DB: b.db, KeyFile: b.keyFile, AllowPrivate: true, Operator: "ann@desk"}
 	if change != nil {
 		change(&cfg)
 	}
-	a, err := credentialbroker.OpenAccounts(cfg)
+	a, err := admin.Open(cfg)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -44,7 +45,7 @@ func (b *broker) operator(change func(*credentialbroker.AccountsConfig)) *creden
 }
 
 // audit returns a workspace's rows, newest first: what, through whom, from where.
-func audit(t *testing.T, s *credentialbroker.Scope) []string {
+func audit(t *testing.T, s *admin.Scope) []string {
 	t.Helper()
 	rows, _, err := s.Audit(t.Context(), 0, 100)
 	if err != nil {
@@ -110,7 +111,7 @@ func TestAuditSaysWhoRenewed(t *testing.T) {
 		t.Fatal(err)
 	}
 	rows, _, err := s.operator(nil).Operator(owner.Workspace).Audit(t.Context(), 0, 1)
-	if err != nil || len(rows) != 1 || rows[0].Action != "refreshed" || rows[0].Member != owner.Member.String() || rows[0].Service != "gateway" || rows[0].Address != owner.Address {
+	if err != nil || len(rows) != 1 || rows[0].Action != "refreshed" || rows[0].Member != owner.Member || rows[0].Service != "gateway" || rows[0].Address != owner.Address {
 		t.Errorf("the audit ends with %+v, %v, want the owner's renewal, from their address", rows, err)
 	}
 }
@@ -200,13 +201,13 @@ func TestImportAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	ws := id.New[id.Workspace]()
-	scope := b.operator(func(c *credentialbroker.AccountsConfig) { c.OAuth.Clients = "anthropic=us" }).Operator(ws)
+	scope := b.operator(func(c *admin.Config) { c.OAuth.Clients = "anthropic=us" }).Operator(ws)
 	var mu sync.Mutex // guards imported and skipped
 	imported, skipped := 0, 0
 	var wg sync.WaitGroup
 	for range 6 {
 		wg.Go(func() {
-			done, err := scope.Import(t.Context(), credentialbroker.ImportSources{AccountsFile: path}, false)
+			done, err := scope.Import(t.Context(), admin.ImportSources{AccountsFile: path}, false)
 			if err != nil {
 				t.Errorf("Import = %v", err)
 			}
@@ -252,24 +253,24 @@ func TestImportKeysAtOnce(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		scopes []id.Workspace
-		open   func(t *testing.T) func() *credentialbroker.Accounts
+		open   func(t *testing.T) func() *admin.Accounts
 	}{
-		{"in a database", []id.Workspace{{}, id.New[id.Workspace](), id.New[id.Workspace]()}, func(t *testing.T) func() *credentialbroker.Accounts {
+		{"in a database", []id.Workspace{{}, id.New[id.Workspace](), id.New[id.Workspace]()}, func(t *testing.T) func() *admin.Accounts {
 			b := start(t, credentialbroker.Config{})
-			return func() *credentialbroker.Accounts { return b.operator(nil) }
+			return func() *admin.Accounts { return b.operator(nil) }
 		}},
-		{"in a file", []id.Workspace{{}}, func(t *testing.T) func() *credentialbroker.Accounts {
+		{"in a file", []id.Workspace{{}}, func(t *testing.T) func() *admin.Accounts {
 			b := &broker{t: t, keyFile: filepath.Join(t.TempDir(), "key")}
 			path := filepath.Join(t.TempDir(), "accounts.json")
-			return func() *credentialbroker.Accounts {
-				return b.operator(func(c *credentialbroker.AccountsConfig) { c.File = path })
+			return func() *admin.Accounts {
+				return b.operator(func(c *admin.Config) { c.File = path })
 			}
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			open := tt.open(t)
-			from := credentialbroker.ImportSources{Environ: []string{"OPENAI_API_KEY=" + canary, "ANTHROPIC_API_KEY=" + canary}}
+			from := admin.ImportSources{Environ: []string{"OPENAI_API_KEY=" + canary, "ANTHROPIC_API_KEY=" + canary}}
 			var mu sync.Mutex // guards got
 			got := map[string]int{}
 			var wg sync.WaitGroup
@@ -312,7 +313,7 @@ func TestImportKeysAtOnce(t *testing.T) {
 					t.Errorf("List = %+v, %v, want two", all, err)
 				}
 				for _, a := range all {
-					if !a.Enabled || a.Status != credentialbroker.Ready || a.LastUsedAt != nil {
+					if !a.Enabled || a.Status != admin.Ready || a.LastUsedAt != nil {
 						t.Errorf("brought along is %+v", a)
 					}
 				}
@@ -330,16 +331,13 @@ func TestImportKeysAtOnce(t *testing.T) {
 func TestImportLost(t *testing.T) {
 	t.Parallel()
 	b := start(t, credentialbroker.Config{})
-	from := credentialbroker.ImportSources{Environ: []string{"OPENAI_API_KEY=" + canary}}
+	from := admin.ImportSources{Environ: []string{"OPENAI_API_KEY=" + canary}}
 	done, err := b.operator(nil).Operator(id.Workspace{}).Import(t.Context(), from, false)
 	if err != nil || len(done.Imported) != 1 {
 		t.Fatalf("Import = %+v, %v", done, err)
 	}
-	other := b.operator(func(c *credentialbroker.AccountsConfig) { c.KeyFile = filepath.Join(t.TempDir(), "other") }).Operator(id.Workspace{})
-	account, err := id.Parse[id.Account](done.Imported[0].ID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := b.operator(func(c *admin.Config) { c.KeyFile = filepath.Join(t.TempDir(), "other") }).Operator(id.Workspace{})
+	account := done.Imported[0].ID
 	again, err := other.Import(t.Context(), from, false)
 	if want := "it is here already, and does not open: remove " + account.String() + " first"; err != nil || len(again.Skipped) != 1 || again.Skipped[0].Reason != want {
 		t.Errorf("Import with another key = %+v, %v, want it left out: %s", again, err, want)
@@ -373,10 +371,10 @@ func TestImportForAnother(t *testing.T) {
 			if err := os.WriteFile(path, []byte(`{"anthropic": {"type": "oauth", "refresh": "rt-one"}, "openai": {"type": "api", "key": "sk-one"}}`), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			accounts := b.operator(func(c *credentialbroker.AccountsConfig) { c.OAuth.Clients = "anthropic=us" })
-			bring := func(ws id.Workspace) credentialbroker.Import {
+			accounts := b.operator(func(c *admin.Config) { c.OAuth.Clients = "anthropic=us" })
+			bring := func(ws id.Workspace) admin.Import {
 				t.Helper()
-				done, err := accounts.Operator(ws).Import(t.Context(), credentialbroker.ImportSources{AuthFile: path}, false)
+				done, err := accounts.Operator(ws).Import(t.Context(), admin.ImportSources{AuthFile: path}, false)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -446,7 +444,7 @@ func TestResetWins(t *testing.T) {
 	b := start(t, credentialbroker.Config{AllowPrivate: true})
 	owner := member(identity.Owner)
 	scope := b.operator(nil).Operator(owner.Workspace)
-	a, err := scope.Add(t.Context(), credentialbroker.NewAccount{Provider: "anthropic", BaseURL: up.URL, Secret: "sk-one"})
+	a, err := scope.Add(t.Context(), admin.NewAccount{Provider: "anthropic", BaseURL: up.URL, Secret: "sk-one"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -455,7 +453,7 @@ func TestResetWins(t *testing.T) {
 		t.Fatalf("answered with %d, want the provider's 429", status)
 	}
 	limited.Store(false)
-	if _, err := scope.Reset(t.Context(), id.Must[id.Account](a.ID)); err != nil {
+	if _, err := scope.Reset(t.Context(), a.ID); err != nil {
 		t.Fatal(err)
 	}
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -473,7 +471,7 @@ func TestResetWins(t *testing.T) {
 		}
 		<-tick.C
 	}
-	if now, err := scope.Get(t.Context(), id.Must[id.Account](a.ID)); err != nil || len(now.Cooldowns) > 0 {
+	if now, err := scope.Get(t.Context(), a.ID); err != nil || len(now.Cooldowns) > 0 {
 		t.Errorf("after the reset: %+v, %v, want no cooldown", now.Cooldowns, err)
 	}
 }
@@ -495,11 +493,11 @@ func TestCost(t *testing.T) {
 	b := start(t, credentialbroker.Config{AllowPrivate: true, ModelPrices: prices})
 	owner := member(identity.Owner)
 	scope := b.operator(nil).Operator(owner.Workspace)
-	a, err := scope.Add(t.Context(), credentialbroker.NewAccount{Provider: "openai", Label: "a name for people", BaseURL: up.URL, Secret: "sk-" + canary})
+	a, err := scope.Add(t.Context(), admin.NewAccount{Provider: "openai", Label: "a name for people", BaseURL: up.URL, Secret: "sk-" + canary})
 	if err != nil {
 		t.Fatal(err)
 	}
-	account := id.Must[id.Account](a.ID)
+	account := a.ID
 	ask := func() {
 		t.Helper()
 		if status := b.post(owner, "/egress/openai/v1/chat/completions", `{"model":"mine-1"}`); status != http.StatusOK {
@@ -507,7 +505,7 @@ func TestCost(t *testing.T) {
 		}
 	}
 	// stats waits until so many requests are counted.
-	stats := func(n int64) credentialbroker.Stat {
+	stats := func(n int64) admin.Stat {
 		t.Helper()
 		tick := time.NewTicker(10 * time.Millisecond)
 		defer tick.Stop()
@@ -681,7 +679,7 @@ func TestStrangersID(t *testing.T) {
 	if _, err := b.client().AddAccount(identity.With(t.Context(), member(identity.Owner)), &credentialv1.AddAccountRequest{Id: theirs.String(), Provider: "openai", Label: "theirs", Secret: canary}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.operator(nil).Operator(id.Workspace{}).Add(t.Context(), credentialbroker.NewAccount{ID: shared, Provider: "openai", Label: "shared", Secret: canary}); err != nil {
+	if _, err := b.operator(nil).Operator(id.Workspace{}).Add(t.Context(), admin.NewAccount{ID: shared, Provider: "openai", Label: "shared", Secret: canary}); err != nil {
 		t.Fatal(err)
 	}
 	ctx := identity.With(t.Context(), member(identity.Owner))

@@ -11,7 +11,7 @@ import (
 	"signalbox.dev/services/credential-broker/internal/proxy"
 )
 
-// routes returns all doors behind the one listener:
+// routes returns the handler of the one listener:
 //
 //	/egress/<provider>/<path…>   any provider's API (internal/proxy)
 //	/signalbox.credential.v1.…   Connect (rpc.go)
@@ -22,15 +22,13 @@ func (s *Service) routes() (http.Handler, error) {
 		return nil, err
 	}
 	mux := http.NewServeMux()
-	mux.Handle(credentialv1connect.NewAccountServiceHandler(&accountServer{s.accounts, s.pool}, opts...))
-	mux.Handle(credentialv1connect.NewConnectionServiceHandler(&connectionServer{s.accounts, s.pool}, opts...))
-	httpserver.Ops{
-		Checks:   s.checks(),
-		Gatherer: s.deps.Gatherer,
-	}.Mount(mux)
+	srv := &server{s.accounts, s.pool}
+	mux.Handle(credentialv1connect.NewAccountServiceHandler(srv, opts...))
+	mux.Handle(credentialv1connect.NewConnectionServiceHandler(srv, opts...))
+	httpserver.Ops{Checks: s.checks(), Gatherer: s.deps.Gatherer}.Mount(mux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// Past the mux, which would clean a path and redirect to it: providers'
-		// paths are forwarded as they are, or refused in the provider's words.
+		// Not through the mux, which would clean the path and redirect: providers' paths are
+		// forwarded unchanged, or refused in the provider's error format.
 		if strings.HasPrefix(r.URL.Path, proxy.Prefix) {
 			s.proxy.ServeHTTP(w, r)
 			return
@@ -39,9 +37,9 @@ func (s *Service) routes() (http.Handler, error) {
 	}), nil
 }
 
-// checks says whether what is stored can be read.
+// checks reports whether stored accounts can be read.
 func (s *Service) checks() map[string]httpserver.Check {
-	if f := s.accounts.file; f != nil {
+	if f := s.accounts.File; f != nil {
 		return map[string]httpserver.Check{"accounts": func(ctx context.Context) error { _, err := f.View(ctx); return err }}
 	}
 	return map[string]httpserver.Check{"postgres": s.deps.DB.Ping}

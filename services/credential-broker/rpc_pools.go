@@ -2,17 +2,20 @@ package credentialbroker
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"signalbox.dev/pkg/id"
 	credentialv1 "signalbox.dev/proto/signalbox/credential/v1"
-	"signalbox.dev/services/credential-broker/internal/pool"
+	"signalbox.dev/services/credential-broker/admin"
 )
 
 // ListPools returns the workspace's pools.
-func (s *accountServer) ListPools(ctx context.Context, _ *credentialv1.ListPoolsRequest) (*credentialv1.ListPoolsResponse, error) {
-	scope, err := s.scope(ctx)
+func (s *server) ListPools(ctx context.Context, _ *credentialv1.ListPoolsRequest) (*credentialv1.ListPoolsResponse, error) {
+	scope, err := s.owned(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -28,8 +31,8 @@ func (s *accountServer) ListPools(ctx context.Context, _ *credentialv1.ListPools
 }
 
 // SetPool changes settings of one of the workspace's pools.
-func (s *accountServer) SetPool(ctx context.Context, req *credentialv1.SetPoolRequest) (*credentialv1.SetPoolResponse, error) {
-	scope, err := s.scope(ctx)
+func (s *server) SetPool(ctx context.Context, req *credentialv1.SetPoolRequest) (*credentialv1.SetPoolResponse, error) {
+	scope, err := s.owned(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -40,15 +43,39 @@ func (s *accountServer) SetPool(ctx context.Context, req *credentialv1.SetPoolRe
 	return &credentialv1.SetPoolResponse{Pool: poolMessage(p)}, nil
 }
 
-func poolMessage(p Pool) *credentialv1.Pool {
+func poolMessage(p admin.Pool) *credentialv1.Pool {
 	return &credentialv1.Pool{
 		Provider: p.Provider, Accounts: int32(p.Accounts), Changed: len(p.Changed) > 0, Settings: settingsMessage(p.Settings),
 	}
 }
 
-// GetStats returns what the workspace's accounts did.
-func (s *accountServer) GetStats(ctx context.Context, _ *credentialv1.GetStatsRequest) (*credentialv1.GetStatsResponse, error) {
-	scope, err := s.scope(ctx)
+// settingsMessage returns settings as a message. Their JSON names are the message's field
+// names, and also the names of stored settings and of those that operators set.
+func settingsMessage(s admin.Settings) *credentialv1.PoolSettings {
+	m := &credentialv1.PoolSettings{}
+	text, err := json.Marshal(s)
+	if err == nil {
+		err = protojson.Unmarshal(text, m)
+	}
+	if err != nil {
+		panic(fmt.Sprintf("settings as a message: %v", err)) // a setting without a field, which a test rules out
+	}
+	return m
+}
+
+// settingValues returns the settings that are set in a message, by their names.
+func settingValues(m *credentialv1.PoolSettings) map[string]any {
+	values := map[string]any{}
+	m.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		values[string(f.Name())] = v.Interface()
+		return true
+	})
+	return values
+}
+
+// GetStats returns what the workspace's accounts have been used for.
+func (s *server) GetStats(ctx context.Context, _ *credentialv1.GetStatsRequest) (*credentialv1.GetStatsResponse, error) {
+	scope, err := s.owned(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -59,31 +86,29 @@ func (s *accountServer) GetStats(ctx context.Context, _ *credentialv1.GetStatsRe
 	res := &credentialv1.GetStatsResponse{}
 	for _, x := range all {
 		res.Stats = append(res.Stats, &credentialv1.AccountStat{
-			AccountId: x.Account, Provider: x.Provider, Reason: x.Reason, Requests: x.Requests,
+			AccountId: x.Account.String(), Provider: x.Provider, Reason: string(x.Reason), Requests: x.Requests,
 			TokensIn: x.TokensIn, TokensOut: x.TokensOut, CostMicros: x.CostMicros,
 		})
 	}
 	return res, nil
 }
 
-// ResetStats begins to count anew.
-func (s *accountServer) ResetStats(ctx context.Context, req *credentialv1.ResetStatsRequest) (*credentialv1.ResetStatsResponse, error) {
-	scope, err := s.scope(ctx)
+// ResetStats resets the counters of one account, or of all.
+func (s *server) ResetStats(ctx context.Context, req *credentialv1.ResetStatsRequest) (*credentialv1.ResetStatsResponse, error) {
+	scope, err := s.owned(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var account id.Account
-	if req.GetId() != "" {
-		if account, err = accountID(req.GetId()); err != nil {
-			return nil, err
-		}
+	account, err := optionalID(req.GetId())
+	if err != nil {
+		return nil, err
 	}
 	return &credentialv1.ResetStatsResponse{}, scope.ResetStats(ctx, account)
 }
 
-// ListAudit returns what happened to the workspace's credentials.
-func (s *accountServer) ListAudit(ctx context.Context, req *credentialv1.ListAuditRequest) (*credentialv1.ListAuditResponse, error) {
-	scope, err := s.scope(ctx)
+// ListAudit returns a page of the audit of the workspace's credentials.
+func (s *server) ListAudit(ctx context.Context, req *credentialv1.ListAuditRequest) (*credentialv1.ListAuditResponse, error) {
+	scope, err := s.owned(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -94,9 +119,9 @@ func (s *accountServer) ListAudit(ctx context.Context, req *credentialv1.ListAud
 	res := &credentialv1.ListAuditResponse{NextBefore: next}
 	for _, r := range rows {
 		res.Rows = append(res.Rows, &credentialv1.AuditRow{
-			Sequence: r.Sequence, At: timestamppb.New(r.At), Action: r.Action, AccountId: r.Account, Provider: r.Provider,
-			Origin: origin(pool.Origin(r.Origin)), MemberId: r.Member, Service: r.Service, Address: r.Address,
-			SessionId: r.Session, Detail: r.Detail, Hash: r.Hash,
+			Sequence: r.Sequence, At: timestamppb.New(r.At), Action: r.Action, AccountId: text(r.Account), Provider: r.Provider,
+			Origin: originEnum(r.Origin), MemberId: text(r.Member), Service: r.Service, Address: r.Address,
+			SessionId: text(r.Session), Detail: r.Detail, Hash: r.Hash,
 		})
 	}
 	return res, nil

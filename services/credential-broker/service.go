@@ -1,35 +1,27 @@
-// Package credentialbroker is the service that holds every secret. Other services
-// reach providers through its egress (routes.go, internal/proxy), which takes a
-// signed context in place of a credential and adds the credential on the way out;
-// nobody ever gets one back. Workspaces keep their credentials here over Connect
-// (rpc.go), and their members connect tools (connections.go); the operator does so
-// through Accounts or the environment. All go by way of a Scope: the accounts of one
-// workspace, or the shared ones, and who acts on them. It works on the database alone,
-// so that the command line needs no broker: those that run find out when they read the
-// accounts again, within a second.
+// Package credentialbroker is the service that holds every secret. Other services reach
+// providers through its egress (routes.go, internal/proxy): they send a signed context in
+// place of a credential, and the egress adds the credential on the way out. Nothing ever
+// returns a stored secret. Over Connect (rpc.go), workspaces manage their accounts and
+// members connect tools; the operator manages shared accounts at the command line, which
+// uses package admin on the same database, with or without a running broker.
 //
-// The rooms: proxy forwards one request and decides what may still be retried;
-// upstream carries it to the provider, over connections that sock makes cheap; pool
-// chooses the account; profile knows how requests of a credential look, as data;
-// transform edits bodies where a profile wants it, and scan finds the places; usage
-// reads what an answer took, and meter counts what accounts do; oauth keeps alive what somebody signed in to; dialect
-// speaks of errors the way providers do; vault seals, and rotation replaces its keys;
-// store keeps what is sealed, and audit verifies what it wrote of that; target keeps
-// workspaces' base URLs out of the operator's network; opencode reads what other
-// programs keep, for an import.
+// The rooms, from outside in: proxy forwards one request and decides what may be retried;
+// upstream and sock carry it to the provider; pool chooses the account; profile, transform
+// and scan shape requests of a credential kind; usage reads what an answer cost; dialect
+// writes errors in the provider's format; oauth keeps sign-ins valid; vault seals secrets,
+// and rotation replaces its keys; store keeps accounts, and audit verifies the record of
+// changes; target keeps workspaces' base URLs out of the operator's network; opencode reads
+// other programs' credentials for an import.
 //
 // A single user needs no database: with CREDENTIAL_BROKER_ACCOUNTS_FILE the shared accounts
-// are in a file (internal/accountfile), which the command line works on too. There are no
-// workspaces' own accounts then, one chain of the audit, beside the file, and no bus. What
-// is said of the database is true of the file. While it is damaged nobody's credential is
-// used in the place of those that are in it.
+// are in a file (internal/accountfile), without a bus and without accounts of workspaces.
+// While that file is damaged, requests are refused: no other credential takes its place.
 //
-// A Service shares the database with the other instances, and what they learn of
-// accounts over the bus; it goes on without either, and instances start and stop in
-// any order. When it is told to stop it goes on with open
-// requests for a bounded time; streams that are still open then get an error event
-// and a broken end, which every caller takes for what it is. If it dies, they
-// break without one.
+// Instances share the database, and over the bus what they learn about accounts. A Service
+// keeps working while either is unavailable, and instances start and stop in any order.
+// When it is told to stop, open requests get a bounded time to finish; streams that are
+// still open then end with an error event and a broken connection. If the process dies,
+// they break without the event.
 package credentialbroker
 
 import (
@@ -51,9 +43,8 @@ import (
 	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/price"
-	"signalbox.dev/pkg/process"
+	"signalbox.dev/services/credential-broker/admin"
 	"signalbox.dev/services/credential-broker/internal/pool"
-	"signalbox.dev/services/credential-broker/internal/profile"
 	"signalbox.dev/services/credential-broker/internal/proxy"
 	"signalbox.dev/services/credential-broker/internal/sock"
 	"signalbox.dev/services/credential-broker/internal/upstream"
@@ -69,25 +60,25 @@ const (
 const (
 	defaultDrain = 25 * time.Second
 	abortGrace   = 3 * time.Second // for error events to be written after the drain
-	fileEvery    = time.Second     // a file is written as a whole
+	fileEvery    = time.Second     // between writes of the accounts file, which is written as a whole
 )
 
-// Migrations returns what the service brings to the database.
+// Migrations returns the service's migrations.
 func Migrations() pg.Migrations {
 	return pg.Migrations{Schema: Schema, Role: Role, FS: migrations.FS, AppendOnly: migrations.AppendOnly()}
 }
 
-// Deps is what the service works with. Whoever opened these closes them, after
-// Run; the listener is closed by Run.
+// Deps is what the service works with. The caller closes these after Run, except for the
+// listener, which Run closes.
 type Deps struct {
 	Log *slog.Logger
-	// DB is the database, as Role, in Schema; nil where the settings name a file.
+	// DB is the database, as Role, in Schema; nil if the settings name a file.
 	DB *pg.DB
-	// Bus is where other instances are, as subject.CredentialBroker; nil for none.
+	// Bus connects to other instances, as subject.CredentialBroker; nil for none.
 	Bus *bus.Bus
-	// Listener takes egress requests, calls of other services and the pages for operators.
+	// Listener accepts egress requests, calls of other services and operators' requests.
 	Listener net.Listener
-	// Verifier knows who may call: gateway, agent-runner and tool-executor.
+	// Verifier authenticates callers: gateway, agent-runner and tool-executor.
 	Verifier   *identity.Verifier
 	Registerer prometheus.Registerer // nil: no metrics
 	Gatherer   prometheus.Gatherer   // nil: no /metrics page
@@ -97,57 +88,55 @@ type Deps struct {
 type Service struct {
 	cfg        Config
 	deps       Deps
-	accounts   *Accounts
+	accounts   *admin.Accounts
 	pool       *pool.Set
 	proxy      *proxy.Proxy
 	transports []*upstream.Transport
 	handler    http.Handler
 }
 
-// New wires a Service. It touches the key file and the accounts file and nothing else
-// outside: the database may be away.
+// New wires a Service. It opens the key file and the accounts file and connects to
+// nothing: the database may be unavailable.
 func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Log == nil || (deps.DB == nil) == (cfg.AccountsFile == "") || deps.Listener == nil || deps.Verifier == nil {
 		return nil, errors.New("credential-broker: log, database (or accounts file), listener and verifier are needed")
 	}
 	if deps.Registerer == nil {
-		deps.Registerer = prometheus.NewRegistry() // nobody looks
+		deps.Registerer = prometheus.NewRegistry() // not exported
 	}
 	if cfg.Drain <= 0 {
 		cfg.Drain = defaultDrain
 	}
-	s := &Service{cfg: cfg, deps: deps}
-	profiles, err := profile.Open(process.Version(), cfg.Profiles)
-	if err != nil {
-		return nil, fmt.Errorf("load request profiles: %w", err)
-	}
-	s.accounts, err = openAccounts(AccountsConfig{DB: deps.DB, File: cfg.AccountsFile, KeyFile: cfg.KeyFile, Keys: cfg.Keys, AllowPrivate: cfg.AllowPrivate, AllowLoopback: cfg.AllowLoopback, OAuth: cfg.OAuth, Log: deps.Log}, profiles)
+	accounts, err := admin.Open(admin.Config{
+		DB: deps.DB, File: cfg.AccountsFile, KeyFile: cfg.KeyFile, MakeKey: true, Keys: cfg.Keys, Profiles: cfg.Profiles,
+		AllowPrivate: cfg.AllowPrivate, AllowLoopback: cfg.AllowLoopback, OAuth: cfg.OAuth, Log: deps.Log,
+	})
 	if err != nil {
 		return nil, err
 	}
-	if err := s.wire(profiles); err != nil {
-		s.accounts.Close()
+	s := &Service{cfg: cfg, deps: deps, accounts: accounts}
+	if err := s.wire(); err != nil {
+		accounts.Close()
 		return nil, err
 	}
 	return s, nil
 }
 
-// wire makes what stands on the accounts.
-func (s *Service) wire(profiles *profile.Set) error {
-	cfg, deps := s.cfg, s.deps
-	counts, err := pool.NewMeter(deps.Registerer)
+// wire builds the egress and the handler on the accounts.
+func (s *Service) wire() error {
+	counts, err := pool.NewMeter(s.deps.Registerer)
 	if err != nil {
 		return fmt.Errorf("count what accounts do: %w", err)
 	}
-	if s.pool, err = newPool(cfg, deps, s.accounts, counts); err != nil {
+	if s.pool, err = s.newPool(counts); err != nil {
 		return err
 	}
-	open, guarded := upstream.New(upstream.Config{}), upstream.New(upstream.Config{Control: s.accounts.policy.Control})
+	open, guarded := upstream.New(upstream.Config{}), upstream.New(upstream.Config{Control: s.accounts.Policy.Control})
 	s.transports = []*upstream.Transport{open, guarded}
 	s.proxy, err = proxy.New(proxy.Config{
-		Pool: s.pool, Profiles: profiles, Verifier: deps.Verifier, Open: open, Guarded: guarded,
-		Timers: cfg.timers(), Limits: proxy.Limits{Requests: cfg.MaxRequests, Bodies: cfg.MaxBodies},
-		Metrics: deps.Registerer, Meter: counts, Log: deps.Log,
+		Pool: s.pool, Profiles: s.accounts.Profiles, Verifier: s.deps.Verifier, Open: open, Guarded: guarded,
+		Timers: s.cfg.timers(), Limits: proxy.Limits{Requests: s.cfg.MaxRequests, Bodies: s.cfg.MaxBodies},
+		Metrics: s.deps.Registerer, Meter: counts, Log: s.deps.Log,
 	})
 	if err != nil {
 		return err
@@ -156,35 +145,36 @@ func (s *Service) wire(profiles *profile.Set) error {
 	return err
 }
 
-func newPool(cfg Config, deps Deps, a *Accounts, counts *pool.Meter) (*pool.Set, error) {
-	prices, err := price.Load(cfg.ModelPrices)
+func (s *Service) newPool(counts *pool.Meter) (*pool.Set, error) {
+	prices, err := price.Load(s.cfg.ModelPrices)
 	if err != nil {
 		return nil, err
 	}
-	environment, err := cfg.Environment.accounts()
+	environment, err := s.cfg.Environment.accounts()
 	if err != nil {
 		return nil, err
 	}
-	simulator, err := cfg.simulator()
+	simulator, err := s.cfg.simulator()
 	if err != nil {
 		return nil, err
 	}
-	every, forget := time.Duration(0), a.keeper.ForgetOf
-	if a.file != nil { // of which the keeper sees all with each of its looks
+	a := s.accounts
+	every, forget := time.Duration(0), a.Keeper.ForgetOf
+	if a.File != nil { // the keeper reads the whole file each time
 		every, forget = fileEvery, nil
 	}
 	return pool.New(pool.Config{
-		WriteEvery: every, UsesBehind: a.file != nil,
-		Store: a.store, Vault: a.vault, Tokens: a.keeper, Forget: forget, Profiles: a.profiles, Environment: environment, Simulator: simulator,
-		CheckBase: a.policy.CheckBase, Bus: deps.Bus, Prices: prices, Meter: counts, Log: deps.Log,
+		WriteEvery: every, UsesBehind: a.File != nil,
+		Store: a.Store, Vault: a.Vault, Tokens: a.Keeper, Forget: forget, Profiles: a.Profiles, Environment: environment, Simulator: simulator,
+		CheckBase: a.Policy.CheckBase, Bus: s.deps.Bus, Prices: prices, Meter: counts, Log: s.deps.Log,
 	})
 }
 
 // Run serves until ctx is done and open requests have ended or were ended. It
 // returns nil then. A Service runs once.
 func (s *Service) Run(ctx context.Context) error {
-	if f := s.accounts.file; f != nil {
-		// It serves all the same, and is well as soon as the file is.
+	if f := s.accounts.File; f != nil {
+		// It serves anyway, and recovers as soon as the file does.
 		if _, err := f.View(ctx); err != nil {
 			s.deps.Log.ErrorContext(ctx, "accounts cannot be used: requests are refused until the accounts file is put right", "error", err)
 		}
@@ -197,14 +187,15 @@ func (s *Service) Run(ctx context.Context) error {
 	wg.Go(func() { s.abortLate(ctx, stopped) })
 	serving, served := context.WithCancel(ctx)
 	defer served()
-	supervise := func(what string, loop func(context.Context, *slog.Logger)) {
+	for what, loop := range map[string]func(context.Context){
+		"token renewal": func(ctx context.Context) { _ = s.accounts.Keeper.Run(ctx) }, // nil when ctx is done
+		"key rotation":  s.accounts.SweepKeys,
+		"key check":     s.accounts.ReportKey,
+	} {
 		wg.Go(func() {
-			_ = panics.Supervise(serving, s.deps.Log, what, func(ctx context.Context) error { loop(ctx, s.deps.Log); return nil })
+			_ = panics.Supervise(serving, s.deps.Log, what, func(ctx context.Context) error { loop(ctx); return nil })
 		})
 	}
-	supervise("token renewal", func(ctx context.Context, _ *slog.Logger) { _ = s.accounts.keeper.Run(ctx) }) // nil when ctx is done
-	supervise("key rotation", s.accounts.sweepKeys)
-	supervise("key check", s.accounts.tellKey)
 	sharing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	var shared errgroup.Group
@@ -214,9 +205,9 @@ func (s *Service) Run(ctx context.Context) error {
 	})
 	close(stopped)
 	served()
-	s.proxy.Abort() // what is left has no connection any more
+	s.proxy.Abort() // the remaining requests have no connection any more
 	s.proxy.Wait()
-	stop() // the pool writes what the last requests have taught it
+	stop() // the pool writes what it learned from the last requests
 	err = errors.Join(err, shared.Wait())
 	s.pool.Wait()
 	wg.Wait()
@@ -227,7 +218,7 @@ func (s *Service) Run(ctx context.Context) error {
 	return err
 }
 
-// abortLate ends what is still open when the drain's time is up.
+// abortLate ends the requests that are still open when the drain's time is up.
 func (s *Service) abortLate(ctx context.Context, stopped <-chan struct{}) {
 	select {
 	case <-stopped:

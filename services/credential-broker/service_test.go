@@ -36,6 +36,7 @@ import (
 	credentialv1 "signalbox.dev/proto/signalbox/credential/v1"
 	"signalbox.dev/proto/signalbox/credential/v1/credentialv1connect"
 	credentialbroker "signalbox.dev/services/credential-broker"
+	"signalbox.dev/services/credential-broker/admin"
 )
 
 func TestMain(m *testing.M) {
@@ -458,21 +459,21 @@ func TestOperatorsAccounts(t *testing.T) {
 	b := start(t, credentialbroker.Config{AllowPrivate: true})
 	up := provider(t)
 	ctx := t.Context()
-	accounts, err := credentialbroker.OpenAccounts(credentialbroker.AccountsConfig{DB: b.db, KeyFile: b.keyFile, AllowPrivate: true})
+	accounts, err := admin.Open(admin.Config{DB: b.db, KeyFile: b.keyFile, AllowPrivate: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer accounts.Close()
 	owner := member(identity.Owner)
-	shared, err := accounts.Operator(id.Workspace{}).Add(ctx, credentialbroker.NewAccount{Provider: "openai", Label: "team", BaseURL: up, Secret: conf.Secret("sk-" + canary)})
+	shared, err := accounts.Operator(id.Workspace{}).Add(ctx, admin.NewAccount{Provider: "openai", Label: "team", BaseURL: up, Secret: conf.Secret("sk-" + canary)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	own, err := accounts.Operator(owner.Workspace).Add(ctx, credentialbroker.NewAccount{Provider: "mine", Profile: "generic", BaseURL: up, Secret: "short"})
+	own, err := accounts.Operator(owner.Workspace).Add(ctx, admin.NewAccount{Provider: "mine", Profile: "generic", BaseURL: up, Secret: "short"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if own.Hint != "" || !shared.Shared || own.Shared || own.Workspace != owner.Workspace.String() || shared.Workspace != "" {
+	if own.Hint != "" || !shared.Shared || own.Shared || own.Workspace != owner.Workspace || shared.Workspace != (id.Workspace{}) {
 		t.Errorf("Add = %+v and %+v", shared, own)
 	}
 	for _, path := range []string{"/egress/openai/v1/chat/completions", "/egress/mine/v1/chat/completions"} {
@@ -495,19 +496,19 @@ func TestOperatorsAccounts(t *testing.T) {
 	if err != nil || len(res.GetAccounts()) != 2 {
 		t.Fatalf("ListAccounts = %v, %v", res, err)
 	}
-	want := &credentialv1.Account{Id: shared.ID, Provider: "openai", Profile: "openai", Origin: credentialv1.Origin_ORIGIN_SHARED, Enabled: true, CreatedAt: res.GetAccounts()[1].GetCreatedAt()}
+	want := &credentialv1.Account{Id: shared.ID.String(), Provider: "openai", Profile: "openai", Origin: credentialv1.Origin_ORIGIN_SHARED, Enabled: true, CreatedAt: res.GetAccounts()[1].GetCreatedAt()}
 	if diff := cmp.Diff(want, res.GetAccounts()[1], protocmp.Transform()); diff != "" {
 		t.Errorf("the shared account, to a tenant (-want +got):\n%s", diff)
 	}
-	if _, err := c.RemoveAccount(asOwner, &credentialv1.RemoveAccountRequest{Id: shared.ID}); fault.KindOf(err) != fault.NotFound {
+	if _, err := c.RemoveAccount(asOwner, &credentialv1.RemoveAccountRequest{Id: shared.ID.String()}); fault.KindOf(err) != fault.NotFound {
 		t.Errorf("RemoveAccount of a shared one = %v, want NotFound", err)
 	}
-	remove := func(account string) error {
-		_, scope, err := accounts.Find(ctx, id.Must[id.Account](account))
+	remove := func(account id.Account) error {
+		a, err := accounts.Find(ctx, account)
 		if err != nil {
 			return err
 		}
-		_, err = scope.Remove(ctx, id.Must[id.Account](account))
+		_, err = accounts.Operator(a.Workspace).Remove(ctx, account)
 		return err
 	}
 	for _, a := range all {
@@ -684,7 +685,7 @@ func TestDamagedKeyFile(t *testing.T) {
 	if err := os.WriteFile(path, []byte("signalbox-credential-key-v1:damaged\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err := credentialbroker.OpenAccounts(credentialbroker.AccountsConfig{DB: db, KeyFile: path})
+	_, err := admin.Open(admin.Config{DB: db, KeyFile: path})
 	if err == nil || !strings.Contains(err.Error(), path+" is damaged: put the file back from a backup") {
 		t.Errorf("OpenAccounts = %v", err)
 	}

@@ -18,7 +18,7 @@ import (
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/subject"
 	credentialv1 "signalbox.dev/proto/signalbox/credential/v1"
-	credentialbroker "signalbox.dev/services/credential-broker"
+	"signalbox.dev/services/credential-broker/admin"
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
@@ -92,9 +92,9 @@ func TestUnusable(t *testing.T) {
 		t.Errorf("for the operator (-want +got):\n%s", diff)
 	}
 
-	open := func(keys credentialbroker.Keys) *credentialbroker.Accounts {
+	open := func(keys admin.Keys) *admin.Accounts {
 		t.Helper()
-		a, err := credentialbroker.OpenAccounts(credentialbroker.AccountsConfig{DB: s.db, KeyFile: filepath.Join(t.TempDir(), "other.key"), Keys: keys, AllowPrivate: true})
+		a, err := admin.Open(admin.Config{DB: s.db, KeyFile: filepath.Join(t.TempDir(), "other.key"), Keys: keys, AllowPrivate: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -107,7 +107,7 @@ func TestUnusable(t *testing.T) {
 			want[account] = lost
 		}
 	}
-	if diff := cmp.Diff(want, statuses(t, open(credentialbroker.Keys{}))); diff != "" {
+	if diff := cmp.Diff(want, statuses(t, open(admin.Keys{}))); diff != "" {
 		t.Errorf("with another key (-want +got):\n%s", diff)
 	}
 
@@ -123,7 +123,7 @@ func TestUnusable(t *testing.T) {
 			want[account] = "ready: "
 		}
 	}
-	if diff := cmp.Diff(want, statuses(t, open(credentialbroker.Keys{URL: "away://key"}))); diff != "" {
+	if diff := cmp.Diff(want, statuses(t, open(admin.Keys{URL: "away://key"}))); diff != "" {
 		t.Errorf("while the key service is away (-want +got):\n%s", diff)
 	}
 }
@@ -146,7 +146,7 @@ func TestUnusableIsLeftOut(t *testing.T) {
 }
 
 // statuses are those of all accounts, by their ids, with the reasons.
-func statuses(t *testing.T, accounts *credentialbroker.Accounts) map[string]string {
+func statuses(t *testing.T, accounts *admin.Accounts) map[string]string {
 	t.Helper()
 	all, err := accounts.List(t.Context())
 	if err != nil {
@@ -154,7 +154,7 @@ func statuses(t *testing.T, accounts *credentialbroker.Accounts) map[string]stri
 	}
 	got := map[string]string{}
 	for _, a := range all {
-		got[a.ID] = string(a.Status) + ": " + a.Reason
+		got[a.ID.String()] = string(a.Status) + ": " + a.Reason
 	}
 	return got
 }
@@ -185,23 +185,23 @@ func TestUnusableConnection(t *testing.T) {
 func TestUnusableInFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	open := func(key string) *credentialbroker.Accounts {
+	open := func(key string) *admin.Accounts {
 		t.Helper()
-		a, err := credentialbroker.OpenAccounts(credentialbroker.AccountsConfig{File: filepath.Join(dir, "accounts.json"), KeyFile: filepath.Join(dir, key), AllowPrivate: true})
+		a, err := admin.Open(admin.Config{File: filepath.Join(dir, "accounts.json"), KeyFile: filepath.Join(dir, key), AllowPrivate: true})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return a
 	}
 	mine := open("mine.key")
-	added, err := mine.Operator(id.Workspace{}).Add(t.Context(), credentialbroker.NewAccount{Provider: "openai", Secret: conf.Secret(canary)})
-	if err != nil || added.Status != credentialbroker.Ready {
+	added, err := mine.Operator(id.Workspace{}).Add(t.Context(), admin.NewAccount{Provider: "openai", Secret: conf.Secret(canary)})
+	if err != nil || added.Status != admin.Ready {
 		t.Fatalf("Add = %+v, %v", added, err)
 	}
 	mine.Close()
 	other := open("other.key")
 	defer other.Close()
-	if got := statuses(t, other)[added.ID]; !strings.HasPrefix(got, "unusable: it was sealed with another key") {
+	if got := statuses(t, other)[added.ID.String()]; !strings.HasPrefix(got, "unusable: it was sealed with another key") {
 		t.Errorf("with another key the account is %s", got)
 	}
 }

@@ -23,7 +23,7 @@ import (
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/subject"
-	credentialbroker "signalbox.dev/services/credential-broker"
+	"signalbox.dev/services/credential-broker/admin"
 	"signalbox.dev/services/simulator"
 	"signalbox.dev/services/simulator/authserver"
 )
@@ -46,7 +46,7 @@ type single struct {
 	server  *authserver.Server
 	url     string // of the providers
 	environ []string
-	cfg     credentialbroker.AccountsConfig
+	cfg     admin.Config
 	actor   identity.Actor
 }
 
@@ -91,9 +91,9 @@ func newSingle(t *testing.T) *single {
 			t.Fatal(err)
 		}
 	}
-	s.cfg = credentialbroker.AccountsConfig{
+	s.cfg = admin.Config{
 		File: filepath.Join(s.dir, "kept", "accounts.json"), KeyFile: filepath.Join(s.dir, "kept", "broker.key"), AllowPrivate: true,
-		Profiles: filepath.Join(s.dir, "profiles"), OAuth: credentialbroker.OAuth{Clients: "sim=us", Providers: filepath.Join(s.dir, "providers")},
+		Profiles: filepath.Join(s.dir, "profiles"), OAuth: admin.OAuth{Clients: "sim=us", Providers: filepath.Join(s.dir, "providers")},
 	}
 	s.environ = []string{
 		processVariable + "=1", "CREDENTIAL_BROKER_ADDR=127.0.0.1:0", "TRUSTED_KEYS=" + subject.AgentRunner + "=" + key.Public(),
@@ -209,9 +209,9 @@ func (s *single) answered(p *process) {
 
 // commandLine does something as `signalbox accounts` would, in a process of its own as
 // far as the file is concerned.
-func (s *single) commandLine(do func(ctx context.Context, a *credentialbroker.Accounts, shared *credentialbroker.Scope) error) {
+func (s *single) commandLine(do func(ctx context.Context, a *admin.Accounts, shared *admin.Scope) error) {
 	s.t.Helper()
-	a, err := credentialbroker.OpenAccounts(s.cfg)
+	a, err := admin.Open(s.cfg)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -223,11 +223,11 @@ func (s *single) commandLine(do func(ctx context.Context, a *credentialbroker.Ac
 
 func (s *single) add(label string) (account string) {
 	s.t.Helper()
-	s.commandLine(func(ctx context.Context, _ *credentialbroker.Accounts, shared *credentialbroker.Scope) error {
-		a, err := shared.Add(ctx, credentialbroker.NewAccount{
+	s.commandLine(func(ctx context.Context, _ *admin.Accounts, shared *admin.Scope) error {
+		a, err := shared.Add(ctx, admin.NewAccount{
 			Provider: "anthropic", Label: label, BaseURL: s.url + "/anthropic", Secret: conf.Secret("sk-planted-" + label),
 		})
-		account = a.ID
+		account = a.ID.String()
 		return err
 	})
 	return account
@@ -237,10 +237,10 @@ func (s *single) add(label string) (account string) {
 func (s *single) requests() map[string]int64 {
 	s.t.Helper()
 	n := map[string]int64{}
-	s.commandLine(func(ctx context.Context, _ *credentialbroker.Accounts, shared *credentialbroker.Scope) error {
+	s.commandLine(func(ctx context.Context, _ *admin.Accounts, shared *admin.Scope) error {
 		all, err := shared.Stats(ctx)
 		for _, x := range all {
-			n[x.Account] += x.Requests
+			n[x.Account.String()] += x.Requests
 		}
 		return err
 	})
@@ -259,7 +259,7 @@ func TestWithoutDatabase(t *testing.T) {
 	first := s.add("first")
 	s.answered(p)
 	second := s.add("second")
-	s.commandLine(func(ctx context.Context, _ *credentialbroker.Accounts, shared *credentialbroker.Scope) error {
+	s.commandLine(func(ctx context.Context, _ *admin.Accounts, shared *admin.Scope) error {
 		_, err := shared.SetPool(ctx, "anthropic", map[string]any{"strategy": "round-robin"}, false)
 		return err
 	})
@@ -290,11 +290,11 @@ func TestWithoutDatabase(t *testing.T) {
 	p.stop(syscall.SIGKILL)
 	p = s.start()
 	s.answered(p)
-	s.commandLine(func(ctx context.Context, a *credentialbroker.Accounts, _ *credentialbroker.Scope) error {
+	s.commandLine(func(ctx context.Context, a *admin.Accounts, _ *admin.Scope) error {
 		all, err := a.List(ctx)
 		var ids []string
 		for _, x := range all {
-			ids = append(ids, x.ID)
+			ids = append(ids, x.ID.String())
 		}
 		if diff := cmp.Diff([]string{first, second, third}, ids); diff != "" {
 			t.Errorf("accounts (-want +got):\n%s", diff)
@@ -321,10 +321,10 @@ func TestSignInWithoutDatabase(t *testing.T) {
 		t.Fatal(err)
 	}
 	var account id.Account
-	s.commandLine(func(ctx context.Context, _ *credentialbroker.Accounts, shared *credentialbroker.Scope) error {
-		done, err := shared.Import(ctx, credentialbroker.ImportSources{AuthFile: auth}, false)
+	s.commandLine(func(ctx context.Context, _ *admin.Accounts, shared *admin.Scope) error {
+		done, err := shared.Import(ctx, admin.ImportSources{AuthFile: auth}, false)
 		if err == nil && len(done.Imported) == 1 {
-			account, err = id.Parse[id.Account](done.Imported[0].ID)
+			account = done.Imported[0].ID
 		}
 		return err
 	})
@@ -336,7 +336,7 @@ func TestSignInWithoutDatabase(t *testing.T) {
 	}
 	p := s.start()
 	hello(p)
-	s.commandLine(func(ctx context.Context, _ *credentialbroker.Accounts, shared *credentialbroker.Scope) error {
+	s.commandLine(func(ctx context.Context, _ *admin.Accounts, shared *admin.Scope) error {
 		_, err := shared.Refresh(ctx, account) // which ends the token that the broker holds
 		return err
 	})
@@ -416,7 +416,7 @@ func TestDamagedMeanwhile(t *testing.T) {
 	if err := os.WriteFile(s.cfg.File, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a, err := credentialbroker.OpenAccounts(s.cfg) // which sets it aside
+	a, err := admin.Open(s.cfg) // which sets it aside
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,16 +9,15 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"signalbox.dev/pkg/conf"
-	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/process"
 	credentialbroker "signalbox.dev/services/credential-broker"
+	"signalbox.dev/services/credential-broker/admin"
 	"signalbox.dev/services/standalone"
 	"signalbox.dev/services/standalone/internal/datadir"
 )
@@ -30,16 +29,16 @@ type accountSettings struct {
 	KeyFile      string      `env:"CREDENTIAL_BROKER_KEY_FILE" doc:"The broker's key file there."`
 	Profiles     string      `env:"CREDENTIAL_BROKER_PROFILES" doc:"The folder of your own request profiles."`
 	AllowPrivate bool        `env:"CREDENTIAL_BROKER_ALLOW_PRIVATE" doc:"Allows base URLs at loopback and private addresses, and at any port."`
-	Keys         credentialbroker.Keys
-	OAuth        credentialbroker.OAuth
+	Keys         admin.Keys
+	OAuth        admin.OAuth
 }
 
 func (c *cli) accounts() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "accounts",
-		Short: "Keep credentials of model providers",
-		Long: `Keeps credentials of model providers, sealed in the database. They are shared with
-all workspaces unless --workspace names one. A running Signalbox takes notice
+		Short: "Manage credentials of model providers",
+		Long: `Manages credentials of model providers, sealed in the database. They are shared with
+all workspaces unless --workspace names one. A running Signalbox picks up changes
 within a second. With DATABASE_URL and CREDENTIAL_BROKER_KEY_FILE in the environment
 it works on a deployment instead of the data folder, and with DATABASE_URL alone on the
 database that the data folder's Signalbox uses in place of its own; with
@@ -51,15 +50,16 @@ for a Vault), further keys (CREDENTIAL_BROKER_OTHER_KEYS) and the clients with w
 people sign in (CREDENTIAL_BROKER_OAUTH_CLIENTS) are set as for the broker.`,
 	}
 	cmd.AddCommand(
-		c.accountsAdd(), c.accountsLogin(), c.accountsReauth(), c.accountsRefresh(), c.accountsLogout(), c.accountsImport(),
-		c.accountsList(), c.accountsStatus(), c.accountsEnable(), c.accountsDisable(), c.accountsSwitch(), c.accountsReset(), c.accountsRemove(), c.accountsFlatRate(),
+		c.accountsAdd(), c.accountsLogin(), c.accountsReauth(), c.accountsLogout(), c.accountsImport(),
+		c.accountsList(), c.accountsStatus(), c.accountsRemove(), c.accountsFlatRate(),
 		c.accountsStats(), c.accountsResetStats(), c.accountsStrategy(), c.accountsConfig(), c.accountsAudit(), c.accountsManage(), c.accountsNewKey(), c.accountsRotateKeys(),
 	)
+	cmd.AddCommand(c.accountsChanges()...)
 	return group(cmd)
 }
 
-// group takes the flags of its subcommands and shows none: who forgot the subcommand, or
-// mistyped it, is to hear of that. Alone it is its help, which is no JSON.
+// group accepts the flags of its subcommands, hidden, so that a missing or mistyped
+// subcommand is what the error is about. Without one it prints its help, which is not JSON.
 func group(cmd *cobra.Command) *cobra.Command {
 	var asJSON bool
 	cmd.Args = none
@@ -70,16 +70,18 @@ func group(cmd *cobra.Command) *cobra.Command {
 		return cmd.Help()
 	}
 	dataFlag(cmd, new(string))
-	cmd.Flags().BoolVar(&asJSON, "json", false, "")
+	jsonFlag(cmd, &asJSON)
 	cmd.Flags().String("workspace", "", "")
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { f.Hidden = true })
 	return cmd
 }
 
-// withAccounts opens the accounts of the data folder or of a deployment. A data folder in
-// which nothing is it fills, and the folder of an accounts file it makes, only for who
-// begins.
-func (c *cli) withAccounts(cmd *cobra.Command, data string, begins bool, f func(ctx context.Context, a *credentialbroker.Accounts) error) error {
+// withAccounts opens the accounts of the data folder or of a deployment. Only a command that
+// creates may fill an empty data folder, or make the folder of an accounts file.
+func (c *cli) withAccounts(cmd *cobra.Command, data string, creates bool, f func(ctx context.Context, a *admin.Accounts) error) error {
+	if c.opened != nil {
+		return forPeople(f(cmd.Context(), c.opened))
+	}
 	var s accountSettings
 	if err := c.settings(&s); err != nil {
 		return err
@@ -90,23 +92,26 @@ func (c *cli) withAccounts(cmd *cobra.Command, data string, begins bool, f func(
 	}
 	ctx, stop := process.Signals(cmd.Context())
 	defer stop()
-	local := false // the accounts are a data folder's
-	open := func(db *pg.DB, key string) error {
-		a, err := credentialbroker.OpenAccounts(credentialbroker.AccountsConfig{DB: db, File: s.AccountsFile, KeyFile: key, Keys: s.Keys, Profiles: s.Profiles, AllowPrivate: s.AllowPrivate, AllowLoopback: local, OAuth: s.OAuth, Operator: operator(), Log: log}) //nolint:contextcheck // what it opens outlives the opening
+	cfg := admin.Config{
+		File: s.AccountsFile, KeyFile: s.KeyFile, Keys: s.Keys, Profiles: s.Profiles, AllowPrivate: s.AllowPrivate,
+		OAuth: s.OAuth, Operator: operator(), Log: log,
+	}
+	open := func() error {
+		a, err := admin.Open(cfg) //nolint:contextcheck // what it opens outlives the opening
 		if err != nil {
 			return err
 		}
 		defer a.Close()
 		return f(ctx, a)
 	}
-	use := func(url conf.Secret, key string) error {
+	openDatabase := func(url conf.Secret) error {
 		m := credentialbroker.Migrations()
-		db, err := pg.Open(ctx, pg.Config{URL: url, Role: m.Role, Schema: m.Schema, MaxConns: 2, Application: "signalbox accounts"})
-		if err != nil {
+		var err error
+		if cfg.DB, err = pg.Open(ctx, pg.Config{URL: url, Role: m.Role, Schema: m.Schema, MaxConns: 2, Application: "signalbox accounts"}); err != nil {
 			return err
 		}
-		defer db.Close()
-		return open(db, key)
+		defer cfg.DB.Close()
+		return open()
 	}
 	switch haveKey := s.KeyFile != "" || s.Keys.URL != ""; {
 	case s.AccountsFile != "" && s.DatabaseURL != "":
@@ -114,32 +119,29 @@ func (c *cli) withAccounts(cmd *cobra.Command, data string, begins bool, f func(
 	case s.AccountsFile != "" && !haveKey:
 		return process.Usage("CREDENTIAL_BROKER_KEY_FILE is not set: name the key file of the broker whose CREDENTIAL_BROKER_ACCOUNTS_FILE this is")
 	case s.AccountsFile != "":
-		if dir := filepath.Dir(s.AccountsFile); !begins && missing(dir) {
+		if dir := filepath.Dir(s.AccountsFile); !creates && missing(dir) {
 			return fmt.Errorf("there is no folder %s for the accounts file: put CREDENTIAL_BROKER_ACCOUNTS_FILE right, or begin one with `signalbox accounts add`", printable(dir))
 		}
-		return forPeople(open(nil, s.KeyFile))
-	}
-	if s.DatabaseURL != "" && (s.KeyFile != "" || s.Keys.URL != "") {
-		return forPeople(use(s.DatabaseURL, s.KeyFile))
-	}
-	if !begins && s.DatabaseURL == "" && !datadir.Holds(data) {
+		return forPeople(open())
+	case s.DatabaseURL != "" && haveKey:
+		return forPeople(openDatabase(s.DatabaseURL))
+	case !creates && s.DatabaseURL == "" && !datadir.Holds(data):
 		return fmt.Errorf("there is no Signalbox in %s: name its data folder with --data, or begin one with `signalbox up` or `signalbox accounts add`", printable(data))
 	}
 	dir, err := datadir.Open(data)
 	if err != nil {
 		return err
 	}
-	local = true
-	return forPeople(standalone.WithDatabase(ctx, data, s.DatabaseURL, log, func(url conf.Secret) error { return use(url, standalone.KeyFile(dir)) }))
+	cfg.KeyFile, cfg.AllowLoopback = standalone.KeyFile(dir), true
+	return forPeople(standalone.WithDatabase(ctx, data, s.DatabaseURL, log, openDatabase))
 }
 
-// missing tells whether nothing is at a path.
 func missing(path string) bool {
 	_, err := os.Stat(path)
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// operator names who types: the user of the operating system, and the machine.
+// operator names the user of the operating system, and the machine.
 func operator() string {
 	name := strconv.Itoa(os.Getuid())
 	if u, err := user.Current(); err == nil {
@@ -149,33 +151,4 @@ func operator() string {
 		name += "@" + host
 	}
 	return printable(name)
-}
-
-// said returns what an error says, with what was being done, without what of a fault is
-// for logs.
-func said(err error) string {
-	if why := whyNotOpen(err); why != "" {
-		return why
-	}
-	text := err.Error()
-	if f, ok := errors.AsType[*fault.Error](err); ok && f.Kind != fault.Internal {
-		text = strings.Replace(text, f.Error(), f.Message, 1)
-	}
-	return text
-}
-
-// forPeople leaves of a fault what is meant for people. What was typed in and cannot be
-// meant is wrong usage.
-func forPeople(err error) error {
-	if why := whyNotOpen(err); why != "" {
-		return errors.New(why)
-	}
-	f, ok := errors.AsType[*fault.Error](err)
-	switch {
-	case !ok || f.Kind == fault.Internal:
-		return err
-	case f.Kind == fault.Invalid:
-		return process.Usage("%s", f.Message)
-	}
-	return errors.New(f.Message)
 }

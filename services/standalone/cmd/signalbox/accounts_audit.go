@@ -8,13 +8,13 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strconv"
 
+	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/process"
-	credentialbroker "signalbox.dev/services/credential-broker"
+	"signalbox.dev/services/credential-broker/admin"
 	"signalbox.dev/services/standalone/internal/chat"
 )
 
@@ -29,19 +29,18 @@ func (c *cli) auditList() *cobra.Command {
 	var limit int
 	var of string
 	return c.accountsSub(accountsCommand{
-		use: "list", short: "Show what happened to credentials, newest first", args: none, scoped: true,
+		use: "list", short: "Show what happened to credentials, newest first", scoped: true,
 		long: `Shows what happened to the credentials of a workspace and who did it, and which sessions
-used which of them, a row for the first time. Without --workspace it is about the shared
-accounts, but for their use: that stands with the workspaces that used them. With
---account it is all that is known of one account, wherever it stands, also after it was
-removed: then name it by its ID.
+used them, with a row for the first use. Without --workspace it shows the shared accounts;
+their uses are listed with the workspaces that used them. With --account it shows
+everything about one account, in all workspaces, even if it was removed: then name it by
+its ID.
 
-FROM is the user and the machine of whoever typed a command, and the network address of
-whoever sent a request. For a use that is the service that runs the session, and not the
-member: SESSION says whose it is.
+FROM is the user and the machine for a command, and the network address for a request. For
+a use it is the service that runs the session, not the member: SESSION says whose it is.
 
-Without a database a row is written before what it tells of: the last row of a program that
-was killed may be of something that did not come about.`,
+Without a database, a row is written before the change that it describes: the last row of
+a program that was killed may describe a change that was not made.`,
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().Int64Var(&before, "before", 0, "rows before this number (default: from the end)")
 			cmd.Flags().IntVar(&limit, "limit", 50, "rows, 100 at most; with --account 10000")
@@ -49,7 +48,7 @@ was killed may be of something that did not come about.`,
 		},
 		run: func(ctx context.Context, r *accountsRun) error {
 			if of != "" {
-				if before != 0 || !r.global {
+				if before != 0 || r.workspace != "" {
 					return process.Usage("--account is about all workspaces and takes neither --workspace nor --before")
 				}
 				return r.auditOf(ctx, of, limit)
@@ -63,7 +62,7 @@ was killed may be of something that did not come about.`,
 			}
 			var rows [][]cell
 			for _, a := range all {
-				rows = append(rows, plainCells(strconv.FormatInt(a.Sequence, 10), day(&a.At, ""), a.Action, a.Provider, a.Account, who(&a), a.Address, a.Detail, a.Session))
+				rows = append(rows, plainCells(a.Sequence, day(&a.At, ""), a.Action, a.Provider, idText(a.Account), actor(&a), a.Address, a.Detail, idText(a.Session)))
 			}
 			if err := r.table([]string{"ROW", "AT", "ACTION", "PROVIDER", "ACCOUNT", "WHO", "FROM", "WHAT", "SESSION"}, rows); err != nil {
 				return err
@@ -80,9 +79,11 @@ was killed may be of something that did not come about.`,
 func (r *accountsRun) auditOf(ctx context.Context, name string, limit int) error {
 	account, err := id.Parse[id.Account](name)
 	if err != nil {
-		if _, account, _, err = r.find(ctx, name); err != nil {
+		found, err := r.find(ctx, name)
+		if err != nil {
 			return err
 		}
+		account = found.ID
 	}
 	all, err := r.accounts.AuditOf(ctx, account, limit)
 	if err != nil {
@@ -93,31 +94,27 @@ func (r *accountsRun) auditOf(ctx context.Context, name string, limit int) error
 	}
 	var rows [][]cell
 	for _, a := range all {
-		in := "shared"
-		if a.Workspace != "" {
-			in = a.Workspace
-		}
-		rows = append(rows, plainCells(in, strconv.FormatInt(a.Sequence, 10), day(&a.At, ""), a.Action, a.Provider, who(&a.AuditRow), a.Address, a.Detail, a.Session))
+		rows = append(rows, plainCells(whose(a.Workspace, "", "shared"), a.Sequence, day(&a.At, ""), a.Action, a.Provider, actor(&a.AuditRow), a.Address, a.Detail, idText(a.Session)))
 	}
 	return r.table([]string{"WORKSPACE", "ROW", "AT", "ACTION", "PROVIDER", "WHO", "FROM", "WHAT", "SESSION"}, rows)
 }
 
-// who did it, and through what.
-func who(a *credentialbroker.AuditRow) string {
-	if a.Member == "" {
+// actor says who did it, and through what.
+func actor(a *admin.AuditRow) string {
+	if id.IsZero(a.Member) {
 		return a.Service
 	}
-	return a.Member + " by " + a.Service
+	return a.Member.String() + " by " + a.Service
 }
 
 func (c *cli) auditVerify() *cobra.Command {
 	var heads string
 	return c.accountsSub(accountsCommand{
-		use: "verify", short: "Look whether rows of the audit were changed, removed or inserted", args: none,
-		long: `Computes the chains of all workspaces anew and says which row was changed, removed,
-inserted, moved or replaced; then it ends with the code 1. Whoever can write the
-database could compute a chain anew: keep what --json prints elsewhere, and hand it
-in with --heads the next time.`,
+		use: "verify", short: "Check whether rows of the audit were changed, removed or inserted",
+		long: `Recomputes the chains of all workspaces and lists the rows that were changed, removed,
+inserted, moved or replaced; if there are any, the exit code is 1. Somebody who can write
+the database could recompute a chain: keep the output of --json elsewhere, and pass it
+with --heads the next time.`,
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().StringVar(&heads, "heads", "", "file with what an earlier verify --json printed")
 		},
@@ -136,15 +133,11 @@ in with --heads the next time.`,
 				}
 			} else {
 				for _, p := range slices.Concat(v.Problems, v.CutOff) {
-					of := "the shared accounts"
-					if p.Workspace != "" {
-						of = "workspace " + p.Workspace
-					}
 					row := ""
-					if p.Row != "" {
-						row = " (" + p.Row + ")"
+					if p.Row != uuid.Nil {
+						row = " (" + p.Row.String() + ")"
 					}
-					fmt.Fprintf(r.screen.out, "%s  %s: %s%s\n", r.paint(red, p.Kind), of, p.Message, row)
+					fmt.Fprintf(r.screen.out, "%s  %s: %s%s\n", r.paint(red, string(p.Kind)), whose(p.Workspace, "workspace ", "the shared accounts"), p.Message, row)
 				}
 			}
 			if n := len(v.Problems); n > 0 {
@@ -159,7 +152,7 @@ in with --heads the next time.`,
 	})
 }
 
-func readHeads(path string) ([]credentialbroker.AuditHead, error) {
+func readHeads(path string) ([]admin.AuditHead, error) {
 	if path == "" {
 		return nil, nil
 	}
@@ -168,7 +161,7 @@ func readHeads(path string) ([]credentialbroker.AuditHead, error) {
 		return nil, fmt.Errorf("--heads: %w", err)
 	}
 	defer func() { _ = f.Close() }() // it was only read
-	var v credentialbroker.Verification
+	var v admin.Verification
 	if err := json.NewDecoder(io.LimitReader(f, 64<<20)).Decode(&v); err != nil || v.Heads == nil {
 		return nil, errors.New("--heads: the file is not what verify --json printed")
 	}

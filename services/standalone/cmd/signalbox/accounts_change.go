@@ -12,32 +12,33 @@ import (
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/process"
-	credentialbroker "signalbox.dev/services/credential-broker"
+	"signalbox.dev/services/credential-broker/admin"
 )
 
 func (c *cli) accountsAdd() *cobra.Command {
-	var n credentialbroker.NewAccount
+	var n admin.NewAccount
 	var noCheck, gateway bool
 	cmd := c.accountsSub(accountsCommand{
 		use: "add <provider>", short: "Store a key",
 		long: `Stores a key of a provider: anthropic, openai, openrouter, or a name of your
 own with --base-url, for a server that speaks OpenAI's protocol (Ollama, vLLM, LM
-Studio). It is asked for at the terminal, or read from standard input; never from an
-argument, which other people on the machine could read. A server of your own may want
-none. The provider is asked whether it takes the key before that is stored.
+Studio). The key is asked for at the terminal, or read from standard input; never taken
+from an argument, which other people on the machine could read. A server of your own may
+need none. The provider is asked whether it accepts the key before it is stored.
 
-With --gateway it is stored at the Signalbox that SIGNALBOX_URL names, or that runs in the
-data folder, for the workspace of SIGNALBOX_TOKEN, who has to own it: sealed here, so that
-only the credential broker there opens it. The provider is not asked then.`,
+With --gateway the key is stored at the Signalbox that SIGNALBOX_URL names, or that runs
+in the data folder, for the workspace of SIGNALBOX_TOKEN, which must be an owner's. It is
+sealed here, so that only the credential broker there can decrypt it, and the provider is
+not asked.`,
 		example: `  signalbox accounts add anthropic
   signalbox accounts add ollama --base-url http://localhost:11434/v1 </dev/null`,
-		args: labelled(&n.Label), scoped: true, seals: true, begins: true,
+		args: oneProvider(&n.Label), scoped: true, seals: true, creates: true,
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().StringVar(&n.Label, "label", "", "a name for people")
 			cmd.Flags().StringVar(&n.Profile, "profile", "", "request profile (default: the provider's)")
 			cmd.Flags().StringVar(&n.BaseURL, "base-url", "", "base URL (default: the profile's)")
-			cmd.Flags().BoolVar(&noCheck, "no-check", false, "store the key without asking the provider whether it takes it")
-			cmd.Flags().BoolVar(&n.FlatRate, "flat-rate", false, "paid by the month: its use costs nothing")
+			cmd.Flags().BoolVar(&noCheck, "no-check", false, "store the key without asking the provider whether it accepts it")
+			cmd.Flags().BoolVar(&n.FlatRate, "flat-rate", false, "paid by the month: its usage costs nothing")
 			cmd.Flags().BoolVar(&gateway, "gateway", false, "store it through a gateway, sealed for its credential broker")
 		},
 		run: func(ctx context.Context, r *accountsRun) error {
@@ -51,13 +52,12 @@ only the credential broker there opens it. The provider is not asked then.`,
 			return here(cmd, args)
 		}
 		n.Provider = args[0]
-		return c.addThrough(cmd, n)
+		return c.addThroughGateway(cmd, n)
 	}
 	return cmd
 }
 
-// addThrough stores a key through a gateway.
-func (c *cli) addThrough(cmd *cobra.Command, n credentialbroker.NewAccount) error {
+func (c *cli) addThroughGateway(cmd *cobra.Command, n admin.NewAccount) error {
 	for _, name := range []string{"workspace", "new-key", "no-check"} {
 		if cmd.Flags().Changed(name) {
 			return process.Usage("--%s says nothing with --gateway", name)
@@ -92,7 +92,7 @@ func (c *cli) addThrough(cmd *cobra.Command, n credentialbroker.NewAccount) erro
 	return err
 }
 
-func (r *accountsRun) add(ctx context.Context, n credentialbroker.NewAccount, check bool) error {
+func (r *accountsRun) add(ctx context.Context, n admin.NewAccount, check bool) error {
 	if err := r.scope.Check(n); err != nil {
 		return err
 	}
@@ -120,148 +120,84 @@ func (r *accountsRun) add(ctx context.Context, n credentialbroker.NewAccount, ch
 	return r.say(made, "added %s for %s", made.ID, made.Provider)
 }
 
-// change is a command that does one thing with one account.
-func (c *cli) change(name, short, long, past string, do func(ctx context.Context, s *credentialbroker.Scope, account id.Account) (credentialbroker.Account, error)) *cobra.Command {
-	return c.accountsSub(accountsCommand{
-		use: name + " <account>", short: short, long: long, args: account, scoped: true,
-		run: func(ctx context.Context, r *accountsRun) error {
-			_, account, scope, err := r.find(ctx, r.args[0])
-			if err != nil {
-				return err
-			}
-			a, err := do(ctx, scope, account)
-			if err != nil {
-				return err
-			}
-			return r.say(a, "%s %s", past, named(a))
-		},
-	})
-}
-
-func (c *cli) accountsEnable() *cobra.Command {
-	return c.change("enable", "Let requests go out under an account again", "", "enabled",
-		func(ctx context.Context, s *credentialbroker.Scope, a id.Account) (credentialbroker.Account, error) {
-			return s.Enable(ctx, a)
-		})
-}
-
-func (c *cli) accountsDisable() *cobra.Command {
-	return c.change("disable", "Keep requests from an account until it is enabled", "", "disabled",
-		func(ctx context.Context, s *credentialbroker.Scope, a id.Account) (credentialbroker.Account, error) {
-			return s.Disable(ctx, a)
-		})
-}
-
-func (c *cli) accountsSwitch() *cobra.Command {
-	return c.change("switch", "Make an account the current one of its pool",
-		`Makes an account the one that requests go to next, with the strategies sticky and
-hybrid, within their rules: sessions that others have served move too.`, "switched to",
-		func(ctx context.Context, s *credentialbroker.Scope, a id.Account) (credentialbroker.Account, error) {
-			return s.Switch(ctx, a)
-		})
-}
-
-func (c *cli) accountsRefresh() *cobra.Command {
-	return c.change("refresh", "Renew the access token of an account now", "", "renewed the token of",
-		func(ctx context.Context, s *credentialbroker.Scope, a id.Account) (credentialbroker.Account, error) {
-			return s.Refresh(ctx, a)
-		})
-}
-
-func (c *cli) accountsReset() *cobra.Command {
-	return c.accountsSub(accountsCommand{
-		use: "reset <account>", short: "Forget an account's limits and make it healthy", args: account, scoped: true, destructive: true,
-		run: func(ctx context.Context, r *accountsRun) error {
-			a, account, scope, err := r.find(ctx, r.args[0])
-			if err != nil {
-				return err
-			}
-			if err := r.confirm(r.yes, "Forget the limits and the health of %s?", named(a)); err != nil {
-				return err
-			}
-			if a, err = scope.Reset(ctx, account); err != nil {
-				return err
-			}
-			return r.say(a, "reset %s", named(a))
-		},
-	})
+// accountsChanges are the commands that do one thing with one account.
+func (c *cli) accountsChanges() []*cobra.Command {
+	var all []*cobra.Command
+	for _, x := range []struct {
+		name, short, long, ask, past string
+		do                           func(s *admin.Scope, ctx context.Context, account id.Account) (admin.Account, error)
+	}{
+		{"enable", "Let requests use an account again", "", "", "enabled", (*admin.Scope).Enable},
+		{"disable", "Keep requests from using an account until it is enabled", "", "", "disabled", (*admin.Scope).Disable},
+		{"switch", "Make an account the current one of its pool", `Makes an account the one that requests go to next, with the strategies sticky and
+hybrid, within their rules: sessions that others have served move too.`, "", "switched to", (*admin.Scope).Switch},
+		{"refresh", "Renew the access token of an account now", "", "", "renewed the token of", (*admin.Scope).Refresh},
+		{"reset", "Clear an account's limits and restore its health", "", "Forget the limits and the health of %s?", "reset", (*admin.Scope).Reset},
+	} {
+		all = append(all, c.accountsSub(accountsCommand{
+			use: x.name + " <account>", short: x.short, long: x.long, args: oneAccount, about: true, scoped: true, ask: x.ask,
+			run: func(ctx context.Context, r *accountsRun) error {
+				a, err := x.do(r.owner, ctx, r.account.ID)
+				if err != nil {
+					return err
+				}
+				return r.say(a, "%s %s", x.past, named(a))
+			},
+		}))
+	}
+	return all
 }
 
 func (c *cli) accountsFlatRate() *cobra.Command {
 	var off bool
 	return c.accountsSub(accountsCommand{
-		use: "flat-rate <account>", short: "Count the use of an account as costing nothing", args: account, scoped: true,
-		long: `Marks an account as paid by the month, such as a subscription: from now on its use
+		use: "flat-rate <account>", short: "Count the usage of an account as costing nothing", args: oneAccount, about: true, scoped: true,
+		long: `Marks an account as paid by the month, such as a subscription: from now on its usage
 counts as costing nothing. With --off it is paid by the token again.`,
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().BoolVar(&off, "off", false, "it is paid by the token")
 		},
 		run: func(ctx context.Context, r *accountsRun) error {
-			_, account, scope, err := r.find(ctx, r.args[0])
+			a, err := r.owner.SetFlatRate(ctx, r.account.ID, !off)
 			if err != nil {
 				return err
 			}
-			a, err := scope.SetFlatRate(ctx, account, !off)
-			if err != nil {
-				return err
+			paid := "token"
+			if a.FlatRate {
+				paid = "month"
 			}
-			return r.say(a, "%s is %s", named(a), paid(a))
+			return r.say(a, "%s is paid by the %s", named(a), paid)
 		},
 	})
-}
-
-// paid says how an account is paid.
-func paid(a credentialbroker.Account) string {
-	if a.FlatRate {
-		return "paid by the month"
-	}
-	return "paid by the token"
 }
 
 func (c *cli) accountsRemove() *cobra.Command {
-	var leave bool
+	var keep bool
 	return c.accountsSub(accountsCommand{
-		use: "remove <account>", short: "Forget a credential", args: account, scoped: true, destructive: true,
-		long: `Forgets a credential, and what was counted of it. Where somebody signed in, the
-sign-in is taken back at the provider first, as far as it can be told; the account is
-removed in any case, but for one whose token does not open with this key: that one
-needs --no-revoke.`,
+		use: "remove <account>", short: "Forget a credential", args: oneAccount, about: true, scoped: true, ask: "Forget the credential %s?",
+		long: `Forgets a credential and its statistics. A sign-in is revoked at the provider first, if
+the provider can be told; the account is removed in any case, unless its token cannot be
+decrypted with this key: that one needs --no-revoke.`,
 		flags: func(cmd *cobra.Command) {
-			cmd.Flags().BoolVar(&leave, "no-revoke", false, "leave the sign-in good at the provider")
+			cmd.Flags().BoolVar(&keep, "no-revoke", false, "leave the sign-in valid at the provider")
 		},
 		run: func(ctx context.Context, r *accountsRun) error {
-			a, account, scope, err := r.find(ctx, r.args[0])
+			a := r.account
+			if keep || a.Grant == nil {
+				if err := r.owner.Forget(ctx, a.ID); err != nil {
+					return err
+				}
+				return r.say(map[string]any{"success": true, "id": a.ID}, "removed %s", a.ID)
+			}
+			if err := r.owner.CheckDecrypt(ctx, a.ID); err != nil {
+				return fmt.Errorf("%w; to remove it without telling the provider, use: signalbox accounts remove %s --no-revoke", forPeople(err), a.ID)
+			}
+			rev, err := r.owner.Remove(ctx, a.ID)
 			if err != nil {
 				return err
 			}
-			if err := r.confirm(r.yes, "Forget the credential %s?", named(a)); err != nil {
-				return err
-			}
-			return r.remove(ctx, scope, a, account, leave)
+			done := signedOut{Account: a.ID, AtProvider: rev.AtProvider, Reason: rev.Why}
+			return r.say(map[string]any{"success": true, "id": a.ID, "at_provider": rev.AtProvider, "reason": rev.Why}, "removed %s: %s", a.ID, done.text(named(a)))
 		},
 	})
-}
-
-// remove forgets an account and says so. A sign-in is taken back, unless it is to be left.
-func (r *accountsRun) remove(ctx context.Context, scope *credentialbroker.Scope, a credentialbroker.Account, account id.Account, leave bool) error {
-	if leave || a.Grant == nil {
-		if err := scope.Forget(ctx, account); err != nil {
-			return err
-		}
-		return r.say(map[string]any{"success": true, "id": a.ID}, "removed %s", a.ID)
-	}
-	rev, err := takeOut(ctx, scope, account)
-	if err != nil {
-		return err
-	}
-	done := signedOut{Account: a.ID, AtProvider: rev.AtProvider, Reason: rev.Why}
-	return r.say(map[string]any{"success": true, "id": a.ID, "at_provider": rev.AtProvider, "reason": rev.Why}, "removed %s: %s", a.ID, done.text(named(a)))
-}
-
-// takeOut removes an account that somebody signed in to.
-func takeOut(ctx context.Context, scope *credentialbroker.Scope, account id.Account) (credentialbroker.Revocation, error) {
-	if err := scope.Opens(ctx, account); err != nil {
-		return credentialbroker.Revocation{}, fmt.Errorf("%w; to remove it without telling the provider, use: signalbox accounts remove %s --no-revoke", forPeople(err), account)
-	}
-	return scope.Remove(ctx, account)
 }

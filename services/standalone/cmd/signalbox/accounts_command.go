@@ -10,76 +10,69 @@ import (
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/process"
-	credentialbroker "signalbox.dev/services/credential-broker"
+	"signalbox.dev/services/credential-broker/admin"
 )
 
-// accountsRun is one call of a subcommand of accounts.
-type accountsRun struct {
-	*cli
-	*screen
-	accounts *credentialbroker.Accounts
-	args     []string
-	// Flags; not every command has all of them.
-	data, workspace   string
-	json, yes, global bool
-	scope             *credentialbroker.Scope // of --workspace, else the shared accounts
-}
-
-// accountsCommand is what the subcommands have in common.
+// accountsCommand describes a subcommand of accounts.
 type accountsCommand struct {
 	use, short, long, example string
 	args                      cobra.PositionalArgs
-	// scoped commands have --workspace, destructive ones --yes; those that seal look
-	// first whether the key is the brokers', and have --new-key. Only those that begin may
-	// be the first in a data folder: the others make none where nothing is.
-	scoped, destructive, seals, begins bool
-	flags                              func(cmd *cobra.Command)
-	run                                func(ctx context.Context, r *accountsRun) error
+	// scoped commands have --workspace. Those that seal check the key first, unless
+	// --new-key is given. Only those that create may be the first in a data folder.
+	scoped, seals, creates bool
+	// about has the argument, if there is one, name an account, which the run gets.
+	about bool
+	// ask is the question that confirms the command, about an account's name; with it there
+	// is --yes. A run without an account asks by itself.
+	ask   string
+	flags func(cmd *cobra.Command)
+	run   func(ctx context.Context, r *accountsRun) error
 }
 
-// checkKey is CheckKey for a command that has --new-key.
-func checkKey(ctx context.Context, a *credentialbroker.Accounts) error {
-	err := a.CheckKey(ctx)
-	if f := fault.From(err); err != nil && f.Kind == fault.Conflict {
-		return fault.New(f.Kind, "%s. With --new-key more are sealed with this one, which every broker then needs", f.Message)
-	}
-	return err
+// accountsRun is one run of a subcommand.
+type accountsRun struct {
+	*cli
+	*screen
+	accounts *admin.Accounts
+	scope    *admin.Scope // of --workspace, else the shared accounts
+	args     []string
+
+	account admin.Account // that the argument names
+	owner   *admin.Scope  // of the account
+
+	data, workspace   string
+	json, yes, newKey bool
 }
 
 func (c *cli) accountsSub(spec accountsCommand) *cobra.Command {
-	r, newKey := &accountsRun{cli: c}, false
+	r := &accountsRun{cli: c}
 	cmd := &cobra.Command{
 		Use: spec.use, Short: spec.short, Long: spec.long, Example: spec.example, Args: spec.args,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			r.screen, r.args, r.global = c.screen(), args, r.workspace == ""
+			r.screen, r.args = c.screen(), args
 			ws, err := optional[id.Workspace]("workspace", r.workspace)
 			if err != nil {
 				return err
 			}
-			return c.withAccounts(cmd, r.data, spec.begins, func(ctx context.Context, a *credentialbroker.Accounts) error {
+			return c.withAccounts(cmd, r.data, spec.creates, func(ctx context.Context, a *admin.Accounts) error {
 				r.accounts, r.scope, r.ctx = a, a.Operator(ws), ctx
-				if err := r.scope.Possible(); err != nil {
-					return err
-				}
-				if spec.seals && !newKey {
-					if err := checkKey(ctx, a); err != nil {
-						return err
-					}
-				}
-				return spec.run(ctx, r)
+				return r.do(ctx, &spec)
 			})
 		},
 	}
+	if spec.args == nil {
+		cmd.Args = none
+	}
 	dataFlag(cmd, &r.data)
-	cmd.Flags().BoolVar(&r.json, "json", false, "print JSON")
+	jsonFlag(cmd, &r.json)
 	if spec.scoped {
 		cmd.Flags().Var((*filled)(&r.workspace), "workspace", "workspace id (default: shared with all)")
 	}
-	if spec.destructive {
+	if spec.ask != "" {
 		cmd.Flags().BoolVar(&r.yes, "yes", false, "do not ask")
 	}
 	if spec.seals {
-		cmd.Flags().BoolVar(&newKey, "new-key", false, "seal with a key that has sealed nothing here yet")
+		cmd.Flags().BoolVar(&r.newKey, "new-key", false, "seal with a key that has sealed nothing here yet")
 	}
 	if spec.flags != nil {
 		spec.flags(cmd)
@@ -87,7 +80,40 @@ func (c *cli) accountsSub(spec accountsCommand) *cobra.Command {
 	return cmd
 }
 
-// none takes no argument.
+func (r *accountsRun) do(ctx context.Context, spec *accountsCommand) error {
+	if err := r.scope.Possible(); err != nil {
+		return err
+	}
+	if spec.seals && !r.newKey && r.opened == nil {
+		if err := r.checkKey(ctx); err != nil {
+			return err
+		}
+	}
+	if spec.about && len(r.args) > 0 {
+		var err error
+		if r.account, err = r.find(ctx, r.args[0]); err != nil {
+			return err
+		}
+		r.owner = r.accounts.Operator(r.account.Workspace)
+		if spec.ask != "" {
+			if err := r.confirm(r.yes, spec.ask, named(r.account)); err != nil {
+				return err
+			}
+		}
+	}
+	return spec.run(ctx, r)
+}
+
+// checkKey is CheckKey with the way around it.
+func (r *accountsRun) checkKey(ctx context.Context) error {
+	err := r.accounts.CheckKey(ctx)
+	if f := fault.From(err); err != nil && f.Kind == fault.Conflict {
+		return fault.New(f.Kind, "%s. With --new-key more are sealed with this one, which every broker then needs", f.Message)
+	}
+	return err
+}
+
+// none accepts no argument.
 func none(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -98,35 +124,36 @@ func none(cmd *cobra.Command, args []string) error {
 	return process.Usage("%s takes no argument", cmd.CommandPath())
 }
 
-// one takes exactly one argument, and says what it is when it is not there.
-func one(what, example string) cobra.PositionalArgs {
+// exactly accepts n arguments.
+func exactly(n int, what string) cobra.PositionalArgs { return between(n, n, what) }
+
+// between accepts a range of numbers of arguments; what says which.
+func between(least, most int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		if len(args) != 1 {
-			return process.Usage("%s takes one %s, such as %s", cmd.CommandPath(), what, example)
+		if len(args) < least || len(args) > most {
+			return process.Usage("%s takes %s", cmd.CommandPath(), what)
 		}
 		return nil
 	}
 }
 
-// provider takes exactly one provider.
-func provider(cmd *cobra.Command, args []string) error {
-	if err := one("provider", "anthropic")(cmd, args); err != nil {
-		return err
-	}
-	return checkProvider(args[0])
-}
+// oneAccount accepts exactly one account.
+var oneAccount = exactly(1, "one account: the ID that list shows, or its beginning or end, or the label")
 
-// labelled is provider for a command that has --label too.
-func labelled(label *string) cobra.PositionalArgs {
+// oneProvider accepts exactly one provider, beside a --label.
+func oneProvider(label *string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		if err := provider(cmd, args); err != nil || !likeKey(*label) {
+		if err := exactly(1, "one provider, such as anthropic")(cmd, args); err != nil {
+			return err
+		}
+		if err := checkProvider(args[0]); err != nil || !likeKey(*label) {
 			return err
 		}
 		return keyInPlaceOf("a name for people")
 	}
 }
 
-// checkProvider refuses what may be a key, without a word of it.
+// checkProvider refuses an argument that may be a key, without quoting it.
 func checkProvider(text string) error {
 	if len(text) > 32 || likeKey(text) {
 		return keyInPlaceOf("a provider, such as anthropic,")
@@ -134,122 +161,110 @@ func checkProvider(text string) error {
 	return nil
 }
 
-// likeKey tells whether an argument may be a key.
+// likeKey reports whether an argument may be a key.
 func likeKey(text string) bool { return strings.HasPrefix(text, "sk-") }
 
-// keyInPlaceOf refuses what may be a key in the place of something else.
 func keyInPlaceOf(what string) error {
 	return process.Usage("what stands in the place of %s is none. If it is a key: others on this machine could read it, so have the provider replace it. Keys are asked for, or read from standard input", what)
 }
 
-// account takes exactly one account.
-func account(cmd *cobra.Command, args []string) error {
-	if len(args) != 1 {
-		return process.Usage("%s takes one account: the ID that list shows, or its beginning or end, or the label", cmd.CommandPath())
-	}
-	return nil
-}
+// minAbbreviation is how much of an id is needed.
+const minAbbreviation = 4
 
-// upTo takes n arguments at most.
-func upTo(n int, what string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if len(args) > n {
-			return process.Usage("%s takes %s", cmd.CommandPath(), what)
-		}
-		return nil
-	}
-}
-
-// shortest is how much of an id has to be there.
-const shortest = 4
-
-// find returns the account that a person means, and whose it is: by its id, by its label
-// where only one has it, or by how its id begins or ends where that of only one does. With --workspace it is one of that workspace's. Without,
-// labels are those of the shared accounts alone: what tenants call theirs never decides
-// what an operator's command hits.
-func (r *accountsRun) find(ctx context.Context, text string) (credentialbroker.Account, id.Account, *credentialbroker.Scope, error) {
+// find returns the account that a person names: by its id, by a label that only it has, or
+// by a beginning or end of the id that only it has. With --workspace it is one of that
+// workspace's. Without, only labels of the shared accounts count: what tenants call their
+// accounts never decides which account an operator's command affects.
+func (r *accountsRun) find(ctx context.Context, text string) (admin.Account, error) {
 	if parsed, err := id.Parse[id.Account](text); err == nil {
-		if r.global {
-			a, scope, err := r.accounts.Find(ctx, parsed)
-			return a, parsed, scope, err
+		if r.workspace == "" {
+			return r.accounts.Find(ctx, parsed)
 		}
-		a, err := r.scope.Get(ctx, parsed)
-		return a, parsed, r.scope, err
+		return r.scope.Get(ctx, parsed)
 	}
 	all, err := r.scope.List(ctx)
 	if err != nil {
-		return credentialbroker.Account{}, id.Account{}, nil, err
+		return admin.Account{}, err
 	}
-	var ids []string
+	var found []admin.Account
 	for _, a := range all {
 		if text != "" && strings.EqualFold(a.Label, text) {
-			ids = append(ids, a.ID)
+			found = append(found, a)
 		}
 	}
 	what := "have the label"
-	if len(ids) == 0 {
+	if len(found) == 0 {
 		what = "have an ID that begins or ends with"
-		if ids, err = r.abbreviated(ctx, text); err != nil {
-			return credentialbroker.Account{}, id.Account{}, nil, err
+		if found, err = r.abbreviated(ctx, strings.ToLower(text)); err != nil {
+			return admin.Account{}, err
 		}
 	}
 	switch {
-	case len(ids) == 0 && likeKey(text):
-		return credentialbroker.Account{}, id.Account{}, nil, keyInPlaceOf("an account")
-	case len(ids) == 0:
-		whose := "a shared account"
-		advice := "; one of a workspace is named by its ID, or with --workspace"
-		if !r.global {
-			whose, advice = "an account of workspace "+r.workspace, ""
+	case len(found) == 1:
+		return found[0], nil
+	case len(found) > 0:
+		var ids []string
+		for _, a := range found[:min(len(found), 10)] {
+			ids = append(ids, a.ID.String())
 		}
-		return credentialbroker.Account{}, id.Account{}, nil, fault.New(fault.NotFound, "%q is not the ID or the label of %s: list shows them%s", printable(text), whose, advice)
-	case len(ids) == 1:
-		return r.find(ctx, ids[0])
+		return admin.Account{}, fault.New(fault.Conflict, "%d accounts %s %q: name one by its ID: %s", len(found), what, printable(text), strings.Join(ids, ", "))
+	case likeKey(text):
+		return admin.Account{}, keyInPlaceOf("an account")
 	}
-	return credentialbroker.Account{}, id.Account{}, nil, fault.New(fault.Conflict, "%d accounts %s %q: name one by its ID: %s", len(ids), what, printable(text), strings.Join(ids[:min(len(ids), 10)], ", "))
+	whose, advice := "a shared account", "; one of a workspace is named by its ID, or with --workspace"
+	if r.workspace != "" {
+		whose, advice = "an account of workspace "+r.workspace, ""
+	}
+	return admin.Account{}, fault.New(fault.NotFound, "%q is not the ID or the label of %s: list shows them%s", printable(text), whose, advice)
 }
 
-// abbreviated returns the accounts whose id begins or ends with a text of some length. As
-// with whole ids, all accounts count where there is no --workspace.
-func (r *accountsRun) abbreviated(ctx context.Context, text string) (ids []string, err error) {
-	text = strings.ToLower(text)
-	if len(text) < shortest || strings.Trim(text, "0123456789abcdef-") != "" {
+// abbreviated returns the accounts whose id begins or ends with a long enough text; without
+// --workspace those of all workspaces, as for whole ids.
+func (r *accountsRun) abbreviated(ctx context.Context, text string) (found []admin.Account, err error) {
+	if len(text) < minAbbreviation || strings.Trim(text, "0123456789abcdef-") != "" {
 		return nil, nil
 	}
 	all, err := r.list(ctx)
 	for _, a := range all {
-		if strings.HasPrefix(a.ID, text) || strings.HasSuffix(a.ID, text) {
-			ids = append(ids, a.ID)
+		if name := a.ID.String(); strings.HasPrefix(name, text) || strings.HasSuffix(name, text) {
+			found = append(found, a)
 		}
 	}
-	return ids, err
+	return found, err
 }
 
-// scopes are those whose accounts a command is about: of --workspace, else all that
-// there are, the operator's first.
-func (r *accountsRun) scopes(ctx context.Context) ([]*credentialbroker.Scope, error) {
-	if !r.global {
-		return []*credentialbroker.Scope{r.scope}, nil
+// list returns the accounts of --workspace, else all; never nil.
+func (r *accountsRun) list(ctx context.Context) (all []admin.Account, err error) {
+	if r.workspace == "" {
+		all, err = r.accounts.List(ctx)
+	} else {
+		all, err = r.scope.List(ctx)
+	}
+	if all == nil {
+		all = []admin.Account{}
+	}
+	return all, err
+}
+
+// scopes returns the scope of --workspace, else all scopes that have accounts, the shared
+// one first.
+func (r *accountsRun) scopes(ctx context.Context) ([]*admin.Scope, error) {
+	scopes := []*admin.Scope{r.scope}
+	if r.workspace != "" {
+		return scopes, nil
 	}
 	all, err := r.accounts.List(ctx)
-	if err != nil {
-		return nil, err
-	}
-	scopes := []*credentialbroker.Scope{r.scope}
+	last := id.Workspace{}
 	for _, a := range all {
-		if a.Shared || a.Workspace == scopes[len(scopes)-1].Workspace().String() {
-			continue
+		if a.Workspace != last {
+			last = a.Workspace
+			scopes = append(scopes, r.accounts.Operator(last))
 		}
-		ws, err := id.Parse[id.Workspace](a.Workspace)
-		if err != nil {
-			return nil, err
-		}
-		scopes = append(scopes, r.accounts.Operator(ws))
 	}
-	return scopes, nil
+	return scopes, err
 }
 
-// say prints v as JSON where that is wanted, else a line.
+// say prints v as JSON with --json, else a line.
 func (r *accountsRun) say(v any, format string, args ...any) error {
 	if r.json {
 		return r.printJSON(v)
@@ -259,7 +274,7 @@ func (r *accountsRun) say(v any, format string, args ...any) error {
 }
 
 // named is how people know an account.
-func named(a credentialbroker.Account) string {
+func named(a admin.Account) string {
 	switch {
 	case a.Label != "":
 		return fmt.Sprintf("%s (%s)", a.Provider, printable(a.Label))
@@ -269,9 +284,10 @@ func named(a credentialbroker.Account) string {
 	return fmt.Sprintf("%s (%s)", a.Provider, a.ID)
 }
 
-func whose(a credentialbroker.Account) string {
-	if a.Shared {
-		return "all workspaces"
+// whose names a workspace behind a prefix, and the operator in other words.
+func whose(ws id.Workspace, prefix, operator string) string {
+	if id.IsZero(ws) {
+		return operator
 	}
-	return a.Workspace
+	return prefix + ws.String()
 }

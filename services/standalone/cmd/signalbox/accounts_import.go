@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"signalbox.dev/pkg/process"
-	credentialbroker "signalbox.dev/services/credential-broker"
+	"signalbox.dev/services/credential-broker/admin"
 	"signalbox.dev/services/standalone/internal/chat"
 )
 
@@ -26,21 +26,22 @@ func (c *cli) accountsImport() *cobra.Command {
 	var auth, accounts string
 	var dry bool
 	return c.accountsSub(accountsCommand{
-		use: "import", short: "Bring along what other programs keep", args: none, scoped: true, seals: true, begins: true,
-		long: `Brings along the credentials of a single user, from three sources:
+		use: "import", short: "Import the credentials of other programs", scoped: true, seals: true, creates: true,
+		long: `Imports the credentials of a single user, from three sources:
 
   auth      ~/` + authFile + `
   accounts  ~/` + accountsFile + `
   env       ANTHROPIC_API_KEY, OPENAI_API_KEY, OPENROUTER_API_KEY
 
-What is the same credential twice is one account, and what is here already stays as it
-is. Where something else is left out, it is listed, and the exit code is 3. Files are only read. A sign-in that this product renews is no longer good where
-it came from, if the provider rotates its tokens: do not use both.`,
+Duplicates of a credential become one account, and an account that exists already stays
+as it is. If anything else is left out, it is listed, and the exit code is 3. Files are
+only read. Once this product renews a sign-in, it may no longer be valid where it came
+from, if the provider rotates its tokens: do not use both.`,
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().StringSliceVar(&sources, "source", []string{"auth", "accounts", "env"}, "where to look")
 			cmd.Flags().Var((*filled)(&auth), "auth-file", "another auth.json")
 			cmd.Flags().Var((*filled)(&accounts), "accounts-file", "another anthropic-accounts.json")
-			cmd.Flags().BoolVar(&dry, "dry-run", false, "say what would be done, and do nothing")
+			cmd.Flags().BoolVar(&dry, "dry-run", false, "report what would be imported, and do nothing")
 		},
 		run: func(ctx context.Context, r *accountsRun) error {
 			from, err := r.sources(sources, auth, accounts)
@@ -48,29 +49,25 @@ it came from, if the provider rotates its tokens: do not use both.`,
 				return err
 			}
 			done, err := r.scope.Import(ctx, from, dry)
-			if err != nil {
-				err = errors.New(said(err)) // with the credential that it is about
-			}
-			if err != nil && len(done.Imported) == 0 {
-				return err
-			}
-			// Also what was done before something went wrong.
 			if err == nil {
 				err = leftOut(done)
+			} else if err = inContext(err); len(done.Imported) == 0 {
+				return err
 			}
+			// What was imported before an error is reported too.
 			if r.json {
 				return errors.Join(err, r.printJSON(done))
 			}
 			if len(done.Imported)+len(done.Skipped) == 0 {
-				return r.found(from)
+				return r.searched(from)
 			}
 			return errors.Join(err, r.imported(done, dry))
 		},
 	})
 }
 
-// leftOut is the error of an import that could not bring all along.
-func leftOut(done credentialbroker.Import) error {
+// leftOut is the error of an import that left credentials out.
+func leftOut(done admin.Import) error {
 	n := 0
 	for _, a := range done.Skipped {
 		if !a.Here {
@@ -83,9 +80,9 @@ func leftOut(done credentialbroker.Import) error {
 	return fmt.Errorf("%w: %s left out, with the reason beside each", process.ErrPartial, chat.Plural(n, "credential"))
 }
 
-// sources says where to look. A file that was named must be there and be looked into; those
-// in their usual places may be missing.
-func (r *accountsRun) sources(names []string, auth, accounts string) (from credentialbroker.ImportSources, err error) {
+// sources says where to look. A file named by a flag must exist, and its source be selected;
+// files in their usual places may be missing.
+func (r *accountsRun) sources(names []string, auth, accounts string) (from admin.ImportSources, err error) {
 	for _, name := range names {
 		if !slices.Contains([]string{"auth", "accounts", "env"}, name) {
 			return from, process.Usage("--source: %q is none: use auth, accounts and env, separated by commas", name)
@@ -120,8 +117,8 @@ func (r *accountsRun) sources(names []string, auth, accounts string) (from crede
 	return from, nil
 }
 
-// found tells somebody who has nothing where it was looked for.
-func (r *accountsRun) found(from credentialbroker.ImportSources) error {
+// searched reports where nothing was found.
+func (r *accountsRun) searched(from admin.ImportSources) error {
 	var places []string
 	for _, file := range []string{from.AuthFile, from.AccountsFile} {
 		if file != "" {
@@ -135,7 +132,7 @@ func (r *accountsRun) found(from credentialbroker.ImportSources) error {
 	return err
 }
 
-func (r *accountsRun) imported(done credentialbroker.Import, dry bool) error {
+func (r *accountsRun) imported(done admin.Import, dry bool) error {
 	verb := "imported"
 	if dry {
 		verb = "would import"

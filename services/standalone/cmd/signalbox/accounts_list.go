@@ -9,12 +9,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"signalbox.dev/pkg/fault"
-	credentialbroker "signalbox.dev/services/credential-broker"
+	"signalbox.dev/services/credential-broker/admin"
 )
 
 func (c *cli) accountsList() *cobra.Command {
 	return c.accountsSub(accountsCommand{
-		use: "list", short: "List stored credentials, without their secrets", args: none, scoped: true,
+		use: "list", short: "List stored credentials, without their secrets", scoped: true,
 		run: func(ctx context.Context, r *accountsRun) error {
 			all, err := r.list(ctx)
 			if err != nil {
@@ -24,74 +24,57 @@ func (c *cli) accountsList() *cobra.Command {
 			if r.json {
 				return r.printJSON(map[string]any{"accounts": all})
 			}
-			return r.tableOf(all)
+			return r.tableOf(all, "ID", func(i int) cell { return cell{all[i].ID.String(), plain} })
 		},
 	})
 }
 
-// warnOfKey says that nothing opens, and what to do.
+// warnOfKey warns if the key decrypts nothing.
 func (r *accountsRun) warnOfKey(ctx context.Context) {
 	if err := r.accounts.CheckKey(ctx); fault.KindOf(err) == fault.Conflict {
 		fmt.Fprintf(r.screen.err, "warning: %s\n", fault.From(err).Message)
 	}
 }
 
-// list returns the accounts that a command is about; never nil.
-func (r *accountsRun) list(ctx context.Context) ([]credentialbroker.Account, error) {
-	all, err := []credentialbroker.Account(nil), error(nil)
-	if r.global {
-		all, err = r.accounts.List(ctx)
-	} else {
-		all, err = r.scope.List(ctx)
-	}
-	if all == nil {
-		all = []credentialbroker.Account{}
-	}
-	return all, err
-}
-
-func (r *accountsRun) tableOf(all []credentialbroker.Account) error {
+// tableOf prints accounts, each with a first column of the caller's.
+func (r *accountsRun) tableOf(all []admin.Account, header string, first func(i int) cell) error {
 	if len(all) == 0 {
 		text := "No credential is stored. Add one with: signalbox accounts add anthropic"
-		if !r.global {
+		if r.workspace != "" {
 			text = "This workspace has no credential of its own. Add one with: signalbox accounts add anthropic --workspace " + r.workspace
 		}
 		_, err := fmt.Fprintln(r.screen.out, text)
 		return err
 	}
 	var rows [][]cell
-	for _, a := range all {
+	for i, a := range all {
+		key := "…" + a.Hint
+		if a.Grant != nil {
+			key = "sign-in"
+		}
 		rows = append(rows, []cell{
-			{a.ID, plain},
+			first(i),
 			{a.Provider, plain},
-			{kindOf(a), grey},
+			{key, grey},
 			{a.Label, plain},
-			{whose(a), plain},
+			{whose(a.Workspace, "", "all workspaces"), plain},
 			{a.Status.Words(), colourOf(a.Status)},
 			{fmt.Sprintf("%.0f", a.Health), plain},
 			{day(a.LastUsedAt, "never"), grey},
 		})
 	}
-	return r.table([]string{"ID", "PROVIDER", "KEY", "LABEL", "FOR", "STATUS", "HEALTH", "LAST USED"}, rows)
+	return r.table([]string{header, "PROVIDER", "KEY", "LABEL", "FOR", "STATUS", "HEALTH", "LAST USED"}, rows)
 }
 
-// kindOf is the end of a key, or that somebody signed in.
-func kindOf(a credentialbroker.Account) string {
-	if a.Grant != nil {
-		return "sign-in"
-	}
-	return "…" + a.Hint
-}
-
-func colourOf(s credentialbroker.Status) colour {
+func colourOf(s admin.Status) colour {
 	switch s {
-	case credentialbroker.Ready:
+	case admin.Ready:
 		return green
-	case credentialbroker.Cooling, credentialbroker.Unhealthy:
+	case admin.Cooling, admin.Unhealthy:
 		return yellow
-	case credentialbroker.Reauthorize, credentialbroker.SignedOut, credentialbroker.Unusable:
+	case admin.Reauthorize, admin.SignedOut, admin.Unusable:
 		return red
-	case credentialbroker.Disabled:
+	case admin.Disabled:
 		return grey
 	}
 	return plain
@@ -106,21 +89,16 @@ func day(t *time.Time, otherwise string) string {
 
 func (c *cli) accountsStatus() *cobra.Command {
 	return c.accountsSub(accountsCommand{
-		use: "status [account]", short: "Show what is known of accounts: health, limits, sign-ins", args: upTo(1, "one account at most"), scoped: true,
-		long: `Shows what is known of an account, or of all: its health, until when and why it is
-parked, or skipped while there are others, with what the provider sent, and how its sign-in does. It is what running
-brokers have written down, half a second ago; the last use once a minute.`,
+		use: "status [account]", short: "Show the health, limits and sign-ins of accounts", scoped: true,
+		args: between(0, 1, "one account at most"), about: true,
+		long: `Shows the state of an account, or of all: its health; until when and why it is parked,
+or skipped while there are others, with the provider's answer; and its sign-in. It is
+what running brokers have written, which lags by half a second; the last use is written
+once a minute.`,
 		run: func(ctx context.Context, r *accountsRun) error {
 			r.warnOfKey(ctx)
 			if len(r.args) == 1 {
-				a, _, _, err := r.find(ctx, r.args[0])
-				if err != nil {
-					return err
-				}
-				if r.json {
-					return r.printJSON(a)
-				}
-				return r.status(a)
+				return r.say(r.account, "%s", strings.TrimSuffix(r.status(r.account), "\n"))
 			}
 			all, err := r.list(ctx)
 			if err != nil {
@@ -130,10 +108,10 @@ brokers have written down, half a second ago; the last use once a minute.`,
 				return r.printJSON(map[string]any{"accounts": all})
 			}
 			if len(all) == 0 {
-				return r.tableOf(all)
+				return r.tableOf(nil, "", nil)
 			}
 			for _, a := range all {
-				if err := r.status(a); err != nil {
+				if _, err := fmt.Fprint(r.screen.out, r.status(a)); err != nil {
 					return err
 				}
 			}
@@ -142,8 +120,8 @@ brokers have written down, half a second ago; the last use once a minute.`,
 	})
 }
 
-// status writes what is known of one account.
-func (r *accountsRun) status(a credentialbroker.Account) error {
+// status describes one account in lines.
+func (r *accountsRun) status(a admin.Account) string {
 	var b strings.Builder
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(&b, "  %s %s\n", r.paint(grey, fmt.Sprintf("%-10s", name)), printable(fmt.Sprintf(format, args...)))
@@ -153,7 +131,7 @@ func (r *accountsRun) status(a credentialbroker.Account) error {
 	if a.Reason != "" {
 		line("why", "%s", a.Reason)
 	}
-	line("for", "%s", whose(a))
+	line("for", "%s", whose(a.Workspace, "", "all workspaces"))
 	line("profile", "%s", a.Profile)
 	if a.BaseURL != "" {
 		line("base url", "%s", a.BaseURL)
@@ -190,6 +168,5 @@ func (r *accountsRun) status(a credentialbroker.Account) error {
 		}
 		line("token", "good until %s, renewed at %s", day(g.ExpiresAt, "nobody knows when"), day(g.RefreshAt, "no time"))
 	}
-	_, err := fmt.Fprint(r.screen.out, b.String())
-	return err
+	return b.String()
 }

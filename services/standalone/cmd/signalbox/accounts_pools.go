@@ -15,13 +15,13 @@ import (
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/process"
-	credentialbroker "signalbox.dev/services/credential-broker"
+	"signalbox.dev/services/credential-broker/admin"
 )
 
-// strategies lists the strategies, each in a format of its name and what it does.
+// strategies lists the strategies in a format of the name and the description.
 func strategies(format, between string) string {
 	var all []string
-	for _, s := range credentialbroker.Strategies() {
+	for _, s := range admin.Strategies() {
 		all = append(all, fmt.Sprintf(format, s.Name, s.About))
 	}
 	return strings.Join(all, between)
@@ -35,43 +35,43 @@ func (c *cli) accountsStrategy() *cobra.Command {
 
 ` + strategies("  %-13[1]s %[2]s\n", ""),
 		args: func(cmd *cobra.Command, args []string) error {
-			if err := upTo(2, "a provider and a strategy at most")(cmd, args); err != nil || len(args) == 0 {
+			if err := between(0, 2, "a provider and a strategy at most")(cmd, args); err != nil || len(args) == 0 {
 				return err
 			}
 			return checkProvider(args[0])
 		},
 		run: func(ctx context.Context, r *accountsRun) error {
-			switch len(r.args) {
-			case 0:
-				all, err := r.scope.Pools(ctx)
-				if err != nil {
-					return err
-				}
-				if r.json {
-					return r.printJSON(map[string]any{"pools": all})
-				}
-				var rows [][]cell
-				for _, p := range all {
-					rows = append(rows, plainCells(p.Provider, string(p.Settings.Strategy), strconv.Itoa(p.Accounts), strings.Join(p.Changed, " ")))
-				}
-				return r.table([]string{"PROVIDER", "STRATEGY", "ACCOUNTS", "CHANGED SETTINGS"}, rows)
-			case 1:
-				p, err := r.pool(ctx, r.args[0])
-				if err != nil {
-					return err
-				}
-				return r.say(p, "%s", p.Settings.Strategy)
+			if len(r.args) == 0 {
+				return r.listPools(ctx)
 			}
-			if _, err := r.pool(ctx, r.args[0]); err != nil {
+			p, err := r.pool(ctx, r.args[0])
+			if err != nil {
 				return err
 			}
-			p, err := r.scope.SetPool(ctx, r.args[0], map[string]any{"strategy": r.args[1]}, false)
-			if err != nil {
+			if len(r.args) == 1 {
+				return r.say(p, "%s", p.Settings.Strategy)
+			}
+			if p, err = r.scope.SetPool(ctx, p.Provider, map[string]any{"strategy": r.args[1]}, false); err != nil {
 				return err
 			}
 			return r.say(p, "the accounts for %s are chosen by %s", p.Provider, p.Settings.Strategy)
 		},
 	})
+}
+
+func (r *accountsRun) listPools(ctx context.Context) error {
+	all, err := r.scope.Pools(ctx)
+	if err != nil {
+		return err
+	}
+	if r.json {
+		return r.printJSON(map[string]any{"pools": all})
+	}
+	var rows [][]cell
+	for _, p := range all {
+		rows = append(rows, plainCells(p.Provider, p.Settings.Strategy, p.Accounts, strings.Join(p.Changed, " ")))
+	}
+	return r.table([]string{"PROVIDER", "STRATEGY", "ACCOUNTS", "CHANGED SETTINGS"}, rows)
 }
 
 func (c *cli) accountsConfig() *cobra.Command {
@@ -83,7 +83,7 @@ them, all or none. Without --workspace it is about the shared accounts. All but 
 strategy are numbers; with each stands from where to where it goes, and the default.
 
   strategy                      ` + strategies("%[1]s", ", ") + ` (see
-                                accounts strategy); ` + string(credentialbroker.Strategies()[0].Name) + `
+                                accounts strategy); ` + string(admin.Strategies()[0].Name) + `
 
 With every strategy:
 
@@ -145,9 +145,9 @@ hour's rest:
 	})
 }
 
-// pool returns the pool for a provider. One that nobody knows, and has neither accounts nor
-// settings, is mistyped.
-func (r *accountsRun) pool(ctx context.Context, provider string) (credentialbroker.Pool, error) {
+// pool returns the pool for a provider. An unknown provider without accounts or settings is
+// probably mistyped, and an Invalid fault.
+func (r *accountsRun) pool(ctx context.Context, provider string) (admin.Pool, error) {
 	p, err := r.scope.Pool(ctx, provider)
 	if err == nil && p.Accounts == 0 && len(p.Changed) == 0 && !slices.Contains(r.accounts.Providers(), provider) {
 		err = fault.New(fault.Invalid, "there is no account for %s, and no provider of that name is known: use one of %s, or add an account first", printable(provider), strings.Join(r.accounts.Providers(), ", "))
@@ -171,8 +171,8 @@ func assignments(args []string) (map[string]any, error) {
 	return out, nil
 }
 
-// settings writes a pool's settings, one a line, those that differ from the defaults marked.
-func (r *accountsRun) settings(p credentialbroker.Pool) error {
+// settings prints a pool's settings, and marks those that differ from the defaults.
+func (r *accountsRun) settings(p admin.Pool) error {
 	text, err := json.Marshal(p.Settings)
 	if err != nil {
 		return err
@@ -194,13 +194,13 @@ func (r *accountsRun) settings(p credentialbroker.Pool) error {
 
 func (c *cli) accountsStats() *cobra.Command {
 	return c.accountsSub(accountsCommand{
-		use: "stats", short: "Show what accounts did", args: none, scoped: true,
+		use: "stats", short: "Show the usage of accounts", scoped: true,
 		run: func(ctx context.Context, r *accountsRun) error {
 			scopes, err := r.scopes(ctx)
 			if err != nil {
 				return err
 			}
-			all := []credentialbroker.Stat{}
+			all := []admin.Stat{}
 			for _, s := range scopes {
 				some, err := s.Stats(ctx)
 				if err != nil {
@@ -217,8 +217,7 @@ func (c *cli) accountsStats() *cobra.Command {
 			}
 			var rows [][]cell
 			for _, s := range all {
-				rows = append(rows, plainCells(s.Account, s.Provider, s.Reason, strconv.FormatInt(s.Requests, 10),
-					strconv.FormatInt(s.TokensIn, 10), strconv.FormatInt(s.TokensOut, 10), fmt.Sprintf("$%.4f", float64(s.CostMicros)/1e6)))
+				rows = append(rows, plainCells(s.Account, s.Provider, s.Reason, s.Requests, s.TokensIn, s.TokensOut, fmt.Sprintf("$%.4f", float64(s.CostMicros)/1e6)))
 			}
 			return r.table([]string{"ACCOUNT", "PROVIDER", "OUTCOME", "REQUESTS", "TOKENS IN", "TOKENS OUT", "COST"}, rows)
 		},
@@ -227,22 +226,16 @@ func (c *cli) accountsStats() *cobra.Command {
 
 func (c *cli) accountsResetStats() *cobra.Command {
 	return c.accountsSub(accountsCommand{
-		use: "reset-stats [account]", short: "Begin to count anew", args: upTo(1, "one account at most"), scoped: true, destructive: true,
-		long: `Begins to count anew, for one account or for all: those of --workspace, else of
-everybody.`,
+		use: "reset-stats [account]", short: "Reset the usage counters", args: between(0, 1, "one account at most"), about: true, scoped: true, ask: "Forget what %s did?",
+		long: `Resets the counters of one account or of all: those of --workspace, else of all
+workspaces.`,
 		run: func(ctx context.Context, r *accountsRun) error {
+			success := map[string]any{"success": true}
 			if len(r.args) == 1 {
-				a, account, scope, err := r.find(ctx, r.args[0])
-				if err != nil {
+				if err := r.owner.ResetStats(ctx, r.account.ID); err != nil {
 					return err
 				}
-				if err := r.confirm(r.yes, "Forget what %s did?", named(a)); err != nil {
-					return err
-				}
-				if err := scope.ResetStats(ctx, account); err != nil {
-					return err
-				}
-				return r.say(map[string]any{"success": true}, "counting anew: %s", named(a))
+				return r.say(success, "counting anew: %s", named(r.account))
 			}
 			if err := r.confirm(r.yes, "Forget what all accounts did?"); err != nil {
 				return err
@@ -256,7 +249,7 @@ everybody.`,
 					return err
 				}
 			}
-			return r.say(map[string]any{"success": true}, "counting anew")
+			return r.say(success, "counting anew")
 		},
 	})
 }

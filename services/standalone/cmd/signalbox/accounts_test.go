@@ -21,8 +21,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/pgtest"
 	credentialbroker "signalbox.dev/services/credential-broker"
+	"signalbox.dev/services/credential-broker/admin"
 	"signalbox.dev/services/simulator/authserver"
 )
 
@@ -288,33 +290,33 @@ func TestLogin(t *testing.T) {
 
 func testLogin(t *testing.T, p *place) {
 	t.Helper()
-	account := ""
+	var account id.Account
 	for _, way := range []struct {
 		args     []string
-		complete func(r *program, l credentialbroker.Login)
+		complete func(r *program, l admin.Login)
 	}{
-		{[]string{"login", "sim", "--paste", "--label", " mine "}, func(r *program, l credentialbroker.Login) {
+		{[]string{"login", "sim", "--paste", "--label", " mine "}, func(r *program, l admin.Login) {
 			_, code, _ := strings.Cut(get(t, l.URL), "<code>")
 			code, _, _ = strings.Cut(code, "</code>")
 			fmt.Fprintln(r.in, code)
 		}},
-		{[]string{"reauth", "mine", "--device"}, func(_ *program, l credentialbroker.Login) {
+		{[]string{"reauth", "mine", "--device"}, func(_ *program, l admin.Login) {
 			get(t, l.URLWithCode)
 		}},
 	} {
 		r := p.start(t, append(append([]string{"accounts"}, way.args...), "--json")...)
 		out := json.NewDecoder(r.out)
-		var l credentialbroker.Login
+		var l admin.Login
 		if err := out.Decode(&l); err != nil {
 			t.Fatalf("%v: %v: %s", way.args, err, r.err)
 		}
 		way.complete(r, l)
-		var a credentialbroker.Account
+		var a admin.Account
 		if err := out.Decode(&a); err != nil {
 			t.Fatalf("%v: %v: %s", way.args, err, r.err)
 		}
 		r.wait()
-		if a.Label != "mine" || a.Status != credentialbroker.Ready || a.Grant == nil || !a.Grant.Renewable || account != "" && a.ID != account {
+		if a.Label != "mine" || a.Status != admin.Ready || a.Grant == nil || !a.Grant.Renewable || account != (id.Account{}) && a.ID != account {
 			t.Errorf("%v: %+v, want the account %s, ready", way.args, a, account)
 		}
 		account = a.ID
@@ -328,7 +330,7 @@ func testLogin(t *testing.T, p *place) {
 func TestLoginLeft(t *testing.T) {
 	t.Parallel()
 	r := newFilePlace(t, t.TempDir()).start(t, "accounts", "login", "sim", "--device", "--json")
-	var l credentialbroker.Login
+	var l admin.Login
 	if err := json.NewDecoder(r.out).Decode(&l); err != nil {
 		t.Fatalf("%v: %s", err, r.err)
 	}

@@ -46,7 +46,7 @@ would have. It changes nothing, and ends with 1 if something is a problem.`,
 		},
 	}
 	startFlags(cmd, &opts)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	jsonFlag(cmd, &asJSON)
 	return cmd
 }
 

@@ -13,8 +13,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
 	"signalbox.dev/pkg/httpserver"
-	credentialbroker "signalbox.dev/services/credential-broker"
+	"signalbox.dev/services/credential-broker/admin"
 )
 
 // loopback is a page of this machine that a provider sends the browser back to with the
@@ -33,7 +35,7 @@ func listenLoopback(ctx context.Context) (*loopback, error) {
 func (b *loopback) close() { _ = b.listener.Close() } // after receive it is closed
 
 func (b *loopback) redirect() string {
-	return "http://" + b.listener.Addr().String() + credentialbroker.LoopbackPath
+	return "http://" + b.listener.Addr().String() + admin.LoopbackPath
 }
 
 // errLate ends the wait for a browser that does not come.
@@ -45,14 +47,14 @@ const lastPage = 2 * time.Second
 // receive completes the login with the first answer that has its state, and shows the
 // browser how that went. Others are turned away and change nothing: every program on this
 // machine, and every web page, can call this port. The port is closed afterwards.
-func (b *loopback) receive(ctx context.Context, scope *credentialbroker.Scope, l credentialbroker.Login) (credentialbroker.Account, error) {
+func (b *loopback) receive(ctx context.Context, scope *admin.Scope, l admin.Login) (admin.Account, error) {
 	page, err := url.Parse(l.URL)
 	if err != nil {
-		return credentialbroker.Account{}, fmt.Errorf("read the address of the sign-in: %w", err)
+		return admin.Account{}, fmt.Errorf("read the address of the sign-in: %w", err)
 	}
-	in := &callback{login: l.ID, state: page.Query().Get("state"), answers: make(chan credentialbroker.LoginAnswer), done: make(chan struct{})}
+	in := &callback{login: l.ID, state: page.Query().Get("state"), answers: make(chan admin.LoginAnswer), done: make(chan struct{})}
 	mux := http.NewServeMux()
-	mux.Handle("GET "+credentialbroker.LoopbackPath, in)
+	mux.Handle("GET "+admin.LoopbackPath, in)
 	waiting, cancel := context.WithDeadline(ctx, l.ExpiresAt)
 	defer cancel()
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -61,7 +63,7 @@ func (b *loopback) receive(ctx context.Context, scope *credentialbroker.Scope, l
 		// The error of a listener that broke: nobody signs in then, and the wait ends.
 		_ = httpserver.Serve(serving, httpserver.Config{Listener: b.listener, Handler: mux, Log: slog.New(slog.DiscardHandler), Drain: lastPage})
 	})
-	var a credentialbroker.Account
+	var a admin.Account
 	select {
 	case answer := <-in.answers:
 		a, in.err = scope.CompleteLogin(ctx, answer)
@@ -78,10 +80,11 @@ func (b *loopback) receive(ctx context.Context, scope *credentialbroker.Scope, l
 
 // callback hands the answer of one login over, and tells the browser how it ended.
 type callback struct {
-	login, state string
-	answers      chan credentialbroker.LoginAnswer
-	done         chan struct{} // closed when err says how it ended
-	err          error
+	login   uuid.UUID
+	state   string
+	answers chan admin.LoginAnswer
+	done    chan struct{} // closed when err says how it ended
+	err     error
 }
 
 func (c *callback) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -91,7 +94,7 @@ func (c *callback) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header.Set("Cache-Control", "no-store")
 	header.Set("Referrer-Policy", "no-referrer") // this page's address holds the code
 	q := r.URL.Query()
-	answer := credentialbroker.LoginAnswer{Login: c.login, State: q.Get("state"), Code: q.Get("code"), Error: q.Get("error")}
+	answer := admin.LoginAnswer{Login: c.login, State: q.Get("state"), Code: q.Get("code"), Error: q.Get("error")}
 	if subtle.ConstantTimeCompare([]byte(answer.State), []byte(c.state)) == 0 || answer.Code == "" && answer.Error == "" {
 		show(w, http.StatusBadRequest, "This is not the sign-in that the command line waits for.")
 		return

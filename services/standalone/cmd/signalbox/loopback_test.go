@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	credentialbroker "signalbox.dev/services/credential-broker"
+	"signalbox.dev/services/credential-broker/admin"
 )
 
 var addressForm = regexp.MustCompile(`http://\S+`)
@@ -85,7 +85,7 @@ func TestLoopbackLate(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer back.close()
-	_, err = back.receive(t.Context(), nil, credentialbroker.Login{URL: "http://127.0.0.1/?state=x", ExpiresAt: time.Now()})
+	_, err = back.receive(t.Context(), nil, admin.Login{URL: "http://127.0.0.1/?state=x", ExpiresAt: time.Now()})
 	if !errors.Is(err, errLate) {
 		t.Errorf("receive() = %v, want %v", err, errLate)
 	}

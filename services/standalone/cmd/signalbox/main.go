@@ -17,6 +17,7 @@ import (
 	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/process"
 	"signalbox.dev/pkg/telemetry"
+	"signalbox.dev/services/credential-broker/admin"
 )
 
 func main() {
@@ -31,6 +32,10 @@ func main() {
 type cli struct {
 	out, err io.Writer
 	environ  []string
+
+	// In the dialogue of accounts manage, what its commands share.
+	opened *admin.Accounts
+	shown  *screen
 }
 
 func root(stdout, stderr io.Writer) *cobra.Command {
@@ -86,6 +91,10 @@ func dataFlag(cmd *cobra.Command, into *string) {
 	_ = cmd.MarkFlagDirname("data") // it was added above
 }
 
+func jsonFlag(cmd *cobra.Command, into *bool) {
+	cmd.Flags().BoolVar(into, "json", false, "print JSON")
+}
+
 // oneOf lets shells complete a flag with its values.
 func oneOf(cmd *cobra.Command, flag string, values ...string) {
 	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // only an unknown flag is an error
@@ -137,6 +146,6 @@ func (c *cli) version() *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	jsonFlag(cmd, &asJSON)
 	return cmd
 }

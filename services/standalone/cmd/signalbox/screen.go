@@ -28,6 +28,9 @@ type screen struct {
 }
 
 func (c *cli) screen() *screen {
+	if c.shown != nil {
+		return c.shown
+	}
 	f, ok := c.out.(*os.File)
 	tables, width := ok && isTerminal(f), 0
 	if tables {
@@ -76,10 +79,19 @@ type cell struct {
 	colour colour
 }
 
-func plainCells(texts ...string) []cell {
-	out := make([]cell, len(texts))
-	for i, t := range texts {
-		out[i].text = t
+// plainCells prints values as they are.
+func plainCells(values ...any) []cell {
+	out := make([]cell, len(values))
+	for i, v := range values {
+		out[i].text = fmt.Sprint(v)
+	}
+	return out
+}
+
+func headerCells(header []string, c colour) []cell {
+	out := make([]cell, len(header))
+	for i, h := range header {
+		out[i] = cell{h, c}
 	}
 	return out
 }
@@ -91,7 +103,7 @@ func (s *screen) table(header []string, rows [][]cell) error {
 		return nil
 	}
 	if !s.tables {
-		for _, r := range append([][]cell{plainCells(header...)}, rows...) {
+		for _, r := range append([][]cell{headerCells(header, plain)}, rows...) {
 			texts := make([]string, len(r))
 			for i, c := range r {
 				texts[i] = printable(c.text)
@@ -102,11 +114,7 @@ func (s *screen) table(header []string, rows [][]cell) error {
 		}
 		return nil
 	}
-	head := make([]cell, len(header))
-	for i, h := range header {
-		head[i] = cell{h, bold}
-	}
-	all := append([][]cell{head}, rows...)
+	all := append([][]cell{headerCells(header, bold)}, rows...)
 	widths := make([]int, len(header))
 	for _, r := range all {
 		for i, c := range r {

@@ -35,7 +35,7 @@ func (c *cli) remoteCommand(use, short, long string, args cobra.PositionalArgs, 
 		},
 	}
 	dataFlag(cmd, &r.data)
-	cmd.Flags().BoolVar(&r.asJSON, "json", false, "print JSON")
+	jsonFlag(cmd, &r.asJSON)
 	return cmd
 }
 

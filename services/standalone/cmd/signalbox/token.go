@@ -84,3 +84,11 @@ func optional[T id.Kind](flag, text string) (T, error) {
 	}
 	return v, nil
 }
+
+// idText returns an id, and "" for the zero one.
+func idText[T id.Kind](v T) string {
+	if id.IsZero(v) {
+		return ""
+	}
+	return fmt.Sprint(v)
+}

@@ -1,4 +1,4 @@
-package credentialbroker
+package admin
 
 import (
 	"context"
@@ -13,9 +13,9 @@ import (
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
-// tables is what is stored, in a database (store.Store) or in the file of a single user
-// (store.File). The methods are theirs.
-type tables interface {
+// Store is the database (store.Store) or the file of a single user (store.File), whose
+// methods these are.
+type Store interface {
 	pool.Store
 	vault.Keys
 	rotation.Keys
@@ -48,10 +48,10 @@ type tables interface {
 	Record(ctx context.Context, ev store.Event) error
 }
 
-// openFile opens the file that cfg names; nil where it names none.
+// openFile opens the file that cfg names; nil if it names none.
 //
-//nolint:contextcheck // opening is not a call's, and takes no longer than the lock is waited for
-func openFile(cfg *AccountsConfig) (*accountfile.File, error) {
+//nolint:contextcheck // opening belongs to no call, and takes no longer than the wait for the lock
+func openFile(cfg *Config) (*accountfile.File, error) {
 	if cfg.File == "" {
 		return nil, nil
 	}
@@ -62,15 +62,14 @@ func openFile(cfg *AccountsConfig) (*accountfile.File, error) {
 	return file, nil
 }
 
-// openTables looks into the file, if there is one, or into the database.
-func (a *Accounts) openTables(cfg *AccountsConfig) {
-	if a.file != nil {
-		s := store.InFile(a.file, cfg.Log)
-		a.store, a.vault = s, vault.New(a.keys.KEK, s, a.keys.Others...)
-		a.rotation = rotation.InFile(a.file, s, a.vault)
+func (a *Accounts) openStore(cfg *Config) {
+	if a.File != nil {
+		s := store.InFile(a.File, cfg.Log)
+		a.Store, a.Vault = s, vault.New(a.keys.KEK, s, a.keys.Others...)
+		a.rotation = rotation.InFile(a.File, s, a.Vault)
 		return
 	}
 	s := store.New(cfg.DB)
-	a.store, a.vault = s, vault.New(a.keys.KEK, s, a.keys.Others...)
-	a.rotation = rotation.New(cfg.DB, s, a.vault)
+	a.Store, a.Vault = s, vault.New(a.keys.KEK, s, a.keys.Others...)
+	a.rotation = rotation.New(cfg.DB, s, a.Vault)
 }

@@ -1,10 +1,12 @@
-package credentialbroker
+package admin
 
 import (
 	"context"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/google/uuid"
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
@@ -13,7 +15,7 @@ import (
 	"signalbox.dev/services/credential-broker/internal/store"
 )
 
-// ConnectionState says how a connection stands.
+// ConnectionState says whether tools can use a connection.
 type ConnectionState string
 
 // The states.
@@ -22,7 +24,7 @@ const (
 	NotConnected       ConnectionState = "not_connected"
 	Connected          ConnectionState = "connected"
 	ConnectAgain       ConnectionState = "reauthorize" // somebody must
-	ConnectionDisabled ConnectionState = "disabled"    // an owner keeps tools from it
+	ConnectionDisabled ConnectionState = "disabled"    // by an owner
 )
 
 // ConnectionOrigin says where a connection comes from.
@@ -31,27 +33,25 @@ type ConnectionOrigin string
 // The origins.
 const (
 	ByMember  ConnectionOrigin = "member"  // a member connected it
-	ByAccount ConnectionOrigin = "account" // an owner added an account, which is looked after as such
+	ByAccount ConnectionOrigin = "account" // an owner added an account, and manages it as such
 	ByShared  ConnectionOrigin = "shared"  // the operator shares it with all workspaces
 )
 
-// Connection is what tools of a workspace reach at one provider: an account, as members
-// see it. A provider of which its data say that it is for tools has one in each
-// workspace, whatever its state.
+// Connection is an account as members see it: what a workspace's tools reach at one
+// provider. Every provider that its data marks as one for tools has a connection in each
+// workspace, in whatever state.
 //
-// Connecting is a sign-in, as of an account but for this alone (oauth.ForConnection): the
-// transaction that stores the tokens writes a row of the table connections, which says who
-// did it. After it the provider is asked whom it belongs to. If the broker dies before it
-// has, nobody is told that, until the connection is completed once more or made anew. The
-// row goes with the account, and when an owner signs in to the account as such: then it is
-// theirs to look after.
+// Connecting is a sign-in with a purpose of its own (oauth.ForConnection): the transaction
+// that stores the tokens also writes a row of the table connections, which says who
+// connected it. After that the provider is asked whom the account belongs to; if the broker
+// dies before, the subject stays unknown until somebody completes the connection again. The
+// row is deleted with the account, and when an owner signs in to the account as such: from
+// then on owners manage it.
 type Connection struct {
-	// Provider is of the sign-in providers, Title is for people.
-	Provider, Title string
+	Provider, Title string // the sign-in provider's name, and its name for people
 	State           ConnectionState
-	// Reason says why it is not connected, or what went wrong last.
-	Reason string
-	// Origin is empty where there is none, and what follows where no member connected it.
+	Reason          string // why it is not connected, or what last went wrong
+	// Origin is empty if it is not connected; what follows is set for ByMember only.
 	Origin      ConnectionOrigin
 	Subject     string
 	Member      id.Member
@@ -60,25 +60,39 @@ type Connection struct {
 	account id.Account
 }
 
-// connectable returns the provider that tools can be connected to under a name.
-// Where there is none, that is a fault of the given kind.
+// connectable returns the provider of that name, to which tools can be connected, or a
+// fault of the given kind.
 func (a *Accounts) connectable(name string, kind fault.Kind) (*oauth.Provider, error) {
-	var all []string
-	for _, n := range a.providers.Names() {
-		p, err := a.providers.Get(n)
-		switch {
-		case err != nil || p.Title == "":
-		case n == name:
-			return p, nil
-		default:
-			all = append(all, n)
-		}
+	all, err := a.connectables()
+	if err != nil {
+		return nil, err
 	}
-	return nil, fault.New(kind, "provider: there is nothing to connect that is called %q: use one of %s", clip(name), strings.Join(all, ", "))
+	var names []string
+	for _, p := range all {
+		if p.Name == name {
+			return p, nil
+		}
+		names = append(names, p.Name)
+	}
+	return nil, fault.New(kind, "provider: there is nothing to connect that is called %q: use one of %s", clip(name), strings.Join(names, ", "))
 }
 
-// configured returns a fault where the operator has yet to do something before anybody
-// can connect to a provider.
+// connectables returns the providers to which tools can be connected.
+func (a *Accounts) connectables() (all []*oauth.Provider, err error) {
+	for _, name := range a.providers.Names() {
+		p, err := a.providers.Get(name)
+		if err != nil {
+			return nil, err
+		}
+		if p.Title != "" {
+			all = append(all, p)
+		}
+	}
+	return all, nil
+}
+
+// configured returns a fault if the operator has to do something before anybody can
+// connect to a provider.
 func (a *Accounts) configured(p *oauth.Provider) error {
 	if err := p.Ready(); err != nil {
 		return err
@@ -89,9 +103,13 @@ func (a *Accounts) configured(p *oauth.Provider) error {
 	return nil
 }
 
-// Connections returns all that can be connected, by name.
+// Connections returns everything that can be connected, by name.
 func (s *Scope) Connections(ctx context.Context) ([]Connection, error) {
-	before, err := s.accounts.store.Connections(ctx, s.workspace)
+	providers, err := s.accounts.connectables()
+	if err != nil {
+		return nil, err
+	}
+	before, err := s.accounts.Store.Connections(ctx, s.by.Workspace)
 	if err != nil {
 		return nil, err
 	}
@@ -99,32 +117,25 @@ func (s *Scope) Connections(ctx context.Context) ([]Connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Once more: what comes or goes meanwhile is not to look as if an owner had added it.
-	made, err := s.accounts.store.Connections(ctx, s.workspace)
+	// Read again: a connection made or removed meanwhile must not look like an owner's account.
+	made, err := s.accounts.Store.Connections(ctx, s.by.Workspace)
 	if err != nil {
 		return nil, err
 	}
-	members := map[string]bool{}
+	members := map[id.Account]bool{}
 	for _, m := range []map[string]store.Connection{before, made} {
 		for _, c := range m {
-			members[c.Account.String()] = true
+			members[c.Account] = true
 		}
 	}
-	all, err := s.accounts.store.List(ctx, s.workspace)
+	_, shared, err := s.rows(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var out []Connection
-	for _, name := range s.accounts.providers.Names() {
-		p, err := s.accounts.providers.Get(name)
-		if err != nil {
-			return nil, err
-		}
-		if p.Title == "" {
-			continue
-		}
+	for _, p := range providers {
 		c := Connection{Provider: p.Name, Title: p.Title}
-		if !c.byMember(p, made[name], own) && !c.byAccount(p, own, members) && !c.byShared(p, all) {
+		if !c.byMember(p, made[p.Name], own) && !c.byAccount(p, own, members) && !c.byShared(p, shared) {
 			c.State = NotConnected
 			if err := s.accounts.configured(p); err != nil {
 				c.State, c.Reason = NotConfigured, fault.From(err).Message
@@ -136,46 +147,42 @@ func (s *Scope) Connections(ctx context.Context) ([]Connection, error) {
 }
 
 func (c *Connection) byMember(p *oauth.Provider, made store.Connection, own []Account) bool {
-	i := slices.IndexFunc(own, func(a Account) bool { return a.ID == made.Account.String() })
+	i := slices.IndexFunc(own, func(a Account) bool { return a.ID == made.Account })
 	if made.Provider == "" || i < 0 {
 		return false
 	}
 	c.Origin, c.Subject, c.Member, c.ConnectedAt, c.account = ByMember, made.Subject, made.Member, &made.ConnectedAt, made.Account
-	c.stands(p, &own[i])
+	c.judge(p, &own[i])
 	return true
 }
 
-// byAccount looks for an account that an owner added, one that can be used first; others
-// are of members.
-func (c *Connection) byAccount(p *oauth.Provider, own []Account, members map[string]bool) bool {
-	found := -1
+// byAccount looks for an account that an owner added, preferably a usable one.
+func (c *Connection) byAccount(p *oauth.Provider, own []Account, members map[id.Account]bool) bool {
+	var found *Account
 	for i := range own {
-		if own[i].Provider == p.Account && !members[own[i].ID] && (found < 0 || usable(&own[i]) && !usable(&own[found])) {
-			found = i
+		a := &own[i]
+		if a.Provider == p.Account && !members[a.ID] && (found == nil || a.Status.usable() && !found.Status.usable()) {
+			found = a
 		}
 	}
-	if found < 0 {
+	if found == nil {
 		return false
 	}
 	c.Origin = ByAccount
-	c.stands(p, &own[found])
+	c.judge(p, found)
 	return true
 }
 
-func (c *Connection) byShared(p *oauth.Provider, all []store.Account) bool {
-	if !slices.ContainsFunc(all, func(a store.Account) bool { return a.Shared() && a.Enabled && a.Provider == p.Account }) {
+func (c *Connection) byShared(p *oauth.Provider, shared []store.Account) bool {
+	if !slices.ContainsFunc(shared, func(a store.Account) bool { return a.Enabled && a.Provider == p.Account }) {
 		return false
 	}
 	c.Origin, c.State = ByShared, Connected
 	return true
 }
 
-func usable(a *Account) bool {
-	return a.Status != Disabled && a.Status != Reauthorize && a.Status != SignedOut && a.Status != Unusable
-}
-
-// stands says how a connection stands by its account.
-func (c *Connection) stands(p *oauth.Provider, a *Account) {
+// judge derives the state of a connection from its account.
+func (c *Connection) judge(p *oauth.Provider, a *Account) {
 	switch a.Status {
 	case Disabled:
 		c.State, c.Reason = ConnectionDisabled, "an owner has disabled the account behind it"
@@ -189,16 +196,16 @@ func (c *Connection) stands(p *oauth.Provider, a *Account) {
 			return
 		}
 		c.Reason = a.Grant.LastError
-		if missing := notAllowed(p, a.Grant.Scope); len(missing) > 0 {
+		if missing := missingScopes(p, a.Grant.Scope); len(missing) > 0 {
 			c.Reason = "not all that was asked for was allowed, so that some tools will not work: connect again, and allow " + strings.Join(missing, " and ")
 		}
 	}
 }
 
-// notAllowed returns the scopes that somebody has left out where the provider lets people
-// choose, and says what they chose. Only those that are URLs are looked for: of others
-// providers have several names.
-func notAllowed(p *oauth.Provider, allowed string) (missing []string) {
+// missingScopes returns the scopes that somebody declined, at a provider that lets people
+// choose and says what they chose. It considers only scopes that are URLs: providers have
+// several names for the others.
+func missingScopes(p *oauth.Provider, allowed string) (missing []string) {
 	for _, scope := range p.Scopes {
 		if allowed != "" && strings.Contains(scope, "://") && !slices.Contains(strings.Fields(allowed), scope) {
 			missing = append(missing, scope)
@@ -212,16 +219,16 @@ func (s *Scope) connection(ctx context.Context, provider string) (Connection, er
 	if err != nil {
 		return Connection{}, err
 	}
-	for _, c := range all {
-		if c.Provider == provider {
-			return c, nil
-		}
+	i := slices.IndexFunc(all, func(c Connection) bool { return c.Provider == provider })
+	if i < 0 {
+		return Connection{}, fault.New(fault.NotFound, "provider: there is nothing to connect that is called %q", clip(provider))
 	}
-	return Connection{}, fault.New(fault.NotFound, "provider: there is nothing to connect that is called %q", clip(provider))
+	return all[i], nil
 }
 
-// theirs refuses what somebody may not do with a connection that another member made.
-func (s *Scope) theirs(c *Connection) error {
+// mayChange refuses changes to a connection that another member made, or that owners manage
+// as an account.
+func (s *Scope) mayChange(c *Connection) error {
 	switch {
 	case c.Origin == ByAccount:
 		return fault.Coded(fault.Conflict, "CONNECTED_AS_ACCOUNT", "%s is connected through an account that an owner added: an owner changes or removes it among the accounts", c.Title)
@@ -231,25 +238,21 @@ func (s *Scope) theirs(c *Connection) error {
 	return nil
 }
 
-// mayConnect refuses to connect what somebody else made and uses, and what owners look
-// after. A connection that is of no use any more may be replaced by everybody.
+// mayConnect refuses to replace a connection that works and may not be changed, and one
+// that is disabled. Anybody may replace a connection that no longer works.
 func (s *Scope) mayConnect(c *Connection) error {
 	switch {
 	case c.State == ConnectionDisabled:
 		return fault.Coded(fault.Conflict, "CONNECTION_DISABLED", "an owner has disabled the account behind %s: an owner enables or removes it among the accounts", c.Title)
 	case c.State == Connected || c.Origin == ByAccount:
-		return s.theirs(c)
+		return s.mayChange(c)
 	}
 	return nil
 }
 
-// Connect begins to connect a provider, or to connect it again. With the id of a login that
-// Connect has begun it returns the same one; without it is a new one.
-func (s *Scope) Connect(ctx context.Context, provider, login string) (Login, error) {
-	asked, err := loginID(login)
-	if err != nil {
-		return Login{}, err
-	}
+// Connect begins to connect a provider, for the first time or again. With the id of a
+// login that Connect has begun it returns that login; with the zero id, a new one.
+func (s *Scope) Connect(ctx context.Context, provider string, login uuid.UUID) (Login, error) {
 	p, err := s.accounts.connectable(provider, fault.Invalid)
 	if err != nil {
 		return Login{}, err
@@ -264,12 +267,12 @@ func (s *Scope) Connect(ctx context.Context, provider, login string) (Login, err
 	if err := s.mayConnect(&c); err != nil {
 		return Login{}, err
 	}
-	return s.StartLogin(ctx, LoginRequest{ID: asked, Purpose: oauth.ForConnection, Provider: p.Name, Kind: LoginBrowser, Account: c.account})
+	return s.StartLogin(ctx, LoginRequest{ID: login, Purpose: oauth.ForConnection, Provider: p.Name, Kind: LoginBrowser, Account: c.account})
 }
 
-// stillMay is mayConnect as of the moment at which somebody comes back, for the account
-// that they have begun with.
-func (s *Scope) stillMay(ctx context.Context, p *oauth.Provider, account id.Account) error {
+// mayComplete is mayConnect when the person comes back from the provider, for the account
+// that they began with.
+func (s *Scope) mayComplete(ctx context.Context, p *oauth.Provider, account id.Account) error {
 	c, err := s.connection(ctx, p.Name)
 	switch {
 	case err != nil:
@@ -280,34 +283,33 @@ func (s *Scope) stillMay(ctx context.Context, p *oauth.Provider, account id.Acco
 	return s.mayConnect(&c)
 }
 
-// completion is how long the steps after a sign-in may take.
-const completion = 30 * time.Second
+// completionTimeout bounds the steps after a sign-in.
+const completionTimeout = 30 * time.Second
 
-// CompleteConnection ends what Connect began, and returns the connection. Called again it
-// answers the same.
+// CompleteConnection ends what Connect began, and returns the connection. A repeat returns
+// the same.
 func (s *Scope) CompleteConnection(ctx context.Context, provider string, answer LoginAnswer) (Connection, error) {
 	p, err := s.accounts.connectable(provider, fault.NotFound)
 	if err != nil {
 		return Connection{}, err
 	}
-	ref, err := s.accounts.keeper.Complete(ctx, s.who(), oauth.Answer{
-		State: answer.State, Code: answer.Code, Error: answer.Error, Provider: p.Name, Purpose: oauth.ForConnection,
-		May: func(ctx context.Context, account id.Account) error { return s.stillMay(ctx, p, account) },
-	})
+	answer.Provider, answer.Purpose = p.Name, oauth.ForConnection
+	answer.May = func(ctx context.Context, account id.Account) error { return s.mayComplete(ctx, p, account) }
+	ref, err := s.accounts.Keeper.Complete(ctx, s.who(), answer)
 	if err != nil {
 		return Connection{}, err
 	}
-	s.changed()
-	// Whoever asked may leave: it is connected.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), completion)
+	s.invalidate()
+	// It is connected: the rest is done even if the caller leaves.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), completionTimeout)
 	defer cancel()
 	c, err := s.connection(ctx, p.Name)
 	if err != nil || c.account != ref.Account || c.Subject != "" {
 		return c, err
 	}
-	c.Subject, err = s.accounts.keeper.Whoami(ctx, ref, p)
+	c.Subject, err = s.accounts.Keeper.Whoami(ctx, ref, p)
 	if err == nil && c.Subject != "" {
-		err = s.accounts.store.NameConnection(ctx, s.workspace, store.Connection{Provider: p.Name, Account: ref.Account, Member: c.Member, Subject: c.Subject})
+		err = s.accounts.Store.NameConnection(ctx, s.by.Workspace, store.Connection{Provider: p.Name, Account: ref.Account, Member: c.Member, Subject: c.Subject})
 	}
 	if err != nil {
 		s.accounts.log.WarnContext(ctx, "a connection's owner is not known", "account", ref.Account, "provider", p.Name, "error", err)
@@ -315,7 +317,7 @@ func (s *Scope) CompleteConnection(ctx context.Context, provider string, answer 
 	return c, nil
 }
 
-// Disconnect takes a connection back, here and at the provider, and removes the account.
+// Disconnect revokes a connection, here and at the provider, and removes its account.
 func (s *Scope) Disconnect(ctx context.Context, provider string) (Revocation, error) {
 	p, err := s.accounts.connectable(provider, fault.NotFound)
 	if err != nil {
@@ -325,7 +327,7 @@ func (s *Scope) Disconnect(ctx context.Context, provider string) (Revocation, er
 	if err != nil {
 		return Revocation{}, err
 	}
-	if err := s.theirs(&c); err != nil {
+	if err := s.mayChange(&c); err != nil {
 		return Revocation{}, err
 	}
 	if c.State == ConnectionDisabled && s.by.Role < identity.Owner {

@@ -1,6 +1,7 @@
-package credentialbroker
+package admin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"signalbox.dev/pkg/process"
 	"signalbox.dev/pkg/subject"
 	"signalbox.dev/services/credential-broker/internal/oauth"
+	"signalbox.dev/services/credential-broker/internal/pool"
 	"signalbox.dev/services/credential-broker/internal/profile"
 	"signalbox.dev/services/credential-broker/internal/store"
 )
@@ -72,30 +74,26 @@ func (o *OAuth) providers(profiles *profile.Set) (*oauth.Providers, error) {
 	return all, nil
 }
 
-// newKeeper returns what keeps the accounts alive that somebody signed in to.
-func newKeeper(cfg AccountsConfig, a *Accounts) *oauth.Keeper {
+// newKeeper returns what keeps sign-ins valid.
+func newKeeper(cfg Config, a *Accounts) *oauth.Keeper {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
 	}
 	return oauth.New(oauth.Config{
-		DB: cfg.DB, File: a.file, Vault: a.vault, Providers: a.providers, Log: cfg.Log, Redirect: cfg.OAuth.Redirect, Record: recordGrant,
+		DB: cfg.DB, File: a.File, Vault: a.Vault, Providers: a.providers, Log: cfg.Log, Redirect: a.redirect, Record: recordGrant,
 		Instance: host + " " + uuid.NewString(), UserAgent: "signalbox/" + process.Version(),
 	})
 }
 
-// recordGrant writes what happened to a grant to the audit.
+// recordGrant records in the audit what happened to a grant.
 func recordGrant(ctx context.Context, tx pgx.Tx, ev oauth.Event) error {
-	who := ev.Who
-	if who.Service == "" {
-		who.Service = subject.CredentialBroker // by itself
-	}
 	out := store.Event{
-		Action: string(ev.Action), Account: ev.Account, Provider: ev.Provider, Origin: "workspace",
-		Member: who.Member, Key: who.Key, Service: who.Service, Address: who.Address, Detail: ev.Detail,
+		Action: string(ev.Action), Account: ev.Account, Provider: ev.Provider, Origin: string(pool.Workspace), Member: ev.Who.Member, Key: ev.Who.Key,
+		Service: cmp.Or(ev.Who.Service, subject.CredentialBroker), Address: ev.Who.Address, Detail: ev.Detail,
 	}
 	if id.IsZero(ev.Workspace) {
-		out.Origin = "shared"
+		out.Origin = string(pool.Shared)
 	}
 	return store.Record(ctx, tx, ev.Workspace, out)
 }

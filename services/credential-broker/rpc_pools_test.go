@@ -6,13 +6,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"signalbox.dev/services/credential-broker/admin"
 	"signalbox.dev/services/credential-broker/internal/pool"
 )
 
 // Every setting has a field of the message under its own name, and comes back through it.
 func TestSettingsMessage(t *testing.T) {
 	t.Parallel()
-	want := Settings{
+	want := admin.Settings{
 		Strategy: pool.Hybrid, MaxTokens: 2, RegenerationPerMinute: 3, InitialTokens: 1, MinUsable: 4, Success: 5,
 		RateLimit: -6, Failure: -7, RecoveryPerHour: 8, Stickiness: 9, SwitchThreshold: 10, FloorSeconds: 11,
 	}

@@ -1,6 +1,7 @@
-package credentialbroker
+package admin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,26 +11,26 @@ import (
 	"time"
 
 	"signalbox.dev/pkg/fault"
-	"signalbox.dev/pkg/id"
-	"signalbox.dev/services/credential-broker/internal/pool"
 	"signalbox.dev/services/credential-broker/internal/profile"
 	"signalbox.dev/services/credential-broker/internal/proxy"
+	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
 const (
-	tryDial = 5 * time.Second
-	tryTime = 15 * time.Second
+	tryDial    = 5 * time.Second
+	tryTimeout = 15 * time.Second
 )
 
-// Try asks the provider whether it takes the credential of a new account, with one request
-// that costs nothing. It returns why that cannot be told, for people: empty when the provider
-// takes it. A provider that refuses it, or that cannot be reached, is a Conflict fault.
+// Try asks the provider whether it accepts the credential of a new account, with one request
+// that costs nothing. It returns why that could not be determined, for people; it is empty
+// if the provider accepts it. A provider that refuses it, or cannot be reached, is a
+// Conflict fault.
 func (s *Scope) Try(ctx context.Context, n NewAccount) (doubt string, err error) {
 	row, secret, err := s.check(n)
 	if err != nil {
 		return "", err
 	}
-	p, _ := s.accounts.profiles.Get(row.Profile)
+	p, _ := s.accounts.Profiles.Get(row.Profile)
 	if p.Check == nil {
 		return fmt.Sprintf("the request profile %s does not say how to", p.Name), nil
 	}
@@ -39,17 +40,13 @@ func (s *Scope) Try(ctx context.Context, n NewAccount) (doubt string, err error)
 			return "", err
 		}
 	}
-	a := pool.Account{Provider: row.Provider, Profile: p, Base: p.Base(own), Own: own != nil, Secret: secret}
-	status, err := s.ask(ctx, &a)
+	base := p.Base(own)
+	status, err := s.tryRequest(ctx, p, base, secret)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return "", err
 	case err != nil:
-		why := proxy.WhyUnreachable(err)
-		if why == "" {
-			why = "the connection failed"
-		}
-		return "", fault.New(fault.Conflict, "could not connect to the provider %s at %s: %s", n.Provider, a.Base.Host, why)
+		return "", fault.New(fault.Conflict, "could not connect to the provider %s at %s: %s", n.Provider, base.Host, cmp.Or(proxy.WhyUnreachable(err), "the connection failed"))
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
 		return "", fault.New(fault.Conflict, "the provider %s refuses the key: %d %s", n.Provider, status, http.StatusText(status))
 	case status/100 == 2:
@@ -58,21 +55,28 @@ func (s *Scope) Try(ctx context.Context, n NewAccount) (doubt string, err error)
 	return fmt.Sprintf("%s answers %d", n.Provider, status), nil
 }
 
-// ask makes the request that a profile tries credentials with.
-func (s *Scope) ask(ctx context.Context, a *pool.Account) (status int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, tryTime)
+// tryRequest makes the request that a profile has for trying credentials.
+func (s *Scope) tryRequest(ctx context.Context, p *profile.Profile, base *url.URL, secret vault.Secret) (status int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, checkURL(a.Profile, a.Base).String(), nil)
+	path := p.Check.Path
+	if len(p.Mounts) > 0 {
+		path = p.Mounts[0] + path
+	}
+	below, _ := p.Below(base, path)
+	u := *base
+	u.Path += below
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
 		return 0, err
 	}
-	for name, value := range a.Profile.Check.Headers {
+	for name, value := range p.Check.Headers {
 		req.Header.Set(name, value)
 	}
-	a.Profile.Apply(req.Header, a.Secret.Reveal())
+	p.Apply(req.Header, secret.Reveal())
 	dialer := &net.Dialer{Timeout: tryDial}
-	if !id.IsZero(s.workspace) {
-		dialer.Control = s.accounts.policy.Control
+	if !s.shared() {
+		dialer.Control = s.accounts.Policy.Control
 	}
 	transport := &http.Transport{DialContext: dialer.DialContext, TLSHandshakeTimeout: tryDial, DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10}
 	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
@@ -84,15 +88,4 @@ func (s *Scope) ask(ctx context.Context, a *pool.Account) (status int, err error
 		return 0, err
 	}
 	return res.StatusCode, res.Body.Close()
-}
-
-func checkURL(p *profile.Profile, base *url.URL) *url.URL {
-	path := p.Check.Path
-	if len(p.Mounts) > 0 {
-		path = p.Mounts[0] + path
-	}
-	below, _ := p.Below(base, path)
-	u := *base
-	u.Path += below
-	return &u
 }

@@ -1,0 +1,172 @@
+package admin
+
+import (
+	"context"
+	"encoding/hex"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/services/credential-broker/internal/audit"
+)
+
+// AuditRow is a row of the audit: what happened to a credential, who did it, and when.
+type AuditRow struct {
+	Sequence int64      `json:"sequence"`
+	At       time.Time  `json:"at"`
+	Action   string     `json:"action"`
+	Account  id.Account `json:"account_id,omitzero"` // zero if it is about a whole pool
+	Provider string     `json:"provider,omitempty"`
+	Origin   string     `json:"origin"`
+	Member   id.Member  `json:"member_id,omitzero"` // zero for the operator's command line and the broker itself
+	Service  string     `json:"service"`
+	Address  string     `json:"address,omitempty"`
+	Session  id.Session `json:"session_id,omitzero"`
+	Detail   string     `json:"detail,omitempty"`
+	Hash     string     `json:"hash"`
+}
+
+const (
+	maxAuditPage     = 100
+	defaultAuditPage = 50
+	maxAuditOf       = 10000
+)
+
+// Audit returns the rows before a sequence number, 0 for the end, newest first; and the
+// number for the next page, 0 after the last.
+func (s *Scope) Audit(ctx context.Context, before int64, limit int) (page []AuditRow, next int64, err error) {
+	if before < 0 {
+		return nil, 0, fault.New(fault.Invalid, "before: it is negative: use the number that the page before ended with, or 0")
+	}
+	if limit, err = auditLimit(limit, maxAuditPage); err != nil {
+		return nil, 0, err
+	}
+	rows, err := s.accounts.Store.Audit(ctx, s.by.Workspace, before, limit+1)
+	if err != nil {
+		return nil, 0, err
+	}
+	if len(rows) > limit {
+		rows = rows[:limit]
+		next = rows[limit-1].Sequence
+	}
+	page = make([]AuditRow, len(rows))
+	for i := range rows {
+		page[i] = auditRow(&rows[i])
+	}
+	return page, next, nil
+}
+
+func auditLimit(limit, most int) (int, error) {
+	if limit < 0 || limit > most {
+		return 0, fault.New(fault.Invalid, "limit: %d is out of range: use 1 to %d", limit, most)
+	}
+	if limit == 0 {
+		limit = defaultAuditPage
+	}
+	return limit, nil
+}
+
+// ChainRow is an audit row together with the chain that it belongs to.
+type ChainRow struct {
+	Workspace id.Workspace `json:"workspace_id,omitzero"` // zero for the operator's chain
+	AuditRow
+}
+
+// AuditOf returns the rows of an account, which may have been removed, from the chains of
+// all workspaces, newest first; 50 if limit is 0.
+func (a *Accounts) AuditOf(ctx context.Context, account id.Account, limit int) ([]ChainRow, error) {
+	limit, err := auditLimit(limit, maxAuditOf)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := a.Store.AuditOf(ctx, account, limit)
+	out := make([]ChainRow, len(rows))
+	for i := range rows {
+		out[i] = ChainRow{rows[i].Workspace, auditRow(&rows[i])}
+	}
+	return out, err
+}
+
+func auditRow(r *audit.Row) AuditRow {
+	out := AuditRow{
+		Sequence: r.Sequence, At: r.At, Action: r.Action, Account: r.Account, Provider: r.Provider, Origin: r.Origin,
+		Service: r.Service, Address: r.Address, Session: r.Session, Detail: r.Detail, Hash: hex.EncodeToString(r.Hash),
+	}
+	if r.Member != nil {
+		out.Member = *r.Member
+	}
+	return out
+}
+
+// AuditHead is the end of a workspace's chain when it was verified. Kept where nobody who
+// can write the database can change it, it reveals a chain that was computed anew.
+type AuditHead struct {
+	Workspace id.Workspace `json:"workspace_id,omitzero"` // zero for the operator's chain
+	Sequence  int64        `json:"sequence"`
+	Hash      string       `json:"hash"`
+}
+
+// AuditProblem is something wrong with the audit.
+type AuditProblem struct {
+	Workspace id.Workspace `json:"workspace_id,omitzero"`
+	Sequence  int64        `json:"sequence"`
+	Row       uuid.UUID    `json:"row_id,omitzero"` // zero if the row is missing
+	Kind      audit.Kind   `json:"kind"`
+	Message   string       `json:"message"`
+}
+
+// Verification is the outcome of VerifyAudit.
+type Verification struct {
+	Rows     int            `json:"rows"`
+	Problems []AuditProblem `json:"problems"`
+	// CutOff are incomplete rows of processes that died while writing: what they announce
+	// was not done, and nothing is wrong.
+	CutOff []AuditProblem `json:"cut_off,omitempty"`
+	Heads  []AuditHead    `json:"heads"`
+}
+
+// VerifyAudit recomputes the chains of all workspaces. They must include the given heads,
+// which an earlier verification returned.
+func (a *Accounts) VerifyAudit(ctx context.Context, earlier []AuditHead) (Verification, error) {
+	out := Verification{Problems: []AuditProblem{}, Heads: []AuditHead{}}
+	workspaces, err := a.Store.AuditChains(ctx)
+	if err != nil {
+		return out, err
+	}
+	expected := map[id.Workspace][]audit.Head{}
+	for _, h := range earlier {
+		hash, err := hex.DecodeString(h.Hash)
+		if err != nil || h.Sequence < 0 {
+			return out, fault.New(fault.Invalid, "heads: they are not those that a verification printed")
+		}
+		if !slices.Contains(workspaces, h.Workspace) {
+			workspaces = append(workspaces, h.Workspace)
+		}
+		expected[h.Workspace] = append(expected[h.Workspace], audit.Head{Workspace: h.Workspace, Sequence: h.Sequence, Hash: hash})
+	}
+	for _, ws := range workspaces {
+		c := audit.New(ws)
+		for _, h := range expected[ws] {
+			c.Expect(h)
+		}
+		problems, head, err := a.Store.VerifyAudit(ctx, ws, c)
+		if err != nil {
+			return out, err
+		}
+		out.Rows += c.Rows()
+		for _, p := range problems {
+			kept := &out.Problems
+			if p.Kind == audit.CutOff {
+				kept = &out.CutOff
+			}
+			*kept = append(*kept, AuditProblem{p.Workspace, p.Sequence, p.ID, p.Kind, p.Message})
+		}
+		if head != nil {
+			out.Heads = append(out.Heads, AuditHead{ws, head.Sequence, hex.EncodeToString(head.Hash)})
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,188 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"signalbox.dev/pkg/conf"
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/services/credential-broker/internal/rotation"
+	"signalbox.dev/services/credential-broker/internal/vault"
+)
+
+// sweepEvery is how often a broker completes unfinished key rotations.
+const sweepEvery = time.Minute
+
+// Keys names the key-encryption keys beside the key file.
+type Keys struct {
+	URL    conf.Secret `env:"CREDENTIAL_BROKER_KEY_URL" doc:"URL of the key that seals stored credentials, at a key service: hashivault://name (with VAULT_SERVER_URL and VAULT_SERVER_TOKEN), awskms://alias/name?region=…, gcpkms://projects/…. It goes before the key file, which then only opens what it has sealed. Another spelling counts as another key."`
+	Others conf.Secret `env:"CREDENTIAL_BROKER_OTHER_KEYS" doc:"Files and URLs of more keys, separated by commas, that open what they have sealed. To change the key while all runs: make a new one (signalbox accounts new-key makes a file) and name it here, in every broker; then exchange the two; then run signalbox accounts rotate-keys --wrap-only; then take the former away."`
+}
+
+// Check says what is wrong if there is no key at all.
+func (k *Keys) Check(file string) error {
+	if file == "" && k.URL == "" {
+		return errors.New("CREDENTIAL_BROKER_KEY_FILE is not set: name a file, which is made, or a key service in CREDENTIAL_BROKER_KEY_URL")
+	}
+	return nil
+}
+
+// open opens the keys, which the caller closes; later has the file made when it first seals.
+//
+//nolint:contextcheck // drivers keep the context for the tokens that they will need: it belongs to no call
+func (k *Keys) open(file string, later bool) (vault.Ring, error) {
+	n := vault.Named{File: file, URL: k.URL.Reveal(), Later: later}
+	for name := range strings.SplitSeq(k.Others.Reveal(), ",") {
+		if name = strings.TrimSpace(name); name != "" {
+			n.Others = append(n.Others, name)
+		}
+	}
+	ring, err := vault.OpenRing(context.Background(), n)
+	if err != nil {
+		return ring, fmt.Errorf("open the key of stored credentials: %w", err)
+	}
+	return ring, nil
+}
+
+// CheckKey returns a Conflict fault if everything is sealed with keys that are not at hand:
+// no broker could decrypt what would be sealed with this one, so that it is probably the
+// wrong key. If nothing is sealed yet, any key is right.
+func (a *Accounts) CheckKey(ctx context.Context) error {
+	var after *id.Workspace
+	other := ""
+	for {
+		all, err := a.Store.Keyed(ctx, false, after, 1000)
+		if err != nil {
+			return err
+		}
+		if len(all) == 0 {
+			break
+		}
+		for _, ws := range all {
+			keys, err := a.Store.DataKeys(ctx, ws)
+			if err != nil {
+				return err
+			}
+			for _, k := range keys {
+				if a.Vault.Knows(k.KEK) {
+					return nil
+				}
+				other = k.KEK
+			}
+		}
+		after = &all[len(all)-1]
+	}
+	if other == "" {
+		return nil
+	}
+	what := "the key " + a.keys.KEK.ID() + " opens nothing of what is stored here"
+	if f, ok := a.keys.KEK.(*vault.FileKey); ok {
+		if path, unmade := f.Unmade(); unmade {
+			what = "there is no key file " + path
+		}
+	}
+	return fault.New(fault.Conflict, "%s, and stored credentials are sealed with the key %s: name the credential broker's own in CREDENTIAL_BROKER_KEY_FILE or CREDENTIAL_BROKER_KEY_URL", what, other)
+}
+
+// ReportKey logs an error if the key decrypts nothing.
+func (a *Accounts) ReportKey(ctx context.Context) {
+	if err := a.CheckKey(ctx); fault.KindOf(err) == fault.Conflict {
+		a.log.ErrorContext(ctx, "stored accounts cannot be used", "error", err)
+	}
+}
+
+// NewKeyFile makes a file with a new key, mode 0600, and returns the key's name. An
+// existing file is an error.
+func NewKeyFile(path string) (name string, err error) {
+	k, err := vault.NewFile(path)
+	if err != nil {
+		return "", err
+	}
+	return k.ID(), nil
+}
+
+// KeyRotation is the progress of a rotation of keys.
+type KeyRotation struct {
+	Workspaces int          `json:"workspaces"`         // done; the shared accounts count as one
+	Wrapped    int          `json:"wrapped"`            // data keys rewrapped with the current key
+	Made       int          `json:"made"`               // new data keys
+	Sealed     int          `json:"sealed"`             // secrets sealed again with them
+	Removed    int          `json:"removed"`            // former data keys that nothing uses
+	Failed     int          `json:"failed"`             // what cannot be decrypted, and was left unchanged
+	Away       int          `json:"away,omitempty"`     // those of Failed whose key service is unavailable
+	Failures   []KeyFailure `json:"failures,omitempty"` // the first of Failed
+}
+
+// KeyFailure is a data key or a secret that cannot be decrypted.
+type KeyFailure struct {
+	Workspace id.Workspace `json:"workspace_id,omitzero"` // zero for the operator's
+	Account   id.Account   `json:"account_id,omitzero"`   // zero for a data key
+	Reason    string       `json:"reason"`
+}
+
+// RotateKeys rewraps every data key with the current key and, unless wrapOnly, replaces
+// the data keys and seals every secret again, while brokers run. It calls progress,
+// if any, after each workspace. After an error it can be called again. It writes a row to the operator's
+// audit before it changes anything, and one with the outcome; the first without the second
+// is a rotation whose process died.
+func (a *Accounts) RotateKeys(ctx context.Context, wrapOnly bool, progress func(KeyRotation)) (KeyRotation, error) {
+	ev := a.Operator(id.Workspace{}).event("changed")
+	ev.Detail = "rotation of keys began"
+	if wrapOnly {
+		ev.Detail += ", of what wraps data keys alone"
+	}
+	if err := a.Store.Record(ctx, ev); err != nil {
+		return KeyRotation{}, fmt.Errorf("rotate keys: %w", err)
+	}
+	report, err := a.rotation.Run(ctx, wrapOnly, func(r rotation.Report) {
+		if progress != nil {
+			progress(keyRotation(r))
+		}
+	})
+	ended := "keys rotated"
+	if err != nil {
+		err, ended = fmt.Errorf("rotate keys: %w", err), "keys rotated in part"
+	}
+	done := keyRotation(report)
+	ev.Detail = fmt.Sprintf("%s: %d wrapped anew, %d made, %d secrets sealed anew, %d that do not open", ended, done.Wrapped, done.Made, done.Sealed, done.Failed)
+	return done, errors.Join(err, a.Store.Record(context.WithoutCancel(ctx), ev))
+}
+
+func keyRotation(r rotation.Report) KeyRotation {
+	out := KeyRotation{Workspaces: r.Workspaces, Wrapped: r.Wrapped, Made: r.Made, Sealed: r.Sealed, Removed: r.Removed, Failed: r.Failed, Away: r.Away}
+	for _, f := range r.Failures {
+		out.Failures = append(out.Failures, KeyFailure{f.Workspace, f.Account, f.Err.Error()})
+	}
+	return out
+}
+
+// SweepKeys completes unfinished key rotations, until ctx is done.
+func (a *Accounts) SweepKeys(ctx context.Context) {
+	failed := 0
+	for {
+		next := time.NewTimer(sweepEvery/2 + rand.N(sweepEvery)) // spread over the instances
+		select {
+		case <-ctx.Done():
+			next.Stop()
+			return
+		case <-next.C:
+		}
+		report, err := a.rotation.Sweep(ctx)
+		switch {
+		case err != nil && ctx.Err() == nil:
+			a.log.WarnContext(ctx, "retired keys not looked at", "error", err)
+		case report.Failed != failed && report.Failed > 0:
+			a.log.ErrorContext(ctx, "stored credentials do not open", "number", report.Failed, "at_key_services", report.Away, "error", report.Failures[0].Err)
+		case report.Sealed+report.Removed > 0:
+			a.log.InfoContext(ctx, "a rotation of keys was finished", "sealed", report.Sealed, "keys_removed", report.Removed)
+		}
+		if err == nil { // else it has not seen everything
+			failed = report.Failed
+		}
+	}
+}
