@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"strings"
 
+	"connectrpc.com/connect"
+
 	"signalbox.dev/pkg/httpserver"
 	"signalbox.dev/pkg/rpc"
 	"signalbox.dev/proto/signalbox/credential/v1/credentialv1connect"
@@ -23,6 +25,7 @@ func (s *Service) routes() (http.Handler, error) {
 	}
 	mux := http.NewServeMux()
 	srv := &server{s.accounts, s.pool}
+	opts = append(opts, connect.WithInterceptors(connect.UnaryInterceptorFunc(srv.authorize)))
 	mux.Handle(credentialv1connect.NewAccountServiceHandler(srv, opts...))
 	mux.Handle(credentialv1connect.NewConnectionServiceHandler(srv, opts...))
 	httpserver.Ops{Checks: s.checks(), Gatherer: s.deps.Gatherer}.Mount(mux)

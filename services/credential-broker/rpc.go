@@ -13,6 +13,7 @@ import (
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/subject"
 	credentialv1 "signalbox.dev/proto/signalbox/credential/v1"
+	"signalbox.dev/proto/signalbox/credential/v1/credentialv1connect"
 	"signalbox.dev/services/credential-broker/admin"
 	"signalbox.dev/services/credential-broker/internal/pool"
 )
@@ -25,49 +26,55 @@ type server struct {
 	pool     *pool.Set
 }
 
-// require returns the actor if their role suffices and one of the given services vouches
-// for them. Every service may call some of these methods, and each only what it needs.
-func require(ctx context.Context, least identity.Role, services ...string) (identity.Actor, error) {
-	actor, err := identity.Require(ctx, least)
-	if call, ok := connect.CallInfoForHandlerContext(ctx); ok && actor.Address == "" {
-		actor.Address = call.Peer().Addr // the calling service's, if it does not name the actor's
-	}
-	if err == nil && !slices.Contains(services, actor.Service) {
-		return identity.Actor{}, fault.New(fault.Forbidden, "the service %s may not ask for this", actor.Service)
-	}
-	return actor, err
-}
-
-// scope returns the accounts of the caller's workspace.
-func (s *server) scope(ctx context.Context, least identity.Role, services ...string) (*admin.Scope, error) {
-	actor, err := require(ctx, least, services...)
-	if err != nil {
-		return nil, err
-	}
-	return s.accounts.For(actor, s.pool), nil
-}
-
-// owned returns the accounts of the caller's workspace if they own it. Owners come through
+// access says who may call a method. Methods that are not listed are for owners, through
 // the gateway.
-func (s *server) owned(ctx context.Context) (*admin.Scope, error) {
-	return s.scope(ctx, identity.Owner, subject.Gateway)
+var access = map[string]rule{
+	credentialv1connect.AccountServiceListProvidersProcedure:         {identity.Viewer, []string{subject.Gateway, subject.AgentRunner}},
+	credentialv1connect.ConnectionServiceListConnectionsProcedure:    {identity.Viewer, []string{subject.Gateway, subject.ToolExecutor}},
+	credentialv1connect.ConnectionServiceStartConnectionProcedure:    {identity.Editor, []string{subject.Gateway}},
+	credentialv1connect.ConnectionServiceCompleteConnectionProcedure: {identity.Editor, []string{subject.Gateway}},
+	credentialv1connect.ConnectionServiceDisconnectProcedure:         {identity.Editor, []string{subject.Gateway}},
 }
+
+type rule struct {
+	least    identity.Role
+	services []string // that may vouch for the caller
+}
+
+// authorize is the interceptor that applies access, and gives methods their scope.
+func (s *server) authorize(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
+		r, ok := access[req.Spec().Procedure]
+		if !ok {
+			r = rule{identity.Owner, []string{subject.Gateway}}
+		}
+		actor, err := identity.Require(ctx, r.least)
+		if err != nil {
+			return nil, err
+		}
+		if !slices.Contains(r.services, actor.Service) {
+			return nil, fault.New(fault.Forbidden, "the service %s may not ask for this", actor.Service)
+		}
+		if actor.Address == "" {
+			actor.Address = req.Peer().Addr // the calling service's, if it does not name the actor's
+		}
+		return next(context.WithValue(ctx, scopeKey{}, s.accounts.For(actor, s.pool)), req)
+	}
+}
+
+type scopeKey struct{}
+
+// scope returns the accounts of the caller's workspace; it panics without authorize.
+func scope(ctx context.Context) *admin.Scope { return ctx.Value(scopeKey{}).(*admin.Scope) }
 
 // one does something with an account of the caller's workspace.
-func (s *server) one(ctx context.Context, text string, do func(s *admin.Scope, ctx context.Context, account id.Account) (admin.Account, error)) (*credentialv1.Account, error) {
-	scope, err := s.owned(ctx)
-	if err != nil {
-		return nil, err
-	}
+func one(ctx context.Context, text string, do func(s *admin.Scope, ctx context.Context, account id.Account) (admin.Account, error)) (*credentialv1.Account, error) {
 	account, err := accountID(text)
 	if err != nil {
 		return nil, err
 	}
-	a, err := do(scope, ctx, account)
-	if err != nil {
-		return nil, err
-	}
-	return accountMessage(a), nil
+	a, err := do(scope(ctx), ctx, account)
+	return accountMessage(a), err
 }
 
 func accountID(text string) (id.Account, error) {
@@ -88,10 +95,6 @@ func optionalID(text string) (id.Account, error) {
 
 // AddAccount seals a credential of the caller's workspace.
 func (s *server) AddAccount(ctx context.Context, req *credentialv1.AddAccountRequest) (*credentialv1.AddAccountResponse, error) {
-	scope, err := s.owned(ctx)
-	if err != nil {
-		return nil, err
-	}
 	if req.GetShared() {
 		return nil, fault.New(fault.Forbidden, "shared: only the operator's command line adds accounts that all workspaces share")
 	}
@@ -104,88 +107,60 @@ func (s *server) AddAccount(ctx context.Context, req *credentialv1.AddAccountReq
 		BaseURL: req.GetBaseUrl(), Secret: conf.Secret(req.GetSecret()),
 	}
 	if body := req.GetBody(); body != nil {
-		if n, err = scope.Unseal(ctx, body.GetKeyId(), body.GetSealed()); err != nil {
+		if n, err = scope(ctx).Unseal(ctx, body.GetKeyId(), body.GetSealed()); err != nil {
 			return nil, err
 		}
 	}
 	n.ID = account
-	a, err := scope.Add(ctx, n)
-	if err != nil {
-		return nil, err
-	}
-	return &credentialv1.AddAccountResponse{Account: accountMessage(a)}, nil
+	a, err := scope(ctx).Add(ctx, n)
+	return &credentialv1.AddAccountResponse{Account: accountMessage(a)}, err
 }
 
 // GetSealingKey returns the key with which the caller seals what only a broker may read.
 func (s *server) GetSealingKey(ctx context.Context, _ *credentialv1.GetSealingKeyRequest) (*credentialv1.GetSealingKeyResponse, error) {
-	scope, err := s.owned(ctx)
-	if err != nil {
-		return nil, err
-	}
-	key, err := scope.SealingKey(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return &credentialv1.GetSealingKeyResponse{KeyId: key.ID, PublicKey: key.Public}, nil
+	key, err := scope(ctx).SealingKey(ctx)
+	return &credentialv1.GetSealingKeyResponse{KeyId: key.ID, PublicKey: key.Public}, err
 }
 
 // ListAccounts returns the workspace's accounts and the shared ones. Of a shared one it
 // tells little more than that it exists.
 func (s *server) ListAccounts(ctx context.Context, _ *credentialv1.ListAccountsRequest) (*credentialv1.ListAccountsResponse, error) {
-	scope, err := s.owned(ctx)
+	own, err := scope(ctx).List(ctx)
 	if err != nil {
 		return nil, err
 	}
-	own, err := scope.List(ctx)
-	if err != nil {
-		return nil, err
-	}
-	shared, err := scope.Shared(ctx)
-	if err != nil {
-		return nil, err
-	}
-	res := &credentialv1.ListAccountsResponse{}
-	for _, a := range slices.Concat(own, shared) {
-		res.Accounts = append(res.Accounts, accountMessage(a))
-	}
-	return res, nil
+	shared, err := scope(ctx).Shared(ctx)
+	return &credentialv1.ListAccountsResponse{Accounts: each(slices.Concat(own, shared), accountMessage)}, err
 }
 
 // RemoveAccount forgets a credential of the caller's workspace.
 func (s *server) RemoveAccount(ctx context.Context, req *credentialv1.RemoveAccountRequest) (*credentialv1.RemoveAccountResponse, error) {
-	scope, err := s.owned(ctx)
-	if err != nil {
-		return nil, err
-	}
 	account, err := accountID(req.GetId())
 	if err != nil {
 		return nil, err
 	}
 	if req.GetKeepAtProvider() {
-		return &credentialv1.RemoveAccountResponse{}, scope.Forget(ctx, account)
+		return &credentialv1.RemoveAccountResponse{}, scope(ctx).Forget(ctx, account)
 	}
-	r, err := scope.Remove(ctx, account)
-	if err != nil {
-		return nil, err
-	}
-	return &credentialv1.RemoveAccountResponse{AtProvider: r.AtProvider, Reason: r.Why}, nil
+	r, err := scope(ctx).Remove(ctx, account)
+	return &credentialv1.RemoveAccountResponse{AtProvider: r.AtProvider, Reason: r.Why}, err
 }
 
 // EnableAccount lets requests use an account again.
 func (s *server) EnableAccount(ctx context.Context, req *credentialv1.EnableAccountRequest) (*credentialv1.EnableAccountResponse, error) {
-	a, err := s.one(ctx, req.GetId(), (*admin.Scope).Enable)
+	a, err := one(ctx, req.GetId(), (*admin.Scope).Enable)
 	return &credentialv1.EnableAccountResponse{Account: a}, err
 }
 
 // DisableAccount keeps requests from using an account.
 func (s *server) DisableAccount(ctx context.Context, req *credentialv1.DisableAccountRequest) (*credentialv1.DisableAccountResponse, error) {
-	a, err := s.one(ctx, req.GetId(), (*admin.Scope).Disable)
+	a, err := one(ctx, req.GetId(), (*admin.Scope).Disable)
 	return &credentialv1.DisableAccountResponse{Account: a}, err
 }
 
 // SetFlatRate says whether an account is paid by the month.
 func (s *server) SetFlatRate(ctx context.Context, req *credentialv1.SetFlatRateRequest) (*credentialv1.SetFlatRateResponse, error) {
-	a, err := s.one(ctx, req.GetId(), func(s *admin.Scope, ctx context.Context, account id.Account) (admin.Account, error) {
+	a, err := one(ctx, req.GetId(), func(s *admin.Scope, ctx context.Context, account id.Account) (admin.Account, error) {
 		return s.SetFlatRate(ctx, account, req.GetFlatRate())
 	})
 	return &credentialv1.SetFlatRateResponse{Account: a}, err
@@ -193,24 +168,20 @@ func (s *server) SetFlatRate(ctx context.Context, req *credentialv1.SetFlatRateR
 
 // ResetAccount clears an account's limits and restores its health.
 func (s *server) ResetAccount(ctx context.Context, req *credentialv1.ResetAccountRequest) (*credentialv1.ResetAccountResponse, error) {
-	a, err := s.one(ctx, req.GetId(), (*admin.Scope).Reset)
+	a, err := one(ctx, req.GetId(), (*admin.Scope).Reset)
 	return &credentialv1.ResetAccountResponse{Account: a}, err
 }
 
 // SwitchAccount makes an account the current one of its pool.
 func (s *server) SwitchAccount(ctx context.Context, req *credentialv1.SwitchAccountRequest) (*credentialv1.SwitchAccountResponse, error) {
-	a, err := s.one(ctx, req.GetId(), (*admin.Scope).Switch)
+	a, err := one(ctx, req.GetId(), (*admin.Scope).Switch)
 	return &credentialv1.SwitchAccountResponse{Account: a}, err
 }
 
 // ListProviders returns the providers that every member's runs can call, and for the
 // others why not.
 func (s *server) ListProviders(ctx context.Context, _ *credentialv1.ListProvidersRequest) (*credentialv1.ListProvidersResponse, error) {
-	actor, err := require(ctx, identity.Viewer, subject.Gateway, subject.AgentRunner)
-	if err != nil {
-		return nil, err
-	}
-	all, err := s.pool.Providers(ctx, actor.Workspace)
+	all, err := s.pool.Providers(ctx, scope(ctx).Workspace())
 	if err != nil {
 		return nil, err
 	}

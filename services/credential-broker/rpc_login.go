@@ -17,10 +17,6 @@ const kindPrefix = "LOGIN_KIND_"
 
 // StartLogin begins a sign-in at a provider.
 func (s *server) StartLogin(ctx context.Context, req *credentialv1.StartLoginRequest) (*credentialv1.StartLoginResponse, error) {
-	scope, err := s.owned(ctx)
-	if err != nil {
-		return nil, err
-	}
 	if _, known := credentialv1.LoginKind_name[int32(req.GetKind())]; !known || req.GetKind() == credentialv1.LoginKind_LOGIN_KIND_UNSPECIFIED {
 		return nil, fault.New(fault.Invalid, "kind: say how to sign in: browser, paste or device")
 	}
@@ -33,7 +29,7 @@ func (s *server) StartLogin(ctx context.Context, req *credentialv1.StartLoginReq
 		return nil, err
 	}
 	kind := admin.LoginKind(strings.ToLower(strings.TrimPrefix(req.GetKind().String(), kindPrefix)))
-	l, err := scope.StartLogin(ctx, admin.LoginRequest{ID: login, Provider: req.GetProvider(), Kind: kind, Label: req.GetLabel(), Account: account})
+	l, err := scope(ctx).StartLogin(ctx, admin.LoginRequest{ID: login, Provider: req.GetProvider(), Kind: kind, Label: req.GetLabel(), Account: account})
 	if err != nil {
 		return nil, err
 	}
@@ -57,51 +53,37 @@ func loginID(text string) (uuid.UUID, error) {
 
 // CompleteLogin ends a sign-in.
 func (s *server) CompleteLogin(ctx context.Context, req *credentialv1.CompleteLoginRequest) (*credentialv1.CompleteLoginResponse, error) {
-	scope, err := s.owned(ctx)
-	if err != nil {
-		return nil, err
-	}
 	login, err := loginID(req.GetId())
 	if err != nil {
 		return nil, err
 	}
-	a, err := scope.CompleteLogin(ctx, admin.LoginAnswer{Login: login, State: req.GetState(), Code: req.GetCode(), Error: req.GetError()})
-	if err != nil {
-		return nil, err
-	}
-	return &credentialv1.CompleteLoginResponse{Account: accountMessage(a)}, nil
+	a, err := scope(ctx).CompleteLogin(ctx, admin.LoginAnswer{Login: login, State: req.GetState(), Code: req.GetCode(), Error: req.GetError()})
+	return &credentialv1.CompleteLoginResponse{Account: accountMessage(a)}, err
 }
 
 // PollLogin asks whether a device's code was entered.
 func (s *server) PollLogin(ctx context.Context, req *credentialv1.PollLoginRequest) (*credentialv1.PollLoginResponse, error) {
-	scope, err := s.owned(ctx)
-	if err != nil {
-		return nil, err
-	}
 	login, err := loginID(req.GetId())
 	if err != nil {
 		return nil, err
 	}
-	a, wait, err := scope.PollLogin(ctx, login)
-	switch {
-	case err != nil:
-		return nil, err
-	case wait > 0:
-		return &credentialv1.PollLoginResponse{PollSeconds: seconds(wait)}, nil
+	a, wait, err := scope(ctx).PollLogin(ctx, login)
+	if wait > 0 {
+		return &credentialv1.PollLoginResponse{PollSeconds: seconds(wait)}, err
 	}
-	return &credentialv1.PollLoginResponse{Account: accountMessage(a)}, nil
+	return &credentialv1.PollLoginResponse{Account: accountMessage(a)}, err
 }
 
 // RefreshAccount renews the access token of an account now.
 func (s *server) RefreshAccount(ctx context.Context, req *credentialv1.RefreshAccountRequest) (*credentialv1.RefreshAccountResponse, error) {
-	a, err := s.one(ctx, req.GetId(), (*admin.Scope).Refresh)
+	a, err := one(ctx, req.GetId(), (*admin.Scope).Refresh)
 	return &credentialv1.RefreshAccountResponse{Account: a}, err
 }
 
 // LogoutAccount revokes a sign-in.
 func (s *server) LogoutAccount(ctx context.Context, req *credentialv1.LogoutAccountRequest) (*credentialv1.LogoutAccountResponse, error) {
 	var r admin.Revocation
-	a, err := s.one(ctx, req.GetId(), func(s *admin.Scope, ctx context.Context, account id.Account) (a admin.Account, err error) {
+	a, err := one(ctx, req.GetId(), func(s *admin.Scope, ctx context.Context, account id.Account) (a admin.Account, err error) {
 		a, r, err = s.Logout(ctx, account)
 		return a, err
 	})
@@ -110,9 +92,6 @@ func (s *server) LogoutAccount(ctx context.Context, req *credentialv1.LogoutAcco
 
 // ListAccountKinds returns the kinds of accounts that can be added.
 func (s *server) ListAccountKinds(ctx context.Context, _ *credentialv1.ListAccountKindsRequest) (*credentialv1.ListAccountKindsResponse, error) {
-	if _, err := s.owned(ctx); err != nil {
-		return nil, err
-	}
 	logins, err := s.accounts.Logins()
 	if err != nil {
 		return nil, err

@@ -19,6 +19,15 @@ func enum[E ~int32, N ~string](values map[string]int32, prefix string, name N) E
 	return E(values[prefix+strings.ToUpper(string(name))])
 }
 
+// each returns a message for each value.
+func each[T, M any](all []T, message func(T) M) []M {
+	var out []M
+	for _, v := range all {
+		out = append(out, message(v))
+	}
+	return out
+}
+
 func originEnum(name string) credentialv1.Origin {
 	return enum[credentialv1.Origin](credentialv1.Origin_value, "ORIGIN_", name)
 }
@@ -49,7 +58,7 @@ func accountMessage(a admin.Account) *credentialv1.Account {
 	return m
 }
 
-func connectionMessage(c *admin.Connection) *credentialv1.Connection {
+func connectionMessage(c admin.Connection) *credentialv1.Connection {
 	return &credentialv1.Connection{
 		Provider: c.Provider, Title: c.Title, Reason: c.Reason, Subject: c.Subject, ConnectedAt: timestamp(c.ConnectedAt), MemberId: text(c.Member),
 		State:  enum[credentialv1.ConnectionState](credentialv1.ConnectionState_value, "CONNECTION_STATE_", c.State),

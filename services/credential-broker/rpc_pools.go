@@ -15,28 +15,13 @@ import (
 
 // ListPools returns the workspace's pools.
 func (s *server) ListPools(ctx context.Context, _ *credentialv1.ListPoolsRequest) (*credentialv1.ListPoolsResponse, error) {
-	scope, err := s.owned(ctx)
-	if err != nil {
-		return nil, err
-	}
-	all, err := scope.Pools(ctx)
-	if err != nil {
-		return nil, err
-	}
-	res := &credentialv1.ListPoolsResponse{}
-	for _, p := range all {
-		res.Pools = append(res.Pools, poolMessage(p))
-	}
-	return res, nil
+	all, err := scope(ctx).Pools(ctx)
+	return &credentialv1.ListPoolsResponse{Pools: each(all, poolMessage)}, err
 }
 
 // SetPool changes settings of one of the workspace's pools.
 func (s *server) SetPool(ctx context.Context, req *credentialv1.SetPoolRequest) (*credentialv1.SetPoolResponse, error) {
-	scope, err := s.owned(ctx)
-	if err != nil {
-		return nil, err
-	}
-	p, err := scope.SetPool(ctx, req.GetProvider(), settingValues(req.GetSettings()), req.GetReset_())
+	p, err := scope(ctx).SetPool(ctx, req.GetProvider(), settingValues(req.GetSettings()), req.GetReset_())
 	if err != nil {
 		return nil, err
 	}
@@ -75,54 +60,32 @@ func settingValues(m *credentialv1.PoolSettings) map[string]any {
 
 // GetStats returns what the workspace's accounts have been used for.
 func (s *server) GetStats(ctx context.Context, _ *credentialv1.GetStatsRequest) (*credentialv1.GetStatsResponse, error) {
-	scope, err := s.owned(ctx)
-	if err != nil {
-		return nil, err
-	}
-	all, err := scope.Stats(ctx)
-	if err != nil {
-		return nil, err
-	}
-	res := &credentialv1.GetStatsResponse{}
-	for _, x := range all {
-		res.Stats = append(res.Stats, &credentialv1.AccountStat{
+	all, err := scope(ctx).Stats(ctx)
+	return &credentialv1.GetStatsResponse{Stats: each(all, func(x admin.Stat) *credentialv1.AccountStat {
+		return &credentialv1.AccountStat{
 			AccountId: x.Account.String(), Provider: x.Provider, Reason: string(x.Reason), Requests: x.Requests,
 			TokensIn: x.TokensIn, TokensOut: x.TokensOut, CostMicros: x.CostMicros,
-		})
-	}
-	return res, nil
+		}
+	})}, err
 }
 
 // ResetStats resets the counters of one account, or of all.
 func (s *server) ResetStats(ctx context.Context, req *credentialv1.ResetStatsRequest) (*credentialv1.ResetStatsResponse, error) {
-	scope, err := s.owned(ctx)
-	if err != nil {
-		return nil, err
-	}
 	account, err := optionalID(req.GetId())
 	if err != nil {
 		return nil, err
 	}
-	return &credentialv1.ResetStatsResponse{}, scope.ResetStats(ctx, account)
+	return &credentialv1.ResetStatsResponse{}, scope(ctx).ResetStats(ctx, account)
 }
 
 // ListAudit returns a page of the audit of the workspace's credentials.
 func (s *server) ListAudit(ctx context.Context, req *credentialv1.ListAuditRequest) (*credentialv1.ListAuditResponse, error) {
-	scope, err := s.owned(ctx)
-	if err != nil {
-		return nil, err
-	}
-	rows, next, err := scope.Audit(ctx, req.GetBefore(), int(req.GetLimit()))
-	if err != nil {
-		return nil, err
-	}
-	res := &credentialv1.ListAuditResponse{NextBefore: next}
-	for _, r := range rows {
-		res.Rows = append(res.Rows, &credentialv1.AuditRow{
+	rows, next, err := scope(ctx).Audit(ctx, req.GetBefore(), int(req.GetLimit()))
+	return &credentialv1.ListAuditResponse{NextBefore: next, Rows: each(rows, func(r admin.AuditRow) *credentialv1.AuditRow {
+		return &credentialv1.AuditRow{
 			Sequence: r.Sequence, At: timestamppb.New(r.At), Action: r.Action, AccountId: text(r.Account), Provider: r.Provider,
 			Origin: originEnum(r.Origin), MemberId: text(r.Member), Service: r.Service, Address: r.Address,
 			SessionId: text(r.Session), Detail: r.Detail, Hash: r.Hash,
-		})
-	}
-	return res, nil
+		}
+	})}, err
 }

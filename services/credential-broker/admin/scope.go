@@ -25,6 +25,9 @@ type Scope struct {
 
 func (s *Scope) shared() bool { return id.IsZero(s.by.Workspace) }
 
+// Workspace returns the workspace; zero for the shared accounts.
+func (s *Scope) Workspace() id.Workspace { return s.by.Workspace }
+
 // Possible returns a fault if the scope cannot have accounts: a workspace's own, without a
 // database.
 func (s *Scope) Possible() error {
