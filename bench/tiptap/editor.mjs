@@ -59,7 +59,7 @@ const Emoji = Node.create({
   renderHTML: ({ HTMLAttributes }) => ['i', HTMLAttributes]
 })
 
-// The two extensions of README.md, Write together: code may be bold or in a link, and an
+// The two extensions of docs/editor.md: code may be bold or in a link, and an
 // image may lead somewhere.
 const CombinedCode = Code.extend({ excludes: 'code' })
 const LinkedImage = Image.extend({

@@ -15,7 +15,7 @@ import StarterKit from '@tiptap/starter-kit'
 import { WebsocketProvider } from 'y-websocket'
 import * as Y from 'yjs'
 
-// README.md, Write together.
+// docs/editor.md.
 const CombinedCode = Code.extend({ excludes: 'code' })
 const LinkedImage = Image.extend({
   addAttributes () {
