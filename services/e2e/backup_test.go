@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -83,18 +85,26 @@ func TestRestoreFromDump(t *testing.T) {
 }
 
 // clientTool returns the path of a PostgreSQL client program: the one beside the server
-// that the tests use, or else one in the PATH.
+// that the tests use, or else one in the PATH that is no older than the server.
 func clientTool(t *testing.T, name string) string {
 	t.Helper()
-	beside := filepath.Join(pgtest.Bin(t), name)
+	server := pgtest.Bin(t)
+	beside := filepath.Join(server, name)
 	if _, err := os.Stat(beside); err == nil {
 		return beside
 	}
-	path, err := exec.LookPath(name)
-	if err != nil {
-		t.Skipf("there is no %s here: the PostgreSQL that npm brings has none", name)
+	major := func(program string) int {
+		out, err := exec.CommandContext(t.Context(), program, "--version").Output()
+		if err != nil {
+			return 0
+		}
+		n, _ := strconv.Atoi(regexp.MustCompile(`\d+`).FindString(string(out))) // 0 if there is none
+		return n
 	}
-	return path
+	if want := major(filepath.Join(server, "postgres")); major(name) < want {
+		t.Skipf("there is no %s of PostgreSQL %d here: the PostgreSQL that npm brings has none", name, want)
+	}
+	return name
 }
 
 // belongings are what somebody has in a Signalbox: a conversation, a document and an account.
