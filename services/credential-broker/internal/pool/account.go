@@ -1,7 +1,6 @@
 package pool
 
 import (
-	"errors"
 	"net/url"
 	"strings"
 	"time"
@@ -52,8 +51,6 @@ type Account struct {
 	Profile  *profile.Profile
 	// Base is where its requests go.
 	Base *url.URL
-	// server are the accounts of the pool with the same Base, if there are others.
-	server []id.Account
 	// Own says that the workspace, and not the operator, chose Base: such a
 	// request must not reach the operator's network.
 	Own bool
@@ -92,7 +89,7 @@ type Request struct {
 }
 
 // Elsewhere reports whether the account's pool has others at other servers.
-func (a *Account) Elsewhere() bool { return a.server != nil }
+func (a *Account) Elsewhere() bool { return a.ticket != nil && a.ticket.elsewhere }
 
 // Server names the server that an account's requests go to.
 func (a *Account) Server() string {
@@ -101,10 +98,6 @@ func (a *Account) Server() string {
 	}
 	return a.Base.Scheme + "://" + a.Base.Host
 }
-
-// ErrNone is returned by Select when the workspace has no account for the
-// provider, wherever one could come from.
-var ErrNone = errors.New("no account for this provider")
 
 // Outcome is how a request went with one account.
 type Outcome struct {
@@ -125,7 +118,7 @@ type Outcome struct {
 	Denied bool
 	// Later is how long the account cannot be sent to, for want of a token or of a server
 	// that can be reached; 0 when it can. Nothing else is made of such an outcome. Where the
-	// Reason is Unreachable, it is so of all at that server (Ticket.Server).
+	// Reason is Unreachable, it is so of all at that server .
 	Later time.Duration
 	// Model is the one that the request asked for, and Tokens what the answer counted;
 	// empty where they did not say.

@@ -56,7 +56,7 @@ func newCrowd(tb testing.TB, s pool.Strategy, n int) *crowd {
 	settings := pool.Defaults()
 	settings.Strategy = s
 	c := &crowd{tb, pool.NewPool(start, settings), accounts(n), start}
-	c.pool.SetMembers(start, start, c.ids)
+	c.pool.SetMembers(start, start, pool.Bare(c.ids))
 	return c
 }
 

@@ -98,7 +98,7 @@ func TestClockJumpsBackALittle(t *testing.T) {
 		b.pool.Report(b.now, b.pick(only), pool.Outcome{Reason: limited, RetryAfter: time.Hour})
 		b.want("parked again", b.use(only, ok), "-")
 		other := pool.NewPool(b.now, pool.Defaults())
-		other.SetMembers(b.now, b.now, b.ids)
+		other.SetMembers(b.now, b.now, pool.Bare(b.ids))
 		other.Restore(b.now, b.ids[0], stored[0].Limits, -1, b.now)
 		other.Merge(b.now, uuid.UUID{1}, b.state())
 		if got := other.States(b.now)[0].Limits; len(got) != 1 || got[0].Until.Sub(b.now) != time.Hour {

@@ -2,6 +2,7 @@ package pool_test
 
 import (
 	"errors"
+	"net/url"
 	"slices"
 	"testing"
 	"time"
@@ -52,7 +53,7 @@ func TestDenied(t *testing.T) {
 		}
 	}
 	b.want("for that model only", b.use(pool.Query{Model: "haiku"}, ok), "a")
-	b.pool.SetMembers(b.now, b.now.Add(time.Second), []id.Account{b.ids[1], b.ids[2], b.ids[0]})
+	b.pool.SetMembers(b.now, b.now.Add(time.Second), pool.Bare([]id.Account{b.ids[1], b.ids[2], b.ids[0]}))
 	b.want("also in their new places", b.use(opus, ok), "c")
 	b.want("when the other is parked they are asked", b.use(pool.Query{Model: "opus-x", Tried: b.ids[2:]}, ok), "a")
 	b.want("and forgiven when they may after all", b.use(opus, ok), "a")
@@ -132,9 +133,12 @@ func TestPassedOverIsTold(t *testing.T) {
 func TestServerAway(t *testing.T) {
 	t.Parallel()
 	b := newPicker(t, 4, with(pool.RoundRobin))
-	dead := b.ids[:3]
+	all := pool.Bare(b.ids)
+	for i := range all[:3] {
+		all[i].Base = &url.URL{Scheme: "https", Host: "dead"}
+	}
+	b.pool.SetMembers(b.now, b.now, all)
 	away := func(k pool.Ticket) {
-		k.Server = dead
 		b.pool.Report(b.now, k, pool.Outcome{Reason: pool.Unreachable, Unsent: true, Later: time.Minute})
 	}
 	away(b.pick(none))
@@ -147,7 +151,6 @@ func TestServerAway(t *testing.T) {
 	away(k)
 	b.want("and left again", b.use(none, ok, ok), "dd")
 	k = b.pick(pool.Query{Tried: b.ids[3:]})
-	k.Server = dead
 	b.pool.Report(b.now, k, pool.Outcome{Reason: ok})
 	got := b.use(none, ok, ok, ok, ok)
 	for _, name := range "abcd" {

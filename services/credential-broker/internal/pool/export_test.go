@@ -39,3 +39,12 @@ func (p *Pool) Sessions() int {
 	defer p.mu.Unlock()
 	return p.sessions.Len()
 }
+
+// Bare returns accounts of which nothing but the ids matters.
+func Bare(ids []id.Account) []Account {
+	all := make([]Account, len(ids))
+	for i, a := range ids {
+		all[i].ID = a
+	}
+	return all
+}

@@ -57,7 +57,7 @@ func (p *Pool) pickHybrid() *member {
 				m = current
 			}
 		}
-		p.current = m.account
+		p.current = m.account.ID
 		return m
 	}
 	return nil

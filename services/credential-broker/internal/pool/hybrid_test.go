@@ -31,7 +31,7 @@ func TestHybridByTheBook(t *testing.T) {
 		}
 		p := pool.NewPool(start, s)
 		now := start
-		p.SetMembers(now, now, accounts(2+r.IntN(5)))
+		p.SetMembers(now, now, pool.Bare(accounts(2+r.IntN(5))))
 		var current id.Account
 		for step := range 400 {
 			now = now.Add(time.Duration(r.IntN(20_000)) * time.Millisecond)

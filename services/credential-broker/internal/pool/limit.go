@@ -228,24 +228,22 @@ func (p *Pool) exclude(t time.Duration, m *member, model string, d time.Duration
 	}
 }
 
-// excludeLater passes over the account of a ticket as an outcome says, and every other one
-// at its server if that cannot be reached.
-func (p *Pool) excludeLater(t time.Duration, m *member, k *Ticket, o *Outcome) {
-	d := min(o.Later, maxLater)
-	p.exclude(t, m, "", d, o.Reason, o.Status)
-	if o.Reason != Unreachable {
-		return
-	}
-	for _, a := range k.Server {
-		if other := p.index[a]; other != nil && other != m {
-			p.exclude(t, other, "", d, o.Reason, o.Status)
+// excludeLater passes over the account of an outcome for as long as that says, and every
+// other one at its server if that cannot be reached.
+func (p *Pool) excludeLater(t time.Duration, m *member, o *Outcome) {
+	for _, other := range p.members {
+		if other == m || o.Reason == Unreachable && p.atSameServer(other, m) {
+			p.exclude(t, other, "", min(o.Later, maxLater), o.Reason, o.Status)
 		}
 	}
 }
 
+// atSameServer reports whether two members are at one server, and others elsewhere.
+func (p *Pool) atSameServer(m, other *member) bool { return p.elsewhere && m.server == other.server }
+
 // readmit ends the exclusions of a member that has served a request: for the model, for all
 // models, and those of the accounts at its server that could not be reached.
-func (p *Pool) readmit(t time.Duration, m *member, k *Ticket) {
+func (p *Pool) readmit(t time.Duration, m *member, model string) {
 	if t >= p.passing {
 		return
 	}
@@ -255,12 +253,10 @@ func (p *Pool) readmit(t time.Duration, m *member, k *Ticket) {
 		}
 	}
 	end(m, m.find(PassedOver))
-	end(m, m.find(PassedOver+k.query.Model))
-	for _, a := range k.Server {
-		if other := p.index[a]; other != nil {
-			if l := other.find(PassedOver); l != nil && l.reason == Unreachable {
-				end(other, l)
-			}
+	end(m, m.find(PassedOver+model))
+	for _, other := range p.members {
+		if l := other.find(PassedOver); l != nil && l.reason == Unreachable && p.atSameServer(other, m) {
+			end(other, l)
 		}
 	}
 }

@@ -22,7 +22,6 @@ const simulated = "signalbox-no-credential"
 // entry is a pool as it was read.
 type entry struct {
 	accounts []Account
-	index    map[id.Account]int
 	pool     *Pool // nil for the simulator's, and if there are no accounts
 	owner    owner
 	read     time.Time  // when its reading began
@@ -41,8 +40,8 @@ func (s *Set) load(ctx context.Context, key poolKey) (entry, error) {
 		return entry{}, err
 	}
 	e := entry{
-		accounts: make([]Account, 0, len(stored.Accounts)+1), index: map[id.Account]int{},
-		owner: owner{workspace: key.Workspace, provider: key.Provider}, read: began, mark: stored.Mark,
+		accounts: make([]Account, 0, len(stored.Accounts)+1),
+		owner:    owner{workspace: key.Workspace, provider: key.Provider}, read: began, mark: stored.Mark,
 	}
 	var away error // of the key service, which opens an account
 	for i := range stored.Accounts {
@@ -79,25 +78,10 @@ func (s *Set) load(ctx context.Context, key poolKey) (entry, error) {
 		}
 		e.owner.environment = true
 	}
-	groupByServer(e.accounts)
 	if len(e.accounts) > 0 {
 		s.learn(ctx, &e, &stored)
 	}
 	return e, nil
-}
-
-// groupByServer tells accounts which others are at the same server, if not all are.
-func groupByServer(all []Account) {
-	servers := map[string][]id.Account{}
-	for i := range all {
-		servers[all[i].Server()] = append(servers[all[i].Server()], all[i].ID)
-	}
-	if len(servers) < 2 {
-		return
-	}
-	for i := range all {
-		all[i].server = servers[all[i].Server()]
-	}
 }
 
 func allDisabled(key poolKey, n int) error {
@@ -130,14 +114,10 @@ func (s *Set) learn(ctx context.Context, e *entry, stored *store.Pool) {
 		s.cfg.Log.ErrorContext(ctx, "settings of a pool cannot be used: the defaults are used", "workspace", e.owner.workspace, "provider", e.owner.provider, "error", err)
 		settings = Defaults()
 	}
-	ids := make([]id.Account, len(e.accounts))
-	for i, a := range e.accounts {
-		ids[i], e.index[a.ID] = a.ID, i
-	}
 	now := time.Now()
 	e.pool = s.poolOf(e.owner)
 	e.pool.SetSettings(now, e.read, settings)
-	came, _ := e.pool.SetMembers(now, e.read, ids)
+	came, _ := e.pool.SetMembers(now, e.read, e.accounts)
 	added := map[id.Account]bool{}
 	for _, a := range came {
 		added[a] = true

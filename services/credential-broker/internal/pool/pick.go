@@ -60,17 +60,16 @@ type Ticket struct {
 	Account id.Account
 	// Probe says that the request finds out whether the account is back.
 	Probe bool
-	// Server are the members at the account's server, if others are elsewhere. The holder of
-	// the ticket fills it in.
-	Server []id.Account
 
-	query    Query
-	switches uint32        // the pool's, when the ticket was handed out
-	windows  [2]uint32     // of the account's limit and the family's
-	probes   [2]bool       // which of these limits it probes
-	lease    time.Duration // until when it keeps others away, as a probe
-	token    bool          // one was taken
-	began    bool          // Began was reported
+	account   *Account
+	elsewhere bool // the pool has accounts at other servers
+	query     Query
+	switches  uint32        // the pool's, when the ticket was handed out
+	windows   [2]uint32     // of the account's limit and the family's
+	probes    [2]bool       // which of these limits it probes
+	lease     time.Duration // until when it keeps others away, as a probe
+	token     bool          // one was taken
+	began     bool          // Began was reported
 }
 
 // search is one look for an account.
@@ -110,7 +109,7 @@ func (p *Pool) Pick(now time.Time, r Query) (Ticket, error) {
 	}
 	if m == nil {
 		last, latest := p.last()
-		if last == nil || slices.Contains(r.Tried, last.account) || q.t < last.soonest(r.Family) {
+		if last == nil || slices.Contains(r.Tried, last.account.ID) || q.t < last.soonest(r.Family) {
 			return Ticket{}, p.exhausted(last, latest)
 		}
 		for _, l := range last.pair(r.Family) {
@@ -126,7 +125,7 @@ func (p *Pool) Pick(now time.Time, r Query) (Ticket, error) {
 // takes reports whether a member is open to the request, was not tried by it and is not
 // passed over.
 func (q *search) takes(m *member) bool {
-	return m != nil && q.open(m) && (q.all || !q.passesOver(m)) && (len(q.Tried) == 0 || !slices.Contains(q.Tried, m.account))
+	return m != nil && q.open(m) && (q.all || !q.passesOver(m)) && (len(q.Tried) == 0 || !slices.Contains(q.Tried, m.account.ID))
 }
 
 // open reports whether no limit of a member stands against the request.
@@ -234,7 +233,7 @@ func (p *Pool) exhausted(last *member, latest *limit) *Exhausted {
 // handOut makes out a member's ticket.
 func (p *Pool) handOut(m *member) Ticket {
 	q := &p.search
-	k := Ticket{Account: m.account, query: q.Query, switches: p.switches}
+	k := Ticket{Account: m.account.ID, account: m.account, elsewhere: p.elsewhere, query: q.Query, switches: p.switches}
 	for n, l := range m.pair(q.Family) {
 		if l == nil {
 			continue

@@ -46,7 +46,7 @@ func newPicker(t *testing.T, n int, change func(*pool.Settings)) *picker {
 		t.Fatal(err)
 	}
 	b := &picker{t: t, now: start, pool: pool.NewPool(start, s), ids: accounts(n)}
-	b.pool.SetMembers(b.now, b.now, b.ids)
+	b.pool.SetMembers(b.now, b.now, pool.Bare(b.ids))
 	return b
 }
 
@@ -303,8 +303,8 @@ func TestOneProbe(t *testing.T) {
 	t.Parallel()
 	for _, s := range []pool.Strategy{pool.Sticky, pool.RoundRobin, pool.Hybrid} {
 		b := newPicker(t, 2, with(s))
-		b.pool.SetMembers(b.now, b.now, b.ids[:1])
-		b.pool.SetMembers(b.now, b.now, b.ids)
+		b.pool.SetMembers(b.now, b.now, pool.Bare(b.ids[:1]))
+		b.pool.SetMembers(b.now, b.now, pool.Bare(b.ids))
 		onlyA := pool.Query{Tried: b.ids[1:]}
 		b.pool.Report(b.now, b.pick(onlyA), pool.Outcome{Reason: limited})
 		b.want("while it is parked", b.use(onlyA, ok), "-")
@@ -362,7 +362,7 @@ func TestLastUsable(t *testing.T) {
 	b = newPicker(t, 2, nil)
 	b.want("one", b.use(none, quota), "a")
 	b.after(10 * time.Second)
-	b.pool.SetMembers(b.now, b.now, b.ids[:1])
+	b.pool.SetMembers(b.now, b.now, pool.Bare(b.ids[:1]))
 	b.want("it remains", b.use(none, ok), "a")
 }
 
@@ -436,7 +436,7 @@ func TestDeadKeyBesideTheLast(t *testing.T) {
 	for _, dead := range []bool{false, true} {
 		b := newPicker(t, 2, nil)
 		if !dead {
-			b.pool.SetMembers(b.now, b.now, b.ids[1:])
+			b.pool.SetMembers(b.now, b.now, pool.Bare(b.ids[1:]))
 		}
 		good := time.Duration(0)
 		for good == 0 && b.now.Before(start.Add(6*time.Hour)) {
@@ -509,7 +509,7 @@ func TestNobodyReady(t *testing.T) {
 	b = newPicker(t, 1, nil)
 	b.want("parked", b.use(none, quota, ok), "a-")
 	b.ids = accounts(2)
-	b.pool.SetMembers(b.now, b.now, b.ids)
+	b.pool.SetMembers(b.now, b.now, pool.Bare(b.ids))
 	b.want("who came", b.use(none, ok), "b")
 }
 
@@ -680,7 +680,7 @@ func TestMembers(t *testing.T) {
 	t.Parallel()
 	b := newPicker(t, 3, nil)
 	b.want("a is parked, b current", b.use(none, limited, ok), "ab")
-	came, went := b.pool.SetMembers(b.now, b.now.Add(time.Second), []id.Account{b.ids[2], b.ids[1], b.ids[0], b.ids[1], account(9)})
+	came, went := b.pool.SetMembers(b.now, b.now.Add(time.Second), pool.Bare([]id.Account{b.ids[2], b.ids[1], b.ids[0], b.ids[1], account(9)}))
 	if diff := cmp.Diff([]id.Account{account(9)}, came); diff != "" || len(went) > 0 {
 		t.Errorf("%v went, new members (-want +got):\n%s", went, diff)
 	}
@@ -733,7 +733,7 @@ func TestConcurrent(t *testing.T) {
 				for _, s := range states {
 					b.pool.Merge(now, uuid.UUID{byte(n)}, s)
 				}
-				b.pool.SetMembers(now, now, b.ids[i%3:])
+				b.pool.SetMembers(now, now, pool.Bare(b.ids[i%3:]))
 			}
 		})
 	}

@@ -24,9 +24,10 @@ type Pool struct {
 	settled  time.Time // when the settings were read
 	rates    rates
 
-	members []*member
-	index   map[id.Account]*member
-	version time.Time // when the members were read
+	members   []*member
+	index     map[id.Account]*member
+	version   time.Time // when the members were read
+	elsewhere bool      // they are not all at one server
 
 	current  id.Account // chosen last, by the strategies that have one
 	cursor   int
@@ -48,7 +49,8 @@ type member struct {
 	tokens, health, used int64
 	quotaEnds            time.Duration // as a provider said last; 0 if it never did
 
-	account id.Account
+	account *Account
+	server  string
 	at      int     // its index
 	whole   limit   // of the account
 	limits  []limit // of model families, and of the models it is passed over for
@@ -68,8 +70,8 @@ func NewPool(now time.Time, s Settings) *Pool {
 
 // SetMembers makes the pool consist of these accounts, in this order, and returns which came
 // and which went. What is known of an account that stays is kept. A list that was read
-// before the present one is ignored.
-func (p *Pool) SetMembers(now, read time.Time, accounts []id.Account) (came, went []id.Account) {
+// before the present one is ignored. The pool keeps the slice.
+func (p *Pool) SetMembers(now, read time.Time, accounts []Account) (came, went []id.Account) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if read.Before(p.version) {
@@ -78,23 +80,26 @@ func (p *Pool) SetMembers(now, read time.Time, accounts []id.Account) (came, wen
 	p.version = read
 	t := p.clock.since(now)
 	members, index := make([]*member, 0, len(accounts)), make(map[id.Account]*member, len(accounts))
-	for _, a := range accounts {
-		if index[a] != nil {
+	p.elsewhere = false
+	for i := range accounts {
+		a := &accounts[i]
+		if index[a.ID] != nil {
 			continue
 		}
-		m := p.index[a]
+		m := p.index[a.ID]
 		if m == nil {
-			m = &member{account: a, used: restPoints(t) - maxRest, since: t}
+			m = &member{used: restPoints(t) - maxRest, since: t}
 			p.rates.setTokens(m, t, p.settings.InitialTokens)
 			p.rates.setHealth(m, t, maxHealth)
-			came = append(came, a)
+			came = append(came, a.ID)
 		}
-		m.at = len(members)
-		members, index[a] = append(members, m), m
+		m.account, m.server, m.at = a, a.Server(), len(members)
+		members, index[a.ID] = append(members, m), m
+		p.elsewhere = p.elsewhere || m.server != members[0].server
 	}
 	for _, m := range p.members {
-		if index[m.account] == nil {
-			went = append(went, m.account)
+		if index[m.account.ID] == nil {
+			went = append(went, m.account.ID)
 		}
 	}
 	p.members, p.index, p.none = members, index, noneReady{}
@@ -222,7 +227,7 @@ func (p *Pool) States(now time.Time) []State {
 
 func (p *Pool) state(t time.Duration, m *member) State {
 	s := State{
-		Account: m.account, Since: p.clock.date(m.since), Counters: m.counters, Told: m.announced,
+		Account: m.account.ID, Since: p.clock.date(m.since), Counters: m.counters, Told: m.announced,
 		Health: p.rates.healthOf(m, t), Tokens: p.rates.tokensOf(m, t), LastUsed: p.clock.date(time.Duration(m.used) * (time.Second / restRate)),
 	}
 	for l := range m.all() {

@@ -69,7 +69,7 @@ func newHistory(seed uint64) *history {
 	h.settings.InitialTokens = float64(r.IntN(int(h.settings.MaxTokens) + 1))
 	h.pool = pool.NewPool(h.now, h.settings)
 	h.members = accounts(1 + r.IntN(6))
-	h.pool.SetMembers(h.now, h.now, h.members)
+	h.pool.SetMembers(h.now, h.now, pool.Bare(h.members))
 	return h
 }
 
@@ -295,7 +295,7 @@ func TestMerge(t *testing.T) {
 		now := start
 		for range names {
 			p := pool.NewPool(now, pool.Defaults())
-			p.SetMembers(now, now, accounts(4))
+			p.SetMembers(now, now, pool.Bare(accounts(4)))
 			pools = append(pools, p)
 		}
 		type message struct {

@@ -39,7 +39,7 @@ func (p *Pool) Report(now time.Time, k Ticket, o Outcome) (parked bool) {
 	}
 	switch {
 	case o.Later > 0:
-		p.excludeLater(t, m, &k, &o)
+		p.excludeLater(t, m, &o)
 	case o.Denied:
 	case o.Reason == OK:
 		if !k.began {
@@ -80,7 +80,7 @@ func (p *Pool) succeeded(t time.Duration, m *member, k *Ticket) {
 	if !id.IsZero(k.query.Session) && k.switches == p.switches { // else somebody has switched since
 		p.sessions.Put(k.query.Session, k.Account, maxSessions/2)
 	}
-	p.readmit(t, m, k)
+	p.readmit(t, m, k.query.Model)
 	if k.query.Model == "" {
 		return // there is nothing to remember it by
 	}

@@ -15,7 +15,7 @@ func TestOrders(t *testing.T) {
 	now := time.Now()
 	p := pool.NewPool(now, pool.Defaults())
 	a, b := id.New[id.Account](), id.New[id.Account]()
-	p.SetMembers(now, now, []id.Account{a, b})
+	p.SetMembers(now, now, pool.Bare([]id.Account{a, b}))
 	session := id.New[id.Session]()
 	pick := func(when string, want id.Account) {
 		t.Helper()
@@ -69,7 +69,7 @@ func TestResetEndsLimits(t *testing.T) {
 	a := id.New[id.Account]()
 	fresh := func() *pool.Pool {
 		p := pool.NewPool(now.Add(-time.Hour), pool.Defaults())
-		p.SetMembers(now, now, []id.Account{a})
+		p.SetMembers(now, now, pool.Bare([]id.Account{a}))
 		return p
 	}
 	limit := func(family string, at time.Time) pool.Limit {

@@ -5,6 +5,10 @@ import (
 	"time"
 )
 
+// An account's score is
+//
+//	health × 2 + tokens/MaxTokens × 500 + min(seconds since it was used, 3600) × 0.1
+//
 // Scores are whole numbers, in millionths of a point: bounding one is then a conditional
 // move instead of a branch that is often mispredicted.
 const (

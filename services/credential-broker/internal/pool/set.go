@@ -175,7 +175,7 @@ func (s *Set) Report(_ context.Context, a Account, out Outcome) {
 	if a.pool == nil {
 		return
 	}
-	if out.Reason == Unreachable && out.Unsent && a.server != nil {
+	if out.Reason == Unreachable && out.Unsent && a.Elsewhere() {
 		out.Later = unreachableFor
 	}
 	parked := a.pool.Report(time.Now(), *a.ticket, out)

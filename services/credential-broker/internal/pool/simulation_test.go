@@ -247,7 +247,7 @@ func newFleet(w *weather, s pool.Strategy, instances int) *fleet {
 	ids := accounts(len(w.accounts))
 	for range instances {
 		p := pool.NewPool(start, settings)
-		p.SetMembers(start, start, ids)
+		p.SetMembers(start, start, pool.Bare(ids))
 		f.pools = append(f.pools, p)
 	}
 	for i, l := range w.accounts {

@@ -24,7 +24,7 @@ func (p *Pool) pickSticky() *member {
 			continue
 		}
 		if current == nil || !q.open(current) { // else the current account stays it for others
-			p.cursor, p.current = m.at+1, m.account
+			p.cursor, p.current = m.at+1, m.account.ID
 		}
 		return m
 	}
