@@ -10,17 +10,17 @@ import (
 	"signalbox.dev/services/document-sync/internal/store"
 )
 
-// agentShown is how long an agent is seen in a document after it has read it or written
-// in it: its next call may take a model some time.
+// agentShown is how long an agent stays visible in a document after it has read or edited
+// it: its next call may have to wait for a model.
 const agentShown = 20 * time.Second
 
-// showTimeout bounds what an answer waits for that: the document may have to be loaded.
+// showTimeout bounds how long an operation waits for Show, which may load the document.
 const showTimeout = 250 * time.Millisecond
 
-// agentColors are for the carets of agents: those of people are chosen by their editors.
+// agentColors are the caret colours of agents. People's editors choose their own.
 var agentColors = []string{"#7c3aed", "#0e7490", "#b45309", "#be185d", "#15803d", "#1d4ed8"}
 
-// awareness is what editors show of somebody, as y-prosemirror and TipTap read it.
+// awareness is the awareness state that y-prosemirror and TipTap show.
 type awareness struct {
 	User   awareUser    `json:"user"`
 	Cursor *awareCursor `json:"cursor"`
@@ -29,7 +29,7 @@ type awareness struct {
 type awareUser struct {
 	Name  string `json:"name"`
 	Color string `json:"color"`
-	// Run tells front ends that this is an agent, and which.
+	// Run marks the user as an agent for front ends.
 	Run string `json:"run_id"`
 }
 
@@ -38,8 +38,8 @@ type awareCursor struct {
 	Head   yjs.RelativePosition `json:"head"`
 }
 
-// show lets people see an agent in the document that it works on, with its caret where
-// it wrote last. It is for the eyes: when it fails, the operation has not.
+// show makes an agent visible in the document it works on, with its caret at its last edit.
+// A failure does not affect the operation.
 func (s *documents) show(ctx context.Context, ref store.Ref, author store.Author, caret yjs.RelativePosition) {
 	if id.IsZero(author.Run) {
 		return
@@ -56,10 +56,10 @@ func (s *documents) show(ctx context.Context, ref store.Ref, author store.Author
 	}
 }
 
-// agentClient returns who an agent's run is among the clients of a document: the same
-// on every instance, and never 0, in the 32 bits that all clients have.
+// agentClient returns the Yjs client id of an agent's run: 32 bits, never 0, and the same on
+// every instance.
 func agentClient(run id.Run) uint64 {
 	h := fnv.New32a()
-	h.Write(run.UUID[:]) // a hash never refuses
+	h.Write(run.UUID[:])
 	return uint64(h.Sum32() | 1)
 }

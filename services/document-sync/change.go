@@ -11,16 +11,16 @@ import (
 	"signalbox.dev/services/document-sync/internal/store"
 )
 
-// planned is what an operation is about to do to a shared document.
+// planned is a change that an operation is about to make.
 type planned struct {
-	before       *prosemirror.Node // what the document says
+	before       *prosemirror.Node // the current content
 	replacements int
-	name         string // what it is called from now on; empty: as before
-	// apply does it, in the document's transaction, and returns where it wrote last.
+	name         string // the new name; empty: unchanged
+	// apply makes the change in the document's transaction and returns the caret after it.
 	apply func() (yjs.RelativePosition, error)
 }
 
-// edit is a change of a document's content: next says what becomes of its tree.
+// edit changes a document's content to the tree that next returns.
 func (s *documents) edit(ctx context.Context, c call, next func(*prosemirror.Node) (*prosemirror.Node, int, error)) (store.Answer, error) {
 	return s.write(ctx, c, func(doc *yjs.Doc) (planned, error) {
 		before := s.editor.Tree(doc)
@@ -32,18 +32,17 @@ func (s *documents) edit(ctx context.Context, c call, next func(*prosemirror.Nod
 	})
 }
 
-// write runs an operation on a document's content: plan says what is to be done to the
-// document as it is, and leaves it alone; its error is the answer, unless the operation
-// was done before.
+// write runs an operation on a document's content. plan computes the change without making
+// it; its error is the answer, unless the operation was committed before.
 func (s *documents) write(ctx context.Context, c call, plan func(doc *yjs.Doc) (planned, error)) (store.Answer, error) {
 	c.run = func(ctx context.Context, op store.Operation) (answer store.Answer, err error) {
 		ref := store.Ref{Workspace: op.Workspace, Document: op.Document}
 		var todo planned
 		var before []byte
 		var caret yjs.RelativePosition
-		// The answer, unless the operation was done before.
+		// refused is the answer unless the operation was committed before.
 		refused := s.store.Precondition(ctx, op)
-		if refused == nil && c.prepare != nil { // what it reads is in memory until all is done
+		if refused == nil && c.prepare != nil { // what it loads stays in memory until the end
 			select {
 			case s.replicas <- struct{}{}:
 				defer func() { <-s.replicas }()
@@ -71,7 +70,7 @@ func (s *documents) write(ctx context.Context, c call, plan func(doc *yjs.Doc) (
 			},
 			Commit: func(ctx context.Context, e room.Edited) (int64, bool, error) {
 				var change store.Change
-				if refused == nil { // before the document is locked for everybody
+				if refused == nil { // before the store locks the document
 					change, refused = s.derive(e, todo, before)
 				}
 				err := operate(ctx, change)
@@ -85,14 +84,14 @@ func (s *documents) write(ctx context.Context, c call, plan func(doc *yjs.Doc) (
 				return operate(ctx, store.Change{})
 			},
 		})
-		if fault.KindOf(err) == fault.NotFound { // deleted since, perhaps after the operation
+		if fault.KindOf(err) == fault.NotFound { // deleted, perhaps after this operation was committed
 			refused = err
 			err = operate(ctx, store.Change{})
 		}
 		if err == nil {
 			s.show(ctx, ref, op.Author, caret)
 		}
-		if err == nil && c.content != nil && answer.Repeated { // what came out of it the first time
+		if err == nil && c.content != nil && answer.Repeated { // the content after the first call
 			past, _ := s.store.Base(ctx, ref, answer.Document.GetSequence())
 			*c.content = past.Markdown
 		}
@@ -101,7 +100,7 @@ func (s *documents) write(ctx context.Context, c call, plan func(doc *yjs.Doc) (
 	return s.change(ctx, c)
 }
 
-// derive makes what is stored of a change that was made to a document in the state before.
+// derive returns what is stored for a change to a document with state before.
 func (s *documents) derive(e room.Edited, done planned, before []byte) (store.Change, error) {
 	markdown := s.editor.Markdown(s.editor.Tree(e.Doc))
 	if len(e.Update) == 0 {

@@ -19,7 +19,7 @@ func newMetrics(reg prometheus.Registerer, watchers func() int) (*metrics, error
 		Buckets: prometheus.ExponentialBuckets(0.0005, 3, 9),
 	}, []string{"operation", "outcome"})}
 	streams := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "signalbox_document_subscribers", Help: "Streams of document changes that are open.",
+		Name: "signalbox_document_subscribers", Help: "Open streams of document changes.",
 	}, func() float64 { return float64(watchers()) })
 	if reg == nil {
 		return m, nil

@@ -24,8 +24,7 @@ func pageSize(n int32) (int, error) {
 	return int(n), nil
 }
 
-// A page token is the exact place where the page before ended. Callers must not
-// look into it.
+// A page token is the exact position after the previous page. It is opaque to callers.
 
 func formatPlace(p store.Place) string {
 	b := binary.BigEndian.AppendUint64(nil, uint64(p.UpdatedAt.UnixMicro()))
@@ -34,7 +33,7 @@ func formatPlace(p store.Place) string {
 
 func parsePlace(token string) (*store.Place, error) {
 	if token == "" {
-		return nil, nil //nolint:nilnil // no token is the first page, which begins nowhere
+		return nil, nil //nolint:nilnil // no token means the first page, which has no predecessor
 	}
 	b, err := base64.RawURLEncoding.Strict().DecodeString(token)
 	if err != nil || len(b) != 24 {
@@ -49,7 +48,7 @@ func parsePlace(token string) (*store.Place, error) {
 	return p, nil
 }
 
-// maxMicros is the year 9999, well within what Postgres can compare with.
+// maxMicros is the year 9999, well within the range of Postgres.
 const maxMicros = 253_402_300_799_000_000
 
 func formatVersion(v int64) string {

@@ -20,9 +20,9 @@ import (
 	"signalbox.dev/services/document-sync/internal/watch"
 )
 
-// documents is the door: it says who may do what, checks what comes in, and
-// announces what changed. Viewers read, editors write; an agent's run writes for
-// its member, and is seen in the document while it does.
+// documents implements DocumentService: it authorizes callers, validates requests, and
+// announces changes. Viewers read, editors write. An agent's run writes on behalf of its
+// member and is visible in the document meanwhile.
 type documents struct {
 	store   *store.Store
 	rooms   *room.Hub
@@ -30,11 +30,11 @@ type documents struct {
 	hub     *watch.Hub
 	log     *slog.Logger
 	metrics *metrics
-	// replicas has one for each document that is in memory beside the rooms.
+	// replicas limits the documents held in memory outside the rooms.
 	replicas chan struct{}
 }
 
-// maxReplicas is how many there may be, each as large as a document can be.
+// maxReplicas is the limit of replicas; each may be as large as a document can be.
 const maxReplicas = 4
 
 // Create implements DocumentService.
@@ -135,7 +135,7 @@ func (s *documents) Append(ctx context.Context, req *documentv1.AppendRequest) (
 		return nil, err
 	}
 	var told []*documentv1.Warning
-	if len(markdown) <= edit.MaxText { // more is refused
+	if len(markdown) <= edit.MaxText { // larger text is refused below
 		if _, losses, err := s.editor.Import(markdown); err == nil {
 			told = warnings(losses)
 		}
@@ -207,7 +207,7 @@ func (s *documents) Replace(ctx context.Context, req *documentv1.ReplaceRequest)
 	return res, nil
 }
 
-// warnings returns losses as callers are told of them.
+// warnings converts losses for the response.
 func warnings(losses []prosemirror.Loss) []*documentv1.Warning {
 	var out []*documentv1.Warning
 	for _, l := range losses {
@@ -216,7 +216,7 @@ func warnings(losses []prosemirror.Loss) []*documentv1.Warning {
 	return out
 }
 
-// base returns what a document said at an earlier sequence.
+// base returns the content of a document at an earlier sequence.
 func (s *documents) base(ctx context.Context, ref store.Ref, sequence int64) (*prosemirror.Node, error) {
 	old, err := s.store.Base(ctx, ref, sequence)
 	if err != nil {
@@ -243,7 +243,7 @@ func (s *documents) Restore(ctx context.Context, req *documentv1.RestoreRequest)
 	return &documentv1.RestoreResponse{Document: a.Document}, nil
 }
 
-// past returns what an old version said.
+// past returns the content of an old version.
 func (s *documents) past(ctx context.Context, ref store.Ref, version int64) (*prosemirror.Node, error) {
 	old, err := s.store.Version(ctx, ref, version)
 	if err != nil {
@@ -252,29 +252,29 @@ func (s *documents) past(ctx context.Context, ref store.Ref, version int64) (*pr
 	return s.tree(old)
 }
 
-// tree reads the content of an old version.
+// tree parses the content of an old version.
 func (s *documents) tree(old store.Old) (*prosemirror.Node, error) {
 	if old.State == nil {
 		return s.editor.ParseStored(old.Markdown)
 	}
-	doc := yjs.New(yjs.Options{Limits: yjs.Unlimited()}) // it is a state of our own
+	doc := yjs.New(yjs.Options{Limits: yjs.Unlimited()}) // trusted: our own encoding
 	if err := doc.ApplyUpdateV2(old.State, nil); err != nil {
 		return nil, fmt.Errorf("read version %d: %w", old.Version.Version, err)
 	}
 	return s.editor.Tree(doc), nil
 }
 
-// call is one call that writes, not yet checked.
+// call is an unvalidated request that writes.
 type call struct {
 	name, doc, key string
 	request        []string
-	undoes         int64   // the version that an undo takes back
-	rename         string  // the name that a Replace sets too; empty for none
-	ifSequence     int64   // the sequence that the document must have; 0 for any
-	content        *string // gets the content that came out of it, if that is known; nil: nobody asks
-	// warnings, which may be nil, has what the answer says besides when the operation is committed.
+	undoes         int64   // the version that an Undo reverts
+	rename         string  // the new name in a Replace; empty: unchanged
+	ifSequence     int64   // the required sequence of the document; 0 for any
+	content        *string // receives the resulting content if known; nil: not requested
+	// warnings, which may be nil, are read when the operation is committed.
 	warnings *[]*documentv1.Warning
-	// prepare, which may be nil, reads what an edit needs beside the document.
+	// prepare, which may be nil, loads what an edit needs besides the document.
 	prepare func(ctx context.Context, ref store.Ref) error
 	run     func(ctx context.Context, op store.Operation) (store.Answer, error)
 }
@@ -351,7 +351,7 @@ func (s *documents) Read(ctx context.Context, req *documentv1.ReadRequest) (*doc
 			return nil, err
 		}
 	}
-	if req.GetKeepBase() && actor.Role >= identity.Editor { // a base is of use to those only who may write
+	if req.GetKeepBase() && actor.Role >= identity.Editor { // only editors can use a base
 		if err := s.store.KeepBase(ctx, ref, d.Sequence, markdown); err != nil {
 			s.log.WarnContext(ctx, "base of a document not kept", "document", doc, "error", err)
 		}
@@ -378,7 +378,7 @@ func (s *documents) List(ctx context.Context, req *documentv1.ListRequest) (*doc
 	if err != nil {
 		return nil, err
 	}
-	// One more than asked for tells whether there is a next page.
+	// One more than requested reveals whether there is a next page.
 	all, err := s.store.List(ctx, actor.Workspace, words, after, size+1)
 	if err != nil {
 		return nil, err
@@ -395,7 +395,7 @@ func (s *documents) List(ctx context.Context, req *documentv1.ListRequest) (*doc
 	return res, nil
 }
 
-// Bounds of a search by name.
+// Limits of a search by name.
 const (
 	maxQuery = 200 // bytes
 	maxWords = 10

@@ -1,18 +1,15 @@
-// Package documentsync is the service that keeps documents, which people and agents
-// write in at once. Editors meet over WebSockets (internal/socket); other services see
-// DocumentService, Markdown in and out.
+// Package documentsync is the document service. People edit over WebSockets
+// (internal/socket); other services call DocumentService, with Markdown in and out.
 //
-// A document is a Yjs document. Postgres has its updates, its history and the answers
-// to past operations (internal/store); who has it open here is in its room
-// (internal/room), which commits what they write before anybody else sees it, and
-// tells the other instances on the bus. What an operation makes of a document is
-// decided by pure functions (internal/edit). Changes are also announced to those who
-// subscribed by RPC (internal/watch).
+// A document is a Yjs document. Postgres has its updates, its history and the answers to past
+// operations (internal/store). An open document has a room (internal/room), which commits
+// edits before anybody else sees them and informs the other instances over the bus. Pure
+// functions compute the edits (internal/edit). RPC subscribers are told about changes
+// (internal/watch).
 //
-// Any instance serves any document; none keeps state that another one needs. If
-// it dies here, calls in hand fail as Unavailable and are repeated under the same
-// key, editors connect elsewhere and send what was not stored, and subscribers
-// subscribe elsewhere.
+// Any instance serves any document, and none has state that another one needs. If an instance
+// dies, calls in flight fail as Unavailable and are repeated with the same key, editors
+// connect elsewhere and resend what was not stored, and subscribers resubscribe.
 package documentsync
 
 import (
@@ -46,26 +43,26 @@ import (
 	"signalbox.dev/services/document-sync/migrations"
 )
 
-// Schema and Role are the service's place in Postgres.
+// Schema and Role identify the service in Postgres.
 const (
 	Schema = "documents"
 	Role   = "signalbox_documents"
 )
 
-// Migrations returns what the service brings to the database.
+// Migrations returns the service's database migrations.
 func Migrations() pg.Migrations {
 	return pg.Migrations{Schema: Schema, Role: Role, FS: migrations.FS}
 }
 
-// Deps is what the service works with. Whoever opened these closes them, after
-// Run; the listener is closed by Run.
+// Deps are the dependencies of the service. Their owner closes them after Run, except for the
+// listener, which Run closes.
 type Deps struct {
 	Log *slog.Logger
 	DB  *pg.DB   // as Role, in Schema
 	Bus *bus.Bus // as subject.DocumentSync
-	// Listener takes calls of other services and the pages for operators.
+	// Listener accepts calls of other services and serves the operators' pages.
 	Listener net.Listener
-	// Verifier knows who may call: gateway and tool-executor.
+	// Verifier authenticates the callers: gateway and tool-executor.
 	Verifier   *identity.Verifier
 	Registerer prometheus.Registerer // nil: no metrics
 	Gatherer   prometheus.Gatherer   // nil: no /metrics page
@@ -76,15 +73,15 @@ type Service struct {
 	cfg     Config
 	deps    Deps
 	store   *store.Store
-	line    *bus.Bus // of the rooms, who need not hear themselves; closed by Run
+	line    *bus.Bus // the rooms' connection, without echo; closed by Run
 	rooms   *room.Hub
 	sockets *socket.Handler
 	hub     *watch.Hub
 	handler http.Handler
 }
 
-// New wires the service; it serves nothing before Run. ctx is for logs of its connection to
-// the bus, and may end before that.
+// New wires the service, which serves nothing before Run. ctx is used for logging by its bus
+// connection and may end before Run.
 func New(ctx context.Context, cfg Config, deps Deps) (s *Service, err error) {
 	if deps.Log == nil || deps.DB == nil || deps.Bus == nil || deps.Listener == nil || deps.Verifier == nil {
 		return nil, errors.New("document-sync: log, database, bus, listener and verifier are needed")
@@ -140,31 +137,31 @@ func New(ctx context.Context, cfg Config, deps Deps) (s *Service, err error) {
 	}.Mount(mux)
 	all := http.NewServeMux()
 	all.Handle("/", httpserver.BoundWrites(mux, cfg.WriteWait))
-	s.sockets.Mount(all) // which bounds its writes itself
+	s.sockets.Mount(all) // limits its writes itself
 	s.handler = all
 	return s, nil
 }
 
-// rooms are the rooms as connections see them.
+// rooms adapts the hub to socket.Rooms.
 type rooms struct{ *room.Hub }
 
 // Join implements socket.Rooms.
 func (r rooms) Join(ctx context.Context, ref store.Ref, actor identity.Actor, p room.Peer) (socket.Seat, error) {
 	seat, err := r.Hub.Join(ctx, ref, actor, p)
 	if err != nil {
-		return nil, err // and no seat in it
+		return nil, err // a nil *room.Seat would not be a nil interface
 	}
 	return seat, nil
 }
 
-// Run serves until ctx is done; then streams end, connections are closed one after the
-// other and calls in hand finish, within Config.Drain, and what was written is stored.
-// It returns nil. It is called once.
+// Run serves until ctx is done. Then it ends streams, closes connections gradually, and lets
+// calls in flight finish within Config.Drain; edits are stored. It returns nil and is called
+// once.
 func (s *Service) Run(ctx context.Context) error {
 	defer s.line.Close()
 	defer s.store.Close()
 	g, ctx := errgroup.WithContext(ctx)
-	// The rooms are there for as long as somebody is at a door.
+	// The rooms stay open while connections or calls can reach them.
 	open, closeRooms := context.WithCancel(context.WithoutCancel(ctx))
 	defer closeRooms()
 	var doors sync.WaitGroup
@@ -191,11 +188,11 @@ func (s *Service) Run(ctx context.Context) error {
 	return nil
 }
 
-// housekeepEvery is how often old operation keys and tombstones are looked for.
+// housekeepEvery is the interval at which old operation keys and tombstones are removed.
 const housekeepEvery = time.Hour
 
-// housekeep also brings into live documents what was written as Markdown only: when
-// somebody opens one that happens anyway.
+// housekeep removes old rows, and applies seeds to documents that nobody opens: opening a
+// document applies its seed too.
 func (s *Service) housekeep(ctx context.Context) error {
 	t := time.NewTicker(housekeepEvery)
 	defer t.Stop()
@@ -216,8 +213,7 @@ func (s *Service) housekeep(ctx context.Context) error {
 	}
 }
 
-// How many documents are brought to life at a time, and how long the next ones wait:
-// they are in memory for a while, and people need the room.
+// applySeeds works in pages with pauses, since loaded documents use memory for a while.
 const (
 	plantPage  = 50
 	plantPause = 5 * time.Second
@@ -239,7 +235,7 @@ func (s *Service) plantAll(ctx context.Context) {
 			s.deps.Log.WarnContext(ctx, "text not brought into live documents yet", "error", err)
 		}
 		if planted == before {
-			break // there are none, or none that can be brought in now
+			break // none are left, or none can be applied now
 		}
 		select {
 		case <-ctx.Done():

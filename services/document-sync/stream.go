@@ -14,8 +14,8 @@ import (
 
 type stream = connect.ServerStream[documentv1.SubscribeResponse]
 
-// Subscribe implements DocumentService. It watches first and reads then, so that
-// nothing falls in between; what the reading showed already is left out after it.
+// Subscribe implements DocumentService. It starts watching before it reads, so that no change
+// is missed, and leaves out changes that the read has already shown.
 func (s *documents) Subscribe(ctx context.Context, req *documentv1.SubscribeRequest, out *stream) error {
 	actor, err := identity.Require(ctx, identity.Viewer)
 	if err != nil {
@@ -32,7 +32,7 @@ func (s *documents) Subscribe(ctx context.Context, req *documentv1.SubscribeRequ
 		return err
 	}
 	defer w.Close()
-	if err := out.Send(nil); err != nil { // the headers: who watches an empty workspace is told that it does
+	if err := out.Send(nil); err != nil { // headers: the subscription to an empty workspace is visible
 		return err
 	}
 	if id.IsZero(doc) {
@@ -52,7 +52,7 @@ func (s *documents) Subscribe(ctx context.Context, req *documentv1.SubscribeRequ
 			return err
 		}
 		if c.GetKind() == documentv1.SubscribeResponse_KIND_DELETED && !id.IsZero(doc) {
-			return nil // nothing follows the end
+			return nil // nothing follows a deletion
 		}
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"signalbox.dev/services/document-sync/internal/store"
 )
 
-// codeNotUndoable is the code of the fault for a version of which it is not known what
-// it did, or that is no operation on a document's content.
+// codeNotUndoable is the code of the fault for a version that is not an operation on the
+// content, or whose change is unknown.
 const codeNotUndoable = "NOT_UNDOABLE"
 
 // Undo implements DocumentService.
@@ -49,7 +49,7 @@ func (s *documents) Undo(ctx context.Context, req *documentv1.UndoRequest) (*doc
 	return &documentv1.UndoResponse{Document: a.Document}, nil
 }
 
-// undo reads what a version did.
+// undo loads the change of a version.
 func (s *documents) undo(ctx context.Context, ref store.Ref, version int64) (*edit.Undo, error) {
 	done, err := s.store.Done(ctx, ref, version)
 	if err != nil {
@@ -64,13 +64,13 @@ func (s *documents) undo(ctx context.Context, ref store.Ref, version int64) (*ed
 	var why string
 	switch done.Operation {
 	case store.Create:
-		why = "is how the document began: delete the document, or replace its content"
+		why = "created the document: delete the document, or replace its content"
 	case store.Rename:
-		why = "is a new name: rename the document again"
+		why = "renamed the document: rename it again"
 	case store.Write:
-		why = "is what somebody typed, and only operations can be undone: restore the version before it"
+		why = "is live typing, and only operations can be undone: restore the version before it"
 	default:
-		why = "was made by an earlier release, and it is not known what it changed: restore the version before it"
+		why = "was made by an earlier release, and its change is unknown: restore the version before it"
 	}
 	return nil, fault.Coded(fault.Conflict, codeNotUndoable, "version %d %s", version, why)
 }

@@ -336,17 +336,17 @@ func TestUndoRefused(t *testing.T) {
 	check("Undo by a viewer", undo(as(t, viewer), 3), fault.Forbidden, "", "editor")
 	check("Undo from another workspace", undo(as(t, actor()), 3), fault.NotFound, "", "")
 	check("Undo of nothing", undo(ctx, 0), fault.Invalid, "", "version: is 0")
-	check("Undo of Create", undo(ctx, 1), fault.Conflict, "NOT_UNDOABLE", "how the document began")
+	check("Undo of Create", undo(ctx, 1), fault.Conflict, "NOT_UNDOABLE", "created the document")
 	check("Undo of typing", undo(ctx, 2), fault.Conflict, "NOT_UNDOABLE", "restore the version before")
 	check("Undo of no version", undo(ctx, 9), fault.NotFound, "", "restore one of them")
 	if err := undo(ctx, 3); err != nil { // 4
 		t.Fatal(err)
 	}
-	check("a second Undo", undo(ctx, 3), fault.Conflict, "ALREADY_UNDONE", "undo version 4 to have it again")
+	check("a second Undo", undo(ctx, 3), fault.Conflict, "ALREADY_UNDONE", "undo version 4 to restore it")
 	if _, err := c.Rename(ctx, &documentv1.RenameRequest{Id: doc, Name: "other"}); err != nil { // 5, and 2 and so on are thinned out
 		t.Fatal(err)
 	}
-	check("Undo of Rename", undo(ctx, 5), fault.Conflict, "NOT_UNDOABLE", "rename the document again")
+	check("Undo of Rename", undo(ctx, 5), fault.Conflict, "NOT_UNDOABLE", "rename it again")
 	// What an undo deletes has to be in the history before it.
 	admin, err := pgx.Connect(ctx, w.db.AdminURL+"&search_path=documents")
 	if err != nil {

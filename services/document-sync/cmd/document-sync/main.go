@@ -1,5 +1,5 @@
-// Document-sync keeps documents and their history: see package documentsync. It
-// is configured by environment variables, which --help lists.
+// Document-sync stores documents and syncs their editors: see package documentsync. It is
+// configured by environment variables, which --help lists.
 package main
 
 import (

@@ -8,13 +8,13 @@ import (
 	"signalbox.dev/pkg/yjs"
 )
 
-// Tree returns what a shared document says.
+// Tree returns the content of a shared document.
 func (e *Editor) Tree(doc *yjs.Doc) *prosemirror.Node {
 	return e.schema.Read(doc.XMLFragment(prosemirror.Field))
 }
 
-// Write makes a shared document say what next says, and touches only what differs. It
-// is part of the transaction that the caller is in, if there is one.
+// Write changes a shared document to equal next, and touches only what differs. It joins the
+// caller's transaction if there is one.
 func (e *Editor) Write(doc *yjs.Doc, next *prosemirror.Node) (written prosemirror.Written, err error) {
 	doc.Transact(nil, func(txn *yjs.Txn) {
 		written, err = e.schema.Write(txn, doc.XMLFragment(prosemirror.Field), next)
@@ -31,24 +31,24 @@ func (e *Editor) Render(doc *yjs.Doc) (markdown, text string, err error) {
 // Markdown returns a document as Markdown.
 func (e *Editor) Markdown(tree *prosemirror.Node) string { return storable(e.schema.Render(tree)) }
 
-// storable returns s without what an editor lets people paste and Postgres has no text for.
+// storable replaces NUL, which editors accept and Postgres does not.
 func storable(s string) string { return strings.ReplaceAll(s, "\x00", "\ufffd") }
 
-// New makes the shared document that begins with a tree. It is the same for the same
-// name, whoever makes it.
+// New creates a shared document with initial content. The same name and tree always give the
+// same update.
 func (e *Editor) New(name string, tree *prosemirror.Node) (*yjs.Doc, error) {
 	seed, err := e.schema.Seed(name, prosemirror.Field, tree)
 	if err != nil {
 		return nil, err
 	}
-	doc := yjs.New(yjs.Options{Limits: yjs.Unlimited()}) // it is an update of our own
+	doc := yjs.New(yjs.Options{Limits: yjs.Unlimited()}) // trusted: our own encoding
 	if err := doc.ApplyUpdate(seed, nil); err != nil {
-		return nil, fmt.Errorf("apply what a document begins with: %w", err)
+		return nil, fmt.Errorf("apply the seed of a document: %w", err)
 	}
 	return doc, nil
 }
 
-// Plain returns the text of a document, a line for each block that has some.
+// Plain returns the text of a document, one line per block with text.
 func Plain(tree *prosemirror.Node) string {
 	var b strings.Builder
 	var walk func(n *prosemirror.Node)
@@ -70,9 +70,8 @@ func Plain(tree *prosemirror.Node) string {
 	return storable(b.String())
 }
 
-// Plant brings into a shared document what somebody changed who knows it as text only:
-// the difference between before and after. Nothing before is the beginning of a
-// document.
+// Plant applies to a shared document a change made to it as Markdown: the difference between
+// before and after. An empty before begins the document.
 func (e *Editor) Plant(doc *yjs.Doc, before, after string) error {
 	tree := e.Tree(doc)
 	next, err := e.ParseStored(after)

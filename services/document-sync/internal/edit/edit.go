@@ -1,7 +1,6 @@
-// Package edit says what an operation makes of a document's tree. It is pure: a tree
-// and Markdown in, a tree out; and what takes an operation back, long after (Undo): an update
-// out of two others and the present state. Its errors are faults whose messages are written for
-// the one who edits, often a model that must mend its call.
+// Package edit computes what an operation does to a document: a tree and Markdown in, a tree
+// out, or the inverse of an earlier operation (Undo). It is pure. Its errors are faults whose
+// messages address the editor, often a model that has to correct its call.
 package edit
 
 import (
@@ -16,10 +15,10 @@ import (
 	"signalbox.dev/pkg/prosemirror"
 )
 
-// The limits of a document.
+// Limits of a document.
 const (
 	MaxContent = 10 << 20                // bytes of its Markdown
-	MaxText    = prosemirror.MaxMarkdown // bytes of what one call adds to it, and of one block
+	MaxText    = prosemirror.MaxMarkdown // bytes of text added by one call, and of one block
 	MaxName    = 200                     // characters
 )
 
@@ -42,7 +41,7 @@ func Name(s string) (string, error) {
 		return "", fault.New(fault.Invalid, "name: has %d characters; at most %d are allowed", n, MaxName)
 	}
 	for _, r := range s {
-		// Line and paragraph separators are no control characters to Unicode, but break a line all the same.
+		// Unicode does not count line and paragraph separators as control characters.
 		if unicode.IsControl(r) || r == '\u2028' || r == '\u2029' {
 			return "", fault.New(fault.Invalid, "name: holds the control character %U; use one line of plain text", r)
 		}
@@ -50,9 +49,8 @@ func Name(s string) (string, error) {
 	return s, nil
 }
 
-// Text returns text from outside, of MaxContent at most, with its line ends made \n, so
-// that text which somebody copies out of a document is found in it again. field names it in
-// faults.
+// Text validates text from outside, of at most MaxContent, and normalizes its line endings to
+// \n, so that text copied from a document matches it again. field names it in faults.
 func Text(field, s string) (string, error) {
 	if len(s) > MaxContent {
 		return "", fault.New(fault.TooLarge, "%s: has %d bytes; a document holds at most %d (10 MiB): split it", field, len(s), MaxContent)
@@ -69,19 +67,18 @@ func Text(field, s string) (string, error) {
 	return strings.ReplaceAll(strings.ReplaceAll(s, "\r\n", "\n"), "\r", "\n"), nil
 }
 
-// Editor makes trees of one schema. It is safe for concurrent use.
+// Editor edits documents of one schema. It is safe for concurrent use.
 type Editor struct {
 	schema *prosemirror.Schema
-	large  chan struct{} // has one for each large document that is being read
+	large  chan struct{} // limits concurrent parsing of large documents
 }
 
-// New returns an editor of documents of a schema.
+// New returns an editor for documents of a schema.
 func New(schema *prosemirror.Schema) *Editor {
 	return &Editor{schema: schema, large: make(chan struct{}, maxLarge)}
 }
 
-// Import returns the document that Markdown says, and what it does not hold as it was
-// written.
+// Import parses Markdown, with a list of what the document does not store as written.
 func (e *Editor) Import(markdown string) (*prosemirror.Node, []prosemirror.Loss, error) {
 	if len(markdown) > MaxText {
 		if err := checkLarge(markdown); err != nil {
@@ -94,14 +91,12 @@ func (e *Editor) Import(markdown string) (*prosemirror.Node, []prosemirror.Loss,
 	return doc, losses, explain(err)
 }
 
-// ParseStored is Import for Markdown that was kept as such: whatever its blocks are like,
-// they must not be refused.
+// ParseStored parses Markdown from the store, which is never refused.
 func (e *Editor) ParseStored(markdown string) (*prosemirror.Node, error) {
 	return e.schema.ParseLarge(markdown)
 }
 
-// Merge returns doc with the changes that lead from base to next: what others have written
-// since base stays.
+// Merge returns doc with the changes from base to next. Concurrent changes in doc stay.
 func (e *Editor) Merge(doc, base, next *prosemirror.Node) (*prosemirror.Node, error) {
 	merged, err := e.schema.Merge(doc, base, next)
 	return merged, explain(err)
@@ -119,9 +114,9 @@ func (e *Editor) Append(doc *prosemirror.Node, markdown string) (*prosemirror.No
 	return next, explain(err)
 }
 
-// Replace puts new in the place of old, as the document's Markdown has it, and returns
-// the number of places. There must be exactly one unless all is set; otherwise the
-// fault says how many there are, and where. The losses are of what it read again.
+// Replace replaces old with new in the document's Markdown and returns the number of
+// replacements. Unless all is set, old must occur exactly once; otherwise the fault has the
+// number and the lines of its occurrences. Losses concern the blocks that were parsed again.
 func (e *Editor) Replace(doc *prosemirror.Node, old, new string, all bool) (*prosemirror.Node, int, []prosemirror.Loss, error) {
 	if old == "" {
 		return nil, 0, nil, fault.New(fault.Invalid, "old_text: is empty; give the text to replace, or append instead")
@@ -133,7 +128,7 @@ func (e *Editor) Replace(doc *prosemirror.Node, old, new string, all bool) (*pro
 	return next, places, losses, explain(err)
 }
 
-// checkAdded returns a TooLarge fault for more text than one call may add, or look for.
+// checkAdded returns a TooLarge fault for more text than one call may contain.
 func checkAdded(field, s, instead string) error {
 	if len(s) > MaxText {
 		return fault.New(fault.TooLarge, "%s: has %d bytes; one call takes at most %d (1 MiB): %s", field, len(s), MaxText, instead)
@@ -141,7 +136,7 @@ func checkAdded(field, s, instead string) error {
 	return nil
 }
 
-// explain makes an error of the schema one for whoever edits.
+// explain converts an error of the schema to a fault.
 func explain(err error) error {
 	if err == nil {
 		return nil
@@ -160,7 +155,7 @@ func explain(err error) error {
 	return err
 }
 
-// lines names the lines that the first few matches begin on.
+// lines lists the lines on which the first matches begin.
 func lines(m *prosemirror.MatchError) string {
 	names := make([]string, 0, len(m.Lines)+1)
 	for _, n := range m.Lines {

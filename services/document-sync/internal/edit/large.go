@@ -9,16 +9,16 @@ import (
 )
 
 const (
-	// maxLarge is how many documents of more than MaxText are read at a time: each takes a
-	// processor for a second, and memory many times its size.
+	// maxLarge is the number of documents over MaxText that are parsed concurrently: each
+	// takes a second of CPU time and many times its size in memory.
 	maxLarge = 2
-	// maxPieces is how many blocks and pieces of formatted text such a document may have,
-	// about: more are no document that fits into memory.
+	// maxPieces is the approximate maximum number of blocks and formatted texts in such a
+	// document. More would not fit into memory.
 	maxPieces = 400_000
 )
 
-// Keep returns next with the blocks that read the same in doc taken from there, with what
-// Markdown does not show.
+// Keep returns next with each block that renders the same in doc taken from there, with
+// everything that Markdown does not show.
 func (e *Editor) Keep(doc, next *prosemirror.Node) *prosemirror.Node {
 	had := map[string][]*prosemirror.Node{}
 	for i, text := range e.blocks(doc) {
@@ -33,9 +33,8 @@ func (e *Editor) Keep(doc, next *prosemirror.Node) *prosemirror.Node {
 	return out
 }
 
-// checkLarge returns a TooLarge fault for Markdown that has a block of more than MaxText,
-// which would be cut in two, or too many pieces. It looks at lines only: whoever has that
-// much to say must not be made to wait for a no.
+// checkLarge returns a TooLarge fault for Markdown with a block over MaxText, which would be
+// split, or with too many pieces. It only scans lines, so that it fails fast.
 func checkLarge(markdown string) error {
 	begin, fence, pieces, n := 0, "", 0, 0
 	for at := 0; at < len(markdown); n++ {
@@ -59,17 +58,17 @@ func checkLarge(markdown string) error {
 		}
 		at = min(at+len(line)+1, len(markdown))
 		if at-begin > MaxText {
-			return fault.New(fault.TooLarge, "markdown: the block at line %d has more than %d bytes (1 MiB): make several blocks of it",
+			return fault.New(fault.TooLarge, "markdown: the block at line %d has more than %d bytes (1 MiB): split it into several blocks",
 				1+strings.Count(markdown[:begin+1], "\n"), MaxText)
 		}
 	}
 	if pieces > maxPieces {
-		return fault.New(fault.TooLarge, "markdown: has some %d blocks and pieces of formatted text; a document has place for about %d: split it", pieces, maxPieces)
+		return fault.New(fault.TooLarge, "markdown: has about %d blocks and pieces of formatted text; a document holds about %d: split it", pieces, maxPieces)
 	}
 	return nil
 }
 
-// beginsItem says whether a line begins an item of a list that is in nothing else.
+// beginsItem reports whether a line begins an item of a top-level list.
 func beginsItem(line string) bool {
 	rest := strings.TrimLeft(line, "0123456789")
 	if rest == line {
@@ -78,7 +77,7 @@ func beginsItem(line string) bool {
 	return strings.HasPrefix(rest, ". ") || strings.HasPrefix(rest, ") ")
 }
 
-// countMarkup counts what may begin or end a piece of text.
+// countMarkup counts the characters that may begin or end formatted text.
 func countMarkup(line string) (n int) {
 	for i := range len(line) {
 		switch line[i] {
@@ -89,7 +88,7 @@ func countMarkup(line string) (n int) {
 	return n
 }
 
-// blocks returns each block as Markdown.
+// blocks renders each block as Markdown.
 func (e *Editor) blocks(doc *prosemirror.Node) []string {
 	out := make([]string, len(doc.Content))
 	for i, n := range doc.Content {

@@ -11,11 +11,11 @@ import (
 )
 
 // CodeThinned is the code of the fault for an operation that cannot be undone because
-// history has too little left.
+// thinned history lacks the content that it deleted.
 const CodeThinned = "HISTORY_THINNED"
 
-// Undo finds out what takes an operation back. It works on a replica, and leaves the
-// shared document to the caller.
+// Undo computes the inverse of an operation. It works on a replica, and the caller applies the
+// result.
 type Undo struct {
 	editor  *Editor
 	replica *yjs.Doc
@@ -23,8 +23,8 @@ type Undo struct {
 	change  []byte
 }
 
-// Undo returns what takes back change, an update in encoding v1. before is a state from
-// before it, in encoding v2, which has what it deleted; it may be nil.
+// Undo prepares the inverse of change, an update in encoding v1. before is a state from before
+// it, in encoding v2, with the content that it deleted; it may be nil.
 func (e *Editor) Undo(before, change []byte) (*Undo, error) {
 	replica, err := load(before, yjs.Options{KeepDeleted: true, Limits: yjs.Unlimited()})
 	if err != nil {
@@ -33,25 +33,24 @@ func (e *Editor) Undo(before, change []byte) (*Undo, error) {
 	return &Undo{editor: e, replica: replica, before: before, change: change}, nil
 }
 
-// load returns a document in a state that we have kept ourselves.
+// load returns a document in a state of our own encoding.
 func load(state []byte, o yjs.Options) (*yjs.Doc, error) {
 	doc := yjs.New(o)
 	if state == nil {
 		return doc, nil
 	}
 	if err := doc.ApplyUpdateV2(state, nil); err != nil {
-		return nil, fmt.Errorf("read a state from before an operation: %w", err)
+		return nil, fmt.Errorf("load the state before an operation: %w", err)
 	}
 	return doc, nil
 }
 
-// Inverse returns the update, v1, that takes the operation back in doc as it is now, or
-// nil when nothing is left to take back. It can be called once. Its fault says that
-// history has too little left.
+// Inverse returns the v1 update that undoes the operation in the current doc, or nil if
+// nothing is left to undo. It may be called once. Its fault says that history is insufficient.
 func (u *Undo) Inverse(doc *yjs.Doc) ([]byte, error) {
 	r := u.replica
 	if err := r.ApplyUpdateV2(doc.EncodeStateAsUpdateV2(r.StateVector()), nil); err != nil {
-		return nil, fmt.Errorf("read a document of our own: %w", err)
+		return nil, fmt.Errorf("update the replica: %w", err)
 	}
 	var inverse []byte
 	stop := r.OnUpdate(func(made *yjs.Update) { inverse = made.V1() })
@@ -65,14 +64,13 @@ func (u *Undo) Inverse(doc *yjs.Doc) ([]byte, error) {
 	})
 	if errors.Is(err, yjs.ErrGone) {
 		return nil, fault.Coded(fault.Conflict, CodeThinned,
-			"what the operation deleted is not in the history any more, which is thinned out as it gets older: restore a version instead")
+			"the content that the operation deleted is no longer in the history, which is thinned as it ages: restore a version instead")
 	}
 	return inverse, err
 }
 
-// mend makes those blocks fit that are not valid, because of what is gone around
-// somebody's words: editors would delete them. Blocks that were the same before, now or
-// before the operation, are as their author wants them.
+// mend makes blocks valid that lost content around somebody else's text: editors would delete
+// them. Blocks that exist in doc or in the state before stay as they are.
 func (u *Undo) mend(doc *yjs.Doc) error {
 	tree := u.editor.Tree(u.replica)
 	if u.editor.schema.Fit(tree) == tree {
@@ -95,8 +93,7 @@ func (u *Undo) mend(doc *yjs.Doc) error {
 	return err
 }
 
-// fit returns the valid blocks nearest to one, without the empty one that a document
-// ends with.
+// fit returns the valid blocks nearest to n, without the trailing empty paragraph.
 func (e *Editor) fit(n *prosemirror.Node) []*prosemirror.Node {
 	fit := e.schema.Fit(&prosemirror.Node{Type: e.schema.Spec().Top, Content: []*prosemirror.Node{n}}).Content
 	if last := len(fit) - 1; last > 0 && fit[last].Type == e.schema.Spec().Trailing && len(fit[last].Content) == 0 {

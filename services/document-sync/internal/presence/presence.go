@@ -1,40 +1,25 @@
-// Package presence is what the people who have a document open show of themselves,
-// their names and cursors, as y-protocols' awareness keeps it. Nothing of it is stored.
+// Package presence holds the awareness of a document, as defined by y-protocols: the names and
+// cursors of those who have it open. Nothing is stored.
 //
-// A Table has one entry for each client of a document: a clock, and a state in JSON or
-// none. Whoever the client belongs to counts the clock up with each change, and again
-// at least every 15 seconds; a higher clock wins, and an equal one that takes the state
-// away. So entries may come late, twice and in any order. What was removed stays for a
-// while as a clock without a state, so that an echo does not bring it back.
+// A Table has an entry per client: a clock and a JSON state or none. The client's owner
+// increments the clock with each change and at least every 15 seconds. A higher clock wins,
+// and an equal one if it removes the state, so that updates may arrive late, repeatedly and
+// in any order. A removed client keeps its clock for a while, so that an echo does not
+// restore it. Clients without an update for 30 seconds are removed by Expire.
 //
-// An entry comes from one of three sides, and only that side takes it away:
+// An entry comes from a connection of this instance (an Owner), from another instance, or from
+// this instance itself for an agent (Show, kept alive by Renew), and only its source removes
+// it. Browsers repeat what they were told about others: that has no higher clock and changes
+// nothing, nor does their guess that somebody has gone.
 //
-//   - a connection of this instance (an Owner). The last one that counted the clock up
-//     has it; Leave removes what it has. Browsers repeat to the server what it told them
-//     about others: that has no higher clock and changes nothing, nor does their guess
-//     that somebody is gone.
-//   - another instance, which tells when it goes;
-//   - this instance itself, for an agent at work (Show), which is counted up by Renew
-//     until its time is over.
+// A present client belongs to the member whose connection brought it. That member may continue
+// it from any connection, as browsers do after a lost connection; nobody else can change or
+// remove it. Instances exchange who claimed which client and when, in a tail that y-protocols
+// ignores. If two members claim a client at once, the earlier claim wins: the instance that
+// knows it raises the clock, so that everybody takes over its state. Agents take precedence.
+// Without a tail, from older instances, the claim is unknown and anybody may change the client.
 //
-// # Whose an entry is
-//
-// A client that is there belongs to the member whose connection brought it, on whatever
-// instance. That member may go on with it from any other connection, as a browser does
-// that was cut off and is not missed yet; nobody else can change or remove it. Instances
-// tell each other whose the clients are, and since when, in a tail of what Local and Flush
-// encode, which y-protocols does not read. When two members claim a client at once, on
-// two instances, it is that of who had it first: the instance that knows better counts
-// the clock up beyond the other's, so that everybody takes it, the client too. Agents
-// come before everybody. Who has a client that an instance without tails tells of is not
-// known, and it is anybody's.
-//
-// What nobody counts up for 30 seconds is removed by Expire, as an instance that died
-// leaves it. Removing keeps the clock, as y-protocols does: the same client, if it has
-// meanwhile come back through another door and moved on, is not removed by who saw it go.
-//
-// What changed is gathered until Flush encodes it, once for all. A Table is not safe
-// for concurrent use: the room that has it guards it. Its zero value is empty.
+// A Table is not safe for concurrent use. Its zero value is empty.
 package presence
 
 import (
@@ -48,51 +33,51 @@ import (
 	"unicode/utf8"
 )
 
-// agents are whose the clients are that instances show themselves.
+// agents is the claimant of clients that instances show themselves.
 var agents = [16]byte{0: 0xff, 15: 0xff}
 
-// Bounds of what a document's table holds.
+// Limits of a table.
 const (
-	MaxClients = 2000     // in a document, the removed ones included
-	MaxOwned   = 100      // of one connection: a browser may speak for all of its tabs
-	MaxState   = 64 << 10 // bytes of one state
-	MaxBytes   = 4 << 20  // of all states
+	MaxClients = 2000     // including removed ones
+	MaxOwned   = 100      // per connection: a browser may speak for all of its tabs
+	MaxState   = 64 << 10 // bytes of a state
+	MaxBytes   = 4 << 20  // bytes of all states
 
-	// Timeout is how long somebody who is not heard of stays.
+	// Timeout is how long a client stays without an update.
 	Timeout     = 30 * time.Second
 	renewEvery  = Timeout / 2
 	forgetAfter = 2 * Timeout
 
 	maxSafe   = 1<<53 - 1 // the largest integer of JavaScript
-	maxClock  = 1 << 52   // of a connection, which leaves room to count up
-	leastSize = 4         // of a client in an update
-	tailSize  = 16 + 8    // of a client: whose it is, and the millisecond since when
+	maxClock  = 1 << 52   // from a connection, to leave room for increments
+	leastSize = 4         // minimum bytes per client in an update
+	tailSize  = 16 + 8    // bytes per client: the claimant and the time in milliseconds
 )
 
 var (
-	// ErrMalformed is returned for bytes that are no awareness update. The table is as
-	// it was before.
+	// ErrMalformed is returned for bytes that are not an awareness update. The table is
+	// unchanged.
 	ErrMalformed = errors.New("malformed awareness update")
-	// ErrTooMuch is returned, wrapped, for updates that go over a bound. The table is
-	// as it was before.
+	// ErrTooMuch is returned, wrapped, for updates that exceed a limit. The table is
+	// unchanged.
 	ErrTooMuch = errors.New("too much awareness")
 )
 
-// errFull is what admit returns when the table has no more room, whoever filled it.
+// errFull is returned by admit when the table is full.
 var errFull = errors.New("the document's awareness is full")
 
-// Change says how much of the table an update touched.
+// Change is the effect of an update on the table.
 type Change uint8
 
-// The changes, each more than the one before.
+// The changes, in ascending order.
 const (
 	Nothing Change = iota
-	Renewed        // the states are what they were: somebody is still there
+	Renewed        // unchanged states, still present
 	Changed
 )
 
-// Owner is a connection of this instance. Who tells whose it is, so that the entries of
-// one person can be told from another's. A Table keeps it until Leave.
+// Owner is a connection of this instance. Who is its member, to whom its clients belong. A
+// Table keeps it until Leave.
 type Owner struct {
 	Who     [16]byte
 	clients []uint64
@@ -101,45 +86,45 @@ type Owner struct {
 // Table is the awareness of one document.
 type Table struct {
 	clients map[uint64]*client
-	dirty   []uint64 // clients that changed since Flush, each once
-	all     []byte   // what Encode returned, until something changes
-	bytes   int      // of all states
-	present int      // clients that have a state
-	shown   int      // of those, our own
+	dirty   []uint64 // clients changed since Flush, without duplicates
+	all     []byte   // the cached result of Encode
+	bytes   int      // size of all states
+	present int      // clients with a state
+	shown   int      // clients shown by this instance
 }
 
 type client struct {
 	clock uint64
-	state []byte // nil: gone
-	owner *Owner // nil: of another instance, or of nobody any more
+	state []byte // nil: removed
+	owner *Owner // nil: not of a connection here
 	claim claim
 	seen  time.Time
-	until time.Time // of those that we show; else zero
+	until time.Time // end of a shown client; zero for others
 	dirty bool
-	local bool // its last change came from here: other instances must hear of it
+	local bool // changed here: to be sent to other instances
 }
 
 func (c *client) ours() bool { return !c.until.IsZero() }
 
-// claim says whose a client is, and since when; its zero value that it is not known.
+// claim is the member that a client belongs to, and since when. Zero means unknown.
 type claim struct {
 	who   [16]byte
 	since uint64 // in milliseconds
 }
 
-// entry is one client of an update.
+// entry is a client in an update.
 type entry struct {
 	client, clock uint64
-	state         []byte // of the update; nil: gone
+	state         []byte // part of the update; nil: removed
 	claim         claim
 }
 
-// against says whether somebody else has the client, who is there.
+// against reports whether the present client belongs to somebody else.
 func (e *entry) against(c *client) bool {
 	return c != nil && c.state != nil && e.claim.who != c.claim.who && e.claim.who != [16]byte{} && c.claim.who != [16]byte{}
 }
 
-// before says whether a claim is the better one of two.
+// before reports whether a claim takes precedence over another.
 func (m claim) before(o claim) bool {
 	if m.since != o.since {
 		return m.since < o.since
@@ -147,10 +132,10 @@ func (m claim) before(o claim) bool {
 	return bytes.Compare(m.who[:], o.who[:]) < 0
 }
 
-// Apply merges an update as y-protocols encodes it; owner is nil for what another
-// instance says, with its tail. The bytes are not kept.
+// Apply merges an update in the encoding of y-protocols. owner is nil for an update of another
+// instance, which has a tail. The bytes are not retained.
 func (t *Table) Apply(owner *Owner, update []byte, now time.Time) (Change, error) {
-	var few [4]entry // most updates name one
+	var few [4]entry // most updates have one
 	entries, tail, err := decode(few[:0], update)
 	if err != nil {
 		return Nothing, err
@@ -164,7 +149,7 @@ func (t *Table) Apply(owner *Owner, update []byte, now time.Time) (Change, error
 	}
 	switch err := t.admit(owner, entries); {
 	case errors.Is(err, errFull):
-		return Nothing, nil // who comes late is not seen, and may write all the same
+		return Nothing, nil // latecomers are not shown, but may edit
 	case err != nil:
 		return Nothing, err
 	}
@@ -177,15 +162,15 @@ func (t *Table) Apply(owner *Owner, update []byte, now time.Time) (Change, error
 	return change, nil
 }
 
-// wins is y-protocols' rule, and ours about whose entry it is.
+// wins reports whether an entry replaces the current one, by y-protocols and by claims.
 func (t *Table) wins(owner *Owner, e *entry) bool {
 	c := t.clients[e.client]
 	switch {
 	case owner != nil && e.clock > maxClock:
 		return false
 	case c == nil:
-		// A clock that nobody has seen is 0. That somebody left who was never here is worth
-		// a place only if another instance says so, from which the news may come late.
+		// Unknown clients have clock 0. The removal of one is worth an entry only from another
+		// instance, whose earlier updates may still arrive.
 		return e.clock > 0 && (e.state != nil || owner == nil)
 	case e.against(c):
 		return owner == nil && e.state != nil && e.claim.before(c.claim)
@@ -195,7 +180,7 @@ func (t *Table) wins(owner *Owner, e *entry) bool {
 	return e.clock > c.clock
 }
 
-// admit refuses entries that would go over a bound, before any of them is put.
+// admit checks the limits for all entries before any of them is applied.
 func (t *Table) admit(owner *Owner, entries []entry) error {
 	clients, bytes, owned := len(t.clients), t.bytes, 0
 	if owner != nil {
@@ -239,7 +224,7 @@ func (t *Table) put(owner *Owner, e *entry, now time.Time) Change {
 		t.clients[e.client] = c
 	}
 	was, clock := c.state, e.clock
-	if e.against(c) { // whoever took the other for the client's is to take this one
+	if e.against(c) { // exceed the other's clock, so that everybody replaces it
 		clock = max(clock, min(c.clock+1, maxSafe))
 	}
 	change := Renewed
@@ -314,7 +299,7 @@ func (t *Table) remove(id uint64, c *client, now time.Time, local bool) {
 	t.touch(id, c, local)
 }
 
-// Leave removes what an owner has and forgets the owner.
+// Leave removes the clients of an owner and the owner itself.
 func (t *Table) Leave(owner *Owner, now time.Time) Change {
 	change := Nothing
 	for _, id := range slices.Clone(owner.clients) {
@@ -325,9 +310,9 @@ func (t *Table) Leave(owner *Owner, now time.Time) Change {
 	return change
 }
 
-// Show sets the state, which is valid JSON, of a client of our own until a time, and
-// reports ErrTooMuch as Apply does. The client may be shown by several instances one
-// after the other: its clock is taken from the time.
+// Show sets the state, which is valid JSON, of a client shown by this instance until a time. It
+// returns ErrTooMuch like Apply. Several instances may show the same client in turn: its
+// clock is derived from the time.
 func (t *Table) Show(id uint64, state []byte, until, now time.Time) error {
 	e := entry{client: id, clock: max(millisecond(now), 1), state: state, claim: claim{who: agents}}
 	c := t.clients[id]
@@ -344,7 +329,7 @@ func (t *Table) Show(id uint64, state []byte, until, now time.Time) error {
 	return nil
 }
 
-// hide removes a client of our own.
+// hide removes a shown client.
 func (t *Table) hide(id uint64, now time.Time) Change {
 	c := t.clients[id]
 	if c == nil || !c.ours() {
@@ -355,8 +340,8 @@ func (t *Table) hide(id uint64, now time.Time) Change {
 	return Changed
 }
 
-// Renew counts up the clients of our own that are due and hides those whose time is
-// over. It returns when it wants to be called again; zero when we show nothing.
+// Renew increments the clocks of shown clients that are due and hides expired ones. It returns
+// when to call it again, zero if nothing is shown.
 func (t *Table) Renew(now time.Time) (change Change, next time.Time) {
 	if t.shown == 0 {
 		return Nothing, time.Time{}
@@ -386,8 +371,7 @@ func (t *Table) Renew(now time.Time) (change Change, next time.Time) {
 	return change, next
 }
 
-// Expire removes who has not been heard of for Timeout, and forgets who went a while
-// ago.
+// Expire removes clients without an update for Timeout, and drops those removed a while ago.
 func (t *Table) Expire(now time.Time) Change {
 	change := Nothing
 	for id, c := range t.clients {
@@ -405,9 +389,8 @@ func (t *Table) Expire(now time.Time) Change {
 	return change
 }
 
-// Flush returns what changed since it was called last, for those who are connected
-// here, and the part of it that other instances have not heard, with its tail; nil for
-// nothing.
+// Flush returns the changes since the last call for the connections here, and those of them
+// that other instances do not have, with their tail; nil if there are none.
 func (t *Table) Flush() (all, local []byte) {
 	if len(t.dirty) == 0 {
 		return nil, nil
@@ -429,8 +412,8 @@ func (t *Table) Flush() (all, local []byte) {
 	return all, local
 }
 
-// Encode returns the states of all who are there; nil when nobody is. Until something
-// changes it returns the same bytes, which are not to be written to.
+// Encode returns the states of all present clients, nil if there are none. The result is cached
+// until the next change and must not be modified.
 func (t *Table) Encode() []byte {
 	if t.all == nil {
 		if ids := t.those(func(c *client) bool { return c.state != nil }); len(ids) > 0 {
@@ -440,8 +423,8 @@ func (t *Table) Encode() []byte {
 	return t.all
 }
 
-// Local returns the states of those who are connected here, or shown by us, with the tail
-// for other instances; nil when nobody is.
+// Local returns the states of clients connected here or shown by this instance, with the tail
+// for other instances, nil if there are none.
 func (t *Table) Local() []byte {
 	ids := t.those(func(c *client) bool { return c.state != nil && (c.owner != nil || c.ours()) })
 	if len(ids) == 0 {
@@ -461,13 +444,13 @@ func (t *Table) those(want func(*client) bool) []uint64 {
 	return ids
 }
 
-// Dirty says whether Flush has something.
+// Dirty reports whether Flush would return anything.
 func (t *Table) Dirty() bool { return len(t.dirty) > 0 }
 
-// Shown returns how many clients of our own there are.
+// Shown returns the number of clients shown by this instance.
 func (t *Table) Shown() int { return t.shown }
 
-// Empty says whether there is nothing that Expire could do.
+// Empty reports whether Expire has nothing to do.
 func (t *Table) Empty() bool { return len(t.clients) == 0 }
 
 var null = []byte("null")
@@ -477,20 +460,20 @@ func (t *Table) encode(ids []uint64) []byte {
 	for _, id := range ids {
 		size += 24 + len(t.clients[id].state)
 	}
-	b := appendUvarint(make([]byte, 0, size), uint64(len(ids)))
+	b := binary.AppendUvarint(make([]byte, 0, size), uint64(len(ids)))
 	for _, id := range ids {
 		c := t.clients[id]
 		state := c.state
 		if state == nil {
 			state = null
 		}
-		b = appendUvarint(appendUvarint(b, id), c.clock)
-		b = append(appendUvarint(b, uint64(len(state))), state...)
+		b = binary.AppendUvarint(binary.AppendUvarint(b, id), c.clock)
+		b = append(binary.AppendUvarint(b, uint64(len(state))), state...)
 	}
 	return b
 }
 
-// appendClaims appends the tail of an update about some clients.
+// appendClaims appends the tail of an update of these clients.
 func (t *Table) appendClaims(b []byte, ids []uint64) []byte {
 	b = slices.Grow(b, tailSize*len(ids))
 	for _, id := range ids {
@@ -514,8 +497,8 @@ func readClaims(entries []entry, tail []byte) {
 
 func millisecond(t time.Time) uint64 { return uint64(max(t.UnixMilli(), 0)) }
 
-// decode appends the entries of an update to entries, and returns what is behind them.
-// Their states are part of the update.
+// decode appends the entries of an update, which refer to its bytes, and returns the rest of
+// the update.
 func decode(entries []entry, update []byte) (all []entry, tail []byte, err error) {
 	n, b, ok := uvarint(update)
 	if !ok {
@@ -538,7 +521,7 @@ func decode(entries []entry, update []byte) (all []entry, tail []byte, err error
 			return nil, nil, ErrMalformed
 		}
 		e.state, b = b[:size], b[size:]
-		// Whoever gets it hands it to JSON.parse: one bad state would lose them all.
+		// Receivers pass it to JSON.parse: one invalid state would break them all.
 		if !utf8.Valid(e.state) || !json.Valid(e.state) {
 			return nil, nil, ErrMalformed
 		}
@@ -550,7 +533,7 @@ func decode(entries []entry, update []byte) (all []entry, tail []byte, err error
 	return entries, b, nil
 }
 
-// isNull says whether valid JSON is null.
+// isNull reports whether valid JSON is null.
 func isNull(state []byte) bool {
 	for _, c := range state {
 		switch c {
@@ -562,24 +545,8 @@ func isNull(state []byte) bool {
 	return false
 }
 
-func appendUvarint(b []byte, n uint64) []byte {
-	for n >= 0x80 {
-		b = append(b, byte(n)|0x80)
-		n >>= 7
-	}
-	return append(b, byte(n))
-}
-
-// uvarint reads a number that JavaScript can.
+// uvarint reads a number that JavaScript can represent.
 func uvarint(b []byte) (n uint64, rest []byte, ok bool) {
-	for i, c := range b {
-		if i == 8 {
-			break
-		}
-		n |= uint64(c&0x7f) << (7 * i)
-		if c < 0x80 {
-			return n, b[i+1:], n <= maxSafe
-		}
-	}
-	return 0, nil, false
+	n, size := binary.Uvarint(b)
+	return n, b[max(size, 0):], size > 0 && n <= maxSafe
 }

@@ -5,22 +5,22 @@ import (
 	"sync/atomic"
 )
 
-// waitShare is the part of Config.MemoryBytes, and of what a workspace may have of it, that
-// what waits to be committed may take besides.
+// waitShare is the fraction of Config.MemoryBytes, and of a workspace's part of it, that
+// uncommitted updates may use in addition.
 const waitShare = 8
 
-// allowance bounds in bytes what waits to be committed. One thing is always taken,
+// allowance limits the bytes of uncommitted updates. A single update is always accepted,
 // whatever its size.
 type allowance struct {
 	most int64
 	used atomic.Int64
 
-	awaited atomic.Bool // somebody waits: set within mu, so that who gives back need not lock
+	awaited atomic.Bool // somebody waits; set under mu, so that give need not lock otherwise
 	mu      sync.Mutex  // guards freed
 	freed   chan struct{}
 }
 
-// take takes n bytes, or returns what is closed when there may be place.
+// take takes n bytes, or returns a channel that is closed when there may be space.
 func (a *allowance) take(n int) (later <-chan struct{}) {
 	if a.try(int64(n)) {
 		return nil
@@ -31,7 +31,7 @@ func (a *allowance) take(n int) (later <-chan struct{}) {
 	if a.freed == nil {
 		a.freed = make(chan struct{})
 	}
-	if a.try(int64(n)) { // given back before anybody could see that we wait
+	if a.try(int64(n)) { // space was freed before awaited was set
 		return nil
 	}
 	return a.freed
@@ -49,7 +49,7 @@ func (a *allowance) try(n int64) bool {
 	}
 }
 
-// give gives n bytes back.
+// give returns n bytes.
 func (a *allowance) give(n int) {
 	a.used.Add(int64(-n))
 	if !a.awaited.Load() {
@@ -64,9 +64,9 @@ func (a *allowance) give(n int) {
 	}
 }
 
-// place takes what an update of so many bytes needs to wait in the inbox. When there is
-// none it returns what is closed when there may be, nil where that is the room's own
-// matter. mu is held.
+// place reserves space for an update of this size in the inbox. If there is none it returns a
+// channel that is closed when there may be, or nil if the room's own inbox is full. mu is
+// held.
 func (r *room) place(size int) (later <-chan struct{}, ok bool) {
 	n := size + itemSize
 	if r.inbox != nil && r.inbox.size()+n > r.hub.cfg.QueueBytes {
@@ -82,7 +82,7 @@ func (r *room) place(size int) (later <-chan struct{}, ok bool) {
 	return nil, true
 }
 
-// settled gives back the place of updates that are committed, or refused.
+// settled releases the space of updates that are committed or refused.
 func (r *room) settled(b *inbox) {
 	n := b.size()
 	r.usage.waiting.give(n)

@@ -11,53 +11,52 @@ import (
 	"signalbox.dev/pkg/yjs"
 )
 
-// What one connection's questions may cost. The first in a document is answered at once,
-// with all there is, as long as there were not too many such documents; who asks again has
-// to wait until its share has grown.
+// Limits of a connection's requests. The first one in a document is answered at once unless
+// the connection opened too many documents recently; later ones are rate-limited.
 const (
-	answerRate  = 1 << 20          // bytes a second, for long
-	answerBurst = 8 * time.Second  // of what it has saved, at most
-	firstBurst  = 64 * time.Second // of what it will have, for first answers
-	leastAnswer = 1 << 10          // in bytes, whatever is sent
-	// walkShare is the part of a document's memory that an answer costs besides: its
-	// deletions are looked for in all of it.
+	answerRate  = 1 << 20          // bytes per second
+	answerBurst = 8 * time.Second  // maximum saved budget
+	firstBurst  = 64 * time.Second // maximum overdraft for first answers
+	leastAnswer = 1 << 10          // minimum cost in bytes
+	// walkShare is the fraction of a document's memory added to the cost of an answer, which
+	// searches all of it for deletions.
 	walkShare = 64
 )
 
-// Bounds of what is kept for others who ask the same.
+// Limits of the answers cached for peers with the same state vector.
 const (
-	crowd      = 4 // seats, from which on it is
+	crowd      = 4 // seats from which on answers are cached
 	maxAnswers = 8
-	keptBytes  = 4 << 20 // and the newest answer
+	keptBytes  = 4 << 20 // beyond this, only the newest one
 )
 
-// maxSyncs is how many state vectors of one peer wait for the doc to be clean. A peer
-// that sends more is answered less often, with all that it lacks.
+// maxSyncs is the maximum number of state vectors of a peer that wait for the doc to be clean.
+// A peer that sends more gets fewer answers, which contain everything it lacks.
 const maxSyncs = 4
 
-// maxVector is how many bytes a state vector may have: that is of 65,536 clients.
+// maxVector is the maximum size of a state vector, enough for 65,536 clients.
 const maxVector = 512 << 10
 
-// questions are what a seat asked and was not told.
+// questions are the unanswered requests of a seat.
 type questions struct {
-	vectors   []string // as they came
+	vectors   []string // as received
 	awareness bool
 }
 
-// answers are messages about the doc as it is. They are dropped when it changes, or when
-// nobody has asked for a while.
+// answers caches messages about the current doc, until it changes or nobody has asked for a
+// while.
 type answers struct {
 	step1 *Message
 	step2 map[string]*Message // by state vector
 	bytes int
-	old   bool // nobody asked since the hub's last round
+	old   bool // unused since the hub's last round
 }
 
-// Share is what the questions of a connection may cost yet. The zero value is that of a
-// new one. Seats of any number of documents use it.
+// Share is the rate limit of a connection's requests in all its documents. The zero value is
+// ready to use.
 type Share struct {
 	mu    sync.Mutex
-	ready time.Time // when it is not overdrawn any more
+	ready time.Time // when the budget is positive again
 }
 
 func (s *Share) until() time.Time {
@@ -66,7 +65,7 @@ func (s *Share) until() time.Time {
 	return s.ready
 }
 
-// pay notes what an answer of n bytes costs.
+// pay charges an answer of n bytes.
 func (s *Share) pay(n int, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,10 +75,9 @@ func (s *Share) pay(n int, now time.Time) {
 	s.ready = s.ready.Add(time.Duration(max(n, leastAnswer)) * time.Second / answerRate)
 }
 
-// Sync is answered by a KindStep2 message with what a peer with this state vector lacks:
-// soon, unless the peer has asked for much before. Who asks the same again before that
-// is answered once. An Invalid fault says that it is none, a TooLarge one that it is too
-// large.
+// Sync requests a KindStep2 message with everything that a peer with this state vector lacks.
+// The rate limit may delay it. Equal requests that are pending are answered once. A malformed
+// vector is an Invalid fault, an oversized one TooLarge.
 func (s *Seat) Sync(vector []byte) error {
 	if len(vector) > maxVector {
 		return fault.New(fault.TooLarge, "the state vector is too large: open the document anew")
@@ -100,8 +98,7 @@ func (s *Seat) Sync(vector []byte) error {
 	return nil
 }
 
-// QueryAwareness sends the peer the awareness of all who are there: at once, unless it
-// has asked for much before.
+// QueryAwareness sends the peer the awareness of all clients. The rate limit may delay it.
 func (s *Seat) QueryAwareness() {
 	r := s.room
 	r.mu.Lock()
@@ -126,7 +123,7 @@ func (s *Seat) tellAwareness(now time.Time) {
 	}
 }
 
-// ready is when the seat may be answered.
+// ready returns when the rate limit allows an answer.
 func (s *Seat) ready() time.Time {
 	at := s.share.until()
 	if !s.told {
@@ -135,7 +132,7 @@ func (s *Seat) ready() time.Time {
 	return at
 }
 
-// answerSoon answers now when that is possible, else as soon as it is. room.mu is held.
+// answerSoon answers now if possible, otherwise as soon as possible. room.mu is held.
 func (s *Seat) answerSoon() {
 	r := s.room
 	if s.waits {
@@ -157,8 +154,7 @@ func (s *Seat) answerSoon() {
 	}
 }
 
-// answerWaiting answers who waited, as far as their time has come. mu is held, and nobody
-// else has the doc.
+// answerWaiting answers the waiting seats that are due. mu is held, and the doc is not in use.
 func (r *room) answerWaiting(now time.Time) {
 	later := r.waiting[:0]
 	for _, s := range r.waiting {
@@ -175,8 +171,8 @@ func (r *room) answerWaiting(now time.Time) {
 	}
 }
 
-// checkWaiting answers those whose time has come; while the room is busy, whoever gives
-// the turn on does. mu is held.
+// checkWaiting answers the waiting seats that are due. While the room is busy, release does
+// so. mu is held.
 func (r *room) checkWaiting(now time.Time) {
 	if len(r.waiting) > 0 && !r.busy {
 		r.answerWaiting(now)
@@ -188,8 +184,7 @@ func (r *room) checkWaiting(now time.Time) {
 	}
 }
 
-// tryAnswer is answer. Who cannot be answered because the doc panics, which is gone then,
-// waits for the next one.
+// tryAnswer is answer. If the doc panics, which discards it, the seat waits for the next one.
 func (s *Seat) tryAnswer(now time.Time) (later time.Time) {
 	if s.room.doc == nil {
 		return now
@@ -200,7 +195,7 @@ func (s *Seat) tryAnswer(now time.Time) (later time.Time) {
 	return later
 }
 
-// answer answers what the seat asked, or says when that may be.
+// answer answers the seat's requests, or returns when the rate limit allows it.
 func (s *Seat) answer(now time.Time) (later time.Time) {
 	r := s.room
 	if s.greet {
@@ -226,7 +221,7 @@ func (s *Seat) answer(now time.Time) (later time.Time) {
 	return time.Time{}
 }
 
-// step1 is the server's question to all who come.
+// step1 is the server's step 1 for new peers.
 func (r *room) step1() *Message {
 	a := &r.answers
 	a.old = false
@@ -237,19 +232,18 @@ func (r *room) step1() *Message {
 	return a.step1
 }
 
-// step2 is the answer to a state vector, the same message for all who have the same.
+// step2 is the answer to a state vector, cached for peers with the same vector.
 func (r *room) step2(vector string) *Message {
 	a := &r.answers
 	a.old = false
-	// What waits for other updates is part of an answer, and comes without the doc
-	// having changed.
+	// Pending updates are part of an answer, and may arrive without a change of the doc.
 	shared := len(r.seats) >= crowd && !r.doc.Pending()
 	if m := a.step2[vector]; m != nil && shared {
 		return m
 	}
 	sv, err := yjs.DecodeStateVector([]byte(vector))
 	if err != nil {
-		sv = nil // not to be expected: it was read before. All there is answers it, too.
+		sv = nil // unexpected: it was decoded before. The whole state is a valid answer too.
 	}
 	m := &Message{Kind: KindStep2, Payload: r.hub.engine.encode(r.doc, sv)}
 	if !shared {
@@ -262,14 +256,14 @@ func (r *room) step2(vector string) *Message {
 		a.step2 = make(map[string]*Message)
 	}
 	a.step2[vector] = m
-	a.bytes += len(vector) + 2*len(m.Payload) // it is kept as it is sent, too
+	a.bytes += len(vector) + 2*len(m.Payload) // the encoded message is retained too
 	return m
 }
 
-// forgetAnswers drops what nobody has asked for since the last call.
+// forgetAnswers drops the cache if it was not used since the last call.
 func (r *room) forgetAnswers() {
 	if !r.mu.TryLock() {
-		return // the next time
+		return // next time
 	}
 	defer r.mu.Unlock()
 	switch a := &r.answers; {
@@ -282,8 +276,8 @@ func (r *room) forgetAnswers() {
 	}
 }
 
-// known says whether an update, v1, of a viewer changes nothing: clients answer the
-// server's step 1 with all deletions that they know. It waits for the doc to be clean.
+// known reports whether a viewer's v1 update changes nothing: clients answer the server's step
+// 1 with all deletions that they know. It waits for the doc to be clean.
 func (s *Seat) known(ctx context.Context, update []byte) (known bool, err error) {
 	if empty(update) {
 		return true, nil
@@ -311,8 +305,7 @@ func (s *Seat) known(ctx context.Context, update []byte) (known bool, err error)
 	return known, err
 }
 
-// mayAsk says whether a question that costs a look at all of the doc may be answered
-// now, and charges it.
+// mayAsk reports whether the rate limit allows a request that scans the doc, and charges it.
 func (s *Seat) mayAsk() bool {
 	s.room.mu.Lock()
 	defer s.room.mu.Unlock()

@@ -11,17 +11,17 @@ import (
 	"signalbox.dev/services/document-sync/internal/store"
 )
 
-// inbox has the updates that wait, in one piece of memory.
+// inbox holds waiting updates in one buffer.
 type inbox struct {
 	data     []byte
 	items    []item
-	isolated bool // what panics was looked for
+	isolated bool // its updates were tried one by one
 }
 
-// item is one update of an inbox.
+// item is an update in an inbox.
 type item struct {
 	seat    *Seat
-	end     int   // in data; it begins where the one before ends
+	end     int   // its end in data; it begins at the end of the previous one
 	refused error // why it is not part of the batch
 }
 
@@ -33,14 +33,15 @@ func (b *inbox) update(i int) []byte {
 	return b.data[from:b.items[i].end:b.items[i].end]
 }
 
-// itemSize is what an update in an inbox costs besides its bytes, about.
+// itemSize is the approximate cost of an update in addition to its bytes.
 const itemSize = 64
 
-// size is what the inbox costs, about.
+// size is the approximate cost of the inbox.
 func (b *inbox) size() int { return len(b.data) + itemSize*len(b.items) }
 
-// refuse leaves an update out, and when it may have left a part of itself in the doc all
-// others of its sender, so that it cannot have the doc loaded again and again.
+// refuse removes an update from the batch. With all, because the doc may contain part of it,
+// all other updates of its sender are removed too, so that the sender cannot cause repeated
+// reloads.
 func (b *inbox) refuse(i int, err error, all bool) {
 	for j := range b.items {
 		if it := &b.items[j]; j == i || all && it.seat == b.items[i].seat && it.refused == nil {
@@ -49,8 +50,8 @@ func (b *inbox) refuse(i int, err error, all bool) {
 	}
 }
 
-// refuseFrom leaves out an update that was not looked at yet, and what its sender sent
-// after it, which builds on it.
+// refuseFrom removes an update that was not applied, and the later updates of its sender, which
+// build on it.
 func (b *inbox) refuseFrom(i int, err error) {
 	for j := range b.items[i:] {
 		if it := &b.items[i+j]; it.seat == b.items[i].seat && it.refused == nil {
@@ -59,7 +60,7 @@ func (b *inbox) refuseFrom(i int, err error) {
 	}
 }
 
-// accepted returns the updates that were not refused, without empty ones.
+// accepted returns the updates that were not refused and are not empty.
 func (b *inbox) accepted() [][]byte {
 	var out [][]byte
 	for i := range b.items {
@@ -70,7 +71,7 @@ func (b *inbox) accepted() [][]byte {
 	return out
 }
 
-// reusable bounds what memory an inbox keeps for the next batch.
+// reusable is the maximum memory that an inbox keeps for reuse.
 const reusable = 64 << 10
 
 // recycle keeps an inbox for the next batch of any room.
@@ -83,8 +84,8 @@ func (h *Hub) recycle(b *inbox) {
 	h.inboxes.Put(b)
 }
 
-// put adds an update, which has its place, to the inbox and sees to it that there is a
-// worker. mu is held.
+// put adds an update with reserved space to the inbox and starts a worker if necessary. mu is
+// held.
 func (r *room) put(s *Seat, update []byte) {
 	if r.inbox == nil {
 		b, ok := r.hub.inboxes.Get().(*inbox)
@@ -100,7 +101,7 @@ func (r *room) put(s *Seat, update []byte) {
 	}
 }
 
-// take returns the inbox, or ends the worker when there is none.
+// take returns the inbox, or ends the worker if there is none.
 func (r *room) take() *inbox {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -114,8 +115,7 @@ func (r *room) take() *inbox {
 		r.working = false
 		return nil
 	}
-	// What somebody sent behind an update that was refused builds on it: it would wait for
-	// that for ever.
+	// Updates sent after a refused one build on it and would wait forever.
 	for i := range b.items {
 		b.items[i].refused = b.items[i].seat.refused
 	}
@@ -123,7 +123,7 @@ func (r *room) take() *inbox {
 	return b
 }
 
-// idleNow ends the worker when there is nothing to do.
+// idleNow ends the worker if there is nothing to do.
 func (r *room) idleNow() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -134,10 +134,10 @@ func (r *room) idleNow() bool {
 	return false
 }
 
-// work is the worker.
+// work is the worker goroutine.
 func (r *room) work() { r.guard("committing updates", r.commitAll) }
 
-// commitAll commits what is in the inbox until there is nothing.
+// commitAll commits the inbox until it is empty.
 func (r *room) commitAll() {
 	for {
 		r.mu.Lock()
@@ -160,13 +160,13 @@ func (r *room) commitAll() {
 	}
 }
 
-// batch applies, commits and passes on what is in b, and gives its place back. It has the
-// turn and gives it on.
+// batch applies, commits and broadcasts b, and releases its space. It holds the turn and
+// releases it.
 func (r *room) batch(b *inbox) {
 	defer r.settled(b)
 	over, err := r.attempt(b)
 	if parts := b.senders(); fault.KindOf(err) == fault.TooLarge && len(parts) > 1 {
-		// One of them is to blame, or all together. Each alone the store may take.
+		// One sender's updates are too large, or only all together: commit each sender's separately.
 		r.closeAllRefused(b)
 		over, err = r.apart(parts)
 	} else if err != nil {
@@ -181,8 +181,8 @@ func (r *room) batch(b *inbox) {
 	r.yield()
 }
 
-// apart attempts what parts of a batch that was refused have, one by one. The doc still
-// has the batch; after an error it has what is not committed again.
+// apart attempts the parts of a refused batch one by one. The doc still contains the batch;
+// after an error it again contains uncommitted updates.
 func (r *room) apart(parts []*inbox) (over bool, err error) {
 	clean := false
 	for _, b := range parts {
@@ -203,12 +203,12 @@ func (r *room) apart(parts []*inbox) (over bool, err error) {
 	return false, err
 }
 
-// attempt applies, commits and passes on what is in b. After an error the doc has what
-// is not committed; over says that the room is. The turn is held.
+// attempt applies, commits and broadcasts b. After an error the doc contains uncommitted
+// updates. over reports that the room has ended. The turn is held.
 func (r *room) attempt(b *inbox) (over bool, err error) {
 	before := r.doc.Size()
 	update, err := r.apply(b)
-	for err != nil { // with one update less
+	for err != nil { // retry without the refused updates
 		if !r.afresh() || panicked(err) && !r.isolate(b, err) {
 			return true, nil
 		}
@@ -239,7 +239,7 @@ func (r *room) attempt(b *inbox) (over bool, err error) {
 	return false, nil
 }
 
-// senders returns an inbox for each sender with what was not refused of it.
+// senders divides the accepted updates by sender.
 func (b *inbox) senders() []*inbox {
 	var parts []*inbox
 	of := make(map[*Seat]*inbox)
@@ -258,7 +258,7 @@ func (b *inbox) senders() []*inbox {
 	return parts
 }
 
-// author returns who made the last update that was not refused.
+// author returns the author of the last accepted update.
 func (b *inbox) author() store.Author {
 	for i := len(b.items) - 1; i > 0; i-- {
 		if b.items[i].refused == nil {
@@ -268,7 +268,7 @@ func (b *inbox) author() store.Author {
 	return b.items[0].seat.author
 }
 
-// only returns the sender when all updates are of one, who needs no copy.
+// only returns the sender of all updates, who needs no copy, or nil if there are several.
 func (b *inbox) only() *Seat {
 	one := b.items[0].seat
 	for i := range b.items {
@@ -279,9 +279,9 @@ func (b *inbox) only() *Seat {
 	return one
 }
 
-// apply applies a batch in one transaction and returns what is to be committed; nil when
-// there is nothing new. After an error the doc may have a part of one; it is refused, or,
-// if something panicked, still to be found by isolate. The turn is held.
+// apply applies a batch in one transaction and returns the update to be committed, nil if
+// nothing is new. After an error the doc may contain part of an update, which is refused or,
+// after a panic, still to be found by isolate. The turn is held.
 func (r *room) apply(b *inbox) (update []byte, err error) {
 	err = panics.Try(func() error {
 		var failed error
@@ -314,11 +314,11 @@ func (r *room) apply(b *inbox) (update []byte, err error) {
 		return failed
 	})
 	if err == nil && r.doc.Pending() {
-		// What waits is not in the transaction's update.
+		// Pending structs are not in the transaction's update.
 		if all := b.accepted(); len(all) > 0 {
 			err = r.look(func() { update = r.merge(all) })
 			if len(all) == 1 {
-				update = slices.Clone(update) // the inbox is used again
+				update = slices.Clone(update) // the inbox will be reused
 			}
 		}
 	}
@@ -328,16 +328,16 @@ func (r *room) apply(b *inbox) (update []byte, err error) {
 	return update, err
 }
 
-// afresh replaces a doc that has a part of what was refused. The room keeps the turn;
-// false means that the room is over.
+// afresh reloads a doc that contains part of a refused update. The turn stays held; false means
+// that the room has ended.
 func (r *room) afresh() bool {
 	r.hub.metrics.resets.Inc()
 	r.doc = nil
 	return r.restore()
 }
 
-// commit has the store keep an update. It tries until that works, the store says that it
-// never will, or the hub's life ends.
+// commit appends an update to the store. It retries until that succeeds, the store refuses the
+// update, or the hub's life ends.
 func (r *room) commit(author store.Author, update []byte) (int64, error) {
 	h := r.hub
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
@@ -360,7 +360,7 @@ func (r *room) commit(author store.Author, update []byte) (int64, error) {
 	}
 }
 
-// refused says whether the store will never take an update.
+// refused reports whether the store will never accept the update.
 func refused(err error) bool {
 	switch fault.KindOf(err) {
 	case fault.Invalid, fault.TooLarge, fault.Conflict:
@@ -369,7 +369,7 @@ func refused(err error) bool {
 	return false
 }
 
-// uncommitted tells those whose batch will not be committed, at least not by us.
+// uncommitted handles a batch that was not committed.
 func (r *room) uncommitted(b *inbox, err error) {
 	h := r.hub
 	switch {
@@ -386,14 +386,14 @@ func (r *room) uncommitted(b *inbox, err error) {
 	}
 }
 
-// closeAllRefused is closeRefused for who does not hold mu.
+// closeAllRefused is closeRefused without mu held.
 func (r *room) closeAllRefused(b *inbox) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.closeRefused(b)
 }
 
-// closeRefused closes whose updates were refused; what they sent since is, too. mu is held.
+// closeRefused closes the senders of refused updates. Their later updates are refused too. mu is held.
 func (r *room) closeRefused(b *inbox) {
 	for i := range b.items {
 		it := &b.items[i]
@@ -409,7 +409,7 @@ func (r *room) closeRefused(b *inbox) {
 	}
 }
 
-// closingOf says how a connection ends whose update was refused.
+// closingOf returns how a refused update closes its connection.
 func closingOf(refused error) (code int, reason string) {
 	if errors.Is(refused, yjs.ErrMalformed) {
 		return CloseMalformed, "the update is malformed: open the document anew"

@@ -14,23 +14,21 @@ import (
 	"signalbox.dev/services/document-sync/internal/store"
 )
 
-// Bus reaches the rooms of other instances. What is said may be lost, and come late or
-// twice.
+// Bus connects the rooms of all instances. Messages may be lost, delayed or repeated.
 type Bus interface {
-	// Run hears until ctx is done.
+	// Run receives until ctx is done.
 	Run(ctx context.Context)
-	// Publish tells all other instances, and perhaps this one. It does not wait for them,
-	// nor for a connection.
+	// Publish sends to all other instances, and perhaps to this one. It does not wait for
+	// them or for a connection.
 	Publish(ctx context.Context, ref store.Ref, c *documentv1.Change) error
-	// Subscribe has hear called with what is said about a document, until stop is
-	// called and perhaps once more. hear does not wait for anything outside.
+	// Subscribe calls hear with every message about a document until stop is called, and
+	// perhaps once more. hear does not block.
 	Subscribe(ref store.Ref, hear func(*documentv1.Change)) (stop func(), err error)
-	// OnReconnect has fn called when messages may have been lost for a while.
+	// OnReconnect calls fn when messages may have been lost.
 	OnReconnect(fn func()) (stop func())
 }
 
-// NATS is the Bus over a connection to NATS. All its subscriptions share the goroutines
-// of Run.
+// NATS is a Bus over NATS. All its subscriptions share the goroutines of Run.
 type NATS struct {
 	bus   *bus.Bus
 	log   *slog.Logger
@@ -40,8 +38,8 @@ type NATS struct {
 	subs map[string]*hearing
 }
 
-// lanes spread rooms over goroutines, so that one with much work to do does not keep
-// all others waiting; laneQueue is how many messages each may be behind.
+// Rooms are spread over lanes, one goroutine each, so that a busy one does not delay all
+// others. laneQueue is the number of messages that may wait in each.
 const (
 	lanes     = 8
 	laneQueue = 4096
@@ -49,8 +47,7 @@ const (
 
 type hearing struct{ hear func(*documentv1.Change) }
 
-// NewNATS returns a Bus over b, which is best one without echo: rooms know already what
-// they say.
+// NewNATS returns a Bus over b, which should have no echo: rooms ignore their own messages.
 func NewNATS(b *bus.Bus, log *slog.Logger) *NATS {
 	n := &NATS{bus: b, log: log, subs: make(map[string]*hearing)}
 	for i := range n.lanes {
@@ -92,8 +89,8 @@ func (n *NATS) pass(ctx context.Context, m *nats.Msg) {
 	s.hear(c)
 }
 
-// Publish implements Bus. Without a connection nothing is kept for later: who listens
-// then reads Postgres.
+// Publish implements Bus. Without a connection the message is dropped: the other instances read
+// Postgres.
 func (n *NATS) Publish(ctx context.Context, ref store.Ref, c *documentv1.Change) error {
 	if !n.bus.Connected() {
 		return bus.ErrDisconnected
@@ -101,7 +98,7 @@ func (n *NATS) Publish(ctx context.Context, ref store.Ref, c *documentv1.Change)
 	return n.bus.Nudge(ctx, subject.DocUpdates(ref.Workspace, ref.Document), c)
 }
 
-// Subscribe implements Bus; a later call for the same document takes over.
+// Subscribe implements Bus. A later call for the same document replaces the handler.
 func (n *NATS) Subscribe(ref store.Ref, hear func(*documentv1.Change)) (stop func(), err error) {
 	subj, s := subject.DocUpdates(ref.Workspace, ref.Document), &hearing{hear}
 	n.mu.Lock()
@@ -121,19 +118,19 @@ func (n *NATS) Subscribe(ref store.Ref, hear func(*documentv1.Change)) (stop fun
 	}
 	return func() {
 		forget()
-		_ = sub.Unsubscribe() // fails only when the connection is gone, and so is the interest
+		_ = sub.Unsubscribe() // fails only without a connection, which ends the subscription too
 	}, nil
 }
 
 // OnReconnect implements Bus.
 func (n *NATS) OnReconnect(fn func()) (stop func()) { return n.bus.OnReconnect(fn) }
 
-// Bounds of what is to be published.
+// Limits of outgoing messages.
 const (
 	outQueue = 4096
 	outBytes = 64 << 20
-	// maxOnBus is how large an update may be to go over the bus: larger ones are read
-	// from Postgres.
+	// maxOnBus is the maximum size of an update on the bus: larger ones are read from
+	// Postgres.
 	maxOnBus = 700 << 10
 )
 
@@ -143,7 +140,7 @@ type outgoing struct {
 	size   int64
 }
 
-// publish queues what other instances are to hear, and drops it when the bus is too slow.
+// publish queues a message for other instances and drops it if the bus is too slow.
 func (h *Hub) publish(ref store.Ref, c *documentv1.Change) {
 	if h.cfg.Bus == nil {
 		return
@@ -161,7 +158,7 @@ func (h *Hub) publish(ref store.Ref, c *documentv1.Change) {
 	h.metrics.dropped.Inc()
 }
 
-// publishCommitted tells other instances of an update.
+// publishCommitted publishes a committed update.
 func (h *Hub) publishCommitted(ref store.Ref, seq int64, update []byte) {
 	if len(update) > maxOnBus {
 		update = nil
@@ -169,10 +166,10 @@ func (h *Hub) publishCommitted(ref store.Ref, seq int64, update []byte) {
 	h.publish(ref, &documentv1.Change{Update: &documentv1.CommittedUpdate{Sequence: seq, Data: update}})
 }
 
-// publishAll publishes what is queued until the hub's life ends, all that has gathered
-// at a time: what a message costs, here and in NATS, is that somebody wakes up for it.
+// publishAll publishes queued messages in bursts until the hub's life ends: the cost of a
+// message, here and in NATS, is mostly a wake-up.
 func (h *Hub) publishAll() {
-	defer h.publishQueued() // such as who has left at last
+	defer h.publishQueued() // such as the final removals of presence
 	for {
 		select {
 		case <-h.life.Done():
@@ -200,7 +197,7 @@ func (h *Hub) publishNow(o outgoing) {
 	}
 }
 
-// subscribe hears what other instances say about a room's document.
+// subscribe subscribes a room to its document's messages.
 func (h *Hub) subscribe(r *room) error {
 	if h.cfg.Bus == nil {
 		return nil
@@ -211,7 +208,7 @@ func (h *Hub) subscribe(r *room) error {
 	}
 	r.mu.Lock()
 	r.leave = leave
-	over := r.end != nil // it was heard already that the document is deleted
+	over := r.end != nil // a deletion was received already
 	r.mu.Unlock()
 	if over {
 		r.leaveBus()
@@ -225,10 +222,10 @@ type remote struct {
 	data     []byte
 }
 
-// maxRemote bounds what waits so in bytes; the rest is read from Postgres.
+// maxRemote bounds the size of these updates; beyond it they are read from Postgres.
 const maxRemote = 1 << 20
 
-// hear is called with what is said about the document.
+// hear receives a message about the document.
 func (r *room) hear(c *documentv1.Change) {
 	if c.GetInstance() == r.hub.instance {
 		return
@@ -242,7 +239,7 @@ func (r *room) hear(c *documentv1.Change) {
 	if r.end != nil {
 		return
 	}
-	if s := c.GetChange().GetDocument().GetSequence(); s > r.seq.at { // such as a new name
+	if s := c.GetChange().GetDocument().GetSequence(); s > r.seq.at { // such as a rename
 		r.known(s)
 	}
 	if u := c.GetUpdate(); u != nil {
@@ -253,7 +250,7 @@ func (r *room) hear(c *documentv1.Change) {
 	}
 }
 
-// hearUpdate takes an update that is committed. mu is held.
+// hearUpdate receives a committed update. mu is held.
 func (r *room) hearUpdate(u *documentv1.CommittedUpdate) {
 	switch {
 	case r.seq.has(u.GetSequence()):
@@ -270,8 +267,8 @@ func (r *room) hearUpdate(u *documentv1.CommittedUpdate) {
 	}
 }
 
-// hearQueued applies what other instances have committed and passes it on. It reports
-// false when the doc is not to be trusted any more. mu and the turn are held.
+// hearQueued applies and broadcasts the queued updates of other instances. It returns false if
+// the doc must be reloaded. mu and the turn are held.
 func (r *room) hearQueued() bool {
 	for i, u := range r.remote {
 		if r.seq.has(u.sequence) {

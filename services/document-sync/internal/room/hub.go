@@ -20,29 +20,29 @@ import (
 	"signalbox.dev/services/document-sync/internal/store"
 )
 
-// Config is what a Hub works with. Store and Log are needed; the zero value of the rest
-// means its default, or none.
+// Config configures a Hub. Store and Log are required; the zero value of other fields means
+// their default, or none.
 type Config struct {
 	Store Store
 	Log   *slog.Logger
-	// Bus reaches the other instances; nil where there are none.
+	// Bus connects the other instances; nil if there are none.
 	Bus Bus
 	// Render derives Markdown and plain text for a snapshot.
 	Render func(doc *yjs.Doc) (markdown, text string, err error)
-	// Plant brings Markdown into a document that somebody wrote who knows documents only
-	// as text. It is called within a transaction; nil leaves such text aside.
+	// Plant applies a seed to a document, within a transaction. Without it seeds are
+	// ignored.
 	Plant func(doc *yjs.Doc, seed store.Seed) error
-	// Metrics is where metrics are registered.
+	// Metrics is where metrics are registered, nil for nowhere.
 	Metrics prometheus.Registerer
 
-	Rooms         int           // most documents in memory (10,000)
-	MemoryBytes   int           // that they take before no more are opened (1 GiB); an eighth of it may wait to be committed
-	DocumentBytes int           // that one takes before its editors can only delete (64 MiB)
-	QueueBytes    int           // of updates that wait in a room before senders block (1 MiB); one is always taken
-	Snapshots     int           // saved at once (4)
-	Loads         int           // of documents at once (8)
-	Gather        time.Duration // between two batches of a room, and of messages (5 ms); negative for none
-	Drain         time.Duration // what commits and snapshots may take at the end (10 s)
+	Rooms         int           // maximum open documents (10,000)
+	MemoryBytes   int           // memory for open documents (1 GiB); an eighth more for uncommitted updates
+	DocumentBytes int           // memory of one document before only deletions are accepted (64 MiB)
+	QueueBytes    int           // uncommitted updates in a room before senders block (1 MiB)
+	Snapshots     int           // concurrent saves (4)
+	Loads         int           // concurrent loads (8)
+	Gather        time.Duration // between batches of a room, and bursts of messages (5 ms); negative for none
+	Drain         time.Duration // for commits and snapshots at the end (10 s)
 }
 
 func (c Config) withDefaults() Config {
@@ -57,15 +57,14 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Hub has the documents that are open on this instance. Its methods may be called from
-// any goroutine.
+// Hub holds the open documents of this instance. It is safe for concurrent use.
 type Hub struct {
 	cfg      Config
 	instance string
 	metrics  *metrics
 	engine   engine
-	// life is of the hub's own work, which outlives the calls that cause it: a commit is
-	// of many senders, a load of whoever wants the room. It ends when Run does.
+	// life is the context of the hub's own work, which outlives the calls that cause it: a
+	// commit has many senders, a load many waiters. It ends when Run does.
 	life    context.Context
 	endLife context.CancelFunc
 	loads   *fair.Semaphore[id.Workspace]
@@ -73,23 +72,23 @@ type Hub struct {
 	inboxes sync.Pool
 	out     chan outgoing
 	queued  atomic.Int64  // bytes in out
-	resync  chan struct{} // the bus was away
+	resync  chan struct{} // the bus has reconnected
 	bytes   atomic.Int64  // of all documents
-	waiting allowance     // of what waits to be committed
+	waiting allowance     // for uncommitted updates
 
-	spawning sync.Mutex // guards stopped, so that nothing is added behind the last Wait
+	spawning sync.Mutex // guards stopped, so that nothing is added after the last Wait
 	stopped  bool
 	wg       sync.WaitGroup
 
 	mu     sync.Mutex // guards what follows
 	rooms  map[store.Ref]*room
 	of     map[id.Workspace]*usage
-	idle   list.List // of *room without pins, the one that was left first in front
-	closed error     // why no room is opened any more
-	noJoin error     // why nobody may join any more
+	idle   list.List // of *room without pins, least recently used first
+	closed error     // why no more rooms can be opened
+	noJoin error     // why nobody can join any more
 }
 
-// New returns a hub. It hears of other instances and unloads documents while Run runs.
+// New returns a hub, which receives messages and unloads documents while Run runs.
 func New(cfg Config) *Hub {
 	cfg = cfg.withDefaults()
 	h := &Hub{
@@ -109,14 +108,14 @@ func New(cfg Config) *Hub {
 	return h
 }
 
-// Open returns how many documents are in memory.
+// Open returns the number of documents in memory.
 func (h *Hub) Open() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.rooms)
 }
 
-// spawn runs f on a goroutine that Run waits for; not when Run is over.
+// spawn runs f on a goroutine that Run waits for. It returns false after Run.
 func (h *Hub) spawn(f func()) bool {
 	h.spawning.Lock()
 	defer h.spawning.Unlock()
@@ -127,16 +126,16 @@ func (h *Hub) spawn(f func()) bool {
 	return true
 }
 
-// Faults that callers see.
+// Faults returned to callers.
 func errDraining() error {
-	return &fault.Error{Kind: fault.Unavailable, Message: "this instance is going away; try again", RetryAfter: time.Second}
+	return &fault.Error{Kind: fault.Unavailable, Message: "this instance is shutting down; try again", RetryAfter: time.Second}
 }
 
 func errGone(ref store.Ref) error {
 	return fault.New(fault.NotFound, "document %s does not exist", ref.Document)
 }
 
-// open returns the room of a document with a pin, which the caller takes off.
+// open returns the room of a document with a pin, which the caller removes.
 func (h *Hub) open(ctx context.Context, ref store.Ref) (*room, error) {
 	h.mu.Lock()
 	if h.closed != nil {
@@ -172,8 +171,8 @@ func (h *Hub) open(ctx context.Context, ref store.Ref) (*room, error) {
 	return r, nil
 }
 
-// find returns the room of a document, which it has loaded if there was none, and those
-// that had to go, which the caller lets leave the bus; h.mu is held.
+// find returns the room of a document and starts to load it if there is none, with the evicted
+// rooms, which the caller unsubscribes from the bus. h.mu is held.
 func (h *Hub) find(ref store.Ref) (r *room, evicted []*room, err error) {
 	if r = h.rooms[ref]; r != nil {
 		return r, nil, nil
@@ -195,7 +194,7 @@ func (h *Hub) find(ref store.Ref) (r *room, evicted []*room, err error) {
 	return r, evicted, nil
 }
 
-// opened ends the loading of a room; after an error it is as if it had never been.
+// opened ends the loading of a room. An error removes it.
 func (h *Hub) opened(r *room, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -225,7 +224,7 @@ func (h *Hub) unpin(r *room) {
 	}
 }
 
-// drop takes a room out of the map; h.mu is held.
+// drop removes a room from the map; h.mu is held.
 func (h *Hub) drop(r *room) {
 	if h.rooms[r.ref] == r {
 		delete(h.rooms, r.ref)
@@ -239,15 +238,15 @@ func (h *Hub) drop(r *room) {
 	}
 }
 
-// forget takes a room that is over out of the map.
+// forget removes a room that has ended from the map.
 func (h *Hub) forget(r *room) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.drop(r)
 }
 
-// unload takes a room without pins out of memory, unless it has something to do yet;
-// h.mu is held. The caller then lets it leave the bus.
+// unload ends a room without pins unless it still has something to do. h.mu is held. The caller
+// then unsubscribes it from the bus.
 func (h *Hub) unload(r *room) bool {
 	if !r.mu.TryLock() {
 		return false
@@ -261,7 +260,7 @@ func (h *Hub) unload(r *room) bool {
 	return true
 }
 
-// unloadAfter is how long a room stays when everybody has left and there is memory.
+// unloadAfter is how long an unused room stays if there is enough memory.
 const unloadAfter = 30 * time.Second
 
 func (h *Hub) unloadIdle(now time.Time) {
@@ -284,7 +283,7 @@ func (h *Hub) unloadIdle(now time.Time) {
 	}
 }
 
-// all returns the rooms that are loaded.
+// all returns the loaded rooms.
 func (h *Hub) all() []*room {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -13,23 +13,23 @@ import (
 	"signalbox.dev/services/document-sync/internal/store"
 )
 
-// Bounds of reading and writing.
+// Timeouts and pauses of reads and writes.
 const (
 	loadTimeout  = 30 * time.Second
 	firstPause   = 25 * time.Millisecond // between attempts, doubled each time
 	longestPause = 2 * time.Second
-	reloadFor    = time.Minute            // then the peers are sent away
-	holePatience = 100 * time.Millisecond // messages overtake each other
-	repairPause  = time.Second            // after one that did not work
+	reloadFor    = time.Minute            // before the peers are closed
+	holePatience = 100 * time.Millisecond // messages may arrive out of order
+	repairPause  = time.Second            // after a failed repair
 )
 
-// outside are the limits of updates that come from outside. MaxScan is about 0.3 s of
-// work, for which one may change 2,000 places that others changed too ninety times, or
-// 20,000 once; what waits fits into one update of the store. What is committed was within
-// them and has none any more: refused, it would take the document away from everybody.
+// outside limits untrusted updates. MaxScan is about 0.3 s of work: 20,000 concurrent changes
+// once, or 2,000 ninety times. Pending structs fit into one update of the store. Committed
+// updates were within these limits and are applied without any: refusing them would make the
+// document unavailable.
 var outside = yjs.Limits{MaxScan: 8_000_000, MaxPending: store.MaxUpdate / 2}
 
-// load makes the doc of a new room. It has the turn.
+// load loads the doc of a new room. It holds the turn.
 func (r *room) load() {
 	h := r.hub
 	err := panics.Try(r.loadFirst)
@@ -56,7 +56,7 @@ func (r *room) loadFirst() error {
 		return errDraining()
 	}
 	defer h.loads.Release(r.ref.Workspace)
-	// First listen, then read: nothing falls between.
+	// Subscribe before reading, so that no update is missed.
 	if err := h.subscribe(r); err != nil {
 		return fmt.Errorf("open document %s: %w", r.ref.Document, err)
 	}
@@ -74,8 +74,7 @@ func (r *room) loadFirst() error {
 	return nil
 }
 
-// read makes a doc of what is stored. Markdown that was written past the state is
-// brought in and is then the last of the updates.
+// read returns a doc with everything stored. A seed is applied and becomes the last update.
 func (r *room) read(ctx context.Context) (store.State, *yjs.Doc, error) {
 	for range 3 {
 		st, err := r.hub.cfg.Store.Load(ctx, r.ref)
@@ -101,13 +100,13 @@ func (r *room) read(ctx context.Context) (store.State, *yjs.Doc, error) {
 			return st, doc, nil
 		}
 	}
-	return store.State{}, nil, &fault.Error{Kind: fault.Unavailable, Message: "the document is being written by an older program; try again", RetryAfter: time.Second}
+	return store.State{}, nil, &fault.Error{Kind: fault.Unavailable, Message: "the document is being written by an older release; try again", RetryAfter: time.Second}
 }
 
-// seeded says whether there is text to be brought in.
+// seeded reports whether there is a seed to apply.
 func (r *room) seeded(st store.State) bool { return st.Seed != nil && r.hub.cfg.Plant != nil }
 
-// plant brings in a seed, unless somebody else was first.
+// plant applies a seed, unless another instance was faster.
 func (r *room) plant(ctx context.Context, doc *yjs.Doc, st *store.State) (planted bool, err error) {
 	var update []byte
 	err = panics.Try(func() (err error) {
@@ -130,7 +129,7 @@ func (r *room) plant(ctx context.Context, doc *yjs.Doc, st *store.State) (plante
 	return true, nil
 }
 
-// apply applies what is stored in one transaction.
+// apply applies stored data in one transaction.
 func (h *Hub) apply(doc *yjs.Doc, snapshot []byte, updates []store.Update) error {
 	return panics.Try(func() (err error) {
 		doc.Transact(nil, func(*yjs.Txn) {
@@ -149,7 +148,7 @@ func (h *Hub) apply(doc *yjs.Doc, snapshot []byte, updates []store.Update) error
 	})
 }
 
-// loaded notes what the doc has, read anew. mu is held.
+// loaded records the contents of a newly loaded doc. mu is held.
 func (r *room) loaded(st store.State) {
 	r.seq.reach(st.At)
 	now := time.Now()
@@ -161,7 +160,7 @@ func (r *room) loaded(st store.State) {
 	r.armSnapshot()
 }
 
-// reload loads the doc again that was lost, and gives the turn on.
+// reload reloads a discarded doc and releases the turn.
 func (r *room) reload() {
 	r.guard("loading a document again", func() {
 		if r.restore() {
@@ -170,8 +169,8 @@ func (r *room) reload() {
 	})
 }
 
-// restore loads the doc again and gives the peers what they may have missed meanwhile.
-// The turn is held; false means that the room is over, or the hub's life.
+// restore reloads the doc and sends the peers what they may have missed. The turn is held;
+// false means that the room or the hub's life has ended.
 func (r *room) restore() bool {
 	h := r.hub
 	began := time.Now()
@@ -209,7 +208,7 @@ func (r *room) restore() bool {
 	}
 }
 
-// resume gives the peers what they may have missed while the doc was loaded again.
+// resume sends the peers what they may have missed during a reload.
 func (r *room) resume(st store.State) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -217,7 +216,7 @@ func (r *room) resume(st store.State) {
 	r.loaded(st)
 }
 
-// pause waits; false means that the hub's life is over, or the room.
+// pause sleeps; false means that the room or the hub's life has ended.
 func (r *room) pause(d time.Duration) bool {
 	if !r.hub.pause(d) {
 		return false
@@ -227,7 +226,7 @@ func (r *room) pause(d time.Duration) bool {
 	return r.end == nil
 }
 
-// pause waits; false means that the hub's life is over.
+// pause sleeps; false means that the hub's life has ended.
 func (h *Hub) pause(d time.Duration) bool {
 	if d <= 0 {
 		return h.life.Err() == nil
@@ -242,8 +241,8 @@ func (h *Hub) pause(d time.Duration) bool {
 	}
 }
 
-// catchUpPeers sends what was committed and not broadcast before the doc was lost, or
-// everything when that is not known one by one. mu and the turn are held.
+// catchUpPeers sends updates that were committed but not broadcast before the doc was discarded,
+// or the whole state if they are not known individually. mu and the turn are held.
 func (r *room) catchUpPeers(st store.State) {
 	if len(r.seats) == 0 {
 		return
@@ -263,8 +262,7 @@ func (r *room) sendAll(update []byte) {
 	r.broadcast(&Message{Kind: KindUpdate, Payload: update}, nil)
 }
 
-// committedOnly runs f, which applies what somebody committed, without limits. The turn
-// is held.
+// committedOnly runs f, which applies committed updates, without limits. The turn is held.
 func (r *room) committedOnly(f func() error) error {
 	return panics.Try(func() error {
 		doc := r.doc
@@ -274,13 +272,13 @@ func (r *room) committedOnly(f func() error) error {
 	})
 }
 
-// note adds a committed update to what the doc has. mu is held.
+// note records a committed update that the doc contains. mu is held.
 func (r *room) note(seq int64) {
 	r.seq.note(seq)
 	r.noticeHole(time.Now())
 }
 
-// known says that an update exists that has not come. mu is held.
+// known records that an update exists that the doc lacks. mu is held.
 func (r *room) known(seq int64) {
 	r.seq.want = max(r.seq.want, seq)
 	r.noticeHole(time.Now())
@@ -296,7 +294,7 @@ func (r *room) noticeHole(now time.Time) {
 	}
 }
 
-// checkHole has a hole repaired that is there for a while. mu is held.
+// checkHole starts the repair of a gap that has lasted long enough. mu is held.
 func (r *room) checkHole(now time.Time) {
 	if r.hole.IsZero() || r.repairing {
 		return
@@ -308,7 +306,7 @@ func (r *room) checkHole(now time.Time) {
 	r.repairing = r.hub.spawn(r.repair)
 }
 
-// repair reads what is missing.
+// repair reads the missing updates.
 func (r *room) repair() {
 	h := r.hub
 	ctx, cancel := context.WithTimeout(h.life, loadTimeout)
@@ -330,7 +328,7 @@ func (r *room) repair() {
 	}
 }
 
-// catchUp reads what was committed since, applies it and passes it on.
+// catchUp reads, applies and broadcasts what was committed since.
 func (r *room) catchUp(ctx context.Context) error {
 	st, err := r.since(ctx)
 	if err != nil {
@@ -343,7 +341,7 @@ func (r *room) catchUp(ctx context.Context) error {
 	return r.absorb(ctx, st)
 }
 
-// yield is release for who does not hold mu, or lose when the doc is not to be trusted.
+// yield is release without mu held, or lose if the doc must be reloaded.
 func (r *room) yield() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -357,10 +355,10 @@ func (r *room) yield() {
 // news is what was committed since.
 type news struct {
 	store.State
-	wanted int64 // sequence.want when it was read: more than it brings there is not
+	wanted int64 // sequence.want at the time of the read, which covers it
 }
 
-// since reads what was committed after what the doc has. Nobody waits for it.
+// since reads what was committed after the contents of the doc.
 func (r *room) since(ctx context.Context) (news, error) {
 	r.mu.Lock()
 	at, n := r.seq.at, news{wanted: r.seq.want}
@@ -373,11 +371,10 @@ func (r *room) since(ctx context.Context) (news, error) {
 	return n, err
 }
 
-// absorb applies what since has read. The turn is held; after an error there is no
-// doc any more.
+// absorb applies the result of since. The turn is held; after an error the doc is discarded.
 func (r *room) absorb(ctx context.Context, n news) error {
-	if r.seeded(n.State) { // loading brings it in
-		if r.afresh() { //nolint:contextcheck // the room waits for it, not this caller alone
+	if r.seeded(n.State) { // a reload applies the seed
+		if r.afresh() { //nolint:contextcheck // the whole room waits for it, not only this caller
 			return nil
 		}
 		r.mu.Lock()
@@ -401,8 +398,7 @@ func (r *room) absorb(ctx context.Context, n news) error {
 	return nil
 }
 
-// absorbUpdates applies updates that were read and passes them on. mu and the turn are
-// held.
+// absorbUpdates applies and broadcasts updates from the store. mu and the turn are held.
 func (r *room) absorbUpdates(st store.State) error {
 	if st.At <= r.seq.at {
 		st.Snapshot = nil
@@ -423,7 +419,7 @@ func (r *room) absorbUpdates(st store.State) error {
 		if err != nil {
 			return err
 		}
-		if r.doc.Pending() { // of that the peers get all that was read
+		if r.doc.Pending() { // pending structs are not in update
 			if st.Snapshot != nil {
 				update = r.doc.EncodeStateAsUpdate(nil)
 			} else {
@@ -441,20 +437,20 @@ func (r *room) absorbUpdates(st store.State) error {
 	return nil
 }
 
-// merge joins updates into one.
+// merge merges updates into one.
 func (r *room) merge(updates [][]byte) []byte {
 	if len(updates) == 1 {
 		return updates[0]
 	}
 	all, err := yjs.MergeUpdates(updates)
-	if err != nil { // over a budget of merging: everything has these too
+	if err != nil { // over the limits of merging: the whole state contains them too
 		return r.doc.EncodeStateAsUpdate(nil)
 	}
 	return all
 }
 
-// committed notes an update of ours, tells everybody and has a snapshot saved. mu and the
-// turn are held.
+// committed records a committed update, broadcasts it and schedules a snapshot. mu and the turn
+// are held.
 func (r *room) committed(seq int64, update []byte, except *Seat) {
 	r.broadcast(&Message{Kind: KindUpdate, Payload: update}, except)
 	r.hub.publishCommitted(r.ref, seq, update)

@@ -8,53 +8,51 @@ import (
 	"signalbox.dev/pkg/id"
 )
 
-// usage is what the rooms of a workspace take.
+// usage is the memory used by a workspace's rooms.
 type usage struct {
 	rooms   int // guarded by hub.mu
 	bytes   atomic.Int64
 	waiting allowance
 }
 
-// Why documents take nothing more. What is committed stays.
+// Why documents accept no more. Committed content stays.
 
 func errDocumentFull() error {
-	return fault.New(fault.TooLarge, "the document is full: open it anew and delete something, or go on in another one")
+	return fault.New(fault.TooLarge, "the document is full: open it anew and delete something, or continue in another one")
 }
 
 func errFull() error {
 	return &fault.Error{Kind: fault.Unavailable, Message: "too many documents are open here; try again later", RetryAfter: 10 * time.Second}
 }
 
-// Shares of what there is.
+// Fractions of the memory.
 const (
-	// roomShare is the part of an instance that a workspace gets however much others take,
-	// and that is left to others however much it takes.
+	// roomShare is the fraction of an instance guaranteed to a workspace, and reserved for
+	// others when one uses more.
 	roomShare = 4
-	// growShare is the part of Config.MemoryBytes, and of a workspace's share of it, that
-	// documents which are open may grow by when no more are opened.
+	// growShare is the fraction of Config.MemoryBytes, and of a workspace's guarantee, by
+	// which open documents may still grow when no more are opened.
 	growShare = 8
 )
 
-// shareOf is what the rooms of one workspace may take in any case.
+// shareOf is the memory guaranteed to each workspace.
 func (h *Hub) shareOf() int64 { return int64(h.cfg.MemoryBytes) / roomShare }
 
-// mostOf is what those of one workspace may take while nobody else needs it: more only
-// who has less than a share gets.
+// mostOf is the maximum for one workspace: only those below their guarantee get the rest.
 func (h *Hub) mostOf() int64 { return int64(h.cfg.MemoryBytes) - h.shareOf() }
 
-// crowded says whether nothing more is to be loaded, for a workspace or for anybody.
+// crowded reports whether no more documents may be loaded.
 func (h *Hub) crowded() bool { return h.bytes.Load() >= int64(h.cfg.MemoryBytes) }
 
-// full says whether what is open may not grow any more either.
+// full reports whether open documents of a workspace may not grow either.
 func (h *Hub) full(u *usage) bool {
 	more := func(n int64) int64 { return n * (growShare + 1) / growShare }
 	all := h.bytes.Load()
 	return all >= more(int64(h.cfg.MemoryBytes)) || all >= more(h.mostOf()) && u.bytes.Load() >= more(h.shareOf())
 }
 
-// makeRoom makes place for one more room of a workspace, if need be by unloading others;
-// h.mu is held. The last share of all is for workspaces that have none, so that they find
-// place too.
+// makeRoom makes space for a room of a workspace, if necessary by evicting others. The last
+// part of everything is reserved for workspaces below their guarantee. h.mu is held.
 func (h *Hub) makeRoom(ws id.Workspace, u *usage) (evicted []*room, ok bool) {
 	for {
 		share := (h.cfg.Rooms + roomShare - 1) / roomShare
@@ -70,7 +68,7 @@ func (h *Hub) makeRoom(ws id.Workspace, u *usage) (evicted []*room, ok bool) {
 	}
 }
 
-// evict unloads the first room of those left by all that may be; h.mu is held.
+// evict unloads the least recently used room that may be; h.mu is held.
 func (h *Hub) evict(may func(*room) bool) *room {
 	for e := h.idle.Front(); e != nil; e = e.Next() {
 		if r, ok := e.Value.(*room); ok && may(r) && h.unload(r) {
@@ -80,7 +78,7 @@ func (h *Hub) evict(may func(*room) bool) *room {
 	return nil
 }
 
-// account notes what the room takes. mu is held, and nobody else has the doc.
+// account updates the memory used by the room. mu is held, and the doc is not in use.
 func (r *room) account() {
 	n := 0
 	if r.end == nil && r.doc != nil {
@@ -91,8 +89,8 @@ func (r *room) account() {
 	r.bytes = n
 }
 
-// noPlaceFor says why the doc does not take an update, v1, which would make it larger.
-// Deletions always go in: they are what makes place. The turn is held.
+// noPlaceFor returns why the doc cannot accept a v1 update that would enlarge it. Deletions are
+// always accepted, since they free memory. The turn is held.
 func (r *room) noPlaceFor(update []byte) error {
 	switch {
 	case len(update) == 0 || update[0] == 0: // no structs
@@ -105,9 +103,8 @@ func (r *room) noPlaceFor(update []byte) error {
 	return nil
 }
 
-// outgrown says why a batch is not committed that made a doc of this size larger: a few
-// bytes can take much memory, and deleting here and there divides what there is. The
-// turn is held.
+// outgrown returns why a batch that enlarged a doc of this size must not be committed: a few
+// bytes can take much memory, and scattered deletions split items. The turn is held.
 func (r *room) outgrown(before int) error {
 	if after := r.doc.Size(); after > before && after > 2*r.hub.cfg.DocumentBytes {
 		return errDocumentFull()

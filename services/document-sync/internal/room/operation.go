@@ -9,43 +9,42 @@ import (
 	"signalbox.dev/services/document-sync/internal/store"
 )
 
-// Operation is an edit by an agent, or by REST, that is committed in a transaction of its
-// own.
+// Operation is an edit by an agent or by REST, committed in a transaction of its own.
 type Operation struct {
-	// Origin is that of the Yjs transaction.
+	// Origin is the origin of the Yjs transaction.
 	Origin any
-	// Edit changes the document within one transaction, or leaves it alone. Its error is
-	// that of Do, and nothing is committed.
+	// Edit changes the document within one transaction, or leaves it unchanged. Do returns
+	// its error and commits nothing.
 	Edit func(doc *yjs.Doc) error
-	// Commit commits what Edit made and returns its sequence. done says that the operation
-	// was committed before: this time nothing was.
+	// Commit commits the result of Edit and returns its sequence. done reports that the
+	// operation was committed before, and nothing is committed now.
 	Commit func(ctx context.Context, e Edited) (sequence int64, done bool, err error)
-	// Refused, which may be nil, comes in place of Commit when Edit failed, or the document is
-	// full, and returns Do's error: none when the operation was committed before, to which a
-	// repetition may be more than there is place for.
+	// Refused, which may be nil, replaces Commit if Edit failed or the document is full, and
+	// returns the error of Do: nil if the operation was committed before, when there was
+	// still space.
 	Refused func(ctx context.Context, why error) error
 }
 
-// Edited is what an operation made.
+// Edited is the result of an operation.
 type Edited struct {
-	Update []byte   // v1; nil: nothing changed
-	Doc    *yjs.Doc // as it will be, to be read until Commit returns
-	Since  int64    // the sequence up to which Doc has everything, Update apart
+	Update []byte   // v1; nil if nothing changed
+	Doc    *yjs.Doc // the new content, to be read until Commit returns
+	Since  int64    // the sequence up to which Doc has everything, apart from Update
 }
 
-// Do runs an operation on a document, opened if need be, that has everything which was
-// committed before the call. It returns the errors of Edit and Commit, NotFound for a
-// document that does not exist, and Unavailable when there is no place. When it returns
-// nil, all who have the document open here were sent what was committed.
+// Do runs an operation on a document, which it opens if necessary and which contains
+// everything committed before the call. It returns the errors of Edit and Commit, NotFound for
+// a document that does not exist, and Unavailable if the instance is full. When it returns nil,
+// the commit has been sent to all local peers.
 func (h *Hub) Do(ctx context.Context, ref store.Ref, op Operation) error {
 	return h.withTurn(ctx, ref, func(r *room) error { return r.operate(ctx, op) })
 }
 
-// readTries is how often Read waits for an update that another instance has committed
-// before one that is here already.
+// readTries is how often Read waits for an update that another instance committed before one
+// that has already arrived.
 const readTries = 5
 
-// Read calls f with a document, opened if need be, as it is committed: with everything
+// Read calls f with the committed content of a document, which it opens if necessary: everything
 // from before the call, up to a sequence. f only reads, and everybody else waits for it.
 func (h *Hub) Read(ctx context.Context, ref store.Ref, f func(doc *yjs.Doc, sequence int64) error) error {
 	for try := 1; ; try++ {
@@ -86,16 +85,16 @@ func (h *Hub) withTurn(ctx context.Context, ref store.Ref, f func(*room) error) 
 	}
 	err = panics.Try(func() error { return f(r) })
 	if panicked(err) {
-		r.doc = nil // f may have left it in the middle of something
+		r.doc = nil // f may have left it inconsistent
 	}
 	return err
 }
 
-// operate runs an operation. The turn is held; there is no doc afterwards when it has
-// what was not committed.
+// operate runs an operation. The turn is held; the doc is discarded if it contains anything
+// uncommitted.
 func (r *room) operate(ctx context.Context, op Operation) (err error) {
 	doc, before := r.doc, r.doc.Size()
-	r.doc = nil // also if something panics from here on
+	r.doc = nil // also after a panic from here on
 	var update []byte
 	r.listen, r.novel = true, nil
 	doc.Transact(op.Origin, func(*yjs.Txn) { err = op.Edit(doc) })
@@ -137,8 +136,8 @@ func (r *room) operate(ctx context.Context, op Operation) (err error) {
 	return nil
 }
 
-// deletedPerhaps ends the room if the document is not there any more: an operation may
-// have missed something else, such as a version.
+// deletedPerhaps ends the room if the document is gone: a NotFound of an operation may also
+// concern something else, such as a version.
 func (r *room) deletedPerhaps(ctx context.Context) {
 	_, _ = r.since(ctx)
 }

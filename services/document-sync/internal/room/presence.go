@@ -11,14 +11,14 @@ import (
 	"signalbox.dev/services/document-sync/internal/store"
 )
 
-// How often presence is passed on, at most: what changed, and that somebody is still
-// there. Clients count on hearing their own: y-websocket takes a line without any for dead.
+// Minimum intervals between messages about changed and renewed presence. Clients rely on
+// receiving their own: y-websocket considers a silent connection dead.
 const (
 	presenceEvery = 25 * time.Millisecond
 	renewalEvery  = time.Second
 )
 
-// present passes a change of the table on, now or soon. mu is held.
+// present sends changes of the table, now or soon. mu is held.
 func (r *room) present(change presence.Change) {
 	gap := presenceEvery
 	switch change {
@@ -47,7 +47,7 @@ func (r *room) flushPresence(now time.Time) {
 	}
 }
 
-// checkPresence passes on what is due, and keeps those alive that we show. mu is held.
+// checkPresence sends what is due and renews shown clients. mu is held.
 func (r *room) checkPresence(now time.Time) {
 	_, next := r.aware.Renew(now)
 	if !next.IsZero() {
@@ -60,7 +60,7 @@ func (r *room) checkPresence(now time.Time) {
 	}
 }
 
-// hearPresence takes what another instance says. mu is held.
+// hearPresence receives the awareness of another instance. mu is held.
 func (r *room) hearPresence(a *documentv1.Awareness) {
 	if data := a.GetData(); len(data) > 0 {
 		change, err := r.aware.Apply(nil, data, time.Now())
@@ -76,8 +76,8 @@ func (r *room) hearPresence(a *documentv1.Awareness) {
 	}
 }
 
-// tellPresence tells other instances who is here, and asks who is there: what was said
-// while the bus was away did not come.
+// tellPresence sends the local presence to other instances and requests theirs, after messages
+// may have been lost.
 func (r *room) tellPresence(ctx context.Context) {
 	r.mu.Lock()
 	local, needed := r.aware.Local(), r.end == nil && (len(r.seats) > 0 || !r.aware.Empty())
@@ -92,10 +92,9 @@ func (r *room) tellPresence(ctx context.Context) {
 	}
 }
 
-// Show lets everybody who has a document open, here and elsewhere, see a client that no
-// connection stands for, such as an agent at work: for a while from now on. The state is
-// what y-protocols' awareness would have for it; in JSON, an object. The client is the
-// caller's to choose, the same one for the same agent on all instances.
+// Show makes a client without a connection, such as an agent, visible for a while to everybody
+// who has the document open on any instance. state is its awareness, a JSON object. The caller
+// chooses the client id, the same for an agent on all instances.
 func (h *Hub) Show(ctx context.Context, ref store.Ref, client uint64, state any, span time.Duration) error {
 	data, err := json.Marshal(state)
 	if err != nil {
@@ -120,10 +119,10 @@ func (h *Hub) Show(ctx context.Context, ref store.Ref, client uint64, state any,
 	return nil
 }
 
-// expirePresence removes who has not been heard of for too long.
+// expirePresence removes clients without recent updates.
 func (r *room) expirePresence(now time.Time) {
 	if !r.mu.TryLock() {
-		return // the next time
+		return // next time
 	}
 	defer r.mu.Unlock()
 	if r.end == nil && !r.aware.Empty() {

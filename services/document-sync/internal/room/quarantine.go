@@ -12,39 +12,39 @@ import (
 	"signalbox.dev/services/document-sync/internal/store"
 )
 
-// engine is how rooms reach a document, so that tests can have it panic.
+// engine gives access to documents, so that tests can make them panic.
 type engine struct {
 	apply  func(doc *yjs.Doc, update []byte) error
 	encode func(doc *yjs.Doc, sv yjs.StateVector) []byte
 }
 
-// maxPanics is how often a room's document may panic while somebody looks at it before
-// its peers are sent away.
+// maxPanics is the number of panics on reading a room's document after which its peers are
+// closed.
 const maxPanics = 3
 
-// maxQuarantined bounds what a room remembers of updates that are not tried again.
+// maxQuarantined is the maximum number of quarantined updates that a room remembers.
 const maxQuarantined = 1000
 
-var errQuarantined = errors.New("the update makes the program panic")
+var errQuarantined = errors.New("the update panics")
 
 func panicked(err error) bool {
 	_, ok := errors.AsType[*panics.Error](err)
 	return ok
 }
 
-// look runs f, which looks at the doc. When f panics the doc is gone, and is loaded again
-// with a look at each of its updates. The turn is held, or mu while nobody has it.
+// look runs f, which reads the doc. If f panics, the doc is discarded and reloaded with a check
+// of each update. The turn is held, or mu while nobody has the turn.
 func (r *room) look(f func()) error {
 	err := panics.Try(func() error { f(); return nil })
 	if err != nil {
 		r.doc = nil
 		r.panics++
-		r.hub.cfg.Log.ErrorContext(r.hub.life, "document not readable, it is loaded again", "document", r.ref.Document, "error", err)
+		r.hub.cfg.Log.ErrorContext(r.hub.life, "document not readable, reloading", "document", r.ref.Document, "error", err)
 	}
 	return err
 }
 
-// try applies an update to a doc and looks at what became of it.
+// try applies an update to a doc and encodes the result.
 func (h *Hub) try(doc *yjs.Doc, update []byte) error {
 	return panics.Try(func() error {
 		err := h.engine.apply(doc, update)
@@ -53,12 +53,11 @@ func (h *Hub) try(doc *yjs.Doc, update []byte) error {
 	})
 }
 
-// isolate tries the updates of a batch that panicked one by one, and puts those that
-// panic again into quarantine; or the whole batch if it was isolated before. The doc was
-// loaded again, and is when it returns; false means that the room is over. The turn is
-// held.
+// isolate tries the updates of a batch that panicked one by one and quarantines those that
+// panic again, or the whole batch if it was isolated before. The doc is reloaded before and
+// after; false means that the room has ended. The turn is held.
 func (r *room) isolate(b *inbox, why error) bool {
-	if b.isolated { // none of them alone is to blame
+	if b.isolated { // no single update is to blame
 		r.refuseAll(b, why)
 		return true
 	}
@@ -88,8 +87,8 @@ func (r *room) isolate(b *inbox, why error) bool {
 	return r.afresh()
 }
 
-// refuseAll refuses a batch and keeps it in quarantine as a whole. Its updates may be tried
-// again: it is not known which of them is to blame. The turn is held.
+// refuseAll refuses and quarantines a batch as a whole. Its updates may be tried again, since
+// the culprit is unknown. The turn is held.
 func (r *room) refuseAll(b *inbox, why error) {
 	q := store.Quarantined{Sequence: r.at(), Updates: b.accepted(), Author: b.author(), Panic: trace(why)}
 	for i := range b.items {
@@ -100,23 +99,22 @@ func (r *room) refuseAll(b *inbox, why error) {
 	}
 }
 
-// at is the sequence up to which the doc has everything.
+// at returns the sequence up to which the doc has everything.
 func (r *room) at() int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.seq.at
 }
 
-// sift makes a doc of what is stored, update by update. What panics a second time, on a
-// doc that was made anew, goes into quarantine, and an update that does nothing is in its
-// place in st. The turn is held.
+// sift loads a doc update by update. An update that panics twice, the second time on a new doc,
+// is quarantined and replaced by an empty one in st. The turn is held.
 func (r *room) sift(ctx context.Context, st *store.State) (*yjs.Doc, error) {
 	made := func(updates []store.Update) (*yjs.Doc, error) {
 		doc := yjs.New(yjs.Options{Limits: yjs.Unlimited()})
 		return doc, r.hub.apply(doc, st.Snapshot, updates)
 	}
 	doc, err := made(nil)
-	if err == nil { // else no update is to blame
+	if err == nil { // otherwise no update is to blame
 		err = panics.Try(func() error { r.hub.engine.encode(doc, nil); return nil })
 	}
 	for i := 0; i < len(st.Updates) && err == nil; i++ {
@@ -149,8 +147,8 @@ func trace(err error) string {
 	return err.Error()
 }
 
-// quarantine keeps an update that panicked twice, with the state of doc, to which it was
-// applied, and has it refused from now on. The turn is held.
+// quarantine stores an update that panicked twice, with the state of doc, and refuses it from
+// now on. The turn is held.
 func (r *room) quarantine(ctx context.Context, doc *yjs.Doc, q store.Quarantined) {
 	if r.quarantined == nil || len(r.quarantined) >= maxQuarantined {
 		r.quarantined = make(map[[sha256.Size]byte]struct{})
@@ -159,12 +157,12 @@ func (r *room) quarantine(ctx context.Context, doc *yjs.Doc, q store.Quarantined
 	r.keep(ctx, doc, q)
 }
 
-// keep has the store keep what panicked twice, with the state of doc, to which it was
-// applied. The turn is held.
+// keep stores updates that panicked twice, with the state of doc, to which they were applied.
+// The turn is held.
 func (r *room) keep(ctx context.Context, doc *yjs.Doc, q store.Quarantined) {
 	q.Ref = r.ref
 	for i, u := range q.Updates {
-		q.Updates[i] = slices.Clone(u) // an inbox is used again
+		q.Updates[i] = slices.Clone(u) // inboxes are reused
 	}
 	r.hub.metrics.quarantined.Inc()
 	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
@@ -175,10 +173,10 @@ func (r *room) keep(ctx context.Context, doc *yjs.Doc, q store.Quarantined) {
 	})
 	log := r.hub.cfg.Log.With("document", r.ref.Document, "after", q.Sequence, "panic", q.Panic)
 	if err != nil {
-		log.ErrorContext(ctx, "update panicked twice, and is not kept in quarantine", "error", err)
+		log.ErrorContext(ctx, "update panicked twice and could not be quarantined", "error", err)
 		return
 	}
-	log.ErrorContext(ctx, "update panicked twice, and is in quarantine now")
+	log.ErrorContext(ctx, "update panicked twice and was quarantined")
 }
 
 func (r *room) inQuarantine(update []byte) bool {

@@ -10,35 +10,34 @@ import (
 	"signalbox.dev/pkg/id"
 )
 
-// How long an update waits that is tried again after it was refused: twice as long each
-// time. What else the same connection sends waits with it, so it is well below the time
-// after which somebody counts as gone.
+// The delay before a refused update is tried again, doubled each time. It holds up everything
+// else from the connection and is therefore well below presence.Timeout.
 const (
 	firstHold   = time.Second
-	holdDoubles = 3 // times: 8 s
+	holdDoubles = 3 // up to 8 s
 	forgetAfter = 10 * time.Minute
-	maxRefusals = 1000 // that a room remembers
+	maxRefusals = 1000 // remembered per room
 )
 
-// refusal is what a room remembers of updates that it has refused. An editor keeps what
-// was refused, sends it again when it connects again, and many do that at once and for
-// ever; and each time the document may have to be loaded anew, while all others wait.
+// refusal is the backoff of a refused update. Editors keep refused updates and resend them
+// whenever they reconnect, and each time the document may have to be reloaded while everybody
+// waits.
 type refusal struct {
 	times int
-	until time.Time // not tried before
+	until time.Time // no attempt before
 }
 
-// writer is whose structs an update has first: a page that comes back is the same writer
-// with the same structs, and one that was loaded anew is another.
+// writer identifies the sender of an update: a page that reconnects has the same Yjs client, a
+// reloaded page another one.
 type writer struct {
 	member id.Member
-	client uint64 // of Yjs; 0 where there are no structs, or none that can be read
-	sum    uint64 // of all of such an update: it is only like itself
+	client uint64 // the Yjs client of its first structs; 0 if there are none
+	sum    uint64 // the hash of such an update
 }
 
 func (s *Seat) writer(update []byte) writer {
 	w, rest := writer{member: s.author.Member}, update
-	for range 3 { // how many clients, how many structs the first one has, and who it is
+	for range 3 { // the number of clients, the structs of the first client, and its id
 		n, size := binary.Uvarint(rest)
 		if w.client = n; size <= 0 || n == 0 {
 			w.client, w.sum = 0, maphash.Bytes(sums, update)
@@ -51,10 +50,10 @@ func (s *Seat) writer(update []byte) writer {
 
 var sums = maphash.MakeSeed()
 
-// remember notes that an update was refused. mu is held.
+// remember records that an update was refused. mu is held.
 func (r *room) remember(s *Seat, update []byte, now time.Time) {
 	if empty(update) {
-		return // it came with what was to blame
+		return // it was refused because of another update
 	}
 	if r.refusals == nil {
 		r.refusals = make(map[writer]refusal)
@@ -75,8 +74,8 @@ func (r *room) remember(s *Seat, update []byte, now time.Time) {
 	r.refusals[w] = f
 }
 
-// hold waits while an update is not to be tried again yet, at most until ctx is done. mu
-// is held, but for that time.
+// hold waits until a refused update may be tried again, or ctx is done. mu is held, but released
+// meanwhile.
 func (r *room) hold(ctx context.Context, s *Seat, update []byte) error {
 	if empty(update) {
 		return nil

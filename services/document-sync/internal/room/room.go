@@ -25,45 +25,45 @@ type room struct {
 
 	// Guarded by hub.mu.
 	pins    int
-	left    time.Time     // when the last pin was taken off
+	left    time.Time     // when the last pin was removed
 	idle    *list.Element // in hub.idle
 	opening chan struct{} // closed and set to nil when loading is over
-	failed  error         // why loading did not work
+	failed  error         // why loading failed
 
-	// Owned by who has the turn, or holds mu while nobody has it.
-	doc     *yjs.Doc // nil: lost, or over
-	listen  bool     // whether the next transaction's update is wanted
-	novel   []byte   // that update; nil when it changed nothing
-	answers answers  // of the doc as it is
-	panics  int      // of the doc, while somebody looked at it
+	// Owned by the holder of the turn, or of mu while nobody has the turn.
+	doc     *yjs.Doc // nil: discarded, or the room has ended
+	listen  bool     // whether the update of the next transaction is needed
+	novel   []byte   // that update; nil if nothing changed
+	answers answers  // about the current doc
+	panics  int      // of reads of the doc
 
-	quarantined map[[sha256.Size]byte]struct{} // updates that are not tried again
+	quarantined map[[sha256.Size]byte]struct{} // updates to refuse
 
-	mu     sync.Mutex // guards what follows
-	end    error      // why the room is over
-	leave  func()     // ends the interest on the bus
+	mu     sync.Mutex // guards the rest
+	end    error      // why the room has ended
+	leave  func()     // unsubscribes from the bus
 	seats  []*Seat
-	stored *Message // of KindStored, for all
+	stored *Message // the shared KindStored message
 
 	busy  bool
-	queue []chan struct{} // of those who wait for the turn; closed to hand it over
+	queue []chan struct{} // waiters for the turn; closed to hand it over
 
 	inbox    *inbox
-	refusals map[writer]refusal // of what may come again
-	working  bool               // there is a worker
-	next     time.Time          // no batch before
-	blocked  []chan struct{}    // senders that wait for the inbox to be taken, or for place elsewhere
+	refusals map[writer]refusal // updates that may be resent
+	working  bool               // a worker is running
+	next     time.Time          // the earliest time of the next batch
+	blocked  []chan struct{}    // senders that wait for space
 
-	waiting     []*Seat // to be greeted or answered once the doc is clean, or their time has come
+	waiting     []*Seat // to be greeted or answered when the doc is clean or the rate limit allows it
 	remote      []remote
 	remoteBytes int
 
 	seq       sequence
-	hole      time.Time // since when there is one
+	hole      time.Time // since when there has been a gap
 	repairing bool
 
 	aware   presence.Table
-	awareAt time.Time // when it was flushed last
+	awareAt time.Time // the last flush
 
 	timer *time.Timer
 	due   time.Time // of timer
@@ -71,7 +71,7 @@ type room struct {
 	unsaved   unsaved
 	unsavable atomic.Bool // the last snapshot was too large for the store
 
-	bytes int // what hub and usage have for it
+	bytes int // counted for the room in hub and usage
 }
 
 // acquire waits for the turn.
@@ -104,12 +104,12 @@ func (r *room) acquire(ctx context.Context) error {
 	if i := slices.Index(r.queue, w); i >= 0 {
 		r.queue = slices.Delete(r.queue, i, i+1)
 	} else {
-		r.release() // it was handed over in the same moment
+		r.release() // it was handed over at the same moment
 	}
 	return ctx.Err()
 }
 
-// release gives the turn on; the doc has nothing but what is committed. mu is held.
+// release hands the turn on. The doc contains only committed updates. mu is held.
 func (r *room) release() {
 	if r.end != nil {
 		r.doc = nil
@@ -136,15 +136,15 @@ func (r *room) release() {
 	r.busy = false
 }
 
-// lose throws the doc away, which has what will not be committed, and gives the turn to
-// a goroutine that loads it again. mu is held.
+// lose discards the doc, which contains uncommitted updates, and hands the turn to a goroutine
+// that reloads it. mu is held.
 func (r *room) lose() {
 	r.doc, r.novel = nil, nil
 	r.hub.metrics.resets.Inc()
-	r.hub.spawn(r.reload) // else the hub is at its end, and so is the room
+	r.hub.spawn(r.reload) // fails only at the end of the hub, which ends the room too
 }
 
-// over ends the room; mu is held. Who has the turn finds out.
+// over ends the room; mu is held. The holder of the turn will notice.
 func (r *room) over(why error) {
 	r.end = why
 	if !r.busy {
@@ -184,9 +184,8 @@ func (r *room) finish(why error, code int, reason string) {
 	}
 }
 
-// guard runs f, which has or takes the turn. If f panics, nobody can tell what it was in
-// the middle of: the room ends, so that its peers connect again and the document is
-// loaded anew.
+// guard runs f, which has or takes the turn. After a panic, whose state is unknown, the room
+// ends, so that its peers reconnect and the document is loaded anew.
 func (r *room) guard(what string, f func()) {
 	err := panics.Try(func() error { f(); return nil })
 	if err == nil {
@@ -198,7 +197,7 @@ func (r *room) guard(what string, f func()) {
 		CloseBusy, "the document was closed after an internal error: open it anew")
 }
 
-// levelOf is the level at which a failure is logged that is tried again: a panic is a bug.
+// levelOf returns the log level of a failure that is retried: a panic is a bug.
 func levelOf(err error) slog.Level {
 	if panicked(err) {
 		return slog.LevelError
@@ -206,7 +205,7 @@ func levelOf(err error) slog.Level {
 	return slog.LevelWarn
 }
 
-// gone is finish for a document that was deleted.
+// gone ends the room of a deleted document.
 func (r *room) gone() { r.finish(errGone(r.ref), CloseGone, "the document was deleted") }
 
 func (r *room) leaveBus() {
@@ -219,7 +218,7 @@ func (r *room) leaveBus() {
 	}
 }
 
-// quiet says whether the room has nothing to do; mu is held.
+// quiet reports whether the room has nothing to do; mu is held.
 func (r *room) quiet() bool {
 	return !r.busy && !r.working && len(r.seats) == 0 && len(r.remote) == 0 && !r.repairing &&
 		r.aware.Shown() == 0 && (!r.unsaved.any() || r.unsaved.hopeless())
@@ -232,7 +231,7 @@ func (r *room) broadcast(m *Message, except *Seat) {
 		if except != nil {
 			n--
 		}
-		r.hub.metrics.deliveries.Add(float64(max(n, 0))) // a sender may have left
+		r.hub.metrics.deliveries.Add(float64(max(n, 0))) // except may have left
 	}
 	for _, s := range r.seats {
 		if s != except {
@@ -241,7 +240,7 @@ func (r *room) broadcast(m *Message, except *Seat) {
 	}
 }
 
-// arm has tick called at a time, or before; mu is held.
+// arm schedules tick at a time or earlier; mu is held.
 func (r *room) arm(at time.Time) {
 	switch {
 	case r.end != nil:
@@ -254,7 +253,7 @@ func (r *room) arm(at time.Time) {
 	}
 }
 
-// tick does what is due, and arms the timer for what is not.
+// tick does what is due and schedules the rest.
 func (r *room) tick() {
 	panics.Contain(r.hub.life, r.hub.cfg.Log, "a room's timer", r.doDue)
 }
@@ -276,8 +275,7 @@ func (r *room) doDue() {
 	r.checkWaiting(now)
 }
 
-// transact runs f within a transaction of the doc and returns what it changed. The
-// caller owns the doc.
+// transact runs f in a transaction of the doc and returns its update. The caller owns the doc.
 func (r *room) transact(origin any, f func()) []byte {
 	r.listen, r.novel = true, nil
 	defer func() { r.listen, r.novel = false, nil }()
@@ -285,7 +283,7 @@ func (r *room) transact(origin any, f func()) []byte {
 	return r.novel
 }
 
-// install makes a doc the room's. The caller owns the doc.
+// install makes doc the room's. The caller owns the room's doc.
 func (r *room) install(doc *yjs.Doc) {
 	doc.SetLimits(outside)
 	r.answers = answers{}

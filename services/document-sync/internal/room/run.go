@@ -10,18 +10,17 @@ import (
 	"signalbox.dev/services/document-sync/internal/store"
 )
 
-// The hub's own rounds.
+// The hub's periodic round.
 const (
-	roundEvery   = 5 * time.Second // a fifth more or less, so that instances do not meet
+	roundEvery   = 5 * time.Second // ±20 %, so that instances do not synchronize
 	headsTimeout = 10 * time.Second
 	headsPage    = 1000
 )
 
-// Run hears of other instances, reads the heads and unloads documents until ctx is done.
-// When the bus was away, it makes up at once for what was not heard.
-// Then nobody may join any more and peers are closed, what they sent is committed and
-// saved within Config.Drain, and the hub is over. Do and Read work until then: cancel ctx
-// when the doors to them are closed. It is called once, and returns nil.
+// Run receives messages, reads heads and unloads documents until ctx is done. After a
+// reconnect of the bus it reads heads at once. At the end it closes all peers, commits and
+// saves within Config.Drain, and closes the hub. Do and Read work until then: cancel ctx when
+// no more calls can arrive. It is called once and returns nil.
 func (h *Hub) Run(ctx context.Context) error {
 	if b := h.cfg.Bus; b != nil {
 		h.supervise("the bus of open documents", b.Run)
@@ -29,7 +28,7 @@ func (h *Hub) Run(ctx context.Context) error {
 		defer b.OnReconnect(func() {
 			select {
 			case h.resync <- struct{}{}:
-			default: // it is asked for already
+			default: // already requested
 			}
 		})()
 	}
@@ -42,7 +41,7 @@ func (h *Hub) Run(ctx context.Context) error {
 			return nil
 		case <-h.resync:
 			for _, r := range h.all() {
-				r.tellPresence(ctx) // past the queue, which many rooms would fill
+				r.tellPresence(ctx) // bypasses the queue, which many rooms would fill
 			}
 		case <-t.C:
 		}
@@ -68,7 +67,7 @@ func (h *Hub) round(ctx context.Context) {
 		r.forgetAnswers()
 	}
 	h.unloadIdle(now)
-	rooms := h.all() // also those that somebody may come to before they are unloaded
+	rooms := h.all() // including idle ones, which somebody may open before they are unloaded
 	for len(rooms) > 0 {
 		page := rooms[:min(len(rooms), headsPage)]
 		rooms = rooms[len(page):]
@@ -76,12 +75,12 @@ func (h *Hub) round(ctx context.Context) {
 			if ctx.Err() == nil {
 				h.cfg.Log.WarnContext(ctx, "heads of open documents not read", "error", err)
 			}
-			return // the others would fare no better
+			return // the others would fail too
 		}
 	}
 }
 
-// readHeads finds out which rooms missed something, and which documents are deleted.
+// readHeads finds rooms that missed updates, and deleted documents.
 func (h *Hub) readHeads(ctx context.Context, rooms []*room) error {
 	ctx, cancel := context.WithTimeout(ctx, headsTimeout)
 	defer cancel()
@@ -108,7 +107,7 @@ func (h *Hub) readHeads(ctx context.Context, rooms []*room) error {
 	return nil
 }
 
-// drain ends the hub: peers first, then what they sent, then everything.
+// drain closes the hub: first the peers, then their updates, then everything.
 func (h *Hub) drain() {
 	h.mu.Lock()
 	h.noJoin = errDraining()
@@ -137,9 +136,9 @@ func (h *Hub) drain() {
 	h.stopped = true
 	h.spawning.Unlock()
 	h.endLife()
-	h.finishAll() // wakes who waits for a turn, which life does not
+	h.finishAll() // wakes waiters for a turn, which do not watch life
 	h.wg.Wait()
-	h.finishAll() // what was loading
+	h.finishAll() // those that were loading
 }
 
 func (h *Hub) finishAll() {
@@ -148,15 +147,15 @@ func (h *Hub) finishAll() {
 	}
 }
 
-const restartReason = "this instance is going away: connect again"
+const restartReason = "this instance is shutting down: connect again"
 
-// settle commits what is in the inbox and saves what is unsaved, within ctx.
+// settle commits the inbox and saves the document, within ctx.
 func (r *room) settle(ctx context.Context) {
 	for saved := false; ctx.Err() == nil; {
 		if r.acquire(ctx) != nil {
 			return
 		}
-		r.yield() // a worker was before us in the queue, if there is one
+		r.yield() // a worker, if any, was queued before us
 		r.mu.Lock()
 		working, save := r.working, false
 		if !working && r.unsaved.any() && !r.unsaved.saving && !saved {

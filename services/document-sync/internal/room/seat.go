@@ -15,30 +15,30 @@ import (
 // maxSeats bounds the connections in one document.
 const maxSeats = 2000
 
-// Seat is a connection's place in a room. Its methods may be called from any goroutine,
-// but not by the Peer from within Send or Close. Once the room has closed the peer, they
+// Seat is a connection's membership in a room. Its methods are safe for concurrent use, but
+// must not be called from Peer.Send or Peer.Close. After the room has closed the peer, they
 // return a fault and do nothing.
 type Seat struct {
 	room   *room
 	peer   Peer
-	share  *Share // of its connection
+	share  *Share // the connection's rate limit
 	author store.Author
-	reads  bool // a viewer: its updates are refused
+	reads  bool // a viewer, whose updates are refused
 
 	// Guarded by room.mu.
 	owner   presence.Owner
 	asked   questions
-	told    bool  // what the document says, once
-	greet   bool  // still to be asked for what we lack
-	waits   bool  // is in room.waiting
-	closed  bool  // the room closed the peer
-	refused error // why, when that was for an update
+	told    bool  // a step 1 was answered
+	greet   bool  // the server's step 1 is still to be sent
+	waits   bool  // it is in room.waiting
+	closed  bool  // the room has closed the peer
+	refused error // the refusal of an update that closed it
 	hasLeft bool
 }
 
-// Join opens a document for a peer, who is sent a KindStep1 and the awareness of all who
-// are there, and from then on what happens. It returns a NotFound fault for a document
-// that does not exist, and Unavailable when there is no place. The caller calls Leave.
+// Join opens a document for a peer. The peer is sent a KindStep1, everybody's awareness, and from
+// then on all changes. It returns NotFound for a document that does not exist, and Unavailable
+// if the instance is full. The caller calls Leave.
 func (h *Hub) Join(ctx context.Context, ref store.Ref, actor identity.Actor, peer Peer) (*Seat, error) {
 	h.mu.Lock()
 	refused := h.noJoin
@@ -78,8 +78,8 @@ func (r *room) seat(s *Seat) error {
 	return nil
 }
 
-// Leave takes the connection out of the room; its awareness is removed, everywhere.
-// What it has sent is committed all the same. A second call does nothing.
+// Leave removes the connection from the room and its awareness everywhere. Its pending updates
+// are still committed. It may be called twice.
 func (s *Seat) Leave() {
 	r := s.room
 	r.mu.Lock()
@@ -114,7 +114,7 @@ func (s *Seat) close(code int, reason string) {
 	}
 }
 
-// gone returns why the seat is of no use any more; room.mu is held.
+// gone returns why the seat can no longer be used; room.mu is held.
 func (s *Seat) gone() error {
 	switch {
 	case s.room.end != nil:
@@ -125,8 +125,8 @@ func (s *Seat) gone() error {
 	return nil
 }
 
-// Awareness shows what an update, as y-protocols encodes it, says about the peer. It
-// returns an Invalid or TooLarge fault for what cannot be shown.
+// Awareness applies an awareness update of the peer. A malformed or oversized one is an Invalid
+// or TooLarge fault.
 func (s *Seat) Awareness(update []byte) error {
 	r := s.room
 	r.mu.Lock()
@@ -149,13 +149,11 @@ func awarenessFault(err error) error {
 	return fault.Wrap(err, fault.Invalid, "the awareness update is malformed")
 }
 
-// Update takes an update of the document, of which it keeps a copy. It blocks only
-// while the room, its workspace or the hub has too much that waits to be committed, or for
-// some seconds when the update was refused before, until ctx is done. The peer is
-// told KindStored when it is committed, or closed with CloseMalformed or CloseRefused, or
-// with CloseBusy when the instance has no memory left for more. For a viewer it returns a
-// Forbidden fault, unless the update has nothing but deletions that were made already:
-// that is stored.
+// Update queues an update, which it copies. It blocks while too many updates of the room, its
+// workspace or the hub are uncommitted, and for some seconds if the update was refused before,
+// until ctx is done. Then the peer is sent KindStored, or closed with CloseMalformed,
+// CloseRefused, or CloseBusy if memory is exhausted. A viewer gets a Forbidden fault, unless the
+// update has only deletions that were made already: these count as stored.
 func (s *Seat) Update(ctx context.Context, update []byte) error {
 	s.room.hub.metrics.updates.Inc()
 	if s.reads {
@@ -173,7 +171,7 @@ func (s *Seat) Update(ctx context.Context, update []byte) error {
 		if err := s.gone(); err != nil {
 			return err
 		}
-		if empty(update) && r.inbox == nil && !r.working { // what most have to say to our step 1
+		if empty(update) && r.inbox == nil && !r.working { // most answers to the server's step 1
 			s.send(&Message{Kind: KindStored})
 			return nil
 		}
@@ -188,8 +186,8 @@ func (s *Seat) Update(ctx context.Context, update []byte) error {
 	}
 }
 
-// block waits until the inbox is taken, the room is over, or later is closed. mu is held,
-// but for the time that it takes.
+// block waits until the inbox was taken, the room has ended, or later is closed. mu is held, but
+// released meanwhile.
 func (r *room) block(ctx context.Context, later <-chan struct{}) error {
 	w := make(chan struct{})
 	r.blocked = append(r.blocked, w)
@@ -221,5 +219,5 @@ func (s *Seat) view(ctx context.Context, update []byte) error {
 	return nil
 }
 
-// empty says whether an update has neither structs nor deletions.
+// empty reports whether an update has neither structs nor deletions.
 func empty(update []byte) bool { return len(update) == 2 && update[0] == 0 && update[1] == 0 }

@@ -2,11 +2,11 @@ package room
 
 import "slices"
 
-// sequence says which committed updates a doc has.
+// sequence records which committed updates a doc contains.
 type sequence struct {
-	at    int64   // all up to here
+	at    int64   // everything up to here
 	ahead []int64 // and these, ascending
-	want  int64   // this one is known to exist
+	want  int64   // known to exist
 }
 
 func (s *sequence) has(n int64) bool {
@@ -28,7 +28,7 @@ func (s *sequence) note(n int64) {
 	}
 }
 
-// reach says that all up to n are there.
+// reach records that all updates up to n are contained.
 func (s *sequence) reach(n int64) {
 	s.at = max(s.at, n)
 	i := 0
@@ -41,5 +41,5 @@ func (s *sequence) reach(n int64) {
 	}
 }
 
-// hole says whether an update is missing that is known to exist.
+// hole reports whether a known update is missing.
 func (s *sequence) hole() bool { return len(s.ahead) > 0 || s.want > s.at }

@@ -13,33 +13,33 @@ import (
 	"signalbox.dev/services/document-sync/internal/store"
 )
 
-// When a snapshot is saved.
+// When snapshots are saved.
 const (
 	savePause   = 2 * time.Second  // after the last edit
-	saveAtLeast = 10 * time.Second // after the first one that is not saved
+	saveAtLeast = 10 * time.Second // after the first unsaved edit
 	saveTimeout = time.Minute
-	turnWait    = time.Second     // for the turn: others want the place among those who save
+	turnWait    = time.Second     // for the turn, while it occupies a slot of saves
 	saveRetry   = 5 * time.Second // after a failure, doubled each time
-	saveRetries = 6               // doublings; as many failures let the room be unloaded
-	// versionAtLeast is how long history waits for who goes on typing.
+	saveRetries = 6               // doublings, and failures after which the room may be unloaded
+	// versionAtLeast is the longest time without a version while typing goes on.
 	versionAtLeast = time.Minute
 )
 
-// unsaved says what of a doc no snapshot of ours has.
+// unsaved records what no snapshot of this room contains.
 type unsaved struct {
-	last     int64     // the newest update that we want in one
-	saved    int64     // up to here one has everything
-	first    time.Time // when the oldest of them was made
-	latest   time.Time // and the newest
-	stretch  time.Time // when the first was made that may be in no version; zero: there is none
+	last     int64     // the newest update to be saved
+	saved    int64     // the snapshot contains everything up to here
+	first    time.Time // when the oldest unsaved update was made
+	latest   time.Time // when the newest was made
+	stretch  time.Time // when the first update without a version was made; zero if there is none
 	saving   bool
 	failures int
-	retry    time.Time // not before this
+	retry    time.Time // no attempt before
 }
 
 func (u *unsaved) any() bool { return u.last > u.saved }
 
-// hopeless says that saving did not work often enough.
+// hopeless reports whether saving has failed too often.
 func (u *unsaved) hopeless() bool { return !u.saving && u.failures >= saveRetries }
 
 func (u *unsaved) committed(seq int64, now time.Time) {
@@ -52,13 +52,12 @@ func (u *unsaved) committed(seq int64, now time.Time) {
 	}
 }
 
-// typing says that a version of what was edited can wait: there is more to come.
+// typing reports whether the version can wait because edits continue.
 func (u *unsaved) typing(now time.Time) bool {
 	return now.Before(u.latest.Add(savePause)) && now.Before(u.stretch.Add(versionAtLeast))
 }
 
-// loaded takes over what the state had behind its snapshot: who should have saved that
-// may be dead.
+// loaded takes over the updates after the loaded snapshot, whose writer may be dead.
 func (u *unsaved) loaded(st store.State, now time.Time) {
 	u.saved = max(u.saved, st.At)
 	if n := len(st.Updates); n > 0 {
@@ -77,7 +76,7 @@ func (u *unsaved) due() time.Time {
 	return at
 }
 
-// armSnapshot has a snapshot saved when it is time. mu is held.
+// armSnapshot schedules the next snapshot. mu is held.
 func (r *room) armSnapshot() {
 	if r.unsaved.any() && !r.unsaved.saving {
 		r.arm(r.unsaved.due())
@@ -95,8 +94,8 @@ func (r *room) checkSnapshot(now time.Time) {
 	r.unsaved.saving = r.hub.spawn(func() { r.save(r.hub.life, false) })
 }
 
-// save saves a snapshot; the final one whatever people do. There is one at a time, which
-// has set unsaved.saving.
+// save saves a snapshot; the final one is not postponed. The caller has set unsaved.saving, so
+// that there is one at a time.
 func (r *room) save(ctx context.Context, final bool) {
 	h := r.hub
 	select {
@@ -114,7 +113,7 @@ func (r *room) save(ctx context.Context, final bool) {
 		s, err = r.snapshot(ctx, turn)
 		return err
 	})
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil { // a commit hangs: there is more to save then
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil { // a slow commit, which will change the document anyway
 		r.postpone()
 		return
 	}
@@ -149,7 +148,7 @@ func (r *room) save(ctx context.Context, final bool) {
 		h.metrics.unsaved.Inc()
 		h.cfg.Log.Log(ctx, levelOf(err), "snapshot not saved yet", "document", r.ref.Document, "error", err)
 	} else {
-		// Not again at once, as when a hole keeps the newest updates out of it.
+		// Not again at once, since a gap may keep the newest updates out of it.
 		u.retry, u.failures = now.Add(savePause), 0
 		u.saved = max(u.saved, s.Sequence)
 		u.first = now
@@ -164,7 +163,7 @@ func (r *room) save(ctx context.Context, final bool) {
 	r.armSnapshot()
 }
 
-// postpone has a snapshot saved a little later.
+// postpone schedules a snapshot a little later.
 func (r *room) postpone() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -178,34 +177,34 @@ func (r *room) typing() bool {
 	return r.unsaved.typing(time.Now())
 }
 
-// encoded is a snapshot, and what the doc has that it was made of.
+// encoded is a snapshot with the contents of the doc it was made from.
 type encoded struct {
 	store.Snapshot
 	structs, deletions yjs.DeleteSet
 }
 
-// loads tries whether a snapshot can be loaded again into a doc that has the same, what
-// waits included: the updates that it replaces are gone then. Bytes say less: structs
-// may be joined otherwise, and what an encoding left out would be missing in both.
+// loads verifies that the snapshot, which replaces updates, decodes to a doc with the same
+// contents, including pending structs. Comparing bytes would not do: structs may merge
+// differently, and anything missing from the encoding would be missing on both sides.
 func (s *encoded) loads() error {
 	doc := yjs.New(yjs.Options{Limits: yjs.Unlimited()})
 	if err := doc.ApplyUpdateV2(s.State, nil); err != nil {
-		return fmt.Errorf("load the encoded document %s again: %w", s.Ref.Document, err)
+		return fmt.Errorf("decode the new snapshot of document %s: %w", s.Ref.Document, err)
 	}
 	if !s.isIn(doc) {
-		return fmt.Errorf("load the encoded document %s again: it is not the same", s.Ref.Document)
+		return fmt.Errorf("decode the new snapshot of document %s: it differs from the document", s.Ref.Document)
 	}
 	return nil
 }
 
-// isIn says whether a doc has all that the one had that was encoded.
+// isIn reports whether a doc contains everything that was encoded.
 func (s *encoded) isIn(doc *yjs.Doc) bool {
 	structs, deletions := doc.Contents()
 	vector := doc.StateVector()
 	if bytes.Equal(vector.Encode(), s.Vector) {
 		return structs.Equal(s.structs) && deletions.Equal(s.deletions)
 	}
-	// What waited may have gone in, now that all came at once, and have deleted something.
+	// Pending structs may have been integrated, since everything came at once, and deleted more.
 	had, err := yjs.DecodeStateVector(s.Vector)
 	for client, clock := range had {
 		if vector[client] < clock {
@@ -215,7 +214,7 @@ func (s *encoded) isIn(doc *yjs.Doc) bool {
 	return err == nil && structs.Equal(s.structs) && deletions.Includes(s.deletions)
 }
 
-// snapshot encodes the doc and what is derived from it, if it gets the turn in time.
+// snapshot encodes the doc and renders it, if it gets the turn in time.
 func (r *room) snapshot(ctx, turn context.Context) (*encoded, error) {
 	if err := r.acquire(turn); err != nil {
 		return nil, err
@@ -238,7 +237,7 @@ func (r *room) snapshot(ctx, turn context.Context) (*encoded, error) {
 		s.Markdown, s.Text, err = r.hub.cfg.Render(r.doc)
 		return err
 	})
-	if err != nil { // the state counts
+	if err != nil { // save the state anyway
 		s.Markdown, s.Text, s.Unrendered = "", "", true
 		r.hub.cfg.Log.ErrorContext(ctx, "document not rendered", "document", r.ref.Document, "error", err)
 	}

@@ -318,9 +318,9 @@ func TestCloseCodes(t *testing.T) {
 	}{
 		{"no such document", "6f1e0000-0000-7000-8000-000000000000", "", room.CloseGone, "There is no document"},
 		{"no document's name", "my-page", "", room.CloseGone, "There is no such document."},
-		{"a token that ran out", ref.Document.String(), in(-time.Second), room.CloseToken, "The token ran out"},
-		{"a token that runs out", ref.Document.String(), in(2 * time.Second), room.CloseToken, "The token ran out"},
-		{"an odd end of the token", ref.Document.String(), "tomorrow", room.CloseToken, "The end of the token"},
+		{"a token that ran out", ref.Document.String(), in(-time.Second), room.CloseToken, "The token has expired"},
+		{"a token that runs out", ref.Document.String(), in(2 * time.Second), room.CloseToken, "The token has expired"},
+		{"an odd end of the token", ref.Document.String(), "tomorrow", room.CloseToken, "The expiry of the token"},
 	} {
 		b.open(w, tc.name, "y-websocket", tc.document, args{"params": args{"expires": tc.expires}})
 		s := b.tell(tc.name, "until", args{"ended": tc.code})

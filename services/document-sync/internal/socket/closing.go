@@ -11,26 +11,26 @@ import (
 	"signalbox.dev/services/document-sync/internal/yproto"
 )
 
-// closing is why a connection, or a document on it, ends.
+// closing is why a connection, or a document on it, is closed.
 type closing struct {
 	code   int
-	reason string // for people, at most maxReason bytes reach them
-	again  bool   // it may work when it is tried again
+	reason string // for people; clipped to maxReason bytes
+	again  bool   // a retry may succeed
 	log    bool   // it is our fault
-	label  string // for the metrics, where the code does not say it
+	label  string // for the metrics, if the code does not determine it
 }
 
 // Error implements error.
 func (c *closing) Error() string { return c.reason }
 
-// maxReason is what fits into a control frame behind the code.
+// maxReason is the space in a control frame after the code.
 const maxReason = 123
 
-// The labels of ends that no close code of ours says.
+// The labels of closings without a close code of ours.
 const (
-	labelClient  = "client"  // the client closed
-	labelLost    = "lost"    // the connection broke, or was cut
-	labelGateway = "gateway" // the gateway closed: of a slow reader, or one whose right has ended
+	labelClient  = "client"  // closed by the client
+	labelLost    = "lost"    // the connection broke or was cut
+	labelGateway = "gateway" // closed by the gateway: a slow reader, or revoked access
 )
 
 var labels = map[int]string{
@@ -54,7 +54,7 @@ func (c closing) metric() string {
 	return "other"
 }
 
-// leftLabel says who ended a connection that the gateway has ended, by its code.
+// leftLabel returns the label of a connection that the gateway has closed with a code.
 func leftLabel(code int) string {
 	switch code {
 	case mux.CodeLost:
@@ -65,8 +65,7 @@ func leftLabel(code int) string {
 	return labelClient
 }
 
-// closingOf says how a connection, or a document on it, ends after an error of ours,
-// of a message or of a seat.
+// closingOf returns how an error of a message or a seat closes the connection or the document.
 func closingOf(err error) closing {
 	if c, ok := errors.AsType[*closing](err); ok {
 		return *c
@@ -76,7 +75,7 @@ func closingOf(err error) closing {
 	}
 	switch {
 	case errors.Is(err, yjs.ErrBudget):
-		return closing{code: room.CloseTooBig, reason: "The update asks for too much: send smaller updates."}
+		return closing{code: room.CloseTooBig, reason: "The update is too expensive: send smaller updates."}
 	case errors.Is(err, yproto.ErrMalformed), errors.Is(err, yjs.ErrMalformed):
 		return closing{code: room.CloseMalformed, reason: "The message cannot be read: " + err.Error()}
 	}
@@ -95,7 +94,7 @@ func closingOfFault(f *fault.Error) closing {
 		return closing{code: room.CloseMalformed, reason: f.Message}
 	case fault.TooLarge:
 		return closing{code: room.CloseTooBig, reason: f.Message}
-	case fault.Cancelled: // by an end that has begun
+	case fault.Cancelled: // the connection is being closed already
 		return closing{label: labelLost}
 	case fault.Unavailable, fault.Limited, fault.Conflict:
 		return closing{code: room.CloseBusy, reason: f.Message, again: true}
@@ -105,7 +104,7 @@ func closingOfFault(f *fault.Error) closing {
 	return closing{code: room.CloseBusy, reason: "Something went wrong here: try again later.", log: true}
 }
 
-// clip cuts a reason to n bytes, at the border of a character.
+// clip shortens a reason to n bytes without splitting a character.
 func clip(s string, n int) string {
 	if len(s) <= n {
 		return s

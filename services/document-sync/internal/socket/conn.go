@@ -16,33 +16,33 @@ import (
 
 const joinWait = 30 * time.Second // for a document to be loaded
 
-// session is what an envelope makes of a connection. Only the stream's goroutine calls it.
+// session is the protocol of a connection. Only the stream's goroutine calls it.
 type session interface {
-	// open comes before the first message.
+	// open is called before the first message.
 	open() error
-	// handle takes a message, which is not its own to keep. An error ends the connection.
+	// handle handles a message, which it must not keep. An error ends the connection.
 	handle(msg []byte) error
-	// leave gives up all seats.
+	// leave leaves all seats.
 	leave()
 }
 
-// conn is a connection: a stream's mux.Session. The package comment has its states.
+// conn is a connection, the mux.Session of a stream. See the package comment for its states.
 type conn struct {
 	h       *Handler
 	stream  *mux.ServerStream
 	opening *mux.OpenRequest // nil after Begin
-	session session          // nil before it is known who asks for what
+	session session          // nil until the request is known
 	actor   identity.Actor
 	expires int64  // Unix seconds; 0: never
-	message []byte // the parts of a message that is not whole
+	message []byte // an incomplete message
 	credit  credit
-	share   room.Share // of answers, in all documents
+	share   room.Share // rate limit of answers, for all documents
 
-	life life // the context of the session's calls: done when the end begins
+	life life // the context of calls; cancelled when the connection ends
 
 	mu     sync.Mutex // guards what follows
 	ending bool       // nothing is sent any more
-	label  string     // why, for the metrics
+	label  string     // the reason, for the metrics
 }
 
 // Begin implements mux.Session.
@@ -70,7 +70,7 @@ func (c *conn) begin() error {
 	return c.session.open()
 }
 
-// choose makes the session that is asked for.
+// choose creates the requested session.
 func (c *conn) choose(path string) error {
 	if path == "/ws/hocuspocus" {
 		c.session = &hocuspocus{c: c}
@@ -85,21 +85,21 @@ func (c *conn) choose(path string) error {
 	return nil
 }
 
-// fail ends the connection for an error.
+// fail ends the connection because of an error.
 func (c *conn) fail(err error) {
 	why := closingOf(err)
 	c.logged(why, err)
 	c.end(why)
 }
 
-// logged tells the operator of an end that is our fault.
+// logged logs a closing that is our fault.
 func (c *conn) logged(why closing, err error) {
 	if why.log {
 		c.h.log.WarnContext(&c.life, "document not open", "workspace", c.actor.Workspace.String(), "error", err)
 	}
 }
 
-// enqueue sends frames, which are shared and never changed, and returns at once.
+// enqueue sends frames, which are shared and never changed. It returns at once.
 func (c *conn) enqueue(frames ...[]byte) {
 	c.mu.Lock()
 	ending := c.ending
@@ -112,13 +112,13 @@ func (c *conn) enqueue(frames ...[]byte) {
 	for _, f := range frames {
 		m.bytesOut.Add(float64(len(f)))
 		if c.stream.Send(f) != nil {
-			c.end(closing{code: room.CloseBusy, reason: "Too many large documents are under way: try again later."})
+			c.end(closing{code: room.CloseBusy, reason: "Too many large documents are in transit: try again later."})
 			return
 		}
 	}
 }
 
-// end begins the end, for the first reason that is given.
+// end closes the connection with the first reason given.
 func (c *conn) end(why closing) {
 	c.mu.Lock()
 	first := !c.ending
@@ -155,8 +155,8 @@ func (c *conn) Closed(code int, _ string) {
 	c.h.metrics.closed.WithLabelValues(label).Inc()
 }
 
-// life is the context of a connection. One of package context would be the largest
-// thing that a connection has in memory: 700 bytes after the first deadline below it.
+// life is the context of a connection. One of package context would need 700 bytes after the
+// first deadline derived from it, more than the rest of the connection.
 type life struct {
 	once sync.Once
 	done chan struct{}

@@ -2,12 +2,12 @@ package socket
 
 import "encoding/binary"
 
-// opBinary is the first byte of a frame that is a whole binary message.
+// opBinary is the first byte of the frame of a complete binary message.
 const opBinary = 0x80 | 0x2
 
-// frame returns the frame of a binary message that fill appends, of about size bytes.
+// frame returns the WebSocket frame of a binary message, written by fill, of about size bytes.
 func frame(size int, fill func([]byte) []byte) []byte {
-	const head = 10 // the longest there is
+	const head = 10 // the maximum
 	b := fill(make([]byte, head, head+size))
 	n := len(b) - head
 	switch {

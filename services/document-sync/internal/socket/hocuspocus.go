@@ -12,23 +12,23 @@ import (
 	"signalbox.dev/services/document-sync/internal/yproto"
 )
 
-// hocuspocus is the session of many documents.
+// hocuspocus is the session of many documents on one connection.
 type hocuspocus struct {
 	c    *conn
-	docs map[string]*member // by the name as the client writes it
+	docs map[string]*member // by the name as written by the client
 }
 
-// member is one of the documents of a session, and the room's peer.
+// member is a document of a session, and the peer in its room.
 type member struct {
 	c      *conn
-	name   string // as the client writes it
-	shared bool   // name is the one of all others too: so are the frames
+	name   string // as written by the client
+	shared bool   // name is the canonical one: frames can be shared
 	seat   Seat
-	asked  bool // the client's first step 1 has come
+	asked  bool // the client's first step 1 has arrived
 
 	welcome atomic.Bool                  // Authenticated is still to be sent
-	gone    atomic.Bool                  // the room closed it
-	step1   atomic.Pointer[room.Message] // what the room asked for at first
+	gone    atomic.Bool                  // the room has closed it
+	step1   atomic.Pointer[room.Message] // the room's first step 1
 }
 
 func (s *hocuspocus) open() error { return nil }
@@ -59,12 +59,12 @@ func (s *hocuspocus) handle(msg []byte) error {
 		if m.Kind == yproto.Token {
 			return s.join(string(m.Document))
 		}
-		return nil // not joined: it comes again with the step 2
+		return nil // not joined: the content will come with a step 2
 	}
 	return s.tell(d, m)
 }
 
-// tell passes a message on to a document that was joined.
+// tell passes a message to a joined document.
 func (s *hocuspocus) tell(d *member, m yproto.Message) error {
 	switch m.Kind {
 	case yproto.Step1:
@@ -91,11 +91,11 @@ func (s *hocuspocus) tell(d *member, m yproto.Message) error {
 	case yproto.BroadcastStateless:
 		d.Close(room.CloseForbidden, "Only servers send this message.")
 	}
-	return nil // a token again, a stateless message, what versions to come say
+	return nil // repeated tokens, stateless messages, and messages of later versions
 }
 
-// view answers what would change a document and comes from a viewer. A step 2 is also
-// what clients without changes send: one that has nothing new counts as stored.
+// view handles a viewer's change. Clients without changes send a step 2 too: one without
+// anything new counts as stored.
 func (s *hocuspocus) view(d *member, m yproto.Message) error {
 	err := error(nil)
 	refused := m.Kind == yproto.Update || yproto.HasStructs(m.Payload)
@@ -110,7 +110,7 @@ func (s *hocuspocus) view(d *member, m yproto.Message) error {
 	return d.orGone(err)
 }
 
-// join lets the client into a document, or tells it why not.
+// join admits the client to a document, or tells it why not.
 func (s *hocuspocus) join(name string) error {
 	if err := s.c.mayAsk(joinPrice); err != nil {
 		return err
@@ -131,8 +131,8 @@ func (s *hocuspocus) join(name string) error {
 	d := &member{c: s.c, name: name, shared: name == doc.String()}
 	d.welcome.Store(true)
 	if d.seat, err = s.c.join(store.Ref{Workspace: s.c.actor.Workspace, Document: doc}, d); err != nil {
-		// What may pass is the end of the connection: providers try that again by
-		// themselves. A document that cannot be loaded leaves the others be.
+		// Temporary errors end the connection, since providers then retry by themselves. A
+		// document that cannot be loaded does not affect the others.
 		why := closingOf(err)
 		if why.again || why.label == labelLost {
 			return err
@@ -149,7 +149,7 @@ func (s *hocuspocus) join(name string) error {
 	return nil
 }
 
-// sweep gives up the seats of documents that their rooms have closed.
+// sweep leaves documents that their rooms have closed.
 func (s *hocuspocus) sweep() {
 	for name, d := range s.docs {
 		if d.gone.Load() {
@@ -159,14 +159,14 @@ func (s *hocuspocus) sweep() {
 	}
 }
 
-// ofDocument says whether an end concerns a document and not the connection.
+// ofDocument reports whether a closing concerns only one document.
 func (c closing) ofDocument() bool {
 	return c.code == room.CloseForbidden || c.code == room.CloseGone || c.code == room.CloseRefused
 }
 
-// orGone makes of an error that concerns the document alone the document's end.
+// orGone turns an error that concerns only the document into its closing.
 func (d *member) orGone(err error) error {
-	if err == nil || d.gone.Load() { // the room was faster
+	if err == nil || d.gone.Load() { // the room was first
 		return nil
 	}
 	if why := closingOf(err); why.ofDocument() {
@@ -176,7 +176,7 @@ func (d *member) orGone(err error) error {
 	return err
 }
 
-// deny refuses a document that was not joined.
+// deny refuses a document.
 func (c *conn) deny(name, reason string) {
 	c.enqueue(frame(len(name)+len(reason)+8, func(b []byte) []byte {
 		return yproto.AppendHocuspocusDenied(yproto.AppendDocument(b, name), reason)
@@ -212,7 +212,7 @@ func (d *member) frame(m *room.Message) any {
 	})
 }
 
-// say sends a message to this client alone; with nil it only sees to the welcome.
+// say sends a message to this client only, after Authenticated. A nil fill sends only that.
 func (d *member) say(fill func([]byte) []byte) {
 	d.greet()
 	if fill != nil {
@@ -220,7 +220,7 @@ func (d *member) say(fill func([]byte) []byte) {
 	}
 }
 
-// greet sends Authenticated ahead of the first message of a room that was joined.
+// greet sends Authenticated before the first message of a joined document.
 func (d *member) greet() {
 	if !d.welcome.Load() || !d.welcome.CompareAndSwap(true, false) {
 		return
@@ -232,8 +232,8 @@ func (d *member) greet() {
 	d.say(func(b []byte) []byte { return yproto.AppendAuthenticated(b, scope) })
 }
 
-// Close implements room.Peer. What concerns only the document leaves the others be;
-// the seat is left by the read goroutine.
+// Close implements room.Peer. A closing that concerns only the document leaves the others open;
+// the stream's goroutine leaves the seat.
 func (d *member) Close(code int, reason string) {
 	why := closing{code: code, reason: reason}
 	if !why.ofDocument() {

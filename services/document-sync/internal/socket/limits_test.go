@@ -51,7 +51,7 @@ func TestBadInput(t *testing.T) {
 		{"no door", "/ws/elsewhere", websocket.BinaryMessage, nil, room.CloseGone, "There is no such document."},
 		{"nothing", "/ws/hocuspocus", websocket.BinaryMessage, nil, room.CloseMalformed, "The message cannot be read"},
 		{"truncated", "/ws/hocuspocus", websocket.BinaryMessage, []byte{4, 'n', 'a', 'm'}, room.CloseMalformed, "The message cannot be read"},
-		{"a long name", "/ws/hocuspocus", websocket.BinaryMessage, yproto.AppendToken(yproto.AppendDocument(nil, strings.Repeat("n", 1000)), "", ""), room.CloseMalformed, "The message cannot be read"},
+		{"a long name", "/ws/hocuspocus", websocket.BinaryMessage, joinDocument(strings.Repeat("n", 1000)), room.CloseMalformed, "The message cannot be read"},
 	} {
 		r := w.dial(t, nil, tc.path)
 		if err := r.ws.WriteMessage(tc.kind, tc.in); err != nil && tc.code != room.CloseTooBig && tc.code != room.CloseGone {
@@ -63,7 +63,7 @@ func TestBadInput(t *testing.T) {
 		}
 		r.ws.Close()
 	}
-	other.send(yproto.AppendQueryAwareness(nil))
+	other.send(queryAwareness)
 	other.until(yproto.Awareness)
 	eventually(t, "only the other connection is left", func() bool { return w.handler.Count() == 1 && w.rooms.seats(ref) == 1 })
 	if got := w.count("signalbox_document_socket_closed_total", "too_big"); got != 2 {
@@ -79,12 +79,12 @@ func TestUnknownMessages(t *testing.T) {
 	r := w.dial(t, nil, path(name, ""))
 	r.send([]byte{77, 1, 2, 3})
 	r.send(yproto.AppendDenied(nil, "no"))
-	r.send(yproto.AppendQueryAwareness(nil))
+	r.send(queryAwareness)
 	r.until(yproto.Awareness)
 
 	h := w.dial(t, nil, "/ws/hocuspocus")
 	h.send(yproto.AppendUpdate(yproto.AppendDocument(nil, name), []byte("not joined, not read")))
-	h.send(yproto.AppendPing(nil))
+	h.send(ping)
 	if _, b, err := h.ws.ReadMessage(); err != nil || !bytes.Equal(b, yproto.AppendPong(nil)) {
 		t.Errorf("the answer to a ping is %x, %v", b, err)
 	}
@@ -121,7 +121,7 @@ func TestBusy(t *testing.T) {
 	first.until(yproto.Step1)
 
 	join := func(name string) yproto.Message {
-		h.send(yproto.AppendToken(yproto.AppendDocument(nil, name), "", ""))
+		h.send(joinDocument(name))
 		for {
 			_, b, err := h.ws.ReadMessage()
 			if err != nil {
@@ -201,7 +201,7 @@ func TestPartial(t *testing.T) {
 		c := w.dial(t, p, path(name, ""))
 		c.until(yproto.Step1)
 		c.send(yproto.AppendAwareness(nil, append([]byte{1, 1, 1, 0x80, 0xea, 0x30}, make([]byte, 800_000)...)))
-		c.send(yproto.AppendQueryAwareness(nil))
+		c.send(queryAwareness)
 		c.until(yproto.Awareness)
 	})
 }
@@ -241,7 +241,7 @@ func TestJoinRate(t *testing.T) {
 		go func() {
 			for range n {
 				name := id.New[id.Document]().String()
-				_ = h.ws.WriteMessage(websocket.BinaryMessage, yproto.AppendToken(yproto.AppendDocument(nil, name), "", ""))
+				_ = h.ws.WriteMessage(websocket.BinaryMessage, joinDocument(name))
 			}
 		}()
 		for i := range n {
@@ -288,7 +288,7 @@ func TestExpiry(t *testing.T) {
 		began := time.Now()
 		r := w.dial(t, p, path(ref.Document.String(), "expires="+in(90*time.Second)))
 		code, reason := r.end()
-		if code != room.CloseToken || !strings.Contains(reason, "token ran out") {
+		if code != room.CloseToken || !strings.Contains(reason, "token has expired") {
 			t.Errorf("the end is %d %q", code, reason)
 		}
 		if d := time.Since(began); d < 90*time.Second || d > 91*time.Second {
@@ -369,7 +369,7 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%v: %d %q, want %d %q", tc.err, code, reason, tc.code, tc.reason)
 		}
 		h := w.dial(t, nil, "/ws/hocuspocus")
-		h.send(yproto.AppendToken(yproto.AppendDocument(nil, name), "", ""))
+		h.send(joinDocument(name))
 		if !tc.alone {
 			if code, reason := h.end(); code != tc.code || reason != tc.reason {
 				t.Errorf("%v on Hocuspocus: %d %q, want %d %q", tc.err, code, reason, tc.code, tc.reason)

@@ -17,23 +17,23 @@ type metrics struct {
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	open := prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "signalbox_document_sockets", Help: "Connections of editors that are open, by envelope.",
+		Name: "signalbox_document_sockets", Help: "Open editor connections, by envelope.",
 	}, []string{"envelope"})
 	messages := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "signalbox_document_socket_messages_total", Help: "Messages of editors' connections, by direction.",
+		Name: "signalbox_document_socket_messages_total", Help: "Messages on editor connections, by direction.",
 	}, []string{"direction"})
 	bytes := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "signalbox_document_socket_bytes_total", Help: "Bytes of editors' messages, by direction.",
+		Name: "signalbox_document_socket_bytes_total", Help: "Bytes of messages on editor connections, by direction.",
 	}, []string{"direction"})
 	m := &metrics{
 		plain: open.WithLabelValues("y-protocols"), hocuspocus: open.WithLabelValues("hocuspocus"),
 		messagesIn: messages.WithLabelValues("in"), messagesOut: messages.WithLabelValues("out"),
 		bytesIn: bytes.WithLabelValues("in"), bytesOut: bytes.WithLabelValues("out"),
 		throttled: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "signalbox_document_socket_throttled_total", Help: "Times that an editor's connection sent faster than it may, and was read later.",
+			Name: "signalbox_document_socket_throttled_total", Help: "Times that an editor connection exceeded its rate limit and was delayed.",
 		}),
 		closed: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "signalbox_document_socket_closed_total", Help: "Connections of editors that ended, by reason.",
+			Name: "signalbox_document_socket_closed_total", Help: "Closed editor connections, by reason.",
 		}, []string{"reason"}),
 	}
 	if reg == nil {

@@ -47,7 +47,7 @@ func TestPanicCostsOneConnection(t *testing.T) {
 	if code, reason := r.end(); code != room.CloseBusy {
 		t.Errorf("end = %d %q, want %d", code, reason, room.CloseBusy)
 	}
-	other.send(yproto.AppendQueryAwareness(nil))
+	other.send(queryAwareness)
 	other.until(yproto.Awareness)
 	eventually(t, "only the other connection is left", func() bool { return w.handler.Count() == 1 && w.rooms.seats(all.bad) == 0 })
 }

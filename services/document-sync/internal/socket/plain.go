@@ -9,7 +9,7 @@ import (
 	"signalbox.dev/services/document-sync/internal/yproto"
 )
 
-// The envelopes, by which room.Message remembers how it was encoded.
+// The envelopes, under which room.Message caches its encodings.
 const (
 	envelopePlain = iota
 	envelopeHocuspocus
@@ -17,12 +17,12 @@ const (
 
 const viewersRead = "You may read this document but not change it: an owner of the workspace can make you an editor."
 
-// plain is the session of y-protocols: one document. It is the room's peer.
+// plain is the session of y-protocols, for one document. It is the peer in its room.
 type plain struct {
 	c    *conn
 	ref  store.Ref
 	seat Seat // nil before open
-	told bool // that its updates are refused
+	told bool // the viewer was told that its updates are refused
 }
 
 func (p *plain) open() (err error) {
@@ -30,7 +30,7 @@ func (p *plain) open() (err error) {
 	return err
 }
 
-// join is for a session: a document that takes too long to load is no document.
+// join joins a document for a session, within joinWait.
 func (c *conn) join(ref store.Ref, p room.Peer) (Seat, error) {
 	ctx, cancel := context.WithTimeout(&c.life, joinWait)
 	defer cancel()
@@ -68,11 +68,11 @@ func (p *plain) handle(msg []byte) error {
 		}
 		p.seat.QueryAwareness()
 	}
-	return nil // of a version to come
+	return nil // messages of later versions
 }
 
-// refuse tells a viewer, once, that it is none to write. A step 2 without structs is
-// what everybody sends who has nothing new.
+// refuse tells a viewer once that it cannot write. A step 2 without structs is ignored: clients
+// without changes send it too.
 func (p *plain) refuse(m yproto.Message) {
 	if p.told || m.Kind == yproto.Step2 && !yproto.HasStructs(m.Payload) {
 		return
@@ -83,7 +83,7 @@ func (p *plain) refuse(m yproto.Message) {
 
 // Send implements room.Peer.
 func (p *plain) Send(m *room.Message) {
-	if m.Kind != room.KindStored { // which y-protocols cannot say
+	if m.Kind != room.KindStored { // y-protocols has no such message
 		p.c.enqueue(m.Encoded(envelopePlain, plainFrame).([]byte))
 	}
 }

@@ -8,20 +8,20 @@ import (
 	"signalbox.dev/services/document-sync/internal/room"
 )
 
-// smallBuffer is up to where messages do not count against Limits.Partial.
+// smallBuffer is the size up to which messages do not count towards Limits.Partial.
 const smallBuffer = 64 << 10
 
 // Receive implements mux.Session.
 func (c *conn) Receive(part []byte, more bool) {
 	if c.life.Err() != nil {
-		return // what still came
+		return // received before the end
 	}
 	if err := panics.Try(func() error { return c.receive(part, more) }); err != nil {
 		c.fail(err)
 	}
 }
 
-// receive puts a message together, and hands it on. Most have one part.
+// receive assembles a message and handles it. Most messages have one part.
 func (c *conn) receive(part []byte, more bool) error {
 	c.h.metrics.bytesIn.Add(float64(len(part)))
 	msg := part
@@ -42,7 +42,7 @@ func (c *conn) receive(part []byte, more bool) error {
 	return c.session.handle(msg)
 }
 
-// append grows the message as parts come, within Limits.Message and Limits.Partial.
+// append adds a part to the message, within Limits.Message and Limits.Partial.
 func (c *conn) append(part []byte) error {
 	had := cap(c.message)
 	if len(c.message)+len(part) > c.h.limits.Message {
@@ -54,12 +54,12 @@ func (c *conn) append(part []byte) error {
 	c.message = append(c.message, part...)
 	if counted(cap(c.message)) > counted(had) &&
 		c.h.partial.Add(counted(cap(c.message))-counted(had)) > int64(c.h.limits.Partial) {
-		return &closing{code: room.CloseBusy, reason: "Too many large messages are under way: try again later."}
+		return &closing{code: room.CloseBusy, reason: "Too many large messages are in transit: try again later."}
 	}
 	return nil
 }
 
-// counted is how much of Limits.Partial a buffer takes.
+// counted is the amount of Limits.Partial that a buffer uses.
 func counted(size int) int64 {
 	if size <= smallBuffer {
 		return 0
@@ -74,24 +74,24 @@ func (c *conn) dropMessage() {
 	c.message = nil
 }
 
-// burst is how many seconds' worth of messages and bytes a connection may send at once.
+// burst is the maximum saved credit in seconds of the rate limits.
 const burst = 8
 
-// What some messages cost more, in messages: a step 1 may be answered with all there is,
-// and a document that is joined has to be found, and perhaps loaded.
+// Additional costs in messages: a step 1 may be answered with the whole state, and joining may
+// load a document.
 const (
 	stepPrice = 20
 	joinPrice = 100
 )
 
-// credit is what a connection may still send. It grows with the ticks.
+// credit is the token bucket of a connection. It is refilled with the ticks.
 type credit struct {
-	at              int64 // tick of the last growth
+	at              int64 // the tick of the last refill
 	messages, bytes int
 }
 
-// pay takes from the credit. Who has none is heard no further until there is some: the
-// stream's window fills, then the editor's own, and nothing is lost.
+// pay takes credit. If there is none it blocks, so that the stream's window and then the editor's
+// own buffer fill; nothing is lost.
 func (c *conn) pay(messages, bytes int) error {
 	l := &c.h.limits
 	for waited := false; ; waited = true {
@@ -115,8 +115,8 @@ func (c *conn) pay(messages, bytes int) error {
 	}
 }
 
-// mayAsk comes before what is answered with much: that costs so many messages, and waits
-// while too much is under way to the gateway.
+// mayAsk precedes requests with large answers: it charges their price, and blocks while too much
+// is in transit to the gateway.
 func (c *conn) mayAsk(price int) error {
 	if err := c.pay(price, 0); err != nil {
 		return err

@@ -9,10 +9,9 @@ import (
 	"signalbox.dev/services/document-sync/internal/room"
 )
 
-// Run keeps time for the connections until ctx is done. Then it refuses new ones, and
-// closes all, spread over at most half of Limits.Drain, so that they do not all come to the
-// other instances in one moment; trunks that are left at its end are cut. It returns
-// nil when there are none any more.
+// Run ticks the connections until ctx is done. Then it refuses new ones and closes all, spread
+// over at most half of Limits.Drain, so that they do not reconnect all at once. Mux connections
+// that are left at the end are cut. It returns nil when none are left.
 func (h *Handler) Run(ctx context.Context) error {
 	t := time.NewTicker(time.Second)
 	defer t.Stop()
@@ -25,7 +24,7 @@ func (h *Handler) Run(ctx context.Context) error {
 		case <-t.C:
 			h.tick.Store(int64(time.Since(h.start) / time.Second))
 			all = h.list(all[:0])
-			panics.Contain(ctx, h.log, "connections whose token ran out", func() { h.look(all, time.Now().Unix()) })
+			panics.Contain(ctx, h.log, "expiry of tokens", func() { h.look(all, time.Now().Unix()) })
 			clear(all)
 		}
 	}
@@ -40,16 +39,16 @@ func (h *Handler) list(all []*conn) []*conn {
 	return all
 }
 
-// look ends those whose token ran out.
+// look closes connections whose token has expired.
 func (h *Handler) look(all []*conn, now int64) {
 	for _, c := range all {
 		if c.expires > 0 && now >= c.expires {
-			c.end(closing{code: room.CloseToken, reason: "The token ran out: connect again with a new one."})
+			c.end(closing{code: room.CloseToken, reason: "The token has expired: connect again with a new one."})
 		}
 	}
 }
 
-// drainStep is how often a few of the connections are told that the instance goes away.
+// drainStep is the interval between the closings of a few connections each.
 const drainStep = 50 * time.Millisecond
 
 func (h *Handler) drain() {

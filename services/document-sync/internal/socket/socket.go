@@ -1,65 +1,48 @@
-// Package socket is the door for editors: connections that carry Yjs. They are streams
-// of package trunk, whose other end, the gateway, has the editors' WebSockets.
+// Package socket serves the editors' connections. They are streams of package mux, at the other
+// end of which the gateway has the editors' WebSockets.
 //
-//	GET /trunk               a trunk
-//	/ws/documents/{id}       y-protocols: y-websocket, TipTap
-//	/ws/hocuspocus           many documents on one connection: @hocuspocus/provider 2, 3, 4
+//	GET /trunk               a mux connection of the gateway
+//	/ws/documents/{id}       a stream with y-protocols: y-websocket, TipTap
+//	/ws/hocuspocus           a stream with many documents: @hocuspocus/provider 2, 3, 4
 //
-// A trunk is a service's own: it begins with a signed context of package identity, or is
-// refused (401). Each stream on it begins with one more, of the person whom the gateway has
-// authenticated; with what is asked for, one of the two paths; and with the second in which the user's
-// token runs out. Everything that goes wrong then is told with a close code of package
-// room and a reason. What a document is, and who sits in it, is behind Rooms.
+// A mux connection starts with a signed context of package identity, or is refused (401). Each
+// stream starts with the signed context of the authenticated user, one of the two paths, and the
+// expiry of the user's token. Later errors are close codes of package room with a reason.
 //
 // # A connection
 //
-// It has no goroutine of its own while nothing comes. The stream's goroutine joins, puts
-// messages together, hands each to its seat, and waits there when the room is behind, or
-// when the editor sends, asks or joins faster than it may, or before a question when much is
-// under way to the gateway: the stream's window fills, and the gateway
-// reads that editor no further. It leaves its seats however the stream ends; nobody else
-// does.
-//
-// Everybody else only queues frames (room.Peer.Send) and returns. A frame is encoded
-// once for each envelope, as the WebSocket frame that editors get, and shared by all who get
-// it: to a server's frame nothing of its recipient is added. To those of one gateway it
-// crosses once. Who reads too slowly is the gateway's matter.
+// The stream's goroutine joins, assembles messages and passes them to its seats. It blocks when
+// the room falls behind, when the editor exceeds its rate limit, or when too much is in transit to
+// the gateway: the stream's window fills, and the gateway stops reading from that editor. It
+// leaves its seats when the stream ends. Everybody else only queues frames (room.Peer.Send). A
+// frame is encoded once per envelope, as the editor's WebSocket frame, and shared by all
+// recipients.
 //
 //	opened ──verified, joined──▶ live ──end, or the gateway──▶ over
 //
-// end may be called by anybody, and the first one counts. It ends the stream behind what
-// was sent, which stops the stream's goroutine where it waits.
-//
-// # Time
-//
-// There are no timers and no goroutines for time in a connection. Run looks at all of
-// them once a second, and ends those whose token ran out (4401). Whether an editor is
-// still there the gateway finds out.
+// Anybody may call end, and the first reason counts. Run closes connections whose token has
+// expired (4401), once a second. Slow readers and dead connections are the gateway's concern.
 //
 // # Hocuspocus
 //
-// A document is joined by its Auth message, with the document's id as its name, and
-// refused there. The token in it is not looked at. The provider of version 2 sends
-// Auth only when it was given a token: any will do. A document that is closed for its
-// members (4403, 4404), or for one whose update it does not take (4413), is closed alone,
-// with PermissionDenied, which each version understands, and CLOSE: no provider joins it
-// again by itself as long as the connection lasts. All other ends are of the connection.
+// A document is joined with an Auth message with its id as the name. The token is ignored, but
+// version 2 sends Auth only if it was given one. A document that is closed for its members (4403,
+// 4404), or for a member whose update was refused (4413), is closed alone, with PermissionDenied,
+// which each version understands, and CLOSE: no provider rejoins it on the same connection. All
+// other closings end the connection.
 //
-// Each update or step 2 is answered with one SyncStatus, when it is stored. The
-// step 1 of the server that a join brings counts as the answer to the client's
-// first; each later one (forceSync) is answered with that state vector again, so that
-// what was lost since comes in. A viewer's step 2 without structs is taken for stored:
-// it is what a client without changes says.
+// Each update or step 2 is answered with one SyncStatus when it is stored. The server's first step
+// 1 also answers the client's first; each later one (forceSync) is answered with the same state
+// vector, so that lost updates are resent. A viewer's step 2 without structs counts as stored.
 //
-// # If it dies here
+// # Failure
 //
-// A connection keeps nothing that is not in the room or at the client. Clients connect
-// again, to any instance, and both sides tell each other what they lack. A gateway of a
-// version that knows no trunks asks for WebSockets here, and is answered 404: its editors
-// wait until it is replaced, and lose nothing.
+// A connection has no state that is not in the room or at the client. After a crash clients
+// reconnect to any instance and sync.
 package socket
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -77,69 +60,57 @@ import (
 	"signalbox.dev/services/document-sync/internal/store"
 )
 
-// Rooms lets connections into documents.
+// Rooms admits connections to documents.
 type Rooms interface {
-	// Join adds p to a document. Before it returns, or soon after, p is sent the
-	// server's step 1 and the awareness of all who are there. Its errors have a kind:
-	// NotFound, Forbidden, Unavailable.
+	// Join adds p to a document. p is sent the server's step 1 and everybody's awareness,
+	// before Join returns or soon after. Errors are NotFound, Forbidden or Unavailable faults.
 	Join(ctx context.Context, ref store.Ref, actor identity.Actor, p room.Peer) (Seat, error)
 }
 
-// Seat is a connection's place in a document. One goroutine uses it. The slices that
-// it is given are lent: it copies what it keeps.
+// Seat is a connection's membership in a document, used by one goroutine. It copies the slices
+// that it keeps.
 type Seat interface {
-	// Sync asks for what the owner of a state vector lacks, which is sent as KindStep2.
+	// Sync requests everything that the owner of a state vector lacks, as KindStep2.
 	Sync(stateVector []byte) error
-	// Update hands over an update; it blocks while the room is behind. KindStored
-	// follows, once for each.
+	// Update passes on an update and blocks while the room is behind. KindStored follows
+	// for each.
 	Update(ctx context.Context, update []byte) error
-	// Awareness hands over an awareness update.
+	// Awareness passes on an awareness update.
 	Awareness(update []byte) error
-	// QueryAwareness asks for everybody's, which is sent as KindAwareness.
+	// QueryAwareness requests everybody's awareness, as KindAwareness.
 	QueryAwareness()
-	// Leave gives the seat up. It may come after the room closed the peer.
+	// Leave leaves the document. It may be called after the room has closed the peer.
 	Leave()
 }
 
-// Verifier tells who signed a context; *identity.Verifier is one.
+// Verifier verifies signed contexts; *identity.Verifier is one.
 type Verifier interface {
 	Verify(token string) (identity.Actor, error)
 }
 
-// Limits bound connections; New fills in those that are zero.
+// Limits limits connections. New fills in those that are zero.
 type Limits struct {
-	Connections int           // at a time; 10,000
-	Message     int           // bytes of a message that is read; 8 MiB
-	Partial     int           // bytes of all large messages that are being read; 256 MiB
-	Documents   int           // of one Hocuspocus connection; 100
-	Messages    int           // a second that one connection may send for long; 2,000
-	Bytes       int           // a second that one connection may send for long; 4 MiB
-	Drain       time.Duration // in which Run closes all connections at its end; 10 s
+	Connections int           // concurrently; 10,000
+	Message     int           // bytes of a received message; 8 MiB
+	Partial     int           // bytes of all large incomplete messages; 256 MiB
+	Documents   int           // per Hocuspocus connection; 100
+	Messages    int           // per second and connection; 2,000
+	Bytes       int           // per second and connection; 4 MiB
+	Drain       time.Duration // for closing all connections; 10 s
 }
 
 func (l Limits) withDefaults() Limits {
-	for _, d := range []struct {
-		v    *int
-		zero int
-	}{
-		{&l.Connections, 10_000},
-		{&l.Message, 8 << 20},
-		{&l.Partial, 256 << 20},
-		{&l.Documents, 100},
-		{&l.Messages, 2000},
-		{&l.Bytes, 4 << 20},
-	} {
-		if *d.v == 0 {
-			*d.v = d.zero
-		}
-	}
-	if l.Drain == 0 {
-		l.Drain = 10 * time.Second
-	}
+	l.Connections = cmp.Or(l.Connections, 10_000)
+	l.Message = cmp.Or(l.Message, 8<<20)
+	l.Partial = cmp.Or(l.Partial, 256<<20)
+	l.Documents = cmp.Or(l.Documents, 100)
+	l.Messages = cmp.Or(l.Messages, 2000)
+	l.Bytes = cmp.Or(l.Bytes, 4<<20)
+	l.Drain = cmp.Or(l.Drain, 10*time.Second)
 	return l
 }
 
-// Config is what New needs.
+// Config configures New.
 type Config struct {
 	Rooms      Rooms
 	Verifier   Verifier
@@ -148,7 +119,7 @@ type Config struct {
 	Limits     Limits
 }
 
-// Handler serves the connections. It is made by New and needs Run.
+// Handler serves the connections. It requires Run.
 type Handler struct {
 	rooms    Rooms
 	verifier Verifier
@@ -158,16 +129,16 @@ type Handler struct {
 	trunks   mux.Server
 
 	start   time.Time
-	tick    atomic.Int64 // whole seconds since start, kept by Run
-	partial atomic.Int64 // bytes of large messages that are being read
+	tick    atomic.Int64 // whole seconds since start, updated by Run
+	partial atomic.Int64 // bytes of large incomplete messages
 
 	mu       sync.Mutex // guards what follows
 	conns    map[*conn]struct{}
 	draining bool
-	empty    chan struct{} // closed when none are left while it drains
+	empty    chan struct{} // closed when no connections are left while draining
 }
 
-// New returns a handler that has no connections.
+// New returns a handler without connections.
 func New(cfg Config) (*Handler, error) {
 	if cfg.Rooms == nil || cfg.Verifier == nil || cfg.Log == nil {
 		return nil, errors.New("socket: rooms, verifier and log are needed")
@@ -184,22 +155,15 @@ func New(cfg Config) (*Handler, error) {
 	return h, nil
 }
 
-// Mount adds the door to mux.
+// Mount adds the handler to m.
 func (h *Handler) Mount(m *http.ServeMux) { m.HandleFunc("GET /trunk", h.serve) }
 
-// Count returns how many connections there are.
-func (h *Handler) Count() int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return len(h.conns)
-}
-
-// serve takes a trunk.
+// serve accepts a mux connection.
 func (h *Handler) serve(w http.ResponseWriter, r *http.Request) {
 	peer, err := h.verifier.Verify(r.Header.Get(identity.Header))
 	if err != nil {
-		h.log.WarnContext(r.Context(), "trunk refused", "error", err)
-		http.Error(w, "This door is for other services of the platform: connect through the gateway.", http.StatusUnauthorized)
+		h.log.WarnContext(r.Context(), "mux connection refused", "error", err)
+		http.Error(w, "This endpoint is for other services of the platform: connect through the gateway.", http.StatusUnauthorized)
 		return
 	}
 	h.mu.Lock()
@@ -210,13 +174,13 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	conn, first, err := mux.Hijack(w, r)
-	if err != nil { // the answer is written
-		h.log.DebugContext(r.Context(), "trunk not taken", "error", err)
+	if err != nil { // mux.Hijack has written the response
+		h.log.DebugContext(r.Context(), "mux connection not accepted", "error", err)
 		return
 	}
-	go func() { //nolint:contextcheck // the request ends here, and the trunk has a life of its own
+	go func() { //nolint:contextcheck // the mux connection outlives the request
 		err := panics.Try(func() error { return h.trunks.Serve(conn, first) })
-		h.log.Debug("trunk ended", "service", peer.Service, "error", err) //nolint:sloglint // as above
+		h.log.Debug("mux connection ended", "service", peer.Service, "error", err) //nolint:sloglint // as above
 	}()
 }
 
@@ -226,7 +190,7 @@ func (h *Handler) accept(s *mux.ServerStream, o mux.OpenRequest) mux.Session {
 	return &conn{h: h, stream: s, opening: &o, life: life{done: make(chan struct{})}}
 }
 
-// register counts c in. Who is refused is counted too, until they have been told.
+// register counts c. Refused connections count too, until they are closed.
 func (h *Handler) register(c *conn, expires int64) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -237,7 +201,7 @@ func (h *Handler) register(c *conn, expires int64) error {
 	h.metrics.open(c.session).Inc()
 	switch {
 	case expires < 0:
-		return &closing{code: room.CloseToken, reason: "The end of the token is not known: connect again."}
+		return &closing{code: room.CloseToken, reason: "The expiry of the token is unknown: connect again."}
 	case h.draining:
 		return &closing{code: room.CloseRestart, reason: restarting}
 	case n >= h.limits.Connections:
@@ -254,7 +218,7 @@ func (h *Handler) unregister(c *conn) {
 	h.checkEmpty()
 }
 
-// checkEmpty tells drain that none are left. The lock is held.
+// checkEmpty wakes drain when none are left. h.mu is held.
 func (h *Handler) checkEmpty() {
 	if !h.draining || len(h.conns) > 0 {
 		return

@@ -14,18 +14,17 @@ import (
 	"signalbox.dev/pkg/pg"
 )
 
-// Bounds of one transaction.
+// Limits of one transaction.
 const (
 	groupUpdates = 1000
-	groupBytes   = 16 << 20 // and at least one update
-	groupTries   = 5        // of one that others stood in the way of
+	groupBytes   = 16 << 20 // at least one update is always included
+	groupTries   = 5        // after deadlocks and serialization failures
 )
 
-// Append commits an update and returns the sequence that it got; the update must not
-// be changed afterwards. It blocks until the commit, together with what others append
-// meanwhile, and returns at once when ctx is done: then the update may be committed or
-// not. An error that is no NotFound fault (the document was deleted) and no TooLarge
-// fault leaves that open as well; a repetition does no harm.
+// Append commits an update, which must not be changed afterwards, and returns its sequence. It
+// blocks until the commit, which includes concurrent updates, or until ctx is done: then the
+// update may have been committed or not. So it may after any error other than a NotFound fault
+// (the document was deleted) and a TooLarge fault; a repetition does no harm.
 func (s *Store) Append(ctx context.Context, ref Ref, author Author, update []byte) (int64, error) {
 	if len(update) > MaxUpdate {
 		return 0, fault.New(fault.TooLarge, "the update has %d bytes; one change of a document may have at most %d: make it in smaller steps", len(update), MaxUpdate)
@@ -46,19 +45,13 @@ func (s *Store) Append(ctx context.Context, ref Ref, author Author, update []byt
 	return a.sequence, nil
 }
 
-// Commits returns how many transactions of Append there were, and how many updates
-// they had.
-func (s *Store) Commits() (transactions, updates int64) {
-	return s.transactions.Load(), s.updates.Load()
-}
-
-// addition is an update that is to be committed.
+// addition is an update to be committed.
 type addition struct {
 	ref    Ref
 	author Author
 	data   []byte
 
-	done     chan struct{} // closed when the rest is set
+	done     chan struct{} // closed when the fields below are set
 	sequence int64
 	err      error
 }
@@ -68,7 +61,7 @@ func (a *addition) end(sequence int64, err error) {
 	close(a.done)
 }
 
-// fail ends an addition that has not ended.
+// fail ends an addition unless it has ended.
 func (a *addition) fail(err error) {
 	select {
 	case <-a.done:
@@ -77,14 +70,12 @@ func (a *addition) fail(err error) {
 	}
 }
 
-// group commits additions, one transaction at a time, each with all that came while
-// the one before was under way. A goroutine does that for as long as there is
-// something to do.
+// group commits additions in one transaction at a time, each with everything that arrived during
+// the previous one. A goroutine runs while there is something to do.
 //
-// There are two: the first takes only heads that are free, and passes on what it
-// cannot have to the second, which waits for locks; what is not there for it either was
-// deleted. So a document that somebody else has locked for long, in an operation, keeps
-// up nobody but those like it.
+// There are two groups. The first takes only heads that are not locked and passes the others to
+// the second, which waits for locks; heads that it cannot find were deleted. So a document with
+// a long-held lock, by an operation, delays only others like it.
 type group struct {
 	store *Store
 	waits bool
@@ -100,7 +91,7 @@ func (g *group) add(ctx context.Context, more ...*addition) {
 	g.queue = append(g.queue, more...)
 	if len(g.queue) > 0 && !g.running {
 		g.running = true
-		// Whoever came first does not decide for all.
+		// The first caller's context must not affect the others.
 		ctx = context.WithoutCancel(ctx)
 		g.store.commits.Go(func() { g.run(ctx) })
 	}
@@ -116,7 +107,7 @@ func (g *group) run(ctx context.Context) {
 	}
 }
 
-// next takes what fits into a transaction, in the order of arrival.
+// next returns what fits into a transaction, in order of arrival.
 func (g *group) next() []*addition {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -133,9 +124,8 @@ func (g *group) next() []*addition {
 	return batch
 }
 
-// commit commits a batch and tells everybody, but those that it passes on. When
-// Postgres refuses something, and not because it is unwell, the batch is divided until
-// it is clear whose that is.
+// commit commits a batch and ends its additions, except those passed to the other group. When
+// Postgres refuses a batch without being unavailable, the batch is bisected to find the culprit.
 func (g *group) commit(ctx context.Context, batch []*addition) {
 	parts := partsOf(batch)
 	var taken []*addition
@@ -159,12 +149,12 @@ func (g *group) commit(ctx context.Context, batch []*addition) {
 	}
 }
 
-// part is what a batch has for one document.
+// part is the part of a batch for one document.
 type part struct {
 	ref Ref
 	all []*addition
 
-	before int64 // the sequence before the first; 0: the head was not to be had
+	before int64 // the sequence before the first; 0 if the head was locked or missing
 }
 
 func partsOf(batch []*addition) []*part {
@@ -182,9 +172,9 @@ func partsOf(batch []*addition) []*part {
 	return parts
 }
 
-// appendSQL locks the heads, moves each by the number of its updates and inserts those.
-// A head that changed since the statement began is read anew with its lock, and again
-// with the update. %s says what to do about heads that others have locked.
+// appendSQL locks the heads, advances each by the number of its updates and inserts these. The
+// lock, and then the update, read a head again that has changed since the statement began. %s is
+// what to do about locked heads.
 const appendSQL = `
 	with locked as materialized (
 		select h.workspace_id, h.document_id, g.count, g.place from heads h
@@ -208,16 +198,15 @@ var (
 	appendFree    = fmt.Sprintf(appendSQL, "skip locked")
 )
 
-// transact commits parts and tells those who wait for them, in one transaction. It
-// returns those whose heads it could not have without waiting, or at all; with an error
-// nobody was told anything.
+// transact commits parts and ends their additions, in one transaction. It returns those whose
+// heads were locked; after an error none have ended.
 func (s *Store) transact(ctx context.Context, parts []*part, waits bool) (taken []*addition, err error) {
 	sql := appendFree
 	if waits {
 		sql = appendWaiting
 	}
 	for _, p := range parts {
-		p.before = 0 // of an attempt that failed in the end
+		p.before = 0 // reset after a failed attempt
 	}
 	b := &pgx.Batch{}
 	b.Queue(sql, argsOf(parts)).Query(func(rows pgx.Rows) error {
@@ -229,12 +218,11 @@ func (s *Store) transact(ctx context.Context, parts []*part, waits bool) (taken 
 		})
 		return err
 	})
-	// As the system: what is open here is of many workspaces.
+	// As the system: the open documents belong to many workspaces.
 	err = s.db.WriteAsSystem(ctx, b)
 	if err != nil {
 		return nil, err
 	}
-	s.count(parts)
 	for _, p := range parts {
 		switch {
 		case p.before > 0:
@@ -252,29 +240,15 @@ func (s *Store) transact(ctx context.Context, parts []*part, waits bool) (taken 
 	return taken, nil
 }
 
-// count notes what was committed, before those who wait for it hear of that.
-func (s *Store) count(parts []*part) {
-	n := 0
-	for _, p := range parts {
-		if p.before > 0 {
-			n += len(p.all)
-		}
-	}
-	if n > 0 {
-		s.transactions.Add(1)
-		s.updates.Add(int64(n))
-	}
-}
-
-// argsOf returns the parts as columns: one row for each document, and one for each
-// update, which has the place of its document and is the nth of it.
+// argsOf returns the parts as columns, with one row per document and one per update, which has
+// the position of its document and its own in it.
 func argsOf(parts []*part) pg.Args {
 	var (
 		refs         []Ref
 		counts       []int64
 		places, nths []int64
 		data         [][]byte
-		members      []pgtype.UUID // which pgx encodes without looking into each by reflection
+		members      []pgtype.UUID // pgx encodes them without reflection on each
 		runs         []pgtype.UUID
 	)
 	for i, p := range parts {

@@ -105,7 +105,7 @@ func TestGroup(t *testing.T) {
 	if diff := cmp.Diff([]string{"2:a1", "3:leaves", "4:a2"}, data(w.load(a).Updates)); diff != "" {
 		t.Errorf("the document has (-want +got):\n%s", diff)
 	}
-	if transactions, updates := w.store.Commits(); transactions != 2 || updates != 5 {
+	if transactions, updates := w.commits(admin), w.number(admin, `SELECT count(*) FROM updates`); transactions != 2 || updates != 5 {
 		t.Errorf("there were %d transactions with %d updates, want 2 with 5", transactions, updates)
 	}
 
@@ -147,7 +147,7 @@ func TestGroupIsBounded(t *testing.T) {
 		{"number", store.GroupUpdates + 5, 1, 3},
 		{"size", 5, store.MaxUpdate, 4},
 	} {
-		before, _ := w.store.Commits()
+		before := w.commits(admin)
 		release := w.hold()
 		var wg sync.WaitGroup
 		wg.Go(func() { w.append(ref, "x") })
@@ -163,7 +163,7 @@ func TestGroupIsBounded(t *testing.T) {
 		w.eventually(func() bool { return w.store.Queued() == tc.n })
 		release()
 		wg.Wait()
-		if after, _ := w.store.Commits(); after-before != tc.want {
+		if after := w.commits(admin); after-before != tc.want {
 			t.Errorf("%s: %d transactions, want %d", tc.name, after-before, tc.want)
 		}
 	}

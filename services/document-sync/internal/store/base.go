@@ -10,14 +10,14 @@ import (
 	"signalbox.dev/pkg/pg"
 )
 
-// How many bases are kept of a document: the newest, and more while they are small.
+// How many bases of a document are kept: the newest, and more while they are small.
 const (
 	maxBases     = 64
 	maxBaseBytes = 16 << 20
 )
 
-// KeepBase keeps what somebody read of a document: its Markdown at a sequence. It does
-// nothing for a document that was deleted meanwhile, or when it is kept already.
+// KeepBase keeps what somebody has read of a document: its Markdown at a sequence. It does
+// nothing if that is kept already or the document was deleted.
 func (s *Store) KeepBase(ctx context.Context, ref Ref, sequence int64, markdown string) error {
 	var kept bool
 	look := &pgx.Batch{}
@@ -25,7 +25,7 @@ func (s *Store) KeepBase(ctx context.Context, ref Ref, sequence int64, markdown 
 		ref.Workspace, ref.Document, sequence).QueryRow(func(r pgx.Row) error { return r.Scan(&kept) })
 	err := s.db.ChangeInWorkspace(ctx, ref.Workspace, look, func(b *pgx.Batch) error {
 		if kept {
-			return nil // nothing is queued, and nothing happens
+			return nil // nothing is queued
 		}
 		args := pg.Args{
 			"ws": ref.Workspace, "id": ref.Document, "sequence": sequence, "markdown": markdown, "most": maxBases, "bytes": maxBaseBytes,
@@ -34,7 +34,7 @@ func (s *Store) KeepBase(ctx context.Context, ref Ref, sequence int64, markdown 
 			insert into bases (workspace_id, document_id, sequence, content, created_at)
 			select workspace_id, id, @sequence, @markdown, now() from documents
 			where workspace_id = @ws and id = @id and deleted_at is null for share
-			on conflict do nothing`, args) // the lock makes a deletion wait, which takes the row with it
+on conflict do nothing`, args) // the lock delays a deletion, which then removes this row
 		b.Queue(`
 			delete from bases where workspace_id = @ws and document_id = @id and sequence in (
 				select sequence from (
@@ -50,17 +50,15 @@ func (s *Store) KeepBase(ctx context.Context, ref Ref, sequence int64, markdown 
 	return nil
 }
 
-// CodeBaseGone is the code of the fault for a base that is not known.
+// CodeBaseGone is the code of the fault for an unknown base.
 const CodeBaseGone = "BASE_GONE"
 
-// Base returns the content that a document had at a sequence: what somebody read then, or
-// what an operation made. A sequence of which neither is kept is a Conflict fault with
-// CodeBaseGone.
+// Base returns the content of a document at a sequence: what somebody read then, or the result
+// of an operation. If neither is kept it returns a Conflict fault with CodeBaseGone.
 func (s *Store) Base(ctx context.Context, ref Ref, sequence int64) (Old, error) {
 	var all []Old
 	b := &pgx.Batch{}
-	// The version of live editing goes when the stretch goes on, and a rename's may have an
-	// older content.
+	// A version of live editing may be replaced later, and a rename's may have older content.
 	b.Queue(`
 		select content, null::bytea, 1 as place from bases where workspace_id = @ws and document_id = @id and sequence = @sequence
 		union all
@@ -74,17 +72,17 @@ func (s *Store) Base(ctx context.Context, ref Ref, sequence int64) (Old, error) 
 		return err
 	})
 	if err := s.read(ctx, ref, b); err != nil {
-		return Old{}, fmt.Errorf("read what document %s was at %d: %w", ref.Document, sequence, err)
+		return Old{}, fmt.Errorf("read the base of document %s at %d: %w", ref.Document, sequence, err)
 	}
 	if len(all) == 0 {
 		return Old{}, fault.Coded(fault.Conflict, CodeBaseGone,
-			"base: what the document was at %d is not known any more: read it again, and make the change from that", sequence)
+			"base: the content at sequence %d is no longer known: read the document again, and apply the change to that", sequence)
 	}
 	return all[0], nil
 }
 
-// Precondition returns the fault for a document that is not in the state that an operation
-// asks for. The operation looks at it again: this one is for who would work in vain.
+// Precondition returns the fault for a document that is not at an operation's IfSequence. The
+// operation checks it again: this check only avoids useless work.
 func (s *Store) Precondition(ctx context.Context, op Operation) error {
 	if op.IfSequence == 0 {
 		return nil
@@ -96,8 +94,8 @@ func (s *Store) Precondition(ctx context.Context, op Operation) error {
 	return err
 }
 
-// errStale returns the fault for a document that is at another sequence than it must be.
+// errStale returns the fault for a document at another sequence than required.
 func errStale(is int64) error {
 	return fault.Coded(fault.Conflict, fault.CodePrecondition,
-		"the document is not in the state that was asked for: it is at %d now; read it again", is)
+		"the document has changed: it is at sequence %d now; read it again", is)
 }

@@ -8,22 +8,22 @@ import (
 	"signalbox.dev/pkg/pg"
 )
 
-// noChange is the update, v1, that leaves any state as it is.
+// noChange is the v1 update without effect.
 var noChange = []byte{0, 0}
 
-// held is a document whose row this transaction has locked, and its head too where the
-// document moves on: as it is, and then as it will be.
+// held is a document whose row, and head if it advances, are locked by this transaction: its
+// current state and then the new one.
 type held struct {
 	Document
 	exists  bool
-	derived int64 // the sequence that content was derived of, 0 for none
-	seeded  bool  // content holds what the state lacks, and must stay
+	derived int64 // the sequence that content was derived from; 0 for none
+	seeded  bool  // content has text that the state lacks, and must stay
 	now     time.Time
-	exact   bool    // nobody else has committed anything since the change was made
-	undone  *undone // what an undo is to take back
+	exact   bool    // nothing else was committed since the change was computed
+	undone  *undone // the version to be undone
 }
 
-// queueHold locks a document with its head, if it is there, and reads it into h.
+// queueHold locks a document, if it exists, with its head, and reads it into h.
 func queueHold(b *pgx.Batch, ref Ref, h *held) {
 	b.Queue(lockDocument, ref.Workspace, ref.Document)
 	b.Queue(`select from heads where workspace_id = $1 and document_id = $2 for update`, ref.Workspace, ref.Document)
@@ -33,7 +33,7 @@ func queueHold(b *pgx.Batch, ref Ref, h *held) {
 const lockDocument = `select from documents where workspace_id = $1 and id = $2 and deleted_at is null for update`
 
 func queueRead(b *pgx.Batch, ref Ref, h *held) {
-	// A statement of its own, which sees what those have done who had the locks.
+	// A separate statement, which sees the changes of previous lock holders.
 	b.Queue(`
 		select `+columns+`, d.content_sequence, d.seed_before is not null
 		from `+documents+` where d.workspace_id = $1 and d.id = $2 and d.deleted_at is null`,
@@ -46,8 +46,8 @@ func queueRead(b *pgx.Batch, ref Ref, h *held) {
 	})
 }
 
-// advance makes h the document after a change. The order of changes is the order of the
-// list; a clock that was set back must not break it.
+// advance makes h the document after a change. Documents are listed in the order of their
+// changes, so the time must increase even if the clock was set back.
 func (h *held) advance(author Author) {
 	at := h.now
 	if earliest := h.UpdatedAt.Add(time.Microsecond); at.Before(earliest) {
@@ -56,7 +56,7 @@ func (h *held) advance(author Author) {
 	h.Sequence, h.Author, h.UpdatedAt = h.Sequence+1, author, at
 }
 
-// queueUpdate puts an update behind the others: it is that of h's sequence.
+// queueUpdate appends an update with h's sequence.
 func queueUpdate(b *pgx.Batch, h *held, author Author, update []byte) {
 	b.Queue(`
 		with head as (
@@ -67,13 +67,13 @@ func queueUpdate(b *pgx.Batch, h *held, author Author, update []byte) {
 		pg.Args{"ws": h.Workspace, "id": h.ID, "sequence": h.Sequence, "data": update, "by": author.Member, "run": author.run()})
 }
 
-// entry is the version that an operation makes.
+// entry is the version made by an operation.
 type entry struct {
 	operation string
-	change    []byte  // v1; nil where it cannot be undone
-	state     []byte  // nil: that of the snapshot, if content is of the same moment
-	markdown  *string // nil: content
-	undoes    int64   // the version that it takes back, or 0
+	change    []byte  // v1; nil if it cannot be undone
+	state     []byte  // nil: that of the snapshot, if it belongs to the content
+	markdown  *string // nil: the current content
+	undoes    int64   // the version that it undoes, or 0
 }
 
 // queueWrite writes h, with the entry's Markdown as its content, and the entry.
@@ -83,8 +83,8 @@ func (s *Store) queueWrite(b *pgx.Batch, h *held, e entry) {
 		"by": h.Author.Member, "run": h.Author.run(), "at": h.UpdatedAt, "derived": h.derived, "seeded": h.seeded,
 		"operation": e.operation, "change": e.change, "state": e.state, "markdown": e.markdown, "undoes": e.undoes,
 	}
-	// An entry may be there already: the previous version of the program, which does not
-	// know of updates, may have taken the number of one.
+	// An entry may exist: the previous release, which does not know of updates, may have used
+	// its number.
 	b.Queue(`
 		with kept as (
 			insert into versions (workspace_id, document_id, version, member_id, run_id, operation, name, content, state, change, undoes, bytes, created_at)

@@ -8,27 +8,27 @@ import (
 	"signalbox.dev/pkg/pg"
 )
 
-// A stretch of live editing by one author is one version, if it is not longer than
-// this and nobody's operation came in between.
+// A stretch of live editing by one author is one version, unless it is longer than this or
+// interrupted by an operation.
 const stretch = 5 * time.Minute
 
-// recentVersions is how many of the newest versions are looked at for the beginning of
-// a stretch: those of others may be in between.
+// recentVersions is the number of versions searched for the beginning of a stretch: other
+// authors' versions may be in between.
 const recentVersions = 32
 
-// live is a state in which there may be live edits that no version has.
+// live is a state that may contain live edits without a version.
 type live struct {
-	upTo     int64   // it has the updates up to this one
+	upTo     int64   // it contains the updates up to here
 	state    []byte  // v2
-	markdown *string // nil: content
+	markdown *string // nil: the current content
 }
 
-// queueLive keeps a state as a version if people edited live up to it since the last
-// version; its number, author and time are those of their last update. It takes the place
-// of the last version of the same stretch.
+// queueLive keeps a state as a version if it contains live edits since the last version. The
+// number, author and time of the version are those of the last edit. It replaces the previous
+// version of the same stretch.
 //
-// A rename says nothing about content, and an update that changes nothing is no edit. One
-// that brings in a Seed is: the version of who wrote the text has no state.
+// Renames do not change the content, and updates without effect are not edits. An update that
+// applies a Seed is one: the version of the text's author has no state.
 func (s *Store) queueLive(b *pgx.Batch, h *held, l live) {
 	b.Queue(`
 		with recent as materialized (

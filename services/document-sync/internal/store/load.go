@@ -12,8 +12,7 @@ import (
 	"signalbox.dev/pkg/pg"
 )
 
-// Load returns all that is stored of a document's state, as it was at one moment, or
-// a NotFound fault.
+// Load returns the stored state of a document at one moment, or a NotFound fault.
 func (s *Store) Load(ctx context.Context, ref Ref) (State, error) {
 	st, err := s.since(ctx, ref, 0)
 	if err != nil {
@@ -22,20 +21,19 @@ func (s *Store) Load(ctx context.Context, ref Ref) (State, error) {
 	return st, nil
 }
 
-// Since returns what came after a sequence that the caller has everything up to, as
-// of one moment: the updates, or a snapshot and the updates after that when those
-// before are gone. A deleted document is a NotFound fault.
+// Since returns what came after a sequence up to which the caller has everything, at one moment:
+// the updates, or a snapshot and the updates after it if some were pruned. A deleted document is
+// a NotFound fault.
 func (s *Store) Since(ctx context.Context, ref Ref, after int64) (State, error) {
 	st, err := s.since(ctx, ref, after)
 	if err != nil {
-		return State{}, fmt.Errorf("read what is new in document %s: %w", ref.Document, err)
+		return State{}, fmt.Errorf("read new updates of document %s: %w", ref.Document, err)
 	}
 	return st, nil
 }
 
-// since is one statement, because each has a moment of its own: between two of them
-// a snapshot might be stored, and updates deleted. Its first row is the document, the
-// others are updates.
+// since is one statement, since a snapshot might be stored and updates pruned between two. Its
+// first row is the document, the others are updates.
 func (s *Store) since(ctx context.Context, ref Ref, after int64) (st State, err error) {
 	found := false
 	b := &pgx.Batch{}
@@ -92,40 +90,38 @@ func (s *Store) read(ctx context.Context, ref Ref, b *pgx.Batch) error {
 	return s.db.ReadInWorkspace(ctx, ref.Workspace, b)
 }
 
-// place says what the updates follow, and makes sure that they do, all of them: nobody
-// must ever take what is left of a document for all of it.
+// place sets the sequence that the updates follow, and verifies that they do without a gap: an
+// incomplete document must never be taken for a complete one.
 func (st *State) place(after int64) error {
 	snapshot := st.At
 	st.At = st.Document.Sequence - int64(len(st.Updates))
 	for i, u := range st.Updates {
 		if u.Sequence != st.At+1+int64(i) {
-			return fmt.Errorf("the stored updates have a hole before %d", u.Sequence)
+			return fmt.Errorf("the stored updates have a gap before %d", u.Sequence)
 		}
 	}
-	// Before its first snapshot a document begins at any sequence: there is nothing below.
+	// Before its first snapshot a document begins at any sequence.
 	if known := max(snapshot, after); snapshot > 0 && st.At > known {
-		return fmt.Errorf("the stored updates begin after %d, and only what is up to %d is known", st.At, known)
+		return fmt.Errorf("the stored updates begin after %d, but only those up to %d are known", st.At, known)
 	}
 	return nil
 }
 
-// Seeded returns up to limit documents, of any workspace, that have a seed: whoever
-// loads one brings it in.
+// Seeded returns up to limit documents of any workspace with a seed, which loading applies.
 func (s *Store) Seeded(ctx context.Context, limit int) (refs []Ref, err error) {
 	b := &pgx.Batch{}
 	b.Queue(`select workspace_id, id from documents where seed_before is not null limit $1`, limit).Query(func(rows pgx.Rows) (err error) {
 		refs, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Ref])
 		return err
 	})
-	// As the system: it is part of an upgrade, and knows no workspace.
+	// As the system: upgrades concern all workspaces.
 	if err := s.db.ReadAsSystem(ctx, b); err != nil {
-		return nil, fmt.Errorf("look for documents with a seed: %w", err)
+		return nil, fmt.Errorf("list documents with a seed: %w", err)
 	}
 	return refs, nil
 }
 
-// Heads returns the newest sequences of documents, of any workspace; those that are
-// deleted are absent.
+// Heads returns the newest sequences of documents of any workspace, without deleted ones.
 func (s *Store) Heads(ctx context.Context, refs []Ref) (map[Ref]int64, error) {
 	workspaces, docs := columnsOf(refs)
 	heads := make(map[Ref]int64, len(refs))
@@ -142,14 +138,14 @@ func (s *Store) Heads(ctx context.Context, refs []Ref) (map[Ref]int64, error) {
 		})
 		return err
 	})
-	// As the system: the documents that are open here are of many workspaces.
+	// As the system: the open documents belong to many workspaces.
 	if err := s.db.ReadAsSystem(ctx, b); err != nil {
 		return nil, fmt.Errorf("read the newest sequences of %d documents: %w", len(refs), err)
 	}
 	return heads, nil
 }
 
-// columnsOf returns the two columns of refs.
+// columnsOf returns refs as two columns.
 func columnsOf(refs []Ref) (workspaces, docs []pgtype.UUID) {
 	workspaces, docs = make([]pgtype.UUID, len(refs)), make([]pgtype.UUID, len(refs))
 	for i, r := range refs {

@@ -18,11 +18,11 @@ import (
 	documentv1 "signalbox.dev/proto/signalbox/document/v1"
 )
 
-// CodeKeyReused is the code of the fault for a key that stands for another request.
+// CodeKeyReused is the code of the fault for a key that was used for another request.
 const CodeKeyReused = "IDEMPOTENCY_KEY_REUSED"
 
-// Operations, as history shows them. Delete leaves no history, and Write is what
-// history calls a stretch of live editing.
+// Operations, as recorded in the history. Delete leaves no history, and Write is a stretch of
+// live editing.
 const (
 	Create  = "create"
 	Edit    = "edit"
@@ -35,63 +35,62 @@ const (
 	Write   = "write"
 )
 
-// Operation is one request to change a document.
+// Operation is a request to change a document.
 type Operation struct {
 	Workspace id.Workspace
-	Document  id.Document // for Create, that of the document to be
+	Document  id.Document // for Create, the new id
 	Author    Author
 	Name      string       // one of the constants; Create, Rename and Delete set it themselves
-	Key       id.Operation // zero: the request need not be repeatable
-	// Request is what was asked, in a fixed order; with the same key it must be the same.
+	Key       id.Operation // zero if the request need not be repeatable
+	// Request identifies the request in a fixed order; it must be equal for the same key.
 	Request []string
-	// Undoes is the version that an Undo takes back. If another one has done so already,
-	// that is a Conflict fault with CodeUndone.
+	// Undoes is the version that an Undo reverts. If it was undone before, the result is a
+	// Conflict fault with CodeUndone.
 	Undoes int64
-	// IfSequence is the sequence that the document must have, 0 for any; another one is a
+	// IfSequence is the required sequence of the document, 0 for any. Another one is a
 	// Conflict fault with fault.CodePrecondition.
 	IfSequence int64
-	// Warnings, which may be nil, is what the answer says besides. It is looked at, and kept
-	// with the answer, when the operation is committed.
+	// Warnings, which may be nil, are added to the answer. They are read, and recorded with
+	// it, when the operation is committed.
 	Warnings *[]*documentv1.Warning
 }
 
-// Change is what an operation makes of a document's state.
+// Change is the result of an operation on a document's state.
 type Change struct {
-	Update       []byte // v1; empty: there was nothing to change
+	Update       []byte // v1; empty if nothing changed
 	Replacements int    // for the answer to Edit
-	Name         string // what the document is called from now on; empty: as before
-	// Before (v2) and BeforeMarkdown are of the document without Update: a version of
-	// their own if people edited live since the last one, so that history does not show
-	// their words as the operation's. Without Before there is none.
+	Name         string // the new name; empty: unchanged
+	// Before (v2) and BeforeMarkdown are the document without Update. They become a version
+	// if there were live edits since the last one, so that these are not attributed to the
+	// operation. Without Before there is none.
 	Before         []byte
 	BeforeMarkdown string
-	// State (v2) and Markdown are of the document with Update, and all that it had up
-	// to the sequence Since. If others have committed more, they are still kept as the
-	// version, but Markdown does not count as current.
+	// State (v2) and Markdown are the document with Update and everything up to the sequence
+	// Since. If more was committed meanwhile, they still become the version, but Markdown
+	// does not become the current content.
 	State    []byte
 	Markdown string
 	Since    int64
 }
 
-// Answer is what the caller of an operation is told.
+// Answer is the result of an operation for its caller.
 type Answer struct {
-	Document     *documentv1.Document // its sequence is that of the operation's update, if there was one
+	Document     *documentv1.Document // at the sequence of the operation's update, if there was one
 	Replacements int32
-	// Changed is set when this very call changed the document; not when its key
-	// was seen before, nor when there was nothing to change.
+	// Changed means that this call changed the document: its key was new, and there was
+	// something to change.
 	Changed bool
-	// Repeated is set when the operation's key was seen before, and this is what was
-	// answered then.
+	// Repeated means that the key was used before, and this is the recorded answer.
 	Repeated bool
-	// Exact is set when the document, at its sequence, is what the Change says: nobody else
-	// has committed anything after Change.Since.
+	// Exact means that the document at its sequence equals the Change: nothing else was
+	// committed after Change.Since.
 	Exact bool
 	// Warnings are those of the operation.
 	Warnings []*documentv1.Warning
 }
 
-// Create makes a document of the given name and of first, of which State, Vector,
-// Markdown and Text count. It has the sequence 1, and no updates but those in State.
+// Create creates a document with a name and the State, Vector, Markdown and Text of first. It has
+// sequence 1 and no updates outside State.
 func (s *Store) Create(ctx context.Context, op Operation, name string, first Snapshot) (Answer, error) {
 	op.Name = Create
 	return s.operate(ctx, op, func(b *pgx.Batch, h *held) (int, error) {
@@ -102,7 +101,7 @@ func (s *Store) Create(ctx context.Context, op Operation, name string, first Sna
 			Workspace: op.Workspace, ID: op.Document, Name: name, Sequence: 1,
 			CreatedBy: op.Author.Member, CreatedAt: h.now, Author: op.Author, UpdatedAt: h.now,
 		}
-		// The head begins by itself.
+		// A trigger creates the head.
 		b.Queue(`
 			with document as (
 				insert into documents (workspace_id, id, name, content, content_sequence, seed_before, sequence,
@@ -123,10 +122,10 @@ func (s *Store) Create(ctx context.Context, op Operation, name string, first Sna
 	})
 }
 
-// Operate runs an operation on a document's state. change is called with the document,
-// whose sequence stands still until the commit; only when op.Key was not answered
-// before, and at most once per attempt. It must only compute; its fault is the answer.
-// The key of another request is a Conflict fault with CodeKeyReused.
+// Operate runs an operation on a document's state. change gets the document, whose sequence is
+// locked until the commit. It is called at most once per attempt, unless op.Key was answered
+// before, and must only compute; its fault is the answer. The key of another request is a
+// Conflict fault with CodeKeyReused.
 func (s *Store) Operate(ctx context.Context, op Operation, change func(d Document) (Change, error)) (Answer, error) {
 	return s.operate(ctx, op, func(b *pgx.Batch, h *held) (int, error) {
 		c, err := change(h.Document)
@@ -159,7 +158,7 @@ func (s *Store) Operate(ctx context.Context, op Operation, change func(d Documen
 	})
 }
 
-// Rename gives a document another name.
+// Rename renames a document.
 func (s *Store) Rename(ctx context.Context, op Operation, name string) (Answer, error) {
 	op.Name = Rename
 	return s.operate(ctx, op, func(b *pgx.Batch, h *held) (int, error) {
@@ -168,7 +167,7 @@ func (s *Store) Rename(ctx context.Context, op Operation, name string) (Answer, 
 	})
 }
 
-// queueRename gives h a name, if that is another one, and leaves its content alone.
+// queueRename renames h, if the name differs, and keeps its content.
 func (s *Store) queueRename(b *pgx.Batch, h *held, author Author, name string) {
 	if h.Name == name {
 		return
@@ -183,13 +182,13 @@ func (s *Store) queueRename(b *pgx.Batch, h *held, author Author, name string) {
 	s.queueWrite(b, h, entry{operation: Rename})
 }
 
-// Delete leaves a tombstone of a document.
+// Delete replaces a document with a tombstone.
 func (s *Store) Delete(ctx context.Context, op Operation) (Answer, error) {
 	op.Name = Delete
 	return s.operate(ctx, op, func(b *pgx.Batch, h *held) (int, error) {
 		h.advance(op.Author)
 		h.Deleted = true
-		// Head, snapshot and updates go by themselves.
+		// The head, the snapshot and the updates are deleted by triggers and foreign keys.
 		b.Queue(`
 			update documents set content = '', content_sequence = 0, seed_before = null, writes = writes + 1, sequence = @sequence,
 				updated_by = @by, updated_run = @run, updated_at = @at, deleted_at = @at, versions = 0, version_bytes = 0
@@ -207,13 +206,13 @@ func (s *Store) tooLarge(n int) error {
 	return fault.New(fault.TooLarge, "the document would take %d bytes; it may take at most %d: split it", n, s.limits.StateBytes)
 }
 
-// operate runs an operation: write queues its statements, moves the document forward
-// and returns the number of replacements.
+// operate runs an operation. write queues its statements, advances the document and returns the
+// number of replacements.
 func (s *Store) operate(ctx context.Context, op Operation, write func(b *pgx.Batch, h *held) (int, error)) (Answer, error) {
 	for attempt := 1; ; attempt++ {
 		answer, err := s.operateOnce(ctx, op, write)
-		// Two transactions had the same key for different documents, or for Create,
-		// where no row makes them queue: the second one finds the first one's record.
+		// Two transactions used the same key for different documents, or for Create, where no row
+		// serializes them: the second one finds the record of the first.
 		if pg.IsUniqueViolation(err, "operations_pkey") && attempt < 3 {
 			continue
 		}
@@ -235,7 +234,7 @@ func (s *Store) operateOnce(ctx context.Context, op Operation, write func(b *pgx
 		h.undone = &undone{version: op.Undoes}
 		queueUndone(look, Ref{op.Workspace, op.Document}, h.undone)
 	}
-	// A statement after the one that waits for the lock: it sees what the lock's holder recorded.
+	// A statement after the one that waits for the lock sees the records of its previous holder.
 	look.Queue(`select clock_timestamp(), o.request, o.response from (values (1)) v left join operations o on o.workspace_id = $1 and o.key = $2`,
 		op.Workspace, op.key()).QueryRow(func(r pgx.Row) error { return r.Scan(&h.now, &past.request, &past.response) })
 	request := op.digest()
@@ -264,18 +263,18 @@ func (s *Store) operateOnce(ctx context.Context, op Operation, write func(b *pgx
 	return answer, err
 }
 
-// record is what is kept of an operation that was answered.
+// record is the record of an answered operation.
 type record struct{ request, response []byte }
 
-// answer returns what was answered, if the request is the same. The record of every
-// operation is an EditResponse: it has all that any answer has.
+// answer returns the recorded answer if the request is the same. All answers are recorded as an
+// EditResponse, which has the fields of all of them.
 func (r record) answer(request []byte) (Answer, error) {
 	if !bytes.Equal(r.request, request) {
 		return Answer{}, fault.Coded(fault.Conflict, CodeKeyReused, "operation_key: this key was used for another request; take a new one")
 	}
 	var past documentv1.EditResponse
 	if err := proto.Unmarshal(r.response, &past); err != nil {
-		return Answer{}, fmt.Errorf("read the recorded answer: %w", err)
+		return Answer{}, fmt.Errorf("decode the recorded answer: %w", err)
 	}
 	return Answer{Document: past.GetDocument(), Replacements: past.GetReplacements(), Exact: past.GetExact(), Warnings: past.GetWarnings(), Repeated: true}, nil
 }
@@ -286,7 +285,7 @@ func queueAnswer(b *pgx.Batch, op Operation, a Answer, request []byte) error {
 	}
 	response, err := proto.Marshal(&documentv1.EditResponse{Document: a.Document, Replacements: a.Replacements, Exact: a.Exact, Warnings: a.Warnings})
 	if err != nil {
-		return fmt.Errorf("write the answer down: %w", err)
+		return fmt.Errorf("encode the answer: %w", err)
 	}
 	b.Queue(`insert into operations (workspace_id, key, request, response, created_at) values ($1, $2, $3, $4, now())`,
 		op.Workspace, op.Key, request, response)
@@ -297,12 +296,12 @@ func (op Operation) key() uuid.NullUUID {
 	return uuid.NullUUID{UUID: op.Key.UUID, Valid: !id.IsZero(op.Key)}
 }
 
-// digest identifies what was asked. Each part is preceded by its length, so that
-// no two requests look the same.
+// digest identifies the request. Each part is preceded by its length, so that the encoding is
+// unambiguous.
 func (op Operation) digest() []byte {
 	h := sha256.New()
 	add := func(s string) {
-		h.Write([]byte(strconv.Itoa(len(s)) + ":")) // a hash never refuses
+		h.Write([]byte(strconv.Itoa(len(s)) + ":"))
 		h.Write([]byte(s))
 	}
 	add(op.Name)

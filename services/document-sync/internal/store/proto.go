@@ -7,7 +7,7 @@ import (
 	documentv1 "signalbox.dev/proto/signalbox/document/v1"
 )
 
-// Proto returns the document as other services see it.
+// Proto converts the document for other services.
 func (d Document) Proto() *documentv1.Document {
 	return &documentv1.Document{
 		Id:          d.ID.String(),
@@ -20,7 +20,7 @@ func (d Document) Proto() *documentv1.Document {
 	}
 }
 
-// Proto returns the author as other services see it.
+// Proto converts the author for other services.
 func (a Author) Proto() *documentv1.Author {
 	out := &documentv1.Author{MemberId: a.Member.String()}
 	if !id.IsZero(a.Run) {
@@ -29,7 +29,7 @@ func (a Author) Proto() *documentv1.Author {
 	return out
 }
 
-// Proto returns the version as other services see it.
+// Proto converts the version for other services.
 func (v Version) Proto() *documentv1.Version {
 	return &documentv1.Version{
 		Version:   v.Version,

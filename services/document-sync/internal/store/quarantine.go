@@ -10,29 +10,27 @@ import (
 	"signalbox.dev/pkg/pg"
 )
 
-// maxQuarantined is how many updates of a document are kept in quarantine, the newest, and as
-// many that were committed. Older ones of those keep the update alone, which has no other copy,
-// and not what it takes to see the panic again: a state is as large as the document.
+// maxQuarantined is the number of updates per document that are kept completely, and separately
+// that of committed ones. Older committed ones keep only the update, of which there is no other
+// copy, and not the state, which is as large as the document.
 const maxQuarantined = 8
 
-// Quarantined is an update that made the program panic twice, with what it takes to see
-// that again: Updates are applied to State, and the last one is to blame, or all of them
-// together in one transaction.
+// Quarantined is an update that panicked twice, with what is needed to reproduce that: Updates are
+// applied to State, and the last one panics, or all of them in one transaction.
 type Quarantined struct {
 	Ref      Ref
-	Sequence int64    // everything up to it is in State
+	Sequence int64    // State contains everything up to it
 	State    []byte   // a Yjs update, v2; nil: an empty document
 	Updates  [][]byte // Yjs updates, v1
-	Author   Author   // of the last one
-	Panic    string   // value and stack
-	// Committed says that the last update was one of the document's, which the next snapshot
-	// does not have: this is its only copy then, and the update stays as long as the document.
+	Author   Author   // of the last update
+	Panic    string   // the value and the stack
+	// Committed means that the last update was part of the document. Later snapshots lack
+	// it, so this is its only copy, and is kept as long as the document.
 	Committed bool
 }
 
-// Quarantine keeps an update that is not to be applied again. When the same is kept
-// already it only notes that it was committed, if so; it does nothing when the document
-// was deleted.
+// Quarantine stores an update that must not be applied again. If it is stored already it only
+// records that it was committed. It does nothing for a deleted document.
 func (s *Store) Quarantine(ctx context.Context, q Quarantined) error {
 	sum := sha256.Sum256(q.Updates[len(q.Updates)-1])
 	if q.State == nil {
@@ -49,7 +47,7 @@ func (s *Store) Quarantine(ctx context.Context, q Quarantined) error {
 		select workspace_id, id, @sum, @sequence, @state, @updates, @member, @run, @panic, @committed, clock_timestamp() from documents
 		where workspace_id = @ws and id = @id and deleted_at is null for share
 		on conflict (workspace_id, document_id, sum) do update set committed = true
-		where excluded.committed and not quarantine.committed`, args) // the lock makes a deletion wait, which takes the row with it
+where excluded.committed and not quarantine.committed`, args) // the lock delays a deletion, which then removes this row
 	b.Queue(`
 		delete from quarantine where workspace_id = @ws and document_id = @id and not committed and sum not in (
 			select sum from quarantine where workspace_id = @ws and document_id = @id and not committed

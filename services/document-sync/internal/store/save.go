@@ -11,11 +11,10 @@ import (
 	"signalbox.dev/pkg/pg"
 )
 
-// Save stores a snapshot and deletes the updates that are in it. If there is one of
-// the same sequence already, or a newer one, it does nothing: several instances may
-// save a document. What was edited live since the last version is kept as a version,
-// in place of the last one of the same stretch, unless people are still typing. A deleted document is a NotFound
-// fault, a state that is too large a TooLarge one.
+// Save stores a snapshot and prunes the updates in it. It does nothing if there is one with the
+// same or a newer sequence: several instances may save a document. Live edits since the last
+// version become a version, which replaces the previous one of the same stretch, unless people
+// are still typing. A deleted document is a NotFound fault, an oversized state TooLarge.
 func (s *Store) Save(ctx context.Context, snap Snapshot) error {
 	if err := s.save(ctx, snap); err != nil {
 		return fmt.Errorf("save document %s: %w", snap.Ref.Document, err)
@@ -33,7 +32,7 @@ func (s *Store) save(ctx context.Context, snap Snapshot) error {
 	var h held
 	var stored int64
 	look := &pgx.Batch{}
-	// Not the head: it may move on meanwhile.
+	// The head is not locked: it may advance meanwhile.
 	look.Queue(lockDocument, snap.Ref.Workspace, snap.Ref.Document)
 	queueRead(look, snap.Ref, &h)
 	look.Queue(`
@@ -45,16 +44,16 @@ func (s *Store) save(ctx context.Context, snap Snapshot) error {
 		case !h.exists:
 			return notFound(snap.Ref.Document)
 		case snap.Sequence > h.Sequence:
-			return fmt.Errorf("the snapshot has the sequence %d, and the document only %d", snap.Sequence, h.Sequence)
+			return fmt.Errorf("the snapshot has sequence %d, but the document only %d", snap.Sequence, h.Sequence)
 		case snap.Sequence <= stored:
-			return nil // nothing is queued, and nothing happens
+			return nil // nothing is queued
 		}
 		l := live{upTo: snap.Sequence, state: snap.State}
 		if !snap.Unrendered {
 			l.markdown = &snap.Markdown
 		}
 		if !snap.Typing {
-			s.queueLive(b, &h, l) // while its updates are there
+			s.queueLive(b, &h, l) // before its updates are pruned
 		}
 		queueSnapshot(b, snap)
 		queueContent(b, &h, snap)
@@ -62,7 +61,7 @@ func (s *Store) save(ctx context.Context, snap Snapshot) error {
 	})
 }
 
-// queueContent writes what was derived of a snapshot.
+// queueContent writes the content derived from a snapshot.
 func queueContent(b *pgx.Batch, h *held, snap Snapshot) {
 	derive := !snap.Unrendered && !h.seeded
 	b.Queue(`
@@ -83,18 +82,16 @@ func queueSnapshot(b *pgx.Batch, snap Snapshot) {
 		values (@ws, @id, @sequence, @state, @vector, @text, now())
 		on conflict (workspace_id, document_id) do update set sequence = excluded.sequence, state = excluded.state, vector = excluded.vector,
 			text = case when @unrendered then snapshots.text else excluded.text end, created_at = excluded.created_at`, args)
-	// The last edit tells whose the version will be that is still to be made.
+	// The last edit is kept: it has the author of the next version.
 	b.Queue(`
 		delete from updates where workspace_id = @ws and document_id = @id and sequence <= @sequence
 			and (not @typing or sequence < (select max(sequence) from updates
 				where workspace_id = @ws and document_id = @id and sequence <= @sequence and data <> @no_change))`, args)
 }
 
-// Plant commits the update that brings a document's seed into its state, if it is
-// still to be brought in, and says so; and it returns the sequence of that update. It
-// is planted by the first who comes, and not at all when the seed is another one
-// meanwhile: whoever is not the one reads the document again (Since), and what there
-// is now. The update may be empty, when there is no difference.
+// Plant commits the update that applies a document's seed to its state, and returns its
+// sequence. planted is false if the seed was applied or has changed meanwhile: the caller then
+// reads the document again (Since). update may be empty.
 func (s *Store) Plant(ctx context.Context, ref Ref, seed Seed, update []byte) (sequence int64, planted bool, err error) {
 	if len(update) > s.limits.StateBytes {
 		return 0, false, s.tooLarge(len(update))
@@ -118,16 +115,16 @@ func (s *Store) Plant(ctx context.Context, ref Ref, seed Seed, update []byte) (s
 			return notFound(ref.Document)
 		}
 		if !planted {
-			return nil // nothing is queued, and nothing happens
+			return nil // nothing is queued
 		}
 		h.Sequence++
-		queueUpdate(b, &h, h.Author, update) // of whoever wrote the seed
+		queueUpdate(b, &h, h.Author, update) // by the author of the seed
 		b.Queue(`update documents set seed_before = null, writes = writes + 1, sequence = greatest(sequence, $3) where workspace_id = $1 and id = $2`,
 			ref.Workspace, ref.Document, h.Sequence)
 		return nil
 	})
 	if err != nil {
-		return 0, false, fmt.Errorf("plant the seed of document %s: %w", ref.Document, err)
+		return 0, false, fmt.Errorf("apply the seed of document %s: %w", ref.Document, err)
 	}
 	if !planted {
 		return 0, false, nil

@@ -4,7 +4,7 @@ import (
 	"signalbox.dev/pkg/id"
 )
 
-// Ref names a document.
+// Ref identifies a document.
 type Ref struct {
 	Workspace id.Workspace
 	Document  id.Document
@@ -17,33 +17,32 @@ type Update struct {
 	Author   Author
 }
 
-// State is what is stored of a document: the state of a snapshot, and the updates
-// after it.
+// State is the stored state of a document: a snapshot and the updates after it.
 type State struct {
-	Document Document // its Sequence is that of the last update; without Content
-	Snapshot []byte   // a Yjs update, v2; nil when none was read
-	At       int64    // the sequence up to which Snapshot has everything
-	Updates  []Update // after At, or after what was asked for; dense, ascending
-	// Seed is Markdown that is not in the state: somebody wrote it who knows documents
-	// only as text. Nil as a rule.
+	Document Document // its Sequence is that of the last update
+	Snapshot []byte   // a Yjs update, v2; nil if it was not read
+	At       int64    // Snapshot contains everything up to this sequence
+	Updates  []Update // after At, or after the requested sequence; without gaps, ascending
+	// Seed is a change of the Markdown that is not in the state, made by an older release.
+	// Usually nil.
 	Seed *Seed
 }
 
-// Seed is the text that a document had, and the one it was given.
+// Seed is the Markdown of a document before and after a change.
 type Seed struct {
 	Before, After string
 }
 
-// Snapshot is a document's whole state, and what was derived from it.
+// Snapshot is the whole state of a document, with what was derived from it.
 type Snapshot struct {
 	Ref      Ref
-	Sequence int64  // everything up to it is contained
+	Sequence int64  // everything up to it is included
 	State    []byte // a Yjs update, v2
 	Vector   []byte // its state vector
 	Markdown string
 	Text     string // plain, for search
-	// Unrendered says that Markdown and Text could not be derived: what there is stays.
+	// Unrendered means that Markdown and Text could not be derived: the stored ones stay.
 	Unrendered bool
-	// Typing says that people are still at it: what they have edited is no version yet.
+	// Typing means that editing continues: the live edits do not become a version yet.
 	Typing bool
 }

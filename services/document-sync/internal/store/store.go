@@ -1,63 +1,45 @@
-// Package store keeps documents in Postgres: what they are, what they were, and what
-// was answered to each operation.
+// Package store keeps documents in Postgres: their state, their history, and the answer to each
+// operation.
 //
 // # A document
 //
-// A document is the sum of its updates, which are numbered without a gap: its
-// sequence is the number of the newest, and the only place where that is kept is a row
-// of the table heads. An update is committed under the lock of the head, so that
-// updates become visible in the order of their numbers, to anyone, and nobody ever
-// reads a hole. Each change of a document is such an update, also one that leaves the
-// state as it is (a new name).
+// A document is the sum of its updates, numbered without gaps. Its sequence is the number of the
+// newest one and is kept in the table heads. Updates are committed under the lock of the head, so
+// that they become visible in order. Every change is an update, even one without effect on the
+// state (a rename).
 //
-// A snapshot stands for all updates up to some sequence; they are deleted in the
-// transaction that stores it. Markdown and text are derived from the state where the
-// snapshot is made, and are therefore a little behind, or current (Markdown tells).
-//
-// A document that was deleted leaves a row without content (a tombstone) for a while,
-// with the sequence that the deletion has.
+// A snapshot replaces all updates up to a sequence, which are deleted in its transaction. Markdown
+// and text are derived from the snapshot's state and may be behind (see Markdown). A deleted
+// document leaves a tombstone for a while.
 //
 // # Writing
 //
-// Append commits updates of any number of documents in one transaction (type group):
-// while one is under way the next ones gather. Operations (Operate, Create, Rename,
-// Delete) are transactions of their own, which also write what was answered, by the
-// operation's key: the same key again gets the recorded answer and changes nothing, on
-// any instance and after any crash. Save stores a snapshot, and only ever a newer one,
-// so that any number of instances may save the same document.
-//
-// Locks are taken in the order documents, heads, snapshots, updates.
+// Append commits updates of many documents in one transaction (see group). Operations (Operate,
+// Create, Rename, Delete) are transactions of their own, which also record the answer under the
+// operation's key: the same key returns the recorded answer and changes nothing, on any instance
+// and after any crash. Save stores only newer snapshots, so that several instances may save a
+// document. Locks are taken in the order documents, heads, snapshots, updates.
 //
 // # History
 //
-// A version is a state as somebody left it: a member, or a member's run. An operation
-// makes one in its transaction, with the update that it was. What people typed becomes one
-// for each stretch, whoever saves the document: before an operation and with a snapshot the
-// updates tell whether, and by whom, there is something that no version has (queueLive). A
-// snapshot that is saved while they are typing leaves that to a later one, and the row of the last edit with it. So
-// an operation's version has nobody else's words, but for what another instance committed
-// while it was made, which the next version has.
+// A version is a state as left by a member or a member's run. An operation makes one, with its
+// update. Each stretch of live editing becomes one, before an operation or with a snapshot
+// (queueLive). An operation's version therefore contains nobody else's edits, except those
+// committed by another instance at the same time. Bases are what somebody read in order to change
+// it (KeepBase): new Markdown can be merged with later edits.
 //
-// What somebody read in order to change it is kept for a while (KeepBase), beside the
-// versions: new Markdown can be merged with what others have written since.
+// An operation can be undone once, while its version exists and an earlier one has the content
+// that it deleted (Done). History is thinned with age and limited in versions and bytes.
 //
-// An operation can be undone (Done) as long as its version is there, and a version before
-// it still has what it deleted. The undo is an operation, whose transaction marks the
-// version that it takes back: that is done once. History is thinned out with age, and
-// bounded in versions and bytes.
+// # Seeds
 //
-// # Documents as text
+// The previous release, which may run at the same time, knows documents only as Markdown. What it
+// writes is a Seed, whose difference is applied to the state once (Plant). See the migration.
 //
-// The previous version of the program knows documents only as Markdown, and may be
-// running at the same time. What it writes is a Seed: a text before and one after, whose
-// difference somebody who has the state brings in (Plant), once. The migration
-// tells the whole story.
+// # Failure
 //
-// # If it dies here
-//
-// A transaction is there as a whole, or was never there. Who was not told (the
-// connection broke, the process died) asks again: an operation by its key, an update
-// by sending it again, which changes no state though it takes another number.
+// Callers without an answer repeat an operation by its key, and an update by sending it again,
+// which changes no state.
 package store
 
 import (
@@ -66,7 +48,6 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -78,29 +59,28 @@ import (
 	"signalbox.dev/pkg/pg"
 )
 
-// Limits bound what a document and its history may take.
+// Limits limit a document and its history.
 type Limits struct {
 	Versions     int   // beyond this many, the older half is thinned
-	VersionBytes int64 // beyond this much content, too
-	StateBytes   int   // of a state, and of what an operation adds to it; 64 MiB when 0
+	VersionBytes int64 // likewise, in bytes of content
+	StateBytes   int   // of a state, and of an operation's update; 64 MiB if 0
 }
 
-// MaxUpdate is how many bytes one update may have that Append takes.
+// MaxUpdate is the maximum size of an update for Append in bytes.
 const MaxUpdate = 8 << 20
 
 const defaultStateBytes = 64 << 20
 
-// Store is the tables. It is safe for concurrent use.
+// Store accesses the tables. It is safe for concurrent use.
 type Store struct {
 	db     *pg.DB
 	limits Limits
 
-	free, taken           *group // see Append
-	commits               sync.WaitGroup
-	transactions, updates atomic.Int64
+	free, taken *group // see Append
+	commits     sync.WaitGroup
 }
 
-// New returns a store over db. It is closed before db is.
+// New returns a store over db. Close it before db.
 func New(db *pg.DB, limits Limits) *Store {
 	limits.StateBytes = cmp.Or(limits.StateBytes, defaultStateBytes)
 	s := &Store{db: db, limits: limits}
@@ -108,13 +88,13 @@ func New(db *pg.DB, limits Limits) *Store {
 	return s
 }
 
-// Close waits for the updates that are being committed. Nothing is appended any more.
+// Close waits for pending commits. Nothing may be appended afterwards.
 func (s *Store) Close() { s.commits.Wait() }
 
-// Author is who made a change.
+// Author is the author of a change.
 type Author struct {
 	Member id.Member
-	Run    id.Run // zero where no agent's run was at work
+	Run    id.Run // the agent's run, or zero
 }
 
 // run is the column run_id.
@@ -122,7 +102,7 @@ func (a Author) run() uuid.NullUUID {
 	return uuid.NullUUID{UUID: a.Run.UUID, Valid: !id.IsZero(a.Run)}
 }
 
-// Document is what is known of a document without looking into it.
+// Document is the metadata of a document.
 type Document struct {
 	Workspace id.Workspace
 	ID        id.Document
@@ -130,21 +110,20 @@ type Document struct {
 	Sequence  int64 // of the newest update
 	CreatedBy id.Member
 	CreatedAt time.Time
-	// Author and UpdatedAt are of the last operation, or of live editing as far as it
-	// was saved.
+	// Author and UpdatedAt are those of the last operation or saved live edit.
 	Author    Author
 	UpdatedAt time.Time
 	Deleted   bool
 }
 
-// columns are those that row reads, of what documents names.
+// columns are the columns read by row, from documents.
 const columns = `d.workspace_id, d.id, d.name, coalesce(h.sequence, d.sequence),
 	d.created_by, d.created_at, d.updated_by, d.updated_run, d.updated_at, d.deleted_at is not null`
 
-// documents are the documents and their heads; a tombstone has none.
+// documents joins documents and heads; a tombstone has no head.
 const documents = `documents d left join heads h on h.workspace_id = d.workspace_id and h.document_id = d.id`
 
-// row reads columns and what comes behind them.
+// row reads columns and the columns after them.
 func row(rest ...any) func(pgx.CollectableRow) (Document, error) {
 	return func(r pgx.CollectableRow) (Document, error) {
 		var d Document
@@ -169,8 +148,8 @@ func (s *Store) Get(ctx context.Context, ws id.Workspace, doc id.Document) (Docu
 	return d, nil
 }
 
-// Markdown returns a document and its Markdown, if that is known to be current;
-// otherwise somebody must render the state. An absent document is a NotFound fault.
+// Markdown returns a document and its Markdown, if that is current; otherwise the caller has to
+// render the state. A missing document is a NotFound fault.
 func (s *Store) Markdown(ctx context.Context, ws id.Workspace, doc id.Document) (d Document, markdown string, current bool, err error) {
 	var content *string
 	d, err = s.one(ctx, ws, doc, `
@@ -185,7 +164,7 @@ func (s *Store) Markdown(ctx context.Context, ws id.Workspace, doc id.Document) 
 	return d, *content, true, nil
 }
 
-// one reads a document in one round trip; it is a NotFound fault that there is none.
+// one reads a document in one round trip. A missing one is a NotFound fault.
 func (s *Store) one(ctx context.Context, ws id.Workspace, doc id.Document, sql string, rest ...any) (d Document, err error) {
 	b := &pgx.Batch{}
 	b.Queue(sql, ws, doc).Query(func(rows pgx.Rows) (err error) {
@@ -198,19 +177,17 @@ func (s *Store) one(ctx context.Context, ws id.Workspace, doc id.Document, sql s
 	return d, err
 }
 
-// Place is where a page of a list begins: behind the document that was last on
-// the page before.
+// Place is the position after a page of a list: its last document.
 type Place struct {
 	UpdatedAt time.Time
 	ID        id.Document
 }
 
-// List returns up to limit documents behind after (nil: from the newest change
-// on) whose names hold all of words. Documents that do not change meanwhile come on
-// exactly one page; one that changes moves to the front, where a new first page shows
-// it.
+// List returns up to limit documents after a place (nil: from the newest change) whose names
+// contain all words. A document that does not change meanwhile is on exactly one page; one that
+// changes moves to the front of the list.
 func (s *Store) List(ctx context.Context, ws id.Workspace, words []string, after *Place, limit int) ([]Document, error) {
-	patterns := make([]string, 0, len(words)) // never nil: null would match no name
+	patterns := make([]string, 0, len(words)) // not nil: NULL would match no name
 	for _, w := range words {
 		patterns = append(patterns, "%"+likeEscaper.Replace(w)+"%")
 	}
@@ -230,9 +207,9 @@ func (s *Store) List(ctx context.Context, ws id.Workspace, words []string, after
 
 var likeEscaper = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
 
-// Changed returns documents of the workspace that changed within the last span,
-// deleted ones included, oldest change first: up to limit of them behind after (nil:
-// all). A document that is edited live counts as changed when that is saved.
+// Changed returns up to limit documents of the workspace that changed within span, including
+// deleted ones, oldest change first, after a place (nil: from the beginning). A live edit counts
+// when it is saved.
 func (s *Store) Changed(ctx context.Context, ws id.Workspace, span time.Duration, after *Place, limit int) ([]Document, error) {
 	at, last := pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}, id.Document{}
 	if after != nil {
@@ -257,11 +234,11 @@ func (s *Store) many(ctx context.Context, ws id.Workspace, sql string, args pg.A
 	return out, s.db.ReadInWorkspace(ctx, ws, b)
 }
 
-// housekeepBatch bounds one transaction of Housekeep.
+// housekeepBatch limits one transaction of Housekeep.
 const housekeepBatch = 1000
 
-// Housekeep removes operations, bases and tombstones older than age. It is safe to run
-// on every instance at once.
+// Housekeep removes operations, bases and tombstones older than age. All instances may run it
+// concurrently.
 func (s *Store) Housekeep(ctx context.Context, age time.Duration) (removed int64, err error) {
 	for _, statement := range []string{
 		`delete from operations where (workspace_id, key) in (
@@ -273,7 +250,7 @@ func (s *Store) Housekeep(ctx context.Context, age time.Duration) (removed int64
 	} {
 		for {
 			var n int64
-			// As the system: age knows no workspace.
+			// As the system: it concerns all workspaces.
 			err := s.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
 				tag, err := tx.Exec(ctx, statement, age.Seconds(), housekeepBatch)
 				n = tag.RowsAffected()

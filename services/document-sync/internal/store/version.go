@@ -21,11 +21,10 @@ type Version struct {
 	Operation string
 	Name      string
 	CreatedAt time.Time
-	// Undoes is the version that an undo took back, and UndoneBy the one that took this
-	// one back; 0 for none.
+	// Undoes is the version that this one undid, and UndoneBy the one that undid this one; 0
+	// for none.
 	Undoes, UndoneBy int64
-	// Undoable says that it is an operation that nobody has undone, and that it is
-	// known what it did.
+	// Undoable means that it is an operation with a known change that was not undone.
 	Undoable bool
 }
 
@@ -33,7 +32,7 @@ type Version struct {
 type Old struct {
 	Version
 	Markdown string
-	State    []byte // v2; nil where only Markdown was kept
+	State    []byte // v2; nil if only Markdown was kept
 }
 
 const versionColumns = `version, member_id, run_id, operation, name, created_at,
@@ -49,14 +48,14 @@ func version(rest ...any) func(pgx.CollectableRow) (Version, error) {
 	}
 }
 
-// Versions returns up to limit entries below before (0: from the newest on),
-// newest first, or a NotFound fault.
+// Versions returns up to limit versions below before (0: from the newest), newest first, or a
+// NotFound fault.
 func (s *Store) Versions(ctx context.Context, ws id.Workspace, doc id.Document, before int64, limit int) ([]Version, error) {
 	if before == 0 {
 		before = math.MaxInt64
 	}
 	var out []Version
-	var exists bool // a deleted document has no versions left
+	var exists bool // a deleted document has no versions
 	b := &pgx.Batch{}
 	b.Queue(`select `+versionColumns+` from versions
 		where workspace_id = $1 and document_id = $2 and version < $3 order by version desc limit $4`, ws, doc, before, limit).Query(func(rows pgx.Rows) (err error) {
@@ -96,19 +95,19 @@ func (s *Store) Version(ctx context.Context, ref Ref, number int64) (Old, error)
 }
 
 func noVersion(ref Ref, number int64) error {
-	return fault.New(fault.NotFound, "document %s has no version %d: history is thinned out as it gets older; look at its versions, and restore one of them", ref.Document, number)
+	return fault.New(fault.NotFound, "document %s has no version %d: history is thinned as it ages; list its versions, and restore one of them", ref.Document, number)
 }
 
-// Done is what is known of a version that is to be taken back.
+// Done is a version that is to be undone.
 type Done struct {
 	Version
-	Change []byte // what it did: a Yjs update, v1; nil where that is not known
-	// Before is the state of the version before it, v2, which has what it deleted unless
-	// versions in between were thinned out; nil if there is none.
+	Change []byte // a Yjs update, v1; nil if unknown
+	// Before is the v2 state of the previous version, with the content that this one deleted
+	// unless versions in between were thinned; nil if there is none.
 	Before []byte
 }
 
-// Done returns a version with what is needed to take it back, or a NotFound fault.
+// Done returns a version with what is needed to undo it, or a NotFound fault.
 func (s *Store) Done(ctx context.Context, ref Ref, number int64) (Done, error) {
 	var done Done
 	b := &pgx.Batch{}
@@ -126,19 +125,19 @@ func (s *Store) Done(ctx context.Context, ref Ref, number int64) (Done, error) {
 		err = noVersion(ref, number)
 	}
 	if err != nil {
-		return Done{}, fmt.Errorf("read what version %d did: %w", number, err)
+		return Done{}, fmt.Errorf("read the change of version %d: %w", number, err)
 	}
 	return done, nil
 }
 
-// undone is a version that an undo is to take back.
+// undone is the state of a version that is to be undone.
 type undone struct {
 	version int64
 	exists  bool
-	by      int64 // the version that has done so already, or 0
+	by      int64 // the version that undid it, or 0
 }
 
-// queueUndone reads it; the document is locked.
+// queueUndone reads it while the document is locked.
 func queueUndone(b *pgx.Batch, ref Ref, u *undone) {
 	b.Queue(`select coalesce(undone_by, 0) from versions where workspace_id = $1 and document_id = $2 and version = $3`,
 		ref.Workspace, ref.Document, u.version).Query(func(rows pgx.Rows) error {
@@ -153,12 +152,12 @@ func queueUndone(b *pgx.Batch, ref Ref, u *undone) {
 // CodeUndone is the code of the fault for a version that was undone before.
 const CodeUndone = "ALREADY_UNDONE"
 
-// ErrUndone returns the fault for a version that another one has taken back.
+// ErrUndone returns the fault for a version that was undone by another one.
 func ErrUndone(version, by int64) error {
-	return fault.Coded(fault.Conflict, CodeUndone, "version %d was undone already, by version %d; undo version %d to have it again", version, by, by)
+	return fault.Coded(fault.Conflict, CodeUndone, "version %d was already undone by version %d; undo version %d to restore it", version, by, by)
 }
 
-// queueMark notes that h, as it will be, takes a version back.
+// queueMark records that h, the new state, undoes the version.
 func (u *undone) queueMark(b *pgx.Batch, h *held) error {
 	switch {
 	case !u.exists:
@@ -171,9 +170,8 @@ func (u *undone) queueMark(b *pgx.Batch, h *held) error {
 	return nil
 }
 
-// queueThin removes every second version of the older half, but never the first, when
-// there is too much history: what is long ago is remembered coarsely. Repeated, it
-// keeps a history within any limit, as long as that holds three versions.
+// queueThin removes every second version of the older half, except the first, if the history is
+// too large. Repeated, it keeps a history within any limit of at least three versions.
 func (s *Store) queueThin(b *pgx.Batch, h *held) {
 	b.Queue(`with ranked as (
 			select version, row_number() over (order by version) as n, count(*) over () as total

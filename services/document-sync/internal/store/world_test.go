@@ -107,6 +107,11 @@ func (w *world) number(c *pgx.Conn, sql string, args ...any) (n int64) {
 	return n
 }
 
+// commits returns the number of transactions that have committed the stored updates.
+func (w *world) commits(c *pgx.Conn) int64 {
+	return w.number(c, `SELECT count(DISTINCT xmin::text) FROM updates`)
+}
+
 // until waits until a query finds a number that is not 0.
 func (w *world) until(c *pgx.Conn, sql string, args ...any) {
 	w.t.Helper()

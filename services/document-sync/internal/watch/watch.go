@@ -1,17 +1,14 @@
-// Package watch tells subscribers that documents changed.
+// Package watch informs subscribers about changed documents.
 //
-// A change that was committed is announced on the bus (Announce), where every
-// instance hears it, its own included, and passes it on to its watchers. An
-// announcement may get lost or come twice: the truth is the row. So every
-// instance also reads from time to time what changed lately in the workspaces
-// that somebody watches, and passes that on as if it had been announced; a
-// watcher drops what its document's sequence shows to be old.
+// Committed changes are announced on the bus (Announce), received by every instance and
+// passed to its watchers. Announcements may be lost or repeated, so every instance also
+// periodically reads recent changes in the watched workspaces and passes them on like
+// announcements. A watcher drops changes whose sequence is not new.
 //
-// The Hub owns a subscription for each workspace that is watched, since what is typed in
-// documents goes the same way and is nothing to it, and the goroutine of Run. A watcher owns a
-// bounded queue: the hub never waits for one, it lets go of whoever falls behind.
-// If the instance dies here, its watchers' streams break and they subscribe
-// elsewhere; nothing but their place in the stream is lost.
+// The Hub owns a subscription per watched workspace, on which it ignores live edits, and the
+// goroutine of Run. A watcher owns a bounded queue; the hub ends watchers that fall behind
+// instead of waiting for them. If the instance dies, its watchers' streams break and their
+// clients subscribe elsewhere; only their position in the stream is lost.
 package watch
 
 import (
@@ -29,51 +26,50 @@ import (
 	"signalbox.dev/services/document-sync/internal/store"
 )
 
-// Source reads what changed lately, oldest first, deleted documents included.
+// Source lists recent changes, oldest first, including deletions.
 type Source interface {
 	Changed(ctx context.Context, ws id.Workspace, span time.Duration, after *store.Place, limit int) ([]store.Document, error)
 }
 
-// Config is what a Hub needs.
+// Config configures a Hub.
 type Config struct {
 	Bus    *bus.Bus
 	Source Source
 	Log    *slog.Logger
-	// Resync is how often the tables are read for what was not heard.
+	// Resync is how often recent changes are read.
 	Resync time.Duration
-	// Watchers and Queue bound how many there are, and how many changes one may
-	// leave unread.
+	// Watchers limits the number of watchers, Queue the unread changes of each.
 	Watchers, Queue int
 }
 
-// Bounds of the hub's own work.
+// Limits of the hub's own work.
 const (
-	// commitLag is how much later than its time a change may become visible: a
-	// transaction takes at most a minute.
+	// commitLag is how long after its timestamp a change may become visible: a transaction
+	// takes at most a minute.
 	commitLag       = time.Minute
 	resyncPage      = 500
 	announceTimeout = 250 * time.Millisecond
 )
 
-// Hub connects the bus with the watchers of this instance.
+// Hub passes changes from the bus to the watchers of this instance.
 type Hub struct {
 	cfg Config
-	up  chan struct{} // closed when Run listens
+	up  chan struct{} // closed when Run has started
 
 	mu       sync.Mutex // guards the rest
 	watchers map[id.Workspace]map[*Watcher]struct{}
-	heard    map[id.Workspace]*bus.Subscription // of the workspaces that somebody watches
+	heard    map[id.Workspace]*bus.Subscription // of the watched workspaces
 	count    int
 	closed   bool
 }
 
-// New returns a hub; it hears nothing before Run.
+// New returns a hub, which receives nothing before Run.
 func New(cfg Config) *Hub {
 	return &Hub{cfg: cfg, up: make(chan struct{}), watchers: map[id.Workspace]map[*Watcher]struct{}{}, heard: map[id.Workspace]*bus.Subscription{}}
 }
 
-// Announce tells every instance about a change that was committed. It takes a
-// moment at most; when it fails, Run's reading of the tables makes up for it.
+// Announce tells every instance about a committed change. It takes at most announceTimeout; a
+// failure is made up for by the resync of Run.
 func (h *Hub) Announce(ctx context.Context, ws id.Workspace, doc id.Document, c *documentv1.SubscribeResponse) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), announceTimeout)
 	defer cancel()
@@ -82,7 +78,7 @@ func (h *Hub) Announce(ctx context.Context, ws id.Workspace, doc id.Document, c 
 	}
 }
 
-// Run listens until ctx is done and then lets go of all watchers.
+// Run resyncs until ctx is done and then ends all watchers.
 func (h *Hub) Run(ctx context.Context) error {
 	defer h.close()
 	close(h.up)
@@ -98,7 +94,7 @@ func (h *Hub) Run(ctx context.Context) error {
 	}
 }
 
-// hear passes an announcement on. What nobody here watches is not even decoded.
+// hear passes on an announcement. Changes that nobody here watches are not decoded.
 func (h *Hub) hear(ctx context.Context, m *bus.Message) {
 	ws, doc, ok := parse(m.Subject)
 	if !ok || !h.watched(ws) {
@@ -109,7 +105,7 @@ func (h *Hub) hear(ctx context.Context, m *bus.Message) {
 		h.cfg.Log.WarnContext(ctx, "announcement not understood", "subject", m.Subject, "error", err)
 		return
 	}
-	if change.GetChange() != nil { // what else is said is for rooms
+	if change.GetChange() != nil { // other messages are for rooms
 		h.pass(ws, doc, change.GetChange())
 	}
 }
@@ -143,7 +139,7 @@ func (h *Hub) pass(ws id.Workspace, doc id.Document, c *documentv1.SubscribeResp
 	}
 }
 
-// resync passes on what changed lately in every workspace that is watched.
+// resync passes on recent changes in every watched workspace.
 func (h *Hub) resync(ctx context.Context) {
 	h.mu.Lock()
 	all := make([]id.Workspace, 0, len(h.watchers))
@@ -156,7 +152,7 @@ func (h *Hub) resync(ctx context.Context) {
 			if ctx.Err() == nil {
 				h.cfg.Log.WarnContext(ctx, "changes not read", "error", err)
 			}
-			return // the others would fare no better; the next tick tries again
+			return // the others would fail too; the next tick tries again
 		}
 	}
 }
@@ -179,11 +175,11 @@ func (h *Hub) resyncWorkspace(ctx context.Context, ws id.Workspace) error {
 	}
 }
 
-// span is how far back a reading of the tables must look to find all that may
-// have become visible since the one before.
+// span is how far back a resync must look to find every change that may have become visible
+// since the previous one.
 func (h *Hub) span() time.Duration { return 2*h.cfg.Resync + commitLag }
 
-// kind is the best guess at what happened to a document, seen afterwards.
+// kind infers from a document's row what happened to it.
 func kind(d store.Document) documentv1.SubscribeResponse_Kind {
 	switch {
 	case d.Deleted:

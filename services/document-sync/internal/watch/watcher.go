@@ -17,19 +17,19 @@ var (
 	errClosed = errors.New("the watcher was closed")
 )
 
-// Watcher hears of the changes of one document, or of all of a workspace.
+// Watcher receives the changes of one document, or of all in a workspace.
 type Watcher struct {
 	hub   *Hub
 	ws    id.Workspace
 	doc   id.Document // zero: all
 	queue chan *documentv1.SubscribeResponse
-	ended chan struct{} // closed when the hub let go
-	why   error         // written before ended is closed
+	ended chan struct{} // closed when the hub ends the watcher
+	why   error         // set before ended is closed
 	seen  *seen         // guarded by hub.mu
 }
 
-// Watch returns a watcher that hears of every change that is committed after
-// Watch returned. doc may be zero for the whole workspace. The caller closes it.
+// Watch returns a watcher for every change committed after Watch has returned. A zero doc means
+// the whole workspace. The caller closes it.
 func (h *Hub) Watch(ctx context.Context, ws id.Workspace, doc id.Document) (*Watcher, error) {
 	select {
 	case <-h.up:
@@ -40,7 +40,7 @@ func (h *Hub) Watch(ctx context.Context, ws id.Workspace, doc id.Document) (*Wat
 	if err != nil {
 		return nil, err
 	}
-	// The server has the subscription once it has answered this.
+	// The response proves that the server has the subscription.
 	if err := h.cfg.Bus.Flush(ctx); err != nil {
 		w.Close()
 		return nil, fault.Wrap(err, fault.Unavailable, "changes cannot be followed at the moment: try again")
@@ -55,7 +55,7 @@ func (h *Hub) add(ws id.Workspace, doc id.Document) (*Watcher, error) {
 	case h.closed:
 		return nil, errEnding
 	case h.count >= h.cfg.Watchers:
-		return nil, fault.New(fault.Unavailable, "this instance has all the subscribers it can take: try again")
+		return nil, fault.New(fault.Unavailable, "this instance has its maximum number of subscribers: try again")
 	}
 	w := &Watcher{
 		hub: h, ws: ws, doc: doc,
@@ -74,14 +74,14 @@ func (h *Hub) add(ws id.Workspace, doc id.Document) (*Watcher, error) {
 	return w, nil
 }
 
-// end lets go of w; h.mu is held.
+// end removes w; h.mu is held.
 func (h *Hub) end(w *Watcher, why error) {
 	if _, ok := h.watchers[w.ws][w]; !ok {
 		return
 	}
 	delete(h.watchers[w.ws], w)
 	if len(h.watchers[w.ws]) == 0 {
-		_ = h.heard[w.ws].Unsubscribe() // fails only when the connection is gone, and so is the interest
+		_ = h.heard[w.ws].Unsubscribe() // fails only without a connection, which ends the subscription too
 		delete(h.watchers, w.ws)
 		delete(h.heard, w.ws)
 	}
@@ -101,25 +101,24 @@ func (h *Hub) close() {
 	}
 }
 
-// Count returns how many watchers there are.
+// Count returns the number of watchers.
 func (h *Hub) Count() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.count
 }
 
-// Told says that the caller was shown a document in this state in another way:
-// Next leaves out what is not newer.
+// Told records that the caller has already shown a document in this state, so that Next skips
+// it and older ones.
 func (w *Watcher) Told(doc id.Document, sequence int64, updated time.Time) {
 	w.hub.mu.Lock()
 	defer w.hub.mu.Unlock()
 	w.seen.told(doc, sequence, updated)
 }
 
-// Next returns the next change; it waits for one. No state of a document comes
-// twice, nor an older one after a newer. When the hub let go of the watcher it
-// returns the reason, a fault, at once: what is left in the queue is not the
-// whole story any more.
+// Next waits for the next change. It never returns the same state of a document twice, nor an
+// older one after a newer one. When the hub has ended the watcher it returns the reason, a
+// fault, at once: the queue is incomplete by then.
 func (w *Watcher) Next(ctx context.Context) (*documentv1.SubscribeResponse, error) {
 	for {
 		select {
@@ -147,23 +146,22 @@ func (w *Watcher) stale(d *documentv1.Document) bool {
 	return err != nil || d.GetSequence() <= w.seen.documents[doc].told
 }
 
-// Close ends the watching. Closing twice is harmless.
+// Close ends the watcher. It may be called twice.
 func (w *Watcher) Close() {
 	w.hub.mu.Lock()
 	defer w.hub.mu.Unlock()
 	w.hub.end(w, errClosed)
 }
 
-// seen is what a watcher knows of documents, kept for as long as news about one
-// can come late or twice.
+// seen holds the known sequences of documents while late or repeated news are possible.
 type seen struct {
 	documents map[id.Document]state
 	keep      time.Duration
-	prune     int // the size at which old ones are looked for
+	prune     int // the size at which old entries are removed
 }
 
 type state struct {
-	heard, told int64 // sequences: put into the queue, and shown otherwise
+	heard, told int64 // sequences: queued, and shown otherwise
 	at          time.Time
 }
 
@@ -173,7 +171,7 @@ func newSeen(keep time.Duration) *seen {
 	return &seen{documents: map[id.Document]state{}, keep: keep, prune: pruneAt}
 }
 
-// fresh reports whether the sequence is news, and remembers it.
+// fresh reports whether the sequence is new and records it.
 func (s *seen) fresh(doc id.Document, sequence int64) bool {
 	st := s.documents[doc]
 	if sequence <= max(st.heard, st.told) {
@@ -187,7 +185,7 @@ func (s *seen) fresh(doc id.Document, sequence int64) bool {
 func (s *seen) told(doc id.Document, sequence int64, updated time.Time) {
 	now := time.Now()
 	if now.Sub(updated) > s.keep {
-		return // nothing about this state can still be on its way
+		return // no change up to this state can still arrive
 	}
 	st := s.documents[doc]
 	st.told = max(st.told, sequence)

@@ -1,9 +1,11 @@
 package yproto
 
-// The functions of this file append a message to b, or the part of it that their name
-// says, and return the longer slice. With Hocuspocus AppendDocument comes first.
+import "encoding/binary"
 
-// AppendDocument begins a message of Hocuspocus.
+// The functions in this file append a message, or a part of it, to b. Hocuspocus messages
+// begin with AppendDocument.
+
+// AppendDocument begins a Hocuspocus message.
 func AppendDocument(b []byte, name string) []byte { return appendBytes(b, name) }
 
 // AppendStep1 asks for what the owner of a state vector lacks.
@@ -20,46 +22,25 @@ func AppendUpdate(b, update []byte) []byte { return appendBytes(append(b, typeSy
 // AppendAwareness sends an awareness update.
 func AppendAwareness(b, update []byte) []byte { return appendBytes(append(b, typeAwareness), update) }
 
-// AppendQueryAwareness asks for everybody's awareness.
-func AppendQueryAwareness(b []byte) []byte { return append(b, typeQueryAwareness) }
-
-// AppendDenied refuses, in y-protocols, and says why.
+// AppendDenied refuses a y-protocols client with a reason.
 func AppendDenied(b []byte, reason string) []byte {
 	return appendBytes(append(b, typeAuth, 0), reason)
 }
 
-// AppendToken authenticates a Hocuspocus client; version is left out when it is empty,
-// as versions before 4 do.
-func AppendToken(b []byte, token, version string) []byte {
-	b = appendBytes(append(b, typeAuth, 0), token)
-	if version != "" {
-		b = appendBytes(b, version)
-	}
-	return b
-}
-
-// AppendHocuspocusDenied refuses a document, in Hocuspocus, and says why.
+// AppendHocuspocusDenied refuses a Hocuspocus client a document, with a reason.
 func AppendHocuspocusDenied(b []byte, reason string) []byte {
 	return appendBytes(append(b, typeAuth, 1), reason)
 }
 
-// AppendAuthenticated lets a Hocuspocus client into a document.
+// AppendAuthenticated admits a Hocuspocus client to a document.
 func AppendAuthenticated(b []byte, scope string) []byte {
 	return appendBytes(append(b, typeAuth, 2), scope)
 }
 
-// AppendStateless sends what applications tell each other.
-func AppendStateless(b []byte, payload string) []byte {
-	return appendBytes(append(b, typeStateless), payload)
-}
-
-// AppendClose tells a Hocuspocus client that a document is closed for it, and why.
+// AppendClose tells a Hocuspocus client that a document was closed, with a reason.
 func AppendClose(b []byte, reason string) []byte { return appendBytes(append(b, typeClose), reason) }
 
-// AppendLeave tells a Hocuspocus server that a document is not needed any longer.
-func AppendLeave(b []byte) []byte { return append(b, typeClose) }
-
-// AppendSyncStatus tells a Hocuspocus client how its oldest unanswered update fared.
+// AppendSyncStatus tells a Hocuspocus client the outcome of its oldest unanswered update.
 func AppendSyncStatus(b []byte, stored bool) []byte {
 	if stored {
 		return append(b, typeSyncStatus, 1)
@@ -67,16 +48,9 @@ func AppendSyncStatus(b []byte, stored bool) []byte {
 	return append(b, typeSyncStatus, 0)
 }
 
-// AppendPing asks a Hocuspocus client of version 4 for a pong; no document comes first.
-func AppendPing(b []byte) []byte { return append(b, typePing) }
-
-// AppendPong answers a ping; no document comes first.
+// AppendPong answers a ping, which has no document.
 func AppendPong(b []byte) []byte { return append(b, typePong) }
 
 func appendBytes[T ~string | ~[]byte](b []byte, p T) []byte {
-	n := uint64(len(p))
-	for ; n >= 0x80; n >>= 7 {
-		b = append(b, byte(n)|0x80)
-	}
-	return append(append(b, byte(n)), p...)
+	return append(binary.AppendUvarint(b, uint64(len(p))), p...)
 }

@@ -1,66 +1,63 @@
-// Package yproto writes and reads the messages that editors and a server exchange
-// about Yjs documents. It knows bytes and keeps no state: what an update, a state
-// vector or an awareness update holds is for other packages.
+// Package yproto encodes and decodes the messages between editors and a server about Yjs
+// documents. It does not interpret updates, state vectors or awareness updates.
 //
-// There are two envelopes around the same messages:
+// The same messages have two envelopes:
 //
-//   - That of y-protocols 1, which y-websocket speaks: a connection is about one
-//     document, and a message begins with its type.
-//   - That of Hocuspocus, as the providers of the major versions 2, 3 and 4 speak it
-//     (compared with 2.15, 3.4 and 4.8): a connection carries many documents, and a
-//     message begins with the name of the one that it is about. Version 4 may add a
-//     NUL and a session to the name, so that two editors of a page share a
-//     connection; answers repeat the name as it came. It also tells its own version
-//     behind the token, and answers a ping of one byte that has no name.
+//   - y-protocols 1, spoken by y-websocket: a connection is for one document, and a message
+//     begins with its type.
+//   - Hocuspocus, in the major versions 2, 3 and 4 of the provider (compared with 2.15, 3.4
+//     and 4.8): a connection carries many documents, and a message begins with the name of
+//     its document. Version 4 may append a NUL and a session to the name, so that two
+//     editors of a page share a connection; answers repeat the name as received. It also
+//     sends its version after the token, and one-byte pings without a name.
 //
-// In both a number is a varuint: seven bits a byte, the low ones first, the high bit
-// says that more follow. Bytes and text (UTF-8) stand behind their length. After the
-// type comes:
+// Numbers are varuints, seven bits per byte, least significant first. Bytes and text (UTF-8)
+// are preceded by their length. After the type follows:
 //
 //	sync            0   a number (step 1: 0, step 2: 1, update: 2), then bytes
 //	awareness       1   bytes
 //	auth            2   y-protocols: 0 and the reason of a refusal
-//	                    Hocuspocus: 0 and a token (a server that wants one sends
-//	                    the 0 alone), 1 and a reason, 2 and a scope
+//	                    Hocuspocus: 0 and a token (a server that requests one sends
+//	                    only the 0), 1 and a reason, 2 and a scope
 //	query awareness 3   nothing
 //
-// and with Hocuspocus alone:
+// and in Hocuspocus only:
 //
-//	sync reply           4   as sync; a step 1 in it is not to be asked back
+//	sync reply           4   as sync; its step 1 must not be answered with a step 1
 //	stateless            5   text
 //	broadcast stateless  6   text, between servers only
 //	close                7   from a server the reason, from a client nothing
 //	sync status          8   1 when an update was stored, 0 when it was refused
 //	ping, pong           9, 10   nothing
 //
-// What stands behind a message that is complete is ignored: later versions add there.
+// Bytes after a complete message are ignored: later versions append fields.
 package yproto
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"unicode/utf8"
 )
 
-// Kind says what a message is.
+// Kind is the kind of a message.
 type Kind uint8
 
-// The kinds of messages. Unknown is a type that this package has never heard of;
-// peers ignore it, because their versions may differ.
+// The kinds of messages. Unknown types are ignored, since peers may have other versions.
 const (
 	Unknown            Kind = iota
-	Step1                   // Payload is a state vector: send me what I lack
+	Step1                   // Payload is a state vector: asks for what its owner lacks
 	Step2                   // Payload is an update: the answer
 	Update                  // Payload is an update
 	Awareness               // Payload is an awareness update
-	QueryAwareness          // send me everybody's awareness
-	Token                   // Payload is a token, Version the client's version or nil; a server asks with a nil Payload
+	QueryAwareness          // asks for everybody's awareness
+	Token                   // Payload is a token, Version the client's version or nil; a nil Payload requests a token
 	Denied                  // Payload is a reason for people
 	Authenticated           // Payload is a scope
-	Stateless               // Payload is what applications tell each other
+	Stateless               // Payload is an application's message
 	BroadcastStateless      // the same, between servers
 	Close                   // Payload is a reason, or nil
-	SyncStatus              // Stored says how an update fared
+	SyncStatus              // Stored is the outcome of an update
 	Ping
 	Pong
 )
@@ -71,10 +68,10 @@ const (
 	ScopeReadOnly  = "readonly"
 )
 
-// Message is what was read. Its slices are parts of what was decoded.
+// Message is a decoded message. Its slices refer to the decoded bytes.
 type Message struct {
-	// Document is the name as the client wrote it; only Hocuspocus has one, and its
-	// pings of one byte have none.
+	// Document is the name as written by the client, in Hocuspocus only, and not in
+	// one-byte pings.
 	Document []byte
 	Kind     Kind
 	// Reply is set for a sync message that must not be answered with a step 1.
@@ -84,13 +81,13 @@ type Message struct {
 	Version []byte
 }
 
-// ErrMalformed is returned, wrapped, for bytes that are no message.
+// ErrMalformed is returned, wrapped, for bytes that are not a message.
 var ErrMalformed = errors.New("malformed message")
 
-// MaxDocument bounds the name of a document, in bytes.
+// MaxDocument is the maximum size of a document's name in bytes.
 const MaxDocument = 256
 
-// The types on the wire.
+// The types in the encoding.
 const (
 	typeSync = iota
 	typeAwareness
@@ -105,7 +102,7 @@ const (
 	typePong
 )
 
-// Decode reads a message of y-protocols.
+// Decode decodes a message of y-protocols.
 func Decode(b []byte) (Message, error) {
 	r := reader{b}
 	typ, err := r.uint()
@@ -129,7 +126,7 @@ func Decode(b []byte) (Message, error) {
 	return m.orError(err)
 }
 
-// DecodeHocuspocus reads a message of Hocuspocus.
+// DecodeHocuspocus decodes a message of Hocuspocus.
 func DecodeHocuspocus(b []byte) (Message, error) {
 	if len(b) == 1 && b[0] == typePing {
 		return Message{Kind: Ping}, nil
@@ -236,39 +233,30 @@ func (m *Message) readText(r *reader, k Kind) (err error) {
 	return err
 }
 
-// HasStructs says whether an update in encoding v1 has anything besides deletions. It
-// looks no further than it must, and takes what is no update for one that has.
+// HasStructs reports whether a v1 update has anything besides deletions. It inspects only the
+// first number, and treats malformed updates as having structs.
 func HasStructs(update []byte) bool {
 	r := reader{update}
 	clients, err := r.uint()
 	return err != nil || clients > 0
 }
 
-// reader takes from the front of what is left.
+// reader consumes bytes from the front.
 type reader struct{ b []byte }
 
-// maxUint is the largest number that JavaScript counts without gaps.
+// maxUint is the largest integer that JavaScript represents exactly.
 const maxUint = 1<<53 - 1
 
 func (r *reader) uint() (uint64, error) {
-	var v uint64
-	for i, c := range r.b {
-		if i == 8 {
-			break // 56 bits and more to come
-		}
-		v |= uint64(c&0x7f) << (7 * i)
-		if c < 0x80 {
-			if v > maxUint {
-				break
-			}
-			r.b = r.b[i+1:]
-			return v, nil
-		}
-	}
-	if len(r.b) < 8 {
+	v, n := binary.Uvarint(r.b)
+	switch {
+	case n == 0:
 		return 0, fmt.Errorf("%w: it ends within a number", ErrMalformed)
+	case n < 0 || n > 8 || v > maxUint:
+		return 0, fmt.Errorf("%w: a number is too large", ErrMalformed)
 	}
-	return 0, fmt.Errorf("%w: a number is too large", ErrMalformed)
+	r.b = r.b[n:]
+	return v, nil
 }
 
 func (r *reader) bytes() ([]byte, error) {
@@ -277,7 +265,7 @@ func (r *reader) bytes() ([]byte, error) {
 		return nil, err
 	}
 	if n > uint64(len(r.b)) {
-		return nil, fmt.Errorf("%w: %d bytes are announced, %d are there", ErrMalformed, n, len(r.b))
+		return nil, fmt.Errorf("%w: %d bytes are announced, %d are left", ErrMalformed, n, len(r.b))
 	}
 	p := r.b[:n:n]
 	r.b = r.b[n:]

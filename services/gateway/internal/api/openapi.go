@@ -205,7 +205,7 @@ func errorsOf(op *huma.Operation, who access) []errorAnswer {
 		all = append(all, errorAnswer{409, "The state of things refuses it now.", Error{Message: "a run of this session is active"}})
 	}
 	if slices.ContainsFunc(op.Parameters, func(p *huma.Param) bool { return p.Name == "If-Match" }) {
-		all = append(all, errorAnswer{412, "It is in another state than the header If-Match asks for.", Error{Message: "the document is not in the state that was asked for: it is at 12 now; read it again", Code: fault.CodePrecondition}})
+		all = append(all, errorAnswer{412, "It is in another state than the header If-Match asks for.", Error{Message: "the document has changed: it is at sequence 12 now; read it again", Code: fault.CodePrecondition}})
 	}
 	if op.RequestBody != nil {
 		all = append(all, errorAnswer{413, "The body is over the limit.", Error{Message: "the body is too large: at most 1048576 bytes are taken here", Code: "TOO_LARGE"}})
