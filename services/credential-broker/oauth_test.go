@@ -66,7 +66,7 @@ func startSignedIn(t *testing.T, endpoints ...string) *signedIn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other := oauth.New(oauth.Config{DB: b.db, Vault: vault.New(key, store.New(b.db)), Providers: providers, Log: slog.New(slog.DiscardHandler), Instance: "other", Redirect: "https://console.example/callback"})
+	other := oauth.New(oauth.Config{Store: store.New(b.db), Vault: vault.New(key, store.New(b.db)), Providers: providers, Log: slog.New(slog.DiscardHandler), Instance: "other", Redirect: "https://console.example/callback"})
 	t.Cleanup(other.Close)
 	return &signedIn{b, server, other, cfg}
 }
@@ -83,7 +83,7 @@ func folder(t *testing.T, yaml string) string {
 func (s *signedIn) add(a identity.Actor) oauth.Ref {
 	s.t.Helper()
 	access, refresh := s.server.Grant()
-	ref, err := s.other.Add(s.t.Context(), oauth.Who{Workspace: a.Workspace, Member: a.Member, Service: "gateway"},
+	ref, err := s.other.Add(s.t.Context(), oauth.Actor{Workspace: a.Workspace, Member: a.Member, Service: "gateway"},
 		oauth.NewGrant{Provider: "sim", Access: vault.NewSecret(access), Refresh: vault.NewSecret(refresh), Life: time.Hour})
 	if err != nil {
 		s.t.Fatal(err)
@@ -107,7 +107,7 @@ func TestSignedInAccount(t *testing.T) {
 	s.wantAnswer("a token that is good", owner, http.StatusOK)
 
 	// Another instance renews, which ends the token that this one holds.
-	if err := s.other.Refresh(t.Context(), oauth.Who{}, ref); err != nil {
+	if err := s.other.Refresh(t.Context(), oauth.Actor{}, ref); err != nil {
 		t.Fatal(err)
 	}
 	s.wantAnswer("after a rotation elsewhere", owner, http.StatusOK)
@@ -147,7 +147,7 @@ func TestExpiredAccount(t *testing.T) {
 	}
 	s.used(owner, 1)
 	var actions string
-	if err := admin.QueryRow(t.Context(), `SELECT string_agg(action, ' ' ORDER BY at, id) FROM credentials.audit WHERE account_id = $1`, ref.Account).Scan(&actions); err != nil || actions != "refreshed used" {
+	if err := admin.QueryRow(t.Context(), `SELECT string_agg(action, ' ' ORDER BY at, id) FROM credentials.audit WHERE account_id = $1`, ref.Account).Scan(&actions); err != nil || actions != "created refreshed used" {
 		t.Errorf("the audit has %q, %v", actions, err)
 	}
 }

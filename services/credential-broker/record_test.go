@@ -582,7 +582,7 @@ func TestRemoveDuringRenewal(t *testing.T) {
 		}
 	})
 	renewed := make(chan error)
-	go func() { renewed <- s.other.Refresh(t.Context(), oauth.Who{}, ref) }()
+	go func() { renewed <- s.other.Refresh(t.Context(), oauth.Actor{}, ref) }()
 	<-asked
 	remove := func() error {
 		_, err := s.client().RemoveAccount(identity.With(t.Context(), owner), &credentialv1.RemoveAccountRequest{Id: ref.Account.String()})

@@ -162,8 +162,8 @@ func (s *Scope) describe(ctx context.Context, rows []store.Account, live map[id.
 // can be, or if nobody can tell now.
 func (s *Scope) unusable(ctx context.Context, look *vault.Look, r *store.Account, g *oauth.Status) string {
 	err := g.Lost(ctx, look, s.ref(r.ID))
-	if len(r.Sealed) > 0 {
-		err = look.Lost(ctx, r.Place(), vault.Sealed{KeyVersion: r.KeyVersion, Bytes: r.Sealed})
+	if len(r.Bytes) > 0 {
+		err = look.Lost(ctx, r.Place(), r.Sealed)
 	}
 	if err == nil {
 		return ""

@@ -27,6 +27,7 @@ import (
 	"signalbox.dev/services/credential-broker/internal/pool"
 	"signalbox.dev/services/credential-broker/internal/profile"
 	"signalbox.dev/services/credential-broker/internal/rotation"
+	"signalbox.dev/services/credential-broker/internal/store"
 	"signalbox.dev/services/credential-broker/internal/target"
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
@@ -61,7 +62,7 @@ type Config struct {
 // Accounts manages the credentials of one database or file.
 type Accounts struct {
 	// The broker builds on these.
-	Store    Store
+	Store    *store.Store
 	File     *accountfile.File // nil with a database
 	Vault    *vault.Vault
 	Keeper   *oauth.Keeper

@@ -69,12 +69,12 @@ func (s *Scope) Add(ctx context.Context, n NewAccount) (Account, error) {
 
 func (s *Scope) seal(ctx context.Context, row *store.Account, secret vault.Secret) error {
 	sealed, err := s.accounts.Vault.Seal(ctx, row.Place(), secret)
-	row.KeyVersion, row.Sealed = sealed.KeyVersion, sealed.Bytes
+	row.Sealed = sealed
 	return err
 }
 
 func (s *Scope) open(ctx context.Context, row *store.Account) (vault.Secret, error) {
-	return s.accounts.Vault.Open(ctx, row.Place(), vault.Sealed{KeyVersion: row.KeyVersion, Bytes: row.Sealed})
+	return s.accounts.Vault.Open(ctx, row.Place(), row.Sealed)
 }
 
 func (s *Scope) created(row *store.Account) store.Event {
@@ -90,7 +90,7 @@ func (s *Scope) added(ctx context.Context, row *store.Account, secret vault.Secr
 	if err != nil {
 		return Account{}, err
 	}
-	same := len(old.Sealed) > 0 && old.Provider == row.Provider && old.Profile == row.Profile && old.Label == row.Label && old.BaseURL == row.BaseURL
+	same := len(old.Bytes) > 0 && old.Provider == row.Provider && old.Profile == row.Profile && old.Label == row.Label && old.BaseURL == row.BaseURL
 	if same {
 		key, err := s.open(ctx, &old)
 		if err != nil && !vault.Lasting(err) {

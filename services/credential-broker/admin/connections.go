@@ -278,7 +278,7 @@ func (s *Scope) mayComplete(ctx context.Context, p *oauth.Provider, account id.A
 	case err != nil:
 		return err
 	case c.Origin == ByMember && c.account != account:
-		return oauth.Meanwhile(p, c.Member == s.by.Member)
+		return oauth.ConnectedMeanwhile(p, c.Member == s.by.Member)
 	}
 	return s.mayConnect(&c)
 }

@@ -85,7 +85,7 @@ func (s *Scope) Import(ctx context.Context, from ImportSources, dry bool) (Impor
 		if reason == "" && !dry {
 			made.ID, err = s.importOne(ctx, f)
 			switch {
-			case errors.Is(err, store.ErrBrought): // by a concurrent import
+			case errors.Is(err, store.ErrImported): // by a concurrent import
 				reason = alreadyHere
 			case err != nil:
 				return out, fmt.Errorf("import the account for %s of %s: %w", f.Provider, f.Source, err)
@@ -140,7 +140,7 @@ func (s *Scope) present(ctx context.Context) (present, error) {
 	}
 	for i := range own {
 		r := &own[i]
-		if len(r.Sealed) == 0 {
+		if len(r.Bytes) == 0 {
 			continue
 		}
 		key, err := s.open(ctx, r)
@@ -240,14 +240,14 @@ func (s *Scope) importOne(ctx context.Context, f *opencode.Found) (id.Account, e
 	}
 	n := oauth.NewGrant{
 		Provider: f.Provider, Label: f.Label, Refresh: f.Refresh,
-		Brought: store.Brought{Hash: grantHash(id.Workspace{}, f), Disabled: !f.Enabled, Current: f.Enabled && f.Current, Used: f.Used},
+		Import: store.Import{Hash: grantHash(id.Workspace{}, f), Disabled: !f.Enabled, Current: f.Enabled && f.Current, Used: f.Used},
 	}
 	if life := time.Until(f.Expires); life > 0 && !f.Access.IsZero() {
 		n.Access, n.Life = f.Access, life
 	}
 	if now := time.Now(); f.Limited.After(now) {
 		until := now.Add(pool.Clamp(pool.RateLimited, f.Limited.Sub(now))) // as for a limit that the broker meets
-		n.Brought.Limit = &store.Limit{At: now, Until: until, Soon: until, Reason: pool.RateLimited}
+		n.Import.Limit = &store.Limit{At: now, Until: until, Soon: until, Reason: pool.RateLimited}
 	}
 	ref, err := s.accounts.Keeper.Add(ctx, s.who(), n)
 	return ref.Account, err
@@ -266,6 +266,6 @@ func (s *Scope) importKey(ctx context.Context, f *opencode.Found) (id.Account, e
 	if err != nil {
 		return id.Account{}, err
 	}
-	_, err = s.accounts.Store.Bring(ctx, row, s.created(&row), store.Brought{Hash: hash})
+	_, err = s.accounts.Store.Import(ctx, row, s.created(&row), store.Import{Hash: hash})
 	return row.ID, err
 }

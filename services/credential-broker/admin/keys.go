@@ -154,7 +154,7 @@ func (a *Accounts) RotateKeys(ctx context.Context, wrapOnly bool, progress func(
 }
 
 func keyRotation(r rotation.Report) KeyRotation {
-	out := KeyRotation{Workspaces: r.Workspaces, Wrapped: r.Wrapped, Made: r.Made, Sealed: r.Sealed, Removed: r.Removed, Failed: r.Failed, Away: r.Away}
+	out := KeyRotation{Workspaces: r.Workspaces, Wrapped: r.Wrapped, Made: r.Made, Sealed: r.Sealed, Removed: r.Removed, Failed: r.Failed, Away: r.Unavailable}
 	for _, f := range r.Failures {
 		out.Failures = append(out.Failures, KeyFailure{f.Workspace, f.Account, f.Err.Error()})
 	}
@@ -177,7 +177,7 @@ func (a *Accounts) SweepKeys(ctx context.Context) {
 		case err != nil && ctx.Err() == nil:
 			a.log.WarnContext(ctx, "retired keys not looked at", "error", err)
 		case report.Failed != failed && report.Failed > 0:
-			a.log.ErrorContext(ctx, "stored credentials do not open", "number", report.Failed, "at_key_services", report.Away, "error", report.Failures[0].Err)
+			a.log.ErrorContext(ctx, "stored credentials do not open", "number", report.Failed, "at_key_services", report.Unavailable, "error", report.Failures[0].Err)
 		case report.Sealed+report.Removed > 0:
 			a.log.InfoContext(ctx, "a rotation of keys was finished", "sealed", report.Sealed, "keys_removed", report.Removed)
 		}

@@ -1,8 +1,6 @@
 package admin
 
 import (
-	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,16 +9,11 @@ import (
 	"path"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"signalbox.dev/pkg/conf"
-	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/process"
-	"signalbox.dev/pkg/subject"
 	"signalbox.dev/services/credential-broker/internal/oauth"
-	"signalbox.dev/services/credential-broker/internal/pool"
 	"signalbox.dev/services/credential-broker/internal/profile"
-	"signalbox.dev/services/credential-broker/internal/store"
 )
 
 // OAuth is what a person who operates the service can set about signing in.
@@ -81,19 +74,7 @@ func newKeeper(cfg Config, a *Accounts) *oauth.Keeper {
 		host = "unknown"
 	}
 	return oauth.New(oauth.Config{
-		DB: cfg.DB, File: a.File, Vault: a.Vault, Providers: a.providers, Log: cfg.Log, Redirect: a.redirect, Record: recordGrant,
+		Store: a.Store, Vault: a.Vault, Providers: a.providers, Log: cfg.Log, Redirect: a.redirect,
 		Instance: host + " " + uuid.NewString(), UserAgent: "signalbox/" + process.Version(),
 	})
-}
-
-// recordGrant records in the audit what happened to a grant.
-func recordGrant(ctx context.Context, tx pgx.Tx, ev oauth.Event) error {
-	out := store.Event{
-		Action: string(ev.Action), Account: ev.Account, Provider: ev.Provider, Origin: string(pool.Workspace), Member: ev.Who.Member, Key: ev.Who.Key,
-		Service: cmp.Or(ev.Who.Service, subject.CredentialBroker), Address: ev.Who.Address, Detail: ev.Detail,
-	}
-	if id.IsZero(ev.Workspace) {
-		out.Origin = string(pool.Shared)
-	}
-	return store.Record(ctx, tx, ev.Workspace, out)
 }

@@ -32,7 +32,7 @@ func (s *Scope) Workspace() id.Workspace { return s.by.Workspace }
 // database.
 func (s *Scope) Possible() error {
 	if s.accounts.File != nil && !s.shared() {
-		return store.ErrOwn
+		return store.ErrNeedsDatabase
 	}
 	return nil
 }
@@ -45,8 +45,8 @@ func (s *Scope) event(action string) store.Event {
 	return store.Event{Action: action, Origin: string(origin), Member: s.by.Member, Key: s.by.Key, Service: s.by.Service, Address: s.by.Address}
 }
 
-func (s *Scope) who() oauth.Who {
-	return oauth.Who{Workspace: s.by.Workspace, Member: s.by.Member, Key: s.by.Key, Service: s.by.Service, Address: s.by.Address}
+func (s *Scope) who() oauth.Actor {
+	return oauth.Actor{Workspace: s.by.Workspace, Member: s.by.Member, Key: s.by.Key, Service: s.by.Service, Address: s.by.Address}
 }
 
 func (s *Scope) ref(account id.Account) oauth.Ref {
@@ -129,10 +129,10 @@ func (s *Scope) CheckDecrypt(ctx context.Context, account id.Account) error {
 	if err != nil {
 		return err
 	}
-	if len(row.Sealed) > 0 {
+	if len(row.Bytes) > 0 {
 		_, err = s.open(ctx, &row)
 	} else {
-		err = s.accounts.Keeper.Opens(ctx, s.ref(account))
+		err = s.accounts.Keeper.CheckDecrypt(ctx, s.ref(account))
 	}
 	if !vault.Lasting(err) {
 		return err

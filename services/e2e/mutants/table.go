@@ -234,9 +234,9 @@ var mutants = []mutant{
 	// Credentials.
 	{
 		name: "older-token-stored", what: "a renewed token does not replace one that came later",
-		file:   "services/credential-broker/internal/oauth/postgres.go",
-		old:    `AND account_id = @account AND version = @base AND state IN`,
-		new:    `AND account_id = @account AND state IN`,
+		file:   "services/credential-broker/internal/oauth/grants.go",
+		old:    `stored = row.Version == a.base && (row.State == Active || row.State == Reauthorize)`,
+		new:    `stored = row.State == Active || row.State == Reauthorize`,
 		inside: test{oauth, "^TestZombie$"}, outside: test{broker, "^TestSignInDuringARenewal$"},
 	},
 	{

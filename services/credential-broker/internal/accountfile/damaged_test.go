@@ -271,11 +271,14 @@ func TestFields(t *testing.T) {
 		for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
 			t = t.Elem()
 		}
-		if t.Kind() != reflect.Struct || !strings.HasSuffix(t.PkgPath(), "/accountfile") {
+		if t.Kind() != reflect.Struct || !strings.HasSuffix(t.PkgPath(), "/accountfile") && !strings.HasSuffix(t.PkgPath(), "/vault") {
 			return
 		}
 		for field := range t.Fields() {
-			if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); name != "" {
+			switch name, _, _ := strings.Cut(field.Tag.Get("json"), ","); {
+			case name == "" && field.Anonymous:
+				walk(at, field.Type)
+			case name != "" && name != "-":
 				all = append(all, at+name)
 				walk(at+name+".", field.Type)
 			}

@@ -20,6 +20,7 @@ import (
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/services/credential-broker/internal/accountfile"
+	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
 // lines is a log.
@@ -111,7 +112,7 @@ func account(label string) accountfile.Account {
 	at := time.Now().UTC()
 	return accountfile.Account{
 		ID: id.New[id.Account](), Provider: "openai", Profile: "openai", Label: label, Enabled: true, CreatedAt: at, LastUsedAt: &at,
-		Key: &accountfile.Sealed{KeyVersion: 1, Bytes: []byte("sealed")},
+		Sealed: vault.Sealed{KeyVersion: 1, Bytes: []byte("sealed")},
 	}
 }
 
@@ -119,7 +120,7 @@ func account(label string) accountfile.Account {
 func add(ctx context.Context, f *accountfile.File, a accountfile.Account) error {
 	return f.Update(ctx, func(s *accountfile.State) error {
 		if len(s.Keys) == 0 {
-			s.Keys = append(s.Keys, accountfile.DataKey{Version: 1, KEK: "k", Wrapped: []byte("wrapped")})
+			s.Keys = append(s.Keys, accountfile.DataKey{WrappedKey: vault.WrappedKey{Version: 1, KEK: "k", Wrapped: []byte("wrapped")}})
 		}
 		s.Accounts = append(s.Accounts, a)
 		return nil
@@ -219,7 +220,7 @@ func TestKeyRemovedMeanwhile(t *testing.T) {
 	f, _ := open(t, place(t))
 	mustAdd(t, f, "one")
 	a := account("late")
-	a.Key.KeyVersion = 7
+	a.KeyVersion = 7
 	if err := add(t.Context(), f, a); fault.KindOf(err) != fault.Unavailable {
 		t.Errorf("Update = %v, want a fault Unavailable", err)
 	}

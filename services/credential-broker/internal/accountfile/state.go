@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"time"
 
 	"github.com/google/uuid"
 
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/services/credential-broker/internal/audit"
+	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
 // version is the one that is written. A new field is one more, for an older program would
@@ -36,59 +38,85 @@ type State struct {
 	recorded []audit.Row // what is to be written to the record
 }
 
+// The rows below are also those of a database: a field without a JSON name is only there, or
+// is filled in when the row is read.
+
 // DataKey is a wrapped data key.
 type DataKey struct {
-	Version   int        `json:"version"`
-	KEK       string     `json:"kek"`
-	Wrapped   []byte     `json:"wrapped"`
+	vault.WrappedKey
 	RetiredAt *time.Time `json:"retired_at,omitempty"`
 }
 
-// Sealed is a secret and the data key that opens it.
-type Sealed struct {
-	KeyVersion int    `json:"key_version"`
-	Bytes      []byte `json:"sealed"`
-}
-
-// Account is one credential: a sealed key, or a grant.
+// Account is a credential: a sealed key, or a grant.
 type Account struct {
-	ID         id.Account `json:"id"`
-	Provider   string     `json:"provider"`
-	Profile    string     `json:"profile"`
-	Label      string     `json:"label,omitempty"`
-	Hint       string     `json:"hint,omitempty"`
-	BaseURL    string     `json:"base_url,omitempty"`
-	Enabled    bool       `json:"enabled"`
-	FlatRate   bool       `json:"flat_rate,omitempty"`
-	Key        *Sealed    `json:"key,omitempty"`
-	Grant      *Grant     `json:"grant,omitempty"`
+	WorkspaceID id.Workspace `json:"-"` // zero for the operator's
+	ID          id.Account   `json:"id"`
+	Provider    string       `json:"provider"`
+	Profile     string       `json:"profile"`
+	Label       string       `json:"label,omitempty"`
+	Hint        string       `json:"hint,omitempty"`
+	BaseURL     string       `json:"base_url,omitempty"`
+	Enabled     bool         `json:"enabled"`
+	FlatRate    bool         `json:"flat_rate,omitempty"` // its use costs nothing
+	// Sealed is the key. Its Bytes are empty if the account has a grant.
+	vault.Sealed `json:"key,omitzero"`
+	// Grant is set when the account is read from a file, or inserted; a database has grants
+	// in a table of their own.
+	Grant      *Grant     `json:"grant,omitempty" db:"-"`
 	CreatedAt  time.Time  `json:"created_at"`
 	LastUsedAt *time.Time `json:"last_used_at,omitempty"`
-	// Imported is the hash of the credential that it was brought along with.
+	// Imported is the hash of the credential that the account was imported with.
 	Imported []byte `json:"imported,omitempty"`
 }
 
-// Grant is a sign-in; package oauth has its states.
-type Grant struct {
-	Provider  string     `json:"provider"`
-	State     string     `json:"state"`
-	Reason    string     `json:"reason,omitempty"`
-	Version   int64      `json:"version"`
-	Access    *Sealed    `json:"access,omitempty"`
-	Refresh   *Sealed    `json:"refresh,omitempty"`
-	Scope     string     `json:"scope,omitempty"`
-	IssuedAt  time.Time  `json:"issued_at"`
-	ExpiresAt *time.Time `json:"expires_at,omitempty"`
-	RefreshAt *time.Time `json:"refresh_at,omitempty"`
-	Attempt   *Attempt   `json:"attempt,omitempty"`
-	Doubtful  bool       `json:"doubtful,omitempty"`
-	Failures  int        `json:"failures,omitempty"`
-	RetryAt   *time.Time `json:"retry_at,omitempty"`
-	LastError string     `json:"last_error,omitempty"`
-	ChangedAt time.Time  `json:"changed_at"`
+// The fields that secrets are sealed to.
+const (
+	SecretField  = "secret" // of an account without a grant
+	AccessField  = "access_token"
+	RefreshField = "refresh_token"
+)
+
+// LoginField is the field that a login's secret is sealed to.
+func LoginField(login uuid.UUID) string { return "login " + login.String() }
+
+// Shared reports whether the account is the operator's.
+func (a *Account) Shared() bool { return id.IsZero(a.WorkspaceID) }
+
+// Place is where the account's secret is sealed to.
+func (a *Account) Place() vault.Place {
+	return vault.Place{Workspace: a.WorkspaceID, Account: a.ID, Field: SecretField}
 }
 
-// Attempt is a request to an authorisation server that has no outcome yet.
+// GrantState is the state of a grant. Package oauth has the states.
+type GrantState string
+
+// Grant is a sign-in.
+type Grant struct {
+	Provider  string        `json:"provider"`
+	State     GrantState    `json:"state"`
+	Reason    string        `json:"reason,omitempty"`
+	Version   int64         `json:"version"`
+	Access    *vault.Sealed `json:"access,omitempty"`
+	Refresh   *vault.Sealed `json:"refresh,omitempty"`
+	Scope     string        `json:"scope,omitempty"`
+	IssuedAt  time.Time     `json:"issued_at"`
+	ExpiresAt *time.Time    `json:"expires_at,omitempty"` // nil for never
+	RefreshAt *time.Time    `json:"refresh_at,omitempty"` // nil for never
+	Attempt   *Attempt      `json:"attempt,omitempty"`
+	Doubtful  bool          `json:"doubtful,omitempty"`
+	Failures  int           `json:"failures,omitempty"`
+	RetryAt   *time.Time    `json:"retry_at,omitempty"`
+	LastError string        `json:"last_error,omitempty"`
+	ChangedAt time.Time     `json:"changed_at"`
+
+	// AccountProvider is the account's provider, and Now what the store's clock said when
+	// the grant was read.
+	AccountProvider string    `json:"-"`
+	Now             time.Time `json:"-"`
+}
+
+// Attempt is a request to an authorisation server that has no outcome yet. Read from a
+// database it has only an ID and a lease.
 type Attempt struct {
 	ID         uuid.UUID `json:"id"`
 	Kind       string    `json:"kind"`
@@ -97,69 +125,89 @@ type Attempt struct {
 	LeaseUntil time.Time `json:"lease_until"`
 }
 
-// Login is a sign-in that has begun.
+// LoginKind is a way to sign in. Package oauth has the kinds.
+type LoginKind string
+
+// Login is a sign-in that has begun. One that has ended is only in a database.
 type Login struct {
-	ID        uuid.UUID  `json:"id"`
-	Member    id.Member  `json:"member"`
-	Provider  string     `json:"provider"`
-	Kind      string     `json:"kind"`
-	Account   id.Account `json:"account"`
-	Again     bool       `json:"again,omitempty"`
-	Label     string     `json:"label,omitempty"`
-	Redirect  string     `json:"redirect,omitempty"`
-	StateHash []byte     `json:"state_hash"`
-	Secret    Sealed     `json:"secret"`
-	IntervalS int        `json:"interval_s,omitempty"`
-	PollAt    time.Time  `json:"poll_at"`
-	ExpiresAt time.Time  `json:"expires_at"`
+	ID       uuid.UUID  `json:"id"`
+	Member   id.Member  `json:"member"`
+	Provider string     `json:"provider"`
+	Kind     LoginKind  `json:"kind"`
+	Purpose  string     `json:"-"` // always an account's in a file; empty if the version before migration 00008 wrote it
+	Account  id.Account `json:"account"`
+	Again    bool       `json:"again,omitempty"` // the account is there, and is authorised again
+	Label    string     `json:"label,omitempty"`
+	Redirect string     `json:"redirect,omitempty"`
+	// StateHash is the hash of the state, or of a random text for a device. It tells one
+	// beginning of a login from another with the same ID.
+	StateHash []byte `json:"state_hash"`
+	// Sealed is the PKCE verifier or the device code; empty once the login has ended.
+	vault.Sealed `json:"secret"`
+	IntervalS    int        `json:"interval_s,omitempty"`
+	PollAt       time.Time  `json:"poll_at"`
+	ExpiresAt    time.Time  `json:"expires_at"`
+	EndedAt      *time.Time `json:"-"`
+	// Code and Reason say why the login failed; empty if it was completed.
+	Code   string `json:"-"`
+	Reason string `json:"-"`
+
+	// Now is what the store's clock said when the login was read.
+	Now time.Time `json:"-"`
 }
 
-// Pool is what somebody has set for the accounts of a provider.
+// Pool is what is set for the accounts of a provider.
 type Pool struct {
+	Workspace id.Workspace    `json:"-"`
 	Provider  string          `json:"provider"`
 	Settings  json.RawMessage `json:"settings,omitempty"`
-	Current   *id.Account     `json:"current,omitempty"`
-	CurrentAt *time.Time      `json:"current_at,omitempty"`
+	// Current is the account that was last made the current one, if any was.
+	Current   *id.Account `json:"current,omitempty"`
+	CurrentAt *time.Time  `json:"current_at,omitempty"`
 }
 
 // Reason says how a request went; package pool lists the reasons.
 type Reason string
 
-// Limit is a parking of an account, or with a zero Until the end of one.
+// Limit says until when an account, or a model family of it, gets no requests.
 type Limit struct {
-	Provider string     `json:"provider"`
-	Account  id.Account `json:"account"`
-	Family   string     `json:"family,omitempty"`
-	At       time.Time  `json:"at"`
-	Until    time.Time  `json:"until,omitzero"`
-	Soon     time.Time  `json:"soon,omitzero"`
-	Step     int        `json:"step,omitempty"`
-	Reason   Reason     `json:"reason,omitempty"`
-	Status   int        `json:"status,omitempty"`
-	Raw      string     `json:"raw,omitempty"`
+	Workspace id.Workspace `json:"-"`
+	Provider  string       `json:"provider"`
+	Account   id.Account   `json:"account"`
+	Family    string       `json:"family,omitempty"` // empty for the whole account
+	At        time.Time    `json:"at"`               // when it began, or was cleared
+	Until     time.Time    `json:"until,omitzero"`   // when it ends; zero once it is cleared
+	Soon      time.Time    `json:"soon,omitzero"`    // when it ends for the last usable account of a pool
+	Step      int          `json:"step,omitempty"`   // consecutive failures
+	Reason    Reason       `json:"reason,omitempty"`
+	// Status and Raw are the provider's answer, for operators.
+	Status int    `json:"status,omitempty"`
+	Raw    string `json:"raw,omitempty"`
 }
 
 // Health is an account's health as it was at a time.
 type Health struct {
-	Provider string     `json:"provider"`
-	Account  id.Account `json:"account"`
-	Health   float64    `json:"health"`
-	At       time.Time  `json:"at"`
-	ResetAt  *time.Time `json:"reset_at,omitempty"`
+	Workspace id.Workspace `json:"-"`
+	Provider  string       `json:"provider"`
+	Account   id.Account   `json:"account"`
+	Health    float64      `json:"health"`
+	At        time.Time    `json:"at"`
+	ResetAt   *time.Time   `json:"reset_at,omitempty"` // when it was last reset; nil for never
 }
 
-// Stat is what an account did that went one way.
+// Stat counts the requests of an account that ended in the same way.
 type Stat struct {
-	Provider   string     `json:"provider"`
-	Account    id.Account `json:"account"`
-	Reason     Reason     `json:"reason"`
-	Requests   int64      `json:"requests"`
-	TokensIn   int64      `json:"tokens_in,omitempty"`
-	TokensOut  int64      `json:"tokens_out,omitempty"`
-	CostMicros int64      `json:"cost_micros,omitempty"`
+	Workspace  id.Workspace `json:"-"`
+	Provider   string       `json:"provider"`
+	Account    id.Account   `json:"account"`
+	Reason     Reason       `json:"reason"`
+	Requests   int64        `json:"requests"`
+	TokensIn   int64        `json:"tokens_in,omitempty"`
+	TokensOut  int64        `json:"tokens_out,omitempty"`
+	CostMicros int64        `json:"cost_micros,omitempty"`
 }
 
-// Writer is an instance and the number of what it has written last.
+// Writer is an instance and the sequence number of the last statistics that it wrote.
 type Writer struct {
 	Instance uuid.UUID `json:"instance"`
 	Sequence int64     `json:"sequence"`
@@ -174,6 +222,33 @@ func (s *State) Account(account id.Account) *Account {
 		}
 	}
 	return nil
+}
+
+// SealedFields yields every sealed field and where it is sealed to. A field may be replaced.
+func (s *State) SealedFields() iter.Seq2[vault.Place, *vault.Sealed] {
+	return func(yield func(vault.Place, *vault.Sealed) bool) {
+		for i := range s.Accounts {
+			a := &s.Accounts[i]
+			if a.Grant == nil {
+				if !yield(a.Place(), &a.Sealed) {
+					return
+				}
+				continue
+			}
+			if a.Grant.Access != nil && !yield(vault.Place{Account: a.ID, Field: AccessField}, a.Grant.Access) {
+				return
+			}
+			if a.Grant.Refresh != nil && !yield(vault.Place{Account: a.ID, Field: RefreshField}, a.Grant.Refresh) {
+				return
+			}
+		}
+		for i := range s.Logins {
+			l := &s.Logins[i]
+			if !yield(vault.Place{Account: l.Account, Field: LoginField(l.ID)}, &l.Sealed) {
+				return
+			}
+		}
+	}
 }
 
 // errNewer is in the chain of an error about a file that this version must not touch.
@@ -235,7 +310,7 @@ func (s *State) check() error {
 		switch {
 		case id.IsZero(a.ID) || seen[a.ID]:
 			return errors.New("an account is there twice, or has no id")
-		case (a.Key == nil) == (a.Grant == nil):
+		case (a.KeyVersion == 0) == (a.Grant == nil):
 			return fmt.Errorf("account %s is neither a key nor a sign-in", a.ID)
 		}
 		seen[a.ID] = true
@@ -249,20 +324,10 @@ func (s *State) orphans() (n int) {
 	for _, k := range s.Keys {
 		keys[k.Version] = true
 	}
-	look := func(sealed *Sealed) {
-		if sealed != nil && !keys[sealed.KeyVersion] {
+	for _, sealed := range s.SealedFields() {
+		if !keys[sealed.KeyVersion] {
 			n++
 		}
-	}
-	for i := range s.Accounts {
-		look(s.Accounts[i].Key)
-		if g := s.Accounts[i].Grant; g != nil {
-			look(g.Access)
-			look(g.Refresh)
-		}
-	}
-	for i := range s.Logins {
-		look(&s.Logins[i].Secret)
 	}
 	return n
 }

@@ -1,59 +1,54 @@
 package oauth
 
 import (
+	"cmp"
 	"context"
 	"time"
 
+	"github.com/google/uuid"
+
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/subject"
 	"signalbox.dev/services/credential-broker/internal/store"
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
-// Action is what happened to a grant, for the audit.
-type Action string
+// Actor is who acts; zero for the broker itself. A login belongs to the one who began it.
+type Actor struct {
+	Workspace id.Workspace // zero for the operator's shared accounts
+	Member    id.Member    // zero for the operator's command line
+	Key       id.APIKey    // set if an API key acted for the member
+	Service   string       // that vouches for them
+	Address   string       // theirs, if it is known
+}
 
-// The actions.
-const (
-	Created   Action = "created"
-	Refreshed Action = "refreshed"
-	Changed   Action = "changed" // signed in to again, signed out, or refused by the provider
-)
-
-// Details of events.
-const (
-	signedInAgain = "signed in again"
-	signedOut     = "signed out"
-)
-
-// refusal is the detail of a grant that is over, for a reason.
-func refusal(reason string) string { return "somebody must sign in again: " + reason }
-
-// Event is something that happened to a grant, for the audit.
-type Event struct {
-	Ref
-	Action   Action
-	Provider string // of the account
-	// Who is zero where nobody asked for it: the broker did it by itself.
-	Who Who
-	// Detail says more than the action.
-	Detail string
+// event returns what the audit is to say.
+func (a Actor) event(action string, ref Ref, provider, detail string) store.Event {
+	ev := store.Event{
+		Action: action, Account: ref.Account, Provider: provider, Origin: "workspace", Member: a.Member, Key: a.Key,
+		Service: cmp.Or(a.Service, subject.CredentialBroker), Address: a.Address, Detail: detail,
+	}
+	if id.IsZero(ref.Workspace) {
+		ev.Origin = "shared"
+	}
+	return ev
 }
 
 // NewGrant is one that was obtained elsewhere.
 type NewGrant struct {
 	Provider, Label string
-	// Access may be empty, and Life 0 where nobody knows how long it is good: the
-	// first use renews it then.
+	// Access may be empty, and Life 0 if it is unknown how long it is good: the first use
+	// renews it then.
 	Access, Refresh vault.Secret
 	Life            time.Duration
-	// Brought is what else is known of it.
-	Brought store.Brought
+	// Import is what else is known of it.
+	Import store.Import
 }
 
-// Add stores tokens that were obtained elsewhere as a new account. Where there is one that
-// came with the same refresh token the error is store.ErrBrought.
-func (k *Keeper) Add(ctx context.Context, who Who, n NewGrant) (Ref, error) {
+// Add stores tokens that were obtained elsewhere as a new account. If an account was imported
+// with the same refresh token the error is store.ErrImported.
+func (k *Keeper) Add(ctx context.Context, by Actor, n NewGrant) (Ref, error) {
 	p, err := k.cfg.Providers.Get(n.Provider)
 	if err != nil {
 		return Ref{}, err
@@ -69,60 +64,108 @@ func (k *Keeper) Add(ctx context.Context, who Who, n NewGrant) (Ref, error) {
 	if len(n.Label) > maxLabel {
 		return Ref{}, fault.New(fault.Invalid, "label: it is longer than %d bytes", maxLabel)
 	}
-	sealer, err := k.cfg.Vault.Sealer(ctx, who.Workspace)
+	sealer, err := k.cfg.Vault.Sealer(ctx, by.Workspace)
 	if err != nil {
 		return Ref{}, err
 	}
-	row := loginRow{Account: id.New[id.Account](), Label: n.Label, Brought: &n.Brought}
-	return Ref{who.Workspace, row.Account}, k.admit(ctx, who, p, row, sealer, issued{Access: n.Access, Refresh: n.Refresh, Life: n.Life})
+	login := store.Login{Account: id.New[id.Account](), Label: n.Label}
+	return Ref{by.Workspace, login.Account}, k.admit(ctx, by, p, login, &n.Import, sealer, issued{Access: n.Access, Refresh: n.Refresh, Life: n.Life})
 }
 
-// admit stores what a login brought, as a new account or in the place of what an
-// account had. A renewal that is under way meanwhile has its answer thrown away.
-func (k *Keeper) admit(ctx context.Context, who Who, p *Provider, l loginRow, sealer vault.Sealer, t issued) error {
-	ref := Ref{who.Workspace, l.Account}
+// admit stores what a login or an import brought, as a new account or in the place of what
+// an account had, and ends the login. A renewal that is under way meanwhile has its answer
+// thrown away.
+func (k *Keeper) admit(ctx context.Context, by Actor, p *Provider, l store.Login, imported *store.Import, sealer vault.Sealer, t issued) error {
+	ref := Ref{by.Workspace, l.Account}
 	s, err := k.seal(ctx, sealer, ref, p, t, 0)
 	if err != nil {
 		return err
 	}
-	err = k.tables.admit(ctx, who, p, l, &s)
+	err = k.cfg.Store.Update(ctx, ref.Workspace, func(ctx context.Context, tx store.Tx) error {
+		put, ev := insertTokens, by.event("created", ref, p.Account, "")
+		switch {
+		case l.Again:
+			put, ev.Action, ev.Detail = replaceTokens, "changed", "signed in again"
+		case imported != nil:
+			ev.Detail = imported.Detail()
+		}
+		if err := put(ctx, tx, p, &l, imported, &s); err != nil {
+			return err
+		}
+		if l.ID != uuid.Nil {
+			if err := finishLogin(ctx, tx, by, p, &l); err != nil {
+				return err
+			}
+		}
+		return tx.Record(ctx, ev)
+	})
 	k.forget(ref)
 	return err
 }
 
-// Status is what people are told of a grant.
-type Status struct {
-	Provider string
-	State    State
-	// Reason says why it is not active; LastError what went wrong last while it is.
-	Reason, LastError string
-	Version           int64
-	Scope             string
-	IssuedAt          time.Time
-	// ExpiresAt and RefreshAt are nil for never.
-	ExpiresAt, RefreshAt *time.Time
-	// Renewable says that there is a refresh token.
-	Renewable bool
-
-	access, refresh vault.Sealed // empty where there is none
+func insertTokens(ctx context.Context, tx store.Tx, p *Provider, l *store.Login, imported *store.Import, s *sealedTokens) error {
+	if err := tx.Room(ctx, p.Account); err != nil {
+		return err
+	}
+	now, err := tx.Now(ctx)
+	if err != nil {
+		return err
+	}
+	g := &store.Grant{Provider: p.Name}
+	s.put(g, now)
+	a := &store.Account{ID: l.Account, Provider: p.Account, Profile: p.Profile, Label: l.Label, Enabled: true, Grant: g}
+	a.KeyVersion = cmp.Or(s.access, s.refresh).KeyVersion // the secret itself is the grant's
+	if imported != nil {
+		return imported.Insert(ctx, tx, a)
+	}
+	return tx.InsertAccount(ctx, a)
 }
 
-// Lost is a Look's Lost for the tokens of a grant, any of which is needed: without the
-// refresh token it ends with the access token.
+func replaceTokens(ctx context.Context, tx store.Tx, p *Provider, l *store.Login, _ *store.Import, s *sealedTokens) error {
+	g, err := tx.Grant(ctx, l.Account)
+	if fault.KindOf(err) == fault.NotFound || err == nil && g.Provider != p.Name {
+		return fault.New(fault.NotFound, "account %s is not there any more", l.Account)
+	}
+	if err != nil {
+		return err
+	}
+	g.Refresh, g.Scope = nil, "" // they belong to the former sign-in
+	s.put(g, g.Now)
+	if err := tx.UpdateGrant(ctx, l.Account, g); err != nil {
+		return err
+	}
+	// What kept the account from being used was about the former sign-in.
+	return tx.ResetHealth(ctx, p.Account, l.Account)
+}
+
+// Status is what people are told of a grant.
+type Status struct {
+	store.Grant
+	// Renewable says that there is a refresh token.
+	Renewable bool
+}
+
+// Lost returns the Lasting error of a Look for a grant's tokens, both of which are needed:
+// without the refresh token the grant ends with the access token.
 func (s *Status) Lost(ctx context.Context, look *vault.Look, ref Ref) error {
-	if len(s.access.Bytes) > 0 {
-		if err := look.Lost(ctx, ref.place(accessField), s.access); err != nil {
+	if s.Access != nil {
+		if err := look.Lost(ctx, ref.place(store.AccessField), *s.Access); err != nil {
 			return err
 		}
 	}
-	if len(s.refresh.Bytes) > 0 {
-		return look.Lost(ctx, ref.place(refreshField), s.refresh)
+	if s.Refresh != nil {
+		return look.Lost(ctx, ref.place(store.RefreshField), *s.Refresh)
 	}
 	return nil
 }
 
-// Statuses returns the grants of a workspace's own accounts, by account; with the
-// zero workspace those of the operator's.
+// Statuses returns the grants of a workspace's own accounts, by account; with the zero
+// workspace those of the operator's.
 func (k *Keeper) Statuses(ctx context.Context, ws id.Workspace) (map[id.Account]Status, error) {
-	return k.tables.statuses(ctx, ws)
+	grants, err := k.cfg.Store.Grants(ctx, ws)
+	all := make(map[id.Account]Status, len(grants))
+	for account, g := range grants {
+		all[account] = Status{g, g.Refresh != nil}
+	}
+	return all, err
 }

@@ -12,25 +12,26 @@ import (
 	"github.com/google/uuid"
 
 	"signalbox.dev/pkg/fault"
+	"signalbox.dev/services/credential-broker/internal/store"
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
 const (
 	deviceGrant     = "urn:ietf:params:oauth:grant-type:device_code"
 	defaultInterval = 5 // seconds; RFC 8628, 3.2
-	slower          = 5 // seconds more after slow_down; 3.5
+	slowDown        = 5 // seconds more after slow_down; 3.5
 	maxInterval     = 60
 	maxDeviceLife   = time.Hour
 )
 
-// Polled is what a Poll brought: an account, or for how long to wait.
+// Polled is the result of a Poll: an account, or how long to wait.
 type Polled struct {
 	Done    bool
 	Account Ref
 	Wait    time.Duration
 }
 
-func (k *Keeper) startDevice(ctx context.Context, who Who, p *Provider, row loginRow) (Login, error) {
+func (k *Keeper) startDevice(ctx context.Context, by Actor, p *Provider, l store.Login) (Login, error) {
 	if p.Device == "" {
 		return Login{}, fault.New(fault.Invalid, "kind: %s does not let devices sign in: use browser or paste", p.Name)
 	}
@@ -68,73 +69,66 @@ func (k *Keeper) startDevice(ctx context.Context, who Who, p *Provider, row logi
 	if !openable(d.Complete) {
 		d.Complete = ""
 	}
-	row.IntervalS = min(int(seconds(d.Interval).Seconds()), maxInterval)
-	if row.IntervalS <= 0 {
-		row.IntervalS = defaultInterval
+	l.IntervalS = min(int(seconds(d.Interval).Seconds()), maxInterval)
+	if l.IntervalS <= 0 {
+		l.IntervalS = defaultInterval
 	}
 	life := min(seconds(d.Life), maxDeviceLife)
 	if life <= 0 {
 		life = loginLife
 	}
-	row.StateHash = hash(random())
-	if _, _, err := k.begin(ctx, who, row, vault.NewSecret(d.DeviceCode), life); err != nil {
+	l.StateHash = hash(random())
+	if _, _, _, err := k.begin(ctx, by, l, vault.NewSecret(d.DeviceCode), life); err != nil {
 		return Login{}, err
 	}
 	return Login{
-		ID: row.ID, Kind: Device, URL: d.URI, UserCode: d.UserCode, URLWithCode: d.Complete,
-		Wait: time.Duration(row.IntervalS) * time.Second, Life: life,
+		ID: l.ID, Kind: Device, URL: d.URI, UserCode: d.UserCode, URLWithCode: d.Complete,
+		Wait: time.Duration(l.IntervalS) * time.Second, Life: life,
 	}, nil
 }
 
-// openable reports whether a page that a server names can be shown to people as a link.
+// openable reports whether a page that a server names can be shown as a link.
 func openable(text string) bool {
 	u, err := url.Parse(text)
 	return err == nil && len(text) <= 2048 && text == shown(text) && u.Host != "" && (u.Scheme == "https" || u.Scheme == "http")
 }
 
-// Poll asks whether the person has typed the code in. It asks the provider no more
-// often than the provider wants, however often and by whomever it is called. When they
-// have, or will not, it says so again.
-func (k *Keeper) Poll(ctx context.Context, who Who, login uuid.UUID) (Polled, error) {
+// Poll asks whether the person has typed the code in. It asks the provider no more often than
+// the provider wants, however often it is called. After the login has ended it gives the same
+// answer again.
+func (k *Keeper) Poll(ctx context.Context, by Actor, login uuid.UUID) (Polled, error) {
 	if login == uuid.Nil {
-		return Polled{}, errStrange // it would be any of theirs
+		return Polled{}, errUnknownLogin // it would fit any of theirs
 	}
-	row, wait, err := k.tables.turn(ctx, who, wanted{login: login, device: true, purpose: ForAccount})
+	l, wait, err := k.claimLogin(ctx, by, loginQuery{login: login, device: true, purpose: ForAccount})
 	switch {
 	case err != nil || wait > 0:
 		return Polled{Wait: wait}, err
-	case row.Ended:
-		ref, err := row.outcome(who)
+	case l.EndedAt != nil:
+		ref, err := outcome(by, &l)
 		return Polled{Done: err == nil, Account: ref}, err
 	}
-	// What the provider answers counts, though the one who polled may be gone.
+	// The provider's answer counts even if the caller is gone.
 	ctx = context.WithoutCancel(ctx)
-	wait, err = k.ask(ctx, who, row)
+	wait, err = k.pollDevice(ctx, by, l)
 	switch {
 	case err != nil:
-		k.settle(ctx, who, row, err)
+		k.recordFailure(ctx, by, &l, err)
 		return Polled{}, err
 	case wait > 0:
 		return Polled{Wait: wait}, nil
 	}
-	return Polled{Done: true, Account: Ref{who.Workspace, row.Account}}, nil
+	return Polled{Done: true, Account: Ref{by.Workspace, l.Account}}, nil
 }
 
-// ask asks the provider, and stores the tokens if there are any; else it returns for how
-// long to wait.
-func (k *Keeper) ask(ctx context.Context, who Who, row loginRow) (wait time.Duration, err error) {
-	p, err := k.cfg.Providers.Get(row.Provider)
+// pollDevice asks the provider, and stores the tokens if there are any; otherwise it returns
+// how long to wait.
+func (k *Keeper) pollDevice(ctx context.Context, by Actor, l store.Login) (wait time.Duration, err error) {
+	p, err := k.cfg.Providers.Get(l.Provider)
 	if err != nil {
 		return 0, err
 	}
-	if err := k.tables.canRecord(); err != nil {
-		return 0, err
-	}
-	code, err := k.cfg.Vault.Open(ctx, row.place(who), row.sealed())
-	if err != nil {
-		return 0, err
-	}
-	sealer, err := k.cfg.Vault.Sealer(ctx, who.Workspace) // the code is good once
+	code, sealer, err := k.openLogin(ctx, by, &l)
 	if err != nil {
 		return 0, err
 	}
@@ -142,28 +136,24 @@ func (k *Keeper) ask(ctx context.Context, who Who, row loginRow) (wait time.Dura
 	maps.Copy(params, p.TokenParams)
 	object, err := k.post(ctx, p, p.Token, params)
 	if err != nil {
-		return k.pending(ctx, who, p, row, err)
+		return k.pending(ctx, by, p, &l, err)
 	}
-	t, err := tokens(object)
-	if err != nil {
-		return 0, exchangeFault(p, err)
-	}
-	row.Purpose = ForAccount // a row of the version before does not say
-	return 0, k.bring(ctx, who, p, row, sealer, t)
+	l.Purpose = string(ForAccount) // a row of the version before migration 00008 has none
+	return 0, k.storeLogin(ctx, by, p, l, sealer, object)
 }
 
 // pending handles an answer without tokens.
-func (k *Keeper) pending(ctx context.Context, who Who, p *Provider, row loginRow, err error) (wait time.Duration, _ error) {
+func (k *Keeper) pending(ctx context.Context, by Actor, p *Provider, l *store.Login, err error) (wait time.Duration, _ error) {
 	f, ok := errors.AsType[*failure](err)
 	if !ok {
 		return 0, err
 	}
-	interval := row.IntervalS
+	interval := l.IntervalS
 	switch {
 	case f.Code == "slow_down":
-		interval = min(interval+slower, maxInterval)
+		interval = min(interval+slowDown, maxInterval)
 	case f.Code == "authorization_pending":
-	case !f.Answered, f.passes(), f.Code == "": // of the network, or of what stands before the server: RFC 8628 wants slower polling
+	case !f.Answered, f.temporary(), f.Code == "": // a network failure, or a gateway's: RFC 8628 wants slower polling
 		interval = min(2*interval, maxInterval)
 	case f.Code == "expired_token" || p.void(f.Code):
 		return 0, fault.Coded(fault.Conflict, "LOGIN_FAILED", "the code for %s was not typed in in time: start again", p.Name)
@@ -171,5 +161,5 @@ func (k *Keeper) pending(ctx context.Context, who Who, p *Provider, row loginRow
 		return 0, declined(p, f.Code)
 	}
 	wait = max(time.Duration(interval)*time.Second, f.After)
-	return wait, k.tables.postpone(ctx, who, &row, interval, wait)
+	return wait, k.postpone(ctx, by, l, interval, wait)
 }

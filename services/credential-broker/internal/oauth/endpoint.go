@@ -107,11 +107,11 @@ func (k *Keeper) post(ctx context.Context, p *Provider, endpoint string, params 
 	req.Header.Set("User-Agent", k.cfg.UserAgent)
 	res, err := k.client.Do(req)
 	if err != nil {
-		return nil, &failure{Sent: sent.Load(), err: inWords(err)}
+		return nil, &failure{Sent: sent.Load(), err: sanitize(err)}
 	}
 	defer res.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer+1))
-	err = inWords(err) // of a trailer, too, net/http quotes what it does not understand
+	err = sanitize(err) // of a trailer, too, net/http quotes what it does not understand
 	if err == nil && len(body) > maxAnswer {
 		err = fmt.Errorf("it is longer than %d bytes", maxAnswer)
 	}

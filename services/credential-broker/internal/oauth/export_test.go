@@ -8,8 +8,8 @@ import (
 // Forget lets tests have a Keeper look at once, where Run would after a second.
 func (k *Keeper) Forget(ref Ref) { k.forget(ref) }
 
-// Look is one look of Run for what others have changed, so long after the one before.
-func (k *Keeper) Look(ctx context.Context, after time.Duration) error {
+// DropChanged is one search of Run for what others have changed, so long after the last one.
+func (k *Keeper) DropChanged(ctx context.Context, after time.Duration) error {
 	now := time.Now()
-	return k.look(ctx, missed(now.Add(-after), now))
+	return k.dropChanged(ctx, missed(now.Add(-after), now))
 }

@@ -20,7 +20,6 @@ import (
 	"signalbox.dev/services/credential-broker/internal/accountfile"
 	"signalbox.dev/services/credential-broker/internal/oauth"
 	"signalbox.dev/services/credential-broker/internal/store"
-	"signalbox.dev/services/credential-broker/internal/vault"
 	"signalbox.dev/services/simulator/authserver"
 )
 
@@ -98,21 +97,19 @@ func (w *world) openFile() {
 	w.who.Workspace = oauth.Ref{}.Workspace
 }
 
-// stored returns where keepers are to look.
-func (w *world) stored(cfg *oauth.Config) vault.Keys {
+// stored returns a store of its own for a keeper, as in a process of its own.
+func (w *world) stored() *store.Store {
 	w.t.Helper()
-	if w.file != nil { // of each its own, as of processes
-		log := slog.New(slog.DiscardHandler)
+	if w.file != nil {
+		log := slog.New(slog.NewTextHandler(w.log, nil))
 		f, err := accountfile.Open(w.t.Context(), w.file.Path(), log)
 		if err != nil {
 			w.t.Fatal(err)
 		}
 		w.t.Cleanup(f.Close)
-		cfg.File = f
 		return store.InFile(f, log)
 	}
-	cfg.DB = w.db.Open(w.t, schema())
-	return store.New(cfg.DB)
+	return store.New(w.db.Open(w.t, schema()))
 }
 
 // grants changes all grants behind the keepers' backs.

@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/services/credential-broker/internal/store"
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
@@ -21,20 +22,14 @@ func (r Ref) place(field string) vault.Place {
 	return vault.Place{Workspace: r.Workspace, Account: r.Account, Field: field}
 }
 
-// The fields that tokens are sealed to.
-const (
-	accessField  = "access_token"
-	refreshField = "refresh_token"
-)
-
-// State is what a grant is good for.
-type State string
+// State says what a grant can be used for.
+type State = store.GrantState
 
 // The states.
 const (
 	Active      State = "active"
 	Reauthorize State = "reauthorize" // somebody must sign in again
-	Revoking    State = "revoking"    // of no use any more; the provider may not know yet
+	Revoking    State = "revoking"    // signed out here; the provider may not know yet
 	Revoked     State = "revoked"
 )
 
@@ -43,97 +38,70 @@ const (
 	outcomeDone       = "done"
 	outcomeSuperseded = "superseded" // the grant had changed when the answer came
 	outcomeRefused    = "refused"    // the grant is over
-	outcomeFailed     = "failed"     // the server said no to the request, not to the grant
+	outcomeFailed     = "failed"     // the server refused the request, not the grant
 	outcomeUnsent     = "unsent"     // the server was not reached
-	outcomeUnknown    = "unknown"    // sent, and no answer that says what became of it
-	outcomeLost       = "lost"       // whoever sent it is gone
+	outcomeUnknown    = "unknown"    // sent, without an answer that says what happened
+	outcomeLost       = "lost"       // the instance that sent it is gone
 )
 
-// grant is a row, with its times as what was left of them when it was read: of the
-// database's clock nothing else is used.
+// grant is a grant as it was read. Its times are on the store's clock, and only compared
+// with Now.
 type grant struct {
-	Provider          string
-	State             State
-	Reason            string
-	Version           int64
-	AccessSealed      []byte
-	AccessKeyVersion  *int
-	RefreshSealed     []byte
-	RefreshKeyVersion *int
-	Doubtful          bool
-	Failures          int
-	LastError         string
-	AttemptID         *uuid.UUID
-	AgeS              float64  // since the tokens were issued
-	LeftS             *float64 // until they expire; nil for never
-	DueS              *float64 // until they should be renewed
-	LeaseS            *float64 // of the attempt that is open
-	RetryS            *float64
-
-	read time.Time // on our clock, before the database was asked
-	// stray says that the lease is longer than any is when it is taken.
+	store.Grant
+	read time.Time // on this process's clock, before the store was asked
+	// stray says that the lease is longer than any that is ever taken.
 	stray bool
 }
 
-// bound makes sense of what a clock has left behind that was ahead and has been set right:
-// no time is longer than what is ever written, so that no grant waits until the clock is
-// there again. A step of less than that makes a difference to nobody.
-func (g *grant) bound(lease time.Duration) {
-	if g.AgeS < -youth.Seconds() { // nobody knows how old the tokens are: old enough, and due
-		old := youth.Seconds()
-		if g.LeftS != nil {
-			g.LeftS = new(g.AgeS + *g.LeftS - old)
+// maxLease is the lease that nobody takes. It is twice the usual one, so that a step of the
+// clock by some tenths of a second does not make a stray one of a lease that was just taken.
+func maxLease(lease time.Duration) time.Duration { return 2 * lease }
+
+// newGrant bounds the times of a row that a clock which was ahead has left behind, so that
+// no grant waits until the clock is there again. A small step makes no difference.
+func (k *Keeper) newGrant(row store.Grant, read time.Time) grant {
+	g := grant{Grant: row, read: read}
+	if g.age() < -minTokenAge { // the age is unknown: the tokens are old enough, and due
+		issued := g.Now.Add(-minTokenAge)
+		if g.ExpiresAt != nil {
+			g.ExpiresAt = new(g.ExpiresAt.Add(issued.Sub(g.IssuedAt)))
 		}
-		if g.DueS != nil {
-			g.DueS = new(float64)
+		if g.RefreshAt != nil {
+			g.RefreshAt = &g.Now
 		}
-		g.AgeS = old
+		g.IssuedAt = issued
 	}
-	if g.RetryS != nil && *g.RetryS > maxWait.Seconds() {
-		g.RetryS = nil
+	if g.RetryAt != nil && g.until(g.RetryAt) > maxWait {
+		g.RetryAt = nil
 	}
-	g.stray = g.AttemptID != nil && g.LeaseS != nil && *g.LeaseS > stray(lease).Seconds()
+	g.stray = g.Attempt != nil && g.until(&g.Attempt.LeaseUntil) > maxLease(k.cfg.Lease)
+	return g
 }
 
-// stray is the lease that nobody takes. Some of a second's step must not make one of a
-// lease that was taken just now.
-func stray(lease time.Duration) time.Duration { return 2 * lease }
+func (g *grant) age() time.Duration                { return g.Now.Sub(g.IssuedAt) }
+func (g *grant) until(at *time.Time) time.Duration { return at.Sub(g.Now) }
 
-func (g *grant) access() vault.Sealed  { return sealedOf(g.AccessSealed, g.AccessKeyVersion) }
-func (g *grant) refresh() vault.Sealed { return sealedOf(g.RefreshSealed, g.RefreshKeyVersion) }
-
-func sealedOf(bytes []byte, version *int) vault.Sealed {
-	if version == nil {
-		return vault.Sealed{}
-	}
-	return vault.Sealed{KeyVersion: *version, Bytes: bytes}
-}
-
-// margin is how long before its expiry an access token is not sent any more.
-func (g *grant) margin() float64 { return min(30, (g.AgeS+*g.LeftS)/10) }
+// margin is how long before its expiry an access token is no longer sent.
+func (g *grant) margin() time.Duration { return min(30*time.Second, g.ExpiresAt.Sub(g.IssuedAt)/10) }
 
 // alive reports whether the access token can still be sent.
 func (g *grant) alive() bool {
-	return g.AccessKeyVersion != nil && (g.LeftS == nil || *g.LeftS > g.margin())
+	return g.Access != nil && (g.ExpiresAt == nil || g.until(g.ExpiresAt) > g.margin())
 }
 
-// unrevoked reports whether there is something to be signed out.
-func unrevoked(g *grant) bool { return g.State != Revoked }
+func (g *grant) due() bool { return g.RefreshAt != nil && g.until(g.RefreshAt) <= 0 }
 
-func (g *grant) due() bool { return g.DueS != nil && *g.DueS <= 0 }
-func (g *grant) leased() bool {
-	return g.AttemptID != nil && g.LeaseS != nil && *g.LeaseS > 0 && !g.stray
-}
+func (g *grant) leased() bool { return g.Attempt != nil && g.lease() > 0 && !g.stray }
 
-// pause returns for how long no attempt is made after one that failed.
-func (g *grant) pause() time.Duration {
-	if g.RetryS == nil || *g.RetryS <= 0 {
+func (g *grant) lease() time.Duration { return g.until(&g.Attempt.LeaseUntil) }
+
+// backoff returns how long no attempt is made after one that failed.
+func (g *grant) backoff() time.Duration {
+	if g.RetryAt == nil {
 		return 0
 	}
-	return duration(*g.RetryS)
+	return max(g.until(g.RetryAt), 0)
 }
-
-func duration(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
 // The kinds of attempts.
 const (
@@ -146,24 +114,191 @@ type attempt struct {
 	ref   Ref
 	id    uuid.UUID
 	base  int64     // the version of the grant that it began with
-	taken time.Time // on our clock, not later than the lease began
-	by    Who       // who it is done for
+	taken time.Time // on this process's clock, not later than the lease began
+	by    Actor     // who it is made for
+}
+
+// read reads a grant without locking it.
+func (k *Keeper) read(ctx context.Context, ref Ref) (grant, error) {
+	began := time.Now()
+	row, err := k.cfg.Store.Grant(ctx, ref.Workspace, ref.Account)
+	return k.newGrant(row, began), err
+}
+
+// change runs fn on a grant that is locked.
+func (k *Keeper) change(ctx context.Context, ref Ref, fn func(context.Context, store.Tx, *store.Grant) error) error {
+	return k.cfg.Store.Update(ctx, ref.Workspace, func(ctx context.Context, tx store.Tx) error {
+		row, err := tx.Grant(ctx, ref.Account)
+		if err != nil {
+			return err
+		}
+		return fn(ctx, tx, row)
+	})
+}
+
+// openAttempt begins a renewal: needed decides, with the grant locked, whether there is
+// still a need. The attempt is committed when it returns, before anything is sent. ok is
+// false if another attempt is open, or there is no need.
+func (k *Keeper) openAttempt(ctx context.Context, ref Ref, needed func(*grant) bool) (a attempt, ok bool, err error) {
+	err = k.change(ctx, ref, func(ctx context.Context, tx store.Tx, row *store.Grant) error {
+		g := k.newGrant(*row, time.Now())
+		if a, ok, err = k.takeLease(ctx, tx, ref, kindRefresh, row, &g, needed); err != nil || !ok && !g.stray {
+			return err
+		}
+		return tx.UpdateGrant(ctx, ref.Account, row)
+	})
+	return a, ok && err == nil, err
+}
+
+// takeLease opens an attempt on a row, which the caller stores.
+func (k *Keeper) takeLease(ctx context.Context, tx store.Tx, ref Ref, kind string, row *store.Grant, g *grant, needed func(*grant) bool) (a attempt, ok bool, err error) {
+	lease := row.Now.Add(k.cfg.Lease)
+	if g.stray { // its holder may be at work, and extends the lease in that case
+		row.Attempt.LeaseUntil = lease
+		return a, false, nil
+	}
+	if g.leased() || !needed(g) {
+		return a, false, nil
+	}
+	if row.Attempt != nil {
+		// Its instance is gone, and what it sent may have had its effect.
+		p, err := k.cfg.Providers.Get(row.Provider)
+		row.Doubtful = row.Doubtful || err != nil || p.Rotates
+		if err := tx.EndAttempt(ctx, ref.Account, row.Attempt.ID, outcomeLost, 0, ""); err != nil {
+			return a, false, err
+		}
+	}
+	a = attempt{ref: ref, id: uuid.Must(uuid.NewV7()), base: row.Version, taken: time.Now()}
+	row.Attempt = &store.Attempt{ID: a.id, Kind: kind, Instance: k.cfg.Instance, StartedAt: row.Now, LeaseUntil: lease}
+	return a, true, tx.InsertAttempt(ctx, ref.Account, row.Version, row.Attempt)
+}
+
+// holds reports whether an attempt is the one that is open.
+func (a *attempt) holds(row *store.Grant) bool { return row.Attempt != nil && row.Attempt.ID == a.id }
+
+// end writes what became of an attempt; f is nil if it did not fail.
+func (a *attempt) end(ctx context.Context, tx store.Tx, outcome string, f *failure) error {
+	if f == nil {
+		f = &failure{}
+	}
+	return tx.EndAttempt(ctx, a.ref.Account, a.id, outcome, f.Status, f.Code)
+}
+
+// extendLease keeps others away from an attempt that takes long. It reports whether the
+// attempt still has the lease.
+func (k *Keeper) extendLease(ctx context.Context, a attempt) (ours bool, err error) {
+	err = k.change(ctx, a.ref, func(ctx context.Context, tx store.Tx, row *store.Grant) error {
+		if ours = a.holds(row); !ours {
+			return nil
+		}
+		row.Attempt.LeaseUntil = row.Now.Add(k.cfg.Lease)
+		return tx.UpdateGrant(ctx, a.ref.Account, row)
+	})
+	return ours, err
+}
+
+// keepTokens stores what an attempt brought, unless the grant has changed since the attempt
+// began. An attempt that lost its lease may still store: it has the tokens that the server
+// issued last.
+func (k *Keeper) keepTokens(ctx context.Context, a attempt, s sealedTokens) (stored bool, err error) {
+	err = k.change(ctx, a.ref, func(ctx context.Context, tx store.Tx, row *store.Grant) error {
+		stored = row.Version == a.base && (row.State == Active || row.State == Reauthorize)
+		if !stored {
+			return a.end(ctx, tx, outcomeSuperseded, nil)
+		}
+		s.put(row, row.Now)
+		if err := tx.UpdateGrant(ctx, a.ref.Account, row); err != nil {
+			return err
+		}
+		if err := a.end(ctx, tx, outcomeDone, nil); err != nil {
+			return err
+		}
+		return tx.Record(ctx, a.by.event("refreshed", a.ref, row.AccountProvider, ""))
+	})
+	return stored && err == nil, err
+}
+
+// failAttempt ends an attempt that brought nothing. The grant is over only if the server
+// said so of the very tokens that the row still holds.
+func (k *Keeper) failAttempt(ctx context.Context, a attempt, p *Provider, f *failure) error {
+	outcome, over := verdict(p, f)
+	return k.change(ctx, a.ref, func(ctx context.Context, tx store.Tx, row *store.Grant) error {
+		if err := a.end(ctx, tx, outcome, f); err != nil || row.Version != a.base || !a.holds(row) {
+			return err // if another attempt has taken over, that one counts
+		}
+		row.Attempt, row.LastError = nil, f.Error()
+		if over {
+			return reauthorize(ctx, tx, a.ref, row, overBecause(p, row))
+		}
+		row.Doubtful = row.Doubtful || p.Rotates && outcome == outcomeUnknown
+		row.RetryAt = new(row.Now.Add(max(backoff(row.Failures, k.cfg.Rand()), f.After)))
+		row.Failures++
+		return tx.UpdateGrant(ctx, a.ref.Account, row)
+	})
+}
+
+// reauthorize says that somebody must sign in again.
+func reauthorize(ctx context.Context, tx store.Tx, ref Ref, row *store.Grant, reason string) error {
+	row.State, row.ChangedAt, row.Reason = Reauthorize, row.Now, reason
+	if err := tx.UpdateGrant(ctx, ref.Account, row); err != nil {
+		return err
+	}
+	return tx.Record(ctx, Actor{}.event("changed", ref, row.AccountProvider, "somebody must sign in again: "+reason))
+}
+
+// giveUp ends a grant that cannot be renewed, unless it has changed.
+func (k *Keeper) giveUp(ctx context.Context, ref Ref, version int64, reason string) error {
+	return k.change(ctx, ref, func(ctx context.Context, tx store.Tx, row *store.Grant) error {
+		if row.Version != version || row.State != Active {
+			return nil
+		}
+		return reauthorize(ctx, tx, ref, row, reason)
+	})
 }
 
 // sealedTokens are tokens as they are stored.
 type sealedTokens struct {
-	access  *vault.Sealed // nil where only a refresh token is known
-	refresh *vault.Sealed // nil where the former one stays
-	// The rest of their lives, as of now; nil for ever.
+	access  *vault.Sealed // nil if only a refresh token is known
+	refresh *vault.Sealed // nil to keep the one that is stored
+	// How long from now the access token lives, and when it is renewed; nil for ever.
 	life, due *time.Duration
-	scope     string
+	scope     string // empty to keep the one that is stored
 }
 
+// put makes tokens those of a grant.
+func (s *sealedTokens) put(g *store.Grant, now time.Time) {
+	after := func(d *time.Duration) *time.Time {
+		if d == nil {
+			return nil
+		}
+		return new(now.Add(*d))
+	}
+	g.Version++
+	g.State, g.Reason, g.ChangedAt = Active, "", now
+	g.Access = s.access
+	if s.refresh != nil {
+		g.Refresh = s.refresh
+	}
+	if s.scope != "" {
+		g.Scope = s.scope
+	}
+	g.IssuedAt, g.ExpiresAt, g.RefreshAt = now, after(s.life), after(s.due)
+	g.Attempt, g.Doubtful, g.Failures, g.RetryAt, g.LastError = nil, false, 0, nil, ""
+}
+
+// seal seals tokens; taken is how long ago they were issued.
 func (k *Keeper) seal(ctx context.Context, sealer vault.Sealer, ref Ref, p *Provider, t issued, taken time.Duration) (s sealedTokens, err error) {
-	if s.access, err = sealOne(ctx, sealer, ref.place(accessField), t.Access); err != nil {
+	one := func(field string, secret vault.Secret) (*vault.Sealed, error) {
+		if secret.IsZero() {
+			return nil, nil
+		}
+		sealed, err := sealer.Seal(ctx, ref.place(field), secret)
+		return &sealed, err
+	}
+	if s.access, err = one(store.AccessField, t.Access); err != nil {
 		return s, err
 	}
-	if s.refresh, err = sealOne(ctx, sealer, ref.place(refreshField), t.Refresh); err != nil {
+	if s.refresh, err = one(store.RefreshField, t.Refresh); err != nil {
 		return s, err
 	}
 	s.scope = t.Scope
@@ -171,17 +306,9 @@ func (k *Keeper) seal(ctx context.Context, sealer vault.Sealer, ref Ref, p *Prov
 	return s, nil
 }
 
-func sealOne(ctx context.Context, sealer vault.Sealer, at vault.Place, secret vault.Secret) (*vault.Sealed, error) {
-	if secret.IsZero() {
-		return nil, nil
-	}
-	sealed, err := sealer.Seal(ctx, at, secret)
-	return &sealed, err
-}
-
-// schedule returns how long tokens live from now on, when it took a while to get and
-// to store them, and when they should be renewed: somewhat before, each grant at a
-// moment of its own, and long before a refresh token dies of not being used.
+// schedule returns how long tokens live from now on, some time after they were issued, and
+// when they are renewed: somewhat before, each grant at a moment of its own, and long before
+// a refresh token expires for not being used.
 func (k *Keeper) schedule(p *Provider, t issued, taken time.Duration) (life, due *time.Duration) {
 	soonest := func(d time.Duration) {
 		if due == nil || d < *due {
@@ -224,7 +351,7 @@ func verdict(p *Provider, f *failure) (outcome string, over bool) {
 	return outcomeUnsent, false
 }
 
-func overBecause(p *Provider, g *grant) string {
+func overBecause(p *Provider, g *store.Grant) string {
 	if g.Doubtful {
 		return fmt.Sprintf("the answer to an earlier renewal was lost, and %s does not take the former token any more", p.Name)
 	}
@@ -232,13 +359,13 @@ func overBecause(p *Provider, g *grant) string {
 }
 
 const (
-	firstPause = time.Second
-	lastPause  = 5 * time.Minute
+	minBackoff = time.Second
+	maxBackoff = 5 * time.Minute
 )
 
-// backoff returns how long to wait after the nth failure in a row, from half of a
-// doubling time up.
+// backoff returns how long to wait after the nth failure in a row: between half of a
+// doubling time and all of it.
 func backoff(n int, random float64) time.Duration {
-	d := min(firstPause<<min(n, 20), lastPause)
+	d := min(minBackoff<<min(n, 20), maxBackoff)
 	return d/2 + time.Duration(random*float64(d/2))
 }

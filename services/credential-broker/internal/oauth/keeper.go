@@ -11,18 +11,15 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/panics"
-	"signalbox.dev/pkg/pg"
-	"signalbox.dev/services/credential-broker/internal/accountfile"
+	"signalbox.dev/services/credential-broker/internal/store"
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
-// ErrCurrent is returned by Rejected when there is no other token than the one that
-// was rejected, and asking for another would not help: the rejection is the account's.
+// ErrCurrent is returned by Rejected if there is no other token than the rejected one, and
+// asking for another would not help: the rejection is about the account.
 var ErrCurrent = errors.New("the rejected token is the current one")
 
 const (
@@ -30,38 +27,32 @@ const (
 	defaultPostTimeout = time.Minute
 	defaultEvery       = 5 * time.Second
 	defaultFollow      = time.Second
-	flightTimeout      = 3 * time.Minute // of all that one renewal may take, others' included
-	firstLook          = 20 * time.Millisecond
-	lastLook           = 500 * time.Millisecond
-	youth              = 30 * time.Second // a token that is rejected younger than this is not renewed again
-	recheck            = time.Second      // how long an answer about a grant that is not well is believed
-	maxHeld            = 10_000           // a full cache is emptied
+	flightTimeout      = 3 * time.Minute // for one token, waiting for other instances included
+	firstPoll          = 20 * time.Millisecond
+	lastPoll           = 500 * time.Millisecond
+	recheck            = time.Second // how long an answer about an unusable grant is believed
+	maxCached          = 10_000      // a full cache is emptied
 )
 
 // Config is what a Keeper works with. Zero times are the defaults.
 type Config struct {
-	// Grants and logins are in the one of the two that is given.
-	DB        *pg.DB
-	File      *accountfile.File
+	Store     *store.Store // has the grants and logins
 	Vault     *vault.Vault
 	Providers *Providers
 	Log       *slog.Logger
-	// Instance names this process in the attempts.
+	// Instance names this process in attempts.
 	Instance string
 	// UserAgent is what authorisation servers see.
 	UserAgent string
-	// Record writes to the audit of a database, in the transaction of what it is about;
-	// nil for none.
-	Record func(ctx context.Context, tx pgx.Tx, ev Event) error
-	// Redirect is where providers send browsers back to; empty where there is no such
-	// page, and codes are pasted.
+	// Redirect is where providers send browsers back to; empty if there is no such page, and
+	// codes are pasted.
 	Redirect string
 
 	Lease       time.Duration  // how long after an instance died another one takes over
 	PostTimeout time.Duration  // how long an authorisation server may take
-	Every       time.Duration  // between two looks for what is due
-	Follow      time.Duration  // between two looks for what others have changed
-	Rand        func() float64 // in [0, 1); math/rand's when nil
+	Every       time.Duration  // between two searches for tokens that are due
+	Follow      time.Duration  // between two searches for grants that others have changed
+	Rand        func() float64 // in [0, 1); math/rand's if nil
 }
 
 // Token is an access token and the version of the grant that it belongs to.
@@ -73,41 +64,40 @@ type Token struct {
 // Keeper keeps grants alive. It is safe for concurrent use.
 type Keeper struct {
 	cfg    Config
-	tables tables
 	client *http.Client
 	work   sync.WaitGroup
-	// closing is done when Close was called.
+	// closing is done once Close was called.
 	closing context.Context
 	close   context.CancelFunc
 
-	mu      sync.Mutex // guards what follows
-	held    map[Ref]held
-	flights map[question]*flight
-	keyless nuisance
-	unable  map[Ref]time.Time // until when this instance does not look again by itself
-	vain    map[Ref]vain
+	mu       sync.Mutex // guards what follows
+	cache    map[Ref]cached
+	flights  map[flightKey]*flight
+	noKey    logThrottle
+	skipped  map[Ref]time.Time // grants that this instance could not renew, and until when its worker skips them
+	rejected map[Ref]rejectionBackoff
 }
 
-// question is what several may ask at once, for one answer.
-type question struct {
+// flightKey is what callers have in common who share a flight.
+type flightKey struct {
 	ref      Ref
 	rejected int64
 	force    bool
 }
 
-// flight is the search for an answer; token and err are there when done is closed.
+// flight obtains a token for all who wait for it; token and err are set when done is closed.
 type flight struct {
 	done  chan struct{}
 	token Token
 	err   error
 }
 
-// held is what this instance believes of a grant.
-type held struct {
+// cached is a token, or why there is none.
+type cached struct {
 	token Token
 	err   error
-	// Until soft nothing is asked; until hard the token can be sent, and somebody
-	// looks whether there is a newer one.
+	// Until soft the store is not asked. Until hard the token can be sent, while one flight
+	// finds out whether there is a newer one.
 	soft, hard time.Time
 }
 
@@ -128,44 +118,43 @@ func New(cfg Config) *Keeper {
 	if cfg.Rand == nil {
 		cfg.Rand = rand.Float64
 	}
-	k := &Keeper{cfg: cfg, client: newClient(), held: map[Ref]held{}, flights: map[question]*flight{}, vain: map[Ref]vain{}, unable: map[Ref]time.Time{}}
-	k.tables = postgres{&k.cfg}
-	if cfg.File != nil {
-		k.tables = inFile{&k.cfg}
+	k := &Keeper{
+		cfg: cfg, client: newClient(),
+		cache: map[Ref]cached{}, flights: map[flightKey]*flight{}, skipped: map[Ref]time.Time{}, rejected: map[Ref]rejectionBackoff{},
 	}
 	k.closing, k.close = context.WithCancel(context.Background())
 	return k
 }
 
-// Token returns an access token that can be sent now. While one that is known is good
-// it returns at once; where it has expired, everybody waits for one renewal, each as
-// long as their ctx. Its errors are faults: Conflict with the code ACCOUNT_REAUTHORIZE
-// where somebody must sign in again, Unavailable where the provider cannot be asked.
+// Token returns an access token that can be sent now: a cached one at once; if that has
+// expired all callers wait for one renewal, each as long as their ctx. Its errors are faults:
+// Conflict with the code ACCOUNT_REAUTHORIZE if somebody must sign in again, Unavailable if
+// the provider cannot be asked.
 func (k *Keeper) Token(ctx context.Context, ref Ref) (Token, error) {
 	k.mu.Lock()
-	h := k.held[ref]
+	c := k.cache[ref]
 	k.mu.Unlock()
 	now := time.Now()
 	switch {
-	case now.Before(h.soft):
-		return h.token, h.err
-	case now.Before(h.hard) && h.err == nil:
+	case now.Before(c.soft):
+		return c.token, c.err
+	case now.Before(c.hard) && c.err == nil:
 		k.start(ctx, ref, 0, nil) // nobody waits for it
-		return h.token, nil
+		return c.token, nil
 	}
 	return k.wait(ctx, k.start(ctx, ref, 0, nil))
 }
 
-// Rejected is called when a provider answered 401 to a token of that version. It
-// returns another one, with which the request is to be sent once more: what others
-// have renewed meanwhile, else what one renewal brings. It returns ErrCurrent where
-// the token is so new that the rejection must have another cause.
+// Rejected is called when a provider answered 401 to a token of that version. It returns
+// another one, with which the request is to be sent once more: one that was renewed
+// meanwhile, or else the one that a renewal brings. It returns ErrCurrent if the token is so
+// new that the rejection must have another cause.
 func (k *Keeper) Rejected(ctx context.Context, ref Ref, version int64) (Token, error) {
 	k.mu.Lock()
-	h := k.held[ref]
+	c := k.cache[ref]
 	k.mu.Unlock()
-	if now := time.Now(); h.token.Version > version && h.err == nil && now.Before(h.hard) {
-		return h.token, nil
+	if c.token.Version > version && c.err == nil && time.Now().Before(c.hard) {
+		return c.token, nil
 	}
 	t, err := k.wait(ctx, k.start(ctx, ref, version, nil))
 	if err == nil && t.Version <= version {
@@ -174,56 +163,54 @@ func (k *Keeper) Rejected(ctx context.Context, ref Ref, version int64) (Token, e
 	return t, err
 }
 
-// Refresh renews a grant now, because somebody wants it to be, whatever pause an
-// earlier failure has asked for. Of several who want it at once the audit names the first.
-// Where there is no refresh token the error is a Conflict with the code
-// ACCOUNT_NO_REFRESH_TOKEN.
-func (k *Keeper) Refresh(ctx context.Context, who Who, ref Ref) error {
-	g, err := k.tables.read(ctx, ref)
+// Refresh renews a grant now, whatever backoff an earlier failure has asked for. Of several
+// callers at once the audit names the first. If there is no refresh token the error is a
+// Conflict with the code ACCOUNT_NO_REFRESH_TOKEN.
+func (k *Keeper) Refresh(ctx context.Context, by Actor, ref Ref) error {
+	g, err := k.read(ctx, ref)
 	if err != nil {
 		return err
 	}
-	if g.State == Active && g.RefreshKeyVersion == nil {
+	if g.State == Active && g.Refresh == nil {
 		return fault.Coded(fault.Conflict, "ACCOUNT_NO_REFRESH_TOKEN", "the access token of account %s cannot be renewed: %s gave no refresh token with it. Sign in again (accounts reauth) for a new one", ref.Account, g.Provider)
 	}
-	_, err = k.wait(ctx, k.start(ctx, ref, g.Version, &who))
+	_, err = k.wait(ctx, k.start(ctx, ref, g.Version, &by))
 	return err
 }
 
-// forget makes the next question about a grant go to the database.
+// forget drops a grant from the cache.
 func (k *Keeper) forget(ref Ref) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	delete(k.held, ref)
+	delete(k.cache, ref)
 }
 
-// ForgetOf makes the next question about each grant of a workspace's own accounts go to the
-// database; with the zero workspace of the operator's.
+// ForgetOf drops the grants of a workspace's own accounts from the cache; for the zero
+// workspace the operator's.
 func (k *Keeper) ForgetOf(ws id.Workspace) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	maps.DeleteFunc(k.held, func(ref Ref, _ held) bool { return ref.Workspace == ws })
+	maps.DeleteFunc(k.cache, func(ref Ref, _ cached) bool { return ref.Workspace == ws })
 }
 
-// Close ends what waits, and returns when what was sent to a server has been answered
-// and stored. Nobody may ask any more.
+// Close ends what waits, and returns when what was sent to a server has been answered and
+// stored. No other method may be called any more.
 func (k *Keeper) Close() {
 	k.close()
 	k.work.Wait()
 }
 
-// start lets one goroutine find a token for all who ask for the same, under a context
-// that none of them can end. by is who wants a renewal in any case; nil where it is done
-// if there is a need.
-func (k *Keeper) start(ctx context.Context, ref Ref, rejected int64, by *Who) *flight {
-	q := question{ref, rejected, by != nil}
+// start returns the flight for a token, which one goroutine obtains under a context that no
+// caller can end. by is who wants a renewal in any case; nil to renew if there is a need.
+func (k *Keeper) start(ctx context.Context, ref Ref, rejected int64, by *Actor) *flight {
+	key := flightKey{ref, rejected, by != nil}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if f, ok := k.flights[q]; ok {
+	if f, ok := k.flights[key]; ok {
 		return f
 	}
 	f := &flight{done: make(chan struct{})}
-	k.flights[q] = f
+	k.flights[key] = f
 	k.work.Go(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flightTimeout)
 		defer cancel()
@@ -232,20 +219,20 @@ func (k *Keeper) start(ctx context.Context, ref Ref, rejected int64, by *Who) *f
 			f.token, err = k.obtain(ctx, ref, rejected, by)
 			return err
 		})
-		k.landed(q, f)
+		k.land(key, f)
 	})
 	return f
 }
 
-func (k *Keeper) landed(q question, f *flight) {
+func (k *Keeper) land(key flightKey, f *flight) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	delete(k.flights, q)
+	delete(k.flights, key)
 	close(f.done)
-	// Where the database is away, it is not asked again for each request.
-	if h, ok := k.held[q.ref]; ok && f.err != nil && h.err == nil {
-		h.soft = earlier(time.Now().Add(recheck), h.hard)
-		k.held[q.ref] = h
+	// An unavailable database is not asked again for each request.
+	if c, ok := k.cache[key.ref]; ok && f.err != nil && c.err == nil {
+		c.soft = earlier(time.Now().Add(recheck), c.hard)
+		k.cache[key.ref] = c
 	}
 }
 
@@ -262,31 +249,31 @@ func (k *Keeper) wait(ctx context.Context, f *flight) (Token, error) {
 type need int
 
 const (
-	nothing need = iota // what is there is good
-	refused             // what is there is all there is, and of no use
-	renewal
+	useToken need = iota
+	refuse        // there is no usable token, and no way to get one
+	renewToken
 )
 
-// needs decides what somebody needs who was rejected with a version; 0 for nobody.
+// needs decides what a caller needs whose token of a version was rejected; 0 for none.
 func (g *grant) needs(rejected int64, force bool) need {
-	renewable := g.RefreshKeyVersion != nil
-	young := rejected == g.Version && duration(g.AgeS) < youth && !force
+	renewable := g.Refresh != nil
+	young := rejected == g.Version && g.age() < minTokenAge && !force
 	switch {
 	case g.State != Active, !renewable && !g.alive():
-		return refused
+		return refuse
 	case !renewable, g.alive() && young, g.alive() && g.Version > rejected && !g.due():
-		return nothing // for a version that was rejected, Rejected says so
+		return useToken // if its version was rejected, Rejected says so
 	}
-	return renewal
+	return renewToken
 }
 
-// obtain looks, renews if need be, and looks again, until there is a token or a
-// reason why there is none.
-func (k *Keeper) obtain(ctx context.Context, ref Ref, rejected int64, by *Who) (Token, error) {
+// obtain reads the grant, renews it if need be, and reads it again, until there is a token or
+// a reason why there is none.
+func (k *Keeper) obtain(ctx context.Context, ref Ref, rejected int64, by *Actor) (Token, error) {
 	force := by != nil
-	var tried int64 // with what version
-	for look := firstLook; ; look = min(2*look, lastLook) {
-		g, err := k.tables.read(ctx, ref)
+	var tried int64 // the newest version that a renewal was tried with
+	for poll := firstPoll; ; poll = min(2*poll, lastPoll) {
+		g, err := k.read(ctx, ref)
 		if err != nil {
 			return Token{}, err
 		}
@@ -296,37 +283,37 @@ func (k *Keeper) obtain(ctx context.Context, ref Ref, rejected int64, by *Who) (
 		}
 		good := g.alive() && g.Version > rejected
 		switch n := g.needs(rejected, force); {
-		case n == nothing:
-			return k.hold(ctx, ref, p, &g)
-		case n == refused:
+		case n == useToken:
+			return k.openToken(ctx, ref, p, &g)
+		case n == refuse:
 			return Token{}, k.refuse(ctx, ref, &g)
-		case tried > 0 && g.Version > tried && g.AccessKeyVersion != nil:
-			return k.hold(ctx, ref, p, &g) // as new as can be, however short its life
+		case tried > 0 && g.Version > tried && g.Access != nil:
+			return k.openToken(ctx, ref, p, &g) // as new as can be, however short its life
 		case g.leased() && good && !p.KillsAccess:
-			return k.hold(ctx, ref, p, &g) // it will be renewed, and is good until then
+			return k.openToken(ctx, ref, p, &g) // it is being renewed, and is good until then
 		case g.leased():
-			if err := sleep(ctx, min(look, duration(*g.LeaseS)+firstLook)); err != nil {
+			if err := sleep(ctx, min(poll, g.lease()+firstPoll)); err != nil {
 				return Token{}, unavailable(p, err)
 			}
 			continue
-		case tried == 0 && !force && g.Version == rejected && g.alive() && !g.due() && k.inVain(ref):
-			return k.hold(ctx, ref, p, &g)
-		case g.pause() > 0 && !force && good:
-			return k.hold(ctx, ref, p, &g)
-		case g.pause() > 0 && !force:
+		case tried == 0 && !force && g.Version == rejected && g.alive() && !g.due() && k.backsOff(ref):
+			return k.openToken(ctx, ref, p, &g)
+		case g.backoff() > 0 && !force && good:
+			return k.openToken(ctx, ref, p, &g)
+		case g.backoff() > 0 && !force:
 			return Token{}, &fault.Error{
-				Kind: fault.Unavailable, Code: "TOKEN_UNAVAILABLE", RetryAfter: g.pause(),
+				Kind: fault.Unavailable, Code: "TOKEN_UNAVAILABLE", RetryAfter: g.backoff(),
 				Message: fmt.Sprintf("the access token for %s could not be renewed yet (%s); it is tried again", p.Name, g.LastError),
 			}
 		}
 		tried = max(tried, g.Version)
 		switch stored, err := k.renew(ctx, ref, p, &g, rejected, by); {
 		case err != nil && good:
-			return k.hold(ctx, ref, p, &g)
+			return k.openToken(ctx, ref, p, &g)
 		case err != nil:
 			return Token{}, err
 		case stored && !force && g.Version == rejected:
-			k.afterRejection(ref)
+			k.renewedAfterRejection(ref)
 		}
 	}
 }
@@ -335,28 +322,28 @@ func unavailable(p *Provider, err error) error {
 	return fault.Wrap(err, fault.Unavailable, fmt.Sprintf("the access token for %s could not be renewed in time; try again", p.Name))
 }
 
-// hold opens a good token and remembers it.
-func (k *Keeper) hold(ctx context.Context, ref Ref, p *Provider, g *grant) (Token, error) {
-	secret, err := k.cfg.Vault.Open(ctx, ref.place(accessField), g.access())
+// openToken decrypts a good token and caches it.
+func (k *Keeper) openToken(ctx context.Context, ref Ref, p *Provider, g *grant) (Token, error) {
+	secret, err := k.cfg.Vault.Open(ctx, ref.place(store.AccessField), *g.Access)
 	if err != nil {
-		return Token{}, unopened(ref, err)
+		return Token{}, undecryptable(ref, err)
 	}
-	h := held{token: Token{Secret: secret, Version: g.Version}}
+	c := cached{token: Token{Secret: secret, Version: g.Version}}
 	const long = 24 * time.Hour
-	h.soft, h.hard = g.read.Add(long), g.read.Add(long)
-	if g.LeftS != nil {
-		h.hard = g.read.Add(min(long, duration(*g.LeftS-g.margin())))
+	c.soft, c.hard = g.read.Add(long), g.read.Add(long)
+	if g.ExpiresAt != nil {
+		c.hard = g.read.Add(min(long, g.until(g.ExpiresAt)-g.margin()))
 	}
-	if g.DueS != nil {
-		// Past that moment others may have renewed it: look, but not all the time.
-		h.soft = g.read.Add(min(long, max(recheck, duration(*g.DueS))))
+	if g.RefreshAt != nil {
+		// Others may have renewed it after that: ask the store, but not all the time.
+		c.soft = g.read.Add(min(long, max(recheck, g.until(g.RefreshAt))))
 	}
-	if p.KillsAccess && g.DueS != nil && *g.DueS > 0 {
-		h.hard = earlier(h.hard, h.soft)
+	if p.KillsAccess && g.RefreshAt != nil && !g.due() {
+		c.hard = earlier(c.hard, c.soft)
 	}
-	h.soft = earlier(h.soft, h.hard)
-	k.remember(ref, h)
-	return h.token, nil
+	c.soft = earlier(c.soft, c.hard)
+	k.put(ref, c)
+	return c.token, nil
 }
 
 func earlier(a, b time.Time) time.Time {
@@ -366,7 +353,7 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// refuse says why there is no token, and remembers it for a moment.
+// refuse says why there is no token, and caches that for a moment.
 func (k *Keeper) refuse(ctx context.Context, ref Ref, g *grant) error {
 	reason := g.Reason
 	switch g.State {
@@ -375,25 +362,25 @@ func (k *Keeper) refuse(ctx context.Context, ref Ref, g *grant) error {
 		reason = "it was signed out"
 	case Active:
 		reason = fmt.Sprintf("the access token for %s has expired or was withdrawn, and there is no refresh token", g.Provider)
-		if err := k.tables.giveUp(ctx, ref, g.Version, reason); err != nil {
+		if err := k.giveUp(ctx, ref, g.Version, reason); err != nil {
 			return err
 		}
 	}
 	err := fault.Coded(fault.Conflict, "ACCOUNT_REAUTHORIZE", "account %s cannot be used: %s; sign in again", ref.Account, reason)
-	k.remember(ref, held{err: err, soft: time.Now().Add(recheck)})
+	k.put(ref, cached{err: err, soft: time.Now().Add(recheck)})
 	return err
 }
 
-func (k *Keeper) remember(ref Ref, h held) {
+// put caches a token, unless a newer one was read meanwhile.
+func (k *Keeper) put(ref Ref, c cached) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if len(k.held) >= maxHeld {
-		clear(k.held)
+	if len(k.cache) >= maxCached {
+		clear(k.cache)
 	}
-	if h.err == nil && k.held[ref].token.Version > h.token.Version {
-		return // a look that took longer than the next one
+	if c.err != nil || k.cache[ref].token.Version <= c.token.Version {
+		k.cache[ref] = c
 	}
-	k.held[ref] = h
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

@@ -221,7 +221,7 @@ func TestImportedWithRefreshTokenOnly(t *testing.T) {
 func TestSharedAccount(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, authserver.Settings{Rotate: true}, rotating)
-	w.who = oauth.Who{Service: "signalbox accounts"}
+	w.who = oauth.Actor{Service: "signalbox accounts"}
 	k := w.keeper()
 	ref := w.grant(k)
 	w.expire(ref, k)

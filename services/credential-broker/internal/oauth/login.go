@@ -20,67 +20,43 @@ import (
 )
 
 // Kind is a way to sign in.
-type Kind string
+type Kind = store.LoginKind
 
-// The ways.
+// The kinds.
 const (
 	Browser Kind = "browser" // the provider sends the browser back to the product, or to the command line
 	Paste   Kind = "paste"   // the provider shows a code, which is pasted
 	Device  Kind = "device"  // a short code is typed in on another device (RFC 8628)
 )
 
-// Purpose is what a login is for. It can be completed as that alone: who may do the one
-// need not be somebody who may do the other.
+// Purpose is what a login is for. It can be completed for nothing else: an actor who may do
+// the one may not be allowed to do the other.
 type Purpose string
 
 // The purposes.
 const (
-	ForAccount    Purpose = "account"    // one that owners look after
-	ForConnection Purpose = "connection" // what a member connects the workspace's tools to
+	ForAccount    Purpose = "account"    // an account that owners manage
+	ForConnection Purpose = "connection" // an account that a member connects the workspace's tools to
 )
 
-const (
-	loginLife   = 15 * time.Minute
-	keepLogins  = 15 * time.Minute // how long a login can be asked about after it would have expired
-	maxPending  = 10               // logins of one member of a workspace that have begun
-	maxOperator = 100              // those of the operator's command line
-	maxEnded    = 20               // those of one member that have ended and can be asked about
-	maxLabel    = 400              // bytes
-)
-
-// Who acts. A login belongs to whoever began it.
-type Who struct {
-	Workspace id.Workspace // zero for the operator's shared accounts
-	Member    id.Member    // zero for the operator's command line
-	Key       id.APIKey    // set where an API key spoke for the member
-	Service   string       // that vouches for them
-	Address   string       // theirs, where it is known
-}
-
-// pending returns how many logins may have begun.
-func (w Who) pending() int {
-	if id.IsZero(w.Member) {
-		return maxOperator
-	}
-	return maxPending
-}
+const maxLabel = 400 // bytes
 
 // LoginRequest says what to sign in to.
 type LoginRequest struct {
-	// ID names the login to be, so that beginning it can be repeated; zero for a new one.
+	// ID makes beginning the login idempotent; zero for a new one.
 	ID uuid.UUID
-	// Purpose is ForAccount when empty.
+	// Purpose is ForAccount if empty.
 	Purpose Purpose
-	// Provider may be empty where there is an Account.
+	// Provider may be empty if there is an Account.
 	Provider string
 	Kind     Kind
-	// Account is one to be authorised again; zero makes a new one.
+	// Account is the one to be authorised again; zero for a new one.
 	Account id.Account
 	// Label is for people to tell accounts apart.
 	Label string
 	// Redirect is where the command line waits for the browser: LoopbackPath at a port of
-	// 127.0.0.1 or [::1]. Empty for Config.Redirect; only for Browser, and for a provider
-	// with Loopback.
+	// 127.0.0.1 or [::1]. Empty for Config.Redirect. It needs Browser, and a provider with
+	// Loopback.
 	Redirect string
 }
 
@@ -102,8 +78,8 @@ func (r *LoginRequest) checkRedirect(p *Provider) error {
 	return nil
 }
 
-// isLoopbackRedirect takes one spelling of each address alone. localhost is none: it may
-// resolve to an address at which another machine, or another program, answers.
+// isLoopbackRedirect accepts one spelling of each address. localhost is refused: it may
+// resolve to an address of another machine, or of another program.
 func isLoopbackRedirect(redirect string) bool {
 	text, ok := strings.CutPrefix(redirect, "http://")
 	text, hasPath := strings.CutSuffix(text, LoopbackPath)
@@ -116,9 +92,9 @@ func isLoopbackRedirect(redirect string) bool {
 type Login struct {
 	ID   uuid.UUID
 	Kind Kind
-	// URL is what the person opens; with a device, what they type UserCode into.
+	// URL is what the person opens; for a device, the page that they type UserCode into.
 	URL string
-	// UserCode and URLWithCode are there for a device only, the latter not always.
+	// UserCode and URLWithCode are set for a device only, the latter not always.
 	UserCode, URLWithCode string
 	// Wait is how long to wait before each Poll of a device.
 	Wait time.Duration
@@ -126,11 +102,11 @@ type Login struct {
 	Life time.Duration
 }
 
-// Start begins a login. What it returns is for the person who acts: the URL holds the
-// state, which is good once. With the ID of one that has begun it returns the same one;
-// a device's gets new codes, and those before are of no use.
-func (k *Keeper) Start(ctx context.Context, who Who, r LoginRequest) (Login, error) {
-	if err := k.target(ctx, who, &r); err != nil {
+// Start begins a login. The result is for the person who acts: its URL holds the state, which
+// is good once. With the ID of a login that has begun it returns that one; a device gets new
+// codes, and the former ones become useless.
+func (k *Keeper) Start(ctx context.Context, by Actor, r LoginRequest) (Login, error) {
+	if err := k.checkAccount(ctx, by, &r); err != nil {
 		return Login{}, err
 	}
 	p, err := k.cfg.Providers.Get(r.Provider)
@@ -146,41 +122,42 @@ func (k *Keeper) Start(ctx context.Context, who Who, r LoginRequest) (Login, err
 	if err := r.checkRedirect(p); err != nil {
 		return Login{}, err
 	}
-	row := r.row(p)
+	l := r.login(p)
 	switch r.Kind {
 	case Browser:
-		row.Redirect = cmp.Or(r.Redirect, k.cfg.Redirect)
+		l.Redirect = cmp.Or(r.Redirect, k.cfg.Redirect)
 	case Paste:
-		row.Redirect = p.CodePage
+		l.Redirect = p.CodePage
 	case Device:
-		return k.startDevice(ctx, who, p, row)
+		return k.startDevice(ctx, by, p, l)
 	default:
 		return Login{}, fault.New(fault.Invalid, "kind: %q is not a way to sign in: use browser, paste or device", clip(string(r.Kind)))
 	}
-	if p.Authorize == "" || row.Redirect == "" {
+	if p.Authorize == "" || l.Redirect == "" {
 		return Login{}, fault.New(fault.Invalid, "kind: one cannot sign in to %s that way (%s): use another of browser, paste and device", p.Name, r.Kind)
 	}
 	verifier := random()
-	row.StateHash = hash(stateOf(verifier))
-	row, secret, err := k.begin(ctx, who, row, vault.NewSecret(verifier), loginLife)
+	l.StateHash = hash(stateOf(verifier))
+	l, secret, left, err := k.begin(ctx, by, l, vault.NewSecret(verifier), loginLife)
 	if err != nil {
 		return Login{}, err
 	}
-	return Login{ID: row.ID, Kind: r.Kind, URL: authorizeURL(p, row.Redirect, secret.Reveal()), Life: duration(row.LeftS)}, nil
+	return Login{ID: l.ID, Kind: r.Kind, URL: authorizeURL(p, l.Redirect, secret.Reveal()), Life: left}, nil
 }
 
-// Reauthorize begins a login for an account that is there. Until it is completed the
-// account stays as it is.
-func (k *Keeper) Reauthorize(ctx context.Context, who Who, account id.Account, kind Kind) (Login, error) {
-	return k.Start(ctx, who, LoginRequest{Kind: kind, Account: account})
+// Reauthorize begins a login for an existing account, which stays as it is until the login is
+// completed.
+func (k *Keeper) Reauthorize(ctx context.Context, by Actor, account id.Account, kind Kind) (Login, error) {
+	return k.Start(ctx, by, LoginRequest{Kind: kind, Account: account})
 }
 
-// target looks at the account that is to be authorised again, if one is.
-func (k *Keeper) target(ctx context.Context, who Who, r *LoginRequest) error {
+// checkAccount checks the account that is to be authorised again, if any, and sets its
+// provider.
+func (k *Keeper) checkAccount(ctx context.Context, by Actor, r *LoginRequest) error {
 	if id.IsZero(r.Account) {
 		return nil
 	}
-	g, err := k.tables.read(ctx, Ref{who.Workspace, r.Account})
+	g, err := k.read(ctx, Ref{by.Workspace, r.Account})
 	if err != nil {
 		return err
 	}
@@ -190,89 +167,18 @@ func (k *Keeper) target(ctx context.Context, who Who, r *LoginRequest) error {
 	return nil
 }
 
-func (r *LoginRequest) row(p *Provider) loginRow {
-	row := loginRow{
-		ID: r.ID, Purpose: cmp.Or(r.Purpose, ForAccount), Provider: p.Name, Kind: r.Kind,
+func (r *LoginRequest) login(p *Provider) store.Login {
+	l := store.Login{
+		ID: r.ID, Purpose: string(cmp.Or(r.Purpose, ForAccount)), Provider: p.Name, Kind: r.Kind,
 		Account: r.Account, Again: !id.IsZero(r.Account), Label: r.Label,
 	}
-	if row.ID == uuid.Nil {
-		row.ID = uuid.Must(uuid.NewV7())
+	if l.ID == uuid.Nil {
+		l.ID = uuid.Must(uuid.NewV7())
 	}
-	if !row.Again {
-		row.Account = id.New[id.Account]()
+	if !l.Again {
+		l.Account = id.New[id.Account]()
 	}
-	return row
-}
-
-// loginRow is a login as it is stored.
-type loginRow struct {
-	ID       uuid.UUID
-	Provider string
-	Kind     Kind
-	Purpose  Purpose
-	Account  id.Account // that it will make, or authorise again
-	Again    bool
-	Label    string
-	Redirect string
-	// StateHash is of the state, or of nothing for a device. It tells this beginning of the
-	// login from others under the same id, and stays when its secret is sealed anew.
-	StateHash  []byte
-	Sealed     []byte // the PKCE verifier, or the device code; nil when it has ended
-	KeyVersion int
-	IntervalS  int
-	// Ended says that it was completed, or refused: then Reason says why, and Code to
-	// programs.
-	Ended        bool
-	Code, Reason string
-	LeftS        float64 // until it expires
-	WaitS        float64 // until it is the turn of whoever asks
-	// Brought is of a grant that is brought along; nil of a login.
-	Brought *store.Brought `db:"-"`
-}
-
-// place is where the login's secret is sealed to.
-func (l *loginRow) place(who Who) vault.Place {
-	return vault.Place{Workspace: who.Workspace, Account: l.Account, Field: "login " + l.ID.String()}
-}
-
-func (l *loginRow) sealed() vault.Sealed {
-	return vault.Sealed{KeyVersion: l.KeyVersion, Bytes: l.Sealed}
-}
-
-// same reports whether another one was asked for with the same words.
-func (l *loginRow) same(other *loginRow) bool {
-	return l.Provider == other.Provider && l.Kind == other.Kind && l.Purpose == other.Purpose && l.Label == other.Label &&
-		l.Again == other.Again && (!l.Again || l.Account == other.Account)
-}
-
-// begin seals a login's secret and stores it. Where one has begun with the same id, it
-// returns that one, and its secret.
-func (k *Keeper) begin(ctx context.Context, who Who, row loginRow, secret vault.Secret, life time.Duration) (loginRow, vault.Secret, error) {
-	sealed, err := k.cfg.Vault.Seal(ctx, row.place(who), secret)
-	if err != nil {
-		return row, secret, err
-	}
-	row.LeftS = life.Seconds()
-	there, err := k.tables.begin(ctx, who, row, sealed)
-	switch {
-	case err != nil || there == nil:
-		return row, secret, err
-	case !there.same(&row):
-		return row, secret, errReused
-	case there.Ended:
-		return row, secret, fault.Coded(fault.Conflict, "LOGIN_ENDED", "the sign-in that was begun with this key has been completed, or has failed: use a new key for a new one")
-	}
-	secret, err = k.cfg.Vault.Open(ctx, there.place(who), there.sealed())
-	return *there, secret, err
-}
-
-// errReused tells nothing of the other one, which may be somebody else's.
-var errReused = fault.Coded(fault.Conflict, "IDEMPOTENCY_KEY_REUSED", "this key has begun another sign-in: use a new key for a new one")
-
-func tooMany(pending int, wait time.Duration) error {
-	f := fault.New(fault.Limited, "you have begun %d sign-ins that are not completed: complete one, or wait %s until one expires", pending, wait.Round(time.Second))
-	f.RetryAfter = wait
-	return f
+	return l
 }
 
 func authorizeURL(p *Provider, redirect, verifier string) string {
@@ -300,9 +206,8 @@ func random() string {
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-// stateOf returns the state that goes with a verifier, so that only one of the two is
-// stored. Neither from it nor from the challenge, which is another hash of the verifier,
-// can anybody tell one of the others.
+// stateOf derives the state from a verifier, so that only one of the two is stored. Neither the
+// state nor the challenge, which is another hash of the verifier, reveals one of the others.
 func stateOf(verifier string) string {
 	return base64.RawURLEncoding.EncodeToString(hash("state of " + verifier))
 }

@@ -344,7 +344,7 @@ func serveChild(text string) error {
 		return err
 	}
 	k := oauth.New(oauth.Config{
-		DB: db, Vault: vault.New(key, store.New(db)), Providers: providers, Log: slog.New(slog.DiscardHandler), Instance: i.Name, UserAgent: "signalbox/test",
+		Store: store.New(db), Vault: vault.New(key, store.New(db)), Providers: providers, Log: slog.New(slog.DiscardHandler), Instance: i.Name, UserAgent: "signalbox/test",
 	})
 	defer k.Close()
 	for in := json.NewDecoder(os.Stdin); ; {

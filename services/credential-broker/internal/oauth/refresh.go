@@ -10,33 +10,34 @@ import (
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/subject"
+	"signalbox.dev/services/credential-broker/internal/store"
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
 const (
-	keepTimeout = 10 * time.Minute // that storing what was issued is tried for,
-	closeGrace  = 10 * time.Second // and while the process ends
-	keepPause   = 100 * time.Millisecond
+	storeTimeout = 10 * time.Minute // for storing what was issued,
+	closeGrace   = 10 * time.Second // and while the process ends
+	storePause   = 100 * time.Millisecond
 )
 
-// renew sends one request to the token endpoint, if there is still a need when the
-// grant, which was read before, is looked at under its lock, and stores what comes of it.
+// renew sends one request to the token endpoint, if there is still a need when the grant is
+// read again under its lock, and stores what comes of it. It reports whether there are new
+// tokens.
 //
-// What of this instance it needs is found out before it takes the lease: that the refresh
-// token opens, and that what comes can be sealed. Where that is not so another instance may
-// do better, and the row says nothing of it. It reports whether there are new tokens.
-func (k *Keeper) renew(ctx context.Context, ref Ref, p *Provider, was *grant, rejected int64, by *Who) (stored bool, err error) {
+// Before it takes the lease it makes sure that this instance can decrypt the refresh token
+// and seal new ones. If not, another instance may be able to, and the row says nothing of it.
+func (k *Keeper) renew(ctx context.Context, ref Ref, p *Provider, was *grant, rejected int64, by *Actor) (stored bool, err error) {
 	force := by != nil
-	secret, err := k.cfg.Vault.Open(ctx, ref.place(refreshField), was.refresh())
+	secret, err := k.cfg.Vault.Open(ctx, ref.place(store.RefreshField), *was.Refresh)
 	if err != nil {
-		return false, k.cannot(ctx, ref, p, err)
+		return false, k.skip(ctx, ref, p, err)
 	}
 	sealer, err := k.cfg.Vault.Sealer(ctx, ref.Workspace)
 	if err != nil {
-		return false, k.cannot(ctx, ref, p, err)
+		return false, k.skip(ctx, ref, p, err)
 	}
-	_, a, ok, err := k.tables.open(ctx, ref, kindRefresh, func(g *grant) bool {
-		return g.Version == was.Version && g.needs(rejected, force) == renewal && (force || g.pause() == 0)
+	a, ok, err := k.openAttempt(ctx, ref, func(g *grant) bool {
+		return g.Version == was.Version && g.needs(rejected, force) == renewToken && (force || g.backoff() == 0)
 	})
 	if err != nil || !ok {
 		return false, err
@@ -44,8 +45,8 @@ func (k *Keeper) renew(ctx context.Context, ref Ref, p *Provider, was *grant, re
 	if a.by = k.itself(); by != nil {
 		a.by = *by
 	}
-	// From here on it goes to its end, whoever waits for it and for however long.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), k.cfg.PostTimeout+keepTimeout)
+	// From here on it goes to its end, whether or not anybody waits for it.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), k.cfg.PostTimeout+storeTimeout)
 	defer cancel()
 	stop := k.keepLease(ctx, a)
 	defer stop()
@@ -56,17 +57,19 @@ func (k *Keeper) renew(ctx context.Context, ref Ref, p *Provider, was *grant, re
 	return k.store(ctx, a, p, sealer, t)
 }
 
-// itself is this process, for the audit of what nobody asked for.
-func (k *Keeper) itself() Who { return Who{Service: subject.CredentialBroker, Address: k.cfg.Instance} }
+// itself is this process, as the actor of what nobody asked for.
+func (k *Keeper) itself() Actor {
+	return Actor{Service: subject.CredentialBroker, Address: k.cfg.Instance}
+}
 
-// refresh posts a refresh token, if what comes of it could be recorded: the token may be
-// good once. A process that was stopped since it took the lease, and does not know for how
-// long, sends nothing. Its errors are failures.
+// refresh posts a refresh token, if what comes of it could be recorded: the token may be good
+// only once. A process that was stopped for long since it took the lease sends nothing. Its
+// errors are failures.
 func (k *Keeper) refresh(ctx context.Context, a attempt, p *Provider, secret vault.Secret) (issued, error) {
 	if err := p.Ready(); err != nil {
 		return issued{}, &failure{err: err}
 	}
-	if err := k.tables.canRecord(); err != nil {
+	if err := k.cfg.Store.CanRecord(); err != nil {
 		return issued{}, &failure{err: err}
 	}
 	params := parameters{"grant_type": "refresh_token", "refresh_token": secret.Reveal()}
@@ -81,15 +84,15 @@ func (k *Keeper) refresh(ctx context.Context, a attempt, p *Provider, secret vau
 	return tokens(object)
 }
 
-// keepLease extends the lease while a slow server is asked. It returns what stops it.
+// keepLease extends the lease while a slow server is asked, until stop is called.
 func (k *Keeper) keepLease(ctx context.Context, a attempt) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		panics.Contain(ctx, k.cfg.Log, "lease of a token renewal", func() {
 			for sleep(ctx, k.cfg.Lease/3) == nil {
-				if ours, err := k.tables.extend(ctx, a); err == nil && !ours {
-					return // another has taken over: only the version decides now
+				if ours, err := k.extendLease(ctx, a); err == nil && !ours {
+					return // another attempt has taken over: only the version decides now
 				}
 			}
 		})
@@ -100,18 +103,18 @@ func (k *Keeper) keepLease(ctx context.Context, a attempt) (stop func()) {
 	}
 }
 
-// store seals and commits what was issued, before anybody gets to see it. The tokens
-// are in this memory alone until it is done, so that it is tried for long.
+// store seals and commits what was issued, before anybody uses it. Until then the tokens are
+// in this process's memory alone, so it is tried for long.
 func (k *Keeper) store(ctx context.Context, a attempt, p *Provider, sealer vault.Sealer, t issued) (stored bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	late := func() { _ = sleep(ctx, closeGrace); cancel() }
 	defer context.AfterFunc(k.closing, late)() //nolint:contextcheck // the Keeper's life, not the call's
 	began := time.Now()
-	for pause := keepPause; ; pause = min(2*pause, 5*time.Second) {
+	for pause := storePause; ; pause = min(2*pause, 5*time.Second) {
 		sealed, err := k.seal(ctx, sealer, a.ref, p, t, time.Since(began))
 		if err == nil {
-			stored, err = k.tables.keep(ctx, a, p, sealed)
+			stored, err = k.keepTokens(ctx, a, sealed)
 		}
 		if err == nil {
 			if stored {
@@ -131,43 +134,41 @@ func (k *Keeper) store(ctx context.Context, a attempt, p *Provider, sealer vault
 	}
 }
 
-// failed writes that an attempt brought nothing and returns the error for those who
-// wait.
+// failed writes that an attempt brought nothing and returns the error for the callers.
 func (k *Keeper) failed(ctx context.Context, a attempt, p *Provider, f *failure) error {
 	k.cfg.Log.WarnContext(ctx, "access token not renewed", "account", a.ref.Account, "provider", p.Name, "error", f)
-	if written := k.tables.fail(ctx, a, p, f); written != nil {
-		// The attempt stays open; when its lease is over somebody else goes on.
-		return written
+	if err := k.failAttempt(ctx, a, p, f); err != nil {
+		return err // the attempt stays open until its lease is over
 	}
 	if _, over := verdict(p, f); over {
-		return nil // the next look says why
+		return nil // reading the grant again tells why
 	}
 	return fault.Wrap(f, fault.Unavailable, fmt.Sprintf("the access token for %s could not be renewed (%s); it is tried again", p.Name, f))
 }
 
-// unableFor is how long the worker of an instance leaves a grant alone that it cannot
-// renew: such grants are the oldest ones in time, and would take all of its looks.
-const unableFor = 5 * time.Minute
+// skipFor is how long an instance's worker skips a grant that it cannot renew: such grants
+// have been due the longest, and would fill every search.
+const skipFor = 5 * time.Minute
 
-// cannot is what comes of a renewal for which this instance lacks a key. It is logged once
-// a minute: it is so for many grants, and each is tried again and again.
-func (k *Keeper) cannot(ctx context.Context, ref Ref, p *Provider, err error) error {
+// skip notes that this instance lacks a key for a renewal. It logs that once a minute: many
+// grants have the same cause, and each is tried again and again.
+func (k *Keeper) skip(ctx context.Context, ref Ref, p *Provider, err error) error {
 	k.mu.Lock()
-	news := k.keyless.isNews(err)
-	if len(k.unable) >= maxHeld {
-		clear(k.unable)
+	report := k.noKey.report(err)
+	if len(k.skipped) >= maxCached {
+		clear(k.skipped)
 	}
-	k.unable[ref] = time.Now().Add(unableFor)
+	k.skipped[ref] = time.Now().Add(skipFor)
 	k.mu.Unlock()
-	if news {
+	if report {
 		k.cfg.Log.WarnContext(ctx, "access tokens not renewed here: they do not open, or new ones could not be sealed", "account", ref.Account, "provider", p.Name, "error", err)
 	}
-	return unopened(ref, err)
+	return undecryptable(ref, err)
 }
 
-// unopened returns what callers are told of a token that does not open. It may at another
-// instance, so that it is not said of the account.
-func unopened(ref Ref, err error) error {
+// undecryptable returns what callers are told of a token that does not decrypt here. Another
+// instance may be able to, so it is not said of the account.
+func undecryptable(ref Ref, err error) error {
 	if !vault.Lasting(err) {
 		return err
 	}

@@ -211,7 +211,7 @@ func TestFirstWhoComesBack(t *testing.T) {
 	ref := w.grant(k)
 	other := w.who
 	other.Member = id.New[id.Member]()
-	begin := func(who oauth.Who) oauth.Answer {
+	begin := func(who oauth.Actor) oauth.Answer {
 		t.Helper()
 		login, err := k.Reauthorize(t.Context(), who, ref.Account, oauth.Paste)
 		if err != nil {

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -72,7 +73,7 @@ type world struct {
 	providers *oauth.Providers
 	keyFile   string
 	log       *lines
-	who       oauth.Who
+	who       oauth.Actor
 }
 
 func newWorld(t *testing.T, s authserver.Settings, more string) *world {
@@ -91,7 +92,7 @@ func prepare(t *testing.T, s authserver.Settings, more string) *world {
 	s.ClientID, s.ClientSecret = "us", "hush"
 	w := &world{
 		t: t, server: authserver.New(s), keyFile: filepath.Join(t.TempDir(), "key"), log: &lines{},
-		who: oauth.Who{Workspace: id.New[id.Workspace](), Member: id.New[id.Member](), Service: "gateway"},
+		who: oauth.Actor{Workspace: id.New[id.Workspace](), Member: id.New[id.Member](), Service: "gateway"},
 	}
 	front := httptest.NewServer(w.server)
 	t.Cleanup(front.Close)
@@ -111,7 +112,8 @@ func (w *world) keeper(change ...func(*oauth.Config)) *oauth.Keeper {
 		Providers: w.providers, Log: slog.New(slog.NewTextHandler(w.log, nil)),
 		Instance: "test", UserAgent: "signalbox/test", Redirect: "https://console.example/back",
 	}
-	cfg.Vault = vault.New(key, w.stored(&cfg))
+	cfg.Store = w.stored()
+	cfg.Vault = vault.New(key, cfg.Store)
 	for _, c := range change {
 		c(&cfg)
 	}
@@ -190,6 +192,23 @@ func (w *world) attempts(ref oauth.Ref, want ...string) {
 	if diff := cmp.Diff(append([]string{}, want...), got); diff != "" {
 		w.t.Errorf("attempts (-want +got):\n%s", diff)
 	}
+}
+
+// events returns what the audit of our workspace has.
+func (w *world) events() (all []string) {
+	w.t.Helper()
+	rows, err := w.stored().Audit(w.t.Context(), w.who.Workspace, 0, 100)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, r := range slices.Backward(rows) {
+		by := strings.TrimSpace(r.Service + " " + r.Address)
+		if r.Member != nil && *r.Member == w.who.Member && by == w.who.Service {
+			by = "us"
+		}
+		all = append(all, strings.TrimSuffix(fmt.Sprintf("%s %s by %s: %s", r.Action, r.Provider, by, r.Detail), ": "))
+	}
+	return all
 }
 
 func (w *world) calls(want authserver.Calls) {

@@ -23,7 +23,7 @@ type service struct {
 
 func (s *service) Unwrap(ctx context.Context, wrapped, bound []byte) ([]byte, error) {
 	if s.away.Load() {
-		return nil, fault.Wrap(vault.ErrAway, fault.Unavailable, "the key service is away")
+		return nil, fault.Wrap(vault.ErrUnavailable, fault.Unavailable, "the key service is away")
 	}
 	return s.FileKey.Unwrap(ctx, wrapped, bound)
 }
@@ -36,7 +36,7 @@ func (w *world) served() (*oauth.Keeper, *service) {
 		w.t.Fatal(err)
 	}
 	s := &service{FileKey: file}
-	return w.keeper(func(c *oauth.Config) { c.Vault = vault.New(s, w.stored(c)) }), s
+	return w.keeper(func(c *oauth.Config) { c.Vault = vault.New(s, c.Store) }), s
 }
 
 // newDataKey is what somebody does who rotates keys.
@@ -46,8 +46,7 @@ func (w *world) newDataKey() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	var cfg oauth.Config
-	if _, err := vault.New(file, w.stored(&cfg)).NewDataKey(w.t.Context(), w.who.Workspace); err != nil {
+	if _, err := vault.New(file, w.stored()).NewDataKey(w.t.Context(), w.who.Workspace); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -131,7 +130,7 @@ func TestInstanceWithoutTheKey(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.Vault = vault.New(key, w.stored(c))
+		c.Vault = vault.New(key, c.Store)
 	})
 	w.expire(ref, good, bad)
 	before := w.status(good, ref)

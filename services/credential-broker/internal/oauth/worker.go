@@ -11,69 +11,71 @@ import (
 
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/panics"
+	"signalbox.dev/services/credential-broker/internal/store"
 )
 
 const (
-	dueAtOnce   = 200 // grants of a provider that one look takes on at most
-	atOnce      = 8   // renewals of an instance at a provider at a time
-	houseEvery  = 10 * time.Minute
-	resumeMost  = 100 // sign-outs that are ended at a time
-	keepHistory = 30 * 24 * time.Hour
+	maxDue       = 200 // grants of a provider that one search returns
+	maxRenewals  = 8   // of an instance at a provider at a time
+	cleanEvery   = 10 * time.Minute
+	maxRevoking  = 100 // sign-outs that are resumed at a time
+	keepAttempts = 30 * 24 * time.Hour
 )
 
-// Run renews what is due until ctx is done, and returns nil. Every instance runs it;
-// the lease of each grant decides who renews. Close waits for what is under way then.
+// Run renews what is due until ctx is done, and returns nil. Every instance runs it; the
+// lease of each grant decides which one renews. Close waits for what is under way then.
 func (k *Keeper) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // also when the loop below panics, and Run is called again
-	for what, loop := range map[string]func(context.Context){"grants changed elsewhere": k.follow, "old sign-ins": k.keepHouse} {
+	for what, loop := range map[string]func(context.Context){"grants changed elsewhere": k.followChanges, "old sign-ins": k.cleanUp} {
 		wg.Go(func() {
 			_ = panics.Supervise(ctx, k.cfg.Log, what, func(ctx context.Context) error { loop(ctx); return nil })
 		})
 	}
 	w := worker{Keeper: k, wg: &wg, busy: map[string]bool{}}
-	var trouble nuisance
+	var trouble logThrottle
 	for {
-		if err := w.renewDue(ctx); trouble.isNews(err) && ctx.Err() == nil {
+		if err := w.renewDue(ctx); trouble.report(err) && ctx.Err() == nil {
 			k.cfg.Log.WarnContext(ctx, "no look for tokens that are due", "error", err)
 		}
-		if k.rest(ctx, k.cfg.Every) != nil {
+		if k.sleepAbout(ctx, k.cfg.Every) != nil {
 			return nil
 		}
 	}
 }
 
-// rest sleeps for about as long, not in step with the other instances.
-func (k *Keeper) rest(ctx context.Context, d time.Duration) error {
+// sleepAbout sleeps for about as long, out of step with the other instances.
+func (k *Keeper) sleepAbout(ctx context.Context, d time.Duration) error {
 	return sleep(ctx, d/2+time.Duration(k.cfg.Rand()*float64(d)))
 }
 
-// keepHouse removes what is over, and ends the sign-outs whose instance died in them: the
-// provider has not heard of those, and the tokens are there still. Of whom it lacks the key
-// or the provider it leaves them: with those somebody still can.
-func (k *Keeper) keepHouse(ctx context.Context) {
+// cleanUp removes old logins and attempts, and resumes sign-outs whose instance died: the
+// provider does not know of those, and their tokens are still stored. It leaves those for
+// which this instance lacks the key or the provider to another one.
+func (k *Keeper) cleanUp(ctx context.Context) {
 	for {
-		if err := k.tables.sweep(ctx); err != nil && ctx.Err() == nil {
+		if err := k.cfg.Store.SweepLogins(ctx, keepLogins, keepAttempts); err != nil && ctx.Err() == nil {
 			k.cfg.Log.WarnContext(ctx, "old logins and attempts not removed", "error", err)
 		}
-		if err := k.resume(ctx); err != nil && ctx.Err() == nil {
+		if err := k.resumeRevocations(ctx); err != nil && ctx.Err() == nil {
 			k.cfg.Log.WarnContext(ctx, "no look for sign-outs that were left half done", "error", err)
 		}
-		if k.rest(ctx, houseEvery) != nil {
+		if k.sleepAbout(ctx, cleanEvery) != nil {
 			return
 		}
 	}
 }
 
-func (k *Keeper) resume(ctx context.Context) error {
-	left, err := k.tables.interrupted(ctx, k.cfg.Providers.Names())
-	for _, ref := range left {
+func (k *Keeper) resumeRevocations(ctx context.Context) error {
+	left, err := k.cfg.Store.RevokingGrants(ctx, k.grantQuery(k.cfg.Providers.Names(), nil, maxRevoking))
+	for _, g := range left {
 		if ctx.Err() != nil {
 			break
 		}
-		err := k.Opens(ctx, ref)
+		ref := Ref{g.Workspace, g.Account}
+		err := k.CheckDecrypt(ctx, ref)
 		if err == nil {
 			_, err = k.RevokeWithin(ctx, k.itself(), ref, k.cfg.PostTimeout)
 		}
@@ -84,8 +86,12 @@ func (k *Keeper) resume(ctx context.Context) error {
 	return err
 }
 
-// worker renews what is due. It waits for no provider: one that hangs holds up its own
-// grants alone.
+func (k *Keeper) grantQuery(providers []string, except []id.Account, most int) store.GrantQuery {
+	return store.GrantQuery{Providers: providers, Except: except, Most: most, LongestLease: maxLease(k.cfg.Lease), LongestPause: maxWait}
+}
+
+// worker renews what is due. It waits for no provider: one that hangs only holds up its own
+// grants.
 type worker struct {
 	*Keeper
 	wg *sync.WaitGroup
@@ -94,25 +100,19 @@ type worker struct {
 	busyMu sync.Mutex      // guards busy
 }
 
-// dueGrant is a grant that should be renewed.
-type dueGrant struct {
-	Provider string
-	Ref
-}
-
-// renewDue begins to renew what is due with providers that it is not at work with.
+// renewDue begins to renew what is due at providers that are not busy.
 func (w *worker) renewDue(ctx context.Context) error {
 	idle := w.idle()
 	if len(idle) == 0 {
 		return nil
 	}
-	due, err := w.tables.due(ctx, idle, w.leftAlone())
+	due, err := w.cfg.Store.DueGrants(ctx, w.grantQuery(idle, w.skips(), maxDue))
 	if err != nil {
 		return err
 	}
 	pages := map[string][]Ref{}
 	for _, d := range due {
-		pages[d.Provider] = append(pages[d.Provider], d.Ref)
+		pages[d.Provider] = append(pages[d.Provider], Ref{d.Workspace, d.Account})
 	}
 	for provider, page := range pages {
 		w.setBusy(provider, true)
@@ -124,14 +124,14 @@ func (w *worker) renewDue(ctx context.Context) error {
 	return nil
 }
 
-// leftAlone returns the accounts whose tokens this instance could not renew a while ago.
-func (w *worker) leftAlone() []id.Account {
+// skips returns the accounts whose tokens this instance recently could not renew.
+func (w *worker) skips() []id.Account {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Now()
-	maps.DeleteFunc(w.unable, func(_ Ref, until time.Time) bool { return now.After(until) })
-	all := make([]id.Account, 0, len(w.unable))
-	for ref := range w.unable {
+	maps.DeleteFunc(w.skipped, func(_ Ref, until time.Time) bool { return now.After(until) })
+	all := make([]id.Account, 0, len(w.skipped))
+	for ref := range w.skipped {
 		all = append(all, ref.Account)
 	}
 	return all
@@ -139,12 +139,12 @@ func (w *worker) leftAlone() []id.Account {
 
 func (w *worker) renewAll(ctx context.Context, page []Ref) {
 	var g errgroup.Group
-	g.SetLimit(atOnce)
+	g.SetLimit(maxRenewals)
 	for _, ref := range page {
 		g.Go(func() error {
 			panics.Contain(ctx, w.cfg.Log, "token renewal", func() {
 				if ctx.Err() == nil {
-					// What goes wrong is logged, and written to the grant, where it happens.
+					// Errors are logged, and written to the grant, by what they happen to.
 					_, _ = w.wait(ctx, w.start(ctx, ref, 0, nil))
 				}
 			})
@@ -166,86 +166,79 @@ func (w *worker) setBusy(provider string, busy bool) {
 	w.busy[provider] = busy
 }
 
-// overlap is what is looked at again: a change counts from its commit, which is later
-// than the time in its row, by no more than a transaction may take.
+// overlap is how far back each search for changes goes. A change can be seen from its commit
+// on, which is later than the time in its row by no more than a transaction may take.
 const overlap = 30 * time.Second
 
-// follow forgets what others have changed: a token that was renewed elsewhere is not
-// sent again, and one of an account that was signed out not at all.
-func (k *Keeper) follow(ctx context.Context) {
-	looked := time.Now() // when the last look began that saw something
+// followChanges drops from the cache what others have changed: a token that was renewed
+// elsewhere is not sent again, and one of an account that was signed out not at all.
+func (k *Keeper) followChanges(ctx context.Context) {
+	last := time.Now() // when the last successful search began
 	late := false
-	var trouble nuisance
+	var trouble logThrottle
 	for sleep(ctx, k.cfg.Follow) == nil {
 		began := time.Now()
 		was := late
-		late = missed(looked, began)
-		// Twice: who was reading a grant when the machine slept remembers it after.
-		err := k.look(ctx, late || was)
-		news := trouble.isNews(err)
+		late = missed(last, began)
+		// Twice: a read that was under way while the machine slept is cached after it.
+		err := k.dropChanged(ctx, late || was)
+		report := trouble.report(err)
 		if err != nil {
 			late = late || was
-			if news && ctx.Err() == nil {
+			if report && ctx.Err() == nil {
 				k.cfg.Log.WarnContext(ctx, "no look for grants that others have changed", "error", err)
 			}
 			continue
 		}
-		looked = began
+		last = began
 	}
 }
 
-// nuisance is an error that comes back again and again.
-type nuisance struct{ told time.Time }
+// logThrottle limits the logging of an error that comes back again and again.
+type logThrottle struct{ reported time.Time }
 
-// isNews reports whether the outcome of a look is an error that is to be logged: the
-// first, and then one a minute.
-func (n *nuisance) isNews(err error) bool {
+// report reports whether an outcome is an error to be logged: the first, and then one a
+// minute.
+func (l *logThrottle) report(err error) bool {
 	switch {
 	case err == nil:
-		n.told = time.Time{}
+		l.reported = time.Time{}
 		return false
-	case time.Since(n.told) < time.Minute:
+	case time.Since(l.reported) < time.Minute:
 		return false
 	}
-	n.told = time.Now()
+	l.reported = time.Now()
 	return true
 }
 
-// missed reports whether a look may not see all that has changed since the one before:
-// the database was away, or the process, or the machine, which the monotonic clock does
-// not see.
-func missed(looked, now time.Time) bool {
-	return max(now.Sub(looked), now.Round(0).Sub(looked.Round(0))) > overlap/2
+// missed reports whether a search may not see all changes since the last one: the database
+// was unavailable, or the process was stopped, or the machine, which the monotonic clock does
+// not count.
+func missed(last, now time.Time) bool {
+	return max(now.Sub(last), now.Round(0).Sub(last.Round(0))) > overlap/2
 }
 
-// look forgets what others have changed a short while ago, or all that is held.
-func (k *Keeper) look(ctx context.Context, all bool) error {
-	changed, whole, err := k.tables.changed(ctx)
+// dropChanged drops from the cache what others have changed recently, or everything.
+func (k *Keeper) dropChanged(ctx context.Context, everything bool) error {
+	changed, all, err := k.cfg.Store.ChangedGrants(ctx, overlap)
 	if err != nil {
 		return err
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if all {
-		clear(k.held)
+	if everything {
+		clear(k.cache)
 	}
-	there := map[Ref]bool{}
-	for _, c := range changed {
-		ref := Ref{c.Workspace, c.Account}
-		there[ref] = true
-		if h, ok := k.held[ref]; ok && h.err == nil && (h.token.Version < c.Version || c.State != Active) {
-			delete(k.held, ref)
+	stored := map[Ref]bool{}
+	for _, g := range changed {
+		ref := Ref{g.Workspace, g.Account}
+		stored[ref] = true
+		if c, ok := k.cache[ref]; ok && c.err == nil && (c.token.Version < g.Version || g.State != Active) {
+			delete(k.cache, ref)
 		}
 	}
-	if whole { // the others were removed
-		maps.DeleteFunc(k.held, func(ref Ref, _ held) bool { return !there[ref] })
+	if all { // the others were removed
+		maps.DeleteFunc(k.cache, func(ref Ref, _ cached) bool { return !stored[ref] })
 	}
 	return nil
-}
-
-type change struct {
-	Workspace id.Workspace
-	Account   id.Account
-	Version   int64
-	State     State
 }

@@ -20,6 +20,7 @@ import (
 
 	"signalbox.dev/services/credential-broker/internal/accountfile"
 	"signalbox.dev/services/credential-broker/internal/oauth"
+	"signalbox.dev/services/credential-broker/internal/store"
 	"signalbox.dev/services/credential-broker/internal/vault"
 	"signalbox.dev/services/simulator/authserver"
 )
@@ -46,7 +47,7 @@ func TestTroubleIsToldOnceInAWhile(t *testing.T) {
 			t.Fatal(err)
 		}
 		var log bytes.Buffer // of one goroutine at a time: slog's handlers lock
-		k := oauth.New(oauth.Config{File: file, Providers: providers, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		k := oauth.New(oauth.Config{Store: store.InFile(file, slog.New(slog.DiscardHandler)), Providers: providers, Log: slog.New(slog.NewTextHandler(&log, nil))})
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() {

@@ -45,7 +45,7 @@ func TestFileIsWrittenOnceASecond(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a.KeyVersion, a.Sealed = sealed.KeyVersion, sealed.Bytes
+		a.Sealed = sealed
 		if _, err := s.Add(t.Context(), a, store.Event{Action: "created"}); err != nil {
 			t.Fatal(err)
 		}

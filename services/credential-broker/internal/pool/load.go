@@ -47,7 +47,7 @@ func (s *Set) load(ctx context.Context, key poolKey) (entry, error) {
 	for i := range stored.Accounts {
 		a, err := s.open(ctx, &stored.Accounts[i])
 		switch {
-		case errors.Is(err, vault.ErrAway):
+		case errors.Is(err, vault.ErrUnavailable):
 			away = err
 		case err != nil && isAway(err):
 			return entry{}, err // the database, for all of them
@@ -200,12 +200,12 @@ func (s *Set) open(ctx context.Context, row *store.Account) (Account, error) {
 	if a.Base = p.Base(own); a.Base == nil {
 		return Account{}, fmt.Errorf("neither the account nor profile %s has a base URL", p.Name)
 	}
-	if len(row.Sealed) == 0 { // somebody signed in to it
+	if len(row.Bytes) == 0 { // somebody signed in to it
 		a.Grant = oauth.Ref{Workspace: row.WorkspaceID, Account: row.ID}
 		return a, nil
 	}
 	var err error
-	a.Secret, err = s.cfg.Vault.Open(ctx, row.Place(), vault.Sealed{KeyVersion: row.KeyVersion, Bytes: row.Sealed})
+	a.Secret, err = s.cfg.Vault.Open(ctx, row.Place(), row.Sealed)
 	return a, err
 }
 

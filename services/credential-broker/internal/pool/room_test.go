@@ -222,7 +222,7 @@ func (w *room) key(ws id.Workspace, secret string) store.Account {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	a.KeyVersion, a.Sealed = sealed.KeyVersion, sealed.Bytes
+	a.Sealed = sealed
 	return a
 }
 

@@ -87,7 +87,7 @@ func (w *world) add(ws id.Workspace, provider, profileName, base, secret string,
 		if err != nil {
 			w.t.Fatal(err)
 		}
-		a.KeyVersion, a.Sealed = sealed.KeyVersion, sealed.Bytes
+		a.Sealed = sealed
 	}
 	if _, err := w.store.Add(w.t.Context(), a, store.Event{Action: "created", Account: a.ID, Provider: provider, Origin: "workspace", Service: "test"}); err != nil {
 		w.t.Fatal(err)
@@ -185,7 +185,7 @@ type distant struct {
 
 func (d *distant) Unwrap(ctx context.Context, wrapped, bound []byte) ([]byte, error) {
 	if d.away.Load() {
-		return nil, fault.Wrap(vault.ErrAway, fault.Unavailable, "the key service is away")
+		return nil, fault.Wrap(vault.ErrUnavailable, fault.Unavailable, "the key service is away")
 	}
 	return d.KEK.Unwrap(ctx, wrapped, bound)
 }

@@ -31,16 +31,16 @@ func TestInFile(t *testing.T) {
 			}
 			keys[i] = k
 		}
-		open := func(kek vault.KEK, others ...vault.KEK) (*accountfile.File, *store.File, *vault.Vault) {
+		open := func(kek vault.KEK, others ...vault.KEK) (*store.Store, *vault.Vault) {
 			f, err := accountfile.Open(ctx, path, log)
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(f.Close)
 			s := store.InFile(f, log)
-			return f, s, vault.New(kek, s, others...)
+			return s, vault.New(kek, s, others...)
 		}
-		_, s, v := open(keys[0], keys[1])
+		s, v := open(keys[0], keys[1])
 		add := func(n int) {
 			a := store.Account{ID: id.New[id.Account](), Provider: "openai", Profile: "openai", Label: fmt.Sprint("secret", n)}
 			sealed, err := v.Seal(ctx, a.Place(), vault.NewSecret(a.Label))
@@ -48,7 +48,7 @@ func TestInFile(t *testing.T) {
 				t.Errorf("Seal = %v", err)
 				return
 			}
-			a.KeyVersion, a.Sealed = sealed.KeyVersion, sealed.Bytes
+			a.Sealed = sealed
 			if _, err := s.Add(ctx, a, store.Event{Action: "created"}); err != nil {
 				t.Errorf("Add = %v", err)
 			}
@@ -60,7 +60,7 @@ func TestInFile(t *testing.T) {
 				t.Errorf("%d accounts, %v, want %d", len(rows), err, want)
 			}
 			for _, a := range rows {
-				got, err := v.Open(ctx, a.Place(), vault.Sealed{KeyVersion: a.KeyVersion, Bytes: a.Sealed})
+				got, err := v.Open(ctx, a.Place(), a.Sealed)
 				if err != nil || got.Reveal() != a.Label {
 					t.Errorf("account %s: %v", a.Label, err)
 				}
@@ -70,8 +70,8 @@ func TestInFile(t *testing.T) {
 			add(n)
 		}
 		// The command line has the new key in the first place.
-		f, theirs, other := open(keys[1], keys[0])
-		r := rotation.InFile(f, theirs, other)
+		theirs, other := open(keys[1], keys[0])
+		r := rotation.New(theirs, other)
 		var adding sync.WaitGroup
 		adding.Go(func() {
 			for n := range 5 {

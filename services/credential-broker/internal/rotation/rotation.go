@@ -1,3 +1,30 @@
+// Package rotation replaces the keys that seal secrets while brokers run.
+//
+// A rotation handles the workspaces one by one (Run); in the file of a single user there is
+// one, the operator's:
+//
+//  1. Each of the workspace's data keys that another key-encryption key has wrapped is
+//     wrapped by the present one.
+//  2. A new data key is stored, which retires those before it. From then on every broker
+//     seals with it, because it reads the newest key each time.
+//  3. Every sealed field of an older key version is opened and sealed anew, in batches. A
+//     field is written only if it still has the bytes and the version that were read; what a
+//     broker has written meanwhile stays.
+//  4. Retired keys that no row uses are removed, a minute after they were retired, so that a
+//     broker that has just read a row can still open it.
+//
+// Sweep does the last two for what is retired, and every broker calls it once a minute: that
+// completes a rotation that was killed, and reseals what a broker had sealed with the former
+// key at the last moment.
+//
+// If it dies anywhere, nothing is lost: a row names the key version that opens it, both
+// change in one statement, and a foreign key keeps each data key as long as a row names it. A
+// rotation that is started again begins with new data keys, and replaces those that the first
+// one left. Any number may run at once; batches of one workspace wait for each other.
+//
+// A field that does not open, because it is damaged, its key-encryption key is missing, or a
+// key service does not open it now, is reported and left alone, with its data key, and the
+// rotation continues. It ends only if the present key does not wrap new data keys.
 package rotation
 
 import (
@@ -9,8 +36,6 @@ import (
 	"github.com/google/uuid"
 
 	"signalbox.dev/pkg/id"
-	"signalbox.dev/pkg/pg"
-	"signalbox.dev/services/credential-broker/internal/accountfile"
 	"signalbox.dev/services/credential-broker/internal/store"
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
@@ -18,57 +43,29 @@ import (
 const (
 	batch       = 100  // rows sealed anew in one transaction
 	page        = 1000 // workspaces read at once
-	maxFailures = 100  // that are told one by one
+	maxFailures = 100  // that are reported one by one
 	passes      = 3    // over a workspace's rows, for what brokers write meanwhile
 	grace       = time.Minute
 )
 
-// Keys are the wrapped data keys: a store.Store, or a store.File, whose methods these are.
-type Keys interface {
-	Keyed(ctx context.Context, retired bool, after *id.Workspace, n int) ([]id.Workspace, error)
-	DataKeys(ctx context.Context, ws id.Workspace) ([]vault.WrappedKey, error)
-	Rewrap(ctx context.Context, ws id.Workspace, old, k vault.WrappedKey) (done bool, err error)
-}
-
-// tables is where sealed fields are: a database (postgres), or the file of a single user
-// (inFile).
-type tables interface {
-	// read reads rows of older versions than one, in order, behind a key.
-	read(ctx context.Context, ws id.Workspace, f *field, version int, after uuid.UUID) ([]row, error)
-	// write writes rows that are as they were read, and returns how many were.
-	write(ctx context.Context, ws id.Workspace, f *field, version int, rows []resealed) (written int, err error)
-	// remove deletes a workspace's data keys that were retired a while ago and that no row
-	// uses.
-	remove(ctx context.Context, ws id.Workspace, grace time.Duration) (removed int, err error)
-}
-
-// Rotation replaces keys. Its methods may be called at once.
+// Rotation replaces keys. Its methods may be called concurrently.
 type Rotation struct {
-	tables tables
-	store  Keys
-	vault  *vault.Vault
-	grace  time.Duration
+	store *store.Store
+	vault *vault.Vault
 }
 
-// New returns a Rotation over the tables of a database, with the keys of a Vault.
-func New(db *pg.DB, s *store.Store, v *vault.Vault) *Rotation {
-	return &Rotation{tables: postgres{db}, store: s, vault: v, grace: grace}
-}
-
-// InFile is New for the file of a single user.
-func InFile(file *accountfile.File, s *store.File, v *vault.Vault) *Rotation {
-	return &Rotation{tables: inFile{file}, store: s, vault: v, grace: grace}
-}
+// New returns a Rotation of what is stored, with the keys of a Vault.
+func New(s *store.Store, v *vault.Vault) *Rotation { return &Rotation{s, v} }
 
 // Report is what a rotation has done so far.
 type Report struct {
-	Workspaces int // that have been gone through
-	Wrapped    int // data keys that have got another key-encryption key
-	Made       int // new data keys
-	Sealed     int // fields that were sealed anew
-	Removed    int // data keys
-	Failed     int // data keys and fields that do not open
-	Away       int // of those, what a key service may open another time
+	Workspaces  int // that it has finished
+	Wrapped     int // data keys that were wrapped by another key-encryption key
+	Made        int // new data keys
+	Sealed      int // fields that were sealed anew
+	Removed     int // data keys
+	Failed      int // data keys and fields that do not open
+	Unavailable int // of those, the ones that a key service may open another time
 	// Failures are the first of them.
 	Failures []Failure
 }
@@ -82,22 +79,21 @@ type Failure struct {
 
 func (r *Report) fail(ws id.Workspace, account id.Account, err error) {
 	r.Failed++
-	if errors.Is(err, vault.ErrAway) {
-		r.Away++
+	if errors.Is(err, vault.ErrUnavailable) {
+		r.Unavailable++
 	}
 	if len(r.Failures) < maxFailures {
 		r.Failures = append(r.Failures, Failure{ws, account, err})
 	}
 }
 
-// stays reports whether an error is about one data key, or what it has sealed, which
-// stays as it is.
-func stays(err error) bool { return vault.Lasting(err) || errors.Is(err, vault.ErrAway) }
+// isLocal reports whether an error is about one data key, or what it has sealed, which stays
+// as it is while the rotation continues.
+func isLocal(err error) bool { return vault.Lasting(err) || errors.Is(err, vault.ErrUnavailable) }
 
-// Run wraps all data keys by the present key-encryption key and, unless wrapOnly, gives
-// every workspace a new data key and seals everything with it. It calls progress, if
-// any, after each workspace. With an error it has done what the report says, and may
-// be called again.
+// Run wraps all data keys by the present key-encryption key and, unless wrapOnly, gives every
+// workspace a new data key and seals everything with it. It calls progress, if any, after
+// each workspace. With an error it has done what the report says, and may be called again.
 func (r *Rotation) Run(ctx context.Context, wrapOnly bool, progress func(Report)) (Report, error) {
 	var report Report
 	err := r.each(ctx, false, func(ws id.Workspace) error {
@@ -117,14 +113,13 @@ func (r *Rotation) Run(ctx context.Context, wrapOnly bool, progress func(Report)
 	return report, err
 }
 
-// Sweep seals anew what retired data keys have sealed, and removes those that no row
-// uses.
+// Sweep seals anew what retired data keys have sealed, and removes those that no row uses.
 func (r *Rotation) Sweep(ctx context.Context) (Report, error) {
 	var report Report
 	err := r.each(ctx, true, func(ws id.Workspace) error {
 		report.Workspaces++
 		version, err := r.vault.Newest(ctx, ws)
-		if stays(err) {
+		if isLocal(err) {
 			report.fail(ws, id.Account{}, err) // another broker may have its key
 			return nil
 		}
@@ -136,7 +131,7 @@ func (r *Rotation) Sweep(ctx context.Context) (Report, error) {
 	return report, err
 }
 
-// each calls fn for the workspaces that have data keys, or of which one is retired.
+// each calls fn for the workspaces that have data keys, or retired ones.
 func (r *Rotation) each(ctx context.Context, retired bool, fn func(id.Workspace) error) error {
 	var after *id.Workspace
 	for {
@@ -146,7 +141,10 @@ func (r *Rotation) each(ctx context.Context, retired bool, fn func(id.Workspace)
 		}
 		for i := range all {
 			if err := fn(all[i]); err != nil {
-				return fmt.Errorf("%s: %w", whose(all[i]), err)
+				if id.IsZero(all[i]) {
+					return fmt.Errorf("the shared accounts: %w", err)
+				}
+				return fmt.Errorf("workspace %s: %w", all[i], err)
 			}
 			after = &all[i]
 		}
@@ -160,14 +158,14 @@ func (r *Rotation) wrap(ctx context.Context, ws id.Workspace, report *Report) er
 		return err
 	}
 	for _, old := range all {
-		k, need, err := r.vault.Rewrap(ctx, ws, old)
+		k, needed, err := r.vault.Rewrap(ctx, ws, old)
 		switch {
-		case stays(err):
+		case isLocal(err):
 			report.fail(ws, id.Account{}, err)
 			continue
 		case err != nil:
 			return err
-		case !need:
+		case !needed:
 			continue
 		}
 		done, err := r.store.Rewrap(ctx, ws, old, k)
@@ -193,10 +191,10 @@ func (r *Rotation) renew(ctx context.Context, ws id.Workspace, report *Report) e
 
 // finish seals what is older than a version anew with it, and removes retired keys.
 func (r *Rotation) finish(ctx context.Context, ws id.Workspace, version int, report *Report) error {
-	for _, f := range fields {
-		// What a broker has sealed with the former key meanwhile comes with the next pass.
+	for _, f := range store.SealedFields {
+		// The next pass handles what a broker has sealed with the former key meanwhile.
 		for pass := range passes {
-			changed, err := r.reseal(ctx, ws, &f, version, pass == 0, report)
+			changed, err := r.reseal(ctx, ws, f, version, pass == 0, report)
 			if err != nil {
 				return err
 			}
@@ -205,69 +203,47 @@ func (r *Rotation) finish(ctx context.Context, ws id.Workspace, version int, rep
 			}
 		}
 	}
-	removed, err := r.tables.remove(ctx, ws, r.grace)
+	removed, err := r.store.RemoveDataKeys(ctx, ws, grace)
 	report.Removed += removed
 	return err
 }
 
-// reseal seals a field of all rows anew. It reports whether rows had changed since
-// they were read.
-func (r *Rotation) reseal(ctx context.Context, ws id.Workspace, f *field, version int, tell bool, report *Report) (changed bool, err error) {
+// reseal seals a field of all rows anew. It reports whether rows had changed since they were
+// read.
+func (r *Rotation) reseal(ctx context.Context, ws id.Workspace, f store.SealedField, version int, first bool, report *Report) (changed bool, err error) {
 	var after uuid.UUID
 	for {
-		rows, err := r.tables.read(ctx, ws, f, version, after)
+		rows, err := r.store.SealedBefore(ctx, ws, f, version, after, batch)
 		if err != nil || len(rows) == 0 {
 			return changed, err
 		}
 		after = rows[len(rows)-1].Key
-		sealed, err := r.sealAll(ctx, ws, f, version, rows, tell, report)
-		if err != nil {
-			return changed, err
+		var resealed []store.Resealed
+		for _, row := range rows {
+			var err error
+			next := vault.Sealed{KeyVersion: version, Bytes: row.Bytes}
+			if len(row.Bytes) > 0 { // else the account's secret is its grant's
+				next, err = r.vault.Reseal(ctx, row.Place, row.Sealed, version)
+			}
+			switch {
+			case isLocal(err):
+				if first {
+					report.fail(ws, row.Place.Account, err)
+				}
+			case err != nil:
+				return changed, err
+			default:
+				resealed = append(resealed, store.Resealed{SealedRow: row, Next: next})
+			}
 		}
-		if len(sealed) == 0 {
+		if len(resealed) == 0 {
 			continue
 		}
-		written, err := r.tables.write(ctx, ws, f, version, sealed)
+		written, err := r.store.Reseal(ctx, ws, f, resealed)
 		if err != nil {
 			return changed, err
 		}
 		report.Sealed += written
-		changed = changed || written < len(sealed)
+		changed = changed || written < len(resealed)
 	}
-}
-
-// resealed is a row and what it is to hold.
-type resealed struct {
-	row
-	now []byte
-}
-
-// sealAll returns the rows that can be written anew.
-func (r *Rotation) sealAll(ctx context.Context, ws id.Workspace, f *field, version int, rows []row, tell bool, report *Report) ([]resealed, error) {
-	var all []resealed
-	for i := range rows {
-		now := rows[i].Sealed // empty where the account's secret is its grant's
-		if len(now) > 0 {
-			sealed, err := r.vault.Reseal(ctx, f.place(ws, &rows[i]), vault.Sealed{KeyVersion: rows[i].Version, Bytes: now}, version)
-			if stays(err) {
-				if tell {
-					report.fail(ws, rows[i].Account, err)
-				}
-				continue
-			}
-			if err != nil {
-				return nil, err
-			}
-			now = sealed.Bytes
-		}
-		all = append(all, resealed{rows[i], now})
-	}
-	return all, nil
-}
-
-func whose(ws id.Workspace) string {
-	if id.IsZero(ws) {
-		return "the shared accounts"
-	}
-	return "workspace " + ws.String()
 }

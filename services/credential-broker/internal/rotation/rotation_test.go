@@ -83,7 +83,7 @@ func (w *world) broker(kek vault.KEK, others ...vault.KEK) *broker {
 	w.t.Helper()
 	s := store.New(w.db)
 	v := vault.New(kek, s, others...)
-	return &broker{s, v, w.keeper(v), rotation.New(w.db, s, v)}
+	return &broker{s, v, w.keeper(v), rotation.New(s, v)}
 }
 
 const provider = "name: sim\nprofile: sim\nendpoints: {authorize: 'https://sim.example/a', token: 'https://sim.example/t', code_page: 'https://sim.example/c'}\nclient: {id: us, auth: none}\n"
@@ -98,7 +98,7 @@ func (w *world) keeper(v *vault.Vault) *oauth.Keeper {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	k := oauth.New(oauth.Config{DB: w.db, Vault: v, Providers: providers, Log: slog.New(slog.DiscardHandler), Instance: "test"})
+	k := oauth.New(oauth.Config{Store: store.New(w.db), Vault: v, Providers: providers, Log: slog.New(slog.DiscardHandler), Instance: "test"})
 	w.t.Cleanup(k.Close)
 	return k
 }
@@ -113,20 +113,20 @@ func (w *world) fill(b *broker, ws id.Workspace, n int) {
 		if err != nil {
 			w.t.Fatal(err)
 		}
-		a.KeyVersion, a.Sealed = sealed.KeyVersion, sealed.Bytes
+		a.Sealed = sealed
 		if a, err = b.store.Add(w.t.Context(), a, store.Event{Action: "created", Account: a.ID, Provider: "sim", Origin: "workspace", Service: "test"}); err != nil {
 			w.t.Fatal(err)
 		}
 		w.account[a.ID] = account{ws, secret, false}
 		token := fmt.Sprintf("access-%s-%d", ws, i)
-		ref, err := b.keeper.Add(w.t.Context(), oauth.Who{Workspace: ws}, oauth.NewGrant{
+		ref, err := b.keeper.Add(w.t.Context(), oauth.Actor{Workspace: ws}, oauth.NewGrant{
 			Provider: "sim", Access: vault.NewSecret(token), Refresh: vault.NewSecret("refresh-" + token), Life: time.Hour,
 		})
 		if err != nil {
 			w.t.Fatal(err)
 		}
 		w.account[ref.Account] = account{ws, token, true}
-		if _, err := b.keeper.Start(w.t.Context(), oauth.Who{Workspace: ws}, oauth.LoginRequest{Provider: "sim", Kind: oauth.Paste}); err != nil {
+		if _, err := b.keeper.Start(w.t.Context(), oauth.Actor{Workspace: ws}, oauth.LoginRequest{Provider: "sim", Kind: oauth.Paste}); err != nil {
 			w.t.Fatal(err)
 		}
 	}
@@ -147,7 +147,7 @@ func (w *world) wantAll(when string, kek vault.KEK, others ...vault.KEK) {
 			token, e := b.keeper.Token(w.t.Context(), oauth.Ref{Workspace: want.ws, Account: row.ID})
 			got, err = token.Secret, e
 		} else {
-			got, err = b.vault.Open(w.t.Context(), row.Place(), vault.Sealed{KeyVersion: row.KeyVersion, Bytes: row.Sealed})
+			got, err = b.vault.Open(w.t.Context(), row.Place(), row.Sealed)
 		}
 		if err != nil || got.Reveal() != want.secret {
 			w.t.Errorf("%s: account %s = %q, %v, want %q", when, row.ID, got.Reveal(), err, want.secret)
@@ -337,7 +337,7 @@ type distant struct {
 
 func (d *distant) Unwrap(ctx context.Context, wrapped, bound []byte) ([]byte, error) {
 	if d.away.Load() {
-		return nil, fault.Wrap(fmt.Errorf("%w: permission denied", vault.ErrAway), fault.Unavailable, "away")
+		return nil, fault.Wrap(fmt.Errorf("%w: permission denied", vault.ErrUnavailable), fault.Unavailable, "away")
 	}
 	return d.KEK.Unwrap(ctx, wrapped, bound)
 }
@@ -357,17 +357,17 @@ func TestKeyAway(t *testing.T) {
 	}
 	there.away.Store(true)
 	got, err := w.broker(present, there).Sweep(t.Context())
-	if err != nil || got.Failed != 1 || got.Away != 1 || got.Sealed != 4+1 || got.Workspaces != 2 {
+	if err != nil || got.Failed != 1 || got.Unavailable != 1 || got.Sealed != 4+1 || got.Workspaces != 2 {
 		t.Errorf("Sweep = %+v, %v, want one key away and the other workspace's sealed anew", got, err)
 	}
 	got, err = w.broker(present, there).Run(t.Context(), false, nil)
 	// Two data keys, an account, two tokens and a login.
-	if err != nil || got.Failed != 2+4 || got.Away != got.Failed || got.Made != 2 || got.Workspaces != 2 {
+	if err != nil || got.Failed != 2+4 || got.Unavailable != got.Failed || got.Made != 2 || got.Workspaces != 2 {
 		t.Errorf("Run = %+v, %v, want 6 away and the rest done", got, err)
 	}
 	there.away.Store(false)
 	got, err = w.broker(present, there).Run(t.Context(), false, nil)
-	if err != nil || got.Failed != 0 || got.Away != 0 {
+	if err != nil || got.Failed != 0 || got.Unavailable != 0 {
 		t.Errorf("Run with the service back = %+v, %v", got, err)
 	}
 	w.wantAll("at last", present)
@@ -390,7 +390,7 @@ func TestAllAtOnce(t *testing.T) {
 		writers.Go(func() {
 			for i := 0; !over.Load() && i < 40; i++ {
 				token := fmt.Sprintf("access-at-once-%d-%d", n, i)
-				ref, err := b.keeper.Add(t.Context(), oauth.Who{Workspace: ws}, oauth.NewGrant{
+				ref, err := b.keeper.Add(t.Context(), oauth.Actor{Workspace: ws}, oauth.NewGrant{
 					Provider: "sim", Access: vault.NewSecret(token), Refresh: vault.NewSecret("refresh-" + token), Life: time.Hour,
 				})
 				if err != nil {
@@ -539,7 +539,7 @@ func rotate(url, dir string) error {
 		return err
 	}
 	s := store.New(db)
-	_, err = rotation.New(db, s, vault.New(ring.KEK, s, ring.Others...)).Run(context.Background(), false, nil)
+	_, err = rotation.New(s, vault.New(ring.KEK, s, ring.Others...)).Run(context.Background(), false, nil)
 	return errors.Join(err, ring.Close())
 }
 
@@ -555,7 +555,12 @@ func TestFieldsAreAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if diff := cmp.Diff(rotation.Columns(), got); diff != "" || err != nil {
+	var known []string
+	for _, f := range store.SealedFields {
+		known = append(known, f.Columns()...)
+	}
+	slices.Sort(known)
+	if diff := cmp.Diff(known, got); diff != "" || err != nil {
 		t.Errorf("%v; sealed columns (-known +there):\n%s", err, diff)
 	}
 	rows, err = w.admin.Query(t.Context(), `

@@ -6,15 +6,13 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/services/credential-broker/internal/accountfile"
 	"signalbox.dev/services/credential-broker/internal/audit"
 )
 
-// RecordIn is Record for the State of a file: the row is written with what is changed.
-func RecordIn(st *accountfile.State, ev Event) {
+func (t *fileTx) Record(_ context.Context, ev Event) error {
 	r := audit.Row{
 		Action: ev.Action, Account: ev.Account, Provider: ev.Provider, Origin: ev.Origin, Service: ev.Service, Address: ev.Address,
 		Session: ev.Session, Detail: ev.detail(),
@@ -22,65 +20,25 @@ func RecordIn(st *accountfile.State, ev Event) {
 	if !id.IsZero(ev.Member) {
 		r.Member = &ev.Member
 	}
-	st.Record(r)
-}
-
-// Record is Store.Record.
-func (s *File) Record(ctx context.Context, ev Event) error {
-	err := s.file.Update(ctx, func(st *accountfile.State) error {
-		RecordIn(st, ev)
-		return nil
-	})
-	if err == nil {
-		s.tell(ctx, ev)
-	}
-	return err
-}
-
-// Used is Store.Used. The rows are in the one chain that there is, and say whose workspace
-// it was. When an account was used is written once a minute.
-func (s *File) Used(ctx context.Context, all []Use) error {
-	all = slices.Clone(all)
-	for i := range all {
-		u := &all[i]
-		u.Action, u.Detail = "used", "in workspace "+u.Workspace.String()
-		if time.Since(u.At) > late {
-			u.Detail += " at " + u.At.UTC().Format(time.RFC3339)
-		}
-	}
-	err := s.file.Update(ctx, func(st *accountfile.State) error {
-		for _, u := range all {
-			if a := st.Account(u.Account); a != nil && (a.LastUsedAt == nil || u.At.Sub(*a.LastUsedAt) >= time.Minute) {
-				a.LastUsedAt = new(u.At.UTC().Truncate(time.Microsecond))
-			}
-			if !u.Again {
-				RecordIn(st, u.Event)
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	for _, u := range all {
-		if !u.Again {
-			s.tell(ctx, u.Event)
-		}
-	}
+	t.State.Record(r)
+	t.events = append(t.events, ev)
 	return nil
 }
 
-// Audit is Store.Audit.
-func (s *File) Audit(ctx context.Context, ws id.Workspace, before int64, limit int) ([]audit.Row, error) {
+func (s file) Audit(ctx context.Context, ws id.Workspace, before int64, limit int) ([]audit.Row, error) {
 	if !id.IsZero(ws) {
-		return nil, ErrOwn
+		return nil, ErrNeedsDatabase
 	}
 	return s.lastRows(ctx, limit, func(r *audit.Row) bool { return before == 0 || r.Sequence < before })
 }
 
-// lastRows returns the last of those rows that are wanted, newest first, limit at most.
-func (s *File) lastRows(ctx context.Context, limit int, wanted func(r *audit.Row) bool) ([]audit.Row, error) {
-	_, rows, err := s.file.Recorded(ctx)
+func (s file) AuditOf(ctx context.Context, account id.Account, limit int) ([]audit.Row, error) {
+	return s.lastRows(ctx, limit, func(r *audit.Row) bool { return r.Account == account })
+}
+
+// lastRows returns the last of the wanted rows, newest first, up to limit.
+func (s file) lastRows(ctx context.Context, limit int, wanted func(r *audit.Row) bool) ([]audit.Row, error) {
+	_, rows, err := s.Recorded(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -101,12 +59,12 @@ func (s *File) lastRows(ctx context.Context, limit int, wanted func(r *audit.Row
 	return page, nil
 }
 
-// VerifyAudit is Store.VerifyAudit. It tells of rows that were cut off, too.
-func (s *File) VerifyAudit(ctx context.Context, ws id.Workspace, c *audit.Chain) ([]audit.Problem, *audit.Head, error) {
+// VerifyAudit reports rows that were cut off, too.
+func (s file) VerifyAudit(ctx context.Context, ws id.Workspace, c *audit.Chain) ([]audit.Problem, *audit.Head, error) {
 	if !id.IsZero(ws) {
 		return c.End(nil), nil, nil
 	}
-	head, rows, err := s.file.Recorded(ctx)
+	head, rows, err := s.Recorded(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -135,8 +93,8 @@ func (s *File) VerifyAudit(ctx context.Context, ws id.Workspace, c *audit.Chain)
 	if head == nil || last == nil || last.Sequence <= head.Sequence {
 		return inOrder(problems, c.End(head)), cmp.Or(head, last), nil
 	}
-	// The file that the last rows are about did not come into its place, or is an older
-	// one that was put back.
+	// The accounts file was not replaced after the last rows were written, or is an older one
+	// that was put back.
 	return inOrder(problems, c.End(last)), last, nil
 }
 
@@ -146,7 +104,7 @@ func inOrder(a, b []audit.Problem) []audit.Problem {
 	return all
 }
 
-// inLine says what is wrong with a line itself, which follows a last row.
+// inLine says what is wrong with a line itself; last is the row before it.
 func inLine(l *accountfile.Line, last *audit.Head) (p audit.Problem, wrong bool) {
 	if last != nil {
 		p.Sequence = last.Sequence
@@ -170,13 +128,12 @@ func inLine(l *accountfile.Line, last *audit.Head) (p audit.Problem, wrong bool)
 	return p, true
 }
 
-// AuditChains is Store.AuditChains.
-func (s *File) AuditChains(ctx context.Context) ([]id.Workspace, error) {
-	head, rows, err := s.file.Recorded(ctx)
+func (s file) AuditChains(ctx context.Context) ([]id.Workspace, error) {
+	head, rows, err := s.Recorded(ctx)
 	if err != nil || head != nil {
 		return []id.Workspace{{}}, err
 	}
-	for _, err := range rows { // also one that is no row is to be told of
+	for _, err := range rows { // a line that is no row is to be reported, too
 		return []id.Workspace{{}}, err
 	}
 	return nil, nil

@@ -23,45 +23,13 @@ import (
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
-// stored is what a Store and a File have in common.
-type stored interface {
-	Add(ctx context.Context, a store.Account, ev store.Event) (store.Account, error)
-	Get(ctx context.Context, ws id.Workspace, account id.Account) (store.Account, error)
-	List(ctx context.Context, ws id.Workspace) ([]store.Account, error)
-	ListAll(ctx context.Context) ([]store.Account, error)
-	WorkspaceOf(ctx context.Context, account id.Account) (id.Workspace, error)
-	SetEnabled(ctx context.Context, ws id.Workspace, account id.Account, enabled bool, ev store.Event) error
-	SetFlatRate(ctx context.Context, ws id.Workspace, account id.Account, flat bool, ev store.Event) error
-	Reset(ctx context.Context, ws id.Workspace, account id.Account, ev store.Event) error
-	Switch(ctx context.Context, ws id.Workspace, account id.Account, ev store.Event) error
-	Remove(ctx context.Context, ws id.Workspace, account id.Account, ev store.Event) error
-	FindImported(ctx context.Context) (map[string]store.Imported, error)
-	Used(ctx context.Context, all []store.Use) error
-	Settings(ctx context.Context, ws id.Workspace) ([]store.Settings, error)
-	ChangeSettings(ctx context.Context, ws id.Workspace, provider string, ev store.Event, change func([]byte) ([]byte, string, error)) error
-	Known(ctx context.Context, ws id.Workspace) (store.Known, error)
-	Pool(ctx context.Context, ws id.Workspace, provider string) (store.Pool, error)
-	Marks(ctx context.Context, keys []store.PoolKey) (map[store.PoolKey]store.Mark, error)
-	Stats(ctx context.Context, ws id.Workspace) ([]store.Stat, error)
-	ResetStats(ctx context.Context, ws id.Workspace, account id.Account, ev store.Event) error
-	Learn(ctx context.Context, l store.Learned) error
-	DataKeys(ctx context.Context, ws id.Workspace) ([]vault.WrappedKey, error)
-	AddDataKey(ctx context.Context, ws id.Workspace, k vault.WrappedKey) error
-	Rewrap(ctx context.Context, ws id.Workspace, old, k vault.WrappedKey) (bool, error)
-	Keyed(ctx context.Context, retired bool, after *id.Workspace, n int) ([]id.Workspace, error)
-	Record(ctx context.Context, ev store.Event) error
-	Audit(ctx context.Context, ws id.Workspace, before int64, limit int) ([]audit.Row, error)
-	VerifyAudit(ctx context.Context, ws id.Workspace, c *audit.Chain) ([]audit.Problem, *audit.Head, error)
-	AuditChains(ctx context.Context) ([]id.Workspace, error)
-}
-
-func newFile(t *testing.T) *store.File {
+func newFile(t *testing.T) *store.Store {
 	t.Helper()
 	s, _ := newFileOf(t)
 	return s
 }
 
-func newFileOf(t *testing.T) (*store.File, *accountfile.File) {
+func newFileOf(t *testing.T) (*store.Store, *accountfile.File) {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	f, err := accountfile.Open(t.Context(), filepath.Join(t.TempDir(), "accounts.json"), log)
@@ -77,7 +45,7 @@ var shared = store.Event{Origin: "shared", Service: "test"}
 // step is one thing that is done to both.
 type step struct {
 	name string
-	do   func(ctx context.Context, s stored) error
+	do   func(ctx context.Context, s *store.Store) error
 }
 
 // history makes up steps. What they are about is decided once, so that both get the same.
@@ -135,49 +103,53 @@ func (h *history) next() step {
 	a, p := h.account(), h.provider()
 	switch h.r.IntN(12) {
 	case 0, 1:
-		n := store.Account{ID: id.New[id.Account](), Provider: p, Profile: p, Label: fmt.Sprint("l", h.r.IntN(100)), Hint: "abcd", FlatRate: h.r.IntN(3) == 0, KeyVersion: 1 + h.r.IntN(h.keys), Sealed: []byte{1, byte(h.r.IntN(256))}}
+		n := store.Account{ID: id.New[id.Account](), Provider: p, Profile: p, Label: fmt.Sprint("l", h.r.IntN(100)), Hint: "abcd", FlatRate: h.r.IntN(3) == 0, Sealed: vault.Sealed{KeyVersion: 1 + h.r.IntN(h.keys), Bytes: []byte{1, byte(h.r.IntN(256))}}}
 		if h.r.IntN(10) == 0 && len(h.accounts) > 0 {
 			n.ID = h.account() // which may be there
 		}
 		h.accounts = append(h.accounts, n.ID)
 		created := shared
 		created.Action, created.Account, created.Provider = "created", n.ID, n.Provider
-		return step{"add", func(ctx context.Context, s stored) error { _, err := s.Add(ctx, n, created); return err }}
+		return step{"add", func(ctx context.Context, s *store.Store) error { _, err := s.Add(ctx, n, created); return err }}
 	case 2:
 		on := h.r.IntN(2) == 0
-		return step{"enable", func(ctx context.Context, s stored) error { return s.SetEnabled(ctx, id.Workspace{}, a, on, shared) }}
+		return step{"enable", func(ctx context.Context, s *store.Store) error {
+			return s.SetEnabled(ctx, id.Workspace{}, a, on, shared)
+		}}
 	case 3:
-		return step{"switch", func(ctx context.Context, s stored) error { return s.Switch(ctx, id.Workspace{}, a, shared) }}
+		return step{"switch", func(ctx context.Context, s *store.Store) error { return s.Switch(ctx, id.Workspace{}, a, shared) }}
 	case 4:
-		return step{"reset", func(ctx context.Context, s stored) error { return s.Reset(ctx, id.Workspace{}, a, shared) }}
+		return step{"reset", func(ctx context.Context, s *store.Store) error { return s.Reset(ctx, id.Workspace{}, a, shared) }}
 	case 5:
-		return step{"remove", func(ctx context.Context, s stored) error { return s.Remove(ctx, id.Workspace{}, a, shared) }}
+		return step{"remove", func(ctx context.Context, s *store.Store) error { return s.Remove(ctx, id.Workspace{}, a, shared) }}
 	case 6:
 		next := []byte([]string{`{"strategy": "hybrid"}`, `{}`, `{"max_tokens": 7}`}[h.r.IntN(3)])
 		said := []string{"settings", ""}[h.r.IntN(2)]
-		return step{"settings", func(ctx context.Context, s stored) error {
+		return step{"settings", func(ctx context.Context, s *store.Store) error {
 			return s.ChangeSettings(ctx, id.Workspace{}, p, shared, func([]byte) ([]byte, string, error) { return next, said, nil })
 		}}
 	case 7:
 		if h.r.IntN(2) == 0 {
 			a = id.Account{}
 		}
-		return step{"reset-stats", func(ctx context.Context, s stored) error { return s.ResetStats(ctx, id.Workspace{}, a, shared) }}
+		return step{"reset-stats", func(ctx context.Context, s *store.Store) error { return s.ResetStats(ctx, id.Workspace{}, a, shared) }}
 	case 8:
 		h.keys++
 		k := vault.WrappedKey{Version: h.keys - h.r.IntN(2), KEK: "k", Wrapped: []byte{byte(h.r.IntN(256))}}
 		h.keys = max(h.keys, k.Version)
-		return step{"key", func(ctx context.Context, s stored) error { return s.AddDataKey(ctx, id.Workspace{}, k) }}
+		return step{"key", func(ctx context.Context, s *store.Store) error { return s.AddDataKey(ctx, id.Workspace{}, k) }}
 	case 9:
 		if h.r.IntN(4) == 0 {
 			ev := store.Event{Action: "changed", Origin: "shared", Member: id.New[id.Member](), Service: "test", Address: "here", Detail: "keys rotated"}
-			return step{"record", func(ctx context.Context, s stored) error { return s.Record(ctx, ev) }}
+			return step{"record", func(ctx context.Context, s *store.Store) error { return s.Record(ctx, ev) }}
 		}
 		flat := h.r.IntN(2) == 0
-		return step{"flat", func(ctx context.Context, s stored) error { return s.SetFlatRate(ctx, id.Workspace{}, a, flat, shared) }}
+		return step{"flat", func(ctx context.Context, s *store.Store) error {
+			return s.SetFlatRate(ctx, id.Workspace{}, a, flat, shared)
+		}}
 	}
 	l := h.learned()
-	return step{"learn", func(ctx context.Context, s stored) error { return s.Learn(ctx, l) }}
+	return step{"learn", func(ctx context.Context, s *store.Store) error { return s.Learn(ctx, l) }}
 }
 
 // told is all that one can ask.
@@ -196,7 +168,7 @@ type told struct {
 	Head          int64
 }
 
-func ask(t *testing.T, s stored) (all told) {
+func ask(t *testing.T, s *store.Store) (all told) {
 	t.Helper()
 	ctx, ws := t.Context(), id.Workspace{}
 	var errs [13]error
@@ -262,10 +234,10 @@ func TestFileIsLikeADatabase(t *testing.T) {
 	for seed := range uint64(2) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			t.Parallel()
-			database, file := stored(newWorld(t).store), stored(newFile(t))
+			database, file := newWorld(t).store, newFile(t)
 			// As of some hours ago, so that a reset is later than what was learned.
 			h := &history{r: rand.New(rand.NewPCG(seed, 1)), instance: uuid.New(), keys: 1, at: time.Now().Add(-3 * time.Hour).Truncate(time.Microsecond).UTC()}
-			for _, s := range []stored{database, file} {
+			for _, s := range []*store.Store{database, file} {
 				if err := s.AddDataKey(t.Context(), id.Workspace{}, vault.WrappedKey{Version: 1, KEK: "k", Wrapped: []byte("w")}); err != nil {
 					t.Fatal(err)
 				}
@@ -295,17 +267,17 @@ func TestFileHasSharedAccountsAlone(t *testing.T) {
 	if err := s.AddDataKey(ctx, id.Workspace{}, vault.WrappedKey{Version: 1, KEK: "k", Wrapped: []byte("w")}); err != nil {
 		t.Fatal(err)
 	}
-	a, err := s.Add(ctx, store.Account{ID: id.New[id.Account](), Provider: "openai", Profile: "openai", KeyVersion: 1, Sealed: []byte{1}}, shared)
+	a, err := s.Add(ctx, store.Account{ID: id.New[id.Account](), Provider: "openai", Profile: "openai", Sealed: vault.Sealed{KeyVersion: 1, Bytes: []byte{1}}}, shared)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, added := s.Add(ctx, store.Account{WorkspaceID: mine, ID: id.New[id.Account](), KeyVersion: 1, Sealed: []byte{1}}, shared)
+	_, added := s.Add(ctx, store.Account{WorkspaceID: mine, ID: id.New[id.Account](), Sealed: vault.Sealed{KeyVersion: 1, Bytes: []byte{1}}}, shared)
 	_, rewrapped := s.Rewrap(ctx, mine, vault.WrappedKey{}, vault.WrappedKey{})
 	connected := s.NameConnection(ctx, mine, store.Connection{})
 	_, audited := s.Audit(ctx, mine, 0, 10)
 	for what, err := range map[string]error{
 		"Add": added, "AddDataKey": s.AddDataKey(ctx, mine, vault.WrappedKey{Version: 1}), "Rewrap": rewrapped, "NameConnection": connected,
-		"ChangeSettings": s.ChangeSettings(ctx, mine, "openai", shared, nil), "ResetStats": s.ResetStats(ctx, mine, id.Account{}, shared),
+		"ChangeSettings": s.ChangeSettings(ctx, mine, "openai", shared, func([]byte) ([]byte, string, error) { return []byte("{}"), "settings", nil }), "ResetStats": s.ResetStats(ctx, mine, id.Account{}, shared),
 		"Audit": audited,
 	} {
 		if f := fault.From(err); err == nil || f.Kind != fault.Conflict || f.Code != "NEEDS_DATABASE" {
@@ -349,7 +321,7 @@ func TestFileIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	for n := range 101 {
-		_, err := s.Add(ctx, store.Account{ID: id.New[id.Account](), Provider: "openai", Profile: "openai", KeyVersion: 1, Sealed: []byte{1}}, shared)
+		_, err := s.Add(ctx, store.Account{ID: id.New[id.Account](), Provider: "openai", Profile: "openai", Sealed: vault.Sealed{KeyVersion: 1, Bytes: []byte{1}}}, shared)
 		if want := n == 100; want != (fault.KindOf(err) == fault.Conflict) || !want && err != nil {
 			t.Fatalf("Add of account %d = %v", n+1, err)
 		}

@@ -148,7 +148,7 @@ func TestLearnOfAnotherClock(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	file, f := newFileOf(t)
-	inFile := store.Account{ID: id.New[id.Account](), Provider: "openai", Profile: "openai", KeyVersion: 1, Sealed: []byte{1}}
+	inFile := store.Account{ID: id.New[id.Account](), Provider: "openai", Profile: "openai", Sealed: vault.Sealed{KeyVersion: 1, Bytes: []byte{1}}}
 	if err := file.AddDataKey(t.Context(), id.Workspace{}, vault.WrappedKey{Version: 1, KEK: "k", Wrapped: []byte("w")}); err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +156,7 @@ func TestLearnOfAnotherClock(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, tt := range map[string]struct {
-		store   stored
+		store   *store.Store
 		account id.Account
 		behind  func(d time.Duration) error // has all dates be so much later
 	}{

@@ -60,7 +60,7 @@ func (w *world) add(ws id.Workspace, provider, label string) store.Account {
 	}
 	a := store.Account{
 		WorkspaceID: ws, ID: id.New[id.Account](), Provider: provider, Profile: "openai", Label: label,
-		Hint: "abcd", BaseURL: "https://x.example", KeyVersion: 1, Sealed: []byte{1, 2, 3},
+		Hint: "abcd", BaseURL: "https://x.example", Sealed: vault.Sealed{KeyVersion: 1, Bytes: []byte{1, 2, 3}},
 	}
 	got, err := w.store.Add(w.t.Context(), a, store.Event{Action: "created", Account: a.ID, Provider: provider, Origin: origin, Member: id.New[id.Member](), Service: "gateway"})
 	if err != nil {
@@ -274,7 +274,7 @@ func TestRoom(t *testing.T) {
 	var added atomic.Int32
 	add := func() {
 		wg.Go(func() {
-			a := store.Account{WorkspaceID: mine, ID: id.New[id.Account](), Provider: "openai", Profile: "openai", KeyVersion: 1, Sealed: []byte{1}}
+			a := store.Account{WorkspaceID: mine, ID: id.New[id.Account](), Provider: "openai", Profile: "openai", Sealed: vault.Sealed{KeyVersion: 1, Bytes: []byte{1}}}
 			_, err := w.store.Add(t.Context(), a, store.Event{Action: "created", Account: a.ID, Provider: "openai", Origin: "workspace", Service: "gateway"})
 			switch {
 			case err == nil:
@@ -327,7 +327,7 @@ func TestRoomOfPools(t *testing.T) {
 	}
 	refuses := func(provider, why string) {
 		t.Helper()
-		a := store.Account{WorkspaceID: mine, ID: id.New[id.Account](), Provider: provider, Profile: "openai", KeyVersion: 1, Sealed: []byte{1}}
+		a := store.Account{WorkspaceID: mine, ID: id.New[id.Account](), Provider: provider, Profile: "openai", Sealed: vault.Sealed{KeyVersion: 1, Bytes: []byte{1}}}
 		_, err := w.store.Add(t.Context(), a, store.Event{Action: "created", Account: a.ID, Provider: provider, Origin: "workspace", Service: "gateway"})
 		if fault.KindOf(err) != fault.Conflict || !strings.Contains(err.Error(), why) {
 			t.Errorf("Add of an account for %s = %v, want a fault Conflict: %s", provider, err, why)

@@ -97,14 +97,14 @@ func (k *ServiceKey) Wrap(ctx context.Context, key, bound []byte) ([]byte, error
 }
 
 // Unwrap opens what Wrap sealed. Where it does not although ctx would have let it,
-// and what is wrapped may be well, the error is ErrAway.
+// and what is wrapped may be well, the error is ErrUnavailable.
 func (k *ServiceKey) Unwrap(ctx context.Context, wrapped, bound []byte) ([]byte, error) {
 	limited, cancel := context.WithTimeout(ctx, serviceTimeout)
 	defer cancel()
 	both, err := k.keeper.Decrypt(limited, wrapped)
 	if err != nil {
 		if ctx.Err() == nil {
-			err = fmt.Errorf("%w: %w", ErrAway, err)
+			err = fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
 		return nil, k.failed("opens", err)
 	}

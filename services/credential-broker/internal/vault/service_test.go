@@ -148,12 +148,12 @@ func TestServiceAway(t *testing.T) {
 		t.Errorf("Seal = %v, want Unavailable", err)
 	}
 	keys := &memory{keys: map[id.Workspace][]vault.WrappedKey{at.Workspace: {{Version: 1, KEK: k.ID(), Wrapped: []byte("w")}}}}
-	if _, err := vault.New(k, keys).Open(t.Context(), at, vault.Sealed{KeyVersion: 1, Bytes: []byte("s")}); fault.KindOf(err) != fault.Unavailable || !errors.Is(err, vault.ErrAway) {
-		t.Errorf("Open = %v, want Unavailable and ErrAway", err)
+	if _, err := vault.New(k, keys).Open(t.Context(), at, vault.Sealed{KeyVersion: 1, Bytes: []byte("s")}); fault.KindOf(err) != fault.Unavailable || !errors.Is(err, vault.ErrUnavailable) {
+		t.Errorf("Open = %v, want Unavailable and ErrUnavailable", err)
 	}
 	left, leave := context.WithCancel(t.Context())
 	leave()
-	if _, err := vault.New(k, keys).Open(left, at, vault.Sealed{KeyVersion: 1, Bytes: []byte("s")}); err == nil || errors.Is(err, vault.ErrAway) {
+	if _, err := vault.New(k, keys).Open(left, at, vault.Sealed{KeyVersion: 1, Bytes: []byte("s")}); err == nil || errors.Is(err, vault.ErrUnavailable) {
 		t.Errorf("Open for somebody who has left = %v, which says nothing of the service", err)
 	}
 	strict := openURL(t, "strict://key")
@@ -171,7 +171,7 @@ type distant struct {
 
 func (d *distant) Unwrap(ctx context.Context, wrapped, bound []byte) ([]byte, error) {
 	if d.away.Load() {
-		return nil, vault.ErrAway
+		return nil, vault.ErrUnavailable
 	}
 	return d.KEK.Unwrap(ctx, wrapped, bound)
 }
@@ -190,12 +190,12 @@ func TestDataKeyRests(t *testing.T) {
 		}
 		v := vault.New(k, keys)
 		k.away.Store(true)
-		if _, err := v.Open(t.Context(), at, sealed); !errors.Is(err, vault.ErrAway) {
-			t.Errorf("Open = %v, want ErrAway", err)
+		if _, err := v.Open(t.Context(), at, sealed); !errors.Is(err, vault.ErrUnavailable) {
+			t.Errorf("Open = %v, want ErrUnavailable", err)
 		}
 		k.away.Store(false)
-		if _, err := v.Open(t.Context(), at, sealed); !errors.Is(err, vault.ErrAway) {
-			t.Errorf("Open a moment later = %v, want ErrAway", err)
+		if _, err := v.Open(t.Context(), at, sealed); !errors.Is(err, vault.ErrUnavailable) {
+			t.Errorf("Open a moment later = %v, want ErrUnavailable", err)
 		}
 		if _, err := v.Open(t.Context(), other, more); err != nil {
 			t.Errorf("Open of another workspace's = %v", err)
@@ -328,7 +328,7 @@ func (c *counting) Unwrap(ctx context.Context, wrapped, bound []byte) ([]byte, e
 		return nil, ctx.Err()
 	}
 	if c.away.Load() {
-		return nil, vault.ErrAway
+		return nil, vault.ErrUnavailable
 	}
 	return c.KEK.Unwrap(ctx, wrapped, bound)
 }
@@ -368,7 +368,7 @@ func TestKeyServiceIsAskedOnce(t *testing.T) {
 			}
 			close(service.answer)
 			for range 100 {
-				if err := <-results; errors.Is(err, vault.ErrAway) != away || err != nil && !away {
+				if err := <-results; errors.Is(err, vault.ErrUnavailable) != away || err != nil && !away {
 					t.Errorf("Open of a service that is away %v = %v", away, err)
 				}
 			}
@@ -394,8 +394,8 @@ func TestSealer(t *testing.T) {
 		t.Fatal(err)
 	}
 	service.away.Store(true)
-	if _, err := v.Sealer(t.Context(), at.Workspace); !errors.Is(err, vault.ErrAway) {
-		t.Errorf("Sealer while its key service is away = %v, want ErrAway", err)
+	if _, err := v.Sealer(t.Context(), at.Workspace); !errors.Is(err, vault.ErrUnavailable) {
+		t.Errorf("Sealer while its key service is away = %v, want ErrUnavailable", err)
 	}
 	sealed, err := sealer.Seal(t.Context(), at, vault.NewSecret(canary))
 	if err != nil || sealed.KeyVersion != 1 {
@@ -405,8 +405,8 @@ func TestSealer(t *testing.T) {
 		t.Errorf("Open = %q, %v, want %q", got.Reveal(), err, canary)
 	}
 	keys.keys[at.Workspace] = keys.keys[at.Workspace][1:]
-	if _, err := sealer.Seal(t.Context(), at, vault.NewSecret(canary)); !errors.Is(err, vault.ErrAway) {
-		t.Errorf("Seal when its data key was removed = %v, want ErrAway", err)
+	if _, err := sealer.Seal(t.Context(), at, vault.NewSecret(canary)); !errors.Is(err, vault.ErrUnavailable) {
+		t.Errorf("Seal when its data key was removed = %v, want ErrUnavailable", err)
 	}
 	if sealer, err = vault.New(file, keys).Sealer(t.Context(), at.Workspace); err != nil {
 		t.Fatal(err)

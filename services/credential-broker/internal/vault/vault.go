@@ -29,9 +29,9 @@ type KEK interface {
 
 // WrappedKey is a data key as it is stored.
 type WrappedKey struct {
-	Version int
-	KEK     string // ID of the KEK that wrapped it
-	Wrapped []byte
+	Version int    `json:"version"`
+	KEK     string `json:"kek"` // ID of the KEK that wrapped it
+	Wrapped []byte `json:"wrapped"`
 }
 
 // Keys stores wrapped data keys.
@@ -52,8 +52,8 @@ type Place struct {
 
 // Sealed is a secret as it is stored.
 type Sealed struct {
-	KeyVersion int
-	Bytes      []byte
+	KeyVersion int    `json:"key_version"`
+	Bytes      []byte `json:"sealed" db:"sealed"`
 }
 
 // ErrKeyLost is in the chain of an error about a secret that no key of this broker
@@ -72,9 +72,9 @@ func Why(err error) string {
 	return "its sealed bytes were changed, or belong to another account"
 }
 
-// ErrAway is in the chain of an error about what its key service did not open now, be
+// ErrUnavailable is in the chain of an error about what its key service did not open now, be
 // it that the service is away or that it refuses this key, which it does not say clearly.
-var ErrAway = errors.New("its key service does not open it now")
+var ErrUnavailable = errors.New("its key service does not open it now")
 
 const (
 	keySize   = 32
@@ -345,7 +345,7 @@ func (v *Vault) answered(at dataKeyID) {
 // fails remembers what a key service did not open. What is said without it, or was not
 // said because the caller had left, is not remembered.
 func (v *Vault) fails(at dataKeyID, f failure) {
-	if !errors.Is(f.err, ErrAway) && !errors.Is(f.err, ErrDamaged) {
+	if !errors.Is(f.err, ErrUnavailable) && !errors.Is(f.err, ErrDamaged) {
 		return
 	}
 	v.mu.Lock()

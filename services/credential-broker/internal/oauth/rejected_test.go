@@ -6,10 +6,10 @@ import (
 )
 
 // Renewals that do not help become rare, and those that did are forgotten.
-func TestVain(t *testing.T) {
+func TestRejectionBackoff(t *testing.T) {
 	t.Parallel()
 	begin := time.Now()
-	now, v, renewals := begin, vain{}, 0
+	now, v, renewals := begin, rejectionBackoff{}, 0
 	for now.Sub(begin) < 24*time.Hour {
 		v = v.next(now)
 		now = v.until

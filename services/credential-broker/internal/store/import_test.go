@@ -15,11 +15,12 @@ import (
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/pgtest"
 	"signalbox.dev/services/credential-broker/internal/store"
+	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
 // Of a refresh token that an interrupted import has brought along twice, the first
 // account goes on being the one that is known.
-func TestBroughtTwiceBefore(t *testing.T) {
+func TestImportedTwiceBefore(t *testing.T) {
 	t.Parallel()
 	before := schema()
 	before.FS = upTo(t, schema().FS, "00006")
@@ -60,37 +61,44 @@ func TestBroughtTwiceBefore(t *testing.T) {
 	}
 }
 
-// What is brought along is in one transaction with the account, or not at all.
-func TestBrought(t *testing.T) {
+// What is known of an imported account is stored in the transaction that adds it, or not at
+// all.
+func TestImport(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	ctx := t.Context()
-	mine := id.New[id.Workspace]()
-	one, two, theirs := w.add(mine, "openai", "one"), w.add(mine, "openai", "two"), w.add(id.New[id.Workspace](), "openai", "three")
-	bring := func(a store.Account, b store.Brought) error {
-		return w.db.InWorkspace(ctx, a.WorkspaceID, func(ctx context.Context, tx pgx.Tx) error {
-			return b.Write(ctx, tx, a.WorkspaceID, a.Provider, a.ID)
-		})
+	mine, other := id.New[id.Workspace](), id.New[id.Workspace]()
+	w.add(mine, "anthropic", "with a data key")
+	w.add(other, "anthropic", "with a data key")
+	add := func(ws id.Workspace, i store.Import) (store.Account, error) {
+		a := store.Account{WorkspaceID: ws, ID: id.New[id.Account](), Provider: "openai", Profile: "openai", Sealed: vault.Sealed{KeyVersion: 1, Bytes: []byte{1}}}
+		return w.store.Import(ctx, a, store.Event{Action: "created", Account: a.ID, Provider: "openai", Origin: "workspace", Service: "gateway"}, i)
 	}
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	limit := &store.Limit{At: now, Until: now.Add(time.Hour), Soon: now.Add(time.Hour), Reason: "RATE_LIMIT_EXCEEDED"}
-	if err := bring(one, store.Brought{Hash: []byte("h"), Limit: limit, Current: true}); err != nil {
+	one, err := add(mine, store.Import{Hash: []byte("h"), Limit: limit, Current: true, Used: now})
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := bring(two, store.Brought{Hash: []byte("h"), Disabled: true}); !errors.Is(err, store.ErrBrought) {
-		t.Errorf("the same token again = %v, want %v", err, store.ErrBrought)
+	if _, err := add(mine, store.Import{Hash: []byte("h"), Disabled: true}); !errors.Is(err, store.ErrImported) {
+		t.Errorf("the same token again = %v, want %v", err, store.ErrImported)
 	}
-	if err := bring(theirs, store.Brought{Hash: []byte("h")}); !errors.Is(err, store.ErrBrought) {
-		t.Errorf("the same token for another workspace = %v, want %v", err, store.ErrBrought)
+	if _, err := add(other, store.Import{Hash: []byte("h")}); !errors.Is(err, store.ErrImported) {
+		t.Errorf("the same token for another workspace = %v, want %v", err, store.ErrImported)
+	}
+	two, err := add(mine, store.Import{Hash: []byte("i"), Disabled: true})
+	if err != nil {
+		t.Fatal(err)
 	}
 	p, err := w.store.Pool(ctx, mine, "openai")
-	if err != nil || len(p.Accounts) != 2 || p.Current != one.ID || len(p.Limits) != 1 || p.Limits[0].Account != one.ID {
-		t.Errorf("Pool = %+v, %v, want both accounts, the first one current and parked", p, err)
-	}
-	if err := bring(two, store.Brought{Hash: []byte("i"), Disabled: true}); err != nil {
-		t.Fatal(err)
+	if err != nil || len(p.Accounts) != 1 || p.Accounts[0].LastUsedAt == nil || p.Current != one.ID || len(p.Limits) != 1 || p.Limits[0].Account != one.ID {
+		t.Errorf("Pool = %+v, %v, want the first account alone, used, current and parked", p, err)
 	}
 	if a, err := w.store.Get(ctx, mine, two.ID); err != nil || a.Enabled {
 		t.Errorf("Get = %+v, %v, want it disabled", a, err)
+	}
+	rows, err := w.store.Audit(ctx, mine, 0, 10)
+	if err != nil || len(rows) != 3 || rows[1].Detail != "imported, made the current one" || rows[0].Detail != "imported, disabled" {
+		t.Errorf("Audit = %+v, %v, want what was imported", rows, err)
 	}
 }

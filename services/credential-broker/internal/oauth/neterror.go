@@ -11,11 +11,11 @@ import (
 	"syscall"
 )
 
-// inWords returns what went wrong with a request in words of ours. The texts of net/http
-// quote what a server has answered where that is no HTTP, which may be tokens, and its URL,
-// which an operator may have put something into; those of certificates quote what a
-// stranger has written there. Nothing of the former error is kept, not even its chain.
-func inWords(err error) error {
+// sanitize returns what went wrong with a request in fixed words. The errors of net/http quote
+// what a server has answered if that is no HTTP, which may be tokens, and its URL, which may
+// hold an operator's secret; those of certificates quote what a stranger has put there.
+// Nothing of the former error is kept, not even its chain.
+func sanitize(err error) error {
 	var (
 		dns       *net.DNSError
 		number    syscall.Errno
