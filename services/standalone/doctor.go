@@ -32,39 +32,39 @@ import (
 	toolexecutor "signalbox.dev/services/tool-executor"
 )
 
-// State says what a check has found.
+// State is the outcome of a check.
 type State string
 
-// The states of a check. With a Problem a start fails, or will soon.
+// The states of a check. With a Problem, a start fails now or soon.
 const (
 	OK      State = "ok"
 	Warning State = "warning"
 	Problem State = "problem"
 )
 
-// Check is one thing that a start needs.
+// Check is the state of one thing that a start needs.
 type Check struct {
 	Name  string `json:"name"`
 	State State  `json:"state"`
 	Found string `json:"found"`
-	// Do is what to do about it; empty if nothing.
+	// Do says what to do about it; empty for nothing.
 	Do string `json:"do,omitempty"`
 }
 
-// Free space below which a start is warned of, or a problem.
+// Free space below which there is a warning, or a problem.
 const (
 	spaceLow  = 1 << 30
 	spaceNone = 100 << 20
 )
 
-// Doctor checks what Up would need with these options. It changes nothing, but for a file
-// in the data folder that it removes again.
+// Doctor checks what Up would need with these options. It changes nothing, except for a
+// temporary file in the data folder.
 func Doctor(ctx context.Context, opts Options) []Check {
 	path, err := filepath.Abs(opts.Data)
 	if err != nil {
 		return []Check{{"data folder", Problem, err.Error(), "choose another one with --data"}}
 	}
-	running, alive, damage := datadir.Look(path) // and not Open, which would make it
+	running, alive, damage := datadir.Look(path) // Open would make it
 	checks := []Check{
 		checkSettings(opts.Environ), checkFolder(path, damage), checkSpace(path), checkDatabase(ctx, opts, path),
 		checkNATS(ctx, opts.NATSURL.Reveal()), checkPort(ctx, opts.HTTP, running, alive), checkKeys(opts.Environ), checkClock(path, time.Now()),
@@ -75,21 +75,22 @@ func Doctor(ctx context.Context, opts Options) []Check {
 	return checks
 }
 
-// checkSettings reads every service's settings as a start does.
+// checkSettings reads every service's settings as Up does.
 func checkSettings(environ []string) Check {
-	w := &world{opts: Options{Environ: environ}}
-	decided := with(map[string]string{
-		"SIMULATOR_URL": "http://127.0.0.1", "TOOL_EXECUTOR_URL": "http://127.0.0.1", "DOCUMENT_SYNC_URL": "http://127.0.0.1",
-		"CREDENTIAL_BROKER_URL": "http://127.0.0.1", "AGENT_RUNNER_URL": "http://127.0.0.1", "CREDENTIAL_BROKER_KEY_FILE": "decided", "CREDENTIAL_BROKER_ACCOUNTS_FILE": "",
+	start := &stack{opts: Options{Environ: environ}}
+	const anywhere = "http://127.0.0.1"
+	decided := map[string]string{
+		"SIMULATOR_URL": anywhere, "TOOL_EXECUTOR_URL": anywhere, "DOCUMENT_SYNC_URL": anywhere, "CREDENTIAL_BROKER_URL": anywhere,
+		"AGENT_RUNNER_URL": anywhere, "CREDENTIAL_BROKER_KEY_FILE": "decided", "CREDENTIAL_BROKER_ACCOUNTS_FILE": "",
 		"GATEWAY_DEV_SECRET": strings.Repeat("x", 52),
-	})
+	}
 	var wrong []string
 	var runner agentrunner.Config
 	for _, cfg := range []any{
 		new(telemetry.Config), new(simulator.Config), new(credentialbroker.Config), new(documentsync.Config), new(toolexecutor.Config), &runner, new(gateway.Config),
 	} {
-		if err := w.load(cfg, decided); err != nil {
-			wrong = append(wrong, strings.Split(err.Error(), "\n")...) // a variable of several services is one problem
+		if err := start.load(cfg, decided); err != nil {
+			wrong = append(wrong, strings.Split(err.Error(), "\n")...) // several services may report the same variable
 		}
 	}
 	if _, err := price.Load(runner.ModelPrices); err != nil {
@@ -102,8 +103,8 @@ func checkSettings(environ []string) Check {
 	return Check{"settings", OK, "every variable of the services is understood", ""}
 }
 
-// standing returns the folder, or the nearest above it that is there.
-func standing(path string) (string, fs.FileInfo, error) {
+// nearest returns the folder, or the nearest existing one above it.
+func nearest(path string) (string, fs.FileInfo, error) {
 	for {
 		info, err := os.Stat(path)
 		if err == nil || !errors.Is(err, fs.ErrNotExist) || path == filepath.Dir(path) {
@@ -115,7 +116,7 @@ func standing(path string) (string, fs.FileInfo, error) {
 
 func checkFolder(path string, damage error) Check {
 	const name, elsewhere = "data folder", "choose another folder with --data"
-	at, info, err := standing(path)
+	at, info, err := nearest(path)
 	switch {
 	case err != nil:
 		return Check{name, Problem, err.Error(), elsewhere}
@@ -142,7 +143,7 @@ func checkFolder(path string, damage error) Check {
 
 func checkSpace(path string) Check {
 	const name = "disk space"
-	at, _, err := standing(path)
+	at, _, err := nearest(path)
 	var fs syscall.Statfs_t
 	if err == nil {
 		err = syscall.Statfs(at, &fs)
@@ -181,7 +182,7 @@ func checkDatabase(ctx context.Context, opts Options, path string) Check {
 	return Check{name, OK, "DATABASE_URL: " + found, ""}
 }
 
-// maxSkew is how far clocks may be apart before tokens are refused.
+// maxSkew is the clock difference beyond which tokens are refused.
 const maxSkew = 30 * time.Second
 
 func checkNATS(ctx context.Context, servers string) Check {
@@ -192,7 +193,7 @@ func checkNATS(ctx context.Context, servers string) Check {
 	do := "name NATS servers with JetStream that answer, or unset NATS_URL for one in the process"
 	nc, err := nats.Connect(servers, nats.Timeout(5*time.Second), nats.NoReconnect())
 	if err != nil {
-		if _, ok := errors.AsType[*url.Error](err); ok { // it quotes the address with its password
+		if _, ok := errors.AsType[*url.Error](err); ok { // it quotes the address, with its password
 			err = errors.New("an address does not parse: want nats://127.0.0.1:4222")
 		}
 		return Check{name, Problem, fmt.Sprintf("NATS_URL: %s: %v", bus.Addresses(servers), err), do}
@@ -224,10 +225,10 @@ func checkPort(ctx context.Context, address string, running datadir.Running, ali
 	return Check{name, OK, address + " is free", ""}
 }
 
-// providerKeys are the variables that hold a provider's key.
+// providerKeys are the variables with a provider's key.
 var providerKeys = []string{"ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENROUTER_API_KEY"}
 
-// keysIn returns which of them an environment has.
+// keysIn returns the provider keys that an environment has.
 func keysIn(environ []string) []string {
 	var there []string
 	for _, kv := range environ {
@@ -247,7 +248,7 @@ func checkKeys(environ []string) Check {
 	return Check{name, OK, strings.Join(there, ", "), ""}
 }
 
-// checkClock finds a clock that was turned back: files of the data folder are from later.
+// checkClock reports a clock that was set back: files of the data folder are newer.
 func checkClock(path string, now time.Time) Check {
 	const name = "clock"
 	newest := time.Time{}

@@ -3,9 +3,10 @@ package standalone
 import (
 	"context"
 	"fmt"
-	"maps"
 	"net"
 	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/httpserver"
@@ -13,7 +14,6 @@ import (
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/rpc"
 	"signalbox.dev/pkg/subject"
-	"signalbox.dev/pkg/telemetry"
 	agentrunner "signalbox.dev/services/agent-runner"
 	credentialbroker "signalbox.dev/services/credential-broker"
 	documentsync "signalbox.dev/services/document-sync"
@@ -23,14 +23,19 @@ import (
 	toolexecutor "signalbox.dev/services/tool-executor"
 )
 
-// Migrations are what all services bring to a database.
+// Migrations returns the migrations of all services.
 func Migrations() []pg.Migrations {
 	return []pg.Migrations{
 		gateway.Migrations(), agentrunner.Migrations(), toolexecutor.Migrations(), documentsync.Migrations(), credentialbroker.Migrations(),
 	}
 }
 
-// Callers says whose calls a service takes.
+// Services returns the names of the five services.
+func Services() []string {
+	return []string{subject.Gateway, subject.AgentRunner, subject.ToolExecutor, subject.DocumentSync, subject.CredentialBroker}
+}
+
+// Callers returns the services whose calls a service accepts.
 func Callers(service string) []string {
 	switch service {
 	case subject.AgentRunner:
@@ -49,131 +54,145 @@ func Callers(service string) []string {
 // KeyFile is where a data folder keeps the key that seals stored credentials.
 func KeyFile(dir *datadir.Dir) string { return dir.Path("keys", "broker.key") }
 
-// connections bounds each service's part of the private database's hundred.
+// connections bounds each service's share of the private database's hundred.
 const connections = 16
 
-// place is what one service has for itself.
-type place struct {
+// resources are what one service has for itself.
+type resources struct {
 	db       *pg.DB
 	bus      *bus.Bus
 	listener net.Listener
 	url      string
 	signer   *identity.Signer
 	verifier *identity.Verifier
+	metrics  prometheus.Registerer
+	client   *http.Client // for calls to other services
 }
 
-// keyring is the services' keys of this start: contexts are good for a minute, so
-// none has to outlive the process.
-type keyring map[string]identity.Key
-
-func newKeyring() (keyring, error) {
-	ring := keyring{}
-	for _, s := range []string{subject.Gateway, subject.AgentRunner, subject.ToolExecutor, subject.DocumentSync, subject.CredentialBroker} {
-		k, err := identity.NewKey()
-		if err != nil {
-			return nil, err
-		}
-		ring[s] = k
-	}
-	return ring, nil
-}
-
-// placeFor opens a service's connections; they are closed with the world.
-func (w *world) placeFor(ctx context.Context, ring keyring, service string, m pg.Migrations) (*place, error) {
-	var cfg telemetry.Config
-	err := w.load(&cfg, nil)
-	if err != nil {
-		return nil, err
-	}
-	p := &place{signer: identity.NewSigner(service, ring[service])}
+// open opens a service's resources, which are closed with the stack.
+func (s *stack) open(ctx context.Context, service string, m pg.Migrations) (*resources, error) {
+	r := &resources{signer: identity.NewSigner(service, s.keys[service]), metrics: s.metrics(service), client: rpc.NewHTTPClient()}
 	trusted := map[string]string{}
 	for _, caller := range Callers(service) {
-		trusted[caller] = ring[caller].Public()
+		trusted[caller] = s.keys[caller].Public()
 	}
-	if p.verifier, err = identity.NewVerifier(service, trusted); err != nil {
+	var err error
+	if r.verifier, err = identity.NewVerifier(service, trusted); err != nil {
 		return nil, err
 	}
-	database, err := w.databaseURL(m.Role)
+	database, err := s.databaseURL(m.Role)
 	if err != nil {
 		return nil, err
 	}
-	p.db, err = pg.Open(ctx, pg.Config{
-		URL: database, Role: m.Role, Schema: m.Schema, MaxConns: connections, Application: service, Tracer: cfg.QueryTracer(),
+	r.db, err = pg.Open(ctx, pg.Config{
+		URL: database, Role: m.Role, Schema: m.Schema, MaxConns: connections, Application: service, Tracer: s.telemetry.QueryTracer(),
 	})
 	if err != nil {
 		return nil, err
 	}
-	w.onClose(func(context.Context) error { p.db.Close(); return nil })
-	if p.bus, err = w.bus(ctx, service); err != nil {
+	s.onClose(func(context.Context) error { r.db.Close(); return nil })
+	if r.bus, err = s.bus(ctx, service); err != nil {
 		return nil, err
 	}
-	w.onClose(func(context.Context) error { p.bus.Close(); return nil })
-	if p.listener, err = httpserver.Listen(ctx, "127.0.0.1:0"); err != nil {
+	s.onClose(func(context.Context) error { r.bus.Close(); return nil })
+	if r.listener, err = httpserver.Listen(ctx, "127.0.0.1:0"); err != nil {
 		return nil, err
 	}
-	p.url = "http://" + p.listener.Addr().String()
-	return p, nil
+	r.url = "http://" + r.listener.Addr().String()
+	return r, nil
 }
 
-// startServices starts the five in three stages, those that others call first: a
-// stage ends only when the ones after it have.
-func (w *world) startServices(ctx context.Context) error {
-	ring, err := newKeyring()
-	if err != nil {
-		return err
-	}
-	simulatorURL, err := w.startSimulator(ctx)
-	if err != nil {
-		return err
-	}
-	broker, err := w.startBroker(ctx, ring, simulatorURL)
-	if err != nil {
-		return err
-	}
-	documents, err := w.startDocuments(ctx, ring)
-	if err != nil {
-		return err
-	}
-	tools, err := w.startTools(ctx, ring, documents)
-	if err != nil {
-		return err
-	}
-	runner, err := w.startRunner(ctx, ring, tools, broker)
-	if err != nil {
-		return err
-	}
-	return w.startGateway(ctx, ring, map[string]string{
-		"AGENT_RUNNER_URL": runner, "TOOL_EXECUTOR_URL": tools, "DOCUMENT_SYNC_URL": documents, "CREDENTIAL_BROKER_URL": broker,
-	})
+// runner is a wired service.
+type runner interface {
+	Run(ctx context.Context) error
 }
 
-// required stands for the settings of a service that its binary cannot do without
-// and that standalone hands over as open connections.
-var required = map[string]string{"DATABASE_URL": "handed over", "SERVICE_KEY": "handed over", "TRUSTED_KEYS": "handed over"}
-
-func with(more map[string]string) map[string]string {
-	out := map[string]string{}
-	for _, m := range []map[string]string{required, more} {
-		maps.Copy(out, m)
-	}
-	return out
-}
-
-// closing gives a service's idle connections back when it has ended: the services
-// behind them would wait for it.
-func closing(client *http.Client, run func(context.Context) error) func(context.Context) error {
-	return func(ctx context.Context) error {
-		defer client.CloseIdleConnections()
-		return run(ctx)
-	}
-}
-
-func (w *world) startSimulator(ctx context.Context) (url string, err error) {
-	var cfg simulator.Config
-	if err := w.load(&cfg, nil); err != nil {
+// start loads a service's settings, opens its resources, wires it and runs it. It returns
+// the URL of the service's own listener.
+func (s *stack) start(ctx context.Context, service string, m pg.Migrations, cfg any, decided map[string]string, wire func(r *resources) (runner, error)) (url string, err error) {
+	if err := s.load(cfg, decided); err != nil {
 		return "", err
 	}
-	sim, err := simulator.New(cfg, simulator.Deps{Log: w.log("simulator")})
+	r, err := s.open(ctx, service, m)
+	if err != nil {
+		return "", err
+	}
+	wired, err := wire(r)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", service, err)
+	}
+	s.stage(ctx, service, func(ctx context.Context) error {
+		defer r.client.CloseIdleConnections() // else the services behind them would wait
+		return wired.Run(ctx)
+	})
+	return r.url, nil
+}
+
+// startServices starts the services in the order of their dependencies: each ends after
+// those that call it.
+func (s *stack) startServices(ctx context.Context) error {
+	s.keys = map[string]identity.Key{} // of this start: signed contexts are valid for a minute only
+	for _, service := range Services() {
+		k, err := identity.NewKey()
+		if err != nil {
+			return err
+		}
+		s.keys[service] = k
+	}
+	simulatorURL, err := s.startSimulator(ctx)
+	if err != nil {
+		return err
+	}
+	broker, err := s.startBroker(ctx, simulatorURL)
+	if err != nil {
+		return err
+	}
+	var documentsConfig documentsync.Config
+	documents, err := s.start(ctx, subject.DocumentSync, documentsync.Migrations(), &documentsConfig, nil, func(r *resources) (runner, error) {
+		return documentsync.New(ctx, documentsConfig, documentsync.Deps{
+			Log: s.log(subject.DocumentSync), DB: r.db, Bus: r.bus, Listener: r.listener, Verifier: r.verifier, Registerer: r.metrics,
+		})
+	})
+	if err != nil {
+		return err
+	}
+	var toolsConfig toolexecutor.Config
+	tools, err := s.start(ctx, subject.ToolExecutor, toolexecutor.Migrations(), &toolsConfig, map[string]string{"DOCUMENT_SYNC_URL": documents}, func(r *resources) (runner, error) {
+		return toolexecutor.New(toolsConfig, toolexecutor.Deps{
+			Log: s.log(subject.ToolExecutor), DB: r.db, Bus: r.bus, Listener: r.listener, Verifier: r.verifier, Signer: r.signer, HTTP: r.client, Registerer: r.metrics,
+		})
+	})
+	if err != nil {
+		return err
+	}
+	var agentConfig agentrunner.Config
+	agent, err := s.start(ctx, subject.AgentRunner, agentrunner.Migrations(), &agentConfig, map[string]string{"TOOL_EXECUTOR_URL": tools, "CREDENTIAL_BROKER_URL": broker}, func(r *resources) (runner, error) {
+		return agentrunner.New(agentConfig, agentrunner.Deps{
+			Log: s.log(subject.AgentRunner), DB: r.db, Bus: r.bus, Listener: r.listener, Verifier: r.verifier, Signer: r.signer, Registerer: r.metrics,
+		})
+	})
+	if err != nil {
+		return err
+	}
+	var gatewayConfig gateway.Config
+	s.opsURL, err = s.start(ctx, subject.Gateway, gateway.Migrations(), &gatewayConfig, map[string]string{
+		"GATEWAY_DEV_SECRET": s.identity.Secret,
+		"AGENT_RUNNER_URL":   agent, "TOOL_EXECUTOR_URL": tools, "DOCUMENT_SYNC_URL": documents, "CREDENTIAL_BROKER_URL": broker,
+	}, func(r *resources) (runner, error) {
+		return gateway.New(gatewayConfig, gateway.Deps{
+			Log: s.log(subject.Gateway), DB: r.db, Bus: r.bus, Public: s.public, Ops: r.listener, Signer: r.signer, HTTP: r.client,
+			Registerer: r.metrics, Gatherer: s.registry, DiskFull: s.diskFull,
+		})
+	})
+	return err
+}
+
+func (s *stack) startSimulator(ctx context.Context) (url string, err error) {
+	var cfg simulator.Config
+	if err := s.load(&cfg, nil); err != nil {
+		return "", err
+	}
+	sim, err := simulator.New(cfg, simulator.Deps{Log: s.log("simulator")})
 	if err != nil {
 		return "", err
 	}
@@ -181,118 +200,25 @@ func (w *world) startSimulator(ctx context.Context) (url string, err error) {
 	if err != nil {
 		return "", err
 	}
-	w.stage(ctx, "simulator", func(ctx context.Context) error {
+	s.stage(ctx, "simulator", func(ctx context.Context) error {
 		stop := context.AfterFunc(ctx, sim.Close)
 		defer stop()
-		return httpserver.Serve(ctx, httpserver.Config{Listener: listener, Handler: sim, Log: w.log("simulator"), Drain: simulatorDrain})
+		return httpserver.Serve(ctx, httpserver.Config{Listener: listener, Handler: sim, Log: s.log("simulator"), Drain: simulatorDrain})
 	})
 	return "http://" + listener.Addr().String(), nil
 }
 
-func (w *world) startBroker(ctx context.Context, ring keyring, simulatorURL string) (url string, err error) {
+func (s *stack) startBroker(ctx context.Context, simulatorURL string) (url string, err error) {
 	var cfg credentialbroker.Config
-	err = w.load(&cfg, with(map[string]string{"SIMULATOR_URL": simulatorURL, "CREDENTIAL_BROKER_KEY_FILE": KeyFile(w.dir), "CREDENTIAL_BROKER_ACCOUNTS_FILE": ""}))
-	if err != nil {
-		return "", err
-	}
-	cfg.AllowLoopback = true
-	if at, ok := w.public.Addr().(*net.TCPAddr); ok && cfg.OAuth.Redirect == "" && !at.IP.IsUnspecified() {
-		cfg.OAuth.Redirect = "http://" + at.String() + gateway.CallbackPath
-	}
-	p, err := w.placeFor(ctx, ring, subject.CredentialBroker, credentialbroker.Migrations())
-	if err != nil {
-		return "", err
-	}
-	s, err := credentialbroker.New(cfg, credentialbroker.Deps{
-		Log: w.log(subject.CredentialBroker), DB: p.db, Bus: p.bus, Listener: p.listener, Verifier: p.verifier, Registerer: w.metrics(subject.CredentialBroker),
+	return s.start(ctx, subject.CredentialBroker, credentialbroker.Migrations(), &cfg, map[string]string{
+		"SIMULATOR_URL": simulatorURL, "CREDENTIAL_BROKER_KEY_FILE": KeyFile(s.dir), "CREDENTIAL_BROKER_ACCOUNTS_FILE": "",
+	}, func(r *resources) (runner, error) {
+		cfg.AllowLoopback = true
+		if at, ok := s.public.Addr().(*net.TCPAddr); ok && cfg.OAuth.Redirect == "" && !at.IP.IsUnspecified() {
+			cfg.OAuth.Redirect = "http://" + at.String() + gateway.CallbackPath
+		}
+		return credentialbroker.New(cfg, credentialbroker.Deps{
+			Log: s.log(subject.CredentialBroker), DB: r.db, Bus: r.bus, Listener: r.listener, Verifier: r.verifier, Registerer: r.metrics,
+		})
 	})
-	if err != nil {
-		return "", err
-	}
-	w.stage(ctx, subject.CredentialBroker, s.Run)
-	return p.url, nil
-}
-
-func (w *world) startDocuments(ctx context.Context, ring keyring) (url string, err error) {
-	var cfg documentsync.Config
-	if err := w.load(&cfg, with(nil)); err != nil {
-		return "", err
-	}
-	p, err := w.placeFor(ctx, ring, subject.DocumentSync, documentsync.Migrations())
-	if err != nil {
-		return "", err
-	}
-	s, err := documentsync.New(ctx, cfg, documentsync.Deps{
-		Log: w.log(subject.DocumentSync), DB: p.db, Bus: p.bus, Listener: p.listener, Verifier: p.verifier, Registerer: w.metrics(subject.DocumentSync),
-	})
-	if err != nil {
-		return "", err
-	}
-	w.stage(ctx, subject.DocumentSync, s.Run)
-	return p.url, nil
-}
-
-func (w *world) startTools(ctx context.Context, ring keyring, documents string) (url string, err error) {
-	var cfg toolexecutor.Config
-	if err := w.load(&cfg, with(map[string]string{"DOCUMENT_SYNC_URL": documents})); err != nil {
-		return "", err
-	}
-	p, err := w.placeFor(ctx, ring, subject.ToolExecutor, toolexecutor.Migrations())
-	if err != nil {
-		return "", err
-	}
-	client := rpc.NewHTTPClient()
-	s, err := toolexecutor.New(cfg, toolexecutor.Deps{
-		Log: w.log(subject.ToolExecutor), DB: p.db, Bus: p.bus, Listener: p.listener, Verifier: p.verifier, Signer: p.signer,
-		HTTP: client, Registerer: w.metrics(subject.ToolExecutor),
-	})
-	if err != nil {
-		return "", err
-	}
-	w.stage(ctx, subject.ToolExecutor, closing(client, s.Run))
-	return p.url, nil
-}
-
-func (w *world) startRunner(ctx context.Context, ring keyring, tools, broker string) (url string, err error) {
-	var cfg agentrunner.Config
-	if err := w.load(&cfg, with(map[string]string{"TOOL_EXECUTOR_URL": tools, "CREDENTIAL_BROKER_URL": broker})); err != nil {
-		return "", err
-	}
-	p, err := w.placeFor(ctx, ring, subject.AgentRunner, agentrunner.Migrations())
-	if err != nil {
-		return "", err
-	}
-	s, err := agentrunner.New(cfg, agentrunner.Deps{
-		Log: w.log(subject.AgentRunner), DB: p.db, Bus: p.bus, Listener: p.listener, Verifier: p.verifier, Signer: p.signer,
-		Registerer: w.metrics(subject.AgentRunner),
-	})
-	if err != nil {
-		return "", err
-	}
-	w.stage(ctx, subject.AgentRunner, s.Run)
-	return p.url, nil
-}
-
-// startGateway is told where the others are.
-func (w *world) startGateway(ctx context.Context, ring keyring, peers map[string]string) error {
-	var cfg gateway.Config
-	peers["GATEWAY_DEV_SECRET"] = w.who.Secret
-	if err := w.load(&cfg, with(peers)); err != nil {
-		return err
-	}
-	p, err := w.placeFor(ctx, ring, subject.Gateway, gateway.Migrations())
-	if err != nil {
-		return err
-	}
-	client := rpc.NewHTTPClient()
-	s, err := gateway.New(cfg, gateway.Deps{
-		Log: w.log(subject.Gateway), DB: p.db, Bus: p.bus, Public: w.public, Ops: p.listener, Signer: p.signer, HTTP: client,
-		Registerer: w.metrics(subject.Gateway), Gatherer: w.registry, DiskFull: w.diskFull,
-	})
-	if err != nil {
-		return fmt.Errorf("gateway: %w", err)
-	}
-	w.opsURL = p.url
-	w.stage(ctx, subject.Gateway, closing(client, s.Run))
-	return nil
 }

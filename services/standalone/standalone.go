@@ -1,20 +1,18 @@
 // Package standalone composes Signalbox for one machine: the five services in one
-// process, each with its own connection to the bus, its own role in Postgres, its
-// own key and its own listener on the loopback; a NATS server in the process and a
-// private PostgreSQL beside it, unless others are named; and the simulated provider
-// for what has no credential. The services do not know that they are together:
-// everything between them goes over the bus and over HTTP, as in a cluster.
+// process, with a NATS server in the process and a private PostgreSQL beside it (or others
+// that the environment names), and the simulated provider for workspaces without a
+// credential. Each service has its own bus connection, database role, key and loopback
+// listener. The services do not know that they share a process: they communicate over the
+// bus and HTTP, as in a cluster.
 //
-// # Life
-//
-// Start: data folder, public port, Postgres, migrations, NATS, streams, services;
-// the first failure takes down what has been started. Stop, in stages, each waited
-// for: the gateway ends its viewers' streams and agent-runner parks its runs; then
-// the services that runs depend on; then NATS and Postgres. A service that fails on
-// its own begins the stop. The private Postgres and the NATS server are different: one
-// that ends, or that a full disk stopped, is started again, and until then the API
-// answers 503. Killed: Postgres ends by itself (package pgd), everything
-// else dies with the process, and the next start goes on from what was committed.
+// Up starts in this order: data folder, public port, Postgres, migrations, NATS, streams,
+// services. The first failure stops everything that was started. It stops in stages, each
+// waited for: the gateway ends its viewers' streams and agent-runner parks its runs; then
+// the services that runs depend on stop; then NATS and Postgres. A service that fails
+// stops everything. The private Postgres and the NATS server are restarted instead when
+// they end or when a full disk stops them; until then the API answers 503. If the process
+// is killed, Postgres stops by itself (package pgd), and the next start continues from what
+// was committed.
 package standalone
 
 import (
@@ -30,28 +28,22 @@ import (
 
 	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/httpserver"
-	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/process"
 	"signalbox.dev/pkg/telemetry"
 	"signalbox.dev/services/standalone/internal/datadir"
 )
 
 // Options say where to run.
 type Options struct {
-	// HTTP is the public address.
-	HTTP string
-	// Data is the data folder.
-	Data string
-	// DatabaseURL names a database to use instead of a private one; its user is an
-	// administrator of it.
+	HTTP string // the public address
+	Data string // the data folder
+	// DatabaseURL names a database to use instead of a private one, as its administrator.
 	DatabaseURL conf.Secret
-	// NATSURL names NATS servers to use instead of one in the process.
-	NATSURL conf.Secret
-	// Environ are further settings of the services, as in os.Environ.
-	Environ []string
-	// Out is where a person reads what happens.
-	Out io.Writer
-	Log *slog.Logger
+	NATSURL     conf.Secret // NATS servers to use instead of one in the process
+	Environ     []string    // the services' other settings, as in os.Environ
+	Out         io.Writer   // progress, for people
+	Log         *slog.Logger
 }
 
 // Up runs Signalbox until ctx is done.
@@ -78,27 +70,30 @@ func Up(ctx context.Context, opts Options) (err error) {
 	}
 	defer public.Close()
 
-	w := &world{opts: opts, dir: dir, who: who, public: public, failed: make(chan error, 1), registry: prometheus.NewRegistry()}
-	w.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	defer func() { err = errors.Join(err, w.close(context.WithoutCancel(ctx))) }()
-	stopTracing, err := w.startTracing(ctx)
+	s := &stack{opts: opts, dir: dir, identity: who, public: public, failed: make(chan error, 1), registry: prometheus.NewRegistry()}
+	s.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	defer func() { err = errors.Join(err, s.close(context.WithoutCancel(ctx))) }()
+	if err := conf.Load(&s.telemetry, opts.Environ); err != nil {
+		return err
+	}
+	stopTracing, err := telemetry.StartTracing(ctx, s.telemetry, "signalbox", process.Version())
 	if err != nil {
 		return err
 	}
-	defer func() { _ = stopTracing(context.WithoutCancel(ctx)) }() // at worst the last spans are missing
+	defer func() { _ = stopTracing(context.WithoutCancel(ctx)) }() // the last spans may be lost
 	for _, part := range []struct {
 		what  string
 		start func(context.Context) error
 	}{
-		{"database", w.startPostgres},
-		{"message bus", w.startNATS},
-		{"services", w.startServices},
-		{"workspace", w.ensureMember},
+		{"database", s.startPostgres},
+		{"message bus", s.startNATS},
+		{"services", s.startServices},
+		{"workspace", s.ensureMember},
 	} {
 		fmt.Fprintf(opts.Out, "starting the %s …\n", part.what)
 		err := part.start(ctx)
 		if ctx.Err() != nil {
-			// What was cut off has no better reason, whatever it says.
+			// The error is a consequence of the stop.
 			fmt.Fprintln(opts.Out, "\nstopped before it was ready; the next start goes on from here")
 			return nil
 		}
@@ -106,41 +101,33 @@ func Up(ctx context.Context, opts Options) (err error) {
 			return fmt.Errorf("start the %s: %w", part.what, err)
 		}
 	}
-	return w.serve(ctx)
+	return s.serve(ctx)
 }
 
-func (w *world) startTracing(ctx context.Context) (func(context.Context) error, error) {
-	var cfg telemetry.Config
-	if err := conf.Load(&cfg, w.opts.Environ); err != nil {
-		return nil, err
-	}
-	return telemetry.StartTracing(ctx, cfg, "signalbox", version())
-}
-
-// serve tells the person what there is and waits for the end.
-func (w *world) serve(ctx context.Context) error {
-	url := "http://" + w.public.Addr().String()
-	token, _, err := identity.DevToken(conf.Secret(w.who.Secret), w.who.Member, TokenLifetime)
+// serve announces the addresses and waits for the end.
+func (s *stack) serve(ctx context.Context) error {
+	url := "http://" + s.public.Addr().String()
+	token, _, err := identity.DevToken(conf.Secret(s.identity.Secret), s.identity.Member, TokenLifetime)
 	if err != nil {
 		return err
 	}
-	running := datadir.Running{PID: os.Getpid(), URL: url, OpsURL: w.opsURL, DatabaseURL: w.adminURL}
-	if err := w.dir.SetRunning(running); err != nil {
+	running := datadir.Running{PID: os.Getpid(), URL: url, OpsURL: s.opsURL, DatabaseURL: s.adminURL}
+	if err := s.dir.SetRunning(running); err != nil {
 		return err
 	}
-	defer w.dir.ClearRunning()
-	w.welcome(url, token)
+	defer s.dir.ClearRunning()
+	s.printReady(url, token)
 	select {
 	case <-ctx.Done():
-		fmt.Fprintln(w.opts.Out, "\nstopping: runs are parked, streams end …")
+		fmt.Fprintln(s.opts.Out, "\nstopping: runs are parked, streams end …")
 		return nil
-	case err := <-w.failed:
+	case err := <-s.failed:
 		return err
 	}
 }
 
-func (w *world) welcome(url, token string) {
-	fmt.Fprintf(w.opts.Out, `
+func (s *stack) printReady(url, token string) {
+	fmt.Fprintf(s.opts.Out, `
 Signalbox is ready at %[1]s
 
   Chat in another terminal:
@@ -156,16 +143,8 @@ Signalbox is ready at %[1]s
 
 The API is described at %[1]s/docs (for programs at %[1]s/openapi.json), metrics are at %[6]s/metrics.
 Ctrl-C stops it.
-`, url, token, w.who.Workspace, w.opts.Data, lifetimeText, w.opsURL)
-	if len(keysIn(w.opts.Environ)) == 0 {
-		fmt.Fprintln(w.opts.Out, "No credential is in the environment: without a stored one the simulated provider answers.\nStore one with: bin/signalbox accounts add anthropic --data "+w.opts.Data)
+`, url, token, s.identity.Workspace, s.opts.Data, lifetimeText, s.opsURL)
+	if len(keysIn(s.opts.Environ)) == 0 {
+		fmt.Fprintln(s.opts.Out, "No credential is in the environment: without a stored one the simulated provider answers.\nStore one with: bin/signalbox accounts add anthropic --data "+s.opts.Data)
 	}
-}
-
-// Token is a development token and whom it stands for.
-type Token struct {
-	Token     string       `json:"token"`
-	Workspace id.Workspace `json:"workspace_id"`
-	Member    id.Member    `json:"member_id"`
-	ExpiresAt string       `json:"expires_at"`
 }

@@ -15,14 +15,22 @@ import (
 	"signalbox.dev/services/standalone/internal/datadir"
 )
 
-// TokenLifetime is how long a development token is good.
+// TokenLifetime is how long a development token is valid.
 const (
 	TokenLifetime = 30 * 24 * time.Hour
 	lifetimeText  = "30 days"
 )
 
-// TokenOptions say for whom a token is wanted. Zero ids stand for the data folder's
-// own workspace and member.
+// Token is a development token.
+type Token struct {
+	Token     string       `json:"token"`
+	Workspace id.Workspace `json:"workspace_id"`
+	Member    id.Member    `json:"member_id"`
+	ExpiresAt string       `json:"expires_at"`
+}
+
+// TokenOptions say whom a token is for. Zero ids stand for the data folder's own workspace
+// and member.
 type TokenOptions struct {
 	Data      string
 	Workspace id.Workspace
@@ -34,8 +42,8 @@ type TokenOptions struct {
 	Log                 *slog.Logger
 }
 
-// NewToken makes the member if there is none, and returns a development token. It
-// works whether the data folder's Signalbox is running or not.
+// NewToken makes the member if necessary, and returns a development token. It works
+// whether the data folder's Signalbox is running or not.
 func NewToken(ctx context.Context, o TokenOptions) (Token, error) {
 	if o.DatabaseURL != "" && o.Secret != "" {
 		if id.IsZero(o.Workspace) {
@@ -69,15 +77,14 @@ func NewToken(ctx context.Context, o TokenOptions) (Token, error) {
 	return token, err
 }
 
-// lockWait is how long another command at the same data folder is waited for: longer than
-// it takes to make a database.
+// lockWait is how long a command waits for another one at the same data folder: longer
+// than it takes to make a database.
 const lockWait = 15 * time.Second
 
-// WithDatabase calls f with the address of a data folder's database: that of the
-// Signalbox which runs there or, when none does, the one that is named for it or else
-// that of a server that runs meanwhile. Where one runs on another database than the one
-// that is named, nobody could tell which is meant: that is an error. Another command that
-// has the folder is waited for, for some seconds.
+// WithDatabase calls f with the address of a data folder's database: that of the Signalbox
+// that runs there; else the named one; else that of a server that runs during the call. It
+// is an error if a Signalbox runs there on another database than the named one. It waits
+// some seconds for another command that uses the folder.
 func WithDatabase(ctx context.Context, data string, named conf.Secret, log *slog.Logger, f func(admin conf.Secret) error) error {
 	dir, err := datadir.Open(data)
 	if err != nil {
@@ -140,10 +147,10 @@ func (o TokenOptions) issue(ctx context.Context, admin conf.Secret) (Token, erro
 
 const workspaceName = "Development"
 
-// ensureMember lets the data folder's person into its workspace.
-func (w *world) ensureMember(ctx context.Context) error {
+// ensureMember makes the data folder's member and workspace.
+func (s *stack) ensureMember(ctx context.Context) error {
 	_, err := TokenOptions{
-		Workspace: w.who.Workspace, Member: w.who.Member, Role: identity.Owner, Secret: conf.Secret(w.who.Secret),
-	}.issue(ctx, conf.Secret(w.adminURL))
+		Workspace: s.identity.Workspace, Member: s.identity.Member, Role: identity.Owner, Secret: conf.Secret(s.identity.Secret),
+	}.issue(ctx, conf.Secret(s.adminURL))
 	return err
 }
