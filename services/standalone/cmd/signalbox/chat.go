@@ -74,7 +74,7 @@ and SIGNALBOX_WORKSPACE name one elsewhere.`,
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print each event as a line of JSON")
 	oneOf(cmd, "provider", "anthropic", "openai", "openrouter")
 	oneOf(cmd, "preset", "workspace", "assistant", "explorer", "browser")
-	_ = cmd.RegisterFlagCompletionFunc("session", c.completeIDs("sessions", "title")) // only an unknown flag is an error
+	_ = cmd.RegisterFlagCompletionFunc("session", c.completeIDs("sessions")) // only an unknown flag is an error
 	return cmd
 }
 

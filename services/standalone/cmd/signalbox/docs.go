@@ -16,79 +16,63 @@ import (
 
 func (c *cli) docs() *cobra.Command {
 	cmd := &cobra.Command{Use: "docs", Short: "List, show and edit documents", Args: none}
-	var f listFlags
-	list := c.remoteCommand("list", "List documents, last changed first", "Lists documents, last changed first.", none,
-		func(cmd *cobra.Command, r *remote, client *chat.Client, _ []string) error {
-			raw, all, err := listed[chat.Document](cmd, client, "documents", &f)
-			if err != nil {
+	cmd.AddCommand(
+		listCommand(c, listing[chat.Document]{
+			of: "documents", short: "List documents, last changed first", searched: "name",
+			empty:  "There are no documents. An agent makes one: signalbox chat%s 'create a document about tea'",
+			header: []string{"ID", "NAME", "UPDATED"},
+			row: func(d chat.Document) []cell {
+				return []cell{{d.ID, plain}, {d.Name, plain}, {chat.Day(d.UpdatedAt), grey}}
+			},
+		}),
+		c.remoteSub(remoteCommand{
+			use: "show <document>", short: "Show a document as Markdown", of: "documents",
+			long: "Shows a document: formatted at a terminal, as Markdown in a pipe.",
+			run: func(ctx context.Context, r *remoteRun) error {
+				if r.json {
+					return r.printAPI(ctx, "/api/documents/"+r.id)
+				}
+				d, err := r.client.Document(ctx, r.id)
+				if err != nil {
+					return err
+				}
+				_, err = fmt.Fprintln(c.out, c.style().Markdown(d.Content))
 				return err
-			}
-			if r.asJSON {
-				return c.printJSON(map[string]any{"documents": raw})
-			}
-			if len(all) == 0 && c.screen().tables {
-				_, err := fmt.Fprintf(c.out, "There are no documents. An agent makes one: signalbox chat%s 'create a document about tea'\n", client.Flags)
+			},
+		}),
+		c.remoteSub(remoteCommand{
+			use: "edit <document>", short: "Edit a document as Markdown in $EDITOR", of: "documents",
+			long: `Opens the document's Markdown in $VISUAL, $EDITOR or vi, and saves the changes. The
+server merges them with what others wrote meanwhile, where it can. Lines that the document
+does not hold as they were written are listed. If it cannot be saved, the text stays in a
+file whose name is printed.`,
+			run: func(ctx context.Context, r *remoteRun) error {
+				d, err := r.client.Document(ctx, r.id)
+				if err != nil {
+					return err
+				}
+				saved, err := c.editDocument(ctx, r.client, d)
+				switch {
+				case err != nil:
+					return err
+				case r.json && saved == nil:
+					return r.printAPI(ctx, "/api/documents/"+r.id)
+				case r.json:
+					return c.printJSON(saved)
+				case saved != nil:
+					_, err = fmt.Fprintf(c.out, "saved %s\n", printable(d.Name))
+				default:
+					_, err = fmt.Fprintf(c.out, "nothing was changed in %s\n", printable(d.Name))
+				}
 				return err
-			}
-			var rows [][]cell
-			for _, d := range all {
-				rows = append(rows, []cell{{d.ID, plain}, {d.Name, plain}, {chat.Day(d.UpdatedAt), grey}})
-			}
-			return c.screen().table([]string{"ID", "NAME", "UPDATED"}, rows)
-		})
-	show := c.remoteCommand("show <document>", "Show a document as Markdown", "Shows a document: formatted at a terminal, as Markdown in a pipe.\n", nil,
-		func(cmd *cobra.Command, r *remote, client *chat.Client, args []string) error {
-			id, err := client.Find(cmd.Context(), "documents", args[0])
-			if err != nil {
-				return err
-			}
-			if r.asJSON {
-				return c.printRaw(cmd, client, "/api/documents/"+id)
-			}
-			d, err := client.Document(cmd.Context(), id)
-			if err != nil {
-				return err
-			}
-			_, err = fmt.Fprintln(c.out, c.style().Markdown(d.Content))
-			return err
-		})
-	edit := c.remoteCommand("edit <document>", "Edit a document as Markdown in $EDITOR",
-		`Opens the document's Markdown in $VISUAL, $EDITOR or vi, and saves what was changed.
-What others wrote meanwhile is kept where the server can merge. Lines that the document
-does not hold as they were written are named. When it cannot be saved, the text stays
-in a file that is named.
-`, nil,
-		func(cmd *cobra.Command, r *remote, client *chat.Client, args []string) error {
-			id, err := client.Find(cmd.Context(), "documents", args[0])
-			if err != nil {
-				return err
-			}
-			d, err := client.Document(cmd.Context(), id)
-			if err != nil {
-				return err
-			}
-			saved, err := c.editDocument(cmd.Context(), client, d)
-			switch {
-			case err != nil:
-				return err
-			case r.asJSON && saved == nil:
-				return c.printRaw(cmd, client, "/api/documents/"+id)
-			case r.asJSON:
-				return c.printJSON(saved)
-			case saved != nil:
-				_, err = fmt.Fprintf(c.out, "saved %s\n", printable(d.Name))
-			default:
-				_, err = fmt.Fprintf(c.out, "nothing was changed in %s\n", printable(d.Name))
-			}
-			return err
-		})
-	cmd.AddCommand(f.add(list, "name"), c.oneID(show, "documents", "name"), c.oneID(edit, "documents", "name"))
+			},
+		}),
+	)
 	return group(cmd)
 }
 
-// editDocument lets a person change a document, and saves it: saved is the server's
-// answer, nil where nothing was changed. The file with the text is left where saving or the
-// editor fails.
+// editDocument lets a person edit a document, and saves it. It returns the server's answer,
+// nil if nothing was changed. If the editor or saving fails, the file with the text stays.
 func (c *cli) editDocument(ctx context.Context, client *chat.Client, d chat.Document) (saved json.RawMessage, err error) {
 	f, err := os.CreateTemp("", "signalbox-*.md")
 	if err != nil {
@@ -99,7 +83,7 @@ func (c *cli) editDocument(ctx context.Context, client *chat.Client, d chat.Docu
 		err = e
 	}
 	if err != nil {
-		_ = os.Remove(f.Name()) // nobody has written in it yet
+		_ = os.Remove(f.Name()) // nothing is written in it yet
 		return nil, err
 	}
 	failed := c.openEditor(ctx, f.Name())
@@ -108,7 +92,7 @@ func (c *cli) editDocument(ctx context.Context, client *chat.Client, d chat.Docu
 	case err != nil:
 		return nil, errors.Join(failed, err)
 	case string(text) == d.Content:
-		_ = os.Remove(f.Name()) // nothing is in it that the document has not
+		_ = os.Remove(f.Name()) // the document has it all
 		return nil, failed
 	case failed != nil:
 		return nil, fmt.Errorf("%w; your text is in %s", failed, f.Name())
@@ -124,8 +108,8 @@ func (c *cli) editDocument(ctx context.Context, client *chat.Client, d chat.Docu
 	return saved, nil
 }
 
-// openEditor lets a person edit a file. Ctrl-C is the editor's meanwhile: it is caught here
-// and dropped, because the editor would inherit that it is ignored.
+// openEditor lets a person edit a file. Meanwhile Ctrl-C is for the editor: this process
+// catches and drops it, because the editor would inherit an ignored signal.
 func (c *cli) openEditor(ctx context.Context, file string) error {
 	editor := "vi"
 	for _, name := range []string{"EDITOR", "VISUAL"} {
@@ -133,10 +117,10 @@ func (c *cli) openEditor(ctx context.Context, file string) error {
 			editor = v
 		}
 	}
-	dropped := make(chan os.Signal, 1)
-	signal.Notify(dropped, os.Interrupt)
-	defer signal.Stop(dropped)
-	// The shell, because the variable may hold arguments and quotes.
+	interrupts := make(chan os.Signal, 1)
+	signal.Notify(interrupts, os.Interrupt)
+	defer signal.Stop(interrupts)
+	// Through the shell, because the variable may contain arguments and quotes.
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", editor+` "$1"`, "sh", file)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	if err := cmd.Run(); err != nil {

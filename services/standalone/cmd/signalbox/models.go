@@ -1,24 +1,23 @@
 package main
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/spf13/cobra"
-
-	"signalbox.dev/services/standalone/internal/chat"
 )
 
 func (c *cli) models() *cobra.Command {
-	return c.remoteCommand("models", "List the models that can be called",
-		`Lists the models that the workspace's accounts can call, with their context in tokens
-and their prices in US dollars per million tokens. Providers that have an account and
-cannot be asked are named.
-`, none,
-		func(cmd *cobra.Command, r *remote, client *chat.Client, _ []string) error {
-			if r.asJSON {
-				return c.printRaw(cmd, client, "/api/models")
+	return c.remoteSub(remoteCommand{
+		use: "models", short: "List the models that can be called",
+		long: `Lists the models that the workspace's accounts can call, with their context in tokens
+and their prices in US dollars per million tokens. Providers that have an account but
+cannot be asked are named.`,
+		run: func(ctx context.Context, r *remoteRun) error {
+			if r.json {
+				return r.printAPI(ctx, "/api/models")
 			}
-			all, err := client.Models(cmd.Context())
+			all, err := r.client.Models(ctx)
 			if err != nil {
 				return err
 			}
@@ -40,5 +39,6 @@ cannot be asked are named.
 				fmt.Fprintf(c.err, "%s: %s\n", printable(p.Provider), printable(p.Reason))
 			}
 			return nil
-		})
+		},
+	})
 }
