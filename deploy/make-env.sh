@@ -1,9 +1,9 @@
 #!/bin/sh
 # make-env.sh [--development] [FILE]: writes FILE (default .env, next to
-# docker-compose.yml) from deploy/.env.example with a fresh password or key in each
-# empty place. With --development it also turns the development issuer on, which is
-# for trying it out: its tokens sign in anybody. It never changes a file that exists:
-# the database was made with its passwords.
+# docker-compose.yml) from deploy/.env.example and fills each empty value with a fresh
+# password or key. With --development it also turns on the development issuer, which is
+# for trials only: its tokens sign in anybody. It never changes an existing file, since
+# the database was created with the passwords in it.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 development=
@@ -21,7 +21,7 @@ file=${1:-$here/../.env}
 umask 077
 
 if [ -e "$file" ]; then
-	echo "$file exists and stays as it is. To begin anew, remove it and the volumes (docker compose down --volumes)." >&2
+	echo "$file exists and is not changed. To start over, remove it and the volumes (docker compose down --volumes)." >&2
 	exit 1
 fi
 command -v openssl >/dev/null || { echo "openssl is missing: install it, or fill in a copy of deploy/.env.example by hand." >&2; exit 1; }
@@ -73,5 +73,5 @@ trap 'rm -rf "$keys"' EXIT
 if [ -n "$development" ]; then
 	echo "Wrote $file. Next: docker compose up --build --wait"
 else
-	echo "Wrote $file. Next: say in it who signs in (GATEWAY_JWT_ISSUER and GATEWAY_JWKS_URL or GATEWAY_JWT_SECRET), then docker compose up --build --wait"
+	echo "Wrote $file. Next: set in it whose tokens are accepted (GATEWAY_JWT_ISSUER and GATEWAY_JWKS_URL or GATEWAY_JWT_SECRET), then docker compose up --build --wait"
 fi

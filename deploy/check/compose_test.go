@@ -293,7 +293,7 @@ func TestMakeEnv(t *testing.T) {
 	}
 	before := read(t, file)
 	again := exec.CommandContext(t.Context(), "sh", filepath.Join(root, "deploy/make-env.sh"), file)
-	if out, err := again.CombinedOutput(); err == nil || !strings.Contains(string(out), "stays as it is") {
+	if out, err := again.CombinedOutput(); err == nil || !strings.Contains(string(out), "is not changed") {
 		t.Errorf("make-env.sh over a file that exists: %v: %s", err, out)
 	}
 	if read(t, file) != before {
