@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,11 +25,11 @@ func main() {
 		if len(os.Args) != 2 || !slices.Contains(world.Services(), os.Args[1]) {
 			return process.Usage("name one service: %s", strings.Join(world.Services(), ", "))
 		}
-		return run(ctx, os.Args[1])
+		return run(ctx, os.Args[1], os.Stdout)
 	}))
 }
 
-func run(ctx context.Context, service string) error {
+func run(ctx context.Context, service string, out io.Writer) error {
 	root, err := world.Checkout()
 	if err != nil {
 		return err
@@ -58,10 +59,10 @@ func run(ctx context.Context, service string) error {
 		return err
 	}
 	watched := w.Replica(service, 1)
-	fmt.Printf("export SIGNALBOX_URL=%s\nexport SIGNALBOX_TOKEN=%s\nexport SIGNALBOX_WORKSPACE=%s\n\nbin/signalbox chat uses these. Logs are in %s.\nEnter builds %s and restarts it (pid %d); Ctrl-C stops everything.\n\n",
+	fmt.Fprintf(out, "export SIGNALBOX_URL=%s\nexport SIGNALBOX_TOKEN=%s\nexport SIGNALBOX_WORKSPACE=%s\n\nbin/signalbox chat uses these. Logs are in %s.\nEnter builds %s and restarts it (pid %d); Ctrl-C stops everything.\n\n",
 		w.Gateways[0], who.Token, who.Workspace, dir, service, watched.PID())
 	follow := exec.CommandContext(ctx, "tail", "-n", "+1", "-f", watched.LogFile())
-	follow.Stdout = os.Stdout
+	follow.Stdout = out
 	if err := follow.Start(); err != nil {
 		return err
 	}
@@ -85,6 +86,6 @@ func run(ctx context.Context, service string) error {
 		if err := errors.Join(watched.Stop(), watched.Restart(), watched.Ready(ctx)); err != nil {
 			return err
 		}
-		fmt.Printf("%s runs again (pid %d)\n", service, watched.PID())
+		fmt.Fprintf(out, "%s runs again (pid %d)\n", service, watched.PID())
 	}
 }
