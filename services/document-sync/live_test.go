@@ -33,8 +33,8 @@ func TestDocumentsThatWereMarkdown(t *testing.T) {
 	}
 	for doc, content := range contents {
 		err := db.InWorkspace(ctx, a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
-			_, err := tx.Exec(ctx, `insert into documents (workspace_id, id, name, content, sequence, created_by, created_at, updated_by, updated_at, versions, version_bytes)
-				values ($1, $2, 'old', $3, 7, $4, now(), $4, now(), 0, 0)`, a.Workspace, doc, content, a.Member)
+			_, err := tx.Exec(ctx, `INSERT INTO documents (workspace_id, id, name, content, sequence, created_by, created_at, updated_by, updated_at, versions, version_bytes)
+				VALUES ($1, $2, 'old', $3, 7, $4, now(), $4, now(), 0, 0)`, a.Workspace, doc, content, a.Member)
 			return err
 		})
 		if err != nil {
@@ -58,7 +58,7 @@ func TestDocumentsThatWereMarkdown(t *testing.T) {
 	var left int
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); {
 		err := db.InWorkspace(ctx, a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
-			return tx.QueryRow(ctx, `select count(*) from documents where seed_before is not null`).Scan(&left)
+			return tx.QueryRow(ctx, `SELECT count(*) FROM documents WHERE seed_before IS NOT NULL`).Scan(&left)
 		})
 		if err != nil {
 			t.Fatal(err)

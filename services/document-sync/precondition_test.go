@@ -189,10 +189,10 @@ func TestReadWithoutBase(t *testing.T) {
 		t.Errorf("Read by a viewer = %d, %q", seq, text)
 	}
 	var n int64
-	if err := conn.QueryRow(ctx, `select count(*) from bases`).Scan(&n); err != nil || n != 0 {
+	if err := conn.QueryRow(ctx, `SELECT count(*) FROM bases`).Scan(&n); err != nil || n != 0 {
 		t.Errorf("%d bases are kept of what a viewer read (%v)", n, err)
 	}
-	if _, err := conn.Exec(ctx, `alter table bases add check (false)`); err != nil {
+	if _, err := conn.Exec(ctx, `ALTER TABLE bases add check (false)`); err != nil {
 		t.Fatal(err)
 	}
 	if seq, text := readBase(ctx, t, c, doc); seq != 1 || text != "one\n" {
@@ -214,7 +214,7 @@ func TestBasesAreBounded(t *testing.T) {
 	defer func() { _ = conn.Close(ctx) }()
 	bases := func() (n int64) {
 		t.Helper()
-		if err := conn.QueryRow(ctx, `select count(*) from documents.bases`).Scan(&n); err != nil {
+		if err := conn.QueryRow(ctx, `SELECT count(*) FROM documents.bases`).Scan(&n); err != nil {
 			t.Fatal(err)
 		}
 		return n

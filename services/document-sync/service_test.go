@@ -483,7 +483,7 @@ func TestListPages(t *testing.T) {
 	// Many documents with one time: the id decides.
 	db := w.db.Open(t, documentsync.Migrations())
 	err := db.InWorkspace(t.Context(), a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `update documents set updated_at = '2026-01-01' where workspace_id = $1 and name like 'doc 1%'`, a.Workspace)
+		_, err := tx.Exec(ctx, `UPDATE documents SET updated_at = '2026-01-01' WHERE workspace_id = $1 AND name LIKE 'doc 1%'`, a.Workspace)
 		return err
 	})
 	if err != nil {
@@ -607,8 +607,8 @@ func TestHistoryIsBoundedInBytes(t *testing.T) {
 	var count, counted int
 	var size, added int64
 	err := w.db.Open(t, documentsync.Migrations()).InWorkspace(t.Context(), a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
-		return tx.QueryRow(ctx, `select d.versions, d.version_bytes, count(*), sum(octet_length(v.content) + coalesce(octet_length(v.state), 0) + coalesce(octet_length(v.change), 0)) from documents d, versions v
-			where d.workspace_id = $1 and v.workspace_id = $1 and v.document_id = d.id group by 1, 2`, a.Workspace).Scan(&count, &size, &counted, &added)
+		return tx.QueryRow(ctx, `SELECT d.versions, d.version_bytes, count(*), sum(octet_length(v.content) + coalesce(octet_length(v.state), 0) + coalesce(octet_length(v.change), 0)) FROM documents d, versions v
+			WHERE d.workspace_id = $1 AND v.workspace_id = $1 AND v.document_id = d.id GROUP BY 1, 2`, a.Workspace).Scan(&count, &size, &counted, &added)
 	})
 	if err != nil || count != counted || size != added {
 		t.Errorf("the document counts %d versions of %d bytes, %v; there are %d of %d", count, size, err, counted, added)
@@ -651,7 +651,7 @@ func TestDrainLetsCallsFinish(t *testing.T) {
 	db := w.db.Open(t, documentsync.Migrations())
 	answered := make(chan error, 1)
 	err := db.InWorkspace(t.Context(), a.Workspace, func(txctx context.Context, tx pgx.Tx) error {
-		if _, err := tx.Exec(txctx, `select from documents where workspace_id = $1 for update`, a.Workspace); err != nil {
+		if _, err := tx.Exec(txctx, `SELECT FROM documents WHERE workspace_id = $1 FOR UPDATE`, a.Workspace); err != nil {
 			return err
 		}
 		go func() { answered <- second(c.Append(ctx, &documentv1.AppendRequest{Id: d.GetId(), Markdown: "x"})) }()
@@ -678,7 +678,7 @@ func waitForLock(ctx context.Context, t *testing.T, w *world) {
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	for {
 		var waiting bool
-		err := conn.QueryRow(ctx, `select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')`).Scan(&waiting)
+		err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waiting)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -153,8 +153,8 @@ func TestSubscribeHearsWhatWasNotAnnounced(t *testing.T) {
 	next(t, doc)
 	next(t, all)
 	for _, statement := range []string{
-		`update documents set sequence = 2, name = 'b', updated_at = now() where workspace_id = $1 and id = $2`,
-		`update documents set sequence = 3, deleted_at = now(), updated_at = now() where workspace_id = $1 and id = $2`,
+		`UPDATE documents SET sequence = 2, name = 'b', updated_at = now() WHERE workspace_id = $1 AND id = $2`,
+		`UPDATE documents SET sequence = 3, deleted_at = now(), updated_at = now() WHERE workspace_id = $1 AND id = $2`,
 	} {
 		err := w.db.Open(t, documentsync.Migrations()).InWorkspace(t.Context(), a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, statement, a.Workspace, id.Must[id.Document](d.GetId()))

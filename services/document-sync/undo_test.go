@@ -353,11 +353,11 @@ func TestUndoRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = admin.Close(context.WithoutCancel(ctx)) })
-	if _, err := admin.Exec(ctx, `update versions set state = null where version < 4`); err != nil {
+	if _, err := admin.Exec(ctx, `UPDATE versions SET state = NULL WHERE version < 4`); err != nil {
 		t.Fatal(err)
 	}
 	check("Undo of what is thinned out", undo(ctx, 4), fault.Conflict, "HISTORY_THINNED", "restore a version instead")
-	if _, err := admin.Exec(ctx, `update versions set change = null`); err != nil {
+	if _, err := admin.Exec(ctx, `UPDATE versions SET change = NULL`); err != nil {
 		t.Fatal(err)
 	}
 	check("Undo of what an earlier release did", undo(ctx, 4), fault.Conflict, "NOT_UNDOABLE", "earlier release")
@@ -367,7 +367,7 @@ func TestUndoRefused(t *testing.T) {
 	if _, err := c.Append(ctx, &documentv1.AppendRequest{Id: doc, Markdown: "more"}); err != nil { // 6
 		t.Fatal(err)
 	}
-	if _, err := admin.Exec(ctx, `update versions set state = null`); err != nil {
+	if _, err := admin.Exec(ctx, `UPDATE versions SET state = NULL`); err != nil {
 		t.Fatal(err)
 	}
 	if err := undo(ctx, 6); err != nil { // it deleted nothing, so that nothing is missing
@@ -419,11 +419,11 @@ func TestUndoIsKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	exec(`create function wait_for_the_test() returns trigger language plpgsql as $$
-		begin perform pg_advisory_xact_lock(4711); return null; end $$`)
-	exec(`create constraint trigger wait_for_the_test after insert on updates deferrable initially deferred
-		for each row execute function wait_for_the_test()`)
-	exec(`select pg_advisory_lock(4711)`)
+	exec(`CREATE function wait_for_the_test() returns trigger language plpgsql AS $$
+		begin perform pg_advisory_xact_lock(4711); return NULL; END $$`)
+	exec(`CREATE CONSTRAINT trigger wait_for_the_test after INSERT ON updates deferrable initially deferred
+		FOR each row execute function wait_for_the_test()`)
+	exec(`SELECT pg_advisory_lock(4711)`)
 	request := &documentv1.UndoRequest{Id: doc, Version: 2, OperationKey: newKey()}
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -432,10 +432,10 @@ func TestUndoIsKilled(t *testing.T) {
 		}
 	})
 	waitForLock(ctx, t, w)
-	exec(`select pg_terminate_backend(pid) from pg_stat_activity
-		where datname = current_database() and wait_event_type = 'Lock' and pid <> pg_backend_pid()`)
+	exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+		WHERE datname = current_database() AND wait_event_type = 'Lock' AND pid <> pg_backend_pid()`)
 	wg.Wait()
-	exec(`select pg_advisory_unlock(4711)`)
+	exec(`SELECT pg_advisory_unlock(4711)`)
 	if got := content(ctx, t, one, doc); got != "one 2\n" {
 		t.Errorf("after what was not committed the document says %q", got)
 	}

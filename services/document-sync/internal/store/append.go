@@ -176,22 +176,22 @@ func partsOf(batch []*addition) []*part {
 // lock, and then the update, read a head again that has changed since the statement began. %s is
 // what to do about locked heads.
 const appendSQL = `
-	with locked as materialized (
-		select h.workspace_id, h.document_id, g.count, g.place from heads h
-		join unnest(@workspaces::uuid[], @documents::uuid[], @counts::bigint[])
-			with ordinality as g (workspace_id, document_id, count, place) using (workspace_id, document_id)
-		order by h.workspace_id, h.document_id for update of h %s
-	), moved as (
-		update heads h set sequence = h.sequence + l.count from locked l
-		where h.workspace_id = l.workspace_id and h.document_id = l.document_id
-		returning h.workspace_id, h.document_id, l.place, h.sequence - l.count as before
-	), added as (
-		insert into updates (workspace_id, document_id, sequence, data, member_id, run_id, created_at)
-		select m.workspace_id, m.document_id, m.before + u.nth, u.data, u.member, u.run, now()
-		from unnest(@places::bigint[], @nths::bigint[], @data::bytea[], @members::uuid[], @runs::uuid[]) as u (place, nth, data, member, run)
-		join moved m on m.place = u.place
+	WITH locked AS MATERIALIZED (
+		SELECT h.workspace_id, h.document_id, g.count, g.place FROM heads h
+		JOIN unnest(@workspaces::uuid[], @documents::uuid[], @counts::bigint[])
+			WITH ORDINALITY AS g (workspace_id, document_id, count, place) USING (workspace_id, document_id)
+		ORDER BY h.workspace_id, h.document_id FOR UPDATE OF h %s
+	), moved AS (
+		UPDATE heads h SET sequence = h.sequence + l.count FROM locked l
+		WHERE h.workspace_id = l.workspace_id AND h.document_id = l.document_id
+		RETURNING h.workspace_id, h.document_id, l.place, h.sequence - l.count AS before
+	), added AS (
+		INSERT INTO updates (workspace_id, document_id, sequence, data, member_id, run_id, created_at)
+		SELECT m.workspace_id, m.document_id, m.before + u.nth, u.data, u.member, u.run, now()
+		FROM unnest(@places::bigint[], @nths::bigint[], @data::bytea[], @members::uuid[], @runs::uuid[]) AS u (place, nth, data, member, run)
+		JOIN moved m ON m.place = u.place
 	)
-	select place, before from moved`
+	SELECT place, before FROM moved`
 
 var (
 	appendWaiting = fmt.Sprintf(appendSQL, "")

@@ -110,7 +110,7 @@ func TestGroup(t *testing.T) {
 	}
 
 	// One that Postgres refuses is found, and the others are committed.
-	w.exec(admin, `alter table updates add constraint unlucky check (data <> 'unlucky')`)
+	w.exec(admin, `ALTER TABLE updates ADD CONSTRAINT unlucky CHECK (data <> 'unlucky')`)
 	release = w.hold()
 	wg.Go(func() { w.append(blocker, "x") })
 	w.until(admin, blocked)
@@ -176,7 +176,7 @@ func TestLockedHead(t *testing.T) {
 	slow, quick, gone := w.create(), w.create(), w.create()
 	admin, looker := w.admin(), w.admin()
 	w.exec(admin, `begin`)
-	w.exec(admin, `select from heads where document_id = any ($1) for update`, []any{slow.Document.UUID, gone.Document.UUID})
+	w.exec(admin, `SELECT FROM heads WHERE document_id = ANY ($1) FOR UPDATE`, []any{slow.Document.UUID, gone.Document.UUID})
 	type result struct {
 		sequence int64
 		err      error
@@ -201,8 +201,8 @@ func TestLockedHead(t *testing.T) {
 		t.Fatalf("Append to what is locked = %v", r)
 	default:
 	}
-	w.exec(admin, `update heads set sequence = 7 where document_id = $1`, slow.Document)
-	w.exec(admin, `update documents set deleted_at = now(), writes = writes + 1 where id = $1`, gone.Document)
+	w.exec(admin, `UPDATE heads SET sequence = 7 WHERE document_id = $1`, slow.Document)
+	w.exec(admin, `UPDATE documents SET deleted_at = now(), writes = writes + 1 WHERE id = $1`, gone.Document)
 	w.exec(admin, `commit`)
 	if r := <-waiting; r.err != nil || r.sequence != 8 {
 		t.Errorf("Append after the lock = %d, %v, want 8", r.sequence, r.err)
@@ -328,7 +328,7 @@ func TestAppendWhileSaving(t *testing.T) {
 	w.append(ref, "u")
 	admin, looker := w.admin(), w.admin()
 	w.exec(admin, `begin`)
-	w.exec(admin, `select from snapshots for update`)
+	w.exec(admin, `SELECT FROM snapshots FOR UPDATE`)
 	var saving sync.WaitGroup
 	saving.Go(func() { w.save(snapshot(ref, 2)) })
 	w.until(looker, blocked)
@@ -367,10 +367,10 @@ func TestHeadsAreHOT(t *testing.T) {
 	s.Close()
 	pool.Close() // sessions report when they end
 	admin := w.admin()
-	w.until(admin, `select (n_tup_upd >= $1)::int from pg_stat_user_tables where relname = 'heads'`, rounds*len(refs))
-	all := w.number(admin, `select n_tup_upd from pg_stat_user_tables where relname = 'heads'`)
-	hot := w.number(admin, `select n_tup_hot_upd from pg_stat_user_tables where relname = 'heads'`)
-	pages := w.number(admin, `select pg_relation_size('heads') / 8192`)
+	w.until(admin, `SELECT (n_tup_upd >= $1)::int FROM pg_stat_user_tables WHERE relname = 'heads'`, rounds*len(refs))
+	all := w.number(admin, `SELECT n_tup_upd FROM pg_stat_user_tables WHERE relname = 'heads'`)
+	hot := w.number(admin, `SELECT n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'heads'`)
+	pages := w.number(admin, `SELECT pg_relation_size('heads') / 8192`)
 	t.Logf("%d of %d updates were HOT; %d pages", hot, all, pages)
 	if hot < all*95/100 || pages > 4 {
 		t.Errorf("%d of %d updates were HOT, on %d pages; want nearly all, on few", hot, all, pages)

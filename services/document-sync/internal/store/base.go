@@ -21,27 +21,27 @@ const (
 func (s *Store) KeepBase(ctx context.Context, ref Ref, sequence int64, markdown string) error {
 	var kept bool
 	look := &pgx.Batch{}
-	look.Queue(`select exists (select from bases where workspace_id = $1 and document_id = $2 and sequence = $3)`,
-		ref.Workspace, ref.Document, sequence).QueryRow(func(r pgx.Row) error { return r.Scan(&kept) })
+	args := pg.Args{
+		"ws": ref.Workspace, "id": ref.Document, "sequence": sequence, "markdown": markdown, "most": maxBases, "bytes": maxBaseBytes,
+	}
+	look.Queue(`SELECT EXISTS (SELECT FROM bases WHERE workspace_id = @ws AND document_id = @id AND sequence = @sequence)`,
+		args).QueryRow(func(r pgx.Row) error { return r.Scan(&kept) })
 	err := s.db.ChangeInWorkspace(ctx, ref.Workspace, look, func(b *pgx.Batch) error {
 		if kept {
 			return nil // nothing is queued
 		}
-		args := pg.Args{
-			"ws": ref.Workspace, "id": ref.Document, "sequence": sequence, "markdown": markdown, "most": maxBases, "bytes": maxBaseBytes,
-		}
 		b.Queue(`
-			insert into bases (workspace_id, document_id, sequence, content, created_at)
-			select workspace_id, id, @sequence, @markdown, now() from documents
-			where workspace_id = @ws and id = @id and deleted_at is null for share
-on conflict do nothing`, args) // the lock delays a deletion, which then removes this row
+			INSERT INTO bases (workspace_id, document_id, sequence, content, created_at)
+			SELECT workspace_id, id, @sequence, @markdown, now() FROM documents
+			WHERE workspace_id = @ws AND id = @id AND deleted_at IS NULL FOR SHARE
+			ON CONFLICT DO NOTHING`, args) // the lock delays a deletion, which then removes this row
 		b.Queue(`
-			delete from bases where workspace_id = @ws and document_id = @id and sequence in (
-				select sequence from (
-					select sequence, row_number() over newest as nth, sum(octet_length(content)) over newest as bytes
-					from bases where workspace_id = @ws and document_id = @id
-					window newest as (order by sequence desc)
-				) r where nth > @most or nth > 1 and bytes > @bytes)`, args)
+			DELETE FROM bases WHERE workspace_id = @ws AND document_id = @id AND sequence IN (
+				SELECT sequence FROM (
+					SELECT sequence, row_number() OVER newest AS nth, sum(octet_length(content)) OVER newest AS bytes
+					FROM bases WHERE workspace_id = @ws AND document_id = @id
+					WINDOW newest AS (ORDER BY sequence DESC)
+				) r WHERE nth > @most OR nth > 1 AND bytes > @bytes)`, args)
 		return nil
 	})
 	if err != nil {
@@ -60,11 +60,11 @@ func (s *Store) Base(ctx context.Context, ref Ref, sequence int64) (Old, error) 
 	b := &pgx.Batch{}
 	// A version of live editing may be replaced later, and a rename's may have older content.
 	b.Queue(`
-		select content, null::bytea, 1 as place from bases where workspace_id = @ws and document_id = @id and sequence = @sequence
-		union all
-		select content, state, 2 from versions
-		where workspace_id = @ws and document_id = @id and version = @sequence and operation not in (@write, @rename)
-		order by place limit 1`,
+		SELECT content, NULL::bytea, 1 AS place FROM bases WHERE workspace_id = @ws AND document_id = @id AND sequence = @sequence
+		UNION ALL
+		SELECT content, state, 2 FROM versions
+		WHERE workspace_id = @ws AND document_id = @id AND version = @sequence AND operation NOT IN (@write, @rename)
+		ORDER BY place LIMIT 1`,
 		pg.Args{"ws": ref.Workspace, "id": ref.Document, "sequence": sequence, "write": Write, "rename": Rename}).Query(func(rows pgx.Rows) (err error) {
 		all, err = pgx.CollectRows(rows, func(r pgx.CollectableRow) (old Old, err error) {
 			return old, r.Scan(&old.Markdown, &old.State, nil)

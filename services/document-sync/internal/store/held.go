@@ -25,19 +25,18 @@ type held struct {
 
 // queueHold locks a document, if it exists, with its head, and reads it into h.
 func queueHold(b *pgx.Batch, ref Ref, h *held) {
-	b.Queue(lockDocument, ref.Workspace, ref.Document)
-	b.Queue(`select from heads where workspace_id = $1 and document_id = $2 for update`, ref.Workspace, ref.Document)
+	b.Queue(lockDocument, ref.args())
+	b.Queue(`SELECT FROM heads WHERE workspace_id = @ws AND document_id = @id FOR UPDATE`, ref.args())
 	queueRead(b, ref, h)
 }
 
-const lockDocument = `select from documents where workspace_id = $1 and id = $2 and deleted_at is null for update`
+const lockDocument = `SELECT FROM documents WHERE workspace_id = @ws AND id = @id AND deleted_at IS NULL FOR UPDATE`
 
 func queueRead(b *pgx.Batch, ref Ref, h *held) {
 	// A separate statement, which sees the changes of previous lock holders.
 	b.Queue(`
-		select `+columns+`, d.content_sequence, d.seed_before is not null
-		from `+documents+` where d.workspace_id = $1 and d.id = $2 and d.deleted_at is null`,
-		ref.Workspace, ref.Document).Query(func(rows pgx.Rows) error {
+		SELECT `+columns+`, d.content_sequence, d.seed_before IS NOT NULL
+		FROM `+documents+` WHERE d.workspace_id = @ws AND d.id = @id AND d.deleted_at IS NULL`, ref.args()).Query(func(rows pgx.Rows) error {
 		all, err := pgx.CollectRows(rows, row(&h.derived, &h.seeded))
 		if h.exists = len(all) == 1; h.exists {
 			h.Document = all[0]
@@ -59,11 +58,11 @@ func (h *held) advance(author Author) {
 // queueUpdate appends an update with h's sequence.
 func queueUpdate(b *pgx.Batch, h *held, author Author, update []byte) {
 	b.Queue(`
-		with head as (
-			update heads set sequence = @sequence where workspace_id = @ws and document_id = @id
+		WITH head AS (
+			UPDATE heads SET sequence = @sequence WHERE workspace_id = @ws AND document_id = @id
 		)
-		insert into updates (workspace_id, document_id, sequence, data, member_id, run_id, created_at)
-		values (@ws, @id, @sequence, @data, @by, @run, now())`,
+		INSERT INTO updates (workspace_id, document_id, sequence, data, member_id, run_id, created_at)
+		VALUES (@ws, @id, @sequence, @data, @by, @run, now())`,
 		pg.Args{"ws": h.Workspace, "id": h.ID, "sequence": h.Sequence, "data": update, "by": author.Member, "run": author.run()})
 }
 
@@ -86,25 +85,25 @@ func (s *Store) queueWrite(b *pgx.Batch, h *held, e entry) {
 	// An entry may exist: the previous release, which does not know of updates, may have used
 	// its number.
 	b.Queue(`
-		with kept as (
-			insert into versions (workspace_id, document_id, version, member_id, run_id, operation, name, content, state, change, undoes, bytes, created_at)
-			select @ws, @id, @sequence, @by, @run, @operation, @name, v.content, v.state, @change, nullif(@undoes::bigint, 0),
+		WITH kept AS (
+			INSERT INTO versions (workspace_id, document_id, version, member_id, run_id, operation, name, content, state, change, undoes, bytes, created_at)
+			SELECT @ws, @id, @sequence, @by, @run, @operation, @name, v.content, v.state, @change, nullif(@undoes::bigint, 0),
 				octet_length(v.content) + coalesce(octet_length(v.state), 0) + coalesce(octet_length(@change::bytea), 0), @at
-			from (
-				select coalesce(@markdown::text, d.content) as content, coalesce(@state::bytea, (
-					select s.state from snapshots s
-					where s.workspace_id = @ws and s.document_id = @id and s.sequence = d.content_sequence)) as state
-				from documents d where d.workspace_id = @ws and d.id = @id
+			FROM (
+				SELECT coalesce(@markdown::text, d.content) AS content, coalesce(@state::bytea, (
+					SELECT s.state FROM snapshots s
+					WHERE s.workspace_id = @ws AND s.document_id = @id AND s.sequence = d.content_sequence)) AS state
+				FROM documents d WHERE d.workspace_id = @ws AND d.id = @id
 			) v
-			on conflict do nothing
-			returning bytes
+			ON CONFLICT DO NOTHING
+			RETURNING bytes
 		)
-		update documents set name = @name, sequence = greatest(sequence, @sequence), writes = writes + 1,
+		UPDATE documents SET name = @name, sequence = greatest(sequence, @sequence), writes = writes + 1,
 			updated_by = @by, updated_run = @run, updated_at = @at,
-			content = case when @seeded then content else coalesce(@markdown::text, content) end,
-			content_sequence = case when @seeded then content_sequence else @derived end,
-			versions = versions + (select count(*) from kept),
-			version_bytes = version_bytes + (select coalesce(sum(bytes), 0) from kept)
-		where workspace_id = @ws and id = @id`, args)
+			content = CASE WHEN @seeded THEN content ELSE coalesce(@markdown::text, content) END,
+			content_sequence = CASE WHEN @seeded THEN content_sequence ELSE @derived END,
+			versions = versions + (SELECT count(*) FROM kept),
+			version_bytes = version_bytes + (SELECT coalesce(sum(bytes), 0) FROM kept)
+		WHERE workspace_id = @ws AND id = @id`, args)
 	s.queueThin(b, h)
 }

@@ -31,38 +31,38 @@ type live struct {
 // applies a Seed is one: the version of the text's author has no state.
 func (s *Store) queueLive(b *pgx.Batch, h *held, l live) {
 	b.Queue(`
-		with recent as materialized (
-			select version, operation, member_id, run_id, bytes, began_at from versions
-			where workspace_id = @ws and document_id = @id and version <= @up_to and operation <> @rename
-			order by version desc limit @recent
-		), edit as materialized (
-			select sequence, member_id, run_id, created_at from updates
-			where workspace_id = @ws and document_id = @id and sequence <= @up_to and data <> @no_change
-				and sequence > (select coalesce(max(version), 0) from recent)
-			order by sequence desc limit 1
-		), begun as materialized (
-			select r.version, r.bytes, r.began_at from recent r, edit e
-			where r.operation = @write and r.member_id = e.member_id and r.run_id is not distinct from e.run_id
-				and r.began_at > e.created_at - make_interval(secs => @stretch)
-				and r.version > (select coalesce(max(version), 0) from recent where operation <> @write)
-			order by r.version desc limit 1
-		), gone as (
-			delete from versions where workspace_id = @ws and document_id = @id and version in (select version from begun)
-			returning bytes
-		), kept as (
-			insert into versions (workspace_id, document_id, version, member_id, run_id, operation, name, content, state, bytes, created_at, began_at)
-			select @ws, @id, e.sequence, e.member_id, e.run_id, @write, @name, v.content, @state,
-				octet_length(v.content) + octet_length(@state::bytea), e.created_at, coalesce((select began_at from begun), e.created_at)
-			from edit e, (
-				select coalesce(@markdown::text, content) as content from documents where workspace_id = @ws and id = @id
+		WITH recent AS MATERIALIZED (
+			SELECT version, operation, member_id, run_id, bytes, began_at FROM versions
+			WHERE workspace_id = @ws AND document_id = @id AND version <= @up_to AND operation <> @rename
+			ORDER BY version DESC LIMIT @recent
+		), edit AS MATERIALIZED (
+			SELECT sequence, member_id, run_id, created_at FROM updates
+			WHERE workspace_id = @ws AND document_id = @id AND sequence <= @up_to AND data <> @no_change
+				AND sequence > (SELECT coalesce(max(version), 0) FROM recent)
+			ORDER BY sequence DESC LIMIT 1
+		), begun AS MATERIALIZED (
+			SELECT r.version, r.bytes, r.began_at FROM recent r, edit e
+			WHERE r.operation = @write AND r.member_id = e.member_id AND r.run_id IS NOT DISTINCT FROM e.run_id
+				AND r.began_at > e.created_at - make_interval(secs => @stretch)
+				AND r.version > (SELECT coalesce(max(version), 0) FROM recent WHERE operation <> @write)
+			ORDER BY r.version DESC LIMIT 1
+		), gone AS (
+			DELETE FROM versions WHERE workspace_id = @ws AND document_id = @id AND version IN (SELECT version FROM begun)
+			RETURNING bytes
+		), kept AS (
+			INSERT INTO versions (workspace_id, document_id, version, member_id, run_id, operation, name, content, state, bytes, created_at, began_at)
+			SELECT @ws, @id, e.sequence, e.member_id, e.run_id, @write, @name, v.content, @state,
+				octet_length(v.content) + octet_length(@state::bytea), e.created_at, coalesce((SELECT began_at FROM begun), e.created_at)
+			FROM edit e, (
+				SELECT coalesce(@markdown::text, content) AS content FROM documents WHERE workspace_id = @ws AND id = @id
 			) v
-			on conflict do nothing
-			returning bytes
+			ON CONFLICT DO NOTHING
+			RETURNING bytes
 		)
-		update documents d set updated_by = e.member_id, updated_run = e.run_id, updated_at = greatest(d.updated_at + interval '1 microsecond', @now),
-			versions = d.versions + (select count(*) from kept) - (select count(*) from gone),
-			version_bytes = d.version_bytes + (select coalesce(sum(bytes), 0) from kept) - (select coalesce(sum(bytes), 0) from gone)
-		from edit e where d.workspace_id = @ws and d.id = @id`,
+		UPDATE documents d SET updated_by = e.member_id, updated_run = e.run_id, updated_at = greatest(d.updated_at + INTERVAL '1 microsecond', @now),
+			versions = d.versions + (SELECT count(*) FROM kept) - (SELECT count(*) FROM gone),
+			version_bytes = d.version_bytes + (SELECT coalesce(sum(bytes), 0) FROM kept) - (SELECT coalesce(sum(bytes), 0) FROM gone)
+		FROM edit e WHERE d.workspace_id = @ws AND d.id = @id`,
 		pg.Args{
 			"ws": h.Workspace, "id": h.ID, "name": h.Name, "now": h.now, "up_to": l.upTo, "state": l.state, "markdown": l.markdown,
 			"write": Write, "rename": Rename, "no_change": noChange, "recent": recentVersions, "stretch": stretch.Seconds(),

@@ -38,15 +38,15 @@ func (s *Store) since(ctx context.Context, ref Ref, after int64) (st State, err 
 	found := false
 	b := &pgx.Batch{}
 	b.Queue(`
-		select `+columns+`, d.seed_before, case when d.seed_before is not null then d.content end,
-			coalesce(s.sequence, 0), case when s.sequence > @after then s.state end, null::bigint, null::bytea, null::uuid, null::uuid
-		from `+documents+` left join snapshots s on s.workspace_id = d.workspace_id and s.document_id = d.id
-		where d.workspace_id = @ws and d.id = @doc and d.deleted_at is null
-		union all
-		select null, null, null, null, null, null, null, null, null, null, null, null, null, null, u.sequence, u.data, u.member_id, u.run_id
-		from updates u where u.workspace_id = @ws and u.document_id = @doc and u.sequence > greatest(@after, (
-			select s.sequence from snapshots s where s.workspace_id = @ws and s.document_id = @doc))
-		order by 15 nulls first`,
+		SELECT `+columns+`, d.seed_before, CASE WHEN d.seed_before IS NOT NULL THEN d.content END,
+			coalesce(s.sequence, 0), CASE WHEN s.sequence > @after THEN s.state END, NULL::bigint, NULL::bytea, NULL::uuid, NULL::uuid
+		FROM `+documents+` LEFT JOIN snapshots s ON s.workspace_id = d.workspace_id AND s.document_id = d.id
+		WHERE d.workspace_id = @ws AND d.id = @doc AND d.deleted_at IS NULL
+		UNION ALL
+		SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, u.sequence, u.data, u.member_id, u.run_id
+		FROM updates u WHERE u.workspace_id = @ws AND u.document_id = @doc AND u.sequence > greatest(@after, (
+			SELECT s.sequence FROM snapshots s WHERE s.workspace_id = @ws AND s.document_id = @doc))
+		ORDER BY 15 NULLS FIRST`,
 		pg.Args{"ws": ref.Workspace, "doc": ref.Document, "after": after}).Query(func(rows pgx.Rows) (err error) {
 		st, found, err = collect(rows, after)
 		return err
@@ -110,7 +110,7 @@ func (st *State) place(after int64) error {
 // Seeded returns up to limit documents of any workspace with a seed, which loading applies.
 func (s *Store) Seeded(ctx context.Context, limit int) (refs []Ref, err error) {
 	b := &pgx.Batch{}
-	b.Queue(`select workspace_id, id from documents where seed_before is not null limit $1`, limit).Query(func(rows pgx.Rows) (err error) {
+	b.Queue(`SELECT workspace_id, id FROM documents WHERE seed_before IS NOT NULL LIMIT @limit`, pg.Args{"limit": limit}).Query(func(rows pgx.Rows) (err error) {
 		refs, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Ref])
 		return err
 	})
@@ -127,8 +127,8 @@ func (s *Store) Heads(ctx context.Context, refs []Ref) (map[Ref]int64, error) {
 	heads := make(map[Ref]int64, len(refs))
 	b := &pgx.Batch{}
 	b.Queue(`
-		select h.workspace_id, h.document_id, h.sequence from heads h
-		join unnest(@workspaces::uuid[], @documents::uuid[]) as g (workspace_id, document_id) using (workspace_id, document_id)`,
+		SELECT h.workspace_id, h.document_id, h.sequence FROM heads h
+		JOIN unnest(@workspaces::uuid[], @documents::uuid[]) AS g (workspace_id, document_id) USING (workspace_id, document_id)`,
 		pg.Args{"workspaces": workspaces, "documents": docs}).Query(func(rows pgx.Rows) error {
 		var ref Ref
 		var sequence int64

@@ -103,16 +103,16 @@ func (s *Store) Create(ctx context.Context, op Operation, name string, first Sna
 		}
 		// A trigger creates the head.
 		b.Queue(`
-			with document as (
-				insert into documents (workspace_id, id, name, content, content_sequence, seed_before, sequence,
+			WITH document AS (
+				INSERT INTO documents (workspace_id, id, name, content, content_sequence, seed_before, sequence,
 					created_by, created_at, updated_by, updated_run, updated_at, versions, version_bytes)
-				values (@ws, @id, @name, @markdown, 1, null, 1, @by, @at, @by, @run, @at, 1, @bytes)
-			), version as (
-				insert into versions (workspace_id, document_id, version, member_id, run_id, operation, name, content, state, bytes, created_at)
-				values (@ws, @id, 1, @by, @run, @operation, @name, @markdown, @state, @bytes, @at)
+				VALUES (@ws, @id, @name, @markdown, 1, NULL, 1, @by, @at, @by, @run, @at, 1, @bytes)
+			), version AS (
+				INSERT INTO versions (workspace_id, document_id, version, member_id, run_id, operation, name, content, state, bytes, created_at)
+				VALUES (@ws, @id, 1, @by, @run, @operation, @name, @markdown, @state, @bytes, @at)
 			)
-			insert into snapshots (workspace_id, document_id, sequence, state, vector, text, created_at)
-			values (@ws, @id, 1, @state, @vector, @text, @at)`,
+			INSERT INTO snapshots (workspace_id, document_id, sequence, state, vector, text, created_at)
+			VALUES (@ws, @id, 1, @state, @vector, @text, @at)`,
 			pg.Args{
 				"ws": op.Workspace, "id": op.Document, "name": name, "by": op.Author.Member, "run": op.Author.run(), "at": h.now,
 				"operation": Create, "markdown": first.Markdown, "state": first.State, "vector": first.Vector, "text": first.Text,
@@ -190,14 +190,14 @@ func (s *Store) Delete(ctx context.Context, op Operation) (Answer, error) {
 		h.Deleted = true
 		// The head, the snapshot and the updates are deleted by triggers and foreign keys.
 		b.Queue(`
-			update documents set content = '', content_sequence = 0, seed_before = null, writes = writes + 1, sequence = @sequence,
+			UPDATE documents SET content = '', content_sequence = 0, seed_before = NULL, writes = writes + 1, sequence = @sequence,
 				updated_by = @by, updated_run = @run, updated_at = @at, deleted_at = @at, versions = 0, version_bytes = 0
-			where workspace_id = @ws and id = @id`,
+			WHERE workspace_id = @ws AND id = @id`,
 			pg.Args{
 				"ws": op.Workspace, "id": op.Document, "sequence": h.Sequence,
 				"by": op.Author.Member, "run": op.Author.run(), "at": h.UpdatedAt,
 			})
-		b.Queue(`delete from versions where workspace_id = $1 and document_id = $2`, op.Workspace, op.Document)
+		b.Queue(`DELETE FROM versions WHERE workspace_id = @ws AND document_id = @id`, Ref{op.Workspace, op.Document}.args())
 		return 0, nil
 	})
 }
@@ -235,8 +235,8 @@ func (s *Store) operateOnce(ctx context.Context, op Operation, write func(b *pgx
 		queueUndone(look, Ref{op.Workspace, op.Document}, h.undone)
 	}
 	// A statement after the one that waits for the lock sees the records of its previous holder.
-	look.Queue(`select clock_timestamp(), o.request, o.response from (values (1)) v left join operations o on o.workspace_id = $1 and o.key = $2`,
-		op.Workspace, op.key()).QueryRow(func(r pgx.Row) error { return r.Scan(&h.now, &past.request, &past.response) })
+	look.Queue(`SELECT clock_timestamp(), o.request, o.response FROM (VALUES (1)) v LEFT JOIN operations o ON o.workspace_id = @ws AND o.key = @key`,
+		pg.Args{"ws": op.Workspace, "key": op.key()}).QueryRow(func(r pgx.Row) error { return r.Scan(&h.now, &past.request, &past.response) })
 	request := op.digest()
 	err = s.db.ChangeInWorkspace(ctx, op.Workspace, look, func(b *pgx.Batch) error {
 		if past.request != nil {
@@ -287,8 +287,8 @@ func queueAnswer(b *pgx.Batch, op Operation, a Answer, request []byte) error {
 	if err != nil {
 		return fmt.Errorf("encode the answer: %w", err)
 	}
-	b.Queue(`insert into operations (workspace_id, key, request, response, created_at) values ($1, $2, $3, $4, now())`,
-		op.Workspace, op.Key, request, response)
+	b.Queue(`INSERT INTO operations (workspace_id, key, request, response, created_at) VALUES (@ws, @key, @request, @response, now())`,
+		pg.Args{"ws": op.Workspace, "key": op.Key, "request": request, "response": response})
 	return nil
 }
 

@@ -43,20 +43,20 @@ func (s *Store) Quarantine(ctx context.Context, q Quarantined) error {
 	}
 	b := &pgx.Batch{}
 	b.Queue(`
-		insert into quarantine (workspace_id, document_id, sum, sequence, state, updates, member_id, run_id, panic, committed, created_at)
-		select workspace_id, id, @sum, @sequence, @state, @updates, @member, @run, @panic, @committed, clock_timestamp() from documents
-		where workspace_id = @ws and id = @id and deleted_at is null for share
-		on conflict (workspace_id, document_id, sum) do update set committed = true
-where excluded.committed and not quarantine.committed`, args) // the lock delays a deletion, which then removes this row
+		INSERT INTO quarantine (workspace_id, document_id, sum, sequence, state, updates, member_id, run_id, panic, committed, created_at)
+		SELECT workspace_id, id, @sum, @sequence, @state, @updates, @member, @run, @panic, @committed, clock_timestamp() FROM documents
+		WHERE workspace_id = @ws AND id = @id AND deleted_at IS NULL FOR SHARE
+		ON CONFLICT (workspace_id, document_id, sum) DO UPDATE SET committed = true
+		WHERE excluded.committed AND NOT quarantine.committed`, args) // the lock delays a deletion, which then removes this row
 	b.Queue(`
-		delete from quarantine where workspace_id = @ws and document_id = @id and not committed and sum not in (
-			select sum from quarantine where workspace_id = @ws and document_id = @id and not committed
-			order by created_at desc limit @most)`, args)
+		DELETE FROM quarantine WHERE workspace_id = @ws AND document_id = @id AND NOT committed AND sum NOT IN (
+			SELECT sum FROM quarantine WHERE workspace_id = @ws AND document_id = @id AND NOT committed
+			ORDER BY created_at DESC LIMIT @most)`, args)
 	b.Queue(`
-		update quarantine set state = '', updates = updates[cardinality(updates):], panic = ''
-		where workspace_id = @ws and document_id = @id and committed and panic <> '' and sum not in (
-			select sum from quarantine where workspace_id = @ws and document_id = @id and committed
-			order by created_at desc limit @most)`, args)
+		UPDATE quarantine SET state = '', updates = updates[cardinality(updates):], panic = ''
+		WHERE workspace_id = @ws AND document_id = @id AND committed AND panic <> '' AND sum NOT IN (
+			SELECT sum FROM quarantine WHERE workspace_id = @ws AND document_id = @id AND committed
+			ORDER BY created_at DESC LIMIT @most)`, args)
 	if err := s.db.WriteInWorkspace(ctx, q.Ref.Workspace, b); err != nil {
 		return fmt.Errorf("quarantine an update of document %s: %w", q.Ref.Document, err)
 	}

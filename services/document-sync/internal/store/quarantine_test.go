@@ -32,27 +32,27 @@ func TestQuarantine(t *testing.T) {
 		keep(ref, fmt.Sprint("update ", i), false)
 		keep(ref, fmt.Sprint("update ", i), false)
 	}
-	if n := w.number(c, `select count(*) from quarantine where committed`); n != 2 {
+	if n := w.number(c, `SELECT count(*) FROM quarantine WHERE committed`); n != 2 {
 		t.Errorf("%d that were committed are in quarantine, want 2", n)
 	}
 	for i := range 10 {
 		keep(ref, fmt.Sprint("committed ", i), true)
 	}
-	if n := w.number(c, `select count(*) from quarantine where committed and cardinality(updates) = 2`); n != 8 {
+	if n := w.number(c, `SELECT count(*) FROM quarantine WHERE committed AND cardinality(updates) = 2`); n != 8 {
 		t.Errorf("%d that were committed have what it takes to see the panic again, want 8", n)
 	}
-	if n := w.number(c, `select count(*) from quarantine where committed and updates[cardinality(updates)] in ('one of the document', 'committed 0', 'committed 9')`); n != 3 {
+	if n := w.number(c, `SELECT count(*) FROM quarantine WHERE committed AND updates[cardinality(updates)] IN ('one of the document', 'committed 0', 'committed 9')`); n != 3 {
 		t.Errorf("%d committed updates of 3 are there", n)
 	}
-	if n := w.number(c, `select count(*) from quarantine where document_id = $1 and not committed and cardinality(updates) = 2`, ref.Document); n != 8 {
+	if n := w.number(c, `SELECT count(*) FROM quarantine WHERE document_id = $1 AND NOT committed AND cardinality(updates) = 2`, ref.Document); n != 8 {
 		t.Errorf("%d are in quarantine, want 8", n)
 	}
-	if n := w.number(c, `select count(*) from quarantine where updates[2] = 'update 9' and panic = 'nil pointer' and state = ''`); n != 1 {
+	if n := w.number(c, `SELECT count(*) FROM quarantine WHERE updates[2] = 'update 9' AND panic = 'nil pointer' AND state = ''`); n != 1 {
 		t.Errorf("the newest is there %d times", n)
 	}
 	w.delete(ref)
 	keep(ref, "late", false)
-	if n := w.number(c, `select count(*) from quarantine`); n != 0 {
+	if n := w.number(c, `SELECT count(*) FROM quarantine`); n != 0 {
 		t.Errorf("%d are in quarantine of a deleted document", n)
 	}
 }

@@ -33,12 +33,11 @@ func (s *Store) save(ctx context.Context, snap Snapshot) error {
 	var stored int64
 	look := &pgx.Batch{}
 	// The head is not locked: it may advance meanwhile.
-	look.Queue(lockDocument, snap.Ref.Workspace, snap.Ref.Document)
+	look.Queue(lockDocument, snap.Ref.args())
 	queueRead(look, snap.Ref, &h)
 	look.Queue(`
-		select clock_timestamp(), coalesce(s.sequence, 0) from (values (1)) v
-		left join snapshots s on s.workspace_id = $1 and s.document_id = $2`,
-		snap.Ref.Workspace, snap.Ref.Document).QueryRow(func(r pgx.Row) error { return r.Scan(&h.now, &stored) })
+		SELECT clock_timestamp(), coalesce(s.sequence, 0) FROM (VALUES (1)) v
+		LEFT JOIN snapshots s ON s.workspace_id = @ws AND s.document_id = @id`, snap.Ref.args()).QueryRow(func(r pgx.Row) error { return r.Scan(&h.now, &stored) })
 	return s.db.ChangeInWorkspace(ctx, snap.Ref.Workspace, look, func(b *pgx.Batch) error {
 		switch {
 		case !h.exists:
@@ -65,10 +64,10 @@ func (s *Store) save(ctx context.Context, snap Snapshot) error {
 func queueContent(b *pgx.Batch, h *held, snap Snapshot) {
 	derive := !snap.Unrendered && !h.seeded
 	b.Queue(`
-		update documents set sequence = greatest(sequence, @sequence), writes = writes + 1,
-			content = case when @derive then @markdown else content end,
-			content_sequence = case when @derive then @sequence else content_sequence end
-		where workspace_id = @ws and id = @id`,
+		UPDATE documents SET sequence = greatest(sequence, @sequence), writes = writes + 1,
+			content = CASE WHEN @derive THEN @markdown ELSE content END,
+			content_sequence = CASE WHEN @derive THEN @sequence ELSE content_sequence END
+		WHERE workspace_id = @ws AND id = @id`,
 		pg.Args{"ws": h.Workspace, "id": h.ID, "sequence": snap.Sequence, "derive": derive, "markdown": snap.Markdown})
 }
 
@@ -78,15 +77,15 @@ func queueSnapshot(b *pgx.Batch, snap Snapshot) {
 		"text": snap.Text, "unrendered": snap.Unrendered, "typing": snap.Typing, "no_change": noChange,
 	}
 	b.Queue(`
-		insert into snapshots (workspace_id, document_id, sequence, state, vector, text, created_at)
-		values (@ws, @id, @sequence, @state, @vector, @text, now())
-		on conflict (workspace_id, document_id) do update set sequence = excluded.sequence, state = excluded.state, vector = excluded.vector,
-			text = case when @unrendered then snapshots.text else excluded.text end, created_at = excluded.created_at`, args)
+		INSERT INTO snapshots (workspace_id, document_id, sequence, state, vector, text, created_at)
+		VALUES (@ws, @id, @sequence, @state, @vector, @text, now())
+		ON CONFLICT (workspace_id, document_id) DO UPDATE SET sequence = excluded.sequence, state = excluded.state, vector = excluded.vector,
+			text = CASE WHEN @unrendered THEN snapshots.text ELSE excluded.text END, created_at = excluded.created_at`, args)
 	// The last edit is kept: it has the author of the next version.
 	b.Queue(`
-		delete from updates where workspace_id = @ws and document_id = @id and sequence <= @sequence
-			and (not @typing or sequence < (select max(sequence) from updates
-				where workspace_id = @ws and document_id = @id and sequence <= @sequence and data <> @no_change))`, args)
+		DELETE FROM updates WHERE workspace_id = @ws AND document_id = @id AND sequence <= @sequence
+			AND (NOT @typing OR sequence < (SELECT max(sequence) FROM updates
+				WHERE workspace_id = @ws AND document_id = @id AND sequence <= @sequence AND data <> @no_change))`, args)
 }
 
 // Plant commits the update that applies a document's seed to its state, and returns its
@@ -104,8 +103,8 @@ func (s *Store) Plant(ctx context.Context, ref Ref, seed Seed, update []byte) (s
 	look := &pgx.Batch{}
 	queueHold(look, ref, &h)
 	look.Queue(`
-		select from documents where workspace_id = @ws and id = @id and seed_before is not null
-			and sha256(convert_to(seed_before, 'UTF8')) = @before and sha256(convert_to(content, 'UTF8')) = @after`,
+		SELECT FROM documents WHERE workspace_id = @ws AND id = @id AND seed_before IS NOT NULL
+			AND sha256(convert_to(seed_before, 'UTF8')) = @before AND sha256(convert_to(content, 'UTF8')) = @after`,
 		pg.Args{"ws": ref.Workspace, "id": ref.Document, "before": before[:], "after": after[:]}).Query(func(rows pgx.Rows) error {
 		planted = rows.Next()
 		return rows.Err()
@@ -119,8 +118,8 @@ func (s *Store) Plant(ctx context.Context, ref Ref, seed Seed, update []byte) (s
 		}
 		h.Sequence++
 		queueUpdate(b, &h, h.Author, update) // by the author of the seed
-		b.Queue(`update documents set seed_before = null, writes = writes + 1, sequence = greatest(sequence, $3) where workspace_id = $1 and id = $2`,
-			ref.Workspace, ref.Document, h.Sequence)
+		b.Queue(`UPDATE documents SET seed_before = NULL, writes = writes + 1, sequence = greatest(sequence, @sequence) WHERE workspace_id = @ws AND id = @id`,
+			pg.Args{"ws": ref.Workspace, "id": ref.Document, "sequence": h.Sequence})
 		return nil
 	})
 	if err != nil {

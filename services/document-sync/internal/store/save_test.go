@@ -69,7 +69,7 @@ func TestSave(t *testing.T) {
 	if old, err := w.store.Version(t.Context(), ref, 6); err != nil || old.Markdown != "# markdown 5" || string(old.State) != "state 6" {
 		t.Errorf("Version(6) = %+v, %v", old, err)
 	}
-	if n := w.number(w.admin(), `select count(*) from snapshots where text = 'text 5'`); n != 1 {
+	if n := w.number(w.admin(), `SELECT count(*) FROM snapshots WHERE text = 'text 5'`); n != 1 {
 		t.Error("the text did not stay")
 	}
 	big := snapshot(ref, 6)
@@ -84,7 +84,7 @@ func (w *world) typed(ref store.Ref, author store.Author, at time.Time) int64 {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.exec(w.admin(), `update updates set created_at = $3 where document_id = $1 and sequence = $2`, ref.Document, n, at)
+	w.exec(w.admin(), `UPDATE updates SET created_at = $3 WHERE document_id = $1 AND sequence = $2`, ref.Document, n, at)
 	return n
 }
 
@@ -146,7 +146,7 @@ func TestLiveVersions(t *testing.T) {
 	}
 	admin := w.admin()
 	var n, bytes, sum int64
-	if err := admin.QueryRow(t.Context(), `select d.versions, d.version_bytes, (select sum(bytes) from versions v where v.document_id = d.id) from documents d where id = $1`,
+	if err := admin.QueryRow(t.Context(), `SELECT d.versions, d.version_bytes, (SELECT sum(bytes) FROM versions v WHERE v.document_id = d.id) FROM documents d WHERE id = $1`,
 		ref.Document).Scan(&n, &bytes, &sum); err != nil || n != 6 || bytes != sum {
 		t.Errorf("the document counts %d versions with %d bytes, and there are 6 with %d, %v", n, bytes, sum, err)
 	}
@@ -170,7 +170,7 @@ func TestTyping(t *testing.T) {
 		if diff := cmp.Diff(want, w.history(ref)); diff != "" {
 			t.Errorf("history (-want +got):\n%s", diff)
 		}
-		if n := w.number(w.admin(), `select count(*) from updates where document_id = $1`, ref.Document); n != updates {
+		if n := w.number(w.admin(), `SELECT count(*) FROM updates WHERE document_id = $1`, ref.Document); n != updates {
 			t.Errorf("%d updates are kept, want %d", n, updates)
 		}
 	}

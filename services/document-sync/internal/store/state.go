@@ -2,6 +2,7 @@ package store
 
 import (
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/pg"
 )
 
 // Ref identifies a document.
@@ -9,6 +10,9 @@ type Ref struct {
 	Workspace id.Workspace
 	Document  id.Document
 }
+
+// args are the query arguments @ws and @id.
+func (r Ref) args() pg.Args { return pg.Args{"ws": r.Workspace, "id": r.Document} }
 
 // Update is a committed change of a document's state.
 type Update struct {

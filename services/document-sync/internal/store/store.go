@@ -118,10 +118,10 @@ type Document struct {
 
 // columns are the columns read by row, from documents.
 const columns = `d.workspace_id, d.id, d.name, coalesce(h.sequence, d.sequence),
-	d.created_by, d.created_at, d.updated_by, d.updated_run, d.updated_at, d.deleted_at is not null`
+	d.created_by, d.created_at, d.updated_by, d.updated_run, d.updated_at, d.deleted_at IS NOT NULL`
 
 // documents joins documents and heads; a tombstone has no head.
-const documents = `documents d left join heads h on h.workspace_id = d.workspace_id and h.document_id = d.id`
+const documents = `documents d LEFT JOIN heads h ON h.workspace_id = d.workspace_id AND h.document_id = d.id`
 
 // row reads columns and the columns after them.
 func row(rest ...any) func(pgx.CollectableRow) (Document, error) {
@@ -141,7 +141,7 @@ func notFound(doc id.Document) error {
 
 // Get returns a document, or a NotFound fault.
 func (s *Store) Get(ctx context.Context, ws id.Workspace, doc id.Document) (Document, error) {
-	d, err := s.one(ctx, ws, doc, `select `+columns+` from `+documents+` where d.workspace_id = $1 and d.id = $2 and d.deleted_at is null`)
+	d, err := s.one(ctx, ws, doc, `SELECT `+columns+` FROM `+documents+` WHERE d.workspace_id = @ws AND d.id = @id AND d.deleted_at IS NULL`)
 	if err != nil {
 		return Document{}, fmt.Errorf("get document %s: %w", doc, err)
 	}
@@ -153,8 +153,8 @@ func (s *Store) Get(ctx context.Context, ws id.Workspace, doc id.Document) (Docu
 func (s *Store) Markdown(ctx context.Context, ws id.Workspace, doc id.Document) (d Document, markdown string, current bool, err error) {
 	var content *string
 	d, err = s.one(ctx, ws, doc, `
-		select `+columns+`, case when d.content_sequence = h.sequence and d.seed_before is null then d.content end
-		from `+documents+` where d.workspace_id = $1 and d.id = $2 and d.deleted_at is null`, &content)
+		SELECT `+columns+`, CASE WHEN d.content_sequence = h.sequence AND d.seed_before IS NULL THEN d.content END
+		FROM `+documents+` WHERE d.workspace_id = @ws AND d.id = @id AND d.deleted_at IS NULL`, &content)
 	if err != nil {
 		return Document{}, "", false, fmt.Errorf("read document %s: %w", doc, err)
 	}
@@ -167,7 +167,7 @@ func (s *Store) Markdown(ctx context.Context, ws id.Workspace, doc id.Document) 
 // one reads a document in one round trip. A missing one is a NotFound fault.
 func (s *Store) one(ctx context.Context, ws id.Workspace, doc id.Document, sql string, rest ...any) (d Document, err error) {
 	b := &pgx.Batch{}
-	b.Queue(sql, ws, doc).Query(func(rows pgx.Rows) (err error) {
+	b.Queue(sql, Ref{ws, doc}.args()).Query(func(rows pgx.Rows) (err error) {
 		d, err = pgx.CollectExactlyOneRow(rows, row(rest...))
 		return err
 	})
@@ -195,9 +195,9 @@ func (s *Store) List(ctx context.Context, ws id.Workspace, words []string, after
 	if after != nil {
 		at, last = pgtype.Timestamptz{Time: after.UpdatedAt, Valid: true}, after.ID
 	}
-	out, err := s.many(ctx, ws, `select `+columns+` from `+documents+`
-		where d.workspace_id = @ws and d.deleted_at is null and (d.updated_at, d.id) < (@at, @last) and d.name ilike all (@patterns)
-		order by d.updated_at desc, d.id desc limit @limit`,
+	out, err := s.many(ctx, ws, `SELECT `+columns+` FROM `+documents+`
+		WHERE d.workspace_id = @ws AND d.deleted_at IS NULL AND (d.updated_at, d.id) < (@at, @last) AND d.name ILIKE ALL (@patterns)
+		ORDER BY d.updated_at DESC, d.id DESC LIMIT @limit`,
 		pg.Args{"ws": ws, "at": at, "last": last, "patterns": patterns, "limit": limit})
 	if err != nil {
 		return nil, fmt.Errorf("list documents: %w", err)
@@ -215,9 +215,9 @@ func (s *Store) Changed(ctx context.Context, ws id.Workspace, span time.Duration
 	if after != nil {
 		at, last = pgtype.Timestamptz{Time: after.UpdatedAt, Valid: true}, after.ID
 	}
-	out, err := s.many(ctx, ws, `select `+columns+` from `+documents+`
-		where d.workspace_id = @ws and d.updated_at > now() - make_interval(secs => @span) and (d.updated_at, d.id) > (@at, @last)
-		order by d.updated_at, d.id limit @limit`,
+	out, err := s.many(ctx, ws, `SELECT `+columns+` FROM `+documents+`
+		WHERE d.workspace_id = @ws AND d.updated_at > now() - make_interval(secs => @span) AND (d.updated_at, d.id) > (@at, @last)
+		ORDER BY d.updated_at, d.id LIMIT @limit`,
 		pg.Args{"ws": ws, "span": span.Seconds(), "at": at, "last": last, "limit": limit})
 	if err != nil {
 		return nil, fmt.Errorf("read changed documents: %w", err)
@@ -241,18 +241,18 @@ const housekeepBatch = 1000
 // concurrently.
 func (s *Store) Housekeep(ctx context.Context, age time.Duration) (removed int64, err error) {
 	for _, statement := range []string{
-		`delete from operations where (workspace_id, key) in (
-			select workspace_id, key from operations where created_at < now() - make_interval(secs => $1) limit $2 for update skip locked)`,
-		`delete from bases where (workspace_id, document_id, sequence) in (
-			select workspace_id, document_id, sequence from bases where created_at < now() - make_interval(secs => $1) limit $2 for update skip locked)`,
-		`delete from documents where (workspace_id, id) in (
-			select workspace_id, id from documents where deleted_at < now() - make_interval(secs => $1) limit $2 for update skip locked)`,
+		`DELETE FROM operations WHERE (workspace_id, key) IN (
+			SELECT workspace_id, key FROM operations WHERE created_at < now() - make_interval(secs => @age) LIMIT @limit FOR UPDATE SKIP LOCKED)`,
+		`DELETE FROM bases WHERE (workspace_id, document_id, sequence) IN (
+			SELECT workspace_id, document_id, sequence FROM bases WHERE created_at < now() - make_interval(secs => @age) LIMIT @limit FOR UPDATE SKIP LOCKED)`,
+		`DELETE FROM documents WHERE (workspace_id, id) IN (
+			SELECT workspace_id, id FROM documents WHERE deleted_at < now() - make_interval(secs => @age) LIMIT @limit FOR UPDATE SKIP LOCKED)`,
 	} {
 		for {
 			var n int64
 			// As the system: it concerns all workspaces.
 			err := s.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
-				tag, err := tx.Exec(ctx, statement, age.Seconds(), housekeepBatch)
+				tag, err := tx.Exec(ctx, statement, pg.Args{"age": age.Seconds(), "limit": housekeepBatch})
 				n = tag.RowsAffected()
 				return err
 			})

@@ -202,7 +202,7 @@ func TestDelete(t *testing.T) {
 		t.Errorf("Changed = %v, %v, want the tombstone last", changed, err)
 	}
 	for _, table := range []string{"heads", "snapshots", "updates", "versions"} {
-		if n := w.number(w.admin(), `select count(*) from `+table+` where document_id = $1`, ref.Document); n != 0 {
+		if n := w.number(w.admin(), `SELECT count(*) FROM `+table+` WHERE document_id = $1`, ref.Document); n != 0 {
 			t.Errorf("%s has %d rows of the deleted document", table, n)
 		}
 	}
@@ -257,7 +257,7 @@ func TestOthers(t *testing.T) {
 	// Nor does a statement that forgets to name the workspace.
 	for _, table := range []string{"heads", "updates", "snapshots"} {
 		sees := func(ws id.Workspace) (n int64) {
-			b := batch(`select count(*) from `+table, &n)
+			b := batch(`SELECT count(*) FROM `+table, &n)
 			if err := w.pool.ReadInWorkspace(ctx, ws, b); err != nil {
 				t.Fatal(err)
 			}
@@ -269,7 +269,7 @@ func TestOthers(t *testing.T) {
 		if n := sees(theirs.Workspace); n != 0 {
 			t.Errorf("another workspace sees %d rows of %s", n, table)
 		}
-		steal := batch(`with d as (delete from `+table+` returning 1) select count(*) from d`, new(int64))
+		steal := batch(`WITH d AS (DELETE FROM `+table+` returning 1) select count(*) from d`, new(int64))
 		if err := w.pool.WriteInWorkspace(ctx, theirs.Workspace, steal); err != nil {
 			t.Fatal(err)
 		}

@@ -82,9 +82,9 @@ func TestLiveBeforeAnOperation(t *testing.T) {
 		t.Errorf("history = %v", h)
 	}
 	admin := w.admin()
-	if n := w.number(admin, `select count(*) from documents d where d.id = $1
-		and d.versions = (select count(*) from versions v where v.document_id = d.id)
-		and d.version_bytes = (select sum(bytes) from versions v where v.document_id = d.id)`, ref.Document); n != 1 {
+	if n := w.number(admin, `SELECT count(*) FROM documents d WHERE d.id = $1
+		AND d.versions = (SELECT count(*) FROM versions v WHERE v.document_id = d.id)
+		AND d.version_bytes = (SELECT sum(bytes) FROM versions v WHERE v.document_id = d.id)`, ref.Document); n != 1 {
 		t.Error("the document does not count its versions right")
 	}
 	if _, err := w.operate(store.Operation{Workspace: ref.Workspace, Document: ref.Document, Author: w.author, Name: store.Edit, Key: id.New[id.Operation]()}); err != nil {
@@ -218,7 +218,7 @@ func TestOperationsAreThinned(t *testing.T) {
 		w2.typed(ref, person(), time.Now())
 		w2.mustOperate(edit)
 	}
-	if n := w2.number(w2.admin(), `select count(*) from versions`); n > 8 {
+	if n := w2.number(w2.admin(), `SELECT count(*) FROM versions`); n > 8 {
 		t.Errorf("there are %d versions, want few: they are too large", n)
 	}
 }

@@ -31,8 +31,8 @@ func (o old) create(ref store.Ref, content string) {
 	o.in(ref, func(ctx context.Context, tx pgx.Tx) error {
 		args := o.args(ref, "old name", content, 1)
 		args["created_by"], args["created_at"], args["operation"] = o.author.Member, time.Now(), "create"
-		_, err := tx.Exec(ctx, `insert into documents (workspace_id, id, name, content, sequence, created_by, created_at, updated_by, updated_run, updated_at, versions, version_bytes)
-		values (@ws, @id, @name, @content, @sequence, @created_by, @created_at, @by, @run, @at, 1, @bytes)`, args)
+		_, err := tx.Exec(ctx, `INSERT INTO documents (workspace_id, id, name, content, sequence, created_by, created_at, updated_by, updated_run, updated_at, versions, version_bytes)
+		VALUES (@ws, @id, @name, @content, @sequence, @created_by, @created_at, @by, @run, @at, 1, @bytes)`, args)
 		if err != nil {
 			return err
 		}
@@ -44,7 +44,7 @@ func (o old) create(ref store.Ref, content string) {
 func (o old) read(ref store.Ref) (content string, sequence int64) {
 	o.t.Helper()
 	o.in(ref, func(ctx context.Context, tx pgx.Tx) error {
-		return tx.QueryRow(ctx, `select content, sequence from documents where workspace_id = $1 and id = $2 and deleted_at is null`,
+		return tx.QueryRow(ctx, `SELECT content, sequence FROM documents WHERE workspace_id = $1 AND id = $2 AND deleted_at IS NULL`,
 			ref.Workspace, ref.Document).Scan(&content, &sequence)
 	})
 	return content, sequence
@@ -58,27 +58,27 @@ func (o old) change(ref store.Ref, operation string, next func(name, content str
 		var name, content string
 		var n int
 		var size int64
-		err := tx.QueryRow(ctx, `select name, sequence, content, versions, version_bytes from documents
-			where workspace_id = $1 and id = $2 and deleted_at is null for update`, ref.Workspace, ref.Document).Scan(&name, &sequence, &content, &n, &size)
+		err := tx.QueryRow(ctx, `SELECT name, sequence, content, versions, version_bytes FROM documents
+			WHERE workspace_id = $1 AND id = $2 AND deleted_at IS NULL FOR UPDATE`, ref.Workspace, ref.Document).Scan(&name, &sequence, &content, &n, &size)
 		if err != nil {
 			return err
 		}
 		sequence++
 		if operation == store.Delete {
 			args := o.args(ref, "", "", sequence)
-			if _, err := tx.Exec(ctx, `update documents set content = '', sequence = @sequence, updated_by = @by, updated_run = @run, updated_at = @at,
-		deleted_at = @at, versions = 0, version_bytes = 0 where workspace_id = @ws and id = @id`, args); err != nil {
+			if _, err := tx.Exec(ctx, `UPDATE documents SET content = '', sequence = @sequence, updated_by = @by, updated_run = @run, updated_at = @at,
+		deleted_at = @at, versions = 0, version_bytes = 0 WHERE workspace_id = @ws AND id = @id`, args); err != nil {
 				return err
 			}
-			_, err := tx.Exec(ctx, `delete from versions where workspace_id = @ws and document_id = @id`, args)
+			_, err := tx.Exec(ctx, `DELETE FROM versions WHERE workspace_id = @ws AND document_id = @id`, args)
 			return err
 		}
 		name, content = next(name, content)
 		args := o.args(ref, name, content, sequence)
 		args["operation"] = operation
-		if _, err := tx.Exec(ctx, `update documents set name = @name, content = @content, sequence = @sequence, updated_by = @by, updated_run = @run, updated_at = @at,
+		if _, err := tx.Exec(ctx, `UPDATE documents SET name = @name, content = @content, sequence = @sequence, updated_by = @by, updated_run = @run, updated_at = @at,
 		versions = versions + 1, version_bytes = version_bytes + @bytes
-		where workspace_id = @ws and id = @id`, args); err != nil {
+		WHERE workspace_id = @ws AND id = @id`, args); err != nil {
 			return err
 		}
 		return o.version(ctx, tx, args)
@@ -92,8 +92,8 @@ func (o old) edit(ref store.Ref, content string) int64 {
 }
 
 func (o old) version(ctx context.Context, tx pgx.Tx, args pg.Args) error {
-	_, err := tx.Exec(ctx, `insert into versions (workspace_id, document_id, version, member_id, run_id, operation, name, content, bytes, created_at)
-		values (@ws, @id, @sequence, @by, @run, @operation, @name, @content, @bytes, @at)`, args)
+	_, err := tx.Exec(ctx, `INSERT INTO versions (workspace_id, document_id, version, member_id, run_id, operation, name, content, bytes, created_at)
+		VALUES (@ws, @id, @sequence, @by, @run, @operation, @name, @content, @bytes, @at)`, args)
 	return err
 }
 
@@ -230,7 +230,7 @@ func TestOldTakesANumber(t *testing.T) {
 	if v, err := w.store.Version(t.Context(), ref, 2); err != nil || v.Operation != store.Replace {
 		t.Errorf("Version(2) = %+v, %v, want the old program's", v, err)
 	}
-	if n := w.number(w.admin(), `select versions from documents where id = $1`, ref.Document); n != 2 {
+	if n := w.number(w.admin(), `SELECT versions FROM documents WHERE id = $1`, ref.Document); n != 2 {
 		t.Errorf("the document counts %d versions, want 2", n)
 	}
 }
@@ -256,7 +256,7 @@ func TestOldDeletes(t *testing.T) {
 		t.Errorf("Changed = %+v, %v, want a tombstone with the sequence 5", changed, err)
 	}
 	for _, table := range []string{"heads", "snapshots", "updates", "versions"} {
-		if n := w.number(w.admin(), `select count(*) from `+table); n != 0 {
+		if n := w.number(w.admin(), `SELECT count(*) FROM `+table); n != 0 {
 			t.Errorf("%s has %d rows", table, n)
 		}
 	}
@@ -394,7 +394,7 @@ func TestMigration(t *testing.T) {
 	if _, err := p.DownTo(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
-	if n := w.number(w.admin(), `select count(*) from pg_tables where schemaname = 'documents'`); n != 1 {
+	if n := w.number(w.admin(), `SELECT count(*) FROM pg_tables WHERE schemaname = 'documents'`); n != 1 {
 		t.Errorf("%d tables are left, want goose's alone", n)
 	}
 }

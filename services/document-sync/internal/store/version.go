@@ -36,7 +36,7 @@ type Old struct {
 }
 
 const versionColumns = `version, member_id, run_id, operation, name, created_at,
-	coalesce(undoes, 0), coalesce(undone_by, 0), change is not null and undone_by is null`
+	coalesce(undoes, 0), coalesce(undone_by, 0), change IS NOT NULL AND undone_by IS NULL`
 
 func version(rest ...any) func(pgx.CollectableRow) (Version, error) {
 	return func(r pgx.CollectableRow) (Version, error) {
@@ -57,12 +57,13 @@ func (s *Store) Versions(ctx context.Context, ws id.Workspace, doc id.Document, 
 	var out []Version
 	var exists bool // a deleted document has no versions
 	b := &pgx.Batch{}
-	b.Queue(`select `+versionColumns+` from versions
-		where workspace_id = $1 and document_id = $2 and version < $3 order by version desc limit $4`, ws, doc, before, limit).Query(func(rows pgx.Rows) (err error) {
+	b.Queue(`SELECT `+versionColumns+` FROM versions
+		WHERE workspace_id = @ws AND document_id = @id AND version < @before ORDER BY version DESC LIMIT @limit`,
+		pg.Args{"ws": ws, "id": doc, "before": before, "limit": limit}).Query(func(rows pgx.Rows) (err error) {
 		out, err = pgx.CollectRows(rows, version())
 		return err
 	})
-	b.Queue(`select exists (select from documents where workspace_id = $1 and id = $2 and deleted_at is null)`, ws, doc).QueryRow(func(r pgx.Row) error {
+	b.Queue(`SELECT EXISTS (SELECT FROM documents WHERE workspace_id = @ws AND id = @id AND deleted_at IS NULL)`, Ref{ws, doc}.args()).QueryRow(func(r pgx.Row) error {
 		return r.Scan(&exists)
 	})
 	err := s.db.ReadInWorkspace(ctx, ws, b)
@@ -76,22 +77,27 @@ func (s *Store) Versions(ctx context.Context, ws id.Workspace, doc id.Document, 
 }
 
 // Version returns an old version, or a NotFound fault.
-func (s *Store) Version(ctx context.Context, ref Ref, number int64) (Old, error) {
-	var old Old
+func (s *Store) Version(ctx context.Context, ref Ref, number int64) (old Old, err error) {
+	old.Version, err = s.oneVersion(ctx, ref, number, `content, state`, &old.Markdown, &old.State)
+	return old, err
+}
+
+// oneVersion reads a version and more columns of it into rest.
+func (s *Store) oneVersion(ctx context.Context, ref Ref, number int64, more string, rest ...any) (v Version, err error) {
 	b := &pgx.Batch{}
-	b.Queue(`select `+versionColumns+`, content, state from versions where workspace_id = $1 and document_id = $2 and version = $3`,
-		ref.Workspace, ref.Document, number).Query(func(rows pgx.Rows) (err error) {
-		old.Version, err = pgx.CollectExactlyOneRow(rows, version(&old.Markdown, &old.State))
+	b.Queue(`SELECT `+versionColumns+`, `+more+` FROM versions v WHERE workspace_id = @ws AND document_id = @id AND version = @version`,
+		pg.Args{"ws": ref.Workspace, "id": ref.Document, "version": number}).Query(func(rows pgx.Rows) (err error) {
+		v, err = pgx.CollectExactlyOneRow(rows, version(rest...))
 		return err
 	})
-	err := s.read(ctx, ref, b)
+	err = s.read(ctx, ref, b)
 	if pg.NoRows(err) {
 		err = noVersion(ref, number)
 	}
 	if err != nil {
-		return Old{}, fmt.Errorf("read version %d: %w", number, err)
+		return Version{}, fmt.Errorf("read version %d: %w", number, err)
 	}
-	return old, nil
+	return v, nil
 }
 
 func noVersion(ref Ref, number int64) error {
@@ -108,26 +114,12 @@ type Done struct {
 }
 
 // Done returns a version with what is needed to undo it, or a NotFound fault.
-func (s *Store) Done(ctx context.Context, ref Ref, number int64) (Done, error) {
-	var done Done
-	b := &pgx.Batch{}
-	b.Queue(`select `+versionColumns+`, change, (
-			select p.state from versions p
-			where p.workspace_id = v.workspace_id and p.document_id = v.document_id and p.version < v.version and p.state is not null
-			order by p.version desc limit 1)
-		from versions v where workspace_id = $1 and document_id = $2 and version = $3`,
-		ref.Workspace, ref.Document, number).Query(func(rows pgx.Rows) (err error) {
-		done.Version, err = pgx.CollectExactlyOneRow(rows, version(&done.Change, &done.Before))
-		return err
-	})
-	err := s.read(ctx, ref, b)
-	if pg.NoRows(err) {
-		err = noVersion(ref, number)
-	}
-	if err != nil {
-		return Done{}, fmt.Errorf("read the change of version %d: %w", number, err)
-	}
-	return done, nil
+func (s *Store) Done(ctx context.Context, ref Ref, number int64) (done Done, err error) {
+	done.Version, err = s.oneVersion(ctx, ref, number, `change, (
+		SELECT p.state FROM versions p
+		WHERE p.workspace_id = v.workspace_id AND p.document_id = v.document_id AND p.version < v.version AND p.state IS NOT NULL
+		ORDER BY p.version DESC LIMIT 1)`, &done.Change, &done.Before)
+	return done, err
 }
 
 // undone is the state of a version that is to be undone.
@@ -139,8 +131,8 @@ type undone struct {
 
 // queueUndone reads it while the document is locked.
 func queueUndone(b *pgx.Batch, ref Ref, u *undone) {
-	b.Queue(`select coalesce(undone_by, 0) from versions where workspace_id = $1 and document_id = $2 and version = $3`,
-		ref.Workspace, ref.Document, u.version).Query(func(rows pgx.Rows) error {
+	b.Queue(`SELECT coalesce(undone_by, 0) FROM versions WHERE workspace_id = @ws AND document_id = @id AND version = @version`,
+		pg.Args{"ws": ref.Workspace, "id": ref.Document, "version": u.version}).Query(func(rows pgx.Rows) error {
 		all, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 		if u.exists = len(all) == 1; u.exists {
 			u.by = all[0]
@@ -165,24 +157,25 @@ func (u *undone) queueMark(b *pgx.Batch, h *held) error {
 	case u.by != 0:
 		return ErrUndone(u.version, u.by)
 	}
-	b.Queue(`update versions set undone_by = $4 where workspace_id = $1 and document_id = $2 and version = $3`,
-		h.Workspace, h.ID, u.version, h.Sequence)
+	b.Queue(`UPDATE versions SET undone_by = @by WHERE workspace_id = @ws AND document_id = @id AND version = @version`,
+		pg.Args{"ws": h.Workspace, "id": h.ID, "version": u.version, "by": h.Sequence})
 	return nil
 }
 
 // queueThin removes every second version of the older half, except the first, if the history is
 // too large. Repeated, it keeps a history within any limit of at least three versions.
 func (s *Store) queueThin(b *pgx.Batch, h *held) {
-	b.Queue(`with ranked as (
-			select version, row_number() over (order by version) as n, count(*) over () as total
-			from versions where workspace_id = $1 and document_id = $2 and exists (
-				select from documents where workspace_id = $1 and id = $2 and (versions > $3 or version_bytes > $4))
-		), thinned as (
-			delete from versions where workspace_id = $1 and document_id = $2
-				and version in (select version from ranked where n <= total / 2 and n % 2 = 0)
-			returning bytes
+	b.Queue(`WITH ranked AS (
+			SELECT version, row_number() OVER (ORDER BY version) AS n, count(*) OVER () AS total
+			FROM versions WHERE workspace_id = @ws AND document_id = @id AND EXISTS (
+				SELECT FROM documents WHERE workspace_id = @ws AND id = @id AND (versions > @versions OR version_bytes > @bytes))
+		), thinned AS (
+			DELETE FROM versions WHERE workspace_id = @ws AND document_id = @id
+				AND version IN (SELECT version FROM ranked WHERE n <= total / 2 AND n % 2 = 0)
+			RETURNING bytes
 		)
-		update documents set versions = versions - (select count(*) from thinned),
-			version_bytes = version_bytes - (select sum(bytes) from thinned)
-		where workspace_id = $1 and id = $2 and exists (select from thinned)`, h.Workspace, h.ID, s.limits.Versions, s.limits.VersionBytes)
+		UPDATE documents SET versions = versions - (SELECT count(*) FROM thinned),
+			version_bytes = version_bytes - (SELECT sum(bytes) FROM thinned)
+		WHERE workspace_id = @ws AND id = @id AND EXISTS (SELECT FROM thinned)`,
+		pg.Args{"ws": h.Workspace, "id": h.ID, "versions": s.limits.Versions, "bytes": s.limits.VersionBytes})
 }

@@ -132,7 +132,7 @@ func (w *world) eventually(ok func() bool) {
 }
 
 // blocked is how many sessions of the database wait for a lock.
-const blocked = `select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`
+const blocked = `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`
 
 func (w *world) ref() store.Ref {
 	return store.Ref{Workspace: w.ws, Document: id.New[id.Document]()}
@@ -146,9 +146,9 @@ func (w *world) noDeadlocks(more ...*pg.DB) {
 	}
 	admin := w.admin()
 	// Sessions report what happened when they end.
-	w.until(admin, `select (count(*) = 0)::int from pg_stat_activity
-		where datname = current_database() and backend_type = 'client backend' and pid <> pg_backend_pid()`)
-	if n := w.number(admin, `select deadlocks from pg_stat_database where datname = current_database()`); n != 0 {
+	w.until(admin, `SELECT (count(*) = 0)::int FROM pg_stat_activity
+		WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()`)
+	if n := w.number(admin, `SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()`); n != 0 {
 		w.t.Errorf("there were %d deadlocks", n)
 	}
 }
