@@ -5,13 +5,13 @@ import (
 	"sync/atomic"
 )
 
-// waitShare is the fraction of Config.MemoryBytes, and of a workspace's part of it, that
+// waitingShare is the fraction of Config.MemoryBytes, and of a workspace's part of it, that
 // uncommitted updates may use in addition.
-const waitShare = 8
+const waitingShare = 8
 
-// allowance limits the bytes of uncommitted updates. A single update is always accepted,
+// byteBudget limits the bytes of uncommitted updates. A single update is always accepted,
 // whatever its size.
-type allowance struct {
+type byteBudget struct {
 	most int64
 	used atomic.Int64
 
@@ -21,7 +21,7 @@ type allowance struct {
 }
 
 // take takes n bytes, or returns a channel that is closed when there may be space.
-func (a *allowance) take(n int) (later <-chan struct{}) {
+func (a *byteBudget) take(n int) (later <-chan struct{}) {
 	if a.try(int64(n)) {
 		return nil
 	}
@@ -37,7 +37,7 @@ func (a *allowance) take(n int) (later <-chan struct{}) {
 	return a.freed
 }
 
-func (a *allowance) try(n int64) bool {
+func (a *byteBudget) try(n int64) bool {
 	for {
 		used := a.used.Load()
 		if used > 0 && used+n > a.most {
@@ -50,7 +50,7 @@ func (a *allowance) try(n int64) bool {
 }
 
 // give returns n bytes.
-func (a *allowance) give(n int) {
+func (a *byteBudget) give(n int) {
 	a.used.Add(int64(-n))
 	if !a.awaited.Load() {
 		return
@@ -64,10 +64,10 @@ func (a *allowance) give(n int) {
 	}
 }
 
-// place reserves space for an update of this size in the inbox. If there is none it returns a
+// reserve reserves space for an update of this size in the inbox. If there is none it returns a
 // channel that is closed when there may be, or nil if the room's own inbox is full. mu is
 // held.
-func (r *room) place(size int) (later <-chan struct{}, ok bool) {
+func (r *room) reserve(size int) (later <-chan struct{}, ok bool) {
 	n := size + itemSize
 	if r.inbox != nil && r.inbox.size()+n > r.hub.cfg.QueueBytes {
 		return nil, false
@@ -82,8 +82,8 @@ func (r *room) place(size int) (later <-chan struct{}, ok bool) {
 	return nil, true
 }
 
-// settled releases the space of updates that are committed or refused.
-func (r *room) settled(b *inbox) {
+// unreserve releases the space of updates that are committed or refused.
+func (r *room) unreserve(b *inbox) {
 	n := b.size()
 	r.usage.waiting.give(n)
 	r.hub.waiting.give(n)

@@ -29,7 +29,7 @@ func TestAllThatWaits(t *testing.T) {
 			others = append(others, join(t, h, m.create()))
 		}
 		settle(append(others, one, two)...)
-		release := m.hold("Append")
+		release := m.awaitRetry("Append")
 		one.write(0, big(700))
 		blocked := func(c *client, kib int) bool {
 			t.Helper()
@@ -84,7 +84,7 @@ func TestWhatWaitedIsGivenBack(t *testing.T) {
 		gone, other := m.createIn(ws), m.createIn(ws)
 		a, b := join(t, h, gone), join(t, h, other)
 		settle(a, b)
-		release := m.hold("Append")
+		release := m.awaitRetry("Append")
 		a.write(0, "is on its way")
 		synctest.Wait()
 		a.write(0, big(200))

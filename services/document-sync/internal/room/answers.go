@@ -25,9 +25,9 @@ const (
 
 // Limits of the answers cached for peers with the same state vector.
 const (
-	crowd      = 4 // seats from which on answers are cached
+	cacheFrom  = 4 // seats from which on answers are cached
 	maxAnswers = 8
-	keptBytes  = 4 << 20 // beyond this, only the newest one
+	cacheBytes = 4 << 20 // beyond this, only the newest one
 )
 
 // maxSyncs is the maximum number of state vectors of a peer that wait for the doc to be clean.
@@ -37,8 +37,8 @@ const maxSyncs = 4
 // maxVector is the maximum size of a state vector, enough for 65,536 clients.
 const maxVector = 512 << 10
 
-// questions are the unanswered requests of a seat.
-type questions struct {
+// requests are the unanswered requests of a seat.
+type requests struct {
 	vectors   []string // as received
 	awareness bool
 }
@@ -110,11 +110,11 @@ func (s *Seat) QueryAwareness() {
 		s.asked.awareness = true
 		s.answerSoon()
 	} else {
-		s.tellAwareness(now)
+		s.sendAwareness(now)
 	}
 }
 
-func (s *Seat) tellAwareness(now time.Time) {
+func (s *Seat) sendAwareness(now time.Time) {
 	s.asked.awareness = false
 	all := s.room.aware.Encode()
 	s.share.pay(len(all), now)
@@ -150,7 +150,7 @@ func (s *Seat) answerSoon() {
 	r.waiting = append(r.waiting, s)
 	if !r.busy && r.doc == nil {
 		r.busy = true
-		r.lose()
+		r.discard()
 	}
 }
 
@@ -179,7 +179,7 @@ func (r *room) checkWaiting(now time.Time) {
 		r.account()
 		if r.doc == nil {
 			r.busy = true
-			r.lose()
+			r.discard()
 		}
 	}
 }
@@ -216,7 +216,7 @@ func (s *Seat) answer(now time.Time) (later time.Time) {
 	}
 	s.asked.vectors = nil
 	if s.asked.awareness {
-		s.tellAwareness(now)
+		s.sendAwareness(now)
 	}
 	return time.Time{}
 }
@@ -237,7 +237,7 @@ func (r *room) step2(vector string) *Message {
 	a := &r.answers
 	a.old = false
 	// Pending updates are part of an answer, and may arrive without a change of the doc.
-	shared := len(r.seats) >= crowd && !r.doc.Pending()
+	shared := len(r.seats) >= cacheFrom && !r.doc.Pending()
 	if m := a.step2[vector]; m != nil && shared {
 		return m
 	}
@@ -249,7 +249,7 @@ func (r *room) step2(vector string) *Message {
 	if !shared {
 		return m
 	}
-	if a.bytes > keptBytes || len(a.step2) >= maxAnswers {
+	if a.bytes > cacheBytes || len(a.step2) >= maxAnswers {
 		*a = answers{}
 	}
 	if a.step2 == nil {
@@ -295,7 +295,7 @@ func (s *Seat) known(ctx context.Context, update []byte) (known bool, err error)
 		return false, err
 	}
 	defer r.yield()
-	if !s.mayAsk() {
+	if !s.allowed() {
 		return false, nil
 	}
 	err = r.look(func() {
@@ -305,8 +305,8 @@ func (s *Seat) known(ctx context.Context, update []byte) (known bool, err error)
 	return known, err
 }
 
-// mayAsk reports whether the rate limit allows a request that scans the doc, and charges it.
-func (s *Seat) mayAsk() bool {
+// allowed reports whether the rate limit allows a request that scans the doc, and charges it.
+func (s *Seat) allowed() bool {
 	s.room.mu.Lock()
 	defer s.room.mu.Unlock()
 	now := time.Now()

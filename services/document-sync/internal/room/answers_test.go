@@ -47,11 +47,11 @@ func TestAnswersAreShared(t *testing.T) {
 		for range 3 { // few are answered one by one
 			join(t, h, ref)
 		}
-		first := crowd(t, h, ref, 200)
+		first := cacheFrom(t, h, ref, 200)
 		equal(t, "answers for 200", len(first), 1)
 		a.write(0, "More ")
 		settle(a)
-		second := crowd(t, h, ref, 200)
+		second := cacheFrom(t, h, ref, 200)
 		equal(t, "answers for 200 more", len(second), 1)
 		for m := range second {
 			if first[m] {
@@ -59,7 +59,7 @@ func TestAnswersAreShared(t *testing.T) {
 			}
 		}
 		pass(15 * time.Second) // nobody asks
-		for m := range crowd(t, h, ref, 3) {
+		for m := range cacheFrom(t, h, ref, 3) {
 			if second[m] {
 				t.Error("an answer is kept that nobody asked for lately")
 			}
@@ -80,7 +80,7 @@ func TestAnswersHaveWhatWaits(t *testing.T) {
 		first := source.edit(func(t *yjs.Text) { t.Insert(0, "a") })
 		second := source.edit(func(t *yjs.Text) { t.Insert(1, "b") })
 		a := join(t, h, ref)
-		crowd(t, h, ref, 10)
+		cacheFrom(t, h, ref, 10)
 		a.send(second)
 		settle(a)
 		late := join(t, h, ref)
@@ -91,8 +91,8 @@ func TestAnswersHaveWhatWaits(t *testing.T) {
 	})
 }
 
-// crowd has so many new clients join and returns the answers that they got.
-func crowd(t *testing.T, h *room.Hub, ref store.Ref, n int) map[*room.Message]bool {
+// cacheFrom has so many new clients join and returns the answers that they got.
+func cacheFrom(t *testing.T, h *room.Hub, ref store.Ref, n int) map[*room.Message]bool {
 	t.Helper()
 	out := map[*room.Message]bool{}
 	for range n {
@@ -168,7 +168,7 @@ func TestAskingTheSameTwice(t *testing.T) {
 		defer stop()
 		a, b := join(t, h, ref), join(t, h, ref)
 		settle(a, b)
-		release := m.hold("Append")
+		release := m.awaitRetry("Append")
 		a.write(0, "x")
 		synctest.Wait()
 		for range 2 {
@@ -271,7 +271,7 @@ func TestAskingForAwareness(t *testing.T) {
 			a.say(t, 1+i, 1, fmt.Sprintf("%q", strings.Repeat("x", 50<<10)))
 		}
 		pass(time.Second)
-		release := m.hold("Append") // presence goes on while Postgres does not
+		release := m.awaitRetry("Append") // presence goes on while Postgres does not
 		a.write(0, "x")
 		synctest.Wait()
 		b.took(room.KindAwareness)

@@ -71,12 +71,12 @@ func (b *inbox) accepted() [][]byte {
 	return out
 }
 
-// reusable is the maximum memory that an inbox keeps for reuse.
-const reusable = 64 << 10
+// maxRecycled is the maximum memory that an inbox keeps for reuse.
+const maxRecycled = 64 << 10
 
 // recycle keeps an inbox for the next batch of any room.
 func (h *Hub) recycle(b *inbox) {
-	if cap(b.data) > reusable || cap(b.items) > reusable/16 {
+	if cap(b.data) > maxRecycled || cap(b.items) > maxRecycled/16 {
 		return
 	}
 	clear(b.items)
@@ -123,8 +123,8 @@ func (r *room) take() *inbox {
 	return b
 }
 
-// idleNow ends the worker if there is nothing to do.
-func (r *room) idleNow() bool {
+// stopIfIdle ends the worker if there is nothing to do.
+func (r *room) stopIfIdle() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.inbox == nil || r.end != nil {
@@ -144,7 +144,7 @@ func (r *room) commitAll() {
 		wait := time.Until(r.next)
 		r.mu.Unlock()
 		if wait > 0 && !r.pause(wait) || r.acquire(r.hub.life) != nil {
-			r.idleNow()
+			r.stopIfIdle()
 			return
 		}
 		b := r.take()
@@ -154,7 +154,7 @@ func (r *room) commitAll() {
 		}
 		r.batch(b)
 		r.hub.recycle(b)
-		if r.idleNow() {
+		if r.stopIfIdle() {
 			return
 		}
 	}
@@ -163,14 +163,14 @@ func (r *room) commitAll() {
 // batch applies, commits and broadcasts b, and releases its space. It holds the turn and
 // releases it.
 func (r *room) batch(b *inbox) {
-	defer r.settled(b)
+	defer r.unreserve(b)
 	over, err := r.attempt(b)
 	if parts := b.senders(); fault.KindOf(err) == fault.TooLarge && len(parts) > 1 {
 		// One sender's updates are too large, or only all together: commit each sender's separately.
 		r.closeAllRefused(b)
-		over, err = r.apart(parts)
+		over, err = r.commitApart(parts)
 	} else if err != nil {
-		r.uncommitted(b, err)
+		r.handleUncommitted(b, err)
 	}
 	if over {
 		return
@@ -181,12 +181,12 @@ func (r *room) batch(b *inbox) {
 	r.yield()
 }
 
-// apart attempts the parts of a refused batch one by one. The doc still contains the batch;
+// commitApart attempts the parts of a refused batch one by one. The doc still contains the batch;
 // after an error it again contains uncommitted updates.
-func (r *room) apart(parts []*inbox) (over bool, err error) {
+func (r *room) commitApart(parts []*inbox) (over bool, err error) {
 	clean := false
 	for _, b := range parts {
-		if !clean && !r.afresh() {
+		if !clean && !r.reset() {
 			return true, nil
 		}
 		over, err = r.attempt(b)
@@ -194,7 +194,7 @@ func (r *room) apart(parts []*inbox) (over bool, err error) {
 			return true, nil
 		}
 		if clean = err == nil; !clean {
-			r.uncommitted(b, err)
+			r.handleUncommitted(b, err)
 			if !refused(err) {
 				return false, err
 			}
@@ -209,12 +209,12 @@ func (r *room) attempt(b *inbox) (over bool, err error) {
 	before := r.doc.Size()
 	update, err := r.apply(b)
 	for err != nil { // retry without the refused updates
-		if !r.afresh() || panicked(err) && !r.isolate(b, err) {
+		if !r.reset() || panicked(err) && !r.isolate(b, err) {
 			return true, nil
 		}
 		update, err = r.apply(b)
 	}
-	if err := r.outgrown(before); err != nil {
+	if err := r.growthFault(before); err != nil {
 		return false, err
 	}
 	var seq int64
@@ -234,7 +234,7 @@ func (r *room) attempt(b *inbox) (over bool, err error) {
 		if update != nil {
 			r.committed(seq, update, b.only())
 		}
-		r.tellStored(b)
+		r.sendStored(b)
 	}
 	return false, nil
 }
@@ -295,7 +295,7 @@ func (r *room) apply(b *inbox) (update []byte, err error) {
 					b.refuse(at, errQuarantined, true)
 					continue
 				}
-				if err := r.noPlaceFor(b.update(at)); err != nil {
+				if err := r.capacityFault(b.update(at)); err != nil {
 					b.refuseFrom(at, err)
 					continue
 				}
@@ -328,9 +328,9 @@ func (r *room) apply(b *inbox) (update []byte, err error) {
 	return update, err
 }
 
-// afresh reloads a doc that contains part of a refused update. The turn stays held; false means
+// reset reloads a doc that contains part of a refused update. The turn stays held; false means
 // that the room has ended.
-func (r *room) afresh() bool {
+func (r *room) reset() bool {
 	r.hub.metrics.resets.Inc()
 	r.doc = nil
 	return r.restore()
@@ -369,8 +369,8 @@ func refused(err error) bool {
 	return false
 }
 
-// uncommitted handles a batch that was not committed.
-func (r *room) uncommitted(b *inbox, err error) {
+// handleUncommitted handles a batch that was not committed.
+func (r *room) handleUncommitted(b *inbox, err error) {
 	h := r.hub
 	switch {
 	case fault.KindOf(err) == fault.NotFound:
@@ -402,7 +402,7 @@ func (r *room) closeRefused(b *inbox) {
 		}
 		if it.seat.refused == nil {
 			it.seat.refused = it.refused
-			r.remember(it.seat, b.update(i), time.Now())
+			r.noteRefusal(it.seat, b.update(i), time.Now())
 		}
 		it.seat.close(closingOf(it.refused))
 		r.hub.metrics.refused.Inc()
@@ -427,7 +427,7 @@ func closingOf(refused error) (code int, reason string) {
 	return CloseRefused, "the change is too much work at once: copy what it added, open the document anew, and add it in parts"
 }
 
-func (r *room) tellStored(b *inbox) {
+func (r *room) sendStored(b *inbox) {
 	if r.stored == nil {
 		r.stored = &Message{Kind: KindStored}
 	}

@@ -102,7 +102,7 @@ func TestBadUpdatesAreRefusedAlone(t *testing.T) {
 				defer stop()
 				a, b, c := join(t, h, ref), join(t, h, ref), join(t, h, ref)
 				settle(a, b, c)
-				release := m.hold("Append")
+				release := m.awaitRetry("Append")
 				c.write(0, "1")
 				synctest.Wait() // what follows is one batch
 				a.write(0, "2")
@@ -159,7 +159,7 @@ func TestBackpressure(t *testing.T) {
 		defer stop()
 		a, b := join(t, h, ref), join(t, h, ref)
 		settle(a, b)
-		release := m.hold("Append")
+		release := m.awaitRetry("Append")
 		a.write(0, "first") // is being committed
 		synctest.Wait()
 		a.write(0, strings.Repeat("x", 100_000)) // one is always taken

@@ -148,7 +148,7 @@ func TestTooLargeTogether(t *testing.T) {
 				defer stop()
 				a, b, c := join(t, h, ref), join(t, h, ref), join(t, h, ref)
 				settle(a, b, c)
-				release := m.hold("Append")
+				release := m.awaitRetry("Append")
 				c.send([]byte{0, 1, 9, 1, 0, 1}) // something is on its way
 				synctest.Wait()                  // and what follows is one batch
 				a.write(0, "1")

@@ -243,15 +243,15 @@ func (r *room) hear(c *documentv1.Change) {
 		r.known(s)
 	}
 	if u := c.GetUpdate(); u != nil {
-		r.hearUpdate(u)
+		r.receiveUpdate(u)
 	}
 	if a := c.GetAwareness(); a != nil {
-		r.hearPresence(a)
+		r.receivePresence(a)
 	}
 }
 
-// hearUpdate receives a committed update. mu is held.
-func (r *room) hearUpdate(u *documentv1.CommittedUpdate) {
+// receiveUpdate receives a committed update. mu is held.
+func (r *room) receiveUpdate(u *documentv1.CommittedUpdate) {
 	switch {
 	case r.seq.has(u.GetSequence()):
 		return
@@ -267,9 +267,9 @@ func (r *room) hearUpdate(u *documentv1.CommittedUpdate) {
 	}
 }
 
-// hearQueued applies and broadcasts the queued updates of other instances. It returns false if
+// applyRemote applies and broadcasts the queued updates of other instances. It returns false if
 // the doc must be reloaded. mu and the turn are held.
-func (r *room) hearQueued() bool {
+func (r *room) applyRemote() bool {
 	for i, u := range r.remote {
 		if r.seq.has(u.sequence) {
 			continue

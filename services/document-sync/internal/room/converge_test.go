@@ -137,7 +137,7 @@ func TestGapsAreRepaired(t *testing.T) {
 		w.losing(0)
 		a.write(2, "3")
 		pass(50 * time.Millisecond)
-		equal(t, "b, which waits for the hole to close", b.text(), "1")
+		equal(t, "b, which waits for the gap to close", b.text(), "1")
 		pass(60 * time.Millisecond)
 		equal(t, "b", b.text(), "123")
 		w.losing(1) // a lost last message shows in the heads; here the rows are gone, too

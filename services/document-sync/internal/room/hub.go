@@ -74,7 +74,7 @@ type Hub struct {
 	queued  atomic.Int64  // bytes in out
 	resync  chan struct{} // the bus has reconnected
 	bytes   atomic.Int64  // of all documents
-	waiting allowance     // for uncommitted updates
+	waiting byteBudget    // for uncommitted updates
 
 	spawning sync.Mutex // guards stopped, so that nothing is added after the last Wait
 	stopped  bool
@@ -97,7 +97,7 @@ func New(cfg Config) *Hub {
 		out: make(chan outgoing, outQueue), resync: make(chan struct{}, 1),
 		rooms: make(map[store.Ref]*room), of: make(map[id.Workspace]*usage),
 	}
-	h.waiting.most = int64(cfg.MemoryBytes) / waitShare
+	h.waiting.most = int64(cfg.MemoryBytes) / waitingShare
 	h.inboxes.New = func() any { return &inbox{} }
 	h.engine = engine{
 		apply:  func(doc *yjs.Doc, update []byte) error { return doc.ApplyUpdate(update, nil) },
@@ -131,7 +131,7 @@ func errDraining() error {
 	return &fault.Error{Kind: fault.Unavailable, Message: "this instance is shutting down; try again", RetryAfter: time.Second}
 }
 
-func errGone(ref store.Ref) error {
+func errDeleted(ref store.Ref) error {
 	return fault.New(fault.NotFound, "document %s does not exist", ref.Document)
 }
 
@@ -179,9 +179,9 @@ func (h *Hub) find(ref store.Ref) (r *room, evicted []*room, err error) {
 	}
 	u := h.of[ref.Workspace]
 	if u == nil {
-		u = &usage{waiting: allowance{most: h.mostOf() / waitShare}}
+		u = &usage{waiting: byteBudget{most: h.workspaceMax() / waitingShare}}
 	}
-	evicted, ok := h.makeRoom(ref.Workspace, u)
+	evicted, ok := h.makeSpace(ref.Workspace, u)
 	if !ok {
 		return nil, evicted, errFull()
 	}
@@ -269,7 +269,7 @@ func (h *Hub) unloadIdle(now time.Time) {
 	for e := h.idle.Front(); e != nil; {
 		next := e.Next()
 		r, ok := e.Value.(*room)
-		if !ok || now.Sub(r.left) < unloadAfter && !h.crowded() {
+		if !ok || now.Sub(r.left) < unloadAfter && !h.memoryFull() {
 			break
 		}
 		if h.unload(r) {

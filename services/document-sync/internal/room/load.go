@@ -19,7 +19,7 @@ const (
 	firstPause   = 25 * time.Millisecond // between attempts, doubled each time
 	longestPause = 2 * time.Second
 	reloadFor    = time.Minute            // before the peers are closed
-	holePatience = 100 * time.Millisecond // messages may arrive out of order
+	gapPatience  = 100 * time.Millisecond // messages may arrive out of order
 	repairPause  = time.Second            // after a failed repair
 )
 
@@ -84,7 +84,7 @@ func (r *room) read(ctx context.Context) (store.State, *yjs.Doc, error) {
 		doc := yjs.New(yjs.Options{Limits: yjs.Unlimited()})
 		err = r.hub.apply(doc, st.Snapshot, st.Updates)
 		if panicked(err) || r.panics > 0 {
-			doc, err = r.sift(ctx, &st)
+			doc, err = r.applyEach(ctx, &st)
 		}
 		if err != nil {
 			return st, nil, fmt.Errorf("load document %s: %w", r.ref.Document, err)
@@ -156,7 +156,7 @@ func (r *room) loaded(st store.State) {
 		r.seq.note(u.Sequence)
 	}
 	r.unsaved.loaded(st, now)
-	r.noticeHole(now)
+	r.noteGap(now)
 	r.armSnapshot()
 }
 
@@ -275,31 +275,31 @@ func (r *room) committedOnly(f func() error) error {
 // note records a committed update that the doc contains. mu is held.
 func (r *room) note(seq int64) {
 	r.seq.note(seq)
-	r.noticeHole(time.Now())
+	r.noteGap(time.Now())
 }
 
 // known records that an update exists that the doc lacks. mu is held.
 func (r *room) known(seq int64) {
 	r.seq.want = max(r.seq.want, seq)
-	r.noticeHole(time.Now())
+	r.noteGap(time.Now())
 }
 
-func (r *room) noticeHole(now time.Time) {
+func (r *room) noteGap(now time.Time) {
 	switch {
-	case !r.seq.hole():
-		r.hole = time.Time{}
-	case r.hole.IsZero():
-		r.hole = now
-		r.arm(now.Add(holePatience))
+	case !r.seq.gap():
+		r.gap = time.Time{}
+	case r.gap.IsZero():
+		r.gap = now
+		r.arm(now.Add(gapPatience))
 	}
 }
 
-// checkHole starts the repair of a gap that has lasted long enough. mu is held.
-func (r *room) checkHole(now time.Time) {
-	if r.hole.IsZero() || r.repairing {
+// checkGap starts the repair of a gap that has lasted long enough. mu is held.
+func (r *room) checkGap(now time.Time) {
+	if r.gap.IsZero() || r.repairing {
 		return
 	}
-	if due := r.hole.Add(holePatience); now.Before(due) {
+	if due := r.gap.Add(gapPatience); now.Before(due) {
 		r.arm(due)
 		return
 	}
@@ -320,10 +320,10 @@ func (r *room) repair() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.repairing = false
-	r.hole = time.Time{}
-	if r.end == nil && r.seq.hole() {
+	r.gap = time.Time{}
+	if r.end == nil && r.seq.gap() {
 		now := time.Now()
-		r.hole = now.Add(repairPause - holePatience)
+		r.gap = now.Add(repairPause - gapPatience)
 		r.arm(now.Add(repairPause))
 	}
 }
@@ -338,7 +338,7 @@ func (r *room) catchUp(ctx context.Context) error {
 		return err
 	}
 	defer r.yield()
-	return r.absorb(ctx, st)
+	return r.applyMissed(ctx, st)
 }
 
 // yield is release without mu held, or lose if the doc must be reloaded.
@@ -346,7 +346,7 @@ func (r *room) yield() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.doc == nil && r.end == nil {
-		r.lose()
+		r.discard()
 		return
 	}
 	r.release()
@@ -371,10 +371,10 @@ func (r *room) since(ctx context.Context) (news, error) {
 	return n, err
 }
 
-// absorb applies the result of since. The turn is held; after an error the doc is discarded.
-func (r *room) absorb(ctx context.Context, n news) error {
+// applyMissed applies the result of since. The turn is held; after an error the doc is discarded.
+func (r *room) applyMissed(ctx context.Context, n news) error {
 	if r.seeded(n.State) { // a reload applies the seed
-		if r.afresh() { //nolint:contextcheck // the whole room waits for it, not only this caller
+		if r.reset() { //nolint:contextcheck // the whole room waits for it, not only this caller
 			return nil
 		}
 		r.mu.Lock()
@@ -386,7 +386,7 @@ func (r *room) absorb(ctx context.Context, n news) error {
 	if r.end != nil {
 		return r.end
 	}
-	if err := panics.Try(func() error { return r.absorbUpdates(n.State) }); err != nil {
+	if err := panics.Try(func() error { return r.applyMissedUpdates(n.State) }); err != nil {
 		r.hub.cfg.Log.ErrorContext(ctx, "committed updates not applied", "document", r.ref.Document, "error", err)
 		r.doc = nil
 		return err
@@ -394,12 +394,12 @@ func (r *room) absorb(ctx context.Context, n news) error {
 	if r.seq.want == n.wanted {
 		r.seq.want = 0
 	}
-	r.noticeHole(time.Now())
+	r.noteGap(time.Now())
 	return nil
 }
 
-// absorbUpdates applies and broadcasts updates from the store. mu and the turn are held.
-func (r *room) absorbUpdates(st store.State) error {
+// applyMissedUpdates applies and broadcasts updates from the store. mu and the turn are held.
+func (r *room) applyMissedUpdates(st store.State) error {
 	if st.At <= r.seq.at {
 		st.Snapshot = nil
 	}

@@ -23,7 +23,7 @@ func TestLoadsByTurn(t *testing.T) {
 		m := newMemory()
 		h, stop := open(t, room.Config{Store: m, Loads: 1})
 		defer stop()
-		release := m.hold("Load")
+		release := m.awaitRetry("Load")
 		flood := newRef().Workspace
 		var mu sync.Mutex
 		before, ended := 0, false // of the flood, when the other one was open
@@ -63,7 +63,7 @@ func TestLoading(t *testing.T) {
 		ref := m.create()
 		h, stop := open(t, room.Config{Store: m})
 		defer stop()
-		release := m.hold("Load")
+		release := m.awaitRetry("Load")
 		var wg sync.WaitGroup
 		for range 20 {
 			wg.Go(func() { join(t, h, ref) })

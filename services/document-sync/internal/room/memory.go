@@ -12,7 +12,7 @@ import (
 type usage struct {
 	rooms   int // guarded by hub.mu
 	bytes   atomic.Int64
-	waiting allowance
+	waiting byteBudget
 }
 
 // Why documents accept no more. Committed content stays.
@@ -35,29 +35,29 @@ const (
 	growShare = 8
 )
 
-// shareOf is the memory guaranteed to each workspace.
-func (h *Hub) shareOf() int64 { return int64(h.cfg.MemoryBytes) / roomShare }
+// guaranteed is the memory guaranteed to each workspace.
+func (h *Hub) guaranteed() int64 { return int64(h.cfg.MemoryBytes) / roomShare }
 
-// mostOf is the maximum for one workspace: only those below their guarantee get the rest.
-func (h *Hub) mostOf() int64 { return int64(h.cfg.MemoryBytes) - h.shareOf() }
+// workspaceMax is the maximum for one workspace: only those below their guarantee get the rest.
+func (h *Hub) workspaceMax() int64 { return int64(h.cfg.MemoryBytes) - h.guaranteed() }
 
-// crowded reports whether no more documents may be loaded.
-func (h *Hub) crowded() bool { return h.bytes.Load() >= int64(h.cfg.MemoryBytes) }
+// memoryFull reports whether no more documents may be loaded.
+func (h *Hub) memoryFull() bool { return h.bytes.Load() >= int64(h.cfg.MemoryBytes) }
 
 // full reports whether open documents of a workspace may not grow either.
 func (h *Hub) full(u *usage) bool {
 	more := func(n int64) int64 { return n * (growShare + 1) / growShare }
 	all := h.bytes.Load()
-	return all >= more(int64(h.cfg.MemoryBytes)) || all >= more(h.mostOf()) && u.bytes.Load() >= more(h.shareOf())
+	return all >= more(int64(h.cfg.MemoryBytes)) || all >= more(h.workspaceMax()) && u.bytes.Load() >= more(h.guaranteed())
 }
 
-// makeRoom makes space for a room of a workspace, if necessary by evicting others. The last
+// makeSpace makes space for a room of a workspace, if necessary by evicting others. The last
 // part of everything is reserved for workspaces below their guarantee. h.mu is held.
-func (h *Hub) makeRoom(ws id.Workspace, u *usage) (evicted []*room, ok bool) {
+func (h *Hub) makeSpace(ws id.Workspace, u *usage) (evicted []*room, ok bool) {
 	for {
 		share := (h.cfg.Rooms + roomShare - 1) / roomShare
-		own := u.rooms >= share && len(h.rooms) >= max(share, h.cfg.Rooms-share) || u.bytes.Load() >= h.shareOf() && h.bytes.Load() >= h.mostOf()
-		if !own && len(h.rooms) < h.cfg.Rooms && !h.crowded() {
+		own := u.rooms >= share && len(h.rooms) >= max(share, h.cfg.Rooms-share) || u.bytes.Load() >= h.guaranteed() && h.bytes.Load() >= h.workspaceMax()
+		if !own && len(h.rooms) < h.cfg.Rooms && !h.memoryFull() {
 			return evicted, true
 		}
 		r := h.evict(func(r *room) bool { return !own || r.ref.Workspace == ws })
@@ -89,9 +89,9 @@ func (r *room) account() {
 	r.bytes = n
 }
 
-// noPlaceFor returns why the doc cannot accept a v1 update that would enlarge it. Deletions are
+// capacityFault returns why the doc cannot accept a v1 update that would enlarge it. Deletions are
 // always accepted, since they free memory. The turn is held.
-func (r *room) noPlaceFor(update []byte) error {
+func (r *room) capacityFault(update []byte) error {
 	switch {
 	case len(update) == 0 || update[0] == 0: // no structs
 		return nil
@@ -103,9 +103,9 @@ func (r *room) noPlaceFor(update []byte) error {
 	return nil
 }
 
-// outgrown returns why a batch that enlarged a doc of this size must not be committed: a few
+// growthFault returns why a batch that enlarged a doc of this size must not be committed: a few
 // bytes can take much memory, and scattered deletions split items. The turn is held.
-func (r *room) outgrown(before int) error {
+func (r *room) growthFault(before int) error {
 	if after := r.doc.Size(); after > before && after > 2*r.hub.cfg.DocumentBytes {
 		return errDocumentFull()
 	}

@@ -82,13 +82,13 @@ func TestWhatBuildsOnTheRefused(t *testing.T) {
 		a, b := join(t, h, ref), join(t, h, ref)
 		a.write(0, big(90))
 		settle(a, b)
-		release := m.hold("Append")
+		release := m.awaitRetry("Append")
 		b.remove(0, 1)
 		synctest.Wait() // what follows is one batch
 		b.remove(0, 1)
 		a.write(0, big(20))
 		release()
-		release = m.hold("Append")
+		release = m.awaitRetry("Append")
 		pass(10 * time.Millisecond) // it is being committed
 		a.write(0, "what builds on it")
 		release()
@@ -148,7 +148,7 @@ func TestDeletionsThatTakeMemory(t *testing.T) {
 		a, b := join(t, h, ref), join(t, h, ref)
 		a.write(0, big(18))
 		settle(a, b)
-		release := m.hold("Append")
+		release := m.awaitRetry("Append")
 		b.remove(0, 1)
 		synctest.Wait() // what follows is one batch
 		a.send(a.edit(func(t *yjs.Text) {

@@ -80,7 +80,7 @@ func (h *Hub) withTurn(ctx context.Context, ref store.Ref, f func(*room) error) 
 		return err
 	}
 	defer r.yield()
-	if err := r.absorb(ctx, st); err != nil {
+	if err := r.applyMissed(ctx, st); err != nil {
 		return err
 	}
 	err = panics.Try(func() error { return f(r) })
@@ -121,7 +121,7 @@ func (r *room) operate(ctx context.Context, op Operation) (err error) {
 	switch {
 	case err != nil:
 		if fault.KindOf(err) == fault.NotFound {
-			r.deletedPerhaps(ctx)
+			r.checkDeleted(ctx)
 		}
 		return err
 	case done || update == nil:
@@ -136,8 +136,8 @@ func (r *room) operate(ctx context.Context, op Operation) (err error) {
 	return nil
 }
 
-// deletedPerhaps ends the room if the document is gone: a NotFound of an operation may also
+// checkDeleted ends the room if the document is gone: a NotFound of an operation may also
 // concern something else, such as a version.
-func (r *room) deletedPerhaps(ctx context.Context) {
+func (r *room) checkDeleted(ctx context.Context) {
 	_, _ = r.since(ctx)
 }

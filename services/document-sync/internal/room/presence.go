@@ -60,8 +60,8 @@ func (r *room) checkPresence(now time.Time) {
 	}
 }
 
-// hearPresence receives the awareness of another instance. mu is held.
-func (r *room) hearPresence(a *documentv1.Awareness) {
+// receivePresence receives the awareness of another instance. mu is held.
+func (r *room) receivePresence(a *documentv1.Awareness) {
 	if data := a.GetData(); len(data) > 0 {
 		change, err := r.aware.Apply(nil, data, time.Now())
 		if err != nil {
@@ -76,9 +76,9 @@ func (r *room) hearPresence(a *documentv1.Awareness) {
 	}
 }
 
-// tellPresence sends the local presence to other instances and requests theirs, after messages
+// announcePresence sends the local presence to other instances and requests theirs, after messages
 // may have been lost.
-func (r *room) tellPresence(ctx context.Context) {
+func (r *room) announcePresence(ctx context.Context) {
 	r.mu.Lock()
 	local, needed := r.aware.Local(), r.end == nil && (len(r.seats) > 0 || !r.aware.Empty())
 	r.mu.Unlock()

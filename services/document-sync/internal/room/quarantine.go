@@ -74,7 +74,7 @@ func (r *room) isolate(b *inbox, why error) bool {
 			continue
 		}
 		b.refuse(i, errQuarantined, true)
-		if !r.afresh() {
+		if !r.reset() {
 			return false
 		}
 		r.quarantine(r.hub.life, r.doc, store.Quarantined{
@@ -84,7 +84,7 @@ func (r *room) isolate(b *inbox, why error) bool {
 			_ = r.hub.try(r.doc, u)
 		}
 	}
-	return r.afresh()
+	return r.reset()
 }
 
 // refuseAll refuses and quarantines a batch as a whole. Its updates may be tried again, since
@@ -106,9 +106,9 @@ func (r *room) at() int64 {
 	return r.seq.at
 }
 
-// sift loads a doc update by update. An update that panics twice, the second time on a new doc,
+// applyEach loads a doc update by update. An update that panics twice, the second time on a new doc,
 // is quarantined and replaced by an empty one in st. The turn is held.
-func (r *room) sift(ctx context.Context, st *store.State) (*yjs.Doc, error) {
+func (r *room) applyEach(ctx context.Context, st *store.State) (*yjs.Doc, error) {
 	made := func(updates []store.Update) (*yjs.Doc, error) {
 		doc := yjs.New(yjs.Options{Limits: yjs.Unlimited()})
 		return doc, r.hub.apply(doc, st.Snapshot, updates)

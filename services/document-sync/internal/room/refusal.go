@@ -13,10 +13,10 @@ import (
 // The delay before a refused update is tried again, doubled each time. It holds up everything
 // else from the connection and is therefore well below presence.Timeout.
 const (
-	firstHold   = time.Second
-	holdDoubles = 3 // up to 8 s
-	forgetAfter = 10 * time.Minute
-	maxRefusals = 1000 // remembered per room
+	firstBackoff     = time.Second
+	backoffDoublings = 3 // up to 8 s
+	forgetAfter      = 10 * time.Minute
+	maxRefusals      = 1000 // remembered per room
 )
 
 // refusal is the backoff of a refused update. Editors keep refused updates and resend them
@@ -50,8 +50,8 @@ func (s *Seat) writer(update []byte) writer {
 
 var sums = maphash.MakeSeed()
 
-// remember records that an update was refused. mu is held.
-func (r *room) remember(s *Seat, update []byte, now time.Time) {
+// noteRefusal records that an update was refused. mu is held.
+func (r *room) noteRefusal(s *Seat, update []byte, now time.Time) {
 	if empty(update) {
 		return // it was refused because of another update
 	}
@@ -69,14 +69,14 @@ func (r *room) remember(s *Seat, update []byte, now time.Time) {
 	if now.Sub(f.until) > forgetAfter {
 		f.times = 0
 	}
-	f.until = now.Add(firstHold << min(f.times, holdDoubles))
+	f.until = now.Add(firstBackoff << min(f.times, backoffDoublings))
 	f.times++
 	r.refusals[w] = f
 }
 
-// hold waits until a refused update may be tried again, or ctx is done. mu is held, but released
+// awaitRetry waits until a refused update may be tried again, or ctx is done. mu is held, but released
 // meanwhile.
-func (r *room) hold(ctx context.Context, s *Seat, update []byte) error {
+func (r *room) awaitRetry(ctx context.Context, s *Seat, update []byte) error {
 	if empty(update) {
 		return nil
 	}

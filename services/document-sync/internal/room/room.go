@@ -59,7 +59,7 @@ type room struct {
 	remoteBytes int
 
 	seq       sequence
-	hole      time.Time // since when there has been a gap
+	gap       time.Time // since when there has been a gap
 	repairing bool
 
 	aware   presence.Table
@@ -115,14 +115,14 @@ func (r *room) release() {
 		r.doc = nil
 		return
 	}
-	if !r.hearQueued() {
-		r.lose()
+	if !r.applyRemote() {
+		r.discard()
 		return
 	}
 	if len(r.waiting) > 0 {
 		r.answerWaiting(time.Now())
 		if r.doc == nil {
-			r.lose()
+			r.discard()
 			return
 		}
 	}
@@ -136,9 +136,9 @@ func (r *room) release() {
 	r.busy = false
 }
 
-// lose discards the doc, which contains uncommitted updates, and hands the turn to a goroutine
+// discard discards the doc, which contains uncommitted updates, and hands the turn to a goroutine
 // that reloads it. mu is held.
-func (r *room) lose() {
+func (r *room) discard() {
 	r.doc, r.novel = nil, nil
 	r.hub.metrics.resets.Inc()
 	r.hub.spawn(r.reload) // fails only at the end of the hub, which ends the room too
@@ -158,7 +158,7 @@ func (r *room) over(why error) {
 		close(w)
 	}
 	if r.inbox != nil {
-		r.settled(r.inbox)
+		r.unreserve(r.inbox)
 	}
 	r.queue, r.blocked, r.inbox, r.waiting, r.remote = nil, nil, nil, nil, nil
 	if r.timer != nil {
@@ -206,7 +206,7 @@ func levelOf(err error) slog.Level {
 }
 
 // gone ends the room of a deleted document.
-func (r *room) gone() { r.finish(errGone(r.ref), CloseGone, "the document was deleted") }
+func (r *room) gone() { r.finish(errDeleted(r.ref), CloseGone, "the document was deleted") }
 
 func (r *room) leaveBus() {
 	r.mu.Lock()
@@ -269,7 +269,7 @@ func (r *room) doDue() {
 		r.timer = nil
 	}
 	now := time.Now()
-	r.checkHole(now)
+	r.checkGap(now)
 	r.checkSnapshot(now)
 	r.checkPresence(now)
 	r.checkWaiting(now)

@@ -41,7 +41,7 @@ func (h *Hub) Run(ctx context.Context) error {
 			return nil
 		case <-h.resync:
 			for _, r := range h.all() {
-				r.tellPresence(ctx) // bypasses the queue, which many rooms would fill
+				r.announcePresence(ctx) // bypasses the queue, which many rooms would fill
 			}
 		case <-t.C:
 		}

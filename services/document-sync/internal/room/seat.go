@@ -27,7 +27,7 @@ type Seat struct {
 
 	// Guarded by room.mu.
 	owner   presence.Owner
-	asked   questions
+	asked   requests
 	told    bool  // a step 1 was answered
 	greet   bool  // the server's step 1 is still to be sent
 	waits   bool  // it is in room.waiting
@@ -87,7 +87,7 @@ func (s *Seat) Leave() {
 		r.mu.Unlock()
 		return
 	}
-	s.hasLeft, s.asked = true, questions{}
+	s.hasLeft, s.asked = true, requests{}
 	if i := slices.Index(r.seats, s); i >= 0 {
 		last := len(r.seats) - 1
 		r.seats[i], r.seats[last] = r.seats[last], nil
@@ -163,7 +163,7 @@ func (s *Seat) Update(ctx context.Context, update []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.refusals) > 0 {
-		if err := r.hold(ctx, s, update); err != nil {
+		if err := r.awaitRetry(ctx, s, update); err != nil {
 			return err
 		}
 	}
@@ -175,20 +175,20 @@ func (s *Seat) Update(ctx context.Context, update []byte) error {
 			s.send(&Message{Kind: KindStored})
 			return nil
 		}
-		later, ok := r.place(len(update))
+		later, ok := r.reserve(len(update))
 		if ok {
 			r.put(s, update)
 			return nil
 		}
-		if err := r.block(ctx, later); err != nil {
+		if err := r.awaitSpace(ctx, later); err != nil {
 			return err
 		}
 	}
 }
 
-// block waits until the inbox was taken, the room has ended, or later is closed. mu is held, but
+// awaitSpace waits until the inbox was taken, the room has ended, or later is closed. mu is held, but
 // released meanwhile.
-func (r *room) block(ctx context.Context, later <-chan struct{}) error {
+func (r *room) awaitSpace(ctx context.Context, later <-chan struct{}) error {
 	w := make(chan struct{})
 	r.blocked = append(r.blocked, w)
 	r.mu.Unlock()

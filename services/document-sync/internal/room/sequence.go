@@ -41,5 +41,5 @@ func (s *sequence) reach(n int64) {
 	}
 }
 
-// hole reports whether a known update is missing.
-func (s *sequence) hole() bool { return len(s.ahead) > 0 || s.want > s.at }
+// gap reports whether a known update is missing.
+func (s *sequence) gap() bool { return len(s.ahead) > 0 || s.want > s.at }

@@ -34,8 +34,8 @@ func TestSequence(t *testing.T) {
 					beyond++
 				}
 			}
-			if s.at != prefix || s.hole() != (beyond > 0) {
-				t.Fatalf("at = %d, hole = %v, want %d, %v", s.at, s.hole(), prefix, beyond > 0)
+			if s.at != prefix || s.gap() != (beyond > 0) {
+				t.Fatalf("at = %d, gap = %v, want %d, %v", s.at, s.gap(), prefix, beyond > 0)
 			}
 		}
 	}

@@ -191,14 +191,14 @@ func (s *encoded) loads() error {
 	if err := doc.ApplyUpdateV2(s.State, nil); err != nil {
 		return fmt.Errorf("decode the new snapshot of document %s: %w", s.Ref.Document, err)
 	}
-	if !s.isIn(doc) {
+	if !s.matches(doc) {
 		return fmt.Errorf("decode the new snapshot of document %s: it differs from the document", s.Ref.Document)
 	}
 	return nil
 }
 
-// isIn reports whether a doc contains everything that was encoded.
-func (s *encoded) isIn(doc *yjs.Doc) bool {
+// matches reports whether a doc contains everything that was encoded.
+func (s *encoded) matches(doc *yjs.Doc) bool {
 	structs, deletions := doc.Contents()
 	vector := doc.StateVector()
 	if bytes.Equal(vector.Encode(), s.Vector) {

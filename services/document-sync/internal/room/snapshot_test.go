@@ -87,7 +87,7 @@ func TestSnapshotsThatFail(t *testing.T) {
 		render := func(*yjs.Doc) (string, string, error) { panic("cannot") }
 		h, stop := open(t, room.Config{Store: m, Render: render, Snapshots: 2})
 		defer stop()
-		release := m.hold("Save")
+		release := m.awaitRetry("Save")
 		for range 10 {
 			ref := m.create()
 			refs = append(refs, ref)
@@ -123,7 +123,7 @@ func TestSnapshotsPassWhoIsBusy(t *testing.T) {
 		pass(500 * time.Millisecond)
 		b.write(0, "y")
 		settle(a, b)
-		release := m.hold("Append")
+		release := m.awaitRetry("Append")
 		a.write(0, "is being committed")
 		pass(20 * time.Second)
 		equal(t, "snapshots of the other", len(m.saves(other)), 1)

@@ -87,8 +87,8 @@ func (m *memory) enter(ctx context.Context, method string) error {
 	return m.fail[method]
 }
 
-// hold stalls a method until the returned function is called.
-func (m *memory) hold(method string) (release func()) {
+// awaitRetry stalls a method until the returned function is called.
+func (m *memory) awaitRetry(method string) (release func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	gate := make(chan struct{})
