@@ -49,7 +49,7 @@ func (w *sharedWriter) caretAfter(t *sharedNode, made []*sharedNode) {
 	w.putCaret(t.fragment, t.indexAfter(last.element))
 }
 
-// lastText returns the last text in new sharedNodes.
+// lastText returns the last text in new nodes.
 func lastText(sharedNodes []*sharedNode) *yjs.Text {
 	for _, t := range slices.Backward(sharedNodes) {
 		if t.element == nil {

@@ -41,8 +41,8 @@ func TestImportTells(t *testing.T) {
 		{"- [ ] a\n  - [x] b", []string{"1: tasks within a task is kept as tasks after it, on its level"}},
 		{"- [ ] a\n\n  ---\n", []string{"1: a horizontalRule within a task is kept as paragraphs of the task, as far as it is text"}},
 		{"- [ ] ![a](b)", []string{"1: an image within a task is kept as a link"}},
-		{"a\n\n[b]: c", []string{"3: a link definition that nothing needsReference to is kept as text"}},
-		{"[a]\n\n[a]: b\n[a]: c", []string{"4: a link definition that nothing needsReference to is kept as text"}},
+		{"a\n\n[b]: c", []string{"3: a link definition that nothing refers to is kept as text"}},
+		{"[a]\n\n[a]: b\n[a]: c", []string{"4: a link definition that nothing refers to is kept as text"}},
 		{"| a |\n| - |\n| b | c |", []string{"3: a cell after the last column of its table is kept as text in the last column"}},
 		{strings.Repeat("<!-- a -->\n\n", 103), append(lines(100, "%d: the HTML <!-- a --> is kept as a code block"), "199: 3 more after this line is kept as those above")},
 	} {

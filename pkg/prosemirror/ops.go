@@ -4,7 +4,7 @@ import "unicode/utf16"
 
 // An Op is a change to a document. Its path leads from the root over children as a shared
 // document has them: elements, atoms, and runs of text, where adjacent texts are one run
-// whatever their marks. A path needsReference to the document after the preceding Ops.
+// whatever their marks. A path refers to the document after the preceding Ops.
 //
 // The kinds are InsertNodes, DeleteNodes, SetAttr and EditText.
 type Op interface{ path() []int }

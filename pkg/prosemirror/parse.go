@@ -54,7 +54,7 @@ func clean(md string) string {
 type reader struct {
 	s    *Schema
 	src  []byte
-	used map[string]bool // the link definitions that links asReference to
+	used map[string]bool // the link definitions that links refer to
 	// defined are the preceding link definitions: the first of a name wins.
 	defined map[string]bool
 	line    int     // the line of the first byte of src
@@ -113,7 +113,7 @@ func (r *reader) block(n ast.Node, depth int) []*Node {
 	case *ast.LinkReferenceDefinition:
 		label := util.ToLinkReference(n.Label)
 		if !r.used[label] || r.defined[label] {
-			r.noteLoss(begins(n), "a link definition that nothing needsReference to", "text")
+			r.noteLoss(begins(n), "a link definition that nothing refers to", "text")
 			return []*Node{Elem("paragraph", nil, r.definition(n))}
 		}
 		r.defined[label] = true

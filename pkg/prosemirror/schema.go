@@ -38,7 +38,7 @@ type NodeSpec struct {
 	Name string
 	// Content is the content expression. An empty one makes a leaf.
 	Content string
-	// Group holds the space-separated names by which expressions asReference to it.
+	// Group holds the space-separated names by which expressions refer to it.
 	Group  string
 	Inline bool
 	// Marks holds the space-separated names of the marks allowed on its text. "_" and ""

@@ -53,7 +53,7 @@ func (s *Schema) edits(t *sharedNode, delta []Splice) (*runEdit, error) {
 // manySplices is the number of changes from which texts are cut for all of them at once.
 const manySplices = 500
 
-// cut prepares many text changes. Their paths asReference to the document before the first change.
+// cut prepares many text changes. Their paths refer to the document before the first change.
 func (w *sharedWriter) cut(txn *yjs.Txn, root *sharedNode) error {
 	splices := 0
 	for _, op := range w.ops {

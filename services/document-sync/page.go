@@ -26,12 +26,12 @@ func pageSize(n int32) (int, error) {
 
 // A page token is the exact position after the previous page. It is opaque to callers.
 
-func formatPlace(p store.Place) string {
+func formatCursor(p store.Cursor) string {
 	b := binary.BigEndian.AppendUint64(nil, uint64(p.UpdatedAt.UnixMicro()))
 	return base64.RawURLEncoding.EncodeToString(append(b, p.ID.UUID[:]...))
 }
 
-func parsePlace(token string) (*store.Place, error) {
+func parseCursor(token string) (*store.Cursor, error) {
 	if token == "" {
 		return nil, nil //nolint:nilnil // no token means the first page, which has no predecessor
 	}
@@ -43,7 +43,7 @@ func parsePlace(token string) (*store.Place, error) {
 	if micros < 0 || micros > maxMicros {
 		return nil, errToken()
 	}
-	p := &store.Place{UpdatedAt: time.UnixMicro(micros)}
+	p := &store.Cursor{UpdatedAt: time.UnixMicro(micros)}
 	copy(p.ID.UUID[:], b[8:])
 	return p, nil
 }

@@ -370,7 +370,7 @@ func (s *documents) List(ctx context.Context, req *documentv1.ListRequest) (*doc
 	if err != nil {
 		return nil, err
 	}
-	after, err := parsePlace(req.GetPageToken())
+	after, err := parseCursor(req.GetPageToken())
 	if err != nil {
 		return nil, err
 	}
@@ -387,7 +387,7 @@ func (s *documents) List(ctx context.Context, req *documentv1.ListRequest) (*doc
 	if len(all) > size {
 		all = all[:size]
 		last := all[size-1]
-		res.NextPageToken = formatPlace(store.Place{UpdatedAt: last.UpdatedAt, ID: last.ID})
+		res.NextPageToken = formatCursor(store.Cursor{UpdatedAt: last.UpdatedAt, ID: last.ID})
 	}
 	for _, d := range all {
 		res.Documents = append(res.Documents, d.Proto())

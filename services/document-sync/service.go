@@ -106,9 +106,9 @@ func New(ctx context.Context, cfg Config, deps Deps) (s *Service, err error) {
 	editor := edit.New(prosemirror.TipTap())
 	s.rooms = room.New(room.Config{
 		Store: s.store, Log: deps.Log, Bus: room.NewNATS(line, deps.Log), Metrics: deps.Registerer,
-		Render: editor.Render,
-		Plant:  func(doc *yjs.Doc, seed store.Seed) error { return editor.Plant(doc, seed.Before, seed.After) },
-		Rooms:  cfg.Rooms, MemoryBytes: cfg.MemoryMB << 20, DocumentBytes: cfg.DocumentMB << 20,
+		Render:    editor.Render,
+		ApplySeed: func(doc *yjs.Doc, seed store.Seed) error { return editor.ApplySeed(doc, seed.Before, seed.After) },
+		Rooms:     cfg.Rooms, MemoryBytes: cfg.MemoryMB << 20, DocumentBytes: cfg.DocumentMB << 20,
 	})
 	s.sockets, err = socket.New(socket.Config{
 		Rooms: rooms{s.rooms}, Verifier: deps.Verifier, Log: deps.Log, Registerer: deps.Registerer,
@@ -197,7 +197,7 @@ func (s *Service) housekeep(ctx context.Context) error {
 	t := time.NewTicker(housekeepEvery)
 	defer t.Stop()
 	for {
-		s.plantAll(ctx)
+		s.applySeeds(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -215,14 +215,14 @@ func (s *Service) housekeep(ctx context.Context) error {
 
 // applySeeds works in pages with pauses, since loaded documents use memory for a while.
 const (
-	plantPage  = 50
-	plantPause = 5 * time.Second
+	seedPage  = 50
+	seedPause = 5 * time.Second
 )
 
-func (s *Service) plantAll(ctx context.Context) {
+func (s *Service) applySeeds(ctx context.Context) {
 	planted := 0
 	for {
-		refs, err := s.store.Seeded(ctx, plantPage)
+		refs, err := s.store.Seeded(ctx, seedPage)
 		before := planted
 		for _, ref := range refs {
 			if e := s.rooms.Read(ctx, ref, func(*yjs.Doc, int64) error { return nil }); e != nil {
@@ -240,7 +240,7 @@ func (s *Service) plantAll(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(plantPause):
+		case <-time.After(seedPause):
 		}
 	}
 	if planted > 0 {

@@ -66,7 +66,7 @@ func (s *documents) sendOne(ctx context.Context, w *watch.Watcher, ws id.Workspa
 }
 
 func (s *documents) sendAll(ctx context.Context, w *watch.Watcher, ws id.Workspace, out *stream) error {
-	var after *store.Place
+	var after *store.Cursor
 	for {
 		page, err := s.store.List(ctx, ws, nil, after, streamPage)
 		if err != nil {
@@ -81,14 +81,14 @@ func (s *documents) sendAll(ctx context.Context, w *watch.Watcher, ws id.Workspa
 			return nil
 		}
 		last := page[len(page)-1]
-		after = &store.Place{UpdatedAt: last.UpdatedAt, ID: last.ID}
+		after = &store.Cursor{UpdatedAt: last.UpdatedAt, ID: last.ID}
 	}
 }
 
 const streamPage = 500
 
 func sendCurrent(w *watch.Watcher, d store.Document, out *stream) error {
-	w.Told(d.ID, d.Sequence, d.UpdatedAt)
+	w.MarkSeen(d.ID, d.Sequence, d.UpdatedAt)
 	return out.Send(&documentv1.SubscribeResponse{
 		Kind: documentv1.SubscribeResponse_KIND_CURRENT, Document: d.Proto(), Author: d.Author.Proto(),
 	})

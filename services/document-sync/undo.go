@@ -51,7 +51,7 @@ func (s *documents) Undo(ctx context.Context, req *documentv1.UndoRequest) (*doc
 
 // undo loads the change of a version.
 func (s *documents) undo(ctx context.Context, ref store.Ref, version int64) (*edit.Undo, error) {
-	done, err := s.store.Done(ctx, ref, version)
+	done, err := s.store.UndoSource(ctx, ref, version)
 	if err != nil {
 		return nil, err
 	}

@@ -70,9 +70,9 @@ func Plain(tree *prosemirror.Node) string {
 	return storable(b.String())
 }
 
-// Plant applies to a shared document a change made to it as Markdown: the difference between
+// ApplySeed applies to a shared document a change made to it as Markdown: the difference between
 // before and after. An empty before begins the document.
-func (e *Editor) Plant(doc *yjs.Doc, before, after string) error {
+func (e *Editor) ApplySeed(doc *yjs.Doc, before, after string) error {
 	tree := e.Tree(doc)
 	next, err := e.ParseStored(after)
 	if err != nil {

@@ -117,7 +117,7 @@ func TestPlant(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := editor.Plant(doc, tt.before, tt.after); err != nil {
+			if err := editor.ApplySeed(doc, tt.before, tt.after); err != nil {
 				t.Fatal(err)
 			}
 			if got, _, err := editor.Render(doc); err != nil || got != tt.want {

@@ -48,10 +48,10 @@ const (
 	renewEvery  = Timeout / 2
 	forgetAfter = 2 * Timeout
 
-	maxSafe   = 1<<53 - 1 // the largest integer of JavaScript
-	maxClock  = 1 << 52   // from a connection, to leave room for increments
-	leastSize = 4         // minimum bytes per client in an update
-	tailSize  = 16 + 8    // bytes per client: the claimant and the time in milliseconds
+	maxSafe  = 1<<53 - 1 // the largest integer of JavaScript
+	maxClock = 1 << 52   // from a connection, to leave room for increments
+	minSize  = 4         // minimum bytes per client in an update
+	tailSize = 16 + 8    // bytes per client: the claimant and the time in milliseconds
 )
 
 var (
@@ -119,8 +119,8 @@ type entry struct {
 	claim         claim
 }
 
-// against reports whether the present client belongs to somebody else.
-func (e *entry) against(c *client) bool {
+// conflictsWith reports whether the present client belongs to somebody else.
+func (e *entry) conflictsWith(c *client) bool {
 	return c != nil && c.state != nil && e.claim.who != c.claim.who && e.claim.who != [16]byte{} && c.claim.who != [16]byte{}
 }
 
@@ -156,7 +156,7 @@ func (t *Table) Apply(owner *Owner, update []byte, now time.Time) (Change, error
 	change := Nothing
 	for i := range entries {
 		if e := &entries[i]; t.wins(owner, e) {
-			change = max(change, t.put(owner, e, now))
+			change = max(change, t.apply(owner, e, now))
 		}
 	}
 	return change, nil
@@ -172,7 +172,7 @@ func (t *Table) wins(owner *Owner, e *entry) bool {
 		// Unknown clients have clock 0. The removal of one is worth an entry only from another
 		// instance, whose earlier updates may still arrive.
 		return e.clock > 0 && (e.state != nil || owner == nil)
-	case e.against(c):
+	case e.conflictsWith(c):
 		return owner == nil && e.state != nil && e.claim.before(c.claim)
 	case e.clock == c.clock:
 		return e.state == nil && c.state != nil && c.owner == owner
@@ -214,7 +214,7 @@ func (t *Table) admit(owner *Owner, entries []entry) error {
 	return nil
 }
 
-func (t *Table) put(owner *Owner, e *entry, now time.Time) Change {
+func (t *Table) apply(owner *Owner, e *entry, now time.Time) Change {
 	c := t.clients[e.client]
 	if c == nil {
 		if t.clients == nil {
@@ -224,7 +224,7 @@ func (t *Table) put(owner *Owner, e *entry, now time.Time) Change {
 		t.clients[e.client] = c
 	}
 	was, clock := c.state, e.clock
-	if e.against(c) { // exceed the other's clock, so that everybody replaces it
+	if e.conflictsWith(c) { // exceed the other's clock, so that everybody replaces it
 		clock = max(clock, min(c.clock+1, maxSafe))
 	}
 	change := Renewed
@@ -322,7 +322,7 @@ func (t *Table) Show(id uint64, state []byte, until, now time.Time) error {
 	if err := t.admit(nil, []entry{e}); err != nil {
 		return err
 	}
-	t.put(nil, &e, now)
+	t.apply(nil, &e, now)
 	c = t.clients[id]
 	t.setUntil(c, until)
 	c.local = true
@@ -416,7 +416,7 @@ func (t *Table) Flush() (all, local []byte) {
 // until the next change and must not be modified.
 func (t *Table) Encode() []byte {
 	if t.all == nil {
-		if ids := t.those(func(c *client) bool { return c.state != nil }); len(ids) > 0 {
+		if ids := t.filter(func(c *client) bool { return c.state != nil }); len(ids) > 0 {
 			t.all = t.encode(ids)
 		}
 	}
@@ -426,14 +426,14 @@ func (t *Table) Encode() []byte {
 // Local returns the states of clients connected here or shown by this instance, with the tail
 // for other instances, nil if there are none.
 func (t *Table) Local() []byte {
-	ids := t.those(func(c *client) bool { return c.state != nil && (c.owner != nil || c.ours()) })
+	ids := t.filter(func(c *client) bool { return c.state != nil && (c.owner != nil || c.ours()) })
 	if len(ids) == 0 {
 		return nil
 	}
 	return t.appendClaims(t.encode(ids), ids)
 }
 
-func (t *Table) those(want func(*client) bool) []uint64 {
+func (t *Table) filter(want func(*client) bool) []uint64 {
 	ids := make([]uint64, 0, t.present)
 	for id, c := range t.clients {
 		if want(c) {
@@ -504,7 +504,7 @@ func decode(entries []entry, update []byte) (all []entry, tail []byte, err error
 	if !ok {
 		return nil, nil, ErrMalformed
 	}
-	if n > uint64(len(b)/leastSize) {
+	if n > uint64(len(b)/minSize) {
 		return nil, nil, ErrMalformed
 	}
 	if n > 2*MaxClients {

@@ -29,9 +29,9 @@ type Config struct {
 	Bus Bus
 	// Render derives Markdown and plain text for a snapshot.
 	Render func(doc *yjs.Doc) (markdown, text string, err error)
-	// Plant applies a seed to a document, within a transaction. Without it seeds are
+	// ApplySeed applies a seed to a document, within a transaction. Without it seeds are
 	// ignored.
-	Plant func(doc *yjs.Doc, seed store.Seed) error
+	ApplySeed func(doc *yjs.Doc, seed store.Seed) error
 	// Metrics is where metrics are registered, nil for nowhere.
 	Metrics prometheus.Registerer
 

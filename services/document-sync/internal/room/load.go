@@ -104,20 +104,20 @@ func (r *room) read(ctx context.Context) (store.State, *yjs.Doc, error) {
 }
 
 // seeded reports whether there is a seed to apply.
-func (r *room) seeded(st store.State) bool { return st.Seed != nil && r.hub.cfg.Plant != nil }
+func (r *room) seeded(st store.State) bool { return st.Seed != nil && r.hub.cfg.ApplySeed != nil }
 
 // plant applies a seed, unless another instance was faster.
 func (r *room) plant(ctx context.Context, doc *yjs.Doc, st *store.State) (planted bool, err error) {
 	var update []byte
 	err = panics.Try(func() (err error) {
 		defer doc.OnUpdate(func(u *yjs.Update) { update = u.V1() })()
-		doc.Transact(nil, func(*yjs.Txn) { err = r.hub.cfg.Plant(doc, *st.Seed) })
+		doc.Transact(nil, func(*yjs.Txn) { err = r.hub.cfg.ApplySeed(doc, *st.Seed) })
 		return err
 	})
 	if err != nil {
 		return false, err
 	}
-	seq, planted, err := r.hub.cfg.Store.Plant(ctx, r.ref, *st.Seed, update)
+	seq, planted, err := r.hub.cfg.Store.ApplySeed(ctx, r.ref, *st.Seed, update)
 	if err != nil || !planted {
 		return false, err
 	}

@@ -193,7 +193,7 @@ func TestDeletedWhileItIsLoadedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
 		ref := m.create()
-		h, stop := open(t, room.Config{Store: m, Plant: func(*yjs.Doc, store.Seed) error { return nil }})
+		h, stop := open(t, room.Config{Store: m, ApplySeed: func(*yjs.Doc, store.Seed) error { return nil }})
 		defer stop()
 		join(t, h, ref)
 		m.seed(ref, store.Seed{After: "text"})
@@ -262,7 +262,7 @@ func TestSeeds(t *testing.T) {
 			return nil
 		}
 		w := newWire()
-		h, stop := open(t, room.Config{Store: m, Bus: w, Plant: plant})
+		h, stop := open(t, room.Config{Store: m, Bus: w, ApplySeed: plant})
 		defer stop()
 		m.seed(ref, store.Seed{After: "old"})
 		a, b := join(t, h, ref), join(t, h, ref)

@@ -243,7 +243,7 @@ func (d *stored) append(author store.Author, update []byte) {
 	d.updates = append(d.updates, store.Update{Sequence: d.head, Author: author, Data: slices.Clone(update)})
 }
 
-func (m *memory) Plant(ctx context.Context, ref store.Ref, seed store.Seed, update []byte) (int64, bool, error) {
+func (m *memory) ApplySeed(ctx context.Context, ref store.Ref, seed store.Seed, update []byte) (int64, bool, error) {
 	if err := m.enter(ctx, "Plant"); err != nil {
 		return 0, false, err
 	}

@@ -54,8 +54,8 @@ func (c closing) metric() string {
 	return "other"
 }
 
-// leftLabel returns the label of a connection that the gateway has closed with a code.
-func leftLabel(code int) string {
+// gatewayLabel returns the label of a connection that the gateway has closed with a code.
+func gatewayLabel(code int) string {
 	switch code {
 	case mux.CodeLost:
 		return labelLost

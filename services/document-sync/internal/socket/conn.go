@@ -60,7 +60,7 @@ func (c *conn) begin() error {
 		c.h.log.WarnContext(&c.life, "socket refused", "error", err)
 		return &closing{code: room.CloseBusy, reason: "The gateway did not prove who you are: try again later."}
 	}
-	refused := c.choose(o.Path)
+	refused := c.newSession(o.Path)
 	if err := c.h.register(c, o.Expires); err != nil {
 		return err
 	}
@@ -70,8 +70,8 @@ func (c *conn) begin() error {
 	return c.session.open()
 }
 
-// choose creates the requested session.
-func (c *conn) choose(path string) error {
+// newSession creates the requested session.
+func (c *conn) newSession(path string) error {
 	if path == "/ws/hocuspocus" {
 		c.session = &hocuspocus{c: c}
 		return nil
@@ -88,12 +88,12 @@ func (c *conn) choose(path string) error {
 // fail ends the connection because of an error.
 func (c *conn) fail(err error) {
 	why := closingOf(err)
-	c.logged(why, err)
+	c.logFault(why, err)
 	c.end(why)
 }
 
-// logged logs a closing that is our fault.
-func (c *conn) logged(why closing, err error) {
+// logFault logs a closing that is our fault.
+func (c *conn) logFault(why closing, err error) {
 	if why.log {
 		c.h.log.WarnContext(&c.life, "document not open", "workspace", c.actor.Workspace.String(), "error", err)
 	}
@@ -143,7 +143,7 @@ func (c *conn) Stop() { c.life.cancel() }
 func (c *conn) Closed(code int, _ string) {
 	c.mu.Lock()
 	if !c.ending {
-		c.ending, c.label = true, leftLabel(code)
+		c.ending, c.label = true, gatewayLabel(code)
 	}
 	label := c.label
 	c.mu.Unlock()

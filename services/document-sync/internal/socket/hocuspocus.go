@@ -26,9 +26,9 @@ type member struct {
 	seat   Seat
 	asked  bool // the client's first step 1 has arrived
 
-	welcome atomic.Bool                  // Authenticated is still to be sent
-	gone    atomic.Bool                  // the room has closed it
-	step1   atomic.Pointer[room.Message] // the room's first step 1
+	authPending atomic.Bool                  // Authenticated is still to be sent
+	gone        atomic.Bool                  // the room has closed it
+	step1       atomic.Pointer[room.Message] // the room's first step 1
 }
 
 func (s *hocuspocus) open() error { return nil }
@@ -61,30 +61,30 @@ func (s *hocuspocus) handle(msg []byte) error {
 		}
 		return nil // not joined: the content will come with a step 2
 	}
-	return s.tell(d, m)
+	return s.dispatch(d, m)
 }
 
-// tell passes a message to a joined document.
-func (s *hocuspocus) tell(d *member, m yproto.Message) error {
+// dispatch passes a message to a joined document.
+func (s *hocuspocus) dispatch(d *member, m yproto.Message) error {
 	switch m.Kind {
 	case yproto.Step1:
-		if err := s.c.mayAsk(stepPrice); err != nil {
+		if err := s.c.admit(stepCost); err != nil {
 			return err
 		}
 		if first := d.step1.Load(); d.asked && !m.Reply && first != nil {
 			d.deliver(first)
 		}
 		d.asked = true
-		return d.orGone(d.seat.Sync(m.Payload))
+		return d.handleError(d.seat.Sync(m.Payload))
 	case yproto.Step2, yproto.Update:
 		if s.c.actor.Role < identity.Editor {
 			return s.view(d, m)
 		}
-		return d.orGone(d.seat.Update(&s.c.life, m.Payload))
+		return d.handleError(d.seat.Update(&s.c.life, m.Payload))
 	case yproto.Awareness:
-		return d.orGone(d.seat.Awareness(m.Payload))
+		return d.handleError(d.seat.Awareness(m.Payload))
 	case yproto.QueryAwareness:
-		if err := s.c.mayAsk(0); err != nil {
+		if err := s.c.admit(0); err != nil {
 			return err
 		}
 		d.seat.QueryAwareness()
@@ -104,15 +104,15 @@ func (s *hocuspocus) view(d *member, m yproto.Message) error {
 		refused = fault.KindOf(err) == fault.Forbidden
 	}
 	if refused {
-		d.say(func(b []byte) []byte { return yproto.AppendSyncStatus(b, false) })
+		d.sendOwn(func(b []byte) []byte { return yproto.AppendSyncStatus(b, false) })
 		return nil
 	}
-	return d.orGone(err)
+	return d.handleError(err)
 }
 
 // join admits the client to a document, or tells it why not.
 func (s *hocuspocus) join(name string) error {
-	if err := s.c.mayAsk(joinPrice); err != nil {
+	if err := s.c.admit(joinCost); err != nil {
 		return err
 	}
 	plain, _, _ := strings.Cut(name, "\x00")
@@ -122,14 +122,14 @@ func (s *hocuspocus) join(name string) error {
 		return nil
 	}
 	if len(s.docs) >= s.c.h.limits.Documents {
-		s.sweep()
+		s.removeClosed()
 	}
 	if len(s.docs) >= s.c.h.limits.Documents {
 		s.c.deny(name, "This connection has too many documents: close some, or use another connection.")
 		return nil
 	}
 	d := &member{c: s.c, name: name, shared: name == doc.String()}
-	d.welcome.Store(true)
+	d.authPending.Store(true)
 	if d.seat, err = s.c.join(store.Ref{Workspace: s.c.actor.Workspace, Document: doc}, d); err != nil {
 		// Temporary errors end the connection, since providers then retry by themselves. A
 		// document that cannot be loaded does not affect the others.
@@ -137,7 +137,7 @@ func (s *hocuspocus) join(name string) error {
 		if why.again || why.label == labelLost {
 			return err
 		}
-		s.c.logged(why, err)
+		s.c.logFault(why, err)
 		s.c.deny(name, why.reason)
 		return nil
 	}
@@ -145,12 +145,12 @@ func (s *hocuspocus) join(name string) error {
 		s.docs = map[string]*member{}
 	}
 	s.docs[name] = d
-	d.say(nil)
+	d.sendOwn(nil)
 	return nil
 }
 
-// sweep leaves documents that their rooms have closed.
-func (s *hocuspocus) sweep() {
+// removeClosed leaves documents that their rooms have closed.
+func (s *hocuspocus) removeClosed() {
 	for name, d := range s.docs {
 		if d.gone.Load() {
 			d.seat.Leave()
@@ -164,8 +164,8 @@ func (c closing) ofDocument() bool {
 	return c.code == room.CloseForbidden || c.code == room.CloseGone || c.code == room.CloseRefused
 }
 
-// orGone turns an error that concerns only the document into its closing.
-func (d *member) orGone(err error) error {
+// handleError turns an error that concerns only the document into its closing.
+func (d *member) handleError(err error) error {
 	if err == nil || d.gone.Load() { // the room was first
 		return nil
 	}
@@ -194,7 +194,7 @@ func (d *member) Send(m *room.Message) {
 	if m.Kind == room.KindStep1 {
 		d.step1.CompareAndSwap(nil, m)
 	}
-	d.greet()
+	d.sendAuthenticated()
 	d.deliver(m)
 }
 
@@ -212,24 +212,24 @@ func (d *member) frame(m *room.Message) any {
 	})
 }
 
-// say sends a message to this client only, after Authenticated. A nil fill sends only that.
-func (d *member) say(fill func([]byte) []byte) {
-	d.greet()
+// sendOwn sends a message to this client only, after Authenticated. A nil fill sends only that.
+func (d *member) sendOwn(fill func([]byte) []byte) {
+	d.sendAuthenticated()
 	if fill != nil {
 		d.c.enqueue(frame(len(d.name)+32, func(b []byte) []byte { return fill(yproto.AppendDocument(b, d.name)) }))
 	}
 }
 
-// greet sends Authenticated before the first message of a joined document.
-func (d *member) greet() {
-	if !d.welcome.Load() || !d.welcome.CompareAndSwap(true, false) {
+// sendAuthenticated sends Authenticated before the first message of a joined document.
+func (d *member) sendAuthenticated() {
+	if !d.authPending.Load() || !d.authPending.CompareAndSwap(true, false) {
 		return
 	}
 	scope := yproto.ScopeReadWrite
 	if d.c.actor.Role < identity.Editor {
 		scope = yproto.ScopeReadOnly
 	}
-	d.say(func(b []byte) []byte { return yproto.AppendAuthenticated(b, scope) })
+	d.sendOwn(func(b []byte) []byte { return yproto.AppendAuthenticated(b, scope) })
 }
 
 // Close implements room.Peer. A closing that concerns only the document leaves the others open;

@@ -15,14 +15,14 @@ const (
 	envelopeHocuspocus
 )
 
-const viewersRead = "You may read this document but not change it: an owner of the workspace can make you an editor."
+const readOnlyReason = "You may read this document but not change it: an owner of the workspace can make you an editor."
 
 // plain is the session of y-protocols, for one document. It is the peer in its room.
 type plain struct {
-	c    *conn
-	ref  store.Ref
-	seat Seat // nil before open
-	told bool // the viewer was told that its updates are refused
+	c      *conn
+	ref    store.Ref
+	seat   Seat // nil before open
+	denied bool // the viewer was told that its updates are refused
 }
 
 func (p *plain) open() (err error) {
@@ -50,7 +50,7 @@ func (p *plain) handle(msg []byte) error {
 	}
 	switch m.Kind {
 	case yproto.Step1:
-		if err := p.c.mayAsk(stepPrice); err != nil {
+		if err := p.c.admit(stepCost); err != nil {
 			return err
 		}
 		return p.seat.Sync(m.Payload)
@@ -63,7 +63,7 @@ func (p *plain) handle(msg []byte) error {
 	case yproto.Awareness:
 		return p.seat.Awareness(m.Payload)
 	case yproto.QueryAwareness:
-		if err := p.c.mayAsk(0); err != nil {
+		if err := p.c.admit(0); err != nil {
 			return err
 		}
 		p.seat.QueryAwareness()
@@ -74,11 +74,11 @@ func (p *plain) handle(msg []byte) error {
 // refuse tells a viewer once that it cannot write. A step 2 without structs is ignored: clients
 // without changes send it too.
 func (p *plain) refuse(m yproto.Message) {
-	if p.told || m.Kind == yproto.Step2 && !yproto.HasStructs(m.Payload) {
+	if p.denied || m.Kind == yproto.Step2 && !yproto.HasStructs(m.Payload) {
 		return
 	}
-	p.told = true
-	p.c.enqueue(frame(160, func(b []byte) []byte { return yproto.AppendDenied(b, viewersRead) }))
+	p.denied = true
+	p.c.enqueue(frame(160, func(b []byte) []byte { return yproto.AppendDenied(b, readOnlyReason) }))
 }
 
 // Send implements room.Peer.

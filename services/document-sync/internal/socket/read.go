@@ -52,15 +52,15 @@ func (c *conn) append(part []byte) error {
 		c.message = append(make([]byte, 0, max(len(c.message)+len(part), 2*had)), c.message...)
 	}
 	c.message = append(c.message, part...)
-	if counted(cap(c.message)) > counted(had) &&
-		c.h.partial.Add(counted(cap(c.message))-counted(had)) > int64(c.h.limits.Partial) {
+	if partialSize(cap(c.message)) > partialSize(had) &&
+		c.h.partial.Add(partialSize(cap(c.message))-partialSize(had)) > int64(c.h.limits.Partial) {
 		return &closing{code: room.CloseBusy, reason: "Too many large messages are in transit: try again later."}
 	}
 	return nil
 }
 
-// counted is the amount of Limits.Partial that a buffer uses.
-func counted(size int) int64 {
+// partialSize is the amount of Limits.Partial that a buffer uses.
+func partialSize(size int) int64 {
 	if size <= smallBuffer {
 		return 0
 	}
@@ -68,7 +68,7 @@ func counted(size int) int64 {
 }
 
 func (c *conn) dropMessage() {
-	if n := counted(cap(c.message)); n > 0 {
+	if n := partialSize(cap(c.message)); n > 0 {
 		c.h.partial.Add(-n)
 	}
 	c.message = nil
@@ -80,8 +80,8 @@ const burst = 8
 // Additional costs in messages: a step 1 may be answered with the whole state, and joining may
 // load a document.
 const (
-	stepPrice = 20
-	joinPrice = 100
+	stepCost = 20
+	joinCost = 100
 )
 
 // credit is the token bucket of a connection. It is refilled with the ticks.
@@ -115,9 +115,9 @@ func (c *conn) pay(messages, bytes int) error {
 	}
 }
 
-// mayAsk precedes requests with large answers: it charges their price, and blocks while too much
+// admit precedes requests with large answers: it charges their price, and blocks while too much
 // is in transit to the gateway.
-func (c *conn) mayAsk(price int) error {
+func (c *conn) admit(price int) error {
 	if err := c.pay(price, 0); err != nil {
 		return err
 	}

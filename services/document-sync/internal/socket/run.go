@@ -24,7 +24,7 @@ func (h *Handler) Run(ctx context.Context) error {
 		case <-t.C:
 			h.tick.Store(int64(time.Since(h.start) / time.Second))
 			all = h.list(all[:0])
-			panics.Contain(ctx, h.log, "expiry of tokens", func() { h.look(all, time.Now().Unix()) })
+			panics.Contain(ctx, h.log, "expiry of tokens", func() { h.closeExpired(all, time.Now().Unix()) })
 			clear(all)
 		}
 	}
@@ -39,8 +39,8 @@ func (h *Handler) list(all []*conn) []*conn {
 	return all
 }
 
-// look closes connections whose token has expired.
-func (h *Handler) look(all []*conn, now int64) {
+// closeExpired closes connections whose token has expired.
+func (h *Handler) closeExpired(all []*conn, now int64) {
 	for _, c := range all {
 		if c.expires > 0 && now >= c.expires {
 			c.end(closing{code: room.CloseToken, reason: "The token has expired: connect again with a new one."})
@@ -56,7 +56,7 @@ func (h *Handler) drain() {
 	h.draining = true
 	h.checkEmpty()
 	h.mu.Unlock()
-	h.trunks.Drain()
+	h.muxes.Drain()
 
 	end := time.NewTimer(h.limits.Drain)
 	defer end.Stop()
@@ -77,5 +77,5 @@ func (h *Handler) drain() {
 	case <-end.C:
 		end.Reset(0)
 	}
-	h.trunks.Close(end.C)
+	h.muxes.Close(end.C)
 }

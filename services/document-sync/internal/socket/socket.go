@@ -126,7 +126,7 @@ type Handler struct {
 	log      *slog.Logger
 	limits   Limits
 	metrics  *metrics
-	trunks   mux.Server
+	muxes    mux.Server
 
 	start   time.Time
 	tick    atomic.Int64 // whole seconds since start, updated by Run
@@ -151,7 +151,7 @@ func New(cfg Config) (*Handler, error) {
 		rooms: cfg.Rooms, verifier: cfg.Verifier, log: cfg.Log, limits: cfg.Limits.withDefaults(), metrics: m,
 		start: time.Now(), conns: map[*conn]struct{}{}, empty: make(chan struct{}),
 	}
-	h.trunks.Accept = h.accept
+	h.muxes.Accept = h.accept
 	return h, nil
 }
 
@@ -179,7 +179,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	go func() { //nolint:contextcheck // the mux connection outlives the request
-		err := panics.Try(func() error { return h.trunks.Serve(conn, first) })
+		err := panics.Try(func() error { return h.muxes.Serve(conn, first) })
 		h.log.Debug("mux connection ended", "service", peer.Service, "error", err) //nolint:sloglint // as above
 	}()
 }

@@ -32,7 +32,7 @@ func (s *Store) Append(ctx context.Context, ref Ref, author Author, update []byt
 	if err := ctx.Err(); err != nil {
 		return 0, fmt.Errorf("append to document %s: %w", ref.Document, err)
 	}
-	a := &addition{ref: ref, author: author, data: update, done: make(chan struct{})}
+	a := &pendingAppend{ref: ref, author: author, data: update, done: make(chan struct{})}
 	s.free.add(ctx, a)
 	select {
 	case <-a.done:
@@ -45,8 +45,8 @@ func (s *Store) Append(ctx context.Context, ref Ref, author Author, update []byt
 	return a.sequence, nil
 }
 
-// addition is an update to be committed.
-type addition struct {
+// pendingAppend is an update to be committed.
+type pendingAppend struct {
 	ref    Ref
 	author Author
 	data   []byte
@@ -56,13 +56,13 @@ type addition struct {
 	err      error
 }
 
-func (a *addition) end(sequence int64, err error) {
+func (a *pendingAppend) end(sequence int64, err error) {
 	a.sequence, a.err = sequence, err
 	close(a.done)
 }
 
-// fail ends an addition unless it has ended.
-func (a *addition) fail(err error) {
+// fail ends a pendingAppend unless it has ended.
+func (a *pendingAppend) fail(err error) {
 	select {
 	case <-a.done:
 	default:
@@ -70,22 +70,22 @@ func (a *addition) fail(err error) {
 	}
 }
 
-// group commits additions in one transaction at a time, each with everything that arrived during
+// group commits appends in one transaction at a time, each with everything that arrived during
 // the previous one. A goroutine runs while there is something to do.
 //
 // There are two groups. The first takes only heads that are not locked and passes the others to
 // the second, which waits for locks; heads that it cannot find were deleted. So a document with
 // a long-held lock, by an operation, delays only others like it.
 type group struct {
-	store *Store
-	waits bool
+	store         *Store
+	waitsForLocks bool
 
 	mu      sync.Mutex // guards the rest
-	queue   []*addition
+	queue   []*pendingAppend
 	running bool
 }
 
-func (g *group) add(ctx context.Context, more ...*addition) {
+func (g *group) add(ctx context.Context, more ...*pendingAppend) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.queue = append(g.queue, more...)
@@ -108,7 +108,7 @@ func (g *group) run(ctx context.Context) {
 }
 
 // next returns what fits into a transaction, in order of arrival.
-func (g *group) next() []*addition {
+func (g *group) next() []*pendingAppend {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	n, size := 0, 0
@@ -124,14 +124,14 @@ func (g *group) next() []*addition {
 	return batch
 }
 
-// commit commits a batch and ends its additions, except those passed to the other group. When
+// commit commits a batch and ends its appends, except those passed to the other group. When
 // Postgres refuses a batch without being unavailable, the batch is bisected to find the culprit.
-func (g *group) commit(ctx context.Context, batch []*addition) {
+func (g *group) commit(ctx context.Context, batch []*pendingAppend) {
 	parts := partsOf(batch)
-	var taken []*addition
+	var taken []*pendingAppend
 	var err error
 	for try := 1; ; try++ {
-		taken, err = g.store.transact(ctx, parts, g.waits)
+		taken, err = g.store.transact(ctx, parts, g.waitsForLocks)
 		if try == groupTries || !pg.HasCode(err, "40P01") && !pg.HasCode(err, "40001") { // deadlock, serialization
 			break
 		}
@@ -152,12 +152,12 @@ func (g *group) commit(ctx context.Context, batch []*addition) {
 // part is the part of a batch for one document.
 type part struct {
 	ref Ref
-	all []*addition
+	all []*pendingAppend
 
 	before int64 // the sequence before the first; 0 if the head was locked or missing
 }
 
-func partsOf(batch []*addition) []*part {
+func partsOf(batch []*pendingAppend) []*part {
 	var parts []*part
 	byRef := map[Ref]*part{}
 	for _, a := range batch {
@@ -198,11 +198,11 @@ var (
 	appendFree    = fmt.Sprintf(appendSQL, "skip locked")
 )
 
-// transact commits parts and ends their additions, in one transaction. It returns those whose
+// transact commits parts and ends their appends, in one transaction. It returns those whose
 // heads were locked; after an error none have ended.
-func (s *Store) transact(ctx context.Context, parts []*part, waits bool) (taken []*addition, err error) {
+func (s *Store) transact(ctx context.Context, parts []*part, waitsForLocks bool) (taken []*pendingAppend, err error) {
 	sql := appendFree
-	if waits {
+	if waitsForLocks {
 		sql = appendWaiting
 	}
 	for _, p := range parts {
@@ -229,7 +229,7 @@ func (s *Store) transact(ctx context.Context, parts []*part, waits bool) (taken 
 			for i, a := range p.all {
 				a.end(p.before+1+int64(i), nil)
 			}
-		case !waits:
+		case !waitsForLocks:
 			taken = append(taken, p.all...)
 		default:
 			for _, a := range p.all {

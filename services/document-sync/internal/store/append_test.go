@@ -50,7 +50,7 @@ func TestAppend(t *testing.T) {
 	wantKind(t, "Append to nothing", err, fault.NotFound)
 }
 
-// held stops all transactions of Append before their commit, until release.
+// hold stops all transactions of Append before their commit, until release.
 func (w *world) hold() (release func()) {
 	c := w.admin()
 	w.exec(c, `begin`)

@@ -11,20 +11,20 @@ import (
 // noChange is the v1 update without effect.
 var noChange = []byte{0, 0}
 
-// held is a document whose row, and head if it advances, are locked by this transaction: its
+// lockedDocument is a document whose row, and head if it advances, are locked by this transaction: its
 // current state and then the new one.
-type held struct {
+type lockedDocument struct {
 	Document
-	exists  bool
-	derived int64 // the sequence that content was derived from; 0 for none
-	seeded  bool  // content has text that the state lacks, and must stay
-	now     time.Time
-	exact   bool    // nothing else was committed since the change was computed
-	undone  *undone // the version to be undone
+	exists     bool
+	derived    int64 // the sequence that content was derived from; 0 for none
+	seeded     bool  // content has text that the state lacks, and must stay
+	now        time.Time
+	exact      bool        // nothing else was committed since the change was computed
+	undoTarget *undoTarget // the version to be undone
 }
 
-// queueHold locks a document, if it exists, with its head, and reads it into h.
-func queueHold(b *pgx.Batch, ref Ref, h *held) {
+// queueLock locks a document, if it exists, with its head, and reads it into h.
+func queueLock(b *pgx.Batch, ref Ref, h *lockedDocument) {
 	b.Queue(lockDocument, ref.args())
 	b.Queue(`SELECT FROM heads WHERE workspace_id = @ws AND document_id = @id FOR UPDATE`, ref.args())
 	queueRead(b, ref, h)
@@ -32,7 +32,7 @@ func queueHold(b *pgx.Batch, ref Ref, h *held) {
 
 const lockDocument = `SELECT FROM documents WHERE workspace_id = @ws AND id = @id AND deleted_at IS NULL FOR UPDATE`
 
-func queueRead(b *pgx.Batch, ref Ref, h *held) {
+func queueRead(b *pgx.Batch, ref Ref, h *lockedDocument) {
 	// A separate statement, which sees the changes of previous lock holders.
 	b.Queue(`
 		SELECT `+columns+`, d.content_sequence, d.seed_before IS NOT NULL
@@ -47,7 +47,7 @@ func queueRead(b *pgx.Batch, ref Ref, h *held) {
 
 // advance makes h the document after a change. Documents are listed in the order of their
 // changes, so the time must increase even if the clock was set back.
-func (h *held) advance(author Author) {
+func (h *lockedDocument) advance(author Author) {
 	at := h.now
 	if earliest := h.UpdatedAt.Add(time.Microsecond); at.Before(earliest) {
 		at = earliest
@@ -56,7 +56,7 @@ func (h *held) advance(author Author) {
 }
 
 // queueUpdate appends an update with h's sequence.
-func queueUpdate(b *pgx.Batch, h *held, author Author, update []byte) {
+func queueUpdate(b *pgx.Batch, h *lockedDocument, author Author, update []byte) {
 	b.Queue(`
 		WITH head AS (
 			UPDATE heads SET sequence = @sequence WHERE workspace_id = @ws AND document_id = @id
@@ -76,7 +76,7 @@ type entry struct {
 }
 
 // queueWrite writes h, with the entry's Markdown as its content, and the entry.
-func (s *Store) queueWrite(b *pgx.Batch, h *held, e entry) {
+func (s *Store) queueWrite(b *pgx.Batch, h *lockedDocument, e entry) {
 	args := pg.Args{
 		"ws": h.Workspace, "id": h.ID, "name": h.Name, "sequence": h.Sequence,
 		"by": h.Author.Member, "run": h.Author.run(), "at": h.UpdatedAt, "derived": h.derived, "seeded": h.seeded,

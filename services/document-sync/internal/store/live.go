@@ -29,7 +29,7 @@ type live struct {
 //
 // Renames do not change the content, and updates without effect are not edits. An update that
 // applies a Seed is one: the version of the text's author has no state.
-func (s *Store) queueLive(b *pgx.Batch, h *held, l live) {
+func (s *Store) queueLive(b *pgx.Batch, h *lockedDocument, l live) {
 	b.Queue(`
 		WITH recent AS MATERIALIZED (
 			SELECT version, operation, member_id, run_id, bytes, began_at FROM versions

@@ -93,7 +93,7 @@ type Answer struct {
 // sequence 1 and no updates outside State.
 func (s *Store) Create(ctx context.Context, op Operation, name string, first Snapshot) (Answer, error) {
 	op.Name = Create
-	return s.operate(ctx, op, func(b *pgx.Batch, h *held) (int, error) {
+	return s.operate(ctx, op, func(b *pgx.Batch, h *lockedDocument) (int, error) {
 		if len(first.State) > s.limits.StateBytes {
 			return 0, s.tooLarge(len(first.State))
 		}
@@ -127,7 +127,7 @@ func (s *Store) Create(ctx context.Context, op Operation, name string, first Sna
 // before, and must only compute; its fault is the answer. The key of another request is a
 // Conflict fault with CodeKeyReused.
 func (s *Store) Operate(ctx context.Context, op Operation, change func(d Document) (Change, error)) (Answer, error) {
-	return s.operate(ctx, op, func(b *pgx.Batch, h *held) (int, error) {
+	return s.operate(ctx, op, func(b *pgx.Batch, h *lockedDocument) (int, error) {
 		c, err := change(h.Document)
 		if err != nil {
 			return 0, err
@@ -151,8 +151,8 @@ func (s *Store) Operate(ctx context.Context, op Operation, change func(d Documen
 		}
 		queueUpdate(b, h, op.Author, c.Update)
 		s.queueWrite(b, h, entry{operation: op.Name, change: c.Update, state: c.State, markdown: &c.Markdown, undoes: op.Undoes})
-		if h.undone != nil {
-			return 0, h.undone.queueMark(b, h)
+		if h.undoTarget != nil {
+			return 0, h.undoTarget.queueUndoneBy(b, h)
 		}
 		return c.Replacements, nil
 	})
@@ -161,14 +161,14 @@ func (s *Store) Operate(ctx context.Context, op Operation, change func(d Documen
 // Rename renames a document.
 func (s *Store) Rename(ctx context.Context, op Operation, name string) (Answer, error) {
 	op.Name = Rename
-	return s.operate(ctx, op, func(b *pgx.Batch, h *held) (int, error) {
+	return s.operate(ctx, op, func(b *pgx.Batch, h *lockedDocument) (int, error) {
 		s.queueRename(b, h, op.Author, name)
 		return 0, nil
 	})
 }
 
 // queueRename renames h, if the name differs, and keeps its content.
-func (s *Store) queueRename(b *pgx.Batch, h *held, author Author, name string) {
+func (s *Store) queueRename(b *pgx.Batch, h *lockedDocument, author Author, name string) {
 	if h.Name == name {
 		return
 	}
@@ -185,7 +185,7 @@ func (s *Store) queueRename(b *pgx.Batch, h *held, author Author, name string) {
 // Delete replaces a document with a tombstone.
 func (s *Store) Delete(ctx context.Context, op Operation) (Answer, error) {
 	op.Name = Delete
-	return s.operate(ctx, op, func(b *pgx.Batch, h *held) (int, error) {
+	return s.operate(ctx, op, func(b *pgx.Batch, h *lockedDocument) (int, error) {
 		h.advance(op.Author)
 		h.Deleted = true
 		// The head, the snapshot and the updates are deleted by triggers and foreign keys.
@@ -208,7 +208,7 @@ func (s *Store) tooLarge(n int) error {
 
 // operate runs an operation. write queues its statements, advances the document and returns the
 // number of replacements.
-func (s *Store) operate(ctx context.Context, op Operation, write func(b *pgx.Batch, h *held) (int, error)) (Answer, error) {
+func (s *Store) operate(ctx context.Context, op Operation, write func(b *pgx.Batch, h *lockedDocument) (int, error)) (Answer, error) {
 	for attempt := 1; ; attempt++ {
 		answer, err := s.operateOnce(ctx, op, write)
 		// Two transactions used the same key for different documents, or for Create, where no row
@@ -223,16 +223,16 @@ func (s *Store) operate(ctx context.Context, op Operation, write func(b *pgx.Bat
 	}
 }
 
-func (s *Store) operateOnce(ctx context.Context, op Operation, write func(b *pgx.Batch, h *held) (int, error)) (answer Answer, err error) {
-	var h held
+func (s *Store) operateOnce(ctx context.Context, op Operation, write func(b *pgx.Batch, h *lockedDocument) (int, error)) (answer Answer, err error) {
+	var h lockedDocument
 	var past record
 	look := &pgx.Batch{}
 	if op.Name != Create {
-		queueHold(look, Ref{op.Workspace, op.Document}, &h)
+		queueLock(look, Ref{op.Workspace, op.Document}, &h)
 	}
 	if op.Undoes != 0 {
-		h.undone = &undone{version: op.Undoes}
-		queueUndone(look, Ref{op.Workspace, op.Document}, h.undone)
+		h.undoTarget = &undoTarget{version: op.Undoes}
+		queueUndone(look, Ref{op.Workspace, op.Document}, h.undoTarget)
 	}
 	// A statement after the one that waits for the lock sees the records of its previous holder.
 	look.Queue(`SELECT clock_timestamp(), o.request, o.response FROM (VALUES (1)) v LEFT JOIN operations o ON o.workspace_id = @ws AND o.key = @key`,

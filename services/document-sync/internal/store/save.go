@@ -29,7 +29,7 @@ func (s *Store) save(ctx context.Context, snap Snapshot) error {
 	case n > s.limits.StateBytes:
 		return s.tooLarge(n)
 	}
-	var h held
+	var h lockedDocument
 	var stored int64
 	look := &pgx.Batch{}
 	// The head is not locked: it may advance meanwhile.
@@ -61,7 +61,7 @@ func (s *Store) save(ctx context.Context, snap Snapshot) error {
 }
 
 // queueContent writes the content derived from a snapshot.
-func queueContent(b *pgx.Batch, h *held, snap Snapshot) {
+func queueContent(b *pgx.Batch, h *lockedDocument, snap Snapshot) {
 	derive := !snap.Unrendered && !h.seeded
 	b.Queue(`
 		UPDATE documents SET sequence = greatest(sequence, @sequence), writes = writes + 1,
@@ -88,10 +88,10 @@ func queueSnapshot(b *pgx.Batch, snap Snapshot) {
 				WHERE workspace_id = @ws AND document_id = @id AND sequence <= @sequence AND data <> @no_change))`, args)
 }
 
-// Plant commits the update that applies a document's seed to its state, and returns its
+// ApplySeed commits the update that applies a document's seed to its state, and returns its
 // sequence. planted is false if the seed was applied or has changed meanwhile: the caller then
 // reads the document again (Since). update may be empty.
-func (s *Store) Plant(ctx context.Context, ref Ref, seed Seed, update []byte) (sequence int64, planted bool, err error) {
+func (s *Store) ApplySeed(ctx context.Context, ref Ref, seed Seed, update []byte) (sequence int64, planted bool, err error) {
 	if len(update) > s.limits.StateBytes {
 		return 0, false, s.tooLarge(len(update))
 	}
@@ -99,9 +99,9 @@ func (s *Store) Plant(ctx context.Context, ref Ref, seed Seed, update []byte) (s
 		update = noChange
 	}
 	before, after := sha256.Sum256([]byte(seed.Before)), sha256.Sum256([]byte(seed.After))
-	var h held
+	var h lockedDocument
 	look := &pgx.Batch{}
-	queueHold(look, ref, &h)
+	queueLock(look, ref, &h)
 	look.Queue(`
 		SELECT FROM documents WHERE workspace_id = @ws AND id = @id AND seed_before IS NOT NULL
 			AND sha256(convert_to(seed_before, 'UTF8')) = @before AND sha256(convert_to(content, 'UTF8')) = @after`,

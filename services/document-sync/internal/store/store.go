@@ -29,12 +29,12 @@
 // it (KeepBase): new Markdown can be merged with later edits.
 //
 // An operation can be undone once, while its version exists and an earlier one has the content
-// that it deleted (Done). History is thinned with age and limited in versions and bytes.
+// that it deleted (UndoSource). History is thinned with age and limited in versions and bytes.
 //
 // # Seeds
 //
 // The previous release, which may run at the same time, knows documents only as Markdown. What it
-// writes is a Seed, whose difference is applied to the state once (Plant). See the migration.
+// writes is a Seed, whose difference is applied to the state once (ApplySeed). See the migration.
 //
 // # Failure
 //
@@ -84,7 +84,7 @@ type Store struct {
 func New(db *pg.DB, limits Limits) *Store {
 	limits.StateBytes = cmp.Or(limits.StateBytes, defaultStateBytes)
 	s := &Store{db: db, limits: limits}
-	s.free, s.taken = &group{store: s}, &group{store: s, waits: true}
+	s.free, s.taken = &group{store: s}, &group{store: s, waitsForLocks: true}
 	return s
 }
 
@@ -177,8 +177,8 @@ func (s *Store) one(ctx context.Context, ws id.Workspace, doc id.Document, sql s
 	return d, err
 }
 
-// Place is the position after a page of a list: its last document.
-type Place struct {
+// Cursor is the position after a page of a list: its last document.
+type Cursor struct {
 	UpdatedAt time.Time
 	ID        id.Document
 }
@@ -186,7 +186,7 @@ type Place struct {
 // List returns up to limit documents after a place (nil: from the newest change) whose names
 // contain all words. A document that does not change meanwhile is on exactly one page; one that
 // changes moves to the front of the list.
-func (s *Store) List(ctx context.Context, ws id.Workspace, words []string, after *Place, limit int) ([]Document, error) {
+func (s *Store) List(ctx context.Context, ws id.Workspace, words []string, after *Cursor, limit int) ([]Document, error) {
 	patterns := make([]string, 0, len(words)) // not nil: NULL would match no name
 	for _, w := range words {
 		patterns = append(patterns, "%"+likeEscaper.Replace(w)+"%")
@@ -210,7 +210,7 @@ var likeEscaper = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
 // Changed returns up to limit documents of the workspace that changed within span, including
 // deleted ones, oldest change first, after a place (nil: from the beginning). A live edit counts
 // when it is saved.
-func (s *Store) Changed(ctx context.Context, ws id.Workspace, span time.Duration, after *Place, limit int) ([]Document, error) {
+func (s *Store) Changed(ctx context.Context, ws id.Workspace, span time.Duration, after *Cursor, limit int) ([]Document, error) {
 	at, last := pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}, id.Document{}
 	if after != nil {
 		at, last = pgtype.Timestamptz{Time: after.UpdatedAt, Valid: true}, after.ID

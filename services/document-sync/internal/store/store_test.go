@@ -189,7 +189,7 @@ func TestDelete(t *testing.T) {
 		"Markdown": func() error { _, _, _, err := w.store.Markdown(ctx, w.ws, ref.Document); return err },
 		"Versions": func() error { _, err := w.store.Versions(ctx, w.ws, ref.Document, 0, 10); return err },
 		"Version":  func() error { _, err := w.store.Version(ctx, ref, 1); return err },
-		"Plant":    func() error { _, _, err := w.store.Plant(ctx, ref, store.Seed{}, nil); return err },
+		"Plant":    func() error { _, _, err := w.store.ApplySeed(ctx, ref, store.Seed{}, nil); return err },
 	} {
 		wantKind(t, name, call(), fault.NotFound)
 	}
@@ -218,7 +218,7 @@ func TestList(t *testing.T) {
 	if err != nil || len(list) != 2 || list[0].ID != a.Document || list[0].Sequence != 2 || list[0].Author != ann || list[1].ID != b.Document {
 		t.Errorf("List = %v, %v, want what was edited last first, with its head's sequence", list, err)
 	}
-	list, err = w.store.List(t.Context(), w.ws, nil, &store.Place{UpdatedAt: list[0].UpdatedAt, ID: list[0].ID}, 10)
+	list, err = w.store.List(t.Context(), w.ws, nil, &store.Cursor{UpdatedAt: list[0].UpdatedAt, ID: list[0].ID}, 10)
 	if err != nil || len(list) != 1 || list[0].ID != b.Document {
 		t.Errorf("List of the second page = %v, %v", list, err)
 	}

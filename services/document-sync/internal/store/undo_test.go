@@ -112,14 +112,14 @@ func TestUndo(t *testing.T) {
 	w.typed(ref, person(), time.Now())
 	w.mustOperate(edit) // 4
 
-	done, err := w.store.Done(t.Context(), ref, 4)
+	done, err := w.store.UndoSource(t.Context(), ref, 4)
 	if err != nil || string(done.Change) != "op" || string(done.Before) != "before, 3" || !done.Undoable || done.Operation != store.Edit {
 		t.Errorf("Done(4) = %+v, %v", done, err)
 	}
-	if done, err := w.store.Done(t.Context(), ref, 1); err != nil || done.Change != nil || done.Before != nil || done.Undoable {
+	if done, err := w.store.UndoSource(t.Context(), ref, 1); err != nil || done.Change != nil || done.Before != nil || done.Undoable {
 		t.Errorf("Done(1) = %+v, %v", done, err)
 	}
-	_, err = w.store.Done(t.Context(), ref, 99)
+	_, err = w.store.UndoSource(t.Context(), ref, 99)
 	wantKind(t, "Done(99)", err, fault.NotFound)
 
 	undo := w.operation(ref)

@@ -120,12 +120,12 @@ func (w *world) plant(ref store.Ref, want store.Seed, wantSequence int64) {
 	if st.Seed == nil || *st.Seed != want {
 		w.t.Fatalf("Load has the seed %v, want %v", st.Seed, want)
 	}
-	sequence, planted, err := w.store.Plant(w.t.Context(), ref, *st.Seed, []byte("planted"))
+	sequence, planted, err := w.store.ApplySeed(w.t.Context(), ref, *st.Seed, []byte("planted"))
 	if err != nil || !planted || sequence != wantSequence {
 		w.t.Fatalf("Plant = %d, %t, %v, want %d", sequence, planted, err, wantSequence)
 	}
 	if st = w.load(ref); st.Seed != nil || st.Document.Sequence != wantSequence || string(st.Updates[len(st.Updates)-1].Data) != "planted" {
-		w.t.Fatalf("after Plant, Load = %+v", st)
+		w.t.Fatalf("after ApplySeed, Load = %+v", st)
 	}
 }
 
@@ -193,7 +193,7 @@ func TestOldEdits(t *testing.T) {
 		t.Errorf("a seed counts as the document's Markdown: %v", err)
 	}
 	o.edit(ref, "# first, edited twice") // 8
-	if _, planted, err := w.store.Plant(t.Context(), ref, want, []byte("x")); err != nil || planted {
+	if _, planted, err := w.store.ApplySeed(t.Context(), ref, want, []byte("x")); err != nil || planted {
 		t.Errorf("Plant of a seed that is another one now = %t, %v", planted, err)
 	}
 	w.plant(ref, store.Seed{Before: "# first", After: "# first, edited twice"}, 9)
@@ -283,7 +283,7 @@ func TestPlantOnce(t *testing.T) {
 	for i := range 8 {
 		s := []*store.Store{w.store, other}[i%2]
 		wg.Go(func() {
-			n, planted, err := s.Plant(t.Context(), ref, seed, []byte("planted"))
+			n, planted, err := s.ApplySeed(t.Context(), ref, seed, []byte("planted"))
 			if err != nil {
 				t.Error(err)
 			}
@@ -321,7 +321,7 @@ func TestOldAndNewAtOnce(t *testing.T) {
 				snap := snapshot(ref, n)
 				w.save(snap)
 				if st := w.load(ref); st.Seed != nil {
-					if _, _, err := w.store.Plant(t.Context(), ref, *st.Seed, nil); err != nil {
+					if _, _, err := w.store.ApplySeed(t.Context(), ref, *st.Seed, nil); err != nil {
 						t.Error(err)
 					}
 				}

@@ -104,8 +104,8 @@ func noVersion(ref Ref, number int64) error {
 	return fault.New(fault.NotFound, "document %s has no version %d: history is thinned as it ages; list its versions, and restore one of them", ref.Document, number)
 }
 
-// Done is a version that is to be undone.
-type Done struct {
+// UndoSource is a version that is to be undone.
+type UndoSource struct {
 	Version
 	Change []byte // a Yjs update, v1; nil if unknown
 	// Before is the v2 state of the previous version, with the content that this one deleted
@@ -113,24 +113,24 @@ type Done struct {
 	Before []byte
 }
 
-// Done returns a version with what is needed to undo it, or a NotFound fault.
-func (s *Store) Done(ctx context.Context, ref Ref, number int64) (done Done, err error) {
-	done.Version, err = s.oneVersion(ctx, ref, number, `change, (
+// UndoSource returns a version with what is needed to undo it, or a NotFound fault.
+func (s *Store) UndoSource(ctx context.Context, ref Ref, number int64) (source UndoSource, err error) {
+	source.Version, err = s.oneVersion(ctx, ref, number, `change, (
 		SELECT p.state FROM versions p
 		WHERE p.workspace_id = v.workspace_id AND p.document_id = v.document_id AND p.version < v.version AND p.state IS NOT NULL
-		ORDER BY p.version DESC LIMIT 1)`, &done.Change, &done.Before)
-	return done, err
+		ORDER BY p.version DESC LIMIT 1)`, &source.Change, &source.Before)
+	return source, err
 }
 
-// undone is the state of a version that is to be undone.
-type undone struct {
+// undoTarget is the state of a version that is to be undone.
+type undoTarget struct {
 	version int64
 	exists  bool
 	by      int64 // the version that undid it, or 0
 }
 
 // queueUndone reads it while the document is locked.
-func queueUndone(b *pgx.Batch, ref Ref, u *undone) {
+func queueUndone(b *pgx.Batch, ref Ref, u *undoTarget) {
 	b.Queue(`SELECT coalesce(undone_by, 0) FROM versions WHERE workspace_id = @ws AND document_id = @id AND version = @version`,
 		pg.Args{"ws": ref.Workspace, "id": ref.Document, "version": u.version}).Query(func(rows pgx.Rows) error {
 		all, err := pgx.CollectRows(rows, pgx.RowTo[int64])
@@ -149,8 +149,8 @@ func ErrUndone(version, by int64) error {
 	return fault.Coded(fault.Conflict, CodeUndone, "version %d was already undone by version %d; undo version %d to restore it", version, by, by)
 }
 
-// queueMark records that h, the new state, undoes the version.
-func (u *undone) queueMark(b *pgx.Batch, h *held) error {
+// queueUndoneBy records that h, the new state, undoes the version.
+func (u *undoTarget) queueUndoneBy(b *pgx.Batch, h *lockedDocument) error {
 	switch {
 	case !u.exists:
 		return noVersion(Ref{h.Workspace, h.ID}, u.version)
@@ -164,7 +164,7 @@ func (u *undone) queueMark(b *pgx.Batch, h *held) error {
 
 // queueThin removes every second version of the older half, except the first, if the history is
 // too large. Repeated, it keeps a history within any limit of at least three versions.
-func (s *Store) queueThin(b *pgx.Batch, h *held) {
+func (s *Store) queueThin(b *pgx.Batch, h *lockedDocument) {
 	b.Queue(`WITH ranked AS (
 			SELECT version, row_number() OVER (ORDER BY version) AS n, count(*) OVER () AS total
 			FROM versions WHERE workspace_id = @ws AND document_id = @id AND EXISTS (

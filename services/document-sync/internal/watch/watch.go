@@ -28,7 +28,7 @@ import (
 
 // Source lists recent changes, oldest first, including deletions.
 type Source interface {
-	Changed(ctx context.Context, ws id.Workspace, span time.Duration, after *store.Place, limit int) ([]store.Document, error)
+	Changed(ctx context.Context, ws id.Workspace, span time.Duration, after *store.Cursor, limit int) ([]store.Document, error)
 }
 
 // Config configures a Hub.
@@ -58,14 +58,14 @@ type Hub struct {
 
 	mu       sync.Mutex // guards the rest
 	watchers map[id.Workspace]map[*Watcher]struct{}
-	heard    map[id.Workspace]*bus.Subscription // of the watched workspaces
+	subs     map[id.Workspace]*bus.Subscription // of the watched workspaces
 	count    int
 	closed   bool
 }
 
 // New returns a hub, which receives nothing before Run.
 func New(cfg Config) *Hub {
-	return &Hub{cfg: cfg, up: make(chan struct{}), watchers: map[id.Workspace]map[*Watcher]struct{}{}, heard: map[id.Workspace]*bus.Subscription{}}
+	return &Hub{cfg: cfg, up: make(chan struct{}), watchers: map[id.Workspace]map[*Watcher]struct{}{}, subs: map[id.Workspace]*bus.Subscription{}}
 }
 
 // Announce tells every instance about a committed change. It takes at most announceTimeout; a
@@ -94,8 +94,8 @@ func (h *Hub) Run(ctx context.Context) error {
 	}
 }
 
-// hear passes on an announcement. Changes that nobody here watches are not decoded.
-func (h *Hub) hear(ctx context.Context, m *bus.Message) {
+// receive passes on an announcement. Changes that nobody here watches are not decoded.
+func (h *Hub) receive(ctx context.Context, m *bus.Message) {
 	ws, doc, ok := parse(m.Subject)
 	if !ok || !h.watched(ws) {
 		return
@@ -106,7 +106,7 @@ func (h *Hub) hear(ctx context.Context, m *bus.Message) {
 		return
 	}
 	if change.GetChange() != nil { // other messages are for rooms
-		h.pass(ws, doc, change.GetChange())
+		h.dispatch(ws, doc, change.GetChange())
 	}
 }
 
@@ -124,11 +124,11 @@ func (h *Hub) watched(ws id.Workspace) bool {
 	return len(h.watchers[ws]) > 0
 }
 
-func (h *Hub) pass(ws id.Workspace, doc id.Document, c *documentv1.SubscribeResponse) {
+func (h *Hub) dispatch(ws id.Workspace, doc id.Document, c *documentv1.SubscribeResponse) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for w := range h.watchers[ws] {
-		if !id.IsZero(w.doc) && w.doc != doc || !w.seen.fresh(doc, c.GetDocument().GetSequence()) {
+		if !id.IsZero(w.doc) && w.doc != doc || !w.seen.isNew(doc, c.GetDocument().GetSequence()) {
 			continue
 		}
 		select {
@@ -158,20 +158,20 @@ func (h *Hub) resync(ctx context.Context) {
 }
 
 func (h *Hub) resyncWorkspace(ctx context.Context, ws id.Workspace) error {
-	var after *store.Place
+	var after *store.Cursor
 	for {
 		page, err := h.cfg.Source.Changed(ctx, ws, h.span(), after, resyncPage)
 		if err != nil {
 			return err
 		}
 		for _, d := range page {
-			h.pass(ws, d.ID, &documentv1.SubscribeResponse{Kind: kind(d), Document: d.Proto(), Author: d.Author.Proto()})
+			h.dispatch(ws, d.ID, &documentv1.SubscribeResponse{Kind: kind(d), Document: d.Proto(), Author: d.Author.Proto()})
 		}
 		if len(page) < resyncPage {
 			return nil
 		}
 		last := page[len(page)-1]
-		after = &store.Place{UpdatedAt: last.UpdatedAt, ID: last.ID}
+		after = &store.Cursor{UpdatedAt: last.UpdatedAt, ID: last.ID}
 	}
 }
 

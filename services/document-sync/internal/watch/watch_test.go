@@ -21,7 +21,7 @@ type rows struct {
 	all []store.Document
 }
 
-func (r *rows) Changed(_ context.Context, ws id.Workspace, _ time.Duration, _ *store.Place, _ int) ([]store.Document, error) {
+func (r *rows) Changed(_ context.Context, ws id.Workspace, _ time.Duration, _ *store.Cursor, _ int) ([]store.Document, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var out []store.Document
@@ -114,7 +114,7 @@ func TestOldNewsIsLeftOut(t *testing.T) {
 		h.Announce(t.Context(), ws, d.ID, change(d))
 	}
 	source.put(d) // sequence 2, again and again
-	w.Told(d.ID, 2, d.UpdatedAt)
+	w.MarkSeen(d.ID, 2, d.UpdatedAt)
 	c, err := w.Next(t.Context())
 	if err != nil || c.GetDocument().GetSequence() != 3 {
 		t.Fatalf("Next = %v, %v, want sequence 3", c, err)

@@ -63,11 +63,11 @@ func (h *Hub) add(ws id.Workspace, doc id.Document) (*Watcher, error) {
 		seen: newSeen(2 * h.span()),
 	}
 	if h.watchers[ws] == nil {
-		sub, err := h.cfg.Bus.Subscribe(subject.WorkspaceDocUpdates(ws), h.hear)
+		sub, err := h.cfg.Bus.Subscribe(subject.WorkspaceDocUpdates(ws), h.receive)
 		if err != nil {
 			return nil, fault.Wrap(err, fault.Unavailable, "changes cannot be followed at the moment: try again")
 		}
-		h.watchers[ws], h.heard[ws] = map[*Watcher]struct{}{}, sub
+		h.watchers[ws], h.subs[ws] = map[*Watcher]struct{}{}, sub
 	}
 	h.watchers[ws][w] = struct{}{}
 	h.count++
@@ -81,9 +81,9 @@ func (h *Hub) end(w *Watcher, why error) {
 	}
 	delete(h.watchers[w.ws], w)
 	if len(h.watchers[w.ws]) == 0 {
-		_ = h.heard[w.ws].Unsubscribe() // fails only without a connection, which ends the subscription too
+		_ = h.subs[w.ws].Unsubscribe() // fails only without a connection, which ends the subscription too
 		delete(h.watchers, w.ws)
-		delete(h.heard, w.ws)
+		delete(h.subs, w.ws)
 	}
 	h.count--
 	w.why = why
@@ -108,12 +108,12 @@ func (h *Hub) Count() int {
 	return h.count
 }
 
-// Told records that the caller has already shown a document in this state, so that Next skips
+// MarkSeen records that the caller has already shown a document in this state, so that Next skips
 // it and older ones.
-func (w *Watcher) Told(doc id.Document, sequence int64, updated time.Time) {
+func (w *Watcher) MarkSeen(doc id.Document, sequence int64, updated time.Time) {
 	w.hub.mu.Lock()
 	defer w.hub.mu.Unlock()
-	w.seen.told(doc, sequence, updated)
+	w.seen.mark(doc, sequence, updated)
 }
 
 // Next waits for the next change. It never returns the same state of a document twice, nor an
@@ -143,7 +143,7 @@ func (w *Watcher) stale(d *documentv1.Document) bool {
 	doc, err := id.Parse[id.Document](d.GetId())
 	w.hub.mu.Lock()
 	defer w.hub.mu.Unlock()
-	return err != nil || d.GetSequence() <= w.seen.documents[doc].told
+	return err != nil || d.GetSequence() <= w.seen.documents[doc].shown
 }
 
 // Close ends the watcher. It may be called twice.
@@ -161,8 +161,8 @@ type seen struct {
 }
 
 type state struct {
-	heard, told int64 // sequences: queued, and shown otherwise
-	at          time.Time
+	queued, shown int64 // sequences: queued, and shown otherwise
+	at            time.Time
 }
 
 const pruneAt = 1024
@@ -171,24 +171,24 @@ func newSeen(keep time.Duration) *seen {
 	return &seen{documents: map[id.Document]state{}, keep: keep, prune: pruneAt}
 }
 
-// fresh reports whether the sequence is new and records it.
-func (s *seen) fresh(doc id.Document, sequence int64) bool {
+// isNew reports whether the sequence is new and records it.
+func (s *seen) isNew(doc id.Document, sequence int64) bool {
 	st := s.documents[doc]
-	if sequence <= max(st.heard, st.told) {
+	if sequence <= max(st.queued, st.shown) {
 		return false
 	}
-	st.heard = sequence
+	st.queued = sequence
 	s.put(doc, st, time.Now())
 	return true
 }
 
-func (s *seen) told(doc id.Document, sequence int64, updated time.Time) {
+func (s *seen) mark(doc id.Document, sequence int64, updated time.Time) {
 	now := time.Now()
 	if now.Sub(updated) > s.keep {
 		return // no change up to this state can still arrive
 	}
 	st := s.documents[doc]
-	st.told = max(st.told, sequence)
+	st.shown = max(st.shown, sequence)
 	s.put(doc, st, now)
 }
 
