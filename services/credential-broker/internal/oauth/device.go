@@ -63,7 +63,7 @@ func (k *Keeper) startDevice(ctx context.Context, by Actor, p *Provider, l store
 	if d.URI == "" {
 		d.URI = d.URL
 	}
-	if sendable(d.DeviceCode) != nil || d.DeviceCode == "" || d.UserCode == "" || d.UserCode != shown(d.UserCode) || len(d.UserCode) > 64 || !openable(d.URI) {
+	if sendable(d.DeviceCode) != nil || d.DeviceCode == "" || d.UserCode == "" || d.UserCode != printable(d.UserCode) || len(d.UserCode) > 64 || !openable(d.URI) {
 		return Login{}, fault.New(fault.Unavailable, "%s gave no device code that could be used; try again", p.Name)
 	}
 	if !openable(d.Complete) {
@@ -90,7 +90,7 @@ func (k *Keeper) startDevice(ctx context.Context, by Actor, p *Provider, l store
 // openable reports whether a page that a server names can be shown as a link.
 func openable(text string) bool {
 	u, err := url.Parse(text)
-	return err == nil && len(text) <= 2048 && text == shown(text) && u.Host != "" && (u.Scheme == "https" || u.Scheme == "http")
+	return err == nil && len(text) <= 2048 && text == printable(text) && u.Host != "" && (u.Scheme == "https" || u.Scheme == "http")
 }
 
 // Poll asks whether the person has typed the code in. It asks the provider no more often than

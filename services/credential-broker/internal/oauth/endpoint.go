@@ -25,35 +25,35 @@ const (
 	maxToken  = 16 << 10
 	maxWait   = 15 * time.Minute // that an authorisation server may ask for
 
-	shortestLife = 10 * time.Second // of an access token, that is believed
-	unclearLife  = 10 * time.Minute // after which one is renewed of which nobody knows how long it is good
+	minLife     = 10 * time.Second // of an access token: a shorter one is not believed
+	unclearLife = 10 * time.Minute // after which a token of unknown life is renewed
 )
 
-// parameters of a request. Some are secret, so that the whole is never printed.
+// parameters of a request. Some are secret: they are never printed.
 type parameters map[string]string
 
 // issued are the tokens of an answer.
 type issued struct {
 	Access, Refresh vault.Secret
-	// Life and RefreshLife are 0 where the server did not say: for ever.
+	// Life and RefreshLife are 0 if the server did not say: for ever.
 	Life, RefreshLife time.Duration
-	// Unclear is that it did say, and nobody knows what it meant.
+	// Unclear says that the server's answer about Life makes no sense.
 	Unclear bool
 	Scope   string
 }
 
-// failure is how an authorisation server did not give what was asked for. It holds
-// the error code of the answer and no other word of it: descriptions quote tokens.
+// failure is a request to an authorisation server that failed. Of the answer it holds the
+// error code alone: descriptions quote tokens.
 type failure struct {
 	// Sent says that the server may have seen the request, Answered that it decided.
 	Sent, Answered bool
 	Status         int
 	Code           string
 	After          time.Duration // what Retry-After asked for
-	err            error         // of the network, in words of ours
+	err            error         // sanitized
 }
 
-// Error says what happened, without a word of the body.
+// Error says what happened, without quoting the body.
 func (f *failure) Error() string {
 	switch {
 	case f.Code != "":
@@ -70,7 +70,7 @@ func (f *failure) Error() string {
 
 func (f *failure) Unwrap() error { return f.err }
 
-// failureOf returns the failure in an error's chain, else one of which nothing was sent.
+// failureOf returns the failure in an error's chain, or one for which nothing was sent.
 func failureOf(err error) *failure {
 	if f, ok := errors.AsType[*failure](err); ok {
 		return f
@@ -78,9 +78,9 @@ func failureOf(err error) *failure {
 	return &failure{err: err}
 }
 
-// newClient returns a client that sends a request once: it follows no redirect,
-// keeps no cookie and no connection. On a kept connection a request can get lost in a
-// way in which nobody knows whether it arrived.
+// newClient returns a client that sends a request once: it follows no redirect and keeps no
+// cookies and no connections. A request on a kept connection can be lost without anybody
+// knowing whether it arrived.
 func newClient() *http.Client {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.Proxy, t.DisableKeepAlives, t.ForceAttemptHTTP2 = nil, true, false
@@ -111,7 +111,7 @@ func (k *Keeper) post(ctx context.Context, p *Provider, endpoint string, params 
 	}
 	defer res.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer+1))
-	err = sanitize(err) // of a trailer, too, net/http quotes what it does not understand
+	err = sanitize(err) // net/http quotes malformed trailers, too
 	if err == nil && len(body) > maxAnswer {
 		err = fmt.Errorf("it is longer than %d bytes", maxAnswer)
 	}
@@ -121,7 +121,7 @@ func (k *Keeper) post(ctx context.Context, p *Provider, endpoint string, params 
 	}
 	object, code, ok := decode(res.Header, body)
 	f.Code = code
-	// What is behind a gateway's error may have happened all the same.
+	// Behind a gateway's error the server may have acted all the same.
 	f.Answered = res.StatusCode < http.StatusInternalServerError && (ok || res.StatusCode >= http.StatusBadRequest)
 	if code != "" || res.StatusCode/100 != 2 {
 		return nil, f
@@ -169,9 +169,9 @@ func newRequest(ctx context.Context, p *Provider, endpoint string, params parame
 	return req, nil
 }
 
-// decode returns an answer's object and error code. Some servers answer errors with
-// 200, some in the form encoding, some with an object in the place of the code, some JSON
-// under another name or behind a byte order mark.
+// decode returns an answer's object and error code. Some servers answer errors with 200, some
+// in the form encoding, some with an object instead of the code, some with JSON of another
+// content type or after a byte order mark.
 func decode(h http.Header, body []byte) (object map[string]json.RawMessage, code string, ok bool) {
 	body = bytes.TrimSpace(bytes.TrimPrefix(body, []byte("\uFEFF")))
 	if kind, _, _ := mime.ParseMediaType(h.Get("Content-Type")); kind == "application/x-www-form-urlencoded" && !bytes.HasPrefix(body, []byte("{")) {
@@ -201,7 +201,7 @@ func decode(h http.Header, body []byte) (object map[string]json.RawMessage, code
 		}
 		code = clean(code)
 	case json.Unmarshal(object["access_token"], &access) == nil && access != "":
-		// It says no error, and there is what was asked for.
+		// It names no error, and has what was asked for.
 	default:
 		code = "error"
 	}
@@ -216,8 +216,8 @@ func clean(code string) string {
 	return "error"
 }
 
-// tokens reads the answer of a token endpoint. Its errors are failures after which
-// nobody knows what the server holds for valid.
+// tokens reads the answer of a token endpoint. Its errors are failures after which it is
+// unknown which tokens are valid.
 func tokens(object map[string]json.RawMessage) (issued, error) {
 	text := func(name string) string {
 		var s string
@@ -236,15 +236,15 @@ func tokens(object map[string]json.RawMessage) (issued, error) {
 		scope = ""
 	}
 	t := issued{
-		Access: vault.NewSecret(access), Refresh: vault.NewSecret(refresh), Scope: shown(scope),
+		Access: vault.NewSecret(access), Refresh: vault.NewSecret(refresh), Scope: printable(scope),
 		RefreshLife: seconds(object["refresh_token_expires_in"]),
 	}
 	t.Life, t.Unclear = life(object["expires_in"])
 	return t, nil
 }
 
-// life reads how long an access token is good. One that is over before it could be used
-// is no answer, and a short one is taken for a little longer: each look would renew it.
+// life reads how long an access token is good. A life of less than a second is unclear, and a
+// short one is taken to be longer, or each use would renew the token.
 func life(raw json.RawMessage) (d time.Duration, unclear bool) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return 0, false
@@ -252,7 +252,7 @@ func life(raw json.RawMessage) (d time.Duration, unclear bool) {
 	if d = seconds(raw); d < time.Second {
 		return 0, true
 	}
-	return max(d, shortestLife), false
+	return max(d, minLife), false
 }
 
 // sendable refuses what cannot be sent in a header.
@@ -268,7 +268,7 @@ func sendable(token string) error {
 	return nil
 }
 
-// seconds reads a number of seconds, which some servers send as a text.
+// seconds reads a number of seconds, which some servers send as a string.
 func seconds(raw json.RawMessage) time.Duration {
 	n, err := strconv.ParseFloat(strings.Trim(string(raw), "\" "), 64)
 	if err != nil || !(n > 0) {

@@ -25,53 +25,10 @@ const (
 	maxTime      = 10 * 366 * 24 * time.Hour
 )
 
-// The source of a provider, as YAML.
-type source struct {
-	Name      string `yaml:"name"`
-	Account   string `yaml:"account"`
-	Profile   string `yaml:"profile"`
-	Endpoints struct {
-		Authorize string `yaml:"authorize"`
-		Token     string `yaml:"token"`
-		Device    string `yaml:"device"`
-		Revoke    string `yaml:"revoke"`
-		CodePage  string `yaml:"code_page"`
-	} `yaml:"endpoints"`
-	Client struct {
-		ID   string `yaml:"id"`
-		Auth string `yaml:"auth"`
-
-		Loopback bool `yaml:"loopback"`
-	} `yaml:"client"`
-	Request struct {
-		Encoding  string            `yaml:"encoding"`
-		State     bool              `yaml:"state"`
-		Authorize map[string]string `yaml:"authorize"`
-		Token     map[string]string `yaml:"token"`
-	} `yaml:"request"`
-	Scopes []string `yaml:"scopes"`
-	Tokens struct {
-		Rotate            bool   `yaml:"rotate"`
-		RefreshEndsAccess bool   `yaml:"refresh_ends_access"`
-		Idle              string `yaml:"idle"`
-		Ahead             string `yaml:"ahead"`
-	} `yaml:"tokens"`
-	Errors     []string `yaml:"errors"`
-	Connection struct {
-		Title  string `yaml:"title"`
-		Whoami struct {
-			URL     string            `yaml:"url"`
-			Headers map[string]string `yaml:"headers"`
-			At      []string          `yaml:"at"`
-		} `yaml:"whoami"`
-	} `yaml:"connection"`
-}
-
-// Load reads every *.yaml file at the root of each of dirs. A provider of a later
-// directory replaces one of the same name of an earlier one; within a directory names
-// are unique. clients, by provider, go before the id that a file has; naming a
-// provider that is not there is an error. The error joins all that is wrong, one line
-// for each, with file, line and field.
+// Load reads every *.yaml file at the root of each of dirs. A provider in a later directory
+// replaces one of the same name in an earlier one; within a directory names are unique.
+// clients, by provider, take precedence over the files; one for an unknown provider is an
+// error. The error joins all problems, one line for each, with file, line and field.
 func Load(clients map[string]Client, dirs ...fs.FS) (*Providers, error) {
 	all, problems, err := datafile.LoadAll("OAuth provider", func(p *Provider) string { return p.Name }, parse, dirs...)
 	if err != nil {
@@ -80,8 +37,8 @@ func Load(clients map[string]Client, dirs ...fs.FS) (*Providers, error) {
 	for _, name := range slices.Sorted(maps.Keys(clients)) {
 		p, ok := all[name]
 		if !ok {
-			// Its name is not said: it may be what follows a comma in another one's secret.
-			problems = append(problems, fmt.Errorf("OAuth client %d: there is no such provider: use one of %v, and in a secret %%2C for a comma", clients[name].nth, slices.Sorted(maps.Keys(all))))
+			// The name is left out: it may be what follows a comma in another one's secret.
+			problems = append(problems, fmt.Errorf("OAuth client %d: there is no such provider: use one of %v, and in a secret %%2C for a comma", clients[name].position, slices.Sorted(maps.Keys(all))))
 			continue
 		}
 		p.Client = clients[name]
@@ -92,9 +49,9 @@ func Load(clients map[string]Client, dirs ...fs.FS) (*Providers, error) {
 	return &Providers{all}, nil
 }
 
-// ParseClients reads the operator's setting: name=id or name=id:secret, separated by
-// commas, with % before the hexadecimal code of a comma, colon or percent sign in an
-// id or a secret. Its errors hold nothing of a secret.
+// ParseClients reads the operator's setting: name=id or name=id:secret, separated by commas,
+// with a comma, colon or percent sign in an id or a secret percent-encoded. Its errors hold no
+// part of a secret.
 func ParseClients(text string) (map[string]Client, error) {
 	all := map[string]Client{}
 	if strings.TrimSpace(text) == "" {
@@ -106,7 +63,7 @@ func ParseClients(text string) (map[string]Client, error) {
 			return nil, fmt.Errorf("OAuth client %d: want provider=id or provider=id:secret", i+1)
 		}
 		if first, twice := all[name]; twice {
-			return nil, fmt.Errorf("OAuth client %d: it is of the same provider as number %d", i+1, first.nth)
+			return nil, fmt.Errorf("OAuth client %d: it is of the same provider as number %d", i+1, first.position)
 		}
 		before, after, _ := strings.Cut(rest, ":")
 		clientID, errID := url.PathUnescape(before)
@@ -114,27 +71,24 @@ func ParseClients(text string) (map[string]Client, error) {
 		if errID != nil || errSecret != nil || clientID == "" {
 			return nil, fmt.Errorf("OAuth client %d: want provider=id or provider=id:secret, with %%25 for %%, %%3A for : and %%2C for a comma", i+1)
 		}
-		all[name] = Client{ID: clientID, Secret: vault.NewSecret(secret), nth: i + 1}
+		all[name] = Client{ID: clientID, Secret: vault.NewSecret(secret), position: i + 1}
 	}
 	return all, nil
 }
 
 // parse reads one provider.
 func parse(file string, text []byte) (*Provider, error) {
-	var src source
-	fields, err := datafile.Decode(file, text, &src)
+	p := &Provider{}
+	fields, err := datafile.Decode(file, text, p)
 	if err != nil {
 		return nil, err
 	}
 	c := &checker{fields}
-	p := c.provider(&src)
-	if err := c.Err(); err != nil {
-		return nil, err
-	}
-	return p, nil
+	c.provider(p)
+	return p, c.Err()
 }
 
-// checker turns a source into a provider and notes what is wrong with it.
+// checker checks a provider and sets its defaults.
 type checker struct{ *datafile.Checker }
 
 var (
@@ -146,18 +100,14 @@ var (
 	parameterForm = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
 )
 
-func (c *checker) provider(src *source) *Provider {
-	p := &Provider{
-		Name: src.Name, Account: cmp.Or(src.Account, src.Name), Profile: src.Profile,
-		Authorize: c.endpoint("endpoints.authorize", src.Endpoints.Authorize), Token: c.endpoint("endpoints.token", src.Endpoints.Token),
-		Device: c.endpoint("endpoints.device", src.Endpoints.Device), Revoke: c.endpoint("endpoints.revoke", src.Endpoints.Revoke),
-		CodePage: c.endpoint("endpoints.code_page", src.Endpoints.CodePage),
-		Client:   Client{ID: src.Client.ID}, Loopback: src.Client.Loopback, Auth: ClientAuth(src.Client.Auth), Encoding: Encoding(cmp.Or(src.Request.Encoding, string(Form))),
-		Scopes: src.Scopes, AuthorizeParams: src.Request.Authorize, TokenParams: src.Request.Token, SendState: src.Request.State,
-		Rotates: src.Tokens.Rotate, KillsAccess: src.Tokens.RefreshEndsAccess, Void: src.Errors,
-		Title: src.Connection.Title, Whoami: c.whoami(src),
-		Idle: c.duration("tokens.idle", src.Tokens.Idle), Ahead: cmp.Or(c.duration("tokens.ahead", src.Tokens.Ahead), defaultAhead),
-	}
+func (c *checker) provider(p *Provider) {
+	p.Account, p.Encoding = cmp.Or(p.Account, p.Name), cmp.Or(p.Encoding, Form)
+	p.Idle, p.Ahead = c.duration("tokens.idle", p.IdleText), cmp.Or(c.duration("tokens.ahead", p.AheadText), defaultAhead)
+	c.endpoint("endpoints.authorize", p.Authorize)
+	c.endpoint("endpoints.token", p.Token)
+	c.endpoint("endpoints.device", p.Device)
+	c.endpoint("endpoints.revoke", p.Revoke)
+	c.endpoint("endpoints.code_page", p.CodePage)
 	if !nameForm.MatchString(p.Name) {
 		c.Wrong("name", "%q is not a name: use lower-case letters, digits and dashes, 64 at most", p.Name)
 	}
@@ -177,10 +127,10 @@ func (c *checker) provider(src *source) *Provider {
 		c.Wrong("client.loopback", "browsers come back from a page: say which, with endpoints.authorize")
 	}
 	if p.Auth != AuthNone && p.Auth != AuthBody && p.Auth != AuthBasic {
-		c.Wrong("client.auth", "%q is unknown: use none (a public client), body or basic", src.Client.Auth)
+		c.Wrong("client.auth", "%q is unknown: use none (a public client), body or basic", p.Auth)
 	}
 	if p.Encoding != Form && p.Encoding != JSON {
-		c.Wrong("request.encoding", "%q is unknown: use form or json", src.Request.Encoding)
+		c.Wrong("request.encoding", "%q is unknown: use form or json", p.Encoding)
 	}
 	if utf8.RuneCountInString(p.Title) > maxTitle || strings.ContainsFunc(p.Title, unicode.IsControl) {
 		c.Wrong("connection.title", "it is longer than %d characters, or holds a control character", maxTitle)
@@ -192,15 +142,13 @@ func (c *checker) provider(src *source) *Provider {
 	c.parameters("request.token", p.TokenParams)
 	c.list("scopes", p.Scopes, scopeForm, "a scope")
 	c.list("errors", p.Void, codeForm, "an error code")
-	return p
+	c.whoami(&p.Whoami)
 }
 
-// headerForm is a header that says nothing of who asks.
 var headerForm = regexp.MustCompile(`^[a-z][a-z0-9-]{0,63}$`)
 
-func (c *checker) whoami(src *source) Whoami {
-	s := &src.Connection.Whoami
-	w := Whoami{URL: c.endpoint("connection.whoami.url", s.URL), Headers: s.Headers, At: s.At}
+func (c *checker) whoami(w *Whoami) {
+	c.endpoint("connection.whoami.url", w.URL)
 	if (w.URL == "") != (len(w.At) == 0) {
 		c.Wrong("connection.whoami", "it takes url, and in at where in the answer the name is, such as [user.name]")
 	}
@@ -214,11 +162,10 @@ func (c *checker) whoami(src *source) Whoami {
 			c.Wrong("connection.whoami.headers."+name, "the value is longer than 256 bytes, or holds a control character")
 		}
 	}
-	return w
 }
 
-// ours are parameters that the broker itself decides about.
-var ours = []string{
+// reserved are parameters that the broker itself sets.
+var reserved = []string{
 	"client_id", "client_secret", "code", "code_challenge", "code_challenge_method", "code_verifier", "device_code",
 	"grant_type", "redirect_uri", "refresh_token", "response_type", "scope", "state", "token",
 }
@@ -228,11 +175,11 @@ func (c *checker) parameters(field string, all map[string]string) {
 		path := field + "." + name
 		// A parameter named code is Anthropic's own in an authorisation request, where
 		// the protocol has none.
-		reserved := slices.Contains(ours, name) && (field != "request.authorize" || name != "code")
+		ours := slices.Contains(reserved, name) && (field != "request.authorize" || name != "code")
 		switch {
 		case !parameterForm.MatchString(name):
 			c.Wrong(path, "%q is not the name of a parameter", name)
-		case reserved:
+		case ours:
 			c.Wrong(path, "%s is decided by the broker and cannot be given here", name)
 		case len(all[name]) > 1024:
 			c.Wrong(path, "the value is longer than 1024 bytes")
@@ -251,9 +198,9 @@ func (c *checker) list(field string, all []string, form *regexp.Regexp, what str
 	}
 }
 
-func (c *checker) endpoint(field, text string) string {
+func (c *checker) endpoint(field, text string) {
 	if text == "" {
-		return ""
+		return
 	}
 	u, err := url.Parse(text)
 	switch {
@@ -264,7 +211,6 @@ func (c *checker) endpoint(field, text string) string {
 	case u.User != nil || u.Fragment != "":
 		c.Wrong(field, "it must hold no user, password or #")
 	}
-	return text
 }
 
 func loopback(host string) bool {

@@ -20,14 +20,14 @@ func TestSchedule(t *testing.T) {
 		due       time.Duration // with no jitter
 		dueJitter time.Duration // with all of it
 	}{
-		{"an hour", Provider{Ahead: 5 * time.Minute}, issued{Access: access, Life: time.Hour}, 0, time.Hour, 55 * time.Minute, 55*time.Minute - 150*time.Second},
-		{"storing took a minute", Provider{Ahead: 5 * time.Minute}, issued{Access: access, Life: time.Hour}, time.Minute, 59 * time.Minute, 54 * time.Minute, 54*time.Minute - 150*time.Second},
-		{"a short life", Provider{Ahead: 5 * time.Minute}, issued{Access: access, Life: 30 * time.Second}, 0, 30 * time.Second, 20 * time.Second, 15 * time.Second},
-		{"for ever", Provider{Ahead: 5 * time.Minute}, issued{Access: access}, 0, never, never, never},
-		{"for ever, with an idle limit", Provider{Idle: 100 * time.Hour}, issued{Access: access}, 0, never, 50 * time.Hour, 40 * time.Hour},
-		{"the server says a shorter one", Provider{Idle: 100 * time.Hour}, issued{Access: access, RefreshLife: 20 * time.Hour}, 0, never, 10 * time.Hour, 8 * time.Hour},
-		{"nothing to send yet", Provider{}, issued{}, 0, never, 0, 0},
-		{"stored too late", Provider{Ahead: time.Minute}, issued{Access: access, Life: time.Minute}, time.Hour, 0, 0, 0},
+		{"an hour", Provider{Tokens: Tokens{Ahead: 5 * time.Minute}}, issued{Access: access, Life: time.Hour}, 0, time.Hour, 55 * time.Minute, 55*time.Minute - 150*time.Second},
+		{"storing took a minute", Provider{Tokens: Tokens{Ahead: 5 * time.Minute}}, issued{Access: access, Life: time.Hour}, time.Minute, 59 * time.Minute, 54 * time.Minute, 54*time.Minute - 150*time.Second},
+		{"a short life", Provider{Tokens: Tokens{Ahead: 5 * time.Minute}}, issued{Access: access, Life: 30 * time.Second}, 0, 30 * time.Second, 20 * time.Second, 15 * time.Second},
+		{"for ever", Provider{Tokens: Tokens{Ahead: 5 * time.Minute}}, issued{Access: access}, 0, never, never, never},
+		{"for ever, with an idle limit", Provider{Tokens: Tokens{Idle: 100 * time.Hour}}, issued{Access: access}, 0, never, 50 * time.Hour, 40 * time.Hour},
+		{"the server says a shorter one", Provider{Tokens: Tokens{Idle: 100 * time.Hour}}, issued{Access: access, RefreshLife: 20 * time.Hour}, 0, never, 10 * time.Hour, 8 * time.Hour},
+		{"nothing to send yet", Provider{Tokens: Tokens{}}, issued{}, 0, never, 0, 0},
+		{"stored too late", Provider{Tokens: Tokens{Ahead: time.Minute}}, issued{Access: access, Life: time.Minute}, time.Hour, 0, 0, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

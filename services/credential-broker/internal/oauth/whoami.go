@@ -12,12 +12,13 @@ import (
 	"unicode"
 )
 
-// Whoami says how a provider is asked whose a token is.
+// Whoami says how a provider is asked which of its accounts a token belongs to.
 type Whoami struct {
-	URL     string // empty: it is not asked
-	Headers map[string]string
-	// At are paths into the answer's JSON, of which the first that leads to a text counts.
-	At []string
+	URL     string            `yaml:"url"` // empty not to ask
+	Headers map[string]string `yaml:"headers"`
+	// At are paths into the answer's JSON, such as user.name. The first that leads to a text
+	// counts.
+	At []string `yaml:"at"`
 }
 
 const (
@@ -25,8 +26,8 @@ const (
 	maxName       = 200
 )
 
-// Whoami asks the provider, once, to whom a grant belongs: what people know themselves
-// by there. It is empty where the provider does not say.
+// Whoami asks the provider, once, for the name of the account that a grant belongs to; empty
+// if the provider does not say.
 func (k *Keeper) Whoami(ctx context.Context, ref Ref, p *Provider) (string, error) {
 	if p.Whoami.URL == "" {
 		return "", nil
@@ -62,8 +63,7 @@ func (k *Keeper) Whoami(ctx context.Context, ref Ref, p *Provider) (string, erro
 	return name(body, p.Whoami.At, token.Secret.Reveal()), nil
 }
 
-// name returns the text at the first path that leads to one. An answer that repeats
-// the token is believed nothing.
+// name returns the text at the first path that leads to one, unless it contains the token.
 func name(body []byte, paths []string, token string) string {
 	for _, path := range paths {
 		at := json.RawMessage(body)
@@ -79,7 +79,7 @@ func name(body []byte, paths []string, token string) string {
 		if json.Unmarshal(at, &text) != nil {
 			continue
 		}
-		text = strings.TrimSpace(shown(text))
+		text = strings.TrimSpace(printable(text))
 		if text == "" || strings.Contains(text, token) {
 			continue
 		}
@@ -91,9 +91,9 @@ func name(body []byte, paths []string, token string) string {
 	return ""
 }
 
-// shown returns a stranger's text without what does something to a terminal, or what a
-// database does not take.
-func shown(text string) string {
+// printable removes from a foreign text what affects a terminal, or what a database does not
+// accept.
+func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) {
 			return -1
