@@ -25,32 +25,32 @@ const maxFile = 16 << 20
 
 // File is the file as one process works on it. It is safe for concurrent use.
 type File struct {
-	path   string
-	log    *slog.Logger
-	turn   chan struct{} // one of this process waits for the lock at a time
-	record record        // whoever has the lock writes to it
+	path  string
+	log   *slog.Logger
+	slot  chan struct{} // one caller of this process waits for the lock at a time
+	audit auditLog      // written with the lock held
 
 	mu   sync.Mutex // guards last
-	last *kept
+	last *snapshot
 }
 
-// kept is what was read or written last. The file stays open, so that no other one can
+// snapshot is what was read or written last. The file stays open, so that no other file can
 // get its inode and be taken for it.
-type kept struct {
+type snapshot struct {
 	file  *os.File
 	info  fs.FileInfo
 	state *State
 }
 
-// ErrDamaged is in the chain of an error about a file that was damaged and is not put
-// right yet.
+// ErrDamaged is in the chain of an error about a file that was damaged and has not been
+// restored yet.
 var ErrDamaged = errors.New("the accounts file is damaged")
 
-// Open returns the file at a path, which need not be there: its folder is made. Mode and
-// .gitignore are put right; mine are other files that .gitignore is to name where they are
-// in the same folder. One that cannot be used is an error that says what to do; of one that
-// is damaged, View and Update say so, until it is put right. The caller calls Close.
-func Open(ctx context.Context, path string, log *slog.Logger, mine ...string) (*File, error) {
+// Open returns the file at a path. The file need not exist; its folder is created. It corrects
+// the mode and .gitignore, which is also to name other files that are in the same folder. A
+// file that cannot be used is an error that says what to do; for a damaged one View and Update
+// return that error, until it is restored. The caller calls Close.
+func Open(ctx context.Context, path string, log *slog.Logger, other ...string) (*File, error) {
 	if path == "" || strings.ContainsFunc(path, unicode.IsControl) {
 		return nil, fmt.Errorf("accounts file: %q is not a path", path)
 	}
@@ -62,20 +62,20 @@ func Open(ctx context.Context, path string, log *slog.Logger, mine ...string) (*
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("make the folder of the accounts file: %w: name a file elsewhere", err)
 	}
-	// Where nothing can be written the file can still be read, and an Update says it.
-	f := &File{path: path, log: log, turn: make(chan struct{}, 1)}
-	f.record = record{path: path + ".audit", create: f.create}
-	if err := f.ignore(mine); err != nil && !denied(err) {
+	// If nothing can be written the file can still be read, and Update returns the error.
+	f := &File{path: path, log: log, slot: make(chan struct{}, 1)}
+	f.audit = auditLog{path: path + ".audit", create: f.create}
+	if err := f.ignore(other); err != nil && !denied(err) {
 		return nil, fmt.Errorf("keep the accounts file out of repositories: %w", err)
 	}
 	if _, err := f.View(ctx); err != nil && !errors.Is(err, ErrDamaged) {
 		return nil, err
 	}
-	return f, errors.Join(f.private(ctx, f.path), f.private(ctx, f.record.path))
+	return f, errors.Join(f.private(ctx, f.path), f.private(ctx, f.audit.path))
 }
 
-// resolve returns where a path leads: a link would be replaced by the first change. It
-// need not lead anywhere: what was set aside is looked for where the file was.
+// resolve follows links, which the first change would replace. The target need not exist:
+// damaged files are looked for in its folder.
 func resolve(path string) string {
 	for range 40 {
 		to, err := os.Readlink(path)
@@ -90,16 +90,16 @@ func resolve(path string) string {
 	return path
 }
 
-// create opens a file beside the accounts file, and makes it where it is not there: for whom
-// the accounts file is for, whoever this process is.
-func (f *File) create(path string, flag int) (file *os.File, made bool, err error) {
+// create opens a file beside the accounts file, or creates it, with the owner of the accounts
+// file.
+func (f *File) create(path string, flag int) (file *os.File, created bool, err error) {
 	file, err = os.OpenFile(path, flag|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {
-		file, err = openRegular(path, flag|os.O_CREATE) // what a link leads to may have to be made
+		file, err = openRegular(path, flag|os.O_CREATE) // the target of a link may have to be created
 		return file, false, err
 	}
-	if err == nil && owner.Like(file, f.path) != nil { // it is not there, or a change of it will be refused
-		owner.LikeFolder(file, filepath.Dir(f.path))
+	if err == nil && owner.Copy(file, f.path) != nil { // it does not exist, or changing it will be refused
+		owner.CopyFolder(file, filepath.Dir(f.path))
 	}
 	return file, true, err
 }
@@ -109,14 +109,14 @@ func denied(err error) bool { return errors.Is(err, fs.ErrPermission) || errors.
 // Path returns where the file is.
 func (f *File) Path() string { return f.path }
 
-// Close lets go of the file. What was updated is in it already. Of nil it does nothing.
+// Close releases the file, which has all updates already. On nil it does nothing.
 func (f *File) Close() {
 	if f != nil {
 		f.keep(nil)
 	}
 }
 
-// private takes everybody else's rights to a file away, the accounts file or its audit.
+// private removes the permissions of others from a file, the accounts file or its audit.
 func (f *File) private(ctx context.Context, path string) error {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Mode().Perm()&0o077 == 0 {
@@ -136,10 +136,10 @@ func (f *File) private(ctx context.Context, path string) error {
 	return nil
 }
 
-// View returns the file as it is now. The State is not to be changed, and stays as it is
-// when the file changes. Its errors are faults, Unavailable where trying again may help.
+// View returns the file as it is now. The State is not to be changed, and stays the same when
+// the file changes. Its errors are faults, Unavailable if trying again may help.
 func (f *File) View(ctx context.Context) (*State, error) {
-	if s := f.known(); s != nil {
+	if s := f.unchanged(); s != nil {
 		return s, nil
 	}
 	k, _, err := f.read(ctx)
@@ -153,8 +153,8 @@ func (f *File) View(ctx context.Context) (*State, error) {
 	return k.state, nil
 }
 
-// viewLocked looks once more at a file that was damaged, with the lock: nobody replaces it
-// meanwhile by a good one that would be set aside in its place.
+// viewLocked reads a file that was damaged again, with the lock held: nobody can replace it by a
+// good one meanwhile, which would be set aside instead.
 func (f *File) viewLocked(ctx context.Context) (*State, error) {
 	unlock, err := f.lock(ctx)
 	if err != nil {
@@ -169,9 +169,9 @@ func (f *File) viewLocked(ctx context.Context) (*State, error) {
 	return k.state, nil
 }
 
-// Update changes the file: fn gets what is in it now, as its own, and what it leaves there
-// is durable when Update returns nil. With an error of fn, which is returned, and where fn
-// changes nothing, nothing is written. fn may call View, and not Update.
+// Update changes the file: fn gets its present content, and what fn makes of that is durable
+// when Update returns nil. If fn returns an error, which Update returns, or changes nothing,
+// nothing is written. fn may call View, and not Update.
 func (f *File) Update(ctx context.Context, fn func(*State) error) error {
 	unlock, err := f.lock(ctx)
 	if err != nil {
@@ -188,10 +188,10 @@ func (f *File) Update(ctx context.Context, fn func(*State) error) error {
 		return err
 	}
 	if k.state.orphans() > orphans {
-		// Whoever sealed it was too slow: the key was replaced, and removed, meanwhile.
+		// Something was sealed with a key that has been replaced and removed meanwhile.
 		return fault.New(fault.Unavailable, "the key was replaced meanwhile: try again")
 	}
-	undo, err := f.note(k.state)
+	undo, err := f.appendAudit(k.state)
 	if err != nil {
 		return err
 	}
@@ -202,8 +202,8 @@ func (f *File) Update(ctx context.Context, fn func(*State) error) error {
 	return err
 }
 
-// commit replaces the file, unless a State is what it holds. With an error it may be in
-// its place all the same.
+// commit replaces the file if its content changes. After an error it may have been replaced all
+// the same.
 func (f *File) commit(s *State, before []byte) (placed bool, err error) {
 	text, err := s.encode()
 	if err != nil {
@@ -218,19 +218,17 @@ func (f *File) commit(s *State, before []byte) (placed bool, err error) {
 	return f.write(s, text)
 }
 
-// settled is how long a file that does not parse must not have been written to for it to be
-// damaged: who puts one back with cp writes it in its place, and is not done yet. Whoever
-// goes on writing to it is waited for no longer than 3 s.
+// A file that does not parse is damaged once it has not been written to for settleTime: somebody
+// may be restoring it with cp, which writes in place. That is waited for up to 3 s.
 const (
-	settled = 300 * time.Millisecond
-	looks   = 100
+	settleTime  = 300 * time.Millisecond
+	settleReads = 100
 )
 
-// load reads the file with the lock held, and sets it aside if it is damaged: then it
-// returns what becomes of one that is lost.
-func (f *File) load(ctx context.Context) (k *kept, text []byte, err error) {
+// load reads the file with the lock held. A damaged one is set aside, and is then absent.
+func (f *File) load(ctx context.Context) (k *snapshot, text []byte, err error) {
 	k, text, err = f.read(ctx)
-	for n := 0; n < looks && damage(err) != nil && f.isFresh() && pause(ctx, settled/10) == nil; n++ {
+	for n := 0; n < settleReads && damage(err) != nil && f.justWritten() && pause(ctx, settleTime/10) == nil; n++ {
 		k, text, err = f.read(ctx)
 	}
 	why := damage(err)
@@ -247,26 +245,25 @@ func (f *File) load(ctx context.Context) (k *kept, text []byte, err error) {
 	return f.absent(ctx)
 }
 
-func (f *File) isFresh() bool {
+func (f *File) justWritten() bool {
 	info, err := os.Stat(f.path)
 	if err != nil {
 		return false
 	}
 	age := time.Since(info.ModTime())
-	return age >= 0 && age < settled
+	return age >= 0 && age < settleTime
 }
 
-// absent is about a file that is not there. It holds nothing, unless one was set aside:
-// then nobody knows what there is, and somebody else's credential must not be used in the
-// place of one that is in it.
-func (f *File) absent(ctx context.Context) (*kept, []byte, error) {
-	aside, err := f.asides()
+// absent returns what a file that does not exist holds: nothing, unless a damaged one was set
+// aside. In that case the accounts are unknown, and requests must not go out with others.
+func (f *File) absent(ctx context.Context) (*snapshot, []byte, error) {
+	aside, err := f.damagedFiles()
 	switch {
 	case err != nil:
 		return nil, nil, f.unreadable(err)
 	case len(aside) == 0:
-		k := &kept{state: &State{}}
-		text, err := k.state.encode() // as if it were there: it is made for something that is to be in it
+		k := &snapshot{state: &State{}}
+		text, err := k.state.encode() // an Update that adds nothing creates no file
 		return k, text, err
 	}
 	all := aside[len(aside)-1]
@@ -285,11 +282,11 @@ func (f *File) absent(ctx context.Context) (*kept, []byte, error) {
 	return nil, nil, err
 }
 
-// damagedName is between the name of a file and the time at which it was found damaged.
+// damagedName is between the name of a file and the time at which it was set aside.
 const damagedName = ".damaged-"
 
-// asides returns what was set aside, the last one last.
-func (f *File) asides() (all []string, err error) {
+// damagedFiles returns the files that were set aside, the latest last.
+func (f *File) damagedFiles() (all []string, err error) {
 	folder := filepath.Dir(f.path)
 	names, err := os.ReadDir(folder) // sorted
 	if errors.Is(err, fs.ErrNotExist) {
@@ -303,7 +300,7 @@ func (f *File) asides() (all []string, err error) {
 	return all, err
 }
 
-// damagedError is about a file that parses in no version.
+// damagedError is about a file that does not parse in any version.
 type damagedError struct{ error }
 
 func damage(err error) error {
@@ -314,7 +311,7 @@ func damage(err error) error {
 }
 
 // read reads the file.
-func (f *File) read(ctx context.Context) (*kept, []byte, error) {
+func (f *File) read(ctx context.Context) (*snapshot, []byte, error) {
 	file, err := openRegular(f.path, os.O_RDONLY)
 	if errors.Is(err, fs.ErrNotExist) {
 		return f.absent(ctx)
@@ -322,7 +319,7 @@ func (f *File) read(ctx context.Context) (*kept, []byte, error) {
 	if err != nil {
 		return nil, nil, f.unreadable(err)
 	}
-	k := &kept{file: file}
+	k := &snapshot{file: file}
 	text, err := k.text()
 	if err != nil {
 		k.close()
@@ -338,7 +335,7 @@ func (f *File) read(ctx context.Context) (*kept, []byte, error) {
 	return k, text, nil
 }
 
-func (k *kept) text() (text []byte, err error) {
+func (k *snapshot) text() (text []byte, err error) {
 	if k.info, err = k.file.Stat(); err != nil {
 		return nil, err
 	}
@@ -348,7 +345,7 @@ func (k *kept) text() (text []byte, err error) {
 	return io.ReadAll(io.LimitReader(k.file, maxFile+1))
 }
 
-func (k *kept) close() {
+func (k *snapshot) close() {
 	if k != nil && k.file != nil {
 		_ = k.file.Close() // it was only read, or is synced
 		k.file = nil
@@ -359,8 +356,8 @@ func (f *File) unreadable(err error) error {
 	return fault.Wrap(err, fault.Unavailable, fmt.Sprintf("the accounts file %s cannot be read: %v", f.path, err))
 }
 
-// known returns what is remembered of the file, if it still is the same one.
-func (f *File) known() *State {
+// unchanged returns the last State, if the file is still the same.
+func (f *File) unchanged() *State {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.last == nil {
@@ -373,8 +370,8 @@ func (f *File) known() *State {
 	return f.last.state
 }
 
-// keep remembers a file that was read or written; of one that is not there, nothing.
-func (f *File) keep(k *kept) {
+// keep remembers a file that was read or written; nothing if it does not exist.
+func (f *File) keep(k *snapshot) {
 	if k != nil && k.file == nil {
 		k = nil
 	}
@@ -386,7 +383,7 @@ func (f *File) keep(k *kept) {
 
 // write replaces the file, with the lock held.
 func (f *File) write(s *State, text []byte) (placed bool, err error) {
-	k := &kept{state: s}
+	k := &snapshot{state: s}
 	placed, err = f.replace(k, text)
 	if err != nil {
 		k.close()
@@ -396,18 +393,18 @@ func (f *File) write(s *State, text []byte) (placed bool, err error) {
 	return true, nil
 }
 
-func (f *File) replace(k *kept, text []byte) (placed bool, err error) {
+func (f *File) replace(k *snapshot, text []byte) (placed bool, err error) {
 	tmp := f.path + ".tmp"
-	// What somebody left when they died may be in its place, or a link to elsewhere.
+	// A process that died may have left one, and it may be a link to elsewhere.
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, err
 	}
 	if k.file, err = os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
 		return false, err
 	}
-	err = owner.Like(k.file, f.path)
+	err = owner.Copy(k.file, f.path)
 	if errors.Is(err, fs.ErrNotExist) {
-		owner.LikeFolder(k.file, filepath.Dir(f.path))
+		owner.CopyFolder(k.file, filepath.Dir(f.path))
 		err = nil
 	}
 	if err == nil {
@@ -429,8 +426,8 @@ func (f *File) replace(k *kept, text []byte) (placed bool, err error) {
 	return true, syncFolder(filepath.Dir(f.path))
 }
 
-// setAside renames the file so that it hides no other one, with the lock held, and
-// returns its name.
+// setAside renames the file, with the lock held, without replacing another one, and returns its
+// new name.
 func (f *File) setAside() (string, error) {
 	name := f.path + damagedName + time.Now().UTC().Format("20060102T150405Z")
 	for n := 2; ; n++ {
@@ -443,6 +440,24 @@ func (f *File) setAside() (string, error) {
 		return "", err
 	}
 	return name, errors.Join(os.Chmod(name, 0o600), syncFolder(filepath.Dir(f.path)))
+}
+
+// openRegular opens a file without waiting, which a pipe in its place would require, and refuses
+// anything else than a regular file.
+func openRegular(path string, flag int) (*os.File, error) {
+	file, err := os.OpenFile(path, flag|syscall.O_NONBLOCK, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	info, err := file.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = errors.New("it is not a regular file")
+	}
+	if err != nil {
+		_ = file.Close() // nothing was written
+		return nil, err
+	}
+	return file, nil
 }
 
 func syncFolder(path string) error {

@@ -9,24 +9,24 @@ import (
 	"strings"
 )
 
-// ignore makes .gitignore beside the file name it and what belongs to it. What is in it
-// already stays; whoever ignores everything needs no more.
-func (f *File) ignore(mine []string) error {
+// ignore has the .gitignore beside the file name it and what belongs to it. Its content stays;
+// one that ignores everything is left alone.
+func (f *File) ignore(others []string) error {
 	folder := filepath.Dir(f.path)
 	name := filepath.Join(folder, ".gitignore")
 	text, err := os.ReadFile(name)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	there := strings.Split(strings.ReplaceAll(string(text), "\r", ""), "\n")
+	lines := strings.Split(strings.ReplaceAll(string(text), "\r", ""), "\n")
 	wanted := []string{"/" + literal(filepath.Base(f.path)) + "*"}
-	for _, other := range mine {
+	for _, other := range others {
 		if abs, err := filepath.Abs(other); err == nil && other != "" && filepath.Dir(abs) == folder {
 			wanted = append(wanted, "/"+literal(filepath.Base(abs)))
 		}
 	}
-	wanted = slices.DeleteFunc(wanted, func(line string) bool { return slices.Contains(there, line) })
-	if len(wanted) == 0 || slices.Contains(there, "*") {
+	wanted = slices.DeleteFunc(wanted, func(line string) bool { return slices.Contains(lines, line) })
+	if len(wanted) == 0 || slices.Contains(lines, "*") {
 		return nil
 	}
 	add := strings.Join(wanted, "\n") + "\n"
@@ -41,7 +41,7 @@ func (f *File) ignore(mine []string) error {
 	return errors.Join(err, file.Close())
 }
 
-// literal escapes what has a meaning in a pattern.
+// literal escapes the special characters of a pattern.
 func literal(name string) string {
 	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, " ", `\ `).Replace(name)
 }

@@ -14,51 +14,51 @@ import (
 
 const (
 	lockWait  = 10 * time.Second
-	firstLook = time.Millisecond
-	lastLook  = 20 * time.Millisecond
+	firstPoll = time.Millisecond
+	lastPoll  = 20 * time.Millisecond
 )
 
-// lock keeps all others from changing the file until unlock is called, or the process
-// ends, however it ends. Where somebody else holds it for too long, the error says so.
+// lock keeps others from changing the file until unlock is called, or the process ends in
+// whatever way. If somebody else holds the lock for too long, the error says so.
 func (f *File) lock(ctx context.Context) (unlock func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, lockWait)
 	defer cancel()
 	select {
-	case f.turn <- struct{}{}:
+	case f.slot <- struct{}{}:
 	case <-ctx.Done():
-		return nil, f.held(ctx.Err(), "another change of the accounts file %s takes too long: try again in a moment", f.path)
+		return nil, lockHeld(ctx.Err(), "another change of the accounts file %s takes too long: try again in a moment", f.path)
 	}
 	defer func() {
 		if err != nil {
-			<-f.turn
+			<-f.slot
 		}
 	}()
 	file, _, err := f.create(f.path+".lock", os.O_RDWR)
 	if err != nil {
 		return nil, fault.Wrap(err, fault.Unavailable, fmt.Sprintf("the accounts file %s cannot be locked: %v", f.path, err))
 	}
-	// Again and again, and not in a call that waits: that one could not be given up.
-	for look := firstLook; ; look = min(2*look, lastLook) {
+	// Polling, because a blocking call could not be cancelled.
+	for poll := firstPoll; ; poll = min(2*poll, lastPoll) {
 		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
 			break
 		}
 		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
-			_ = file.Close() // nothing is in it
+			_ = file.Close() // it is empty
 			return nil, fault.Wrap(err, fault.Unavailable, fmt.Sprintf("the accounts file %s cannot be locked: %v: keep it on a disk of this machine", f.path, err))
 		}
-		if err := pause(ctx, look/2+rand.N(look)); err != nil {
-			_ = file.Close() // nothing is in it
-			return nil, f.held(err, "another process holds %s.lock: if it was stopped, let it go on or end it", f.path)
+		if err := pause(ctx, poll/2+rand.N(poll)); err != nil {
+			_ = file.Close() // it is empty
+			return nil, lockHeld(err, "another process holds %s.lock: if it was stopped, let it go on or end it", f.path)
 		}
 	}
 	return func() {
 		_ = file.Close() // closing drops the lock
-		<-f.turn
+		<-f.slot
 	}, nil
 }
 
-func (*File) held(err error, format string, args ...any) error {
+func lockHeld(err error, format string, args ...any) error {
 	if errors.Is(err, context.Canceled) {
 		return fmt.Errorf("lock the accounts file: %w", err)
 	}

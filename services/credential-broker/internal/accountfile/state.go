@@ -16,11 +16,11 @@ import (
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
-// version is the one that is written. A new field is one more, for an older program would
-// lose it.
+// version is the one that is written. A new field needs a new version, because an older program
+// would lose it.
 const version = 1
 
-// State is all that the file holds. What View returns is not to be changed.
+// State is the content of the file. What View returns is not to be changed.
 type State struct {
 	Version  int       `json:"version"`
 	Keys     []DataKey `json:"data_keys,omitempty"`
@@ -30,12 +30,12 @@ type State struct {
 	Limits   []Limit   `json:"limits,omitempty"`
 	Health   []Health  `json:"health,omitempty"`
 	Stats    []Stat    `json:"stats,omitempty"`
-	// Writers are instances whose statistics are in Stats.
+	// Writers are the instances whose statistics are in Stats.
 	Writers []Writer `json:"writers,omitempty"`
-	// Audit is where the record ends; nil where nothing was recorded yet.
+	// Audit is where the audit ends; nil if nothing was recorded yet.
 	Audit *End `json:"audit,omitempty"`
 
-	recorded []audit.Row // what is to be written to the record
+	recorded []audit.Row // to be written to the audit
 }
 
 // The rows below are also those of a database: a field without a JSON name is only there, or
@@ -214,7 +214,7 @@ type Writer struct {
 	At       time.Time `json:"at"`
 }
 
-// Account returns the account of an id; nil where there is none.
+// Account returns the account with an id; nil if there is none.
 func (s *State) Account(account id.Account) *Account {
 	for i := range s.Accounts {
 		if s.Accounts[i].ID == account {
@@ -251,11 +251,11 @@ func (s *State) SealedFields() iter.Seq2[vault.Place, *vault.Sealed] {
 	}
 }
 
-// errNewer is in the chain of an error about a file that this version must not touch.
+// errNewer is in the chain of an error about a file that this version must not change.
 var errNewer = errors.New("it was written by a newer version")
 
-// decode reads a State. An error other than errNewer means that the file is damaged. It
-// holds nothing of the file.
+// decode reads a State. An error other than errNewer means that the file is damaged. The error
+// quotes nothing of the file.
 func decode(text []byte) (*State, error) {
 	var head struct {
 		Version int `json:"version"`
@@ -275,13 +275,13 @@ func decode(text []byte) (*State, error) {
 	}
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
-	if err := d.Decode(&State{}); err != nil { // what is left to be wrong is a field
+	if err := d.Decode(&State{}); err != nil { // only an unknown field can be wrong here
 		return nil, fmt.Errorf("%w: it has a field that this one does not know, and would lose", errNewer)
 	}
 	return s, s.check()
 }
 
-// syntax says where a file goes wrong, and not with what.
+// syntax says where a file is wrong, without quoting it.
 func syntax(err error) error {
 	if e, ok := errors.AsType[*json.SyntaxError](err); ok {
 		return fmt.Errorf("it is no JSON from byte %d on", e.Offset)
@@ -295,7 +295,7 @@ func syntax(err error) error {
 	return errors.New("a value in it does not parse")
 }
 
-// check finds what parses and makes no sense.
+// check finds what parses but makes no sense.
 func (s *State) check() error {
 	keys := map[int]bool{}
 	for _, k := range s.Keys {
@@ -318,7 +318,7 @@ func (s *State) check() error {
 	return nil
 }
 
-// orphans counts what is sealed with a data key that is not there.
+// orphans counts the fields that are sealed with a missing data key.
 func (s *State) orphans() (n int) {
 	keys := map[int]bool{}
 	for _, k := range s.Keys {

@@ -15,23 +15,23 @@ import (
 	"signalbox.dev/pkg/id"
 )
 
-// Row is a row of the audit as it is stored.
+// Row is a row of the audit as it is stored, and a line of it in a file.
 type Row struct {
-	Workspace id.Workspace // zero for the operator's
-	Sequence  int64
-	ID        uuid.UUID
-	At        time.Time
-	Action    string
-	Account   id.Account
-	Provider  string
-	Origin    string
-	Member    *id.Member // nil for the operator's command line, and the broker itself
-	Service   string
-	Address   string
-	Session   id.Session
-	Detail    string
-	Prev      []byte
-	Hash      []byte
+	Workspace id.Workspace `json:"-"` // zero for the operator's
+	Sequence  int64        `json:"sequence"`
+	ID        uuid.UUID    `json:"id"`
+	At        time.Time    `json:"at"`
+	Action    string       `json:"action"`
+	Account   id.Account   `json:"account_id"`
+	Provider  string       `json:"provider"`
+	Origin    string       `json:"origin"`
+	Member    *id.Member   `json:"member_id,omitempty"` // nil for the operator's command line, and the broker itself
+	Service   string       `json:"service"`
+	Address   string       `json:"address,omitempty"`
+	Session   id.Session   `json:"session_id"`
+	Detail    string       `json:"detail,omitempty"`
+	Prev      []byte       `json:"prev"`
+	Hash      []byte       `json:"hash"`
 }
 
 // Sum returns the hash that the row should have.

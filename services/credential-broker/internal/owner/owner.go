@@ -1,5 +1,5 @@
-// Package owner keeps files readable for whom they are: what root makes on a command line
-// belongs to root, and a service that runs as somebody else could not read it.
+// Package owner preserves file ownership when root creates files: a service that runs as
+// another user could not read them otherwise.
 package owner
 
 import (
@@ -9,21 +9,21 @@ import (
 	"syscall"
 )
 
-// Like gives a file to whom the file at a path belongs, and to its group. It is for files
-// that the caller has just made itself: one that was there may be a link to anything. The
-// error says as whom to try again; where there is nothing at the path it is fs.ErrNotExist.
-func Like(file *os.File, path string) error {
-	there, err := os.Stat(path)
+// Copy gives a file the owner and group of the file at a path. It is for files that the caller
+// has just created: an existing one may be a link to anything. The error says as which user to
+// try again; if there is nothing at the path it is fs.ErrNotExist.
+func Copy(file *os.File, path string) error {
+	want, err := os.Stat(path)
 	if err != nil {
 		return err
 	}
-	made, err := file.Stat()
+	have, err := file.Stat()
 	if err != nil {
 		return err
 	}
-	uid, gid, ok := of(there)
-	myUID, myGID, mine := of(made)
-	if !ok || !mine || uid == myUID && (gid == myGID || os.Geteuid() != 0) {
+	uid, gid, ok := of(want)
+	fileUID, fileGID, fileOK := of(have)
+	if !ok || !fileOK || uid == fileUID && (gid == fileGID || os.Geteuid() != 0) {
 		return nil
 	}
 	if err := file.Chown(uid, gid); err != nil {
@@ -32,10 +32,10 @@ func Like(file *os.File, path string) error {
 	return nil
 }
 
-// LikeFolder is Like for the owner of a folder, as far as root can do it.
-func LikeFolder(file *os.File, folder string) {
+// CopyFolder is Copy from a folder, for root alone: other users own what they create.
+func CopyFolder(file *os.File, folder string) {
 	if os.Geteuid() == 0 {
-		_ = Like(file, folder) // else it is root's, as the process is
+		_ = Copy(file, folder) // otherwise the file is root's, like the process
 	}
 }
 

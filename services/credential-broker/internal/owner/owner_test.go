@@ -21,10 +21,10 @@ func TestLike(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = made.Close() })
-	if err := owner.Like(made, dir); err != nil {
+	if err := owner.Copy(made, dir); err != nil {
 		t.Errorf("Like = %v for one's own", err)
 	}
-	if err := owner.Like(made, filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) {
+	if err := owner.Copy(made, filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("Like = %v, want %v", err, fs.ErrNotExist)
 	}
 	root := os.Geteuid() == 0
@@ -38,12 +38,12 @@ func TestLike(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	err = owner.Like(made, theirs)
+	err = owner.Copy(made, theirs)
 	if !root {
 		if err == nil || !strings.Contains(err.Error(), "belongs to the user 0: run this as that user") {
 			t.Errorf("Like = %v, want to be told whose it is", err)
 		}
-		owner.LikeFolder(made, theirs)
+		owner.CopyFolder(made, theirs)
 	}
 	info, statErr := made.Stat()
 	if statErr != nil {

@@ -171,7 +171,7 @@ func createKeyFile(path string, key []byte) error {
 	if err != nil {
 		return err
 	}
-	owner.LikeFolder(tmp, dir)
+	owner.CopyFolder(tmp, dir)
 	defer func() { _ = os.Remove(tmp.Name()) }() // at worst a file that nobody reads is left
 	_, err = tmp.WriteString(encodeKey(key))
 	if err := errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
